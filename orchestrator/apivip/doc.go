@@ -1,17 +1,17 @@
-// Package apivip has one control-plane machine at a time answer for an address of the
-// cluster's API (Cluster.spec.virtualAddresses), by ARP and neighbour discovery (package
-// neighbour): one whose API server is ready, and another one within 5 seconds when it is not any
-// more.
+// Package apivip has a single control-plane machine at a time hold a virtual address of the
+// cluster's API (Cluster.spec.virtualAddresses) and answer for it by ARP and NDP (package
+// neighbor). The API server of that machine is ready; when it is no longer ready, another machine
+// takes the address within 5 seconds.
 //
-// state.go decides whether this machine answers, from what was heard on the link and from whether
-// the API servers are ready; servers.go decides that from the answers to questions. Both are pure,
-// and simulation_test.go holds them to what they promise. Nothing is asked of etcd or of
-// Kubernetes' objects: whoever answers says so on the link every 0.4 seconds, the others listen,
-// and ask the link before one of them takes the place of a machine that is not heard any more.
-// nat_linux.go has the kernel hand what comes for the address to the API server.
+// state.go decides whether this machine holds the address, from the claims on the link and the
+// readiness of the API servers. servers.go derives the readiness from the answers to probes. Both
+// are pure, and simulation_test.go verifies their guarantees. The decision uses neither etcd nor
+// Kubernetes objects: the holder announces itself on the link every 0.4 seconds, and the others
+// listen. They probe the link before another machine takes the place of a silent holder.
+// nat_linux.go makes the kernel redirect connections to the address to the API server.
 //
-// The address is on no link: machined's network does not know it, and it is none of the node's
-// addresses.
+// The address is on no link: machined's network code does not know it, and it is not an address of
+// the node.
 //
-// docs/decisions/0034-virtual-address.md says why it is as it is.
+// docs/decisions/0034-virtual-address.md contains the reasons.
 package apivip

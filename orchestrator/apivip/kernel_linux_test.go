@@ -24,9 +24,8 @@ import (
 
 var vip4, vip6 = netip.MustParseAddr("192.0.2.9"), netip.MustParseAddr("2001:db8::9")
 
-// station is a control-plane machine of the test: an agent in a namespace of its own at a port of
-// the bridge, something that listens where an API server does and says the machine's name, and a
-// pod.
+// station is a control-plane machine of the test: an agent in a separate namespace at a port of the
+// bridge, a server in place of the API server that sends the machine's name, and a pod.
 type station struct {
 	*rtnltest.Namespace
 	name  string
@@ -52,7 +51,7 @@ func newStation(t *testing.T, bridge netlink.Link, name string, planes []netip.A
 		ControlPlanes: planes, VirtualAddresses: []netip.Addr{vip4, vip6},
 	})
 	s.Do(func() {
-		// as every node of a cluster
+		// as on every node of a cluster
 		for _, file := range []string{"ipv4/ip_forward", "ipv6/conf/all/forwarding"} {
 			must(t, os.WriteFile(filepath.Join("/proc/sys/net", file), []byte("1"), 0))
 		}
@@ -72,7 +71,7 @@ func newStation(t *testing.T, bridge netlink.Link, name string, planes []netip.A
 	return s
 }
 
-// serve says a name to whoever connects, and then sends back what comes.
+// serve sends a name to each client, and then echoes.
 func serve(socket net.Listener, name string) {
 	for {
 		conn, err := socket.Accept()
@@ -91,7 +90,7 @@ func serve(socket net.Listener, name string) {
 // stations step together.
 type stations []*station
 
-// until lets time pass for the machines until something is so.
+// until advances the time of the machines until a condition holds.
 func (all stations) until(t *testing.T, what string, so func() bool) {
 	t.Helper()
 	deadline := time.NewTimer(30 * time.Second)
@@ -140,17 +139,17 @@ func (s *station) step(t *testing.T) {
 }
 
 func (s *station) answers() bool {
-	return strings.Contains(s.says, "answers for "+vip4.String()+" since") && strings.Contains(s.says, "answers for "+vip6.String()+" since")
+	return strings.Contains(s.says, "holds "+vip4.String()+" since") && strings.Contains(s.says, "holds "+vip6.String()+" since")
 }
 
-// place is where somebody connects from.
+// linkFor is the location of a client.
 type place struct {
 	name string
 	do   func(func())
-	v4   bool // it has no IPv6 address
+	v4   bool // without an IPv6 address
 }
 
-// connect returns who is at an address, and the connection; an error when nobody is.
+// connect returns the name of the machine at an address, and the connection.
 func (p place) connect(t *testing.T, address netip.Addr) (who string, conn net.Conn, err error) {
 	t.Helper()
 	p.do(func() {
@@ -167,10 +166,10 @@ func (p place) connect(t *testing.T, address netip.Addr) (who string, conn net.C
 	return who, conn, err
 }
 
-// TestKernel is two control-plane machines on a bridge, and those who call the API: somebody on the
-// network, the machines' own programs, and pods. All of them reach the machine whose API server is
-// ready, by both families; when the address moves, new connections go to the other one, and old
-// ones end at once.
+// TestKernel has two control-plane machines on a bridge, and clients of the API: a host on the
+// network, the machines' own programs, and pods. All clients reach the machine with the ready API
+// server, over both address families. When the address moves, new connections go to the other
+// machine, and old connections end at once.
 func TestKernel(t *testing.T) {
 	if !rtnltest.Isolate(t) {
 		return
@@ -182,8 +181,8 @@ func TestKernel(t *testing.T) {
 		must(t, err)
 	}
 	must(t, writeRedirects(nil))
-	// A bridge without an address of its own takes the lowest of its ports', and forgets its
-	// neighbours when a new port changes it.
+	// A bridge without a fixed address takes the lowest address of its ports, and drops its
+	// neighbor entries when a new port changes it.
 	must(t, netlink.LinkAdd(&netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "br0", HardwareAddr: net.HardwareAddr{2, 0, 0, 0, 0, 1}}}))
 	bridge, err := netlink.LinkByName("br0")
 	must(t, err)
@@ -205,7 +204,7 @@ func TestKernel(t *testing.T) {
 			}
 		}
 	}
-	// reach checks that everybody gets to a machine, and returns the connections.
+	// reach checks that all clients reach a machine, and returns the connections.
 	reach := func(want string) map[string]net.Conn {
 		t.Helper()
 		all := map[string]net.Conn{}
@@ -228,7 +227,7 @@ func TestKernel(t *testing.T) {
 		}
 		return all
 	}
-	// ended checks that connections are at their ends, as who sends something finds out.
+	// ended checks that connections have ended, as a sending client notices.
 	ended := func(all map[string]net.Conn) {
 		t.Helper()
 		for name, conn := range all {
@@ -246,7 +245,7 @@ func TestKernel(t *testing.T) {
 	ready("a", "b")
 	both.until(t, "a answers", a.answers)
 	first := reach("a")
-	if want := "192.0.2.11 answers for 192.0.2.9; 192.0.2.11 answers for 2001:db8::9"; b.says != want {
+	if want := "192.0.2.11 holds 192.0.2.9; 192.0.2.11 holds 2001:db8::9"; b.says != want {
 		t.Errorf("b says %q, want %q", b.says, want)
 	}
 	a.Do(func() {
@@ -259,20 +258,21 @@ func TestKernel(t *testing.T) {
 		}
 	})
 
-	// that of a hangs; what listens there goes on in this test, and so shows who is reached
+	// The API server of a hangs; the listener of the test still works, and so shows which machine
+	// is reached.
 	ready("b")
 	since := time.Now()
 	both.until(t, "b answers", b.answers)
 	t.Logf("b answers after %v", time.Since(since))
 	ended(first)
 	second := reach("b")
-	// What is forgotten late, which takes long where the kernel knows many connections, is none of
-	// those that were made since.
+	// A late deletion of flows, which is slow if the kernel tracks many connections, must not
+	// delete flows that are newer.
 	for i, s := range both {
 		s.Do(func() {
 			for _, r := range []redirect{{vip4, planes[i]}, {vip6, s.agent.spec.NodeIPs[1]}} {
 				before := led(t, r)
-				must(t, forget(misled{r, s == b}))
+				must(t, dropFlows(staleFlows{r, s == b}))
 				if after := led(t, r); s == b && (before == 0 || after != before) || s == a && after != 0 {
 					t.Errorf("%s knew %d connections from %s to its API server, and knows %d", s.name, before, r.from, after)
 				}
@@ -301,7 +301,7 @@ func TestKernel(t *testing.T) {
 	must(t, netlink.LinkSetDown(port))
 	both.until(t, "a answers, because the link of b is down", a.answers)
 	must(t, netlink.LinkSetUp(port))
-	both.until(t, "b hears of it", func() bool { return strings.Contains(b.says, "192.0.2.11 answers for 192.0.2.9") })
+	both.until(t, "b hears of it", func() bool { return strings.Contains(b.says, "192.0.2.11 holds 192.0.2.9") })
 	ended(second)
 	reach("a")
 
@@ -321,7 +321,7 @@ func TestKernel(t *testing.T) {
 	}
 }
 
-// led counts the connections that the kernel leads to the API server of this machine.
+// led counts the connections that the kernel redirects to the API server of this machine.
 func led(t *testing.T, r redirect) (count int) {
 	t.Helper()
 	family := netlink.InetFamily(unix.AF_INET)
@@ -331,7 +331,7 @@ func led(t *testing.T, r redirect) (count int) {
 	flows, err := netlink.ConntrackTableList(netlink.ConntrackTable, family)
 	must(t, err)
 	for _, f := range flows {
-		if (misled{r, false}).MatchConntrackFlow(f) {
+		if (staleFlows{r, false}).MatchConntrackFlow(f) {
 			count++
 		}
 	}

@@ -13,35 +13,35 @@ import (
 	"github.com/orlop-os/orlop/pkg/paths"
 )
 
-// tableName is the table that is ours alone, of the family inet. It is there while this machine
-// answers for an address.
+// tableName is a table of this package only, of the family inet. It exists while this machine holds
+// an address.
 const tableName = "orlop_virtual_address"
 
-// before the service proxy's chains (dstnat, -100): no Service may take the address from the API
-// server.
-const before = -110
+// priority is before the chains of the service proxy (dstnat, -100): no Service can take the
+// address from the API server.
+const priority = -110
 
-// redirect leads connections for an address of the API to the API server at an address of this
-// machine.
+// redirect is the redirection of connections from an address of the API to the API server at an
+// address of this machine.
 type redirect struct{ from, to netip.Addr }
 
-// writeRedirects has the kernel make these redirects and no others, all at once, in the network
-// namespace of the calling thread.
+// writeRedirects replaces all redirects in the kernel atomically, in the network namespace of the
+// calling thread.
 func writeRedirects(all []redirect) error {
 	conn, err := nftables.New()
 	if err != nil {
 		return fmt.Errorf("nftables: cannot connect: %w", err)
 	}
 	table := &nftables.Table{Name: tableName, Family: nftables.TableFamilyINet}
-	conn.AddTable(table) // or there may be nothing to delete
+	conn.AddTable(table) // the deletion needs an existing table
 	conn.DelTable(table)
 	if len(all) > 0 {
 		conn.AddTable(table)
-		// What comes from the network and from pods is in prerouting, what this machine's own
-		// programs send in output.
+		// Packets from the network and from pods pass prerouting; packets of this machine's own
+		// programs pass output.
 		for name, hook := range map[string]*nftables.ChainHook{"incoming": nftables.ChainHookPrerouting, "own": nftables.ChainHookOutput} {
 			chain := conn.AddChain(&nftables.Chain{
-				Name: name, Table: table, Type: nftables.ChainTypeNAT, Hooknum: hook, Priority: nftables.ChainPriorityRef(before),
+				Name: name, Table: table, Type: nftables.ChainTypeNAT, Hooknum: hook, Priority: nftables.ChainPriorityRef(priority),
 			})
 			for _, r := range all {
 				conn.AddRule(&nftables.Rule{Table: table, Chain: chain, Exprs: r.expressions()})
@@ -54,7 +54,7 @@ func writeRedirects(all []redirect) error {
 	return nil
 }
 
-// expressions are the rule: tcp to the address at the API's port, dnat.
+// expressions returns the rule: TCP to the address at the API's port is translated.
 func (r redirect) expressions() []expr.Any {
 	// of the destination: RFC 791, section 3.1
 	family, offset := byte(unix.NFPROTO_IPV4), uint32(16)
@@ -78,16 +78,16 @@ func (r redirect) expressions() []expr.Any {
 	}
 }
 
-// misled are connections to an address of the API that the kernel leads elsewhere than it would
-// lead new ones: where this machine answers (here) those that do not come to its own API server,
-// else those that do.
-type misled struct {
+// staleFlows selects tracked connections to an address of the API with an outdated destination: if
+// this machine holds the address (here), the connections that do not go to its own API server, else
+// the connections that do.
+type staleFlows struct {
 	redirect
 	here bool
 }
 
-// MatchConntrackFlow is netlink's.
-func (m misled) MatchConntrackFlow(f *netlink.ConntrackFlow) bool {
+// MatchConntrackFlow implements netlink.CustomConntrackFilter.
+func (m staleFlows) MatchConntrackFlow(f *netlink.ConntrackFlow) bool {
 	if f.Forward.Protocol != unix.IPPROTO_TCP || f.Forward.DstPort != paths.PortKubernetes {
 		return false
 	}
@@ -96,19 +96,19 @@ func (m misled) MatchConntrackFlow(f *netlink.ConntrackFlow) bool {
 	return asked.Unmap() == m.from && (answers.Unmap() == m.to) != m.here
 }
 
-// forget drops what the kernel knows of connections that it misleads. It has decided about each
-// once, and would go on so: their next packets are decided about anew, and reach a server that does
-// not know them and says so. Else clients on this machine, whose packets nobody else's network card
-// would answer, would wait for a server that is gone. Others stay: somebody may have connected
-// since the address moved, and answers to a connection that the kernel has forgotten leave by
-// another address than he asks at.
-func forget(m misled) error {
+// dropFlows deletes stale connections from the kernel's connection tracking. The kernel decides on
+// the destination of a connection once, and keeps to it. After the deletion it decides again at the
+// next packet, and the new server rejects the unknown connection. Otherwise clients on this
+// machine, whose packets no other machine could answer, would wait for a server that is gone. Other
+// connections stay: they may be newer than the move of the address, and without an entry their
+// answers would leave from another address than the client expects.
+func dropFlows(m staleFlows) error {
 	family := netlink.InetFamily(unix.AF_INET)
 	if m.from.Is6() {
 		family = unix.AF_INET6
 	}
 	if _, err := netlink.ConntrackDeleteFilters(netlink.ConntrackTable, family, m); err != nil {
-		return fmt.Errorf("connections to %s: the kernel cannot forget: %w", m.from, err)
+		return fmt.Errorf("connections to %s: cannot delete from connection tracking: %w", m.from, err)
 	}
 	return nil
 }

@@ -9,9 +9,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestMisled: where the machine answers, connections that come to its own API server stay, and all
-// others to the address go; elsewhere it is the other way round. Nothing else is touched.
-func TestMisled(t *testing.T) {
+// TestStaleFlows checks that on the holder the flows to its own API server stay and all other flows to
+// the address are deleted, and that on another machine it is the reverse. No other flow is touched.
+func TestStaleFlows(t *testing.T) {
 	own, address := netip.MustParseAddr("10.0.0.11"), netip.MustParseAddr("10.0.0.9")
 	flow := func(protocol uint8, to string, port uint16, from string) *netlink.ConntrackFlow {
 		return &netlink.ConntrackFlow{
@@ -30,7 +30,7 @@ func TestMisled(t *testing.T) {
 		"something else than TCP": {flow(unix.IPPROTO_UDP, "10.0.0.9", 6443, "10.0.0.9"), false, false},
 	} {
 		for here, want := range map[bool]bool{true: c.here, false: c.elsewhere} {
-			if got := (misled{redirect{address, own}, here}).MatchConntrackFlow(c.flow); got != want {
+			if got := (staleFlows{redirect{address, own}, here}).MatchConntrackFlow(c.flow); got != want {
 				t.Errorf("%s, here %t: %t", what, here, got)
 			}
 		}

@@ -25,11 +25,11 @@ import (
 	"github.com/orlop-os/orlop/pkg/paths"
 )
 
-// Name is the component's name.
+// Name is the name of the component.
 const Name = "virtual-address"
 
-// Components describes the component without its Run function. Without addresses there is none, nor
-// on a worker.
+// Components describes the component without its Run function. It is empty without virtual
+// addresses and on a worker.
 func Components(spec nodespec.Spec) []component.Component {
 	if len(spec.VirtualAddresses) == 0 || !spec.ControlPlane {
 		return nil
@@ -37,11 +37,11 @@ func Components(spec nodespec.Spec) []component.Component {
 	return []component.Component{{Process: component.Node, Name: Name}}
 }
 
-// Run answers for the addresses, whenever it is this machine's turn, until ctx is done.
+// Run holds the addresses, while it is this machine's turn, until ctx is done.
 func Run(ctx context.Context, spec nodespec.Spec, dirs dirs.Dirs, announce component.Announce) error {
 	prober := &health.Prober{
 		CAFile: filepath.Join(dirs.Node, nodespec.CA), Name: kubeconfig.Local().Name, Path: ReadyPath,
-		Timeout: patience, Idle: 10 * pause, Dial: (&net.Dialer{}).DialContext,
+		Timeout: timeout, Idle: 10 * probeInterval, Dial: (&net.Dialer{}).DialContext,
 	}
 	defer prober.Close()
 	a := newAgent(spec)
@@ -51,7 +51,7 @@ func Run(ctx context.Context, spec nodespec.Spec, dirs dirs.Dirs, announce compo
 	})
 }
 
-// agent is the loop around the decisions, the questions, the ports and the redirects.
+// agent is the loop around the decisions, the probes, the sockets and the redirects.
 type agent struct {
 	spec    nodespec.Spec
 	ports   *neighbor.Sockets
@@ -59,30 +59,30 @@ type agent struct {
 	servers map[netip.Addr]APIServer              // by the addresses of the control-plane machines
 	states  map[netip.Addr]State                  // by virtual address
 	claims  map[netip.Addr][]neighbor.SeenAddress // since the last step
-	// control-plane machines, as far as they were looked up
+	// control-plane machines, as far as they were resolved
 	machines  map[neighbor.MAC]netip.Addr
 	redirects []redirect // in the kernel
-	again     time.Time  // when they are written again after a failure
-	failure   error      // of the last time
+	nextWrite time.Time  // time of the next write after a failure
+	failure   error      // of the last write
 	write     func([]redirect) error
-	forget    func(misled) error
-	moved     []misled   // connections that are to be forgotten, of one address once
-	dropping  sync.Mutex // held while some are
-	forgotten time.Time  // the last time that it began
+	dropFlows func(staleFlows) error
+	moved     []staleFlows // flows to delete, one entry per address
+	dropping  sync.Mutex   // held during a deletion
+	lastDrop  time.Time    // the last start of a deletion
 }
 
-// forgetting is between two times that the kernel's connections are gone through, all of them:
-// whoever forges claims must not keep it at that.
-const forgetting = time.Second
+// flowDropInterval is the shortest time between two passes over all tracked connections of the
+// kernel. A forger of claims must not cause more of them.
+const flowDropInterval = time.Second
 
 func newAgent(spec nodespec.Spec) *agent {
 	return &agent{
 		spec: spec, ports: neighbor.NewSockets(), servers: map[netip.Addr]APIServer{}, states: map[netip.Addr]State{},
-		claims: map[netip.Addr][]neighbor.SeenAddress{}, machines: map[neighbor.MAC]netip.Addr{}, write: writeRedirects, forget: forget,
+		claims: map[netip.Addr][]neighbor.SeenAddress{}, machines: map[neighbor.MAC]netip.Addr{}, write: writeRedirects, dropFlows: dropFlows,
 	}
 }
 
-// close ends the answering, and takes away what leads to the API server.
+// close stops the answers and removes the redirects.
 func (a *agent) close() {
 	a.ports.Close()
 	if err := a.write(nil); err != nil {
@@ -90,25 +90,25 @@ func (a *agent) close() {
 	}
 }
 
-// heard is what is known of a server after an answer.
-type heard struct {
+// probeAnswer is the state of a server after a probe.
+type probeAnswer struct {
 	address netip.Addr
 	server  APIServer
 }
 
 func (a *agent) run(ctx context.Context, ask func(context.Context, string) health.ProbeResult, links <-chan struct{}, announce component.Announce) error {
-	// A process that was killed has left its redirects.
+	// A killed process has left its redirects.
 	if err := a.write(nil); err != nil {
 		return err
 	}
-	answers := make(chan heard)
+	answers := make(chan probeAnswer)
 	for _, address := range a.spec.ControlPlanes {
-		go follow(ctx, address, address == a.spec.OwnAddress(), ask, answers)
+		go poll(ctx, address, address == a.spec.OwnAddress(), ask, answers)
 	}
-	announce(Name, false, "looks who answers")
+	announce(Name, false, "waiting for announcements on the link")
 	tick := time.NewTicker(neighbor.StepInterval)
 	defer tick.Stop()
-	for told, works := "", false; ; {
+	for reported, works := "", false; ; {
 		select {
 		case <-links:
 			all, err := neighbor.ReadLinks()
@@ -131,21 +131,21 @@ func (a *agent) run(ctx context.Context, ask func(context.Context, string) healt
 		case f := <-a.ports.Failed:
 			klog.Infof("%s: %v", Name, f.Err)
 			a.ports.Drop(f)
-			continue // another one is opened a moment later: the link may be on its way out
+			continue // it is reopened a moment later: the link may be disappearing
 		case <-tick.C:
 		case <-ctx.Done():
 			return nil
 		}
 		ok, detail := a.step(time.Now())
-		if (detail != told || ok != works) && ctx.Err() == nil {
-			told, works = detail, ok
+		if (detail != reported || ok != works) && ctx.Err() == nil {
+			reported, works = detail, ok
 			announce(Name, ok, detail)
 		}
 	}
 }
 
-// follow asks an API server again and again.
-func follow(ctx context.Context, address netip.Addr, own bool, ask func(context.Context, string) health.ProbeResult, answers chan<- heard) {
+// poll probes an API server repeatedly.
+func poll(ctx context.Context, address netip.Addr, own bool, ask func(context.Context, string) health.ProbeResult, answers chan<- probeAnswer) {
 	at := netip.AddrPortFrom(address, paths.PortKubernetes).String()
 	if own {
 		at = kubeconfig.Loopback.String()
@@ -161,7 +161,7 @@ func follow(ctx context.Context, address netip.Addr, own bool, ask func(context.
 		got := ask(ctx, at)
 		server = server.Answered(got.Problem, got.Late)
 		select {
-		case answers <- heard{address, server}:
+		case answers <- probeAnswer{address, server}:
 		case <-ctx.Done():
 			return
 		}
@@ -169,8 +169,8 @@ func follow(ctx context.Context, address netip.Addr, own bool, ask func(context.
 	}
 }
 
-// step does what is to be done at this moment, and says whether the addresses are answered for, and
-// by whom.
+// step performs the decisions of this moment, and reports whether each address is held, and by
+// which machine.
 func (a *agent) step(now time.Time) (works bool, detail string) {
 	own := a.spec.OwnAddress()
 	duties := map[netip.Addr]neighbor.Mode{}
@@ -179,13 +179,13 @@ func (a *agent) step(now time.Time) (works bool, detail string) {
 	works = true
 	var parts []string
 	for _, address := range a.spec.VirtualAddresses {
-		place, to, missing := a.place(address)
+		place, to, missing := a.linkFor(address)
 		v := Observation{
 			Now: now, Eligible: missing == "" && a.failure == nil && a.servers[own].Ready, Last: missing == "" && a.failure == nil && !anyReady(a.spec.ControlPlanes, a.servers),
 			Most: mostReady(a.spec.ControlPlanes, a.servers), Ahead: ahead(a.spec.ControlPlanes, own, a.servers), Own: place.MAC,
 		}
 		for _, c := range a.claims[address] {
-			// Two links of this machine may be in one network, and hear each other.
+			// Two links of this machine may be on one network and receive each other's packets.
 			if c.Link == place.Name && !slices.ContainsFunc(a.links, func(l neighbor.Link) bool { return l.MAC == c.MAC }) {
 				v.Claims = append(v.Claims, c.MAC)
 			}
@@ -194,7 +194,7 @@ func (a *agent) step(now time.Time) (works bool, detail string) {
 		s, todo := old.Step(v)
 		a.states[address] = s
 		if s.Active != old.Active {
-			klog.Infof("%s: answers for %s: %t", Name, address, s.Active)
+			klog.Infof("%s: holds %s: %t", Name, address, s.Active)
 		}
 		duty := neighbor.Mode{Role: neighbor.Listen, Links: []neighbor.Link{place}}
 		if s.Active {
@@ -211,8 +211,8 @@ func (a *agent) step(now time.Time) (works bool, detail string) {
 			probed = append(probed, address)
 		}
 		if todo.Moved {
-			a.moved = slices.DeleteFunc(a.moved, func(m misled) bool { return m.from == address })
-			a.moved = append(a.moved, misled{redirect{address, to}, s.Active})
+			a.moved = slices.DeleteFunc(a.moved, func(m staleFlows) bool { return m.from == address })
+			a.moved = append(a.moved, staleFlows{redirect{address, to}, s.Active})
 		}
 		answered, text := a.describe(address, s, now)
 		if missing != "" {
@@ -222,7 +222,7 @@ func (a *agent) step(now time.Time) (works bool, detail string) {
 	}
 	clear(a.claims)
 	err := a.redirect(redirects, now)
-	if err != nil { // what comes would lead nowhere
+	if err != nil { // connections to the address would fail
 		works, announced = false, nil
 		for address, duty := range duties {
 			duty.Role = neighbor.Listen
@@ -230,7 +230,7 @@ func (a *agent) step(now time.Time) (works bool, detail string) {
 		}
 	}
 	err = errors.Join(err, a.ports.Apply(duties), a.ports.Announce(announced), a.ports.Probe(probed))
-	a.forgetMoved(now)
+	a.dropMoved(now)
 	if server := a.servers[own]; !server.Ready && server.Problem != "" {
 		parts = append(parts, "the API server of this machine: "+server.Problem)
 	}
@@ -240,9 +240,9 @@ func (a *agent) step(now time.Time) (works bool, detail string) {
 	return works, strings.Join(parts, "; ")
 }
 
-// place is the link on which this machine would answer for an address, and its own address that the
-// API server is reached by; else what is missing.
-func (a *agent) place(address netip.Addr) (place neighbor.Link, to netip.Addr, missing string) {
+// linkFor returns the link on which this machine would hold an address, and the machine's own
+// address for the API server, or the reason why there is none.
+func (a *agent) linkFor(address netip.Addr) (place neighbor.Link, to netip.Addr, missing string) {
 	family := func(ip netip.Addr) bool { return ip.Is4() == address.Is4() }
 	if to = a.spec.OwnAddress(); !family(to) {
 		i := slices.IndexFunc(a.spec.NodeIPs, family)
@@ -258,56 +258,54 @@ func (a *agent) place(address netip.Addr) (place neighbor.Link, to netip.Addr, m
 	return on[0], to, ""
 }
 
-// redirect has the kernel lead connections to the API server of this machine, when that is
-// something new, or failed a moment ago.
+// redirect writes the redirects if they have changed, or if the last write failed a while ago.
 func (a *agent) redirect(want []redirect, now time.Time) error {
 	if slices.Equal(want, a.redirects) && a.failure == nil {
 		return nil
 	}
-	if a.failure != nil && now.Before(a.again) {
+	if a.failure != nil && now.Before(a.nextWrite) {
 		return a.failure
 	}
 	if a.failure = a.write(want); a.failure != nil {
-		a.again = now.Add(saying)
+		a.nextWrite = now.Add(announceInterval)
 		return a.failure
 	}
 	a.redirects = want
 	return nil
 }
 
-// forgetMoved drops what the kernel knows of connections to the addresses that have moved, and
-// misleads. It may know a hundred thousand of others, and is asked for all of them; nothing waits
-// for that.
-func (a *agent) forgetMoved(now time.Time) {
-	if len(a.moved) == 0 || now.Sub(a.forgotten) < forgetting || !a.dropping.TryLock() {
+// dropMoved deletes the stale flows of addresses that have moved. The kernel may track a hundred
+// thousand other connections and lists them all, so nothing waits for the deletion.
+func (a *agent) dropMoved(now time.Time) {
+	if len(a.moved) == 0 || now.Sub(a.lastDrop) < flowDropInterval || !a.dropping.TryLock() {
 		return
 	}
 	moved := a.moved
-	a.moved, a.forgotten = nil, now
+	a.moved, a.lastDrop = nil, now
 	go func() {
 		defer a.dropping.Unlock()
 		for _, m := range moved {
-			if err := a.forget(m); err != nil {
-				klog.Infof("%s: %v", Name, err) // they end by themselves, later
+			if err := a.dropFlows(m); err != nil {
+				klog.Infof("%s: %v", Name, err) // the flows end later by themselves
 			}
 		}
 	}()
 }
 
-// describe says who answers for an address.
+// describe names the machine that holds an address.
 func (a *agent) describe(address netip.Addr, s State, now time.Time) (answered bool, detail string) {
 	switch {
 	case s.Active:
-		return true, fmt.Sprintf("answers for %s since %s", address, s.Since.UTC().Format(time.RFC3339))
+		return true, fmt.Sprintf("holds %s since %s", address, s.Since.UTC().Format(time.RFC3339))
 	case s.Other == neighbor.MAC{} || now.Sub(s.Heard) > silence+stagger:
-		return false, fmt.Sprintf("nobody answers for %s", address)
+		return false, fmt.Sprintf("no machine holds %s", address)
 	}
-	return true, fmt.Sprintf("%s answers for %s", a.who(s.Other), address)
+	return true, fmt.Sprintf("%s holds %s", a.machineName(s.Other), address)
 }
 
-// who names a machine by its hardware address. It is asked for readiness all the time, so the
-// kernel knows both of its addresses.
-func (a *agent) who(mac neighbor.MAC) string {
+// machineName names a machine by its hardware address. The machine is probed continuously, so the
+// kernel knows both its addresses.
+func (a *agent) machineName(mac neighbor.MAC) string {
 	if ip, known := a.machines[mac]; known {
 		return ip.String()
 	}
@@ -322,5 +320,5 @@ func (a *agent) who(mac neighbor.MAC) string {
 			return ip.String()
 		}
 	}
-	return mac.String() + " (no control-plane machine that is known here)"
+	return mac.String() + " (not a known control-plane machine)"
 }

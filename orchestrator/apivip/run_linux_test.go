@@ -17,10 +17,10 @@ import (
 	"github.com/orlop-os/orlop/pkg/rtnl/rtnltest"
 )
 
-// plane is a control plane as the questions see it, and what the component told of itself last.
+// plane is a fake control plane for the probes, with the last announcement of the component.
 type plane struct {
 	mu      sync.Mutex
-	answers map[string]health.ProbeResult // by address and port; what is not there comes late
+	answers map[string]health.ProbeResult // by address and port; a missing answer is late
 	asked   map[string]int
 	works   bool
 	detail  string
@@ -70,10 +70,9 @@ func (p *plane) await(t *testing.T, works bool, words string) {
 	}
 }
 
-// TestRun is one machine whose other one does not answer: it takes the address when its API server
-// is ready and its link has a network for it, and leaves it when either is not so any more, the
-// first only when the other one is ready. The redirects are taken down only: the kernel need not be
-// able to translate.
+// TestRun has one machine whose peer does not answer. It takes the address when its API server is
+// ready and its link has a matching network, and releases it when the link has not, or when its API
+// server is not ready and the other is. The redirects are only recorded: the kernel may lack NAT.
 func TestRun(t *testing.T) {
 	if !rtnltest.Isolate(t) {
 		return
@@ -89,7 +88,7 @@ func TestRun(t *testing.T) {
 		VirtualAddresses: []netip.Addr{vip4},
 	})
 	a.write = func(all []redirect) error { p.leads = all; return nil }
-	a.forget = func(misled) error { return nil }
+	a.dropFlows = func(staleFlows) error { return nil }
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() {
@@ -97,16 +96,16 @@ func TestRun(t *testing.T) {
 	}()
 
 	const own = "127.0.0.1:6443"
-	p.await(t, false, "nobody answers for 192.0.2.9; the API server of this machine: does not answer")
+	p.await(t, false, "no machine holds 192.0.2.9; the API server of this machine: does not answer")
 	p.set(own, health.ProbeResult{Reachable: true})
-	p.await(t, true, "answers for 192.0.2.9 since ")
+	p.await(t, true, "holds 192.0.2.9 since ")
 	p.set(own, health.ProbeResult{Reachable: true, Problem: "500: shutdown failed"})
-	// nobody else is ready
+	// no other server is ready
 	p.await(t, true, "; the API server of this machine: 500: shutdown failed")
 	p.set("192.0.2.12:6443", health.ProbeResult{Reachable: true})
-	p.await(t, false, "nobody answers for 192.0.2.9; the API server of this machine: 500: shutdown failed")
+	p.await(t, false, "no machine holds 192.0.2.9; the API server of this machine: 500: shutdown failed")
 	p.set(own, health.ProbeResult{Reachable: true})
-	p.await(t, true, "answers for 192.0.2.9 since ")
+	p.await(t, true, "holds 192.0.2.9 since ")
 	near, err := netlink.LinkByName("eth0")
 	must(t, err)
 	addresses, err := netlink.AddrList(near, netlink.FAMILY_V4)

@@ -7,53 +7,55 @@ import (
 )
 
 const (
-	// pause is between an answer of another machine's API server and the next question; pauseOwn is
-	// the same of this machine's. When one came late, the next question follows at once.
-	pause    = time.Second
-	pauseOwn = 500 * time.Millisecond
-	// patience is how long an API server may take to answer.
-	patience = 900 * time.Millisecond
-	// lateAtMost is how many answers in a row may be late until a server counts as not ready.
-	lateAtMost = 1
+	// probeInterval is the time between an answer of another machine's API server and the next
+	// probe; ownProbeInterval is the same for this machine's. After a late answer the next probe
+	// follows at once.
+	probeInterval    = time.Second
+	ownProbeInterval = 500 * time.Millisecond
+	// timeout is how long an API server may take to answer.
+	timeout = 900 * time.Millisecond
+	// maxLate is how many consecutive late answers leave a server ready.
+	maxLate = 1
 )
 
-// ReadyPath is what API servers are asked. Of what makes one ready, two things depend on etcd once
-// it was ready for the first time, and they do not count here: when etcd has no majority no API
-// server can do more than another, and reads from caches go on.
+// ReadyPath is the path of the probes. Two checks of readiness depend on etcd after the first
+// success, and are excluded here: without a quorum of etcd no API server can do more than another,
+// and reads from caches continue.
 const ReadyPath = "/readyz?exclude=etcd&exclude=etcd-readiness"
 
-// APIServer is what is known of an API server. The zero Server was not asked yet, and is not ready.
+// APIServer is the state of an API server. The zero APIServer was not probed yet, and is not ready.
 type APIServer struct {
 	Ready   bool
-	Problem string // why it is not
-	late    int    // answers in a row
+	Problem string // why it is not ready
+	late    int    // consecutive late answers
 }
 
-// Answered follows an answer. One that says that the server is not ready, or not there, counts at
-// once. A late one may be late because the machine is busy, so the first one changes nothing.
+// Answered returns the state after an answer. An answer that the server is not ready or not
+// reachable counts at once. A late answer may be due to a busy machine, so the first late answer
+// changes nothing.
 func (s APIServer) Answered(problem string, late bool) APIServer {
 	if !late {
 		return APIServer{Ready: problem == "", Problem: problem}
 	}
 	s.late++
-	if s.late > lateAtMost || !s.Ready {
+	if s.late > maxLate || !s.Ready {
 		s.Ready, s.Problem = false, problem
 	}
 	return s
 }
 
-// next is how long after an answer the server is asked again.
+// next returns the time from an answer to the next probe.
 func (s APIServer) next(own bool) time.Duration {
 	switch {
-	case s.late > 0 && s.late <= lateAtMost:
+	case s.late > 0 && s.late <= maxLate:
 		return 0
 	case own:
-		return pauseOwn
+		return ownProbeInterval
 	}
-	return pause
+	return probeInterval
 }
 
-// ahead counts the machines that stand before one in the list and are ready.
+// ahead counts the ready machines before own in the list.
 func ahead(list []netip.Addr, own netip.Addr, servers map[netip.Addr]APIServer) int {
 	n := 0
 	for _, a := range list {
@@ -67,7 +69,7 @@ func ahead(list []netip.Addr, own netip.Addr, servers map[netip.Addr]APIServer) 
 	return n
 }
 
-// mostReady tells whether more than half of the machines in the list are known to be ready.
+// mostReady reports whether more than half of the machines in the list are known to be ready.
 func mostReady(list []netip.Addr, servers map[netip.Addr]APIServer) bool {
 	n := 0
 	for _, a := range list {
@@ -78,7 +80,7 @@ func mostReady(list []netip.Addr, servers map[netip.Addr]APIServer) bool {
 	return 2*n > len(list)
 }
 
-// anyReady tells whether any of the machines in the list is known to be ready.
+// anyReady reports whether a machine in the list is known to be ready.
 func anyReady(list []netip.Addr, servers map[netip.Addr]APIServer) bool {
 	return slices.ContainsFunc(list, func(a netip.Addr) bool { return servers[a].Ready })
 }

@@ -9,32 +9,32 @@ import (
 	"github.com/orlop-os/orlop/orchestrator/neighbor/linktest"
 )
 
-// Control-plane machines on one network that begin and cease to work in each way that there is, and
+// The simulation has control-plane machines on one network that fail and recover in every way, and
 // the code that decides.
 
-// mode is what an API server does.
+// mode is the behavior of an API server.
 type mode int
 
 const (
 	ready   mode = iota
 	sick         // answers that it is not ready
-	refuses      // there is none
-	hangs        // takes connections, and then nothing comes back
+	refuses      // does not exist
+	hangs        // accepts connections and then sends nothing
 	modes
 )
 
 const (
-	answerTime = 50 * time.Millisecond // the most that an API server takes to answer when it does
+	answerTime = 50 * time.Millisecond // the longest time to an answer of a working API server
 
-	// promised is when there is a machine that answers, once there is one that can.
+	// promised is the time after which a machine answers, once a machine is able to.
 	promised = 5 * time.Second
-	// agreed is when of two machines that hear each other at most one answers; agreedLossy is the
-	// same where packets are lost.
+	// agreed is the time after which at most one of two machines that hear each other answers;
+	// agreedLossy is the same on a network with packet loss.
 	agreed      = 3 * time.Second
 	agreedLossy = 8 * time.Second
 )
 
-// machine is one of the control plane.
+// machine is a control-plane machine.
 type machine struct {
 	linktest.Machine
 	index   int
@@ -44,35 +44,35 @@ type machine struct {
 	state   State
 	servers map[netip.Addr]APIServer
 	claims  []neighbor.MAC
-	changed time.Duration // it was stopped, went on, or its link or side became another one
+	changed time.Duration // last stop, start, or change of its link or partition
 	able    time.Duration // it can answer since then
 }
 
 func (m *machine) canAnswer() bool { return m.Running && m.Link && m.mode == ready }
 
-// world is one run.
+// world is a run of the simulation.
 type world struct {
 	*linktest.Simulation
 	machines []*machine
 	bare     []*linktest.Machine // the same
 	list     []netip.Addr
 	troubled time.Duration // machines may not have heard each other until then
-	changed  time.Duration // anything was
+	changed  time.Duration // last change
 	moves    int
-	judged   int // moments at which somebody had to answer
+	judged   int // moments at which a machine had to answer
 }
 
-// start has a machine begin, knowing nothing.
+// start starts a machine without knowledge.
 func (w *world) start(m *machine) {
 	m.Start()
 	m.state, m.servers, m.claims = State{}, map[netip.Addr]APIServer{}, nil
 	w.Of(&m.Machine, w.UpTo(neighbor.StepInterval), func() { w.step(m) })
 	for _, other := range w.machines {
-		w.Of(&m.Machine, w.UpTo(pause), func() { w.ask(m, other) })
+		w.Of(&m.Machine, w.UpTo(probeInterval), func() { w.ask(m, other) })
 	}
 }
 
-// ask is what the prober does.
+// ask simulates the prober.
 func (w *world) ask(m, other *machine) {
 	tell := func(problem string, late bool) {
 		s := m.servers[other.address].Answered(problem, late)
@@ -80,7 +80,7 @@ func (w *world) ask(m, other *machine) {
 		w.Of(&m.Machine, s.next(m == other), func() { w.ask(m, other) })
 	}
 	if !other.Running || m != other && !linktest.Connected(&m.Machine, &other.Machine) || other.mode == hangs {
-		w.Of(&m.Machine, patience, func() { tell("silent", true) })
+		w.Of(&m.Machine, timeout, func() { tell("silent", true) })
 		return
 	}
 	w.Of(&m.Machine, w.UpTo(answerTime), func() {
@@ -93,9 +93,9 @@ func (w *world) ask(m, other *machine) {
 	})
 }
 
-// step is what the component does, again and again.
+// step simulates the component, repeatedly.
 func (w *world) step(m *machine) {
-	before, since, stepped := m.state.Active, m.state.Since, m.state.stepped
+	before, since, stepped := m.state.Active, m.state.Since, m.state.lastStep
 	able := m.Link && m.servers[m.address].Ready
 	next, todo := m.state.Step(Observation{
 		Now: w.Clock(&m.Machine), Eligible: able, Last: m.Link && !anyReady(w.list, m.servers), Most: mostReady(w.list, m.servers), Ahead: ahead(w.list, m.address, m.servers), Own: m.mac, Claims: m.claims,
@@ -104,9 +104,9 @@ func (w *world) step(m *machine) {
 	if next.Active != before {
 		w.moves++
 		w.Logf("%d answers: %t", m.index, next.Active)
-		// two may begin at the same time
+		// two machines may start at the same time
 		established := w.Clock(&m.Machine).Sub(since) > agreedLossy
-		slept := m.state.stepped.Sub(stepped) >= silence // others may have taken over
+		slept := m.state.lastStep.Sub(stepped) >= silence // others may have taken over
 		if before && able && established && !slept && w.Now-w.troubled > agreedLossy {
 			w.Fail("that is wrong: it could have gone on, and all have heard each other since %v", w.troubled)
 		}
@@ -126,7 +126,7 @@ func (w *world) step(m *machine) {
 	w.Of(&m.Machine, neighbor.StepInterval, func() { w.step(m) })
 }
 
-// disturb changes something, and so on.
+// disturb makes a change, repeatedly.
 func (w *world) disturb() {
 	m := w.machines[w.Random.IntN(len(w.machines))]
 	could := map[*machine]bool{}
@@ -178,7 +178,7 @@ func (w *world) disturb() {
 			one.able = w.Now
 		}
 	}
-	// Where the network is cut, nobody can be blamed for what the others do.
+	// In a partitioned network the others may do as they like.
 	if !linktest.Unpartitioned(w.bare) {
 		w.troubled = time.Hour
 	} else if w.troubled == time.Hour {
@@ -187,7 +187,7 @@ func (w *world) disturb() {
 	w.In(w.UpTo(20*time.Second), w.disturb)
 }
 
-// judge looks at the world, again and again.
+// judge checks the guarantees, repeatedly.
 func (w *world) judge() {
 	within := agreed
 	if w.Loss > 0 {
@@ -219,16 +219,16 @@ func (w *world) judge() {
 	w.In(100*time.Millisecond, w.judge)
 }
 
-// settledSince is when two machines both answered at first.
+// settledSince returns since when both machines have answered.
 func (w *world) settledSince(a, b *machine) time.Duration {
 	return max(a.state.Since.Sub(begin)-a.Offset, b.state.Since.Sub(begin)-b.Offset)
 }
 
 var begin = linktest.Begin()
 
-// TestSimulation: whatever happens to machines and their network, within the times that the package
-// promises one of them answers, one alone where they hear each other, and the same one as long as
-// it can.
+// TestSimulation checks that within the guaranteed times a machine answers, a single machine where
+// they hear each other, and the same machine as long as it can, for all failures of machines and
+// network.
 func TestSimulation(t *testing.T) {
 	const worlds = 2000
 	var moves, judged int

@@ -8,123 +8,124 @@ import (
 )
 
 const (
-	// saying is between two announcements of the machine that answers, silence how long nothing has
-	// to be heard until another one takes the address, and suspicious how long until the link is
-	// asked. Two announcements in a row that are lost move nothing.
+	// announceInterval is the time between two announcements of the holder. silence is how long no
+	// announcement must be received until another machine takes the address, and probeAfter how
+	// long until the link is probed. The loss of two consecutive announcements moves nothing.
 	//
-	// A machine that dies is missed after 2 seconds or later, when the others' etcd has missed it
-	// too, if it was the leader (orchestrator/etcd: 1 to 2 seconds). Who asks at the address sooner
-	// than that has his write passed on to a leader that is gone, and hears of it 7 seconds later.
-	saying, suspicious, silence = 400 * time.Millisecond, 1400 * time.Millisecond, 2400 * time.Millisecond
-	// stagger is how much longer a machine waits for each one that stands before it and is ready,
-	// so that one takes the address and the others hear it. Whatever keeps those before it from
-	// doing so, it comes to the others.
+	// A failed machine is noticed after 2 seconds or later. By then the others' etcd has noticed
+	// the loss, too, if the machine was the leader (orchestrator/etcd: 1 to 2 seconds). If the
+	// address moved earlier, the write of a client would be forwarded to a lost leader and fail
+	// after 7 seconds.
+	announceInterval, probeAfter, silence = 400 * time.Millisecond, 1400 * time.Millisecond, 2400 * time.Millisecond
+	// stagger is how much longer a machine waits for each ready machine before it in the list, so
+	// that a single machine takes the address and the others hear it. If the earlier machines fail
+	// to take it for any reason, the later machines do.
 	stagger = 500 * time.Millisecond
-	// keeping is how long a machine whose API server is not ready keeps the address while it knows
-	// of nobody who could do better. It ends, because another one that is ready may be so for all
-	// but this one.
-	keeping = time.Minute
-	// insisting is how long the one of two that gives way by its hardware address waits whether the
-	// other one does.
-	insisting = time.Second
-	// cutOff is how long a machine that knew of few others counts as one that was cut off from
-	// them.
+	// holdTime is how long a machine with an API server that is not ready keeps the address, while
+	// it knows of no ready API server. It is limited, because another API server may be ready for
+	// all machines but this.
+	holdTime = time.Minute
+	// yieldDelay is how long, of two holders, the machine that must yield by its hardware address
+	// waits for the other to yield.
+	yieldDelay = time.Second
+	// cutOff is how long a machine that saw no ready majority counts as cut off from the others.
 	cutOff = 3 * time.Second
 )
 
-// State is where a machine is with an address. The zero State has just begun to listen.
+// State is the state of a machine for a virtual address. The zero State has just begun to listen.
 type State struct {
 	Active bool
-	Since  time.Time    // it answers, or does not
-	Other  neighbor.MAC // who was heard last to speak for the address; zero: nobody was
-	Heard  time.Time    // when that was
-	// nobody was heard since then, though this machine listened and could have taken the address
-	quiet     time.Time
-	holder    neighbor.MAC // who was known last to have the address; zero: nobody was
-	claimed   time.Time    // when it announced the address last
-	able      time.Time    // when it was able to answer last
-	few       time.Time    // when it knew last of no majority that is ready
-	contested time.Time    // another one answers too since then
-	stepped   time.Time    // the last step
+	Since  time.Time    // start of the present value of Active
+	Other  neighbor.MAC // last machine that announced the address, or zero
+	Heard  time.Time    // time of that announcement
+	// since then no announcement was received, while this machine listened and was able to take the
+	// address
+	quietSince     time.Time
+	holder         neighbor.MAC // last known holder of the address, or zero
+	announced      time.Time    // last own announcement
+	lastEligible   time.Time    // last time that this machine was eligible
+	lastMinority   time.Time    // last time without a known ready majority
+	contestedSince time.Time    // another machine answers, too, since then
+	lastStep       time.Time    // time of the last step
 }
 
-// Observation is what a step depends on.
+// Observation is the input of a step.
 type Observation struct {
-	Now time.Time // of a clock that does not jump
+	Now time.Time // of a monotonic clock
 	// the API server of this machine is ready, and there is a link to answer on
 	Eligible bool
 	// there is a link, but no API server is known to be ready, here or elsewhere
 	Last   bool
 	Most   bool           // more than half of the API servers are known to be ready
-	Ahead  int            // control-plane machines that stand before this one and are ready
+	Ahead  int            // ready control-plane machines before this machine in the list
 	Own    neighbor.MAC   // of this machine's link
-	Claims []neighbor.MAC // who spoke for the address since the last step
+	Claims []neighbor.MAC // machines that announced the address since the last step
 }
 
-// Actions is what a step has to do on the link, besides answering or not.
+// Actions are the operations of a step on the link.
 type Actions struct {
-	Announce bool // that the address is here
-	Probe    bool // who has it
-	// another machine than before has it, so what the kernel knows of connections to it is not true
-	// any more
+	Announce bool // the address as held here
+	Probe    bool // for the holder of the address
+	// the holder has changed, so tracked connections to the address are stale
 	Moved bool
 }
 
-// Step follows the view. Pure: the clock is the view's.
+// Step returns the next state and its actions. It is pure: the clock is in the observation.
 //
-// The machine that answers keeps the address while it is able to, whoever else is; else nothing
-// would be gained, and connections lost. When two answer, because they could not hear each other,
-// the one that was cut off from most gives way: its etcd has no leader yet. If neither was, the one
-// with the lower hardware address goes on. A machine that was stopped for so long that others have
-// taken over listens first, as if it had just been started.
+// The holder keeps the address while it is eligible, even if other machines are eligible, too: a
+// move would gain nothing and lose connections. If two machines hold the address, because they
+// could not hear each other, the machine that was cut off from the majority yields: its etcd has no
+// leader yet. If neither was cut off, the machine with the lower hardware address keeps the
+// address. A machine that was stopped for so long that others may have taken over listens first, as
+// after its start.
 //
-// Where no API server is ready the address stays where it is, for a while: when all are slow
-// because all machines are busy, a slow answer is better than none, and an address that nobody has
-// makes those slower who look for it.
+// If no API server is ready, the address stays with its holder for a while. When all servers are
+// slow because all machines are busy, a slow answer is better than none. An address without a
+// holder would also cost clients the time to resolve it.
 func (s State) Step(v Observation) (State, Actions) {
 	var todo Actions
-	if s.stepped.IsZero() || v.Now.Sub(s.stepped) >= silence {
-		s.answer(false, v.Now)
-		s.quiet = v.Now
+	if s.lastStep.IsZero() || v.Now.Sub(s.lastStep) >= silence {
+		s.setActive(false, v.Now)
+		s.quietSince = v.Now
 	}
-	s.stepped = v.Now
+	s.lastStep = v.Now
 	if v.Eligible {
-		s.able = v.Now
+		s.lastEligible = v.Now
 	}
 	if !v.Most {
-		s.few = v.Now
+		s.lastMinority = v.Now
 	}
 	for _, other := range v.Claims {
-		if s.contested.IsZero() || v.Now.Sub(s.Heard) >= silence {
-			s.contested = v.Now
+		if s.contestedSince.IsZero() || v.Now.Sub(s.Heard) >= silence {
+			s.contestedSince = v.Now
 		}
 		s.Other, s.Heard = other, v.Now
-		// and not that both have just begun
-		apart := v.Now.Sub(s.few) < cutOff && v.Now.Sub(s.Since) >= cutOff
-		lower := bytes.Compare(other[:], v.Own[:]) < 0 && v.Now.Sub(s.contested) >= insisting
+		// the latter: both have not just begun
+		apart := v.Now.Sub(s.lastMinority) < cutOff && v.Now.Sub(s.Since) >= cutOff
+		lower := bytes.Compare(other[:], v.Own[:]) < 0 && v.Now.Sub(s.contestedSince) >= yieldDelay
 		switch {
 		case !s.Active:
-			s.quiet = v.Now
+			s.quietSince = v.Now
 		case apart || lower || !v.Eligible:
-			s.answer(false, v.Now)
-			s.quiet = v.Now
+			s.setActive(false, v.Now)
+			s.quietSince = v.Now
 		default:
-			s.claimed = time.Time{} // the other one should know at once
+			s.announced = time.Time{} // announce to the other holder at once
 		}
 	}
-	if kept := s.Active && v.Last && v.Now.Sub(s.able) < keeping; !v.Eligible && !kept {
-		s.answer(false, v.Now)
-		s.quiet = v.Now
+	if kept := s.Active && v.Last && v.Now.Sub(s.lastEligible) < holdTime; !v.Eligible && !kept {
+		s.setActive(false, v.Now)
+		s.quietSince = v.Now
 	}
-	alone := v.Now.Sub(s.quiet)
+	alone := v.Now.Sub(s.quietSince)
 	if !s.Active && alone >= silence+time.Duration(v.Ahead)*stagger {
-		s.answer(true, v.Now)
-		s.claimed = time.Time{}
+		s.setActive(true, v.Now)
+		s.announced = time.Time{}
 	}
 	switch {
-	case s.Active && v.Now.Sub(s.claimed) >= saying:
-		s.claimed, todo.Announce = v.Now, true
-	case !s.Active && alone >= suspicious:
+	case s.Active && v.Now.Sub(s.announced) >= announceInterval:
+		s.announced, todo.Announce = v.Now, true
+	case !s.Active && alone >= probeAfter:
 		todo.Probe = true
 	}
 	holder := s.holder
@@ -138,8 +139,8 @@ func (s State) Step(v Observation) (State, Actions) {
 	return s, todo
 }
 
-func (s *State) answer(now bool, at time.Time) {
+func (s *State) setActive(now bool, at time.Time) {
 	if s.Active != now || s.Since.IsZero() {
-		s.Active, s.Since, s.contested = now, at, time.Time{}
+		s.Active, s.Since, s.contestedSince = now, at, time.Time{}
 	}
 }

@@ -14,11 +14,12 @@ var (
 	claims         = map[byte]neighbor.MAC{'l': low, 'h': high, 'L': low, 'H': high}
 )
 
-// TestStep plays what a machine sees, step by step: a letter for each, a time of 200 ms apart. In
-// see, "." is nothing, "l" and "h" are claims of machines with a lower and a higher hardware
-// address, "x" is that this one cannot answer, "o" that nobody can, as far as it knows, "i" that it
-// knows of no majority, "L" and "H" claims meanwhile, and "_" that it is stopped. In do, "." is
-// nothing, "?" asks the link, "A" announces and "a" answers without.
+// TestStep plays the observations of a machine, a letter for each step, 200 ms apart. In see, "."
+// is nothing, "l" and "h" are claims of machines with a lower and a higher hardware address, "x"
+// means that this machine cannot answer, "o" that no machine can, as far as it knows, "i" that it
+// knows of no majority, "L" and "H" are claims meanwhile, and "_" means that it is stopped. In do,
+// "." is nothing, "?" probes the link, "A" announces and "a" holds the address without an
+// announcement.
 func TestStep(t *testing.T) {
 	for name, c := range map[string]struct {
 		ahead   int
@@ -91,22 +92,22 @@ func TestServer(t *testing.T) {
 		next    time.Duration
 	}{
 		{"does not answer", true, false, 0},
-		{"", false, true, pause},
+		{"", false, true, probeInterval},
 		{"does not answer", true, true, 0},
-		{"", false, true, pause},
+		{"", false, true, probeInterval},
 		{"does not answer", true, true, 0},
-		{"does not answer", true, false, pause},
-		{"does not answer", true, false, pause},
-		{"", false, true, pause},
-		{"500: shutdown failed", false, false, pause},
+		{"does not answer", true, false, probeInterval},
+		{"does not answer", true, false, probeInterval},
+		{"", false, true, probeInterval},
+		{"500: shutdown failed", false, false, probeInterval},
 	} {
 		s = s.Answered(c.problem, c.late)
 		if s.Ready != c.ready || s.next(false) != c.next || s.Ready != (s.Problem == "") {
 			t.Errorf("answer %d: %+v, asked again after %v; want ready: %t, after %v", i, s, s.next(false), c.ready, c.next)
 		}
 	}
-	if got := s.next(true); got != pauseOwn {
-		t.Errorf("its own is asked again after %v, want %v", got, pauseOwn)
+	if got := s.next(true); got != ownProbeInterval {
+		t.Errorf("its own is asked again after %v, want %v", got, ownProbeInterval)
 	}
 }
 

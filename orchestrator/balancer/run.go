@@ -17,20 +17,21 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// Name is the component's name.
+// Name is the name of the component.
 const Name = "balancer"
 
-// maxOpen bounds connections: each has six file descriptors. A node's components have about ten.
+// maxOpen bounds the connections; each has six file descriptors. The components of a node have
+// about ten.
 const maxOpen = 512
 
-// patience is how long an API server may take to answer a question.
-const patience = 2 * time.Second
+// timeout is how long an API server may take to answer a probe.
+const timeout = 2 * time.Second
 
-// acceptAgain is how long it is waited when a connection could not be taken.
-const acceptAgain = 100 * time.Millisecond
+// acceptRetry is the delay after a failed accept.
+const acceptRetry = 100 * time.Millisecond
 
-// Components describes the balancer without its Run function. A control plane of one machine has
-// none.
+// Components describes the balancer without its Run function. A control plane of a single machine
+// has none.
 func Components(spec nodespec.Spec) []component.Component {
 	if _, there := kubeconfig.Balancer(spec); !there {
 		return nil
@@ -38,14 +39,14 @@ func Components(spec nodespec.Spec) []component.Component {
 	return []component.Component{{Process: component.Node, Name: Name}}
 }
 
-// OfflineAPI answers in the place of API servers after the start until the first one works.
+// OfflineAPI answers instead of the API servers from the start until the first of them works.
 type OfflineAPI interface {
-	Address() string // host:port; empty when it cannot
-	Stop()           // there is one that works
+	Address() string // host:port; empty if it cannot answer
+	Stop()           // an API server works
 }
 
-// Run carries connections until ctx is done. It is for nodes that have Components.
-func Run(ctx context.Context, spec nodespec.Spec, dirs dirs.Dirs, standIn OfflineAPI, announce component.Announce) error {
+// Run forwards connections until ctx is done. It is for nodes with Components.
+func Run(ctx context.Context, spec nodespec.Spec, dirs dirs.Dirs, offline OfflineAPI, announce component.Announce) error {
 	servers, err := Servers(spec)
 	if err != nil {
 		return err
@@ -53,45 +54,45 @@ func Run(ctx context.Context, spec nodespec.Spec, dirs dirs.Dirs, standIn Offlin
 	listen, _ := kubeconfig.Balancer(spec)
 	socket, err := (&net.ListenConfig{}).Listen(ctx, "tcp4", listen.String())
 	if err != nil {
-		return fmt.Errorf("cannot listen on %s, where this node's components look for the API server: %w; end what listens there, "+
+		return fmt.Errorf("cannot listen on %s, the address for this node's components: %w; stop the program that listens there, "+
 			"such as a pod of the host's network", listen, err)
 	}
-	return newBalancer(socket.(*net.TCPListener), filepath.Join(dirs.Node, nodespec.CA), servers, standIn, announce).run(ctx)
+	return newBalancer(socket.(*net.TCPListener), filepath.Join(dirs.Node, nodespec.CA), servers, offline, announce).run(ctx)
 }
 
 // balancer is a running balancer. Make it with newBalancer.
 type balancer struct {
-	socket   *net.TCPListener
-	dialer   *net.Dialer
-	prober   *health.Prober
-	standIn  OfflineAPI
-	announce component.Announce
-	changed  chan struct{} // the state has changed
-	places   chan struct{} // one for each connection
+	socket     *net.TCPListener
+	dialer     *net.Dialer
+	prober     *health.Prober
+	offlineAPI OfflineAPI
+	announce   component.Announce
+	changed    chan struct{} // the state has changed
+	slots      chan struct{} // semaphore of the connections
 
 	mu    sync.Mutex
 	state State
 	open  map[*connection]struct{}
 }
 
-func newBalancer(socket *net.TCPListener, caFile string, servers []string, standIn OfflineAPI, announce component.Announce) *balancer {
+func newBalancer(socket *net.TCPListener, caFile string, servers []string, offline OfflineAPI, announce component.Announce) *balancer {
 	dialer := dialer(socket.Addr().(*net.TCPAddr).AddrPort())
 	return &balancer{
-		socket: socket, dialer: dialer, prober: newProber(caFile, dialer), standIn: standIn, announce: announce,
-		changed: make(chan struct{}, 1), places: make(chan struct{}, maxOpen), state: NewState(servers, standIn.Address()), open: map[*connection]struct{}{},
+		socket: socket, dialer: dialer, prober: newProber(caFile, dialer), offlineAPI: offline, announce: announce,
+		changed: make(chan struct{}, 1), slots: make(chan struct{}, maxOpen), state: NewState(servers, offline.Address()), open: map[*connection]struct{}{},
 	}
 }
 
-// newProber asks API servers whether they are ready. The certificate of each is for the name,
-// whatever its address.
+// newProber probes API servers for readiness. The certificate of each is for the same name,
+// regardless of the address.
 func newProber(caFile string, dialer *net.Dialer) *health.Prober {
 	return &health.Prober{
-		CAFile: caFile, Name: kubeconfig.Local().Name, Path: "/readyz", Timeout: patience, Idle: 2 * standby, Dial: dialer.DialContext,
+		CAFile: caFile, Name: kubeconfig.Local().Name, Path: "/readyz", Timeout: timeout, Idle: 2 * standbyInterval, Dial: dialer.DialContext,
 	}
 }
 
-// run does what the state says until ctx is done or no connection can be accepted, and ends when
-// all of its parts have.
+// run performs the actions of the state until ctx is done or no connection can be accepted. It
+// returns when all its goroutines have ended.
 func (b *balancer) run(ctx context.Context) error {
 	ctx, stop := context.WithCancel(ctx)
 	var parts sync.WaitGroup
@@ -99,13 +100,13 @@ func (b *balancer) run(ctx context.Context) error {
 	parts.Go(func() { refused <- b.accept(ctx, &parts) })
 	defer func() {
 		stop()
-		_ = b.socket.Close() // it ends accept; nothing can be lost by it
+		_ = b.socket.Close() // it ends accept; no data can be lost
 		parts.Wait()
 		b.prober.Close()
 	}()
 	timer := time.NewTimer(0)
 	defer timer.Stop()
-	told := ""
+	reported := ""
 	for {
 		select {
 		case <-timer.C:
@@ -129,15 +130,15 @@ func (b *balancer) run(ctx context.Context) error {
 		}
 		b.close(todo.Close)
 		if todo.FirstReady {
-			b.standIn.Stop()
+			b.offlineAPI.Stop()
 		}
 		timer.Stop()
 		if !todo.Until.IsZero() {
 			timer.Reset(time.Until(todo.Until))
 		}
-		if detail != told {
+		if detail != reported {
 			b.announce(Name, works, detail)
-			told = detail
+			reported = detail
 		}
 	}
 }
@@ -150,7 +151,7 @@ func (b *balancer) next(now time.Time) (todo Actions, works bool, detail string)
 	return todo, works, detail
 }
 
-// change changes the state, and has run look at it.
+// change changes the state and wakes run.
 func (b *balancer) change(f func(*State)) {
 	b.mu.Lock()
 	f(&b.state)
@@ -161,7 +162,7 @@ func (b *balancer) change(f func(*State)) {
 	}
 }
 
-// close breaks off the connections to the servers.
+// close closes the connections to the servers.
 func (b *balancer) close(servers []string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -172,7 +173,7 @@ func (b *balancer) close(servers []string) {
 	}
 }
 
-// accept accepts connections until the socket is closed. Those that are too many are closed at
+// accept accepts connections until the socket is closed. It closes connections beyond the limit at
 // once.
 func (b *balancer) accept(ctx context.Context, parts *sync.WaitGroup) error {
 	for {
@@ -180,36 +181,36 @@ func (b *balancer) accept(ctx context.Context, parts *sync.WaitGroup) error {
 		if errors.Is(err, net.ErrClosed) {
 			return fmt.Errorf("cannot accept connections: %w", err)
 		}
-		// no descriptors or memory at present (accept(2)): the next one may be taken
+		// Descriptors or memory are exhausted at present (accept(2)); the next attempt may succeed.
 		if err != nil {
 			select {
-			case <-time.After(acceptAgain):
+			case <-time.After(acceptRetry):
 				continue
 			case <-ctx.Done():
 				return nil
 			}
 		}
 		select {
-		case b.places <- struct{}{}:
+		case b.slots <- struct{}{}:
 			parts.Go(func() {
 				b.serve(ctx, client)
-				<-b.places
+				<-b.slots
 			})
 		default:
-			_ = client.Close() // nothing was promised to it
+			_ = client.Close() // no data were accepted from it
 		}
 	}
 }
 
-// serve serves one client until its connection has ended, or ctx is done.
+// serve serves a client until its connection has ended, or ctx is done.
 func (b *balancer) serve(ctx context.Context, client *net.TCPConn) {
 	c := b.connect(ctx, client)
 	if c == nil {
-		_ = client.Close() // nothing was promised to it
+		_ = client.Close() // no data were accepted from it
 		return
 	}
 	end := context.AfterFunc(ctx, c.close)
-	c.carry()
+	c.forward()
 	end()
 	b.change(func(s *State) {
 		s.ConnClosed(c.server)
@@ -217,8 +218,8 @@ func (b *balancer) serve(ctx context.Context, client *net.TCPConn) {
 	})
 }
 
-// connect connects a client with the first server that lets itself be connected with; nil when none
-// does. What the client has sent waits in its socket meanwhile.
+// connect connects a client to the first server that accepts; nil if none does. The socket of the
+// client buffers its data meanwhile.
 func (b *balancer) connect(ctx context.Context, client *net.TCPConn) *connection {
 	b.mu.Lock()
 	order := b.state.Order()
@@ -227,7 +228,7 @@ func (b *balancer) connect(ctx context.Context, client *net.TCPConn) *connection
 		upstream, err := b.dialer.DialContext(ctx, "tcp", address)
 		if ctx.Err() != nil {
 			if err == nil {
-				_ = upstream.Close() // nothing was sent
+				_ = upstream.Close() // no data were sent
 			}
 			return nil
 		}

@@ -26,7 +26,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/pki"
 )
 
-// cluster is a CA, and the folder with its certificate.
+// cluster is a CA, and the directory with its certificate.
 type cluster struct {
 	ca     *pki.CA
 	caFile string
@@ -54,14 +54,14 @@ func (c cluster) write(t testing.TB, cas ...*pki.CA) {
 	}
 }
 
-// backend is an API server: over TLS it answers on /readyz, and with its name on other paths. To a
-// connection without TLS it sends back what comes, to its end.
+// backend is an API server. Over TLS it answers on /readyz, and sends its name on other paths. On a
+// connection without TLS it echoes until the end.
 type backend struct {
 	name    string
 	address string
 	config  *tls.Config
 	sick    atomic.Bool
-	hangs   atomic.Bool // it takes connections and reads nothing
+	hangs   atomic.Bool // it accepts connections and reads nothing
 	answers atomic.Int64
 
 	mu    sync.Mutex
@@ -116,7 +116,7 @@ func (b *backend) start(t testing.TB) {
 	})
 }
 
-// stop is the end of its process: nobody listens, and connections are gone.
+// stop ends the process: the port is closed, and connections are gone.
 func (b *backend) stop() {
 	b.close()
 	b.mu.Lock()
@@ -149,7 +149,7 @@ func (b *backend) serve(conn *net.TCPConn, web *handed) {
 	}
 }
 
-// handed is a listener for connections that another one has accepted.
+// handed is a listener for connections that another listener has accepted.
 type handed struct {
 	net.Listener
 	conns chan net.Conn
@@ -175,8 +175,8 @@ func (b *backend) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	fmt.Fprint(w, b.name)
 }
 
-// prefixed is a connection of which the first byte was read already. What comes while it hangs is
-// read by nobody.
+// prefixed is a connection of which the first byte was already read. While it hangs, it reads no
+// data.
 type prefixed struct {
 	net.Conn
 	first []byte
@@ -195,7 +195,7 @@ func (p *prefixed) Read(to []byte) (int, error) {
 	return n, err
 }
 
-// running is a balancer under test, and what it announced last.
+// running is a balancer under test, with its last announcement.
 type running struct {
 	*balancer
 	address string
@@ -241,10 +241,10 @@ func run(t testing.TB, c cluster, prepare func(*balancer), servers ...string) *r
 	return r
 }
 
-// unhurried is what is given to what happens at once, on a computer that is busy.
+// unhurried is the time limit for immediate events, on a busy computer.
 const unhurried = 5 * time.Second
 
-// wait waits until it has announced something.
+// wait waits for an announcement.
 func (r *running) wait(t testing.TB, want string, within time.Duration) {
 	t.Helper()
 	late := time.After(within)
@@ -259,7 +259,7 @@ func (r *running) wait(t testing.TB, want string, within time.Duration) {
 	}
 }
 
-// dial connects with the balancer.
+// dial connects to the balancer.
 func (r *running) dial(t testing.TB) *net.TCPConn {
 	t.Helper()
 	conn, err := net.Dial("tcp", r.address)
@@ -270,7 +270,7 @@ func (r *running) dial(t testing.TB) *net.TCPConn {
 	return conn.(*net.TCPConn)
 }
 
-// client is an HTTP client as the node's components are, with connections of its own.
+// client returns an HTTP client like those of the node's components, with separate connections.
 func (r *running) client(t testing.TB, c cluster) func() (string, error) {
 	prober := newProber(c.caFile, &net.Dialer{})
 	client, err := prober.Client()
@@ -289,8 +289,9 @@ func (r *running) client(t testing.TB, c cluster) func() (string, error) {
 	}
 }
 
-// TestCarries: whatever size, both ways at a time, and after the client has said its last word.
-func TestCarries(t *testing.T) {
+// TestForward checks transfers of any size, in both directions at a time, and after the client has
+// ended its direction.
+func TestForward(t *testing.T) {
 	c := newCluster(t)
 	a := c.backend(t, "a")
 	r := run(t, c, nil, a.address)
@@ -325,8 +326,8 @@ func TestCarries(t *testing.T) {
 	all.Wait()
 }
 
-// TestMoves follows one client while servers die, hang, are sick and come back.
-func TestMoves(t *testing.T) {
+// TestFailover has a client while servers stop, hang, become unready and recover.
+func TestFailover(t *testing.T) {
 	c := newCluster(t)
 	a, b := c.backend(t, "a"), c.backend(t, "b")
 	r := run(t, c, nil, a.address, b.address)
@@ -335,7 +336,7 @@ func TestMoves(t *testing.T) {
 		t.Helper()
 		begin := time.Now()
 		got, err := ask()
-		if fails && err != nil { // its connection was closed under it: it makes another one
+		if fails && err != nil { // its connection was closed; it reconnects
 			got, err = ask()
 		}
 		if err != nil || got != want {
@@ -354,8 +355,8 @@ func TestMoves(t *testing.T) {
 		t.Errorf("another server after %v", took)
 	}
 	a.start(t)
-	r.wait(t, onA, steady+again+patience)
-	expect("b", false) // a connection stays where it is
+	r.wait(t, onA, probeInterval+retryInterval+timeout)
+	expect("b", false) // an open connection stays
 	if who, err := r.client(t, c)(); err != nil || who != "a" {
 		t.Errorf("a new client gets %q, %v; want the server that is preferred, which is back", who, err)
 	}
@@ -376,11 +377,11 @@ func TestMoves(t *testing.T) {
 	t.Logf("closed after %v", time.Since(hung))
 	r.wait(t, onB+"; "+a.address+": does not answer", unhurried)
 	a.hangs.Store(false)
-	r.wait(t, onA, steady+2*patience)
+	r.wait(t, onA, probeInterval+2*timeout)
 
 	b.sick.Store(true)
-	r.wait(t, onA+"; "+b.address+": 500 Internal Server Error: etcd failed: reason withheld", steady+again+patience+standby)
-	for deadline := time.Now().Add(again + patience); ; { // not before it has failed twice
+	r.wait(t, onA+"; "+b.address+": 500 Internal Server Error: etcd failed: reason withheld", probeInterval+retryInterval+timeout+standbyInterval)
+	for deadline := time.Now().Add(retryInterval + timeout); ; { // not before two failures
 		if who, err := ask(); err == nil && who == "a" {
 			break
 		}
@@ -390,29 +391,29 @@ func TestMoves(t *testing.T) {
 	}
 }
 
-// TestNone: with no server that works a client is told so at once, and the operator why; and one
-// that comes back is used at once.
-func TestNone(t *testing.T) {
+// TestNoServer checks that a client fails at once if no server works, that the operator sees the
+// reason, and that a recovered server is used at once.
+func TestNoServer(t *testing.T) {
 	c, other := newCluster(t), newCluster(t)
 	a, stranger := c.backend(t, "a"), other.backend(t, "stranger")
 	a.stop()
 	r := run(t, c, nil, a.address, stranger.address, "itself", "nobody.invalid:6443")
 	r.wait(t, "balancer false no API server works; "+a.address+": connect: connection refused; "+stranger.address+
-		": its certificate is by no authority of this cluster; "+
-		r.address+": leads back to this machine; nobody.invalid:6443: its name cannot be looked up", 5*time.Second)
+		": its certificate is not signed by a CA of this cluster; "+
+		r.address+": the address is this machine's balancer; nobody.invalid:6443: cannot resolve its name", 5*time.Second)
 	conn := r.dial(t)
 	conn.SetReadDeadline(time.Now().Add(unhurried))
 	if _, err := conn.Read(make([]byte, 1)); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Errorf("%v, want an end at once", err)
 	}
 	a.start(t)
-	late := time.After(again + unhurried)
+	late := time.After(retryInterval + unhurried)
 	for used := false; !used; {
 		select {
 		case message := <-r.said:
 			used = strings.HasPrefix(message, "balancer true API server "+a.address)
 		case <-late:
-			t.Fatalf("a server that came back is not used after %v", again+unhurried)
+			t.Fatalf("a server that came back is not used after %v", retryInterval+unhurried)
 		}
 	}
 	if who, err := r.client(t, c)(); who != "a" {
@@ -420,23 +421,23 @@ func TestNone(t *testing.T) {
 	}
 }
 
-// TestNewAuthority: servers whose certificate another authority has signed are used when the file
-// names it.
+// TestNewAuthority checks that servers with a certificate of another CA are used when the file
+// contains it.
 func TestNewAuthority(t *testing.T) {
 	old, young := newCluster(t), newCluster(t)
 	a := young.backend(t, "a")
 	r := run(t, old, nil, a.address)
 	r.wait(t, "balancer false no API server works; "+a.address+
-		": its certificate is by no authority of this cluster", 5*time.Second)
+		": its certificate is not signed by a CA of this cluster", 5*time.Second)
 	old.write(t, young.ca, old.ca)
 	r.wait(t, "balancer true API server "+a.address, 5*time.Second)
 }
 
-// TestLimit: clients that are too many are turned away, and there is room again when one goes.
+// TestLimit checks that excess clients are rejected, and that a closed connection makes space.
 func TestLimit(t *testing.T) {
 	c := newCluster(t)
 	a := c.backend(t, "a")
-	r := run(t, c, func(b *balancer) { b.places = make(chan struct{}, 2) }, a.address)
+	r := run(t, c, func(b *balancer) { b.slots = make(chan struct{}, 2) }, a.address)
 	r.wait(t, "balancer true API server "+a.address, 5*time.Second)
 	echo := func(conn *net.TCPConn) error {
 		conn.SetDeadline(time.Now().Add(5 * time.Second))
@@ -464,8 +465,8 @@ func TestLimit(t *testing.T) {
 	}
 }
 
-// TestEnds: when the balancer ends, so does all that it has started, whatever its connections do.
-func TestEnds(t *testing.T) {
+// TestStop checks that all goroutines end with the balancer, whatever its connections do.
+func TestStop(t *testing.T) {
 	c := newCluster(t)
 	a := c.backend(t, "a")
 	before := runtime.NumGoroutine()
@@ -506,7 +507,7 @@ func TestEnds(t *testing.T) {
 	t.Errorf("%d goroutines, %d before:\n%s", after, before, stacks[:runtime.Stack(stacks, true)])
 }
 
-// TestDialer: a server that is gone without a word is noticed by the kernel, too.
+// TestDialer checks that the kernel, too, notices a server that is silently lost.
 func TestDialer(t *testing.T) {
 	socket, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -531,8 +532,8 @@ func TestDialer(t *testing.T) {
 	}
 }
 
-// BenchmarkRequest is a question and an answer of 1 KiB over an open connection, with and without
-// the balancer.
+// BenchmarkRequest measures a request and an answer of 1 KiB over an open connection, with and
+// without the balancer.
 func BenchmarkRequest(b *testing.B) {
 	each(b, func(b *testing.B, conn *net.TCPConn) {
 		data := bytes.Repeat([]byte("x"), 1<<10)
@@ -547,7 +548,7 @@ func BenchmarkRequest(b *testing.B) {
 	})
 }
 
-// BenchmarkThroughput is how many bytes go there and back, with and without the balancer.
+// BenchmarkThroughput measures the bytes in both directions, with and without the balancer.
 func BenchmarkThroughput(b *testing.B) {
 	each(b, func(b *testing.B, conn *net.TCPConn) {
 		data := bytes.Repeat([]byte("x"), 1<<20)
@@ -586,7 +587,7 @@ func each(b *testing.B, do func(*testing.B, *net.TCPConn)) {
 	}
 }
 
-// nobody stands in for no server.
+// nobody is a missing offline API server.
 type nobody struct{}
 
 func (nobody) Address() string { return "" }

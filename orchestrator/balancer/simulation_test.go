@@ -9,41 +9,41 @@ import (
 	"time"
 )
 
-// Servers that begin and cease to work in each way that there is, clients that connect all the
-// time, and the state that decides.
+// The simulation has servers that fail and recover in every way, clients that connect all the time,
+// and the state that decides.
 
-// mode is what a server does.
+// mode is the behavior of a server.
 type mode int
 
 const (
 	works   mode = iota
 	sick         // answers that it is not ready
-	refuses      // takes no connection
-	silent       // nothing comes back from it
-	hangs        // takes connections, and then nothing comes back
+	refuses      // rejects connections
+	silent       // sends no packets
+	hangs        // accepts connections and then sends nothing
 	modes
 )
 
 const (
-	// answerTime is the most that a server takes to answer when it does.
+	// answerTime is the longest time to an answer of a working server.
 	answerTime = 100 * time.Millisecond
-	// noticed is when a server of those in use that does not work gets no connections any more.
-	noticed = steady + patience + 2*answerTime
-	// settled is the same when the one that they go to then has silently ceased to work before.
-	settled = noticed + patience
-	// closed is when the connections of a server that does not work are closed.
-	closed = noticed + again + patience
+	// noticed is the time after which a failed server in use gets no more connections.
+	noticed = probeInterval + timeout + 2*answerTime
+	// settled is the same if the next server has silently failed before.
+	settled = noticed + timeout
+	// closed is the time after which the connections of a failed server are closed.
+	closed = noticed + retryInterval + timeout
 )
 
-// simulated is one server.
+// simulated is a server.
 type simulated struct {
 	mode  mode
-	since time.Duration // it does this
+	since time.Duration // start of the mode
 	well  time.Duration // it works, or does not, since then
 	lost  bool          // its last answer
 }
 
-// opened is one connection.
+// opened is a connection.
 type opened struct {
 	server string
 	at     time.Duration
@@ -54,26 +54,25 @@ type event struct {
 	do func()
 }
 
-// world is one run.
+// world is a run of the simulation.
 type world struct {
 	t *testing.T
-	// sometimes one answer is lost of a server that works, which must not matter to connections
-	// that there are
+	// single answers of working servers are lost, which must not affect open connections
 	lossy   bool
 	random  *rand.Rand
 	now     time.Duration
 	events  []event
-	wake    time.Duration // when the state wants to be asked
-	names   []string      // of the servers, the one that the node prefers first
+	wake    time.Duration // the time of the next step
+	names   []string      // of the servers, the preferred server of the node first
 	servers map[string]*simulated
 	state   State
 	open    []opened
 	log     []string
 	served  int // connections
 	moved   int // connections that were closed
-	judged  int // connections that had to be with a server that works
-	first   int // those of them whose preferred server worked
-	away    int // and those whose preferred server did not
+	judged  int // connections that had to be with a working server
+	first   int // with a working preferred server
+	away    int // with a failed preferred server
 }
 
 func (w *world) say(format string, args ...any) {
@@ -93,7 +92,7 @@ func (w *world) upTo(d time.Duration) time.Duration {
 
 func (w *world) clock() time.Time { return begin.Add(w.now) }
 
-// turn has a server do something else, and so on.
+// turn changes the mode of a server, repeatedly.
 func (w *world) turn(name string) {
 	s := w.servers[name]
 	next := works
@@ -108,7 +107,7 @@ func (w *world) turn(name string) {
 	w.in(w.upTo(40*time.Second), func() { w.turn(name) })
 }
 
-// ask is what the prober does.
+// ask simulates the prober.
 func (w *world) ask(name string) {
 	w.in(w.upTo(answerTime), func() {
 		s := w.servers[name]
@@ -119,7 +118,7 @@ func (w *world) ask(name string) {
 		switch s.mode {
 		case works:
 			if s.lost = w.lossy && !s.lost && w.random.IntN(8) == 0; s.lost {
-				w.in(patience-answerTime, func() { tell(ProbeResult{Problem: "lost"}) })
+				w.in(timeout-answerTime, func() { tell(ProbeResult{Problem: "lost"}) })
 				return
 			}
 			tell(ProbeResult{Reachable: true})
@@ -128,13 +127,13 @@ func (w *world) ask(name string) {
 		case refuses:
 			tell(ProbeResult{Problem: "refuses"})
 		default:
-			w.in(patience-answerTime, func() { tell(ProbeResult{Problem: "silent"}) })
+			w.in(timeout-answerTime, func() { tell(ProbeResult{Problem: "silent"}) })
 		}
 	})
 }
 
-// connect is what serve does for a client that came at a time, with the servers that are left to
-// try.
+// connect simulates serve for a client that came at a time, with the remaining servers of its
+// order.
 func (w *world) connect(came time.Duration, order []string) {
 	if len(order) == 0 {
 		w.say("a client of %v gets nothing", came)
@@ -152,7 +151,7 @@ func (w *world) connect(came time.Duration, order []string) {
 		case refuses:
 			failed()
 		case silent:
-			w.in(connectTime-answerTime, failed)
+			w.in(connectTimeout-answerTime, failed)
 		default:
 			w.say("a client of %v gets %s", came, name)
 			w.judge(came, name)
@@ -173,9 +172,9 @@ func (w *world) end(c opened) {
 	}
 }
 
-// judge checks whom a client that came at a time got: when nothing has changed for long enough, one
-// that works, if there is one; and nobody while a server that the node prefers, such as a
-// control-plane machine's own, works for long enough.
+// judge checks the server of a client that came at a time. If nothing has changed for long enough,
+// it must be a working server, if there is one. It must be no other server while the preferred
+// server of the node, such as a control-plane machine's own, has worked for long enough.
 func (w *world) judge(came time.Duration, got string) {
 	if w.lossy {
 		return
@@ -191,7 +190,7 @@ func (w *world) judge(came time.Duration, got string) {
 	}
 	for name, s := range w.servers {
 		quiet = quiet && came-s.since >= settled
-		calm = calm && (name == got || s.mode == works && came-s.well >= standby+settled)
+		calm = calm && (name == got || s.mode == works && came-s.well >= standbyInterval+settled)
 		any = any || s.mode == works
 	}
 	switch {
@@ -210,7 +209,7 @@ func (w *world) judge(came time.Duration, got string) {
 	}
 }
 
-// step does what the state wants now.
+// step performs the actions of the state.
 func (w *world) step() {
 	todo := w.state.Next(w.clock())
 	for _, name := range todo.Probe {
@@ -245,7 +244,7 @@ func (w *world) step() {
 	}
 }
 
-// run lives for a while.
+// run advances the simulation.
 func (w *world) run(end time.Duration) {
 	var client func()
 	client = func() {
@@ -272,8 +271,8 @@ func (w *world) run(end time.Duration) {
 	}
 }
 
-// TestSimulation: whatever servers do, within the times that the package promises a client gets one
-// that works, and the one that its node prefers when that works.
+// TestSimulation checks that within the guaranteed times a client gets a working server, and its
+// node's preferred server if that works, for all failures of servers.
 func TestSimulation(t *testing.T) {
 	const worlds = 2000
 	var served, moved, judged, first, away int

@@ -67,7 +67,7 @@ type State struct {
 // ProbeResult is the result of a probe.
 type ProbeResult struct {
 	Reachable bool   // the server has answered, and belongs to the cluster
-	Problem   string // problem it is not ready, or empty
+	Problem   string // why it is not ready, or empty
 }
 
 // Actions are the operations to perform now.
@@ -122,10 +122,10 @@ func weight(node, server string) string {
 
 // NewState returns a state without knowledge of the servers, which are in the order of preference.
 // offlineAPI is the address of the offline API server (package offlineapi), or empty.
-func NewState(addresses []string, standIn string) State {
-	s := State{offlineAPI: standIn}
+func NewState(addresses []string, offlineAPI string) State {
+	s := State{offlineAPI: offlineAPI}
 	for _, a := range addresses {
-		s.servers = append(s.servers, server{address: a, level: unknown, problem: "not asked yet"})
+		s.servers = append(s.servers, server{address: a, level: unknown, problem: "not probed yet"})
 	}
 	return s
 }

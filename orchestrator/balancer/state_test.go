@@ -146,7 +146,7 @@ func TestState(t *testing.T) {
 	for name, lines := range map[string][]line{
 		"start": {
 			{func(*State) {}, "a:1 b:1 c:1", "", ""},
-			{answered(b, dead), "a:1 c:1", "", "no API server works; a:1: not asked yet; c:1: not asked yet; b:1: does not answer"},
+			{answered(b, dead), "a:1 c:1", "", "no API server works; a:1: not probed yet; c:1: not probed yet; b:1: does not answer"},
 			{answered(c, good), "c:1 a:1", "", "API server c:1; b:1: does not answer"},
 			{answered(a, good), "a:1 c:1", "", "API server a:1; b:1: does not answer"},
 			{answered(b, good), "a:1 b:1 c:1", "", "API server a:1"},
@@ -171,8 +171,8 @@ func TestState(t *testing.T) {
 			{answered(a, good), "a:1 b:1 c:1", "", "API server a:1"},
 			{opened(a), "a:1 b:1 c:1", "", "API server a:1"},
 			{answered(a, sick), "a:1 b:1 c:1", "", "API server a:1"},
-			{answered(a, sick), "b:1 c:1 a:1", "", "no API server works; b:1: not asked yet; c:1: not asked yet; a:1: 500: etcd failed"},
-			{answered(b, dead), "c:1 a:1", "", "no API server works; c:1: not asked yet; a:1: 500: etcd failed; b:1: does not answer"},
+			{answered(a, sick), "b:1 c:1 a:1", "", "no API server works; b:1: not probed yet; c:1: not probed yet; a:1: 500: etcd failed"},
+			{answered(b, dead), "c:1 a:1", "", "no API server works; c:1: not probed yet; a:1: 500: etcd failed; b:1: does not answer"},
 			{answered(c, sick), "a:1 c:1", "", "no API server works; a:1: 500: etcd failed; c:1: 500: etcd failed; b:1: does not answer"},
 			{answered(b, good), "b:1 a:1 c:1", "a:1", "API server b:1; a:1: 500: etcd failed; c:1: 500: etcd failed"},
 		},
@@ -188,8 +188,8 @@ func TestState(t *testing.T) {
 			{answered(a, dead), "c:1 b:1", "a:1", "API server c:1; a:1: does not answer"},
 		},
 		"none": {
-			{answered(a, dead), "b:1 c:1", "", "no API server works; b:1: not asked yet; c:1: not asked yet; a:1: does not answer"},
-			{answered(b, dead), "c:1", "", "no API server works; c:1: not asked yet; a:1: does not answer; b:1: does not answer"},
+			{answered(a, dead), "b:1 c:1", "", "no API server works; b:1: not probed yet; c:1: not probed yet; a:1: does not answer"},
+			{answered(b, dead), "c:1", "", "no API server works; c:1: not probed yet; a:1: does not answer; b:1: does not answer"},
 			{answered(c, dead), "", "", "no API server works; a:1: does not answer; b:1: does not answer; c:1: does not answer"},
 		},
 	} {

@@ -121,14 +121,14 @@ func TestSilence(t *testing.T) {
 
 func TestHolder(t *testing.T) {
 	var services []machinestate.Service
-	text := `[{"name":"orchestrator-node","components":[{"name":"kubelet","detail":"x"},{"name":"virtual-address","detail":"answers for 10.77.0.9 since 2026-01-01T00:00:00Z"}]}]`
+	text := `[{"name":"orchestrator-node","components":[{"name":"kubelet","detail":"x"},{"name":"virtual-address","detail":"holds 10.77.0.9 since 2026-01-01T00:00:00Z"}]}]`
 	if err := json.Unmarshal([]byte(text), &services); err != nil {
 		t.Fatal(err)
 	}
 	if d := detailOf(services, "virtual-address"); !answersFor(d) {
 		t.Errorf("%q is not understood", d)
 	}
-	for _, other := range []string{"10.77.0.12 answers for 10.77.0.9", "nobody answers for 10.77.0.9", "answers for 10.77.0.90 since x", detailOf(nil, "virtual-address")} {
+	for _, other := range []string{"10.77.0.12 holds 10.77.0.9", "no machine holds 10.77.0.9", "holds 10.77.0.90 since x", detailOf(nil, "virtual-address")} {
 		if answersFor(other) {
 			t.Errorf("%q is taken for the machine's own", other)
 		}

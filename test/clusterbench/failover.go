@@ -137,7 +137,7 @@ func detailOf(services []machinestate.Service, component string) string {
 // answersFor tells whether the machine that says this answers for the virtual address itself
 // (orchestrator/apivip).
 func answersFor(detail string) bool {
-	return strings.HasPrefix(detail, "answers for "+virtualAddress().String()+" ")
+	return strings.HasPrefix(detail, "holds "+virtualAddress().String()+" ")
 }
 
 // asker is a client outside that asks the virtual address all the time.
