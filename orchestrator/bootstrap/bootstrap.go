@@ -1,13 +1,13 @@
-// Package bootstrap makes the few objects that Orlop's cluster has beyond upstream's: who may be
-// what (role bindings of the identities that machined issues), the cluster DNS Service, the
-// registration of the resource metrics API, the StorageClass of local volumes with its CSI driver,
-// and the kinds and the class of their snapshots. It also marks the machine's Node as part of the
-// control plane, which a kubelet may not do for itself.
+// Package bootstrap creates the few objects of Orlop's cluster beyond upstream's: the roles and
+// role bindings of the identities that machined issues, the cluster DNS Service, the registration
+// of the resource metrics API, the StorageClass of local volumes with its CSI driver, and the kinds
+// and the class of volume snapshots. It also labels the machine's Node as part of the control
+// plane, which a kubelet may not do for itself.
 //
-// It runs in the process "api" over the API server's connection to itself, because before these
-// objects exist nobody else has the right to make them. Objects are made when missing and put right
-// when their contents differ; what others added beside them (labels, annotations, and in roles and
-// bindings further rules and subjects) stays.
+// It runs in the process "api" over the API server's loopback connection, because before these
+// objects exist no other client has the right to create them. It creates missing objects and
+// corrects their contents. Additions of others (labels, annotations, and in roles and bindings
+// further rules and subjects) stay.
 package bootstrap
 
 import (
@@ -36,29 +36,29 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// Name is the component's name.
+// Name is the name of the component.
 const Name = "bootstrap"
 
-// A refused object waits for retry: the server refuses Services for a moment until its address book
-// is there. After some refusals, patience, which are ordinary during a start, the reason is told,
-// and it waits longer each time, up to slowly.
+// A rejected object is retried after retryInterval: for a moment the server rejects Services, until
+// its address allocator is ready. After reportAfter rejections, which are normal during a start,
+// the reason is reported, and the delay grows up to maxBackoff.
 const (
-	retry    = 50 * time.Millisecond
-	patience = 100
-	slowly   = 10 * time.Second
+	retryInterval = 50 * time.Millisecond
+	reportAfter   = 100
+	maxBackoff    = 10 * time.Second
 )
 
-// pause is how long an object waits that has been refused so many times.
-func pause(refusals int) time.Duration {
-	const steps = 8 // by then it is longer than slowly
-	return min(retry<<min(max(refusals-patience, 0), steps), slowly)
+// backoff returns the delay after a number of rejections.
+func backoff(refusals int) time.Duration {
+	const steps = 8 // beyond it the delay exceeds maxBackoff
+	return min(retryInterval<<min(max(refusals-reportAfter, 0), steps), maxBackoff)
 }
 
-// markAgain is how long a Node waits whose marks were refused.
-const markAgain = 10 * time.Second
+// labelRetry is the delay after a rejected change of a Node.
+const labelRetry = 10 * time.Second
 
-// WaitRBAC makes the roles and bindings. The API server calls it while it makes upstream's, so that
-// one moment tells everybody that all rights exist.
+// Rights creates the roles and bindings. The API server calls it while it creates upstream's, so
+// that all RBAC rights exist at the same moment.
 func Rights(ctx context.Context, client kubernetes.Interface) error {
 	wanted := rights()
 	failed := make(chan error, len(wanted))
@@ -74,135 +74,136 @@ func Rights(ctx context.Context, client kubernetes.Interface) error {
 	return first
 }
 
-// Run makes the rest as soon as the server answers, announces that, and then keeps the Node's label
-// until ctx is done. loopback gives the server's privileged connection to itself.
+// Run creates the other objects as soon as the server answers and announces that. It then maintains
+// the objects and the Node's label until ctx is done. loopback returns the server's privileged
+// connection to itself.
 func Run(ctx context.Context, spec nodespec.Spec, gate *apiready.Waiter, loopback func(context.Context) (*rest.Config, error), announce component.Announce) error {
 	announce(Name, false, "waiting for the API server")
 	config, err := loopback(ctx)
 	if err != nil {
-		return nil // asked to stop before there was anything to stop
+		return nil // stopped before the start
 	}
 	client, err := kubernetes.NewForConfig(config)
 	if err != nil {
-		return fmt.Errorf("cannot make client: %w", err)
+		return fmt.Errorf("cannot create client: %w", err)
 	}
 	registrations, err := registration.NewForConfig(config)
 	if err != nil {
-		return fmt.Errorf("cannot make client: %w", err)
+		return fmt.Errorf("cannot create client: %w", err)
 	}
 	if err := gate.WaitServing(ctx); err != nil {
 		return nil
 	}
-	said := &troubles{announce: announce, why: map[string]string{}}
-	tell := said.of("start")
-	services := keptServices(spec, client)
+	found := &problems{announce: announce, why: map[string]string{}}
+	report := found.of("start")
+	services := managedServices(spec, client)
 	for _, k := range services {
-		if err := placed(ctx, k.text(), func() error { return k.ensure(ctx) }, tell, said.of(k.name)); err != nil {
+		if err := ensurePlaced(ctx, k.text(), func() error { return k.ensure(ctx) }, report, found.of(k.name)); err != nil {
 			return err
 		}
 	}
 	api := metricsAPI()
-	others := append(keptRights(client), kept{apiServicesResource, "", api.Name, func(ctx context.Context) error {
+	others := append(managedRights(client), managed{apiServicesResource, "", api.Name, func(ctx context.Context) error {
 		return ensureAPIService(ctx, registrations, api.DeepCopy())
 	}})
 	if !spec.LocalVolumes.Disabled {
-		others = append(others, keptVolumes(client)...)
+		others = append(others, managedVolumes(client)...)
 	}
 	for _, k := range others {
 		if k.resource.Group == rbacv1.GroupName {
-			continue // the API server makes them at its start
+			continue // the API server creates them at its start
 		}
-		if err := untilDone(ctx, k.text(), func() error { return k.ensure(ctx) }, tell); err != nil {
+		if err := retryUntilDone(ctx, k.text(), func() error { return k.ensure(ctx) }, report); err != nil {
 			return err
 		}
 	}
 	if err := gate.WaitRBAC(ctx); err != nil {
 		return nil
 	}
-	said.started()
+	found.started()
 	marked := make(chan error, 1)
 	go func() {
-		marked <- markNode(ctx, client, spec.NodeName, spec.Taint, markAgain, said.of("node"))
+		marked <- labelNode(ctx, client, spec.NodeName, spec.Taint, labelRetry, found.of("node"))
 	}()
-	var late []kept
-	if !spec.LocalVolumes.Disabled { // at last: no node and no pod waits for it
-		if late, err = keptSnapshots(config); err != nil {
+	var late []managed
+	if !spec.LocalVolumes.Disabled { // the last: no node and no pod waits for it
+		if late, err = managedSnapshots(config); err != nil {
 			return err
 		}
 	}
 	for _, k := range late {
-		if err := untilDone(ctx, k.text(), func() error { return k.ensure(ctx) }, said.of("snapshots")); err != nil {
+		if err := retryUntilDone(ctx, k.text(), func() error { return k.ensure(ctx) }, found.of("snapshots")); err != nil {
 			return err
 		}
 	}
-	said.of("snapshots")("")
-	go putBack(ctx, config, slices.Concat(services, others, late), said)
+	found.of("snapshots")("")
+	go maintain(ctx, config, slices.Concat(services, others, late), found)
 	return <-marked
 }
 
-// putBack keeps the objects until ctx is done.
-func putBack(ctx context.Context, config *rest.Config, all []kept, said *troubles) {
+// maintain restores the objects until ctx is done.
+func maintain(ctx context.Context, config *rest.Config, all []managed, found *problems) {
 	client, err := metadata.NewForConfig(config)
 	if err != nil {
-		said.of("watch")(fmt.Sprintf("what is deleted is put back late: cannot make client: %v", err))
+		found.of("watch")(fmt.Sprintf("deleted objects are restored late: cannot create client: %v", err))
 	}
 	changed := make(chan struct{}, 1)
-	look := func() {
+	wake := func() {
 		select {
 		case changed <- struct{}{}:
-		default: // it is looked anyway
+		default: // a pass is due anyway
 		}
 	}
 	if client != nil {
-		watchKept(ctx, client, all, look)
+		watchManaged(ctx, client, all, wake)
 	}
-	keep(ctx, all, changed, keepEvery, keepSoon, func(what, why string) { said.of(what)(why) })
+	resyncLoop(ctx, all, changed, resyncPeriod, minBackoff, func(what, why string) { found.of(what)(why) })
 }
 
-// keptServices are the Services of our own.
-func keptServices(spec nodespec.Spec, client kubernetes.Interface) []kept {
+// managedServices are the Services of this package.
+func managedServices(spec nodespec.Spec, client kubernetes.Interface) []managed {
 	metrics, dns := metricsService(), dnsService(spec)
-	return []kept{
+	return []managed{
 		{servicesResource, metrics.Namespace, metrics.Name, func(ctx context.Context) error { return ensureService(ctx, client, metrics.DeepCopy()) }},
 		{servicesResource, dns.Namespace, dns.Name, func(ctx context.Context) error {
 			if spec.External.DNS {
-				return withdraw(ctx, client, dns)
+				return deleteService(ctx, client, dns)
 			}
 			return ensureService(ctx, client, dns.DeepCopy())
 		}},
 	}
 }
 
-// troubles are what is not as it should be, told together: there are several at once when the start
-// is over.
-type troubles struct {
+// problems collects the problems of several objects, which occur together after the start, and
+// announces them in one detail.
+type problems struct {
 	announce component.Announce
 
 	mu    sync.Mutex
 	ready bool
-	why   map[string]string // by what it is about
+	why   map[string]string // by subject
 }
 
-// of returns what tells the trouble with one thing; "" is that there is none any more.
-func (t *troubles) of(what string) func(why string) {
+// of returns the function that reports the problem of a subject; "" clears it.
+func (t *problems) of(what string) func(why string) {
 	return func(why string) {
 		t.mu.Lock()
 		defer t.mu.Unlock()
 		t.why[what] = why
-		t.tellLocked()
+		t.announceLocked()
 	}
 }
 
-// started says that everything is there that others wait for.
-func (t *troubles) started() {
+// started records that all objects exist for which other components wait.
+func (t *problems) started() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.ready = true
 	delete(t.why, "start")
-	t.tellLocked()
+	t.announceLocked()
 }
 
-func (t *troubles) tellLocked() {
+func (t *problems) announceLocked() {
 	var all []string
 	for _, what := range slices.Sorted(maps.Keys(t.why)) {
 		if t.why[what] != "" {
@@ -216,25 +217,26 @@ func (t *troubles) tellLocked() {
 	t.announce(Name, t.ready, detail)
 }
 
-// placed makes a Service as untilDone does. Where another one is in its place, which only people
-// can change, it says so aside and goes on trying, and the start does not wait: an API server that
-// never gets ready would be ended, and with it what those people need.
-func placed(ctx context.Context, object string, do func() error, tell, aside func(why string)) error {
+// ensurePlaced creates a Service as retryUntilDone does. If another Service is in its place, only
+// the operator can change that. It then reports the problem aside and continues in the background,
+// and the start does not wait: machined would end an API server that never becomes ready, and the
+// operator needs it.
+func ensurePlaced(ctx context.Context, object string, do func() error, report, aside func(why string)) error {
 	blocked := false
-	err := untilDone(ctx, object, func() error {
+	err := retryUntilDone(ctx, object, func() error {
 		err := do()
-		if blocked = errors.As(err, new(inTheWay)); blocked {
+		if blocked = errors.As(err, new(conflictError)); blocked {
 			aside(reason(object, err))
 			return nil
 		}
 		return err
-	}, tell)
+	}, report)
 	if err != nil || !blocked {
 		return err
 	}
 	go func() {
 		why := ""
-		if err := untilDone(ctx, object, do, aside); err != nil {
+		if err := retryUntilDone(ctx, object, do, aside); err != nil {
 			why = err.Error()
 		}
 		if ctx.Err() == nil {
@@ -244,18 +246,18 @@ func placed(ctx context.Context, object string, do func() error, tell, aside fun
 	return nil
 }
 
-// ensureUntilDone repeats Ensure as untilDone does.
-func ensureUntilDone(ctx context.Context, client kubernetes.Interface, object runtime.Object, tell func(why string)) error {
-	return untilDone(ctx, fmt.Sprintf("%T", object), func() error { return Ensure(client, object) }, tell)
+// ensureUntilDone repeats Ensure as retryUntilDone does.
+func ensureUntilDone(ctx context.Context, client kubernetes.Interface, object runtime.Object, report func(why string)) error {
+	return retryUntilDone(ctx, fmt.Sprintf("%T", object), func() error { return Ensure(client, object) }, report)
 }
 
-// untilDone repeats the making of an object until it is done, and tells why when that takes long,
-// or when the server refuses it: an administrator's policy may be why, and may go. It is no reason
-// to end, which would take etcd along.
-func untilDone(ctx context.Context, object string, do func() error, tell func(why string)) error {
+// retryUntilDone repeats the creation of an object until it is done. It reports the reason if that
+// takes long or the server rejects the object: an administrator's policy may be the cause, and may
+// be removed. It does not end the process, which would end etcd, too.
+func retryUntilDone(ctx context.Context, object string, do func() error, report func(why string)) error {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
-	for tries, told := 0, ""; ; tries++ {
+	for tries, reported := 0, ""; ; tries++ {
 		select {
 		case <-timer.C:
 		case <-ctx.Done():
@@ -265,20 +267,21 @@ func untilDone(ctx context.Context, object string, do func() error, tell func(wh
 		if err == nil || ctx.Err() != nil {
 			return nil
 		}
-		refused := apierrors.IsInvalid(err) && !notYet(err)
-		if why := reason(object, err); (refused || tries >= patience) && why != told {
-			tell(why)
-			told = why
+		refused := apierrors.IsInvalid(err) && !isTemporary(err)
+		if why := reason(object, err); (refused || tries >= reportAfter) && why != reported {
+			report(why)
+			reported = why
 		}
-		timer.Reset(pause(tries))
+		timer.Reset(backoff(tries))
 	}
 }
 
-// reason is what is told of a refusal.
+// reason is the reported text of a rejection.
 func reason(object string, err error) string { return fmt.Sprintf("%s: %v", object, err) }
 
-// notYet tells a refusal that passes: the ranges of service addresses are not loaded.
-func notYet(err error) bool {
+// isTemporary reports whether a rejection is temporary: the ranges of Service addresses are not
+// loaded yet.
+func isTemporary(err error) bool {
 	var status apierrors.APIStatus
 	if !errors.As(err, &status) || status.Status().Details == nil {
 		return false
@@ -291,10 +294,10 @@ func notYet(err error) bool {
 	return false
 }
 
-// Ensure makes a role or a binding, or adds to it what is missing, as upstream does with its own at
-// each start. What is there beyond that stays: while a cluster is being upgraded an older server
-// would else take away what the newer version's parts need. A binding to another role is made anew,
-// because that cannot be changed; and what somebody has marked with
+// Ensure creates a role or a binding, or adds its missing parts, as upstream does with its own at
+// each start. Additional parts stay: during an upgrade of a cluster an older server would otherwise
+// remove rights that components of the newer version need. A binding to another role is deleted and
+// created again, because its role cannot be changed. An object with
 // rbac.authorization.kubernetes.io/autoupdate: "false" stays as it is.
 func Ensure(client kubernetes.Interface, object runtime.Object) error {
 	roles, bindings := rbac.ReconcileRoleOptions{Confirm: true}, rbac.ReconcileRoleBindingOptions{Confirm: true}
@@ -311,7 +314,7 @@ func Ensure(client kubernetes.Interface, object runtime.Object) error {
 		bindings.RoleBinding = rbac.RoleBindingAdapter{RoleBinding: o}
 		bindings.Client = rbac.RoleBindingClientAdapter{Client: client.RbacV1(), NamespaceClient: namespaces}
 	default:
-		return fmt.Errorf("%T: cannot make: no such kind among the cluster's own objects", object)
+		return fmt.Errorf("%T: cannot create: not a role or binding", object)
 	}
 	if roles.Role != nil {
 		_, err := roles.Run()
@@ -321,7 +324,7 @@ func Ensure(client kubernetes.Interface, object runtime.Object) error {
 	return err
 }
 
-// ensureNamespace makes kube-system when the server's own controller has not made it yet.
+// ensureNamespace creates kube-system if the server's own controller has not created it yet.
 func ensureNamespace(ctx context.Context, client kubernetes.Interface) error {
 	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: metav1.NamespaceSystem}}
 	return ensureObject(ctx, client.CoreV1().Namespaces(), namespace, func(*corev1.Namespace) bool { return false })

@@ -98,7 +98,7 @@ func TestServiceOfOthers(t *testing.T) {
 	theirs.Labels, theirs.Spec.Selector = nil, map[string]string{"app": "dns"}
 	client := fake.NewClientset(theirs.DeepCopy())
 	err := ensureService(t.Context(), client, own)
-	if err == nil || !strings.Contains(err.Error(), "Service kube-system/kube-dns: somebody else's") {
+	if err == nil || !strings.Contains(err.Error(), "Service kube-system/kube-dns: belongs to another owner") {
 		t.Errorf("%v", err)
 	}
 	if left, err := client.CoreV1().Services(own.Namespace).Get(t.Context(), own.Name, metav1.GetOptions{}); err != nil || left.Spec.Selector["app"] != "dns" {
@@ -108,7 +108,7 @@ func TestServiceOfOthers(t *testing.T) {
 
 // TestConflict checks that a Service in the place of ours is reported, that the start continues
 // without ours, and that ours is created when its place is free.
-func TestInTheWay(t *testing.T) {
+func TestConflict(t *testing.T) {
 	own := dnsService(nodespec.Spec{DNSIPs: []netip.Addr{netip.MustParseAddr("10.96.0.10")}})
 	theirs, moved, other := own.DeepCopy(), own.DeepCopy(), own.DeepCopy()
 	theirs.Labels = nil
@@ -118,10 +118,10 @@ func TestInTheWay(t *testing.T) {
 		there *corev1.Service
 		want  string
 	}{
-		"somebody else's":      {theirs, "kube-dns: somebody else's"},
-		"at another address":   {moved, "kube-dns: has addresses [10.96.0.99], its own are [10.96.0.10]"},
-		"one at its address":   {other, "kube-dns: another Service has one of its addresses [10.96.0.10]"},
-		"nothing in its place": {nil, ""},
+		"belongs to another owner": {theirs, "kube-dns: belongs to another owner"},
+		"at another address":       {moved, "kube-dns: has addresses [10.96.0.99], expected [10.96.0.10]"},
+		"one at its address":       {other, "kube-dns: another Service has one of its addresses [10.96.0.10]"},
+		"nothing in its place":     {nil, ""},
 	} {
 		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 		defer cancel()
@@ -150,7 +150,7 @@ func TestInTheWay(t *testing.T) {
 			}
 		}
 		waits := func(why string) { t.Errorf("%s: the start waits: %s", what, why) }
-		if err := placed(ctx, own.Name, func() error { return ensureService(ctx, client, own.DeepCopy()) }, waits, func(why string) { told <- why }); err != nil {
+		if err := ensurePlaced(ctx, own.Name, func() error { return ensureService(ctx, client, own.DeepCopy()) }, waits, func(why string) { told <- why }); err != nil {
 			t.Fatal(err)
 		}
 		if c.there != nil {
@@ -172,9 +172,9 @@ func TestInTheWay(t *testing.T) {
 
 // TestProblems checks that problems are announced together, and that they do not make the component
 // unready.
-func TestTroubles(t *testing.T) {
+func TestProblems(t *testing.T) {
 	var got []string
-	said := &troubles{why: map[string]string{}, announce: func(_ string, ready bool, detail string) { got = append(got, fmt.Sprint(ready, " ", detail)) }}
+	said := &problems{why: map[string]string{}, announce: func(_ string, ready bool, detail string) { got = append(got, fmt.Sprint(ready, " ", detail)) }}
 	said.of("start")("waiting")
 	said.of("dns")("no DNS")
 	said.started()
@@ -187,19 +187,19 @@ func TestTroubles(t *testing.T) {
 
 // TestBackoff checks that a start is not delayed, and that a persistent rejection is retried
 // rarely.
-func TestPause(t *testing.T) {
+func TestBackoff(t *testing.T) {
 	var all time.Duration
-	for refusals := range patience {
-		all += pause(refusals)
+	for refusals := range reportAfter {
+		all += backoff(refusals)
 	}
-	if all > 6*time.Second || pause(patience+2) != 4*retry || pause(patience+100) != slowly {
-		t.Errorf("%v in a start, then %v, at last %v", all, pause(patience+2), pause(patience+100))
+	if all > 6*time.Second || backoff(reportAfter+2) != 4*retryInterval || backoff(reportAfter+100) != maxBackoff {
+		t.Errorf("%v in a start, then %v, at last %v", all, backoff(reportAfter+2), backoff(reportAfter+100))
 	}
 }
 
 // TestDeleteService checks that our own Service is deleted, and that a Service with a selector, and
 // a Service of another owner for an external server, stay.
-func TestWithdraw(t *testing.T) {
+func TestDeleteService(t *testing.T) {
 	own := dnsService(nodespec.Spec{DNSIPs: []netip.Addr{netip.MustParseAddr("10.96.0.10")}})
 	theirs := own.DeepCopy()
 	theirs.Spec.Selector = map[string]string{"k8s-app": "kube-dns"}
@@ -210,7 +210,7 @@ func TestWithdraw(t *testing.T) {
 		left int
 	}{"nothing": {nil, 0}, "our own": {[]runtime.Object{own.DeepCopy()}, 0}, "another's": {[]runtime.Object{theirs}, 1}, "for something outside": {[]runtime.Object{outside}, 1}} {
 		client := fake.NewClientset(c.have...)
-		if err := withdraw(t.Context(), client, own); err != nil {
+		if err := deleteService(t.Context(), client, own); err != nil {
 			t.Errorf("%s: %v", what, err)
 		}
 		if left, err := client.CoreV1().Services(own.Namespace).List(t.Context(), metav1.ListOptions{}); err != nil || len(left.Items) != c.left {
@@ -221,12 +221,12 @@ func TestWithdraw(t *testing.T) {
 
 // TestLabelPatch checks that the label is always set, that the taint is set only if it is wanted,
 // and that other taints stay.
-func TestMark(t *testing.T) {
-	own := corev1.Taint{Key: markControlPlane, Effect: corev1.TaintEffectNoSchedule}
+func TestLabelPatch(t *testing.T) {
+	own := corev1.Taint{Key: controlPlaneKey, Effect: corev1.TaintEffectNoSchedule}
 	other := corev1.Taint{Key: "gpu", Value: "1", Effect: corev1.TaintEffectNoSchedule}
 	// a taint of the user
-	harder := corev1.Taint{Key: markControlPlane, Effect: corev1.TaintEffectNoExecute}
-	labels := map[string]string{markControlPlane: ""}
+	harder := corev1.Taint{Key: controlPlaneKey, Effect: corev1.TaintEffectNoExecute}
+	labels := map[string]string{controlPlaneKey: ""}
 	for name, c := range map[string]struct {
 		labels  map[string]string
 		taints  []corev1.Taint
@@ -241,14 +241,14 @@ func TestMark(t *testing.T) {
 		"somebody's remains": {labels, []corev1.Taint{own, harder}, false, `{"metadata":{"resourceVersion":"7"},"spec":{"taints":[{"key":"node-role.kubernetes.io/control-plane","effect":"NoExecute"}]}}`},
 	} {
 		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", ResourceVersion: "7", Labels: c.labels}, Spec: corev1.NodeSpec{Taints: c.taints}}
-		if have := string(mark(node, c.tainted)); have != c.want {
+		if have := string(labelPatch(node, c.tainted)); have != c.want {
 			t.Errorf("%s: %s, want %s", name, have, c.want)
 		}
 	}
 }
 
 // TestLabelNode checks that changes of the label and the taint are reverted until the context ends.
-func TestMarkNode(t *testing.T) {
+func TestLabelNode(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	client := fake.NewClientset(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}})
@@ -263,13 +263,13 @@ func TestMarkNode(t *testing.T) {
 	ended := make(chan error, 1)
 	running, stop := context.WithCancel(ctx)
 	go func() {
-		ended <- markNode(running, client, "n", true, time.Millisecond, func(why string) { told = append(told, why) })
+		ended <- labelNode(running, client, "n", true, time.Millisecond, func(why string) { told = append(told, why) })
 	}()
 	marked := func() {
 		t.Helper()
 		err := wait.PollUntilContextCancel(ctx, 10*time.Millisecond, true, func(ctx context.Context) (bool, error) {
 			node, err := client.CoreV1().Nodes().Get(ctx, "n", metav1.GetOptions{})
-			return err == nil && mark(node, true) == nil, err
+			return err == nil && labelPatch(node, true) == nil, err
 		})
 		if err != nil {
 			t.Fatal(err)

@@ -11,18 +11,18 @@ import (
 )
 
 const (
-	// MetricsAPI is the name of the resource metrics API's registration.
+	// MetricsAPI is the name of the registration of the resource metrics API.
 	MetricsAPI = "v1beta1.metrics.k8s.io"
 	// MetricsService is the Service in kube-system that the registration names.
-	// nodespec.MetricsHost is the name that follows from both.
+	// nodespec.MetricsHost is the host name that follows from both.
 	MetricsService = "orlop-metrics"
 
 	metricsPort = 443
 )
 
-// metricsService is there because a registration must name one. The API server knows by its name
-// alone that the server is on its own machine (package metrics): it has no endpoints, and nobody
-// else can find the server by it.
+// metricsService exists because a registration must name a Service. The API server recognizes the
+// name and calls the server on its own machine (package metrics). The Service has no endpoints, and
+// no other client can reach the server through it.
 func metricsService() *corev1.Service {
 	return &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{Name: MetricsService, Namespace: metav1.NamespaceSystem, Labels: map[string]string{labelOwn: ""}},
@@ -34,8 +34,8 @@ func metricsService() *corev1.Service {
 	}
 }
 
-// metricsAPI is the registration without its CA, which the server itself adds. The priorities are
-// those that upstream's metrics-server has.
+// metricsAPI is the registration without its CA, which the metrics server itself adds. The
+// priorities are the same as in upstream's metrics-server.
 func metricsAPI() *apiregistrationv1.APIService {
 	return &apiregistrationv1.APIService{
 		ObjectMeta: metav1.ObjectMeta{Name: MetricsAPI},
@@ -46,8 +46,8 @@ func metricsAPI() *apiregistrationv1.APIService {
 	}
 }
 
-// IsBuiltinMetrics tells whether a registration of the resource metrics API leads to our own server.
-// Somebody who has installed another one has made it lead there, and it stays so.
+// IsBuiltinMetrics reports whether a registration of the resource metrics API names our own server.
+// If a user has installed another server, the registration names that server and stays so.
 func IsBuiltinMetrics(r *apiregistrationv1.APIService) bool {
 	s := r.Spec.Service
 	return s != nil && s.Namespace == metav1.NamespaceSystem && s.Name == MetricsService
@@ -60,6 +60,6 @@ func ensureAPIService(ctx context.Context, client registration.APIServicesGetter
 		}
 		spec := *want.Spec.DeepCopy()
 		spec.CABundle = have.Spec.CABundle
-		return settle(&have.Spec, spec)
+		return assign(&have.Spec, spec)
 	})
 }

@@ -1,5 +1,5 @@
 package bootstrap
 
-// NodeTaintsAccount is the service account in kube-system by which Nodes get the taints of their
-// configurations (package nodemarks).
+// NodeTaintsAccount is the service account in kube-system that sets the configured taints of Nodes
+// (package nodelabels).
 const NodeTaintsAccount = "orlop-node-taints"

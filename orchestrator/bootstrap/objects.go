@@ -16,7 +16,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// Identities and names that the cluster's own objects bind. They are the subjects of the
+// Identities and names in the bindings of this package. The identities are the subjects of the
 // certificates that machined issues (pkg/nodespec).
 const (
 	userKubeletClient  = "kube-apiserver-kubelet-client"
@@ -38,16 +38,16 @@ const (
 	roleSnapshotEditor = "orlop:snapshot-editor"
 )
 
-// DNSService is the name of the cluster DNS Service in kube-system; its EndpointSlices are the
-// nodes' own.
+// DNSService is the name of the cluster DNS Service in kube-system. Each node maintains its own
+// EndpointSlices of it.
 const DNSService = "kube-dns"
 
-// DNSSlice is the name of a node's EndpointSlice of one address family.
+// DNSSlice returns the name of a node's EndpointSlice of one address family.
 func DNSSlice(node string, family discoveryv1.AddressType) string {
 	return DNSService + "-" + node + "-" + strings.ToLower(string(family))
 }
 
-// rights returns the roles and bindings of our own, in no particular order. Pure.
+// rights returns the roles and bindings of this package, in no particular order. It is pure.
 func rights() []runtime.Object {
 	return []runtime.Object{
 		bind(groupAdmins, "cluster-admin", rbacv1.GroupKind, groupAdmins),
@@ -58,9 +58,9 @@ func rights() []runtime.Object {
 			rule("discovery.k8s.io", []string{"endpointslices"}, "list", "watch")),
 		bind(roleDNS, roleDNS, rbacv1.UserKind, userDNS),
 
-		// The resource metrics API asks kubelets and nothing else of theirs, asks the API server
-		// who may read, and keeps its CA where the API server looks for it. Who may read pods may
-		// read what they use.
+		// The resource metrics API reads the metrics of kubelets only, lets the API server
+		// authorize its readers, and stores its CA in its registration. A user who may read pods
+		// may read their metrics.
 		clusterRole(roleMetrics,
 			rule("", []string{"nodes", "pods"}, "list", "watch"),
 			rule("", []string{"nodes/metrics"}, "get"),
@@ -72,17 +72,18 @@ func rights() []runtime.Object {
 		bind(roleMetrics, roleMetrics, rbacv1.UserKind, userMetrics),
 		aggregated("view", clusterRole(roleMetricsReader, rule("metrics.k8s.io", []string{"nodes", "pods"}, "get", "list"))),
 
-		// Whoever keeps add-ons hands out the rights that their documents state, so it may hand out
-		// any. It uses none of them itself: it gives itself the right to act as add-ons, which no
-		// rule for all namespaces could keep to them (docs/decisions/0035-addons.md).
+		// The add-on controller grants the rights that the documents of add-ons state, so it may
+		// grant any right. It uses none of them itself: it grants itself the right to impersonate
+		// add-ons, because a rule for all namespaces could not be limited to them
+		// (docs/decisions/0035-addons.md).
 		clusterRole(roleAddons,
 			rule("", []string{"namespaces"}, "get", "create"),
 			rule("", []string{"nodes"}, "get"),
 			rule(rbacv1.GroupName, []string{"clusterroles", "roles"}, "list", "create", "update", "delete", "escalate", "bind"),
 			rule(rbacv1.GroupName, []string{"clusterrolebindings", "rolebindings"}, "list", "create", "update", "delete")),
 		bind(roleAddons, roleAddons, rbacv1.UserKind, userAddons),
-		// The controller of local volumes makes and ends them, lets claims grow, and tells nodes
-		// what is obsolete. What it reads the process's own identity may.
+		// The controller of local volumes creates and deletes them, expands claims, and marks
+		// obsolete volumes for the nodes. The identity of its process has the rights to read.
 		clusterRole(roleLocalVolumes,
 			rule("", []string{"persistentvolumes"}, "get", "create", "patch", "delete"),
 			rule("", []string{"persistentvolumeclaims", "persistentvolumeclaims/status", "nodes"}, "patch"),
@@ -90,20 +91,21 @@ func rights() []runtime.Object {
 			rule("storage.k8s.io", []string{"csistoragecapacities"}, "create", "update", "delete"),
 			rule(snapshotv1.GroupName, []string{"volumesnapshotcontents"}, "get", "create", "patch", "delete"),
 			rule(snapshotv1.GroupName, []string{"volumesnapshots", "volumesnapshots/status", "volumesnapshotcontents/status"}, "patch")),
-		// Who may see claims may see their snapshots, and who may make claims may make snapshots.
+		// A user who may read claims may read their snapshots, and a user who may create claims may
+		// create snapshots.
 		aggregated("view", clusterRole(roleSnapshotReader,
 			rule(snapshotv1.GroupName, []string{"volumesnapshots"}, "get", "list", "watch"))),
 		aggregated("edit", clusterRole(roleSnapshotEditor,
 			rule(snapshotv1.GroupName, []string{"volumesnapshots"}, "create", "update", "patch", "delete", "deletecollection"))),
 		bindAccount(roleLocalVolumes, roleLocalVolumes, LocalVolumesAccount),
 
-		// What Nodes' configurations say of taints is set by this account: no kubelet may change
-		// its own Node's.
+		// This account sets the configured taints of Nodes: a kubelet may not change the taints of
+		// its own Node.
 		clusterRole(roleNodeTaints, rule("", []string{"nodes"}, "patch")),
 		bindAccount(roleNodeTaints, roleNodeTaints, NodeTaintsAccount),
 
-		// The signer of pods' certificates answers requests as one signer, says whom to believe,
-		// and keeps its authorities in a Secret.
+		// The signer of pod certificates answers the requests for its signer, publishes its trust
+		// bundle, and stores its CAs in a Secret.
 		clusterRole(rolePodSigner,
 			rule(certificates.GroupName, []string{"podcertificaterequests/status"}, "update"),
 			rule(certificates.GroupName, []string{"clustertrustbundles"}, "create"),
@@ -123,9 +125,9 @@ func rights() []runtime.Object {
 			Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Name: PodCertificatesAccount, Namespace: metav1.NamespaceSystem}},
 		},
 
-		// A node agent reads Nodes, and Services with their endpoints, no more than kubelet and
-		// kube-proxy of any node may, and keeps the DNS endpoints of its node; and it enforces
-		// network policies, which are about the labels of all Pods and Namespaces
+		// A node agent reads Nodes, and Services with their endpoints, as the kubelet and
+		// kube-proxy of any node may, and maintains the DNS endpoints of its node. It also enforces
+		// network policies, which refer to the labels of all Pods and Namespaces
 		// (docs/decisions/0030-network-policy.md).
 		clusterRole(roleNodeAgent,
 			rule("", []string{"nodes"}, "get", "list", "watch"),
@@ -147,8 +149,8 @@ func rights() []runtime.Object {
 	}
 }
 
-// dnsService has no selector: no pod serves it. Every node answers for itself, so a question never
-// leaves the node.
+// dnsService has no selector: no pod serves it. Every node answers for its own pods, so a query
+// never leaves the node.
 func dnsService(spec nodespec.Spec) *corev1.Service {
 	local := corev1.ServiceInternalTrafficPolicyLocal
 	policy := corev1.IPFamilyPolicySingleStack
@@ -170,7 +172,7 @@ func dnsService(spec nodespec.Spec) *corev1.Service {
 			Name:      DNSService,
 			Namespace: metav1.NamespaceSystem,
 			Labels: map[string]string{
-				// by which clients have always found it
+				// the established label for clients
 				"k8s-app":                       DNSService,
 				"kubernetes.io/cluster-service": "true",
 				"kubernetes.io/name":            "CoreDNS",
@@ -192,8 +194,8 @@ func dnsService(spec nodespec.Spec) *corev1.Service {
 	}
 }
 
-// aggregated makes a role part of one of upstream's roles for people: of view, which edit and admin
-// contain, or of edit, which admin contains.
+// aggregated adds a role to upstream's role view, which edit and admin include, or edit, which
+// admin includes.
 func aggregated(to string, role *rbacv1.ClusterRole) *rbacv1.ClusterRole {
 	role.Labels = map[string]string{"rbac.authorization.k8s.io/aggregate-to-" + to: "true"}
 	return role
@@ -211,14 +213,14 @@ func bind(name, role, kind, subject string) *rbacv1.ClusterRoleBinding {
 	}
 }
 
-// bindAccount gives a role to a service account of kube-system.
+// bindAccount binds a role to a service account of kube-system.
 func bindAccount(name, role, account string) *rbacv1.ClusterRoleBinding {
 	b := bind(name, role, rbacv1.ServiceAccountKind, account)
 	b.Subjects[0].APIGroup, b.Subjects[0].Namespace = "", metav1.NamespaceSystem
 	return b
 }
 
-// named narrows a rule to objects of these names.
+// named restricts a rule to objects of these names.
 func named(r rbacv1.PolicyRule, names ...string) rbacv1.PolicyRule {
 	r.ResourceNames = names
 	return r

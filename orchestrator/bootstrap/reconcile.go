@@ -19,31 +19,31 @@ import (
 	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
 )
 
-// What is made at the start is put back while the machine runs, too: a user may delete it together
-// with a chart that brings the same part. A change is noticed at once, by watching; looking again
-// from time to time finds what was missed.
+// The objects are also restored while the machine runs: a user may delete an object together with a
+// chart that contains the same component. Watches notice a change at once; a periodic resync finds
+// missed changes.
 const (
-	// keepEvery is between two looks without a change.
-	keepEvery = time.Minute
-	// keepFirst is how long after the start it is looked first: what is deleted before the watches
-	// are there is missed.
-	keepFirst = 10 * time.Second
-	// keepSoon is between a change and the look, so that many changes make one look; it is also the
-	// first pause after a refusal.
-	keepSoon = 500 * time.Millisecond
-	// reopenAfter is the pause after a watch that could not be opened, or was ended.
+	// resyncPeriod is the time between two passes without a change.
+	resyncPeriod = time.Minute
+	// firstResync is the time from the start to the first pass: the watches miss a deletion before
+	// their start.
+	firstResync = 10 * time.Second
+	// minBackoff is the time from a change to the pass, so that many changes cause a single pass.
+	// It is also the first delay after a rejection.
+	minBackoff = 500 * time.Millisecond
+	// reopenAfter is the delay after a watch that failed or ended.
 	reopenAfter = 5 * time.Second
 )
 
-// kept is one object that is put back.
-type kept struct {
+// managed is an object that is restored.
+type managed struct {
 	resource        schema.GroupVersionResource
 	namespace, name string
 	ensure          func(context.Context) error
 }
 
-// text names it for people: "APIService v1beta1.metrics.k8s.io".
-func (k kept) text() string {
+// text names the object for users: "apiservices v1beta1.metrics.k8s.io".
+func (k managed) text() string {
 	if k.namespace == "" {
 		return k.resource.Resource + " " + k.name
 	}
@@ -59,9 +59,9 @@ var (
 	snapshotsResource   = schema.GroupVersionResource{Group: "snapshot.storage.k8s.io", Version: "v1", Resource: "volumesnapshotclasses"}
 )
 
-// keptRights are the roles and bindings of our own.
-func keptRights(client kubernetes.Interface) []kept {
-	var all []kept
+// managedRights are the roles and bindings of this package.
+func managedRights(client kubernetes.Interface) []managed {
+	var all []managed
 	for _, object := range rights() {
 		m, err := meta.Accessor(object)
 		if err != nil {
@@ -73,53 +73,53 @@ func keptRights(client kubernetes.Interface) []kept {
 			resource = map[bool]string{true: "roles", false: "rolebindings"}
 			_, role = object.(*rbacv1.Role)
 		}
-		all = append(all, kept{rbacv1.SchemeGroupVersion.WithResource(resource[role]), m.GetNamespace(), m.GetName(),
+		all = append(all, managed{rbacv1.SchemeGroupVersion.WithResource(resource[role]), m.GetNamespace(), m.GetName(),
 			func(context.Context) error { return Ensure(client, object) }})
 	}
 	return all
 }
 
-// keep puts the objects back until ctx is done. changed asks for a look. tell hears of each object
-// why it cannot be put back, and "" when it can again.
-func keep(ctx context.Context, all []kept, changed <-chan struct{}, every, soon time.Duration, tell func(what, why string)) {
-	timer := time.NewTimer(min(every, keepFirst))
+// resyncLoop restores the objects until ctx is done. A value from changed requests a pass. report
+// gets the reason for each object that cannot be restored, and "" when it can be again.
+func resyncLoop(ctx context.Context, all []managed, changed <-chan struct{}, period, minBackoff time.Duration, report func(what, why string)) {
+	timer := time.NewTimer(min(period, firstResync))
 	defer timer.Stop()
 	failed := map[string]bool{}
-	for pause := soon; ; {
+	for pause := minBackoff; ; {
 		select {
 		case <-changed:
-			if !slept(ctx, soon) {
+			if !sleep(ctx, minBackoff) {
 				return
 			}
 		case <-timer.C:
 		case <-ctx.Done():
 			return
 		}
-		next := every
+		next := period
 		for _, k := range all {
 			err := k.ensure(ctx)
 			switch {
 			case ctx.Err() != nil:
 				return
 			case err != nil:
-				tell(k.name, fmt.Sprintf("%s: cannot be put back: %v", k.text(), err))
+				report(k.name, fmt.Sprintf("%s: cannot restore: %v", k.text(), err))
 				failed[k.text()] = true
-				if !errors.As(err, new(inTheWay)) { // which lasts until a person does something
+				if !errors.As(err, new(conflictError)) { // which persists until the operator acts
 					next = pause
 				}
 			case failed[k.text()]:
-				tell(k.name, "")
+				report(k.name, "")
 				delete(failed, k.text())
 			}
 		}
-		if pause = min(2*pause, every); next == every {
-			pause = soon
+		if pause = min(2*pause, period); next == period {
+			pause = minBackoff
 		}
 		timer.Reset(next)
 	}
 }
 
-func slept(ctx context.Context, d time.Duration) bool {
+func sleep(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {
@@ -130,9 +130,9 @@ func slept(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// watchKept asks for a look whenever one of the objects was changed or deleted. Nothing of them is
-// kept in memory.
-func watchKept(ctx context.Context, client metadata.Interface, all []kept, look func()) {
+// watchManaged calls wake whenever an object was changed or deleted. It stores no objects in
+// memory.
+func watchManaged(ctx context.Context, client metadata.Interface, all []managed, wake func()) {
 	type place struct {
 		resource  schema.GroupVersionResource
 		namespace string
@@ -149,27 +149,27 @@ func watchKept(ctx context.Context, client metadata.Interface, all []kept, look 
 		open := func(ctx context.Context) (watch.Interface, error) {
 			return client.Resource(p.resource).Namespace(p.namespace).Watch(ctx, metav1.ListOptions{})
 		}
-		go Changes(ctx, open, func(o metav1.Object) bool { return wanted[o.GetName()] }, reopenAfter, look)
+		go Changes(ctx, open, func(o metav1.Object) bool { return wanted[o.GetName()] }, reopenAfter, wake)
 	}
 }
 
-// Changes calls look whenever an object for which counts is true was changed or deleted, and after
-// each end of the watch, because some of that may have been missed. It returns when ctx is done.
-func Changes(ctx context.Context, open func(context.Context) (watch.Interface, error), counts func(metav1.Object) bool, again time.Duration, look func()) {
+// Changes calls wake whenever an object for which counts is true was changed or deleted, and after
+// each end of the watch, because it may have missed a change. It returns when ctx is done.
+func Changes(ctx context.Context, open func(context.Context) (watch.Interface, error), counts func(metav1.Object) bool, reopenAfter time.Duration, wake func()) {
 	for {
 		if w, err := open(ctx); err == nil {
-			follow(ctx, w, counts, look)
+			receive(ctx, w, counts, wake)
 			w.Stop()
 		}
-		if !slept(ctx, again) {
+		if !sleep(ctx, reopenAfter) {
 			return
 		}
-		look()
+		wake()
 	}
 }
 
-// follow returns when the watch ends, or ctx is done.
-func follow(ctx context.Context, w watch.Interface, counts func(metav1.Object) bool, look func()) {
+// receive returns when the watch ends, or ctx is done.
+func receive(ctx context.Context, w watch.Interface, counts func(metav1.Object) bool, wake func()) {
 	for {
 		select {
 		case e, more := <-w.ResultChan():
@@ -177,7 +177,7 @@ func follow(ctx context.Context, w watch.Interface, counts func(metav1.Object) b
 				return
 			}
 			if o := objectOf(e.Object); o != nil && (e.Type == watch.Deleted || e.Type == watch.Modified) && counts(o) {
-				look()
+				wake()
 			}
 		case <-ctx.Done():
 			return

@@ -16,14 +16,14 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// TestDeletedIsPutBack deletes each object of our own that one client makes, and it is there again
-// after one look.
-func TestDeletedIsPutBack(t *testing.T) {
+// TestDeletedIsRestored deletes each object of this package that one client creates, and checks
+// that one pass restores it.
+func TestDeletedIsRestored(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	client := fake.NewClientset()
 	spec := nodespec.Spec{DNSIPs: []netip.Addr{netip.MustParseAddr("10.96.0.10")}}
-	all := slices.Concat(keptServices(spec, client), keptRights(client), keptVolumes(client))
+	all := slices.Concat(managedServices(spec, client), managedRights(client), managedVolumes(client))
 	if len(all) < 20 {
 		t.Fatalf("only %d objects are kept", len(all))
 	}
@@ -38,8 +38,8 @@ func TestDeletedIsPutBack(t *testing.T) {
 	}
 	changed, looked := make(chan struct{}, 1), make(chan struct{})
 	changed <- struct{}{}
-	last := kept{name: "last", ensure: func(context.Context) error { close(looked); return nil }}
-	go keep(ctx, append(slices.Clone(all), last), changed, time.Hour, time.Millisecond, func(what, why string) { t.Errorf("%s: %s", what, why) })
+	last := managed{name: "last", ensure: func(context.Context) error { close(looked); return nil }}
+	go resyncLoop(ctx, append(slices.Clone(all), last), changed, time.Hour, time.Millisecond, func(what, why string) { t.Errorf("%s: %s", what, why) })
 	select {
 	case <-looked:
 	case <-ctx.Done():
@@ -52,35 +52,36 @@ func TestDeletedIsPutBack(t *testing.T) {
 	}
 }
 
-// TestKeep: a look comes of a change and of time; what is refused is told, tried again soon, and
-// told no more when it is over; what only a person can change is tried again at the next look.
-func TestKeep(t *testing.T) {
+// TestResyncLoop checks that a change and the period cause passes, that a rejection is reported,
+// retried soon and cleared when it is over, and that a conflict that only the operator can resolve
+// waits for the next period.
+func TestResyncLoop(t *testing.T) {
 	for _, c := range []struct {
 		name    string
 		refusal error
-		soon    time.Duration // how soon it is tried again
+		soon    time.Duration // the expected delay of the retry
 	}{
 		{"refused", errors.New("no"), time.Millisecond},
-		{"in the way", inTheWay("no"), 50 * time.Millisecond},
+		{"in the way", conflictError("no"), 50 * time.Millisecond},
 	} {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		var told []string
 		var at []time.Time
 		looks := 0
-		k := kept{resource: apiServicesResource, name: "x", ensure: func(context.Context) error {
+		k := managed{resource: apiServicesResource, name: "x", ensure: func(context.Context) error {
 			at = append(at, time.Now())
 			if looks++; looks == 1 {
 				return c.refusal
 			}
 			return nil
 		}}
-		keep(ctx, []kept{k}, nil, 50*time.Millisecond, time.Millisecond, func(what, why string) {
+		resyncLoop(ctx, []managed{k}, nil, 50*time.Millisecond, time.Millisecond, func(what, why string) {
 			if told = append(told, fmt.Sprintf("%s: %s", what, why)); why == "" {
 				cancel()
 			}
 		})
 		cancel()
-		if want := []string{"x: apiservices x: cannot be put back: no", "x: "}; !slices.Equal(told, want) || len(at) != 2 {
+		if want := []string{"x: apiservices x: cannot restore: no", "x: "}; !slices.Equal(told, want) || len(at) != 2 {
 			t.Errorf("%s: told %q in %d looks", c.name, told, len(at))
 		} else if took := at[1].Sub(at[0]); took < c.soon {
 			t.Errorf("%s: tried again after %s", c.name, took)
@@ -88,8 +89,8 @@ func TestKeep(t *testing.T) {
 	}
 }
 
-// TestChanges: what is changed or deleted counts if it is ours; what was there before does not; the
-// end of a watch does.
+// TestChanges checks that changed and deleted objects count if they are ours, that existing objects
+// do not, and that the end of the watch does.
 func TestChanges(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()

@@ -18,17 +18,17 @@ import (
 )
 
 const (
-	// LocalSnapshotClass is the VolumeSnapshotClass that the cluster has from the beginning.
+	// LocalSnapshotClass is the VolumeSnapshotClass that every new cluster has.
 	LocalSnapshotClass = "orlop-local"
 	// DefaultSnapshotClass marks the VolumeSnapshotClass of snapshots that name none.
 	DefaultSnapshotClass = "snapshot.storage.kubernetes.io/is-default-class"
 )
 
-// approved says where upstream has discussed the kinds: the API server wants to know that of every
-// definition in a group below k8s.io.
+// approved is the URL of upstream's API review: the API server requires it of every definition in a
+// group below k8s.io.
 const approved = "https://github.com/kubernetes-csi/external-snapshotter/pull/814"
 
-// localSnapshotClass destroys what was taken with the object that asked for it.
+// localSnapshotClass deletes a snapshot together with its VolumeSnapshot.
 func localSnapshotClass() *snapshotv1.VolumeSnapshotClass {
 	return &snapshotv1.VolumeSnapshotClass{
 		ObjectMeta: metav1.ObjectMeta{Name: LocalSnapshotClass, Annotations: map[string]string{DefaultSnapshotClass: "true"}},
@@ -36,43 +36,43 @@ func localSnapshotClass() *snapshotv1.VolumeSnapshotClass {
 	}
 }
 
-// keptSnapshots are the kinds of snapshots and their class, each made where it is missing. What is
-// there stays: the definitions may be an add-on's, whose driver has snapshots too, and newer than
-// these.
-func keptSnapshots(config *rest.Config) ([]kept, error) {
+// managedSnapshots are the kinds of snapshots and their class; missing objects are created.
+// Existing objects stay: the definitions may belong to an add-on with another driver, and be newer
+// than these.
+func managedSnapshots(config *rest.Config) ([]managed, error) {
 	definitions, err := clientset.NewForConfig(config)
 	if err != nil {
-		return nil, fmt.Errorf("cannot make client: %w", err)
+		return nil, fmt.Errorf("cannot create client: %w", err)
 	}
-	// the server's connection to itself speaks protobuf, which these kinds have none of
+	// the server's connection to itself uses protobuf, which these kinds do not support
 	asJSON := rest.CopyConfig(config)
 	asJSON.ContentType, asJSON.AcceptContentTypes = runtime.ContentTypeJSON, ""
 	snapshots, err := versioned.NewForConfig(asJSON)
 	if err != nil {
-		return nil, fmt.Errorf("cannot make client: %w", err)
+		return nil, fmt.Errorf("cannot create client: %w", err)
 	}
-	var all []kept
+	var all []managed
 	for _, d := range snapshotDefinitions() {
-		all = append(all, kept{definitionsResource, "", d.Name, func(ctx context.Context) error {
+		all = append(all, managed{definitionsResource, "", d.Name, func(ctx context.Context) error {
 			return ensureObject(ctx, definitions.ApiextensionsV1().CustomResourceDefinitions(), d.DeepCopy(), func(*apiextensionsv1.CustomResourceDefinition) bool { return false })
 		}})
 	}
-	// it is refused until its kind is served
-	return append(all, kept{snapshotsResource, "", LocalSnapshotClass, func(ctx context.Context) error {
+	// it is rejected until its kind is served
+	return append(all, managed{snapshotsResource, "", LocalSnapshotClass, func(ctx context.Context) error {
 		return ensureObject(ctx, snapshots.SnapshotV1().VolumeSnapshotClasses(), localSnapshotClass(), func(*snapshotv1.VolumeSnapshotClass) bool { return false })
 	}}), nil
 }
 
-// snapshotDefinitions are the three kinds of snapshot.storage.k8s.io/v1. Their fields are those of
-// upstream's types; what those do not tell, because it stands in comments, stands here.
+// snapshotDefinitions are the three kinds of snapshot.storage.k8s.io/v1. The fields come from
+// upstream's types; the rules in comments of these types are added here.
 func snapshotDefinitions() []*apiextensionsv1.CustomResourceDefinition {
 	snapshot := schemaOf(reflect.TypeFor[snapshotv1.VolumeSnapshot]())
-	snapshot.Description = "What somebody wants to have of a claim's volume: what is in it at a moment, or a snapshot that is there already."
+	snapshot.Description = "A request for a snapshot of a claim's volume, or for the use of an existing snapshot."
 	rules(snapshot, "spec.source", either("persistentVolumeClaimName", "volumeSnapshotContentName"), fixed)
 	at(snapshot, "spec.volumeSnapshotClassName", func(s *apiextensionsv1.JSONSchemaProps) { s.MinLength = new(int64(1)) })
 
 	content := schemaOf(reflect.TypeFor[snapshotv1.VolumeSnapshotContent]())
-	content.Description = "A snapshot as a storage system has it, and the VolumeSnapshot that it belongs to."
+	content.Description = "A snapshot in a storage system, and the VolumeSnapshot to which it belongs."
 	rules(content, "spec.source", either("volumeHandle", "snapshotHandle"), fixed)
 	rules(content, "spec.driver", fixed)
 	rules(content, "spec.sourceVolumeMode", fixed)
@@ -81,7 +81,7 @@ func snapshotDefinitions() []*apiextensionsv1.CustomResourceDefinition {
 	at(content, "status.restoreSize", func(s *apiextensionsv1.JSONSchemaProps) { s.Minimum = new(float64) })
 
 	class := schemaOf(reflect.TypeFor[snapshotv1.VolumeSnapshotClass]())
-	class.Description = "How a driver takes snapshots, and what becomes of them with their VolumeSnapshot."
+	class.Description = "How a driver takes snapshots, and whether it deletes them with their VolumeSnapshot."
 	at(class, "deletionPolicy", policies)
 
 	age := column("Age", "date", ".metadata.creationTimestamp")
@@ -124,8 +124,8 @@ func column(name, kind, path string) apiextensionsv1.CustomResourceColumnDefinit
 	return apiextensionsv1.CustomResourceColumnDefinition{Name: name, Type: kind, JSONPath: path}
 }
 
-// schemaOf is the schema of a Go type, by its JSON: a field without omitempty that is no pointer
-// has to be there.
+// schemaOf returns the schema of a Go type in JSON: a field without omitempty that is not a pointer
+// is required.
 func schemaOf(t reflect.Type) *apiextensionsv1.JSONSchemaProps {
 	switch t {
 	case reflect.TypeFor[metav1.ObjectMeta]():
@@ -163,10 +163,10 @@ func schemaOf(t reflect.Type) *apiextensionsv1.JSONSchemaProps {
 		}
 		return s
 	}
-	panic(fmt.Sprintf("%s: no schema for it is known", t)) // a test makes all of them
+	panic(fmt.Sprintf("%s: no schema for it is known", t)) // a test builds all schemas
 }
 
-// at lets change something in a schema, by the way to it.
+// at changes the part of a schema at a path.
 func at(schema *apiextensionsv1.JSONSchemaProps, way string, change func(*apiextensionsv1.JSONSchemaProps)) {
 	name, rest, deeper := strings.Cut(way, ".")
 	field, there := schema.Properties[name]
@@ -181,19 +181,19 @@ func at(schema *apiextensionsv1.JSONSchemaProps, way string, change func(*apiext
 	schema.Properties[name] = field
 }
 
-// fixed says that something stays as it was made.
+// fixed is a rule that forbids changes.
 var fixed = apiextensionsv1.ValidationRule{Rule: "self == oldSelf", Message: "cannot be changed"}
 
-// either says that one of two fields is there and the other is not.
+// either is a rule that requires exactly one of two fields.
 func either(a, b string) apiextensionsv1.ValidationRule {
-	return apiextensionsv1.ValidationRule{Rule: fmt.Sprintf("has(self.%s) != has(self.%s)", a, b), Message: fmt.Sprintf("must have one of %s and %s", a, b)}
+	return apiextensionsv1.ValidationRule{Rule: fmt.Sprintf("has(self.%s) != has(self.%s)", a, b), Message: fmt.Sprintf("must have exactly one of %s and %s", a, b)}
 }
 
 func rules(schema *apiextensionsv1.JSONSchemaProps, way string, all ...apiextensionsv1.ValidationRule) {
 	at(schema, way, func(s *apiextensionsv1.JSONSchemaProps) { s.XValidations = all })
 }
 
-// policies are what may become of a snapshot.
+// policies restricts a field to the deletion policies of a snapshot.
 func policies(s *apiextensionsv1.JSONSchemaProps) {
 	for _, p := range []snapshotv1.DeletionPolicy{snapshotv1.VolumeSnapshotContentDelete, snapshotv1.VolumeSnapshotContentRetain} {
 		text, err := json.Marshal(p)

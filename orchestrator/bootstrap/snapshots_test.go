@@ -17,8 +17,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// TestSnapshotDefinitions: the API server takes the definitions, and loses nothing of objects that
-// have all that upstream's types can say.
+// TestSnapshotDefinitions checks that the API server accepts the definitions, and preserves objects
+// with all fields of upstream's types.
 func TestSnapshotDefinitions(t *testing.T) {
 	now, size, text := metav1.NewTime(time.Unix(1, 0).UTC()), resource.MustParse("1Gi"), "x"
 	failure := &snapshotv1.VolumeSnapshotError{Time: &now, Message: &text}

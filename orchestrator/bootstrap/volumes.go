@@ -11,20 +11,20 @@ import (
 
 const (
 	// VolumeDriver is the CSI driver of local volumes (package localvolumes), and the provisioner
-	// that a StorageClass names.
+	// in a StorageClass.
 	VolumeDriver = "volumes.orlop.dev"
-	// LocalClass is the StorageClass that the cluster has from the beginning.
+	// LocalClass is the StorageClass that every new cluster has.
 	LocalClass = "orlop-local"
-	// LocalVolumesAccount is the service account in kube-system by which local volumes are made and
-	// ended.
+	// LocalVolumesAccount is the service account in kube-system that creates and deletes local
+	// volumes.
 	LocalVolumesAccount = "orlop-local-volumes"
 )
 
 // defaultClass marks the StorageClass of claims that name none.
 const defaultClass = "storageclass.kubernetes.io/is-default-class"
 
-// csiDriver says how the driver wants to be used: nothing is attached, the scheduler looks at what
-// nodes have room for, and the kubelet gives files to a pod's fsGroup.
+// csiDriver describes the driver: it attaches nothing, the scheduler checks the capacity of nodes,
+// and the kubelet assigns files to a pod's fsGroup.
 func csiDriver() *storagev1.CSIDriver {
 	return &storagev1.CSIDriver{
 		ObjectMeta: metav1.ObjectMeta{Name: VolumeDriver},
@@ -36,7 +36,7 @@ func csiDriver() *storagev1.CSIDriver {
 	}
 }
 
-// localClass makes volumes where the first pod of a claim runs, and destroys them with the claim.
+// localClass creates a volume on the node of a claim's first pod, and deletes it with the claim.
 func localClass() *storagev1.StorageClass {
 	return &storagev1.StorageClass{
 		ObjectMeta:           metav1.ObjectMeta{Name: LocalClass, Annotations: map[string]string{defaultClass: "true"}},
@@ -47,10 +47,10 @@ func localClass() *storagev1.StorageClass {
 	}
 }
 
-// keptVolumes are both, each made where it is missing. What somebody has changed of them stays:
-// that another class is the default, above all.
-func keptVolumes(client kubernetes.Interface) []kept {
-	return []kept{
+// managedVolumes are both; missing objects are created. Changes of a user stay, above all another
+// default class.
+func managedVolumes(client kubernetes.Interface) []managed {
+	return []managed{
 		{driversResource, "", VolumeDriver, func(ctx context.Context) error {
 			return ensureObject(ctx, client.StorageV1().CSIDrivers(), csiDriver(), func(*storagev1.CSIDriver) bool { return false })
 		}},

@@ -41,7 +41,7 @@ func (o outside) spec() nodespec.Spec {
 	return s
 }
 
-// testSpec is a cluster that knows nobody outside.
+// testSpec is a cluster without external resolvers.
 func testSpec() nodespec.Spec {
 	return nodespec.Spec{
 		DNSDomain:    "cluster.local",
@@ -51,16 +51,16 @@ func testSpec() nodespec.Spec {
 	}
 }
 
-// cacheTTL is longer than the cluster's names live, and shorter than those outside.
+// cacheTTL is longer than the TTL of the cluster's names, and shorter than that of external names.
 const cacheTTL = 60
 
 func silent(string, bool, string) {}
 
 const known = "kubernetes.default.svc.cluster.local."
 
-// describe is what is to be known of an answer: the response code, "NODATA" when there is the name
-// but nothing of the kind, and the records in order. The TTL of names from outside is written as
-// "-" when it is within bounds.
+// describe returns the relevant parts of an answer: the response code, "NODATA" if the name exists
+// without such a record, and the sorted records. The TTL of an external name is "-" if it is within
+// bounds.
 func describe(m *dns.Msg) string {
 	var lines []string
 	for _, rr := range m.Answer {
@@ -80,8 +80,8 @@ func describe(m *dns.Msg) string {
 	return strings.Join(strings.Fields(strings.Join(lines, " | ")), " ")
 }
 
-// TestSpecification asks for what the DNS specification of Kubernetes (schema 1.1.0) wants, and for
-// what lies outside.
+// TestSpecification queries the names of Kubernetes' DNS specification (schema 1.1.0), and external
+// names.
 func TestSpecification(t *testing.T) {
 	o := newOutside(t)
 	url, _ := newAPI(t, cluster())
@@ -102,7 +102,7 @@ func TestSpecification(t *testing.T) {
 		{"_http._tcp.web.default.svc.cluster.local.", srv, "_http._tcp.web.default.svc.cluster.local. 30 IN SRV 0 50 80 web.default.svc.cluster.local."},
 		{"20.0.96.10.in-addr.arpa.", ptr, "20.0.96.10.in-addr.arpa. 30 IN PTR web.default.svc.cluster.local."},
 		{reverse(t, "fd00:96::20"), ptr, reverse(t, "fd00:96::20") + " 30 IN PTR web.default.svc.cluster.local."},
-		// 2.4: headless Services; an endpoint that is not ready is none
+		// 2.4: headless Services; unready endpoints do not count
 		{"db.default.svc.cluster.local.", a, "db.default.svc.cluster.local. 30 IN A 10.244.0.5 | db.default.svc.cluster.local. 30 IN A 10.244.0.6"},
 		{"db.default.svc.cluster.local.", aaaa, "db.default.svc.cluster.local. 30 IN AAAA fd00:244::5"},
 		{"db-0.db.default.svc.cluster.local.", a, "db-0.db.default.svc.cluster.local. 30 IN A 10.244.0.5"},
@@ -114,23 +114,23 @@ func TestSpecification(t *testing.T) {
 		{"5.0.244.10.in-addr.arpa.", ptr, "5.0.244.10.in-addr.arpa. 30 IN PTR db-0.db.default.svc.cluster.local."},
 		{reverse(t, "fd00:244::5"), ptr, reverse(t, "fd00:244::5") + " 30 IN PTR db-0.db.default.svc.cluster.local."},
 		{"8.0.0.10.in-addr.arpa.", ptr, "8.0.0.10.in-addr.arpa. 30 IN PTR 10-0-0-8.agent.default.svc.cluster.local."},
-		// as the specification wants it when no endpoint is ready
+		// as specified if no endpoint is ready
 		{"idle.default.svc.cluster.local.", a, "NXDOMAIN"},
-		// 2.5: Services that stand for a name outside
+		// 2.5: Services for an external name
 		{"out.default.svc.cluster.local.", a, "db.corp.example. - IN A 192.0.2.3 | out.default.svc.cluster.local. 30 IN CNAME db.corp.example."},
 		{"out.default.svc.cluster.local.", dns.TypeCNAME, "out.default.svc.cluster.local. 30 IN CNAME db.corp.example."},
-		// pods by address, which the specification no longer wants and programs ask for
+		// pods by address, which the specification no longer contains, and programs still use
 		{"10-244-0-7.default.pod.cluster.local.", a, "10-244-0-7.default.pod.cluster.local. 30 IN A 10.244.0.7"},
 		{"fd00-244--7.default.pod.cluster.local.", aaaa, "fd00-244--7.default.pod.cluster.local. 30 IN AAAA fd00:244::7"},
 		{"nonsense.default.pod.cluster.local.", a, "NXDOMAIN"},
 		{"10-244-0-7.nowhere.pod.cluster.local.", a, "NXDOMAIN"},
-		// there is the name, but nothing of the kind
+		// the name exists, but no such record
 		{known, aaaa, "NODATA"},
 		{known, txt, "NODATA"},
 		{known, dns.TypeHTTPS, "NODATA"},
 		{"default.svc.cluster.local.", a, "NODATA"},
 		{"svc.cluster.local.", a, "NODATA"},
-		// there is no such name
+		// no such name
 		{"nobody.default.svc.cluster.local.", a, "NXDOMAIN"},
 		{"nobody.default.svc.cluster.local.", aaaa, "NXDOMAIN"},
 		{"web.nowhere.svc.cluster.local.", a, "NXDOMAIN"},
@@ -138,7 +138,7 @@ func TestSpecification(t *testing.T) {
 		{"example.org.cluster.local.", a, "NXDOMAIN"},
 		{"9.9.244.10.in-addr.arpa.", ptr, "NXDOMAIN"},
 		{reverse(t, "fd00:244::99"), ptr, "NXDOMAIN"},
-		// names outside, where the longest stub domain counts
+		// external names, where the longest stub domain has priority
 		{"example.org.", a, "example.org. - IN A 192.0.2.1"},
 		{"example.org.", aaaa, "NODATA"},
 		{"missing.example.org.", a, "NXDOMAIN"},
@@ -158,8 +158,8 @@ func TestSpecification(t *testing.T) {
 			if got := describe(m); got != test.want {
 				t.Errorf("%s %s %s:\n got %s\nwant %s", network, test.name, dns.TypeToString[test.kind], got, test.want)
 			}
-			// A "no" of the cluster's holds a start of authority, which says how long it counts
-			// (RFC 2308, 3).
+			// A negative answer of the cluster contains an SOA record, with the time for which it
+			// may be cached (RFC 2308, 3).
 			if ours := strings.HasSuffix(test.name, "cluster.local.") || strings.HasSuffix(test.name, "244.10.in-addr.arpa."); ours && len(m.Answer) == 0 {
 				if len(m.Ns) != 1 || m.Ns[0].Header().Rrtype != dns.TypeSOA || m.Ns[0].Header().Ttl != clusterTTL {
 					t.Errorf("%s %s: a negative answer with the authority %v", network, test.name, m.Ns)
@@ -172,8 +172,8 @@ func TestSpecification(t *testing.T) {
 	}
 }
 
-// TestNoNameOutside: that nobody outside has a name for an address is asked anew each time, because
-// the cluster may have one next; other answers from outside are kept.
+// TestNoNameOutside checks that the external denial of a name for an address is not cached, because
+// the cluster may have a name next; other external answers are cached.
 func TestNoNameOutside(t *testing.T) {
 	o := newOutside(t)
 	url, _ := newAPI(t, cluster())
@@ -202,7 +202,7 @@ func reverse(t *testing.T, address string) string {
 	return name
 }
 
-// TestLargeAnswers: an answer that does not fit says so, and is had whole with EDNS or over TCP.
+// TestLargeAnswers checks that a truncated answer is marked, and is complete with EDNS or over TCP.
 func TestLargeAnswers(t *testing.T) {
 	url, _ := newAPI(t, cluster())
 	n := start(t, testSpec(), url, silent)
@@ -225,7 +225,7 @@ func TestLargeAnswers(t *testing.T) {
 			t.Errorf("%+v: EDNS in the answer: %v", test, m.IsEdns0())
 		}
 	}
-	// Many clients take the first address: it is not always the same one.
+	// Many clients take the first address: it is not always the same address.
 	first := map[string]bool{}
 	for range 50 {
 		m, err := n.ask("tcp", "big.default.svc.cluster.local.", dns.TypeA, 0)
@@ -249,7 +249,8 @@ func packed(t *testing.T, m *dns.Msg) int {
 	return len(text)
 }
 
-// TestAPIDies: the cluster's names are answered from memory when the API server is away.
+// TestAPIDies checks that the cluster's names are answered from memory when the API server is
+// unavailable.
 func TestAPIDies(t *testing.T) {
 	o := newOutside(t)
 	url, die := newAPI(t, cluster())
@@ -258,7 +259,7 @@ func TestAPIDies(t *testing.T) {
 		if is {
 			select {
 			case ready <- struct{}{}:
-			default: // it was told before
+			default: // it was reported before
 			}
 		}
 	}))
@@ -284,8 +285,9 @@ func TestAPIDies(t *testing.T) {
 	}
 }
 
-// TestStartsWithoutAPI: names outside are answered, and the cluster's with SERVFAIL: a client would
-// remember NXDOMAIN. When the API server comes, they are there.
+// TestStartsWithoutAPI checks that external names are answered, and the cluster's names with
+// SERVFAIL, because a client would cache NXDOMAIN. With the API server the cluster's names are
+// answered.
 func TestStartsWithoutAPI(t *testing.T) {
 	o := newOutside(t)
 	closed := testSpec()
@@ -332,21 +334,21 @@ func TestStartsWithoutAPI(t *testing.T) {
 	}
 }
 
-// TestSeveralResolvers: they are asked in order, and the next one when one does not do its work.
-// So are those of a stub domain.
+// TestSeveralResolvers checks that resolvers are used in order, and the next if a resolver fails,
+// also for a stub domain.
 func TestSeveralResolvers(t *testing.T) {
-	const tries = 10 // names that no cache has: a resolver that is chosen by chance would show
+	const tries = 10 // names that no cache contains: a random choice of the resolver would show
 	var inside, public, all []string
 	for n := range tries {
 		inside = append(inside, fmt.Sprintf("w%d.corp.example. 300 IN A 192.0.2.2", n))
 		public = append(public, fmt.Sprintf("w%d.example.org. 300 IN A 192.0.2.1", n))
 	}
 	all = append(append(all, inside...), public...)
-	dead := &resolver{at: freePort(t)} // nobody listens
+	dead := &resolver{at: freePort(t)} // nothing listens there
 	for name, test := range map[string]struct {
 		servers []*resolver
-		inside  string // the answer about names in corp.example
-		public  string // the answer about names in example.org
+		inside  string // the answer for names in corp.example
+		public  string // the answer for names in example.org
 	}{
 		"the first knows more":                      {[]*resolver{newResolver(t, all...), newResolver(t, public...)}, "192.0.2.2", "192.0.2.1"},
 		"the second knows more, which is not asked": {[]*resolver{newResolver(t, public...), newResolver(t, all...)}, "NXDOMAIN", "192.0.2.1"},

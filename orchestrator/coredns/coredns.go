@@ -1,13 +1,13 @@
 // Package coredns runs CoreDNS inside the process "node" as the cluster's DNS on this node.
 //
-// It listens on the node's bridge address (see package podnetwork), which the node publishes as an
-// endpoint of the kube-dns Service, so that the cluster DNS address is answered on every node by
-// the node itself. Nothing outside the cluster is asked unless the machine or the cluster was given
-// resolvers.
+// It listens on the node's bridge address (see package podnetwork). The node publishes that address
+// as an endpoint of the kube-dns Service, so that every node answers queries to the cluster DNS
+// address itself. Only configured resolvers of the machine or the cluster are used for external
+// names.
 //
-// It keeps the cluster's names in memory, so it goes on when the API server is away. When it starts
-// while the API server is away, it answers names outside, and says SERVFAIL about the cluster's,
-// never that there are none: clients remember that.
+// It holds the cluster's names in memory, so it continues when the API server is unavailable. If it
+// starts while the API server is unavailable, it answers external names, and answers SERVFAIL for
+// the cluster's names. It never answers that they do not exist, because clients cache that.
 package coredns
 
 import (
@@ -19,7 +19,7 @@ import (
 
 	"github.com/coredns/caddy"
 	"github.com/coredns/coredns/core/dnsserver"
-	// the plugins that the Corefile names register themselves
+	// The plugins in the Corefile register themselves.
 	_ "github.com/coredns/coredns/plugin/bind"
 	_ "github.com/coredns/coredns/plugin/cache"
 	_ "github.com/coredns/coredns/plugin/errors"
@@ -35,21 +35,22 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// Name is the component's name.
+// Name is the name of the component.
 const Name = "coredns"
 
-// check is how often the answer for the cluster's own name is looked at, and how long it may take.
+// checkInterval is the period of queries for the cluster's own name, timeout the limit of each, and
+// startInterval the period until the first answer.
 const (
-	check    = 10 * time.Second
-	patience = 2 * time.Second
-	starting = 300 * time.Millisecond
+	checkInterval = 10 * time.Second
+	timeout       = 2 * time.Second
+	startInterval = 300 * time.Millisecond
 )
 
-// Component describes CoreDNS without its Run function, or what stands in its place where something
-// else does its work. Its Corefile depends on the node's pod range and is made when that is known.
+// Component describes CoreDNS without its Run function, or its external replacement. The Corefile
+// depends on the node's pod range and is created when the range is known.
 func Component(spec nodespec.Spec, dirs dirs.Dirs) component.Component {
 	if spec.External.DNS {
-		return component.External(Name, "something else answers at the cluster DNS's address")
+		return component.External(Name, "an external server answers at the cluster DNS address")
 	}
 	client := kubeconfig.NodeFile(spec, dirs, Name, nodespec.DNSCert, nodespec.DNSKey)
 	return component.Component{Process: component.Node, Name: Name, Files: []component.File{client}}
@@ -59,17 +60,18 @@ func Component(spec nodespec.Spec, dirs dirs.Dirs) component.Component {
 func Run(ctx context.Context, spec nodespec.Spec, dirs dirs.Dirs, addresses func(context.Context) ([]netip.Addr, error), announce component.Announce) error {
 	listen, err := addresses(ctx)
 	if err != nil {
-		return nil // asked to stop before there was anything to stop
+		return nil // stopped before the start
 	}
 	dnsserver.Quiet, caddy.Quiet = true, true
 	registerRanges()
 	corefile := Corefile(spec, kubeconfig.Path(dirs.Node, Name), listen)
 	server, err := caddy.Start(caddy.CaddyfileInput{Filepath: "Corefile", Contents: []byte(corefile), ServerTypeName: "dns"})
-	// CoreDNS takes Kubernetes' log of the whole process for its own. Its own goes to the standard
-	// log (see main.go, which must not send that back to Kubernetes' log: two locks, one deadlock).
+	// CoreDNS redirects Kubernetes' log of the whole process to its own. Its own goes to the
+	// standard log (see main.go, which must not send that back to Kubernetes' log: two locks, one
+	// deadlock).
 	klog.ClearLogger()
 	if err != nil {
-		return fmt.Errorf("cannot listen on %s: %w", words(listen), err)
+		return fmt.Errorf("cannot listen on %s: %w", join(listen), err)
 	}
 	watch(ctx, "kubernetes.default.svc."+spec.DNSDomain+".", listen, announce)
 	if err := server.Stop(); err != nil {
@@ -78,25 +80,25 @@ func Run(ctx context.Context, spec nodespec.Spec, dirs dirs.Dirs, addresses func
 	return nil
 }
 
-// watch asks for a name that every cluster has until ctx is done, and announces every change.
+// watch queries a name that every cluster has until ctx is done, and announces every change.
 func watch(ctx context.Context, name string, listen []netip.Addr, announce component.Announce) {
 	server := net.JoinHostPort(listen[0].String(), dnsserver.Port)
 	resolver := &net.Resolver{PreferGo: true, Dial: func(ctx context.Context, network, _ string) (net.Conn, error) {
 		return (&net.Dialer{}).DialContext(ctx, network, server)
 	}}
-	ticker := time.NewTicker(starting)
+	ticker := time.NewTicker(startInterval)
 	defer ticker.Stop()
 	last, ready := "starting", false
 	for {
 		problem := ask(ctx, resolver, name)
 		if problem == "" && !ready {
 			ready = true
-			ticker.Reset(check)
+			ticker.Reset(checkInterval)
 		}
 		if problem != last && ctx.Err() == nil && (ready || problem == "") {
 			detail := problem
 			if detail == "" {
-				detail = "answers on " + words(listen)
+				detail = "answers on " + join(listen)
 			}
 			announce(Name, problem == "", detail)
 			last = problem
@@ -110,7 +112,7 @@ func watch(ctx context.Context, name string, listen []netip.Addr, announce compo
 }
 
 func ask(ctx context.Context, resolver *net.Resolver, name string) string {
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	if _, err := resolver.LookupHost(ctx, name); err != nil {
 		return err.Error()

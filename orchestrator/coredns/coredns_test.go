@@ -39,7 +39,7 @@ func TestCorefile(t *testing.T) {
 	}
 	alone.DNS = nodespec.DNS{StubDomains: stubs.DNS.StubDomains[1:], CacheTTL: 1}
 	both := []netip.Addr{netip.MustParseAddr("10.244.0.1"), netip.MustParseAddr("fd00:10:244::1")}
-	// CoreDNS reads it to understand its configuration.
+	// CoreDNS reads it when it parses its configuration.
 	dirs := dirs.In(t.TempDir())
 	node := nodespec.Spec{Endpoint: "https://192.0.2.10:6443"}
 	if err := Component(node, dirs).WriteFiles(); err != nil {
@@ -58,7 +58,7 @@ func TestCorefile(t *testing.T) {
 	} {
 		got := strings.ReplaceAll(corefile, client, "KUBECONFIG")
 		golden.Assert(t, got, name+".golden")
-		// CoreDNS itself has to understand it.
+		// CoreDNS itself must accept it.
 		input := caddy.CaddyfileInput{Filepath: name, Contents: []byte(corefile), ServerTypeName: "dns"}
 		if err := caddy.ValidateAndExecuteDirectives(input, nil, true); err != nil {
 			t.Errorf("%s: CoreDNS refuses it: %v", name, err)

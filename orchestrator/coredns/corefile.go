@@ -11,38 +11,37 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// clusterTTL is how long clients may keep a name of the cluster, seconds. CoreDNS keeps no answer
-// about it: what those are made of is in memory anyway.
+// clusterTTL is the TTL of the cluster's names, in seconds. CoreDNS does not cache these answers:
+// their data are in memory anyway.
 const clusterTTL = 30
 
-// failover are the answers of a resolver that does not do its work; the next one is asked then.
-// That there is no such name is an answer.
+// failover are the response codes after which the next resolver is used. NXDOMAIN is an answer.
 const failover = "SERVFAIL REFUSED NOTIMP NOTAUTH FORMERR"
 
-// Corefile returns CoreDNS's configuration: the cluster's zone and the reverse zones from the API
-// server, stub domains from their resolvers, other names from the upstream resolvers, or "no such
-// name" when there are none. client is the path of a kubeconfig. Pure.
+// Corefile returns the configuration of CoreDNS. The cluster's zone and the reverse zones come from
+// the API server, stub domains from their resolvers, and other names from the upstream resolvers,
+// or NXDOMAIN without upstream resolvers. client is the path of a kubeconfig. It is pure.
 //
-// CoreDNS gives a question to the server block with the longest zone that it is in. So that a stub
-// domain such as 10.in-addr.arpa leaves the cluster its addresses, the reverse zones of the
-// cluster's ranges are zones of the cluster's block. Other addresses are in it too, because an
-// endpoint may have one; those without a name in the cluster are looked up outside. That somebody
-// outside has no name is not kept: an endpoint may get that address at any time, and the cache is
-// asked before the cluster.
+// CoreDNS assigns a query to the server block with the longest matching zone. The reverse zones of
+// the cluster's ranges are zones of the cluster's block, so that a stub domain such as
+// 10.in-addr.arpa does not take over the cluster's addresses. Other addresses are in this block,
+// too, because an endpoint may have one; addresses without a name in the cluster are forwarded. The
+// denial of an external name for an address is not cached: an endpoint may get that address at any
+// time, and the cache is before the cluster.
 //
-// Resolvers are asked in their order, as resolv.conf(5) has it: the next one if one does not
-// answer, or not with its work done. They are not taken for equal, because the first may know
-// names that the others deny.
+// Resolvers are used in their order, as specified by resolv.conf(5): the next only if a resolver
+// does not answer or fails. They are not equivalent, because the first may know names that the
+// others deny.
 //
-// A name outside does not exist on a machine without resolvers. To say so at once is better than to
-// refuse, which clients take for a broken server and ask again.
+// On a machine without resolvers an external name does not exist. NXDOMAIN at once is better than
+// REFUSED, after which clients take the server for broken and retry.
 func Corefile(spec nodespec.Spec, client string, listen []netip.Addr) string {
 	dns, reverse := spec.DNS, reverseZones(slices.Concat(spec.PodCIDRs, spec.ServiceCIDRs))
 	block := func(zones, plugins string) string {
-		return fmt.Sprintf("%s {\n    bind %s\n    errors\n%s}\n", zones, words(listen), plugins)
+		return fmt.Sprintf("%s {\n    bind %s\n    errors\n%s}\n", zones, join(listen), plugins)
 	}
 	forward := func(servers []netip.AddrPort) string {
-		return fmt.Sprintf("    forward . %s {\n        max_concurrent 1000\n        policy sequential\n        failover %s\n    }\n", words(servers), failover)
+		return fmt.Sprintf("    forward . %s {\n        max_concurrent 1000\n        policy sequential\n        failover %s\n    }\n", join(servers), failover)
 	}
 	const balance = "    loadbalance\n" // many clients take the first address
 	cache := func(more string) string { return fmt.Sprintf("    cache %d%s\n", dns.CacheTTL, more) }
@@ -54,7 +53,7 @@ func Corefile(spec nodespec.Spec, client string, listen []netip.Addr) string {
 		found = fmt.Sprintf("    %s %s\n", rangesName, own) + forward(dns.Upstreams) +
 			cache(fmt.Sprintf(" in-addr.arpa ip6.arpa {\n        disable success %s\n        disable denial\n    }", own))
 	}
-	// A second for the API server: nobody is helped by a DNS that does not listen longer.
+	// A second for the API server: a DNS server that listens later helps no client.
 	const kubernetes = "    kubernetes %s in-addr.arpa ip6.arpa {\n        kubeconfig %s\n        pods insecure\n" +
 		"        ttl %d\n        startup_timeout 1s\n%s    }\n"
 	zones := slices.Concat([]string{spec.DNSDomain}, reverse, []string{"in-addr.arpa", "ip6.arpa"})
@@ -66,8 +65,7 @@ func Corefile(spec nodespec.Spec, client string, listen []netip.Addr) string {
 	return out
 }
 
-// reverseZones are the zones that hold the names of ranges' addresses: several for a range that
-// ends within a label.
+// reverseZones returns the reverse zones of ranges: several for a range that ends within a label.
 func reverseZones(ranges []netip.Prefix) []string {
 	var zones []string
 	for _, r := range ranges {
@@ -78,7 +76,7 @@ func reverseZones(ranges []netip.Prefix) []string {
 	return zones
 }
 
-func words[T fmt.Stringer](list []T) string {
+func join[T fmt.Stringer](list []T) string {
 	var out []string
 	for _, a := range list {
 		out = append(out, a.String())

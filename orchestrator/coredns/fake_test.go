@@ -28,13 +28,13 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// waiting is for what takes milliseconds on a machine that does nothing else.
+// waiting is the limit for operations that take milliseconds on an idle computer.
 const waiting = 30 * time.Second
 
-// fakeAPI is as much of an API server as CoreDNS asks: lists, and watches on which nothing happens.
+// fakeAPI is the part of an API server that CoreDNS uses: lists, and watches without events.
 type fakeAPI map[string][]runtime.Object
 
-// kinds are the lists' kinds by path.
+// kinds are the kinds of the lists by path.
 var kinds = map[string]metav1.TypeMeta{
 	"/api/v1/namespaces":                       {APIVersion: "v1", Kind: "Namespace"},
 	"/api/v1/services":                         {APIVersion: "v1", Kind: "Service"},
@@ -76,7 +76,7 @@ func (a fakeAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	<-r.Context().Done()
 }
 
-// cluster has one of each kind of Service.
+// cluster has a Service of each kind.
 func cluster() fakeAPI {
 	meta := func(name string) metav1.ObjectMeta {
 		labels := map[string]string{discoveryv1.LabelServiceName: name}
@@ -115,7 +115,7 @@ func cluster() fakeAPI {
 	service("agent", "metrics", 9100, "None") // its pods use their machines' network
 	slice("agent", discoveryv1.AddressTypeIPv4, "metrics", 9100, endpoint("10.0.0.8", "", true))
 	service("idle", "http", 80, "None")
-	slice("idle", discoveryv1.AddressTypeIPv4, "http", 80) // the controller makes an empty one
+	slice("idle", discoveryv1.AddressTypeIPv4, "http", 80) // the controller creates an empty slice
 	service("big", "http", 80, "None")
 	var many []discoveryv1.Endpoint
 	for i := range crowd {
@@ -135,15 +135,14 @@ func cluster() fakeAPI {
 // crowd is the number of endpoints of the Service big.
 const crowd = 120
 
-// resolver is somebody outside who knows some names.
+// resolver is an external resolver with some names.
 type resolver struct {
 	at    netip.AddrPort
 	mutex sync.Mutex
 	asked []string
 }
 
-// newResolver answers with the records until the test ends, and otherwise says that there is no
-// such name.
+// newResolver answers with the records until the test ends, and with NXDOMAIN for other names.
 func newResolver(t *testing.T, records ...string) *resolver {
 	t.Helper()
 	return newFailing(t, dns.RcodeNameError, records...)
@@ -173,7 +172,7 @@ func newFailing(t *testing.T, otherwise int, records ...string) *resolver {
 				}
 			}
 		}
-		// it may be kept for as long as this says (RFC 2308, 5)
+		// how long it may be cached (RFC 2308, 5)
 		if answer.Rcode == dns.RcodeNameError {
 			soa, err := dns.NewRR(". 300 IN SOA ns.example. hostmaster.example. 1 300 300 300 300")
 			if err != nil {
@@ -198,10 +197,10 @@ func newFailing(t *testing.T, otherwise int, records ...string) *resolver {
 	return r
 }
 
-// about says whether it was asked about the name.
+// about reports whether it was queried for the name.
 func (r *resolver) about(name string) bool { return r.times(name) > 0 }
 
-// times says how often it was asked about the name.
+// times returns how often it was queried for the name.
 func (r *resolver) times(name string) (n int) {
 	r.mutex.Lock()
 	defer r.mutex.Unlock()
@@ -229,13 +228,14 @@ func freePort(t *testing.T) netip.AddrPort {
 	return netip.MustParseAddrPort(tcp.Addr().String())
 }
 
-// node is a CoreDNS as a node runs it.
+// node is a CoreDNS as on a node.
 type node struct {
 	at   netip.AddrPort
 	stop func()
 }
 
-// start runs one beside an API server, which may be away, until stop or the test's end.
+// start runs a CoreDNS with an API server, which may be unavailable, until stop or the end of the
+// test.
 func start(t *testing.T, spec nodespec.Spec, api string, announce component.Announce) node {
 	t.Helper()
 	dirs := dirs.In(t.TempDir())
@@ -272,8 +272,8 @@ func start(t *testing.T, spec nodespec.Spec, api string, announce component.Anno
 	return n
 }
 
-// ask asks one question. size is the largest answer that the client takes, bytes; 0 stands for RFC
-// 1035's, without EDNS.
+// ask sends a query. size is the largest answer that the client accepts, in bytes; 0 stands for the
+// limit of RFC 1035, without EDNS.
 func (n node) ask(network, name string, kind uint16, size uint16) (*dns.Msg, error) {
 	question := new(dns.Msg)
 	question.SetQuestion(name, kind)
@@ -284,7 +284,7 @@ func (n node) ask(network, name string, kind uint16, size uint16) (*dns.Msg, err
 	return answer, err
 }
 
-// until asks until the answer is as it should be.
+// until repeats a query until it has the expected answer.
 func (n node) until(t *testing.T, name string, kind uint16, rcode int) {
 	t.Helper()
 	ticker := time.NewTicker(50 * time.Millisecond)
@@ -303,14 +303,14 @@ func (n node) until(t *testing.T, name string, kind uint16, rcode int) {
 	}
 }
 
-// newAPI serves a cluster until the function it returns is called, or the test ends.
+// newAPI serves a cluster until the returned function is called, or the test ends.
 func newAPI(t *testing.T, c fakeAPI) (url string, die func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	server := httptest.NewUnstartedServer(c)
 	server.Config.BaseContext = func(net.Listener) context.Context { return ctx }
 	server.Start()
 	die = sync.OnceFunc(func() {
-		cancel() // who comes back before the end would watch for ever, and the end waits for it
+		cancel() // a client that reconnects earlier would watch forever, and delay the end
 		server.CloseClientConnections()
 		server.Close()
 	})

@@ -14,15 +14,15 @@ import (
 	"github.com/miekg/dns"
 )
 
-// rangesName is the name of a CoreDNS plugin: it ends the search for names of the addresses in the
+// rangesName is the name of a CoreDNS plugin. It ends the search for names of addresses in the
 // cluster's own ranges, which are its arguments, as reverse zones.
 //
-// The plugin kubernetes gives addresses that it has no name for to the next one, because machines
-// have names elsewhere. It does so before it knows any, too. Resolvers elsewhere do not know the
-// cluster's ranges, would say that there is no name, and would learn the addresses of pods.
+// The plugin kubernetes passes addresses without a name on, because external machines may have
+// names. It does so even before it has loaded any. External resolvers do not know the cluster's
+// ranges, would deny the name, and would learn the addresses of pods.
 const rangesName = "clusterranges"
 
-// registerRanges tells CoreDNS of the plugin, behind kubernetes.
+// registerRanges registers the plugin with CoreDNS, after kubernetes.
 var registerRanges = sync.OnceFunc(func() {
 	plugin.Register(rangesName, setupRanges)
 	at := slices.Index(dnsserver.Directives, "kubernetes") + 1
@@ -46,17 +46,18 @@ func setupRanges(c *caddy.Controller) error {
 	c.OnStartup(func() error {
 		var ok bool
 		if r.cluster, ok = config.Handler("kubernetes").(*kubernetes.Kubernetes); !ok {
-			return fmt.Errorf("%s: cannot start: there is no plugin kubernetes in its server block", rangesName)
+			return fmt.Errorf("%s: cannot start: the plugin kubernetes is not in its server block", rangesName)
 		}
 		return nil
 	})
 	return nil
 }
 
-// Name is the plugin's name.
+// Name is the name of the plugin.
 func (r *ranges) Name() string { return rangesName }
 
-// ServeDNS answers what is in the zones: no such name, or SERVFAIL while the cluster is not known.
+// ServeDNS answers queries in the zones: NXDOMAIN, or SERVFAIL while the cluster's data are not
+// loaded.
 func (r *ranges) ServeDNS(ctx context.Context, w dns.ResponseWriter, question *dns.Msg) (int, error) {
 	state := request.Request{W: w, Req: question}
 	zone := r.zones.Matches(state.Name())

@@ -15,20 +15,20 @@ import (
 	"k8s.io/client-go/kubernetes"
 )
 
-// dialTime is how long a backend may take to take a connection.
-const dialTime = 2 * time.Second
+// dialTimeout is how long a backend may take to accept a connection.
+const dialTimeout = 2 * time.Second
 
-// maxTried is how many endpoints of a Service are tried; one that answers is enough.
+// maxTried is the number of endpoints of a Service that are tried; a single answer is sufficient.
 const maxTried = 3
 
-// reacher finds and dials backends from where the API server runs.
+// reacher finds and dials backends from the machine of the API server.
 type reacher struct {
 	client kubernetes.Interface
 	dial   func(ctx context.Context, address string) error
 }
 
 func dial(ctx context.Context, address string) error {
-	ctx, cancel := context.WithTimeout(ctx, dialTime)
+	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
 	defer cancel()
 	conn, err := new(net.Dialer).DialContext(ctx, "tcp", address)
 	if err != nil {
@@ -37,8 +37,8 @@ func dial(ctx context.Context, address string) error {
 	return conn.Close()
 }
 
-// reach says why the backend takes no connection; "" when it does, or when that cannot be found
-// out.
+// reach returns the reason why the backend accepts no connection, or "" if it does or if that
+// cannot be determined.
 func (r reacher) reach(ctx context.Context, b backend) string {
 	if b.url != "" {
 		return r.reachURL(ctx, b.url)
@@ -51,7 +51,7 @@ func (r reacher) reach(ctx context.Context, b backend) string {
 	service, err := r.client.CoreV1().Services(b.namespace).Get(ctx, b.name, cached)
 	switch {
 	case apierrors.IsNotFound(err):
-		return "there is no Service " + of
+		return "no Service " + of
 	case err != nil:
 		return ""
 	case service.Spec.Type == corev1.ServiceTypeExternalName:
@@ -86,7 +86,7 @@ func (r reacher) reachURL(ctx context.Context, text string) string {
 	return r.try(ctx, []string{net.JoinHostPort(u.Hostname(), port)}, "")
 }
 
-// try dials until one takes the connection.
+// try dials until an address accepts.
 func (r reacher) try(ctx context.Context, addresses []string, service string) string {
 	var last error
 	for _, a := range addresses[:min(len(addresses), maxTried)] {
@@ -103,7 +103,7 @@ func (r reacher) try(ctx context.Context, addresses []string, service string) st
 	return last.Error()
 }
 
-// portOf is the name by which endpoints list a port of a Service.
+// portOf returns the name of a Service's port in its endpoints.
 func portOf(s *corev1.Service, number int32) (name string, there bool) {
 	for _, p := range s.Spec.Ports {
 		if p.Port == number {
@@ -113,7 +113,7 @@ func portOf(s *corev1.Service, number int32) (name string, there bool) {
 	return "", false
 }
 
-// endpoints are the addresses of those that are ready, host:port.
+// endpoints returns the addresses of ready endpoints, host:port.
 func endpoints(all []discoveryv1.EndpointSlice, port string) []string {
 	var out []string
 	for _, s := range all {

@@ -1,12 +1,13 @@
-// Package extensions says which objects of the cluster hold up its API: webhooks, converters and
-// API services whose backends do not answer, policies that refuse what the system itself does, and
-// namespaces that stay Terminating because of one of those. A fail-closed webhook without a backend
-// refuses every request that it is asked about, and the refusals stand in other programs' logs.
+// Package extensions reports the objects of the cluster that block its API: webhooks, converters
+// and API services with backends that do not answer, policies that reject requests of the system
+// itself, and namespaces that stay Terminating because of them. A fail-closed webhook without a
+// backend rejects every request in its scope, and the rejections appear only in the logs of other
+// programs.
 //
 // The component runs in the process "api" over the server's connection to itself, so that it works
-// when nothing else does. It only looks: what is done about it is an administrator's decision
-// (Cluster.Suspend of the management API). What it finds makes the machine unhealthy, and neither
-// ends a process nor fails an upgrade: the objects are the users'.
+// when nothing else does. It only observes: an administrator decides on the remedy (Cluster.Suspend
+// of the management API). Its findings make the machine unhealthy, but neither end a process nor
+// fail an upgrade: the objects are the users'.
 //
-// judge.go decides, and is pure; backend.go reaches backends; run.go is the edge.
+// judge.go decides, and is pure; backend.go connects to backends; run.go does the input and output.
 package extensions

@@ -45,16 +45,16 @@ func TestRefusals(t *testing.T) {
 	var r RejectionLog
 	r.Note(errors.New(`failed calling webhook "a": refused`))
 	r.Note(errors.New(`admission webhook "b" denied the request: no`)) // it works
-	if got := r.lately(time.Now()); len(got) != 1 || got["a"] != "refused" {
+	if got := r.recent(time.Now()); len(got) != 1 || got["a"] != "refused" {
 		t.Errorf("%v", got)
 	}
-	if got := r.lately(time.Now().Add(remembered + time.Second)); len(got) != 0 {
+	if got := r.recent(time.Now().Add(retention + time.Second)); len(got) != 0 {
 		t.Errorf("much later: %v", got)
 	}
-	for i := range 2 * maxRemembered {
+	for i := range 2 * maxRetained {
 		r.Note(fmt.Errorf("failed calling webhook %q: refused", fmt.Sprint(i)))
 	}
-	if got := r.lately(time.Now()); len(got) != maxRemembered {
+	if got := r.recent(time.Now()); len(got) != maxRetained {
 		t.Errorf("%d are remembered", len(got))
 	}
 }
@@ -71,33 +71,33 @@ func TestJudge(t *testing.T) {
 	const validating, mutating = "ValidatingWebhookConfiguration", "MutatingWebhookConfiguration"
 	for _, c := range []struct {
 		name    string
-		world   world
+		world   observation
 		failed  map[string]string
 		refused refusal
 		want    []obstacle
 	}{
-		{name: "nothing", world: world{webhooks: []webhook{{validating, "v", "w", true, alive}}, services: []apiService{{"v1.x", ""}}, terminating: []namespace{{"a", ""}}}},
-		{name: "fail-closed", world: world{webhooks: []webhook{{validating, "v", "w", true, dead}, {validating, "v", "w2", true, dead}}}, want: []obstacle{
-			{validating + " v", "webhook w refuses what it is asked about, because it cannot be called: Service a/dead has no ready endpoints", "validatingwebhookconfiguration v"},
+		{name: "nothing", world: observation{webhooks: []webhook{{validating, "v", "w", true, alive}}, services: []apiService{{"v1.x", ""}}, terminating: []namespace{{"a", ""}}}},
+		{name: "fail-closed", world: observation{webhooks: []webhook{{validating, "v", "w", true, dead}, {validating, "v", "w2", true, dead}}}, want: []obstacle{
+			{validating + " v", "webhook w rejects all requests in its scope, because it cannot be called: Service a/dead has no ready endpoints", "validatingwebhookconfiguration v"},
 		}},
-		{name: "fail-open", world: world{webhooks: []webhook{{mutating, "m", "w", false, dead}}}, failed: map[string]string{"w": "refused"}},
-		{name: "takes connections, and no calls", world: world{webhooks: []webhook{{mutating, "m", "w", true, alive}}}, failed: map[string]string{"w": "x509: unknown authority"}, want: []obstacle{
-			{mutating + " m", "webhook w refuses what it is asked about, because it cannot be called: x509: unknown authority", "mutatingwebhookconfiguration m"},
+		{name: "fail-open", world: observation{webhooks: []webhook{{mutating, "m", "w", false, dead}}}, failed: map[string]string{"w": "refused"}},
+		{name: "takes connections, and no calls", world: observation{webhooks: []webhook{{mutating, "m", "w", true, alive}}}, failed: map[string]string{"w": "x509: unknown authority"}, want: []obstacle{
+			{mutating + " m", "webhook w rejects all requests in its scope, because it cannot be called: x509: unknown authority", "mutatingwebhookconfiguration m"},
 		}},
-		{name: "refuses the system", world: world{webhooks: []webhook{{validating, "v", "w", true, alive}}}, refused: refusal{webhook: "w", why: "no"}, want: []obstacle{
-			{validating + " v", "webhook w refuses requests of the system in kube-system: no", "validatingwebhookconfiguration v"},
+		{name: "refuses the system", world: observation{webhooks: []webhook{{validating, "v", "w", true, alive}}}, refused: refusal{webhook: "w", why: "no"}, want: []obstacle{
+			{validating + " v", "webhook w rejects requests of the system in kube-system: no", "validatingwebhookconfiguration v"},
 		}},
-		{name: "policy", world: world{bindings: true}, refused: refusal{policy: "p", binding: "b", why: "frozen"}, want: []obstacle{
-			{"ValidatingAdmissionPolicyBinding b", "policy p refuses requests of the system in kube-system: frozen", "validatingadmissionpolicybinding b"},
+		{name: "policy", world: observation{bindings: true}, refused: refusal{policy: "p", binding: "b", why: "frozen"}, want: []obstacle{
+			{"ValidatingAdmissionPolicyBinding b", "policy p rejects requests of the system in kube-system: frozen", "validatingadmissionpolicybinding b"},
 		}},
-		{name: "converter", world: world{conversions: []conversion{{"x.example.org", dead}, {"y.example.org", alive}}}, want: []obstacle{
+		{name: "converter", world: observation{conversions: []conversion{{"x.example.org", dead}, {"y.example.org", alive}}}, want: []obstacle{
 			{"CustomResourceDefinition x.example.org", "its objects cannot be read, because its converter cannot be called: Service a/dead has no ready endpoints", "customresourcedefinition x.example.org"},
 		}},
-		{name: "what refuses comes first", world: world{services: []apiService{{"v1.x", "no"}}, bindings: true}, refused: refusal{policy: "p", binding: "b", why: "no"}, want: []obstacle{
-			{"ValidatingAdmissionPolicyBinding b", "policy p refuses requests of the system in kube-system: no", "validatingadmissionpolicybinding b"},
+		{name: "what refuses comes first", world: observation{services: []apiService{{"v1.x", "no"}}, bindings: true}, refused: refusal{policy: "p", binding: "b", why: "no"}, want: []obstacle{
+			{"ValidatingAdmissionPolicyBinding b", "policy p rejects requests of the system in kube-system: no", "validatingadmissionpolicybinding b"},
 			{"APIService v1.x", "it cannot be reached: no", "apiservice v1.x"},
 		}},
-		{name: "API service, and what it holds up", world: world{
+		{name: "API service, and what it holds up", world: observation{
 			services:    []apiService{{"v1.dead.example.org", "FailedDiscoveryCheck: no"}},
 			terminating: []namespace{{"e", "Discovery failed"}, {"a", "Discovery failed"}, {"d", "Discovery failed"}, {"b", "Discovery failed"}, {"c", "finalizers"}},
 		}, want: []obstacle{
@@ -135,7 +135,7 @@ func TestText(t *testing.T) {
 		t.Error(got)
 	}
 	two := []obstacle{{"APIService v1.x", "it cannot be reached: no", "apiservice v1.x"}, {"Namespace a", "stays Terminating", ""}}
-	if got, want := text(two), "APIService v1.x: it cannot be reached: no; Namespace a: stays Terminating; `orlopctl kubernetes suspend` takes one out"; got != want {
+	if got, want := text(two), "APIService v1.x: it cannot be reached: no; Namespace a: stays Terminating; suspend an object with `orlopctl kubernetes suspend`"; got != want {
 		t.Errorf("%q, want %q", got, want)
 	}
 	four := []obstacle{
@@ -153,7 +153,7 @@ func TestText(t *testing.T) {
 	}
 	got := text(many)
 	const limit = 500 - len("problem: ") // pkg/notify
-	if len(got) > limit || !strings.HasPrefix(got, many[0].object) || !strings.Contains(got, "more") || !strings.HasSuffix(got, "takes one out") {
+	if len(got) > limit || !strings.HasPrefix(got, many[0].object) || !strings.Contains(got, "more") || !strings.HasSuffix(got, "suspend an object with `orlopctl kubernetes suspend`") {
 		t.Errorf("%d bytes: %s", len(got), got)
 	}
 	if w := notify.NewWriter(new(strings.Builder)); w.Send(Name, true, got) != nil {
@@ -197,7 +197,7 @@ func TestReach(t *testing.T) {
 		{backend{namespace: "a", name: "unready", port: 443}, "Service a/unready has no ready endpoints"},
 		{backend{namespace: "a", name: "empty", port: 443}, "Service a/empty has no ready endpoints"},
 		{backend{namespace: "a", name: "refuses", port: 443}, "Service a/refuses: dial 192.0.2.2:9443: refused"},
-		{backend{namespace: "a", name: "gone", port: 443}, "there is no Service a/gone"},
+		{backend{namespace: "a", name: "gone", port: 443}, "no Service a/gone"},
 		{backend{namespace: "a", name: "outside", port: 443}, ""},
 		{backend{url: "https://hook.example.org:8443/x"}, ""},
 		{backend{url: "https://hook.example.org/x"}, "dial hook.example.org:443: refused"},

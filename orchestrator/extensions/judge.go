@@ -8,26 +8,26 @@ import (
 	"time"
 )
 
-// backend is what the API server calls: a URL, or a port of a Service.
+// backend is the target of a call by the API server: a URL, or a port of a Service.
 type backend struct {
 	url             string
 	namespace, name string
 	port            int32
 }
 
-// world is what the cluster's extensions are at one moment.
-type world struct {
+// observation is the state of the cluster's extensions at one moment.
+type observation struct {
 	webhooks    []webhook
 	conversions []conversion
 	services    []apiService
 	terminating []namespace
-	bindings    bool // a policy is in force
+	bindings    bool // a policy binding exists
 }
 
 type webhook struct {
-	// "ValidatingWebhookConfiguration", its name, and the webhook's within it
+	// "ValidatingWebhookConfiguration", its name, and the name of the webhook within it
 	kind, config, name string
-	closed             bool // a failed call refuses the request (failurePolicy: Fail)
+	closed             bool // a failed call rejects the request (failurePolicy: Fail)
 	backend            backend
 }
 
@@ -36,22 +36,22 @@ type conversion struct {
 	backend    backend
 }
 
-type apiService struct{ name, problem string } // problem is empty when the server reaches it
+type apiService struct{ name, problem string } // problem is empty if the server reaches it
 
 type namespace struct{ name, problem string } // problem: why its content cannot be deleted
 
-// obstacle is one object that holds up requests.
+// obstacle is an object that blocks requests.
 type obstacle struct {
 	object string // "ValidatingWebhookConfiguration policy"
 	why    string
-	// the arguments of `orlopctl kubernetes suspend`; empty where nothing can be suspended
+	// the arguments of `orlopctl kubernetes suspend`; empty if the object cannot be suspended
 	suspend string
 }
 
-// judge returns the obstacles. reach says why a backend cannot be reached; refused is what the
-// server answered to a request of the system, and failed which webhooks it could not call lately,
-// by name.
-func judge(w world, reach func(backend) string, failed map[string]string, refused refusal) []obstacle {
+// judge returns the obstacles. reach returns the reason why a backend cannot be reached. refused is
+// the server's answer to a request of the system, and failed are the webhooks that the server
+// recently could not call, by name.
+func judge(w observation, reach func(backend) string, failed map[string]string, refused refusal) []obstacle {
 	found := map[string]obstacle{}
 	add := func(kind, name, why string) {
 		object := kind + " " + name
@@ -68,14 +68,14 @@ func judge(w world, reach func(backend) string, failed map[string]string, refuse
 		}
 		switch {
 		case dead != "":
-			add(h.kind, h.config, fmt.Sprintf("webhook %s refuses what it is asked about, because it cannot be called: %s", h.name, dead))
+			add(h.kind, h.config, fmt.Sprintf("webhook %s rejects all requests in its scope, because it cannot be called: %s", h.name, dead))
 		case refused.webhook == h.name && !refused.failed:
-			add(h.kind, h.config, fmt.Sprintf("webhook %s refuses requests of the system in kube-system: %s", h.name, refused.why))
+			add(h.kind, h.config, fmt.Sprintf("webhook %s rejects requests of the system in kube-system: %s", h.name, refused.why))
 		}
 	}
 	if refused.binding != "" {
 		kind := "ValidatingAdmissionPolicyBinding"
-		add(kind, refused.binding, fmt.Sprintf("policy %s refuses requests of the system in kube-system: %s", refused.policy, refused.why))
+		add(kind, refused.binding, fmt.Sprintf("policy %s rejects requests of the system in kube-system: %s", refused.policy, refused.why))
 	}
 	for _, c := range w.conversions {
 		if dead := reach(c.backend); dead != "" {
@@ -87,7 +87,7 @@ func judge(w world, reach func(backend) string, failed map[string]string, refuse
 			add("APIService", s.name, "it cannot be reached: "+s.problem)
 		}
 	}
-	// What refuses requests comes first: bindings of policies and webhook configurations.
+	// Objects that reject requests come first: policy bindings and webhook configurations.
 	refuses := func(o obstacle) bool {
 		return strings.HasPrefix(o.object, "Validating") || strings.HasPrefix(o.object, "Mutating")
 	}
@@ -100,7 +100,7 @@ func judge(w world, reach func(backend) string, failed map[string]string, refuse
 	return append(out, stuck(w.terminating)...)
 }
 
-// stuck names the namespaces that cannot be deleted, those with the same reason together.
+// stuck names the namespaces that cannot be deleted, grouped by reason.
 func stuck(all []namespace) []obstacle {
 	by := map[string][]string{}
 	for _, n := range all {
@@ -115,7 +115,7 @@ func stuck(all []namespace) []obstacle {
 	return out
 }
 
-// maxNamed is how many objects of one kind are named; the others are counted.
+// maxNamed is how many objects of a kind are named; the others are counted.
 const maxNamed = 3
 
 func some(kind string, names []string) string {
@@ -129,8 +129,8 @@ func some(kind string, names []string) string {
 	return kind + "s " + strings.Join(names, ", ")
 }
 
-// lasting keeps the obstacles that have been there for some time: a backend that starts anew is
-// none. first is when each was seen first, by object, and is brought up to date.
+// lasting returns the obstacles that have persisted for some time: a restarting backend does not
+// count. first holds the time of the first sighting by object, and is updated.
 func lasting(all []obstacle, first map[string]time.Time, now time.Time, patience time.Duration) []obstacle {
 	var out []obstacle
 	present := map[string]bool{}
@@ -147,21 +147,21 @@ func lasting(all []obstacle, first map[string]time.Time, now time.Time, patience
 	return out
 }
 
-// maxText is the length of what is announced, in bytes: a message carries 500 (pkg/notify), and
-// what can be done comes after it.
+// maxText is the length of the announced text, in bytes: a message contains 500 (pkg/notify), and
+// the remedy follows it.
 const maxText = 420
 
-// whys are the lengths to which reasons are cut, in bytes, until all objects fit.
-var whys = []int{150, 80, 40, 0}
+// reasonLengths are the lengths to which reasons are cut, in bytes, until all objects fit.
+var reasonLengths = []int{150, 80, 40, 0}
 
-// text is what is announced: each object by name, with as much of the reasons as fits, and what can
-// be done.
+// text returns the announced text: each object by name, with as much of the reasons as fits, and
+// the remedy.
 func text(all []obstacle) string {
 	if len(all) == 0 {
 		return ""
 	}
 	joined := ""
-	for _, most := range whys {
+	for _, most := range reasonLengths {
 		if joined = join(all, most); len(joined) <= maxText {
 			break
 		}
@@ -170,7 +170,7 @@ func text(all []obstacle) string {
 		joined = fmt.Sprintf("%s; and %d more", join(all[:n], 0), len(all)-n)
 	}
 	if slices.ContainsFunc(all, func(o obstacle) bool { return o.suspend != "" }) {
-		joined += "; `orlopctl kubernetes suspend` takes one out"
+		joined += "; suspend an object with `orlopctl kubernetes suspend`"
 	}
 	return joined
 }

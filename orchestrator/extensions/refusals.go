@@ -8,17 +8,17 @@ import (
 	"time"
 )
 
-// remembered is how long after the last failed call of a webhook it is taken for one that fails.
-const remembered = time.Minute
+// retention is how long a webhook counts as failing after its last failed call.
+const retention = time.Minute
 
-// maxRemembered bounds what is kept; there are as many names as webhooks.
-const maxRemembered = 256
+// maxRetained bounds the log; it has at most as many names as there are webhooks.
+const maxRetained = 256
 
-// RejectionLog remembers which webhooks the API server could not call. The zero value is ready. It is
-// for several goroutines.
+// RejectionLog records the webhooks that the API server could not call. The zero value is ready. It
+// is safe for concurrent use.
 type RejectionLog struct {
 	mu     sync.Mutex
-	failed map[string]failure // by the webhook's name
+	failed map[string]failure // by the name of the webhook
 }
 
 type failure struct {
@@ -26,7 +26,7 @@ type failure struct {
 	at  time.Time
 }
 
-// Note takes an error with which admission ended a request.
+// Note records an error with which admission rejected a request.
 func (r *RejectionLog) Note(err error) {
 	refusal := parse(err.Error())
 	if refusal.webhook == "" || !refusal.failed {
@@ -37,16 +37,16 @@ func (r *RejectionLog) Note(err error) {
 	if r.failed == nil {
 		r.failed = map[string]failure{}
 	}
-	if _, known := r.failed[refusal.webhook]; known || len(r.failed) < maxRemembered {
+	if _, known := r.failed[refusal.webhook]; known || len(r.failed) < maxRetained {
 		r.failed[refusal.webhook] = failure{refusal.why, time.Now()}
 	}
 }
 
-// lately are the reasons of those that failed within the last minute, by the webhook's name.
-func (r *RejectionLog) lately(now time.Time) map[string]string {
+// recent returns the reasons of webhooks that failed within the last minute, by name.
+func (r *RejectionLog) recent(now time.Time) map[string]string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	maps.DeleteFunc(r.failed, func(_ string, f failure) bool { return now.Sub(f.at) > remembered })
+	maps.DeleteFunc(r.failed, func(_ string, f failure) bool { return now.Sub(f.at) > retention })
 	out := map[string]string{}
 	for name, f := range r.failed {
 		out[name] = f.why
@@ -54,7 +54,7 @@ func (r *RejectionLog) lately(now time.Time) map[string]string {
 	return out
 }
 
-// refusal is what an error of admission says.
+// refusal is a parsed error of admission.
 type refusal struct {
 	webhook         string // its name within its configuration
 	failed          bool   // it could not be called
@@ -71,7 +71,7 @@ var (
 	policyDenied  = regexp.MustCompile(`(?:ValidatingAdmissionPolicy|policy) '([^']+)' with binding '([^']+)' denied request: (.*)`)
 )
 
-// parse reads the text of an error; the zero value means that no third party is to blame.
+// parse parses the text of an error; the zero value means that no webhook or policy is the cause.
 func parse(text string) refusal {
 	text = strings.Join(strings.Fields(text), " ")
 	if m := callFailed.FindStringSubmatch(text); m != nil {

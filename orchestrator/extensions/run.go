@@ -27,28 +27,31 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// Name is the component's name.
+// Name is the name of the component.
 const Name = nodespec.Extensions
 
 const (
-	// every is between two looks. What does not ask the network or the server costs nothing.
-	every = 10 * time.Second
-	// patience is how long something must be wrong before it is told.
-	patience = 15 * time.Second
-	// deadlock is how long a namespace may take to be deleted before it is looked why.
-	deadlock = time.Minute
-	// askEvery is between two requests that ask whether the system may do what it does; askTime is
-	// how long one may take.
-	askEvery = time.Minute
-	askTime  = 35 * time.Second // a webhook may take 30 s
+	// interval is the time between two passes. Checks without a request to the network or the
+	// server cost nothing.
+	interval = 10 * time.Second
+	// gracePeriod is how long an obstacle must persist before it is reported.
+	gracePeriod = 15 * time.Second
+	// terminatingLimit is how long the deletion of a namespace may take before its reason is
+	// checked.
+	terminatingLimit = time.Minute
+	// probeInterval is the time between two dry-run requests as a component of the system;
+	// probeTimeout bounds each.
+	probeInterval = time.Minute
+	probeTimeout  = 35 * time.Second // a webhook may take 30 s
 )
 
-// Run looks until ctx is done. loopback gives the server's privileged connection to itself.
+// Run checks the extensions until ctx is done. loopback returns the server's privileged connection
+// to itself.
 func Run(ctx context.Context, gate *apiready.Waiter, loopback func(context.Context) (*rest.Config, error), refusals *RejectionLog, announce component.Announce) error {
 	announce(Name, false, "waiting for the API server")
 	config, err := loopback(ctx)
 	if err != nil {
-		return nil // asked to stop before there was anything to stop
+		return nil // stopped before the start
 	}
 	if err := gate.WaitRBAC(ctx); err != nil {
 		return nil
@@ -59,12 +62,12 @@ func Run(ctx context.Context, gate *apiready.Waiter, loopback func(context.Conte
 	}
 	announce(Name, true, "")
 	w.start(ctx)
-	ticker := time.NewTicker(every)
+	ticker := time.NewTicker(interval)
 	defer ticker.Stop()
-	for told := ""; ; {
-		detail := text(lasting(w.look(ctx), w.first, time.Now(), patience))
-		if detail != told && ctx.Err() == nil {
-			told = detail
+	for reported := ""; ; {
+		detail := text(lasting(w.check(ctx), w.first, time.Now(), gracePeriod))
+		if detail != reported && ctx.Err() == nil {
+			reported = detail
 			if detail != "" {
 				detail = nodespec.ProblemPrefix + detail
 			}
@@ -78,18 +81,18 @@ func Run(ctx context.Context, gate *apiready.Waiter, loopback func(context.Conte
 	}
 }
 
-// watcher knows the cluster's extensions.
+// watcher watches the cluster's extensions.
 type watcher struct {
 	kube        informers.SharedInformerFactory
 	definitions definitions.SharedInformerFactory
 	apis        registrations.SharedInformerFactory
 	reacher     reacher
 	refusals    *RejectionLog
-	first       map[string]time.Time // when each obstacle was seen first
+	first       map[string]time.Time // time of the first sighting of each obstacle
 
-	ask     kubernetes.Interface // as one of the system's components
-	asked   time.Time
-	refused refusal
+	probeClient kubernetes.Interface // as a component of the system
+	lastProbe   time.Time
+	refused     refusal
 }
 
 func newWatcher(config *rest.Config, refusals *RejectionLog) (*watcher, error) {
@@ -97,34 +100,34 @@ func newWatcher(config *rest.Config, refusals *RejectionLog) (*watcher, error) {
 	asJSON.ContentType, asJSON.AcceptContentTypes = "application/json", ""
 	client, err := kubernetes.NewForConfig(config)
 	if err != nil {
-		return nil, fmt.Errorf("cannot make client: %w", err)
+		return nil, fmt.Errorf("cannot create client: %w", err)
 	}
 	crds, err := apiextensions.NewForConfig(asJSON)
 	if err != nil {
-		return nil, fmt.Errorf("cannot make client: %w", err)
+		return nil, fmt.Errorf("cannot create client: %w", err)
 	}
 	apis, err := aggregator.NewForConfig(asJSON)
 	if err != nil {
-		return nil, fmt.Errorf("cannot make client: %w", err)
+		return nil, fmt.Errorf("cannot create client: %w", err)
 	}
-	// A request that acts as somebody else is put to webhooks and policies, also when it comes from
+	// A request that impersonates another user passes webhooks and policies, even if it comes from
 	// the server itself.
 	as := rest.CopyConfig(config)
 	as.Impersonate = rest.ImpersonationConfig{UserName: user.KubeControllerManager, Groups: []string{user.AllAuthenticated}}
 	ask, err := kubernetes.NewForConfig(as)
 	if err != nil {
-		return nil, fmt.Errorf("cannot make client: %w", err)
+		return nil, fmt.Errorf("cannot create client: %w", err)
 	}
 	return &watcher{
-		kube:        informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithTransform(needed)),
-		definitions: definitions.NewSharedInformerFactoryWithOptions(crds, 0, definitions.WithTransform(needed)),
-		apis:        registrations.NewSharedInformerFactoryWithOptions(apis, 0, registrations.WithTransform(needed)),
-		reacher:     reacher{client, dial}, refusals: refusals, ask: ask, first: map[string]time.Time{},
+		kube:        informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithTransform(strip)),
+		definitions: definitions.NewSharedInformerFactoryWithOptions(crds, 0, definitions.WithTransform(strip)),
+		apis:        registrations.NewSharedInformerFactoryWithOptions(apis, 0, registrations.WithTransform(strip)),
+		reacher:     reacher{client, dial}, refusals: refusals, probeClient: ask, first: map[string]time.Time{},
 	}, nil
 }
 
-// needed keeps what is read here; schemas of custom resources are large.
-func needed(object any) (any, error) {
+// strip retains the fields that are read here; schemas of custom resources are large.
+func strip(object any) (any, error) {
 	if d, is := object.(*apiextensionsv1.CustomResourceDefinition); is {
 		return &apiextensionsv1.CustomResourceDefinition{
 			ObjectMeta: metav1.ObjectMeta{Name: d.Name, UID: d.UID, ResourceVersion: d.ResourceVersion},
@@ -137,10 +140,10 @@ func needed(object any) (any, error) {
 	return object, nil
 }
 
-// start has the informers begin, and waits until they know what there is.
+// start starts the informers and waits until their caches are complete.
 func (w *watcher) start(ctx context.Context) {
 	admission := w.kube.Admissionregistration().V1()
-	// Asking a factory for an informer has it start that.
+	// The call registers the informer with its factory, which starts it.
 	for range []cache.SharedIndexInformer{
 		admission.ValidatingWebhookConfigurations().Informer(), admission.MutatingWebhookConfigurations().Informer(),
 		admission.ValidatingAdmissionPolicyBindings().Informer(), admission.MutatingAdmissionPolicyBindings().Informer(),
@@ -156,11 +159,11 @@ func (w *watcher) start(ctx context.Context) {
 	w.apis.WaitForCacheSync(ctx.Done())
 }
 
-// look returns what is wrong now.
-func (w *watcher) look(ctx context.Context) []obstacle {
-	now := w.world(time.Now())
-	w.mayWork(ctx, now)
-	known := map[backend]string{} // many webhooks have the same
+// check returns the present obstacles.
+func (w *watcher) check(ctx context.Context) []obstacle {
+	now := w.observe(time.Now())
+	w.probe(ctx, now)
+	known := map[backend]string{} // many webhooks share a backend
 	reach := func(b backend) string {
 		why, asked := known[b]
 		if !asked {
@@ -169,36 +172,37 @@ func (w *watcher) look(ctx context.Context) []obstacle {
 		}
 		return why
 	}
-	return judge(now, reach, w.refusals.lately(time.Now()), w.refused)
+	return judge(now, reach, w.refusals.recent(time.Now()), w.refused)
 }
 
-// mayWork asks the server, in intervals, whether one of its components may do in kube-system what
-// it does. Nothing comes of the request. Where nobody has a say it is not asked.
-func (w *watcher) mayWork(ctx context.Context, now world) {
+// probe checks, in intervals, whether a component of the system may create an object in
+// kube-system. It is a dry run, so nothing is created. Without webhooks and policies it sends no
+// request.
+func (w *watcher) probe(ctx context.Context, now observation) {
 	if len(now.webhooks) == 0 && !now.bindings {
 		w.refused = refusal{}
 		return
 	}
-	if time.Since(w.asked) < askEvery && w.refused == (refusal{}) {
+	if time.Since(w.lastProbe) < probeInterval && w.refused == (refusal{}) {
 		return
 	}
-	w.asked = time.Now()
-	ctx, cancel := context.WithTimeout(ctx, askTime)
+	w.lastProbe = time.Now()
+	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
 	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "orlop-probe", Namespace: metav1.NamespaceSystem}}
-	_, err := w.ask.CoreV1().ServiceAccounts(account.Namespace).Create(ctx, account, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+	_, err := w.probeClient.CoreV1().ServiceAccounts(account.Namespace).Create(ctx, account, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 	w.refused = refusal{}
 	if err != nil {
 		w.refused = parse(err.Error())
 	}
 }
 
-// world is what the informers know.
-func (w *watcher) world(now time.Time) world {
-	var out world
+// observe returns the state of the informers.
+func (w *watcher) observe(now time.Time) observation {
+	var out observation
 	admission := w.kube.Admissionregistration().V1()
 	all := labels.Everything()
-	// a lister of a cache has no errors
+	// the lister of a cache returns no errors
 	validating, _ := admission.ValidatingWebhookConfigurations().Lister().List(all)
 	for _, c := range validating {
 		for _, h := range c.Webhooks {
@@ -228,7 +232,7 @@ func (w *watcher) world(now time.Time) world {
 	}
 	namespaces, _ := w.kube.Core().V1().Namespaces().Lister().List(all)
 	for _, n := range namespaces {
-		if n.DeletionTimestamp != nil && now.Sub(n.DeletionTimestamp.Time) > deadlock {
+		if n.DeletionTimestamp != nil && now.Sub(n.DeletionTimestamp.Time) > terminatingLimit {
 			out.terminating = append(out.terminating, namespace{n.Name, undeleted(n)})
 		}
 	}
@@ -269,7 +273,7 @@ func converter(c *apiextensionsv1.CustomResourceConversion) (backend, bool) {
 	return backend{}, false
 }
 
-// unavailable is why the API server does not reach the server of a registration.
+// unavailable returns the reason why the API server does not reach the server of a registration.
 func unavailable(a *apiregistrationv1.APIService) string {
 	for _, c := range a.Status.Conditions {
 		if c.Type == apiregistrationv1.Available && c.Status == apiregistrationv1.ConditionFalse {
@@ -279,7 +283,7 @@ func unavailable(a *apiregistrationv1.APIService) string {
 	return ""
 }
 
-// undeleted is why the content of a namespace cannot be deleted.
+// undeleted returns the reason why the content of a namespace cannot be deleted.
 func undeleted(n *corev1.Namespace) string {
 	for _, c := range n.Status.Conditions {
 		switch c.Type {
