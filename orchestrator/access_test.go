@@ -31,8 +31,8 @@ import (
 	"github.com/orlop-os/orlop/test/issuer"
 )
 
-// outside is what an operator's site may have beside the cluster: an issuer of OpenID Connect
-// tokens and the services that the API server asks about tokens and about access.
+// outside are the servers that an operator's site may have beside the cluster: an issuer of OpenID
+// Connect tokens, and the webhooks that the API server calls for authentication and authorization.
 type outside struct {
 	server *httptest.Server
 	id     *issuer.Issuer
@@ -94,7 +94,7 @@ func answer(t *testing.T, w http.ResponseWriter, body any) {
 	}
 }
 
-// token is a token of the issuer.
+// token returns a token of the issuer.
 func (o *outside) token(t *testing.T, subject, audience string) string {
 	t.Helper()
 	token, err := o.id.Token(subject, audience, "writers")
@@ -108,7 +108,7 @@ func (o *outside) issuer(username string) config.JWTIssuer {
 	return config.JWTIssuer{URL: o.server.URL, CA: o.ca, Audiences: []string{"orlop"}, Username: username, Groups: "claims.groups"}
 }
 
-// tokens is the service that is asked about tokens.
+// tokens is the webhook for authentication.
 func (o *outside) tokens() *config.AuthenticationWebhook {
 	return &config.AuthenticationWebhook{URL: o.server.URL + "/token", CA: o.ca}
 }
@@ -131,7 +131,7 @@ func (m machine) use(t *testing.T, a credentials.Access) {
 	}
 }
 
-// withToken is how somebody with a bearer token reaches the API server.
+// withToken returns a client with a bearer token.
 func (m machine) withToken(t *testing.T, token string) kubernetes.Interface {
 	t.Helper()
 	c := m.config(t, "nobody")
@@ -139,7 +139,7 @@ func (m machine) withToken(t *testing.T, token string) kubernetes.Interface {
 	return kubernetes.NewForConfigOrDie(c)
 }
 
-// whoAmI is how the API server knows the caller.
+// whoAmI returns the API server's description of the caller.
 func whoAmI(ctx context.Context, client kubernetes.Interface) (authenticationv1.UserInfo, error) {
 	review, err := client.AuthenticationV1().SelfSubjectReviews().Create(ctx, &authenticationv1.SelfSubjectReview{}, metav1.CreateOptions{})
 	if err != nil {
@@ -163,7 +163,7 @@ func waitUser(ctx context.Context, t *testing.T, client kubernetes.Interface, na
 	return user
 }
 
-// callers shows every way to prove who one is (NA-01 to NA-07, NA-09).
+// callers tests every method of authentication (NA-01 to NA-07, NA-09).
 func callers(ctx context.Context, t *testing.T, m machine, admin kubernetes.Interface, o *outside) {
 	t.Run("certificate", func(t *testing.T) {
 		user, err := whoAmI(ctx, m.client(t, "alice", "team-a", "team-b"))
@@ -227,7 +227,7 @@ func callers(ctx context.Context, t *testing.T, m machine, admin kubernetes.Inte
 	})
 }
 
-// boundToken shows that a pod's token names the pod, and ends with it.
+// boundToken checks that a pod's token names the pod, and ends with it.
 func boundToken(ctx context.Context, t *testing.T, m machine, admin kubernetes.Interface) {
 	pod, err := admin.CoreV1().Pods("default").Create(ctx, plainPod("bound"), metav1.CreateOptions{})
 	if err != nil {
@@ -268,8 +268,8 @@ func boundToken(ctx context.Context, t *testing.T, m machine, admin kubernetes.I
 	}
 }
 
-// rights shows who may do what: reviews agree with RBAC (NA-14 to NA-16), and a service can forbid
-// what RBAC allows (NA-13), without the cluster's own components being asked about.
+// rights checks that reviews agree with RBAC (NA-14 to NA-16), and that a webhook can forbid
+// operations that RBAC allows (NA-13), without being called for the cluster's own components.
 func rights(ctx context.Context, t *testing.T, m machine, admin kubernetes.Interface, o *outside) {
 	for _, name := range []string{"open", "closed"} {
 		if _, err := admin.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{}); err != nil {
@@ -357,8 +357,7 @@ func rights(ctx context.Context, t *testing.T, m machine, admin kubernetes.Inter
 	}
 }
 
-// withoutServices shows that the cluster works on for those who do not need the services, which are
-// gone.
+// withoutServices stops the webhooks, and checks that callers that do not need them can continue.
 func withoutServices(ctx context.Context, t *testing.T, m machine, o *outside) {
 	o.server.Close()
 	if _, err := whoAmI(ctx, m.withToken(t, "t3")); !apierrors.IsUnauthorized(err) {
@@ -371,7 +370,8 @@ func withoutServices(ctx context.Context, t *testing.T, m machine, o *outside) {
 	if _, err := controller.CoreV1().Secrets("closed").List(ctx, metav1.ListOptions{}); err != nil {
 		t.Errorf("the controller manager in a namespace under the service's policy: %v", err)
 	}
-	// Nobody said no, so it is not a 403; but what nobody allowed does not happen.
+	// No webhook has denied the call, so the status is not 403; but a call that none has allowed
+	// fails.
 	erin := m.client(t, "erin")
 	if err := erin.CoreV1().Pods("closed").Delete(ctx, "p", metav1.DeleteOptions{}); !apierrors.IsInternalError(err) {
 		t.Errorf("a question that the service cannot answer: %v, want 500", err)
@@ -389,8 +389,8 @@ func plainPod(name string) *corev1.Pod {
 	}
 }
 
-// TestCheckAccess: what the API server could not read is told by the operator's own name for it,
-// and what it can read passes.
+// TestCheckAccess checks that an unreadable configuration is reported by its field in the
+// configuration, and that a readable configuration passes.
 func TestCheckAccess(t *testing.T) {
 	certificate := func() config.Bundle {
 		ca, err := pki.NewCA("x", time.Hour)
@@ -412,7 +412,7 @@ func TestCheckAccess(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		change func(*credentials.Access)
-		want   string // empty: nothing is wrong
+		want   string // empty: no problem
 	}{
 		{"all well", func(*credentials.Access) {}, ""},
 		{"a user name that is no text", func(a *credentials.Access) { a.Authentication.JWT[0].Username = "claims.sub ==" }, "Cluster.spec.kubernetes.authentication.jwt[0].username: Invalid value"},

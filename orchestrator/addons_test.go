@@ -23,8 +23,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// shopChart is what `helm template` could have printed: a definition with a resource of it, a role
-// of the chart's own program, a list, and a test that is not run.
+// shopChart is a possible output of `helm template`: a definition with a resource of it, a role of
+// the chart's own program, a list, and a test that is not run.
 const shopChart = `---
 # Source: shop/crds/orders.yaml
 apiVersion: apiextensions.k8s.io/v1
@@ -70,7 +70,7 @@ metadata: {name: shop-test, annotations: {helm.sh/hook: test}}
 spec: {containers: [{name: c, image: none.local/x}]}
 `
 
-// shop is the chart with exactly the rights that it takes.
+// shop is the chart with exactly the rights that it needs.
 func shop() nodespec.Addon {
 	apply := []string{"get", "create", "patch"}
 	return nodespec.Addon{
@@ -101,8 +101,8 @@ func (m machine) configure(t *testing.T, all ...nodespec.Addon) {
 	}
 }
 
-// addOns shows with the real API server how add-ons come, are healed, change and go, and that they
-// do not get beyond their rights.
+// addOns checks with the real API server that add-ons are applied, repaired, changed and deleted,
+// and that they do not exceed their rights.
 func addOns(ctx context.Context, t *testing.T, m machine, admin kubernetes.Interface) {
 	records := admin.CoreV1().ConfigMaps(addons.Namespace)
 	await := func(what string, good func(ctx context.Context) bool) {
@@ -133,8 +133,8 @@ func addOns(ctx context.Context, t *testing.T, m machine, admin kubernetes.Inter
 		}
 	}
 
-	// Too new for this API server, which in a test says that it is v0.0.0: nothing of it is there,
-	// not even the rights.
+	// Too new for this API server, whose version in a test is v0.0.0: no object of it exists, and
+	// no rights.
 	late := shop()
 	late.Kubernetes = "9.1"
 	m.configure(t, late)
@@ -143,7 +143,7 @@ func addOns(ctx context.Context, t *testing.T, m machine, admin kubernetes.Inter
 		t.Errorf("the namespace of what is refused: %v", err)
 	}
 
-	// Without one of its rights, the API server refuses what needs it.
+	// Without a required right the API server rejects an object.
 	less := shop()
 	less.Rights.Rules = less.Rights.Rules[:3]
 	m.configure(t, less)
@@ -165,7 +165,7 @@ func addOns(ctx context.Context, t *testing.T, m machine, admin kubernetes.Inter
 		t.Errorf("order: %v %v", err, order)
 	}
 
-	// It is healed: what is deleted, and what is changed.
+	// Deleted and changed objects are repaired.
 	deleted := time.Now()
 	if err := maps.Delete(ctx, "shop", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
@@ -177,7 +177,7 @@ func addOns(ctx context.Context, t *testing.T, m machine, admin kubernetes.Inter
 	modify(ctx, t, maps.Get, maps.Update, "shop", func(c *corev1.ConfigMap) { c.Data["color"] = "red" })
 	await("what was changed is as it was", color("blue"))
 
-	// It changes: a Service is no longer wanted.
+	// The document changes: a Service is no longer wanted.
 	next := shop()
 	next.Manifests = []string{strings.NewReplacer("blue", "green", "kind: Service", "kind: ConfigMap", "name: shop}\n    spec: {ports: [{port: 80}], selector: {app: shop}}", "name: other}").Replace(shopChart)}
 	m.configure(t, next)
@@ -187,8 +187,8 @@ func addOns(ctx context.Context, t *testing.T, m machine, admin kubernetes.Inter
 		return apierrors.IsNotFound(err)
 	})
 
-	// Another one is kept to its namespaces, and from what is not its own. Its namespace has a name
-	// that nobody else can take.
+	// Another add-on is limited to its namespaces, and to its own objects. No other client can
+	// create a namespace of its name.
 	if _, err := admin.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "orlop-guest"}}, metav1.CreateOptions{}); !apierrors.IsForbidden(err) {
 		t.Errorf("an administrator makes a namespace of add-ons: %v", err)
 	}
@@ -202,8 +202,7 @@ func addOns(ctx context.Context, t *testing.T, m machine, admin kubernetes.Inter
 	guest.Manifests = []string{"{apiVersion: v1, kind: ConfigMap, metadata: {name: x}}"}
 	m.configure(t, next, guest)
 	state("guest", "Ready", "")
-	// With its namespace there is the cluster's CA in it, when the controller manager comes to
-	// that.
+	// When the namespace exists, the controller manager adds the cluster's CA.
 	await("its namespace has the CA", func(ctx context.Context) bool {
 		_, err := admin.CoreV1().ConfigMaps("orlop-guest").Get(ctx, "kube-root-ca.crt", metav1.GetOptions{})
 		return err == nil
@@ -215,8 +214,8 @@ func addOns(ctx context.Context, t *testing.T, m machine, admin kubernetes.Inter
 	m.configure(t, next, guest)
 	state("guest", "Ready", "")
 
-	// What it wants next lies in an artefact. It stays as it is while that is missing, and becomes
-	// what it says when it has come.
+	// The next manifests are in an artifact. The add-on stays as it is while the artifact is
+	// missing, and is applied when it has come.
 	shelf := artifacttest.Source{}
 	sum := shelf.Put("{apiVersion: v1, kind: ConfigMap, metadata: {name: fetched}}")
 	guest.Manifests = nil
@@ -239,8 +238,8 @@ func addOns(ctx context.Context, t *testing.T, m machine, admin kubernetes.Inter
 		t.Errorf("what was wanted before: %v", err)
 	}
 
-	// They go, and their rights with them. The namespace stays, and so does a definition of which
-	// somebody has made a resource.
+	// The add-ons are removed with their rights. The namespace stays, and so does a definition with
+	// a resource of a user.
 	order.SetName("second")
 	order.SetLabels(nil)
 	order.SetResourceVersion("")
@@ -269,7 +268,7 @@ func addOns(ctx context.Context, t *testing.T, m machine, admin kubernetes.Inter
 		t.Errorf("the namespace: %v", err)
 	}
 
-	// The one who keeps them may not be anybody else.
+	// The component's identity may impersonate no other account.
 	keeper := m.config(t, nodespec.AddonsUser)
 	keeper.Impersonate.UserName = "system:serviceaccount:kube-system:generic-garbage-collector"
 	if _, err := kubernetes.NewForConfigOrDie(keeper).CoreV1().Namespaces().List(ctx, metav1.ListOptions{}); !apierrors.IsForbidden(err) {

@@ -34,12 +34,13 @@ import (
 	"github.com/orlop-os/orlop/pkg/rtnl/rtnltest"
 )
 
-// The controllers' components that have to work whatever users put into the cluster.
+// controllersWork are the components of the process "controllers" that must work in spite of any
+// object of a user.
 var controllersWork = []string{"node-ipam", "namespaces", "kube-controller-manager", "kube-scheduler", "local-volumes", "metrics", "addons", "node-taints"}
 
-// TestBrokenExtensions breaks a cluster in each way in which users' objects can, starts the
-// processes anew, and shows that they get ready, say which objects it is, still ask those about
-// everybody else's requests, and that an administrator's repair passes.
+// TestBrokenExtensions breaks a cluster in each way in which users' objects can, and restarts the
+// processes. It checks that they become ready and name the objects, that the objects still apply to
+// the requests of other clients, and that an administrator can repair the cluster.
 func TestBrokenExtensions(t *testing.T) {
 	if !rtnltest.Isolate(t) {
 		return
@@ -86,7 +87,7 @@ func TestBrokenExtensions(t *testing.T) {
 	m.suspend(ctx, t, "validatingwebhookconfiguration", "dead")
 	m.suspend(ctx, t, "apiservice", "v1.dead.example.org")
 	m.suspend(ctx, t, "customresourcedefinition", "things.example.org")
-	// Now only the policy refuses, and the system's request in kube-system is put to it.
+	// Now only the policy rejects requests, and applies to the system's request in kube-system.
 	api.waitDetail(t, 2*time.Minute, extensions.Name, "ValidatingAdmissionPolicyBinding frozen")
 	m.suspend(ctx, t, "validatingadmissionpolicybinding", "frozen")
 	api.waitState(t, 2*time.Minute, extensions.Name, func(msg notify.Message) bool { return msg.Detail == "" })
@@ -102,7 +103,7 @@ func TestBrokenExtensions(t *testing.T) {
 	}
 }
 
-// breakAll makes one object of each kind that holds up requests, the policy last but one and the
+// breakAll creates an object of each kind that blocks requests, the policy last but one and the
 // webhook last.
 func breakAll(ctx context.Context, t *testing.T, m machine, admin kubernetes.Interface) {
 	t.Helper()
@@ -154,7 +155,7 @@ func breakAll(ctx context.Context, t *testing.T, m machine, admin kubernetes.Int
 	}, metav1.CreateOptions{}))
 }
 
-// deadDefinition is a kind of two versions that nobody converts.
+// deadDefinition is a kind of two versions with a converter that does not answer.
 func deadDefinition() *apiextensionsv1.CustomResourceDefinition {
 	version := func(name string, stored bool) apiextensionsv1.CustomResourceDefinitionVersion {
 		return apiextensionsv1.CustomResourceDefinitionVersion{Name: name, Served: true, Storage: stored, Schema: &apiextensionsv1.CustomResourceValidation{
@@ -174,7 +175,7 @@ func deadDefinition() *apiextensionsv1.CustomResourceDefinition {
 	}
 }
 
-// comesBack deletes objects that the cluster has from the beginning.
+// comesBack deletes built-in objects of the cluster.
 func comesBack(ctx context.Context, t *testing.T, m machine, admin kubernetes.Interface) {
 	apis, err := registration.NewForConfig(m.config(t, "admin", "orlop:cluster-admins"))
 	if err != nil {
@@ -226,7 +227,8 @@ func comesBack(ctx context.Context, t *testing.T, m machine, admin kubernetes.In
 	}
 }
 
-// managerEnds kills the process of the controller manager: its neighbours go on, and it comes back.
+// managerEnds kills the process of the controller manager: the other components continue, and it
+// restarts.
 func managerEnds(ctx context.Context, t *testing.T, controllers *started) {
 	child := onlyChild(t, controllers.cmd.Process.Pid)
 	t.Logf("controllers: %s", controllers.usage(t))
@@ -246,7 +248,7 @@ func managerEnds(ctx context.Context, t *testing.T, controllers *started) {
 	}
 }
 
-// suspend does what the machine does for Cluster.Suspend.
+// suspend does the same as the machine for Cluster.Suspend.
 func (m machine) suspend(ctx context.Context, t *testing.T, kind, name string) {
 	t.Helper()
 	leaf, err := m.ca.Issue(pki.Spec{CN: nodespec.BreakGlassUser, O: []string{"system:masters"}, Usage: pki.Client, TTL: time.Hour})
@@ -271,7 +273,7 @@ func (m machine) suspend(ctx context.Context, t *testing.T, kind, name string) {
 	}
 }
 
-// acting is a client that acts as somebody else, with an administrator's right to do so.
+// acting returns a client that impersonates a user, with an administrator's right to do so.
 func (m machine) acting(t *testing.T, who string, groups ...string) kubernetes.Interface {
 	t.Helper()
 	config := m.config(t, "admin", "system:masters")
@@ -283,7 +285,7 @@ func (m machine) acting(t *testing.T, who string, groups ...string) kubernetes.I
 	return client
 }
 
-// waitState waits until what a component announced last is as wanted.
+// waitState waits until the last announcement of a component is as wanted.
 func (p *started) waitState(t *testing.T, deadline time.Duration, name string, good func(notify.Message) bool) {
 	t.Helper()
 	late := time.AfterFunc(deadline, func() { p.cond.Broadcast() })
@@ -299,7 +301,7 @@ func (p *started) waitState(t *testing.T, deadline time.Duration, name string, g
 	}
 }
 
-// waitDetail waits until a component is ready and says all of the words.
+// waitDetail waits until a component is ready and its detail contains all of the words.
 func (p *started) waitDetail(t *testing.T, deadline time.Duration, name string, words ...string) {
 	t.Helper()
 	p.waitState(t, deadline, name, func(m notify.Message) bool {
@@ -307,7 +309,7 @@ func (p *started) waitDetail(t *testing.T, deadline time.Duration, name string, 
 	})
 }
 
-// onlyChild is the one process that a process has started.
+// onlyChild returns the only child of a process.
 func onlyChild(t *testing.T, pid int) *os.Process {
 	t.Helper()
 	threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid))

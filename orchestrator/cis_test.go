@@ -22,12 +22,12 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// TestCIS judges what a control-plane machine's components are started with by the CIS Kubernetes
-// Benchmark, and docs/cis.md is what comes of it. kube-bench itself looks for processes of
-// upstream's names and for files of kubeadm's, of which there are none here.
+// TestCIS checks the flags and files of a control-plane machine's components against the CIS
+// Kubernetes Benchmark, and writes docs/cis.md. kube-bench itself looks for processes with
+// upstream's names and for files of kubeadm, which do not exist here.
 func TestCIS(t *testing.T) {
 	spec := testSpec()
-	// alone, etcd has no network at all
+	// a single machine's etcd has no network at all
 	spec.ControlPlanes = append([]netip.Addr{netip.MustParseAddr("192.0.2.9")}, spec.NodeIPs...)
 	machine := described{components: map[string]component.Component{}}
 	for _, c := range Services(spec, dirs.System()) {
@@ -64,7 +64,7 @@ func TestCIS(t *testing.T) {
 			fmt.Fprintf(&page, "| %s | %s | %s |\n", c.id, c.wanted, result)
 		}
 	}
-	// seen from testdata
+	// relative to testdata
 	golden.Assert(t, page.String(), filepath.Join("..", "..", "docs", "cis.md"))
 }
 
@@ -83,18 +83,17 @@ that is no longer met fails the test.
   the reason.
 `
 
-// described is what a machine starts, by the components' names, and the files that it writes for
-// that beforehand.
+// described contains the components of a machine by name, and the files that it writes for them.
 type described struct {
 	components  map[string]component.Component
 	credentials credentials.Want
 }
 
-// control is one of the benchmark.
+// control is a control of the benchmark.
 type control struct {
 	id, wanted string
-	manual     bool                           // the benchmark's own: somebody has to judge
-	check      func(machine described) string // says what is wrong
+	manual     bool                           // the benchmark's term: a person has to decide
+	check      func(machine described) string // returns the problem
 	why        string                         // how it is met otherwise, or why not
 	open       bool                           // not met
 }
@@ -103,7 +102,7 @@ const (
 	apiServer, manager, kubeScheduler, store, agent, proxy = "kube-apiserver", "kube-controller-manager", "kube-scheduler", "etcd", "kubelet", "kube-proxy"
 )
 
-// value is a flag's, and whether it is given.
+// value returns the value of a flag, and whether it is set.
 func (d described) value(name, flag string) (string, bool) {
 	for _, arg := range d.components[name].Args {
 		if f, v, _ := strings.Cut(arg, "="); f == "--"+flag {
@@ -113,7 +112,7 @@ func (d described) value(name, flag string) (string, bool) {
 	return "", false
 }
 
-// set wants flags to be given.
+// set requires flags to be set.
 func set(name string, flags ...string) func(described) string {
 	return func(d described) string {
 		for _, flag := range flags {
@@ -125,7 +124,7 @@ func set(name string, flags ...string) func(described) string {
 	}
 }
 
-// unset wants a flag not to be given.
+// unset requires a flag not to be set.
 func unset(name, flag string) func(described) string {
 	return func(d described) string {
 		if v, given := d.value(name, flag); given {
@@ -135,7 +134,7 @@ func unset(name, flag string) func(described) string {
 	}
 }
 
-// is wants a flag to have a value.
+// is requires a flag to have a value.
 func is(name, flag, want string) func(described) string {
 	return func(d described) string {
 		if v, _ := d.value(name, flag); v != want {
@@ -145,7 +144,7 @@ func is(name, flag, want string) func(described) string {
 	}
 }
 
-// atLeast wants a flag to be a number that is as large.
+// atLeast requires a flag to be at least a number.
 func atLeast(name, flag string, want int) func(described) string {
 	return func(d described) string {
 		v, _ := d.value(name, flag)
@@ -157,7 +156,7 @@ func atLeast(name, flag string, want int) func(described) string {
 	}
 }
 
-// has wants a flag's list to have an entry, or not to have it.
+// has requires an entry in the list of a flag, or its absence.
 func has(name, flag, entry string, want bool) func(described) string {
 	return func(d described) string {
 		v, _ := d.value(name, flag)
@@ -196,8 +195,8 @@ func equal(want any) func(any) bool { return func(v any) bool { return v == want
 func given(v any) bool              { return v != nil && v != "" }
 func absent(v any) bool             { return v == nil }
 
-// strong wants a list to have suites in it that Go calls secure and that keep past sessions secret,
-// and no others.
+// strong requires a list with only suites that Go calls secure and that have forward secrecy, and
+// at least one of them.
 func strong(v any) bool {
 	list, _ := v.([]any)
 	for _, suite := range list {
@@ -208,7 +207,7 @@ func strong(v any) bool {
 	return len(list) > 0
 }
 
-// closed wants the files of components to be their user's only.
+// closed requires that only their user can access the files of components.
 func closed(names ...string) func(described) string {
 	return func(d described) string {
 		for _, name := range names {
@@ -225,8 +224,8 @@ func closed(names ...string) func(described) string {
 	}
 }
 
-// kept wants what machined writes to be its user's only, and not to be written to. What is issued
-// is 0400 and folders are 0700 without being asked (credentials.Leaf, credentials.Folder).
+// kept requires that only their user can access the files of machined, and that they are read-only.
+// Issued files are always 0400 and directories 0700 (credentials.Leaf, credentials.Folder).
 func kept(d described) string {
 	if len(d.credentials.Dirs) == 0 || len(d.credentials.Files) == 0 || len(d.credentials.Leaves) == 0 {
 		return "there are no credentials"
@@ -239,7 +238,8 @@ func kept(d described) string {
 	return ""
 }
 
-// unprivileged wants the credentials in a process's folder to be of a user who is not root.
+// unprivileged requires that the credentials in a process's directory belong to a user other than
+// root.
 func unprivileged(folder string) func(described) string {
 	return func(d described) string {
 		for _, f := range d.credentials.Dirs {
@@ -251,8 +251,8 @@ func unprivileged(folder string) func(described) string {
 	}
 }
 
-// sealing wants the first of the providers that seal Secrets, which is the one that writes, to be a
-// certain one and to have a key.
+// sealing requires that the first of the providers that encrypt Secrets, which writes, is of a
+// certain kind and has a key.
 func sealing(provider string) func(described) string {
 	return func(d described) string {
 		for _, f := range d.credentials.Files {
@@ -279,7 +279,7 @@ func sealing(provider string) func(described) string {
 	}
 }
 
-// all wants each check to say nothing.
+// all requires that no check returns a problem.
 func all(checks ...func(described) string) func(described) string {
 	return func(d described) string {
 		for _, check := range checks {
@@ -291,8 +291,8 @@ func all(checks ...func(described) string) func(described) string {
 	}
 }
 
-// over wants the API server to reach etcd over a socket of the machine, which has no network and so
-// no TLS.
+// over requires that the API server reaches etcd over a socket of the machine, which has no network
+// and so no TLS.
 func over(d described) string {
 	if v, _ := d.value(apiServer, "etcd-servers"); !strings.HasPrefix(v, "unix:///") {
 		return "--etcd-servers is " + v
@@ -411,7 +411,7 @@ var benchmark = []struct {
 	}},
 }
 
-// suites wants a component's flag to have strong ones only.
+// suites requires that a component's flag contains strong suites only.
 func suites(name string) func(described) string {
 	return func(d described) string {
 		v, _ := d.value(name, "tls-cipher-suites")
@@ -426,7 +426,7 @@ func suites(name string) func(described) string {
 	}
 }
 
-// authorizers asks for a type in the file that machined writes for the API server.
+// authorizers looks for a type in the file that machined writes for the API server.
 func authorizers(kind string, want bool) func(described) string {
 	return func(d described) string {
 		if wrong := set(apiServer, "authorization-config")(d); wrong != "" {
@@ -441,9 +441,9 @@ func authorizers(kind string, want bool) func(described) string {
 	}
 }
 
-// audited wants every request for what is secret, and every change, to leave a line, and none of
-// them to have a Secret's content, whoever asks. It has upstream's own judge say what the policy
-// makes of such requests.
+// audited requires that every read of a secret, and every change, is logged, and that no log entry
+// contains the content of a Secret, for any user. Upstream's own evaluator applies the policy to
+// these requests.
 func audited(d described) string {
 	for _, f := range d.components[apiServer].Files {
 		if filepath.Base(f.Path) != "audit-policy.yaml" {

@@ -38,9 +38,9 @@ import (
 	"github.com/orlop-os/orlop/pkg/rtnl/rtnltest"
 )
 
-// TestControlPlane starts the processes "api" and "controllers" as machined would, with real
-// certificates, and shows that they serve, do their work, keep strangers out and stop. It prints
-// the timeline of the start.
+// TestControlPlane starts the processes "api" and "controllers" as machined does, with real
+// certificates, and checks that they serve, work, reject strangers and stop. It prints the timeline
+// of the start.
 func TestControlPlane(t *testing.T) {
 	if !rtnltest.Isolate(t) {
 		return
@@ -70,7 +70,8 @@ func TestControlPlane(t *testing.T) {
 		return n.Spec.PodCIDR == "10.244.0.0/24" && marked
 	})
 	t.Logf("%6.2fs node has its pod range", time.Since(zero).Seconds())
-	// Who is told that all is ready may make a pod at once, and it finds what it mounts.
+	// A client that learns that all components are ready may create a pod at once, with all objects
+	// that it mounts.
 	if _, err := admin.CoreV1().ServiceAccounts("default").Get(ctx, "default", metav1.GetOptions{}); err != nil {
 		t.Errorf("namespaces is announced as ready: %v", err)
 	}
@@ -96,7 +97,7 @@ func TestControlPlane(t *testing.T) {
 	t.Run("ports of machines", func(t *testing.T) { machinePorts(ctx, t, admin, spec.NodeIPs[0].String()) })
 	t.Run("certificates of pods", func(t *testing.T) { podCertificates(ctx, t, admin) })
 	t.Run("local volumes", func(t *testing.T) { localVolumes(ctx, t, admin) })
-	t.Run("labels and taints of nodes", func(t *testing.T) { nodeMarks(ctx, t, m, admin) })
+	t.Run("labels and taints of nodes", func(t *testing.T) { nodeLabels(ctx, t, m, admin) })
 	t.Run("metrics", func(t *testing.T) { resourceMetrics(ctx, t, m, admin, fake) })
 	t.Run("add-ons", func(t *testing.T) { addOns(ctx, t, m, admin) })
 	t.Run("removed nodes", func(t *testing.T) { removedNodes(ctx, t, m, admin) })
@@ -105,7 +106,7 @@ func TestControlPlane(t *testing.T) {
 
 	t.Logf("api: %s", api.usage(t))
 	t.Logf("controllers: %s", controllers.usage(t))
-	// The server goes first: it has to go in time while clients hold on to it.
+	// The server stops first: it must stop in time while clients are connected.
 	if err := api.stop(t, time.Minute); err != nil {
 		t.Errorf("api ended with: %v", err)
 	}
@@ -114,7 +115,7 @@ func TestControlPlane(t *testing.T) {
 	}
 }
 
-// network brings up loopback and gives the node's address to a dummy interface.
+// network sets loopback up and gives the node's address to a dummy interface.
 func network(t *testing.T, address string) {
 	t.Helper()
 	lo, err := netlink.LinkByName("lo")
@@ -128,13 +129,13 @@ func network(t *testing.T, address string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// On loopback, so that no kernel module is needed for a test.
+	// On loopback, so that the test needs no kernel module.
 	if err := netlink.AddrAdd(lo, parsed); err != nil {
 		t.Fatal(err)
 	}
 }
 
-// config is how a user with a certificate of the cluster's CA reaches the API server.
+// config returns a configuration for the API server with a certificate of the cluster's CA.
 func (m machine) config(t *testing.T, cn string, groups ...string) *rest.Config {
 	t.Helper()
 	leaf, err := m.ca.Issue(pki.Spec{CN: cn, O: groups, Usage: pki.Client, TTL: time.Hour})
@@ -186,8 +187,8 @@ func strangers(ctx context.Context, t *testing.T, m machine) {
 			t.Errorf("%s without credentials: %v, want 401", path, err)
 		}
 	}
-	// Who asks whether it may answer for the cluster's address leaves out what depends on etcd;
-	// upstream has other names for that if it warns here.
+	// The probe for the virtual address excludes the checks of etcd. A warning here means that
+	// upstream has renamed them.
 	answer, err := client.Get().RequestURI(apivip.ReadyPath + "&verbose").Do(ctx).Raw()
 	if err != nil || !bytes.Contains(answer, []byte("[+]etcd excluded: ok")) || bytes.Contains(answer, []byte("cannot be excluded")) {
 		t.Errorf("%s: %v\n%s", apivip.ReadyPath, err, answer)
@@ -264,8 +265,8 @@ func podSecurity(ctx context.Context, t *testing.T, admin kubernetes.Interface) 
 	}
 }
 
-// podEviction: a pod that says nothing of it stays on a node that is lost or not ready for as long
-// as the configuration says.
+// podEviction checks that a pod without tolerations of its own stays on a lost or unready node for
+// the configured time.
 func podEviction(ctx context.Context, t *testing.T, admin kubernetes.Interface, want int64) {
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p"}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "none.local/x"}}}}
 	pod, err := admin.CoreV1().Pods("default").Create(ctx, pod, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
@@ -281,8 +282,8 @@ func podEviction(ctx context.Context, t *testing.T, admin kubernetes.Interface, 
 	}
 }
 
-// leastRights shows for each of the machine's own identities something that it must be able to do
-// and something that it must not.
+// leastRights checks, for each of the machine's own identities, an operation that it must be able
+// to perform and an operation that it must not.
 func leastRights(ctx context.Context, t *testing.T, m machine) {
 	dns := m.client(t, "orlop:coredns")
 	if _, err := dns.CoreV1().Services("").List(ctx, metav1.ListOptions{}); err != nil {
@@ -328,8 +329,8 @@ func leastRights(ctx context.Context, t *testing.T, m machine) {
 	}
 }
 
-// documents shows that the first client who asks for OpenAPI documents gets all of them, in both
-// versions.
+// documents checks that the first client that requests the OpenAPI documents gets all of them, in
+// both versions.
 func documents(ctx context.Context, t *testing.T, admin kubernetes.Interface) {
 	paths, err := admin.Discovery().OpenAPIV3().Paths()
 	if err != nil {
@@ -362,7 +363,8 @@ func documents(ctx context.Context, t *testing.T, admin kubernetes.Interface) {
 	}
 }
 
-// names runs CoreDNS with its own identity beside the control plane, as a node does, and asks it.
+// names runs CoreDNS with its own identity beside the control plane, as a node does, and queries
+// it.
 func names(ctx context.Context, t *testing.T, m machine, spec nodespec.Spec) {
 	spec.DNSUpstreams = nil
 	if err := coredns.Component(spec, m.dirs).WriteFiles(); err != nil {
@@ -412,8 +414,8 @@ func names(ctx context.Context, t *testing.T, m machine, spec nodespec.Spec) {
 	}
 }
 
-// logsPass shows that Kubernetes' log does not wait for itself beside CoreDNS, which would stop the
-// kubelet, even when the standard library's log is sent through it.
+// logsPass checks that Kubernetes' log does not wait for itself beside CoreDNS, which would stop
+// the kubelet, even if the log of the standard library is redirected to it.
 func logsPass(ctx context.Context, t *testing.T) {
 	log.SetOutput(logs.KlogWriter{})
 	defer log.SetOutput(os.Stderr)

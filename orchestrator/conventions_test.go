@@ -24,9 +24,8 @@ import (
 	"k8s.io/client-go/kubernetes"
 )
 
-// conventions shows that the API keeps Kubernetes' conventions as clients know them (NA-10 to
-// NA-12, NA-18, NA-20 to NA-25). It is upstream's own code; what is shown is that it is put
-// together whole.
+// conventions checks that the API follows the conventions of Kubernetes (NA-10 to NA-12, NA-18,
+// NA-20 to NA-25). The code is upstream's; the test shows that it is assembled completely.
 func conventions(ctx context.Context, t *testing.T, m machine, admin kubernetes.Interface) {
 	t.Run("accounts", func(t *testing.T) { accounts(ctx, t, admin) })
 	t.Run("defaults", func(t *testing.T) { defaults(ctx, t, admin) })
@@ -38,7 +37,7 @@ func conventions(ctx context.Context, t *testing.T, m machine, admin kubernetes.
 }
 
 // accounts: a namespace gets its default account within 10 s, without a Secret, and a pod gets the
-// account's token.
+// token of the account.
 func accounts(ctx context.Context, t *testing.T, admin kubernetes.Interface) {
 	const namespace = "accounts"
 	if _, err := admin.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}, metav1.CreateOptions{}); err != nil {
@@ -101,7 +100,7 @@ func conflict(ctx context.Context, t *testing.T, admin kubernetes.Interface) {
 	}
 }
 
-// watches: a watch that begins where a list ended sees every change after it, once and in order.
+// watches: a watch from the end of a list receives every later change, once and in order.
 func watches(ctx context.Context, t *testing.T, admin kubernetes.Interface) {
 	const changes = 100
 	maps := admin.CoreV1().ConfigMaps("default")
@@ -115,7 +114,7 @@ func watches(ctx context.Context, t *testing.T, admin kubernetes.Interface) {
 	}
 	defer w.Stop()
 	for i := range changes {
-		for _, seen := range []string{"yes", "no"} { // what the selector leaves out is not seen
+		for _, seen := range []string{"yes", "no"} { // the selector excludes some
 			object := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("watched-%s-%d", seen, i), Labels: map[string]string{"watched": seen}}}
 			if _, err := maps.Create(ctx, object, metav1.CreateOptions{}); err != nil {
 				t.Fatal(err)
@@ -134,7 +133,8 @@ func watches(ctx context.Context, t *testing.T, admin kubernetes.Interface) {
 	}
 }
 
-// versions: what is written in one version of an API is read in another, and comes back the same.
+// versions: an object that is written in one version of an API can be read in another, and is
+// unchanged in the first.
 func versions(ctx context.Context, t *testing.T, admin kubernetes.Interface) {
 	percent := int32(70)
 	written := &autoscalingv1.HorizontalPodAutoscaler{
@@ -157,8 +157,8 @@ func versions(ctx context.Context, t *testing.T, admin kubernetes.Interface) {
 	}
 }
 
-// ownKinds: a kind of one's own is found, selected by label, has a status, and is defaulted and
-// checked like any other.
+// ownKinds: a custom kind can be discovered and selected by label, has a status, and is defaulted
+// and validated like any other.
 func ownKinds(ctx context.Context, t *testing.T, m machine, admin kubernetes.Interface) {
 	config := m.config(t, "admin", "orlop:cluster-admins")
 	definitions := apiextensions.NewForConfigOrDie(config).ApiextensionsV1().CustomResourceDefinitions()
@@ -193,7 +193,7 @@ func ownKinds(ctx context.Context, t *testing.T, m machine, admin kubernetes.Int
 	}
 	var resources *metav1.APIResourceList
 	var last error
-	// another controller sees to discovery
+	// another controller publishes the discovery
 	err = wait.PollUntilContextTimeout(ctx, 100*time.Millisecond, 30*time.Second, true, func(context.Context) (bool, error) {
 		resources, last = admin.Discovery().ServerResourcesForGroupVersion("example.org/v1")
 		return last == nil && slices.ContainsFunc(resources.APIResources, func(r metav1.APIResource) bool { return r.Name == "boats" && r.Kind == "Boat" }), nil
@@ -236,8 +236,8 @@ func ownKinds(ctx context.Context, t *testing.T, m machine, admin kubernetes.Int
 	}
 }
 
-// endPods makes 30 pods that have ended, and returns what waits until no more of them are kept than
-// the node's description says (NX-42); upstream looks every 20 s.
+// endPods creates 30 pods that have ended. The returned function waits until no more of them exist
+// than the description of the node permits (NX-42); upstream checks every 20 s.
 func endPods(ctx context.Context, t *testing.T, admin kubernetes.Interface, kept int) (check func(t *testing.T)) {
 	const namespace = "ended"
 	if _, err := admin.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}, metav1.CreateOptions{}); err != nil {

@@ -20,7 +20,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// drains empties a node with the kubelet's own rights, while upstream's controller counts the
+// drains empties a node with the rights of the kubelet, while upstream's controller maintains the
 // disruption budgets.
 func drains(ctx context.Context, t *testing.T, m machine, admin kubernetes.Interface, node string) {
 	const namespace = "drained"
@@ -51,7 +51,7 @@ func drains(ctx context.Context, t *testing.T, m machine, admin kubernetes.Inter
 	add("ended", node, corev1.PodSucceeded, nil)
 	add("daemon", node, corev1.PodRunning, func(p *corev1.Pod) {
 		p.OwnerReferences = []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "DaemonSet", Name: "gone", UID: "1", Controller: &yes}}
-		// its owner does not exist, so the garbage collector takes it
+		// its owner does not exist, so the garbage collector deletes it
 		p.Finalizers = []string{"orlop.dev/test"}
 	})
 	add("elsewhere", "another", corev1.PodRunning, nil)
@@ -63,7 +63,7 @@ func drains(ctx context.Context, t *testing.T, m machine, admin kubernetes.Inter
 		t.Fatal(err)
 	}
 
-	// Instead of a kubelet: what was asked to end has ended.
+	// In place of a kubelet: evicted pods end.
 	own := m.client(t, "system:node:"+node, "system:nodes")
 	ending, stop := context.WithCancel(ctx)
 	defer stop()
@@ -117,7 +117,7 @@ func drains(ctx context.Context, t *testing.T, m machine, admin kubernetes.Inter
 	there("free", false)
 	there("guarded", true)
 
-	// Until the time is up.
+	// Until the timeout.
 	add("free", node, corev1.PodRunning, nil)
 	done, err = drain.Drain(ctx, own, node, nodespec.DrainRequest{Timeout: 5 * time.Second})
 	if err != nil || done.Evicted != 1 || len(done.Remaining) != 1 || !strings.HasPrefix(done.Remaining[0], "pod drained/guarded: must stay") {
@@ -131,7 +131,7 @@ func drains(ctx context.Context, t *testing.T, m machine, admin kubernetes.Inter
 	}
 	closed(false)
 
-	// It is overruled. What belongs to the node, has ended or is another node's stays.
+	// It is overridden. Pods of the node itself, ended pods and pods of other nodes stay.
 	done, err = drain.Drain(ctx, own, node, nodespec.DrainRequest{Timeout: time.Minute, Delete: true})
 	if err != nil || done.Evicted != 1 || len(done.Remaining) != 0 {
 		t.Errorf("the budget is overruled: %+v, %v", done, err)
@@ -141,7 +141,7 @@ func drains(ctx context.Context, t *testing.T, m machine, admin kubernetes.Inter
 	}
 	undo()
 
-	// An operator has closed the node.
+	// An operator has cordoned the node.
 	if _, err := admin.CoreV1().Nodes().Patch(ctx, node, types.MergePatchType, []byte(`{"spec":{"unschedulable":true}}`), metav1.PatchOptions{}); err != nil {
 		t.Fatal(err)
 	}
@@ -151,7 +151,7 @@ func drains(ctx context.Context, t *testing.T, m machine, admin kubernetes.Inter
 	undo()
 	closed(true)
 
-	// There is no such node any more.
+	// The Node does not exist any more.
 	done, err = drain.Drain(ctx, own, "nobody", nodespec.DrainRequest{Timeout: 2 * time.Second, Refuse: true})
 	if err == nil || !done.Refused || len(done.Remaining) != 1 || !strings.Contains(done.Remaining[0], "cannot read the node") {
 		t.Errorf("no node: %+v, %v", done, err)

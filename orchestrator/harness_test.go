@@ -32,9 +32,9 @@ import (
 	"github.com/orlop-os/orlop/pkg/pki"
 )
 
-// The test binary starts itself again as the control plane's two processes. The test's own body has
-// a network of its own (rtnltest.Isolate), so that the fixed ports are free whatever else runs on
-// the machine.
+// The test binary starts itself again as the two processes of the control plane. The body of the
+// test has a separate network namespace (rtnltest.Isolate), so that the fixed ports are free
+// regardless of other programs on the machine.
 const (
 	envProcess = "ORLOP_TEST_PROCESS"
 	envRoot    = "ORLOP_TEST_ROOT"
@@ -45,9 +45,9 @@ func TestMain(m *testing.M) {
 		ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 		dirs := dirs.In(os.Getenv(envRoot))
 		begin := func() error { return run(ctx, name, dirs) }
-		// the process of the controllers starts itself so
+		// the process of the controllers starts itself like this
 		if len(os.Args) == 2 && os.Args[1] == controllermanager.Name {
-			name, begin = controllermanager.Name, func() error { return manage(ctx, dirs) }
+			name, begin = controllermanager.Name, func() error { return runControllerManager(ctx, dirs) }
 		}
 		profiled := record(ctx, name)
 		err := begin()
@@ -59,13 +59,13 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(0)
 	}
-	// plain pods are enough here, whatever the namespace would want of them
+	// simple pods are sufficient here, even if the namespace warns about them
 	rest.SetDefaultWarningHandler(rest.NoWarnings{})
 	os.Exit(m.Run())
 }
 
-// record writes the processor's profile and, at the process's end, the heap's into the folder that
-// ORLOP_TEST_PROFILE names, for go tool pprof. Without the variable it does nothing.
+// record writes the CPU profile, and at the end of the process the heap profile, to the directory
+// in ORLOP_TEST_PROFILE, for go tool pprof. Without the variable it does nothing.
 func record(ctx context.Context, name string) (end func()) {
 	dir := os.Getenv("ORLOP_TEST_PROFILE")
 	if dir == "" {
@@ -112,14 +112,15 @@ func testSpec() nodespec.Spec {
 	}
 }
 
-// machine is a node's folders below a temporary root, as machined would have prepared them.
+// machine contains a node's directories below a temporary root, as machined would have prepared
+// them.
 type machine struct {
 	root string
 	dirs dirs.Dirs
 	ca   *pki.CA
 }
 
-// authorities are those of a new cluster.
+// authorities returns the CAs of a new cluster.
 func authorities(t *testing.T) credentials.Authorities {
 	t.Helper()
 	authority := func(name string) credentials.Authority {
@@ -173,8 +174,8 @@ func prepare(t *testing.T, spec nodespec.Spec) machine {
 	return m
 }
 
-// modify changes an object that controllers write to, too: what came between is read again. put is
-// Update or UpdateStatus of the client that get is of.
+// modify changes an object that controllers write to, too: after a conflict it reads the object
+// again. put is Update or UpdateStatus of the client of get.
 func modify[T any](ctx context.Context, t *testing.T, get func(context.Context, string, metav1.GetOptions) (T, error), put func(context.Context, T, metav1.UpdateOptions) (T, error), name string, change func(T)) {
 	t.Helper()
 	err := retry.RetryOnConflict(retry.DefaultBackoff, func() error {
@@ -201,7 +202,7 @@ func write(t *testing.T, path string, content []byte) {
 	}
 }
 
-// started is one process of the orchestrator under test.
+// started is a process of the orchestrator under test.
 type started struct {
 	cmd    *exec.Cmd
 	log    string
@@ -212,7 +213,7 @@ type started struct {
 	done   bool
 }
 
-// start starts a process and follows what it announces, printing each change with its time since
+// start starts a process and reads its announcements, printing each change with its time since
 // zero.
 func (m machine) start(t *testing.T, name string, zero time.Time) *started {
 	t.Helper()
@@ -287,7 +288,7 @@ func (p *started) waitReady(t *testing.T, deadline time.Duration, names ...strin
 	}
 }
 
-// stop asks the process to end and returns what it ended with.
+// stop stops the process and returns its error.
 func (p *started) stop(t *testing.T, deadline time.Duration) error {
 	t.Helper()
 	if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil {
@@ -302,7 +303,7 @@ func (p *started) stop(t *testing.T, deadline time.Duration) error {
 	}
 }
 
-// usage is the process's anonymous memory (MiB) and processor time (s).
+// usage returns the process's anonymous memory (MiB) and processor time (s).
 func (p *started) usage(t *testing.T) string {
 	t.Helper()
 	status, err := os.Open(fmt.Sprintf("/proc/%d/status", p.cmd.Process.Pid))

@@ -15,7 +15,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// testPool has one address that a Service may have: the other one is the machine's.
+// testPool has one address that a Service can get: the other is the machine's.
 func testPool() []nodespec.Pool {
 	return []nodespec.Pool{{Name: "public", Ranges: []nodespec.Range{{First: netip.MustParseAddr("192.0.2.10"), Last: netip.MustParseAddr("192.0.2.11")}}}}
 }
@@ -28,9 +28,9 @@ func balanced(name string) *corev1.Service {
 	}
 }
 
-// serviceAddresses shows with the real API server that Services get the pool's addresses, keep
-// them, and let them go: at their end, and when they become of another type. Who goes without is
-// told why. A Service of another implementation is left alone.
+// serviceAddresses checks with the real API server that Services get the pool's addresses, retain
+// them, and release them at their end and at a change of type. A Service without an address gets
+// the reason. A Service of another implementation is left alone.
 func serviceAddresses(ctx context.Context, t *testing.T, admin kubernetes.Interface) {
 	services := admin.CoreV1().Services("default")
 	add := func(s *corev1.Service) {

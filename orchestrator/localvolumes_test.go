@@ -22,14 +22,14 @@ import (
 	"github.com/orlop-os/orlop/orchestrator/localvolumes"
 )
 
-// storing is a node of the test's that says what it has of volumes.
+// storing is a node of the test that reports its volumes.
 type storing struct {
 	name  string
 	admin kubernetes.Interface
 	size  int64 // of its DATA, bytes
 }
 
-// report says it as the node's half does. With 1600 MiB 960 can be promised.
+// report sends the report of the node. With 1600 MiB, 960 MiB can be allocated.
 func (s storing) report(ctx context.Context, t *testing.T, r localvolumes.Report) {
 	t.Helper()
 	r.Filesystem, r.Size = "f1", s.size
@@ -46,8 +46,7 @@ func (s storing) report(ctx context.Context, t *testing.T, r localvolumes.Report
 	}
 }
 
-// claim makes a claim of the default class, filled from something if that is named, and a pod that
-// uses it.
+// claim creates a claim of the default class, with a source if it is named, and a pod that uses it.
 func (s storing) claim(ctx context.Context, t *testing.T, name, size string, from *corev1.TypedLocalObjectReference) {
 	t.Helper()
 	_, err := s.admin.CoreV1().PersistentVolumeClaims("default").Create(ctx, &corev1.PersistentVolumeClaim{
@@ -70,9 +69,9 @@ func (s storing) claim(ctx context.Context, t *testing.T, name, size string, fro
 	}
 }
 
-// localVolumes shows with the real scheduler and upstream's controllers that a claim without a
-// class gets a volume where its pod runs, that a full node is avoided, that a claim grows, and that
-// a volume goes, and its room comes back, when the node has destroyed it.
+// localVolumes checks with the real scheduler and upstream's controllers that a claim without a
+// class gets a volume on the node of its pod, that a full node is avoided, that a claim can grow,
+// and that the space of a deleted volume is free when the node has deleted it.
 func localVolumes(ctx context.Context, t *testing.T, admin kubernetes.Interface) {
 	node := storing{"disk-1", admin, 1600 << 20}
 	made, err := admin.CoreV1().Nodes().Create(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node.name, Labels: map[string]string{corev1.LabelHostname: node.name}}}, metav1.CreateOptions{})
@@ -193,10 +192,10 @@ func localVolumes(ctx context.Context, t *testing.T, admin kubernetes.Interface)
 	}
 }
 
-// localSnapshots shows with real definitions that a snapshot is promised, taken by the node and
-// found ready, that its room comes back but for what is in it, that a claim of it is bound before a
-// pod is scheduled, and a clone too, and that all of it goes again. The claim large has 600 of the
-// node's 960 MiB.
+// localSnapshots checks with real definitions the life of a snapshot: it is allocated, taken by the
+// node and becomes ready, and its unused space becomes free. A claim from it is bound before a pod
+// is scheduled, and a clone, too. Then all of it is deleted. The claim large has 600 of the node's
+// 960 MiB.
 func localSnapshots(ctx context.Context, t *testing.T, node storing, await func(what string, look func(ctx context.Context) (bool, string, error))) {
 	api := node.admin.CoreV1().RESTClient()
 	const all = "/apis/snapshot.storage.k8s.io/v1/namespaces/default/volumesnapshots"
@@ -243,7 +242,7 @@ func localSnapshots(ctx context.Context, t *testing.T, node storing, await func(
 	state("there is no room for it", func(s snapshotv1.VolumeSnapshotStatus) bool {
 		return s.Error != nil && strings.Contains(*s.Error.Message, "has room for 360 MiB, and the snapshot may need 600 MiB") && !*s.ReadyToUse
 	})
-	node.size = 3200 << 20 // the disk grows: 1920 MiB can be promised
+	node.size = 3200 << 20 // the disk grows: 1920 MiB can be allocated
 	node.report(ctx, t, localvolumes.Report{Volumes: map[string]int64{volume: 600 << 20}})
 	s, err := get(ctx)
 	if err != nil {
@@ -281,7 +280,7 @@ func localSnapshots(ctx context.Context, t *testing.T, node storing, await func(
 	node.claim(ctx, t, "clone", "600Mi", &corev1.TypedLocalObjectReference{Kind: "PersistentVolumeClaim", Name: "restored"})
 	clone := filled("clone", restored)
 
-	// All goes again: the snapshot when the node has destroyed it.
+	// All is deleted: the snapshot when the node has deleted it.
 	node.report(ctx, t, localvolumes.Report{
 		Volumes: map[string]int64{volume: 600 << 20, name: 16 << 20, restored: 600 << 20, clone: 600 << 20}, Created: map[string]int64{clone: 1700000002},
 	})

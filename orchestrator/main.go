@@ -1,8 +1,10 @@
 // Command orchestrator runs Kubernetes: upstream's components, embedded as libraries, in three
 // processes by failure domain and privilege.
 //
-//	orchestrator api          etcd and kube-apiserver                        user 101, control plane
-//	orchestrator controllers  scheduler, IPAM, metrics, controller manager   user 102, control plane
+//	orchestrator api          etcd and kube-apiserver                        user 101, control
+//	                          plane
+//	orchestrator controllers  scheduler, IPAM, metrics, controller manager   user 102, control
+//	                          plane
 //	orchestrator node         kubelet, kube-proxy, CoreDNS, pod network      root, every node
 //
 // The controller manager is a separate process. The process "controllers" starts it, and restarts
@@ -13,44 +15,51 @@
 // machined runs two commands before it accepts a configuration, because the compiler of expressions
 // comes with Kubernetes:
 //
-//	orchestrator check-access  reads a nodespec.AccessCheck, writes the problems; status 1 if any
-//	orchestrator match-disks   reads a disk match request, writes its result (package diskselector)
+//	orchestrator check-access  reads a nodespec.AccessCheck, writes the problems; status 1 if
+//	                           any
+//	orchestrator match-disks   reads a disk match request, writes its result (package
+//	                           diskselector)
 //
 // For upgrades:
 //
-//	orchestrator save-data     takes a savepoint, writes a nodespec.Savepoint (etcd.Commands)
-//	orchestrator drain         reads a nodespec.DrainRequest, evicts the node's pods,
-//	                           writes a nodespec.DrainResult
-//	orchestrator forget-nodes  reads a nodespec.NodeGCRequest, deletes these Nodes, writes the
-//	                           names of the Nodes that existed; on a control plane
-//	orchestrator suspend       reads a nodespec.SuspendRequest, writes a nodespec.SuspendResult;
-//	                           on a control plane
-//	orchestrator canary        creates a pod sandbox and removes it, or fails with the reason
+//	orchestrator take-savepoint        takes a savepoint, writes a nodespec.Savepoint
+//	                                   (etcd.Commands)
+//	orchestrator drain                 reads a nodespec.DrainRequest, evicts the node's pods,
+//	                                   writes a nodespec.DrainResult
+//	orchestrator delete-removed-nodes  reads a nodespec.NodeGCRequest, deletes these Nodes,
+//	                                   writes the names of the Nodes that existed; on a control
+//	                                   plane
+//	orchestrator suspend               reads a nodespec.SuspendRequest, writes a
+//	                                   nodespec.SuspendResult; on a control plane
+//	orchestrator canary                creates a pod sandbox and removes it, or fails with the
+//	                                   reason
 //
 // For the data of etcd (etcd.Commands), some with a file as descriptor 3:
 //
-//	orchestrator snapshot-data    reads a nodespec.SendSnapshotRequest, writes the present data or a
-//	                              stored snapshot to the file, writes a nodespec.EtcdSnapshot
-//	orchestrator restore-data     reads a nodespec.EtcdRestore and the file, writes the
-//	                              nodespec.EtcdRestored that the next start of "api" performs
-//	orchestrator keep-snapshot    reads a nodespec.TakeSnapshotRequest, stores a snapshot on DATA,
-//	                              writes its nodespec.StoredSnapshot
-//	orchestrator kept-snapshots   reads the place of a nodespec.EtcdTarget, writes the
-//	                              nodespec.StoredSnapshot of each snapshot, the newest first
-//	orchestrator send-snapshot    reads a nodespec.EtcdTarget, uploads the newest snapshot that the
-//	                              target does not have, writes a nodespec.UploadResult
-//	orchestrator data-status      writes a nodespec.EtcdStatus
-//	orchestrator remove-member    reads a name or ID, writes the removed nodespec.EtcdMember
-//	orchestrator leave-members    removes this machine's own member if there are others,
-//	                              writes its nodespec.EtcdMember
-//	orchestrator recover-data     marks etcd to continue as the only member at its next start,
-//	                              writes a nodespec.EtcdRecovered
-//	orchestrator rejoin-data      marks the data to be dropped at etcd's next start, so that the
-//	                              machine joins the cluster again
-//	orchestrator defragment-data  writes a nodespec.EtcdDefragmented
-//	orchestrator reseal-secrets   reads a nodespec.ReencryptRequest, re-encrypts all Secrets with
-//	                              the current key, writes a nodespec.ReencryptResult
-//	orchestrator disarm-data      clears the alarms, writes their names
+//	orchestrator stream-snapshot    reads a nodespec.SendSnapshotRequest, writes the present
+//	                                data or a stored snapshot to the file, writes a
+//	                                nodespec.EtcdSnapshot
+//	orchestrator restore-data       reads a nodespec.EtcdRestore and the file, writes the
+//	                                nodespec.EtcdRestored that the next start of "api" performs
+//	orchestrator take-snapshot      reads a nodespec.TakeSnapshotRequest, stores a snapshot on
+//	                                DATA, writes its nodespec.StoredSnapshot
+//	orchestrator list-snapshots     reads the place of a nodespec.EtcdTarget, writes the
+//	                                nodespec.StoredSnapshot of each snapshot, the newest first
+//	orchestrator upload-snapshot    reads a nodespec.EtcdTarget, uploads the newest snapshot
+//	                                that the target does not have, writes a
+//	                                nodespec.UploadResult
+//	orchestrator data-status        writes a nodespec.EtcdStatus
+//	orchestrator remove-member      reads a name or ID, writes the removed nodespec.EtcdMember
+//	orchestrator leave-cluster      removes this machine's own member if there are others,
+//	                                writes its nodespec.EtcdMember
+//	orchestrator recover-data       marks etcd to continue as the only member at its next start,
+//	                                writes a nodespec.EtcdRecovered
+//	orchestrator rejoin-data        marks the data to be dropped at etcd's next start, so that
+//	                                the machine joins the cluster again
+//	orchestrator defragment-data    writes a nodespec.EtcdDefragmented
+//	orchestrator reencrypt-secrets  reads a nodespec.ReencryptRequest, re-encrypts all Secrets
+//	                                with the current key, writes a nodespec.ReencryptResult
+//	orchestrator disarm-data        clears the alarms, writes their names
 //
 // Each process reads the description of the node (paths.NodeSpec). It writes the configuration
 // files of its components beside the credentials that machined has put into its directory, and runs
@@ -102,7 +111,7 @@ import (
 
 func main() {
 	if len(os.Args) != 2 {
-		fmt.Fprintln(os.Stderr, "orchestrator: usage: orchestrator api|controllers|node|check-access|match-disks|drain|forget-nodes|suspend|canary|"+strings.Join(slices.Sorted(maps.Keys(etcd.Commands)), "|"))
+		fmt.Fprintln(os.Stderr, "orchestrator: usage: orchestrator api|controllers|node|check-access|match-disks|drain|delete-removed-nodes|suspend|canary|"+strings.Join(slices.Sorted(maps.Keys(etcd.Commands)), "|"))
 		os.Exit(2)
 	}
 	switch os.Args[1] {
@@ -120,7 +129,7 @@ func main() {
 	switch dirs := dirs.System(); os.Args[1] {
 	case "drain":
 		err = drainNode(ctx, dirs, os.Stdin, os.Stdout)
-	case "forget-nodes":
+	case "delete-removed-nodes":
 		err = deleteNodes(ctx, dirs, os.Stdin, os.Stdout)
 	case "canary":
 		err = canary.Run(ctx, dirs)

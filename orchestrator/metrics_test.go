@@ -36,15 +36,15 @@ import (
 	"github.com/orlop-os/orlop/pkg/pki"
 )
 
-// The test's node that tells what it uses, and the namespace of its pods.
+// The test's node with metrics, and the namespace of its pods.
 const (
 	measuredNode      = "measured"
 	measuredNamespace = "measured"
 	metricsPath       = "/apis/metrics.k8s.io/v1beta1/"
 )
 
-// fakeKubelet is a node's kubelet as far as it tells what is used: the node half a core, each pod a
-// quarter of one.
+// fakeKubelet is the part of a node's kubelet that serves metrics: the node uses half a core, each
+// pod a quarter of one.
 type fakeKubelet struct {
 	client kubernetes.Interface
 	since  time.Time
@@ -52,7 +52,7 @@ type fakeKubelet struct {
 	pods   []string // of measuredNamespace
 }
 
-// startKubelet starts it on the machine's address, and makes its Node.
+// startKubelet starts it on the machine's address, and creates its Node.
 func startKubelet(ctx context.Context, t *testing.T, m machine, admin kubernetes.Interface) *fakeKubelet {
 	t.Helper()
 	leaf, err := m.ca.Issue(pki.Spec{CN: "system:node:" + measuredNode, Usage: pki.Server, DNS: []string{measuredNode}, TTL: time.Hour})
@@ -118,7 +118,7 @@ func (k *fakeKubelet) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// scaled makes a ReplicaSet of one pod on the node, which uses more than the autoscaler allows.
+// scaled creates a ReplicaSet of one pod on the node, which uses more than the autoscaler allows.
 func (k *fakeKubelet) scaled(ctx context.Context, t *testing.T) {
 	t.Helper()
 	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: measuredNamespace}}
@@ -181,9 +181,9 @@ func (k *fakeKubelet) scaled(ctx context.Context, t *testing.T) {
 	}
 }
 
-// resourceMetrics shows that what nodes and pods use is told to those who may know, that the
-// autoscaler works with it, and that nobody gets at it past the API server (GV-12, RM-21, NA-36,
-// SR-09, SL-58, MX-04).
+// resourceMetrics checks that authorized users can read the metrics of nodes and pods, that the
+// autoscaler works with them, and that no client can read them without the API server (GV-12,
+// RM-21, NA-36, SR-09, SL-58, MX-04).
 func resourceMetrics(ctx context.Context, t *testing.T, m machine, admin kubernetes.Interface, k *fakeKubelet) {
 	rest := admin.Discovery().RESTClient()
 	registrations := registration.NewForConfigOrDie(m.config(t, "admin", "orlop:cluster-admins")).APIServices()
@@ -240,7 +240,7 @@ func read(ctx context.Context, t *testing.T, client kubernetes.Interface, path s
 	}
 }
 
-// grows: the autoscaler knows both resources, and there are as many pods as it allows.
+// grows: the autoscaler knows both resources, and creates as many pods as it allows.
 func (k *fakeKubelet) grows(ctx context.Context, t *testing.T) {
 	var last *autoscalingv2.HorizontalPodAutoscaler
 	err := wait.PollUntilContextTimeout(ctx, 200*time.Millisecond, time.Minute, true, func(ctx context.Context) (bool, error) {
@@ -256,7 +256,7 @@ func (k *fakeKubelet) grows(ctx context.Context, t *testing.T) {
 	}
 }
 
-// readers: who may see the pods of a namespace may see what they use, there only.
+// readers: a user who may see the pods of a namespace may see their metrics, there only.
 func readers(ctx context.Context, t *testing.T, m machine, admin kubernetes.Interface) {
 	nobody := m.client(t, "nobody")
 	for _, path := range []string{"nodes", "nodes/" + measuredNode, "pods"} {
@@ -284,7 +284,7 @@ func readers(ctx context.Context, t *testing.T, m machine, admin kubernetes.Inte
 	}
 }
 
-// pastTheServer: whoever is not the aggregator is nobody, whatever he says of himself.
+// pastTheServer: a client other than the aggregator is anonymous, whatever headers it sends.
 func pastTheServer(ctx context.Context, t *testing.T, m machine) {
 	pool := x509.NewCertPool()
 	pool.AddCert(m.ca.Cert)
@@ -324,7 +324,7 @@ func pastTheServer(ctx context.Context, t *testing.T, m machine) {
 	}
 }
 
-// metricsRights: the component's own identity may ask kubelets what is used, and nothing else of
+// metricsRights: the component's own identity may read the metrics of kubelets, and nothing else of
 // theirs.
 func metricsRights(ctx context.Context, t *testing.T, admin kubernetes.Interface) {
 	for _, c := range []struct {

@@ -15,8 +15,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/pki"
 )
 
-// podCertificates shows that the real API server takes what the signer answers a request with, and
-// that the published authorities vouch for it.
+// podCertificates checks that the real API server accepts the signer's answer to a request, and
+// that the published CAs verify it.
 func podCertificates(ctx context.Context, t *testing.T, admin kubernetes.Interface) {
 	key, err := pki.NewKey()
 	if err != nil {

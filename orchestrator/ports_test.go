@@ -22,8 +22,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// TestLoopbackPorts: whatever port of loopback a part of the node is told of is one that no host
-// port takes.
+// TestLoopbackPorts checks that no pod can use, as a host port, a loopback port that the
+// configuration of a component names.
 func TestLoopbackPorts(t *testing.T) {
 	known := slices.Concat(nodespec.MachineTCP(), nodespec.LoopbackTCP())
 	for _, port := range []int{kubelet.HealthPort, kubeproxy.HealthPort, controllermanager.Port, scheduler.Port} {
@@ -50,8 +50,8 @@ func TestLoopbackPorts(t *testing.T) {
 	}
 }
 
-// machinePorts shows with the real API server that nobody takes a machine's address for a Service,
-// or its port for a pod.
+// machinePorts checks with the real API server that no client can use a machine's address for a
+// Service, or its port for a pod.
 func machinePorts(ctx context.Context, t *testing.T, admin kubernetes.Interface, machine string) {
 	services := admin.CoreV1().Services("default")
 	refused := func(what string, err error, why string) {
@@ -83,9 +83,9 @@ func machinePorts(ctx context.Context, t *testing.T, admin kubernetes.Interface,
 	}
 	pod := plainPod("grab")
 	pod.Spec.Containers[0].Ports = []corev1.ContainerPort{{ContainerPort: 80, HostPort: 6443}}
-	// where Pod Security says nothing
+	// where Pod Security has no restrictions
 	_, err = admin.CoreV1().Pods("kube-system").Create(ctx, pod, metav1.CreateOptions{})
-	refused("port of a machine", err, "cannot take port 6443 of the machine")
+	refused("port of a machine", err, "cannot use port 6443 of the machine")
 	if err := services.Delete(ctx, "grab", metav1.DeleteOptions{}); err != nil {
 		t.Error(err)
 	}

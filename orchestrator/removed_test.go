@@ -21,9 +21,9 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// removedNodes shows that the tokens of pods end with their Node, while the pods are still there
-// and the API server remembers the tokens; that what somebody watches ends, too; and that a machine
-// that comes again by the same name has tokens that count.
+// removedNodes checks that the tokens of pods become invalid with their Node, while the pods still
+// exist and the API server caches the tokens; that watches end, too; and that a machine that joins
+// again with the same name has valid tokens.
 func removedNodes(ctx context.Context, t *testing.T, m machine, admin kubernetes.Interface) {
 	const namespace, name = "removed", "removed-1"
 	if _, err := admin.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}, metav1.CreateOptions{}); err != nil {
@@ -44,7 +44,7 @@ func removedNodes(ctx context.Context, t *testing.T, m machine, admin kubernetes
 			t.Fatal(err)
 		}
 	}
-	// token is that of a new pod on the Node, whether that is there or not.
+	// token returns a token of a new pod on the Node, which need not exist.
 	token := func(pod string) string {
 		t.Helper()
 		p := plainPod(pod)
@@ -60,7 +60,7 @@ func removedNodes(ctx context.Context, t *testing.T, m machine, admin kubernetes
 		}
 		return request.Status.Token
 	}
-	// outside is how long the API server took to refuse a caller that it knew.
+	// outside returns how long the API server took to reject a caller that it knew.
 	outside := func(client kubernetes.Interface) time.Duration {
 		t.Helper()
 		began := time.Now()
@@ -105,7 +105,7 @@ func removedNodes(ctx context.Context, t *testing.T, m machine, admin kubernetes
 	if err != nil || review.Status.Authenticated {
 		t.Errorf("others are told: %+v, %v", review.Status, err)
 	}
-	// Nobody gets one while the Node is away.
+	// Without the Node no client gets a token.
 	if _, err := whoAmI(ctx, m.withToken(t, token("second"))); !apierrors.IsUnauthorized(err) {
 		t.Errorf("a token that was issued after the Node went: %v, want 401", err)
 	}
@@ -118,8 +118,8 @@ func removedNodes(ctx context.Context, t *testing.T, m machine, admin kubernetes
 		t.Errorf("a token of the machine that had the name before: %v, want 401", err)
 	}
 
-	// Without a quorum the Node stays. What is revoked names the machine until somebody has its
-	// name again.
+	// Without a quorum the Node stays. The revocation names the machine until another machine has
+	// its name.
 	again := m.withToken(t, token("fourth"))
 	if _, err := whoAmI(ctx, again); err != nil {
 		t.Error(err)

@@ -41,7 +41,7 @@ func TestServices(t *testing.T) {
 	}
 }
 
-// TestExternal: what something else does is named, and has neither flags nor files.
+// TestExternal checks that an external component is named, and has neither flags nor files.
 func TestExternal(t *testing.T) {
 	spec := testSpec()
 	spec.External = nodespec.External{Proxy: true, DNS: true, Network: true}

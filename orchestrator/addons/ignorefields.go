@@ -11,7 +11,7 @@ import (
 // ignoreAnnotation lists the fields of an object that are applied only at its creation and then
 // left to other managers: paths from the top, with dots, separated by commas, such as
 // "spec.replicas, data.ca". A list is left as a whole.
-const ignoreAnnotation = "orlop.dev/addon-leave"
+const ignoreAnnotation = "orlop.dev/addon-ignore-fields"
 
 // withoutIgnored returns the body to apply to a live object, without the fields that other managers
 // set on purpose. These are the number of replicas, if a controller sets it through the subresource

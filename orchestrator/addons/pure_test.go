@@ -67,8 +67,8 @@ data: {count: 1}
 		"- a":             "manifests[0]: a document is not a mapping",
 		"kind: ConfigMap": "has no",
 		"{apiVersion: v1, metadata: {name: correct-horse}}":                                       "has no kind",
-		"{apiVersion: v1, kind: ConfigMap, metadata: {name: a, labels: {version: 1.30, app: a}}}": "ConfigMap a: metadata.labels has a value that is no text",
-		"{apiVersion: v1, kind: ConfigMap, metadata: {name: a, annotations: {count: 1}}}":         "ConfigMap a: metadata.annotations has a value that is no text",
+		"{apiVersion: v1, kind: ConfigMap, metadata: {name: a, labels: {version: 1.30, app: a}}}": "ConfigMap a: metadata.labels has a value that is not a string",
+		"{apiVersion: v1, kind: ConfigMap, metadata: {name: a, annotations: {count: 1}}}":         "ConfigMap a: metadata.annotations has a value that is not a string",
 	} {
 		w := Read(nodespec.Addon{Manifests: []string{text}}, nil, known)
 		if len(w.Refused) != 1 || !strings.Contains(w.Refused[0], want) {

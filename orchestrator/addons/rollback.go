@@ -113,12 +113,12 @@ type trial struct {
 // API server or of all machines the manifests could not become healthy either.
 const maxGap = 2 * maxBackoff
 
-// add counts a pass over manifests; told is the trial of the record.
-func (t *trial) add(digest string, told Trial, now time.Time) {
+// add counts a pass over manifests; recorded is the trial of the record.
+func (t *trial) add(digest string, recorded Trial, now time.Time) {
 	if t.digest != digest {
 		*t = trial{digest: digest, last: now}
-		if told.Digest == digest {
-			t.spent = time.Duration(told.Minutes) * time.Minute
+		if recorded.Digest == digest {
+			t.spent = time.Duration(recorded.Minutes) * time.Minute
 		}
 	}
 	t.spent += min(now.Sub(t.last), maxGap)

@@ -56,7 +56,7 @@ func TestOnce(t *testing.T) {
 	ended(s.objects[at("migrate")], "Failed")
 	s.expect("it fails", "", 1, 0)
 	delete(s.objects, at("migrate"))
-	if done, out := s.run(); done != "" || len(out.problems) != 1 || !strings.Contains(out.problems[0], "has failed: too often; it is gone by now, and not made again") {
+	if done, out := s.run(); done != "" || len(out.problems) != 1 || !strings.Contains(out.problems[0], "has failed: too often; it is deleted and not created again") {
 		t.Errorf("failed and gone: %q, %q", done, out.problems)
 	}
 

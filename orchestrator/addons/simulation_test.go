@@ -412,7 +412,7 @@ metadata: {name: u}
 	}
 	for _, want := range []string{
 		"Unknown u: the API server does not know Unknown in example.com/v1",
-		"Secret web/word is refused: BadRequest (the message may show it, and is left out)",
+		"Secret web/word is refused: BadRequest (message omitted, because it may show the Secret)",
 		"ConfigMap web/others: belongs to the add-on other",
 		"ConfigMap web/there: exists already and belongs to no add-on; remove it from the manifests, or assign it to this add-on: kubectl label -n web configmaps there orlop.dev/addon=web",
 		`Deployment web/web is refused: deployments.apps "web" is forbidden: not stated`,

@@ -237,7 +237,7 @@ func Uncordon(ctx context.Context, api kubernetes.Interface, name string) error 
 
 // retryUncordon calls Uncordon until it succeeds, because the server may be gone for a moment, or
 // until ctx is done; then it returns the last problem. It reports each new problem when it occurs.
-func retryUncordon(ctx context.Context, api kubernetes.Interface, name string, tell func(problem error)) error {
+func retryUncordon(ctx context.Context, api kubernetes.Interface, name string, report func(problem error)) error {
 	tick := time.NewTicker(retryInterval)
 	defer tick.Stop()
 	for problem := error(nil); ; {
@@ -248,7 +248,7 @@ func retryUncordon(ctx context.Context, api kubernetes.Interface, name string, t
 		case ctx.Err() != nil: // the error of a canceled call is not the problem
 			return cmp.Or(problem, err)
 		case problem == nil || problem.Error() != err.Error():
-			tell(err)
+			report(err)
 		}
 		problem = err
 		select {
