@@ -476,7 +476,7 @@ func TestRevokedCertificate(t *testing.T) {
 		name := leaf.Cert.Subject.CommonName
 		b.write(RevokedFile, fmt.Appendf(nil, `[{"name":%q,"at":"2026-05-01T12:00:00Z","by":"CN=admin"}]`, name))
 		if _, err := stream.Recv(); status.Code(err) != codes.Unauthenticated || !strings.Contains(err.Error(), "was revoked at 2026-05-01T12:00:00Z (name "+name+")") {
-			t.Errorf("the call of %s that goes on: %v", name, err)
+			t.Errorf("the active call of %s: %v", name, err)
 		}
 		if err := version(c); status.Code(err) != codes.Unauthenticated || !strings.Contains(err.Error(), "was revoked") {
 			t.Errorf("%s, on the old connection: %v", name, err)
@@ -615,7 +615,7 @@ func TestConnectionsPerAddress(t *testing.T) {
 	}
 	defer func() { _ = extra.Close() }()
 	if _, err := extra.Read(make([]byte, 1)); err == nil {
-		t.Error("one connection too many was served")
+		t.Error("a connection beyond the limit was served")
 	}
 	for _, conn := range open {
 		_ = conn.Close()
@@ -652,7 +652,7 @@ func TestJoinRequest(t *testing.T) {
 	defer cancel()
 	e := b.endpoint(nil)
 	if _, err := client.RequestJoin(ctx, e, joinrequest.Request{Name: "w1", CSR: []byte("key")}); !errors.Is(err, client.ErrJoinRequestsDisabled) {
-		t.Errorf("where nobody may ask: %v", err)
+		t.Errorf("with join requests disabled: %v", err)
 	}
 	b.write(JoinRequestsFile, []byte("yes"))
 	answer, err := client.RequestJoin(ctx, e, joinrequest.Request{Name: "w1", CSR: []byte("key")})
@@ -665,14 +665,14 @@ func TestJoinRequest(t *testing.T) {
 	// Calls need a certificate as before, also for a client that offers the join protocol.
 	if conn, err := client.Dial(ctx, e); err == nil {
 		_ = conn.Close()
-		t.Error("nobody was let in")
+		t.Error("no connection was accepted")
 	} else if !errors.Is(err, client.ErrRefused) {
 		t.Error(err)
 	}
 	if conn, err := tls.Dial("tcp", b.address, &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"h2", joinrequest.Protocol}}); err == nil {
 		// TLS 1.3 reports the missing certificate to the client with the first answer.
 		if n, err := conn.Read(make([]byte, 1)); n > 0 || err == nil || !strings.Contains(err.Error(), "certificate required") {
-			t.Errorf("who offers calls too: %d, %v", n, err)
+			t.Errorf("a client that also offers calls: %d, %v", n, err)
 		}
 		_ = conn.Close()
 	}
@@ -759,7 +759,7 @@ func TestPairing(t *testing.T) {
 		t.Error(err)
 	}
 	if err := callRaw(ctx, c, api.ApidInternal_Pair_FullMethodName); status.Code(err) != codes.PermissionDenied {
-		t.Errorf("what apid asks for itself, asked by an admin: %v", err)
+		t.Errorf("an internal method, called by an admin: %v", err)
 	}
 	if _, err := client.Pair(ctx, b.address, b.operator.CertPEM(), code); !errors.Is(err, client.ErrClaimed) {
 		t.Errorf("once more: %v", err)
@@ -783,7 +783,7 @@ func TestRenewalGoesWithItsCA(t *testing.T) {
 	}
 	for _, root := range []string{pki.Fingerprint(b.machine.Cert), "sha256:", "sha256:" + strings.Repeat("0", 64)} {
 		if c, err := client.Dial(t.Context(), b.endpoint(renewed(root))); !errors.Is(err, client.ErrRefused) {
-			t.Errorf("renewed from one by %s: %v", root, err)
+			t.Errorf("renewed from a certificate by %s: %v", root, err)
 			_ = c.Close()
 		}
 	}

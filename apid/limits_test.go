@@ -113,7 +113,7 @@ func TestUnauthenticatedMakeRoom(t *testing.T) {
 	}
 	l.remove(first)
 	if err := first.authenticate(callerKind, "", nil); !errors.Is(err, net.ErrClosed) {
-		t.Errorf("one that made room: %v", err)
+		t.Errorf("a displaced connection: %v", err)
 	}
 }
 
@@ -242,7 +242,7 @@ func TestCallsPerHolder(t *testing.T) {
 	leave[0]()
 	again, err := c.acquire("a", 3)
 	if err != nil {
-		t.Errorf("after one has ended: %v", err)
+		t.Errorf("after a call has ended: %v", err)
 	}
 	for _, done := range append(leave[1:], other, again) {
 		done()
@@ -273,7 +273,7 @@ func TestConnectionRate(t *testing.T) {
 		}
 	}
 	if comes(one, 0) || !comes(two, 0) {
-		t.Error("the wrong one was refused")
+		t.Error("the wrong address was rejected")
 	}
 	if comes(one, time.Second/2) || !comes(one, time.Second) || comes(one, 0) {
 		t.Error("a second is good for one connection")

@@ -157,17 +157,17 @@ func TestReissue(t *testing.T) {
 	moved.NodeIPs = []netip.Addr{netip.MustParseAddr("10.77.0.99")}
 	// API server, etcd peer, kubelet
 	if n := count(plan(t, moved, a, root), "other names or addresses"); n != 3 {
-		t.Errorf("a new address: %d leaves are issued anew, want 3", n)
+		t.Errorf("a new address: %d leaves are reissued, want 3", n)
 	}
 	virtual := node()
 	virtual.VirtualAddresses = []netip.Addr{netip.MustParseAddr("10.77.0.9"), netip.MustParseAddr("2001:db8::9")}
 	if n := count(plan(t, virtual, a, root), "other names or addresses"); n != 1 { // API server
-		t.Errorf("virtual addresses: %d leaves are issued anew, want 1", n)
+		t.Errorf("virtual addresses: %d leaves are reissued, want 1", n)
 	}
 	b := a
 	b.FrontProxy = authorities(t).FrontProxy
 	if n := count(plan(t, node(), b, root), "issued by another CA"); n != 1 {
-		t.Errorf("a new front-proxy CA: %d leaves are issued anew, want 1", n)
+		t.Errorf("a new front-proxy CA: %d leaves are reissued, want 1", n)
 	}
 	have, err := Read(w)
 	if err != nil {
@@ -175,13 +175,13 @@ func TestReissue(t *testing.T) {
 	}
 	have.Now = have.Now.Add(leafTTL)
 	if n := len(Diff(have, w)); n != len(w.Leaves) {
-		t.Errorf("at the end of their life %d leaves are issued anew, want all %d", n, len(w.Leaves))
+		t.Errorf("at the end of their life %d leaves are reissued, want all %d", n, len(w.Leaves))
 	}
 	if err := os.WriteFile(w.Leaves[0].Cert, []byte("half a certif"), 0o400); err != nil {
 		t.Fatal(err)
 	}
 	if n := count(w, "unreadable"); n != 1 {
-		t.Errorf("a torn certificate: %d leaves are issued anew, want 1", n)
+		t.Errorf("a torn certificate: %d leaves are reissued, want 1", n)
 	}
 }
 

@@ -63,11 +63,11 @@ func TestRotation(t *testing.T) {
 		}
 		starts = append(starts, string(a.ReadAtStart(paths.KubeControllers)))
 		if got := a.ReadAtStart(paths.KubeAPI); string(got) != string(base.ReadAtStart(paths.KubeAPI)) {
-			t.Error("the API server starts anew")
+			t.Error("the API server restarts")
 		}
 	}
 	if starts[0] == starts[1] || starts[1] != starts[2] || starts[2] == starts[3] {
-		t.Error("the controllers must start anew when other authorities are believed, and only then")
+		t.Error("the controllers must restart if the trusted CAs change, and only then")
 	}
 	const steps = "none, accepted, issues, dropped"
 	for server := range all {

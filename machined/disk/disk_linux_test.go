@@ -160,7 +160,7 @@ func TestPowerCutUnderWrites(t *testing.T) {
 	settle(t, s)
 	for _, dir := range []string{paths.State, paths.Data} {
 		if got, err := os.ReadFile(filepath.Join(dir, "synced")); err != nil || string(got) != "acknowledged" {
-			t.Errorf("%s: what was synced is gone: %q, %v", dir, got, err)
+			t.Errorf("%s: synced data is gone: %q, %v", dir, got, err)
 		}
 	}
 	checkVolumes(t, s)
@@ -577,7 +577,7 @@ func checkVolumes(t *testing.T, s scenario) {
 		}
 		for _, name := range v.Dirs {
 			if info, err := os.Stat(filepath.Join(v.Mount.Target, name)); err != nil || info.Mode() != fs.ModeDir|0o755 {
-				t.Errorf("%s: folder %s: %v, %v; everybody has to get through it", v.Format.Label, name, info, err)
+				t.Errorf("%s: directory %s: %v, %v; every user must be able to traverse it", v.Format.Label, name, info, err)
 			}
 		}
 	}

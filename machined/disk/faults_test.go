@@ -29,7 +29,7 @@ func TestMountedFaults(t *testing.T) {
 		t.Errorf("%s\nwant %s", got, want)
 	}
 	if got := mountedFaults(sys, "/dev/vda4"); got.Any() {
-		t.Errorf("of one that is not mounted: %+v", got)
+		t.Errorf("of an unmounted file system: %+v", got)
 	}
 }
 
@@ -83,7 +83,7 @@ func TestBeforeCheck(t *testing.T) {
 	}
 	have.Mounts = mountAll(have.Disks[0])
 	if got := BeforeCheck(have); len(got) != 0 {
-		t.Errorf("of what is mounted: %+v", got)
+		t.Errorf("of a mounted file system: %+v", got)
 	}
 	have.Mounts, have.Disks[0].Boot = nil, false
 	if got := BeforeCheck(have); len(got) != 0 {

@@ -22,7 +22,7 @@ func TestLink(t *testing.T) {
 			}
 			return os.WriteFile(filepath.Join(name, "file"), nil, 0o600)
 		}, "file"},
-		"a folder, and one that was kept": {func(name string) error {
+		"a directory, and a retained one": {func(name string) error {
 			if err := os.MkdirAll(filepath.Join(name+".old", "older"), 0o700); err != nil {
 				return err
 			}
@@ -64,7 +64,7 @@ func TestDataFolders(t *testing.T) {
 	for _, v := range systemVolumes() {
 		for name := range v.Links {
 			if !have[filepath.Dir(name)] {
-				t.Errorf("%s: nobody makes the folder of the link", name)
+				t.Errorf("%s: the parent directory of the link is not created", name)
 			}
 		}
 	}

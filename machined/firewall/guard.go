@@ -8,7 +8,7 @@ import (
 
 // GuardTable is the name of the inet table that keeps the machine's own ports from Services and
 // pods.
-const GuardTable = "orlop_guard"
+const GuardTable = "orlop_machine_ports"
 
 // guardPriority is the priority of the chains that decide about a connection before the service
 // proxy and the host-port plugin, which both have dstnat, -100

@@ -171,6 +171,6 @@ func TestSysctls(t *testing.T) {
 		}
 	}
 	if _, listed := got["kernel.yama.ptrace_scope"]; listed {
-		t.Error("an optional one that this kernel does not have is listed")
+		t.Error("an optional parameter that this kernel does not have is listed")
 	}
 }

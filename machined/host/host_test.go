@@ -131,13 +131,13 @@ func cases() map[string]struct {
 	delete(bare.Modules, "evdev")
 	delete(bare.Sysctls, "kernel.hotplug")
 	return map[string]pair{
-		"first boot":            {afterInit(first), first},
-		"first boot, no config": {afterInit(unconfigured), unconfigured},
-		"nothing to do":         {done, first},
-		"configuration changed": {done, Plan(changed, small)},
-		"somebody meddled":      {lost, first},
-		"large, modules amiss":  {bare, big},
-		"uneven memory":         {afterInit(uneven), uneven},
+		"first boot":             {afterInit(first), first},
+		"first boot, no config":  {afterInit(unconfigured), unconfigured},
+		"nothing to do":          {done, first},
+		"configuration changed":  {done, Plan(changed, small)},
+		"foreign changes":        {lost, first},
+		"large, modules missing": {bare, big},
+		"uneven memory":          {afterInit(uneven), uneven},
 	}
 }
 

@@ -439,7 +439,7 @@ func TestSolicitKernel(t *testing.T) {
 	for packet := make([]byte, 1500); ; {
 		n, _, err := unix.Recvfrom(wire, packet, 0)
 		if err != nil {
-			t.Fatalf("nobody asks for a router: %v\n%s", err, strings.Join(s.lines(), "\n"))
+			t.Fatalf("no router solicitation: %v\n%s", err, strings.Join(s.lines(), "\n"))
 		}
 		if n > kind && packet[kind] == solicitation {
 			if packet[hopLimit] != 255 {
@@ -521,7 +521,7 @@ func TestUnusableKernel(t *testing.T) {
 	}
 	want := "link eth0: unusable options of server 192.0.2.1: resolvers (option 6): 127.0.0.53 is not an address of a machine"
 	if !slices.Equal(told, []string{want}) {
-		t.Errorf("told %q, want once %q", told, want)
+		t.Errorf("logged %q, want once %q", told, want)
 	}
 }
 
@@ -620,7 +620,7 @@ func TestGatewayKernel(t *testing.T) {
 	ctx, cancel = context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
 	if err := network.AwaitGateway(ctx, absent); err == nil || err.Error() != "gateway 192.0.2.200 on eth0 does not answer" {
-		t.Errorf("nobody is there: %v", err)
+		t.Errorf("no host on the link: %v", err)
 	}
 	absent.Link = "eth7"
 	if err := network.AwaitGateway(ctx, absent); err == nil {

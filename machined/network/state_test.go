@@ -87,7 +87,7 @@ func TestTimeServers(t *testing.T) {
 	}
 	o.config.NTP, l.NTP = nil, nil
 	if got := describe(o, time.Now()).TimeServers; len(got) != 0 {
-		t.Errorf("nobody named a server, yet %q would be asked", got)
+		t.Errorf("no server is configured, but %q would be used", got)
 	}
 }
 

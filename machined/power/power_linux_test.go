@@ -243,7 +243,7 @@ func TestFeeder(t *testing.T) {
 	sick.Store(false)
 	close(hang)
 	if err := <-reports; err != nil {
-		t.Errorf("report %v; want that it goes on", err)
+		t.Errorf("report %v; want that it continues", err)
 	}
 	cancel()
 	<-ended

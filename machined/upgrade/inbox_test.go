@@ -138,7 +138,7 @@ func TestAdmit(t *testing.T) {
 		}
 	}
 	if read := size - from.Len(); read > 2*bundle.Head+4*pieceSize {
-		t.Errorf("%d bytes were read of what was refused", read)
+		t.Errorf("%d bytes were read of a rejected bundle", read)
 	}
 	content, digest = some(t, 10)
 	if _, err := in.Offer(digest, 10); err != nil {
@@ -235,10 +235,10 @@ func TestOffer(t *testing.T) {
 		t.Errorf("the refused ones have changed something: %+v, %v", b, err)
 	}
 	if b, err := in.Offer(strings.Repeat("a", 64), room+1000); err != nil || b.Have != 0 {
-		t.Errorf("in the place of the last one: %+v, %v", b, err)
+		t.Errorf("replacing the last bundle: %+v, %v", b, err)
 	}
 	if _, err := os.Stat(in.file()); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("the bytes of the last one: %v", err)
+		t.Errorf("the bytes of the last bundle: %v", err)
 	}
 	if err := os.WriteFile(in.record(), []byte("garbage"), 0o600); err != nil {
 		t.Fatal(err)
