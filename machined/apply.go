@@ -34,7 +34,7 @@ import (
 //  1. The documents are parsed and checked as a whole; a problem rejects all of them.
 //  2. Changes that would lose the data of a running machine are rejected (checkFixed).
 //  3. Every domain lists its operations. A dry run ends here.
-//  4. The documents are written to STATE and replace the present ones by a rename (package
+//  4. The documents are written to STATE and replace the present documents by a rename (package
 //     configstore). After a power cut either the old or the new documents are complete. Staged
 //     documents are stored beside them and replace them at the next boot; during a trial, the
 //     previous documents are stored beside them (history.go).
@@ -57,12 +57,12 @@ type applied struct {
 	problem   string // why the stored configuration is unusable
 	// when the previous configuration becomes active again; zero if it is not on trial
 	trial time.Time
-	// tried are the unconfirmed configurations that were on trial before this one.
+	// tried are the unconfirmed configurations that were on trial before.
 	tried []*config.Config
 	// trialName is the caller's name for the trial; it can be empty.
 	trialName string
-	// sameNetwork reports that links, addresses and routes equal those of the configuration before
-	// the trial.
+	// sameNetwork reports that links, addresses and routes are unchanged from the configuration
+	// before the trial.
 	sameNetwork bool
 	// due is the time of its activation: by then the caller has received the answer.
 	due time.Time
@@ -140,7 +140,8 @@ func (m *machine) apply(ctx context.Context, filename string, r *api.ApplyReques
 	return m.activate(ctx, now, next, text, r, out)
 }
 
-// checkRequest reads the documents of a request and rejects a configuration that this machine cannot use.
+// checkRequest reads the documents of a request and rejects a configuration that this machine
+// cannot use.
 func (m *machine) checkRequest(ctx context.Context, now applied, filename string, r *api.ApplyRequest) (next *config.Config, text []byte, trial trialPlan, err error) {
 	filename, text, err = requested(now, filename, r)
 	if err != nil {
@@ -177,8 +178,8 @@ func (m *machine) checkRequest(ctx context.Context, now applied, filename string
 	return next, text, trial, nil
 }
 
-// fallback returns the configuration to which a trial would revert: the active one or, if that is
-// on trial itself, the previous one; nil if there is none.
+// fallback returns the configuration to which a trial would revert: the active configuration or,
+// during a trial, the previous configuration; nil if there is none.
 func (m *machine) fallback(now applied) *config.Config {
 	if why, _ := m.storageProblem.Get(); why != "" || m.bootMedium != "" {
 		return nil // without storage there is no trial
@@ -197,7 +198,8 @@ func (m *machine) fallback(now applied) *config.Config {
 	return c
 }
 
-// stageForBoot stores documents for the next boot, which follows at once if the outcome is a reboot.
+// stageForBoot stores documents for the next boot, which follows at once if the outcome is a
+// reboot.
 func (m *machine) stageForBoot(ctx context.Context, text []byte, out outcome) (outcome, error) {
 	who := caller(ctx)
 	if err := configs.Stage(text); err != nil {
@@ -433,7 +435,7 @@ func hasKey(list []config.EncryptionKey, k config.EncryptionKey) bool {
 }
 
 // reencryptSecrets rewrites all Secrets with the current encryption key before an old key is
-// dropped. It returns the operations, or with dry the planned ones. An error rejects the
+// dropped. It returns the operations, or with dry the planned operations. An error rejects the
 // configuration: a machine without the old key cannot read the Secrets that it encrypted.
 func (m *machine) reencryptSecrets(ctx context.Context, before, next *config.Config, dry bool) ([]string, error) {
 	gone := droppedKeys(before, next)
@@ -443,7 +445,7 @@ func (m *machine) reencryptSecrets(ctx context.Context, before, next *config.Con
 	refused := func(err error) ([]string, error) {
 		return nil, fmt.Errorf("configuration refused, only the encryption of Secrets may have changed: Cluster.spec.acceptedEncryptionKeys: cannot drop %s: %w", strings.Join(gone, ", "), err)
 	}
-	// An API server that encrypts with another key than the configured one would continue to do so
+	// An API server that encrypts with another key than the configured key would continue to do so
 	// after the rewrite. The key is in a file that is written before the API server starts.
 	waits, err := m.servicesWaiting(before)
 	if err != nil {
@@ -581,7 +583,7 @@ func (m *machine) plan(ctx context.Context, before, next *config.Config) (outcom
 	if left, err := m.kernel.LeftoverModules(m.hostConfig(next)); err != nil {
 		return outcome{}, err
 	} else if len(left) > 0 {
-		out.warnings = append(out.warnings, leftover(left))
+		out.warnings = append(out.warnings, staleModules(left))
 	}
 	lines, err := m.network.DryRun(networkConfig(next))
 	if err != nil {
@@ -622,8 +624,9 @@ func storageDryRun(ctx context.Context) ([]string, error) {
 	return reconcile.Print(disk.Diff(have, want, nil)), nil
 }
 
-// load reads the configuration on STATE, else the one in the image, else none. An unreadable stored
-// configuration is an error and not the same as none: the machine must not become claimable.
+// load reads the configuration on STATE, else the configuration in the image, else none. An
+// unreadable stored configuration is an error and not the same as none: the machine must not become
+// claimable.
 func load() (applied, string, error) {
 	for _, place := range []struct{ file, source string }{{configs.Current(), "STATE"}, {paths.EmbeddedConfig, "image"}} {
 		from := place.file

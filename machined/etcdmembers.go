@@ -47,9 +47,9 @@ func (a etcdAPI) RemoveMember(ctx context.Context, r *api.EtcdRemoveMemberReques
 	return &api.EtcdRemoveMemberResponse{Removed: toEtcdMember(removed), NodeError: a.m.deleteMemberNode(a.m.runCtx, removed)}, nil
 }
 
-// deleteMemberNode deletes the Node and the pods of a control-plane machine whose etcd member was
-// removed, or returns why the Node stays. A machine in the configuration may come back, and its
-// replacement may have its name already.
+// deleteMemberNode deletes the Node and the pods of a control-plane machine after the removal of
+// its etcd member, or returns why the Node stays. A machine in the configuration may come back, and
+// its replacement may have its name already.
 func (m *machine) deleteMemberNode(ctx context.Context, removed nodespec.EtcdMember) string {
 	if removed.Name == "" {
 		return "" // its etcd has never started, so its Node is unknown
@@ -107,7 +107,7 @@ func (a etcdAPI) Rejoin(ctx context.Context, _ *api.EtcdRejoinRequest) (*api.Etc
 	return &api.EtcdRejoinResponse{}, nil
 }
 
-// leaveEtcd removes the etcd member of this machine, whose data will be wiped, so that the others
+// leaveEtcd removes the etcd member of this machine before its data are wiped, so that the others
 // do not count it. It returns an error if they would lose their quorum. It continues if the caller
 // disconnects.
 func (m *machine) leaveEtcd(by string) error {
@@ -122,8 +122,8 @@ func (m *machine) leaveEtcd(by string) error {
 }
 
 // checkQuorumWithout returns an error if the others would lose their quorum while this machine,
-// which retains its data, has no configuration to start etcd. An unknown state is no error: such a
-// machine does not vote either.
+// which retains its data, has no configuration to start etcd. An unknown state is no error: a
+// machine in an unknown state does not vote either.
 func (m *machine) checkQuorumWithout() error {
 	if m.checkEtcd() != nil {
 		return nil

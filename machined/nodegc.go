@@ -24,7 +24,7 @@ import (
 //     each control-plane machine, after its sync, checks for the Node every nodeGCInterval and
 //     deletes it, until the Node was absent in nodeGCChecks consecutive checks. A machine that was
 //     off syncs later and begins then.
-//  3. A Node whose name was reassigned is not deleted. A majority of the control plane is asked for
+//  3. A Node with a reassigned name is not deleted. A majority of the control plane is asked for
 //     that first: a majority stores a ticket before a machine can use it.
 //
 // The progress is not stored: after boot a machine begins again with all machines removed within

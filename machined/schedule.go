@@ -25,8 +25,8 @@ const (
 	snapshotMaxBackoff = time.Hour
 )
 
-// due reports whether a snapshot is due: the interval every after the last one (0: never), and at
-// once if there is none (the zero time). A last snapshot in the future is ignored: the clock was
+// due reports whether a snapshot is due: the interval every after the last snapshot (0: never), and
+// at once if there is none (the zero time). A last snapshot in the future is ignored: the clock was
 // wrong.
 func due(last, now time.Time, every time.Duration) bool {
 	return every > 0 && (last.After(now) || now.Sub(last) >= every)

@@ -138,8 +138,8 @@ func (m *machine) uploadDue(now time.Time) bool {
 	return err == nil && left > 0
 }
 
-// uploadSnapshot uploads the newest snapshot that the target does not have, and returns the number of
-// remaining ones. The caller holds uploader.busy.
+// uploadSnapshot uploads the newest snapshot that the target does not have, and returns the number
+// of remaining snapshots. The caller holds uploader.busy.
 func (m *machine) uploadSnapshot(target nodespec.EtcdTarget) (left int, err error) {
 	ctx, cancel := m.within(context.Background(), uploadTimeout)
 	defer cancel()

@@ -28,10 +28,10 @@ type Command func(ctx context.Context, spec nodespec.Spec, dirs dirs.Dirs, reque
 
 // Commands are all commands, by the name with which machined starts the orchestrator.
 var Commands = map[string]Command{
-	"save-data": func(ctx context.Context, spec nodespec.Spec, dirs dirs.Dirs, _ io.Reader) (any, error) {
+	"take-savepoint": func(ctx context.Context, spec nodespec.Spec, dirs dirs.Dirs, _ io.Reader) (any, error) {
 		return TakeSavepoint(ctx, spec, dirs)
 	},
-	"snapshot-data": func(ctx context.Context, spec nodespec.Spec, dirs dirs.Dirs, request io.Reader) (any, error) {
+	"stream-snapshot": func(ctx context.Context, spec nodespec.Spec, dirs dirs.Dirs, request io.Reader) (any, error) {
 		order, err := decode[nodespec.SendSnapshotRequest](request)
 		if err != nil {
 			return nil, err
@@ -48,21 +48,21 @@ var Commands = map[string]Command{
 		}
 		return localMember{dirs, spec}.prepareRestore(ctx, order, inheritedFile(), ownFormat())
 	},
-	"keep-snapshot": func(ctx context.Context, spec nodespec.Spec, dirs dirs.Dirs, request io.Reader) (any, error) {
+	"take-snapshot": func(ctx context.Context, spec nodespec.Spec, dirs dirs.Dirs, request io.Reader) (any, error) {
 		order, err := decode[nodespec.TakeSnapshotRequest](request)
 		if err != nil {
 			return nil, err
 		}
 		return localMember{dirs, spec}.takeSnapshot(ctx, order, minFreePercent)
 	},
-	"kept-snapshots": func(_ context.Context, spec nodespec.Spec, dirs dirs.Dirs, request io.Reader) (any, error) {
+	"list-snapshots": func(_ context.Context, spec nodespec.Spec, dirs dirs.Dirs, request io.Reader) (any, error) {
 		target, err := decode[string](request)
 		if err != nil {
 			return nil, err
 		}
 		return localMember{dirs, spec}.listSnapshots(target)
 	},
-	"send-snapshot": func(ctx context.Context, spec nodespec.Spec, dirs dirs.Dirs, request io.Reader) (any, error) {
+	"upload-snapshot": func(ctx context.Context, spec nodespec.Spec, dirs dirs.Dirs, request io.Reader) (any, error) {
 		target, err := decode[nodespec.EtcdTarget](request)
 		if err != nil {
 			return nil, err
@@ -82,7 +82,7 @@ var Commands = map[string]Command{
 		}
 		return localMember{dirs, spec}.removeMember(ctx, name)
 	},
-	"leave-members": func(ctx context.Context, spec nodespec.Spec, dirs dirs.Dirs, _ io.Reader) (any, error) {
+	"leave-cluster": func(ctx context.Context, spec nodespec.Spec, dirs dirs.Dirs, _ io.Reader) (any, error) {
 		return localMember{dirs, spec}.leave(ctx)
 	},
 	"recover-data": func(ctx context.Context, spec nodespec.Spec, dirs dirs.Dirs, _ io.Reader) (any, error) {
@@ -91,7 +91,7 @@ var Commands = map[string]Command{
 	"rejoin-data": func(ctx context.Context, spec nodespec.Spec, dirs dirs.Dirs, _ io.Reader) (any, error) {
 		return localMember{dirs, spec}.rejoin(ctx)
 	},
-	"reseal-secrets": func(ctx context.Context, _ nodespec.Spec, dirs dirs.Dirs, request io.Reader) (any, error) {
+	"reencrypt-secrets": func(ctx context.Context, _ nodespec.Spec, dirs dirs.Dirs, request io.Reader) (any, error) {
 		order, err := decode[nodespec.ReencryptRequest](request)
 		if err != nil {
 			return nil, err
