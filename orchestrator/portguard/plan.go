@@ -12,7 +12,7 @@ import (
 )
 
 // Table is the name of the table, of the inet family.
-const Table = "orlop_machines"
+const Table = "orlop_port_guard"
 
 // Input determines a node's table.
 type Input struct {
