@@ -21,7 +21,7 @@ import (
 // endpoints of its own node, as upstream's NodeRestriction restricts a kubelet to its own Node.
 // RBAC cannot express this: one role for all agents names no object, and separate roles would
 // require a role for each node.
-const NodeAgentAccess = "OrlopNodeAgents"
+const NodeAgentAccess = "OrlopNodeAgentAccess"
 
 type nodeAgents struct{ *admission.Handler }
 
@@ -33,11 +33,11 @@ func (nodeAgents) Validate(_ context.Context, a admission.Attributes, _ admissio
 	}
 	refuse := func(why string) error { return admission.NewForbidden(a, errors.New(why)) }
 	if a.GetResource().GroupResource() != (schema.GroupResource{Group: discovery.GroupName, Resource: "endpointslices"}) {
-		return refuse("a node agent writes endpoints, and nothing else")
+		return refuse("a node agent may write only endpoints")
 	}
 	node, named := strings.CutPrefix(user.GetName(), nodespec.NodeAgentUser)
 	if !named || node == "" {
-		return refuse("the agent names no node")
+		return refuse("the agent's user name contains no node")
 	}
 	name := a.GetName()
 	if object := a.GetObject(); name == "" && object != nil {
@@ -49,21 +49,21 @@ func (nodeAgents) Validate(_ context.Context, a admission.Attributes, _ admissio
 	}
 	v4, v6 := bootstrap.DNSSlice(node, discoveryv1.AddressTypeIPv4), bootstrap.DNSSlice(node, discoveryv1.AddressTypeIPv6)
 	if name != v4 && name != v6 {
-		return refuse(fmt.Sprintf("node %s has the endpoints %s and %s only", node, v4, v6))
+		return refuse(fmt.Sprintf("node %s may write only the endpoints %s and %s", node, v4, v6))
 	}
 	slice, ok := a.GetObject().(*discovery.EndpointSlice)
 	if a.GetOperation() == admission.Delete {
 		return nil
 	}
 	if !ok {
-		return refuse("it is no EndpointSlice")
+		return refuse("the object is not an EndpointSlice")
 	}
 	if slice.Labels[discoveryv1.LabelServiceName] != bootstrap.DNSService {
-		return refuse("it is of another service than " + bootstrap.DNSService)
+		return refuse("its service is not " + bootstrap.DNSService)
 	}
 	for _, e := range slice.Endpoints {
 		if e.NodeName == nil || *e.NodeName != node {
-			return refuse("an endpoint is of another node")
+			return refuse("an endpoint belongs to another node")
 		}
 	}
 	return nil

@@ -21,7 +21,7 @@ import (
 // alone, and the API lets every client with the right to change a Node set a missing share: with a
 // share outside the range the controllers would not start, and with the whole range no other node
 // would get a share.
-const NodeAnnotations = "OrlopNodeNotes"
+const NodeAnnotations = "OrlopNodeAnnotations"
 
 type nodeAnnotations struct{ *admission.Handler }
 
@@ -40,10 +40,10 @@ func (nodeAnnotations) Validate(_ context.Context, a admission.Attributes, _ adm
 		return admission.NewForbidden(a, err)
 	}
 	if before != after {
-		return admission.NewForbidden(a, errors.New("the annotation "+nodespec.TaintsSet+" is the control plane's"))
+		return admission.NewForbidden(a, errors.New("only the control plane may change the annotation "+nodespec.TaintsSet))
 	}
 	if after, there := a.GetObject().(*core.Node); there && !slices.Equal(podCIDRs(a.GetOldObject()), after.Spec.PodCIDRs) {
-		return admission.NewForbidden(a, errors.New("spec.podCIDRs is the control plane's"))
+		return admission.NewForbidden(a, errors.New("only the control plane may change spec.podCIDRs"))
 	}
 	return nil
 }
