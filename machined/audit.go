@@ -24,8 +24,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/trust"
 )
 
-// The audit log (package audit) has two records: one for calls that changed or revealed data, and
-// one for rejected calls and starts of calls, so that the latter cannot displace the former
+// The audit log (package audit) has two records: for calls that changed or revealed data, and for
+// rejected calls and starts of calls, so that the latter cannot displace the former
 // (docs/decisions/0058-two-records.md). machined records every call that changes data or reveals a
 // secret, and every pairing attempt; apid reports the calls that it has rejected.
 
@@ -42,8 +42,8 @@ type callRecords struct {
 	unwritten []audit.Call
 }
 
-// maxUnwritten bounds the ends in memory that could not be written. No call starts while there is
-// one, so they belong to calls that ran at the same time.
+// maxUnwritten bounds the ends in memory that could not be written. No call starts while an end is
+// unwritten, so they belong to calls that ran at the same time.
 const maxUnwritten = 256
 
 // newCallRecords limits each caller to thirty entries at once, and one per minute in the long run,
@@ -68,14 +68,14 @@ func (m *machine) openRecords() error {
 	return errors.Join(err, err2)
 }
 
-// openRecord opens a record. It moves a damaged record aside and starts a new one.
+// openRecord opens a record. It moves a damaged record aside and starts a new record.
 func (m *machine) openRecord(dir, name string, files int) (*audit.Log, error) {
 	l, err := audit.OpenNamed(dir, name, audit.DefaultSize, files)
 	if err == nil {
 		return l, nil
 	}
 	aside := dir + ".damaged"
-	m.say(fmt.Sprintf("%v; it is moved to %s, and a new record starts", err, aside))
+	m.logConsole(fmt.Sprintf("%v; it is moved to %s, and a new record starts", err, aside))
 	if err := errors.Join(os.RemoveAll(aside), os.Rename(dir, aside)); err != nil {
 		return nil, fmt.Errorf("audit: %w", err)
 	}
@@ -126,7 +126,7 @@ func (m *machine) record(c audit.Call) {
 	}
 }
 
-// flushLocked writes the calls whose write failed before.
+// flushLocked writes the calls that could not be written before.
 func (r *callRecords) flushLocked() error {
 	for len(r.unwritten) > 0 {
 		c := r.unwritten[0]
@@ -304,7 +304,7 @@ func enum(value fmt.Stringer, prefix string) string {
 // others. Calls over the limit are counted.
 type refusedLimit struct {
 	rateLimits
-	skipped map[string]int // calls per caller since the last recorded one
+	skipped map[string]int // calls per caller since the last recorded call
 }
 
 // newRefusedLimit allows one entry per second and caller in the long run.

@@ -22,8 +22,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/pairing"
 )
 
-// recording is a machine whose records are in directories of a test: small ones, which few calls
-// fill.
+// recording is a machine with records in directories of a test, so small that few calls fill them.
 func recording(t *testing.T, size int) *machine {
 	t.Helper()
 	m := &machine{pairing: newPairingDesk(), events: newEventLog(), callRecords: newCallRecords()}
@@ -68,7 +67,7 @@ func brief(list []audit.Entry) string {
 	return strings.Join(out, "\n")
 }
 
-// do makes a unary call whose handler returns err.
+// do makes a unary call with a handler that returns err.
 func (g auditInterceptor) do(ctx context.Context, method string, err error) error {
 	_, got := g.unary(ctx, nil, &grpc.UnaryServerInfo{FullMethod: method}, func(context.Context, any) (any, error) { return nil, err })
 	return got
@@ -277,7 +276,7 @@ func TestRecordCannotBeWritten(t *testing.T) {
 	}
 }
 
-// closedLog is a record whose directory was removed.
+// closedLog is a record without its directory.
 func closedLog(t *testing.T) *audit.Log {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "gone")

@@ -160,7 +160,7 @@ func (m *machine) enterVersion(i upgrade.Installer) error {
 	if err := i.Install(m.runCtx, f); err != nil {
 		return err
 	}
-	// Again: a client may have applied another one during the drain.
+	// Again: a client may have applied a configuration during the drain.
 	err = m.saveConfiguration()
 	if err == nil {
 		err = m.handleEvent(m.runCtx, slot.EntryWritten{})
@@ -184,7 +184,7 @@ func (m *machine) abort(began bool, why error) {
 	}
 	if began {
 		if err := m.handleEvent(m.runCtx, slot.WriteFailed{Reason: why.Error(), At: time.Now()}); err != nil {
-			m.say(err.Error())
+			m.logConsole(err.Error())
 		}
 	}
 }

@@ -192,7 +192,7 @@ func keptTable(w io.Writer, answer *api.EtcdListSnapshotsResponse) {
 
 func (t *tool) etcdKeepCommand() *cobra.Command {
 	return &cobra.Command{
-		Use:   "keep",
+		Use:   "take-snapshot",
 		Short: "Have the machine take one of its own snapshots now, and send it",
 		Long: "Have the machine take one of its own snapshots now, as Cluster.spec.etcd.snapshots says, and send it where those are sent. It shows\n" +
 			"whether a target works without waiting for the next one. The oldest of those that the machine keeps goes if there are too many then.",

@@ -48,7 +48,7 @@ func servicesTable(w *tabwriter.Writer, services []*api.ServiceStatus) {
 			case !c.Ready:
 				state = "not ready"
 			case strings.HasPrefix(c.Detail, nodespec.ProblemPrefix):
-				state = "trouble"
+				state = "problem"
 			}
 			// The marker keeps the component visibly below its service; tabs and leading blanks
 			// would be joined.

@@ -21,7 +21,7 @@ func TestServicesTable(t *testing.T) {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	for name, state := range map[string]string{"etcd": "ready", "extensions": "trouble", "bootstrap": "not ready"} {
+	for name, state := range map[string]string{"etcd": "ready", "extensions": "problem", "bootstrap": "not ready"} {
 		_, line, _ := strings.Cut(out.String(), "└ "+name)
 		if line = strings.TrimSpace(line); !strings.HasPrefix(line, state+" ") {
 			t.Errorf("%s is shown as %.20q, want %s", name, line, state)

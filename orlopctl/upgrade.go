@@ -29,7 +29,7 @@ const upgradeTimeout = 30 * time.Minute
 func (t *tool) upgradeCommand() *cobra.Command {
 	var file, peer string
 	var from registryFlags
-	var noWait, withoutData bool
+	var noWait, withoutSavepoint bool
 	c := &cobra.Command{
 		Use:   "upgrade -f BUNDLE | --from-registry REFERENCE | --from-peer ADDRESS",
 		Short: "Replace the machine's system by another version",
@@ -47,15 +47,15 @@ func (t *tool) upgradeCommand() *cobra.Command {
 			case len(sources) != 1:
 				return usagef("upgrade: either -f with the upgrade bundle, or --from-registry, or --from-peer is needed")
 			case file != "":
-				begun, err = t.sendBundle(file, withoutData)
+				begun, err = t.sendBundle(file, withoutSavepoint)
 			case peer != "":
-				begun, err = t.fetchBundle(&api.FetchBundleRequest{Peer: peer, WithoutSavepoint: withoutData})
+				begun, err = t.fetchBundle(&api.FetchBundleRequest{Peer: peer, WithoutSavepoint: withoutSavepoint})
 			default:
 				request, wrong := from.request()
 				if wrong != nil {
 					return wrong
 				}
-				request.WithoutSavepoint = withoutData
+				request.WithoutSavepoint = withoutSavepoint
 				begun, err = t.fetchBundle(request)
 			}
 			if err != nil {
@@ -77,7 +77,7 @@ func (t *tool) upgradeCommand() *cobra.Command {
 	c.Flags().BoolVar(&from.plainHTTP, "plain-http", false, "the registry speaks HTTP without TLS")
 	c.Flags().StringVar(&from.username, "registry-user", "", "name to show to the registry (default: none)")
 	c.Flags().StringVar(&from.password, "registry-password-file", "", "file with the password that goes with it")
-	c.Flags().BoolVar(&withoutData, "without-data", false, "do not save the cluster's data before: for a machine whose etcd does not run, which could not be upgraded otherwise")
+	c.Flags().BoolVar(&withoutSavepoint, "without-savepoint", false, "do not save the cluster's data before: for a machine whose etcd does not run, which could not be upgraded otherwise")
 	c.Flags().BoolVar(&noWait, "no-wait", false, "return when the machine needs nobody any more; orlopctl upgrade status --wait goes on waiting")
 	c.AddCommand(t.upgradeStatusCommand())
 	return c
@@ -179,7 +179,7 @@ func (t *tool) fetchBundle(r *api.FetchBundleRequest) (begun *api.UpgradeStarted
 
 // sendBundle sends a bundle, going on where a lost connection broke it off, and returns when the
 // machine has it.
-func (t *tool) sendBundle(name string, withoutData bool) (*api.UpgradeStarted, error) {
+func (t *tool) sendBundle(name string, withoutSavepoint bool) (*api.UpgradeStarted, error) {
 	file, err := os.Open(name)
 	if err != nil {
 		return nil, usagef("upgrade: cannot read: %w", err)
@@ -190,7 +190,7 @@ func (t *tool) sendBundle(name string, withoutData bool) (*api.UpgradeStarted, e
 	if err != nil {
 		return nil, usagef("upgrade: cannot read the bundle: %w", err)
 	}
-	u := upload{tool: t, file: file, offer: &api.BeginUploadRequest{Sha256: hex.EncodeToString(hash.Sum(nil)), Size: size}, withoutData: withoutData}
+	u := upload{tool: t, file: file, offer: &api.BeginUploadRequest{Sha256: hex.EncodeToString(hash.Sum(nil)), Size: size}, withoutSavepoint: withoutSavepoint}
 	return u.send()
 }
 
@@ -199,8 +199,8 @@ type upload struct {
 	tool  *tool
 	file  io.ReadSeeker
 	offer *api.BeginUploadRequest
-	// withoutData: the machine does not save the cluster's data before.
-	withoutData bool
+	// withoutSavepoint: the machine does not save the cluster's data before.
+	withoutSavepoint bool
 }
 
 // send makes one attempt after the other until the machine has the bundle. The first one has to be
@@ -254,7 +254,7 @@ func (u upload) try(ctx context.Context, c *client.Client, sending *bool) (*api.
 		return nil, err
 	}
 	progress := u.tool.progress("sent", u.offer.Size)
-	if stream.Send(&api.UploadBundleRequest{Sha256: u.offer.Sha256, Offset: answer.Received, WithoutSavepoint: u.withoutData}) == nil {
+	if stream.Send(&api.UploadBundleRequest{Sha256: u.offer.Sha256, Offset: answer.Received, WithoutSavepoint: u.withoutSavepoint}) == nil {
 		err := send(u.file, func(sent int64) { progress(answer.Received + sent) }, func(chunk []byte) error {
 			return stream.Send(&api.UploadBundleRequest{Chunk: chunk})
 		})
