@@ -46,92 +46,92 @@ func TicketTTL(asked time.Duration) (time.Duration, error) {
 
 // WithID returns the ledger with a new ID. A peer recognizes by the ID whether the ledger was
 // replaced. Unused tickets from a version without ledger IDs get this machine as their only voter.
-func (b Ledger) WithID(id string) Ledger {
-	b.ID = id
-	for _, i := range b.Issued {
-		if i.Role == RoleJoin && !slices.ContainsFunc(b.Tickets, func(t Ticket) bool { return t.Serial == i.Serial }) {
-			b.Tickets = append(slices.Clone(b.Tickets), Ticket{Serial: i.Serial, Name: i.Name, At: i.At, Expires: i.Expires, By: i.By, Voters: []string{id}, Quorum: 1})
+func (l Ledger) WithID(id string) Ledger {
+	l.ID = id
+	for _, i := range l.Issued {
+		if i.Role == RoleJoin && !slices.ContainsFunc(l.Tickets, func(t Ticket) bool { return t.Serial == i.Serial }) {
+			l.Tickets = append(slices.Clone(l.Tickets), Ticket{Serial: i.Serial, Name: i.Name, At: i.At, Expires: i.Expires, By: i.By, Voters: []string{id}, Quorum: 1})
 		}
 	}
-	b.Issued = slices.DeleteFunc(slices.Clone(b.Issued), func(i Issued) bool { return i.Role == RoleJoin })
-	return b.normalize()
+	l.Issued = slices.DeleteFunc(slices.Clone(l.Issued), func(i Issued) bool { return i.Role == RoleJoin })
+	return l.normalize()
 }
 
 // Majority returns how many of n control-plane machines are more than half.
-func Majority(of int) int { return of/2 + 1 }
+func Majority(n int) int { return n/2 + 1 }
 
 // AddTicket returns the ledger with an additional ticket. It rejects a ticket for the name of a
 // member.
-func (b Ledger) AddTicket(ticket Ticket) (Ledger, error) {
-	if b.HasMember(ticket.Name) {
-		return b, fmt.Errorf("machine %s: cannot create ticket: a member has this name; remove it first (`orlopctl nodes remove %s`)", ticket.Name, ticket.Name)
+func (l Ledger) AddTicket(ticket Ticket) (Ledger, error) {
+	if l.HasMember(ticket.Name) {
+		return l, fmt.Errorf("machine %s: cannot create ticket: a member has this name; remove it first (`orlopctl nodes remove %s`)", ticket.Name, ticket.Name)
 	}
 	if err := ticket.check(); err != nil {
-		return b, err
+		return l, err
 	}
-	if len(b.Tickets) >= maxTickets {
-		return b, fmt.Errorf("machine %s: cannot create ticket: there are %d open tickets; revoke some (`orlopctl nodes remove`)", ticket.Name, len(b.Tickets))
+	if len(l.Tickets) >= maxTickets {
+		return l, fmt.Errorf("machine %s: cannot create ticket: there are %d open tickets; revoke some (`orlopctl nodes remove`)", ticket.Name, len(l.Tickets))
 	}
-	b.Tickets = append(slices.Clone(b.Tickets), ticket)
-	return b.normalize(), nil
+	l.Tickets = append(slices.Clone(l.Tickets), ticket)
+	return l.normalize(), nil
 }
 
 // RecordControlPlaneName returns the ledger with the name that the control-plane machine at address
 // has reported. It drops the names of addresses that no longer belong to the control plane.
-func (b Ledger) RecordControlPlaneName(address, name string, planes []string) (Ledger, error) {
+func (l Ledger) RecordControlPlaneName(address, name string, controlPlanes []string) (Ledger, error) {
 	if err := CheckHolder(name); err != nil {
-		return b, err
+		return l, err
 	}
-	b.ControlPlanes = maps.Clone(b.ControlPlanes)
-	maps.DeleteFunc(b.ControlPlanes, func(a, _ string) bool { return !slices.Contains(planes, a) })
-	if b.ControlPlanes == nil {
-		b.ControlPlanes = map[string]string{}
+	l.ControlPlanes = maps.Clone(l.ControlPlanes)
+	maps.DeleteFunc(l.ControlPlanes, func(a, _ string) bool { return !slices.Contains(controlPlanes, a) })
+	if l.ControlPlanes == nil {
+		l.ControlPlanes = map[string]string{}
 	}
-	b.ControlPlanes[address] = name
-	return b, nil
+	l.ControlPlanes[address] = name
+	return l, nil
 }
 
 // HasKey reports whether a member has the key with this fingerprint.
-func (b Ledger) HasKey(fingerprint string) bool {
-	return slices.ContainsFunc(b.Members, func(m Member) bool { return m.Key == fingerprint })
+func (l Ledger) HasKey(fingerprint string) bool {
+	return slices.ContainsFunc(l.Members, func(m Member) bool { return m.Key == fingerprint })
 }
 
 // HasMember reports whether a member has this name.
-func (b Ledger) HasMember(name string) bool {
-	return slices.ContainsFunc(b.Members, func(m Member) bool { return m.Name == name })
+func (l Ledger) HasMember(name string) bool {
+	return slices.ContainsFunc(l.Members, func(m Member) bool { return m.Name == name })
 }
 
 // MemberAtAddress returns the member with a different name that called last from this address, or
 // an empty string.
-func (b Ledger) MemberAtAddress(name, address string) string {
-	i := slices.IndexFunc(b.Members, func(m Member) bool { return m.Name != name && m.Address == address })
+func (l Ledger) MemberAtAddress(name, address string) string {
+	i := slices.IndexFunc(l.Members, func(m Member) bool { return m.Name != name && m.Address == address })
 	if i < 0 {
 		return ""
 	}
-	return b.Members[i].Name
+	return l.Members[i].Name
 }
 
 // OpenTickets returns the tickets that have not expired.
-func (b Ledger) OpenTickets(now time.Time) []Ticket {
-	return slices.DeleteFunc(slices.Clone(b.Tickets), func(t Ticket) bool { return !now.Before(t.Expires) })
+func (l Ledger) OpenTickets(now time.Time) []Ticket {
+	return slices.DeleteFunc(slices.Clone(l.Tickets), func(t Ticket) bool { return !now.Before(t.Expires) })
 }
 
-func (b Ledger) ticket(serial string) (Ticket, bool) {
-	i := slices.IndexFunc(b.Tickets, func(t Ticket) bool { return t.Serial == serial })
+func (l Ledger) ticket(serial string) (Ticket, bool) {
+	i := slices.IndexFunc(l.Tickets, func(t Ticket) bool { return t.Serial == serial })
 	if i < 0 {
 		return Ticket{}, false
 	}
-	return b.Tickets[i], true
+	return l.Tickets[i], true
 }
 
-func (b Ledger) revoked(serial string) bool {
-	return slices.ContainsFunc(b.Revoked, func(r Revocation) bool { return r.Lineage == serial })
+func (l Ledger) isRevoked(serial string) bool {
+	return slices.ContainsFunc(l.Revoked, func(r Revocation) bool { return r.Lineage == serial })
 }
 
 // MemberOfRevocation returns the member that a revocation would only revoke in part, or an empty
 // string. The operator has to remove this member instead.
-func (b Ledger) MemberOfRevocation(r Revocation) string {
-	for _, m := range b.Members {
+func (l Ledger) MemberOfRevocation(r Revocation) string {
+	for _, m := range l.Members {
 		if r.Name == m.Name || r.Lineage == m.Ticket {
 			return m.Name
 		}
@@ -140,12 +140,12 @@ func (b Ledger) MemberOfRevocation(r Revocation) string {
 }
 
 // member returns the index of the member that joined with this ticket, or -1.
-func (b Ledger) member(ticket string) int {
-	return slices.IndexFunc(b.Members, func(m Member) bool { return m.Ticket == ticket })
+func (l Ledger) member(ticket string) int {
+	return slices.IndexFunc(l.Members, func(m Member) bool { return m.Ticket == ticket })
 }
 
 // TicketUsed reports whether a machine has joined with this ticket.
-func (b Ledger) TicketUsed(ticket string) bool { return b.member(ticket) >= 0 }
+func (l Ledger) TicketUsed(ticket string) bool { return l.member(ticket) >= 0 }
 
 // Vote returns the ledger after this control-plane machine has voted for admitting m, or the reason
 // why it votes no.
@@ -154,69 +154,69 @@ func (b Ledger) TicketUsed(ticket string) bool { return b.member(ticket) >= 0 }
 // records the first key that presented the ticket; Vote returns an error for every other key. For a
 // member, the ledger records the source address of the last call. known means that the machine
 // presented a certificate for its key from an earlier issue, not the ticket.
-func (b Ledger) Vote(m Member, known bool, s *Session, now time.Time) (Ledger, error) {
-	if b.revoked(m.Ticket) {
-		return b, errTicketRevoked
+func (l Ledger) Vote(m Member, known bool, s *Session, now time.Time) (Ledger, error) {
+	if l.isRevoked(m.Ticket) {
+		return l, errTicketRevoked
 	}
-	at := b.member(m.Ticket)
-	if at >= 0 && (b.Members[at].Key != m.Key || b.Members[at].Name != m.Name) {
-		return b, usedBy(b.Members[at])
+	at := l.member(m.Ticket)
+	if at >= 0 && (l.Members[at].Key != m.Key || l.Members[at].Name != m.Name) {
+		return l, ticketUsedError(l.Members[at])
 	}
-	if err := b.taken(m, at >= 0, now); err != nil {
-		return b, err
+	if err := l.checkConflicts(m, at >= 0, now); err != nil {
+		return l, err
 	}
 	switch {
 	case at >= 0:
-		if b.Members[at].Address != m.Address {
-			b.Members = slices.Clone(b.Members)
-			b.Members[at].Address = m.Address
-			b.Members[at].Generation++
+		if l.Members[at].Address != m.Address {
+			l.Members = slices.Clone(l.Members)
+			l.Members[at].Address = m.Address
+			l.Members[at].Generation++
 		}
-		return b.normalize(), nil
+		return l.normalize(), nil
 	case known: // this ledger replaced the ledger that held the member
-		return b, nil
+		return l, nil
 	}
-	t, found := b.ticket(m.Ticket)
+	t, found := l.ticket(m.Ticket)
 	switch {
 	case !found || t.Name != m.Name:
-		return b, errors.New("ticket: this machine does not know it; use the machine that issued it, or create another ticket (`orlopctl nodes add`)")
+		return l, errors.New("ticket: this machine does not know it; use the machine that issued it, or create another ticket (`orlopctl nodes add`)")
 	case !now.Before(t.Expires):
-		return b, fmt.Errorf("ticket: it expired at %s; create another one (`orlopctl nodes add`)", t.Expires.UTC().Format(time.RFC3339))
+		return l, fmt.Errorf("ticket: it expired at %s; create another one (`orlopctl nodes add`)", t.Expires.UTC().Format(time.RFC3339))
 	}
 	own := -1
-	for i, c := range b.Bindings {
+	for i, c := range l.Bindings {
 		if c.Ticket == m.Ticket && c.Key != m.Key {
-			return b, b.contested(t, m.Key)
+			return l, l.contestedError(t, m.Key)
 		}
-		if c.Ticket == m.Ticket && c.Voter == b.ID {
+		if c.Ticket == m.Ticket && c.Voter == l.ID {
 			own = i
 		}
 	}
 	if own < 0 {
-		if err := b.mayVote(t, s); err != nil {
-			return b, err
+		if err := l.checkVoter(t, s); err != nil {
+			return l, err
 		}
-		b.Bindings = append(slices.Clone(b.Bindings), TicketBinding{Ticket: m.Ticket, Voter: b.ID, Key: m.Key, Address: m.Address})
-		return b.normalize(), nil
+		l.Bindings = append(slices.Clone(l.Bindings), TicketBinding{Ticket: m.Ticket, Voter: l.ID, Key: m.Key, Address: m.Address})
+		return l.normalize(), nil
 	}
-	b.Bindings = slices.Clone(b.Bindings)
-	b.Bindings[own].Address = m.Address
-	return b, nil
+	l.Bindings = slices.Clone(l.Bindings)
+	l.Bindings[own].Address = m.Address
+	return l, nil
 }
 
-// mayVote returns nil if the first key that presents the ticket here is also the first key that
+// checkVoter returns nil if the first key that presents the ticket here is also the first key that
 // this machine ever recorded for it. Otherwise it returns the reason why that is unknown.
 //
 // A ledger that replaces a lost ledger has a new ID, which the ticket does not list as a voter. An
 // older copy of the ledger, put back after a loss, has the same ID. Therefore a machine first syncs
 // with all other voters after it starts: the machine that requested the vote has recorded the key
 // in its own ledger before, and reports it.
-func (b Ledger) mayVote(t Ticket, s *Session) error {
-	if !slices.Contains(t.Voters, b.ID) || s.dropped[t.Serial] {
+func (l Ledger) checkVoter(t Ticket, s *Session) error {
+	if !slices.Contains(t.Voters, l.ID) || s.dropped[t.Serial] {
 		return errors.New("ticket: this machine is not a voter of the ticket, or no longer; try another control-plane machine, or create another ticket (`orlopctl nodes add`)")
 	}
 	for _, v := range t.Voters {
-		if v != b.ID && !s.synced[v] {
+		if v != l.ID && !s.synced[v] {
 			return errors.New("ticket: this machine has restarted since it was issued, and has not synced with all its voters yet; try another control-plane machine, or create another ticket (`orlopctl nodes add`)")
 		}
 	}
@@ -225,13 +225,14 @@ func (b Ledger) mayVote(t Ticket, s *Session) error {
 
 var errTicketRevoked = errors.New("ticket: it was revoked; create another one (`orlopctl nodes add`)")
 
-func usedBy(old Member) error {
+func ticketUsedError(old Member) error {
 	return fmt.Errorf("ticket: another machine has used it at %s; if you do not know that machine, remove it (`orlopctl nodes remove %s`) and create another ticket", old.Joined.UTC().Format(time.RFC3339), old.Name)
 }
 
-// taken returns an error if another machine holds the name or the address of a machine that joins.
-func (b Ledger) taken(m Member, member bool, now time.Time) error {
-	for _, o := range b.Members {
+// checkConflicts returns an error if another machine holds the name or the address of a machine
+// that joins.
+func (l Ledger) checkConflicts(m Member, member bool, now time.Time) error {
+	for _, o := range l.Members {
 		switch {
 		case o.Ticket == m.Ticket, o.Key == m.Key && o.Name == m.Name: // it is the same machine
 		case o.Address == m.Address:
@@ -242,9 +243,9 @@ func (b Ledger) taken(m Member, member bool, now time.Time) error {
 	}
 	// A machine that got the vote of this machine may be admitted elsewhere at this moment, even if
 	// its ticket expires meanwhile.
-	for _, c := range b.Bindings {
-		t, _ := b.ticket(c.Ticket)
-		if c.Voter != b.ID || c.Ticket == m.Ticket || c.Key == m.Key || longExpired(t, now) || b.spent(t) {
+	for _, c := range l.Bindings {
+		t, _ := l.ticket(c.Ticket)
+		if c.Voter != l.ID || c.Ticket == m.Ticket || c.Key == m.Key || longExpired(t, now) || l.isSpent(t) {
 			continue
 		}
 		switch {
@@ -259,9 +260,9 @@ func (b Ledger) taken(m Member, member bool, now time.Time) error {
 
 // votes counts the votes of a ticket: by returns the number of voters for each key, and missing the
 // number of voters without a known vote.
-func (b Ledger) votes(t Ticket) (by map[string]int, missing int) {
+func (l Ledger) votes(t Ticket) (by map[string]int, missing int) {
 	by, missing = map[string]int{}, len(t.Voters)
-	for _, c := range b.Bindings {
+	for _, c := range l.Bindings {
 		if c.Ticket == t.Serial && slices.Contains(t.Voters, c.Voter) {
 			by[c.Key]++
 			missing--
@@ -270,9 +271,9 @@ func (b Ledger) votes(t Ticket) (by map[string]int, missing int) {
 	return by, missing
 }
 
-// spent reports whether no key can reach the quorum of a ticket any more.
-func (b Ledger) spent(t Ticket) bool {
-	by, missing := b.votes(t)
+// isSpent reports whether no key can reach the quorum of a ticket any more.
+func (l Ledger) isSpent(t Ticket) bool {
+	by, missing := l.votes(t)
 	most := 0
 	for _, n := range by {
 		most = max(most, n)
@@ -280,15 +281,15 @@ func (b Ledger) spent(t Ticket) bool {
 	return most+missing < t.Quorum
 }
 
-// contested returns the error for a key when another key has also presented the ticket.
-func (b Ledger) contested(t Ticket, key string) error {
-	by, missing := b.votes(t)
+// contestedError returns the error for a key when another key has also presented the ticket.
+func (l Ledger) contestedError(t Ticket, key string) error {
+	by, missing := l.votes(t)
 	for k, n := range by {
 		if k != key && n >= t.Quorum {
 			return fmt.Errorf("ticket: another machine has used it; if you do not know that machine, remove it (`orlopctl nodes remove %s`) and create another ticket", t.Name)
 		}
 	}
-	if b.spent(t) {
+	if l.isSpent(t) {
 		return fmt.Errorf("ticket: several machines have presented it at once, so it is spent and none of them can join with it; if you do not know one of them, find out how its ticket leaked; then create another ticket (`orlopctl nodes add %s`)", t.Name)
 	}
 	if by[key]+missing < t.Quorum {
@@ -302,58 +303,58 @@ func (b Ledger) contested(t Ticket, key string) error {
 var ErrNoQuorum = errors.New("no quorum of control-plane machines")
 
 // Admit returns the ledger with m as a member, after this machine has voted for it (Vote). A
-// machine with a ticket needs a quorum of ticket bindings in the ledger for its key. A known member
-// needs the votes of needs control-plane machines; stood counts them, this machine included. Admit
-// ignores m.Joined. A machine that repeats the request with the same key gets the same answer,
-// because the first answer may have been lost.
+// machine with a ticket needs a quorum of ticket bindings in the ledger for its key. For a known
+// member, votes is the number of control-plane machines that voted for it, this machine included,
+// and quorum is the required number. Admit ignores m.Joined. A machine that repeats the request
+// with the same key gets the same answer, because the first answer may have been lost.
 //
 // More than half of all ledgers must store the result before the machine gets certificates.
 // Otherwise another control-plane machine could admit a second machine with its name or address.
 // The error is ErrNoQuorum if a retry can succeed.
-func (b Ledger) Admit(m Member, known bool, stood, needs int) (Ledger, error) {
-	if b.revoked(m.Ticket) {
-		return b, errTicketRevoked
+func (l Ledger) Admit(m Member, known bool, votes, quorum int) (Ledger, error) {
+	if l.isRevoked(m.Ticket) {
+		return l, errTicketRevoked
 	}
-	at := b.member(m.Ticket)
+	at := l.member(m.Ticket)
 	if at < 0 && !known {
-		t, found := b.ticket(m.Ticket)
+		t, found := l.ticket(m.Ticket)
 		if !found {
-			return b, errTicketRevoked
+			return l, errTicketRevoked
 		}
-		by, _ := b.votes(t)
+		by, _ := l.votes(t)
 		if len(by) > 1 && by[m.Key] < t.Quorum {
-			return b, b.contested(t, m.Key)
+			return l, l.contestedError(t, m.Key)
 		}
-		stood, needs = by[m.Key], t.Quorum
+		votes, quorum = by[m.Key], t.Quorum
 	}
-	if stood < needs {
-		return b, fmt.Errorf("machine %s: cannot join: %w: votes: %d, quorum: %d", m.Name, ErrNoQuorum, stood, needs)
+	if votes < quorum {
+		return l, fmt.Errorf("machine %s: cannot join: %w: votes: %d, quorum: %d", m.Name, ErrNoQuorum, votes, quorum)
 	}
-	if err := b.taken(m, at >= 0, m.Renewed); err != nil {
-		return b, err
+	if err := l.checkConflicts(m, at >= 0, m.Renewed); err != nil {
+		return l, err
 	}
-	b.Members = slices.Clone(b.Members)
+	l.Members = slices.Clone(l.Members)
 	if m.Joined = m.Renewed; at >= 0 {
-		old := b.Members[at]
+		old := l.Members[at]
 		if old.Key != m.Key || old.Name != m.Name {
-			return b, usedBy(old)
+			return l, ticketUsedError(old)
 		}
 		m.Joined, m.Generation = old.Joined, max(m.Generation, old.Generation+1)
-		b.Members[at] = m
+		l.Members[at] = m
 	} else {
 		m.Generation = max(m.Generation, 1)
-		b.Members = append(b.Members, m)
+		l.Members = append(l.Members, m)
 	}
-	return b.normalize(), nil
+	return l.normalize(), nil
 }
 
 // AdmitWithVotes calls Admit after it has merged the ticket bindings of the other voters.
-func (b Ledger) AdmitWithVotes(m Member, known bool, said []TicketBinding, stood, needs int, s *Session) (Ledger, error) {
-	next, _, err := b.MergeMembership(Membership{Bindings: said}, s, m.Renewed)
+func (l Ledger) AdmitWithVotes(m Member, known bool, bindings []TicketBinding, votes, quorum int, s *Session) (Ledger, error) {
+	next, _, err := l.MergeMembership(Membership{Bindings: bindings}, s, m.Renewed)
 	if err != nil {
-		return b, err
+		return l, err
 	}
-	return next.Admit(m, known, stood, needs)
+	return next.Admit(m, known, votes, quorum)
 }
 
 // RemovedMachine is a machine that was removed from the cluster.
@@ -363,16 +364,16 @@ type RemovedMachine struct {
 
 // NameInUse reports whether a member or an open ticket has this name. A Node with this name then
 // belongs to that machine.
-func (b Ledger) NameInUse(name string, now time.Time) bool {
-	return b.HasMember(name) || slices.ContainsFunc(b.OpenTickets(now), func(t Ticket) bool { return t.Name == name })
+func (l Ledger) NameInUse(name string, now time.Time) bool {
+	return l.HasMember(name) || slices.ContainsFunc(l.OpenTickets(now), func(t Ticket) bool { return t.Name == name })
 }
 
 // RemovedSince returns the machines that were removed after a time, except machines with a name
 // that is in use again.
-func (b Ledger) RemovedSince(after, now time.Time) []RemovedMachine {
+func (l Ledger) RemovedSince(after, now time.Time) []RemovedMachine {
 	var out []RemovedMachine
-	for _, r := range b.Revoked {
-		if r.Machine != "" && r.At.After(after) && !b.NameInUse(r.Machine, now) {
+	for _, r := range l.Revoked {
+		if r.Machine != "" && r.At.After(after) && !l.NameInUse(r.Machine, now) {
 			out = append(out, RemovedMachine{r.Machine, r.Lineage})
 		}
 	}
@@ -382,34 +383,34 @@ func (b Ledger) RemovedSince(after, now time.Time) []RemovedMachine {
 // Remove returns the ledger without the machine name, and with all its tickets revoked, unused
 // tickets included. A machine that was removed before can be removed again, because the caller may
 // have missed the result of the first call.
-func (b Ledger) Remove(name string, at time.Time, by string) (Ledger, []string, error) {
+func (l Ledger) Remove(name string, at time.Time, by string) (Ledger, []string, error) {
 	var tickets []string
-	for _, m := range b.Members {
+	for _, m := range l.Members {
 		if m.Name == name {
 			tickets = append(tickets, m.Ticket)
 		}
 	}
 	// expired tickets too: a machine may be joining with such a ticket right now
-	for _, t := range b.Tickets {
+	for _, t := range l.Tickets {
 		if t.Name == name {
 			tickets = append(tickets, t.Serial)
 		}
 	}
 	if len(tickets) == 0 {
-		for _, r := range b.Revoked {
+		for _, r := range l.Revoked {
 			if r.Machine == name && name != "" {
 				tickets = append(tickets, r.Lineage)
 			}
 		}
 	}
 	if len(tickets) == 0 {
-		return b, nil, fmt.Errorf("machine %.80q: cannot be removed: it is not a member, and there is no open ticket for it; `orlopctl nodes list` shows both", name)
+		return l, nil, fmt.Errorf("machine %.80q: cannot be removed: it is not a member, and there is no open ticket for it; `orlopctl nodes list` shows both", name)
 	}
 	for _, ticket := range tickets {
 		var err error
-		if b, _, err = b.Revoke(Revocation{Lineage: ticket, At: at, By: by}); err != nil {
-			return b, nil, err
+		if l, _, err = l.Revoke(Revocation{Lineage: ticket, At: at, By: by}); err != nil {
+			return l, nil, err
 		}
 	}
-	return b.normalize(), tickets, nil
+	return l.normalize(), tickets, nil
 }

@@ -125,52 +125,52 @@ func (r Membership) same(o Membership) bool {
 // normalize drops ended items from the membership: removed members, and revoked or used tickets
 // with their bindings. The remaining items are sorted. The revocations retain the names of the
 // dropped machines.
-func (b Ledger) normalize() Ledger {
-	b.Membership = b.Membership.Merge(Membership{})
-	b = b.withMachineNames()
+func (l Ledger) normalize() Ledger {
+	l.Membership = l.Membership.Merge(Membership{})
+	l = l.withMachineNames()
 	ended := map[string]bool{}
-	for _, r := range b.Revoked {
+	for _, r := range l.Revoked {
 		ended[r.Lineage] = true // the revocation of a certificate is never undone
 	}
-	b.Members = slices.DeleteFunc(b.Members, func(m Member) bool { return ended[m.Ticket] })
-	for _, m := range b.Members {
+	l.Members = slices.DeleteFunc(l.Members, func(m Member) bool { return ended[m.Ticket] })
+	for _, m := range l.Members {
 		ended[m.Ticket] = true
 	}
-	b.Tickets = slices.DeleteFunc(b.Tickets, func(t Ticket) bool { return ended[t.Serial] })
+	l.Tickets = slices.DeleteFunc(l.Tickets, func(t Ticket) bool { return ended[t.Serial] })
 	open := map[string]bool{}
-	for _, t := range b.Tickets {
+	for _, t := range l.Tickets {
 		open[t.Serial] = true
 	}
-	b.Bindings = slices.DeleteFunc(b.Bindings, func(c TicketBinding) bool { return !open[c.Ticket] })
-	return b
+	l.Bindings = slices.DeleteFunc(l.Bindings, func(c TicketBinding) bool { return !open[c.Ticket] })
+	return l
 }
 
 // withMachineNames returns the ledger with the machine name in each revocation of a ticket that the
 // membership still contains.
-func (b Ledger) withMachineNames() Ledger {
+func (l Ledger) withMachineNames() Ledger {
 	names := map[string]string{} // by ticket
-	for _, t := range b.Tickets {
+	for _, t := range l.Tickets {
 		names[t.Serial] = t.Name
 	}
-	for _, m := range b.Members {
+	for _, m := range l.Members {
 		names[m.Ticket] = m.Name
 	}
 	nameless := func(r Revocation) bool { return r.Machine == "" && r.Lineage != "" && names[r.Lineage] != "" }
-	if !slices.ContainsFunc(b.Revoked, nameless) {
-		return b
+	if !slices.ContainsFunc(l.Revoked, nameless) {
+		return l
 	}
-	b.Revoked = slices.Clone(b.Revoked)
-	for i, r := range b.Revoked {
+	l.Revoked = slices.Clone(l.Revoked)
+	for i, r := range l.Revoked {
 		if nameless(r) {
-			b.Revoked[i].Machine = names[r.Lineage]
+			l.Revoked[i].Machine = names[r.Lineage]
 		}
 	}
-	return b
+	return l
 }
 
 // Public returns the membership without private fields, for replication to peers.
-func (b Ledger) Public() Membership {
-	out := Membership{Members: b.Members, Tickets: b.Tickets, Bindings: slices.Clone(b.Bindings)}
+func (l Ledger) Public() Membership {
+	out := Membership{Members: l.Members, Tickets: l.Tickets, Bindings: slices.Clone(l.Bindings)}
 	for i := range out.Bindings {
 		out.Bindings[i].Address = ""
 	}
@@ -179,8 +179,8 @@ func (b Ledger) Public() Membership {
 
 // PublicForTicket returns the part of the public membership about one ticket and the machine that
 // joined with it.
-func (b Ledger) PublicForTicket(ticket string) Membership {
-	all := b.Public()
+func (l Ledger) PublicForTicket(ticket string) Membership {
+	all := l.Public()
 	return Membership{
 		Members:  slices.DeleteFunc(slices.Clone(all.Members), func(m Member) bool { return m.Ticket != ticket }),
 		Tickets:  slices.DeleteFunc(slices.Clone(all.Tickets), func(t Ticket) bool { return t.Serial != ticket }),
@@ -197,37 +197,37 @@ func (r Membership) Digest() []byte {
 
 // MergeMembership merges the membership of another control-plane machine into the ledger, and
 // reports whether it changed the ledger. It accepts the whole membership or rejects it.
-func (b Ledger) MergeMembership(learnt Membership, s *Session, now time.Time) (next Ledger, news bool, err error) {
-	if err := learnt.check(); err != nil {
-		return b, false, fmt.Errorf("members: cannot use received membership: %w", err)
+func (l Ledger) MergeMembership(received Membership, s *Session, now time.Time) (next Ledger, changed bool, err error) {
+	if err := received.check(); err != nil {
+		return l, false, fmt.Errorf("members: cannot use received membership: %w", err)
 	}
-	learnt.Tickets = s.current(learnt.Tickets, b.pruneTime(now))
+	received.Tickets = s.pruneTickets(received.Tickets, l.pruneTime(now))
 	// No peer knows the votes of this machine better than the machine itself.
-	learnt.Bindings = slices.DeleteFunc(slices.Clone(learnt.Bindings), func(c TicketBinding) bool {
-		return c.Voter == b.ID && slices.ContainsFunc(b.Bindings, func(own TicketBinding) bool { return own.Voter == b.ID && own.Ticket == c.Ticket })
+	received.Bindings = slices.DeleteFunc(slices.Clone(received.Bindings), func(c TicketBinding) bool {
+		return c.Voter == l.ID && slices.ContainsFunc(l.Bindings, func(own TicketBinding) bool { return own.Voter == l.ID && own.Ticket == c.Ticket })
 	})
-	next = b
-	next.Membership = b.Membership.Merge(learnt)
+	next = l
+	next.Membership = l.Membership.Merge(received)
 	next = next.normalize()
 	if len(next.Members) > maxMembers || len(next.Tickets) > maxTickets {
-		return b, false, fmt.Errorf("members: %d machines and %d open tickets exceed the limits of a cluster (%d and %d); remove some (`orlopctl nodes remove`)", len(next.Members), len(next.Tickets), maxMembers, maxTickets)
+		return l, false, fmt.Errorf("members: %d machines and %d open tickets exceed the limits of a cluster (%d and %d); remove some (`orlopctl nodes remove`)", len(next.Members), len(next.Tickets), maxMembers, maxTickets)
 	}
-	return next, !next.Membership.same(b.Membership), nil
+	return next, !next.Membership.same(l.Membership), nil
 }
 
 // Prune returns the ledger without long-expired tickets, and reports whether there were any.
-func (b Ledger) Prune(s *Session, now time.Time) (Ledger, bool) {
-	now = b.pruneTime(now)
-	if !slices.ContainsFunc(b.Tickets, func(t Ticket) bool { return longExpired(t, now) }) {
-		return b, false
+func (l Ledger) Prune(s *Session, now time.Time) (Ledger, bool) {
+	now = l.pruneTime(now)
+	if !slices.ContainsFunc(l.Tickets, func(t Ticket) bool { return longExpired(t, now) }) {
+		return l, false
 	}
-	b.Tickets = s.current(b.Tickets, now)
-	return b.normalize(), true
+	l.Tickets = s.pruneTickets(l.Tickets, now)
+	return l.normalize(), true
 }
 
-// current returns the tickets without long-expired ones. It records the dropped tickets in the
+// pruneTickets returns the tickets without long-expired ones. It records the dropped tickets in the
 // session.
-func (s *Session) current(all []Ticket, now time.Time) []Ticket {
+func (s *Session) pruneTickets(all []Ticket, now time.Time) []Ticket {
 	return slices.DeleteFunc(slices.Clone(all), func(t Ticket) bool {
 		if longExpired(t, now) {
 			s.drop(t.Serial)

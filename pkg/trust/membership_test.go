@@ -34,7 +34,7 @@ func three(t *testing.T) ([]Ledger, []*Session) {
 	return books, sessions
 }
 
-func shows(key int) Member {
+func candidate(key int) Member {
 	return Member{Name: "w", Ticket: "1a", Key: finger(key), Address: fmt.Sprint("10.0.0.", 20+key), Renewed: noon}
 }
 
@@ -48,7 +48,7 @@ func vote(t *testing.T, b *Ledger, s *Session, m Member) {
 	*b = next
 }
 
-func refusedFor(t *testing.T, why string, err error) {
+func wantError(t *testing.T, why string, err error) {
 	t.Helper()
 	if err == nil || !strings.Contains(err.Error(), why) {
 		t.Errorf("want %q, got %v", why, err)
@@ -57,41 +57,41 @@ func refusedFor(t *testing.T, why string, err error) {
 
 func TestOneKeyPerTicket(t *testing.T) {
 	books, sessions := three(t)
-	vote(t, &books[0], sessions[0], shows(1))
-	_, err := books[0].Admit(shows(1), false, 3, 1) // the votes of others count for a member only
+	vote(t, &books[0], sessions[0], candidate(1))
+	_, err := books[0].Admit(candidate(1), false, 3, 1) // the votes of others count for a member only
 	if !errors.Is(err, ErrNoQuorum) {
 		t.Errorf("one of three lets it in: %v", err)
 	}
-	_, err = books[0].Vote(shows(2), false, sessions[0], noon)
-	refusedFor(t, "another machine has also presented it", err)
-	vote(t, &books[1], sessions[1], shows(1))
+	_, err = books[0].Vote(candidate(2), false, sessions[0], noon)
+	wantError(t, "another machine has also presented it", err)
+	vote(t, &books[1], sessions[1], candidate(1))
 	learnt, news, err := books[0].MergeMembership(books[1].Public(), sessions[0], noon)
 	if err != nil || !news {
 		t.Fatal(news, err)
 	}
-	admitted, err := learnt.Admit(shows(1), false, 0, 2)
+	admitted, err := learnt.Admit(candidate(1), false, 0, 2)
 	if err != nil || len(admitted.Members) != 1 || len(admitted.Tickets)+len(admitted.Bindings) != 0 || admitted.Members[0].Generation != 1 {
 		t.Fatalf("%+v, %v", admitted.Membership, err)
 	}
 	// The third voter got no request so far. It votes for another key, which does not help that
 	// key.
-	vote(t, &books[2], sessions[2], shows(2))
+	vote(t, &books[2], sessions[2], candidate(2))
 	late, _, err := books[2].MergeMembership(learnt.Public(), sessions[2], noon)
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = late.Admit(shows(2), false, 3, 2)
-	refusedFor(t, "another machine has used it; ", err)
+	_, err = late.Admit(candidate(2), false, 3, 2)
+	wantError(t, "another machine has used it; ", err)
 	late, _, err = late.MergeMembership(admitted.Public(), sessions[2], noon)
 	if err != nil || len(late.Bindings) != 0 {
 		t.Fatal(late.Bindings, err)
 	}
-	_, err = late.Vote(shows(2), false, sessions[2], noon)
-	refusedFor(t, "another machine has used it at 2026-05-01T12:00:00Z", err)
-	if _, err := late.Vote(shows(1), false, sessions[2], noon); err != nil {
+	_, err = late.Vote(candidate(2), false, sessions[2], noon)
+	wantError(t, "another machine has used it at 2026-05-01T12:00:00Z", err)
+	if _, err := late.Vote(candidate(1), false, sessions[2], noon); err != nil {
 		t.Errorf("it asks again: %v", err)
 	}
-	if _, err := late.Admit(shows(1), false, 1, 2); !errors.Is(err, ErrNoQuorum) {
+	if _, err := late.Admit(candidate(1), false, 1, 2); !errors.Is(err, ErrNoQuorum) {
 		t.Errorf("one of three lets a member in again: %v", err)
 	}
 }
@@ -99,7 +99,7 @@ func TestOneKeyPerTicket(t *testing.T) {
 func TestSplitTicketIsSpent(t *testing.T) {
 	books, sessions := three(t)
 	for i := range books {
-		vote(t, &books[i], sessions[i], shows(i+1))
+		vote(t, &books[i], sessions[i], candidate(i+1))
 	}
 	for i := range books {
 		for j := range books {
@@ -108,14 +108,14 @@ func TestSplitTicketIsSpent(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		_, err := books[i].Admit(shows(i+1), false, 3, 2)
-		refusedFor(t, "it is spent and none of them can join with it", err)
+		_, err := books[i].Admit(candidate(i+1), false, 3, 2)
+		wantError(t, "it is spent and none of them can join with it", err)
 		// Another ticket for the same name is valid.
 		again := Ticket{Serial: "2b", Name: "w", At: noon.Add(time.Minute), Expires: noon.Add(time.Hour), Voters: []string{id(0), id(1), id(2)}, Quorum: 2}
 		if books[i], err = books[i].AddTicket(again); err != nil {
 			t.Fatal(err)
 		}
-		m := shows(1)
+		m := candidate(1)
 		m.Ticket = "2b"
 		if _, err := books[i].Vote(m, false, sessions[i], noon); err != nil {
 			t.Errorf("machine %d: %v", i, err)
@@ -135,15 +135,15 @@ func TestNoVote(t *testing.T) {
 	for i := range 3 {
 		all.MarkSynced(id(i))
 	}
-	_, err = lost.Vote(shows(1), false, all, noon)
-	refusedFor(t, "is not a voter of the ticket", err)
+	_, err = lost.Vote(candidate(1), false, all, noon)
+	wantError(t, "is not a voter of the ticket", err)
 
 	started := &Session{}
 	started.MarkSynced(id(1))
-	_, err = books[0].Vote(shows(1), false, started, noon)
-	refusedFor(t, "has restarted since it was issued", err)
+	_, err = books[0].Vote(candidate(1), false, started, noon)
+	wantError(t, "has restarted since it was issued", err)
 	started.MarkSynced(id(2))
-	if _, err = books[0].Vote(shows(1), false, started, noon); err != nil {
+	if _, err = books[0].Vote(candidate(1), false, started, noon); err != nil {
 		t.Error(err)
 	}
 
@@ -158,21 +158,21 @@ func TestNoVote(t *testing.T) {
 	if pruned, _, err = pruned.MergeMembership(books[1].Public(), all, noon); err != nil || len(pruned.Tickets) != 1 {
 		t.Errorf("took %v, %v", pruned.Tickets, err)
 	}
-	_, err = pruned.Vote(shows(1), false, all, noon)
-	refusedFor(t, "or no longer", err)
-	_, err = books[1].Vote(shows(1), false, all, noon.Add(time.Hour))
-	refusedFor(t, "it expired at 2026-05-01T13:00:00Z", err)
-	other := shows(1)
+	_, err = pruned.Vote(candidate(1), false, all, noon)
+	wantError(t, "or no longer", err)
+	_, err = books[1].Vote(candidate(1), false, all, noon.Add(time.Hour))
+	wantError(t, "it expired at 2026-05-01T13:00:00Z", err)
+	other := candidate(1)
 	other.Name = "v"
 	_, err = books[1].Vote(other, false, all, noon)
-	refusedFor(t, "does not know it", err)
+	wantError(t, "does not know it", err)
 }
 
 // TestVotedNameIsTaken: while a machine may have been admitted elsewhere, no other machine can use
 // its name or address.
 func TestVotedNameIsTaken(t *testing.T) {
 	books, sessions := three(t)
-	vote(t, &books[0], sessions[0], shows(1))
+	vote(t, &books[0], sessions[0], candidate(1))
 	b := books[0]
 	for _, name := range []string{"w", "v"} {
 		var err error
@@ -182,15 +182,15 @@ func TestVotedNameIsTaken(t *testing.T) {
 	}
 	namesake := Member{Name: "w", Ticket: "2b", Key: finger(2), Address: "10.0.0.99", Renewed: noon}
 	_, err := b.Vote(namesake, false, sessions[0], noon)
-	refusedFor(t, "another machine has presented another ticket for this name", err)
-	neighbour := Member{Name: "v", Ticket: "3c", Key: finger(2), Address: shows(1).Address, Renewed: noon}
+	wantError(t, "another machine has presented another ticket for this name", err)
+	neighbour := Member{Name: "v", Ticket: "3c", Key: finger(2), Address: candidate(1).Address, Renewed: noon}
 	_, err = b.Vote(neighbour, false, sessions[0], noon)
-	refusedFor(t, "a machine with a ticket for w has the address 10.0.0.21", err)
+	wantError(t, "a machine with a ticket for w has the address 10.0.0.21", err)
 	_, err = b.Vote(neighbour, true, sessions[0], noon) // a member that this ledger does not know
-	refusedFor(t, "has the address 10.0.0.21", err)
+	wantError(t, "has the address 10.0.0.21", err)
 	// the ticket has expired, and the other machine may just have joined with it
 	_, err = b.Vote(neighbour, true, sessions[0], noon.Add(time.Hour))
-	refusedFor(t, "has the address 10.0.0.21", err)
+	wantError(t, "has the address 10.0.0.21", err)
 	removed, tickets, err := b.Remove("w", noon, "admin")
 	if err != nil || len(tickets) != 2 {
 		t.Fatal(tickets, err)
@@ -198,11 +198,11 @@ func TestVotedNameIsTaken(t *testing.T) {
 	if _, err := removed.Vote(neighbour, false, sessions[0], noon); err != nil {
 		t.Error(err)
 	}
-	for _, m := range []Member{namesake, shows(1)} {
+	for _, m := range []Member{namesake, candidate(1)} {
 		_, err = removed.Vote(m, true, sessions[0], noon)
-		refusedFor(t, "it was revoked", err)
+		wantError(t, "it was revoked", err)
 		_, err = removed.Admit(m, true, 3, 2)
-		refusedFor(t, "it was revoked", err)
+		wantError(t, "it was revoked", err)
 	}
 	// An older ledger does not bring them back.
 	again, _, err := removed.MergeMembership(b.Public(), sessions[0], noon)
@@ -218,9 +218,9 @@ func TestBegin(t *testing.T) {
 	if len(b.Tickets) != 1 || b.Tickets[0].Serial != "1a" || len(b.Issued) != 1 || b.Issued[0].Name != "dora" {
 		t.Errorf("%+v", b)
 	}
-	b, err := b.Vote(shows(1), false, &Session{}, noon)
+	b, err := b.Vote(candidate(1), false, &Session{}, noon)
 	if err == nil {
-		b, err = b.Admit(shows(1), false, 1, 1)
+		b, err = b.Admit(candidate(1), false, 1, 1)
 	}
 	if err != nil || len(b.Members) != 2 {
 		t.Errorf("%v, %v", b.Members, err)

@@ -84,10 +84,10 @@ type Revocation struct {
 	Restored bool `json:"restored,omitempty"`
 }
 
-// after reports whether r replaces o, where two machines have these entries for the same lineage or
+// supersedes reports whether r replaces o, where two machines have these entries for the same lineage or
 // name. Every machine chooses the same entry: the higher generation, then the revocation over the
 // restoration, then the earlier revocation.
-func (r Revocation) after(o Revocation) bool {
+func (r Revocation) supersedes(o Revocation) bool {
 	switch {
 	case r.Generation != o.Generation:
 		return r.Generation > o.Generation
@@ -135,9 +135,9 @@ type Ledger struct {
 
 // pruneTime returns the time for the decision to drop entries: the clock's time, or Floor if the
 // clock is ahead of it.
-func (b Ledger) pruneTime(now time.Time) time.Time {
-	if !b.Floor.IsZero() && b.Floor.Before(now) {
-		return b.Floor
+func (l Ledger) pruneTime(now time.Time) time.Time {
+	if !l.Floor.IsZero() && l.Floor.Before(now) {
+		return l.Floor
 	}
 	return now
 }
@@ -186,8 +186,8 @@ func TTL(asked, most time.Duration) (time.Duration, error) {
 
 // MaxRenewal returns the longest TTL of a renewal of the certificate with this serial number: the
 // TTL of that certificate, or DefaultTTL if the ledger does not contain it.
-func (b Ledger) MaxRenewal(serial string) time.Duration {
-	for _, i := range b.Issued {
+func (l Ledger) MaxRenewal(serial string) time.Duration {
+	for _, i := range l.Issued {
 		if i.Serial == serial {
 			return i.TTL
 		}
@@ -197,9 +197,9 @@ func (b Ledger) MaxRenewal(serial string) time.Duration {
 
 // AddIssued returns the ledger with an additional certificate. It drops certificates that expired
 // more than keepExpired ago, and all but the last maxPerLineage certificates of the lineage.
-func (b Ledger) AddIssued(i Issued) Ledger {
-	now := b.pruneTime(i.At)
-	kept := slices.DeleteFunc(slices.Clone(b.Issued), func(old Issued) bool { return now.Sub(old.Expires) > keepExpired })
+func (l Ledger) AddIssued(i Issued) Ledger {
+	now := l.pruneTime(i.At)
+	kept := slices.DeleteFunc(slices.Clone(l.Issued), func(old Issued) bool { return now.Sub(old.Expires) > keepExpired })
 	kept = append(kept, i)
 	count := 0
 	for n, c := range slices.Backward(kept) {
@@ -209,40 +209,40 @@ func (b Ledger) AddIssued(i Issued) Ledger {
 			}
 		}
 	}
-	b.Issued = kept[max(0, len(kept)-maxIssued):]
-	return b
+	l.Issued = kept[max(0, len(kept)-maxIssued):]
+	return l
 }
 
 // HasIssued reports whether the machine has issued the certificate, or the first certificate of its
 // lineage.
-func (b Ledger) HasIssued(serial string) bool {
-	_, ticket := b.ticket(serial)
-	return ticket || b.lineageOf(serial) != "" || slices.ContainsFunc(b.Issued, func(i Issued) bool { return i.Lineage == serial })
+func (l Ledger) HasIssued(serial string) bool {
+	_, ticket := l.ticket(serial)
+	return ticket || l.lineageOf(serial) != "" || slices.ContainsFunc(l.Issued, func(i Issued) bool { return i.Lineage == serial })
 }
 
 // Revoke returns the ledger with a revoked certificate (by its serial number) or name. It does not
 // record a revoked certificate again. It does record a revoked name again, because another machine
 // may have restored the name and this machine may not have synced yet.
-func (b Ledger) Revoke(r Revocation) (Ledger, Revocation, error) {
-	if origin := b.lineageOf(r.Lineage); origin != "" {
-		r.Lineage = origin
+func (l Ledger) Revoke(r Revocation) (Ledger, Revocation, error) {
+	if lineage := l.lineageOf(r.Lineage); lineage != "" {
+		r.Lineage = lineage
 	}
 	r.Generation, r.Restored = 1, false
 	if err := r.check(); err != nil {
-		return b, r, fmt.Errorf("revocation refused: %w", err)
+		return l, r, fmt.Errorf("revocation refused: %w", err)
 	}
-	if i := b.find(r); i >= 0 {
-		if old := b.Revoked[i]; !old.Restored {
+	if i := l.find(r); i >= 0 {
+		if old := l.Revoked[i]; !old.Restored {
 			if r.Name == "" {
-				return b, old, nil
+				return l, old, nil
 			}
 			r.At, r.By = old.At, old.By
 		}
-		r.Generation = b.Revoked[i].Generation + 1
+		r.Generation = l.Revoked[i].Generation + 1
 	}
-	next, ok := b.put(r, r.At)
+	next, ok := l.with(r, r.At)
 	if !ok {
-		return b, r, fmt.Errorf("revocation refused: there are %d already; restore names without valid certificates", maxRevoked)
+		return l, r, fmt.Errorf("revocation refused: there are %d already; restore names without valid certificates", maxRevoked)
 	}
 	return next.normalize(), r, nil
 }
@@ -250,11 +250,11 @@ func (b Ledger) Revoke(r Revocation) (Ledger, Revocation, error) {
 // lineageOf returns the lineage ID of the certificate with this serial number, or an empty string
 // if the ledger does not know it. The ledger contains only the newest certificates of a lineage
 // with many renewals.
-func (b Ledger) lineageOf(serial string) string {
+func (l Ledger) lineageOf(serial string) string {
 	if serial == "" {
 		return ""
 	}
-	for _, i := range b.Issued {
+	for _, i := range l.Issued {
 		if i.Serial == serial {
 			return i.Lineage
 		}
@@ -263,7 +263,7 @@ func (b Ledger) lineageOf(serial string) string {
 	if prefix == "" {
 		return ""
 	}
-	for _, i := range b.Issued {
+	for _, i := range l.Issued {
 		if pki.LineagePrefix(i.Lineage) == prefix {
 			return i.Lineage
 		}
@@ -271,19 +271,19 @@ func (b Ledger) lineageOf(serial string) string {
 	return ""
 }
 
-// SameLineage reports whether a revoked serial number belongs to the lineage with ID origin.
-func SameLineage(serial, origin string) bool {
-	return serial != "" && origin != "" && (serial == origin || pki.LineagePrefixOf(serial) == pki.LineagePrefix(origin))
+// SameLineage reports whether a revoked serial number belongs to the lineage with ID lineage.
+func SameLineage(serial, lineage string) bool {
+	return serial != "" && lineage != "" && (serial == lineage || pki.LineagePrefixOf(serial) == pki.LineagePrefix(lineage))
 }
 
 // Restore returns the ledger with the revocation of a name undone.
-func (b Ledger) Restore(r Revocation) (Ledger, error) {
-	i := b.find(r)
-	if r.Name == "" || i < 0 || b.Revoked[i].Restored {
-		return b, fmt.Errorf("name %.80q: cannot restore: it is not revoked", r.Name)
+func (l Ledger) Restore(r Revocation) (Ledger, error) {
+	i := l.find(r)
+	if r.Name == "" || i < 0 || l.Revoked[i].Restored {
+		return l, fmt.Errorf("name %.80q: cannot restore: it is not revoked", r.Name)
 	}
-	r.Generation, r.Restored = b.Revoked[i].Generation+1, true
-	next, _ := b.put(r, r.At) // it replaces an entry, so the list cannot overflow
+	r.Generation, r.Restored = l.Revoked[i].Generation+1, true
+	next, _ := l.with(r, r.At) // it replaces an entry, so the list cannot overflow
 	return next, nil
 }
 
@@ -291,12 +291,12 @@ func (b Ledger) Restore(r Revocation) (Ledger, error) {
 // entries. It skips entries that cannot be stored here or that no machine can create, and returns
 // an error about them. It merges the other entries all the same, so that invalid entries cannot
 // suppress a revocation.
-func (b Ledger) MergeRevocations(learnt []Revocation, now time.Time) (next Ledger, news []Revocation, err error) {
-	next, now = b, b.pruneTime(now)
+func (l Ledger) MergeRevocations(received []Revocation, now time.Time) (next Ledger, added []Revocation, err error) {
+	next, now = l, l.pruneTime(now)
 	refused := 0
 	// cloned once, because the list can be as long as maxRevoked
-	next.Revoked = slices.Clone(b.Revoked)
-	for _, r := range learnt {
+	next.Revoked = slices.Clone(l.Revoked)
+	for _, r := range received {
 		if wrong := r.check(); wrong != nil {
 			refused++
 			err = cmp.Or(err, wrong)
@@ -304,13 +304,13 @@ func (b Ledger) MergeRevocations(learnt []Revocation, now time.Time) (next Ledge
 		}
 		i := next.find(r)
 		// it would displace another entry
-		if i < 0 && (r.Restored || r.over(now)) && len(next.Revoked) >= maxRevoked {
+		if i < 0 && (r.Restored || r.expired(now)) && len(next.Revoked) >= maxRevoked {
 			continue
 		}
 		if i >= 0 {
 			old := next.Revoked[i]
 			// the sender may not know the machine's name
-			machine, later := max(old.Machine, r.Machine), r.after(old)
+			machine, later := max(old.Machine, r.Machine), r.supersedes(old)
 			if !later && machine == old.Machine {
 				continue
 			}
@@ -321,16 +321,16 @@ func (b Ledger) MergeRevocations(learnt []Revocation, now time.Time) (next Ledge
 		}
 		list, ok := place(next.Revoked, i, r, now)
 		if !ok {
-			return next.normalize(), news, errors.Join(fmt.Errorf("revocations: there are %d already; restore names without valid certificates", maxRevoked), unusable(refused, err))
+			return next.normalize(), added, errors.Join(fmt.Errorf("revocations: there are %d already; restore names without valid certificates", maxRevoked), skippedError(refused, err))
 		}
-		next.Revoked, news = list, append(news, r)
+		next.Revoked, added = list, append(added, r)
 	}
-	return next.normalize(), news, unusable(refused, err)
+	return next.normalize(), added, skippedError(refused, err)
 }
 
-// unusable returns an error with the number of skipped entries and the first reason, or nil if none
+// skippedError returns an error with the number of skipped entries and the first reason, or nil if none
 // was skipped.
-func unusable(refused int, first error) error {
+func skippedError(refused int, first error) error {
 	if refused == 0 {
 		return nil
 	}
@@ -369,21 +369,21 @@ func (r Revocation) check() error {
 const maxBy = 128
 
 // find returns the index of the entry for the same lineage or name as r, or -1.
-func (b Ledger) find(r Revocation) int {
-	return slices.IndexFunc(b.Revoked, func(o Revocation) bool { return o.Lineage == r.Lineage && o.Name == r.Name })
+func (l Ledger) find(r Revocation) int {
+	return slices.IndexFunc(l.Revoked, func(o Revocation) bool { return o.Lineage == r.Lineage && o.Name == r.Name })
 }
 
-// over reports whether all certificates of the revocation have certainly expired: it revokes a
+// expired reports whether all certificates of the revocation have certainly expired: it revokes a
 // ticket, and is older than keepTicket.
-func (r Revocation) over(now time.Time) bool { return r.Machine != "" && now.Sub(r.At) > keepTicket }
+func (r Revocation) expired(now time.Time) bool { return r.Machine != "" && now.Sub(r.At) > keepTicket }
 
-// put returns the ledger with r in place of the entry for the same lineage or name.
-func (b Ledger) put(r Revocation, now time.Time) (Ledger, bool) {
-	list, ok := place(slices.Clone(b.Revoked), b.find(r), r, b.pruneTime(now))
+// with returns the ledger with r in place of the entry for the same lineage or name.
+func (l Ledger) with(r Revocation, now time.Time) (Ledger, bool) {
+	list, ok := place(slices.Clone(l.Revoked), l.find(r), r, l.pruneTime(now))
 	if ok {
-		b.Revoked = list
+		l.Revoked = list
 	}
-	return b, ok
+	return l, ok
 }
 
 // place sets list[i] to r, or appends r if i is negative. It changes list in place. It returns
@@ -400,7 +400,7 @@ func place(list []Revocation, i int, r Revocation, now time.Time) ([]Revocation,
 	if len(list) >= maxRevoked {
 		oldest := -1
 		for n, o := range list {
-			if o.over(now) && (oldest < 0 || cmp.Or(o.At.Compare(list[oldest].At), cmp.Compare(o.Lineage, list[oldest].Lineage)) < 0) {
+			if o.expired(now) && (oldest < 0 || cmp.Or(o.At.Compare(list[oldest].At), cmp.Compare(o.Lineage, list[oldest].Lineage)) < 0) {
 				oldest = n
 			}
 		}
@@ -416,13 +416,13 @@ func place(list []Revocation, i int, r Revocation, now time.Time) ([]Revocation,
 }
 
 // ActiveRevocations returns the revocations that are not restored.
-func (b Ledger) ActiveRevocations() []Revocation {
-	return slices.DeleteFunc(slices.Clone(b.Revoked), func(r Revocation) bool { return r.Restored })
+func (l Ledger) ActiveRevocations() []Revocation {
+	return slices.DeleteFunc(slices.Clone(l.Revoked), func(r Revocation) bool { return r.Restored })
 }
 
 // Digest returns a hash that is equal on machines with equal revocations.
-func (b Ledger) Digest() []byte {
-	list := slices.SortedFunc(slices.Values(b.Revoked), func(a, o Revocation) int {
+func (l Ledger) Digest() []byte {
+	list := slices.SortedFunc(slices.Values(l.Revoked), func(a, o Revocation) int {
 		return cmp.Or(cmp.Compare(a.Name, o.Name), cmp.Compare(a.Lineage, o.Lineage))
 	})
 	sum := sha256.New()
@@ -473,8 +473,8 @@ func (r RevokedSet) Check(cert *x509.Certificate) error {
 // CheckRevoked returns an error if the certificate is revoked, and ErrRevocationsLost if the
 // revocations of tickets are unknown.
 func CheckRevoked(revoked []Revocation, cert *x509.Certificate) error {
-	origin, _ := pki.LineageOf(cert)
-	ticket, serial, prefix := pki.TicketOf(cert), pki.Serial(cert), pki.LineagePrefix(origin)
+	lineage, _ := pki.LineageOf(cert)
+	ticket, serial, prefix := pki.TicketOf(cert), pki.Serial(cert), pki.LineagePrefix(lineage)
 	for _, r := range revoked {
 		if r.Lineage == AnyTicket && ticket != "" {
 			return ErrRevocationsLost
@@ -483,7 +483,7 @@ func CheckRevoked(revoked []Revocation, cert *x509.Certificate) error {
 		// prefix of the lineage. A certificate that an earlier version renewed elsewhere can be
 		// named by its own serial number. All certificates of a machine are revoked with its
 		// ticket.
-		if r.Name != "" && r.Name == cert.Subject.CommonName || r.Lineage != "" && (r.Lineage == origin || r.Lineage == serial || r.Lineage == ticket || pki.LineagePrefixOf(r.Lineage) == prefix) {
+		if r.Name != "" && r.Name == cert.Subject.CommonName || r.Lineage != "" && (r.Lineage == lineage || r.Lineage == serial || r.Lineage == ticket || pki.LineagePrefixOf(r.Lineage) == prefix) {
 			return fmt.Errorf("%s at %s (%s)", RevokedPrefix, r.At.UTC().Format(time.RFC3339), r)
 		}
 	}

@@ -57,18 +57,18 @@ func made[T any](f func() T) T { return f() }
 
 // world is the state of a run.
 type world struct {
-	t      *testing.T
-	seed   uint64
-	random *rand.Rand
-	log    []string
-	now    time.Time
-	planes []*plane
-	nodes  []*node
-	asking []*question
-	books  int  // ledgers created
-	quick  bool // all events are within minutes
+	t        *testing.T
+	seed     uint64
+	random   *rand.Rand
+	log      []string
+	now      time.Time
+	planes   []*plane
+	nodes    []*node
+	requests []*request
+	ledgers  int  // ledgers created
+	quick    bool // all events are within minutes
 	// no ledger is lost or replaced by an older copy, and the control plane's clocks are right
-	sound bool
+	faultless bool
 	// certified maps each ticket to the machines that got certificates with it.
 	certified map[string]*certified
 	removed   map[string]bool // tickets removed on any machine
@@ -84,38 +84,38 @@ type certified struct {
 // which facts the machine can know.
 type plane struct {
 	name    string
-	book    trust.Ledger
+	ledger  trust.Ledger
 	session *trust.Session
 	ahead   time.Duration // of its clock
 	off     bool
 	side    int // part of the split network
 	run     int // number of starts
 
-	heard   map[string]bool // ledgers merged since its last start
-	refuses map[string]bool // tickets with a removal that it knows
+	synced        map[string]bool // ledgers merged since its last start
+	knownRemovals map[string]bool // tickets with a removal that it knows
 	// its ledger is an older copy, and it has not synced with all others since
 	older bool
 	saved []saved
 }
 
 type saved struct {
-	book    trust.Ledger
-	refuses map[string]bool
+	ledger        trust.Ledger
+	knownRemovals map[string]bool
 }
 
 // node is a worker: the real w, a machine with its stolen configuration, or the worker v.
 type node struct {
-	name   string
-	key    *ecdsa.PrivateKey
-	at     netip.Addr
-	ticket *pki.Leaf
-	held   Certificates
-	ahead  time.Duration // of its clock
+	name         string
+	key          *ecdsa.PrivateKey
+	at           netip.Addr
+	ticket       *pki.Leaf
+	certificates Certificates
+	ahead        time.Duration // of its clock
 }
 
-// question is a request for certificates: a machine calls a control-plane machine, which calls the
+// request is a request for certificates: a machine calls a control-plane machine, which calls the
 // others.
-type question struct {
+type request struct {
 	n     *node
 	at    *plane
 	run   int
@@ -123,11 +123,11 @@ type question struct {
 	m     trust.Member
 	known bool
 	// its part of the membership that the control-plane machine sends to the others
-	knows  trust.Membership
-	to     []*plane // machines still to be called
-	stood  map[string]bool
-	claims []trust.TicketBinding
-	told   map[string]bool // ledgers that contain the member; nil before the decision
+	knows    trust.Membership
+	to       []*plane // machines still to be called
+	votes    map[string]bool
+	bindings []trust.TicketBinding
+	stored   map[string]bool // ledgers that contain the member; nil before the decision
 }
 
 // say logs an event. It logs a repeated event only once.
@@ -154,43 +154,43 @@ func (w *world) clock(p *plane) time.Time { return w.now.Add(p.ahead) }
 
 // empty gives a machine a new ledger.
 func (w *world) empty(p *plane) {
-	w.books++
-	p.book, p.refuses, p.older, p.saved = trust.Ledger{}.WithID(fmt.Sprintf("%032x", w.books)), map[string]bool{}, false, nil
+	w.ledgers++
+	p.ledger, p.knownRemovals, p.older, p.saved = trust.Ledger{}.WithID(fmt.Sprintf("%032x", w.ledgers)), map[string]bool{}, false, nil
 	w.start(p)
 }
 
 func (w *world) start(p *plane) {
-	p.session, p.heard = &trust.Session{}, map[string]bool{}
+	p.session, p.synced = &trust.Session{}, map[string]bool{}
 	p.run++
 }
 
-// learn makes p sync with q.
-func (w *world) learn(p, q *plane) bool {
+// sync makes p sync with q.
+func (w *world) sync(p, q *plane) bool {
 	if p == q || !w.hears(p, q) || !w.hears(q, p) {
 		return false
 	}
-	next, _, err := p.book.MergeRevocations(q.book.Revoked, w.clock(p))
+	next, _, err := p.ledger.MergeRevocations(q.ledger.Revoked, w.clock(p))
 	if err == nil {
-		next, _, err = next.MergeMembership(q.book.Public(), p.session, w.clock(p))
+		next, _, err = next.MergeMembership(q.ledger.Public(), p.session, w.clock(p))
 	}
 	if err != nil {
 		w.fail("%s learns nothing from %s: %v", p.name, q.name, err)
 	}
-	p.book, _ = next.Prune(p.session, w.clock(p))
-	p.session.MarkSynced(q.book.ID)
-	p.heard[q.book.ID] = true
-	for ticket := range q.refuses {
-		p.refuses[ticket] = true
+	p.ledger, _ = next.Prune(p.session, w.clock(p))
+	p.session.MarkSynced(q.ledger.ID)
+	p.synced[q.ledger.ID] = true
+	for ticket := range q.knownRemovals {
+		p.knownRemovals[ticket] = true
 	}
-	p.older = p.older && slices.ContainsFunc(w.planes, func(o *plane) bool { return o != p && !p.heard[o.book.ID] })
+	p.older = p.older && slices.ContainsFunc(w.planes, func(o *plane) bool { return o != p && !p.synced[o.ledger.ID] })
 	return true
 }
 
-// round makes all machines sync with all.
-func (w *world) round() {
+// syncAll makes all machines sync with all.
+func (w *world) syncAll() {
 	for _, p := range w.planes {
 		for _, q := range w.planes {
-			w.learn(p, q)
+			w.sync(p, q)
 		}
 	}
 }
@@ -206,34 +206,34 @@ func (w *world) agree() {
 	}
 	for try := 0; ; try++ {
 		if !slices.ContainsFunc(there, func(p *plane) bool {
-			return !slices.Equal(p.book.Public().Digest(), there[0].book.Public().Digest()) || !slices.Equal(p.book.Digest(), there[0].book.Digest()) ||
-				slices.ContainsFunc(there, func(o *plane) bool { return o != p && !p.heard[o.book.ID] })
+			return !slices.Equal(p.ledger.Public().Digest(), there[0].ledger.Public().Digest()) || !slices.Equal(p.ledger.Digest(), there[0].ledger.Digest()) ||
+				slices.ContainsFunc(there, func(o *plane) bool { return o != p && !p.synced[o.ledger.ID] })
 		}) {
 			return
 		}
 		if try > 20 {
 			w.fail("they do not agree")
 		}
-		w.round()
+		w.syncAll()
 	}
 }
 
 func (w *world) any() *plane { return w.planes[w.random.IntN(len(w.planes))] }
 
-// invite simulates `orlopctl nodes add`: a quorum of machines must store the ticket before the
+// createTicket simulates `orlopctl nodes add`: a quorum of machines must store the ticket before the
 // operator gets it.
-func (w *world) invite(p *plane, name string) *pki.Leaf {
+func (w *world) createTicket(p *plane, name string) *pki.Leaf {
 	if p.off {
 		return nil
 	}
-	ids, told := []string{p.book.ID}, []*plane{}
+	ids, told := []string{p.ledger.ID}, []*plane{}
 	for _, q := range w.planes {
 		if p != q && w.hears(p, q) && w.hears(q, p) {
-			next, _, err := p.book.MergeMembership(q.book.Public(), p.session, w.clock(p))
+			next, _, err := p.ledger.MergeMembership(q.ledger.Public(), p.session, w.clock(p))
 			if err != nil {
 				w.fail("%v", err)
 			}
-			p.book, ids, told = next, append(ids, q.book.ID), append(told, q)
+			p.ledger, ids, told = next, append(ids, q.ledger.ID), append(told, q)
 		}
 	}
 	needs := trust.Majority(len(w.planes))
@@ -248,21 +248,21 @@ func (w *world) invite(p *plane, name string) *pki.Leaf {
 	noted := 1
 	for _, q := range told {
 		if w.hears(p, q) {
-			next, _, err := q.book.MergeMembership(trust.Membership{Tickets: []trust.Ticket{ticket}}, q.session, w.clock(q))
+			next, _, err := q.ledger.MergeMembership(trust.Membership{Tickets: []trust.Ticket{ticket}}, q.session, w.clock(q))
 			if err != nil {
 				w.fail("%v", err)
 			}
-			q.book = next
+			q.ledger = next
 			if w.hears(q, p) {
 				noted++
 			}
 		}
 	}
-	next, err := p.book.AddTicket(ticket)
+	next, err := p.ledger.AddTicket(ticket)
 	if err != nil || noted < needs {
 		return nil
 	}
-	p.book = next
+	p.ledger = next
 	w.say("%s: %s invites %s, ticket %.6s", w.now, p.name, name, ticket.Serial)
 	return leaf
 }
@@ -274,17 +274,17 @@ func (w *world) remove(p *plane, name string) {
 		return
 	}
 	for _, q := range w.planes {
-		w.learn(p, q)
+		w.sync(p, q)
 	}
-	next, tickets, err := p.book.Remove(name, w.now, "operator")
+	next, tickets, err := p.ledger.Remove(name, w.now, "operator")
 	if err != nil {
 		return
 	}
-	p.book = next
+	p.ledger = next
 	told := []*plane{p}
 	for _, q := range w.planes {
 		if q != p && w.hears(p, q) {
-			if q.book, _, err = q.book.MergeRevocations(p.book.Revoked, w.clock(q)); err != nil {
+			if q.ledger, _, err = q.ledger.MergeRevocations(p.ledger.Revoked, w.clock(q)); err != nil {
 				w.fail("%v", err)
 			}
 			told = append(told, q)
@@ -294,14 +294,14 @@ func (w *world) remove(p *plane, name string) {
 		w.removed[ticket] = true
 		w.say("%s: %s removes %s, ticket %.6s", w.now, p.name, name, ticket)
 		for _, q := range told {
-			q.refuses[ticket] = true
+			q.knownRemovals[ticket] = true
 		}
 	}
 }
 
-// turn makes a worker perform its next step with a control-plane machine.
-func (w *world) turn(n *node, p *plane) {
-	f := Facts{Now: w.now.Add(n.ahead), Name: n.name, Addresses: []netip.Addr{n.at}, MachineCAs: []*x509.Certificate{authorities[1].Cert}, NodeCAs: []*x509.Certificate{authorities[2].Cert}, Certificates: n.held}
+// nextStep makes a worker perform its next step with a control-plane machine.
+func (w *world) nextStep(n *node, p *plane) {
+	f := Facts{Now: w.now.Add(n.ahead), Name: n.name, Addresses: []netip.Addr{n.at}, MachineCAs: []*x509.Certificate{authorities[1].Cert}, NodeCAs: []*x509.Certificate{authorities[2].Cert}, Certificates: n.certificates}
 	if n.ticket != nil {
 		f.Ticket = n.ticket.Cert
 	}
@@ -318,15 +318,15 @@ func (w *world) turn(n *node, p *plane) {
 		shown, m.Ticket = f.Certificates.Machine, pki.TicketOf(f.Certificates.Machine)
 	}
 	// The check of apid: the certificate has to be valid and not revoked.
-	if !now.Before(shown.NotAfter) || trust.CheckRevoked(p.book.Revoked, shown) != nil {
+	if !now.Before(shown.NotAfter) || trust.CheckRevoked(p.ledger.Revoked, shown) != nil {
 		w.say("%s refuses the certificate of %s", p.name, n.name)
 		return
 	}
-	q := &question{n: n, at: p, run: p.run, begun: w.now, m: m, known: step.Action == Renew, stood: map[string]bool{}}
-	if q.known && !p.book.TicketUsed(m.Ticket) { // others may know the ticket
+	q := &request{n: n, at: p, run: p.run, begun: w.now, m: m, known: step.Action == Renew, votes: map[string]bool{}}
+	if q.known && !p.ledger.TicketUsed(m.Ticket) { // others may know the ticket
 		heard := 1
 		for _, o := range w.planes {
-			if w.learn(p, o) {
+			if w.sync(p, o) {
 				heard++
 			}
 		}
@@ -334,17 +334,17 @@ func (w *world) turn(n *node, p *plane) {
 			return
 		}
 	}
-	next, err := p.book.Vote(m, q.known, p.session, now)
+	next, err := p.ledger.Vote(m, q.known, p.session, now)
 	if err != nil {
 		w.say("%s: %s at %s: %v", p.name, n.name, n.at, err)
 		return
 	}
-	p.book, q.stood[p.book.ID], q.knows = next, true, next.PublicForTicket(m.Ticket)
+	p.ledger, q.votes[p.ledger.ID], q.knows = next, true, next.PublicForTicket(m.Ticket)
 	if c := w.certified[m.Ticket]; c != nil && c.address != m.Address {
 		c.moved = true
 	}
 	q.to = w.others(p)
-	w.asking = append(w.asking, q)
+	w.requests = append(w.requests, q)
 }
 
 // others returns the other machines in random order.
@@ -360,13 +360,13 @@ func (w *world) others(p *plane) []*plane {
 
 // step delivers a message of a random request, or ends the request.
 func (w *world) step() {
-	if len(w.asking) == 0 {
+	if len(w.requests) == 0 {
 		return
 	}
-	i := w.random.IntN(len(w.asking))
-	q := w.asking[i]
+	i := w.random.IntN(len(w.requests))
+	q := w.requests[i]
 	if q.at.off || q.at.run != q.run || w.now.Sub(q.begun) > 10*time.Second || w.decide(q) || len(q.to) == 0 {
-		w.asking = slices.Delete(w.asking, i, i+1)
+		w.requests = slices.Delete(w.requests, i, i+1)
 		return
 	}
 	p := q.to[0]
@@ -374,49 +374,49 @@ func (w *world) step() {
 	if !w.hears(q.at, p) {
 		return
 	}
-	learnt, _, err := p.book.MergeMembership(q.knows, p.session, w.clock(p))
+	learnt, _, err := p.ledger.MergeMembership(q.knows, p.session, w.clock(p))
 	if err != nil {
 		w.fail("%v", err)
 	}
-	p.book = learnt
-	if q.told != nil {
-		if w.hears(p, q.at) && p.book.TicketUsed(q.m.Ticket) {
-			q.told[p.book.ID] = true
+	p.ledger = learnt
+	if q.stored != nil {
+		if w.hears(p, q.at) && p.ledger.TicketUsed(q.m.Ticket) {
+			q.stored[p.ledger.ID] = true
 		}
 		return
 	}
-	next, err := p.book.Vote(q.m, q.known, p.session, w.clock(p))
-	p.book = next
+	next, err := p.ledger.Vote(q.m, q.known, p.session, w.clock(p))
+	p.ledger = next
 	if !w.hears(p, q.at) {
 		return // the vote is recorded, but its answer is lost
 	}
 	if err == nil {
-		q.stood[p.book.ID] = true
+		q.votes[p.ledger.ID] = true
 	}
-	q.claims = append(q.claims, p.book.PublicForTicket(q.m.Ticket).Bindings...)
+	q.bindings = append(q.bindings, p.ledger.PublicForTicket(q.m.Ticket).Bindings...)
 }
 
 // decide admits the machine if it has a quorum in the ledger, and issues certificates when most
 // ledgers contain the member. It reports whether the request has ended.
-func (w *world) decide(q *question) bool {
+func (w *world) decide(q *request) bool {
 	p, needs := q.at, trust.Majority(len(w.planes))
-	if q.told == nil {
-		next, _, err := p.book.MergeMembership(trust.Membership{Bindings: q.claims}, p.session, w.clock(p))
+	if q.stored == nil {
+		next, _, err := p.ledger.MergeMembership(trust.Membership{Bindings: q.bindings}, p.session, w.clock(p))
 		if err != nil {
 			w.fail("%v", err)
 		}
-		if next, err = next.Admit(q.m, q.known, len(q.stood), needs); err != nil {
+		if next, err = next.Admit(q.m, q.known, len(q.votes), needs); err != nil {
 			return false
 		}
-		p.book, q.told, q.to = next, map[string]bool{p.book.ID: true}, w.others(p)
+		p.ledger, q.stored, q.to = next, map[string]bool{p.ledger.ID: true}, w.others(p)
 		q.knows = next.PublicForTicket(q.m.Ticket)
 	}
-	if len(q.told) < needs {
+	if len(q.stored) < needs {
 		return false
 	}
 	m, n := q.m, q.n
-	if p.refuses[m.Ticket] {
-		if p.book.TicketUsed(m.Ticket) {
+	if p.knownRemovals[m.Ticket] {
+		if p.ledger.TicketUsed(m.Ticket) {
 			w.fail("%s gives %s certificates, and has heard that it was removed", p.name, n.name)
 		}
 		return true
@@ -431,7 +431,7 @@ func (w *world) decide(q *question) bool {
 	}
 	c.name, c.address, c.moved = m.Name, m.Address, false
 	for ticket, o := range w.certified {
-		if w.sound && ticket != m.Ticket && !w.removed[ticket] && !o.keys[m.Key] && (o.name == m.Name || o.address == m.Address && !o.moved) {
+		if w.faultless && ticket != m.Ticket && !w.removed[ticket] && !o.keys[m.Key] && (o.name == m.Name || o.address == m.Address && !o.moved) {
 			w.fail("%s at %s has got certificates by %.6s, and %s at %s has some by %.6s", m.Name, m.Address, m.Ticket, o.name, o.address, ticket)
 		}
 	}
@@ -446,7 +446,7 @@ func (w *world) decide(q *question) bool {
 		}
 		return leaf.Cert
 	}
-	n.held = Certificates{issue(authorities[1]), []*x509.Certificate{issue(authorities[2])}, []netip.Addr{n.at}}
+	n.certificates = Certificates{issue(authorities[1]), []*x509.Certificate{issue(authorities[2])}, []netip.Addr{n.at}}
 	w.say("%s: %s: %s at %s has certificates by ticket %.6s", w.now, p.name, n.name, n.at, m.Ticket)
 	return true
 }
@@ -461,7 +461,7 @@ func (w *world) event() {
 	}
 	switch what {
 	case 0, 1: // the operator creates a ticket; a thief may copy the configuration
-		if leaf := w.invite(p, n.name); leaf != nil {
+		if leaf := w.createTicket(p, n.name); leaf != nil {
 			for _, o := range w.nodes {
 				if o.name == n.name && w.random.IntN(4) > 0 {
 					o.ticket = leaf
@@ -471,7 +471,7 @@ func (w *world) event() {
 	case 2: // the operator removes the machine
 		w.remove(p, n.name)
 	case 3: // a machine loses its disk
-		n.held = Certificates{}
+		n.certificates = Certificates{}
 	case 4: // a machine's clock or address changes
 		n.ahead = time.Duration(w.random.IntN(2000)-1000) * time.Hour
 	case 5:
@@ -486,20 +486,20 @@ func (w *world) event() {
 			w.start(p)
 		}
 	case 8: // a machine gets an older copy of its ledger, one machine at a time
-		if !w.sound && len(p.saved) > 0 && !slices.ContainsFunc(w.planes, func(o *plane) bool { return o != p && o.older }) && len(w.planes) > 1 {
+		if !w.faultless && len(p.saved) > 0 && !slices.ContainsFunc(w.planes, func(o *plane) bool { return o != p && o.older }) && len(w.planes) > 1 {
 			was := p.saved[w.random.IntN(len(p.saved))]
-			p.book, p.refuses, p.older, p.off = was.book, maps.Clone(was.refuses), true, false
+			p.ledger, p.knownRemovals, p.older, p.off = was.ledger, maps.Clone(was.knownRemovals), true, false
 			w.start(p)
 			w.say("%s: %s has an older book", w.now, p.name)
 		}
 	case 9: // a machine loses its ledger
-		if !w.sound && w.random.IntN(2) == 0 {
+		if !w.faultless && w.random.IntN(2) == 0 {
 			p.off = false
 			w.empty(p)
 			w.say("%s: %s has no book", w.now, p.name)
 		}
 	case 10:
-		if !w.sound {
+		if !w.faultless {
 			p.ahead = time.Duration(w.random.IntN(800)-400) * time.Hour
 		}
 	case 11: // the network splits or heals
@@ -511,7 +511,7 @@ func (w *world) event() {
 			p.side, p.off, p.ahead = 0, false, 0
 		}
 	case 13, 14:
-		p.saved = append(p.saved, saved{p.book, maps.Clone(p.refuses)})
+		p.saved = append(p.saved, saved{p.ledger, maps.Clone(p.knownRemovals)})
 	default:
 		w.now = w.now.Add(time.Duration(w.random.IntN(30)) * time.Minute)
 	}
@@ -520,18 +520,18 @@ func (w *world) event() {
 // until makes a machine call the given control-plane machines until a condition holds, and fails
 // after too many tries.
 func (w *world) until(n *node, by []*plane, what string, holds func() bool) {
-	w.asking = nil
+	w.requests = nil
 	for try := 0; !holds(); try++ {
 		if try > 200 {
 			w.fail("%s", what)
 		}
 		w.now = w.now.Add(time.Second)
-		w.turn(n, by[w.random.IntN(len(by))])
-		for len(w.asking) > 0 {
+		w.nextStep(n, by[w.random.IntN(len(by))])
+		for len(w.requests) > 0 {
 			w.step()
 		}
 		if try%4 == 0 {
-			w.round()
+			w.syncAll()
 		}
 	}
 }
@@ -544,27 +544,27 @@ func TestFaults(t *testing.T) {
 	const seeds = 2000
 	joined := 0
 	for seed := range uint64(seeds) {
-		w := &world{t: t, seed: seed, random: rand.New(rand.NewPCG(seed, 1)), now: begin, certified: map[string]*certified{}, removed: map[string]bool{}, sound: seed%3 == 0, quick: seed%5 > 1}
+		w := &world{t: t, seed: seed, random: rand.New(rand.NewPCG(seed, 1)), now: begin, certified: map[string]*certified{}, removed: map[string]bool{}, faultless: seed%3 == 0, quick: seed%5 > 1}
 		for i := range []int{1, 3, 3, 5}[seed%4] {
 			p := &plane{name: string(rune('a' + i))}
 			w.empty(p)
 			w.planes = append(w.planes, p)
 		}
-		w.round()
+		w.syncAll()
 		w.nodes = []*node{{name: "w", key: keys[1], at: address}, {name: "w", key: keys[2], at: address.Next()}, {name: "v", key: keys[3], at: address}}
 		for range 40 {
 			w.event()
 			for _, i := range w.random.Perm(len(w.nodes)) {
-				w.turn(w.nodes[i], w.any())
+				w.nextStep(w.nodes[i], w.any())
 				if w.random.IntN(3) == 0 {
-					w.turn(w.nodes[i], w.any()) // it has timed out and calls another machine
+					w.nextStep(w.nodes[i], w.any()) // it has timed out and calls another machine
 				}
 			}
 			for range w.random.IntN(12) {
 				w.step()
 			}
 			for range w.random.IntN(3) {
-				w.learn(w.any(), w.any())
+				w.sync(w.any(), w.any())
 			}
 		}
 		// From here on, lost messages are the only faults. All machines soon know every known
@@ -572,12 +572,12 @@ func TestFaults(t *testing.T) {
 		known := map[string]bool{}
 		for _, p := range w.planes {
 			p.side, p.off, p.ahead = 0, false, 0
-			maps.Copy(known, p.refuses)
+			maps.Copy(known, p.knownRemovals)
 		}
 		w.agree()
 		for _, p := range w.planes {
 			for ticket := range known {
-				if _, err := p.book.Vote(trust.Member{Name: "w", Ticket: ticket, Address: "10.0.0.99"}, true, p.session, w.now); err == nil {
+				if _, err := p.ledger.Vote(trust.Member{Name: "w", Ticket: ticket, Address: "10.0.0.99"}, true, p.session, w.now); err == nil {
 					w.fail("%s has not heard that %.6s was removed", p.name, ticket)
 				}
 			}
@@ -594,8 +594,8 @@ func TestFaults(t *testing.T) {
 			if try > 200 {
 				w.fail("cannot be invited after it was removed")
 			}
-			leaf := w.invite(w.planes[0], "w")
-			for _, t := range w.planes[0].book.Tickets {
+			leaf := w.createTicket(w.planes[0], "w")
+			for _, t := range w.planes[0].ledger.Tickets {
 				// all of them have answered
 				if leaf != nil && t.Serial == pki.Serial(leaf.Cert) && len(t.Voters) == len(w.planes) {
 					n.ticket = leaf
@@ -608,7 +608,7 @@ func TestFaults(t *testing.T) {
 			by = by[1:]
 		}
 		w.until(n, by, "a machine that was invited has not joined", func() bool {
-			return n.held.Machine != nil && pki.TicketOf(n.held.Machine) == pki.Serial(n.ticket.Cert)
+			return n.certificates.Machine != nil && pki.TicketOf(n.certificates.Machine) == pki.Serial(n.ticket.Cert)
 		})
 		// It renews from another address while other machines are off.
 		for _, p := range w.planes {
@@ -622,11 +622,11 @@ func TestFaults(t *testing.T) {
 			by = slices.Delete(by, i, i+1)
 		}
 		w.now, n.at, n.ticket = w.now.Add(70*24*time.Hour), address.Next(), nil
-		old := n.held.Machine
-		w.until(n, by, "a member has not renewed", func() bool { return n.held.Machine != old })
+		old := n.certificates.Machine
+		w.until(n, by, "a member has not renewed", func() bool { return n.certificates.Machine != old })
 		w.agree()
 		for _, p := range by {
-			if members := p.book.Members; len(members) != 1 || members[0].Key != pki.KeyFingerprint(&keys[1].PublicKey) || members[0].Address != fmt.Sprint(address.Next()) {
+			if members := p.ledger.Members; len(members) != 1 || members[0].Key != pki.KeyFingerprint(&keys[1].PublicKey) || members[0].Address != fmt.Sprint(address.Next()) {
 				w.fail("the members are %v", members)
 			}
 		}
