@@ -497,8 +497,9 @@ func TestRevokedCertificate(t *testing.T) {
 	b.waitReady(false) // the last valid files stay in use
 }
 
-// TestRevocationsLost checks that, if the revocations are lost, a machine with a ticket gets an exact
-// error message. A TLS alert would say that it was revoked, and a revoked worker stops its pods.
+// TestRevocationsLost checks that, if the revocations are lost, a machine with a ticket gets an
+// exact error message. A TLS alert would say that it was revoked, and a revoked worker stops its
+// pods.
 func TestRevocationsLost(t *testing.T) {
 	b := newTestAPI(t)
 	b.write(RevokedFile, fmt.Appendf(nil, `[{"lineage":%q}]`, trust.AnyTicket))
@@ -631,8 +632,9 @@ func TestConnectionsPerAddress(t *testing.T) {
 	})
 }
 
-// TestJoinRequest checks that a machine without a ticket can send a join request if the configuration
-// permits it, gets an answer, and has no other access; otherwise it is rejected like any client.
+// TestJoinRequest checks that a machine without a ticket can send a join request if the
+// configuration permits it, gets an answer, and has no other access; otherwise it is rejected like
+// any client.
 func TestJoinRequest(t *testing.T) {
 	b := newTestAPI(t)
 	b.backend.setAnswer(func(method string, stream grpc.ServerStream) error {

@@ -69,8 +69,8 @@ const (
 // excess connections at once, which costs a hundredth of a handshake; a client without a
 // certificate can request handshakes too. Connections without a certificate have a separate limit,
 // so that clients that only connect do not block clients with certificates. Among themselves, they
-// share fairly (victimLocked): a client with fewer connections than others keeps them until it shows a
-// certificate or times out.
+// share fairly (victimLocked): a client with fewer connections than others keeps them until it
+// shows a certificate or times out.
 type limitListener struct {
 	net.Listener
 	perAddress int

@@ -60,8 +60,8 @@ func TestConnectionLimits(t *testing.T) {
 	}
 }
 
-// TestConnectionsPerHolder checks that a certificate cannot use up all connections, from any number of
-// addresses.
+// TestConnectionsPerHolder checks that a certificate cannot use up all connections, from any number
+// of addresses.
 func TestConnectionsPerHolder(t *testing.T) {
 	l := newLimitListener(nil, 1, [2]int{2 * maxPerHolder, 1}, 8, 1, 4)
 	forgotten := 0
@@ -87,8 +87,8 @@ func TestConnectionsPerHolder(t *testing.T) {
 	}
 }
 
-// TestUnauthenticatedMakeRoom checks that connections without a certificate do not displace connections with
-// a certificate; the oldest of them is closed for the next.
+// TestUnauthenticatedMakeRoom checks that connections without a certificate do not displace
+// connections with a certificate; the oldest of them is closed for the next.
 func TestUnauthenticatedMakeRoom(t *testing.T) {
 	l := newLimitListener(nil, 8, [2]int{2, 2}, 3, 1, 8)
 	now, addr := time.Now(), netip.MustParseAddr("192.0.2.1")
@@ -166,8 +166,8 @@ func TestFairShare(t *testing.T) {
 	}
 }
 
-// TestSilentConnectionsClose checks that a connection without data is closed, and that a connection with data
-// is not.
+// TestSilentConnectionsClose checks that a connection without data is closed, and that a connection
+// with data is not.
 func TestSilentConnectionsClose(t *testing.T) {
 	for _, speaks := range []bool{false, true} {
 		here, there := net.Pipe()
@@ -220,8 +220,8 @@ func TestHandshakeDataLimit(t *testing.T) {
 	}
 }
 
-// TestCallsPerHolder checks the limit of concurrent calls per certificate, and that it does not affect
-// other certificates.
+// TestCallsPerHolder checks the limit of concurrent calls per certificate, and that it does not
+// affect other certificates.
 func TestCallsPerHolder(t *testing.T) {
 	c := callers{now: map[string]int{}}
 	var leave []func()

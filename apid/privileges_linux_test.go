@@ -105,7 +105,7 @@ func tryForbidden(dir string) error {
 		}
 	}
 	if _, err := os.ReadFile(filepath.Join(dir, "mine")); err != nil {
-		return fmt.Errorf("its own folder: %w", err)
+		return fmt.Errorf("its own directory: %w", err)
 	}
 	if _, err := profile.Profile(context.Background(), profile.Request{Kind: "cpu", Duration: 10 * time.Millisecond}); err != nil {
 		return fmt.Errorf("a profile of itself: %w", err)
@@ -118,7 +118,7 @@ func tryForbidden(dir string) error {
 		return nil // a kernel without Landlock cannot enforce the rest
 	}
 	if _, err := os.ReadFile("/etc/passwd"); !errors.Is(err, fs.ErrPermission) {
-		return fmt.Errorf("a file outside its folder: got %v", err)
+		return fmt.Errorf("a file outside its directory: got %v", err)
 	}
 	if err := os.WriteFile(filepath.Join(dir, "new"), nil, 0o600); !errors.Is(err, fs.ErrPermission) {
 		return fmt.Errorf("a new file: got %v", err)

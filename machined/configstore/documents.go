@@ -5,7 +5,7 @@
 //
 //	current.yaml    active configuration. Missing: the one of the image, or none.
 //	staged.yaml     replaces current.yaml at the next boot.
-//	return.json     current.yaml is on trial; holds its replacement at the next boot (revertRecord).
+//	return.json     current.yaml is on trial; its replacement at the next boot (revertRecord).
 //	reached.yaml    the last configuration with which the machine had an address.
 //	history/N.json  the active configuration with number N (Entry).
 //

@@ -101,9 +101,9 @@ func TestStore(t *testing.T) {
 	}
 }
 
-// TestPowerCut boots a machine from each state that a power cut can leave between two steps of a change.
-// The machine boots with the documents before or after the change, and never retains documents on
-// trial.
+// TestPowerCut boots a machine from each state that a power cut can leave between two steps of a
+// change. The machine boots with the documents before or after the change, and never retains
+// documents on trial.
 func TestPowerCut(t *testing.T) {
 	for name, c := range map[string]struct {
 		left content
@@ -195,8 +195,8 @@ func TestHistory(t *testing.T) {
 	}
 }
 
-// TestLastReachable checks that the store knows the last reachable configuration after every change and
-// boot, and whether it is the active configuration.
+// TestLastReachable checks that the store knows the last reachable configuration after every change
+// and boot, and whether it is the active configuration.
 func TestLastReachable(t *testing.T) {
 	for name, c := range map[string]struct {
 		have    content

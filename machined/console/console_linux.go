@@ -24,7 +24,7 @@ const lineBuffer = 512
 type Console struct {
 	status *cell.Cell[Status]
 	report func(error)
-	lines  []chan string // one channel for each serial line
+	lines  []chan string // a channel per serial line
 	screen []string      // paths of the screens
 	serial []string      // paths of the serial lines
 }

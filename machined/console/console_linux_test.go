@@ -132,7 +132,7 @@ func TestLineNeverBlocks(t *testing.T) {
 	}
 }
 
-// pseudoTerminal returns one end of a pseudo terminal and the path of the other (pty(7)).
+// pseudoTerminal returns an end of a pseudo terminal and the path of the other end (pty(7)).
 func pseudoTerminal(t *testing.T) (*os.File, string) {
 	t.Helper()
 	f, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)

@@ -1,7 +1,7 @@
 // Package console displays the state of the machine on its screen and its serial lines, and accepts
 // no input from either.
 //
-// A screen (tty0) shows one page, redrawn after each change. A serial line receives a line for each
+// A screen (tty0) shows a page, redrawn after each change. A serial line receives a line for each
 // change, so a capture of it is a timeline: append-only, no control characters, every line begins
 // with "orlop: ".
 //

@@ -16,7 +16,7 @@ type Status struct {
 	Slot       string   // "A" or "B"; empty if the system is not installed
 	Medium     string   // medium of a system that is not installed: "memory"
 	Stage      string   // current stage: "disks", "configuration", "ready", …
-	WaitsFor   []string // conditions that the stage waits for, one line each
+	WaitsFor   []string // conditions that the stage waits for, a line each
 	Addresses  []string // addresses of the machine, "10.0.2.15/24"
 	// address of the machine's API, "10.0.2.15:50000"; empty before the API answers
 	Endpoint string
@@ -24,7 +24,7 @@ type Status struct {
 	// code with which an operator claims an unclaimed machine
 	PairingCode string
 	Problem     string   // problem that needs the operator, or empty
-	Services    []string // "containerd running", one string per service
+	Services    []string // "containerd running", a string per service
 }
 
 // minWidth is the minimum width of the page; narrower screens truncate it.
@@ -135,7 +135,7 @@ func Changes(before, after Status) []string {
 	return lines
 }
 
-// clean turns a text into one line without control characters: the source of the text may be
+// clean turns a text into a line without control characters: the source of the text may be
 // untrusted, and a terminal obeys control characters.
 func clean(s string) string {
 	return strings.Join(strings.FieldsFunc(s, func(r rune) bool { return unicode.IsSpace(r) || !unicode.IsPrint(r) }), " ")

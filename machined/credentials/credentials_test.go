@@ -185,8 +185,8 @@ func TestReissue(t *testing.T) {
 	}
 }
 
-// TestIdentityKeyStays checks that the machine retains its key, and so its fingerprint, when the CA of the
-// cluster signs it.
+// TestIdentityKeyStays checks that the machine retains its key, and so its fingerprint, when the CA
+// of the cluster signs it.
 func TestIdentityKeyStays(t *testing.T) {
 	identity, err := pki.NewKey()
 	if err != nil {

@@ -37,11 +37,11 @@ func Dirs() []string {
 
 // List returns the certificates in some directories, sorted by expiry. A missing directory contains
 // none.
-func List(folders ...string) ([]State, error) {
+func List(dirs ...string) ([]State, error) {
 	var list []State
-	for _, folder := range folders {
+	for _, dir := range dirs {
 		for _, pattern := range []string{"*.crt", "*.pem"} {
-			names, err := filepath.Glob(filepath.Join(folder, pattern))
+			names, err := filepath.Glob(filepath.Join(dir, pattern))
 			if err != nil {
 				return nil, fmt.Errorf("certificates: cannot list: %w", err)
 			}

@@ -63,8 +63,8 @@ type IssuedLeaves map[string]*pki.Leaf
 // start, the API server and the controllers read the token key, and the controllers read the CA
 // that they publish in every namespace. The API server would reload the encryption keys within a
 // minute; a caller that changes the keys must know that the reload has happened.
-func (a Authorities) ReadAtStart(folder string) []byte {
-	switch folder {
+func (a Authorities) ReadAtStart(dir string) []byte {
+	switch dir {
 	case paths.KubeAPI:
 		return slices.Concat(a.Etcd.Bundle(), a.ServiceAccountKey, encryption(a.EncryptionKeys))
 	case paths.KubeControllers:

@@ -16,7 +16,7 @@ func TestLink(t *testing.T) {
 		"nothing":      {func(string) error { return nil }, ""},
 		"the link":     {func(name string) error { return os.Symlink("/run", name) }, ""},
 		"another link": {func(name string) error { return os.Symlink("/elsewhere", name) }, "."},
-		"a folder": {func(name string) error {
+		"a directory": {func(name string) error {
 			if err := os.MkdirAll(name, 0o700); err != nil {
 				return err
 			}
@@ -51,13 +51,13 @@ func TestLink(t *testing.T) {
 	}
 }
 
-// TestDataFolders checks that every target directory of a symbolic link of the root is created
+// TestDataDirs checks that every target directory of a symbolic link of the root is created
 // before the links in it.
-func TestDataFolders(t *testing.T) {
+func TestDataDirs(t *testing.T) {
 	have := map[string]bool{".": true}
-	for _, f := range dataFolders() {
+	for _, f := range dataDirs() {
 		if filepath.IsAbs(f) || have[f] || !have[filepath.Dir(f)] {
-			t.Errorf("%s: is absolute, named twice, or before the folder above it", f)
+			t.Errorf("%s: is absolute, named twice, or before its parent", f)
 		}
 		have[f] = true
 	}

@@ -54,10 +54,10 @@ func (m Mount) Do(context.Context) error {
 		}
 	}
 	for _, name := range m.Dirs {
-		folder := filepath.Join(m.Target, name)
-		err := os.MkdirAll(folder, 0o755)
+		dir := filepath.Join(m.Target, name)
+		err := os.MkdirAll(dir, 0o755)
 		if err == nil {
-			err = os.Chmod(folder, 0o755)
+			err = os.Chmod(dir, 0o755)
 		}
 		if err != nil {
 			return fmt.Errorf("%s: cannot create a directory: %w", m.Label, err)

@@ -83,7 +83,7 @@ func systemVolumes() []Volume {
 			// PersistentVolumes are ext4 projects.
 			Format: Format{Label: disklayout.Data, ReservedPercent: 1, Quotas: mkfs.ProjectQuotas},
 			Mount:  mount.Mount{Target: paths.Data, Type: "ext4", Flags: mount.NoSuid | mount.NoDev | mount.NoAtime},
-			Dirs:   dataFolders(),
+			Dirs:   dataDirs(),
 			// Files below /run end with the boot; this name refers to the same directory. The
 			// second link is where plugins of pod networks are searched.
 			Links: map[string]string{"run": "/run", rel(paths.HostOpt) + "/cni/bin": paths.ExternalCNIPlugins},
@@ -91,14 +91,14 @@ func systemVolumes() []Volume {
 	}
 }
 
-// dataFolders returns the shared parent directories on DATA, including the targets of the symbolic
+// dataDirs returns the shared parent directories on DATA, including the targets of the symbolic
 // links of the root file system.
-func dataFolders() []string {
-	folders := []string{"lib", "log"}
+func dataDirs() []string {
+	dirs := []string{"lib", "log"}
 	for _, path := range []string{paths.HostOpt, paths.HostOpt + "/cni", paths.HostMnt, paths.HostSrv, paths.HostHome, paths.HostKubernetes} {
-		folders = append(folders, rel(path))
+		dirs = append(dirs, rel(path))
 	}
-	return folders
+	return dirs
 }
 
 // rel returns a path on DATA relative to the mount point.

@@ -6,8 +6,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/sysctl"
 )
 
-// TestOwnSysctlsAreRejected checks that a configuration cannot set a parameter of the system, because it
-// would never take effect.
+// TestOwnSysctlsAreRejected checks that a configuration cannot set a parameter of the system,
+// because it would never take effect.
 func TestOwnSysctlsAreRejected(t *testing.T) {
 	for _, s := range planSysctls(Config{Pods: true}, small) {
 		if (sysctl.ReservedReason(s.Name) == "") != (s.Name == minFreeName) {

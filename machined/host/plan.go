@@ -20,11 +20,12 @@ type Config struct {
 	Sysctls        map[string]string // the operator's kernel parameters, by dotted name
 	Modules        []string          // the operator's kernel modules
 	Pods           bool              // pods will run on this machine
-	// PreviousSysctls are the values of kernel parameters from before this package first set them, by dotted
-	// name (Kernel.PreviousSysctls). Parameters that the configuration no longer contains return to
-	// them.
+	// PreviousSysctls are the values of kernel parameters from before this package first set them,
+	// by dotted name (Kernel.PreviousSysctls). Parameters that the configuration no longer contains
+	// return to them.
 	PreviousSysctls map[string]string
-	MachineID       string // 32 lower-case hexadecimal digits; empty if there is none yet. See MachineID
+	// 32 lower-case hexadecimal digits; empty if there is none yet. See MachineID
+	MachineID string
 }
 
 // Facts are the properties of the machine that Plan needs. They do not change while it runs.

@@ -95,11 +95,11 @@ func TestUnusable(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	folder := t.TempDir()
-	if err := os.WriteFile(filepath.Join(folder, "modules.dep"), []byte("kernel/present.ko:\n"), 0o644); err != nil {
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "modules.dep"), []byte("kernel/present.ko:\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	k.modules = func() (*kmod.Index, error) { return kmod.Read(folder) }
+	k.modules = func() (*kmod.Index, error) { return kmod.Read(dir) }
 	set := func(name string) map[string]string { return map[string]string{name: "1"} }
 	for name, c := range map[string]struct {
 		before, next Config

@@ -3,7 +3,7 @@
 //
 //	pkg/slot        the decision: when to commit, when to roll back
 //	pkg/bundle      the file that contains a version
-//	inbox.go        storage of a bundle during its transfer (docs/decisions/0013-bundle-on-disk.md)
+//	inbox.go        storage of a bundle in transfer (docs/decisions/0013-bundle-on-disk.md)
 //	install.go      the installation, operation by operation
 //	pkg/esp         the entries in the ESP
 //	record.go       the records on STATE

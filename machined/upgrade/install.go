@@ -39,14 +39,14 @@ type Installer struct {
 	Trust   bundle.Trust
 	Slot    Slot
 	ESP     *esp.Partition
-	// TakeSavepoint takes the savepoint of the cluster's data for the running version, before any other
-	// operation; nil: no savepoint.
+	// TakeSavepoint takes the savepoint of the cluster's data for the running version, before any
+	// other operation; nil: no savepoint.
 	TakeSavepoint func(context.Context) error
-	// DropSavepoint removes the outdated savepoint of an earlier upgrade if this upgrade takes none; nil:
-	// there is no such savepoint.
+	// DropSavepoint removes the outdated savepoint of an earlier upgrade if this upgrade takes
+	// none; nil: there is no such savepoint.
 	DropSavepoint func() error
-	// SaveConfiguration stores the active configuration for the running version, as the last operation before
-	// the boot loader knows the new version.
+	// SaveConfiguration stores the active configuration for the running version, as the last
+	// operation before the boot loader knows the new version.
 	SaveConfiguration func() error
 	// Drain drains the node before the machine shuts down; nil: the pods stay. An error aborts the
 	// upgrade.

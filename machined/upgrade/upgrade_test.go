@@ -67,8 +67,8 @@ func TestStore(t *testing.T) {
 	}
 }
 
-// TestEpochFloor checks that the floor rises and never falls, is the last complete write, and is not 0
-// if it is unreadable.
+// TestEpochFloor checks that the floor rises and never falls, is the last complete write, and is
+// not 0 if it is unreadable.
 func TestEpochFloor(t *testing.T) {
 	s := Store{Dir: filepath.Join(t.TempDir(), "upgrade")}
 	for _, c := range []struct{ raise, want int }{{0, 0}, {2, 2}, {1, 2}, {2, 2}, {5, 5}, {0, 5}} {
