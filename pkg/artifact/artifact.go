@@ -6,7 +6,7 @@
 // An artifact is an OCI image manifest (image-spec, manifest.md) with any artifactType and config,
 // as `oras push` and `flux push artifact` make it. A layer is a single file or a tar archive of
 // files, compressed by gzip or not compressed. The content of a layer determines its format,
-// because each tool uses its own media types. The package reads files whose names end with .yaml,
+// because each tool uses its own media types. The package reads files with the extensions .yaml,
 // .yml or .json, and layers without a name.
 //
 // A digest proves only that a blob is the blob that a document names; the content can be hostile.
@@ -121,8 +121,8 @@ func texts(layers []Layer, read func(Layer) ([]byte, error), most int64) ([]Text
 	return u.all, nil
 }
 
-// ignored replaces the name of a layer whose extension is not read. The layer can still be an
-// archive: oras names the archive of a directory after the directory.
+// ignored replaces the name of a layer with another extension. The layer can still be an archive:
+// oras names the archive of a directory after the directory.
 const ignored = ""
 
 // isText reports whether the package reads a file of this name.

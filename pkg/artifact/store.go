@@ -22,9 +22,9 @@ type Source interface {
 	Open(ctx context.Context, b Blob) (io.ReadCloser, error)
 }
 
-// Store is a directory of artifacts with one file for each manifest and each layer, named by
-// digest. The manifest is written last, so its presence means that the artifact is complete.
-// Readers verify the digest of every file. A store has one writer.
+// Store is a directory of artifacts with a file for each manifest and each layer, named by digest.
+// The manifest is written last, so its presence means that the artifact is complete. Readers verify
+// the digest of every file. A store has one writer.
 type Store struct {
 	Dir   string
 	Group int // group ID with read permission; manifests can contain Secrets

@@ -30,11 +30,11 @@ import (
 )
 
 // maxPart is the maximum size in bytes of each of a boot's two files. The older file is dropped
-// when the newer one is full.
+// when the newer file is full.
 const maxPart = 256 << 10
 
-// Names in the directory of a log: one directory for each of the two boots, with two files each,
-// and one file for the crash.
+// Names in the directory of a log: a directory for each of the two boots, with two files each, and
+// a file for the crash.
 const (
 	now, before, crash = "now", "before", "crash"
 	older, newer       = "older", "newer"
@@ -48,7 +48,7 @@ type Line struct {
 }
 
 // entry is a line of a file, as JSON. An entry with Started applies to all lines, including earlier
-// ones: the clock could have been wrong when they were written.
+// lines: the clock could have been wrong when they were written.
 type entry struct {
 	Started  time.Time `json:"started,omitzero"`
 	At       int64     `json:"us,omitempty"`  // microseconds since the kernel started; or

@@ -98,7 +98,7 @@ func Verify(text []byte, trust Trust) (Statement, error) {
 }
 
 // ParseUnverified returns the statement of an envelope without verifying the signatures. It is for
-// a version on a disk, whose signatures were verified when it was installed.
+// a version on a disk: the installation verified its signatures.
 func ParseUnverified(text []byte) (Statement, error) { return unverified(text) }
 
 // unverified parses the statement of an envelope without verifying the signatures.

@@ -40,8 +40,8 @@ func compile(t *testing.T, expression string) []bpf.RawInstruction {
 	return filter
 }
 
-// TestCases checks which frames each filter passes, with and without a VLAN tag, and on a link
-// whose packets begin with an IP header.
+// TestCases checks which frames each filter passes, with and without a VLAN tag, and on a link with
+// packets that begin with an IP header.
 func TestCases(t *testing.T) {
 	for _, c := range cases {
 		filter := compile(t, c.filter)

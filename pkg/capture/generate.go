@@ -10,9 +10,9 @@ import (
 
 // code is a program, or a fragment, that sets the accumulator to 1 if it matches the packet, and to
 // 0 otherwise. It can use the index register. The functions and, or and not combine fragments and
-// skip a fragment whose result is not needed. A fragment that depends on the result of another must
-// be skipped in this way: a read beyond the end of the packet ends the program, and the packet is
-// rejected.
+// skip a fragment if its result is not needed. A fragment that depends on the result of another
+// must be skipped in this way: a read beyond the end of the packet ends the program, and the packet
+// is rejected.
 type code []bpf.Instruction
 
 // IP protocols (https://www.iana.org/assignments/protocol-numbers).

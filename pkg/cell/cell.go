@@ -1,6 +1,6 @@
 // Package cell holds a latest value that readers can watch.
 //
-// A Cell is for state that has one owner and many readers: the addresses of a link, the states of
+// A Cell is for state with an owner and many readers: the addresses of a link, the states of
 // services, the stage of the boot. A slow or ended reader never blocks the owner and never gets a
 // queue of old values: a read returns the newest value. A channel carries every message and blocks;
 // a sync.Cond cannot be combined with a context. Therefore the package uses neither.
@@ -28,8 +28,8 @@ func New[T any](v T) *Cell[T] {
 	return &Cell[T]{value: v, rev: 1, changed: make(chan struct{})}
 }
 
-// Get returns the current value and its revision. Revisions begin at 1 and increase by one with
-// every Set.
+// Get returns the current value and its revision. Revisions begin at 1 and increase by 1 with every
+// Set.
 func (c *Cell[T]) Get() (T, uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -65,7 +65,7 @@ func (c *Cell[T]) wake() {
 func (c *Cell[T]) Watch() *Watcher[T] { return &Watcher[T]{cell: c} }
 
 // Watcher returns successive values of a cell and skips values that were replaced before a read. It
-// is for one goroutine.
+// must be used by a single goroutine.
 type Watcher[T any] struct {
 	cell *Cell[T]
 	seen uint64
@@ -97,8 +97,8 @@ func (w *Watcher[T]) Current() T {
 	return v
 }
 
-// Changed returns a channel that is closed when Next would not wait. One select can wait for
-// several cells with it. After it is closed, call Next or Current, then Changed again.
+// Changed returns a channel that is closed when Next would not wait. A select statement can wait
+// for several cells with it. After it is closed, call Next or Current, then Changed again.
 func (w *Watcher[T]) Changed() <-chan struct{} {
 	_, rev, changed := w.load()
 	if rev > w.seen {
@@ -115,7 +115,7 @@ func (w *Watcher[T]) load() (T, uint64, <-chan struct{}) {
 	return w.cell.value, w.cell.rev, w.cell.changed
 }
 
-// Wait returns the first value of the cell, starting with the current one, for which ok returns
+// Wait returns the first value of the cell, starting with the current value, for which ok returns
 // true. The only error is that of the context.
 func Wait[T any](ctx context.Context, c *Cell[T], ok func(T) bool) (T, error) {
 	w := c.Watch()

@@ -51,7 +51,7 @@ type Endpoint struct {
 
 	// Accepts, if not nil, checks the certificate of a machine that the CA has verified; an error
 	// rejects the machine. A machine that has left the cluster still has its certificate, and a
-	// worker has one for each of its former addresses.
+	// worker has a certificate for each of its former addresses.
 	Accepts func(*x509.Certificate) error
 
 	// ServerName is the name or address that the machine's certificate must contain; the host of
@@ -61,7 +61,7 @@ type Endpoint struct {
 	Dialer func(ctx context.Context, address string) (net.Conn, error)
 }
 
-// Client is a connection to one machine. All its services share it.
+// Client is a connection to a machine. All its services share it.
 type Client struct {
 	Machine api.MachineClient
 	Config  api.ConfigClient
@@ -136,10 +136,10 @@ func (s *ConnPool) set(address string) {
 	s.address = address
 }
 
-// tryTime is the timeout for one machine while there are others to try.
+// tryTime is the timeout for each machine while there are others to try.
 const tryTime = 5 * time.Second
 
-// dialWithin tries one of the left machines, and reserves a part of the remaining time for the
+// dialWithin tries the next of left machines, and reserves a part of the remaining time for the
 // others.
 func dialWithin(ctx context.Context, e Endpoint, left int) (*Client, error) {
 	if left > 1 {
@@ -154,7 +154,7 @@ func dialWithin(ctx context.Context, e Endpoint, left int) (*Client, error) {
 	return dial(ctx, e)
 }
 
-// Failures are the errors of several machines, one for each.
+// Failures are the errors of several machines.
 type Failures []error
 
 func (f Failures) Error() string {

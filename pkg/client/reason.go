@@ -29,7 +29,7 @@ var (
 )
 
 // unverifiedError is an error of the handshake, before the peer proved its identity. At that time
-// alerts are not encrypted: any host on the path can send them. Such an alert about the caller's
+// alerts are not encrypted: any host on the path can send them. An alert about the caller's
 // certificate proves nothing, because a server verifies that certificate after its own Finished
 // message (RFC 8446).
 type unverifiedError struct{ error }
@@ -67,7 +67,7 @@ var alerts = []alert{
 	{"bad certificate", ErrRevoked},
 }
 
-// reasonOf maps an error of the connection to one of the reasons above, with an explanation.
+// reasonOf maps an error of the connection to a reason above, with an explanation.
 func reasonOf(err error) error {
 	if err == nil {
 		return fmt.Errorf("%w: the connection ended without a reason", ErrUnreachable)

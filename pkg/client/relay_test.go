@@ -52,7 +52,7 @@ func (s *fakeMachine) Relay(stream grpc.BidiStreamingServer[api.RelayData, api.R
 	return relay.Join(stream, conn, time.Minute)
 }
 
-// newFakeMachine starts a fakeMachine whose certificate contains an address and 127.0.0.1.
+// newFakeMachine starts a fakeMachine with a certificate that contains an address and 127.0.0.1.
 func newFakeMachine(t *testing.T, ca *pki.CA, name, ip string) *fakeMachine {
 	t.Helper()
 	leaf, err := ca.Issue(pki.Spec{CN: name, Usage: pki.Server, TTL: time.Hour, IPs: []netip.Addr{netip.MustParseAddr(ip), netip.MustParseAddr("127.0.0.1")}})

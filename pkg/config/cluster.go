@@ -257,7 +257,7 @@ type Kubelet struct {
 	// them, as a Prometheus or a metrics-server in the cluster requires. A pod with hostNetwork
 	// uses the machine's network and is not blocked.
 	ClosedToPods bool `yaml:"closedToPods"`
-	// OpenToNamespaces are namespaces whose pods can connect to the kubelets in spite of
+	// OpenToNamespaces are namespaces with pods that can connect to the kubelets in spite of
 	// closedToPods, at most 64.
 	OpenToNamespaces []string `yaml:"openToNamespaces,omitempty"`
 }

@@ -250,7 +250,8 @@ func noServer(a netip.Addr) *wrong {
 }
 
 // CheckNameServer returns why a resolver address from the network (DHCP) is not used, or nil: it
-// cannot be a resolver, or it is an address of the cluster, whose DNS would query itself.
+// cannot be a resolver, or it is an address of the cluster, so that the cluster's DNS would query
+// itself.
 func CheckNameServer(a netip.Addr, n ClusterNetworks) error {
 	if w := notAsked(a); w != nil {
 		return errors.New(w.reason)

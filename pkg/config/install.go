@@ -10,8 +10,8 @@ import (
 type Install struct {
 	// Disk selects the disk: exactly one disk must match all conditions.
 	Disk DiskSelector `yaml:"disk" jsonschema:"required"`
-	// Wipe names the disk whose content may be erased, by path, serial number or WWID. Without it,
-	// the machine rejects a disk that is not blank.
+	// Wipe names the disk that may be erased, by path, serial number or WWID. Without it, the
+	// machine rejects a disk that is not blank.
 	Wipe string `yaml:"wipe,omitempty"`
 }
 

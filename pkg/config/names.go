@@ -44,8 +44,8 @@ func hostname(s string) error {
 	return nil
 }
 
-// hostOrAddr validates a DNS name or an IP address without a zone. A name whose last label is a
-// number is a mistyped address.
+// hostOrAddr validates a DNS name or an IP address without a zone. A name with a number as its last
+// label is a mistyped address.
 func hostOrAddr(s string) error {
 	if a, err := netip.ParseAddr(s); err == nil {
 		if a.Zone() != "" {

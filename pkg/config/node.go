@@ -11,9 +11,9 @@ import (
 // Node configures labels and taints of the machine's Kubernetes Node, in addition to those of
 // Kubernetes and the system.
 type Node struct {
-	// Labels of the Node, at most 64. Keys in kubernetes.io and k8s.io are rejected, except those
-	// that a kubelet may set on its own Node: topology.kubernetes.io/zone and region,
-	// node.kubernetes.io/instance-type, and keys whose prefix ends with node.kubernetes.io or
+	// Labels of the Node, at most 64. Keys in kubernetes.io and k8s.io are rejected, except the
+	// labels that a kubelet may set on its own Node: topology.kubernetes.io/zone and region,
+	// node.kubernetes.io/instance-type, and keys with a prefix that ends with node.kubernetes.io or
 	// kubelet.kubernetes.io.
 	Labels map[string]string `yaml:"labels,omitempty"`
 	// Taints of the Node repel pods without a toleration. At most 32; each key once per effect.

@@ -11,9 +11,9 @@ type ImageRegistry struct {
 	// Address is the registry, with an optional port; for a mirror with a path prefix, the path
 	// follows.
 	Address RegistryPath `yaml:"address" jsonschema:"required"`
-	// Mirrors are the registries whose images are pulled from here first, in the notation of image
-	// names, for example docker.io; "*" means all. Without mirrors, only the registry's own images
-	// are pulled from it.
+	// Mirrors are the registries of images that are pulled from here first, in the notation of
+	// image names, for example docker.io; "*" means all. Without mirrors, only the registry's own
+	// images are pulled from it.
 	Mirrors []RegistryName `yaml:"mirrors,omitempty"`
 	// CA is the CA of the registry's certificate, in PEM, in addition to the public CAs.
 	CA Bundle `yaml:"ca,omitempty"`

@@ -125,7 +125,7 @@ type Upgrade struct {
 // Drain configures how pods are evicted from a machine before an upgrade. Pods of DaemonSets and
 // static pods stay.
 type Drain struct {
-	// Policy applies to a pod whose eviction its PodDisruptionBudget rejects: timeout waits until
+	// Policy applies to a pod if its PodDisruptionBudget rejects the eviction: timeout waits until
 	// the timeout; respect cancels the upgrade at the timeout; force deletes the pod at once. none
 	// evicts no pods: a cluster with a single machine cannot run them elsewhere, and they restart
 	// on the machine.

@@ -11,8 +11,8 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// maxAddons is the number of add-ons. Each has an identity of its own, whose rights the API server
-// keeps in memory.
+// maxAddons is the maximum number of add-ons. Each has its own identity, and the API server holds
+// its permissions in memory.
 const maxAddons = 64
 
 // addons validates each add-on, and checks that no two contain the same object.

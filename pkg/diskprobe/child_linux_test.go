@@ -228,8 +228,8 @@ func TestExamination(t *testing.T) {
 	}
 }
 
-// TestBlockDevice checks that the confined process reads the content of a block device, whose size
-// it gets by ioctl, and that other ioctl requests fail.
+// TestBlockDevice checks that the confined process reads the content of a block device, gets its
+// size by ioctl, and that other ioctl requests fail.
 func TestBlockDevice(t *testing.T) {
 	mkfstest.Overwrites(t)
 	devices, err := List(Sys)

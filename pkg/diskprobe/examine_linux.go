@@ -108,7 +108,7 @@ func (a *Result) readTable(disk volume) error {
 		return a.otherTable(disk)
 	}
 	// A disk with a GPT can have other content, too: a CD image that also boots from a memory
-	// stick, or a member of a RAID whose array has the table.
+	// stick, or a member of a RAID array with the table.
 	if c, err := superblock.Identify(disk.r, disk.size); err == nil && c.Kind != superblock.BackupGPT {
 		a.Whole = superblock.Content{Kind: c.Kind, Label: shorten(c.Label, maxLabel)}
 	}

@@ -270,7 +270,7 @@ func TestDecode(t *testing.T) {
 	}
 }
 
-// FuzzAnswer tests the decoder of results, whose author can be the author of the disk.
+// FuzzAnswer tests the decoder of results; the author of the disk can control the results.
 func FuzzAnswer(f *testing.F) {
 	f.Add([]byte(`{"disk":"/dev/sdb","size":1073741824,"table":""}`))
 	f.Add([]byte(`{"disk":"/dev/sdb","size":1073741824,"table":"gpt","entries":[{"number":1,"start":1,"size":1}],"contents":[{"number":1}]}`))

@@ -153,7 +153,7 @@ func others(dir, keep string, do func(name string) error) error {
 	return nil
 }
 
-// remove removes a file such that no remaining name ever refers to free clusters. Linux frees the
+// remove removes a file so that no remaining name ever refers to free clusters. Linux frees the
 // clusters of a file when its last descriptor is closed, and the disk can write that before the
 // removal of the name. Therefore the file stays open until the removal of its name is on disk. A
 // power cut in between leaves clusters that belong to no file.
@@ -274,11 +274,11 @@ func write(name, temporary string, content io.Reader) error {
 	return rename(temporary, name)
 }
 
-// rename renames a file in its directory, such that at every instant one of the two names refers to
-// it. FAT stores the location of a file in the directory entry of its name. Linux first writes the
-// new entry without the location and adds it with the inode of the file (fs/fat/namei_vfat.c,
-// vfat_rename). Therefore the file is flushed before the directory: the complete new entry is on
-// disk before the old entry is removed, even if they are in different sectors.
+// rename renames a file in its directory so that at every instant a name refers to it. FAT stores
+// the location of a file in the directory entry of its name. Linux first writes the new entry
+// without the location and adds it with the inode of the file (fs/fat/namei_vfat.c, vfat_rename).
+// Therefore the file is flushed before the directory: the complete new entry is on disk before the
+// old entry is removed, even if they are in different sectors.
 func rename(from, to string) error {
 	if err := os.Rename(from, to); err != nil {
 		return fmt.Errorf("ESP: cannot rename: %w", err)
@@ -310,8 +310,8 @@ func (e *Partition) Rename(to slot.Entry) error {
 			if from.Version != to.Version || from == to {
 				continue
 			}
-			// Both names can refer to the same file: removing one would free the clusters of the
-			// other.
+			// Both names can refer to the same file: the removal of a name would free the clusters
+			// of the other.
 			if slices.Contains(all, to) {
 				return errors.Join(fmt.Errorf("ESP: cannot rename %s: %s exists already", from.Name(), to.Name()), twins)
 			}

@@ -180,8 +180,8 @@ func (d directory) files() []fileName {
 	return all
 }
 
-// removeDuplicates leaves only one name for each boot image. A power cut during a rename, by Linux
-// or by the firmware, can leave both names on the disk, and removing one of them would free the
+// removeDuplicates leaves a single name for each boot image. A power cut during a rename, by Linux
+// or by the firmware, can leave both names on the disk, and the removal of a name would free the
 // clusters of the other. removeDuplicates marks the slots of a name as free and does not modify the
 // file. Of the two names of an entry, the target of the rename stays, so that another rename
 // continues from it.

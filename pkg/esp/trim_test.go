@@ -13,8 +13,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/slot"
 )
 
-// fatImage makes a FAT32 whose directory of entries has two files: the second is after many removed
-// files, with more removed files after it.
+// fatImage makes a FAT32 with two files in its directory of entries: the second is after many
+// removed files, with more removed files after it.
 func fatImage(t *testing.T, removed int) (image string, run func(argv ...string) string) {
 	t.Helper()
 	dir := t.TempDir()

@@ -48,7 +48,7 @@ const (
 	Serving
 )
 
-// PeerAnswer is the answer of one machine.
+// PeerAnswer is the answer of a machine.
 type PeerAnswer struct {
 	From    netip.Addr
 	State   PeerState
@@ -68,8 +68,8 @@ type Member struct {
 // Action is the action of a Decision.
 type Action int
 
-// Actions: wait and query the peers again; bootstrap a cluster with one member; remove a member;
-// add this machine as a learner.
+// Actions: wait and query the peers again; bootstrap a cluster with a single member; remove a
+// member; add this machine as a learner.
 const (
 	Wait Action = iota
 	Bootstrap
@@ -86,7 +86,7 @@ type Decision struct {
 }
 
 // Next decides by the current and the previous answers of all other configured control-plane
-// machines. A change that it requests from one member applies to the whole cluster: etcd rejects it
+// machines. A change that it requests from a member applies to the whole cluster: etcd rejects it
 // if the other members would lose quorum by it.
 func Next(s Self, last, now []PeerAnswer) Decision {
 	if two := conflictingClusters(now); two != "" {
@@ -106,7 +106,7 @@ func Next(s Self, last, now []PeerAnswer) Decision {
 	if !s.First {
 		return Decision{Reason: "waits for the first machine of Cluster.spec.controlPlanes to bootstrap etcd: no machine has data"}
 	}
-	// The peers were queried one after the other; their states can have changed meanwhile.
+	// The peers were queried in sequence; their states can have changed meanwhile.
 	if len(now) > 0 && !sameEmpty(last, now) {
 		return Decision{Reason: "no machine has data; queries all machines once more"}
 	}
@@ -200,9 +200,9 @@ func MayRemove(voters, answering int, answers bool) error {
 	return nil
 }
 
-// MayRestart returns an error if etcd has a quorum and would lose it while one of the answering
-// voters is down for long. answering is the number of voters that answer. A single voter can always
-// restart, because no other member depends on it.
+// MayRestart returns an error if etcd has a quorum and would lose it while an answering voter is
+// down for long. answering is the number of voters that answer. A single voter can always restart,
+// because no other member depends on it.
 func MayRestart(voters, answering int) error {
 	needed := QuorumSize(voters)
 	if voters < 2 || answering < needed || answering-1 >= needed {

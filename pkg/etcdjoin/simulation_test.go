@@ -149,7 +149,7 @@ func (w *world) answer(o *machine, lossy bool) PeerAnswer {
 	return PeerAnswer{From: from, State: Serving, Members: slices.Clone(o.data.members)}
 }
 
-// step makes a machine query one peer, and after the last peer decide and act. Any event can happen
+// step makes a machine query a peer, and after the last peer decide and act. Any event can happen
 // between two queries.
 func (w *world) step(m *machine, lossy bool) error {
 	if !m.up {

@@ -10,9 +10,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// File returns the open file whose descriptor number is the value of an environment variable, or
-// nil without that variable. It removes the variable and marks the descriptor close-on-exec, so
-// that child processes inherit neither.
+// File returns the open file with the descriptor number in an environment variable, or nil without
+// that variable. It removes the variable and marks the descriptor close-on-exec, so that child
+// processes inherit neither.
 func File(variable string) (*os.File, error) {
 	value, ok := os.LookupEnv(variable)
 	if !ok {
