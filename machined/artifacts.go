@@ -26,9 +26,9 @@ import (
 //     directory (artifact.Store).
 //  2. The add-ons file of the controllers says that it is present, or why it is missing. They read
 //     the directory themselves: nothing is unpacked here.
-//  3. Present artifacts are released in containerd, and unwanted ones are pruned in the directory,
-//     but not while a wanted one is missing, or while the previous configuration or version may
-//     become active again.
+//  3. Present artifacts are released in containerd, and unwanted artifacts are pruned in the
+//     directory, but not while a wanted artifact is missing, or while the previous configuration or
+//     version may become active again.
 //
 // No step of the boot waits for this, and failures are retried.
 
@@ -90,7 +90,7 @@ func (k *artifactManager) round(ctx context.Context, wanted []config.AddonSpec, 
 			found[sum] = ""
 		}
 	}
-	for sum, err := range local { // the former result is published until there is a new one
+	for sum, err := range local { // the former result is published until there is a new result
 		if why := k.last[sum]; err != nil && why != "" {
 			found[sum] = why
 		}
@@ -158,10 +158,10 @@ func (k *artifactManager) fetchFrom(ctx context.Context, most time.Duration, a c
 	return err
 }
 
-// prune releases artifacts that are not necessary any more: in containerd the ones that are in the
-// directory and, if settled reports that no former configuration or version may become active
-// again, the ones unnamed for a long time; then it prunes the unwanted ones in the directory. It is
-// called when all wanted artifacts are present.
+// prune releases artifacts that are not necessary any more: in containerd the artifacts that are in
+// the directory and, if settled reports that no former configuration or version may become active
+// again, artifacts unnamed for a long time; then it prunes unwanted artifacts in the directory. It
+// is called when all wanted artifacts are present.
 func (k *artifactManager) prune(ctx context.Context, wanted []config.AddonSpec, settled bool) error {
 	var sums, digests []string
 	for _, w := range wanted {
@@ -243,7 +243,7 @@ func (m *machine) runArtifacts(ctx context.Context) {
 	}
 }
 
-// artifactRound performs a round and returns the time until the next one.
+// artifactRound performs a round and returns the time until the next round.
 func (m *machine) artifactRound(ctx context.Context, k *artifactManager, now applied, failures int) time.Duration {
 	if now.config == nil { // none yet, or unreadable: the wanted artifacts are unknown
 		return artifactCheckInterval

@@ -81,8 +81,8 @@ func spec(sum string, registries ...string) config.AddonSpec {
 }
 
 // TestArtifactManager checks that an artifact comes from containerd, else from the first registry
-// that has it, once; that a missing one is reported with the searched places; and that unwanted
-// ones are pruned when no former state may come back.
+// that has it, once; that a missing artifact is reported with the searched places; and that
+// unwanted artifacts are pruned when no former state may come back.
 func TestArtifactManager(t *testing.T) {
 	dead := httptest.NewServer(nil)
 	gone := strings.TrimPrefix(dead.URL, "http://")
@@ -149,8 +149,8 @@ func TestArtifactManager(t *testing.T) {
 	}
 }
 
-// TestWantedArtifacts checks that each artifact is wanted once, and that missing ones are retried
-// with a growing delay.
+// TestWantedArtifacts checks that each artifact is wanted once, and that missing artifacts are
+// retried with a growing delay.
 func TestWantedArtifacts(t *testing.T) {
 	sum := strings.Repeat("a", 64)
 	c := &config.Config{Addons: []config.Addon{{Spec: spec(sum)}, {Spec: config.AddonSpec{}}, {Spec: spec(sum)}, {Spec: spec(strings.Repeat("b", 64))}}}

@@ -75,7 +75,7 @@ type recordedCall struct {
 
 type recordedCallKey struct{}
 
-// setUnchanged marks the call of a context, which succeeds, as one that changed no data.
+// setUnchanged marks the call of a context, which succeeds, as a call that changed no data.
 func setUnchanged(ctx context.Context) {
 	if o, ok := ctx.Value(recordedCallKey{}).(*recordedCall); ok {
 		o.unchanged.Store(true)
@@ -119,7 +119,7 @@ var withoutRecord = map[string]bool{
 	api.Machine_ReadFile_FullMethodName: true, api.Machine_ListFiles_FullMethodName: true, api.Machine_Relay_FullMethodName: true,
 }
 
-// recordStart records the start of a call, after the calls whose write failed before.
+// recordStart records the start of a call, after the calls that could not be written before.
 func (m *machine) recordStart(c audit.Call, inRecord bool) error {
 	r := m.callRecords
 	if r.changes == nil {

@@ -24,8 +24,8 @@ type Step struct {
 }
 
 // Boot lists the steps of the boot in order. If a step fails, the boot stops and the machine resets
-// (see boot). A step whose resource is optional (disk, network) reports the problem in the
-// machine's state and does not fail.
+// (see boot). A step with an optional resource (disk, network) reports the problem in the machine's
+// state and does not fail.
 var Boot = []Step{
 	{"release", "", stepRelease}, // reads the build information of the image
 	// sets the clock no earlier than the build
@@ -83,9 +83,9 @@ func (m *machine) boot(ctx context.Context) {
 		go func() { done <- panics.Do("boot step "+s.Name, func() error { return s.Do(ctx, m) }) }()
 		err := m.awaitStep(ctx, done, deadline, began)
 		if err != nil {
-			m.say(fmt.Sprintf("boot: %s: %v; resetting in %v", s.Name, err, failPause))
+			m.logConsole(fmt.Sprintf("boot: %s: %v; resetting in %v", s.Name, err, failPause))
 			<-time.After(failPause)
-			m.takeDown(powerRequest{to: power.Reboot, why: "boot: " + s.Name + " failed"})
+			m.runShutdown(powerRequest{to: power.Reboot, why: "boot: " + s.Name + " failed"})
 			return
 		}
 		m.mark(s.Name)
@@ -112,17 +112,17 @@ func (m *machine) awaitStep(ctx context.Context, done <-chan error, deadline *ti
 			return context.Cause(ctx)
 		case <-deadline.C:
 			took := time.Since(began).Round(time.Minute)
-			if took >= checkDeadline || !checking("/proc") {
+			if took >= checkDeadline || !fsckRunning("/proc") {
 				return fmt.Errorf("not done within %v", took)
 			}
-			m.say(fmt.Sprintf("storage: e2fsck still checks a disk after %v; the boot continues afterwards", took))
+			m.logConsole(fmt.Sprintf("storage: e2fsck still checks a disk after %v; the boot continues afterwards", took))
 			deadline.Reset(bootDeadline)
 		}
 	}
 }
 
-// checking reports whether e2fsck runs (proc_pid_comm(5)).
-func checking(proc string) bool {
+// fsckRunning reports whether e2fsck runs (proc_pid_comm(5)).
+func fsckRunning(proc string) bool {
 	all, _ := filepath.Glob(proc + "/[0-9]*/comm") // the pattern is valid
 	return slices.ContainsFunc(all, func(path string) bool {
 		name, err := os.ReadFile(path)

@@ -20,11 +20,11 @@ func TestChecking(t *testing.T) {
 	}
 	run("1", "machined")
 	run("self", "e2fsck")
-	if checking(proc) {
+	if fsckRunning(proc) {
 		t.Error("nothing is checked")
 	}
 	run("77", "e2fsck")
-	if !checking(proc) {
+	if !fsckRunning(proc) {
 		t.Error("a disk is being checked")
 	}
 }

@@ -135,7 +135,7 @@ func clusterHealth(now applied, member membershipState, services []supervise.Sta
 		}
 		add("membership", member.Joined && !member.Removed, detail, now.applied)
 	}
-	for _, want := range expected(now.config) {
+	for _, want := range expectedServices(now.config) {
 		if !slices.ContainsFunc(services, func(s supervise.Status) bool { return s.Name == want }) {
 			add(want, false, "not started yet", now.applied)
 		}
@@ -152,8 +152,8 @@ func clusterHealth(now applied, member membershipState, services []supervise.Sta
 	return out
 }
 
-// expected returns the services of a configuration, running or not.
-func expected(c *config.Config) []string {
+// expectedServices returns the services of a configuration, running or not.
+func expectedServices(c *config.Config) []string {
 	if c == nil || c.Cluster == nil {
 		return nil
 	}

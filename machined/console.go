@@ -10,8 +10,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/supervise"
 )
 
-// say writes a line to the console and adds it as an event.
-func (m *machine) say(line string) {
+// logConsole writes a line to the console and adds it as an event.
+func (m *machine) logConsole(line string) {
 	m.events.add("boot", "console", line)
 	if m.console != nil {
 		m.console.Line(line)

@@ -10,8 +10,8 @@ import (
 // containerdConfig returns containerd's configuration file (version 3, containerd 2.x). It is the
 // same on every machine of a cluster.
 //
-// Disabled are snapshotters whose file systems the image's kernel lacks, unused plugin kinds, and
-// tracing. The files of a layer are flushed before the layer counts as unpacked (sync_fs):
+// Disabled are snapshotters for file systems that the image's kernel lacks, unused plugin kinds,
+// and tracing. The files of a layer are flushed before the layer counts as unpacked (sync_fs):
 // otherwise a power cut leaves incomplete programs, and containerd runs them. Only the older
 // implementation of the pull has that option. The streams of containers (exec, attach,
 // port-forward) are served on loopback to the kubelet only. CNI plugins come only from the verified

@@ -17,7 +17,8 @@ import (
 type convergence struct {
 	config *config.Config // its configuration, compared by identity; nil: none
 	done   bool           // false before the first reconciliation
-	// end of the first reconciliation of this configuration, or of the first one that succeeded
+	// end of the first reconciliation of this configuration, or of the first successful
+	// reconciliation
 	first    time.Time
 	failures []string // failures, one per line: "host: cannot load kernel modules x: …"
 }
@@ -84,8 +85,8 @@ func (m *machine) networkFailures() (lines []string) {
 }
 
 // configurationProblem returns the failed operations of the active configuration, for the health;
-// empty if none. The network performs its operations by itself: its state contains the failed ones,
-// and a link that does not exist counts as a failed one.
+// empty if none. The network performs its operations by itself: its state contains the failed
+// operations, and a missing link counts as a failure.
 func configurationProblem(now applied, s convergence, state network.State) string {
 	if now.config == nil || s.config != now.config {
 		return ""
@@ -120,7 +121,7 @@ func (s convergence) next(c *config.Config, failures []string, at time.Time) con
 const newerMargin = time.Second
 
 // proves reports whether a connection of an age, in milliseconds as sent by apid, was opened after
-// the activation of a configuration: an older connection continues even if no new one can be
+// the activation of a configuration: an older connection continues even if no new connection can be
 // opened. A call without an age did not come from apid.
 func (s convergence) proves(c *config.Config, age string, now time.Time) bool {
 	if s.config != c || !s.done {

@@ -36,12 +36,12 @@ func TestUndone(t *testing.T) {
 }
 
 // TestAwaitConverged checks that the answer contains the failures of the caller's configuration,
-// not of the previous one, and reports a replacement. A failure that disappears in a moment does
-// not count.
+// not of the previous configuration, and reports a replacement. A failure that disappears in a
+// moment does not count.
 func TestAwaitConverged(t *testing.T) {
 	before, mine, other := config.New("n1", config.RoleWorker), config.New("n1", config.RoleWorker), config.New("n1", config.RoleWorker)
 	for name, c := range map[string]struct {
-		then []convergence // each a second after the one before
+		then []convergence // each a second later
 		want string
 	}{
 		"done":                     {[]convergence{{config: mine, done: true}}, ""},

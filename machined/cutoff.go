@@ -63,7 +63,8 @@ func cutsOff(line string) bool {
 type trialPlan struct {
 	duration time.Duration // 0: no trial
 	cutOffs  []string      // changes that can cut off the caller
-	noTrial  string        // why there is no trial although one is necessary; empty otherwise
+	// why there is no trial although the change needs a trial; empty otherwise
+	noTrial string
 }
 
 // planTrial decides whether a request puts the next configuration on trial. base is the

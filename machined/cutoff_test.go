@@ -149,7 +149,7 @@ func TestPlanTrial(t *testing.T) {
 	}
 }
 
-// TestMissingLinks checks that missing links are rejected with a list of the present ones, except
+// TestMissingLinks checks that missing links are rejected with a list of the present links, except
 // links of the active configuration.
 func TestMissingLinks(t *testing.T) {
 	next := config.New("n1", config.RoleWorker)

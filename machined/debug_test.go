@@ -21,7 +21,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/supervise"
 )
 
-// answers is the stream of a capture, whose caller sends one message.
+// answers is the stream of a capture with a single request.
 type answers struct {
 	grpc.ServerStream
 	ctx     context.Context

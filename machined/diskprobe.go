@@ -39,10 +39,10 @@ func (m *machine) startProbe(ctx context.Context, question []byte, files []*os.F
 	return text, err
 }
 
-// examinedBeforeMount examines foreign disks until STATE is mounted, because one of them may be a
-// clone of the system disk (disk.Plan rejects it). A disk that does not answer within the prober's
-// timeout delays the boot no longer. After the mount, no code here waits for foreign disks:
-// watchDisks examines them.
+// examinedBeforeMount examines foreign disks until STATE is mounted, because a foreign disk may be
+// a clone of the system disk (disk.Plan rejects it). A disk that does not answer within the
+// prober's timeout delays the boot no longer. After the mount, no code here waits for foreign
+// disks: watchDisks examines them.
 func (m *machine) examinedBeforeMount() disk.Examine {
 	if _, mounted, err := mount.At(paths.State); err == nil && mounted {
 		return nil

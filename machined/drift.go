@@ -73,7 +73,7 @@ type drift struct {
 	readAt    time.Time       // time of states
 	readEpoch uint64          // epoch of states
 	running   chan struct{}   // closed at the end of the running refresh; nil if none runs
-	hung      map[string]bool // domains whose earlier diff has not returned
+	hung      map[string]bool // domains with an earlier diff that has not returned
 }
 
 // topic returns the topic. A watcher wakes only for a change.
@@ -327,14 +327,14 @@ func (m *machine) hostDrift(ctx context.Context) ([]string, error) {
 	}
 	left, err := m.kernel.LeftoverModules(m.hostConfig(c))
 	if err == nil && len(left) > 0 {
-		err = errors.New(leftover(left))
+		err = errors.New(staleModules(left))
 	}
 	return lines, err
 }
 
-// leftover is the line about kernel modules that stay although the configuration no longer names
-// them.
-func leftover(modules []string) string {
+// staleModules is the line about kernel modules that stay although the configuration no longer
+// names them.
+func staleModules(modules []string) string {
 	return fmt.Sprintf("kernel modules %s stay in the kernel until the next boot (`orlopctl reboot`): the configuration no longer names them", strings.Join(modules, ", "))
 }
 

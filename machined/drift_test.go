@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// saidDrift is a domain whose drift a test sets.
+// saidDrift is a domain with a drift that a test sets.
 type saidDrift struct {
 	mu    sync.Mutex
 	lines []string

@@ -99,8 +99,8 @@ type packetRules struct {
 type setRules func(ctx context.Context, commands string, modules ...string) error
 
 // install installs a firewall. If the kernel rejects a wanted firewall before the cluster's
-// services have started, install drops all connections to the machine but those to its API; after
-// the start the former rules stay.
+// services have started, install drops all connections to the machine except connections to its
+// API; after the start the former rules stay.
 func (r *packetRules) install(ctx context.Context, set setRules, want *firewall.Config) error {
 	commands := want.Commands(nodespec.PodBridge)
 	err := set(ctx, commands, "nft_reject_inet")

@@ -49,7 +49,7 @@ func (m *machine) watchFSErrors(ctx context.Context) {
 func (m *machine) updateFSErrors(now []disk.FilesystemErrors) {
 	before, _ := m.disks.Get()
 	for _, s := range disk.NewErrors(before.Filesystems, now) {
-		m.say("storage: " + s.String())
+		m.logConsole("storage: " + s.String())
 	}
 	next := withErrors(before.Filesystems, now)
 	if slices.Equal(next, before.Filesystems) {
@@ -58,7 +58,7 @@ func (m *machine) updateFSErrors(now []disk.FilesystemErrors) {
 	m.disks.Update(func(d diskState) diskState { d.Filesystems = next; return d })
 }
 
-// withErrors returns the file systems with errors, and the ones whose errors the check at this boot
+// withErrors returns the file systems with errors, and the file systems that the check at this boot
 // has repaired.
 func withErrors(before, now []disk.FilesystemErrors) []disk.FilesystemErrors {
 	var out []disk.FilesystemErrors

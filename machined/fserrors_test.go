@@ -10,8 +10,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/superblock"
 )
 
-// TestStorageHealth checks that a new error is one event, and on the console, in topic "disks" and
-// in health. An error that the check at boot has repaired stays visible, and the machine is
+// TestStorageHealth checks that a new error is a single event, and on the console, in topic "disks"
+// and in health. An error that the check at boot has repaired stays visible, and the machine is
 // healthy.
 func TestStorageHealth(t *testing.T) {
 	m := &machine{events: newEventLog(), disks: cell.New(diskState{})}
@@ -58,7 +58,7 @@ func TestStorageHealth(t *testing.T) {
 // TestOwnDisk checks that a read of the system disk retains the data of the others.
 func TestOwnDisk(t *testing.T) {
 	known := []disk.Disk{{Path: "/dev/vda", Boot: true, Table: "gpt"}, {Path: "/dev/vdb", Table: "a whole-disk ext4"}}
-	got := ownDisk([]disk.Disk{{Path: "/dev/vda", Boot: true, Table: "gpt", Size: 5}, {Path: "/dev/vdb", Table: "unexamined"}, {Path: "/dev/vdc", Table: "unexamined"}}, known)
+	got := mergeDisks([]disk.Disk{{Path: "/dev/vda", Boot: true, Table: "gpt", Size: 5}, {Path: "/dev/vdb", Table: "unexamined"}, {Path: "/dev/vdc", Table: "unexamined"}}, known)
 	if len(got) != 3 || got[0].Size != 5 || got[1].Table != "a whole-disk ext4" || got[2].Table != "unexamined" {
 		t.Errorf("%+v", got)
 	}

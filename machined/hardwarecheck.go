@@ -12,7 +12,7 @@ import (
 )
 
 // The links, kernel modules and kernel parameters of a configuration must exist on this machine. A
-// missing one is a mistake that costs the machine its address, or a value without effect.
+// missing name is a mistake that costs the machine its address, or a value without effect.
 
 // missingHardware returns the names of the next configuration that do not exist on this machine,
 // one line each. Names of the active configuration are skipped: a failed card must not prevent

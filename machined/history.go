@@ -23,10 +23,10 @@ import (
 
 // A configuration on trial, and the earlier configurations.
 //
-// During a trial the previous configuration is stored beside the new one on STATE (package
-// configstore). It becomes active again when the time is up (watchTrial), and at the next boot, for
-// any reason. (Kernel parameters and modules revert at boot only, so the machine reboots if the
-// trial changed them.) Only Confirm ends the trial, and it requires a call over the API: a
+// During a trial the previous configuration is stored beside the new configuration on STATE
+// (package configstore). It becomes active again when the time is up (watchTrial), and at the next
+// boot, for any reason. (Kernel parameters and modules revert at boot only, so the machine reboots
+// if the trial changed them.) Only Confirm ends the trial, and it requires a call over the API: a
 // configuration that locks out its operator is never confirmed.
 
 // Limits of a trial.
@@ -104,12 +104,12 @@ func (m *machine) checkMode(now applied, next *config.Config, r *api.ApplyReques
 func (m *machine) beginConfiguration(adopt bool) string {
 	returned, staged, err := configs.Boot(adopt)
 	if err != nil {
-		m.say(err.Error())
+		m.logConsole(err.Error())
 	}
 	by := "the start"
 	if returned {
 		by = "the boot, after an unconfirmed trial"
-		m.say("configuration: the one before the trial is active again: the new one was not confirmed before the reboot")
+		m.logConsole("configuration: the one before the trial is active again: the new one was not confirmed before the reboot")
 	}
 	if staged {
 		by = "the boot, from the staged configuration"
@@ -157,7 +157,7 @@ func (m *machine) watchTrial(ctx context.Context) {
 				failed = 0
 				continue
 			}
-			m.say(err.Error())
+			m.logConsole(err.Error())
 			if failed++; failed == trialRetries {
 				_ = m.shutDown(powerRequest{to: power.Reboot, why: "to revert an unconfirmed configuration: " + err.Error()})
 			}
@@ -169,8 +169,8 @@ func (m *machine) watchTrial(ctx context.Context) {
 	}
 }
 
-// reload activates the stored configuration. An unreadable one is handled as at boot. The caller
-// holds m.applyMu.
+// reload activates the stored configuration. An unreadable configuration is handled as at boot. The
+// caller holds m.applyMu.
 func (m *machine) reload() (applied, error) {
 	a, from, err := load()
 	if err != nil {
@@ -191,7 +191,7 @@ func (m *machine) revertTrial(until time.Time) error {
 	if _, err := configs.RevertTrial(); err != nil {
 		return err
 	}
-	m.say("configuration: the one on trial was not confirmed; the previous one is active again")
+	m.logConsole("configuration: the one on trial was not confirmed; the previous one is active again")
 	a, err := m.reload()
 	if err != nil {
 		return nil
@@ -288,7 +288,7 @@ func (a configAPI) confirm(ctx context.Context, name string) (applied, error) {
 			return applied{}, err
 		}
 	}
-	// Documents that were staged before the trial would replace the confirmed ones at the next
+	// Documents that were staged before the trial would replace the confirmed documents at the next
 	// boot. They are dropped first: after a power cut between the two steps, the trial is not
 	// confirmed.
 	var err error
@@ -347,8 +347,8 @@ func (a configAPI) Get(_ context.Context, r *api.GetConfigRequest) (*api.GetConf
 	return &api.GetConfigResponse{Documents: print(c), Applied: timestamppb.New(e.At), Source: e.By}, nil
 }
 
-// numbered returns a configuration of the history, or for 0 the active one, with the time and the
-// author of its activation.
+// numbered returns a configuration of the history, or for 0 the active configuration, with the time
+// and the author of its activation.
 func (a configAPI) numbered(number uint64) (*config.Config, configstore.Entry, error) {
 	if number == 0 {
 		now, _ := a.m.config.Get()

@@ -35,7 +35,7 @@ import (
 //  2. When containerd of another machine pulls it, a mirror on loopback comes before any registry
 //     (registries.go, pkg/mirror).
 //  3. The mirror reads the images imported on this machine, calls the control-plane machines
-//     (Resolve), and passes on the blobs that one of them sends (ReadBlob).
+//     (Resolve), and passes on the blobs of the first that has the image (ReadBlob).
 
 type imageAPI struct {
 	api.UnimplementedImageServer
@@ -153,7 +153,7 @@ func (a imageAPI) ReadBlob(r *api.ReadBlobRequest, stream grpc.ServerStreamingSe
 	})
 }
 
-// hasPeers reports whether there are machines with images for this one.
+// hasPeers reports whether there are peers with images for this machine.
 func hasPeers(c *config.Config) bool {
 	return c.Cluster != nil && (isWorker(c) || len(c.Cluster.Spec.ControlPlanes) > 1)
 }
@@ -164,16 +164,16 @@ func hasPeers(c *config.Config) bool {
 // with a token.
 var mirrorLimits = mirror.Limits{Clients: 256, MaxUnauthenticated: 64, Header: 3 * time.Second, Idle: time.Minute}
 
-// localMirror is an endpoint of the mirror on loopback: one for images imported in the cluster, one
-// as the proxy of mirrors.
+// localMirror is an endpoint of the mirror on loopback: for images imported in the cluster, or as
+// the proxy of mirrors.
 type localMirror struct {
 	url string
 	// required, because pods in the machine's network namespace can connect too
 	token string
 }
 
-// openMirror opens the mirror at its first call. It has one token for imported images, and one for
-// mirrors, which containerd also sends to the token issuer of a mirror.
+// openMirror opens the mirror at its first call. It has a token for imported images, and another
+// for mirrors, which containerd also sends to the token issuer of a mirror.
 func (m *machine) openMirror() (images, proxy localMirror, err error) {
 	if m.imageMirror.url != "" {
 		return m.imageMirror, m.registryProxy, nil
@@ -219,7 +219,7 @@ const (
 	peerRetryInterval = 30 * time.Second
 )
 
-// Find calls one machine after the other, this one first. It implements mirror.Source.
+// Find searches this machine first, and then calls the others in turn. It implements mirror.Source.
 func (n *peerImages) Find(ctx context.Context, name string) (ocispec.Descriptor, error) {
 	if found, err := n.own.Find(ctx, name); err == nil {
 		return found, nil

@@ -57,11 +57,11 @@ func stepInstall(ctx context.Context, m *machine) error {
 	}
 	facts, err := m.installFacts(ctx, "")
 	if err != nil {
-		m.say(err.Error())
+		m.logConsole(err.Error())
 		return nil
 	}
 	for _, d := range install.Installed(facts.Disks) {
-		m.say(fmt.Sprintf("install: Orlop OS is installed on %s; this system, from the boot medium, does not change it: remove the medium, or put the disk first in the boot order of the firmware", d))
+		m.logConsole(fmt.Sprintf("install: Orlop OS is installed on %s; this system, from the boot medium, does not change it: remove the medium, or put the disk first in the boot order of the firmware", d))
 	}
 	m.installUnattended(ctx)
 	return nil
@@ -90,7 +90,7 @@ func (m *machine) installUnattended(ctx context.Context) {
 		return s
 	})
 	for line := range strings.Lines("install: " + err.Error()) {
-		m.say(strings.TrimSpace(line))
+		m.logConsole(strings.TrimSpace(line))
 	}
 }
 
@@ -254,16 +254,16 @@ func (m *machine) doInstall(ctx context.Context, w install.Want, ops []reconcile
 	began := time.Now()
 	for _, op := range ops {
 		m.installation.Update(func(s installState) installState { s.Operation, s.Done, s.Total = op.String(), 0, 0; return s })
-		m.say("install: " + op.String())
+		m.logConsole("install: " + op.String())
 		if err := op.Do(ctx); err != nil {
 			reason := fmt.Sprintf("cannot %s: %v", op, err)
 			m.installation.Set(installState{Phase: installFailed, Disk: w.Disk.Path, Reason: reason})
-			m.say("install: " + reason + "; no system boots from " + w.Disk.Path + "; apply a configuration to start again")
+			m.logConsole("install: " + reason + "; no system boots from " + w.Disk.Path + "; apply a configuration to start again")
 			m.writeMu.Unlock()
 			return
 		}
 	}
 	m.installation.Set(installState{Phase: installDone, Disk: w.Disk.Path})
-	m.say(fmt.Sprintf("install: version %s is on %s after %.1f s; rebooting into it", w.System.Version, w.Disk.Path, time.Since(began).Seconds()))
-	m.takeDown(powerRequest{to: power.Reboot, why: "installed on " + w.Disk.Path})
+	m.logConsole(fmt.Sprintf("install: version %s is on %s after %.1f s; rebooting into it", w.System.Version, w.Disk.Path, time.Since(began).Seconds()))
+	m.runShutdown(powerRequest{to: power.Reboot, why: "installed on " + w.Disk.Path})
 }

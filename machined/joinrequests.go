@@ -34,7 +34,7 @@ type joinRequests struct {
 	sync.Mutex
 	list          joinrequest.List
 	addressLimits rateLimits    // per address
-	networkLimits rateLimits    // per network: a rack of machines shares one
+	networkLimits rateLimits    // per network: a rack of machines shares a network
 	eventLimit    *rate.Limiter // events of first requests
 }
 
@@ -120,7 +120,7 @@ func (m *machine) checkJoinRequest(r *api.RequestJoinRequest) (joinrequest.Machi
 	return joinrequest.Machine{Name: r.Name, Address: addr.String(), Key: pki.KeyFingerprint(key), Request: r.Csr}, nil
 }
 
-// nameTaken is the error for a machine whose name another member has.
+// nameTaken is the error for a name that another member has.
 func nameTaken(name string) error {
 	return fmt.Errorf("machine %s: cannot join: a member has this name; an operator removes it first (`orlopctl nodes remove %s`)", name, name)
 }
@@ -247,8 +247,7 @@ func (a *joinRequests) deny(keys []string) error {
 }
 
 // sendJoinRequests sends the request to all control-plane machines, because an operator can approve
-// it at any of them, and returns the ticket of the first that has one. pending reports that an
-// operator has to decide.
+// it at any of them, and returns the first ticket. pending reports that an operator has to decide.
 func (m *machine) sendJoinRequests(ctx context.Context, c *config.Config) (ticket *x509.Certificate, waits bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, joinTimeout)
 	defer cancel()

@@ -94,7 +94,7 @@ func (m *machine) saveCrash(l *bootlog.Log) {
 		l.Report(err)
 	}
 	if had {
-		m.say("the kernel crashed earlier and saved the end of its log: `orlopctl dmesg --crash` shows it")
+		m.logConsole("the kernel crashed earlier and saved the end of its log: `orlopctl dmesg --crash` shows it")
 	}
 }
 

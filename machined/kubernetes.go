@@ -104,8 +104,8 @@ func resolvers(n config.ClusterNetworks, all []netip.Addr) (asked []netip.Addr, 
 	return asked, left
 }
 
-// clusterDNS returns the upstreams of the cluster DNS: the configured ones, else the resolvers of
-// the machine.
+// clusterDNS returns the upstreams of the cluster DNS: the configured upstreams, else the resolvers
+// of the machine.
 func clusterDNS(c config.ClusterDNS, own []netip.Addr) nodespec.DNS {
 	dns := nodespec.DNS{Upstreams: c.Upstreams.AddrPorts(), CacheTTL: int(time.Duration(c.CacheTTL) / time.Second)}
 	if len(dns.Upstreams) == 0 {
@@ -309,7 +309,7 @@ func x509s(certs []config.Certificate) []*x509.Certificate {
 }
 
 // machineCAs and nodeCAs are the machine CA and the Kubernetes CA: the issuing CA first, then the
-// accepted ones.
+// accepted CAs.
 func machineCAs(c *config.Config) []*x509.Certificate {
 	return append([]*x509.Certificate{c.Cluster.Spec.PKI.Machine.Cert.X509()}, x509s(c.Cluster.Spec.PKI.Accepted.Machine)...)
 }

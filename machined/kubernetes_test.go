@@ -30,7 +30,7 @@ func TestNodeSpecControlPlanes(t *testing.T) {
 }
 
 // TestNodeAddressOfControlPlanes checks that the Node of a machine with several addresses has the
-// configured one.
+// configured address.
 func TestNodeAddressOfControlPlanes(t *testing.T) {
 	link := func(address string) network.LinkState {
 		return network.LinkState{Managed: true, Up: true, Addresses: []network.AddressState{{Prefix: netip.MustParsePrefix(address), Origin: "static"}}}
@@ -47,7 +47,7 @@ func TestNodeAddressOfControlPlanes(t *testing.T) {
 }
 
 // TestVirtualAddresses checks that the orchestrator gets the virtual addresses, and that a
-// kubeconfig uses the first one.
+// kubeconfig uses the first address.
 func TestVirtualAddresses(t *testing.T) {
 	state := network.State{Links: []network.LinkState{{Managed: true, Up: true, Addresses: []network.AddressState{{Prefix: netip.MustParsePrefix("10.0.0.11/24")}}}}}
 	c := config.New("n1", config.RoleControlPlane).WithCluster("c", config.Endpoint{Host: "k8s.example", Port: 443}, config.PKI{}, config.EncryptionKey{})

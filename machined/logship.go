@@ -343,7 +343,7 @@ func kernelTime(at time.Duration) time.Time {
 	return time.Now().Add(at - time.Duration(now.Nano()))
 }
 
-// servicesSource is the logs of the services, including later ones.
+// servicesSource is the logs of all services, present and future.
 func (m *machine) servicesSource(boot string) logship.Source {
 	all := &m.logShipping.rings
 	const prefix = string(config.SourceServices) + "/"

@@ -1,37 +1,38 @@
 // Command machined is PID 1 of Orlop OS: it converges the machine to its configuration, supervises
 // the services and serves the management API behind apid.
 //
-// Where to read what:
+// Files:
 //
-//	main.go        wiring
-//	boot.go        the boot table; steps.go its steps
-//	apply.go       how a configuration is applied
-//	cutoff.go      which changes can cut off their caller
-//	hardwarecheck.go  names of a configuration that do not match the hardware
-//	history.go     configurations on trial, and earlier configurations
-//	reach.go       the return from a configuration without an address
-//	convergence.go which operations of a configuration failed
-//	reconcile.go   the reconciliation with configuration and addresses
-//	drift.go       the differences from the configured state
-//	upgrade.go     upgrades and rollbacks; receive.go uploads of bundles, frompeer.go the fetch from a peer
-//	install.go     the installation of a system that runs from memory
-//	worker.go      how a worker joins its cluster
-//	server.go      the control plane's side of joining; quorum.go how its machines vote
-//	nodegc.go      the deletion of Node objects of removed machines
-//	sync.go        how revocations reach every machine
-//	relay.go       the tunnel of a client through this machine to another one
-//	artifacts.go   the artifacts of add-ons
-//	registries.go  how containerd pulls images from registries
-//	seed.go        the configuration on a boot medium
-//	diskprobe.go   how foreign disks are examined
-//	power_linux.go how the machine shuts down
-//	services.go    the services
-//	kubernetes.go  the parameters of the node's processes
-//	logship.go     log shipping
-//	state.go       the topics
-//	program.go     the handling of a panic
-//	schedule.go    scheduled etcd snapshots; upload.go their upload
-//	kernellog.go   the kernel log of the previous boot
+//	main.go            wiring
+//	boot.go            the boot table; steps.go its steps
+//	apply.go           how a configuration is applied
+//	cutoff.go          which changes can cut off their caller
+//	hardwarecheck.go   names of a configuration that the hardware lacks
+//	history.go         configurations on trial, and earlier configurations
+//	reach.go           the return from a configuration without an address
+//	convergence.go     which operations of a configuration failed
+//	reconcile.go       the reconciliation with configuration and addresses
+//	drift.go           the differences from the configured state
+//	upgrade.go         upgrades and rollbacks
+//	receive.go         uploads of bundles; frompeer.go the fetch from a peer
+//	install.go         the installation of a system that runs from memory
+//	worker.go          how a worker joins its cluster
+//	server.go          the control plane's side of joining; quorum.go how its machines vote
+//	nodegc.go          the deletion of Node objects of removed machines
+//	sync.go            how revocations reach every machine
+//	relay.go           the tunnel of a client through this machine to another one
+//	artifacts.go       the artifacts of add-ons
+//	registries.go      how containerd pulls images from registries
+//	seed.go            the configuration on a boot medium
+//	diskprobe.go       how foreign disks are examined
+//	power_linux.go     how the machine shuts down
+//	services.go        the services
+//	kubernetes.go      the parameters of the node's processes
+//	logship.go         log shipping
+//	state.go           the topics
+//	program.go         the handling of a panic
+//	schedule.go        scheduled etcd snapshots; upload.go their upload
+//	kernellog.go       the kernel log of the previous boot
 //	api.go, cluster.go, debug.go, etcd.go, files.go   the methods of the API
 //
 // If its name is apid, the executable runs the listener of the API instead (package apid); if its
@@ -142,7 +143,8 @@ type machine struct {
 	captures     chan struct{} // one element per running capture
 	fileReads    chan struct{} // one element per file being read
 	profileMu    sync.Mutex    // at most one profile at a time
-	snapshotMu   sync.Mutex    // at most one snapshot of the etcd data is taken or restored at a time
+	// at most one snapshot of the etcd data is taken or restored at a time
+	snapshotMu   sync.Mutex
 	readCommands chan struct{} // one element per process for a read-only RPC (orchestratorcmd.go)
 	nftReads     chan struct{} // one element while the nftables rules are read (nftables.go)
 	// held while a snapshot is sent to one caller: its file occupies space on DATA until then
@@ -171,7 +173,7 @@ type machine struct {
 	stage        *cell.Cell[stage]
 	timeline     *cell.Cell[[]moment]
 	rulesProblem *cell.Cell[string] // why the nftables rules are not active; empty if they are
-	// why no disk is mounted for storage; empty if one is
+	// why no disk is mounted for storage; empty if a disk is mounted
 	storageProblem *cell.Cell[string]
 	disks          *cell.Cell[diskState]
 	networkConfig  *cell.Cell[network.Config]
@@ -188,13 +190,15 @@ type machine struct {
 	peerConns      peerConns            // connections to the other machines of the cluster
 	importedImages *imagestore.Imported // imported images that other machines can pull
 	blobReads      *limiter             // limit of blobs that peers pull
-	imageMirror    localMirror          // mirror of imported images; only reconcile opens and reads it
+	// mirror of imported images; only reconcile opens and reads it
+	imageMirror localMirror
 	// resolvers that pods do not use; only reconcile reads it
 	unusedResolvers []string
-	registryProxy   localMirror // mirror proxy of other registries; only reconcile opens and reads it
-	mirrors         upstreams   // configured mirrors
-	suspender       suspender   // suspended Kubernetes objects
-	nodeGC          nodeGC      // deletion of the Nodes of removed machines
+	// mirror proxy of other registries; only reconcile opens and reads it
+	registryProxy localMirror
+	mirrors       upstreams // configured mirrors
+	suspender     suspender // suspended Kubernetes objects
+	nodeGC        nodeGC    // deletion of the Nodes of removed machines
 }
 
 func newMachine() *machine {
@@ -324,7 +328,7 @@ func (m *machine) loop(ctx context.Context) {
 // example when a SAN fails over.
 const maxServicesSilence = 5 * time.Minute
 
-// lateWatchdog arms a watchdog whose driver is loaded after init. Some watchdogs are devices that
+// lateWatchdog arms a watchdog if its driver is loaded after init. Some watchdogs are devices that
 // the driver of another device creates (i2c-i801 creates iTCO_wdt).
 func lateWatchdog(ctx context.Context) *watchdog.Watchdog {
 	tick := time.NewTicker(petInterval)
@@ -385,7 +389,7 @@ func (m *machine) feedWatchdog(ctx context.Context) {
 		},
 		Report: func(err error) {
 			if err != nil {
-				m.say("watchdog: not fed: " + err.Error())
+				m.logConsole("watchdog: not fed: " + err.Error())
 			}
 		},
 	}.Run(ctx)

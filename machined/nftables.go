@@ -21,8 +21,8 @@ type ruleTable struct {
 const maxRules = 2 << 20
 
 // ruleTables reads the rules with nft, which has the only complete form. A table that is deleted
-// meanwhile is skipped. Concurrent callers are served one after the other: nft reads all rules for
-// each, and every reader can call as often as it likes.
+// meanwhile is skipped. Concurrent callers are served in sequence: nft reads all rules for each,
+// and every reader can call as often as it likes.
 func (m *machine) ruleTables(ctx context.Context) ([]ruleTable, error) {
 	done, err := acquire(ctx, m.nftReads, "nftables")
 	if err != nil {

@@ -284,7 +284,7 @@ func TestRemoveAgain(t *testing.T) {
 }
 
 // TestCheckControlPlane checks that a worker's certificate is rejected in place of a control-plane
-// machine, and a revoked one everywhere.
+// machine, and a revoked certificate everywhere.
 func TestCheckControlPlane(t *testing.T) {
 	a := controlPlane(t)
 	removed(t, a, time.Now(), "w1") // with ticket 1a

@@ -39,8 +39,8 @@ func runReadCommand[A any](ctx context.Context, m *machine, command string, requ
 	return runCommand[A](ctx, m, paths.UserAPI, command, request)
 }
 
-// acquire waits for a free place in a semaphore until ctx ends. what names the operation; release
-// frees the place.
+// acquire waits for a free place in a semaphore until ctx ends. The error names the operation what;
+// release frees the place.
 func acquire(ctx context.Context, semaphore chan struct{}, what string) (release func(), err error) {
 	select {
 	case semaphore <- struct{}{}:

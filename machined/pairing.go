@@ -213,11 +213,11 @@ func (m *machine) pair(ctx context.Context, r *api.PairRequest) *api.PairRespons
 		if err != nil {
 			return err
 		}
-		m.say(fmt.Sprintf("paired by %s with the operator %q, %s", r.Peer, cert.Subject.CommonName, pki.Fingerprint(cert)))
+		m.logConsole(fmt.Sprintf("paired by %s with the operator %q, %s", r.Peer, cert.Subject.CommonName, pki.Fingerprint(cert)))
 		// a caller of the former configuration can still call, beside the new operator
 		if now.config != nil {
 			for _, a := range callingAuthorities(now.config) {
-				m.say(fmt.Sprintf("the configuration of the machine, from %s, also admits callers with certificates of %q (%s)", now.source, a.ca.Subject.CommonName, a.field))
+				m.logConsole(fmt.Sprintf("the configuration of the machine, from %s, also admits callers with certificates of %q (%s)", now.source, a.ca.Subject.CommonName, a.field))
 			}
 		}
 		return nil

@@ -42,7 +42,7 @@ const (
 )
 
 // shutDown starts the shutdown and returns at once, so that the caller gets an answer. Only the
-// first request is performed; a different one is an error.
+// first request is performed; a different request is an error.
 func (m *machine) shutDown(r powerRequest) error {
 	if !m.shutdown.CompareAndSwap(nil, &r) {
 		if first := m.shutdown.Load(); len(r.wipe) > 0 || r.to != first.to {
@@ -50,7 +50,7 @@ func (m *machine) shutDown(r powerRequest) error {
 		}
 		return nil
 	}
-	go m.takeDown(r)
+	go m.runShutdown(r)
 	return nil
 }
 
@@ -62,15 +62,15 @@ func (m *machine) checkRunning() error {
 	return nil
 }
 
-// takeDown performs the shutdown (package power contains the order) and does not return.
+// runShutdown performs the shutdown (package power contains the order) and does not return.
 // Kubernetes' own processes stop before the pods, so that they do not restart stopped pods.
-func (m *machine) takeDown(r powerRequest) {
+func (m *machine) runShutdown(r powerRequest) {
 	if r.gracePeriod == 0 {
 		r.gracePeriod = defaultGracePeriod
 	}
 	m.cancelRun(errors.New("the machine is shutting down"))
 	m.enter("going down", r.why)
-	m.say(fmt.Sprintf("%s: %s", r.to, r.why))
+	m.logConsole(fmt.Sprintf("%s: %s", r.to, r.why))
 	c := power.Config{
 		Last: m.stopFeeding,
 		Pods: m.stopPods,
@@ -86,7 +86,7 @@ func (m *machine) takeDown(r powerRequest) {
 			if err != nil {
 				message += ": " + err.Error()
 			}
-			m.say("going down: " + message)
+			m.logConsole("going down: " + message)
 		},
 	}
 	total := r.gracePeriod + unmountTime
@@ -95,7 +95,7 @@ func (m *machine) takeDown(r powerRequest) {
 		c.Wipe = func(ctx context.Context) error { return m.wipe(ctx, r.wipe) }
 	}
 	if err := power.New(c).Shutdown(r.to, total); err != nil {
-		m.say(err.Error()) // the watchdog is not fed any more and resets the machine
+		m.logConsole(err.Error()) // the watchdog is not fed any more and resets the machine
 	}
 	select {}
 }
@@ -127,7 +127,7 @@ func (m *machine) stopPodsByKubelet(ctx context.Context) {
 		return i < 0 || !list[i].State.Alive() || slices.ContainsFunc(list[i].Components, func(c supervise.Component) bool { return c.Detail == nodespec.PodsStoppedDetail })
 	})
 	if err != nil {
-		m.say("the kubelet has not stopped all pods in time")
+		m.logConsole("the kubelet has not stopped all pods in time")
 	}
 }
 
@@ -212,8 +212,8 @@ func (m *machine) wipe(ctx context.Context, labels []string) error {
 	if err != nil {
 		return err
 	}
-	for _, op := range disk.Reset(have, labels, func(line string) { m.say("reset: " + line) }) {
-		m.say("reset: " + op.String())
+	for _, op := range disk.Reset(have, labels, func(line string) { m.logConsole("reset: " + line) }) {
+		m.logConsole("reset: " + op.String())
 		if err := op.Do(ctx); err != nil {
 			return err
 		}

@@ -25,8 +25,8 @@ import (
 // upgrade.
 const probeTimeout = time.Minute
 
-// runProbes runs each probe once and returns the first error: the management API over the machine's own
-// addresses, the gateway if the former version reached it (reached), and a pod sandbox if the
+// runProbes runs each probe once and returns the first error: the management API over the machine's
+// own addresses, the gateway if the former version reached it (reached), and a pod sandbox if the
 // machine runs pods.
 func (m *machine) runProbes(ctx context.Context, now applied, reached bool) error {
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
@@ -56,7 +56,7 @@ func (m *machine) runProbes(ctx context.Context, now applied, reached bool) erro
 }
 
 // probeAPI checks that apid answers at an address with this machine's certificate. It makes no call
-// and sends no certificate: apid admits such a connection no further.
+// and sends no certificate: apid admits no call on this connection.
 func probeAPI(ctx context.Context, at netip.AddrPort) error {
 	text, err := os.ReadFile(filepath.Join(paths.ApidDir, apid.ServerCertFile))
 	if err != nil {
@@ -93,7 +93,7 @@ func (m *machine) gatewayReached() bool {
 // second apart (Documentation/networking/ip-sysctl.rst, neigh mcast_solicit and retrans_time_ms).
 const gatewayTimeout = 4 * time.Second
 
-// probeGateways checks that one of the machine's gateways answers.
+// probeGateways checks that a gateway of the machine answers.
 func probeGateways(ctx context.Context, state network.State) error {
 	ctx, cancel := context.WithTimeout(ctx, gatewayTimeout)
 	defer cancel()

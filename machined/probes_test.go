@@ -11,7 +11,7 @@ import (
 	"github.com/orlop-os/orlop/machined/network"
 )
 
-// TestFirstGateway checks that a dead gateway does not delay the answer of another one.
+// TestFirstGateway checks that a dead gateway does not delay the answer of another gateway.
 func TestFirstGateway(t *testing.T) {
 	dead, alive := netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("10.0.1.1")
 	ask := func(ctx context.Context, r network.RouteState) error {

@@ -33,8 +33,7 @@ type panicState struct {
 const (
 	restartMinBackoff = time.Second
 	restartMaxBackoff = 5 * time.Minute
-	// maxPanicsRecorded bounds the panics per boot whose stack is recorded. More panics are only
-	// counted.
+	// maxPanicsRecorded bounds the recorded stacks per boot. More panics are only counted.
 	maxPanicsRecorded = 20
 )
 

@@ -134,7 +134,7 @@ func TestBackingOff(t *testing.T) {
 }
 
 // TestConfigurationGoes checks that a call gets an answer if its configuration disappears between
-// two steps (a trial that reverts to an unreadable one).
+// two steps (a trial that reverts to an unreadable configuration).
 func TestConfigurationGoes(t *testing.T) {
 	a := controlPlane(t)
 	whole, _ := a.m.config.Get()
@@ -172,7 +172,7 @@ var bare = map[string]string{
 	"shutDown":     "its end resets the machine, which goes down in any case",
 }
 
-// TestGoroutines checks that every goroutine of PID 1 recovers panics, except those above.
+// TestGoroutines checks that every goroutine of PID 1 recovers panics, except the listed functions.
 func TestGoroutines(t *testing.T) {
 	files, err := filepath.Glob("*.go")
 	if err != nil {
@@ -247,8 +247,7 @@ func guarded(begun ast.Node) bool {
 		case from != nil && from.Name == "panics":
 			found = true
 		case f.Sel.Name == "fetch", f.Sel.Name == "install", f.Sel.Name == "Run", f.Sel.Name == "Wait":
-			// these guard their callbacks; a restarter; the wait for a group whose goroutines are
-			// guarded
+			// these guard their callbacks; a restarter; the wait for a group of guarded goroutines
 			found = true
 		}
 		return true

@@ -140,7 +140,7 @@ func (m *machine) dialPeer(ctx context.Context, addr netip.Addr) (c *client.Clie
 	return c, e.Cert.Certificate[0], err
 }
 
-// closeExcept closes all connections but those to the named machines.
+// closeExcept closes all connections but the connections to the named machines.
 func (c *peerConns) closeExcept(named []netip.Addr) {
 	c.Lock()
 	defer c.Unlock()
@@ -332,8 +332,8 @@ func (m *machine) replicate(ctx context.Context, others []netip.Addr, r *api.Rep
 
 // requireControlPlane rejects every caller but the control-plane machines of the cluster. A
 // worker's certificate is issued by the same CA and names its ticket. A machine certificate without
-// a ticket is issued by a holder of the CA's key, or by an operator CA, whose holder can also be an
-// admin.
+// a ticket is issued by a holder of the CA's key, or by the holder of an operator CA, which can
+// also issue an admin certificate.
 func requireControlPlane(ctx context.Context) error {
 	if requireMachine(ctx) != nil || callerInfo(ctx, apid.MetadataTicket) != "" {
 		return status.Error(codes.PermissionDenied, "only control-plane machines can make this call")

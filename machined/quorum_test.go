@@ -484,7 +484,7 @@ func TestControlPlaneNames(t *testing.T) {
 	}
 }
 
-// TestFirstAnswer checks that a worker calls one machine after the other.
+// TestFirstAnswer checks that a worker calls the machines in turn.
 func TestFirstAnswer(t *testing.T) {
 	var asked []string
 	answer, err := firstAnswer(t.Context(), []string{"a", "b", "c"}, func(_ context.Context, from string) (*api.JoinResponse, error) {

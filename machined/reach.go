@@ -14,8 +14,8 @@ import (
 
 // A configuration with which the machine never had an address cannot be corrected over the network.
 // After reachTimeout the machine returns to the last configuration with which it had an address.
-// STATE records whether it ever had one (configstore.Store.LastReachable), so that a cable that is
-// unplugged later, or a boot without a network, has no effect.
+// STATE records whether it ever had an address (configstore.Store.LastReachable), so that a cable
+// that is unplugged later, or a boot without a network, has no effect.
 
 const (
 	reachTimeout = 10 * time.Minute
@@ -45,7 +45,8 @@ type reachAction int
 const (
 	reachNone   reachAction = iota
 	reachRecord             // record that the machine has had an address with the configuration
-	reachReturn             // return to the last configuration with which the machine had an address
+	// return to the last configuration with which the machine had an address
+	reachReturn
 )
 
 // step returns the action that is due for an observation, and the time until the next step if the
@@ -55,7 +56,7 @@ const (
 //	none, or on trial      -         none; the time does not run
 //	had an address before  -         none, with or without an address
 //	never had one          yes       recorded
-//	never had one          no        none for reachTimeout, then the return, if another configuration exists
+//	never had one          no        none for reachTimeout, then the return, if possible
 func (r reachState) step(in reachInput) (reachState, reachAction, time.Duration) {
 	switch {
 	case in.config == nil || !in.decided || in.hadAddress:
@@ -104,7 +105,7 @@ func (m *machine) watchReach(ctx context.Context) {
 			}
 		case reachReturn:
 			if err := m.returnToReached(now); err != nil {
-				m.say(err.Error())
+				m.logConsole(err.Error())
 			}
 		}
 		var later <-chan time.Time
@@ -144,7 +145,7 @@ func (m *machine) reachInput(now applied, state network.State) reachInput {
 }
 
 // lastReached returns the documents of the last configuration with which the machine had an
-// address, in the form in which they would replace the present one.
+// address, in the form in which they would replace the present documents.
 func (m *machine) lastReached(present *config.Config) ([]byte, error) {
 	text, current, err := configs.LastReachable()
 	switch {
@@ -164,7 +165,7 @@ func (m *machine) lastReached(present *config.Config) ([]byte, error) {
 }
 
 // recordReached records that the machine has had an address with a configuration, if that is still
-// the active one.
+// active.
 func (m *machine) recordReached(a applied) error {
 	m.applyMu.Lock()
 	defer m.applyMu.Unlock()
@@ -180,7 +181,7 @@ func (m *machine) recordReached(a applied) error {
 }
 
 // returnToReached activates the last configuration with which the machine had an address, if the
-// active one is still the one without.
+// configuration without address is still active.
 func (m *machine) returnToReached(a applied) error {
 	m.applyMu.Lock()
 	defer m.applyMu.Unlock()
@@ -199,7 +200,7 @@ func (m *machine) returnToReached(a applied) error {
 	if err != nil {
 		return fmt.Errorf("configuration: cannot return to the last one with which the machine had an address: %w", err)
 	}
-	m.say(fmt.Sprintf("configuration: the machine had no address with this one in %v; the last one with an address is active again", reachTimeout))
+	m.logConsole(fmt.Sprintf("configuration: the machine had no address with this one in %v; the last one with an address is active again", reachTimeout))
 	fresh, err := m.reload()
 	if err != nil {
 		return nil // the configuration topic reports the problem

@@ -127,7 +127,7 @@ func document(link string) []byte {
 		"apiVersion: orlop.dev/v1alpha1\nkind: Network\nspec:\n  links:\n  - {name: " + link + ", addresses: [10.0.0.5/24]}\n")
 }
 
-// keeping is a machine whose configurations are in a directory of the test.
+// keeping is a machine with configurations in a directory of the test.
 func keeping(t *testing.T, current []byte) *machine {
 	t.Helper()
 	former := configs
@@ -182,7 +182,7 @@ func TestReturnToReached(t *testing.T) {
 	if in := m.reachInput(lost, state); in.hasAddress || in.hadAddress || !in.hasFallback {
 		t.Errorf("another one, by the state of the one before: %+v", in)
 	}
-	// it is no longer the active one
+	// it is not active any more
 	if err := m.returnToReached(now); err != nil || link() != "eth9" {
 		t.Errorf("%v, link %s", err, link())
 	}

@@ -59,7 +59,7 @@ func (m *machine) runReconcile(ctx context.Context) {
 		case err != nil && err.Error() != problem:
 			problem = err.Error()
 			m.events.add("config", "failure", problem)
-			m.say(problem)
+			m.logConsole(problem)
 		case err == nil:
 			problem = ""
 		}

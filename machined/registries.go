@@ -24,7 +24,7 @@ import (
 )
 
 // registryFiles returns the files, by path below paths.ContainerdHosts, that configure containerd's
-// access to registries: a directory for each configured registry, and one for all others
+// access to registries: a directory for each configured registry, and a directory for all others
 // (containerd's docs/hosts.md). containerd reads them at every pull. If the machine has peers with
 // images, their mirror comes first. Registries that mirror others are called through proxy, which
 // gives up on a registry that does not answer (docs/decisions/0061-images-that-can-run.md).
@@ -130,7 +130,7 @@ type upstream struct {
 	prefix string // prefix of the request paths, HOST/v2/…, without a trailing slash
 }
 
-// set replaces the mirrors. Connections to the former ones end when they are idle.
+// set replaces the mirrors. Connections to the former mirrors end when they are idle.
 func (u *upstreams) set(all []config.ImageRegistry) {
 	var next []upstream
 	for _, r := range all {

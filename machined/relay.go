@@ -18,7 +18,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/relay"
 )
 
-// How a client connects through this machine to another one of the cluster
+// How a client connects through this machine to another machine of the cluster
 // (docs/decisions/0022-relay.md):
 //
 //  1. The client names the address. This machine connects to the API there and verifies its

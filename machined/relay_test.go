@@ -116,7 +116,8 @@ func TestDialVerified(t *testing.T) {
 	}
 }
 
-// relaying is a machine whose Relay ends in this test; to gets the other end of each connection.
+// relaying is a machine with a Relay that ends in this test; to gets the other end of each
+// connection.
 type relaying struct {
 	api.UnimplementedMachineServer
 	relays
@@ -215,8 +216,7 @@ func TestRelayLimits(t *testing.T) {
 	}
 }
 
-// TestRelayOnRecord checks that a relay is recorded with its caller and target, whatever its
-// result.
+// TestRelayOnRecord checks that a relay is recorded with its caller and target, for every result.
 func TestRelayOnRecord(t *testing.T) {
 	m := recording(t, audit.DefaultSize)
 	m.config, m.relays = cell.New(applied{}), newRelays()

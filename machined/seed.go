@@ -55,12 +55,12 @@ func (m *machine) adoptSeed(ctx context.Context) {
 	// Reported before it is set: the console shows the new state by itself, and the reason should
 	// precede its consequences.
 	for line := range strings.Lines(problem) {
-		m.say("configuration: " + strings.TrimSpace(line))
+		m.logConsole("configuration: " + strings.TrimSpace(line))
 	}
 	m.config.Update(func(a applied) applied { a.problem = problem; return a })
 }
 
-// needsSeed reports whether the machine has no configuration, and no unreadable one on STATE.
+// needsSeed reports whether the machine has no configuration, and no unreadable file on STATE.
 func (m *machine) needsSeed() bool {
 	now, _ := m.config.Get()
 	return now.config == nil && (m.bootMedium != "" || !hasStoredConfig())
@@ -97,7 +97,7 @@ func (m *machine) adopt(ctx context.Context, d seed.Document) error {
 		}
 		m.addToHistory(d.Text, "medium "+d.Name)
 	}
-	m.say("configuration: taken from " + d.Name)
+	m.logConsole("configuration: taken from " + d.Name)
 	m.config.Set(applied{config: next, applied: time.Now(), source: "medium " + d.Name, documents: d.Text})
 	return nil
 }
@@ -135,8 +135,8 @@ func checkOperator(own []byte, next *config.Config) error {
 	return nil
 }
 
-// callingAuthority is a CA of a configuration whose certificates may have every role, up to admin
-// (apid.OperatorCAsFile and apid.ClientCAsFile).
+// callingAuthority is a CA of a configuration that can issue certificates for every role, up to
+// admin (apid.OperatorCAsFile and apid.ClientCAsFile).
 type callingAuthority struct {
 	field    string // "Machine.spec.trust.operatorCAs[1]"
 	ca       *x509.Certificate

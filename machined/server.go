@@ -490,7 +490,8 @@ func (a clusterAPI) RemoveMember(ctx context.Context, r *api.RemoveMemberRequest
 	}
 	ctx = context.WithoutCancel(ctx)
 	vs := a.m.voters(c)
-	_, unreached := a.m.syncMemberships(ctx, vs.others, len(vs.others)) // it may have joined a moment ago
+	// it may have joined a moment ago
+	_, unreached := a.m.syncMemberships(ctx, vs.others, len(vs.others))
 	out := &api.RemoveMemberResponse{}
 	var removed []*api.Revocation
 	err = a.m.ledger.update(func(b trust.Ledger) (next trust.Ledger, err error) {

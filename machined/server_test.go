@@ -188,8 +188,8 @@ func TestMembers(t *testing.T) {
 	}
 }
 
-// TestCheckCallerAddress checks that no machine joins from an address whose certificate would
-// impersonate another, in any spelling of the configuration.
+// TestCheckCallerAddress checks that no machine joins from an address of another machine, in any
+// spelling of the configuration.
 func TestCheckCallerAddress(t *testing.T) {
 	at := netip.MustParseAddr
 	c := &config.Config{Cluster: &config.Cluster{}}

@@ -50,12 +50,12 @@ type configurationState struct {
 	Problem string `json:"problem,omitempty"`
 	// time of the staged configuration; zero if none
 	Staged time.Time `json:"staged,omitzero"`
-	// names of the encryption keys on a control-plane machine; the first one encrypts
+	// names of the encryption keys on a control-plane machine; the first key encrypts
 	EncryptionKeys []string `json:"encryptionKeys,omitempty"`
 	// services that do not run with this configuration yet
 	WaitingFor []string `json:"waitingFor,omitempty"`
-	// when the previous configuration becomes active again unless a client confirms this one; zero
-	// if it is not on trial
+	// when the previous configuration becomes active again unless a client confirms the present
+	// one; zero if it is not on trial
 	TrialDeadline time.Time `json:"trialDeadline,omitzero"`
 }
 

@@ -39,7 +39,7 @@ func stepRelease(_ context.Context, m *machine) (err error) {
 		if m.bootMedium != "" {
 			from = "from " + m.bootMedium
 		}
-		m.say(fmt.Sprintf("%s %s, profile %s, %s", m.release.Name, m.release.Version, m.release.Profile, from))
+		m.logConsole(fmt.Sprintf("%s %s, profile %s, %s", m.release.Name, m.release.Version, m.release.Profile, from))
 	}
 	return err
 }
@@ -59,7 +59,7 @@ func stepTimeMark(ctx context.Context, m *machine) error {
 	}
 	mark, err := timesync.ReadFloor(paths.TimeFloor, time.Unix(m.release.BuildTime, 0))
 	if err != nil {
-		m.say(err.Error())
+		m.logConsole(err.Error())
 	}
 	m.restarter().Go(ctx, "time mark", func(ctx context.Context) {
 		m.timeFloor.Run(ctx, paths.TimeFloor, mark, func(err error) { m.events.add("time", "failure", err.Error()) })
@@ -78,7 +78,7 @@ func (m *machine) notBefore(floor time.Time, what string) error {
 	before := time.Now()
 	moved, err := timesync.Plausible(floor)
 	if moved {
-		m.say(fmt.Sprintf("the clock was behind, at %s; set it to %s, %s", before.UTC().Format(time.RFC3339), what, floor.UTC().Format(time.RFC3339)))
+		m.logConsole(fmt.Sprintf("the clock was behind, at %s; set it to %s, %s", before.UTC().Format(time.RFC3339), what, floor.UTC().Format(time.RFC3339)))
 	}
 	return err
 }
@@ -128,12 +128,12 @@ func stepHost(ctx context.Context, m *machine) error {
 	}
 	m.facts = facts
 	if facts.Memory < minMemory {
-		m.say(fmt.Sprintf("memory: %d MiB are too little for Kubernetes; give the machine at least %d MiB", facts.Memory>>20, minMemory>>20))
+		m.logConsole(fmt.Sprintf("memory: %d MiB are too little for Kubernetes; give the machine at least %d MiB", facts.Memory>>20, minMemory>>20))
 	}
 	// An error (for example a parameter that this kernel does not have) is reported as an event and
 	// does not stop the boot.
 	if err := m.convergeHost(ctx, nil); err != nil {
-		m.say(err.Error())
+		m.logConsole(err.Error())
 	}
 	return nil
 }
@@ -171,7 +171,7 @@ func stepDevices(ctx context.Context, m *machine) error {
 	wake(m.inputsChanged) // The host step loads drivers too, before the reader listens.
 	panics.Go("devices", func() {
 		if err := <-failed; ctx.Err() == nil {
-			m.say(fmt.Sprintf("devices: new devices are not detected any more: %v", err))
+			m.logConsole(fmt.Sprintf("devices: new devices are not detected any more: %v", err))
 		}
 	})
 	return nil
@@ -224,7 +224,7 @@ func stepStorage(ctx context.Context, m *machine) error {
 		return nil
 	}
 	if err := m.bringStorage(ctx, disk.Config{}); err != nil {
-		m.say("storage: " + err.Error())
+		m.logConsole("storage: " + err.Error())
 	}
 	m.restarter().Go(ctx, "disks", m.watchDisks)
 	m.restarter().Go(ctx, "file systems", m.watchFSErrors)
@@ -250,7 +250,7 @@ func (m *machine) bringStorage(ctx context.Context, c disk.Config) error {
 				return nil, err
 			}
 			m.disks.Update(func(d diskState) diskState {
-				return diskState{Disks: ownDisk(have.Disks, d.Disks), Filesystems: d.Filesystems}
+				return diskState{Disks: mergeDisks(have.Disks, d.Disks), Filesystems: d.Filesystems}
 			})
 			m.recordBeforeCheck(have)
 			want, err := disk.Plan(c, have)
@@ -272,8 +272,9 @@ func (m *machine) bringStorage(ctx context.Context, c disk.Config) error {
 	return err
 }
 
-// ownDisk returns the new data of the system disk together with the known data of the other disks.
-func ownDisk(read, known []disk.Disk) []disk.Disk {
+// mergeDisks returns the new data of the system disk together with the known data of the other
+// disks.
+func mergeDisks(read, known []disk.Disk) []disk.Disk {
 	out := slices.Clone(read)
 	for i, d := range out {
 		if before := slices.IndexFunc(known, func(k disk.Disk) bool { return k.Path == d.Path }); !d.Boot && before >= 0 {
@@ -294,7 +295,7 @@ func stepConfiguration(ctx context.Context, m *machine) error {
 	defer m.reconcileMu.Unlock()
 	now, _ := m.config.Get()
 	if err := m.convergeFirewall(ctx, now.config); err != nil {
-		m.say(err.Error())
+		m.logConsole(err.Error())
 	}
 	return nil
 }
@@ -306,7 +307,7 @@ func loadConfiguration(ctx context.Context, m *machine) {
 	a, from, err := load()
 	if err != nil {
 		problem := fmt.Sprintf("%s cannot be used: %v", from, err)
-		m.say("configuration: " + problem + "; apply a new one")
+		m.logConsole("configuration: " + problem + "; apply a new one")
 		m.config.Set(applied{problem: problem})
 		return
 	}
@@ -319,7 +320,7 @@ func loadConfiguration(ctx context.Context, m *machine) {
 	m.adoptSeed(ctx)
 	m.restarter().Go(ctx, "media", m.watchSeeds)
 	if now, _ := m.config.Get(); now.config == nil {
-		m.say("no configuration yet; waiting for one over the API, or on a medium labeled ORLOPCFG or cidata")
+		m.logConsole("no configuration yet; waiting for one over the API, or on a medium labeled ORLOPCFG or cidata")
 	}
 }
 
@@ -341,7 +342,7 @@ func stepIdentity(_ context.Context, m *machine) error {
 	}
 	if err != nil {
 		// Without a key the API could not even report the problem.
-		m.say(err.Error() + "; the machine uses a temporary key until power-off; `orlopctl reset --wipe state` creates a new one")
+		m.logConsole(err.Error() + "; the machine uses a temporary key until power-off; `orlopctl reset --wipe state` creates a new one")
 		if leaf, err = makeIdentity(lostKey, lostCert); err != nil {
 			return err
 		}
@@ -453,7 +454,7 @@ const (
 // stepAPI opens the local socket and starts apid.
 func stepAPI(ctx context.Context, m *machine) error {
 	if err := m.openRecords(); err != nil {
-		m.say(err.Error() + "; mutating calls are refused until it can be written")
+		m.logConsole(err.Error() + "; mutating calls are refused until it can be written")
 	}
 	g := auditInterceptor{m: m, audited: apid.Mutates()}
 	server := grpc.NewServer(grpc.MaxRecvMsgSize(maxMessage), grpc.MaxConcurrentStreams(maxStreams),
@@ -466,13 +467,13 @@ func stepAPI(ctx context.Context, m *machine) error {
 	}
 	go func() {
 		if err := panics.Do("the local API", func() error { return server.Serve(listener) }); err != nil {
-			m.say(fmt.Sprintf("api: the local socket failed: %v; resetting", err))
-			m.takeDown(powerRequest{to: power.Reboot, why: "the local API failed"})
+			m.logConsole(fmt.Sprintf("api: the local socket failed: %v; resetting", err))
+			m.runShutdown(powerRequest{to: power.Reboot, why: "the local API failed"})
 		}
 	}()
 	now, _ := m.config.Get()
 	if err := m.configureAPI(ctx, now.config, network.State{}); err != nil {
-		m.say(err.Error()) // a machine without an operator still runs its configuration
+		m.logConsole(err.Error()) // a machine without an operator still runs its configuration
 	}
 	return m.services.Set([]supervise.Service{apidService()})
 }

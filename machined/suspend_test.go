@@ -88,7 +88,7 @@ func TestSuspend(t *testing.T) {
 	if _, err := s.suspend(ctx, kind, name, "alice", at, k.step); err != nil || k.object != "" {
 		t.Errorf("%q, %v", k.object, err)
 	}
-	// Another one cannot be removed: the first stays stored. A failed restore does not lose it
+	// Another object cannot be removed: the first stays stored. A failed restore does not lose it
 	// either.
 	k.object, k.stuck = `{"b":2}`, errors.New("the server is down")
 	if _, err := s.suspend(ctx, kind, name, "bob", at, k.step); err == nil {

@@ -143,8 +143,8 @@ func (m *machine) syncPeers(c *config.Config) []netip.Addr {
 	return slices.DeleteFunc(named, func(a netip.Addr) bool { return slices.Contains(own, a) })
 }
 
-// syncWith polls one of the machines that configuration c names; a control-plane machine also polls
-// the membership.
+// syncWith polls a machine that configuration c names; a control-plane machine also polls the
+// membership.
 func (m *machine) syncWith(ctx context.Context, addr netip.Addr, c *config.Config) error {
 	callCtx, cancel := context.WithTimeout(ctx, syncTimeout)
 	defer cancel()

@@ -58,7 +58,7 @@ func TestRecordRemoved(t *testing.T) {
 }
 
 // TestAllRejected checks that a ticket is set aside when all machines have rejected it, and not if
-// one has not answered.
+// a machine has not answered.
 func TestAllRejected(t *testing.T) {
 	used := answerError{"10.0.0.11", status.Error(codes.FailedPrecondition, "another machine has used it")}
 	busy := answerError{"10.0.0.12", status.Error(codes.ResourceExhausted, "too many")}

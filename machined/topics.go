@@ -12,7 +12,7 @@ import (
 )
 
 // topicPollInterval is the interval at which a watched topic is read again if its value comes from
-// the kernel. Such topics (memory, processes) change all the time, so there is no change to wait
+// the kernel. These topics (memory, processes) change all the time, so there is no change to wait
 // for.
 const topicPollInterval = 2 * time.Second
 
@@ -21,11 +21,11 @@ type topic struct {
 	name string
 	// get returns the present value and its revision.
 	get func(context.Context) (any, uint64, error)
-	// next waits for a revision newer than the given one.
+	// next waits for a revision newer than seen.
 	next func(ctx context.Context, seen uint64) error
 }
 
-// watchedTopic is a topic whose value is held in a cell.
+// watchedTopic is a topic with its value in a cell.
 func watchedTopic[T any](name string, c *cell.Cell[T]) topic {
 	return topic{
 		name: name,

@@ -29,7 +29,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/trust"
 )
 
-// issuing is a machine whose cluster has a client CA.
+// issuing is a machine of a cluster with a client CA.
 func issuing(t *testing.T, file string) *machine {
 	ca, err := pki.NewCA("clients", 1000*time.Hour)
 	if err != nil {
@@ -235,8 +235,8 @@ func TestCheckLockout(t *testing.T) {
 	}
 }
 
-// TestSync checks that a machine rejects a certificate revoked on another one after a sync, also
-// after a restart, until it is restored on either.
+// TestSync checks that a machine rejects a certificate revoked on another machine after a sync,
+// also after a restart, until it is restored on either.
 func TestSync(t *testing.T) {
 	dir := t.TempDir()
 	a, b := issuing(t, filepath.Join(dir, "a", "ledger.json")), issuing(t, filepath.Join(dir, "b", "ledger.json"))

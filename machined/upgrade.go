@@ -41,8 +41,8 @@ import (
 //     (probes.go).
 //  3. If all checks pass, the boot entry loses its counter, and the version is committed.
 //  4. Otherwise, or if the version never reaches that point, the loader starts the old version, by
-//     itself or because machined has marked the new one as failed. stepUpgrade then restores the
-//     configuration of the old version.
+//     itself or because machined has marked the new version as failed. stepUpgrade then restores
+//     the configuration of the old version.
 //
 // slot.Step alone decides the effect of each event.
 
@@ -69,14 +69,15 @@ func stepUpgrade(ctx context.Context, m *machine) error {
 	}
 	r, err := records.Load()
 	if err != nil {
-		m.say(err.Error())
+		m.logConsole(err.Error())
 	}
 	m.upgrade.Set(upgradeState{Record: r})
 	if r.Phase.Done() {
 		return nil
 	}
 	if err := m.recordBoot(ctx); err != nil {
-		m.say(err.Error()) // the entries decide the next boot even if they are unreadable here
+		// the entries decide the next boot even if they are unreadable here
+		m.logConsole(err.Error())
 		m.restarter().Go(m.runCtx, "the loader's entries", m.retryRecordBoot)
 	}
 	return nil
@@ -93,7 +94,7 @@ func (m *machine) resumeTrial(ctx context.Context) {
 		err = m.raiseFloor()
 	}
 	if floor := m.epochFloor(); m.release.Epoch < floor {
-		m.say(fmt.Sprintf("version %s has epoch %d, and one with epoch %d was committed on this machine; upgrade to a version with at least that epoch", m.release.Version, m.release.Epoch, floor))
+		m.logConsole(fmt.Sprintf("version %s has epoch %d, and one with epoch %d was committed on this machine; upgrade to a version with at least that epoch", m.release.Version, m.release.Epoch, floor))
 	}
 	if err != nil && (m.slot != "" || !errors.Is(err, upgrade.ErrNoSlots)) {
 		m.events.add("upgrade", "failure", err.Error())
@@ -111,7 +112,7 @@ func (m *machine) recordBoot(ctx context.Context) error {
 		if entries, ok = entriesUnread(m.release.Version, now.Record, counted, known); !ok {
 			return err
 		}
-		m.say(err.Error())
+		m.logConsole(err.Error())
 	}
 	return m.handleEvent(ctx, slot.Booted{Entries: entries, At: time.Now(), Log: records.SavedLog()})
 }
@@ -149,7 +150,7 @@ func (m *machine) retryRecordBoot(ctx context.Context) {
 		}
 		m.applyMu.Lock()
 		defer m.applyMu.Unlock()
-		_, _ = m.reload() // the topic of the configuration says what is wrong with it
+		_, _ = m.reload() // the configuration topic reports the problem
 		return
 	}
 }
@@ -196,7 +197,7 @@ func (m *machine) handleEvent(ctx context.Context, e slot.Event) error {
 		tidy = records.DropLog()
 	}
 	if tidy != nil {
-		m.say(tidy.Error())
+		m.logConsole(tidy.Error())
 	}
 	// most boots change nothing
 	if why, _ := m.storageProblem.Get(); why == "" && !reflect.DeepEqual(r, before.Record) {
@@ -204,7 +205,7 @@ func (m *machine) handleEvent(ctx context.Context, e slot.Event) error {
 			switch e.(type) {
 			// the entries are authoritative; the record only holds the reason
 			case slot.Booted, slot.ChecksPassed, slot.ChecksFailed:
-				m.say(err.Error())
+				m.logConsole(err.Error())
 			default: // no action was performed yet
 				return err
 			}
@@ -216,7 +217,7 @@ func (m *machine) handleEvent(ctx context.Context, e slot.Event) error {
 		if r.Reason != "" {
 			text += ": " + r.Reason
 		}
-		m.say(text)
+		m.logConsole(text)
 	}
 	var failed error
 	for _, a := range actions {
@@ -398,7 +399,7 @@ func (m *machine) watchTrialVersion(ctx context.Context) {
 		if err == nil {
 			return
 		}
-		m.say(err.Error()) // the loader continues to count
+		m.logConsole(err.Error()) // the loader continues to count
 		if !passed {
 			return
 		}
@@ -411,9 +412,9 @@ func (m *machine) watchTrialVersion(ctx context.Context) {
 }
 
 // failedCheck returns the first failed check of a version on trial; "" if all passed. Without a
-// configuration the management API is the only check, because a client can apply one; with a
-// configuration all checks of `orlopctl health` count. storage is the reason for which STATE is
-// absent: the former version had STATE, or no upgrade would have been possible.
+// configuration the management API is the only check, because a client can apply a configuration
+// over it; with a configuration all checks of `orlopctl health` count. storage is the reason for
+// which STATE is absent: the former version had STATE, or no upgrade would have been possible.
 func failedCheck(now applied, member membershipState, services []supervise.Status, stored bool, storage string) string {
 	switch {
 	case storage != "":
@@ -457,7 +458,7 @@ func (m *machine) saveLog(ctx context.Context) {
 	defer tick.Stop()
 	for {
 		if err := records.SaveLog(m.lastLines()); err != nil {
-			m.say(err.Error())
+			m.logConsole(err.Error())
 			return
 		}
 		select {
@@ -507,7 +508,7 @@ type upgradeAPI struct {
 }
 
 // saveConfiguration saves the active configuration for the running version. A configuration on
-// trial ends with this boot, so the previous one is saved instead.
+// trial ends with this boot, so the previous configuration is saved instead.
 func (m *machine) saveConfiguration() error {
 	text, err := configs.Confirmed()
 	if err != nil || text == nil {

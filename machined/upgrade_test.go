@@ -21,7 +21,7 @@ func TestFailedCheck(t *testing.T) {
 	node := applied{config: &config.Config{Cluster: &config.Cluster{}}}
 	node.config.Machine.Spec.Role = config.RoleControlPlane
 	var all []supervise.Status
-	for _, name := range expected(node.config) {
+	for _, name := range expectedServices(node.config) {
 		all = append(all, running(name))
 	}
 	unready := append([]supervise.Status{door, running(serviceNode, supervise.Component{Name: "node", Detail: "KubeletNotReady"})}, all...)
@@ -39,7 +39,7 @@ func TestFailedCheck(t *testing.T) {
 		{"nothing runs", applied{}, nil, false, "", "management API: not answering yet"},
 		{"the API answers, and nothing else was asked for", applied{}, []supervise.Status{door}, false, "", ""},
 		{"the API answers, but the configuration cannot be read", applied{}, []supervise.Status{door}, true, "", "configuration: the stored one is unusable"},
-		{"a node whose services are missing", node, []supervise.Status{door}, true, "", expected(node.config)[0] + ": not started yet"},
+		{"a node whose services are missing", node, []supervise.Status{door}, true, "", expectedServices(node.config)[0] + ": not started yet"},
 		{"a node that is not Ready", node, unready, true, "", "node: KubeletNotReady"},
 		{"no STATE, where there was one", applied{}, []supervise.Status{door}, false, "e2fsck: signal: killed", "storage: e2fsck: signal: killed"},
 		{"a dead webhook, which no version is to blame for", node, with(serviceKubeAPI, "extensions", "problem: ValidatingWebhookConfiguration policy"), true, "", ""},
