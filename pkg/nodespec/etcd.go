@@ -4,8 +4,8 @@ import "time"
 
 // Input and output (JSON) of the orchestrator's commands for etcd.
 
-// EtcdSnapshot is the output of `orchestrator stream-snapshot`: it describes the snapshot in the file
-// that the command has written.
+// EtcdSnapshot is the output of `orchestrator stream-snapshot`: it describes the snapshot in the
+// file that the command has written.
 type EtcdSnapshot struct {
 	Revision int64  `json:"revision"` // last revision in it
 	Keys     int    `json:"keys"`

@@ -165,8 +165,8 @@ type AccessCheck struct {
 // of the node have ended in order.
 const PodsStoppedDetail = "the pods have ended"
 
-// Savepoint is the output of `orchestrator take-savepoint`: the savepoint of the cluster's data for the
-// running version.
+// Savepoint is the output of `orchestrator take-savepoint`: the savepoint of the cluster's data for
+// the running version.
 type Savepoint struct {
 	Revision int64 `json:"revision"` // of etcd
 	Size     int64 `json:"size"`     // bytes

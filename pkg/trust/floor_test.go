@@ -10,12 +10,12 @@ import (
 // valid.
 func TestClockThatJumped(t *testing.T) {
 	ahead := noon.Add(5 * 365 * 24 * time.Hour)
-	book := Ledger{ID: fmt.Sprintf("%032x", 1)}
-	book, err := book.AddTicket(Ticket{Serial: "1a", Name: "w1", At: noon, Expires: noon.Add(time.Hour), By: "admin", Voters: []string{book.ID}, Quorum: 1})
+	ledger := Ledger{ID: fmt.Sprintf("%032x", 1)}
+	ledger, err := ledger.AddTicket(Ticket{Serial: "1a", Name: "w1", At: noon, Expires: noon.Add(time.Hour), By: "admin", Voters: []string{ledger.ID}, Quorum: 1})
 	if err != nil {
 		t.Fatal(err)
 	}
-	book = book.AddIssued(Issued{Serial: "2b", Lineage: "2b", At: noon, Expires: noon.Add(time.Hour)})
+	ledger = ledger.AddIssued(Issued{Serial: "2b", Lineage: "2b", At: noon, Expires: noon.Add(time.Hour)})
 	full := Ledger{Revoked: make([]Revocation, maxRevoked)}
 	for i := range full.Revoked {
 		full.Revoked[i] = Revocation{Lineage: fmt.Sprintf("%x", i+1), Machine: fmt.Sprint("w", i), At: noon, Generation: 1}
@@ -31,17 +31,17 @@ func TestClockThatJumped(t *testing.T) {
 		{"more has passed than the clock shows", ahead.Add(time.Hour), true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			book, full := book, full
-			book.Floor, full.Floor = c.past, c.past
+			ledger, full := ledger, full
+			ledger.Floor, full.Floor = c.past, c.past
 			var s Session
-			pruned, some := book.Prune(&s, ahead)
+			pruned, some := ledger.Prune(&s, ahead)
 			if some != c.drops || (len(pruned.Tickets) == 0) != c.drops {
 				t.Errorf("Prune: %v, %d tickets", some, len(pruned.Tickets))
 			}
-			if taken, _, err := (Ledger{ID: book.ID, Floor: c.past}).MergeMembership(book.Membership, &s, ahead); err != nil || (len(taken.Tickets) == 0) != c.drops {
+			if taken, _, err := (Ledger{ID: ledger.ID, Floor: c.past}).MergeMembership(ledger.Membership, &s, ahead); err != nil || (len(taken.Tickets) == 0) != c.drops {
 				t.Errorf("Learn: %d tickets, %v", len(taken.Tickets), err)
 			}
-			if more := book.AddIssued(Issued{Serial: "3c", Lineage: "3c", At: ahead, Expires: ahead.Add(time.Hour)}); (len(more.Issued) == 1) != c.drops {
+			if more := ledger.AddIssued(Issued{Serial: "3c", Lineage: "3c", At: ahead, Expires: ahead.Add(time.Hour)}); (len(more.Issued) == 1) != c.drops {
 				t.Errorf("With: %d are kept", len(more.Issued))
 			}
 			if _, _, err := full.Revoke(Revocation{Lineage: "fffff", At: ahead}); (err == nil) != c.drops {

@@ -19,19 +19,19 @@ func finger(n int) string { return fmt.Sprintf("sha256:%064x", n) }
 // three returns the ledgers of three control-plane machines that have synced with each other and
 // know the ticket 1a for w.
 func three(t *testing.T) ([]Ledger, []*Session) {
-	books, sessions := make([]Ledger, 3), make([]*Session, 3)
+	ledgers, sessions := make([]Ledger, 3), make([]*Session, 3)
 	ticket := Ticket{Serial: "1a", Name: "w", At: noon, Expires: noon.Add(time.Hour), Voters: []string{id(0), id(1), id(2)}, Quorum: Majority(3)}
-	for i := range books {
-		books[i], sessions[i] = Ledger{}.WithID(id(i)), &Session{}
-		for j := range books {
+	for i := range ledgers {
+		ledgers[i], sessions[i] = Ledger{}.WithID(id(i)), &Session{}
+		for j := range ledgers {
 			sessions[i].MarkSynced(id(j))
 		}
 		var err error
-		if books[i], err = books[i].AddTicket(ticket); err != nil {
+		if ledgers[i], err = ledgers[i].AddTicket(ticket); err != nil {
 			t.Fatal(err)
 		}
 	}
-	return books, sessions
+	return ledgers, sessions
 }
 
 func candidate(key int) Member {
@@ -56,16 +56,16 @@ func wantError(t *testing.T, why string, err error) {
 }
 
 func TestOneKeyPerTicket(t *testing.T) {
-	books, sessions := three(t)
-	vote(t, &books[0], sessions[0], candidate(1))
-	_, err := books[0].Admit(candidate(1), false, 3, 1) // the votes of others count for a member only
+	ledgers, sessions := three(t)
+	vote(t, &ledgers[0], sessions[0], candidate(1))
+	_, err := ledgers[0].Admit(candidate(1), false, 3, 1) // the votes of others count for a member only
 	if !errors.Is(err, ErrNoQuorum) {
 		t.Errorf("one of three lets it in: %v", err)
 	}
-	_, err = books[0].Vote(candidate(2), false, sessions[0], noon)
+	_, err = ledgers[0].Vote(candidate(2), false, sessions[0], noon)
 	wantError(t, "another machine has also presented it", err)
-	vote(t, &books[1], sessions[1], candidate(1))
-	learnt, news, err := books[0].MergeMembership(books[1].Public(), sessions[0], noon)
+	vote(t, &ledgers[1], sessions[1], candidate(1))
+	learnt, news, err := ledgers[0].MergeMembership(ledgers[1].Public(), sessions[0], noon)
 	if err != nil || !news {
 		t.Fatal(news, err)
 	}
@@ -75,8 +75,8 @@ func TestOneKeyPerTicket(t *testing.T) {
 	}
 	// The third voter got no request so far. It votes for another key, which does not help that
 	// key.
-	vote(t, &books[2], sessions[2], candidate(2))
-	late, _, err := books[2].MergeMembership(learnt.Public(), sessions[2], noon)
+	vote(t, &ledgers[2], sessions[2], candidate(2))
+	late, _, err := ledgers[2].MergeMembership(learnt.Public(), sessions[2], noon)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -97,27 +97,27 @@ func TestOneKeyPerTicket(t *testing.T) {
 }
 
 func TestSplitTicketIsSpent(t *testing.T) {
-	books, sessions := three(t)
-	for i := range books {
-		vote(t, &books[i], sessions[i], candidate(i+1))
+	ledgers, sessions := three(t)
+	for i := range ledgers {
+		vote(t, &ledgers[i], sessions[i], candidate(i+1))
 	}
-	for i := range books {
-		for j := range books {
+	for i := range ledgers {
+		for j := range ledgers {
 			var err error
-			if books[i], _, err = books[i].MergeMembership(books[j].Public(), sessions[i], noon); err != nil {
+			if ledgers[i], _, err = ledgers[i].MergeMembership(ledgers[j].Public(), sessions[i], noon); err != nil {
 				t.Fatal(err)
 			}
 		}
-		_, err := books[i].Admit(candidate(i+1), false, 3, 2)
+		_, err := ledgers[i].Admit(candidate(i+1), false, 3, 2)
 		wantError(t, "it is spent and none of them can join with it", err)
 		// Another ticket for the same name is valid.
 		again := Ticket{Serial: "2b", Name: "w", At: noon.Add(time.Minute), Expires: noon.Add(time.Hour), Voters: []string{id(0), id(1), id(2)}, Quorum: 2}
-		if books[i], err = books[i].AddTicket(again); err != nil {
+		if ledgers[i], err = ledgers[i].AddTicket(again); err != nil {
 			t.Fatal(err)
 		}
 		m := candidate(1)
 		m.Ticket = "2b"
-		if _, err := books[i].Vote(m, false, sessions[i], noon); err != nil {
+		if _, err := ledgers[i].Vote(m, false, sessions[i], noon); err != nil {
 			t.Errorf("machine %d: %v", i, err)
 		}
 	}
@@ -126,8 +126,8 @@ func TestSplitTicketIsSpent(t *testing.T) {
 // TestNoVote: a ledger that replaced a lost ledger, a ledger that may be older than its machine's
 // votes, and a ledger that dropped the ticket because of a wrong clock.
 func TestNoVote(t *testing.T) {
-	books, _ := three(t)
-	lost, _, err := Ledger{}.WithID(id(9)).MergeMembership(books[1].Public(), &Session{}, noon)
+	ledgers, _ := three(t)
+	lost, _, err := Ledger{}.WithID(id(9)).MergeMembership(ledgers[1].Public(), &Session{}, noon)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -140,40 +140,40 @@ func TestNoVote(t *testing.T) {
 
 	started := &Session{}
 	started.MarkSynced(id(1))
-	_, err = books[0].Vote(candidate(1), false, started, noon)
+	_, err = ledgers[0].Vote(candidate(1), false, started, noon)
 	wantError(t, "has restarted since it was issued", err)
 	started.MarkSynced(id(2))
-	if _, err = books[0].Vote(candidate(1), false, started, noon); err != nil {
+	if _, err = ledgers[0].Vote(candidate(1), false, started, noon); err != nil {
 		t.Error(err)
 	}
 
 	ahead := noon.Add(time.Hour + keepExpired + time.Second)
-	pruned, some := books[0].Prune(all, ahead)
+	pruned, some := ledgers[0].Prune(all, ahead)
 	if !some || len(pruned.Tickets) != 0 {
 		t.Errorf("kept %v", pruned.Tickets)
 	}
-	if pruned, _, err = pruned.MergeMembership(books[1].Public(), all, ahead); err != nil || len(pruned.Tickets) != 0 {
+	if pruned, _, err = pruned.MergeMembership(ledgers[1].Public(), all, ahead); err != nil || len(pruned.Tickets) != 0 {
 		t.Errorf("took %v, %v", pruned.Tickets, err)
 	}
-	if pruned, _, err = pruned.MergeMembership(books[1].Public(), all, noon); err != nil || len(pruned.Tickets) != 1 {
+	if pruned, _, err = pruned.MergeMembership(ledgers[1].Public(), all, noon); err != nil || len(pruned.Tickets) != 1 {
 		t.Errorf("took %v, %v", pruned.Tickets, err)
 	}
 	_, err = pruned.Vote(candidate(1), false, all, noon)
 	wantError(t, "or no longer", err)
-	_, err = books[1].Vote(candidate(1), false, all, noon.Add(time.Hour))
+	_, err = ledgers[1].Vote(candidate(1), false, all, noon.Add(time.Hour))
 	wantError(t, "it expired at 2026-05-01T13:00:00Z", err)
 	other := candidate(1)
 	other.Name = "v"
-	_, err = books[1].Vote(other, false, all, noon)
+	_, err = ledgers[1].Vote(other, false, all, noon)
 	wantError(t, "does not know it", err)
 }
 
 // TestVotedNameIsTaken: while a machine may have been admitted elsewhere, no other machine can use
 // its name or address.
 func TestVotedNameIsTaken(t *testing.T) {
-	books, sessions := three(t)
-	vote(t, &books[0], sessions[0], candidate(1))
-	b := books[0]
+	ledgers, sessions := three(t)
+	vote(t, &ledgers[0], sessions[0], candidate(1))
+	b := ledgers[0]
 	for _, name := range []string{"w", "v"} {
 		var err error
 		if b, err = b.AddTicket(Ticket{Serial: map[string]string{"w": "2b", "v": "3c"}[name], Name: name, At: noon, Expires: noon.Add(time.Hour), Voters: []string{id(0)}, Quorum: 1}); err != nil {

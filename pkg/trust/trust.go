@@ -84,9 +84,9 @@ type Revocation struct {
 	Restored bool `json:"restored,omitempty"`
 }
 
-// supersedes reports whether r replaces o, where two machines have these entries for the same lineage or
-// name. Every machine chooses the same entry: the higher generation, then the revocation over the
-// restoration, then the earlier revocation.
+// supersedes reports whether r replaces o, where two machines have these entries for the same
+// lineage or name. Every machine chooses the same entry: the higher generation, then the revocation
+// over the restoration, then the earlier revocation.
 func (r Revocation) supersedes(o Revocation) bool {
 	switch {
 	case r.Generation != o.Generation:
@@ -328,8 +328,8 @@ func (l Ledger) MergeRevocations(received []Revocation, now time.Time) (next Led
 	return next.normalize(), added, skippedError(refused, err)
 }
 
-// skippedError returns an error with the number of skipped entries and the first reason, or nil if none
-// was skipped.
+// skippedError returns an error with the number of skipped entries and the first reason, or nil if
+// none was skipped.
 func skippedError(refused int, first error) error {
 	if refused == 0 {
 		return nil

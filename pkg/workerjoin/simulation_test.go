@@ -220,8 +220,8 @@ func (w *world) agree() {
 
 func (w *world) any() *plane { return w.planes[w.random.IntN(len(w.planes))] }
 
-// createTicket simulates `orlopctl nodes add`: a quorum of machines must store the ticket before the
-// operator gets it.
+// createTicket simulates `orlopctl nodes add`: a quorum of machines must store the ticket before
+// the operator gets it.
 func (w *world) createTicket(p *plane, name string) *pki.Leaf {
 	if p.off {
 		return nil
@@ -490,13 +490,13 @@ func (w *world) event() {
 			was := p.saved[w.random.IntN(len(p.saved))]
 			p.ledger, p.knownRemovals, p.older, p.off = was.ledger, maps.Clone(was.knownRemovals), true, false
 			w.start(p)
-			w.say("%s: %s has an older book", w.now, p.name)
+			w.say("%s: %s has an older ledger", w.now, p.name)
 		}
 	case 9: // a machine loses its ledger
 		if !w.faultless && w.random.IntN(2) == 0 {
 			p.off = false
 			w.empty(p)
-			w.say("%s: %s has no book", w.now, p.name)
+			w.say("%s: %s has no ledger", w.now, p.name)
 		}
 	case 10:
 		if !w.faultless {
