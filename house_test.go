@@ -127,7 +127,7 @@ func TestArrows(t *testing.T) {
 	for _, f := range files(t) {
 		from := layerOf(f.pkg)
 		if from < 0 {
-			t.Errorf("%s: package %s has no place in the order of the house (house_test.go)", f.path, f.pkg)
+			t.Errorf("%s: package %s is missing in layers (house_test.go)", f.path, f.pkg)
 			continue
 		}
 		if f.test {
@@ -151,7 +151,7 @@ func TestArrows(t *testing.T) {
 			case from == 0 && mechanisms[root(to)] >= mechanisms[root(f.pkg)] && mechanisms[root(to)] > 0:
 				t.Errorf("%s imports %s: within pkg the order is leaves, cell, then reconcile and supervise", f.path, to)
 			case matchAny(leavesOnly, f.pkg) && mechanisms[root(to)] > 1:
-				t.Errorf("%s imports %s: %s sees leaf packages only", f.path, to, root(f.pkg))
+				t.Errorf("%s imports %s: %s may import leaf packages only", f.path, to, root(f.pkg))
 			}
 		}
 	}
@@ -233,7 +233,7 @@ func TestNamedFilesExist(t *testing.T) {
 		for s, n := bufio.NewScanner(f), 1; s.Scan(); n++ {
 			for _, m := range name.FindAllStringSubmatch(s.Text(), -1) {
 				if _, err := os.Stat(m[1]); err != nil {
-					t.Errorf("%s:%d names %s, which is not there", doc, n, m[1])
+					t.Errorf("%s:%d names %s, which does not exist", doc, n, m[1])
 				}
 			}
 		}

@@ -43,7 +43,7 @@ func TestOneEtcd(t *testing.T) {
 	}
 	for _, r := range f.Replace {
 		if strings.HasPrefix(r.Old.Path, prefix) {
-			t.Errorf("%s is replaced: the version above is not the one that is built", r.Old.Path)
+			t.Errorf("%s is replaced: the build uses another version than the one above", r.Old.Path)
 		}
 	}
 }

@@ -49,9 +49,9 @@ type Authorities struct {
 	// for Secrets at rest: the first key encrypts, all keys decrypt
 	EncryptionKeys []config.EncryptionKey
 	Access         Access
-	RevokedSet     []byte // JSON, a trust.Refused
+	RevokedSet     []byte // JSON, a trust.RevokedSet
 	Addons         []byte // JSON, a list of nodespec.Addon
-	NodeLabels     []byte // JSON, a nodespec.Marks
+	NodeLabels     []byte // JSON, a nodespec.NodeLabels
 	Issued         IssuedLeaves
 }
 
