@@ -5,9 +5,10 @@
 // tools can inspect it. A reader requires its members in this order, so that it can decide before
 // it has to store data:
 //
-//	oci-layout, index.json      required by the layout; not signed, and not needed to read the bundle
+//	oci-layout, index.json      required by the layout; not signed, not needed by the reader
 //	blobs/sha256/…              the OCI manifest
-//	blobs/sha256/…              the statement: a DSSE envelope (github.com/secure-systems-lab/dsse) over a Statement
+//	blobs/sha256/…              the statement: a DSSE envelope over a Statement
+//	                            (github.com/secure-systems-lab/dsse)
 //	blobs/sha256/…              the root image with its hash tree, as zstd
 //	blobs/sha256/…              the unified kernel image
 //	blobs/sha256/…              the bill of materials (SPDX)

@@ -1,7 +1,8 @@
 // Package config is the configuration of a machine: Kubernetes-style documents (apiVersion, kind,
 // metadata, spec), several in a YAML stream, parsed into plain structs.
 //
-//	Parse → one Config, or all Problems of the file: file, line, column, field, reason, expected value, nearest name
+//	Parse → one Config, or all Problems of the file:
+//	        file, line, column, field, reason, expected value, nearest name
 //
 // It defines the types with their units and defaults, the validation of values, and the detection
 // of contradictions. The annotated reference of every field is reference.yaml in this directory; it

@@ -112,20 +112,20 @@ const (
 //	Selecting   ACK with rapid commit     Bound       apply
 //	Selecting   Tick                      Selecting   send DISCOVER, double the interval
 //	Requesting  ACK                       Bound       apply
-//	Requesting  NAK                       Init/Sel.   start again, with a backoff after several NAKs
+//	Requesting  NAK                       Init/Sel.   start again; backoff after several NAKs
 //	Requesting  Tick                      Requesting  send REQUEST; after 5 attempts: Selecting
 //	Rebooting   ACK                       Bound       apply
 //	Rebooting   NAK                       Selecting   drop, send DISCOVER
 //	Rebooting   Tick                      Rebooting   send REQUEST; after 3 attempts:
 //	                                                  a lease in use stays (Bound, Renewing or
-//	                                                  Rebinding by its age), a stored lease is dropped
+//	                                                  Rebinding by its age); drop a stored lease
 //	Bound       Tick at T1                Renewing    send REQUEST to the server
 //	Renewing    ACK                       Bound       apply
 //	Renewing    NAK                       Selecting   drop, send DISCOVER
 //	Renewing    Tick                      Renewing    send REQUEST to the server; at T2: Rebinding
 //	Rebinding   ACK                       Bound       apply
 //	Rebinding   NAK                       Selecting   drop, send DISCOVER
-//	Rebinding   Tick                      Rebinding   broadcast REQUEST; at the end: drop, Selecting
+//	Rebinding   Tick                      Rebinding   broadcast REQUEST; at end: drop, Selecting
 //	any         LinkDown                  Init        the lease stays in use until it ends
 //
 // Other events change no state. Messages with another transaction ID are ignored.
