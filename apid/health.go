@@ -13,7 +13,7 @@ import (
 
 // healthService describes the health service with all of its methods as streams; on the wire a
 // unary call is the same. For a unary call, gRPC reads the message before it calls the interceptor,
-// so a client whose certificate has no role could make apid hold large messages.
+// so a client with a certificate without role could make apid hold large messages.
 func healthService() *grpc.ServiceDesc {
 	out := healthpb.Health_ServiceDesc
 	out.Methods = nil

@@ -188,8 +188,8 @@ func (w *watcher) watchBackend(ctx context.Context, changes chan<- struct{}) {
 	}
 }
 
-// watchFiles reloads the directory as soon as a file in it changes, so that a call of an operator
-// whose CA was removed ends at once and not with the next handshake.
+// watchFiles reloads the directory as soon as a file in it changes, so that a call of a client
+// of a removed CA ends at once and not with the next handshake.
 func (w *watcher) watchFiles(ctx context.Context, changes chan<- struct{}) {
 	files, err := fsnotify.NewWatcher()
 	if err == nil {

@@ -123,8 +123,8 @@ func Plan(node nodespec.Spec, a Authorities) (Want, error) {
 	return w, nil
 }
 
-// CallerCAs are the CAs whose clients apid accepts. The first three are CAs in PEM, and may be
-// empty.
+// CallerCAs are the CAs of the clients that apid accepts. The first three are CAs in PEM, and may
+// be empty.
 type CallerCAs struct {
 	Operators    []byte // CAs of the operators
 	Clients      []byte // CAs of the certificates that the machines issue to operators

@@ -70,7 +70,7 @@ func (c *Config) Lines() []string {
 // Absent are the commands that remove the firewall, if there is a firewall.
 const Absent = "add table inet " + Table + "\ndelete table inet " + Table + "\n"
 
-// APIOnly returns the commands for a machine whose kernel rejects the firewall. They drop all
+// APIOnly returns the commands for a machine with a kernel that rejects the firewall. They drop all
 // new connections except to the machine's API at the given TCP port, so that the operator can act.
 // They need as few kernel features as possible, and use the same table.
 func APIOnly(port int) string {

@@ -7,7 +7,7 @@ import "slices"
 // after a trial.
 type formerMTUs map[int]int
 
-// record records the MTUs before ops change them. It drops an entry whose link has its own MTU
+// record records the MTUs before ops change them. It drops an entry if its link has its own MTU
 // again or could not be changed: from then on another process may set it.
 func (f formerMTUs) record(links []Link, ops []Op) {
 	for index, mtu := range f {

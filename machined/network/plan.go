@@ -231,7 +231,7 @@ func (w *Want) planAddresses(c Config, f Facts, n int, l WantLink) {
 			w.Addresses = append(w.Addresses, a)
 		}
 	}
-	// A route whose next hop is behind another route of this link comes after that route (RFC 3442
+	// A route with a next hop behind another route of this link comes after that route (RFC 3442
 	// servers send the two).
 	slices.SortStableFunc(routes, func(a, b Route) int {
 		switch av, bv := a.Via.IsValid(), b.Via.IsValid(); {

@@ -11,9 +11,9 @@ import (
 type WatchdogFeeder struct {
 	Every time.Duration // interval; at most a quarter of the watchdog's timeout
 	Pet   func() error  // feeds the watchdog (pkg/watchdog)
-	// Alive passes through machined's own loops and locks and then returns: a machine whose PID 1
-	// hangs must not keep running. It must return within Every. It must not depend on services,
-	// disks or the network.
+	// Alive passes through machined's own loops and locks and then returns: a machine with a
+	// hanging PID 1 must not keep running. It must return within Every. It must not depend on
+	// services, disks or the network.
 	Alive func(context.Context) error
 	// Report receives an error when the feeding stops, and nil when it resumes. It must not block.
 	Report func(err error)
