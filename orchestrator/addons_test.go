@@ -133,7 +133,7 @@ func addOns(ctx context.Context, t *testing.T, m machine, admin kubernetes.Inter
 		}
 	}
 
-	// Too new for this API server, whose version in a test is v0.0.0: no object of it exists, and
+	// Too new for this API server, which has version v0.0.0 in a test: no object of it exists, and
 	// no rights.
 	late := shop()
 	late.Kubernetes = "9.1"

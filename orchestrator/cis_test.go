@@ -240,14 +240,14 @@ func kept(d described) string {
 
 // unprivileged requires that the credentials in a process's directory belong to a user other than
 // root.
-func unprivileged(folder string) func(described) string {
+func unprivileged(dir string) func(described) string {
 	return func(d described) string {
 		for _, f := range d.credentials.Dirs {
-			if filepath.Base(f.Path) == folder && f.UID != 0 {
+			if filepath.Base(f.Path) == dir && f.UID != 0 {
 				return ""
 			}
 		}
-		return "there is no folder " + folder + " of a user who is not root"
+		return "there is no directory " + dir + " of a user who is not root"
 	}
 }
 

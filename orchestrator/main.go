@@ -1,11 +1,9 @@
 // Command orchestrator runs Kubernetes: upstream's components, embedded as libraries, in three
 // processes by failure domain and privilege.
 //
-//	orchestrator api          etcd and kube-apiserver                        user 101, control
-//	                          plane
-//	orchestrator controllers  scheduler, IPAM, metrics, controller manager   user 102, control
-//	                          plane
-//	orchestrator node         kubelet, kube-proxy, CoreDNS, pod network      root, every node
+//	orchestrator api          etcd and kube-apiserver                  user 101, control plane
+//	orchestrator controllers  scheduler, IPAM, controllers, metrics    user 102, control plane
+//	orchestrator node         kubelet, kube-proxy, CoreDNS, network    root, every node
 //
 // The controller manager is a separate process. The process "controllers" starts it, and restarts
 // it when it ends (docs/decisions/0054-system-requests.md):

@@ -284,7 +284,7 @@ func readers(ctx context.Context, t *testing.T, m machine, admin kubernetes.Inte
 	}
 }
 
-// pastTheServer: a client other than the aggregator is anonymous, whatever headers it sends.
+// pastTheServer: a client other than the aggregator is anonymous with any headers.
 func pastTheServer(ctx context.Context, t *testing.T, m machine) {
 	pool := x509.NewCertPool()
 	pool.AddCert(m.ca.Cert)

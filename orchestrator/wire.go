@@ -48,7 +48,7 @@ func wire(ctx context.Context, name string, spec nodespec.Spec, dirs dirs.Dirs, 
 	fail := func(err error) ([]component.Component, process.HeapLimiter, error) {
 		return nil, process.HeapLimiter{}, err
 	}
-	folder, memory, err := resources(name, dirs)
+	dir, memory, err := resources(name, dirs)
 	if err != nil {
 		return fail(err)
 	}
@@ -62,7 +62,7 @@ func wire(ctx context.Context, name string, spec nodespec.Spec, dirs dirs.Dirs, 
 		return fail(fmt.Errorf("nothing to run: %s is not part of the control plane", spec.NodeName))
 	}
 	w := wiring{spec: spec, dirs: dirs, server: kubeconfig.Local(), powerDown: powerDown, podsEnded: podsEnded}
-	authorities := filepath.Join(folder, nodespec.CA)
+	authorities := filepath.Join(dir, nodespec.CA)
 	if name == component.Node {
 		if w.nodeLabels, err = nodelabels.Read(dirs); err != nil {
 			return fail(err)

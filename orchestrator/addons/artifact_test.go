@@ -27,7 +27,7 @@ func TestArtifact(t *testing.T) {
 			t.Errorf("%s: %+v, %v; want %q", what, w, err, want)
 		}
 	}
-	refused("one that nobody has brought into the folder", "web@sha256:"+sum+": open ")
+	refused("one that nobody has brought into the directory", "web@sha256:"+sum+": open ")
 	a.Artifact.Missing = "nobody has brought it"
 	refused("one that is missing", "artifact: nobody has brought it")
 	a.Artifact.Missing = ""

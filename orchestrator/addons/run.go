@@ -101,7 +101,7 @@ type manager struct {
 	wanted         map[string]Wanted             // wanted objects, by name of the add-on
 	states         map[string]*addonState        // by name
 	previousByName map[string]*previousManifests // of add-ons that were rolled back
-	next           time.Time                     // when the next round is due without a change of the file
+	next           time.Time                     // next round without a change of the file
 	fails          int                           // consecutive failed rounds
 }
 

@@ -133,7 +133,7 @@ func (m *manager) tasks(ctx context.Context, now time.Time) ([]*task, error) {
 		byName[t.name] = t
 		all = append(all, t)
 	}
-	anew := m.hasUnknown() && m.kinds.refresh(now)
+	refreshed := m.hasUnknown() && m.kinds.refresh(now)
 	for i := range m.all {
 		a := &m.all[i]
 		t := byName[a.Name]
@@ -142,7 +142,7 @@ func (m *manager) tasks(ctx context.Context, now time.Time) ([]*task, error) {
 			all = append(all, t)
 		}
 		t.addon = a
-		if t.wanted, err = m.want(*a, anew); err != nil {
+		if t.wanted, err = m.want(*a, refreshed); err != nil {
 			return nil, err
 		}
 		if err := m.chooseManifests(ctx, t, now); err != nil {
@@ -178,8 +178,8 @@ func (m *manager) hasUnknown() bool {
 // want returns the wanted objects of an add-on. It reads them once for each content of the file,
 // and again while a kind is unknown or the artifact cannot be read. Without its artifact nothing is
 // known of the add-on, so it stays as it is.
-func (m *manager) want(a nodespec.Addon, anew bool) (Wanted, error) {
-	if w, before := m.wanted[a.Name]; before && (len(w.Unknown) == 0 || !anew) {
+func (m *manager) want(a nodespec.Addon, refreshed bool) (Wanted, error) {
+	if w, before := m.wanted[a.Name]; before && (len(w.Unknown) == 0 || !refreshed) {
 		return w, nil
 	}
 	files, err := m.files(a)

@@ -253,9 +253,9 @@ func TestUnknownKinds(t *testing.T) {
 	now := time.Unix(1e9, 0)
 	look := func() (unknown []int) {
 		t.Helper()
-		anew := m.hasUnknown() && m.kinds.refresh(now)
+		refreshed := m.hasUnknown() && m.kinds.refresh(now)
 		for _, kind := range []string{"Never", "Widget"} {
-			w, err := m.want(nodespec.Addon{Name: kind, Manifests: []string{"{apiVersion: example.org/v1, kind: " + kind + ", metadata: {name: a}}"}}, anew)
+			w, err := m.want(nodespec.Addon{Name: kind, Manifests: []string{"{apiVersion: example.org/v1, kind: " + kind + ", metadata: {name: a}}"}}, refreshed)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -98,8 +98,8 @@ func (m staleFlows) MatchConntrackFlow(f *netlink.ConntrackFlow) bool {
 
 // dropFlows deletes stale connections from the kernel's connection tracking. The kernel decides on
 // the destination of a connection once, and keeps to it. After the deletion it decides again at the
-// next packet, and the new server rejects the unknown connection. Otherwise clients on this
-// machine, whose packets no other machine could answer, would wait for a server that is gone. Other
+// next packet, and the new server rejects the unknown connection. Otherwise clients on this machine
+// would wait for a server that is gone, because no other machine sees their packets. Other
 // connections stay: they may be newer than the move of the address, and without an entry their
 // answers would leave from another address than the client expects.
 func dropFlows(m staleFlows) error {

@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestStaleFlows checks that on the holder the flows to its own API server stay and all other flows to
-// the address are deleted, and that on another machine it is the reverse. No other flow is touched.
+// TestStaleFlows checks that on the holder only the flows to other API servers are deleted, and on
+// another machine only the flows to its own API server. No other flow is touched.
 func TestStaleFlows(t *testing.T) {
 	own, address := netip.MustParseAddr("10.0.0.11"), netip.MustParseAddr("10.0.0.9")
 	flow := func(protocol uint8, to string, port uint16, from string) *netlink.ConntrackFlow {

@@ -70,9 +70,10 @@ func (p *plane) await(t *testing.T, works bool, words string) {
 	}
 }
 
-// TestRun has one machine whose peer does not answer. It takes the address when its API server is
-// ready and its link has a matching network, and releases it when the link has not, or when its API
-// server is not ready and the other is. The redirects are only recorded: the kernel may lack NAT.
+// TestRun has a machine with a silent peer. The machine takes the address when its API server is
+// ready and its link has a matching network. It releases the address when the link has no matching
+// network, or when its API server is not ready and the other is. The redirects are only recorded:
+// the kernel may lack NAT.
 func TestRun(t *testing.T) {
 	if !rtnltest.Isolate(t) {
 		return

@@ -215,7 +215,7 @@ func run(t testing.TB, c cluster, prepare func(*balancer), servers ...string) *r
 			servers[i] = r.address
 		}
 	}
-	r.balancer = newBalancer(socket.(*net.TCPListener), c.caFile, servers, nobody{}, func(name string, works bool, detail string) {
+	r.balancer = newBalancer(socket.(*net.TCPListener), c.caFile, servers, noOfflineAPI{}, func(name string, works bool, detail string) {
 		r.said <- fmt.Sprintf("%s %t %s", name, works, detail)
 	})
 	if prepare != nil {
@@ -465,7 +465,7 @@ func TestLimit(t *testing.T) {
 	}
 }
 
-// TestStop checks that all goroutines end with the balancer, whatever its connections do.
+// TestStop checks that all goroutines end with the balancer, in any state of its connections.
 func TestStop(t *testing.T) {
 	c := newCluster(t)
 	a := c.backend(t, "a")
@@ -587,8 +587,8 @@ func each(b *testing.B, do func(*testing.B, *net.TCPConn)) {
 	}
 }
 
-// nobody is a missing offline API server.
-type nobody struct{}
+// noOfflineAPI is a missing offline API server.
+type noOfflineAPI struct{}
 
-func (nobody) Address() string { return "" }
-func (nobody) Stop()           {}
+func (noOfflineAPI) Address() string { return "" }
+func (noOfflineAPI) Stop()           {}

@@ -117,7 +117,7 @@ func ensureService(ctx context.Context, client kubernetes.Interface, want *corev
 }
 
 // deleteService deletes a Service of this package, so that another Service can have its name and
-// address. It retains a Service with a selector: a user has changed it, whatever its label says.
+// address. It retains a Service with a selector: a user has changed it, in spite of its label.
 func deleteService(ctx context.Context, client kubernetes.Interface, own *corev1.Service) error {
 	all := client.CoreV1().Services(own.Namespace)
 	have, err := all.Get(ctx, own.Name, metav1.GetOptions{})

@@ -91,8 +91,8 @@ func rights() []runtime.Object {
 			rule("storage.k8s.io", []string{"csistoragecapacities"}, "create", "update", "delete"),
 			rule(snapshotv1.GroupName, []string{"volumesnapshotcontents"}, "get", "create", "patch", "delete"),
 			rule(snapshotv1.GroupName, []string{"volumesnapshots", "volumesnapshots/status", "volumesnapshotcontents/status"}, "patch")),
-		// A user who may read claims may read their snapshots, and a user who may create claims may
-		// create snapshots.
+		// Users with the right to read claims may read their snapshots, and users with the right to
+		// create claims may create snapshots.
 		aggregated("view", clusterRole(roleSnapshotReader,
 			rule(snapshotv1.GroupName, []string{"volumesnapshots"}, "get", "list", "watch"))),
 		aggregated("edit", clusterRole(roleSnapshotEditor,

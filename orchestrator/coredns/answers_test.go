@@ -114,7 +114,7 @@ func TestSpecification(t *testing.T) {
 		{"5.0.244.10.in-addr.arpa.", ptr, "5.0.244.10.in-addr.arpa. 30 IN PTR db-0.db.default.svc.cluster.local."},
 		{reverse(t, "fd00:244::5"), ptr, reverse(t, "fd00:244::5") + " 30 IN PTR db-0.db.default.svc.cluster.local."},
 		{"8.0.0.10.in-addr.arpa.", ptr, "8.0.0.10.in-addr.arpa. 30 IN PTR 10-0-0-8.agent.default.svc.cluster.local."},
-		// as specified if no endpoint is ready
+		// per specification if no endpoint is ready
 		{"idle.default.svc.cluster.local.", a, "NXDOMAIN"},
 		// 2.5: Services for an external name
 		{"out.default.svc.cluster.local.", a, "db.corp.example. - IN A 192.0.2.3 | out.default.svc.cluster.local. 30 IN CNAME db.corp.example."},

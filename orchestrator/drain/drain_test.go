@@ -129,7 +129,7 @@ func TestUndo(t *testing.T) {
 	away := 2
 	api.PrependReactor("get", "nodes", func(clienttesting.Action) (bool, runtime.Object, error) {
 		away--
-		return away >= 0, nil, errors.New("nobody answers")
+		return away >= 0, nil, errors.New("no answer")
 	})
 	if _, err := Drain(t.Context(), api, "a", nodespec.DrainRequest{Timeout: time.Minute, Undo: true}); err != nil {
 		t.Error(err)
@@ -138,7 +138,7 @@ func TestUndo(t *testing.T) {
 		t.Errorf("the node takes no pods: %v", err)
 	}
 	away = 1 << 30
-	if _, err := Drain(t.Context(), api, "a", nodespec.DrainRequest{Timeout: 2 * retryInterval, Undo: true}); err == nil || !strings.Contains(err.Error(), "nobody answers") {
+	if _, err := Drain(t.Context(), api, "a", nodespec.DrainRequest{Timeout: 2 * retryInterval, Undo: true}); err == nil || !strings.Contains(err.Error(), "no answer") {
 		t.Error(err)
 	}
 }
