@@ -66,11 +66,11 @@ type Session struct {
 }
 
 // MarkSynced records that the ledger of a peer, by its ID, was merged and stored completely.
-func (s *Session) MarkSynced(book string) {
+func (s *Session) MarkSynced(id string) {
 	if s.synced == nil {
 		s.synced = map[string]bool{}
 	}
-	s.synced[book] = true
+	s.synced[id] = true
 }
 
 func (s *Session) drop(ticket string) {

@@ -58,7 +58,7 @@ func wantError(t *testing.T, why string, err error) {
 func TestOneKeyPerTicket(t *testing.T) {
 	ledgers, sessions := three(t)
 	vote(t, &ledgers[0], sessions[0], candidate(1))
-	_, err := ledgers[0].Admit(candidate(1), false, 3, 1) // the votes of others count for a member only
+	_, err := ledgers[0].Admit(candidate(1), false, 3, 1) // other votes count only for members
 	if !errors.Is(err, ErrNoQuorum) {
 		t.Errorf("one of three lets it in: %v", err)
 	}

@@ -142,7 +142,7 @@ func TestControlPlaneNames(t *testing.T) {
 	planes = planes[:2]
 	met("10.0.0.12", "m4", "map[10.0.0.12:m4]")
 	if len(was.ControlPlanes) != 2 {
-		t.Error("another book has changed with it")
+		t.Error("another ledger has changed with it")
 	}
 	if next, err := b.RecordControlPlaneName("10.0.0.12", "a\nb", planes); err == nil || next.ControlPlanes["10.0.0.12"] != "m4" {
 		t.Errorf("%v, %v", next.ControlPlanes, err)

@@ -136,7 +136,7 @@ func TestLongLineage(t *testing.T) {
 		}
 	}
 	if len(b.Issued) != 2*maxPerLineage {
-		t.Errorf("the book holds %d", len(b.Issued))
+		t.Errorf("the ledger holds %d", len(b.Issued))
 	}
 	serials := map[string]bool{}
 	for i, row := range rows {
