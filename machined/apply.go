@@ -201,13 +201,13 @@ func (m *machine) fallback(now applied) *config.Config {
 // stageForBoot stores documents for the next boot, which follows at once if the outcome is a
 // reboot.
 func (m *machine) stageForBoot(ctx context.Context, text []byte, out outcome) (outcome, error) {
-	who := caller(ctx)
+	by := caller(ctx)
 	if err := configs.Stage(text); err != nil {
 		return outcome{}, err
 	}
-	m.events.add("config", "config", "staged for the next boot by "+who)
+	m.events.add("config", "config", "staged for the next boot by "+by)
 	if out.reboot {
-		return out, m.shutDown(powerRequest{to: power.Reboot, why: "to apply a configuration, asked by " + who})
+		return out, m.shutDown(powerRequest{to: power.Reboot, why: "to apply a configuration, asked by " + by})
 	}
 	return out, nil
 }
@@ -234,12 +234,12 @@ func (m *machine) activate(ctx context.Context, now applied, next *config.Config
 	if err != nil {
 		return outcome{}, err
 	}
-	who := caller(ctx)
-	m.events.add("config", "config", "applied by "+who+withoutTrial(r, out.plan))
+	by := caller(ctx)
+	m.events.add("config", "config", "applied by "+by+withoutTrial(r, out.plan))
 	for _, change := range config.Changes(now.config, next) {
 		m.events.add("config", "config", change)
 	}
-	fresh := applied{config: next, applied: time.Now(), source: "API (" + who + ")", trial: out.trial}
+	fresh := applied{config: next, applied: time.Now(), source: "API (" + by + ")", trial: out.trial}
 	if out.plan.duration > 0 {
 		fresh.trialName = r.TrialName
 		fresh.sameNetwork = now.trial.IsZero() && reflect.DeepEqual(networkConfig(now.config), networkConfig(next))
@@ -252,7 +252,7 @@ func (m *machine) activate(ctx context.Context, now applied, next *config.Config
 		fresh.tried = append(slices.Clone(now.tried), now.config)
 	}
 	m.config.Set(fresh)
-	m.addToHistory(text, who)
+	m.addToHistory(text, by)
 	// The next call of the caller already reaches the machine under its new name, so configureAPI
 	// does not wait for the reconciliation.
 	state, _ := m.networkState.Get()
@@ -438,12 +438,12 @@ func hasKey(list []config.EncryptionKey, k config.EncryptionKey) bool {
 // dropped. It returns the operations, or with dry the planned operations. An error rejects the
 // configuration: a machine without the old key cannot read the Secrets that it encrypted.
 func (m *machine) reencryptSecrets(ctx context.Context, before, next *config.Config, dry bool) ([]string, error) {
-	gone := droppedKeys(before, next)
-	if len(gone) == 0 {
+	dropped := droppedKeys(before, next)
+	if len(dropped) == 0 {
 		return nil, nil
 	}
 	refused := func(err error) ([]string, error) {
-		return nil, fmt.Errorf("configuration refused, only the encryption of Secrets may have changed: Cluster.spec.acceptedEncryptionKeys: cannot drop %s: %w", strings.Join(gone, ", "), err)
+		return nil, fmt.Errorf("configuration refused, only the encryption of Secrets may have changed: Cluster.spec.acceptedEncryptionKeys: cannot drop %s: %w", strings.Join(dropped, ", "), err)
 	}
 	// An API server that encrypts with another key than the configured key would continue to do so
 	// after the rewrite. The key is in a file that is written before the API server starts.
@@ -460,7 +460,7 @@ func (m *machine) reencryptSecrets(ctx context.Context, before, next *config.Con
 	if err != nil {
 		return refused(err)
 	}
-	return []string{fmt.Sprintf("drop the encryption key %s: %d of %d Secrets were encrypted with another key than the present one, and are rewritten", strings.Join(gone, ", "), done.Reencrypted, done.Secrets)}, nil
+	return []string{fmt.Sprintf("drop the encryption key %s: %d of %d Secrets were encrypted with another key than the present one, and are rewritten", strings.Join(dropped, ", "), done.Reencrypted, done.Secrets)}, nil
 }
 
 // servicesWaiting returns the names of services that do not run with a configuration yet: they have
@@ -484,16 +484,16 @@ func (m *machine) servicesWaiting(c *config.Config) ([]string, error) {
 }
 
 // droppedKeys returns the names of the encryption keys that the next configuration drops.
-func droppedKeys(before, next *config.Config) (gone []string) {
+func droppedKeys(before, next *config.Config) (dropped []string) {
 	if before == nil || before.Cluster == nil || next.Cluster == nil {
 		return nil // a machine without data; checkFixed rejects the removal of a cluster
 	}
 	for _, k := range before.Cluster.Spec.EncryptionKeys() {
 		if !hasKey(next.Cluster.Spec.EncryptionKeys(), k) {
-			gone = append(gone, k.Name())
+			dropped = append(dropped, k.Name())
 		}
 	}
-	return gone
+	return dropped
 }
 
 // checkCAChange rejects a CA that was not accepted in the cluster before, and a CA change after
@@ -555,9 +555,9 @@ func checkReserved(r config.Reserved, has host.Facts) error {
 func checkPodRoutes(next *config.Config, have []netip.Addr) error {
 	networks := next.Cluster.Spec.Networks
 	six := func(p netip.Prefix) bool { return p.Addr().Is6() && p.Addr().IsGlobalUnicast() }
-	given := func(l config.Link) bool { return slices.ContainsFunc(l.Addresses, six) }
+	configured := func(l config.Link) bool { return slices.ContainsFunc(l.Addresses, six) }
 	if networks.Encapsulation != config.EncapsulationNone || !slices.ContainsFunc(networks.Pods, six) || len(have) == 0 ||
-		slices.ContainsFunc(have, netip.Addr.Is6) || slices.ContainsFunc(next.Network.Spec.Links, given) {
+		slices.ContainsFunc(have, netip.Addr.Is6) || slices.ContainsFunc(next.Network.Spec.Links, configured) {
 		return nil
 	}
 	return errors.New("Cluster.spec.networks.encapsulation: with none, other machines route to this machine's pods by its own addresses, and it has no IPv6 address for its IPv6 pods; " +

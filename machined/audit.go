@@ -314,19 +314,19 @@ func newRefusedLimit() *refusedLimit {
 
 // next reports whether a call is recorded, and the number of calls of this caller that were left
 // out before it.
-func (r *refusedLimit) next(who string) (record bool, before int) {
-	record = r.allow(who)
+func (r *refusedLimit) next(key string) (record bool, before int) {
+	record = r.allow(key)
 	r.Lock()
 	defer r.Unlock()
 	if !record {
 		if len(r.skipped) >= maxRateLimits {
 			clear(r.skipped)
 		}
-		r.skipped[who]++
+		r.skipped[key]++
 		return false, 0
 	}
-	before = r.skipped[who]
-	delete(r.skipped, who)
+	before = r.skipped[key]
+	delete(r.skipped, key)
 	return true, before
 }
 

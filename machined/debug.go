@@ -127,7 +127,7 @@ func sendPackets(ctx context.Context, c *capture.Capture, most uint64, send func
 const processMachined = "machined"
 
 func (a debugAPI) Profile(ctx context.Context, r *api.ProfileRequest) (*api.ProfileResponse, error) {
-	order, err := profile.Parse(r.Kind, r.GetDuration().AsDuration())
+	request, err := profile.Parse(r.Kind, r.GetDuration().AsDuration())
 	if err != nil {
 		return nil, status.Error(codes.InvalidArgument, err.Error())
 	}
@@ -139,7 +139,7 @@ func (a debugAPI) Profile(ctx context.Context, r *api.ProfileRequest) (*api.Prof
 		return nil, status.Error(codes.ResourceExhausted, "another profile is being taken; try again when it is done")
 	}
 	defer a.m.profileMu.Unlock()
-	text, err := take(ctx, order)
+	text, err := take(ctx, request)
 	if ctx.Err() != nil {
 		return nil, status.FromContextError(ctx.Err()).Err()
 	}

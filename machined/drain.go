@@ -56,15 +56,15 @@ func (m *machine) uncordon() {
 // drainWith drains the node. It fails only if the policy is to respect the objects that block an
 // eviction.
 func (m *machine) drainWith(ctx context.Context, want config.Drain) error {
-	order := nodespec.DrainRequest{
+	request := nodespec.DrainRequest{
 		Timeout: time.Duration(want.Timeout), Refuse: want.Policy == config.DrainRespect, Delete: want.Policy == config.DrainForce,
 	}
-	done, err := m.drainNode(ctx, order)
+	done, err := m.drainNode(ctx, request)
 	if done.Refused {
-		err = fmt.Errorf("drain not complete within %v: %s", order.Timeout, strings.Join(done.Remaining, "; "))
+		err = fmt.Errorf("drain not complete within %v: %s", request.Timeout, strings.Join(done.Remaining, "; "))
 	}
 	switch {
-	case err != nil && order.Refuse:
+	case err != nil && request.Refuse:
 		if !done.Refused { // the drain may not have reached the uncordon of its own
 			m.uncordon()
 		}
@@ -77,8 +77,8 @@ func (m *machine) drainWith(ctx context.Context, want config.Drain) error {
 	return nil
 }
 
-func (m *machine) drainNode(ctx context.Context, order nodespec.DrainRequest) (nodespec.DrainResult, error) {
-	ctx, cancel := context.WithTimeout(ctx, order.Timeout+drainReserve)
+func (m *machine) drainNode(ctx context.Context, request nodespec.DrainRequest) (nodespec.DrainResult, error) {
+	ctx, cancel := context.WithTimeout(ctx, request.Timeout+drainReserve)
 	defer cancel()
-	return runCommand[nodespec.DrainResult](ctx, m, 0, "drain", order)
+	return runCommand[nodespec.DrainResult](ctx, m, 0, "drain", request)
 }

@@ -154,14 +154,14 @@ func (a etcdAPI) Snapshot(request *api.EtcdSnapshotRequest, stream grpc.ServerSt
 
 // fillSnapshot writes a new or a stored snapshot into a file. Other snapshots wait for that, but
 // not for the caller that reads the file: it does not change any more.
-func (m *machine) fillSnapshot(ctx context.Context, kept string, f *os.File) (taken nodespec.EtcdSnapshot, err error) {
+func (m *machine) fillSnapshot(ctx context.Context, stored string, f *os.File) (taken nodespec.EtcdSnapshot, err error) {
 	if !m.snapshotMu.TryLock() {
 		return taken, errSnapshotBusy
 	}
 	defer m.snapshotMu.Unlock()
 	ctx, cancel := m.within(ctx, dataTimeout)
 	defer cancel()
-	taken, err = runCommand[nodespec.EtcdSnapshot](ctx, m, paths.UserAPI, "stream-snapshot", nodespec.SendSnapshotRequest{Kept: kept}, f)
+	taken, err = runCommand[nodespec.EtcdSnapshot](ctx, m, paths.UserAPI, "stream-snapshot", nodespec.SendSnapshotRequest{Kept: stored}, f)
 	if err != nil {
 		return taken, status.Error(codes.FailedPrecondition, err.Error())
 	}
@@ -197,12 +197,12 @@ func (a etcdAPI) ListSnapshots(ctx context.Context, _ *api.EtcdListSnapshotsRequ
 	}
 	want, _ := a.m.wantedSnapshots()
 	place := snapshotTarget(want).Place
-	kept, err := runReadCommand[[]nodespec.StoredSnapshot](ctx, a.m, "list-snapshots", place)
+	stored, err := runReadCommand[[]nodespec.StoredSnapshot](ctx, a.m, "list-snapshots", place)
 	if err != nil {
 		return nil, status.Error(codes.FailedPrecondition, err.Error())
 	}
 	out := &api.EtcdListSnapshotsResponse{Target: place, Problem: a.m.uploader.problem(place)}
-	for _, s := range kept {
+	for _, s := range stored {
 		out.Snapshots = append(out.Snapshots, toStoredSnapshot(s))
 	}
 	return out, nil
@@ -339,20 +339,20 @@ func (m *machine) receiveSnapshot(receive func() (*api.EtcdRestoreRequest, error
 }
 
 // restoreData restores a snapshot with the orchestrator and returns when etcd serves the data.
-func (m *machine) restoreData(order nodespec.EtcdRestore, f *os.File) (*api.EtcdRestored, error) {
+func (m *machine) restoreData(request nodespec.EtcdRestore, f *os.File) (*api.EtcdRestored, error) {
 	making, cancel := context.WithTimeout(m.runCtx, dataTimeout)
 	defer cancel()
-	made, err := runCommand[nodespec.EtcdRestored](making, m, paths.UserAPI, "restore-data", order, f)
+	made, err := runCommand[nodespec.EtcdRestored](making, m, paths.UserAPI, "restore-data", request, f)
 	if err != nil {
 		return nil, restoreError(paths.EtcdSnapshots, err)
 	}
-	m.events.add("etcd", "operation", fmt.Sprintf("the restore of revision %d has started, asked by %s", made.Revision, order.By))
+	m.events.add("etcd", "operation", fmt.Sprintf("the restore of revision %d has started, asked by %s", made.Revision, request.By))
 	return m.activateRestored(made)
 }
 
-// restartEtcd restarts etcd and returns when begun reports that the pending operation has started
+// restartEtcd restarts etcd and returns when started reports that the pending operation has started
 // and etcd serves, or when its process has ended again: failed is the reason.
-func (m *machine) restartEtcd(begun func() bool) (failed string, err error) {
+func (m *machine) restartEtcd(started func() bool) (failed string, err error) {
 	defer m.nodeGC.restartAll() // also if the restore takes effect after the return
 	if err := m.services.Restart(serviceKubeAPI); err != nil {
 		return "", err
@@ -360,7 +360,7 @@ func (m *machine) restartEtcd(begun func() bool) (failed string, err error) {
 	serving, cancel := context.WithTimeout(m.runCtx, serveTimeout)
 	defer cancel()
 	_, err = cell.Wait(serving, m.services.Status(), func(list []supervise.Status) bool {
-		if !begun() {
+		if !started() {
 			return false
 		}
 		failed = exitReason(list, serviceKubeAPI)
@@ -392,8 +392,8 @@ func (m *machine) activateRestored(made nodespec.EtcdRestored) (*api.EtcdRestore
 
 // restoreError is the status of a failed or interrupted restore: its process may have stored the
 // request before, and only a process of that user can remove it.
-func restoreError(kept string, err error) error {
-	if _, missing := os.Lstat(filepath.Join(kept, nodespec.PendingRestoreFile)); errors.Is(missing, fs.ErrNotExist) {
+func restoreError(dir string, err error) error {
+	if _, missing := os.Lstat(filepath.Join(dir, nodespec.PendingRestoreFile)); errors.Is(missing, fs.ErrNotExist) {
 		return status.Errorf(codes.FailedPrecondition, "etcd: cannot restore, nothing was changed: %v", err)
 	}
 	return status.Errorf(codes.Unavailable, "etcd: the restore was interrupted, and other data become active at the next start of etcd: %v; check then (`orlopctl etcd status`), and restore again, or `orlopctl etcd restore --undo`", err)

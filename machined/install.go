@@ -210,7 +210,7 @@ func (m *machine) matchDisks(ctx context.Context, expression string, disks []dis
 
 // beginInstall starts the operations and returns. Only one installation runs at a time, and none
 // after a success: the machine reboots.
-func (m *machine) beginInstall(w install.Want, documents []byte, who string) error {
+func (m *machine) beginInstall(w install.Want, documents []byte, by string) error {
 	if !m.writeMu.TryLock() {
 		return errors.New("configuration refused, nothing was changed: an installation is running (`orlopctl get install`)")
 	}
@@ -227,7 +227,7 @@ func (m *machine) beginInstall(w install.Want, documents []byte, who string) err
 		m.writeMu.Unlock()
 		return fmt.Errorf("configuration refused, nothing was changed: the operator's CA: %w", err)
 	}
-	m.events.add("install", "operation", "onto "+w.Disk.String()+", asked by "+who)
+	m.events.add("install", "operation", "onto "+w.Disk.String()+", asked by "+by)
 	m.installation.Set(installState{Phase: installing, Disk: w.Disk.Path})
 	ops := install.Operations(w, install.Tools{
 		Run:     func(ctx context.Context, args ...string) ([]byte, error) { return m.reaper.Run(ctx, args...) },

@@ -65,19 +65,19 @@ func (a apidAPI) RequestJoin(_ context.Context, r *api.RequestJoinRequest) (*api
 // answerJoinRequest returns the answer to a request and reports whether the machine has sent a
 // request before.
 func (m *machine) answerJoinRequest(asks joinrequest.Machine) (answer joinrequest.Answer, known bool) {
-	desk := &m.joinRequests
-	desk.Lock()
-	defer desk.Unlock()
-	old, known := desk.list[asks.Key]
+	requests := &m.joinRequests
+	requests.Lock()
+	defer requests.Unlock()
+	old, known := requests.list[asks.Key]
 	if len(old.Ticket) > 0 && !m.ticketUsable(old) {
-		desk.list = desk.list.Approved(asks.Key, nil, time.Time{}) // its ticket was revoked
+		requests.list = requests.list.Approved(asks.Key, nil, time.Time{}) // its ticket was revoked
 	}
 	// If an admitted machine lost its power before it received the certificates, it gets its ticket
 	// again while that is valid. No new approval is necessary.
-	if member := m.ledger.current().HasMember(asks.Name); member && len(desk.list[asks.Key].Ticket) == 0 {
+	if member := m.ledger.current().HasMember(asks.Name); member && len(requests.list[asks.Key].Ticket) == 0 {
 		return joinrequest.Answer{State: joinrequest.Rejected, Reason: nameTaken(asks.Name).Error()}, known
 	}
-	desk.list, answer = desk.list.Record(asks, time.Now())
+	requests.list, answer = requests.list.Record(asks, time.Now())
 	return answer, known
 }
 
@@ -200,10 +200,10 @@ func (a clusterAPI) Approve(ctx context.Context, r *api.ApproveRequest) (*api.Ap
 	if err != nil {
 		return nil, status.Errorf(codes.Internal, "the ticket cannot be read: %v", err)
 	}
-	desk := &a.m.joinRequests
-	desk.Lock()
-	desk.list = desk.list.Approved(m.Key, ticket.Certificate, cert.NotAfter)
-	desk.Unlock()
+	requests := &a.m.joinRequests
+	requests.Lock()
+	requests.list = requests.list.Approved(m.Key, ticket.Certificate, cert.NotAfter)
+	requests.Unlock()
 	a.m.events.add("cluster", "operation", fmt.Sprintf("machine %s at %s is approved and joins with its next request: %s", m.Name, m.Address, m.Key))
 	return &api.ApproveResponse{}, nil
 }

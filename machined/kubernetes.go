@@ -93,15 +93,15 @@ func nodeSpec(c *config.Config, state network.State, r buildinfo.Release) (nodes
 // resolvers returns the resolvers of the machine that pods and the cluster DNS can use, and the
 // reason for each of the others. A resolver from DHCP can be any address; configured resolvers were
 // checked.
-func resolvers(n config.ClusterNetworks, all []netip.Addr) (asked []netip.Addr, left []string) {
+func resolvers(n config.ClusterNetworks, all []netip.Addr) (usable []netip.Addr, unused []string) {
 	for _, a := range all {
 		if err := config.CheckNameServer(a, n); err != nil {
-			left = append(left, fmt.Sprintf("resolver %s: pods do not use it: %v; configure another one (Network.spec.dns, Cluster.spec.dns)", a, err))
+			unused = append(unused, fmt.Sprintf("resolver %s: pods do not use it: %v; configure another one (Network.spec.dns, Cluster.spec.dns)", a, err))
 			continue
 		}
-		asked = append(asked, a)
+		usable = append(usable, a)
 	}
-	return asked, left
+	return usable, unused
 }
 
 // clusterDNS returns the upstreams of the cluster DNS: the configured upstreams, else the resolvers

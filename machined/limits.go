@@ -53,9 +53,9 @@ func (p *limiter) acquire(caller string) (release func(), freed <-chan struct{},
 }
 
 // wait waits until acquire succeeds.
-func (p *limiter) wait(ctx context.Context, who string) (leave func(), err error) {
+func (p *limiter) wait(ctx context.Context, caller string) (leave func(), err error) {
 	for {
-		leave, freed, why := p.acquire(who)
+		leave, freed, why := p.acquire(caller)
 		if why == nil {
 			return leave, nil
 		}

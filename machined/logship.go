@@ -195,12 +195,12 @@ func receiverTLS(r config.Receiver) *tls.Config {
 	for _, ca := range r.CA.Certificates() {
 		c.RootCAs.AddCert(ca.X509())
 	}
-	c.GetClientCertificate = func(asked *tls.CertificateRequestInfo) (*tls.Certificate, error) {
-		return machineCertificate(asked, filepath.Join(paths.ApidDir, "server.crt"), filepath.Join(paths.ApidDir, "server.key"))
+	c.GetClientCertificate = func(request *tls.CertificateRequestInfo) (*tls.Certificate, error) {
+		return machineCertificate(request, filepath.Join(paths.ApidDir, "server.crt"), filepath.Join(paths.ApidDir, "server.key"))
 	}
 	if r.Client != nil {
-		given := &tls.Certificate{Certificate: [][]byte{r.Client.Cert.X509().Raw}, PrivateKey: r.Client.Key.Signer()}
-		c.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return given, nil }
+		configured := &tls.Certificate{Certificate: [][]byte{r.Client.Cert.X509().Raw}, PrivateKey: r.Client.Key.Signer()}
+		c.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return configured, nil }
 	}
 	return c
 }
@@ -208,12 +208,12 @@ func receiverTLS(r config.Receiver) *tls.Config {
 // machineCertificate returns the present certificate of the machine for a receiver that trusts its
 // issuer, in a cluster the machine CA. Any other receiver gets an empty certificate, which means
 // none.
-func machineCertificate(asked *tls.CertificateRequestInfo, cert, key string) (*tls.Certificate, error) {
+func machineCertificate(request *tls.CertificateRequestInfo, cert, key string) (*tls.Certificate, error) {
 	pair, err := tls.LoadX509KeyPair(cert, key)
 	if err != nil {
 		return nil, fmt.Errorf("the machine's own certificate: %w", err)
 	}
-	if !slices.Contains(pair.Leaf.ExtKeyUsage, x509.ExtKeyUsageClientAuth) || asked.SupportsCertificate(&pair) != nil {
+	if !slices.Contains(pair.Leaf.ExtKeyUsage, x509.ExtKeyUsageClientAuth) || request.SupportsCertificate(&pair) != nil {
 		return &tls.Certificate{}, nil
 	}
 	return &pair, nil

@@ -59,16 +59,16 @@ type nodeGC struct {
 	// error of the last check
 	problem string
 	// replaces the deletion in tests; nil otherwise
-	deleteNodes func(ctx context.Context, names []string) (there []string, err error)
+	deleteNodes func(ctx context.Context, names []string) (found []string, err error)
 }
 
 // due returns the names of removed machines to check, and adds new machines.
-func (f *nodeGC) due(gone []trust.RemovedMachine) []string {
+func (f *nodeGC) due(removed []trust.RemovedMachine) []string {
 	f.Lock()
 	defer f.Unlock()
 	left := map[string]int{}
 	var names []string
-	for _, g := range gone {
+	for _, g := range removed {
 		n, known := f.remaining[g.Ticket]
 		if !known {
 			n = nodeGCChecks
@@ -81,17 +81,17 @@ func (f *nodeGC) due(gone []trust.RemovedMachine) []string {
 	return names
 }
 
-// record records the result of a check of names, in which some Nodes were there. Machines that
+// record records the result of a check of names, in which some Nodes were found. Machines that
 // restart or restartAll dropped meanwhile are skipped: they are checked again.
-func (f *nodeGC) record(gone []trust.RemovedMachine, names, there []string) {
+func (f *nodeGC) record(removed []trust.RemovedMachine, names, found []string) {
 	f.Lock()
 	defer f.Unlock()
-	for _, g := range gone {
+	for _, g := range removed {
 		if _, known := f.remaining[g.Ticket]; !known {
 			continue
 		}
 		switch {
-		case slices.Contains(there, g.Name):
+		case slices.Contains(found, g.Name):
 			f.remaining[g.Ticket] = nodeGCChecks
 		case slices.Contains(names, g.Name):
 			f.remaining[g.Ticket] = max(0, f.remaining[g.Ticket]-1)
@@ -100,10 +100,10 @@ func (f *nodeGC) record(gone []trust.RemovedMachine, names, there []string) {
 }
 
 // hasNew reports whether a machine was not checked yet.
-func (f *nodeGC) hasNew(gone []trust.RemovedMachine) bool {
+func (f *nodeGC) hasNew(removed []trust.RemovedMachine) bool {
 	f.Lock()
 	defer f.Unlock()
-	return slices.ContainsFunc(gone, func(g trust.RemovedMachine) bool { _, known := f.remaining[g.Ticket]; return !known })
+	return slices.ContainsFunc(removed, func(g trust.RemovedMachine) bool { _, known := f.remaining[g.Ticket]; return !known })
 }
 
 // restart repeats all checks for the machines of some tickets.
@@ -172,31 +172,31 @@ func (m *machine) collectNodes(ctx context.Context) bool {
 	if !isControlPlane(now.config) {
 		return true
 	}
-	gone := m.removedMachines()
-	names := m.nodeGC.due(gone)
+	removed := m.removedMachines()
+	names := m.nodeGC.due(removed)
 	if len(names) == 0 {
 		return true
 	}
-	there, err := m.deleteNodes(ctx, now.config, names)
+	found, err := m.deleteNodes(ctx, now.config, names)
 	problem := ""
 	if err != nil {
 		problem = fmt.Sprintf("cannot check for the Nodes of removed machines: %v; retry within %v", err, nodeGCInterval)
 	} else {
-		m.nodeGC.record(gone, names, there)
+		m.nodeGC.record(removed, names, found)
 	}
-	for _, name := range there {
+	for _, name := range found {
 		m.events.add("cluster", "operation", fmt.Sprintf("deleted the Node of removed machine %s", name))
 	}
 	if problem != "" && problem != m.nodeGC.problem {
 		m.events.add("cluster", "failure", problem)
 	}
 	m.nodeGC.problem = problem
-	return err == nil && len(there) == 0
+	return err == nil && len(found) == 0
 }
 
 // deleteNodes deletes the Nodes of removed machines, but not of reassigned names, and returns the
 // names of the Nodes that existed.
-func (m *machine) deleteNodes(ctx context.Context, c *config.Config, names []string) (there []string, err error) {
+func (m *machine) deleteNodes(ctx context.Context, c *config.Config, names []string) (found []string, err error) {
 	started := time.Now() // before the check of the names
 	vs := m.voters(c)
 	synced, unreached := m.syncMemberships(ctx, vs.others, vs.majority()-vs.selfVotes())

@@ -183,9 +183,9 @@ func (m *machine) stopContainers(ctx context.Context) error {
 }
 
 func stopContainer(ctx context.Context, client tasks.TasksClient, id string, timeout time.Duration) error {
-	gone := make(chan error, 1)
+	exited := make(chan error, 1)
 	go func() {
-		gone <- panics.Do("waiting for a container", func() error {
+		exited <- panics.Do("waiting for a container", func() error {
 			_, err := client.Wait(ctx, &tasks.WaitRequest{ContainerID: id})
 			return err
 		})
@@ -196,14 +196,14 @@ func stopContainer(ctx context.Context, client tasks.TasksClient, id string, tim
 	timer := time.NewTimer(timeout)
 	defer timer.Stop()
 	select {
-	case err := <-gone:
+	case err := <-exited:
 		return err
 	case <-timer.C:
 	}
 	if _, err := client.Kill(ctx, &tasks.KillRequest{ContainerID: id, Signal: uint32(unix.SIGKILL), All: true}); err != nil {
 		return fmt.Errorf("container %s: cannot kill: %w", id, err)
 	}
-	return <-gone
+	return <-exited
 }
 
 // wipe erases the partitions for a reset.

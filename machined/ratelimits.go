@@ -19,16 +19,16 @@ type rateLimits struct {
 // maxRateLimits bounds the number of buckets; above it, all buckets are reset.
 const maxRateLimits = 1000
 
-func (t *rateLimits) allow(who string) bool {
+func (t *rateLimits) allow(key string) bool {
 	t.Lock()
 	defer t.Unlock()
 	if t.buckets == nil || len(t.buckets) >= maxRateLimits {
 		t.buckets = map[string]*rate.Limiter{}
 	}
-	l := t.buckets[who]
+	l := t.buckets[key]
 	if l == nil {
 		l = rate.NewLimiter(rate.Every(t.interval), t.burst)
-		t.buckets[who] = l
+		t.buckets[key] = l
 	}
 	return l.Allow()
 }

@@ -107,9 +107,9 @@ func (m *machine) setDone(bytes int64) {
 }
 
 // receive receives the rest of a bundle and returns when it is complete and verified. It calls
-// begun when the upgrade has started: from then on the record holds the result.
-func (m *machine) receive(i upgrade.Installer, b upgrade.Bundle, from io.Reader, who string, begun func()) error {
-	began := false
+// started when the upgrade has started: from then on the record holds the result.
+func (m *machine) receive(i upgrade.Installer, b upgrade.Bundle, from io.Reader, by string, started func()) error {
+	hasStarted := false
 	err := inbox.Receive(m.runCtx, from, func(head io.Reader) error {
 		s, err := i.Check(head)
 		if err != nil {
@@ -123,14 +123,14 @@ func (m *machine) receive(i upgrade.Installer, b upgrade.Bundle, from io.Reader,
 		if err := m.handleEvent(m.runCtx, begins); err != nil {
 			return err
 		}
-		began = true
-		m.events.add("upgrade", "operation", "to version "+s.Version+", asked by "+who)
+		hasStarted = true
+		m.events.add("upgrade", "operation", "to version "+s.Version+", asked by "+by)
 		m.beginOperation("receive version "+s.Version, b.Size)
-		begun()
+		started()
 		return nil
 	}, m.setDone)
 	if err != nil {
-		m.abort(began, err)
+		m.abort(hasStarted, err)
 		return err
 	}
 	m.events.add("upgrade", "operation", fmt.Sprintf("the bundle is complete: %d bytes were received, %d were present", b.Size-b.Have, b.Have))
@@ -173,7 +173,7 @@ func (m *machine) enterVersion(i upgrade.Installer) error {
 }
 
 // abort ends an upgrade that is not on the disk.
-func (m *machine) abort(began bool, why error) {
+func (m *machine) abort(hasStarted bool, why error) {
 	m.events.add("upgrade", "failure", why.Error())
 	m.beginOperation("", 0)
 	// another attempt would not help
@@ -182,7 +182,7 @@ func (m *machine) abort(began bool, why error) {
 			m.events.add("upgrade", "failure", err.Error())
 		}
 	}
-	if began {
+	if hasStarted {
 		if err := m.handleEvent(m.runCtx, slot.WriteFailed{Reason: why.Error(), At: time.Now()}); err != nil {
 			m.logConsole(err.Error())
 		}
@@ -305,10 +305,10 @@ func (a upgradeAPI) Fetch(ctx context.Context, r *api.FetchBundleRequest) (*api.
 		a.m.writeMu.Unlock()
 		return nil, status.Error(codes.FailedPrecondition, err.Error())
 	}
-	begun := make(chan error, 2) // nil once the upgrade has started, then its error
-	go a.m.fetch(i, f, b, caller(ctx), begun)
+	started := make(chan error, 2) // nil once the upgrade has started, then its error
+	go a.m.fetch(i, f, b, caller(ctx), started)
 	select {
-	case err := <-begun:
+	case err := <-started:
 		if err != nil {
 			return nil, status.Error(codes.FailedPrecondition, err.Error())
 		}
@@ -320,15 +320,15 @@ func (a upgradeAPI) Fetch(ctx context.Context, r *api.FetchBundleRequest) (*api.
 }
 
 // fetch receives the missing bytes of a bundle and installs it.
-func (m *machine) fetch(i upgrade.Installer, f bundleSource, b upgrade.Bundle, who string, begun chan<- error) {
+func (m *machine) fetch(i upgrade.Installer, f bundleSource, b upgrade.Bundle, by string, started chan<- error) {
 	ctx, cancel := context.WithCancel(m.runCtx)
 	defer cancel() // the connection
 	err := panics.Do("fetching a bundle", func() error {
-		return m.receive(i, b, f.Reader(ctx, b.Have), who, func() { begun <- nil })
+		return m.receive(i, b, f.Reader(ctx, b.Have), by, func() { started <- nil })
 	})
 	if err != nil {
 		m.writeMu.Unlock()
-		begun <- err
+		started <- err
 		return
 	}
 	m.install(i)

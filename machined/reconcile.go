@@ -263,7 +263,7 @@ func (m *machine) apiCredentials(c *config.Config, state network.State) (credent
 	if err != nil {
 		return credentials.Want{}, callers, err
 	}
-	name, ca, given := network.DefaultHostname, (*pki.CA)(nil), (*pki.Leaf)(nil)
+	name, ca, issued := network.DefaultHostname, (*pki.CA)(nil), (*pki.Leaf)(nil)
 	if c != nil {
 		name = c.Machine.Metadata.Name
 		if c.Cluster != nil && !c.Cluster.Spec.PKI.Machine.Key.IsZero() {
@@ -273,9 +273,9 @@ func (m *machine) apiCredentials(c *config.Config, state network.State) (credent
 		}
 	}
 	if member, _ := m.membership.Get(); isWorker(c) && member.Joined {
-		given = member.certs.machine
+		issued = member.certs.machine
 	}
-	return credentials.APIServer(m.identity.Load().Key, name, nodeAddresses(c, state), ca, given, callers), callers, nil
+	return credentials.APIServer(m.identity.Load().Key, name, nodeAddresses(c, state), ca, issued, callers), callers, nil
 }
 
 // networkConfig returns the network of a configuration; the zero Config if there is none.

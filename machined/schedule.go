@@ -111,13 +111,13 @@ func (m *machine) checkSchedule(now time.Time) {
 func (m *machine) takeDueSnapshot(now time.Time, want config.Snapshots) error {
 	ctx, cancel := m.within(context.Background(), dataTimeout)
 	defer cancel()
-	kept, err := runCommand[[]nodespec.StoredSnapshot](ctx, m, paths.UserAPI, "list-snapshots", "")
+	stored, err := runCommand[[]nodespec.StoredSnapshot](ctx, m, paths.UserAPI, "list-snapshots", "")
 	if err != nil {
 		return err
 	}
 	last := time.Time{}
-	if len(kept) > 0 {
-		last = kept[0].At
+	if len(stored) > 0 {
+		last = stored[0].At
 	}
 	if m.schedule.setLast(last); !due(last, now, time.Duration(want.Every)) {
 		return nil
@@ -131,11 +131,11 @@ func (m *machine) takeDueSnapshot(now time.Time, want config.Snapshots) error {
 
 // takeSnapshot takes a stored snapshot.
 func (m *machine) takeSnapshot(ctx context.Context, want config.Snapshots) (nodespec.StoredSnapshot, error) {
-	order := nodespec.TakeSnapshotRequest{Most: want.Keep}
+	request := nodespec.TakeSnapshotRequest{Most: want.Keep}
 	for _, r := range want.Recipients {
-		order.Recipients = append(order.Recipients, string(r))
+		request.Recipients = append(request.Recipients, string(r))
 	}
-	made, err := runCommand[nodespec.StoredSnapshot](ctx, m, paths.UserAPI, "take-snapshot", order)
+	made, err := runCommand[nodespec.StoredSnapshot](ctx, m, paths.UserAPI, "take-snapshot", request)
 	if err != nil {
 		return made, err
 	}

@@ -75,13 +75,13 @@ func (s suspendedStore) put(o suspended) error {
 	if err := os.MkdirAll(s.dir, 0o700); err != nil {
 		return fmt.Errorf("suspended objects: cannot create their directory: %w", err)
 	}
-	kept, err := s.list()
+	stored, err := s.list()
 	if err != nil {
 		return err
 	}
 	same := func(k suspended) bool { return k.Kind == o.Kind && k.Name == o.Name }
-	if len(kept) >= maxSuspended && !slices.ContainsFunc(kept, same) {
-		return fmt.Errorf("suspended objects: %d are stored, and no more can be: resume or discard some (`orlopctl kubernetes suspended`)", len(kept))
+	if len(stored) >= maxSuspended && !slices.ContainsFunc(stored, same) {
+		return fmt.Errorf("suspended objects: %d are stored, and no more can be: resume or discard some (`orlopctl kubernetes suspended`)", len(stored))
 	}
 	text, err := json.Marshal(o)
 	if err != nil {

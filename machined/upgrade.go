@@ -259,17 +259,17 @@ func (m *machine) perform(ctx context.Context, a slot.Action) error {
 		if err := configs.DropStaged(); err != nil { // they belong to the failed version
 			return err
 		}
-		kept, err := records.SavedConfiguration(a.Version)
-		if err != nil || kept == nil {
+		saved, err := records.SavedConfiguration(a.Version)
+		if err != nil || saved == nil {
 			return err
 		}
 		// Without a present configuration there are no keys to retain.
-		if present, err := os.ReadFile(configs.Current()); err == nil {
-			if kept, err = withPresentKeys(kept, present); err != nil {
+		if current, err := os.ReadFile(configs.Current()); err == nil {
+			if saved, err = withPresentKeys(saved, current); err != nil {
 				return fmt.Errorf("upgrade: cannot restore the configuration: %w", err)
 			}
 		}
-		if err := configs.Put(kept); err != nil {
+		if err := configs.Put(saved); err != nil {
 			return fmt.Errorf("upgrade: cannot restore the configuration: %w", err)
 		}
 		m.events.add("upgrade", "config", "the configuration is again the one that version "+a.Version+" was good with")
@@ -567,9 +567,9 @@ func (a upgradeAPI) Rollback(ctx context.Context, _ *api.RollbackRequest) (*api.
 	if err != nil {
 		return nil, status.Errorf(codes.FailedPrecondition, "rollback refused: %v", err)
 	}
-	asked := slot.RollbackRequested{Entries: entries, Reason: "rollback asked by " + caller(ctx), At: time.Now(), Epochs: epochs, Floor: a.m.epochFloor()}
+	event := slot.RollbackRequested{Entries: entries, Reason: "rollback asked by " + caller(ctx), At: time.Now(), Epochs: epochs, Floor: a.m.epochFloor()}
 	now, _ := a.m.upgrade.Get()
-	next, _, err := slot.Step(a.m.release.Version, now.Record, asked)
+	next, _, err := slot.Step(a.m.release.Version, now.Record, event)
 	if err != nil { // before any pod is evicted
 		return nil, status.Errorf(codes.FailedPrecondition, "rollback: %v", err)
 	}
@@ -583,7 +583,7 @@ func (a upgradeAPI) Rollback(ctx context.Context, _ *api.RollbackRequest) (*api.
 	if err := a.m.drain(); err != nil {
 		return nil, status.Errorf(codes.FailedPrecondition, "rollback refused: %v", err)
 	}
-	if err := a.m.handleEvent(context.WithoutCancel(ctx), asked); err != nil {
+	if err := a.m.handleEvent(context.WithoutCancel(ctx), event); err != nil {
 		a.m.uncordon()
 		return nil, status.Errorf(codes.FailedPrecondition, "rollback: %v", err)
 	}
