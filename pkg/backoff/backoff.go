@@ -1,0 +1,35 @@
+// Package backoff computes how long to wait before the next attempt. It holds no state and reads no
+// clock, so that a pure state machine can use it; the caller counts the failures.
+package backoff
+
+import (
+	"math/rand/v2"
+	"time"
+)
+
+// Backoff doubles the delay with each failure in a row, from Min to Max. Both are positive, and Max
+// is not smaller than Min.
+type Backoff struct {
+	Min time.Duration
+	Max time.Duration
+}
+
+// Delay returns the delay after a number of failures in a row: Min after the first failure (or
+// none), twice as long after each further failure, and never more than Max.
+func (b Backoff) Delay(failures int) time.Duration {
+	delay := b.Min
+	for range failures - 1 {
+		// Compared by half, because twice a large Max overflows.
+		if delay > b.Max/2 {
+			return b.Max
+		}
+		delay *= 2
+	}
+	return min(delay, b.Max)
+}
+
+// Jitter returns a random duration between three and five quarters of d, so that machines that
+// failed together do not try again together.
+func Jitter(d time.Duration) time.Duration {
+	return d - d/4 + rand.N(d/2+1)
+}

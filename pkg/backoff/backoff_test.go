@@ -1,0 +1,34 @@
+package backoff
+
+import (
+	"math"
+	"testing"
+	"time"
+)
+
+func TestDelay(t *testing.T) {
+	b := Backoff{Min: time.Second, Max: 10 * time.Second}
+	for failures, want := range map[int]time.Duration{
+		-1: time.Second, 0: time.Second, 1: time.Second, 2: 2 * time.Second, 3: 4 * time.Second,
+		4: 8 * time.Second, 5: 10 * time.Second, 6: 10 * time.Second, math.MaxInt: 10 * time.Second,
+	} {
+		if got := b.Delay(failures); got != want {
+			t.Errorf("after %d failures: got %v, want %v", failures, got, want)
+		}
+	}
+	longest := Backoff{Min: time.Second, Max: math.MaxInt64}
+	if got := longest.Delay(200); got != math.MaxInt64 {
+		t.Errorf("a Max of the longest duration: got %v", got)
+	}
+	if got := (Backoff{Min: time.Minute, Max: time.Minute}).Delay(7); got != time.Minute {
+		t.Errorf("Min is Max: got %v", got)
+	}
+}
+
+func TestJitter(t *testing.T) {
+	for range 1000 {
+		if d := Jitter(time.Minute); d < 45*time.Second || d > 75*time.Second {
+			t.Fatalf("a minute became %v", d)
+		}
+	}
+}
