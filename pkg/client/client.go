@@ -136,14 +136,14 @@ func (s *ConnPool) set(address string) {
 	s.address = address
 }
 
-// tryTime is the timeout for each machine while there are others to try.
-const tryTime = 5 * time.Second
+// attemptTimeout is the timeout for each machine while there are others to try.
+const attemptTimeout = 5 * time.Second
 
 // dialWithin tries the next of left machines, and reserves a part of the remaining time for the
 // others.
 func dialWithin(ctx context.Context, e Endpoint, left int) (*Client, error) {
 	if left > 1 {
-		limit := tryTime
+		limit := attemptTimeout
 		if end, ok := ctx.Deadline(); ok {
 			limit = min(limit, time.Until(end)/time.Duration(left))
 		}

@@ -94,11 +94,11 @@ type Message struct {
 // Intervals and numbers of attempts. The package comment explains why the first interval is not 4
 // s.
 const (
-	firstWait    = 250 * time.Millisecond
-	longestWait  = 64 * time.Second
-	renewWait    = 60 * time.Second // RFC 2131 section 4.4.5: minimum interval while renewing
-	requestTries = 5                // 8 s
-	rebootTries  = 3                // 2 s
+	minBackoff       = 250 * time.Millisecond
+	maxBackoff       = 64 * time.Second
+	minRenewInterval = 60 * time.Second // RFC 2131 section 4.4.5: minimum interval while renewing
+	requestAttempts  = 5                // 8 s
+	rebootAttempts   = 3                // 2 s
 )
 
 // Step is the client's state machine.
@@ -170,20 +170,20 @@ func tick(s State, ev Event) (State, []Action) {
 	case Selecting:
 		return sendDiscover(s, ev)
 	case Requesting:
-		if s.Attempt < requestTries {
+		if s.Attempt < requestAttempts {
 			return sendRequest(s, ev)
 		}
 		return discover(s, ev)
 	case Rebooting:
 		switch {
-		case s.Attempt < rebootTries:
+		case s.Attempt < rebootAttempts:
 			return sendReboot(s, ev)
 		case s.InUse && !s.Lease.expired(ev.At):
-			return hold(s, ev)
+			return maintain(s, ev)
 		}
 		return drop(s, ev)
 	case Bound, Renewing, Rebinding:
-		return hold(s, ev)
+		return maintain(s, ev)
 	}
 	return s, nil
 }
@@ -248,8 +248,8 @@ func discover(s State, ev Event) (State, []Action) {
 	return sendDiscover(s, ev)
 }
 
-// hold acts by the age of the lease in use: wait, renew, rebind, or drop it.
-func hold(s State, ev Event) (State, []Action) {
+// maintain acts by the age of the lease in use: wait, renew, rebind, or drop it.
+func maintain(s State, ev Event) (State, []Action) {
 	l, age := s.Lease, ev.At.Sub(s.Lease.Acquired)
 	m := Message{XID: ev.Rand, Secs: secs(s, ev), Client: l.Address.Addr()}
 	var until time.Duration
@@ -275,7 +275,7 @@ func hold(s State, ev Event) (State, []Action) {
 	}
 	s.XID, s.Sent = ev.Rand, ev.At
 	s.Attempt++
-	wait := min(max((until-age)/2, renewWait), until-age)
+	wait := min(max((until-age)/2, minRenewInterval), until-age)
 	return s, []Action{{Kind: Send, Message: m}, {Kind: Wake, At: ev.At.Add(wait)}}
 }
 
@@ -301,10 +301,10 @@ func transmit(s State, ev Event, m Message) (State, []Action) {
 	return s, []Action{{Kind: Send, Message: m}, {Kind: Wake, At: ev.At.Add(wait)}}
 }
 
-// backoff returns the delay after message n, counted from 0: firstWait doubled n times, at most
-// longestWait, with a jitter of ±25 % from rand.
+// backoff returns the delay after message n, counted from 0: minBackoff doubled n times, at most
+// maxBackoff, with a jitter of ±25 % from rand.
 func backoff(n int, rand uint32) time.Duration {
-	wait := min(firstWait<<min(n, 10), longestWait)
+	wait := min(minBackoff<<min(n, 10), maxBackoff)
 	return wait*3/4 + time.Duration(float64(wait)/2*float64(rand)/(1<<32))
 }
 
