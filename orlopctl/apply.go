@@ -24,7 +24,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/config"
 )
 
-// applyTimeout bounds applying: a first configuration formats disks, which takes its time on a slow
+// applyTimeout bounds one apply. A first configuration formats disks, and this is slow on a slow
 // machine.
 const applyTimeout = 5 * time.Minute
 
@@ -69,7 +69,7 @@ func describe(file string, c *config.Config) string {
 	return text
 }
 
-// judgement is what `validate` says of a file to programs.
+// judgement is the result of `validate` in JSON and YAML.
 type judgement struct {
 	File     string          `json:"file"`
 	Valid    bool            `json:"valid"`
@@ -78,11 +78,11 @@ type judgement struct {
 	Cluster  string          `json:"cluster,omitempty"`
 	Endpoint string          `json:"endpoint,omitempty"`
 	Problems config.Problems `json:"problems"`
-	Warnings config.Problems `json:"warnings"` // they make no file invalid
+	Warnings config.Problems `json:"warnings"` // do not make a file invalid
 }
 
 func judge(file string, c *config.Config, problems config.Problems, now time.Time) judgement {
-	// none is [], and not null
+	// an empty list is [] in JSON, not null
 	list := func(all config.Problems) config.Problems { return append(config.Problems{}, all...) }
 	j := judgement{File: file, Valid: len(problems) == 0, Problems: list(problems), Warnings: list(nil)}
 	if !j.Valid {
@@ -127,7 +127,7 @@ func (t *tool) applyCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			// What is wrong with the file can be said without the machine.
+			// Report the problems of the file itself without a connection to the machine.
 			if _, problems := config.Parse(file, text); problems.Err() != nil {
 				return problems
 			}
@@ -141,7 +141,7 @@ func (t *tool) applyCommand() *cobra.Command {
 	return c
 }
 
-// applying is how a configuration is applied.
+// applying holds the options of one apply.
 type applying struct {
 	mode           string
 	tryFor         time.Duration
@@ -158,7 +158,7 @@ func (a *applying) flags(f *pflag.FlagSet) {
 	f.BoolVar(&a.noTrial, "no-trial", false, "modes auto and no-reboot: do not try a change that can cut you off; nothing brings the configuration before back")
 }
 
-// apply sends a configuration, or a patch of one, and says what came of it.
+// apply sends a configuration, or a patch of it, and prints the result.
 func (t *tool) apply(r *api.ApplyRequest, a applying) error {
 	var known bool
 	if r.Mode, known = applyModes[a.mode]; !known {
@@ -183,7 +183,7 @@ func (t *tool) apply(r *api.ApplyRequest, a applying) error {
 		if err := t.confirmTrial(r.TrialName, answer); err != nil {
 			return err
 		}
-		answer.Warnings = nil // it was proved that they do not hold
+		answer.Warnings = nil // validation has shown that the warnings do not apply
 	}
 	if t.human() {
 		t.printApplied(answer, r.Mode)
@@ -294,7 +294,7 @@ func (t *tool) editCommand() *cobra.Command {
 	return c
 }
 
-// edited has a person edit a text, and returns the file that it is in.
+// edited opens a text in the operator's editor and returns the file that holds the edited text.
 func edited(text []byte) (name string, after []byte, err error) {
 	f, err := os.CreateTemp("", "orlop-*.yaml") // mode 0600
 	if err != nil {
@@ -310,8 +310,8 @@ func edited(text []byte) (name string, after []byte, err error) {
 	// An editor is a command line ("code --wait"), as for git and others.
 	c := exec.Command("sh", "-c", editor+` "$1"`, "sh", f.Name())
 	c.Stdin, c.Stdout, c.Stderr = os.Stdin, os.Stdout, os.Stderr
-	// Ctrl-C and Ctrl-\ are for the editor, and reach this program too. They are caught and not
-	// ignored: what is ignored the editor inherits.
+	// Ctrl-C and Ctrl-\ are for the editor, but this program receives the signals too. It catches
+	// them instead of ignoring them, because the editor inherits ignored signals.
 	caught := make(chan os.Signal, 1)
 	signal.Notify(caught, syscall.SIGINT, syscall.SIGQUIT)
 	err = c.Run()
@@ -320,7 +320,7 @@ func edited(text []byte) (name string, after []byte, err error) {
 		if now, reading := os.ReadFile(f.Name()); reading == nil && !bytes.Equal(now, text) {
 			return "", nil, &exitError{code: exitUsage, err: fmt.Errorf("editor %s: %w; nothing was changed on the machine; what was edited is kept in %s", editor, err, f.Name()), hint: "set EDITOR to another one"}
 		}
-		_ = os.Remove(f.Name()) // nothing of it is wanted
+		_ = os.Remove(f.Name()) // no part of the file is needed
 		return "", nil, &exitError{code: exitUsage, err: fmt.Errorf("editor %s: %w; nothing was changed", editor, err), hint: "set EDITOR to another one"}
 	}
 	after, err = os.ReadFile(f.Name())

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// TestEditorInterrupted: Ctrl-C in an editor reaches this program as well, which has to live on to
-// send what was edited.
+// TestEditorInterrupted checks that Ctrl-C in an editor, which this program receives too, does not
+// prevent it from sending the edited text.
 func TestEditorInterrupted(t *testing.T) {
 	t.Setenv("VISUAL", "kill -INT "+strconv.Itoa(os.Getpid())+"; kill -QUIT "+strconv.Itoa(os.Getpid())+"; sh -c 'echo edited >>\"$0\"'")
 	name, after, err := edited([]byte("before\n"))
@@ -19,7 +19,8 @@ func TestEditorInterrupted(t *testing.T) {
 	if got := strings.Fields(string(after)); len(got) != 2 || got[1] != "edited" {
 		t.Errorf("got %q", after)
 	}
-	// The editor gets the signals as anybody does: what is ignored would stay so in it.
+	// The editor receives the signals as usual. A signal that this program ignored would be ignored
+	// in the editor too.
 	t.Setenv("VISUAL", "sh -c 'kill -INT $$; echo it lives'")
 	if _, _, err := edited([]byte("before\n")); err == nil || !strings.Contains(err.Error(), "nothing was changed") {
 		t.Errorf("an editor that was interrupted: got %v", err)

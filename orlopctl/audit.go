@@ -49,7 +49,7 @@ func (t *tool) auditListCommand() *cobra.Command {
 	return c
 }
 
-// auditList lists records of calls.
+// auditList holds the records of several calls.
 type auditList struct {
 	*tool
 	which   string
@@ -58,7 +58,7 @@ type auditList struct {
 	follow  bool
 }
 
-// auditLine is a line of a record, as it came.
+// auditLine is a line of an audit log, as received.
 type auditLine struct {
 	text  []byte
 	entry audit.Entry
@@ -110,7 +110,7 @@ func (l *auditList) run(ctx context.Context, c *client.Client) error {
 	}
 }
 
-// merged are the lines of two records in the order of their times. The order within each stays.
+// merged merges the lines of two records by time. The order within each record stays.
 func merged(a, b []auditLine) []auditLine {
 	var out []auditLine
 	for len(a) > 0 && len(b) > 0 {
@@ -193,7 +193,7 @@ func (t *tool) auditVerifyCommand() *cobra.Command {
 	return c
 }
 
-// notWhole says what a broken chain means.
+// notWhole explains a broken chain.
 func notWhole(err error) error {
 	if err == nil {
 		return nil
@@ -201,7 +201,7 @@ func notWhole(err error) error {
 	return &exitError{code: exitFailure, err: fmt.Errorf("audit: the record is not whole: %w", err), hint: "somebody who could write to the machine's disk has; compare with what you keep elsewhere"}
 }
 
-// printVerified says what was found whole.
+// printVerified prints the parts of the audit log that were verified.
 func (t *tool) printVerified(chain, refused audit.Chain) {
 	if refused.Last.Number > 0 {
 		t.printf("refused calls %d to %d are as they were recorded\n", refused.First.Number, refused.Last.Number)
@@ -213,8 +213,9 @@ func (t *tool) printVerified(chain, refused audit.Chain) {
 	t.printf("calls %d to %d are as they were recorded; the mark of the last one is\n%s\n", chain.First.Number, chain.Last.Number, chain.Last)
 }
 
-// readRecord reads a machine's record from a number on, and checks each line if it is to. A machine
-// of a version that has one record alone sends that for the other one, too: it has none.
+// readRecord reads a machine's record from a sequence number on, and checks each line if check is
+// set. A machine of a version that has only record `changes` sends that record for `refused` too;
+// such a machine has no record `refused`.
 func readRecord(ctx context.Context, c *client.Client, chain *audit.Chain, after uint64, follow, check bool, do func(auditLine) error) error {
 	stream, err := c.Audit.Read(ctx, &api.ReadAuditRequest{After: after, Follow: follow, Refused: chain.Record != ""})
 	if err != nil {
@@ -241,10 +242,10 @@ func readRecord(ctx context.Context, c *client.Client, chain *audit.Chain, after
 	return err
 }
 
-// clean makes a text of a certificate or of somebody's request fit for a terminal.
+// clean sanitizes a text from a certificate or from an untrusted request for a terminal.
 func clean(text string) string { return sanitize.Text(text) }
 
-// cleanLines does the same with each line of a text.
+// cleanLines does the same for each line of a text.
 func cleanLines(text string) string {
 	lines := strings.Split(text, "\n")
 	for i, line := range lines {

@@ -22,10 +22,10 @@ import (
 	"github.com/orlop-os/orlop/vm"
 )
 
-// qemuTimeout bounds starting and ending of QEMU itself.
+// qemuTimeout bounds the start and the end of the QEMU process.
 const qemuTimeout = 2 * time.Minute
 
-// defaultCluster is the name of a local cluster when none is given.
+// defaultCluster is the name of a local cluster if the command line gives no name.
 const defaultCluster = "dev"
 
 func (t *tool) clusterCommand() *cobra.Command {
@@ -38,8 +38,8 @@ func (t *tool) clusterCommand() *cobra.Command {
 	return c
 }
 
-// clusterRunnerCommand is the background process of a local cluster; vm.Launch starts it with
-// "-dir FOLDER".
+// clusterRunnerCommand is the background process of a local cluster. vm.Launch starts it with "-dir
+// DIRECTORY".
 func (t *tool) clusterRunnerCommand() *cobra.Command {
 	return &cobra.Command{
 		Use: "runner", Hidden: true, DisableFlagParsing: true,
@@ -54,7 +54,7 @@ func (t *tool) clusterRunnerCommand() *cobra.Command {
 	}
 }
 
-// runnerCommand is the command line of the background process.
+// runnerCommand returns the command line of the background process.
 func runnerCommand() ([]string, error) {
 	self, err := os.Executable()
 	if err != nil {
@@ -63,7 +63,8 @@ func runnerCommand() ([]string, error) {
 	return []string{self, "cluster", "runner"}, nil
 }
 
-// clustersDir holds a folder for each local cluster. It is beside the contexts' file.
+// clustersDir returns the directory that holds one directory per local cluster. It is beside the
+// file of contexts.
 func clustersDir() (string, error) {
 	contexts, err := contextsPath()
 	if err != nil {
@@ -113,7 +114,7 @@ func (t *tool) clusterStatusCommand() *cobra.Command {
 	}
 }
 
-// localCluster is what `cluster status` shows.
+// localCluster is a local cluster as `cluster status` prints it.
 type localCluster struct {
 	Name     string         `json:"name"`
 	Machines []localMachine `json:"machines"`
@@ -121,7 +122,7 @@ type localCluster struct {
 
 type localMachine struct {
 	Name       string `json:"name"`
-	State      string `json:"state"` // "on", "off", or how it ended
+	State      string `json:"state"` // "on", "off", or the reason for its end
 	Up         string `json:"up"`
 	API        string `json:"api"`
 	Kubernetes string `json:"kubernetes"`
@@ -140,7 +141,7 @@ func localClusters(ctx context.Context) ([]localCluster, error) {
 	clusters := []localCluster{}
 	for _, folder := range folders {
 		c, err := readCluster(ctx, folder.Name(), filepath.Join(all, folder.Name()))
-		if err != nil { // the others are shown all the same
+		if err != nil { // the other clusters are listed all the same
 			c.Machines = noMachine("unknown: " + message(err))
 		}
 		clusters = append(clusters, c)
@@ -148,7 +149,7 @@ func localClusters(ctx context.Context) ([]localCluster, error) {
 	return clusters, nil
 }
 
-// noMachine stands for the machines of a cluster of which nothing is known but why.
+// noMachine returns the row for a cluster whose machines are unknown; state holds the reason.
 func noMachine(state string) []localMachine {
 	return []localMachine{{Name: "-", State: state, Up: "-", API: "-", Kubernetes: "-", Console: "-"}}
 }
@@ -212,7 +213,7 @@ func (t *tool) clusterStartCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			// The first machine keeps its ports, and the others get any that are free.
+			// The first machine keeps its ports, and the other machines get any free ports.
 			own, err := readSecrets(filepath.Join(dir, "secrets.yaml"))
 			if err == nil {
 				err = moveContexts(name, own, status)
@@ -239,14 +240,15 @@ func (t *tool) clusterDestroyCommand() *cobra.Command {
 			if _, err := os.Stat(dir); err != nil {
 				return &exitError{code: exitUsage, err: fmt.Errorf("cluster %q: cannot destroy: there is no such cluster", name), hint: "`orlopctl cluster status` lists them"}
 			}
-			// What tells the cluster's own contexts goes with its folder. Without it nothing is
-			// theirs: it is written before any of them.
+			// The file that identifies the contexts of the cluster is deleted with the cluster's
+			// directory. It is written before any context, so without it no context belongs to the
+			// cluster.
 			own, err := readSecrets(filepath.Join(dir, "secrets.yaml"))
 			if err != nil && !errors.Is(err, fs.ErrNotExist) {
 				t.errorln("the contexts of " + name + " stay: " + message(err))
 			}
-			// Before the folder goes, so that it can be called again when the contexts or the
-			// kubeconfig cannot be changed.
+			// This happens before the directory is deleted, so the command can be repeated if the
+			// contexts or the kubeconfig cannot be changed.
 			if own != nil {
 				if err := forgetCluster(name, own); err != nil {
 					return err
@@ -255,7 +257,7 @@ func (t *tool) clusterDestroyCommand() *cobra.Command {
 			if err := vm.Destroy(ctx, dir); err != nil && !errors.Is(err, fs.ErrNotExist) {
 				return err
 			}
-			// What a creation that failed early has left has no cluster in it.
+			// A creation that failed early leaves a directory without a cluster.
 			if err := os.RemoveAll(dir); err != nil {
 				return fmt.Errorf("cluster %s: cannot remove its folder: %w", name, err)
 			}
@@ -265,7 +267,7 @@ func (t *tool) clusterDestroyCommand() *cobra.Command {
 	}
 }
 
-// contextOf is the name of the context of a local cluster's machine.
+// contextOf returns the name of the context for a machine of a local cluster.
 func contextOf(cluster, machine string) string {
 	if machine == machineName {
 		return cluster
@@ -273,7 +275,7 @@ func contextOf(cluster, machine string) string {
 	return cluster + "-" + machine
 }
 
-// clusterContexts are the names that contexts of a local cluster may have.
+// clusterContexts returns the names that contexts of a local cluster can have.
 func clusterContexts(name string) []string {
 	var all []string
 	for n := range mostControlPlanes {
@@ -285,8 +287,8 @@ func clusterContexts(name string) []string {
 	return all
 }
 
-// moveContexts has the contexts of a local cluster's machines lead to where these are reached now.
-// Another cluster's of the same name stay.
+// moveContexts updates the addresses in the contexts of a local cluster's machines. Contexts of
+// another cluster with the same name stay unchanged.
 func moveContexts(name string, own *secrets, now vm.Status) error {
 	return changeContexts(func(f *contextsFile) error {
 		for _, m := range now.Machines {
@@ -302,19 +304,19 @@ func moveContexts(name string, own *secrets, now vm.Status) error {
 	})
 }
 
-// isCA tells whether what is in PEM holds the CA of the machines' API of these secrets, or the one
-// that takes its place.
+// isCA reports whether a PEM text holds the machine CA of these secrets, or the CA that replaces
+// it.
 func (s *secrets) isCA(pem string) bool { return shareCert(pem, s.Machine.Cert+s.Next["machine"].Cert) }
 
-// shareCert tells whether two texts in PEM have a certificate in common.
+// shareCert reports whether two PEM texts have a certificate in common.
 func shareCert(a, b string) bool {
 	these, err := pki.ParseCerts([]byte(a))
 	those, err2 := pki.ParseCerts([]byte(b))
 	return err == nil && err2 == nil && slices.ContainsFunc(these, func(c *x509.Certificate) bool { return slices.ContainsFunc(those, c.Equal) })
 }
 
-// forgetCluster removes a local cluster from the contexts and from the kubeconfig. What has one of
-// its names and another CA is another cluster's and stays.
+// forgetCluster removes a local cluster from the contexts and from the kubeconfig. An entry with
+// one of its names but another CA belongs to another cluster and stays.
 func forgetCluster(name string, own *secrets) error {
 	err := changeContexts(func(f *contextsFile) error {
 		for _, one := range clusterContexts(name) {
@@ -339,7 +341,8 @@ func forgetCluster(name string, own *secrets) error {
 	})
 }
 
-// freePort is a TCP port on loopback: the usual one when nobody has it, any other otherwise.
+// freePort returns a TCP port on loopback: the usual port if it is free, any other free port
+// otherwise.
 func freePort(usual uint16) (uint16, error) {
 	for _, want := range []uint16{usual, 0} {
 		listener, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(int(want))))

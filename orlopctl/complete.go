@@ -10,11 +10,11 @@ import (
 	"github.com/orlop-os/orlop/pkg/client"
 )
 
-// completionTimeout is how long the shell waits for words that only the machine knows.
+// completionTimeout bounds the wait of the shell for completions from the machine.
 const completionTimeout = 2 * time.Second
 
-// completed has the shell offer what a machine answers, for a command's one argument. Nothing is
-// offered when the machine does not answer in time, and no certificate is renewed for it.
+// completed completes the single argument of a command with the answer of a machine. There are no
+// completions if the machine does not answer in time, and completion renews no certificate.
 func (t *tool) completed(ask func(context.Context, *client.Client) ([]string, error)) cobra.CompletionFunc {
 	return func(_ *cobra.Command, args []string, _ string) (words []string, _ cobra.ShellCompDirective) {
 		if len(args) > 0 {
@@ -49,7 +49,7 @@ func topicNames(ctx context.Context, c *client.Client) ([]string, error) {
 	return answer.GetTopics(), err
 }
 
-// partNames are the services and their components.
+// partNames returns the names of the services and their components.
 func partNames(ctx context.Context, c *client.Client) ([]string, error) {
 	answer, err := c.Service.List(ctx, &api.ListServicesRequest{})
 	var names []string

@@ -22,32 +22,34 @@ import (
 	"github.com/orlop-os/orlop/pkg/pki"
 )
 
-// contextsFile is the tool's own file, ~/.orlop/config: the machines it knows, with the key to
-// each. Mode 0600.
+// contextsFile is the file ~/.orlop/config of this tool. It holds the known machines with the key
+// for each. Mode 0600.
 type contextsFile struct {
 	Current  string                    `json:"current,omitempty"`
 	Contexts map[string]machineContext `json:"contexts,omitempty"`
 }
 
-// machineContext is one machine and how to talk to it. The texts are PEM.
+// machineContext holds the address and the credentials of one machine. Certificates and keys are
+// PEM.
 type machineContext struct {
 	Endpoint string `json:"endpoint"` // host[:port]
-	// Fallback are other machines of the cluster, which do as well; they are tried in order when
-	// the ones before do not let the caller in.
-	Fallback    []string `json:"fallback,omitempty"`
-	ServerName  string   `json:"serverName,omitempty"`  // what the machine's certificate must hold
-	CA          string   `json:"ca,omitempty"`          // the cluster's machine CA
-	Fingerprint string   `json:"fingerprint,omitempty"` // instead of the CA
-	Cert        string   `json:"cert"`
-	Key         string   `json:"key"`
-	// Operator is the folder with the CA that Cert can be made anew by, if its key lies there;
-	// empty if it is not known.
+	// Fallback are other machines of the same cluster. The tool tries them in order if the previous
+	// machines do not admit the caller.
+	Fallback []string `json:"fallback,omitempty"`
+	// name that the machine's certificate must hold
+	ServerName  string `json:"serverName,omitempty"`
+	CA          string `json:"ca,omitempty"`          // the cluster's machine CA
+	Fingerprint string `json:"fingerprint,omitempty"` // alternative to the CA
+	Cert        string `json:"cert"`
+	Key         string `json:"key"`
+	// Operator is the directory of the operator CA that can sign Cert again if its key is there;
+	// empty if unknown.
 	Operator string `json:"operator,omitempty"`
-	// RenewAfter is when Cert is old enough to be renewed; zero if a machine has not issued it.
+	// RenewAfter is the time from which Cert is renewed; zero if no machine issued it.
 	RenewAfter time.Time `json:"renewAfter,omitzero"`
 }
 
-// contextsPath is where the file is: $ORLOP_CONFIG or ~/.orlop/config.
+// contextsPath returns the path of the file: $ORLOP_CONFIG or ~/.orlop/config.
 func contextsPath() (string, error) {
 	if path := os.Getenv("ORLOP_CONFIG"); path != "" {
 		return path, nil
@@ -96,13 +98,13 @@ func (f *contextsFile) save() error {
 	return writeSecret(path, text, true)
 }
 
-// machine is the machine that the flags and the contexts name.
+// machine returns the machine that the flags and the contexts select.
 func (t *tool) machine() (client.Endpoint, error) {
 	_, _, e, err := t.called()
 	return e, err
 }
 
-// called is machine, with the context that it comes from.
+// called is machine, and also returns the context of the machine.
 func (t *tool) called() (name string, chosen machineContext, e client.Endpoint, err error) {
 	if t.way != nil {
 		return "", machineContext{}, t.way.to(t.node), nil
@@ -119,7 +121,7 @@ func (t *tool) called() (name string, chosen machineContext, e client.Endpoint, 
 	return name, chosen, e, err
 }
 
-// chosen is the context in force, with its name, overlaid by the flags.
+// chosen returns the current context with its name, overlaid by the flags.
 func (t *tool) chosen() (string, machineContext, error) {
 	file, err := loadContexts()
 	if err != nil {
@@ -137,14 +139,14 @@ func (t *tool) chosen() (string, machineContext, error) {
 	return name, chosen, err
 }
 
-// overlay puts the values of the flags over those of a context.
+// overlay replaces the values of a context by the values of the flags.
 func (t *tool) overlay(c machineContext) (machineContext, error) {
 	f := t.flags
 	if len(f.endpoints) > 0 {
 		c.Endpoint, c.Fallback = f.endpoints[0], f.endpoints[1:]
 	}
 	if len(c.Fallback) > 0 {
-		c.ServerName = "" // of the one machine that it was before
+		c.ServerName = "" // belongs to the previous machine
 	}
 	if f.serverName != "" {
 		c.ServerName = f.serverName
@@ -169,7 +171,7 @@ func (t *tool) overlay(c machineContext) (machineContext, error) {
 		c.CA = s.Machine.Cert + s.Next["machine"].Cert
 	}
 	if f.cert != "" || f.key != "" {
-		c.Operator, c.RenewAfter = "", time.Time{} // of another certificate
+		c.Operator, c.RenewAfter = "", time.Time{} // belong to another certificate
 	}
 	if f.ca != "" {
 		if f.fingerprint != "" {
@@ -180,8 +182,8 @@ func (t *tool) overlay(c machineContext) (machineContext, error) {
 	return c, nil
 }
 
-// endpoint turns a context into what the client wants, with a sentence for each thing that is
-// missing.
+// endpoint converts a context into the client's endpoint, or returns an error with a sentence for
+// each missing value.
 func (c machineContext) endpoint() (client.Endpoint, error) {
 	missing := func(what, hint string) (client.Endpoint, error) {
 		return client.Endpoint{}, &exitError{code: exitUsage, err: fmt.Errorf("machine: cannot connect: %s", what), hint: hint}
@@ -276,12 +278,12 @@ func (f *contextsFile) forget(name string) {
 	}
 }
 
-// lockTimeout bounds the wait for another orlopctl that changes the contexts: it reads and writes
-// one small file.
+// lockTimeout bounds the wait for another orlopctl that changes the contexts. Such a change only
+// reads and writes a small file.
 const lockTimeout = 10 * time.Second
 
-// changeContexts reads the contexts, changes them and writes them back. Nobody else does meanwhile,
-// or what one of the two adds would be lost.
+// changeContexts reads the contexts, changes them and writes them back. A lock excludes other
+// processes meanwhile; without it, concurrent changes would overwrite each other.
 func changeContexts(change func(*contextsFile) error) error {
 	unlock, err := lockContexts()
 	if err != nil {
@@ -298,8 +300,8 @@ func changeContexts(change func(*contextsFile) error) error {
 	return file.save()
 }
 
-// lockContexts takes the lock beside the contexts' file: that itself is another file after each
-// change. The kernel lets go of the lock when the process ends, however it ends.
+// lockContexts locks a file beside the file of contexts, because each change replaces the file of
+// contexts itself. The kernel releases the lock when the process ends, for any reason.
 func lockContexts() (unlock func(), err error) {
 	path, err := contextsPath()
 	if err != nil {
@@ -317,7 +319,7 @@ func lockContexts() (unlock func(), err error) {
 	go func() { locked <- unix.Flock(int(file.Fd()), unix.LOCK_EX) }()
 	select {
 	case err = <-locked:
-	// the file stays open: the kernel is still asked for its lock, and this process ends soon
+	// The file stays open because the goroutine still waits for the lock; this process ends soon.
 	case <-time.After(lockTimeout):
 		return nil, &exitError{code: exitFailure, err: fmt.Errorf("contexts: cannot lock %s: another orlopctl holds it since %s", path, lockTimeout), hint: "end that one, or wait for it, and call this again"}
 	}
@@ -325,16 +327,16 @@ func lockContexts() (unlock func(), err error) {
 		_ = file.Close() // nothing was written to it
 		return nil, fmt.Errorf("contexts: cannot lock %s: %w", path, err)
 	}
-	return func() { _ = file.Close() }, nil // lets go of the lock
+	return func() { _ = file.Close() }, nil // releases the lock
 }
 
-// listedContext is what `config contexts` shows of one.
+// listedContext is a context as `config contexts` prints it.
 type listedContext struct {
 	Name       string     `json:"name"`
 	Current    bool       `json:"current"`
 	Endpoints  []string   `json:"endpoints"`
 	ServerName string     `json:"serverName,omitempty"`
-	Subject    string     `json:"subject,omitempty"` // of the certificate, as when it ends
+	Subject    string     `json:"subject,omitempty"` // of the certificate, like Expires
 	Expires    *time.Time `json:"expires,omitempty"`
 }
 
@@ -387,20 +389,20 @@ func completeContexts(*cobra.Command, []string, string) ([]string, cobra.ShellCo
 	return file.names(), cobra.ShellCompDirectiveNoFileComp
 }
 
-// secretFile is a file that only its owner may read.
+// secretFile is a file that only its owner can read.
 type secretFile struct {
 	path    string
 	content []byte
 }
 
-// writeSecret writes a file that only its owner may read, in one piece. Without replace it refuses
-// to overwrite.
+// writeSecret atomically writes a file that only its owner can read. Without replace it does not
+// overwrite a file.
 func writeSecret(path string, content []byte, replace bool) error {
 	return writeSecrets([]secretFile{{path, content}}, replace)
 }
 
-// writeSecrets is writeSecret for several files: none of them is at its place before all are on the
-// disk.
+// writeSecrets is writeSecret for several files. It renames the first file only after all files are
+// on the disk.
 func writeSecrets(files []secretFile, replace bool) error {
 	for _, f := range files {
 		if _, err := os.Lstat(f.path); err == nil && !replace {
@@ -410,7 +412,7 @@ func writeSecrets(files []secretFile, replace bool) error {
 	var staged []string
 	defer func() {
 		for _, temporary := range staged {
-			_ = os.Remove(temporary) // gone already when all went well
+			_ = os.Remove(temporary) // already renamed after a success
 		}
 	}()
 	for _, f := range files {
@@ -433,22 +435,21 @@ func writeSecrets(files []secretFile, replace bool) error {
 	return nil
 }
 
-// writeWhole has a file written that only its owner may read. It is at its place, and replaces what
-// was there, when all of it is on the disk; if write fails there is nothing.
+// writeWhole writes a file that only its owner can read. The file appears, or replaces an existing
+// file, only after its whole content is on the disk. If write fails, no file appears.
 func writeWhole(path string, write func(io.Writer) error) error {
 	temporary, err := stage(path, write)
 	if err != nil {
 		return err
 	}
 	if err := os.Rename(temporary, linked(path)); err != nil {
-		_ = os.Remove(temporary) // nobody wants it any more
+		_ = os.Remove(temporary) // the temporary file is useless now
 		return fmt.Errorf("%s: cannot write: %w", path, err)
 	}
 	return nil
 }
 
-// linked is where a file lies that is written to path. A link stays a link: what it leads to is
-// replaced.
+// linked returns the real location of path. A symbolic link stays; its target is replaced.
 func linked(path string) string {
 	if target, err := filepath.EvalSymlinks(path); err == nil {
 		return target
@@ -456,8 +457,8 @@ func linked(path string) string {
 	return path
 }
 
-// stage has a file written to the disk under another name beside its place, and returns that; if
-// write fails there is nothing.
+// stage writes a file to the disk under a temporary name in the same directory and returns that
+// name. If write fails, no file remains.
 func stage(path string, write func(io.Writer) error) (temporary string, err error) {
 	place := linked(path)
 	file, err := os.CreateTemp(filepath.Dir(place), "."+filepath.Base(place)+"-*") // mode 0600
@@ -466,11 +467,11 @@ func stage(path string, write func(io.Writer) error) (temporary string, err erro
 	}
 	defer func() {
 		if err != nil {
-			_ = os.Remove(file.Name()) // nobody wants it any more
+			_ = os.Remove(file.Name()) // the temporary file is useless now
 		}
 	}()
 	if err := write(file); err != nil {
-		_ = file.Close() // what write says is what counts
+		_ = file.Close() // the error of write is the relevant error
 		return "", err
 	}
 	err = file.Sync()

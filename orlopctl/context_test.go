@@ -7,8 +7,7 @@ import (
 	"testing"
 )
 
-// TestContextsTogether: of several that change the contexts at the same time none loses what
-// another one has added.
+// TestContextsTogether checks that concurrent changes of the contexts lose no added context.
 func TestContextsTogether(t *testing.T) {
 	t.Setenv("ORLOP_CONFIG", filepath.Join(t.TempDir(), "folder", "config"))
 	const count = 30

@@ -26,12 +26,12 @@ import (
 
 const (
 	createTimeout = 15 * time.Minute
-	// machineName is the name of a local cluster's first machine.
+	// machineName is the name of the first machine of a local cluster.
 	machineName = "cp1"
-	// mostControlPlanes bounds a local cluster: etcd's own advice is seven members at most, and
-	// each is a machine on this computer.
+	// mostControlPlanes bounds a local cluster. etcd itself advises seven members at most, and each
+	// member is a machine on this computer.
 	mostControlPlanes = 7
-	// consoleLines is how much of the console is shown when a creation fails.
+	// consoleLines is the number of console lines that a failed creation prints.
 	consoleLines = 30
 )
 
@@ -40,17 +40,17 @@ type creation struct {
 	tool           *tool
 	name, dir      string
 	image          string // the disk image
-	operator       string // folder of the operator that the image was built for
+	operator       string // directory of the operator CA in the image
 	memory, cpus   int
-	capture        string // file for every packet; empty: none is kept
-	dilation       int    // how many times more slowly time passes for the machines
-	workerMemory   int    // 0: as the others
-	patchFile      string // what is changed in the control-plane machines' configurations
+	capture        string // file for all packets; empty: no capture
+	dilation       int    // factor by which time passes more slowly in the machines
+	workerMemory   int    // 0: the same as the other machines
+	patchFile      string // patch for the configurations of the control-plane machines
 	patch          []byte
 	diskGiB        int64
 	controlPlanes  int
 	workers        int
-	others         []member // control-plane machines beside the first
+	others         []member // control-plane machines after the first
 	joining        []member // workers
 	timeline       *timeline
 	machine        vm.MachineStatus
@@ -58,7 +58,7 @@ type creation struct {
 	kubeAddress    string
 	secrets        *secrets
 	adminCert, key []byte
-	signer         string // the operator's folder, absolute
+	signer         string // the operator's directory, absolute
 }
 
 func (t *tool) clusterCreateCommand() *cobra.Command {
@@ -118,7 +118,7 @@ func (c *creation) run(ctx context.Context) error {
 	return c.finish(ctx)
 }
 
-// prepare finds everything that is needed before a machine is started.
+// prepare checks and loads all inputs before any machine starts.
 func (c *creation) prepare() error {
 	if info, err := os.Stat(c.image); err == nil && info.IsDir() {
 		if c.operator == "" {
@@ -154,8 +154,8 @@ func (c *creation) prepare() error {
 	if _, err := os.Stat(c.dir); err == nil {
 		return &exitError{code: exitUsage, err: fmt.Errorf("cluster %q: cannot create: it exists already", c.name), hint: "`orlopctl cluster destroy " + c.name + "` removes it; `cluster start` switches it on"}
 	}
-	// There is no such cluster: contexts of these names are somebody else's, and may hold the only
-	// key to a machine.
+	// No cluster with this name exists. Contexts with these names belong to another cluster, and
+	// may hold the only key to a machine.
 	known, err := loadContexts()
 	if err != nil {
 		return err
@@ -235,7 +235,7 @@ func (c *creation) powerOn(ctx context.Context) error {
 	return nil
 }
 
-// bringUp waits for the machine's first answer, configures it and waits until it is healthy.
+// bringUp waits for the first answer of the machine, configures it and waits until it is healthy.
 func (c *creation) bringUp(ctx context.Context) error {
 	fingerprint, err := c.timeline.readConsole(ctx, c.machine.Console)
 	if err != nil {
@@ -271,14 +271,14 @@ func (c *creation) bringUp(ctx context.Context) error {
 	c.timeline.add("healthy", "pods can run")
 	for i, m := range c.others {
 		if err := c.joined(ctx, m, joined[i]); err != nil {
-			c.machine = m.status // its console is what is of interest
+			c.machine = m.status // explain prints the console of this machine
 			return err
 		}
 	}
 	return nil
 }
 
-// waitingFor is what a report says is missing, in one line.
+// waitingFor returns the failed checks of a report in one line.
 func waitingFor(r healthReport) string {
 	if r.waiting != nil {
 		return message(r.waiting)
@@ -292,7 +292,7 @@ func waitingFor(r healthReport) string {
 	return strings.Join(missing, "; ")
 }
 
-// firstAnswer connects as soon as a machine answers, which is known by its fingerprint.
+// firstAnswer connects as soon as the machine answers. The fingerprint identifies the machine.
 func (c *creation) firstAnswer(ctx context.Context, address, fingerprint string) (*client.Client, client.Endpoint, error) {
 	e, err := machineContext{Endpoint: address, Fingerprint: fingerprint, Cert: string(c.adminCert), Key: string(c.key)}.endpoint()
 	if err != nil {
@@ -311,7 +311,7 @@ func (c *creation) firstAnswer(ctx context.Context, address, fingerprint string)
 				c.timeline.addAt(answered, "API answers", "Orlop OS "+version.Version+", Kubernetes "+version.Kubernetes)
 				return connection, e, nil
 			}
-			_ = connection.Close() // the next attempt makes a new one
+			_ = connection.Close() // the next attempt opens a new connection
 			if !passing(err) {
 				return nil, e, err
 			}
@@ -324,8 +324,8 @@ func (c *creation) firstAnswer(ctx context.Context, address, fingerprint string)
 	}
 }
 
-// documents makes a control-plane machine's configuration and keeps it, with the cluster's secrets,
-// in the cluster's folder.
+// documents makes the configuration of a control-plane machine. It stores the configuration and the
+// cluster's secrets in the cluster's directory.
 func (c *creation) documents(machine vm.MachineStatus) ([]byte, error) {
 	addresses := []string{c.machine.Addr.String()}
 	for _, m := range c.others {
@@ -341,13 +341,13 @@ func (c *creation) documents(machine vm.MachineStatus) ([]byte, error) {
 	return text, writeSecret(filepath.Join(c.dir, machine.Name+".yaml"), text, true)
 }
 
-// configuration is that of a control-plane machine of a cluster whose control-plane machines have
-// these addresses.
+// configuration returns the configuration of a control-plane machine; addresses are those of all
+// control-plane machines.
 func (c *creation) configuration(name string, addresses []string) ([]byte, error) {
 	made := generated{
 		name: name, cluster: c.name, secrets: c.secrets,
 		endpoint: "https://" + net.JoinHostPort(addresses[0], strconv.Itoa(paths.PortKubernetes)),
-		sans:     []string{"127.0.0.1", "localhost"}, // the way in from this computer
+		sans:     []string{"127.0.0.1", "localhost"}, // the addresses on this computer
 	}
 	if len(addresses) > 1 {
 		made.controlPlanes = addresses
@@ -365,8 +365,8 @@ func (c *creation) configuration(name string, addresses []string) ([]byte, error
 	return text, nil
 }
 
-// readPatch reads the patch, and finds what is wrong with it before a machine is started. The
-// addresses are those that the machines will have.
+// readPatch reads and checks the patch before any machine starts. The check uses the addresses that
+// the machines will have.
 func (c *creation) readPatch() error {
 	if c.patchFile == "" {
 		return nil
@@ -383,8 +383,8 @@ func (c *creation) readPatch() error {
 	return err
 }
 
-// explain adds the end of the machine's console to a failure. The machine is left as it is, to be
-// looked at.
+// explain adds the end of the machine's console to an error. The machine is left as it is, for
+// inspection.
 func (c *creation) explain(err error) error {
 	text, reading := os.ReadFile(c.machine.Console)
 	if reading != nil {
@@ -402,14 +402,14 @@ func (c *creation) explain(err error) error {
 	}
 }
 
-// known is a machine of the cluster as it is known by the cluster's CA.
+// known returns the context of a machine, with the cluster's CA.
 func (c *creation) known(address, name string) machineContext {
 	return machineContext{
 		Endpoint: address, ServerName: name, CA: c.secrets.Machine.Cert, Cert: string(c.adminCert), Key: string(c.key), Operator: c.signer,
 	}
 }
 
-// finish stores the context and the kubeconfig, and says what to try.
+// finish stores the context and the kubeconfig, and prints the next commands to try.
 func (c *creation) finish(ctx context.Context) error {
 	stored := c.known(c.apiAddress, machineName)
 	err := changeContexts(func(f *contextsFile) error {
@@ -419,7 +419,7 @@ func (c *creation) finish(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	// From now on the machine is known by the cluster's CA: this call shows that it is.
+	// From now on the cluster's CA identifies the machine. This call verifies that.
 	endpoint, err := stored.endpoint()
 	if err != nil {
 		return err

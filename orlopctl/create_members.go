@@ -12,24 +12,25 @@ import (
 	"github.com/orlop-os/orlop/vm"
 )
 
-// mostWorkers bounds a local cluster; each is a machine with all its memory on this computer.
+// mostWorkers bounds a local cluster. Each worker is a machine with all its memory on this
+// computer.
 const mostWorkers = 16
 
-// workerName is the name of a local cluster's n-th worker, from 1.
+// workerName returns the name of the n-th worker of a local cluster; n starts at 1.
 func workerName(n int) string { return "w" + strconv.Itoa(n) }
 
-// controlPlaneName is the name of a local cluster's n-th control-plane machine, from 1.
+// controlPlaneName returns the name of the n-th control-plane machine of a local cluster; n starts
+// at 1.
 func controlPlaneName(n int) string { return "cp" + strconv.Itoa(n) }
 
-// member is a machine beside the first that was switched on.
+// member is a running machine other than the first.
 type member struct {
 	status     vm.MachineStatus
 	apiAddress string
 }
 
-// configureOthers gives the control-plane machines beside the first their configurations: the
-// cluster begins when all of them have said that they have no data. It returns how each of them is
-// reached.
+// configureOthers configures the control-plane machines after the first. The cluster starts after
+// all of them have reported that they have no data. It returns the endpoint of each machine.
 func (c *creation) configureOthers(ctx context.Context) ([]client.Endpoint, error) {
 	var all []client.Endpoint
 	for _, m := range c.others {
@@ -39,7 +40,7 @@ func (c *creation) configureOthers(ctx context.Context) ([]client.Endpoint, erro
 		}
 		pinned, err := c.configure(ctx, m, documents)
 		if err != nil {
-			c.machine = m.status // its console is what is of interest
+			c.machine = m.status // explain prints the console of this machine
 			return nil, err
 		}
 		all = append(all, pinned)
@@ -47,7 +48,8 @@ func (c *creation) configureOthers(ctx context.Context) ([]client.Endpoint, erro
 	return all, nil
 }
 
-// bringUpWorkers has each worker join, one after the other: they share the computer's processors.
+// bringUpWorkers joins the workers one after the other, because they share the processors of this
+// computer.
 func (c *creation) bringUpWorkers(ctx context.Context) error {
 	if len(c.joining) == 0 {
 		return nil
@@ -62,14 +64,14 @@ func (c *creation) bringUpWorkers(ctx context.Context) error {
 			return err
 		}
 		if err := c.joinWorker(ctx, w, documents); err != nil {
-			c.machine = w.status // its console is what is of interest
+			c.machine = w.status // explain prints the console of this machine
 			return err
 		}
 	}
 	return nil
 }
 
-// invite is `nodes add`. The configuration is kept in the cluster's folder.
+// invite does the work of `nodes add`. It stores the configuration in the cluster's directory.
 func (c *creation) invite(ctx context.Context, host client.Endpoint, name string) (documents []byte, err error) {
 	ticket, request, err := newRequest()
 	if err != nil {
@@ -85,7 +87,7 @@ func (c *creation) invite(ctx context.Context, host client.Endpoint, name string
 	return documents, writeSecret(filepath.Join(c.dir, name+".yaml"), documents, true)
 }
 
-// joinWorker gives a worker its configuration, and waits until it is healthy.
+// joinWorker configures a worker and waits until it is healthy.
 func (c *creation) joinWorker(ctx context.Context, w member, documents []byte) error {
 	pinned, err := c.configure(ctx, w, documents)
 	if err != nil {
@@ -94,7 +96,7 @@ func (c *creation) joinWorker(ctx context.Context, w member, documents []byte) e
 	return c.joined(ctx, w, pinned)
 }
 
-// configure gives a machine its configuration as soon as it answers, and returns how it is reached.
+// configure configures a machine as soon as it answers, and returns its endpoint.
 func (c *creation) configure(ctx context.Context, m member, documents []byte) (client.Endpoint, error) {
 	name := m.status.Name
 	fingerprint, err := shownIdentity(ctx, m.status.Console, func() {})
@@ -130,7 +132,7 @@ func (c *creation) joined(ctx context.Context, m member, pinned client.Endpoint)
 	})
 }
 
-// forwardsOf are the ways into a local cluster's machines.
+// forwardsOf returns the port forwards to the machines of a local cluster.
 func (c *creation) forwardsOf(others []string) ([]vm.ForwardSpec, error) {
 	kube, err := freePort(paths.PortKubernetes)
 	if err != nil {
@@ -142,7 +144,7 @@ func (c *creation) forwardsOf(others []string) ([]vm.ForwardSpec, error) {
 		return nil, err
 	}
 	out = append(out, vm.ForwardSpec{Machine: machineName, Port: paths.PortApid, HostPort: door})
-	for i, name := range others { // any port that is free
+	for i, name := range others { // any free port
 		out = append(out, vm.ForwardSpec{Machine: name, Port: paths.PortApid})
 		if i+1 < c.controlPlanes {
 			out = append(out, vm.ForwardSpec{Machine: name, Port: paths.PortKubernetes})
@@ -151,7 +153,7 @@ func (c *creation) forwardsOf(others []string) ([]vm.ForwardSpec, error) {
 	return out, nil
 }
 
-// checkNumbers refuses numbers of machines that cannot be meant.
+// checkNumbers rejects implausible numbers of machines.
 func (c *creation) checkNumbers() error {
 	if c.controlPlanes < 1 || c.controlPlanes > mostControlPlanes {
 		return usagef("--control-planes %d: cannot use: expected 1 to %d", c.controlPlanes, mostControlPlanes)

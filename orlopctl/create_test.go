@@ -19,7 +19,7 @@ import (
 	"github.com/orlop-os/orlop/vm"
 )
 
-// TestBringUp brings a fake machine up the way `cluster create` does after QEMU has started: from
+// TestBringUp runs the steps of `cluster create` after the start of QEMU with a fake machine: from
 // its console to the stored context and kubeconfig.
 func TestBringUp(t *testing.T) {
 	dir := t.TempDir()
@@ -41,7 +41,7 @@ func TestBringUp(t *testing.T) {
 	if got := fake.current(); got == nil || got.Machine.Metadata.Name != machineName || got.Cluster.Spec.Endpoint.String() != "https://10.77.0.11:6443" {
 		t.Errorf("the machine was configured as %+v", got)
 	}
-	// The lines in their order; the figures differ from run to run.
+	// The lines in their order, without the figures: they differ from run to run.
 	var stages []string
 	for line := range strings.Lines(out.String()) {
 		if m := regexp.MustCompile(`^ +\d+\.\ds +\+\d+\.\ds  (\S+( \S+)*)`).FindStringSubmatch(line); m != nil {
@@ -56,8 +56,8 @@ func TestBringUp(t *testing.T) {
 	if err != nil || file.Current != "t1" || file.Contexts["t1"].Fingerprint != "" {
 		t.Errorf("contexts: got %+v, %v", file, err)
 	}
-	// After it was switched off and on it is elsewhere; one of the same name and another CA is
-	// another cluster's machine.
+	// After it was switched off and on, the machine has another address. A context with the same
+	// name and another CA belongs to a machine of another cluster.
 	if err := changeContexts(func(f *contextsFile) error {
 		f.Contexts["t1-w1"], f.Contexts["t1-w2"] = c.known("127.0.0.1:1", "w1"), machineContext{Endpoint: "127.0.0.1:2", CA: c.secrets.Etcd.Cert}
 		return nil
@@ -81,8 +81,8 @@ func TestBringUp(t *testing.T) {
 	if err != nil || !strings.Contains(string(kube), "https://127.0.0.1:6443") {
 		t.Errorf("kubeconfig: got %s, %v", kube, err)
 	}
-	// "dev" is the cluster in the fake's kubeconfig. While it has no CA, or another one's, it is
-	// not this cluster.
+	// "dev" is the cluster in the fake's kubeconfig. While it has no CA, or the CA of another
+	// cluster, it is not this cluster.
 	ca := base64.StdEncoding.EncodeToString([]byte(c.secrets.Etcd.Cert))
 	withCA := strings.Replace(string(kube), "server:", "certificate-authority-data: "+ca+"\n      server:", 1)
 	for _, foreign := range []string{string(kube), withCA} {
@@ -114,8 +114,8 @@ func TestBringUp(t *testing.T) {
 	}
 }
 
-// TestBringUpFails shows what a person sees when the machine does not come up: the end of its
-// console and what to do.
+// TestBringUpFails checks the output for a machine that does not become healthy: the end of its
+// console and a hint.
 func TestBringUpFails(t *testing.T) {
 	_, c, out := newCreation(t, t.TempDir())
 	if err := os.WriteFile(c.machine.Console, []byte("orlop: init: cannot boot: no disk\r\n"), 0o600); err != nil {
@@ -137,7 +137,7 @@ func TestBringUpFails(t *testing.T) {
 	}
 }
 
-// newCreation prepares a creation whose machine is a fake.
+// newCreation prepares a creation with a fake machine.
 func newCreation(t *testing.T, dir string) (*fakeMachine, *creation, *bytes.Buffer) {
 	t.Helper()
 	operator := filepath.Join(dir, "operator")
@@ -191,8 +191,8 @@ func TestFreePort(t *testing.T) {
 	}
 }
 
-// TestConfigPatch: what is patched is in the configuration of the control-plane machines, and what
-// cannot be used is said before there is a machine.
+// TestConfigPatch checks that the configurations of the control-plane machines contain the patch,
+// and that an unusable patch is rejected before any machine exists.
 func TestConfigPatch(t *testing.T) {
 	c := &creation{tool: &tool{}, name: "t1", controlPlanes: 3, patchFile: filepath.Join(t.TempDir(), "patch.yaml")}
 	var err error

@@ -21,16 +21,16 @@ import (
 )
 
 const (
-	// askAgain is the time after which a machine is asked again for what has no watch (its
-	// version), or whose watch it has ended (a health that was good).
+	// askAgain is the polling interval for values without a watch (the version), and the interval
+	// after which a watch is opened again that the machine ended (a healthy report).
 	askAgain = 5 * time.Second
-	// The time between two attempts to connect to a machine that is away doubles from the first to
-	// the most.
+	// The interval between two attempts to connect to an unreachable machine doubles from the first
+	// value to the second.
 	firstPause, mostPause = time.Second, 30 * time.Second
-	// renewEvery is how often the caller's certificate is looked at: it ends connections when it
-	// expires. The shortest that a machine issues by itself is valid for a day.
+	// renewEvery is the interval between checks of the caller's certificate: connections end when
+	// it expires. The shortest validity that a machine issues by default is one day.
 	renewEvery = 10 * time.Minute
-	// logTail is how many lines of a log come at first.
+	// logTail is the number of log lines that a new log view starts with.
 	logTail = 500
 )
 
@@ -63,17 +63,18 @@ func (t *tool) dashboardCommand() *cobra.Command {
 	return c
 }
 
-// feed follows one machine for the dashboard.
+// feed collects the state of one machine for the dashboard.
 type feed struct {
 	index  int
 	known  dashboard.Machine
-	tool   *tool       // with the flags that choose the machine
-	files  *sync.Mutex // held while the file of contexts is read and changed, by one feed at a time
+	tool   *tool       // with the flags that select the machine
+	files  *sync.Mutex // held while one feed reads or changes the file of contexts
 	wanted *latest.Cell[dashboard.Log]
 	send   func(dashboard.Message)
 }
 
-// feeds are the feeds of the machines of some contexts, or of the one that the flags name.
+// feeds returns the feeds for the machines of some contexts, or for the machine that the flags
+// select.
 func (t *tool) feeds(contexts []string) ([]*feed, error) {
 	if len(contexts) == 0 {
 		contexts = []string{t.flags.context}
@@ -93,21 +94,21 @@ func (t *tool) feeds(contexts []string) ([]*feed, error) {
 		if len(t.flags.endpoints) > 0 {
 			known.Context = ""
 		}
-		// from here on, what is written there would be written into the picture
+		// output to stderr would be written into the screen
 		one.stderr = io.Discard
 		feeds = append(feeds, &feed{index: i, known: known, tool: &one, files: files})
 	}
 	return feeds, nil
 }
 
-// called is tool.called, and may be called by several feeds at once.
+// called is tool.called, safe for concurrent calls of several feeds.
 func (f *feed) called() (string, machineContext, client.Endpoint, error) {
 	f.files.Lock()
 	defer f.files.Unlock()
 	return f.tool.called()
 }
 
-// showDashboard runs the dashboard until its reader quits or the context ends.
+// showDashboard runs the dashboard until the user quits or the context ends.
 func showDashboard(ctx context.Context, feeds []*feed, colour bool, options ...tea.ProgramOption) error {
 	var machines []dashboard.Machine
 	for _, f := range feeds {
@@ -131,13 +132,13 @@ func showDashboard(ctx context.Context, feeds []*feed, colour bool, options ...t
 	return nil
 }
 
-// terminalScreen is the state of the dashboard as bubbletea wants it.
+// terminalScreen adapts the state of the dashboard to bubbletea.
 type terminalScreen struct {
 	state  dashboard.State
-	wanted *latest.Cell[dashboard.Log] // set to what the state wants
+	wanted *latest.Cell[dashboard.Log] // set to State.Wants
 }
 
-// tick says what time it is.
+// tick is the current time.
 type tick time.Time
 
 func (terminalScreen) Init() tea.Cmd { return nextTick() }
@@ -174,7 +175,8 @@ func (s terminalScreen) View() tea.View {
 
 func (f *feed) tell(body any) { f.send(dashboard.Message{Machine: f.index, Body: body}) }
 
-// run keeps a connection to the machine and tells what comes over it, until the context ends.
+// run keeps a connection to the machine and reports the messages that it receives, until the
+// context ends.
 func (f *feed) run(ctx context.Context) {
 	for pause := firstPause; ; pause = min(2*pause, mostPause) {
 		err := f.connect(ctx, func() { pause = firstPause })
@@ -183,7 +185,7 @@ func (f *feed) run(ctx context.Context) {
 		}
 		reason := message(err)
 		if _, why, is := strings.Cut(reason, ": cannot connect: "); is {
-			reason = why // which machine it is of is seen
+			reason = why // the row already shows the machine
 		}
 		f.tell(dashboard.Disconnected{Reason: reason, Next: time.Now().Add(pause)})
 		if !rest(ctx, pause) {
@@ -192,9 +194,10 @@ func (f *feed) run(ctx context.Context) {
 	}
 }
 
-// connect makes one attempt, and follows the machine until the connection is lost.
+// connect makes one attempt to connect, and reports messages until the connection is lost.
 func (f *feed) connect(ctx context.Context, connected func()) error {
-	_, _, endpoint, err := f.called() // anew: another command may have renewed the certificate
+	// again, because another command may have renewed the certificate
+	_, _, endpoint, err := f.called()
 	if err != nil {
 		return err
 	}
@@ -205,7 +208,7 @@ func (f *feed) connect(ctx context.Context, connected func()) error {
 	})
 }
 
-// follow tells what comes over a connection, and returns why nothing does any more.
+// follow reports the messages of a connection, and returns the reason for its end.
 func (f *feed) follow(ctx context.Context, c *client.Client) error {
 	ctx, lost := context.WithCancelCause(ctx)
 	defer lost(nil)
@@ -242,7 +245,7 @@ func (f *feed) follow(ctx context.Context, c *client.Client) error {
 	return context.Cause(ctx)
 }
 
-// pass tells what a stream brings, until it ends.
+// pass reports the messages of a stream until it ends.
 func pass[T any](f *feed, source string, stream interface{ Recv() (T, error) }, err error) error {
 	if err != nil {
 		return err
@@ -254,9 +257,9 @@ func pass[T any](f *feed, source string, stream interface{ Recv() (T, error) }, 
 	})
 }
 
-// again asks once more when the machine has ended a stream. It returns an error when the connection
-// is lost, and none when the machine refuses, which is told: asking again would be refused again,
-// and be on its record each time.
+// again repeats a request after the machine ends its stream. It returns an error if the connection
+// is lost. If the machine rejects the request, it reports the rejection and returns nil: another
+// request would be rejected too, and each rejection adds an entry to the machine's audit log.
 func (f *feed) again(ctx context.Context, source string, ask func(context.Context) error) error {
 	for {
 		err := ask(ctx)
@@ -274,7 +277,7 @@ func (f *feed) again(ctx context.Context, source string, ask func(context.Contex
 	}
 }
 
-// heartbeat asks for the version, which every role may, until there is no answer.
+// heartbeat polls the version, a call that every role may make, until the machine does not answer.
 func (f *feed) heartbeat(ctx context.Context, c *client.Client) error {
 	for {
 		asking, cancel := context.WithTimeout(ctx, dialTry)
@@ -290,8 +293,8 @@ func (f *feed) heartbeat(ctx context.Context, c *client.Client) error {
 	}
 }
 
-// log tells the lines of the log that is wanted, as long as that is one of this machine. It returns
-// when the connection is lost.
+// log reports the lines of the selected log while that log belongs to this machine. It returns when
+// the connection is lost.
 func (f *feed) log(ctx context.Context, c *client.Client) error {
 	for watch := f.wanted.Watch(); ; {
 		want, _, err := watch.Next(ctx)
@@ -322,7 +325,7 @@ func (f *feed) log(ctx context.Context, c *client.Client) error {
 	}
 }
 
-// named is a stream of log lines that know of which service they are.
+// named is a stream of log lines that carry the name of their service.
 type named struct {
 	service string
 	stream  interface{ Recv() (*api.LogLine, error) }
@@ -333,8 +336,8 @@ func (n named) Recv() (dashboard.LogLine, error) {
 	return dashboard.LogLine{Service: n.service, Line: line}, err
 }
 
-// keepFresh looks now and then whether the caller's certificate is to be renewed, as every command
-// does once.
+// keepFresh regularly renews the caller's certificate if it is due. Every other command checks this
+// once.
 func (f *feed) keepFresh(ctx context.Context, c *client.Client) {
 	for {
 		f.renew(ctx, c)

@@ -20,11 +20,11 @@ import (
 	"github.com/orlop-os/orlop/pkg/pki"
 )
 
-// dashboardLimit bounds what a test waits for.
+// dashboardLimit bounds each wait of a test.
 const dashboardLimit = 30 * time.Second
 
-// startDashboardMachine starts a fake machine, and returns it with a tool whose current context it
-// is, with a reader's certificate.
+// startDashboardMachine starts a fake machine. It returns the machine with a tool whose current
+// context is this machine, with a reader's certificate.
 func startDashboardMachine(t *testing.T, name string) (*fakeMachine, *tool) {
 	t.Helper()
 	t.Setenv("ORLOP_CONFIG", filepath.Join(t.TempDir(), "contexts"))
@@ -59,7 +59,7 @@ func startDashboardMachine(t *testing.T, name string) (*fakeMachine, *tool) {
 	return fake, &tool{stderr: io.Discard}
 }
 
-// picture is what a terminal was sent.
+// picture collects the output to a terminal.
 type picture struct {
 	mu   sync.Mutex
 	text bytes.Buffer
@@ -75,7 +75,7 @@ func (p *picture) Write(b []byte) (int, error) {
 }
 
 // TestDashboard runs the whole program without a terminal: the machine's name appears, keys change
-// the screen, and q ends it.
+// the screen, and q ends the program.
 func TestDashboard(t *testing.T) {
 	_, tool := startDashboardMachine(t, "zebra")
 	feeds, err := tool.feeds(nil)
@@ -110,7 +110,7 @@ func TestDashboard(t *testing.T) {
 	}
 }
 
-// line is a connection to a machine that can be cut.
+// line is a connection to a machine that the test can cut.
 type line struct {
 	net.Listener
 	mu   sync.Mutex
@@ -149,8 +149,8 @@ func (l *line) serve() {
 	}
 }
 
-// TestDashboardComesBack: a machine that goes away is shown as away with the reason, and is there
-// again when it answers.
+// TestDashboardComesBack checks that an unreachable machine is shown as such with the reason, and
+// as connected again after it answers.
 func TestDashboardComesBack(t *testing.T) {
 	fake, tool := startDashboardMachine(t, "zebra")
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -189,7 +189,7 @@ func TestDashboardComesBack(t *testing.T) {
 	}
 }
 
-// TestDashboardFeeds: which machines it is of.
+// TestDashboardFeeds checks which machines the dashboard shows.
 func TestDashboardFeeds(t *testing.T) {
 	fake, tool := startDashboardMachine(t, "zebra")
 	feeds, err := tool.feeds([]string{"one", "one"})

@@ -59,8 +59,8 @@ func (t *tool) captureCommand() *cobra.Command {
 	return c
 }
 
-// capture writes what comes. The file is begun when the machine has, so that a call that is refused
-// leaves an older one alone.
+// capture writes the received packets to a file. It creates the file only after the machine has
+// started the capture, so a rejected call leaves an existing file unchanged.
 func (t *tool) capture(ctx context.Context, c *client.Client, request *api.CaptureRequest, out string) error {
 	stream, err := c.Debug.Capture(ctx, request)
 	if err != nil {
@@ -97,7 +97,7 @@ func (t *tool) capture(ctx context.Context, c *client.Client, request *api.Captu
 				return fmt.Errorf("--out: cannot write: %w", err)
 			}
 		}
-		return buffer.Flush() // whoever reads along sees them now
+		return buffer.Flush() // a reader of the file sees the packets now
 	})
 	for _, last := range []func() error{buffer.Flush, finish} {
 		if failed := last(); failed != nil && err == nil {

@@ -15,14 +15,14 @@ import (
 
 // page is one document of this project.
 type page struct {
-	// its path in small letters, without docs/ and .md: "decisions/0014-media"
+	// path in lower case, without docs/ and .md: "decisions/0014-media"
 	Name  string `json:"name"`
 	Title string `json:"title"`
 	text  string
 }
 
-// referencePage is the annotated reference of the configuration, which lies with the package that
-// it is a test of.
+// referencePage is the annotated reference of the configuration. Its file is in pkg/config, whose
+// tests check it.
 const referencePage = "config/reference"
 
 func (t *tool) docsCommand() *cobra.Command {
@@ -73,8 +73,8 @@ func (t *tool) docsCommand() *cobra.Command {
 	return c
 }
 
-// pages are all documents, in the order of their paths; the reference of the configuration is the
-// last.
+// pages returns all documents in the order of their paths; the reference of the configuration is
+// the last.
 func pages() []page {
 	var all []page
 	must(fs.WalkDir(orlop.Documents, ".", func(file string, d fs.DirEntry, err error) error {
@@ -100,7 +100,7 @@ func pageName(file string) string {
 	return file
 }
 
-// pageNamed finds the page that is meant.
+// pageNamed returns the page with this name or path.
 func pageNamed(name string, among []page) (page, error) {
 	name = pageName(name)
 	var found []page
@@ -125,7 +125,7 @@ func pageNamed(name string, among []page) (page, error) {
 	return page{}, &exitError{code: exitUsage, err: fmt.Errorf("page %q: cannot tell which is meant: %s", name, strings.Join(names, ", "))}
 }
 
-// match is a line that was searched for.
+// match is a line that contains the search text.
 type match struct {
 	Page string `json:"page"`
 	Line int    `json:"line"` // from 1

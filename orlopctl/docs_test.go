@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// TestDocumentedCommands reads every command line of the README and of docs: it has to be one that
-// this tool takes, with its arguments and flags.
+// TestDocumentedCommands checks that this tool accepts every command line of the README and of
+// docs, with its arguments and flags.
 func TestDocumentedCommands(t *testing.T) {
 	files, err := filepath.Glob("../docs/*.md")
 	if err != nil {
@@ -39,8 +39,8 @@ func TestDocumentedCommands(t *testing.T) {
 	}
 }
 
-// TestRunbook: each task of the runbook has commands, and what it says that it is shown by does
-// them.
+// TestRunbook checks that each task of the runbook has commands, and that the test it names as
+// evidence runs them.
 func TestRunbook(t *testing.T) {
 	tasks := regexp.MustCompile(`(?m)^### `).Split(read(t, "../docs/runbook.md"), -1)[1:]
 	for _, task := range tasks {
@@ -84,7 +84,7 @@ func read(t *testing.T, file string) string {
 	return string(text)
 }
 
-// commandLines are the lines of code (four blanks before them) that call this tool, without
+// commandLines returns the lines of code (indented by four blanks) that call this tool, without
 // comments.
 func commandLines(text string) []string {
 	var lines []string
@@ -103,8 +103,7 @@ func commandLines(text string) []string {
 	return lines
 }
 
-// wordsOf is a command line up to its first argument or flag that is not a topic or the like:
-// "orlopctl get disks".
+// wordsOf returns a command line up to its first flag or variable argument: "orlopctl get disks".
 func wordsOf(line string) string {
 	fields := strings.Fields(line)
 	c, _, err := new(tool).rootCommand().Find(fields[1:])
@@ -118,8 +117,8 @@ func wordsOf(line string) string {
 	return strings.Join(fields[:words], " ")
 }
 
-// TestPages: each page has a title and is found by its name and by its path; names that mean none
-// or several are refused.
+// TestPages checks that each page has a title and is found by its name and by its path, and that
+// unknown or ambiguous names are rejected.
 func TestPages(t *testing.T) {
 	all := pages()
 	for _, p := range all {
@@ -138,8 +137,8 @@ func TestPages(t *testing.T) {
 	}
 }
 
-// TestManPages: there is one for each command, and nothing in them says when or where they were
-// made.
+// TestManPages checks that there is a page for each command, without the time and the place of its
+// generation.
 func TestManPages(t *testing.T) {
 	make := func(home, epoch string) map[string]string {
 		t.Setenv("HOME", home)

@@ -16,7 +16,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/client"
 )
 
-// etcdTimeout bounds what moves all of the cluster's data: 4 GiB at most.
+// etcdTimeout bounds calls that transfer all data of the cluster: 4 GiB at most.
 const etcdTimeout = 30 * time.Minute
 
 func (t *tool) etcdCommand() *cobra.Command {
@@ -104,7 +104,7 @@ func etcdTable(w io.Writer, s *api.EtcdStatusResponse) {
 	number("SIZE", s.Size, size(s.Size))
 	number("IN USE", s.Used, size(s.Used)+", `orlopctl etcd defrag` gives back "+size(s.Size-s.Used))
 	number("QUOTA", s.Quota, size(s.Quota))
-	if s.Leader != "" { // they are told by a quorum
+	if s.Leader != "" { // alarms are known only with a quorum
 		row(w, "ALARMS", orDash(strings.Join(s.Alarms, ", ")))
 	}
 	if s.Restored != nil {
@@ -113,7 +113,7 @@ func etcdTable(w io.Writer, s *api.EtcdStatusResponse) {
 	number("UNDO", s.UndoSize, "what that has replaced, "+size(s.UndoSize)+": `orlopctl etcd restore --undo`")
 }
 
-// restoredText says what took the place of what.
+// restoredText describes the restored data and the data that it replaced.
 func restoredText(r *api.EtcdRestored) string {
 	text := fmt.Sprintf("revision %d, %s", r.Revision, count(int(r.Keys), "key"))
 	if r.Replaced != 0 {

@@ -58,7 +58,7 @@ func etcdMembersTable(w io.Writer, s *api.EtcdStatusResponse) {
 		}
 		row(w, orDash(m.Name), m.Id, strings.Join(m.PeerUrls, ", "), state)
 	}
-	// A line of its own: the table's columns are not its.
+	// A separate line, without the columns of the table.
 	fmt.Fprintf(w, "%d of %d that vote answer; %d have to, so %d may be away\n", answering, voters, etcdjoin.QuorumSize(voters), etcdjoin.FailureTolerance(voters))
 }
 
@@ -117,8 +117,8 @@ func (t *tool) etcdRejoinCommand() *cobra.Command {
 	})
 }
 
-// etcdConsented completes a command that cannot be taken back: it makes the machine do what it says
-// only when its name was typed.
+// etcdConsented completes an irreversible command: the machine performs it only after the operator
+// has typed the machine's name.
 func (t *tool) etcdConsented(c *cobra.Command, what string, do func(context.Context, *client.Client) (answer proto.Message, done string, err error)) *cobra.Command {
 	yes := c.Flags().Bool("yes", false, "do not ask")
 	c.Args = cobra.NoArgs

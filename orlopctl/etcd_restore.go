@@ -53,7 +53,7 @@ func (t *tool) etcdRestoreCommand() *cobra.Command {
 				if err != nil {
 					return usagef("etcd: cannot read: %w", err)
 				}
-				defer func() { _ = file.Close() }() // it was only read
+				defer func() { _ = file.Close() }() // the file was only read
 				if from, err = look(file, args[0], identities); err != nil {
 					return err
 				}
@@ -78,19 +78,19 @@ func (t *tool) etcdRestoreCommand() *cobra.Command {
 	return c
 }
 
-// needsIdentity says that a snapshot is encrypted, and no key is given.
+// needsIdentity returns the error for an encrypted snapshot without a key.
 func needsIdentity(name string) error {
 	return &exitError{code: exitUsage, err: fmt.Errorf("%s: cannot restore: it is encrypted", name), hint: "name the file with the key to it: `--identity KEY`"}
 }
 
-// etcdRestoreSealed restores a snapshot that the machine has kept and cannot read: it comes as it
-// is, and goes back decrypted.
+// etcdRestoreSealed restores a stored snapshot that the machine cannot decrypt: it downloads the
+// encrypted snapshot and uploads it decrypted.
 func (t *tool) etcdRestoreSealed(ctx context.Context, c *client.Client, kept string, identities []agecrypt.Identity) error {
 	file, err := os.CreateTemp("", "orlop-snapshot-*") // mode 0600
 	if err != nil {
 		return fmt.Errorf("etcd: cannot fetch the snapshot: %w", err)
 	}
-	// what is left of it says nothing to others
+	// the remaining file does not disclose the data
 	defer func() { _ = errors.Join(file.Close(), os.Remove(file.Name())) }()
 	if _, err := t.receiveSnapshot(ctx, c, kept, file); err != nil {
 		if errors.Is(err, errNotWhole) {
@@ -105,16 +105,16 @@ func (t *tool) etcdRestoreSealed(ctx context.Context, c *client.Client, kept str
 	return t.etcdRestore(ctx, c, &api.EtcdRestoreRequest{}, from)
 }
 
-// stored is a snapshot in a file, which may be encrypted there.
+// stored is a snapshot in a file, possibly encrypted.
 type stored struct {
 	file       *os.File
-	name       string              // as the caller knows it
-	identities []agecrypt.Identity // for one that is encrypted
+	name       string              // name that the caller uses
+	identities []agecrypt.Identity // for an encrypted snapshot
 	size       int64               // bytes, decrypted
-	sha256     string              // likewise
+	sha256     string              // of the decrypted data
 }
 
-// look reads a snapshot once, for what is to be said of it.
+// look reads a snapshot once and returns its size and hash.
 func look(file *os.File, name string, identities []agecrypt.Identity) (*stored, error) {
 	const header = "age-encryption.org/"
 	begins := make([]byte, len(header))
@@ -140,8 +140,8 @@ func look(file *os.File, name string, identities []agecrypt.Identity) (*stored, 
 	return s, nil
 }
 
-// open begins it anew, decrypted. What comes out was not changed by anybody: age tells, before each
-// piece.
+// open reads the snapshot from its beginning, decrypted. The result is authentic: age verifies each
+// chunk before it returns it.
 func (s *stored) open() (io.Reader, error) {
 	if _, err := s.file.Seek(0, io.SeekStart); err != nil {
 		return nil, usagef("%s: cannot read the snapshot: %w", s.name, err)
@@ -159,7 +159,7 @@ func (s *stored) open() (io.Reader, error) {
 	return text, nil
 }
 
-// identities reads the keys that decrypt. Its errors show nothing of them.
+// identities reads the keys for decryption. Its errors show no part of them.
 func identities(files []string) (all []agecrypt.Identity, err error) {
 	for _, name := range files {
 		f, err := os.Open(name)
@@ -167,7 +167,7 @@ func identities(files []string) (all []agecrypt.Identity, err error) {
 			return nil, usagef("--identity: cannot read: %w", err)
 		}
 		text, err := io.ReadAll(io.LimitReader(f, maxRecipients))
-		_ = f.Close() // it was only read
+		_ = f.Close() // the file was only read
 		if err != nil {
 			return nil, usagef("--identity: cannot read: %w", err)
 		}
@@ -194,8 +194,8 @@ func identities(files []string) (all []agecrypt.Identity, err error) {
 	return all, nil
 }
 
-// etcdRestore sends a snapshot, unless from is nil: the machine has what is asked for, and waits
-// for what becomes of it.
+// etcdRestore uploads a snapshot, or names a stored snapshot of the machine if from is nil, and
+// waits for the result.
 func (t *tool) etcdRestore(ctx context.Context, c *client.Client, first *api.EtcdRestoreRequest, from *stored) error {
 	var text io.Reader
 	if from != nil {
@@ -213,7 +213,7 @@ func (t *tool) etcdRestore(ctx context.Context, c *client.Client, first *api.Etc
 	if err == nil && from != nil {
 		err = send(text, t.progress("sent", first.Size), func(chunk []byte) error { return stream.Send(&api.EtcdRestoreRequest{Chunk: chunk}) })
 	}
-	if err != nil && !errors.Is(err, io.EOF) { // the reason comes with the answer
+	if err != nil && !errors.Is(err, io.EOF) { // the answer holds the reason
 		return err
 	}
 	answer, err := stream.CloseAndRecv()

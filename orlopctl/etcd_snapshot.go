@@ -59,17 +59,17 @@ func (t *tool) etcdSnapshotCommand() *cobra.Command {
 	return c
 }
 
-// takenSnapshot is what a snapshot's command prints for programs.
+// takenSnapshot is the result of the snapshot command in JSON and YAML.
 type takenSnapshot struct {
 	File     string `json:"file"`
 	Revision int64  `json:"revision"`
-	Keys     int64  `json:"keys"`   // 0 of one that the machine has kept: nobody has looked into it
+	Keys     int64  `json:"keys"`   // 0 for a stored snapshot, which the machine does not parse
 	Size     int64  `json:"size"`   // bytes of the snapshot
 	SHA256   string `json:"sha256"` // of the snapshot, before it is encrypted
 	Version  string `json:"version"`
 }
 
-// etcdSnapshot writes what a machine sends to a file, encrypted if there are readers.
+// etcdSnapshot writes a snapshot from a machine to a file, encrypted if there are recipients.
 func (t *tool) etcdSnapshot(ctx context.Context, c *client.Client, kept, out string, readers []agecrypt.Recipient) error {
 	var taken takenSnapshot
 	err := writeWhole(out, func(file io.Writer) error {
@@ -103,11 +103,10 @@ func (t *tool) etcdSnapshot(ctx context.Context, c *client.Client, kept, out str
 	return nil
 }
 
-// errNotWhole is the end of a snapshot that is not the one that was announced.
+// errNotWhole is returned when a received snapshot differs from the announced snapshot.
 var errNotWhole = errors.New("etcd: the snapshot has not come whole")
 
-// receiveSnapshot writes what a machine sends: the data as they are, or a snapshot that it has
-// kept.
+// receiveSnapshot writes a snapshot from a machine: of its current data, or a stored snapshot.
 func (t *tool) receiveSnapshot(ctx context.Context, c *client.Client, kept string, to io.Writer) (taken takenSnapshot, err error) {
 	stream, err := c.Etcd.Snapshot(ctx, &api.EtcdSnapshotRequest{Stored: kept})
 	if err != nil {
@@ -138,7 +137,7 @@ func (t *tool) receiveSnapshot(ctx context.Context, c *client.Client, kept strin
 	return taken, nil
 }
 
-// sealed tells by its name whether a snapshot that a machine has kept is encrypted.
+// sealed reports by its name whether a stored snapshot is encrypted.
 func sealed(kept string) bool { return strings.HasSuffix(kept, ".age") }
 
 func (t *tool) etcdSnapshotsCommand() *cobra.Command {

@@ -14,7 +14,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/config"
 )
 
-// The exit statuses. exitHelp is their documentation, which --help prints.
+// The exit statuses. exitHelp documents them in --help.
 const (
 	exitOK          = 0
 	exitFailure     = 1
@@ -31,7 +31,7 @@ const exitHelp = `Exit status:
   4  it did not become healthy, or did not answer, in time
 With --nodes it is that of the first machine that failed.`
 
-// exitError is an error that knows its exit status and what to do about it.
+// exitError is an error with an exit status and a hint.
 type exitError struct {
 	code int
 	err  error
@@ -41,12 +41,12 @@ type exitError struct {
 func (e *exitError) Error() string { return e.err.Error() }
 func (e *exitError) Unwrap() error { return e.err }
 
-// usagef is an error of the command line.
+// usagef returns an error of the command line.
 func usagef(format string, args ...any) error {
 	return &exitError{code: exitUsage, err: fmt.Errorf(format, args...)}
 }
 
-// withHint adds what to do to an error that has no hint yet.
+// withHint adds a hint to an error that has no hint yet.
 func withHint(err error, hint string) error {
 	if err == nil {
 		return nil
@@ -78,7 +78,7 @@ func (t *tool) report(err error) int {
 	return code
 }
 
-// exitCode is the exit status for an error, with what can be done about it.
+// exitCode returns the exit status for an error, and a hint.
 func exitCode(err error) (code int, hint string) {
 	var exit *exitError
 	var problems config.Problems
@@ -120,7 +120,7 @@ func exitCode(err error) (code int, hint string) {
 	return exitFailure, ""
 }
 
-// message is an error as a sentence, without gRPC's framing.
+// message returns an error as a sentence, without gRPC's prefix.
 func message(err error) string {
 	var problems config.Problems
 	if errors.As(err, &problems) {
@@ -129,7 +129,7 @@ func message(err error) string {
 	if s, ok := statusOf(err); ok {
 		text := s.Message()
 		if s.Code() == codes.DeadlineExceeded {
-			text = "the time is up" // whatever words the side that noticed first has for it
+			text = "the time is up" // one text for all deadline errors of client and server
 		}
 		if n := len(problemsOf(err)); n > 0 {
 			return fmt.Sprintf("the machine refuses the configuration: %s; nothing was changed", count(n, "problem"))
@@ -158,7 +158,7 @@ func statusOf(err error) (*status.Status, bool) {
 	return nil, false
 }
 
-// problemsOf lists the problems that an error carries, found here or by the machine.
+// problemsOf lists the problems in an error, from this tool or from the machine.
 func problemsOf(err error) []config.Problem {
 	var problems config.Problems
 	if errors.As(err, &problems) {

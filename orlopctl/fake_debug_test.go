@@ -18,8 +18,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/profile"
 )
 
-// fakeDebugService has one link, on which three packets pass, and two are lost. Filters are run as
-// the kernel would.
+// fakeDebugService has one link with three captured and two lost packets. It runs filters like the
+// kernel.
 type fakeDebugService struct{ api.UnimplementedDebugServer }
 
 func (fakeDebugService) Capture(r *api.CaptureRequest, stream grpc.ServerStreamingServer[api.CaptureResponse]) error {
@@ -59,15 +59,15 @@ func (fakeDebugService) Capture(r *api.CaptureRequest, stream grpc.ServerStreami
 	if err := stream.Send(&api.CaptureResponse{Packets: passed}); err != nil {
 		return err
 	}
-	if r.GetDuration().AsDuration() == 10*time.Minute { // for somebody who loses patience
+	if r.GetDuration().AsDuration() == 10*time.Minute { // for the test that cancels the call
 		<-stream.Context().Done()
 		return status.FromContextError(stream.Context().Err()).Err()
 	}
 	return stream.Send(&api.CaptureResponse{Dropped: 2})
 }
 
-// fakePackets are a question for a name, the beginning of a connection to a web server, and a piece
-// of one with the API.
+// fakePackets are a DNS query, the first packet of a connection to a web server, and a packet of a
+// connection to the API.
 func fakePackets() [][]byte {
 	ip := func(p layers.IPProtocol) *layers.IPv4 {
 		return &layers.IPv4{Version: 4, IHL: 5, TTL: 64, SrcIP: net.IP{10, 0, 0, 11}, DstIP: net.IP{10, 0, 0, 1}, Protocol: p}
@@ -81,7 +81,7 @@ func fakePackets() [][]byte {
 		buffer := gopacket.NewSerializeBuffer()
 		ethernet := &layers.Ethernet{SrcMAC: make([]byte, 6), DstMAC: make([]byte, 6), EthernetType: layers.EthernetTypeIPv4}
 		if err := gopacket.SerializeLayers(buffer, gopacket.SerializeOptions{FixLengths: true}, slices.Insert(above, 0, gopacket.SerializableLayer(ethernet))...); err != nil {
-			panic(err) // they are what they are
+			panic(err) // the packets are constant
 		}
 		all = append(all, buffer.Bytes())
 	}

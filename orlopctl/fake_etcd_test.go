@@ -18,11 +18,11 @@ import (
 	"github.com/orlop-os/orlop/pkg/api"
 )
 
-// fakeEtcdService has data of 300 kB, whose snapshot breaks off the second time it is asked for and
-// is damaged on its way the third. It restores what it has given and what it keeps, which is two
-// snapshots once it was asked for some, one of them for fakeReader, and can take that back once. It
-// has no space until it is defragmented and disarmed, and does not run after that. Its target takes
-// nothing but what is kept after the first time.
+// fakeEtcdService has data of 300 kB. Its second snapshot breaks off and its third is damaged in
+// transit. It restores a snapshot that it has sent and its stored snapshots, and can undo that
+// once. After the first list there are two stored snapshots, one of them encrypted for fakeReader.
+// Its data has no space until it is defragmented and disarmed, and etcd does not run after that.
+// Its S3 target accepts only stored snapshots after the first time.
 type fakeEtcdService struct {
 	api.UnimplementedEtcdServer
 	mu               sync.Mutex
@@ -68,7 +68,7 @@ const (
 	fakePlace  = "https://s3.example.com:443/backups"
 )
 
-// giveFakeKept sends what is kept.
+// giveFakeKept sends a stored snapshot.
 func giveFakeKept(name string, stream grpc.ServerStreamingServer[api.EtcdSnapshotResponse]) error {
 	content := fakeSnapshot
 	switch name {
@@ -221,7 +221,7 @@ func (s *fakeEtcdService) Disarm(context.Context, *api.EtcdDisarmRequest) (*api.
 	return &api.EtcdDisarmResponse{Alarms: []string{"NOSPACE"}}, nil
 }
 
-// RemoveMember takes m3, which does not answer, and refuses the others as a machine does.
+// RemoveMember removes m3, which does not answer, and rejects the other members like a machine.
 func (s *fakeEtcdService) RemoveMember(_ context.Context, r *api.EtcdRemoveMemberRequest) (*api.EtcdRemoveMemberResponse, error) {
 	if r.Member != "m3" {
 		return nil, status.Errorf(codes.FailedPrecondition, "etcd: cannot remove %s, nothing was changed: 2 of 3 members answer; without it there would be 2 members, of which 2 are required, and only 1 would answer", r.Member)

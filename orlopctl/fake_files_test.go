@@ -10,7 +10,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/api"
 )
 
-// fakeFiles are the files of a fake machine. The first one is larger than a call sends.
+// fakeFiles are the files of a fake machine. The first is larger than one message.
 var fakeFiles = map[string]string{"/proc/large": "0123456789", "/proc/version": "Linux version 6.12\n"}
 
 func (s *fakeMachineService) ReadFile(r *api.ReadFileRequest, stream grpc.ServerStreamingServer[api.ReadFileResponse]) error {

@@ -15,7 +15,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/pki"
 )
 
-// CreateTicket gives everybody a ticket by the client CA.
+// CreateTicket gives every caller a ticket signed by the client CA.
 func (s *fakeClusterService) CreateTicket(_ context.Context, r *api.CreateTicketRequest) (*api.CreateTicketResponse, error) {
 	cluster := s.f.current()
 	if cluster == nil || cluster.Cluster == nil {
@@ -66,7 +66,7 @@ func (s *fakeClusterService) RemoveMember(_ context.Context, r *api.RemoveMember
 	return &api.RemoveMemberResponse{Tickets: []string{"1a"}, NodeError: "the API server does not answer"}, nil
 }
 
-// asks is the fingerprint of the key of the machine that asks.
+// asks is the key fingerprint of the machine with the join request.
 var asks = "sha256:" + strings.Repeat("ab", 32)
 
 func (s *fakeClusterService) ListPending(context.Context, *api.ListPendingRequest) (*api.ListPendingResponse, error) {

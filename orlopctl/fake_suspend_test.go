@@ -10,8 +10,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/api"
 )
 
-// fakeSuspended is what the machine has taken out. Its cluster has a webhook configuration
-// "policy", and nothing else.
+// Suspend suspends the webhook configuration "policy", which is the only object of this cluster.
 func (s *fakeClusterService) Suspend(_ context.Context, r *api.SuspendRequest) (*api.SuspendResponse, error) {
 	if !strings.EqualFold(r.Kind, "validatingwebhookconfiguration") || r.Name != "policy" {
 		return nil, status.Errorf(codes.FailedPrecondition, "%s %s: not found", r.Kind, r.Name)

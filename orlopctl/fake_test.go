@@ -29,34 +29,35 @@ import (
 	"github.com/orlop-os/orlop/pkg/relay"
 )
 
-// fakeMachine is a machine without a machine: the services of the API with canned answers on a Unix
-// socket, behind a real apid on a real TCP port.
+// fakeMachine is a simulated machine: the services of the API with canned answers on a Unix socket,
+// behind a real apid on a real TCP port.
 type fakeMachine struct {
-	code                 pairing.Code // what its console shows
+	code                 pairing.Code // the code on its console
 	address, fingerprint string
-	dir                  string // apid's files
+	dir                  string // files of apid
 	key                  *pki.Leaf
 	clients              *pki.CA
 	stop                 func() error
-	network              *fakeNetwork // nil when it is on none
-	node                 netip.Addr   // its address there
+	network              *fakeNetwork // nil without a network
+	node                 netip.Addr   // its address in the network
 
 	mu      sync.Mutex
 	config  *config.Config
 	applied time.Time
-	past    []*config.Config // that were in force; number 1 first
-	// what its programs have let slip: lines of every log, events, and texts in topic "memory"
+	past    []*config.Config // earlier configurations; number 1 is the first
+	// secrets that its programs have leaked: lines of every log, events, and texts in topic
+	// "memory"
 	slips    []string
-	install  string // the name of a machine that runs from memory and is being installed
-	trial    string // the name of what is on trial
+	install  string // name of a machine that runs from memory and installs itself
+	trial    string // name of the current trial
 	confirms int    // calls to confirm it
-	invited  bool   // somebody has asked for a ticket
-	watched  int    // how often somebody asked how far that is
+	invited  bool   // a ticket was requested
+	watched  int    // number of calls that watched the request
 }
 
-// startFake starts a machine that trusts an operator's CA and has no configuration yet.
+// startFake starts a machine that trusts an operator CA and has no configuration yet.
 func startFake(operatorCA []byte) (*fakeMachine, error) {
-	dir, err := os.MkdirTemp("", "orlop") // short: a Unix socket's path has at most 108 bytes
+	dir, err := os.MkdirTemp("", "orlop") // short: the path of a Unix socket has at most 108 bytes
 	if err != nil {
 		return nil, err
 	}
@@ -113,7 +114,7 @@ func startFake(operatorCA []byte) (*fakeMachine, error) {
 	return f, nil
 }
 
-// fakeDoorService pairs a machine that was started without an operator's CA.
+// fakeDoorService pairs a machine that was started without an operator CA.
 type fakeDoorService struct {
 	api.UnimplementedApidInternalServer
 	f *fakeMachine
@@ -142,8 +143,8 @@ func (f *fakeMachine) current() *config.Config {
 	return f.config
 }
 
-// configure takes a configuration and gets a certificate from the cluster's machine CA, as machined
-// does.
+// configure applies a configuration and issues a certificate by the cluster's machine CA, like
+// machined.
 func (f *fakeMachine) configure(c *config.Config) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -179,7 +180,7 @@ func (f *fakeMachine) configure(c *config.Config) error {
 	return f.replace(apid.ServerCertFile, leaf.CertPEM())
 }
 
-// replace is how machined gives apid another file.
+// replace replaces a file of apid, like machined.
 func (f *fakeMachine) replace(name string, content []byte) error {
 	temporary := filepath.Join(f.dir, "new")
 	if err := os.WriteFile(temporary, content, 0o600); err != nil {
@@ -188,8 +189,7 @@ func (f *fakeMachine) replace(name string, content []byte) error {
 	return os.Rename(temporary, filepath.Join(f.dir, name))
 }
 
-// fakeNetwork is what fake machines reach each other by: the TCP address of each machine, by its
-// own.
+// fakeNetwork connects fake machines: it maps the address of each machine to its TCP address.
 type fakeNetwork struct{ sync.Map }
 
 // join gives a machine an address, before it gets a configuration.
@@ -290,8 +290,8 @@ func (s *fakeMachineService) Get(_ context.Context, r *api.GetRequest) (*api.Top
 	return &api.TopicValue{Topic: r.Topic, Revision: 7, Value: v}, nil
 }
 
-// watchInstall is an installation during which the connection is lost once. That of the machine
-// "worn" fails, and "restless" is started from its medium again.
+// watchInstall simulates an installation that loses the connection once. The installation of
+// machine "worn" fails, and machine "restless" boots from its boot medium again.
 func (s *fakeMachineService) watchInstall(stream grpc.ServerStreamingServer[api.TopicValue]) error {
 	s.f.mu.Lock()
 	s.f.watched++
@@ -326,7 +326,7 @@ func (s *fakeMachineService) watchInstall(stream grpc.ServerStreamingServer[api.
 	return nil
 }
 
-// fakeTopics are the topics that never change, and whose watch never ends.
+// fakeTopics are constant topics whose watch never ends.
 var fakeTopics = map[string]string{
 	"services": `[{"name": "containerd", "state": "running", "restarts": 0, "since": "2026-05-04T03:02:01Z"}, {"name": "apid", "state": "backoff", "restarts": 3}]`,
 	"system":   `{"cpus": 2, "uptimeSeconds": 7200, "load1": 0.5}`,
@@ -336,7 +336,7 @@ func (s *fakeMachineService) Watch(r *api.GetRequest, stream grpc.ServerStreamin
 	if r.Topic == "install" {
 		return s.watchInstall(stream)
 	}
-	if r.Topic == "configuration" { // a service starts anew, and has then
+	if r.Topic == "configuration" { // a service restarts meanwhile
 		waiting, err := structpb.NewValue(map[string]any{"waitingFor": []any{"orchestrator-api"}})
 		if err != nil {
 			return err
@@ -428,7 +428,7 @@ func (s *fakeConfigService) Get(_ context.Context, r *api.GetConfigRequest) (*ap
 	return answer, nil
 }
 
-// numbered is a configuration that was in force, or, for 0, the one that is.
+// numbered returns an earlier configuration, or the active configuration for 0.
 func (s *fakeConfigService) numbered(number uint64) (*config.Config, error) {
 	s.f.mu.Lock()
 	defer s.f.mu.Unlock()
@@ -496,7 +496,7 @@ func (s *fakeConfigService) Apply(_ context.Context, r *api.ApplyRequest) (*api.
 		return nil, status.Error(codes.InvalidArgument, problems.Error())
 	}
 	if parsed.Machine.Metadata.Name == "diskless" {
-		// What only the machine can know.
+		// Problems that only the machine can find.
 		refused, err := status.New(codes.InvalidArgument, "refused").WithDetails(&api.Problem{
 			File: r.Filename, Line: 4, Field: "Machine.spec.disk", Reason: "the machine has no disk", Expected: "a disk of at least 4GiB", Hint: "add a disk",
 		})
@@ -667,9 +667,9 @@ contexts:
 `)}, nil
 }
 
-// fakeAuditService has a record of three calls. It is read as it is, or as a mischievous machine
-// would send it: after 100, without the second; after 200, with another third. The record of
-// refused calls has two.
+// fakeAuditService has a record of three calls. A query after 100 omits the second call, and a
+// query after 200 has another third call; these simulate a tampered log. The record of rejected
+// calls has two entries.
 type fakeAuditService struct{ api.UnimplementedAuditServer }
 
 func (fakeAuditService) Read(r *api.ReadAuditRequest, stream grpc.ServerStreamingServer[api.AuditLine]) error {

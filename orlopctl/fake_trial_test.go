@@ -15,14 +15,14 @@ import (
 	"github.com/orlop-os/orlop/pkg/reconcile"
 )
 
-// Confirm keeps what is on trial, but for a configuration of link eth9, with which no such call
-// would come.
+// Confirm confirms the current trial. It does not confirm a configuration of link eth9, because the
+// call would not reach a machine with that configuration.
 func (s *fakeConfigService) Confirm(_ context.Context, r *api.ConfirmConfigRequest) (*api.ConfirmConfigResponse, error) {
 	now := s.f.current()
 	s.f.mu.Lock()
 	defer s.f.mu.Unlock()
 	if s.f.trial == "" && r.TrialName == "" {
-		return &api.ConfirmConfigResponse{}, nil // one of the mode try
+		return &api.ConfirmConfigResponse{}, nil // a trial of mode try
 	}
 	s.f.confirms++
 	switch {
@@ -39,8 +39,8 @@ func (s *fakeConfigService) Confirm(_ context.Context, r *api.ConfirmConfigReque
 	return &api.ConfirmConfigResponse{Failures: failuresIn(now)}, nil
 }
 
-// failuresIn are the operations of a configuration that fail on the fake machine: it has no module
-// iscsi_tcp.
+// failuresIn returns the operations of a configuration that fail on the fake machine: it has no
+// module iscsi_tcp.
 func failuresIn(c *config.Config) []string {
 	if slices.Contains(c.Machine.Spec.KernelModules, "iscsi_tcp") {
 		return []string{"host: cannot load kernel modules iscsi_tcp: iscsi_tcp: not found"}
@@ -48,7 +48,8 @@ func failuresIn(c *config.Config) []string {
 	return nil
 }
 
-// completed adds to the answer to a patch what would come of it on a machine: links are tried.
+// completed adds the consequences on a machine to the answer to a patch: a change of a link starts
+// a trial.
 func (s *fakeConfigService) completed(answer *api.ApplyResponse, before, next *config.Config, r *api.ApplyRequest) (*api.ApplyResponse, error) {
 	if slices.Contains(next.Machine.Spec.KernelModules, "iscsi_tcp") {
 		answer.Operations = append(answer.Operations, "host: load kernel modules iscsi_tcp")

@@ -25,8 +25,7 @@ func bundled(own config.Certificate, accepted []config.Certificate) []byte {
 	return pki.EncodeCerts(certs...)
 }
 
-// certificates is topic "certificates": of each authority a leaf, and the bundle that it is
-// believed by.
+// certificates is topic "certificates": for each authority a leaf and its CA bundle.
 func (f *fakeMachine) certificates() any {
 	list := []any{}
 	c := f.current()
@@ -47,7 +46,7 @@ func (f *fakeMachine) certificates() any {
 	return list
 }
 
-// fakeTrustService signs whatever is asked for, and has no book.
+// fakeTrustService signs every request, and has no ledger.
 type fakeTrustService struct {
 	api.UnimplementedTrustServer
 	f      *fakeMachine
@@ -71,7 +70,8 @@ func (s *fakeTrustService) sign(spec pki.Spec, request []byte, role string, life
 	}
 	if life == 0 {
 		s.signed++
-		life = time.Hour + time.Duration(s.signed)*time.Minute // each longer than the one before
+		// each certificate is valid for longer than the previous
+		life = time.Hour + time.Duration(s.signed)*time.Minute
 	}
 	spec.O, spec.Usage, spec.TTL, spec.For = []string{pki.RolePrefix + role}, pki.Client, life, public
 	s.f.mu.Lock()

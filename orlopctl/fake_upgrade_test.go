@@ -13,18 +13,18 @@ import (
 	"github.com/orlop-os/orlop/pkg/api"
 )
 
-// fakeUpgradeService is a machine at the end of a bad line: what is sent to it breaks off, and so
-// does what it says.
+// fakeUpgradeService simulates a machine behind an unreliable line: uploads to it and its status
+// streams break off.
 type fakeUpgradeService struct {
 	api.UnimplementedUpgradeServer
 	mu     sync.Mutex
 	have   int64
-	breaks int // how often something has broken off
+	breaks int // number of broken streams
 	record *api.UpgradeStatus
 }
 
 const (
-	fakeLine   = 1_500_000 // bytes that come through before it breaks
+	fakeLine   = 1_500_000 // bytes that pass before the line breaks
 	fakeBroken = "1.6.0"   // a version that every machine rolls back
 )
 

@@ -17,25 +17,26 @@ import (
 	"github.com/orlop-os/orlop/pkg/relay"
 )
 
-// One call to several machines (--nodes). The command runs anew for each of them, as a tool of its
-// own whose machine is reached through that of the endpoint (docs/decisions/0022-relay.md), and
-// whose output says which machine it is of.
+// One command on several machines (--nodes). The command runs once per machine, as a separate tool
+// that reaches its machine through the machine of the endpoint (docs/decisions/0022-relay.md) and
+// whose output names the machine.
 
-// manner is how a command is made on several machines.
+// manner is the way in which a command runs on several machines.
 type manner int
 
 const (
-	// it calls no machine, or asks, or writes something here that is for one machine
+	// The command calls no machine, or reads or writes a local file for one machine.
 	notAtAll manner = iota
-	// it looks: on all at the same time, each answer as a whole, in the order of the machines
+	// The command only reads. It runs on all machines concurrently; each answer is printed as a
+	// whole, in the order of the machines.
 	atOnce
-	following // it goes on: on all at the same time, line by line
-	inTurn    // it changes something: one after the other, up to the first that fails
-	single    // it changes something by a file that is for one machine
-	together  // it sees to all of them itself (fleet)
+	following // it streams: it runs on all machines concurrently, and prints line by line
+	inTurn    // it makes a change: it runs on one machine after the other, until the first failure
+	single    // it makes a change from a file for one machine
+	together  // it handles all machines itself (fleet)
 )
 
-// manners are those of all commands that can be made so.
+// manners maps each command that supports --nodes to its manner.
 var manners = map[string]manner{
 	"get": atOnce, "services": atOnce, "logs": atOnce, "dmesg": atOnce, "events": atOnce, "audit list": atOnce, "audit verify": atOnce, "version": atOnce,
 	"cat": atOnce, "ls": atOnce, "image list": atOnce, "etcd status": atOnce, "etcd members": atOnce, "etcd alarm list": atOnce, "trust list": atOnce, "nodes list": atOnce, "kubernetes suspended": atOnce, "upgrade status": atOnce, "show-config": atOnce, "config-history": atOnce,
@@ -46,19 +47,19 @@ var manners = map[string]manner{
 	"trust revoke": together, "trust rotate-ca": together, "trust rotate-key": together,
 }
 
-// A machine passes on eight connections of one caller, and one that has ended keeps its place until
-// both ends have let go.
+// A machine relays at most eight connections of one caller. A finished connection counts until both
+// ends have closed it.
 const (
-	mostFollowed = 8 // machines that are called at the same time, when each call goes on
-	mostAtOnce   = 4 // and when a call makes room for the next one
+	mostFollowed = 8 // concurrent machines if each call streams
+	mostAtOnce   = 4 // concurrent machines if each call ends by itself
 )
 
-// nameOf is a command without the tool: "trust revoke".
+// nameOf returns the name of a command without the name of the tool: "trust revoke".
 func nameOf(c *cobra.Command) string {
 	return strings.TrimPrefix(c.CommandPath(), c.Root().Name()+" ")
 }
 
-// mannerOf is how a command with its flags is made on so many machines.
+// mannerOf returns the manner of a command with its flags for this number of machines.
 func mannerOf(c *cobra.Command, nodes int) (manner, error) {
 	name := nameOf(c)
 	how := manners[name]
@@ -78,7 +79,7 @@ func mannerOf(c *cobra.Command, nodes int) (manner, error) {
 	return how, nil
 }
 
-// parseNodes reads the addresses of the machines, each of which is named once.
+// parseNodes parses the addresses of the machines and rejects duplicates.
 func parseNodes(named []string) ([]string, error) {
 	var nodes []string
 	for _, name := range named {
@@ -94,8 +95,8 @@ func parseNodes(named []string) ([]string, error) {
 	return nodes, nil
 }
 
-// onNodes makes a command on each of the machines that are named, and returns which of them failed:
-// each has said why.
+// onNodes runs a command on each machine of --nodes. The error lists the machines that failed;
+// their reasons are already printed.
 func (t *tool) onNodes(c *cobra.Command) error {
 	nodes, err := parseNodes(t.flags.nodes)
 	if err != nil {
@@ -135,15 +136,15 @@ func (t *tool) onNodes(c *cobra.Command) error {
 	return r.outcome()
 }
 
-// way is how the machines are reached: the connection to the endpoint's machine.
+// way is the connection to the endpoint's machine, which relays to the other machines.
 type way struct {
 	endpoint client.Endpoint
 
 	mu     sync.Mutex
-	client *client.Client // nil before it was first needed
+	client *client.Client // nil before its first use
 }
 
-// to is a machine as it is called this way.
+// to returns the endpoint of a machine behind the relay.
 func (w *way) to(node string) client.Endpoint {
 	return client.Endpoint{Address: node, Cert: w.endpoint.Cert, CA: w.endpoint.CA, Dialer: w.dial}
 }
@@ -156,8 +157,8 @@ func (w *way) dial(ctx context.Context, address string) (net.Conn, error) {
 	return c.Relay(ctx, address)
 }
 
-// connected is the connection, made anew if it was lost: the endpoint's machine may be one of those
-// that reboot.
+// connected returns the connection, and reconnects if it was lost: the endpoint's machine may be
+// among the machines that reboot.
 func (w *way) connected(ctx context.Context) (*client.Client, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -178,24 +179,23 @@ func (w *way) close() {
 
 func (w *way) closeLocked() {
 	if w.client != nil {
-		_ = w.client.Close() // nothing is sent any more
+		_ = w.client.Close() // no more data is sent
 		w.client = nil
 	}
 }
 
-// round is one command made on several machines.
+// round is one run of a command on several machines.
 type round struct {
 	ctx    context.Context // ends with Ctrl-C
 	tool   *tool
 	way    *way
 	nodes  []string
-	codes  []int      // exit status of each
-	called int        // how many of them were called, from the first on
-	mu     sync.Mutex // one write to the terminal at a time
+	codes  []int      // exit status per machine
+	called int        // number of machines called, from the first on
+	mu     sync.Mutex // serializes writes to the terminal
 }
 
-// run makes the command on one machine. Of what it writes to its standard error each line begins
-// with the machine.
+// run runs the command on one machine. Each line of its standard error starts with the machine.
 func (r *round) run(i int, stdout io.Writer) {
 	if r.ctx.Err() != nil {
 		r.codes[i] = exitFailure
@@ -207,7 +207,7 @@ func (r *round) run(i int, stdout io.Writer) {
 	stderr.end()
 }
 
-// atOnce prints each machine's whole answer when those before it are printed.
+// atOnce prints the answers of the machines in order, each as a whole.
 func (r *round) atOnce() {
 	texts, done := make([]bytes.Buffer, len(r.nodes)), make([]chan struct{}, len(r.nodes))
 	places := make(chan struct{}, mostAtOnce)
@@ -230,7 +230,7 @@ func (r *round) atOnce() {
 	}
 }
 
-// following prints each line as it comes, with the machine before it.
+// following prints each line as it arrives, with the machine as prefix.
 func (r *round) following() {
 	var all sync.WaitGroup
 	for i, node := range r.nodes {
@@ -239,7 +239,7 @@ func (r *round) following() {
 	all.Wait()
 }
 
-// inTurn goes on to the next machine when one has done it.
+// inTurn runs the command on the next machine after a machine has succeeded.
 func (r *round) inTurn() {
 	for i, node := range r.nodes {
 		if r.tool.human() {
@@ -253,8 +253,8 @@ func (r *round) inTurn() {
 	}
 }
 
-// to runs the command on one machine, with something before each line that is for people. Documents
-// for programs say themselves which machine they are of.
+// to runs the command on one machine, with a prefix before each line for people. Documents in JSON
+// and YAML name their machine themselves.
 func (r *round) to(i int, stdout io.Writer, prefix string) {
 	if !r.tool.human() {
 		r.run(i, stdout)
@@ -265,7 +265,8 @@ func (r *round) to(i int, stdout io.Writer, prefix string) {
 	out.end()
 }
 
-// outcome is nil when all machines have done it. The exit status is that of the first that has not.
+// outcome returns nil if all machines have succeeded. Otherwise the exit status is that of the
+// first failed machine.
 func (r *round) outcome() error {
 	var failed []string
 	code := exitOK
@@ -287,14 +288,14 @@ func (r *round) outcome() error {
 	return &exitError{code: code, err: errors.New(text)}
 }
 
-// noInput is the standard input of a command that is made several times.
+// noInput is the standard input of a command that runs on several machines.
 type noInput struct{}
 
 func (noInput) Read([]byte) (int, error) {
 	return 0, usagef("it cannot be read once for each machine; name a file")
 }
 
-// locked writes while nobody else does.
+// locked serializes writes with a lock.
 type locked struct {
 	mu *sync.Mutex
 	to io.Writer
@@ -306,11 +307,11 @@ func (l locked) Write(p []byte) (int, error) {
 	return l.to.Write(p)
 }
 
-// prefixed passes on whole lines, with something before each.
+// prefixed writes whole lines, each with a prefix.
 type prefixed struct {
 	to     io.Writer
 	prefix string
-	part   []byte // of a line
+	part   []byte // beginning of an incomplete line
 }
 
 func (l *prefixed) Write(p []byte) (int, error) {
@@ -329,7 +330,7 @@ func (l *prefixed) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// end passes on what is left of a line that has no end.
+// end writes the last line if it has no line break.
 func (l *prefixed) end() {
 	if len(l.part) > 0 {
 		_, _ = l.Write([]byte{'\n'}) // see println

@@ -8,7 +8,8 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// TestManners: what is made on several machines exists, and what goes on is followed.
+// TestManners checks that each command in manners exists, and that streaming commands are marked as
+// such.
 func TestManners(t *testing.T) {
 	for name := range manners {
 		c, rest, err := new(tool).rootCommand().Find(strings.Fields(name))
@@ -33,7 +34,7 @@ func TestManners(t *testing.T) {
 	}
 }
 
-// TestMannersAsDocumented: a command whose help speaks of --nodes can be made with it.
+// TestMannersAsDocumented checks that a command whose help mentions --nodes supports it.
 func TestMannersAsDocumented(t *testing.T) {
 	spoken := 0
 	var look func(c *cobra.Command)

@@ -15,7 +15,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/client"
 )
 
-// filesHelp is what both commands say of what may be looked at.
+// filesHelp is the part about the allow-list in the help of both commands.
 const filesHelp = "It may be looked at what holds no secret: most of /proc that is not of a process, of /sys what describes devices, and /usr and /etc of\n" +
 	"the image; with the role admin also /var/log. `orlopctl ls /` shows the way. Calls are on record."
 
@@ -32,7 +32,7 @@ func (t *tool) catCommand() *cobra.Command {
 					return err
 				}
 				out := io.Writer(t.stdout)
-				if _, terminal := t.terminal(); terminal { // somebody else may have written it
+				if _, terminal := t.terminal(); terminal { // the file may contain untrusted text
 					lines := &printableLines{to: t.stdout}
 					defer lines.end()
 					out = lines
@@ -57,10 +57,10 @@ func (t *tool) catCommand() *cobra.Command {
 	return c
 }
 
-// printableLines writes lines without what would do something to a terminal.
+// printableLines writes lines without control sequences for a terminal.
 type printableLines struct {
 	to   io.Writer
-	line []byte // the last one, which has no end yet
+	line []byte // the last, incomplete line
 }
 
 func (p *printableLines) Write(text []byte) (int, error) {
@@ -77,7 +77,7 @@ func (p *printableLines) Write(text []byte) (int, error) {
 	return len(text), nil
 }
 
-// end writes a last line that has no line break.
+// end writes the last line if it has no line break.
 func (p *printableLines) end() { _, _ = io.WriteString(p.to, clean(string(p.line))) }
 
 func (t *tool) lsCommand() *cobra.Command {

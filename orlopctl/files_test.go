@@ -5,7 +5,8 @@ import (
 	"testing"
 )
 
-// TestPrintableLines: what comes in pieces is written whole, and does nothing to a terminal.
+// TestPrintableLines checks that fragmented input is written completely and contains no control
+// sequences for a terminal.
 func TestPrintableLines(t *testing.T) {
 	var out strings.Builder
 	p := &printableLines{to: &out}

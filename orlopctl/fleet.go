@@ -11,15 +11,15 @@ import (
 	"github.com/orlop-os/orlop/pkg/client"
 )
 
-// fleet are the machines that a command is for which sees all of them at once: those of --nodes, or
-// else all endpoints of the context.
+// fleet are the machines of a command that handles several machines itself: the machines of
+// --nodes, or else all endpoints of the context.
 type fleet struct {
 	tool    *tool
 	names   []string          // their addresses
-	relayed bool              // they are reached through the endpoint's machine
-	way     *way              // how; nil before it is needed
-	clients []*client.Client  // to each; a machine takes few new connections of one address
-	believe *x509.Certificate // a machine CA that counts beside the context's
+	relayed bool              // reached through the endpoint's machine
+	way     *way              // the relay; nil before its first use
+	clients []*client.Client  // to each machine; a machine limits new connections per address
+	believe *x509.Certificate // a machine CA that is trusted in addition to the context's CA
 }
 
 func (t *tool) fleet() (*fleet, error) {
@@ -32,7 +32,7 @@ func (t *tool) fleet() (*fleet, error) {
 	return &fleet{tool: t, names: names, clients: make([]*client.Client, len(names))}, err
 }
 
-// endpoint is one of the machines as the context, as it is now, knows it.
+// endpoint returns the endpoint of a machine, with the present values of the context.
 func (f *fleet) endpoint(i int) (client.Endpoint, error) {
 	e, err := f.tool.machine()
 	if err != nil {
@@ -56,13 +56,13 @@ func (f *fleet) endpoint(i int) (client.Endpoint, error) {
 	return to, nil
 }
 
-// connected is a connection to one of them, the last one if it is still there.
+// connected returns a connection to a machine: the existing connection if it still works.
 func (f *fleet) connected(ctx context.Context, i int, e client.Endpoint) (*client.Client, error) {
 	if c := f.clients[i]; c != nil {
 		if c.Connected() {
 			return c, nil
 		}
-		_ = c.Close() // it is lost
+		_ = c.Close() // the connection is lost
 		f.clients[i] = nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, usualTimeout)
@@ -72,7 +72,7 @@ func (f *fleet) connected(ctx context.Context, i int, e client.Endpoint) (*clien
 	return f.clients[i], err
 }
 
-// call makes a call to one of them.
+// call makes a call to one machine.
 func (f *fleet) call(ctx context.Context, i int, do func(context.Context, *client.Client) error) error {
 	e, err := f.endpoint(i)
 	if err != nil {
@@ -87,8 +87,8 @@ func (f *fleet) call(ctx context.Context, i int, do func(context.Context, *clien
 	return do(ctx, c)
 }
 
-// all makes a call to each at the same time, and returns how each ended. do is called for several
-// at once.
+// all makes a call to each machine concurrently, and returns the error of each. do must be safe for
+// concurrent use.
 func (f *fleet) all(ctx context.Context, do func(ctx context.Context, i int, c *client.Client) error) []error {
 	ctx, cancel := context.WithTimeout(ctx, f.tool.timeout(usualTimeout))
 	defer cancel()
@@ -115,8 +115,8 @@ func (f *fleet) all(ctx context.Context, do func(ctx context.Context, i int, c *
 	return errs
 }
 
-// failed is nil when all machines have done it, and says otherwise which have not, and why. The
-// exit status is that of the first of them.
+// failed returns nil if all machines have succeeded. Otherwise the error lists the failed machines
+// with their reasons, and has the exit status of the first.
 func (f *fleet) failed(errs []error, meaning string) error {
 	if len(f.names) == 1 {
 		return errs[0]
@@ -139,12 +139,12 @@ func (f *fleet) failed(errs []error, meaning string) error {
 	return &exitError{code: code, err: fmt.Errorf("%d of %d machines failed: %s; %s", len(names), len(f.names), strings.Join(names, ", "), meaning)}
 }
 
-// close ends all connections. Those that are needed afterwards are made anew, with what the context
-// holds then.
+// close closes all connections. A later call connects again with the values of the context at that
+// time.
 func (f *fleet) close() {
 	for i, c := range f.clients {
 		if c != nil {
-			_ = c.Close() // nothing is sent any more
+			_ = c.Close() // no more data is sent
 			f.clients[i] = nil
 		}
 	}

@@ -20,18 +20,19 @@ import (
 
 const (
 	year = 365 * 24 * time.Hour
-	// operatorCALife is long: the CA is part of the image.
+	// operatorCALife is long because the CA is part of the image.
 	operatorCALife = 20 * year
 	clusterCALife  = 10 * year
-	// clientLife is short, so that a certificate that was stolen is not good for long. Who has the
-	// CA makes another one in a second; who has not has a machine renew his (trust.go).
+	// clientLife is short to limit the damage of a stolen certificate. An operator with the CA key
+	// makes another certificate in a second; for other operators a machine renews the certificate
+	// (trust.go).
 	clientLife = 24 * time.Hour
-	// clientBackdate lets a client certificate be used towards a machine whose clock stands at the
-	// build time of its image.
+	// clientBackdate makes a client certificate valid on a machine whose clock shows the build time
+	// of its image.
 	clientBackdate = 2 * year
 )
 
-// The files in an operator's folder.
+// The files in an operator's directory.
 const (
 	operatorCert = "ca.crt"
 	operatorKey  = "ca.key"
@@ -67,7 +68,7 @@ func (t *tool) genOperatorCommand() *cobra.Command {
 	return c
 }
 
-// makeOperator fills an operator's folder.
+// makeOperator creates the files in an operator's directory.
 func makeOperator(dir, name string, force bool) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return fmt.Errorf("operator: cannot make the folder: %w", err)
@@ -80,8 +81,8 @@ func makeOperator(dir, name string, force bool) error {
 	if err != nil {
 		return err
 	}
-	// All in one: ca.key may be kept elsewhere, and the others must not be replaced because of
-	// that.
+	// All files in one step: ca.key may be stored elsewhere, and in that case the other files must
+	// not be replaced either.
 	return writeSecrets(append([]secretFile{
 		{filepath.Join(dir, operatorKey), ca.KeyPEM()}, {filepath.Join(dir, operatorCert), ca.CertPEM()},
 	}, leafFiles(dir, adminName, admin)...), force)
@@ -130,10 +131,10 @@ func (t *tool) genClientCommand() *cobra.Command {
 	return c
 }
 
-// roleNames is "reader, operator, admin, …".
+// roleNames returns "reader, operator, admin, …".
 func roleNames() string { return strings.Join(pki.Roles(), ", ") }
 
-// must is for errors that only a mistake in this program can cause.
+// must panics on an error that only a bug in this program can cause.
 func must(err error) {
 	if err != nil {
 		panic(err)
@@ -152,7 +153,7 @@ func readOperator(dir string) (*pki.CA, error) {
 	return pki.ParseCA(cert, key)
 }
 
-// issueClient makes a client certificate by an operator's CA.
+// issueClient issues a client certificate by an operator CA.
 func issueClient(ca *pki.CA, name string, organisations []string, ttl time.Duration) (*pki.Leaf, error) {
 	return ca.Issue(pki.Spec{CN: name, O: organisations, Usage: pki.Client, TTL: ttl, Backdate: clientBackdate})
 }
@@ -168,13 +169,13 @@ func makeClient(ca *pki.CA, dir, name, organisation string, ttl time.Duration, f
 	return writeSecrets(leafFiles(dir, name, leaf), force)
 }
 
-// leafFiles are a client certificate and its key as they lie in a folder.
+// leafFiles returns the files of a client certificate and its key.
 func leafFiles(dir, name string, leaf *pki.Leaf) []secretFile {
 	return []secretFile{{filepath.Join(dir, name+".key"), leaf.KeyPEM()}, {filepath.Join(dir, name+".crt"), leaf.CertPEM()}}
 }
 
-// secrets is the file that gen secrets writes and gen config reads: what must be the same on every
-// machine of a cluster and be known to nobody else. The texts are PEM.
+// secrets is the file that `gen secrets` writes and `gen config` reads: the values that all
+// machines of a cluster share and that are secret to all others. Certificates and keys are PEM.
 type secrets struct {
 	Kubernetes           certKey `json:"kubernetes"`
 	Etcd                 certKey `json:"etcd"`
@@ -183,13 +184,12 @@ type secrets struct {
 	Client               certKey `json:"client"`
 	ServiceAccountKey    string  `json:"serviceAccountKey"`
 	SecretsEncryptionKey []byte  `json:"secretsEncryptionKey"` // 32 bytes; base64 in the file
-	// NextEncryptionKey is about to take the place of SecretsEncryptionKey, and
-	// FormerEncryptionKeys had it: backups of then need them (rotate_key.go).
+	// NextEncryptionKey will replace SecretsEncryptionKey. FormerEncryptionKeys are replaced keys
+	// that old backups still need (rotate_key.go).
 	NextEncryptionKey    []byte   `json:"nextEncryptionKey,omitempty"`
 	FormerEncryptionKeys [][]byte `json:"formerEncryptionKeys,omitempty"`
-	read                 []byte   // the file as it was read; nil: it is a new one
-	// Next are the CAs that are about to take the place of those above (rotate.go), by their names
-	// there.
+	read                 []byte   // content of the file when it was read; nil for a new file
+	// Next are the CAs that will replace the CAs above (rotate.go), by the JSON name of the field.
 	Next map[string]certKey `json:"next,omitempty"`
 }
 
@@ -274,7 +274,8 @@ func (s *secrets) write(path string, force bool) error {
 	if err != nil {
 		return fmt.Errorf("secrets: cannot format: %w", err)
 	}
-	if s.read != nil { // another command may have put a key there meanwhile that is nowhere else
+	// another command may have stored its only copy of a key in the file meanwhile
+	if s.read != nil {
 		if now, err := os.ReadFile(path); err != nil || !bytes.Equal(now, s.read) {
 			return &exitError{code: exitUsage, err: fmt.Errorf("secrets: %s was changed meanwhile, or is gone; it was not written", path), hint: "call it again when no other command works with the file"}
 		}
@@ -298,7 +299,7 @@ func readSecrets(path string) (*secrets, error) {
 	return s, nil
 }
 
-// acceptedKeys are the keys of Secrets that count beside the one that seals.
+// acceptedKeys returns the encryption keys that are accepted in addition to the current key.
 func (s *secrets) acceptedKeys() []config.EncryptionKey {
 	if len(s.NextEncryptionKey) != 32 {
 		return nil
@@ -306,8 +307,8 @@ func (s *secrets) acceptedKeys() []config.EncryptionKey {
 	return []config.EncryptionKey{config.NewEncryptionKey([32]byte(s.NextEncryptionKey))}
 }
 
-// underWay are the replacements that the file is amid of: what is made out of it now is of the time
-// before them.
+// underWay returns the unfinished rotations in the file. A configuration made from the file now
+// corresponds to the time before them.
 func (s *secrets) underWay() []string {
 	var all []string
 	for _, name := range slices.Sorted(maps.Keys(s.Next)) {
@@ -319,7 +320,7 @@ func (s *secrets) underWay() []string {
 	return all
 }
 
-// pki is the authorities in the form of the Cluster document.
+// pki returns the authorities in the form of the Cluster document.
 func (s *secrets) pki() (config.PKI, config.EncryptionKey, error) {
 	var out config.PKI
 	for _, ca := range []struct {

@@ -120,7 +120,7 @@ func (n *nodeFlags) register(f *pflag.FlagSet) {
 	f.StringArrayVar(&n.taints, "taint", nil, "taint of the Kubernetes node, such as dedicated=gpu:NoSchedule; may be given several times")
 }
 
-// node is what they say, as far as that can be read.
+// node parses the labels and taints.
 func (n nodeFlags) node() (config.Node, error) {
 	out := config.Node{Labels: map[string]string{}}
 	for _, text := range n.labels {
@@ -143,7 +143,7 @@ func (n nodeFlags) node() (config.Node, error) {
 	return out, nil
 }
 
-// readCAs reads the files of operators' CAs.
+// readCAs reads the files of operator CAs.
 func readCAs(files []string) ([]string, error) {
 	var all []string
 	for _, file := range files {
@@ -156,20 +156,20 @@ func readCAs(files []string) ([]string, error) {
 	return all, nil
 }
 
-// generated is what a configuration is made from.
+// generated is the input of a generated configuration.
 type generated struct {
 	name, cluster string
 	endpoint      string // https://host:port of the Kubernetes API
 	secrets       *secrets
 	operators     []string // PEM
 	sans          []string // further names of the Kubernetes API
-	controlPlanes []string // addresses; empty where there is one machine
-	virtual       []string // addresses of the Kubernetes API that move between them
+	controlPlanes []string // addresses; empty with a single machine
+	virtual       []string // virtual IP addresses of the Kubernetes API
 	node          config.Node
 }
 
-// machines reads whose configurations are asked for: the one that is named alone, or each
-// NAME=ADDRESS, whose addresses it notes.
+// machines returns the names of the machines to configure: the single name, or the name of each
+// NAME=ADDRESS. It stores the addresses in g.
 func (g *generated) machines(alone, each []string) (names []string, err error) {
 	switch {
 	case len(alone) > 0 && len(each) > 0:
@@ -192,7 +192,7 @@ func (g *generated) machines(alone, each []string) (names []string, err error) {
 	return names, nil
 }
 
-// addresses reads the values of a flag.
+// addresses parses the values of a flag.
 func addresses(flag string, texts []string) ([]netip.Addr, error) {
 	var all []netip.Addr
 	for _, text := range texts {
@@ -205,7 +205,7 @@ func addresses(flag string, texts []string) ([]netip.Addr, error) {
 	return all, nil
 }
 
-// documents makes the configuration and checks it as the machine would.
+// documents makes the configuration and validates it like the machine.
 func (g generated) documents() ([]byte, error) {
 	endpoint, err := config.ParseEndpoint(g.endpoint)
 	if err != nil {
@@ -241,7 +241,7 @@ func (g generated) documents() ([]byte, error) {
 	return config.Marshal(made), nil
 }
 
-// asked judges a configuration that a command line asks for.
+// asked validates a configuration that was made from flags.
 func asked(c *config.Config) error {
 	if err := config.Check(c).Err(); err != nil {
 		return &exitError{code: exitUsage, err: errors.Join(errors.New("what was asked for is not a valid configuration"), err)}

@@ -18,9 +18,9 @@ import (
 
 const (
 	healthTimeout = 10 * time.Minute
-	// dialTry is how long one attempt to connect may take while waiting for a machine to come up.
+	// dialTry bounds one attempt to connect during the wait for a machine that boots.
 	dialTry = 10 * time.Second
-	// dialPause is the time between two attempts.
+	// dialPause is the interval between two attempts.
 	dialPause = 500 * time.Millisecond
 )
 
@@ -53,15 +53,15 @@ func (t *tool) healthCommand() *cobra.Command {
 	return c
 }
 
-// healthReport is what waitHealthy tells while it waits: an answer of the machine, or why there is
-// none.
+// healthReport is a report of waitHealthy: an answer of the machine, or the reason why it does not
+// answer.
 type healthReport struct {
 	answer  *api.HealthResponse
 	waiting error
 }
 
-// waitHealthy follows the health until it is good, across reconnections, and returns why it gave up
-// otherwise.
+// waitHealthy watches the health of a machine, across reconnections, until it is healthy. Otherwise
+// it returns the reason why it gave up.
 func waitHealthy(ctx context.Context, endpoint client.Endpoint, once bool, show func(healthReport) error) error {
 	var last *api.HealthResponse
 	for {
@@ -88,7 +88,7 @@ func waitHealthy(ctx context.Context, endpoint client.Endpoint, once bool, show 
 	}
 }
 
-// rest waits between two attempts. It is false when the time for all of them is up.
+// rest waits between two attempts. It returns false if the context ends meanwhile.
 func rest(ctx context.Context, pause time.Duration) bool {
 	timer := time.NewTimer(pause)
 	defer timer.Stop()
@@ -100,15 +100,15 @@ func rest(ctx context.Context, pause time.Duration) bool {
 	}
 }
 
-// attempt connects once, of several times, and hands the connection on. The context given to do
-// ends with the time for connecting.
+// attempt makes one of several attempts to connect, and passes the connection to do. The context
+// for do ends with the time limit of the attempt.
 func attempt(ctx context.Context, endpoint client.Endpoint, do func(dialing context.Context, c *client.Client) error) error {
 	dialing, cancel := context.WithTimeout(ctx, dialTry)
 	defer cancel()
 	return connectedTo(dialing, endpoint, func(c *client.Client) error { return do(dialing, c) })
 }
 
-// followHealth connects and hands on each answer until the machine ends the stream.
+// followHealth connects and passes each answer to show until the machine ends the stream.
 func followHealth(ctx context.Context, endpoint client.Endpoint, once bool, show func(*api.HealthResponse) error) error {
 	return attempt(ctx, endpoint, func(_ context.Context, c *client.Client) error {
 		stream, err := c.Cluster.Health(ctx, &api.HealthRequest{Once: once})
@@ -119,7 +119,7 @@ func followHealth(ctx context.Context, endpoint client.Endpoint, once bool, show
 	})
 }
 
-// passing tells whether an error may go away by itself while a machine starts or reboots.
+// passing reports whether an error may be temporary while a machine boots or reboots.
 func passing(err error) bool {
 	if err == nil || errors.Is(err, client.ErrUnreachable) {
 		return true
@@ -128,8 +128,8 @@ func passing(err error) bool {
 	return ok && s.Code() == codes.Unavailable
 }
 
-// timedOut tells whether a call ended because its time was up. The machine knows the deadline too,
-// and its answer may be here a moment before our own clock has reached it.
+// timedOut reports whether a call ended by its deadline. The machine knows the deadline too, and
+// its answer may arrive a moment before the local deadline.
 func timedOut(err error) bool {
 	s, ok := statusOf(err)
 	return ok && s.Code() == codes.DeadlineExceeded
@@ -140,7 +140,7 @@ func gaveUp(ctx context.Context, last *api.HealthResponse, err error) error {
 		return &exitError{code: exitUnhealthy, err: errors.New("health: stopped before the cluster was healthy")}
 	}
 	if last == nil && err != nil && !timedOut(err) {
-		return err // it was never reached; the reason says why
+		return err // the machine was never reached; err holds the reason
 	}
 	return unhealthy(last)
 }
@@ -161,14 +161,14 @@ func unhealthy(last *api.HealthResponse) error {
 	}
 }
 
-// healthView shows reports: on a terminal a table that is redrawn, elsewhere a line for each
+// healthView shows reports: on a terminal as a table that is redrawn, otherwise as a line per
 // change.
 type healthView struct {
 	tool   *tool
 	start  time.Time
 	redraw bool
-	drawn  int               // lines of the table on the screen
-	told   map[string]string // check → last line, where lines are written
+	drawn  int               // visible lines of the table
+	told   map[string]string // check → last line, without a terminal
 }
 
 func (t *tool) newHealthView() *healthView {
@@ -204,7 +204,7 @@ func (v *healthView) show(r healthReport) error {
 	return nil
 }
 
-// tell writes a line if it says something new.
+// tell writes a line if it differs from the last line of this check.
 func (v *healthView) tell(name, state, detail string) {
 	line := strings.TrimRight(fmt.Sprintf("%-4s  %-24s  %s", state, name, detail), " ")
 	if v.told[name] == line {
@@ -214,7 +214,7 @@ func (v *healthView) tell(name, state, detail string) {
 	v.tool.printf("%6.1fs  %s\n", time.Since(v.start).Seconds(), line)
 }
 
-// draw replaces the table on the screen.
+// draw redraws the table on the screen.
 func (v *healthView) draw(r healthReport) error {
 	var text strings.Builder
 	err := drawTable(&text, func(w *tabwriter.Writer) { healthTable(w, r) })

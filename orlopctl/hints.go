@@ -10,13 +10,13 @@ import (
 	"google.golang.org/grpc/codes"
 )
 
-// What operators type who know another tool, and what it is called here.
+// Hints for operators who know another tool: the corresponding commands of orlopctl.
 
-// kubectlHint is for what is Kubernetes' and not the machine's.
+// kubectlHint is the hint for a resource of Kubernetes.
 const kubectlHint = "that is Kubernetes': `orlopctl kubeconfig` lets kubectl in, and `kubectl %s` shows it"
 
-// otherCommands are the commands of other tools (talosctl, kubectl, kubeadm, systemd), with what
-// does the same here.
+// otherCommands maps commands of other tools (talosctl, kubectl, kubeadm, systemd) to the
+// corresponding command.
 var otherCommands = map[string]string{
 	"apply":            "`orlopctl apply-config -f FILE` applies a machine's configuration; objects of Kubernetes are kubectl's, or an add-on's",
 	"apply-machine":    "`orlopctl apply-config -f FILE`",
@@ -118,11 +118,10 @@ var otherCommands = map[string]string{
 	"kubeconfig-merge": "`orlopctl kubeconfig`",
 }
 
-// unknownWord finds the word in cobra's message about a command that there is not at the top; it
-// has no error of its own for that.
+// unknownWord finds the unknown command in cobra's error message; cobra has no error type for it.
 var unknownWord = regexp.MustCompile(`^unknown command "([^"]+)" for "orlopctl"`)
 
-// elsewhere is the hint for a command of another tool; empty: it is none.
+// elsewhere returns the hint for a command of another tool; empty without a hint.
 func elsewhere(err error) string {
 	found := unknownWord.FindStringSubmatch(err.Error())
 	if found == nil {
@@ -138,8 +137,8 @@ func elsewhere(err error) string {
 	return ""
 }
 
-// kubernetesKinds are the resources of Kubernetes that are asked for most, in the plural, with
-// their short names.
+// kubernetesKinds are the most common resources of Kubernetes, in the plural, with their short
+// names.
 var kubernetesKinds = map[string]string{
 	"clusterroles": "", "clusterrolebindings": "", "componentstatuses": "cs", "configmaps": "cm", "cronjobs": "cj", "customresourcedefinitions": "crd", "daemonsets": "ds",
 	"deployments": "deploy", "endpoints": "ep", "endpointslices": "", "horizontalpodautoscalers": "hpa", "ingresses": "ing", "jobs": "", "leases": "", "limitranges": "limits",
@@ -149,8 +148,8 @@ var kubernetesKinds = map[string]string{
 	"certificatesigningrequests": "csr", "runtimeclasses": "", "all": "",
 }
 
-// kubernetesKind is the resource that a word means, in the plural; empty: none. What follows a
-// slash or a dot is left out.
+// kubernetesKind returns the resource that a word names, in the plural, or an empty string. It
+// ignores the text after a slash or a dot.
 func kubernetesKind(word string) string {
 	word, _, _ = strings.Cut(strings.ToLower(word), "/")
 	word, _, _ = strings.Cut(word, ".")
@@ -169,7 +168,7 @@ func kubernetesKind(word string) string {
 	return ""
 }
 
-// otherTopics are topics of talosctl's `get`, with what shows the same here.
+// otherTopics maps topics of talosctl's `get` to the corresponding command.
 var otherTopics = map[string]string{
 	"addresses": "`orlopctl get network`", "links": "`orlopctl get network`", "hostname": "`orlopctl get network`", "resolvers": "`orlopctl get network`",
 	"machineconfig": "`orlopctl show-config`", "mc": "`orlopctl show-config`", "config": "`orlopctl show-config`, `orlopctl get configuration`",
@@ -181,7 +180,7 @@ var otherTopics = map[string]string{
 	"cpu": "`orlopctl get system`", "hardware": "`orlopctl get pci`, `orlopctl get system`", "systeminformation": "`orlopctl get system`", "firewall": "`orlopctl get nftables`",
 }
 
-// topicHint adds to the machine's answer that there is no such topic where to look.
+// topicHint adds a hint to the machine's error about an unknown topic.
 func topicHint(err error, topic string) error {
 	if s, ok := statusOf(err); err == nil || !ok || s.Code() != codes.NotFound {
 		return err
@@ -195,7 +194,7 @@ func topicHint(err error, topic string) error {
 	return withHint(err, "`orlopctl get` lists the topics")
 }
 
-// fileOrFlag lets a command take its file as an argument as well as by --file.
+// fileOrFlag accepts the file of a command as an argument or as --file.
 func fileOrFlag(c *cobra.Command, args []string) error {
 	switch {
 	case len(args) == 0:
@@ -210,7 +209,7 @@ func fileOrFlag(c *cobra.Command, args []string) error {
 	return c.Flags().Set("file", args[0])
 }
 
-// short is the beginning of a text in a message. The rest may be a secret.
+// short returns the beginning of a text for a message, because the rest may be a secret.
 func short(text string) string {
 	const most = 16
 	if len(text) > most {

@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// TestOtherCommands: what other tools have is no command here, and each hint names commands that
-// there are.
+// TestOtherCommands checks that commands of other tools do not exist here, and that each hint names
+// existing commands.
 func TestOtherCommands(t *testing.T) {
 	root := (&tool{stdin: strings.NewReader(""), stdout: &bytes.Buffer{}, stderr: &bytes.Buffer{}}).rootCommand()
 	commands := regexp.MustCompile("`orlopctl ([^`]*)`")
@@ -41,7 +41,8 @@ func TestOtherCommands(t *testing.T) {
 	}
 }
 
-// TestElsewhere: the message of the library is understood, and a word of nobody's gets no hint.
+// TestElsewhere checks that the message of the library is parsed, and that an unknown word has no
+// hint.
 func TestElsewhere(t *testing.T) {
 	for message, want := range map[string]string{
 		`unknown command "bootstrap" for "orlopctl"`:                      "there is no such step",
@@ -63,8 +64,8 @@ func TestElsewhere(t *testing.T) {
 	}
 }
 
-// TestWaiting: what takes long is said to, on a terminal in one line, and nothing is written once
-// it is over.
+// TestWaiting checks that a slow operation is reported, on a terminal in one line, and that its end
+// writes nothing.
 func TestWaiting(t *testing.T) {
 	var out bytes.Buffer
 	one := &tool{stderr: &out, stdout: &out}

@@ -154,7 +154,7 @@ func (t *tool) rollbackConfigCommand() *cobra.Command {
 	return c
 }
 
-// configNumbers reads the numbers of up to two configurations; 0 for those that are not named.
+// configNumbers parses the numbers of up to two configurations; missing numbers are 0.
 func configNumbers(args []string) (numbers [2]uint64, err error) {
 	for i, a := range args {
 		if numbers[i], err = strconv.ParseUint(a, 10, 64); err != nil || numbers[i] == 0 {

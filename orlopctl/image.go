@@ -16,7 +16,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/client"
 )
 
-// chunkSize is how much of an archive is sent in one message; the API allows 1 MiB.
+// chunkSize is the number of bytes of an archive in one message; the API allows 1 MiB.
 const chunkSize = 1 << 20
 
 // importTimeout bounds an import; a slow machine unpacks for minutes.
@@ -54,7 +54,7 @@ func imagesTable(w io.Writer, images []*api.ContainerImage) {
 	}
 }
 
-// size is a number of bytes for people.
+// size formats a number of bytes for people.
 func size(bytes int64) string {
 	switch {
 	case bytes <= 0:
@@ -73,7 +73,7 @@ func (t *tool) importImage(name string) error {
 	if err != nil {
 		return err
 	}
-	defer func() { _ = archive.Close() }() // it was only read
+	defer func() { _ = archive.Close() }() // the file was only read
 	if t.flags.timeout == 0 {
 		t.flags.timeout = importTimeout
 	}
@@ -97,8 +97,8 @@ func (t *tool) importImage(name string) error {
 	})
 }
 
-// waiting shows for how long a machine has been at something, until the function that it returns is
-// called: on a terminal each second, elsewhere as a line when it takes long.
+// waiting shows the elapsed time of an operation until the returned function is called: on a
+// terminal each second, otherwise as a line if it is slow.
 func (t *tool) waiting(what string) (done func()) {
 	const often, long = time.Second, 15 * time.Second
 	_, terminal := t.terminal()
@@ -129,7 +129,7 @@ func (t *tool) waiting(what string) (done func()) {
 	}
 }
 
-// errorSoFar shows on the error output how long something has taken until now.
+// errorSoFar writes the elapsed time of an operation to the error output.
 func (t *tool) errorSoFar(terminal bool, what string, taken time.Duration) {
 	line := fmt.Sprintf("%s: %s so far", what, taken.Round(time.Second))
 	if terminal {
@@ -139,8 +139,8 @@ func (t *tool) errorSoFar(terminal bool, what string, taken time.Duration) {
 	t.errorln(line)
 }
 
-// input opens the archive that a command takes, or the standard input for "-", and tells its size
-// if it has one.
+// input opens the archive that a command reads, or the standard input for "-", and returns its size
+// if known.
 func (t *tool) input(name string) (file io.ReadCloser, size int64, err error) {
 	if name == "-" {
 		return io.NopCloser(t.stdin), 0, nil
@@ -155,8 +155,8 @@ func (t *tool) input(name string) (file io.ReadCloser, size int64, err error) {
 	return f, size, nil
 }
 
-// send copies a file into a stream, chunk by chunk. When the machine ends the stream early, its
-// reason is told by CloseAndRecv.
+// send copies a file into a stream, chunk by chunk. If the machine ends the stream early,
+// CloseAndRecv returns the reason.
 func send(file io.Reader, progress func(int64), stream func(chunk []byte) error) error {
 	buffer, sent := make([]byte, chunkSize), int64(0)
 	for {
@@ -181,8 +181,8 @@ func send(file io.Reader, progress func(int64), stream func(chunk []byte) error)
 	}
 }
 
-// progress shows on a terminal how much was done ("sent"); elsewhere it is silent. What is shown
-// goes when all is done.
+// progress shows the progress on a terminal; did is the verb ("sent"). Without a terminal it is
+// silent. At the end it clears the line.
 func (t *tool) progress(did string, total int64) func(bytes int64) {
 	if _, ok := t.terminal(); !ok {
 		return func(int64) {}

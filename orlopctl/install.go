@@ -14,7 +14,7 @@ import (
 // installTimeout bounds an installation: a few hundred megabytes, twice, on a slow disk.
 const installTimeout = 30 * time.Minute
 
-// installProgress is what topic "install" of a machine says (machined/install.go).
+// installProgress is topic "install" of a machine (machined/install.go).
 type installProgress struct {
 	Phase     string `json:"phase"`
 	Disk      string `json:"disk"`
@@ -24,10 +24,10 @@ type installProgress struct {
 	Total     int64  `json:"total"`
 }
 
-// errInstalled ends the watching of an installation.
+// errInstalled ends the watch of an installation.
 var errInstalled = errors.New("installed")
 
-// told writes a line for a person. Where a program reads the answer it does not stand amid it.
+// told writes a line for a person. With -o json or yaml it goes to the error output.
 func (t *tool) told(line string) {
 	if t.human() {
 		t.println(line)
@@ -36,8 +36,8 @@ func (t *tool) told(line string) {
 	}
 }
 
-// awaitInstall shows an installation as it goes, until the machine reboots into the disk. A
-// connection that is lost is made again; the installation does not depend on it.
+// awaitInstall shows the progress of an installation until the machine reboots from the disk. It
+// reconnects after a lost connection; the installation does not depend on the connection.
 func (t *tool) awaitInstall() error {
 	endpoint, err := t.machine()
 	if err != nil {
@@ -61,8 +61,8 @@ func (t *tool) awaitInstall() error {
 	}
 }
 
-// followInstall connects and shows what the machine says, until it is installed (errInstalled) or
-// it has failed.
+// followInstall connects and shows the progress until the installation is complete (errInstalled)
+// or has failed.
 func (t *tool) followInstall(ctx context.Context, endpoint client.Endpoint, last *installProgress) error {
 	return attempt(ctx, endpoint, func(dialing context.Context, c *client.Client) error {
 		v, err := c.Machine.Version(dialing, &api.VersionRequest{})
@@ -87,7 +87,7 @@ func (t *tool) followInstall(ctx context.Context, endpoint client.Endpoint, last
 				return fmt.Errorf("install: cannot read the machine's answer: %w", err)
 			}
 			if now.Operation != last.Operation {
-				t.progress("written", last.Total)(last.Total) // takes its line away
+				t.progress("written", last.Total)(last.Total) // clears its line
 			}
 			if now.Operation != last.Operation && now.Operation != "" {
 				t.errorln(now.Operation)

@@ -76,7 +76,8 @@ func (t *tool) storeKubeconfig(fresh []byte, out string, force bool) error {
 	return nil
 }
 
-// kubeconfigPath is where kubectl looks: the first file of $KUBECONFIG, or ~/.kube/config.
+// kubeconfigPath returns the default file of kubectl: the first file of $KUBECONFIG, or
+// ~/.kube/config.
 func kubeconfigPath() (string, error) {
 	for _, path := range filepath.SplitList(os.Getenv("KUBECONFIG")) {
 		if path != "" {
@@ -90,9 +91,9 @@ func kubeconfigPath() (string, error) {
 	return filepath.Join(home, ".kube", "config"), nil
 }
 
-// mergeKubeconfigFile merges into a file, which may be missing, and returns the current context. A
-// cluster of the same name that is another one is replaced with force only: its users would show
-// their credentials to the new one.
+// mergeKubeconfigFile merges a kubeconfig into a file, which may be missing, and returns the
+// current context. It replaces a different cluster with the same name only with force, because the
+// users of the old cluster would send their credentials to the new cluster.
 func mergeKubeconfigFile(path string, fresh []byte, force bool) (current string, err error) {
 	err = changeKubeconfig(path, func(old []byte) ([]byte, error) {
 		if name := otherCluster(old, fresh); name != "" && !force {
@@ -111,11 +112,11 @@ func mergeKubeconfigFile(path string, fresh []byte, force bool) (current string,
 	return current, err
 }
 
-// kubeconfigPatience is how long somebody else may change a kubeconfig meanwhile.
+// kubeconfigPatience bounds the wait for another process that changes the kubeconfig.
 const kubeconfigPatience = 10 * time.Second
 
-// changeKubeconfig changes a kubeconfig, which may be missing; nil leaves it as it is. kubectl's
-// own lock is taken: a file beside it (client-go, tools/clientcmd, lockFile).
+// changeKubeconfig changes a kubeconfig, which may be missing; a nil result leaves it unchanged. It
+// uses kubectl's own lock, a file beside the kubeconfig (client-go, tools/clientcmd, lockFile).
 func changeKubeconfig(path string, change func(old []byte) ([]byte, error)) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return fmt.Errorf("kubeconfig: cannot make the folder: %w", err)
@@ -147,7 +148,7 @@ func changeKubeconfig(path string, change func(old []byte) ([]byte, error)) erro
 	return writeSecret(path, next, true)
 }
 
-// otherCluster is the name of a cluster of fresh that old has as well, and that is another one
+// otherCluster returns the name of a cluster that both files contain with different content
 // (sameCluster).
 func otherCluster(old, fresh []byte) string {
 	have, err := parseMapping(old)
@@ -169,8 +170,8 @@ func otherCluster(old, fresh []byte) string {
 	return ""
 }
 
-// sameCluster tells whether two entries are of one cluster: by their CAs, or where neither has one
-// by the server.
+// sameCluster reports whether two entries are the same cluster: by their CAs, or by the server if
+// neither has a CA.
 func sameCluster(a, b *yaml.Node) bool {
 	if these, those := clusterCA(a), clusterCA(b); these+those != "" {
 		return shareCert(these, those)
@@ -179,7 +180,7 @@ func sameCluster(a, b *yaml.Node) bool {
 	return server(a) == server(b)
 }
 
-// clusterCA is the CA in a kubeconfig's cluster, as PEM.
+// clusterCA returns the CA of a cluster in a kubeconfig, as PEM.
 func clusterCA(item *yaml.Node) string {
 	ca, err := base64.StdEncoding.DecodeString(scalarOf(valueOf(valueOf(item, "cluster"), "certificate-authority-data")))
 	if err != nil {
@@ -188,9 +189,9 @@ func clusterCA(item *yaml.Node) string {
 	return string(ca)
 }
 
-// mergeKubeconfig puts the clusters, users and contexts of one kubeconfig into another, replacing
-// those of the same name, and makes its current context the current one. It works on the YAML
-// itself, so that comments, order and fields that this program does not know stay as they are.
+// mergeKubeconfig merges the clusters, users and contexts of a kubeconfig into another, replaces
+// entries with the same name, and selects the current context of fresh. It edits the YAML nodes, so
+// comments, order and unknown fields stay.
 func mergeKubeconfig(old, fresh []byte) (merged []byte, current string, err error) {
 	from, err := parseMapping(fresh)
 	if err != nil {
@@ -219,7 +220,7 @@ func mergeKubeconfig(old, fresh []byte) (merged []byte, current string, err erro
 	return merged, current, nil
 }
 
-// parseMapping reads a document that is a mapping.
+// parseMapping parses a document that is a mapping.
 func parseMapping(text []byte) (*yaml.Node, error) {
 	var document yaml.Node
 	if err := yaml.Unmarshal(text, &document); err != nil {
@@ -244,7 +245,7 @@ func mergeNamed(into *yaml.Node, section string, fresh *yaml.Node) error {
 	if list.Kind != yaml.SequenceNode {
 		return fmt.Errorf("kubeconfig: cannot merge: %s is not a list; move the file away or use --out", section)
 	}
-	list.Style = 0 // "[]" could not hold what comes
+	list.Style = 0 // "[]" could not hold the new items
 	for _, item := range fresh.Content {
 		name, replaced := scalarOf(valueOf(item, "name")), false
 		for i, existing := range list.Content {
@@ -259,9 +260,8 @@ func mergeNamed(into *yaml.Node, section string, fresh *yaml.Node) error {
 	return nil
 }
 
-// removeFromKubeconfig takes a cluster out again, with its contexts and their users. One of the
-// same name whose CA is none of own is somebody else's, and nothing is returned: there is nothing
-// to change.
+// removeFromKubeconfig removes a cluster with its contexts and their users. It returns nil, for no
+// change, if the cluster with this name has a CA that is not in own: it is another cluster.
 func removeFromKubeconfig(old []byte, cluster, own string) ([]byte, error) {
 	root, err := parseMapping(old)
 	if err != nil {
@@ -279,7 +279,7 @@ func removeFromKubeconfig(old []byte, cluster, own string) ([]byte, error) {
 			users[scalarOf(valueOf(valueOf(item, "context"), "user"))] = true
 		}
 	}
-	// somebody may use a user for another cluster, too
+	// another cluster may share a user
 	for _, item := range itemsOf(root, "contexts") {
 		if scalarOf(valueOf(valueOf(item, "context"), "cluster")) != cluster {
 			delete(users, scalarOf(valueOf(valueOf(item, "context"), "user")))

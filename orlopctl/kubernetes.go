@@ -12,7 +12,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// suspendTimeout bounds a call that takes some steps on the machine, each up to a minute.
+// suspendTimeout bounds a call with several steps on the machine, each up to a minute.
 const suspendTimeout = 4 * time.Minute
 
 func (t *tool) kubernetesCommand() *cobra.Command {

@@ -1,12 +1,11 @@
 // Command orlopctl is the operator's tool for Orlop OS machines: it generates keys and
-// configurations, applies them, shows what a machine does, and starts local machines in QEMU.
+// configurations, applies them, shows the state of machines, and starts local machines in QEMU.
 //
-// It talks to machines over their gRPC API and over nothing else. It keeps one file of its own,
-// ~/.orlop/config, with the machines it knows (contexts). Each file of this package holds the
-// commands of one noun.
+// It uses only the gRPC API of the machines. Its file ~/.orlop/config holds the known machines
+// (contexts). Each file of this package holds the commands of one noun.
 //
-// It holds no policy: what a configuration may say is decided by pkg/config and by the machine, and
-// what a caller may do by the machine's door.
+// It holds no policy: pkg/config and the machine validate configurations, and apid on the machine
+// authorizes calls.
 package main
 
 import (
@@ -18,7 +17,7 @@ func main() {
 	os.Exit(run(os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
 }
 
-// run is the program without its process: it returns the exit status.
+// run runs the program and returns the exit status, without ending the process.
 func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	return (&tool{stdin: stdin, stdout: stdout, stderr: stderr}).run(args)
 }
@@ -29,7 +28,7 @@ func (t *tool) run(args []string) int {
 	root.SetArgs(args)
 	err := root.Execute()
 	if err != nil && !t.started {
-		// Cobra refused the command line before any command began.
+		// Cobra rejected the command line before a command started.
 		hint := "see `orlopctl --help`"
 		if here := elsewhere(err); here != "" {
 			hint = here

@@ -35,7 +35,7 @@ func (t *tool) manCommand() *cobra.Command {
 	return c
 }
 
-// writeManPages writes the pages of a command and of those below it, and says how many.
+// writeManPages writes the pages of a command and of its subcommands, and returns their number.
 func writeManPages(c *cobra.Command, folder string) (int, error) {
 	file := filepath.Join(folder, strings.ReplaceAll(c.CommandPath(), " ", "-")+".1")
 	text, err := manPage(c)
@@ -59,8 +59,8 @@ func writeManPages(c *cobra.Command, folder string) (int, error) {
 	return pages, nil
 }
 
-// manPage is the page of one command. It says nothing of when it was written: the library wants a
-// date, and puts today's where there is none.
+// manPage returns the page of one command. The library requires a date and defaults to today's
+// date, so manPage removes the date.
 func manPage(c *cobra.Command) ([]byte, error) {
 	var page bytes.Buffer
 	c.DisableAutoGenTag = true

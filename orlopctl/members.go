@@ -48,7 +48,7 @@ func (t *tool) nodesAddCommand() *cobra.Command {
 				return err
 			}
 			if err := asked(config.New(args[0], config.RoleWorker).WithNode(node)); err != nil {
-				return err // before there is a ticket
+				return err // check before a ticket is created
 			}
 			if noTicket && life != 0 {
 				return usagef("--life: it is for a ticket; `orlopctl nodes approve --life` says until when the machine has to come")
@@ -63,7 +63,7 @@ func (t *tool) nodesAddCommand() *cobra.Command {
 			if _, err := os.Lstat(out); out != "-" && err == nil && !force {
 				return usagef("%s: cannot write: it exists; --force replaces it", out)
 			}
-			// one of its name may have to be forgotten first
+			// The machine may have to remove an earlier machine with this name first.
 			return t.callFor(removeTime, func(ctx context.Context, c *client.Client) error {
 				text, err := inviteBy(ctx, c, &api.CreateTicketRequest{Name: args[0], Csr: request, Ttl: lifeOf(life)}, key, node)
 				if err != nil {
@@ -94,8 +94,8 @@ func (t *tool) nodesAddCommand() *cobra.Command {
 	return c
 }
 
-// inviteBy has a machine issue a ticket, and returns the worker's configuration with it, and with
-// what its Kubernetes node is to carry. A nil ticket is none.
+// inviteBy lets a machine issue a ticket, and returns the worker's configuration with the ticket
+// and with the labels and taints of its node. A nil ticket means no ticket.
 func inviteBy(ctx context.Context, c *client.Client, r *api.CreateTicketRequest, ticket *pki.Leaf, node config.Node) ([]byte, error) {
 	answer, err := c.Cluster.CreateTicket(ctx, r)
 	if err != nil {
@@ -114,8 +114,8 @@ func inviteBy(ctx context.Context, c *client.Client, r *api.CreateTicketRequest,
 	return withTicket(answer, pair, node)
 }
 
-// withTicket puts a ticket, and what its Kubernetes node is to carry, into a worker's
-// configuration, and judges the whole as the machine would.
+// withTicket adds a ticket and the labels and taints of the node to a worker's configuration, and
+// validates the result like the machine.
 func withTicket(answer *api.CreateTicketResponse, ticket config.CertKey, node config.Node) ([]byte, error) {
 	c, problems := config.Parse("worker", answer.Documents)
 	if len(problems) == 0 {
@@ -203,7 +203,7 @@ func (t *tool) nodesDenyCommand() *cobra.Command {
 	}
 }
 
-// consoleFingerprint judges the fingerprint of a machine that asks.
+// consoleFingerprint validates the key fingerprint of a join request.
 func consoleFingerprint(text string) error {
 	if _, err := pki.ParseFingerprint(text); err != nil {
 		return usagef("%w; the machine's console shows it (orlop: machine identity sha256:…)", err)
@@ -271,5 +271,5 @@ func (t *tool) nodesRemoveCommand() *cobra.Command {
 	}
 }
 
-// removeTime is how long a machine may take to tell the others, and to delete a Node.
+// removeTime bounds the time in which a machine replicates a removal and deletes a Node.
 const removeTime = 75 * time.Second

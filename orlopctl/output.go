@@ -23,10 +23,10 @@ func (t *tool) checkOutput() error {
 	return usagef("--output %s: cannot print: expected table, json or yaml", t.flags.output)
 }
 
-// human tells that the output is for people.
+// human reports whether the output is for people.
 func (t *tool) human() bool { return t.flags.output == "table" }
 
-// print writes an answer in the chosen form; the table is drawn by a function.
+// print writes an answer in the selected format; the function draws the table.
 func (t *tool) print(answer proto.Message, table func(*tabwriter.Writer)) error {
 	if t.human() {
 		return drawTable(t.stdout, table)
@@ -34,8 +34,8 @@ func (t *tool) print(answer proto.Message, table func(*tabwriter.Writer)) error 
 	return t.printAnswer(answer, false)
 }
 
-// printNext writes one of a stream of answers: a line of JSON, a YAML document, or whatever the
-// function writes.
+// printNext writes an answer of a stream: a line of JSON, a YAML document, or the output of the
+// function.
 func (t *tool) printNext(answer proto.Message, human func() error) error {
 	if t.human() {
 		return human()
@@ -59,7 +59,7 @@ func toJSON(answer proto.Message) ([]byte, error) {
 	return text, nil
 }
 
-// printPlain writes a value of this tool's own as JSON or YAML.
+// printPlain writes a value of this tool as JSON or YAML.
 func (t *tool) printPlain(value any) error {
 	text, err := json.Marshal(value)
 	if err != nil {
@@ -68,9 +68,9 @@ func (t *tool) printPlain(value any) error {
 	return t.printDocument(text, false)
 }
 
-// printDocument writes a document, which is given as JSON, in one piece. One of several is a line
-// of JSON, or a YAML document with its mark before it. What a run for one of several machines
-// writes says which machine it is from.
+// printDocument writes a JSON document with a single write, as JSON or YAML. In a series, it is a
+// line of JSON, or a YAML document after a separator. With --nodes, the document contains the
+// machine.
 func (t *tool) printDocument(text []byte, several bool) (err error) {
 	if t.node != "" {
 		several = true
@@ -89,7 +89,7 @@ func (t *tool) printDocument(text []byte, several bool) (err error) {
 		text, err = yaml.JSONToYAML(text)
 		out.Write(text)
 	case several:
-		// protojson varies its spaces on purpose; a script should not see that.
+		// protojson varies its spaces on purpose; scripts need a stable output.
 		err = json.Compact(&out, text)
 		out.WriteByte('\n')
 	default:
@@ -103,7 +103,7 @@ func (t *tool) printDocument(text []byte, several bool) (err error) {
 	return nil
 }
 
-// drawTable lines up columns that are separated by tabs.
+// drawTable aligns columns that are separated by tabs.
 func drawTable(out io.Writer, table func(*tabwriter.Writer)) error {
 	w := tabwriter.NewWriter(out, 0, 8, 2, ' ', tabwriter.DiscardEmptyColumns)
 	table(w)
@@ -119,11 +119,11 @@ func row(w io.Writer, cells ...string) {
 		// A tab or a line break inside a cell would break the table.
 		cells[i] = strings.Join(strings.Fields(cell), " ")
 	}
-	// Flush reports the failure
+	// Flush returns the error
 	_, _ = fmt.Fprintln(w, strings.TrimRight(strings.Join(cells, "\t"), "\t"))
 }
 
-// age is how long ago something was: "12s", "5m", "3h", "9d"; "-" when it is not known.
+// age formats the time since at: "12s", "5m", "3h", "9d"; "-" if it is unknown.
 func age(at *timestamppb.Timestamp) string {
 	if at == nil {
 		return "-"
@@ -145,7 +145,7 @@ func shortDuration(d time.Duration) string {
 	return fmt.Sprintf("%dd", int(d.Hours()/24))
 }
 
-// stamp is a time in a log: UTC, milliseconds.
+// stamp formats the time of a log line: UTC, milliseconds.
 func stamp(at *timestamppb.Timestamp) string {
 	if at == nil {
 		return "-"

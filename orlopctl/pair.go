@@ -27,8 +27,8 @@ func (t *tool) pairCommand() *cobra.Command {
 			if name == "" {
 				name = args[0]
 			}
-			// Before the machine is taken: a context that is lost may hold the only key to another
-			// one.
+			// This check comes before the machine is claimed: an overwritten context may hold the
+			// only key to another machine.
 			known, err := loadContexts()
 			if err != nil {
 				return err
@@ -78,7 +78,7 @@ func (t *tool) pairCommand() *cobra.Command {
 	return c
 }
 
-// operatorFolder reads what a context needs of an operator's folder, and the operator's CA.
+// operatorFolder reads the files of an operator's directory for a context, with the operator CA.
 func operatorFolder(dir string) (c machineContext, err error) {
 	if c.Operator, err = filepath.Abs(dir); err != nil {
 		return c, fmt.Errorf("operator: %w", err)
@@ -99,7 +99,7 @@ func operatorFolder(dir string) (c machineContext, err error) {
 	return c, nil
 }
 
-// pairingCode is the code that was typed, or is typed now.
+// pairingCode returns the code from the argument, or prompts for it.
 func (t *tool) pairingCode(ctx context.Context, typed string) (pairing.Code, error) {
 	if typed == "" {
 		_, _ = fmt.Fprint(t.stderr, "Type the pairing code that the machine's console shows: ")

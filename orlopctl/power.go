@@ -15,21 +15,19 @@ import (
 	"github.com/orlop-os/orlop/pkg/client"
 )
 
-// drainTime is how long a machine may take to move its pods away, at most
-// (Machine.spec.upgrade.drain.timeout), and to leave the others.
+// drainTime bounds the time in which a machine drains its node (Machine.spec.upgrade.drain.timeout)
+// and leaves the cluster.
 const drainTime = 65 * time.Minute
 
-// resetTimeout leaves a person time to find and type the machine's name, too.
+// resetTimeout includes time for the operator to find and type the machine's name.
 const resetTimeout = drainTime + 5*time.Minute
 
-// goesOn says of a call that moves pods away first that whoever gives it up does not stop the
-// machine.
+// goesOn adds to the error of a canceled call with a drain that the machine continues.
 func goesOn(err error) error {
 	return cutShort(err, "the machine goes on: it moves its pods away first; `orlopctl events` shows it")
 }
 
-// cutShort says of a call that was given up, or whose connection broke, what the machine may do all
-// the same.
+// cutShort adds to the error of a canceled or broken call that the machine may continue.
 func cutShort(err error, hint string) error {
 	if s, ok := statusOf(err); ok && (s.Code() == codes.DeadlineExceeded || s.Code() == codes.Canceled || s.Code() == codes.Unavailable) {
 		code, _ := exitCode(err)
@@ -80,7 +78,7 @@ func (t *tool) powerCommand(name, short, done string, do powerCall) *cobra.Comma
 	return c
 }
 
-// wipes are the values of reset's --wipe, and what each makes the machine forget.
+// wipes are the values of reset's --wipe, with the data that each deletes.
 var wipes = map[string]struct {
 	wipe   api.ResetRequest_Wipe
 	forget string
@@ -131,8 +129,8 @@ func (t *tool) resetCommand() *cobra.Command {
 	return c
 }
 
-// confirm lets the operator type the machine's name, so that it is not the wrong machine that does
-// what cannot be taken back.
+// confirm prompts for the machine's name, to prevent an irreversible operation on the wrong
+// machine.
 func (t *tool) confirm(ctx context.Context, c *client.Client, what string) error {
 	if t.node != "" {
 		return usagef("cannot ask for confirmation for each of several machines; pass --yes")
@@ -157,11 +155,11 @@ func (t *tool) confirm(ctx context.Context, c *client.Client, what string) error
 	return nil
 }
 
-// readLine reads what is typed, until the context ends.
+// readLine reads a typed line, until the context ends.
 func readLine(ctx context.Context, t *tool) (string, error) {
 	line := make(chan string, 1)
 	go func() {
-		// At the end of the input the text so far counts, which may be none.
+		// At the end of the input, the text so far counts; it may be empty.
 		text, _ := bufio.NewReader(t.stdin).ReadString('\n')
 		line <- strings.TrimSpace(text)
 	}()

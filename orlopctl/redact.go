@@ -9,27 +9,26 @@ import (
 	"github.com/orlop-os/orlop/pkg/config"
 )
 
-// What redact knows by its form. Machines give readers no secret on purpose; this is for what a
-// program has let slip into a log or an error. A secret without a form (a password, 32 random
-// bytes) is not found by it.
+// The patterns of redact. Machines deliberately return no secret to readers; redact finds secrets
+// that a program has leaked into a log or an error. It cannot find a secret without a pattern (a
+// password, 32 random bytes).
 var (
-	// keyEdge is the first or the last line of a private key in PEM (RFC 7468), as OpenSSH and
-	// OpenPGP write it, too.
+	// keyEdge is the first or the last line of a private key in PEM (RFC 7468), also in the form of
+	// OpenSSH and OpenPGP.
 	keyEdge = regexp.MustCompile(`-----(BEGIN|END) (?:[A-Z0-9]+ ){0,4}PRIVATE KEY(?: BLOCK)?-----`)
-	// longBase64 may be a private key that was encoded in one piece, as in a kubeconfig.
+	// longBase64 may be a private key that was encoded as a whole, as in a kubeconfig.
 	longBase64 = regexp.MustCompile(`[A-Za-z0-9+/]{40,}={0,2}`)
-	// webToken is a signed JSON web token (RFC 7515, section 7.1), as service accounts have: its
-	// first part encodes {".
+	// webToken is a signed JSON web token (RFC 7515, section 7.1), for example of a service
+	// account: its first part encodes {".
 	webToken = regexp.MustCompile(`eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}`)
 	// urlPassword is a name and a password in a URL (RFC 3986, section 3.2.1).
 	urlPassword = regexp.MustCompile(`://[^/\s:@"]*:[^/\s@"]+@`)
 )
 
-// maxKeyLines is the length in lines up to which a private key is looked for: RSA with 8192 bits
-// has 102.
+// maxKeyLines is the maximum number of lines of a private key; RSA with 8192 bits has 102.
 const maxKeyLines = 128
 
-// redact replaces what looks like a secret by config.Redacted and says how often.
+// redact replaces each probable secret by config.Redacted and returns their number.
 func redact(text string) (clean string, count int) {
 	clean, count = redactKeys(text)
 	replace := func(form *regexp.Regexp, by string, is func(string) bool) {
@@ -48,20 +47,21 @@ func redact(text string) (clean string, count int) {
 	return clean, count
 }
 
-// redactKeys replaces private keys in PEM, whatever stands before and after their lines. Of one
-// whose other end is missing it takes the maxKeyLines lines that may belong to it.
+// redactKeys replaces private keys in PEM, also with other text before and after each line. If the
+// other end of a key is missing, it replaces the maxKeyLines lines that may belong to the key.
 func redactKeys(text string) (clean string, count int) {
 	var out strings.Builder
 	edges := keyEdge.FindAllStringSubmatchIndex(text, -1)
 	begins := func(edge []int) bool { return text[edge[2]:edge[3]] == "BEGIN" }
-	done := 0 // what is before has been copied or left out
+	done := 0 // the text before this position is copied or dropped
 	for i, edge := range edges {
 		if edge[0] < done {
 			continue
 		}
 		from, to := edge[0], edge[1]
 		if begins(edge) {
-			to = linesAfter(text, edge[1], maxKeyLines+1) // its own one is the first
+			// the line of the edge itself is the first
+			to = linesAfter(text, edge[1], maxKeyLines+1)
 			for _, other := range edges[i+1:] {
 				if other[0] >= to {
 					break
@@ -86,7 +86,7 @@ func redactKeys(text string) (clean string, count int) {
 // derSequence is the first byte of every key in DER (X.690, section 8.9).
 const derSequence = 0x30
 
-// linesAfter is where the n-th line break after a place is, or the end.
+// linesAfter returns the position of the n-th line break after a position, or the end.
 func linesAfter(text string, at, n int) int {
 	for ; n > 0; n-- {
 		next := strings.IndexByte(text[at:], '\n')
@@ -98,7 +98,7 @@ func linesAfter(text string, at, n int) int {
 	return at - 1
 }
 
-// linesBefore is where the line begins that is n before that of a place, or the beginning.
+// linesBefore returns the start of the line that is n lines before a position, or the beginning.
 func linesBefore(text string, at, n int) int {
 	for ; n >= 0; n-- {
 		at = strings.LastIndexByte(text[:max(at, 0)], '\n')
@@ -109,7 +109,7 @@ func linesBefore(text string, at, n int) int {
 	return at + 1
 }
 
-// encodesKey tells whether base64 is that of a private key, in PEM or in DER.
+// encodesKey reports whether a base64 text encodes a private key, in PEM or in DER.
 func encodesKey(text string) bool {
 	text = strings.TrimRight(text, "=")
 	if len(text)%4 == 1 {
@@ -117,7 +117,7 @@ func encodesKey(text string) bool {
 	}
 	key, err := base64.RawStdEncoding.DecodeString(text)
 	if err != nil || len(key) == 0 {
-		return false // nothing comes here that is none
+		return false // not possible: the pattern matches only base64
 	}
 	if key[0] != derSequence {
 		return keyEdge.Match(key)
@@ -128,8 +128,8 @@ func encodesKey(text string) bool {
 	return pkcs8 == nil || sec1 == nil || pkcs1 == nil
 }
 
-// redactValue is redact for every text in a value of JSON. Texts in a list are lines to it: those
-// of a log are.
+// redactValue is redact for every text in a JSON value. It treats a list of texts as lines, because
+// a log is such a list.
 func redactValue(value any) (clean any, count int) {
 	switch v := value.(type) {
 	case string:
@@ -162,7 +162,7 @@ func redactValue(value any) (clean any, count int) {
 	return value, count
 }
 
-// texts are the items of a list, if all are texts.
+// texts returns the items of a list, if all are texts.
 func texts(list []any) (lines []string, ok bool) {
 	for _, item := range list {
 		line, is := item.(string)

@@ -14,8 +14,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/client"
 )
 
-// rollout takes the machines of a fleet through the steps of a rotation, one machine after the
-// other.
+// rollout applies the steps of a rotation to the machines of a fleet, one machine after the other.
 type rollout struct {
 	tool            *tool
 	file            string // of secrets
@@ -23,11 +22,12 @@ type rollout struct {
 
 	secrets *secrets
 	fleet   *fleet
-	planes  []plane // of the machines of the fleet, as far as the rotation has asked
+	planes  []plane // of the machines of the fleet, as far as they are known
 }
 
-// order is the one in which machines take a step: those of the control plane first. A worker asks
-// it for certificates as soon as it has the step, and by the old CA they would do it no good.
+// order returns the order of the machines in a step: control-plane machines first. A worker
+// requests certificates from them as soon as it has taken the step, and certificates by the old CA
+// would be useless to it.
 func (r *rollout) order() []int {
 	var first, then []int
 	for i := range r.fleet.names {
@@ -40,35 +40,35 @@ func (r *rollout) order() []int {
 	return append(first, then...)
 }
 
-// rotation is something of a cluster that is replaced step by step.
+// rotation is the stepwise replacement of a key or CA of a cluster.
 type rotation interface {
-	// begin finds the new one in the file of secrets, or makes it and keeps it there before any
-	// machine sees it.
+	// begin reads the replacement from the file of secrets, or creates it and stores it there
+	// before any machine gets it.
 	begin(ctx context.Context) error
-	// look reads how far the machines are.
+	// look reads the states of the machines.
 	look(ctx context.Context) error
-	// state is how far one of them is; false: it has nothing to do with it.
+	// state returns the state of a machine; false if the machine does not take part.
 	state(i int) (state, bool)
-	// settle waits until what the machines took last is in force on all of them, and does what
-	// comes before the next step.
+	// settle waits until the latest step is effective on all machines, and does the work before the
+	// next step.
 	settle(ctx context.Context, at state) error
-	// request is the next step of a machine, and apply has it taken.
+	// request returns the next step of a machine, and apply performs it.
 	request(i int, mode api.ApplyRequest_Mode) (*api.ApplyRequest, error)
 	apply(ctx context.Context, i int) error
-	// finish puts the new one into the old one's place, here.
+	// finish replaces the old value in the local files.
 	finish() error
 	stepName(to state) string
-	what() string // is replaced, by the new one's name
+	what() string // name of the new value
 }
 
-// flags are those that every rotation has. what is added to the file.
+// flags adds the flags of every rotation. what is the value that is added to the file.
 func (r *rollout) flags(f *pflag.FlagSet, what string) {
 	f.StringVar(&r.file, "secrets", "secrets.yaml", "the cluster's secrets; the new "+what+" is added to the file, and takes the old one's place at the end")
 	f.BoolVar(&r.dryRun, "dry-run", false, "change nothing, only say which step is next and what would be done")
 	f.BoolVar(&r.oneStep, "one-step", false, "take one step on every machine, and no more")
 }
 
-// run takes the steps that are left.
+// run performs the remaining steps.
 func (r *rollout) run(of rotation) (err error) {
 	ctx, stop := interruptible()
 	defer stop()
@@ -86,7 +86,7 @@ func (r *rollout) run(of rotation) (err error) {
 		if err := of.look(ctx); err != nil {
 			return err
 		}
-		at := r.leastFar(of) // only machines in that state may take a step
+		at := r.leastFar(of) // only machines in this state may take a step
 		if r.dryRun {
 			return r.plan(ctx, of, at)
 		}
@@ -113,7 +113,7 @@ func (r *rollout) run(of rotation) (err error) {
 	}
 }
 
-// leastFar is the state of the machine that is least far.
+// leastFar returns the earliest state of any machine.
 func (r *rollout) leastFar(of rotation) state {
 	least := alone
 	for i := range r.fleet.names {
@@ -124,7 +124,7 @@ func (r *rollout) leastFar(of rotation) state {
 	return least
 }
 
-// plan says what would be done.
+// plan prints the remaining operations.
 func (r *rollout) plan(ctx context.Context, of rotation, at state) error {
 	if at == alone {
 		r.tool.println("the machines have taken every step; what is left is the file of secrets and your context")
@@ -163,8 +163,8 @@ func (r *rollout) plan(ctx context.Context, of rotation, at state) error {
 // rotationTimeout bounds the wait for a machine after a step.
 const rotationTimeout = 10 * time.Minute
 
-// take has one machine take a step, waits until what starts anew for it has done so, and returns
-// what the machine says that it does.
+// take performs a step on one machine, waits for the services that restart because of it, and
+// returns the operations that the machine reports.
 func (r *rollout) take(ctx context.Context, i int, request *api.ApplyRequest) (operations []string, err error) {
 	was := map[string]int32{}
 	var restarts []string
@@ -198,11 +198,12 @@ func (r *rollout) take(ctx context.Context, i int, request *api.ApplyRequest) (o
 	if err != nil || len(restarts) == 0 {
 		return operations, err
 	}
-	return operations, r.healthy(ctx, i) // one after the other: the others serve meanwhile
+	// machines take turns, so the other machines serve meanwhile
+	return operations, r.healthy(ctx, i)
 }
 
-// confirm keeps what a machine has put on trial, over a new connection: the step changes whom it
-// trusts.
+// confirm confirms the trial of a machine over a new connection, because the step changes the
+// trusted CAs.
 func (r *rollout) confirm(ctx context.Context, i int, name string, answer *api.ApplyResponse) error {
 	left := answer.TrialDuration.AsDuration()
 	until := time.Now().Add(left)
@@ -222,8 +223,8 @@ func (r *rollout) confirm(ctx context.Context, i int, name string, answer *api.A
 	return nil
 }
 
-// notYetAnew is a service that has to start anew and has not yet, or nothing. services is what
-// topic "services" shows.
+// notYetAnew returns the name of a service that still has to restart, or an empty string. services
+// is topic "services".
 func notYetAnew(services []byte, was map[string]int32, restarts []string) (string, error) {
 	var list []struct {
 		Name string `json:"name"`
@@ -242,8 +243,8 @@ func notYetAnew(services []byte, was map[string]int32, restarts []string) (strin
 	return "", nil
 }
 
-// await looks at a machine until there is nothing that it waits for. look says what it sees by
-// calling its last argument, as often as that changes, and returns what that returns.
+// await polls a machine until it waits for nothing more. look calls its last argument at each
+// change with the reason for waiting, and returns the result of that call.
 func (r *rollout) await(ctx context.Context, i int, look func(context.Context, *client.Client, func(waits string) error) error) error {
 	ctx, cancel := context.WithTimeout(ctx, r.tool.timeout(rotationTimeout))
 	defer cancel()
@@ -275,7 +276,7 @@ func (r *rollout) await(ctx context.Context, i int, look func(context.Context, *
 
 var errSettled = errors.New("nothing is waited for any more")
 
-// awaitTopic is await by what a topic shows.
+// awaitTopic is await with the value of a topic.
 func (r *rollout) awaitTopic(ctx context.Context, i int, topic string, waits func([]byte) (string, error)) error {
 	return r.await(ctx, i, func(ctx context.Context, c *client.Client, say func(string) error) error {
 		ctx, cancel := context.WithCancel(ctx)
@@ -321,7 +322,7 @@ func (r *rollout) healthy(ctx context.Context, i int) error {
 	})
 }
 
-// withMachine says which machine an error is of, if it does not do so itself.
+// withMachine adds the name of the machine to an error, unless the error contains it.
 func withMachine(name string, err error) error {
 	if strings.HasPrefix(err.Error(), "machine ") {
 		return err

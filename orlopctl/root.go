@@ -20,13 +20,14 @@ type tool struct {
 	stdin          io.Reader
 	stdout, stderr io.Writer
 	args           []string // the command line
-	started        bool     // a command has begun: the command line was understood
+	started        bool     // a command has started, so the command line was valid
 
-	// Of a run that is for one of several machines (nodes.go): which, and the way to it.
+	// With --nodes (fanout.go): the machine of this run, and the connection to the relay.
 	node string
 	way  *way
 
-	// of several endpoints a command keeps to one: what it waits for has begun there
+	// with several endpoints, the endpoint that the command continues to use, because it started
+	// the operation there
 	stay *client.ConnPool
 
 	flags struct {
@@ -43,7 +44,7 @@ func (t *tool) rootCommand() *cobra.Command {
 		Use:   "orlopctl",
 		Short: "Operate Orlop OS machines",
 		Long:  "orlopctl operates Orlop OS machines: keys, configuration, health, logs, power, and local machines in QEMU.\n\n" + exitHelp,
-		// Errors are printed once, by report.
+		// report prints the error once.
 		SilenceErrors: true, SilenceUsage: true,
 		PersistentPreRunE: func(*cobra.Command, []string) error { return t.checkOutput() },
 	}
@@ -85,13 +86,14 @@ func (t *tool) rootCommand() *cobra.Command {
 	add("tool", t.configCommand(), t.docsCommand(), t.manCommand())
 	root.SetHelpCommandGroupID("tool")
 	root.SetCompletionCommandGroupID("tool")
-	root.InitDefaultCompletionCmd() // the library would add it only when the command line is read
+	// otherwise the library adds it only while it parses the command line
+	root.InitDefaultCompletionCmd()
 	t.noteStart(root)
 	return root
 }
 
-// noteStart makes every command note that it has begun: what fails before is a mistake in the
-// command line. One that is for several machines runs anew for each.
+// noteStart makes every command record that it has started. An error before that is a mistake in
+// the command line. With --nodes, the command runs once per machine.
 func (t *tool) noteStart(c *cobra.Command) {
 	if c.HasParent() && c.HasSubCommands() && !c.Runnable() {
 		c.RunE = group
@@ -110,21 +112,21 @@ func (t *tool) noteStart(c *cobra.Command) {
 	}
 }
 
-// group is a command that only has others. The library would show its help for a word that is none
-// of them, and call that a success: what a script does next would be done to something else.
+// group is the handler of a command with subcommands. For an unknown subcommand, the library would
+// print the help and return success, and a script would continue by mistake.
 func group(c *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return c.Help()
 	}
 	err := fmt.Errorf("unknown command %q for %q", args[0], c.CommandPath())
-	c.SuggestionsMinimumDistance = 2 // as the library has it for the first word
+	c.SuggestionsMinimumDistance = 2 // the value that the library uses for the first word
 	if near := c.SuggestionsFor(args[0]); len(near) > 0 {
 		err = fmt.Errorf("%w; did you mean %q?", err, near[0])
 	}
 	return &exitError{code: exitUsage, err: err, hint: "see `" + c.CommandPath() + " --help`"}
 }
 
-// timeout is the value of --timeout, or a command's own default.
+// timeout returns the value of --timeout, or the default of the command.
 func (t *tool) timeout(usual time.Duration) time.Duration {
 	if t.flags.timeout > 0 {
 		return t.flags.timeout
@@ -132,18 +134,18 @@ func (t *tool) timeout(usual time.Duration) time.Duration {
 	return usual
 }
 
-// usualTimeout bounds calls that answer at once.
+// usualTimeout bounds calls that return immediately.
 const usualTimeout = 30 * time.Second
 
-// interruptible ends with Ctrl-C.
+// interruptible returns a context that ends with Ctrl-C.
 func interruptible() (context.Context, context.CancelFunc) {
 	return signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 }
 
-// call connects, makes a call that answers at once, and disconnects.
+// call connects, makes a call that returns immediately, and disconnects.
 func (t *tool) call(do func(context.Context, *client.Client) error) error { return t.callFor(0, do) }
 
-// callFor is call where the machine's work alone takes so long.
+// callFor is call for an operation that takes up to work on the machine.
 func (t *tool) callFor(work time.Duration, do func(context.Context, *client.Client) error) error {
 	ctx, stop := interruptible()
 	defer stop()
@@ -152,8 +154,8 @@ func (t *tool) callFor(work time.Duration, do func(context.Context, *client.Clie
 	return t.connected(ctx, ctx, do)
 }
 
-// stream connects within the usual time and makes a call that may last; it ends with the call, with
-// Ctrl-C, or after --timeout when that was given.
+// stream connects within the usual time and makes a call of unlimited duration. It ends with the
+// call, with Ctrl-C, or after --timeout if that is set.
 func (t *tool) stream(do func(context.Context, *client.Client) error) error {
 	ctx, stop := interruptible()
 	defer stop()
@@ -166,7 +168,7 @@ func (t *tool) stream(do func(context.Context, *client.Client) error) error {
 	defer cancel()
 	err := t.connected(dialing, ctx, do)
 	if ctx.Err() == context.Canceled {
-		return nil // Ctrl-C is how following ends
+		return nil // Ctrl-C is the normal end of a stream
 	}
 	return err
 }
@@ -187,11 +189,11 @@ func connectedTo(dialing context.Context, e client.Endpoint, do func(*client.Cli
 	if err != nil {
 		return err
 	}
-	defer func() { _ = c.Close() }() // nothing is sent any more
+	defer func() { _ = c.Close() }() // no more data is sent
 	return do(c)
 }
 
-// terminal tells whether a person looks at the output as it comes, and how wide it is.
+// terminal reports whether the output is a terminal, and its width.
 func (t *tool) terminal() (width int, ok bool) {
 	file, ok := t.stdout.(*os.File)
 	if !ok || !term.IsTerminal(int(file.Fd())) {
@@ -204,11 +206,11 @@ func (t *tool) terminal() (width int, ok bool) {
 	return width, true
 }
 
-// println writes a line to the standard output. A reader that has gone away (a closed pipe) ends
-// the process by SIGPIPE, as of any Unix tool; other failures have nobody left to be told.
+// println writes a line to the standard output. A closed pipe ends the process by SIGPIPE, as for
+// any Unix tool. Other write errors are ignored because they cannot be reported.
 func (t *tool) println(line string) { _, _ = fmt.Fprintln(t.stdout, line) }
 
 func (t *tool) printf(format string, args ...any) { _, _ = fmt.Fprintf(t.stdout, format, args...) }
 
-// errorln writes a line for a person that must not mix with the output.
+// errorln writes a line for a person to the error output.
 func (t *tool) errorln(line string) { _, _ = fmt.Fprintln(t.stderr, line) }

@@ -21,16 +21,16 @@ import (
 // rotatable is a CA that can be replaced.
 type rotatable struct {
 	field string // in Cluster.spec.pki, and in the file of secrets
-	cn    string // of a new one
-	// hold is how long a step is in force before the next: those who read files only now and then
-	// have done so by then.
+	cn    string // common name of a new CA
+	// hold is the minimum time between two steps. Clients that read their files only at intervals
+	// have read them within this time.
 	hold time.Duration
-	end  string // what whoever replaced it still has to do
+	end  string // the remaining work of the operator
 }
 
-// kubernetesHold: Kubernetes' clients read their CA and their certificate again every 5 minutes
-// (client-go, transport: caRefreshDuration, CertCallbackRefreshDuration), and a pod's volume has a
-// new CA within 2.
+// kubernetesHold: clients of Kubernetes read their CA and their certificate again every 5 minutes
+// (client-go, transport: caRefreshDuration, CertCallbackRefreshDuration), and a volume of a pod
+// gets a new CA within 2 minutes.
 const kubernetesHold = 10 * time.Minute
 
 var rotatables = map[string]rotatable{
@@ -75,7 +75,7 @@ func (t *tool) trustRotateCommand() *cobra.Command {
 	return c
 }
 
-// rotating is the replacing of a CA.
+// rotating is the rotation of a CA.
 type rotating struct {
 	rollout
 	name  string
@@ -98,8 +98,8 @@ func (r *rotating) stepName(to state) string { return stepNames[to] }
 
 func (r *rotating) what() string { return r.next.Cert.Subject.String() }
 
-// begin finds the new CA in the file of secrets, or makes it and keeps it there before any machine
-// sees it.
+// begin reads the new CA from the file of secrets, or creates it and stores it there before any
+// machine gets it.
 func (r *rotating) begin(ctx context.Context) error {
 	pair, begun := r.secrets.Next[r.ca.field]
 	var err error
@@ -128,7 +128,7 @@ func (r *rotating) begin(ctx context.Context) error {
 	return nil
 }
 
-// look reads what the machines hold.
+// look reads the certificates in the machines' configurations.
 func (r *rotating) look(ctx context.Context) error {
 	r.all = make([]holding, len(r.fleet.names))
 	planes := make([]plane, len(r.all))
@@ -165,7 +165,7 @@ func (r *rotating) look(ctx context.Context) error {
 		return err
 	}
 	r.planes = planes
-	// A worker that did not learn of the new CA in time would know nobody any more.
+	// A worker that did not get the new CA in time could not verify any other machine.
 	if r.ca.field == "kubernetes" || r.ca.field == "machine" || r.ca.field == "client" {
 		for name := range here {
 			delete(members, name)
@@ -187,7 +187,7 @@ func (r *rotating) look(ctx context.Context) error {
 	return related(r.fleet.names, r.all, known, r.next.Cert)
 }
 
-// apply has one machine take its next step.
+// apply performs the next step of a machine.
 func (r *rotating) apply(ctx context.Context, i int) error {
 	request, err := r.request(i, api.ApplyRequest_MODE_NO_REBOOT)
 	if err != nil {
@@ -197,15 +197,15 @@ func (r *rotating) apply(ctx context.Context, i int) error {
 	return err
 }
 
-// request is the next step of a machine.
+// request returns the next step of a machine.
 func (r *rotating) request(i int, mode api.ApplyRequest_Mode) (*api.ApplyRequest, error) {
 	was := r.all[i]
 	patch, err := was.step(r.next.Cert).patch(r.ca.field, was, string(r.next.KeyPEM()))
 	return &api.ApplyRequest{Documents: patch, Filename: "rotate-ca", Patch: true, Mode: mode}, err
 }
 
-// settle waits until what the machines took last is in force on all of them: their files show it,
-// they are healthy, and it has been so for as long as it is to hold.
+// settle waits until the latest step is effective on all machines: their files show it, they are
+// healthy, and the hold time has passed.
 func (r *rotating) settle(ctx context.Context, at state) error {
 	for i, h := range r.all {
 		if h.own == nil {
@@ -237,7 +237,7 @@ func (r *rotating) settle(ctx context.Context, at state) error {
 	return nil
 }
 
-// held waits until the machine's configuration has been in force for as long as it is to hold.
+// held waits until the machine's configuration has been active for the hold time.
 func (r *rotating) held(ctx context.Context, i int) error {
 	since, err := r.since(ctx, i)
 	left := time.Until(since.Add(r.hold))
@@ -251,7 +251,7 @@ func (r *rotating) held(ctx context.Context, i int) error {
 	return nil
 }
 
-// since is when a machine's configuration came into force.
+// since returns the time at which a machine's configuration became active.
 func (r *rotating) since(ctx context.Context, i int) (time.Time, error) {
 	var shown struct {
 		Applied time.Time `json:"applied"`
@@ -269,13 +269,13 @@ func (r *rotating) since(ctx context.Context, i int) (time.Time, error) {
 	})
 }
 
-// contextBelieves has every context that believes the machine CA of this cluster believe another
-// one too. It comes before the machines show certificates by it.
+// contextBelieves adds a machine CA to every context that trusts the machine CA of this cluster. It
+// runs before the machines have certificates by the new CA.
 func (r *rotating) contextBelieves(ca *x509.Certificate) error {
 	return r.changeContexts(func(known []*x509.Certificate) []*x509.Certificate { return append(known, ca) })
 }
 
-// changeContexts changes what the contexts of this cluster believe.
+// changeContexts changes the CAs in the contexts of this cluster.
 func (r *rotating) changeContexts(change func([]*x509.Certificate) []*x509.Certificate) error {
 	if r.ca.field != "machine" {
 		return nil
@@ -287,7 +287,7 @@ func (r *rotating) changeContexts(change func([]*x509.Certificate) []*x509.Certi
 				return slices.ContainsFunc(r.all, func(h holding) bool { return h.own != nil && h.believes(c) })
 			}
 			if err != nil || !slices.ContainsFunc(known, ours) {
-				continue // it has a fingerprint, or is of another cluster
+				continue // it has a fingerprint, or belongs to another cluster
 			}
 			c.CA = string(pki.EncodeCerts(change(known)...))
 			f.Contexts[name] = c
@@ -296,7 +296,7 @@ func (r *rotating) changeContexts(change func([]*x509.Certificate) []*x509.Certi
 	})
 }
 
-// finish puts the new CA into the old one's place, here.
+// finish replaces the old CA in the local files.
 func (r *rotating) finish() error {
 	*r.secrets.authority(r.ca.field) = r.secrets.Next[r.ca.field]
 	delete(r.secrets.Next, r.ca.field)

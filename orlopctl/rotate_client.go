@@ -14,8 +14,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/pki"
 )
 
-// ownCertificate gets the caller another certificate, if the client CA that is about to be dropped
-// vouches for his, and refuses to leave others without.
+// ownCertificate replaces the caller's certificate if it depends on the client CA that will be
+// dropped, and returns an error if other clients still depend on that CA.
 func (r *rotating) ownCertificate(ctx context.Context) error {
 	if r.ca.field != "client" {
 		return nil
@@ -38,7 +38,7 @@ func (r *rotating) ownCertificate(ctx context.Context) error {
 	}
 	var made *pki.Leaf
 	err = r.fleet.call(ctx, 0, func(ctx context.Context, c *client.Client) error {
-		if !rooted { // an operator's own CA vouches for it
+		if !rooted { // an operator CA is its root
 			made, err = renew(ctx, c, own, 0)
 			return err
 		}
@@ -73,7 +73,7 @@ func (r *rotating) ownCertificate(ctx context.Context) error {
 	return r.others(ctx, own.Cert.Subject.CommonName)
 }
 
-// others refuses to drop the old client CA while somebody else has nothing but certificates by it.
+// others returns an error if the old client CA is the only issuer of another client's certificates.
 func (r *rotating) others(ctx context.Context, own string) error {
 	good, left := map[string]bool{own: true}, map[string]bool{}
 	for i := range r.fleet.names {
@@ -86,7 +86,7 @@ func (r *rotating) others(ctx context.Context, own string) error {
 			if err != nil {
 				return err
 			}
-			begun := map[string]time.Time{} // when the first of a row was issued
+			begun := map[string]time.Time{} // issue time of the first certificate of each lineage
 			for _, e := range list.Issued {
 				if e.Serial == e.Lineage {
 					begun[e.Lineage] = e.At.AsTime()
@@ -119,7 +119,7 @@ func (r *rotating) others(ctx context.Context, own string) error {
 	}
 }
 
-// isOf tells whether a revocation is of a certificate.
+// isOf returns a function that reports whether a revocation applies to a certificate.
 func isOf(e *api.IssuedCertificate) func(*api.Revocation) bool {
 	return func(r *api.Revocation) bool { return r.Name == e.Name || r.Lineage == e.Lineage }
 }

@@ -18,22 +18,23 @@ import (
 	"github.com/orlop-os/orlop/pkg/config"
 )
 
-// How the key that seals Secrets is replaced (docs/decisions/0027-ca-rotation.md): by the same
-// states as a CA (rotation.go), but that keys are known here by their names, because no machine
-// shows one.
+// The rotation of the encryption key for Secrets (docs/decisions/0027-ca-rotation.md). It has the
+// same states as the rotation of a CA (rotation.go), but identifies keys by their names, because no
+// machine returns a key.
 
-// keyStepNames are the names of the steps that lead to the states.
+// keyStepNames are the names of the steps to each state.
 var keyStepNames = []string{accepted: "accept", issues: "seal", alone: "drop"}
 
-// sealing is what a control-plane machine has of keys, by name. The zero sealing is a worker's.
+// sealing holds the names of a control-plane machine's encryption keys. The zero sealing is that of
+// a worker.
 type sealing struct {
-	own      string   // seals
-	accepted []string // is read by too
+	own      string   // encrypts
+	accepted []string // also decrypt
 	plane
 }
 
-// readSealing reads it from topic "configuration" and from the documents, out of which the keys
-// were taken.
+// readSealing reads the key names from topic "configuration", and the membership of the control
+// plane from the documents without secrets.
 func readSealing(topic, documents []byte) (s sealing, err error) {
 	var shown struct {
 		EncryptionKeys []string `json:"encryptionKeys"`
@@ -50,17 +51,17 @@ func readSealing(topic, documents []byte) (s sealing, err error) {
 
 func sameName(a, b string) bool { return a == b }
 
-// state is how far the machine is with the next key.
+// state returns the state of the machine for the next key.
 func (s sealing) state(next string) state { return stateOf(sameName, s.own, s.accepted, next) }
 
-// step is what the machine has one state later. What it reads by it reads by until the last step.
+// step returns the keys of the machine one state later. Keys that decrypt are retained until the
+// last step.
 func (s sealing) step(next string) sealing {
 	s.own, s.accepted = stepOf(sameName, s.own, s.accepted, next)
 	return s
 }
 
-// patch is what changes in the machine's configuration when it comes to have s. keys are those that
-// are known here, by name.
+// patch returns the patch that gives the machine the keys of s. keys maps the known names to keys.
 func (s sealing) patch(keys map[string]string) ([]byte, error) {
 	var list []string // null removes it
 	for _, name := range append([]string{s.own}, s.accepted...) {
@@ -74,8 +75,8 @@ func (s sealing) patch(keys map[string]string) ([]byte, error) {
 	return sigsyaml.Marshal(map[string]any{"kind": "Cluster", "spec": map[string]any{"secretsEncryptionKey": keys[s.own], "acceptedEncryptionKeys": list}})
 }
 
-// checkSealing refuses what is not all of one cluster's control plane, or another one's file of
-// secrets. own is the key in the file.
+// checkSealing rejects an incomplete control plane, and a file of secrets of another cluster. own
+// is the key in the file.
 func checkSealing(names []string, all []sealing, own, next string) error {
 	planes := make([]plane, len(all))
 	for i, s := range all {
@@ -112,7 +113,7 @@ func (t *tool) trustRotateKeyCommand() *cobra.Command {
 	return c
 }
 
-// rotatingKey is the replacing of the key.
+// rotatingKey is the rotation of the encryption key.
 type rotatingKey struct {
 	rollout
 	keys map[string]string // in base64, by name
@@ -126,8 +127,8 @@ func (r *rotatingKey) stepName(to state) string { return keyStepNames[to] }
 
 func (r *rotatingKey) what() string { return "the key " + r.next }
 
-// settle waits until every machine's API server runs with the step that was taken last: who was
-// stopped amid it calls the command again.
+// settle waits until every machine's API server runs with the latest step. An interrupted command
+// can therefore be repeated.
 func (r *rotatingKey) settle(ctx context.Context, _ state) error {
 	for i, name := range r.fleet.names {
 		if _, has := r.state(i); !has {
@@ -155,8 +156,8 @@ func (r *rotatingKey) settle(ctx context.Context, _ state) error {
 	return nil
 }
 
-// begin finds the new key in the file of secrets, or makes it and keeps it there before any machine
-// has it.
+// begin reads the new key from the file of secrets, or creates it and stores it there before any
+// machine gets it.
 func (r *rotatingKey) begin(ctx context.Context) error {
 	begun := len(r.secrets.NextEncryptionKey) > 0
 	next := r.secrets.NextEncryptionKey
@@ -192,7 +193,7 @@ func (r *rotatingKey) begin(ctx context.Context) error {
 	return nil
 }
 
-// look reads what the machines have.
+// look reads the key names of the machines.
 func (r *rotatingKey) look(ctx context.Context) error {
 	r.all = make([]sealing, len(r.fleet.names))
 	for i, name := range r.fleet.names {
@@ -223,13 +224,13 @@ func (r *rotatingKey) look(ctx context.Context) error {
 	return checkSealing(r.fleet.names, r.all, config.NewEncryptionKey([32]byte(r.secrets.SecretsEncryptionKey)).Name(), r.next)
 }
 
-// request is the next step of a machine.
+// request returns the next step of a machine.
 func (r *rotatingKey) request(i int, mode api.ApplyRequest_Mode) (*api.ApplyRequest, error) {
 	patch, err := r.all[i].step(r.next).patch(r.keys)
 	return &api.ApplyRequest{Documents: patch, Filename: "rotate-key", Patch: true, Mode: mode}, err
 }
 
-// apply has one machine take its next step, and says how many Secrets were written again.
+// apply performs the next step of a machine, and prints the number of re-encrypted Secrets.
 func (r *rotatingKey) apply(ctx context.Context, i int) error {
 	request, err := r.request(i, api.ApplyRequest_MODE_NO_REBOOT)
 	if err != nil {
@@ -244,7 +245,7 @@ func (r *rotatingKey) apply(ctx context.Context, i int) error {
 	return err
 }
 
-// finish puts the new key into the old one's place, here.
+// finish replaces the old key in the local file.
 func (r *rotatingKey) finish() error {
 	r.secrets.FormerEncryptionKeys = append(r.secrets.FormerEncryptionKeys, r.secrets.SecretsEncryptionKey)
 	r.secrets.SecretsEncryptionKey, r.secrets.NextEncryptionKey = r.secrets.NextEncryptionKey, nil

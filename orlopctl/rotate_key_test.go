@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// TestKeyStates: which keys a machine has decides how far it is, and what comes next.
+// TestKeyStates checks that the keys of a machine determine its state and its next step.
 func TestKeyStates(t *testing.T) {
 	show := func(s sealing) string { return strings.TrimSpace(s.own + " + " + strings.Join(s.accepted, " ")) }
 	for _, c := range []struct {
@@ -18,8 +18,8 @@ func TestKeyStates(t *testing.T) {
 		{sealing{own: "old", accepted: []string{"next"}}, accepted, "next + old"},
 		{sealing{own: "next", accepted: []string{"old"}}, issues, "next +"},
 		{sealing{own: "next"}, alone, "next +"},
-		// Others are left of a restore, or of a rotation with another new key: what is read is read
-		// until the end.
+		// Other keys are left from a restore, or from a rotation with another new key. Every key
+		// that decrypts stays until the last step.
 		{sealing{own: "old", accepted: []string{"older"}}, before, "old + older next"},
 		{sealing{own: "old", accepted: []string{"older", "next"}}, accepted, "next + old older"},
 		{sealing{own: "next", accepted: []string{"old", "older"}}, issues, "next +"},
@@ -33,9 +33,9 @@ func TestKeyStates(t *testing.T) {
 	}
 }
 
-// TestEverySecretIsRead: whichever states two machines are in, one at most before the other, each
-// reads what the other seals; and what was sealed before a step is read after it, until the last,
-// before which it is sealed anew.
+// TestEverySecretIsRead checks for two machines in equal or adjacent states that each decrypts
+// Secrets that the other encrypts. A Secret encrypted before a step is readable after it. The last
+// step is the exception: all Secrets are re-encrypted before it.
 func TestEverySecretIsRead(t *testing.T) {
 	reads := func(s sealing, key string) bool {
 		return strings.Contains(" "+s.own+" "+strings.Join(s.accepted, " ")+" ", " "+key+" ")

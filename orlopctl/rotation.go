@@ -17,18 +17,18 @@ import (
 	"github.com/orlop-os/orlop/pkg/pki"
 )
 
-// How one of a cluster's CAs is replaced while everybody works
-// (docs/decisions/0027-ca-rotation.md). Each machine goes through four states, and no machine is
-// more than one before another:
+// How one of a cluster's CAs is replaced while the cluster serves
+// (docs/decisions/0027-ca-rotation.md). Each machine goes through four states, and no two machines
+// are more than one state apart:
 //
 // 	before     accept →  accepted   issue →  issues     drop →  alone
 // 	old issues           old issues          new issues         new issues
 // 	                     new accepted        old accepted
 //
-// Which state a machine is in stands in its configuration, and which CA is the new one in the file
-// of secrets: nothing else has to be remembered, so whoever is stopped begins where he was.
+// The state of a machine follows from its configuration, and the new CA is in the file of secrets.
+// There is no other record, so an interrupted command continues in the same place.
 
-// state is how far a machine is.
+// state is the progress of a machine.
 type state int
 
 const (
@@ -38,25 +38,25 @@ const (
 	alone
 )
 
-// names of the steps that lead to the states.
+// names of the steps to each state
 var stepNames = []string{accepted: "accept", issues: "issue", alone: "drop"}
 
-// holding is what a machine's configuration says of one authority.
+// holding is the part of a machine's configuration about one authority.
 type holding struct {
-	// that issues; nil: the machine has nothing to do with this authority
+	// issuing CA; nil if the machine does not use this authority
 	own      *x509.Certificate
-	key      bool // it has the key too
+	key      bool // the machine has the CA's key
 	accepted []*x509.Certificate
 }
 
-// plane is a machine's part in its cluster's control plane, as it says itself.
+// plane is the control plane as a machine's configuration describes it.
 type plane struct {
 	machine  string   // its name
 	controls bool     // it is a control-plane machine
-	members  []string // the control-plane machines that its configuration names
+	members  []string // the control-plane machines in its configuration
 }
 
-// readPlane reads it from a machine's documents, but for its name.
+// readPlane reads the plane from a machine's documents, without the machine's name.
 func readPlane(documents []byte) (p plane, err error) {
 	for dec := yaml.NewDecoder(bytes.NewReader(documents)); ; {
 		var doc struct {
@@ -79,11 +79,10 @@ func readPlane(documents []byte) (p plane, err error) {
 	}
 }
 
-// wholePlane refuses what is not all of a cluster's control plane, and counts its machines: one
-// that did not learn of the next step in time would not know the others any more, or could not read
-// what they write.
+// wholePlane rejects an incomplete control plane, and returns its number of machines. A machine
+// that missed a step could not verify the other machines, or could not decrypt their Secrets.
 func wholePlane(names []string, all []plane) (count int, err error) {
-	machines := map[string]bool{} // one may be named by two addresses
+	machines := map[string]bool{} // two addresses may name the same machine
 	for _, p := range all {
 		if p.controls {
 			machines[p.machine] = true
@@ -101,20 +100,20 @@ func (h holding) believes(c *x509.Certificate) bool {
 	return h.own.Equal(c) || slices.ContainsFunc(h.accepted, c.Equal)
 }
 
-// state is how far the machine is with the next CA.
+// state returns the state of the machine for the next CA.
 func (h holding) state(next *x509.Certificate) state {
 	return stateOf((*x509.Certificate).Equal, h.own, h.accepted, next)
 }
 
-// step is what the machine holds one state later. Whoever was believed before is believed until the
-// last step, others too, who may be left of a rotation that was begun with another new CA.
+// step returns the authorities of the machine one state later. All trusted CAs stay trusted until
+// the last step, including CAs from an earlier rotation with another new CA.
 func (h holding) step(next *x509.Certificate) holding {
 	h.own, h.accepted = stepOf((*x509.Certificate).Equal, h.own, h.accepted, next)
 	return h
 }
 
-// stateOf is how far a machine is with the next one, by the one that it has for its own and those
-// that it accepts beside it.
+// stateOf returns the state of a machine from its own value and the values that it accepts in
+// addition.
 func stateOf[T any](same func(T, T) bool, own T, beside []T, next T) state {
 	switch isNext := func(o T) bool { return same(o, next) }; {
 	case !isNext(own) && !slices.ContainsFunc(beside, isNext):
@@ -127,7 +126,7 @@ func stateOf[T any](same func(T, T) bool, own T, beside []T, next T) state {
 	return alone
 }
 
-// stepOf is what the machine has one state later.
+// stepOf returns the values of a machine one state later.
 func stepOf[T any](same func(T, T) bool, own T, beside []T, next T) (T, []T) {
 	switch stateOf(same, own, beside, next) {
 	case before:
@@ -139,10 +138,10 @@ func stepOf[T any](same func(T, T) bool, own T, beside []T, next T) (T, []T) {
 	return own, nil
 }
 
-// related refuses machines that are not of one cluster, and a file of secrets that is another
-// cluster's. known is the CA in the file; it may be nil.
+// related rejects machines of different clusters, and a file of secrets of another cluster. known
+// is the CA in the file; it may be nil.
 func related(names []string, all []holding, known, next *x509.Certificate) error {
-	with := -1 // the last machine that has the authority
+	with := -1 // the last machine with the authority
 	fits := known == nil
 	for i, h := range all {
 		if h.own == nil {
@@ -163,8 +162,7 @@ func related(names []string, all []holding, known, next *x509.Certificate) error
 	return nil
 }
 
-// readHolding finds an authority in a machine's configuration, from which the secrets were taken
-// out.
+// readHolding reads an authority from a machine's configuration without secrets.
 func readHolding(documents []byte, name string) (h holding, err error) {
 	for dec := yaml.NewDecoder(bytes.NewReader(documents)); ; {
 		var doc struct {
@@ -198,8 +196,8 @@ func readHolding(documents []byte, name string) (h holding, err error) {
 	}
 }
 
-// patch is what changes in a machine's configuration when it comes to hold h. key is that of the CA
-// that issues then, and is said only when that is another one.
+// patch returns the patch that gives a machine the authorities of h. key is the key of the issuing
+// CA; the patch contains it only if that CA changes.
 func (h holding) patch(name string, was holding, key string) ([]byte, error) {
 	authorities := map[string]any{}
 	if !h.own.Equal(was.own) {
@@ -217,7 +215,7 @@ func (h holding) patch(name string, was holding, key string) ([]byte, error) {
 	return sigsyaml.Marshal(map[string]any{"kind": "Cluster", "spec": map[string]any{"pki": authorities}})
 }
 
-// shownCertificate is a certificate that lies on a machine: an entry of the topic "certificates".
+// shownCertificate is a certificate on a machine: an entry of topic "certificates".
 type shownCertificate struct {
 	File      string `json:"file"`
 	IssuerKey string `json:"issuerKey"`
@@ -225,7 +223,7 @@ type shownCertificate struct {
 	Authority bool   `json:"authority"`
 }
 
-// unsettled is what the files of a machine that holds h do not show yet, or nothing.
+// unsettled returns the first file of a machine that does not match h yet, or an empty string.
 func unsettled(h holding, next *x509.Certificate, files []shownCertificate) string {
 	if !slices.ContainsFunc(files, func(f shownCertificate) bool { return f.Authority && f.Serial == pki.Serial(next) }) {
 		return "no file holds the new CA yet"
@@ -235,7 +233,7 @@ func unsettled(h holding, next *x509.Certificate, files []shownCertificate) stri
 	}
 	for _, f := range files {
 		for _, old := range h.accepted {
-			// An authority that does not say which key is its own cannot be told from others.
+			// Two authorities without a key identifier cannot be told apart.
 			if key := hex.EncodeToString(old.SubjectKeyId); !f.Authority && key != "" && f.IssuerKey == key {
 				return f.File + " is still of the CA before"
 			}

@@ -22,7 +22,7 @@ func testCA(t *testing.T, name string) *pki.CA {
 	return ca
 }
 
-// TestStates: what the configuration says decides how far a machine is, and what comes next.
+// TestStates checks that the configuration determines the state of a machine and its next step.
 func TestStates(t *testing.T) {
 	old, next, other := testCA(t, "old").Cert, testCA(t, "next").Cert, testCA(t, "other").Cert
 	names := map[*x509.Certificate]string{old: "old", next: "next", other: "other"}
@@ -43,8 +43,8 @@ func TestStates(t *testing.T) {
 		{holding{own: old, accepted: list(next)}, accepted, "next + old"},
 		{holding{own: next, accepted: list(old)}, issues, "next +"},
 		{holding{own: next}, alone, "next +"},
-		// Another rotation was begun, and given up in its first or its second step: nobody who is
-		// believed is dropped before the end.
+		// Another rotation was abandoned after its first or second step. Trusted CAs are dropped
+		// only at the end.
 		{holding{own: old, accepted: list(other)}, before, "old + other next"},
 		{holding{own: old, accepted: list(other, next)}, accepted, "next + old other"},
 		{holding{own: next, accepted: list(old, other)}, issues, "next +"},
@@ -59,12 +59,13 @@ func TestStates(t *testing.T) {
 	}
 }
 
-// TestEverybodyIsBelieved takes three machines through the rotation, machine by machine, and stops
-// and begins again after each: at every moment each believes what each of the others shows, also
-// what was issued before the last step.
+// TestEverybodyIsBelieved rotates three machines, machine by machine, and restarts the rotation
+// after each. At every moment each machine verifies the certificates of the others, including
+// certificates from before the latest step.
 func TestEverybodyIsBelieved(t *testing.T) {
 	old, next := testCA(t, "old").Cert, testCA(t, "next").Cert
-	all := []holding{{own: old}, {}, {own: old}, {own: old}} // the second has nothing to do with it
+	// the second machine does not use the authority
+	all := []holding{{own: old}, {}, {own: old}, {own: old}}
 	taken := 0
 	r := rotating{rollout: rollout{fleet: &fleet{names: make([]string, len(all))}}, next: &pki.CA{Cert: next}, all: all}
 	for at := r.leastFar(&r); at != alone; at = r.leastFar(&r) {
@@ -118,7 +119,8 @@ func TestRelated(t *testing.T) {
 	}
 }
 
-// TestPatch sends each step through a configuration as a machine would merge, read and show it.
+// TestPatch passes each step through a configuration in the way in which a machine merges, reads
+// and returns it.
 func TestPatch(t *testing.T) {
 	parsed, problems := config.Parse("reference", []byte(config.Reference))
 	if len(problems) > 0 {
@@ -201,7 +203,8 @@ func TestNotYetAnew(t *testing.T) {
 	}
 }
 
-// TestWholePlane: a CA or key is not replaced on some control-plane machines alone.
+// TestWholePlane checks that a CA or key is not replaced on only a part of the control-plane
+// machines.
 func TestWholePlane(t *testing.T) {
 	three := []string{"10.0.0.1", "10.0.0.2", "10.0.0.3"}
 	of := func(machine string, members ...string) plane {

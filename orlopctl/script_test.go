@@ -29,18 +29,20 @@ func TestMain(m *testing.M) {
 	testscript.Main(m, map[string]func(){"orlopctl": main})
 }
 
-// TestScripts runs the sessions in testdata/script. Their verbs beside testscript's own:
+// TestScripts runs the sessions in testdata/script. Their commands beside those of testscript:
 //
-//	machine OPERATOR-CA [ADDRESS]  start a machine that trusts this CA; an empty file: it belongs to nobody; sets $ENDPOINT,
-//	                               $FINGERPRINT, and $CODE, with which it is paired; the others of the session reach it by its ADDRESS
-//	cert DIR NAME ROLE TTL         write NAME.crt and NAME.key signed by the CA in DIR; a TTL below zero is in the past
+//	machine OPERATOR-CA [ADDRESS]  start a machine that trusts this CA, or an unclaimed machine for an
+//	                               empty file; sets $ENDPOINT, $FINGERPRINT, and the pairing code $CODE;
+//	                               other machines of the session reach it by its ADDRESS
+//	cert DIR NAME ROLE TTL         write NAME.crt and NAME.key signed by the CA in DIR; a negative TTL
+//	                               is in the past
 //	exits STATUS COMMAND…          run a command that must end with this exit status
-//	due FILE                       make the certificates of the contexts in a file old enough to be renewed
-//	mode FILE 0600                 look at a file's permissions
-//	agekey FILE                    make a key to decrypt with; sets $RECIPIENT to its public one
+//	due FILE                       make the certificates of a file of contexts due for renewal
+//	mode FILE 0600                 check a file's permissions
+//	agekey FILE                    make a key for decryption; sets $RECIPIENT to its public key
 //	unpack FILE FOLDER [KEY]       decrypt a support bundle, if there is a key, and unpack it
 //	decrypt FILE KEY TO            decrypt a file
-//	packets FILE                   print what lies in a pcap file
+//	packets FILE                   print the packets of a pcap file
 func TestScripts(t *testing.T) {
 	testscript.Run(t, testscript.Params{
 		Dir:                 "testdata/script",
@@ -61,7 +63,7 @@ func TestScripts(t *testing.T) {
 	})
 }
 
-// networkKey is what a session's fakeNetwork is kept under.
+// networkKey is the context key of a session's fakeNetwork.
 type networkKey struct{}
 
 func cmdMachine(ts *testscript.TestScript, _ bool, args []string) {
@@ -124,7 +126,7 @@ func cmdMode(ts *testscript.TestScript, _ bool, args []string) {
 	}
 }
 
-// cmdDue makes the certificates of a file of contexts old enough to be renewed.
+// cmdDue makes the certificates of a file of contexts due for renewal.
 func cmdDue(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) != 1 {
 		ts.Fatalf("usage: due FILE")

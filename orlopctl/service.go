@@ -41,7 +41,7 @@ func servicesTable(w *tabwriter.Writer, services []*api.ServiceStatus) {
 		row(w, s.Name, s.State, pid, strconv.Itoa(int(s.Restarts)), age(s.Since), s.Detail)
 		for _, c := range s.Components {
 			if c.Name == "" || c.Name == s.Name {
-				continue // the process as a whole, which the service's own line shows
+				continue // the process itself; the row of the service shows it
 			}
 			state := "ready"
 			switch {
@@ -50,8 +50,8 @@ func servicesTable(w *tabwriter.Writer, services []*api.ServiceStatus) {
 			case strings.HasPrefix(c.Detail, nodespec.ProblemPrefix):
 				state = "problem"
 			}
-			// The marker keeps the component visibly below its service; tabs and leading blanks
-			// would be joined.
+			// The marker shows that the component belongs to its service; leading tabs and blanks
+			// would be removed.
 			row(w, "└ "+c.Name, state, "-", "-", age(c.Since), c.Detail)
 		}
 	}

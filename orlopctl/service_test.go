@@ -8,8 +8,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/api"
 )
 
-// TestServicesTable: a component that works and has something wrong about it does not look like one
-// that has not.
+// TestServicesTable checks that a ready component with a problem looks different from a component
+// without a problem.
 func TestServicesTable(t *testing.T) {
 	var out strings.Builder
 	if err := drawTable(&out, func(w *tabwriter.Writer) {

@@ -71,7 +71,7 @@ func (t *tool) watchCommand() *cobra.Command {
 	}
 }
 
-// each hands on what a stream delivers until it ends.
+// each passes each message of a stream to do, until the stream ends.
 func each[T any](recv func() (T, error), do func(T) error) error {
 	for {
 		value, err := recv()
@@ -94,8 +94,8 @@ func first(args []string) string {
 	return args[0]
 }
 
-// printValue shows the value of a topic, of unknown shape: a list of objects as a table, anything
-// else as YAML.
+// printValue shows the value of a topic, which may have any shape: a list of objects as a table,
+// any other value as YAML.
 func (t *tool) printValue(topic string, value *structpb.Value) error {
 	if list := value.GetListValue().GetValues(); len(list) > 0 && allObjects(list) {
 		return drawTable(t.stdout, func(w *tabwriter.Writer) { tableOf(w, list, layouts[topic]) })
@@ -117,14 +117,14 @@ func allObjects(list []*structpb.Value) bool {
 	return true
 }
 
-// tableLayout says how the table of a topic differs from the others. -o json and yaml show all as
-// it is.
+// tableLayout describes the special columns of a topic's table. The formats json and yaml do not
+// use it.
 type tableLayout struct {
-	lead  []string // the first columns, where they exist
-	bytes []string // fields that are numbers of bytes
+	lead  []string // the first columns, if they exist
+	bytes []string // fields that hold a number of bytes
 }
 
-// layouts are those of topics.
+// layouts maps topics to their layouts.
 var layouts = map[string]tableLayout{
 	"cgroups":     {lead: []string{"path", "tasks", "memory"}, bytes: []string{"anonymous", "memory", "memoryMax", "memoryPeak"}},
 	"filesystems": {lead: []string{"target", "type", "size", "used", "available", "source"}, bytes: []string{"available", "size", "used"}},
@@ -133,7 +133,7 @@ var layouts = map[string]tableLayout{
 	"processes":   {bytes: []string{"anonymous", "file"}},
 }
 
-// place is a column's place among the others: those that lead, and then the rest.
+// place returns the rank of a column: the leading columns first, then the rest.
 func (l tableLayout) place(column string) int {
 	if i := slices.Index(l.lead, column); i >= 0 {
 		return i
@@ -144,8 +144,8 @@ func (l tableLayout) place(column string) int {
 	return len(l.lead) + 1
 }
 
-// tableOf writes one row for each object; the columns are all the fields: those that lead, then
-// "name", then the others by the alphabet.
+// tableOf writes a row per object. The columns are all fields: the leading columns, then "name",
+// then the others in alphabetical order.
 func tableOf(w io.Writer, list []*structpb.Value, layout tableLayout) {
 	seen := map[string]bool{}
 	var columns []string
@@ -177,7 +177,7 @@ func tableOf(w io.Writer, list []*structpb.Value, layout tableLayout) {
 	}
 }
 
-// cell is a value in one line.
+// cell returns a value in one line.
 func cell(v *structpb.Value) string {
 	switch kind := v.GetKind().(type) {
 	case nil, *structpb.Value_NullValue:
@@ -187,8 +187,8 @@ func cell(v *structpb.Value) string {
 	case *structpb.Value_ListValue:
 		var parts []string
 		for _, part := range kind.ListValue.GetValues() {
-			// A list of named things within a row (the components of a service) would make the row
-			// too long; -o yaml has all of it.
+			// A list of named objects in a row (the components of a service) would make the row too
+			// long; -o yaml shows all of it.
 			if name := part.GetStructValue().GetFields()["name"].GetStringValue(); name != "" {
 				parts = append(parts, name)
 				continue

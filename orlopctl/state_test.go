@@ -7,8 +7,8 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 )
 
-// TestTables: the table of file systems begins with which it is and how full it is, in units for
-// people; others begin with the name.
+// TestTables checks that the table of file systems starts with their names and usage, in readable
+// units, and that other tables start with the name.
 func TestTables(t *testing.T) {
 	for topic, c := range map[string]struct {
 		fields map[string]any

@@ -31,11 +31,11 @@ const (
 	// part.
 	supportTimeout = 10 * time.Minute
 	partTimeout    = 30 * time.Second
-	// maxPartLines and maxPartBytes bound a part that is a log; the newest lines are kept. Machines
-	// keep less.
+	// maxPartLines and maxPartBytes bound a part that is a log; the newest lines are retained.
+	// Machines retain less.
 	maxPartLines = 20000
 	maxPartBytes = 8 << 20
-	// maxSupportBytes bounds the whole, whatever the machine sends.
+	// maxSupportBytes bounds the whole bundle, for any data from the machine.
 	maxSupportBytes = 256 << 20
 )
 
@@ -81,7 +81,8 @@ func (t *tool) supportCommand() *cobra.Command {
 	return c
 }
 
-// support writes a bundle to a file, encrypted if there are readers, and tells what is missing.
+// support writes a bundle to a file, encrypted if there are recipients, and reports the missing
+// parts.
 func (t *tool) support(ctx context.Context, c *client.Client, out string, readers []agecrypt.Recipient) error {
 	folder, _, _ := strings.Cut(filepath.Base(out), ".")
 	b := &supportBundle{folder: folder, patience: partTimeout, index: supportIndex{Tool: toolVersion(), Began: time.Now().UTC().Truncate(time.Second)}}
@@ -118,8 +119,8 @@ func (t *tool) support(ctx context.Context, c *client.Client, out string, reader
 	return nil
 }
 
-// encrypt is a file for some readers; for everybody if none are named. Closing it does not close
-// the file.
+// encrypt returns a writer that encrypts for the recipients, or does not encrypt without
+// recipients. Closing it does not close the file.
 func encrypt(file io.Writer, readers []agecrypt.Recipient) (io.WriteCloser, error) {
 	if len(readers) == 0 {
 		return forAll{file}, nil
@@ -131,13 +132,13 @@ func encrypt(file io.Writer, readers []agecrypt.Recipient) (io.WriteCloser, erro
 	return encrypted, nil
 }
 
-// forAll is a file that is not encrypted.
+// forAll is a writer without encryption.
 type forAll struct{ io.Writer }
 
 func (forAll) Close() error { return nil }
 
-// supportIndex is index.json of a support bundle: what was asked for, in this order, and what
-// became of it.
+// supportIndex is index.json of a support bundle: the requested parts in this order, with their
+// results.
 type supportIndex struct {
 	Machine string        `json:"machine,omitempty"` // its name
 	Tool    string        `json:"tool"`              // version of the orlopctl that wrote it
@@ -149,23 +150,23 @@ type supportPart struct {
 	Name     string `json:"name"` // its file in the bundle
 	Had      bool   `json:"had"`
 	Bytes    int    `json:"bytes"`
-	Older    int    `json:"older,omitempty"`    // lines before the first one that were left out
-	Redacted int    `json:"redacted,omitempty"` // what looked like a secret and was taken out
-	Problem  string `json:"problem,omitempty"`  // why it is not there, or ends early
+	Older    int    `json:"older,omitempty"`    // lines before the first that were dropped
+	Redacted int    `json:"redacted,omitempty"` // number of probable secrets that were replaced
+	Problem  string `json:"problem,omitempty"`  // why the part is missing or incomplete
 }
 
-// supportBundle is a bundle that is being written. Only one part of it is in memory at a time.
+// supportBundle is a bundle during its creation. Only one part of it is in memory at a time.
 type supportBundle struct {
 	tar      *tar.Writer
-	folder   string        // in the tar, that all lies in
-	patience time.Duration // with each part
+	folder   string        // top directory in the tar
+	patience time.Duration // time limit for each part
 	index    supportIndex
 	bytes    int   // of all parts
-	first    error // why the first part that could not be had could not
+	first    error // error of the first missing part
 }
 
-// collect asks a machine for all parts, one after the other. What fails is noted; the errors that
-// it returns are of the file, of a person who has stopped it, or that there was nothing at all.
+// collect reads all parts from a machine, one after the other, and records failures. It returns an
+// error only if the file cannot be written, the user cancels, or no part could be read.
 func (b *supportBundle) collect(ctx context.Context, c *client.Client) error {
 	var version *api.VersionResponse
 	var services *api.ListServicesResponse
@@ -223,7 +224,7 @@ func (b *supportBundle) collect(ctx context.Context, c *client.Client) error {
 	return b.write("index.json", append(index, '\n'))
 }
 
-// add reads one part and writes it. A part that ends early is kept as far as it has come.
+// add reads one part and writes it. If a part ends early, its beginning is stored.
 func (b *supportBundle) add(ctx context.Context, name string, read reading) error {
 	patience, cancel := context.WithTimeout(ctx, b.patience)
 	defer cancel()
@@ -260,7 +261,7 @@ func (b *supportBundle) write(name string, text []byte) error {
 	return nil
 }
 
-// fileName makes a name that a machine has given fit for a file, which stays in its folder.
+// fileName converts a name from a machine into a safe file name without a path.
 func fileName(name string) string {
 	return strings.Map(func(r rune) rune {
 		switch {
@@ -271,16 +272,17 @@ func fileName(name string) string {
 	}, name)
 }
 
-// content is what was read for a part, without what looked like a secret.
+// content is the content of a part, without probable secrets.
 type content struct {
 	text            []byte
 	older, redacted int // as in supportPart
 }
 
-// reading reads one part. With an error it may return what has come before.
+// reading reads one part. With an error it may return the data before the error.
 type reading func(context.Context) (content, error)
 
-// answer is what a method answers, as JSON. The answer itself is put into keep, if that is not nil.
+// answer reads the answer of a method, as JSON. It also stores the answer in keep, if keep is not
+// nil.
 func answer[Q any, A proto.Message](method func(context.Context, Q, ...grpc.CallOption) (A, error), request Q, keep *A) reading {
 	return func(ctx context.Context) (content, error) {
 		a, err := method(ctx, request)
@@ -315,7 +317,7 @@ func configuration(c *client.Client) reading {
 	}
 }
 
-// lines are the newest lines that a method sends.
+// lines reads the newest lines of a streaming method.
 func lines[Q, A any](method func(context.Context, Q, ...grpc.CallOption) (grpc.ServerStreamingClient[A], error), request Q, line func(*A) string) reading {
 	return func(ctx context.Context) (content, error) {
 		var kept []string
@@ -336,7 +338,7 @@ func lines[Q, A any](method func(context.Context, Q, ...grpc.CallOption) (grpc.S
 	}
 }
 
-// ifAny is a reading of what a machine need not have: without it, the part is empty.
+// ifAny makes a reading optional: if the machine does not have the data, the part is empty.
 func ifAny(read reading) reading {
 	return func(ctx context.Context) (content, error) {
 		got, err := read(ctx)
@@ -352,7 +354,7 @@ func textContent(text string) content {
 	return content{text: []byte(text), redacted: redacted}
 }
 
-// jsonContent is an answer in JSON, its fields by the alphabet.
+// jsonContent returns an answer as JSON with its fields in alphabetical order.
 func jsonContent(a proto.Message) (content, error) {
 	text, err := toJSON(a)
 	if err != nil {
@@ -375,10 +377,10 @@ func jsonContent(a proto.Message) (content, error) {
 	return content{text: out.Bytes(), redacted: redacted}, nil
 }
 
-// maxRecipients is the greatest size in bytes of a file with recipients.
+// maxRecipients is the maximum size in bytes of a file with recipients.
 const maxRecipients = 1 << 20
 
-// recipients reads who may read a bundle: keys, or files with one a line.
+// recipients parses the recipients of a bundle: public keys, or files with a key per line.
 func recipients(to []string) ([]agecrypt.Recipient, error) {
 	var all []agecrypt.Recipient
 	for _, name := range to {
@@ -407,7 +409,7 @@ func recipientsFile(name string) ([]agecrypt.Recipient, error) {
 	if err != nil {
 		return nil, usagef("--to: cannot use: it is neither age1… nor ssh-…, nor a file: %w", err)
 	}
-	defer func() { _ = f.Close() }() // it was only read
+	defer func() { _ = f.Close() }() // the file was only read
 	text, err := io.ReadAll(io.LimitReader(f, maxRecipients))
 	if err != nil {
 		return nil, usagef("--to: cannot read: %w", err)
@@ -432,8 +434,7 @@ func recipientsFile(name string) ([]agecrypt.Recipient, error) {
 	return all, nil
 }
 
-// secretKey tells whether a text holds the other half of what is wanted. It must not be in any
-// message.
+// secretKey reports whether a text is a private key. Such a text must not appear in a message.
 func secretKey(text string) bool {
 	return keyEdge.MatchString(text) || strings.Contains(text, "AGE-SECRET-KEY-")
 }
@@ -442,7 +443,8 @@ func errSecretKey() error {
 	return &exitError{code: exitUsage, err: errors.New("--to: cannot use: it is a secret key"), hint: "give the public key that belongs to it (`age-keygen -y`, or the file that ends with .pub)"}
 }
 
-// recipient reads one public key. Its errors show none of it: nobody knows what it is.
+// recipient parses one public key. Its errors show no part of the text, because it might be a
+// secret.
 func recipient(key string) (r agecrypt.Recipient, err error) {
 	switch {
 	case strings.HasPrefix(key, "age1pq1"):

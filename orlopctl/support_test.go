@@ -29,7 +29,7 @@ import (
 )
 
 // TestSupportHoldsNoSecret gives a machine every secret that a configuration can have, lets its
-// programs write them to every log, and looks for them in its support bundle.
+// programs write them to every log, and searches for them in its support bundle.
 func TestSupportHoldsNoSecret(t *testing.T) {
 	dir := t.TempDir()
 	t.Setenv("ORLOP_CONFIG", filepath.Join(dir, "config"))
@@ -38,7 +38,7 @@ func TestSupportHoldsNoSecret(t *testing.T) {
 	if err := problems.Err(); err != nil {
 		t.Fatal(err)
 	}
-	// What the reference's add-on says stands elsewhere in it, too.
+	// The text of the reference's add-on also occurs elsewhere in the reference.
 	c.Addons[0].Spec.Manifests[0] = config.Manifest{Secret: config.NewSecret(
 		`{apiVersion: v1, kind: Secret, metadata: {name: token}, stringData: {token: "correct horse battery staple"}}`)}
 	secrets := secretsIn(reflect.ValueOf(c))
@@ -92,7 +92,7 @@ func TestSupportHoldsNoSecret(t *testing.T) {
 		t.Errorf("the tar holds %s", leak)
 	}
 
-	// What is no secret stays, and what was taken out is counted.
+	// Text that is not secret stays, and replaced secrets are counted.
 	for name, want := range map[string]string{
 		"m1/logs/containerd.txt": "the end", "m1/kernel.txt": "Linux version 6.12", "m1/events.txt": "the end", "m1/configuration.yaml": "BEGIN CERTIFICATE",
 		"m1/state/memory.json": `"total": 2048`, "m1/audit.jsonl": `"role":"reader"`, "m1/health.json": `"healthy": true`, "m1/version.json": `"1.2.3"`,
@@ -105,7 +105,7 @@ func TestSupportHoldsNoSecret(t *testing.T) {
 	if err := json.Unmarshal([]byte(files["m1/index.json"]), &index); err != nil {
 		t.Fatal(err)
 	}
-	// the index itself and what was said; and one service has no log
+	// without the index itself and the output; and one service has no log
 	if len(index.Parts)+1 != len(files) {
 		t.Errorf("the index names %d parts, and there are %d files", len(index.Parts), len(files))
 	}
@@ -120,7 +120,7 @@ func TestSupportHoldsNoSecret(t *testing.T) {
 	}
 }
 
-// secretsIn are all secrets of a value.
+// secretsIn returns all secrets of a value.
 func secretsIn(v reflect.Value) (found []string) {
 	if !v.IsValid() || !v.CanInterface() {
 		return nil
@@ -146,13 +146,13 @@ func secretsIn(v reflect.Value) (found []string) {
 	return found
 }
 
-// slipsOf writes private keys in every form that redact knows.
+// slipsOf writes private keys in every form that redact recognizes.
 func slipsOf(secrets []string) []string {
 	var lines []string
 	for _, s := range secrets {
 		block, _ := pem.Decode([]byte(s))
 		if block == nil {
-			continue // 32 random bytes have no form
+			continue // 32 random bytes have no pattern
 		}
 		for line := range strings.Lines(s) {
 			lines = append(lines, strings.TrimSpace(line))
@@ -163,7 +163,7 @@ func slipsOf(secrets []string) []string {
 	return append(lines, "the end")
 }
 
-// leaked names a secret that a text holds, in PEM, in base64 of it, in DER.
+// leaked returns a secret that a text contains, in PEM, in base64 of PEM, or in DER.
 func leaked(text string, secrets []string) string {
 	for i, s := range secrets {
 		forms := []string{s, base64.StdEncoding.EncodeToString([]byte(s)), hex.EncodeToString([]byte(s))}
@@ -176,7 +176,7 @@ func leaked(text string, secrets []string) string {
 			}
 		}
 		for _, form := range forms {
-			// A piece of the middle: the beginning is the same for all keys.
+			// A piece of the middle, because the beginning is the same for all keys.
 			if piece := form[len(form)/2 : min(len(form), len(form)/2+14)]; strings.Contains(text, piece) {
 				return fmt.Sprintf("secret %d, as %q", i, piece)
 			}
@@ -193,7 +193,7 @@ func decrypted(bundle []byte, keys ...agecrypt.Identity) ([]byte, error) {
 	return io.ReadAll(r)
 }
 
-// unpacked are the files of a tar, by name.
+// unpacked returns the files of a tar, by name.
 func unpacked(archive []byte) (map[string]string, error) {
 	files := map[string]string{}
 	for r := tar.NewReader(bytes.NewReader(archive)); ; {
@@ -215,8 +215,8 @@ func unpacked(archive []byte) (map[string]string, error) {
 	}
 }
 
-// TestSupportPart: a part that hangs, breaks off or is too large is told and does not end the
-// bundle; Ctrl-C does.
+// TestSupportPart checks that a part that hangs, breaks off or is too large is reported and does
+// not end the bundle, while Ctrl-C does.
 func TestSupportPart(t *testing.T) {
 	var out bytes.Buffer
 	b := &supportBundle{tar: tar.NewWriter(&out), folder: "m", patience: time.Millisecond, bytes: maxSupportBytes - 10}
@@ -252,7 +252,7 @@ func TestSupportPart(t *testing.T) {
 	}
 }
 
-// manyLines is a machine that sends that many lines.
+// manyLines simulates a machine that sends this number of lines.
 type manyLines struct {
 	grpc.ClientStream
 	left int
@@ -267,7 +267,7 @@ func (s *manyLines) Recv() (*api.LogLine, error) {
 	return &api.LogLine{Text: fmt.Sprint(s.left, s.text)}, nil
 }
 
-// TestSupportLines: of a long log the newest lines are kept, also when it breaks off.
+// without the index itself and the output; and one service has no log
 func TestSupportLines(t *testing.T) {
 	for _, c := range []struct{ lines, length, want int }{{10, 10, 10}, {maxPartLines + 5, 10, maxPartLines}, {20, 1 << 20, 7}} {
 		method := func(context.Context, int, ...grpc.CallOption) (grpc.ServerStreamingClient[api.LogLine], error) {
@@ -281,8 +281,8 @@ func TestSupportLines(t *testing.T) {
 	}
 }
 
-// TestRecipients encrypts to every kind of key and tells which texts are none, without showing
-// them.
+// TestRecipients encrypts to every kind of key, and checks that other texts are rejected without
+// being shown.
 func TestRecipients(t *testing.T) {
 	dir := t.TempDir()
 	file := func(name, text string) string {

@@ -16,28 +16,29 @@ import (
 	"github.com/orlop-os/orlop/vm"
 )
 
-// timeline prints what a machine reached and when, in seconds since power-on. What comes before the
-// machine's API answers is read from the serial console; the rest is the machine's own topic
-// "timeline", whose clock begins with init and is tied to ours by a line on the console.
+// timeline prints the progress of a machine with times in seconds since power-on. The times before
+// the first answer of the machine's API come from the serial console; the others come from topic
+// "timeline", whose clock starts with init. A line on the console connects this clock to the local
+// clock.
 type timeline struct {
 	tool     *tool
-	clock    vm.Clock // the machines'; all times below are of it
+	clock    vm.Clock // clock of the machines; all times below use it
 	poweron  time.Time
 	last     time.Duration   // of the last line, since power-on
-	told     map[string]bool // moments of the machine that were printed
+	told     map[string]bool // moments of the machine that are printed
 	identity time.Time       // when the console showed the machine's identity
-	began    time.Time       // when init began; zero as long as it is not known
-	status   bool            // there is a passing line on the terminal
+	began    time.Time       // when init started; zero while unknown
+	status   bool            // a temporary line is on the terminal
 }
 
 func newTimeline(t *tool, poweron time.Time, clock vm.Clock) *timeline {
 	return &timeline{tool: t, clock: clock, poweron: clock.At(poweron), told: map[string]bool{}}
 }
 
-// add prints something that happened now.
+// add prints an event that happens now.
 func (l *timeline) add(what, detail string) { l.addAt(l.clock.Now(), what, detail) }
 
-// addAt prints something with the time when it happened and how long it took since the line before.
+// addAt prints an event with its time and the time since the previous line.
 func (l *timeline) addAt(at time.Time, what, detail string) {
 	l.clear()
 	since := max(at.Sub(l.poweron), 0)
@@ -46,7 +47,7 @@ func (l *timeline) addAt(at time.Time, what, detail string) {
 	l.tool.println(strings.TrimRight(fmt.Sprintf("%7.1fs  %+6.1fs  %-26s %s", since.Seconds(), step.Seconds(), what, detail), " "))
 }
 
-// wait shows on a terminal what is waited for, in a line that the next one replaces.
+// wait shows the present wait on a terminal, in a line that the next line replaces.
 func (l *timeline) wait(what string) {
 	width, ok := l.tool.terminal()
 	if !ok || !l.tool.human() {
@@ -58,7 +59,7 @@ func (l *timeline) wait(what string) {
 	l.status = true
 }
 
-// clear removes the passing line (ECMA-48: EL).
+// clear removes the temporary line (ECMA-48: EL).
 func (l *timeline) clear() {
 	if l.status {
 		l.tool.printf("\r\x1b[K")
@@ -68,13 +69,13 @@ func (l *timeline) clear() {
 
 const (
 	consoleLook = 50 * time.Millisecond
-	// bootLimit bounds the way from power-on to the machine's identity, on a slow computer.
+	// bootLimit bounds the time from power-on to the machine's identity, on a slow computer.
 	bootLimit = 5 * time.Minute
 )
 
 var identityLine = regexp.MustCompile(`orlop: machine identity (sha256:[0-9a-f]{64})`)
 
-// readConsole follows the console until it shows the machine's identity, and returns that.
+// readConsole reads the console until it shows the machine's identity, and returns the identity.
 func (l *timeline) readConsole(ctx context.Context, path string) (string, error) {
 	l.wait("the firmware starts")
 	fingerprint, err := shownIdentity(ctx, path, func() {
@@ -87,8 +88,8 @@ func (l *timeline) readConsole(ctx context.Context, path string) (string, error)
 	return fingerprint, err
 }
 
-// shownIdentity is the identity that a machine shows on its console, for which it waits. begun is
-// called when the console shows anything.
+// shownIdentity waits for the identity on a machine's console. It calls begun when the console
+// shows its first output.
 func shownIdentity(ctx context.Context, path string, begun func()) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, bootLimit)
 	defer cancel()
@@ -96,7 +97,7 @@ func shownIdentity(ctx context.Context, path string, begun func()) (string, erro
 	if err != nil {
 		return "", fmt.Errorf("console: cannot read: %w", err)
 	}
-	defer func() { _ = file.Close() }() // it was only read
+	defer func() { _ = file.Close() }() // the file was only read
 	tick := time.NewTicker(consoleLook)
 	defer tick.Stop()
 	var text bytes.Buffer
@@ -122,11 +123,10 @@ func shownIdentity(ctx context.Context, path string, begun func()) (string, erro
 // moment is an entry of the machine's topic "timeline".
 type moment struct {
 	what    string
-	seconds float64 // since init began
+	seconds float64 // since init started
 }
 
-// follow prints the moments that are new. A machine that does not answer now is asked again with
-// the next report.
+// follow prints the new moments. If the machine does not answer, the next report tries again.
 func (l *timeline) follow(ctx context.Context, c *client.Client) {
 	answer, err := c.Machine.Get(ctx, &api.GetRequest{Topic: "timeline"})
 	if err != nil {
@@ -153,8 +153,8 @@ func (l *timeline) follow(ctx context.Context, c *client.Client) {
 	}
 }
 
-// anchor ties the machine's clock to ours by the identity, which it showed on the console and noted
-// as a moment, and prints where the kernel and init began.
+// anchor relates the machine's clock to the local clock by the identity, which the machine showed
+// on the console and recorded as a moment. It prints the start of the kernel and of init.
 func (l *timeline) anchor(ctx context.Context, c *client.Client, moments []moment) {
 	for _, m := range moments {
 		if m.what == "identity" {
@@ -170,10 +170,11 @@ func (l *timeline) anchor(ctx context.Context, c *client.Client, moments []momen
 	l.addAt(l.began, "init", "")
 }
 
-// kernelTime is how long the kernel ran before it started init, by its own log.
+// kernelTime returns the time from the start of the kernel to the start of init, from the kernel
+// log.
 func kernelTime(ctx context.Context, c *client.Client) (time.Duration, bool) {
 	ctx, cancel := context.WithCancel(ctx)
-	defer cancel() // the rest of the log is not wanted
+	defer cancel() // the rest of the log is not needed
 	stream, err := c.Log.Kernel(ctx, &api.KernelLogRequest{})
 	if err != nil {
 		return 0, false
@@ -193,13 +194,13 @@ func kernelTime(ctx context.Context, c *client.Client) (time.Duration, bool) {
 	}
 }
 
-// shortSteps are steps of the boot that take no time worth a line, and what other lines say
-// already.
+// shortSteps are steps of the boot that are too short for a line, or that other lines already
+// cover.
 var shortSteps = map[string]bool{
 	"release": true, "clock": true, "configuration": true, "time": true, "network": true, "api": true, "services": true, "apid/apid": true,
 }
 
-// label is how a moment is shown: "orchestrator-api/etcd" as "etcd".
+// label returns the printed name of a moment: "etcd" for "orchestrator-api/etcd".
 func label(what string) (string, bool) {
 	if shortSteps[what] {
 		return "", false

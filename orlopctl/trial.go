@@ -13,13 +13,13 @@ import (
 	"github.com/orlop-os/orlop/pkg/reconcile"
 )
 
-// A change that can cut off its caller goes on trial on the machine, by itself
-// (docs/decisions/0056-lockout.md). The tool then proves that the machine can still be called: it
-// opens a new connection, and confirms over that.
+// A change that can cut off its caller automatically starts a trial on the machine
+// (docs/decisions/0056-lockout.md). The tool then proves that the machine is still reachable: it
+// opens a new connection and confirms over it.
 
 const (
-	// lostTrial is how long the tool looks for a machine whose answer was lost: as long as such a
-	// trial lasts by default.
+	// lostTrial bounds the search for a machine whose answer was lost. It is the default length of
+	// such a trial.
 	lostTrial = time.Minute
 	// confirmDial and confirmCall bound one attempt to confirm. The machine waits up to 20 s for
 	// its network.
@@ -27,25 +27,26 @@ const (
 	confirmCall = 25 * time.Second
 )
 
-// trialName names a trial, so that no other than that of this command is confirmed.
+// trialName returns a random name for a trial, so that this command confirms no other trial.
 func trialName() string { return rand.Text() }
 
-// automatic reports whether the machine itself decides in a mode that a change is tried.
+// automatic reports whether the machine decides in this mode whether a change starts a trial.
 func automatic(m api.ApplyRequest_Mode) bool {
 	return m == api.ApplyRequest_MODE_UNSPECIFIED || m == api.ApplyRequest_MODE_AUTO || m == api.ApplyRequest_MODE_NO_REBOOT
 }
 
-// confirmation is one confirmation of a trial.
+// confirmation is the confirmation of one trial.
 type confirmation struct {
-	trial    string            // its name; empty: whichever there is
-	places   []client.Endpoint // by which the machine may be reached, the usual one first
-	anew     func()            // ends connections that go on below those of places
-	failures []string          // operations of the configuration that failed, once it is confirmed
-	at       client.Endpoint   // by which it was confirmed
+	trial  string            // its name; empty: any trial
+	places []client.Endpoint // endpoints of the machine, the usual endpoint first
+	anew   func()            // closes the open connections below those of places
+	// operations of the configuration that failed; set after the confirmation
+	failures []string
+	at       client.Endpoint // endpoint of the successful call
 }
 
-// placesOf are the ways to a machine: the usual one, and the addresses that its configuration on
-// trial gives it.
+// placesOf returns the endpoints of a machine: the usual endpoint, and the addresses in the
+// configuration on trial.
 func placesOf(e client.Endpoint, addresses []string) []client.Endpoint {
 	places := []client.Endpoint{e}
 	for _, address := range addresses {
@@ -56,9 +57,8 @@ func placesOf(e client.Endpoint, addresses []string) []client.Endpoint {
 	return places
 }
 
-// run confirms over a connection of its own, again and again until that succeeds, the machine says
-// that there is nothing to confirm, or the time is up. The error is that of the usual way to the
-// machine.
+// run confirms over a new connection, and repeats this until the call succeeds, the machine reports
+// that there is no trial, or the time is up. The error is that of the usual endpoint.
 func (c *confirmation) run(ctx context.Context) error {
 	for {
 		var first error
@@ -95,14 +95,14 @@ func (c *confirmation) attempt(ctx context.Context, place client.Endpoint) error
 }
 
 // passingOrRefused reports whether another attempt to confirm may succeed. A machine that does not
-// let the caller in may be about to.
+// admit the caller now may admit it soon.
 func passingOrRefused(err error) bool {
 	s, ok := statusOf(err)
 	return !ok || s.Code() == codes.Unavailable || s.Code() == codes.DeadlineExceeded || s.Code() == codes.Canceled || s.Code() == codes.Unauthenticated
 }
 
-// confirmTrial confirms what the machine has put on trial by itself, and completes the answer by
-// what became of it.
+// confirmTrial confirms the trial that the machine has started automatically, and adds the result
+// to the answer.
 func (t *tool) confirmTrial(name string, answer *api.ApplyResponse) error {
 	left := answer.TrialDuration.AsDuration()
 	until := time.Now().Add(left)
@@ -137,8 +137,8 @@ func (t *tool) confirmation(name string, places []client.Endpoint) *confirmation
 	return c
 }
 
-// notConfirmed is the error of a trial that could not be confirmed, with what the machine does by
-// itself and when.
+// notConfirmed returns the error of an unconfirmed trial; it says what the machine does next, and
+// when.
 func notConfirmed(err error, left time.Duration) error {
 	code, _ := exitCode(err)
 	if s, ok := statusOf(err); ok && s.Code() == codes.FailedPrecondition {
@@ -156,8 +156,8 @@ func notConfirmed(err error, left time.Duration) error {
 	}
 }
 
-// lostAnswer goes on where the answer of the machine was lost, which a change that cuts off its
-// caller does: it may be on trial, and then there is a minute to confirm it.
+// lostAnswer continues after the loss of a machine's answer, which a change can cause that cuts off
+// its caller. The machine may have started a trial, with a minute for its confirmation.
 func (t *tool) lostAnswer(err error, r *api.ApplyRequest) (*api.ApplyResponse, error) {
 	left := lostTrial
 	if r.TrialDuration != nil {

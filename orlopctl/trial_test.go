@@ -15,8 +15,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/pki"
 )
 
-// TestConfirmElsewhere: a machine that its configuration gives another address is confirmed there,
-// and one that cannot be reached is not.
+// TestConfirmElsewhere checks that a machine with a new address is confirmed at that address, and
+// that an unreachable machine is not confirmed.
 func TestConfirmElsewhere(t *testing.T) {
 	operator, err := pki.NewCA("operator", time.Hour)
 	if err != nil {
@@ -61,7 +61,7 @@ func TestConfirmElsewhere(t *testing.T) {
 	}
 }
 
-// TestNotConfirmed: the error says what the machine does by itself, and when.
+// TestNotConfirmed checks that the error says what the machine does next, and when.
 func TestNotConfirmed(t *testing.T) {
 	for left, want := range map[time.Duration]string{30 * time.Second: "to the one before in 30s (at ", 0: "to the one before now (at ", -time.Second: "to the one before now (at "} {
 		if got := notConfirmed(client.ErrUnreachable, left).Error(); !strings.Contains(got, want) {

@@ -206,8 +206,8 @@ func (t *tool) trustRevokeCommand() *cobra.Command {
 	return c
 }
 
-// revoke revokes or restores on all machines of the context at the same time: one that cannot be
-// reached keeps no other from refusing.
+// revoke revokes or restores on all machines of the context concurrently. An unreachable machine
+// does not delay the others.
 func (t *tool) revoke(r *api.RevokeRequest) error {
 	ctx, stop := interruptible()
 	defer stop()
@@ -222,13 +222,13 @@ func (t *tool) revoke(r *api.RevokeRequest) error {
 		return err
 	}
 	errs := f.all(ctx, ask)
-	// Only the machine that has issued a certificate knows the first one of its row; the others are
-	// told.
+	// Only the machine that issued a certificate knows the first certificate of its lineage; the
+	// command passes it to the others.
 	if i := slices.IndexFunc(answers, func(a *api.RevokeResponse) bool { return a.GetIssuedHere() && a.Revocation.Lineage != r.Serial }); i >= 0 && r.Serial != "" {
 		r.Serial = answers[i].Revocation.Lineage
 		errs = f.all(ctx, ask)
 	}
-	issued := r.Serial == "" // on one of them at least
+	issued := r.Serial == "" // by at least one of the machines
 	for i, answer := range answers {
 		if answer == nil {
 			continue
@@ -278,7 +278,7 @@ func lifeOf(d time.Duration) *durationpb.Duration {
 	return durationpb.New(d)
 }
 
-// newRequest makes a key, and what a machine wants to see to sign it.
+// newRequest makes a key and its CSR.
 func newRequest() (*pki.Leaf, []byte, error) {
 	key, err := pki.NewKey()
 	if err != nil {
@@ -288,8 +288,8 @@ func newRequest() (*pki.Leaf, []byte, error) {
 	return &pki.Leaf{Key: key}, request, err
 }
 
-// renew has a machine sign a new key for the caller, whose certificate is present. What it signs
-// has to be as good.
+// renew requests a certificate with a new key for the caller, whose certificate is present. The
+// result must be equivalent.
 func renew(ctx context.Context, c *client.Client, present *pki.Leaf, life time.Duration) (*pki.Leaf, error) {
 	leaf, request, err := newRequest()
 	if err != nil {
@@ -316,7 +316,7 @@ func renew(ctx context.Context, c *client.Client, present *pki.Leaf, life time.D
 	return leaf, nil
 }
 
-// writePair replaces a certificate and its key. Both are written before the first is replaced.
+// writePair replaces a certificate and its key. Both are on the disk before the first is replaced.
 func writePair(certFile, keyFile string, leaf *pki.Leaf) error {
 	const next = ".next"
 	if err := writeSecret(keyFile+next, leaf.KeyPEM(), true); err != nil {
@@ -333,8 +333,8 @@ func writePair(certFile, keyFile string, leaf *pki.Leaf) error {
 	return nil
 }
 
-// keep stores a new certificate in a context, if that has not changed meanwhile, and in the others
-// of the same cluster that have the same one.
+// keep stores a new certificate in a context, unless the context has changed meanwhile, and in the
+// other contexts of the cluster with the same certificate.
 func keep(name string, was machineContext, leaf *pki.Leaf) error {
 	return changeContexts(func(f *contextsFile) error {
 		for other, c := range f.Contexts {
@@ -348,23 +348,23 @@ func keep(name string, was machineContext, leaf *pki.Leaf) error {
 	})
 }
 
-// renewBefore is how long before its end a certificate is made anew, if no machine has issued it.
+// renewBefore is the remaining validity at which a certificate is renewed, if no machine issued it.
 const renewBefore = 8 * time.Hour
 
-// ending tells whether a certificate has expired or soon will; one that cannot be read is for
-// others to complain about.
+// ending reports whether a certificate has expired or soon will. It ignores an unreadable
+// certificate; other code reports that.
 func ending(cert, key string) (*pki.Leaf, bool) {
 	leaf, err := pki.ParseLeaf([]byte(cert), []byte(key))
 	return leaf, err == nil && time.Until(leaf.Cert.NotAfter) < renewBefore
 }
 
-// freshAdmin makes the admin's certificate in an operator's folder anew, if that is necessary and
-// the CA's key lies there.
+// freshAdmin renews the admin's certificate in an operator's directory, if necessary and if the
+// CA's key is there.
 func freshAdmin(dir string) error {
 	cert, err := os.ReadFile(filepath.Join(dir, adminName+".crt"))
 	key, keyErr := os.ReadFile(filepath.Join(dir, adminName+".key"))
 	if err != nil || keyErr != nil {
-		return nil // whoever reads them next says what is missing
+		return nil // the next reader reports the missing files
 	}
 	if _, is := ending(string(cert), string(key)); !is {
 		return nil
@@ -376,13 +376,14 @@ func freshAdmin(dir string) error {
 	return makeClient(ca, dir, adminName, pki.RoleAdmin, clientLife, true)
 }
 
-// ownContext tells whether what is called is a context's machine, with the context's certificate.
+// ownContext reports whether the call goes to a machine of a context with the certificate of the
+// context.
 func (t *tool) ownContext() bool {
 	return t.flags.cert == "" && t.flags.key == "" && len(t.flags.endpoints) == 0
 }
 
-// signedAgain is a context with a new certificate by the operator's CA, if it is necessary and the
-// CA's key lies where it lay when the context was made. It works for one that has expired, too.
+// signedAgain returns a context with a new certificate by the operator CA, if it is necessary and
+// the CA's key is still in the directory of the context. It also replaces an expired certificate.
 func (t *tool) signedAgain(name string, c machineContext) machineContext {
 	leaf, is := ending(c.Cert, c.Key)
 	if !is || c.Operator == "" || !t.ownContext() {
@@ -392,8 +393,8 @@ func (t *tool) signedAgain(name string, c machineContext) machineContext {
 	if err != nil {
 		return c
 	}
-	// The CA that lies there now may be another one. A renewal says which one the first of its row
-	// is by.
+	// The directory may now hold another CA. A renewed certificate contains the fingerprint of the
+	// CA that signed the first of its lineage.
 	if _, root := pki.LineageOf(leaf.Cert); leaf.Cert.CheckSignatureFrom(ca.Cert) != nil && root != pki.Fingerprint(ca.Cert) {
 		return c
 	}
@@ -412,8 +413,8 @@ func renewAt(leaf *pki.Leaf) time.Time {
 	return time.Now().Add(time.Until(leaf.Cert.NotAfter) / 3 * 2).UTC().Truncate(time.Second)
 }
 
-// keepFresh has the machine renew the context's certificate when it is time. One that does not is
-// no reason for a command to fail: the certificate is still valid.
+// keepFresh lets the machine renew the context's certificate when it is due. A failure does not
+// make the command fail, because the certificate is still valid.
 func (t *tool) keepFresh(ctx context.Context, c *client.Client, name string, chosen machineContext) {
 	if !t.ownContext() {
 		return

@@ -22,8 +22,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/slot"
 )
 
-// upgradeTimeout bounds sending, writing, rebooting and proving; a machine gives a new version five
-// minutes a try.
+// upgradeTimeout bounds the upload, the write, the reboot and the upgrade probes. A machine gives a
+// new version five minutes per attempt.
 const upgradeTimeout = 30 * time.Minute
 
 func (t *tool) upgradeCommand() *cobra.Command {
@@ -83,7 +83,7 @@ func (t *tool) upgradeCommand() *cobra.Command {
 	return c
 }
 
-// registryFlags say where a machine finds a bundle.
+// registryFlags are the flags for a bundle in a registry.
 type registryFlags struct {
 	reference, ca      string
 	plainHTTP          bool
@@ -144,7 +144,7 @@ func (t *tool) rollbackCommand() *cobra.Command {
 	return c
 }
 
-// request reads the files.
+// request reads the files and returns the request.
 func (f registryFlags) request() (r *api.FetchBundleRequest, err error) {
 	r = &api.FetchBundleRequest{Reference: f.reference, PlainHttp: f.plainHTTP, Username: f.username}
 	if f.ca != "" {
@@ -162,7 +162,7 @@ func (f registryFlags) request() (r *api.FetchBundleRequest, err error) {
 	return r, nil
 }
 
-// fetchBundle lets the machine fetch a bundle, and returns when it has begun to.
+// fetchBundle lets the machine fetch a bundle, and returns when the machine has started to.
 func (t *tool) fetchBundle(r *api.FetchBundleRequest) (begun *api.UpgradeStarted, err error) {
 	ctx, stop := interruptible()
 	defer stop()
@@ -177,14 +177,14 @@ func (t *tool) fetchBundle(r *api.FetchBundleRequest) (begun *api.UpgradeStarted
 	return begun, err
 }
 
-// sendBundle sends a bundle, going on where a lost connection broke it off, and returns when the
-// machine has it.
+// sendBundle uploads a bundle, resumes after a lost connection, and returns when the machine has
+// the bundle.
 func (t *tool) sendBundle(name string, withoutSavepoint bool) (*api.UpgradeStarted, error) {
 	file, err := os.Open(name)
 	if err != nil {
 		return nil, usagef("upgrade: cannot read: %w", err)
 	}
-	defer func() { _ = file.Close() }() // it was only read
+	defer func() { _ = file.Close() }() // the file was only read
 	hash := sha256.New()
 	size, err := io.Copy(hash, file)
 	if err != nil {
@@ -194,17 +194,17 @@ func (t *tool) sendBundle(name string, withoutSavepoint bool) (*api.UpgradeStart
 	return u.send()
 }
 
-// upload is a bundle on its way to a machine.
+// upload is the upload of a bundle to a machine.
 type upload struct {
 	tool  *tool
 	file  io.ReadSeeker
 	offer *api.BeginUploadRequest
-	// withoutSavepoint: the machine does not save the cluster's data before.
+	// withoutSavepoint: the machine takes no savepoint.
 	withoutSavepoint bool
 }
 
-// send makes one attempt after the other until the machine has the bundle. The first one has to be
-// let in; after that a connection may be lost, and a machine may restart.
+// send tries until the machine has the bundle. The machine must admit the first attempt; after that
+// a connection may be lost, and a machine may restart.
 func (u upload) send() (begun *api.UpgradeStarted, err error) {
 	endpoint, err := u.tool.machine()
 	if err != nil {
@@ -230,13 +230,13 @@ func (u upload) send() (begun *api.UpgradeStarted, err error) {
 	}
 }
 
-// interrupted tells that the machine asks to go on by offering the bundle again.
+// interrupted reports whether the machine asks the client to resume with another upload.
 func interrupted(err error) bool {
 	s, ok := statusOf(err)
 	return ok && s.Code() == codes.Aborted
 }
 
-// try sends what the machine does not have yet, and notes that it has begun to.
+// try uploads the part that the machine does not have yet, and sets sending when it starts.
 func (u upload) try(ctx context.Context, c *client.Client, sending *bool) (*api.UpgradeStarted, error) {
 	answer, err := c.Upgrade.BeginUpload(ctx, u.offer)
 	if err != nil {
@@ -262,11 +262,11 @@ func (u upload) try(ctx context.Context, c *client.Client, sending *bool) (*api.
 			return nil, err
 		}
 	}
-	return stream.CloseAndRecv() // or the machine's reason, if it did not take it
+	return stream.CloseAndRecv() // or the reason of the machine, if it rejected the bundle
 }
 
-// awaitUpgrade waits for an upgrade's outcome, across reboots, and shows what the machine does. It
-// is good when the version wanted runs; with no version wanted, when the upgrade was committed.
+// awaitUpgrade waits for the result of an upgrade, across reboots, and shows the progress. It
+// succeeds when the wanted version runs, or without a wanted version when the upgrade is committed.
 func (t *tool) awaitUpgrade(wanted string) error {
 	endpoint, err := t.machine()
 	if err != nil {
@@ -296,7 +296,7 @@ func (t *tool) awaitUpgrade(wanted string) error {
 	}
 }
 
-// followUpgrade connects and hands on what the machine says, until that is enough or the connection
+// followUpgrade connects and passes the status to enough, until it returns true or the connection
 // is lost.
 func followUpgrade(ctx context.Context, endpoint client.Endpoint, enough func(*api.UpgradeStatus) bool) error {
 	return attempt(ctx, endpoint, func(_ context.Context, c *client.Client) error {
@@ -316,7 +316,7 @@ func followUpgrade(ctx context.Context, endpoint client.Endpoint, enough func(*a
 	})
 }
 
-// stages shows each stage of an upgrade as it comes; on a terminal also how far it is.
+// stages returns a function that prints each stage of an upgrade; on a terminal also the progress.
 func (t *tool) stages() func(*api.UpgradeStatus) {
 	if !t.human() {
 		return func(*api.UpgradeStatus) {}

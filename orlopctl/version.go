@@ -50,7 +50,7 @@ func versionTable(w *tabwriter.Writer, v *api.VersionResponse) {
 	row(w, "orlopctl", toolVersion())
 }
 
-// toolVersion is what the Go toolchain knows of this build.
+// toolVersion returns the version that the Go toolchain recorded in this build.
 func toolVersion() string {
 	version := "(unknown)"
 	if info, ok := debug.ReadBuildInfo(); ok {

@@ -28,7 +28,7 @@ func topic(t *testing.T, name, json string) *api.TopicValue {
 	return &api.TopicValue{Topic: name, Value: value}
 }
 
-// sample is three machines: one that runs, one that starts, one that is away.
+// sample returns the state of three machines: running, booting and unreachable.
 func sample(t *testing.T) State {
 	s := New([]Machine{{"first", "10.0.0.11:50000"}, {"second", "10.0.0.12:50000"}, {"third", "[fd00::13]:51000"}}, false).At(now).Sized(80, 24)
 	take := func(machine int, bodies ...any) {
@@ -69,7 +69,7 @@ func sample(t *testing.T) State {
 	return s
 }
 
-// press is the state after some keys.
+// press returns the state after some keys.
 func press(s State, keys ...string) State {
 	for _, key := range keys {
 		s = s.Key(key)
@@ -89,7 +89,7 @@ func withLog(s State, count int) State {
 	return s
 }
 
-// everyScreen is the sample on each screen, by the name of its golden file.
+// everyScreen returns the sample on each screen, by the name of its golden file.
 func everyScreen(t *testing.T) map[string]State {
 	s := sample(t)
 	return map[string]State{
@@ -120,8 +120,8 @@ func TestScreens(t *testing.T) {
 	}
 }
 
-// TestFits: on a terminal of any size there are as many rows as it has and none is wider, and
-// colours change nothing else.
+// TestFits checks for terminals of any size that the screen fills their rows and fits their
+// columns, and that colors change nothing else.
 func TestFits(t *testing.T) {
 	for name, s := range everyScreen(t) {
 		for _, width := range []int{1, leastWidth, 79, 80, 81, 133, 200} {
@@ -150,8 +150,8 @@ func TestFits(t *testing.T) {
 	}
 }
 
-// TestHostile: whatever a machine sends, nothing but printable characters and the rows' ends comes
-// out.
+// TestHostile checks that only printable characters and line ends reach the terminal, for any data
+// from a machine.
 func TestHostile(t *testing.T) {
 	evil := "\x1b[2J\x1b]0;x\a\u009b31m\r\n\u202e" + strings.Repeat("é", 300) + "\xff"
 	s := New([]Machine{{evil, evil}}, false).At(now).Sized(100, 30)
@@ -185,7 +185,7 @@ func TestHostile(t *testing.T) {
 	}
 }
 
-// TestNothingInPlace: a state is the same after another one was made of it.
+// TestNothingInPlace checks that a state stays unchanged when another state is derived from it.
 func TestNothingInPlace(t *testing.T) {
 	first := withLog(press(sample(t), "3"), 30)
 	shown := first.Draw()
@@ -196,8 +196,8 @@ func TestNothingInPlace(t *testing.T) {
 	}
 }
 
-// TestWants: the log of the chosen service is wanted while it is looked at, and lines of no other
-// are shown.
+// TestWants checks that the log of the selected service is requested while it is on the screen, and
+// that no line of another log is shown.
 func TestWants(t *testing.T) {
 	s := sample(t)
 	for keys, want := range map[string]Log{
@@ -208,7 +208,7 @@ func TestWants(t *testing.T) {
 		"3 l":         {0, "orchestrator-api"},
 		"3 l l l h":   {0, "orchestrator-api"},
 		"3 h n p":     {0, "containerd"},
-		"3 n":         {}, // none is known of it
+		"3 n":         {}, // no log is known
 		"3 4":         {},
 		"3 p p p":     {0, "containerd"},
 	} {
@@ -229,7 +229,8 @@ func TestWants(t *testing.T) {
 	}
 }
 
-// TestScroll: what is looked at stays where it is while more comes, until the end is reached again.
+// TestScroll checks that the visible lines stay in place while new lines arrive, until the user
+// returns to the end.
 func TestScroll(t *testing.T) {
 	s := withLog(press(sample(t), "3"), 100)
 	end := func(s State) string { return strings.Split(s.Draw(), "\n")[22] }
@@ -262,7 +263,7 @@ func TestScroll(t *testing.T) {
 	}
 }
 
-// TestBack: a machine that comes back says everything anew.
+// TestBack checks that all data of a machine is replaced after a reconnection.
 func TestBack(t *testing.T) {
 	s := sample(t).Apply(Message{0, Disconnected{Reason: "it reboots", Next: now}})
 	if m := s.machines[0]; m.health != nil || m.system.CPUs != 0 || m.version == nil {

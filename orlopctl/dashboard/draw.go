@@ -13,10 +13,10 @@ import (
 	"github.com/orlop-os/orlop/pkg/disklayout"
 )
 
-// The screens are made for 80 columns and 24 rows; below these there is nothing to be seen.
+// The screens are designed for 80 columns and 24 rows. Below this minimum nothing is drawn.
 const leastWidth, leastHeight = 72, 10
 
-// tone is what a text says by its colour. Nothing is said by colour alone.
+// tone is the meaning that a color gives a text. No information is in the color alone.
 type tone int
 
 const (
@@ -43,7 +43,7 @@ func (s State) paint(t tone, text string) string {
 	return styles[t].Render(text)
 }
 
-// Draw is the screen: as many rows as the terminal has, each of at most its width.
+// Draw returns the screen: as many rows as the terminal has, each at most as wide as the terminal.
 func (s State) Draw() string {
 	if s.width < leastWidth || s.height < leastHeight {
 		return fit(fmt.Sprintf("%d×%d is too small, 80×24 is good", s.width, s.height), s.width)
@@ -66,7 +66,7 @@ func (s State) Draw() string {
 	return strings.Join(rows, "\n")
 }
 
-// rows is how many rows there are below the subtitle.
+// rows returns the number of rows below the subtitle.
 func (s State) rows() int { return max(1, s.height-3) }
 
 func (s State) drawTitle() string {
@@ -83,7 +83,7 @@ func (s State) drawTitle() string {
 	return title.String() + s.paint(faint, fit(fmt.Sprintf("   machine %d of %d", s.chosen+1, len(s.machines)), left))
 }
 
-// drawSubtitle says which machine the screen is of, and how it is.
+// drawSubtitle returns the name and the state of the machine on the screen.
 func (s State) drawSubtitle() string {
 	m := s.machines[s.chosen]
 	state := m.state()
@@ -126,7 +126,7 @@ func (s State) drawHelp() []string {
 	return rows
 }
 
-// column is a column of a table. The last one of a table takes what is left.
+// column is a column of a table. The last column takes the remaining width.
 type column struct {
 	title string
 	width int
@@ -138,7 +138,7 @@ type text struct {
 	tone tone
 }
 
-// line is one row of a table.
+// line returns one row of a table.
 func (s State) line(columns []column, cells ...text) string {
 	var row strings.Builder
 	left := s.width
@@ -163,14 +163,14 @@ func (s State) head(columns []column) string {
 	return s.line(columns, cells...)
 }
 
-// window is the part of a list, at most height rows, in which one row is to be seen.
+// window returns the part of a list, at most height rows, that contains row at.
 func window(rows []string, at, height int) []string {
 	height = min(height, len(rows))
 	from := max(0, min(at-height/2, len(rows)-height))
 	return rows[from : from+height]
 }
 
-// mark stands before the chosen row.
+// mark returns the marker before the selected row.
 func mark(chosen bool) text {
 	if chosen {
 		return text{">", strong}
@@ -203,7 +203,7 @@ func (s State) drawOverview() []string {
 	return append(append(rows, ""), s.drawMachine()...)
 }
 
-// drawMachine is the chosen machine below the list.
+// drawMachine returns the rows about the selected machine below the list.
 func (s State) drawMachine() []string {
 	m := s.machines[s.chosen]
 	title := m.name()
@@ -252,10 +252,10 @@ func (s State) drawMachine() []string {
 	return rows
 }
 
-// name is the machine's own name, or what the operator calls it.
+// name returns the machine's own name, or else the name of its context or its address.
 func (m machine) name() string { return cmp.Or(m.version.GetMachine(), m.context, m.address) }
 
-// state says in a line how a machine is.
+// state returns the state of a machine in one line.
 func (m machine) state() text {
 	switch {
 	case m.link == away:
@@ -297,7 +297,7 @@ func (s State) drawServices() []string {
 			text{s.since(one.Since), plain}, text{one.Detail, plain}))
 		for _, c := range one.Components {
 			if c.Name == "" || c.Name == one.Name {
-				continue // the process as a whole, which the service's own row shows
+				continue // the process itself; the row of the service shows it
 			}
 			state := text{"ready", good}
 			if !c.Ready {
@@ -330,7 +330,7 @@ func (s State) drawEvents() []string {
 	return s.drawLines(m.events, Events)
 }
 
-// drawLines is a text that is followed or scrolled in. The row above it says which.
+// drawLines returns the visible part of a scrollable text. The row above shows the position.
 func (s State) drawLines(of lines, name string) []string {
 	title := name + ", times in UTC, followed"
 	if of.held {
@@ -339,7 +339,7 @@ func (s State) drawLines(of lines, name string) []string {
 	return append([]string{s.paint(faint, fit(title, s.width))}, of.draw(s.width, s.page(), s.paint)...)
 }
 
-// nothing says why there is nothing to show.
+// nothing returns the reason for an empty screen.
 func (s State) nothing(m machine, source string) []string {
 	why := m.problems[source]
 	if why == "" {
@@ -403,14 +403,14 @@ func (s State) drawUpgrade() []string {
 	return rows
 }
 
-// bar shows how far an operation is, in so many cells and a few words.
+// bar returns the progress of an operation as a bar of the given width and a few words.
 func bar(u *api.UpgradeStatus, width int) string {
 	part := max(0, min(1, float64(u.Done)/float64(u.Total)))
 	full := int(part * float64(width))
 	return fmt.Sprintf("[%s%s] %3.0f%% of %s", strings.Repeat("#", full), strings.Repeat(".", width-full), 100*part, disklayout.FormatSize(uint64(u.Total)))
 }
 
-// since is how long something has been so; "-" when that is not known.
+// since returns the time since at; "-" if at is unknown.
 func (s State) since(at time.Time) string {
 	if at.IsZero() {
 		return "-"
@@ -425,7 +425,7 @@ func (s State) sinceStamp(at *timestamppb.Timestamp) string {
 	return s.since(at.AsTime())
 }
 
-// span is a duration in at most six characters: "12s", "5m", "3h07m", "12d3h", "120d".
+// span formats a duration in at most six characters: "12s", "5m", "3h07m", "12d3h", "120d".
 func span(d time.Duration) string {
 	d = max(0, d)
 	hours := int(d.Hours())

@@ -9,19 +9,19 @@ import (
 )
 
 const (
-	// keptLines is how many lines of a log, and how many events, can be gone back to: what a
-	// machine keeps of its events.
+	// keptLines is the number of log lines, and of events, that the user can scroll back. A machine
+	// retains this number of events.
 	keptLines = 1000
-	// maxLine bounds a line, in bytes: as many as fill a large screen.
+	// maxLine bounds a line, in bytes; this fills a large screen.
 	maxLine = 16 << 10
 )
 
-// lines is a text that grows at its end, and the place in it that is looked at: the end, or a line
-// that stays on top.
+// lines is a text that grows at its end, with a scroll position: the end, or a line that stays at
+// the top.
 type lines struct {
 	kept []line
-	held bool // top stays where it is; otherwise the end is shown
-	top  int  // the first line that is shown
+	held bool // top is fixed; otherwise the end is shown
+	top  int  // the first visible line
 }
 
 type line struct {
@@ -29,7 +29,7 @@ type line struct {
 	tone tone
 }
 
-// add is the text with one more line. The oldest goes when there are too many.
+// add returns the text with another line. Beyond the limit, the oldest line is dropped.
 func (l lines) add(next line) lines {
 	next.text = next.text[:min(len(next.text), maxLine)]
 	drop := max(0, len(l.kept)+1-keptLines)
@@ -39,7 +39,8 @@ func (l lines) add(next line) lines {
 	return l
 }
 
-// move goes down by so many lines, or up, in a window of this size. At the end it stays at the end.
+// move scrolls down, or up for a negative value, in a window of this size. At the end it continues
+// to show new lines.
 func (l lines) move(by, width, height int) lines {
 	last := l.first(width, height)
 	if !l.held {
@@ -50,7 +51,7 @@ func (l lines) move(by, width, height int) lines {
 	return l
 }
 
-// first is the first line that is at least in part in a window that shows the end.
+// first returns the first line that is at least partly visible in a window at the end of the text.
 func (l lines) first(width, height int) int {
 	i := len(l.kept)
 	for rows := 0; i > 0 && rows < height; {
@@ -60,7 +61,7 @@ func (l lines) first(width, height int) int {
 	return i
 }
 
-// draw is what a window of this size shows: at most height rows.
+// draw returns the content of a window of this size: at most height rows.
 func (l lines) draw(width, height int, paint func(tone, string) string) []string {
 	top := l.top
 	if !l.held {
@@ -78,22 +79,23 @@ func (l lines) draw(width, height int, paint func(tone, string) string) []string
 	return rows[:min(len(rows), height)]
 }
 
-// wrap is a text as rows of at most width cells, without what is not printable.
+// wrap breaks a text into rows of at most width cells, without unprintable characters.
 func wrap(text string, width int) []string {
 	return strings.Split(ansi.Hardwrap(sanitize.Text(text), width, true), "\n")
 }
 
-// prose is wrap between words.
+// prose is wrap with breaks between words.
 func prose(text string, width int) []string {
 	return strings.Split(ansi.Wrap(sanitize.Text(text), width, ""), "\n")
 }
 
-// fit is a text in at most width cells, cut with a mark, without what is not printable.
+// fit returns a text of at most width cells without unprintable characters; a mark shows that it
+// was cut.
 func fit(text string, width int) string {
 	return ansi.Truncate(sanitize.Text(text), max(0, width), "…")
 }
 
-// pad is fit with blanks up to the width.
+// pad is fit, filled with blanks up to the width.
 func pad(text string, width int) string {
 	text = fit(text, width)
 	return text + strings.Repeat(" ", max(0, width-ansi.StringWidth(text)))

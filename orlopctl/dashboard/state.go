@@ -1,9 +1,9 @@
-// Package dashboard is what `orlopctl dashboard` shows: what is known of the machines, what a key
-// changes, and the rows of the screen. All of it is one value and functions of it; the terminal,
-// the network and the clock belong to whoever feeds it.
+// Package dashboard holds the state and the screens of `orlopctl dashboard`: the known data of the
+// machines, the effect of a key, and the rows of the screen. All of it is a value and functions of
+// the value; the terminal, the network and the clock belong to the caller.
 //
-// Machines are not to be trusted with somebody's terminal: a text is drawn through fit, wrap or
-// prose only, which take out what is not printable.
+// The data of machines is untrusted on the user's terminal. A text is drawn only through fit, wrap
+// or prose, which remove unprintable characters.
 package dashboard
 
 import (
@@ -18,8 +18,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/api"
 )
 
-// State is all that is known and chosen. Its methods return the next one and leave the present one
-// as it is. Make it with New.
+// State is the known data and the user's selection. Its methods return the next state and leave the
+// present state unchanged. Make it with New.
 type State struct {
 	width, height int // of the terminal, in cells
 	colour        bool
@@ -30,7 +30,7 @@ type State struct {
 	screen   screen
 	help     bool
 	quit     bool
-	log      lines // what has come of Wants
+	log      lines // lines of the log of Wants
 }
 
 type screen int
@@ -46,23 +46,23 @@ const (
 
 var screenNames = [screens]string{"overview", "services", "logs", "events", "upgrade"}
 
-// machine is what is known of one machine. What is nil or zero has not been heard yet.
+// machine is the known data of one machine. Fields that were not received yet are nil or zero.
 type machine struct {
 	context, address string
 
 	link   link
-	reason string    // why it is away
-	next   time.Time // when it is tried again
+	reason string    // why it is unreachable
+	next   time.Time // time of the next attempt
 
 	version  *api.VersionResponse
 	health   *api.HealthResponse
 	system   system
 	memory   memory
 	services []service
-	service  int // the chosen one, 0 when there is none
+	service  int // the selected service, 0 without services
 	events   lines
 	upgrade  *api.UpgradeStatus
-	problems map[string]string // source → why nothing comes from it
+	problems map[string]string // source → why no data comes from it
 }
 
 type link int
@@ -73,7 +73,7 @@ const (
 	away
 )
 
-// system is topic "system" of a machine, as far as it is shown (machined/host).
+// system is topic "system" of a machine, as far as the dashboard shows it (machined/host).
 type system struct {
 	CPUs          int     `json:"cpus"`
 	UptimeSeconds float64 `json:"uptimeSeconds"`
@@ -86,7 +86,7 @@ type memory struct {
 	Available int64 `json:"available"`
 }
 
-// service is one of topic "services" (pkg/supervise).
+// service is an entry of topic "services" (pkg/supervise).
 type service struct {
 	Name       string      `json:"name"`
 	State      string      `json:"state"`
@@ -103,16 +103,16 @@ type component struct {
 	Since  time.Time `json:"since"`
 }
 
-// Machine is how a machine is known before it has said anything.
+// Machine identifies a machine before its first answer.
 type Machine struct {
 	Context string // may be empty
 	Address string // host[:port]
 }
 
-// Topics are the topics of a machine that are shown.
+// Topics are the topics that the dashboard shows.
 var Topics = []string{"services", "system", "memory"}
 
-// The other sources of what is known of a machine.
+// The other sources of data about a machine.
 const (
 	Version = "version"
 	Health  = "health"
@@ -121,27 +121,28 @@ const (
 	Logs    = "log"
 )
 
-// Message is what came from one machine, or became of it.
+// Message is data from a machine, or a change of its connection.
 type Message struct {
-	Machine int // of those that New was given
-	// Body is one of Connected, Away, Began, Failed, LogLine, and the API's VersionResponse,
-	// HealthResponse, TopicValue of one of Topics, Event and UpgradeStatus, by pointer.
+	Machine int // index in the list given to New
+	// Body is Connected, Disconnected, Started, Failed, LogLine, or a pointer to VersionResponse,
+	// HealthResponse, TopicValue of a topic in Topics, Event or UpgradeStatus of the API.
 	Body any
 }
 
-// Connected: the machine has taken the connection.
+// Connected reports that the machine accepted the connection.
 type Connected struct{}
 
-// Disconnected: there is no connection to the machine any more, or none came to be.
+// Disconnected reports that the connection to the machine ended or could not be opened.
 type Disconnected struct {
 	Reason string
-	Next   time.Time // when it is tried again
+	Next   time.Time // time of the next attempt
 }
 
-// Started: a source begins anew, with all that it has. What it sent before is to be forgotten.
+// Started reports that a source sends all its data from the beginning. Earlier data of the source
+// is dropped.
 type Started struct{ Source string }
 
-// Failed: nothing more comes from a source of this connection.
+// Failed reports that a source of this connection sends no more data.
 type Failed struct{ Source, Reason string }
 
 // LogLine is a line of a service's log.
@@ -150,13 +151,13 @@ type LogLine struct {
 	Line    *api.LogLine
 }
 
-// Log names the log of a service of a machine; without a service it is none.
+// Log identifies the log of a service of a machine; an empty service means no log.
 type Log struct {
 	Machine int
 	Service string
 }
 
-// New is the state before anything is heard. There has to be a machine.
+// New returns the state before any data is received. There must be at least one machine.
 func New(machines []Machine, colour bool) State {
 	s := State{colour: colour}
 	for _, m := range machines {
@@ -165,22 +166,22 @@ func New(machines []Machine, colour bool) State {
 	return s
 }
 
-// At is the state at a time.
+// At returns the state at a time.
 func (s State) At(now time.Time) State {
 	s.now = now
 	return s
 }
 
-// Sized is the state on a terminal of so many columns and rows.
+// Sized returns the state on a terminal of this many columns and rows.
 func (s State) Sized(width, height int) State {
 	s.width, s.height = width, height
 	return s
 }
 
-// Quits tells whether the reader has had enough.
+// Quits reports whether the user has quit.
 func (s State) Quits() bool { return s.quit }
 
-// Wants is the log that is looked at. Its lines are to be sent, and those of no other.
+// Wants returns the log on the screen. The caller sends the lines of this log only.
 func (s State) Wants() Log {
 	m := s.machines[s.chosen]
 	if s.screen != logs || len(m.services) == 0 {
@@ -189,7 +190,7 @@ func (s State) Wants() Log {
 	return Log{Machine: s.chosen, Service: m.services[m.service].Name}
 }
 
-// settled drops the lines of a log that is not looked at any more.
+// settled drops the lines of a log that is no longer on the screen.
 func (s State) settled(before Log) State {
 	if s.Wants() != before {
 		s.log = lines{}
@@ -198,14 +199,14 @@ func (s State) settled(before Log) State {
 	return s
 }
 
-// with is the state with one machine changed.
+// with returns the state with a change of one machine.
 func (s State) with(i int, change func(*machine)) State {
 	s.machines = slices.Clone(s.machines)
 	change(&s.machines[i])
 	return s
 }
 
-// problem notes why nothing comes from a source; an empty reason forgets it.
+// problem records why no data comes from a source; an empty reason removes the record.
 func (m *machine) problem(source, reason string) {
 	m.problems = maps.Clone(m.problems)
 	if reason == "" {
@@ -218,7 +219,7 @@ func (m *machine) problem(source, reason string) {
 	m.problems[source] = reason
 }
 
-// Apply is the state after a message.
+// Apply returns the state after a message.
 func (s State) Apply(message Message) State {
 	before := s.Wants()
 	ofLog := message.Machine == before.Machine && before.Service != ""
@@ -242,7 +243,7 @@ func (m *machine) take(body any) {
 		m.link, m.reason, m.problems = connected, "", nil
 	case Disconnected:
 		m.link, m.reason, m.next = away, body.Reason, body.Next
-		m.health, m.system, m.memory = nil, system{}, memory{} // they are of the moment
+		m.health, m.system, m.memory = nil, system{}, memory{} // these values are momentary
 	case Started:
 		m.problem(body.Source, "")
 		if body.Source == Events {
@@ -267,7 +268,7 @@ func (m *machine) take(body any) {
 	}
 }
 
-// topic reads a topic. What cannot be read leaves what was known, and the reason.
+// topic reads a topic. If it cannot be read, the earlier value stays, and the reason is recorded.
 func (m *machine) topic(snapshot *api.TopicValue) {
 	text, err := snapshot.Value.MarshalJSON()
 	if err == nil {
@@ -286,7 +287,7 @@ func (m *machine) topic(snapshot *api.TopicValue) {
 	}
 }
 
-// read replaces a value by what a JSON text says, or leaves it.
+// read replaces a value by the value of a JSON text, or leaves it unchanged on an error.
 func read[T any](text []byte, value *T) error {
 	var next T
 	if err := json.Unmarshal(text, &next); err != nil {
@@ -296,7 +297,7 @@ func read[T any](text []byte, value *T) error {
 	return nil
 }
 
-// Key is the state after a key, by the name that bubbletea has for it: "j", "down", "shift+tab".
+// Key returns the state after a key with its name in bubbletea: "j", "down", "shift+tab".
 func (s State) Key(key string) State {
 	before := s.Wants()
 	switch key {
@@ -308,7 +309,7 @@ func (s State) Key(key string) State {
 		return s
 	}
 	if s.help {
-		s.help = false // whichever key it was
+		s.help = false // every key closes the help
 		return s
 	}
 	switch key {
@@ -346,14 +347,14 @@ func (s State) Key(key string) State {
 	return s.settled(before)
 }
 
-// most is further than any list goes.
+// most is greater than the length of any list.
 const most = 1 << 30
 
-// page is how many rows of a log or of events there are on the screen, and how far a key for a page
-// goes.
+// page returns the number of rows of a log or of events on the screen, which is also the step of
+// the page keys.
 func (s State) page() int { return max(1, s.rows()-1) }
 
-// move goes up or down in what the screen shows.
+// move moves the selection or the scroll position of the screen.
 func (s State) move(by int) State {
 	switch s.screen {
 	case overview:
@@ -375,6 +376,6 @@ func (s State) chooseService(by int) State {
 	return s.with(s.chosen, func(m *machine) { m.service = max(0, min(m.service+by, len(m.services)-1)) })
 }
 
-// clock is the time of the day, UTC; date has the day, too.
+// clock returns the time of the day in UTC; date also returns the day.
 func clock(at *timestamppb.Timestamp) string { return at.AsTime().UTC().Format(time.TimeOnly) }
 func date(at *timestamppb.Timestamp) string  { return at.AsTime().UTC().Format("01-02 15:04:05") }
