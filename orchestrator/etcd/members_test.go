@@ -251,9 +251,9 @@ func TestMembers(t *testing.T) {
 	all := newMachines(t, 1, 3)
 	a, b, c := all[0], all[1], all[2]
 	a.start()
-	a.waitReport("these may have them: " + b.at() + " (connection refused), " + c.at() + " (connection refused)")
+	a.waitReport("unreachable machines may have it: " + b.at() + " (connection refused), " + c.at() + " (connection refused)")
 	c.start()
-	a.waitReport("these may have them: " + b.at() + " (connection refused);")
+	a.waitReport("unreachable machines may have it: " + b.at() + " (connection refused);")
 	b.start()
 	for _, p := range all {
 		p.waitVoting()
@@ -378,7 +378,7 @@ func TestRecover(t *testing.T) {
 	began := time.Now()
 	// The operator must see how recent the data of each machine are, although etcd answers nothing.
 	if s := c.local().status(context.Background()); s.Term == 0 || s.Index == 0 {
-		t.Errorf("how far it is nobody can see: %+v", s)
+		t.Errorf("its progress is not visible: %+v", s)
 	}
 	if s := c.local().status(context.Background()); s.Problem != "etcd waits for a quorum: 1 of 3 members run, the quorum is 2" || len(s.Members) != 3 || s.Members[2].Problem != waitsForQuorum || s.Members[0].Problem == "" {
 		t.Errorf("before there was a quorum: %+v", s)
@@ -619,7 +619,7 @@ func TestLeaveNoAnswer(t *testing.T) {
 	b.off()
 	a.off()
 	if left, err := a.local().leave(ctx); err != nil || left.ID != "" {
-		t.Fatalf("a leaves where nobody serves: %v %v", left, err)
+		t.Fatalf("a leaves where no member serves: %v %v", left, err)
 	}
 }
 
