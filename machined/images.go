@@ -29,7 +29,7 @@ import (
 )
 
 // How an image that was imported on a control-plane machine reaches all machines of the cluster
-// (docs/decisions/0041-images-from-neighbours.md):
+// (docs/decisions/0041-images-from-peers.md):
 //
 //  1. The import labels the names of the image (pkg/imagestore).
 //  2. When containerd of another machine pulls it, a mirror on loopback comes before any registry
