@@ -76,7 +76,7 @@ func machinePorts(ctx context.Context, t *testing.T, admin kubernetes.Interface,
 	}
 	balanced.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: machine}}
 	_, err = services.UpdateStatus(ctx, balanced, metav1.UpdateOptions{})
-	refused("address of a machine in a status", err, "status.loadBalancer.ingress: cannot take "+machine)
+	refused("address of a machine in a status", err, "status.loadBalancer.ingress: cannot use "+machine)
 	balanced.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: "198.51.100.1"}}
 	if _, err := services.UpdateStatus(ctx, balanced, metav1.UpdateOptions{}); err != nil {
 		t.Errorf("another load balancer's address: %v", err)

@@ -109,13 +109,13 @@ func Reason(err error) string {
 	var invalid x509.CertificateInvalidError
 	switch {
 	case errors.As(err, &name):
-		return "its name cannot be looked up"
+		return "cannot resolve its name"
 	case late(err):
 		return "does not answer"
 	case errors.As(err, &invalid) && invalid.Reason == x509.Expired:
-		return "its certificate has ended or not begun by this machine's clock"
+		return "its certificate has expired or is not yet valid by this machine's clock"
 	case errors.As(err, &stranger):
-		return "its certificate is by no authority of this cluster"
+		return "its certificate is not signed by a CA of this cluster"
 	case errors.As(err, &certificate):
 		return certificate.Err.Error()
 	case errors.As(err, &operation):

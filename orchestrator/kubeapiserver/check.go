@@ -24,7 +24,7 @@ import (
 func CheckAccess(from io.Reader) ([]string, error) {
 	var in nodespec.AccessCheck
 	if err := json.NewDecoder(from).Decode(&in); err != nil {
-		return nil, fmt.Errorf("cannot read what to check: %w", err)
+		return nil, fmt.Errorf("cannot read the input: %w", err)
 	}
 	var errs field.ErrorList
 	scheme := runtime.NewScheme()

@@ -101,7 +101,7 @@ func genericConfig(opts options.CompletedOptions, etcd func() error, revoked *re
 	}
 	client, err := kubernetes.NewForConfig(config.LoopbackClientConfig)
 	if err != nil {
-		return fail("own client", err)
+		return fail("loopback client", err)
 	}
 	shared := informers.NewSharedInformerFactoryWithOptions(client, resync, informers.WithTransform(withoutManagedFields))
 	if err := opts.Features.ApplyTo(config, client, shared); err != nil {

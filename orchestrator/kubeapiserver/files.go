@@ -99,18 +99,18 @@ rules:
     resources:
     - events
 - level: Metadata
-  omitStages: # a kubelet watches each Secret of its pods, and begins anew every few minutes
+  omitStages: # a kubelet watches each Secret of its pods, and restarts the watch every few minutes
   - ResponseStarted
   resources:
   - group: ""
     resources:
     - secrets
     - serviceaccounts/token
-- level: Metadata # what acts by a get, whoever does
+- level: Metadata # actions by a get request, of all users
   resources:
   - group: ""
     resources: [pods/exec, pods/attach, pods/portforward, pods/proxy, services/proxy, nodes/proxy]
-- level: None # what parts of every node read all the time: machines, and how packets go
+- level: None # constant reads by components of every node: machines and routing
   userGroups:
   - system:nodes
   - orlop:node-agents
@@ -132,7 +132,7 @@ rules:
   - orlop:coredns
   verbs: [get, list, watch]
   resources: *shape
-- level: Metadata # whatever else they read, once, when it has ended
+- level: Metadata # their other reads, once, at the end
   omitStages:
   - ResponseStarted
   userGroups:
@@ -146,7 +146,7 @@ rules:
   - system:kube-proxy
   - orlop:coredns
   verbs: [get, list, watch]
-- level: Metadata # controllers read every kind; of what pods are made of and given it is told
+- level: Metadata # controllers read every kind; only reads of the contents of pods are recorded
   omitStages:
   - ResponseStarted
   userGroups:

@@ -44,7 +44,7 @@ type machinePorts struct {
 func newMachinePorts(config io.Reader) (admission.Interface, error) {
 	p := &machinePorts{Handler: admission.NewHandler(admission.Create, admission.Update)}
 	if config == nil {
-		return nil, errors.New(MachinePorts + ": there is no configuration")
+		return nil, errors.New(MachinePorts + ": the configuration is missing")
 	}
 	p.known = p.WaitForReady
 	if err := json.NewDecoder(config).Decode(&p.reserved); err != nil {
@@ -63,7 +63,7 @@ func (p *machinePorts) SetExternalKubeInformerFactory(f informers.SharedInformer
 // ValidateInitialization implements admission.InitializationValidator.
 func (p *machinePorts) ValidateInitialization() error {
 	if p.nodes == nil {
-		return errors.New(MachinePorts + ": nobody has told it how to list Nodes")
+		return errors.New(MachinePorts + ": no lister of Nodes is set")
 	}
 	return nil
 }
@@ -126,7 +126,7 @@ func (p *machinePorts) service(now, before *core.Service) error {
 			why = p.reserved.Check(a, nodes)
 		}
 		if why != "" {
-			return fmt.Errorf("%s: cannot take %s: %s; %s", c.field, c.text, why, remedy)
+			return fmt.Errorf("%s: cannot use %s: %s; %s", c.field, c.text, why, remedy)
 		}
 	}
 	return nil
@@ -220,7 +220,7 @@ func (p *machinePorts) serviceRange(ranges []string) error {
 		}
 		for _, a := range slices.Concat(p.reserved.Machines, nodes) {
 			if r.Contains(a) {
-				return fmt.Errorf("spec.cidrs: cannot take %s: it holds %s, which is a machine's; name a range without addresses of machines", text, a)
+				return fmt.Errorf("spec.cidrs: cannot use %s: it contains %s, an address of a machine; use a range without addresses of machines", text, a)
 			}
 		}
 	}
@@ -239,7 +239,7 @@ func hostPorts(spec *core.PodSpec) error {
 				number = port.ContainerPort
 			}
 			if slices.Contains(takenPorts(port.Protocol, host), int(number)) {
-				return fmt.Errorf("container %s: cannot take port %d of the machine: it is one of the system's own; take another hostPort", c.Name, number)
+				return fmt.Errorf("container %s: cannot use port %d of the machine: the system uses it; use another hostPort", c.Name, number)
 			}
 		}
 	}

@@ -118,13 +118,13 @@ func (d *documents) buildAhead(ctx context.Context, after time.Duration) {
 	// The thread keeps its priority, so it must end with this goroutine, which never unlocks it.
 	runtime.LockOSThread()
 	if err := unix.Setpriority(unix.PRIO_PROCESS, unix.Gettid(), lowPriority); err != nil {
-		klog.ErrorS(err, "The OpenAPI documents are made at the usual priority")
+		klog.ErrorS(err, "Cannot lower the priority of the build of the OpenAPI documents")
 	}
 	began := time.Now()
 	d.make.Do(d.makeNow)
 	d.requested.Store(true)
 	if err := d.await(ctx, d.aggregator); err == nil {
-		klog.InfoS("The OpenAPI documents are made", "took", time.Since(began))
+		klog.InfoS("The OpenAPI documents are built", "took", time.Since(began))
 	}
 }
 
@@ -137,7 +137,7 @@ func (d *documents) front(next http.Handler) http.Handler {
 			d.requested.Store(true)
 			if err := d.await(r.Context(), next); err != nil {
 				w.Header().Set("Retry-After", "1")
-				http.Error(w, "the OpenAPI documents are not made yet: "+err.Error()+"; ask again", http.StatusServiceUnavailable)
+				http.Error(w, "the OpenAPI documents are not built yet: "+err.Error()+"; retry", http.StatusServiceUnavailable)
 				return
 			}
 		}
@@ -176,7 +176,7 @@ func (d *documents) await(ctx context.Context, aggregator http.Handler) error {
 		select {
 		case <-ticker.C:
 		case <-ctx.Done():
-			return errors.New("the request's time is over")
+			return errors.New("the request timed out")
 		}
 	}
 }

@@ -29,7 +29,7 @@ func (reservedNamespaces) Validate(_ context.Context, a admission.Attributes, _ 
 	}
 	if a.GetOperation() == admission.Delete {
 		if a.GetName() == nodespec.AddonsNamespace {
-			return admission.NewForbidden(a, errors.New("it holds what is known about the cluster's add-ons"))
+			return admission.NewForbidden(a, errors.New("it contains the state of the cluster's add-ons"))
 		}
 		return nil
 	}
@@ -45,5 +45,5 @@ func (reservedNamespaces) Validate(_ context.Context, a admission.Attributes, _ 
 	if who != nil && (who.GetName() == nodespec.AddonsUser || slices.Contains(who.GetGroups(), serviceaccount.MakeNamespaceGroupName(nodespec.AddonsNamespace))) {
 		return nil
 	}
-	return admission.NewForbidden(a, errors.New("names that begin with "+nodespec.ReservedPrefix+" are for add-ons, which a document of the kind Addon describes; take another one"))
+	return admission.NewForbidden(a, errors.New("names that begin with "+nodespec.ReservedPrefix+" are reserved for add-ons (documents of kind Addon); use another name"))
 }

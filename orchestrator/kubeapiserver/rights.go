@@ -78,7 +78,7 @@ func (s *Server) ensureRights(hook genericapiserver.PostStartHookContext) error 
 		err := s.makeRights(bounded, client)
 		cancel()
 		if err != nil && hook.Err() == nil {
-			klog.ErrorS(err, "Not all rights could be made; the server goes on, and they are tried again")
+			klog.ErrorS(err, "Cannot create all rights; the server continues and retries")
 		}
 	}
 	// A policy may reject the new rights of a newer version. Existing workloads do not need these
@@ -91,13 +91,13 @@ func (s *Server) ensureRights(hook genericapiserver.PostStartHookContext) error 
 			return fmt.Errorf("rights: %w", err)
 		}
 	case <-time.After(rightsTimeout):
-		klog.InfoS("Not all of the system's own rights could be made; the server goes on, and they are tried again", "after", rightsTimeout)
+		klog.InfoS("Cannot create all of the system's own rights; the server continues and retries", "after", rightsTimeout)
 	case <-hook.Done():
 		return nil
 	}
 	go func() {
 		if err := reconcile(); err != nil && hook.Err() == nil {
-			klog.ErrorS(err, "Upstream's roles are not brought up to date; the next start tries again")
+			klog.ErrorS(err, "Cannot update upstream's roles; the next start retries")
 		}
 		missed <- struct{}{}
 		reconcileUpstream(hook, client, retryInterval, reconcile)
@@ -138,7 +138,7 @@ func reconcileUpstream(ctx context.Context, client kubernetes.Interface, again t
 		}
 		err := reconcile()
 		if err != nil && ctx.Err() == nil {
-			klog.ErrorS(err, "Upstream's roles cannot be put back; they are tried again", "after", again)
+			klog.ErrorS(err, "Cannot restore upstream's roles; it is retried", "after", again)
 			look()
 		}
 		select { // a pass makes changes of its own, and changes come in groups
@@ -182,7 +182,7 @@ func restoreProbeRights(ctx context.Context, client kubernetes.Interface, again 
 	handler := cache.ResourceEventHandlerFuncs{UpdateFunc: func(any, any) { look() }, DeleteFunc: func(any) { look() }}
 	for _, i := range []cache.SharedIndexInformer{named.Rbac().V1().ClusterRoles().Informer(), named.Rbac().V1().ClusterRoleBindings().Informer()} {
 		if _, err := i.AddEventHandler(handler); err != nil {
-			klog.ErrorS(err, "The right to ask for the server's health is not kept", "name", lastBinding)
+			klog.ErrorS(err, "Cannot watch the right to read the server's health", "name", lastBinding)
 			return
 		}
 	}
@@ -202,7 +202,7 @@ func restoreProbeRights(ctx context.Context, client kubernetes.Interface, again 
 			err = bootstrap.Ensure(client, binding.DeepCopy())
 		}
 		if err != nil && ctx.Err() == nil {
-			klog.ErrorS(err, "The right to ask for the server's health cannot be put back; it is tried again", "name", lastBinding, "after", again)
+			klog.ErrorS(err, "Cannot restore the right to read the server's health; it is retried", "name", lastBinding, "after", again)
 			late = time.After(again)
 		}
 	}
@@ -241,7 +241,7 @@ func (s *Server) makeRights(ctx context.Context, client kubernetes.Interface) er
 	}
 	work, last := upstreamRights(ctx, client.RbacV1())
 	if last == nil {
-		return fmt.Errorf("rights: upstream has no binding %s any more, which the start waits for", lastBinding)
+		return fmt.Errorf("rights: upstream no longer has the binding %s, for which the start waits", lastBinding)
 	}
 	if err := inParallel(ctx, append(work, func() error { return s.rights(ctx, client) })); err != nil {
 		return err

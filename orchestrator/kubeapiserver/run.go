@@ -60,26 +60,26 @@ func (s *Server) Run(ctx context.Context) error {
 	}
 	chain, err := app.CreateServerChain(completed)
 	if err != nil {
-		return fmt.Errorf("cannot be put together: %w", err)
+		return fmt.Errorf("cannot assemble the server: %w", err)
 	}
 	core, ok := chain.GenericAPIServer.NextDelegate().(*genericapiserver.GenericAPIServer)
 	if !ok {
-		return errors.New("cannot be put together: upstream's aggregator does not stand before the core server any more")
+		return errors.New("cannot assemble the server: upstream's aggregator no longer delegates to the core server")
 	}
 	documents.attach(core)
 	if err := chain.GenericAPIServer.AddPostStartHook(rightsHook, s.ensureRights); err != nil {
-		return fmt.Errorf("cannot be put together: %w", err)
+		return fmt.Errorf("cannot assemble the server: %w", err)
 	}
 	ahead := func(hook genericapiserver.PostStartHookContext) error {
 		go documents.buildAhead(hook, aheadAfter)
 		return nil
 	}
 	if err := chain.GenericAPIServer.AddPostStartHook(documentsHook, ahead); err != nil {
-		return fmt.Errorf("cannot be put together: %w", err)
+		return fmt.Errorf("cannot assemble the server: %w", err)
 	}
 	prepared, err := chain.PrepareRun()
 	if err != nil {
-		return fmt.Errorf("cannot be prepared: %w", err)
+		return fmt.Errorf("cannot prepare the server: %w", err)
 	}
 	s.loopback = config.KubeAPIs.ControlPlane.Generic.LoopbackClientConfig
 	close(s.started)

@@ -117,11 +117,11 @@ func (r *revocations) nodeDeleted(n *corev1.Node) {
 }
 
 func errRemoved(name string) error {
-	return fmt.Errorf("token: the machine %s that it was issued for was taken out of the cluster", name)
+	return fmt.Errorf("token: its machine %s was removed from the cluster", name)
 }
 
 func errNodeDeleted(name string) error {
-	return fmt.Errorf("token: the Node %s that it was issued for is gone, and it counts no more", name)
+	return fmt.Errorf("token: its Node %s was deleted, so the token is invalid", name)
 }
 
 // activeRequestKey is the context key of the activeRequest.
@@ -157,7 +157,7 @@ func (r *revocations) checkNode(ctx context.Context, on node) error {
 	case apierrors.IsNotFound(err), err == nil && !on.matches(uid):
 		return errNodeDeleted(on.name)
 	case err != nil:
-		return fmt.Errorf("token: whether its Node %s is there cannot be found out: %w", on.name, err)
+		return fmt.Errorf("token: cannot look up its Node %s: %w", on.name, err)
 	}
 	return nil
 }

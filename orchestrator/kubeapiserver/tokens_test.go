@@ -71,11 +71,11 @@ func TestRemoved(t *testing.T) {
 		{who: caller("w1", "")},
 		{who: caller("new", "2")},
 		{who: caller("old", "2")}, // its Node is new
-		{who: caller("w1", "0"), want: "token: the Node w1 that it was issued for is gone, and it counts no more"},
-		{who: caller("w2", "1"), want: "token: the Node w2 that it was issued for is gone, and it counts no more"},
-		{who: caller("w2", ""), want: "token: the Node w2 that it was issued for is gone, and it counts no more"},
-		{who: caller("w2", "1"), silent: true, want: "token: whether its Node w2 is there cannot be found out: etcd is away"},
-		{who: caller("out", "1"), want: "token: the machine out that it was issued for was taken out of the cluster"},
+		{who: caller("w1", "0"), want: "token: its Node w1 was deleted, so the token is invalid"},
+		{who: caller("w2", "1"), want: "token: its Node w2 was deleted, so the token is invalid"},
+		{who: caller("w2", ""), want: "token: its Node w2 was deleted, so the token is invalid"},
+		{who: caller("w2", "1"), silent: true, want: "token: cannot look up its Node w2: etcd is away"},
+		{who: caller("out", "1"), want: "token: its machine out was removed from the cluster"},
 		{who: caller("", "")}, // a token without a Node
 		// extra fields of a user, not of a token
 		{who: &user.DefaultInfo{Name: "dora", Extra: map[string][]string{serviceaccount.NodeNameKey: {"w2"}}}},

@@ -69,7 +69,7 @@ func Run(ctx context.Context, args []string, labels nodespec.NodeLabels, gate *a
 			return
 		}
 		if err := awaitReports(ctx, parts.KubeClient, server.HostnameOverride); err != nil {
-			fmt.Fprintf(os.Stderr, "kubelet: the pods have ended, but the API server may not know it of all: %v\n", err)
+			fmt.Fprintf(os.Stderr, "kubelet: the pods have ended, but the API server may not know about all of them: %v\n", err)
 		}
 		ended()
 	}()

@@ -120,13 +120,13 @@ func Run(ctx context.Context, args []string, rights func(context.Context) error)
 func runExternal(ctx context.Context, configuration string, cleanup func(context.Context) (failed bool), announce component.Announce) error {
 	if _, err := os.Stat(configuration); err == nil {
 		if cleanup(ctx) && ctx.Err() == nil {
-			return errors.New("cannot take its rules out of the kernel; the log says why")
+			return errors.New("cannot remove its rules from the kernel; see the log")
 		}
 		if err := os.Remove(configuration); err != nil {
-			return fmt.Errorf("cannot remove the configuration that it ran with: %w", err)
+			return fmt.Errorf("cannot remove its former configuration: %w", err)
 		}
 	}
-	announce(Name, true, component.ExternalDetail("something else makes Services reachable"))
+	announce(Name, true, component.ExternalDetail("an external component makes Services reachable"))
 	<-ctx.Done()
 	return nil
 }

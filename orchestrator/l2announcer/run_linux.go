@@ -281,7 +281,7 @@ func (a *agent) step(now time.Time) string {
 	for _, c := range heard {
 		if last := a.conflicts[c.Address]; slices.Contains(a.won, c.Address) && last.by != c.MAC && now.Sub(last.loggedAt) >= defendInterval {
 			a.conflicts[c.Address] = conflict{c.MAC, now}
-			klog.Infof("%s: link %s: %s speaks for %s too", Name, c.Link, c.MAC, c.Address)
+			klog.Infof("%s: link %s: %s claims %s too", Name, c.Link, c.MAC, c.Address)
 		}
 	}
 	answered := a.claims.answered()
@@ -309,12 +309,12 @@ func (a *agent) step(now time.Time) string {
 		text += "; no link of this machine has a network for " + strings.Join(nowhere, ", ")
 	}
 	if len(do.silent) > 0 {
-		text += "; hears nothing of " + strings.Join(do.silent, ", ")
+		text += "; no packets from " + strings.Join(do.silent, ", ")
 	}
 	if yielded := len(a.claims) - len(answered); yielded > 0 {
-		text += fmt.Sprintf("; cut off from the API server: left %d to others", yielded)
+		text += fmt.Sprintf("; cut off from the API server: yielded %d to other nodes", yielded)
 	} else if a.stale && len(answered) > 0 {
-		text += "; cut off from the API server: looks whether others answer"
+		text += "; cut off from the API server: probes whether other nodes answer"
 	}
 	if err != nil {
 		text += "; " + strings.ReplaceAll(err.Error(), "\n", "; ")

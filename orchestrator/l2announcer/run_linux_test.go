@@ -169,9 +169,9 @@ func TestBack(t *testing.T) {
 	versions, says, ended := make(chan leaseVersion), &board{}, make(chan error)
 	go func() { ended <- a.run(ctx, nil, versions, says.announce) }()
 	const nowhere = "; no link of this machine has a network for 192.0.2.70"
-	says.await(t, "answers for 1 of 1 addresses"+nowhere+"; cut off from the API server: looks whether others answer")
+	says.await(t, "answers for 1 of 1 addresses"+nowhere+"; cut off from the API server: probes whether other nodes answer")
 	versions <- leaseVersion{"1", time.Now()} // an old Lease has no effect
-	const left = "answers for 0 of 1 addresses; cut off from the API server: left 1 to others"
+	const left = "answers for 0 of 1 addresses; cut off from the API server: yielded 1 to other nodes"
 	await(t, "it leaves the address to another machine that goes on to speak for it", func() bool {
 		a.ports.Heard <- neighbor.SeenAddress{Address: vip4, MAC: other, Link: "eth0"}
 		return says.is(left)

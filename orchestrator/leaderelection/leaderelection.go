@@ -78,7 +78,7 @@ func New(spec nodespec.Spec, dirs dirs.Dirs) *Elector {
 // component is ready as a standby.
 func (l *Elector) WhenLeading(name string, run func(context.Context, component.Announce) error) func(context.Context, component.Announce) error {
 	return func(ctx context.Context, announce component.Announce) error {
-		announce(name, true, "stands by")
+		announce(name, true, "standby")
 		select {
 		case <-l.leading:
 			return run(ctx, announce)
@@ -106,7 +106,7 @@ func (l *Elector) Run(ctx context.Context, rights func(context.Context) error, a
 	if err != nil {
 		return fmt.Errorf("cannot make client: %w", err)
 	}
-	lost := errors.New("another machine leads now, or the API server was silent for too long")
+	lost := errors.New("lost the lease: another machine is the leader, or the API server did not answer for too long")
 	led := sync.OnceFunc(func() { close(l.leading) })
 	elector, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
 		Name: leaseName,
@@ -121,15 +121,15 @@ func (l *Elector) Run(ctx context.Context, rights func(context.Context) error, a
 			OnStoppedLeading: func() {},
 			OnNewLeader: func(name string) {
 				if name == l.spec.NodeName {
-					announce(Name, true, "this machine's controllers work")
+					announce(Name, true, "the controllers of this machine run")
 					return
 				}
-				announce(Name, true, "stands by: those of "+name+" work")
+				announce(Name, true, "standby: the controllers of "+name+" run")
 			},
 		},
 	})
 	if err != nil {
-		return fmt.Errorf("cannot stand for the lead: %w", err)
+		return fmt.Errorf("cannot start leader election: %w", err)
 	}
 	elector.Run(ctx)
 	if ctx.Err() != nil {

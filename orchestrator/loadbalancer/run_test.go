@@ -260,7 +260,7 @@ func TestWithoutPools(t *testing.T) {
 	young.CreationTimestamp = metav1.NewTime(time.Now().Add(-gracePeriod + 2*time.Second).Truncate(time.Second))
 	s, e := newServer(served, young, object(3)), &events{}
 	start(t, s, e)
-	const none = "Warning NoPool: the Service has no address: there is no pool in Cluster.spec.networks.loadBalancer.pools, and no other load balancer has given it one; add a pool, or install a load balancer"
+	const none = "Warning NoPool: the Service has no address: Cluster.spec.networks.loadBalancer.pools has no pool, and no other load balancer has assigned an address; add a pool, or install a load balancer"
 	e.await(t, "s3: "+none)
 	e.await(t, "s2: "+none)
 	s.await(t, map[string]string{"s1": "192.0.2.99", "s2": "", "s3": ""})
@@ -302,7 +302,7 @@ func TestField(t *testing.T) {
 	if _, err := s.CoreV1().Services("default").Create(t.Context(), outside, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	e.await(t, "s3: Warning AddressNotInPool: the address 192.0.2.99 cannot be given: no pool holds it; change the field spec.loadBalancerIP, or the pools in Cluster.spec.networks.loadBalancer.pools")
+	e.await(t, "s3: Warning AddressNotInPool: the address 192.0.2.99 cannot be assigned: no pool contains it; change the field spec.loadBalancerIP, or the pools in Cluster.spec.networks.loadBalancer.pools")
 }
 
 func TestWishes(t *testing.T) {
@@ -315,7 +315,7 @@ func TestWishes(t *testing.T) {
 		"192.0.2.1":                 {both, "192.0.2.1"},
 		" 2001:db8::1 , 192.0.2.1,": {both, "2001:db8::1, 192.0.2.1"},
 		"192.0.2.1,192.0.2.2":       {both, "192.0.2.2 is the second IPv4 address"},
-		"2001:db8::1":               {[]corev1.IPFamily{v4}, "2001:db8::1 is an IPv6 address, and the Service has none"},
+		"2001:db8::1":               {[]corev1.IPFamily{v4}, "2001:db8::1 is an IPv6 address, and the Service does not have this family"},
 		"web":                       {both, `"web" is not an IP address`},
 		"fe80::1%eth0":              {both, `"fe80::1%eth0" is not an IP address`},
 		"::ffff:192.0.2.1":          {both, `"::ffff:192.0.2.1" is not an IP address`},

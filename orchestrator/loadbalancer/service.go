@@ -71,7 +71,7 @@ func machinePort(s *corev1.Service) bool {
 // an error text for invalid addresses.
 func parseWanted(by, text string, families []corev1.IPFamily) (wanted []netip.Addr, invalid string) {
 	refuse := func(format string, args ...any) ([]netip.Addr, string) {
-		return nil, fmt.Sprintf("%s cannot be used: %s; expected addresses separated by commas, one for each of the Service's ipFamilies at most",
+		return nil, fmt.Sprintf("%s cannot be used: %s; expected addresses separated by commas, at most one for each of the Service's ipFamilies",
 			by, fmt.Sprintf(format, args...))
 	}
 	for word := range strings.SplitSeq(text, ",") {
@@ -83,7 +83,7 @@ func parseWanted(by, text string, families []corev1.IPFamily) (wanted []netip.Ad
 		case err != nil || a.Zone() != "" || a.Is4In6():
 			return refuse("%q is not an IP address", word)
 		case !slices.Contains(families, familyOf(a)):
-			return refuse("%s is an %s address, and the Service has none", a, familyOf(a))
+			return refuse("%s is an %s address, and the Service does not have this family", a, familyOf(a))
 		case slices.ContainsFunc(wanted, func(w netip.Addr) bool { return familyOf(w) == familyOf(a) }):
 			return refuse("%s is the second %s address", a, familyOf(a))
 		}

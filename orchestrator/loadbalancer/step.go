@@ -84,9 +84,9 @@ func (s Service) withoutPools(now time.Time) Decision {
 	case !s.Explicit && now.Before(due):
 		d.Again = due
 	case s.Explicit:
-		d.Problems = []Problem{{noPool, fmt.Sprintf("the Service gets no address: there is no pool; add one to %s", poolsField)}}
+		d.Problems = []Problem{{noPool, fmt.Sprintf("the Service gets no address: no pool is configured; add a pool to %s", poolsField)}}
 	default:
-		d.Problems = []Problem{{noPool, fmt.Sprintf("the Service has no address: there is no pool in %s, and no other load balancer has given it one; add a pool, or install a load balancer", poolsField)}}
+		d.Problems = []Problem{{noPool, fmt.Sprintf("the Service has no address: %s has no pool, and no other load balancer has assigned an address; add a pool, or install a load balancer", poolsField)}}
 	}
 	return d
 }
@@ -131,7 +131,7 @@ func Step(w Input) []Decision {
 				a.taken[kept.address] = "a machine"
 				delete(shares[i], f)
 			default:
-				kept.problem = Problem{ofMachine, fmt.Sprintf("a machine says that it has the address %s, too: give the machine another one, or take this one out of %s", kept.address, poolsField)}
+				kept.problem = Problem{ofMachine, fmt.Sprintf("a machine has the address %s too: give the machine another address, or remove this address from %s", kept.address, poolsField)}
 				shares[i][f] = kept
 			}
 		}
@@ -271,13 +271,13 @@ func (a allocation) assignWanted(s Service, w netip.Addr, has share) share {
 	case has.address == w:
 		return has
 	case !pooled || s.Pool != "" && s.Pool != p.Name:
-		where := "no pool holds it"
+		where := "no pool contains it"
 		if pooled {
-			where = fmt.Sprintf("it is of the pool %s, not of %s", p.Name, s.Pool)
+			where = fmt.Sprintf("it belongs to pool %s, not to %s", p.Name, s.Pool)
 		}
-		return share{has.address, Problem{notInPool, fmt.Sprintf("the address %s cannot be given: %s; change %s, or the pools in %s", w, where, s.WantedBy, poolsField)}}
+		return share{has.address, Problem{notInPool, fmt.Sprintf("the address %s cannot be assigned: %s; change %s, or the pools in %s", w, where, s.WantedBy, poolsField)}}
 	case owner != "":
-		return share{has.address, Problem{addressUsed, fmt.Sprintf("the address %s cannot be given: %s has it; ask for another one with %s", w, owner, s.WantedBy)}}
+		return share{has.address, Problem{addressUsed, fmt.Sprintf("the address %s cannot be assigned: %s has it; request another address with %s", w, owner, s.WantedBy)}}
 	}
 	a.taken[w] = "the Service " + s.Key
 	return share{address: w}
@@ -294,11 +294,11 @@ func (a allocation) explain(reason string, s Service, f corev1.IPFamily, names [
 	case reason == poolFull:
 		text = fmt.Sprintf("no %s address is free in %s: enlarge it in %s, or delete a Service that needs none", f, strings.Join(names, ", "), poolsField)
 	case reason == noFamily:
-		text = fmt.Sprintf("no pool that this Service may use has %s addresses: add a range to %s, or take %s out of the Service's ipFamilies", f, poolsField, f)
+		text = fmt.Sprintf("no pool that this Service may use has %s addresses: add a range to %s, or remove %s from the Service's ipFamilies", f, poolsField, f)
 	case s.Pool != "":
-		text = fmt.Sprintf("there is no pool %q, only %s: change the annotation %s, or add the pool to %s", s.Pool, strings.Join(all, ", "), PoolAnnotation, poolsField)
+		text = fmt.Sprintf("pool %q does not exist, only %s: change the annotation %s, or add the pool to %s", s.Pool, strings.Join(all, ", "), PoolAnnotation, poolsField)
 	default:
-		text = fmt.Sprintf("every pool is for Services that ask for it (onRequest): name one of %s in the annotation %s", strings.Join(all, ", "), PoolAnnotation)
+		text = fmt.Sprintf("every pool is assigned only on request (onRequest): name one of the pools %s in the annotation %s", strings.Join(all, ", "), PoolAnnotation)
 	}
 	return Problem{reason, text}
 }

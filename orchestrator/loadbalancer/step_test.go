@@ -146,11 +146,11 @@ func TestMessages(t *testing.T) {
 	}
 	want := []string{
 		"no IPv4 address is free in a: enlarge it in Cluster.spec.networks.loadBalancer.pools, or delete a Service that needs none",
-		"no pool that this Service may use has IPv6 addresses: add a range to Cluster.spec.networks.loadBalancer.pools, or take IPv6 out of the Service's ipFamilies",
-		`there is no pool "c", only a, b: change the annotation orlop.dev/pool, or add the pool to Cluster.spec.networks.loadBalancer.pools`,
-		"the address 192.0.2.10 cannot be given: the Service default/s1 has it; ask for another one with the annotation orlop.dev/address",
-		"the address 192.0.2.9 cannot be given: no pool holds it; change the annotation orlop.dev/address, or the pools in Cluster.spec.networks.loadBalancer.pools",
-		"the address 2001:db8::1 cannot be given: it is of the pool b, not of a; change the annotation orlop.dev/address, or the pools in Cluster.spec.networks.loadBalancer.pools",
+		"no pool that this Service may use has IPv6 addresses: add a range to Cluster.spec.networks.loadBalancer.pools, or remove IPv6 from the Service's ipFamilies",
+		`pool "c" does not exist, only a, b: change the annotation orlop.dev/pool, or add the pool to Cluster.spec.networks.loadBalancer.pools`,
+		"the address 192.0.2.10 cannot be assigned: the Service default/s1 has it; request another address with the annotation orlop.dev/address",
+		"the address 192.0.2.9 cannot be assigned: no pool contains it; change the annotation orlop.dev/address, or the pools in Cluster.spec.networks.loadBalancer.pools",
+		"the address 2001:db8::1 cannot be assigned: it belongs to pool b, not to a; change the annotation orlop.dev/address, or the pools in Cluster.spec.networks.loadBalancer.pools",
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("got:\n%s\nwant:\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))

@@ -52,7 +52,7 @@ func (s *store) reserve(c Copy) (job, error) {
 		if v.retired {
 			return job{}, errWait(fmt.Sprintf("%s is being destroyed", c.Name))
 		}
-		return job{}, errWait(fmt.Sprintf("%s is there, or being made, already", c.Name))
+		return job{}, errWait(fmt.Sprintf("%s exists already or is being created", c.Name))
 	}
 	if gone, err := s.gone(); err != nil {
 		return job{}, err
@@ -68,7 +68,7 @@ func (s *store) reserve(c Copy) (job, error) {
 	case source.retired:
 		return job{}, errWait(fmt.Sprintf("%s is being destroyed", c.Of))
 	case source.making:
-		return job{}, errWait(fmt.Sprintf("%s is not whole yet itself", c.Of))
+		return job{}, errWait(fmt.Sprintf("%s is not complete yet itself", c.Of))
 	}
 	places, err := s.mountedAt(c.Of)
 	if err != nil {
@@ -99,10 +99,10 @@ func (s *store) fits(c Copy, source volume) error {
 	}
 	free, size, err := s.left()
 	if err != nil {
-		return fmt.Errorf("cannot see how much is left on the disk: %w", err)
+		return fmt.Errorf("cannot read the free space of the disk: %w", err)
 	}
 	if free-int64(used.Bytes) < size*evictionPercent/100 {
-		return fmt.Errorf("%s is in %s, and %s are left on the disk, of which %s have to stay: delete images, logs or volumes",
+		return fmt.Errorf("%s is in %s, the disk has %s free, and %s must stay free: delete images, logs or volumes",
 			humanSize(int64(used.Bytes)), c.Of, humanSize(free), humanSize(size*evictionPercent/100))
 	}
 	return nil
@@ -123,7 +123,7 @@ func (s *store) work(ctx context.Context, j job) (size int64, err error) {
 		return copytree.Copy(ctx, j.from, j.to)
 	})
 	if errors.Is(err, unix.EDQUOT) {
-		return size, fmt.Errorf("more is in %s than %s can have (%s): %w", j.copy.Of, j.copy.Name, humanSize(size), err)
+		return size, fmt.Errorf("%s contains more than %s can have (%s): %w", j.copy.Of, j.copy.Name, humanSize(size), err)
 	}
 	if err == nil {
 		err = persistAll(s.root) // blocks with delayed allocation are counted after the write
@@ -157,7 +157,7 @@ func (s *store) finish(j job, size int64, failed error) error {
 	}
 	if err := os.Rename(j.to, filepath.Join(s.root, target, j.copy.Name)); err != nil {
 		// it stays until the next start
-		return errors.Join(failed, fmt.Errorf("%s: cannot be put in place: %w", j.copy.Name, err))
+		return errors.Join(failed, fmt.Errorf("%s: cannot be moved into place: %w", j.copy.Name, err))
 	}
 	s.all[j.copy.Name] = volume{project: j.project, size: size, retired: failed != nil}
 	return errors.Join(failed, persist(filepath.Join(s.root, target)))
@@ -175,10 +175,10 @@ func (s *store) whole(name string) (since int64, ok bool, err error) {
 	folder := filepath.Join(s.root, volumes, name)
 	var x unix.Statx_t
 	if err := unix.Statx(unix.AT_FDCWD, folder, unix.AT_SYMLINK_NOFOLLOW, unix.STATX_BTIME, &x); err != nil {
-		return 0, false, fmt.Errorf("%s: cannot see when it was made: %w", name, err)
+		return 0, false, fmt.Errorf("%s: cannot read its creation time: %w", name, err)
 	}
 	if x.Mask&unix.STATX_BTIME == 0 {
-		return 0, false, fmt.Errorf("%s: its file system does not tell when it was made", name)
+		return 0, false, fmt.Errorf("%s: its file system does not report the creation time", name)
 	}
 	return x.Btime.Sec, true, nil
 }
@@ -187,7 +187,7 @@ func (s *store) whole(name string) (since int64, ok bool, err error) {
 func (s *store) mountedAt(name string) ([]string, error) {
 	mounts, err := s.mounts()
 	if err != nil {
-		return nil, fmt.Errorf("volume %s: cannot see whether it is mounted: %w", name, err)
+		return nil, fmt.Errorf("volume %s: cannot determine whether it is mounted: %w", name, err)
 	}
 	var places []string
 	for _, m := range mounts {

@@ -157,7 +157,7 @@ func TestCopyWaits(t *testing.T) {
 	take := Copy{snapped(1), named(1), mib}
 	r := afterCopies(t, n, take, Copy{snapped(2), named(2), mib}, Copy{named(3), snapped(3), mib})
 	for name, want := range map[string]string{
-		snapped(1): "volume " + named(1) + " is used by pod " + unknown + " and pod default/first and what is mounted at /mnt: it is copied when nobody uses it",
+		snapped(1): "volume " + named(1) + " is used by a mount at /mnt and pod " + unknown + " and pod default/first: it is copied when it is no longer in use",
 		snapped(2): "volume " + named(2) + " is not on this node: no pod has used it yet, or it was destroyed",
 		named(3):   "snapshot " + snapped(3) + " is not on this node",
 	} {
@@ -185,14 +185,14 @@ func TestCopyWaits(t *testing.T) {
 	}{
 		{"it is being copied", retired(named(1))},
 		{"is being copied", n.store.show(named(1), mib, "", none)},
-		{"is being made still", retired(snapped(1))},
-		{"not whole yet", n.store.grow(snapped(1), 2*mib)},
+		{"is still being created", retired(snapped(1))},
+		{"not complete yet", n.store.grow(snapped(1), 2*mib)},
 	} {
 		if c.err == nil || !strings.Contains(c.err.Error(), c.want) {
 			t.Errorf("%v, want: %s", c.err, c.want)
 		}
 	}
-	if _, err := n.store.reserve(Copy{named(4), snapped(1), mib}); err == nil || !strings.Contains(err.Error(), "not whole yet") {
+	if _, err := n.store.reserve(Copy{named(4), snapped(1), mib}); err == nil || !strings.Contains(err.Error(), "not complete yet") {
 		t.Errorf("a copy of a copy that is not whole: %v", err)
 	}
 	size, err := n.store.work(t.Context(), j)
@@ -262,7 +262,7 @@ func TestCopyFails(t *testing.T) {
 	n.copying.running.Wait()
 	kernel.err = nil
 	r := afterCopies(t, n, take)
-	if !strings.Contains(r.Waits[snapped(1)], "is made anew in a while") || !strings.Contains(r.Waits[snapped(1)], "no quota today") || len(r.Volumes) != 1 {
+	if !strings.Contains(r.Waits[snapped(1)], "will be retried") || !strings.Contains(r.Waits[snapped(1)], "no quota today") || len(r.Volumes) != 1 {
 		t.Errorf("%+v", r)
 	}
 	if _, err := n.perform(t.Context(), nil, nil); err != nil { // in its cooldown
@@ -302,7 +302,7 @@ func TestManyWait(t *testing.T) {
 		t.Errorf("asked %d times, %d wait, %d are gone, %v", asked, len(r.Waits), len(r.Removed), err)
 	}
 	for _, why := range r.Waits {
-		if !strings.HasPrefix(why, "volume "+named(1)+" is used by") || !strings.HasSuffix(why, ": it is copied when nobody uses it") {
+		if !strings.HasPrefix(why, "volume "+named(1)+" is used by") || !strings.HasSuffix(why, ": it is copied when it is no longer in use") {
 			t.Fatal(why)
 		}
 	}
@@ -317,7 +317,7 @@ func TestCopying(t *testing.T) {
 	n, _, _ := copier(t)
 	n.copying.start(t.Context(), snapped(1), func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }, n.change)
 	if r, err := n.perform(t.Context(), nil, []Copy{{snapped(1), named(1), mib}, {snapped(2), named(1), mib}}); err != nil || r.Copying != snapped(1) ||
-		r.Waits[snapped(1)] != "" || r.Waits[snapped(2)] != "its copy waits for another one" {
+		r.Waits[snapped(1)] != "" || r.Waits[snapped(2)] != "its copy waits for another copy" {
 		t.Errorf("%+v, %v", r, err)
 	}
 	n.copying.prune(func(string) bool { return false })
@@ -333,7 +333,7 @@ func TestCopyFits(t *testing.T) {
 	take := Copy{snapped(1), named(1), mib}
 	n.store.left = func() (int64, int64, error) { return 2*gib*evictionPercent/100 + 8<<10, 2 * gib, nil }
 	r, err := n.perform(t.Context(), nil, []Copy{take})
-	if err == nil || !strings.Contains(r.Waits[snapped(1)], "have to stay") || len(r.Volumes) != 1 {
+	if err == nil || !strings.Contains(r.Waits[snapped(1)], "must stay free") || len(r.Volumes) != 1 {
 		t.Errorf("%+v, %v", r, err)
 	}
 	n.store.left = roomy

@@ -109,11 +109,11 @@ func (n *node) copy(ctx context.Context, copies []Copy, report *Report) error {
 		case now == c.Name: // in progress
 			continue
 		case why != "":
-			waits(c, "its copy failed, and is made anew in a while: "+why)
+			waits(c, "its copy failed and will be retried: "+why)
 			continue
 		case now != "":
 			// without its name, which may belong to another tenant
-			waits(c, "its copy waits for another one")
+			waits(c, "its copy waits for another copy")
 			continue
 		}
 		j, err := n.store.reserve(c)
@@ -124,7 +124,7 @@ func (n *node) copy(ctx context.Context, copies []Copy, report *Report) error {
 				return n.store.finish(j, size, err)
 			}, n.change)
 		case errors.As(err, &used):
-			waits(c, fmt.Sprintf("volume %s is used by %s: it is copied when nobody uses it", used.volume, users(used.places, pods())))
+			waits(c, fmt.Sprintf("volume %s is used by %s: it is copied when it is no longer in use", used.volume, users(used.places, pods())))
 		case errors.As(err, &wait):
 			waits(c, err.Error())
 		default:
@@ -158,7 +158,7 @@ func (n *node) podNames(ctx context.Context) map[string]string {
 func users(places []string, names map[string]string) string {
 	var users []string
 	for _, p := range places {
-		user := "what is mounted at " + p
+		user := "a mount at " + p
 		if m := podDir.FindStringSubmatch(p); m != nil {
 			user = "pod " + m[1]
 			if name := names[m[1]]; name != "" {

@@ -87,7 +87,7 @@ func TestTurnIsSaid(t *testing.T) {
 			got = append(got, o.State.Problem)
 		}
 	}
-	if want := []string{"its copy waits for its turn: node a is told of 64 at a time"}; !slices.Equal(got, want) {
+	if want := []string{"its copy waits for its turn: node a gets 64 copies at a time"}; !slices.Equal(got, want) {
 		t.Errorf("%q", got)
 	}
 	for i := range w.Contents {
@@ -121,8 +121,8 @@ func TestCrowded(t *testing.T) {
 	want := []string{
 		"grow volume " + named(2) + " to 2097152 bytes",
 		"give claim default/c5001 volume " + named(5001) + " on a (1048576 bytes)",
-		"ask for another node for claim default/c5002: " + full,
-		"refuse claim default/c5003: " + full,
+		"request another node for claim default/c5002: " + full,
+		"reject claim default/c5003: " + full,
 		"snapshot default/s1 is not ready: " + full,
 		"capacity " + capacityName("local", "a") + ": class local has 0 bytes on a",
 	}

@@ -85,7 +85,7 @@ var mountOptions = map[string]mount.Flags{
 // NodePublishVolume mounts a volume at a path of the kubelet, and creates it before its first use.
 func (d *driver) NodePublishVolume(_ context.Context, r *csi.NodePublishVolumeRequest) (*csi.NodePublishVolumeResponse, error) {
 	if r.GetTargetPath() == "" || r.GetVolumeCapability().GetMount() == nil {
-		return nil, status.Error(codes.InvalidArgument, "a volume is shown as a folder, at a place that has to be named")
+		return nil, status.Error(codes.InvalidArgument, "a volume is mounted as a directory and needs a target path")
 	}
 	flags := mount.NoSuid | mount.NoDev | mount.NoAtime // the flags of DATA
 	if r.GetReadonly() {
@@ -94,7 +94,7 @@ func (d *driver) NodePublishVolume(_ context.Context, r *csi.NodePublishVolumeRe
 	for _, option := range r.GetVolumeCapability().GetMount().GetMountFlags() {
 		flag, known := mountOptions[option]
 		if !known {
-			return nil, status.Errorf(codes.InvalidArgument, "mount option %q is none of ro, nosuid, nodev, noexec, noatime", option)
+			return nil, status.Errorf(codes.InvalidArgument, "mount option %q is not supported: use ro, nosuid, nodev, noexec or noatime", option)
 		}
 		flags |= flag
 	}
@@ -102,8 +102,8 @@ func (d *driver) NodePublishVolume(_ context.Context, r *csi.NodePublishVolumeRe
 		return nil, status.Error(codes.FailedPrecondition, d.problem)
 	}
 	if was := r.GetVolumeContext()[attributeFilesystem]; was != d.filesystem {
-		return nil, status.Errorf(codes.NotFound, "volume %s: its data are lost: they lay on a disk of node %s that was erased since; "+
-			"delete its claim to have a new one", r.GetVolumeId(), d.node)
+		return nil, status.Errorf(codes.NotFound, "volume %s: its data are lost: they were on a disk of node %s that has been erased; "+
+			"delete its claim to get a new volume", r.GetVolumeId(), d.node)
 	}
 	size, err := strconv.ParseInt(r.GetVolumeContext()[attributeSize], 10, 64)
 	if err != nil {
@@ -126,7 +126,7 @@ func (d *driver) NodePublishVolume(_ context.Context, r *csi.NodePublishVolumeRe
 // NodeUnpublishVolume unmounts a volume from a path. It is idempotent.
 func (d *driver) NodeUnpublishVolume(_ context.Context, r *csi.NodeUnpublishVolumeRequest) (*csi.NodeUnpublishVolumeResponse, error) {
 	if r.GetTargetPath() == "" {
-		return nil, status.Error(codes.InvalidArgument, "no place is named")
+		return nil, status.Error(codes.InvalidArgument, "the target path is missing")
 	}
 	err := d.unmount(r.GetTargetPath())
 	if err == nil {

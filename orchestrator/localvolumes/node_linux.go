@@ -55,7 +55,7 @@ func RunNode(ctx context.Context, spec nodespec.Spec, dirs dirs.Dirs, rights fun
 		if ok {
 			announce(NodeName, true, n.describe())
 		} else {
-			announce(NodeName, false, "the kubelet does not take the driver: "+detail)
+			announce(NodeName, false, "the kubelet rejected the driver: "+detail)
 		}
 	})
 	if err != nil {
@@ -100,7 +100,7 @@ type node struct {
 // the node's report.
 func newNode(spec nodespec.Spec, root string, q quotas) (*node, error) {
 	if err := os.MkdirAll(root, 0o700); err != nil {
-		return nil, fmt.Errorf("cannot make a folder for volumes: %w", err)
+		return nil, fmt.Errorf("cannot create the directory of volumes: %w", err)
 	}
 	id, _, err := filesystem(root)
 	if err != nil {
@@ -166,7 +166,7 @@ func (n *node) serve(kubelet string, registered func(ok bool, detail string)) (s
 // listen makes a socket with access for root only. It replaces the socket of an earlier process.
 func listen(path string) (net.Listener, error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o750); err != nil {
-		return nil, fmt.Errorf("%s: cannot make its folder: %w", path, err)
+		return nil, fmt.Errorf("%s: cannot create its directory: %w", path, err)
 	}
 	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("%s: cannot remove the former socket: %w", path, err)
@@ -176,7 +176,7 @@ func listen(path string) (net.Listener, error) {
 		return nil, fmt.Errorf("%s: cannot listen: %w", path, err)
 	}
 	if err := os.Chmod(path, 0o600); err != nil {
-		return nil, errors.Join(fmt.Errorf("%s: cannot close to others: %w", path, err), listener.Close())
+		return nil, errors.Join(fmt.Errorf("%s: cannot restrict access: %w", path, err), listener.Close())
 	}
 	return listener, nil
 }
@@ -238,7 +238,7 @@ func (n *node) pass(ctx context.Context, api kubernetes.Interface, own *corev1.N
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	if _, err := api.CoreV1().Nodes().Patch(ctx, n.name, types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
-		return errors.Join(problems, fmt.Errorf("Node %s: what it has is not published: %w", n.name, err))
+		return errors.Join(problems, fmt.Errorf("Node %s: cannot publish its report: %w", n.name, err))
 	}
 	return problems
 }

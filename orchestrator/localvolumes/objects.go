@@ -114,7 +114,7 @@ func readClaim(c *corev1.PersistentVolumeClaim) Claim {
 // problem returns why no local volume can serve a claim, or "".
 func problem(c *corev1.PersistentVolumeClaim) string {
 	if c.Spec.VolumeMode != nil && *c.Spec.VolumeMode == corev1.PersistentVolumeBlock {
-		return "a local volume is a folder: volumeMode must be Filesystem"
+		return "a local volume is a directory: volumeMode must be Filesystem"
 	}
 	for _, mode := range c.Spec.AccessModes {
 		if mode != corev1.ReadWriteOnce && mode != corev1.ReadWriteOncePod {
@@ -125,7 +125,7 @@ func problem(c *corev1.PersistentVolumeClaim) string {
 		return why
 	}
 	if c.Spec.Selector != nil {
-		return "a local volume is made for its claim: it takes no selector"
+		return "a local volume is created for its claim: it supports no selector"
 	}
 	return ""
 }

@@ -108,7 +108,7 @@ func short(text string) string {
 // problem.
 func parseReport(text string) Report {
 	if text == "" {
-		return Report{Problem: "it has not said yet what it has"}
+		return Report{Problem: "it has not reported its volumes yet"}
 	}
 	var r Report
 	if err := json.Unmarshal([]byte(text), &r); err != nil {

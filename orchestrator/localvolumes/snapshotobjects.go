@@ -112,13 +112,13 @@ func sourceOf(c *corev1.PersistentVolumeClaim) (Source, string) {
 	case ref == nil:
 		return Source{}, ""
 	case value(ref.Namespace) != "" && *ref.Namespace != c.Namespace:
-		return Source{}, "a local volume is made of what is in its claim's own namespace: dataSourceRef must name no other one"
+		return Source{}, "the source of a local volume must be in its claim's namespace: dataSourceRef must not name another namespace"
 	case value(ref.APIGroup) == snapshotv1.GroupName && ref.Kind == "VolumeSnapshot":
 		return Source{Snapshot: c.Namespace + "/" + ref.Name}, ""
 	case value(ref.APIGroup) == "" && ref.Kind == "PersistentVolumeClaim":
 		return Source{Claim: c.Namespace + "/" + ref.Name}, ""
 	}
-	return Source{}, fmt.Sprintf("a local volume is made of a VolumeSnapshot or of a PersistentVolumeClaim, not of a %s", ref.Kind)
+	return Source{}, fmt.Sprintf("the source of a local volume must be a VolumeSnapshot or a PersistentVolumeClaim, not a %s", ref.Kind)
 }
 
 // writeContent returns the content for a snapshot.
@@ -230,7 +230,7 @@ func (c *controller) doSnapshot(ctx context.Context, all objects, op Op) error {
 	case FinishContent:
 		return patchContent(o.Name, withoutFinalizer(all.contents[o.Name]))
 	}
-	return fmt.Errorf("%T is no change that can be made", op)
+	return fmt.Errorf("%T: unknown change", op)
 }
 
 // withoutFinalizer returns a patch that removes the finalizer.

@@ -108,17 +108,17 @@ type (
 )
 
 func (o GuardSnapshot) String() string {
-	return fmt.Sprintf("keep snapshot %s of class %s while there is something of it", o.Snapshot, o.Class)
+	return fmt.Sprintf("guard snapshot %s of class %s", o.Snapshot, o.Class)
 }
-func (o FreeSnapshot) String() string { return "let snapshot " + o.Snapshot + " go" }
+func (o FreeSnapshot) String() string { return "free snapshot " + o.Snapshot }
 func (o CreateContent) String() string {
 	return fmt.Sprintf("promise snapshot %s of %s on %s (%d bytes)", o.Snapshot, o.Of, o.Hostname, o.Size)
 }
 func (o BindContent) String() string {
-	return fmt.Sprintf("give content %s on %s to snapshot %s", o.Name, o.Hostname, o.Snapshot)
+	return fmt.Sprintf("bind content %s on %s to snapshot %s", o.Name, o.Hostname, o.Snapshot)
 }
 func (o DeleteContent) String() string { return "delete content " + o.Name }
-func (o FinishContent) String() string { return "let content " + o.Name + " go" }
+func (o FinishContent) String() string { return "finish content " + o.Name }
 func (o SetContent) String() string    { return fmt.Sprintf("content %s is %s", o.Name, o.State) }
 func (o SetSnapshot) String() string   { return fmt.Sprintf("snapshot %s is %s", o.Snapshot, o.State) }
 func (o Filled) String() string        { return "volume " + o.Name + " is filled" }
@@ -128,7 +128,7 @@ func (o RequestCopies) String() string {
 	for _, c := range o.Copies {
 		all = append(all, fmt.Sprintf("%s to %s (%d bytes)", c.Of, c.Name, c.Size))
 	}
-	return fmt.Sprintf("tell node %s to copy: %s", o.Node, cmp.Or(strings.Join(all, ", "), "nothing"))
+	return fmt.Sprintf("request copies from node %s: %s", o.Node, cmp.Or(strings.Join(all, ", "), "nothing"))
 }
 
 func (s State) String() string {
@@ -241,7 +241,7 @@ func origin(w Input, s Source) (of string, least int64, node Node, why string) {
 	if s.Snapshot != "" {
 		i := slices.IndexFunc(w.Snapshots, func(x Snapshot) bool { return x.Key == s.Snapshot })
 		if i < 0 {
-			return fail("there is no VolumeSnapshot %s of a local volume", s.Snapshot)
+			return fail("VolumeSnapshot %s of a local volume does not exist", s.Snapshot)
 		}
 		from := w.Snapshots[i]
 		j := slices.IndexFunc(w.Contents, func(c Content) bool { return c.Name == from.Bound && c.Snapshot == from.UID })
@@ -260,7 +260,7 @@ func origin(w Input, s Source) (of string, least int64, node Node, why string) {
 			j = slices.IndexFunc(w.Volumes, func(v Volume) bool { return v.Name == w.Claims[i].Volume && v.ClaimUID == w.Claims[i].UID })
 		}
 		if i < 0 || w.Claims[i].Deleting {
-			return fail("there is no PersistentVolumeClaim %s with a local volume, or it is being deleted", s.Claim)
+			return fail("PersistentVolumeClaim %s with a local volume does not exist or is being deleted", s.Claim)
 		}
 		if j < 0 {
 			return fail("PersistentVolumeClaim %s has no local volume yet", s.Claim)
@@ -271,7 +271,7 @@ func origin(w Input, s Source) (of string, least int64, node Node, why string) {
 	i := slices.IndexFunc(w.Nodes, func(n Node) bool { return n.Hostname == hostname })
 	switch {
 	case i < 0, w.Nodes[i].Report.Problem == "" && w.Nodes[i].Report.Filesystem != filesystem:
-		return fail("the data of %s went with node %s, or with what was on its disk", of, hostname)
+		return fail("the data of %s were lost with node %s or with the former contents of its disk", of, hostname)
 	case w.Nodes[i].Report.Problem != "":
 		return fail("node %s has no volumes: %s", hostname, w.Nodes[i].Report.Problem)
 	}
@@ -321,9 +321,9 @@ func snapshots(w Input, nodes map[string]Node, free rooms) []Op {
 		case there:
 			state.Problem = fmt.Sprintf("VolumeSnapshotContent %s belongs to another VolumeSnapshot, %s", name, content.Key)
 		case s.Content != "":
-			state.Problem = fmt.Sprintf("there is no VolumeSnapshotContent %s", name)
+			state.Problem = fmt.Sprintf("VolumeSnapshotContent %s does not exist", name)
 		case s.State.Taken != 0:
-			bound, state = s.Bound, State{Taken: s.State.Taken, Size: s.State.Size, Problem: "its data are lost: VolumeSnapshotContent " + name + " is gone"}
+			bound, state = s.Bound, State{Taken: s.State.Taken, Size: s.State.Size, Problem: "its data are lost: VolumeSnapshotContent " + name + " was deleted"}
 		default:
 			var op Op
 			if op, state.Problem = taken(w, s, free); op != nil {
@@ -375,9 +375,9 @@ func (w Input) snapshotClass(name string) (SnapshotClass, string) {
 	}
 	switch {
 	case name != "":
-		return SnapshotClass{}, fmt.Sprintf("VolumeSnapshotClass %s is none of the driver %s", name, Driver)
+		return SnapshotClass{}, fmt.Sprintf("VolumeSnapshotClass %s does not belong to driver %s", name, Driver)
 	case len(defaults) != 1:
-		return SnapshotClass{}, fmt.Sprintf("%d VolumeSnapshotClasses are the default of the driver %s: name one", len(defaults), Driver)
+		return SnapshotClass{}, fmt.Sprintf("%d VolumeSnapshotClasses are the default of the driver %s: name a class", len(defaults), Driver)
 	}
 	return defaults[0], ""
 }
@@ -390,10 +390,10 @@ func (c Content) look(nodes map[string]Node) State {
 	made, whole := node.Report.Created[c.Handle]
 	switch {
 	case c.Node == "" && c.Of != "":
-		state.Problem = "somebody else made its VolumeSnapshotContent and promised no room: delete that to have it made anew"
+		state.Problem = "another client created its VolumeSnapshotContent without promised space: delete it so that it is created again"
 	case c.Node == "": // not requested yet
 	case lost(node, there, c.Filesystem):
-		state.Problem = fmt.Sprintf("its data went with node %s, or with what was on its disk", c.Node)
+		state.Problem = fmt.Sprintf("its data were lost with node %s or with the former contents of its disk", c.Node)
 	case node.Report.Problem != "":
 		state.Problem = fmt.Sprintf("node %s has no volumes: %s", c.Node, node.Report.Problem)
 	case c.pending() && whole:
@@ -418,7 +418,7 @@ func (c Content) waits(node Node) string {
 	case node.Report.Copying == c.Handle:
 		return ""
 	case !told && len(node.Copies) >= maxCopies:
-		return cmp.Or(c.State.Problem, fmt.Sprintf("its copy waits for its turn: node %s is told of %d at a time", node.Name, maxCopies))
+		return cmp.Or(c.State.Problem, fmt.Sprintf("its copy waits for its turn: node %s gets %d copies at a time", node.Name, maxCopies))
 	}
 	return c.State.Problem
 }

@@ -61,14 +61,14 @@ func TestSnapshots(t *testing.T) {
 		want  []string
 	}{
 		{"a snapshot is kept first", world(Input{Snapshots: []Snapshot{snapshotOf(1)}}, disk, nil), []string{
-			"keep snapshot default/s1 of class snap while there is something of it",
+			"guard snapshot default/s1 of class snap",
 		}},
 		{"then it is promised", world(Input{Snapshots: []Snapshot{guarded(snapshotOf(1))}}, disk, nil), []string{
 			"promise snapshot default/s1 of " + named(1) + " on a (1073741824 bytes)",
 		}},
 		{"then it is copied", world(Input{Snapshots: []Snapshot{guarded(snapshotOf(1))}, Contents: []Content{contentOf(1, "a", gib, 0)}}, disk, nil), []string{
 			"snapshot default/s1 is not ready",
-			"tell node a to copy: " + named(1) + " to " + snapped(1) + " (1073741824 bytes)",
+			"request copies from node a: " + named(1) + " to " + snapped(1) + " (1073741824 bytes)",
 		}},
 		{"it waits, and says for whom", world(Input{Nodes: told(shot), Snapshots: []Snapshot{guarded(snapshotOf(1))}, Contents: []Content{contentOf(1, "a", gib, 0)}}, disk,
 			func(r *Report) { r.Waits = map[string]string{snapped(1): "pod x uses it"} }), []string{
@@ -90,7 +90,7 @@ func TestSnapshots(t *testing.T) {
 			"snapshot default/s1 is ready, of 1073741824 bytes",
 		}},
 		{"what is taken is not taken again", world(Input{Nodes: told(shot), Snapshots: []Snapshot{ready(1)}, Contents: []Content{contentOf(1, "a", gib, 7)}}, taken, made), []string{
-			"tell node a to copy: nothing",
+			"request copies from node a: nothing",
 		}},
 		{"nothing to do", world(Input{Snapshots: []Snapshot{ready(1)}, Contents: []Content{contentOf(1, "a", gib, 7)}}, taken, nil), nil},
 		{"what is lost is not taken again", world(Input{Snapshots: []Snapshot{ready(1)}, Contents: []Content{contentOf(1, "a", gib, 7)}}, disk, nil), []string{
@@ -98,54 +98,54 @@ func TestSnapshots(t *testing.T) {
 			"snapshot default/s1 is not ready: its data are lost: node a does not have them",
 		}},
 		{"it went with a reset", world(Input{Snapshots: []Snapshot{ready(1)}, Contents: []Content{bare(contentOf(1, "a", gib, 7), func(c *Content) { c.Filesystem = "f0" })}}, taken, nil), []string{
-			"content " + contentName(uid(1)) + " is not ready: its data went with node a, or with what was on its disk",
-			"snapshot default/s1 is not ready: its data went with node a, or with what was on its disk",
+			"content " + contentName(uid(1)) + " is not ready: its data were lost with node a or with the former contents of its disk",
+			"snapshot default/s1 is not ready: its data were lost with node a or with the former contents of its disk",
 		}},
-		{"its content is gone", world(Input{Snapshots: []Snapshot{ready(1)}}, disk, nil), []string{
-			"snapshot default/s1 is not ready: its data are lost: VolumeSnapshotContent " + contentName(uid(1)) + " is gone",
+		{"its content was deleted", world(Input{Snapshots: []Snapshot{ready(1)}}, disk, nil), []string{
+			"snapshot default/s1 is not ready: its data are lost: VolumeSnapshotContent " + contentName(uid(1)) + " was deleted",
 		}},
 		{"no room", world(Input{Snapshots: []Snapshot{snapshotOf(1)}}, map[string]int64{named(1): gib, named(9): 5*gib - mib}, nil), []string{
 			"snapshot default/s1 is not ready: node a has room for 1 MiB, and the snapshot may need 1 GiB until it is taken",
 		}},
 		{"of a claim that there is not", world(Input{Snapshots: []Snapshot{snapshotOf(2)}}, disk, nil), []string{
-			"snapshot default/s2 is not ready: there is no PersistentVolumeClaim default/c2 with a local volume, or it is being deleted",
+			"snapshot default/s2 is not ready: PersistentVolumeClaim default/c2 with a local volume does not exist or is being deleted",
 		}},
 		{"of no class of ours", world(Input{Snapshots: []Snapshot{{Key: "default/s1", UID: uid(1), Claim: "default/c1", Class: "fast"}}}, disk, nil), []string{
-			"snapshot default/s1 is not ready: VolumeSnapshotClass fast is none of the driver volumes.orlop.dev",
+			"snapshot default/s1 is not ready: VolumeSnapshotClass fast does not belong to driver volumes.orlop.dev",
 		}},
 		{"two defaults", world(Input{SnapshotClasses: []SnapshotClass{{Name: "too", Default: true}}, Snapshots: []Snapshot{snapshotOf(1)}}, disk, nil), []string{
-			"snapshot default/s1 is not ready: 2 VolumeSnapshotClasses are the default of the driver volumes.orlop.dev: name one",
+			"snapshot default/s1 is not ready: 2 VolumeSnapshotClasses are the default of the driver volumes.orlop.dev: name a class",
 		}},
-		{"deleted before it was anything", world(Input{Snapshots: []Snapshot{deleting(guarded(snapshotOf(1)))}}, disk, nil), []string{"let snapshot default/s1 go"}},
+		{"deleted before it was anything", world(Input{Snapshots: []Snapshot{deleting(guarded(snapshotOf(1)))}}, disk, nil), []string{"free snapshot default/s1"}},
 		{"deleted", world(Input{Snapshots: []Snapshot{deleting(ready(1))}, Contents: []Content{contentOf(1, "a", gib, 7)}}, taken, nil), []string{
 			"delete content " + contentName(uid(1)),
 		}},
 		{"to be destroyed", world(Input{Snapshots: []Snapshot{deleting(ready(1))},
 			Contents: []Content{bare(contentOf(1, "a", gib, 7), func(c *Content) { c.Deleting = true })}}, taken, nil), []string{
-			"tell node a to destroy: " + snapped(1),
+			"request node a to destroy: " + snapped(1),
 		}},
 		{"destroyed", world(Input{Nodes: []Node{{Obsolete: []string{snapped(1)}}}, Snapshots: []Snapshot{deleting(ready(1))},
 			Contents: []Content{bare(contentOf(1, "a", gib, 7), func(c *Content) { c.Deleting = true })}}, disk, func(r *Report) { r.Removed = []string{snapped(1)} }), []string{
-			"let content " + contentName(uid(1)) + " go",
-			"tell node a to destroy: nothing",
+			"finish content " + contentName(uid(1)),
+			"request node a to destroy: nothing",
 		}},
 		{"deleted while it is taken", world(Input{Nodes: told(shot), Snapshots: []Snapshot{deleting(guarded(snapshotOf(1)))},
 			Contents: []Content{bare(contentOf(1, "a", gib, 0), func(c *Content) { c.Deleting = true })}}, disk, nil), []string{
-			"tell node a to destroy: " + snapped(1),
-			"tell node a to copy: nothing",
+			"request node a to destroy: " + snapped(1),
+			"request copies from node a: nothing",
 		}},
 		{"deleted, and what is on the disk is kept", world(Input{Snapshots: []Snapshot{deleting(ready(1))},
 			Contents: []Content{bare(contentOf(1, "a", gib, 7), func(c *Content) { c.Retain = true })}}, taken, nil), []string{
-			"let snapshot default/s1 go",
+			"free snapshot default/s1",
 		}},
 		{"the content goes, and what is on the disk is kept", world(Input{
 			Contents: []Content{bare(contentOf(1, "a", gib, 7), func(c *Content) { c.Retain, c.Deleting = true, true })}}, taken, nil), []string{
-			"let content " + contentName(uid(1)) + " go",
+			"finish content " + contentName(uid(1)),
 		}},
 		{"what was kept gets an object again", world(Input{
 			Snapshots: []Snapshot{guarded(Snapshot{Key: "default/again", UID: uid(5), Content: "kept"})},
 			Contents:  []Content{{Name: "kept", Handle: snapped(1), Key: "default/again"}}}, taken, nil), []string{
-			"give content kept on a to snapshot default/again",
+			"bind content kept on a to snapshot default/again",
 		}},
 		{"and is ready", world(Input{
 			Snapshots: []Snapshot{guarded(Snapshot{Key: "default/again", UID: uid(5), Content: "kept"})},
@@ -165,8 +165,8 @@ func TestSnapshots(t *testing.T) {
 		}},
 		{"a content that promised nothing", world(Input{Snapshots: []Snapshot{guarded(snapshotOf(1))},
 			Contents: []Content{bare(contentOf(1, "", gib, 0), func(c *Content) { c.Filesystem = "" })}}, disk, nil), []string{
-			"content " + contentName(uid(1)) + " is not ready: somebody else made its VolumeSnapshotContent and promised no room: delete that to have it made anew",
-			"snapshot default/s1 is not ready: somebody else made its VolumeSnapshotContent and promised no room: delete that to have it made anew",
+			"content " + contentName(uid(1)) + " is not ready: another client created its VolumeSnapshotContent without promised space: delete it so that it is created again",
+			"snapshot default/s1 is not ready: another client created its VolumeSnapshotContent without promised space: delete it so that it is created again",
 		}},
 
 		{"a volume of a snapshot, before a node was selected", world(Input{Classes: local, Claims: []Claim{from(2, gib, Source{Snapshot: "default/s1"})},
@@ -177,32 +177,32 @@ func TestSnapshots(t *testing.T) {
 			Snapshots: []Snapshot{{Key: "default/s1", UID: uid(1), Claim: "default/c1", Guarded: true, State: State{Problem: "pod x uses it"}, Bound: contentName(uid(1))}},
 			Nodes:     told(shot), Contents: []Content{bare(contentOf(1, "a", gib, 0), func(c *Content) { c.State.Problem = "pod x uses it" })}}, disk,
 			func(r *Report) { r.Waits = map[string]string{snapped(1): "pod x uses it"} }), []string{
-			"refuse claim default/c2: VolumeSnapshot default/s1 is not ready: pod x uses it",
+			"reject claim default/c2: VolumeSnapshot default/s1 is not ready: pod x uses it",
 		}},
 		{"of no snapshot", world(Input{Classes: local, Claims: []Claim{from(2, gib, Source{Snapshot: "default/s9"})}}, disk, nil), []string{
-			"refuse claim default/c2: there is no VolumeSnapshot default/s9 of a local volume",
+			"reject claim default/c2: VolumeSnapshot default/s9 of a local volume does not exist",
 		}},
 		{"too small for it", world(Input{Classes: local, Claims: []Claim{from(2, gib/2, Source{Snapshot: "default/s1"})},
 			Snapshots: []Snapshot{ready(1)}, Contents: []Content{contentOf(1, "a", gib, 7)}}, taken, nil), []string{
-			"refuse claim default/c2: 512 MiB are asked for, and what it is filled from needs a volume of 1 GiB",
+			"reject claim default/c2: 512 MiB are requested, but its source needs a volume of 1 GiB",
 		}},
 		{"no room where it is", world(Input{Classes: local, Claims: []Claim{from(2, 6*gib, Source{Snapshot: "default/s1"})},
 			Snapshots: []Snapshot{ready(1)}, Contents: []Content{contentOf(1, "a", gib, 7)}}, taken, nil), []string{
-			"refuse claim default/c2: node a, on which " + snapped(1) + " is, has room for 4.9 GiB, and 6 GiB are asked for",
+			"reject claim default/c2: node a, which has " + snapped(1) + ", has room for 4.9 GiB, but 6 GiB are requested",
 		}},
 		{"of a snapshot that goes", world(Input{Classes: local, Claims: []Claim{from(2, gib, Source{Snapshot: "default/s1"})},
 			Snapshots: []Snapshot{deleting(ready(1))}, Contents: []Content{contentOf(1, "a", gib, 7)}}, taken, nil), []string{
-			"refuse claim default/c2: VolumeSnapshot default/s1 is being deleted",
+			"reject claim default/c2: VolumeSnapshot default/s1 is being deleted",
 			"delete content " + contentName(uid(1)),
 		}},
 		{"a clone", world(Input{Classes: local, Claims: []Claim{from(2, 2*gib, Source{Claim: "default/c1"})}}, disk, nil), []string{
 			"give claim default/c2 volume " + named(2) + " on a (2147483648 bytes, filled from " + named(1) + ")",
 		}},
 		{"of a claim that goes", world(Input{Classes: local, Claims: []Claim{from(2, gib, Source{Claim: "default/c3"}), {Key: "default/c3", Deleting: true}}}, disk, nil), []string{
-			"refuse claim default/c2: there is no PersistentVolumeClaim default/c3 with a local volume, or it is being deleted",
+			"reject claim default/c2: PersistentVolumeClaim default/c3 with a local volume does not exist or is being deleted",
 		}},
 		{"it is filled", world(Input{Volumes: []Volume{filling(2, named(1))}}, disk, nil), []string{
-			"tell node a to copy: " + named(1) + " to " + named(2) + " (1073741824 bytes)",
+			"request copies from node a: " + named(1) + " to " + named(2) + " (1073741824 bytes)",
 		}},
 		{"it waits", world(Input{Nodes: told(Copy{named(2), named(1), gib}), Claims: []Claim{bound(2, gib)}, Volumes: []Volume{filling(2, named(1))}}, disk,
 			func(r *Report) { r.Waits = map[string]string{named(2): "pod x uses it"} }), []string{

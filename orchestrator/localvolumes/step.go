@@ -135,15 +135,15 @@ func (o CreateVolume) String() string {
 	return fmt.Sprintf("give claim %s volume %s on %s (%d bytes%s)", o.Claim, o.Name, o.Hostname, o.Size, from)
 }
 func (o Reschedule) String() string {
-	return fmt.Sprintf("ask for another node for claim %s: %s", o.Claim, o.Why)
+	return fmt.Sprintf("request another node for claim %s: %s", o.Claim, o.Why)
 }
-func (o Refuse) String() string       { return fmt.Sprintf("refuse claim %s: %s", o.Claim, o.Why) }
+func (o Refuse) String() string       { return fmt.Sprintf("reject claim %s: %s", o.Claim, o.Why) }
 func (o GrowVolume) String() string   { return fmt.Sprintf("grow volume %s to %d bytes", o.Name, o.Size) }
 func (o GrowClaim) String() string    { return fmt.Sprintf("grow claim %s to %d bytes", o.Claim, o.Size) }
 func (o DeleteVolume) String() string { return "delete volume " + o.Name }
-func (o Finish) String() string       { return "let volume " + o.Name + " go" }
+func (o Finish) String() string       { return "finish volume " + o.Name }
 func (o Destroy) String() string {
-	return fmt.Sprintf("tell node %s to destroy: %s", o.Node, cmp.Or(strings.Join(o.Names, ", "), "nothing"))
+	return fmt.Sprintf("request node %s to destroy: %s", o.Node, cmp.Or(strings.Join(o.Names, ", "), "nothing"))
 }
 func (o SetCapacity) String() string {
 	return fmt.Sprintf("capacity %s: class %s has %d bytes on %s", o.Name, o.Class, o.Bytes, o.Hostname)
@@ -294,11 +294,11 @@ func growth(w Input, nodes map[string]Node, free rooms) []Op {
 		switch {
 		case !there, node.Report.Problem == "" && node.Report.Filesystem != v.Filesystem:
 			if more > 0 {
-				why := fmt.Sprintf("volume %s cannot grow: it went with node %s, or with what was on its disk", v.Name, v.Node)
+				why := fmt.Sprintf("volume %s cannot grow: it was lost with node %s or with the former contents of its disk", v.Name, v.Node)
 				ops = append(ops, Refuse{c.Key, why})
 			}
 		case more > 0 && more > room:
-			why := fmt.Sprintf("node %s has room for %s more, and %s are asked for", v.Node, humanSize(room), humanSize(more))
+			why := fmt.Sprintf("node %s has room for %s more, but %s are requested", v.Node, humanSize(room), humanSize(more))
 			if p := node.Report.Problem; p != "" {
 				why = fmt.Sprintf("node %s has no volumes: %s", v.Node, p)
 			}
@@ -336,7 +336,7 @@ func births(w Input, free rooms) []Op {
 		want := max(c.Size, minSize)
 		switch {
 		case class.Immediate:
-			ops = append(ops, Refuse{c.Key, "a local volume is made where its pod runs: volumeBindingMode of StorageClass " + c.Class +
+			ops = append(ops, Refuse{c.Key, "a local volume is created where its pod runs: volumeBindingMode of StorageClass " + c.Class +
 				" must be WaitForFirstConsumer"})
 		case c.Problem != "":
 			ops = append(ops, Refuse{c.Key, c.Problem})
@@ -344,13 +344,13 @@ func births(w Input, free rooms) []Op {
 			ops = append(ops, copied(w, c, name, free))
 		case c.Node == "": // the scheduler has to select a node first
 		case !there:
-			ops = append(ops, Reschedule{c.Key, fmt.Sprintf("there is no node %s", c.Node)})
+			ops = append(ops, Reschedule{c.Key, fmt.Sprintf("node %s does not exist", c.Node)})
 		case n.Report.Problem != "":
 			ops = append(ops, Reschedule{c.Key, fmt.Sprintf("node %s has no volumes: %s", n.Name, n.Report.Problem)})
 		case free[n.Hostname].names < 1:
 			ops = append(ops, Reschedule{c.Key, crowded(n.Name)})
 		case want > free[n.Hostname].bytes:
-			ops = append(ops, Reschedule{c.Key, fmt.Sprintf("node %s has room for %s, and %s are asked for",
+			ops = append(ops, Reschedule{c.Key, fmt.Sprintf("node %s has room for %s, but %s are requested",
 				n.Name, humanSize(free[n.Hostname].bytes), humanSize(want))})
 		default:
 			free.take(n.Hostname, want, 1)
@@ -370,11 +370,11 @@ func copied(w Input, c Claim, name string, free rooms) Op {
 	case why != "":
 		return Refuse{c.Key, why}
 	case want < least:
-		return Refuse{c.Key, fmt.Sprintf("%s are asked for, and what it is filled from needs a volume of %s", humanSize(want), humanSize(least))}
+		return Refuse{c.Key, fmt.Sprintf("%s are requested, but its source needs a volume of %s", humanSize(want), humanSize(least))}
 	case room.names < 1:
 		return Refuse{c.Key, crowded(n.Name)}
 	case want > room.bytes:
-		return Refuse{c.Key, fmt.Sprintf("node %s, on which %s is, has room for %s, and %s are asked for", n.Name, of, humanSize(room.bytes), humanSize(want))}
+		return Refuse{c.Key, fmt.Sprintf("node %s, which has %s, has room for %s, but %s are requested", n.Name, of, humanSize(room.bytes), humanSize(want))}
 	}
 	free.take(n.Hostname, want, 1)
 	return CreateVolume{c.Key, name, n.Hostname, n.Report.Filesystem, want, of}

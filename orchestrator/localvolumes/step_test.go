@@ -118,23 +118,23 @@ func TestStep(t *testing.T) {
 		{"two claims, and room for the one that came first", Input{Nodes: []Node{able("a", nil)}, Classes: local, Capacities: left(2 * gib),
 			Claims: []Claim{claim(2, "a", 3*gib), claim(1, "a", 4*gib)}}, []string{
 			"give claim default/c1 volume " + named(1) + " on a (4294967296 bytes)",
-			"ask for another node for claim default/c2: node a has room for 2 GiB, and 3 GiB are asked for",
+			"request another node for claim default/c2: node a has room for 2 GiB, but 3 GiB are requested",
 		}},
 		{"the volume is there already", Input{Nodes: []Node{able("a", nil)}, Classes: local, Capacities: left(5 * gib),
 			Claims: []Claim{claim(1, "a", gib)}, Volumes: []Volume{volumeOf(1, "a", gib)}}, nil},
 		{"a node without quotas", Input{Nodes: []Node{{Name: "a", Hostname: "a", Report: Report{Problem: "too old"}}}, Classes: local, Capacities: []Capacity{full},
 			Claims: []Claim{claim(1, "a", gib)}}, []string{
-			"ask for another node for claim default/c1: node a has no volumes: too old",
+			"request another node for claim default/c1: node a has no volumes: too old",
 			"drop capacity " + full.Name,
 		}},
 		{"a node that is no more", Input{Classes: local, Claims: []Claim{claim(1, "a", gib)}}, []string{
-			"ask for another node for claim default/c1: there is no node a",
+			"request another node for claim default/c1: node a does not exist",
 		}},
 		{"a claim that cannot be served", Input{Classes: local, Claims: []Claim{{Key: "default/c1", UID: uid(1), Class: "local", Problem: "a block device"}}}, []string{
-			"refuse claim default/c1: a block device",
+			"reject claim default/c1: a block device",
 		}},
 		{"of a class that does not wait", Input{Classes: []StorageClass{{Name: "hasty", Immediate: true}}, Claims: []Claim{{Key: "default/c1", UID: uid(1), Class: "hasty"}}}, []string{
-			"refuse claim default/c1: a local volume is made where its pod runs: volumeBindingMode of StorageClass hasty must be WaitForFirstConsumer",
+			"reject claim default/c1: a local volume is created where its pod runs: volumeBindingMode of StorageClass hasty must be WaitForFirstConsumer",
 		}},
 		{"of another class", Input{Classes: local, Claims: []Claim{{Key: "default/c1", UID: uid(1), Class: "other", Node: "a"}}}, nil},
 		{"growth", Input{Nodes: []Node{able("a", nil)}, Classes: local, Capacities: left(4 * gib),
@@ -147,11 +147,11 @@ func TestStep(t *testing.T) {
 		}},
 		{"growth without room", Input{Nodes: []Node{able("a", nil)}, Classes: local, Capacities: left(5 * gib),
 			Claims: []Claim{bound(1, 9*gib, gib)}, Volumes: []Volume{volumeOf(1, "a", gib)}}, []string{
-			"refuse claim default/c1: node a has room for 5 GiB more, and 8 GiB are asked for",
+			"reject claim default/c1: node a has room for 5 GiB more, but 8 GiB are requested",
 		}},
 		{"no growth of what is lost", Input{Nodes: []Node{able("a", nil)}, Classes: local, Capacities: []Capacity{full},
 			Claims: []Claim{bound(1, 2*gib, gib)}, Volumes: []Volume{with(volumeOf(1, "a", gib), func(v *Volume) { v.Filesystem = "f0" })}}, []string{
-			"refuse claim default/c1: volume " + named(1) + " cannot grow: it went with node a, or with what was on its disk",
+			"reject claim default/c1: volume " + named(1) + " cannot grow: it was lost with node a or with the former contents of its disk",
 		}},
 		{"another claim's volume does not grow", Input{Nodes: []Node{able("a", nil)}, Classes: local, Capacities: left(5 * gib),
 			Claims: []Claim{bound(1, 2*gib, gib)}, Volumes: []Volume{with(volumeOf(1, "a", gib), func(v *Volume) { v.ClaimUID = uid(2) })}}, nil},
@@ -165,23 +165,23 @@ func TestStep(t *testing.T) {
 			Volumes: []Volume{with(volumeOf(1, "a", gib), func(v *Volume) { v.Deleting = true })}}, nil},
 		{"to be destroyed", Input{Nodes: []Node{able("a", map[string]int64{named(1): gib})}, Classes: local, Capacities: left(5 * gib),
 			Volumes: []Volume{with(volumeOf(1, "a", gib), func(v *Volume) { v.Released, v.Deleting = true, true })}}, []string{
-			"tell node a to destroy: " + named(1),
+			"request node a to destroy: " + named(1),
 		}},
 		{"destroyed", Input{Classes: local, Capacities: left(5 * gib),
 			Nodes:   []Node{{Name: "a", Hostname: "a", Obsolete: []string{named(1)}, Report: Report{Filesystem: "f1", Size: 10 * gib, Removed: []string{named(1)}}}},
 			Volumes: []Volume{with(volumeOf(1, "a", gib), func(v *Volume) { v.Released, v.Deleting = true, true })}}, []string{
-			"let volume " + named(1) + " go",
-			"tell node a to destroy: nothing",
+			"finish volume " + named(1),
+			"request node a to destroy: nothing",
 		}},
 		{"not listed is not destroyed", Input{Nodes: []Node{{Name: "a", Hostname: "a", Obsolete: []string{named(1)}, Report: Report{Filesystem: "f1", Size: 10 * gib}}},
 			Classes: local, Capacities: left(5 * gib),
 			Volumes: []Volume{with(volumeOf(1, "a", gib), func(v *Volume) { v.Released, v.Deleting = true, true })}}, nil},
 		{"went with its machine", Input{Classes: local, Volumes: []Volume{with(volumeOf(1, "a", gib), func(v *Volume) { v.Released, v.Deleting = true, true })}}, []string{
-			"let volume " + named(1) + " go",
+			"finish volume " + named(1),
 		}},
 		{"went with a reset", Input{Nodes: []Node{able("a", nil)}, Classes: local, Capacities: []Capacity{full},
 			Volumes: []Volume{with(volumeOf(1, "a", gib), func(v *Volume) { v.Released, v.Deleting, v.Filesystem = true, true, "f0" })}}, []string{
-			"let volume " + named(1) + " go",
+			"finish volume " + named(1),
 		}},
 		{"what nobody claims is left alone, and counts", Input{Nodes: []Node{able("a", map[string]int64{named(1): gib})}, Classes: local, Capacities: left(5 * gib)}, nil},
 	} {

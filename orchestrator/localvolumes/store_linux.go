@@ -75,7 +75,7 @@ const projectAttr = "trusted.orlop.project"
 // Assign assigns a directory to a project and records the project.
 func (kernelQuotas) Assign(folder string, id uint32) error {
 	if err := unix.Lsetxattr(folder, projectAttr, []byte(strconv.FormatUint(uint64(id), 10)), 0); err != nil {
-		return fmt.Errorf("%s: cannot note its project: %w", folder, err)
+		return fmt.Errorf("%s: cannot record its project: %w", folder, err)
 	}
 	return projectquota.Assign(folder, id)
 }
@@ -92,7 +92,7 @@ func (kernelQuotas) Of(folder string) (uint32, error) {
 		return is, nil
 	}
 	if err != nil {
-		return 0, fmt.Errorf("%s: cannot read which project is noted: %w", folder, err)
+		return 0, fmt.Errorf("%s: cannot read the recorded project: %w", folder, err)
 	}
 	noted, err := strconv.ParseUint(string(text[:n]), 10, 32)
 	if err != nil || uint32(noted) == is {
@@ -135,7 +135,7 @@ type store struct {
 func (s *store) locate() error {
 	above, err := mountinfo.GetMounts(mountinfo.ParentsFilter(s.root))
 	if err != nil {
-		return fmt.Errorf("cannot see where volumes are mounted: %w", err)
+		return fmt.Errorf("cannot determine where volumes are mounted: %w", err)
 	}
 	var at *mountinfo.Info
 	for _, m := range above {
@@ -149,7 +149,7 @@ func (s *store) locate() error {
 	}
 	below, err := filepath.Rel(at.Mountpoint, s.root)
 	if err != nil {
-		return fmt.Errorf("cannot see where volumes are mounted: %w", err)
+		return fmt.Errorf("cannot determine where volumes are mounted: %w", err)
 	}
 	s.device, s.within = fmt.Sprint(at.Major, ":", at.Minor), filepath.Join(at.Root, below)
 	return nil
@@ -167,7 +167,7 @@ func openStore(root string, q quotas) (*store, error) {
 	}
 	for _, name := range []string{"", making, volumes, removing} {
 		if err := os.MkdirAll(filepath.Join(root, name), 0o700); err != nil {
-			return nil, fmt.Errorf("cannot make a folder for volumes: %w", err)
+			return nil, fmt.Errorf("cannot create the directory of volumes: %w", err)
 		}
 	}
 	if err := q.Enforce(root); err != nil {
@@ -191,7 +191,7 @@ func openStore(root string, q quotas) (*store, error) {
 			err = os.RemoveAll(folder)
 		}
 		if err != nil {
-			return nil, fmt.Errorf("cannot remove a volume that was not finished: %w", err)
+			return nil, fmt.Errorf("cannot remove an unfinished volume: %w", err)
 		}
 	}
 	for _, place := range []string{volumes, removing} {
@@ -294,11 +294,11 @@ func (s *store) ensure(name string, size int64, from string) (folder string, err
 	case there && v.retired:
 		return "", fmt.Errorf("volume %s is being destroyed", name)
 	case isSnapshot(name):
-		return "", fmt.Errorf("%s is a snapshot: it is not mounted; make a volume of it by a claim with a dataSource", name)
+		return "", fmt.Errorf("%s is a snapshot: it cannot be mounted; create a volume from it by a claim with a dataSource", name)
 	case there && v.making:
 		return "", fmt.Errorf("volume %s is being filled from %s", name, from)
 	case there && s.reading[name] > 0:
-		return "", fmt.Errorf("volume %s is being copied: it can be used when that is done", name)
+		return "", fmt.Errorf("volume %s is being copied: it can be used afterwards", name)
 	case there && v.size == 0: // see renumber
 		if err := s.limit(v.project, size); err != nil {
 			return "", err
@@ -309,17 +309,17 @@ func (s *store) ensure(name string, size int64, from string) (folder string, err
 	case there:
 		return folder, nil
 	case !volumeName.MatchString(name):
-		return "", fmt.Errorf("%q is no volume of this driver: its name must be pvc- and a claim's UID", name)
+		return "", fmt.Errorf("%q is not a volume of this driver: its name must be pvc- and a claim's UID", name)
 	case size < 1:
-		return "", fmt.Errorf("volume %s: a size of %d bytes is no size", name, size)
+		return "", fmt.Errorf("volume %s: invalid size of %d bytes", name, size)
 	}
 	if gone, err := s.gone(); err != nil {
 		return "", err
 	} else if strings.Contains(gone, name+"\n") {
-		return "", fmt.Errorf("volume %s: its data are lost: they were destroyed with a claim before; delete its claim to have a new one", name)
+		return "", fmt.Errorf("volume %s: its data are lost: they were destroyed with an earlier claim; delete its claim to get a new volume", name)
 	}
 	if from != "" {
-		return "", fmt.Errorf("volume %s is not filled from %s yet: an event of its claim says why", name, from)
+		return "", fmt.Errorf("volume %s is not filled from %s yet: see the events of its claim", name, from)
 	}
 	v = volume{project: s.next, size: size}
 	s.next++
@@ -349,7 +349,7 @@ func (s *store) ensure(name string, size int64, from string) (folder string, err
 // limit sets the quota of a project.
 func (s *store) limit(project uint32, size int64) error {
 	if !isVolumes(project) {
-		return fmt.Errorf("project %d is no volume's", project)
+		return fmt.Errorf("project %d does not belong to a volume", project)
 	}
 	return s.quotas.SetLimit(s.root, project, projectquota.Limit{Bytes: uint64(size), Inodes: max(uint64(size)/inodeShare, minInodes)})
 }
@@ -362,7 +362,7 @@ func (s *store) grow(name string, size int64) error {
 	}
 	// outside the lock: it writes all of DATA
 	if err := persistAll(s.root); err != nil {
-		return fmt.Errorf("volume %s: that it has grown is not on the disk: %w", name, err)
+		return fmt.Errorf("volume %s: cannot write its new quota to the disk: %w", name, err)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -379,7 +379,7 @@ func (s *store) raise(name string, size int64) (grown bool, err error) {
 	defer s.mu.Unlock()
 	v, there := s.all[name]
 	if !there || v.retired || v.making {
-		return false, fmt.Errorf("volume %s is not on this node, or not whole yet: it cannot grow", name)
+		return false, fmt.Errorf("volume %s is not on this node or not complete yet: it cannot grow", name)
 	}
 	if size <= v.size {
 		return true, nil
@@ -407,7 +407,7 @@ func (s *store) retire(name string) (left bool, err error) {
 	case v.retired:
 		return true, nil
 	case v.making:
-		return true, fmt.Errorf("%s: cannot be destroyed: it is being made still", name)
+		return true, fmt.Errorf("%s: cannot be destroyed: it is still being created", name)
 	case s.reading[name] > 0:
 		return true, fmt.Errorf("%s: cannot be destroyed: it is being copied", name)
 	}
@@ -471,7 +471,7 @@ func (s *store) remember(name string) error {
 func (s *store) gone() (string, error) {
 	names, err := os.ReadFile(filepath.Join(s.root, destroyed))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return "", fmt.Errorf("cannot read which volumes were destroyed: %w", err)
+		return "", fmt.Errorf("cannot read the list of destroyed volumes: %w", err)
 	}
 	return string(names), nil
 }
@@ -520,7 +520,7 @@ func persistAll(folder string) error {
 func filesystem(folder string) (id string, size int64, err error) {
 	var s unix.Statfs_t
 	if err := unix.Statfs(folder, &s); err != nil {
-		return "", 0, fmt.Errorf("%s: cannot look at the file system: %w", folder, err)
+		return "", 0, fmt.Errorf("%s: cannot read the state of the file system: %w", folder, err)
 	}
 	return fmt.Sprintf("%08x%08x", uint32(s.Fsid.Val[0]), uint32(s.Fsid.Val[1])), int64(s.Blocks-s.Blocks/100) * s.Bsize, nil
 }

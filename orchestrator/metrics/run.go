@@ -177,7 +177,7 @@ func (r *registrar) reconcile(ctx context.Context) state {
 		return state{detail: err.Error()}
 	}
 	if !bootstrap.IsBuiltinMetrics(have) {
-		return state{ready: true, detail: "another server has the resource metrics API"}
+		return state{ready: true, detail: "another server provides the resource metrics API"}
 	}
 	bundle, err := os.ReadFile(r.ca)
 	if err != nil {
@@ -190,7 +190,7 @@ func (r *registrar) reconcile(ctx context.Context) state {
 		}
 		have.Spec.CABundle = bundle
 		if have, err = r.api.Update(ctx, have, metav1.UpdateOptions{}); err != nil {
-			return state{detail: fmt.Sprintf("APIService %s: cannot be brought up to date: %v", bootstrap.MetricsAPI, err)}
+			return state{detail: fmt.Sprintf("APIService %s: cannot update: %v", bootstrap.MetricsAPI, err)}
 		}
 		r.servedSince = ""
 	}
@@ -207,5 +207,5 @@ func available(r *apiregistrationv1.APIService) state {
 			return state{detail: fmt.Sprintf("APIService %s: %s: %s", r.Name, c.Reason, c.Message)}
 		}
 	}
-	return state{detail: fmt.Sprintf("APIService %s: the API server has not looked at it yet", r.Name)}
+	return state{detail: fmt.Sprintf("APIService %s: the API server has not checked it yet", r.Name)}
 }

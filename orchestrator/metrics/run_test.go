@@ -56,13 +56,13 @@ func TestLook(t *testing.T) {
 		writes                int
 	}{
 		{"all is well", bootstrap.MetricsService, "new", "before", good, true, "", 0},
-		{"without a CA", bootstrap.MetricsService, "", "", nil, false, "has not looked at it yet", 1},
+		{"without a CA", bootstrap.MetricsService, "", "", nil, false, "has not checked it yet", 1},
 		{"after the CA was replaced", bootstrap.MetricsService, "old", "now", good, true, "", 1},
 		{"after a start", bootstrap.MetricsService, "new", "before", refused, false,
 			"APIService v1beta1.metrics.k8s.io: FailedDiscoveryCheck: refused", 1},
 		{"still not reached", bootstrap.MetricsService, "new", "now", refused, false,
 			"APIService v1beta1.metrics.k8s.io: FailedDiscoveryCheck: refused", 0},
-		{"somebody has his own", "metrics-server", "his", "", none, true, "another server", 0},
+		{"another server", "metrics-server", "other", "", none, true, "another server", 0},
 	} {
 		api := &registered{object: &apiregistrationv1.APIService{
 			ObjectMeta: metav1.ObjectMeta{Name: bootstrap.MetricsAPI, Annotations: map[string]string{served: c.served}},

@@ -74,7 +74,7 @@ func newScraper(dirs dirs.Dirs, nodes corelisters.NodeLister, book *store) (*scr
 		},
 	})
 	if err != nil {
-		return nil, fmt.Errorf("cannot talk to kubelets: %w", err)
+		return nil, fmt.Errorf("cannot connect to kubelets: %w", err)
 	}
 	// A kubelet could redirect the control plane to an address that the node itself cannot reach.
 	stay := func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
@@ -141,7 +141,7 @@ func (s *scraper) round(ctx context.Context) {
 	defer s.mu.Unlock()
 	for name, problem := range problems {
 		if s.problems[name] == "" {
-			klog.InfoS("A kubelet does not tell what its node uses", "component", Name, "node", name, "reason", problem)
+			klog.InfoS("A kubelet does not report the usage of its node", "component", Name, "node", name, "reason", problem)
 		}
 	}
 	s.problems, s.total = problems, len(all)
@@ -185,5 +185,5 @@ func describe(asked int, problems map[string]string) string {
 		names = append(names, name)
 	}
 	first := slices.Min(names)
-	return fmt.Sprintf("%d of %d nodes do not tell what they use, the first: %s: %s", len(names), asked, first, problems[first])
+	return fmt.Sprintf("%d of %d nodes do not report their usage, the first: %s: %s", len(names), asked, first, problems[first])
 }

@@ -78,7 +78,7 @@ func TestRound(t *testing.T) {
 			t.Errorf("%s: %q, want %q in it", name, s.problems[name], part)
 		}
 	}
-	if got := s.describe(); !strings.HasPrefix(got, "2 of 3 nodes do not tell what they use, the first: impostor: ") {
+	if got := s.describe(); !strings.HasPrefix(got, "2 of 3 nodes do not report their usage, the first: impostor: ") {
 		t.Error(got)
 	}
 }

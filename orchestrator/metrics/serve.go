@@ -74,12 +74,12 @@ func newServer(address netip.AddrPort, dirs dirs.Dirs, api *clientrest.Config, n
 	}
 	server, err := config.Complete(nil).New(Name, genericapiserver.NewEmptyDelegate())
 	if err != nil {
-		return nil, fmt.Errorf("cannot be put together: %w", err)
+		return nil, fmt.Errorf("cannot assemble the server: %w", err)
 	}
 	group := genericapiserver.NewDefaultAPIGroupInfo(metrics.GroupName, scheme, metav1.ParameterCodec, codecs)
 	group.VersionedResourcesStorageMap[v1beta1.SchemeGroupVersion.Version] = map[string]rest.Storage{"nodes": nodes, "pods": pods}
 	if err := server.InstallAPIGroup(&group); err != nil {
-		return nil, fmt.Errorf("cannot be put together: %w", err)
+		return nil, fmt.Errorf("cannot assemble the server: %w", err)
 	}
 	return server, nil
 }
@@ -100,10 +100,10 @@ func definitions(ref common.ReferenceCallback) map[string]common.OpenAPIDefiniti
 func applyAccess(config *genericapiserver.Config, frontProxyCA string, api *clientrest.Config) error {
 	authority, err := dynamiccertificates.NewDynamicCAContentFromFile("front-proxy", frontProxyCA)
 	if err != nil {
-		return fmt.Errorf("cannot tell the aggregator from others: %w", err)
+		return fmt.Errorf("cannot authenticate the aggregator: %w", err)
 	}
 	if err := config.Authentication.ApplyClientCert(authority, config.SecureServing); err != nil {
-		return fmt.Errorf("cannot tell the aggregator from others: %w", err)
+		return fmt.Errorf("cannot authenticate the aggregator: %w", err)
 	}
 	// the API server's flags --requestheader-...
 	proxy := &authenticatorfactory.RequestHeaderConfig{
@@ -116,7 +116,7 @@ func applyAccess(config *genericapiserver.Config, frontProxyCA string, api *clie
 	}
 	config.Authentication.RequestHeaderConfig = proxy
 	if config.Authentication.Authenticator, _, err = (authenticatorfactory.DelegatingAuthenticatorConfig{RequestHeaderConfig: proxy}).New(); err != nil {
-		return fmt.Errorf("cannot tell the aggregator from others: %w", err)
+		return fmt.Errorf("cannot authenticate the aggregator: %w", err)
 	}
 	client, err := kubernetes.NewForConfig(api)
 	if err != nil {
@@ -129,7 +129,7 @@ func applyAccess(config *genericapiserver.Config, frontProxyCA string, api *clie
 		WebhookRetryBackoff:       options.DefaultAuthWebhookRetryBackoff(),
 	}
 	if config.Authorization.Authorizer, err = delegated.New(); err != nil {
-		return fmt.Errorf("cannot ask the API server who may read: %w", err)
+		return fmt.Errorf("cannot authorize requests at the API server: %w", err)
 	}
 	return nil
 }

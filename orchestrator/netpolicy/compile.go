@@ -68,7 +68,7 @@ func Compile(w Input) (Table, []error) {
 	}
 	c = compile(w, closed)
 	for _, namespace := range slices.Sorted(maps.Keys(closed)) {
-		c.problems = append(c.problems, fmt.Errorf("the policies of all namespaces have more than %d MiB on this node, and those of %s the most, %d MiB: its pods here are cut off, as if they allowed nothing",
+		c.problems = append(c.problems, fmt.Errorf("the policies of all namespaces exceed %d MiB on this node, and those of namespace %s are the largest, %d MiB: its pods here are cut off, as if its policies allowed nothing",
 			maxTotalSize>>20, namespace, closed[namespace]>>20))
 	}
 	return c.table, c.problems
@@ -346,7 +346,7 @@ func (c *compiler) affordable(r rule, costs int) bool {
 		return true
 	}
 	c.spent[r.namespace] = maxNamespaceItems + 1
-	c.problem(r, fmt.Errorf("the policies of namespace %s have more than %d peers and ports on this node; this rule allows nothing, nor do those after it", r.namespace, maxNamespaceItems))
+	c.problem(r, fmt.Errorf("the policies of namespace %s have more than %d peers and ports on this node; this and all later rules allow nothing", r.namespace, maxNamespaceItems))
 	return false
 }
 
@@ -414,7 +414,7 @@ func (c *compiler) selector(namespace string, p networkingv1.NetworkPolicyPeer) 
 	}
 	if p.NamespaceSelector == nil {
 		if p.PodSelector == nil {
-			return nil, fmt.Errorf("a peer names nobody; it needs a podSelector, a namespaceSelector or an ipBlock")
+			return nil, fmt.Errorf("a peer is empty; it needs a podSelector, a namespaceSelector or an ipBlock")
 		}
 		return func(p pod) bool { return p.namespace == namespace && pods.Matches(p.labels) }, nil
 	}
@@ -437,7 +437,7 @@ func block(b *networkingv1.IPBlock) (*netipx.IPSet, error) {
 		return nil, fmt.Errorf("ipBlock: cannot use cidr: %w", err)
 	}
 	if whole.Addr().Is4In6() {
-		return nil, fmt.Errorf("ipBlock: cannot use cidr %s: it is an IPv4 range; write it as one", whole)
+		return nil, fmt.Errorf("ipBlock: cannot use cidr %s: it is an IPv4 range; write it in IPv4 form", whole)
 	}
 	set.AddPrefix(whole.Masked())
 	for _, e := range b.Except {

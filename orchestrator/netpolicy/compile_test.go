@@ -358,8 +358,8 @@ spec: {podSelector: {}, ingress: [%s]}`
 	for rule, want := range map[string]string{
 		`{from: [{ipBlock: {cidr: 10.0.0.0}}]}`:                `ipBlock: cannot use cidr: netip.ParsePrefix("10.0.0.0"): no '/'`,
 		`{from: [{ipBlock: {cidr: 10.0.0.0/8, except: [x]}}]}`: `ipBlock: cannot use except: netip.ParsePrefix("x"): no '/'`,
-		`{from: [{ipBlock: {cidr: "::ffff:10.0.0.0/104"}}]}`:   `ipBlock: cannot use cidr ::ffff:10.0.0.0/104: it is an IPv4 range; write it as one`,
-		`{from: [{}]}`:                                `a peer names nobody; it needs a podSelector, a namespaceSelector or an ipBlock`,
+		`{from: [{ipBlock: {cidr: "::ffff:10.0.0.0/104"}}]}`:   `ipBlock: cannot use cidr ::ffff:10.0.0.0/104: it is an IPv4 range; write it in IPv4 form`,
+		`{from: [{}]}`:                                `a peer is empty; it needs a podSelector, a namespaceSelector or an ipBlock`,
 		`{ports: [{protocol: ICMP}]}`:                 `protocol ICMP: is not known; use TCP, UDP or SCTP`,
 		`{from: [{podSelector: ` + like + `}]}`:       `podSelector: cannot use: "Like" is not a valid label selector operator`,
 		`{from: [{namespaceSelector: ` + like + `}]}`: `namespaceSelector: cannot use: "Like" is not a valid label selector operator`,
@@ -450,7 +450,7 @@ spec: {podSelector: {}, ingress: [{ports: [{port: 80}]}]}`
 		w.Policies = append(w.Policies, policy)
 	}
 	table, problems := Compile(w)
-	if len(problems) != 1 || !strings.Contains(problems[0].Error(), "those of greedy the most, 73 MiB: its pods here are cut off") {
+	if len(problems) != 1 || !strings.Contains(problems[0].Error(), "those of namespace greedy are the largest, 73 MiB: its pods here are cut off") {
 		t.Errorf("problems: %v", problems)
 	}
 	outside := netip.MustParseAddr("192.0.2.1")

@@ -43,7 +43,7 @@ const maxShown = 3
 // pass this package's chains. The engine has the identity of the node's agent at the API server.
 func Component(spec nodespec.Spec, dirs dirs.Dirs) component.Component {
 	if spec.External.Network {
-		return component.External(Name, "what connects pods enforces network policies")
+		return component.External(Name, "the external network enforces network policies")
 	}
 	config := kubeconfig.NodeFile(spec, dirs, Name, nodespec.NodeAgentCert, nodespec.NodeAgentKey)
 	return component.Component{Process: component.Node, Name: Name, Files: []component.File{config}}
@@ -104,7 +104,7 @@ func (e *engine) run(ctx context.Context, changed <-chan struct{}, world func() 
 		last = time.Now()
 		rest = min(max(minInterval, passFactor*last.Sub(begun)), maxInterval)
 		if err != nil {
-			ready, detail = false, fmt.Sprintf("%v; the rules are those of before", err)
+			ready, detail = false, fmt.Sprintf("%v; the previous rules stay", err)
 			timer.Reset(again)
 			again = min(2*again, maxBackoff)
 		} else {

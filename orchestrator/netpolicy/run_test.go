@@ -86,9 +86,9 @@ func TestRun(t *testing.T) {
 		w, k.refuse = less, errors.New("no memory")
 		changed <- struct{}{}
 		after(minInterval)
-		holds("when the kernel refuses", compiled(t, full), 3, "false no memory; the rules are those of before")
+		holds("when the kernel refuses", compiled(t, full), 3, "false no memory; the previous rules stay")
 		after(minBackoff)
-		holds("a second later", compiled(t, full), 4, "false no memory; the rules are those of before")
+		holds("a second later", compiled(t, full), 4, "false no memory; the previous rules stay")
 		k.refuse = nil
 		after(2 * minBackoff)
 		holds("when it does not any more", compiled(t, less), 5, "true 1 policies in the cluster")

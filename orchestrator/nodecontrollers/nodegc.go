@@ -55,7 +55,7 @@ func deleteNodes(ctx context.Context, client kubernetes.Interface, order nodespe
 			node, err := client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
 			if made := node.GetCreationTimestamp(); err == nil && made.After(order.MadeBefore) {
 				if time.Until(made.Time) > maxSkew {
-					failed = append(failed, fmt.Errorf("Node %s: was made at %s, which is in the future by the clock of this machine: nobody can tell whose it is; set the clock right (`orlopctl get time`), or delete it (`kubectl delete node %s`)", name, made.UTC().Format(time.RFC3339), name))
+					failed = append(failed, fmt.Errorf("Node %s: was created at %s, which is in the future by the clock of this machine: its machine cannot be determined; correct the clock (`orlopctl get time`), or delete it (`kubectl delete node %s`)", name, made.UTC().Format(time.RFC3339), name))
 				}
 				continue // it belongs to another machine, and so do its pods
 			}
@@ -84,7 +84,7 @@ func deleteNodes(ctx context.Context, client kubernetes.Interface, order nodespe
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
-			return there, fmt.Errorf("Nodes %v: nobody knows whether they are made anew: %w", look, context.Cause(ctx))
+			return there, fmt.Errorf("Nodes %v: cannot determine whether they are registered again: %w", look, context.Cause(ctx))
 		}
 	}
 	return there, errors.Join(failed...)

@@ -87,7 +87,7 @@ func TestDeleteNodes(t *testing.T) {
 	if _, err := client.CoreV1().Nodes().Create(t.Context(), ahead, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	if there, err := deleteNodes(t.Context(), client, order("w5"), time.Millisecond); err == nil || !strings.Contains(err.Error(), "nobody can tell whose it is") || len(there) != 0 {
+	if there, err := deleteNodes(t.Context(), client, order("w5"), time.Millisecond); err == nil || !strings.Contains(err.Error(), "its machine cannot be determined") || len(there) != 0 {
 		t.Errorf("%v, %v", there, err)
 	}
 }

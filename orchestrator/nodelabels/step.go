@@ -218,7 +218,7 @@ func describe(name string, n Node, want nodespec.NodeLabels) string {
 		case i < 0:
 			return line + "; the control plane has not set the taint " + w.Key + ":" + w.Effect + " yet"
 		case n.Taints[i].Value != w.Value && !slices.ContainsFunc(set, func(s nodespec.Taint) bool { return s.Key == w.Key && s.Effect == w.Effect }):
-			return fmt.Sprintf("%s; the taint %s is there, and somebody else has set it: `kubectl taint node %s %s:%s-` makes room for the configuration's", line, n.Taints[i].ToString(), name, w.Key, w.Effect)
+			return fmt.Sprintf("%s; another client has set the taint %s: `kubectl taint node %s %s:%s-` makes room for the configured taint", line, n.Taints[i].ToString(), name, w.Key, w.Effect)
 		}
 	}
 	return line

@@ -228,7 +228,7 @@ func TestDescribe(t *testing.T) {
 	for then, n := range map[string]Node{
 		"1 labels, 1 taints of the configuration":                                                           {Taints: onNode("a=1:NoSchedule")},
 		"1 labels, 1 taints of the configuration; the control plane has not set the taint a:NoSchedule yet": {},
-		"1 labels, 1 taints of the configuration; the taint a=2:NoSchedule is there, and somebody else has set it: `kubectl taint node n a:NoSchedule-` makes room for the configuration's": {Taints: onNode("a=2:NoSchedule")},
+		"1 labels, 1 taints of the configuration; another client has set the taint a=2:NoSchedule: `kubectl taint node n a:NoSchedule-` makes room for the configured taint": {Taints: onNode("a=2:NoSchedule")},
 	} {
 		if got := describe("n", n, want); got != then {
 			t.Errorf("%s\nwant %s", got, then)

@@ -214,7 +214,7 @@ func (k *recorder) pass(ctx context.Context) (string, error) {
 		err = errors.Join(err, k.prune(left))
 	}
 	if err != nil {
-		return "", fmt.Errorf("cannot read what pods take to start without an API server, what was kept stays: %w", err)
+		return "", fmt.Errorf("cannot read the objects for a start without an API server, the stored record stays: %w", err)
 	}
 	names := namesOf(r.Objects[pods.resource], k.node)
 	if len(names) == 0 {
@@ -226,7 +226,7 @@ func (k *recorder) pass(ctx context.Context) (string, error) {
 		return "", fmt.Errorf("cannot encode: %w", err)
 	}
 	if len(content) > maxSize {
-		return "", fmt.Errorf("what pods take to start without an API server is %d MiB: more than %d MiB are not kept", len(content)>>20, maxSize>>20)
+		return "", fmt.Errorf("the objects for a start without an API server are %d MiB: a record of more than %d MiB is not stored", len(content)>>20, maxSize>>20)
 	}
 	if sum := sha256.Sum256(content); sum != k.last {
 		if err := writeRecord(k.folder, r); err != nil {
@@ -434,9 +434,9 @@ func namesOf(all []Object, node string) (names []string) {
 
 // describe returns a text about the pods that would start, and about problems of others.
 func describe(names, problems []string) string {
-	text := "no pod here is to start without an API server"
+	text := "no pod on this node starts without an API server"
 	if len(names) > 0 {
-		text = "start without an API server, if there is none: " + some(names)
+		text = "pods that start without an API server: " + some(names)
 	}
 	if len(problems) > 0 {
 		text += "; " + some(problems)

@@ -126,7 +126,7 @@ func (s *Server) Run(ctx context.Context, announce component.Announce) error {
 	ended := make(chan error, 2)
 	parts.Go(func() { ended <- s.watchCA(ctx) })
 	if s.answers {
-		tell(fmt.Sprintf("answers in the place of the API server until one works, with what that said at %s, for %s",
+		tell(fmt.Sprintf("serves the record of %s until an API server is ready, for %s",
 			s.record.At.UTC().Format(time.RFC3339), some(namesOf(s.record.Objects[pods.resource], s.spec.NodeName))))
 		if err := s.serve(ctx); err != nil {
 			return err
@@ -153,10 +153,10 @@ func (s *Server) serve(ctx context.Context) error {
 	authorities := x509.NewCertPool()
 	content, err := os.ReadFile(filepath.Join(s.dirs.Node, nodespec.CA))
 	if err != nil {
-		return fmt.Errorf("cannot check who asks: %w", err)
+		return fmt.Errorf("cannot verify clients: %w", err)
 	}
 	if !authorities.AppendCertsFromPEM(content) {
-		return errors.New("cannot check who asks: no certificate in the cluster's CA")
+		return errors.New("cannot verify clients: no certificate in the cluster's CA")
 	}
 	own := tls.Certificate{Certificate: [][]byte{s.cert.Cert.Raw}, PrivateKey: s.cert.Key}
 	// A machine without a real-time clock does not know the time at its boot, but it is later than

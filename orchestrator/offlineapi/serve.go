@@ -79,13 +79,13 @@ func (s *server) ServeHTTP(out http.ResponseWriter, in *http.Request) {
 	select {
 	case <-s.ended:
 		// a list would count as the API server's
-		reject(out, unavailable("has ended: there is one"))
+		reject(out, unavailable("has ended, because an API server is ready"))
 		return
 	default:
 	}
 	user := s.user(in.TLS)
 	if user == "" {
-		reject(out, apierrors.NewUnauthorized("only this node's components are answered, by their certificates"))
+		reject(out, apierrors.NewUnauthorized("only this node's components are permitted, by their certificates"))
 		return
 	}
 	info, err := requests.NewRequestInfo(in)
@@ -100,7 +100,7 @@ func (s *server) ServeHTTP(out http.ResponseWriter, in *http.Request) {
 
 // unavailable returns the error for a request that requires an API server.
 func unavailable(what string) error {
-	return apierrors.NewServiceUnavailable("no API server works, and what stands in for it " + what)
+	return apierrors.NewServiceUnavailable("the offline API server " + what)
 }
 
 // answer answers a request of a component of this node, or returns an error.
@@ -119,7 +119,7 @@ func (s *server) answer(out http.ResponseWriter, in *http.Request, info *request
 			return apierrors.NewBadRequest(err.Error())
 		}
 		if kind := in.Header.Get("Content-Type"); kind != string(types.StrategicMergePatchType) {
-			return unavailable("takes no " + kind)
+			return unavailable("does not accept " + kind)
 		}
 		pod, err := s.store.patchStatus(key, patch)
 		if err != nil {
@@ -170,7 +170,7 @@ func selectionOf(k kind, in *http.Request, info *request.RequestInfo) (selection
 	}
 	for _, r := range s.fields.Requirements() {
 		if selectable[r.Field] == nil {
-			return s, fmt.Errorf("field selector: nothing is known of %s", r.Field)
+			return s, fmt.Errorf("field selector: %s is not supported", r.Field)
 		}
 	}
 	return s, nil
@@ -211,7 +211,7 @@ func (s *server) stream(out http.ResponseWriter, in *http.Request, selected sele
 	}
 	since, err := strconv.ParseInt(query.Get("resourceVersion"), 10, 64)
 	if err != nil {
-		return apierrors.NewBadRequest("a version is needed to watch from")
+		return apierrors.NewBadRequest("a watch needs a resourceVersion")
 	}
 	changes, err := s.store.watch(selected, since)
 	if err != nil {
@@ -221,7 +221,7 @@ func (s *server) stream(out http.ResponseWriter, in *http.Request, selected sele
 	out.Header().Set("Content-Type", "application/json")
 	to := json.NewEncoder(out)
 	flush := http.NewResponseController(out).Flush
-	over := statusOf(apierrors.NewResourceExpired("there is an API server"))
+	over := statusOf(apierrors.NewResourceExpired("an API server is ready"))
 	for err := flush(); err == nil; err = flush() {
 		event := map[string]any{"type": "ERROR", "object": over}
 		more := false
@@ -259,7 +259,7 @@ func token(out http.ResponseWriter, in *http.Request) error {
 	}
 	asked, ok := object.(*authenticationv1.TokenRequest)
 	if !ok {
-		return apierrors.NewBadRequest("no TokenRequest")
+		return apierrors.NewBadRequest("the body is not a TokenRequest")
 	}
 	seconds := int64(tokenTTL / time.Second)
 	asked.TypeMeta = metav1.TypeMeta{Kind: "TokenRequest", APIVersion: authenticationv1.SchemeGroupVersion.String()}

@@ -70,7 +70,7 @@ func newStore(r *Record) (*store, error) {
 		for _, o := range r.Objects[k.resource] {
 			u := unstructured.Unstructured{Object: o}
 			if u.GetName() == "" {
-				return nil, fmt.Errorf("record: one of its %s has no name", k.resource)
+				return nil, fmt.Errorf("record: an entry of its %s has no name", k.resource)
 			}
 			all[types.NamespacedName{Namespace: u.GetNamespace(), Name: u.GetName()}] = o
 			u.SetResourceVersion(strconv.FormatInt(w.version, 10))
@@ -97,7 +97,7 @@ func newStore(r *Record) (*store, error) {
 	if o := w.objects[nodes.resource][types.NamespacedName{Name: w.node}]; o != nil {
 		ready := Object{
 			"type": string(corev1.NodeReady), "status": string(corev1.ConditionUnknown), "reason": reason,
-			"message": "no API server works; pods that ask for it are started from what it said at " + r.At.UTC().Format("2006-01-02 15:04 UTC"),
+			"message": "no API server is reachable; annotated pods start from the record of " + r.At.UTC().Format("2006-01-02 15:04 UTC"),
 		}
 		if err := unstructured.SetNestedSlice(o, []any{ready}, "status", "conditions"); err != nil {
 			return nil, fmt.Errorf("record: Node %s: %w", w.node, err)
@@ -156,7 +156,7 @@ func (w *store) watch(s selection, since int64) (*watch, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if since > w.version {
-		return nil, apierrors.NewResourceExpired("an API server has said that")
+		return nil, apierrors.NewResourceExpired("the version is an API server's")
 	}
 	one := &watch{selection: s, events: make(chan Object, maxPending)}
 	w.watches[one] = struct{}{}

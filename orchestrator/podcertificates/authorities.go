@@ -91,7 +91,7 @@ func parse(text []byte) (Authorities, error) {
 		}
 		ca, err := pki.ParseCA(pem.EncodeToMemory(cert), pem.EncodeToMemory(key))
 		if err != nil {
-			return nil, fmt.Errorf("authority %d: %w", len(out)+1, err)
+			return nil, fmt.Errorf("CA %d: %w", len(out)+1, err)
 		}
 		out, text = append(out, ca), rest
 	}

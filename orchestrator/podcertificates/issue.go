@@ -33,7 +33,7 @@ func answer(ca *pki.CA, cluster string, r *certificates.PodCertificateRequest, n
 	condition := metav1.Condition{Status: metav1.ConditionTrue, LastTransitionTime: metav1.NewTime(now)}
 	if unknown := r.Spec.UnverifiedUserAnnotations; len(unknown) > 0 {
 		condition.Type, condition.Reason = certificates.PodCertificateRequestConditionTypeDenied, certificates.PodCertificateRequestConditionInvalidUserConfig
-		condition.Message = fmt.Sprintf("userAnnotations %s: %s knows none: a certificate says what the cluster knows of the pod; leave them out",
+		condition.Message = fmt.Sprintf("userAnnotations %s: %s supports none: a certificate contains only the cluster's data about the pod; remove them",
 			strings.Join(slices.Sorted(maps.Keys(unknown)), ", "), bootstrap.PodSigner)
 		return certificates.PodCertificateRequestStatus{Conditions: []metav1.Condition{condition}}, nil
 	}

@@ -159,7 +159,7 @@ func (s *signer) reconcile(ctx context.Context, now time.Time) error {
 	var all Authorities
 	if !missing {
 		if all, err = parse(have.Data[secretKey]); err != nil {
-			return fmt.Errorf("Secret kube-system/%s: cannot use: %w; delete it to have a new authority made, which ends what pods believe in each other", bootstrap.PodAuthorities, err)
+			return fmt.Errorf("Secret kube-system/%s: cannot use: %w; delete it to create a new CA, which invalidates the certificates of all pods", bootstrap.PodAuthorities, err)
 		}
 	}
 	next, changed, err := all.Next(s.cluster, now)

@@ -103,7 +103,7 @@ func TestSigner(t *testing.T) {
 		}
 	}
 	if got := status("annotated"); got.Conditions[0].Type != certificates.PodCertificateRequestConditionTypeDenied || got.CertificateChain != "" ||
-		!strings.Contains(got.Conditions[0].Message, "userAnnotations example.com/name: orlop.dev/pods knows none") {
+		!strings.Contains(got.Conditions[0].Message, "userAnnotations example.com/name: orlop.dev/pods supports none") {
 		t.Errorf("with annotations: %+v", got)
 	}
 	if got := status("other"); len(got.Conditions) > 0 {
@@ -156,7 +156,7 @@ func TestFailures(t *testing.T) {
 	if err := client.Tracker().Add(secret); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := damaged.pass(t.Context()); err == nil || !strings.Contains(err.Error(), "delete it to have a new authority made") {
+	if _, err := damaged.pass(t.Context()); err == nil || !strings.Contains(err.Error(), "delete it to create a new CA") {
 		t.Errorf("%v", err)
 	}
 	for _, action := range client.Actions() {

@@ -69,7 +69,7 @@ type Peer struct {
 // the peer exists, so a deferred peer has a different name.
 func (p Peer) Name() string {
 	if p.Deferred {
-		return "peer of a clock that went back " + p.Key.String()
+		return "deferred peer " + p.Key.String()
 	}
 	return "peer " + p.Key.String()
 }
@@ -90,7 +90,7 @@ type FDBEntry struct {
 }
 
 // Name of an FDB entry contains its hardware address.
-func (s FDBEntry) Name() string   { return "station " + s.MAC }
+func (s FDBEntry) Name() string   { return "fdb " + s.MAC }
 func (s FDBEntry) String() string { return fmt.Sprintf("%s at %s", s.Name(), s.At) }
 
 // NeighborEntry maps an address behind a VXLAN tunnel to the MAC of an FDB entry; the tunnel has no
@@ -101,8 +101,8 @@ type NeighborEntry struct {
 }
 
 // Name of a neighbor entry contains its address.
-func (n NeighborEntry) Name() string   { return "neighbour " + n.IP.String() }
-func (n NeighborEntry) String() string { return fmt.Sprintf("%s is station %s", n.Name(), n.MAC) }
+func (n NeighborEntry) Name() string   { return "neighbor " + n.IP.String() }
+func (n NeighborEntry) String() string { return fmt.Sprintf("%s is %s", n.Name(), n.MAC) }
 
 // Route is a route to the pods of another node. A route without a target rejects packets for which
 // no better route exists.
@@ -130,7 +130,7 @@ func (r Route) String() string {
 		text += " from " + r.From.String()
 	}
 	if r.refuses() {
-		text += " refused"
+		text += " unreachable"
 	}
 	return text
 }

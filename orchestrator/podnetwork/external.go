@@ -69,7 +69,7 @@ func (a *Agent) publishLoop(ctx context.Context, api kubernetes.Interface, annou
 		case <-ctx.Done():
 			return nil
 		}
-		detail := component.ExternalDetail("something else connects pods")
+		detail := component.ExternalDetail("an external component connects pods")
 		if err := a.publish(ctx, api, last); err != nil {
 			detail = fmt.Sprintf("%s; cluster DNS is not published: %v", detail, err)
 			timer.Reset(publishRetry)

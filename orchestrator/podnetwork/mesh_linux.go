@@ -261,7 +261,7 @@ func (k kernel) set(p KernelObject) error {
 		}
 		return netlink.NeighSet(n)
 	}
-	return fmt.Errorf("%T: no such piece", p)
+	return fmt.Errorf("%T: unknown object", p)
 }
 
 func (k kernel) remove(p KernelObject) error {
@@ -285,7 +285,7 @@ func (k kernel) remove(p KernelObject) error {
 		}
 		return netlink.NeighDel(n)
 	}
-	return fmt.Errorf("%T: no such piece", p)
+	return fmt.Errorf("%T: unknown object", p)
 }
 
 // setLink creates the link if necessary, with its kernel module, and sets all properties that can
@@ -451,10 +451,10 @@ func privateKey(folder, node string) (wgtypes.Key, error) {
 	}
 	key, err := wgtypes.GeneratePrivateKey()
 	if err != nil {
-		return wgtypes.Key{}, fmt.Errorf("key of the pod network: cannot make: %w", err)
+		return wgtypes.Key{}, fmt.Errorf("key of the pod network: cannot create: %w", err)
 	}
 	if err := os.MkdirAll(folder, 0o700); err != nil {
-		return wgtypes.Key{}, fmt.Errorf("key of the pod network: cannot make folder: %w", err)
+		return wgtypes.Key{}, fmt.Errorf("key of the pod network: cannot create directory: %w", err)
 	}
 	if err := renameio.WriteFile(path, []byte(key.String()+" "+node), 0o600); err != nil {
 		return wgtypes.Key{}, fmt.Errorf("key of the pod network: cannot write: %w", err)

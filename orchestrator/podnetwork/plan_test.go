@@ -199,7 +199,7 @@ func TestPublishLoop(t *testing.T) {
 			cancel()
 		}
 	})
-	const elsewhere = "network true does not run: something else connects pods (Cluster.spec.external)"
+	const elsewhere = "network true does not run: an external component connects pods (Cluster.spec.external)"
 	if want := []string{elsewhere + "; cluster DNS is not published: no rights yet", elsewhere}; err != nil || !slices.Equal(said, want) {
 		t.Errorf("%q, %v", said, err)
 	}

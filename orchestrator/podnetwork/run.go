@@ -290,7 +290,7 @@ func (a *Agent) apply(ctx context.Context, nft knftables.Interface, node *corev1
 		return err
 	}
 	if len(a.applied) > 0 {
-		return fmt.Errorf("Node %s: pod range changed from %v to %v: starting anew", node.Name, a.applied, ranges)
+		return fmt.Errorf("Node %s: pod range changed from %v to %v: restarting", node.Name, a.applied, ranges)
 	}
 	mtu, err := underlayMTU(a.spec.NodeIPs[0])
 	if err != nil {
@@ -314,7 +314,7 @@ func (a *Agent) apply(ctx context.Context, nft knftables.Interface, node *corev1
 		a.addrs = addrs
 		close(a.bridged)
 	case !slices.Equal(a.addrs, addrs): // the DNS listens on the old address
-		return fmt.Errorf("Node %s: the bridge had the addresses %v, and has %v now: starting anew", node.Name, a.addrs, addrs)
+		return fmt.Errorf("Node %s: the bridge had the addresses %v, and has %v now: restarting", node.Name, a.addrs, addrs)
 	}
 	a.applied, a.plan = ranges, plan
 	return a.finish(ctx, nft)

@@ -130,7 +130,7 @@ func (f *watcher) publishLoop(ctx context.Context, links func() ([]netip.Addr, e
 		}
 		rest := resyncPeriod
 		if done, err := f.publishOnce(ctx, links, publish); err != nil {
-			klog.Errorf("%s: the machine's addresses are not on its Node: %v", Name, err)
+			klog.Errorf("%s: cannot publish the machine's addresses on its Node: %v", Name, err)
 			rest = publishRetry
 		} else if !done {
 			rest = retryInterval
@@ -340,5 +340,5 @@ func (k *applier) step(ctx context.Context, w Input, again bool) (string, error)
 	}
 	machines := slices.Clone(w.Machines)
 	slices.SortFunc(machines, netip.Addr.Compare)
-	return fmt.Sprintf("ports of machines at %d addresses are kept from pods", len(slices.Compact(machines))), nil
+	return fmt.Sprintf("protects the ports of machines at %d addresses from pods", len(slices.Compact(machines))), nil
 }

@@ -110,7 +110,7 @@ func TestWatch(t *testing.T) {
 	for len(said) > 0 {
 		last = <-said
 	}
-	if !strings.HasPrefix(last, "ready: ports of machines") {
+	if !strings.HasPrefix(last, "ready: protects the ports of machines") {
 		t.Errorf("said at last %q", last)
 	}
 }

@@ -68,7 +68,7 @@ func Run(ctx context.Context, components []component.Component, announce compone
 
 func because(name string, err error) error {
 	if err == nil {
-		return fmt.Errorf("%s ended by itself without a reason", name)
+		return fmt.Errorf("%s ended by itself without an error", name)
 	}
 	return fmt.Errorf("%s ended: %w", name, err)
 }
@@ -86,7 +86,7 @@ func (r running) finish() error {
 		return nil
 	case <-timer.C:
 		fmt.Fprintln(os.Stderr, stacks(r.name))
-		return fmt.Errorf("%s: did not stop within %s; what it waits for is above", r.name, grace)
+		return fmt.Errorf("%s: did not stop within %s; its stacks are above", r.name, grace)
 	}
 }
 

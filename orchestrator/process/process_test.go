@@ -47,7 +47,7 @@ func TestOneThatEndsEndsTheProcess(t *testing.T) {
 		want string
 	}{
 		{errors.New("disk is full"), "kube-apiserver ended: disk is full"},
-		{nil, "kube-apiserver ended by itself without a reason"},
+		{nil, "kube-apiserver ended by itself without an error"},
 	} {
 		ends := component.Component{Name: "kube-apiserver", Run: func(context.Context, component.Announce) error { return tc.err }}
 		err := Run(context.Background(), []component.Component{forever, ends}, quietly)

@@ -33,10 +33,10 @@ func RestartLoop(ctx context.Context, run func(context.Context) error, report fu
 			return err
 		}
 		if err == nil {
-			err = errors.New("without a reason")
+			err = errors.New("without an error")
 		}
 		pause = backoff(pause, time.Since(began))
-		report(fmt.Sprintf("ended: %v; it is started again in %s", err, pause))
+		report(fmt.Sprintf("ended: %v; it restarts in %s", err, pause))
 		timer.Reset(pause)
 	}
 }

@@ -37,7 +37,7 @@ func TestRestartLoop(t *testing.T) {
 		}
 		return errors.New("no token")
 	}, func(why string) { told = append(told, why) })
-	if want := []string{"ended: no token; it is started again in 1s"}; runs != 2 || !slices.Equal(told, want) || !errors.Is(err, late) {
+	if want := []string{"ended: no token; it restarts in 1s"}; runs != 2 || !slices.Equal(told, want) || !errors.Is(err, late) {
 		t.Errorf("%d runs, told %q, %v", runs, told, err)
 	}
 }
