@@ -1,7 +1,7 @@
-// Package charts names what test/integration takes other people's charts from, and with what it
-// renders them: go.mod has their versions, go.sum what they consist of.
+// Package charts pins the third-party charts of test/integration and the renderer: go.mod has their
+// versions, go.sum their hashes.
 package charts
 
 import (
-	_ "sigs.k8s.io/descheduler/pkg/version" // charts/descheduler is in its module
+	_ "sigs.k8s.io/descheduler/pkg/version" // its module contains charts/descheduler
 )

@@ -15,8 +15,8 @@ import (
 	"time"
 )
 
-// bootBaseline runs the baseline's run.sh, which builds what is missing, boots it and ends with it.
-// log keeps all its output.
+// bootBaseline runs the baseline's run.sh, which builds missing files, boots the baseline and ends
+// with it. log gets all its output.
 func bootBaseline(ctx context.Context, o options, log string) (baselineRun, error) {
 	if err := os.MkdirAll(filepath.Dir(log), 0o755); err != nil {
 		return baselineRun{}, fmt.Errorf("baseline: cannot make the folder of its log: %w", err)
@@ -37,7 +37,7 @@ func bootBaseline(ctx context.Context, o options, log string) (baselineRun, erro
 	began := time.Now()
 	var said strings.Builder
 	cmd := exec.CommandContext(ctx, script, strconv.Itoa(o.memoryMiB))
-	// Our own flags for go build would only make the baseline's build a different one.
+	// Our own flags for go build would change the baseline's build.
 	cmd.Env = slices.DeleteFunc(append(os.Environ(), "BASELINE_BUILD="+build), func(s string) bool { return strings.HasPrefix(s, "GOFLAGS=") })
 	cmd.Stdout, cmd.Stderr = io.MultiWriter(file, &said), file
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
@@ -62,16 +62,16 @@ func bootBaseline(ctx context.Context, o options, log string) (baselineRun, erro
 	if lacks := lacking(o.look); len(lacks) > 0 {
 		return run, fmt.Errorf("baseline: cannot build it: this computer lacks programs that it uses; apt-get install %s", strings.Join(lacks, " "))
 	}
-	// run.sh writes the initramfs last before it starts the emulator: whether it did tells a failed
-	// build from an early end.
+	// run.sh writes the initramfs last before it starts the emulator, so a new initramfs
+	// distinguishes an early end from a failed build.
 	if info, err := os.Stat(filepath.Join(build, "initramfs.zst")); err == nil && !info.ModTime().Before(began) {
 		return run, fmt.Errorf("%w: the baseline's output ends after %q; it is in %s", errEarly, lastLine(said.String()), log)
 	}
 	return run, fmt.Errorf("baseline: cannot build it: %w; its output is in %s", ended, log)
 }
 
-// lacking lists the Debian packages of the programs that run.sh uses and this computer does not
-// have; run.sh itself does not notice all of them.
+// lacking lists the Debian packages of run.sh's programs that this computer lacks; run.sh itself
+// does not check all of them.
 func lacking(look func(program string) (string, error)) []string {
 	var packages []string
 	for _, p := range []struct{ program, pkg string }{
@@ -84,10 +84,11 @@ func lacking(look func(program string) (string, error)) []string {
 	return packages
 }
 
-// timeoutStatus is how timeout(1), in which run.sh runs the emulator, says that it had to end it.
+// timeoutStatus is the exit status of timeout(1), in which run.sh runs the emulator, after it ended
+// the emulator.
 const timeoutStatus = 124
 
-// baselineBuild is the folder in which run.sh builds, by its own rule.
+// baselineBuild returns the directory in which run.sh builds, by the rule of run.sh.
 func baselineBuild() (string, error) {
 	if dir := os.Getenv("BASELINE_BUILD"); dir != "" {
 		return dir, nil
@@ -103,7 +104,7 @@ func baselineBuild() (string, error) {
 	return filepath.Join(cache, "orlop-baseline"), nil
 }
 
-// baselineArtifact is the size of what the baseline boots from: kernel and compressed initramfs.
+// baselineArtifact returns the size of the baseline's boot files: kernel and compressed initramfs.
 func baselineArtifact(build string) (*float64, error) {
 	files, err := filepath.Glob(filepath.Join(build, "kernel", "boot", "vmlinuz-*"))
 	if err != nil {
@@ -125,8 +126,9 @@ func lastLine(text string) string {
 	return strings.TrimSpace(lines[len(lines)-1])
 }
 
-// killSession ends every process of a session that we began. The emulator is in a process group of
-// its own (timeout(1) makes one), so a signal to the group of run.sh would leave it running.
+// killSession ends every process of a session that this program started. The emulator is in a
+// separate process group (timeout(1) makes it), so a signal to the group of run.sh would leave it
+// running.
 func killSession(leader int) error {
 	files, err := filepath.Glob("/proc/[0-9]*/stat")
 	if err != nil {
@@ -143,7 +145,7 @@ func killSession(leader int) error {
 		}
 		pid, err := strconv.Atoi(filepath.Base(filepath.Dir(file)))
 		if err != nil {
-			continue // the pattern lets numbers through only
+			continue // not possible: the pattern matches only numbers
 		}
 		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil && !errors.Is(err, syscall.ESRCH) {
 			failed = errors.Join(failed, fmt.Errorf("process %d: cannot end: %w", pid, err))
@@ -152,8 +154,8 @@ func killSession(leader int) error {
 	return failed
 }
 
-// session is the sixth field of /proc/PID/stat (proc_pid_stat(5)); the second, the name, may hold
-// anything.
+// session returns the sixth field of /proc/PID/stat (proc_pid_stat(5)). The second field, the name,
+// may contain any character.
 func session(stat string) int {
 	fields := strings.Fields(stat[strings.LastIndexByte(stat, ')')+1:])
 	if len(fields) < 4 {

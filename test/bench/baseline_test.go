@@ -16,7 +16,7 @@ import (
 	"github.com/orlop-os/orlop/test/command"
 )
 
-// script makes a folder with a run.sh that stands in for the baseline's.
+// script makes a directory with a run.sh that replaces the baseline's.
 func script(t *testing.T, body string) (options, string) {
 	t.Helper()
 	dir := t.TempDir()
@@ -60,7 +60,7 @@ func TestBootBaselineThatFails(t *testing.T) {
 	}
 }
 
-// Breaking off ends the emulator too, although timeout(1) puts it into a process group of its own.
+// A cancellation also ends the emulator, although timeout(1) puts it into a separate process group.
 func TestBootBaselineBrokenOff(t *testing.T) {
 	o, log := script(t, built+"timeout 600 bash -c 'echo $$ >$BASELINE_BUILD/pid.new; mv $BASELINE_BUILD/pid.new $BASELINE_BUILD/pid; exec sleep 500' | grep x\n")
 	ctx, cancel := context.WithCancel(t.Context())
@@ -91,7 +91,7 @@ func TestBootBaselineBrokenOff(t *testing.T) {
 	}
 	for syscall.Kill(pid, 0) == nil {
 		if text, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat"); err != nil || strings.Contains(string(text), ") Z ") {
-			return // dead; whoever adopted it has not collected it yet
+			return // dead; its new parent has not reaped it yet
 		}
 		if command.Wait(deadline, pause) != nil {
 			t.Fatalf("process %d still runs", pid)

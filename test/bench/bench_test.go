@@ -53,7 +53,7 @@ func TestParseBaselineThatIsNotWhole(t *testing.T) {
 	}
 }
 
-// example is a report of two pairs.
+// example returns a report of two pairs.
 func example(t *testing.T) report {
 	t.Helper()
 	v := func(f float64) *float64 { return &f }
@@ -90,7 +90,7 @@ func TestReportGolden(t *testing.T) {
 	golden.Assert(t, string(text)+"\n", "report.json")
 }
 
-// Without a baseline there is no figure of it and no ratio: not even zeros.
+// Without a baseline, the report has no figure of it and no ratio, not even zeros.
 func TestReportWithoutBaseline(t *testing.T) {
 	r := example(t)
 	r.Baseline, r.Ratio, r.PairRatios = nil, nil, nil
@@ -162,7 +162,8 @@ func TestPlaceEvents(t *testing.T) {
 	at := func(seconds float64, source, kind, message string) *api.Event {
 		return &api.Event{Time: timestamppb.New(day.Add(time.Duration(seconds * float64(time.Second)))), Source: source, Kind: kind, Message: message}
 	}
-	// The clock is set an hour forward after the second event; its third stage ties the rest.
+	// The clock is set an hour forward after the second event; the third event, of a stage, relates
+	// the other events to the timeline.
 	got := placeEvents([]*api.Event{
 		at(1, "host", "operation", "first"), at(2, "boot", "stage", "host after 2.00 s"), at(3605, "boot", "stage", "api after 5.00 s"), at(3606.5, "disk", "operation", "last"),
 	})
@@ -181,7 +182,7 @@ func TestRecord(t *testing.T) {
 	began := time.Now()
 	at := func(seconds float64) time.Time { return began.Add(time.Duration(seconds * float64(time.Second))) }
 	r.addServices(at(1), []service{{Name: "containerd", State: "starting"}})
-	// The first moments are an old story when they come; the third is delivered within 5 ms.
+	// The first moments are delivered late; the third is delivered within 5 ms.
 	r.addMoments(at(4), []moment{{Name: "machined", Seconds: 1}, {Name: "host", Seconds: 2}})
 	r.addServices(at(4.5), []service{{Name: "containerd", State: "running"}})
 	r.addMoments(at(4.405), []moment{{Name: "machined", Seconds: 1}, {Name: "host", Seconds: 2}, {Name: "containerd", Seconds: 4.4}})

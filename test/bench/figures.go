@@ -15,40 +15,40 @@ import (
 
 const mib = 1 << 20
 
-// figures are what is measured. A figure that does not exist on one side, or was not measured, is
+// figures are the measured values. A value that does not exist on one side, or was not measured, is
 // nil and not in the file.
 type figures struct {
 	// QEMU started → first authenticated answer
 	PoweronToAPI *float64 `json:"poweron_to_api_s,omitempty"`
-	// QEMU started → init began
+	// QEMU started → init started
 	PoweronToUserspace *float64 `json:"poweron_to_userspace_s,omitempty"`
-	// init began → first authenticated answer
+	// init started → first authenticated answer
 	APIAfterInit *float64 `json:"api_after_init_s,omitempty"`
 	ToKubeAPI    *float64 `json:"userspace_to_kube_api_s,omitempty"`
 	ToNodeReady  *float64 `json:"userspace_to_node_ready_s,omitempty"`
 	ToPodRunning *float64 `json:"userspace_to_pod_running_s,omitempty"`
-	// MemTotal − MemAvailable, the baseline's without its RAM disk
+	// MemTotal − MemAvailable; for the baseline without its RAM disk
 	MachineUsedMiB *float64 `json:"machine_used_mib,omitempty"`
 	AnonTotalMiB   *float64 `json:"anon_total_mib,omitempty"` // sum of AnonMiB
 	PID1AnonMiB    *float64 `json:"pid1_anon_mib,omitempty"`
 	ApidAnonMiB    *float64 `json:"apid_anon_mib,omitempty"`
 	ArtifactMiB    *float64 `json:"artifact_mib,omitempty"`
-	// the operator asks → the new version is committed
+	// upgrade request → the new version is committed
 	Upgrade *float64 `json:"upgrade_s,omitempty"`
-	// the operator asks → the machine resets
+	// upgrade request → the machine resets
 	UpgradeToReset *float64 `json:"upgrade_to_reset_s,omitempty"`
-	// the machine resets → node Ready, of the new boot
+	// the machine resets → node Ready in the new boot
 	ResetToReady *float64 `json:"upgrade_reset_to_ready_s,omitempty"`
-	// the Kubernetes API's last good answer → the next one
+	// last good answer of the Kubernetes API → next good answer
 	UpgradeOutage *float64 `json:"upgrade_api_outage_s,omitempty"`
-	// to the disk, all that the machine writes meanwhile
+	// all writes of the machine to the disk meanwhile
 	UpgradeWrittenMiB *float64 `json:"upgrade_written_mib,omitempty"`
 	BundleMiB         *float64 `json:"bundle_mib,omitempty"`
-	// AnonMiB is anonymous memory by service, or by the program's name for what is no service.
+	// AnonMiB is anonymous memory by service, or by program name for other processes.
 	AnonMiB map[string]float64 `json:"anon_mib,omitempty"`
 }
 
-// numbers are the fields that have a median, with the words of the table.
+// numbers returns the fields that have a median, with their labels in the table.
 func (f *figures) numbers() []struct {
 	what string
 	at   **float64
@@ -87,7 +87,7 @@ type machineRun struct {
 // baselineRun is one boot of the baseline.
 type baselineRun struct{ figures }
 
-// artefact is what the image's manifest says.
+// artefact is the image's manifest and size.
 type artefact struct {
 	ArtifactMiB float64  `json:"artifact_mib"` // disk.raw.zst
 	Executables []string `json:"executables"`
@@ -97,11 +97,11 @@ type artefact struct {
 type side struct {
 	figures               // medians
 	Runs    []baselineRun `json:"runs"`
-	// EarlyEnds counts boots that the emulator ended by itself; they were repeated.
+	// EarlyEnds counts the boots that the emulator ended by itself; they were repeated.
 	EarlyEnds int `json:"early_ends"`
 }
 
-// ratios are ours divided by the baseline's: the median of the pairs' ratios.
+// ratios are our figures divided by the baseline's: the median of the ratios of all pairs.
 type ratios struct {
 	KubeAPI    *float64 `json:"kube_api,omitempty"`
 	NodeReady  *float64 `json:"node_ready,omitempty"`
@@ -109,7 +109,7 @@ type ratios struct {
 	Memory     *float64 `json:"memory,omitempty"`
 }
 
-// report is the file. Its own figures are the medians of our runs.
+// report is the file. Its top-level figures are the medians of our runs.
 type report struct {
 	Image       artefact `json:"-"`
 	Executables []string `json:"executables"`
@@ -134,7 +134,7 @@ func (r *report) addBaseline(run baselineRun, early int, err error) {
 	}
 }
 
-// summarise computes medians and ratios from the runs there are.
+// summarise computes medians and ratios from the existing runs.
 func (r *report) summarise() {
 	var ours []*figures
 	for i := range r.Runs {
@@ -161,7 +161,7 @@ func (r *report) summarise() {
 	r.Ratio = &ratios{KubeAPI: median(api), NodeReady: median(node), PodRunning: median(pod), Memory: median(memory)}
 }
 
-// typical is our run with the median time to node Ready, the faster of the two middle ones.
+// typical returns our run with the median time to node Ready; with two middle runs, the faster.
 func (r *report) typical() machineRun {
 	sorted := slices.Clone(r.Runs)
 	slices.SortFunc(sorted, func(a, b machineRun) int {
@@ -209,7 +209,7 @@ func add(to []float64, v *float64) []float64 {
 	return append(to, *v)
 }
 
-// median of no values is nil.
+// median returns nil without values.
 func median(values []float64) *float64 {
 	if len(values) == 0 {
 		return nil
@@ -245,7 +245,7 @@ func readArtefact(dir string) (artefact, error) {
 	return a, nil
 }
 
-// readMemory reads how the machine uses its memory now.
+// readMemory reads the machine's present use of memory.
 func (b *boot) readMemory(ctx context.Context) (machineRun, error) {
 	var run machineRun
 	memory, err := machinestate.Get[machinestate.Memory](ctx, b.client, "memory")
@@ -266,7 +266,7 @@ func (b *boot) readMemory(ctx context.Context) (machineRun, error) {
 	return run, nil
 }
 
-// addProcesses sums anonymous memory by service; what is no service goes by its program's name.
+// addProcesses sums anonymous memory by service, and by program name for other processes.
 func (f *figures) addProcesses(processes []process, services []service) {
 	f.AnonMiB = map[string]float64{}
 	total := 0.0
@@ -285,8 +285,8 @@ func (f *figures) addProcesses(processes []process, services []service) {
 	f.AnonTotalMiB = &total
 }
 
-// parseBaseline reads the lines that the baseline's guest prints, and says whether it came to its
-// end. Times are seconds of uptime.
+// parseBaseline reads the lines that the baseline's guest prints, and reports whether it reached
+// its end. Times are seconds of uptime.
 //
 //	BASELINE userspace|api|node-ready|pod-running|end SECONDS
 //	BASELINE process NAME anon_kB N …

@@ -18,19 +18,20 @@ import (
 	"github.com/orlop-os/orlop/test/command"
 )
 
-// imageName is the image that the pod runs: the stories' web server, which is two to three times as
-// large as the baseline's busybox.
+// imageName is the image of the pod: the stories' web server, which is two to three times as large
+// as the baseline's busybox.
 const imageName = "test.orlop.dev/bench:1"
 
 // podName is the pod's name; the baseline's pod.yaml describes the same pod.
 const podName = "hello"
 
-// retryPause is between two attempts at the Kubernetes API while it does not accept one yet.
+// retryPause is the interval between two attempts to create an object before the Kubernetes API
+// accepts it.
 const retryPause = 100 * time.Millisecond
 
-// watchPod returns when a client of the Kubernetes API saw the node Ready, and when it saw a pod
-// Running that it created at that instant. Times are of our clock, taken when the watch delivered
-// the change.
+// watchPod returns the time when a client of the Kubernetes API saw the node Ready, and the time
+// when it saw a pod Running that it created at that instant. Times are of the local clock, taken
+// when the watch delivered the change.
 func (b *boot) watchPod(ctx context.Context, podImage string) (node, pod time.Time, err error) {
 	imported := make(chan error, 1)
 	go func() { imported <- b.importImage(ctx, podImage) }()
@@ -65,7 +66,7 @@ func (b *boot) watchPod(ctx context.Context, podImage string) (node, pod time.Ti
 	return node, pod, nil
 }
 
-// kubernetes is a client with a certificate of its own, through the closed network.
+// kubernetes returns a client with a separate certificate, through the closed network.
 func (b *boot) kubernetes(ctx context.Context, tune func(*rest.Config)) (kubernetes.Interface, error) {
 	ctx, cancel := context.WithTimeout(ctx, callLimit)
 	defer cancel()
@@ -87,8 +88,9 @@ func (b *boot) kubernetes(ctx context.Context, tune func(*rest.Config)) (kuberne
 	return kube, nil
 }
 
-// until watches until an object satisfies ok, and returns when that came. A watch that is refused
-// (the rights of administrators are made by the first API server) or ends is begun again.
+// until watches until an object satisfies ok, and returns the time of that event. It starts the
+// watch again if it is rejected (the first API server creates the rights of administrators) or
+// ends.
 func until(ctx context.Context, begin func() (watch.Interface, error), ok func(watch.Event) bool) (time.Time, error) {
 	var last error
 	for {
@@ -145,9 +147,8 @@ func podRunning(e watch.Event) bool {
 	return isPod && p.Status.Phase == core.PodRunning
 }
 
-// createPod creates the pod, again and again as long as it is refused: admission wants the
-// namespace's service account, which a controller makes in its own time. A user would wait for it
-// too.
+// createPod creates the pod, and repeats this while it is rejected: admission needs the namespace's
+// service account, and a controller creates that later. A user would wait for it too.
 func createPod(ctx context.Context, kube kubernetes.Interface) error {
 	grace := int64(0)
 	pod := &core.Pod{

@@ -18,8 +18,7 @@ func node(status core.ConditionStatus) *core.Node {
 	return &core.Node{Status: core.NodeStatus{Conditions: []core.NodeCondition{{Type: core.NodeReady, Status: status}}}}
 }
 
-// A watch that is refused, and one that ends, are begun again; objects that are not there yet are
-// passed over.
+// A rejected watch and an ended watch are started again; changes of missing objects are ignored.
 func TestUntil(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()

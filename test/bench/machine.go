@@ -24,18 +24,18 @@ import (
 
 const (
 	machineName = "bench"
-	// processors and translationMiB are what the baseline's run.sh gives its machine.
+	// processors and translationMiB have the values of the baseline's run.sh.
 	processors     = 2
 	translationMiB = 1024
-	// dialTry bounds one attempt to connect before the machine has an address; pause is between two
-	// attempts of anything.
+	// dialTry bounds one attempt to connect before the machine has an address; pause is the
+	// interval between two attempts of any operation.
 	dialTry = 250 * time.Millisecond
 	pause   = 20 * time.Millisecond
-	// callLimit bounds one call; emulated, the first TLS handshake takes a second.
+	// callLimit bounds one call; in emulation, the first TLS handshake takes a second.
 	callLimit = 20 * time.Second
 )
 
-// boot is one power-on of our machine while it is measured.
+// boot is one measured power-on of our machine.
 type boot struct {
 	options
 	dir     string
@@ -48,8 +48,8 @@ type boot struct {
 	record  *record
 }
 
-// bootMachine measures one machine from power-on to its memory after idling. dir keeps the console
-// and the events.
+// bootMachine measures one machine from power-on to its memory after idling. The console and the
+// events are stored in dir.
 func bootMachine(ctx context.Context, o options, podImage, dir string) (run machineRun, err error) {
 	b := &boot{options: o, dir: dir, record: newRecord()}
 	err = b.whileOn(ctx, func(ctx context.Context, documents []byte) error {
@@ -86,11 +86,11 @@ func (b *boot) whileOn(ctx context.Context, measure func(ctx context.Context, do
 	return nil
 }
 
-// logLines is how much of a service's log is kept when the machine did not get where it should.
+// logLines is the number of lines of a service's log that are stored after a failed boot.
 const logLines = 200
 
-// explain keeps what is known of a boot that failed: how far it came, what waits for what, memory,
-// and the logs of the services that do not run. The end of the console is the error's own text.
+// explain stores the state of a failed boot: its progress, the waits of its components, memory, and
+// the logs of the services that do not run. The error itself contains the end of the console.
 func (b *boot) explain(ctx context.Context) error {
 	file := filepath.Join(b.dir, "failure.txt")
 	var out bytes.Buffer
@@ -137,7 +137,7 @@ func (b *boot) writeLogs(ctx context.Context, out io.Writer) {
 	}
 }
 
-// cause is why ctx ended, when it was more than a deadline.
+// cause returns the reason for the end of ctx, except for a deadline.
 func cause(ctx context.Context) error {
 	if err := context.Cause(ctx); errors.Is(err, errEarly) {
 		return err
@@ -145,7 +145,7 @@ func cause(ctx context.Context) error {
 	return nil
 }
 
-// prepare makes all that can be made before power-on: the disk, and the documents of the machine.
+// prepare makes the disk and the documents of the machine before power-on.
 func (b *boot) prepare(ctx context.Context) ([]byte, error) {
 	if err := os.RemoveAll(b.dir); err != nil {
 		return nil, fmt.Errorf("machine: cannot empty its folder: %w", err)
@@ -158,8 +158,7 @@ func (b *boot) prepare(ctx context.Context) ([]byte, error) {
 		return nil, fmt.Errorf("operator: cannot read its certificate: %w; name the folder that the image was built for with -operator", err)
 	}
 	b.pinned.Cert = cert
-	// The disk is there before power-on, so that copying it is not measured. vm uses what it
-	// finds.
+	// The disk is made before power-on, so the copy is not measured. vm uses an existing disk.
 	disk := filepath.Join(b.dir, "disk0.raw")
 	if out, err := exec.CommandContext(ctx, "cp", "--sparse=always", filepath.Join(b.image, "disk.raw"), disk).CombinedOutput(); err != nil {
 		return nil, fmt.Errorf("image: cannot copy: %w: %s; build it with `make image`", err, out)
@@ -170,8 +169,8 @@ func (b *boot) prepare(ctx context.Context) ([]byte, error) {
 	return b.documents(ctx)
 }
 
-// documents has orlopctl make the configuration. The machine's address is known beforehand: the
-// network gives the first one.
+// documents makes the configuration with orlopctl. The machine's address is known in advance,
+// because the network assigns the first address.
 func (b *boot) documents(ctx context.Context) ([]byte, error) {
 	secrets, file := filepath.Join(b.dir, "secrets.yaml"), filepath.Join(b.dir, "machine.yaml")
 	for _, args := range [][]string{
@@ -189,7 +188,7 @@ func (b *boot) documents(ctx context.Context) ([]byte, error) {
 	return text, nil
 }
 
-// address is the machine's, on a network of its own.
+// address is the machine's address on its own network.
 const address = "10.77.0.11"
 
 func (b *boot) endpoint() string {
@@ -212,16 +211,16 @@ func (b *boot) powerOn(ctx context.Context) error {
 	return nil
 }
 
-// powerOff ends the machine and removes what is large; the console stays.
+// powerOff ends the machine and removes its large files; the console stays.
 func (b *boot) powerOff() {
 	if b.client != nil {
-		b.client.Close() // the machine goes away in any case
+		b.client.Close() // the machine ends in any case
 	}
 	b.machine.Close()
-	os.Remove(b.machine.DiskPath("disk0")) // leaving it costs space, nothing else
+	os.Remove(b.machine.DiskPath("disk0")) // a remaining file only costs space
 }
 
-// measure follows the machine through its start, lets it idle and reads its memory.
+// measure watches the machine's boot, lets it idle and reads its memory.
 func (b *boot) measure(ctx context.Context, documents []byte, podImage string) (machineRun, error) {
 	var run machineRun
 	answered, applied, err := b.configure(ctx, documents)
@@ -235,8 +234,8 @@ func (b *boot) measure(ctx context.Context, documents []byte, podImage string) (
 	if err != nil {
 		return run, err
 	}
-	// The last moments come after the pod runs; then nothing of ours may keep the machine from
-	// idling.
+	// The last moments follow after the pod runs; then no connection of this program may keep the
+	// machine from idling.
 	stop()
 	if err := command.Wait(ctx, b.idle); err != nil {
 		return run, err
@@ -269,8 +268,8 @@ func (b *boot) measure(ctx context.Context, documents []byte, podImage string) (
 	return run, writeTimeline(filepath.Join(b.dir, "timeline.txt"), run)
 }
 
-// configure makes the machine a cluster, and returns when it first answered and when it had taken
-// its configuration.
+// configure makes the machine a cluster. It returns the times of the first answer and of the
+// accepted configuration.
 func (b *boot) configure(ctx context.Context, documents []byte) (answered, applied time.Time, err error) {
 	match, err := b.machine.WaitConsole(ctx, machinestate.IdentityLine)
 	if err != nil {
@@ -283,8 +282,7 @@ func (b *boot) configure(ctx context.Context, documents []byte) (answered, appli
 	return answered, applied, err
 }
 
-// firstAnswer connects as early as the machine can be connected to, and returns when its first
-// answer was there.
+// firstAnswer connects as early as possible, and returns the time of the first answer.
 func (b *boot) firstAnswer(ctx context.Context) (time.Time, error) {
 	b.pinned.Address = address
 	b.pinned.Dialer = b.dialUntilOpen
@@ -298,7 +296,7 @@ func (b *boot) firstAnswer(ctx context.Context) (time.Time, error) {
 				b.client = c
 				return at, nil
 			}
-			c.Close() // the next attempt makes a new one
+			c.Close() // the next attempt opens a new connection
 		}
 		cancel()
 		if errors.Is(err, client.ErrRefused) || errors.Is(err, client.ErrUntrusted) {
@@ -310,8 +308,8 @@ func (b *boot) firstAnswer(ctx context.Context) (time.Time, error) {
 	}
 }
 
-// dialUntilOpen connects as soon as the port is open: short attempts, so that one that began before
-// the machine had an address does not sit out TCP's retransmission.
+// dialUntilOpen connects as soon as the port is open. Its attempts are short, so an attempt that
+// started before the machine had an address does not wait for TCP's retransmission.
 func (b *boot) dialUntilOpen(ctx context.Context, to string) (net.Conn, error) {
 	for {
 		trying, cancel := context.WithTimeout(ctx, dialTry)
@@ -339,7 +337,7 @@ func (b *boot) apply(ctx context.Context, documents []byte) (time.Time, error) {
 	return time.Now(), nil
 }
 
-// importImage sends the pod's image as soon as containerd runs, as the baseline does before it
+// importImage imports the pod's image as soon as containerd runs, like the baseline before it
 // starts its kubelet.
 func (b *boot) importImage(ctx context.Context, file string) error {
 	if err := b.record.wait(ctx, "containerd"); err != nil {
@@ -364,7 +362,7 @@ func (b *boot) importImage(ctx context.Context, file string) error {
 			return fmt.Errorf("image: cannot read: %w", err)
 		}
 		if err := stream.Send(&api.ImportImageRequest{Chunk: chunk[:n]}); err != nil {
-			break // CloseAndRecv knows why
+			break // CloseAndRecv returns the reason
 		}
 	}
 	if _, err := stream.CloseAndRecv(); err != nil {

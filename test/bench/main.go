@@ -1,19 +1,18 @@
 // Command bench measures a machine made from our image, and the same Kubernetes as separate
-// processes (the baseline), one after the other on an otherwise quiet computer. It prints a table
-// and the machine's timeline with what each part waited for, and writes every figure to a file.
-// docs/bench.md says what is compared with what.
+// processes (the baseline), one after the other on an otherwise idle computer. It prints a table
+// and the machine's timeline with the waits of each component, and writes every figure to a file.
+// docs/bench.md describes the comparison.
 //
 //	main.go       flags and the order of the runs
 //	machine.go    one boot of our machine, from power-on to its idle memory
-//	upgrade.go    one upgrade of our machine, under a client that asks the Kubernetes API all the time
-//	kube.go       the node and the pod, watched as any client of the Kubernetes API would
-//	record.go     what the machine says of itself while it starts, and whose clock is whose
+//	upgrade.go    one upgrade of our machine, with a client that polls the Kubernetes API meanwhile
+//	kube.go       the node and the pod, watched like any client of the Kubernetes API
+//	record.go     the machine's own reports during its boot, and the relation of the clocks
 //	baseline_linux.go  one boot of the baseline
-//	figures.go    medians, ratios, the form of the file
+//	figures.go    medians, ratios, the format of the file
 //	print.go      the tables
 //
-// It does not build the image, and judges nothing: a figure that misses its target is printed like
-// any other.
+// It does not build the image, and does not fail if a figure misses its target.
 package main
 
 import (
@@ -32,18 +31,18 @@ import (
 )
 
 const (
-	// machineLimit bounds one boot of our machine: about four times what one takes, idling
-	// included.
+	// machineLimit bounds one boot of our machine: about four times the usual duration, including
+	// idling.
 	machineLimit = 8 * time.Minute
 	// baselineLimit bounds one boot of the baseline, which may have to build itself first.
 	baselineLimit = time.Hour
 )
 
-// tries is how many times one boot is begun when the emulator ends without a word; see
+// tries is the number of attempts for one boot if the emulator ends without a message; see
 // docs/bench.md.
 const tries = 3
 
-// baselineEnv names the folder of the baseline when the flag does not.
+// baselineEnv names the environment variable for the baseline's directory, used without the flag.
 const baselineEnv = "ORLOP_BASELINE"
 
 type options struct {
@@ -61,7 +60,7 @@ func main() {
 	command.Main("bench", func(args []string) (options, error) { return parse(args, os.Getenv) }, run)
 }
 
-// parse reads the flags and says what is missing before anything is booted.
+// parse reads the flags and reports missing inputs before any boot.
 func parse(args []string, getenv func(string) string) (options, error) {
 	o := options{look: exec.LookPath}
 	f := flag.NewFlagSet("bench", flag.ContinueOnError)
@@ -97,8 +96,8 @@ func parse(args []string, getenv func(string) string) (options, error) {
 	return o, nil
 }
 
-// run boots both in turn, and writes the file after each pair, so that a run that is broken off
-// leaves what it has.
+// run boots both in turn, and writes the file after each pair, so an interrupted run leaves its
+// results.
 func run(ctx context.Context, o options) error {
 	artefact, err := readArtefact(o.image)
 	if err != nil {
@@ -163,11 +162,11 @@ func run(ctx context.Context, o options) error {
 	return nil
 }
 
-// errEarly is why a boot is begun again: the emulator ended before the run did, and nobody asked it
-// to.
+// errEarly is the reason to repeat a boot: the emulator ended before the run did, without a
+// request.
 var errEarly = errors.New("the machine ended early")
 
-// again runs one boot, and runs it again when it ended early, which is counted.
+// again runs one boot, repeats it if it ended early, and counts the early ends.
 func again[T any](what string, boot func() (T, error)) (T, int, error) {
 	for early := 0; ; {
 		fmt.Fprintf(os.Stderr, "%s  %s\n", time.Now().Format(time.TimeOnly), what)

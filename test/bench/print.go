@@ -51,7 +51,7 @@ func printReport(out io.Writer, r report) {
 	}
 }
 
-// ratioOf is the ratio of one of the report's own figures, where there is one.
+// ratioOf returns the ratio for a figure of the report, if there is a ratio.
 func (r *report) ratioOf(at **float64) string {
 	if r.Ratio == nil {
 		return "-"
@@ -104,11 +104,11 @@ func printProcesses(out io.Writer, whose string, sizes map[string]float64) {
 	fmt.Fprintf(out, "Anonymous memory of %s by process, MiB: %s\n", whose, strings.Join(words, ", "))
 }
 
-// waitWorth is the shortest wait that is printed, in seconds; shorter ones are in the file.
+// waitWorth is the shortest printed wait, in seconds; shorter waits are in the file.
 const waitWorth = 0.1
 
-// printTimeline writes the timeline of one run: when each thing was reached, how long after the
-// thing before it, and below it what it said that it waited for.
+// printTimeline writes the timeline of one run: the time of each moment, the time since the
+// previous moment, and below it the reported waits.
 func printTimeline(out io.Writer, run machineRun) {
 	fmt.Fprintln(out, "\nThe timeline of a run of ours, in seconds since init began, and what each stage waited for:")
 	last := 0.0
@@ -127,7 +127,7 @@ func printTimeline(out io.Writer, run machineRun) {
 	}
 }
 
-// shorten keeps a line within a wide terminal.
+// shorten cuts a line to the width of a wide terminal.
 func shorten(text string) string {
 	const most = 110
 	if r := []rune(text); len(r) > most {
@@ -136,7 +136,8 @@ func shorten(text string) string {
 	return text
 }
 
-// writeTimeline keeps a run's timeline and all its events, in one order, for who looks for waiting.
+// writeTimeline stores a run's timeline and all its events, in one order, for the analysis of
+// waits.
 func writeTimeline(file string, run machineRun) error {
 	var out bytes.Buffer
 	writeStages(&out, run)

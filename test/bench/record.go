@@ -16,30 +16,30 @@ import (
 	"github.com/orlop-os/orlop/test/machinestate"
 )
 
-// What the machine says of itself.
+// Reports of the machine about itself.
 type (
 	moment  = machinestate.Moment
 	service = machinestate.Service
 	process = machinestate.Process
 )
 
-// span is a time during which a service or component said that it waits for something; it ends
-// where the next one begins.
+// span is a time during which a service or component reported a wait; it ends where the next span
+// begins.
 type span struct {
-	at   time.Time // by our clock
-	text string    // empty: it waits for nothing
+	at   time.Time // by the local clock
+	text string    // empty: no wait
 }
 
-// record is what the machine said of itself. It also ties the machine's clock to ours: a moment is
-// delivered to a watcher some time after it was reached, never before, so of all differences
-// between the time of delivery and the moment's own seconds the smallest is the best estimate of
-// when init began, late by the fastest delivery (a few milliseconds).
+// record holds the machine's reports about itself. It also relates the machine's clock to the local
+// clock: a moment is delivered to a watcher some time after it was reached, never before. Of all
+// differences between the time of delivery and the moment's own seconds, the smallest is therefore
+// the best estimate of the start of init; it is late by the fastest delivery (a few milliseconds).
 type record struct {
 	mu      sync.Mutex
 	moments []moment
-	began   time.Time         // the estimate; zero before the first moment
+	began   time.Time         // the estimated start of init; zero before the first moment
 	spans   map[string][]span // by service, or service/component
-	changed chan struct{}     // closed and made anew when there are new moments
+	changed chan struct{}     // closed and replaced when there are new moments
 	events  []event
 }
 
@@ -53,8 +53,8 @@ func (r *record) follow(ctx context.Context, c *client.Client) {
 	go watchTopic(ctx, c, "services", r.addServices)
 }
 
-// watchTopic hands on each value of a topic with the time when it came. A stream that breaks is
-// begun again.
+// watchTopic passes each value of a topic with the time of its arrival to add. It restarts a broken
+// stream.
 func watchTopic[T any](ctx context.Context, c *client.Client, topic string, add func(time.Time, T)) {
 	for ctx.Err() == nil {
 		stream, err := c.Machine.Watch(ctx, &api.GetRequest{Topic: topic})
@@ -115,7 +115,7 @@ func (r *record) addSpan(key string, s span) {
 	}
 }
 
-// moment is when something was reached, in seconds since init began.
+// moment returns the time of a moment, in seconds since init started.
 func (r *record) moment(what string) (float64, bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -143,7 +143,7 @@ func (r *record) wait(ctx context.Context, what string) error {
 	}
 }
 
-// init is when init began, by our clock.
+// init returns the start time of init by the local clock.
 func (r *record) init() (time.Time, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -153,8 +153,8 @@ func (r *record) init() (time.Time, error) {
 	return r.began, nil
 }
 
-// complete reads the moments that came after follow ended, and the events. The moments do not move
-// the estimate of init's start: they are older than the estimate's.
+// complete reads the moments since the end of follow, and the events. These moments do not change
+// the estimate of init's start, because they are delivered late.
 func (r *record) complete(ctx context.Context, c *client.Client) error {
 	list, err := machinestate.Get[[]moment](ctx, c, "timeline")
 	if err != nil {
@@ -171,16 +171,16 @@ func (r *record) complete(ctx context.Context, c *client.Client) error {
 
 // event is an event of the machine, placed on its timeline.
 type event struct {
-	Seconds float64 `json:"seconds"` // since init began
+	Seconds float64 `json:"seconds"` // since init started
 	Source  string  `json:"source"`
 	Kind    string  `json:"kind"`
 	Message string  `json:"message"`
 }
 
-// placeEvents gives events their place on the timeline. They carry the time of day, which is set
-// while the machine starts; the event of a moment also carries its seconds, and so ties those
-// around it: each event is placed by the last such one before it, the first ones by the first such
-// one.
+// placeEvents gives events their place on the timeline. Events carry the time of day, which is set
+// during the boot. The event of a moment also carries its seconds, and so relates the events around
+// it: each event is placed by the last event of a moment before it, and the first events by the
+// first event of a moment.
 func placeEvents(list []*api.Event) []event {
 	var began time.Time
 	find := func(e *api.Event) bool {
@@ -210,18 +210,18 @@ func placeEvents(list []*api.Event) []event {
 // stage is one line of the printed timeline.
 type stage struct {
 	What    string  `json:"what"`
-	Seconds float64 `json:"seconds"` // since init began; negative before it
-	// Waits is what it said it waited for until then, in order.
+	Seconds float64 `json:"seconds"` // since init started; negative before it
+	// Waits are the reported waits until then, in order.
 	Waits []waited `json:"waits,omitempty"`
 }
 
-// waited is how long something waited for what.
+// waited is the reason and the duration of a wait.
 type waited struct {
 	For     string  `json:"for"`
 	Seconds float64 `json:"seconds"`
 }
 
-// timeline joins the machine's own moments, what each of them waited for, and what we saw from
+// timeline joins the machine's own moments, their reported waits, and the observations from
 // outside.
 func (r *record) timeline(toUserspace float64, seen map[string]float64) []stage {
 	r.mu.Lock()
@@ -237,7 +237,7 @@ func (r *record) timeline(toUserspace float64, seen map[string]float64) []stage 
 	return list
 }
 
-// waits is what a service or component said until the moment when it was ready first.
+// waits returns the waits that a service or component reported until it was first ready.
 func (r *record) waits(m moment) []waited {
 	var out []waited
 	spans := r.spans[m.Name]

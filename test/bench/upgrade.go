@@ -18,7 +18,7 @@ import (
 	"github.com/orlop-os/orlop/test/command"
 )
 
-// askLimit bounds one question to the Kubernetes API while it may be away.
+// askLimit bounds one request to the Kubernetes API, which may be unreachable.
 const askLimit = time.Second
 
 // upgradeMachine measures an upgrade of a machine that has just become Ready.
@@ -34,7 +34,7 @@ func upgradeMachine(ctx context.Context, o options, dir string) (f figures, err 
 	return f, err
 }
 
-// addUpgrade takes over what was measured of an upgrade.
+// addUpgrade copies the figures of an upgrade.
 func (f *figures) addUpgrade(u figures) {
 	for i, n := range u.numbers() {
 		if *n.at != nil {
@@ -106,14 +106,14 @@ func upgradeFigures(began, reset, ready, ended time.Time, away time.Duration, wr
 	}
 }
 
-// observed is what a client of the Kubernetes API has seen.
+// observed holds the observations of a client of the Kubernetes API.
 type observed struct {
-	ready time.Time     // when the node was Ready
-	boot  string        // the id of the machine's boot then
+	ready time.Time     // time at which the node was Ready
+	boot  string        // ID of the machine's boot at that time
 	away  time.Duration // the longest time without a good answer
 }
 
-// observe asks the Kubernetes API again and again until the node is Ready in another boot than one.
+// observe polls the Kubernetes API until the node is Ready in a boot other than one.
 func observe(ctx context.Context, kube kubernetes.Interface, one string) (observed, error) {
 	var out observed
 	for last := time.Now(); ; {

@@ -15,7 +15,8 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// server is an API server that goes away and comes back with a machine's next boot.
+// server returns an API server that becomes unreachable and serves again in the machine's next
+// boot.
 func server(t *testing.T, answers func(call int) (ok bool, boot string, ready core.ConditionStatus)) kubernetes.Interface {
 	t.Helper()
 	call := 0

@@ -1,5 +1,5 @@
-// Package benchfile writes the file of figures that two programs share: each replaces its own part,
-// and keeps the other's.
+// Package benchfile writes the file of figures that two programs share: each replaces its own part
+// and leaves the other part unchanged.
 package benchfile
 
 import (
@@ -13,11 +13,11 @@ import (
 	"github.com/google/renameio/v2"
 )
 
-// Cluster is the field with the figures of a whole cluster. All other fields are those of single
+// Cluster is the field with the figures of a whole cluster. All other fields are figures of single
 // machines.
 const Cluster = "cluster"
 
-// Read is the content of one field; nil if there is no such field, or no such file.
+// Read returns the content of one field; nil if the field or the file does not exist.
 func Read(file, name string) (json.RawMessage, error) {
 	fields, err := load(file)
 	if err != nil {
@@ -31,7 +31,7 @@ func Read(file, name string) (json.RawMessage, error) {
 	return nil, nil
 }
 
-// WriteCluster replaces the field Cluster, and keeps all others as they are.
+// WriteCluster replaces the field Cluster, and leaves all other fields unchanged.
 func WriteCluster(file string, value any) error {
 	fields, err := load(file)
 	if err != nil {
@@ -44,7 +44,7 @@ func WriteCluster(file string, value any) error {
 	return write(file, append(without(fields), field{Cluster, text}))
 }
 
-// WriteOthers replaces all fields but Cluster by those of value, which is an object.
+// WriteOthers replaces all fields except Cluster by the fields of value, which is an object.
 func WriteOthers(file string, value any) error {
 	before, err := load(file)
 	if err != nil {
@@ -66,8 +66,8 @@ func WriteOthers(file string, value any) error {
 	return write(file, fields)
 }
 
-// field is a field of an object. The order of fields is kept: it is the one in which a person reads
-// them.
+// field is a field of an object. The order of fields stays, because people read the file in that
+// order.
 type field struct {
 	name  string
 	value json.RawMessage
@@ -111,7 +111,7 @@ func parse(text []byte) ([]field, error) {
 		if err != nil {
 			return nil, err
 		}
-		f := field{name: name.(string)} // the key of an object always is one
+		f := field{name: name.(string)} // the key of an object is always a string
 		if err := d.Decode(&f.value); err != nil {
 			return nil, err
 		}

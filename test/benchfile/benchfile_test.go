@@ -66,7 +66,7 @@ func TestBothPartsStay(t *testing.T) {
 	}
 }
 
-// TestDamagedFile: figures that cannot be kept are not thrown away.
+// TestDamagedFile checks that a damaged file is not overwritten.
 func TestDamagedFile(t *testing.T) {
 	for _, text := range []string{"", "[1]", `{"a": 1`, `{"a" 1}`} {
 		file := filepath.Join(t.TempDir(), "bench.json")

@@ -1,4 +1,4 @@
-// Package bundlesender sends upgrade bundles, for the programs that try machines.
+// Package bundlesender uploads upgrade bundles, for the test programs.
 package bundlesender
 
 import (
@@ -12,8 +12,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/client"
 )
 
-// Send sends what the machine does not have of a bundle, and returns the version that it holds when
-// all has come; the machine goes on alone.
+// Send uploads the part of a bundle that the machine lacks, and returns the version in it after the
+// upload; the machine continues alone.
 func Send(ctx context.Context, c *client.Client, bundle io.ReadSeeker) (version string, err error) {
 	hash := sha256.New()
 	size, err := io.Copy(hash, bundle)
@@ -33,7 +33,7 @@ func Send(ctx context.Context, c *client.Client, bundle io.ReadSeeker) (version 
 		return "", err
 	}
 	chunk := make([]byte, 1<<20)
-	// CloseAndRecv knows why not
+	// CloseAndRecv returns the reason for a failed Send
 	for next := (&api.UploadBundleRequest{Sha256: digest, Offset: offer.Received}); stream.Send(next) == nil; {
 		n, err := bundle.Read(chunk)
 		if errors.Is(err, io.EOF) {

@@ -14,16 +14,16 @@ import (
 	"github.com/orlop-os/orlop/vm"
 )
 
-// blackoutPods is how many pods have to come back.
+// blackoutPods is the number of pods that have to become Ready again.
 const blackoutPods = 10
 
-// blackoutFigures are those of a cluster whose machines all lose their power. All times are from
-// the moment at which they are switched on again.
+// blackoutFigures are the figures of a cluster whose machines all lose their power. All times count
+// from the moment at which the machines are switched on again.
 type blackoutFigures struct {
 	outcome
 	Pods int      `json:"pods"`
-	API  *float64 `json:"poweron_to_api_s,omitempty"` // the virtual address answers
-	// all Nodes are Ready, in their new start
+	API  *float64 `json:"poweron_to_api_s,omitempty"` // the virtual IP address answers
+	// all Nodes are Ready, in their new boot
 	AllReady *float64 `json:"poweron_to_all_ready_s,omitempty"`
 	// all pods are Ready, with new containers
 	PodsBack *float64 `json:"poweron_to_pods_back_s,omitempty"`
@@ -85,7 +85,7 @@ func (b *bench) blackout(ctx context.Context) (_ figures, err error) {
 	return f, err
 }
 
-// all does something to all machines at the same time.
+// all performs an action on all machines concurrently.
 func (b *bench) all(ctx context.Context, action vm.Action) error {
 	names := b.cluster.Machines()
 	failed := make(chan error, len(names))
@@ -102,7 +102,7 @@ func (b *bench) all(ctx context.Context, action vm.Action) error {
 	return err
 }
 
-// starts are the ids of the machines' present starts, by Node.
+// starts returns the IDs of the machines' present boots, by Node.
 func (b *bench) starts(ctx context.Context) (map[string]string, error) {
 	list, err := b.kube.CoreV1().Nodes().List(ctx, meta.ListOptions{})
 	if err != nil {
@@ -115,8 +115,8 @@ func (b *bench) starts(ctx context.Context) (map[string]string, error) {
 	return ids, nil
 }
 
-// startedAnew waits until all Nodes are Ready in another start than before. A Node says that it is
-// Ready until its machine has been away for a while, so that alone says nothing.
+// startedAnew waits until all Nodes are Ready in a new boot. The condition alone is not enough: a
+// Node stays Ready until its machine has been unreachable for a while.
 func (b *bench) startedAnew(ctx context.Context, before map[string]string) (time.Time, error) {
 	for {
 		list, err := b.kube.CoreV1().Nodes().List(ctx, meta.ListOptions{})

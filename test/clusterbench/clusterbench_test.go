@@ -38,7 +38,7 @@ func TestFlags(t *testing.T) {
 	}
 }
 
-// TestLimits: one run of everything ends within 45 minutes.
+// TestLimits checks that one run of all parts ends within 45 minutes.
 func TestLimits(t *testing.T) {
 	o, err := parse(nil)
 	if err != nil {
@@ -58,7 +58,7 @@ func TestLimits(t *testing.T) {
 	}
 }
 
-// TestClusterPatch: the patch is one that a configuration takes.
+// TestClusterPatch checks that the patch is valid for a configuration.
 func TestClusterPatch(t *testing.T) {
 	text, err := config.Merge([]byte("kind: Cluster\nspec: {}\n"), []byte(clusterPatch()))
 	if err != nil || !strings.Contains(string(text), virtualAddress().String()) {
@@ -72,7 +72,7 @@ func TestTimes(t *testing.T) {
 	}
 	s := said{
 		moments: []machinestate.Moment{{Name: "apid", Seconds: 3}, {Name: "orchestrator-api/etcd", Seconds: 8.5}, {Name: "else", Seconds: 9}},
-		// The first event has the time that the clock had before it was set.
+		// The first event has the time from before the clock was set.
 		events:     []*api.Event{event("stage", 500, "init after 0.10 s"), event("stage", 21, "else after 9.00 s"), event("note", 30, "it is 1 s")},
 		configured: at(16),
 	}
@@ -81,7 +81,7 @@ func TestTimes(t *testing.T) {
 	if err != nil || string(got) != want {
 		t.Errorf("got %s, want %s, %v", got, want, err)
 	}
-	// Of a machine that says nothing only what others know is there.
+	// For a machine that does not answer, only the times from other sources are set.
 	got, err = json.Marshal(said{moments: s.moments}.times("w1", at(4), at(5), time.Time{}))
 	if want := `{"name":"w1","poweron_s":1}`; err != nil || string(got) != want {
 		t.Errorf("got %s, want %s, %v", got, want, err)
@@ -97,9 +97,9 @@ func TestSilence(t *testing.T) {
 	for _, c := range []struct {
 		cut, end, want float64
 	}{
-		{1.95, 5.3, 2.5}, // from the last answer before the cut
-		{1.95, 3.9, 2},   // it has not ended
-		{4.45, 5.3, 0.7}, // an older one does not count
+		{1.95, 5.3, 2.5}, // since the last answer before the cut
+		{1.95, 3.9, 2},   // the silence has not ended
+		{4.45, 5.3, 0.7}, // an earlier silence does not count
 		{9, 9.1, 3.9},    // no answer since long before the cut
 	} {
 		if got := longestSilence(answers, at(c.cut), at(c.end)).Seconds(); got < c.want-0.001 || got > c.want+0.001 {
@@ -168,8 +168,8 @@ func TestNotStarted(t *testing.T) {
 	}
 }
 
-// TestRecord: the parts that are not measured keep what they have, and so does the rest of the
-// file.
+// TestRecord checks that parts without a new measurement keep their figures, and that the rest of
+// the file stays.
 func TestRecord(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "bench.json")
 	if err := os.WriteFile(file, []byte(`{"runs":[1],"cluster":{"join":{"poweron_to_ready_s":7},"memory":{"idle_s":1}}}`), 0o644); err != nil {

@@ -17,19 +17,20 @@ import (
 	"github.com/orlop-os/orlop/vm"
 )
 
-// pause is between two looks at something that is polled.
+// pause is the polling interval.
 const pause = 250 * time.Millisecond
 
-// askLimit bounds one question to the Kubernetes API, which may be away. It is the machines' time.
+// askLimit bounds one request to the Kubernetes API, which may be unreachable. It is in the
+// machines' time.
 const askLimit = 5 * time.Second
 
-// createFigures are those of a cluster that is made.
+// createFigures are the figures of the creation of a cluster.
 type createFigures struct {
 	outcome
 	ControlPlanes int `json:"control_planes"`
 	Workers       int `json:"workers"`
-	// AllReady is from the first power-on to the last Node's condition Ready, Healthy to the end of
-	// `orlopctl cluster create`.
+	// AllReady ends with the last Node's condition Ready, Healthy with the end of `orlopctl cluster
+	// create`. Both start with the first power-on.
 	AllReady *float64       `json:"poweron_to_all_ready_s,omitempty"`
 	Healthy  *float64       `json:"poweron_to_healthy_s,omitempty"`
 	Machines []machineTimes `json:"machines,omitempty"`
@@ -46,13 +47,13 @@ func (f *createFigures) rows() []row {
 	return rows
 }
 
-// String is a machine's timeline in one line.
+// String returns a machine's timeline in one line.
 func (m machineTimes) String() string {
 	return fmt.Sprintf("on %s, userspace %s, API %s, configured %s, etcd votes %s, kube API %s, Node Ready %s",
 		seconds(m.PowerOn), seconds(m.Userspace), seconds(m.API), seconds(m.Configured), seconds(m.EtcdVoter), seconds(m.KubeAPI), seconds(m.NodeReady))
 }
 
-// create makes the cluster as anybody does, and then asks what happened when.
+// create creates the cluster like a user, and then reads the times of its moments.
 func (b *bench) create(ctx context.Context) (figures, error) {
 	f := &createFigures{ControlPlanes: controlPlanes, Workers: workers}
 	if err := b.cluster.Create(ctx); err != nil {
@@ -95,7 +96,7 @@ func (b *bench) create(ctx context.Context) (figures, error) {
 	return f, nil
 }
 
-// connect finds the ways to the cluster that was created.
+// connect connects to the created cluster.
 func (b *bench) connect(ctx context.Context) (status vm.Status, err error) {
 	if b.power, err = b.cluster.Power(); err != nil {
 		return status, err
@@ -107,12 +108,12 @@ func (b *bench) connect(ctx context.Context) (status vm.Status, err error) {
 	if b.config, err = clientcmd.BuildConfigFromFlags("", b.cluster.Kubeconfig()); err != nil {
 		return status, fmt.Errorf("kubeconfig: %w", err)
 	}
-	// HTTP/1.1: a call that times out closes its connection; one to a machine without power never
-	// ends by itself.
+	// HTTP/1.1: a call that times out closes its connection. A call to a machine without power
+	// never ends by itself.
 	b.config.NextProtos, b.config.Timeout = []string{"http/1.1"}, b.clock.Outside(askLimit)
 	b.config.ContentType = "application/vnd.kubernetes.protobuf"
 	b.config.QPS = -1
-	// what its pods are allowed is no part of what is measured
+	// the security of its pods is not measured
 	b.config.WarningHandler = rest.NoWarnings{}
 	if b.kube, err = kubernetes.NewForConfig(b.config); err != nil {
 		return status, fmt.Errorf("kubeconfig: %w", err)
@@ -125,8 +126,8 @@ func (b *bench) connect(ctx context.Context) (status vm.Status, err error) {
 	return status, nil
 }
 
-// allReady waits until so many Nodes are there and all Ready, and returns when each became so,
-// which its kubelet tells in whole seconds.
+// allReady waits until this number of Nodes exist and are Ready, and returns the time of each
+// condition. The kubelet reports it in whole seconds.
 func (b *bench) allReady(ctx context.Context, number int) (map[string]time.Time, error) {
 	for {
 		list, err := b.kube.CoreV1().Nodes().List(ctx, meta.ListOptions{})

@@ -21,32 +21,32 @@ import (
 )
 
 const (
-	// failoverWantedS is the longest silence that is wanted.
+	// failoverWantedS is the target for the longest silence.
 	failoverWantedS = 5
-	// All are the machines' time. askEvery is between two questions to the virtual address,
-	// answerLimit how long the client waits for an answer, atOnce how many answers at most it waits
-	// for.
+	// All are in the machines' time. askEvery is the interval between two requests to the virtual
+	// IP address, answerLimit is the client's timeout, and atOnce is the maximum number of
+	// concurrent requests.
 	askEvery    = 100 * time.Millisecond
 	answerLimit = 2 * time.Second
 	atOnce      = 30
-	// steady is how long answers have to come without a gap longer than gap before the power is
-	// cut, and after.
+	// steady is the time in which answers have to arrive without an interval longer than gap,
+	// before the power is cut and after.
 	steady = 5 * time.Second
 	gap    = time.Second
 )
 
-// failoverFigures are those of the virtual address.
+// failoverFigures are the figures of the virtual IP address.
 type failoverFigures struct {
 	outcome
 	Longest *float64 `json:"longest_silence_s,omitempty"`
 	Cuts    []cut    `json:"cuts,omitempty"`
 }
 
-// cut is one machine that answered for the address and lost its power.
+// cut is one cut of the power of the machine that holds the virtual IP address.
 type cut struct {
 	Machine  string  `json:"machine"`
 	SilenceS float64 `json:"silence_s"`
-	// HealthyS is from switching it on again to every machine healthy.
+	// HealthyS is the time from switching it on again until every machine is healthy.
 	HealthyS float64 `json:"healthy_s"`
 }
 
@@ -58,8 +58,8 @@ func (f *failoverFigures) rows() []row {
 	return rows
 }
 
-// failover cuts the power of the machine that answers for the virtual address, while a client
-// outside asks there all the time.
+// failover cuts the power of the machine that holds the virtual IP address, while a client outside
+// calls the address continuously.
 func (b *bench) failover(ctx context.Context) (figures, error) {
 	f := &failoverFigures{}
 	a, err := b.askVirtualAddress(ctx)
@@ -99,7 +99,7 @@ func (b *bench) failover(ctx context.Context) (figures, error) {
 	return f, nil
 }
 
-// holder is the machine that answers for the virtual address, by its own word.
+// holder returns the machine that reports that it holds the virtual IP address.
 func (b *bench) holder(ctx context.Context) (string, error) {
 	contexts := b.cluster.Machines()
 	var details []string
@@ -122,7 +122,7 @@ func (b *bench) holder(ctx context.Context) (string, error) {
 	return "", fmt.Errorf("virtual address %s: no machine says that it answers for it: %s", virtualAddress(), strings.Join(details, "; "))
 }
 
-// detailOf is what a component says.
+// detailOf returns the detail that a component reports.
 func detailOf(services []machinestate.Service, component string) string {
 	for _, s := range services {
 		for _, c := range s.Components {
@@ -134,13 +134,13 @@ func detailOf(services []machinestate.Service, component string) string {
 	return ""
 }
 
-// answersFor tells whether the machine that says this answers for the virtual address itself
+// answersFor reports whether a machine with this detail holds the virtual IP address itself
 // (orchestrator/apivip).
 func answersFor(detail string) bool {
 	return strings.HasPrefix(detail, "holds "+virtualAddress().String()+" ")
 }
 
-// asker is a client outside that asks the virtual address all the time.
+// asker is a client outside that calls the virtual IP address continuously.
 type asker struct {
 	clock vm.Clock
 	http  *http.Client
@@ -149,12 +149,12 @@ type asker struct {
 	done  sync.WaitGroup
 
 	mu   sync.Mutex
-	good []time.Time // when each good answer had come
-	last error       // why the last bad one was bad
+	good []time.Time // arrival times of the good answers
+	last error       // error of the last failed request
 }
 
-// askVirtualAddress begins to ask whether an API server is there. It does not ask for /readyz: that
-// is not good while etcd elects another leader, which is not the address's business.
+// askVirtualAddress starts to check whether an API server answers. It does not use /readyz, which
+// fails while etcd elects another leader; that is unrelated to the address.
 func (b *bench) askVirtualAddress(ctx context.Context) (*asker, error) {
 	way, err := b.power.Forward(ctx, vm.ForwardSpec{Addr: virtualAddress(), Port: paths.PortKubernetes})
 	if err != nil {
@@ -164,8 +164,8 @@ func (b *bench) askVirtualAddress(ctx context.Context) (*asker, error) {
 	if err != nil {
 		return nil, fmt.Errorf("kubeconfig: %w", err)
 	}
-	// HTTP/1.1, so that a connection to a machine that is gone holds up one question and not all.
-	// Its protocols are named for those of TLS too.
+	// HTTP/1.1, so a connection to an unreachable machine delays one request only. The protocols
+	// are also named for TLS.
 	config.NextProtos = []string{"http/1.1"}
 	a := &asker{clock: b.clock, url: "https://" + way.Addr + "/livez/ping", http: &http.Client{Timeout: b.clock.Outside(answerLimit), Transport: &http.Transport{TLSClientConfig: config, MaxIdleConnsPerHost: 4}}}
 	ctx, a.stop = context.WithCancel(ctx)
@@ -192,7 +192,7 @@ func (a *asker) run(ctx context.Context) {
 		select {
 		case places <- struct{}{}:
 		default:
-			continue // so many wait for an answer that one more says nothing new
+			continue // with so many open requests, another request gives no information
 		}
 		a.done.Go(func() {
 			defer func() { <-places }()
@@ -227,14 +227,14 @@ func (a *asker) once(ctx context.Context) error {
 	return nil
 }
 
-// answers are the times of all good answers, in order.
+// answers returns the times of all good answers, in order.
 func (a *asker) answers() []time.Time {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return slices.SortedFunc(slices.Values(a.good), time.Time.Compare)
 }
 
-// steadily waits until good answers have come without a gap for a while, all of it after an
+// steadily waits until good answers have arrived without a long interval for a while after an
 // instant.
 func (a *asker) steadily(ctx context.Context, after time.Time) error {
 	for {
@@ -250,7 +250,8 @@ func (a *asker) steadily(ctx context.Context, after time.Time) error {
 	}
 }
 
-// answeredThroughout tells whether answers came from one instant to another without a long gap.
+// answeredThroughout reports whether answers arrived from one instant to another without a long
+// interval.
 func answeredThroughout(answers []time.Time, from, to time.Time) bool {
 	last := from
 	for _, at := range answers {
@@ -265,10 +266,10 @@ func answeredThroughout(answers []time.Time, from, to time.Time) bool {
 	return to.Sub(last) <= gap
 }
 
-// longestSilence is the longest time between two good answers that lay around the cut or behind it,
-// at most up to the end.
+// longestSilence returns the longest interval between two good answers at or after the cut, at most
+// up to the end.
 func longestSilence(answers []time.Time, cut, end time.Time) time.Duration {
-	last := cut // before the first answer nothing is known
+	last := cut // the state before the first answer is unknown
 	for _, at := range answers {
 		if at.After(cut) {
 			break

@@ -48,7 +48,7 @@ func TestLatencies(t *testing.T) {
 	if len(table) != 1 || table[0].Requests != 200 || math.Abs(table[0].P50Ms-(100+100*50.0/140)) > 0.01 || table[0].P99Ms != 200 {
 		t.Errorf("%+v", table)
 	}
-	// What was before does not count; an API server that began anew has counted nothing before.
+	// Earlier counts are subtracted; a restarted API server has no earlier counts.
 	before := latencies{"GET": {{0.1, 50}, {0.2, 100}, {math.Inf(1), 100}}}
 	if got := l.since(before)["GET"]; !slices.Equal(got, histogram{{0.1, 0}, {0.2, 90}, {math.Inf(1), 100}}) {
 		t.Errorf("since then %v", got)
@@ -112,7 +112,7 @@ func TestPodTimes(t *testing.T) {
 	if got := times.figures(); got == nil || *got != (podStarts{Pods: 1, RunningP50: 2, RunningP99: 2, ReadyP50: 3, ReadyP99: 3, CreatedP50: 5, CreatedP99: 5, AllReadyS: 5}) {
 		t.Errorf("%+v", got)
 	}
-	// the steps before were not delivered
+	// the earlier steps were not delivered
 	times.see(p("b", "w2", core.PodRunning, core.ConditionTrue), at(11))
 	if got := times.figures(); !times.allReady() || got.Pods != 2 || got.ReadyP50 != 0 || got.ReadyP99 != 3 || got.AllReadyS != 11 {
 		t.Errorf("%+v", got)
@@ -150,7 +150,7 @@ func TestProcessors(t *testing.T) {
 	}
 }
 
-// TestHalf: the load ends while there is time to read what it has done.
+// TestHalf checks that the load ends early enough to read its results.
 func TestHalf(t *testing.T) {
 	b := &bench{options: options{load: time.Minute}}
 	if got := b.half(t.Context(), 2); got != time.Minute {
@@ -169,7 +169,7 @@ func TestHalf(t *testing.T) {
 	}
 }
 
-// TestLoadIsForSimulatedNodes: no real machine gets a pod of the load.
+// TestLoadIsForSimulatedNodes checks that no real machine gets a pod of the load.
 func TestLoadIsForSimulatedNodes(t *testing.T) {
 	spec := loadObject(3).Spec.Template.Spec
 	if len(spec.NodeSelector) != 1 || len(spec.Tolerations) != 1 || spec.Tolerations[0].Effect != "" || spec.Tolerations[0].Key == "" {

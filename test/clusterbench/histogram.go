@@ -13,11 +13,11 @@ import (
 	"github.com/prometheus/common/model"
 )
 
-// durations is the API server's own histogram of how long requests took, which upstream's
-// objectives are about.
+// durations is the API server's own histogram of request durations, to which upstream's objectives
+// refer.
 const durations = "apiserver_request_duration_seconds"
 
-// connections are verbs whose requests last as long as somebody watches, or speaks with a pod.
+// connections are verbs whose requests last as long as a client watches or is connected to a pod.
 func connections() []string { return []string{"WATCH", "WATCHLIST", "CONNECT"} }
 
 // bucket counts requests that took at most Bound seconds.
@@ -26,14 +26,13 @@ type bucket struct {
 	count float64
 }
 
-// histogram has buckets by their bounds, each of which counts those below it too; the last bound is
-// infinite.
+// histogram has cumulative buckets in the order of their bounds; the last bound is infinite.
 type histogram []bucket
 
 // latencies are the histograms of the API server, by verb.
 type latencies map[string]histogram
 
-// readLatencies reads the API server's /metrics, and sums up what is of the same verb.
+// readLatencies reads the API server's /metrics, and sums up the histograms with the same verb.
 func readLatencies(text io.Reader) (latencies, error) {
 	parser := expfmt.NewTextParser(model.UTF8Validation)
 	families, err := parser.TextToMetricFamilies(text)
@@ -48,8 +47,8 @@ func readLatencies(text io.Reader) (latencies, error) {
 	for _, m := range family.Metric {
 		verb := labelOf(m, "verb")
 		if slices.Contains(connections(), verb) || labelOf(m, "resource") == "" {
-			// those of no resource are questions for health, for these figures, and for what there
-			// is
+			// requests without a resource are health checks, requests for these metrics, and
+			// discovery
 			continue
 		}
 		if sums[verb] == nil {
@@ -77,8 +76,8 @@ func labelOf(m *dto.Metric, name string) string {
 	return ""
 }
 
-// since is what was counted after before. An API server that began anew has counted all that it has
-// since then.
+// since returns the counts after before. A restarted API server has counted all its requests after
+// before.
 func (l latencies) since(before latencies) latencies {
 	out := latencies{}
 	for verb, h := range l {
@@ -96,7 +95,7 @@ func (l latencies) since(before latencies) latencies {
 	return out
 }
 
-// total is how many requests there were.
+// total returns the number of requests.
 func (h histogram) total() float64 {
 	if len(h) == 0 {
 		return 0
@@ -104,9 +103,9 @@ func (h histogram) total() float64 {
 	return h[len(h)-1].count
 }
 
-// quantile is the time in seconds within which the share q of the requests was answered: of a
-// bucket, in which all is taken to be spread evenly, as Prometheus' histogram_quantile does it.
-// What took longer than the last finite bound is said to have taken that.
+// quantile returns the time in seconds within which the share q of the requests was answered. It
+// interpolates linearly within a bucket, like Prometheus' histogram_quantile. Slower requests than
+// the last finite bound count as that bound.
 func (h histogram) quantile(q float64) float64 {
 	rank := q * h.total()
 	below, least := 0.0, 0.0
@@ -125,7 +124,7 @@ func (h histogram) quantile(q float64) float64 {
 	return least
 }
 
-// verbLatency is how long requests of a verb took.
+// verbLatency holds the request durations of a verb.
 type verbLatency struct {
 	Verb     string  `json:"verb"`
 	Requests float64 `json:"requests"`
@@ -133,7 +132,7 @@ type verbLatency struct {
 	P99Ms    float64 `json:"p99_ms"`
 }
 
-// table is the latencies of the verbs that were used, those with most requests first.
+// table returns the latencies of the used verbs, sorted by descending number of requests.
 func (l latencies) table() []verbLatency {
 	var all []verbLatency
 	for verb, h := range l {
@@ -147,8 +146,8 @@ func (l latencies) table() []verbLatency {
 	return all
 }
 
-// percentile is the value below which the share q of the values is, by rank: one of them. There are
-// some.
+// percentile returns the value below which the share q of the values is, by rank. The result is one
+// of the values, and there must be values.
 func percentile(values []float64, q float64) float64 {
 	sorted := slices.Sorted(slices.Values(values))
 	return sorted[max(0, int(math.Ceil(q*float64(len(sorted))))-1)]

@@ -28,12 +28,12 @@ import (
 // joining is the name of the worker that joins.
 const joining = "w3"
 
-// joinFigures are those of a worker that joins a cluster that runs.
+// joinFigures are the figures of a worker that joins a running cluster.
 type joinFigures struct {
 	outcome
-	// Ready is from power-on until a watch delivered the Node with the condition Ready.
+	// Ready is the time from power-on until a watch delivered the Node with the condition Ready.
 	Ready *float64 `json:"poweron_to_ready_s,omitempty"`
-	// FromConfigured is the part of it after the machine had taken its configuration.
+	// FromConfigured is the part of it after the machine accepted its configuration.
 	FromConfigured *float64     `json:"configured_to_ready_s,omitempty"`
 	Machine        machineTimes `json:"machine"`
 }
@@ -46,9 +46,8 @@ func (f *joinFigures) rows() []row {
 	}
 }
 
-// join adds a worker: a ticket, a new machine with a disk that nobody has used, and its
-// configuration as soon as it answers. Afterwards the machine goes again, so that the cluster is
-// what it was.
+// join adds a worker: a ticket, a new machine with a blank disk, and its configuration as soon as
+// it answers. Afterwards it removes the machine, so the cluster is as before.
 func (b *bench) join(ctx context.Context) (_ figures, err error) {
 	f := &joinFigures{Machine: machineTimes{Name: joining}}
 	ticket := filepath.Join(b.dir, joining+".yaml")
@@ -83,7 +82,7 @@ func (b *bench) join(ctx context.Context) (_ figures, err error) {
 	if err != nil {
 		return f, err
 	}
-	defer c.Close() // nothing is sent any more
+	defer c.Close() // no more data is sent
 	if _, err := c.Config.Apply(ctx, &api.ApplyRequest{Documents: documents, Filename: joining + ".yaml"}); err != nil {
 		return f, fmt.Errorf("machine %s: cannot apply its configuration: %w", joining, err)
 	}
@@ -98,7 +97,7 @@ func (b *bench) join(ctx context.Context) (_ figures, err error) {
 	return f, err
 }
 
-// leaveLimit bounds taking the worker out again.
+// leaveLimit bounds the removal of the worker.
 const leaveLimit = time.Minute
 
 func (b *bench) leave(ctx context.Context) error {
@@ -107,7 +106,7 @@ func (b *bench) leave(ctx context.Context) error {
 	return errors.Join(b.power.Act(ctx, joining, vm.ActionPowerCut), b.cluster.Orlopctl(ctx, "--context", b.cluster.Name, "nodes", "remove", joining))
 }
 
-// identity waits until a machine shows the fingerprint of its key on its console.
+// identity waits until a machine shows its key fingerprint on its console.
 func identity(ctx context.Context, console string) (string, error) {
 	for {
 		text, err := os.ReadFile(console)
@@ -123,8 +122,8 @@ func identity(ctx context.Context, console string) (string, error) {
 	}
 }
 
-// dialLimit bounds one attempt to reach a machine that starts: a connection that began before it
-// had an address comes to nothing.
+// dialLimit bounds one attempt to reach a booting machine: a connection attempt from before it had
+// an address never succeeds.
 const dialLimit = 5 * time.Second
 
 // firstAnswer connects as soon as a machine answers.
@@ -137,7 +136,7 @@ func (b *bench) firstAnswer(ctx context.Context, e client.Endpoint) (*client.Cli
 				cancel()
 				return c, nil
 			}
-			c.Close() // the next attempt makes a new one
+			c.Close() // the next attempt opens a new connection
 		}
 		cancel()
 		if errors.Is(err, client.ErrRefused) || errors.Is(err, client.ErrUntrusted) {
@@ -149,7 +148,7 @@ func (b *bench) firstAnswer(ctx context.Context, e client.Endpoint) (*client.Cli
 	}
 }
 
-// nodeReady returns when a watch delivered a Node with the condition Ready.
+// nodeReady returns the time when a watch delivered a Node with the condition Ready.
 func (b *bench) nodeReady(ctx context.Context, name string) (time.Time, error) {
 	selected := fields.OneTermEqualSelector("metadata.name", name).String()
 	list := &cache.ListWatch{

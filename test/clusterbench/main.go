@@ -1,22 +1,21 @@
-// Command clusterbench measures whole clusters of emulated machines, on an otherwise quiet
-// computer, and writes its figures into the file of `make bench`, beside what is there.
-// docs/bench.md says what each figure is and what is wanted.
+// Command clusterbench measures whole clusters of emulated machines, on an otherwise idle computer,
+// and adds its figures to the file of `make bench`. docs/bench.md describes each figure and its
+// target.
 //
 //	main.go       flags, and one part after the other
-//	report.go     what the parts have in common: what became of them, and what is kept of the machines
-//	timeline.go   when a machine reached what, by one clock
+//	report.go     the common code of the parts: their results, and the stored files of the machines
+//	timeline.go   the moments of a machine, by one clock
 //	create.go     three control-plane machines and two workers, from power-on to all Nodes Ready
 //	join.go       one more worker
-//	memory.go     what the machines use when nobody asks them anything
-//	failover.go   the virtual address, when the machine that answers for it loses its power
+//	memory.go     the memory of idle machines
+//	failover.go   the virtual IP address, when the machine that holds it loses its power
 //	blackout.go   all machines lose their power
 //	pods.go       pods that start on a worker, in a cluster of two machines
 //	scale.go      one control plane with many simulated nodes (package simulation)
 //	histogram.go  percentiles, of values and of the API server's own histograms
 //	workload.go   the pods of the other parts
 //
-// It does not build the image, and judges nothing: a figure that misses its target is printed like
-// any other.
+// It does not build the image, and does not fail if a figure misses its target.
 package main
 
 import (
@@ -94,11 +93,11 @@ func parse(args []string) (options, error) {
 	return o, nil
 }
 
-// part is one measurement. It returns what it has also when it fails.
+// part is one measurement. With an error, it returns its incomplete figures.
 type part struct {
 	name string
-	// limit bounds it, in the machines' time. Unless more is asked for, all limits together are at
-	// most 45 minutes.
+	// limit bounds it, in the machines' time. By default, all limits together are at most 45
+	// minutes.
 	limit   time.Duration
 	measure func(*bench, context.Context) (figures, error)
 }
@@ -114,20 +113,20 @@ func onFive() []part {
 	}
 }
 
-// onTwo is measured on a machine with a control plane and a worker, and makes them. Of five
-// machines that share two processors each has so little of them that pods that start at once would
-// measure that.
+// onTwo is measured on a machine with a control plane and a worker, and creates them. With five
+// machines on two processors, the lack of processor time would dominate the figures of pods that
+// start concurrently.
 func onTwo() []part {
 	return []part{{"pods", 8 * time.Minute, (*bench).pods}}
 }
 
-// onOne is measured on one machine, and makes it.
+// onOne is measured on one machine, and creates it.
 func onOne(o options) []part {
 	return []part{{"scale", scaleLimit(o), (*bench).scale}}
 }
 
-// scaleLimit is the time for the machine to start, for each number of nodes, and for each node to
-// be registered.
+// scaleLimit is the time for the machine's boot, for each number of nodes, and for the registration
+// of each node.
 func scaleLimit(o options) time.Duration {
 	limit := 2*time.Minute + time.Duration(len(o.nodes))*(time.Minute+2*o.load)
 	if len(o.nodes) > 0 {
@@ -151,30 +150,30 @@ const (
 	workers               = 2
 	controlPlaneMemoryMiB = 3072
 	workerMemoryMiB       = 2048
-	// cpus of each machine. Five emulated machines of two on a computer with two hardly come to
-	// anything: etcd, API servers and whoever asks whether they are well wait longer for a
-	// processor than they have patience.
+	// cpus of each machine. Five emulated machines with two processors each hardly make progress on
+	// a computer with two: etcd, API servers and health checks wait for a processor beyond their
+	// timeouts.
 	cpus = 1
 )
 
-// virtualAddress is in the machines' network, before the addresses that machines get.
+// virtualAddress is in the machines' network, below the assigned addresses.
 func virtualAddress() netip.Addr { return netip.AddrFrom4([4]byte{10, 77, 0, 9}) }
 
-// clusterPatch is what the configuration has beside what `cluster create` puts there.
+// clusterPatch is added to the configuration of `cluster create`.
 func clusterPatch() string {
 	return "kind: Cluster\nspec: {virtualAddresses: [" + virtualAddress().String() + "]}\n"
 }
 
-// bench is the cluster that is measured.
+// bench is the measured cluster.
 type bench struct {
 	options
-	dir     string // for everything but the figures
+	dir     string // for all files except the figures
 	cluster localcluster.Cluster
 	power   *vm.Client
-	clock   vm.Clock             // the machines', as soon as there are any
+	clock   vm.Clock             // of the machines, once they exist
 	config  *rest.Config         // of the Kubernetes API of the first machine
-	kube    kubernetes.Interface // each call within askLimit
-	// watching is the same for watches, which have no limit.
+	kube    kubernetes.Interface // each call is bounded by askLimit
+	// watching is a client for watches, without a limit.
 	watching kubernetes.Interface
 	images   bool // the workers have the pods' image
 }
@@ -207,8 +206,8 @@ func run(ctx context.Context, o options) error {
 	return failed
 }
 
-// onCluster measures those of the parts that are wanted, if any is, the first of which makes the
-// cluster, and ends it.
+// onCluster measures the selected parts, if any, and ends their cluster. The first part creates the
+// cluster.
 func onCluster(ctx context.Context, b *bench, patch string, list []part, r *record) (err error) {
 	isWanted := func(p part) bool { return slices.Contains(b.only, p.name) }
 	if ctx.Err() != nil || !slices.ContainsFunc(list, isWanted) {
@@ -233,7 +232,7 @@ func onCluster(ctx context.Context, b *bench, patch string, list []part, r *reco
 		}
 		err = errors.Join(err, failure)
 		if i == 0 && failure != nil || ctx.Err() != nil {
-			return err // without a cluster there is nothing to measure
+			return err // without a cluster, the other parts cannot run
 		}
 	}
 	return err

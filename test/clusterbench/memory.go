@@ -13,22 +13,23 @@ import (
 	"github.com/orlop-os/orlop/test/machinestate"
 )
 
-// workerWantedMiB is the most that a worker should use.
+// workerWantedMiB is the target for a worker.
 const workerWantedMiB = 200
 
-// usage is what a machine uses.
+// usage is the memory use of a machine.
 type usage struct {
-	Name         string             `json:"name"`
-	UsedMiB      float64            `json:"machine_used_mib"` // MemTotal − MemAvailable
-	AnonTotalMiB float64            `json:"anon_total_mib"`
-	AnonMiB      map[string]float64 `json:"anon_mib"` // by service, by program for what is none
+	Name         string  `json:"name"`
+	UsedMiB      float64 `json:"machine_used_mib"` // MemTotal − MemAvailable
+	AnonTotalMiB float64 `json:"anon_total_mib"`
+	// by service, or by program for other processes
+	AnonMiB map[string]float64 `json:"anon_mib"`
 }
 
-// memoryFigures are those of machines that nobody asks anything.
+// memoryFigures are the figures of idle machines.
 type memoryFigures struct {
 	outcome
 	IdleS float64 `json:"idle_s"`
-	// ControlPlane and Worker are the most of any machine of the kind.
+	// ControlPlane and Worker are the maximum of any machine of the kind.
 	ControlPlane *float64 `json:"control_plane_used_mib,omitempty"`
 	Worker       *float64 `json:"worker_used_mib,omitempty"`
 	Machines     []usage  `json:"machines,omitempty"`
@@ -52,7 +53,7 @@ func sizeMiB(v *float64) string {
 	return fmt.Sprintf("%.1f MiB", *v)
 }
 
-// shares lists what is how large, the largest first.
+// shares lists names with their sizes, the largest first.
 func shares(sizes map[string]float64) string {
 	var words []string
 	for _, name := range slices.SortedFunc(maps.Keys(sizes), func(a, b string) int { return cmp.Or(cmp.Compare(sizes[b], sizes[a]), cmp.Compare(a, b)) }) {
@@ -61,7 +62,7 @@ func shares(sizes map[string]float64) string {
 	return strings.Join(words, ", ")
 }
 
-// memory lets the machines idle, and reads what they use.
+// memory lets the machines idle, and reads their memory use.
 func (b *bench) memory(ctx context.Context) (figures, error) {
 	f := &memoryFigures{IdleS: b.idle.Seconds()}
 	if err := command.Wait(ctx, b.clock.Outside(b.idle)); err != nil {
@@ -93,7 +94,7 @@ func (f *memoryFigures) add(u usage) {
 	}
 }
 
-// isControlPlane tells by the names that `cluster create` gives.
+// isControlPlane uses the names that `cluster create` gives.
 func isControlPlane(name string) bool { return strings.HasPrefix(name, "cp") }
 
 func readUsage(ctx context.Context, c *client.Client, name string) (usage, error) {

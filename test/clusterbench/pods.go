@@ -16,23 +16,23 @@ import (
 )
 
 const (
-	// podsPerWorker is how many pods the worker gets at once.
+	// podsPerWorker is the number of pods that the worker gets concurrently.
 	podsPerWorker = 50
 	// morePods are then started one after the other.
 	morePods = 20
 )
 
-// podsFigures are those of pods that start on a worker.
+// podsFigures are the figures of pods that start on a worker.
 type podsFigures struct {
 	outcome
 	PerWorker int `json:"per_worker"`
-	// AtOnce are so many on the worker, created as fast as the API takes them; OneByOne are further
-	// ones beside them, each created when the one before is Ready.
+	// AtOnce are podsPerWorker pods, created as fast as the API accepts them; OneByOne are morePods
+	// additional pods, each created when the previous pod is Ready.
 	AtOnce   *podStarts `json:"at_once,omitempty"`
 	OneByOne *podStarts `json:"one_by_one,omitempty"`
 }
 
-// podStarts is how long pods took, in seconds.
+// podStarts holds the start times of pods, in seconds.
 type podStarts struct {
 	Pods       int     `json:"pods"`
 	RunningP50 float64 `json:"scheduled_to_running_p50_s"`
@@ -61,7 +61,7 @@ func (f *podsFigures) rows() []row {
 	return rows
 }
 
-// pods makes a machine with a control plane and a worker, and starts pods on that.
+// pods creates a machine with a control plane and a worker, and starts pods on the worker.
 func (b *bench) pods(ctx context.Context) (figures, error) {
 	f := &podsFigures{PerWorker: podsPerWorker}
 	if err := b.cluster.Create(ctx); err != nil {
@@ -93,18 +93,18 @@ func (b *bench) pods(ctx context.Context) (figures, error) {
 	return f, nil
 }
 
-// pod is one of a group.
+// pod returns the n-th pod of a group.
 func (b *bench) pod(group string, n int) *core.Pod {
 	return &core.Pod{ObjectMeta: meta.ObjectMeta{Name: fmt.Sprintf("%s-%d", group, n), Labels: map[string]string{appLabel: group}}, Spec: podSpec(b.workers())}
 }
 
-// podTime is when a watch told what of a pod for the first time; created is when its creation was
-// asked for.
+// podTime holds the times at which a watch first delivered each state of a pod; created is the time
+// of the creation request.
 type podTime struct{ created, scheduled, running, ready time.Time }
 
 type podTimes map[string]*podTime
 
-// see takes what a watch delivered.
+// see records the times in a delivered pod.
 func (t podTimes) see(p *core.Pod, now time.Time) {
 	of := t[p.Name]
 	if of == nil {
@@ -120,7 +120,7 @@ func (t podTimes) see(p *core.Pod, now time.Time) {
 	first(&of.ready, podReady(p))
 }
 
-// allReady tells whether all are.
+// allReady reports whether all pods are Ready.
 func (t podTimes) allReady() bool {
 	for _, of := range t {
 		if of.ready.IsZero() {
@@ -130,7 +130,7 @@ func (t podTimes) allReady() bool {
 	return true
 }
 
-// figures are those of the pods that became Ready; nil if none did.
+// figures returns the figures of the pods that became Ready; nil without such pods.
 func (t podTimes) figures() *podStarts {
 	var running, ready, created []float64
 	var begin, end time.Time
@@ -157,8 +157,8 @@ func (t podTimes) figures() *podStarts {
 	}
 }
 
-// start creates pods once a watch of their group is there, and returns when that has told that all
-// in times are Ready.
+// start creates pods once a watch of their group exists, and returns when all pods in times are
+// Ready according to the watch.
 func (b *bench) start(ctx context.Context, group string, pods []*core.Pod, times podTimes) error {
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
@@ -173,8 +173,8 @@ func (b *bench) start(ctx context.Context, group string, pods []*core.Pod, times
 			return b.watching.CoreV1().Pods(namespace).Watch(ctx, o)
 		},
 	}
-	// Who creates and who watches are two: times belong to the one that watches, which is told of
-	// each creation before it is made.
+	// Two goroutines create and watch. The watching goroutine owns times, and receives each
+	// creation before the request.
 	asked := make(chan created, len(pods))
 	take := func() {
 		for {
@@ -214,13 +214,13 @@ func (b *bench) start(ctx context.Context, group string, pods []*core.Pod, times
 	return nil
 }
 
-// created is that a pod's creation is asked for.
+// created is the request to create a pod.
 type created struct {
 	name string
 	at   time.Time
 }
 
-// cause is why something ended with ctx, when that says more than its own error.
+// cause returns the cause of the end of ctx, if it is more specific than err.
 func cause(ctx context.Context, err error) error {
 	if c := context.Cause(ctx); c != nil {
 		return c

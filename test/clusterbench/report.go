@@ -21,9 +21,9 @@ import (
 
 const mib = 1 << 20
 
-// outcome is what every part has: when it was measured, how long that took (both outside), how many
-// times more slowly time passed for the machines, whose time all other figures are, and what went
-// wrong. With an error the figures are those that were there until then.
+// outcome is common to all parts: the time and duration of the measurement (both outside), the time
+// dilation of the machines, in whose time all other figures are, and the error. With an error the
+// figures are incomplete.
 type outcome struct {
 	At    time.Time `json:"at"`
 	TookS float64   `json:"took_s"`
@@ -34,10 +34,10 @@ type outcome struct {
 
 func (o *outcome) ended(how outcome) { *o = how }
 
-// figures are those of a part.
+// figures are the figures of a part.
 type figures interface {
 	ended(outcome)
-	// rows are the lines of the table: what, how much, and what is wanted.
+	// rows returns the lines of the table: label, value, and target.
 	rows() []row
 }
 
@@ -64,13 +64,13 @@ func (p part) run(ctx context.Context, b *bench) (figures, error) {
 	return f, err
 }
 
-// say prints what is done now.
+// say prints the present step.
 func say(format string, values ...any) {
 	fmt.Printf("%s  %s\n", time.Now().Format(time.TimeOnly), fmt.Sprintf(format, values...))
 }
 
-// record is the field cluster of the file: an object with one field for each part. Parts that are
-// not measured keep what they have.
+// record is the field Cluster of the file: an object with a field per part. Parts without a new
+// measurement keep their figures.
 type record struct {
 	file     string
 	fields   map[string]json.RawMessage
@@ -94,8 +94,7 @@ func (r *record) read() error {
 	return nil
 }
 
-// add takes the figures of a part, and writes the file, so that a run that is broken off leaves
-// what it has.
+// add adds the figures of a part and writes the file, so an interrupted run leaves its results.
 func (r *record) add(name string, f figures) error {
 	text, err := json.Marshal(f)
 	if err != nil {
@@ -117,7 +116,7 @@ func (r *record) print(out io.Writer) {
 	w.Flush()
 }
 
-// seconds is a time as it is printed.
+// seconds formats a time.
 func seconds(v *float64) string {
 	if v == nil {
 		return "-"
@@ -125,7 +124,7 @@ func seconds(v *float64) string {
 	return fmt.Sprintf("%.1f s", *v)
 }
 
-// since is a time in seconds; nil: it did not come to that.
+// since returns a time in seconds; nil if the second time was not reached.
 func since(from, to time.Time) *float64 {
 	if from.IsZero() || to.IsZero() {
 		return nil
@@ -134,16 +133,16 @@ func since(from, to time.Time) *float64 {
 	return &s
 }
 
-// keepLimit bounds reading what is kept of all machines.
+// keepLimit bounds the download of the files of all machines.
 const keepLimit = time.Minute
 
-// keep stores the consoles and the events of all machines, which go with the cluster. A machine
-// that does not answer is no failure: its console says why.
+// keep stores the consoles and the events of all machines before the cluster is deleted. A machine
+// that does not answer is no failure: its console has the reason.
 func (b *bench) keep(ctx context.Context) error {
 	if b.power == nil {
 		var err error
 		if b.power, err = b.cluster.Power(); err != nil {
-			return nil // the cluster was never begun, and the tool said why
+			return nil // the cluster was never created, and the tool printed the reason
 		}
 	}
 	ctx, cancel := context.WithTimeout(ctx, keepLimit)
@@ -200,6 +199,6 @@ func (b *bench) with(ctx context.Context, machine string, do func(*client.Client
 	if err != nil {
 		return err
 	}
-	defer c.Close() // nothing is sent any more
+	defer c.Close() // no more data is sent
 	return do(c)
 }

@@ -27,55 +27,54 @@ import (
 )
 
 const (
-	// scaleMemoryMiB is the memory of the machine whose control plane is loaded.
+	// scaleMemoryMiB is the memory of the machine with the loaded control plane.
 	scaleMemoryMiB = 8192
-	// podsPerNode are those of the Deployment.
+	// podsPerNode is the number of pods of the Deployment per node.
 	podsPerNode = 5
-	// registerEvery is the least time between the registrations of two nodes: an emulated machine
-	// takes no more.
+	// registerEvery is the minimum interval between the registrations of two nodes: an emulated
+	// machine cannot process more.
 	registerEvery = 100 * time.Millisecond
-	// quietTime is how long the nodes do nothing but say that they live.
+	// quietTime is the time in which the nodes only send heartbeats.
 	quietTime = 20 * time.Second
-	// readyLimit bounds the time until all nodes have said that they are Ready.
+	// readyLimit bounds the time until all nodes have reported Ready.
 	readyLimit = time.Minute
-	// readers ask for single objects every readEvery, and for lists every listEvery.
+	// Readers get single objects every readEvery, and lists every listEvery.
 	readEvery, listEvery = 200 * time.Millisecond, 10 * time.Second
 	loadName             = "load"
 )
 
-// scalePatch has room for the pod ranges of many nodes.
+// scalePatch reserves addresses for the pod ranges of many nodes.
 func scalePatch() string { return "kind: Cluster\nspec: {networks: {pods: [10.128.0.0/10]}}\n" }
 
-// scaleFigures are those of one control plane with simulated nodes.
+// scaleFigures are the figures of one control plane with simulated nodes.
 type scaleFigures struct {
 	outcome
 	MemoryMiB   int        `json:"memory_mib"`
 	PodsPerNode int        `json:"pods_per_node"`
-	LoadS       float64    `json:"load_limit_s"` // of each of the two halves of the load
+	LoadS       float64    `json:"load_limit_s"` // of each half of the load
 	Runs        []scaleRun `json:"runs,omitempty"`
 }
 
-// scaleRun is what was measured with one number of nodes.
+// scaleRun holds the figures with one number of nodes.
 type scaleRun struct {
 	Nodes int `json:"nodes"`
-	// from the first registration of this run to the last node that says that it is Ready
+	// from the first registration of this run to the last node that reports Ready
 	RegisterS *float64 `json:"register_s,omitempty"`
-	// QuietBusy is the share of the machine's processors that was busy while the nodes did nothing
-	// but say that they live.
+	// QuietBusy is the busy share of the machine's processors while the nodes only send heartbeats.
 	QuietBusy *float64 `json:"quiet_busy,omitempty"`
 	Pods      int      `json:"pods"`
-	// CreateS and RollS are absent if it was not done within the limit; Running is how many pods
-	// ran then.
+	// CreateS and RollS are absent if the limit was exceeded; Running is the number of running pods
+	// at that time.
 	CreateS     *float64      `json:"create_s,omitempty"`
 	Running     int           `json:"running"`
 	RollS       *float64      `json:"roll_s,omitempty"`
 	Rolled      int           `json:"rolled"`
 	LoadBusy    *float64      `json:"load_busy,omitempty"`
-	API         []verbLatency `json:"api,omitempty"` // while there was load
-	NodesReady  int           `json:"nodes_ready"`   // at the end, as the API says
+	API         []verbLatency `json:"api,omitempty"` // under load
+	NodesReady  int           `json:"nodes_ready"`   // at the end, according to the API
 	FailedCalls int           `json:"failed_calls"`  // of the nodes, until the end
 	Memory      *usage        `json:"memory,omitempty"`
-	// ProcessorS is the processor time that each service took while there was load, in seconds.
+	// ProcessorS is the processor time of each service under load, in seconds.
 	ProcessorS map[string]float64 `json:"processor_s,omitempty"`
 }
 
@@ -118,7 +117,7 @@ func (b *bench) scale(ctx context.Context) (_ figures, err error) {
 	if _, err := b.connect(ctx); err != nil {
 		return f, err
 	}
-	// What the libraries of the nodes have to say would be in everybody's way.
+	// The log output of the nodes' libraries goes to a file, because it would hide the figures.
 	log, err := os.Create(filepath.Join(b.dir, "simulation.log"))
 	if err != nil {
 		return f, fmt.Errorf("logs: %w", err)
@@ -142,7 +141,7 @@ func (b *bench) scale(ctx context.Context) (_ figures, err error) {
 	return f, nil
 }
 
-// loadWith brings the fleet to a number of nodes, and measures.
+// loadWith grows the fleet to a number of nodes, and measures.
 func (b *bench) loadWith(ctx context.Context, fleet *simulation.Fleet, r *scaleRun) error {
 	say("scale: %d nodes are registered", r.Nodes)
 	began := b.clock.Now()
@@ -182,7 +181,7 @@ func (b *bench) loadWith(ctx context.Context, fleet *simulation.Fleet, r *scaleR
 	return errors.Join(loaded, b.sumUp(ctx, r, fleet, after, requests))
 }
 
-// sumUp reads what the load has done to the machine.
+// sumUp reads the effects of the load on the machine.
 func (b *bench) sumUp(ctx context.Context, r *scaleRun, fleet *simulation.Fleet, before machineLook, requests latencies) error {
 	after, err := b.lookAtMachine(ctx)
 	if err != nil {
@@ -207,7 +206,7 @@ func (b *bench) sumUp(ctx context.Context, r *scaleRun, fleet *simulation.Fleet,
 	return nil
 }
 
-// allSayReady waits until all nodes of the fleet have reported that they are.
+// allSayReady waits until all nodes of the fleet have reported Ready.
 func (b *bench) allSayReady(ctx context.Context, fleet *simulation.Fleet, nodes int) error {
 	ctx, cancel := context.WithTimeout(ctx, b.clock.Outside(readyLimit))
 	defer cancel()
@@ -222,8 +221,8 @@ func (b *bench) allSayReady(ctx context.Context, fleet *simulation.Fleet, nodes 
 	}
 }
 
-// loadDeployment creates the Deployment, or makes it larger, and rolls it: new pods take the place
-// of all. Each has its limit, and what is not done then is told by how far it came.
+// loadDeployment creates or enlarges the Deployment, and rolls it: new pods replace all pods. Each
+// half has its limit; an unfinished half reports its progress.
 func (b *bench) loadDeployment(ctx context.Context, r *scaleRun, fleet *simulation.Fleet) error {
 	say("scale: %d pods are created", r.Pods)
 	began := b.clock.Now()
@@ -259,11 +258,11 @@ func (b *bench) patchLoad(ctx context.Context, patch string) error {
 	return err
 }
 
-// sumUpTime is what reading the figures after the load may take.
+// sumUpTime bounds the reading of the figures after the load.
 const sumUpTime = 45 * time.Second
 
-// half is how long one of so many halves of the load may take, outside: as long as is wanted, if
-// time enough is left to read what it has done.
+// half returns the time limit outside for a half of the load, with left halves remaining: the
+// wanted duration, if enough time remains to read the results.
 func (b *bench) half(ctx context.Context, left int) time.Duration {
 	wanted := b.clock.Outside(b.load)
 	end, ok := ctx.Deadline()
@@ -273,7 +272,8 @@ func (b *bench) half(ctx context.Context, left int) time.Duration {
 	return max(0, min(wanted, (time.Until(end)-b.clock.Outside(sumUpTime))/time.Duration(left)))
 }
 
-// loadObject is pods on simulated nodes, evenly. They have no token, which nobody would mount.
+// loadObject returns a Deployment with pods spread evenly over simulated nodes. The pods have no
+// token, because no container would mount it.
 func loadObject(pods int32) *apps.Deployment {
 	labels := map[string]string{appLabel: loadName}
 	no, most := false, intstr.FromString("25%")
@@ -289,8 +289,8 @@ func loadObject(pods int32) *apps.Deployment {
 	}
 }
 
-// until waits until all pods of the Deployment are of its present kind and available, at most for a
-// limit outside, and returns how many are of the present kind.
+// until waits until all pods of the Deployment are updated and available, or the limit outside is
+// reached. It returns the number of updated pods.
 func (b *bench) until(ctx context.Context, pods int, limit time.Duration) (updated int, done bool, err error) {
 	limited, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
@@ -311,14 +311,14 @@ func (b *bench) until(ctx context.Context, pods int, limit time.Duration) (updat
 	}
 }
 
-// rolled tells whether all pods are there, of the present kind and available, and no others.
+// rolled reports whether all pods exist, are updated and available, and no other pods exist.
 func rolled(d *apps.Deployment, pods int) bool {
 	s := d.Status
 	return s.ObservedGeneration >= d.Generation && int(s.UpdatedReplicas) == pods && int(s.AvailableReplicas) == pods && int(s.Replicas) == pods
 }
 
-// read is the steady reads: of single objects, and of lists. Whether one is answered is for the API
-// server's own figures to say.
+// read makes the steady reads, of single objects and of lists. It ignores errors, because the API
+// server's own figures show them.
 func (b *bench) read(ctx context.Context, nodes int) {
 	single, lists := time.NewTicker(b.clock.Outside(readEvery)), time.NewTicker(b.clock.Outside(listEvery))
 	defer single.Stop()
@@ -345,11 +345,11 @@ func (b *bench) latencies(ctx context.Context) (latencies, error) {
 	return readLatencies(strings.NewReader(string(text)))
 }
 
-// machineLook is what the machine says of its memory and its processors.
+// machineLook holds the machine's figures of its memory and its processors.
 type machineLook struct {
 	usage
 	cpus         int
-	uptime, idle float64            // seconds; of all processors together
+	uptime, idle float64            // seconds; sum over all processors
 	processors   map[string]float64 // seconds by service
 }
 
@@ -382,7 +382,7 @@ func (b *bench) lookAtMachine(ctx context.Context) (machineLook, error) {
 	return l, err
 }
 
-// busySince is the share of the processors' time that was not idle; nil if no time has passed.
+// busySince returns the busy share of the processors' time; nil if no time has passed.
 func (l machineLook) busySince(before machineLook) *float64 {
 	time := float64(l.cpus) * (l.uptime - before.uptime)
 	if time <= 0 {
@@ -392,7 +392,7 @@ func (l machineLook) busySince(before machineLook) *float64 {
 	return &busy
 }
 
-// processorsSince is the processor time that each service took since then.
+// processorsSince returns the processor time of each service since before.
 func (l machineLook) processorsSince(before machineLook) map[string]float64 {
 	out := map[string]float64{}
 	for _, name := range slices.Sorted(maps.Keys(l.processors)) {

@@ -10,36 +10,36 @@ import (
 	"github.com/orlop-os/orlop/test/machinestate"
 )
 
-// machineTimes is when a machine reached what, in seconds since the first machine was switched on.
-// What it did not reach, or has not, is not there.
+// machineTimes are the times of a machine's moments, in seconds since the first machine was
+// switched on. Moments that the machine did not reach are absent.
 type machineTimes struct {
 	Name       string   `json:"name"`
 	PowerOn    *float64 `json:"poweron_s,omitempty"`
-	Userspace  *float64 `json:"userspace_s,omitempty"`  // init began
+	Userspace  *float64 `json:"userspace_s,omitempty"`  // init started
 	API        *float64 `json:"api_s,omitempty"`        // the machine's own API listens
-	Configured *float64 `json:"configured_s,omitempty"` // it took its configuration
-	EtcdVoter  *float64 `json:"etcd_voter_s,omitempty"` // etcd serves, as a member that votes
+	Configured *float64 `json:"configured_s,omitempty"` // it accepted its configuration
+	EtcdVoter  *float64 `json:"etcd_voter_s,omitempty"` // etcd serves, as a voting member
 	KubeAPI    *float64 `json:"kube_api_s,omitempty"`   // its API server is ready
 	NodeReady  *float64 `json:"node_ready_s,omitempty"` // its Node
 }
 
-// The moments of the topic "timeline" that are looked at.
+// The used moments of topic "timeline".
 const (
 	momentAPI     = "apid"
 	momentEtcd    = "orchestrator-api/etcd"
 	momentKubeAPI = "orchestrator-api/kube-apiserver"
 )
 
-// said is what a machine says of its start.
+// said holds a machine's reports about its boot.
 type said struct {
 	moments    []machinestate.Moment
 	events     []*api.Event
 	configured time.Time
 }
 
-// times puts what a machine said on the clock of this computer. The machine's clock is this
-// computer's by NTP, so the moment with the latest event, which comes after that was set, says when
-// init began.
+// times converts a machine's reports to the clock of this computer. The machine's clock is
+// synchronized with it by NTP, so the latest event of a moment, which comes after the
+// synchronization, determines the start of init.
 func (s said) times(name string, first, poweron, ready time.Time) machineTimes {
 	var began time.Time
 	for _, e := range slices.Backward(s.events) {
@@ -61,7 +61,7 @@ func (s said) times(name string, first, poweron, ready time.Time) machineTimes {
 	}
 }
 
-// ask has a machine say it.
+// ask reads the reports from a machine.
 func ask(ctx context.Context, c *client.Client) (said, error) {
 	var s said
 	var err error

@@ -23,7 +23,7 @@ const (
 	appLabel  = "app"
 )
 
-// importImage gives the workers the pods' image.
+// importImage imports the pods' image on the workers.
 func (b *bench) importImage(ctx context.Context) error {
 	if b.images {
 		return nil
@@ -42,7 +42,7 @@ func (b *bench) importImage(ctx context.Context) error {
 	return nil
 }
 
-// workers are the names of the cluster's.
+// workers returns the names of the cluster's workers.
 func (b *bench) workers() []string {
 	var names []string
 	for n := range b.cluster.Workers {
@@ -65,8 +65,8 @@ func podSpec(workers []string) core.PodSpec {
 	}
 }
 
-// deployment is so many web servers, evenly on the workers, each of which is asked every second
-// whether it serves.
+// deployment returns a Deployment of web servers, spread evenly over the workers, with a readiness
+// probe every second.
 func deployment(name string, workers []string, replicas int32) *apps.Deployment {
 	labels := map[string]string{appLabel: name}
 	spec := podSpec(workers)
@@ -83,8 +83,8 @@ func deployment(name string, workers []string, replicas int32) *apps.Deployment 
 	}
 }
 
-// readyPods counts a Deployment's pods that are Ready with a container that is not one of before,
-// and returns the ids of their containers.
+// readyPods counts a Deployment's pods that are Ready with a container that is not in before, and
+// returns the IDs of their containers.
 func readyPods(list []core.Pod, before map[string]bool) map[string]bool {
 	ids := map[string]bool{}
 	for i := range list {
@@ -108,8 +108,8 @@ func podReady(p *core.Pod) bool {
 	return false
 }
 
-// allBack waits until so many pods of a Deployment are Ready with containers that are not those of
-// before, and returns when that was seen, and the containers' ids.
+// allBack waits until this number of pods of a Deployment is Ready with containers that are not in
+// before. It returns the time, and the containers' IDs.
 func (b *bench) allBack(ctx context.Context, app string, wanted int, before map[string]bool) (time.Time, map[string]bool, error) {
 	for {
 		list, err := b.kube.CoreV1().Pods(namespace).List(ctx, meta.ListOptions{LabelSelector: appLabel + "=" + app})

@@ -1,4 +1,4 @@
-// Package command is how the measuring programs of this folder begin, wait and end.
+// Package command has the common main function of the measuring programs below test.
 package command
 
 import (
@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// Main parses the arguments and runs the program until it is done, interrupted or asked to end. An
-// error ends the process with status 1.
+// Main parses the arguments and runs the program until its end, an interrupt or SIGTERM. An error
+// ends the process with status 1.
 func Main[Options any](name string, parse func(args []string) (Options, error), run func(context.Context, Options) error) {
 	o, err := parse(os.Args[1:])
 	if errors.Is(err, flag.ErrHelp) {
@@ -30,7 +30,7 @@ func Main[Options any](name string, parse func(args []string) (Options, error), 
 	}
 }
 
-// Wait waits for d, or for the end of ctx, whose cause it returns.
+// Wait waits for d, or for the end of ctx, and then returns its cause.
 func Wait(ctx context.Context, d time.Duration) error {
 	t := time.NewTimer(d)
 	defer t.Stop()

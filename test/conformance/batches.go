@@ -15,10 +15,10 @@ import (
 	"time"
 )
 
-// listed is a line of the suite's own list: where a test stands, and its name.
+// listed matches a line of the suite's list: the position of a test, and its name.
 var listed = regexp.MustCompile(`^ +\S+:\d+: (.+)$`)
 
-// tests are the names in the suite's list, in its order.
+// tests returns the names in the suite's list, in its order.
 func tests(list string) []string {
 	var names []string
 	for line := range strings.Lines(list) {
@@ -27,10 +27,10 @@ func tests(list string) []string {
 		}
 	}
 	slices.Sort(names)
-	return slices.Compact(names) // one that stands in a table is listed for each of its rows
+	return slices.Compact(names) // a test in a table is listed for each of its rows
 }
 
-// choose are the names that match focus and, unless it is empty, not skip.
+// choose returns the names that match focus and, unless it is empty, do not match skip.
 func choose(names []string, focus, skip string) ([]string, error) {
 	wanted, err := regexp.Compile(focus)
 	if err != nil {
@@ -49,11 +49,11 @@ func choose(names []string, focus, skip string) ([]string, error) {
 	return chosen, nil
 }
 
-// serial is what upstream marks tests with that need the cluster for themselves.
+// serial is upstream's mark of tests that must not run concurrently with other tests.
 const serial = "[Serial]"
 
-// batches are at most size tests each. Those that disturb others come last, so that a run that is
-// broken off has the most, and a fifth of size at a time: one by one they take as long.
+// batches returns batches of at most size tests. Serial tests come last, so an interrupted run has
+// most results, in batches of a fifth of size: one by one they take as long.
 func batches(names []string, size int) [][]string {
 	disturbing := func(name string) bool { return strings.Contains(name, serial) }
 	quiet := slices.DeleteFunc(slices.Clone(names), disturbing)
@@ -61,7 +61,7 @@ func batches(names []string, size int) [][]string {
 	return slices.Concat(slices.Collect(slices.Chunk(quiet, size)), slices.Collect(slices.Chunk(rest, max(1, size/5))))
 }
 
-// focus is a regular expression for these names and no others.
+// focus returns a regular expression that matches exactly these names.
 func focus(names []string) string {
 	quoted := make([]string, len(names))
 	for i, name := range names {
@@ -74,12 +74,12 @@ func focus(names []string) string {
 type runner struct {
 	programs, bin, dir string
 	kubeconfig         string
-	parallel           int // tests at once
-	// for one test, at most; upstream's own limits are shorter and end it before
+	parallel           int // concurrent tests
+	// maximum time per test; upstream's own limits are shorter and apply first
 	limit time.Duration
 }
 
-// list asks the suite for its tests.
+// list reads the list of tests from the suite.
 func (r runner) list(ctx context.Context) ([]string, error) {
 	out, err := exec.CommandContext(ctx, filepath.Join(r.programs, suite), "--list-tests").Output()
 	if err != nil {
@@ -92,7 +92,7 @@ func (r runner) list(ctx context.Context) ([]string, error) {
 	return names, nil
 }
 
-// images asks the suite for the names of the images that it uses.
+// images reads the names of the used images from the suite.
 func (r runner) images(ctx context.Context) ([]string, error) {
 	out, err := exec.CommandContext(ctx, filepath.Join(r.programs, suite), "--list-images").Output()
 	if err != nil {
@@ -101,8 +101,8 @@ func (r runner) images(ctx context.Context) ([]string, error) {
 	return strings.Fields(string(out)), nil
 }
 
-// run has the suite run some tests, and returns what it says of each. Tests of which it says
-// nothing are missing.
+// run runs some tests with the suite, and returns their outcomes. Tests without an outcome are
+// missing.
 func (r runner) run(ctx context.Context, number int, names []string) (map[string]outcome, error) {
 	dir := filepath.Join(r.dir, fmt.Sprintf("batch-%03d", number))
 	if err := os.RemoveAll(dir); err != nil {
@@ -118,14 +118,14 @@ func (r runner) run(ctx context.Context, number int, names []string) (map[string
 	defer log.Close()
 	ctx, cancel := context.WithTimeout(ctx, time.Duration(len(names))*r.limit)
 	defer cancel()
-	// Ginkgo's own command runs several processes of the suite; each takes the next test, and those
-	// marked [Serial] are left until the others are done.
+	// Ginkgo's own command runs several processes of the suite. Each takes the next test; tests
+	// marked [Serial] run after the others.
 	c := exec.CommandContext(ctx, filepath.Join(r.programs, ginkgo),
 		"--procs", strconv.Itoa(r.parallel), "--focus", focus(names), "--timeout", "24h", "--no-color", filepath.Join(r.programs, suite), "--",
 		"--kubeconfig", r.kubeconfig, "--provider", "skeleton", "--kubectl-path", filepath.Join(r.bin, "kubectl"),
 		"--report-dir", dir, "--report-complete-junit", "--dump-logs-on-failure=false")
 	c.Stdout, c.Stderr = log, log
-	// so that it removes what it made
+	// so the suite deletes its objects
 	c.Cancel = func() error { return c.Process.Signal(os.Interrupt) }
 	c.WaitDelay = 3 * time.Minute
 	ended := c.Run()
@@ -136,7 +136,7 @@ func (r runner) run(ctx context.Context, number int, names []string) (map[string
 	return parseJUnit(report, names)
 }
 
-// tail is the end of a file.
+// tail returns the last lines of a file.
 func tail(file string, lines int) string {
 	f, err := os.Open(file)
 	if err != nil {

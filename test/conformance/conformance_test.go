@@ -13,7 +13,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/ociarchive"
 )
 
-// list has the form of the suite's list of its tests.
+// list has the format of the suite's list of tests.
 const list = `The following spec names can be used with 'ginkgo run --focus/skip':
     k8s.io/kubernetes@v1.2.3/test/e2e/apps/job.go:12: [sig-apps] Job should run (twice) [Conformance]
     k8s.io/kubernetes@v1.2.3/test/e2e/apps/job.go:12: [sig-apps] Job should run (twice) [Conformance]
@@ -67,7 +67,7 @@ func TestBatches(t *testing.T) {
 	}
 }
 
-// said is a report as the suite writes it, cut to what counts.
+// said is a report in the suite's format, reduced to the used fields.
 const said = `<?xml version="1.0" encoding="UTF-8"?>
 <testsuites tests="5"><testsuite name="Kubernetes e2e suite">
   <testcase name="[SynchronizedBeforeSuite]" status="passed" time="1"></testcase>
@@ -83,7 +83,7 @@ const said = `<?xml version="1.0" encoding="UTF-8"?>
 func TestJUnit(t *testing.T) {
 	got, err := parseJUnit([]byte(said), []string{job, more, set, "[sig-node] B should be broken off", "[sig-node] C should be left"})
 	want := map[string]outcome{
-		// of its two rows one failed
+		// one of its two rows failed
 		job: {Outcome: failed, Seconds: 6.5, Message: "timed out <here>"},
 		set: {Outcome: skipped, Seconds: 0.5, Message: "skipped - needs 3 nodes"},
 	}
@@ -127,7 +127,7 @@ func TestReport(t *testing.T) {
 	}
 }
 
-// TestTake has the entries of a package where a merged /usr has them.
+// TestTake checks that the entries of a package get their places in a merged /usr.
 func TestTake(t *testing.T) {
 	root := ociarchive.Layer{}
 	for _, e := range []struct {

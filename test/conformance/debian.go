@@ -18,14 +18,14 @@ import (
 	"github.com/orlop-os/orlop/pkg/ociarchive"
 )
 
-// notNeeded are packages that others name as what they depend on for being installed, or as one of
-// several ways.
+// notNeeded are dependencies of packages that only the installation needs, or that are one of
+// several alternatives.
 var notNeeded = []string{"cdebconf", "debconf", "dpkg", "install-info", "tar", "gcc-12-base", "libdebian-installer4", "libnewt0.52", "libslang2", "libtextwrap1"}
 
-// notRead are folders that no program reads.
+// notRead are directories that no program reads.
 var notRead = []string{"/usr/share/doc/", "/usr/share/man/", "/usr/share/locale/", "/usr/share/info/", "/usr/share/lintian/", "/usr/share/bug/"}
 
-// fromDebian unpacks packages and all that they depend on. No maintainer script runs.
+// fromDebian unpacks packages and all their dependencies. No maintainer script runs.
 func fromDebian(cache string, names ...string) (ociarchive.Layer, error) {
 	all, err := debian.Closure(names...)
 	if err != nil {
@@ -74,7 +74,7 @@ func take(root ociarchive.Layer, name string, h *tar.Header, content io.Reader) 
 	return nil
 }
 
-// merged is a path below /usr, where the package has it above, as Debian's installer puts it.
+// merged maps a path of a package above /usr to the path below /usr, like Debian's installer.
 func merged(name string) string {
 	for _, top := range aboveUsr {
 		if name == top || strings.HasPrefix(name, top+"/") {
@@ -84,11 +84,11 @@ func merged(name string) string {
 	return name
 }
 
-// aboveUsr are links in every image.
+// aboveUsr are symbolic links in every image.
 var aboveUsr = []string{"/bin", "/sbin", "/lib", "/lib64"}
 
-// base is what programs expect of every system: the links above /usr, users, and somewhere to
-// write.
+// base contains the files that programs expect in every system: the links above /usr, users, and
+// writable directories.
 func base() ociarchive.Layer {
 	root := ociarchive.Layer{
 		"/tmp":        {Mode: fs.ModeDir | fs.ModeSticky | 0o777},
@@ -104,14 +104,14 @@ func base() ociarchive.Layer {
 	return root
 }
 
-// A test looks for the groups of the third user (agnhost's Dockerfile has them).
+// A test checks the groups of the third user (as in agnhost's Dockerfile).
 const (
 	users = "root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/false\n" +
 		"user-defined-in-image:x:1000:1000::/:/bin/sh\n"
 	groups = "root:x:0:\nnogroup:x:65534:\nuser-defined-in-image:x:1000:\ngroup-defined-in-image:x:50000:user-defined-in-image\n"
 )
 
-// together lays trees over each other; of two files the later one stays.
+// together merges trees; of two entries with the same path, the later tree's stays.
 func together(trees ...ociarchive.Layer) ociarchive.Layer {
 	all := ociarchive.Layer{}
 	for _, tree := range trees {
@@ -120,7 +120,7 @@ func together(trees ...ociarchive.Layer) ociarchive.Layer {
 	return all
 }
 
-// busybox is the program and a link for each of its applets, which it is asked for.
+// busybox returns the program with a link for each of its applets; the program lists the applets.
 func busybox(ctx context.Context, cache string) (ociarchive.Layer, error) {
 	root, err := fromDebian(cache, "busybox-static")
 	if err != nil {

@@ -1,13 +1,13 @@
-// Command conformance has Kubernetes' own end-to-end suite judge a cluster of two emulated machines
-// that lead nowhere. docs/conformance.md says how, and what its figures mean.
+// Command conformance runs Kubernetes' own end-to-end suite against a cluster of two emulated
+// machines on a closed network. docs/conformance.md describes the method and the figures.
 //
-//	main.go      flags, and the order of things
+//	main.go      flags, and the order of the steps
 //	programs.go  the suite and the programs of its images, built from modules (suite/go.mod)
 //	images.go    the images that the suite uses, under its own names
-//	debian.go    what of them comes from Debian packages
-//	batches.go   which tests are left, and so many of them at a time
-//	junit.go     what the suite says of them
-//	report.go    what is kept from run to run, and the form of the file
+//	debian.go    the parts of the images from Debian packages
+//	batches.go   the remaining tests, in batches
+//	junit.go     the suite's reports
+//	report.go    the results that are retained between runs, and the format of the file
 //
-// It does not build the system's image, and changes nothing of Kubernetes.
+// It does not build the system's image, and does not change Kubernetes.
 package main

@@ -19,11 +19,11 @@ import (
 	"github.com/orlop-os/orlop/pkg/ociarchive"
 )
 
-// tools are the packages that the suite's commands in its pods come from, beside busybox: agnhost's
-// Dockerfile names the same programs.
+// tools are the packages for the commands that the suite runs in its pods, besides busybox:
+// agnhost's Dockerfile names the same programs.
 var tools = []string{"curl", "bind9-dnsutils", "netcat-openbsd", "hostname", "libc-bin", "iproute2"}
 
-// nginxConfig serves a folder on port 80, and tells what it does where kubectl logs looks.
+// nginxConfig serves a directory on port 80, and writes its log where kubectl logs reads it.
 const nginxConfig = `user nobody nogroup;
 daemon off;
 pid /run/nginx.pid;
@@ -40,9 +40,9 @@ http {
 }
 `
 
-// named are the images of the list that the suite uses, as it names them, that are made by a
-// recipe. The same recipe may be wanted in several versions. Images that are to be had with a
-// password only are not made: a test wants them to be refused.
+// named returns the images of the list that a recipe can make, with their names. The list may
+// contain a recipe in several versions. Images that need a password are not made: a test expects
+// that pulling them fails.
 func named(list []string, recipes map[string]ociarchive.Image) []ociarchive.Image {
 	var all []ociarchive.Image
 	for _, name := range list {
@@ -57,29 +57,29 @@ func named(list []string, recipes map[string]ociarchive.Image) []ociarchive.Imag
 	return all
 }
 
-// recipes are what the suite's conformance tests use, by the last part of their names, without
-// version.
+// recipes returns the images of the suite's conformance tests, by the last part of their names,
+// without version.
 func recipes(ctx context.Context, programs, cache string) (map[string]ociarchive.Image, error) {
 	small, err := busybox(ctx, cache)
 	if err != nil {
 		return nil, err
 	}
-	// of which it says that they come before it, not that it depends on them
+	// packages that bash needs before its own installation, but does not list as dependencies
 	bash, err := fromDebian(cache, "bash", "libc6", "libtinfo6")
 	if err != nil {
 		return nil, err
 	}
-	// Debian's shell of busybox prefers its applets to programs of the same name, such as an nc
-	// that knows no UDP, and drops variables whose names it could not have given itself, as some
-	// tests' are. So sh is bash; but /bin/sh of the image busybox is busybox's: a test knows its
-	// words for a file that cannot be written.
+	// Debian's busybox shell prefers its applets to programs of the same name (for example an nc
+	// without UDP), and drops variables whose names are not valid in a shell, which some tests use.
+	// So sh is bash. But /bin/sh of the image busybox is busybox's: a test expects its error
+	// message for a file that cannot be written.
 	bash["/usr/local/bin/sh"] = ociarchive.File{Mode: fs.ModePerm, Target: "/usr/bin/bash"}
 	large, err := fromDebian(cache, tools...)
 	if err != nil {
 		return nil, err
 	}
 	large["/usr/bin/sh"] = ociarchive.File{Mode: fs.ModePerm, Target: "bash"}
-	// Debian's alternatives would
+	// like Debian's alternatives
 	large["/usr/bin/nc"] = ociarchive.File{Mode: fs.ModePerm, Target: "nc.openbsd"}
 	webserver, err := fromDebian(cache, "nginx")
 	if err != nil {
@@ -104,8 +104,8 @@ func recipes(ctx context.Context, programs, cache string) (map[string]ociarchive
 	animal := func(name string) ociarchive.Image {
 		picture := ociarchive.Layer{
 			"/" + name + ".jpg": from.source(name + "/html/" + name + ".jpg"), "/data.json": from.source(name + "/html/data.json"),
-			// A test of image volumes reads this one too, and wants it to name what the suite's own
-			// images are made from.
+			// A test of image volumes reads this file too, and expects the name of the system that
+			// the suite's own images are made from.
 			"/etc/os-release": text("NAME=\"not Alpine Linux\"\n"),
 		}
 		return ociarchive.Image{Layers: append(slices.Clone(agnhost), picture), Config: v1.Config{Entrypoint: []string{"/agnhost"}, Cmd: []string{"test-webserver"}}}
@@ -133,7 +133,7 @@ func recipes(ctx context.Context, programs, cache string) (map[string]ociarchive
 	}, from.err
 }
 
-// reader reads files and keeps the first error.
+// reader reads files and stores the first error.
 type reader struct {
 	programs, sources string
 	err               error
@@ -158,7 +158,7 @@ func text(content string) ociarchive.File {
 	return ociarchive.File{Mode: 0o644, Content: []byte(content)}
 }
 
-// writeImages makes the images of the list whose names match wanted, in one archive.
+// writeImages writes the images of the list whose names match wanted to one archive.
 func writeImages(ctx context.Context, list []string, wanted, programs, cache, file string) error {
 	matching, err := regexp.Compile(wanted)
 	if err != nil {

@@ -7,26 +7,24 @@ import (
 	"strings"
 )
 
-// What can come of a test.
+// The outcomes of a test.
 const (
 	passed  = "passed"
 	failed  = "failed"
-	skipped = "skipped" // the suite itself says that it does not apply, and why
+	skipped = "skipped" // the suite itself reports that the test does not apply, and why
 )
 
-// outcome is what the suite says of a test.
+// outcome is the suite's result of a test.
 type outcome struct {
 	Outcome string  `json:"outcome"`
 	Seconds float64 `json:"seconds"`
-	// Commit is the state of the repository that was judged, with -dirty behind it if it had
-	// changes.
+	// Commit is the tested state of the repository, with suffix -dirty for uncommitted changes.
 	Commit string `json:"commit,omitempty"`
-	// Message is why it failed or was skipped.
+	// Message is the reason of a failed or skipped test.
 	Message string `json:"message,omitempty"`
 }
 
-// junit is the part of the form that the suite writes (and CI systems read) that says what came of
-// a test.
+// junit is the part of the suite's report format (also read by CI systems) about the outcomes.
 type junit struct {
 	XMLName xml.Name     `xml:"testsuites"`
 	Suites  []junitSuite `xml:"testsuite"`
@@ -50,14 +48,14 @@ type junitWhy struct {
 	Type    string `xml:"type,attr,omitempty"`
 }
 
-// What Ginkgo says of a test that was not run, because nobody asked for it or the run was broken
-// off before, and of one that was broken off.
+// Ginkgo's status of a test that did not run, because it was not selected or the run was
+// interrupted before, and of a test that was interrupted.
 const (
-	notRun      = "skipped" // one that skips itself says why behind it
+	notRun      = "skipped" // a test that skips itself adds its reason
 	interrupted = "interrupted"
 )
 
-// parseJUnit finds the tests of these names in a report that were run to their ends.
+// parseJUnit returns the tests of these names in a report that ran to their ends.
 func parseJUnit(report []byte, names []string) (map[string]outcome, error) {
 	var j junit
 	if err := xml.Unmarshal(report, &j); err != nil {
@@ -91,8 +89,8 @@ func (c junitCase) outcome() outcome {
 	return outcome{Outcome: passed, Seconds: c.Time}
 }
 
-// worse is what came of a test that stands in a table: of all its rows the worst, and their time
-// together.
+// worse combines the outcomes of a test's rows in a table: the worst outcome, and the sum of the
+// times.
 func worse(a, b outcome) outcome {
 	rank := map[string]int{"": 0, skipped: 1, passed: 2, failed: 3}
 	total := a.Seconds + b.Seconds
@@ -103,7 +101,7 @@ func worse(a, b outcome) outcome {
 	return b
 }
 
-// writeJUnit is the report of all that was run.
+// writeJUnit returns the report of all tests that ran.
 func writeJUnit(results map[string]outcome, names []string) ([]byte, error) {
 	s := junitSuite{Name: "Kubernetes e2e"}
 	for _, name := range names {

@@ -54,13 +54,13 @@ func parse(args []string) (options, error) {
 	return o, nil
 }
 
-// run makes everything, and runs batch after batch. What failed is an error at the end.
+// run does all steps, and runs batch after batch. At the end, it returns an error if a test failed.
 func run(ctx context.Context, o options) (err error) {
 	dir, err := filepath.Abs(strings.TrimSuffix(o.out, filepath.Ext(o.out)))
 	if err != nil {
 		return err
 	}
-	if o.bin, err = filepath.Abs(o.bin); err != nil { // the suite runs in a folder of its own
+	if o.bin, err = filepath.Abs(o.bin); err != nil { // the suite runs in another directory
 		return err
 	}
 	programs, cache, archive := filepath.Join(dir, "programs"), filepath.Join(dir, "packages"), filepath.Join(dir, "images.tar")
@@ -115,7 +115,7 @@ func run(ctx context.Context, o options) (err error) {
 	return nil
 }
 
-// judge makes the cluster, runs the tests that are left, batch after batch, and writes the report
+// judge creates the cluster, runs the remaining tests batch after batch, and writes the report
 // after each.
 func judge(ctx context.Context, o options, c localcluster.Cluster, r runner, archive string, names, left []string, result *report) (err error) {
 	defer func() { err = errors.Join(err, c.Destroy(ctx)) }()

@@ -16,17 +16,17 @@ import (
 	"github.com/orlop-os/orlop/test/localcluster"
 )
 
-// The registry that the machines are told of, for tests that want an image to be pulled although it
-// is there (pull policy Always).
+// The registry mirror of the machines, for tests that pull an image although the machine has it
+// (pull policy Always).
 const (
 	mirrorImage = "test.orlop.dev/registry:1"
 	mirrorPort  = 5000
 )
 
-// isPulled tells which images the registry has.
+// isPulled reports whether the registry serves an image.
 func isPulled(name string) bool { return strings.Contains(name, "/kitten:") }
 
-// mirror is the image of a registry, by its program, that has these images.
+// mirror returns the image of a registry with these images; program is the registry.
 func mirror(program string, images ...ociarchive.Image) (ociarchive.Image, error) {
 	content, err := os.ReadFile(program)
 	if err != nil {
@@ -58,7 +58,7 @@ func mirror(program string, images ...ociarchive.Image) (ociarchive.Image, error
 	}, nil
 }
 
-// mirrorPod runs the registry where machines reach it by a machine's address.
+// mirrorPod runs the registry at a machine's address.
 const mirrorPod = `apiVersion: v1
 kind: Pod
 metadata: {name: registry, namespace: kube-system}
@@ -69,7 +69,8 @@ spec:
   containers: [{name: registry, image: %s, imagePullPolicy: Never}]
 `
 
-// startMirror runs the registry on the first machine, and tells all of it.
+// startMirror runs the registry on the first machine, and configures it as a mirror on all
+// machines.
 func startMirror(ctx context.Context, c localcluster.Cluster, kubectl string) error {
 	power, err := c.Power()
 	if err != nil {
@@ -81,7 +82,7 @@ func startMirror(ctx context.Context, c localcluster.Cluster, kubectl string) er
 	}
 	first := status.Machines[0]
 	patch := filepath.Join(c.Dir, "machine.yaml")
-	// SCTP is for the tests of network policies, with programs in pods that speak it.
+	// SCTP is for the tests of network policies with SCTP programs in pods.
 	spec := fmt.Sprintf("kind: Machine\nspec: {kernelModules: [sctp], registries: [{address: \"%s:%d\", mirrors: [registry.k8s.io], plainHTTP: true}]}\n", first.Addr, mirrorPort)
 	if err := os.WriteFile(patch, []byte(spec), 0o600); err != nil {
 		return fmt.Errorf("mirror: cannot write the patch: %w", err)

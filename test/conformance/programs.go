@@ -9,10 +9,11 @@ import (
 	"strings"
 )
 
-// suiteModule pins what is tested with, to the versions of what is tested.
+// suiteModule pins the suite to the versions of the tested components.
 const suiteModule = "test/conformance/suite"
 
-// programs are built from suiteModule: what runs the suite, and what is in its images.
+// programs are built from suiteModule: the programs that run the suite, and the programs in its
+// images.
 var programs = []struct{ name, pkg string }{
 	{ginkgo, "github.com/onsi/ginkgo/v2/ginkgo"},
 	{"agnhost", "k8s.io/kubernetes/test/images/agnhost"},
@@ -21,14 +22,14 @@ var programs = []struct{ name, pkg string }{
 	{"etcd", "go.etcd.io/etcd/server/v3"},
 }
 
-// The names of the test binary, of what runs it, and of the registry that images are pulled from.
+// The names of the test binary, of its runner, and of the registry for pulled images.
 const (
 	suite           = "e2e.test"
 	ginkgo          = "ginkgo"
 	registryProgram = "registry"
 )
 
-// buildPrograms puts the programs and the suite into a folder.
+// buildPrograms builds the programs and the suite into a directory.
 func buildPrograms(ctx context.Context, dir string) error {
 	for _, p := range programs {
 		if _, err := goTool(ctx, "build", "-tags", "providerless", "-ldflags", "-s -w", "-o", filepath.Join(dir, p.name), p.pkg); err != nil {
@@ -44,12 +45,12 @@ func buildPrograms(ctx context.Context, dir string) error {
 	return err
 }
 
-// moduleDir is where the sources of a module are.
+// moduleDir returns the directory with the sources of a module.
 func moduleDir(ctx context.Context, module string) (string, error) {
 	return goTool(ctx, "list", "-m", "-f", "{{.Dir}}", module)
 }
 
-// commitOf names the state of the repository.
+// commitOf returns the commit of the repository.
 func commitOf(ctx context.Context) (string, error) {
 	out, err := exec.CommandContext(ctx, "git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*").Output()
 	if err != nil {

@@ -12,7 +12,7 @@ import (
 	"github.com/google/renameio/v2"
 )
 
-// report is the form of build/conformance.json; docs/conformance.md says what its fields mean.
+// report is the format of build/conformance.json; docs/conformance.md describes its fields.
 type report struct {
 	Kubernetes string             `json:"kubernetes"`
 	Focus      string             `json:"focus"`
@@ -26,7 +26,7 @@ type report struct {
 	Tests      map[string]outcome `json:"tests"`
 }
 
-// readReport reads what an earlier run left, or nothing.
+// readReport reads the report of an earlier run; empty without a file.
 func readReport(file string) (report, error) {
 	r := report{Tests: map[string]outcome{}}
 	text, err := os.ReadFile(file)
@@ -42,7 +42,7 @@ func readReport(file string) (report, error) {
 	return r, nil
 }
 
-// count sums up what came of the wanted tests, and forgets others.
+// count sums up the outcomes of the wanted tests, and drops other tests.
 func (r *report) count(names []string) {
 	kept := map[string]outcome{}
 	r.Total, r.Passed, r.Failed, r.Skipped, r.Left, r.Failures = len(names), 0, 0, 0, 0, nil
@@ -67,7 +67,7 @@ func (r *report) count(names []string) {
 	r.Tests = kept
 }
 
-// left are the tests that have neither passed nor been skipped.
+// left returns the tests that have neither passed nor been skipped.
 func (r report) left(names []string) []string {
 	return slices.DeleteFunc(slices.Clone(names), func(name string) bool {
 		o := r.Tests[name].Outcome
@@ -85,6 +85,6 @@ func (r report) write(file string, names []string) error {
 	if err != nil {
 		return err
 	}
-	// In one step each: what was measured for hours is not lost to an interruption.
+	// Each file is replaced atomically, so an interruption does not lose the results of hours.
 	return errors.Join(renameio.WriteFile(file, append(text, '\n'), 0o644), renameio.WriteFile(strings.TrimSuffix(file, ".json")+".xml", xml, 0o644))
 }

@@ -21,22 +21,22 @@ import (
 const (
 	namespace = "default"
 	field     = "value"
-	// answerLimit is how long a client waits for an answer, in the machines' time.
+	// answerLimit bounds a client's wait for an answer, in the machines' time.
 	answerLimit = 10 * time.Second
 	// pace is the mean pause of a client between two operations, in the machines' time.
 	pace = 400 * time.Millisecond
 )
 
-// perRound registers are written to in a round: few, so that clients get in each other's way. The
-// next round has others, because the search for an order takes the longer the more writes of a
-// register have had no answer.
+// perRound is the number of registers that a round writes: few, so clients conflict. The next round
+// has other registers, because the search for an order takes longer the more writes of a register
+// had no answer.
 const perRound = 3
 
 func registerName(round, n int) string { return fmt.Sprintf("round-%d-%d", round, n) }
 
-// record is the history that all clients write.
+// record is the history of all clients.
 type record struct {
-	clock vm.Clock  // the machines', by which all is noted
+	clock vm.Clock  // clock of the machines; all recorded times use it
 	began time.Time // outside
 	round atomic.Int64
 	mu    sync.Mutex
@@ -58,7 +58,7 @@ func (r *record) operations() []operation {
 	return append([]operation(nil), r.all...)
 }
 
-// apiClients are one for each API server, by its address on this computer.
+// apiClients returns a client per API server; addresses are on this computer.
 func apiClients(kubeconfig string, addresses []string, clock vm.Clock) ([]kubernetes.Interface, error) {
 	var all []kubernetes.Interface
 	for _, address := range addresses {
@@ -76,12 +76,12 @@ func apiClients(kubeconfig string, addresses []string, clock vm.Clock) ([]kubern
 	return all, nil
 }
 
-// prepareLimit is how long making a register may take, in the machines' time: a connection that a
-// fault broke is given up after a while only.
+// prepareLimit bounds the creation of a register, in the machines' time: a connection that a fault
+// broke is given up only after a while.
 const prepareLimit = 2 * time.Minute
 
-// prepare makes the registers of a round, empty, at whichever API server answers, and has the
-// clients use them.
+// prepare creates the empty registers of a round at any API server that answers, and switches the
+// clients to them.
 func (r *record) prepare(ctx context.Context, servers []kubernetes.Interface, round int) error {
 	ctx, cancel := context.WithTimeout(ctx, r.clock.Outside(prepareLimit))
 	defer cancel()
@@ -89,7 +89,7 @@ func (r *record) prepare(ctx context.Context, servers []kubernetes.Interface, ro
 		name := registerName(round, n)
 		for i := 0; ; i++ {
 			_, err := servers[i%len(servers)].CoreV1().ConfigMaps(namespace).Create(ctx, register(name, "", ""), meta.CreateOptions{})
-			// by an attempt whose answer was lost: nobody else makes them
+			// created by an attempt whose answer was lost: no other client creates registers
 			if err == nil || i > 0 && apierrors.IsAlreadyExists(err) {
 				break
 			}
@@ -104,7 +104,7 @@ func (r *record) prepare(ctx context.Context, servers []kubernetes.Interface, ro
 	return nil
 }
 
-// readAll reads every register once more, from every API server.
+// readAll reads every register again, from every API server.
 func (r *record) readAll(servers []kubernetes.Interface, clients int) {
 	for n, server := range servers {
 		c := &client{number: clients + n, record: r, seen: map[string]*core.ConfigMap{}}
@@ -120,14 +120,14 @@ func register(name, value, version string) *core.ConfigMap {
 	return &core.ConfigMap{ObjectMeta: meta.ObjectMeta{Name: name, ResourceVersion: version}, Data: map[string]string{field: value}}
 }
 
-// client reads and writes until ctx ends. After an operation without an answer it goes to another
-// API server.
+// client reads and writes until ctx ends. After an operation without an answer it switches to
+// another API server.
 type client struct {
 	number  int
 	servers []kubernetes.Interface
 	dice    *rand.Rand
 	record  *record
-	seen    map[string]*core.ConfigMap // what it read last
+	seen    map[string]*core.ConfigMap // latest read version of each register
 	writes  int
 }
 
@@ -144,7 +144,7 @@ func (c *client) run(ctx context.Context) {
 	}
 }
 
-// ask has an operation done and recorded.
+// ask performs and records an operation.
 func (c *client) ask(server kubernetes.Interface, o operation) answer {
 	o.Called = c.record.now()
 	c.do(server, &o)
@@ -153,7 +153,7 @@ func (c *client) ask(server kubernetes.Interface, o operation) answer {
 	return o.Answer
 }
 
-// next draws what to do. One operation in eight looks what has become of an earlier round.
+// next draws the next operation. One operation in eight reads a register of an earlier round.
 func (c *client) next() operation {
 	round := int(c.record.round.Load())
 	if round > 0 && c.dice.IntN(8) == 0 {
@@ -172,12 +172,13 @@ func (c *client) next() operation {
 	return o
 }
 
-// do asks an API server. An operation is not broken off: its answer, or that there is none, belongs
-// to the history.
+// do calls an API server. An operation is never canceled, because its answer or its missing answer
+// belongs to the history.
 func (c *client) do(api kubernetes.Interface, o *operation) {
 	ctx, cancel := context.WithTimeout(context.Background(), c.record.clock.Outside(answerLimit))
 	defer cancel()
-	// The library would ask again by itself, and call a swap refused that its first try has done.
+	// The library would retry by itself, and report a conflict for a swap that its first attempt
+	// has done.
 	request := func(verb string) *rest.Request {
 		return api.CoreV1().RESTClient().Verb(verb).Namespace(namespace).Resource("configmaps").Name(o.Register).MaxRetries(0)
 	}
@@ -199,8 +200,8 @@ func (c *client) do(api kubernetes.Interface, o *operation) {
 	}
 }
 
-// answered is what an error says of the operation. A conflict is an answer; of all else one cannot
-// know whether something was done: an API server that fails may have written before.
+// answered returns the answer for an error. A conflict is an answer. After any other error it is
+// unknown whether the write happened: an API server that fails may have written before.
 func answered(err error) answer {
 	switch {
 	case err == nil:
@@ -211,7 +212,7 @@ func answered(err error) answer {
 	return unknown
 }
 
-// follow runs clients until ctx ends, and returns when all have had their last answer.
+// follow runs clients until ctx ends, and returns when all have their last answer.
 func follow(ctx context.Context, servers []kubernetes.Interface, number int, seed uint64, r *record) {
 	var wait sync.WaitGroup
 	for n := range number {

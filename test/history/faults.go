@@ -11,7 +11,7 @@ import (
 	"github.com/orlop-os/orlop/vm"
 )
 
-// fault is what is done to machines, and undone.
+// fault is a fault of machines that can be undone.
 type fault struct {
 	What     string        `json:"what"`
 	Machines []string      `json:"machines"`
@@ -20,23 +20,23 @@ type fault struct {
 
 func (f fault) String() string { return f.What + " " + strings.Join(f.Machines, ", ") }
 
-// What is done.
+// The kinds of faults.
 const (
 	cut      = "power cut"
 	blackout = "power cut of all"
 	isolate  = "network cut"
-	freeze   = "freeze" // a machine that stands still and goes on with an old idea of the time
+	freeze   = "freeze" // a machine that is paused and continues with an old time
 )
 
-// A fault lasts, in the machines' time, at least as long as etcd takes to elect another leader, and
-// at most as long as a machine takes to start.
+// A fault lasts, in the machines' time, at least as long as a leader election of etcd, and at most
+// as long as a boot.
 const (
 	shortest = 5 * time.Second
 	longest  = 40 * time.Second
 )
 
-// draw draws a fault. One round in ten is a blackout; of the others each kind has the same chance,
-// and hits one machine.
+// draw draws a fault. One round in ten is a blackout; the other kinds have equal chances, and
+// affect one machine.
 func draw(dice *rand.Rand, machines []string) fault {
 	f := fault{Lasts: shortest + time.Duration(dice.Int64N(int64(longest-shortest)))}
 	if dice.IntN(10) == 0 {
@@ -48,13 +48,13 @@ func draw(dice *rand.Rand, machines []string) fault {
 	return f
 }
 
-// power is the part of vm's client that is needed.
+// power is the used part of vm's client.
 type power interface {
 	Act(ctx context.Context, machine string, action vm.Action) error
 	SetFaults(ctx context.Context, name string, f vm.Faults) error
 }
 
-// inflict does it, waits for its time, and undoes it, also when ctx ends meanwhile.
+// inflict causes the fault, waits for its duration, and undoes it, also when ctx ends meanwhile.
 func (f fault) inflict(ctx context.Context, p power, clock vm.Clock) error {
 	for _, m := range f.Machines {
 		if err := f.apply(ctx, p, m); err != nil {

@@ -11,12 +11,12 @@ import (
 	"github.com/orlop-os/orlop/vm"
 )
 
-// op is an operation of register a, from one second to another.
+// op returns an operation of register a, from one second to another.
 func op(k kind, expected, value string, a answer, called, answered int) operation {
 	return operation{Register: "a", Kind: k, Expected: expected, Value: value, Answer: a, Called: time.Duration(called) * time.Second, Answered: time.Duration(answered) * time.Second}
 }
 
-// TestJudge has histories that a cluster may show, and such as it must not.
+// TestJudge checks valid and invalid histories of a cluster.
 func TestJudge(t *testing.T) {
 	for _, c := range []struct {
 		name    string
@@ -45,8 +45,8 @@ func TestJudge(t *testing.T) {
 	}
 }
 
-// TestJudgeFindsWhatIsLost has clients write to one register that forgets one write in each
-// history, and to one that does not.
+// TestJudgeFindsWhatIsLost simulates clients of a register that loses one write per history, and of
+// a register that does not.
 func TestJudgeFindsWhatIsLost(t *testing.T) {
 	for seed := range uint64(50) {
 		for _, forgets := range []bool{false, true} {
@@ -62,8 +62,8 @@ func TestJudgeFindsWhatIsLost(t *testing.T) {
 	}
 }
 
-// simulate is a register that three clients use at the same time. If it forgets, a write that a
-// client was told of is undone.
+// simulate returns the history of a register with three concurrent clients. If it forgets, an
+// acknowledged write is undone.
 func simulate(dice *rand.Rand, forgets bool) []operation {
 	var history []operation
 	value, at, silent := "", 0, 0
@@ -79,7 +79,7 @@ func simulate(dice *rand.Rand, forgets bool) []operation {
 			value = o.Value
 		case 2:
 			if silent++; silent < 4 { // the search is exponential in their number
-				o = op(write, "", fmt.Sprint(n), unknown, called, called+1) // never done
+				o = op(write, "", fmt.Sprint(n), unknown, called, called+1) // never applied
 			}
 		}
 		at = called + 1
@@ -92,7 +92,7 @@ func simulate(dice *rand.Rand, forgets bool) []operation {
 	return history
 }
 
-// switches note what is done to machines.
+// switches records the actions on machines.
 type switches []string
 
 func (s *switches) Act(_ context.Context, machine string, action vm.Action) error {
@@ -105,7 +105,7 @@ func (s *switches) SetFaults(_ context.Context, machine string, f vm.Faults) err
 	return nil
 }
 
-// TestFaults undoes what was done, also when somebody breaks it off.
+// TestFaults checks that each fault is undone, also after a cancellation.
 func TestFaults(t *testing.T) {
 	machines := []string{"a", "b"}
 	ended, cancel := context.WithCancel(t.Context())

@@ -60,7 +60,7 @@ func parse(args []string) (options, error) {
 	return o, nil
 }
 
-// folder is for all that belongs to a report.
+// folder returns the directory for all files of a report.
 func folder(file string) string { return strings.TrimSuffix(file, filepath.Ext(file)) }
 
 func run(ctx context.Context, o options) (err error) {
@@ -124,7 +124,7 @@ func run(ctx context.Context, o options) (err error) {
 	return errors.Join(disturbed, conclude(o, r.operations(), &result))
 }
 
-// disturb makes a fault, and waits until all machines are healthy.
+// disturb causes a fault, and waits until all machines are healthy.
 func disturb(ctx context.Context, f fault, c localcluster.Cluster, p power, r *record, result *report) error {
 	from := r.now()
 	if err := f.inflict(ctx, p, r.clock); err != nil {
@@ -143,7 +143,7 @@ func disturb(ctx context.Context, f fault, c localcluster.Cluster, p power, r *r
 	return nil
 }
 
-// conclude judges the history, and writes what is known.
+// conclude checks the history, and writes the report.
 func conclude(o options, history []operation, result *report) error {
 	fmt.Printf("looking for an order of %d operations\n", len(history))
 	var info porcupine.LinearizationInfo

@@ -9,42 +9,42 @@ import (
 	"github.com/anishathalye/porcupine"
 )
 
-// kind is what a client asks for.
+// kind is the kind of an operation.
 type kind string
 
 const (
 	read kind = "read"
-	// write sets a value, whatever was there.
+	// write sets a value unconditionally.
 	write kind = "write"
-	// swap sets a value if nobody has written since the client read another one.
+	// swap sets a value if no other client has written since this client read the expected value.
 	swap kind = "swap"
 )
 
-// answer is how an operation ended.
+// answer is the end of an operation.
 type answer string
 
 const (
 	done    answer = "done"
-	refused answer = "refused" // somebody has written meanwhile, so it was not done
-	// unknown: there was no answer. It was done, will be done later, or never.
+	refused answer = "refused" // another client has written meanwhile, so it was not done
+	// unknown: there was no answer. The operation was done, will be done later, or never.
 	unknown answer = "unknown"
 )
 
 // operation is one request of a client for one register, and its answer. Values are unique, so a
-// value says which write it is of.
+// value identifies its write.
 type operation struct {
 	Client   int           `json:"client"`
 	Register string        `json:"register"`
 	Kind     kind          `json:"kind"`
-	Value    string        `json:"value,omitempty"`    // written, or read
+	Value    string        `json:"value,omitempty"`    // written or read value
 	Expected string        `json:"expected,omitempty"` // of a swap
 	Answer   answer        `json:"answer"`
-	Called   time.Duration `json:"called"` // since the history began
+	Called   time.Duration `json:"called"` // since the history started
 	Answered time.Duration `json:"answered"`
 }
 
-// model is a register that holds its last value. A write without an answer may be put behind
-// everything else, where nobody sees it.
+// model is a register that holds its last value. A write without an answer may be ordered after all
+// other operations, where no read sees it.
 func model() porcupine.Model {
 	return porcupine.Model{
 		Partition: func(history []porcupine.Operation) [][]porcupine.Operation {
@@ -68,8 +68,8 @@ func model() porcupine.Model {
 	}
 }
 
-// step says whether an operation can have had its answer when the register held a value, and what
-// it holds then.
+// step reports whether an operation can have its answer when the register holds a value, and
+// returns the next value.
 func step(value string, o operation) (bool, any) {
 	switch {
 	case o.Kind == read:
@@ -88,17 +88,17 @@ func step(value string, o operation) (bool, any) {
 	return true, value
 }
 
-// verdict is what the judge says.
+// verdict is the result of the check.
 type verdict string
 
 const (
 	linearizable    verdict = "linearizable"
 	notLinearizable verdict = "not linearizable"
-	undecided       verdict = "undecided" // it took too long to find out
+	undecided       verdict = "undecided" // the check took too long
 )
 
-// judge looks for an order. Reads without an answer say nothing, and are left out. limit bounds the
-// search, which is exponential in the number of writes without an answer.
+// judge searches for an order. Reads without an answer have no information, and are left out. limit
+// bounds the search, which is exponential in the number of writes without an answer.
 func judge(history []operation, limit time.Duration) (verdict, porcupine.LinearizationInfo) {
 	var operations []porcupine.Operation
 	for _, o := range history {
@@ -115,7 +115,7 @@ func judge(history []operation, limit time.Duration) (verdict, porcupine.Lineari
 	return map[porcupine.CheckResult]verdict{porcupine.Ok: linearizable, porcupine.Illegal: notLinearizable, porcupine.Unknown: undecided}[result], info
 }
 
-// silence is the longest time in which no operation was done.
+// silence returns the longest time without a completed operation.
 func silence(history []operation) time.Duration {
 	var ends []time.Duration
 	for _, o := range history {

@@ -7,7 +7,7 @@ import (
 	"path/filepath"
 )
 
-// report is the form of build/history.json; docs/history.md says what its fields mean.
+// report is the format of build/history.json; docs/history.md describes its fields.
 type report struct {
 	Seed          uint64  `json:"seed"`
 	ControlPlanes int     `json:"control_planes"`
@@ -22,11 +22,11 @@ type report struct {
 	Faults        []round `json:"faults"`
 }
 
-// round is one fault, and what came of it.
+// round is one fault and its effects.
 type round struct {
 	fault
-	// SilenceS is the longest time without an answer until the machines were healthy again, which
-	// took HealthyS from the fault's end.
+	// SilenceS is the longest time without an answer until the machines were healthy again.
+	// HealthyS is the time from the fault's end until then.
 	SilenceS float64 `json:"silence_s"`
 	HealthyS float64 `json:"healthy_s"`
 }
@@ -47,7 +47,7 @@ func (r *report) count(history []operation) {
 	r.SilenceS = silence(history).Seconds()
 }
 
-// write replaces the report, and the history beside it, which another judge can read.
+// write replaces the report, and the history beside it, which another checker can read.
 func (r report) write(file string, history []operation) error {
 	for name, value := range map[string]any{file: r, filepath.Join(folder(file), "operations.json"): history} {
 		text, err := json.MarshalIndent(value, "", "  ")

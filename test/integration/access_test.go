@@ -24,14 +24,14 @@ import (
 	"github.com/orlop-os/orlop/vm"
 )
 
-// site is an issuer of OpenID Connect tokens that is a host of the closed network.
+// site is an issuer of OpenID Connect tokens on a host of the closed network.
 type site struct {
 	*issuer.Issuer
 	url string
 	ca  []byte // PEM
 }
 
-// newSite starts the issuer on a host of its own; it ends with the network.
+// newSite starts the issuer on a separate host; it ends with the network.
 func newSite(network *vm.Network) (*site, error) {
 	host, err := network.NewHost("issuer", netip.Addr{})
 	if err != nil {
@@ -49,8 +49,8 @@ func newSite(network *vm.Network) (*site, error) {
 	return s, err
 }
 
-// serveTLS answers HTTPS on a host of the network as long as there is one, and returns the CA that
-// vouches for it.
+// serveTLS answers HTTPS on a host of the network until the network ends, and returns the CA of its
+// certificate.
 func serveTLS(host *vm.Host, handler http.Handler) (pem []byte, err error) {
 	ca, err := pki.NewCA("story", time.Hour)
 	if err != nil {
@@ -93,7 +93,7 @@ func (s *story) issuerVerb(ts *testscript.TestScript, neg bool, args []string) {
 	s.note("the issuer %s calls its users %s", s.issuer.url, args[1])
 }
 
-// withToken makes a kubeconfig of the story's own, for whoever has a token.
+// withToken makes a kubeconfig for a client with a token, from the story's own kubeconfig.
 func withToken(ts *testscript.TestScript, token, file string) {
 	own, err := clientcmd.LoadFromFile(ts.Getenv("KUBECONFIG"))
 	ts.Check(err)
@@ -103,8 +103,8 @@ func withToken(ts *testscript.TestScript, token, file string) {
 	ts.Check(clientcmd.WriteToFile(*own, ts.MkAbs(file)))
 }
 
-// podTokenVerb asks for a token as the kubelet does. Whoever has the machine reads such a one from
-// the pod's volume.
+// podTokenVerb requests a token in the same way as the kubelet. An attacker with access to the
+// machine can read such a token from the pod's volume.
 func (s *story) podTokenVerb(ts *testscript.TestScript, neg bool, args []string) {
 	need(ts, neg, args, 2, 2, "pod-token NODE KUBECONFIG")
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
@@ -117,7 +117,7 @@ func (s *story) podTokenVerb(ts *testscript.TestScript, neg bool, args []string)
 	s.note("a token of the pod %s on %s", pod, args[0])
 }
 
-// edit changes the document of a kind in a file of several.
+// edit changes the document of a kind in a file with several documents.
 func edit(ts *testscript.TestScript, name, kind string, change func(document map[string]any)) {
 	documents := strings.Split(ts.ReadFile(name), "\n---\n")
 	for i, text := range documents {
@@ -134,7 +134,7 @@ func edit(ts *testscript.TestScript, name, kind string, change func(document map
 	ts.Check(os.WriteFile(ts.MkAbs(name), []byte(strings.Join(documents, "\n---\n")), 0o600))
 }
 
-// forgeTicketVerb: everything in the ticket is as it should be, but for who has signed it.
+// forgeTicketVerb makes a ticket that is valid except for its signature.
 func (s *story) forgeTicketVerb(ts *testscript.TestScript, neg bool, args []string) {
 	need(ts, neg, args, 2, 2, "forge-ticket DOCUMENTS NAME")
 	ca, err := pki.NewCA("orlop client CA", time.Hour)
@@ -154,8 +154,8 @@ func (s *story) forgeTicketVerb(ts *testscript.TestScript, neg bool, args []stri
 	}
 }
 
-// kubeletVerb asks a kubelet until it answers with a status: what is revoked counts no more within
-// a moment, and not at once.
+// kubeletVerb calls a kubelet until it answers with a status, because a revocation takes effect
+// within a short time, not immediately.
 func (s *story) kubeletVerb(ts *testscript.TestScript, neg bool, args []string) {
 	need(ts, neg, args, 3, 4, "kubelet NAME PATH STATUS [KUBECONFIG]")
 	config := &rest.Config{}
@@ -178,11 +178,11 @@ func (s *story) kubeletVerb(ts *testscript.TestScript, neg bool, args []string) 
 	}
 }
 
-// kubeletTime is how long a kubelet may take to know of what has changed.
+// kubeletTime bounds the time in which a kubelet takes a change into account.
 const kubeletTime = 30 * time.Second
 
-// askKubelet gets a path of a kubelet from a host of the network. Who the kubelet is does not
-// matter to the question.
+// askKubelet gets a path of a kubelet from a host of the network. It does not verify the kubelet's
+// certificate.
 func (s *story) askKubelet(addr netip.Addr, path string, as *rest.Config) (string, error) {
 	host, err := s.network.NewHost("curious", netip.Addr{})
 	if err != nil {

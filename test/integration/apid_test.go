@@ -30,13 +30,13 @@ import (
 	"github.com/orlop-os/orlop/vm"
 )
 
-// doorFigures is build/api.json: what the management API lets in, and how fast. Times are
-// milliseconds.
+// doorFigures is build/api.json: which calls the management API authorizes, and its latency. Times
+// are in milliseconds.
 type doorFigures struct {
 	Methods          int `json:"methods"`
 	WithoutRole      int `json:"methods_without_role"`
 	CallableByNobody int `json:"methods_callable_by_nobody"`
-	// method × caller who may not, each tried on the machine
+	// number of pairs of a method and an unauthorized caller; each is tried on the machine
 	CasesRefused   int     `json:"cases_refused"`
 	DecodersFuzzed int     `json:"decoders_fuzzed"`
 	FuzzSeconds    int     `json:"fuzz_seconds"`
@@ -52,7 +52,8 @@ type pace struct {
 	Calls float64 `json:"calls_per_s"`
 }
 
-// flood is what an admitted client notices of strangers who ask for handshakes as fast as they can.
+// flood holds the latency of an admitted client while other clients open handshakes as fast as they
+// can.
 type flood struct {
 	Tried    int64   `json:"tried"`   // connections
 	Refused  int64   `json:"refused"` // before a handshake was made
@@ -61,8 +62,8 @@ type flood struct {
 	Ratio    float64 `json:"ratio"`
 }
 
-// doorVerb tries what must be refused, measures what is let in, and writes both to build/api.json.
-// The machine has one processor.
+// doorVerb checks that unauthorized calls are rejected, measures authorized calls, and writes both
+// to build/api.json. The machine has one processor.
 func (s *story) doorVerb(ts *testscript.TestScript, neg bool, args []string) {
 	need(ts, neg, args, 1, 1, "door NAME")
 	d := doorBed{s: s, ts: ts, to: s.machine(ts, args[0]).Addr().String() + ":50000"}
@@ -87,7 +88,7 @@ func (s *story) doorVerb(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-// measured is how long a pace is measured: some hundred calls on an emulated processor.
+// measured is the duration of a rate measurement: some hundred calls on an emulated processor.
 const measured = 10 * time.Second
 
 type doorBed struct {
@@ -103,7 +104,7 @@ func (d doorBed) host(name string) *vm.Host {
 	return h
 }
 
-// endpoint is the machine for somebody with this certificate, at that computer.
+// endpoint returns the endpoint of the machine for a client with this certificate on that host.
 func (d doorBed) endpoint(from *vm.Host, cert tls.Certificate) client.Endpoint {
 	e := d.s.endpoint(d.ts)
 	e.Address, e.Cert = d.to, cert
@@ -121,14 +122,14 @@ func (d doorBed) dial(e client.Endpoint) *client.Client {
 	return c
 }
 
-// cert is a certificate by the operator's CA with a role, or by nobody's.
+// cert returns a certificate with a role by the operator CA, or by an unknown CA without a role.
 func (d doorBed) cert(organisation string) tls.Certificate {
 	leaf, err := operatorCA(d.ts).Issue(pki.Spec{CN: "door", O: []string{organisation}, Usage: pki.Client, TTL: time.Hour})
 	d.ts.Check(err)
 	return tls.Certificate{Certificate: [][]byte{leaf.Cert.Raw}, PrivateKey: leaf.Key}
 }
 
-// refusals calls every method as each of those who may not, and as nobody.
+// refusals calls every method as each unauthorized role, and without a certificate.
 func (d doorBed) refusals(out *doorFigures) {
 	h := d.host("stranger")
 	defer h.Close()
@@ -153,7 +154,7 @@ func (d doorBed) refusals(out *doorFigures) {
 			out.WithoutRole++
 		}
 	}
-	// Without a certificate there is no connection to make any call on.
+	// Without a certificate there is no connection for a call.
 	if d.letsNobodyIn(h) {
 		out.CasesRefused += len(methods)
 	} else {
@@ -178,7 +179,7 @@ func (d doorBed) refusals(out *doorFigures) {
 	}
 }
 
-// letsNobodyIn tries to connect without a certificate.
+// letsNobodyIn reports whether a connection without a certificate is rejected.
 func (d doorBed) letsNobodyIn(h *vm.Host) bool {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
@@ -216,13 +217,13 @@ func call(c *client.Client, method string) error {
 	}
 }
 
-// perHost is how many connections one computer makes: apid takes 32 of one address.
+// perHost is the number of connections from a host: apid accepts 32 per address.
 const perHost = 30
 
-// pace is how fast so many clients, each with a connection of its own, get Version answered, one
-// call after the other.
+// pace measures the rate of Version calls by this number of clients. Each client has its own
+// connection and makes one call after the other.
 func (d doorBed) pace(clients int, long time.Duration) pace {
-	// one for each host: one certificate makes so many calls at once and no more
+	// one certificate per host, because apid limits the concurrent calls per certificate
 	var cert tls.Certificate
 	var open []*client.Client
 	var hosts []*vm.Host
@@ -275,8 +276,8 @@ func (d doorBed) pace(clients int, long time.Duration) pace {
 	return pace{P50: at(0.5), P99: at(0.99), Calls: float64(len(all)) / long.Seconds()}
 }
 
-// flood measures one client before and while two computers ask for handshakes, without a
-// certificate, as fast as they can.
+// flood measures one client before and while two hosts open handshakes without a certificate as
+// fast as they can.
 func (d doorBed) flood() flood {
 	quiet := d.pace(1, measured)
 	ctx, cancel := context.WithCancel(context.Background())
@@ -298,7 +299,7 @@ func (d doorBed) flood() flood {
 				for ctx.Err() == nil {
 					without := d.stranger(ctx, h)
 					if ctx.Err() != nil {
-						return // it was ended, and says nothing
+						return // the flood was ended; its last error has no meaning
 					}
 					tried.Add(1)
 					if without {
@@ -314,12 +315,12 @@ func (d doorBed) flood() flood {
 	return f
 }
 
-// unanswered is after which time a stranger begins anew, where one who keeps to TCP asks again
-// after a second.
+// unanswered is the time after which an attacking client gives up a connection and opens another;
+// normal TCP retransmits after a second.
 const unanswered = 100 * time.Millisecond
 
-// stranger asks for a handshake, and tells whether there was none: the machine's kernel did not
-// answer, or the connection was closed.
+// stranger opens a handshake, and reports whether it was rejected: the machine's kernel did not
+// answer, or apid closed the connection.
 func (d doorBed) stranger(ctx context.Context, h *vm.Host) (refused bool) {
 	ctx, cancel := context.WithTimeout(ctx, unanswered)
 	defer cancel()
@@ -331,7 +332,7 @@ func (d doorBed) stranger(ctx context.Context, h *vm.Host) (refused bool) {
 	return tls.Client(raw, &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"h2"}}).HandshakeContext(ctx) != nil
 }
 
-// apidMemory is what apid has of its own, in MiB.
+// apidMemory returns the private memory of apid in MiB.
 func (d doorBed) apidMemory() float64 {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()

@@ -25,7 +25,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/pki"
 )
 
-// The verbs for bad situations; verbs_test.go lists them.
+// The verbs for failures; verbs_test.go lists them.
 
 func onOff(ts *testscript.TestScript, neg bool, args []string, verb string) bool {
 	need(ts, neg, args, 1, 1, verb+" on|off")
@@ -127,7 +127,7 @@ func (s *story) expiredVerb(ts *testscript.TestScript, neg bool, args []string) 
 	ts.Check(os.WriteFile(filepath.Join(dir, "client.key"), leaf.KeyPEM(), 0o600))
 }
 
-// operatorCA is the CA of the operator that the image was built for.
+// operatorCA returns the operator CA of the image.
 func operatorCA(ts *testscript.TestScript) *pki.CA {
 	read := func(name string) []byte {
 		text, err := os.ReadFile(filepath.Join(*operator, name))
@@ -166,8 +166,8 @@ func (s *story) unchangedVerb(ts *testscript.TestScript, neg bool, args []string
 	}
 }
 
-// contentOf is a hash of everything in a file that is not zero, with its place. Holes cost nothing,
-// and zeros at the end do not count.
+// contentOf returns a hash of all nonzero data in a file, with the positions. Holes are skipped,
+// and zeros at the end do not change the hash.
 func contentOf(file string) ([sha256.Size]byte, error) {
 	f, err := os.Open(file)
 	if err != nil {
@@ -178,7 +178,7 @@ func contentOf(file string) ([sha256.Size]byte, error) {
 	sum, buffer, zero := sha256.New(), make([]byte, block), [block]byte{}
 	for at := int64(0); ; {
 		data, err := f.Seek(at, unix.SEEK_DATA)
-		if errors.Is(err, unix.ENXIO) { // no data behind this
+		if errors.Is(err, unix.ENXIO) { // no data after this position
 			return [sha256.Size]byte(sum.Sum(nil)), nil
 		}
 		if err != nil {
@@ -191,7 +191,7 @@ func contentOf(file string) ([sha256.Size]byte, error) {
 		}
 		clear(buffer[n:])
 		if [block]byte(buffer) != zero {
-			binary.Write(sum, binary.LittleEndian, at) // a hash takes everything
+			binary.Write(sum, binary.LittleEndian, at) // a hash accepts every write
 			sum.Write(buffer)
 		}
 		at += block

@@ -15,7 +15,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/s3/s3test"
 )
 
-// bucketVerb: a store of objects takes what a machine's snapshots of the cluster's data become.
+// bucketVerb runs an object store for the snapshot uploads of a machine.
 func (s *story) bucketVerb(ts *testscript.TestScript, neg bool, args []string) {
 	need(ts, neg, args, 3, 3, "bucket start PATCH KEY | newest FILE KEY")
 	switch {
@@ -43,7 +43,7 @@ func (s *story) bucketVerb(ts *testscript.TestScript, neg bool, args []string) {
 		if len(keys) == 0 {
 			ts.Fatalf("bucket: there is nothing in it")
 		}
-		newest := keys[len(keys)-1] // their names begin with the time
+		newest := keys[len(keys)-1] // the names begin with the time
 		object, _ := s.bucket.Object(newest)
 		identities, err := age.ParseIdentities(strings.NewReader(ts.ReadFile(args[2])))
 		ts.Check(err)

@@ -23,17 +23,17 @@ import (
 )
 
 const (
-	// pairEvery is the time between two pairs of a write and the read of it: five requests a
-	// second. Both are the machines' time.
+	// pairEvery is the interval between two pairs of a write and its read: five requests a second,
+	// in the machines' time.
 	pairEvery = 400 * time.Millisecond
-	// requestTimeout is how long one request may take. A virtual address moves within 5 s, and
-	// emulated processors are slow.
+	// requestTimeout bounds one request. A virtual IP address moves within 5 s, and emulated
+	// processors are slow.
 	requestTimeout = 10 * time.Second
 )
 
-// customer is somebody in the closed network who writes to the Kubernetes API and reads what he
-// wrote, at a steady pace, whether or not earlier requests have been answered. A request that fails
-// is made once more, over a new connection.
+// customer is a client in the closed network that writes to the Kubernetes API and reads the
+// written object, at a steady rate, independent of the answers to earlier requests. It repeats a
+// failed request once over a new connection.
 type customer struct {
 	clock  vm.Clock
 	maps   typed.ConfigMapInterface
@@ -49,7 +49,7 @@ type customer struct {
 	failures []string
 }
 
-// clientVerb: the customer asks ADDRESS, which need not be a machine's own.
+// clientVerb runs the customer against ADDRESS, which need not be the address of a machine.
 func (s *story) clientVerb(ts *testscript.TestScript, neg bool, args []string) {
 	need(ts, neg, args, 1, 2, "client start ADDRESS, client stop")
 	switch {
@@ -60,7 +60,7 @@ func (s *story) clientVerb(ts *testscript.TestScript, neg bool, args []string) {
 		config.Dial = s.network.DialContext
 		config.Timeout = s.lasts(requestTimeout)
 		config.QPS = -1
-		// a connection whose other end is gone is given up with its request
+		// a connection to an unreachable machine is closed with its request
 		config.NextProtos = []string{"http/1.1"}
 		transport, err := rest.HTTPClientFor(config)
 		ts.Check(err)
@@ -89,7 +89,7 @@ func (s *story) clientVerb(ts *testscript.TestScript, neg bool, args []string) {
 
 func (c *customer) stop() { c.cancel(); <-c.done }
 
-// run begins a pair each time, and ends when all that were begun have ended.
+// run starts a pair per interval, and ends after all started pairs.
 func (c *customer) run(ctx context.Context) {
 	defer close(c.done)
 	var begun sync.WaitGroup
@@ -106,12 +106,12 @@ func (c *customer) run(ctx context.Context) {
 	}
 }
 
-// pair is a write, and the read of it.
+// pair makes a write and reads the object.
 func (c *customer) pair(ctx context.Context, name string) {
 	want := &core.ConfigMap{ObjectMeta: meta.ObjectMeta{Name: name}, Data: map[string]string{"name": name}}
 	err := c.request("write "+name, func() error {
 		_, err := c.maps.Create(ctx, want, meta.CreateOptions{})
-		if apierrors.IsAlreadyExists(err) { // the first one was done, and its answer lost
+		if apierrors.IsAlreadyExists(err) { // the first write succeeded, but its answer was lost
 			err = nil
 		}
 		return err
@@ -131,15 +131,14 @@ func (c *customer) pair(ctx context.Context, name string) {
 	})
 }
 
-// request makes one request, and once more if it fails.
+// request makes a request, and repeats it once if it fails.
 func (c *customer) request(what string, do func() error) error {
 	began := time.Now()
 	first := do()
 	err, took := first, c.clock.Since(began)
 	again := first != nil
 	if again {
-		// The machine at the other end may be gone, and with it the other end of every connection
-		// that is kept for later.
+		// The machine may be unreachable, and idle connections to it are then useless.
 		utilnet.CloseIdleConnectionsFor(c.http.Transport)
 		err = do()
 	}
@@ -156,8 +155,8 @@ func (c *customer) request(what string, do func() error) error {
 	return err
 }
 
-// leaderVerb makes the name of the machine that leads etcd $LEADER, and that of one of the others
-// $FOLLOWER.
+// leaderVerb sets $LEADER to the name of the machine with the leader of etcd, and $FOLLOWER to
+// another machine.
 func (s *story) leaderVerb(ts *testscript.TestScript, neg bool, args []string) {
 	need(ts, neg, args, 0, 0, "leader")
 	c := s.client(ts)
@@ -187,7 +186,7 @@ func (s *story) leaderVerb(ts *testscript.TestScript, neg bool, args []string) {
 	s.note("%s leads etcd", name)
 }
 
-// networkVerb cuts a machine off from the network, or joins it again.
+// networkVerb disconnects a machine from the network, or connects it again.
 func (s *story) networkVerb(ts *testscript.TestScript, neg bool, args []string) {
 	need(ts, neg, args, 2, 2, "network cut|join NAME")
 	if args[0] != "cut" && args[0] != "join" {

@@ -14,7 +14,7 @@ import (
 	"github.com/siderolabs/go-blockdevice/v2/partitioning/gpt"
 )
 
-// copyImage copies a disk image sparsely and makes it so many MiB large.
+// copyImage copies a disk image sparsely and enlarges it to this number of MiB.
 func copyImage(from, to string, mib int64) error {
 	if out, err := exec.Command("cp", "--sparse=always", from, to).CombinedOutput(); err != nil {
 		return fmt.Errorf("cannot copy %s: %w: %s", from, err, out)
@@ -22,7 +22,7 @@ func copyImage(from, to string, mib int64) error {
 	return os.Truncate(to, mib<<20)
 }
 
-// imageFile is a disk image as the partition library sees one.
+// imageFile adapts a disk image to the partition library.
 type imageFile struct{ *os.File }
 
 func (imageFile) GetSectorSize() uint      { return 512 }
@@ -52,8 +52,8 @@ func withTable(file string, change func(*os.File, *gpt.Table) error) error {
 	return change(f, table)
 }
 
-// flipRoot inverts the bits of one byte in ROOT-A: of the file system's superblock, which every
-// mount reads.
+// flipRoot inverts the bits of one byte in ROOT-A. The byte is in the superblock of the file
+// system, so every mount reads it.
 func flipRoot(file string) error { return flip(file, "ROOT-A") }
 
 func flip(file, label string) error {
@@ -73,7 +73,7 @@ func flip(file, label string) error {
 	})
 }
 
-// begin is the offset of a partition in bytes.
+// begin returns the offset of a partition in bytes.
 func begin(t *gpt.Table, label string) (int64, error) {
 	for _, p := range t.Partitions() {
 		if p != nil && p.Name == label {
@@ -83,7 +83,7 @@ func begin(t *gpt.Table, label string) (int64, error) {
 	return 0, fmt.Errorf("there is no partition %s", label)
 }
 
-// fillESP leaves so few MiB free in the ESP.
+// fillESP leaves this number of MiB free in the ESP.
 func fillESP(file string, leave int64) error {
 	return withTable(file, func(_ *os.File, t *gpt.Table) error {
 		at, err := begin(t, "ESP")
@@ -143,7 +143,7 @@ func (s *story) damageVerb(ts *testscript.TestScript, neg bool, args []string) {
 	s.note("damage %s", strings.Join(args, " "))
 }
 
-// diskVerb changes what the first disk of a machine holds.
+// diskVerb changes the content of the first disk of a machine.
 func (s *story) diskVerb(ts *testscript.TestScript, neg bool, args []string) {
 	need(ts, neg, args, 2, 2, "disk NAME MACHINE|image|blank")
 	m := s.machine(ts, args[0])
@@ -169,8 +169,8 @@ func (s *story) diskVerb(ts *testscript.TestScript, neg bool, args []string) {
 	s.note("the first disk of %s is another one: %s", args[0], args[1])
 }
 
-// addForeignPartition puts a partition of somebody else's behind the image's own. It takes all that
-// is left, so that it is in the way of STATE and DATA, and it is not empty.
+// addForeignPartition adds a foreign, nonempty partition after the partitions of the image. It
+// takes all remaining space, so STATE and DATA have no space.
 func addForeignPartition(file string) error {
 	return withTable(file, func(f *os.File, t *gpt.Table) error {
 		linux := uuid.MustParse("0fc63daf-8483-4772-8e79-3d69d8477de4") // Linux filesystem data

@@ -1,10 +1,9 @@
-// Package integration tells stories about booted machines: testdata/*.txtar, one story each, read
-// from top to bottom.
+// Package integration runs stories, which are end-to-end tests on booted machines: each
+// testdata/*.txtar is one story and runs from top to bottom.
 //
-// A story speaks only the machine's API (through orlopctl and kubectl, as a user would), its
-// console and its power switch. The verbs are in verbs_test.go. The machines and their closed
-// network come from vm. When a story fails it prints what it did with the time of each step,
-// and the ends of the consoles.
+// A story uses only the machine's API (through orlopctl and kubectl, like a user), its console and
+// its power switch. The verbs are in verbs_test.go. Package vm provides the machines and their
+// closed network. A failed story prints its steps with their times, and the ends of the consoles.
 //
-// Run it with `make stories`.
+// Run the stories with `make stories`.
 package integration

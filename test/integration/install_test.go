@@ -15,8 +15,8 @@ import (
 	"github.com/orlop-os/orlop/vm"
 )
 
-// medium makes a disk with a FAT file system that carries one file of the story, as somebody would
-// prepare a memory stick.
+// medium makes a disk with a FAT file system that contains one file of the story, like a USB stick
+// that a user prepared.
 func (s *story) medium(ts *testscript.TestScript, machine, label, name, file string) vm.Disk {
 	image, content := filepath.Join(s.dir, machine+"-"+name+".img"), filepath.Join(s.dir, machine+"-"+name)
 	ts.Check(os.WriteFile(content, []byte(ts.ReadFile(file)), 0o600))
@@ -28,9 +28,8 @@ func (s *story) medium(ts *testscript.TestScript, machine, label, name, file str
 	return vm.Disk{Name: "config", Image: image, SizeMiB: 4}
 }
 
-// otherLoader makes a medium from which the firmware starts a boot loader of Debian's, and that
-// starts netboot.efi: iPXE over the network, by what DHCP says, and GRUB from the medium. Both hand
-// over words of their own.
+// otherLoader makes a medium with a boot loader of Debian, which boots netboot.efi: iPXE over the
+// network according to DHCP, and GRUB from the medium. Both add their own kernel parameters.
 func (s *story) otherLoader(ts *testscript.TestScript, machine, folder, loader string) vm.Disk {
 	const script = "chainloader /netboot.efi orlop.root=none quiet\nboot\n"
 	image, config := filepath.Join(s.dir, machine+"-loader.img"), filepath.Join(s.dir, machine+"-grub.cfg")
@@ -55,7 +54,7 @@ func (s *story) otherLoader(ts *testscript.TestScript, machine, folder, loader s
 	return vm.Disk{Name: "loader", Image: image, SizeMiB: 256}
 }
 
-// disc is a CD image with a configuration as user-data, as a hypervisor adds it as a disk.
+// disc returns a CD image with a configuration as user-data, as hypervisors add it.
 func (s *story) disc(ts *testscript.TestScript, machine, file string) vm.Disk {
 	folder, image := filepath.Join(s.dir, machine+"-disc"), filepath.Join(s.dir, machine+"-disc.iso")
 	ts.Check(os.MkdirAll(folder, 0o755))
@@ -68,7 +67,7 @@ func (s *story) disc(ts *testscript.TestScript, machine, file string) vm.Disk {
 	return vm.Disk{Name: "config", Image: image, SizeMiB: 4}
 }
 
-// photos makes a disk that is somebody's.
+// photos makes a disk with a user's file system.
 func (s *story) photos(ts *testscript.TestScript, machine, mib string) vm.Disk {
 	image := filepath.Join(s.dir, machine+"-photos.img")
 	size, err := strconv.ParseInt(mib, 10, 64)
@@ -79,8 +78,7 @@ func (s *story) photos(ts *testscript.TestScript, machine, mib string) vm.Disk {
 	return vm.Disk{Name: "photos", Image: image, SizeMiB: size}
 }
 
-// member makes a disk of which nothing but the last sectors say that it is somebody's: Linux' RAID
-// with metadata 1.0.
+// member makes a disk that only its last sectors mark as used: Linux RAID with metadata 1.0.
 func (s *story) member(ts *testscript.TestScript, machine, mib string) vm.Disk {
 	size, err := strconv.ParseInt(mib, 10, 64)
 	ts.Check(err)
@@ -94,7 +92,7 @@ func (s *story) member(ts *testscript.TestScript, machine, mib string) vm.Disk {
 	return vm.Disk{Name: "member", Image: f.Name(), SizeMiB: size}
 }
 
-// cutInstallVerb installs, and cuts the power while the machine does an operation of it
+// cutInstallVerb installs, and cuts the power during an operation of the installation
 // (machined/install names them).
 func (s *story) cutInstallVerb(ts *testscript.TestScript, neg bool, args []string) {
 	need(ts, neg, args, 3, 3, "cut-install NAME DOCUMENTS OPERATION")

@@ -22,7 +22,7 @@ import (
 	"github.com/orlop-os/orlop/test/testimage"
 )
 
-// registryWith is a registry that has what push has put there, by NAME:TAG.
+// registryWith returns a registry with the content that push has stored under NAME:TAG.
 func registryWith(ts *testscript.TestScript, reference string, push func(context.Context, *remote.Repository)) http.Handler {
 	handler := containerregistry.New(containerregistry.Logger(log.New(io.Discard, "", 0)))
 	direct := httptest.NewServer(handler)
@@ -36,8 +36,8 @@ func registryWith(ts *testscript.TestScript, reference string, push func(context
 	return handler
 }
 
-// mirrorVerb: the mirror answers over TLS, to one user only. Before it another one is asked, which
-// takes connections and never answers.
+// mirrorVerb starts a mirror that answers over TLS, to one user only. The first mirror in the
+// configuration accepts connections and never answers.
 func (s *story) mirrorVerb(ts *testscript.TestScript, neg bool, args []string) {
 	need(ts, neg, args, 2, 2, "mirror PATCH NAME")
 	const folder, username, password = "outside", "machines", "let me in"

@@ -16,12 +16,11 @@ import (
 	"github.com/orlop-os/orlop/pkg/api"
 )
 
-// refusedCallsAtOnce is how many calls go on at the same time: fewer than apid lets an operator
-// make.
+// refusedCallsAtOnce is the number of concurrent calls: less than the limit of apid per operator.
 const refusedCallsAtOnce = 16
 
-// refusedCallsVerb makes so many calls as the operator, each of which comes to nothing: a service
-// is to be restarted that there is not.
+// refusedCallsVerb makes this number of failing calls as the operator: each restarts a service that
+// does not exist.
 func (s *story) refusedCallsVerb(ts *testscript.TestScript, neg bool, args []string) {
 	need(ts, neg, args, 1, 1, "refused-calls N")
 	n, err := strconv.Atoi(args[0])
@@ -48,7 +47,7 @@ func (s *story) refusedCallsVerb(ts *testscript.TestScript, neg bool, args []str
 	s.note("%d calls were refused (%.0fs)", n, s.network.Clock().Since(began).Seconds())
 }
 
-// orSucceeded is the error, or that there is none.
+// orSucceeded returns err, or an error for an unexpected success.
 func orSucceeded(err error) error {
 	if err == nil {
 		return errors.New("it succeeded")
@@ -56,8 +55,8 @@ func orSucceeded(err error) error {
 	return err
 }
 
-// cutStreamVerb cuts the power while packets of its first link are captured, as soon as that is on
-// record.
+// cutStreamVerb cuts the power during a packet capture on the first link, as soon as the capture is
+// in the audit log.
 func (s *story) cutStreamVerb(ts *testscript.TestScript, neg bool, args []string) {
 	need(ts, neg, args, 1, 1, "cut-stream NAME")
 	c := s.client(ts)
@@ -66,7 +65,7 @@ func (s *story) cutStreamVerb(ts *testscript.TestScript, neg bool, args []string
 	defer cancel()
 	stream, err := c.Debug.Capture(ctx, &api.CaptureRequest{Link: "eth0", Duration: durationpb.New(5 * time.Minute)})
 	ts.Check(err)
-	_, err = stream.Recv() // the file's beginning, or a packet: the stream goes on
+	_, err = stream.Recv() // the beginning of the file or a packet: the stream is running
 	ts.Check(err)
 	s.powercutVerb(ts, false, args)
 }

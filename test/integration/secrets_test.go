@@ -12,8 +12,8 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// leaksVerb tells whether files hold any of the secrets in a YAML file: private keys in PEM, and
-// what is called a key.
+// leaksVerb checks whether files contain a secret of a YAML file: private keys in PEM, and fields
+// with "key" in their names.
 func (s *story) leaksVerb(ts *testscript.TestScript, neg bool, args []string) {
 	need(ts, false, args, 2, -1, "[!] leaks SECRETS FILE...")
 	var secrets any
@@ -44,13 +44,11 @@ func (s *story) leaksVerb(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-// shortest is the length of the shortest text that is looked for: a shorter one may stand anywhere
-// by chance.
+// shortest is the minimum length of a searched text; a shorter text may occur by chance.
 const shortest = 20
 
-// tracesOf collects the texts by which each secret of a value would be known: the lines of a key in
-// PEM, as they stand in any document, the key itself in hexadecimal, and any other text that is
-// called a key.
+// tracesOf collects the texts that identify each secret of a value: the lines of a PEM key, as in
+// any document, the key itself in hexadecimal, and any other text in a field that is called a key.
 func tracesOf(path string, value any, traces map[string]string) {
 	switch v := value.(type) {
 	case map[string]any:
@@ -73,7 +71,7 @@ func tracesOf(path string, value any, traces map[string]string) {
 	}
 }
 
-// operatorsVerb writes the patch that names whose calls a machine takes.
+// operatorsVerb writes the patch with the operator CAs that a machine trusts.
 func (s *story) operatorsVerb(ts *testscript.TestScript, neg bool, args []string) {
 	need(ts, neg, args, 2, -1, "operators PATCH CA...")
 	var list []string

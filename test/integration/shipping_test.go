@@ -25,22 +25,22 @@ import (
 	"github.com/orlop-os/orlop/vm"
 )
 
-// receiverPort is that of syslog over TLS (RFC 5425, 4.1).
+// receiverPort is the port of syslog over TLS (RFC 5425, 4.1).
 const receiverPort = 6514
 
-// receiver is a computer of the network that takes JSON lines from machines of a cluster.
+// receiver is a host of the network that receives JSON lines from the machines of a cluster.
 type receiver struct {
 	host  *vm.Host
 	tls   *tls.Config
 	lines *cell.Cell[[]string]
 
 	mu     sync.Mutex
-	listen net.Listener // nil while it is dead
+	listen net.Listener // nil while it is stopped
 	open   map[net.Conn]bool
 }
 
-// newReceiver makes one that lets in who has a certificate of the CA. It returns its own CA, in
-// PEM.
+// newReceiver makes a receiver that admits clients with a certificate of the CA. It returns the
+// receiver's own CA, in PEM.
 func newReceiver(network *vm.Network, machines *x509.CertPool) (*receiver, []byte, error) {
 	host, err := network.NewHost("archive", netip.Addr{})
 	if err != nil {
@@ -65,7 +65,7 @@ func newReceiver(network *vm.Network, machines *x509.CertPool) (*receiver, []byt
 	return r, ca.CertPEM(), nil
 }
 
-// start lets it live until it is killed, or the network ends.
+// start runs it until it is killed or the network ends.
 func (r *receiver) start() error {
 	l, err := r.host.Listen(receiverPort)
 	if err != nil {
@@ -89,20 +89,20 @@ func (r *receiver) start() error {
 	return nil
 }
 
-// take reads a connection to its end, and ends it.
+// take reads a connection to its end, and closes it.
 func (r *receiver) take(raw net.Conn) {
 	conn := tls.Server(raw, r.tls)
 	defer conn.Close()
 	for lines := bufio.NewReader(conn); ; {
 		line, err := lines.ReadString('\n')
 		if err != nil {
-			return // what is not whole comes again
+			return // an incomplete line is sent again
 		}
 		r.lines.Update(func(all []string) []string { return append(slices.Clip(all), strings.TrimSpace(line)) })
 	}
 }
 
-// kill closes its sockets as they are.
+// kill closes its sockets abruptly.
 func (r *receiver) kill() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -112,7 +112,7 @@ func (r *receiver) kill() {
 	}
 }
 
-// texts are those of a source, in the order in which each came first.
+// texts returns the texts of a source, in the order of their first arrival.
 func texts(lines []string, source string) (list []string) {
 	seen := map[uint64]bool{}
 	for _, line := range lines {
@@ -137,7 +137,7 @@ func (s *story) receiverVerb(ts *testscript.TestScript, neg bool, args []string)
 	switch {
 	case args[0] == "start" && len(args) == 2:
 		machines := x509.NewCertPool()
-		// as the verb trust leaves it
+		// the file of the verb trust
 		machines.AppendCertsFromPEM([]byte(ts.ReadFile("machine-ca.crt")))
 		r, ca, err := newReceiver(s.network, machines)
 		ts.Check(err)
@@ -176,7 +176,7 @@ func (s *story) receiverVerb(ts *testscript.TestScript, neg bool, args []string)
 	}
 }
 
-// received waits until what has come is enough.
+// received waits until the received lines are enough.
 func (s *story) received(ts *testscript.TestScript, deadline, what string, enough func(lines []string) bool) []string {
 	ctx, cancel := context.WithTimeout(context.Background(), s.lasts(deadlineOf(ts, deadline)))
 	defer cancel()

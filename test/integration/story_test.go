@@ -30,8 +30,8 @@ var (
 	operator = flag.String("operator", "", "folder of the operator's CA and certificate that the image was built for (build/operator)")
 )
 
-// TestStories tells every story in testdata, one after the other: the machines are emulated and two
-// of them would only slow each other down.
+// TestStories runs every story in testdata, one after the other, because emulated machines of two
+// stories would only slow each other down.
 func TestStories(t *testing.T) {
 	if *imageDir == "" || *binDir == "" || *operator == "" {
 		t.Fatal("the stories need an image: run `make stories`, or give -image, -bin and -operator after -args")
@@ -60,15 +60,15 @@ func TestStories(t *testing.T) {
 	}
 }
 
-// mostRepeats is how often a story that failed is told again when the kernel of one of its machines
-// had an oops. QEMU's emulation of several processors (TCG, seen with 7.2) loses the race between
-// one that patches the kernel's code (static keys, while the first control group is made and
-// drivers are loaded) and one that runs it: "Oops: int3" in the middle of kmem_cache_free, in about
-// one start of ten on a busy computer. Machines come back from that, and most stories with them.
-// What is really wrong with the system comes again, and fails the story.
+// mostRepeats is the number of repetitions of a failed story with an oops in the kernel of one of
+// its machines. QEMU's emulation of several processors (TCG, seen with 7.2) has a race between a
+// processor that patches kernel code (static keys, during the creation of the first control group
+// and the loading of drivers) and a processor that executes the code: "Oops: int3" in the middle of
+// kmem_cache_free, in about one boot of ten on a busy computer. Machines recover from that, and so
+// do most stories. A real fault of the system occurs again and fails the story.
 const mostRepeats = 2
 
-// attempt tells a story once. It is testscript's T.
+// attempt is one run of a story. It implements testscript.T.
 type attempt struct {
 	t      *testing.T
 	failed bool
@@ -80,8 +80,8 @@ const longestStory = 40 * time.Minute
 
 var dilateLine = regexp.MustCompile(`(?m)^dilate (\d+)$`)
 
-// dilationOf is how many times more slowly a story lets time pass (dilateVerb): testscript has to
-// know its deadline beforehand.
+// dilationOf returns the time dilation of a story (dilateVerb). testscript needs its deadline
+// before the story starts.
 func dilationOf(story string) int {
 	if match := dilateLine.FindStringSubmatch(story); match != nil {
 		if n, err := strconv.Atoi(match[1]); err == nil {
@@ -91,7 +91,7 @@ func dilationOf(story string) int {
 	return 1
 }
 
-// tell returns the oops of the kernel that one of the machines had, or nothing.
+// tell runs the story. It returns the oops of a machine's kernel, or an empty string.
 func (a *attempt) tell(file string) string {
 	s := newStory(a)
 	text, err := os.ReadFile(file)
@@ -110,7 +110,7 @@ func (a *attempt) tell(file string) string {
 // Run runs a script to its end.
 func (a *attempt) Run(_ string, script func(testscript.T)) {
 	done := make(chan struct{})
-	go func() { // FailNow ends it
+	go func() { // FailNow ends the goroutine
 		defer close(done)
 		script(a)
 	}()
@@ -119,7 +119,7 @@ func (a *attempt) Run(_ string, script func(testscript.T)) {
 
 func (a *attempt) Verbose() bool { return testing.Verbose() }
 
-// Parallel does nothing: stories are told one after the other.
+// Parallel does nothing: stories run one after the other.
 func (a *attempt) Parallel() {}
 
 func (a *attempt) Skip(args ...any) {
@@ -137,7 +137,7 @@ func (a *attempt) FailNow() {
 	runtime.Goexit()
 }
 
-// Log is called once, with all that the script did and what came of it.
+// Log is called once, with the script's log and its result.
 func (a *attempt) Log(args ...any) {
 	a.t.Helper()
 	a.t.Log(args...)
@@ -146,11 +146,11 @@ func (a *attempt) Log(args ...any) {
 	}
 }
 
-// broken are the ends of the stories that failed, and before each what its cluster said.
+// broken holds the ends of the logs of failed stories, each after the state of its cluster.
 var broken []string
 
-// TestMain prints last which story failed and where: whoever sees only the end of a long log sees
-// that.
+// TestMain prints the failed stories and their positions last, because a long log is often read
+// from its end.
 func TestMain(m *testing.M) {
 	code := m.Run()
 	for _, end := range broken {
@@ -159,7 +159,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// story is one script's world: a closed network with machines on it.
+// story is the environment of one script: a closed network with machines.
 type story struct {
 	t     *attempt
 	dir   string
@@ -170,7 +170,7 @@ type story struct {
 
 	network  *vm.Network
 	machines map[string]*vm.Machine
-	seen     map[string]int64 // how far into each console the story has looked
+	seen     map[string]int64 // the position in each console that the story has read
 	write    *writer
 	read     *reader
 	customer *customer
@@ -178,8 +178,8 @@ type story struct {
 	receiver *receiver
 	bucket   *s3test.Store
 	env      []string // of the programs that the story runs, from its setup on
-	current  string   // the machine that orlopctl talks to
-	verify   []string // how orlopctl verifies it, as its flags
+	current  string   // the machine that orlopctl calls
+	verify   []string // the flags with which orlopctl verifies the machine
 }
 
 func newStory(t *attempt) *story {
@@ -190,14 +190,14 @@ func newStory(t *attempt) *story {
 	return s
 }
 
-// connect makes the network, on which time passes so many times more slowly.
+// connect makes the network with this time dilation.
 func (s *story) connect(dilation int) (err error) {
 	s.network, err = vm.NewNetwork(vm.NetworkSpec{Capture: filepath.Join(s.dir, "network.pcap"), Dilation: dilation})
 	return err
 }
 
-// close switches everything off, and says what happened if the story failed. It returns the oops
-// that one of the kernels had.
+// close switches all machines off, and prints the log if the story failed. It returns the oops of a
+// kernel.
 func (s *story) close() (oops string) {
 	if s.write != nil {
 		s.write.stop()
@@ -218,7 +218,7 @@ func (s *story) close() (oops string) {
 		} else if last != "" {
 			s.note("the kernel of %s ended with a panic, and came back:\n%s", name, last)
 		}
-		// After an oops; a dead init or a damaged root says another thing.
+		// After an oops, a dead init or a damaged root prints a different message.
 		all := m.Console().String()
 		if last := around(all, "Kernel panic - not syncing: Fatal exception"); last != "" && strings.Contains(all, "Oops: int3") {
 			oops = fmt.Sprintf("%s:\n%s", name, last)
@@ -231,8 +231,9 @@ func (s *story) close() (oops string) {
 	return oops
 }
 
-// around are the lines of a console around the first one with a text; empty if there is none. A
-// machine that panics resets and goes on, so a story may pass over it; it is told all the same.
+// around returns the lines of a console around the first line with a text; empty without such a
+// line. A machine that panics reboots, so a story may succeed nevertheless; the panic is reported
+// in any case.
 func around(console, text string) string {
 	lines := strings.Split(console, "\n")
 	i := slices.IndexFunc(lines, func(l string) bool { return strings.Contains(l, text) })
@@ -242,8 +243,8 @@ func around(console, text string) string {
 	return strings.Join(lines[max(0, i-40):min(len(lines), i+10)], "\n")
 }
 
-// ask runs one of the user's programs as the story last did, to see what a machine or its cluster
-// says after a failure.
+// ask runs a user program with the story's latest settings, to get the state of a machine or its
+// cluster after a failure.
 func (s *story) ask(name string, args ...string) string {
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
@@ -256,11 +257,11 @@ func (s *story) ask(name string, args ...string) string {
 	return string(out)
 }
 
-// explain prints what the machine says about itself after a failure. What its cluster and its
-// kubelet said last is kept for the end of the log.
+// explain prints the state of the machine after a failure. It stores the latest state of the
+// cluster and the kubelet for the end of the log.
 func (s *story) explain() {
 	if s.current == "" {
-		return // the story has not come to know a machine
+		return // the story has not contacted a machine yet
 	}
 	s.t.t.Log(s.ask("orlopctl", "services"))
 	for _, service := range []string{"apid", "containerd", "orchestrator-api", "orchestrator-controllers", "orchestrator-node"} {
@@ -276,7 +277,7 @@ func (s *story) explain() {
 	}
 }
 
-// lastLines are the last n lines of a text, each cut to what fits in a few lines of a screen.
+// lastLines returns the last n lines of a text. Each line is cut to a few lines of a screen.
 func lastLines(text string, n int) string {
 	lines := strings.Split(strings.TrimSpace(text), "\n")
 	lines = lines[max(0, len(lines)-n):]
@@ -286,7 +287,7 @@ func lastLines(text string, n int) string {
 	return strings.Join(lines, "\n")
 }
 
-// note adds a line to the timeline and prints it at once: a story takes minutes.
+// note adds a line to the timeline and prints it immediately, because a story takes minutes.
 func (s *story) note(format string, args ...any) {
 	line := fmt.Sprintf("%7.1fs  %s", s.network.Clock().Since(s.began).Seconds(), fmt.Sprintf(format, args...))
 	s.mu.Lock()
@@ -341,7 +342,7 @@ func (s *story) machine(ts *testscript.TestScript, name string) *vm.Machine {
 	return m
 }
 
-// waitConsole waits for a line of the machine's console after what the story has seen so far.
+// waitConsole waits for a line on the machine's console after the lines that the story has read.
 func (s *story) waitConsole(ts *testscript.TestScript, name, pattern string, deadline time.Duration) []string {
 	re, err := regexp.Compile(pattern)
 	ts.Check(err)

@@ -23,7 +23,7 @@ import (
 	"github.com/orlop-os/orlop/test/bundlesender"
 )
 
-// setVerb changes one field of what a document says.
+// setVerb changes a field of a document.
 func (s *story) setVerb(ts *testscript.TestScript, neg bool, args []string) {
 	need(ts, neg, args, 3, 3, "set DOCUMENTS KIND.FIELD YAML")
 	path := strings.Split(args[1], ".")
@@ -42,7 +42,7 @@ func (s *story) setVerb(ts *testscript.TestScript, neg bool, args []string) {
 	})
 }
 
-// cutVerb sends an upgrade bundle and cuts the power while the machine does an operation of it
+// cutVerb uploads an upgrade bundle and cuts the power during an operation of the upgrade
 // (machined/upgrade names them).
 func (s *story) cutVerb(ts *testscript.TestScript, neg bool, args []string) {
 	need(ts, neg, args, 3, 3, "cut-upgrade NAME BUNDLE OPERATION")
@@ -59,7 +59,7 @@ func (s *story) cutVerb(ts *testscript.TestScript, neg bool, args []string) {
 	go func() {
 		_, err := bundlesender.Send(ctx, c, file)
 		if err != nil {
-			cancel() // it will not come to any operation
+			cancel() // the operation will not start
 		}
 		sent <- err
 	}()
@@ -79,8 +79,8 @@ func (s *story) cutVerb(ts *testscript.TestScript, neg bool, args []string) {
 	s.note("power of %s is cut after %.1fs, while it does: %s", args[0], time.Since(begun).Seconds(), doing)
 }
 
-// abandonVerb runs orlopctl with an upgrade bundle and kills it when the machine does an operation
-// of it and has done so many MiB of that. What orlopctl said is for stdout.
+// abandonVerb runs orlopctl with an upgrade bundle and kills it after the machine has done this
+// number of MiB of an operation. The output of orlopctl goes to stdout.
 func (s *story) abandonVerb(ts *testscript.TestScript, neg bool, args []string) {
 	need(ts, neg, args, 3, 3, "abandon BUNDLE OPERATION MIB")
 	mib, err := strconv.ParseInt(args[2], 10, 64)
@@ -115,7 +115,7 @@ func (s *story) abandonVerb(ts *testscript.TestScript, neg bool, args []string) 
 	ts.Check(err)
 }
 
-// registryVerb starts a registry in the network and puts a bundle into it.
+// registryVerb starts a registry in the network and stores a bundle in it.
 func (s *story) registryVerb(ts *testscript.TestScript, neg bool, args []string) {
 	need(ts, neg, args, 2, 2, "registry BUNDLE CA")
 	content, err := os.ReadFile(ts.MkAbs(args[0]))

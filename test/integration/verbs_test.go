@@ -28,86 +28,141 @@ import (
 	"github.com/orlop-os/orlop/vm"
 )
 
-// The verbs of the stories, besides testscript's own (stdout, stderr, cmp, grep, …):
+// The verbs of the stories, besides testscript's own (stdout, stderr, cmp, grep, …).
 //
-// All times that a story names are the machines', which is another than outside after
+// All times in a story are the machines' time. It differs from the time outside after
 //
-//	dilate N                             first of all: time passes N times more slowly for the machines (vm.Clock)
+//	dilate N
+//	    first verb of a story: time passes N times more slowly for the machines (vm.Clock)
 //
-// Its other verbs are
+// The other verbs are
 //
-//	machine NAME [key=value…]            make a machine and switch it on; the keys are at machineVerb
-//	console NAME REGEXP [DEADLINE]       wait for a line on its console, after the last one that was waited for
-//	fingerprint NAME                     read its fingerprint from the console and talk to it by that from now on ($FINGERPRINT_NAME)
-//	code NAME                            read its pairing code from the console ($CODE_NAME)
-//	trust NAME SECRETS                   talk to it by the cluster's machine CA from now on
-//	orlopctl ARGS, kubectl ARGS          as a user would; what they print is for stdout and stderr
-//	retry DEADLINE VERB ARGS             orlopctl or kubectl again and again until it succeeds
-//	door NAME                            try what its API must refuse, measure what it lets in: build/api.json
-//	nocert NAME                          try to get in without a certificate; succeeds if anything but a refusal comes
-//	image FILE [NAME]                    build the test image as an OCI archive; NAME is test.orlop.dev/testpod:1 unless given
-//	addon-archive FILE NAME YAML         write an OCI archive of an artefact, NAME (with a tag), which holds the file YAML, as `flux push
-//	                                     artifact` makes them; by its digest it is $ARTIFACT
-//	cluster NAME [KIND.FIELD YAML]       make a machine and a cluster of it that holds the test image, with a field of its configuration as in
-//	                                     set; orlopctl and kubectl talk to it
-//	portforward TARGET PORT PATH         kubectl port-forward, and one HTTP request through it; prints the answer
-//	outside DEADLINE REGEXP URL          a computer in the network asks again and again until the answer matches, or with a ! no longer does
-//	ports NAME PORT…                     scan all TCP ports from the network: exactly these are open
-//	capture                              no packet went to an address outside the closed network since it was made
-//	kill-services NAME [SERVICE…]        kill -9 these services, or each, by the API; each is back within 10 s, and ready again
-//	follow POD WATCHER                   kubectl logs -f while the pod writes, until its log was cut twice: every line once and in
-//	                                     order; the pod WATCHER of kube-system sees the files in /logs
+//	machine NAME [key=value…]
+//	    make a machine and switch it on; machineVerb lists the keys
+//	console NAME REGEXP [DEADLINE]
+//	    wait for a line on its console, after the last matched line
+//	fingerprint NAME
+//	    read its fingerprint from the console and verify it by that ($FINGERPRINT_NAME)
+//	code NAME
+//	    read its pairing code from the console ($CODE_NAME)
+//	trust NAME SECRETS
+//	    verify it by the cluster's machine CA from now on
+//	orlopctl ARGS, kubectl ARGS
+//	    run the program as a user would; its output goes to stdout and stderr
+//	retry DEADLINE VERB ARGS
+//	    repeat orlopctl or kubectl until it succeeds
+//	door NAME
+//	    check that its API rejects unauthorized calls, measure authorized calls: build/api.json
+//	nocert NAME
+//	    try to connect without a certificate; succeeds unless the API rejects the connection
+//	image FILE [NAME]
+//	    build the test image as an OCI archive; the default NAME is test.orlop.dev/testpod:1
+//	addon-archive FILE NAME YAML
+//	    write an OCI archive of artifact NAME (with a tag) that holds the file YAML, in the form
+//	    of `flux push artifact`; $ARTIFACT becomes its name with the digest
+//	cluster NAME [KIND.FIELD YAML]
+//	    make a machine and a cluster on it with the test image, and with a field of its
+//	    configuration as in set; orlopctl and kubectl use it
+//	portforward TARGET PORT PATH
+//	    kubectl port-forward with one HTTP request; prints the answer
+//	outside DEADLINE REGEXP URL
+//	    fetch repeatedly from a host in the network until the answer matches, or with a !
+//	    no longer matches
+//	ports NAME PORT…
+//	    scan all TCP ports from the network: exactly these are open
+//	capture
+//	    check that no packet went to an address outside the closed network since its creation
+//	kill-services NAME [SERVICE…]
+//	    kill -9 services through the API (default: all); each runs within 10 s, and becomes ready
+//	follow POD WATCHER
+//	    kubectl logs -f while the pod writes, until its log was rotated twice: each line occurs
+//	    once and in order; the pod WATCHER of kube-system sees the files in /logs
 //	issuer DOCUMENTS EXPRESSION KUBECONFIG
-//	                                     the Cluster document trusts an issuer of tokens in the network, whose users are called as
-//	                                     EXPRESSION says; KUBECONFIG is that of its user dora
-//	pod-token NODE KUBECONFIG            KUBECONFIG is that of a pod of the default namespace that is on NODE, by the pod's own token
-//	refused-calls N                      make so many calls as the operator that come to nothing, sixteen at a time
-//	cut-stream NAME                      cut the power while a capture of its packets goes on
-//	kubelet NAME PATH STATUS [KUBECONFIG] ask the kubelet, as KUBECONFIG says or as nobody, until it answers with that status
-//	plug NAME DISK MIB, unplug NAME DISK add a disk to its SCSI controller, or take it away
-//	disk NAME FROM                       while it is off: its first disk becomes what the system disk of machine FROM, which is off, is;
-//	                                     image, what the image is; or blank
-//	settled SERVICE DURATION             wait until a service has been running for some time
-//	writes start|stop|check              write ConfigMaps as fast as they are acknowledged; check: all of those are there
-//	reads KUBECONFIG, reads stop         read from the API again and again, each time over a new connection; stop: none has failed
-//	client start ADDRESS, client stop    write and read at ADDRESS, five requests a second; stop: none has failed twice, and every
-//	                                     acknowledged write is there
-//	network cut|join NAME                cut a machine off from the network
-//	leader                               the machine that leads etcd becomes $LEADER, another one $FOLLOWER
-//	powercut NAME, poweron NAME          the power switch
-//	damage NAME WHAT                     while it is off: flip PARTITION, one byte of it; fill MIB, its ESP but for these; variables,
-//	                                     the firmware's are lost; disk, in its place is a new one that holds the image alone
-//	forge-ticket DOCUMENTS NAME          the ticket in them becomes one that somebody without the cluster's CA has signed
-//	operators PATCH CA…                  PATCH has a machine take these operators, each by the file of its CA, and no others
-//	leaks SECRETS FILE…                  one of the files holds a private key or another secret of SECRETS; with a ! none does
-//	set DOCUMENTS KIND.FIELD[.FIELD…] YAML a field of the spec in the document of this kind; null removes it
+//	    the Cluster document trusts an issuer of tokens in the network, with user names by
+//	    EXPRESSION; KUBECONFIG is for its user dora
+//	pod-token NODE KUBECONFIG
+//	    KUBECONFIG has the token of a pod of the default namespace on NODE
+//	refused-calls N
+//	    make N failing calls as the operator, sixteen at a time
+//	cut-stream NAME
+//	    cut the power during a capture of its packets
+//	kubelet NAME PATH STATUS [KUBECONFIG]
+//	    call the kubelet, with KUBECONFIG or anonymously, until it answers with that status
+//	plug NAME DISK MIB, unplug NAME DISK
+//	    add a disk to its SCSI controller, or remove it
+//	disk NAME FROM
+//	    while it is off: its first disk becomes a copy of the system disk of machine FROM, which
+//	    is off; "image": the image; or "blank"
+//	settled SERVICE DURATION
+//	    wait until a service has run for this time
+//	writes start|stop|check
+//	    write ConfigMaps as fast as they are acknowledged; check: all acknowledged ones exist
+//	reads KUBECONFIG, reads stop
+//	    read from the API repeatedly, each time over a new connection; stop: no read has failed
+//	client start ADDRESS, client stop
+//	    write and read at ADDRESS, five requests a second; stop: no request has failed twice,
+//	    and every acknowledged write exists
+//	network cut|join NAME
+//	    disconnect a machine from the network, or connect it again
+//	leader
+//	    $LEADER becomes the machine with the leader of etcd, $FOLLOWER another machine
+//	powercut NAME, poweron NAME
+//	    operate the power switch
+//	damage NAME WHAT
+//	    while it is off: flip PARTITION, one byte of it; fill MIB, its ESP except for this space;
+//	    variables, erase the firmware's; disk, replace it by a new disk with only the image
+//	forge-ticket DOCUMENTS NAME
+//	    replace the signature of the ticket in them by that of a foreign CA
+//	operators PATCH CA…
+//	    PATCH makes a machine trust exactly the operators with these CA files
+//	leaks SECRETS FILE…
+//	    a file contains a private key or another secret of SECRETS; with a ! no file does
+//	set DOCUMENTS KIND.FIELD[.FIELD…] YAML
+//	    set a field of the spec in the document of this kind; null removes it
 //	cut-install NAME DOCUMENTS OPERATION
-//	                                     install, and cut the power while the machine does this operation of it
-//	cut-upgrade NAME BUNDLE OPERATION    send an upgrade, and cut the power while the machine does this operation of it
-//	abandon BUNDLE OPERATION MIB         run orlopctl upgrade -f, and kill it when the machine has done so much of this operation
-//	registry BUNDLE CA                   start a registry ($REGISTRY) with a bundle as orlop/test:1; CA is who vouches for it
-//	mirror PATCH NAME                    start a registry that has the test image as NAME, REGISTRY/…, in a folder, for a user; PATCH has
-//	                                     a machine ask it for what REGISTRY has
-//	bucket start PATCH KEY               start a store of objects (S3); PATCH has a machine send its snapshots of the cluster's data there,
-//	                                     encrypted for who has KEY
-//	bucket newest FILE KEY               FILE becomes the newest object, which must hold a snapshot for who has KEY
-//	receiver start FILE                  a computer in the network takes JSON lines over TLS from machines of the cluster; FILE becomes the
-//	                                     patch that has logs sent to it, as receiver archive
-//	receiver kill, receiver again        it dies with whatever lies in its sockets, and comes back
-//	receiver has DEADLINE REGEXP         wait until a line that matches has come
-//	receiver audit DEADLINE              wait until it has the whole record of calls, in order, and verify its chain
-//	down NAME [DEADLINE [REASON]]        wait until it has switched itself off; REASON is QEMU's (guest-shutdown, guest-reset)
+//	    install, and cut the power during this operation of the installation
+//	cut-upgrade NAME BUNDLE OPERATION
+//	    upload an upgrade, and cut the power during this operation of the upgrade
+//	abandon BUNDLE OPERATION MIB
+//	    run orlopctl upgrade -f, and kill it when the machine has done MIB of this operation
+//	registry BUNDLE CA
+//	    start a registry ($REGISTRY) with a bundle as orlop/test:1; CA is its CA
+//	mirror PATCH NAME
+//	    start a registry with the test image as NAME (REGISTRY/…) below a path, for a user; PATCH
+//	    makes it a mirror of REGISTRY
+//	bucket start PATCH KEY
+//	    start an object store (S3); PATCH makes a machine upload its snapshots there, encrypted
+//	    for KEY
+//	bucket newest FILE KEY
+//	    FILE becomes the newest object, which must be a snapshot that KEY decrypts
+//	receiver start FILE
+//	    a host in the network receives JSON lines over TLS from machines of the cluster; FILE
+//	    becomes the patch that ships logs to it, as receiver archive
+//	receiver kill, receiver again
+//	    stop it with the data in its sockets, or start it again
+//	receiver has DEADLINE REGEXP
+//	    wait until a matching line has arrived
+//	receiver audit DEADLINE
+//	    wait until it has the whole audit log, in order, and verify its chain
+//	down NAME [DEADLINE [REASON]]
+//	    wait until it has powered off; REASON is QEMU's (guest-shutdown, guest-reset)
 //
-// and for bad situations, in bad_test.go:
+// and for failures, in bad_test.go:
 //
-//	dhcp on|off, ntp on|off              whether the closed network's servers answer
-//	exits STATUS orlopctl ARGS           orlopctl ends with this status
+//	dhcp on|off, ntp on|off
+//	    let the closed network's servers answer or not
+//	exits STATUS orlopctl ARGS
+//	    check that orlopctl ends with this status
 //	await DEADLINE REGEXP orlopctl|kubectl ARGS
-//	                                     again and again until what it prints matches, or with a ! no longer does
-//	refuses NAME FILE                    send documents that orlopctl would not: the machine itself refuses them; prints what it says
-//	expired FOLDER                       make an operator's certificate that has expired (client.crt, client.key)
-//	button NAME                          press the power button
-//	unchanged NAME                       its disk holds exactly what it held when the machine was made
+//	    repeat the command until its output matches, or with a ! no longer matches
+//	refuses NAME FILE
+//	    send documents that orlopctl rejects: the machine rejects them too; prints its error
+//	expired FOLDER
+//	    make an expired operator certificate (client.crt, client.key)
+//	button NAME
+//	    press the power button
+//	unchanged NAME
+//	    its disk has exactly the content that it had at its creation
 func (s *story) verbs() map[string]func(ts *testscript.TestScript, neg bool, args []string) {
 	return map[string]func(ts *testscript.TestScript, neg bool, args []string){
 		"dilate":        s.dilateVerb,
@@ -179,7 +234,7 @@ func need(ts *testscript.TestScript, neg bool, args []string, least, most int, u
 	}
 }
 
-// dilateVerb makes the network anew, and with it the time.
+// dilateVerb recreates the network, and with it the clock.
 func (s *story) dilateVerb(ts *testscript.TestScript, neg bool, args []string) {
 	need(ts, neg, args, 1, 1, "dilate N")
 	if len(s.machines) > 0 {
@@ -192,10 +247,10 @@ func (s *story) dilateVerb(ts *testscript.TestScript, neg bool, args []string) {
 	s.note("time passes %d times more slowly for the machines, and here", factor)
 }
 
-// lasts is how long a time of the machines takes outside.
+// lasts converts a duration of the machines to a duration outside.
 func (s *story) lasts(d time.Duration) time.Duration { return s.network.Clock().Outside(d) }
 
-// timeouts are a program's arguments with what follows --timeout as it is outside.
+// timeouts returns a program's arguments with the value of --timeout converted to the time outside.
 func (s *story) timeouts(ts *testscript.TestScript, args []string) []string {
 	args = slices.Clone(args)
 	for i, a := range args {
@@ -214,31 +269,32 @@ func deadlineOf(ts *testscript.TestScript, text string) time.Duration {
 	return d
 }
 
-// machineVerb's keys, each of which makes the machine another than the usual one (4 GiB of memory,
-// a disk of 8 GiB with the image):
+// machineVerb's keys. Each changes the default machine (4 GiB of memory, a disk of 8 GiB with the
+// image):
 //
-//	memory=MIB    so much memory
-//	cpus=N        so many processors; 2 unless given
-//	disk=MIB      so large a disk, but never smaller than the image
+//	memory=MIB    size of the memory
+//	cpus=N        number of processors; the default is 2
+//	disk=MIB      size of the disk, at least the size of the image
 //	profile=NAME  the image of another profile
-//	blank=MIB,…   blank disks of these sizes (disk0, disk1, …) instead of the one with the image
-//	cdrom=FILE    this artefact of the image is a CD in its drive; without blank=, it has no disk
-//	usb=FILE      likewise, on a USB stick
+//	blank=MIB,…   blank disks of these sizes (disk0, disk1, …) instead of the disk with the image
+//	cdrom=FILE    this artifact of the image is a CD in its drive; without blank=, it has no disk
+//	usb=FILE      the same, on a USB stick
 //	netboot=HOW   it boots netboot.efi over the network: pxe or http
-//	kernel=FILE   the firmware is handed this boot image, and has nothing else to start
-//	loader=NAME   its firmware has another boot loader to start, ipxe or grub, which starts netboot.efi
-//	first=MIB     another disk, blank, which comes before the others by the kernel's name; the firmware need not look at it
-//	foreign       somebody else's partition takes all the space behind the image's own
-//	flip          one byte of ROOT-A is not what it was
-//	rtc=TIME      what the hardware clock shows at power-on (RFC 3339)
+//	kernel=FILE   the firmware gets this boot image directly, and has no other boot option
+//	loader=NAME   its firmware boots another boot loader, ipxe or grub, which boots netboot.efi
+//	first=MIB     another blank disk, before the others in the kernel's order; the firmware can
+//	              ignore it
+//	foreign       a foreign partition takes all the space after the partitions of the image
+//	flip          one byte of ROOT-A is changed
+//	rtc=TIME      time of the hardware clock at power-on (RFC 3339)
 //	nonic         no network card
 //	noreboot      a reset of the machine ends it
 //	scsi          a SCSI controller to which plug can add a disk
-//	config=FILE   another disk, labelled ORLOPCFG, with FILE as machine.yaml
-//	cidata=FILE   another disk, labelled CIDATA, with FILE as user-data
-//	iso=FILE      the same as a CD image of ISO level 4, labelled cidata
-//	photos=MIB    another disk, of this size, with somebody's file system
-//	member=MIB    another disk, of this size, whose metadata at the end says that it is a member of a RAID
+//	config=FILE   another disk, labeled ORLOPCFG, with FILE as machine.yaml
+//	cidata=FILE   another disk, labeled CIDATA, with FILE as user-data
+//	iso=FILE      the same as a CD image of ISO level 4, labeled cidata
+//	photos=MIB    another disk, of this size, with a user's file system
+//	member=MIB    another disk, of this size, with the metadata of a RAID member at its end
 func (s *story) machineVerb(ts *testscript.TestScript, neg bool, args []string) {
 	need(ts, neg, args, 1, -1, "machine NAME [key=value…]")
 	spec := vm.MachineSpec{Name: args[0], MemoryMiB: 4096, CPUs: 2, Watchdog: true}
@@ -247,7 +303,7 @@ func (s *story) machineVerb(ts *testscript.TestScript, neg bool, args []string) 
 	var overNetwork, kernel, loader string
 	var first []vm.Disk
 	var damage func(file string) error
-	var others []vm.Disk // the firmware need not look at them
+	var others []vm.Disk // the firmware can ignore them
 	for _, a := range args[1:] {
 		key, value, _ := strings.Cut(a, "=")
 		var err error
@@ -313,7 +369,7 @@ func (s *story) machineVerb(ts *testscript.TestScript, neg bool, args []string) 
 		spec.Args = append(spec.Args, "-kernel", filepath.Join(folder, kernel))
 	case loader != "":
 		media = append(media, s.otherLoader(ts, spec.Name, folder, loader))
-	case len(blank)+len(media) == 0 && overNetwork == "": // the system is on a disk already
+	case len(blank)+len(media) == 0 && overNetwork == "": // the system is already on a disk
 		spec.Disks = vm.BootDisk(filepath.Join(folder, "disk.raw"), size)
 		if damage != nil {
 			spec.Disks[0].Image = filepath.Join(s.dir, spec.Name+"-image.raw")
@@ -338,7 +394,7 @@ func (s *story) machineVerb(ts *testscript.TestScript, neg bool, args []string) 
 	s.start(ts, spec)
 }
 
-// clusterVerb does what the story life tells step by step.
+// clusterVerb does the steps of the story life.
 func (s *story) clusterVerb(ts *testscript.TestScript, neg bool, args []string) {
 	need(ts, neg, args, 1, 3, "cluster NAME [KIND.FIELD YAML]")
 	name, orlopctl := args[0], s.program("orlopctl")
@@ -388,8 +444,8 @@ func (s *story) codeVerb(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Setenv("CODE_"+args[0], s.shown(ts, args[0], `orlop: pairing code ([0-9A-Z-]+)`))
 }
 
-// shown is what the first group of an expression matches in the last line of a console that it
-// matches.
+// shown returns the match of the first group of an expression in the last matching line of a
+// console.
 func (s *story) shown(ts *testscript.TestScript, name, pattern string) string {
 	all := regexp.MustCompile(pattern).FindAllStringSubmatch(s.machine(ts, name).Console().String(), -1)
 	if len(all) == 0 {
@@ -411,7 +467,7 @@ func (s *story) trustVerb(ts *testscript.TestScript, neg bool, args []string) {
 	s.setContext(ts, args[0], "--ca", ca, "--server-name", args[0])
 }
 
-// setContext makes orlopctl talk to a machine as the operator of the image.
+// setContext makes orlopctl call a machine as the operator of the image.
 func (s *story) setContext(ts *testscript.TestScript, name string, verify ...string) {
 	args := append([]string{"config", "set", name, "--endpoint", "127.0.0.1:" + ts.Getenv("PORT_"+name+"_50000"),
 		"--cert", filepath.Join(*operator, "admin.crt"), "--key", filepath.Join(*operator, "admin.key")}, verify...)
@@ -420,7 +476,7 @@ func (s *story) setContext(ts *testscript.TestScript, name string, verify ...str
 	s.current, s.verify = name, verify
 }
 
-// endpoint is the API as the story's orlopctl reaches it.
+// endpoint returns the endpoint that the story's orlopctl uses.
 func (s *story) endpoint(ts *testscript.TestScript) client.Endpoint {
 	cert, err := tls.LoadX509KeyPair(filepath.Join(*operator, "admin.crt"), filepath.Join(*operator, "admin.key"))
 	ts.Check(err)
@@ -441,7 +497,7 @@ func (s *story) endpoint(ts *testscript.TestScript) client.Endpoint {
 	return e
 }
 
-// client is a connection to it.
+// client returns a connection to the endpoint.
 func (s *story) client(ts *testscript.TestScript) *client.Client {
 	e := s.endpoint(ts)
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
@@ -451,7 +507,7 @@ func (s *story) client(ts *testscript.TestScript) *client.Client {
 	return c
 }
 
-// program runs one of the user's programs and keeps what it prints for the script.
+// program runs a user program and stores its output for the script.
 func (s *story) program(name string) func(ts *testscript.TestScript, neg bool, args []string) {
 	return func(ts *testscript.TestScript, neg bool, args []string) {
 		began := time.Now()
@@ -466,12 +522,12 @@ func (s *story) program(name string) func(ts *testscript.TestScript, neg bool, a
 	}
 }
 
-// kubectl is a call of it that a verb works with while it runs.
+// kubectl returns a kubectl command for a verb that works while it runs.
 func kubectl(ctx context.Context, ts *testscript.TestScript, args ...string) *exec.Cmd {
 	return exec.CommandContext(ctx, filepath.Join(*binDir, "kubectl"), append([]string{"--kubeconfig", ts.Getenv("KUBECONFIG")}, args...)...)
 }
 
-// every is how often a condition that nobody announces is looked at again.
+// every is the polling interval of until.
 const every = 500 * time.Millisecond
 
 func (s *story) retryVerb(ts *testscript.TestScript, neg bool, args []string) {
@@ -519,8 +575,8 @@ func (s *story) nocertVerb(ts *testscript.TestScript, neg bool, args []string) {
 	}
 	c, err := tls.Dial("tcp", "127.0.0.1:"+ts.Getenv("PORT_"+args[0]+"_50000"), &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"h2"}})
 	if err == nil {
-		// In TLS 1.3 the server's refusal comes after the client's own handshake: the first read
-		// shows it.
+		// In TLS 1.3 the server rejects the client after the client's own handshake, so the first
+		// read returns the error.
 		c.SetDeadline(time.Now().Add(20 * time.Second))
 		_, err = c.Read(make([]byte, 1))
 		c.Close()
@@ -579,7 +635,7 @@ func (s *story) portforwardVerb(ts *testscript.TestScript, neg bool, args []stri
 	}
 }
 
-// lines collects a command's output and says when there is more.
+// lines collects a command's output and signals new output.
 type lines struct {
 	mu   sync.Mutex
 	buf  bytes.Buffer
@@ -602,7 +658,7 @@ func (l *lines) String() string {
 	return l.buf.String()
 }
 
-// answerLimit bounds one request of outside, which is made over a connection of its own.
+// answerLimit bounds one request of outside, which uses a new connection.
 const answerLimit = 5 * time.Second
 
 func (s *story) outsideVerb(ts *testscript.TestScript, neg bool, args []string) {

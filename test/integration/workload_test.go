@@ -32,8 +32,8 @@ import (
 // testImage is the name under which the stories' image is imported.
 const testImage = "test.orlop.dev/testpod:1"
 
-// scan connects to every TCP port of the machine from the closed network and returns those that
-// answered.
+// scan connects to every TCP port of the machine from the closed network and returns the open
+// ports.
 func (s *story) scan(addr string) ([]int, error) {
 	scanner, err := s.network.NewHost("scanner", netip.Addr{})
 	if err != nil {
@@ -66,7 +66,7 @@ func (s *story) scan(addr string) ([]int, error) {
 	return open, nil
 }
 
-// service is the present state of one of the machine's services.
+// service returns the present state of a service of the machine.
 func service(ctx context.Context, c *client.Client, name string) (*api.ServiceStatus, error) {
 	r, err := c.Service.List(ctx, &api.ListServicesRequest{})
 	if err != nil {
@@ -80,8 +80,8 @@ func service(ctx context.Context, c *client.Client, name string) (*api.ServiceSt
 	return nil, fmt.Errorf("service %s is gone", name)
 }
 
-// killVerb ends each service's process the hard way. The process must be back within 10 s, and
-// ready again within the time that an emulated processor needs to start it.
+// killVerb kills the process of each service. The process must run again within 10 s, and be ready
+// within the time that an emulated processor needs to start it.
 func (s *story) killVerb(ts *testscript.TestScript, neg bool, args []string) {
 	need(ts, neg, args, 1, -1, "kill-services NAME [SERVICE…]")
 	if args[0] != s.current {
@@ -104,10 +104,10 @@ func (s *story) killVerb(ts *testscript.TestScript, neg bool, args []string) {
 		}
 		began := time.Now()
 		_, err := c.Service.Restart(ctx, &api.RestartServiceRequest{Name: before.Name, Kill: true})
-		if before.Name != "apid" { // apid's own death cuts the call that asked for it
+		if before.Name != "apid" { // the end of apid breaks the call that killed it
 			ts.Check(err)
 		}
-		// Apart from apid, through which we look, the process has to be there again within 10 s.
+		// Except for apid, through which the check is made, the process must run again within 10 s.
 		err = until(10*time.Second, func() error {
 			now, err := service(ctx, c, before.Name)
 			if err == nil && (now.Pid == 0 || now.Pid == before.Pid) {
@@ -133,10 +133,10 @@ func (s *story) killVerb(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-// followVerb reads a pod's log while the pod writes it, until it has been cut twice. Each line has
-// to come once and in order. The pod (of testpod serve) writes a few lines when asked to, and is
-// asked when the reader has all that came before: a reader who falls behind by a whole file would
-// miss it, and an emulated one is slow.
+// followVerb reads a pod's log while the pod writes it, until the log was rotated twice. Each line
+// must occur once and in order. The pod (of testpod serve) writes a few lines per request, and the
+// next request waits until the reader has all earlier lines: a reader that is behind by a whole
+// file would miss it, and an emulated reader is slow.
 func (s *story) followVerb(ts *testscript.TestScript, neg bool, args []string) {
 	need(ts, neg, args, 2, 2, "follow POD WATCHER")
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute)
@@ -159,7 +159,7 @@ func (s *story) followVerb(ts *testscript.TestScript, neg bool, args []string) {
 			}
 			number, _, numbered := strings.Cut(in.Text(), " xxx")
 			if !numbered {
-				continue // what the pod says of itself
+				continue // another line of the pod
 			}
 			if read++; number != strconv.Itoa(read) {
 				ts.Fatalf("log of %s: after line %d comes %.80q", args[0], read-1, in.Text())
@@ -174,7 +174,7 @@ func (s *story) followVerb(ts *testscript.TestScript, neg bool, args []string) {
 	s.note("followed the log of %s, which was cut %d times: %d lines, none missing", args[0], len(cuts), read)
 }
 
-// settledVerb waits until a service has been running for some time.
+// settledVerb waits until a service has run for this time.
 func (s *story) settledVerb(ts *testscript.TestScript, neg bool, args []string) {
 	need(ts, neg, args, 2, 2, "settled SERVICE DURATION")
 	long := deadlineOf(ts, args[1])
@@ -196,7 +196,7 @@ func (s *story) settledVerb(ts *testscript.TestScript, neg bool, args []string) 
 	s.note("%s has been running for %s", args[0], args[1])
 }
 
-// writer writes ConfigMaps one after the other and remembers those that the API server
+// writer writes ConfigMaps one after the other and stores the names that the API server
 // acknowledged.
 type writer struct {
 	kube         kubernetes.Interface
@@ -236,7 +236,7 @@ func (s *story) writesVerb(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-// stillThere fails if a ConfigMap that was acknowledged is gone.
+// stillThere fails if an acknowledged ConfigMap does not exist.
 func stillThere(ts *testscript.TestScript, maps typed.ConfigMapInterface, acknowledged []string) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
@@ -273,7 +273,7 @@ type reader struct {
 	cancel context.CancelFunc
 	done   chan struct{}
 	read   int   // read after done
-	failed error // likewise: the first failure, after which it has stopped
+	failed error // likewise: the first failure, which stops the reader
 }
 
 func (r *reader) stop() { r.cancel(); <-r.done }
@@ -330,8 +330,8 @@ func get(ctx context.Context, c *http.Client, url string) error {
 	return err
 }
 
-// outside analyses the capture: flows to unicast addresses that are neither on the closed network
-// nor in the cluster's ranges.
+// outside analyzes the capture. It returns flows to unicast addresses that are neither on the
+// closed network nor in the cluster's ranges.
 func (s *story) outside() ([]string, int, error) {
 	file, err := s.network.CaptureFile()
 	if err != nil {

@@ -1,5 +1,5 @@
-// Package issuer is an issuer of OpenID Connect tokens for tests: what an API server needs to find
-// of one, and tokens.
+// Package issuer is an issuer of OpenID Connect tokens for tests: the discovery documents for an
+// API server, and tokens.
 package issuer
 
 import (
@@ -24,8 +24,7 @@ type Issuer struct {
 	key *ecdsa.PrivateKey
 }
 
-// New makes an issuer with a key of its own. url is where its Handler will be found, https without
-// a path.
+// New makes an issuer with a new key. url is the URL of its Handler, https without a path.
 func New(url string) (*Issuer, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -34,7 +33,7 @@ func New(url string) (*Issuer, error) {
 	return &Issuer{url, key}, nil
 }
 
-// Handler answers where the keys are (OpenID Connect Discovery 1.0, section 4) and which (RFC
+// Handler serves the URL of the keys (OpenID Connect Discovery 1.0, section 4) and the keys (RFC
 // 7517).
 func (i *Issuer) Handler() (http.Handler, error) {
 	public, err := i.key.PublicKey.Bytes() // 4, x, y: SEC 1, section 2.3.3
@@ -60,13 +59,13 @@ func (i *Issuer) Handler() (http.Handler, error) {
 		}
 		mux.HandleFunc("GET "+path, func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Type", "application/json")
-			_, _ = w.Write(text) // a caller who went away needs no answer
+			_, _ = w.Write(text) // a disconnected caller needs no answer
 		})
 	}
 	return mux, nil
 }
 
-// Token is a token for an hour, with the claims iss, sub, aud, iat, exp and groups.
+// Token returns a token for an hour, with the claims iss, sub, aud, iat, exp and groups.
 func (i *Issuer) Token(subject, audience string, groups ...string) (string, error) {
 	token := jwt.NewWithClaims(jwt.SigningMethodES256, jwt.MapClaims{
 		"iss": i.url, "sub": subject, "aud": audience, "groups": groups,

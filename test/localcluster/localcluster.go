@@ -1,5 +1,5 @@
-// Package localcluster makes clusters of emulated machines for measurements that take long, through
-// orlopctl, as anybody does.
+// Package localcluster creates clusters of emulated machines for long measurements, through
+// orlopctl, like a user.
 package localcluster
 
 import (
@@ -23,38 +23,38 @@ import (
 )
 
 const (
-	// patience bounds what a machine does that takes long: it begins, joins, imports. It is the
-	// machines' time.
+	// patience bounds slow operations of a machine: creation of the cluster, join, import. It is in
+	// the machines' time.
 	patience = 20 * time.Minute
 	// teardown bounds the end of the machines.
 	teardown = 2 * time.Minute
 )
 
-// Cluster is what is wanted.
+// Cluster describes a wanted cluster.
 type Cluster struct {
 	Name string
-	// Bin is the folder of orlopctl, Image that of the system's image.
+	// Bin is the directory of orlopctl, Image the directory of the system's image.
 	Bin, Image string
-	// Dir is for orlopctl's own files, and emptied by Create.
+	// Dir is for orlopctl's own files; Create empties it.
 	Dir                    string
 	ControlPlanes, Workers int
 	MemoryMiB              int // of each machine
-	WorkerMemoryMiB        int // of each worker; 0: as the others
+	WorkerMemoryMiB        int // of each worker; 0: the same as the others
 	CPUs                   int // of each machine; 0: two
-	// how many times more slowly time passes for the machines (vm.Clock); 0: one
+	// time dilation of the machines (vm.Clock); 0: 1
 	Dilation int
-	// Patch is a file with fields to change in the control-plane machines' configurations; empty:
-	// none.
+	// Patch is a file with changes of the control-plane machines' configurations; empty: no
+	// changes.
 	Patch string
-	// Operator is the folder of the operator that the image was built for; empty: the one beside
-	// the image's.
+	// Operator is the directory of the operator CA in the image; empty: the directory beside the
+	// image's directory.
 	Operator string
 }
 
-// Kubeconfig is the cluster's file.
+// Kubeconfig returns the path of the cluster's kubeconfig.
 func (c Cluster) Kubeconfig() string { return filepath.Join(c.Dir, "kubeconfig") }
 
-// Machines are the contexts of all machines, by their names.
+// Machines returns the contexts of all machines, by their names.
 func (c Cluster) Machines() map[string]string {
 	all := map[string]string{"cp1": c.Name}
 	for n := 2; n <= c.ControlPlanes; n++ {
@@ -68,7 +68,7 @@ func (c Cluster) Machines() map[string]string {
 	return all
 }
 
-// Create makes the cluster anew, and waits until it is healthy.
+// Create creates the cluster from scratch, and waits until it is healthy.
 func (c Cluster) Create(ctx context.Context) error {
 	if err := c.Destroy(ctx); err != nil {
 		return err
@@ -84,7 +84,7 @@ func (c Cluster) Create(ctx context.Context) error {
 		"--control-planes", strconv.Itoa(c.ControlPlanes), "--workers", strconv.Itoa(c.Workers), "--timeout", c.patience().String())
 }
 
-// Import stores the images of an archive on every machine.
+// Import imports the images of an archive on every machine.
 func (c Cluster) Import(ctx context.Context, archive string) error {
 	for _, machine := range c.Machines() {
 		if err := c.Orlopctl(ctx, "--context", machine, "image", "import", archive); err != nil {
@@ -94,7 +94,7 @@ func (c Cluster) Import(ctx context.Context, archive string) error {
 	return nil
 }
 
-// Healthy waits until every machine is.
+// Healthy waits until every machine is healthy.
 func (c Cluster) Healthy(ctx context.Context) error {
 	for _, machine := range c.Machines() {
 		if err := c.Orlopctl(ctx, "--context", machine, "health", "--timeout", c.patience().String()); err != nil {
@@ -104,13 +104,13 @@ func (c Cluster) Healthy(ctx context.Context) error {
 	return nil
 }
 
-// patience is how long it lasts outside.
+// patience returns the duration outside.
 func (c Cluster) patience() time.Duration { return vm.Clock{Dilation: c.Dilation}.Outside(patience) }
 
-// Power is the way to the machines' power switches and their network.
+// Power returns a client for the machines' power switches and their network.
 func (c Cluster) Power() (*vm.Client, error) { return vm.Connect(c.folder()) }
 
-// Connect is a connection to a machine's own API, by the name of its context (Machines).
+// Connect returns a connection to a machine's own API, by the name of its context (Machines).
 func (c Cluster) Connect(ctx context.Context, name string) (*client.Client, error) {
 	text, err := os.ReadFile(c.contexts())
 	if err != nil {
@@ -137,7 +137,7 @@ func (c Cluster) Connect(ctx context.Context, name string) (*client.Client, erro
 	return client.Dial(ctx, e)
 }
 
-// Destroy ends the machines, if they are there. It does so although ctx has ended.
+// Destroy ends the machines, if they exist, even after the end of ctx.
 func (c Cluster) Destroy(ctx context.Context) error {
 	if _, err := os.Stat(c.folder()); errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -151,7 +151,7 @@ func (c Cluster) contexts() string { return filepath.Join(c.Dir, "config") }
 
 func (c Cluster) folder() string { return filepath.Join(c.Dir, "clusters", c.Name) }
 
-// Orlopctl runs the tool, which says what it does.
+// Orlopctl runs the tool, which prints its progress.
 func (c Cluster) Orlopctl(ctx context.Context, args ...string) error {
 	ctx, cancel := context.WithTimeout(ctx, c.patience()+time.Minute)
 	defer cancel()

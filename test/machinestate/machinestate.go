@@ -1,4 +1,4 @@
-// Package machinestate reads what a machine says of itself, for the programs that measure machines.
+// Package machinestate reads the state that a machine reports, for the measuring programs.
 package machinestate
 
 import (
@@ -16,19 +16,19 @@ import (
 	"github.com/orlop-os/orlop/pkg/client"
 )
 
-// IdentityLine is the line of a console that shows the fingerprint of the machine's key.
+// IdentityLine is the console line with the key fingerprint of the machine.
 var IdentityLine = regexp.MustCompile(`orlop: machine identity (sha256:[0-9a-f]{64})`)
 
-// callLimit bounds one call; emulated, the first TLS handshake takes a second.
+// callLimit bounds one call; in emulation, the first TLS handshake takes a second.
 const callLimit = 20 * time.Second
 
 // Moment is an entry of the topic "timeline".
 type Moment struct {
 	Name    string  `json:"name"`
-	Seconds float64 `json:"seconds"` // since init began
+	Seconds float64 `json:"seconds"` // since init started
 }
 
-// Service is what is read of an entry of the topic "services".
+// Service is the used part of an entry of the topic "services".
 type Service struct {
 	Name       string `json:"name"`
 	State      string `json:"state"`
@@ -41,22 +41,22 @@ type Service struct {
 	} `json:"components"`
 }
 
-// Process is what is read of an entry of the topic "processes".
+// Process is the used part of an entry of the topic "processes".
 type Process struct {
 	PID       int    `json:"pid"`
 	Name      string `json:"name"`
 	Anonymous int64  `json:"anonymous"` // bytes
-	// ProcessorSeconds is the processor time that it has taken.
+	// ProcessorSeconds is its used processor time.
 	ProcessorSeconds float64 `json:"processorSeconds"`
 }
 
-// Memory is what is read of the topic "memory", in bytes.
+// Memory is the used part of the topic "memory", in bytes.
 type Memory struct {
 	Total     int64 `json:"total"`
 	Available int64 `json:"available"`
 }
 
-// Used is MemTotal − MemAvailable: what could not be given out to somebody else, in bytes.
+// Used is MemTotal − MemAvailable: the memory that is not available for other programs, in bytes.
 func (m Memory) Used() int64 { return m.Total - m.Available }
 
 // Get reads a topic.
@@ -84,7 +84,8 @@ func Decode[T any](v *structpb.Value) (T, error) {
 	return out, nil
 }
 
-// Names are what processes are called: services by their names, anything else by its program's.
+// Names returns the names of processes: the service's name, or the program's name for other
+// processes.
 func Names(processes []Process, services []Service) []string {
 	known := map[int]string{1: "machined"}
 	for _, s := range services {
@@ -103,7 +104,7 @@ func Names(processes []Process, services []Service) []string {
 	return names
 }
 
-// Events are all events that the machine keeps, the oldest first.
+// Events returns all events that the machine retains, the oldest first.
 func Events(ctx context.Context, c *client.Client) ([]*api.Event, error) {
 	ctx, cancel := context.WithTimeout(ctx, callLimit)
 	defer cancel()
@@ -124,11 +125,11 @@ func Events(ctx context.Context, c *client.Client) ([]*api.Event, error) {
 	}
 }
 
-// afterSeconds is how machined ends the event of a moment.
+// afterSeconds matches the end of the event of a moment.
 var afterSeconds = regexp.MustCompile(` after ([0-9]+(?:\.[0-9]+)?) s$`)
 
-// Began is when init began by the clock that the machine had when an event happened, if it is the
-// event of a moment: it carries the time of day and the seconds.
+// Began returns the start of init by the machine's clock at the time of an event, if it is the
+// event of a moment: such an event has the time of day and the seconds.
 func Began(e *api.Event) (time.Time, bool) {
 	match := afterSeconds.FindStringSubmatch(e.Message)
 	if e.Source != "boot" || e.Kind != "stage" || match == nil {

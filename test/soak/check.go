@@ -12,19 +12,19 @@ import (
 )
 
 const (
-	// answerLimit is when a machine that does not answer is given up, by our clock. Three tries of
-	// a version that fails come before its own time.
+	// answerLimit is the time, by the local clock, after which a machine without an answer is given
+	// up. Three attempts of a failing version come before its own time.
 	answerLimit = 5 * time.Minute
 	// wholeLimit bounds each step of a whole check.
 	wholeLimit = 5 * time.Minute
 )
 
-// errEarly means that the emulator ended by itself: that is no finding about the machine. The cut
-// is made again.
+// errEarly means that the emulator ended by itself. That is no finding about the machine; the cut
+// is repeated.
 var errEarly = errors.New("the emulator ended early")
 
-// check looks at a machine that was switched on after a cut, and notes in the result what it finds.
-// An error is none about the machine.
+// check checks a machine that was switched on after a cut, and records its findings in the result.
+// An error is not about the machine.
 func (s *soak) check(ctx context.Context, m *machine, p promise, objects []string, r *result) error {
 	r.Outcome = recovered
 	wrong, err := s.look(ctx, m, p, r)
@@ -40,7 +40,7 @@ func (s *soak) check(ctx context.Context, m *machine, p promise, objects []strin
 	}
 	if !m.Running() {
 		exit, err := m.Wait(ctx)
-		// the system wanted it, and nobody had asked
+		// the system ended by itself, without a request
 		if err == nil && exit.Request == "" && exit.Err() == nil {
 			r.Outcome, r.Wrong, r.Console = bricked, []string{exit.String()}, m.ConsoleTail(60)
 			return nil
@@ -57,8 +57,8 @@ func (s *soak) check(ctx context.Context, m *machine, p promise, objects []strin
 	return nil
 }
 
-// look compares what the machine shows at its first answer with what was promised. The error is why
-// it does not come back.
+// look compares the machine's state at its first answer with the promise. The error is the reason
+// why the machine does not recover.
 func (s *soak) look(ctx context.Context, m *machine, p promise, r *result) (wrong []string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, answerLimit)
 	defer cancel()
@@ -86,7 +86,7 @@ func (s *soak) look(ctx context.Context, m *machine, p promise, r *result) (wron
 	return p.judge(now), err
 }
 
-// uptime is how long the machine's kernel runs.
+// uptime returns the uptime of the machine's kernel.
 func (m *machine) uptime(ctx context.Context) (up time.Duration, err error) {
 	err = m.call(ctx, func(ctx context.Context, c *client.Client) error {
 		system, err := c.Machine.Get(ctx, &api.GetRequest{Topic: "system"})
@@ -96,8 +96,8 @@ func (m *machine) uptime(ctx context.Context) (up time.Duration, err error) {
 	return up, err
 }
 
-// whole checks that the machine can do everything again: its cluster gets healthy and has what it
-// had acknowledged, and the version can be changed.
+// whole checks that the machine works completely: its cluster becomes healthy and has the
+// acknowledged objects, and the version can be changed.
 func (s *soak) whole(ctx context.Context, m *machine, objects []string, r *result) error {
 	bounded := func(do func(ctx context.Context) error) error {
 		ctx, cancel := context.WithTimeout(ctx, wholeLimit)
@@ -139,7 +139,8 @@ func (s *soak) cluster(ctx context.Context, m *machine, objects []string, r *res
 	return nil
 }
 
-// change upgrades a machine that runs the old version, and takes one back that runs the new one.
+// change upgrades a machine that runs the old version, and rolls back a machine that runs the new
+// version.
 func (s *soak) change(ctx context.Context, m *machine) error {
 	before, err := m.outcome(ctx)
 	if err != nil {

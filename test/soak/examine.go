@@ -17,22 +17,21 @@ import (
 	"github.com/orlop-os/orlop/vm/writelog"
 )
 
-// examination is of what firmware and boot loader would find: the partition table, and the ESP. It
-// needs no machine.
+// examination is the check of the data for firmware and boot loader: the partition table, and the
+// ESP. It needs no machine.
 type examination struct {
 	Disks int      `json:"disks"`
 	Wrong []string `json:"wrong"`
 }
 
-// examine looks at several disks for each instant at which something had been written to the ESP or
-// outside all partitions.
+// examine checks several disks for each instant after a write to the ESP or outside all partitions.
 func (s *soak) examine(ctx context.Context, seed uint64, each int) (e examination, err error) {
 	e.Wrong = []string{}
 	whole, err := s.bootImages()
 	if err != nil {
 		return e, err
 	}
-	esp, luck := s.replay.ESP, draws(seed, -1) // a number that no cut has
+	esp, luck := s.replay.ESP, draws(seed, -1) // a number without a cut
 	for n := 1; n <= len(s.replay.log.Ops); n++ {
 		op := s.replay.log.Ops[n-1]
 		behind := s.replay.Data.Sector + s.replay.Data.Sectors
@@ -64,7 +63,7 @@ func (s *soak) examine(ctx context.Context, seed uint64, each int) (e examinatio
 	return e, nil
 }
 
-// table reads the partition table, of which one copy must be whole.
+// table reads the partition table, of which at least one copy must be valid.
 func (s *soak) table() error {
 	f, err := os.Open(s.replay.file())
 	if err != nil {
@@ -87,7 +86,7 @@ func (s *soak) table() error {
 	return nil
 }
 
-// lacks lists what is wrong with the entries that the loader finds when the log has this length.
+// lacks lists the problems of the loader's entries for this length of the log.
 func (r *recording) lacks(length int64, found map[string][sha256.Size]byte, whole map[string][sha256.Size]byte) (wrong []string) {
 	var all []slot.Entry
 	for name, sum := range found {
@@ -109,7 +108,7 @@ func (r *recording) lacks(length int64, found map[string][sha256.Size]byte, whol
 	return wrong
 }
 
-// bootImages are the sums of the boot images of all versions, by version.
+// bootImages returns the hashes of the boot images of all versions, by version.
 func (s *soak) bootImages() (map[string][sha256.Size]byte, error) {
 	sums := map[string][sha256.Size]byte{}
 	for _, dir := range []string{s.image, filepath.Join(s.versions, "next"), filepath.Join(s.versions, "broken")} {
@@ -126,7 +125,7 @@ func (s *soak) bootImages() (map[string][sha256.Size]byte, error) {
 	return sums, nil
 }
 
-// entries reads the loader's entries, by name, and what mtools complains of meanwhile.
+// entries reads the loader's entries, by name, and the complaints of mtools.
 func (s *soak) entries(ctx context.Context) (found map[string][sha256.Size]byte, complaint string, err error) {
 	disk := fmt.Sprintf("%s@@%d", s.replay.file(), s.replay.ESP.Sector*writelog.SectorSize)
 	mtools := func(name string, program ...string) ([]byte, error) {
@@ -136,7 +135,7 @@ func (s *soak) entries(ctx context.Context) (found map[string][sha256.Size]byte,
 		err := cmd.Run()
 		complaint += said.String()
 		if err != nil && said.Len() > 0 && ctx.Err() == nil {
-			err = nil // it has said what it does not like of the disk
+			err = nil // its output has the reason
 		}
 		return out.Bytes(), err
 	}
@@ -147,7 +146,7 @@ func (s *soak) entries(ctx context.Context) (found map[string][sha256.Size]byte,
 	found = map[string][sha256.Size]byte{}
 	for _, file := range strings.Fields(string(list)) {
 		if _, ours := slot.ParseEntry(filepath.Base(file)); !ours {
-			continue // not whole yet, and nobody's entry
+			continue // incomplete, and not yet an entry
 		}
 		text, err := mtools(file, "mtype")
 		if err != nil {

@@ -6,21 +6,21 @@ import (
 	"time"
 )
 
-// patience is how long a machine may take to be back, in its own time since its kernel began; tries
-// of a version that fails come before and are not part of it.
+// patience bounds the recovery of a machine, in its own time since the start of its kernel;
+// attempts of a failing version come before and are not part of it.
 const patience = 120 * time.Second
 
-// promise is what holds for a machine after a cut.
+// promise holds the guarantees for a machine after a cut.
 type promise struct {
 	Versions      []string // one of these runs
-	Identity      string   // "": it had shown none yet
-	Configuration string   // "": none was asked for
-	// it had said that it has this configuration; else it may have it or none
+	Identity      string   // "": not shown yet
+	Configuration string   // "": not applied
+	// it had acknowledged this configuration; otherwise it may have it or none
 	Configured bool
-	Upgraded   bool // an upgrade had begun
+	Upgraded   bool // an upgrade had started
 }
 
-// promised is what the recorded machine had promised when its log had this length.
+// promised returns the guarantees of the recorded machine when its log had this length.
 func (r *recording) promised(length int64) promise {
 	p := promise{Versions: []string{r.Old}}
 	if length >= r.Answered {
@@ -38,7 +38,7 @@ func (r *recording) promised(length int64) promise {
 	return p
 }
 
-// acknowledged are the objects that the cluster had acknowledged by then.
+// acknowledged returns the objects that the cluster had acknowledged by then.
 func (r *recording) acknowledged(length int64) (names []string) {
 	for _, o := range r.Writes {
 		if o.At <= length {
@@ -48,7 +48,7 @@ func (r *recording) acknowledged(length int64) (names []string) {
 	return names
 }
 
-// seen is what a machine shows at its first answer.
+// seen is the machine's state at its first answer.
 type seen struct {
 	Version       string
 	Phase         string // of the last upgrade
@@ -58,15 +58,15 @@ type seen struct {
 	Uptime        time.Duration
 }
 
-// phases are those that a machine may show that runs the old version, or the new one, when an
-// upgrade had begun. An old version that says that the upgrade is still under way would refuse
-// another one.
+// phases are the valid phases of a machine that runs the old version (false) or the new version
+// (true), after the start of an upgrade. An old version that reports an upgrade in progress would
+// reject another upgrade.
 var phases = map[bool][]string{
 	false: {"", "failed", "rolled back"},
 	true:  {"trial", "committed"},
 }
 
-// judge lists what is wrong.
+// judge lists the violations of the promise.
 func (p promise) judge(s seen) (wrong []string) {
 	say := func(format string, values ...any) { wrong = append(wrong, fmt.Sprintf(format, values...)) }
 	i := slices.Index(p.Versions, s.Version)

@@ -12,17 +12,17 @@ import (
 	"github.com/orlop-os/orlop/vm"
 )
 
-// killWithin is the longest time from the beginning of something to the cut: about what it takes to
-// write an upgrade.
+// killWithin bounds the time from the start of an operation to the cut: about the duration of the
+// write of an upgrade.
 const killWithin = 60 * time.Second
 
-// victim is the machine of the class kill. It lives on from cut to cut, with the disk that it has.
+// victim is the machine of the class kill. It continues from cut to cut, with the same disk.
 type victim struct {
 	*machine
 	promise
 }
 
-// victim switches the machine on, and configures it unless it is.
+// victim switches the machine on, and configures it if necessary.
 func (s *soak) victim(ctx context.Context) (*victim, error) {
 	ctx, cancel := context.WithTimeout(ctx, answerLimit)
 	defer cancel()
@@ -51,8 +51,8 @@ func (s *soak) victim(ctx context.Context) (*victim, error) {
 	return v, nil
 }
 
-// kill has the machine do something, and ends its emulator at an instant of that. The machine stays
-// on for the next one.
+// kill starts an operation of the machine, and ends its emulator at an instant of the operation.
+// Afterwards the machine stays on for the next cut.
 func (s *soak) kill(ctx context.Context, luck *rand.Rand, r *result) error {
 	if s.living == nil {
 		v, err := s.victim(ctx)
@@ -89,8 +89,8 @@ func (s *soak) kill(ctx context.Context, luck *rand.Rand, r *result) error {
 	return err
 }
 
-// choose has the machine take another version, whichever it does not run, or only do what it does
-// anyway.
+// choose selects an operation: the machine changes to the other version, or only continues its
+// usual work.
 func (s *soak) choose(v *victim, status *api.UpgradeStatus, luck *rand.Rand) (what string, do func(context.Context) error) {
 	switch {
 	case !ended(status):
@@ -103,13 +103,13 @@ func (s *soak) choose(v *victim, status *api.UpgradeStatus, luck *rand.Rand) (wh
 	return "a rollback began", v.rollback
 }
 
-// cut takes the power away so long after do has begun. The error is why the machine would not do
-// it.
+// cut cuts the power at this time after the start of do. The error is the machine's reason for
+// rejecting the operation.
 func (v *victim) cut(ctx context.Context, do func(context.Context) error, after time.Duration) error {
 	instant := time.After(after)
 	asked := make(chan error, 1)
 	acting, cancel := context.WithCancel(ctx)
-	// in this order: the machine must not see its caller go
+	// in this order: the machine must not see the end of the connection
 	defer func() { v.PowerCut(); cancel() }()
 	if do != nil {
 		go func() { asked <- do(acting) }()
@@ -131,7 +131,7 @@ func (v *victim) cut(ctx context.Context, do func(context.Context) error, after 
 // letGo switches the machine off.
 func (s *soak) letGo() {
 	if s.living != nil {
-		s.living.off() // it is cut off in any case
+		s.living.off() // the power is cut in any case
 		s.living = nil
 	}
 }

@@ -31,26 +31,26 @@ const (
 	diskName    = "disk0"
 	diskMiB     = 8192
 	memoryMiB   = 4096
-	// callLimit bounds one call; emulated, the first TLS handshake takes a second.
+	// callLimit bounds one call; in emulation, the first TLS handshake takes a second.
 	callLimit = 20 * time.Second
-	// every is how often a machine is asked again.
+	// every is the polling interval for a machine.
 	every = 250 * time.Millisecond
 )
 
-// address is the machine's: the first one of a network of its own.
+// address is the machine's address: the first address of its own network.
 const address = "10.77.0.11"
 
 var endpoint = "https://" + net.JoinHostPort(address, strconv.Itoa(paths.PortKubernetes))
 
-// machine is one that is on, on a closed network of its own, with the operator's way to it.
+// machine is a running machine on its own closed network, with the operator's endpoint.
 type machine struct {
 	*vm.Machine
 	network  *vm.Network
 	operator tls.Certificate
-	identity string // the fingerprint of its key; known when it has said it on its console
+	identity string // the fingerprint of its key; set after it appeared on the console
 }
 
-// powerOn switches on the machine of a folder; its disk is made from the image unless it is there.
+// powerOn switches on the machine of a directory; its disk is made from the image unless it exists.
 func powerOn(ctx context.Context, o options, dir string, disk vm.Disk) (*machine, error) {
 	cert, err := tls.LoadX509KeyPair(filepath.Join(o.operator, "admin.crt"), filepath.Join(o.operator, "admin.key"))
 	if err != nil {
@@ -68,7 +68,7 @@ func powerOn(ctx context.Context, o options, dir string, disk vm.Disk) (*machine
 	return &machine{Machine: m, network: network, operator: cert}, nil
 }
 
-// off takes the power away, for good.
+// off cuts the power permanently.
 func (m *machine) off() error { return errors.Join(m.Close(), m.network.Close()) }
 
 // answers waits for the machine's first answer to the operator.
@@ -84,7 +84,7 @@ func (m *machine) answers(ctx context.Context) error {
 	})
 }
 
-// until asks the machine again and again, also while it reboots, until done says so.
+// until polls the machine, also while it reboots, until done returns true.
 func (m *machine) until(ctx context.Context, what string, done func(context.Context, *client.Client) (bool, error)) error {
 	tick := time.NewTicker(every)
 	defer tick.Stop()
@@ -119,7 +119,7 @@ func (m *machine) until(ctx context.Context, what string, done func(context.Cont
 	}
 }
 
-// call makes a connection for one or some calls, which together may take callLimit.
+// call makes a connection for some calls, which are bounded by callLimit together.
 func (m *machine) call(ctx context.Context, do func(context.Context, *client.Client) error) error {
 	ctx, cancel := context.WithTimeout(ctx, callLimit)
 	defer cancel()
@@ -137,7 +137,7 @@ func (m *machine) dial(ctx context.Context) (*client.Client, error) {
 	})
 }
 
-// documents has orlopctl make the machine's configuration.
+// documents makes the machine's configuration with orlopctl.
 func documents(ctx context.Context, o options, dir string) ([]byte, error) {
 	secrets, file := filepath.Join(dir, "secrets.yaml"), filepath.Join(dir, documentsFile)
 	for _, args := range [][]string{
@@ -158,7 +158,7 @@ func (m *machine) apply(ctx context.Context, documents []byte) error {
 	})
 }
 
-// configuration is the one in force, as the machine tells it; "" when there is none.
+// configuration returns the active configuration from the machine; "" without a configuration.
 func (m *machine) configuration(ctx context.Context) (string, error) {
 	var text string
 	err := m.call(ctx, func(ctx context.Context, c *client.Client) error {
@@ -173,7 +173,7 @@ func (m *machine) configuration(ctx context.Context) (string, error) {
 	return text, err
 }
 
-// status is how far the last upgrade has come.
+// status returns the status of the last upgrade.
 func (m *machine) status(ctx context.Context) (s *api.UpgradeStatus, err error) {
 	err = m.call(ctx, func(ctx context.Context, c *client.Client) error {
 		s, err = c.Upgrade.Status(ctx, &api.UpgradeStatusRequest{})
@@ -194,7 +194,7 @@ func (m *machine) healthy(ctx context.Context) error {
 	})
 }
 
-// outcome waits until nothing more happens to the last upgrade by itself.
+// outcome waits until the last upgrade has ended.
 func (m *machine) outcome(ctx context.Context) (*api.UpgradeStatus, error) {
 	var last *api.UpgradeStatus
 	err := m.until(ctx, "outcome of the upgrade", func(ctx context.Context, c *client.Client) (bool, error) {
@@ -205,7 +205,7 @@ func (m *machine) outcome(ctx context.Context) (*api.UpgradeStatus, error) {
 	return last, err
 }
 
-// ends waits until an upgrade has ended so.
+// ends waits until an upgrade has ended in this phase.
 func (m *machine) ends(ctx context.Context, phase, version string) error {
 	s, err := m.outcome(ctx)
 	if err == nil && (s.Phase != phase || s.Running != version) {
@@ -214,11 +214,11 @@ func (m *machine) ends(ctx context.Context, phase, version string) error {
 	return err
 }
 
-// ended tells that nothing more happens by itself.
+// ended reports whether the upgrade makes no further progress by itself.
 func ended(s *api.UpgradeStatus) bool { return slot.Phase(s.Phase).Done() && s.Operation == "" }
 
-// upgrade sends a bundle, or the rest of it, and returns the version that it holds when all has
-// come; the machine goes on alone.
+// upgrade uploads a bundle, or the rest of it, and returns the version in it after the upload; the
+// machine continues alone.
 func (m *machine) upgrade(ctx context.Context, bundle string) (string, error) {
 	file, err := os.Open(bundle)
 	if err != nil {
@@ -240,7 +240,7 @@ func (m *machine) rollback(ctx context.Context) error {
 	})
 }
 
-// kubernetes is a client of the cluster with a certificate of its own.
+// kubernetes returns a client of the cluster with a separate certificate.
 func (m *machine) kubernetes(ctx context.Context) (kube kubernetes.Interface, err error) {
 	err = m.call(ctx, func(ctx context.Context, c *client.Client) error {
 		answer, err := c.Cluster.Kubeconfig(ctx, &api.KubeconfigRequest{Server: endpoint})
@@ -258,7 +258,7 @@ func (m *machine) kubernetes(ctx context.Context) (kube kubernetes.Interface, er
 	return kube, err
 }
 
-// write has the cluster keep so many objects, and tells of each as it is acknowledged.
+// write creates this number of objects in the cluster, and reports each acknowledged object.
 func (m *machine) write(ctx context.Context, first, count int, acknowledged func(name string) error) error {
 	kube, err := m.kubernetes(ctx)
 	if err != nil {
@@ -277,7 +277,7 @@ func (m *machine) write(ctx context.Context, first, count int, acknowledged func
 	return nil
 }
 
-// kept lists the objects that the cluster has kept.
+// kept lists the stored objects of the cluster.
 func (m *machine) kept(ctx context.Context) (map[string]bool, error) {
 	kube, err := m.kubernetes(ctx)
 	if err != nil {

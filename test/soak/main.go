@@ -1,16 +1,16 @@
-// Command soak cuts the power of a machine at random instants, and looks at what comes back.
-// docs/soak.md says how, and what its figures mean.
+// Command soak cuts the power of a machine at random instants, and checks its recovery.
+// docs/soak.md describes the method and the figures.
 //
 //	main.go      flags, and one cut after the other
-//	record.go    one machine does everything once, and all that it writes is recorded
-//	plan.go      which cut is of which class, and at which instant
-//	replay.go    a cut of the record: the disk as it may be then, and a machine that starts from it
-//	kill.go      a cut of a living machine
-//	examine.go   what the boot loader would find, without a machine
-//	judge.go     what the machine had promised by then
-//	check.go     what it shows afterwards
-//	machine.go   a machine and the operator's way to it
-//	report.go    the form of the file
+//	record.go    one machine performs all operations once, and all its writes are recorded
+//	plan.go      the class of each cut, and its instant
+//	replay.go    a cut of the record: a possible disk at that instant, and a machine that boots from it
+//	kill.go      a cut of a running machine
+//	examine.go   the boot loader's view, without a machine
+//	judge.go     the machine's promise by then
+//	check.go     the machine's state afterwards
+//	machine.go   a machine and the operator's endpoint
+//	report.go    the format of the file
 //
 // It does not build the image.
 package main
@@ -36,11 +36,11 @@ type options struct {
 	out                            string
 	cuts, whole, examine           int
 	seed                           uint64
-	classes                        []string // none: all
+	classes                        []string // empty: all
 	resume                         bool
 }
 
-// bundle is the file of another version.
+// bundle returns the file of another version.
 func (o options) bundle(version string) string {
 	return filepath.Join(o.versions, version, "orlop.bundle")
 }
@@ -88,18 +88,17 @@ func parse(args []string) (options, error) {
 	return o, nil
 }
 
-// soak is what the cuts share.
+// soak is the common state of all cuts.
 type soak struct {
 	options
-	dir                    string // of the recording, the replayed disk, and what failed
+	dir                    string // for the recording, the replayed disk, and failures
 	oldVersion, newVersion string
 	documents              []byte
 	replay                 *replayer
 	living                 *victim // of class kill; nil: it is off
 }
 
-// run makes the cuts, and writes the file after each, so that a run that is broken off leaves what
-// it has.
+// run makes the cuts, and writes the file after each, so an interrupted run leaves its results.
 func run(ctx context.Context, o options) error {
 	s := &soak{options: o, dir: strings.TrimSuffix(o.out, filepath.Ext(o.out))}
 	report := report{Seed: o.seed, Wanted: o.cuts}
@@ -182,8 +181,8 @@ func versionOf(dir string) (string, error) {
 	return manifest.Release.Version, nil
 }
 
-// tries is how many times a cut is made when the emulator ends without a word; about one start in
-// ten of it does.
+// tries is the number of attempts for a cut if the emulator ends without a message; this happens to
+// about one start in ten.
 const tries = 3
 
 func (s *soak) cut(ctx context.Context, seed uint64, number int, class string) (r result, err error) {

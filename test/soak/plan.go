@@ -7,14 +7,15 @@ import (
 	"github.com/orlop-os/orlop/vm/writelog"
 )
 
-// classKill is the class whose cuts end the emulator of a living machine. All others are replayed.
+// classKill is the class whose cuts end the emulator of a running machine. All other cuts are
+// replayed.
 const classKill = "kill"
 
-// killsInRow are done one after the other, so that the machine need not be started for each.
+// killsInRow are done one after the other, so the machine is not booted for each.
 const killsInRow = 2
 
-// plan says which cut is of which class. Every round has one of each, so that a run that is broken
-// off has seen all of them.
+// plan assigns a class to each cut. Every round contains each class, so an interrupted run has cuts
+// of all classes.
 func plan(recorded, wanted []string) (round []string) {
 	for _, class := range recorded {
 		if len(wanted) == 0 || slices.Contains(wanted, class) {
@@ -29,14 +30,14 @@ func plan(recorded, wanted []string) (round []string) {
 	return round
 }
 
-// draws is where the cut of a number gets its luck from: the same seed and number draw the same,
-// whatever was done before.
+// draws returns the random source of a cut: the same seed and number draw the same values,
+// independent of earlier cuts.
 func draws(seed uint64, number int) *rand.Rand { return rand.New(rand.NewPCG(seed, uint64(number))) }
 
-// instant draws after how many operations of the log the power goes, within a class. Each stretch
-// between two flushes has the same chance, however much is written in it: what is on the disk
-// changes its meaning with flushes, not with bytes. Half of the cuts are in stretches in which
-// something outside DATA is written, of which a machine that runs has few.
+// instant draws the number of operations of the log before the power cut, within a class. Each
+// stretch between two flushes has the same chance, independent of its length: flushes change the
+// meaning of the disk's content, bytes do not. Half of the cuts are in stretches with a write
+// outside DATA, which are rare on a running machine.
 func instant(r *recording, l *writelog.Log, class string, luck *rand.Rand) int {
 	var spans []span
 	for _, s := range r.Spans {
@@ -46,7 +47,7 @@ func instant(r *recording, l *writelog.Log, class string, luck *rand.Rand) int {
 	}
 	s := spans[luck.IntN(len(spans))]
 	from, to := l.Before(s.From), l.Before(s.To)
-	// the power goes after more than from and at most to operations
+	// the power is cut after more than from and at most to operations
 	type stretch struct{ from, to int }
 	var all, outside []stretch
 	for now := (stretch{from, from}); now.to < to; {

@@ -19,25 +19,25 @@ import (
 	"github.com/orlop-os/orlop/vm/writelog"
 )
 
-// recordLimit bounds each step of a recording: about eight times what the longest takes on a quiet
+// recordLimit bounds each step of a recording: about eight times the longest step on an idle
 // computer.
 const recordLimit = 10 * time.Minute
 
-// recording is what one machine did, from its first power-on, and what it had promised at which
-// length of its log.
+// recording holds the operations of one machine from its first power-on, and its promises by length
+// of its log.
 type recording struct {
 	Identity      string `json:"identity"`
 	Configuration string `json:"configuration"`
 	Old           string `json:"old"` // the version of the image
-	New           string `json:"new"` // of the bundle that works
+	New           string `json:"new"` // the version of the working bundle
 	ESP           place  `json:"esp"`
 	Data          place  `json:"data"`
-	// Lengths of the log. What had not begun at a length cannot be on the disk, what was done must
-	// be.
+	// Lengths of the log. An operation that had not started at a length cannot be on the disk; a
+	// completed operation must be.
 	Answered     int64    `json:"answered"`
 	ApplyBegan   int64    `json:"apply_began"`
 	Applied      int64    `json:"applied"`
-	UpgradeBegan int64    `json:"upgrade_began"` // the first one
+	UpgradeBegan int64    `json:"upgrade_began"` // the first upgrade
 	Writes       []object `json:"writes"`
 	Spans        []span   `json:"spans"`
 }
@@ -48,13 +48,13 @@ type place struct {
 	Sectors int64 `json:"sectors"`
 }
 
-// object is one that the cluster had acknowledged when the log had this length.
+// object is an object that the cluster had acknowledged when the log had this length.
 type object struct {
 	Name string `json:"name"`
 	At   int64  `json:"at"`
 }
 
-// span is a part of the log: the machine did what the class says.
+// span is a part of the log in which the machine did the operation of a class.
 type span struct {
 	Class string `json:"class"`
 	From  int64  `json:"from"`
@@ -67,32 +67,32 @@ type recorder struct {
 	*machine
 	options
 	documents []byte
-	end       int64 // where the class of a step ends in the log, if not at the step's end
+	end       int64 // end of the step's class in the log, if it is not the step's end
 }
 
-// step is something that a machine does.
+// step is an operation of a machine.
 type step struct {
 	class string
 	do    func(context.Context) error
 }
 
-// steps are what the machine does, in order. Another class is another step.
+// steps returns the machine's operations, in order. Consecutive steps may have the same class.
 func (r *recorder) steps() []step {
 	return []step{
 		{"first-boot", r.firstBoot},
 		{"apply", r.configure},
 		{"run", func(ctx context.Context) error { return r.writeObjects(ctx, 60) }},
 		{"upgrade", func(ctx context.Context) (err error) { _, err = r.send(ctx, "broken"); return err }},
-		// by itself
+		// automatic
 		{"rollback", func(ctx context.Context) error { return r.ends(ctx, "rolled back", r.Old) }},
 		{"upgrade", func(ctx context.Context) (err error) { r.New, err = r.send(ctx, "next"); return err }},
 		{"trial", r.trial},
 		{"commit", r.commit},
-		{"rollback", r.back}, // by hand
+		{"rollback", r.back}, // manual
 	}
 }
 
-// classes are those of the recording, in its order.
+// classes returns the classes of the recording, in its order.
 func (r *recording) classes() (all []string) {
 	for _, s := range r.Spans {
 		if !slices.Contains(all, s.Class) {
@@ -102,8 +102,8 @@ func (r *recording) classes() (all []string) {
 	return all
 }
 
-// record records a machine in a folder, until every class was recorded that is asked for (none:
-// all).
+// record records a machine in a directory, until every requested class was recorded (an empty list
+// means all).
 func record(ctx context.Context, o options, dir string) error {
 	if err := os.RemoveAll(dir); err != nil {
 		return fmt.Errorf("recording: %w", err)
@@ -138,7 +138,7 @@ const (
 	documentsFile = "machine.yaml" // the configuration
 )
 
-// run does the steps up to the first of each class that is asked for. The spans leave no gap.
+// run performs the steps up to the first step of each requested class. The spans leave no gap.
 func (r *recorder) run(ctx context.Context) error {
 	steps := r.steps()
 	last := len(steps) - 1
@@ -167,7 +167,7 @@ func (r *recorder) run(ctx context.Context) error {
 	return nil
 }
 
-// length is how long the log is.
+// length returns the length of the log.
 func (r *recorder) length() (int64, error) {
 	info, err := os.Stat(r.LogPath(diskName))
 	if err != nil {
@@ -241,7 +241,7 @@ func (r *recorder) writeObjects(ctx context.Context, count int) error {
 	})
 }
 
-// send sends a version and waits until the machine goes down for it.
+// send uploads a version and waits until the machine shuts down for it.
 func (r *recorder) send(ctx context.Context, version string) (string, error) {
 	at, err := r.length()
 	if err != nil {
@@ -260,7 +260,8 @@ func (r *recorder) send(ctx context.Context, version string) (string, error) {
 	})
 }
 
-// trial waits until the new version is committed. The class ends where it was last seen on trial.
+// trial waits until the new version is committed. The class ends at the last time at which the
+// version was on trial.
 func (r *recorder) trial(ctx context.Context) error {
 	return r.until(ctx, "trial", func(ctx context.Context, c *client.Client) (bool, error) {
 		at, err := r.length()
@@ -278,8 +279,8 @@ func (r *recorder) trial(ctx context.Context) error {
 	})
 }
 
-// commit ends a few writes after the API has said "committed": only then the entry gets its new
-// name.
+// commit ends a few writes after the API reported "committed", because the entry gets its new name
+// only then.
 func (r *recorder) commit(ctx context.Context) error { return r.writeObjects(ctx, 5) }
 
 func (r *recorder) back(ctx context.Context) error {

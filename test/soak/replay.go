@@ -13,19 +13,19 @@ import (
 	"github.com/orlop-os/orlop/vm/writelog"
 )
 
-// replayer has the disk of the recorded machine as it may have been at any instant. There is one
-// file of it: machines that start from it do not write to it, and a step from one instant to the
-// next writes little.
+// replayer provides the disk of the recorded machine at any instant. There is one file for it:
+// machines that boot from it do not write to it, and a step from one instant to the next writes
+// little.
 type replayer struct {
 	*recording
 	log   *writelog.Log
-	image string // what the recorded machine began with
+	image string // initial disk of the recorded machine
 	dir   string // of the file
 	disk  writelog.Disk
 }
 
 func newReplayer(r *recording, log, image, dir string) (*replayer, error) {
-	f, err := os.Open(log) // for as long as we run
+	f, err := os.Open(log) // open until this process ends
 	if err != nil {
 		return nil, err
 	}
@@ -42,7 +42,8 @@ func newReplayer(r *recording, log, image, dir string) (*replayer, error) {
 
 func (r *replayer) file() string { return filepath.Join(r.dir, diskName+".raw") }
 
-// set makes the file so; it begins anew if that is in its past.
+// set brings the file to this state; it starts from the image again if the state is earlier than
+// the present state.
 func (r *replayer) set(ctx context.Context, flushed int, pieces []writelog.Piece) error {
 	if r.disk.Image != nil {
 		if err := r.disk.Set(flushed, pieces); !errors.Is(err, writelog.ErrAlreadyApplied) {
@@ -60,7 +61,7 @@ func (r *replayer) set(ctx context.Context, flushed int, pieces []writelog.Piece
 		return err
 	}
 	if old, ok := r.disk.Image.(*os.File); ok {
-		old.Close() // the file is gone
+		old.Close() // the file is deleted
 	}
 	r.disk = writelog.Disk{Log: r.log, Image: f}
 	return r.disk.Set(flushed, pieces)
@@ -76,8 +77,8 @@ func copySparse(ctx context.Context, from, to string) error {
 	return nil
 }
 
-// replayed cuts the recorded machine's power at an instant of a class, and starts a machine from
-// one of the disks that it may leave.
+// replayed cuts the recorded machine's power at an instant of a class, and boots a machine from a
+// possible disk of that instant.
 func (s *soak) replayed(ctx context.Context, luck *rand.Rand, r *result) error {
 	n := instant(s.replay.recording, s.replay.log, r.Class, luck)
 	flushed, pieces := s.replay.log.Survivors(n, luck)
@@ -112,7 +113,7 @@ func (s *soak) replayed(ctx context.Context, luck *rand.Rand, r *result) error {
 	return err
 }
 
-// keep copies the folder of a machine.
+// keep copies the directory of a machine.
 func (s *soak) keep(ctx context.Context, number int, dir string) (string, error) {
 	to := filepath.Join(s.dir, "failed", fmt.Sprintf("cut-%d", number))
 	if err := os.MkdirAll(to, 0o755); err != nil {

@@ -10,9 +10,9 @@ import (
 
 // Outcomes of a cut.
 const (
-	recovered = "recovered" // the machine is back within its time, with what it had promised
-	faulty    = "fault"     // it is back, but not with all of that
-	bricked   = "bricked"   // it is not back
+	recovered = "recovered" // the machine recovered in time, and kept its promise
+	faulty    = "fault"     // it recovered, but did not keep its promise
+	bricked   = "bricked"   // it did not recover
 )
 
 // result is one cut.
@@ -22,13 +22,13 @@ type result struct {
 	Instant string   `json:"instant"`
 	Outcome string   `json:"outcome"`
 	Wrong   []string `json:"wrong,omitempty"`
-	Console string   `json:"console,omitempty"` // its end, of a cut that was not recovered from
-	Kept    string   `json:"kept,omitempty"`    // folder with the disk as the cut left it
+	Console string   `json:"console,omitempty"` // end of the console after a failed recovery
+	Kept    string   `json:"kept,omitempty"`    // directory with the disk as the cut left it
 	Version string   `json:"version,omitempty"` // that ran then
 	Phase   string   `json:"phase,omitempty"`   // of the last upgrade
-	// it was checked to a healthy cluster and another upgrade
+	// checked up to a healthy cluster and another upgrade
 	Whole bool `json:"whole,omitempty"`
-	// Seconds of the machine's own time since its kernel began, of the start that came up.
+	// Seconds of the machine's own time since the start of its kernel, of the successful boot.
 	Answered float64 `json:"answered_s,omitempty"`
 	Healthy  float64 `json:"healthy_s,omitempty"`
 }
@@ -57,7 +57,7 @@ func (t *tally) add(r result) {
 	}
 }
 
-// spread is of a time in seconds.
+// spread is the distribution of a time in seconds.
 type spread struct {
 	Median float64 `json:"median"`
 	Max    float64 `json:"max"`
@@ -71,7 +71,7 @@ func spreadOf(values []float64) *spread {
 	return &spread{Median: values[(len(values)-1)/2], Max: values[len(values)-1]}
 }
 
-// report is the file; docs/soak.md explains its fields.
+// report is the file; docs/soak.md describes its fields.
 type report struct {
 	Seed   uint64 `json:"seed"`
 	Wanted int    `json:"wanted"`
@@ -84,7 +84,7 @@ type report struct {
 	Runs     []result          `json:"runs"`
 }
 
-// summarise counts the runs there are.
+// summarise counts the existing runs.
 func (r *report) summarise() {
 	r.tally, r.ByClass, r.Failures = tally{}, map[string]*tally{}, []result{}
 	var answered, healthy []float64

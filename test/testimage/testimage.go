@@ -1,4 +1,4 @@
-// Package testimage makes the container image that the stories and the measurements run.
+// Package testimage makes the container image of the stories and the measurements.
 package testimage
 
 import (
@@ -12,12 +12,11 @@ import (
 	"github.com/orlop-os/orlop/pkg/ociarchive"
 )
 
-// program is the package that the image is made from: a web server, and a client.
+// program is the package of the image's program: a web server, and a client.
 const program = "github.com/orlop-os/orlop/test/integration/testpod"
 
-// Write builds the program and writes an OCI archive of an image that holds it and nothing else.
-// Images of different names have different contents, so that one can be in use while the other is
-// not.
+// Write builds the program and writes an OCI archive of an image that holds only this program.
+// Images of different names have different contents, so one can be in use while the other is not.
 func Write(ctx context.Context, file, name string) error {
 	content, err := build(ctx)
 	if err != nil {

@@ -26,17 +26,17 @@ import (
 )
 
 const (
-	// What a kubelet does by default with its Lease.
+	// The default of a kubelet for its Lease.
 	leaseSeconds = 40
 	renewEvery   = 10 * time.Second
 	// callLimit bounds one call.
 	callLimit = 10 * time.Second
 )
 
-// Fleet is many simulated nodes.
+// Fleet is a set of simulated nodes.
 type Fleet struct {
-	ctx    context.Context // ends them
-	clock  vm.Clock        // that they live by
+	ctx    context.Context // ends the nodes
+	clock  vm.Clock        // clock of the nodes
 	client func(node string) (kubernetes.Interface, error)
 	alive  sync.WaitGroup
 
@@ -45,27 +45,27 @@ type Fleet struct {
 	stats Stats
 }
 
-// Name is what the n-th node is called, from 0.
+// Name returns the name of the n-th node; n starts at 0.
 func Name(n int) string { return fmt.Sprintf("simulated-%04d", n+1) }
 
-// Stats is what has become of the nodes so far.
+// Stats is the present state of the nodes.
 type Stats struct {
-	Nodes  int // registered
-	Ready  int // that have reported it
-	Pods   int // that have been reported as running, and not as ended
-	Failed int // reports that failed, and were made again
+	Nodes  int // registered nodes
+	Ready  int // nodes that have reported Ready
+	Pods   int // pods reported as running and not yet as ended
+	Failed int // failed reports, which were repeated
 	Last   error
 }
 
-// New is a fleet without nodes. Its nodes live until ctx ends, and by the clock of the machine that
-// they ask. config is an administrator's, who may act as a node.
+// New returns a fleet without nodes. Its nodes run until ctx ends, and use the clock of the machine
+// with the API server. config belongs to an administrator, who may act as a node.
 func New(ctx context.Context, config *rest.Config, machine vm.Clock) *Fleet {
 	return &Fleet{ctx: ctx, clock: machine, client: func(name string) (kubernetes.Interface, error) {
 		own := rest.CopyConfig(config)
 		own.Impersonate = rest.ImpersonationConfig{UserName: "system:node:" + name, Groups: []string{"system:nodes"}}
-		// a dialer of its own makes it a connection of its own
+		// a separate dialer makes a separate connection
 		own.Dial = (&net.Dialer{Timeout: machine.Outside(callLimit)}).DialContext
-		// HTTP/2, as a kubelet
+		// HTTP/2, like a kubelet
 		own.NextProtos = nil
 		own.Timeout, own.QPS = 0, -1
 		api, err := kubernetes.NewForConfig(own)
@@ -76,7 +76,7 @@ func New(ctx context.Context, config *rest.Config, machine vm.Clock) *Fleet {
 	}}
 }
 
-// Stats sums up.
+// Stats returns the sums of all nodes.
 func (f *Fleet) Stats() Stats {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -92,12 +92,12 @@ func (f *Fleet) Stats() Stats {
 	return s
 }
 
-// Wait waits until nothing of the nodes runs any more; the end of the fleet's context ends them.
-// The Nodes stay.
+// Wait waits until all goroutines of the nodes have ended, after the end of the fleet's context.
+// The Node objects stay.
 func (f *Fleet) Wait() { f.alive.Wait() }
 
-// Grow registers nodes until there are so many, one after the other with at least a pause by their
-// clock between them. What fails is tried again until ctx ends.
+// Grow registers nodes until this number is reached, one after the other with at least pause by
+// their clock between them. It repeats failed requests until ctx ends.
 func (f *Fleet) Grow(ctx context.Context, to int, pause time.Duration) error {
 	for n := f.Stats().Nodes; n < to; n++ {
 		next := time.NewTimer(f.clock.Outside(pause))
@@ -158,9 +158,9 @@ type member struct {
 	fleet  *Fleet
 	api    kubernetes.Interface
 	object *core.Node
-	since  time.Time            // it is Ready since; written by live alone
-	news   chan func(time.Time) // what the node is to be told, in order
-	asking sync.WaitGroup       // its calls
+	since  time.Time            // time of the condition Ready; only live writes it
+	news   chan func(time.Time) // observations for the node, in order
+	asking sync.WaitGroup       // its open calls
 
 	mu   sync.Mutex
 	node *node
@@ -172,7 +172,7 @@ func (m *member) look() (ready bool, pods int) {
 	return m.node.ready, m.node.count()
 }
 
-// live does what a kubelet does until ctx ends.
+// live simulates a kubelet until ctx ends.
 func (m *member) live(ctx context.Context) {
 	defer m.asking.Wait()
 	m.asking.Go(func() { m.lease().Run(ctx) })
@@ -214,8 +214,8 @@ func (m *member) tell(ctx context.Context, news func(time.Time)) {
 	}
 }
 
-// lease is the kubelet's own, with its numbers. The library takes its pauses by the time outside,
-// and only what it writes from its clock.
+// lease returns the kubelet's own controller, with the kubelet's values. The library waits by the
+// time outside; its clock is only used for the written times.
 func (m *member) lease() lease.Controller {
 	own := func(l *coordination.Lease) error {
 		l.OwnerReferences = []meta.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: m.object.Name, UID: m.object.UID}}
@@ -224,7 +224,7 @@ func (m *member) lease() lease.Controller {
 	return lease.NewController(leaseClock{dilated: m.fleet.clock}, m.api, m.object.Name, leaseSeconds, nil, m.fleet.clock.Outside(renewEvery), m.object.Name, core.NamespaceNodeLease, own)
 }
 
-// leaseClock is a clock for the library of Leases, which only asks for the time.
+// leaseClock is a clock for the library of Leases, which only reads the time.
 type leaseClock struct {
 	clock.RealClock
 	dilated vm.Clock
@@ -232,7 +232,7 @@ type leaseClock struct {
 
 func (c leaseClock) Now() time.Time { return c.dilated.Now() }
 
-// pods follows the pods that are bound to the node.
+// pods watches the pods that are bound to the node.
 func (m *member) pods() cache.Controller {
 	pods, own := m.api.CoreV1().Pods(meta.NamespaceAll), fields.OneTermEqualSelector("spec.nodeName", m.object.Name).String()
 	source := &cache.ListWatch{
@@ -268,7 +268,7 @@ func (m *member) pods() cache.Controller {
 	return controller
 }
 
-// do says it to the API server. A pod that is not there any more needs nothing said.
+// do reports an action to the API server. A report about a deleted pod is not necessary.
 func (m *member) do(ctx context.Context, a action) error {
 	ctx, cancel := context.WithTimeout(ctx, m.fleet.clock.Outside(callLimit))
 	defer cancel()

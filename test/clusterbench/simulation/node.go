@@ -8,26 +8,26 @@ import (
 )
 
 const (
-	// statusEvery is how often a status that has not changed is reported: nodeStatusReportFrequency
-	// of our kubelets. The first time after a change it is up to half of that more or less.
+	// statusEvery is the interval between reports of an unchanged status: nodeStatusReportFrequency
+	// of our kubelets. The first interval after a change differs from it by up to half.
 	statusEvery = time.Minute
-	// startTime is from the report that a pod's containers are made to the one that they run;
-	// endTime from a pod's deletion to its end.
+	// startTime is the time between the reports that a pod's containers are being created and that
+	// they run; endTime is the time between a pod's deletion and its end.
 	startTime, endTime = 1500 * time.Millisecond, 500 * time.Millisecond
-	// retry is until what failed is tried again.
+	// retry is the time until a failed report is repeated.
 	retry = time.Second
 )
 
-// node is what a node knows. It is pure: time comes in as an argument.
+// node is the state of a node. It is pure: time is an argument.
 type node struct {
-	status time.Time // when its status is reported next
-	asking bool      // its status is being reported
-	shift  float64   // of its first report after a change: -0.5 to 0.5 of statusEvery
+	status time.Time // time of the next status report
+	asking bool      // a status report is in progress
+	shift  float64   // offset of its first report after a change: -0.5 to 0.5 of statusEvery
 	ready  bool      // it has been reported Ready
 	pods   map[types.UID]*pod
 }
 
-// step is how far a pod is.
+// step is the progress of a pod.
 type step int
 
 const (
@@ -40,35 +40,35 @@ const (
 
 // pod is a pod that is bound to the node.
 type pod struct {
-	object *core.Pod // as it was seen last
+	object *core.Pod // latest version from the API server
 	step   step
-	due    time.Time // when the next step is taken; zero: not by itself
-	asking bool      // the step is being reported
+	due    time.Time // time of the next step; zero: no automatic step
+	asking bool      // a report of the step is in progress
 }
 
-// kind is what is done.
+// kind is the kind of an action.
 type kind int
 
 const (
 	reportNode     kind = iota // the Node's status
-	reportStarting             // of a pod: its containers are being made
+	reportStarting             // of a pod: its containers are being created
 	reportRunning
 	reportEnded
-	removePod // delete its object, which is the kubelet's part when its containers are gone
+	removePod // delete its object, as the kubelet does after the end of its containers
 )
 
-// action is something to be said to the API server.
+// action is a call to the API server.
 type action struct {
 	kind kind
-	pod  *core.Pod // nil: of the node
+	pod  *core.Pod // nil: about the node
 }
 
-// newNode is a node that has just been registered.
+// newNode returns a node that has just been registered.
 func newNode(now time.Time, shift float64) *node {
 	return &node{status: now, shift: shift, pods: map[types.UID]*pod{}}
 }
 
-// see takes a pod as the API server has it.
+// see takes a pod from the API server into account.
 func (n *node) see(p *core.Pod, now time.Time) {
 	known := n.pods[p.UID]
 	if known == nil {
@@ -81,11 +81,11 @@ func (n *node) see(p *core.Pod, now time.Time) {
 	}
 }
 
-// gone takes that a pod is not there any more.
+// gone takes the deletion of a pod into account.
 func (n *node) gone(id types.UID) { delete(n.pods, id) }
 
-// next is what is to be done now, and when to ask again at the latest. What is being done is not
-// told again before done.
+// next returns the actions that are due now, and the latest time for the next call. An action in
+// progress is not returned again before its end.
 func (n *node) next(now time.Time) (todo []action, again time.Time) {
 	again = now.Add(statusEvery)
 	earlier := func(at time.Time) {
@@ -114,13 +114,13 @@ func (n *node) next(now time.Time) (todo []action, again time.Time) {
 	return todo, again
 }
 
-// report is what is said to leave a step.
+// report returns the report that ends a step.
 func (s step) report() kind {
 	return map[step]kind{bound: reportStarting, starting: reportRunning, ending: reportEnded, ended: removePod}[s]
 }
 
-// done takes what came of an action. What failed is tried again, unless it was about a pod that is
-// gone meanwhile.
+// done records the result of an action. A failed action is repeated, unless its pod was deleted
+// meanwhile.
 func (n *node) done(a action, failed bool, now time.Time) {
 	if a.pod == nil {
 		n.asking = false
@@ -145,7 +145,7 @@ func (n *node) done(a action, failed bool, now time.Time) {
 		return
 	}
 	if p.step.report() != a.kind {
-		return // it is to end since then; its due time is set
+		return // it was deleted since then; its due time is set
 	}
 	switch a.kind {
 	case reportStarting:
@@ -155,11 +155,11 @@ func (n *node) done(a action, failed bool, now time.Time) {
 	case reportEnded:
 		p.step, p.due = ended, now
 	case removePod:
-		p.due = time.Time{} // the watch says when it is gone
+		p.due = time.Time{} // the watch reports its deletion
 	}
 }
 
-// count is how many pods run.
+// count returns the number of running pods.
 func (n *node) count() int {
 	count := 0
 	for _, p := range n.pods {

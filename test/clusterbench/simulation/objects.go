@@ -11,19 +11,19 @@ import (
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Label is on every simulated Node, and Taint keeps everything away that does not ask for one.
+// Label is on every simulated Node, and Taint excludes all pods that do not tolerate it.
 const (
 	Label = "orlop.test/simulated"
 	Taint = "orlop.test/simulated"
 )
 
-// Tolerate lets a pod onto simulated Nodes, and onto nothing else.
+// Tolerate restricts a pod to simulated Nodes.
 func Tolerate(spec *core.PodSpec) {
 	spec.NodeSelector = map[string]string{Label: "yes"}
 	spec.Tolerations = append(spec.Tolerations, core.Toleration{Key: Taint, Operator: core.TolerationOpExists})
 }
 
-// nodeObject is a Node as a kubelet registers it: it is not ready yet.
+// nodeObject returns a Node as a kubelet registers it: not ready yet.
 func nodeObject(name string, now time.Time) *core.Node {
 	amounts := core.ResourceList{
 		core.ResourceCPU: resource.MustParse("4"), core.ResourceMemory: resource.MustParse("16Gi"), core.ResourcePods: resource.MustParse("110"),
@@ -45,7 +45,7 @@ func nodeObject(name string, now time.Time) *core.Node {
 	}
 }
 
-// conditions are a Node's, as its kubelet sees them now, since when nothing of them has changed.
+// conditions returns a Node's conditions as of now; since is the time of their last change.
 func conditions(now, since time.Time, ready core.ConditionStatus, why string) []core.NodeCondition {
 	one := func(kind core.NodeConditionType, status core.ConditionStatus, reason string) core.NodeCondition {
 		return core.NodeCondition{Type: kind, Status: status, Reason: reason, Message: "simulated", LastHeartbeatTime: meta.NewTime(now), LastTransitionTime: meta.NewTime(since)}
@@ -58,12 +58,12 @@ func conditions(now, since time.Time, ready core.ConditionStatus, why string) []
 	}
 }
 
-// nodePatch is the status that is reported: Ready, as of now.
+// nodePatch returns the reported status: Ready, as of now.
 func nodePatch(now, since time.Time) ([]byte, error) {
 	return json.Marshal(map[string]any{"status": map[string]any{"conditions": conditions(now, since, core.ConditionTrue, "KubeletReady")}})
 }
 
-// podPatch is what is reported of a pod.
+// podPatch returns the reported status of a pod.
 func podPatch(p *core.Pod, what kind, now time.Time) ([]byte, error) {
 	at := meta.NewTime(now)
 	s := core.PodStatus{Phase: core.PodPending, StartTime: &at}
@@ -108,7 +108,8 @@ func containerStatus(c core.Container, pod string, what kind, at meta.Time) core
 	return s
 }
 
-// addressOf makes an address for a pod out of its id. Nobody has it, and hardly two pods share one.
+// addressOf derives an address for a pod from its UID. No machine has this address, and two pods
+// rarely share it.
 func addressOf(p *core.Pod) string {
 	h := fnv.New32a()
 	h.Write([]byte(p.UID)) // never fails

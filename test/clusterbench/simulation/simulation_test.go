@@ -31,7 +31,7 @@ func kinds(todo []action) []kind {
 	return all
 }
 
-// expect is what a node does at an instant, and when it wants to be asked again.
+// expect checks the actions of a node at an instant, and the time of its next call.
 func expect(t *testing.T, n *node, now, again float64, want ...kind) []action {
 	t.Helper()
 	todo, next := n.next(at(now))
@@ -44,12 +44,12 @@ func expect(t *testing.T, n *node, now, again float64, want ...kind) []action {
 	return todo
 }
 
-// TestNodeReports: at once when it is registered, then at a time that differs from node to node,
-// then every minute; sooner after a failure.
+// TestNodeReports checks the reports of a node: immediately after its registration, then at a time
+// that differs from node to node, then every minute, and sooner after a failure.
 func TestNodeReports(t *testing.T) {
 	n := newNode(at(0), 0.25)
 	a := expect(t, n, 0, -1, reportNode)[0]
-	expect(t, n, 5, -1) // it is being said
+	expect(t, n, 5, -1) // a report is in progress
 	n.done(a, true, at(6))
 	if n.ready {
 		t.Error("it is Ready, and nobody was told")
@@ -59,20 +59,20 @@ func TestNodeReports(t *testing.T) {
 	if !n.ready {
 		t.Error("it is not Ready")
 	}
-	expect(t, n, 8, 8+75-15) // asked again after a minute at the latest
+	expect(t, n, 8, 8+75-15) // the next call is due after a minute at the latest
 	n.done(expect(t, n, 83, -1, reportNode)[0], false, at(84))
 	expect(t, n, 84, 144)
 }
 
-// TestPodLives: a pod that is bound is reported as being made, and then as running, and when it is
-// deleted as ended; then it is removed.
+// TestPodLives checks that a bound pod is reported as being created and then as running, and after
+// its deletion as ended; then it is removed.
 func TestPodLives(t *testing.T) {
 	n := newNode(at(0), 0)
 	n.done(expect(t, n, 0, -1, reportNode)[0], false, at(0))
 	p := &core.Pod{ObjectMeta: meta.ObjectMeta{UID: "1"}}
 	n.see(p, at(1))
 	n.done(expect(t, n, 1, -1, reportStarting)[0], false, at(1))
-	n.see(p, at(1.2)) // its own report comes back
+	n.see(p, at(1.2)) // its own report arrives as an event
 	expect(t, n, 1.2, 2.5)
 	a := expect(t, n, 2.5, -1, reportRunning)[0]
 	n.done(a, true, at(3))
@@ -89,16 +89,16 @@ func TestPodLives(t *testing.T) {
 		t.Errorf("%d pods run", n.count())
 	}
 	expect(t, n, 11, 11.5)
-	n.see(p, at(11.2)) // seen once more it does not live longer
+	n.see(p, at(11.2)) // another event does not prolong its life
 	n.done(expect(t, n, 11.5, -1, reportEnded)[0], false, at(12))
 	n.done(expect(t, n, 12, -1, removePod)[0], false, at(12))
 	expect(t, n, 13, 60)
 	n.gone(p.UID)
-	n.done(action{removePod, p}, true, at(14)) // about a pod that is gone
+	n.done(action{removePod, p}, true, at(14)) // about a deleted pod
 	expect(t, n, 14, 60)
 }
 
-// TestPodDeletedMeanwhile: a pod that is deleted while it is said that it runs ends nevertheless.
+// TestPodDeletedMeanwhile checks that a pod ends that is deleted while it is reported as running.
 func TestPodDeletedMeanwhile(t *testing.T) {
 	n := newNode(at(0), 0)
 	n.done(expect(t, n, 0, -1, reportNode)[0], false, at(0))
@@ -108,7 +108,7 @@ func TestPodDeletedMeanwhile(t *testing.T) {
 	p = p.DeepCopy()
 	p.DeletionTimestamp = &meta.Time{Time: at(1.1)}
 	n.see(p, at(1.1))
-	expect(t, n, 1.7, 60) // one thing after the other
+	expect(t, n, 1.7, 60) // one report after the other
 	n.done(a, false, at(2))
 	expect(t, n, 2, -1, reportEnded)
 }
@@ -145,8 +145,8 @@ func TestPodPatch(t *testing.T) {
 	}
 }
 
-// TestFleet: nodes come, have Leases and are Ready, run the pods that are bound to them, and remove
-// those that are deleted.
+// TestFleet checks that nodes are registered, have Leases, are Ready, run the pods that are bound
+// to them, and remove deleted pods.
 func TestFleet(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()

@@ -1,5 +1,5 @@
-// Command registry serves the images of an OCI layout, over plain HTTP and for reading only. It is
-// what the machines of the suite ask where a test wants an image to be pulled although it is there.
+// Command registry serves the images of an OCI layout over plain HTTP, read-only. The suite's
+// machines use it for tests that pull an image although the machine has it.
 package main
 
 import (
@@ -36,7 +36,7 @@ func run(args []string) error {
 	return server.ListenAndServe()
 }
 
-// serve has the images under their names without the registry that these begin with.
+// serve serves the images under their names without the registry part.
 func serve(dir string) (http.Handler, error) {
 	index, err := layout.ImageIndexFromPath(dir)
 	if err != nil {

@@ -14,7 +14,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/ociarchive"
 )
 
-// TestServe: an image is pulled whole, by its name without the registry, and nothing can be pushed.
+// TestServe checks that an image is pulled completely by its name without the registry, and that
+// nothing can be pushed.
 func TestServe(t *testing.T) {
 	dir := t.TempDir()
 	if err := ociarchive.WriteLayout(dir, ociarchive.Program("registry.example.com/team/kitten:1.7", "kitten", []byte("miaow"))); err != nil {

@@ -1,6 +1,6 @@
-// Command testpod is what the stories run in pods: a small web server that can also look at the
-// cluster from the inside. It is the only program in its image, so `kubectl exec` calls it by name:
-// there is no shell in there either.
+// Command testpod is the program of the stories' pods: a small web server that can also inspect the
+// cluster from the inside. It is the only program in its image and there is no shell, so `kubectl
+// exec` runs it by name.
 package main
 
 import (
@@ -30,7 +30,7 @@ const deadline = 20 * time.Second
 func main() {
 	args := os.Args[1:]
 	switch {
-	// the container runtime calls it in the machine, as a plugin
+	// the container runtime runs it on the machine as a CNI plugin
 	case os.Getenv("CNI_COMMAND") != "":
 		args = []string{"connect"}
 	case len(args) == 0:
@@ -42,7 +42,7 @@ func main() {
 	}
 }
 
-// copies starts processes that do nothing but use a processor, and waits for them.
+// copies starts processes that keep a processor busy, and waits for them.
 func copies(n int) error {
 	var all []*exec.Cmd
 	for range n {
@@ -69,11 +69,12 @@ func run(args []string) error {
 		return serve(":8080")
 	case args[0] == "serve" && len(args) == 2: // the same on another port
 		return serve(args[1])
-	case args[0] == "stay" && len(args) == 1: // do nothing, and fail when asked to end
+	case args[0] == "stay" && len(args) == 1: // do nothing, and fail on SIGTERM
 		asked := make(chan os.Signal, 1)
 		signal.Notify(asked, syscall.SIGTERM)
 		return fmt.Errorf("ended by %v", <-asked)
-	case args[0] == "copies" && len(args) == 2: // be so many processes that all want a processor
+	// run this number of processes that keep a processor busy
+	case args[0] == "copies" && len(args) == 2:
 		n, err := strconv.Atoi(args[1])
 		if err != nil {
 			return err
@@ -85,44 +86,46 @@ func run(args []string) error {
 		return ctx.Err()
 	case args[0] == "get" && len(args) == 2: // fetch a URL and print the answer
 		return get(ctx, args[1], os.Stdout)
-	// ask the API server for a path with the pod's own token; print the status
+	// call a path of the API server with the pod's own token; print the status
 	case args[0] == "api" && len(args) == 2:
 		return askAPI(ctx, args[1])
 	case args[0] == "lookup" && len(args) == 2: // resolve a name and print its addresses
 		addrs, err := net.DefaultResolver.LookupHost(ctx, args[1])
 		fmt.Println(strings.Join(addrs, "\n"))
 		return err
-	case args[0] == "dial" && len(args) == 2: // connect by TCP; say what happened
+	case args[0] == "dial" && len(args) == 2: // connect by TCP; print the result
 		c, err := (&net.Dialer{Timeout: 3 * time.Second}).DialContext(ctx, "tcp", args[1])
 		if err != nil {
 			return err
 		}
 		fmt.Println("connected to", c.RemoteAddr())
 		return c.Close()
-	// be a DNS server that knows one address, by every name
+	// run a DNS server that returns one address for every name
 	case args[0] == "dns" && len(args) == 2:
 		return answer(args[1])
-	// be a pod network: range, and the machine's folders for plugins and configurations
+	// install a pod network: address range, and the machine's directories for plugins and
+	// configurations
 	case args[0] == "network" && len(args) == 4:
 		return bring(args[1], args[2], args[3])
 	case args[0] == "connect" && len(args) == 1:
 		return connect()
-	// a server for other pods, who are known by their certificates
+	// serve pods that authenticate with their certificates
 	case args[0] == "serve-peers" && len(args) == 2:
 		return servePeers(args[1])
-	case (args[0] == "ask-peer" || args[0] == "ask-anonymous") && len(args) == 2: // ask one
+	// call such a server
+	case (args[0] == "ask-peer" || args[0] == "ask-anonymous") && len(args) == 2:
 		return askPeer(ctx, args[1], args[0] == "ask-anonymous")
 	case args[0] == "cat" && len(args) == 2: // print a file
 		b, err := os.ReadFile(args[1])
 		os.Stdout.Write(b)
 		return err
-	case args[0] == "list" && len(args) == 2: // print what is in a folder
+	case args[0] == "list" && len(args) == 2: // list a directory
 		entries, err := os.ReadDir(args[1])
 		for _, e := range entries {
 			fmt.Println(e)
 		}
 		return err
-	// print a variable of the environment; it must be there
+	// print an environment variable; it must exist
 	case args[0] == "env" && len(args) == 2:
 		value, found := os.LookupEnv(args[1])
 		if !found {
@@ -136,20 +139,20 @@ func run(args []string) error {
 		return err
 	case args[0] == "write" && len(args) == 3: // write a file, durably
 		return write(args[1], []byte(args[2]))
-	case args[0] == "fill" && len(args) == 3: // write a file of so many MiB
+	case args[0] == "fill" && len(args) == 3: // write a file of this size in MiB
 		mib, err := strconv.Atoi(args[2])
 		if err != nil {
 			return err
 		}
 		return write(args[1], make([]byte, mib<<20))
-	// take space of a file system until so many percent of it are left
+	// fill a file system up to this percentage of free space
 	case args[0] == "crowd" && len(args) == 3:
 		percent, err := strconv.ParseUint(args[2], 10, 64)
 		if err != nil {
 			return err
 		}
 		return crowd(args[1], percent)
-	// print the files below a folder with their sizes in KiB
+	// print the files below a directory with their sizes in KiB
 	case args[0] == "sizes" && len(args) == 2:
 		return filepath.WalkDir(args[1], func(path string, entry fs.DirEntry, err error) error {
 			if err != nil || !entry.Type().IsRegular() {
@@ -165,8 +168,7 @@ func run(args []string) error {
 	return fmt.Errorf("unknown arguments %q; serve [ADDRESS], stay, get URL, api PATH, lookup NAME, dial ADDRESS, dns ADDRESS, network RANGE PLUGINS CONFIGURATIONS, serve-peers ADDRESS, ask-peer ADDRESS, ask-anonymous ADDRESS, cat FILE, list FOLDER, env NAME, echo, write FILE TEXT, fill FILE MIB, crowd FILE PERCENT and sizes FOLDER are known", args)
 }
 
-// answer answers every question for an IPv4 address with this one, at UDP port 53, until the
-// program is ended.
+// answer returns this IPv4 address for every DNS query, at UDP port 53, until the program is ended.
 func answer(address string) error {
 	ip := net.ParseIP(address).To4()
 	if ip == nil {
@@ -186,7 +188,7 @@ func answer(address string) error {
 	return (&dns.Server{Addr: ":53", Net: "udp", Handler: dns.HandlerFunc(handler)}).ListenAndServe()
 }
 
-// crowd makes a file that takes what a file system has, but for a share of its whole size.
+// crowd creates a file that fills a file system, except for a percentage of its size.
 func crowd(name string, percent uint64) error {
 	f, err := os.Create(name)
 	if err != nil {
@@ -220,11 +222,11 @@ func serve(address string) error {
 		fmt.Println("request", r.URL.Path)
 		fmt.Fprintf(w, "hello from %s\n", name)
 	})
-	// who asks, as it is seen here
+	// the address of the caller, as seen by the server
 	http.HandleFunc("/caller", func(w http.ResponseWriter, r *http.Request) {
 		fmt.Fprintln(w, "asked by", r.RemoteAddr)
 	})
-	// what another URL says here
+	// the answer of another URL, fetched from here
 	http.HandleFunc("/fetch", func(w http.ResponseWriter, r *http.Request) {
 		ctx, cancel := context.WithTimeout(r.Context(), deadline)
 		defer cancel()
@@ -232,7 +234,7 @@ func serve(address string) error {
 			http.Error(w, err.Error(), http.StatusBadGateway)
 		}
 	})
-	// keep a processor busy for a while, at most an hour
+	// keep a processor busy for a time, at most an hour
 	http.HandleFunc("/spin", func(w http.ResponseWriter, r *http.Request) {
 		d, err := time.ParseDuration(r.URL.Query().Get("for"))
 		if err != nil || d < 0 || d > time.Hour {
@@ -246,7 +248,7 @@ func serve(address string) error {
 		fmt.Fprintln(w, "spins for", d)
 	})
 	counted := 0
-	// print so many more numbered lines of 15 KiB
+	// print this number of numbered lines of 15 KiB
 	http.HandleFunc("/count/{lines}", func(w http.ResponseWriter, r *http.Request) {
 		lines, err := strconv.Atoi(r.PathValue("lines"))
 		if err != nil {
@@ -269,7 +271,7 @@ func serve(address string) error {
 	return nil
 }
 
-// account is where the kubelet puts what a pod needs to talk to the API server.
+// account is the directory in which the kubelet puts the pod's credentials for the API server.
 const account = "/var/run/secrets/kubernetes.io/serviceaccount/"
 
 func askAPI(ctx context.Context, path string) error {

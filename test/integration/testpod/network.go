@@ -9,15 +9,14 @@ import (
 	"syscall"
 )
 
-// A pod network that is not the system's, as its makers bring one: a pod writes a plugin and a
-// configuration into the machine, and the container runtime has the plugin connect pods from then
-// on.
+// A third-party pod network, installed in the usual way: a pod writes a plugin and a configuration
+// to the machine, and from then on the container runtime connects pods by the plugin.
 
-// pluginName is what the plugin is called in the machine.
+// pluginName is the name of the plugin on the machine.
 const pluginName = "testnet"
 
-// bring writes the network into the two folders of the machine, and stays. The plugin is this
-// program; pods get addresses from the range.
+// bring writes the network to the two directories of the machine, and keeps running. The plugin is
+// this program; pods get addresses from the range.
 func bring(addresses, plugins, configurations string) error {
 	own, err := os.Open("/proc/self/exe")
 	if err != nil {
@@ -56,8 +55,8 @@ func bring(addresses, plugins, configurations string) error {
 	return serve("127.0.0.1:8086")
 }
 
-// connect is the plugin: it has upstream's bridge, which lies beside it or in the system, do what
-// it was asked for.
+// connect is the plugin. It delegates to upstream's bridge plugin, from its own directory or from
+// the system.
 func connect() error {
 	for _, dir := range filepath.SplitList(os.Getenv("CNI_PATH")) {
 		bridge := filepath.Join(dir, "bridge")

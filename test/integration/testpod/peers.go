@@ -13,8 +13,8 @@ import (
 	"time"
 )
 
-// What a pod is by its certificate: the volume has its key and certificate, and whom to believe.
-// Both are read anew each time, because they are renewed.
+// The pod's identity: the volume has its key and certificate, and the trusted CAs. Both are read
+// for each connection, because they are renewed.
 const (
 	ownIdentity = "/identity/credentials.pem"
 	believed    = "/identity/trust.pem"
@@ -40,7 +40,7 @@ func authorities() (*x509.CertPool, error) {
 	return pool, nil
 }
 
-// named is who somebody is by its certificate.
+// named returns the identity in a certificate.
 func named(cert *x509.Certificate) string {
 	if len(cert.URIs) != 1 {
 		return fmt.Sprintf("nobody: %v", cert.URIs)
@@ -48,7 +48,7 @@ func named(cert *x509.Certificate) string {
 	return cert.URIs[0].String()
 }
 
-// servePeers greets whoever has a certificate, by its name.
+// servePeers greets each client with a certificate by the identity in it.
 func servePeers(address string) error {
 	server := &http.Server{
 		Addr:              address,
@@ -68,8 +68,8 @@ func servePeers(address string) error {
 	return server.ListenAndServeTLS("", "")
 }
 
-// askPeer prints who answers at an address, by its certificate, and what it says; anonymous: to
-// somebody without one.
+// askPeer prints the identity of the server at an address, from its certificate, and its answer.
+// With anonymous, the client presents no certificate.
 func askPeer(ctx context.Context, address string, anonymous bool) error {
 	pool, err := authorities()
 	if err != nil {
@@ -77,7 +77,7 @@ func askPeer(ctx context.Context, address string, anonymous bool) error {
 	}
 	config := &tls.Config{
 		MinVersion: tls.VersionTLS13,
-		// of names: a certificate has none but who it is of, which is looked at below
+		// no verification of names: the certificate only holds an identity, which is checked below
 		InsecureSkipVerify: true,
 		VerifyConnection: func(s tls.ConnectionState) error {
 			if len(s.PeerCertificates) == 0 {

@@ -1,5 +1,5 @@
-// Command exits ends at once. As init or machined it makes the kernel panic, as a service it never
-// comes up.
+// Command exits ends immediately. As init or machined it makes the kernel panic; as a service it
+// never becomes ready.
 package main
 
 func main() {}

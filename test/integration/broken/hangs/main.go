@@ -9,6 +9,6 @@ import (
 func main() {
 	wait := make(chan os.Signal, 1)
 	signal.Notify(wait)
-	for range wait { // whatever it is told
+	for range wait { // ignore all signals
 	}
 }

@@ -1,6 +1,6 @@
-// Command kernel-hangs is, as init, a system with a driver that never comes back: it gives the
-// kernel one of those that init loads, changed so that its start is an endless loop. Nothing has
-// armed the watchdog yet.
+// Command kernel-hangs is an init that simulates a system with a driver that never returns. It
+// loads a driver of the system's init whose start code was replaced by an endless loop. At this
+// time no watchdog is armed.
 package main
 
 import (
@@ -18,16 +18,16 @@ import (
 	"github.com/orlop-os/orlop/pkg/paths"
 )
 
-// loop is "jmp $" for x86-64: it jumps to itself.
+// loop is "jmp $" for x86-64: a jump to itself.
 var loop = []byte{0xeb, 0xfe}
 
-// driver is one that needs no other: the core of the watchdogs.
+// driver is the core of the watchdogs, a driver without dependencies.
 const driver = "watchdog"
 
 func main() {
 	fmt.Fprintln(os.Stderr, "kernel-hangs:", hang())
-	// Reached only if the kernel would not take the driver. To end here would be a panic, another
-	// fault than this one.
+	// Reached only if the kernel rejects the driver. An exit here would be a panic, and a panic is
+	// a different fault.
 	wait := make(chan os.Signal, 1)
 	signal.Notify(wait)
 	for range wait {
@@ -57,7 +57,7 @@ func hang() error {
 	if err != nil {
 		return err
 	}
-	// Debian's signature would not fit any more. An unsigned driver is taken.
+	// Debian's signature no longer matches. The kernel accepts an unsigned driver.
 	module = bytes.TrimSuffix(module, []byte("~Module signature appended~\n"))
 	if module, err = endless(module); err != nil {
 		return fmt.Errorf("module %s: %w", driver, err)
@@ -68,7 +68,7 @@ func hang() error {
 	return errors.New("the driver came back")
 }
 
-// endless puts the loop where the module's start begins.
+// endless writes the loop to the beginning of the module's start code.
 func endless(module []byte) ([]byte, error) {
 	f, err := elf.NewFile(bytes.NewReader(module))
 	if err != nil {

@@ -1,8 +1,8 @@
-// Command refuses is a program that does one of its jobs no more. What follows its own executable
-// is the whole program, and what it refuses: called by that name, or with that as the first
-// argument, it ends at once; else it becomes the program.
+// Command refuses wraps a program and disables one of its jobs. After its own executable, its file
+// contains the whole program and the name of the job. Called by that name, or with that name as the
+// first argument, it ends immediately; otherwise it executes the program.
 //
-//	refuses -pack PROGRAM JOB OUT   makes such a program of itself
+//	refuses -pack PROGRAM JOB OUT   makes a wrapped program
 package main
 
 import (
@@ -15,7 +15,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// trailer ends the file: the sizes of the program and of the job's name before it, in bytes.
+// trailer ends the file. It holds the sizes in bytes of the program and of the job's name before
+// it.
 type trailer struct{ Program, Job uint64 }
 
 var trailerSize = int64(binary.Size(trailer{}))
