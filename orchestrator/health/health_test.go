@@ -18,7 +18,7 @@ type said struct {
 	detail string
 }
 
-func TestWatchAnnouncesTheFirstGoodAnswer(t *testing.T) {
+func TestWatchAnnouncesFirstSuccess(t *testing.T) {
 	var healthy atomic.Bool
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		if !healthy.Load() {
@@ -42,7 +42,7 @@ func TestWatchAnnouncesTheFirstGoodAnswer(t *testing.T) {
 	}
 }
 
-func TestAsk(t *testing.T) {
+func TestProbe(t *testing.T) {
 	body := "[+]ping ok\n[-]etcd failed: reason withheld\n[-]later failed\n"
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.WriteHeader(http.StatusInternalServerError)
@@ -59,8 +59,8 @@ func TestAsk(t *testing.T) {
 	}
 }
 
-// TestAnotherAuthority checks that Watch reloads CAFile when the file changes.
-func TestAnotherAuthority(t *testing.T) {
+// TestCAReload checks that Watch reloads CAFile when the file changes.
+func TestCAReload(t *testing.T) {
 	server := httptest.NewTLSServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 	defer server.Close()
 	stranger, err := pki.NewCA("stranger", time.Hour)

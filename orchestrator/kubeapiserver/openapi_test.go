@@ -48,8 +48,8 @@ func TestDocumentsAhead(t *testing.T) {
 	}
 }
 
-// TestDocumentsNotBeforeTheirTime checks that a server that stops builds no documents.
-func TestDocumentsNotBeforeTheirTime(t *testing.T) {
+// TestDocumentsNotBuiltAtStop checks that a server that stops builds no documents.
+func TestDocumentsNotBuiltAtStop(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	d := &documents{build: func() http.Handler { t.Error("they are made"); return nil }}

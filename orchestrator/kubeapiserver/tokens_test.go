@@ -46,8 +46,8 @@ func caller(name, uid string) user.Info {
 	return info.UserInfo()
 }
 
-// TestRemoved checks that a pod's token is valid as long as its Node exists.
-func TestRemoved(t *testing.T) {
+// TestTokensOfRemovedNodes checks that a pod's token is valid as long as its Node exists.
+func TestTokensOfRemovedNodes(t *testing.T) {
 	there := &some{here: map[string]types.UID{"w1": "1", "old": "1", "out": "1"}, there: map[string]types.UID{"new": "2", "old": "2"}}
 	file := filepath.Join(t.TempDir(), "revoked.json")
 	// another machine has the name of the second machine

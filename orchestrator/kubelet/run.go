@@ -79,28 +79,28 @@ func Run(ctx context.Context, args []string, labels nodespec.NodeLabels, gate *a
 	return app.Run(ctx, server, parts, utilfeature.DefaultFeatureGate)
 }
 
-// reportGrace bounds the time in which the kubelet reports the ends of the pods to the API server.
-// silence bounds the time without an answer of the API server. After either, the machine shuts down
-// anyway.
+// reportTimeout bounds the time in which the kubelet reports the ends of the pods to the API
+// server. silence bounds the time without an answer of the API server. After either, the machine
+// shuts down anyway.
 const (
-	reportGrace = 15 * time.Second
-	silence     = 5 * time.Second
+	reportTimeout  = 15 * time.Second
+	silenceTimeout = 5 * time.Second
 )
 
 // awaitReports waits until the API server knows that every pod of the node has ended. The kubelet
 // releases its lock when the containers are gone and reports how they ended only afterwards.
 func awaitReports(ctx context.Context, client kubernetes.Interface, node string) error {
-	ctx, cancel := context.WithTimeout(ctx, reportGrace)
+	ctx, cancel := context.WithTimeout(ctx, reportTimeout)
 	defer cancel()
 	still := metav1.ListOptions{FieldSelector: "spec.nodeName=" + node + ",status.phase!=Succeeded,status.phase!=Failed"}
 	ticker := time.NewTicker(100 * time.Millisecond)
 	defer ticker.Stop()
 	for answered := time.Now(); ; {
-		asking, done := context.WithTimeout(ctx, silence)
+		asking, done := context.WithTimeout(ctx, silenceTimeout)
 		list, err := client.CoreV1().Pods("").List(asking, still)
 		done()
 		switch {
-		case err != nil && time.Since(answered) > silence:
+		case err != nil && time.Since(answered) > silenceTimeout:
 			return err
 		case err == nil && len(list.Items) == 0:
 			return nil

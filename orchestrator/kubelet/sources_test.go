@@ -20,9 +20,9 @@ func (a answers) RoundTrip(*http.Request) (*http.Response, error) {
 	return &http.Response{StatusCode: a.status, TLS: &tls.ConnectionState{PeerCertificates: []*x509.Certificate{cert}}}, nil
 }
 
-// TestListener checks that neither an error of an API server nor an answer of the offline API
+// TestAnswerListener checks that neither an error of an API server nor an answer of the offline API
 // server counts as an answer.
-func TestListener(t *testing.T) {
+func TestAnswerListener(t *testing.T) {
 	for _, c := range []struct {
 		answers
 		want bool

@@ -205,7 +205,7 @@ func TestClaims(t *testing.T) {
 	}
 }
 
-func TestClaimsAgain(t *testing.T) {
+func TestReannounce(t *testing.T) {
 	now := time.Unix(1000, 0)
 	c := claims{vip4: {announced: announcements, next: now}, vip6: {yielded: now}}.reannounce()
 	if _, do := c.step(claimInput{now: now, won: []netip.Addr{vip4, vip6}, cutOff: true}); !slices.Equal(do.announce, []netip.Addr{vip4}) {

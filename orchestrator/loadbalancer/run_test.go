@@ -305,7 +305,7 @@ func TestField(t *testing.T) {
 	e.await(t, "s3: Warning AddressNotInPool: the address 192.0.2.99 cannot be assigned: no pool contains it; change the field spec.loadBalancerIP, or the pools in Cluster.spec.networks.loadBalancer.pools")
 }
 
-func TestWishes(t *testing.T) {
+func TestParseWanted(t *testing.T) {
 	both := []corev1.IPFamily{v4, v6}
 	for text, c := range map[string]struct {
 		families []corev1.IPFamily

@@ -76,9 +76,9 @@ func TestTurns(t *testing.T) {
 	}
 }
 
-// TestTurnIsSaid checks that a snapshot reports a copy that is not requested yet, and that a reason
-// stays after its turn.
-func TestTurnIsSaid(t *testing.T) {
+// TestWaitIsReported checks that a snapshot reports a copy that is not requested yet, and that a
+// reason stays after its turn.
+func TestWaitIsReported(t *testing.T) {
 	w := crowd(1, 65)
 	w.Nodes[0].Copies = told(t, w)
 	var got []string
@@ -173,9 +173,9 @@ func TestShort(t *testing.T) {
 	}
 }
 
-// TestManyGo deletes thousands of volumes and snapshots at once, some before they were taken: the
-// node gets some names at a time, the others stay, and all are deleted in the end.
-func TestManyGo(t *testing.T) {
+// TestManyDeleted deletes thousands of volumes and snapshots at once, some before they were taken:
+// the node gets some names at a time, the others stay, and all are deleted in the end.
+func TestManyDeleted(t *testing.T) {
 	w := crowd(2500, 0)
 	for i := range w.Volumes {
 		w.Volumes[i].Released, w.Volumes[i].Deleting = true, true

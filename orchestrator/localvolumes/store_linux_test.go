@@ -293,9 +293,9 @@ func TestPublish(t *testing.T) {
 	}
 }
 
-// TestNumbersOfOthers checks that, for any project that a pod sets on its volume, only the volume's
+// TestForeignProjects checks that, for any project that a pod sets on its volume, only the volume's
 // own quota is ever set, and that new volumes get unused numbers.
-func TestNumbersOfOthers(t *testing.T) {
+func TestForeignProjects(t *testing.T) {
 	root, kernel := filepath.Join(t.TempDir(), "local-volumes"), newMemory()
 	s := open(t, root, kernel)
 	for n := range 4 {

@@ -36,7 +36,7 @@ func (r *registered) Update(_ context.Context, o *apiregistrationv1.APIService, 
 	return o, nil
 }
 
-func TestLook(t *testing.T) {
+func TestReconcile(t *testing.T) {
 	ca := filepath.Join(t.TempDir(), "ca.crt")
 	if err := os.WriteFile(ca, []byte("new"), 0o600); err != nil {
 		t.Fatal(err)
@@ -85,7 +85,7 @@ func (services) ResolveEndpoint(namespace, name string, _ int32) (*url.URL, erro
 	return &url.URL{Scheme: "https", Host: name + "." + namespace}, nil
 }
 
-func TestNearby(t *testing.T) {
+func TestLocalResolver(t *testing.T) {
 	single := Addresses(nodespec.Spec{NodeIPs: []netip.Addr{netip.MustParseAddr("192.0.2.10")}})
 	for where, want := range map[[2]string]string{
 		{"kube-system", bootstrap.MetricsService}: "https://127.0.0.1:10261",

@@ -144,10 +144,10 @@ func settle(t *testing.T, n Node, want nodespec.NodeLabels) Node {
 	return n
 }
 
-// TestOthersAreLeftAlone makes random changes to configurations and Nodes, from every side and with
+// TestForeignLabelsStay makes random changes to configurations and Nodes, from every side and with
 // delays of either part. It checks that foreign labels and taints never change, that all configured
 // labels and taints are set in the end, and that all removed labels and taints are gone.
-func TestOthersAreLeftAlone(t *testing.T) {
+func TestForeignLabelsStay(t *testing.T) {
 	for seed := range uint64(300) {
 		r := rand.New(rand.NewPCG(seed, 1))
 		keys, effects := []string{"a", "b", "c", "d"}, []string{"NoSchedule", "NoExecute"}

@@ -65,7 +65,7 @@ spec:
 	}
 }
 
-func TestAsks(t *testing.T) {
+func TestStartsOffline(t *testing.T) {
 	now := metav1.Now()
 	with := func(value string, change func(*corev1.Pod)) *corev1.Pod {
 		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{Annotation: value}}, Status: corev1.PodStatus{Phase: corev1.PodRunning}}

@@ -262,9 +262,9 @@ func TestStrangers(t *testing.T) {
 	}
 }
 
-// TestNothingKept checks that the server does not run without a record or with a damaged record,
+// TestNoRecord checks that the server does not run without a record or with a damaged record,
 // and that the node starts as without this component.
-func TestNothingKept(t *testing.T) {
+func TestNoRecord(t *testing.T) {
 	for name, content := range map[string]string{"nothing": "", "half of one": `{"cluster":"c","node":"n1","obj`, "one without names": `{"cluster":"c","node":"n1","objects":{"pods":[{}]}}`} {
 		dirs := dirs.In(t.TempDir())
 		for path, content := range map[string]string{filepath.Join(dirs.Node, nodespec.CA): "the CA\n", filepath.Join(dirs.OfflineAPI, fileName): content} {

@@ -213,8 +213,8 @@ func TestNodeIsNotReady(t *testing.T) {
 	}
 }
 
-// TestSlowListener checks that a slow watch is closed and blocks no other client.
-func TestSlowListener(t *testing.T) {
+// TestSlowWatch checks that a slow watch is closed and blocks no other client.
+func TestSlowWatch(t *testing.T) {
 	w, err := newStore(record(t))
 	if err != nil {
 		t.Fatal(err)
@@ -263,9 +263,9 @@ func TestSelections(t *testing.T) {
 	}
 }
 
-// TestRecordIsThisNodes checks that a record is stored completely and with private permissions, and
-// is rejected on another node.
-func TestRecordIsThisNodes(t *testing.T) {
+// TestRecordOfAnotherNode checks that a record is stored completely and with private permissions,
+// and is rejected on another node.
+func TestRecordOfAnotherNode(t *testing.T) {
 	folder := t.TempDir() + "/offline-api"
 	if _, err := Read(folder, nodespec.Spec{}); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("nothing was kept: %v", err)

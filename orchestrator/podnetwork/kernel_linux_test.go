@@ -96,9 +96,9 @@ func check(t *testing.T, plan Plan) {
 	}
 }
 
-// TestOwn checks that with an external network the cluster DNS has addresses and Services have
-// routes; also in a process that starts when they exist.
-func TestOwn(t *testing.T) {
+// TestConfigureExternal checks that with an external network the cluster DNS has addresses and
+// Services have routes; also in a process that starts when they exist.
+func TestConfigureExternal(t *testing.T) {
 	if !rtnltest.Isolate(t) {
 		return
 	}

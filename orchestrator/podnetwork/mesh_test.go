@@ -266,9 +266,9 @@ func TestDescribe(t *testing.T) {
 	}
 }
 
-// TestUpdateLeavesAll checks that a node without a Node object changes nothing, because the cause
+// TestUpdateWithoutNode checks that a node without a Node object changes nothing, because the cause
 // is unknown.
-func TestUpdateLeavesAll(t *testing.T) {
+func TestUpdateWithoutNode(t *testing.T) {
 	spec, ranges := single()
 	m := mesh{spec: spec, dirs: dirs.In(t.TempDir()), publish: func(context.Context, string) error {
 		t.Error("a key was published")

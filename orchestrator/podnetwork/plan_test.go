@@ -91,7 +91,7 @@ func TestPlan(t *testing.T) {
 	}
 }
 
-func TestPlanRefusesARangeWithoutRoom(t *testing.T) {
+func TestPlanRejectsSmallRange(t *testing.T) {
 	spec, _ := single()
 	for _, r := range []string{"10.244.0.0/31", "10.244.0.0/32"} {
 		if _, err := NewPlan(spec, dirs.System(), prefixes(r), 1500); err == nil {

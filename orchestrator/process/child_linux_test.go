@@ -37,14 +37,14 @@ func child(what string) *exec.Cmd {
 	return cmd
 }
 
-func TestChildSaysWhyItEnded(t *testing.T) {
+func TestChildReportsCause(t *testing.T) {
 	err := Child(t.Context(), child("fails"))
 	if err == nil || err.Error() != "exit status 3: orchestrator: kube-controller-manager: no token" {
 		t.Errorf("%v", err)
 	}
 }
 
-func TestChildStopsWhenAsked(t *testing.T) {
+func TestChildStops(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	time.AfterFunc(50*time.Millisecond, cancel)
 	began := time.Now()

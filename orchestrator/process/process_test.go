@@ -18,7 +18,7 @@ import (
 
 func quietly(string, bool, string) {}
 
-func TestStopsInTheOppositeOrder(t *testing.T) {
+func TestStopsInReverseOrder(t *testing.T) {
 	var mu sync.Mutex
 	var order []string
 	waits := func(name string) component.Component {
@@ -40,7 +40,7 @@ func TestStopsInTheOppositeOrder(t *testing.T) {
 	}
 }
 
-func TestOneThatEndsEndsTheProcess(t *testing.T) {
+func TestEndedComponentEndsProcess(t *testing.T) {
 	forever := component.Component{Name: "etcd", Run: func(context.Context, component.Announce) error { select {} }}
 	for _, tc := range []struct {
 		err  error
@@ -57,7 +57,7 @@ func TestOneThatEndsEndsTheProcess(t *testing.T) {
 	}
 }
 
-func TestFilesAreThereBeforeAnythingRuns(t *testing.T) {
+func TestFilesExistBeforeRun(t *testing.T) {
 	file := component.File{Path: filepath.Join(t.TempDir(), "a", "b.yaml"), Mode: 0o600, Content: "x"}
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
@@ -76,7 +76,7 @@ func TestFilesAreThereBeforeAnythingRuns(t *testing.T) {
 	}
 }
 
-func TestProcessSettlesWhenAllAreReady(t *testing.T) {
+func TestAnnouncerSettles(t *testing.T) {
 	var pipe bytes.Buffer
 	settled := 0
 	announce := Announcer(notify.NewWriter(&pipe), []component.Component{{Name: "a"}, {Name: "b"}}, func() { settled++ })

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-func TestPauseAfter(t *testing.T) {
+func TestBackoff(t *testing.T) {
 	for _, c := range []struct{ last, ran, want time.Duration }{
 		{0, 0, time.Second},
 		{time.Second, time.Minute, 2 * time.Second},
