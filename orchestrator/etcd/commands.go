@@ -36,8 +36,8 @@ var Commands = map[string]Command{
 		if err != nil {
 			return nil, err
 		}
-		if order.Kept != "" {
-			return localMember{dirs, spec}.copyStored(order.Kept, inheritedFile())
+		if order.Stored != "" {
+			return localMember{dirs, spec}.copyStored(order.Stored, inheritedFile())
 		}
 		return Snapshot(ctx, dirs, inheritedFile())
 	},

@@ -262,10 +262,10 @@ func (n joiner) probe(ctx context.Context, a netip.Addr) etcdjoin.PeerAnswer {
 	again, cancel := context.WithTimeout(context.WithoutCancel(ctx), requestTimeout)
 	defer cancel()
 	if list, err := c.MemberList(again, clientv3.WithSerializable()); err == nil {
-		return says(etcdjoin.NoQuorum, fmt.Errorf("it knows %d members, and has no quorum", len(list.Members)))
+		return says(etcdjoin.NoQuorum, fmt.Errorf("it knows %d members, but too few of them answer", len(list.Members)))
 	}
 	if list, err := peerMembers(context.WithoutCancel(ctx), n.dirs, etcdjoin.PeerURL(a)); err == nil {
-		return says(etcdjoin.NoQuorum, fmt.Errorf("it knows %d members, and has had no quorum since its start", len(list)))
+		return says(etcdjoin.NoQuorum, fmt.Errorf("it knows %d members, but too few of them have answered since its start", len(list)))
 	}
 	return says(etcdjoin.Unreachable, err)
 }

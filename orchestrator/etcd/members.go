@@ -303,7 +303,7 @@ func (l localMember) recover(ctx context.Context) (r nodespec.EtcdRecovered, err
 		return r, fmt.Errorf("etcd: nothing was changed: %w", errNoVote)
 	}
 	for _, m := range slices.Delete(all, own, own+1) {
-		r.Dropped, r.IDs = append(r.Dropped, cmp.Or(m.Name, m.ID)), append(r.IDs, m.ID)
+		r.RemovedMembers, r.IDs = append(r.RemovedMembers, cmp.Or(m.Name, m.ID)), append(r.IDs, m.ID)
 	}
 	if err := l.writeOrder(nodespec.ForceNewClusterFile); err != nil {
 		return r, fmt.Errorf("etcd: cannot record the request to recover: %w", err)

@@ -79,7 +79,7 @@ func newMachines(t *testing.T, test byte, n int) []*testMachine {
 		p := &testMachine{t: t, spec: spec, dirs: m.local.dirs}
 		t.Cleanup(func() {
 			if p.cancel != nil {
-				p.off()
+				p.stop()
 			}
 		})
 		all = append(all, p)
@@ -109,7 +109,7 @@ func (p *testMachine) start() {
 }
 
 // cancel stops the machine. For the others it is the same as a power cut.
-func (p *testMachine) off() {
+func (p *testMachine) stop() {
 	p.t.Helper()
 	p.cancel()
 	p.cancel = nil
@@ -267,7 +267,7 @@ func TestMembers(t *testing.T) {
 	c.get("/x", "1")
 
 	// The machine that bootstrapped returns with an empty disk and its old configuration.
-	a.off()
+	a.stop()
 	b.put("/x", "2")
 	a.wipe()
 	a.start()
@@ -280,7 +280,7 @@ func TestMembers(t *testing.T) {
 
 	// All lose their power at once.
 	for _, p := range all {
-		p.off()
+		p.stop()
 	}
 	startAll(all)
 	c.get("/x", "2")
@@ -293,7 +293,7 @@ func TestRemove(t *testing.T) {
 	all := newMachines(t, 2, 3)
 	a, b, c := all[0], all[1], all[2]
 	startAll(all)
-	c.off()
+	c.stop()
 	ctx := context.Background()
 	if _, err := a.local().removeMember(ctx, "b"); err == nil || !strings.Contains(err.Error(), "2 of 3 members answer; without it there would be 2 members, of which 2 are required, and only 1 would") {
 		t.Fatalf("removing b: %v", err)
@@ -326,7 +326,7 @@ func TestRemove(t *testing.T) {
 	case <-time.After(time.Minute):
 		t.Fatalf("c does not see that it was removed\n%s", c.log())
 	}
-	c.off()
+	c.stop()
 	if _, err := c.local().rejoin(ctx); err != nil {
 		t.Fatal(err)
 	}
@@ -357,13 +357,13 @@ func TestRecover(t *testing.T) {
 	for i := range 100 {
 		a.put("/x", fmt.Sprint(i))
 	}
-	a.off()
-	b.off()
+	a.stop()
+	b.stop()
 	a.wipe()
 	b.wipe()
 	a.start()
 	b.start()
-	a.waitReport(c.at() + " is an etcd member without quorum: it knows 3 members, and has no quorum")
+	a.waitReport(c.at() + " is an etcd member without quorum: it knows 3 members, but too few of them answer")
 	if _, err := c.local().rejoin(context.Background()); err == nil || !strings.Contains(err.Error(), "there is no member to join") {
 		t.Fatalf("the last one that has the data drops them: %v", err)
 	}
@@ -371,9 +371,9 @@ func TestRecover(t *testing.T) {
 		t.Fatalf("without a quorum: %+v", s)
 	}
 	// It restarts, so that its etcd has had no quorum since its start.
-	c.off()
+	c.stop()
 	c.start()
-	a.waitReport(c.at() + " is an etcd member without quorum: it knows 3 members, and has had no quorum since its start")
+	a.waitReport(c.at() + " is an etcd member without quorum: it knows 3 members, but too few of them have answered since its start")
 	c.waitListening()
 	began := time.Now()
 	// The operator must see how recent the data of each machine are, although etcd answers nothing.
@@ -393,10 +393,10 @@ func TestRecover(t *testing.T) {
 	if took := time.Since(began); took > time.Minute {
 		t.Errorf("that took %v", took)
 	}
-	if err != nil || !slices.Equal(done.Dropped, []string{"a", "b"}) {
-		t.Fatalf("recovers without %v: %v", done.Dropped, err)
+	if err != nil || !slices.Equal(done.RemovedMembers, []string{"a", "b"}) {
+		t.Fatalf("recovers without %v: %v", done.RemovedMembers, err)
 	}
-	c.off()
+	c.stop()
 	c.start()
 	c.waitVoting()
 	c.get("/x", "99")
@@ -422,7 +422,7 @@ func TestGrow(t *testing.T) {
 	a.start()
 	a.waitVoting()
 	a.put("/x", "1")
-	a.off()
+	a.stop()
 	a.spec.ControlPlanes = list[:1]
 	a.start()
 	a.waitVoting()
@@ -463,7 +463,7 @@ func TestUncommittedBootstrap(t *testing.T) {
 		t.Error("what was not begun is left")
 	}
 	// Data that etcd has served are never dropped, even if the marker is left beside them.
-	a.off()
+	a.stop()
 	if err := a.local().writeJSON(bootstrapFile, "a"); err != nil {
 		t.Fatal(err)
 	}
@@ -534,7 +534,7 @@ func TestRecoverVote(t *testing.T) {
 			}
 			done, err := m.local.recover(t.Context())
 			if c.votes {
-				if err != nil || !slices.Equal(done.Dropped, []string{"b"}) || !slices.Equal(done.IDs, []string{"b2"}) {
+				if err != nil || !slices.Equal(done.RemovedMembers, []string{"b"}) || !slices.Equal(done.IDs, []string{"b2"}) {
 					t.Errorf("%+v, %v", done, err)
 				}
 			} else if !errors.Is(err, errNoVote) {
@@ -578,7 +578,7 @@ func TestLeaveNoAnswer(t *testing.T) {
 			t.Fatalf("its log is of member %x of %x: %v; it is %v, %v", number, cluster, err, s, failed)
 		}
 	})
-	b.off()
+	b.stop()
 	deaf := c.local()
 	deaf.dirs.API = newMember(t).local.dirs.API // without a socket
 	for _, name := range []string{nodespec.EtcdCA, nodespec.EtcdPeerCert, nodespec.EtcdPeerKey} {
@@ -606,7 +606,7 @@ func TestLeaveNoAnswer(t *testing.T) {
 	}
 	b.start()
 	b.waitVoting()
-	c.off()
+	c.stop()
 	if left, err := c.local().leave(ctx); err != nil || left.Name != "c" {
 		t.Fatalf("c, which is off, leaves: %v %v", left, err)
 	}
@@ -616,8 +616,8 @@ func TestLeaveNoAnswer(t *testing.T) {
 	if left, err := c.local().leave(ctx); err != nil || left.ID != "" {
 		t.Fatalf("c leaves again: %v %v", left, err)
 	}
-	b.off()
-	a.off()
+	b.stop()
+	a.stop()
 	if left, err := a.local().leave(ctx); err != nil || left.ID != "" {
 		t.Fatalf("a leaves where no member serves: %v %v", left, err)
 	}
@@ -632,12 +632,12 @@ func TestOtherCluster(t *testing.T) {
 	startAll(all)
 	ctx := context.Background()
 	c.put("/x", "1")
-	a.off()
-	b.off()
+	a.stop()
+	b.stop()
 	if _, err := c.local().recover(ctx); err != nil {
 		t.Fatal(err)
 	}
-	c.off()
+	c.stop()
 	c.start()
 	c.waitVoting()
 	f, err := os.Create(filepath.Join(t.TempDir(), "snapshot"))
@@ -651,15 +651,15 @@ func TestOtherCluster(t *testing.T) {
 	if _, err := c.local().prepareRestore(ctx, nodespec.EtcdRestore{}, f, ownFormat()); err != nil {
 		t.Fatal(err)
 	}
-	c.off()
+	c.stop()
 	c.start()
 	c.waitVoting()
 	a.start()
 	b.start()
 	a.waitEnd("serves the data of another cluster")
 	b.waitEnd("orlopctl etcd rejoin")
-	a.off()
-	b.off()
+	a.stop()
+	b.stop()
 
 	// A savepoint belongs to the cluster that the machine leaves.
 	if err := a.local().writeJSON(formatFile, format{"99.0.0", "v99.0.0"}); err != nil {
@@ -696,7 +696,7 @@ func TestServedStaysServed(t *testing.T) {
 		t.Fatal(err)
 	}
 	a.put("/x", "1")
-	a.off()
+	a.stop()
 	if err := a.local().writeJSON(formatFile, format{"99.0.0", "v99.0.0"}); err != nil {
 		t.Fatal(err)
 	}
@@ -709,8 +709,8 @@ func TestServedStaysServed(t *testing.T) {
 	if _, err := b.local().leave(ctx); err != nil {
 		t.Fatal(err)
 	}
-	b.off()
-	a.off()
+	b.stop()
+	a.stop()
 	a.start()
 	a.waitVoting()
 	a.get("/x", "2")

@@ -279,7 +279,7 @@ func (l localMember) prepareRestore(ctx context.Context, order nodespec.EtcdRest
 			return nodespec.EtcdRestored{}, fmt.Errorf("etcd: cannot finish the restore in progress: %w", err)
 		}
 	}
-	if err := l.dropPendingRestore(); err != nil { // an earlier request that was not completed is superseded
+	if err := l.dropPendingRestore(); err != nil { // an incomplete earlier request is superseded
 		return nodespec.EtcdRestored{}, err
 	}
 	r, err := l.buildRestore(ctx, order, file, own)
@@ -294,11 +294,11 @@ func (l localMember) prepareRestore(ctx context.Context, order nodespec.EtcdRest
 
 // buildRestore does the part of prepareRestore that does not change the request.
 func (l localMember) buildRestore(ctx context.Context, order nodespec.EtcdRestore, file *os.File, own format) (r nodespec.EtcdRestored, err error) {
-	if order.Kept != "" {
-		if s, _ := parseSnapshotName(order.Kept); s.Encrypted {
-			return r, fmt.Errorf("etcd: the snapshot %[1]s is encrypted, and no machine has the key; `orlopctl etcd restore --from-machine %[1]s --identity KEY` decrypts it on the client", order.Kept)
+	if order.Stored != "" {
+		if s, _ := parseSnapshotName(order.Stored); s.Encrypted {
+			return r, fmt.Errorf("etcd: the snapshot %[1]s is encrypted, and no machine has the key; `orlopctl etcd restore --from-machine %[1]s --identity KEY` decrypts it on the client", order.Stored)
 		}
-		if file, err = l.openSnapshot(order.Kept); err != nil {
+		if file, err = l.openSnapshot(order.Stored); err != nil {
 			return r, err
 		}
 		defer file.Close()
@@ -362,10 +362,10 @@ func (l localMember) presentRevision(ctx context.Context) (int64, error) {
 // build makes a data directory beside the data. It raises the revisions by bump and marks the
 // earlier ones as compacted, so that no client takes an older object for a newer one. A bare
 // database, unlike a snapshot, has no digest to check.
-func (l localMember) build(from, folder string, bump uint64, database bool) error {
+func (l localMember) build(from, dir string, bump uint64, database bool) error {
 	url := peerURL(l.spec)
 	return etcdutl.NewV3(zap.NewNop()).Restore(etcdutl.RestoreConfig{
-		SnapshotPath: from, OutputDataDir: l.at(folder), SkipHashCheck: database,
+		SnapshotPath: from, OutputDataDir: l.at(dir), SkipHashCheck: database,
 		Name: l.spec.NodeName, PeerURLs: []string{url}, InitialCluster: l.spec.NodeName + "=" + url,
 		// A new token makes it another cluster to etcd. A former member with the old data is not
 		// taken for a member of it.

@@ -99,7 +99,7 @@ func TestRestore(t *testing.T) {
 	m.serve(thisFormat, func(c *clientv3.Client) {
 		m.expect(c, "kept")
 		if r := m.put(c, "again", 1); r <= last {
-			t.Errorf("revision %d comes after %d, which somebody may remember", r, last)
+			t.Errorf("revision %d comes after %d, which a client may remember", r, last)
 		}
 		if _, err := c.Get(t.Context(), "kept", clientv3.WithRev(last)); !errors.Is(err, rpctypes.ErrCompacted) {
 			t.Errorf("a revision that is gone: %v", err)
@@ -214,7 +214,7 @@ func TestRestoreBroken(t *testing.T) {
 			m.serve(thisFormat, func(c *clientv3.Client) {
 				m.expect(c, "kept")
 				if r := m.put(c, "again", 1); r <= last {
-					t.Errorf("revision %d comes after %d, which somebody may remember", r, last)
+					t.Errorf("revision %d comes after %d, which a client may remember", r, last)
 				}
 			})
 		})
@@ -304,7 +304,7 @@ func TestWithMember(t *testing.T) {
 		t.Errorf("the other one is gone: %+v", left)
 	}
 	if unknown := (formatRecord{format: next}).withMember(old, "a", both); unknown.format != next {
-		t.Errorf("somebody has said nothing: %+v", unknown)
+		t.Errorf("a member without an entry: %+v", unknown)
 	}
 }
 
@@ -406,7 +406,7 @@ func TestRestoreAmidSwap(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			if _, err := m.local.prepareRestore(t.Context(), nodespec.EtcdRestore{Kept: "../none"}, nil, thisFormat); err == nil {
+			if _, err := m.local.prepareRestore(t.Context(), nodespec.EtcdRestore{Stored: "../none"}, nil, thisFormat); err == nil {
 				t.Fatal("there is no such snapshot")
 			}
 			m.serve(thisFormat, func(c *clientv3.Client) {

@@ -179,7 +179,7 @@ const (
 // completes the work after a power cut at any moment:
 //
 //	live data   dropped/   restoring/member   interrupted
-//	there       -          any                nothing, or the restore, which starts again from its beginning
+//	there       -          any                nothing, or the restore, which starts again
 //	missing     there      there              the swap; the restored data are complete
 //	there       there      missing            the steps after the swap
 //	missing     -          -                  nothing: there are no data
@@ -308,7 +308,7 @@ func (l localMember) restoreSavepoint(last, own format) error {
 	if err := l.build(l.savepointFile(), restoringDir, uint64(lost)+revisionMargin, false); err != nil {
 		return fmt.Errorf("etcd: cannot restore the savepoint of version %s: %w", l.spec.Version, err)
 	}
-	text, err := json.Marshal(nodespec.SavepointRestored{Version: l.spec.Version, At: time.Now(), Saved: info.ModTime(), Revision: then.Revision, Dropped: lost})
+	text, err := json.Marshal(nodespec.SavepointRestored{Version: l.spec.Version, At: time.Now(), Saved: info.ModTime(), Revision: then.Revision, LostRevisions: lost})
 	if err != nil {
 		return fmt.Errorf("etcd: %w", err)
 	}

@@ -168,13 +168,13 @@ func TestRollback(t *testing.T) {
 			t.Error("the data are not those that were saved")
 		}
 		if r := m.put(c, "again", 1); r <= last {
-			t.Errorf("revision %d comes after %d, which somebody may remember", r, last)
+			t.Errorf("revision %d comes after %d, which a client may remember", r, last)
 		}
 		if _, err := c.Get(context.Background(), "before", clientv3.WithRev(last)); err == nil {
 			t.Error("a revision that was dropped can be asked for")
 		}
 	})
-	if r := m.restored(); r.Version != "1.0.0" || r.Revision != saved || r.Dropped != last-saved {
+	if r := m.restored(); r.Version != "1.0.0" || r.Revision != saved || r.LostRevisions != last-saved {
 		t.Errorf("%+v; saved %d, last %d", r, saved, last)
 	}
 	m.serve(old, func(c *clientv3.Client) {
@@ -361,7 +361,7 @@ func testRollbackCut(t *testing.T, named []netip.Addr) {
 					t.Error("the data are not those that were saved")
 				}
 			})
-			if r := m.restored(); r.Dropped != 2 {
+			if r := m.restored(); r.LostRevisions != 2 {
 				t.Errorf("%+v", r)
 			}
 			for _, left := range []string{restoringDir, droppedDir} {

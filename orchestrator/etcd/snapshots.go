@@ -84,7 +84,7 @@ func (l localMember) listSnapshots(place string) ([]nodespec.StoredSnapshot, err
 		if err != nil {
 			return nil, fmt.Errorf("etcd: cannot list the snapshots: %w", err)
 		}
-		s.Size, s.Sent = info.Size(), sent.At[s.Name]
+		s.Size, s.Uploaded = info.Size(), sent.At[s.Name]
 		all = append(all, s)
 	}
 	slices.SortFunc(all, func(a, b nodespec.StoredSnapshot) int {
@@ -114,19 +114,19 @@ func (l localMember) takeSnapshot(ctx context.Context, order nodespec.TakeSnapsh
 	if err := l.checkSnapshotSpace(copies, free); err != nil {
 		return made, err
 	}
-	folder := l.at(snapshotDir)
-	if err := os.Mkdir(folder, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+	dir := l.at(snapshotDir)
+	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
 		return made, fmt.Errorf("etcd: cannot store a snapshot: %w", err)
 	}
-	part := filepath.Join(folder, partialFile)
+	part := filepath.Join(dir, partialFile)
 	about, err := l.writeSnapshot(ctx, part, readers)
 	if err != nil {
 		return made, errors.Join(err, l.removeAll(snapshotDir+"/"+partialFile))
 	}
 	made = nodespec.StoredSnapshot{At: time.Now().UTC().Truncate(time.Second), Revision: about.Revision, Version: about.Version, Encrypted: len(readers) > 0}
 	made.Name = snapshotName(made)
-	if err = os.Rename(part, filepath.Join(folder, made.Name)); err == nil {
-		err = safefile.SyncDir(folder)
+	if err = os.Rename(part, filepath.Join(dir, made.Name)); err == nil {
+		err = safefile.SyncDir(dir)
 	}
 	if err == nil {
 		err = safefile.SyncDir(l.dirs.EtcdSnapshots) // the directory may be new

@@ -71,7 +71,7 @@ func TestBeyondRetention(t *testing.T) {
 // snapshots are removed.
 func TestTakeSnapshot(t *testing.T) {
 	m := newMember(t)
-	folder := m.local.at(snapshotDir)
+	dir := m.local.at(snapshotDir)
 	if all, err := m.local.listSnapshots(""); err != nil || len(all) != 0 {
 		t.Errorf("at first: %v, %v", all, err)
 	}
@@ -80,12 +80,12 @@ func TestTakeSnapshot(t *testing.T) {
 	}
 	var kept nodespec.StoredSnapshot
 	m.serve(thisFormat, func(c *clientv3.Client) {
-		if err := os.Mkdir(folder, 0o700); err != nil {
+		if err := os.Mkdir(dir, 0o700); err != nil {
 			t.Fatal(err)
 		}
 		const old = "20200102T030405Z-7-3.6.0.db"
 		for _, name := range []string{old, "20200102T030400Z-6-3.6.0.db", partialFile} {
-			if err := os.WriteFile(filepath.Join(folder, name), []byte("cut"), 0o600); err != nil {
+			if err := os.WriteFile(filepath.Join(dir, name), []byte("cut"), 0o600); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -101,16 +101,16 @@ func TestTakeSnapshot(t *testing.T) {
 		if err != nil || len(all) != 2 || all[0] != kept || all[1].Name != old {
 			t.Errorf("there are %+v, %v", all, err)
 		}
-		files, err := os.ReadDir(folder)
+		files, err := os.ReadDir(dir)
 		if err != nil || len(files) != 2 {
-			t.Errorf("the folder has %v, %v", files, err)
+			t.Errorf("the directory has %v, %v", files, err)
 		}
-		if info, err := os.Stat(filepath.Join(folder, kept.Name)); err != nil || info.Mode().Perm() != 0o600 {
+		if info, err := os.Stat(filepath.Join(dir, kept.Name)); err != nil || info.Mode().Perm() != 0o600 {
 			t.Errorf("%v, %v", info, err)
 		}
 		m.put(c, "after", 1)
 		for name, want := range map[string]string{old: "is damaged or not a snapshot", "20200102T030400Z-6-3.6.0.db": "no stored snapshot", "../format.json": "is not the name of a stored snapshot"} {
-			if _, err := m.local.prepareRestore(t.Context(), nodespec.EtcdRestore{Kept: name}, nil, thisFormat); err == nil || !strings.Contains(err.Error(), want) {
+			if _, err := m.local.prepareRestore(t.Context(), nodespec.EtcdRestore{Stored: name}, nil, thisFormat); err == nil || !strings.Contains(err.Error(), want) {
 				t.Errorf("%s: %v; want %q", name, err, want)
 			}
 		}
@@ -118,7 +118,7 @@ func TestTakeSnapshot(t *testing.T) {
 	if _, err := m.local.takeSnapshot(t.Context(), nodespec.TakeSnapshotRequest{Most: 2}, 0); err == nil || !strings.Contains(err.Error(), "etcd does not run") {
 		t.Errorf("while etcd does not run: %v", err)
 	}
-	if all, err := m.local.listSnapshots(""); err != nil || len(all) != 2 || exists(filepath.Join(folder, partialFile)) {
+	if all, err := m.local.listSnapshots(""); err != nil || len(all) != 2 || exists(filepath.Join(dir, partialFile)) {
 		t.Errorf("after a failure there are %+v, %v", all, err)
 	}
 	// If there is no space, a lower retention frees some.
@@ -130,7 +130,7 @@ func TestTakeSnapshot(t *testing.T) {
 	if all, err := m.local.listSnapshots(""); err != nil || len(all) != 1 || all[0] != kept {
 		t.Errorf("of one that is to be kept there are %+v, %v", all, err)
 	}
-	if _, err := m.local.prepareRestore(t.Context(), nodespec.EtcdRestore{By: "CN=admin", Kept: kept.Name}, nil, thisFormat); err != nil {
+	if _, err := m.local.prepareRestore(t.Context(), nodespec.EtcdRestore{By: "CN=admin", Stored: kept.Name}, nil, thisFormat); err != nil {
 		t.Fatal(err)
 	}
 	m.serve(thisFormat, func(c *clientv3.Client) { m.expect(c, "before") })

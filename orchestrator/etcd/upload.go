@@ -50,7 +50,7 @@ func (l localMember) uploads(place string) (uploadRecord, error) {
 // notUploaded returns the encrypted snapshots that are not uploaded yet, in the order of all: the
 // newest first.
 func notUploaded(all []nodespec.StoredSnapshot) []nodespec.StoredSnapshot {
-	return slices.DeleteFunc(slices.Clone(all), func(s nodespec.StoredSnapshot) bool { return !s.Encrypted || !s.Sent.IsZero() })
+	return slices.DeleteFunc(slices.Clone(all), func(s nodespec.StoredSnapshot) bool { return !s.Encrypted || !s.Uploaded.IsZero() })
 }
 
 // uploadNext uploads the newest snapshot that the target does not have, and returns how many
@@ -80,19 +80,19 @@ func (l localMember) uploadNext(ctx context.Context, target nodespec.EtcdTarget)
 	if err := to.Put(ctx, path.Join(target.Prefix, l.spec.Cluster, l.spec.NodeName, s.Name), f, s.Size); err != nil {
 		return done, err
 	}
-	s.Sent = time.Now().UTC().Truncate(time.Second)
+	s.Uploaded = time.Now().UTC().Truncate(time.Second)
 	if err := l.recordUpload(target.Place, all, s); err != nil {
 		return done, err
 	}
-	return nodespec.UploadResult{Sent: s, Remaining: len(waiting) - 1}, nil
+	return nodespec.UploadResult{Uploaded: s, Remaining: len(waiting) - 1}, nil
 }
 
 // recordUpload adds an upload to the record, and drops the entries of deleted snapshots.
 func (l localMember) recordUpload(place string, all []nodespec.StoredSnapshot, one nodespec.StoredSnapshot) error {
-	n := uploadRecord{Place: place, At: map[string]time.Time{one.Name: one.Sent}}
+	n := uploadRecord{Place: place, At: map[string]time.Time{one.Name: one.Uploaded}}
 	for _, s := range all {
-		if !s.Sent.IsZero() {
-			n.At[s.Name] = s.Sent
+		if !s.Uploaded.IsZero() {
+			n.At[s.Name] = s.Uploaded
 		}
 	}
 	return l.writeJSON(uploadsFile, n)

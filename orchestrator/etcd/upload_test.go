@@ -49,7 +49,7 @@ func TestSnapshotEncrypted(t *testing.T) {
 		}
 		files, err := os.ReadDir(m.local.at(snapshotDir))
 		if err != nil || len(files) != 1 {
-			t.Errorf("the folder has %v, %v", files, err)
+			t.Errorf("the directory has %v, %v", files, err)
 		}
 		text, err := os.ReadFile(m.local.at(snapshotDir + "/" + kept.Name))
 		if err != nil || bytes.Contains(text, []byte("known-to-the")) {
@@ -74,7 +74,7 @@ func TestSnapshotEncrypted(t *testing.T) {
 			t.Fatal(err)
 		}
 		m.put(c, "after", 1)
-		_, err = m.local.prepareRestore(t.Context(), nodespec.EtcdRestore{Kept: kept.Name}, nil, thisFormat)
+		_, err = m.local.prepareRestore(t.Context(), nodespec.EtcdRestore{Stored: kept.Name}, nil, thisFormat)
 		if err == nil || !strings.Contains(err.Error(), "orlopctl etcd restore --from-machine "+kept.Name+" --identity KEY") {
 			t.Errorf("by its name: %v", err)
 		}
@@ -91,8 +91,8 @@ func TestSnapshotEncrypted(t *testing.T) {
 // snapshot.
 func TestUpload(t *testing.T) {
 	m := newMember(t)
-	folder := m.local.at(snapshotDir)
-	if err := os.Mkdir(folder, 0o700); err != nil {
+	dir := m.local.at(snapshotDir)
+	if err := os.Mkdir(dir, 0o700); err != nil {
 		t.Fatal(err)
 	}
 	_, keys := operator(t)
@@ -110,7 +110,7 @@ func TestUpload(t *testing.T) {
 		} else {
 			text.WriteString(name)
 		}
-		if err := os.WriteFile(filepath.Join(folder, name), text.Bytes(), 0o600); err != nil {
+		if err := os.WriteFile(filepath.Join(dir, name), text.Bytes(), 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -125,15 +125,15 @@ func TestUpload(t *testing.T) {
 	if _, err := m.local.uploadNext(t.Context(), target); err == nil || !strings.Contains(err.Error(), "SlowDown") {
 		t.Errorf("refused: %v", err)
 	}
-	for i, want := range []nodespec.UploadResult{{Sent: nodespec.StoredSnapshot{Name: newest}, Remaining: 1}, {Sent: nodespec.StoredSnapshot{Name: older}}, {}} {
+	for i, want := range []nodespec.UploadResult{{Uploaded: nodespec.StoredSnapshot{Name: newest}, Remaining: 1}, {Uploaded: nodespec.StoredSnapshot{Name: older}}, {}} {
 		done, err := m.local.uploadNext(t.Context(), target)
-		if err != nil || done.Sent.Name != want.Sent.Name || done.Remaining != want.Remaining {
+		if err != nil || done.Uploaded.Name != want.Uploaded.Name || done.Remaining != want.Remaining {
 			t.Errorf("%d: %+v, %v; want %+v", i, done, err, want)
 		}
 	}
 	for _, name := range []string{newest, older} {
 		got, ok := store.Object("orlop/site-1/c/n/" + name)
-		if want, err := os.ReadFile(filepath.Join(folder, name)); err != nil || !ok || !bytes.Equal(got, want) {
+		if want, err := os.ReadFile(filepath.Join(dir, name)); err != nil || !ok || !bytes.Equal(got, want) {
 			t.Errorf("%s: %t, %v, %d bytes; want %d", name, ok, err, len(got), len(want))
 		}
 	}
@@ -141,22 +141,22 @@ func TestUpload(t *testing.T) {
 		t.Errorf("there are %q", keys)
 	}
 	all, err := m.local.listSnapshots("one")
-	if err != nil || len(all) != 3 || time.Since(all[0].Sent) > time.Minute || all[1].Sent.IsZero() || !all[2].Sent.IsZero() {
+	if err != nil || len(all) != 3 || time.Since(all[0].Uploaded) > time.Minute || all[1].Uploaded.IsZero() || !all[2].Uploaded.IsZero() {
 		t.Errorf("%+v, %v", all, err)
 	}
 	// A plain file with the name of an encrypted snapshot.
 	const lie = "20261123T001140Z-10-3.6.0.db.age"
-	if err := os.WriteFile(filepath.Join(folder, lie), []byte("in the clear"), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(dir, lie), []byte("in the clear"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := m.local.uploadNext(t.Context(), target); err == nil || !strings.Contains(err.Error(), "it is not encrypted") {
 		t.Errorf("in the clear: %v", err)
 	}
-	if err := os.Remove(filepath.Join(folder, lie)); err != nil {
+	if err := os.Remove(filepath.Join(dir, lie)); err != nil {
 		t.Fatal(err)
 	}
 	target.Place, target.Prefix = "two", ""
-	if done, err := m.local.uploadNext(t.Context(), target); err != nil || done.Sent.Name != newest || done.Remaining != 1 {
+	if done, err := m.local.uploadNext(t.Context(), target); err != nil || done.Uploaded.Name != newest || done.Remaining != 1 {
 		t.Errorf("another place: %+v, %v", done, err)
 	}
 	if _, ok := store.Object("c/n/" + newest); !ok {
@@ -165,7 +165,7 @@ func TestUpload(t *testing.T) {
 	if err := os.WriteFile(m.local.at(uploadsFile), []byte("{"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if all, err := m.local.listSnapshots("two"); err != nil || !all[0].Sent.IsZero() {
+	if all, err := m.local.listSnapshots("two"); err != nil || !all[0].Uploaded.IsZero() {
 		t.Errorf("a note that is damaged: %+v, %v", all, err)
 	}
 }

@@ -11,7 +11,7 @@ import (
 func TestModuleVersion(t *testing.T) {
 	api, server := &debug.Module{Path: "go.etcd.io/etcd/api/v3", Version: "v3.6.13"}, &debug.Module{Path: serverModule, Version: "v3.6.8"}
 	replaced := &debug.Module{Path: serverModule, Version: "v3.6.8", Replace: &debug.Module{Path: "example.com/etcd", Version: "v3.6.9-fix"}}
-	folder := &debug.Module{Path: serverModule, Version: "v3.6.8", Replace: &debug.Module{Path: "../etcd"}}
+	dir := &debug.Module{Path: serverModule, Version: "v3.6.8", Replace: &debug.Module{Path: "../etcd"}}
 	for want, deps := range map[string][]*debug.Module{
 		"3.6.8": {api, server}, "3.6.9-fix": {api, replaced}, "none": {api}, "otherwise": nil,
 	} {
@@ -23,8 +23,8 @@ func TestModuleVersion(t *testing.T) {
 			t.Errorf("%v: %s, want %s", deps, got, want)
 		}
 	}
-	if got := moduleVersion(&debug.BuildInfo{Deps: []*debug.Module{folder}}, "3.6.13"); got != "3.6.8" {
-		t.Errorf("replaced by a folder: %s", got)
+	if got := moduleVersion(&debug.BuildInfo{Deps: []*debug.Module{dir}}, "3.6.13"); got != "3.6.8" {
+		t.Errorf("replaced by a directory: %s", got)
 	}
 }
 
