@@ -161,7 +161,7 @@ func (m *machine) fillSnapshot(ctx context.Context, stored string, f *os.File) (
 	defer m.snapshotMu.Unlock()
 	ctx, cancel := m.within(ctx, dataTimeout)
 	defer cancel()
-	taken, err = runCommand[nodespec.EtcdSnapshot](ctx, m, paths.UserAPI, "stream-snapshot", nodespec.SendSnapshotRequest{Kept: stored}, f)
+	taken, err = runCommand[nodespec.EtcdSnapshot](ctx, m, paths.UserAPI, "stream-snapshot", nodespec.SendSnapshotRequest{Stored: stored}, f)
 	if err != nil {
 		return taken, status.Error(codes.FailedPrecondition, err.Error())
 	}
@@ -210,8 +210,8 @@ func (a etcdAPI) ListSnapshots(ctx context.Context, _ *api.EtcdListSnapshotsRequ
 
 func toStoredSnapshot(s nodespec.StoredSnapshot) *api.EtcdStoredSnapshot {
 	out := &api.EtcdStoredSnapshot{Name: s.Name, At: timestamppb.New(s.At), Revision: s.Revision, Size: s.Size, Version: s.Version, Encrypted: s.Encrypted}
-	if !s.Sent.IsZero() {
-		out.Uploaded = timestamppb.New(s.Sent)
+	if !s.Uploaded.IsZero() {
+		out.Uploaded = timestamppb.New(s.Uploaded)
 	}
 	return out
 }
@@ -290,7 +290,7 @@ func (a etcdAPI) Restore(stream grpc.ClientStreamingServer[api.EtcdRestoreReques
 		}
 	}
 	// From here on it continues if the caller disconnects.
-	answer, err := a.m.restoreData(nodespec.EtcdRestore{By: caller(stream.Context()), Undo: first.Undo, Kept: first.Stored}, f)
+	answer, err := a.m.restoreData(nodespec.EtcdRestore{By: caller(stream.Context()), Undo: first.Undo, Stored: first.Stored}, f)
 	if err != nil {
 		return err
 	}

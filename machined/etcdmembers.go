@@ -95,8 +95,8 @@ func (a etcdAPI) Recover(ctx context.Context, _ *api.EtcdRecoverRequest) (*api.E
 	if i := slices.IndexFunc(now.Members, func(m nodespec.EtcdMember) bool { return slices.Contains(done.IDs, m.ID) }); i >= 0 {
 		return nil, status.Errorf(codes.FailedPrecondition, "etcd: no member was removed: %s came back meanwhile, and a quorum answers", now.Members[i].Name)
 	}
-	a.m.events.add("etcd", "operation", fmt.Sprintf("etcd continues without %s, asked by %s", strings.Join(done.Dropped, ", "), caller(ctx)))
-	return &api.EtcdRecoverResponse{RemovedMembers: done.Dropped}, nil
+	a.m.events.add("etcd", "operation", fmt.Sprintf("etcd continues without %s, asked by %s", strings.Join(done.RemovedMembers, ", "), caller(ctx)))
+	return &api.EtcdRecoverResponse{RemovedMembers: done.RemovedMembers}, nil
 }
 
 func (a etcdAPI) Rejoin(ctx context.Context, _ *api.EtcdRejoinRequest) (*api.EtcdRejoinResponse, error) {

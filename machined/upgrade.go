@@ -540,7 +540,7 @@ func (m *machine) upgradeStatus(s upgradeState) *api.UpgradeStatus {
 		Operation: s.Operation, Done: s.Done, Total: s.Total, WaitingFor: s.WaitingFor,
 	}
 	if lost := savepointRestored(s.Started); !lost.At.IsZero() {
-		out.DataRestoredFrom, out.LostRevisions = timestamppb.New(lost.Saved), lost.Dropped
+		out.DataRestoredFrom, out.LostRevisions = timestamppb.New(lost.Saved), lost.LostRevisions
 	}
 	if !s.Started.IsZero() {
 		out.Started = timestamppb.New(s.Started)

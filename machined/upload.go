@@ -152,8 +152,8 @@ func (m *machine) uploadSnapshot(target nodespec.EtcdTarget) (left int, err erro
 	switch {
 	case err == nil:
 		m.uploader.state.uploaded(done.Remaining)
-		if done.Sent.Name != "" {
-			m.events.add("etcd", "operation", fmt.Sprintf("the snapshot %s was uploaded to %s", done.Sent.Name, target.Place))
+		if done.Uploaded.Name != "" {
+			m.events.add("etcd", "operation", fmt.Sprintf("the snapshot %s was uploaded to %s", done.Uploaded.Name, target.Place))
 		}
 	case m.runCtx.Err() == nil:
 		rest := m.uploader.state.failure(err, time.Now())

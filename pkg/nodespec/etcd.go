@@ -15,7 +15,7 @@ type EtcdSnapshot struct {
 // SendSnapshotRequest is the input of `orchestrator stream-snapshot`.
 type SendSnapshotRequest struct {
 	// name of a stored snapshot to send unchanged instead of the present data; empty: none
-	Kept string `json:"kept"`
+	Stored string `json:"stored"`
 }
 
 // TakeSnapshotRequest is the input of `orchestrator take-snapshot`.
@@ -40,8 +40,8 @@ type EtcdTarget struct {
 
 // UploadResult is the output of `orchestrator upload-snapshot`.
 type UploadResult struct {
-	Sent      StoredSnapshot `json:"sent"` // without a name if there was none to upload
-	Remaining int            `json:"left"` // number of snapshots still to be uploaded
+	Uploaded  StoredSnapshot `json:"uploaded"`  // without a name if there was none to upload
+	Remaining int            `json:"remaining"` // number of snapshots still to be uploaded
 }
 
 // EtcdRestore is the input of `orchestrator restore-data`. The snapshot is the file in its
@@ -50,7 +50,7 @@ type EtcdRestore struct {
 	By   string `json:"by"`   // the caller
 	Undo bool   `json:"undo"` // instead of the file, the data replaced by the last restore
 	// name of a stored snapshot to use instead of the file; empty: none
-	Kept string `json:"kept"`
+	Stored string `json:"stored"`
 }
 
 // StoredSnapshot is a snapshot on the machine's own disk.
@@ -63,7 +63,7 @@ type StoredSnapshot struct {
 	// Encrypted reports whether it is encrypted for the TakeSnapshotRequest.Recipients of that
 	// time.
 	Encrypted bool      `json:"encrypted"`
-	Sent      time.Time `json:"sent"` // time of the upload, UTC; zero if not uploaded
+	Uploaded  time.Time `json:"uploaded"` // time of the upload, UTC; zero if not uploaded
 }
 
 // PendingRestoreFile, in paths.EtcdSnapshots, holds the EtcdRestored that the next start of
@@ -137,8 +137,8 @@ func CountVoters(all []EtcdMember) (voters, answering int) {
 
 // EtcdRecovered is the output of `orchestrator recover-data`.
 type EtcdRecovered struct {
-	Dropped []string `json:"dropped"` // removed members
-	IDs     []string `json:"ids"`     // their IDs: a member that rejoins gets another ID
+	RemovedMembers []string `json:"removedMembers"` // removed members
+	IDs            []string `json:"ids"`            // their IDs: a member that rejoins gets another ID
 }
 
 // ReencryptRequest is the input of `orchestrator reencrypt-secrets`, which re-encrypts all Secrets
@@ -149,8 +149,8 @@ type ReencryptRequest struct {
 
 // ReencryptResult is the output of `orchestrator reencrypt-secrets`.
 type ReencryptResult struct {
-	Secrets     int `json:"secrets"`  // number of all Secrets
-	Reencrypted int `json:"resealed"` // number of Secrets with another key before
+	Secrets     int `json:"secrets"`     // number of all Secrets
+	Reencrypted int `json:"reencrypted"` // number of Secrets with another key before
 }
 
 // EtcdDefragmented is the output of `orchestrator defragment-data`.

@@ -178,11 +178,11 @@ const RestoredFile = "restored.json"
 // SavepointRestored describes the loss when the savepoint of this version replaced the data of a
 // newer version.
 type SavepointRestored struct {
-	Version  string    `json:"version"` // version of the system that got its data back
-	At       time.Time `json:"at"`
-	Saved    time.Time `json:"saved"`    // time of the savepoint
-	Revision int64     `json:"revision"` // last revision in the savepoint
-	Dropped  int64     `json:"dropped"`  // lost revisions after it
+	Version       string    `json:"version"` // version of the system that got its data back
+	At            time.Time `json:"at"`
+	Saved         time.Time `json:"saved"`         // time of the savepoint
+	Revision      int64     `json:"revision"`      // last revision in the savepoint
+	LostRevisions int64     `json:"lostRevisions"` // lost revisions after it
 }
 
 // NodeGCRequest is the JSON input of `orchestrator delete-removed-nodes`.
@@ -208,6 +208,6 @@ type DrainRequest struct {
 type DrainResult struct {
 	Evicted int `json:"evicted"` // pods
 	// remaining pods with the reasons, and other errors
-	Remaining []string `json:"left"`
+	Remaining []string `json:"remaining"`
 	Refused   bool     `json:"refused"` // the drain failed by Refuse: the node is schedulable again
 }
