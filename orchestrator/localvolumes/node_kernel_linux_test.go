@@ -307,7 +307,7 @@ func TestSnapshotOnDisk(t *testing.T) {
 		t.Fatal(err)
 	}
 	hide()
-	if r := afterCopies(t, n, Copy{Name: snapped(3), Of: named(2), Size: 16 * mib}); !strings.Contains(r.Waits[snapped(3)], "more is in "+named(2)) || len(r.Volumes) != 3 {
+	if r := afterCopies(t, n, Copy{Name: snapped(3), Of: named(2), Size: 16 * mib}); !strings.Contains(r.Waits[snapped(3)], named(2)+" contains more than") || len(r.Volumes) != 3 {
 		t.Errorf("%+v", r)
 	}
 	if gone, err := afterRemoval(t, n, named(1), named(2), snapped(1)); err != nil || len(gone.Volumes) > 0 {
