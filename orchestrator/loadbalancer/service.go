@@ -15,7 +15,7 @@ import (
 const (
 	Class          = "orlop.dev/pool" // its loadBalancerClass, if set
 	PoolAnnotation = "orlop.dev/pool" // the name of a pool
-	// addresses, separated by commas, at most one of each family
+	// addresses of different families, separated by commas
 	AddressAnnotation = "orlop.dev/address"
 )
 

@@ -25,10 +25,10 @@ type Service struct {
 	Families []corev1.IPFamily
 	DualOnly bool         // it requires both families
 	Pool     string       // the requested pool; empty: any pool that is not only on request
-	Wanted   []netip.Addr // the requested addresses, at most one of each family
+	Wanted   []netip.Addr // the requested addresses, of different families
 	WantedBy string       // the source of the request: the annotation or the field
 	Explicit bool         // its class selects this load balancer explicitly
-	// MachinePort: one of its ports is also a port of the machines.
+	// MachinePort: the Service has a port that the machines use too.
 	MachinePort bool
 	Invalid     string       // the error of its request, or empty
 	Has         []netip.Addr // the addresses in its status
@@ -58,7 +58,7 @@ type Decision struct {
 	Again time.Time
 }
 
-// Problem is a reason, in one word as Events have it, and a sentence with a hint.
+// Problem is the reason of an Event, and a sentence with a hint.
 type Problem struct{ Reason, Message string }
 
 // The reasons.
