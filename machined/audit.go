@@ -26,8 +26,8 @@ import (
 
 // The audit log (package audit) has two records: for calls that changed or revealed data, and for
 // rejected calls and starts of calls, so that the latter cannot displace the former
-// (docs/decisions/0058-two-records.md). machined records every call that changes data or reveals a
-// secret, and every pairing attempt; apid reports the calls that it has rejected.
+// (docs/decisions/0058-audit-records.md). machined records every call that changes data or reveals
+// a secret, and every pairing attempt; apid reports the calls that it has rejected.
 
 // callRecords is the audit log.
 type callRecords struct {
