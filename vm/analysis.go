@@ -16,8 +16,8 @@ import (
 	"github.com/gopacket/gopacket/pcapgo"
 )
 
-// Flow is the frames of a capture with the same addresses, protocol and destination port. Source
-// ports are left out: a client that tries again uses another one.
+// Flow is the frames of a capture with the same addresses, protocol and destination port. It
+// ignores source ports, because a repeated connection uses another source port.
 type Flow struct {
 	Src      netip.Addr `json:"src"`
 	Dst      netip.Addr `json:"dst"`
@@ -25,7 +25,7 @@ type Flow struct {
 	DstMAC   string     `json:"dstMAC"`
 	Protocol string     `json:"protocol"` // "arp", "tcp", "udp", "icmp", … or the number
 	DstPort  uint16     `json:"dstPort,omitempty"`
-	// Packets and Bytes count frames; First is when the first one was seen.
+	// Packets and Bytes count frames; First is the time of the first frame.
 	Packets int       `json:"packets"`
 	Bytes   int       `json:"bytes"`
 	First   time.Time `json:"first"`
@@ -40,13 +40,13 @@ func (f Flow) String() string {
 		f.Protocol, f.Src, f.SrcMAC, to, f.DstMAC, f.Packets, f.Bytes, f.First.Format("15:04:05.000"))
 }
 
-// CaptureReport sorts the frames of a capture by where they went.
+// CaptureReport sorts the frames of a capture by destination.
 type CaptureReport struct {
 	Frames int `json:"frames"`
-	// Inside is how many went to a unicast address inside.
+	// Inside is the number of frames to a unicast address inside.
 	Inside int `json:"inside"`
-	// Outside are the flows to unicast addresses that are not inside, among them ARP requests for
-	// such an address. A closed network has none.
+	// Outside are the flows to unicast addresses that are not inside, including ARP requests for
+	// such addresses. In a closed network the list is empty.
 	Outside []Flow `json:"outside"`
 	// Group are the flows to multicast and broadcast addresses: they do not leave the link.
 	Group []Flow `json:"group"`
@@ -55,7 +55,7 @@ type CaptureReport struct {
 }
 
 // AnalyseCapture reads a capture. inside are the allowed ranges: the network's subnet and, if they
-// may be seen on the wire, those of pods and services. Link-local IPv6 addresses are always inside:
+// can be on the wire, the ranges of pods and services. Link-local IPv6 addresses are always inside:
 // no router forwards them.
 func AnalyseCapture(path string, inside ...netip.Prefix) (*CaptureReport, error) {
 	file, err := os.Open(path)
@@ -72,7 +72,7 @@ func AnalyseCapture(path string, inside ...netip.Prefix) (*CaptureReport, error)
 	for {
 		data, info, err := reader.ReadPacketData()
 		if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
-			break // the last frame may be half written if the writer was killed
+			break // the last frame may be incomplete if the writer was killed
 		}
 		if err != nil {
 			return nil, fmt.Errorf("capture: cannot read frame %d of %s: %w", a.report.Frames+1, path, err)
@@ -89,7 +89,7 @@ type analysis struct {
 	report         *CaptureReport
 }
 
-// frame sorts one frame. It decodes what it needs and no more, so that a truncated payload does not
+// frame sorts one frame. It decodes only the necessary headers, so a truncated payload does not
 // matter.
 func (a *analysis) frame(data []byte, info gopacket.CaptureInfo) {
 	a.report.Frames++
@@ -162,7 +162,7 @@ func (a *analysis) place(dst netip.Addr) place {
 	return placeOutside
 }
 
-// broadcast is the last address of an IPv4 network.
+// broadcast returns the last address of an IPv4 network.
 func broadcast(p netip.Prefix) netip.Addr {
 	b := p.Masked().Addr().As4()
 	for i := p.Bits(); i < 32; i++ {

@@ -10,21 +10,21 @@ import (
 	"github.com/orlop-os/orlop/vm/writelog"
 )
 
-// Files of a machine's folder.
+// Files of a machine's directory.
 const (
 	consoleFile = "console.log"
 	stderrFile  = "stderr.log"
 	varsFile    = "vars.fd"
 )
 
-// inherited are the numbers of the file descriptors that QEMU gets from us.
+// inherited are the numbers of the file descriptors that QEMU inherits.
 type inherited struct {
 	console, qmp int
 	nic          int // 0: no NIC
 	channels     []int
 }
 
-// arguments is QEMU's command line. It is pure: the golden file shows it.
+// arguments returns QEMU's command line. It is pure; the golden file shows its result.
 func (s MachineSpec) arguments(fds inherited, mac macAddr) []string {
 	a := []string{
 		"-name", s.Name, "-nodefaults", "-no-user-config", "-display", "none",
@@ -51,24 +51,24 @@ func (s MachineSpec) arguments(fds inherited, mac macAddr) []string {
 		add("-device qemu-xhci")
 	}
 	for _, d := range s.Disks {
-		// Flushes need not reach the host's platter: what QEMU wrote survives QEMU, and the host is
-		// not what loses power.
+		// Flushes need not reach the host's disk: data that QEMU wrote survives the end of QEMU,
+		// and the host does not lose power in the tests.
 		a = append(a, s.drive(d)...)
 		device := string(d.Bus)
 		if d.Record {
-			// QEMU joins writes to the longest that the host takes (IOV_MAX), and blklogwrites adds
-			// to that: it would fail (7.2).
+			// QEMU merges writes up to the host's maximum (IOV_MAX), and blklogwrites adds to them,
+			// so writes would fail (7.2).
 			device += ",request-merging=off"
 		}
 		add("-device %s,drive=%s,serial=%s%s", device, d.Name, d.Name, s.bootIndex(d.Name))
 	}
 	if fds.nic != 0 {
 		add("-netdev stream,id=net0,server=off,addr.type=fd,addr.str=%d", fds.nic)
-		// Without a ROM the firmware's own driver and network stack are used.
+		// Without a ROM, the firmware uses its own driver and network stack.
 		add("-device virtio-net-pci,id=nic0,netdev=net0,mac=%s,romfile=%s", mac, s.bootIndex(BootPXE, BootHTTP))
 	}
-	// The firmware tries all that it knows over the network, one after the other, each for a minute
-	// if nobody answers.
+	// The firmware tries all its network boot methods one after the other, each for a minute
+	// without an answer.
 	if s.bootsFrom(BootHTTP) && !s.bootsFrom(BootPXE) {
 		add("-fw_cfg name=opt/org.tianocore/IPv4PXESupport,string=n")
 	}
@@ -100,11 +100,11 @@ func (s MachineSpec) arguments(fds inherited, mac macAddr) []string {
 	return append(a, s.Args...)
 }
 
-// drive is how QEMU opens a disk.
+// drive returns QEMU's options for a disk.
 func (s MachineSpec) drive(d Disk) []string {
 	if d.Record {
-		// The driver must see the guest's flushes, which cache=unsafe drops before they come to it;
-		// the files below need none.
+		// The driver must receive the guest's flushes, and cache=unsafe would drop them before; the
+		// files below need no flushes.
 		return []string{"-blockdev", fmt.Sprintf("driver=blklogwrites,node-name=%s,discard=unmap,log-sector-size=%d,"+
 			"file.driver=file,file.cache.no-flush=on,file.discard=unmap,file.filename=%s,log.driver=file,log.cache.no-flush=on,log.filename=%s",
 			d.Name, writelog.SectorSize, comma(s.diskPath(d)), comma(s.logPath(d)))}
@@ -130,8 +130,8 @@ func (s MachineSpec) smbios() string {
 	return identity
 }
 
-// bootIndex is the place that a device has in the firmware's order, as its option for QEMU; empty:
-// none.
+// bootIndex returns QEMU's option for the position of a device in the firmware's boot order; empty
+// if the device is not in it.
 func (s MachineSpec) bootIndex(names ...string) string {
 	for i, b := range s.Boot {
 		if slices.Contains(names, b) {
@@ -143,7 +143,7 @@ func (s MachineSpec) bootIndex(names ...string) string {
 
 func (s MachineSpec) bootsFrom(what string) bool { return slices.Contains(s.Boot, what) }
 
-// diskPath is the file of a disk.
+// diskPath returns the file of a disk.
 func (s MachineSpec) diskPath(d Disk) string {
 	if d.Bus == BusCD {
 		return d.Image

@@ -12,17 +12,17 @@ import (
 	"github.com/gopacket/gopacket/pcapgo"
 )
 
-// captureSnap is how many bytes of a frame are kept: all headers, and DHCP and DNS messages whole.
-// Every frame is in the file with its true length.
+// captureSnap is the number of stored bytes per frame: all headers, and complete DHCP and DNS
+// messages. The file contains the true length of every frame.
 const captureSnap = 640
 
-// capture writes frames to a pcap file. The zero file means: keep nothing.
+// capture writes frames to a pcap file. The zero value captures nothing.
 type capture struct {
 	mu     sync.Mutex
 	file   *os.File
 	buffer *bufio.Writer
 	pcap   *pcapgo.Writer
-	err    error // the first one; later frames are not written, the file would be misleading
+	err    error // first error; later frames are not written, because the file would be misleading
 	done   chan struct{}
 	ended  chan struct{}
 }
@@ -48,7 +48,7 @@ func newCapture(path string) (*capture, error) {
 	return c, nil
 }
 
-// flushes keeps the file at most a second behind, for somebody who watches it or if this process is
+// flushes writes buffered frames every second, for readers of the file and in case this process is
 // killed.
 func (c *capture) flushes() {
 	defer close(c.ended)
@@ -57,7 +57,7 @@ func (c *capture) flushes() {
 	for {
 		select {
 		case <-tick.C:
-			c.flush() // the error is kept and reported by close
+			c.flush() // close reports the stored error
 		case <-c.done:
 			return
 		}

@@ -16,7 +16,7 @@ import (
 	"time"
 )
 
-// Action is something that a client can do to a machine.
+// Action is an action on a machine.
 type Action string
 
 // The actions are the methods of Machine with these names.
@@ -29,16 +29,16 @@ const (
 	ActionResume      Action = "resume"
 )
 
-// Client speaks with the runner of a cluster.
+// Client is a client of the runner of a cluster.
 type Client struct {
 	dir  string
 	http *http.Client
 }
 
-// Launch starts a cluster in the background: its folder dir is made, must not hold a cluster yet,
-// and keeps everything. runner is the command that calls Run; "-dir" and the folder are put after
-// it. Without one it is this executable with the argument "run". It returns when all machines are
-// switched on.
+// Launch starts a cluster in the background. It creates the directory dir, which must not hold a
+// cluster yet and holds all files of the cluster. runner is the command that calls Run; Launch
+// appends "-dir" and the directory. The default runner is this executable with the argument "run".
+// Launch returns when all machines are switched on.
 func Launch(ctx context.Context, dir string, spec ClusterSpec, runner ...string) (*Client, error) {
 	if err := spec.check(); err != nil {
 		return nil, err
@@ -58,7 +58,7 @@ func Launch(ctx context.Context, dir string, spec ClusterSpec, runner ...string)
 	return Resume(ctx, dir, runner...)
 }
 
-// Resume starts the cluster of dir again that is not running, with its disks as they are.
+// Resume starts the stopped cluster of dir again, with its present disks.
 func Resume(ctx context.Context, dir string, runner ...string) (*Client, error) {
 	if _, err := ReadSpec(dir); err != nil {
 		return nil, err
@@ -95,11 +95,11 @@ func Resume(ctx context.Context, dir string, runner ...string) (*Client, error) 
 		cmd.Wait()
 		return nil, fmt.Errorf("cluster: cannot start %s: %w", dir, err)
 	}
-	go cmd.Wait() // so that a runner that ends while we live does not stay as a zombie
+	go cmd.Wait() // so an ended runner does not remain a zombie of this process
 	return Connect(dir)
 }
 
-// awaitReady reads the runner's word: "ready" or why not.
+// awaitReady reads the report of the runner: "ready" or an error.
 func awaitReady(ctx context.Context, pipe *os.File) error {
 	stop := context.AfterFunc(ctx, func() { pipe.SetReadDeadline(time.Now()) })
 	defer stop()
@@ -117,8 +117,8 @@ func awaitReady(ctx context.Context, pipe *os.File) error {
 	return nil
 }
 
-// Connect returns a client for the cluster in dir. errors.Is(err, ErrNotRunning): it was there and
-// does not run.
+// Connect returns a client for the cluster in dir. If the cluster exists but does not run,
+// errors.Is(err, ErrNotRunning).
 func Connect(dir string) (*Client, error) {
 	if _, err := ReadSpec(dir); err != nil {
 		return nil, err
@@ -136,19 +136,19 @@ func Connect(dir string) (*Client, error) {
 		Transport: &http.Transport{DialContext: dial, DisableKeepAlives: true}}}, nil
 }
 
-// Status asks for the state of everything.
+// Status returns the state of the cluster.
 func (c *Client) Status(ctx context.Context) (Status, error) {
 	var s Status
 	err := c.call(ctx, http.MethodGet, "/status", nil, &s)
 	return s, err
 }
 
-// Act does something to a machine.
+// Act performs an action on a machine.
 func (c *Client) Act(ctx context.Context, machine string, action Action) error {
 	return c.call(ctx, http.MethodPost, "/machines/"+machine+"/"+string(action), nil, nil)
 }
 
-// Add makes one more machine, switches it on and returns when that is done. Its Dir is ignored.
+// Add makes another machine, switches it on and then returns. It ignores Dir.
 func (c *Client) Add(ctx context.Context, m MachineSpec) (MachineStatus, error) {
 	one := ClusterSpec{Name: "one", Machines: []MachineSpec{m}}
 	if err := one.absolute(); err != nil {
@@ -159,7 +159,7 @@ func (c *Client) Add(ctx context.Context, m MachineSpec) (MachineStatus, error) 
 	return made, err
 }
 
-// Forward opens one more port on 127.0.0.1.
+// Forward opens another port on 127.0.0.1.
 func (c *Client) Forward(ctx context.Context, f ForwardSpec) (ForwardStatus, error) {
 	var made ForwardStatus
 	err := c.call(ctx, http.MethodPost, "/forwards", f, &made)
@@ -171,7 +171,7 @@ func (c *Client) SetFaults(ctx context.Context, name string, f Faults) error {
 	return c.call(ctx, http.MethodPost, "/faults/"+name, f, nil)
 }
 
-// Stop ends the cluster as a power cut would and keeps its folder; Resume starts it again.
+// Stop ends the cluster like a power cut and leaves its directory; Resume starts it again.
 func (c *Client) Stop(ctx context.Context) error {
 	asked := c.call(ctx, http.MethodPost, "/end", nil, nil)
 	if err := killHolder(ctx, c.dir, asked != nil); err != nil {
@@ -180,11 +180,11 @@ func (c *Client) Stop(ctx context.Context) error {
 	return nil
 }
 
-// Destroy ends the cluster and removes its folder.
+// Destroy ends the cluster and removes its directory.
 func (c *Client) Destroy(ctx context.Context) error { return Destroy(ctx, c.dir) }
 
-// Destroy ends the cluster in dir, if it is running, and removes the folder. Exactly the runner of
-// dir and its machines end. A folder without a cluster is refused.
+// Destroy ends the cluster in dir, if it is running, and removes the directory. It ends only the
+// runner of dir and its machines. It rejects a directory without a cluster.
 func Destroy(ctx context.Context, dir string) error {
 	if _, err := os.Stat(filepath.Join(dir, specFile)); err != nil {
 		return fmt.Errorf("cluster: no cluster in %s: %w", dir, err)
@@ -196,7 +196,7 @@ func Destroy(ctx context.Context, dir string) error {
 			return err
 		}
 	case errors.Is(err, ErrNotRunning):
-	default: // a damaged specification is no reason to keep the machines
+	default: // also destroy the machines of a damaged specification
 		if err := killHolder(ctx, dir, true); err != nil {
 			return err
 		}

@@ -9,28 +9,28 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip"
 )
 
-// Clock is the time on a network: of its machines, and of its NTP server. With a Dilation of more
-// than 1 it passes more slowly than outside, so that each of several emulated machines gets as much
-// done in a second of its own as a faster computer would let it (time dilation: Gupta et al., "To
-// Infinity and Beyond: Time-Warped Network Emulation", NSDI 2006). What machines compute takes as
-// long outside as ever; what they wait for takes longer outside, and costs the processors less.
-// docs/decisions/0042-time-dilation.md says what figures in this time mean.
+// Clock is the time of the machines and of the NTP server on a network. With a Dilation of more
+// than 1 it runs more slowly than the time outside, so each of several emulated machines does as
+// much work in one of its seconds as on a faster computer (time dilation: Gupta et al., "To
+// Infinity and Beyond: Time-Warped Network Emulation", NSDI 2006). Computations of the machines
+// take the same time outside as before; waits take longer outside and need less processor time.
+// docs/decisions/0042-time-dilation.md explains figures in this time.
 //
 // The zero value is the time outside.
 type Clock struct {
-	// Began is when both clocks showed the same.
+	// Began is the time at which both clocks were equal.
 	Began time.Time `json:"began,omitzero"`
-	// Dilation is how many seconds outside are one second of this clock; 0 is 1.
+	// Dilation is the number of seconds outside per second of this clock; 0 is 1.
 	Dilation int `json:"dilation,omitempty"`
 }
 
-// mostDilation bounds Dilation to what was tried.
+// mostDilation bounds Dilation to tested values.
 const mostDilation = 8
 
-// Now is the time that this clock shows.
+// Now returns the present time of this clock.
 func (c Clock) Now() time.Time { return c.At(time.Now()) }
 
-// At is the time that this clock showed at a time outside.
+// At returns the time of this clock at a time outside.
 func (c Clock) At(outside time.Time) time.Time {
 	if c.Dilation <= 1 || outside.IsZero() {
 		return outside
@@ -38,14 +38,14 @@ func (c Clock) At(outside time.Time) time.Time {
 	return c.Began.Add(outside.Sub(c.Began) / time.Duration(c.Dilation))
 }
 
-// Outside is how long d of this clock takes outside.
+// Outside converts a duration of this clock to the duration outside.
 func (c Clock) Outside(d time.Duration) time.Duration { return d * time.Duration(max(c.Dilation, 1)) }
 
-// Since is how much of this clock's time has passed since a time outside.
+// Since returns the time of this clock that has passed since a time outside.
 func (c Clock) Since(outside time.Time) time.Duration { return c.Now().Sub(c.At(outside)) }
 
-// dilator is the library that has QEMU live by another clock (Debian's package libfaketime); the
-// form for programs with threads.
+// dilator is the library that changes QEMU's clock (Debian's package libfaketime), in its variant
+// for programs with threads.
 const dilator = "/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1"
 
 func (c Clock) check() error {
@@ -61,10 +61,10 @@ func (c Clock) check() error {
 	return nil
 }
 
-// environment is what QEMU is started with beside our own environment, so that it lives by this
-// clock from now on. All that QEMU shows its machine comes from clock_gettime and from how long it
-// waits, which the library changes, but for the processor's time stamp counter: the guest measures
-// that with the other clocks, and finds it so much faster.
+// environment returns additional environment variables for QEMU, which let it use this clock from
+// now on. All clocks of the machine derive from clock_gettime and from QEMU's waits, which the
+// library changes, except for the processor's time stamp counter: the guest calibrates it against
+// the other clocks and measures a correspondingly higher frequency.
 func (c Clock) environment(now time.Time) []string {
 	if c.Dilation <= 1 {
 		return nil
@@ -78,18 +78,18 @@ func (c Clock) environment(now time.Time) []string {
 	}
 }
 
-// sweep removes what the library leaves in shared memory of a process that was killed.
+// sweep removes the shared memory that the library leaves after a process was killed.
 func (c Clock) sweep(pid int) {
 	if c.Dilation <= 1 {
 		return
 	}
 	for _, name := range []string{"faketime_shm_", "sem.faketime_sem_"} {
-		os.Remove("/dev/shm/" + name + strconv.Itoa(pid)) // not there if QEMU ended by itself
+		os.Remove("/dev/shm/" + name + strconv.Itoa(pid)) // missing if QEMU ended by itself
 	}
 }
 
-// stackClock is a clock for the IP stacks of this process's own hosts: how long they wait for a
-// neighbour, and when they send again.
+// stackClock is a clock for the IP stacks of this process's own hosts: for neighbor timeouts and
+// retransmissions.
 type stackClock struct {
 	outside tcpip.Clock
 	clock   Clock

@@ -39,8 +39,8 @@ func TestClock(t *testing.T) {
 	}
 }
 
-// TestStackClock has a host wait for a neighbour that is not there: for 3 s of the network's clock,
-// as other systems do.
+// TestStackClock checks that a host waits 3 s of the network's clock for a missing neighbor, like
+// other systems.
 func TestStackClock(t *testing.T) {
 	n := newTestNetwork(t, NetworkSpec{Dilation: 2})
 	began := time.Now()
@@ -50,7 +50,8 @@ func TestStackClock(t *testing.T) {
 	}
 }
 
-// TestDilated has a program live by a clock as QEMU does (perl, which git needs, so it is there).
+// TestDilated runs a program with a clock in the same way as QEMU (perl, which git depends on, so
+// it is installed).
 func TestDilated(t *testing.T) {
 	slow := Clock{Began: time.Now().Add(-time.Hour), Dilation: 4}
 	if err := slow.check(); err != nil {
@@ -76,7 +77,8 @@ func TestDilated(t *testing.T) {
 	if len(shown) != 2 {
 		t.Fatalf("it printed %q", out)
 	}
-	// It starts where the clock is, three quarters of an hour ago, and 0.2 s of it are 0.8 s.
+	// It starts at the time of the clock, three quarters of an hour ago, and 0.2 s of it are 0.8 s
+	// outside.
 	if off := shown[0].Sub(slow.At(began)); off < -time.Millisecond || off > took {
 		t.Errorf("it began %s off", off)
 	}

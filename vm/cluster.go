@@ -12,23 +12,23 @@ import (
 	"github.com/google/renameio/v2"
 )
 
-// ClusterSpec describes machines and their network that live on in a background process.
+// ClusterSpec describes machines and their network in a background process.
 type ClusterSpec struct {
 	Name    string      `json:"name"`
 	Network NetworkSpec `json:"network"`
-	// Machines get folders below the cluster's; Dir is ignored.
+	// Machines get directories below the cluster's directory; Dir is ignored.
 	Machines []MachineSpec `json:"machines"`
 	Forwards []ForwardSpec `json:"forwards,omitempty"`
 }
 
-// ForwardSpec is a port of a machine that is wanted on 127.0.0.1.
+// ForwardSpec is a wanted forward from 127.0.0.1 to a port of a machine.
 type ForwardSpec struct {
 	Machine string `json:"machine,omitempty"`
-	// Addr is an IPv4 address of the network that is no machine's own, such as one that moves
-	// between machines; instead of Machine.
+	// Addr is an IPv4 address of the network that belongs to no single machine, for example an
+	// address that moves between machines. It replaces Machine.
 	Addr netip.Addr `json:"addr,omitzero"`
 	Port uint16     `json:"port"`
-	// HostPort is the port on 127.0.0.1; 0: a free one, told by Status.
+	// HostPort is the port on 127.0.0.1; 0: a free port, reported by Status.
 	HostPort uint16 `json:"hostPort,omitempty"`
 }
 
@@ -38,7 +38,7 @@ type Status struct {
 	Dir    string       `json:"dir"`
 	PID    int          `json:"pid"`
 	Subnet netip.Prefix `json:"subnet"`
-	// Clock is the time on the network; all times here are outside's.
+	// Clock is the time on the network. All times in Status are times outside.
 	Clock    Clock           `json:"clock,omitzero"`
 	Gateway  netip.Addr      `json:"gateway"`
 	Capture  string          `json:"capture,omitempty"`
@@ -52,9 +52,9 @@ type MachineStatus struct {
 	Addr    netip.Addr `json:"addr,omitzero"`
 	Running bool       `json:"running"`
 	PID     int        `json:"pid,omitempty"`
-	// PoweredOn is when the machine was switched on last.
+	// PoweredOn is the time of the last power-on.
 	PoweredOn time.Time `json:"poweredOn"`
-	// Exit is how it ended, if it is not running.
+	// Exit is the end of the machine, if it is not running.
 	Exit *Exit `json:"exit,omitempty"`
 	// Console is the file with all its serial output.
 	Console string  `json:"console"`
@@ -68,7 +68,7 @@ type ForwardStatus struct {
 	Addr string `json:"addr"`
 }
 
-// Forward finds the address on the host that leads to a machine's port; empty: there is none.
+// Forward returns the address on the host for a machine's port; empty without a forward.
 func (s Status) Forward(machine string, port uint16) string {
 	for _, f := range s.Forwards {
 		if f.Machine == machine && f.Port == port {
@@ -78,7 +78,7 @@ func (s Status) Forward(machine string, port uint16) string {
 	return ""
 }
 
-// Files of a cluster's folder.
+// Files of a cluster's directory.
 const (
 	specFile   = "spec.json"
 	lockFile   = "runner.lock"
@@ -86,11 +86,11 @@ const (
 	socketFile = "control.sock"
 )
 
-// ErrNotRunning is why there is no client for a folder: its runner has ended or was killed, and the
-// machines with it.
+// ErrNotRunning is returned for a directory whose runner has ended or was killed; its machines have
+// ended with it.
 var ErrNotRunning = errors.New("the cluster is not running")
 
-// ErrExists is why a folder is not taken for a new cluster.
+// ErrExists is returned for a directory that already holds a cluster.
 var ErrExists = errors.New("there is a cluster already")
 
 func writeSpec(dir string, spec ClusterSpec) error {
@@ -117,7 +117,7 @@ func ReadSpec(dir string) (ClusterSpec, error) {
 	return spec, nil
 }
 
-// check finds what the runner would stumble over later, so that Launch can say it.
+// check finds errors that the runner would meet later, so that Launch can return them.
 func (c ClusterSpec) check() error {
 	if c.Name == "" || len(c.Machines) == 0 {
 		return errors.New("cluster: needs a name and at least one machine")
@@ -152,7 +152,8 @@ func (c ClusterSpec) check() error {
 	return nil
 }
 
-// absolute makes all paths of files absolute: the runner may be started again from elsewhere.
+// absolute makes all file paths absolute, because the runner may be started again from another
+// directory.
 func (c *ClusterSpec) absolute() error {
 	paths := []*string{&c.Network.Capture}
 	for i := range c.Machines {

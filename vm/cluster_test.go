@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// launchFake starts a cluster of fake machines in a folder whose path is too long for a Unix
+// launchFake starts a cluster of fake machines in a directory whose path is too long for a Unix
 // socket.
 func launchFake(t *testing.T) (*Client, string, []string) {
 	t.Helper()
@@ -40,7 +40,7 @@ func launchFake(t *testing.T) (*Client, string, []string) {
 
 func alive(pid int) bool { return syscall.Kill(pid, 0) == nil }
 
-// gone waits until a process that we did not start has ended.
+// gone waits until a process of another parent has ended.
 func gone(t *testing.T, pid int) bool {
 	t.Helper()
 	deadline, tick := time.After(10*time.Second), time.NewTicker(10*time.Millisecond)
@@ -129,8 +129,8 @@ func TestCluster(t *testing.T) {
 	}
 }
 
-// TestRunnerIsKilled: the machines die with their runner, the folder tells that nothing runs, and
-// the cluster can be started again or destroyed.
+// TestRunnerIsKilled checks that the machines end with their runner, that the directory shows a
+// stopped cluster, and that the cluster can be started again or destroyed.
 func TestRunnerIsKilled(t *testing.T) {
 	c, dir, command := launchFake(t)
 	ctx := within(t, 30*time.Second)

@@ -11,11 +11,11 @@ import (
 	"sync"
 )
 
-// consoleMemory is how much of a console is kept in memory; the file has all of it.
+// consoleMemory is the size of a console's end in memory; the file has the whole console.
 const consoleMemory = 4 << 20
 
-// Console is what a machine wrote on its serial port, over all its power-ons: all of it in a file,
-// the end in memory.
+// Console is the output of a machine's serial port, over all its power-ons: the whole output in a
+// file, its end in memory.
 type Console struct {
 	file *os.File
 
@@ -33,7 +33,7 @@ func openConsole(path string) (*Console, error) {
 	return &Console{file: file, changed: make(chan struct{})}, nil
 }
 
-// Write adds what came from the serial port.
+// Write adds output of the serial port.
 func (c *Console) Write(p []byte) (int, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -51,32 +51,32 @@ func (c *Console) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// Path is the file that has the whole console.
+// Path returns the file with the whole console.
 func (c *Console) Path() string { return c.file.Name() }
 
-// Offset is how many bytes the machine has written so far. WaitFrom with it waits for what comes
-// from now on.
+// Offset returns the number of bytes that the machine has written. WaitFrom with this offset waits
+// for later output.
 func (c *Console) Offset() int64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.start + int64(len(c.kept))
 }
 
-// String is what is kept in memory: at least the last 2 MiB.
+// String returns the part in memory: at least the last 2 MiB.
 func (c *Console) String() string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return string(c.kept)
 }
 
-// Tail is the last n lines.
+// Tail returns the last n lines.
 func (c *Console) Tail(n int) string {
 	lines := strings.Split(strings.TrimRight(strings.ReplaceAll(c.String(), "\r", ""), "\n"), "\n")
 	return strings.Join(lines[max(0, len(lines)-n):], "\n")
 }
 
 // WaitFrom waits for a line after offset that matches re. It returns the match with its groups and
-// the offset after the match. A line that is not finished yet may match too.
+// the offset after the match. An incomplete line may match too.
 func (c *Console) WaitFrom(ctx context.Context, offset int64, re *regexp.Regexp) ([]string, int64, error) {
 	for {
 		match, next, changed := c.search(offset, re)
@@ -92,7 +92,7 @@ func (c *Console) WaitFrom(ctx context.Context, offset int64, re *regexp.Regexp)
 	}
 }
 
-// search looks at each line once: without a match it returns the start of the last line, which may
+// search checks each line once: without a match it returns the start of the last line, which may
 // grow.
 func (c *Console) search(offset int64, re *regexp.Regexp) ([]string, int64, <-chan struct{}) {
 	c.mu.Lock()

@@ -10,7 +10,7 @@ import (
 	"github.com/insomniacslk/dhcp/dhcpv4/server4"
 )
 
-// DHCPMode is how the DHCP server treats a machine.
+// DHCPMode is the behavior of the DHCP server toward a machine.
 type DHCPMode string
 
 const (
@@ -18,7 +18,7 @@ const (
 	DHCPAnswer DHCPMode = ""
 	// DHCPIgnore does not answer.
 	DHCPIgnore DHCPMode = "silent"
-	// DHCPNak offers an address and refuses every request for it (RFC 2131, section 4.3.2).
+	// DHCPNak offers an address and rejects every request for it (RFC 2131, section 4.3.2).
 	DHCPNak DHCPMode = "nak"
 )
 
@@ -29,7 +29,7 @@ type dhcpServer struct {
 // SetDHCP switches the DHCP server of the whole network on or off.
 func (n *Network) SetDHCP(on bool) { n.dhcp.off.Store(!on) }
 
-// SetMachineDHCP sets how the DHCP server treats one machine.
+// SetMachineDHCP sets the behavior of the DHCP server toward a machine.
 func (n *Network) SetMachineDHCP(name string, mode DHCPMode) error {
 	switch mode {
 	case DHCPAnswer, DHCPIgnore, DHCPNak:
@@ -67,8 +67,7 @@ func (n *Network) startDHCP() (func(), error) {
 	return func() { server.Close(); <-ended }, nil
 }
 
-// answerDHCP is the server's handler. Only machines that were announced to the network get an
-// answer.
+// answerDHCP is the server's handler. It answers only registered machines.
 func (n *Network) answerDHCP(conn net.PacketConn, peer net.Addr, m *dhcpv4.DHCPv4) {
 	if m.OpCode != dhcpv4.OpcodeBootRequest || len(m.ClientHWAddr) != 6 || n.dhcp.off.Load() {
 		return
@@ -87,16 +86,16 @@ func (n *Network) answerDHCP(conn net.PacketConn, peer net.Addr, m *dhcpv4.DHCPv
 	if err != nil || reply == nil {
 		return
 	}
-	// A client without an address is answered by broadcast; one that renews has an address (RFC
-	// 2131, section 4.1).
+	// A client without an address gets its answer by broadcast; a client that renews has an address
+	// (RFC 2131, section 4.1).
 	to := &net.UDPAddr{IP: net.IPv4bcast, Port: dhcpv4.ClientPort}
 	if !m.ClientIPAddr.IsUnspecified() && reply.MessageType() != dhcpv4.MessageTypeNak {
 		to.IP = m.ClientIPAddr
 	}
-	conn.WriteTo(reply.ToBytes(), to) // a lost answer is asked for again
+	conn.WriteTo(reply.ToBytes(), to) // the client repeats a request with a lost answer
 }
 
-// dhcpReply is the answer to m for the machine of lease l; nil: none.
+// dhcpReply returns the answer to m for the machine of lease l; nil for no answer.
 func (n *Network) dhcpReply(m *dhcpv4.DHCPv4, l lease) (*dhcpv4.DHCPv4, error) {
 	gateway := net.IP(n.Gateway().AsSlice())
 	reply, err := dhcpv4.NewReplyFromRequest(m, dhcpv4.WithServerIP(gateway), dhcpv4.WithOption(dhcpv4.OptServerIdentifier(gateway)))

@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// prepare makes the disks and the firmware's variables that the folder does not have yet.
+// prepare makes the missing disks and firmware variables of the directory.
 func (s MachineSpec) prepare() error {
 	if err := os.MkdirAll(s.Dir, 0o700); err != nil {
 		return fmt.Errorf("machine %s: cannot make its folder: %w", s.Name, err)
@@ -31,7 +31,7 @@ func (s MachineSpec) prepare() error {
 	return nil
 }
 
-// emptyLogs makes the files that QEMU writes its records to; it does not make them itself.
+// emptyLogs makes the log files of QEMU, because QEMU does not create them.
 func (s MachineSpec) emptyLogs() error {
 	for _, d := range s.Disks {
 		if !d.Record {
@@ -44,8 +44,8 @@ func (s MachineSpec) emptyLogs() error {
 	return nil
 }
 
-// makeDisk makes a sparse copy of image (empty: none), enlarged to size bytes, unless path exists.
-// It is made under another name first, so that a half-made disk is never taken for a whole one.
+// makeDisk makes a sparse copy of image (empty: no image), enlarged to size bytes, unless path
+// exists. It writes a temporary file first, so an incomplete disk is never used.
 func makeDisk(path, image string, size int64) error {
 	if _, err := os.Stat(path); err == nil {
 		return nil
@@ -79,8 +79,8 @@ func makeDisk(path, image string, size int64) error {
 	return nil
 }
 
-// copySparse copies the data of from and leaves its holes out; where the filesystem can, both share
-// their blocks. It returns the length of from.
+// copySparse copies the data of from without its holes; if the file system supports it, both files
+// share their blocks. It returns the length of from.
 func copySparse(to, from *os.File) (int64, error) {
 	info, err := from.Stat()
 	if err != nil {
@@ -93,7 +93,7 @@ func copySparse(to, from *os.File) (int64, error) {
 	for at := int64(0); at < length; {
 		data, err := from.Seek(at, unix.SEEK_DATA)
 		if errors.Is(err, unix.ENXIO) {
-			break // only a hole is left
+			break // only a hole remains
 		}
 		if err != nil {
 			return 0, err

@@ -7,7 +7,7 @@ import (
 	"github.com/miekg/dns"
 )
 
-// dnsServer answers on the gateway from the network's table. It has no upstream.
+// dnsServer answers on the gateway from the network's table, without an upstream.
 type dnsServer struct {
 	udp, tcp *dns.Server
 }
@@ -28,8 +28,7 @@ func (n *Network) addNameLocked(name string, addr netip.Addr) {
 	}
 }
 
-// Lookup returns the addresses of a name as the network's DNS knows it; none: the name does not
-// exist.
+// Lookup returns the addresses of a name in the network's DNS; empty if the name does not exist.
 func (n *Network) Lookup(name string) []netip.Addr {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -65,12 +64,13 @@ func (n *Network) startDNS() (func(), error) {
 	}, nil
 }
 
-// answerDNS knows the table; other names below the domain do not exist, everything else is refused.
+// answerDNS answers from the table. Other names below the domain do not exist; all other queries
+// are refused.
 func (n *Network) answerDNS(w dns.ResponseWriter, query *dns.Msg) {
 	reply := new(dns.Msg).SetReply(query)
 	reply.RecursionAvailable = false
 	if query.Opcode != dns.OpcodeQuery || len(query.Question) != 1 {
-		// a client that went away needs no answer
+		// a disconnected client needs no answer
 		w.WriteMsg(reply.SetRcode(query, dns.RcodeNotImplemented))
 		return
 	}

@@ -1,6 +1,5 @@
-// Package vm starts machines (QEMU, software emulation, UEFI firmware) and the closed network
-// that they live on, in one Go process and without root. The tests, `make run` and `orlopctl
-// cluster` use it.
+// Package vm starts machines (QEMU, software emulation, UEFI firmware) and their closed network, in
+// one Go process and without root. The tests, `make run` and `orlopctl cluster` use it.
 //
 //	    one Go process (a test, or the runner of a cluster that outlives its command)
 //	┌──────────────────────────────────────────────────────────────────────────────────┐
@@ -21,41 +20,41 @@
 //
 // # Closed
 //
-// The network has no way out because there is nothing in it that could forward: the gateway's IP
-// stack has forwarding off, is not promiscuous, has one interface, and no handler that dials. The
-// only code that touches the host's network is Network.Forward, which listens on 127.0.0.1 and
-// dials into the network, never the other way. The name server answers from a table and has no
-// upstream. A frame for an address outside is switched to nobody or dropped by the gateway, and is
-// in the capture: AnalyseCapture finds it.
+// The network is closed because no part of it can forward: the gateway's IP stack has forwarding
+// off, is not promiscuous, has one interface, and no handler that dials. The only code that uses
+// the host's network is Network.Forward, which listens on 127.0.0.1 and dials into the network,
+// never the other way. The name server answers from a table and has no upstream. A frame for an
+// address outside reaches no port or is dropped by the gateway. It is in the capture, and
+// AnalyseCapture finds it.
 //
-// ServeBoot adds TFTP and HTTP, for machines whose firmware boots from the network by itself.
+// ServeBoot adds TFTP and HTTP, for machines whose firmware boots from the network.
 //
-// gvisor-tap-vsock, which is the usual choice here, always installs forwarders that dial with the
-// host's network, its switch does not flood multicast, and one stopped machine stops all of it. So
-// this package uses the same IP stack (gvisor) with a switch of its own.
+// gvisor-tap-vsock, the usual choice here, always installs forwarders that dial with the host's
+// network, its switch does not flood multicast, and one stopped machine stops the whole network. So
+// this package uses the same IP stack (gvisor) with its own switch.
 //
 // # Machines
 //
-// Start makes a machine: its folder holds the disks, the firmware's variables, console.log and
+// Start makes a machine: its directory holds the disks, the firmware's variables, console.log and
 // stderr.log. A machine can lose its power (PowerCut: SIGKILL to QEMU), be switched on again
 // (PowerOn) with the same disk, be asked to shut down (PowerButton), be reset, paused and
-// unplugged. Each power-on ends with an Exit that keeps QEMU's status, what it wrote on stderr and
-// the reason it gave over QMP, so that a machine that shut itself down, one that was killed and a
-// QEMU that fell over are three different things.
+// unplugged. Each power-on ends with an Exit that holds QEMU's status, its output on stderr and the
+// reason from QMP. The Exit distinguishes a machine that shut itself down, a killed machine and a
+// failed QEMU.
 //
-// Machines die with the process that started them (PR_SET_PDEATHSIG). For a cluster that has to
+// Machines end with the process that started them (PR_SET_PDEATHSIG). For a cluster that has to
 // outlive its command, Launch starts a runner in the background and Connect finds it again.
-// Client.Add makes one more machine.
+// Client.Add makes another machine.
 //
 // # Time
 //
 // Several machines share the computer's processors. With NetworkSpec.Dilation all clocks on a
-// network (Clock) pass more slowly than outside, the machines' and those of the gateway and other
-// hosts: what is waited for then leaves the processors to what is computed.
+// network (Clock) run more slowly than outside: the clocks of the machines, the gateway and other
+// hosts. Waiting then leaves more processor time for computing.
 //
-// # What it does not do
+// # Limits
 //
-// It builds no images, knows nothing of the API of the machines, and runs no emulation faster than
-// TCG. What reached QEMU before a power cut stays written; a disk that loses what was not flushed
-// is made from a record (Disk.Record), by package writelog.
+// It builds no images, does not use the API of the machines, and supports no emulation faster than
+// TCG. Data that reached QEMU before a power cut stays written. Package writelog makes a disk that
+// loses unflushed data, from a record (Disk.Record).
 package vm

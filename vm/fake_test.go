@@ -13,14 +13,15 @@ import (
 	"time"
 )
 
-// fakeQEMU makes the test binary behave as a QEMU, so that everything around machines is tested in
-// milliseconds. Its value is what it does: "serve" until it is told to end, or end by itself with
-// "fail" or "silent".
+// fakeQEMU makes the test binary behave as a QEMU, so that all code around machines is tested in
+// milliseconds. Its value is the behavior: "serve" until it is ended; "fail" or "silent" end by
+// themselves.
 const fakeQEMU = "ORLOP_FAKE_QEMU"
 
 func TestMain(m *testing.M) {
 	switch {
-	case len(os.Args) > 1 && os.Args[1] == "run-cluster": // what a command that calls Launch has
+	// the subcommand of a command that calls Launch
+	case len(os.Args) > 1 && os.Args[1] == "run-cluster":
 		if err := Run(context.Background(), os.Args[3]); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
@@ -32,8 +33,8 @@ func TestMain(m *testing.M) {
 	}
 }
 
-// fakeMain writes on the console, answers on the monitor, and ends as a guest does when its power
-// button is pressed.
+// fakeMain writes to the console, answers on the monitor, and ends like a guest after a press of
+// its power button.
 func fakeMain(behaviour, args string) int {
 	inherited := func(pattern string) net.Conn {
 		m := regexp.MustCompile(pattern).FindStringSubmatch(args)
@@ -82,7 +83,7 @@ func fakeMain(behaviour, args string) int {
 	}
 }
 
-// fakeSpec is a machine whose QEMU is this test binary.
+// fakeSpec returns a machine whose QEMU is this test binary.
 func fakeSpec(t *testing.T, behaviour string) MachineSpec {
 	t.Helper()
 	t.Setenv(fakeQEMU, behaviour)
@@ -150,7 +151,7 @@ func TestPowerButton(t *testing.T) {
 	if err := m.PowerOn(ctx); err != nil {
 		t.Fatal(err)
 	}
-	// The console of the power-on before does not count.
+	// The console of the previous power-on is ignored.
 	if match, err := m.WaitConsole(ctx, regexp.MustCompile(`of (\d+)`)); err != nil || match[1] != strconv.Itoa(m.PID()) {
 		t.Errorf("%q, %v", match, err)
 	}
@@ -163,11 +164,11 @@ func TestPowerCut(t *testing.T) {
 	if err != nil || exit.Signal != "killed" || exit.Request != "power cut" || exit.Err() != nil {
 		t.Errorf("%s, %v", exit, err)
 	}
-	m.PowerCut() // once more does nothing
+	m.PowerCut() // a second cut does nothing
 }
 
-// TestUnexpectedEnds: a QEMU that falls over and one that ends without a word can be told apart,
-// and from a shutdown.
+// TestUnexpectedEnds checks that a failed QEMU, a QEMU that ends without a message, and a shutdown
+// have different results.
 func TestUnexpectedEnds(t *testing.T) {
 	_, err := Start(within(t, 20*time.Second), fakeSpec(t, "fail"))
 	if err == nil || !strings.Contains(err.Error(), "exit status 3") || !strings.Contains(err.Error(), "could not open the deck") {

@@ -17,7 +17,8 @@ import (
 	"gotest.tools/v3/golden"
 )
 
-// TestArguments: the whole command line of a machine with everything, and of a small one.
+// TestArguments checks the whole command line of a machine with all options, and of a small
+// machine.
 func TestArguments(t *testing.T) {
 	full := MachineSpec{Name: "cp1", Dir: "/m/a,b", Disks: []Disk{{}, {Name: "config", ReadOnly: true}, {Name: "r", Record: true}, {Name: "f", Forget: true}}, Watchdog: true, NoReboot: true,
 		Graphics: true, RTC: time.Unix(0, 0), UUID: "6f1f6c2e-0000-4000-8000-000000000001", Serial: "SN,1", Channels: []string{"orlop.stdout"},
@@ -84,7 +85,7 @@ func TestDiskIsASparseCopy(t *testing.T) {
 	if used := info.Blocks * 512; used > 1<<20 {
 		t.Errorf("the disk takes %d bytes for 32 KiB of data", used)
 	}
-	// What the machine wrote stays, and the image is untouched.
+	// The data that the machine wrote stays, and the image is unchanged.
 	if err := os.WriteFile(disk, []byte("written"), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -166,8 +167,8 @@ func TestAnalysis(t *testing.T) {
 	}
 }
 
-// TestCaptureOfWholeNetwork: what goes from machine to machine is in the file too, with true
-// lengths, and a file that was cut off can still be read.
+// TestCaptureOfWholeNetwork checks that the file contains the frames between machines, with true
+// lengths, and that a truncated file is readable.
 func TestCaptureOfWholeNetwork(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "capture.pcap")
 	n := newTestNetwork(t, NetworkSpec{Capture: file})
@@ -179,7 +180,7 @@ func TestCaptureOfWholeNetwork(t *testing.T) {
 	copy(big.eth(), b.mac[:])
 	copy(big.eth()[6:], a.mac[:])
 	copy(big.eth()[12:], []byte{0x08, 0x06, 0, 1, 8, 0, 6, 4, 0, 1})
-	copy(big.eth()[38:], []byte{203, 0, 113, 9}) // ARP: who has an address outside?
+	copy(big.eth()[38:], []byte{203, 0, 113, 9}) // an ARP request for an address outside
 	a.port.receive(big)
 	if _, err := n.CaptureFile(); err != nil {
 		t.Fatal(err)

@@ -25,8 +25,9 @@ type Forward struct {
 	running  sync.WaitGroup
 }
 
-// Forward listens on 127.0.0.1 (port 0: a free one) and passes each connection to an address
-// inside. It is the only way between the host's network and this one, and it leads inwards only.
+// Forward listens on 127.0.0.1 (port 0: a free port) and forwards each connection to an address
+// inside. It is the only connection between the host's network and this network, and it works
+// inwards only.
 func (n *Network) Forward(port uint16, to string) (*Forward, error) {
 	listener, err := net.Listen("tcp4", fmt.Sprintf("127.0.0.1:%d", port))
 	if err != nil {
@@ -38,7 +39,7 @@ func (n *Network) Forward(port uint16, to string) (*Forward, error) {
 		Addr:        to,
 		DialContext: f.dial,
 		DialTimeout: 20 * time.Second,
-		// the client sees a connection that ends, as with a dead machine
+		// the client sees the end of its connection, as with a stopped machine
 		OnDialError: func(src net.Conn, _ error) { src.Close() },
 	}
 	f.running.Go(func() {
@@ -60,7 +61,7 @@ func (n *Network) Forward(port uint16, to string) (*Forward, error) {
 	return f, nil
 }
 
-// dial connects inside; Close ends the connection, and so does the end of the forward.
+// dial connects inside. Close and the end of the forward close the connection.
 func (f *Forward) dial(ctx context.Context, network, address string) (net.Conn, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

@@ -29,13 +29,13 @@ const (
 	networkMTU = 1500
 )
 
-// Host is a computer on the closed network that is a part of this process: an IP stack of its own
-// on a port of the switch. The gateway is one; tests make others, as clients, receivers and
-// scanners. It never forwards.
+// Host is a computer on the closed network inside this process: a separate IP stack on a port of
+// the switch. The gateway is a Host; tests make others, as clients, receivers and scanners. It
+// never forwards.
 type Host struct {
 	name  string
 	mac   macAddr
-	addr  netip.Addr // not valid: a host that has not got an address yet
+	addr  netip.Addr // invalid: the host has no address yet
 	names func(string) []netip.Addr
 	stack *stack.Stack
 	link  *channel.Endpoint
@@ -44,8 +44,8 @@ type Host struct {
 	ended chan struct{}
 }
 
-// newHost attaches a host, whose stack lives by the network's clock as machines do. gateway is its
-// default route; not valid: only the subnet is reachable.
+// newHost attaches a host, whose stack uses the network's clock like the machines. gateway is its
+// default route; invalid: only the subnet is reachable.
 func newHost(sw *ethSwitch, clock Clock, name string, mac macAddr, addr netip.Prefix, gateway netip.Addr) (*Host, error) {
 	h := &Host{name: name, mac: mac, addr: addr.Addr(), ended: make(chan struct{})}
 	h.stack = stack.New(stack.Options{
@@ -54,7 +54,7 @@ func newHost(sw *ethSwitch, clock Clock, name string, mac macAddr, addr netip.Pr
 		TransportProtocols: []stack.TransportProtocolFactory{tcp.NewProtocol, udp.NewProtocol, icmp.NewProtocol4},
 	})
 	h.link = channel.New(portQueue, networkMTU+ethHeader, tcpip.LinkAddress(mac[:]))
-	// frames come from memory, they are not damaged
+	// frames come from memory and are not damaged
 	h.link.LinkEPCapabilities = stack.CapabilityRXChecksumOffload
 	if err := h.stack.CreateNIC(nic, ethernet.New(h.link)); err != nil {
 		return nil, fmt.Errorf("host %s: cannot create the interface: %s", name, err)
@@ -94,7 +94,7 @@ func (h *Host) setAddress(addr netip.Prefix, gateway netip.Addr) error {
 func (h *Host) deliver(frames []frame) error {
 	for _, f := range frames {
 		if dst := f.dst(); dst != h.mac && !dst.group() {
-			continue // flooded, for somebody else: a real interface would not look at it either
+			continue // flooded, for another host: a real interface would ignore it too
 		}
 		h.hear(f.eth())
 		p := stack.NewPacketBuffer(stack.PacketBufferOptions{Payload: buffer.MakeWithData(f.eth())})
@@ -104,9 +104,9 @@ func (h *Host) deliver(frames []frame) error {
 	return nil
 }
 
-// hear forgets what the host knows of an address when another machine announces that it has it now
-// (RFC 5227, 3), so that the next packet asks anew: the stack pays no attention to announcements,
-// which other systems do.
+// hear deletes the neighbor entry of an address when another machine announces the address (RFC
+// 5227, 3), so the next packet triggers an ARP request. Other systems do the same, but the stack
+// ignores announcements.
 func (h *Host) hear(eth []byte) {
 	if header.Ethernet(eth).Type() != header.ARPProtocolNumber {
 		return
@@ -122,7 +122,7 @@ func (h *Host) hear(eth []byte) {
 	}
 	for _, n := range known {
 		if n.Addr == addr && n.LinkAddr != tcpip.LinkAddress(said.HardwareAddressSender()) {
-			h.stack.RemoveNeighbor(nic, ipv4.ProtocolNumber, addr) // it may have gone by itself
+			h.stack.RemoveNeighbor(nic, ipv4.ProtocolNumber, addr) // it may already be deleted
 		}
 	}
 }
@@ -145,10 +145,11 @@ func (h *Host) transmit(ctx context.Context) {
 	}
 }
 
-// Addr is the host's address.
+// Addr returns the host's address.
 func (h *Host) Addr() netip.Addr { return h.addr }
 
-// Name is the host's name, also on the switch (Network.Partition, Network.SetFaults).
+// Name returns the host's name, which is also its name on the switch (Network.Partition,
+// Network.SetFaults).
 func (h *Host) Name() string { return h.name }
 
 // DialContext connects to a TCP or UDP address of the closed network ("10.77.0.11:50000" or
@@ -185,7 +186,8 @@ func (h *Host) Listen(port uint16) (net.Listener, error) {
 	return l, nil
 }
 
-// ListenPacket opens a UDP port of the host (0: any). It also gets and may send broadcasts.
+// ListenPacket opens a UDP port of the host (0: any). The port can also receive and send
+// broadcasts.
 func (h *Host) ListenPacket(port uint16) (net.PacketConn, error) {
 	var queue waiter.Queue
 	ep, err := h.stack.NewEndpoint(udp.ProtocolNumber, ipv4.ProtocolNumber, &queue)
@@ -226,7 +228,7 @@ func (h *Host) resolve(address string) (tcpip.FullAddress, error) {
 	return tcpip.FullAddress{NIC: nic, Addr: tcpip.AddrFrom4(addr.As4()), Port: uint16(n)}, nil
 }
 
-// Close takes the host off the network; its connections fail.
+// Close removes the host from the network; its connections fail.
 func (h *Host) Close() {
 	h.stop()
 	<-h.ended

@@ -12,9 +12,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// takeLock takes the cluster's folder for this process. The kernel lets go of the lock when the
-// process ends, however it ends, and tells everybody else who holds it: there is no pid file that
-// could be stale.
+// takeLock locks the cluster's directory for this process. The kernel releases the lock when the
+// process ends for any reason, and reports its holder to other processes, so there is no stale pid
+// file.
 func takeLock(dir string) (*os.File, error) {
 	file, err := os.OpenFile(filepath.Join(dir, lockFile), os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
@@ -31,9 +31,9 @@ func takeLock(dir string) (*os.File, error) {
 	return file, nil
 }
 
-// holder is the process id of the cluster's runner; 0: there is none. Not for use in the runner
-// itself: there the answer is 0, and closing the file would let go of the lock (POSIX record locks
-// belong to processes).
+// holder returns the process ID of the cluster's runner; 0 without a runner. The runner itself must
+// not call it: the answer would be 0, and closing the file would release the lock (POSIX record
+// locks belong to processes).
 func holder(dir string) (int, error) {
 	file, err := os.OpenFile(filepath.Join(dir, lockFile), os.O_RDWR, 0)
 	if errors.Is(err, os.ErrNotExist) {
@@ -53,8 +53,8 @@ func holder(dir string) (int, error) {
 	return int(lock.Pid), nil
 }
 
-// killHolder ends the runner of dir, and no other process, and waits until it is gone. Its machines
-// go with it.
+// killHolder ends the runner of dir, and no other process, and waits for its end. Its machines end
+// with it.
 func killHolder(ctx context.Context, dir string, kill bool) error {
 	pid, err := holder(dir)
 	if err != nil || pid == 0 {
@@ -68,8 +68,8 @@ func killHolder(ctx context.Context, dir string, kill bool) error {
 		return fmt.Errorf("cluster: cannot watch its runner (process %d): %w", pid, err)
 	}
 	defer unix.Close(fd)
-	// The number may have gone to another process between the two calls; if the lock is still held
-	// by it, it did not.
+	// Another process may have got the ID between the two calls. If the process still holds the
+	// lock, it is the runner.
 	if again, err := holder(dir); err != nil || again != pid {
 		return err
 	}
@@ -92,8 +92,8 @@ func killHolder(ctx context.Context, dir string, kill bool) error {
 	}
 }
 
-// listenControl opens the control socket. Its path goes by way of a file descriptor, because the
-// path of a Unix socket may have 107 bytes only and folders of tests are longer.
+// listenControl opens the control socket. Its path uses a file descriptor, because the path of a
+// Unix socket is limited to 107 bytes and test directories have longer paths.
 func listenControl(dir string) (net.Listener, func(), error) {
 	folder, err := os.Open(dir)
 	if err != nil {

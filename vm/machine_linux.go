@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// Machine is a computer: QEMU while it is switched on, a folder always.
+// Machine is a computer: a directory, and a QEMU process while it is switched on.
 type Machine struct {
 	spec    MachineSpec
 	addr    netip.Addr
@@ -26,7 +26,7 @@ type Machine struct {
 	closed bool
 }
 
-// Start makes a machine and switches it on. ctx bounds the start only; Close ends the machine.
+// Start makes a machine and switches it on. ctx bounds only the start; Close ends the machine.
 func Start(ctx context.Context, spec MachineSpec) (*Machine, error) {
 	spec, err := spec.withDefaults()
 	if err != nil {
@@ -52,17 +52,17 @@ func Start(ctx context.Context, spec MachineSpec) (*Machine, error) {
 
 func (s MachineSpec) hasNIC() bool { return s.Network != nil && !s.NoNIC }
 
-// Name is the machine's name.
+// Name returns the machine's name.
 func (m *Machine) Name() string { return m.spec.Name }
 
-// Addr is the address that DHCP gives the machine; not valid without a NIC.
+// Addr returns the machine's address from DHCP; invalid without a NIC.
 func (m *Machine) Addr() netip.Addr { return m.addr }
 
-// Spec is what the machine was started from, with all defaults filled in.
+// Spec returns the machine's specification, with all defaults.
 func (m *Machine) Spec() MachineSpec { return m.spec }
 
-// DiskPath is the raw file of the disk of that name, for tests that damage or look at it while the
-// power is off.
+// DiskPath returns the raw file of the disk with that name, for tests that damage or read it while
+// the power is off.
 func (m *Machine) DiskPath(name string) string {
 	for _, d := range m.spec.Disks {
 		if d.Name == name {
@@ -72,25 +72,25 @@ func (m *Machine) DiskPath(name string) string {
 	return ""
 }
 
-// LogPath is the record of what was written to the disk of that name (Disk.Record). It grows while
+// LogPath returns the record of the writes to the disk with that name (Disk.Record). It grows while
 // the machine is on.
 func (m *Machine) LogPath(name string) string { return m.spec.logPath(Disk{Name: name}) }
 
-// Console is what the machine wrote on its serial port.
+// Console returns the output of the machine's serial port.
 func (m *Machine) Console() *Console { return m.console }
 
-// ConsoleTail is the last n lines of the console.
+// ConsoleTail returns the last n lines of the console.
 func (m *Machine) ConsoleTail(n int) string { return m.console.Tail(n) }
 
-// WaitConsole waits for a line of the console since power-on that matches re and returns the match
-// and its groups. It fails when ctx ends and when the machine ends first, and then shows the end of
-// the console.
+// WaitConsole waits for a line of the console since power-on that matches re, and returns the match
+// and its groups. It fails if ctx or the machine ends first; the error contains the end of the
+// console.
 func (m *Machine) WaitConsole(ctx context.Context, re *regexp.Regexp) ([]string, error) {
 	p := m.current()
 	return m.waitConsole(ctx, p, p.consoleStart, re)
 }
 
-// WaitConsoleFrom is WaitConsole from an offset (Console.Offset), for what comes after an event.
+// WaitConsoleFrom is WaitConsole from an offset (Console.Offset), for output after an event.
 func (m *Machine) WaitConsoleFrom(ctx context.Context, offset int64, re *regexp.Regexp) ([]string, error) {
 	return m.waitConsole(ctx, m.current(), offset, re)
 }
@@ -110,7 +110,7 @@ func (m *Machine) waitConsole(ctx context.Context, p *power, offset int64, re *r
 		return match, nil
 	}
 	if match, _, _ := m.console.search(next, re); match != nil {
-		return match, nil // its last words were what was waited for
+		return match, nil // its last output matches
 	}
 	return nil, fmt.Errorf("machine %s: %w; end of the console:\n%s", m.spec.Name, err, m.console.Tail(40))
 }
@@ -121,7 +121,7 @@ func (m *Machine) current() *power {
 	return m.power
 }
 
-// Running tells whether the machine is switched on.
+// Running reports whether the machine is switched on.
 func (m *Machine) Running() bool {
 	select {
 	case <-m.current().ended:
@@ -131,7 +131,7 @@ func (m *Machine) Running() bool {
 	}
 }
 
-// PID is QEMU's process id; 0 when the machine is off.
+// PID returns QEMU's process ID; 0 when the machine is off.
 func (m *Machine) PID() int {
 	if !m.Running() {
 		return 0
@@ -139,10 +139,11 @@ func (m *Machine) PID() int {
 	return m.current().cmd.Process.Pid
 }
 
-// Events is what QEMU reported since power-on: resets, the watchdog, the shutdown.
+// Events returns QEMU's reports since power-on: resets, the watchdog, the shutdown.
 func (m *Machine) Events() []Event { return m.current().qmp.log() }
 
-// Channel is our end of the virtio-serial port of that name, for the current power-on.
+// Channel returns the host's end of the virtio-serial port with that name, for the current
+// power-on.
 func (m *Machine) Channel(name string) (io.ReadWriteCloser, error) {
 	c := m.current().channels[name]
 	if c == nil {
@@ -151,8 +152,8 @@ func (m *Machine) Channel(name string) (io.ReadWriteCloser, error) {
 	return c, nil
 }
 
-// Wait waits until the machine is off and tells how it ended. The error is ctx's only; Exit.Err
-// judges the end.
+// Wait waits until the machine is off and returns its Exit. The error is only that of ctx; Exit.Err
+// evaluates the end.
 func (m *Machine) Wait(ctx context.Context) (Exit, error) {
 	p := m.current()
 	select {
@@ -164,7 +165,7 @@ func (m *Machine) Wait(ctx context.Context) (Exit, error) {
 	}
 }
 
-// PowerOn switches the machine on again, with its disks as they are.
+// PowerOn switches the machine on again, with its present disks.
 func (m *Machine) PowerOn(ctx context.Context) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -190,8 +191,8 @@ func (m *Machine) PowerOn(ctx context.Context) error {
 	return nil
 }
 
-// ResetFirmwareVars puts the firmware's variables back to what the firmware came with, as an empty
-// battery does. The machine is off.
+// ResetFirmwareVars resets the firmware's variables to their initial state, like an empty battery.
+// The machine must be off.
 func (m *Machine) ResetFirmwareVars() error {
 	if m.Running() {
 		return fmt.Errorf("machine %s: it is on", m.Name())
@@ -202,29 +203,28 @@ func (m *Machine) ResetFirmwareVars() error {
 	return m.spec.prepare()
 }
 
-// PowerCut takes the power away: QEMU is killed. It returns when nothing of it runs any more.
-// Cutting the power of a machine that is off does nothing.
+// PowerCut cuts the power: it kills QEMU, and returns after the end of all its processes. Cutting
+// the power of a machine that is off does nothing.
 func (m *Machine) PowerCut() { m.current().kill("power cut") }
 
-// PowerButton presses the ACPI power button. Whether and when the machine ends is its own decision:
-// see Wait.
+// PowerButton presses the ACPI power button. The machine decides whether and when it ends: see
+// Wait.
 func (m *Machine) PowerButton(ctx context.Context) error {
 	return m.monitor(ctx, "press the power button", "system_powerdown", nil)
 }
 
-// Reset resets the machine as its reset button would.
+// Reset presses the machine's reset button.
 func (m *Machine) Reset(ctx context.Context) error {
 	return m.monitor(ctx, "reset", "system_reset", nil)
 }
 
-// Pause stops all CPUs of the machine, Resume lets them run on. The guest's clock stands still
-// meanwhile.
+// Pause stops all CPUs of the machine, Resume continues them. The guest's clock stops meanwhile.
 func (m *Machine) Pause(ctx context.Context) error { return m.monitor(ctx, "pause", "stop", nil) }
 
 // Resume ends a Pause.
 func (m *Machine) Resume(ctx context.Context) error { return m.monitor(ctx, "resume", "cont", nil) }
 
-// Written is how many bytes the machine has written to its disks since power-on.
+// Written returns the number of bytes that the machine has written to its disks since power-on.
 func (m *Machine) Written(ctx context.Context) (int64, error) {
 	answer, err := m.current().qmp.ask(ctx, "query-blockstats", nil)
 	var disks []struct {
@@ -265,7 +265,7 @@ func (m *Machine) monitor(ctx context.Context, what, command string, arguments m
 	return nil
 }
 
-// Close takes the power away and lets go of the machine. Its folder stays.
+// Close cuts the power and releases the machine's resources. Its directory stays.
 func (m *Machine) Close() error {
 	m.mu.Lock()
 	p := m.power
@@ -277,7 +277,7 @@ func (m *Machine) Close() error {
 	return m.console.close()
 }
 
-// readTail is the end of a file, at most size bytes.
+// readTail returns the end of a file, at most size bytes.
 func readTail(path string, size int64) string {
 	file, err := os.Open(path)
 	if err != nil {
@@ -296,6 +296,6 @@ func readTail(path string, size int64) string {
 	return string(data)
 }
 
-// exitTime is how long the last output of a QEMU that has ended may take to be read: it is in the
-// sockets already.
+// exitTime bounds the reading of the last output of an ended QEMU; this output is already in the
+// sockets.
 const exitTime = 5 * time.Second

@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// The firmware finds no system on a blank disk and says so on the serial console: pflash, disk,
-// console and monitor work.
+// The firmware finds no system on a blank disk and reports this on the serial console: pflash,
+// disk, console and monitor work.
 func TestFirmwareBoot(t *testing.T) {
 	if testing.Short() {
 		t.Skip("boots a machine, which -short leaves out")
@@ -60,7 +60,7 @@ func TestFirmwareBoot(t *testing.T) {
 	}
 }
 
-// qemuLock lets one emulated machine run at a time, also when go test runs packages side by side.
+// qemuLock allows one emulated machine at a time, also when go test runs packages concurrently.
 func qemuLock(t *testing.T) {
 	t.Helper()
 	file, err := os.OpenFile(filepath.Join(os.TempDir(), "orlop-qemu-test.lock"), os.O_CREATE|os.O_RDWR, 0o666)

@@ -11,18 +11,18 @@ import (
 	"github.com/insomniacslk/dhcp/dhcpv4"
 )
 
-// bootName is what the boot image is called in offers.
+// bootName is the file name of the boot image in offers.
 const bootName = "boot.efi"
 
-// Ports of the gateway where machines get their boot image.
+// Ports of the gateway that serve the boot image.
 const (
 	tftpPort = 69
 	httpPort = 80
 )
 
-// ServeBoot has the network offer a boot image (a UEFI program) to machines that want to boot from
-// it: by DHCP where it is, by TFTP (PXE) and by HTTP (UEFI HTTP boot) the file itself. Called
-// again, it offers another file.
+// ServeBoot offers a boot image (a UEFI program) to machines that boot from the network: its
+// location by DHCP, the file by TFTP (PXE) and by HTTP (UEFI HTTP boot). Another call offers
+// another file.
 func (n *Network) ServeBoot(file string) error {
 	if _, err := os.Stat(file); err != nil {
 		return fmt.Errorf("network: cannot serve the boot image: %w", err)
@@ -50,7 +50,7 @@ func (n *Network) ServeBoot(file string) error {
 	return nil
 }
 
-// offered is the boot image; empty: none.
+// offered returns the boot image; empty without a boot image.
 func (n *Network) offered() string {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -74,12 +74,12 @@ func (n *Network) answerHTTP(w http.ResponseWriter, r *http.Request) {
 	http.ServeContent(w, r, bootName, time.Time{}, f)
 }
 
-// offerBoot tells a firmware that asks for a boot image where it is: UEFI 2.10, sections 24.3 (PXE)
-// and 24.7 (HTTP).
+// offerBoot adds the location of the boot image to the answer for a firmware that requests it: UEFI
+// 2.10, sections 24.3 (PXE) and 24.7 (HTTP).
 func (n *Network) offerBoot(m, reply *dhcpv4.DHCPv4) {
 	switch class := m.ClassIdentifier(); {
 	case strings.HasPrefix(class, "PXEClient"):
-		reply.UpdateOption(dhcpv4.OptBootFileName(bootName)) // from the server that siaddr names
+		reply.UpdateOption(dhcpv4.OptBootFileName(bootName)) // from the server in siaddr
 	case strings.HasPrefix(class, "HTTPClient"):
 		reply.UpdateOption(dhcpv4.OptClassIdentifier("HTTPClient"))
 		reply.UpdateOption(dhcpv4.OptBootFileName(fmt.Sprintf("http://%s/%s", n.Gateway(), bootName)))

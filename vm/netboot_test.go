@@ -16,7 +16,8 @@ import (
 	"github.com/insomniacslk/dhcp/dhcpv4"
 )
 
-// A firmware is told where its boot image is, in its own words, and gets it from there.
+// A firmware receives the location of its boot image in its own format, and downloads the image
+// from there.
 func TestServeBoot(t *testing.T) {
 	n := newTestNetwork(t, NetworkSpec{})
 	offer := func(class string) *dhcpv4.DHCPv4 {
@@ -73,8 +74,8 @@ func TestServeBoot(t *testing.T) {
 	}
 }
 
-// fetchTFTP reads a file as firmware does: with the options blksize, tsize and windowsize (RFC 2347
-// to 2349, 7440). The tenth block gets lost once.
+// fetchTFTP reads a file like firmware: with the options blksize, tsize and windowsize (RFC 2347 to
+// 2349, 7440). The tenth block is lost once.
 func fetchTFTP(h *Host, server net.IP, name string) ([]byte, error) {
 	conn, err := h.ListenPacket(0)
 	if err != nil {

@@ -18,32 +18,32 @@ import (
 // GatewayName is the name of the gateway on the switch and in DNS.
 const GatewayName = "gateway"
 
-// NetworkSpec describes a closed network. The zero value is a good one.
+// NetworkSpec describes a closed network. The zero value is valid.
 type NetworkSpec struct {
 	// Subnet is an IPv4 network of /16 to /28; default 10.77.0.0/24. The gateway has the first
 	// address, machines get the eleventh and following.
 	Subnet netip.Prefix `json:"subnet,omitzero"`
 	// Domain is the DNS domain of the machines, default "orlop.test".
 	Domain string `json:"domain,omitempty"`
-	// Capture is the file that every frame is written to; empty: none.
+	// Capture is the file for all frames; empty: no capture.
 	Capture string `json:"capture,omitempty"`
 	// Lease is the time of DHCP leases, default 1 h.
 	Lease time.Duration `json:"lease,omitempty"`
 	// NoDHCP lets DHCP requests go unanswered from the start (Network.SetDHCP changes it).
 	NoDHCP bool `json:"noDHCP,omitempty"`
-	// NoRouter leaves the router out of the leases: machines get no default route.
+	// NoRouter removes the router from the leases: machines get no default route.
 	NoRouter bool `json:"noRouter,omitempty"`
-	// ClockOffset is added to the time that the NTP server tells.
+	// ClockOffset is added to the time of the NTP server.
 	ClockOffset time.Duration `json:"clockOffset,omitempty"`
-	// Dilation is how many times more slowly time passes on the network than outside (Clock); 0 is
-	// 1.
+	// Dilation is the factor by which time passes more slowly on the network than outside (Clock);
+	// 0 is 1.
 	Dilation int `json:"dilation,omitempty"`
 	// Names are additional DNS names (without a trailing dot) and their addresses.
 	Names map[string][]netip.Addr `json:"names,omitempty"`
 }
 
-// Network is a closed Ethernet network with a gateway that serves DHCP, DNS and NTP and leads
-// nowhere.
+// Network is a closed Ethernet network with a gateway that serves DHCP, DNS and NTP and does not
+// forward.
 type Network struct {
 	spec    NetworkSpec
 	clock   Clock
@@ -64,7 +64,7 @@ type Network struct {
 	closed   bool
 }
 
-// lease is what the network knows of a machine.
+// lease holds the addresses and settings of a machine on the network.
 type lease struct {
 	name string
 	addr netip.Addr
@@ -108,7 +108,7 @@ func NewNetwork(spec NetworkSpec) (*Network, error) {
 func (n *Network) startGateway() error {
 	addr := netip.PrefixFrom(n.spec.Subnet.Addr().Next(), n.spec.Subnet.Bits())
 	var err error
-	// The gateway has no default route: not even its own packets could go anywhere else.
+	// The gateway has no default route, so even its own packets stay in the network.
 	if n.gateway, err = newHost(n.sw, n.clock, GatewayName, n.macOf(addr.Addr()), addr, netip.Addr{}); err != nil {
 		return err
 	}
@@ -124,26 +124,26 @@ func (n *Network) startGateway() error {
 	return nil
 }
 
-// macOf makes a hardware address (in QEMU's own range) that tells the address it belongs to.
+// macOf derives a hardware address (in QEMU's own range) from an address.
 func (n *Network) macOf(addr netip.Addr) macAddr {
 	a := addr.As4()
 	return macAddr{0x52, 0x54, 0x4f, a[1], a[2], a[3]}
 }
 
-// Subnet is the network's range: what is outside of it (and of the pods and services) must never be
-// seen in the capture.
+// Subnet returns the network's range. Addresses outside of it (and of the pods and services) must
+// never be in the capture.
 func (n *Network) Subnet() netip.Prefix { return n.spec.Subnet }
 
-// Clock is the time on the network.
+// Clock returns the clock of the network.
 func (n *Network) Clock() Clock { return n.clock }
 
-// Gateway is the address of the router, name server and time server.
+// Gateway returns the address of the router, name server and time server.
 func (n *Network) Gateway() netip.Addr { return n.gateway.addr }
 
-// Domain is the DNS domain of the machines.
+// Domain returns the DNS domain of the machines.
 func (n *Network) Domain() string { return n.spec.Domain }
 
-// CaptureFile is the path of the capture, brought up to date; empty if there is none.
+// CaptureFile flushes the capture and returns its path; empty without a capture.
 func (n *Network) CaptureFile() (string, error) {
 	return n.spec.Capture, n.capture.flush()
 }
@@ -154,7 +154,7 @@ func (n *Network) DialContext(ctx context.Context, network, address string) (net
 	return n.gateway.DialContext(ctx, network, address)
 }
 
-// Listen opens a TCP port on the gateway (0: any), for something that machines connect to.
+// Listen opens a TCP port on the gateway (0: any), for services that machines connect to.
 func (n *Network) Listen(port uint16) (net.Listener, error) { return n.gateway.Listen(port) }
 
 // ListenPacket opens a UDP port on the gateway (0: any).
@@ -162,7 +162,8 @@ func (n *Network) ListenPacket(port uint16) (net.PacketConn, error) {
 	return n.gateway.ListenPacket(port)
 }
 
-// NewHost puts a computer of this process on the network. An invalid addr takes the next free one.
+// NewHost adds a computer inside this process to the network. An invalid addr selects the next free
+// address.
 func (n *Network) NewHost(name string, addr netip.Addr) (*Host, error) {
 	addr, mac, err := n.reserve(name, addr)
 	if err != nil {
@@ -179,8 +180,8 @@ func (n *Network) NewHost(name string, addr netip.Addr) (*Host, error) {
 	return h, nil
 }
 
-// reserve gives name an address and a hardware address and answers for both by DHCP and DNS. A name
-// that is known keeps its own.
+// reserve assigns an address and a hardware address to a name, and answers for both by DHCP and
+// DNS. A known name keeps its addresses.
 func (n *Network) reserve(name string, addr netip.Addr) (netip.Addr, macAddr, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -212,7 +213,7 @@ func (n *Network) reserve(name string, addr netip.Addr) (netip.Addr, macAddr, er
 	return addr, mac, nil
 }
 
-// plug makes a cable: one end on the switch as name, the other to be inherited by QEMU.
+// plug makes a cable: one end is a port of the switch with this name, QEMU inherits the other.
 func (n *Network) plug(name string) (*os.File, error) {
 	pair, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -237,15 +238,15 @@ func (n *Network) plug(name string) (*os.File, error) {
 		old.faultMu.Lock()
 		faults := old.faults
 		old.faultMu.Unlock()
-		p.setFaults(faults) // a machine that comes back after a power cut finds the same bad cable
+		p.setFaults(faults) // the cable keeps its faults after a power cut of the machine
 		old.shut()
 	}
 	n.ports[name] = p
 	return theirs, nil
 }
 
-// SetFaults sets what goes wrong on the cable of a machine, host or the gateway. They stay over
-// power cuts.
+// SetFaults sets the faults on the cable of a machine, host or the gateway. They persist over power
+// cuts.
 func (n *Network) SetFaults(name string, f Faults) error {
 	n.mu.Lock()
 	p := n.ports[name]
@@ -260,12 +261,11 @@ func (n *Network) SetFaults(name string, f Faults) error {
 	return nil
 }
 
-// Partition splits the network: names of different groups do not hear each other; names in no group
-// (the gateway, if it is not named) hear everybody. Without groups the network is whole again.
+// Partition splits the network: names of different groups are disconnected; names in no group (the
+// gateway, if it is not named) are connected to all. Without groups the network is whole again.
 func (n *Network) Partition(groups ...[]string) { n.sw.partition(groups) }
 
-// Close ends all forwards and hosts of the network. Machines that are still running lose their
-// carrier.
+// Close ends all forwards and hosts of the network. Running machines lose their carrier.
 func (n *Network) Close() error {
 	n.mu.Lock()
 	if n.closed {

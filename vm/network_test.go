@@ -40,7 +40,7 @@ func newTestNetwork(t *testing.T, spec NetworkSpec) *Network {
 	return n
 }
 
-// guest is a machine in pure Go: a host on the switch.
+// guest returns a machine in pure Go: a host on the switch.
 func guest(t *testing.T, n *Network, name string) *Host {
 	t.Helper()
 	h, err := n.NewHost(name, netip.Addr{})
@@ -91,8 +91,9 @@ func hostSockets(t *testing.T) []string {
 	return found
 }
 
-// TestNoWayOut: a guest that tries to leave gets no answer, no socket of the host's network is
-// opened on its behalf, nothing on the host's loopback hears of it, and the capture shows each try.
+// TestNoWayOut checks that a guest that sends packets outside gets no answer, that this opens no
+// socket of the host's network and reaches no listener on the host's loopback, and that the capture
+// shows each attempt.
 func TestNoWayOut(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "capture.pcap")
 	n := newTestNetwork(t, NetworkSpec{Capture: file})
@@ -146,8 +147,8 @@ func TestNoWayOut(t *testing.T) {
 		}
 		conn.Close()
 	}
-	// Raw frames to the gateway's hardware address, as a router would get them: ping outside, and
-	// the host's loopback.
+	// Raw frames to the gateway's hardware address, in the form for a router: a ping outside, and
+	// to the host's loopback.
 	g.port.receive(icmpEcho(g, n.gateway.mac, netip.MustParseAddr("192.0.2.1")))
 	g.port.receive(icmpEcho(g, n.gateway.mac, netip.MustParseAddr("127.0.0.1")))
 
@@ -180,8 +181,8 @@ func TestNoWayOut(t *testing.T) {
 	}
 }
 
-// socketNames leaves out what changes in a socket's line (its place in the table, queues, timers):
-// kind and addresses remain.
+// socketNames removes the variable fields of a socket's line (position in the table, queues,
+// timers): kind and addresses remain.
 func socketNames(lines []string) []string {
 	var names []string
 	for _, l := range lines {
@@ -192,8 +193,8 @@ func socketNames(lines []string) []string {
 	return names
 }
 
-// icmpEcho is an echo request without a checksum: gateways that forward do so before anybody looks
-// at it.
+// icmpEcho returns an echo request without a checksum: forwarding gateways forward it before any
+// check.
 func icmpEcho(from *Host, via macAddr, to netip.Addr) frame {
 	f := newFrame(ethHeader + 20 + 8)
 	b := f.eth()
@@ -233,7 +234,7 @@ func TestDHCP(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// A machine without an address: the stack needs 0.0.0.0 to send from.
+	// A machine without an address: the stack needs 0.0.0.0 as the source address.
 	h, err := newHost(n.sw, n.clock, "cp1", mac, netip.MustParsePrefix("0.0.0.0/0"), netip.Addr{})
 	if err != nil {
 		t.Fatal(err)
@@ -262,7 +263,7 @@ func TestDHCP(t *testing.T) {
 		ack.IPAddressLeaseTime(0) != time.Minute || ack.HostName() != "cp1" || ack.DomainName() != "orlop.test" || ack.SubnetMask().String() != "ffffff00" {
 		t.Errorf("unexpected options: %s", ack.Summary())
 	}
-	// the answer to a renewal comes to the address
+	// the answer to a renewal is sent to the address
 	if err := h.setAddress(netip.PrefixFrom(addr, 24), n.Gateway()); err != nil {
 		t.Fatal(err)
 	}
@@ -280,8 +281,8 @@ func TestDHCP(t *testing.T) {
 	if err := n.SetMachineDHCP("cp1", DHCPIgnore); err != nil {
 		t.Fatal(err)
 	}
-	// The context ends before the client's first wait does: how often the client would ask is not
-	// of interest here.
+	// The context ends before the client's first wait, because the client's repetitions are not
+	// tested here.
 	if _, err := client.Request(within(t, time.Second)); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("silent machine: expected no answer, got %v", err)
 	}
@@ -296,7 +297,7 @@ func TestDHCP(t *testing.T) {
 	if _, err := client.Request(within(t, 20*time.Second)); err != nil {
 		t.Errorf("server on again: %v", err)
 	}
-	// A request for an address of another network is refused (RFC 2131, section 4.3.2,
+	// A request for an address of another network is rejected (RFC 2131, section 4.3.2,
 	// INIT-REBOOT).
 	request, err := dhcpv4.New(dhcpv4.WithHwAddr(mac[:]), dhcpv4.WithMessageType(dhcpv4.MessageTypeRequest),
 		dhcpv4.WithOption(dhcpv4.OptRequestedIPAddress(net.IPv4(192, 0, 2, 9))))
@@ -326,7 +327,7 @@ func TestDNS(t *testing.T) {
 			{"kubernetes.example.", dns.TypeA, dns.RcodeSuccess, "10.77.0.11"},
 			{"cp1.orlop.test.", dns.TypeAAAA, dns.RcodeSuccess, ""},
 			{"cp9.orlop.test.", dns.TypeA, dns.RcodeNameError, ""},
-			{"localhost.", dns.TypeA, dns.RcodeRefused, ""}, // the host's resolver would know it
+			{"localhost.", dns.TypeA, dns.RcodeRefused, ""}, // the host's resolver would answer it
 			{"www.example.org.", dns.TypeA, dns.RcodeRefused, ""},
 		} {
 			conn, err := g.DialContext(within(t, 5*time.Second), network, n.Gateway().String()+":53")
@@ -382,7 +383,7 @@ func TestForward(t *testing.T) {
 			}
 			go func() {
 				defer conn.Close()
-				io.Copy(conn, conn) // ends when the client has sent everything
+				io.Copy(conn, conn) // ends when the client has sent all its data
 			}()
 		}
 	}()
@@ -399,7 +400,7 @@ func TestForward(t *testing.T) {
 	}
 	defer conn.Close()
 	conn.SetDeadline(time.Now().Add(20 * time.Second))
-	sent := strings.Repeat("deck ", 1<<18) // more than any buffer on the way
+	sent := strings.Repeat("deck ", 1<<18) // larger than any buffer on the path
 	go func() {
 		io.WriteString(conn, sent)
 		conn.(*net.TCPConn).CloseWrite()
@@ -408,7 +409,7 @@ func TestForward(t *testing.T) {
 	if err != nil || string(got) != sent {
 		t.Errorf("echo of %d bytes: %d bytes, %v", len(sent), len(got), err)
 	}
-	// A connection that stays open does not hold up the end.
+	// An open connection does not delay the end.
 	idle, err := net.Dial("tcp4", f.Addr)
 	if err != nil {
 		t.Fatal(err)
@@ -428,8 +429,8 @@ func TestForward(t *testing.T) {
 	}
 }
 
-// TestAddressThatMoves: a host that knows where an address is follows it when another machine
-// announces it, as other systems do.
+// TestAddressThatMoves checks that a host with a neighbor entry updates it when another machine
+// announces the address, like other systems.
 func TestAddressThatMoves(t *testing.T) {
 	n := newTestNetwork(t, NetworkSpec{})
 	asks, one, two := guest(t, n, "asks"), guest(t, n, "one"), guest(t, n, "two")

@@ -34,14 +34,15 @@ func (n *Network) startNTP() (func(), error) {
 			if size < ntpPacket || request[0]&7 != client || n.noNTP.Load() {
 				continue
 			}
-			// a lost answer is asked for again
+			// the client repeats a request with a lost answer
 			conn.WriteTo(ntpReply(request[:ntpPacket], n.clock.Now().Add(n.spec.ClockOffset)), from)
 		}
 	}()
 	return func() { conn.Close(); <-ended }, nil
 }
 
-// ntpReply is a server's answer at stratum 1: the request's transmit time comes back as the origin.
+// ntpReply returns a server's answer at stratum 1: the request's transmit time becomes the origin
+// time.
 func ntpReply(request []byte, now time.Time) []byte {
 	const server = 4
 	r := make([]byte, ntpPacket)
@@ -59,7 +60,7 @@ func ntpReply(request []byte, now time.Time) []byte {
 	return r
 }
 
-// ntpTime is t as seconds since 1900 (32 bits) and their fraction (32 bits).
+// ntpTime returns t as seconds since 1900 (32 bits) and their fraction (32 bits).
 func ntpTime(t time.Time) uint64 {
 	return uint64(uint32(t.Unix()+ntpEpoch))<<32 | uint64(t.Nanosecond())<<32/uint64(time.Second)
 }

@@ -15,24 +15,25 @@ import (
 	"time"
 )
 
-// Exit is how a power-on of a machine ended.
+// Exit is the end of a power-on of a machine.
 type Exit struct {
-	// Code is QEMU's exit status; -1 when a signal ended it.
+	// Code is QEMU's exit status; -1 if a signal ended it.
 	Code int `json:"code"`
 	// Signal is the signal that ended QEMU.
 	Signal string `json:"signal,omitempty"`
-	// Reason is QEMU's own (QMP's ShutdownCause): "guest-shutdown", "guest-reset" with NoReboot,
-	// "guest-panic", "host-signal", …; empty if it ended without a word.
+	// Reason is QEMU's own reason (QMP's ShutdownCause): "guest-shutdown", "guest-reset" with
+	// NoReboot, "guest-panic", "host-signal", …; empty if QEMU ended without a report.
 	Reason string `json:"reason,omitempty"`
-	// Request is what we did to end it: "power cut", "closed"; empty: nothing.
+	// Request is the action of this package that ended it: "power cut", "closed"; empty without an
+	// action.
 	Request string `json:"request,omitempty"`
-	// Stderr is the end of what QEMU wrote there.
+	// Stderr is the end of QEMU's output on stderr.
 	Stderr string `json:"stderr,omitempty"`
-	// Ran is how long the machine was on.
+	// Ran is the time for which the machine was on.
 	Ran time.Duration `json:"ran"`
 }
 
-// Err is nil if the machine ended because it or we wanted it to.
+// Err returns nil if the guest or a caller of this package requested the end.
 func (e Exit) Err() error {
 	if e.Request != "" || e.Code == 0 && strings.HasPrefix(e.Reason, "guest-") && e.Reason != "guest-panic" {
 		return nil
@@ -40,7 +41,7 @@ func (e Exit) Err() error {
 	return fmt.Errorf("QEMU ended unexpectedly: %s", e)
 }
 
-// String says it in one line, with QEMU's stderr on further ones.
+// String returns a summary in one line, with QEMU's stderr on further lines.
 func (e Exit) String() string {
 	s := fmt.Sprintf("exit status %d", e.Code)
 	if e.Signal != "" {
@@ -60,7 +61,7 @@ func (e Exit) String() string {
 	return s
 }
 
-// power is one power-on: a QEMU process and our ends of its sockets.
+// power is one power-on: a QEMU process and the local ends of its sockets.
 type power struct {
 	cmd          *exec.Cmd
 	qmp          *qmp
@@ -75,7 +76,7 @@ type power struct {
 	exit  Exit
 }
 
-// sockets collects what QEMU inherits. Numbers start at 3, as exec.Cmd.ExtraFiles counts.
+// sockets collects the files that QEMU inherits. Numbers start at 3, like in exec.Cmd.ExtraFiles.
 type sockets struct {
 	theirs []*os.File
 	ours   []net.Conn
@@ -86,7 +87,7 @@ func (s *sockets) inherit(f *os.File) int {
 	return 2 + len(s.theirs)
 }
 
-// pair makes a socket pair: a connection for us, and the number of QEMU's end.
+// pair makes a socket pair. It returns the local connection, and the number of QEMU's end.
 func (s *sockets) pair(name string) (net.Conn, int, error) {
 	fds, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -109,7 +110,7 @@ func (s *sockets) closeTheirs() {
 	}
 }
 
-// startQEMU starts the process and everything that reads from it.
+// startQEMU starts the process and its readers.
 func (m *Machine) startQEMU() (*power, error) {
 	var (
 		files    sockets
@@ -161,7 +162,8 @@ func (m *Machine) startQEMU() (*power, error) {
 	if m.spec.Network != nil {
 		p.cmd.Env = append(os.Environ(), m.spec.Network.clock.environment(p.started)...)
 	}
-	// A process group of its own keeps a terminal's Ctrl-C away; the kernel kills it when we die.
+	// A separate process group excludes QEMU from a terminal's Ctrl-C. The kernel kills QEMU when
+	// this process ends.
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true}
 	p.qmp = newQMP(monitor)
 	if err := p.launch(m, console); err != nil {
@@ -170,7 +172,7 @@ func (m *Machine) startQEMU() (*power, error) {
 	return p, nil
 }
 
-// launch starts QEMU from a thread that lives as long as QEMU does: the kernel's "parent" in
+// launch starts QEMU from a thread that lives as long as QEMU does: the "parent" in
 // PR_SET_PDEATHSIG is the thread, not the process.
 func (p *power) launch(m *Machine, console net.Conn) error {
 	started, consoleRead := make(chan error, 1), make(chan struct{})
@@ -202,13 +204,13 @@ func (p *power) launch(m *Machine, console net.Conn) error {
 	}
 	go func() {
 		defer close(consoleRead)
-		// ends when QEMU closes its end; a full host disk shows in the missing console
+		// ends when QEMU closes its end; a full host disk is visible as a truncated console
 		io.Copy(m.console, console)
 	}()
 	return nil
 }
 
-// finish works out how the power-on ended.
+// finish determines the end of the power-on.
 func (p *power) finish(m *Machine, waitErr error) {
 	e := Exit{Ran: time.Since(p.started), Stderr: readTail(filepath.Join(m.spec.Dir, stderrFile), 16<<10)}
 	var exit *exec.ExitError
@@ -234,7 +236,7 @@ func (p *power) finish(m *Machine, waitErr error) {
 	close(p.ended)
 }
 
-// kill ends QEMU at once and waits until it is gone.
+// kill kills QEMU and waits for its end.
 func (p *power) kill(request string) {
 	p.mu.Lock()
 	if p.request == "" {

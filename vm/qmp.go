@@ -10,8 +10,7 @@ import (
 	"time"
 )
 
-// Event is something that QEMU reported: SHUTDOWN, RESET, WATCHDOG, POWERDOWN, STOP, … (QEMU's QMP
-// reference).
+// Event is a report of QEMU: SHUTDOWN, RESET, WATCHDOG, POWERDOWN, STOP, … (QEMU's QMP reference).
 type Event struct {
 	Name string    `json:"event"`
 	At   time.Time `json:"at"`
@@ -79,10 +78,10 @@ func (q *qmp) read() {
 	}
 }
 
-// negotiate leaves the mode in which QEMU accepts nothing else.
+// negotiate ends the mode in which QEMU accepts no other command.
 func (q *qmp) negotiate(ctx context.Context) error { return q.do(ctx, "qmp_capabilities", nil) }
 
-// do runs a command and waits until it is done.
+// do runs a command and waits for its end.
 func (q *qmp) do(ctx context.Context, command string, arguments map[string]any) error {
 	_, err := q.ask(ctx, command, arguments)
 	return err

@@ -19,7 +19,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// readyFD tells the runner which inherited file descriptor to report readiness on.
+// readyFD is the environment variable with the inherited file descriptor for the runner's ready
+// report.
 const readyFD = "ORLOP_QEMU_READY_FD"
 
 // controlLimit bounds each request to the runner.
@@ -31,15 +32,15 @@ type runner struct {
 	network *Network
 	stop    context.CancelFunc
 
-	adding   sync.Mutex // one machine at a time is added
+	adding   sync.Mutex // serializes the addition of machines
 	mu       sync.Mutex
-	spec     ClusterSpec // its machines grow (add)
+	spec     ClusterSpec // add appends machines to it
 	machines map[string]*Machine
 	forwards []ForwardStatus
 }
 
-// Run holds the cluster of dir (spec.json) until ctx ends or a client ends it. It is what Launch
-// runs in the background; a command that calls Launch has a (hidden) subcommand that calls Run.
+// Run holds the cluster of dir (spec.json) until ctx ends or a client ends it. Launch runs it in
+// the background; a command that calls Launch has a (hidden) subcommand that calls Run.
 func Run(ctx context.Context, dir string) (err error) {
 	ready := readyPipe()
 	defer func() { ready(err) }()
@@ -79,14 +80,14 @@ func Run(ctx context.Context, dir string) (err error) {
 	}
 	end, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
-	return server.Shutdown(end) // lets the answer to the request that ended us go out
+	return server.Shutdown(end) // sends the answer to the request that ended the runner
 }
 
-// readyPipe returns what tells Launch, once, that the cluster runs or why not.
+// readyPipe returns a function that reports once to Launch that the cluster runs, or the error.
 func readyPipe() func(error) {
 	fd, err := strconv.Atoi(os.Getenv(readyFD))
 	if err != nil {
-		return func(error) {} // started by hand
+		return func(error) {} // started manually
 	}
 	os.Unsetenv(readyFD)
 	unix.CloseOnExec(fd)
@@ -99,7 +100,7 @@ func readyPipe() func(error) {
 				fmt.Fprint(pipe, err)
 				return
 			}
-			io.WriteString(pipe, "ready") // if Launch is gone, nobody needs to know
+			io.WriteString(pipe, "ready") // if Launch has ended, the report is not needed
 		})
 	}
 }
@@ -137,7 +138,7 @@ func (r *runner) switchOn(ctx context.Context, m MachineSpec) (*Machine, error) 
 	return machine, nil
 }
 
-// add makes one more machine, which is there too when the cluster is resumed.
+// add makes another machine, and stores it for Resume.
 func (r *runner) add(ctx context.Context, m MachineSpec) (MachineStatus, error) {
 	r.adding.Lock()
 	defer r.adding.Unlock()
@@ -156,7 +157,7 @@ func (r *runner) add(ctx context.Context, m MachineSpec) (MachineStatus, error) 
 	return machine.status(), writeSpec(r.dir, grown)
 }
 
-// machine is the machine of that name; nil: there is none.
+// machine returns the machine with that name; nil if it does not exist.
 func (r *runner) machine(name string) *Machine {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -196,7 +197,7 @@ func (r *runner) close() error {
 }
 
 // handler is the control interface: JSON over HTTP on a Unix socket that only the owner of the
-// folder can reach.
+// directory can reach.
 func (r *runner) handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /status", func(w http.ResponseWriter, _ *http.Request) { answer(w, r.status(), nil) })
@@ -238,14 +239,14 @@ func (r *runner) handler() http.Handler {
 	return mux
 }
 
-// answer writes a result, or the error as a field of its own.
+// answer writes a result, or the error as a separate field.
 func answer(w http.ResponseWriter, result any, err error) {
 	w.Header().Set("Content-Type", "application/json")
 	if err != nil {
 		w.WriteHeader(http.StatusConflict)
 		result = controlError{err.Error()}
 	}
-	json.NewEncoder(w).Encode(result) // a client that went away needs no answer
+	json.NewEncoder(w).Encode(result) // a disconnected client needs no answer
 }
 
 type controlError struct {

@@ -9,36 +9,37 @@ import (
 	"time"
 )
 
-// Where Debian's ovmf package puts the firmware without Secure Boot, and its empty variables.
+// The paths in Debian's ovmf package of the firmware without Secure Boot, and of its empty
+// variables.
 const (
 	defaultCode = "/usr/share/OVMF/OVMF_CODE_4M.fd"
 	defaultVars = "/usr/share/OVMF/OVMF_VARS_4M.fd"
 )
 
-// MachineSpec describes a machine. Name and Dir are needed, everything else has a default.
+// MachineSpec describes a machine. Name and Dir are required, all other fields have defaults.
 type MachineSpec struct {
 	// Name is the machine's name: on the switch, in DNS, as DHCP's host name. A DNS label.
 	Name string `json:"name"`
-	// Dir is the machine's folder; it is made if it is missing. Disks and firmware variables that
-	// are in it already are used as they are, so a machine started again from its folder is the
-	// same machine.
+	// Dir is the machine's directory; it is made if it is missing. Existing disks and firmware
+	// variables in it are used unchanged, so a machine started again from its directory is the same
+	// machine.
 	Dir string `json:"dir,omitempty"`
 
 	// MemoryMiB defaults to 2048, CPUs to 2.
 	MemoryMiB int `json:"memoryMiB,omitempty"`
 	CPUs      int `json:"cpus,omitempty"`
-	// Disks in order of their appearance to the machine; none: a machine without a disk. The
-	// firmware tries them in this order, unless Boot says otherwise.
+	// Disks in order of their appearance to the machine; empty: no disk. The firmware tries them in
+	// this order, unless Boot sets another order.
 	Disks []Disk `json:"disks,omitempty"`
-	// Boot is what the firmware tries to boot from, in this order: names of disks, BootPXE,
-	// BootHTTP. Default: the disks.
+	// Boot is the boot order of the firmware: names of disks, BootPXE, BootHTTP. Default: the
+	// disks.
 	Boot []string `json:"boot,omitempty"`
 
-	// Network is what the NIC is plugged into; nil: no NIC.
+	// Network is the network of the NIC; nil: no NIC.
 	Network *Network `json:"-"`
-	// NoNIC leaves the NIC out although there is a network.
+	// NoNIC omits the NIC although there is a network.
 	NoNIC bool `json:"noNIC,omitempty"`
-	// Addr is the machine's address; default: the next free one.
+	// Addr is the machine's address; default: the next free address.
 	Addr netip.Addr `json:"addr,omitzero"`
 
 	// Code and Vars are the firmware and its empty variables, Debian's OVMF by default.
@@ -61,23 +62,24 @@ type MachineSpec struct {
 	UUID   string `json:"uuid,omitempty"`
 	Serial string `json:"serial,omitempty"`
 	// Channels are names of virtio-serial ports (/dev/virtio-ports/NAME in the guest);
-	// Machine.Channel has our ends.
+	// Machine.Channel returns the host's ends.
 	Channels []string `json:"channels,omitempty"`
 	// TranslationMiB is the size of TCG's translation cache, default 512.
 	TranslationMiB int `json:"translationMiB,omitempty"`
 
-	// QEMU is the command, default qemu-system-x86_64; Args are put after all others.
+	// QEMU is the command, default qemu-system-x86_64; Args are appended to its arguments.
 	QEMU string   `json:"qemu,omitempty"`
 	Args []string `json:"args,omitempty"`
 }
 
-// What a machine can boot from beside its disks: the boot image of its network (Network.ServeBoot).
+// The boot options of a machine besides its disks: the boot image of its network
+// (Network.ServeBoot).
 const (
 	BootPXE  = "pxe"  // by PXE: DHCP, then TFTP
 	BootHTTP = "http" // by UEFI HTTP boot
 )
 
-// Bus is how a disk is attached: the name of QEMU's device for it.
+// Bus is the bus of a disk: the name of QEMU's device for it.
 type Bus string
 
 // The kinds of disks.
@@ -86,7 +88,7 @@ const (
 	BusNVMe   Bus = "nvme"
 	BusSATA   Bus = "ide-hd"
 	BusUSB    Bus = "usb-storage"
-	// a CD in its drive: Image itself is what the machine sees, and it cannot write to it
+	// a CD in its drive: the machine reads Image itself, and cannot write to it
 	BusCD Bus = "ide-cd"
 )
 
@@ -95,28 +97,28 @@ type Disk struct {
 	// Name is the file's name and the disk's serial number in the guest; default "disk0", "disk1",
 	// …
 	Name string `json:"name,omitempty"`
-	// Image is the raw image that the disk is a sparse copy of; empty: a blank disk.
+	// Image is the raw image for the sparse copy; empty: a blank disk.
 	Image string `json:"image,omitempty"`
-	// SizeMiB is the size of the disk; default 8192, and never less than the image.
+	// SizeMiB is the size of the disk; default 8192, and at least the size of the image.
 	SizeMiB int64 `json:"sizeMiB,omitempty"`
-	// ReadOnly is for media that carry a configuration.
+	// ReadOnly is for media with a configuration.
 	ReadOnly bool `json:"readOnly,omitempty"`
-	// Record keeps all that is written to the disk and each flush of it, in order, in NAME.log
-	// beside it; package writelog reads that. It begins anew with each power-on. BusVirtio only.
+	// Record records all writes and flushes of the disk, in order, in NAME.log beside it; package
+	// writelog reads it. Each power-on starts a new record. BusVirtio only.
 	Record bool `json:"record,omitempty"`
-	// Forget lets the machine write, but not to the file: at the next power-on the disk is what it
-	// was.
+	// Forget discards all writes of the machine: at the next power-on the disk has its earlier
+	// content.
 	Forget bool `json:"forget,omitempty"`
-	// Bus is how it is attached, default BusVirtio.
+	// Bus is the bus of the disk, default BusVirtio.
 	Bus Bus `json:"bus,omitempty"`
 }
 
-// BootDisk is the usual list of disks: one of sizeMiB (0: 8 GiB), made from image.
+// BootDisk returns the usual list of disks: a disk of sizeMiB (0: 8 GiB), made from image.
 func BootDisk(image string, sizeMiB int64) []Disk {
 	return []Disk{{Name: "disk0", Image: image, SizeMiB: sizeMiB}}
 }
 
-// dnsLabel is RFC 1123, section 2.1.
+// dnsLabel matches a label of RFC 1123, section 2.1.
 var dnsLabel = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)
 
 // withDefaults fills in and checks s.

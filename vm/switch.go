@@ -11,20 +11,19 @@ import (
 
 const (
 	// frameHeader is the length (4 bytes, big endian) that QEMU's stream backend puts before each
-	// frame. Frames are kept with it from reading to writing, so that a frame is never copied on
-	// its way through the switch.
+	// frame. Frames include it from reading to writing, so the switch never copies a frame.
 	frameHeader = 4
-	// maxFrame is larger than any frame of a guest without offloads (MTU 1500) and of one with
+	// maxFrame is larger than any frame of a guest without offloads (MTU 1500), and of a guest with
 	// jumbo frames.
 	maxFrame = 65536
-	// portQueue is how many frames wait for a slow port before more are dropped. A stopped machine
-	// must not stop the rest.
+	// portQueue is the maximum number of queued frames for a slow port; further frames are dropped.
+	// A stopped machine must not stop the others.
 	portQueue = 2048
 	ethHeader = 14
 )
 
-// frame is the length prefix followed by an Ethernet frame. It is shared by all ports it goes to:
-// nobody changes it.
+// frame is the length prefix followed by an Ethernet frame. Several ports share it, so it must not
+// be changed.
 type frame []byte
 
 func newFrame(size int) frame {
@@ -40,15 +39,15 @@ type macAddr [6]byte
 func (f frame) dst() macAddr { return macAddr(f[frameHeader : frameHeader+6]) }
 func (f frame) src() macAddr { return macAddr(f[frameHeader+6 : frameHeader+12]) }
 
-// group tells broadcast and multicast addresses.
+// group reports whether m is a broadcast or multicast address.
 func (m macAddr) group() bool { return m[0]&1 == 1 }
 
 func (m macAddr) String() string { return net.HardwareAddr(m[:]).String() }
 
-// Faults is what goes wrong on one port of the switch, in both directions.
+// Faults are the faults on a port of the switch, in both directions.
 type Faults struct {
 	// Down drops every frame. The guest still sees a carrier; QEMU's set_link (Machine.Monitor)
-	// takes that away too.
+	// removes the carrier too.
 	Down bool
 	// Latency is added to each frame to and from the port, in time outside.
 	Latency time.Duration
@@ -56,19 +55,19 @@ type Faults struct {
 	Loss float64
 }
 
-// ethSwitch is a learning Ethernet switch. It floods broadcast, multicast and unknown unicast, as
-// real ones do.
+// ethSwitch is a learning Ethernet switch. It floods broadcast, multicast and unknown unicast, like
+// real switches.
 type ethSwitch struct {
 	capture *capture
 
 	mu    sync.RWMutex
 	ports map[*port]struct{}
 	table map[macAddr]*port
-	cut   map[[2]string]bool // pairs of port names, both orders, that do not hear each other
+	cut   map[[2]string]bool // disconnected pairs of port names, in both orders
 }
 
-// port is one socket of the switch. Frames for it are queued and handed to write by its own
-// goroutine.
+// port is a port of the switch. Frames for it are queued, and its own goroutine passes them to
+// write.
 type port struct {
 	name  string
 	sw    *ethSwitch
@@ -86,7 +85,7 @@ type port struct {
 
 type queued struct {
 	f   frame
-	due time.Time // zero: at once
+	due time.Time // zero: immediately
 }
 
 func newSwitch(c *capture) *ethSwitch {
@@ -101,7 +100,7 @@ func (s *ethSwitch) attach(name string, write func([]frame) error) *port {
 		seed = seed*131 + uint64(c)
 	}
 	p := &port{name: name, sw: s, queue: make(chan queued, portQueue), done: make(chan struct{}), write: write,
-		random: rand.New(rand.NewPCG(seed, 1))} // seeded by name, so that loss repeats
+		random: rand.New(rand.NewPCG(seed, 1))} // seeded by name, so loss is reproducible
 	s.mu.Lock()
 	s.ports[p] = struct{}{}
 	s.mu.Unlock()
@@ -109,8 +108,8 @@ func (s *ethSwitch) attach(name string, write func([]frame) error) *port {
 	return p
 }
 
-// attachConn adds a port that speaks QEMU's stream protocol on conn and reads from it until it
-// fails or p is closed.
+// attachConn adds a port with QEMU's stream protocol on conn, and reads from it until it fails or p
+// is closed.
 func (s *ethSwitch) attachConn(name string, conn net.Conn) *port {
 	p := s.attach(name, func(frames []frame) error {
 		buffers := make(net.Buffers, len(frames))
@@ -133,7 +132,7 @@ func (s *ethSwitch) attachConn(name string, conn net.Conn) *port {
 			}
 			n := binary.BigEndian.Uint32(size[:])
 			if n > maxFrame {
-				return // not QEMU's protocol: nothing after this can be understood
+				return // not QEMU's protocol: the rest cannot be parsed
 			}
 			f := newFrame(int(n))
 			if _, err := io.ReadFull(conn, f.eth()); err != nil {
@@ -145,7 +144,7 @@ func (s *ethSwitch) attachConn(name string, conn net.Conn) *port {
 	return p
 }
 
-// receive takes a frame that came in on p and passes it on.
+// receive forwards a frame that arrived on p.
 func (p *port) receive(f frame) {
 	if len(f.eth()) < ethHeader {
 		return
@@ -188,7 +187,7 @@ func (s *ethSwitch) learn(m macAddr, p *port) {
 	}
 }
 
-// send queues a frame for p; delay is what the sender's side of the way takes.
+// send queues a frame for p; delay is the latency of the sender's port.
 func (p *port) send(f frame, delay time.Duration) {
 	own, ok := p.fate()
 	if !ok {
@@ -207,7 +206,7 @@ func (p *port) send(f frame, delay time.Duration) {
 	}
 }
 
-// fate says how long a frame takes through p and whether it gets through at all.
+// fate returns the latency of p for a frame, and whether the frame is delivered.
 func (p *port) fate() (time.Duration, bool) {
 	p.faultMu.Lock()
 	defer p.faultMu.Unlock()
@@ -223,7 +222,7 @@ func (p *port) setFaults(f Faults) {
 	p.faults = f
 }
 
-// drain writes what is queued, many frames at a time when many wait.
+// drain writes the queued frames, in batches.
 func (p *port) drain() {
 	defer p.shut()
 	timer := time.NewTimer(0)
@@ -255,8 +254,8 @@ func (p *port) drain() {
 	}
 }
 
-// more adds the frames that wait already. A frame with a due time ends the batch and is written in
-// its turn: latency was just set, and one frame without its delay does no harm.
+// more adds the queued frames to a batch. A frame with a due time ends the batch and is written in
+// its turn: the latency was just set, and one frame without its delay does no harm.
 func (p *port) more(batch []frame) []frame {
 	for len(batch) < cap(batch) {
 		select {
@@ -272,8 +271,8 @@ func (p *port) more(batch []frame) []frame {
 	return batch
 }
 
-// shut takes the port off the switch. It does not wait for the port's goroutines, so they may call
-// it themselves.
+// shut removes the port from the switch. It does not wait for the port's goroutines, so they may
+// call it themselves.
 func (p *port) shut() {
 	p.closeOnce.Do(func() {
 		s := p.sw
@@ -289,13 +288,13 @@ func (p *port) shut() {
 	})
 }
 
-// close takes the port off the switch and waits until nothing of it runs any more.
+// close removes the port from the switch and waits for the end of its goroutines.
 func (p *port) close() {
 	p.shut()
 	p.finished.Wait()
 }
 
-// partition lets ports of different groups not hear each other. Ports in no group hear everybody.
+// partition disconnects ports of different groups. Ports in no group are connected to all ports.
 func (s *ethSwitch) partition(groups [][]string) {
 	cut := map[[2]string]bool{}
 	for i, a := range groups {

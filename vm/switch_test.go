@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// hears tells whether a UDP packet from one host gets to another one. What is expected may take its
-// time on a busy computer.
+// hears reports whether a UDP packet from one host reaches another. An expected packet may take
+// longer on a busy computer.
 func hears(t *testing.T, from, to *Host, expected bool) bool {
 	t.Helper()
 	patience := 400 * time.Millisecond
@@ -82,8 +82,8 @@ func TestFaults(t *testing.T) {
 	}
 }
 
-// TestStoppedMachine: a machine that reads nothing does not stop the others, and its cable is given
-// to it again after a power cut with the faults it had.
+// TestStoppedMachine checks that a machine that reads no frames does not stop the others, and that
+// its cable has the same faults after a power cut.
 func TestStoppedMachine(t *testing.T) {
 	n := newTestNetwork(t, NetworkSpec{})
 	a, b := guest(t, n, "a"), guest(t, n, "b")
@@ -122,7 +122,7 @@ func TestStoppedMachine(t *testing.T) {
 	}
 }
 
-// TestMulticast: frames to groups go to everybody, as IPv6 neighbour discovery needs it.
+// TestMulticast checks that frames to groups reach all ports, as IPv6 neighbor discovery requires.
 func TestMulticast(t *testing.T) {
 	n := newTestNetwork(t, NetworkSpec{})
 	a := guest(t, n, "a")

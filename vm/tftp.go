@@ -23,16 +23,16 @@ const (
 )
 
 const (
-	tftpPatience = time.Second // for an acknowledgement, before the window is sent again
+	tftpPatience = time.Second // wait for an acknowledgment, before the window is sent again
 	tftpTries    = 10          // of one window
 )
 
-// tftpServer sends files, as far as firmware asks for it: whole, as octets, with the options
-// blksize, tsize and windowsize (RFC 2348, 2349, 7440). The library for it (pin/tftp) opens sockets
-// of the host, and without one has blocks of 512 bytes.
+// tftpServer sends files with the features that firmware uses: whole files, as octets, with the
+// options blksize, tsize and windowsize (RFC 2348, 2349, 7440). The library for it (pin/tftp) opens
+// sockets of the host, and without a socket has blocks of 512 bytes.
 type tftpServer struct {
 	open   func(name string) (*os.File, error)
-	listen func() (net.PacketConn, error) // a socket of its own for each transfer
+	listen func() (net.PacketConn, error) // a separate socket for each transfer
 }
 
 // serve answers until requests is closed.
@@ -45,13 +45,13 @@ func (s tftpServer) serve(requests net.PacketConn) {
 		}
 		words := strings.Split(string(packet[min(2, length):length]), "\x00")
 		if length < 2 || packet[1] != tftpRead || len(words) < 3 {
-			continue // nothing else is served
+			continue // other requests are not supported
 		}
 		go s.answer(from, words[0], words[2:len(words)-1])
 	}
 }
 
-// answer sends one file. Whoever wants it and does not get it asks again.
+// answer sends one file. A client without an answer repeats its request.
 func (s tftpServer) answer(to net.Addr, name string, options []string) {
 	conn, err := s.listen()
 	if err != nil {
@@ -71,17 +71,17 @@ func (s tftpServer) answer(to net.Addr, name string, options []string) {
 	t.send()
 }
 
-// tftpTransfer is one file on its way.
+// tftpTransfer is the transfer of one file.
 type tftpTransfer struct {
 	conn   net.PacketConn
 	to     net.Addr
 	file   *os.File
 	size   int64
 	block  int // bytes
-	window int // blocks that are sent before an acknowledgement has to come
+	window int // blocks that are sent before an acknowledgment is required
 }
 
-// negotiate takes the options that it knows, and says so if there are any.
+// negotiate accepts the known options, and acknowledges them if there are any.
 func (t *tftpTransfer) negotiate(options []string) error {
 	info, err := t.file.Stat()
 	if err != nil {
@@ -125,7 +125,7 @@ func (t *tftpTransfer) negotiate(options []string) error {
 	return os.ErrDeadlineExceeded
 }
 
-// send sends all blocks; the last one is shorter than the others, and may be empty.
+// send sends all blocks; the last block is shorter than the others, and may be empty.
 func (t *tftpTransfer) send() {
 	last := t.size/int64(t.block) + 1
 	packet := make([]byte, 4+t.block)
@@ -136,7 +136,7 @@ func (t *tftpTransfer) send() {
 				return
 			}
 			binary.BigEndian.PutUint16(packet, tftpData)
-			// it starts again at 0 behind 65535
+			// the number wraps from 65535 to 0
 			binary.BigEndian.PutUint16(packet[2:], uint16(number))
 			if _, err := t.conn.WriteTo(packet[:4+length], t.to); err != nil {
 				return
@@ -152,7 +152,7 @@ func (t *tftpTransfer) send() {
 	}
 }
 
-// acknowledged waits for an acknowledgement and returns its number; -1: none came.
+// acknowledged waits for an acknowledgment and returns its number; -1 after a timeout.
 func (t *tftpTransfer) acknowledged() (int, error) {
 	if err := t.conn.SetReadDeadline(time.Now().Add(tftpPatience)); err != nil {
 		return 0, err

@@ -14,8 +14,8 @@ import (
 )
 
 // archive writes a cpio archive in the kernel's format "newc"
-// (Documentation/driver-api/early-userspace/buffer-format.rst). It is not compressed: it is read
-// once, from the page cache, by an emulated CPU that would have to decompress it.
+// (Documentation/driver-api/early-userspace/buffer-format.rst). It is not compressed, because it is
+// read once from the page cache, and the emulated CPU would have to decompress it.
 type archive struct {
 	file  *os.File
 	w     *bufio.Writer
@@ -40,7 +40,7 @@ const (
 	typeChar   = 0o020000
 )
 
-// entry writes one entry and, before it, the folders it is in. What is there already stays.
+// entry writes an entry and, before it, its missing parent directories.
 func (a *archive) entry(name string, mode uint32, major, minor int, size int64, content io.Reader) error {
 	name = strings.Trim(filepath.Clean(name), "/")
 	if a.have[name] {
@@ -109,7 +109,7 @@ func (a *archive) copyFile(name, from string) error {
 	return a.entry(name, typeFile|uint32(info.Mode().Perm()), 0, 0, info.Size(), file)
 }
 
-// copyTree adds a file or a folder of the host with everything below it.
+// copyTree adds a file or a directory of the host with its whole content.
 func (a *archive) copyTree(name, from string) error {
 	return filepath.WalkDir(from, func(path string, d fs.DirEntry, err error) error {
 		if err != nil {
@@ -132,11 +132,11 @@ func (a *archive) copyTree(name, from string) error {
 		case d.Type().IsRegular():
 			return a.copyFile(to, path)
 		}
-		return nil // sockets and devices of the host are not for the guest
+		return nil // sockets and devices of the host are not copied
 	})
 }
 
-// libraryDirs is where the dynamic loader of Debian looks.
+// libraryDirs are the directories of Debian's dynamic loader.
 var libraryDirs = []string{"/usr/lib/x86_64-linux-gnu", "/usr/lib64", "/usr/lib"}
 
 // tool adds an executable of the host with its loader and shared libraries.
@@ -186,7 +186,7 @@ func (a *archive) tool(path string) error {
 	return nil
 }
 
-// skeleton adds what every guest has.
+// skeleton adds the entries of every guest.
 func (a *archive) skeleton() error {
 	for _, dir := range []string{"usr/bin", "usr/sbin", "usr/lib", "usr/lib64", "root", "tmp", "run", "proc", "sys", "dev", "etc", "var", "mnt"} {
 		if err := a.folder(dir); err != nil {
@@ -207,7 +207,7 @@ func (a *archive) skeleton() error {
 			return err
 		}
 	}
-	// the kernel opens it for init before anything is mounted
+	// the kernel opens it for init before any mount
 	return a.entry("dev/console", typeChar|0o600, 5, 1, 0, nil)
 }
 

@@ -22,9 +22,9 @@ type kernel struct {
 	builtin map[string]bool
 }
 
-// openKernel finds the kernel in dir: either as the imager writes it (vmlinuz, modules/RELEASE) or
-// as a Debian package unpacks (boot/vmlinuz-RELEASE, lib/modules/RELEASE). It reads no depmod
-// index: the modules say themselves what they need.
+// openKernel finds the kernel in dir, in the layout of the imager (vmlinuz, modules/RELEASE) or of
+// an unpacked Debian package (boot/vmlinuz-RELEASE, lib/modules/RELEASE). It reads no depmod index,
+// because the modules contain their dependencies.
 func openKernel(dir string) (*kernel, error) {
 	find := func(what string, patterns ...string) (string, error) {
 		for _, p := range patterns {
@@ -71,7 +71,7 @@ func openKernel(dir string) (*kernel, error) {
 	return k, nil
 }
 
-// moduleName is the name that the kernel uses, from a file name; empty if it is no module.
+// moduleName returns the kernel's name of a module file; empty for another file.
 func moduleName(path string) string {
 	name, _, found := strings.Cut(filepath.Base(path), ".ko")
 	if !found {
@@ -87,9 +87,9 @@ type module struct {
 	parameters string
 }
 
-// closure returns the modules of the list and all that they need, in the order of loading. An entry
-// is "NAME [PARAMETER=VALUE]...". A name with a "?" at its end may be missing, for lists that fit
-// more than one kernel.
+// closure returns the modules of the list and all their dependencies, in the order of loading. An
+// entry is "NAME [PARAMETER=VALUE]...". A name with a "?" at its end may be missing, for lists that
+// fit more than one kernel.
 func (k *kernel) closure(list []string) ([]module, error) {
 	var (
 		names = slices.Clone(list)
@@ -164,7 +164,7 @@ func readModule(path string) ([]byte, error) {
 	return nil, fmt.Errorf("%s: compressed in a way that is not .xz", path)
 }
 
-// needs reads a module's own words (section .modinfo): "depends=a,b" and "softdep=pre: a b post:
+// needs reads a module's dependencies (section .modinfo): "depends=a,b" and "softdep=pre: a b post:
 // c".
 func needs(data []byte) (hard, soft []string, err error) {
 	file, err := elf.NewFile(bytes.NewReader(data))

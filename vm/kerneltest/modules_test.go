@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// moduleFile is the smallest ELF file that has a section .modinfo.
+// moduleFile returns the smallest ELF file with a section .modinfo.
 func moduleFile(t *testing.T, info string) []byte {
 	t.Helper()
 	const names = "\x00.modinfo\x00.shstrtab\x00"

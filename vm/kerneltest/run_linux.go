@@ -17,11 +17,11 @@ import (
 	"github.com/orlop-os/orlop/vm/kerneltest/protocol"
 )
 
-// guestPackage is the init of the guests; it is built when it is needed, from within the module.
+// guestPackage is the init of the guests. It is built on demand, within the module.
 const guestPackage = "github.com/orlop-os/orlop/vm/kerneltest/guest"
 
-// DefaultModules is what the kernel-facing code of the system uses. All are optional: what a kernel
-// lacks, a test that needs it will say.
+// DefaultModules are the modules of the system's kernel-facing code. All are optional: a test that
+// needs a missing module fails by itself.
 var DefaultModules = []string{"virtio_blk?", "virtio_net?", "dm_mod?", "dm_verity?", "erofs?", "overlay?", "vfat?", "nls_ascii?", "nls_cp437?",
 	"nls_iso8859_1?", "loop?", "dummy? numdummies=0", "bridge?", "veth?", "tun?", "nf_tables?", "nft_ct?", "nft_nat?", "nft_masq?", "nft_fib_inet?", "nft_chain_nat?",
 	"nft_reject_ipv4?", "nft_reject_ipv6?", "nft_reject_inet?", "nft_numgen?", "nf_conntrack_netlink?", "br_netfilter?", "softdog?", "efivarfs?",
@@ -32,50 +32,49 @@ var DefaultTools = []string{"/usr/sbin/mke2fs?", "/usr/sbin/e2fsck?", "/usr/sbin
 
 // Options describe a run.
 type Options struct {
-	// Kernel is a folder with a kernel and its modules: build/qemu/kernel, or an unpacked Debian
+	// Kernel is a directory with a kernel and its modules: build/qemu/kernel, or an unpacked Debian
 	// package.
 	Kernel string
 	// Program is the statically linked test binary; Args and Env are passed to it.
 	Program string
 	Args    []string
 	Env     []string
-	// Modules are loaded with what they need, in order; nil: DefaultModules. A "?" at the end of a
-	// name allows it to be missing.
+	// Modules are loaded with their dependencies, in order; nil: DefaultModules. A "?" at the end
+	// of a name makes it optional.
 	Modules []string
-	// Tools are executables of the host, copied with their libraries; nil: DefaultTools. A "?" as
-	// with modules.
+	// Tools are executables of the host, copied with their libraries; nil: DefaultTools. A "?" has
+	// the same meaning as for modules.
 	Tools []string
-	// Files maps paths in the guest to files or folders of the host. Relative ones are in the
-	// program's folder.
+	// Files maps paths in the guest to files or directories of the host. Relative paths are in the
+	// program's directory.
 	Files map[string]string
-	// Init is a ready-made guest init; empty: it is built.
+	// Init is a prebuilt guest init; empty: it is built.
 	Init string
-	// Machine is the machine's form: memory, CPUs, disks (the folder and the kernel are set by
-	// Run). Its network may be nil.
+	// Machine describes the machine: memory, CPUs, disks (Run sets the directory and the kernel).
+	// Its network may be nil.
 	Machine vm.MachineSpec
-	// Append is put after the kernel's command line.
+	// Append is appended to the kernel's command line.
 	Append string
-	// Stdout and Stderr get the program's output as it comes.
+	// Stdout and Stderr receive the program's output as it arrives.
 	Stdout, Stderr io.Writer
 	// Started, if set, is called with the machine once it runs, for tests that press its buttons.
 	Started func(*vm.Machine)
 }
 
-// Result is how a run ended.
+// Result is the end of a run.
 type Result struct {
 	protocol.Outcome
-	// Begun tells whether the program was started. Without it the machine died before anything of
-	// the test ran.
+	// Begun reports whether the program was started. If not, the machine ended before the test.
 	Begun bool
-	// Reported tells whether the guest said how the program ended. Without it ExitCode means
-	// nothing.
+	// Reported reports whether the guest reported the end of the program. If not, ExitCode has no
+	// meaning.
 	Reported bool
 	// Exit is QEMU's end, Console the end of the kernel's messages.
 	Exit    vm.Exit
 	Console string
 }
 
-// Err is nil if the program ran and reported its exit status, whatever that is.
+// Err returns nil if the program ran and reported its exit status, including a nonzero status.
 func (r Result) Err() error {
 	switch {
 	case r.Failure != "":
@@ -86,8 +85,8 @@ func (r Result) Err() error {
 	return nil
 }
 
-// Run boots the kernel and runs the program. The error is about the run; how the program ended is
-// in the result. When ctx ends, the machine loses its power and the result has the console.
+// Run boots the kernel and runs the program. The error is about the run; the result has the end of
+// the program. When ctx ends, the machine loses its power and the result has the console.
 func Run(ctx context.Context, o Options) (Result, error) {
 	dir, err := os.MkdirTemp("", "orlop-kernel-test-")
 	if err != nil {
@@ -113,7 +112,7 @@ func Run(ctx context.Context, o Options) (Result, error) {
 		spec.Name = "kernel"
 	}
 	spec.Dir, spec.Kernel, spec.Initrd = filepath.Join(dir, "machine"), k.image, initrd
-	// panic=-1 resets at once, and QEMU ends where the machine would reset.
+	// panic=-1 resets immediately, and QEMU ends instead of a reset.
 	spec.Append, spec.NoReboot = strings.TrimSpace("console=ttyS0 quiet loglevel=4 panic=-1 rdinit=/init net.ifnames=0 cgroup_no_v1=all "+o.Append), true
 	spec.Channels = []string{protocol.StdoutPort, protocol.StderrPort, protocol.ControlPort}
 	for boot := 1; ; boot++ {
@@ -127,10 +126,10 @@ func Run(ctx context.Context, o Options) (Result, error) {
 	}
 }
 
-// maxBoots is how often a machine is started that dies before the program does. An emulator that
-// runs several processors at once sometimes breaks a kernel that patches its own code, which it
-// does while it starts (seen: an oops in the middle of a jump label). That says nothing about the
-// program; from its start on, whatever happens counts.
+// maxBoots bounds the boots of a machine that ends before the program starts. An emulator with
+// several processors sometimes breaks a kernel that patches its own code during its boot (seen: an
+// oops in the middle of a jump label). Such a failure is unrelated to the program; after the
+// program's start, every failure counts.
 const maxBoots = 3
 
 func once(ctx context.Context, spec vm.MachineSpec, o Options) (Result, error) {
@@ -145,7 +144,7 @@ func once(ctx context.Context, spec vm.MachineSpec, o Options) (Result, error) {
 	return watch(ctx, m, o)
 }
 
-// watch passes the output on until the machine is off.
+// watch copies the output until the machine is off.
 func watch(ctx context.Context, m *vm.Machine, o Options) (Result, error) {
 	var (
 		result  Result
@@ -186,7 +185,7 @@ func watch(ctx context.Context, m *vm.Machine, o Options) (Result, error) {
 	return result, err
 }
 
-// buildGuest builds the guest's init. Go's build cache makes it quick from the second time on.
+// buildGuest builds the guest's init. Go's build cache makes later builds fast.
 func buildGuest(ctx context.Context, to string) error {
 	build := exec.CommandContext(ctx, "go", "build", "-trimpath", "-ldflags=-s -w", "-o", to, guestPackage)
 	build.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux", "GOARCH=amd64")

@@ -18,7 +18,7 @@ import (
 	"github.com/orlop-os/orlop/vm"
 )
 
-// productKernel is the kernel that `make image` leaves, or the one that ORLOP_KERNEL names.
+// productKernel returns the kernel of `make image`, or the kernel in ORLOP_KERNEL.
 func productKernel(t *testing.T) string {
 	t.Helper()
 	dir := os.Getenv("ORLOP_KERNEL")
@@ -45,7 +45,7 @@ func build(t *testing.T, pkg string) string {
 	return to
 }
 
-// qemuLock lets one emulated machine run at a time, also when go test runs packages side by side.
+// qemuLock allows one emulated machine at a time, also when go test runs packages concurrently.
 func qemuLock(t *testing.T) {
 	t.Helper()
 	file, err := os.OpenFile(filepath.Join(os.TempDir(), "orlop-qemu-test.lock"), os.O_CREATE|os.O_RDWR, 0o666)
@@ -58,8 +58,8 @@ func qemuLock(t *testing.T) {
 	}
 }
 
-// TestBoot boots the real kernel: NIC, DHCP, DNS and NTP, console, output, dialling in, power
-// button and exit status.
+// TestBoot boots the real kernel: NIC, DHCP, DNS and NTP, console, output, connections from
+// outside, power button and exit status.
 func TestBoot(t *testing.T) {
 	kernel := productKernel(t)
 	qemuLock(t)
@@ -101,8 +101,7 @@ func TestBoot(t *testing.T) {
 	}
 }
 
-// useProbe waits for the probe, speaks with it over the closed network and presses the power
-// button.
+// useProbe waits for the probe, calls it over the closed network and presses the power button.
 func useProbe(ctx context.Context, network *vm.Network, m *vm.Machine) error {
 	if _, err := m.WaitConsole(ctx, regexp.MustCompile("orlop: probe is ready")); err != nil {
 		return err
@@ -125,8 +124,8 @@ func useProbe(ctx context.Context, network *vm.Network, m *vm.Machine) error {
 	return m.PowerButton(ctx)
 }
 
-// TestBadEnds: a program that cannot run, a kernel that panics and a deadline (no emulated kernel
-// starts in half a second) are told apart.
+// TestBadEnds checks that a program that cannot run, a kernel panic and a deadline (no emulated
+// kernel boots in half a second) have different results.
 func TestBadEnds(t *testing.T) {
 	kernel := productKernel(t)
 	qemuLock(t)

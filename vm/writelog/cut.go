@@ -7,15 +7,15 @@ import (
 	"math/rand/v2"
 )
 
-// Piece is a part of an operation that reached the disk: sectors From to To of it.
+// Piece is a part of an operation that reached the disk: its sectors From to To.
 type Piece struct {
-	Op       int // its index
+	Op       int // index of the operation
 	From, To int64
 }
 
-// Survivors draws what is on the disk when the power goes after n operations: the first flushed
-// ones, and of those behind them the pieces. Each of these is lost, whole or torn with the same
-// probability; of a torn one a beginning or an end is there.
+// Survivors draws the content of the disk after a power cut following n operations: the first
+// flushed operations, and pieces of the later operations. Each later operation is lost, whole or
+// torn with the same probability; a torn operation leaves a beginning or an end.
 func (l *Log) Survivors(n int, r *rand.Rand) (flushed int, pieces []Piece) {
 	flushed = l.Flushed(n)
 	for i := flushed; i < n; i++ {
@@ -45,13 +45,13 @@ type Storage interface {
 	io.WriterAt
 }
 
-// Disk is a disk image on which a log is replayed. It begins as the image with which the recorded
-// machine was switched on.
+// Disk is a disk image on which a log is replayed. Its initial content is the image with which the
+// recorded machine was switched on.
 type Disk struct {
 	Log   *Log
 	Image Storage
-	done  int    // operations that are on it
-	held  []held // what the pieces on it have replaced
+	done  int    // operations on it
+	held  []held // content that the pieces on it have replaced
 }
 
 type held struct {
@@ -59,15 +59,15 @@ type held struct {
 	data []byte
 }
 
-// ErrAlreadyApplied means that the image is further than what is asked for: begin with a new one.
+// ErrAlreadyApplied is returned if the image is past the requested instant: start with a new image.
 var ErrAlreadyApplied = errors.New("the disk image is past this instant")
 
-// Set makes the image that Survivors has drawn. It takes back the pieces of the call before.
+// Set makes the image that Survivors has drawn. It undoes the pieces of the previous call.
 func (d *Disk) Set(flushed int, pieces []Piece) error {
 	if flushed < d.done {
 		return ErrAlreadyApplied
 	}
-	for i := len(d.held) - 1; i >= 0; i-- { // pieces may overlap: the last one first
+	for i := len(d.held) - 1; i >= 0; i-- { // pieces may overlap: the last piece first
 		if _, err := d.Image.WriteAt(d.held[i].data, d.held[i].at); err != nil {
 			return fmt.Errorf("disk image: cannot write: %w", err)
 		}

@@ -1,17 +1,16 @@
-// Package writelog makes, from a record of everything that was written to a disk, the disk as a
-// power cut may have left it.
+// Package writelog makes a possible disk after a power cut from a record of all writes to the disk.
 //
 // The record is the log of QEMU's block driver blklogwrites (MachineSpec's Disk.Record), in the
 // format of the kernel's dm-log-writes (Documentation/admin-guide/device-mapper/log-writes.rst): a
 // superblock, then for each operation a sector that describes it and the data. An operation is
-// logged when it is done.
+// logged after its completion.
 //
-// What a disk owes after a power cut: everything that was done before a flush that is done, and
-// nothing else. Of the writes behind the last flush any may be missing, in any order, and any may
-// be torn: a sector of 512 bytes is written whole or not at all. So an instant has many possible
-// disks; Survivors draws one of them, and Disk makes it of a disk image.
+// After a power cut, a disk must hold all operations that were completed before a completed flush.
+// Any of the writes after the last flush may be missing, in any order, and any may be torn: a
+// sector of 512 bytes is written completely or not at all. So an instant has many possible disks;
+// Survivors draws one of them, and Disk makes it from a disk image.
 //
-// It knows nothing of partitions or file systems, and judges nothing.
+// The package does not interpret partitions or file systems, and makes no checks of the content.
 package writelog
 
 import (
@@ -22,8 +21,8 @@ import (
 	"sort"
 )
 
-// SectorSize is what a disk writes whole or not at all, in bytes. vm has QEMU log in this
-// unit.
+// SectorSize is the size in bytes that a disk writes atomically. vm sets it as the unit of QEMU's
+// log.
 const SectorSize = 512
 
 // The flags of an operation (drivers/md/dm-log-writes.c).
@@ -42,15 +41,15 @@ const (
 
 // Op is one operation.
 type Op struct {
-	Sector, Sectors int64 // its place on the disk; none for a flush
-	Flush           bool  // everything before it is on the disk
+	Sector, Sectors int64 // position on the disk; zero for a flush
+	Flush           bool  // all earlier operations are on the disk
 	Through         bool  // it is on the disk itself (FUA)
-	// it has no data: a disk may keep what it was told to forget, so nothing is lost by it
+	// it has no data: a disk may keep discarded data, so the operation loses no data
 	Discard bool
-	End     int64 // where the log goes on behind it, in bytes
+	End     int64 // offset of the next operation in the log, in bytes
 }
 
-// data is where the operation's data lies in the log.
+// data returns the offset of the operation's data in the log.
 func (o Op) data() int64 { return o.End - o.Sectors*SectorSize }
 
 // Log is a record.
@@ -59,8 +58,8 @@ type Log struct {
 	from io.ReaderAt
 }
 
-// Read reads the log of a machine that is off. size is its length in bytes. Where QEMU was killed
-// amid an operation, the log ends before it.
+// Read reads the log of a machine that is off. size is its length in bytes. If QEMU was killed
+// during an operation, the log ends before it.
 func Read(from io.ReaderAt, size int64) (*Log, error) {
 	var sector [SectorSize]byte
 	if _, err := from.ReadAt(sector[:], 0); err != nil {
@@ -79,7 +78,7 @@ func Read(from io.ReaderAt, size int64) (*Log, error) {
 		op := Op{Sector: int64(word(0)), Sectors: int64(word(1)), Flush: kind&flagFlush != 0, Through: kind&flagFUA != 0, Discard: kind&flagDiscard != 0}
 		switch {
 		case kind == 0 && op.Sectors == 0:
-			return l, nil // what was under way when QEMU was killed
+			return l, nil // the operation in progress when QEMU was killed
 		case kind&^flags != 0 || op.Sector < 0 || op.Sectors < 0 || kind&flagMark != 0:
 			return nil, fmt.Errorf("log of writes: damaged at byte %d, behind %d operations", at, len(l.Ops))
 		}
@@ -95,12 +94,12 @@ func Read(from io.ReaderAt, size int64) (*Log, error) {
 	return l, nil
 }
 
-// Before is how many operations had been logged when the log was so many bytes long.
+// Before returns the number of operations in the first length bytes of the log.
 func (l *Log) Before(length int64) int {
 	return sort.Search(len(l.Ops), func(i int) bool { return l.Ops[i].End > length })
 }
 
-// Flushed is how many of the first n operations the last flush among them makes sure of.
+// Flushed returns the number of operations before the last flush among the first n operations.
 func (l *Log) Flushed(n int) int {
 	for n > 0 && !l.Ops[n-1].Flush {
 		n--

@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// written makes a log as QEMU does. A write is the letter that fills its sectors.
+// written makes a log like QEMU. A write is the letter that fills its sectors.
 type written struct{ bytes.Buffer }
 
 func newLog() *written {
@@ -43,8 +43,8 @@ func (w *written) read(t *testing.T) *Log {
 	return l
 }
 
-// image is a disk in memory; String is the first letter of each sector, and it fails if a sector is
-// mixed.
+// image is a disk in memory; String returns the first letter of each sector, and fails if a sector
+// is mixed.
 type image struct {
 	t    *testing.T
 	data []byte
@@ -91,7 +91,7 @@ func TestRead(t *testing.T) {
 	if n := l.Flushed(4); n != 2 {
 		t.Errorf("%d operations are flushed", n)
 	}
-	// QEMU was killed amid the last operation, or before its description was written.
+	// QEMU was killed during the last operation, or before its description was written.
 	short, err := Read(bytes.NewReader(w.Bytes()), int64(half+SectorSize))
 	if err != nil || len(short.Ops) != 3 {
 		t.Errorf("a log that ends early: %+v, %v", short, err)
@@ -113,8 +113,8 @@ func TestReadDamaged(t *testing.T) {
 	}
 }
 
-// TestSurvivors: whatever is drawn, what was flushed is there, what came behind the flush is there
-// in parts, and nothing else.
+// TestSurvivors checks for many draws that flushed data is on the disk, and that later data is
+// there in parts, without other data.
 func TestSurvivors(t *testing.T) {
 	w := newLog()
 	w.write(0, 4, 0, "a")
@@ -158,8 +158,8 @@ func TestSurvivors(t *testing.T) {
 	}
 }
 
-// TestSet: the pieces of one cut are gone in the next, also where they overlap; the image goes
-// forward only.
+// TestSet checks that the pieces of one cut are undone for the next, also when they overlap, and
+// that the image only moves forward.
 func TestSet(t *testing.T) {
 	w := newLog()
 	w.write(0, 3, 0, "a")

@@ -15,7 +15,7 @@ import (
 // startLimit bounds the start and the end of a cluster.
 const startLimit = 2 * time.Minute
 
-// folder reads the flags of a command that works on a cluster's folder.
+// folder parses the flags of a command with a cluster's directory.
 func folder(flags *flag.FlagSet, args []string) (string, error) {
 	dir := flags.String("dir", "", "folder of the cluster")
 	if err := flags.Parse(args); err != nil {
@@ -99,7 +99,7 @@ func destroy(ctx context.Context, args []string) error {
 	return vm.Destroy(ctx, dir)
 }
 
-// capture prints what left the closed network, and fails if anything did.
+// capture prints the flows that left the closed network, and fails if there are any.
 func capture(_ context.Context, args []string) error {
 	var inside list
 	flags := flag.NewFlagSet("capture", flag.ContinueOnError)

@@ -14,11 +14,11 @@ import (
 	"github.com/orlop-os/orlop/vm/kerneltest"
 )
 
-// notRun is the status when the program could not be run; env(1) and docker use the same.
+// notRun is the status if the program could not be run; env(1) and docker use the same.
 const notRun = exitStatus(125)
 
-// kernelTest runs `PROGRAM ARG...` in a machine, with the folder testdata of the working directory
-// beside it.
+// kernelTest runs `PROGRAM ARG...` in a machine, with the directory testdata of the working
+// directory.
 func kernelTest(ctx context.Context, args []string) error {
 	var (
 		flags                            = flag.NewFlagSet("kernel-test", flag.ContinueOnError)
@@ -89,7 +89,7 @@ func kernelTest(ctx context.Context, args []string) error {
 	return nil
 }
 
-// testArguments drops the flags of go test that name files of the host, and finds the time limit.
+// testArguments removes the flags of go test with files of the host, and returns the time limit.
 func testArguments(args []string) ([]string, time.Duration, error) {
 	limit := 5 * time.Minute
 	var kept []string
@@ -106,7 +106,7 @@ func testArguments(args []string) ([]string, time.Duration, error) {
 				return nil, 0, fmt.Errorf("kernel-test: %s: %w", a, err)
 			}
 			if d > 0 {
-				limit = d + 30*time.Second // the program's own message is better than ours
+				limit = d + 30*time.Second // so the program's own timeout comes first
 			}
 		}
 		kept = append(kept, a)
@@ -131,7 +131,7 @@ func blankDisks(sizes []string) ([]vm.Disk, error) {
 	return disks, nil
 }
 
-// takeAlong adds testdata, the wanted files and the wanted environment.
+// takeAlong adds testdata, the requested files and the requested environment.
 func takeAlong(o *kerneltest.Options, files, env []string) {
 	if _, err := os.Stat("testdata"); err == nil {
 		o.Files["testdata"] = "testdata"

@@ -1,15 +1,15 @@
 // Command qemu starts machines on a closed network, and runs test binaries under the product's
-// kernel. It is wiring: the work is in packages qemu and kerneltest.
+// kernel. Packages vm and kerneltest do the work.
 //
-//	qemu kernel-test -kernel DIR PROGRAM [ARG...]   run a test binary under a kernel; for go test -exec
-//	qemu run -dir DIR                               hold the cluster of DIR/spec.json in the foreground
-//	qemu start -dir DIR [-spec FILE]                start a cluster in the background, or a stopped one again
-//	qemu status -dir DIR                            its state as JSON
-//	qemu destroy -dir DIR                           end it and remove its folder
-//	qemu capture [-inside PREFIX]... FILE           list the flows of a capture that leave the closed network
+//	qemu kernel-test -kernel DIR PROGRAM [ARG...]   run a test binary, for go test -exec
+//	qemu run -dir DIR                               run the cluster of DIR/spec.json in the foreground
+//	qemu start -dir DIR [-spec FILE]                start a new or stopped cluster in the background
+//	qemu status -dir DIR                            print its state as JSON
+//	qemu destroy -dir DIR                           end it and remove its directory
+//	qemu capture [-inside PREFIX]... FILE           list the flows that leave the closed network
 //
-// Exit status: 0 done, 1 failed, 2 wrong arguments; kernel-test ends with the program's own status,
-// or with 125 when the program could not be run.
+// Exit status: 0 success, 1 failure, 2 wrong arguments. kernel-test ends with the program's own
+// status, or with 125 if the program could not be run.
 package main
 
 import (
@@ -22,7 +22,7 @@ import (
 	"syscall"
 )
 
-// exitStatus is an error that only says how to end: everything was printed already.
+// exitStatus is an error that only carries the exit status; the messages are already printed.
 type exitStatus int
 
 func (e exitStatus) Error() string { return fmt.Sprintf("exit status %d", int(e)) }

@@ -1,6 +1,6 @@
-// Command guest is the first process of a machine that runs a kernel test: it mounts, loads the
-// modules, runs the test binary, reports how it ended and switches the machine off. It is built by
-// package kerneltest and runs nowhere else.
+// Command guest is the first process of a machine that runs a kernel test: it mounts file systems,
+// loads the modules, runs the test binary, reports its result and switches the machine off. Package
+// kerneltest builds it, for this use only.
 package main
 
 import (
@@ -79,7 +79,7 @@ func run() (int, error) {
 	return 0, err
 }
 
-// mounts makes the folders of a usual system.
+// mounts makes the directories and mounts of a usual system.
 func mounts() error {
 	for _, m := range []struct{ kind, at, options string }{
 		{"proc", "/proc", ""},
@@ -102,7 +102,7 @@ func mounts() error {
 	return os.Chmod("/tmp", 0o1777)
 }
 
-// loadModules loads what is in ModuleDir, in the order of the names.
+// loadModules loads the files in ModuleDir, in the order of the names.
 func loadModules(parameters map[string]string) error {
 	entries, err := os.ReadDir(protocol.ModuleDir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -144,8 +144,8 @@ func loopbackUp() error {
 	return nil
 }
 
-// openPort opens a virtio-serial port by its name. It is blocking on purpose: a write returns when
-// the host has it.
+// openPort opens a virtio-serial port by its name. The port is blocking on purpose: a write returns
+// after the host has the data.
 func openPort(name string) (*os.File, error) {
 	ports, err := filepath.Glob("/sys/class/virtio-ports/*/name")
 	if err != nil {

@@ -1,5 +1,5 @@
-// Package protocol is what a kernel test's two sides agree on: where things are in the guest, what
-// to run, how it ended. It is small because it is part of the guest's init.
+// Package protocol defines the protocol between the two sides of a kernel test: the paths in the
+// guest, the program to run, and its result. It is small because it is part of the guest's init.
 package protocol
 
 import (
@@ -7,43 +7,44 @@ import (
 	"fmt"
 )
 
-// Names of the virtio-serial ports, and of the files that both sides know.
+// Names of the virtio-serial ports, and of the files that both sides use.
 const (
 	StdoutPort  = "orlop.stdout"
 	StderrPort  = "orlop.stderr"
 	ControlPort = "orlop.control"
 
-	// Begun is what the guest says on ControlPort before it starts the program. Its outcome is the
-	// next line.
+	// Begun is the guest's message on ControlPort before it starts the program. The next line is
+	// its outcome.
 	Begun = "begun\n"
 
-	// JobFile is where the guest's init finds its Job.
+	// JobFile is the file with the Job of the guest's init.
 	JobFile = "/job.json"
-	// ModuleDir holds the modules, named so that their order is the order of loading.
+	// ModuleDir holds the modules; the order of their names is the order of loading.
 	ModuleDir = "/modules"
-	// WorkDir is where the program runs; its testdata is below.
+	// WorkDir is the program's working directory, with its testdata.
 	WorkDir = "/work"
 	// ProgramFile is the test binary.
 	ProgramFile = "/work.test"
 )
 
-// Job is what the guest's init has to run.
+// Job is the job of the guest's init.
 type Job struct {
 	Args []string `json:"args"`
 	Env  []string `json:"env"`
-	// Parameters are the modules' ("numdummies=0"), by their file name in ModuleDir.
+	// Parameters are the parameters of the modules ("numdummies=0"), by their file name in
+	// ModuleDir.
 	Parameters map[string]string `json:"parameters,omitempty"`
 }
 
-// Outcome is what the guest's init reports at the end, as one line of JSON on ControlPort.
+// Outcome is the final report of the guest's init, as one line of JSON on ControlPort.
 type Outcome struct {
-	// ExitCode is the program's; 128 plus the signal's number when one ended it.
+	// ExitCode is the program's exit code; 128 plus the signal's number if a signal ended it.
 	ExitCode int `json:"exitCode"`
-	// Failure is why the program could not be run at all.
+	// Failure is the reason if the program could not be run at all.
 	Failure string `json:"failure,omitempty"`
 }
 
-// Line is the outcome as it goes over the port.
+// Line returns the outcome in the format of the port.
 func (o Outcome) Line() ([]byte, error) {
 	data, err := json.Marshal(o)
 	if err != nil {
