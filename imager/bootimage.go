@@ -14,7 +14,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/verity"
 )
 
-// bootPieces are what every boot image of a build is made of.
+// bootPieces are the common parts of all boot images of a build.
 type bootPieces struct {
 	stub, kernel, initramfs []byte
 }
@@ -27,8 +27,7 @@ func (p bootPieces) parts() []Part {
 	}
 }
 
-// makeUKI makes the initramfs and the unified kernel image, and puts the kernel where tests find
-// it.
+// makeUKI makes the initramfs and the unified kernel image, and writes the kernel for tests.
 func (b *Build) makeUKI() error {
 	var err error
 	if b.pieces.stub, err = b.archive.file(loaderPackage, loaderStub); err != nil {
@@ -56,14 +55,14 @@ func (b *Build) bootImage(commandLine string, initramfs []byte) ([]byte, error) 
 		{Name: ".cmdline", Content: []byte(commandLine)},
 		{Name: ".uname", Content: []byte(b.kernel.Release)},
 		{Name: ".initrd", Content: initramfs},
-		// last: the kernel may need more memory behind it than the file holds
+		// last: the kernel may need more memory after it than its file size
 		{Name: ".linux", Content: b.pieces.kernel},
 	})
 }
 
-// makeNetboot makes the boot image that carries its root, if the profile asks for it or for a
-// medium: the same initramfs, behind it an archive of what an installation puts on a disk, and one
-// more argument.
+// makeNetboot makes the boot image that contains its root, if the profile requests it or a boot
+// medium. It has the same initramfs followed by an archive of the files for an installation, and an
+// additional argument.
 func (b *Build) makeNetboot() error {
 	if !slices.Contains(b.Profile.Outputs, outputNetboot) && !slices.Contains(b.Profile.Outputs, outputISO) {
 		return nil
@@ -96,13 +95,13 @@ func (b *Build) makeNetboot() error {
 	return os.WriteFile(b.out(outputNetboot), image, 0o644)
 }
 
-// commandLine is the kernel's command line: the profile's arguments and the root.
+// commandLine returns the kernel's command line: the profile's arguments and the root.
 func (b *Build) commandLine() string {
 	return strings.Join(append(slices.Clone(b.Profile.Kernel.Arguments), verity.Argument+"="+b.params.String()), " ")
 }
 
-// keepKernel puts the kernel and the modules of the root into kernel/ for tests that boot their own
-// initramfs.
+// keepKernel writes the kernel and the modules of the root to kernel/, for tests that boot their
+// own initramfs.
 func (b *Build) keepKernel() error {
 	dir := b.out("kernel")
 	if err := os.RemoveAll(dir); err != nil {
@@ -128,7 +127,7 @@ func (b *Build) keepKernel() error {
 	return nil
 }
 
-// initramfs holds init, the modules it loads, and nothing else.
+// initramfs returns init and the modules that it loads.
 func (b *Build) initramfs() ([]byte, error) {
 	t := Tree{}
 	for _, dir := range []string{"/dev", "/proc", "/sys", "/run", "/sysroot"} {
@@ -155,7 +154,7 @@ func (b *Build) initramfs() ([]byte, error) {
 	if err := t.Add("/usr/lib/orlop/modules.list", Node{Mode: 0o644, Data: []byte(list)}); err != nil {
 		return nil, err
 	}
-	// The kernel opens the console for init before anything is mounted.
+	// The kernel opens the console for init before any mount.
 	entries := []boot.Entry{{Name: "dev/console", Mode: fs.ModeDevice | fs.ModeCharDevice | 0o600, Major: 5, Minor: 1}}
 	for name, n := range t {
 		e := boot.Entry{Name: name[1:], Mode: n.Mode}

@@ -28,20 +28,21 @@ import (
 	"github.com/orlop-os/orlop/pkg/verity"
 )
 
-// Build makes the artefacts of one profile. The exported fields are its inputs; the rest is what
-// stages hand on.
+// Build makes the artifacts of one profile. The exported fields are its inputs; the other fields
+// pass data between stages.
 type Build struct {
 	Profile *Profile
-	Release buildinfo.Release // Kernel, PauseImage and Disk are filled in by the build
-	Out     string            // folder for the artefacts
-	Cache   string            // folder for downloads and what is made of them; shared by builds
-	Log     io.Writer
-	// Programs are executables by name that are taken instead of being built from source.
+	Release buildinfo.Release // the build sets Kernel, PauseImage and Disk
+	Out     string            // directory for the artifacts
+	// directory for downloads and files derived from them; shared by builds
+	Cache string
+	Log   io.Writer
+	// Programs maps names of executables to files that replace a build from source.
 	Programs map[string]string
-	// Inputs are files of the source that the manifest names with their digests, beside what the
-	// profile names.
+	// Inputs are files of the source that the manifest lists with their digests, in addition to the
+	// profile's files.
 	Inputs []string
-	// Kubectl is where kubectl is put for the user; empty: nowhere.
+	// Kubectl is the path for the user's kubectl; empty: it is not built.
 	Kubectl string
 
 	archive  *Archive
@@ -49,23 +50,23 @@ type Build struct {
 	tree     Tree
 	params   verity.Params
 	pieces   bootPieces
-	uki      []byte            // the boot image that goes on a disk
+	uki      []byte            // boot image of a disk
 	built    map[string]string // programs to their files
 	inputs   []HashedFile
-	manifest *Manifest // from the bill of materials on
-	ca       []byte    // the operator's CA certificate; nil in a generic image
-	// statement is the upgrade bundle's: with it a machine that runs this version can give it to
-	// others. Nil without a bundle.
+	manifest *Manifest // set with the bill of materials
+	ca       []byte    // operator CA certificate; nil in a generic image
+	// statement is the statement of the upgrade bundle. With it, a machine that runs this version
+	// can serve the version to peers. Nil without a bundle.
 	statement []byte
 }
 
-// stage is one step of a build: its name stands in the progress output.
+// stage is one step of a build, with its name in the progress output.
 type stage struct {
 	name string
 	run  func(*Build) error
 }
 
-// stages is a build, in order.
+// stages are the stages of a build, in order.
 var stages = []stage{
 	{"inputs", (*Build).readInputs},
 	{"programs", (*Build).buildPrograms},
@@ -74,7 +75,7 @@ var stages = []stage{
 	{"root image", (*Build).makeRoot},
 	{"unified kernel image", (*Build).makeUKI},
 	{"software bill of materials", (*Build).writeSBOM},
-	{"upgrade bundle", (*Build).makeBundle}, // before the media, which carry its statement
+	{"upgrade bundle", (*Build).makeBundle}, // before the boot media, which contain its statement
 	{"boot image with its root", (*Build).makeNetboot},
 	{"medium", (*Build).makeISO},
 	{"disk image", (*Build).makeDisk},
@@ -82,7 +83,7 @@ var stages = []stage{
 	{"manifest", (*Build).describe},
 }
 
-// Run does all stages and prints how long each took.
+// Run runs all stages and prints their durations.
 func (b *Build) Run() error {
 	if err := os.MkdirAll(b.work(""), 0o755); err != nil {
 		return err
@@ -99,15 +100,15 @@ func (b *Build) Run() error {
 	return nil
 }
 
-// work is a path in the folder for intermediate files.
+// work returns a path in the directory for intermediate files.
 func (b *Build) work(name string) string { return filepath.Join(b.Out, "work", name) }
 
 func (b *Build) out(name string) string { return filepath.Join(b.Out, name) }
 
-// inputName is how the manifest names a file that the build starts from.
+// inputName returns the name of an input file in the manifest.
 func inputName(file string) string { return path.Clean(filepath.ToSlash(file)) }
 
-// readInputs finds what is missing before anything takes long.
+// readInputs reports missing inputs before any slow stage.
 func (b *Build) readInputs() error {
 	var err error
 	if b.ca, err = operatorCA(b.Profile.OperatorCA); err != nil {
@@ -131,7 +132,7 @@ func (b *Build) readInputs() error {
 	return err
 }
 
-// buildPrograms builds what the image runs, and kubectl for the user.
+// buildPrograms builds the image's programs, and kubectl for the user.
 func (b *Build) buildPrograms() error {
 	b.built = map[string]string{}
 	all := slices.Clone(programs)
@@ -175,7 +176,7 @@ func (b *Build) unpackKernel() error {
 	return nil
 }
 
-// planRoot decides every file of the root.
+// planRoot determines every file of the root.
 func (b *Build) planRoot() error {
 	b.tree, b.Release.PauseImage = Tree{}, pause.Reference
 	b.Release.Signatures = b.Profile.Signatures
@@ -229,7 +230,7 @@ func (b *Build) planRoot() error {
 	return addSystem(b.tree, b.Release)
 }
 
-// makeRoot writes the root, checks it, and seals it with its hash tree.
+// makeRoot writes the root, checks it, and adds its hash tree.
 func (b *Build) makeRoot() error {
 	dir, image := b.work("root"), b.out("root.img")
 	if err := b.tree.Write(dir); err != nil {
@@ -241,8 +242,7 @@ func (b *Build) makeRoot() error {
 	if err := makeErofs(dir, image, b.Profile.Root, b.Release.BuildTime); err != nil {
 		return err
 	}
-	// The salt only has to differ between images: it is the image's own digest, so that it is the
-	// same each time.
+	// The salt must differ between images and be reproducible, so it is the image's own digest.
 	plain, err := hashFile("root", image)
 	if err != nil {
 		return err
@@ -252,7 +252,7 @@ func (b *Build) makeRoot() error {
 	return err
 }
 
-// makeDisk writes the disk image, if the profile asks for it or for a compressed one.
+// makeDisk writes the disk image, if the profile requests it or a compressed image.
 func (b *Build) makeDisk() error {
 	if !slices.Contains(b.Profile.Outputs, outputRaw) && !slices.Contains(b.Profile.Outputs, outputZst) {
 		return nil
@@ -282,7 +282,7 @@ func (b *Build) compressDisk() error {
 	return compress(b.out(outputRaw), b.out(outputZst))
 }
 
-// writeSBOM writes the bill of materials, and begins the manifest, which shares its facts.
+// writeSBOM writes the bill of materials, and starts the manifest, which has common data with it.
 func (b *Build) writeSBOM() error {
 	b.manifest = &Manifest{
 		Release: b.Release, Root: b.params.String(), RootPartition: b.params.PartUUID().String(), CommandLine: b.commandLine(),
@@ -301,7 +301,7 @@ func (b *Build) writeSBOM() error {
 	return writeSBOM(b.out("sbom.spdx.json"), b.manifest, b.built, images, b.archive.used, b.Release.BuildTime)
 }
 
-// makeBundle writes the version as an upgrade, if the profile asks for it.
+// makeBundle writes the version as an upgrade bundle, if the profile requests it.
 func (b *Build) makeBundle() error {
 	if !slices.Contains(b.Profile.Outputs, outputBundle) {
 		return nil
@@ -337,8 +337,8 @@ func (b *Build) makeBundle() error {
 	return f.Close()
 }
 
-// tellSignatures says where the version could not be given on by the machines that run it: they
-// trust the keys of its own image.
+// tellSignatures warns if machines with this version could not serve it to peers: a machine trusts
+// only the keys of its own image.
 func (b *Build) tellSignatures() {
 	_, trust, err := b.Profile.trust()
 	if err == nil {
@@ -349,7 +349,7 @@ func (b *Build) tellSignatures() {
 	}
 }
 
-// trust are the keys that may sign what follows, as they stand in the file and as they are read.
+// trust returns the keys that may sign later versions, as the text of the file and parsed.
 func (p *Profile) trust() ([]byte, bundle.Trust, error) {
 	text, err := os.ReadFile(p.ReleaseKeys)
 	if err != nil {
@@ -365,7 +365,7 @@ func (p *Profile) trust() ([]byte, bundle.Trust, error) {
 	return text, trust, nil
 }
 
-// readKey reads a private key that signs.
+// readKey reads a private signing key.
 func readKey(file string) (bundle.Key, error) {
 	text, err := os.ReadFile(file)
 	if err != nil {
@@ -409,8 +409,8 @@ func (b *Build) describe() error {
 	return m.Print(b.Log)
 }
 
-// sourceTime is the time that the image carries, in seconds since 1970: SOURCE_DATE_EPOCH, or the
-// time of the last commit.
+// sourceTime returns the time in the image, in seconds since 1970: SOURCE_DATE_EPOCH, or the time
+// of the last commit.
 func sourceTime() (int64, error) {
 	text, from := os.Getenv("SOURCE_DATE_EPOCH"), "SOURCE_DATE_EPOCH"
 	if text == "" {

@@ -18,11 +18,11 @@ import (
 	"github.com/orlop-os/orlop/pkg/mkfs"
 )
 
-// names is the namespace of all GUIDs that are derived from a name, so that the same image has the
-// same GUIDs.
+// names is the namespace of all GUIDs that are derived from a name, so that equal images have equal
+// GUIDs.
 var names = uuid.NewSHA1(uuid.NameSpaceURL, []byte("https://orlop.dev/image"))
 
-// derivedGUID is the GUID of a part of the image with this root hash.
+// derivedGUID returns the GUID of a part of the image with this root hash.
 func derivedGUID(rootHash []byte, part string) uuid.UUID {
 	return uuid.NewSHA1(names, fmt.Appendf(nil, "%x %s", rootHash, part))
 }
@@ -49,15 +49,15 @@ func makeErofs(dir, image string, p RootProfile, epoch int64) error {
 	return nil
 }
 
-// diskPlan is what a disk image is made of.
+// diskPlan describes the content of a disk image.
 type diskPlan struct {
 	Sizes    disklayout.Sizes
 	RootHash []byte
 	PartUUID uuid.UUID         // of ROOT-A
-	Root     string            // file with the sealed root
+	Root     string            // file with the root and its hash tree
 	ESP      map[string][]byte // files of the ESP by absolute path
 	Epoch    int64             // time of the files, seconds since 1970
-	Work     string            // folder for intermediate files
+	Work     string            // directory for intermediate files
 }
 
 // makeDisk writes a sparse GPT disk image: ESP, ROOT-A filled, ROOT-B empty. The machine enlarges
@@ -126,8 +126,7 @@ func copyInto(disk *os.File, offset int64, name string, limit int64) error {
 }
 
 // makeESP writes a FAT32 file system into a part of the disk image, with Debian's tools: dosfstools
-// for the empty file system, mtools for the files. Times come from SOURCE_DATE_EPOCH, which both
-// know.
+// for the empty file system, mtools for the files. Both take the times from SOURCE_DATE_EPOCH.
 func makeESP(image string, start, size, epoch int64, files map[string][]byte, work string) error {
 	run := func(argv ...string) error {
 		c := exec.Command(argv[0], argv[1:]...)
@@ -163,7 +162,7 @@ func makeESP(image string, start, size, epoch int64, files map[string][]byte, wo
 	return nil
 }
 
-// foldersAbove lists the folders of an absolute path, topmost first.
+// foldersAbove lists the parent directories of an absolute path, topmost first.
 func foldersAbove(name string) []string {
 	var all []string
 	for dir := path.Dir(name); dir != "/"; dir = path.Dir(dir) {
@@ -172,8 +171,8 @@ func foldersAbove(name string) []string {
 	return all
 }
 
-// compress writes a zstd copy of a file. The Go encoder and not the machine's zstd, so that go.sum
-// pins the bytes.
+// compress writes a zstd copy of a file. It uses the Go encoder and not the computer's zstd, so
+// that go.sum pins the bytes.
 func compress(src, dst string) error {
 	in, err := os.Open(src)
 	if err != nil {
@@ -185,8 +184,7 @@ func compress(src, dst string) error {
 		return err
 	}
 	defer out.Close()
-	// Two workers pipeline the stages of one stream; the result does not depend on how many there
-	// are.
+	// Two workers pipeline the stages of one stream; the result does not depend on their number.
 	enc, err := zstd.NewWriter(out, zstd.WithEncoderLevel(zstd.SpeedDefault), zstd.WithEncoderConcurrency(2), zstd.WithWindowSize(bundle.Window))
 	if err != nil {
 		return err

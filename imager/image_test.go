@@ -23,8 +23,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/verity"
 )
 
-// sampleOut in the environment makes the test binary build the sample image and end: so that a test
-// can have it built by another user, in another folder.
+// sampleOut in the environment makes the test binary build the sample image and end, so that a test
+// can build it as another user, in another directory.
 const sampleOut = "ORLOP_IMAGER_TEST_SAMPLE"
 
 func TestMain(m *testing.M) {
@@ -38,12 +38,12 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// sampleProfile is the profile that the sample is built from.
+// sampleProfile is the profile of the sample.
 const sampleProfile = "profiles/qemu.yaml"
 
 // buildSample builds the image of the qemu profile, with all outputs, in a copy of the source tree
-// (the working folder), with a program that does nothing (the file fake) for each executable
-// that is built from source. All else is real.
+// (the working directory). A program that does nothing (the file fake) replaces each executable
+// that is built from source. All other inputs are real.
 func buildSample(out string) error {
 	p, err := ReadProfile(sampleProfile)
 	if err != nil {
@@ -61,8 +61,8 @@ func buildSample(out string) error {
 	return b.Run()
 }
 
-// sampleTree makes a folder that buildSample can work in. Packages come from the same cache as in
-// `make image`.
+// sampleTree makes a directory for buildSample. Packages come from the same cache as in `make
+// image`.
 func sampleTree(t *testing.T) string {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "tree")
@@ -83,14 +83,14 @@ func sampleTree(t *testing.T) string {
 	return dir
 }
 
-// runSample has the sample built in its tree by a child process, changed by how.
+// runSample builds the sample in its tree by a child process, which how can modify.
 func runSample(t *testing.T, tree string, how func(*exec.Cmd)) string {
 	t.Helper()
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
-	// A copy, because the folder of the test binary may be closed to others.
+	// A copy, because the directory of the test binary may be inaccessible to other users.
 	copyFile(t, self, filepath.Join(tree, "imager.test"))
 	if err := os.Chmod(filepath.Join(tree, "imager.test"), 0o755); err != nil {
 		t.Fatal(err)
@@ -106,9 +106,9 @@ func runSample(t *testing.T, tree string, how func(*exec.Cmd)) string {
 	return out
 }
 
-// TestImage builds the sample twice: in two folders, with other modes for new files, other times,
-// other locale, and as nobody if the test runs as root. Every artefact must be the same, and the
-// contents must be what is expected.
+// TestImage builds the sample twice: in two directories, with other modes for new files, other
+// times, other locale, and as user nobody if the test runs as root. Both builds must have equal
+// artifacts with the expected content.
 func TestImage(t *testing.T) {
 	tree := sampleTree(t)
 	other := filepath.Join(t.TempDir(), "deeper", "elsewhere")
@@ -117,7 +117,7 @@ func TestImage(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// the other one unpacks its kernel itself
+	// the other build unpacks its kernel itself
 	if err := os.Symlink(unpacked, filepath.Join(tree, "cache/kernel")); err != nil {
 		t.Fatal(err)
 	}
@@ -141,8 +141,8 @@ func TestImage(t *testing.T) {
 	t.Run("bundle", func(t *testing.T) { checkBundle(t, one, filepath.Join(tree, "release/keys.pem")) })
 }
 
-// checkNetboot: the boot image that carries its root is the disk's, with one argument and one
-// archive more.
+// checkNetboot checks that the boot image with its root equals the disk's boot image, except for an
+// additional argument and an additional archive.
 func checkNetboot(t *testing.T, out string) {
 	section := func(file, name string) []byte {
 		f, err := pe.Open(filepath.Join(out, file))
@@ -181,8 +181,7 @@ func checkNetboot(t *testing.T, out string) {
 	}
 }
 
-// checkISO: what a CD starts and what a USB stick starts are the same file system, which holds the
-// boot image.
+// checkISO checks that the boot image of a CD and of a USB stick are in the same file system.
 func checkISO(t *testing.T, out string) {
 	iso := filepath.Join(out, outputISO)
 	f, err := os.Open(iso)
@@ -191,7 +190,7 @@ func checkISO(t *testing.T, out string) {
 	}
 	defer f.Close()
 	const sector = 2048
-	// UEFI 2.10, section 5.3: an entry begins with the type's GUID, and its first block is at 32.
+	// UEFI 2.10, section 5.3: an entry starts with the type's GUID, and its first block is at 32.
 	// xorriso's table has more entries than the partition library reads.
 	table, espType := make([]byte, 16*sector), []byte("\x28\x73\x2a\xc1\x1f\xf8\xd2\x11\xba\x4b\x00\xa0\xc9\x3e\xc9\x3b")
 	if _, err := f.ReadAt(table, 0); err != nil {
@@ -202,8 +201,8 @@ func checkISO(t *testing.T, out string) {
 		t.Fatal("no EFI system partition in the table")
 	}
 	first := binary.LittleEndian.Uint64(table[at+32:])
-	// El Torito 1.0: the boot record is in sector 17 and names the catalog; its first entry is the
-	// boot image's.
+	// El Torito 1.0: the boot record is in sector 17 and names the catalog; its first entry is that
+	// of the boot image.
 	record, entry := make([]byte, sector), make([]byte, 64)
 	if _, err := f.ReadAt(record, 17*sector); err != nil {
 		t.Fatal(err)
@@ -225,7 +224,8 @@ func checkISO(t *testing.T, out string) {
 	}
 }
 
-// checkBundle: who trusts the keys gets the root image and the boot image out of the bundle.
+// checkBundle checks that a client that trusts the keys can read the root image and the boot image
+// from the bundle.
 func checkBundle(t *testing.T, out, keys string) {
 	known, err := os.ReadFile(keys)
 	if err != nil {
@@ -249,7 +249,7 @@ func checkBundle(t *testing.T, out, keys string) {
 	if s := r.Statement; s.Version != m.Release.Version || s.Root != m.Root || s.Profile != m.Release.Profile {
 		t.Errorf("statement %+v", s)
 	}
-	// The statement promises the digests of the files, and reading compares.
+	// The statement contains the digests of the files, and reading verifies them.
 	if err := r.Root(io.Discard); err != nil {
 		t.Error(err)
 	}
@@ -262,11 +262,12 @@ func checkBundle(t *testing.T, out, keys string) {
 	}
 }
 
-// checkManifest: the list of executables is the golden one, and the digests are those of the files.
+// checkManifest compares the list of executables with the golden list, and the digests with the
+// files.
 func checkManifest(t *testing.T, out string) {
 	var m Manifest
 	readJSON(t, filepath.Join(out, "manifest.json"), &m)
-	// seen from testdata of the root, where the test runs
+	// relative to testdata of the root, where the test runs
 	golden.Assert(t, strings.Join(m.Executables, "\n")+"\n", "../imager/testdata/executables.txt")
 	for _, a := range m.Artefacts {
 		h, err := hashFile(a.Name, filepath.Join(out, a.Name))
@@ -289,7 +290,8 @@ func checkManifest(t *testing.T, out string) {
 	}
 }
 
-// checkRoot: nothing in the root runs scripts, and what the programs need is there.
+// checkRoot checks that no file in the root can run scripts, and that the files of the programs
+// exist.
 func checkRoot(t *testing.T, root string) {
 	if err := CheckNoInterpreter(root); err != nil {
 		t.Error(err)
@@ -316,8 +318,8 @@ func checkRoot(t *testing.T, root string) {
 	}
 }
 
-// checkDisk: the root leads to its hash, and the partition table and the ESP are sound in the eyes
-// of other tools.
+// checkDisk checks that the root matches its hash, and that other tools accept the partition table
+// and the ESP.
 func checkDisk(t *testing.T, out string) {
 	var m Manifest
 	readJSON(t, filepath.Join(out, "manifest.json"), &m)

@@ -10,10 +10,10 @@ import (
 	"time"
 )
 
-// makeISO writes the boot image that carries its root as a medium, if the profile asks for it. The
-// medium is one FAT file system with the boot image where firmware looks for it, named twice: as
-// the UEFI boot image of a CD (El Torito), and by a partition table, which makes a USB stick of the
-// same bytes.
+// makeISO writes the boot image with its root as a boot medium, if the profile requests it. The
+// medium is one FAT file system with the boot image in the standard place for firmware. It has two
+// references: as the UEFI boot image of a CD (El Torito), and by a partition table, which makes a
+// USB stick of the same bytes.
 func (b *Build) makeISO() error {
 	if !slices.Contains(b.Profile.Outputs, outputISO) {
 		return nil
@@ -31,7 +31,7 @@ func (b *Build) makeISO() error {
 	}
 	const mib = 1 << 20
 	fat := filepath.Join(folder, "efi.img")
-	size := (int64(len(image))/mib + 4) * mib // the FAT itself takes a hundredth
+	size := (int64(len(image))/mib + 4) * mib // the FAT itself needs a hundredth
 	if err := os.WriteFile(fat, nil, 0o644); err != nil {
 		return err
 	}
@@ -47,7 +47,7 @@ func (b *Build) makeISO() error {
 		// small for the size.
 		"-e", filepath.Base(fat), "-no-emul-boot", "-boot-load-size", "1",
 		"-efi-boot-part", "--efi-boot-image", folder)
-	// All other times, and GUIDs that are made of them.
+	// All other times, and GUIDs derived from them.
 	c.Env = append(os.Environ(), fmt.Sprintf("SOURCE_DATE_EPOCH=%d", b.Release.BuildTime), "TZ=UTC", "LC_ALL=C")
 	if out, err := c.CombinedOutput(); err != nil {
 		return fmt.Errorf("xorriso: %w: %s", err, strings.TrimSpace(string(out)))

@@ -1,16 +1,16 @@
-// Command imager makes every artefact of a product variant from its profile: the root image with
-// its hash tree, the unified kernel image, the disk image, the boot image that carries its root,
-// the upgrade bundle, the manifest and the software bill of materials.
+// Command imager makes every artifact of a product variant from its profile: the root image with
+// its hash tree, the unified kernel image, the disk image, the boot image with its root, the
+// upgrade bundle, the manifest and the software bill of materials.
 //
 //	imager -profile profiles/qemu.yaml -out build/qemu
 //	imager lock [-check]
 //	imager keys -out build/release
 //	imager sign -bundle build/qemu/orlop.bundle -key elsewhere/signing.key
 //
-// It runs in the top folder of the source, as any user, without loop devices or containers. What it
-// needs from Debian is pinned in imager/packages.lock (`imager lock` refreshes it, `imager lock
-// -check` says whether that is due), what it builds is pinned by go.sum. Same source, same bytes.
-// It signs the upgrade bundle and nothing else, does not publish and does not start machines.
+// It runs in the top directory of the source, as any user, without loop devices or containers. Its
+// inputs from Debian are pinned in imager/packages.lock (`imager lock` refreshes it, `imager lock
+// -check` reports whether that is due), its builds are pinned by go.sum. The same source gives the
+// same bytes. It signs only the upgrade bundle, does not publish and does not start machines.
 package main
 
 import (
@@ -53,7 +53,7 @@ func main() {
 	}
 }
 
-// updateLock pins the newest version of every package that the imager takes files from.
+// updateLock pins the newest version of every package that the imager uses.
 func updateLock() error {
 	lock, err := debian.Resolve(wantedPackages())
 	if err != nil {
@@ -66,8 +66,8 @@ func updateLock() error {
 	return nil
 }
 
-// checkLock fails if Debian, as far as apt's lists on this machine know it, has other versions than
-// those that are pinned.
+// checkLock fails if Debian, according to apt's lists on this computer, has other versions than the
+// pinned versions.
 func checkLock() error {
 	lock, err := debian.ReadLock(lockFile)
 	if err != nil {
@@ -85,8 +85,8 @@ func checkLock() error {
 	return fmt.Errorf("%s: is behind:\n%s\n`make lock` takes the newest", lockFile, strings.Join(behind, "\n"))
 }
 
-// makeKeys makes what signs an image's upgrades: one key, or several of which each is for another
-// holder. A key that is there stays.
+// makeKeys makes the signing keys of an image's upgrades: one key, or several keys for different
+// holders. An existing key stays.
 func makeKeys(args []string) error {
 	flags := flag.NewFlagSet("imager keys", flag.ContinueOnError)
 	out := flags.String("out", "", "`folder` for signing.key and keys.pem")
@@ -106,7 +106,7 @@ func makeKeys(args []string) error {
 		private = append(private, filepath.Join(*out, name))
 	}
 	public := filepath.Join(*out, "keys.pem")
-	// the private ones may have been put away
+	// the private keys may be stored elsewhere
 	for _, file := range append(slices.Clone(private), public) {
 		if _, err := os.Lstat(file); err == nil {
 			return fmt.Errorf("%s: is there already; a new key would make every machine whose image trusts it impossible to upgrade: put the private key back, or remove all files if there are no such machines", file)
@@ -137,8 +137,8 @@ func makeKeys(args []string) error {
 	return renameio.WriteFile(public, known, 0o644)
 }
 
-// signBundle adds a signature to a bundle. The bundle may be its own copy: it takes its place when
-// it is whole.
+// signBundle adds a signature to a bundle. It can replace the bundle itself, atomically after the
+// write.
 func signBundle(args []string) error {
 	flags := flag.NewFlagSet("imager sign", flag.ContinueOnError)
 	file := flags.String("bundle", "", "the bundle, a `file`")
@@ -163,7 +163,7 @@ func signBundle(args []string) error {
 	if err != nil {
 		return err
 	}
-	defer func() { _ = to.Cleanup() }() // it is nothing after the replacement
+	defer func() { _ = to.Cleanup() }() // no effect after the replacement
 	s, err := bundle.Countersign(to, from, key)
 	if err != nil {
 		return fmt.Errorf("%s: %w", *file, err)
@@ -178,7 +178,7 @@ func signBundle(args []string) error {
 	return nil
 }
 
-// build reads flags, profile and version and runs a build.
+// build parses flags, profile and version and runs a build.
 func build(args []string) error {
 	flags := flag.NewFlagSet("imager", flag.ContinueOnError)
 	profilePath := flags.String("profile", "", "the profile, a YAML `file`")
@@ -225,9 +225,9 @@ func build(args []string) error {
 	return b.Run()
 }
 
-// sourceRelease describes the source: its version and epoch stand in the file VERSION beside the
-// profiles, unless others are given (an epoch below 0 is none), the version of Kubernetes in
-// go.mod.
+// sourceRelease describes the source: its version and epoch are in the file VERSION beside the
+// profiles, unless the caller gives other values (an epoch below 0 means no value); the version of
+// Kubernetes is in go.mod.
 func sourceRelease(profilePath, profile, version string, epoch int) (buildinfo.Release, error) {
 	r := buildinfo.Release{Name: "Orlop OS", Profile: profile, Version: version, Epoch: max(0, epoch)}
 	if version == "" || epoch < 0 {
@@ -248,8 +248,7 @@ func sourceRelease(profilePath, profile, version string, epoch int) (buildinfo.R
 		return r, fmt.Errorf("epoch %d: 0 to %d expected", r.Epoch, bundle.MaxEpoch)
 	}
 	if !semver.IsValid("v"+r.Version) || strings.ContainsAny(r.Version, "+-") || strings.Count(r.Version, ".") != 2 {
-		// The loader would read a plus sign as boot counting, and take 1.0.0-rc1 for newer than
-		// 1.0.0.
+		// The loader would parse a plus sign as boot counting, and order 1.0.0-rc1 after 1.0.0.
 		return r, fmt.Errorf("version %q: three numbers expected, such as 0.1.0", r.Version)
 	}
 	out, err := exec.Command("go", "list", "-m", "-f", "{{.Version}}", "k8s.io/kubernetes").Output()
@@ -261,14 +260,14 @@ func sourceRelease(profilePath, profile, version string, epoch int) (buildinfo.R
 	return r, err
 }
 
-// parseVersion reads the file VERSION: the version, and in a second line, unless it is 0, the
+// parseVersion parses the file VERSION: the version, and in a second line, unless it is 0, the
 // epoch:
 //
 //	1.4.0
 //	epoch 2
 //
-// An epoch grows by 1 with a version that mends something for which no version before may run any
-// more.
+// An epoch increases by 1 with a version that fixes a fault for which earlier versions must not run
+// any more.
 func parseVersion(text string) (version string, epoch int, err error) {
 	version, rest, more := strings.Cut(strings.TrimSpace(text), "\n")
 	if !more {

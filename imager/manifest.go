@@ -18,25 +18,25 @@ import (
 	"github.com/orlop-os/orlop/pkg/buildinfo"
 )
 
-// Manifest says what a build consists of. It is written as manifest.json beside the artefacts.
+// Manifest describes the content of a build. It is written as manifest.json beside the artifacts.
 type Manifest struct {
 	Release buildinfo.Release `json:"release"`
-	// Root is the value of the kernel argument orlop.root; RootPartition the unique GUID of the
-	// partition it is in.
+	// Root is the value of the kernel argument orlop.root; RootPartition is the unique GUID of its
+	// partition.
 	Root          string `json:"root"`
 	RootPartition string `json:"rootPartition"`
 	CommandLine   string `json:"commandLine"`
 	GoVersion     string `json:"goVersion"`
-	// Tools are the versions of the Debian packages on the building machine that the bytes depend
-	// on.
+	// Tools are the versions of the Debian packages on the building computer that influence the
+	// bytes.
 	Tools map[string]string `json:"tools"`
-	// Inputs are the pinned things that the build starts from; Artefacts what it made.
+	// Inputs are the pinned inputs of the build; Artefacts are its results.
 	Inputs    []HashedFile `json:"inputs"`
 	Programs  []HashedFile `json:"programs"`
 	Artefacts []HashedFile `json:"artefacts"`
-	// Parts are the sizes of what is in the root, before erofs compresses it.
+	// Parts are the sizes of the parts of the root, before erofs compresses it.
 	Parts []Part `json:"parts"`
-	// Boot are the sizes of what is in the unified kernel image.
+	// Boot are the sizes of the parts of the unified kernel image.
 	Boot        []Part   `json:"boot"`
 	Executables []string `json:"executables"`
 }
@@ -49,14 +49,14 @@ type HashedFile struct {
 	SHA256  string `json:"sha256"`
 }
 
-// Part is the sum of the sizes of files that come from one place.
+// Part is the sum of the sizes of files from one source.
 type Part struct {
 	Name  string `json:"name"`
 	Files int    `json:"files,omitempty"`
 	Bytes int64  `json:"bytes"`
 }
 
-// hashFile describes one file under a name.
+// hashFile describes a file with this name in the manifest.
 func hashFile(name, file string) (HashedFile, error) {
 	f, err := os.Open(file)
 	if err != nil {
@@ -71,7 +71,7 @@ func hashFile(name, file string) (HashedFile, error) {
 	return HashedFile{Name: name, Bytes: n, SHA256: hex.EncodeToString(h.Sum(nil))}, nil
 }
 
-// parts sums the tree up, largest part first.
+// parts sums up the tree, largest part first.
 func parts(t Tree) ([]Part, error) {
 	sum := map[string]*Part{}
 	for name, n := range t {
@@ -102,11 +102,11 @@ func parts(t Tree) ([]Part, error) {
 	return all, nil
 }
 
-// tools are the packages on the building machine whose version the artefacts' bytes depend on. They
-// are not in the lock file: a compiler is not taken apart, it is installed.
+// tools are the packages on the building computer whose versions influence the artifacts' bytes.
+// They are not in the lock file, because a compiler must be installed, not unpacked.
 var tools = []string{"binutils", "dosfstools", "erofs-utils", "gcc", "kmod", "libc6-dev", "libseccomp-dev", "linux-libc-dev", "mtools", "xorriso"}
 
-// toolVersions asks the machine's package database.
+// toolVersions reads the computer's package database.
 func toolVersions() (map[string]string, error) {
 	out, err := exec.Command("dpkg-query", append([]string{"-W", "-f", "${Package} ${Version}\n"}, tools...)...).Output()
 	if err != nil {
@@ -160,5 +160,5 @@ func writeJSON(path string, v any) error {
 	return os.WriteFile(filepath.Clean(path), append(data, '\n'), 0o644)
 }
 
-// sortedKeys are the keys of a map in order.
+// sortedKeys returns the keys of a map in order.
 func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }

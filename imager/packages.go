@@ -14,18 +14,17 @@ import (
 	"github.com/orlop-os/orlop/imager/debian"
 )
 
-// lockFile is where the pinned versions stand, relative to the working folder.
+// lockFile is the file with the pinned versions, relative to the working directory.
 const lockFile = "imager/packages.lock"
 
-// libraryDir is where the C programs' libraries are; the dynamic loader looks there without being
-// told.
+// libraryDir is the directory of the C programs' libraries, a default of the dynamic loader.
 const libraryDir = "/usr/lib/x86_64-linux-gnu"
 
-// loader is the dynamic loader, as the C programs name it.
+// loader is the dynamic loader in the headers of the C programs.
 const loader = "/lib64/ld-linux-x86-64.so.2"
 
-// taken is everything that comes from Debian packages by name. Libraries are not named: they are
-// found by what the programs need (DT_NEEDED), in libraryPackages.
+// taken are the files from Debian packages that are listed by name. Libraries are not listed: they
+// are found in libraryPackages by the programs' dependencies (DT_NEEDED).
 var taken = []struct {
 	Package, From, To string
 	Mode              fs.FileMode
@@ -33,14 +32,15 @@ var taken = []struct {
 	{"e2fsprogs", "/sbin/mke2fs", "/usr/sbin/mke2fs", 0o755},
 	{"e2fsprogs", "/sbin/e2fsck", "/usr/sbin/e2fsck", 0o755},
 	{"e2fsprogs", "/sbin/resize2fs", "/usr/sbin/resize2fs", 0o755},
-	{"dosfstools", "/sbin/mkfs.fat", "/usr/sbin/mkfs.fat", 0o755}, // an installation makes the ESP
+	// an installation makes the ESP with it
+	{"dosfstools", "/sbin/mkfs.fat", "/usr/sbin/mkfs.fat", 0o755},
 	{"e2fsprogs", "/etc/mke2fs.conf", "/etc/mke2fs.conf", 0o644},
-	// kube-proxy and the portmap plugin start it
+	// kube-proxy and the portmap plugin run it
 	{"nftables", "/usr/sbin/nft", "/usr/sbin/nft", 0o755},
-	{"mount", "/bin/mount", "/usr/bin/mount", 0o755}, // the kubelet starts it for volumes
+	{"mount", "/bin/mount", "/usr/bin/mount", 0o755}, // the kubelet runs it for volumes
 	{"mount", "/bin/umount", "/usr/bin/umount", 0o755},
-	// containerd starts it to load the profile of pods that ask for the runtime's own
-	// (appArmorProfile: RuntimeDefault), and takes AppArmor for missing without it. The profile is
+	// containerd runs it to load the profile of pods with the runtime's default profile
+	// (appArmorProfile: RuntimeDefault), and treats AppArmor as missing without it. The profile is
 	// for this version of the interface.
 	{"apparmor", "/sbin/apparmor_parser", "/usr/sbin/apparmor_parser", 0o755},
 	{"apparmor", "/etc/apparmor/parser.conf", "/etc/apparmor/parser.conf", 0o644},
@@ -51,7 +51,7 @@ var taken = []struct {
 	{"libc6", "/lib/x86_64-linux-gnu/ld-linux-x86-64.so.2", "/usr/lib64/ld-linux-x86-64.so.2", 0o755},
 }
 
-// libraryPackages are searched for shared libraries. Each must give at least one.
+// libraryPackages are searched for shared libraries. Each must contain at least one used library.
 var libraryPackages = []string{
 	"libc6",
 	"libext2fs2", "libcom-err2", "libblkid1", "libuuid1", // e2fsprogs
@@ -70,7 +70,7 @@ const (
 // kernelPackages are the kernels that profiles can name.
 var kernelPackages = []string{"linux-image-6.12-cloud-amd64", "linux-image-6.12-amd64"}
 
-// wantedPackages is what the lock file holds.
+// wantedPackages returns the packages of the lock file.
 func wantedPackages() []string {
 	all := slices.Concat(kernelPackages, libraryPackages, []string{certificatesPackage, loaderPackage})
 	for _, f := range taken {
@@ -80,10 +80,10 @@ func wantedPackages() []string {
 	return slices.Compact(all)
 }
 
-// Archive gives the files of the pinned packages.
+// Archive reads the files of the pinned packages.
 type Archive struct {
 	Lock  debian.Lock
-	Cache string // folder for downloads
+	Cache string // directory for downloads
 	// used collects the packages that files were taken from, for the SBOM.
 	used map[string]debian.Package
 }
@@ -148,7 +148,7 @@ func (a *Archive) file(want, name string) ([]byte, error) {
 	return n.Data, nil
 }
 
-// addDebian adds everything of the table, the libraries that the programs need, and the CA bundle.
+// addDebian adds all files of the table, the libraries that the programs need, and the CA bundle.
 func addDebian(t Tree, a *Archive) error {
 	var programs []string
 	for _, f := range taken {
@@ -173,7 +173,8 @@ func addDebian(t Tree, a *Archive) error {
 	return t.Add("/etc/ssl/certs/ca-certificates.crt", Node{Mode: 0o644, Data: bundle, From: certificatesPackage})
 }
 
-// certificates is Debian's bundle of CA certificates: all of them, in the order of their names.
+// certificates returns Debian's bundle of CA certificates: all of them, in the order of their
+// names.
 func certificates(a *Archive) ([]byte, error) {
 	found, err := a.files(certificatesPackage, func(n string) bool {
 		return strings.HasPrefix(n, "/usr/share/ca-certificates/mozilla/") && strings.HasSuffix(n, ".crt")
@@ -191,8 +192,8 @@ func certificates(a *Archive) ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// addLibraries adds the shared libraries that the programs and the libraries themselves need. They
-// are not executable: the loader maps them, nobody starts them.
+// addLibraries adds the shared libraries of the programs and of the libraries themselves. They are
+// not executable, because the loader only maps them.
 func addLibraries(t Tree, a *Archive, programs []string) error {
 	available := map[string]Node{}
 	for _, want := range libraryPackages {

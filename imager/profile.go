@@ -21,42 +21,43 @@ type Profile struct {
 	Kernel KernelProfile `yaml:"kernel"`
 	Root   RootProfile   `yaml:"root"`
 	Disk   DiskProfile   `yaml:"disk"`
-	// OperatorCA is the certificate (PEM) whose clients may configure the machine; relative to the
-	// working folder. Empty: a generic image.
+	// OperatorCA is the certificate (PEM) of the operator CA; relative to the working directory.
+	// Its clients may configure the machine. Empty: a generic image.
 	OperatorCA string `yaml:"operatorCA"`
-	// ReleaseKeys is a file of public keys (PEM, Ed25519), whose holders may sign the versions that
-	// follow; relative to the working folder. Empty: a machine of this profile cannot be upgraded.
+	// ReleaseKeys is a file of public keys (PEM, Ed25519); relative to the working directory. Their
+	// holders may sign later versions. Empty: a machine of this profile cannot be upgraded.
 	ReleaseKeys string `yaml:"releaseKeys"`
-	// Signatures is how many of these keys have to sign a version that follows. 0 is 1.
+	// Signatures is the required number of signatures by these keys for a later version. 0 is 1.
 	Signatures int `yaml:"signatures"`
-	// SigningKey is the private key that signs the bundle of this version, if one is asked for;
-	// SigningKeys are more of them. Keys that are elsewhere sign afterwards: `imager sign`.
+	// SigningKey is the private key that signs the bundle of this version, if the profile requests
+	// a bundle; SigningKeys are further keys. Keys elsewhere sign afterwards: `imager sign`.
 	SigningKey  string   `yaml:"signingKey"`
 	SigningKeys []string `yaml:"signingKeys"`
-	// SupportDays is for how many days after the source's time this version is mended: a machine
-	// that runs it longer warns. 0: that is not said.
+	// SupportDays is the number of days after the source's time in which this version gets fixes;
+	// after that, a machine that runs it warns. 0: no statement.
 	SupportDays int `yaml:"supportDays"`
-	// MinimumVersion is the oldest version that this one can follow. Empty: any.
+	// MinimumVersion is the oldest version that can be upgraded to this version. Empty: any.
 	MinimumVersion string `yaml:"minimumVersion"`
-	// Images are OCI archives that become part of the system beside the pause image; relative to
-	// the working folder.
+	// Images are OCI archives that become part of the system in addition to the pause image;
+	// relative to the working directory.
 	Images []string `yaml:"images"`
-	// Outputs are the artefacts to make beyond root.img, orlop.efi, manifest.json and
+	// Outputs are the artifacts to make besides root.img, orlop.efi, manifest.json and
 	// sbom.spdx.json.
 	Outputs []string `yaml:"outputs"`
 }
 
-// KernelProfile says which kernel, and what of it.
+// KernelProfile selects the kernel and its modules.
 type KernelProfile struct {
-	Package   string   `yaml:"package"`   // as the lock file names it
-	Arguments []string `yaml:"arguments"` // of the command line; the root hash is added to them
-	Modules   []string `yaml:"modules"`   // in the root, with what they need (see kernel.Select)
+	Package   string   `yaml:"package"`   // name in the lock file
+	Arguments []string `yaml:"arguments"` // of the command line; the build appends the root hash
+	// in the root, with their dependencies (see kernel.Select)
+	Modules   []string `yaml:"modules"`
 	Initramfs []string `yaml:"initramfs"` // in root and initramfs, loaded by init, in this order
-	// in root and initramfs, loaded by init if the disk with the root does not show without
+	// in root and initramfs, loaded by init if it does not find the disk with the root without them
 	Drivers []string `yaml:"drivers"`
 }
 
-// RootProfile says how the root file system is written.
+// RootProfile describes the format of the root file system.
 type RootProfile struct {
 	Compression string `yaml:"compression"` // of erofs: none, lz4 or lz4hc
 	ClusterSize Size   `yaml:"clusterSize"` // largest compressed unit of erofs; 4KiB to 1MiB
@@ -68,20 +69,20 @@ type DiskProfile struct {
 	Root Size `yaml:"root"` // each of ROOT-A and ROOT-B
 }
 
-// The outputs that a profile may name.
+// The possible outputs of a profile.
 const (
 	outputRaw = "disk.raw"
 	outputZst = "disk.raw.zst"
-	// outputBundle is the version as an upgrade for machines that run another one (package bundle).
+	// outputBundle is the version as an upgrade for machines with another version (package bundle).
 	outputBundle = "orlop.bundle"
-	// outputNetboot is a boot image that carries its root: what a network boot or a medium starts
-	// (package medium).
+	// outputNetboot is a boot image with its root, for a network boot or a boot medium (package
+	// bootmedium).
 	outputNetboot = "netboot.efi"
-	// outputISO is a CD and a USB stick with that boot image.
+	// outputISO is a CD and a USB stick with outputNetboot.
 	outputISO = "orlop.iso"
 )
 
-// outputs are all of them.
+// outputs are all possible outputs.
 var outputs = []string{outputRaw, outputZst, outputBundle, outputNetboot, outputISO}
 
 // Size is a number of bytes, written with a unit: 64KiB, 256MiB, 1GiB.
@@ -102,10 +103,10 @@ func (s *Size) UnmarshalYAML(n *yaml.Node) error {
 	return fmt.Errorf("line %d: size %q: a positive number with KiB, MiB or GiB expected", n.Line, n.Value)
 }
 
-// yamlLine is how the YAML library names a line in its messages.
+// yamlLine matches the line number in the messages of the YAML library.
 var yamlLine = regexp.MustCompile(`^(?:yaml: )?line (\d+): `)
 
-// ReadProfile reads and checks a profile. Errors say file, line and field.
+// ReadProfile reads and validates a profile. Errors contain file, line and field.
 func ReadProfile(path string) (*Profile, error) {
 	data, err := os.ReadFile(path)
 	if err != nil {
@@ -121,7 +122,7 @@ func ReadProfile(path string) (*Profile, error) {
 	return p, nil
 }
 
-// inFile writes the lines that the YAML library names as file:line.
+// inFile converts the line numbers of the YAML library to file:line.
 func inFile(path string, err error) error {
 	messages := []string{err.Error()}
 	if many := new(yaml.TypeError); errors.As(err, &many) {
@@ -153,7 +154,7 @@ func parseProfile(data []byte) (*Profile, error) {
 	return p, p.check()
 }
 
-// check finds what is missing or contradicts itself.
+// check reports missing and contradictory values.
 func (p *Profile) check() error {
 	const mib = 1 << 20
 	switch {
@@ -191,7 +192,7 @@ func (p *Profile) check() error {
 	return p.checkRelease()
 }
 
-// checkRelease looks at who may sign what follows.
+// checkRelease validates the keys for later versions.
 func (p *Profile) checkRelease() error {
 	switch {
 	case p.Signatures < 0:
@@ -204,7 +205,7 @@ func (p *Profile) checkRelease() error {
 	return nil
 }
 
-// signers are the files of the private keys that sign.
+// signers returns the files of the private signing keys.
 func (p *Profile) signers() []string {
 	if p.SigningKey == "" {
 		return p.SigningKeys

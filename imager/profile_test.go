@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// TestProfiles: every profile of the product is accepted.
+// TestProfiles checks that every profile of the product is valid.
 func TestProfiles(t *testing.T) {
 	files, err := filepath.Glob("../profiles/*.yaml")
 	if err != nil || len(files) == 0 {
@@ -21,9 +21,9 @@ func TestProfiles(t *testing.T) {
 	}
 }
 
-// TestHardening: every profile asks the kernel for the same protection, and holds the module by
-// which init asks the firmware for the system disk (docs/decisions/0049-system-disk.md,
-// 0051-kernel-hardening.md).
+// TestHardening checks that every profile requests the same protection from the kernel, and
+// contains the module with which init gets the system disk from the firmware
+// (docs/decisions/0049-system-disk.md, 0051-kernel-hardening.md).
 func TestHardening(t *testing.T) {
 	files, err := filepath.Glob("../profiles/*.yaml")
 	if err != nil {
@@ -126,7 +126,7 @@ func TestOperatorCA(t *testing.T) {
 	}
 }
 
-// TestParseVersion: the file VERSION has a version, and an epoch in its second line.
+// TestParseVersion checks that the file VERSION has a version, and an epoch in its second line.
 func TestParseVersion(t *testing.T) {
 	for text, want := range map[string]struct {
 		version string
@@ -143,7 +143,8 @@ func TestParseVersion(t *testing.T) {
 	}
 }
 
-// TestSeveralKeys: keys of several holders are made, their list is one, and each of them signs.
+// TestSeveralKeys checks that keys of several holders are made, that they have a common list, and
+// that each of them signs.
 func TestSeveralKeys(t *testing.T) {
 	dir := t.TempDir()
 	if err := makeKeys([]string{"-out", dir, "-count", "3"}); err != nil {

@@ -10,37 +10,37 @@ import (
 	"github.com/orlop-os/orlop/pkg/paths"
 )
 
-// componentsModule is the folder of the module that pins third-party programs.
+// componentsModule is the directory of the module that pins third-party programs.
 const componentsModule = "imager/components"
 
 // Program is an executable that is built from source.
 type Program struct {
 	Name    string
-	Root    string // where it is in the root; empty: not there (init is in the initramfs)
-	Module  string // folder of the Go module, relative to the working folder
+	Root    string // path in the root; empty: not in the root (init is in the initramfs)
+	Module  string // directory of the Go module, relative to the working directory
 	Package string
 	Tags    string
 	CGO     bool // static, with the C compiler; for runc's libseccomp
-	// Stamp names the module whose version the program shows as its own, and the variables that
-	// hold it. Release scripts set them; a program built from the module's source alone does not
-	// know which version it is.
+	// Stamp names the module whose version the program reports as its own, and the variables for
+	// the version. Upstream's release scripts set these variables; without them, a program does not
+	// know its version.
 	Stamp Stamp
 }
 
-// Stamp is a module and the variables, with their packages, that get its version.
+// Stamp is a module, and the variables with their packages that get its version.
 type Stamp struct {
 	Module string
 	Vars   []string
 }
 
-// kubernetesStamp is what makes `kubectl version` and a Node's status tell the version. Kubernetes'
-// components take the first, clients the second into their User-Agent.
+// kubernetesStamp sets the version in `kubectl version` and in a Node's status. Kubernetes'
+// components use the first variables, clients use the second in their User-Agent.
 var kubernetesStamp = Stamp{"k8s.io/kubernetes", []string{
 	"k8s.io/component-base/version.gitVersion",
 	"k8s.io/client-go/pkg/version.gitVersion",
 }}
 
-// programs is every executable of the image that is built from source.
+// programs are the executables of the image that are built from source.
 var programs = []Program{
 	{Name: "init", Module: ".", Package: "./init"},
 	{Name: "machined", Root: paths.Machined, Module: ".", Package: "./machined", Tags: "grpcnotrace"},
@@ -60,8 +60,8 @@ const containerdTags = "no_btrfs,no_zfs,no_aufs,no_devmapper"
 // kubectl is built for the user, beside orlopctl; it is not in the image.
 var kubectl = Program{Name: "kubectl", Module: ".", Package: "k8s.io/kubernetes/cmd/kubectl", Tags: "providerless", Stamp: kubernetesStamp}
 
-// Build makes the program's executable. The bytes depend on the source and the versions of the
-// compilers only. The go tool keeps what is up to date.
+// Build makes the program's executable. The bytes depend only on the source and the versions of the
+// compilers. The go tool skips up-to-date results.
 func (p Program) Build(out string) error {
 	abs, err := filepath.Abs(out)
 	if err != nil {
@@ -77,7 +77,7 @@ func (p Program) Build(out string) error {
 	}
 	c := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-tags", p.Tags, "-ldflags", ldflags+stamped, "-o", abs, p.Package)
 	c.Dir = p.Module
-	// Nothing that the caller has set must change the result: flags, the CPU level, compilers.
+	// The caller's environment must not change the result: flags, the CPU level, compilers.
 	c.Env = append(os.Environ(), "CGO_ENABLED="+cgo, "GOFLAGS=-mod=readonly", "GOOS=linux", "GOARCH=amd64", "GOAMD64=v1", "GOFIPS140=off",
 		"CC=gcc", "CXX=g++", "AR=ar", "PKG_CONFIG=pkg-config", "CGO_CFLAGS=-O2", "CGO_CPPFLAGS=", "CGO_LDFLAGS=", "GOEXPERIMENT=", "GOWORK=off")
 	if msg, err := c.CombinedOutput(); err != nil {

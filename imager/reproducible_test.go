@@ -19,13 +19,13 @@ import (
 	"github.com/orlop-os/orlop/pkg/verity"
 )
 
-// reproducible in the environment asks for TestReproducible.
+// reproducible in the environment enables TestReproducible.
 const reproducible = "ORLOP_TEST_REPRODUCIBLE"
 
-// TestReproducible builds the whole image of two copies of the source: one with the caches of the
-// day, one at another place with empty build caches, as nobody if the test runs as root. It
-// compiles everything again, which takes some ten minutes, so `make reproducible` asks for it;
-// TestImage does the same for all but the compilers every time.
+// TestReproducible builds the whole image from two copies of the source: one with the present
+// caches, the other in another directory with empty build caches, as user nobody if the test runs
+// as root. It compiles all programs again, which takes some ten minutes, so only `make
+// reproducible` enables it. TestImage does the same every time, except for the compilers.
 func TestReproducible(t *testing.T) {
 	if os.Getenv(reproducible) == "" {
 		t.Skip("builds everything from nothing, which takes more than ten minutes: run by `make reproducible`")
@@ -34,7 +34,7 @@ func TestReproducible(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	mine := filepath.Join(t.TempDir(), "source") // others may edit the source meanwhile
+	mine := filepath.Join(t.TempDir(), "source") // the source may be edited meanwhile
 	copyTree(t, source, mine)
 	for _, dir := range []string{"build/operator", "build/release"} {
 		copyTree(t, filepath.Join(source, dir), filepath.Join(mine, dir))
@@ -74,7 +74,7 @@ func TestReproducible(t *testing.T) {
 	sameArtefacts(t, one, two)
 }
 
-// sameArtefacts compares all files of two builds, but not those of the folder for intermediate
+// sameArtefacts compares all files of two builds, except those in the directory for intermediate
 // files.
 func sameArtefacts(t *testing.T, one, two string) {
 	t.Helper()
@@ -110,7 +110,7 @@ func sameArtefacts(t *testing.T, one, two string) {
 	}
 }
 
-// checkPartitions reads the table back: three partitions, the root's GUID, both copies of the
+// checkPartitions reads the partition table: three partitions, the root's GUID, both copies of the
 // table.
 func checkPartitions(t *testing.T, disk string, p verity.Params) {
 	t.Helper()
@@ -139,8 +139,8 @@ func checkPartitions(t *testing.T, disk string, p verity.Params) {
 	}
 }
 
-// fillCache makes sure that all packages that the sample needs, and its unpacked kernel, are in the
-// cache. It returns the packages' files.
+// fillCache fills the cache with all packages of the sample and its unpacked kernel. It returns the
+// packages' files.
 func fillCache(t *testing.T, cache string) []string {
 	t.Helper()
 	lock, err := debian.ReadLock(lockFile)
@@ -168,7 +168,7 @@ func fillCache(t *testing.T, cache string) []string {
 	return debs
 }
 
-// TestLock: the lock file holds exactly what the tables name.
+// TestLock checks that the lock file contains exactly the packages of the tables.
 func TestLock(t *testing.T) {
 	lock, err := debian.ReadLock("packages.lock")
 	if err != nil {
@@ -192,8 +192,8 @@ func goEnv(t *testing.T, name string) string {
 	return strings.TrimSpace(string(out))
 }
 
-// copyTree copies folders and files, but not build, .git and links. The files are new ones, with
-// the time of now.
+// copyTree copies directories and files, except build, .git and links. The copies have the present
+// time.
 func copyTree(t *testing.T, from, to string) {
 	t.Helper()
 	err := filepath.WalkDir(from, func(path string, d fs.DirEntry, err error) error {
@@ -230,7 +230,7 @@ func copyFile(t *testing.T, from, to string) {
 	}
 }
 
-// copyRange copies a part of a file into a new one.
+// copyRange copies a part of a file to a new file.
 func copyRange(t *testing.T, from, to string, offset, length int64) {
 	t.Helper()
 	in, err := os.Open(from)
@@ -251,7 +251,7 @@ func copyRange(t *testing.T, from, to string, offset, length int64) {
 	}
 }
 
-// makeOwned gives a folder and all in it to a user, and opens the way to it.
+// makeOwned changes the owner of a directory and its content, and makes its parents accessible.
 func makeOwned(t *testing.T, dir string, id int) {
 	t.Helper()
 	for above := filepath.Dir(dir); strings.HasPrefix(above, os.TempDir()+"/"); above = filepath.Dir(above) {

@@ -15,11 +15,11 @@ import (
 	"github.com/orlop-os/orlop/pkg/paths"
 )
 
-// part is the name under which the imager's own small files are counted.
+// part is the name of the part with the imager's own small files.
 const part = "configuration"
 
-// users are the system's users, in the root's /etc/passwd. None can log in: there is nothing to log
-// in to.
+// users are the system's users, in the root's /etc/passwd. They cannot log in: the system has no
+// login.
 var users = []struct {
 	Name string
 	ID   int
@@ -32,28 +32,28 @@ var users = []struct {
 	{"nobody", 65534},
 }
 
-// mountPoints are the empty folders of the root. Those behind DATA are there because agents in
-// pods, such as those of storage and monitoring, mount them from other systems, and cannot start
-// where they are missing.
+// mountPoints are the empty directories of the root. The directories after DATA exist because
+// agents in pods, for example for storage and monitoring, mount them on other systems and cannot
+// start without them.
 var mountPoints = []string{"/dev", "/proc", "/sys", "/run", "/tmp", "/sysroot", paths.State, paths.Data,
 	"/boot", "/media", "/root", "/etc/pki", "/etc/ca-certificates", "/etc/selinux", "/etc/udev", "/usr/local/share/ca-certificates",
 	"/usr/share/ca-certificates", "/usr/src"}
 
 // links are the symbolic links of the root: the merged /usr, files that the running system writes,
-// and apid and diskprobe, which are machined under other names.
+// and apid and diskprobe, which are other names of machined.
 var links = map[string]string{
 	"/bin": "usr/bin", "/sbin": "usr/sbin", "/lib": "usr/lib", "/lib64": "usr/lib64",
 	"/etc/resolv.conf": paths.ResolvConf, "/etc/hosts": paths.Hosts, "/etc/hostname": paths.Hostname, "/etc/machine-id": paths.MachineID,
-	"/etc/cni/net.d": paths.CNIConfig, // where a pod network that is not ours writes
-	// What hostPath volumes make folders in. The disk has them (machined/disk), with /opt/cni/bin
-	// and with /var/run, which is /run.
+	"/etc/cni/net.d": paths.CNIConfig, // where a third-party pod network writes
+	// Parents of directories that hostPath volumes create. They are on the disk (machined/disk),
+	// like /opt/cni/bin and /var/run, which is /run.
 	"/opt": paths.HostOpt, "/mnt": paths.HostMnt, "/srv": paths.HostSrv, "/home": paths.HostHome, "/etc/kubernetes": paths.HostKubernetes,
 	"/etc/mtab":     "../proc/self/mounts",
 	"/usr/bin/apid": path.Base(paths.Machined),
 	paths.Diskprobe: path.Base(paths.Machined),
 }
 
-// addSystem adds mount points, links, users and the files that describe the release.
+// addSystem adds mount points, links, users and the files about the release.
 func addSystem(t Tree, r buildinfo.Release) error {
 	for _, m := range mountPoints {
 		if err := t.Add(m, Node{Dir: true, Mode: 0o755, From: part}); err != nil {
@@ -91,25 +91,26 @@ func addSystem(t Tree, r buildinfo.Release) error {
 	return t.Add("/etc/os-release", Node{Target: "../usr/lib/os-release", From: part})
 }
 
-// utc is the machine's time zone in the form of RFC 8536, version 2: no change of time, one type of
-// time. Machines keep UTC; pods that mount the file take their time zone from it.
+// utc returns the machine's time zone in the format of RFC 8536, version 2: no transitions, one
+// type of time. Machines use UTC; pods that mount the file get their time zone from it.
 func utc() []byte {
 	var b bytes.Buffer
-	for range 2 { // for readers of version 1, and for others
+	for range 2 { // for readers of version 1, and for later readers
 		b.WriteString("TZif2" + strings.Repeat("\x00", 15))
-		// UT indicators, standard indicators, leap seconds, changes, types, bytes of names
+		// counts of UT indicators, standard indicators, leap seconds, transitions, types, bytes of
+		// names
 		for _, count := range []uint32{0, 0, 0, 0, 1, 4} {
 			b.Write(binary.BigEndian.AppendUint32(nil, count))
 		}
-		// no offset, no summer time, the name
+		// no offset, no daylight saving time, the name
 		b.WriteString("\x00\x00\x00\x00" + "\x00" + "\x00" + "UTC\x00")
 	}
 	b.WriteString("\nUTC0\n")
 	return b.Bytes()
 }
 
-// osRelease is os-release(5); the loader reads the same text from the UKI for its menu and to order
-// versions.
+// osRelease returns os-release(5); the loader reads the same text from the UKI for its menu and to
+// sort versions.
 func osRelease(r buildinfo.Release) []byte {
 	return fmt.Appendf(nil, "NAME=%q\nPRETTY_NAME=\"%s %s\"\nID=orlop\nVERSION_ID=%s\nIMAGE_ID=orlop\nIMAGE_VERSION=%s\nVARIANT_ID=%s\n",
 		r.Name, r.Name, r.Version, r.Version, r.Version, r.Profile)
@@ -139,7 +140,7 @@ func addModules(t Tree, release string, files map[string]string) error {
 	return nil
 }
 
-// operatorCA reads the operator's CA certificate; no file, no certificate.
+// operatorCA reads the operator CA certificate; nil without a file.
 func operatorCA(file string) ([]byte, error) {
 	if file == "" {
 		return nil, nil

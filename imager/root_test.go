@@ -11,8 +11,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/buildinfo"
 )
 
-// TestSystemTree: the folders, links and small files of the root, which programs of the system and
-// of pods look for.
+// TestSystemTree checks the directories, links and small files of the root that programs of the
+// system and of pods use.
 func TestSystemTree(t *testing.T) {
 	tree := Tree{}
 	if err := addSystem(tree, buildinfo.Release{Name: "Orlop OS", Version: "1.0.0", Profile: "qemu"}); err != nil {

@@ -14,10 +14,11 @@ import (
 	"github.com/orlop-os/orlop/imager/debian"
 )
 
-// noAssertion is SPDX's word for a field that nobody claims to know.
+// noAssertion is SPDX's value for an unknown field.
 const noAssertion = "NOASSERTION"
 
-// sbom collects packages and their relations. Every package is named once, whoever contains it.
+// sbom collects packages and their relations. Every package occurs once, even with several
+// containers.
 type sbom struct {
 	doc  *v2_3.Document
 	seen map[common.ElementID]bool
@@ -26,8 +27,8 @@ type sbom struct {
 }
 
 // writeSBOM writes an SPDX 2.3 document: the image contains the executables, the Debian packages
-// and the archives of container images that the profile names; each executable depends on the Go
-// modules that it was linked from, as it says itself.
+// and the archives of container images in the profile; each executable depends on the Go modules in
+// its build information.
 func writeSBOM(path string, m *Manifest, built map[string]string, images []HashedFile, debs map[string]debian.Package, epoch int64) error {
 	s := sbom{seen: map[common.ElementID]bool{}, programs: map[string]common.ElementID{}, doc: &v2_3.Document{
 		SPDXVersion: v2_3.Version, DataLicense: v2_3.DataLicense, SPDXIdentifier: "DOCUMENT",
@@ -90,12 +91,12 @@ func (s *sbom) addProgram(image common.ElementID, name, file, version string) er
 	return nil
 }
 
-// staticLibraries are the Debian packages of the building machine that are linked into programs
-// with C in them.
+// staticLibraries are the Debian packages of the building computer that are linked into programs
+// with C code.
 var staticLibraries = []string{"libc6-dev", "libseccomp-dev"}
 
 // addStatic adds the C libraries that are part of programs (runc), with their versions on the
-// building machine.
+// building computer.
 func (s *sbom) addStatic(versions map[string]string) {
 	for _, p := range programs {
 		if !p.CGO {
@@ -108,7 +109,7 @@ func (s *sbom) addStatic(versions map[string]string) {
 	}
 }
 
-// notID is what SPDX does not allow in identifiers.
+// notID matches characters that SPDX does not allow in identifiers.
 var notID = regexp.MustCompile(`[^A-Za-z0-9.-]+`)
 
 // add adds a package once and returns its identifier.

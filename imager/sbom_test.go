@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// TestSBOMOfImages: an archive that the profile embeds is in the bill of materials, with its
+// TestSBOMOfImages checks that the bill of materials contains an archive of the profile with its
 // digest.
 func TestSBOMOfImages(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "sbom.json")
@@ -16,7 +16,7 @@ func TestSBOMOfImages(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	built := map[string]string{} // any program that says what it was linked from
+	built := map[string]string{} // any program with build information
 	for _, p := range programs {
 		built[p.Name] = self
 	}

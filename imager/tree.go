@@ -13,24 +13,23 @@ import (
 	"strings"
 )
 
-// Node is one file of the root: exactly one of the fields beside Mode says what it is. All belong
-// to root.
+// Node is one file of the root: exactly one of the fields besides Mode determines its kind. All
+// files belong to root.
 type Node struct {
 	Mode   fs.FileMode // permission bits
 	Dir    bool
 	Target string // of a symbolic link
-	Source string // file on this machine
+	Source string // file on this computer
 	Data   []byte // content; nil for an empty file
-	// From names the part that the file is counted under (a Debian package, a program, "kernel
-	// modules", …).
+	// From is the part to which the file counts (a Debian package, a program, "kernel modules", …).
 	From string
 }
 
-// Tree is the root file system before it is written: clean absolute paths to nodes. "/" is implied.
+// Tree is the planned root file system: clean absolute paths to nodes. "/" is implied.
 type Tree map[string]Node
 
-// Add puts a node in, and the folders above it. Two nodes at one path are an error, folders
-// excepted.
+// Add adds a node and its parent directories. Two nodes with one path are an error, except for
+// directories.
 func (t Tree) Add(name string, n Node) error {
 	if old, ok := t[name]; ok && !(old.Dir && n.Dir) {
 		return fmt.Errorf("%s: comes from %s and from %s", name, old.From, n.From)
@@ -65,8 +64,8 @@ func (n Node) open() (io.ReadCloser, error) {
 	return io.NopCloser(bytes.NewReader(n.Data)), nil
 }
 
-// Write makes the tree in the folder dir, which is emptied first. Modes do not depend on the umask.
-// Times and owners are left to the program that makes the file system.
+// Write makes the tree in the directory dir, which it empties first. Modes do not depend on the
+// umask. The program that makes the file system sets times and owners.
 func (t Tree) Write(dir string) error {
 	if err := os.RemoveAll(dir); err != nil {
 		return err
@@ -77,7 +76,7 @@ func (t Tree) Write(dir string) error {
 	if err := os.Chmod(dir, 0o755); err != nil {
 		return err
 	}
-	// Folders come before what is in them, by the order of names. They stay writable for the owner.
+	// Directories precede their content in the order of names. They stay writable for the owner.
 	for _, name := range t.Names() {
 		if err := t[name].write(filepath.Join(dir, name)); err != nil {
 			return fmt.Errorf("%s: cannot write: %w", name, err)
@@ -115,8 +114,8 @@ func (n Node) write(dst string) error {
 	return os.Chmod(dst, n.Mode)
 }
 
-// Executables returns the paths that a process can be started from, with symbolic links to them as
-// "path -> target".
+// Executables returns the paths of executable files, with symbolic links to them as "path ->
+// target".
 func (t Tree) Executables() []string {
 	var all []string
 	for _, name := range t.Names() {
@@ -146,7 +145,7 @@ var interpreters = []string{
 }
 
 // CheckNoInterpreter fails for a file that is an interpreter by its name, is a script, or is
-// executable and not ELF. It walks a finished root folder, not the plan of it.
+// executable and not ELF. It checks a written root directory, not its plan.
 func CheckNoInterpreter(root string) error {
 	return filepath.WalkDir(root, func(name string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() {

@@ -54,7 +54,7 @@ func TestInitramfsRefuses(t *testing.T) {
 	}
 }
 
-// stub is the smallest PE file with one section, and room for `room` section headers.
+// stub returns the smallest PE file with one section, and space for `room` section headers.
 func stub(t *testing.T, room int) []byte {
 	t.Helper()
 	const peOffset = 0x40

@@ -1,7 +1,7 @@
-// Package boot makes what the firmware starts: the initramfs (a compressed cpio archive) and the
-// unified kernel image (one PE file of loader stub, kernel, initramfs and command line).
+// Package boot makes the files that the firmware starts: the initramfs (a compressed cpio archive)
+// and the unified kernel image (one PE file of loader stub, kernel, initramfs and command line).
 //
-// It works on bytes only; it does not choose what goes in, and it does not sign.
+// It works on bytes only; it does not select their content, and it does not sign.
 package boot
 
 import (
@@ -19,7 +19,7 @@ import (
 // Entry is one entry of the initramfs.
 type Entry struct {
 	Name string // path without a leading slash
-	// type and permission bits; regular file, folder, symbolic link or character device
+	// type and permission bits; regular file, directory, symbolic link or character device
 	Mode fs.FileMode
 	// Content of a regular file, or target of a symbolic link.
 	Content []byte
@@ -30,11 +30,11 @@ type Entry struct {
 // Initramfs writes the entries as a cpio archive (kernel:
 // Documentation/driver-api/early-userspace/buffer-format.rst, format "newc"), compressed with zstd.
 // Owner is root, times are zero, the order is by name: the result depends on the entries only.
-// Folders above an entry must be entries too. Several such archives may stand one behind the other.
+// Directories above an entry must be entries too. Several such archives can be concatenated.
 func Initramfs(entries []Entry) ([]byte, error) {
 	sorted := slices.SortedFunc(slices.Values(entries), func(a, b Entry) int { return cmp.Compare(a.Name, b.Name) })
-	// One encoder on one block stream: the output is the same on any number of processors. The
-	// kernel's decoder takes windows of up to 128 MiB, but a small one keeps its memory small. The
+	// One encoder on one block stream, so the output is the same on any number of processors. The
+	// kernel's decoder accepts windows of up to 128 MiB, but a small window limits its memory. The
 	// best level would take six times as long for 7 % less.
 	var out bytes.Buffer
 	enc, err := zstd.NewWriter(&out, zstd.WithEncoderLevel(zstd.SpeedBetterCompression), zstd.WithEncoderConcurrency(1), zstd.WithWindowSize(8<<20))
@@ -58,11 +58,11 @@ func Initramfs(entries []Entry) ([]byte, error) {
 	return out.Bytes(), err
 }
 
-// archive writes the parts of a cpio archive, which stand at multiples of 4 bytes.
+// archive writes the parts of a cpio archive at multiples of 4 bytes.
 type archive struct {
 	to  io.Writer
 	n   int   // bytes written
-	err error // the first one
+	err error // first error
 }
 
 func (a *archive) write(b []byte) {

@@ -5,11 +5,11 @@ import "encoding/binary"
 // guardSection is the section of the guard.
 const guardSection = ".orlop"
 
-// guardCode is what runs first of a boot image. systemd's stub takes load options, which a loader
-// hands over, for the kernel's command line in place of the one in the image, unless Secure Boot is
-// on (systemd 252, src/boot/efi/stub.c, use_load_options). iPXE always hands over the name of the
-// image, and other loaders their own words. The guard empties the load options, and goes on to the
-// stub.
+// guardCode is the first code of a boot image. systemd's stub uses load options, which a loader
+// passes, as the kernel's command line instead of the command line in the image, unless Secure Boot
+// is on (systemd 252, src/boot/efi/stub.c, use_load_options). iPXE always passes the name of the
+// image, and other loaders pass their own options. The guard clears the load options, and jumps to
+// the stub.
 //
 // It is position-independent code for x86-64 and the calling convention of UEFI (UEFI 2.10, 2.3.4):
 // the image's handle is in rcx, the system table in rdx. The comments are the source, for the GNU
@@ -32,19 +32,19 @@ var guardCode = []byte{
 	0x5a,                         // pop rdx
 	0x59,                         // pop rcx
 	0xe9, 0x00, 0x00, 0x00, 0x00, // jmp stub
-	// failed: the image is not started, and the firmware is told why (rax)
+	// failed: the image is not started, and the firmware gets the status (rax)
 	0x48, 0x83, 0xc4, 0x38, // add rsp, 56
 	0xc3, // ret
 	// guid: EFI_LOADED_IMAGE_PROTOCOL_GUID
 	0xa1, 0x31, 0x1b, 0x5b, 0x62, 0x95, 0xd2, 0x11, 0x8e, 0x3f, 0x00, 0xa0, 0xc9, 0x69, 0x72, 0x3b,
 }
 
-// guardJump is where in the guard the distance to the stub stands, in bytes from its begin. It
-// counts from behind itself.
+// guardJump is the position in the guard of the distance to the stub, in bytes. The distance counts
+// from the end of that field.
 const guardJump = 52
 
-// guard is the guard for an address, which goes on to the stub's entry. Both are relative to the
-// image's begin.
+// guard returns the guard for an address, which jumps to the stub's entry. Both are relative to the
+// image's beginning.
 func guard(at, entry uint32) []byte {
 	code := append([]byte{}, guardCode...)
 	binary.LittleEndian.PutUint32(code[guardJump:], entry-(at+guardJump+4))

@@ -7,9 +7,9 @@ import (
 	"testing"
 )
 
-// TestGuard runs the guard's own bytes on this processor, with a firmware that answers and one that
-// fails: the load options are gone, and the stub gets what the firmware gave; or the stub is not
-// started.
+// TestGuard runs the guard's own bytes on this processor, with a firmware that answers and a
+// firmware that fails. In the first case the load options are cleared and the stub gets the
+// firmware's arguments; in the second case the stub is not started.
 func TestGuard(t *testing.T) {
 	dir := t.TempDir()
 	run := func(name string, args ...string) error {
@@ -52,8 +52,7 @@ func TestGuard(t *testing.T) {
 	}
 }
 
-// TestGuardBehindTheStub: the stub lies in front of the guard in an image, so the way to it leads
-// back.
+// TestGuardBehindTheStub checks the backward jump: the stub precedes the guard in an image.
 func TestGuardBehindTheStub(t *testing.T) {
 	code := guard(0x20000, 0x4000)
 	distance := int32(uint32(code[guardJump]) | uint32(code[guardJump+1])<<8 | uint32(code[guardJump+2])<<16 | uint32(code[guardJump+3])<<24)

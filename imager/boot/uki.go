@@ -7,8 +7,8 @@ import (
 	"fmt"
 )
 
-// Section is one section that a unified kernel image has beyond its stub (UAPI group, "Unified
-// Kernel Image").
+// Section is a section of a unified kernel image besides its stub (UAPI group, "Unified Kernel
+// Image").
 type Section struct {
 	Name    string // at most 8 bytes, with the leading dot
 	Content []byte
@@ -20,7 +20,7 @@ const (
 	coffSections      = 2    // in the COFF header: number of sections
 	coffOptionalSize  = 16
 	coffLen           = 20
-	optionalInitData  = 8  // in the optional header: size of initialised data
+	optionalInitData  = 8  // in the optional header: size of initialized data
 	optionalEntry     = 16 // address that the firmware calls
 	optionalSizeImage = 56
 	optionalChecksum  = 64
@@ -32,10 +32,10 @@ const (
 	memoryRead        = 0x40000000
 )
 
-// UKI appends sections to a loader stub (systemd's linuxx64.efi.stub), in the order given: each
-// starts on its own page behind the last one, so that the stub can run the kernel in place. In
-// front of them stands a section with the guard, which runs before the stub does: the command line
-// is then the one of the section .cmdline, whatever the loader says. Nothing else of the stub
+// UKI appends sections to a loader stub (systemd's linuxx64.efi.stub), in the given order. Each
+// starts on its own page after the previous section, so that the stub can run the kernel in place.
+// Before them is a section with the guard, which runs before the stub: the kernel then uses the
+// command line of the section .cmdline, regardless of the loader's options. The stub has no other
 // changes.
 func UKI(stub []byte, sections []Section) ([]byte, error) {
 	sections = append([]Section{{Name: guardSection}}, sections...)

@@ -18,7 +18,7 @@ import (
 )
 
 // Walk calls visit for every entry of the package's data archive (deb(5)), in the archive's order.
-// Names are absolute and clean. The reader holds the entry's content and is good during the call
+// Names are absolute and clean. The reader holds the entry's content and is valid during the call
 // only.
 func Walk(deb string, visit func(name string, h *tar.Header, content io.Reader) error) error {
 	f, err := os.Open(deb)
@@ -33,7 +33,7 @@ func Walk(deb string, visit func(name string, h *tar.Header, content io.Reader) 
 	for t := tar.NewReader(data); ; {
 		h, err := t.Next()
 		if errors.Is(err, io.EOF) {
-			// The checksums of the compressed stream come behind the end of the archive.
+			// The checksums of the compressed stream follow the end of the archive.
 			if _, err := io.Copy(io.Discard, data); err != nil {
 				return fmt.Errorf("%s: cannot read data archive: %w", deb, err)
 			}

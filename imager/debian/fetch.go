@@ -14,8 +14,8 @@ import (
 	"strings"
 )
 
-// Fetch returns the .deb files of the packages, in their order: from the folder cache, or
-// downloaded into it with apt-get under the machine's own configuration. Every file is checked
+// Fetch returns the .deb files of the packages, in their order: from the directory cache, or
+// downloaded into it with apt-get under the computer's own configuration. Every file is checked
 // against its SHA-256, cached or not.
 func Fetch(packages []Package, cache string) ([]string, error) {
 	if err := os.MkdirAll(cache, 0o755); err != nil {
@@ -40,7 +40,7 @@ func Fetch(packages []Package, cache string) ([]string, error) {
 	return files, nil
 }
 
-// download gets one package into file and returns the SHA-256 of what came.
+// download downloads a package to a file and returns the SHA-256 of the file.
 func download(p Package, file string) (string, error) {
 	dir, err := os.MkdirTemp(filepath.Dir(file), "download-")
 	if err != nil {
@@ -62,8 +62,8 @@ func download(p Package, file string) (string, error) {
 	return sum, os.Rename(got[0], file)
 }
 
-// Resolve asks apt for the newest version of each wanted package. A wanted name that is a meta
-// package for a kernel (linux-image-6.12-cloud-amd64) gives the real kernel package that it depends
+// Resolve gets the newest version of each wanted package from apt. For a meta package of a kernel
+// (linux-image-6.12-cloud-amd64) it returns the real kernel package that the meta package depends
 // on.
 func Resolve(want []string) (Lock, error) {
 	var l Lock
@@ -88,8 +88,8 @@ func Resolve(want []string) (Lock, error) {
 	return l, nil
 }
 
-// Closure asks apt for the names of the packages and of all that they depend on, with every
-// alternative, in order. Names of virtual packages are not in it.
+// Closure gets from apt the names of the packages and of all their dependencies, with every
+// alternative, in order. Names of virtual packages are omitted.
 func Closure(names ...string) ([]string, error) {
 	options := []string{"depends", "--recurse", "--no-pre-depends", "--no-recommends", "--no-suggests", "--no-conflicts", "--no-breaks", "--no-replaces", "--no-enhances"}
 	out, err := apt(".", append([]string{"apt-cache"}, append(options, names...)...)...)
@@ -98,7 +98,7 @@ func Closure(names ...string) ([]string, error) {
 	}
 	var all []string
 	for line := range strings.Lines(out) {
-		// indented: one dependency; in angle brackets: virtual
+		// indented: a dependency; in angle brackets: virtual
 		if line[0] != ' ' && line[0] != '<' {
 			all = append(all, strings.TrimSpace(line))
 		}
@@ -121,8 +121,7 @@ func stanza(text string) map[string]string {
 	return f
 }
 
-// apt runs one of apt's tools in dir. Its "unsandboxed as root" warning is silenced by telling it
-// so.
+// apt runs a tool of apt in dir. An option prevents its "unsandboxed as root" warning.
 func apt(dir string, argv ...string) (string, error) {
 	if os.Geteuid() == 0 {
 		argv = append([]string{argv[0], "-o", "APT::Sandbox::User=root"}, argv[1:]...)

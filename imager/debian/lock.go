@@ -12,8 +12,8 @@ import (
 
 // Package is one line of the lock file.
 type Package struct {
-	// Want is the name that the imager asks for. It differs from Name for kernels only, where a
-	// meta package names the newest real one.
+	// Want is the name that the imager requests. It differs from Name for kernels only, where a
+	// meta package names the newest real package.
 	Want    string
 	Name    string // real package name
 	Version string // exact Debian version
@@ -21,7 +21,7 @@ type Package struct {
 	SHA256  string // of the .deb file, 64 hexadecimal digits
 }
 
-// PURL is the package URL (purl specification, type deb), as SBOMs use it.
+// PURL returns the package URL (purl specification, type deb) for SBOMs.
 func (p Package) PURL() string {
 	escape := strings.NewReplacer("+", "%2B", ":", "%3A")
 	return fmt.Sprintf("pkg:deb/debian/%s@%s?arch=%s", escape.Replace(p.Name), escape.Replace(p.Version), p.Arch)
@@ -75,9 +75,8 @@ func (l Lock) Write(path string) error {
 	return os.WriteFile(path, []byte(b.String()), 0o644)
 }
 
-// Behind says what the lock does not have of newer ones, one line for each package: another
-// version, or a package that is missing. Of what was pinned and is not wanted any more it says
-// nothing.
+// Behind lists the differences from newer packages, one line for each package: another version, or
+// a missing package. It ignores pinned packages that are no longer wanted.
 func (l Lock) Behind(newest Lock) []string {
 	var lines []string
 	for _, n := range newest {
@@ -93,7 +92,7 @@ func (l Lock) Behind(newest Lock) []string {
 	return lines
 }
 
-// Find returns the package that is wanted under a name.
+// Find returns the package with this Want name.
 func (l Lock) Find(want string) (Package, error) {
 	for _, p := range l {
 		if p.Want == want {

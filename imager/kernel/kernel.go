@@ -1,7 +1,7 @@
-// Package kernel takes a Debian kernel package apart: the kernel itself, and a closed selection of
-// its modules, decompressed, with the indexes that depmod makes.
+// Package kernel unpacks a Debian kernel package: the kernel itself, and a closed selection of its
+// modules, decompressed, with the indexes of depmod.
 //
-// It does not decide which modules a product needs (the profile does) and does not load any (init
+// It does not select the modules of a product (the profile does) and does not load modules (init
 // and machined do).
 package kernel
 
@@ -23,9 +23,9 @@ import (
 type Kernel struct {
 	Release string // as in uname -r
 	Image   string // file with the bzImage
-	// base is a folder with lib/modules/<Release>, all modules decompressed.
+	// base is a directory with lib/modules/<Release>, all modules decompressed.
 	base string
-	// deps maps the file of each module, relative to lib/modules/<Release>, to those it needs, in
+	// deps maps the file of each module, relative to lib/modules/<Release>, to its dependencies, in
 	// modules.dep's order.
 	deps map[string][]string
 	// files maps the name of each module to its file.
@@ -34,15 +34,15 @@ type Kernel struct {
 	builtin map[string]bool
 }
 
-// Unpack unpacks the kernel package into a folder of cache that is named by the package's SHA-256,
-// or finds it there.
+// Unpack unpacks the kernel package into a directory of cache that is named by the package's
+// SHA-256, unless it exists.
 func Unpack(deb, sha256, cache string) (*Kernel, error) {
 	dir := filepath.Join(cache, sha256)
 	if _, err := os.Stat(dir); os.IsNotExist(err) {
 		if err := os.MkdirAll(cache, 0o755); err != nil {
 			return nil, err
 		}
-		// An interrupted run leaves a folder under another name, which nobody uses.
+		// An interrupted run leaves a directory with another name, which is never used.
 		tmp, err := os.MkdirTemp(cache, "unpack-")
 		if err != nil {
 			return nil, err
@@ -150,8 +150,7 @@ func open(dir string) (*Kernel, error) {
 	return k, nil
 }
 
-// moduleName is the name of a module's file as the kernel spells it: without folder and suffix, -
-// as _.
+// moduleName returns the kernel's name of a module's file: without directory and suffix, - as _.
 func moduleName(file string) string {
 	name, _, _ := strings.Cut(filepath.Base(file), ".ko")
 	return strings.ReplaceAll(name, "-", "_")

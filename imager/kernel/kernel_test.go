@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// unpacked is a kernel folder with these lines in modules.dep and modules.builtin.
+// unpacked returns a kernel with these lines in modules.dep and modules.builtin.
 func unpacked(t *testing.T, dep, builtin string) *Kernel {
 	t.Helper()
 	dir := t.TempDir()

@@ -9,14 +9,13 @@ import (
 	"strings"
 )
 
-// indexes are the files of depmod that our own programs read; the binary ones are for kmod's
-// library.
+// indexes are the files of depmod that our programs read; the binary files are for kmod's library.
 var indexes = []string{"modules.alias", "modules.builtin", "modules.dep", "modules.softdep"}
 
-// Select returns the files of the modules that the patterns name, with all that they depend on,
-// sorted. A pattern is a module's name (dm-verity; - and _ are the same), or a folder below kernel/
-// with a slash at its end (net/netfilter/) for everything in it. A module that is built into the
-// kernel counts as found. A pattern that finds nothing is an error.
+// Select returns the files of the modules that match the patterns, with all their dependencies,
+// sorted. A pattern is a module's name (dm-verity; - and _ are the same), or a directory below
+// kernel/ with a slash at its end (net/netfilter/) for all modules in it. A module that is built
+// into the kernel counts as found. A pattern without a match is an error.
 func (k *Kernel) Select(patterns []string) ([]string, error) {
 	selected := map[string]bool{}
 	for _, p := range patterns {
@@ -41,14 +40,14 @@ func (k *Kernel) Select(patterns []string) ([]string, error) {
 	}
 	for _, file := range slices.Collect(maps.Keys(selected)) {
 		for _, need := range k.deps[file] {
-			selected[need] = true // modules.dep is closed: it names indirect needs too
+			selected[need] = true // modules.dep is closed: it contains indirect dependencies too
 		}
 	}
 	return slices.Sorted(maps.Keys(selected)), nil
 }
 
-// Names returns the names of the patterns' own modules (not of what they need) that are loadable,
-// in the order given.
+// Names returns the names of the loadable modules that match the patterns (without their
+// dependencies), in the given order.
 func (k *Kernel) Names(patterns []string) []string {
 	var names []string
 	for _, p := range patterns {
@@ -60,7 +59,8 @@ func (k *Kernel) Names(patterns []string) []string {
 }
 
 // Tree returns the module tree of a selection: paths below lib/modules/<release>/ to files on this
-// machine. Indexes are made for exactly these modules, in the folder work, which is emptied first.
+// computer. It makes the indexes for exactly these modules, in the directory work, which it empties
+// first.
 func (k *Kernel) Tree(files []string, work string) (map[string]string, error) {
 	if err := os.RemoveAll(work); err != nil {
 		return nil, err

@@ -1,9 +1,9 @@
-// Package pause makes the one container image that is part of the system: the process that holds a
-// pod's namespaces.
+// Package pause makes the container image of the process that holds a pod's namespaces. It is the
+// only image that is part of the system.
 //
-// The program is 40 lines of C without a C library (src/pause.c). C and not Go, because one of them
-// runs in every pod: a Go runtime would cost each pod more than a megabyte, this costs a few pages.
-// A compiler is needed for runc anyway.
+// The program is 40 lines of C without a C library (src/pause.c). It is C and not Go because each
+// pod runs the program: a Go runtime would cost each pod more than a megabyte, and this program
+// costs a few pages. A compiler is needed for runc anyway.
 package pause
 
 import (
@@ -21,8 +21,8 @@ import (
 //go:embed src/pause.c
 var source []byte
 
-// Reference is the image's name. It is our own: the program is not the one that others publish as
-// pause, and a name that no registry serves is never pulled by mistake.
+// Reference is the image's name. The name is our own, because the program is not the published
+// pause program, and a name that no registry serves is never pulled by mistake.
 const Reference = "orlop.dev/pause:1"
 
 // flags make a small static executable that depends on the compiler's version only: no path, no
@@ -33,15 +33,15 @@ var flags = []string{
 	"-fcf-protection=none", "-Wl,--build-id=none,-z,noseparate-code,-z,noexecstack,-s",
 }
 
-// Image is the image of the program, made at a time of its own. The user is nobody (65535, as
-// upstream's pause image has it).
+// Image returns the image of the program with a separate creation time. The user is 65535, as in
+// upstream's pause image.
 func Image(program []byte, created time.Time) ociarchive.Image {
 	image := ociarchive.Program(Reference, "pause", program)
 	image.Config.User, image.Created = "65535:65535", created
 	return image
 }
 
-// Compile builds the program in the folder work and returns its bytes.
+// Compile builds the program in the directory work and returns its bytes.
 func Compile(work string) ([]byte, error) {
 	out := filepath.Join(work, "pause")
 	c := exec.Command("gcc", append(flags, "-o", out, "-")...)

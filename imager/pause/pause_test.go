@@ -40,8 +40,8 @@ func TestCompileIsSmallAndTheSame(t *testing.T) {
 	}
 }
 
-// In a pod, pause is the first process of a PID namespace, where the kernel drops signals that
-// nobody waits for.
+// In a pod, pause is the first process of a PID namespace, where the kernel drops signals without a
+// handler or a waiting process.
 func TestEndsOnSignal(t *testing.T) {
 	file := program(t)
 	for _, s := range []syscall.Signal{syscall.SIGTERM, syscall.SIGINT} {
@@ -65,7 +65,7 @@ func TestEndsOnSignal(t *testing.T) {
 // rtSigtimedwait is the number of the system call on x86-64.
 const rtSigtimedwait = "128"
 
-// A process that becomes pause keeps its children: this is how a test gives it some without a
+// A process that executes pause keeps its children, so a test can give it children without a
 // namespace.
 func TestReaps(t *testing.T) {
 	c := exec.Command("sh", "-c", "sleep 0.05 & sleep 0.1 & exec "+program(t))
@@ -73,7 +73,7 @@ func TestReaps(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		_ = c.Process.Kill() // it has ended only if the test has failed already
+		_ = c.Process.Kill() // necessary only after a failure of the test
 		_ = c.Wait()
 	})
 	waitFor(t, "pause to run", func() bool { return proc(c.Process.Pid, "comm") == "pause\n" })
@@ -83,7 +83,7 @@ func TestReaps(t *testing.T) {
 	})
 }
 
-// proc reads a file of a process, or gives the error's text.
+// proc returns a file of a process, or the text of the error.
 func proc(pid int, name string) string {
 	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/%s", pid, name))
 	if err != nil {
