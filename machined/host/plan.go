@@ -60,7 +60,7 @@ type Sysctl struct {
 	Value string
 	// Optional parameters are skipped if the kernel does not have them.
 	Optional bool
-	// PreviousSysctls parameters return to their value from before they were configured.
+	// Restore marks a parameter that returns to its value from before it was configured.
 	Restore bool
 }
 

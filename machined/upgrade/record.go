@@ -34,7 +34,7 @@ func (s Store) Load() (slot.Record, error) {
 	return r, nil
 }
 
-// TakeSavepoint stores the record atomically, also across a power cut.
+// Save stores the record atomically, also across a power cut.
 func (s Store) Save(r slot.Record) error {
 	text, err := json.MarshalIndent(r, "", "  ")
 	if err != nil {
