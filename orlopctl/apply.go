@@ -32,8 +32,8 @@ func (t *tool) validateCommand() *cobra.Command {
 	var file string
 	c := &cobra.Command{
 		Use: "validate -f FILE", Short: "Check a configuration without a machine", Args: fileOrFlag,
-		Long: "Check a configuration without a machine. With -o json or yaml what is wrong comes in one document, each problem with its line and field;\n" +
-			"the exit status is 2 then as well.",
+		Long: "Check a configuration without a machine. With -o json or yaml, all problems are in one document, each with its\n" +
+			"line and field; the exit status is 2 in this case too.",
 		RunE: func(*cobra.Command, []string) error {
 			text, err := t.readFile(file)
 			if err != nil {
@@ -117,8 +117,8 @@ func (t *tool) applyCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "apply-config -f FILE",
 		Short: "Apply a configuration to the machine, whole or not at all",
-		Long: "Apply a configuration to the machine, whole or not at all. A machine that runs from memory installs itself to the disk that\n" +
-			"Machine.spec.install selects; what it does is shown until it reboots into that disk.",
+		Long: "Apply a configuration to the machine, whole or not at all. A machine that runs from memory installs itself to\n" +
+			"the disk that Machine.spec.install selects; its progress is shown until it reboots from that disk.",
 		Example: "  orlopctl apply-config -f cp1.yaml --dry-run\n" +
 			"  orlopctl apply-config -f cp1.yaml -e 10.0.0.11 --cert admin.crt --key admin.key --fingerprint sha256:…",
 		Args: fileOrFlag,
@@ -136,7 +136,7 @@ func (t *tool) applyCommand() *cobra.Command {
 	}
 	c.Flags().StringVarP(&file, "file", "f", "", "the configuration; - for the standard input")
 	how.flags(c.Flags())
-	c.Flags().BoolVar(&how.noWait, "no-wait", false, "return when an installation has begun; `orlopctl watch install` shows it")
+	c.Flags().BoolVar(&how.noWait, "no-wait", false, "return after the start of an installation; `orlopctl watch install` shows its progress")
 	must(c.MarkFlagRequired("file"))
 	return c
 }
@@ -150,9 +150,9 @@ type applying struct {
 }
 
 func (a *applying) flags(f *pflag.FlagSet) {
-	f.BoolVar(&a.dryRun, "dry-run", false, "change nothing, only say what would be done")
-	f.StringVar(&a.mode, "mode", "auto", "auto: now; no-reboot: now, unless that takes a reboot; try: now, and the one before comes back by itself unless `confirm-config` comes first; "+
-		"staged: from the next start on, or from the first start of the version that the next upgrade brings; reboot: staged, and the machine starts anew")
+	f.BoolVar(&a.dryRun, "dry-run", false, "change nothing, only list the operations")
+	f.StringVar(&a.mode, "mode", "auto", "auto: now; no-reboot: now, unless it needs a reboot; try: now, and the previous configuration becomes active again unless `confirm-config` confirms it; "+
+		"staged: from the next boot on, or from the first boot of the next upgrade; reboot: staged, and the machine reboots")
 	f.DurationVar(&a.tryFor, "try-for", 0, "how long it is tried, 10s to 1h (default: 2m in the mode try, 1m for a change that can cut you off)")
 	f.BoolVar(&a.force, "force", false, "apply it although it names links, kernel parameters or kernel modules that the machine does not have")
 	f.BoolVar(&a.noTrial, "no-trial", false, "modes auto and no-reboot: do not try a change that can cut you off; nothing brings the configuration before back")
@@ -221,9 +221,9 @@ func (t *tool) patchCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "patch-config -p PATCH | -f FILE",
 		Short: "Change single fields of the machine's configuration",
-		Long: "Change single fields of the machine's configuration. The patch holds the kind of the document and the fields that change: mappings\n" +
-			"are merged, lists are replaced as a whole, null removes (RFC 7396). All else stays, comments and secrets too. The machine\n" +
-			"applies what comes of it whole or not at all.",
+		Long: "Change single fields of the machine's configuration. The patch holds the kind of the document and the fields\n" +
+			"that change: mappings are merged, lists are replaced as a whole, null removes (RFC 7396). All other fields\n" +
+			"stay, including comments and secrets. The machine applies the result whole or not at all.",
 		Example: "  orlopctl patch-config -p '{kind: Machine, spec: {sysctls: {vm.swappiness: \"1\"}}}' --dry-run\n" +
 			"  orlopctl patch-config -f patch.yaml",
 		Args: fileOrFlag,
@@ -252,8 +252,9 @@ func (t *tool) editCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "edit-config",
 		Short: "Change the machine's configuration in an editor ($VISUAL or $EDITOR)",
-		Long: "Change the machine's configuration in an editor ($VISUAL or $EDITOR). Secrets are not shown; they stay as they are unless what\n" +
-			"stands in their place is changed. Only what differs is sent. If the machine refuses it, the edited file is kept.",
+		Long: "Change the machine's configuration in an editor ($VISUAL or $EDITOR). Secrets are not shown; they stay\n" +
+			"unchanged unless their placeholders are edited. Only the differences are sent. If the machine rejects the\n" +
+			"result, the edited file is not deleted.",
 		Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			var before []byte

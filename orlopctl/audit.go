@@ -15,7 +15,7 @@ import (
 )
 
 func (t *tool) auditCommand() *cobra.Command {
-	c := &cobra.Command{Use: "audit", Short: "Who called what on the machine"}
+	c := &cobra.Command{Use: "audit", Short: "The audit log of the machine"}
 	c.AddCommand(t.auditListCommand(), t.auditVerifyCommand())
 	return c
 }
@@ -24,11 +24,11 @@ func (t *tool) auditListCommand() *cobra.Command {
 	var l auditList
 	c := &cobra.Command{
 		Use:   "list",
-		Short: "List the calls that changed something, and those that were refused",
-		Long: "List the calls that changed something or gave away a secret, and those that were refused or came to nothing. The machine keeps two\n" +
-			"records, so that refused calls do not push out the others: a number with an r before it is of the record of refused calls, which\n" +
-			"also has the beginning of each stream. Unfinished is a call that went on when the machine stopped. With -o json each line is as\n" +
-			"the machine has recorded it.",
+		Short: "List the calls that changed something, and the calls that were rejected",
+		Long: "List the calls that changed something or returned a secret, and the calls that were rejected or failed. The\n" +
+			"machine has two records, so that rejected calls do not displace the others: a number with prefix r is of the\n" +
+			"record `refused`, which also has the start of each stream. An unfinished call was running when the machine\n" +
+			"stopped. With -o json each line is as the machine recorded it.",
 		Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			l.tool = t
@@ -44,8 +44,8 @@ func (t *tool) auditListCommand() *cobra.Command {
 		},
 	}
 	c.Flags().BoolVarP(&l.follow, "follow", "f", false, "go on with each new call")
-	c.Flags().Uint64Var(&l.after, "after", 0, "only calls after this number, of the record of changes or of the one that --record names")
-	c.Flags().StringVar(&l.which, "record", "", "changes or refused: only this record; both unless it is given")
+	c.Flags().Uint64Var(&l.after, "after", 0, "only calls after this number, of record changes or of the record of --record")
+	c.Flags().StringVar(&l.which, "record", "", "changes or refused: only this record (default: both)")
 	return c
 }
 
@@ -152,10 +152,10 @@ func (t *tool) auditVerifyCommand() *cobra.Command {
 	var since string
 	c := &cobra.Command{
 		Use:   "verify",
-		Short: "Check that nothing in the record of calls was changed or taken out",
-		Long: "Check that nothing in the record of calls was changed or taken out: each line holds the digest of the one before. What is printed\n" +
-			"at the end is the mark of the last line. Note it where the machine is not: with --since it shows later that the record was not\n" +
-			"written anew, either.",
+		Short: "Check that no line of the audit log was changed or removed",
+		Long: "Check that no line of the audit log was changed or removed: each line holds the digest of the previous line.\n" +
+			"The command prints the mark of the last line. Store it outside the machine: --since with this mark shows later\n" +
+			"that the audit log was not rewritten.",
 		Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			var want audit.Checkpoint
@@ -189,7 +189,7 @@ func (t *tool) auditVerifyCommand() *cobra.Command {
 			return nil
 		},
 	}
-	c.Flags().StringVar(&since, "since", "", "a mark that was noted: the record must hold this line as it was")
+	c.Flags().StringVar(&since, "since", "", "a stored mark: the record must contain this line unchanged")
 	return c
 }
 

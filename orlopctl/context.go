@@ -232,7 +232,7 @@ func (t *tool) configCommand() *cobra.Command {
 			RunE: func(*cobra.Command, []string) error { return t.listContexts() },
 		},
 		&cobra.Command{
-			Use: "use-context NAME", Short: "Make a context the current one", Args: cobra.ExactArgs(1),
+			Use: "use-context NAME", Short: "Select the current context", Args: cobra.ExactArgs(1),
 			ValidArgsFunction: completeContexts,
 			RunE: func(_ *cobra.Command, args []string) error {
 				return changeContexts(func(f *contextsFile) error {
@@ -245,7 +245,7 @@ func (t *tool) configCommand() *cobra.Command {
 			},
 		},
 		&cobra.Command{
-			Use: "set NAME", Short: "Store a context from --endpoint, --server-name, --cert, --key and --ca or --fingerprint, and make it the current one", Args: cobra.ExactArgs(1),
+			Use: "set NAME", Short: "Store a context from --endpoint, --server-name, --cert, --key and --ca or --fingerprint, and make it the current context", Args: cobra.ExactArgs(1),
 			RunE: func(_ *cobra.Command, args []string) error {
 				return changeContexts(func(f *contextsFile) error {
 					c, err := t.overlay(f.Contexts[args[0]])

@@ -66,9 +66,10 @@ func (t *tool) clusterCreateCommand() *cobra.Command {
 	command := &cobra.Command{
 		Use:   "create [NAME]",
 		Short: "Start machines in QEMU and make a cluster of them",
-		Long: "Start a machine in QEMU from an image that was built with `make image`, apply a configuration to it and wait until\n" +
-			"pods can run; with --control-planes, several that begin the cluster together; with --workers, further ones that join it. The context\n" +
-			"and the kubeconfig of the cluster become the current ones; the other machines' contexts are called NAME-MACHINE.",
+		Long: "Start a machine in QEMU from an image that was built with `make image`, apply a configuration to it and wait\n" +
+			"until pods can run; with --control-planes, several machines that bootstrap the cluster together; with\n" +
+			"--workers, additional machines that join it. The context and the kubeconfig of the cluster become the current\n" +
+			"context and kubeconfig; the contexts of the other machines are called NAME-MACHINE.",
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {
 			err := c.checkNumbers()
@@ -86,17 +87,17 @@ func (t *tool) clusterCreateCommand() *cobra.Command {
 		},
 	}
 	f := command.Flags()
-	f.StringVar(&c.image, "image", filepath.Join("build", "qemu"), "folder with disk.raw, or a disk image")
-	f.StringVar(&c.operator, "operator", "", "folder of the operator that the image was built for (default: operator beside the image's folder)")
+	f.StringVar(&c.image, "image", filepath.Join("build", "qemu"), "directory with disk.raw, or a disk image")
+	f.StringVar(&c.operator, "operator", "", "directory of the operator CA in the image (default: operator beside the image's directory)")
 	f.IntVar(&c.memory, "memory", 2048, "memory of the machine in MiB")
 	f.IntVar(&c.workerMemory, "worker-memory", 0, "memory of each worker in MiB (default: as the others)")
-	f.StringVar(&c.patchFile, "config-patch", "", "file with fields to change in the control-plane machines' configurations, as `patch-config` takes it; workers get what is the cluster's of it")
+	f.StringVar(&c.patchFile, "config-patch", "", "file with a patch for the control-plane machines' configurations, as for `patch-config`; workers get its part about the cluster")
 	f.IntVar(&c.cpus, "cpus", 2, "processors of the machine")
 	f.StringVar(&c.capture, "capture", "", "file (pcap) to write every packet of the machines' network to, for as long as they run")
 	f.IntVar(&c.dilation, "time-dilation", 1, "have time pass so many times more slowly for the machines (1 to 8): several emulated machines on few processors wait for each other in vain otherwise; times that are printed are the machines' then")
-	f.IntVar(&c.controlPlanes, "control-planes", 1, "control-plane machines; with three, one may be away, with five two")
+	f.IntVar(&c.controlPlanes, "control-planes", 1, "number of control-plane machines; three tolerate one failure, five tolerate two")
 	f.IntVar(&c.workers, "workers", 0, "further machines, which join as workers")
-	f.Int64Var(&c.diskGiB, "disk", 8, "size of its disk in GiB; the file takes only what is used")
+	f.Int64Var(&c.diskGiB, "disk", 8, "size of its disk in GiB; the file is sparse")
 	return command
 }
 

@@ -39,8 +39,9 @@ func (t *tool) dashboardCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "dashboard",
 		Short: "Watch machines in one terminal: health, services, logs, events, upgrades",
-		Long: "Watch machines in one terminal: health, services, logs, events, upgrades. It only looks, the role reader suffices. A machine\n" +
-			"that goes away is connected to again by itself. The keys are in the last line, and behind ?. With NO_COLOR set it has no colours.",
+		Long: "Watch machines in one terminal: health, services, logs, events, upgrades. The dashboard changes nothing, and\n" +
+			"the role reader suffices. It reconnects automatically to a machine that becomes unreachable. The last line and\n" +
+			"? show the keys. With NO_COLOR set it uses no colors.",
 		Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			in, is := t.stdin.(*os.File)
@@ -59,7 +60,7 @@ func (t *tool) dashboardCommand() *cobra.Command {
 			return showDashboard(ctx, feeds, os.Getenv("NO_COLOR") == "", tea.WithInput(in), tea.WithOutput(t.stdout))
 		},
 	}
-	c.Flags().StringSliceVar(&contexts, "contexts", nil, "watch the machines of these contexts, \"a,b,c\" (default: the current one)")
+	c.Flags().StringSliceVar(&contexts, "contexts", nil, "watch the machines of these contexts, \"a,b,c\" (default: the current context)")
 	return c
 }
 

@@ -54,7 +54,7 @@ func (t *tool) captureCommand() *cobra.Command {
 	f.Uint64Var(&request.Count, "count", 0, "end after so many packets")
 	f.DurationVar(&duration, "duration", 0, "end after this time (default 1m, at most 10m)")
 	f.Uint32Var(&request.Snaplen, "snaplen", 0, "keep so many bytes of each packet (default: all)")
-	f.BoolVar(&request.Promiscuous, "promiscuous", false, "have the link take what is not addressed to it, too")
+	f.BoolVar(&request.Promiscuous, "promiscuous", false, "also record packets that are not addressed to the machine (promiscuous mode)")
 	f.StringVar(&out, "out", "-", "write to this file; - for the standard output")
 	return c
 }
@@ -122,7 +122,7 @@ func (t *tool) profileCommand() *cobra.Command {
 	request := &api.ProfileRequest{}
 	c := &cobra.Command{
 		Use:   "profile PROCESS",
-		Short: "Say where a process of the system spends its time, or its memory",
+		Short: "Profile the processor time or the memory of a process of the system",
 		Long: "Take a profile of machined, or of a service that is a program of the system itself (`orlopctl services`): where it spends its\n" +
 			"time (cpu), what its memory is used for (heap), what has ever taken memory (allocs), or what it does at this moment\n" +
 			"(goroutine). `go tool pprof FILE` opens it.",

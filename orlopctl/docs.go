@@ -30,9 +30,9 @@ func (t *tool) docsCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "docs [PAGE]",
 		Short: "Read the documentation, which is part of this tool",
-		Long: "Read the documentation, which is part of this tool: the list of its pages, one of them (Markdown), or with --search the lines that\n" +
-			"hold a word. It is that of the version from which the tool was built. PAGE may be shortened to what only one page begins with\n" +
-			"(0014), or be a path as the pages themselves write it (docs/decisions/0014-media.md).",
+		Long: "Read the documentation, which is part of this tool: the list of its pages, a page (Markdown), or with --search\n" +
+			"the lines that contain a text. It describes the version from which the tool was built. PAGE can be shortened\n" +
+			"to a unique prefix (0014), or be a path in the form of the pages (docs/decisions/0014-media.md).",
 		Example: "  orlopctl docs runbook\n  orlopctl docs --search rollback",
 		Args:    cobra.MaximumNArgs(1),
 		ValidArgsFunction: func(_ *cobra.Command, args []string, _ string) (names []string, _ cobra.ShellCompDirective) {
@@ -69,7 +69,7 @@ func (t *tool) docsCommand() *cobra.Command {
 			})
 		},
 	}
-	c.Flags().StringVarP(&search, "search", "s", "", "show the lines that hold this text, in small or capital letters, of all pages or of one")
+	c.Flags().StringVarP(&search, "search", "s", "", "show the lines that contain this text, ignoring case, of all pages or of one page")
 	return c
 }
 

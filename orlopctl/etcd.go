@@ -21,14 +21,14 @@ const etcdTimeout = 30 * time.Minute
 
 func (t *tool) etcdCommand() *cobra.Command {
 	c := &cobra.Command{Use: "etcd", Short: "The cluster's data: how they are, their backup, and their way back"}
-	alarm := &cobra.Command{Use: "alarm", Short: "What etcd complains of"}
+	alarm := &cobra.Command{Use: "alarm", Short: "The alarms of etcd"}
 	alarm.AddCommand(
 		&cobra.Command{
 			Use: "list", Short: "List the alarms that are raised", Args: cobra.NoArgs,
 			RunE: func(*cobra.Command, []string) error { return t.etcdAlarms() },
 		},
 		&cobra.Command{
-			Use: "disarm", Short: "Take back all alarms, so that etcd takes writes again", Args: cobra.NoArgs,
+			Use: "disarm", Short: "Disarm all alarms, so that etcd accepts writes again", Args: cobra.NoArgs,
 			RunE: func(*cobra.Command, []string) error {
 				return t.call(func(ctx context.Context, c *client.Client) error {
 					answer, err := c.Etcd.Disarm(ctx, &api.EtcdDisarmRequest{})
@@ -55,7 +55,7 @@ func (t *tool) etcdCommand() *cobra.Command {
 		},
 		&cobra.Command{
 			Use:   "defrag",
-			Short: "Give the space that the database does not use back to the disk",
+			Short: "Return the unused space of the database to the disk",
 			Long: "Give the space that the database does not use back to the disk. etcd answers nobody meanwhile, which takes seconds. If the alarm\n" +
 				"NOSPACE is raised, old revisions are dropped first; `orlopctl etcd alarm disarm` then lets etcd take writes again, when all control-plane\n" +
 				"machines have done so: each has a database of its own, and the fullest raises the alarm.",

@@ -19,8 +19,8 @@ func (t *tool) etcdMembersCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "members",
 		Short: "List the machines that hold the cluster's data, and whether each answers",
-		Long: "List the machines that hold the cluster's data, as the machine that is asked knows them, and whether each answers it. More than half of\n" +
-			"those that vote have to.",
+		Long: "List the etcd members, as known by the called machine, and whether each answers it. More than half of the\n" +
+			"voting members must answer.",
 		Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			return t.call(func(ctx context.Context, c *client.Client) error {
@@ -65,11 +65,13 @@ func etcdMembersTable(w io.Writer, s *api.EtcdStatusResponse) {
 func (t *tool) etcdRemoveCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "remove MEMBER",
-		Short: "Have etcd forget a member that will not come back",
-		Long: "Have etcd forget a member, by its name or its id, unless the others would lose their quorum by it. A machine whose disk was replaced\n" +
-			"needs none of this: it takes its own place. For good, take it out of Cluster.spec.controlPlanes on the others first: its Kubernetes node\n" +
-			"and its pods go with the member then, and the tokens of those pods count no more. It holds the cluster's keys: reset it if it lives, and\n" +
-			"replace them if it is in other hands (`orlopctl docs runbook`, \"Remove a control-plane machine for good\").",
+		Short: "Remove a permanently lost member from etcd",
+		Long: "Remove a member from etcd, by its name or ID, unless the others would lose their quorum. A machine with a\n" +
+			"replaced disk does not need this: it replaces its own member. To remove a machine permanently, first remove it\n" +
+			"from Cluster.spec.controlPlanes on the other machines: then its Kubernetes node and pods are deleted with the\n" +
+			"member, and the tokens of those pods become invalid. The machine holds the cluster's keys: reset it if it\n" +
+			"still runs, and replace the keys if it is in other hands (`orlopctl docs runbook`, \"Remove a control-plane\n" +
+			"machine for good\").",
 		Args: cobra.ExactArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {
 			return t.callFor(removeTime, func(ctx context.Context, c *client.Client) error {
@@ -94,10 +96,11 @@ func (t *tool) etcdRecoverCommand() *cobra.Command {
 	return t.etcdConsented(&cobra.Command{
 		Use:   "recover",
 		Short: "Go on with this machine's data alone, when most members are lost for good",
-		Long: "Go on with this machine's data as the only member of etcd. It is for a cluster whose members are lost, and not only away: while a quorum\n" +
-			"answers, it is refused. Choose the machine whose `orlopctl etcd status` shows the highest raft term and index. The lost machines join\n" +
-			"again when they come with an empty disk; one that still has its data is told, and joins by `orlopctl etcd rejoin`. The machine's name\n" +
-			"must be typed first, unless --yes is given.",
+		Long: "Continue with this machine's data as the only member of etcd. Use it for a cluster whose members are\n" +
+			"permanently lost, not only unreachable: while a quorum answers, the machine rejects it. Select the machine\n" +
+			"whose `orlopctl etcd status` shows the highest raft term and index. Lost machines with an empty disk join\n" +
+			"again; a machine that still has its data reports the problem, and joins by `orlopctl etcd rejoin`. You must\n" +
+			"type the machine's name first, unless --yes is given.",
 	}, "leave out every other member of its cluster's etcd", func(ctx context.Context, c *client.Client) (proto.Message, string, error) {
 		answer, err := c.Etcd.Recover(ctx, &api.EtcdRecoverRequest{})
 		return answer, "etcd goes on with this machine alone; left out: " + orDash(strings.Join(answer.GetRemovedMembers(), ", ")), err
@@ -108,9 +111,9 @@ func (t *tool) etcdRejoinCommand() *cobra.Command {
 	return t.etcdConsented(&cobra.Command{
 		Use:   "rejoin",
 		Short: "Drop the data of a machine that is no member any more, and have it join again",
-		Long: "Drop the etcd data of a machine that was removed, or left out by `orlopctl etcd recover`, and have it join the others again. What it had\n" +
-			"can be put back by `orlopctl etcd restore --undo`. A member that a quorum answers is refused. The machine's name must be typed first,\n" +
-			"unless --yes is given.",
+		Long: "Drop the etcd data of a machine that was removed, or excluded by `orlopctl etcd recover`, and join it to the\n" +
+			"other members again. `orlopctl etcd restore --undo` restores the dropped data. The machine rejects it if it is\n" +
+			"a member with a quorum. You must type the machine's name first, unless --yes is given.",
 	}, "drop its copy of the cluster's data", func(ctx context.Context, c *client.Client) (proto.Message, string, error) {
 		answer, err := c.Etcd.Rejoin(ctx, &api.EtcdRejoinRequest{})
 		return answer, "the machine is a member again", err
@@ -120,7 +123,7 @@ func (t *tool) etcdRejoinCommand() *cobra.Command {
 // etcdConsented completes an irreversible command: the machine performs it only after the operator
 // has typed the machine's name.
 func (t *tool) etcdConsented(c *cobra.Command, what string, do func(context.Context, *client.Client) (answer proto.Message, done string, err error)) *cobra.Command {
-	yes := c.Flags().Bool("yes", false, "do not ask")
+	yes := c.Flags().Bool("yes", false, "do not prompt for confirmation")
 	c.Args = cobra.NoArgs
 	c.RunE = func(*cobra.Command, []string) error {
 		return t.callFor(etcdTimeout, func(ctx context.Context, c *client.Client) error {

@@ -25,15 +25,17 @@ func (t *tool) etcdRestoreCommand() *cobra.Command {
 	var keys []string
 	c := &cobra.Command{
 		Use:   "restore FILE | --from-machine NAME | --undo [--identity KEY...]",
-		Short: "Put a backup in the place of the cluster's data",
-		Long: "Put a backup of `orlopctl etcd snapshot`, or one of `orlopctl etcd snapshots`, in the place of the cluster's data, and wait\n" +
-			"until etcd serves it. Everything that was written since is gone; it is kept on the machine until the next time, and --undo puts it back. The API server is away for some seconds. Pods\n" +
-			"go on; those that the backup knows nothing of end, and those that it has and that are gone are started.\n\n" +
-			"What is encrypted needs --identity, a file with the key to it: of `age-keygen`, or an SSH private key. It is decrypted here, and neither\n" +
-			"the key nor what is decrypted is written anywhere on this computer; a snapshot that a machine keeps comes here, and goes back over the\n" +
-			"encrypted connection.\n\n" +
-			"It works when etcd or the API server does not run, and on a new machine with the configuration of the old one. The machine checks the\n" +
-			"backup before it changes anything. The machine's name must be typed first, unless --yes is given.",
+		Short: "Replace the cluster's data by a backup",
+		Long: "Replace the cluster's data by a backup of `orlopctl etcd snapshot`, or by a snapshot of `orlopctl etcd\n" +
+			"snapshots`, and wait until etcd serves it. All later writes are lost; the machine retains the replaced data\n" +
+			"until the next restore, and --undo restores it. The API server is unreachable for some seconds. Pods continue\n" +
+			"to run; pods that are not in the backup are ended, and missing pods that are in the backup are started.\n\n" +
+			"An encrypted backup needs --identity, a file with its key: of `age-keygen`, or an SSH private key. It is\n" +
+			"decrypted on this computer, and neither the key nor the decrypted data is written to a disk here; a stored\n" +
+			"snapshot of a machine is downloaded, and uploaded again over the encrypted connection.\n\n" +
+			"The command works when etcd or the API server does not run, and on a new machine with the configuration of the\n" +
+			"old machine. The machine checks the backup before it changes anything. You must type the machine's name first,\n" +
+			"unless --yes is given.",
 		Example: "  orlopctl etcd restore cluster.db\n  orlopctl etcd restore --from-machine 20261122T201140Z-1234-3.6.0.db\n  orlopctl etcd restore --from-machine 20261122T201140Z-1234-3.6.0.db.age --identity operator.key\n  orlopctl etcd restore --undo",
 		Args:    cobra.MaximumNArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {
@@ -71,10 +73,10 @@ func (t *tool) etcdRestoreCommand() *cobra.Command {
 			})
 		},
 	}
-	c.Flags().StringVar(&kept, "from-machine", "", "the snapshot of this name that the machine has kept (orlopctl etcd snapshots)")
-	c.Flags().StringArrayVarP(&keys, "identity", "i", nil, "file with the key that decrypts it; can be given more than once")
-	c.Flags().BoolVar(&undo, "undo", false, "put back what the last restore has replaced")
-	c.Flags().BoolVar(&yes, "yes", false, "do not ask")
+	c.Flags().StringVar(&kept, "from-machine", "", "the stored snapshot with this name (orlopctl etcd snapshots)")
+	c.Flags().StringArrayVarP(&keys, "identity", "i", nil, "file with a key that decrypts it; repeatable")
+	c.Flags().BoolVar(&undo, "undo", false, "restore the data that the last restore replaced")
+	c.Flags().BoolVar(&yes, "yes", false, "do not prompt for confirmation")
 	return c
 }
 

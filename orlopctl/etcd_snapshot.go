@@ -27,13 +27,15 @@ func (t *tool) etcdSnapshotCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "snapshot --out FILE [--to RECIPIENT...] [--from-machine NAME]",
 		Short: "Take a backup of the cluster's data",
-		Long: "Take a backup of all that Kubernetes has stored, as it is at this moment, in etcd's own form. The machine checks it, and the file is\n" +
-			"there when all of it has come. It needs the role etcd-backup, or admin.\n\n" +
-			"Keep it like an admin's key: who has it reads all but the Secrets, which are encrypted with the cluster's key. With --to the file is\n" +
-			"encrypted (age-encryption.org) before it touches the disk; RECIPIENT is age1…, an SSH public key, or a file with such. `age -d -i KEY\n" +
-			"FILE` gives the snapshot back. Keep the configuration, or the file of `orlopctl gen secrets`, as well: without the cluster's key in it\n" +
-			"nobody reads the Secrets again.\n\n" +
-			"With --from-machine nothing is taken: it is one of `orlopctl etcd snapshots`, as it lies there.",
+		Long: "Take a backup of the present data of Kubernetes, in etcd's own format. The machine checks it, and the file\n" +
+			"appears after all of it has arrived. The command needs the role etcd-backup, or admin.\n\n" +
+			"Protect the file like an admin's key: it contains all data in plain text except the Secrets, which are\n" +
+			"encrypted with the cluster's key. With --to the file is encrypted (age-encryption.org) before it is written to\n" +
+			"the disk; RECIPIENT is age1…, an SSH public key, or a file with such keys. `age -d -i KEY FILE` decrypts the\n" +
+			"snapshot. Also store the configuration, or the file of `orlopctl gen secrets`: without the cluster's key in\n" +
+			"it, the Secrets cannot be decrypted.\n\n" +
+			"With --from-machine no new snapshot is taken: it downloads a snapshot of `orlopctl etcd snapshots`, as it is\n" +
+			"stored.",
 		Example: "  orlopctl etcd snapshot --out cluster.db.age --to age1qz0…\n  orlopctl etcd snapshot --out cluster.db.age --from-machine 20261122T201140Z-1234-3.6.0.db.age",
 		Args:    cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
@@ -52,8 +54,8 @@ func (t *tool) etcdSnapshotCommand() *cobra.Command {
 	}
 	f := c.Flags()
 	f.StringVar(&out, "out", "", "file to write")
-	f.StringArrayVar(&to, "to", nil, "encrypt it for this reader; can be given more than once")
-	f.StringVar(&kept, "from-machine", "", "the snapshot of this name that the machine has kept (orlopctl etcd snapshots)")
+	f.StringArrayVar(&to, "to", nil, "encrypt it for this recipient; repeatable")
+	f.StringVar(&kept, "from-machine", "", "the stored snapshot with this name (orlopctl etcd snapshots)")
 	f.BoolVar(&force, "force", false, "replace an existing file")
 	must(c.MarkFlagRequired("out"))
 	return c
@@ -143,11 +145,12 @@ func sealed(kept string) bool { return strings.HasSuffix(kept, ".age") }
 func (t *tool) etcdSnapshotsCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "snapshots",
-		Short: "List the snapshots that the machine has taken by itself",
-		Long: "List the snapshots that the machine has taken by itself, the newest first, also when etcd does not run. Cluster.spec.etcd.snapshots says\n" +
-			"how often it does, how many it keeps, for whom they are encrypted, and where they are sent. `orlopctl etcd restore --from-machine NAME`\n" +
-			"restores one. They lie on the machine's own disk, and those that were not sent elsewhere are gone with it: `orlopctl etcd snapshot` takes\n" +
-			"one to keep elsewhere.",
+		Short: "List the stored snapshots of the machine",
+		Long: "List the stored snapshots of the machine, the newest first, also when etcd does not run.\n" +
+			"Cluster.spec.etcd.snapshots configures their interval, their retention, their recipients, and their upload.\n" +
+			"`orlopctl etcd restore --from-machine NAME` restores a snapshot. They are on the machine's own disk, and\n" +
+			"snapshots that were not uploaded are lost with it: `orlopctl etcd snapshot` takes a snapshot to store\n" +
+			"elsewhere.",
 		Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			return t.call(func(ctx context.Context, c *client.Client) error {
@@ -192,9 +195,10 @@ func keptTable(w io.Writer, answer *api.EtcdListSnapshotsResponse) {
 func (t *tool) etcdKeepCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "take-snapshot",
-		Short: "Have the machine take one of its own snapshots now, and send it",
-		Long: "Have the machine take one of its own snapshots now, as Cluster.spec.etcd.snapshots says, and send it where those are sent. It shows\n" +
-			"whether a target works without waiting for the next one. The oldest of those that the machine keeps goes if there are too many then.",
+		Short: "Make the machine take a stored snapshot now, and upload it",
+		Long: "Make the machine take a stored snapshot now, as configured in Cluster.spec.etcd.snapshots, and upload it to\n" +
+			"the configured target. This checks a target without waiting for the next scheduled snapshot. The oldest stored\n" +
+			"snapshot is deleted if the retention is exceeded.",
 		Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			return t.callFor(etcdTimeout, func(ctx context.Context, c *client.Client) error {

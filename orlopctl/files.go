@@ -16,8 +16,8 @@ import (
 )
 
 // filesHelp is the part about the allow-list in the help of both commands.
-const filesHelp = "It may be looked at what holds no secret: most of /proc that is not of a process, of /sys what describes devices, and /usr and /etc of\n" +
-	"the image; with the role admin also /var/log. `orlopctl ls /` shows the way. Calls are on record."
+const filesHelp = "Only files without secrets are readable: most of /proc except processes, the device descriptions in /sys, and /usr and /etc of\n" +
+	"the image; with the role admin also /var/log. Start with `orlopctl ls /`. Calls are audited."
 
 func (t *tool) catCommand() *cobra.Command {
 	request := &api.ReadFileRequest{}
@@ -53,7 +53,7 @@ func (t *tool) catCommand() *cobra.Command {
 			})
 		},
 	}
-	c.Flags().Int64Var(&request.Offset, "offset", 0, "begin at this byte")
+	c.Flags().Int64Var(&request.Offset, "offset", 0, "start at this byte")
 	return c
 }
 
@@ -82,7 +82,7 @@ func (p *printableLines) end() { _, _ = io.WriteString(p.to, clean(string(p.line
 
 func (t *tool) lsCommand() *cobra.Command {
 	return &cobra.Command{
-		Use: "ls [PATH]", Short: "List a folder of the machine", Long: "List what may be looked at of a folder of the machine; / unless one is named. " + filesHelp,
+		Use: "ls [PATH]", Short: "List a directory of the machine", Long: "List the readable entries of a directory of the machine (default: /). " + filesHelp,
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {
 			return t.call(func(ctx context.Context, c *client.Client) error {

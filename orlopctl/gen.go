@@ -62,7 +62,7 @@ func (t *tool) genOperatorCommand() *cobra.Command {
 			return nil
 		},
 	}
-	c.Flags().StringVar(&out, "out", "operator", "folder to write to")
+	c.Flags().StringVar(&out, "out", "operator", "directory for the files")
 	c.Flags().StringVar(&name, "name", "orlop operator", "name of the CA")
 	c.Flags().BoolVar(&force, "force", false, "replace existing files")
 	return c
@@ -121,10 +121,10 @@ func (t *tool) genClientCommand() *cobra.Command {
 		},
 	}
 	f := c.Flags()
-	f.StringVar(&operator, "operator", "", "folder with the operator's ca.crt and ca.key")
-	f.StringVar(&name, "name", "", "whose certificate it is; stands in the audit log")
+	f.StringVar(&operator, "operator", "", "directory with the operator's ca.crt and ca.key")
+	f.StringVar(&name, "name", "", "name of the client; it is in the audit log")
 	f.StringVar(&role, "role", "reader", roleNames())
-	f.StringVar(&out, "out", "", "folder to write to (default: the operator's)")
+	f.StringVar(&out, "out", "", "directory for the files (default: the operator's)")
 	f.DurationVar(&ttl, "ttl", clientLife, "how long the certificate is valid")
 	f.BoolVar(&force, "force", false, "replace existing files")
 	must(c.MarkFlagRequired("operator"))
@@ -204,7 +204,7 @@ func (t *tool) genSecretsCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "secrets",
 		Short: "Make a cluster's CAs and keys (secrets.yaml)",
-		Long: "Make a cluster's CAs and keys. Whoever has the file is the cluster: keep it where you keep such things.\n\n" +
+		Long: "Make a cluster's CAs and keys. The file gives full control of the cluster: protect it accordingly.\n\n" +
 			"With --client-ca nothing is replaced in an existing file but the CA of the client certificates that the machines issue. When\n" +
 			"machines get a configuration with it, all that they have issued before is refused.",
 		Args: cobra.NoArgs,

@@ -101,12 +101,12 @@ func (t *tool) genConfigCommand() *cobra.Command {
 	f := c.Flags()
 	f.StringVar(&secretsFile, "secrets", "secrets.yaml", "the cluster's secrets")
 	f.StringVar(&g.cluster, "cluster-name", "orlop", "name of the cluster")
-	f.StringArrayVar(&g.sans, "san", nil, "further name or address that the Kubernetes API is reached by; may be given several times")
-	f.StringArrayVar(&machines, "control-plane", nil, "name and address of a control-plane machine, as NAME=ADDRESS, the one that begins first; given for each of them")
-	f.StringArrayVar(&g.virtual, "virtual-address", nil, "address of the Kubernetes API that one of the control-plane machines answers for at a time; at most one of each family")
-	f.StringArrayVar(&operators, "operator-ca", nil, "file with an operator's CA to trust instead of the image's; may be given several times")
-	f.StringVar(&out, "out", "-", "file to write, of one machine; - for the standard output")
-	f.StringVar(&dir, "out-dir", ".", "folder to write to, of several machines")
+	f.StringArrayVar(&g.sans, "san", nil, "additional name or address of the Kubernetes API; repeatable")
+	f.StringArrayVar(&machines, "control-plane", nil, "name and address of a control-plane machine, as NAME=ADDRESS; repeat it for each machine, the bootstrapping machine first")
+	f.StringArrayVar(&g.virtual, "virtual-address", nil, "virtual IP address of the Kubernetes API, held by one control-plane machine at a time; at most one of each family")
+	f.StringArrayVar(&operators, "operator-ca", nil, "file with an operator CA to trust instead of the image's; repeatable")
+	f.StringVar(&out, "out", "-", "output file for one machine; - for the standard output")
+	f.StringVar(&dir, "out-dir", ".", "output directory for several machines")
 	f.BoolVar(&force, "force", false, "replace existing files")
 	marks.register(f)
 	return c
@@ -116,8 +116,8 @@ func (t *tool) genConfigCommand() *cobra.Command {
 type nodeFlags struct{ labels, taints []string }
 
 func (n *nodeFlags) register(f *pflag.FlagSet) {
-	f.StringArrayVar(&n.labels, "label", nil, "label of the Kubernetes node, such as topology.kubernetes.io/zone=east; may be given several times")
-	f.StringArrayVar(&n.taints, "taint", nil, "taint of the Kubernetes node, such as dedicated=gpu:NoSchedule; may be given several times")
+	f.StringArrayVar(&n.labels, "label", nil, "label of the Kubernetes node, for example topology.kubernetes.io/zone=east; repeatable")
+	f.StringArrayVar(&n.taints, "taint", nil, "taint of the Kubernetes node, for example dedicated=gpu:NoSchedule; repeatable")
 }
 
 // node parses the labels and taints.

@@ -28,8 +28,8 @@ func (t *tool) healthCommand() *cobra.Command {
 	var once bool
 	c := &cobra.Command{
 		Use:   "health",
-		Short: "Wait until the cluster is healthy, and show what it waits for",
-		Long:  "Wait until the cluster is healthy, and show what it waits for. A machine that is not up yet is waited for too.\nThe exit status is 0 when it is healthy and 4 when it is not, in time.",
+		Short: "Wait until the cluster is healthy, and show the failed checks",
+		Long:  "Wait until the cluster is healthy, and show the failed checks. The command also waits for a machine that is not reachable yet.\nThe exit status is 0 when it is healthy and 4 when it does not become healthy in time.",
 		Args:  cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			endpoint, err := t.machine()

@@ -17,8 +17,8 @@ func (t *tool) confirmCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "confirm-config",
 		Short: "Keep the configuration that is tried",
-		Long: "Keep the configuration that was applied with --mode try. Without this the one before comes back by itself, when the time of the\n" +
-			"trial is up or when the machine starts anew.",
+		Long: "Confirm the configuration that was applied with --mode try. Otherwise the previous configuration becomes\n" +
+			"active again, when the trial ends or when the machine reboots.",
 		Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			ctx, stop := interruptible()
@@ -50,7 +50,7 @@ func (t *tool) confirmCommand() *cobra.Command {
 func (t *tool) historyCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "config-history",
-		Short: "The configurations that were in force, and what each changed",
+		Short: "The configurations that were active, and the changes of each",
 		Args:  cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			return t.call(func(ctx context.Context, c *client.Client) error {
@@ -77,7 +77,7 @@ func (t *tool) showConfigCommand() *cobra.Command {
 	var origins bool
 	c := &cobra.Command{
 		Use:   "show-config [NUMBER]",
-		Short: "The configuration in force, or an earlier one, without its secrets",
+		Short: "The active configuration, or an earlier configuration, without its secrets",
 		Args:  cobra.MaximumNArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {
 			numbers, err := configNumbers(args)
@@ -100,15 +100,15 @@ func (t *tool) showConfigCommand() *cobra.Command {
 			})
 		},
 	}
-	c.Flags().BoolVar(&origins, "origins", false, "say where it came from, and which values nobody has written but are defaults; `orlopctl get network` says what is from DHCP")
+	c.Flags().BoolVar(&origins, "origins", false, "also show its origin, and which values are defaults; `orlopctl get network` shows the values from DHCP")
 	return c
 }
 
 func (t *tool) diffConfigCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "diff-config FROM [TO]",
-		Short: "What differs between an earlier configuration and another, or the one in force",
-		Long: "What differs between two configurations of the history (`orlopctl config-history`), field by field. Without TO it is the one in force.\n" +
+		Short: "The differences between an earlier configuration and another, or the active configuration",
+		Long: "The differences between two configurations of the history (`orlopctl config-history`), field by field. The default of TO is the active configuration.\n" +
 			"Secrets are named, not shown. `orlopctl apply-config --dry-run` compares with a file.",
 		Args: cobra.RangeArgs(1, 2),
 		RunE: func(_ *cobra.Command, args []string) error {
@@ -139,8 +139,8 @@ func (t *tool) rollbackConfigCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "rollback-config NUMBER",
 		Short: "Apply an earlier configuration again, with its secrets",
-		Long: "Apply a configuration of the history (`orlopctl config-history`) again, with the secrets that it had. The machine checks it as\n" +
-			"any other. `orlopctl rollback` goes back to an earlier version of the system.",
+		Long: "Apply a configuration of the history (`orlopctl config-history`) again, with its secrets. The machine\n" +
+			"validates it like any other configuration. `orlopctl rollback` returns to an earlier version of the system.",
 		Args: cobra.ExactArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {
 			numbers, err := configNumbers(args)

@@ -26,8 +26,8 @@ func (t *tool) kubeconfigCommand() *cobra.Command {
 	var force bool
 	c := &cobra.Command{
 		Use:   "kubeconfig",
-		Short: "Take a certificate for the Kubernetes API and merge it into ~/.kube/config",
-		Long: "Take a client certificate of a cluster administrator and merge it into $KUBECONFIG or ~/.kube/config, as the\n" +
+		Short: "Get a certificate for the Kubernetes API and merge it into ~/.kube/config",
+		Long: "Get a client certificate of a cluster administrator and merge it into $KUBECONFIG or ~/.kube/config, as the\n" +
 			"current context. Other clusters in the file stay as they are. With --out the file is written alone; - is the standard output.",
 		Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {

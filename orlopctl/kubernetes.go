@@ -18,10 +18,11 @@ const suspendTimeout = 4 * time.Minute
 func (t *tool) kubernetesCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "kubernetes",
-		Short: "Repair a cluster whose API refuses requests",
-		Long: "Repair a cluster whose API refuses requests: take the webhook, API service, converter or policy out that refuses them, and put it back\n" +
-			"when its backend works. `orlopctl health` names it (extensions). These calls work while webhooks and policies refuse everything, and are\n" +
-			"on record. The object is kept on the machine that is asked, a control-plane machine.",
+		Short: "Repair a cluster whose API rejects requests",
+		Long: "Repair a cluster whose API rejects requests: suspend the webhook, API service, converter or policy that\n" +
+			"rejects them, and resume it when its backend works. `orlopctl health` names the object (extensions). These\n" +
+			"calls work while webhooks and policies reject all requests, and are audited. The object is stored on the\n" +
+			"called machine, a control-plane machine.",
 	}
 	c.AddCommand(t.suspendCommand(), t.resumeCommand(), t.suspendedCommand())
 	return c
@@ -30,8 +31,8 @@ func (t *tool) kubernetesCommand() *cobra.Command {
 func (t *tool) suspendCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "suspend KIND NAME",
-		Short: "Take an object out that keeps the API from serving",
-		Long: "Take an object out of Kubernetes that keeps the API from serving. KIND is one of " + suspendKinds() + ".\n" +
+		Short: "Suspend an object that makes the API reject requests",
+		Long: "Suspend an object of Kubernetes that makes the API reject requests: it is deleted and stored on the machine. KIND is one of " + suspendKinds() + ".\n" +
 			"Of a customresourcedefinition only the converter goes: do not write its objects until it is back, or fields of other versions are lost.",
 		Example:           "  orlopctl kubernetes suspend validatingwebhookconfiguration policy\n  orlopctl kubernetes suspend apiservice v1beta1.custom.metrics.k8s.io",
 		Args:              cobra.ExactArgs(2),
@@ -56,7 +57,7 @@ func (t *tool) resumeCommand() *cobra.Command {
 	var forget bool
 	c := &cobra.Command{
 		Use:               "resume KIND NAME",
-		Short:             "Put an object back that was taken out",
+		Short:             "Resume a suspended object",
 		Args:              cobra.ExactArgs(2),
 		ValidArgsFunction: completeSuspendKinds,
 		RunE: func(_ *cobra.Command, args []string) error {
@@ -73,14 +74,14 @@ func (t *tool) resumeCommand() *cobra.Command {
 			})
 		},
 	}
-	c.Flags().BoolVar(&forget, "forget", false, "put nothing back: drop what was kept")
+	c.Flags().BoolVar(&forget, "forget", false, "do not restore the object: drop its stored copy")
 	return c
 }
 
 func (t *tool) suspendedCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "suspended",
-		Short: "List what was taken out on this machine",
+		Short: "List the suspended objects on this machine",
 		Args:  cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			return t.call(func(ctx context.Context, c *client.Client) error {

@@ -17,7 +17,7 @@ func (t *tool) manCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "man --out FOLDER",
 		Short: "Write the man pages of this tool",
-		Long:  "Write the man pages of this tool, one for each command (section 1). The same tool writes the same bytes.",
+		Long:  "Write the man pages of this tool, a page per command (section 1). The same tool writes the same bytes.",
 		Args:  cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if err := os.MkdirAll(out, 0o755); err != nil {
@@ -30,7 +30,7 @@ func (t *tool) manCommand() *cobra.Command {
 			return err
 		},
 	}
-	c.Flags().StringVar(&out, "out", "", "folder to write to")
+	c.Flags().StringVar(&out, "out", "", "directory for the files")
 	must(c.MarkFlagRequired("out"))
 	return c
 }

@@ -21,8 +21,9 @@ func (t *tool) nodesCommand() *cobra.Command {
 		Use:   "nodes",
 		Short: "The cluster's machines: add, approve, list and remove workers",
 		Long: "The cluster's machines: add, approve, list and remove workers.\n\n" +
-			"A worker comes by a ticket that is for one machine, can be used once, and ends; or it asks, and an operator approves the key that its\n" +
-			"console shows. It holds no key of the cluster. Ask any control-plane machine; more than half of them have to answer for one to come.",
+			"A worker joins with a ticket, which is for one machine, can be used once, and expires; or it sends a join\n" +
+			"request, and an operator approves the key fingerprint on its console. It holds no key of the cluster. Call any\n" +
+			"control-plane machine; more than half of them must answer before a worker joins.",
 	}
 	c.AddCommand(t.nodesAddCommand(), t.nodesPendingCommand(), t.nodesApproveCommand(), t.nodesDenyCommand(), t.nodesListCommand(), t.nodesRemoveCommand())
 	return c
@@ -36,10 +37,11 @@ func (t *tool) nodesAddCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "add NAME",
 		Short: "Make the configuration of a worker, with a ticket",
-		Long: "Make the configuration of a worker called NAME, with a ticket by which it becomes one of the cluster. Apply it to the machine while\n" +
-			"the ticket is good; the first machine that shows it is the one that joins. Whoever has the file until then can join in its place.\n" +
-			"With --no-ticket there is nothing secret in the file: the machine asks to be let in, and waits for `orlopctl nodes approve`.\n" +
-			"Labels and taints of its Kubernetes node can be changed later, in its configuration (Machine.spec.node).",
+		Long: "Make the configuration of a worker called NAME, with a ticket with which it joins the cluster. Apply it to the\n" +
+			"machine before the ticket expires; the first machine that presents the ticket joins. Until then, any machine\n" +
+			"with the file can join in its place. With --no-ticket the file contains no secret: the machine sends a join\n" +
+			"request, and waits for `orlopctl nodes approve`. Labels and taints of its Kubernetes node can be changed\n" +
+			"later, in its configuration (Machine.spec.node).",
 		Example: "  orlopctl nodes add w1 --out w1.yaml\n  orlopctl apply-config -f w1.yaml -e 10.0.0.21 --fingerprint sha256:…",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {
@@ -88,7 +90,7 @@ func (t *tool) nodesAddCommand() *cobra.Command {
 	f := c.Flags()
 	f.StringVar(&out, "out", "-", "file to write; - for the standard output")
 	f.DurationVar(&life, "life", 0, "until when the ticket can be used (default: 1h; at most 168h)")
-	f.BoolVar(&noTicket, "no-ticket", false, "no ticket: the machine asks, and an operator approves (Cluster.spec.joinRequests)")
+	f.BoolVar(&noTicket, "no-ticket", false, "no ticket: the machine sends a join request, and an operator approves it (Cluster.spec.joinRequests)")
 	f.BoolVar(&force, "force", false, "replace an existing file")
 	marks.register(f)
 	return c
@@ -131,9 +133,10 @@ func withTicket(answer *api.CreateTicketResponse, ticket config.CertKey, node co
 func (t *tool) nodesPendingCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "pending",
-		Short: "List the machines that ask to be let in",
-		Long: "List the machines that ask a control-plane machine to be let in, without a ticket (`orlopctl nodes add --no-ticket`). Anybody in the network can\n" +
-			"ask, by any name: compare the fingerprint with the one on the machine's console before you approve it.",
+		Short: "List the join requests",
+		Long: "List the join requests at a control-plane machine, of machines without a ticket (`orlopctl nodes add\n" +
+			"--no-ticket`). Any computer in the network can send a join request with any name: compare the fingerprint with\n" +
+			"the fingerprint on the machine's console before you approve it.",
 		Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			return t.call(func(ctx context.Context, c *client.Client) error {
@@ -156,9 +159,10 @@ func (t *tool) nodesApproveCommand() *cobra.Command {
 	var life time.Duration
 	c := &cobra.Command{
 		Use:   "approve NAME FINGERPRINT",
-		Short: "Let a machine in that asks",
-		Long: "Let a machine in that asks: the one that has the key whose fingerprint its console shows, and no other. It comes when it asks next, within\n" +
-			"seconds. The machine that is called has to be one that it asks (`orlopctl nodes pending` shows it there).",
+		Short: "Approve a join request",
+		Long: "Approve a join request: only the machine with the key fingerprint on its console is admitted. It joins with\n" +
+			"its next request, within seconds. The called machine must have received the join request (`orlopctl nodes\n" +
+			"pending` shows it there).",
 		Example: "  orlopctl nodes approve w1 sha256:…",
 		Args:    cobra.ExactArgs(2),
 		RunE: func(_ *cobra.Command, args []string) error {
@@ -181,9 +185,10 @@ func (t *tool) nodesApproveCommand() *cobra.Command {
 func (t *tool) nodesDenyCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "deny NAME FINGERPRINT",
-		Short: "Refuse a machine that asks, and list it no more",
-		Long:  "Refuse a machine that asks to be let in, and list it no more, until it has not asked for a day. Approving it takes that back.",
-		Args:  cobra.ExactArgs(2),
+		Short: "Deny a join request",
+		Long: "Deny a join request, and do not list it again until the machine has sent no request for a day. Approving it\n" +
+			"undoes this.",
+		Args: cobra.ExactArgs(2),
 		RunE: func(_ *cobra.Command, args []string) error {
 			if err := consoleFingerprint(args[1]); err != nil {
 				return err
@@ -214,7 +219,7 @@ func consoleFingerprint(text string) error {
 func (t *tool) nodesListCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "list",
-		Short: "List the machines that have come by a ticket, and the tickets that are open",
+		Short: "List workers and unused join tickets",
 		Args:  cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			return t.call(func(ctx context.Context, c *client.Client) error {
@@ -242,12 +247,14 @@ func membersTable(w *tabwriter.Writer, list *api.ListMembersResponse) {
 func (t *tool) nodesRemoveCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "remove NAME",
-		Short: "Take a worker out of the cluster: its certificates and its pods' tokens count no more",
-		Long: "Take a worker out of the cluster, and all open tickets with its name. The control-plane machines that answer let it in no more when the\n" +
-			"command returns, nor do their API servers, and end what it is at. Its Kubernetes node goes with its pods, which are made anew elsewhere, and\n" +
-			"the tokens of those pods count no more at any API server. Evict its pods first (`kubectl drain`) if others are to be there before.\n" +
-			"A machine that hears of it ends its pods and its node, and keeps its data until it is reset. One that is stolen need not, and whoever has it\n" +
-			"knows what stood in the Secrets of its pods: change that.",
+		Short: "Remove a worker from the cluster, and revoke its certificates and its pods' tokens",
+		Long: "Remove a worker from the cluster, with all unused tickets for its name. When the command returns, the\n" +
+			"control-plane machines that answer, and their API servers, no longer admit it, and they abort its running\n" +
+			"requests. Its Kubernetes node is deleted with its pods, which are recreated on other nodes, and the tokens of\n" +
+			"those pods become invalid at all API servers. Evict its pods first (`kubectl drain`) if their replacements\n" +
+			"must run before. A machine that receives its removal ends its pods and its node, and retains its data until it\n" +
+			"is reset. A stolen machine may ignore this, and its holder knows the content of the Secrets of its pods:\n" +
+			"change them.",
 		Args: cobra.ExactArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {
 			return t.callFor(removeTime, func(ctx context.Context, c *client.Client) error {

@@ -18,10 +18,11 @@ func (t *tool) pairCommand() *cobra.Command {
 	var force bool
 	c := &cobra.Command{
 		Use:   "pair ADDRESS",
-		Short: "Make a machine that belongs to nobody yet yours, with the code on its console",
-		Long: "Make a machine that belongs to nobody yet yours: it accepts calls of this operator from then on, and of nobody else. Its image was\n" +
-			"built without an operator's CA, and its console shows a pairing code, which is asked for here. Machine and tool prove to each\n" +
-			"other that they know it; nobody between them can learn it or take the operator's place. The machine is kept as a context.",
+		Short: "Claim an unclaimed machine with the pairing code on its console",
+		Long: "Claim an unclaimed machine: from then on it accepts only calls of this operator. Its image was built without\n" +
+			"an operator CA, and its console shows a pairing code, which the command prompts for. Machine and tool prove to\n" +
+			"each other that they know the code; an attacker between them cannot learn it or take the operator's place. The\n" +
+			"machine is stored as a context.",
 		Args: cobra.ExactArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {
 			if name == "" {
@@ -71,9 +72,9 @@ func (t *tool) pairCommand() *cobra.Command {
 			return nil
 		},
 	}
-	c.Flags().StringVar(&operator, "operator", "operator", "folder with the operator's ca.crt, admin.crt and admin.key (`orlopctl gen operator`)")
+	c.Flags().StringVar(&operator, "operator", "operator", "directory with the operator's ca.crt, admin.crt and admin.key (`orlopctl gen operator`)")
 	c.Flags().StringVar(&name, "name", "", "name of the context (default: the address)")
-	c.Flags().StringVar(&typed, "code", "", "the pairing code (default: it is asked for)")
+	c.Flags().StringVar(&typed, "code", "", "the pairing code (default: prompt for it)")
 	c.Flags().BoolVar(&force, "force", false, "replace a context of this name that is another machine's")
 	return c
 }

@@ -74,7 +74,7 @@ func (t *tool) powerCommand(name, short, done string, do powerCall) *cobra.Comma
 			})
 		},
 	}
-	c.Flags().DurationVar(&grace, "grace", 0, "how long services and pods may take to end (default: 60s)")
+	c.Flags().DurationVar(&grace, "grace", 0, "time limit for the end of services and pods (default: 60s)")
 	return c
 }
 
@@ -93,10 +93,11 @@ func (t *tool) resetCommand() *cobra.Command {
 	var yes bool
 	c := &cobra.Command{
 		Use:   "reset",
-		Short: "Make the machine forget its configuration or its data and start anew",
-		Long: "Make the machine forget and start anew: with --wipe state its configuration and its key, so that it waits for a configuration\n" +
-			"again; with --wipe data etcd, images, volumes and logs, so that it starts with its configuration alone: an empty cluster, or if others\n" +
-			"have the cluster's data it joins them again; with --wipe all both. The machine's name must be typed first, unless --yes is given.",
+		Short: "Delete the machine's configuration or data and reboot it",
+		Long: "Delete data of the machine and reboot it: with --wipe state its configuration and its key, so that it waits\n" +
+			"for a configuration again; with --wipe data etcd, images, volumes and logs, so that it boots with its\n" +
+			"configuration alone: as an empty cluster, or it joins again if other machines have the cluster's data; with\n" +
+			"--wipe all both. You must type the machine's name first, unless --yes is given.",
 		Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			what, known := wipes[wipe]
@@ -124,8 +125,8 @@ func (t *tool) resetCommand() *cobra.Command {
 			})
 		},
 	}
-	c.Flags().StringVar(&wipe, "wipe", "state", "what to forget: state, data or all")
-	c.Flags().BoolVar(&yes, "yes", false, "do not ask")
+	c.Flags().StringVar(&wipe, "wipe", "state", "what to delete: state, data or all")
+	c.Flags().BoolVar(&yes, "yes", false, "do not prompt for confirmation")
 	return c
 }
 

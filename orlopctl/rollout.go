@@ -63,9 +63,9 @@ type rotation interface {
 
 // flags adds the flags of every rotation. what is the value that is added to the file.
 func (r *rollout) flags(f *pflag.FlagSet, what string) {
-	f.StringVar(&r.file, "secrets", "secrets.yaml", "the cluster's secrets; the new "+what+" is added to the file, and takes the old one's place at the end")
-	f.BoolVar(&r.dryRun, "dry-run", false, "change nothing, only say which step is next and what would be done")
-	f.BoolVar(&r.oneStep, "one-step", false, "take one step on every machine, and no more")
+	f.StringVar(&r.file, "secrets", "secrets.yaml", "the cluster's secrets; the new "+what+" is added to the file, and replaces the old value at the end")
+	f.BoolVar(&r.dryRun, "dry-run", false, "change nothing, only list the next steps and their operations")
+	f.BoolVar(&r.oneStep, "one-step", false, "perform only the next step, on every machine")
 }
 
 // run performs the remaining steps.

@@ -50,13 +50,15 @@ func (t *tool) trustRotateCommand() *cobra.Command {
 	names := slices.Sorted(maps.Keys(rotatables))
 	c := &cobra.Command{
 		Use:   "rotate-ca " + strings.Join(names, "|"),
-		Short: "Replace one of the cluster's CAs while everybody works",
-		Long: "Replace one of the cluster's CAs while everybody works, on all endpoints of the context, or on the machines that --nodes names: these\n" +
-			"have to be all of the cluster. It takes three configurations, each on every machine before the next: the new CA is accepted;\n" +
-			"it issues, and every machine makes its certificates anew; the old one is dropped. The new CA is made here, and kept in the file\n" +
-			"of secrets. Who is stopped calls it again: it goes on where it was.\n\n" +
-			"kubernetes: pods that read the cluster's CA only when they start (kube-root-ca.crt) have to be started anew between the first and\n" +
-			"the second step; --one-step leaves the time for that. A step of etcd starts the machine's API server anew.",
+		Short: "Replace one of the cluster's CAs while the cluster serves",
+		Long: "Replace one of the cluster's CAs while the cluster serves, on all endpoints of the context, or on the machines\n" +
+			"of --nodes: these must be all machines of the cluster. The rotation takes three configurations, each on every\n" +
+			"machine before the next: the new CA is accepted; it issues, and every machine renews its certificates; the old\n" +
+			"CA is dropped. The new CA is made on this computer, and stored in the file of secrets. If the command is\n" +
+			"interrupted, call it again: it continues in the same place.\n\n" +
+			"kubernetes: pods that read the cluster's CA only at their start (kube-root-ca.crt) must be restarted between\n" +
+			"the first and the second step; --one-step gives time for this. A step of etcd restarts the machine's API\n" +
+			"server.",
 		Example:   "  orlopctl trust rotate-ca kubernetes --secrets secrets.yaml --dry-run\n  orlopctl trust rotate-ca kubernetes --secrets secrets.yaml",
 		Args:      cobra.MatchAll(cobra.ExactArgs(1), cobra.OnlyValidArgs),
 		ValidArgs: names,
@@ -70,7 +72,7 @@ func (t *tool) trustRotateCommand() *cobra.Command {
 	}
 	f := c.Flags()
 	r.flags(f, "CA")
-	f.DurationVar(&r.hold, "hold", 0, "how long a step is in force before the next (default: 10m for kubernetes and front-proxy, else 0s)")
+	f.DurationVar(&r.hold, "hold", 0, "minimum time between two steps (default: 10m for kubernetes and front-proxy, else 0s)")
 	f.BoolVar(&r.force, "force", false, "client: drop the old CA although others still use certificates by it")
 	return c
 }

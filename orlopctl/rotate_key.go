@@ -99,12 +99,14 @@ func (t *tool) trustRotateKeyCommand() *cobra.Command {
 	r := rotatingKey{rollout: rollout{tool: t}}
 	c := &cobra.Command{
 		Use:   "rotate-key",
-		Short: "Replace the key that seals Secrets in the cluster's data",
-		Long: "Replace the key that seals Secrets in the cluster's data, on all endpoints of the context, or on the machines that --nodes names: these\n" +
-			"have to be all control-plane machines of the cluster. It takes three configurations, each on every machine before the next: the new\n" +
-			"key is accepted; it seals; the old one is dropped, before which the machine writes all Secrets again that are sealed by it. The API\n" +
-			"server of one machine after the other starts anew at each step. The new key is made here, and kept in the file of secrets; the old\n" +
-			"one stays there too, because backups from before need it. Who is stopped calls it again: it goes on where it was.",
+		Short: "Replace the key that encrypts Secrets in the cluster's data",
+		Long: "Replace the key that encrypts Secrets in the cluster's data, on all endpoints of the context, or on the\n" +
+			"machines of --nodes: these must be all control-plane machines of the cluster. The rotation takes three\n" +
+			"configurations, each on every machine before the next: the new key is accepted; it encrypts; the old key is\n" +
+			"dropped, and before this the machine re-encrypts all Secrets that the old key encrypts. Each step restarts the\n" +
+			"API servers of the machines, one after the other. The new key is made on this computer, and stored in the file\n" +
+			"of secrets; the old key stays there too, because earlier backups need it. If the command is interrupted, call\n" +
+			"it again: it continues in the same place.",
 		Example: "  orlopctl trust rotate-key --secrets secrets.yaml --dry-run\n  orlopctl trust rotate-key --secrets secrets.yaml -n 10.0.0.11,10.0.0.12,10.0.0.13",
 		Args:    cobra.NoArgs,
 		RunE:    func(*cobra.Command, []string) error { return r.run(&r) },

@@ -86,9 +86,9 @@ func (t *tool) logsCommand() *cobra.Command {
 	var follow bool
 	var tail uint32
 	c := &cobra.Command{
-		Use: "logs [SERVICE]", Short: "Show what a service wrote, or the list of services",
-		Long: "Show what a service wrote, or the list of services. A component (└ in `orlopctl services`) has no lines of its own: those of its\n" +
-			"service are shown.",
+		Use: "logs [SERVICE]", Short: "Show the log of a service, or the list of services",
+		Long: "Show the log of a service, or the list of services. A component (└ in `orlopctl services`) has no log of its\n" +
+			"own: the log of its service is shown.",
 		Args:              cobra.MaximumNArgs(1),
 		ValidArgsFunction: t.completed(partNames),
 		RunE: func(_ *cobra.Command, args []string) error {
@@ -105,17 +105,18 @@ func (t *tool) logsCommand() *cobra.Command {
 		},
 	}
 	c.Flags().BoolVarP(&follow, "follow", "f", false, "go on with each new line")
-	c.Flags().Uint32Var(&tail, "tail", 0, "only the last so many lines (default: all that are kept)")
+	c.Flags().Uint32Var(&tail, "tail", 0, "only this number of last lines (default: all retained lines)")
 	return c
 }
 
 func (t *tool) dmesgCommand() *cobra.Command {
 	request := &api.KernelLogRequest{}
 	c := &cobra.Command{
-		Use: "dmesg", Short: "Show what the kernel wrote",
-		Long: "Show what the kernel wrote: since the machine started, before it started (--before), or when it crashed last (--crash). Of the start\n" +
-			"before, the machine keeps the last 256 KiB at least; what was written in the last five seconds before a power cut is lost. Of a crash\n" +
-			"it has what the kernel could save by the firmware, which not every machine can.",
+		Use: "dmesg", Short: "Show the kernel log",
+		Long: "Show the kernel log: of this boot, of the previous boot (--before), or of the last crash (--crash). Of the\n" +
+			"previous boot, the machine retains at least the last 256 KiB; the last five seconds before a power cut are\n" +
+			"lost. Of a crash, it has the part that the kernel could save in the firmware, which some machines do not\n" +
+			"support.",
 		Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			return t.stream(func(ctx context.Context, c *client.Client) error {
@@ -129,9 +130,9 @@ func (t *tool) dmesgCommand() *cobra.Command {
 	}
 	f := c.Flags()
 	f.BoolVarP(&request.Follow, "follow", "f", false, "go on with each new line")
-	f.Uint32Var(&request.Tail, "tail", 0, "only the last so many lines (default: all that are kept)")
-	f.BoolVar(&request.PreviousBoot, "before", false, "of the start before this one")
-	f.BoolVar(&request.Crash, "crash", false, "what the kernel saved when it crashed last")
+	f.Uint32Var(&request.Tail, "tail", 0, "only this number of last lines (default: all retained lines)")
+	f.BoolVar(&request.PreviousBoot, "before", false, "of the previous boot")
+	f.BoolVar(&request.Crash, "crash", false, "the log that the kernel saved at its last crash")
 	c.MarkFlagsMutuallyExclusive("follow", "before", "crash")
 	return c
 }

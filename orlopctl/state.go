@@ -208,7 +208,7 @@ func (t *tool) eventsCommand() *cobra.Command {
 	var follow bool
 	var after uint64
 	c := &cobra.Command{
-		Use: "events", Short: "Show what happened on the machine", Args: cobra.NoArgs,
+		Use: "events", Short: "Show the events of the machine", Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			return t.stream(func(ctx context.Context, c *client.Client) error {
 				stream, err := c.Machine.Events(ctx, &api.EventsRequest{Follow: follow, After: after})

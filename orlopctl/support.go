@@ -45,14 +45,17 @@ func (t *tool) supportCommand() *cobra.Command {
 	var plain, force bool
 	c := &cobra.Command{
 		Use:   "support --out FILE --to RECIPIENT...",
-		Short: "Put all that the machine says of itself into one encrypted file, for those who help",
-		Long: "Put all that the machine says of itself into one file, for those who help: every topic of its state, the configuration without its\n" +
-			"secrets, health, services, events, logs, the record of calls, the last upgrade, images, and who has a certificate. A reader's\n" +
-			"certificate is enough. index.json in it says what is there, and why the rest is not; a part that cannot be had is left out.\n\n" +
-			"The file is a tar. It is encrypted (age-encryption.org) before it touches the disk; RECIPIENT may read it: age1…, an SSH public key\n" +
-			"(ssh-ed25519 … or ssh-rsa …), or a file with such, one a line. `age -d -i KEY FILE | tar x` does.\n\n" +
-			"The machine gives readers no secret. What has the form of one all the same (private keys, web tokens, passwords in URLs), because a\n" +
-			"program has written it to its log, is replaced by (redacted). Other secrets in logs are not recognised.",
+		Short: "Collect the state of a machine in one encrypted file, for support",
+		Long: "Collect the state of a machine in one file, for support: every topic of its state, the configuration without\n" +
+			"its secrets, health, services, events, logs, the audit log, the last upgrade, images, and the issued\n" +
+			"certificates. A reader's certificate is enough. index.json lists the parts, and the reasons for missing parts;\n" +
+			"a part that cannot be read is left out.\n\n" +
+			"The file is a tar. It is encrypted (age-encryption.org) before it is written to the disk; RECIPIENT can\n" +
+			"decrypt it: age1…, an SSH public key (ssh-ed25519 … or ssh-rsa …), or a file with such keys, one per line.\n" +
+			"`age -d -i KEY FILE | tar x` unpacks it.\n\n" +
+			"The machine returns no secrets to readers. Texts in the form of a secret (private keys, web tokens, passwords\n" +
+			"in URLs) that a program has written to its log are replaced by (redacted). Other secrets in logs are not\n" +
+			"recognized.",
 		Example: "  orlopctl support --out m1.age --to age1qz0… --to ~/.ssh/id_ed25519.pub",
 		Args:    cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
@@ -74,8 +77,8 @@ func (t *tool) supportCommand() *cobra.Command {
 	}
 	f := c.Flags()
 	f.StringVar(&out, "out", "", "file to write")
-	f.StringArrayVar(&to, "to", nil, "who may read it; can be given more than once")
-	f.BoolVar(&plain, "plain", false, "do not encrypt: anybody may read it")
+	f.StringArrayVar(&to, "to", nil, "recipient that can decrypt it; repeatable")
+	f.BoolVar(&plain, "plain", false, "do not encrypt")
 	f.BoolVar(&force, "force", false, "replace an existing file")
 	must(c.MarkFlagRequired("out"))
 	return c

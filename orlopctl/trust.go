@@ -22,11 +22,11 @@ import (
 func (t *tool) trustCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "trust",
-		Short: "Who may call the machine: issue, renew, list and revoke client certificates",
-		Long: "Who may call the machine: issue, renew, list and revoke client certificates.\n\n" +
-			"Certificates that a machine issues are valid for 24 hours. The one of a context is renewed by itself when it is used in the last\n" +
-			"third of its life, by any command that asks the machine once (get, version, apply-config and the like). Who comes later than that\n" +
-			"asks for another one.",
+		Short: "Issue, renew, list and revoke client certificates",
+		Long: "Issue, renew, list and revoke client certificates.\n\n" +
+			"Certificates that a machine issues are valid for 24 hours. The certificate of a context is renewed automatically in the last\n" +
+			"third of its validity, by any command that makes a single call (get, version, apply-config and similar commands). After that, an\n" +
+			"operator must request another certificate.",
 	}
 	c.AddCommand(t.trustIssueCommand(), t.trustRenewCommand(), t.trustListCommand(), t.trustRevokeCommand(), t.trustRotateCommand(), t.trustRotateKeyCommand())
 	return c
@@ -38,8 +38,8 @@ func (t *tool) trustIssueCommand() *cobra.Command {
 	var force bool
 	c := &cobra.Command{
 		Use:     "issue",
-		Short:   "Have the machine sign a client certificate for somebody (NAME.crt, NAME.key)",
-		Long:    "Have the machine sign a client certificate for somebody (NAME.crt, NAME.key). The key is made here; the machine does not see it.",
+		Short:   "Make the machine issue a client certificate (NAME.crt, NAME.key)",
+		Long:    "Make the machine issue a client certificate (NAME.crt, NAME.key). The key is made on this computer; the machine does not receive it.",
 		Example: "  orlopctl trust issue --name dora --role reader --out dora",
 		Args:    cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
@@ -75,9 +75,9 @@ func (t *tool) trustIssueCommand() *cobra.Command {
 		},
 	}
 	f := c.Flags()
-	f.StringVar(&name, "name", "", "whose certificate it is; stands in the audit record")
+	f.StringVar(&name, "name", "", "name of the client; it is in the audit log")
 	f.StringVar(&role, "role", "reader", roleNames())
-	f.StringVar(&out, "out", ".", "folder to write to")
+	f.StringVar(&out, "out", ".", "directory for the files")
 	f.DurationVar(&life, "life", 0, "how long it is valid (default: 24h; at most 720h)")
 	f.BoolVar(&force, "force", false, "replace existing files")
 	must(c.MarkFlagRequired("name"))
@@ -89,8 +89,8 @@ func (t *tool) trustRenewCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "renew",
 		Short: "Have the machine renew your own certificate",
-		Long: "Have the machine renew your own certificate, with a new key: the one of the context, or the files that --cert and --key name.\n" +
-			"The old one stays valid until it expires.",
+		Long: "Make the machine renew your own certificate, with a new key: the certificate of the context, or the files of\n" +
+			"--cert and --key. The old certificate stays valid until it expires.",
 		Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			if (t.flags.cert == "") != (t.flags.key == "") || t.flags.cert == "" && !t.ownContext() {
@@ -122,14 +122,14 @@ func (t *tool) trustRenewCommand() *cobra.Command {
 			})
 		},
 	}
-	c.Flags().DurationVar(&life, "life", 0, "how long it is valid (default: 24h, or less if the present one was shorter)")
+	c.Flags().DurationVar(&life, "life", 0, "its validity (default: 24h, or less if the present certificate is valid for less)")
 	return c
 }
 
 func (t *tool) trustListCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "list",
-		Short: "List the certificates that the machine has issued, and what is revoked",
+		Short: "List the certificates that the machine has issued, and the revocations",
 		Args:  cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			return t.call(func(ctx context.Context, c *client.Client) error {
@@ -170,13 +170,15 @@ func (t *tool) trustRevokeCommand() *cobra.Command {
 	var file string
 	c := &cobra.Command{
 		Use:   "revoke",
-		Short: "Make a certificate, or all with a name, count no more",
-		Long: "Make a certificate, or all with a name, count no more, whether the machine has issued it or an operator's CA. It is in force at\n" +
-			"once, calls that go on are ended, and it survives restarts and upgrades. With a certificate go all that it was renewed from and\n" +
-			"all that were renewed from it, and with a name all that have it; what its holder has issued for others stays (BY in\n" +
-			"`orlopctl trust list`). Your own cannot be revoked.\n\n" +
-			"All endpoints of the context are asked, or the machines that --nodes names, at the same time. Which of them could not be reached is\n" +
-			"said, and the exit status is that of the first. Machines also learn it from those that Cluster.spec.controlPlanes names.",
+		Short: "Revoke a certificate, or all certificates with a name",
+		Long: "Revoke a certificate, or all certificates with a name, issued by the machine or by an operator CA. The\n" +
+			"revocation takes effect immediately, ends running calls, and survives restarts and upgrades. With a\n" +
+			"certificate its whole lineage is revoked: the certificates that it was renewed from and all that were renewed\n" +
+			"from it. With a name all certificates with that name are revoked. Certificates that its holder issued for\n" +
+			"others stay valid (BY in `orlopctl trust list`). You cannot revoke your own certificate.\n\n" +
+			"The command calls all endpoints of the context, or the machines of --nodes, concurrently. It reports the\n" +
+			"machines that it could not reach, and its exit status is that of the first. Machines also sync revocations\n" +
+			"from the machines in Cluster.spec.controlPlanes.",
 		Example: "  orlopctl trust revoke --name dora\n  orlopctl trust revoke --certificate dora.crt",
 		Args:    cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
@@ -201,8 +203,8 @@ func (t *tool) trustRevokeCommand() *cobra.Command {
 	f.StringVar(&r.Serial, "serial", "", "serial number of the certificate")
 	f.StringVar(&file, "certificate", "", "file with the certificate, instead of its serial number")
 	f.StringVar(&r.Name, "name", "", "common name")
-	f.BoolVar(&r.Restore, "restore", false, "with --name: let the name count again")
-	f.BoolVar(&r.NewList, "new-list", false, "begin a new list where the machine cannot read its own: what was revoked before counts again")
+	f.BoolVar(&r.Restore, "restore", false, "with --name: restore the name")
+	f.BoolVar(&r.NewList, "new-list", false, "start a new list if the machine cannot read its own: earlier revocations are lost")
 	return c
 }
 

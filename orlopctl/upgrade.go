@@ -33,11 +33,12 @@ func (t *tool) upgradeCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "upgrade -f BUNDLE | --from-registry REFERENCE | --from-peer ADDRESS",
 		Short: "Replace the machine's system by another version",
-		Long: "Replace the machine's system by another version, and wait for the outcome. The new version is written beside the one that\n" +
-			"runs; if it does not prove itself after the reboot, the machine comes back to the one that runs now, by itself and with its\n" +
-			"configuration. The exit status is 0 when the new version is committed and 1 when the machine went back.\n\n" +
-			"Once the machine has the bundle, or fetches it, it needs nobody: `orlopctl upgrade status --wait` shows how it goes on. A\n" +
-			"bundle that has come in part is kept; the same command brings the rest.",
+		Long: "Replace the machine's system by another version, and wait for the outcome. The new version is written to the\n" +
+			"unused slot; if its upgrade probes fail after the reboot, the machine rolls back automatically to the present\n" +
+			"version with its configuration. The exit status is 0 when the new version is committed and 1 when the machine\n" +
+			"has rolled back.\n\n" +
+			"Once the machine has the bundle, or fetches it, it continues alone: `orlopctl upgrade status --wait` shows its\n" +
+			"progress. A partly uploaded bundle is retained; the same command resumes the upload.",
 		Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			var begun *api.UpgradeStarted
@@ -72,13 +73,13 @@ func (t *tool) upgradeCommand() *cobra.Command {
 	}
 	c.Flags().StringVarP(&file, "file", "f", "", "the upgrade bundle")
 	c.Flags().StringVar(&from.reference, "from-registry", "", "let the machine fetch the bundle: registry/name:tag of an OCI artifact with the bundle as its layer of type\n"+bundle.TypeArchive)
-	c.Flags().StringVar(&peer, "from-peer", "", "let the machine fetch the version that runs on another machine of its cluster, at this address")
-	c.Flags().StringVar(&from.ca, "registry-ca", "", "file with the CA that vouches for the registry")
+	c.Flags().StringVar(&peer, "from-peer", "", "let the machine fetch the running version from a peer at this address")
+	c.Flags().StringVar(&from.ca, "registry-ca", "", "file with the CA of the registry's certificate")
 	c.Flags().BoolVar(&from.plainHTTP, "plain-http", false, "the registry speaks HTTP without TLS")
 	c.Flags().StringVar(&from.username, "registry-user", "", "name to show to the registry (default: none)")
-	c.Flags().StringVar(&from.password, "registry-password-file", "", "file with the password that goes with it")
-	c.Flags().BoolVar(&withoutSavepoint, "without-savepoint", false, "do not save the cluster's data before: for a machine whose etcd does not run, which could not be upgraded otherwise")
-	c.Flags().BoolVar(&noWait, "no-wait", false, "return when the machine needs nobody any more; orlopctl upgrade status --wait goes on waiting")
+	c.Flags().StringVar(&from.password, "registry-password-file", "", "file with the password for it")
+	c.Flags().BoolVar(&withoutSavepoint, "without-savepoint", false, "take no savepoint: for a machine whose etcd does not run, which could not be upgraded otherwise")
+	c.Flags().BoolVar(&noWait, "no-wait", false, "return when the machine continues alone; orlopctl upgrade status --wait continues to wait")
 	c.AddCommand(t.upgradeStatusCommand())
 	return c
 }
@@ -93,7 +94,7 @@ type registryFlags struct {
 func (t *tool) upgradeStatusCommand() *cobra.Command {
 	var wait bool
 	c := &cobra.Command{
-		Use: "status", Short: "Show the last upgrade, how far it is, and why it was taken back", Args: cobra.NoArgs,
+		Use: "status", Short: "Show the last upgrade, its progress, and the reason for a rollback", Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			if wait {
 				return t.awaitUpgrade("")
@@ -107,7 +108,7 @@ func (t *tool) upgradeStatusCommand() *cobra.Command {
 			})
 		},
 	}
-	c.Flags().BoolVarP(&wait, "wait", "w", false, "show what the machine does and wait for the outcome, also while the machine reboots")
+	c.Flags().BoolVarP(&wait, "wait", "w", false, "show the progress and wait for the outcome, also while the machine reboots")
 	return c
 }
 
@@ -116,8 +117,8 @@ func (t *tool) rollbackCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "rollback",
 		Short: "Go back to the version before",
-		Long: "Reboot into the version before the one that runs, with the configuration that it was good with, and wait for it.\n" +
-			"The machine's name must be typed first, unless --yes is given.",
+		Long: "Reboot into the previous version, with the configuration that it was committed with, and wait for it.\n" +
+			"You must type the machine's name first, unless --yes is given.",
 		Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			if t.flags.timeout == 0 {
@@ -140,7 +141,7 @@ func (t *tool) rollbackCommand() *cobra.Command {
 			return t.awaitUpgrade(to)
 		},
 	}
-	c.Flags().BoolVar(&yes, "yes", false, "do not ask")
+	c.Flags().BoolVar(&yes, "yes", false, "do not prompt for confirmation")
 	return c
 }
 
