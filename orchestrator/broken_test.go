@@ -239,7 +239,7 @@ func managerEnds(ctx context.Context, t *testing.T, controllers *started) {
 	if err := child.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	controllers.waitState(t, time.Minute, "kube-controller-manager", func(m notify.Message) bool { return strings.Contains(m.Detail, "started again") })
+	controllers.waitState(t, time.Minute, "kube-controller-manager", func(m notify.Message) bool { return strings.Contains(m.Detail, "it restarts in") })
 	controllers.waitState(t, time.Minute, "kube-controller-manager", func(m notify.Message) bool { return m.Ready && m.Detail == "" })
 	controllers.mu.Lock()
 	defer controllers.mu.Unlock()
