@@ -191,7 +191,7 @@ func (t *tool) apply(r *api.ApplyRequest, a applying) error {
 		return err
 	}
 	if n := len(answer.Failures); n > 0 {
-		return &exitError{code: exitFailure, err: fmt.Errorf("the configuration is in force, but for %s that failed; the machine goes on trying", count(n, "operation")), hint: "`orlopctl get drift` shows what is left"}
+		return &exitError{code: exitFailure, err: fmt.Errorf("the configuration is active, except for %s that failed; the machine retries", count(n, "operation")), hint: "`orlopctl get drift` lists the remaining operations"}
 	}
 	if a.dryRun || a.noWait || answer.Install == "" {
 		return nil
@@ -208,9 +208,9 @@ func (t *tool) applied(r *api.ApplyRequest) (answer *api.ApplyResponse, err erro
 	if s, ok := statusOf(err); ok && s.Code() == codes.Unavailable && automatic(r.Mode) && !r.NoTrial {
 		return t.lostAnswer(err, r)
 	}
-	hint := "the machine may go on: `orlopctl events` and `orlopctl show-config` tell what is in force"
+	hint := "the machine may continue: `orlopctl events` and `orlopctl show-config` show the active configuration"
 	if r.Mode == api.ApplyRequest_MODE_TRY {
-		hint = "if it is on trial, the machine returns by itself when the time of the trial is up; `orlopctl confirm-config` keeps it before that"
+		hint = "if it is on trial, the machine reverts it at the end of the trial; `orlopctl confirm-config` confirms it before"
 	}
 	return answer, cutShort(err, hint)
 }
@@ -229,7 +229,7 @@ func (t *tool) patchCommand() *cobra.Command {
 		Args: fileOrFlag,
 		RunE: func(*cobra.Command, []string) error {
 			if (text == "") == (file == "") {
-				return usagef("patch-config: cannot tell what to change: expected --patch or --file")
+				return usagef("patch-config: cannot change the configuration: expected --patch or --file")
 			}
 			patch := []byte(text)
 			if file != "" {
@@ -274,18 +274,18 @@ func (t *tool) editCommand() *cobra.Command {
 			}
 			patch, err := config.Diff(before, after)
 			if err != nil {
-				return fmt.Errorf("edited configuration: %w; it is kept in %s", err, file)
+				return fmt.Errorf("edited configuration: %w; it is in %s", err, file)
 			}
 			if len(patch) > 0 {
 				if err := t.apply(&api.ApplyRequest{Documents: patch, Filename: file, Patch: true}, how); err != nil {
-					t.errorln("the edited configuration is kept in " + file)
+					t.errorln("the edited configuration is in " + file)
 					return err
 				}
 			} else {
 				t.told("nothing was changed")
 			}
 			if how.dryRun && len(patch) > 0 {
-				t.told("the edited configuration is kept in " + file)
+				t.told("the edited configuration is in " + file)
 				return nil
 			}
 			return os.Remove(file)
@@ -319,10 +319,10 @@ func edited(text []byte) (name string, after []byte, err error) {
 	signal.Stop(caught)
 	if err != nil {
 		if now, reading := os.ReadFile(f.Name()); reading == nil && !bytes.Equal(now, text) {
-			return "", nil, &exitError{code: exitUsage, err: fmt.Errorf("editor %s: %w; nothing was changed on the machine; what was edited is kept in %s", editor, err, f.Name()), hint: "set EDITOR to another one"}
+			return "", nil, &exitError{code: exitUsage, err: fmt.Errorf("editor %s: %w; nothing was changed on the machine; the edited file is %s", editor, err, f.Name()), hint: "set EDITOR to another editor"}
 		}
 		_ = os.Remove(f.Name()) // no part of the file is needed
-		return "", nil, &exitError{code: exitUsage, err: fmt.Errorf("editor %s: %w; nothing was changed", editor, err), hint: "set EDITOR to another one"}
+		return "", nil, &exitError{code: exitUsage, err: fmt.Errorf("editor %s: %w; nothing was changed", editor, err), hint: "set EDITOR to another editor"}
 	}
 	after, err = os.ReadFile(f.Name())
 	return f.Name(), after, err
@@ -354,7 +354,7 @@ func (t *tool) printApplied(answer *api.ApplyResponse, how api.ApplyRequest_Mode
 			t.println("  " + op)
 		}
 	case len(answer.Restarts) == 0 && !answer.Reboot:
-		t.println("nothing to do: the machine is as the configuration says")
+		t.println("nothing to do: the machine has this configuration")
 	}
 	if len(answer.Restarts) > 0 {
 		t.println(restarted + strings.Join(answer.Restarts, ", "))
@@ -369,6 +369,6 @@ func (t *tool) printApplied(answer *api.ApplyResponse, how api.ApplyRequest_Mode
 		t.errorln("warning: " + cleanLines(w))
 	}
 	if answer.TrialDeadline != nil {
-		t.println("on trial until " + answer.TrialDeadline.AsTime().Format(time.RFC3339) + ": the one before comes back then, unless `orlopctl confirm-config` comes first")
+		t.println("on trial until " + answer.TrialDeadline.AsTime().Format(time.RFC3339) + ": then the previous configuration becomes active again, unless `orlopctl confirm-config` confirms this one")
 	}
 }

@@ -198,19 +198,19 @@ func notWhole(err error) error {
 	if err == nil {
 		return nil
 	}
-	return &exitError{code: exitFailure, err: fmt.Errorf("audit: the record is not whole: %w", err), hint: "somebody who could write to the machine's disk has; compare with what you keep elsewhere"}
+	return &exitError{code: exitFailure, err: fmt.Errorf("audit: the record is incomplete or changed: %w", err), hint: "the audit log was changed on the machine's disk; compare it with your copies elsewhere"}
 }
 
 // printVerified prints the parts of the audit log that were verified.
 func (t *tool) printVerified(chain, refused audit.Chain) {
 	if refused.Last.Number > 0 {
-		t.printf("refused calls %d to %d are as they were recorded\n", refused.First.Number, refused.Last.Number)
+		t.printf("rejected calls %d to %d are unchanged\n", refused.First.Number, refused.Last.Number)
 	}
 	if chain.Last.Number == 0 {
-		t.println("nothing is recorded yet of calls that changed something")
+		t.println("the record of changes is empty")
 		return
 	}
-	t.printf("calls %d to %d are as they were recorded; the mark of the last one is\n%s\n", chain.First.Number, chain.Last.Number, chain.Last)
+	t.printf("calls %d to %d are unchanged; the mark of the last call is\n%s\n", chain.First.Number, chain.Last.Number, chain.Last)
 }
 
 // readRecord reads a machine's record from a sequence number on, and checks each line if check is

@@ -45,7 +45,7 @@ func (t *tool) clusterRunnerCommand() *cobra.Command {
 		Use: "runner", Hidden: true, DisableFlagParsing: true,
 		RunE: func(_ *cobra.Command, args []string) error {
 			if len(args) != 2 || args[0] != "-dir" {
-				return usagef("cluster runner: cannot run: expected -dir FOLDER")
+				return usagef("cluster runner: cannot run: expected -dir DIRECTORY")
 			}
 			ctx, stop := interruptible()
 			defer stop()
@@ -72,7 +72,7 @@ func clustersDir() (string, error) {
 	}
 	dir, err := filepath.Abs(filepath.Join(filepath.Dir(contexts), "clusters"))
 	if err != nil {
-		return "", fmt.Errorf("cluster: cannot find its folder: %w", err)
+		return "", fmt.Errorf("cluster: cannot find its directory: %w", err)
 	}
 	return dir, nil
 }
@@ -238,7 +238,7 @@ func (t *tool) clusterDestroyCommand() *cobra.Command {
 			ctx, cancel := context.WithTimeout(context.Background(), t.timeout(qemuTimeout))
 			defer cancel()
 			if _, err := os.Stat(dir); err != nil {
-				return &exitError{code: exitUsage, err: fmt.Errorf("cluster %q: cannot destroy: there is no such cluster", name), hint: "`orlopctl cluster status` lists them"}
+				return &exitError{code: exitUsage, err: fmt.Errorf("cluster %q: cannot destroy: it does not exist", name), hint: "`orlopctl cluster status` lists them"}
 			}
 			// The file that identifies the contexts of the cluster is deleted with the cluster's
 			// directory. It is written before any context, so without it no context belongs to the
@@ -259,7 +259,7 @@ func (t *tool) clusterDestroyCommand() *cobra.Command {
 			}
 			// A creation that failed early leaves a directory without a cluster.
 			if err := os.RemoveAll(dir); err != nil {
-				return fmt.Errorf("cluster %s: cannot remove its folder: %w", name, err)
+				return fmt.Errorf("cluster %s: cannot remove its directory: %w", name, err)
 			}
 			t.println("the cluster " + name + " is gone")
 			return nil
@@ -355,5 +355,5 @@ func freePort(usual uint16) (uint16, error) {
 		}
 		return uint16(port), nil
 	}
-	return 0, errors.New("ports: cannot find a free one on 127.0.0.1")
+	return 0, errors.New("ports: cannot find a free port on 127.0.0.1")
 }

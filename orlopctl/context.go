@@ -56,7 +56,7 @@ func contextsPath() (string, error) {
 	}
 	home, err := os.UserHomeDir()
 	if err != nil {
-		return "", fmt.Errorf("contexts: cannot find your home folder: %w; set ORLOP_CONFIG to a file", err)
+		return "", fmt.Errorf("contexts: cannot find your home directory: %w; set ORLOP_CONFIG to a file", err)
 	}
 	return filepath.Join(home, ".orlop", "config"), nil
 }
@@ -93,7 +93,7 @@ func (f *contextsFile) save() error {
 		return fmt.Errorf("contexts: cannot format: %w", err)
 	}
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-		return fmt.Errorf("contexts: cannot make the folder: %w", err)
+		return fmt.Errorf("contexts: cannot create the directory: %w", err)
 	}
 	return writeSecret(path, text, true)
 }
@@ -133,7 +133,7 @@ func (t *tool) chosen() (string, machineContext, error) {
 	}
 	chosen, known := file.Contexts[name]
 	if t.flags.context != "" && !known {
-		return "", machineContext{}, &exitError{code: exitUsage, err: fmt.Errorf("context %q: cannot use: there is no such context", name), hint: "`orlopctl config contexts` lists them"}
+		return "", machineContext{}, &exitError{code: exitUsage, err: fmt.Errorf("context %q: cannot use: it does not exist", name), hint: "`orlopctl config contexts` lists them"}
 	}
 	chosen, err = t.overlay(chosen)
 	return name, chosen, err
@@ -175,7 +175,7 @@ func (t *tool) overlay(c machineContext) (machineContext, error) {
 	}
 	if f.ca != "" {
 		if f.fingerprint != "" {
-			return c, usagef("--ca and --fingerprint: cannot use both: each says how the machine is verified")
+			return c, usagef("--ca and --fingerprint: cannot use both: each determines how the machine is verified")
 		}
 		c.Fingerprint = ""
 	}
@@ -190,14 +190,14 @@ func (c machineContext) endpoint() (client.Endpoint, error) {
 	}
 	switch {
 	case c.Endpoint == "":
-		return missing("no endpoint is given and there is no current context", "pass --endpoint, or store a context with `orlopctl config set NAME`")
+		return missing("there is no endpoint and no current context", "pass --endpoint, or store a context with `orlopctl config set NAME`")
 	case c.Cert == "" || c.Key == "":
-		return missing("no client certificate is given", "pass --cert and --key; `orlopctl gen operator` makes them")
+		return missing("there is no client certificate", "pass --cert and --key; `orlopctl gen operator` makes them")
 	case c.CA == "" && c.Fingerprint == "":
-		return missing("nothing is given to verify the machine with", "pass --ca (the cluster's machine CA), or --fingerprint from the machine's console")
+		return missing("there is no CA or fingerprint to verify the machine", "pass --ca (the cluster's machine CA), or --fingerprint from the machine's console")
 	}
 	if len(c.Fallback) > 0 && (c.CA == "" || c.ServerName != "") {
-		return missing("several endpoints are given, and the fingerprint or the name of one machine", "pass --ca (the cluster's machine CA), and no --server-name; the certificate of each machine holds its own address")
+		return missing("there are several endpoints, but the fingerprint or the name of only one machine", "pass --ca (the cluster's machine CA), and no --server-name; the certificate of each machine holds its own address")
 	}
 	leaf, err := pki.ParseLeaf([]byte(c.Cert), []byte(c.Key))
 	if err != nil {
@@ -237,7 +237,7 @@ func (t *tool) configCommand() *cobra.Command {
 			RunE: func(_ *cobra.Command, args []string) error {
 				return changeContexts(func(f *contextsFile) error {
 					if _, known := f.Contexts[args[0]]; !known {
-						return &exitError{code: exitUsage, err: fmt.Errorf("context %q: cannot use: there is no such context", args[0]), hint: "`orlopctl config contexts` lists them"}
+						return &exitError{code: exitUsage, err: fmt.Errorf("context %q: cannot use: it does not exist", args[0]), hint: "`orlopctl config contexts` lists them"}
 					}
 					f.Current = args[0]
 					return nil
@@ -308,7 +308,7 @@ func lockContexts() (unlock func(), err error) {
 		return nil, err
 	}
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-		return nil, fmt.Errorf("contexts: cannot make the folder: %w", err)
+		return nil, fmt.Errorf("contexts: cannot create the directory: %w", err)
 	}
 	path += ".lock"
 	file, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
@@ -321,7 +321,7 @@ func lockContexts() (unlock func(), err error) {
 	case err = <-locked:
 	// The file stays open because the goroutine still waits for the lock; this process ends soon.
 	case <-time.After(lockTimeout):
-		return nil, &exitError{code: exitFailure, err: fmt.Errorf("contexts: cannot lock %s: another orlopctl holds it since %s", path, lockTimeout), hint: "end that one, or wait for it, and call this again"}
+		return nil, &exitError{code: exitFailure, err: fmt.Errorf("contexts: cannot lock %s: another orlopctl holds it since %s", path, lockTimeout), hint: "wait for the other orlopctl or end it, and retry"}
 	}
 	if err != nil {
 		_ = file.Close() // nothing was written to it
@@ -406,7 +406,7 @@ func writeSecret(path string, content []byte, replace bool) error {
 func writeSecrets(files []secretFile, replace bool) error {
 	for _, f := range files {
 		if _, err := os.Lstat(f.path); err == nil && !replace {
-			return &exitError{code: exitUsage, err: fmt.Errorf("%s: cannot write: the file exists already", f.path), hint: "--force replaces it; what was made with the old keys then no longer works"}
+			return &exitError{code: exitUsage, err: fmt.Errorf("%s: cannot write: the file exists already", f.path), hint: "--force replaces it; certificates by the old keys then no longer work"}
 		}
 	}
 	var staged []string

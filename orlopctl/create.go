@@ -131,7 +131,7 @@ func (c *creation) prepare() error {
 		return &exitError{code: exitUsage, err: fmt.Errorf("image: cannot find: %w", err), hint: "build it with `make image`"}
 	}
 	if c.operator == "" {
-		return usagef("--operator: cannot do without: the folder of the operator that the image was built for")
+		return usagef("--operator: cannot create a cluster without it: expected the directory of the operator CA in the image")
 	}
 	if err := freshAdmin(c.operator); err != nil {
 		return err
@@ -144,7 +144,7 @@ func (c *creation) prepare() error {
 		c.key, err = os.ReadFile(filepath.Join(c.operator, adminName+".key"))
 	}
 	if err != nil {
-		return &exitError{code: exitUsage, err: fmt.Errorf("operator: cannot read its certificate: %w", err), hint: "the image answers only to the operator that it was built for; name its folder with --operator"}
+		return &exitError{code: exitUsage, err: fmt.Errorf("operator: cannot read its certificate: %w", err), hint: "the image accepts only the operator CA that it was built with; name its directory with --operator"}
 	}
 	if c.secrets, err = newSecrets(); err != nil {
 		return err
@@ -163,7 +163,7 @@ func (c *creation) prepare() error {
 	}
 	for _, name := range clusterContexts(c.name) {
 		if _, exists := known.Contexts[name]; exists {
-			return &exitError{code: exitUsage, err: fmt.Errorf("cluster %q: cannot create: there is a context %q already, of another machine", c.name, name), hint: "choose another name; `orlopctl config delete-context " + name + "` forgets the context"}
+			return &exitError{code: exitUsage, err: fmt.Errorf("cluster %q: cannot create: context %q of another machine exists already", c.name, name), hint: "choose another name; `orlopctl config delete-context " + name + "` forgets the context"}
 		}
 	}
 	path, err := kubeconfigPath()
@@ -176,8 +176,8 @@ func (c *creation) prepare() error {
 	}
 	if root, err := parseMapping(kube); err == nil && slices.ContainsFunc(itemsOf(root, "clusters"), func(item *yaml.Node) bool { return scalarOf(valueOf(item, "name")) == c.name }) {
 		return &exitError{
-			code: exitUsage, err: fmt.Errorf("cluster %q: cannot create: the kubeconfig %s has a cluster of this name already, of somebody else", c.name, path),
-			hint: "choose another name, or name another file in KUBECONFIG; `kubectl config delete-cluster " + c.name + "` takes it out",
+			code: exitUsage, err: fmt.Errorf("cluster %q: cannot create: the kubeconfig %s already contains another cluster with this name", c.name, path),
+			hint: "choose another name, or name another file in KUBECONFIG; `kubectl config delete-cluster " + c.name + "` removes it",
 		}
 	}
 	return nil
@@ -398,7 +398,7 @@ func (c *creation) explain(err error) error {
 	}
 	code, _ := exitCode(err)
 	return &exitError{
-		code: code, err: fmt.Errorf("cluster %s: cannot bring it up: %s", c.name, message(err)),
+		code: code, err: fmt.Errorf("cluster %s: cannot start: %s", c.name, message(err)),
 		hint: "the machine is still there: `orlopctl cluster status`, `orlopctl cluster destroy " + c.name + "`",
 	}
 }

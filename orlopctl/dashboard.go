@@ -80,7 +80,7 @@ func (t *tool) feeds(contexts []string) ([]*feed, error) {
 	if len(contexts) == 0 {
 		contexts = []string{t.flags.context}
 	} else if t.flags.context != "" || len(t.flags.endpoints) > 0 || t.flags.fingerprint != "" || t.flags.serverName != "" {
-		return nil, usagef("--contexts: cannot use it together with flags that name one machine")
+		return nil, usagef("--contexts: cannot use together with flags that name one machine")
 	}
 	files := new(sync.Mutex)
 	var feeds []*feed

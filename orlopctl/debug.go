@@ -35,7 +35,7 @@ func (t *tool) captureCommand() *cobra.Command {
 		RunE: func(_ *cobra.Command, args []string) error {
 			program, err := capture.Compile(filter)
 			if err != nil {
-				return &exitError{code: exitUsage, err: fmt.Errorf("--filter: %w", err), hint: "`orlopctl capture --help` says what a filter is made of"}
+				return &exitError{code: exitUsage, err: fmt.Errorf("--filter: %w", err), hint: "`orlopctl capture --help` describes filters"}
 			}
 			if _, terminal := t.terminal(); terminal && out == "-" {
 				return usagef("--out: packets are nothing for a terminal; name a file, or send them to a program: `| tcpdump -nr -`")
@@ -111,7 +111,7 @@ func (t *tool) capture(ctx context.Context, c *client.Client, request *api.Captu
 func captured(packets int, dropped uint64) string {
 	text := count(packets, "packet")
 	if dropped > 0 {
-		text += fmt.Sprintf("; %d more were lost, because they came faster than they could be sent: ask for fewer (--filter), or less of each (--snaplen)", dropped)
+		text += fmt.Sprintf("; %d more were lost, because they arrived faster than they could be sent: capture fewer packets (--filter), or less of each (--snaplen)", dropped)
 	}
 	return text
 }

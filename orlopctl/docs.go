@@ -116,13 +116,13 @@ func pageNamed(name string, among []page) (page, error) {
 	case 1:
 		return found[0], nil
 	case 0:
-		return page{}, &exitError{code: exitUsage, err: fmt.Errorf("page %q: there is no such page", name), hint: "`orlopctl docs` lists them; `orlopctl docs --search` looks into them"}
+		return page{}, &exitError{code: exitUsage, err: fmt.Errorf("page %q: it does not exist", name), hint: "`orlopctl docs` lists the pages; `orlopctl docs --search` searches them"}
 	}
 	var names []string
 	for _, p := range found {
 		names = append(names, p.Name)
 	}
-	return page{}, &exitError{code: exitUsage, err: fmt.Errorf("page %q: cannot tell which is meant: %s", name, strings.Join(names, ", "))}
+	return page{}, &exitError{code: exitUsage, err: fmt.Errorf("page %q: the name is ambiguous: %s", name, strings.Join(names, ", "))}
 }
 
 // match is a line that contains the search text.
@@ -150,7 +150,7 @@ func (t *tool) printMatches(among []page, word string) error {
 		t.printf("%s:%d: %s\n", m.Page, m.Line, m.Text)
 	}
 	if len(matches) == 0 {
-		return &exitError{code: exitFailure, err: fmt.Errorf("docs: %q stands in no page", word), hint: "try a part of the word"}
+		return &exitError{code: exitFailure, err: fmt.Errorf("docs: %q is in no page", word), hint: "try a part of the word"}
 	}
 	return nil
 }

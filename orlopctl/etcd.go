@@ -35,7 +35,7 @@ func (t *tool) etcdCommand() *cobra.Command {
 					if err != nil {
 						return err
 					}
-					return t.printAlarms(answer.Alarms, "taken back: ")
+					return t.printAlarms(answer.Alarms, "disarmed: ")
 				})
 			},
 		},
@@ -102,7 +102,7 @@ func etcdTable(w io.Writer, s *api.EtcdStatusResponse) {
 	number("REVISION", s.Revision, strconv.FormatInt(s.Revision, 10))
 	number("RAFT", int64(s.RaftIndex), fmt.Sprintf("index %d, term %d", s.RaftIndex, s.RaftTerm))
 	number("SIZE", s.Size, size(s.Size))
-	number("IN USE", s.Used, size(s.Used)+", `orlopctl etcd defrag` gives back "+size(s.Size-s.Used))
+	number("IN USE", s.Used, size(s.Used)+", `orlopctl etcd defrag` returns "+size(s.Size-s.Used))
 	number("QUOTA", s.Quota, size(s.Quota))
 	if s.Leader != "" { // alarms are known only with a quorum
 		row(w, "ALARMS", orDash(strings.Join(s.Alarms, ", ")))
@@ -129,12 +129,12 @@ func (t *tool) etcdAlarms() error {
 			return err
 		}
 		if answer.Problem != "" {
-			return &exitError{code: exitFailure, err: errors.New(answer.Problem), hint: "`orlopctl services` and `orlopctl logs orchestrator-api` say more"}
+			return &exitError{code: exitFailure, err: errors.New(answer.Problem), hint: "`orlopctl services` and `orlopctl logs orchestrator-api` show more"}
 		}
 		if answer.Leader == "" {
 			return &exitError{
-				code: exitFailure, err: errors.New("etcd: which alarms are raised is not known: a quorum tells it, and there is no leader"),
-				hint: "`orlopctl etcd status` says how it is",
+				code: exitFailure, err: errors.New("etcd: cannot list the alarms: etcd has no leader, and so no quorum"),
+				hint: "see `orlopctl etcd status`",
 			}
 		}
 		return t.printAlarms(answer.Alarms, "")

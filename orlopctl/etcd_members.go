@@ -29,7 +29,7 @@ func (t *tool) etcdMembersCommand() *cobra.Command {
 					return err
 				}
 				if t.human() && len(answer.Members) == 0 {
-					return fmt.Errorf("etcd: does not tell its members: %s", answer.Problem)
+					return fmt.Errorf("etcd: cannot list the members: %s", answer.Problem)
 				}
 				return t.print(answer, func(w *tabwriter.Writer) { etcdMembersTable(w, answer) })
 			})
@@ -59,7 +59,7 @@ func etcdMembersTable(w io.Writer, s *api.EtcdStatusResponse) {
 		row(w, orDash(m.Name), m.Id, strings.Join(m.PeerUrls, ", "), state)
 	}
 	// A separate line, without the columns of the table.
-	fmt.Fprintf(w, "%d of %d that vote answer; %d have to, so %d may be away\n", answering, voters, etcdjoin.QuorumSize(voters), etcdjoin.FailureTolerance(voters))
+	fmt.Fprintf(w, "voting members reachable: %d of %d; quorum: %d; failures tolerated: %d\n", answering, voters, etcdjoin.QuorumSize(voters), etcdjoin.FailureTolerance(voters))
 }
 
 func (t *tool) etcdRemoveCommand() *cobra.Command {
@@ -84,7 +84,7 @@ func (t *tool) etcdRemoveCommand() *cobra.Command {
 				}
 				t.println("removed: " + answer.Removed.Name + " (" + answer.Removed.Id + ")")
 				if answer.NodeError != "" {
-					t.errorln("its Kubernetes node was left alone (" + clean(answer.NodeError) + ")")
+					t.errorln("its Kubernetes node was not deleted (" + clean(answer.NodeError) + ")")
 				}
 				return nil
 			})
@@ -103,7 +103,7 @@ func (t *tool) etcdRecoverCommand() *cobra.Command {
 			"type the machine's name first, unless --yes is given.",
 	}, "leave out every other member of its cluster's etcd", func(ctx context.Context, c *client.Client) (proto.Message, string, error) {
 		answer, err := c.Etcd.Recover(ctx, &api.EtcdRecoverRequest{})
-		return answer, "etcd goes on with this machine alone; left out: " + orDash(strings.Join(answer.GetRemovedMembers(), ", ")), err
+		return answer, "etcd continues with this machine alone; excluded: " + orDash(strings.Join(answer.GetRemovedMembers(), ", ")), err
 	})
 }
 

@@ -40,7 +40,7 @@ func (t *tool) etcdRestoreCommand() *cobra.Command {
 		Args:    cobra.MaximumNArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {
 			if undo && kept != "" || (undo || kept != "") == (len(args) == 1) {
-				return usagef("etcd: cannot tell what to restore: expected a file, or --from-machine, or --undo")
+				return usagef("etcd: cannot restore: expected a file, or --from-machine, or --undo")
 			}
 			identities, err := identities(keys)
 			if err != nil {
@@ -82,7 +82,7 @@ func (t *tool) etcdRestoreCommand() *cobra.Command {
 
 // needsIdentity returns the error for an encrypted snapshot without a key.
 func needsIdentity(name string) error {
-	return &exitError{code: exitUsage, err: fmt.Errorf("%s: cannot restore: it is encrypted", name), hint: "name the file with the key to it: `--identity KEY`"}
+	return &exitError{code: exitUsage, err: fmt.Errorf("%s: cannot restore: it is encrypted", name), hint: "name the file with its key: `--identity KEY`"}
 }
 
 // etcdRestoreSealed restores a stored snapshot that the machine cannot decrypt: it downloads the
@@ -153,7 +153,7 @@ func (s *stored) open() (io.Reader, error) {
 	}
 	text, err := agecrypt.Decrypt(bufio.NewReader(s.file), s.identities...)
 	if none := new(agecrypt.NoIdentityMatchError); errors.As(err, &none) {
-		return nil, &exitError{code: exitUsage, err: fmt.Errorf("%s: cannot decrypt: it is encrypted for somebody else", s.name), hint: "--identity names the file with a key to it; it can be given more than once"}
+		return nil, &exitError{code: exitUsage, err: fmt.Errorf("%s: cannot decrypt: it is encrypted for another key", s.name), hint: "--identity names a file with a key for it; repeatable"}
 	}
 	if err != nil {
 		return nil, usagef("%s: cannot decrypt: %w", s.name, err)
@@ -182,13 +182,13 @@ func identities(files []string) (all []agecrypt.Identity, err error) {
 		case keyEdge.MatchString(content):
 			key, err := agessh.ParseIdentity(text)
 			if err != nil {
-				return nil, bad("it is no SSH key that decrypts: ed25519 or RSA, without a passphrase", "`ssh-keygen -p` on a copy takes a passphrase away")
+				return nil, bad("it is no SSH key that decrypts: ed25519 or RSA, without a passphrase", "`ssh-keygen -p` on a copy removes a passphrase")
 			}
 			all = append(all, key)
 		default:
 			keys, err := agecrypt.ParseIdentities(strings.NewReader(content))
 			if err != nil {
-				return nil, bad("there is no key in it", "expected a file of `age-keygen`, with AGE-SECRET-KEY-1…")
+				return nil, bad("it contains no key", "expected a file of `age-keygen`, with AGE-SECRET-KEY-1…")
 			}
 			all = append(all, keys...)
 		}
@@ -220,11 +220,11 @@ func (t *tool) etcdRestore(ctx context.Context, c *client.Client, first *api.Etc
 	}
 	answer, err := stream.CloseAndRecv()
 	if err != nil {
-		return cutShort(err, "the machine may go on: look at RESTORED of `orlopctl etcd status` before you restore again, because --undo leads to the data before the last time only")
+		return cutShort(err, "the machine may continue: check RESTORED of `orlopctl etcd status` before you restore again, because --undo only undoes the last restore")
 	}
 	if t.human() {
 		t.println("restored: " + restoredText(answer.Restored))
-		t.println("`orlopctl etcd restore --undo` takes it back; `orlopctl health` waits for the cluster")
+		t.println("`orlopctl etcd restore --undo` undoes it; `orlopctl health` waits for the cluster")
 		return nil
 	}
 	return t.print(answer, nil)

@@ -106,7 +106,7 @@ func (t *tool) etcdSnapshot(ctx context.Context, c *client.Client, kept, out str
 }
 
 // errNotWhole is returned when a received snapshot differs from the announced snapshot.
-var errNotWhole = errors.New("etcd: the snapshot has not come whole")
+var errNotWhole = errors.New("etcd: the snapshot is incomplete or damaged")
 
 // receiveSnapshot writes a snapshot from a machine: of its current data, or a stored snapshot.
 func (t *tool) receiveSnapshot(ctx context.Context, c *client.Client, kept string, to io.Writer) (taken takenSnapshot, err error) {
@@ -164,10 +164,10 @@ func (t *tool) etcdSnapshotsCommand() *cobra.Command {
 					return err
 				}
 				if t.human() && answer.Target != "" {
-					t.println("they are sent to " + answer.Target)
+					t.println("they are uploaded to " + answer.Target)
 				}
 				if t.human() && answer.Problem != "" {
-					t.println("the last try failed: " + answer.Problem)
+					t.println("the last upload failed: " + answer.Problem)
 				}
 				return nil
 			})
@@ -208,8 +208,8 @@ func (t *tool) etcdKeepCommand() *cobra.Command {
 				}
 				if answer.Problem != "" {
 					return &exitError{
-						code: exitFailure, err: fmt.Errorf("etcd: the snapshot %s is kept, and was not sent: %s", answer.Snapshot.Name, answer.Problem),
-						hint: "the machine tries again by itself; `orlopctl etcd snapshots` says what became of it",
+						code: exitFailure, err: fmt.Errorf("etcd: snapshot %s is stored, but the upload failed: %s", answer.Snapshot.Name, answer.Problem),
+						hint: "the machine retries automatically; `orlopctl etcd snapshots` shows the result",
 					}
 				}
 				if !t.human() {
@@ -222,7 +222,7 @@ func (t *tool) etcdKeepCommand() *cobra.Command {
 				if answer.Snapshot.Uploaded != nil {
 					how += ", sent"
 				}
-				t.printf("kept: %s, %s, %s\n", answer.Snapshot.Name, size(answer.Snapshot.Size), how)
+				t.printf("stored: %s, %s, %s\n", answer.Snapshot.Name, size(answer.Snapshot.Size), how)
 				return nil
 			})
 		},

@@ -88,7 +88,7 @@ func exitCode(err error) (code int, hint string) {
 	case errors.As(err, &problems):
 		return exitUsage, ""
 	case errors.Is(err, client.ErrRefused):
-		return exitUnreachable, "only certificates of the operator's CA that the machine trusts are let in; check --cert and --key, or the context"
+		return exitUnreachable, "the machine accepts only certificates of operator CAs that it trusts; check --cert and --key, or the context"
 	case errors.Is(err, client.ErrUntrusted):
 		return exitUnreachable, "check the address; if the machine was reset or is new, read its fingerprint from its console and pass --fingerprint"
 	case errors.Is(err, client.ErrUnreachable):
@@ -107,7 +107,7 @@ func exitCode(err error) (code int, hint string) {
 	case codes.Unauthenticated:
 		return exitUnreachable, "make a new client certificate with `orlopctl gen client`"
 	case codes.PermissionDenied:
-		return exitUnreachable, "use a certificate with that role: an admin has the machine make one (`orlopctl trust issue --role`), or the operator's CA does (`orlopctl gen client --role`)"
+		return exitUnreachable, "use a certificate with that role: an admin can let the machine issue it (`orlopctl trust issue --role`), or issue it by the operator CA (`orlopctl gen client --role`)"
 	case codes.Unavailable:
 		return exitUnreachable, "the machine may be going down or starting; `orlopctl health` waits for it"
 	case codes.DeadlineExceeded:
@@ -132,7 +132,7 @@ func message(err error) string {
 			text = "the time is up" // one text for all deadline errors of client and server
 		}
 		if n := len(problemsOf(err)); n > 0 {
-			return fmt.Sprintf("the machine refuses the configuration: %s; nothing was changed", count(n, "problem"))
+			return fmt.Sprintf("the machine rejects the configuration: %s; nothing was changed", count(n, "problem"))
 		}
 		if prefix, _, found := strings.Cut(err.Error(), "rpc error: "); found {
 			text = prefix + text

@@ -70,11 +70,11 @@ func mannerOf(c *cobra.Command, nodes int) (manner, error) {
 	}
 	switch {
 	case how == notAtAll:
-		return how, usagef("%s: cannot be made with --nodes: it calls no machine, or asks or writes something that is for one", name)
+		return how, usagef("%s: cannot be used with --nodes: it calls no machine, or reads input or writes output for one machine", name)
 	case how == single && nodes > 1:
-		return how, &exitError{code: exitUsage, err: fmt.Errorf("%s: cannot be made on several machines: each has a configuration of its own", name), hint: "`orlopctl patch-config` changes the same fields on several"}
+		return how, &exitError{code: exitUsage, err: fmt.Errorf("%s: cannot be used on several machines: each has its own configuration", name), hint: "`orlopctl patch-config` changes the same fields on several"}
 	case how == following && nodes > mostFollowed:
-		return how, usagef("%s: cannot go on with %d machines: at most %d are followed at once", name, nodes, mostFollowed)
+		return how, usagef("%s: cannot watch %d machines: at most %d at the same time", name, nodes, mostFollowed)
 	}
 	return how, nil
 }

@@ -39,7 +39,7 @@ func TestMannersAsDocumented(t *testing.T) {
 	spoken := 0
 	var look func(c *cobra.Command)
 	look = func(c *cobra.Command) {
-		if strings.Contains(c.Long, "machines of --nodes") || strings.Contains(c.Example, " -n 10.") {
+		if strings.Contains(strings.ReplaceAll(c.Long, "\n", " "), "machines of --nodes") || strings.Contains(c.Example, " -n 10.") {
 			spoken++
 			if manners[nameOf(c)] == notAtAll {
 				t.Errorf("%s: its help speaks of --nodes, with which it cannot be made", nameOf(c))

@@ -41,7 +41,7 @@ func (t *tool) catCommand() *cobra.Command {
 				return each(stream.Recv, func(r *api.ReadFileResponse) error {
 					at += int64(len(r.Chunk))
 					if r.Truncated {
-						defer t.errorln(fmt.Sprintf("%s: it goes on; --offset %d shows more", request.Path, at))
+						defer t.errorln(fmt.Sprintf("%s: the file continues; --offset %d shows more", request.Path, at))
 					}
 					return t.printNext(r, func() error {
 						if _, err := out.Write(r.Chunk); err != nil {
@@ -91,7 +91,7 @@ func (t *tool) lsCommand() *cobra.Command {
 					return err
 				}
 				if answer.Truncated {
-					defer t.errorln(fmt.Sprintf("there are more than these %d", len(answer.Entries)))
+					defer t.errorln(fmt.Sprintf("there are more entries than these %d", len(answer.Entries)))
 				}
 				return t.print(answer, func(w *tabwriter.Writer) { filesTable(w, answer.Entries) })
 			})

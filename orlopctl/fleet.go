@@ -155,5 +155,5 @@ func (f *fleet) close() {
 }
 
 func errOnlyFingerprint() error {
-	return &exitError{code: exitUsage, err: errors.New("--nodes: cannot verify other machines: the one of the endpoint is known by its fingerprint alone"), hint: "pass --ca (the cluster's machine CA), or store it with `orlopctl config set NAME --ca`"}
+	return &exitError{code: exitUsage, err: errors.New("--nodes: cannot verify other machines: there is only the fingerprint of the endpoint's machine"), hint: "pass --ca (the cluster's machine CA), or store it with `orlopctl config set NAME --ca`"}
 }

@@ -52,7 +52,7 @@ func (t *tool) genOperatorCommand() *cobra.Command {
 		Use:   "operator",
 		Short: "Make an operator's CA and the first client certificate (ca.crt, ca.key, admin.crt, admin.key)",
 		Long: "Make an operator's CA and the first client certificate, with the role admin.\n\n" +
-			"An image that is built with ca.crt accepts calls of this operator and of nobody else. Keep ca.key offline: it is\nneeded only for more client certificates (`orlopctl gen client`). The first one is valid for 24 hours; machines with a\nconfiguration renew it (`orlopctl trust`).",
+			"An image that is built with ca.crt accepts only calls of this operator. Store ca.key offline: it is needed only\nfor more client certificates (`orlopctl gen client`). The first certificate is valid for 24 hours; machines with a\nconfiguration renew it (`orlopctl trust`).",
 		Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			if err := makeOperator(out, name, force); err != nil {
@@ -71,7 +71,7 @@ func (t *tool) genOperatorCommand() *cobra.Command {
 // makeOperator creates the files in an operator's directory.
 func makeOperator(dir, name string, force bool) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return fmt.Errorf("operator: cannot make the folder: %w", err)
+		return fmt.Errorf("operator: cannot create the directory: %w", err)
 	}
 	ca, err := pki.NewCA(name, operatorCALife)
 	if err != nil {
@@ -101,10 +101,10 @@ func (t *tool) genClientCommand() *cobra.Command {
 				return usagef("--role %s: cannot use: expected %s", role, roleNames())
 			}
 			if name == "" {
-				return usagef("--name: cannot make a certificate: whose is it?")
+				return usagef("--name: cannot make a certificate: expected the name of the client")
 			}
 			if name == "ca" || filepath.Base(name) != name || name == ".." {
-				return usagef("--name %s: cannot make a certificate: it is the name of two files, NAME.crt and NAME.key, and not ca, whose key would be lost", name)
+				return usagef("--name %s: cannot make a certificate: expected a name for the files NAME.crt and NAME.key, but not ca, whose key would be overwritten", name)
 			}
 			ca, err := readOperator(operator)
 			if err != nil {
@@ -164,7 +164,7 @@ func makeClient(ca *pki.CA, dir, name, organisation string, ttl time.Duration, f
 		return err
 	}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return fmt.Errorf("folder: cannot make: %w", err)
+		return fmt.Errorf("directory: cannot create: %w", err)
 	}
 	return writeSecrets(leafFiles(dir, name, leaf), force)
 }

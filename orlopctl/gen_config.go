@@ -42,15 +42,15 @@ func (t *tool) genConfigCommand() *cobra.Command {
 			several := len(args) == 1
 			switch {
 			case several && c.Flags().Changed("out"):
-				return usagef("--out: cannot be used for the files of several machines: --out-dir is their folder")
+				return usagef("--out: cannot be used for several machines: use --out-dir")
 			case !several && c.Flags().Changed("out-dir"):
-				return usagef("--out-dir: cannot be used for one machine: --out is its file")
+				return usagef("--out-dir: cannot be used for one machine: use --out")
 			}
 			if g.secrets, err = readSecrets(secretsFile); err != nil {
 				return err
 			}
 			for _, step := range g.secrets.underWay() {
-				t.errorln("warning: " + secretsFile + ": " + step + "; end that first, or call it again when the machine is one of the cluster: it would issue and seal by what the others let go of")
+				t.errorln("warning: " + secretsFile + ": " + step + "; finish that first, or call it again after the machine has joined the cluster: otherwise it would issue certificates and encrypt with a CA and a key that the others drop")
 			}
 			if g.operators, err = readCAs(operators); err != nil {
 				return err
@@ -73,14 +73,14 @@ func (t *tool) genConfigCommand() *cobra.Command {
 			}
 			if !several && out == "-" {
 				if _, terminal := t.terminal(); terminal && !c.Flags().Changed("out") {
-					return usagef("--out: the configuration holds the cluster's keys, and would stand on the screen: name a file, or - if that is meant")
+					return usagef("--out: the configuration contains the cluster's keys, and would be shown on the screen: name a file, or use -")
 				}
 				t.printf("%s", files[0].content)
 				return nil
 			}
 			if several {
 				if err := os.MkdirAll(dir, 0o700); err != nil {
-					return fmt.Errorf("--out-dir: cannot make the folder: %w", err)
+					return fmt.Errorf("--out-dir: cannot create the directory: %w", err)
 				}
 			}
 			if err := writeSecrets(files, force); err != nil {
@@ -129,7 +129,7 @@ func (n nodeFlags) node() (config.Node, error) {
 			return out, usagef("--label %w", err)
 		}
 		if _, twice := out.Labels[key]; twice {
-			return out, usagef("--label %s: cannot use: the key is given twice", text)
+			return out, usagef("--label %s: cannot use: the key is duplicate", text)
 		}
 		out.Labels[key] = value
 	}
@@ -173,19 +173,19 @@ type generated struct {
 func (g *generated) machines(alone, each []string) (names []string, err error) {
 	switch {
 	case len(alone) > 0 && len(each) > 0:
-		return nil, usagef("--control-plane: cannot be used with the name of one machine: it names each machine itself, so leave %s out", alone[0])
+		return nil, usagef("--control-plane: cannot be used with the name of one machine: it names each machine, so omit %s", alone[0])
 	case len(alone) > 0:
 		return alone, nil
 	case len(each) == 0:
-		return nil, usagef("whose configuration? name the machine before the endpoint, or each of several with --control-plane NAME=ADDRESS")
+		return nil, usagef("configuration: cannot make: expected the machine's name before the endpoint, or --control-plane NAME=ADDRESS for each machine")
 	}
 	for _, text := range each {
 		name, address, found := strings.Cut(text, "=")
 		if !found || name == "" || address == "" {
-			return nil, usagef("--control-plane %s: cannot use: expected NAME=ADDRESS, such as m1=10.0.0.11", text)
+			return nil, usagef("--control-plane %s: cannot use: expected NAME=ADDRESS, for example m1=10.0.0.11", text)
 		}
 		if slices.Contains(names, name) {
-			return nil, usagef("--control-plane %s: cannot use: the name is given twice", text)
+			return nil, usagef("--control-plane %s: cannot use: the name is duplicate", text)
 		}
 		names, g.controlPlanes = append(names, name), append(g.controlPlanes, address)
 	}
@@ -244,7 +244,7 @@ func (g generated) documents() ([]byte, error) {
 // asked validates a configuration that was made from flags.
 func asked(c *config.Config) error {
 	if err := config.Check(c).Err(); err != nil {
-		return &exitError{code: exitUsage, err: errors.Join(errors.New("what was asked for is not a valid configuration"), err)}
+		return &exitError{code: exitUsage, err: errors.Join(errors.New("the flags do not give a valid configuration"), err)}
 	}
 	return nil
 }

@@ -157,7 +157,7 @@ func unhealthy(last *api.HealthResponse) error {
 	}
 	return &exitError{
 		code: exitUnhealthy, err: fmt.Errorf("the cluster is not healthy: %s", strings.Join(missing, ", ")),
-		hint: "`orlopctl services` and `orlopctl logs SERVICE` say more; --timeout waits longer",
+		hint: "`orlopctl services` and `orlopctl logs SERVICE` show more; --timeout waits longer",
 	}
 }
 

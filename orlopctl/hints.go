@@ -13,23 +13,23 @@ import (
 // Hints for operators who know another tool: the corresponding commands of orlopctl.
 
 // kubectlHint is the hint for a resource of Kubernetes.
-const kubectlHint = "that is Kubernetes': `orlopctl kubeconfig` lets kubectl in, and `kubectl %s` shows it"
+const kubectlHint = "that belongs to Kubernetes: `orlopctl kubeconfig` gives kubectl access, and `kubectl %s` shows it"
 
 // otherCommands maps commands of other tools (talosctl, kubectl, kubeadm, systemd) to the
 // corresponding command.
 var otherCommands = map[string]string{
 	"apply":            "`orlopctl apply-config -f FILE` applies a machine's configuration; objects of Kubernetes are kubectl's, or an add-on's",
 	"apply-machine":    "`orlopctl apply-config -f FILE`",
-	"bootstrap":        "there is no such step: etcd begins when the configuration of the control plane is applied (`orlopctl health` waits for it)",
-	"init":             "there is no such step: a cluster begins when the configuration of its first machine is applied; `orlopctl gen config` writes one",
+	"bootstrap":        "this step is not necessary: etcd is bootstrapped when the configuration of the control plane is applied (`orlopctl health` waits for it)",
+	"init":             "this step is not necessary: a cluster starts when the configuration of its first machine is applied; `orlopctl gen config` writes it",
 	"join":             "`orlopctl nodes add NAME` writes the configuration of a worker; apply that on the machine",
 	"cgroups":          "`orlopctl get cgroups`",
-	"containers":       "`orlopctl get processes` shows what runs; containers of pods are Kubernetes': `orlopctl kubeconfig`, then `kubectl get pods -A`",
+	"containers":       "`orlopctl get processes` lists processes; containers of pods belong to Kubernetes: `orlopctl kubeconfig`, then `kubectl get pods -A`",
 	"conformance":      "see docs/conformance.md",
 	"copy":             "`orlopctl cat PATH` reads a file",
 	"cp":               "`orlopctl cat PATH` reads a file",
 	"read":             "`orlopctl cat PATH` reads a file",
-	"list":             "`orlopctl ls PATH` lists a folder",
+	"list":             "`orlopctl ls PATH` lists a directory",
 	"crashdump":        "`orlopctl support --out FILE --to RECIPIENT` collects everything; `orlopctl dmesg --crash` shows the kernel's last crash",
 	"disks":            "`orlopctl get disks`",
 	"df":               "`orlopctl get filesystems`",
@@ -43,7 +43,7 @@ var otherCommands = map[string]string{
 	"top":              "`orlopctl dashboard`; `kubectl top` is Kubernetes'",
 	"stats":            "`orlopctl get cgroups`",
 	"edit":             "`orlopctl edit-config` changes the machine's configuration in an editor",
-	"machineconfig":    "`orlopctl gen config` writes one, and `orlopctl patch-config` changes one",
+	"machineconfig":    "`orlopctl gen config` writes a configuration, and `orlopctl patch-config` changes it",
 	"mc":               "`orlopctl show-config`",
 	"patch":            "`orlopctl patch-config -p PATCH` changes the machine's configuration; objects of Kubernetes are kubectl's",
 	"explain":          "`orlopctl docs config/reference` describes every field; fields of Kubernetes: `kubectl explain`",
@@ -58,18 +58,18 @@ var otherCommands = map[string]string{
 	"netstat":          "`orlopctl get network` shows links and addresses",
 	"pcap":             "`orlopctl capture LINK`",
 	"tcpdump":          "`orlopctl capture LINK`",
-	"inspect":          "`orlopctl get` lists what can be looked at",
+	"inspect":          "`orlopctl get` lists the topics",
 	"members":          "`orlopctl etcd members`, `orlopctl nodes list`",
 	"node":             "`orlopctl nodes`",
 	"reset-node":       "`orlopctl reset`",
-	"delete":           "`orlopctl nodes remove NAME` takes a worker out, `orlopctl etcd remove MEMBER` a member; objects of Kubernetes are kubectl's",
+	"delete":           "`orlopctl nodes remove NAME` removes a worker, `orlopctl etcd remove MEMBER` a member of etcd; use kubectl for objects of Kubernetes",
 	"drain":            "`orlopctl reboot`, `upgrade` and `shutdown` drain the node by themselves; `kubectl drain` does it alone",
-	"cordon":           "`kubectl cordon` (`orlopctl kubeconfig` lets kubectl in)",
-	"uncordon":         "`kubectl uncordon` (`orlopctl kubeconfig` lets kubectl in)",
-	"exec":             "a machine has no shell; `orlopctl ls`, `cat`, `get` and `logs` look, and `kubectl exec` reaches into pods",
-	"ssh":              "a machine has no shell; `orlopctl ls`, `cat`, `get` and `logs` look",
-	"shell":            "a machine has no shell; `orlopctl ls`, `cat`, `get` and `logs` look",
-	"describe":         "`kubectl describe` (`orlopctl kubeconfig` lets kubectl in)",
+	"cordon":           "`kubectl cordon` (`orlopctl kubeconfig` gives kubectl access)",
+	"uncordon":         "`kubectl uncordon` (`orlopctl kubeconfig` gives kubectl access)",
+	"exec":             "a machine has no shell; use `orlopctl ls`, `cat`, `get` and `logs`, and `kubectl exec` for pods",
+	"ssh":              "a machine has no shell; use `orlopctl ls`, `cat`, `get` and `logs`",
+	"shell":            "a machine has no shell; use `orlopctl ls`, `cat`, `get` and `logs`",
+	"describe":         "`kubectl describe` (`orlopctl kubeconfig` gives kubectl access)",
 	"restart":          "`orlopctl service restart NAME`, or `orlopctl reboot` for the machine",
 	"stop":             "`orlopctl shutdown` for the machine",
 	"start":            "`orlopctl cluster start` for a cluster in QEMU",
@@ -81,14 +81,14 @@ var otherCommands = map[string]string{
 	"poweroff":         "`orlopctl shutdown`",
 	"halt":             "`orlopctl shutdown`",
 	"time":             "`orlopctl get time`",
-	"upgrade-k8s":      "Kubernetes comes with the system: `orlopctl upgrade` brings both",
+	"upgrade-k8s":      "Kubernetes is part of the system: `orlopctl upgrade` upgrades both",
 	"rotate-ca":        "`orlopctl trust rotate-ca`",
 	"certs":            "`orlopctl get certificates`",
 	"token":            "`orlopctl nodes add NAME` writes the configuration of a worker with its ticket",
 	"wipe":             "`orlopctl reset`",
-	"meta":             "`orlopctl get` lists what can be looked at",
+	"meta":             "`orlopctl get` lists the topics",
 	"install":          "`orlopctl apply-config` on a machine that runs from memory installs it (Machine.spec.install)",
-	"kubectl":          "it is a program of its own: `orlopctl kubeconfig` lets it in",
+	"kubectl":          "it is a separate program: `orlopctl kubeconfig` gives it access",
 	"etcdctl":          "`orlopctl etcd`",
 	"crictl":           "`orlopctl image list`, `orlopctl get processes`",
 	"login":            "`orlopctl config set NAME` makes a context",
@@ -96,7 +96,7 @@ var otherCommands = map[string]string{
 	"contexts":         "`orlopctl config contexts`",
 	"config-patch":     "`orlopctl patch-config`",
 	"validate-config":  "`orlopctl validate -f FILE`",
-	"machine":          "`orlopctl get` lists what can be looked at",
+	"machine":          "`orlopctl get` lists the topics",
 	"update":           "`orlopctl upgrade`",
 	"bundle":           "`orlopctl support --out FILE --to RECIPIENT`",
 	"sysctl":           "`orlopctl get sysctls`",
@@ -107,12 +107,12 @@ var otherCommands = map[string]string{
 	"show":             "`orlopctl show-config`, `orlopctl get`",
 	"create":           "`orlopctl cluster create` makes a cluster in QEMU; objects of Kubernetes are kubectl's",
 	"run":              "pods are Kubernetes': `orlopctl kubeconfig`, then `kubectl run`",
-	"port-forward":     "`kubectl port-forward` (`orlopctl kubeconfig` lets kubectl in)",
-	"scale":            "`kubectl scale` (`orlopctl kubeconfig` lets kubectl in)",
-	"rollout":          "`kubectl rollout` (`orlopctl kubeconfig` lets kubectl in); `orlopctl upgrade` goes from machine to machine with --nodes",
+	"port-forward":     "`kubectl port-forward` (`orlopctl kubeconfig` gives kubectl access)",
+	"scale":            "`kubectl scale` (`orlopctl kubeconfig` gives kubectl access)",
+	"rollout":          "`kubectl rollout` (`orlopctl kubeconfig` gives kubectl access); `orlopctl upgrade` with --nodes upgrades one machine after the other",
 	"cluster-info":     "`orlopctl health`",
 	"cluster-show":     "`orlopctl health`, `orlopctl nodes list`",
-	"debug":            "`orlopctl get`, `logs`, `capture` and `profile` look; `kubectl debug` reaches into pods",
+	"debug":            "use `orlopctl get`, `logs`, `capture` and `profile`, and `kubectl debug` for pods",
 	"gen-config":       "`orlopctl gen config`",
 	"generate":         "`orlopctl gen`",
 	"kubeconfig-merge": "`orlopctl kubeconfig`",
@@ -200,11 +200,11 @@ func fileOrFlag(c *cobra.Command, args []string) error {
 	case len(args) == 0:
 		return nil
 	case len(args) > 1:
-		return fmt.Errorf("%s: takes one file, and %d are given", c.Name(), len(args))
+		return fmt.Errorf("%s: expected one file, found %d", c.Name(), len(args))
 	case c.Flags().Changed("file"):
-		return fmt.Errorf("%s: the file is given twice: as %q, and by --file", c.Name(), args[0])
+		return fmt.Errorf("%s: expected one file, found the argument %q and --file", c.Name(), args[0])
 	case strings.ContainsAny(args[0], "{\n"):
-		return fmt.Errorf("%s: %q is no name of a file; a patch itself is given by --patch", c.Name(), short(args[0]))
+		return fmt.Errorf("%s: %q is not the name of a file; --patch takes the patch itself", c.Name(), short(args[0]))
 	}
 	return c.Flags().Set("file", args[0])
 }

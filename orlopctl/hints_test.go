@@ -45,7 +45,7 @@ func TestOtherCommands(t *testing.T) {
 // hint.
 func TestElsewhere(t *testing.T) {
 	for message, want := range map[string]string{
-		`unknown command "bootstrap" for "orlopctl"`:                      "there is no such step",
+		`unknown command "bootstrap" for "orlopctl"`:                      "this step is not necessary",
 		`unknown command "Disks" for "orlopctl"`:                          "orlopctl get disks",
 		`unknown command "pods" for "orlopctl"`:                           "kubectl get pods",
 		`unknown command "po/web" for "orlopctl"`:                         "kubectl get pods",

@@ -40,7 +40,7 @@ func (t *tool) confirmCommand() *cobra.Command {
 				t.errorln("failed: " + cleanLines(f))
 			}
 			if n := len(c.failures); n > 0 {
-				return &exitError{code: exitFailure, err: fmt.Errorf("the configuration stays, but for %s that failed; the machine goes on trying", count(n, "operation")), hint: "`orlopctl get drift` shows what is left"}
+				return &exitError{code: exitFailure, err: fmt.Errorf("the configuration stays, except for %s that failed; the machine retries", count(n, "operation")), hint: "`orlopctl get drift` lists the remaining operations"}
 			}
 			return nil
 		},

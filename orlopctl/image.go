@@ -87,7 +87,7 @@ func (t *tool) importImage(name string) error {
 		if err != nil {
 			return err
 		}
-		done := t.waiting("the machine verifies and unpacks what was sent")
+		done := t.waiting("the machine verifies and unpacks the archive")
 		answer, err := stream.CloseAndRecv()
 		done()
 		if err != nil {

@@ -56,7 +56,7 @@ func (t *tool) awaitInstall() error {
 		case ctx.Err() == nil && !passing(err):
 			return err
 		case !rest(ctx, dialPause):
-			return &exitError{code: exitUnhealthy, err: fmt.Errorf("install: not done in time; the last that was seen is %q", last.Operation), hint: "`orlopctl get install` shows how it goes on"}
+			return &exitError{code: exitUnhealthy, err: fmt.Errorf("install: not complete in time; the last operation was %q", last.Operation), hint: "`orlopctl get install` shows the progress"}
 		}
 	}
 }
@@ -105,7 +105,7 @@ func (t *tool) followInstall(ctx context.Context, endpoint client.Endpoint, last
 				return fmt.Errorf("install: %s", now.Reason)
 			case "":
 				if before.Phase != "" {
-					return errors.New("install: the machine was started from its medium again before it was done; apply the configuration again")
+					return errors.New("install: the machine booted from its boot medium again before the end of the installation; apply the configuration again")
 				}
 			}
 			return nil

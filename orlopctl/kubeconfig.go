@@ -86,7 +86,7 @@ func kubeconfigPath() (string, error) {
 	}
 	home, err := os.UserHomeDir()
 	if err != nil {
-		return "", fmt.Errorf("kubeconfig: cannot find your home folder: %w; use --out", err)
+		return "", fmt.Errorf("kubeconfig: cannot find your home directory: %w; use --out", err)
 	}
 	return filepath.Join(home, ".kube", "config"), nil
 }
@@ -98,8 +98,8 @@ func mergeKubeconfigFile(path string, fresh []byte, force bool) (current string,
 	err = changeKubeconfig(path, func(old []byte) ([]byte, error) {
 		if name := otherCluster(old, fresh); name != "" && !force {
 			return nil, &exitError{
-				code: exitUsage, err: fmt.Errorf("kubeconfig %s: cannot merge: it has another cluster by the name %q, and users of it", path, name),
-				hint: "--out FILE writes a file of its own, --force replaces the other one",
+				code: exitUsage, err: fmt.Errorf("kubeconfig %s: cannot merge: it contains another cluster with the name %q, and users of it", path, name),
+				hint: "--out FILE writes a separate file, --force replaces the other cluster",
 			}
 		}
 		merged, name, err := mergeKubeconfig(old, fresh)
@@ -119,7 +119,7 @@ const kubeconfigPatience = 10 * time.Second
 // uses kubectl's own lock, a file beside the kubeconfig (client-go, tools/clientcmd, lockFile).
 func changeKubeconfig(path string, change func(old []byte) ([]byte, error)) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-		return fmt.Errorf("kubeconfig: cannot make the folder: %w", err)
+		return fmt.Errorf("kubeconfig: cannot create the directory: %w", err)
 	}
 	lock := path + ".lock"
 	for end := time.Now().Add(kubeconfigPatience); ; {
@@ -132,7 +132,7 @@ func changeKubeconfig(path string, change func(old []byte) ([]byte, error)) erro
 			return fmt.Errorf("kubeconfig: cannot lock: %w", err)
 		}
 		if time.Now().After(end) {
-			return fmt.Errorf("kubeconfig %s: somebody else changes it; if nobody does, remove %s", path, lock)
+			return fmt.Errorf("kubeconfig %s: cannot lock: another process changes it; if none does, remove %s", path, lock)
 		}
 		<-time.After(50 * time.Millisecond)
 	}

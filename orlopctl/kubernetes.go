@@ -45,7 +45,7 @@ func (t *tool) suspendCommand() *cobra.Command {
 				}
 				return t.printNext(answer, func() error {
 					o := answer.Object
-					t.println(o.Kind + " " + o.Name + " is taken out; `orlopctl kubernetes resume " + o.Kind + " " + o.Name + "` puts it back")
+					t.println(o.Kind + " " + o.Name + " is suspended; `orlopctl kubernetes resume " + o.Kind + " " + o.Name + "` restores it")
 					return nil
 				})
 			})
@@ -67,7 +67,7 @@ func (t *tool) resumeCommand() *cobra.Command {
 					return err
 				}
 				return t.printNext(answer, func() error {
-					did := map[bool]string{true: "what was kept is dropped", false: "is back"}[forget]
+					did := map[bool]string{true: "the stored copy is dropped", false: "is back"}[forget]
 					t.println(answer.Object.Kind + " " + answer.Object.Name + ": " + did)
 					return nil
 				})

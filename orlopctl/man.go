@@ -21,7 +21,7 @@ func (t *tool) manCommand() *cobra.Command {
 		Args:  cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if err := os.MkdirAll(out, 0o755); err != nil {
-				return fmt.Errorf("folder: cannot make: %w", err)
+				return fmt.Errorf("directory: cannot create: %w", err)
 			}
 			n, err := writeManPages(c.Root(), out)
 			if err == nil {

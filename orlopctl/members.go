@@ -53,7 +53,7 @@ func (t *tool) nodesAddCommand() *cobra.Command {
 				return err // check before a ticket is created
 			}
 			if noTicket && life != 0 {
-				return usagef("--life: it is for a ticket; `orlopctl nodes approve --life` says until when the machine has to come")
+				return usagef("--life: cannot use with --no-ticket; `orlopctl nodes approve --life` bounds the time in which the machine must join")
 			}
 			key, request, err := newRequest()
 			if err != nil {
@@ -79,10 +79,10 @@ func (t *tool) nodesAddCommand() *cobra.Command {
 					return err
 				}
 				if noTicket {
-					t.printf("wrote %s: the machine asks to be let in; `orlopctl nodes pending` shows it then\n", out)
+					t.printf("wrote %s: the machine sends a join request; then `orlopctl nodes pending` lists it\n", out)
 					return nil
 				}
-				t.printf("wrote %s: the ticket in it is good once, until %s\n", out, key.Cert.NotAfter.Format(time.RFC3339))
+				t.printf("wrote %s: its ticket is valid once, until %s\n", out, key.Cert.NotAfter.Format(time.RFC3339))
 				return nil
 			})
 		},
@@ -107,7 +107,7 @@ func inviteBy(ctx context.Context, c *client.Client, r *api.CreateTicketRequest,
 		return withTicket(answer, config.CertKey{}, node)
 	}
 	if ticket.Cert, err = x509.ParseCertificate(answer.Certificate); err != nil {
-		return nil, fmt.Errorf("ticket: cannot read what the machine has signed: %w", err)
+		return nil, fmt.Errorf("ticket: cannot parse the certificate from the machine: %w", err)
 	}
 	pair, err := config.NewCertKey(string(ticket.CertPEM()), string(ticket.KeyPEM()))
 	if err != nil {
@@ -173,7 +173,7 @@ func (t *tool) nodesApproveCommand() *cobra.Command {
 				if _, err := c.Cluster.Approve(ctx, &api.ApproveRequest{Name: args[0], Fingerprint: args[1], Ttl: lifeOf(life)}); err != nil {
 					return err
 				}
-				t.printf("approved: %s comes when it asks next; `orlopctl nodes list` shows it then\n", args[0])
+				t.printf("approved: %s joins with its next request; then `orlopctl nodes list` lists it\n", args[0])
 				return nil
 			})
 		},
@@ -200,7 +200,7 @@ func (t *tool) nodesDenyCommand() *cobra.Command {
 				}
 				t.printf("denied: %s\n", args[0])
 				for _, machine := range answer.Unreached {
-					t.errorln("a control-plane machine did not answer, and goes on listing it (" + clean(machine) + ")")
+					t.errorln("a control-plane machine did not answer, and continues to list it (" + clean(machine) + ")")
 				}
 				return nil
 			})
@@ -240,7 +240,7 @@ func membersTable(w *tabwriter.Writer, list *api.ListMembersResponse) {
 		_, _ = fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", clean(m.Name), clean(m.Address), day(m.Joined.AsTime()), day(m.Renewed.AsTime()), day(m.Expires.AsTime()), clean(m.Fingerprint))
 	}
 	for _, o := range list.Tickets {
-		_, _ = fmt.Fprintf(w, "open ticket for %s until %s, asked for by %s: certificate %s\n", clean(o.Name), day(o.Expires.AsTime()), clean(o.By), clean(o.Serial))
+		_, _ = fmt.Fprintf(w, "unused ticket for %s until %s, created by %s: certificate %s\n", clean(o.Name), day(o.Expires.AsTime()), clean(o.By), clean(o.Serial))
 	}
 }
 
@@ -267,7 +267,7 @@ func (t *tool) nodesRemoveCommand() *cobra.Command {
 				}
 				t.printf("removed: %s\n", args[0])
 				for _, machine := range answer.Unreached {
-					t.errorln("a control-plane machine did not answer, and lets it in until it has heard of it (" + clean(machine) + "): it asks the others when it is up")
+					t.errorln("a control-plane machine did not answer, and admits it until the revocation reaches it (" + clean(machine) + "): it syncs with the others when it is reachable")
 				}
 				if answer.NodeError != "" {
 					t.errorln("its Kubernetes node is still there (" + clean(answer.NodeError) + "): the control-plane machines go on looking for it, and delete it where the API server answers; `kubectl get node " + args[0] + "` shows whether it is gone")

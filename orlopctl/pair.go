@@ -35,7 +35,7 @@ func (t *tool) pairCommand() *cobra.Command {
 				return err
 			}
 			if c, exists := known.Contexts[name]; exists && c.Endpoint != args[0] && !force {
-				return &exitError{code: exitUsage, err: fmt.Errorf("context %q: cannot store: there is one already, of the machine at %s", name, c.Endpoint), hint: "choose another name with --name; --force replaces it"}
+				return &exitError{code: exitUsage, err: fmt.Errorf("context %q: cannot store: it already exists for the machine at %s", name, c.Endpoint), hint: "choose another name with --name; --force replaces it"}
 			}
 			owner, err := operatorFolder(operator)
 			if err != nil {
@@ -52,13 +52,13 @@ func (t *tool) pairCommand() *cobra.Command {
 			fingerprint, err := client.Pair(ctx, args[0], []byte(owner.CA), code)
 			switch {
 			case errors.Is(err, client.ErrClaimed):
-				return &exitError{code: exitUnreachable, err: err, hint: "only its operator can let it go (`orlopctl reset`)"}
+				return &exitError{code: exitUnreachable, err: err, hint: "only its operator can release it (`orlopctl reset`)"}
 			case errors.As(err, new(pairing.RefusedError)) || errors.Is(err, pairing.ErrWrongMachine):
-				return &exitError{code: exitUnreachable, err: err, hint: "compare the code with the one on the machine's console now; it is another one after each start"}
+				return &exitError{code: exitUnreachable, err: err, hint: "compare the code with the present code on the machine's console; it changes with each boot"}
 			case errors.Is(err, client.ErrUnreachable):
 				return err
 			case err != nil:
-				return &exitError{code: exitUnreachable, err: err, hint: "if its console shows no code any more, it is yours: `orlopctl config set` with the fingerprint that it shows there"}
+				return &exitError{code: exitUnreachable, err: err, hint: "if its console shows no code any more, you have claimed it: use `orlopctl config set` with the fingerprint on the console"}
 			}
 			err = changeContexts(func(f *contextsFile) error {
 				f.Contexts[name] = machineContext{Endpoint: args[0], Fingerprint: fingerprint, Cert: owner.Cert, Key: owner.Key, Operator: owner.Operator}
@@ -93,7 +93,7 @@ func operatorFolder(dir string) (c machineContext, err error) {
 	}{{operatorCert, &c.CA}, {adminName + ".crt", &c.Cert}, {adminName + ".key", &c.Key}} {
 		text, err := os.ReadFile(filepath.Join(dir, f.name))
 		if err != nil {
-			return c, usagef("operator: cannot read: %w; make one with `orlopctl gen operator`, and name its folder with --operator", err)
+			return c, usagef("operator: cannot read: %w; make a CA with `orlopctl gen operator`, and name its directory with --operator", err)
 		}
 		*f.to = string(text)
 	}

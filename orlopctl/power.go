@@ -24,7 +24,7 @@ const resetTimeout = drainTime + 5*time.Minute
 
 // goesOn adds to the error of a canceled call with a drain that the machine continues.
 func goesOn(err error) error {
-	return cutShort(err, "the machine goes on: it moves its pods away first; `orlopctl events` shows it")
+	return cutShort(err, "the machine continues: it drains its node first; `orlopctl events` shows the progress")
 }
 
 // cutShort adds to the error of a canceled or broken call that the machine may continue.
@@ -44,7 +44,7 @@ func (t *tool) rebootCommand() *cobra.Command {
 }
 
 func (t *tool) shutdownCommand() *cobra.Command {
-	return t.powerCommand("shutdown", "Switch the machine off in good order", "the machine goes down",
+	return t.powerCommand("shutdown", "Switch the machine off in good order", "the machine shuts down",
 		func(ctx context.Context, c *client.Client, r *api.PowerRequest) (*api.PowerResponse, error) {
 			return c.Machine.Shutdown(ctx, r)
 		})
@@ -118,7 +118,7 @@ func (t *tool) resetCommand() *cobra.Command {
 					return goesOn(err)
 				}
 				if t.human() {
-					t.println("the machine is reset and starts anew")
+					t.println("the machine is reset and reboots")
 					return nil
 				}
 				return t.print(answer, nil)
@@ -134,7 +134,7 @@ func (t *tool) resetCommand() *cobra.Command {
 // machine.
 func (t *tool) confirm(ctx context.Context, c *client.Client, what string) error {
 	if t.node != "" {
-		return usagef("cannot ask for confirmation for each of several machines; pass --yes")
+		return usagef("cannot prompt for confirmation for several machines; pass --yes")
 	}
 	version, err := c.Machine.Version(ctx, &api.VersionRequest{})
 	if err != nil {
@@ -142,7 +142,7 @@ func (t *tool) confirm(ctx context.Context, c *client.Client, what string) error
 	}
 	name := version.Machine
 	if name == "" {
-		return usagef("cannot ask for confirmation: the machine has no name yet; pass --yes")
+		return usagef("cannot prompt for confirmation: the machine has no name yet; pass --yes")
 	}
 	t.errorln(fmt.Sprintf("This makes the machine %s %s.", name, what))
 	_, _ = fmt.Fprint(t.stderr, "Type its name to go on: ")

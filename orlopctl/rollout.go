@@ -91,7 +91,7 @@ func (r *rollout) run(of rotation) (err error) {
 			return r.plan(ctx, of, at)
 		}
 		if taken && r.oneStep && at != alone {
-			r.tool.printf("stopped after one step; the next is %q, by the same command\n", of.stepName(at+1))
+			r.tool.printf("stopped after one step; the same command performs the next step %q\n", of.stepName(at+1))
 			return nil
 		}
 		if at > before {
@@ -127,7 +127,7 @@ func (r *rollout) leastFar(of rotation) state {
 // plan prints the remaining operations.
 func (r *rollout) plan(ctx context.Context, of rotation, at state) error {
 	if at == alone {
-		r.tool.println("the machines have taken every step; what is left is the file of secrets and your context")
+		r.tool.println("the machines have performed every step; the file of secrets and your context remain")
 		return nil
 	}
 	for step := at + 1; step <= alone; step++ {
@@ -191,7 +191,7 @@ func (r *rollout) take(ctx context.Context, i int, request *api.ApplyRequest) (o
 	}
 	line := "  machine " + r.fleet.names[i] + ": done"
 	if len(restarts) > 0 {
-		line += ", starts anew: " + strings.Join(restarts, ", ")
+		line += ", restarts: " + strings.Join(restarts, ", ")
 	}
 	r.tool.println(line)
 	err = r.awaitTopic(ctx, i, "services", func(text []byte) (string, error) { return notYetAnew(text, was, restarts) })
@@ -236,7 +236,7 @@ func notYetAnew(services []byte, was map[string]int32, restarts []string) (strin
 	for _, name := range restarts {
 		for _, s := range list {
 			if s.Name == name && (s.PID == 0 || s.PID == was[name]) {
-				return name + " has not started anew", nil
+				return name + " has not restarted", nil
 			}
 		}
 	}
@@ -269,12 +269,12 @@ func (r *rollout) await(ctx context.Context, i int, look func(context.Context, *
 		case ctx.Err() == nil && !passing(err):
 			return err
 		case !rest(ctx, dialPause):
-			return &exitError{code: exitUnhealthy, err: fmt.Errorf("stopped before it was done: %s", last), hint: "call it again: it goes on where it was"}
+			return &exitError{code: exitUnhealthy, err: fmt.Errorf("stopped before it was done: %s", last), hint: "call it again: it continues in the same place"}
 		}
 	}
 }
 
-var errSettled = errors.New("nothing is waited for any more")
+var errSettled = errors.New("the wait is over")
 
 // awaitTopic is await with the value of a topic.
 func (r *rollout) awaitTopic(ctx context.Context, i int, topic string, waits func([]byte) (string, error)) error {

@@ -34,9 +34,9 @@ type rotatable struct {
 const kubernetesHold = 10 * time.Minute
 
 var rotatables = map[string]rotatable{
-	"client":      {"client", "orlop clients", 0, "whoever has a certificate by a machine that was issued before asks for another (`orlopctl trust issue`)"},
+	"client":      {"client", "orlop clients", 0, "clients with an earlier certificate by a machine need a new certificate (`orlopctl trust issue`)"},
 	"machine":     {"machine", "orlop machines", 0, "other operators: `orlopctl config set NAME --ca` with the new secrets"},
-	"kubernetes":  {"kubernetes", "kubernetes", kubernetesHold, "`orlopctl kubeconfig --force` makes kubeconfigs anew; those from before are refused"},
+	"kubernetes":  {"kubernetes", "kubernetes", kubernetesHold, "`orlopctl kubeconfig --force` makes new kubeconfigs; earlier kubeconfigs are rejected"},
 	"front-proxy": {"frontProxy", "kubernetes front proxy", kubernetesHold, ""},
 	"etcd":        {"etcd", "etcd", 0, ""},
 }
@@ -174,8 +174,8 @@ func (r *rotating) look(ctx context.Context) error {
 		}
 		if len(members) > 0 {
 			return &exitError{
-				code: exitUsage, err: fmt.Errorf("the cluster has workers that this is not for: %s", strings.Join(slices.Sorted(maps.Keys(members)), ", ")),
-				hint: "name all machines of the cluster with -n (" + strings.Join(slices.Sorted(maps.Values(members)), ",") + "), and remove those that are gone (`orlopctl nodes remove`)",
+				code: exitUsage, err: fmt.Errorf("the cluster has workers that are not in --nodes: %s", strings.Join(slices.Sorted(maps.Keys(members)), ", ")),
+				hint: "name all machines of the cluster with -n (" + strings.Join(slices.Sorted(maps.Values(members)), ",") + "), and remove the workers that no longer exist (`orlopctl nodes remove`)",
 			}
 		}
 	}
@@ -246,9 +246,9 @@ func (r *rotating) held(ctx context.Context, i int) error {
 	if err != nil || left <= 0 {
 		return err
 	}
-	r.tool.printf("  machine %s: waits %s for those who read files only now and then\n", r.fleet.names[i], left.Round(time.Second))
+	r.tool.printf("  machine %s: waits %s for clients that read their files only at intervals\n", r.fleet.names[i], left.Round(time.Second))
 	if !rest(ctx, left) {
-		return errors.New("stopped while it waited; call it again: it goes on where it was")
+		return errors.New("stopped during a wait; call it again: it continues in the same place")
 	}
 	return nil
 }

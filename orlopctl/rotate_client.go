@@ -52,7 +52,7 @@ func (r *rotating) ownCertificate(ctx context.Context) error {
 			return err
 		}
 		if leaf.Cert, err = x509.ParseCertificate(answer.Certificate); err != nil {
-			return fmt.Errorf("certificate: cannot use what the machine has signed: %w", err)
+			return fmt.Errorf("certificate: cannot use the certificate from the machine: %w", err)
 		}
 		made = leaf
 		return nil
@@ -69,7 +69,7 @@ func (r *rotating) ownCertificate(ctx context.Context) error {
 		return err
 	}
 	r.fleet.close()
-	t.printf("your own certificate is by the new CA now, valid until %s\n", made.Cert.NotAfter.Format(time.RFC3339))
+	t.printf("your own certificate is now issued by the new CA, valid until %s\n", made.Cert.NotAfter.Format(time.RFC3339))
 	return r.others(ctx, own.Cert.Subject.CommonName)
 }
 
@@ -114,8 +114,8 @@ func (r *rotating) others(ctx context.Context, own string) error {
 	}
 	return &exitError{
 		code: exitFailure,
-		err:  fmt.Errorf("the old client CA is not dropped yet: these have only certificates by it: %s", strings.Join(slices.Sorted(maps.Keys(left)), ", ")),
-		hint: "issue them others (`orlopctl trust issue`), or revoke them, and call it again; --force drops it at once, as for a CA that was stolen",
+		err:  fmt.Errorf("the old client CA is not dropped yet: these clients have only certificates by it: %s", strings.Join(slices.Sorted(maps.Keys(left)), ", ")),
+		hint: "issue new certificates (`orlopctl trust issue`), or revoke these, and call it again; --force drops it immediately, for example after a theft of the CA",
 	}
 }
 

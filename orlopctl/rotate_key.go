@@ -66,7 +66,7 @@ func (s sealing) patch(keys map[string]string) ([]byte, error) {
 	var list []string // null removes it
 	for _, name := range append([]string{s.own}, s.accepted...) {
 		if keys[name] == "" {
-			return nil, usagef("the machine has the key of Secrets %s, which is not in the file of secrets; add it there to formerEncryptionKeys, or have the machine let go of it (acceptedEncryptionKeys)", name)
+			return nil, usagef("the machine has the encryption key %s, which is not in the file of secrets; add it there to formerEncryptionKeys, or remove it from the machine (acceptedEncryptionKeys)", name)
 		}
 	}
 	for _, name := range s.accepted {
@@ -82,7 +82,7 @@ func checkSealing(names []string, all []sealing, own, next string) error {
 	for i, s := range all {
 		planes[i] = s.plane
 		if s.own != "" && s.own != own && s.own != next && !slices.Contains(s.accepted, own) {
-			return &exitError{code: exitUsage, err: fmt.Errorf("machine %s: does not know the key of Secrets in the file of secrets: it is another cluster's, or was replaced without the file", names[i]), hint: "name the cluster's own file with --secrets"}
+			return &exitError{code: exitUsage, err: fmt.Errorf("machine %s: does not have the encryption key in the file of secrets: the file is another cluster's, or the key was replaced without the file", names[i]), hint: "name the cluster's own file with --secrets"}
 		}
 	}
 	machines, err := wholePlane(names, planes)
@@ -90,7 +90,7 @@ func checkSealing(names []string, all []sealing, own, next string) error {
 		return err
 	}
 	if machines == 0 {
-		return &exitError{code: exitUsage, err: errors.New("no machine has a key of Secrets in its configuration (Cluster.spec.secretsEncryptionKey)"), hint: "name the control-plane machines with -n"}
+		return &exitError{code: exitUsage, err: errors.New("no machine has an encryption key in its configuration (Cluster.spec.secretsEncryptionKey)"), hint: "name the control-plane machines with -n"}
 	}
 	return nil
 }
@@ -254,6 +254,6 @@ func (r *rotatingKey) finish() error {
 	if err := r.secrets.write(r.file, true); err != nil {
 		return err
 	}
-	r.tool.printf("done: %s is the only key of Secrets now, on the machines and in %s; the one before stays there for backups from before (formerEncryptionKeys)\n", r.next, r.file)
+	r.tool.printf("done: %s is now the only encryption key, on the machines and in %s; the previous key stays there for earlier backups (formerEncryptionKeys)\n", r.next, r.file)
 	return nil
 }

@@ -66,11 +66,11 @@ func TestCheckSealing(t *testing.T) {
 		"three":                      {[]sealing{of("old", three), of("next", three, "old"), of("old", three, "next")}, ""},
 		"with a worker":              {[]sealing{of("old", three[:1]), {}}, ""},
 		"done, but for the file":     {[]sealing{of("next", nil)}, ""},
-		"one is not named":           {[]sealing{of("old", three), of("old", three)}, "has 3 control-plane machines (10.0.0.1, 10.0.0.2, 10.0.0.3), and 2 of those"},
-		"one by two addresses":       {[]sealing{twice, twice, of("old", three)}, "and 2 of those"},
-		"a worker in the last place": {[]sealing{of("old", three), of("old", three), {}}, "and 2 of those"},
-		"another cluster's":          {[]sealing{of("old", nil), of("foreign", nil)}, "machine m1: does not know the key"},
-		"workers only":               {[]sealing{{}, {}}, "no machine has a key"},
+		"one is not named":           {[]sealing{of("old", three), of("old", three)}, "has 3 control-plane machines (10.0.0.1, 10.0.0.2, 10.0.0.3), and 2 of the named machines"},
+		"one by two addresses":       {[]sealing{twice, twice, of("old", three)}, "and 2 of the named machines"},
+		"a worker in the last place": {[]sealing{of("old", three), of("old", three), {}}, "and 2 of the named machines"},
+		"another cluster's":          {[]sealing{of("old", nil), of("foreign", nil)}, "machine m1: does not have the encryption key"},
+		"workers only":               {[]sealing{{}, {}}, "no machine has an encryption key"},
 	} {
 		var names []string
 		for i := range c.all {

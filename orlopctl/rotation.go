@@ -90,7 +90,7 @@ func wholePlane(names []string, all []plane) (count int, err error) {
 	}
 	for i, p := range all {
 		if p.controls && len(p.members) > len(machines) {
-			return 0, &exitError{code: exitUsage, err: fmt.Errorf("machine %s: its cluster has %d control-plane machines (%s), and %d of those that were named have a control plane", names[i], len(p.members), strings.Join(p.members, ", "), len(machines)), hint: "name all of them with -n"}
+			return 0, &exitError{code: exitUsage, err: fmt.Errorf("machine %s: its cluster has %d control-plane machines (%s), and %d of the named machines have a control plane", names[i], len(p.members), strings.Join(p.members, ", "), len(machines)), hint: "name all of them with -n"}
 		}
 	}
 	return len(machines), nil
@@ -149,13 +149,13 @@ func related(names []string, all []holding, known, next *x509.Certificate) error
 		}
 		fits = fits || h.believes(known) || h.own.Equal(next)
 		if with >= 0 && !h.believes(all[with].own) && !all[with].believes(h.own) {
-			return &exitError{code: exitUsage, err: fmt.Errorf("machines %s and %s have different CAs, and neither believes the other's; nothing was changed", names[with], names[i]), hint: "name the machines of one cluster"}
+			return &exitError{code: exitUsage, err: fmt.Errorf("machines %s and %s have different CAs, and neither trusts the other's; nothing was changed", names[with], names[i]), hint: "name the machines of one cluster"}
 		}
 		with = i
 	}
 	switch {
 	case with < 0:
-		return &exitError{code: exitUsage, err: errors.New("no machine has such a CA in its configuration (Cluster.spec.pki); nothing was changed"), hint: "`orlopctl gen secrets --client-ca` makes a client CA where there is none"}
+		return &exitError{code: exitUsage, err: errors.New("no machine has such a CA in its configuration (Cluster.spec.pki); nothing was changed"), hint: "`orlopctl gen secrets --client-ca` makes a missing client CA"}
 	case !fits:
 		return &exitError{code: exitUsage, err: errors.New("the CA in the file of secrets is unknown to the machines: it is another cluster's, or was replaced without the file; nothing was changed"), hint: "name the cluster's own file with --secrets"}
 	}

@@ -60,7 +60,7 @@ func (t *tool) supportCommand() *cobra.Command {
 		Args:    cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			if plain == (len(to) > 0) {
-				return usagef("support: cannot tell who may read it: expected --to RECIPIENT, or --plain for anybody")
+				return usagef("support: cannot encrypt: expected --to RECIPIENT, or --plain for a file that is not encrypted")
 			}
 			readers, err := recipients(to)
 			if err != nil {
@@ -210,14 +210,14 @@ func (b *supportBundle) collect(ctx context.Context, c *client.Client) error {
 		}
 	}
 	if services == nil {
-		b.index.Parts = append(b.index.Parts, supportPart{Name: "logs", Problem: "without the list of services nobody knows which there are"})
+		b.index.Parts = append(b.index.Parts, supportPart{Name: "logs", Problem: "without the list of services, their names are unknown"})
 	}
 	had := false
 	for _, p := range b.index.Parts {
 		had = had || p.Had
 	}
 	if !had {
-		return fmt.Errorf("support: nothing was had from the machine, and no file was written: %w", b.first)
+		return fmt.Errorf("support: no part could be read from the machine, and no file was written: %w", b.first)
 	}
 	b.index.Machine = version.GetMachine()
 	index, err := json.MarshalIndent(b.index, "", "  ")
@@ -432,7 +432,7 @@ func recipientsFile(name string) ([]agecrypt.Recipient, error) {
 		all = append(all, r)
 	}
 	if len(all) == 0 {
-		return nil, usagef("--to %s: cannot use: there is no public key in it", name)
+		return nil, usagef("--to %s: cannot use: it contains no public key", name)
 	}
 	return all, nil
 }
@@ -443,7 +443,7 @@ func secretKey(text string) bool {
 }
 
 func errSecretKey() error {
-	return &exitError{code: exitUsage, err: errors.New("--to: cannot use: it is a secret key"), hint: "give the public key that belongs to it (`age-keygen -y`, or the file that ends with .pub)"}
+	return &exitError{code: exitUsage, err: errors.New("--to: cannot use: it is a secret key"), hint: "use its public key (`age-keygen -y`, or the file that ends with .pub)"}
 }
 
 // recipient parses one public key. Its errors show no part of the text, because it might be a

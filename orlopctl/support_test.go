@@ -347,11 +347,11 @@ func TestRecipients(t *testing.T) {
 		file("key.txt", "# public key: "+classic.Recipient().String()+"\n"+classic.String()):             "it is a secret key",
 		file("id", "-----BEGIN OPENSSH PRIVATE KEY-----\nb3BlbnNz\n-----END OPENSSH PRIVATE KEY-----\n"): "it is a secret key",
 		file("notes", "b3BlbnNz"):                         "expected age1…",
-		file("empty", "# nobody\n"):                       "there is no public key in it",
+		file("empty", "# nobody\n"):                       "it contains no public key",
 		"age1b3BlbnNz":                                    "expected age1…",
 		"ssh-dss b3BlbnNz":                                "expected age1…",
 		filepath.Join(dir, "none"):                        "nor a file",
-		file("large", strings.Repeat("#", maxRecipients)): "there is no public key in it",
+		file("large", strings.Repeat("#", maxRecipients)): "it contains no public key",
 	} {
 		_, err := recipients([]string{to})
 		if code, _ := exitCode(err); err == nil || code != exitUsage || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "b3BlbnNz") || strings.Contains(err.Error(), classic.String()) {

@@ -114,7 +114,7 @@ func (t *tool) confirmTrial(name string, answer *api.ApplyResponse) error {
 	if err != nil {
 		return err
 	}
-	t.errorln("the change can cut you off: it is tried until " + until.Format(time.TimeOnly) + ", and is now confirmed over a new connection")
+	t.errorln("the change can cut you off: it is on trial until " + until.Format(time.TimeOnly) + ", and is now confirmed over a new connection")
 	c := t.confirmation(name, placesOf(endpoint, answer.Addresses))
 	if err := c.run(ctx); err != nil {
 		return notConfirmed(err, time.Until(until))
@@ -142,7 +142,7 @@ func (t *tool) confirmation(name string, places []client.Endpoint) *confirmation
 func notConfirmed(err error, left time.Duration) error {
 	code, _ := exitCode(err)
 	if s, ok := statusOf(err); ok && s.Code() == codes.FailedPrecondition {
-		return &exitError{code: exitFailure, err: err, hint: "the change did not stay; `orlopctl config-history` shows what is in force"}
+		return &exitError{code: exitFailure, err: err, hint: "the change was reverted; `orlopctl config-history` shows the active configuration"}
 	}
 	when := "now"
 	if left = left.Round(time.Second); left > 0 {
@@ -150,9 +150,9 @@ func notConfirmed(err error, left time.Duration) error {
 	}
 	return &exitError{
 		code: code,
-		err: fmt.Errorf("the configuration is not confirmed: %s; the machine returns by itself to the one before %s (at %s), and needs no help", message(err), when,
+		err: fmt.Errorf("the configuration is not confirmed: %s; the machine reverts to the previous configuration %s (at %s), without your help", message(err), when,
 			time.Now().Add(max(left, 0)).Format(time.TimeOnly)),
-		hint: "correct the change and apply it again; --try-for gives it more time, and --no-trial applies it with no way back",
+		hint: "correct the change and apply it again; --try-for makes the trial longer, and --no-trial applies it without a trial",
 	}
 }
 
@@ -164,7 +164,7 @@ func (t *tool) lostAnswer(err error, r *api.ApplyRequest) (*api.ApplyResponse, e
 		left = r.TrialDuration.AsDuration()
 	}
 	t.errorln("the answer was lost: " + message(err))
-	t.errorln("if the change can cut you off, the machine returns by itself within " + left.String() + " unless it is confirmed; trying to do that")
+	t.errorln("if the change can cut you off, the machine reverts it within " + left.String() + " unless it is confirmed; trying to confirm it")
 	ctx, stop := interruptible()
 	defer stop()
 	ctx, cancel := context.WithTimeout(ctx, left)
@@ -176,7 +176,7 @@ func (t *tool) lostAnswer(err error, r *api.ApplyRequest) (*api.ApplyResponse, e
 	c := t.confirmation(r.TrialName, placesOf(endpoint, nil))
 	if confirming := c.run(ctx); confirming != nil {
 		code, _ := exitCode(err)
-		return nil, &exitError{code: code, err: fmt.Errorf("%w; it could not be confirmed either: %s", err, message(confirming)), hint: "`orlopctl events` and `orlopctl config-history` tell what is in force"}
+		return nil, &exitError{code: code, err: fmt.Errorf("%w; it could not be confirmed either: %s", err, message(confirming)), hint: "`orlopctl events` and `orlopctl config-history` show the active configuration"}
 	}
 	return &api.ApplyResponse{Failures: c.failures}, nil
 }

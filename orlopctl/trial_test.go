@@ -63,7 +63,7 @@ func TestConfirmElsewhere(t *testing.T) {
 
 // TestNotConfirmed checks that the error says what the machine does next, and when.
 func TestNotConfirmed(t *testing.T) {
-	for left, want := range map[time.Duration]string{30 * time.Second: "to the one before in 30s (at ", 0: "to the one before now (at ", -time.Second: "to the one before now (at "} {
+	for left, want := range map[time.Duration]string{30 * time.Second: "to the previous configuration in 30s (at ", 0: "to the previous configuration now (at ", -time.Second: "to the previous configuration now (at "} {
 		if got := notConfirmed(client.ErrUnreachable, left).Error(); !strings.Contains(got, want) {
 			t.Errorf("%v: %q, want %q", left, got, want)
 		}

@@ -60,11 +60,11 @@ func (t *tool) trustIssueCommand() *cobra.Command {
 				}
 				cert, err := x509.ParseCertificate(answer.Certificate)
 				if err != nil {
-					return fmt.Errorf("certificate: cannot read what the machine has signed: %w", err)
+					return fmt.Errorf("certificate: cannot parse the certificate from the machine: %w", err)
 				}
 				key.Cert = cert
 				if err := os.MkdirAll(out, 0o700); err != nil {
-					return fmt.Errorf("folder: cannot make: %w", err)
+					return fmt.Errorf("directory: cannot create: %w", err)
 				}
 				if err := writePair(certFile, keyFile, key); err != nil {
 					return err
@@ -94,7 +94,7 @@ func (t *tool) trustRenewCommand() *cobra.Command {
 		Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			if (t.flags.cert == "") != (t.flags.key == "") || t.flags.cert == "" && !t.ownContext() {
-				return usagef("trust renew: cannot tell what to replace: expected a context, or both --cert and --key")
+				return usagef("trust renew: cannot renew: expected a context, or both --cert and --key")
 			}
 			name, chosen, err := t.chosen()
 			if err != nil {
@@ -194,7 +194,7 @@ func (t *tool) trustRevokeCommand() *cobra.Command {
 				r.Serial, _ = pki.LineageOf(cert)
 			}
 			if (r.Serial == "") == (r.Name == "") {
-				return usagef("revocation: cannot tell what is meant: expected --serial, --certificate or --name")
+				return usagef("revocation: cannot revoke: expected --serial, --certificate or --name")
 			}
 			return t.revoke(r)
 		},
@@ -245,7 +245,7 @@ func (t *tool) revoke(r *api.RevokeRequest) error {
 		}
 	}
 	if !issued && t.human() && slices.ContainsFunc(answers, func(a *api.RevokeResponse) bool { return a != nil }) {
-		t.errorln("no machine that was asked has issued it: if the number is not the whole serial of the first certificate of the row, others of the row are good still")
+		t.errorln("none of the called machines has issued it: unless the number is the whole serial of the first certificate of the lineage, other certificates of the lineage stay valid")
 	}
 	return f.failed(errs, "call it again when they answer")
 }
@@ -259,7 +259,7 @@ func (t *tool) printRevoked(r *api.RevokeRequest, answer *api.RevokeResponse) er
 	case !t.human():
 		return t.print(answer, nil)
 	case r.Restore:
-		t.printf("%sname %s counts again\n", prefix, r.Name)
+		t.printf("%sname %s is restored\n", prefix, r.Name)
 	default:
 		t.printf("%srevoked: %s\n", prefix, revoked(answer.Revocation))
 	}
@@ -302,7 +302,7 @@ func renew(ctx context.Context, c *client.Client, present *pki.Leaf, life time.D
 		return nil, err
 	}
 	if leaf.Cert, err = x509.ParseCertificate(answer.Certificate); err != nil {
-		return nil, fmt.Errorf("certificate: cannot use what the machine has signed: %w", err)
+		return nil, fmt.Errorf("certificate: cannot use the certificate from the machine: %w", err)
 	}
 	switch {
 	case !pki.Matches(leaf.Cert, leaf.Key):
@@ -313,7 +313,7 @@ func renew(ctx context.Context, c *client.Client, present *pki.Leaf, life time.D
 		err = fmt.Errorf("it expired at %s; the machine's clock is behind, or yours ahead", leaf.Cert.NotAfter.Format(time.RFC3339))
 	}
 	if err != nil {
-		return nil, fmt.Errorf("certificate: cannot use what the machine has signed: %w; nothing was replaced", err)
+		return nil, fmt.Errorf("certificate: cannot use the certificate from the machine: %w; nothing was replaced", err)
 	}
 	return leaf, nil
 }

@@ -46,7 +46,7 @@ func (t *tool) upgradeCommand() *cobra.Command {
 			sources := slices.DeleteFunc([]string{file, from.reference, peer}, func(s string) bool { return s == "" })
 			switch {
 			case len(sources) != 1:
-				return usagef("upgrade: either -f with the upgrade bundle, or --from-registry, or --from-peer is needed")
+				return usagef("upgrade: expected -f with the upgrade bundle, or --from-registry, or --from-peer")
 			case file != "":
 				begun, err = t.sendBundle(file, withoutSavepoint)
 			case peer != "":
@@ -63,7 +63,7 @@ func (t *tool) upgradeCommand() *cobra.Command {
 				return err
 			}
 			if t.human() {
-				t.println(fmt.Sprintf("the upgrade from version %s to %s has begun", begun.From, begun.To))
+				t.println(fmt.Sprintf("the upgrade from version %s to %s has started", begun.From, begun.To))
 			}
 			if noWait {
 				return nil
@@ -292,7 +292,7 @@ func (t *tool) awaitUpgrade(wanted string) error {
 			return err
 		}
 		if !rest(ctx, dialPause) {
-			return &exitError{code: exitUnhealthy, err: fmt.Errorf("upgrade: no outcome in time; it is %q", last.GetPhase()), hint: "`orlopctl upgrade status --wait` goes on waiting"}
+			return &exitError{code: exitUnhealthy, err: fmt.Errorf("upgrade: not complete in time; its phase is %q", last.GetPhase()), hint: "`orlopctl upgrade status --wait` continues to wait"}
 		}
 	}
 }
@@ -375,7 +375,7 @@ func upgradeTable(w *tabwriter.Writer, s *api.UpgradeStatus) {
 		row(w, "REASON", s.Reason)
 	}
 	if s.DataRestoredFrom != nil {
-		row(w, "DROPPED", fmt.Sprintf("%d revisions of the cluster's data, which are again as of %s", s.LostRevisions, s.DataRestoredFrom.AsTime().Format(time.RFC3339)))
+		row(w, "DROPPED", fmt.Sprintf("%d revisions of the cluster's data, which are restored as of %s", s.LostRevisions, s.DataRestoredFrom.AsTime().Format(time.RFC3339)))
 	}
 	if s.Started != nil {
 		row(w, "BEGAN", s.Started.AsTime().Format(time.RFC3339))

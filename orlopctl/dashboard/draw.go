@@ -106,17 +106,17 @@ func (s State) keys() string {
 func (s State) drawHelp() []string {
 	var rows []string
 	for _, key := range []struct{ keys, what string }{
-		{"", "It only looks: no key changes anything on a machine."},
+		{"", "The dashboard is read-only: no key changes a machine."},
 		{"1 … 5", "overview, services, logs, events, upgrade"},
-		{"tab, shift+tab", "the next screen, the one before"},
-		{"n, p", "the next machine, the one before"},
+		{"tab, shift+tab", "the next, the previous screen"},
+		{"n, p", "the next, the previous machine"},
 		{"j, k, down, up", "choose a machine or a service, or scroll"},
 		{"space, pgdown", "a page down"},
 		{"b, pgup", "a page up"},
 		{"g, home", "the beginning"},
 		{"G, end", "the end, which is followed as it grows"},
 		{"enter", "a machine's services, a service's log"},
-		{"h, l, left, right", "the log of the service before, of the next one"},
+		{"h, l, left, right", "the log of the previous, the next service"},
 		{"?", "this list"},
 		{"q, ctrl+c", "quit"},
 		{"", "A machine that is away is connected to again by itself."},
@@ -386,7 +386,7 @@ func (s State) drawUpgrade() []string {
 	}
 	add("REASON", u.Reason)
 	if u.DataRestoredFrom != nil {
-		add("DROPPED", fmt.Sprintf("%d revisions of the cluster's data, which are again as of %s UTC", u.LostRevisions, date(u.DataRestoredFrom)))
+		add("DROPPED", fmt.Sprintf("%d revisions of the cluster's data, which are restored as of %s UTC", u.LostRevisions, date(u.DataRestoredFrom)))
 	}
 	if u.Started != nil {
 		add("BEGAN", date(u.Started)+" UTC")
