@@ -276,7 +276,7 @@ func checkManifest(t *testing.T, out string) {
 		}
 	}
 	if len(m.Artefacts) != 3+len(outputs) || len(m.Inputs) < 20 || len(m.Programs) != len(programs) {
-		t.Errorf("%d artefacts, %d inputs, %d programs in the manifest", len(m.Artefacts), len(m.Inputs), len(m.Programs))
+		t.Errorf("%d artifacts, %d inputs, %d programs in the manifest", len(m.Artefacts), len(m.Inputs), len(m.Programs))
 	}
 	var bill struct {
 		Packages      []struct{ Name string }

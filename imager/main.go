@@ -89,7 +89,7 @@ func checkLock() error {
 // holders. An existing key stays.
 func makeKeys(args []string) error {
 	flags := flag.NewFlagSet("imager keys", flag.ContinueOnError)
-	out := flags.String("out", "", "`folder` for signing.key and keys.pem")
+	out := flags.String("out", "", "`directory` for signing.key and keys.pem")
 	count := flags.Int("count", 1, "how `many` keys; with more than one they are signing-1.key, signing-2.key, …")
 	if err := flags.Parse(args); err != nil {
 		return err
@@ -182,12 +182,12 @@ func signBundle(args []string) error {
 func build(args []string) error {
 	flags := flag.NewFlagSet("imager", flag.ContinueOnError)
 	profilePath := flags.String("profile", "", "the profile, a YAML `file`")
-	out := flags.String("out", "", "`folder` for the artefacts")
-	cache := flags.String("cache", filepath.Join("build", "cache"), "`folder` for downloads, shared by builds")
-	bin := flags.String("bin", filepath.Join("build", "bin"), "`folder` for kubectl; empty: do not build it")
+	out := flags.String("out", "", "`directory` for the artifacts")
+	cache := flags.String("cache", filepath.Join("build", "cache"), "`directory` for downloads, shared by builds")
+	bin := flags.String("bin", filepath.Join("build", "bin"), "`directory` for kubectl; empty: do not build it")
 	version := flags.String("version", "", "`version` of the system, instead of the one in the file VERSION (for development)")
 	epoch := flags.Int("epoch", -1, "`epoch` of the system, instead of the one in the file VERSION (for development)")
-	outputs := flags.String("outputs", "", "`names` of the artefacts to make, instead of the profile's, with commas between (for development)")
+	outputs := flags.String("outputs", "", "`names` of the artifacts to make, instead of the profile's, with commas between (for development)")
 	ready := map[string]string{}
 	flags.Func("program", "`name=file`: take a ready executable instead of building it (for development; may be repeated)", func(s string) error {
 		name, file, ok := strings.Cut(s, "=")

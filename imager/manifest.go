@@ -135,7 +135,7 @@ func (m *Manifest) Print(w io.Writer) error {
 	for _, p := range m.Boot {
 		fmt.Fprintf(t, "\t%.1f\t  %s\n", mib(p.Bytes), p.Name)
 	}
-	fmt.Fprintln(t, "\nSHA-256\tMiB\t  artefact")
+	fmt.Fprintln(t, "\nSHA-256\tMiB\t  artifact")
 	for _, a := range m.Artefacts {
 		fmt.Fprintf(t, "%.12s\t%.1f\t  %s\n", a.SHA256, mib(a.Bytes), a.Name)
 	}

@@ -173,7 +173,7 @@ func (p *Profile) check() error {
 	}
 	for _, m := range p.Kernel.Initramfs {
 		if strings.HasSuffix(m, "/") {
-			return fmt.Errorf("kernel.initramfs: %q: names of modules expected, because init loads each of them; folders belong into kernel.drivers", m)
+			return fmt.Errorf("kernel.initramfs: %q: names of modules expected, because init loads each of them; directories belong into kernel.drivers", m)
 		}
 	}
 	for _, a := range p.Kernel.Arguments {

@@ -69,7 +69,7 @@ func TestReadProfileRefuses(t *testing.T) {
 		{"other name", "name: test", "name: metal", `name is "metal": a profile is named like its file, "test"`},
 		{"no kernel", "package: linux-image-6.12-cloud-amd64", "package: ", "kernel.package is missing"},
 		{"no initramfs", "initramfs: [dm-verity, erofs]", "initramfs: []", "kernel.initramfs is empty"},
-		{"folder to load", "initramfs: [dm-verity, erofs]", "initramfs: [drivers/nvme/]", "folders belong into kernel.drivers"},
+		{"directory to load", "initramfs: [dm-verity, erofs]", "initramfs: [drivers/nvme/]", "directories belong into kernel.drivers"},
 		{"own root", "arguments: [quiet]", "arguments: [orlop.root=1]", "orlop.* are the imager's own"},
 		{"two arguments", "arguments: [quiet]", "arguments: [a b]", "without spaces"},
 		{"unknown compression", "compression: lz4,", "compression: xz,", `root.compression is "xz"`},

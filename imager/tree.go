@@ -36,7 +36,7 @@ func (t Tree) Add(name string, n Node) error {
 	}
 	for dir := path.Dir(name); dir != "/"; dir = path.Dir(dir) {
 		if above, ok := t[dir]; ok && !above.Dir {
-			return fmt.Errorf("%s: %s above it is not a folder", name, dir)
+			return fmt.Errorf("%s: %s above it is not a directory", name, dir)
 		} else if !ok {
 			t[dir] = Node{Dir: true, Mode: 0o755, From: n.From}
 		}

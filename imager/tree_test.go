@@ -19,7 +19,7 @@ func TestTreeAdd(t *testing.T) {
 	if got, want := tree.Names(), []string{"/usr", "/usr/bin", "/usr/bin/a", "/usr/lib"}; !reflect.DeepEqual(got, want) {
 		t.Errorf("names %v, want %v", got, want)
 	}
-	for name, want := range map[string]string{"/usr/bin/a": "comes from x and from y", "/usr/bin/a/b": "/usr/bin/a above it is not a folder"} {
+	for name, want := range map[string]string{"/usr/bin/a": "comes from x and from y", "/usr/bin/a/b": "/usr/bin/a above it is not a directory"} {
 		if err := tree.Add(name, Node{From: "y"}); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("Add(%s): error %v, want %s", name, err, want)
 		}

@@ -172,7 +172,7 @@ func newCreation(t *testing.T, dir string) (*fakeMachine, *creation, *bytes.Buff
 		t.Fatal(err)
 	}
 	if c.operator != operator {
-		t.Errorf("the operator's folder: got %s, want %s", c.operator, operator)
+		t.Errorf("the operator's directory: got %s, want %s", c.operator, operator)
 	}
 	if err := os.MkdirAll(c.dir, 0o700); err != nil {
 		t.Fatal(err)

@@ -44,7 +44,7 @@ func Launch(ctx context.Context, dir string, spec ClusterSpec, runner ...string)
 		return nil, err
 	}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return nil, fmt.Errorf("cluster: cannot make its folder: %w", err)
+		return nil, fmt.Errorf("cluster: cannot create its directory: %w", err)
 	}
 	if _, err := os.Stat(filepath.Join(dir, specFile)); err == nil {
 		return nil, fmt.Errorf("cluster: cannot use %s: %w: resume or destroy it", dir, ErrExists)
@@ -202,7 +202,7 @@ func Destroy(ctx context.Context, dir string) error {
 		}
 	}
 	if err := os.RemoveAll(dir); err != nil {
-		return fmt.Errorf("cluster: cannot remove its folder: %w", err)
+		return fmt.Errorf("cluster: cannot remove its directory: %w", err)
 	}
 	return nil
 }

@@ -70,7 +70,7 @@ func TestCluster(t *testing.T) {
 		t.Error(err)
 	}
 	if _, err := Launch(ctx, dir, ClusterSpec{Name: "test", Machines: []MachineSpec{fakeSpec(t, "serve")}}, command...); !errors.Is(err, ErrExists) {
-		t.Errorf("a second cluster in the folder: %v", err)
+		t.Errorf("a second cluster in the directory: %v", err)
 	}
 	if _, err := Resume(ctx, dir, command...); err == nil || !strings.Contains(err.Error(), "another process runs it") {
 		t.Errorf("resuming a running cluster: %v", err)
@@ -125,7 +125,7 @@ func TestCluster(t *testing.T) {
 		}
 	}
 	if _, err := os.Stat(dir); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("the folder is still there: %v", err)
+		t.Errorf("the directory is still there: %v", err)
 	}
 }
 
@@ -191,9 +191,9 @@ func TestLaunchSaysWhy(t *testing.T) {
 		}
 	}
 	if _, err := Connect(t.TempDir()); err == nil {
-		t.Error("connected to an empty folder")
+		t.Error("connected to an empty directory")
 	}
 	if err := Destroy(ctx, t.TempDir()); err == nil {
-		t.Error("a folder without a cluster was removed")
+		t.Error("a directory without a cluster was removed")
 	}
 }

@@ -12,7 +12,7 @@ import (
 // prepare makes the missing disks and firmware variables of the directory.
 func (s MachineSpec) prepare() error {
 	if err := os.MkdirAll(s.Dir, 0o700); err != nil {
-		return fmt.Errorf("machine %s: cannot make its folder: %w", s.Name, err)
+		return fmt.Errorf("machine %s: cannot create its directory: %w", s.Name, err)
 	}
 	for _, d := range s.Disks {
 		if d.Bus == BusCD {

@@ -127,7 +127,7 @@ func (s MachineSpec) withDefaults() (MachineSpec, error) {
 		return s, fmt.Errorf("machine %q: the name is not a free DNS label (a-z, 0-9, -, at most 63)", s.Name)
 	}
 	if s.Dir == "" {
-		return s, fmt.Errorf("machine %s: Dir is empty: it needs a folder", s.Name)
+		return s, fmt.Errorf("machine %s: Dir is empty: it needs a directory", s.Name)
 	}
 	set := func(at *string, value string) {
 		if *at == "" {

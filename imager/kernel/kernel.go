@@ -122,7 +122,7 @@ func depmod(base, release string) error {
 func open(dir string) (*Kernel, error) {
 	releases, err := filepath.Glob(filepath.Join(dir, "lib/modules/*"))
 	if err != nil || len(releases) != 1 {
-		return nil, fmt.Errorf("%s: %d kernel releases in it, one expected; delete the folder", dir, len(releases))
+		return nil, fmt.Errorf("%s: %d kernel releases in it, one expected; delete the directory", dir, len(releases))
 	}
 	k := &Kernel{
 		Release: filepath.Base(releases[0]), Image: filepath.Join(dir, "vmlinuz"), base: dir,

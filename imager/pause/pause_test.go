@@ -33,7 +33,7 @@ func TestCompileIsSmallAndTheSame(t *testing.T) {
 		t.Fatal(err)
 	}
 	if !bytes.Equal(a, b) {
-		t.Error("two compilations in two folders differ")
+		t.Error("two compilations in two directories differ")
 	}
 	if len(a) > 4096 {
 		t.Errorf("%d bytes: more than one page; has a C library come in?", len(a))

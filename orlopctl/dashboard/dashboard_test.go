@@ -140,10 +140,10 @@ func TestFits(t *testing.T) {
 				s.colour = true
 				coloured := s.Draw()
 				if ansi.Strip(coloured) != shown {
-					t.Errorf("%s at %d×%d: with colours it shows\n%s\nwithout\n%s", name, width, height, ansi.Strip(coloured), shown)
+					t.Errorf("%s at %d×%d: with colors it shows\n%s\nwithout\n%s", name, width, height, ansi.Strip(coloured), shown)
 				}
 				if width >= leastWidth && height >= leastHeight && coloured == shown {
-					t.Errorf("%s at %d×%d: there are no colours", name, width, height)
+					t.Errorf("%s at %d×%d: there are no colors", name, width, height)
 				}
 			}
 		}

@@ -19,7 +19,7 @@ import (
 // with it. log gets all its output.
 func bootBaseline(ctx context.Context, o options, log string) (baselineRun, error) {
 	if err := os.MkdirAll(filepath.Dir(log), 0o755); err != nil {
-		return baselineRun{}, fmt.Errorf("baseline: cannot make the folder of its log: %w", err)
+		return baselineRun{}, fmt.Errorf("baseline: cannot create the directory of its log: %w", err)
 	}
 	file, err := os.Create(log)
 	if err != nil {
@@ -97,7 +97,7 @@ func baselineBuild() (string, error) {
 	if cache == "" {
 		home, err := os.UserHomeDir()
 		if err != nil {
-			return "", fmt.Errorf("baseline: cannot find a folder to build in: %w; name one with BASELINE_BUILD", err)
+			return "", fmt.Errorf("baseline: cannot find a directory to build in: %w; name one with BASELINE_BUILD", err)
 		}
 		cache = filepath.Join(home, ".cache")
 	}

@@ -37,7 +37,7 @@ func TestBootBaseline(t *testing.T) {
 		t.Fatal(err)
 	}
 	if run.ToNodeReady == nil || *run.ToNodeReady != 23.75 || run.ArtifactMiB == nil || *run.ArtifactMiB <= 2 {
-		t.Errorf("node %s, artefact %s", number(run.ToNodeReady), number(run.ArtifactMiB))
+		t.Errorf("node %s, artifact %s", number(run.ToNodeReady), number(run.ArtifactMiB))
 	}
 	text, err := os.ReadFile(log)
 	if err != nil || !strings.Contains(string(text), "memory 4096\n") {

@@ -120,7 +120,7 @@ func TestFlags(t *testing.T) {
 		t.Errorf("without a baseline: %v", err)
 	}
 	if _, err := parse(nil, environment(dir)); err == nil || !strings.Contains(err.Error(), "run.sh") {
-		t.Errorf("with a folder that is no baseline: %v", err)
+		t.Errorf("with a directory that is no baseline: %v", err)
 	}
 	if err := os.WriteFile(filepath.Join(dir, "run.sh"), nil, 0o755); err != nil {
 		t.Fatal(err)

@@ -148,14 +148,14 @@ func cause(ctx context.Context) error {
 // prepare makes the disk and the documents of the machine before power-on.
 func (b *boot) prepare(ctx context.Context) ([]byte, error) {
 	if err := os.RemoveAll(b.dir); err != nil {
-		return nil, fmt.Errorf("machine: cannot empty its folder: %w", err)
+		return nil, fmt.Errorf("machine: cannot empty its directory: %w", err)
 	}
 	if err := os.MkdirAll(b.dir, 0o755); err != nil {
-		return nil, fmt.Errorf("machine: cannot make its folder: %w", err)
+		return nil, fmt.Errorf("machine: cannot create its directory: %w", err)
 	}
 	cert, err := tls.LoadX509KeyPair(filepath.Join(b.operator, "admin.crt"), filepath.Join(b.operator, "admin.key"))
 	if err != nil {
-		return nil, fmt.Errorf("operator: cannot read its certificate: %w; name the folder that the image was built for with -operator", err)
+		return nil, fmt.Errorf("operator: cannot read its certificate: %w; name the directory that the image was built for with -operator", err)
 	}
 	b.pinned.Cert = cert
 	// The disk is made before power-on, so the copy is not measured. vm uses an existing disk.

@@ -64,13 +64,13 @@ func main() {
 func parse(args []string, getenv func(string) string) (options, error) {
 	o := options{look: exec.LookPath}
 	f := flag.NewFlagSet("bench", flag.ContinueOnError)
-	f.StringVar(&o.image, "image", filepath.Join("build", "qemu"), "folder of the image (disk.raw, disk.raw.zst, manifest.json)")
-	f.StringVar(&o.bin, "bin", filepath.Join("build", "bin"), "folder of orlopctl")
-	f.StringVar(&o.operator, "operator", filepath.Join("build", "operator"), "folder of the operator that the image was built for")
-	f.StringVar(&o.baseline, "baseline", getenv(baselineEnv), "folder of the baseline, with run.sh (default: $"+baselineEnv+")")
+	f.StringVar(&o.image, "image", filepath.Join("build", "qemu"), "directory of the image (disk.raw, disk.raw.zst, manifest.json)")
+	f.StringVar(&o.bin, "bin", filepath.Join("build", "bin"), "directory of orlopctl")
+	f.StringVar(&o.operator, "operator", filepath.Join("build", "operator"), "directory of the operator that the image was built for")
+	f.StringVar(&o.baseline, "baseline", getenv(baselineEnv), "directory of the baseline, with run.sh (default: $"+baselineEnv+")")
 	f.BoolVar(&o.noBaseline, "no-baseline", false, "measure our machine only; baseline and ratio are left out of the file")
 	f.StringVar(&o.bundle, "bundle", filepath.Join("build", "next", "orlop.bundle"), "newer version of the image, to upgrade to; empty: no upgrade is measured")
-	f.StringVar(&o.out, "out", filepath.Join("build", "bench.json"), "file to write; logs of each boot go to a folder beside it")
+	f.StringVar(&o.out, "out", filepath.Join("build", "bench.json"), "file to write; logs of each boot go to a directory beside it")
 	f.IntVar(&o.pairs, "pairs", 3, "how many times both are booted, alternating")
 	f.IntVar(&o.memoryMiB, "memory", 6144, "memory of either machine in MiB; both have two processors")
 	f.DurationVar(&o.idle, "idle", time.Minute, "how long our machine idles before its memory is read")
@@ -88,10 +88,10 @@ func parse(args []string, getenv func(string) string) (options, error) {
 		return o, nil
 	}
 	if o.baseline == "" {
-		return o, fmt.Errorf("baseline: cannot compare: its folder is not named; give -baseline DIR or set %s, or measure our machine alone with -no-baseline", baselineEnv)
+		return o, fmt.Errorf("baseline: cannot compare: its directory is not named; give -baseline DIR or set %s, or measure our machine alone with -no-baseline", baselineEnv)
 	}
 	if _, err := os.Stat(filepath.Join(o.baseline, "run.sh")); err != nil {
-		return o, fmt.Errorf("baseline: cannot use the folder: %w; give the one that holds run.sh with -baseline or %s, or measure our machine alone with -no-baseline", err, baselineEnv)
+		return o, fmt.Errorf("baseline: cannot use the directory: %w; give the one that holds run.sh with -baseline or %s, or measure our machine alone with -no-baseline", err, baselineEnv)
 	}
 	return o, nil
 }
@@ -105,10 +105,10 @@ func run(ctx context.Context, o options) error {
 	}
 	logs := filepath.Join(filepath.Dir(o.out), "bench")
 	if err := os.RemoveAll(logs); err != nil {
-		return fmt.Errorf("logs: cannot empty the folder: %w", err)
+		return fmt.Errorf("logs: cannot empty the directory: %w", err)
 	}
 	if err := os.MkdirAll(logs, 0o755); err != nil {
-		return fmt.Errorf("logs: cannot make the folder: %w", err)
+		return fmt.Errorf("logs: cannot create the directory: %w", err)
 	}
 	podImage := filepath.Join(logs, "pod-image.tar")
 	if err := testimage.Write(ctx, podImage, imageName); err != nil {

@@ -54,10 +54,10 @@ func main() { command.Main("clusterbench", parse, run) }
 func parse(args []string) (options, error) {
 	var o options
 	f := flag.NewFlagSet("clusterbench", flag.ContinueOnError)
-	f.StringVar(&o.image, "image", filepath.Join("build", "qemu"), "`folder` of the image")
-	f.StringVar(&o.bin, "bin", filepath.Join("build", "bin"), "`folder` of orlopctl")
-	f.StringVar(&o.operator, "operator", filepath.Join("build", "operator"), "`folder` of the operator that the image was built for")
-	f.StringVar(&o.out, "out", filepath.Join("build", "bench.json"), "`file` whose field cluster is written; consoles and events go to the folder bench-cluster beside it")
+	f.StringVar(&o.image, "image", filepath.Join("build", "qemu"), "`directory` of the image")
+	f.StringVar(&o.bin, "bin", filepath.Join("build", "bin"), "`directory` of orlopctl")
+	f.StringVar(&o.operator, "operator", filepath.Join("build", "operator"), "`directory` of the operator that the image was built for")
+	f.StringVar(&o.out, "out", filepath.Join("build", "bench.json"), "`file` whose field cluster is written; consoles and events go to the directory bench-cluster beside it")
 	only := f.String("only", "", "only these `parts`, with commas: "+strings.Join(names(), ", "))
 	f.DurationVar(&o.idle, "idle", time.Minute, "how long the machines idle before their memory is read")
 	f.IntVar(&o.dilation, "time-dilation", 4, "how many times more slowly time passes for machines of which several share this computer's processors")
@@ -184,10 +184,10 @@ func run(ctx context.Context, o options) error {
 		return err
 	}
 	if err := os.RemoveAll(dir); err != nil {
-		return fmt.Errorf("logs: cannot empty the folder: %w", err)
+		return fmt.Errorf("logs: cannot empty the directory: %w", err)
 	}
 	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return fmt.Errorf("logs: cannot make the folder: %w", err)
+		return fmt.Errorf("logs: cannot create the directory: %w", err)
 	}
 	r := record{file: o.out}
 	if err := r.read(); err != nil {

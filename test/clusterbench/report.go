@@ -155,7 +155,7 @@ func (b *bench) keep(ctx context.Context) error {
 	for _, m := range status.Machines {
 		dir := filepath.Join(b.dir, b.cluster.Name, m.Name)
 		if err := os.MkdirAll(dir, 0o755); err != nil {
-			return fmt.Errorf("logs: cannot make the folder: %w", err)
+			return fmt.Errorf("logs: cannot create the directory: %w", err)
 		}
 		text, err := os.ReadFile(m.Console)
 		if err == nil {

@@ -106,10 +106,10 @@ func (r runner) images(ctx context.Context) ([]string, error) {
 func (r runner) run(ctx context.Context, number int, names []string) (map[string]outcome, error) {
 	dir := filepath.Join(r.dir, fmt.Sprintf("batch-%03d", number))
 	if err := os.RemoveAll(dir); err != nil {
-		return nil, fmt.Errorf("batch %d: cannot empty its folder: %w", number, err)
+		return nil, fmt.Errorf("batch %d: cannot empty its directory: %w", number, err)
 	}
 	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return nil, fmt.Errorf("batch %d: cannot make its folder: %w", number, err)
+		return nil, fmt.Errorf("batch %d: cannot create its directory: %w", number, err)
 	}
 	log, err := os.Create(filepath.Join(dir, "log"))
 	if err != nil {

@@ -31,9 +31,9 @@ func main() { command.Main("conformance", parse, run) }
 func parse(args []string) (options, error) {
 	var o options
 	f := flag.NewFlagSet("conformance", flag.ContinueOnError)
-	f.StringVar(&o.image, "image", filepath.Join("build", "qemu"), "`folder` of the image")
-	f.StringVar(&o.bin, "bin", filepath.Join("build", "bin"), "`folder` of orlopctl and kubectl")
-	f.StringVar(&o.out, "out", filepath.Join("build", "conformance.json"), "`file` to write; everything else goes to a folder beside it")
+	f.StringVar(&o.image, "image", filepath.Join("build", "qemu"), "`directory` of the image")
+	f.StringVar(&o.bin, "bin", filepath.Join("build", "bin"), "`directory` of orlopctl and kubectl")
+	f.StringVar(&o.out, "out", filepath.Join("build", "conformance.json"), "`file` to write; everything else goes to a directory beside it")
 	f.StringVar(&o.focus, "focus", `\[Conformance\]`, "only tests whose name matches the `regexp`")
 	f.StringVar(&o.skip, "skip", "", "no tests whose name matches the `regexp`")
 	f.StringVar(&o.images, "images", "", "import only images whose name matches the `regexp`: importing all takes a quarter of an hour, and many tests use agnhost alone")
@@ -66,7 +66,7 @@ func run(ctx context.Context, o options) (err error) {
 	programs, cache, archive := filepath.Join(dir, "programs"), filepath.Join(dir, "packages"), filepath.Join(dir, "images.tar")
 	for _, folder := range []string{programs, cache} {
 		if err := os.MkdirAll(folder, 0o755); err != nil {
-			return fmt.Errorf("folder: cannot make: %w", err)
+			return fmt.Errorf("directory: cannot make: %w", err)
 		}
 	}
 	say("building the suite and its images")

@@ -35,9 +35,9 @@ func main() { command.Main("history", parse, run) }
 func parse(args []string) (options, error) {
 	var o options
 	f := flag.NewFlagSet("history", flag.ContinueOnError)
-	f.StringVar(&o.image, "image", filepath.Join("build", "qemu"), "`folder` of the image")
-	f.StringVar(&o.bin, "bin", filepath.Join("build", "bin"), "`folder` of orlopctl")
-	f.StringVar(&o.out, "out", filepath.Join("build", "history.json"), "`file` to write; everything else goes to a folder beside it")
+	f.StringVar(&o.image, "image", filepath.Join("build", "qemu"), "`directory` of the image")
+	f.StringVar(&o.bin, "bin", filepath.Join("build", "bin"), "`directory` of orlopctl")
+	f.StringVar(&o.out, "out", filepath.Join("build", "history.json"), "`file` to write; everything else goes to a directory beside it")
 	f.IntVar(&o.rounds, "n", 30, "how many faults")
 	f.IntVar(&o.controlPlanes, "control-planes", 3, "how many control-plane machines")
 	f.IntVar(&o.clients, "clients", 4, "how many clients")

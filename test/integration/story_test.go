@@ -23,11 +23,11 @@ import (
 )
 
 var (
-	imageDir = flag.String("image", "", "folder of the image to test (build/qemu)")
-	binDir   = flag.String("bin", "", "folder of orlopctl and kubectl (build/bin)")
-	stories  = flag.String("stories", "testdata", "`folder` of the stories to tell")
-	versions = flag.String("versions", "", "`folder` of the images and of other versions as upgrade bundles (build)")
-	operator = flag.String("operator", "", "folder of the operator's CA and certificate that the image was built for (build/operator)")
+	imageDir = flag.String("image", "", "directory of the image to test (build/qemu)")
+	binDir   = flag.String("bin", "", "directory of orlopctl and kubectl (build/bin)")
+	stories  = flag.String("stories", "testdata", "`directory` of the stories to tell")
+	versions = flag.String("versions", "", "`directory` of the images and of other versions as upgrade bundles (build)")
+	operator = flag.String("operator", "", "directory of the operator's CA and certificate that the image was built for (build/operator)")
 )
 
 // TestStories runs every story in testdata, one after the other, because emulated machines of two

@@ -74,10 +74,10 @@ func (c Cluster) Create(ctx context.Context) error {
 		return err
 	}
 	if err := os.RemoveAll(c.Dir); err != nil {
-		return fmt.Errorf("cluster %s: cannot empty its folder: %w", c.Name, err)
+		return fmt.Errorf("cluster %s: cannot empty its directory: %w", c.Name, err)
 	}
 	if err := os.MkdirAll(c.Dir, 0o700); err != nil {
-		return fmt.Errorf("cluster %s: cannot make its folder: %w", c.Name, err)
+		return fmt.Errorf("cluster %s: cannot create its directory: %w", c.Name, err)
 	}
 	return c.Orlopctl(ctx, "cluster", "create", c.Name, "--image", c.Image, "--memory", strconv.Itoa(c.MemoryMiB),
 		"--time-dilation", strconv.Itoa(max(c.Dilation, 1)), "--worker-memory", strconv.Itoa(c.WorkerMemoryMiB), "--cpus", strconv.Itoa(cmp.Or(c.CPUs, 2)), "--config-patch", c.Patch, "--operator", c.Operator,

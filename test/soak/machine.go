@@ -54,7 +54,7 @@ type machine struct {
 func powerOn(ctx context.Context, o options, dir string, disk vm.Disk) (*machine, error) {
 	cert, err := tls.LoadX509KeyPair(filepath.Join(o.operator, "admin.crt"), filepath.Join(o.operator, "admin.key"))
 	if err != nil {
-		return nil, fmt.Errorf("operator: cannot read its certificate: %w; name the folder that the image was built for with -operator", err)
+		return nil, fmt.Errorf("operator: cannot read its certificate: %w; name the directory that the image was built for with -operator", err)
 	}
 	network, err := vm.NewNetwork(vm.NetworkSpec{})
 	if err != nil {

@@ -50,11 +50,11 @@ func main() { command.Main("soak", parse, run) }
 func parse(args []string) (options, error) {
 	var o options
 	f := flag.NewFlagSet("soak", flag.ContinueOnError)
-	f.StringVar(&o.image, "image", filepath.Join("build", "qemu"), "`folder` of the image (disk.raw, manifest.json)")
-	f.StringVar(&o.bin, "bin", filepath.Join("build", "bin"), "`folder` of orlopctl")
-	f.StringVar(&o.operator, "operator", filepath.Join("build", "operator"), "`folder` of the operator that the image was built for")
-	f.StringVar(&o.versions, "versions", "build", "`folder` of the versions next, which works, and broken, which does not")
-	f.StringVar(&o.out, "out", filepath.Join("build", "soak.json"), "`file` to write; what was recorded, and what failed, goes to a folder beside it")
+	f.StringVar(&o.image, "image", filepath.Join("build", "qemu"), "`directory` of the image (disk.raw, manifest.json)")
+	f.StringVar(&o.bin, "bin", filepath.Join("build", "bin"), "`directory` of orlopctl")
+	f.StringVar(&o.operator, "operator", filepath.Join("build", "operator"), "`directory` of the operator that the image was built for")
+	f.StringVar(&o.versions, "versions", "build", "`directory` of the versions next, which works, and broken, which does not")
+	f.StringVar(&o.out, "out", filepath.Join("build", "soak.json"), "`file` to write; what was recorded, and what failed, goes to a directory beside it")
 	f.IntVar(&o.cuts, "n", 200, "how many cuts")
 	f.IntVar(&o.whole, "whole", 20, "one in so many cuts, at random, is checked whole; 0: none")
 	f.IntVar(&o.examine, "examine", 3, "of each instant at which the ESP or the partition table was written to, so many disks are read without a machine; 0: none")

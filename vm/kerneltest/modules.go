@@ -45,7 +45,7 @@ func openKernel(dir string) (*kernel, error) {
 	if err != nil {
 		return nil, err
 	}
-	modules, err := find("folder of modules", "modules/*", "lib/modules/*", "usr/lib/modules/*")
+	modules, err := find("directory of modules", "modules/*", "lib/modules/*", "usr/lib/modules/*")
 	if err != nil {
 		return nil, err
 	}

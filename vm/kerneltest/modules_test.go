@@ -76,6 +76,6 @@ func TestModulesAreLoadedInOrder(t *testing.T) {
 		}
 	}
 	if _, err := openKernel(t.TempDir()); err == nil || !strings.Contains(err.Error(), "make image") {
-		t.Errorf("an empty folder: %v", err)
+		t.Errorf("an empty directory: %v", err)
 	}
 }

@@ -26,7 +26,7 @@ func main() {
 
 func run(args []string) error {
 	if len(args) != 2 {
-		return fmt.Errorf("arguments: cannot use %q: expected the folder of a layout, and an address to listen on", args)
+		return fmt.Errorf("arguments: cannot use %q: expected the directory of a layout, and an address to listen on", args)
 	}
 	handler, err := serve(args[0])
 	if err != nil {

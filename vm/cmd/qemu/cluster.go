@@ -17,7 +17,7 @@ const startLimit = 2 * time.Minute
 
 // folder parses the flags of a command with a cluster's directory.
 func folder(flags *flag.FlagSet, args []string) (string, error) {
-	dir := flags.String("dir", "", "folder of the cluster")
+	dir := flags.String("dir", "", "directory of the cluster")
 	if err := flags.Parse(args); err != nil {
 		return "", err
 	}

@@ -22,7 +22,7 @@ const notRun = exitStatus(125)
 func kernelTest(ctx context.Context, args []string) error {
 	var (
 		flags                            = flag.NewFlagSet("kernel-test", flag.ContinueOnError)
-		kernel                           = flags.String("kernel", "", "folder with vmlinuz and modules/RELEASE, or an unpacked Debian kernel package")
+		kernel                           = flags.String("kernel", "", "directory with vmlinuz and modules/RELEASE, or an unpacked Debian kernel package")
 		memory                           = flags.Int("memory", 1024, "memory, MiB")
 		cpus                             = flags.Int("cpus", 2, "CPUs")
 		nic                              = flags.Bool("nic", true, "plug eth0 into a closed network with DHCP, DNS and NTP")
@@ -34,7 +34,7 @@ func kernelTest(ctx context.Context, args []string) error {
 	)
 	flags.Var(&modules, "module", "load this module, and what it needs, instead of the usual list (repeat; NAME? may be missing)")
 	flags.Var(&tools, "tool", "executable of the host to take along with its libraries, beside the usual ones (repeat)")
-	flags.Var(&files, "file", "FROM[:TO]: file or folder of the host to take along (repeat)")
+	flags.Var(&files, "file", "FROM[:TO]: file or directory of the host to take along (repeat)")
 	flags.Var(&env, "env", "NAME=VALUE, or NAME to take over the value of here (repeat)")
 	flags.Var(&disk, "disk", "size in MiB of a blank disk (repeat; default two of 2048)")
 	if err := flags.Parse(args); err != nil {
