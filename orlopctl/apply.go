@@ -69,8 +69,8 @@ func describe(file string, c *config.Config) string {
 	return text
 }
 
-// judgement is the result of `validate` in JSON and YAML.
-type judgement struct {
+// validationResult is the result of `validate` in JSON and YAML.
+type validationResult struct {
 	File     string          `json:"file"`
 	Valid    bool            `json:"valid"`
 	Machine  string          `json:"machine,omitempty"`
@@ -81,10 +81,10 @@ type judgement struct {
 	Warnings config.Problems `json:"warnings"` // do not make a file invalid
 }
 
-func judge(file string, c *config.Config, problems config.Problems, now time.Time) judgement {
+func judge(file string, c *config.Config, problems config.Problems, now time.Time) validationResult {
 	// an empty list is [] in JSON, not null
 	list := func(all config.Problems) config.Problems { return append(config.Problems{}, all...) }
-	j := judgement{File: file, Valid: len(problems) == 0, Problems: list(problems), Warnings: list(nil)}
+	j := validationResult{File: file, Valid: len(problems) == 0, Problems: list(problems), Warnings: list(nil)}
 	if !j.Valid {
 		return j
 	}
@@ -212,7 +212,7 @@ func (t *tool) applied(r *api.ApplyRequest) (answer *api.ApplyResponse, err erro
 	if r.Mode == api.ApplyRequest_MODE_TRY {
 		hint = "if it is on trial, the machine reverts it at the end of the trial; `orlopctl confirm-config` confirms it before"
 	}
-	return answer, cutShort(err, hint)
+	return answer, mayContinue(err, hint)
 }
 
 func (t *tool) patchCommand() *cobra.Command {
@@ -282,10 +282,10 @@ func (t *tool) editCommand() *cobra.Command {
 					return err
 				}
 			} else {
-				t.told("nothing was changed")
+				t.printProgress("nothing was changed")
 			}
 			if how.dryRun && len(patch) > 0 {
-				t.told("the edited configuration is in " + file)
+				t.printProgress("the edited configuration is in " + file)
 				return nil
 			}
 			return os.Remove(file)

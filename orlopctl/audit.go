@@ -172,7 +172,7 @@ func (t *tool) auditVerifyCommand() *cobra.Command {
 					return err
 				}
 				if err := chain.End(); err != nil {
-					return notWhole(err)
+					return brokenChain(err)
 				}
 				return readRecord(ctx, c, &refused, 0, false, true, nothing)
 			})
@@ -193,8 +193,8 @@ func (t *tool) auditVerifyCommand() *cobra.Command {
 	return c
 }
 
-// notWhole explains a broken chain.
-func notWhole(err error) error {
+// brokenChain explains a broken chain.
+func brokenChain(err error) error {
 	if err == nil {
 		return nil
 	}
@@ -232,7 +232,7 @@ func readRecord(ctx context.Context, c *client.Client, chain *audit.Chain, after
 		}
 		var err error
 		if line.entry, err = chain.Check(l.Line); err != nil {
-			return notWhole(err)
+			return brokenChain(err)
 		}
 		return do(line)
 	})

@@ -250,7 +250,7 @@ func (t *tool) clusterDestroyCommand() *cobra.Command {
 			// This happens before the directory is deleted, so the command can be repeated if the
 			// contexts or the kubeconfig cannot be changed.
 			if own != nil {
-				if err := forgetCluster(name, own); err != nil {
+				if err := removeClusterContexts(name, own); err != nil {
 					return err
 				}
 			}
@@ -278,10 +278,10 @@ func contextOf(cluster, machine string) string {
 // clusterContexts returns the names that contexts of a local cluster can have.
 func clusterContexts(name string) []string {
 	var all []string
-	for n := range mostControlPlanes {
+	for n := range maxControlPlanes {
 		all = append(all, contextOf(name, controlPlaneName(n+1)))
 	}
-	for n := range mostWorkers {
+	for n := range maxWorkers {
 		all = append(all, contextOf(name, workerName(n+1)))
 	}
 	return all
@@ -306,18 +306,20 @@ func moveContexts(name string, own *secrets, now vm.Status) error {
 
 // isCA reports whether a PEM text holds the machine CA of these secrets, or the CA that replaces
 // it.
-func (s *secrets) isCA(pem string) bool { return shareCert(pem, s.Machine.Cert+s.Next["machine"].Cert) }
+func (s *secrets) isCA(pem string) bool {
+	return haveCommonCert(pem, s.Machine.Cert+s.Next["machine"].Cert)
+}
 
-// shareCert reports whether two PEM texts have a certificate in common.
-func shareCert(a, b string) bool {
+// haveCommonCert reports whether two PEM texts have a certificate in common.
+func haveCommonCert(a, b string) bool {
 	these, err := pki.ParseCerts([]byte(a))
 	those, err2 := pki.ParseCerts([]byte(b))
 	return err == nil && err2 == nil && slices.ContainsFunc(these, func(c *x509.Certificate) bool { return slices.ContainsFunc(those, c.Equal) })
 }
 
-// forgetCluster removes a local cluster from the contexts and from the kubeconfig. An entry with
-// one of its names but another CA belongs to another cluster and stays.
-func forgetCluster(name string, own *secrets) error {
+// removeClusterContexts removes a local cluster from the contexts and from the kubeconfig. An entry
+// with one of its names but another CA belongs to another cluster and stays.
+func removeClusterContexts(name string, own *secrets) error {
 	err := changeContexts(func(f *contextsFile) error {
 		for _, one := range clusterContexts(name) {
 			if own.isCA(f.Contexts[one].CA) {

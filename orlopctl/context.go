@@ -435,9 +435,9 @@ func writeSecrets(files []secretFile, replace bool) error {
 	return nil
 }
 
-// writeWhole writes a file that only its owner can read. The file appears, or replaces an existing
+// writeAtomic writes a file that only its owner can read. The file appears, or replaces an existing
 // file, only after its whole content is on the disk. If write fails, no file appears.
-func writeWhole(path string, write func(io.Writer) error) error {
+func writeAtomic(path string, write func(io.Writer) error) error {
 	temporary, err := stage(path, write)
 	if err != nil {
 		return err

@@ -28,9 +28,9 @@ const (
 	createTimeout = 15 * time.Minute
 	// machineName is the name of the first machine of a local cluster.
 	machineName = "cp1"
-	// mostControlPlanes bounds a local cluster. etcd itself advises seven members at most, and each
+	// maxControlPlanes bounds a local cluster. etcd itself advises seven members at most, and each
 	// member is a machine on this computer.
-	mostControlPlanes = 7
+	maxControlPlanes = 7
 	// consoleLines is the number of console lines that a failed creation prints.
 	consoleLines = 30
 )
@@ -301,7 +301,7 @@ func (c *creation) firstAnswer(ctx context.Context, address, fingerprint string)
 	}
 	c.timeline.wait("the machine's API answers")
 	for {
-		dialing, cancel := context.WithTimeout(ctx, dialTry)
+		dialing, cancel := context.WithTimeout(ctx, dialTimeout)
 		connection, err := client.Dial(dialing, e)
 		cancel()
 		if err == nil {
@@ -313,13 +313,13 @@ func (c *creation) firstAnswer(ctx context.Context, address, fingerprint string)
 				return connection, e, nil
 			}
 			_ = connection.Close() // the next attempt opens a new connection
-			if !passing(err) {
+			if !isTemporary(err) {
 				return nil, e, err
 			}
-		} else if !passing(err) {
+		} else if !isTemporary(err) {
 			return nil, e, err
 		}
-		if !rest(ctx, dialPause/5) {
+		if !sleep(ctx, dialInterval/5) {
 			return nil, e, errors.Join(context.Cause(ctx), err)
 		}
 	}

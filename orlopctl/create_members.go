@@ -12,9 +12,9 @@ import (
 	"github.com/orlop-os/orlop/vm"
 )
 
-// mostWorkers bounds a local cluster. Each worker is a machine with all its memory on this
+// maxWorkers bounds a local cluster. Each worker is a machine with all its memory on this
 // computer.
-const mostWorkers = 16
+const maxWorkers = 16
 
 // workerName returns the name of the n-th worker of a local cluster; n starts at 1.
 func workerName(n int) string { return "w" + strconv.Itoa(n) }
@@ -59,7 +59,7 @@ func (c *creation) bringUpWorkers(ctx context.Context) error {
 		return err
 	}
 	for _, w := range c.joining {
-		documents, err := c.invite(ctx, host, w.status.Name)
+		documents, err := c.addNode(ctx, host, w.status.Name)
 		if err != nil {
 			return err
 		}
@@ -71,14 +71,14 @@ func (c *creation) bringUpWorkers(ctx context.Context) error {
 	return nil
 }
 
-// invite does the work of `nodes add`. It stores the configuration in the cluster's directory.
-func (c *creation) invite(ctx context.Context, host client.Endpoint, name string) (documents []byte, err error) {
+// addNode does the work of `nodes add`. It stores the configuration in the cluster's directory.
+func (c *creation) addNode(ctx context.Context, host client.Endpoint, name string) (documents []byte, err error) {
 	ticket, request, err := newRequest()
 	if err != nil {
 		return nil, err
 	}
 	err = connectedTo(ctx, host, func(connection *client.Client) error {
-		documents, err = inviteBy(ctx, connection, &api.CreateTicketRequest{Name: name, Csr: request}, ticket, config.Node{})
+		documents, err = createTicket(ctx, connection, &api.CreateTicketRequest{Name: name, Csr: request}, ticket, config.Node{})
 		return err
 	})
 	if err != nil {
@@ -155,11 +155,11 @@ func (c *creation) forwardsOf(others []string) ([]vm.ForwardSpec, error) {
 
 // checkNumbers rejects implausible numbers of machines.
 func (c *creation) checkNumbers() error {
-	if c.controlPlanes < 1 || c.controlPlanes > mostControlPlanes {
-		return usagef("--control-planes %d: cannot use: expected 1 to %d", c.controlPlanes, mostControlPlanes)
+	if c.controlPlanes < 1 || c.controlPlanes > maxControlPlanes {
+		return usagef("--control-planes %d: cannot use: expected 1 to %d", c.controlPlanes, maxControlPlanes)
 	}
-	if c.workers < 0 || c.workers > mostWorkers {
-		return usagef("--workers %d: cannot use: expected 0 to %d", c.workers, mostWorkers)
+	if c.workers < 0 || c.workers > maxWorkers {
+		return usagef("--workers %d: cannot use: expected 0 to %d", c.workers, maxWorkers)
 	}
 	return nil
 }

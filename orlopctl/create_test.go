@@ -89,7 +89,7 @@ func TestBringUp(t *testing.T) {
 		if err := os.WriteFile(filepath.Join(dir, "kube"), []byte(foreign), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if err := forgetCluster("dev", c.secrets); err != nil {
+		if err := removeClusterContexts("dev", c.secrets); err != nil {
 			t.Fatal(err)
 		}
 		if after, err := os.ReadFile(filepath.Join(dir, "kube")); err != nil || string(after) != foreign {
@@ -103,7 +103,7 @@ func TestBringUp(t *testing.T) {
 	if err := errors.Join(os.Remove(filepath.Join(dir, "kube")), os.Symlink("vault", filepath.Join(dir, "kube"))); err != nil {
 		t.Fatal(err)
 	}
-	if err := forgetCluster("dev", c.secrets); err != nil {
+	if err := removeClusterContexts("dev", c.secrets); err != nil {
 		t.Fatal(err)
 	}
 	if link, err := os.Readlink(filepath.Join(dir, "kube")); err != nil || link != "vault" {

@@ -21,15 +21,15 @@ import (
 )
 
 const (
-	// askAgain is the polling interval for values without a watch (the version), and the interval
-	// after which a watch is opened again that the machine ended (a healthy report).
-	askAgain = 5 * time.Second
+	// pollInterval is the polling interval for values without a watch (the version), and the
+	// interval after which a watch is opened again that the machine ended (a healthy report).
+	pollInterval = 5 * time.Second
 	// The interval between two attempts to connect to an unreachable machine doubles from the first
 	// value to the second.
-	firstPause, mostPause = time.Second, 30 * time.Second
-	// renewEvery is the interval between checks of the caller's certificate: connections end when
-	// it expires. The shortest validity that a machine issues by default is one day.
-	renewEvery = 10 * time.Minute
+	minBackoff, maxBackoff = time.Second, 30 * time.Second
+	// renewInterval is the interval between checks of the caller's certificate: connections end
+	// when it expires. The shortest validity that a machine issues by default is one day.
+	renewInterval = 10 * time.Minute
 	// logTail is the number of log lines that a new log view starts with.
 	logTail = 500
 )
@@ -174,13 +174,13 @@ func (s terminalScreen) View() tea.View {
 	return v
 }
 
-func (f *feed) tell(body any) { f.send(dashboard.Message{Machine: f.index, Body: body}) }
+func (f *feed) report(body any) { f.send(dashboard.Message{Machine: f.index, Body: body}) }
 
 // run keeps a connection to the machine and reports the messages that it receives, until the
 // context ends.
 func (f *feed) run(ctx context.Context) {
-	for pause := firstPause; ; pause = min(2*pause, mostPause) {
-		err := f.connect(ctx, func() { pause = firstPause })
+	for pause := minBackoff; ; pause = min(2*pause, maxBackoff) {
+		err := f.connect(ctx, func() { pause = minBackoff })
 		if ctx.Err() != nil {
 			return
 		}
@@ -188,8 +188,8 @@ func (f *feed) run(ctx context.Context) {
 		if _, why, is := strings.Cut(reason, ": cannot connect: "); is {
 			reason = why // the row already shows the machine
 		}
-		f.tell(dashboard.Disconnected{Reason: reason, Next: time.Now().Add(pause)})
-		if !rest(ctx, pause) {
+		f.report(dashboard.Disconnected{Reason: reason, Next: time.Now().Add(pause)})
+		if !sleep(ctx, pause) {
 			return
 		}
 	}
@@ -204,7 +204,7 @@ func (f *feed) connect(ctx context.Context, connected func()) error {
 	}
 	return attempt(ctx, endpoint, func(_ context.Context, c *client.Client) error {
 		connected()
-		f.tell(dashboard.Connected{})
+		f.report(dashboard.Connected{})
 		return f.follow(ctx, c)
 	})
 }
@@ -251,9 +251,9 @@ func pass[T any](f *feed, source string, stream interface{ Recv() (T, error) }, 
 	if err != nil {
 		return err
 	}
-	f.tell(dashboard.Started{Source: source})
+	f.report(dashboard.Started{Source: source})
 	return each(stream.Recv, func(v T) error {
-		f.tell(v)
+		f.report(v)
 		return nil
 	})
 }
@@ -266,13 +266,13 @@ func (f *feed) again(ctx context.Context, source string, ask func(context.Contex
 		err := ask(ctx)
 		switch {
 		case err == nil:
-		case ctx.Err() != nil || passing(err):
+		case ctx.Err() != nil || isTemporary(err):
 			return err
 		default:
-			f.tell(dashboard.Failed{Source: source, Reason: message(err)})
+			f.report(dashboard.Failed{Source: source, Reason: message(err)})
 			return nil
 		}
-		if !rest(ctx, askAgain) {
+		if !sleep(ctx, pollInterval) {
 			return ctx.Err()
 		}
 	}
@@ -281,14 +281,14 @@ func (f *feed) again(ctx context.Context, source string, ask func(context.Contex
 // heartbeat polls the version, a call that every role may make, until the machine does not answer.
 func (f *feed) heartbeat(ctx context.Context, c *client.Client) error {
 	for {
-		asking, cancel := context.WithTimeout(ctx, dialTry)
+		asking, cancel := context.WithTimeout(ctx, dialTimeout)
 		v, err := c.Machine.Version(asking, &api.VersionRequest{})
 		cancel()
 		if err != nil {
 			return err
 		}
-		f.tell(v)
-		if !rest(ctx, askAgain) {
+		f.report(v)
+		if !sleep(ctx, pollInterval) {
 			return ctx.Err()
 		}
 	}
@@ -342,7 +342,7 @@ func (n named) Recv() (dashboard.LogLine, error) {
 func (f *feed) keepFresh(ctx context.Context, c *client.Client) {
 	for {
 		f.renew(ctx, c)
-		if !rest(ctx, renewEvery) {
+		if !sleep(ctx, renewInterval) {
 			return
 		}
 	}
@@ -351,7 +351,7 @@ func (f *feed) keepFresh(ctx context.Context, c *client.Client) {
 func (f *feed) renew(ctx context.Context, c *client.Client) {
 	f.files.Lock()
 	defer f.files.Unlock()
-	ctx, cancel := context.WithTimeout(ctx, dialTry)
+	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
 	defer cancel()
 	if name, chosen, err := f.tool.chosen(); err == nil {
 		f.tool.keepFresh(ctx, c, name, chosen)

@@ -40,7 +40,7 @@ func (t *tool) etcdCommand() *cobra.Command {
 			},
 		},
 	)
-	c.AddCommand(t.etcdSnapshotCommand(), t.etcdSnapshotsCommand(), t.etcdKeepCommand(), t.etcdRestoreCommand(), t.etcdMembersCommand(), t.etcdRemoveCommand(), t.etcdRecoverCommand(), t.etcdRejoinCommand(), alarm,
+	c.AddCommand(t.etcdSnapshotCommand(), t.etcdSnapshotsCommand(), t.etcdTakeCommand(), t.etcdRestoreCommand(), t.etcdMembersCommand(), t.etcdRemoveCommand(), t.etcdRecoverCommand(), t.etcdRejoinCommand(), alarm,
 		&cobra.Command{
 			Use: "status", Short: "Show how etcd is, also when it does not run", Args: cobra.NoArgs,
 			RunE: func(*cobra.Command, []string) error {

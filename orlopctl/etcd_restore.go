@@ -46,7 +46,7 @@ func (t *tool) etcdRestoreCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if sealed(kept) && len(identities) == 0 {
+			if isEncrypted(kept) && len(identities) == 0 {
 				return needsIdentity(kept)
 			}
 			var from *stored
@@ -56,7 +56,7 @@ func (t *tool) etcdRestoreCommand() *cobra.Command {
 					return usagef("etcd: cannot read: %w", err)
 				}
 				defer func() { _ = file.Close() }() // the file was only read
-				if from, err = look(file, args[0], identities); err != nil {
+				if from, err = readSnapshot(file, args[0], identities); err != nil {
 					return err
 				}
 			}
@@ -66,7 +66,7 @@ func (t *tool) etcdRestoreCommand() *cobra.Command {
 						return err
 					}
 				}
-				if sealed(kept) {
+				if isEncrypted(kept) {
 					return t.etcdRestoreSealed(ctx, c, kept, identities)
 				}
 				return t.etcdRestore(ctx, c, &api.EtcdRestoreRequest{Undo: undo, Stored: kept}, from)
@@ -95,12 +95,12 @@ func (t *tool) etcdRestoreSealed(ctx context.Context, c *client.Client, kept str
 	// the remaining file does not disclose the data
 	defer func() { _ = errors.Join(file.Close(), os.Remove(file.Name())) }()
 	if _, err := t.receiveSnapshot(ctx, c, kept, file); err != nil {
-		if errors.Is(err, errNotWhole) {
+		if errors.Is(err, errIncomplete) {
 			return fmt.Errorf("%w, and nothing was changed; try again", err)
 		}
 		return err
 	}
-	from, err := look(file, kept, identities)
+	from, err := readSnapshot(file, kept, identities)
 	if err != nil {
 		return err
 	}
@@ -116,8 +116,8 @@ type stored struct {
 	sha256     string              // of the decrypted data
 }
 
-// look reads a snapshot once and returns its size and hash.
-func look(file *os.File, name string, identities []agecrypt.Identity) (*stored, error) {
+// readSnapshot reads a snapshot once and returns its size and hash.
+func readSnapshot(file *os.File, name string, identities []agecrypt.Identity) (*stored, error) {
 	const header = "age-encryption.org/"
 	begins := make([]byte, len(header))
 	if _, err := file.ReadAt(begins, 0); err != nil && !errors.Is(err, io.EOF) {
@@ -220,7 +220,7 @@ func (t *tool) etcdRestore(ctx context.Context, c *client.Client, first *api.Etc
 	}
 	answer, err := stream.CloseAndRecv()
 	if err != nil {
-		return cutShort(err, "the machine may continue: check RESTORED of `orlopctl etcd status` before you restore again, because --undo only undoes the last restore")
+		return mayContinue(err, "the machine may continue: check RESTORED of `orlopctl etcd status` before you restore again, because --undo only undoes the last restore")
 	}
 	if t.human() {
 		t.println("restored: " + restoredText(answer.Restored))

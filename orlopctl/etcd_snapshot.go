@@ -43,7 +43,7 @@ func (t *tool) etcdSnapshotCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if sealed(kept) && len(readers) > 0 {
+			if isEncrypted(kept) && len(readers) > 0 {
 				return usagef("--to: cannot encrypt %s: it is encrypted", kept)
 			}
 			if _, err := os.Lstat(out); err == nil && !force {
@@ -74,13 +74,13 @@ type takenSnapshot struct {
 // etcdSnapshot writes a snapshot from a machine to a file, encrypted if there are recipients.
 func (t *tool) etcdSnapshot(ctx context.Context, c *client.Client, kept, out string, readers []agecrypt.Recipient) error {
 	var taken takenSnapshot
-	err := writeWhole(out, func(file io.Writer) error {
+	err := writeAtomic(out, func(file io.Writer) error {
 		encrypted, err := encrypt(file, readers)
 		if err != nil {
 			return err
 		}
 		if taken, err = t.receiveSnapshot(ctx, c, kept, encrypted); err != nil {
-			if errors.Is(err, errNotWhole) {
+			if errors.Is(err, errIncomplete) {
 				return fmt.Errorf("%w, and no file was written; try again", err)
 			}
 			return err
@@ -105,8 +105,8 @@ func (t *tool) etcdSnapshot(ctx context.Context, c *client.Client, kept, out str
 	return nil
 }
 
-// errNotWhole is returned when a received snapshot differs from the announced snapshot.
-var errNotWhole = errors.New("etcd: the snapshot is incomplete or damaged")
+// errIncomplete is returned when a received snapshot differs from the announced snapshot.
+var errIncomplete = errors.New("etcd: the snapshot is incomplete or damaged")
 
 // receiveSnapshot writes a snapshot from a machine: of its current data, or a stored snapshot.
 func (t *tool) receiveSnapshot(ctx context.Context, c *client.Client, kept string, to io.Writer) (taken takenSnapshot, err error) {
@@ -134,13 +134,13 @@ func (t *tool) receiveSnapshot(ctx context.Context, c *client.Client, kept strin
 		return taken, err
 	}
 	if taken.SHA256 = hex.EncodeToString(sum.Sum(nil)); announced != taken.SHA256 || came != taken.Size {
-		return taken, errNotWhole
+		return taken, errIncomplete
 	}
 	return taken, nil
 }
 
-// sealed reports by its name whether a stored snapshot is encrypted.
-func sealed(kept string) bool { return strings.HasSuffix(kept, ".age") }
+// isEncrypted reports by its name whether a stored snapshot is encrypted.
+func isEncrypted(kept string) bool { return strings.HasSuffix(kept, ".age") }
 
 func (t *tool) etcdSnapshotsCommand() *cobra.Command {
 	return &cobra.Command{
@@ -160,7 +160,7 @@ func (t *tool) etcdSnapshotsCommand() *cobra.Command {
 				}
 				if t.human() && len(answer.Snapshots) == 0 {
 					t.println("the machine has no snapshot")
-				} else if err := t.print(answer, func(w *tabwriter.Writer) { keptTable(w, answer) }); err != nil {
+				} else if err := t.print(answer, func(w *tabwriter.Writer) { snapshotsTable(w, answer) }); err != nil {
 					return err
 				}
 				if t.human() && answer.Target != "" {
@@ -175,7 +175,7 @@ func (t *tool) etcdSnapshotsCommand() *cobra.Command {
 	}
 }
 
-func keptTable(w io.Writer, answer *api.EtcdListSnapshotsResponse) {
+func snapshotsTable(w io.Writer, answer *api.EtcdListSnapshotsResponse) {
 	row(w, "NAME", "TIME", "REVISION", "SIZE", "VERSION", "ENCRYPTED", "SENT")
 	for _, s := range answer.Snapshots {
 		encrypted, sent := "no", "-"
@@ -192,7 +192,7 @@ func keptTable(w io.Writer, answer *api.EtcdListSnapshotsResponse) {
 	}
 }
 
-func (t *tool) etcdKeepCommand() *cobra.Command {
+func (t *tool) etcdTakeCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "take-snapshot",
 		Short: "Make the machine take a stored snapshot now, and upload it",

@@ -35,7 +35,7 @@ var fakeSnapshot = []byte(strings.Repeat("the cluster's data ", 300000/19))
 
 func (s *fakeEtcdService) Snapshot(request *api.EtcdSnapshotRequest, stream grpc.ServerStreamingServer[api.EtcdSnapshotResponse]) error {
 	if request.Stored != "" {
-		return giveFakeKept(request.Stored, stream)
+		return sendFakeSnapshot(request.Stored, stream)
 	}
 	s.mu.Lock()
 	s.asked++
@@ -68,8 +68,8 @@ const (
 	fakePlace  = "https://s3.example.com:443/backups"
 )
 
-// giveFakeKept sends a stored snapshot.
-func giveFakeKept(name string, stream grpc.ServerStreamingServer[api.EtcdSnapshotResponse]) error {
+// sendFakeSnapshot sends a stored snapshot.
+func sendFakeSnapshot(name string, stream grpc.ServerStreamingServer[api.EtcdSnapshotResponse]) error {
 	content := fakeSnapshot
 	switch name {
 	case fakeKept:

@@ -41,7 +41,7 @@ func (s *fakeClusterService) CreateTicket(_ context.Context, r *api.CreateTicket
 		return nil, err
 	}
 	s.f.mu.Lock()
-	s.f.invited = true
+	s.f.ticketRequested = true
 	s.f.mu.Unlock()
 	return &api.CreateTicketResponse{Certificate: leaf.Cert.Raw, Documents: config.Marshal(worker), ControlPlanes: []string{"10.0.0.11"}}, nil
 }
@@ -49,7 +49,7 @@ func (s *fakeClusterService) CreateTicket(_ context.Context, r *api.CreateTicket
 func (s *fakeClusterService) ListMembers(context.Context, *api.ListMembersRequest) (*api.ListMembersResponse, error) {
 	s.f.mu.Lock()
 	defer s.f.mu.Unlock()
-	if !s.f.invited {
+	if !s.f.ticketRequested {
 		return &api.ListMembersResponse{}, nil
 	}
 	at := timestamppb.New(time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC))

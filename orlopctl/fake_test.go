@@ -47,12 +47,12 @@ type fakeMachine struct {
 	past    []*config.Config // earlier configurations; number 1 is the first
 	// secrets that its programs have leaked: lines of every log, events, and texts in topic
 	// "memory"
-	slips    []string
-	install  string // name of a machine that runs from memory and installs itself
-	trial    string // name of the current trial
-	confirms int    // calls to confirm it
-	invited  bool   // a ticket was requested
-	watched  int    // number of calls that watched the request
+	slips           []string
+	install         string // name of a machine that runs from memory and installs itself
+	trial           string // name of the current trial
+	confirms        int    // calls to confirm it
+	ticketRequested bool   // a ticket was requested
+	watched         int    // number of calls that watched the request
 }
 
 // startFake starts a machine that trusts an operator CA and has no configuration yet.
@@ -85,7 +85,7 @@ func startFake(operatorCA []byte) (*fakeMachine, error) {
 	server := grpc.NewServer()
 	api.RegisterMachineServer(server, &fakeMachineService{f: f})
 	api.RegisterConfigServer(server, &fakeConfigService{f: f})
-	api.RegisterApidInternalServer(server, &fakeDoorService{f: f})
+	api.RegisterApidInternalServer(server, &fakeInternalService{f: f})
 	api.RegisterServiceServer(server, &fakeServiceService{})
 	api.RegisterLogServer(server, &fakeLogService{f: f})
 	api.RegisterImageServer(server, &fakeImageService{})
@@ -114,13 +114,13 @@ func startFake(operatorCA []byte) (*fakeMachine, error) {
 	return f, nil
 }
 
-// fakeDoorService pairs a machine that was started without an operator CA.
-type fakeDoorService struct {
+// fakeInternalService pairs a machine that was started without an operator CA.
+type fakeInternalService struct {
 	api.UnimplementedApidInternalServer
 	f *fakeMachine
 }
 
-func (s *fakeDoorService) Pair(_ context.Context, r *api.PairRequest) (*api.PairResponse, error) {
+func (s *fakeInternalService) Pair(_ context.Context, r *api.PairRequest) (*api.PairResponse, error) {
 	claim := pairing.Claim{CA: r.Ca, Proof: r.Proof}
 	if !s.f.code.Accepts(r.ChannelBinding, claim) {
 		return &api.PairResponse{Refusal: "this is not the code that the machine's console shows now"}, nil

@@ -21,37 +21,38 @@ import (
 // that reaches its machine through the machine of the endpoint (docs/decisions/0022-relay.md) and
 // whose output names the machine.
 
-// manner is the way in which a command runs on several machines.
-type manner int
+// fanoutMode is the way in which a command runs on several machines.
+type fanoutMode int
 
 const (
 	// The command calls no machine, or reads or writes a local file for one machine.
-	notAtAll manner = iota
+	noFanout fanoutMode = iota
 	// The command only reads. It runs on all machines concurrently; each answer is printed as a
 	// whole, in the order of the machines.
-	atOnce
-	following // it streams: it runs on all machines concurrently, and prints line by line
-	inTurn    // it makes a change: it runs on one machine after the other, until the first failure
-	single    // it makes a change from a file for one machine
-	together  // it handles all machines itself (fleet)
+	parallel
+	streaming // it streams: it runs on all machines concurrently, and prints line by line
+	// it makes a change: it runs on one machine after the other, until the first failure
+	sequential
+	singleMachine // it makes a change from a file for one machine
+	wholeFleet    // it handles all machines itself (fleet)
 )
 
-// manners maps each command that supports --nodes to its manner.
-var manners = map[string]manner{
-	"get": atOnce, "services": atOnce, "logs": atOnce, "dmesg": atOnce, "events": atOnce, "audit list": atOnce, "audit verify": atOnce, "version": atOnce,
-	"cat": atOnce, "ls": atOnce, "image list": atOnce, "etcd status": atOnce, "etcd members": atOnce, "etcd alarm list": atOnce, "trust list": atOnce, "nodes list": atOnce, "kubernetes suspended": atOnce, "upgrade status": atOnce, "show-config": atOnce, "config-history": atOnce,
-	"health": following, "watch": following,
-	"patch-config": inTurn, "confirm-config": inTurn, "service restart": inTurn, "image import": inTurn, "etcd defrag": inTurn, "etcd alarm disarm": inTurn, "upgrade": inTurn, "rollback": inTurn, "reboot": inTurn,
-	"shutdown": inTurn, "reset": inTurn,
-	"apply-config": single,
-	"trust revoke": together, "trust rotate-ca": together, "trust rotate-key": together,
+// fanoutModes maps each command that supports --nodes to its mode.
+var fanoutModes = map[string]fanoutMode{
+	"get": parallel, "services": parallel, "logs": parallel, "dmesg": parallel, "events": parallel, "audit list": parallel, "audit verify": parallel, "version": parallel,
+	"cat": parallel, "ls": parallel, "image list": parallel, "etcd status": parallel, "etcd members": parallel, "etcd alarm list": parallel, "trust list": parallel, "nodes list": parallel, "kubernetes suspended": parallel, "upgrade status": parallel, "show-config": parallel, "config-history": parallel,
+	"health": streaming, "watch": streaming,
+	"patch-config": sequential, "confirm-config": sequential, "service restart": sequential, "image import": sequential, "etcd defrag": sequential, "etcd alarm disarm": sequential, "upgrade": sequential, "rollback": sequential, "reboot": sequential,
+	"shutdown": sequential, "reset": sequential,
+	"apply-config": singleMachine,
+	"trust revoke": wholeFleet, "trust rotate-ca": wholeFleet, "trust rotate-key": wholeFleet,
 }
 
 // A machine relays at most eight connections of one caller. A finished connection counts until both
 // ends have closed it.
 const (
-	mostFollowed = 8 // concurrent machines if each call streams
-	mostAtOnce   = 4 // concurrent machines if each call ends by itself
+	maxStreams  = 8 // concurrent machines if each call streams
+	maxParallel = 4 // concurrent machines if each call ends by itself
 )
 
 // nameOf returns the name of a command without the name of the tool: "trust revoke".
@@ -59,22 +60,22 @@ func nameOf(c *cobra.Command) string {
 	return strings.TrimPrefix(c.CommandPath(), c.Root().Name()+" ")
 }
 
-// mannerOf returns the manner of a command with its flags for this number of machines.
-func mannerOf(c *cobra.Command, nodes int) (manner, error) {
+// fanoutModeOf returns the mode of a command with its flags for this number of machines.
+func fanoutModeOf(c *cobra.Command, nodes int) (fanoutMode, error) {
 	name := nameOf(c)
-	how := manners[name]
+	how := fanoutModes[name]
 	for _, flag := range []string{"follow", "wait"} {
-		if on, err := c.Flags().GetBool(flag); err == nil && on && how == atOnce {
-			how = following
+		if on, err := c.Flags().GetBool(flag); err == nil && on && how == parallel {
+			how = streaming
 		}
 	}
 	switch {
-	case how == notAtAll:
+	case how == noFanout:
 		return how, usagef("%s: cannot be used with --nodes: it calls no machine, or reads input or writes output for one machine", name)
-	case how == single && nodes > 1:
+	case how == singleMachine && nodes > 1:
 		return how, &exitError{code: exitUsage, err: fmt.Errorf("%s: cannot be used on several machines: each has its own configuration", name), hint: "`orlopctl patch-config` changes the same fields on several"}
-	case how == following && nodes > mostFollowed:
-		return how, usagef("%s: cannot watch %d machines: at most %d at the same time", name, nodes, mostFollowed)
+	case how == streaming && nodes > maxStreams:
+		return how, usagef("%s: cannot watch %d machines: at most %d at the same time", name, nodes, maxStreams)
 	}
 	return how, nil
 }
@@ -102,7 +103,7 @@ func (t *tool) onNodes(c *cobra.Command) error {
 	if err != nil {
 		return err
 	}
-	how, err := mannerOf(c, len(nodes))
+	how, err := fanoutModeOf(c, len(nodes))
 	if err != nil {
 		return err
 	}
@@ -113,7 +114,7 @@ func (t *tool) onNodes(c *cobra.Command) error {
 	if endpoint.CA == nil {
 		return errOnlyFingerprint()
 	}
-	w := &way{endpoint: endpoint}
+	w := &relayConn{endpoint: endpoint}
 	defer w.close()
 	ctx, stop := interruptible()
 	defer stop()
@@ -126,18 +127,18 @@ func (t *tool) onNodes(c *cobra.Command) error {
 	t.keepFresh(dialing, first, name, chosen)
 	r := &round{ctx: ctx, tool: t, way: w, nodes: nodes, codes: make([]int, len(nodes)), called: len(nodes)}
 	switch how {
-	case atOnce:
-		r.atOnce()
-	case following:
-		r.following()
+	case parallel:
+		r.runParallel()
+	case streaming:
+		r.runStreaming()
 	default:
-		r.inTurn()
+		r.runSequential()
 	}
 	return r.outcome()
 }
 
-// way is the connection to the endpoint's machine, which relays to the other machines.
-type way struct {
+// relayConn is the connection to the endpoint's machine, which relays to the other machines.
+type relayConn struct {
 	endpoint client.Endpoint
 
 	mu     sync.Mutex
@@ -145,11 +146,11 @@ type way struct {
 }
 
 // to returns the endpoint of a machine behind the relay.
-func (w *way) to(node string) client.Endpoint {
+func (w *relayConn) to(node string) client.Endpoint {
 	return client.Endpoint{Address: node, Cert: w.endpoint.Cert, CA: w.endpoint.CA, Dialer: w.dial}
 }
 
-func (w *way) dial(ctx context.Context, address string) (net.Conn, error) {
+func (w *relayConn) dial(ctx context.Context, address string) (net.Conn, error) {
 	c, err := w.connected(ctx)
 	if err != nil {
 		return nil, err
@@ -159,7 +160,7 @@ func (w *way) dial(ctx context.Context, address string) (net.Conn, error) {
 
 // connected returns the connection, and reconnects if it was lost: the endpoint's machine may be
 // among the machines that reboot.
-func (w *way) connected(ctx context.Context) (*client.Client, error) {
+func (w *relayConn) connected(ctx context.Context) (*client.Client, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.client != nil && w.client.Connected() {
@@ -171,13 +172,13 @@ func (w *way) connected(ctx context.Context) (*client.Client, error) {
 	return w.client, err
 }
 
-func (w *way) close() {
+func (w *relayConn) close() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.closeLocked()
 }
 
-func (w *way) closeLocked() {
+func (w *relayConn) closeLocked() {
 	if w.client != nil {
 		_ = w.client.Close() // no more data is sent
 		w.client = nil
@@ -188,7 +189,7 @@ func (w *way) closeLocked() {
 type round struct {
 	ctx    context.Context // ends with Ctrl-C
 	tool   *tool
-	way    *way
+	way    *relayConn
 	nodes  []string
 	codes  []int      // exit status per machine
 	called int        // number of machines called, from the first on
@@ -207,10 +208,10 @@ func (r *round) run(i int, stdout io.Writer) {
 	stderr.end()
 }
 
-// atOnce prints the answers of the machines in order, each as a whole.
-func (r *round) atOnce() {
+// runParallel prints the answers of the machines in order, each as a whole.
+func (r *round) runParallel() {
 	texts, done := make([]bytes.Buffer, len(r.nodes)), make([]chan struct{}, len(r.nodes))
-	places := make(chan struct{}, mostAtOnce)
+	places := make(chan struct{}, maxParallel)
 	for i := range r.nodes {
 		done[i] = make(chan struct{})
 		go func() {
@@ -230,8 +231,8 @@ func (r *round) atOnce() {
 	}
 }
 
-// following prints each line as it arrives, with the machine as prefix.
-func (r *round) following() {
+// runStreaming prints each line as it arrives, with the machine as prefix.
+func (r *round) runStreaming() {
 	var all sync.WaitGroup
 	for i, node := range r.nodes {
 		all.Go(func() { r.to(i, locked{&r.mu, r.tool.stdout}, node+": ") })
@@ -239,8 +240,8 @@ func (r *round) following() {
 	all.Wait()
 }
 
-// inTurn runs the command on the next machine after a machine has succeeded.
-func (r *round) inTurn() {
+// runSequential runs the command on the next machine after a machine has succeeded.
+func (r *round) runSequential() {
 	for i, node := range r.nodes {
 		if r.tool.human() {
 			r.tool.println(node + ":")

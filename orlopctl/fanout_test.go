@@ -8,18 +8,18 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// TestManners checks that each command in manners exists, and that streaming commands are marked as
-// such.
-func TestManners(t *testing.T) {
-	for name := range manners {
+// TestFanoutModes checks that each command in fanoutModes exists, and that streaming commands are
+// marked as such.
+func TestFanoutModes(t *testing.T) {
+	for name := range fanoutModes {
 		c, rest, err := new(tool).rootCommand().Find(strings.Fields(name))
 		if err != nil || len(rest) > 0 || !c.Runnable() {
 			t.Errorf("%s: there is no such command (%v)", name, err)
 		}
 	}
-	for line, want := range map[string]manner{
-		"logs etcd": atOnce, "logs etcd -f": following, "audit list --follow": following, "upgrade status": atOnce, "upgrade status --wait": following,
-		"health": following, "upgrade": inTurn, "kubeconfig": notAtAll, "trust renew": notAtAll, "gen operator": notAtAll, "cluster destroy": notAtAll,
+	for line, want := range map[string]fanoutMode{
+		"logs etcd": parallel, "logs etcd -f": streaming, "audit list --follow": streaming, "upgrade status": parallel, "upgrade status --wait": streaming,
+		"health": streaming, "upgrade": sequential, "kubeconfig": noFanout, "trust renew": noFanout, "gen operator": noFanout, "cluster destroy": noFanout,
 	} {
 		c, flags, err := new(tool).rootCommand().Find(strings.Fields(line))
 		if err == nil {
@@ -28,20 +28,20 @@ func TestManners(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got, err := mannerOf(c, 2); got != want || (err == nil) != (want != notAtAll) {
+		if got, err := fanoutModeOf(c, 2); got != want || (err == nil) != (want != noFanout) {
 			t.Errorf("%s: %v, %v; want %v", line, got, err, want)
 		}
 	}
 }
 
-// TestMannersAsDocumented checks that a command whose help mentions --nodes supports it.
-func TestMannersAsDocumented(t *testing.T) {
+// TestFanoutModesAsDocumented checks that a command whose help mentions --nodes supports it.
+func TestFanoutModesAsDocumented(t *testing.T) {
 	spoken := 0
 	var look func(c *cobra.Command)
 	look = func(c *cobra.Command) {
 		if strings.Contains(strings.ReplaceAll(c.Long, "\n", " "), "machines of --nodes") || strings.Contains(c.Example, " -n 10.") {
 			spoken++
-			if manners[nameOf(c)] == notAtAll {
+			if fanoutModes[nameOf(c)] == noFanout {
 				t.Errorf("%s: its help speaks of --nodes, with which it cannot be made", nameOf(c))
 			}
 		}

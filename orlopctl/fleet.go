@@ -17,9 +17,9 @@ type fleet struct {
 	tool    *tool
 	names   []string          // their addresses
 	relayed bool              // reached through the endpoint's machine
-	way     *way              // the relay; nil before its first use
+	way     *relayConn        // the relay; nil before its first use
 	clients []*client.Client  // to each machine; a machine limits new connections per address
-	believe *x509.Certificate // a machine CA that is trusted in addition to the context's CA
+	trust   *x509.Certificate // a machine CA that is trusted in addition to the context's CA
 }
 
 func (t *tool) fleet() (*fleet, error) {
@@ -38,8 +38,8 @@ func (f *fleet) endpoint(i int) (client.Endpoint, error) {
 	if err != nil {
 		return e, err
 	}
-	if f.believe != nil && e.CA != nil {
-		e.CA.AddCert(f.believe)
+	if f.trust != nil && e.CA != nil {
+		e.CA.AddCert(f.trust)
 	}
 	if !f.relayed {
 		e.Address, e.Fallback = f.names[i], nil
@@ -49,7 +49,7 @@ func (f *fleet) endpoint(i int) (client.Endpoint, error) {
 		return e, errOnlyFingerprint()
 	}
 	if f.way == nil {
-		f.way = &way{endpoint: e}
+		f.way = &relayConn{endpoint: e}
 	}
 	to := f.way.to(f.names[i])
 	to.CA = e.CA
@@ -93,7 +93,7 @@ func (f *fleet) all(ctx context.Context, do func(ctx context.Context, i int, c *
 	ctx, cancel := context.WithTimeout(ctx, f.tool.timeout(usualTimeout))
 	defer cancel()
 	errs := make([]error, len(f.names))
-	places := make(chan struct{}, mostAtOnce)
+	places := make(chan struct{}, maxParallel)
 	var running sync.WaitGroup
 	for i := range f.names {
 		e, err := f.endpoint(i)

@@ -235,14 +235,14 @@ func (g generated) documents() ([]byte, error) {
 	if len(operators) > 0 {
 		made = made.WithOperatorCAs(operators...)
 	}
-	if err := asked(made); err != nil {
+	if err := validateFlags(made); err != nil {
 		return nil, err
 	}
 	return config.Marshal(made), nil
 }
 
-// asked validates a configuration that was made from flags.
-func asked(c *config.Config) error {
+// validateFlags validates a configuration that was made from flags.
+func validateFlags(c *config.Config) error {
 	if err := config.Check(c).Err(); err != nil {
 		return &exitError{code: exitUsage, err: errors.Join(errors.New("the flags do not give a valid configuration"), err)}
 	}

@@ -18,10 +18,10 @@ import (
 
 const (
 	healthTimeout = 10 * time.Minute
-	// dialTry bounds one attempt to connect during the wait for a machine that boots.
-	dialTry = 10 * time.Second
-	// dialPause is the interval between two attempts.
-	dialPause = 500 * time.Millisecond
+	// dialTimeout bounds one attempt to connect during the wait for a machine that boots.
+	dialTimeout = 10 * time.Second
+	// dialInterval is the interval between two attempts.
+	dialInterval = 500 * time.Millisecond
 )
 
 func (t *tool) healthCommand() *cobra.Command {
@@ -76,20 +76,20 @@ func waitHealthy(ctx context.Context, endpoint client.Endpoint, once bool, show 
 			return unhealthy(last)
 		case ctx.Err() != nil, timedOut(err):
 			return gaveUp(ctx, last, err)
-		case once || !passing(err):
+		case once || !isTemporary(err):
 			return err
 		}
 		if err := show(healthReport{waiting: err}); err != nil {
 			return err
 		}
-		if !rest(ctx, dialPause) {
+		if !sleep(ctx, dialInterval) {
 			return gaveUp(ctx, last, err)
 		}
 	}
 }
 
-// rest waits between two attempts. It returns false if the context ends meanwhile.
-func rest(ctx context.Context, pause time.Duration) bool {
+// sleep waits between two attempts. It returns false if the context ends meanwhile.
+func sleep(ctx context.Context, pause time.Duration) bool {
 	timer := time.NewTimer(pause)
 	defer timer.Stop()
 	select {
@@ -103,7 +103,7 @@ func rest(ctx context.Context, pause time.Duration) bool {
 // attempt makes one of several attempts to connect, and passes the connection to do. The context
 // for do ends with the time limit of the attempt.
 func attempt(ctx context.Context, endpoint client.Endpoint, do func(dialing context.Context, c *client.Client) error) error {
-	dialing, cancel := context.WithTimeout(ctx, dialTry)
+	dialing, cancel := context.WithTimeout(ctx, dialTimeout)
 	defer cancel()
 	return connectedTo(dialing, endpoint, func(c *client.Client) error { return do(dialing, c) })
 }
@@ -119,8 +119,8 @@ func followHealth(ctx context.Context, endpoint client.Endpoint, once bool, show
 	})
 }
 
-// passing reports whether an error may be temporary while a machine boots or reboots.
-func passing(err error) bool {
+// isTemporary reports whether an error may be temporary while a machine boots or reboots.
+func isTemporary(err error) bool {
 	if err == nil || errors.Is(err, client.ErrUnreachable) {
 		return true
 	}
@@ -187,7 +187,7 @@ func (v *healthView) show(r healthReport) error {
 		return v.draw(r)
 	}
 	if r.waiting != nil {
-		v.tell("machine", "wait", message(r.waiting))
+		v.printChange("machine", "wait", message(r.waiting))
 		return nil
 	}
 	delete(v.told, "machine")
@@ -196,16 +196,16 @@ func (v *healthView) show(r healthReport) error {
 		if !c.Ok {
 			state = "wait"
 		}
-		v.tell(c.Name, state, c.Detail)
+		v.printChange(c.Name, state, c.Detail)
 	}
 	if r.answer.Healthy {
-		v.tell("cluster", "ok", "healthy")
+		v.printChange("cluster", "ok", "healthy")
 	}
 	return nil
 }
 
-// tell writes a line if it differs from the last line of this check.
-func (v *healthView) tell(name, state, detail string) {
+// printChange writes a line if it differs from the last line of this check.
+func (v *healthView) printChange(name, state, detail string) {
 	line := strings.TrimRight(fmt.Sprintf("%-4s  %-24s  %s", state, name, detail), " ")
 	if v.told[name] == line {
 		return

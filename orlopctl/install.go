@@ -27,8 +27,8 @@ type installProgress struct {
 // errInstalled ends the watch of an installation.
 var errInstalled = errors.New("installed")
 
-// told writes a line for a person. With -o json or yaml it goes to the error output.
-func (t *tool) told(line string) {
+// printProgress writes a line for a person. With -o json or yaml it goes to the error output.
+func (t *tool) printProgress(line string) {
 	if t.human() {
 		t.println(line)
 	} else {
@@ -53,9 +53,9 @@ func (t *tool) awaitInstall() error {
 		switch {
 		case errors.Is(err, errInstalled):
 			return nil
-		case ctx.Err() == nil && !passing(err):
+		case ctx.Err() == nil && !isTemporary(err):
 			return err
-		case !rest(ctx, dialPause):
+		case !sleep(ctx, dialInterval):
 			return &exitError{code: exitUnhealthy, err: fmt.Errorf("install: not complete in time; the last operation was %q", last.Operation), hint: "`orlopctl get install` shows the progress"}
 		}
 	}
@@ -70,7 +70,7 @@ func (t *tool) followInstall(ctx context.Context, endpoint client.Endpoint, last
 			return err
 		}
 		if v.BootMedium == "" {
-			t.told("installed: version " + v.Version + " runs from the disk")
+			t.printProgress("installed: version " + v.Version + " runs from the disk")
 			return errInstalled
 		}
 		stream, err := c.Machine.Watch(ctx, &api.GetRequest{Topic: "install"})
@@ -99,7 +99,7 @@ func (t *tool) followInstall(ctx context.Context, endpoint client.Endpoint, last
 			*last = now
 			switch now.Phase {
 			case "installed":
-				t.told("installed on " + now.Disk + "; the machine reboots into it")
+				t.printProgress("installed on " + now.Disk + "; the machine reboots into it")
 				return errInstalled
 			case "failed":
 				return fmt.Errorf("install: %s", now.Reason)

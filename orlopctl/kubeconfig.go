@@ -112,8 +112,8 @@ func mergeKubeconfigFile(path string, fresh []byte, force bool) (current string,
 	return current, err
 }
 
-// kubeconfigPatience bounds the wait for another process that changes the kubeconfig.
-const kubeconfigPatience = 10 * time.Second
+// kubeconfigLockTimeout bounds the wait for another process that changes the kubeconfig.
+const kubeconfigLockTimeout = 10 * time.Second
 
 // changeKubeconfig changes a kubeconfig, which may be missing; a nil result leaves it unchanged. It
 // uses kubectl's own lock, a file beside the kubeconfig (client-go, tools/clientcmd, lockFile).
@@ -122,7 +122,7 @@ func changeKubeconfig(path string, change func(old []byte) ([]byte, error)) erro
 		return fmt.Errorf("kubeconfig: cannot create the directory: %w", err)
 	}
 	lock := path + ".lock"
-	for end := time.Now().Add(kubeconfigPatience); ; {
+	for end := time.Now().Add(kubeconfigLockTimeout); ; {
 		f, err := os.OpenFile(lock, os.O_CREATE|os.O_EXCL, 0)
 		if err == nil {
 			_ = f.Close()
@@ -174,7 +174,7 @@ func otherCluster(old, fresh []byte) string {
 // neither has a CA.
 func sameCluster(a, b *yaml.Node) bool {
 	if these, those := clusterCA(a), clusterCA(b); these+those != "" {
-		return shareCert(these, those)
+		return haveCommonCert(these, those)
 	}
 	server := func(item *yaml.Node) string { return scalarOf(valueOf(valueOf(item, "cluster"), "server")) }
 	return server(a) == server(b)
@@ -268,7 +268,7 @@ func removeFromKubeconfig(old []byte, cluster, own string) ([]byte, error) {
 		return nil, fmt.Errorf("kubeconfig: cannot change: %w", err)
 	}
 	if !slices.ContainsFunc(itemsOf(root, "clusters"), func(item *yaml.Node) bool {
-		return scalarOf(valueOf(item, "name")) == cluster && shareCert(clusterCA(item), own)
+		return scalarOf(valueOf(item, "name")) == cluster && haveCommonCert(clusterCA(item), own)
 	}) {
 		return nil, nil
 	}

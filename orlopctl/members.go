@@ -49,7 +49,7 @@ func (t *tool) nodesAddCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if err := asked(config.New(args[0], config.RoleWorker).WithNode(node)); err != nil {
+			if err := validateFlags(config.New(args[0], config.RoleWorker).WithNode(node)); err != nil {
 				return err // check before a ticket is created
 			}
 			if noTicket && life != 0 {
@@ -67,7 +67,7 @@ func (t *tool) nodesAddCommand() *cobra.Command {
 			}
 			// The machine may have to remove an earlier machine with this name first.
 			return t.callFor(removeTime, func(ctx context.Context, c *client.Client) error {
-				text, err := inviteBy(ctx, c, &api.CreateTicketRequest{Name: args[0], Csr: request, Ttl: lifeOf(life)}, key, node)
+				text, err := createTicket(ctx, c, &api.CreateTicketRequest{Name: args[0], Csr: request, Ttl: lifeOf(life)}, key, node)
 				if err != nil {
 					return err
 				}
@@ -96,9 +96,9 @@ func (t *tool) nodesAddCommand() *cobra.Command {
 	return c
 }
 
-// inviteBy lets a machine issue a ticket, and returns the worker's configuration with the ticket
-// and with the labels and taints of its node. A nil ticket means no ticket.
-func inviteBy(ctx context.Context, c *client.Client, r *api.CreateTicketRequest, ticket *pki.Leaf, node config.Node) ([]byte, error) {
+// createTicket lets a machine issue a ticket, and returns the worker's configuration with the
+// ticket and with the labels and taints of its node. A nil ticket means no ticket.
+func createTicket(ctx context.Context, c *client.Client, r *api.CreateTicketRequest, ticket *pki.Leaf, node config.Node) ([]byte, error) {
 	answer, err := c.Cluster.CreateTicket(ctx, r)
 	if err != nil {
 		return nil, err

@@ -22,13 +22,13 @@ const drainTime = 65 * time.Minute
 // resetTimeout includes time for the operator to find and type the machine's name.
 const resetTimeout = drainTime + 5*time.Minute
 
-// goesOn adds to the error of a canceled call with a drain that the machine continues.
-func goesOn(err error) error {
-	return cutShort(err, "the machine continues: it drains its node first; `orlopctl events` shows the progress")
+// drainContinues adds to the error of a canceled call with a drain that the machine continues.
+func drainContinues(err error) error {
+	return mayContinue(err, "the machine continues: it drains its node first; `orlopctl events` shows the progress")
 }
 
-// cutShort adds to the error of a canceled or broken call that the machine may continue.
-func cutShort(err error, hint string) error {
+// mayContinue adds to the error of a canceled or broken call that the machine may continue.
+func mayContinue(err error, hint string) error {
 	if s, ok := statusOf(err); ok && (s.Code() == codes.DeadlineExceeded || s.Code() == codes.Canceled || s.Code() == codes.Unavailable) {
 		code, _ := exitCode(err)
 		return &exitError{code: code, err: err, hint: hint}
@@ -115,7 +115,7 @@ func (t *tool) resetCommand() *cobra.Command {
 				}
 				answer, err := c.Machine.Reset(ctx, &api.ResetRequest{Wipe: what.wipe})
 				if err != nil {
-					return goesOn(err)
+					return drainContinues(err)
 				}
 				if t.human() {
 					t.println("the machine is reset and reboots")

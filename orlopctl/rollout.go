@@ -45,13 +45,13 @@ type rotation interface {
 	// begin reads the replacement from the file of secrets, or creates it and stores it there
 	// before any machine gets it.
 	begin(ctx context.Context) error
-	// look reads the states of the machines.
-	look(ctx context.Context) error
+	// readStates reads the states of the machines.
+	readStates(ctx context.Context) error
 	// state returns the state of a machine; false if the machine does not take part.
 	state(i int) (state, bool)
-	// settle waits until the latest step is effective on all machines, and does the work before the
-	// next step.
-	settle(ctx context.Context, at state) error
+	// waitEffective waits until the latest step is effective on all machines, and does the work
+	// before the next step.
+	waitEffective(ctx context.Context, at state) error
 	// request returns the next step of a machine, and apply performs it.
 	request(i int, mode api.ApplyRequest_Mode) (*api.ApplyRequest, error)
 	apply(ctx context.Context, i int) error
@@ -83,23 +83,23 @@ func (r *rollout) run(of rotation) (err error) {
 		return err
 	}
 	for taken := false; ; taken = true {
-		if err := of.look(ctx); err != nil {
+		if err := of.readStates(ctx); err != nil {
 			return err
 		}
 		at := r.leastFar(of) // only machines in this state may take a step
 		if r.dryRun {
 			return r.plan(ctx, of, at)
 		}
-		if taken && r.oneStep && at != alone {
+		if taken && r.oneStep && at != newOnly {
 			r.tool.printf("stopped after one step; the same command performs the next step %q\n", of.stepName(at+1))
 			return nil
 		}
 		if at > before {
-			if err := of.settle(ctx, at); err != nil {
+			if err := of.waitEffective(ctx, at); err != nil {
 				return err
 			}
 		}
-		if at == alone {
+		if at == newOnly {
 			return of.finish()
 		}
 		r.tool.printf("step %d of 3: %s %s\n", at+1, of.stepName(at+1), of.what())
@@ -115,7 +115,7 @@ func (r *rollout) run(of rotation) (err error) {
 
 // leastFar returns the earliest state of any machine.
 func (r *rollout) leastFar(of rotation) state {
-	least := alone
+	least := newOnly
 	for i := range r.fleet.names {
 		if is, has := of.state(i); has {
 			least = min(least, is)
@@ -126,11 +126,11 @@ func (r *rollout) leastFar(of rotation) state {
 
 // plan prints the remaining operations.
 func (r *rollout) plan(ctx context.Context, of rotation, at state) error {
-	if at == alone {
+	if at == newOnly {
 		r.tool.println("the machines have performed every step; the file of secrets and your context remain")
 		return nil
 	}
-	for step := at + 1; step <= alone; step++ {
+	for step := at + 1; step <= newOnly; step++ {
 		r.tool.printf("step %d of 3: %s\n", step, of.stepName(step))
 		for _, i := range r.order() {
 			name := r.fleet.names[i]
@@ -163,9 +163,9 @@ func (r *rollout) plan(ctx context.Context, of rotation, at state) error {
 // rotationTimeout bounds the wait for a machine after a step.
 const rotationTimeout = 10 * time.Minute
 
-// take performs a step on one machine, waits for the services that restart because of it, and
-// returns the operations that the machine reports.
-func (r *rollout) take(ctx context.Context, i int, request *api.ApplyRequest) (operations []string, err error) {
+// performStep performs a step on one machine, waits for the services that restart because of it,
+// and returns the operations that the machine reports.
+func (r *rollout) performStep(ctx context.Context, i int, request *api.ApplyRequest) (operations []string, err error) {
 	was := map[string]int32{}
 	var restarts []string
 	var trial *api.ApplyResponse
@@ -194,7 +194,7 @@ func (r *rollout) take(ctx context.Context, i int, request *api.ApplyRequest) (o
 		line += ", restarts: " + strings.Join(restarts, ", ")
 	}
 	r.tool.println(line)
-	err = r.awaitTopic(ctx, i, "services", func(text []byte) (string, error) { return notYetAnew(text, was, restarts) })
+	err = r.awaitTopic(ctx, i, "services", func(text []byte) (string, error) { return notRestarted(text, was, restarts) })
 	if err != nil || len(restarts) == 0 {
 		return operations, err
 	}
@@ -223,9 +223,9 @@ func (r *rollout) confirm(ctx context.Context, i int, name string, answer *api.A
 	return nil
 }
 
-// notYetAnew returns the name of a service that still has to restart, or an empty string. services
-// is topic "services".
-func notYetAnew(services []byte, was map[string]int32, restarts []string) (string, error) {
+// notRestarted returns the name of a service that still has to restart, or an empty string.
+// services is topic "services".
+func notRestarted(services []byte, was map[string]int32, restarts []string) (string, error) {
 	var list []struct {
 		Name string `json:"name"`
 		PID  int32  `json:"pid"`
@@ -258,23 +258,23 @@ func (r *rollout) await(ctx context.Context, i int, look func(context.Context, *
 		if err == nil {
 			err = look(ctx, c, func(waits string) error {
 				if last = waits; waits == "" {
-					return errSettled
+					return errDone
 				}
 				return nil
 			})
 		}
 		switch {
-		case errors.Is(err, errSettled):
+		case errors.Is(err, errDone):
 			return nil
-		case ctx.Err() == nil && !passing(err):
+		case ctx.Err() == nil && !isTemporary(err):
 			return err
-		case !rest(ctx, dialPause):
+		case !sleep(ctx, dialInterval):
 			return &exitError{code: exitUnhealthy, err: fmt.Errorf("stopped before it was done: %s", last), hint: "call it again: it continues in the same place"}
 		}
 	}
 }
 
-var errSettled = errors.New("the wait is over")
+var errDone = errors.New("the wait is over")
 
 // awaitTopic is await with the value of a topic.
 func (r *rollout) awaitTopic(ctx context.Context, i int, topic string, waits func([]byte) (string, error)) error {

@@ -24,7 +24,7 @@ type tool struct {
 
 	// With --nodes (fanout.go): the machine of this run, and the connection to the relay.
 	node string
-	way  *way
+	way  *relayConn
 
 	// with several endpoints, the endpoint that the command continues to use, because it started
 	// the operation there
@@ -101,7 +101,7 @@ func (t *tool) noteStart(c *cobra.Command) {
 	if work := c.RunE; work != nil {
 		c.RunE = func(c *cobra.Command, args []string) error {
 			t.started = true
-			if len(t.flags.nodes) > 0 && t.way == nil && manners[nameOf(c)] != together {
+			if len(t.flags.nodes) > 0 && t.way == nil && fanoutModes[nameOf(c)] != wholeFleet {
 				return t.onNodes(c)
 			}
 			return work(c, args)

@@ -114,9 +114,9 @@ func (r *rotating) begin(ctx context.Context) error {
 		return fmt.Errorf("%s: the new CA: %w", r.file, err)
 	}
 	if r.ca.field == "machine" {
-		r.fleet.believe = r.next.Cert
+		r.fleet.trust = r.next.Cert
 	}
-	if err := r.look(ctx); err != nil || begun || r.dryRun {
+	if err := r.readStates(ctx); err != nil || begun || r.dryRun {
 		return err
 	}
 	if r.secrets.Next == nil {
@@ -130,8 +130,8 @@ func (r *rotating) begin(ctx context.Context) error {
 	return nil
 }
 
-// look reads the certificates in the machines' configurations.
-func (r *rotating) look(ctx context.Context) error {
+// readStates reads the certificates in the machines' configurations.
+func (r *rotating) readStates(ctx context.Context) error {
 	r.all = make([]holding, len(r.fleet.names))
 	planes := make([]plane, len(r.all))
 	here, members := map[string]bool{}, map[string]string{}
@@ -163,7 +163,7 @@ func (r *rotating) look(ctx context.Context) error {
 			return withMachine(name, err)
 		}
 	}
-	if _, err := wholePlane(r.fleet.names, planes); err != nil {
+	if _, err := checkPlane(r.fleet.names, planes); err != nil {
 		return err
 	}
 	r.planes = planes
@@ -195,7 +195,7 @@ func (r *rotating) apply(ctx context.Context, i int) error {
 	if err != nil {
 		return err
 	}
-	_, err = r.take(ctx, i, request)
+	_, err = r.performStep(ctx, i, request)
 	return err
 }
 
@@ -206,9 +206,9 @@ func (r *rotating) request(i int, mode api.ApplyRequest_Mode) (*api.ApplyRequest
 	return &api.ApplyRequest{Documents: patch, Filename: "rotate-ca", Patch: true, Mode: mode}, err
 }
 
-// settle waits until the latest step is effective on all machines: their files show it, they are
-// healthy, and the hold time has passed.
-func (r *rotating) settle(ctx context.Context, at state) error {
+// waitEffective waits until the latest step is effective on all machines: their files show it, they
+// are healthy, and the hold time has passed.
+func (r *rotating) waitEffective(ctx context.Context, at state) error {
 	for i, h := range r.all {
 		if h.own == nil {
 			continue
@@ -218,12 +218,12 @@ func (r *rotating) settle(ctx context.Context, at state) error {
 			if err := json.Unmarshal(text, &files); err != nil {
 				return "", fmt.Errorf("certificates: cannot read the machine's answer: %w", err)
 			}
-			return unsettled(h, r.next.Cert, files), nil
+			return pendingFile(h, r.next.Cert, files), nil
 		})
 		if err == nil {
 			err = r.healthy(ctx, i)
 		}
-		if err == nil && at != alone {
+		if err == nil && at != newOnly {
 			err = r.held(ctx, i)
 		}
 		if err != nil {
@@ -232,9 +232,9 @@ func (r *rotating) settle(ctx context.Context, at state) error {
 	}
 	switch at {
 	case accepted:
-		return r.contextBelieves(r.next.Cert)
+		return r.trustInContexts(r.next.Cert)
 	case issues:
-		return r.ownCertificate(ctx)
+		return r.replaceOwnCertificate(ctx)
 	}
 	return nil
 }
@@ -247,7 +247,7 @@ func (r *rotating) held(ctx context.Context, i int) error {
 		return err
 	}
 	r.tool.printf("  machine %s: waits %s for clients that read their files only at intervals\n", r.fleet.names[i], left.Round(time.Second))
-	if !rest(ctx, left) {
+	if !sleep(ctx, left) {
 		return errors.New("stopped during a wait; call it again: it continues in the same place")
 	}
 	return nil
@@ -271,9 +271,9 @@ func (r *rotating) since(ctx context.Context, i int) (time.Time, error) {
 	})
 }
 
-// contextBelieves adds a machine CA to every context that trusts the machine CA of this cluster. It
+// trustInContexts adds a machine CA to every context that trusts the machine CA of this cluster. It
 // runs before the machines have certificates by the new CA.
-func (r *rotating) contextBelieves(ca *x509.Certificate) error {
+func (r *rotating) trustInContexts(ca *x509.Certificate) error {
 	return r.changeContexts(func(known []*x509.Certificate) []*x509.Certificate { return append(known, ca) })
 }
 
@@ -286,7 +286,7 @@ func (r *rotating) changeContexts(change func([]*x509.Certificate) []*x509.Certi
 		for name, c := range f.Contexts {
 			known, err := pki.ParseCerts([]byte(c.CA))
 			ours := func(c *x509.Certificate) bool {
-				return slices.ContainsFunc(r.all, func(h holding) bool { return h.own != nil && h.believes(c) })
+				return slices.ContainsFunc(r.all, func(h holding) bool { return h.own != nil && h.trusts(c) })
 			}
 			if err != nil || !slices.ContainsFunc(known, ours) {
 				continue // it has a fingerprint, or belongs to another cluster

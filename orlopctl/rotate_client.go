@@ -14,9 +14,9 @@ import (
 	"github.com/orlop-os/orlop/pkg/pki"
 )
 
-// ownCertificate replaces the caller's certificate if it depends on the client CA that will be
-// dropped, and returns an error if other clients still depend on that CA.
-func (r *rotating) ownCertificate(ctx context.Context) error {
+// replaceOwnCertificate replaces the caller's certificate if it depends on the client CA that will
+// be dropped, and returns an error if other clients still depend on that CA.
+func (r *rotating) replaceOwnCertificate(ctx context.Context) error {
 	if r.ca.field != "client" {
 		return nil
 	}
@@ -34,7 +34,7 @@ func (r *rotating) ownCertificate(ctx context.Context) error {
 	signed := slices.ContainsFunc(old, func(c *x509.Certificate) bool { return own.Cert.CheckSignatureFrom(c) == nil })
 	rooted := root == "" && signed || slices.ContainsFunc(old, func(c *x509.Certificate) bool { return pki.Fingerprint(c) == root })
 	if !signed && !rooted {
-		return r.others(ctx, own.Cert.Subject.CommonName)
+		return r.checkOtherClients(ctx, own.Cert.Subject.CommonName)
 	}
 	var made *pki.Leaf
 	err = r.fleet.call(ctx, 0, func(ctx context.Context, c *client.Client) error {
@@ -63,18 +63,19 @@ func (r *rotating) ownCertificate(ctx context.Context) error {
 	if t.flags.cert != "" {
 		err = writePair(t.flags.cert, t.flags.key, made)
 	} else {
-		err = keep(name, chosen, made)
+		err = storeRenewed(name, chosen, made)
 	}
 	if err != nil {
 		return err
 	}
 	r.fleet.close()
 	t.printf("your own certificate is now issued by the new CA, valid until %s\n", made.Cert.NotAfter.Format(time.RFC3339))
-	return r.others(ctx, own.Cert.Subject.CommonName)
+	return r.checkOtherClients(ctx, own.Cert.Subject.CommonName)
 }
 
-// others returns an error if the old client CA is the only issuer of another client's certificates.
-func (r *rotating) others(ctx context.Context, own string) error {
+// checkOtherClients returns an error if the old client CA is the only issuer of another client's
+// certificates.
+func (r *rotating) checkOtherClients(ctx context.Context, own string) error {
 	good, left := map[string]bool{own: true}, map[string]bool{}
 	for i := range r.fleet.names {
 		since, err := r.since(ctx, i)

@@ -23,19 +23,19 @@ import (
 // machine returns a key.
 
 // keyStepNames are the names of the steps to each state.
-var keyStepNames = []string{accepted: "accept", issues: "seal", alone: "drop"}
+var keyStepNames = []string{accepted: "accept", issues: "seal", newOnly: "drop"}
 
-// sealing holds the names of a control-plane machine's encryption keys. The zero sealing is that of
-// a worker.
-type sealing struct {
+// encryptionKeys holds the names of a control-plane machine's encryption keys. The zero value is
+// that of a worker.
+type encryptionKeys struct {
 	own      string   // encrypts
 	accepted []string // also decrypt
 	plane
 }
 
-// readSealing reads the key names from topic "configuration", and the membership of the control
-// plane from the documents without secrets.
-func readSealing(topic, documents []byte) (s sealing, err error) {
+// readEncryptionKeys reads the key names from topic "configuration", and the membership of the
+// control plane from the documents without secrets.
+func readEncryptionKeys(topic, documents []byte) (s encryptionKeys, err error) {
 	var shown struct {
 		EncryptionKeys []string `json:"encryptionKeys"`
 	}
@@ -52,17 +52,17 @@ func readSealing(topic, documents []byte) (s sealing, err error) {
 func sameName(a, b string) bool { return a == b }
 
 // state returns the state of the machine for the next key.
-func (s sealing) state(next string) state { return stateOf(sameName, s.own, s.accepted, next) }
+func (s encryptionKeys) state(next string) state { return stateOf(sameName, s.own, s.accepted, next) }
 
 // step returns the keys of the machine one state later. Keys that decrypt are retained until the
 // last step.
-func (s sealing) step(next string) sealing {
+func (s encryptionKeys) step(next string) encryptionKeys {
 	s.own, s.accepted = stepOf(sameName, s.own, s.accepted, next)
 	return s
 }
 
 // patch returns the patch that gives the machine the keys of s. keys maps the known names to keys.
-func (s sealing) patch(keys map[string]string) ([]byte, error) {
+func (s encryptionKeys) patch(keys map[string]string) ([]byte, error) {
 	var list []string // null removes it
 	for _, name := range append([]string{s.own}, s.accepted...) {
 		if keys[name] == "" {
@@ -75,9 +75,9 @@ func (s sealing) patch(keys map[string]string) ([]byte, error) {
 	return sigsyaml.Marshal(map[string]any{"kind": "Cluster", "spec": map[string]any{"secretsEncryptionKey": keys[s.own], "acceptedEncryptionKeys": list}})
 }
 
-// checkSealing rejects an incomplete control plane, and a file of secrets of another cluster. own
-// is the key in the file.
-func checkSealing(names []string, all []sealing, own, next string) error {
+// checkEncryptionKeys rejects an incomplete control plane, and a file of secrets of another
+// cluster. own is the key in the file.
+func checkEncryptionKeys(names []string, all []encryptionKeys, own, next string) error {
 	planes := make([]plane, len(all))
 	for i, s := range all {
 		planes[i] = s.plane
@@ -85,7 +85,7 @@ func checkSealing(names []string, all []sealing, own, next string) error {
 			return &exitError{code: exitUsage, err: fmt.Errorf("machine %s: does not have the encryption key in the file of secrets: the file is another cluster's, or the key was replaced without the file", names[i]), hint: "name the cluster's own file with --secrets"}
 		}
 	}
-	machines, err := wholePlane(names, planes)
+	machines, err := checkPlane(names, planes)
 	if err != nil {
 		return err
 	}
@@ -120,7 +120,7 @@ type rotatingKey struct {
 	rollout
 	keys map[string]string // in base64, by name
 	next string
-	all  []sealing // of the machines of the fleet
+	all  []encryptionKeys // of the machines of the fleet
 }
 
 func (r *rotatingKey) state(i int) (state, bool) { return r.all[i].state(r.next), r.all[i].own != "" }
@@ -129,9 +129,9 @@ func (r *rotatingKey) stepName(to state) string { return keyStepNames[to] }
 
 func (r *rotatingKey) what() string { return "the key " + r.next }
 
-// settle waits until every machine's API server runs with the latest step. An interrupted command
-// can therefore be repeated.
-func (r *rotatingKey) settle(ctx context.Context, _ state) error {
+// waitEffective waits until every machine's API server runs with the latest step. An interrupted
+// command can therefore be repeated.
+func (r *rotatingKey) waitEffective(ctx context.Context, _ state) error {
 	for i, name := range r.fleet.names {
 		if _, has := r.state(i); !has {
 			continue
@@ -184,7 +184,7 @@ func (r *rotatingKey) begin(ctx context.Context) error {
 	if r.next = name(next); name(r.secrets.SecretsEncryptionKey) == "" || r.next == "" {
 		return usagef("%s: secretsEncryptionKey, nextEncryptionKey: cannot use: expected 32 bytes in base64", r.file)
 	}
-	if err := r.look(ctx); err != nil || begun || r.dryRun {
+	if err := r.readStates(ctx); err != nil || begun || r.dryRun {
 		return err
 	}
 	r.secrets.NextEncryptionKey = next
@@ -195,9 +195,9 @@ func (r *rotatingKey) begin(ctx context.Context) error {
 	return nil
 }
 
-// look reads the key names of the machines.
-func (r *rotatingKey) look(ctx context.Context) error {
-	r.all = make([]sealing, len(r.fleet.names))
+// readStates reads the key names of the machines.
+func (r *rotatingKey) readStates(ctx context.Context) error {
+	r.all = make([]encryptionKeys, len(r.fleet.names))
 	for i, name := range r.fleet.names {
 		err := r.fleet.call(ctx, i, func(ctx context.Context, c *client.Client) error {
 			topic, err := c.Machine.Get(ctx, &api.GetRequest{Topic: "configuration"})
@@ -214,7 +214,7 @@ func (r *rotatingKey) look(ctx context.Context) error {
 			}
 			text, err := topic.Value.MarshalJSON()
 			if err == nil {
-				r.all[i], err = readSealing(text, documents.Documents)
+				r.all[i], err = readEncryptionKeys(text, documents.Documents)
 				r.all[i].machine = version.Machine
 			}
 			return err
@@ -223,7 +223,7 @@ func (r *rotatingKey) look(ctx context.Context) error {
 			return withMachine(name, err)
 		}
 	}
-	return checkSealing(r.fleet.names, r.all, config.NewEncryptionKey([32]byte(r.secrets.SecretsEncryptionKey)).Name(), r.next)
+	return checkEncryptionKeys(r.fleet.names, r.all, config.NewEncryptionKey([32]byte(r.secrets.SecretsEncryptionKey)).Name(), r.next)
 }
 
 // request returns the next step of a machine.
@@ -238,7 +238,7 @@ func (r *rotatingKey) apply(ctx context.Context, i int) error {
 	if err != nil {
 		return err
 	}
-	operations, err := r.take(ctx, i, request)
+	operations, err := r.performStep(ctx, i, request)
 	for _, op := range operations {
 		if strings.HasPrefix(op, "etcd: ") {
 			r.tool.println("    " + op)

@@ -8,21 +8,21 @@ import (
 
 // TestKeyStates checks that the keys of a machine determine its state and its next step.
 func TestKeyStates(t *testing.T) {
-	show := func(s sealing) string { return strings.TrimSpace(s.own + " + " + strings.Join(s.accepted, " ")) }
+	show := func(s encryptionKeys) string { return strings.TrimSpace(s.own + " + " + strings.Join(s.accepted, " ")) }
 	for _, c := range []struct {
-		s    sealing
+		s    encryptionKeys
 		at   state
 		then string
 	}{
-		{sealing{own: "old"}, before, "old + next"},
-		{sealing{own: "old", accepted: []string{"next"}}, accepted, "next + old"},
-		{sealing{own: "next", accepted: []string{"old"}}, issues, "next +"},
-		{sealing{own: "next"}, alone, "next +"},
+		{encryptionKeys{own: "old"}, before, "old + next"},
+		{encryptionKeys{own: "old", accepted: []string{"next"}}, accepted, "next + old"},
+		{encryptionKeys{own: "next", accepted: []string{"old"}}, issues, "next +"},
+		{encryptionKeys{own: "next"}, newOnly, "next +"},
 		// Other keys are left from a restore, or from a rotation with another new key. Every key
 		// that decrypts stays until the last step.
-		{sealing{own: "old", accepted: []string{"older"}}, before, "old + older next"},
-		{sealing{own: "old", accepted: []string{"older", "next"}}, accepted, "next + old older"},
-		{sealing{own: "next", accepted: []string{"old", "older"}}, issues, "next +"},
+		{encryptionKeys{own: "old", accepted: []string{"older"}}, before, "old + older next"},
+		{encryptionKeys{own: "old", accepted: []string{"older", "next"}}, accepted, "next + old older"},
+		{encryptionKeys{own: "next", accepted: []string{"old", "older"}}, issues, "next +"},
 	} {
 		if at := c.s.state("next"); at != c.at {
 			t.Errorf("%s: is in %d, want %d", show(c.s), at, c.at)
@@ -33,15 +33,15 @@ func TestKeyStates(t *testing.T) {
 	}
 }
 
-// TestEverySecretIsRead checks for two machines in equal or adjacent states that each decrypts
+// TestEverySecretReadable checks for two machines in equal or adjacent states that each decrypts
 // Secrets that the other encrypts. A Secret encrypted before a step is readable after it. The last
 // step is the exception: all Secrets are re-encrypted before it.
-func TestEverySecretIsRead(t *testing.T) {
-	reads := func(s sealing, key string) bool {
+func TestEverySecretReadable(t *testing.T) {
+	reads := func(s encryptionKeys, key string) bool {
 		return strings.Contains(" "+s.own+" "+strings.Join(s.accepted, " ")+" ", " "+key+" ")
 	}
-	s := sealing{own: "old"}
-	for s.state("next") != alone {
+	s := encryptionKeys{own: "old"}
+	for s.state("next") != newOnly {
 		then := s.step("next")
 		if !reads(then, s.own) && s.state("next") != issues || !reads(s, then.own) {
 			t.Errorf("%+v and %+v: one cannot read what the other seals", s, then)
@@ -53,30 +53,30 @@ func TestEverySecretIsRead(t *testing.T) {
 func TestCheckSealing(t *testing.T) {
 	three := []string{"10.0.0.1", "10.0.0.2", "10.0.0.3"}
 	machines := 0
-	of := func(own string, members []string, accepted ...string) sealing {
+	of := func(own string, members []string, accepted ...string) encryptionKeys {
 		machines++
-		return sealing{own: own, accepted: accepted, plane: plane{machine: fmt.Sprint(machines), controls: true, members: members}}
+		return encryptionKeys{own: own, accepted: accepted, plane: plane{machine: fmt.Sprint(machines), controls: true, members: members}}
 	}
 	twice := of("old", three)
 	for name, c := range map[string]struct {
-		all  []sealing
+		all  []encryptionKeys
 		want string
 	}{
-		"one machine":                {[]sealing{of("old", nil)}, ""},
-		"three":                      {[]sealing{of("old", three), of("next", three, "old"), of("old", three, "next")}, ""},
-		"with a worker":              {[]sealing{of("old", three[:1]), {}}, ""},
-		"done, but for the file":     {[]sealing{of("next", nil)}, ""},
-		"one is not named":           {[]sealing{of("old", three), of("old", three)}, "has 3 control-plane machines (10.0.0.1, 10.0.0.2, 10.0.0.3), and 2 of the named machines"},
-		"one by two addresses":       {[]sealing{twice, twice, of("old", three)}, "and 2 of the named machines"},
-		"a worker in the last place": {[]sealing{of("old", three), of("old", three), {}}, "and 2 of the named machines"},
-		"another cluster's":          {[]sealing{of("old", nil), of("foreign", nil)}, "machine m1: does not have the encryption key"},
-		"workers only":               {[]sealing{{}, {}}, "no machine has an encryption key"},
+		"one machine":                {[]encryptionKeys{of("old", nil)}, ""},
+		"three":                      {[]encryptionKeys{of("old", three), of("next", three, "old"), of("old", three, "next")}, ""},
+		"with a worker":              {[]encryptionKeys{of("old", three[:1]), {}}, ""},
+		"done, but for the file":     {[]encryptionKeys{of("next", nil)}, ""},
+		"one is not named":           {[]encryptionKeys{of("old", three), of("old", three)}, "has 3 control-plane machines (10.0.0.1, 10.0.0.2, 10.0.0.3), and 2 of the named machines"},
+		"one by two addresses":       {[]encryptionKeys{twice, twice, of("old", three)}, "and 2 of the named machines"},
+		"a worker in the last place": {[]encryptionKeys{of("old", three), of("old", three), {}}, "and 2 of the named machines"},
+		"another cluster's":          {[]encryptionKeys{of("old", nil), of("foreign", nil)}, "machine m1: does not have the encryption key"},
+		"workers only":               {[]encryptionKeys{{}, {}}, "no machine has an encryption key"},
 	} {
 		var names []string
 		for i := range c.all {
 			names = append(names, fmt.Sprintf("m%d", i))
 		}
-		err := checkSealing(names, c.all, "old", "next")
+		err := checkEncryptionKeys(names, c.all, "old", "next")
 		if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
 			t.Errorf("%s: %v, want %q", name, err, c.want)
 		}
@@ -85,11 +85,11 @@ func TestCheckSealing(t *testing.T) {
 
 func TestReadSealing(t *testing.T) {
 	documents := "kind: Machine\nspec: {}\n---\nkind: Cluster\nspec: {controlPlanes: [10.0.0.1, 10.0.0.2]}\n"
-	s, err := readSealing([]byte(`{"present":true,"encryptionKeys":["a","b"]}`), []byte(documents))
+	s, err := readEncryptionKeys([]byte(`{"present":true,"encryptionKeys":["a","b"]}`), []byte(documents))
 	if err != nil || s.own != "a" || fmt.Sprint(s.accepted, s.members) != "[b] [10.0.0.1 10.0.0.2]" {
 		t.Errorf("%+v, %v", s, err)
 	}
-	if s, err := readSealing([]byte(`{"present":true}`), []byte("kind: Machine\n")); err != nil || s.own != "" {
+	if s, err := readEncryptionKeys([]byte(`{"present":true}`), []byte("kind: Machine\n")); err != nil || s.own != "" {
 		t.Errorf("a worker: %+v, %v", s, err)
 	}
 }

@@ -35,11 +35,11 @@ const (
 	before state = iota
 	accepted
 	issues
-	alone
+	newOnly
 )
 
 // names of the steps to each state
-var stepNames = []string{accepted: "accept", issues: "issue", alone: "drop"}
+var stepNames = []string{accepted: "accept", issues: "issue", newOnly: "drop"}
 
 // holding is the part of a machine's configuration about one authority.
 type holding struct {
@@ -79,9 +79,9 @@ func readPlane(documents []byte) (p plane, err error) {
 	}
 }
 
-// wholePlane rejects an incomplete control plane, and returns its number of machines. A machine
+// checkPlane rejects an incomplete control plane, and returns its number of machines. A machine
 // that missed a step could not verify the other machines, or could not decrypt their Secrets.
-func wholePlane(names []string, all []plane) (count int, err error) {
+func checkPlane(names []string, all []plane) (count int, err error) {
 	machines := map[string]bool{} // two addresses may name the same machine
 	for _, p := range all {
 		if p.controls {
@@ -96,7 +96,7 @@ func wholePlane(names []string, all []plane) (count int, err error) {
 	return len(machines), nil
 }
 
-func (h holding) believes(c *x509.Certificate) bool {
+func (h holding) trusts(c *x509.Certificate) bool {
 	return h.own.Equal(c) || slices.ContainsFunc(h.accepted, c.Equal)
 }
 
@@ -123,7 +123,7 @@ func stateOf[T any](same func(T, T) bool, own T, beside []T, next T) state {
 	case len(beside) > 0:
 		return issues
 	}
-	return alone
+	return newOnly
 }
 
 // stepOf returns the values of a machine one state later.
@@ -147,8 +147,8 @@ func related(names []string, all []holding, known, next *x509.Certificate) error
 		if h.own == nil {
 			continue
 		}
-		fits = fits || h.believes(known) || h.own.Equal(next)
-		if with >= 0 && !h.believes(all[with].own) && !all[with].believes(h.own) {
+		fits = fits || h.trusts(known) || h.own.Equal(next)
+		if with >= 0 && !h.trusts(all[with].own) && !all[with].trusts(h.own) {
 			return &exitError{code: exitUsage, err: fmt.Errorf("machines %s and %s have different CAs, and neither trusts the other's; nothing was changed", names[with], names[i]), hint: "name the machines of one cluster"}
 		}
 		with = i
@@ -223,8 +223,8 @@ type shownCertificate struct {
 	Authority bool   `json:"authority"`
 }
 
-// unsettled returns the first file of a machine that does not match h yet, or an empty string.
-func unsettled(h holding, next *x509.Certificate, files []shownCertificate) string {
+// pendingFile returns the first file of a machine that does not match h yet, or an empty string.
+func pendingFile(h holding, next *x509.Certificate, files []shownCertificate) string {
 	if !slices.ContainsFunc(files, func(f shownCertificate) bool { return f.Authority && f.Serial == pki.Serial(next) }) {
 		return "no file holds the new CA yet"
 	}

@@ -42,7 +42,7 @@ func TestStates(t *testing.T) {
 		{holding{own: old}, before, "old + next"},
 		{holding{own: old, accepted: list(next)}, accepted, "next + old"},
 		{holding{own: next, accepted: list(old)}, issues, "next +"},
-		{holding{own: next}, alone, "next +"},
+		{holding{own: next}, newOnly, "next +"},
 		// Another rotation was abandoned after its first or second step. Trusted CAs are dropped
 		// only at the end.
 		{holding{own: old, accepted: list(other)}, before, "old + other next"},
@@ -59,16 +59,16 @@ func TestStates(t *testing.T) {
 	}
 }
 
-// TestEverybodyIsBelieved rotates three machines, machine by machine, and restarts the rotation
+// TestAllCertificatesTrusted rotates three machines, machine by machine, and restarts the rotation
 // after each. At every moment each machine verifies the certificates of the others, including
 // certificates from before the latest step.
-func TestEverybodyIsBelieved(t *testing.T) {
+func TestAllCertificatesTrusted(t *testing.T) {
 	old, next := testCA(t, "old").Cert, testCA(t, "next").Cert
 	// the second machine does not use the authority
 	all := []holding{{own: old}, {}, {own: old}, {own: old}}
 	taken := 0
 	r := rotating{rollout: rollout{fleet: &fleet{names: make([]string, len(all))}}, next: &pki.CA{Cert: next}, all: all}
-	for at := r.leastFar(&r); at != alone; at = r.leastFar(&r) {
+	for at := r.leastFar(&r); at != newOnly; at = r.leastFar(&r) {
 		i := slices.IndexFunc(all, func(h holding) bool { return h.own != nil && h.state(next) == at })
 		all[i] = all[i].step(next)
 		taken++
@@ -77,12 +77,12 @@ func TestEverybodyIsBelieved(t *testing.T) {
 				if h.own == nil || o.own == nil {
 					continue
 				}
-				if !h.believes(o.own) {
+				if !h.trusts(o.own) {
 					t.Fatalf("after %d steps machine %d does not believe machine %d", taken, a, b)
 				}
 			}
 			// Every certificate is by the new CA before a machine takes the last step.
-			if h.own != nil && at != issues && !h.believes(old) {
+			if h.own != nil && at != issues && !h.trusts(old) {
 				t.Fatalf("after %d steps machine %d does not believe what the old CA has signed", taken, a)
 			}
 		}
@@ -132,7 +132,7 @@ func TestPatch(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for step := accepted; step <= alone; step++ {
+	for step := accepted; step <= newOnly; step++ {
 		h, err := readHolding(config.MarshalRedacted(parsed), "kubernetes")
 		if err != nil || h.own == nil || !h.key {
 			t.Fatalf("%+v, %v", h, err)
@@ -167,7 +167,7 @@ func TestPatch(t *testing.T) {
 	}
 }
 
-func TestUnsettled(t *testing.T) {
+func TestPendingFile(t *testing.T) {
 	old, next := testCA(t, "old"), testCA(t, "next")
 	files := func(leaf *pki.CA) []shownCertificate {
 		return []shownCertificate{
@@ -187,25 +187,25 @@ func TestUnsettled(t *testing.T) {
 		{holding{own: next.Cert, accepted: list(old)}, files(next), ""},
 		{holding{own: next.Cert}, files(next)[1:], ""},
 	} {
-		if got := unsettled(c.h, next.Cert, c.files); got != c.want {
+		if got := pendingFile(c.h, next.Cert, c.files); got != c.want {
 			t.Errorf("got %q, want %q", got, c.want)
 		}
 	}
 }
 
-func TestNotYetAnew(t *testing.T) {
+func TestNotRestarted(t *testing.T) {
 	was := map[string]int32{"controllers": 7, "node": 8}
 	for pid, want := range map[int]string{7: "controllers has not restarted", 0: "controllers has not restarted", 9: ""} {
 		services := fmt.Sprintf(`[{"name": "controllers", "pid": %d}, {"name": "node", "pid": 8}]`, pid)
-		if got, err := notYetAnew([]byte(services), was, []string{"controllers"}); got != want || err != nil {
+		if got, err := notRestarted([]byte(services), was, []string{"controllers"}); got != want || err != nil {
 			t.Errorf("pid %d: %q, %v", pid, got, err)
 		}
 	}
 }
 
-// TestWholePlane checks that a CA or key is not replaced on only a part of the control-plane
+// TestCheckPlane checks that a CA or key is not replaced on only a part of the control-plane
 // machines.
-func TestWholePlane(t *testing.T) {
+func TestCheckPlane(t *testing.T) {
 	three := []string{"10.0.0.1", "10.0.0.2", "10.0.0.3"}
 	of := func(machine string, members ...string) plane {
 		return plane{machine: machine, controls: true, members: members}
@@ -222,7 +222,7 @@ func TestWholePlane(t *testing.T) {
 		"a worker for another": {[]plane{of("a", three[:2]...), {machine: "w", members: three[:2]}}, false},
 	} {
 		names := make([]string, len(c.all))
-		if _, err := wholePlane(names, c.all); (err == nil) != c.fine {
+		if _, err := checkPlane(names, c.all); (err == nil) != c.fine {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

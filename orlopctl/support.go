@@ -88,8 +88,8 @@ func (t *tool) supportCommand() *cobra.Command {
 // parts.
 func (t *tool) support(ctx context.Context, c *client.Client, out string, readers []agecrypt.Recipient) error {
 	folder, _, _ := strings.Cut(filepath.Base(out), ".")
-	b := &supportBundle{folder: folder, patience: partTimeout, index: supportIndex{Tool: toolVersion(), Began: time.Now().UTC().Truncate(time.Second)}}
-	err := writeWhole(out, func(file io.Writer) error {
+	b := &supportBundle{folder: folder, timeout: partTimeout, index: supportIndex{Tool: toolVersion(), Began: time.Now().UTC().Truncate(time.Second)}}
+	err := writeAtomic(out, func(file io.Writer) error {
 		encrypted, err := encrypt(file, readers)
 		if err != nil {
 			return err
@@ -160,12 +160,12 @@ type supportPart struct {
 
 // supportBundle is a bundle during its creation. Only one part of it is in memory at a time.
 type supportBundle struct {
-	tar      *tar.Writer
-	folder   string        // top directory in the tar
-	patience time.Duration // time limit for each part
-	index    supportIndex
-	bytes    int   // of all parts
-	first    error // error of the first missing part
+	tar     *tar.Writer
+	folder  string        // top directory in the tar
+	timeout time.Duration // time limit for each part
+	index   supportIndex
+	bytes   int   // of all parts
+	first   error // error of the first missing part
 }
 
 // collect reads all parts from a machine, one after the other, and records failures. It returns an
@@ -229,7 +229,7 @@ func (b *supportBundle) collect(ctx context.Context, c *client.Client) error {
 
 // add reads one part and writes it. If a part ends early, its beginning is stored.
 func (b *supportBundle) add(ctx context.Context, name string, read reading) error {
-	patience, cancel := context.WithTimeout(ctx, b.patience)
+	patience, cancel := context.WithTimeout(ctx, b.timeout)
 	defer cancel()
 	got, err := read(patience)
 	if errors.Is(ctx.Err(), context.Canceled) {

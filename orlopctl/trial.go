@@ -64,14 +64,14 @@ func (c *confirmation) run(ctx context.Context) error {
 		var first error
 		for i, place := range c.places {
 			err := c.attempt(ctx, place)
-			if err == nil || !passingOrRefused(err) {
+			if err == nil || !isTemporaryOrUnauthorized(err) {
 				return err
 			}
 			if i == 0 {
 				first = err
 			}
 		}
-		if !rest(ctx, dialPause) {
+		if !sleep(ctx, dialInterval) {
 			return first
 		}
 	}
@@ -94,9 +94,9 @@ func (c *confirmation) attempt(ctx context.Context, place client.Endpoint) error
 	})
 }
 
-// passingOrRefused reports whether another attempt to confirm may succeed. A machine that does not
-// admit the caller now may admit it soon.
-func passingOrRefused(err error) bool {
+// isTemporaryOrUnauthorized reports whether another attempt to confirm may succeed. A machine that
+// does not admit the caller now may admit it soon.
+func isTemporaryOrUnauthorized(err error) bool {
 	s, ok := statusOf(err)
 	return !ok || s.Code() == codes.Unavailable || s.Code() == codes.DeadlineExceeded || s.Code() == codes.Canceled || s.Code() == codes.Unauthenticated
 }

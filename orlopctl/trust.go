@@ -93,7 +93,7 @@ func (t *tool) trustRenewCommand() *cobra.Command {
 			"--cert and --key. The old certificate stays valid until it expires.",
 		Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
-			if (t.flags.cert == "") != (t.flags.key == "") || t.flags.cert == "" && !t.ownContext() {
+			if (t.flags.cert == "") != (t.flags.key == "") || t.flags.cert == "" && !t.usesContextCert() {
 				return usagef("trust renew: cannot renew: expected a context, or both --cert and --key")
 			}
 			name, chosen, err := t.chosen()
@@ -112,7 +112,7 @@ func (t *tool) trustRenewCommand() *cobra.Command {
 				if t.flags.cert != "" {
 					err = writePair(t.flags.cert, t.flags.key, leaf)
 				} else {
-					err = keep(name, chosen, leaf)
+					err = storeRenewed(name, chosen, leaf)
 				}
 				if err != nil {
 					return err
@@ -335,9 +335,9 @@ func writePair(certFile, keyFile string, leaf *pki.Leaf) error {
 	return nil
 }
 
-// keep stores a new certificate in a context, unless the context has changed meanwhile, and in the
-// other contexts of the cluster with the same certificate.
-func keep(name string, was machineContext, leaf *pki.Leaf) error {
+// storeRenewed stores a new certificate in a context, unless the context has changed meanwhile, and
+// in the other contexts of the cluster with the same certificate.
+func storeRenewed(name string, was machineContext, leaf *pki.Leaf) error {
 	return changeContexts(func(f *contextsFile) error {
 		for other, c := range f.Contexts {
 			if c.Cert != was.Cert || c.Key != was.Key || other != name && (was.CA == "" || c.CA != was.CA) {
@@ -353,9 +353,9 @@ func keep(name string, was machineContext, leaf *pki.Leaf) error {
 // renewBefore is the remaining validity at which a certificate is renewed, if no machine issued it.
 const renewBefore = 8 * time.Hour
 
-// ending reports whether a certificate has expired or soon will. It ignores an unreadable
+// renewalDue reports whether a certificate has expired or soon will. It ignores an unreadable
 // certificate; other code reports that.
-func ending(cert, key string) (*pki.Leaf, bool) {
+func renewalDue(cert, key string) (*pki.Leaf, bool) {
 	leaf, err := pki.ParseLeaf([]byte(cert), []byte(key))
 	return leaf, err == nil && time.Until(leaf.Cert.NotAfter) < renewBefore
 }
@@ -368,7 +368,7 @@ func freshAdmin(dir string) error {
 	if err != nil || keyErr != nil {
 		return nil // the next reader reports the missing files
 	}
-	if _, is := ending(string(cert), string(key)); !is {
+	if _, is := renewalDue(string(cert), string(key)); !is {
 		return nil
 	}
 	ca, err := readOperator(dir)
@@ -378,17 +378,17 @@ func freshAdmin(dir string) error {
 	return makeClient(ca, dir, adminName, pki.RoleAdmin, clientLife, true)
 }
 
-// ownContext reports whether the call goes to a machine of a context with the certificate of the
-// context.
-func (t *tool) ownContext() bool {
+// usesContextCert reports whether the call goes to a machine of a context with the certificate of
+// the context.
+func (t *tool) usesContextCert() bool {
 	return t.flags.cert == "" && t.flags.key == "" && len(t.flags.endpoints) == 0
 }
 
 // signedAgain returns a context with a new certificate by the operator CA, if it is necessary and
 // the CA's key is still in the directory of the context. It also replaces an expired certificate.
 func (t *tool) signedAgain(name string, c machineContext) machineContext {
-	leaf, is := ending(c.Cert, c.Key)
-	if !is || c.Operator == "" || !t.ownContext() {
+	leaf, is := renewalDue(c.Cert, c.Key)
+	if !is || c.Operator == "" || !t.usesContextCert() {
 		return c
 	}
 	ca, err := readOperator(c.Operator)
@@ -404,7 +404,7 @@ func (t *tool) signedAgain(name string, c machineContext) machineContext {
 	if err != nil {
 		return c
 	}
-	if err := keep(name, c, made); err != nil {
+	if err := storeRenewed(name, c, made); err != nil {
 		t.errorln("a new certificate of yours cannot be stored: " + err.Error())
 	}
 	c.Cert, c.Key, c.RenewAfter = string(made.CertPEM()), string(made.KeyPEM()), renewAt(made)
@@ -418,10 +418,10 @@ func renewAt(leaf *pki.Leaf) time.Time {
 // keepFresh lets the machine renew the context's certificate when it is due. A failure does not
 // make the command fail, because the certificate is still valid.
 func (t *tool) keepFresh(ctx context.Context, c *client.Client, name string, chosen machineContext) {
-	if !t.ownContext() {
+	if !t.usesContextCert() {
 		return
 	}
-	present, is := ending(chosen.Cert, chosen.Key)
+	present, is := renewalDue(chosen.Cert, chosen.Key)
 	if present == nil || chosen.RenewAfter.IsZero() && !is || time.Now().Before(chosen.RenewAfter) {
 		return
 	}
@@ -429,7 +429,7 @@ func (t *tool) keepFresh(ctx context.Context, c *client.Client, name string, cho
 	if err != nil || !leaf.Cert.NotAfter.After(present.Cert.NotAfter) {
 		return
 	}
-	if err := keep(name, chosen, leaf); err != nil {
+	if err := storeRenewed(name, chosen, leaf); err != nil {
 		t.errorln("your certificate was renewed, but cannot be stored: " + err.Error())
 	}
 }

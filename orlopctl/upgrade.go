@@ -133,7 +133,7 @@ func (t *tool) rollbackCommand() *cobra.Command {
 				}
 				answer, err := c.Upgrade.Rollback(ctx, &api.RollbackRequest{})
 				to = answer.GetTo()
-				return goesOn(err)
+				return drainContinues(err)
 			})
 			if err != nil {
 				return err
@@ -221,7 +221,7 @@ func (u upload) send() (begun *api.UpgradeStarted, err error) {
 			begun, err = u.try(ctx, c, &sending)
 			return err
 		})
-		if err == nil || !sending || !passing(err) && !interrupted(err) || !rest(ctx, dialPause) {
+		if err == nil || !sending || !isTemporary(err) && !interrupted(err) || !sleep(ctx, dialInterval) {
 			return begun, err
 		}
 		if line := "it broke off: " + message(err); u.tool.human() && line != told {
@@ -288,10 +288,10 @@ func (t *tool) awaitUpgrade(wanted string) error {
 		if err == nil {
 			return t.outcome(last, wanted)
 		}
-		if ctx.Err() == nil && !passing(err) {
+		if ctx.Err() == nil && !isTemporary(err) {
 			return err
 		}
-		if !rest(ctx, dialPause) {
+		if !sleep(ctx, dialInterval) {
 			return &exitError{code: exitUnhealthy, err: fmt.Errorf("upgrade: not complete in time; its phase is %q", last.GetPhase()), hint: "`orlopctl upgrade status --wait` continues to wait"}
 		}
 	}
