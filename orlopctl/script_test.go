@@ -31,10 +31,10 @@ func TestMain(m *testing.M) {
 
 // TestScripts runs the sessions in testdata/script. Their commands beside those of testscript:
 //
-//	machine OPERATOR-CA [ADDRESS]  start a machine that trusts this CA, or an unclaimed machine for an
-//	                               empty file; sets $ENDPOINT, $FINGERPRINT, and the pairing code $CODE;
+//	machine OPERATOR-CA [ADDRESS]  start a machine with this CA, or unclaimed for an
+//	                               empty file; sets $ENDPOINT, $FINGERPRINT, and $CODE;
 //	                               other machines of the session reach it by its ADDRESS
-//	cert DIR NAME ROLE TTL         write NAME.crt and NAME.key signed by the CA in DIR; a negative TTL
+//	cert DIR NAME ROLE TTL         write NAME.crt and NAME.key by the CA in DIR; a negative TTL
 //	                               is in the past
 //	exits STATUS COMMAND…          run a command that must end with this exit status
 //	due FILE                       make the certificates of a file of contexts due for renewal

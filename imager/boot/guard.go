@@ -17,7 +17,7 @@ const guardSection = ".orlop"
 var guardCode = []byte{
 	0x51, // push rcx
 	0x52, // push rdx
-	// sub rsp, 40                    room for the callee's, and for the result at rsp+32; aligned to 16
+	// sub rsp, 40                    space for the callee and the result at rsp+32; aligned
 	0x48, 0x83, 0xec, 0x28,
 	0x48, 0x8b, 0x42, 0x60, // mov rax, [rdx+96]              EFI_SYSTEM_TABLE.BootServices
 	0x48, 0x8d, 0x15, 0x2c, 0x00, 0x00, 0x00, // lea rdx, [rip+guid]

@@ -5,7 +5,7 @@
 //
 //	main.go       flags and the order of the runs
 //	machine.go    one boot of our machine, from power-on to its idle memory
-//	upgrade.go    one upgrade of our machine, with a client that polls the Kubernetes API meanwhile
+//	upgrade.go    one upgrade of our machine, with a client of the Kubernetes API
 //	kube.go       the node and the pod, watched like any client of the Kubernetes API
 //	record.go     the machine's own reports during its boot, and the relation of the clocks
 //	baseline_linux.go  one boot of the baseline

@@ -3,7 +3,7 @@
 // target.
 //
 //	main.go       flags, and one part after the other
-//	report.go     the common code of the parts: their results, and the stored files of the machines
+//	report.go     common code: results, and the stored files of the machines
 //	timeline.go   the moments of a machine, by one clock
 //	create.go     three control-plane machines and two workers, from power-on to all Nodes Ready
 //	join.go       one more worker

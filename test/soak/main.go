@@ -4,7 +4,7 @@
 //	main.go      flags, and one cut after the other
 //	record.go    one machine performs all operations once, and all its writes are recorded
 //	plan.go      the class of each cut, and its instant
-//	replay.go    a cut of the record: a possible disk at that instant, and a machine that boots from it
+//	replay.go    a cut of the record: a possible disk, and a machine that boots from it
 //	kill.go      a cut of a running machine
 //	examine.go   the boot loader's view, without a machine
 //	judge.go     the machine's promise by then

@@ -3,7 +3,7 @@
 // directly in QEMU (no firmware, about three seconds to the test), and returns the output of the
 // tests and their exit status. With `go test -exec` the tests need no changes:
 //
-//	CGO_ENABLED=0 go test -exec 'build/bin/qemu kernel-test -kernel build/qemu/kernel' ./machined/disk
+//	CGO_ENABLED=0 go test -exec 'build/bin/qemu kernel-test -kernel DIR' ./machined/disk
 //
 // The tests run as root in a separate machine, with blank disks /dev/vda, /dev/vdb, … and a NIC
 // eth0 on a closed network whose gateway answers DHCP, DNS and NTP. The variable

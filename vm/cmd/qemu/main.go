@@ -2,8 +2,8 @@
 // kernel. Packages vm and kerneltest do the work.
 //
 //	qemu kernel-test -kernel DIR PROGRAM [ARG...]   run a test binary, for go test -exec
-//	qemu run -dir DIR                               run the cluster of DIR/spec.json in the foreground
-//	qemu start -dir DIR [-spec FILE]                start a new or stopped cluster in the background
+//	qemu run -dir DIR                               run the cluster of DIR/spec.json in foreground
+//	qemu start -dir DIR [-spec FILE]                start a new or stopped cluster
 //	qemu status -dir DIR                            print its state as JSON
 //	qemu destroy -dir DIR                           end it and remove its directory
 //	qemu capture [-inside PREFIX]... FILE           list the flows that leave the closed network

@@ -1,5 +1,6 @@
-// Command bootprobe runs in a test machine: it gets an address by DHCP, answers on TCP port 7, asks the name and time
-// servers, says so on the console, and ends with status 7 when the power button is pressed.
+// Command bootprobe runs in a test machine: it gets an address by DHCP, answers on TCP port 7,
+// calls the name and time servers, reports the results on the console, and ends with status 7 when
+// the power button is pressed.
 package main
 
 import (
@@ -98,13 +99,14 @@ func configure(ctx context.Context) error {
 	if err := address.SetInet4Addr(lease.ACK.YourIPAddr.To4()); err != nil {
 		return err
 	}
-	if err := unix.IoctlIfreq(fd, unix.SIOCSIFADDR, address); err != nil { // a class A address has the mask /8, which does here
+	// a class A address has mask /8, which suffices
+	if err := unix.IoctlIfreq(fd, unix.SIOCSIFADDR, address); err != nil {
 		return fmt.Errorf("eth0: cannot set %s: %w", lease.ACK.YourIPAddr, err)
 	}
 	return nil
 }
 
-// button waits for any event of an input device: the power button is the only one that there is.
+// button waits for any event of an input device: the power button is the only input device.
 func button() error {
 	devices, err := filepath.Glob("/dev/input/event*")
 	if err != nil || len(devices) == 0 {
