@@ -8,9 +8,11 @@ import (
 	"net"
 	"os"
 	"os/signal"
+	"runtime"
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/orlop-os/orlop/pkg/notify"
 	"github.com/orlop-os/orlop/pkg/profile"
@@ -77,7 +79,13 @@ func play(role string) int {
 		signal.Ignore(syscall.SIGTERM)
 		fmt.Println("stubborn")
 		_ = unix.Pause() // until a signal
-	case "show": // writes its own attributes
+	case "show": // show [OOM]: writes its own attributes, as soon as its oom_score_adj is OOM
+		// The parent sets the value of the started child, which may be faster than the parent.
+		for deadline := time.Now().Add(10 * time.Second); len(words) > 1 && time.Now().Before(deadline); runtime.Gosched() {
+			if now, _ := os.ReadFile("/proc/self/oom_score_adj"); strings.TrimSpace(string(now)) == words[1] {
+				break
+			}
+		}
 		status, _ := os.ReadFile("/proc/self/status")
 		group, _ := os.ReadFile("/proc/self/cgroup")
 		oom, _ := os.ReadFile("/proc/self/oom_score_adj")

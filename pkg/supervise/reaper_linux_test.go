@@ -243,7 +243,7 @@ func TestTooMuch(t *testing.T) {
 	if out, err := reaper.RunCommand(t.Context(), Command{Args: args, Env: env, MaxOutput: 5}); out != nil || !errors.Is(err, ErrTooMuch) {
 		t.Errorf("one byte more: %q, %v", out, err)
 	}
-	args, env = self(t, "show")
+	args, env = self(t, "show 1000")
 	if out, err := reaper.RunCommand(t.Context(), Command{Args: args, Env: env, KillFirst: true, MaxOutput: MaxOutput}); err != nil || !strings.Contains(string(out), "oom 1000") {
 		t.Errorf("an expendable one: %q, %v", out, err)
 	}
