@@ -9,7 +9,7 @@ import (
 )
 
 // firstCommit is the last commit before the rule for subjects began.
-const firstCommit = "b59130f83908"
+const firstCommit = "05df4bdd7f72"
 
 // subjectLength is the longest subject of a commit, in characters.
 const subjectLength = 60

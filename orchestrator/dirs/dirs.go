@@ -64,6 +64,6 @@ func In(root string) Dirs {
 // directory has mode 0700.
 func (d Dirs) EtcdSocket() string { return filepath.Join(d.API, "etcd.sock") }
 
-// Authorities is the file with the certificates that the components of process "node" trust for API servers,
-// on a machine with a balancer (package offlineapi).
+// Authorities is the file with the certificates that the components of process "node" trust for API
+// servers, on a machine with a balancer (package offlineapi).
 func (d Dirs) Authorities() string { return filepath.Join(d.Node, "api-servers.crt") }

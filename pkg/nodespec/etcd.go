@@ -138,7 +138,8 @@ func CountVoters(all []EtcdMember) (voters, answering int) {
 // EtcdRecovered is the output of `orchestrator recover-data`.
 type EtcdRecovered struct {
 	RemovedMembers []string `json:"removedMembers"` // removed members
-	IDs            []string `json:"ids"`            // their IDs: a member that rejoins gets another ID
+	// their IDs: a member that rejoins gets another ID
+	IDs []string `json:"ids"`
 }
 
 // ReencryptRequest is the input of `orchestrator reencrypt-secrets`, which re-encrypts all Secrets

@@ -1,7 +1,7 @@
-// Package sysctl is the one table of the kernel parameters that the system sets, with the reason for
-// each. machined/host sets the parameters of System and Pods, machined/network those of each link,
-// and pkg/config rejects a configuration that names one of them or of Reserved. Names are dotted, as
-// in sysctl(8), and relative to /proc/sys; "/" stands for a dot inside a part.
+// Package sysctl is the one table of the kernel parameters that the system sets, with the reason
+// for each. machined/host sets the parameters of System and Pods, machined/network those of each
+// link, and pkg/config rejects a configuration that names one of them or of Reserved. Names are
+// dotted, as in sysctl(8), and relative to /proc/sys; "/" stands for a dot inside a part.
 //
 // A new parameter is one row here.
 package sysctl
