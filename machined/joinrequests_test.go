@@ -70,7 +70,7 @@ func TestJoinRequests(t *testing.T) {
 		t.Fatal(made, err)
 	}
 	worker, problems := config.Parse("w1", made.Documents)
-	if len(problems) > 0 || !worker.Cluster.Spec.JoinRequests || strings.Contains(string(made.Documents), "KEY") {
+	if len(problems) > 0 || !worker.Cluster.Spec.JoinRequests || strings.Contains(string(made.Documents), "KEY-") {
 		t.Fatalf("%v, %s", problems, made.Documents)
 	}
 	if problems := config.Check(worker.WithJoin(config.Join{From: made.ControlPlanes})); len(problems) > 0 {

@@ -94,7 +94,7 @@ func TestMembers(t *testing.T) {
 		t.Fatal(err)
 	}
 	c, problems := config.Parse("w1", invited.Documents)
-	if len(problems) > 0 || strings.Contains(string(invited.Documents), "KEY") || invited.ControlPlanes[0] != "10.0.0.11" {
+	if len(problems) > 0 || strings.Contains(string(invited.Documents), "KEY-") || invited.ControlPlanes[0] != "10.0.0.11" {
 		t.Fatalf("%v, %s", problems, invited.Documents)
 	}
 	// asks sends the request of a machine and processes the answer.
