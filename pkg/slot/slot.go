@@ -1,13 +1,14 @@
 // Package slot makes all decisions about the two versions of the system on a disk: which version
-// boots next, when a new version is committed, when the machine rolls back, and the record of that.
-// It is pure: no clock, no disk, no network.
+// boots next, when a new version is committed, when the machine rolls back, and how the record of
+// the upgrade changes. It is pure: no clock, no disk, no network.
 //
 // Three pieces of state are stored, and each alone may be lost or old after a power cut:
 //
-//   - the entries: names of files in the ESP, in which the boot loader counts tries (Entry)
-//   - the record of the last upgrade, on STATE (Record)
-//   - the two root partitions: a UKI finds its root by the root's hash, or not at all
-//     (docs/decisions/0002)
+//   - the entries: files in the ESP, in the names of which the boot loader counts tries, that is
+//     boots of a version (Entry)
+//   - the record of the last upgrade, on the STATE partition (Record)
+//   - the two root partitions: an entry is a UKI, an EFI file with the kernel, the initramfs and
+//     the command line; it finds its root by the root's hash, or not at all (docs/decisions/0002)
 //
 // The entries alone decide which version boots, so a machine without its STATE partition still
 // rolls back. The record only stores the reason.
@@ -59,8 +60,8 @@ func (r Record) Undecided() error {
 	return fmt.Errorf("the upgrade from %s to %s is %s; wait until it is committed or rolled back", r.From, r.To, r.Phase)
 }
 
-// BeingReplaced reports whether the running version has handed over to another version with a
-// pending result.
+// BeingReplaced reports whether an upgrade from the running version to another version is on the
+// disk, and neither committed nor rolled back yet.
 func (r Record) BeingReplaced(running string) bool {
 	return (r.Phase == Written || r.Phase == Trial) && r.From == running
 }
@@ -73,7 +74,7 @@ type (
 	Started struct {
 		To      string
 		At      time.Time
-		Reached bool // this version reaches its gateway
+		Reached bool // the running version reaches its gateway
 		Epoch   int  // release epoch of To
 		Floor   int  // highest epoch of a version committed on this machine
 	}
@@ -115,14 +116,15 @@ func (ChecksPassed) event()      {}
 func (ChecksFailed) event()      {}
 func (RollbackRequested) event() {}
 
-// Action is an output of Step. The caller performs the actions in order, after it has stored the
-// new record. It performs RestoreConfiguration before that, because this action can be repeated.
+// Action is an output of Step. The caller stores the new record first, and then performs the
+// actions in order. RestoreConfiguration is the exception: the caller performs it before it stores
+// the record, because it can be repeated after a power cut.
 type Action interface{ action() }
 
 type (
 	// Watch: start the upgrade probes.
 	Watch struct{}
-	// Rename: give the entry of this version this name.
+	// Rename: rename the boot entry of version To.Version to the file name To.Name().
 	Rename struct{ To Entry }
 	// RestoreConfiguration: activate the configuration with which a version was committed.
 	RestoreConfiguration struct{ Version string }
@@ -138,37 +140,48 @@ func (Reboot) action()               {}
 // Step returns the new record and the actions for an event, on a machine that runs the version
 // running. An error explains why the event is rejected; then the record is unchanged.
 //
+// In the table, From and To are fields of the record, and the own entry is that of the running
+// version. An entry without a try counter is good, an entry with a try counter is on trial, and an
+// entry without a remaining try has failed. In brackets is the usual cause of a row.
+//
 //	record            event         condition                 new record    actions
 //	done              Started       newer, epoch not below    writing       -
 //	                                the floor
-//	writing           Started       (the last try was cut)    writing       -
+//	writing           Started       (the last transfer was    writing       -
+//	                                interrupted)
 //	writing           WriteFailed                             failed        -
 //	writing           EntryWritten                            written       Reboot
 //	any               Booted        own entry is on trial     trial         Watch
 //	written, trial    Booted        running is To, no entry   trial         Watch
 //	                                (the ESP is damaged)
-//	written, trial    Booted        running is To, own good   committed     -
-//	                                (cut between rename and
+//	written, trial    Booted        running is To, own entry  committed     -
+//	                                is good (a power cut
+//	                                between rename and
 //	                                record)
 //	written, trial    Booted        running is From,          rolled back   RestoreConfiguration
-//	                                To failed
-//	trial             Booted        running is From, no To    rolled back   RestoreConfiguration
-//	                                (the firmware has lost
-//	                                it)
-//	written, writing  Booted        running is From, no To    failed        -
-//	written, trial    Booted        running is From, tries    unchanged     -
-//	                                left (the operator chose
-//	                                the old version)
+//	                                the entry of To failed
+//	trial             Booted        running is From, no       rolled back   RestoreConfiguration
+//	                                entry of To (the
+//	                                firmware has lost it)
+//	written, writing  Booted        running is From, no       failed        -
+//	                                entry of To
+//	written, trial    Booted        running is From, To has   unchanged     -
+//	                                tries left (the operator
+//	                                chose the old version)
 //	trial             ChecksPassed                            committed     Rename to good
 //	trial             ChecksFailed                            trial+reason  Rename to failed,
 //	                                                                        Reboot
-//	done              Rollback-     another entry, not        trial+reason  Rename own to
+//	done              Rollback-     another entry, not        trial+reason  Rename own entry to
 //	                  Requested     failed, epoch not below                 failed, Reboot
 //	                                the floor
 //
+// A requested rollback gets the record of a failed trial: To is the running version and From is the
+// version to which the machine returns. So the boot of that version ends it like an automatic
+// rollback.
+//
 // The floor applies to requests of operators. A version on trial with failed probes rolls back
-// regardless of the epoch of the previous version, because the floor rises only when a version is
-// committed.
+// regardless of the epoch of the previous version: only a commit raises the floor, and the version
+// on trial was not committed.
 func Step(running string, r Record, e Event) (Record, []Action, error) {
 	switch e := e.(type) {
 	case Started:
@@ -223,6 +236,7 @@ func Step(running string, r Record, e Event) (Record, []Action, error) {
 		if epoch := e.Epochs[other.Version]; epoch < e.Floor {
 			return r, nil, below(other.Version, epoch, e.Floor)
 		}
+		// as if the running version were on trial and had failed
 		r = Record{From: other.Version, To: running, Phase: Trial, Reason: e.Reason, Started: e.At}
 		return r, []Action{Rename{To: Entry{Version: running, Trial: true, Done: 1}}, Reboot{Why: e.Reason}}, nil
 	}
@@ -259,6 +273,7 @@ func booted(running string, r Record, e Booted) (Record, []Action) {
 	}
 	other, there := entry(r.To)
 	switch {
+	// the firmware has lost the entry of r.To: rolled back, below the switch
 	case !there && r.Phase == Trial:
 		if r.Reason == "" {
 			r.Reason = fmt.Sprintf("the power was cut during the trial, and the firmware's entry of version %s is missing", r.To)

@@ -44,8 +44,9 @@ func TicketTTL(asked time.Duration) (time.Duration, error) {
 	return asked, nil
 }
 
-// WithID returns the ledger with a new ID. A peer recognizes by the ID whether the ledger was
-// replaced. Unused tickets from a version without ledger IDs get this machine as their only voter.
+// WithID returns the ledger with the ID id. A peer recognizes by the ID whether the ledger was
+// replaced. Versions without ledger IDs stored unused tickets among the issued certificates; WithID
+// moves these to Tickets, with this machine as their only voter.
 func (l Ledger) WithID(id string) Ledger {
 	l.ID = id
 	for _, i := range l.Issued {
@@ -77,7 +78,8 @@ func (l Ledger) AddTicket(ticket Ticket) (Ledger, error) {
 }
 
 // RecordControlPlaneName returns the ledger with the name that the control-plane machine at address
-// has reported. It drops the names of addresses that no longer belong to the control plane.
+// has reported. It drops the names of addresses that are not in controlPlanes, the present
+// addresses of the control plane.
 func (l Ledger) RecordControlPlaneName(address, name string, controlPlanes []string) (Ledger, error) {
 	if err := CheckHolder(name); err != nil {
 		return l, err
@@ -116,6 +118,7 @@ func (l Ledger) OpenTickets(now time.Time) []Ticket {
 	return slices.DeleteFunc(slices.Clone(l.Tickets), func(t Ticket) bool { return !now.Before(t.Expires) })
 }
 
+// ticket returns the unused ticket with this serial number, expired or not.
 func (l Ledger) ticket(serial string) (Ticket, bool) {
 	i := slices.IndexFunc(l.Tickets, func(t Ticket) bool { return t.Serial == serial })
 	if i < 0 {
@@ -124,12 +127,15 @@ func (l Ledger) ticket(serial string) (Ticket, bool) {
 	return l.Tickets[i], true
 }
 
+// isRevoked reports whether the ticket with this serial number is revoked. In the revocation of a
+// ticket, Lineage is the serial number of the ticket.
 func (l Ledger) isRevoked(serial string) bool {
 	return slices.ContainsFunc(l.Revoked, func(r Revocation) bool { return r.Lineage == serial })
 }
 
-// MemberOfRevocation returns the member that a revocation would only revoke in part, or an empty
-// string. The operator has to remove this member instead.
+// MemberOfRevocation returns the name of the member to which the name or ticket of r belongs, or an
+// empty string. A member has further certificates that r would not revoke, so the operator has to
+// remove the member instead.
 func (l Ledger) MemberOfRevocation(r Revocation) string {
 	for _, m := range l.Members {
 		if r.Name == m.Name || r.Lineage == m.Ticket {
@@ -152,8 +158,9 @@ func (l Ledger) TicketUsed(ticket string) bool { return l.member(ticket) >= 0 }
 //
 // The caller stores the returned ledger before it reports the vote. For a ticket, the ledger
 // records the first key that presented the ticket; Vote returns an error for every other key. For a
-// member, the ledger records the source address of the last call. known means that the machine
-// presented a certificate for its key from an earlier issue, not the ticket.
+// member, the ledger records the source address of the last call. known reports that the machine
+// authenticated with a certificate that was issued to its key earlier, not with the ticket. s is
+// the state of this machine since its start.
 func (l Ledger) Vote(m Member, known bool, s *Session, now time.Time) (Ledger, error) {
 	if l.isRevoked(m.Ticket) {
 		return l, errTicketRevoked
@@ -173,7 +180,7 @@ func (l Ledger) Vote(m Member, known bool, s *Session, now time.Time) (Ledger, e
 			l.Members[at].Generation++
 		}
 		return l.normalize(), nil
-	case known: // this ledger replaced the ledger that held the member
+	case known: // this ledger replaced a lost ledger; the certificate proves that m was a member
 		return l, nil
 	}
 	t, found := l.ticket(m.Ticket)
@@ -204,13 +211,17 @@ func (l Ledger) Vote(m Member, known bool, s *Session, now time.Time) (Ledger, e
 	return l, nil
 }
 
-// checkVoter returns nil if the first key that presents the ticket here is also the first key that
-// this machine ever recorded for it. Otherwise it returns the reason why that is unknown.
+// checkVoter returns nil if this machine cannot have recorded another first key for the ticket in
+// the past. Otherwise it returns the reason for the doubt. There are three:
 //
-// A ledger that replaces a lost ledger has a new ID, which the ticket does not list as a voter. An
-// older copy of the ledger, put back after a loss, has the same ID. Therefore a machine first syncs
-// with all other voters after it starts: the machine that requested the vote has recorded the key
-// in its own ledger before, and reports it.
+//   - The ledger replaces a lost ledger. Then it has a new ID, which the ticket does not list as a
+//     voter.
+//   - This machine has dropped the ticket since its start, because the ticket had expired
+//     (s.dropped), and with it the recorded key.
+//   - The ledger is an older copy, put back after a loss. Then it has the same ID, but the recorded
+//     key may be missing. The machine that requested the earlier vote had recorded the key in its
+//     own ledger before. Therefore this machine votes only after it has synced with all other
+//     voters of the ticket since its start (s.synced): the sync returns the key.
 func (l Ledger) checkVoter(t Ticket, s *Session) error {
 	if !slices.Contains(t.Voters, l.ID) || s.dropped[t.Serial] {
 		return errors.New("ticket: this machine is not a voter of the ticket, or no longer; try another control-plane machine, or create another ticket (`orlopctl nodes add`)")
@@ -229,8 +240,9 @@ func ticketUsedError(old Member) error {
 	return fmt.Errorf("ticket: another machine has used it at %s; if you do not know that machine, remove it (`orlopctl nodes remove %s`) and create another ticket", old.Joined.UTC().Format(time.RFC3339), old.Name)
 }
 
-// checkConflicts returns an error if another machine holds the name or the address of a machine
-// that joins.
+// checkConflicts returns an error if another machine holds the name or the address of m, which
+// joins or renews. member reports that m is already a member: it keeps its name, so only its
+// address is checked.
 func (l Ledger) checkConflicts(m Member, member bool, now time.Time) error {
 	for _, o := range l.Members {
 		switch {
@@ -241,8 +253,9 @@ func (l Ledger) checkConflicts(m Member, member bool, now time.Time) error {
 			return fmt.Errorf("machine %s: cannot join: a member has this name; remove it first (`orlopctl nodes remove %s`)", m.Name, m.Name)
 		}
 	}
-	// A machine that got the vote of this machine may be admitted elsewhere at this moment, even if
-	// its ticket expires meanwhile.
+	// This machine has voted for the machines in its own bindings. Another control-plane machine
+	// may admit them at this moment, even if their tickets expire meanwhile, so they hold their
+	// names and addresses too.
 	for _, c := range l.Bindings {
 		t, _ := l.ticket(c.Ticket)
 		if c.Voter != l.ID || c.Ticket == m.Ticket || c.Key == m.Key || longExpired(t, now) || l.isSpent(t) {
@@ -271,7 +284,8 @@ func (l Ledger) votes(t Ticket) (by map[string]int, missing int) {
 	return by, missing
 }
 
-// isSpent reports whether no key can reach the quorum of a ticket any more.
+// isSpent reports whether no key can reach the quorum of a ticket any more, because too many voters
+// have recorded other keys.
 func (l Ledger) isSpent(t Ticket) bool {
 	by, missing := l.votes(t)
 	most := 0
@@ -303,10 +317,13 @@ func (l Ledger) contestedError(t Ticket, key string) error {
 var ErrNoQuorum = errors.New("no quorum of control-plane machines")
 
 // Admit returns the ledger with m as a member, after this machine has voted for it (Vote). A
-// machine with a ticket needs a quorum of ticket bindings in the ledger for its key. For a known
-// member, votes is the number of control-plane machines that voted for it, this machine included,
-// and quorum is the required number. Admit ignores m.Joined. A machine that repeats the request
-// with the same key gets the same answer, because the first answer may have been lost.
+// machine that joins with a ticket needs a quorum of ticket bindings for its key in the ledger; the
+// parameters votes and quorum do not apply to it. For a member, or a machine with an earlier
+// certificate (known), votes is the number of control-plane machines that voted for it, this
+// machine included, and quorum is the required number. m.Renewed is the time of the admission.
+// Admit ignores m.Joined: a member retains its first time, and a new member gets m.Renewed. A
+// machine that repeats the request with the same key gets the same answer, because the first answer
+// may have been lost.
 //
 // More than half of all ledgers must store the result before the machine gets certificates.
 // Otherwise another control-plane machine could admit a second machine with its name or address.
@@ -318,6 +335,7 @@ func (l Ledger) Admit(m Member, known bool, votes, quorum int) (Ledger, error) {
 	at := l.member(m.Ticket)
 	if at < 0 && !known {
 		t, found := l.ticket(m.Ticket)
+		// Vote found the ticket, so it was revoked since.
 		if !found {
 			return l, errTicketRevoked
 		}
@@ -368,8 +386,8 @@ func (l Ledger) NameInUse(name string, now time.Time) bool {
 	return l.HasMember(name) || slices.ContainsFunc(l.OpenTickets(now), func(t Ticket) bool { return t.Name == name })
 }
 
-// RemovedSince returns the machines that were removed after a time, except machines with a name
-// that is in use again.
+// RemovedSince returns the machines that were removed after the time after, except machines with a
+// name that is in use again.
 func (l Ledger) RemovedSince(after, now time.Time) []RemovedMachine {
 	var out []RemovedMachine
 	for _, r := range l.Revoked {
@@ -380,9 +398,10 @@ func (l Ledger) RemovedSince(after, now time.Time) []RemovedMachine {
 	return out
 }
 
-// Remove returns the ledger without the machine name, and with all its tickets revoked, unused
-// tickets included. A machine that was removed before can be removed again, because the caller may
-// have missed the result of the first call.
+// Remove removes the machine called name: it returns the ledger with all tickets of the machine
+// revoked, unused tickets included, and the serial numbers of these tickets. A machine that was
+// removed before can be removed again, because the caller may have missed the result of the first
+// call.
 func (l Ledger) Remove(name string, at time.Time, by string) (Ledger, []string, error) {
 	var tickets []string
 	for _, m := range l.Members {
@@ -390,7 +409,7 @@ func (l Ledger) Remove(name string, at time.Time, by string) (Ledger, []string, 
 			tickets = append(tickets, m.Ticket)
 		}
 	}
-	// expired tickets too: a machine may be joining with such a ticket right now
+	// expired tickets too: a machine may be joining with its expired ticket right now
 	for _, t := range l.Tickets {
 		if t.Name == name {
 			tickets = append(tickets, t.Serial)
