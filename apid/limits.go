@@ -27,18 +27,19 @@ const (
 	maxHeader        = 16 << 10 // bytes of a call's headers
 	maxPerAddress    = 32       // concurrent connections per address …
 	maxPerHolder     = 32       // … and per holder
-	// bytes of a call that a peer may send before they are read, besides a message; gRPC would let
-	// the window grow to 16 MiB
+	// flow-control window of a call: bytes that a peer may send before apid has read them, in
+	// addition to the message that apid is reading; gRPC would let the window grow to 16 MiB
 	streamWindow = 256 << 10
-	// bytes in flight per connection, of all calls; they are read at once
+	// flow-control window of a connection: bytes in flight of all its calls; gRPC reads them
+	// without delay
 	connWindow = 1 << 20
 	// concurrent connections of clients with a certificate that are not machines of the cluster
 	maxConnections = 256
 	// concurrent connections of machines of the cluster: each keeps a connection to each
 	// control-plane machine (machined/sync.go)
 	maxMachines = 1024
-	// concurrent connections without a certificate yet; beyond the limit, a connection of the
-	// client with the most of them is closed
+	// concurrent connections without a certificate yet; beyond the limit, the client with the most
+	// of these connections loses one (victimLocked)
 	maxUnauthenticated = 128
 	silentTimeout      = 3 * time.Second // until the first byte of a connection
 	// bytes that a client may send before it has shown a certificate
@@ -49,11 +50,11 @@ const (
 	// grace period for connections of a revoked client, so that its calls get the error; a removed
 	// machine polls every 4 seconds (machined/sync.go)
 	revokedGracePeriod = 10 * time.Second
-	// a client that pings more often is disconnected; our clients ping every 20 s, by a clock that
-	// may be eight times faster (docs/decisions/0042)
+	// a client that pings more often is disconnected; our clients ping every 20 s, but in tests the
+	// clock of a client can run eight times faster than that of the machine (docs/decisions/0042)
 	keepaliveMin     = 2 * time.Second
 	keepaliveTime    = 30 * time.Second // apid pings a silent connection …
-	keepaliveTimeout = 20 * time.Second // … and closes it without an answer
+	keepaliveTimeout = 20 * time.Second // … and closes it if no answer arrives in this time
 	maxIdle          = 15 * time.Minute // a connection without calls is closed
 	// bytes of read and write buffer per connection; small, for memory
 	transportBuffer = 4 << 10
@@ -66,15 +67,16 @@ const (
 )
 
 // limitListener limits the number of connections, and the number and rate per address. It closes
-// excess connections at once, which costs a hundredth of a handshake; a client without a
-// certificate can request handshakes too. Connections without a certificate have a separate limit,
-// so that clients that only connect do not block clients with certificates. Among themselves, they
-// share fairly (victimLocked): a client with fewer connections than others keeps them until it
-// shows a certificate or times out.
+// excess connections before the TLS handshake. A close costs a hundredth of a handshake, and every
+// client, also without a certificate, can request handshakes.
+//
+// Connections without a certificate yet have a separate limit, so that clients that only connect do
+// not block clients with certificates. Among themselves, they share fairly (victimLocked): a client
+// with fewer connections than others keeps them until it shows a certificate or times out.
 type limitListener struct {
 	net.Listener
 	perAddress int
-	total      [2]int // by kind
+	total      [2]int // limits of connections with a certificate, by kind
 	maxWaiting int    // limit of connections without a certificate
 	silent     time.Duration
 	every      rate.Limit // connections per second from an address
@@ -82,15 +84,15 @@ type limitListener struct {
 
 	mu        sync.Mutex
 	addresses map[netip.Addr]*address
-	sum       [2]int         // connections with a certificate, by kind …
+	sum       [2]int         // open connections with a certificate, by kind …
 	holders   map[string]int // … and by the certificate's holder
 	waiting   []*limitedConn // connections without a certificate, the oldest first
 	// time of the last sweep of addresses
 	swept time.Time
 }
 
-// The kinds of clients with a certificate. Each kind has its own limit: the number of machines in a
-// cluster cannot block its operators.
+// The kinds of clients with a certificate: machines of the cluster, and all other callers. Each
+// kind has its own limit: the number of machines in a cluster cannot block its operators.
 const (
 	callerKind = iota
 	machineKind
@@ -102,6 +104,8 @@ type address struct {
 	limiter *rate.Limiter
 }
 
+// newLimitListener returns a limitListener. total contains the limits of connections with a
+// certificate, by kind; unproved is the limit of connections without a certificate.
 func newLimitListener(l net.Listener, perAddress int, total [2]int, unproved int, every rate.Limit, burst int) *limitListener {
 	return &limitListener{Listener: l, perAddress: perAddress, total: total, maxWaiting: unproved, silent: silentTimeout, every: every, burst: burst, addresses: map[netip.Addr]*address{}, holders: map[string]int{}}
 }
@@ -123,12 +127,14 @@ func (l *limitListener) Accept() (net.Conn, error) {
 			c.closeIfSilent(l.silent)
 			return c, nil
 		}
-		// Closing is the whole answer; its error has no receiver.
+		// The client gets no other answer than the end of the connection, and no caller needs the
+		// error.
 		_ = conn.Close()
 	}
 }
 
-// add accepts a connection, and returns the connection to close for it, if the limit requires it.
+// add counts a new connection and reports whether the limits of its address permit it. out is the
+// connection to close if there are too many connections without a certificate then, else nil.
 func (l *limitListener) add(c *limitedConn, now time.Time) (taken bool, out *limitedConn) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -149,10 +155,11 @@ func (l *limitListener) add(c *limitedConn, now time.Time) (taken bool, out *lim
 	return true, out
 }
 
-// victimLocked returns the connection without a certificate to close: of the network with the most
-// connections, of its address with the most, the oldest. Among equals, it is the address with the
-// oldest connection. So a dozen addresses that use up the limit displace only each other, and no
-// other client, inside or outside their network.
+// victimLocked returns the connection to close among the connections without a certificate. It
+// selects the network with the most of these connections, then the address with the most in this
+// network, then the oldest connection of this address. Between networks or addresses with equal
+// numbers it selects the owner of the oldest connection. So a dozen addresses that use up the limit
+// displace only each other, and no other client, inside or outside their network.
 func (l *limitListener) victimLocked() *limitedConn {
 	networks, addresses := map[netip.Prefix]int{}, map[netip.Addr]int{}
 	for _, c := range l.waiting {
@@ -160,7 +167,8 @@ func (l *limitListener) victimLocked() *limitedConn {
 		addresses[c.addr]++
 	}
 	out := l.waiting[0]
-	for _, c := range l.waiting[1:] { // the oldest first, so that an older connection stays
+	// oldest first: with equal numbers, the older connection stays selected
+	for _, c := range l.waiting[1:] {
 		n, most := networks[networkOf(c.addr)], networks[networkOf(out.addr)]
 		if n > most || networkOf(c.addr) == networkOf(out.addr) && addresses[c.addr] > addresses[out.addr] {
 			out = c
@@ -183,14 +191,14 @@ func networkOf(addr netip.Addr) netip.Prefix {
 	return network
 }
 
-// authenticate counts a connection with a certificate. It fails if there are too many, in total or
-// for this holder.
+// authenticate counts a connection as a connection with a certificate; forget is called when it is
+// closed. It fails if there are too many, in total or for this holder.
 func (l *limitListener) authenticate(c *limitedConn, kind int, holder string, forget func()) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	at := slices.Index(l.waiting, c)
 	if at < 0 {
-		return net.ErrClosed // closed for another connection
+		return net.ErrClosed // add has closed it in favor of another connection
 	}
 	if l.sum[kind] >= l.total[kind] {
 		return fmt.Errorf("%d connections are open, which is the limit", l.sum[kind])
@@ -224,7 +232,8 @@ func (l *limitListener) remove(c *limitedConn) {
 	l.addresses[c.addr].open--
 }
 
-// sweepLocked removes, from time to time, the addresses without state.
+// sweepLocked removes, once a minute at most, the addresses without a connection and with a full
+// rate limiter.
 func (l *limitListener) sweepLocked(now time.Time) {
 	if now.Sub(l.swept) < time.Minute {
 		return
@@ -258,12 +267,12 @@ type limitedConn struct {
 	list          *limitListener
 	addr          netip.Addr
 	release       func()
-	kind          int    // kind, once counted …
-	holder        string // … and holder
-	left          int    // bytes left before it is proved
-	authenticated bool   // set by the goroutine that reads, before others do
+	kind          int    // kind, set by authenticate …
+	holder        string // … and holder of the certificate
+	left          int    // bytes that the client may still send without a certificate
+	authenticated bool   // set by the reading goroutine, before any other goroutine reads from it
 	received      atomic.Bool
-	forget        func() // called when the connection is closed, once it is counted
+	forget        func() // set by authenticate: called when the connection is closed
 	since         time.Time
 }
 
@@ -285,7 +294,7 @@ func ageOf(a net.Addr) string {
 	return ""
 }
 
-// authenticate records that the client has shown a certificate, and a function to call when the
+// authenticate records that the client has shown a certificate. forget is called when the
 // connection is closed. It fails if there are too many connections.
 func (c *limitedConn) authenticate(kind int, holder string, forget func()) error {
 	err := c.list.authenticate(c, kind, holder, forget)
@@ -302,7 +311,7 @@ func (c *limitedConn) closeIfSilent(most time.Duration) {
 	})
 }
 
-// errTooLong ends a handshake in which a client sends much more than a certificate.
+// errTooLong ends a handshake in which a client sends much more than a certificate needs.
 var errTooLong = fmt.Errorf("the client has sent more than %d KiB without a certificate", maxHandshake>>10)
 
 // Read implements net.Conn.

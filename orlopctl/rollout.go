@@ -17,17 +17,19 @@ import (
 // rollout applies the steps of a rotation to the machines of a fleet, one machine after the other.
 type rollout struct {
 	tool            *tool
-	file            string // of secrets
+	file            string // path of the file with the cluster's secrets
 	dryRun, oneStep bool
 
 	secrets *secrets
 	fleet   *fleet
-	planes  []plane // of the machines of the fleet, as far as they are known
+	// roles from the machines' configurations, in the order of the fleet; empty before they are
+	// read
+	planes []plane
 }
 
 // order returns the order of the machines in a step: control-plane machines first. A worker
-// requests certificates from them as soon as it has taken the step, and certificates by the old CA
-// would be useless to it.
+// requests certificates from them as soon as it has performed the step, and certificates of the old
+// CA would be useless to it.
 func (r *rollout) order() []int {
 	var first, then []int
 	for i := range r.fleet.names {
@@ -40,7 +42,8 @@ func (r *rollout) order() []int {
 	return append(first, then...)
 }
 
-// rotation is the stepwise replacement of a key or CA of a cluster.
+// rotation is the stepwise replacement of a key or CA of a cluster. Three steps take each machine
+// through the states before, accepted, issues and newOnly (rotation.go).
 type rotation interface {
 	// begin reads the replacement from the file of secrets, or creates it and stores it there
 	// before any machine gets it.
@@ -49,8 +52,8 @@ type rotation interface {
 	readStates(ctx context.Context) error
 	// state returns the state of a machine; false if the machine does not take part.
 	state(i int) (state, bool)
-	// waitEffective waits until the latest step is effective on all machines, and does the work
-	// before the next step.
+	// waitEffective waits until all machines work with the step that led to the state at. Then it
+	// does the work that must precede the next step, for example it adds a new CA to the contexts.
 	waitEffective(ctx context.Context, at state) error
 	// request returns the next step of a machine, and apply performs it.
 	request(i int, mode api.ApplyRequest_Mode) (*api.ApplyRequest, error)
@@ -61,14 +64,14 @@ type rotation interface {
 	what() string // name of the new value
 }
 
-// flags adds the flags of every rotation. what is the value that is added to the file.
+// flags adds the flags of every rotation. what is the name of the value that the rotation replaces.
 func (r *rollout) flags(f *pflag.FlagSet, what string) {
 	f.StringVar(&r.file, "secrets", "secrets.yaml", "the cluster's secrets; the new "+what+" is added to the file, and replaces the old value at the end")
 	f.BoolVar(&r.dryRun, "dry-run", false, "change nothing, only list the next steps and their operations")
 	f.BoolVar(&r.oneStep, "one-step", false, "perform only the next step, on every machine")
 }
 
-// run performs the remaining steps.
+// run performs the remaining steps of a rotation.
 func (r *rollout) run(of rotation) (err error) {
 	ctx, stop := interruptible()
 	defer stop()
@@ -94,6 +97,7 @@ func (r *rollout) run(of rotation) (err error) {
 			r.tool.printf("stopped after one step; the same command performs the next step %q\n", of.stepName(at+1))
 			return nil
 		}
+		// at least one step was performed
 		if at > before {
 			if err := of.waitEffective(ctx, at); err != nil {
 				return err
@@ -113,7 +117,7 @@ func (r *rollout) run(of rotation) (err error) {
 	}
 }
 
-// leastFar returns the earliest state of any machine.
+// leastFar returns the earliest state of any machine that takes part.
 func (r *rollout) leastFar(of rotation) state {
 	least := newOnly
 	for i := range r.fleet.names {
@@ -124,7 +128,7 @@ func (r *rollout) leastFar(of rotation) state {
 	return least
 }
 
-// plan prints the remaining operations.
+// plan prints the remaining steps with their machines, and the operations of the next step.
 func (r *rollout) plan(ctx context.Context, of rotation, at state) error {
 	if at == newOnly {
 		r.tool.println("the machines have performed every step; the file of secrets and your context remain")
@@ -202,8 +206,8 @@ func (r *rollout) performStep(ctx context.Context, i int, request *api.ApplyRequ
 	return operations, r.healthy(ctx, i)
 }
 
-// confirm confirms the trial of a machine over a new connection, because the step changes the
-// trusted CAs.
+// confirm confirms the trial of a machine. Each attempt uses a new connection to the machine, and
+// to the machine that relays to it, because the step changes the trusted CAs.
 func (r *rollout) confirm(ctx context.Context, i int, name string, answer *api.ApplyResponse) error {
 	left := answer.TrialDuration.AsDuration()
 	until := time.Now().Add(left)
@@ -223,8 +227,9 @@ func (r *rollout) confirm(ctx context.Context, i int, name string, answer *api.A
 	return nil
 }
 
-// notRestarted returns the name of a service that still has to restart, or an empty string.
-// services is topic "services".
+// notRestarted returns a sentence about a service that still has to restart, or an empty string.
+// services is the JSON value of the machine's topic "services", was contains the process IDs before
+// the step, and restarts names the services to restart.
 func notRestarted(services []byte, was map[string]int32, restarts []string) (string, error) {
 	var list []struct {
 		Name string `json:"name"`
@@ -243,8 +248,10 @@ func notRestarted(services []byte, was map[string]int32, restarts []string) (str
 	return "", nil
 }
 
-// await polls a machine until it waits for nothing more. look calls its last argument at each
-// change with the reason for waiting, and returns the result of that call.
+// await waits until a machine reaches a state. It connects and calls look; after a lost connection
+// it does both again. look watches the machine and reports each change to its last argument: the
+// reason why the state is not reached yet, or an empty string when it is reached. look ends when
+// that function returns an error, and returns this error.
 func (r *rollout) await(ctx context.Context, i int, look func(context.Context, *client.Client, func(waits string) error) error) error {
 	ctx, cancel := context.WithTimeout(ctx, r.tool.timeout(rotationTimeout))
 	defer cancel()
@@ -276,7 +283,8 @@ func (r *rollout) await(ctx context.Context, i int, look func(context.Context, *
 
 var errDone = errors.New("the wait is over")
 
-// awaitTopic is await with the value of a topic.
+// awaitTopic is await for a topic of the machine, which it watches. waits returns, for a value of
+// the topic, the reason why the state is not reached yet, or an empty string.
 func (r *rollout) awaitTopic(ctx context.Context, i int, topic string, waits func([]byte) (string, error)) error {
 	return r.await(ctx, i, func(ctx context.Context, c *client.Client, say func(string) error) error {
 		ctx, cancel := context.WithCancel(ctx)
