@@ -20,14 +20,16 @@ const (
 	// probeInterval is the time between an answer and the next probe of a server that has
 	// connections, is the preferred server, or is not ready.
 	probeInterval = 2 * time.Second
-	// standbyInterval is the same for other servers. A server that gets a connection after a long
-	// time is probed at once. With this interval a hundred nodes probe each of three servers 24
-	// times a second, in all, and a probe is small and uses an open connection.
+	// standbyInterval is the same for the other servers. A server that gets a connection after a
+	// long time is probed at once. With this interval, each of three servers gets 24 probes per
+	// second from a hundred nodes together; a probe is small and uses an open connection.
 	standbyInterval = 10 * time.Second
-	// retryInterval is the same after a first failure, and while no server works.
+	// retryInterval is the same after the first failure of a server, and for all servers while no
+	// server is ready.
 	retryInterval = 500 * time.Millisecond
-	// offlineAfter is how long after the start all API servers must be down before connections go
-	// to the offline API server. A restarting server or link may take as long without harm.
+	// offlineAfter is the time from the start of the balancer until connections can go to the
+	// offline API server. They go there if no API server is ready, doubted or unknown at that time.
+	// A server or link that restarts within this time causes no switch.
 	offlineAfter = 10 * time.Second
 )
 
@@ -38,7 +40,8 @@ const (
 	ready   level = iota
 	doubted       // it was ready, and then failed once
 	unknown       // it was not probed yet
-	// it answers that it is not ready, or rejects the probe: connections are better than none
+	// it answers that it is not ready, or rejects the probe; it gets connections if there is no
+	// better server, because it may still serve them
 	unready
 	down // it does not answer, or is not of this cluster; it gets no connection
 )
@@ -57,11 +60,12 @@ type server struct {
 // Make it with NewState.
 type State struct {
 	servers []server
-	// the address of the offline API server; empty without one, or after an API server has worked
+	// the address of the offline API server; empty without an offline API server, or after an API
+	// server was ready
 	offlineAPI string
 	started    time.Time // time of the first call of Next
 	offline    bool      // connections go to offlineAPI
-	everReady  bool      // a server has worked
+	everReady  bool      // a server was ready
 }
 
 // ProbeResult is the result of a probe.
@@ -73,8 +77,8 @@ type ProbeResult struct {
 // Actions are the operations to perform now.
 type Actions struct {
 	Probe      []string // servers; ProbeDone reports each result
-	Close      []string // servers of which the connections are closed
-	FirstReady bool     // a server works for the first time, so the offline API server stops
+	Close      []string // servers; all connections to them are closed
+	FirstReady bool     // a server is ready for the first time, so the offline API server stops
 	// time of the next call of Next without an earlier event; zero for never
 	Until time.Time
 }
@@ -148,8 +152,9 @@ func (s *State) sorted() []server {
 	return slices.SortedStableFunc(slices.Values(s.servers), func(a, b server) int { return cmp.Compare(a.level, b.level) })
 }
 
-// ProbeDone records the result of a probe. Two consecutive failures count, or the first failure of
-// a server that was not ready anyway.
+// ProbeDone records the result of a probe. A ready server is doubted after its first failed probe,
+// and unready or down after the second in a row. Any other server is unready or down after its
+// first failed probe.
 func (s *State) ProbeDone(address string, a ProbeResult, now time.Time) {
 	one := s.find(address)
 	one.probing, one.lastProbe, one.problem = false, now, a.Problem
@@ -191,12 +196,13 @@ func (s *State) Next(now time.Time) Actions {
 	if s.started.IsZero() {
 		s.started = now
 	}
-	// Servers that answer and are not ready lose nothing: they are still probed, and used when they
-	// are ready.
+	// After offlineAfter, connections go to the offline API server if each API server is unready or
+	// down. That does not harm an unready server: it is still probed, and gets connections again
+	// when it is ready.
 	if due := s.started.Add(offlineAfter); s.offlineAPI != "" && !s.offline && s.count(ready)+s.count(doubted)+s.count(unknown) == 0 {
 		if s.offline = !due.After(now); !s.offline {
 			todo.Until = due
-		} else { // a client connected to an answering server that is not ready reconnects
+		} else { // clients of an unready server shall connect to the offline API server
 			for _, one := range s.servers {
 				if one.open > 0 {
 					todo.Close = append(todo.Close, one.address)
@@ -224,7 +230,7 @@ func (s *State) Next(now time.Time) Actions {
 	return todo
 }
 
-// pause returns the time from the last answer of a server to its next probe.
+// pause returns the time from the last answer of a server, by index, to its next probe.
 func (s *State) pause(i int) time.Duration {
 	one := s.servers[i]
 	switch {
@@ -273,7 +279,8 @@ func (s *State) Describe() (works bool, detail string) {
 	return works, strings.Join(parts, "; ")
 }
 
-// find returns a server of NewState. A change of any other server has no effect.
+// find returns the server with this address. For an address that NewState did not get, it returns a
+// server that no other code uses, so a change of it has no effect.
 func (s *State) find(address string) *server {
 	i := slices.IndexFunc(s.servers, func(one server) bool { return one.address == address })
 	if i < 0 {

@@ -33,9 +33,11 @@ import (
 
 // Before its etcd starts, a machine without data probes the other control-plane machines
 // (docs/decisions/0029-members.md). Package etcdjoin decides on their answers; this file sends the
-// probes and performs the decision. All connections require a certificate of the etcd CA. On a
-// machine where no etcd runs yet, the peer port also answers a single request: whether that machine
-// waits, too.
+// probes and performs the decision. All connections require a certificate of the etcd CA.
+//
+// The probes must also distinguish a machine without data from an unreachable machine. Therefore
+// this file listens on the peer port until etcd starts there, and answers GET requests for
+// waitingPath only.
 
 const (
 	// requestTimeout bounds one request to another machine.
@@ -46,13 +48,14 @@ const (
 	maxBackoff    = 2 * time.Minute
 	// changeTimeout bounds a change of the members, which needs a quorum.
 	changeTimeout = 10 * time.Second
-	// waitingPath is the path that a waiting machine answers. etcd, on the same port, does not know
-	// it.
+	// waitingPath is the path that a machine answers while it runs discovery and waits for etcd to
+	// start. etcd, on the same port, does not know the path.
 	waitingPath = "/orlop/waiting"
-	// membersPath is the path on the peer port at which etcd lists its members (its etcdhttp,
-	// peer.go).
+	// membersPath is the path on the peer port at which etcd lists its members (etcd's package
+	// etcdhttp, peer.go).
 	membersPath = "/members"
-	// clusterHeader is the header of that answer with the ID of the cluster.
+	// clusterHeader is the header of etcd's answer at membersPath that contains the ID of the
+	// cluster.
 	clusterHeader = "X-Etcd-Cluster-ID"
 )
 
@@ -74,11 +77,11 @@ func identity(dirs dirs.Dirs) transport.TLSInfo {
 	}
 }
 
-// joiner is a machine without data that becomes a member.
+// joiner is a machine without data that becomes a member of etcd.
 type joiner struct {
 	spec   nodespec.Spec
 	dirs   dirs.Dirs
-	report func(why string) // for the operator
+	report func(why string) // shows the operator why the machine waits
 }
 
 // discover blocks until this machine has bootstrapped the cluster or was added to it, and completes
@@ -199,12 +202,13 @@ func (n joiner) findServing(ctx context.Context) (netip.Addr, bool) {
 	return netip.Addr{}, false
 }
 
-// probeAll probes all other machines at once.
+// probeAll probes all other control-plane machines in parallel.
 func (n joiner) probeAll(ctx context.Context) []etcdjoin.PeerAnswer {
 	return probeOthers(n, func(a netip.Addr) etcdjoin.PeerAnswer { return n.probe(ctx, a) })
 }
 
-// probeOthers calls probe for all other machines at once.
+// probeOthers calls ask for all other control-plane machines in parallel, and returns the answers
+// in the order of the machines.
 func probeOthers[Answer any](n joiner, ask func(netip.Addr) Answer) []Answer {
 	list := n.spec.OtherControlPlanes()
 	answers := make([]Answer, len(list))
@@ -257,8 +261,8 @@ func (n joiner) probe(ctx context.Context, a netip.Addr) etcdjoin.PeerAnswer {
 	case errors.Is(err, rpctypes.Error(rpctypes.ErrGRPCNotSupportedForLearner)):
 		return says(etcdjoin.Unreachable, errors.New("is still joining"))
 	}
-	// A member without a quorum answers from its own memory only. The timeout of the first request
-	// is used up.
+	// A member without a quorum can answer only from its own memory (a serializable request). The
+	// first request has used up its timeout, so this request gets a timeout of its own.
 	again, cancel := context.WithTimeout(context.WithoutCancel(ctx), requestTimeout)
 	defer cancel()
 	if list, err := c.MemberList(again, clientv3.WithSerializable()); err == nil {
@@ -272,7 +276,7 @@ func (n joiner) probe(ctx context.Context, a netip.Addr) etcdjoin.PeerAnswer {
 
 // peerMembers returns the members that an etcd lists at its peer URL. etcd answers there from its
 // disk as soon as it runs. Its client port and its socket answer nothing until it has had a quorum
-// once since its start (its embed, serve.go).
+// once since its start (etcd's package embed, serve.go).
 func peerMembers(ctx context.Context, dirs dirs.Dirs, url string) ([]membership.Member, error) {
 	answer, err := getFromPeer(ctx, dirs, url+membersPath)
 	if err != nil {
@@ -289,8 +293,8 @@ func peerMembers(ctx context.Context, dirs dirs.Dirs, url string) ([]membership.
 	return list, nil
 }
 
-// isWaiting reports whether the peer port of a machine answers that the machine waits for
-// discovery, too.
+// isWaiting reports whether a machine answers waitingPath: then it has no data and runs discovery
+// itself.
 func (n joiner) isWaiting(ctx context.Context, a netip.Addr) (bool, error) {
 	answer, err := getFromPeer(ctx, n.dirs, etcdjoin.PeerURL(a)+waitingPath)
 	if err != nil {

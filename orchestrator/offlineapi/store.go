@@ -26,20 +26,25 @@ import (
 	"github.com/orlop-os/orlop/orchestrator/localvolumes"
 )
 
-// reason is the reason in the own Node's Ready condition while the server runs: no component
-// considers the node ready, and neither does the machine's health.
+// reason is the reason of the condition Ready of this machine's Node while the offline API server
+// runs. The condition is Unknown, so the components and the machine's health consider the node not
+// ready.
 const reason = "NoAPIServer"
 
-// store contains the objects of a record and the changes of its pods since. It is in memory only
-// and safe for concurrent use.
+// store contains the objects of a Record, which the recorder stored while an API server was
+// reachable, and the changes of the node's pods since the boot. It is in memory only and safe for
+// concurrent use.
 type store struct {
 	node string
 
 	mu sync.Mutex
-	// of the last change; counted from 1, so that an API server considers each version expired
-	version  int64
-	objects  map[string]map[types.NamespacedName]Object
-	missing  map[reference]bool
+	// resourceVersion of the last change; it counts from 1, and a real API server considers so low
+	// a version expired
+	version int64
+	objects map[string]map[types.NamespacedName]Object
+	// objects that the API server reported as missing
+	missing map[reference]bool
+	// EndpointSlices as recorded, before updateEndpoints
 	recorded []discoveryv1.EndpointSlice
 	watches  map[*watch]struct{}
 }
@@ -102,8 +107,9 @@ func newStore(r *Record) (*store, error) {
 		if err := unstructured.SetNestedSlice(o, []any{ready}, "status", "conditions"); err != nil {
 			return nil, fmt.Errorf("record: Node %s: %w", w.node, err)
 		}
-		// The decisions of the volumes' controller are outdated, and a removal cannot be undone.
-		// The controller has to repeat them.
+		// With these annotations the controller of local volumes orders the node to destroy and to
+		// copy volumes. The recorded orders are outdated, and a destroyed volume is lost. The
+		// controller has to repeat the orders.
 		unstructured.RemoveNestedField(o, "metadata", "annotations", localvolumes.ObsoleteAnnotation)
 		unstructured.RemoveNestedField(o, "metadata", "annotations", localvolumes.CopiesAnnotation)
 	}
@@ -150,8 +156,8 @@ func (w *store) absent(k kind, key types.NamespacedName) bool {
 	return w.missing[reference{kind{resource: k.resource}, key.Namespace, key.Name}]
 }
 
-// watch starts a watch of changes since a version, which must be one of this store. unwatch ends
-// it.
+// watch starts a watch of changes since a version of this store. It rejects a later version, which
+// must come from an API server. unwatch ends the watch.
 func (w *store) watch(s selection, since int64) (*watch, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -203,7 +209,7 @@ func (w *store) patchStatus(key types.NamespacedName, patch []byte) (Object, err
 	return changed, w.updateEndpoints()
 }
 
-// updateEndpoints applies the state of the node's pods to the endpoints.
+// updateEndpoints updates the recorded EndpointSlices for the present state of the node's pods.
 func (w *store) updateEndpoints() error {
 	own := map[types.UID]*corev1.Pod{}
 	for key, o := range w.objects[pods.resource] {
@@ -232,10 +238,10 @@ func (w *store) updateEndpoints() error {
 	return nil
 }
 
-// updateSlice returns a recorded slice for the present pods of the node: an endpoint has its pod's
-// address and readiness, and a pod without an address has no endpoint. early reports that the
-// Service publishes pods that are not ready. Endpoints on other nodes, and endpoints that are not
-// pods, stay unchanged.
+// updateSlice returns a recorded slice for the present pods of the node, which own contains by UID:
+// an endpoint has its pod's address and readiness, and a pod without an address has no endpoint.
+// early reports that the Service publishes pods that are not ready (publishNotReadyAddresses).
+// Endpoints on other nodes, and endpoints that are not pods, stay unchanged.
 func updateSlice(recorded discoveryv1.EndpointSlice, node string, own map[types.UID]*corev1.Pod, early bool) discoveryv1.EndpointSlice {
 	out := *recorded.DeepCopy()
 	out.Endpoints = nil
@@ -271,7 +277,7 @@ func addressOf(pod *corev1.Pod, family discoveryv1.AddressType) string {
 	return ""
 }
 
-// put replaces an object and notifies its watches.
+// put replaces an object and notifies the watches that select it.
 func (w *store) put(k kind, key types.NamespacedName, o Object) {
 	w.version++
 	(&unstructured.Unstructured{Object: o}).SetResourceVersion(strconv.FormatInt(w.version, 10))
@@ -304,7 +310,8 @@ func (s selection) matches(o Object) bool {
 	return s.labels.Matches(labels.Set(u.GetLabels())) && s.fields.Matches(fieldsOf(o))
 }
 
-// selectable maps the supported field selectors to their paths; others are unknown.
+// selectable maps the supported field selectors to their paths. selectionOf rejects a request with
+// any other selector.
 var selectable = map[string][]string{
 	metav1.ObjectNameField: {"metadata", "name"},
 	"metadata.namespace":   {"metadata", "namespace"},
