@@ -33,17 +33,19 @@ import (
 //
 //  1. The documents are parsed and checked as a whole; a problem rejects all of them.
 //  2. Changes that would lose the data of a running machine are rejected (checkFixed).
-//  3. Every domain lists its operations. A dry run ends here.
+//  3. Every domain (an area of the machine such as disk, network or host) lists its operations. A
+//     dry run ends here.
 //  4. The documents are written to STATE and replace the present documents by a rename (package
 //     configstore). After a power cut either the old or the new documents are complete. Staged
 //     documents are stored beside them and replace them at the next boot; during a trial, the
 //     previous documents are stored beside them (history.go).
-//  5. The configuration cell, which every domain watches, gets the new value. Each domain reads,
-//     diffs and performs its operations, now and whenever the kernel's state changes; operations
-//     are events, failures are in the domain's state.
+//  5. The configuration cell (machine.config), a variable that every domain watches, gets the new
+//     value. Each domain reads its actual state, computes the difference and performs its
+//     operations, now and whenever the kernel's state changes. It reports each operation as an
+//     event, and a failure in its topic.
 
-// checkTimeout bounds the check of access expressions, which takes less than a second on real
-// hardware.
+// checkTimeout bounds the check of expressions by the orchestrator (checkAccess, matchDisks), which
+// takes less than a second on real hardware.
 const checkTimeout = time.Minute
 
 // applied is the active configuration.
@@ -52,12 +54,13 @@ type applied struct {
 	applied time.Time
 	// source: "STATE", "image", "API (CN=…)", "medium /dev/sdb1:machine.yaml"
 	source string
-	// original documents, if they are not stored yet: on a machine that runs from memory
+	// original documents from STATE, the image or a medium; nil after an apply over the API
 	documents []byte
 	problem   string // why the stored configuration is unusable
-	// when the previous configuration becomes active again; zero if it is not on trial
+	// deadline of the trial, at which the previous configuration becomes active again; zero if this
+	// configuration is not on trial
 	trial time.Time
-	// tried are the unconfirmed configurations that were on trial before.
+	// tried are the earlier configurations of the same trial, which were not confirmed.
 	tried []*config.Config
 	// trialName is the caller's name for the trial; it can be empty.
 	trialName string
@@ -79,8 +82,9 @@ type outcome struct {
 	install    string    // disk of the installation
 	trial      time.Time // end of the trial; zero without a trial
 	warnings   []string
-	plan       trialPlan
-	config     *config.Config // activated configuration; nil if none
+	// why there is a trial, or not
+	plan   trialPlan
+	config *config.Config // activated configuration; nil if none
 }
 
 // activationDelay is the delay before a configuration on trial becomes active, so that the answer
@@ -126,6 +130,7 @@ func (m *machine) apply(ctx context.Context, filename string, r *api.ApplyReques
 	}
 	out.add("etcd", lines)
 	staged := r.Mode == api.ApplyRequest_MODE_STAGED
+	// another pod network takes a reboot
 	out.reboot = !staged && networkChanges(now.config, next)
 	if r.Mode == api.ApplyRequest_MODE_DRY_RUN {
 		return out, nil
@@ -135,7 +140,8 @@ func (m *machine) apply(ctx context.Context, filename string, r *api.ApplyReques
 		return m.stageForBoot(ctx, text, out)
 	}
 	if now.config != nil && len(config.Changes(now.config, next)) == 0 && now.trial.IsZero() && r.Mode != api.ApplyRequest_MODE_TRY && configs.Staged().IsZero() {
-		setUnchanged(ctx) // it is active already
+		// recorded as a call without a change, but the text is stored: it can differ in comments
+		setUnchanged(ctx)
 	}
 	return m.activate(ctx, now, next, text, r, out)
 }
@@ -221,6 +227,7 @@ func (m *machine) activate(ctx context.Context, now applied, next *config.Config
 			return outcome{}, fmt.Errorf("configuration refused: no disk to store it on: %w", err)
 		}
 	}
+	// Without STATE, the machine's key and the operator CA of a pairing were in memory only.
 	err := errors.Join(persistIdentity(m.identity.Load()), moveOwner())
 	if err != nil {
 		return outcome{}, err
@@ -253,16 +260,16 @@ func (m *machine) activate(ctx context.Context, now applied, next *config.Config
 	}
 	m.config.Set(fresh)
 	m.addToHistory(text, by)
-	// The next call of the caller already reaches the machine under its new name, so configureAPI
-	// does not wait for the reconciliation.
+	// configureAPI runs here and not only in the reconciliation, so that the caller's next call
+	// already reaches the machine under its new name.
 	state, _ := m.networkState.Get()
 	m.reconcileMu.Lock()
 	defer m.reconcileMu.Unlock()
 	return out, m.configureAPI(ctx, next, state)
 }
 
-// withoutTrial is the end of an event about a change that can cut off its caller, if the caller
-// requested no trial.
+// withoutTrial returns the end of the text of an event. It is not empty if a change can cut off its
+// caller and the caller requested no trial.
 func withoutTrial(r *api.ApplyRequest, p trialPlan) string {
 	if r.NoTrial && len(p.cutOffs) > 0 {
 		return ", without a trial, although it can cut off its caller"
@@ -300,8 +307,9 @@ func patched(now applied, patch []byte) ([]byte, error) {
 	return config.Merge(present, patch)
 }
 
-// checkAccess rejects access expressions that the API server could not compile: it would not start.
-// Only Kubernetes can check them, so the orchestrator does it, as the user of the API server.
+// checkAccess rejects expressions for authentication and authorization (Cluster document) that the
+// API server could not compile: it would not start. Only Kubernetes can check them, so the
+// orchestrator does it, as the user of the API server.
 func (m *machine) checkAccess(ctx context.Context, c *config.Cluster) error {
 	if c == nil {
 		return nil
@@ -319,8 +327,8 @@ func (m *machine) checkAccess(ctx context.Context, c *config.Cluster) error {
 	return err
 }
 
-// checkDiskMatch rejects a disk expression that cannot be evaluated, although an installed machine
-// does not use it.
+// checkDiskMatch rejects an expression of the disk selector (Machine.spec.install.disk.match) that
+// cannot be evaluated, although an installed machine does not use it.
 func (m *machine) checkDiskMatch(ctx context.Context, next *config.Config) error {
 	if next.Machine.Spec.Install == nil || next.Machine.Spec.Install.Disk.Match == "" {
 		return nil
@@ -344,7 +352,7 @@ func checkLockout(ctx context.Context, next *config.Config) error {
 	if err != nil {
 		return err
 	}
-	// the client CA is trusted only if operator CAs exist
+	// the client CA is trusted only if operator CAs exist; in this block own is the PKI of next
 	if len(list) > 0 && next.Cluster != nil && !next.Cluster.Spec.PKI.Client.Cert.IsZero() {
 		own := next.Cluster.Spec.PKI
 		list = append(slices.Clone(list), trusted(own.Client.Cert, own.Accepted.Client)...)
@@ -390,9 +398,10 @@ func checkFixed(before, next *config.Config) error {
 	)
 }
 
-// checkEncryptionKeys rejects a new encryption key that was not accepted before: other machines may
-// not accept it either. It also rejects a configuration that no longer accepts the present key,
-// with which Secrets are encrypted.
+// checkEncryptionKeys rejects a new encryption key that the previous configuration did not accept:
+// other machines may not accept it either. It also rejects a configuration that does not accept the
+// previous key any more, with which Secrets are encrypted. was and is are the previous and the next
+// Cluster document, own and next their encryption keys.
 func checkEncryptionKeys(was, is config.ClusterSpec) error {
 	own, next := was.SecretsEncryptionKey, is.SecretsEncryptionKey
 	if own.IsZero() || own.Equal(next.Secret) || hasKey(was.AcceptedEncryptionKeys, next) && hasKey(is.AcceptedEncryptionKeys, own) {
@@ -409,8 +418,8 @@ func otherKeys(before, next *config.Config) bool {
 }
 
 // withPresentKeys returns an earlier configuration with the present encryption keys, because the
-// Secrets are of the present. An unreadable configuration is returned unchanged; its user reports
-// it.
+// stored Secrets are encrypted with the present keys. An unreadable configuration is returned
+// unchanged; the caller parses it and reports the problem.
 func withPresentKeys(earlier, present []byte) ([]byte, error) {
 	then, problems := config.Parse("", earlier)
 	now, others := config.Parse("", present)
@@ -436,7 +445,7 @@ func hasKey(list []config.EncryptionKey, k config.EncryptionKey) bool {
 
 // reencryptSecrets rewrites all Secrets with the current encryption key before an old key is
 // dropped. It returns the operations, or with dry the planned operations. An error rejects the
-// configuration: a machine without the old key cannot read the Secrets that it encrypted.
+// configuration: a machine without the old key cannot read the Secrets that are encrypted with it.
 func (m *machine) reencryptSecrets(ctx context.Context, before, next *config.Config, dry bool) ([]string, error) {
 	dropped := droppedKeys(before, next)
 	if len(dropped) == 0 {
@@ -445,8 +454,9 @@ func (m *machine) reencryptSecrets(ctx context.Context, before, next *config.Con
 	refused := func(err error) ([]string, error) {
 		return nil, fmt.Errorf("configuration refused, only the encryption of Secrets may have changed: Cluster.spec.acceptedEncryptionKeys: cannot drop %s: %w", strings.Join(dropped, ", "), err)
 	}
-	// An API server that encrypts with another key than the configured key would continue to do so
-	// after the rewrite. The key is in a file that is written before the API server starts.
+	// An API server that still encrypts with a former key would continue to do so after the
+	// rewrite. A running API server without a pending restart has the configured key, because the
+	// file with the key is written before it starts.
 	waits, err := m.servicesWaiting(before)
 	if err != nil {
 		return refused(err)
@@ -496,9 +506,10 @@ func droppedKeys(before, next *config.Config) (dropped []string) {
 	return dropped
 }
 
-// checkCAChange rejects a CA that was not accepted in the cluster before, and a CA change after
-// which certificates of the former CA are not accepted. If the former CA has expired, its
-// certificates are invalid in any case.
+// checkCAChange rejects a new CA that the previous configuration did not accept, and a CA change
+// after which certificates of the former CA are not accepted. accepted and still are the accepted
+// CAs of the previous and of the next configuration. If the former CA has expired, its certificates
+// are invalid in any case.
 func checkCAChange(name string, was, is config.Certificate, accepted, still []config.Certificate) error {
 	has := func(list []config.Certificate, c config.Certificate) bool {
 		return slices.ContainsFunc(list, func(o config.Certificate) bool { return o.PEM() == c.PEM() })
@@ -549,9 +560,10 @@ func checkReserved(r config.Reserved, has host.Facts) error {
 	return nil
 }
 
-// checkPodRoutes rejects unencapsulated IPv6 pod routes if the machine has, and will have, no IPv6
-// address as their next hop: the other machines would not reach its pods, by IPv4 either. have are
-// its present addresses; without any, the check is skipped.
+// checkPodRoutes rejects unencapsulated IPv6 pod routes if the machine has no IPv6 address that can
+// be their next hop, neither in have, its present addresses, nor in next. The other machines would
+// then reach its pods neither by IPv6 nor by IPv4. Without any present address, the check is
+// skipped.
 func checkPodRoutes(next *config.Config, have []netip.Addr) error {
 	networks := next.Cluster.Spec.Networks
 	six := func(p netip.Prefix) bool { return p.Addr().Is6() && p.Addr().IsGlobalUnicast() }
@@ -604,14 +616,16 @@ func (m *machine) plan(ctx context.Context, before, next *config.Config) (outcom
 	return out, nil
 }
 
-// networkChanges reports whether the pod network is replaced. The network of running pods cannot be
-// replaced: that takes a reboot, which leaves no state of the former network.
+// networkChanges reports whether the pod network is replaced by an external network, or the
+// reverse. The network of running pods cannot be replaced: that takes a reboot, which leaves no
+// state of the former network.
 func networkChanges(before, next *config.Config) bool {
 	return before != nil && before.Cluster != nil && next.Cluster != nil &&
 		before.Cluster.Spec.HasExternal(config.PartNetwork) != next.Cluster.Spec.HasExternal(config.PartNetwork)
 }
 
-// storageDryRun returns the disk operations if the operator allows to wipe a foreign disk.
+// storageDryRun returns the disk operations of an apply on a machine without storage. A foreign
+// disk may be wiped: checkMachine has checked that the configuration allows it.
 func storageDryRun(ctx context.Context) ([]string, error) {
 	have, err := disk.Read(ctx, nil)
 	if err != nil {
@@ -625,8 +639,8 @@ func storageDryRun(ctx context.Context) ([]string, error) {
 }
 
 // load reads the configuration on STATE, else the configuration in the image, else none. An
-// unreadable stored configuration is an error and not the same as none: the machine must not become
-// claimable.
+// unreadable stored configuration is an error and not the same as none: a machine without a
+// configuration can be unclaimed, and would accept a pairing with any operator CA.
 func load() (applied, string, error) {
 	for _, place := range []struct{ file, source string }{{configs.Current(), "STATE"}, {paths.EmbeddedConfig, "image"}} {
 		from := place.file

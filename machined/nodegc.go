@@ -22,39 +22,44 @@ import (
 //     (server.go).
 //  2. Until the API servers have synced the revocation, the machine can create its Node again. So
 //     each control-plane machine, after its sync, checks for the Node every nodeGCInterval and
-//     deletes it, until the Node was absent in nodeGCChecks consecutive checks. A machine that was
-//     off syncs later and begins then.
-//  3. A Node with a reassigned name is not deleted. A majority of the control plane is asked for
-//     that first: a majority stores a ticket before a machine can use it.
+//     deletes it, until the Node was absent in nodeGCChecks consecutive checks. A control-plane
+//     machine that was off syncs later and begins then.
+//  3. A Node with a name that was reassigned is not deleted. Therefore each check first syncs the
+//     memberships of a majority of the control plane. A new machine needs a ticket that a majority
+//     has stored, so the sync finds a ticket for the name if there is one.
 //
-// The progress is not stored: after boot a machine begins again with all machines removed within
-// memberTTL. A machine removed earlier has no valid certificate.
+// The progress is not stored: after boot a control-plane machine begins again with all machines
+// removed within memberTTL. A machine removed earlier has no valid certificate.
 
 const (
-	// nodeGCInterval is the interval between checks for the Nodes of removed machines that were
-	// absent at the last check. A check costs a process: under emulation ten seconds of a
-	// processor, on each control-plane machine, also after each boot.
+	// nodeGCInterval is the interval between checks while the Nodes of removed machines stay
+	// absent. Each check starts a process, on each control-plane machine and again after each boot;
+	// under emulation the process takes ten seconds of processor time.
 	nodeGCInterval = time.Minute
-	// nodeGCMinBackoff is the delay after a Node was present, after a removal was synced, and after
-	// a check failed; it doubles each time. It is longer than the time in which the others sync a
-	// removal (syncInterval) and their API servers read it.
+	// nodeGCMinBackoff is the longest time from the sync of a removal to the first check, and the
+	// first delay after a check that failed or found a Node; that delay doubles each time. It is
+	// longer than the time in which the other control-plane machines sync a removal (syncInterval)
+	// and their API servers read it.
 	nodeGCMinBackoff = 15 * time.Second
-	// nodeGCChecks is the number of consecutive checks in which a Node must be absent: five
-	// minutes, in which a failed enforcement is tried again (resyncInterval) several times.
+	// nodeGCChecks is the number of consecutive checks in which a Node must be absent. They take
+	// five minutes. A machine that has failed to enforce a revocation retries that several times
+	// meanwhile (resyncInterval).
 	nodeGCChecks = 5
 	// nodeGCTimeout bounds the deletion of Nodes: the start of a process takes seconds on a slow
 	// processor, and the API server may be down.
 	nodeGCTimeout = time.Minute
-	// nodeGCCreatedWithin is the time after the check of the name in which a new Node is still
-	// deleted: the API servers read the revocation a moment later. A new machine under that name
-	// has created no Node by then.
+	// nodeGCCreatedWithin is the time after the check of the names in which a new Node still counts
+	// as that of the removed machine, and is deleted: the removed machine can create it until the
+	// API servers have read the revocation. A new machine with the name takes longer to create its
+	// Node.
 	nodeGCCreatedWithin = 15 * time.Second
 )
 
 // nodeGC tracks the deletion of Node objects of removed machines. The zero value is ready for use.
 type nodeGC struct {
 	sync.Mutex
-	remaining map[string]int // remaining checks, by ticket
+	// remaining checks, by the serial number of the removed machine's ticket
+	remaining map[string]int
 
 	// error of the last check
 	problem string
@@ -62,7 +67,8 @@ type nodeGC struct {
 	deleteNodes func(ctx context.Context, names []string) (found []string, err error)
 }
 
-// due returns the names of removed machines to check, and adds new machines.
+// due returns the names of the removed machines with remaining checks. It starts to track the
+// machines that are new in removed, and stops for machines that are not in removed any more.
 func (f *nodeGC) due(removed []trust.RemovedMachine) []string {
 	f.Lock()
 	defer f.Unlock()
@@ -81,8 +87,8 @@ func (f *nodeGC) due(removed []trust.RemovedMachine) []string {
 	return names
 }
 
-// record records the result of a check of names, in which some Nodes were found. Machines that
-// restart or restartAll dropped meanwhile are skipped: they are checked again.
+// record records the result of a check of names, in which the Nodes found existed. A machine that
+// the methods restart or restartAll have dropped since due is skipped: all its checks are repeated.
 func (f *nodeGC) record(removed []trust.RemovedMachine, names, found []string) {
 	f.Lock()
 	defer f.Unlock()
@@ -127,8 +133,8 @@ func (m *machine) runNodeGC(ctx context.Context) {
 	tick := time.NewTicker(nodeGCMinBackoff)
 	defer tick.Stop()
 	const maxSkip = int(nodeGCInterval / nodeGCMinBackoff)
-	// left is the number of ticks without a check; pause is the next value of left after a check
-	// that failed or found a Node
+	// skip is the number of ticks until the next check; a machine that was not checked yet does not
+	// wait for it. nextSkip is the value of skip after a check that failed or found a Node.
 	skip, nextSkip := 0, 1
 	for {
 		select {
@@ -197,7 +203,7 @@ func (m *machine) collectNodes(ctx context.Context) bool {
 // deleteNodes deletes the Nodes of removed machines, but not of reassigned names, and returns the
 // names of the Nodes that existed.
 func (m *machine) deleteNodes(ctx context.Context, c *config.Config, names []string) (found []string, err error) {
-	started := time.Now() // before the check of the names
+	started := time.Now() // before the check of the names (nodeGCCreatedWithin)
 	vs := m.voters(c)
 	synced, unreached := m.syncMemberships(ctx, vs.others, vs.majority()-vs.selfVotes())
 	if len(synced)+vs.selfVotes() < vs.majority() {
@@ -223,9 +229,9 @@ func (m *machine) deleteNodes(ctx context.Context, c *config.Config, names []str
 	return runCommand[[]string](ctx, m, paths.UserControllers, "delete-removed-nodes", nodespec.NodeGCRequest{Names: names, MadeBefore: started.Add(nodeGCCreatedWithin)})
 }
 
-// withoutReassigned prepares revocations for an API server: a revocation names its machine only
-// while the name is not reassigned, because the API server rejects all pods of a machine of that
-// name.
+// withoutReassigned prepares revocations for an API server, which rejects the tokens of all pods of
+// a machine that a revocation names. It removes the machine's name from a revocation if a new
+// machine has the name: otherwise the API server would reject the pods of the new machine.
 func withoutReassigned(c *config.Config, known trust.Ledger, refused []trust.Revocation, now time.Time) []trust.Revocation {
 	for i, r := range refused {
 		if r.Machine != "" && (reservedName(c, known, r.Machine) || known.NameInUse(r.Machine, now)) {

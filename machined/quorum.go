@@ -26,11 +26,13 @@ import (
 )
 
 // How the control-plane machines of a cluster agree on its members, without Kubernetes and without
-// etcd (docs/decisions/0028-joining.md). trust.Ledger decides each vote.
+// etcd (docs/decisions/0028-joining.md). Each of them has a ledger (trust.Ledger) with the members,
+// the unused join tickets and the revocations. A join ticket, short ticket, is the client
+// certificate with which a machine can join. trust.Ledger decides each vote.
 //
 //  1. Each machine polls the others every few seconds for the membership, as for revocations
-//     (sync.go), and merges it into its own ledger. The answer contains the machine's name, which
-//     is then reserved.
+//     (sync.go), and merges it into its own ledger. The answer also contains the name of the polled
+//     machine. From then on the name is reserved: no worker can join with it.
 //  2. A ticket is issued after a majority of the machines stored it (ReplicateMembership).
 //  3. A machine with a ticket is admitted if a majority votes that no other key presented the
 //     ticket (Vote). It gets certificates after a majority stored it in their ledgers
@@ -40,7 +42,7 @@ import (
 //
 // A control plane of one machine is its own quorum.
 
-// callAllTimeout bounds one parallel call of all others, including the connections.
+// callAllTimeout bounds one parallel call of several machines, including the connections.
 const callAllTimeout = 4 * time.Second
 
 // voters are the configured control-plane machines.
@@ -49,9 +51,11 @@ type voters struct {
 	self   bool // this machine is a voter
 }
 
-// voters returns the voters of a control-plane machine with a cluster configuration. If
-// Cluster.spec.controlPlanes is empty, this machine is the only voter. The configuration is a
-// parameter and not read again: a call uses one configuration from its beginning to its end.
+// voters returns the voters of a control-plane machine with a cluster configuration. syncPeers
+// leaves out the address of this machine, so this machine is a voter if others is shorter than
+// Cluster.spec.controlPlanes. If controlPlanes is empty, this machine is the only voter. The
+// configuration is a parameter and not read again: a call uses one configuration from its beginning
+// to its end.
 func (m *machine) voters(c *config.Config) voters {
 	e := voters{others: m.syncPeers(c)}
 	e.self = len(c.Cluster.Spec.ControlPlanes) == 0 || len(e.others) < len(c.Cluster.Spec.ControlPlanes)
@@ -85,8 +89,8 @@ type peerConn struct {
 }
 
 // failedCall is the error of a call together with the client certificate that the call presented.
-// An error about one certificate does not apply to its successor, which may have been issued
-// meanwhile.
+// The machine may have renewed its certificate since the call; then an error about the presented
+// certificate does not apply to the new certificate.
 type failedCall struct {
 	error
 	cert []byte // DER; empty if unknown
@@ -125,7 +129,8 @@ func (m *machine) connTo(ctx context.Context, addr netip.Addr) (*client.Client, 
 	return c.client, c.cert, err
 }
 
-// dialPeer connects to another control-plane machine with the machine certificate.
+// dialPeer connects to another control-plane machine with the machine certificate. shown is the
+// certificate that it presents (DER).
 func (m *machine) dialPeer(ctx context.Context, addr netip.Addr) (c *client.Client, shown []byte, err error) {
 	if m.peerConns.dial != nil {
 		c, err = m.peerConns.dial(ctx, addr)
@@ -151,7 +156,8 @@ func (c *peerConns) closeExcept(named []netip.Addr) {
 		select {
 		case old.lock <- struct{}{}:
 			if old.client != nil {
-				_ = old.client.Close() // no call uses it any more
+				// a running call fails: its machine is not in the list any more
+				_ = old.client.Close()
 			}
 			delete(c.all, addr)
 			<-old.lock
@@ -169,7 +175,8 @@ func call[T any](ctx context.Context, m *machine, addr netip.Addr, do func(*clie
 	}
 	answer, err := do(c)
 	if err != nil {
-		// The connection may be the cause: the server may have revoked its client certificate.
+		// The connection may be the cause: the server may have revoked the client certificate that
+		// this machine presented. The next call dials again.
 		_ = c.Close()
 		return answer, failedCall{err, shown}
 	}
@@ -183,8 +190,10 @@ type peerAnswer[T any] struct {
 	err    error
 }
 
-// callAll makes a call to several machines in parallel until take has enough answers, all answered,
-// or the timeout ends. Running calls then continue to their end.
+// callAll makes a call to several machines in parallel and passes each answer to take. It returns
+// when take has enough answers or all machines have answered; a call that reaches the timeout
+// counts as an answer with an error. If it returns early, the running calls continue in the
+// background.
 func callAll[T any](ctx context.Context, m *machine, addrs []netip.Addr, do func(context.Context, *client.Client) (T, error), take func(peerAnswer[T]) (enough bool)) {
 	callCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), callAllTimeout)
 	answers := make(chan peerAnswer[T], len(addrs))
@@ -225,7 +234,8 @@ func newLedgerID() string {
 	return hex.EncodeToString(id)
 }
 
-// withIDLocked returns the ledger and creates its ID at first use.
+// withIDLocked returns the current trust.Ledger of this machine. At first use it creates and stores
+// the ledger ID.
 func (b *ledger) withIDLocked() (trust.Ledger, error) {
 	known := b.currentLocked()
 	if b.damaged != nil {
@@ -239,8 +249,10 @@ func (b *ledger) withIDLocked() (trust.Ledger, error) {
 	return b.currentLocked(), nil
 }
 
-// syncMembership polls the membership of another control-plane machine, and merges and stores the
-// changes. It returns the ledger ID of that machine.
+// syncMembership polls the membership of another control-plane machine by means of ask, merges it
+// and stores the changes. Peers exchange the public membership (Public); the answer omits it if its
+// digest is that of the request. b.session records which ledgers were synced since the start of
+// machined. syncMembership returns the ledger ID of the other machine.
 func (b *ledger) syncMembership(ask func(*api.GetMembershipRequest) (*api.GetMembershipResponse, error)) (from string, err error) {
 	b.Lock()
 	known, err := b.withIDLocked()
@@ -274,8 +286,9 @@ func (b *ledger) syncMembership(ask func(*api.GetMembershipRequest) (*api.GetMem
 	return answer.Ledger, nil
 }
 
-// recordControlPlane stores the name of the control-plane machine at an address. A version that
-// does not send its name has an empty name.
+// recordControlPlane stores the name of the control-plane machine at an address. name is empty, and
+// nothing is stored, if that machine runs a version that does not report its name. planes are the
+// addresses of the control plane.
 func (b *ledger) recordControlPlane(addr netip.Addr, name string, planes []netip.Addr) error {
 	b.Lock()
 	defer b.Unlock()
@@ -289,8 +302,8 @@ func (b *ledger) recordControlPlane(addr netip.Addr, name string, planes []netip
 	return b.storeLocked(known)
 }
 
-// syncMemberships polls the others until enough of them answered. It returns the ledger IDs by
-// address, and the errors of the others.
+// syncMemberships polls the other control-plane machines until enough of them have answered. It
+// returns the ledger IDs by address, and the errors of the machines with a failed call.
 func (m *machine) syncMemberships(ctx context.Context, others []netip.Addr, enough int) (ledgers map[netip.Addr]string, unreached []string) {
 	ledgers = map[netip.Addr]string{}
 	callAll(ctx, m, others, func(ctx context.Context, c *client.Client) (string, error) {
@@ -308,8 +321,10 @@ func (m *machine) syncMemberships(ctx context.Context, others []netip.Addr, enou
 	return ledgers, unreached
 }
 
-// replicate sends r to the others until enough of them store a ticket or its member. refused is the
-// error of a machine that rejects r.
+// replicate sends r to the other control-plane machines until enough of them store the ticket, or
+// the member that joined with it. If ticket is empty, each answer without an error counts. It
+// returns the addresses of the machines that count, and the errors of the other machines. refused
+// is the error of a machine that rejects r.
 func (m *machine) replicate(ctx context.Context, others []netip.Addr, r *api.ReplicateMembershipRequest, ticket string, enough int) (stored, unreached []string, refused error) {
 	callAll(ctx, m, others, func(ctx context.Context, c *client.Client) (*api.ReplicateMembershipResponse, error) {
 		return c.Cluster.ReplicateMembership(ctx, r)
@@ -330,10 +345,11 @@ func (m *machine) replicate(ctx context.Context, others []netip.Addr, r *api.Rep
 	return stored, unreached, refused
 }
 
-// requireControlPlane rejects every caller but the control-plane machines of the cluster. A
-// worker's certificate is issued by the same CA and names its ticket. A machine certificate without
-// a ticket is issued by a holder of the CA's key, or by the holder of an operator CA, which can
-// also issue an admin certificate.
+// requireControlPlane rejects every caller but the control-plane machines of the cluster. Workers
+// have certificates of the same CA, but with the name of their ticket. A machine certificate
+// without a ticket can come from two sources: the key of the machine CA, which the control-plane
+// machines have, or an operator CA. The holder of an operator CA can issue an admin certificate as
+// well, so the check gives it no new power.
 func requireControlPlane(ctx context.Context) error {
 	if requireMachine(ctx) != nil || callerInfo(ctx, apid.MetadataTicket) != "" {
 		return status.Error(codes.PermissionDenied, "only control-plane machines can make this call")
@@ -341,8 +357,8 @@ func requireControlPlane(ctx context.Context) error {
 	return nil
 }
 
-// requireMachine rejects every caller but the machines of the cluster, including users with higher
-// roles.
+// requireMachine rejects every caller that is not a machine of the cluster. It also rejects users,
+// regardless of their role.
 func requireMachine(ctx context.Context) error {
 	if pki.RolePrefix+callerInfo(ctx, apid.MetadataRole) != pki.RoleMachine {
 		return status.Error(codes.PermissionDenied, "only machines of the cluster can make this call")
@@ -350,8 +366,8 @@ func requireMachine(ctx context.Context) error {
 	return nil
 }
 
-// memberID identifies the calling machine, for any of its certificates: by its ticket, or by its
-// name if it is a control-plane machine.
+// memberID returns an ID of the calling machine that is the same for all its certificates: its
+// ticket, or its name if it is a control-plane machine.
 func memberID(ctx context.Context) string {
 	return cmp.Or(callerInfo(ctx, apid.MetadataTicket), callerInfo(ctx, apid.MetadataName))
 }
@@ -391,6 +407,7 @@ func (a clusterAPI) ReplicateMembership(ctx context.Context, r *api.ReplicateMem
 	if err != nil {
 		return nil, err
 	}
+	// roll is the membership that the caller sends, known is this machine's ledger
 	roll, known := fromMembership(r.Membership), a.m.ledger.current()
 	for _, t := range roll.Tickets {
 		if reservedName(c, known, t.Name) {
@@ -402,7 +419,9 @@ func (a clusterAPI) ReplicateMembership(ctx context.Context, r *api.ReplicateMem
 	}
 	var removed []trust.Revocation
 	for _, v := range r.Revocations {
-		if v.Name != "" || v.Lineage == "" { // names are replicated only by the poll of a peer
+		// A revocation of a name spreads only by polls (sync.go). Here Lineage is the serial number
+		// of a ticket.
+		if v.Name != "" || v.Lineage == "" {
 			return nil, status.Error(codes.InvalidArgument, "a removal must name a ticket")
 		}
 		removed = append(removed, fromAPIRevocation(v))
@@ -519,6 +538,7 @@ func fromMembership(r *api.Membership) trust.Membership {
 	return out
 }
 
+// fromBindings converts ticket bindings from the API's form.
 func fromBindings(claims []*api.TicketBinding) []trust.TicketBinding {
 	var out []trust.TicketBinding
 	for _, c := range claims {
