@@ -67,8 +67,8 @@ const (
 )
 
 // limitListener limits the number of connections, and the number and rate per address. It closes
-// excess connections before the TLS handshake. A close costs a hundredth of a handshake, and every
-// client, also without a certificate, can request handshakes.
+// excess connections before the TLS handshake, because every client, also without a certificate,
+// can request handshakes, and a close costs a hundredth of a handshake.
 //
 // Connections without a certificate yet have a separate limit, so that clients that only connect do
 // not block clients with certificates. Among themselves, they share fairly (victimLocked): a client
@@ -178,7 +178,7 @@ func (l *limitListener) victimLocked() *limitedConn {
 }
 
 // networkOf returns the network that likely belongs to the owner of an address: an IPv4 /24 or an
-// IPv6 /48. An IPv6 address here is a /64.
+// IPv6 /48. addr comes from remoteAddr, so an IPv6 address stands for its /64.
 func networkOf(addr netip.Addr) netip.Prefix {
 	bits := 24
 	if addr.Is6() {

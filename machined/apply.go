@@ -67,7 +67,8 @@ type applied struct {
 	// sameNetwork reports that links, addresses and routes are unchanged from the configuration
 	// before the trial.
 	sameNetwork bool
-	// due is the time of its activation: by then the caller has received the answer.
+	// due is the time at which this configuration becomes active: by then the caller has received
+	// the answer.
 	due time.Time
 }
 
@@ -227,7 +228,8 @@ func (m *machine) activate(ctx context.Context, now applied, next *config.Config
 			return outcome{}, fmt.Errorf("configuration refused: no disk to store it on: %w", err)
 		}
 	}
-	// Without STATE, the machine's key and the operator CA of a pairing were in memory only.
+	// The machine's key and the operator CA of a pairing may be in memory only until now; store
+	// them.
 	err := errors.Join(persistIdentity(m.identity.Load()), moveOwner())
 	if err != nil {
 		return outcome{}, err

@@ -105,14 +105,15 @@ func (f *nodeGC) record(removed []trust.RemovedMachine, names, found []string) {
 	}
 }
 
-// hasNew reports whether a machine was not checked yet.
+// hasNew reports whether removed contains a machine for which due was not called yet, or all checks
+// are to be repeated.
 func (f *nodeGC) hasNew(removed []trust.RemovedMachine) bool {
 	f.Lock()
 	defer f.Unlock()
 	return slices.ContainsFunc(removed, func(g trust.RemovedMachine) bool { _, known := f.remaining[g.Ticket]; return !known })
 }
 
-// restart repeats all checks for the machines of some tickets.
+// restart repeats all checks for the machines with these tickets.
 func (f *nodeGC) restart(tickets []string) {
 	f.Lock()
 	defer f.Unlock()

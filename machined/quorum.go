@@ -35,10 +35,10 @@ import (
 //     machine. From then on the name is reserved: no worker can join with it.
 //  2. A ticket is issued after a majority of the machines stored it (ReplicateMembership).
 //  3. A machine with a ticket is admitted if a majority votes that no other key presented the
-//     ticket (Vote). It gets certificates after a majority stored it in their ledgers
+//     ticket (Vote). It gets certificates after a majority stored it as a member in their ledgers
 //     (ReplicateMembership). A member that renews is admitted if a majority has no objection.
-//  4. A machine that removes a member replicates that to the others at once, and reports the
-//     machines that did not answer. They receive it by a later sync.
+//  4. A machine that removes a member replicates the removal to the others at once, and reports the
+//     machines that did not answer. These receive the removal by a later sync.
 //
 // A control plane of one machine is its own quorum.
 
@@ -349,7 +349,7 @@ func (m *machine) replicate(ctx context.Context, others []netip.Addr, r *api.Rep
 // have certificates of the same CA, but with the name of their ticket. A machine certificate
 // without a ticket can come from two sources: the key of the machine CA, which the control-plane
 // machines have, or an operator CA. The holder of an operator CA can issue an admin certificate as
-// well, so the check gives it no new power.
+// well, and so gains no right here.
 func requireControlPlane(ctx context.Context) error {
 	if requireMachine(ctx) != nil || callerInfo(ctx, apid.MetadataTicket) != "" {
 		return status.Error(codes.PermissionDenied, "only control-plane machines can make this call")

@@ -60,6 +60,7 @@ type rotation interface {
 	apply(ctx context.Context, i int) error
 	// finish replaces the old value in the local files.
 	finish() error
+	// stepName returns the name of the step that leads to a state.
 	stepName(to state) string
 	what() string // name of the new value
 }
@@ -202,7 +203,7 @@ func (r *rollout) performStep(ctx context.Context, i int, request *api.ApplyRequ
 	if err != nil || len(restarts) == 0 {
 		return operations, err
 	}
-	// machines take turns, so the other machines serve meanwhile
+	// the next machine has to wait for this machine, so that the other machines serve meanwhile
 	return operations, r.healthy(ctx, i)
 }
 
@@ -281,6 +282,7 @@ func (r *rollout) await(ctx context.Context, i int, look func(context.Context, *
 	}
 }
 
+// errDone ends look in await when the state is reached.
 var errDone = errors.New("the wait is over")
 
 // awaitTopic is await for a topic of the machine, which it watches. waits returns, for a value of
@@ -307,6 +309,7 @@ func (r *rollout) awaitTopic(ctx context.Context, i int, topic string, waits fun
 	})
 }
 
+// healthy waits until the machine is healthy.
 func (r *rollout) healthy(ctx context.Context, i int) error {
 	return r.await(ctx, i, func(ctx context.Context, c *client.Client, say func(string) error) error {
 		ctx, cancel := context.WithCancel(ctx)

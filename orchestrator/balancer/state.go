@@ -152,9 +152,9 @@ func (s *State) sorted() []server {
 	return slices.SortedStableFunc(slices.Values(s.servers), func(a, b server) int { return cmp.Compare(a.level, b.level) })
 }
 
-// ProbeDone records the result of a probe. A ready server is doubted after its first failed probe,
-// and unready or down after the second in a row. Any other server is unready or down after its
-// first failed probe.
+// ProbeDone records the result of a probe. A ready server is doubted after its first failed probe.
+// Any other server, a doubted server too, is unready after a failed probe that it has answered, and
+// else down.
 func (s *State) ProbeDone(address string, a ProbeResult, now time.Time) {
 	one := s.find(address)
 	one.probing, one.lastProbe, one.problem = false, now, a.Problem

@@ -8,7 +8,8 @@ import (
 	"time"
 )
 
-// RoleJoin is the role of a join ticket in the ledger.
+// RoleJoin is the role in the ledger of a join ticket, short ticket: the client certificate with
+// which a machine joins.
 const RoleJoin = "join"
 
 const (
@@ -218,10 +219,11 @@ func (l Ledger) Vote(m Member, known bool, s *Session, now time.Time) (Ledger, e
 //     voter.
 //   - This machine has dropped the ticket since its start, because the ticket had expired
 //     (s.dropped), and with it the recorded key.
-//   - The ledger is an older copy, put back after a loss. Then it has the same ID, but the recorded
-//     key may be missing. The machine that requested the earlier vote had recorded the key in its
-//     own ledger before. Therefore this machine votes only after it has synced with all other
-//     voters of the ticket since its start (s.synced): the sync returns the key.
+//   - The ledger is an older copy, put back after a loss. Then it has the same ID, but lacks a key
+//     that was recorded after the copy. This machine recorded that key because another
+//     control-plane machine requested its vote, and that machine had recorded the key in its own
+//     ledger before. Therefore this machine votes only after it has synced with all other voters of
+//     the ticket since its start (s.synced): the sync returns the key.
 func (l Ledger) checkVoter(t Ticket, s *Session) error {
 	if !slices.Contains(t.Voters, l.ID) || s.dropped[t.Serial] {
 		return errors.New("ticket: this machine is not a voter of the ticket, or no longer; try another control-plane machine, or create another ticket (`orlopctl nodes add`)")
@@ -271,8 +273,8 @@ func (l Ledger) checkConflicts(m Member, member bool, now time.Time) error {
 	return nil
 }
 
-// votes counts the votes of a ticket: by returns the number of voters for each key, and missing the
-// number of voters without a known vote.
+// votes counts the votes of a ticket, that is the bindings of the ticket's voters: by returns the
+// number of voters for each key, and missing the number of voters without a known binding.
 func (l Ledger) votes(t Ticket) (by map[string]int, missing int) {
 	by, missing = map[string]int{}, len(t.Voters)
 	for _, c := range l.Bindings {
@@ -386,8 +388,8 @@ func (l Ledger) NameInUse(name string, now time.Time) bool {
 	return l.HasMember(name) || slices.ContainsFunc(l.OpenTickets(now), func(t Ticket) bool { return t.Name == name })
 }
 
-// RemovedSince returns the machines that were removed after the time after, except machines with a
-// name that is in use again.
+// RemovedSince returns the machines that were removed later than after, except machines with a name
+// that is in use again.
 func (l Ledger) RemovedSince(after, now time.Time) []RemovedMachine {
 	var out []RemovedMachine
 	for _, r := range l.Revoked {
