@@ -244,7 +244,7 @@ func (l *logBuffer) String() string {
 	return l.text.String()
 }
 
-// logLimit returns the lines of a kind for a method.
+// lines returns the lines of a kind for a method.
 func (l *logBuffer) lines(t *testing.T, msg, method string) []map[string]any {
 	t.Helper()
 	var found []map[string]any

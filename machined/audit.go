@@ -57,7 +57,7 @@ func newCallRecords() *callRecords {
 func (m *machine) openRecords() error {
 	dirs := [3]string{paths.Audit, paths.AuditRefused, paths.AuditInProgress}
 	if why, _ := m.storageProblem.Get(); why != "" {
-		dirs = [3]string{paths.AuditInMemory, paths.AuditInMemory + "-refused", paths.AuditInMemory + "-going"}
+		dirs = [3]string{paths.AuditInMemory, paths.AuditInMemory + "-refused", paths.AuditInMemory + "-in-progress"}
 	}
 	var err, err2 error
 	if m.callRecords.changes, err = m.openRecord(dirs[0], "", audit.DefaultFiles); err == nil {

@@ -139,7 +139,7 @@ func (in Inbox) Bundle() (Bundle, error) {
 	return b, nil
 }
 
-// DropSavepoint removes the bundle. A missing bundle is not an error.
+// Drop removes the bundle. A missing bundle is not an error.
 func (in Inbox) Drop() error {
 	for _, name := range []string{in.record(), in.file()} {
 		if err := os.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {

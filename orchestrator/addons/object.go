@@ -297,7 +297,7 @@ func textsOnly(body *unstructured.Unstructured) error {
 	return nil
 }
 
-// reconcileObject converts a body to the object to apply, or returns a note why it is not applied.
+// object converts a body to the object to apply, or returns a note why it is not applied.
 func object(a nodespec.Addon, body *unstructured.Unstructured, k Kind, digest string) (Object, string) {
 	body = body.DeepCopy()
 	gvk := body.GroupVersionKind()

@@ -38,7 +38,7 @@ type reconciler struct {
 	name    string
 	as      cluster
 	remover removal
-	// rbacObjects is the time of the last change of the add-on's rights. The API server learns of a
+	// granted is the time of the last change of the add-on's rights. The API server learns of a
 	// change after a moment.
 	granted time.Time
 	// applied are the objects as they were after their last apply.

@@ -142,7 +142,7 @@ func (s *station) answers() bool {
 	return strings.Contains(s.says, "holds "+vip4.String()+" since") && strings.Contains(s.says, "holds "+vip6.String()+" since")
 }
 
-// linkFor is the location of a client.
+// place is the location of a client.
 type place struct {
 	name string
 	do   func(func())

@@ -38,7 +38,7 @@ func (c *connection) close() {
 	_ = c.upstream.Close()
 }
 
-// copyOneWay copies in both directions until both have ended, and closes both ends. If a direction
+// forward copies in both directions until both have ended, and closes both ends. If a direction
 // ends, it is ended at the other end, while the opposite direction continues. A broken direction
 // looks the same there: TLS inside distinguishes the two.
 func (c *connection) forward() {

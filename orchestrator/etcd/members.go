@@ -194,7 +194,7 @@ func remove(ctx context.Context, c *clientv3.Client, id uint64) error {
 	}
 }
 
-// stop removes the member of this machine before its data are deleted. It does nothing if there is
+// leave removes the member of this machine before its data are deleted. It does nothing if there is
 // no other member, or no reachable member with a quorum. It returns an error if the others would
 // lose their quorum. It also returns an error if that is not known: the etcd of this machine runs,
 // and neither it nor another member answers.

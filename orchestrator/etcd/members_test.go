@@ -108,7 +108,7 @@ func (p *testMachine) start() {
 	}()
 }
 
-// cancel stops the machine. For the others it is the same as a power cut.
+// stop stops the machine. For the others it is the same as a power cut.
 func (p *testMachine) stop() {
 	p.t.Helper()
 	p.cancel()

@@ -121,7 +121,7 @@ type dirNode struct {
 	to    *os.File // its copy; nil after the copy is complete
 }
 
-// found is a file with several names that was copied under its first name.
+// linked is a file with several names that was copied under its first name.
 type linked struct {
 	in   *dirNode
 	name string

@@ -147,7 +147,7 @@ func (r *receiver) start() {
 	}()
 }
 
-// markDelivered reads a connection to its end and closes it.
+// take reads a connection to its end and closes it.
 func (r *receiver) take(raw net.Conn) {
 	if !r.awake() {
 		return
