@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/orlop-os/orlop/pkg/artifact"
+	"github.com/orlop-os/orlop/pkg/backoff"
 	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/imagestore"
 	"github.com/orlop-os/orlop/pkg/panics"
@@ -190,7 +191,7 @@ func (k *artifactManager) prune(ctx context.Context, wanted []config.AddonSpec, 
 
 // retryAfter returns the delay after consecutive failures.
 func retryAfter(failures int) time.Duration {
-	return min(artifactMinBackoff<<min(max(failures-1, 0), 10), artifactMaxBackoff)
+	return backoff.Backoff{Min: artifactMinBackoff, Max: artifactMaxBackoff}.Delay(failures)
 }
 
 // missing reports whether an artifact is missing.

@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/orlop-os/orlop/pkg/backoff"
 	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 	"github.com/orlop-os/orlop/pkg/paths"
@@ -50,8 +51,9 @@ func (s *uploadState) uploaded(left int) {
 
 // failure records an error and returns the delay until the next attempt.
 func (s *uploadState) failure(err error, now time.Time) time.Duration {
-	rest := min(uploadMinBackoff<<min(s.failures, 8), snapshotMaxBackoff)
-	s.pending, s.failures, s.retryAt, s.problem = true, s.failures+1, now.Add(rest), err.Error()
+	s.failures++
+	rest := backoff.Backoff{Min: uploadMinBackoff, Max: snapshotMaxBackoff}.Delay(s.failures)
+	s.pending, s.retryAt, s.problem = true, now.Add(rest), err.Error()
 	return rest
 }
 

@@ -2,10 +2,7 @@
 // clock, so that a pure state machine can use it; the caller counts the failures.
 package backoff
 
-import (
-	"math/rand/v2"
-	"time"
-)
+import "time"
 
 // Backoff doubles the delay with each failure in a row, from Min to Max. Both are positive, and Max
 // is not smaller than Min.
@@ -26,10 +23,4 @@ func (b Backoff) Delay(failures int) time.Duration {
 		delay *= 2
 	}
 	return min(delay, b.Max)
-}
-
-// Jitter returns a random duration between three and five quarters of d, so that machines that
-// failed together do not try again together.
-func Jitter(d time.Duration) time.Duration {
-	return d - d/4 + rand.N(d/2+1)
 }

@@ -24,11 +24,3 @@ func TestDelay(t *testing.T) {
 		t.Errorf("Min is Max: got %v", got)
 	}
 }
-
-func TestJitter(t *testing.T) {
-	for range 1000 {
-		if d := Jitter(time.Minute); d < 45*time.Second || d > 75*time.Second {
-			t.Fatalf("a minute became %v", d)
-		}
-	}
-}

@@ -3,6 +3,8 @@ package dhcp
 import (
 	"net/netip"
 	"time"
+
+	"github.com/orlop-os/orlop/pkg/backoff"
 )
 
 // Phase is a state of RFC 2131 figure 5.
@@ -236,7 +238,7 @@ func drop(s State, ev Event) (State, []Action) {
 		return s, append(out, Action{Kind: Wake})
 	case s.Naks > 1 && s.Phase != Init:
 		s.Phase = Init
-		return s, append(out, Action{Kind: Wake, At: ev.At.Add(backoff(s.Naks-2, ev.Rand))})
+		return s, append(out, Action{Kind: Wake, At: ev.At.Add(sendDelay(s.Naks-2, ev.Rand))})
 	}
 	s.Since = ev.At
 	s, more := discover(s, ev)
@@ -296,15 +298,15 @@ func sendReboot(s State, ev Event) (State, []Action) {
 }
 
 func transmit(s State, ev Event, m Message) (State, []Action) {
-	wait := backoff(s.Attempt, ev.Rand)
+	wait := sendDelay(s.Attempt, ev.Rand)
 	s.Attempt++
 	return s, []Action{{Kind: Send, Message: m}, {Kind: Wake, At: ev.At.Add(wait)}}
 }
 
-// backoff returns the delay after message n, counted from 0: minBackoff doubled n times, at most
+// sendDelay returns the delay after message n, counted from 0: minBackoff doubled n times, at most
 // maxBackoff, with a jitter of ±25 % from rand.
-func backoff(n int, rand uint32) time.Duration {
-	wait := min(minBackoff<<min(n, 10), maxBackoff)
+func sendDelay(n int, rand uint32) time.Duration {
+	wait := backoff.Backoff{Min: minBackoff, Max: maxBackoff}.Delay(n + 1)
 	return wait*3/4 + time.Duration(float64(wait)/2*float64(rand)/(1<<32))
 }
 

@@ -252,7 +252,7 @@ func TestStepNeverSticks(t *testing.T) {
 func TestBackoffJitter(t *testing.T) {
 	var all []time.Duration
 	for _, r := range []uint32{0, 1 << 30, noJitter, 3 << 30, 1<<32 - 1} {
-		all = append(all, backoff(20, r))
+		all = append(all, sendDelay(20, r))
 	}
 	if all[0] != 48*time.Second || all[4] > 80*time.Second || all[4] < 79*time.Second || !slices.IsSorted(all) {
 		t.Errorf("64 s with a quarter of jitter is %v", all)

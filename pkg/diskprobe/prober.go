@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"sync"
 	"time"
+
+	"github.com/orlop-os/orlop/pkg/backoff"
 )
 
 // Limits of examinations.
@@ -231,7 +233,7 @@ func (r *record) store(a Result, err error, d Device, f *File, now time.Time) (R
 		return Result{}, err
 	case err != nil:
 		r.failures++
-		r.answer, r.err, r.next = Result{}, err, now.Add(backoff(r.failures))
+		r.answer, r.err, r.next = Result{}, err, now.Add(retries.Delay(r.failures))
 		return Result{}, err
 	}
 	r.err, r.failures = nil, 0
@@ -241,10 +243,8 @@ func (r *record) store(a Result, err error, d Device, f *File, now time.Time) (R
 	return a, nil
 }
 
-// backoff returns the delay after a number of consecutive failures.
-func backoff(failures int) time.Duration {
-	return min(minBackoff<<min(failures-1, 10), maxBackoff)
-}
+// retries gives the delay after a number of consecutive failures.
+var retries = backoff.Backoff{Min: minBackoff, Max: maxBackoff}
 
 // reserve begins an examination. It must be called with the lock held.
 func (p *Prober) reserve(r *record) error {

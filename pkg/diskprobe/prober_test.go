@@ -109,8 +109,8 @@ func TestBackoff(t *testing.T) {
 	look(Cached, 3)
 	bad.Identity = "2 2097152 0"
 	look(Cached, 4)
-	if backoff(1) != minBackoff || backoff(3) != 4*minBackoff || backoff(100) != maxBackoff {
-		t.Errorf("rests of %v, %v, %v", backoff(1), backoff(3), backoff(100))
+	if retries.Delay(1) != minBackoff || retries.Delay(3) != 4*minBackoff || retries.Delay(100) != maxBackoff {
+		t.Errorf("rests of %v, %v, %v", retries.Delay(1), retries.Delay(3), retries.Delay(100))
 	}
 	p.All(t.Context(), []Device{good}, Cached)
 	if len(p.known) != 1 {

@@ -3,6 +3,8 @@ package supervise
 import (
 	"fmt"
 	"time"
+
+	"github.com/orlop-os/orlop/pkg/backoff"
 )
 
 // Phase is the phase of a service, with the names of ServiceStatus.state in the API.
@@ -222,11 +224,7 @@ func stop(s State, svc Service) (State, []Action) {
 
 func backOff(s State, svc Service) (State, []Action) {
 	s.Phase = BackingOff
-	delay := svc.Backoff.First
-	for range s.Failures - 2 {
-		if delay *= 2; delay >= svc.Backoff.Max {
-			break
-		}
-	}
-	return s, []Action{{Kind: SetTimer, Timer: min(delay, svc.Backoff.Max)}}
+	// The first failure restarts at once; the delays begin with the second.
+	delay := backoff.Backoff{Min: svc.Backoff.First, Max: svc.Backoff.Max}.Delay(s.Failures - 1)
+	return s, []Action{{Kind: SetTimer, Timer: delay}}
 }
