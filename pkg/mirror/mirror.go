@@ -13,6 +13,8 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/distribution/reference"
+	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
@@ -62,8 +64,9 @@ func authorized(w http.ResponseWriter, r *http.Request, shown string, token []by
 	return false
 }
 
-// requestedName returns the name in a request in the form of Source. The paths are
-// /v2/REPOSITORY/manifests/TAG-OR-DIGEST and /v2/REPOSITORY/blobs/DIGEST.
+// requestedName returns the name in a request in the form of Source; ok is false if the path has
+// another form, or names no valid image. The paths are /v2/REPOSITORY/manifests/TAG-OR-DIGEST and
+// /v2/REPOSITORY/blobs/DIGEST.
 func requestedName(r *http.Request) (name string, ok bool) {
 	path := strings.TrimPrefix(r.URL.Path, "/v2/")
 	kind, at := "/manifests/", strings.LastIndex(path, "/manifests/")
@@ -73,12 +76,18 @@ func requestedName(r *http.Request) (name string, ok bool) {
 	if at <= 0 {
 		return "", false
 	}
-	repository, reference := path[:at], path[at+len(kind):]
-	if strings.Contains(reference, ":") {
-		return reference, true // a digest: a tag has no colon
+	repository, target := path[:at], path[at+len(kind):]
+	if d, err := digest.Parse(target); err == nil {
+		return d.String(), true // the digest names the blob in every repository
 	}
-	registry := r.URL.Query().Get("ns")
-	return registry + "/" + repository + ":" + reference, kind == "/manifests/" && registry != "" && reference != ""
+	if kind == "/blobs/" {
+		return "", false
+	}
+	named, err := reference.Parse(r.URL.Query().Get("ns") + "/" + repository + ":" + target)
+	if err != nil {
+		return "", false
+	}
+	return named.String(), true
 }
 
 // serve sends the target of a name.
