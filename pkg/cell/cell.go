@@ -62,12 +62,18 @@ func (c *Cell[T]) wake() {
 
 // Watch returns a new watcher. Its first Next returns the current value at once. The caller does
 // not need to close a watcher.
-func (c *Cell[T]) Watch() *Watcher[T] { return &Watcher[T]{cell: c} }
+func (c *Cell[T]) Watch() *Watcher[T] { return &Watcher[T]{load: c.load} }
+
+func (c *Cell[T]) load() (T, uint64, <-chan struct{}) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.value, c.rev, c.changed
+}
 
 // Watcher returns successive values of a cell and skips values that were replaced before a read. It
 // must be used by a single goroutine.
 type Watcher[T any] struct {
-	cell *Cell[T]
+	load func() (T, uint64, <-chan struct{})
 	seen uint64
 }
 
@@ -109,11 +115,29 @@ func (w *Watcher[T]) Changed() <-chan struct{} {
 	return changed
 }
 
-func (w *Watcher[T]) load() (T, uint64, <-chan struct{}) {
-	w.cell.mu.Lock()
-	defer w.cell.mu.Unlock()
-	return w.cell.value, w.cell.rev, w.cell.changed
+// View is a cell for a reader that needs only a part of its value: a function converts each value
+// that is read. The zero View is not usable.
+type View[T any] struct {
+	load func() (T, uint64, <-chan struct{})
 }
+
+// Map returns a view of a cell. Its revisions are those of the cell, so a value can be equal to the
+// value before it. convert must not modify its argument, because other readers can hold it.
+func Map[A, B any](c *Cell[A], convert func(A) B) View[B] {
+	return View[B]{load: func() (B, uint64, <-chan struct{}) {
+		v, rev, changed := c.load()
+		return convert(v), rev, changed
+	}}
+}
+
+// Get returns the current value and its revision.
+func (v View[T]) Get() (T, uint64) {
+	value, rev, _ := v.load()
+	return value, rev
+}
+
+// Watch returns a new watcher, as Cell.Watch does.
+func (v View[T]) Watch() *Watcher[T] { return &Watcher[T]{load: v.load} }
 
 // Wait returns the first value of the cell, starting with the current value, for which ok returns
 // true. The only error is that of the context.

@@ -113,3 +113,19 @@ func TestManyWatchers(t *testing.T) {
 	}
 	group.Wait()
 }
+
+// TestMap checks that a view converts the values of its cell and reports the cell's changes.
+func TestMap(t *testing.T) {
+	c := New("a")
+	v := Map(c, func(s string) int { return len(s) })
+	w := v.Watch()
+	if got, rev := v.Get(); got != 1 || rev != 1 || w.Current() != 1 {
+		t.Errorf("%d at revision %d", got, rev)
+	}
+	changed := w.Changed()
+	c.Set("abc")
+	<-changed
+	if got, rev, err := w.Next(t.Context()); got != 3 || rev != 2 || err != nil {
+		t.Errorf("%d at revision %d, %v", got, rev, err)
+	}
+}
