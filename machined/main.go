@@ -3,7 +3,7 @@
 //
 // Files:
 //
-//	main.go            wiring
+//	main.go            start; wiring.go the packages of machined
 //	boot.go            the boot table; steps.go its steps
 //	apply.go           how a configuration is applied
 //	cutoff.go          which changes can cut off their caller
@@ -28,7 +28,6 @@
 //	power_linux.go     how the machine shuts down
 //	services.go        the services
 //	kubernetes.go      the parameters of the node's processes
-//	logship.go         log shipping
 //	state.go           the topics
 //	program.go         the handling of a panic
 //	schedule.go        scheduled etcd snapshots; upload.go their upload
@@ -58,6 +57,7 @@ import (
 	"github.com/orlop-os/orlop/apid"
 	"github.com/orlop-os/orlop/machined/console"
 	"github.com/orlop-os/orlop/machined/host"
+	"github.com/orlop-os/orlop/machined/logship"
 	"github.com/orlop-os/orlop/machined/network"
 	"github.com/orlop-os/orlop/machined/power"
 	"github.com/orlop-os/orlop/pkg/bootmedium"
@@ -152,7 +152,7 @@ type machine struct {
 	schedule       snapshotSchedule // scheduled etcd snapshots
 	uploader       uploader         // upload of stored snapshots
 	callRecords    *callRecords     // audit log
-	logShipping    logShipping
+	logShipping    *logship.Shipper
 	ledger         ledger // client certificates issued and revoked
 	pairing        pairingDesk
 	joinRequests   joinRequests // join requests of machines without a ticket
@@ -268,6 +268,7 @@ func newMachine() *machine {
 		Target:  paths.ESP,
 		Modules: m.kernel.LoadModules,
 	}
+	assemble(m)
 	m.topics = m.observable()
 	return m
 }

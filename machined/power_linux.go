@@ -78,7 +78,7 @@ func (m *machine) runShutdown(r powerRequest) {
 		Services: func(ctx context.Context) error {
 			shutdown, cancel := withReserve(ctx, 10*time.Second)
 			defer cancel()
-			err := errors.Join(m.services.Shutdown(shutdown), m.logShipping.close(ctx))
+			err := errors.Join(m.services.Shutdown(shutdown), m.logShipping.Close(ctx))
 			m.endKernelLog(ctx)
 			return err
 		},

@@ -97,7 +97,7 @@ func (m *machine) observable() []topic {
 		// []supervise.Status, with components
 		watchedTopic("services", m.services.Status()),
 		// []logship.State: receivers of logs
-		polledTopic("log-shipping", ignoreContext(m.logShipping.states)),
+		polledTopic("log-shipping", ignoreContext(m.logShipping.States)),
 		// stage: step of the boot and the resource for which it waits
 		watchedTopic("stage", m.stage),
 		// []host.SysctlState: configured kernel parameters

@@ -488,7 +488,9 @@ func stepServices(ctx context.Context, m *machine) error {
 	m.restarter().Go(ctx, "configuration", m.runReconcile)
 	m.restarter().Go(ctx, "membership", m.runMembership)
 	m.restarter().Go(ctx, "removal", m.runRemoval)
-	m.restarter().Go(ctx, "log-shipping", m.runLogShipping)
+	if m.bootMedium == "" { // a system that is not installed is unclaimed and ships no logs
+		m.restarter().Go(ctx, "log-shipping", m.logShipping.Run)
+	}
 	m.restarter().Go(ctx, "trial", m.resumeTrial)
 	m.restarter().Go(ctx, "configuration on trial", m.watchTrial)
 	m.restarter().Go(ctx, "reach", m.watchReach)

@@ -1,4 +1,4 @@
-package main
+package logship
 
 import (
 	"bufio"
@@ -6,7 +6,6 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/json"
-	"fmt"
 	"net"
 	"net/netip"
 	"os"
@@ -18,9 +17,6 @@ import (
 	"github.com/orlop-os/orlop/pkg/audit"
 	"github.com/orlop-os/orlop/pkg/cell"
 	"github.com/orlop-os/orlop/pkg/config"
-	"github.com/orlop-os/orlop/pkg/kmsg"
-	"github.com/orlop-os/orlop/pkg/logring"
-	"github.com/orlop-os/orlop/pkg/logship"
 	"github.com/orlop-os/orlop/pkg/pki"
 )
 
@@ -40,7 +36,7 @@ func newArchive(t *testing.T) *archive {
 	pair, err := tls.X509KeyPair(leaf.CertPEM(), leaf.KeyPEM())
 	check(t, err)
 	a := &archive{ca: ca, texts: cell.New(map[string][]string{})}
-	a.addr = netip.MustParseAddrPort(listening(t, each(func(raw net.Conn) {
+	a.addr = listening(t, func(raw net.Conn) {
 		conn := tls.Server(raw, &tls.Config{Certificates: []tls.Certificate{pair}})
 		defer conn.Close()
 		for lines := bufio.NewReader(conn); ; {
@@ -62,7 +58,7 @@ func newArchive(t *testing.T) *archive {
 				return next
 			})
 		}
-	})))
+	})
 	return a
 }
 
@@ -89,6 +85,56 @@ func (a *archive) receiver(t *testing.T, name string, sources ...config.LogSourc
 	}
 }
 
+// listening calls serve for each connection to the returned address.
+func listening(t *testing.T, serve func(net.Conn)) netip.AddrPort {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	check(t, err)
+	t.Cleanup(func() { l.Close() })
+	go func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go serve(conn)
+		}
+	}()
+	return netip.MustParseAddrPort(l.Addr().String())
+}
+
+// eventList is the events of a machine.
+type eventList struct {
+	all *cell.Cell[[]Event]
+}
+
+func newEventList() *eventList { return &eventList{all: cell.New([]Event(nil))} }
+
+func (l *eventList) add(source, kind, message string) {
+	l.all.Update(func(all []Event) []Event {
+		return append(all[:len(all):len(all)], Event{Number: uint64(len(all) + 1), Time: time.Now(), Source: source, Kind: kind, Message: message})
+	})
+}
+
+func (l *eventList) newest() uint64 {
+	all, _ := l.all.Get()
+	return uint64(len(all))
+}
+
+func (l *eventList) tail(ctx context.Context, after uint64, each func(Event) error) error {
+	for w := l.all.Watch(); ; {
+		all, _, err := w.Next(ctx)
+		if err != nil {
+			return err
+		}
+		for ; after < uint64(len(all)); after++ {
+			if err := each(all[after]); err != nil {
+				return err
+			}
+		}
+	}
+}
+
 func check(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {
@@ -102,25 +148,30 @@ func check(t testing.TB, err error) {
 func TestShipping(t *testing.T) {
 	l, err := audit.Open(t.TempDir(), audit.DefaultSize, audit.DefaultFiles)
 	check(t, err)
-	m := &machine{callRecords: &callRecords{changes: l}, events: newEventLog(), storageProblem: cell.New("a test")}
+	events := newEventList()
+	m := New(Deps{
+		Dir: func() string { return "" }, AuditLogs: func() (changes, refused *audit.Log) { return l, nil },
+		Events: Events{Newest: events.newest, Tail: events.tail},
+		Event:  func(kind, message string) { events.add("log-shipping", kind, message) },
+	})
 	first, second := newArchive(t), newArchive(t)
 	record := func(n int) {
 		for range n {
-			m.record(audit.Call{Subject: "CN=é,O=<orlop>", Method: "/orlop.v1alpha1.Machine/Reboot", Status: "OK"})
+			check(t, l.Append(time.Now(), audit.Call{Subject: "CN=é,O=<orlop>", Method: "/orlop.v1alpha1.Machine/Reboot", Status: "OK"}))
 		}
 	}
 	record(3)
-	check(t, m.shipTo(t.Context(), "m1", []config.Receiver{first.receiver(t, "first", config.SourceAudit)}))
+	check(t, m.set(t.Context(), Config{"m1", []config.Receiver{first.receiver(t, "first", config.SourceAudit)}}))
 	first.wait(t, "audit", 3)
 	record(2)
 	both := []config.Receiver{second.receiver(t, "second", config.SourceEvents, config.SourceAudit), first.receiver(t, "first", config.SourceAudit)}
-	check(t, m.shipTo(t.Context(), "m1", both))
-	m.events.add("disk", "operation", "grow DATA")
+	check(t, m.set(t.Context(), Config{"m1", both}))
+	events.add("disk", "operation", "grow DATA")
 	second.wait(t, "audit", 5)
-	events := strings.Join(second.wait(t, "events", 3), "\n")
+	texts := strings.Join(second.wait(t, "events", 3), "\n")
 	for _, want := range []string{"log-shipping: send to receiver first at 127.0.0.1:", "log-shipping: send to receiver second at", "disk: grow DATA"} {
-		if strings.Count(events, want) != 1 {
-			t.Errorf("the events want %q once:\n%s", want, events)
+		if strings.Count(texts, want) != 1 {
+			t.Errorf("the events want %q once:\n%s", want, texts)
 		}
 	}
 	var chain audit.Chain
@@ -131,104 +182,24 @@ func TestShipping(t *testing.T) {
 	if chain.First.Number != 1 || chain.Last.Number != 5 {
 		t.Errorf("lines %v to %v", chain.First, chain.Last)
 	}
-	states, err := m.logShipping.states()
+	states, err := m.States()
 	check(t, err)
 	if len(states) != 2 || states[0].Name != "second" || states[1].Sent != 5 || states[1].Pending != 0 || states[1].Connected.IsZero() {
 		t.Errorf("%+v", states)
 	}
 
-	check(t, m.shipTo(t.Context(), "m1", both[:1]))
+	check(t, m.set(t.Context(), Config{"m1", both[:1]}))
 	record(1)
 	second.wait(t, "audit", 6)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	check(t, m.logShipping.close(ctx))
+	check(t, m.Close(ctx))
 	if all, _ := first.texts.Get(); len(all["audit"]) != 5 || len(all["events"]) > 0 {
 		t.Errorf("a receiver that is not configured has got %v", all)
 	}
-	check(t, m.shipTo(t.Context(), "m1", both)) // during the shutdown no sender starts
-	if states, err = m.logShipping.states(); len(states) != 1 || !states[0].Connected.IsZero() || err != nil {
+	check(t, m.set(t.Context(), Config{"m1", both})) // during the shutdown no sender starts
+	if states, err = m.States(); len(states) != 1 || !states[0].Connected.IsZero() || err != nil {
 		t.Errorf("%+v, %v", states, err)
-	}
-}
-
-// TestRecordBegunAnew checks that a cursor of a former record does not block a restarted record.
-func TestRecordBegunAnew(t *testing.T) {
-	l, err := audit.Open(t.TempDir(), audit.DefaultSize, audit.DefaultFiles)
-	check(t, err)
-	check(t, l.Append(time.Now(), audit.Call{Status: "PermissionDenied"}))
-	source, stop := auditSource("audit", l), fmt.Errorf("stop")
-	for _, after := range []uint64{0, 4711} {
-		err := source.Follow(t.Context(), func(string) uint64 { return after }, func(l logship.Record) error {
-			if l.Number != 1 || l.Boot != "" || l.Severity != severityNotice {
-				t.Errorf("%+v", l)
-			}
-			return stop
-		})
-		if err != stop || source.Newest()["audit"] != 1 {
-			t.Error(err)
-		}
-	}
-}
-
-// TestRings checks that the line numbers of a service continue in its next log, and that unread
-// lines leave a gap.
-func TestRings(t *testing.T) {
-	var all rings
-	write := func(r *logring.Ring, lines ...string) *logring.Ring {
-		for _, l := range lines {
-			fmt.Fprintln(r, l)
-		}
-		return r
-	}
-	all.set("apid", write(logring.New(10, 1000), "a", "b"))
-	all.set("apid", write(all.get()["apid"].ring, "c"))
-	if n := all.get()["apid"]; n.before != 0 || n.newest() != 3 {
-		t.Errorf("%+v", n)
-	}
-	all.set("apid", write(logring.New(10, 1000), "d", "e"))
-	n := all.get()["apid"]
-	if n.newest() != 5 {
-		t.Errorf("%+v", n)
-	}
-	for after, want := range map[uint64]string{0: "4d 5e", 2: "4d 5e", 4: "5e"} {
-		var got []string
-		n.tail(t.Context(), after, func(l logring.Line) error {
-			got = append(got, fmt.Sprint(n.before+l.Seq, l.Text))
-			if l.Seq == 2 {
-				return fmt.Errorf("stop")
-			}
-			return nil
-		})
-		if strings.Join(got, " ") != want {
-			t.Errorf("after %d: %v; want %s", after, got, want)
-		}
-	}
-}
-
-// TestKernelLines checks that kernel records have increasing numbers above 0, and times in the
-// past.
-func TestKernelLines(t *testing.T) {
-	if _, err := kmsg.Tail(1); err != nil {
-		t.Skip("the kernel's log cannot be read here")
-	}
-	source, stop, last, count := kernelSource("b"), fmt.Errorf("stop"), uint64(0), 0
-	newest := source.Newest()["kernel"]
-	if newest < 2 {
-		t.Skip("the kernel has not written two lines yet")
-	}
-	err := source.Follow(t.Context(), func(string) uint64 { return newest - 2 }, func(l logship.Record) error {
-		if l.Number < newest-1 || l.Number <= last || l.Time.After(time.Now()) {
-			t.Errorf("after %d: %+v", last, l)
-		}
-		last = l.Number
-		if count++; l.Number >= newest {
-			return stop
-		}
-		return nil
-	})
-	if err != stop || count < 1 || count > 2 {
-		t.Errorf("%d lines, %v", count, err)
 	}
 }
 

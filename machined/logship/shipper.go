@@ -1,0 +1,227 @@
+package logship
+
+import (
+	"cmp"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/orlop-os/orlop/pkg/audit"
+	"github.com/orlop-os/orlop/pkg/cell"
+	"github.com/orlop-os/orlop/pkg/config"
+	sender "github.com/orlop-os/orlop/pkg/logship"
+	"github.com/orlop-os/orlop/pkg/panics"
+	"github.com/orlop-os/orlop/pkg/paths"
+	"github.com/orlop-os/orlop/pkg/supervise"
+)
+
+// Config is the configuration of log shipping.
+type Config struct {
+	Machine   string // machine name, in each record
+	Receivers []config.Receiver
+}
+
+// Deps is the environment of a Shipper.
+type Deps struct {
+	Config cell.View[Config] // read: the configured receivers
+	// Dir returns the directory of the cursor files; empty while no disk is mounted.
+	Dir func() string
+	// AuditLogs returns the two records of the audit log; nil for a record that cannot be written.
+	AuditLogs func() (changes, refused *audit.Log)
+	Events    Events             // source "events"
+	Services  *supervise.Manager // source "services"
+	// Restarter runs the senders.
+	Restarter panics.Restarter
+	// Event adds an event about log shipping to the machine's events.
+	Event func(kind, message string)
+}
+
+// Shipper ships logs to the receivers of the configuration.
+type Shipper struct {
+	deps  Deps
+	rings rings
+
+	mu     sync.Mutex
+	closed bool
+	all    []*shipment // in the order of the configuration
+}
+
+// New returns a Shipper without receivers; Run starts it.
+func New(d Deps) *Shipper { return &Shipper{deps: d} }
+
+// shipment is a receiver with its sender.
+type shipment struct {
+	machine string
+	to      config.Receiver
+	sender  *sender.Sender
+	stop    context.CancelFunc
+	ended   chan struct{}
+}
+
+// Run ships logs to the receivers of the configuration until ctx ends.
+func (s *Shipper) Run(ctx context.Context) {
+	for w := s.deps.Config.Watch(); ; {
+		now, _, err := w.Next(ctx)
+		if err != nil {
+			return
+		}
+		if err := s.set(ctx, now); err != nil {
+			s.deps.Event("failure", err.Error())
+		}
+	}
+}
+
+// set ships to these receivers only. Unchanged receivers retain their sender.
+func (s *Shipper) set(ctx context.Context, c Config) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return nil
+	}
+	dir, err := s.cursors(c.Receivers)
+	before := s.all
+	s.all = nil
+	for _, r := range c.Receivers {
+		i := slices.IndexFunc(before, func(old *shipment) bool { return old.to.Name == r.Name })
+		if i >= 0 && before[i].machine == c.Machine && reflect.DeepEqual(before[i].to, r) {
+			s.all = append(s.all, before[i])
+			continue
+		}
+		var last <-chan struct{} // only one sender at a time writes the cursor file
+		if i >= 0 {
+			last = before[i].ended
+		}
+		s.all = append(s.all, s.startSender(ctx, c.Machine, r, dir, last))
+		s.deps.Event("operation", fmt.Sprintf("send to receiver %s at %s", r.Name, r.Address))
+	}
+	for _, old := range before {
+		if !slices.Contains(s.all, old) {
+			old.stop()
+			s.deps.Event("operation", fmt.Sprintf("stop sending to receiver %s at %s", old.to.Name, old.to.Address))
+		}
+	}
+	return err
+}
+
+// startSender starts the sender of a receiver after the end of the former sender.
+func (s *Shipper) startSender(ctx context.Context, machine string, r config.Receiver, dir string, last <-chan struct{}) *shipment {
+	encode := sender.JSON
+	if r.Format == config.FormatSyslog {
+		encode = sender.Syslog
+	}
+	c := sender.Config{
+		Name: r.Name, Address: r.Address.String(), TLS: receiverTLS(r), Sources: s.sources(r.Sources),
+		Encode: func(l sender.Record) []byte { return encode(machine, l) },
+		Event:  s.deps.Event,
+	}
+	if dir != "" {
+		c.Cursors = filepath.Join(dir, r.Name+".json")
+	}
+	ctx, stop := context.WithCancel(ctx)
+	one := &shipment{machine: machine, to: r, sender: sender.New(c), stop: stop, ended: make(chan struct{})}
+	go func() {
+		defer close(one.ended)
+		if last != nil {
+			<-last // it was stopped, and ends in seconds at most
+		}
+		s.deps.Restarter.Run(ctx, "log shipping to "+r.Name, one.sender.Run)
+	}()
+	return one
+}
+
+// cursors returns the directory of the cursor files; empty without a disk. It removes the cursors
+// of former receivers, but only at the next change: the configuration may be on trial.
+func (s *Shipper) cursors(receivers []config.Receiver) (string, error) {
+	dir := s.deps.Dir()
+	if dir == "" {
+		return "", nil
+	}
+	names, err := filepath.Glob(filepath.Join(dir, "*.json"))
+	if err != nil {
+		return "", fmt.Errorf("log shipping: %w", err)
+	}
+	known := func(name string) bool {
+		name = strings.TrimSuffix(filepath.Base(name), ".json")
+		return slices.ContainsFunc(receivers, func(r config.Receiver) bool { return r.Name == name }) ||
+			slices.ContainsFunc(s.all, func(one *shipment) bool { return one.to.Name == name })
+	}
+	var problems []error
+	for _, name := range names {
+		if !known(name) {
+			problems = append(problems, os.Remove(name))
+		}
+	}
+	if err := errors.Join(append(problems, os.MkdirAll(dir, 0o700))...); err != nil {
+		return dir, fmt.Errorf("log shipping: %w", err)
+	}
+	return dir, nil
+}
+
+// Close ends all connections in order, so that sent records count as delivered.
+func (s *Shipper) Close(ctx context.Context) error {
+	s.mu.Lock()
+	s.closed = true
+	all := s.all
+	s.mu.Unlock()
+	for _, one := range all {
+		one.stop()
+	}
+	for _, one := range all {
+		select {
+		case <-one.ended:
+		case <-ctx.Done():
+			return fmt.Errorf("receiver %s: its connection has not ended in time", one.to.Name)
+		}
+	}
+	return nil
+}
+
+// States returns the receivers for topic "log-shipping".
+func (s *Shipper) States() ([]sender.State, error) {
+	s.mu.Lock()
+	all := slices.Clone(s.all)
+	s.mu.Unlock()
+	list := []sender.State{}
+	for _, one := range all {
+		list = append(list, one.sender.State())
+	}
+	return list, nil
+}
+
+// receiverTLS returns the TLS configuration for a receiver.
+func receiverTLS(r config.Receiver) *tls.Config {
+	c := &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: x509.NewCertPool(), ServerName: cmp.Or(r.ServerName, r.Address.Host)}
+	for _, ca := range r.CA.Certificates() {
+		c.RootCAs.AddCert(ca.X509())
+	}
+	c.GetClientCertificate = func(request *tls.CertificateRequestInfo) (*tls.Certificate, error) {
+		return machineCertificate(request, filepath.Join(paths.ApidDir, "server.crt"), filepath.Join(paths.ApidDir, "server.key"))
+	}
+	if r.Client != nil {
+		configured := &tls.Certificate{Certificate: [][]byte{r.Client.Cert.X509().Raw}, PrivateKey: r.Client.Key.Signer()}
+		c.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return configured, nil }
+	}
+	return c
+}
+
+// machineCertificate returns the present certificate of the machine for a receiver that trusts its
+// issuer, in a cluster the machine CA. Any other receiver gets an empty certificate, which means
+// none.
+func machineCertificate(request *tls.CertificateRequestInfo, cert, key string) (*tls.Certificate, error) {
+	pair, err := tls.LoadX509KeyPair(cert, key)
+	if err != nil {
+		return nil, fmt.Errorf("the machine's own certificate: %w", err)
+	}
+	if !slices.Contains(pair.Leaf.ExtKeyUsage, x509.ExtKeyUsageClientAuth) || request.SupportsCertificate(&pair) != nil {
+		return &tls.Certificate{}, nil
+	}
+	return &pair, nil
+}

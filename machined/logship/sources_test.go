@@ -1,0 +1,93 @@
+package logship
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/orlop-os/orlop/pkg/audit"
+	"github.com/orlop-os/orlop/pkg/kmsg"
+	"github.com/orlop-os/orlop/pkg/logring"
+	sender "github.com/orlop-os/orlop/pkg/logship"
+)
+
+// TestRecordBegunAnew checks that a cursor of a former record does not block a restarted record.
+func TestRecordBegunAnew(t *testing.T) {
+	l, err := audit.Open(t.TempDir(), audit.DefaultSize, audit.DefaultFiles)
+	check(t, err)
+	check(t, l.Append(time.Now(), audit.Call{Status: "PermissionDenied"}))
+	source, stop := auditSource("audit", l), fmt.Errorf("stop")
+	for _, after := range []uint64{0, 4711} {
+		err := source.Follow(t.Context(), func(string) uint64 { return after }, func(l sender.Record) error {
+			if l.Number != 1 || l.Boot != "" || l.Severity != severityNotice {
+				t.Errorf("%+v", l)
+			}
+			return stop
+		})
+		if err != stop || source.Newest()["audit"] != 1 {
+			t.Error(err)
+		}
+	}
+}
+
+// TestRings checks that the line numbers of a service continue in its next log, and that unread
+// lines leave a gap.
+func TestRings(t *testing.T) {
+	var all rings
+	write := func(r *logring.Ring, lines ...string) *logring.Ring {
+		for _, l := range lines {
+			fmt.Fprintln(r, l)
+		}
+		return r
+	}
+	all.set("apid", write(logring.New(10, 1000), "a", "b"))
+	all.set("apid", write(all.get()["apid"].ring, "c"))
+	if n := all.get()["apid"]; n.before != 0 || n.newest() != 3 {
+		t.Errorf("%+v", n)
+	}
+	all.set("apid", write(logring.New(10, 1000), "d", "e"))
+	n := all.get()["apid"]
+	if n.newest() != 5 {
+		t.Errorf("%+v", n)
+	}
+	for after, want := range map[uint64]string{0: "4d 5e", 2: "4d 5e", 4: "5e"} {
+		var got []string
+		n.tail(t.Context(), after, func(l logring.Line) error {
+			got = append(got, fmt.Sprint(n.before+l.Seq, l.Text))
+			if l.Seq == 2 {
+				return fmt.Errorf("stop")
+			}
+			return nil
+		})
+		if strings.Join(got, " ") != want {
+			t.Errorf("after %d: %v; want %s", after, got, want)
+		}
+	}
+}
+
+// TestKernelLines checks that kernel records have increasing numbers above 0, and times in the
+// past.
+func TestKernelLines(t *testing.T) {
+	if _, err := kmsg.Tail(1); err != nil {
+		t.Skip("the kernel's log cannot be read here")
+	}
+	source, stop, last, count := kernelSource("b"), fmt.Errorf("stop"), uint64(0), 0
+	newest := source.Newest()["kernel"]
+	if newest < 2 {
+		t.Skip("the kernel has not written two lines yet")
+	}
+	err := source.Follow(t.Context(), func(string) uint64 { return newest - 2 }, func(l sender.Record) error {
+		if l.Number < newest-1 || l.Number <= last || l.Time.After(time.Now()) {
+			t.Errorf("after %d: %+v", last, l)
+		}
+		last = l.Number
+		if count++; l.Number >= newest {
+			return stop
+		}
+		return nil
+	})
+	if err != stop || count < 1 || count > 2 {
+		t.Errorf("%d lines, %v", count, err)
+	}
+}

@@ -1,0 +1,44 @@
+package main
+
+import (
+	"context"
+
+	"github.com/orlop-os/orlop/machined/logship"
+	"github.com/orlop-os/orlop/pkg/audit"
+	"github.com/orlop-os/orlop/pkg/cell"
+	"github.com/orlop-os/orlop/pkg/paths"
+)
+
+// assemble makes machined's packages, each from its Deps.
+func assemble(m *machine) {
+	m.logShipping = newLogShipping(m)
+}
+
+func newLogShipping(m *machine) *logship.Shipper {
+	return logship.New(logship.Deps{
+		Config: cell.Map(m.config, func(now applied) logship.Config {
+			if now.config == nil {
+				return logship.Config{}
+			}
+			return logship.Config{Machine: now.config.Machine.Metadata.Name, Receivers: now.config.Machine.Spec.Logging.Receivers}
+		}),
+		Dir: func() string {
+			if why, _ := m.storageProblem.Get(); why != "" {
+				return ""
+			}
+			return paths.LogShipping
+		},
+		AuditLogs: func() (changes, refused *audit.Log) { return m.callRecords.changes, m.callRecords.refused },
+		Events: logship.Events{
+			Newest: func() uint64 { last, _ := m.events.last.Get(); return last },
+			Tail: func(ctx context.Context, after uint64, each func(logship.Event) error) error {
+				return m.events.tail(ctx, after, true, func(e event) error {
+					return each(logship.Event{Number: e.cursor, Time: e.time, Source: e.source, Kind: e.kind, Message: e.message})
+				})
+			},
+		},
+		Services:  m.services,
+		Restarter: m.restarter(),
+		Event:     func(kind, message string) { m.events.add("log-shipping", kind, message) },
+	})
+}
