@@ -18,6 +18,7 @@ import (
 
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/audit"
+	"github.com/orlop-os/orlop/pkg/limits"
 	"github.com/orlop-os/orlop/pkg/paths"
 	"github.com/orlop-os/orlop/pkg/pki"
 	"github.com/orlop-os/orlop/pkg/sanitize"
@@ -35,7 +36,7 @@ type callRecords struct {
 	inProgress       audit.Journal
 	refusedLimit     *refusedLimit // limits the entries of refused
 	// limits, per caller, the entries of changes about calls that may have changed no data
-	changesLimit rateLimits
+	changesLimit limits.Rates
 
 	mu sync.Mutex
 	// ends that could not be written, the oldest first; their calls are in inProgress
@@ -49,7 +50,7 @@ const maxUnwritten = 256
 // newCallRecords limits each caller to thirty entries at once, and one per minute in the long run,
 // about calls that may have changed no data.
 func newCallRecords() *callRecords {
-	return &callRecords{refusedLimit: newRefusedLimit(), changesLimit: rateLimits{interval: time.Minute, burst: 30}}
+	return &callRecords{refusedLimit: newRefusedLimit(), changesLimit: limits.Rates{Interval: time.Minute, Burst: 30}}
 }
 
 // openRecords opens the records on STATE, or in memory without STATE. It records the calls that
@@ -165,7 +166,7 @@ func (m *machine) recordRefused(c audit.Call) {
 }
 
 // callerKey returns the key of a call for the limits.
-func callerKey(c audit.Call) string { return cmp.Or(c.Subject, networkOf(c.Peer)) }
+func callerKey(c audit.Call) string { return cmp.Or(c.Subject, limits.NetworkOf(c.Peer)) }
 
 // effect is the certainty with which a call changed data.
 type effect int
@@ -303,23 +304,25 @@ func enum(value fmt.Stringer, prefix string) string {
 // the record holds some twenty thousand calls, and any caller with a certificate could displace all
 // others. Calls over the limit are counted.
 type refusedLimit struct {
-	rateLimits
+	rates limits.Rates
+
+	mu      sync.Mutex
 	skipped map[string]int // calls per caller since the last recorded call
 }
 
 // newRefusedLimit allows one entry per second and caller in the long run.
 func newRefusedLimit() *refusedLimit {
-	return &refusedLimit{rateLimits: rateLimits{interval: time.Second, burst: 60}, skipped: map[string]int{}}
+	return &refusedLimit{rates: limits.Rates{Interval: time.Second, Burst: 60}, skipped: map[string]int{}}
 }
 
 // next reports whether a call is recorded, and the number of calls of this caller that were left
 // out before it.
 func (r *refusedLimit) next(key string) (record bool, before int) {
-	record = r.allow(key)
-	r.Lock()
-	defer r.Unlock()
+	record = r.rates.Allow(key)
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	if !record {
-		if len(r.skipped) >= maxRateLimits {
+		if len(r.skipped) >= limits.MaxKeys {
 			clear(r.skipped)
 		}
 		r.skipped[key]++

@@ -20,6 +20,7 @@ import (
 	"github.com/orlop-os/orlop/apid"
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/audit"
+	"github.com/orlop-os/orlop/pkg/limits"
 	"github.com/orlop-os/orlop/pkg/pairing"
 )
 
@@ -336,15 +337,15 @@ func TestRefusedLimit(t *testing.T) {
 	if ok, _ := r.next("2e"); !ok {
 		t.Error("another caller is not recorded")
 	}
-	r.buckets["1f"] = nil // as after a while
+	r.rates = limits.Rates{Interval: time.Second, Burst: 60} // as after a while
 	if ok, before := r.next("1f"); !ok || before != 500-recorded {
 		t.Errorf("recorded %t, %d before, want %d", ok, before, 500-recorded)
 	}
-	for i := range 3 * maxRateLimits {
+	for i := range 3 * limits.MaxKeys {
 		r.next(fmt.Sprint("many ", i))
 	}
-	if len(r.skipped) > maxRateLimits || len(r.buckets) > maxRateLimits {
-		t.Errorf("it remembers %d and %d callers", len(r.skipped), len(r.buckets))
+	if len(r.skipped) > limits.MaxKeys {
+		t.Errorf("it remembers %d callers", len(r.skipped))
 	}
 }
 

@@ -155,7 +155,7 @@ func (o *recordedCall) end(err error) {
 		c.Reason = status.Convert(err).Message()
 	}
 	w := effectOf(c, code, o.sent.Load(), o.unchanged.Load())
-	if o.rejected != nil || w == effectPossible && !o.m.callRecords.changesLimit.allow(callerKey(c)) {
+	if o.rejected != nil || w == effectPossible && !o.m.callRecords.changesLimit.Allow(callerKey(c)) {
 		w = effectNone
 	}
 	if w != effectNone {

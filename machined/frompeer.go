@@ -21,6 +21,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/bundle"
 	"github.com/orlop-os/orlop/pkg/client"
+	"github.com/orlop-os/orlop/pkg/limits"
 	"github.com/orlop-os/orlop/pkg/panics"
 	"github.com/orlop-os/orlop/pkg/paths"
 	"github.com/orlop-os/orlop/pkg/pki"
@@ -52,7 +53,7 @@ type bundleServer struct {
 	bundle    *servedBundle // nil before the first call
 	err       error         // why there is none, since failed
 	failed    time.Time
-	downloads *limiter // limits downloads
+	downloads *limits.Limiter // limits downloads
 }
 
 // bootImage is the copy of the boot image for peers: the ESP is mounted only for the time of the
@@ -177,11 +178,11 @@ func (a upgradeAPI) Download(r *api.DownloadBundleRequest, stream grpc.ServerStr
 	if r.Sha256 != g.sha256 || r.Offset < 0 || r.Offset > g.size {
 		return status.Errorf(codes.Aborted, "bundle: this machine serves %s of %d bytes, and not byte %d of %s; ask for its description again", g.sha256, g.size, r.Offset, r.Sha256)
 	}
-	leave, _, why := a.m.bundleServer.downloads.acquire(memberID(stream.Context()))
+	leave, _, why := a.m.bundleServer.downloads.Acquire(memberID(stream.Context()))
 	switch {
-	case errors.Is(why, errLimitReached):
+	case errors.Is(why, limits.ErrReached):
 		return status.Errorf(codes.ResourceExhausted, "this machine serves its version to %d machines at present; try again later", maxDownloads)
-	case errors.Is(why, errCallerLimitReached):
+	case errors.Is(why, limits.ErrCallerReached):
 		return status.Errorf(codes.ResourceExhausted, "this machine serves its version to the same machine %d times already; try again in a minute", maxDownloadsPerMachine)
 	}
 	return a.m.serve(stream.Context(), func(ctx context.Context, taken func()) error {

@@ -122,7 +122,7 @@ func (a imageAPI) ReadBlob(r *api.ReadBlobRequest, stream grpc.ServerStreamingSe
 	waiting, cancel := context.WithCancel(stream.Context())
 	defer context.AfterFunc(a.m.runCtx, cancel)()
 	defer cancel()
-	leave, err := a.m.blobReads.wait(waiting, memberID(stream.Context()))
+	leave, err := a.m.blobReads.Wait(waiting, memberID(stream.Context()))
 	switch {
 	case err == nil:
 	case stream.Context().Err() != nil:

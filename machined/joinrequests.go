@@ -20,6 +20,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/client"
 	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/joinrequest"
+	"github.com/orlop-os/orlop/pkg/limits"
 	"github.com/orlop-os/orlop/pkg/pki"
 	"github.com/orlop-os/orlop/pkg/trust"
 )
@@ -33,15 +34,15 @@ import (
 type joinRequests struct {
 	sync.Mutex
 	list          joinrequest.List
-	addressLimits rateLimits    // per address
-	networkLimits rateLimits    // per network: a rack of machines shares a network
+	addressLimits limits.Rates  // per address
+	networkLimits limits.Rates  // per network: a rack of machines shares a network
 	eventLimit    *rate.Limiter // events of first requests
 }
 
 func newJoinRequests() joinRequests {
 	// A machine sends a request every ten seconds (joinrequest.Interval), and several machines may
 	// share an address.
-	return joinRequests{addressLimits: rateLimits{interval: 5 * time.Second, burst: 20}, networkLimits: rateLimits{interval: 100 * time.Millisecond, burst: 200}, eventLimit: rate.NewLimiter(rate.Every(10*time.Second), 10)}
+	return joinRequests{addressLimits: limits.Rates{Interval: 5 * time.Second, Burst: 20}, networkLimits: limits.Rates{Interval: 100 * time.Millisecond, Burst: 200}, eventLimit: rate.NewLimiter(rate.Every(10*time.Second), 10)}
 }
 
 // acceptsJoinRequests reports whether a configuration accepts requests of machines without a
@@ -85,7 +86,7 @@ func (m *machine) answerJoinRequest(asks joinrequest.Machine) (answer joinreques
 // operator.
 func (m *machine) checkJoinRequest(r *api.RequestJoinRequest) (joinrequest.Machine, error) {
 	var out joinrequest.Machine
-	if !m.joinRequests.addressLimits.allow(addressOf(r.Peer).String()) || !m.joinRequests.networkLimits.allow(networkOf(r.Peer)) {
+	if !m.joinRequests.addressLimits.Allow(limits.AddressOf(r.Peer).String()) || !m.joinRequests.networkLimits.Allow(limits.NetworkOf(r.Peer)) {
 		return out, errors.New("too many requests from your address; wait a minute")
 	}
 	now, _ := m.config.Get()

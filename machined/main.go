@@ -68,6 +68,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/esp"
 	"github.com/orlop-os/orlop/pkg/imagestore"
 	"github.com/orlop-os/orlop/pkg/kmod"
+	"github.com/orlop-os/orlop/pkg/limits"
 	"github.com/orlop-os/orlop/pkg/panics"
 	"github.com/orlop-os/orlop/pkg/paths"
 	"github.com/orlop-os/orlop/pkg/pki"
@@ -189,7 +190,7 @@ type machine struct {
 
 	peerConns      peerConns            // connections to the other machines of the cluster
 	importedImages *imagestore.Imported // imported images that other machines can pull
-	blobReads      *limiter             // limit of blobs that peers pull
+	blobReads      *limits.Limiter      // limit of blobs that peers pull
 	// mirror of imported images; only reconcile opens and reads it
 	imageMirror localMirror
 	// resolvers that pods do not use; only reconcile reads it
@@ -210,8 +211,8 @@ func newMachine() *machine {
 		inputsChanged:  make(chan struct{}, 1),
 		blocksChanged:  make(chan struct{}, 1),
 		imagesChanged:  make(chan struct{}, 1),
-		bundleServer:   bundleServer{downloads: newLimiter(maxDownloads, maxDownloadsPerMachine)},
-		blobReads:      newLimiter(maxBlobReads, maxBlobReadsPerMachine),
+		bundleServer:   bundleServer{downloads: limits.NewLimiter(maxDownloads, maxDownloadsPerMachine)},
+		blobReads:      limits.NewLimiter(maxBlobReads, maxBlobReadsPerMachine),
 		relays:         newRelays(),
 		captures:       make(chan struct{}, maxCaptures),
 		uploader:       uploader{wakeup: make(chan struct{}, 1)},

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"strings"
 
+	"github.com/orlop-os/orlop/pkg/limits"
 	"github.com/orlop-os/orlop/pkg/paths"
 	"github.com/orlop-os/orlop/pkg/supervise"
 )
@@ -24,7 +25,7 @@ const maxRules = 2 << 20
 // meanwhile is skipped. Concurrent callers are served in sequence: nft reads all rules for each,
 // and every reader can call as often as it likes.
 func (m *machine) ruleTables(ctx context.Context) ([]ruleTable, error) {
-	done, err := acquire(ctx, m.nftReads, "nftables")
+	done, err := limits.Acquire(ctx, m.nftReads, "nftables")
 	if err != nil {
 		return nil, err
 	}

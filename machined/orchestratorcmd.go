@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 
+	"github.com/orlop-os/orlop/pkg/limits"
 	"github.com/orlop-os/orlop/pkg/paths"
 	"github.com/orlop-os/orlop/pkg/supervise"
 )
@@ -31,23 +32,12 @@ const maxReadCommands = 2
 // runReadCommand is runCommand for an RPC that every reader can call: at most maxReadCommands run
 // at a time, the others wait.
 func runReadCommand[A any](ctx context.Context, m *machine, command string, request any) (answer A, err error) {
-	release, err := acquire(ctx, m.readCommands, command)
+	release, err := limits.Acquire(ctx, m.readCommands, command)
 	if err != nil {
 		return answer, err
 	}
 	defer release()
 	return runCommand[A](ctx, m, paths.UserAPI, command, request)
-}
-
-// acquire waits for a free place in a semaphore until ctx ends. The error names the operation what;
-// release frees the place.
-func acquire(ctx context.Context, semaphore chan struct{}, what string) (release func(), err error) {
-	select {
-	case semaphore <- struct{}{}:
-		return func() { <-semaphore }, nil
-	case <-ctx.Done():
-		return nil, fmt.Errorf("%s: timeout while other calls were running: %w", what, context.Cause(ctx))
-	}
 }
 
 // orchestrator runs a command of the orchestrator and returns its standard output, also on failure:

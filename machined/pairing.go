@@ -18,6 +18,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/audit"
 	"github.com/orlop-os/orlop/pkg/cell"
 	"github.com/orlop-os/orlop/pkg/config"
+	"github.com/orlop-os/orlop/pkg/limits"
 	"github.com/orlop-os/orlop/pkg/pairing"
 	"github.com/orlop-os/orlop/pkg/paths"
 	"github.com/orlop-os/orlop/pkg/pki"
@@ -103,13 +104,13 @@ type apidAPI struct {
 type pairingDesk struct {
 	sync.Mutex
 	code   *cell.Cell[pairing.Code] // empty if the machine is claimed
-	limits rateLimits
+	limits limits.Rates
 }
 
 // newPairingDesk limits each network to five attempts at once and five per minute. A code cannot be
 // guessed (2^100); the limit protects the log and the processor.
 func newPairingDesk() pairingDesk {
-	return pairingDesk{code: cell.New(pairing.Code("")), limits: rateLimits{interval: 12 * time.Second, burst: 5}}
+	return pairingDesk{code: cell.New(pairing.Code("")), limits: limits.Rates{Interval: 12 * time.Second, Burst: 5}}
 }
 
 const tooManyAttempts = "too many attempts from your address; wait a minute"
@@ -136,7 +137,7 @@ func (d *pairingDesk) check(r *api.PairRequest, keep func(ca []byte) error) *api
 	switch {
 	case code == "":
 		return &api.PairResponse{Refusal: "the machine is claimed already"}
-	case !d.limits.allow(networkOf(r.Peer)):
+	case !d.limits.Allow(limits.NetworkOf(r.Peer)):
 		return &api.PairResponse{Refusal: tooManyAttempts}
 	case !code.Accepts(r.ChannelBinding, claim):
 		return &api.PairResponse{Refusal: "this is not the code that the machine's console shows now"}

@@ -15,6 +15,7 @@ import (
 	"github.com/orlop-os/orlop/apid"
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/client"
+	"github.com/orlop-os/orlop/pkg/limits"
 	"github.com/orlop-os/orlop/pkg/relay"
 )
 
@@ -47,21 +48,21 @@ const (
 // relays are the limits of relayed connections.
 type relays struct {
 	// by the lineage of the caller's certificate
-	limiter *limiter
+	limiter *limits.Limiter
 	rate    *rate.Limiter
 }
 
 func newRelays() relays {
-	return relays{limiter: newLimiter(maxRelays, maxRelaysPerCaller), rate: rate.NewLimiter(relayRate, relayBurst)}
+	return relays{limiter: limits.NewLimiter(maxRelays, maxRelaysPerCaller), rate: rate.NewLimiter(relayRate, relayBurst)}
 }
 
 // acquire starts a relay for a caller, and returns the function that ends it.
 func (r *relays) acquire(who string) (leave func(), err error) {
-	leave, _, why := r.limiter.acquire(who)
+	leave, _, why := r.limiter.Acquire(who)
 	switch {
-	case errors.Is(why, errLimitReached):
+	case errors.Is(why, limits.ErrReached):
 		return nil, status.Errorf(codes.ResourceExhausted, "this machine relays at most %d connections at once; try again, or call another machine", maxRelays)
-	case errors.Is(why, errCallerLimitReached):
+	case errors.Is(why, limits.ErrCallerReached):
 		return nil, status.Errorf(codes.ResourceExhausted, "this machine relays at most %d connections of yours at once; name fewer machines", maxRelaysPerCaller)
 	}
 	return leave, nil

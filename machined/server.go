@@ -271,7 +271,7 @@ func (a clusterAPI) Join(ctx context.Context, r *api.JoinRequest) (*api.JoinResp
 	if err := a.m.ledger.check(vote); err != nil {
 		return nil, err
 	}
-	if !a.m.ledger.perKey.allow("ticket "+member.Ticket) || !a.m.ledger.joins.Allow() {
+	if !a.m.ledger.perKey.Allow("ticket "+member.Ticket) || !a.m.ledger.joins.Allow() {
 		return nil, status.Error(codes.ResourceExhausted, "too many certificates are requested at present; try again")
 	}
 	vs := a.m.voters(c)

@@ -25,6 +25,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/cell"
 	"github.com/orlop-os/orlop/pkg/config"
+	"github.com/orlop-os/orlop/pkg/limits"
 	"github.com/orlop-os/orlop/pkg/pki"
 	"github.com/orlop-os/orlop/pkg/safefile"
 	"github.com/orlop-os/orlop/pkg/trust"
@@ -47,7 +48,7 @@ type ledger struct {
 
 	renewals, joins *rate.Limiter // limits of renewals by operators, and of joins of machines
 	// limit per ticket and per lineage, so that no caller exhausts the limits of all others
-	perKey  rateLimits
+	perKey  limits.Rates
 	changes *cell.Cell[int] // number of changes of the content
 
 	// time that has certainly passed, by which entries expire; nil for the clock
@@ -58,7 +59,7 @@ type ledger struct {
 // every caller may request it.
 func newLedger(file string) ledger {
 	return ledger{
-		file: file, renewals: rate.NewLimiter(1, 60), joins: rate.NewLimiter(1, 60), perKey: rateLimits{interval: 10 * time.Second, burst: 10},
+		file: file, renewals: rate.NewLimiter(1, 60), joins: rate.NewLimiter(1, 60), perKey: limits.Rates{Interval: 10 * time.Second, Burst: 10},
 		changes: cell.New(0),
 	}
 }
@@ -180,7 +181,7 @@ func (a trustAPI) Renew(ctx context.Context, r *api.RenewRequest) (*api.IssueRes
 	if err := trust.CheckName(name); err != nil {
 		return nil, status.Error(codes.FailedPrecondition, "your certificate cannot be renewed by a machine: "+err.Error())
 	}
-	if !a.m.ledger.perKey.allow("row "+cmp.Or(lineage, callerInfo(ctx, apid.MetadataSerial))) || !a.m.ledger.renewals.Allow() {
+	if !a.m.ledger.perKey.Allow("row "+cmp.Or(lineage, callerInfo(ctx, apid.MetadataSerial))) || !a.m.ledger.renewals.Allow() {
 		return nil, status.Error(codes.ResourceExhausted, "too many certificates are renewed at present; try again")
 	}
 	a.m.ledger.Lock()

@@ -1,4 +1,4 @@
-package main
+package limits
 
 import (
 	"context"
@@ -10,13 +10,13 @@ import (
 // TestLimiter checks the limits per caller and in total, and that the end of an operation, reported
 // once or twice, admits the next.
 func TestLimiter(t *testing.T) {
-	p := newLimiter(3, 2)
+	p := NewLimiter(3, 2)
 	var leave []func()
 	for _, c := range []struct {
 		who  string
 		want error
-	}{{"a", nil}, {"a", nil}, {"a", errCallerLimitReached}, {"b", nil}, {"b", errLimitReached}, {"c", errLimitReached}} {
-		l, _, err := p.acquire(c.who)
+	}{{"a", nil}, {"a", nil}, {"a", ErrCallerReached}, {"b", nil}, {"b", ErrReached}, {"c", ErrReached}} {
+		l, _, err := p.Acquire(c.who)
 		if !errors.Is(err, c.want) {
 			t.Fatalf("%s: %v, want %v", c.who, err, c.want)
 		}
@@ -33,17 +33,17 @@ func TestLimiter(t *testing.T) {
 // context.
 func TestLimiterWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := newLimiter(1, 1)
-		leave, err := p.wait(t.Context(), "a")
+		p := NewLimiter(1, 1)
+		leave, err := p.Wait(t.Context(), "a")
 		if err != nil {
 			t.Fatal(err)
 		}
 		ctx, stop := context.WithCancelCause(t.Context())
 		bored := errors.New("bored")
 		gaveUp, got := make(chan error, 1), make(chan func(), 1)
-		go func() { _, err := p.wait(ctx, "b"); gaveUp <- err }()
+		go func() { _, err := p.Wait(ctx, "b"); gaveUp <- err }()
 		go func() {
-			leave, err := p.wait(t.Context(), "c")
+			leave, err := p.Wait(t.Context(), "c")
 			if err != nil {
 				t.Error(err)
 			}

@@ -1,0 +1,77 @@
+package limits
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"sync"
+)
+
+// Errors of Limiter.Acquire.
+var (
+	ErrReached       = errors.New("the limit is reached")
+	ErrCallerReached = errors.New("the limit of the caller is reached")
+)
+
+// Limiter bounds concurrent operations, in total and per caller, so that a caller at its limit
+// leaves some to the others.
+type Limiter struct {
+	total, perCaller int
+
+	mu       sync.Mutex
+	running  int
+	byCaller map[string]int // by caller
+	freed    chan struct{}  // closed when an operation ends
+}
+
+// NewLimiter returns a limiter of so many operations in total and per caller.
+func NewLimiter(total, perCaller int) *Limiter {
+	return &Limiter{total: total, perCaller: perCaller, byCaller: map[string]int{}, freed: make(chan struct{})}
+}
+
+// Acquire starts an operation for a caller. It returns the function that ends the operation, or an
+// error and a channel that is closed when an operation ends.
+func (p *Limiter) Acquire(caller string) (release func(), freed <-chan struct{}, err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	switch {
+	case p.byCaller[caller] >= p.perCaller:
+		return nil, p.freed, ErrCallerReached
+	case p.running >= p.total:
+		return nil, p.freed, ErrReached
+	}
+	p.running++
+	p.byCaller[caller]++
+	return sync.OnceFunc(func() {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.running--
+		if p.byCaller[caller]--; p.byCaller[caller] == 0 {
+			delete(p.byCaller, caller)
+		}
+		close(p.freed)
+		p.freed = make(chan struct{})
+	}), nil, nil
+}
+
+// Running returns the number of running operations, in total and by caller.
+func (p *Limiter) Running() (total int, byCaller map[string]int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.running, maps.Clone(p.byCaller)
+}
+
+// Wait waits until Acquire succeeds.
+func (p *Limiter) Wait(ctx context.Context, caller string) (leave func(), err error) {
+	for {
+		leave, freed, why := p.Acquire(caller)
+		if why == nil {
+			return leave, nil
+		}
+		select {
+		case <-freed:
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
+	}
+}
