@@ -400,22 +400,3 @@ func endOfStream(err error) error {
 	}
 	return err
 }
-
-// chunks reads a stream of chunks as bytes.
-type chunks[T interface{ GetChunk() []byte }] struct {
-	receive func() (T, error)
-	rest    []byte
-}
-
-func (c *chunks[T]) Read(p []byte) (int, error) {
-	for len(c.rest) == 0 {
-		r, err := c.receive()
-		if err != nil {
-			return 0, err
-		}
-		c.rest = r.GetChunk()
-	}
-	n := copy(p, c.rest)
-	c.rest = c.rest[n:]
-	return n, nil
-}

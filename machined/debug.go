@@ -15,6 +15,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/capture"
 	"github.com/orlop-os/orlop/pkg/panics"
 	"github.com/orlop-os/orlop/pkg/profile"
+	"github.com/orlop-os/orlop/pkg/transfer"
 )
 
 // Packet captures (package capture) and profiles (package profile).
@@ -66,7 +67,7 @@ func (a debugAPI) Capture(r *api.CaptureRequest, stream grpc.ServerStreamingServ
 		<-a.m.captures // before the caller sees the end, and may start the next capture
 		done <- err
 	}()
-	late := time.NewTimer(long + stallTimeout)
+	late := time.NewTimer(long + transfer.StallTimeout)
 	defer late.Stop()
 	select {
 	case err := <-done:
@@ -75,7 +76,7 @@ func (a debugAPI) Capture(r *api.CaptureRequest, stream grpc.ServerStreamingServ
 		}
 		return endOfStream(err)
 	case <-late.C: // the return ends the stream, and with it a blocked Send
-		return status.Errorf(codes.DeadlineExceeded, "link %s: the captured packets were not read within %v after the end", r.Link, stallTimeout)
+		return status.Errorf(codes.DeadlineExceeded, "link %s: the captured packets were not read within %v after the end", r.Link, transfer.StallTimeout)
 	case <-a.m.runCtx.Done():
 		return status.Error(codes.Unavailable, "the machine is shutting down")
 	}

@@ -25,10 +25,10 @@ import (
 	"github.com/orlop-os/orlop/pkg/cell"
 	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/nodespec"
-	"github.com/orlop-os/orlop/pkg/panics"
 	"github.com/orlop-os/orlop/pkg/paths"
 	"github.com/orlop-os/orlop/pkg/safefile"
 	"github.com/orlop-os/orlop/pkg/supervise"
+	"github.com/orlop-os/orlop/pkg/transfer"
 )
 
 // Methods about the etcd data (docs/decisions/0025-etcd-restore.md). The orchestrator interprets
@@ -83,25 +83,16 @@ func unnamedFile() (*os.File, error) {
 // transfer runs a transfer between this machine and a caller, for at most the given time. It ends
 // if no data moved for a while, and at shutdown: the return from the call ends a blocked stream.
 func (m *machine) transfer(most time.Duration, move func(moved func()) error) error {
-	did, done := make(chan struct{}, 1), make(chan error, 1)
-	go func() {
-		done <- panics.Do("transfer", func() error { return move(func() { wake(did) }) })
-	}()
-	end := time.NewTimer(most)
-	defer end.Stop()
-	for late := time.NewTimer(stallTimeout); ; late.Reset(stallTimeout) {
-		select {
-		case err := <-done:
-			return err
-		case <-did:
-		case <-late.C:
-			return status.Errorf(codes.Aborted, "etcd: the transfer of the snapshot has stalled for %v", stallTimeout)
-		case <-end.C:
-			return status.Errorf(codes.Aborted, "etcd: the transfer of the snapshot took more than %v; use a faster line", most)
-		case <-m.runCtx.Done():
-			return status.Error(codes.Unavailable, "the machine is shutting down")
-		}
+	err := transfer.Watch("transfer", m.runCtx.Done(), most, move)
+	switch {
+	case errors.Is(err, transfer.ErrStalled):
+		return status.Errorf(codes.Aborted, "etcd: the transfer of the snapshot has stalled for %v", transfer.StallTimeout)
+	case errors.Is(err, transfer.ErrTooLong):
+		return status.Errorf(codes.Aborted, "etcd: the transfer of the snapshot took more than %v; use a faster line", most)
+	case errors.Is(err, transfer.ErrStopped):
+		return status.Error(codes.Unavailable, "the machine is shutting down")
 	}
+	return err
 }
 
 // within bounds a call with a process that has files on DATA open: it ends at shutdown, because
@@ -173,7 +164,7 @@ func sendSnapshot(about *api.EtcdSnapshotInfo, from io.Reader, send func(*api.Et
 	if err := send(&api.EtcdSnapshotResponse{Header: about}); err != nil {
 		return err
 	}
-	sum, chunk := sha256.New(), make([]byte, chunkSize)
+	sum, chunk := sha256.New(), make([]byte, transfer.ChunkSize)
 	for {
 		n, err := io.ReadFull(from, chunk)
 		if n > 0 {
@@ -318,7 +309,7 @@ func (m *machine) receiveSnapshot(receive func() (*api.EtcdRestoreRequest, error
 	got, sum := int64(0), sha256.New()
 	err := m.transfer(transferTimeout, func(moved func()) error {
 		to := io.MultiWriter(io.NewOffsetWriter(f, 0), sum)
-		from := &chunks[*api.EtcdRestoreRequest]{rest: first.Chunk, receive: func() (*api.EtcdRestoreRequest, error) {
+		from := &transfer.Chunks[*api.EtcdRestoreRequest]{Rest: first.Chunk, Receive: func() (*api.EtcdRestoreRequest, error) {
 			moved()
 			return receive()
 		}}

@@ -19,6 +19,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 	"github.com/orlop-os/orlop/pkg/supervise"
+	"github.com/orlop-os/orlop/pkg/transfer"
 )
 
 func hexDigest(content []byte) string {
@@ -28,7 +29,7 @@ func hexDigest(content []byte) string {
 
 // TestSendSnapshot checks that the digest is sent last, and not after a failure.
 func TestSendSnapshot(t *testing.T) {
-	content := bytes.Repeat([]byte("snapshot"), chunkSize/8*2+1)
+	content := bytes.Repeat([]byte("snapshot"), transfer.ChunkSize/8*2+1)
 	var got []byte
 	var last *api.EtcdSnapshotResponse
 	take := func(r *api.EtcdSnapshotResponse) error {

@@ -22,7 +22,6 @@ import (
 	"github.com/orlop-os/orlop/pkg/bundle"
 	"github.com/orlop-os/orlop/pkg/client"
 	"github.com/orlop-os/orlop/pkg/limits"
-	"github.com/orlop-os/orlop/pkg/panics"
 	"github.com/orlop-os/orlop/pkg/paths"
 	"github.com/orlop-os/orlop/pkg/pki"
 	"github.com/orlop-os/orlop/pkg/slot"
@@ -162,10 +161,8 @@ func (a upgradeAPI) DescribeBundle(context.Context, *api.DescribeBundleRequest) 
 }
 
 const (
-	// chunkSize is the size of a message with data, in bytes.
-	chunkSize = 256 << 10
-	// maxDownloads bounds concurrent downloads: each uses some buffers of that size in PID 1. A
-	// peer that lost its connection may call again before the loss is noticed.
+	// maxDownloads bounds concurrent downloads: each uses some buffers of transfer.ChunkSize in PID
+	// 1. A peer that lost its connection may call again before the loss is noticed.
 	maxDownloads           = 4
 	maxDownloadsPerMachine = 2
 )
@@ -199,26 +196,19 @@ func (a upgradeAPI) Download(r *api.DownloadBundleRequest, stream grpc.ServerStr
 func (m *machine) serve(ctx context.Context, send func(ctx context.Context, taken func()) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	some, done := make(chan struct{}, 1), make(chan error, 1)
-	go func() {
-		done <- panics.Do("giving a bundle or an image", func() error { return send(ctx, func() { wake(some) }) })
-	}()
-	for late := time.NewTimer(stallTimeout); ; late.Reset(stallTimeout) {
-		select {
-		case err := <-done:
-			return endOfStream(err)
-		case <-some:
-		case <-late.C: // the return ends the stream, and with it a blocked Send
-			return status.Errorf(codes.DeadlineExceeded, "the receiver has read no data for %v", stallTimeout)
-		case <-m.runCtx.Done():
-			return status.Error(codes.Unavailable, "this machine is shutting down")
-		}
+	err := transfer.Watch("giving a bundle or an image", m.runCtx.Done(), 0, func(moved func()) error { return send(ctx, moved) })
+	switch {
+	case errors.Is(err, transfer.ErrStalled):
+		return status.Errorf(codes.DeadlineExceeded, "the receiver has read no data for %v", transfer.StallTimeout)
+	case errors.Is(err, transfer.ErrStopped):
+		return status.Error(codes.Unavailable, "this machine is shutting down")
 	}
+	return endOfStream(err)
 }
 
 // send sends the bundle from an offset, in pieces.
 func (g *servedBundle) send(ctx context.Context, offset int64, to func([]byte) error) error {
-	pieces := bufio.NewWriterSize(&skipWriter{skip: offset, to: to}, chunkSize)
+	pieces := bufio.NewWriterSize(&skipWriter{skip: offset, to: to}, transfer.ChunkSize)
 	if err := g.with(ctx, func(c bundle.Copy) error { return c.Write(pieces) }); err != nil {
 		return err
 	}
@@ -336,16 +326,8 @@ func (p peer) open(ctx context.Context, at int64) (io.ReadCloser, error) {
 		}
 		return r, err
 	}
-	return download{&chunks[*api.DownloadBundleResponse]{receive: receive}, func() error {
+	return &transfer.Chunks[*api.DownloadBundleResponse]{Receive: receive, CloseFunc: func() error {
 		stop()
 		return c.Close()
 	}}, nil
 }
-
-// download is a bundle that is read from a connection.
-type download struct {
-	io.Reader
-	close func() error
-}
-
-func (g download) Close() error { return g.close() }

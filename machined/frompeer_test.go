@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/orlop-os/orlop/pkg/bundle"
+	"github.com/orlop-os/orlop/pkg/transfer"
 )
 
 // wrapped is a version on a disk, and the complete bundle that is made of it.
@@ -49,7 +50,7 @@ func TestDownloadFromAnywhere(t *testing.T) {
 	for _, offset := range []int{0, 1, 511, 512, 5_000, 1 << 20, len(all) - 1, len(all)} {
 		var got bytes.Buffer
 		err := g.send(t.Context(), int64(offset), func(p []byte) error {
-			if len(p) == 0 || len(p) > chunkSize {
+			if len(p) == 0 || len(p) > transfer.ChunkSize {
 				t.Errorf("from byte %d: a piece of %d bytes", offset, len(p))
 			}
 			got.Write(p)

@@ -26,6 +26,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/imagestore"
 	"github.com/orlop-os/orlop/pkg/mirror"
 	"github.com/orlop-os/orlop/pkg/panics"
+	"github.com/orlop-os/orlop/pkg/transfer"
 )
 
 // How an image that was imported on a control-plane machine reaches all machines of the cluster
@@ -49,7 +50,7 @@ func (a imageAPI) Import(stream grpc.ClientStreamingServer[api.ImportImageReques
 	if err := a.m.containerdReady(); err != nil {
 		return err
 	}
-	images, err := imagestore.New(a.m.containerd).Import(stream.Context(), io.LimitReader(&chunks[*api.ImportImageRequest]{receive: stream.Recv}, maxImport))
+	images, err := imagestore.New(a.m.containerd).Import(stream.Context(), io.LimitReader(&transfer.Chunks[*api.ImportImageRequest]{Receive: stream.Recv}, maxImport))
 	if err != nil {
 		return status.Error(codes.InvalidArgument, err.Error())
 	}
@@ -137,7 +138,7 @@ func (a imageAPI) ReadBlob(r *api.ReadBlobRequest, stream grpc.ServerStreamingSe
 			return status.Error(codes.Unavailable, err.Error())
 		}
 		defer blob.Close()
-		for piece := make([]byte, chunkSize); ; taken() {
+		for piece := make([]byte, transfer.ChunkSize); ; taken() {
 			n, err := io.ReadFull(blob, piece)
 			if n > 0 {
 				if err := stream.Send(&api.ReadBlobResponse{Chunk: piece[:n]}); err != nil {
@@ -277,7 +278,7 @@ func (n *peerImages) open(ctx context.Context, addr netip.Addr, digest string) (
 		_ = c.Close()
 		return nil, err
 	}
-	return download{&chunks[*api.ReadBlobResponse]{receive: stream.Recv, rest: first.GetChunk()}, c.Close}, nil
+	return &transfer.Chunks[*api.ReadBlobResponse]{Receive: stream.Recv, Rest: first.GetChunk(), CloseFunc: c.Close}, nil
 }
 
 // available returns the machines to call.

@@ -19,6 +19,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/paths"
 	"github.com/orlop-os/orlop/pkg/registry"
 	"github.com/orlop-os/orlop/pkg/slot"
+	"github.com/orlop-os/orlop/pkg/transfer"
 )
 
 // How a bundle is received:
@@ -32,12 +33,8 @@ import (
 //
 // The caller of each step holds m.writeMu.
 
-// stallTimeout is the time without data after which an upload ends. A client notices a lost
-// connection later (pkg/client), so its next attempt never meets its former call.
-const stallTimeout = 20 * time.Second
-
 // inbox is the store of a received bundle.
-var inbox = upgrade.Inbox{Dir: paths.Bundle, Free: upgrade.FreeSpace, StallTimeout: stallTimeout}
+var inbox = upgrade.Inbox{Dir: paths.Bundle, Free: upgrade.FreeSpace, StallTimeout: transfer.StallTimeout}
 
 var errBusy = status.Error(codes.Aborted, "upgrade refused: another bundle is being received or written; `orlopctl upgrade status` shows its progress")
 
@@ -245,7 +242,7 @@ func (m *machine) receiveUpload(stream grpc.ClientStreamingServer[api.UploadBund
 	if first.Sha256 != b.SHA256 || first.Offset != b.Have {
 		return status.Errorf(codes.Aborted, "upgrade: byte %d of bundle %s does not follow the received bytes; begin the upload again", first.Offset, first.Sha256)
 	}
-	rest := &chunks[*api.UploadBundleRequest]{rest: first.Chunk, receive: func() (*api.UploadBundleRequest, error) {
+	rest := &transfer.Chunks[*api.UploadBundleRequest]{Rest: first.Chunk, Receive: func() (*api.UploadBundleRequest, error) {
 		r, err := stream.Recv()
 		if err != nil && !errors.Is(err, io.EOF) {
 			err = errors.New("the client has disconnected")

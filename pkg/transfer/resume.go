@@ -1,5 +1,5 @@
-// Package transfer helps with long transfers: it resumes reading after a broken connection, and
-// reports progress at a rate suited to people.
+// Package transfer helps with long transfers: it resumes reading after a broken connection, ends a
+// transfer that stalls, and reports progress at a rate suited to people.
 package transfer
 
 import (
