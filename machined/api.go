@@ -366,7 +366,7 @@ func (a logAPI) Service(r *api.ServiceLogRequest, stream grpc.ServerStreamingSer
 
 func (a logAPI) Kernel(r *api.KernelLogRequest, stream grpc.ServerStreamingServer[api.LogLine]) error {
 	if r.PreviousBoot || r.Crash {
-		return a.m.sendStoredLog(r, stream)
+		return a.m.debug.StoredKernelLog(r, stream.Send)
 	}
 	system, err := a.m.kernel.ReadSystem()
 	if err != nil {

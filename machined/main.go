@@ -31,8 +31,7 @@
 //	state.go           the topics
 //	program.go         the handling of a panic
 //	schedule.go        scheduled etcd snapshots; upload.go their upload
-//	kernellog.go       the kernel log of the previous boot
-//	api.go, cluster.go, debug.go, etcd.go, files.go   the methods of the API
+//	api.go, apidebug.go, cluster.go, etcd.go   the methods of the API
 //
 // If its name is apid, the executable runs the listener of the API instead (package apid); if its
 // name is diskprobe, it examines a foreign disk (package diskprobe). One executable for all three
@@ -56,6 +55,7 @@ import (
 
 	"github.com/orlop-os/orlop/apid"
 	"github.com/orlop-os/orlop/machined/console"
+	"github.com/orlop-os/orlop/machined/debug"
 	"github.com/orlop-os/orlop/machined/host"
 	"github.com/orlop-os/orlop/machined/logship"
 	"github.com/orlop-os/orlop/machined/network"
@@ -141,18 +141,15 @@ type machine struct {
 	prober       *diskprobe.Prober
 	bundleServer bundleServer
 	relays       relays
-	captures     chan struct{} // one element per running capture
-	fileReads    chan struct{} // one element per file being read
-	profileMu    sync.Mutex    // at most one profile at a time
 	// at most one snapshot of the etcd data is taken or restored at a time
 	snapshotMu   sync.Mutex
 	readCommands chan struct{} // one element per process for a read-only RPC (orchestratorcmd.go)
-	nftReads     chan struct{} // one element while the nftables rules are read (nftables.go)
 	// held while a snapshot is sent to one caller: its file occupies space on DATA until then
 	sendSnapshotMu sync.Mutex
 	schedule       snapshotSchedule // scheduled etcd snapshots
 	uploader       uploader         // upload of stored snapshots
 	callRecords    *callRecords     // audit log
+	debug          *debug.Tools
 	logShipping    *logship.Shipper
 	ledger         ledger // client certificates issued and revoked
 	pairing        pairingDesk
@@ -163,9 +160,6 @@ type machine struct {
 	cancelRun context.CancelCauseFunc
 	// stopFeeding stops the feeding of the watchdog.
 	stopFeeding context.CancelFunc
-
-	// stores the kernel log; nil until a disk is mounted
-	kernelLog atomic.Pointer[logWriter]
 
 	// The cells behind the topics. newMachine passes a cell to the component that owns it.
 	topics       []topic
@@ -214,9 +208,7 @@ func newMachine() *machine {
 		bundleServer:   bundleServer{downloads: limits.NewLimiter(maxDownloads, maxDownloadsPerMachine)},
 		blobReads:      limits.NewLimiter(maxBlobReads, maxBlobReadsPerMachine),
 		relays:         newRelays(),
-		captures:       make(chan struct{}, maxCaptures),
 		uploader:       uploader{wakeup: make(chan struct{}, 1)},
-		fileReads:      make(chan struct{}, maxFileReads),
 		pairing:        newPairingDesk(),
 		modules:        host.ModuleIndex(),
 		config:         cell.New(applied{}),
@@ -230,7 +222,6 @@ func newMachine() *machine {
 		suspender:      suspender{store: suspendedStore{paths.SuspendedObjects}},
 		joinRequests:   newJoinRequests(),
 		readCommands:   make(chan struct{}, maxReadCommands),
-		nftReads:       make(chan struct{}, 1),
 		disks:          cell.New(diskState{}),
 		networkConfig:  cell.New(network.Config{}),
 		networkState:   cell.New(network.State{}),

@@ -79,7 +79,7 @@ func (m *machine) runShutdown(r powerRequest) {
 			shutdown, cancel := withReserve(ctx, 10*time.Second)
 			defer cancel()
 			err := errors.Join(m.services.Shutdown(shutdown), m.logShipping.Close(ctx))
-			m.endKernelLog(ctx)
+			m.debug.EndKernelLog(ctx)
 			return err
 		},
 		Report: func(message string, err error) {

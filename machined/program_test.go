@@ -10,7 +10,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -67,15 +66,9 @@ func TestCallPanics(t *testing.T) {
 		t.Errorf("a stream: %v", err)
 	}
 	// A goroutine that a handler has started, and waits for.
-	m.fileReads = make(chan struct{}, 1)
-	err = g.do(ctx, api.Machine_Version_FullMethodName, m.withFile(ctx, "/a", func(context.Context) error { panic("a fake below") }))
+	err = g.do(ctx, api.Machine_Version_FullMethodName, m.serve(ctx, func(context.Context, func()) error { panic("a fake below") }))
 	if status.Code(err) != codes.Internal {
 		t.Errorf("a goroutine of a call: %v", err)
-	}
-	select {
-	case m.fileReads <- struct{}{}:
-	case <-time.After(10 * time.Second):
-		t.Error("its place is not given back")
 	}
 	if err := g.do(ctx, api.Machine_Version_FullMethodName, nil); err != nil {
 		t.Errorf("the next call: %v", err)
@@ -84,7 +77,7 @@ func TestCallPanics(t *testing.T) {
 	now, _ := m.panicState.Get()
 	health := &api.HealthResponse{Healthy: true}
 	panicCheck(health, now)
-	if why := panicReason("2", now); !strings.HasPrefix(why, "version 2 failed its checks: reading files: panic: ") {
+	if why := panicReason("2", now); !strings.HasPrefix(why, "version 2 failed its checks: giving a bundle or an image: panic: ") {
 		t.Errorf("a version on trial is left for %q", why)
 	}
 	if now.Panics != 3 || !health.Healthy || len(health.Checks) != 1 || !strings.Contains(health.Checks[0].Detail, "panicked 3 times") {

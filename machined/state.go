@@ -83,8 +83,8 @@ func (m *machine) observable() []topic {
 		polledTopic("mounts", ignoreContext(m.kernel.ReadMounts)),   // []host.MountState
 		// network.State: links, addresses, routes, leases, resolver
 		watchedTopic("network", m.networkState),
-		// []ruleTable: the nftables rules, as nft prints them
-		polledTopic("nftables", m.ruleTables),
+		// []debug.RuleTable: the nftables rules, as nft prints them
+		polledTopic("nftables", m.debug.RuleTables),
 		polledTopic("pci", ignoreContext(m.kernel.ReadPCI)), // []host.PCIDevice
 		// []host.ProcessState, with memory
 		polledTopic("processes", ignoreContext(m.kernel.ReadProcesses)),

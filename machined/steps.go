@@ -267,7 +267,7 @@ func (m *machine) bringStorage(ctx context.Context, c disk.Config) error {
 	m.storageProblem.Set(problem)
 	m.disks.Update(func(d diskState) diskState { d.Problem = problem; return d })
 	if err == nil {
-		m.startKernelLog()
+		m.debug.StartKernelLog()
 	}
 	return err
 }

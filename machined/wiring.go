@@ -2,7 +2,9 @@ package main
 
 import (
 	"context"
+	"time"
 
+	"github.com/orlop-os/orlop/machined/debug"
 	"github.com/orlop-os/orlop/machined/logship"
 	"github.com/orlop-os/orlop/pkg/audit"
 	"github.com/orlop-os/orlop/pkg/cell"
@@ -11,7 +13,20 @@ import (
 
 // assemble makes machined's packages, each from its Deps.
 func assemble(m *machine) {
+	m.debug = newDebug(m)
 	m.logShipping = newLogShipping(m)
+}
+
+func newDebug(m *machine) *debug.Tools {
+	return debug.New(debug.Deps{
+		Stopping:    m.runCtx.Done(),
+		Services:    m.services.Services,
+		Run:         m.reaper.RunCommand,
+		LoadModules: m.kernel.LoadModules,
+		Started:     func() (time.Time, error) { s, err := m.kernel.ReadSystem(); return s.Started, err },
+		Event:       m.events.add,
+		Console:     m.logConsole,
+	})
 }
 
 func newLogShipping(m *machine) *logship.Shipper {

@@ -1,4 +1,4 @@
-package main
+package debug
 
 import (
 	"context"
@@ -6,7 +6,6 @@ import (
 	"io/fs"
 	"time"
 
-	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -34,23 +33,23 @@ type logWriter struct {
 	ended chan struct{}
 }
 
-func (m *machine) bootLog() *bootlog.Log {
+func (t *Tools) bootLog() *bootlog.Log {
 	return &bootlog.Log{
 		Dir: paths.KernelLog, Every: kernelLogInterval,
-		Started: func() (time.Time, error) { s, err := m.kernel.ReadSystem(); return s.Started, err },
-		Report:  func(err error) { m.events.add("kernel", "failure", err.Error()) },
+		Started: t.deps.Started,
+		Report:  func(err error) { t.deps.Event("kernel", "failure", err.Error()) },
 	}
 }
 
-// startKernelLog starts the kernel log once a disk is mounted; only the first call has an effect.
-func (m *machine) startKernelLog() {
+// StartKernelLog starts the kernel log once a disk is mounted; only the first call has an effect.
+func (t *Tools) StartKernelLog() {
 	ctx, stop := context.WithCancel(context.Background()) // the shutdown is a part of the log
 	k := &logWriter{stop: stop, ended: make(chan struct{})}
-	if !m.kernelLog.CompareAndSwap(nil, k) {
+	if !t.kernelLog.CompareAndSwap(nil, k) {
 		stop()
 		return
 	}
-	l := m.bootLog()
+	l := t.bootLog()
 	if err := l.Begin(); err != nil {
 		l.Report(err)
 		close(k.ended)
@@ -58,7 +57,7 @@ func (m *machine) startKernelLog() {
 	}
 	go func() {
 		defer close(k.ended)
-		_ = panics.Do("the kernel's last log", func() error { m.saveCrash(l); return nil })
+		_ = panics.Do("the kernel's last log", func() error { t.saveCrash(l); return nil })
 		follow := func(ctx context.Context, each func(kmsg.Record) error) error { return kmsg.Follow(ctx, 0, each) }
 		if err := panics.Do("the kernel's log", func() error { return l.Run(ctx, follow) }); !errors.Is(err, context.Canceled) {
 			l.Report(err)
@@ -66,9 +65,9 @@ func (m *machine) startKernelLog() {
 	}()
 }
 
-// endKernelLog writes the rest of the kernel log and closes it.
-func (m *machine) endKernelLog(ctx context.Context) {
-	k := m.kernelLog.Load()
+// EndKernelLog writes the rest of the kernel log and closes it.
+func (t *Tools) EndKernelLog(ctx context.Context) {
+	k := t.kernelLog.Load()
 	if k == nil {
 		return
 	}
@@ -81,8 +80,8 @@ func (m *machine) endKernelLog(ctx context.Context) {
 
 // saveCrash stores the log of a kernel crash, and enables the save at the next crash. Not every
 // machine supports it.
-func (m *machine) saveCrash(l *bootlog.Log) {
-	if err := m.kernel.LoadModules("efi_pstore"); err != nil && !errors.Is(err, kmod.ErrNotFound) {
+func (t *Tools) saveCrash(l *bootlog.Log) {
+	if err := t.deps.LoadModules("efi_pstore"); err != nil && !errors.Is(err, kmod.ErrNotFound) {
 		l.Report(err)
 	}
 	store := mount.Mount{Source: "pstore", Target: paths.Run + "/pstore", Type: "pstore", Flags: mount.NoSuid | mount.NoDev | mount.NoExec}
@@ -94,18 +93,18 @@ func (m *machine) saveCrash(l *bootlog.Log) {
 		l.Report(err)
 	}
 	if had {
-		m.logConsole("the kernel crashed earlier and saved the end of its log: `orlopctl dmesg --crash` shows it")
+		t.deps.Console("the kernel crashed earlier and saved the end of its log: `orlopctl dmesg --crash` shows it")
 	}
 }
 
-// sendStoredLog sends a stored kernel log.
-func (m *machine) sendStoredLog(r *api.KernelLogRequest, stream grpc.ServerStreamingServer[api.LogLine]) error {
+// StoredKernelLog sends a stored kernel log.
+func (t *Tools) StoredKernelLog(r *api.KernelLogRequest, send func(*api.LogLine) error) error {
 	if r.Follow || r.PreviousBoot && r.Crash {
 		return status.Error(codes.InvalidArgument, "kernel log: the logs of the previous boot and of a crash cannot be followed, and only one of them can be requested")
 	}
-	read := m.bootLog().PreviousBoot
+	read := t.bootLog().PreviousBoot
 	if r.Crash {
-		read = m.bootLog().Crash
+		read = t.bootLog().Crash
 	}
 	lines, err := read()
 	if errors.Is(err, fs.ErrNotExist) {
@@ -118,7 +117,7 @@ func (m *machine) sendStoredLog(r *api.KernelLogRequest, stream grpc.ServerStrea
 		lines = lines[max(0, len(lines)-int(r.Tail)):]
 	}
 	for _, l := range lines {
-		if err := stream.Send(&api.LogLine{Time: timestamppb.New(l.Time), Text: l.Text, Priority: uint32(l.Priority)}); err != nil {
+		if err := send(&api.LogLine{Time: timestamppb.New(l.Time), Text: l.Text, Priority: uint32(l.Priority)}); err != nil {
 			return err
 		}
 	}

@@ -1,4 +1,4 @@
-package main
+package debug
 
 import (
 	"context"
@@ -10,8 +10,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/supervise"
 )
 
-// ruleTable is an nftables table: topic "nftables".
-type ruleTable struct {
+// RuleTable is an nftables table: topic "nftables".
+type RuleTable struct {
 	Table string `json:"table"` // family and name: "ip kube-proxy"
 	Rules string `json:"rules"` // sets, maps and chains, in the form of nft
 	// the table is longer: its end is missing, or all of it
@@ -21,35 +21,35 @@ type ruleTable struct {
 // maxRules bounds the text of all tables, in bytes: an answer is one message (maxMessage).
 const maxRules = 2 << 20
 
-// ruleTables reads the rules with nft, which has the only complete form. A table that is deleted
+// RuleTables reads the rules with nft, which has the only complete form. A table that is deleted
 // meanwhile is skipped. Concurrent callers are served in sequence: nft reads all rules for each,
 // and every reader can call as often as it likes.
-func (m *machine) ruleTables(ctx context.Context) ([]ruleTable, error) {
-	done, err := limits.Acquire(ctx, m.nftReads, "nftables")
+func (t *Tools) RuleTables(ctx context.Context) ([]RuleTable, error) {
+	done, err := limits.Acquire(ctx, t.nftReads, "nftables")
 	if err != nil {
 		return nil, err
 	}
 	defer done()
-	list, err := m.reaper.RunCommand(ctx, supervise.Command{Args: []string{paths.Nft, "list", "tables"}, SeparateStderr: true})
+	list, err := t.deps.Run(ctx, supervise.Command{Args: []string{paths.Nft, "list", "tables"}, SeparateStderr: true})
 	if err != nil {
 		return nil, err
 	}
-	all := []ruleTable{}
+	all := []RuleTable{}
 	left := maxRules
 	for _, name := range tableNames(string(list)) {
-		t := ruleTable{Table: name, Cut: true}
+		table := RuleTable{Table: name, Cut: true}
 		if left >= supervise.MaxOutput {
-			text, err := m.reaper.RunCommand(ctx, supervise.Command{Args: append([]string{paths.Nft, "list", "table"}, strings.Fields(name)...), SeparateStderr: true})
+			text, err := t.deps.Run(ctx, supervise.Command{Args: append([]string{paths.Nft, "list", "table"}, strings.Fields(name)...), SeparateStderr: true})
 			if exit := (*supervise.ExitError)(nil); errors.As(err, &exit) {
 				continue
 			}
 			if err != nil {
 				return nil, err
 			}
-			t.Rules, t.Cut = spaced(string(text)), len(text) >= supervise.MaxOutput
+			table.Rules, table.Cut = spaced(string(text)), len(text) >= supervise.MaxOutput
 		}
-		left -= len(t.Rules)
-		all = append(all, t)
+		left -= len(table.Rules)
+		all = append(all, table)
 	}
 	return all, nil
 }

@@ -1,24 +1,18 @@
-package main
+package debug
 
 import (
 	"context"
 	"errors"
-	"slices"
-	"strings"
 	"time"
 
-	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/capture"
 	"github.com/orlop-os/orlop/pkg/panics"
-	"github.com/orlop-os/orlop/pkg/profile"
 	"github.com/orlop-os/orlop/pkg/transfer"
 )
-
-// Packet captures (package capture) and profiles (package profile).
 
 const (
 	defaultCapture = time.Minute
@@ -28,12 +22,9 @@ const (
 	maxCaptures = 2
 )
 
-type debugAPI struct {
-	api.UnimplementedDebugServer
-	m *machine
-}
-
-func (a debugAPI) Capture(r *api.CaptureRequest, stream grpc.ServerStreamingServer[api.CaptureResponse]) error {
+// Capture sends the packets of a link (package capture) until the time of the request is up, enough
+// packets were sent, the caller disconnects, or the machine shuts down. by is the caller.
+func (t *Tools) Capture(ctx context.Context, r *api.CaptureRequest, by string, send func(*api.CaptureResponse) error) error {
 	long := r.GetDuration().AsDuration()
 	if long < 0 || long > maxCapture {
 		return status.Errorf(codes.InvalidArgument, "duration: %v is not between 0 and %v", long, maxCapture)
@@ -49,36 +40,36 @@ func (a debugAPI) Capture(r *api.CaptureRequest, stream grpc.ServerStreamingServ
 		return status.Errorf(codes.InvalidArgument, "snaplen: %d bytes exceed the limit of %d", r.Snaplen, capture.MaxSnaplen)
 	}
 	select {
-	case a.m.captures <- struct{}{}:
+	case t.captures <- struct{}{}:
 	default:
 		return status.Errorf(codes.ResourceExhausted, "link %s: cannot capture: %d captures run at present; try again when one has ended", r.Link, maxCaptures)
 	}
 	c, err := capture.Open(r.Link, capture.Options{Filter: filter, Snaplen: int(r.Snaplen), Promiscuous: r.Promiscuous})
 	if err != nil {
-		<-a.m.captures
+		<-t.captures
 		return status.Error(captureCode(err), err.Error())
 	}
-	a.m.events.add("network", "operation", "capture on link "+r.Link+" started by "+caller(stream.Context()))
-	ctx, cancel := context.WithTimeout(stream.Context(), long)
+	t.deps.Event("network", "operation", "capture on link "+r.Link+" started by "+by)
+	limited, cancel := context.WithTimeout(ctx, long)
 	defer cancel()
 	done := make(chan error, 1)
 	go func() {
-		err := errors.Join(panics.Do("capture", func() error { return sendPackets(ctx, c, r.Count, stream.Send) }), c.Close())
-		<-a.m.captures // before the caller sees the end, and may start the next capture
+		err := errors.Join(panics.Do("capture", func() error { return sendPackets(limited, c, r.Count, send) }), c.Close())
+		<-t.captures // before the caller sees the end, and may start the next capture
 		done <- err
 	}()
 	late := time.NewTimer(long + transfer.StallTimeout)
 	defer late.Stop()
 	select {
 	case err := <-done:
-		if stream.Context().Err() != nil {
-			err = stream.Context().Err()
+		if ctx.Err() != nil {
+			return ctx.Err()
 		}
-		return endOfStream(err)
+		return err
 	case <-late.C: // the return ends the stream, and with it a blocked Send
 		return status.Errorf(codes.DeadlineExceeded, "link %s: the captured packets were not read within %v after the end", r.Link, transfer.StallTimeout)
-	case <-a.m.runCtx.Done():
-		return status.Error(codes.Unavailable, "the machine is shutting down")
+	case <-t.deps.Stopping:
+		return errStopping()
 	}
 }
 
@@ -122,51 +113,4 @@ func sendPackets(ctx context.Context, c *capture.Capture, most uint64, send func
 			return status.Error(codes.FailedPrecondition, ended.Error())
 		}
 	}
-}
-
-// processMachined is the name of this process for profiles.
-const processMachined = "machined"
-
-func (a debugAPI) Profile(ctx context.Context, r *api.ProfileRequest) (*api.ProfileResponse, error) {
-	request, err := profile.Parse(r.Kind, r.GetDuration().AsDuration())
-	if err != nil {
-		return nil, status.Error(codes.InvalidArgument, err.Error())
-	}
-	take, err := a.m.profileOf(r.Process)
-	if err != nil {
-		return nil, err
-	}
-	if !a.m.profileMu.TryLock() {
-		return nil, status.Error(codes.ResourceExhausted, "another profile is being taken; try again when it is done")
-	}
-	defer a.m.profileMu.Unlock()
-	text, err := take(ctx, request)
-	if ctx.Err() != nil {
-		return nil, status.FromContextError(ctx.Err()).Err()
-	}
-	if err != nil {
-		return nil, status.Errorf(codes.FailedPrecondition, "process %s: cannot take a profile: %v", r.Process, err)
-	}
-	return &api.ProfileResponse{Profile: text}, nil
-}
-
-// profileOf returns the function that takes a profile of a process.
-func (m *machine) profileOf(process string) (func(context.Context, profile.Request) ([]byte, error), error) {
-	if process == processMachined {
-		return profile.Profile, nil
-	}
-	names := []string{processMachined}
-	for _, s := range m.services.Services() {
-		switch {
-		case s.Profile == "" && s.Name == process:
-			return nil, status.Errorf(codes.FailedPrecondition, "process %s: cannot take a profile: it is not a program of Orlop OS", process)
-		case s.Profile == "":
-			continue
-		case s.Name == process:
-			return func(ctx context.Context, o profile.Request) ([]byte, error) { return profile.Fetch(ctx, s.Profile, o) }, nil
-		}
-		names = append(names, s.Name)
-	}
-	slices.Sort(names)
-	return nil, status.Errorf(codes.NotFound, "process %q: has no profiles; processes with profiles: %s", process, strings.Join(names, ", "))
 }

@@ -1,4 +1,4 @@
-package main
+package debug
 
 import (
 	"bytes"
@@ -11,25 +11,19 @@ import (
 	"strings"
 	"testing"
 
-	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
-	"github.com/orlop-os/orlop/apid"
 	"github.com/orlop-os/orlop/pkg/api"
+	"github.com/orlop-os/orlop/pkg/panics"
 	"github.com/orlop-os/orlop/pkg/safefile"
 )
 
-// pieces is the stream of a file.
+// pieces is the content of a file that was sent.
 type pieces struct {
-	grpc.ServerStream
-	ctx  context.Context
 	text bytes.Buffer
 	cut  bool
 }
-
-func (s *pieces) Context() context.Context { return s.ctx }
 
 func (s *pieces) Send(r *api.ReadFileResponse) error {
 	s.text.Write(r.Chunk)
@@ -37,28 +31,17 @@ func (s *pieces) Send(r *api.ReadFileResponse) error {
 	return nil
 }
 
-func newFiles(t *testing.T) machineAPI {
-	m := &machine{fileReads: make(chan struct{}, maxFileReads)}
-	m.runCtx, m.cancelRun = context.WithCancelCause(t.Context())
-	return machineAPI{m: m}
-}
-
-// as is the context of a call with a role.
-func as(t *testing.T, role string) context.Context {
-	return metadata.NewIncomingContext(t.Context(), metadata.Pairs(apid.MetadataRole, role))
-}
-
 // TestReadFile reads files that every machine has, and checks that other files are rejected.
 func TestReadFile(t *testing.T) {
-	a := newFiles(t)
+	a, _ := newTools(t)
 	for name, want := range map[string]string{"/proc/cpuinfo": "processor", "/proc/net/dev": "Receive", "/proc/mounts": "proc", "/proc/sys/kernel/ostype": "Linux"} {
-		s := &pieces{ctx: as(t, "reader")}
-		if err := a.ReadFile(&api.ReadFileRequest{Path: name}, s); err != nil || s.cut || !strings.Contains(s.text.String(), want) {
+		s := &pieces{}
+		if err := a.ReadFile(t.Context(), name, 0, false, s.Send); err != nil || s.cut || !strings.Contains(s.text.String(), want) {
 			t.Errorf("%s: %.100q, %v", name, s.text.String(), err)
 		}
 	}
-	s := &pieces{ctx: as(t, "reader")}
-	if err := a.ReadFile(&api.ReadFileRequest{Path: "/proc/sys/kernel/ostype", Offset: 2}, s); err != nil || s.text.String() != "nux\n" {
+	s := &pieces{}
+	if err := a.ReadFile(t.Context(), "/proc/sys/kernel/ostype", 2, false, s.Send); err != nil || s.text.String() != "nux\n" {
 		t.Errorf("from a byte on: %q, %v", s.text.String(), err)
 	}
 	for _, c := range []struct {
@@ -80,12 +63,12 @@ func TestReadFile(t *testing.T) {
 		{"/var/log/no-such-file", "admin", codes.NotFound, "is not there"},
 		{"/proc/sys/kernel", "reader", codes.FailedPrecondition, "it is a directory"},
 	} {
-		s := &pieces{ctx: as(t, c.role)}
-		err := a.ReadFile(&api.ReadFileRequest{Path: c.path}, s)
+		s := &pieces{}
+		err := a.ReadFile(t.Context(), c.path, 0, c.role == "admin", s.Send)
 		if status.Code(err) != c.code || !strings.Contains(status.Convert(err).Message(), c.want) || s.text.Len() > 0 {
 			t.Errorf("%s: %v, %d bytes; want %v, %q", c.path, err, s.text.Len(), c.code, c.want)
 		}
-		answer, err := a.ListFiles(as(t, c.role), &api.ListFilesRequest{Path: c.path})
+		answer, err := a.ListFiles(t.Context(), c.path, c.role == "admin")
 		if c.code != codes.FailedPrecondition && (status.Code(err) != c.code || answer != nil) {
 			t.Errorf("listing %s: %v, %v", c.path, answer, err)
 		}
@@ -94,7 +77,7 @@ func TestReadFile(t *testing.T) {
 
 // TestListFiles checks that a directory above the allow-list shows only the path to it.
 func TestListFiles(t *testing.T) {
-	a := newFiles(t)
+	a, _ := newTools(t)
 	for _, c := range []struct {
 		path, role string
 		has, not   []string
@@ -105,7 +88,7 @@ func TestListFiles(t *testing.T) {
 		{"/proc/sys/net/ipv4", "admin", []string{"ip_forward"}, []string{"tcp_fastopen_key"}},
 		{fmt.Sprint("/proc/", os.Getpid()), "admin", []string{"net", "mounts", "mountinfo"}, []string{"environ", "mem", "fd", "root", "cmdline"}},
 	} {
-		answer, err := a.ListFiles(as(t, c.role), &api.ListFilesRequest{Path: c.path})
+		answer, err := a.ListFiles(t.Context(), c.path, c.role == "admin")
 		if err != nil || answer.Truncated {
 			t.Errorf("%s: %v", c.path, err)
 			continue
@@ -129,19 +112,19 @@ func TestListFiles(t *testing.T) {
 
 // TestWithFile checks that reads are bounded in number and size, and end at shutdown.
 func TestWithFile(t *testing.T) {
-	a := newFiles(t)
+	a, shutDown := newTools(t)
 	release, ended := make(chan struct{}), make(chan error, maxFileReads)
 	for range maxFileReads {
 		begun := make(chan struct{})
 		go func() {
-			ended <- a.m.withFile(t.Context(), "x", func(context.Context) error { close(begun); <-release; return errors.New("read") })
+			ended <- a.withFile(t.Context(), "x", func(context.Context) error { close(begun); <-release; return errors.New("read") })
 		}()
 		<-begun
 	}
-	if err := a.m.withFile(t.Context(), "x", nil); status.Code(err) != codes.ResourceExhausted {
+	if err := a.withFile(t.Context(), "x", nil); status.Code(err) != codes.ResourceExhausted {
 		t.Errorf("one too many: %v", err)
 	}
-	a.m.cancelRun(nil)
+	shutDown()
 	for range maxFileReads {
 		if err := <-ended; status.Code(err) != codes.Unavailable {
 			t.Errorf("when the machine is shutting down: %v", err)
@@ -149,7 +132,7 @@ func TestWithFile(t *testing.T) {
 	}
 	close(release)
 	for range maxFileReads { // each is free again after its end
-		a.m.fileReads <- struct{}{}
+		a.fileReads <- struct{}{}
 	}
 	name := filepath.Join(t.TempDir(), "large")
 	for size, cut := range map[int64]bool{maxRead: false, maxRead + 1: true, 2 * maxRead: true} {
@@ -172,6 +155,21 @@ func TestWithFile(t *testing.T) {
 			t.Errorf("before the beginning: %v", err)
 		}
 		f.Close()
+	}
+}
+
+// TestReadPanics checks that a read that panics fails alone and frees its place.
+func TestReadPanics(t *testing.T) {
+	panics.OnPanic(func(*panics.Error) {})
+	t.Cleanup(func() { panics.OnPanic(nil) })
+	a, _ := newTools(t)
+	for range maxFileReads + 1 {
+		err := a.withFile(t.Context(), "/a", func(context.Context) error { panic("a fake below") })
+		if !errors.As(err, new(*panics.Error)) {
+			t.Errorf("%v", err)
+		}
+		a.fileReads <- struct{}{} // waits until the place is free
+		<-a.fileReads
 	}
 }
 

@@ -1,4 +1,4 @@
-package main
+package debug
 
 import (
 	"context"
@@ -13,9 +13,9 @@ import (
 // TestStoredKernelLog checks that a stored log cannot be followed, and that only one can be
 // requested.
 func TestStoredKernelLog(t *testing.T) {
-	a := logAPI{m: &machine{}}
+	a := New(Deps{})
 	for _, r := range []*api.KernelLogRequest{{PreviousBoot: true, Follow: true}, {Crash: true, Follow: true}, {PreviousBoot: true, Crash: true}} {
-		if err := a.Kernel(r, nil); status.Code(err) != codes.InvalidArgument {
+		if err := a.StoredKernelLog(r, nil); status.Code(err) != codes.InvalidArgument {
 			t.Errorf("%v: %v", r, err)
 		}
 	}
@@ -23,17 +23,17 @@ func TestStoredKernelLog(t *testing.T) {
 
 // TestEndKernelLog checks that the shutdown waits for the end of the log, but not forever.
 func TestEndKernelLog(t *testing.T) {
-	m := &machine{}
-	m.endKernelLog(t.Context()) // there is none
+	m := New(Deps{})
+	m.EndKernelLog(t.Context()) // there is none
 	ctx, stop := context.WithCancel(t.Context())
 	k := &logWriter{stop: stop, ended: make(chan struct{})}
 	m.kernelLog.Store(k)
 	late, leave := context.WithCancel(t.Context())
 	leave()
-	m.endKernelLog(late)
+	m.EndKernelLog(late)
 	if ctx.Err() == nil {
 		t.Error("it was not told to end")
 	}
 	close(k.ended)
-	m.endKernelLog(t.Context())
+	m.EndKernelLog(t.Context())
 }

@@ -1,4 +1,4 @@
-package main
+package debug
 
 import (
 	"context"
@@ -12,12 +12,10 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
-	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
-	"github.com/orlop-os/orlop/apid"
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/panics"
 	"github.com/orlop-os/orlop/pkg/paths"
@@ -80,25 +78,26 @@ func processTrees() []safefile.Subtree {
 	return trees
 }
 
-func (a machineAPI) ReadFile(r *api.ReadFileRequest, stream grpc.ServerStreamingServer[api.ReadFileResponse]) error {
-	all := callerInfo(stream.Context(), apid.MetadataRole) == roleName(pki.RoleAdmin)
-	return a.m.withFile(stream.Context(), r.Path, func(ctx context.Context) error {
-		f, err := files.Open(r.Path, all)
+// ReadFile sends a file from an offset; all reports that the caller may read private files too.
+func (t *Tools) ReadFile(ctx context.Context, path string, offset int64, all bool, send func(*api.ReadFileResponse) error) error {
+	return t.withFile(ctx, path, func(ctx context.Context) error {
+		f, err := files.Open(path, all)
 		if err != nil {
-			return openError(r.Path, all, err)
+			return openError(path, all, err)
 		}
 		defer f.Close()
-		return sendFile(ctx, f, r.Offset, stream.Send)
+		return sendFile(ctx, f, offset, send)
 	})
 }
 
-func (a machineAPI) ListFiles(ctx context.Context, r *api.ListFilesRequest) (*api.ListFilesResponse, error) {
-	all := callerInfo(ctx, apid.MetadataRole) == roleName(pki.RoleAdmin)
+// ListFiles returns the entries of a directory that the caller may see; all reports that it may see
+// private files too.
+func (t *Tools) ListFiles(ctx context.Context, path string, all bool) (*api.ListFilesResponse, error) {
 	out := make(chan *api.ListFilesResponse, 1)
-	err := a.m.withFile(ctx, r.Path, func(context.Context) error {
-		list, more, err := files.Entries(r.Path, all, maxEntries)
+	err := t.withFile(ctx, path, func(context.Context) error {
+		list, more, err := files.Entries(path, all, maxEntries)
 		if err != nil {
-			return openError(r.Path, all, err)
+			return openError(path, all, err)
 		}
 		answer := &api.ListFilesResponse{Truncated: more}
 		for _, e := range list {
@@ -116,12 +115,12 @@ func (a machineAPI) ListFiles(ctx context.Context, r *api.ListFilesRequest) (*ap
 
 // withFile runs a read of a file. It returns at the timeout even if the read blocks, and at
 // shutdown: an open file would block the unmount of its disk.
-func (m *machine) withFile(ctx context.Context, path string, read func(context.Context) error) error {
+func (t *Tools) withFile(ctx context.Context, path string, read func(context.Context) error) error {
 	if len(path) >= unix.PathMax { // the error and the audit log would repeat it
 		return status.Errorf(codes.InvalidArgument, "a path of %d bytes is too long: the limit of the kernel is %d", len(path), unix.PathMax-1)
 	}
 	select {
-	case m.fileReads <- struct{}{}:
+	case t.fileReads <- struct{}{}:
 	default:
 		return status.Errorf(codes.ResourceExhausted, "%s: cannot read: %d files are read at present; try again when one has ended", path, maxFileReads)
 	}
@@ -129,14 +128,14 @@ func (m *machine) withFile(ctx context.Context, path string, read func(context.C
 	defer cancel()
 	done := make(chan error, 1)
 	go func() {
-		defer func() { <-m.fileReads }()
+		defer func() { <-t.fileReads }()
 		done <- panics.Do("reading files", func() error { return read(limited) })
 	}()
 	select {
 	case err := <-done:
 		return err
-	case <-m.runCtx.Done():
-		return status.Error(codes.Unavailable, "the machine is shutting down")
+	case <-t.deps.Stopping:
+		return errStopping()
 	case <-limited.Done():
 		if ctx.Err() != nil {
 			return status.FromContextError(ctx.Err()).Err()
