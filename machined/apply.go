@@ -20,6 +20,7 @@ import (
 	"github.com/orlop-os/orlop/machined/credentials"
 	"github.com/orlop-os/orlop/machined/disk"
 	"github.com/orlop-os/orlop/machined/host"
+	"github.com/orlop-os/orlop/machined/ownership"
 	"github.com/orlop-os/orlop/machined/power"
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/config"
@@ -230,7 +231,7 @@ func (m *machine) activate(ctx context.Context, now applied, next *config.Config
 	}
 	// The machine's key and the operator CA of a pairing may be in memory only until now; store
 	// them.
-	err := errors.Join(persistIdentity(m.identity.Load()), moveOwner())
+	err := errors.Join(persistIdentity(m.identity.Load()), ownership.MoveOwner())
 	if err != nil {
 		return outcome{}, err
 	}
@@ -350,7 +351,7 @@ func checkLockout(ctx context.Context, next *config.Config) error {
 	if own == "" { // the caller is not an operator
 		return nil
 	}
-	list, err := operators(next)
+	list, err := ownership.Operators(next)
 	if err != nil {
 		return err
 	}
@@ -359,7 +360,7 @@ func checkLockout(ctx context.Context, next *config.Config) error {
 		own := next.Cluster.Spec.PKI
 		list = append(slices.Clone(list), trusted(own.Client.Cert, own.Accepted.Client)...)
 	}
-	if known, err := containsCA(list, own); known || err != nil {
+	if known, err := ownership.ContainsCA(list, own); known || err != nil {
 		return err
 	}
 	return errors.New("configuration refused, nothing was changed: the CA of your certificate is neither in Machine.spec.trust.operatorCAs nor Cluster.spec.pki.client, so this machine would lock you out; add it, or apply with a certificate of a listed CA")

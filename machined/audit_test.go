@@ -18,16 +18,22 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/orlop-os/orlop/apid"
+	"github.com/orlop-os/orlop/machined/ownership"
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/audit"
+	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/limits"
-	"github.com/orlop-os/orlop/pkg/pairing"
 )
+
+// unpaired is the pairing of a machine that shows no code.
+func unpaired() *ownership.Pairing {
+	return ownership.New(ownership.Deps{Unreadable: func(*config.Config) bool { return false }})
+}
 
 // recording is a machine with records in directories of a test, so small that few calls fill them.
 func recording(t *testing.T, size int) *machine {
 	t.Helper()
-	m := &machine{pairing: newPairingDesk(), events: newEventLog(), callRecords: newCallRecords()}
+	m := &machine{pairing: unpaired(), events: newEventLog(), callRecords: newCallRecords()}
 	dir := t.TempDir()
 	var err, err2 error
 	m.callRecords.changes, err = audit.Open(filepath.Join(dir, "changes"), size, 3)
@@ -94,7 +100,7 @@ func TestInterceptor(t *testing.T) {
 	if _, err := (apidAPI{m: m}).RecordRefusal(t.Context(), &api.RecordRefusalRequest{Subject: "CN=eye", Role: "reader", Method: api.Machine_Reset_FullMethodName, Outcome: "PermissionDenied"}); err != nil {
 		t.Error(err)
 	}
-	m.pairing.code.Set(pairing.NewCode())
+	m.pairing.Update(nil, nil)
 	if err := g.do(ctx, api.Machine_Version_FullMethodName, nil); status.Code(err) != codes.FailedPrecondition {
 		t.Errorf("a call to a machine of nobody: %v", err)
 	}

@@ -44,7 +44,7 @@ func (g auditInterceptor) stream(srv any, stream grpc.ServerStream, info *grpc.S
 
 // handle runs a call. call gets nil for a call that is not recorded.
 func (g auditInterceptor) handle(ctx context.Context, method string, call func(context.Context, *recordedCall) error) error {
-	if err := g.m.rejectUnclaimed(method); err != nil {
+	if err := g.m.pairing.RejectUnclaimed(method); err != nil {
 		return err
 	}
 	if !g.audited(method) {

@@ -36,7 +36,7 @@ func (m *machine) showConsole(ctx context.Context) {
 func (m *machine) watchConsole(ctx context.Context, status *cell.Cell[console.Status]) {
 	stages, services := m.stage.Watch(), m.services.Status().Watch()
 	networks, configs, storage := m.networkState.Watch(), m.config.Watch(), m.storageProblem.Watch()
-	codes := m.pairing.code.Watch()
+	codes := m.pairing.Code().Watch()
 	for {
 		stages.Current()
 		services.Current()
@@ -74,7 +74,7 @@ func (m *machine) consoleStatus() console.Status {
 	if id := m.identity.Load(); id != nil {
 		s.Identity = pki.Fingerprint(id.Cert)
 	}
-	if code, _ := m.pairing.code.Get(); code != "" {
+	if code, _ := m.pairing.Code().Get(); code != "" {
 		s.PairingCode = string(code)
 	}
 	if stage.WaitingFor != "" {

@@ -59,6 +59,7 @@ import (
 	"github.com/orlop-os/orlop/machined/host"
 	"github.com/orlop-os/orlop/machined/logship"
 	"github.com/orlop-os/orlop/machined/network"
+	"github.com/orlop-os/orlop/machined/ownership"
 	"github.com/orlop-os/orlop/machined/power"
 	"github.com/orlop-os/orlop/pkg/bootmedium"
 	"github.com/orlop-os/orlop/pkg/buildinfo"
@@ -152,7 +153,7 @@ type machine struct {
 	debug          *debug.Tools
 	logShipping    *logship.Shipper
 	ledger         ledger // client certificates issued and revoked
-	pairing        pairingDesk
+	pairing        *ownership.Pairing
 	joinRequests   joinRequests // join requests of machines without a ticket
 	// pending shutdown request; no service is started any more. nil while the machine runs
 	shutdown  atomic.Pointer[powerRequest]
@@ -209,7 +210,6 @@ func newMachine() *machine {
 		blobReads:      limits.NewLimiter(maxBlobReads, maxBlobReadsPerMachine),
 		relays:         newRelays(),
 		uploader:       uploader{wakeup: make(chan struct{}, 1)},
-		pairing:        newPairingDesk(),
 		modules:        host.ModuleIndex(),
 		config:         cell.New(applied{}),
 		convergence:    cell.New(convergence{}),

@@ -43,7 +43,7 @@ func (s fakeStream) Context() context.Context { return s.ctx }
 func TestCallPanics(t *testing.T) {
 	a := controlPlane(t)
 	m := a.m
-	m.panicState, m.pairing, m.callRecords = cell.New(panicState{}), newPairingDesk(), recording(t, audit.DefaultSize).callRecords
+	m.panicState, m.pairing, m.callRecords = cell.New(panicState{}), unpaired(), recording(t, audit.DefaultSize).callRecords
 	panics.OnPanic(m.panicked)
 	t.Cleanup(func() { panics.OnPanic(nil) })
 	if health := (&api.HealthResponse{Healthy: true}); true {

@@ -253,7 +253,7 @@ func (m *machine) configureAPI(ctx context.Context, c *config.Config, state netw
 	if err != nil {
 		return err
 	}
-	m.pairing.setUnclaimed(m.unclaimed(c, callers.Operators))
+	m.pairing.Update(c, callers.Operators)
 	return m.converge(ctx, "api", want)
 }
 

@@ -22,6 +22,7 @@ import (
 
 	"github.com/orlop-os/orlop/apid"
 	"github.com/orlop-os/orlop/machined/credentials"
+	"github.com/orlop-os/orlop/machined/ownership"
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/cell"
 	"github.com/orlop-os/orlop/pkg/config"
@@ -129,7 +130,7 @@ func (b *ledger) storeLocked(next trust.Ledger) error {
 func (m *machine) callers(c *config.Config) (credentials.CallerCAs, error) {
 	var out credentials.CallerCAs
 	var err error
-	if out.Operators, err = operators(c); err != nil {
+	if out.Operators, err = ownership.Operators(c); err != nil {
 		return out, err
 	}
 	m.ledger.Lock()

@@ -6,8 +6,10 @@ import (
 
 	"github.com/orlop-os/orlop/machined/debug"
 	"github.com/orlop-os/orlop/machined/logship"
+	"github.com/orlop-os/orlop/machined/ownership"
 	"github.com/orlop-os/orlop/pkg/audit"
 	"github.com/orlop-os/orlop/pkg/cell"
+	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/paths"
 )
 
@@ -15,6 +17,7 @@ import (
 func assemble(m *machine) {
 	m.debug = newDebug(m)
 	m.logShipping = newLogShipping(m)
+	m.pairing = newPairing(m)
 }
 
 func newDebug(m *machine) *debug.Tools {
@@ -55,5 +58,36 @@ func newLogShipping(m *machine) *logship.Shipper {
 		Services:  m.services,
 		Restarter: m.restarter(),
 		Event:     func(kind, message string) { m.events.add("log-shipping", kind, message) },
+	})
+}
+
+func newPairing(m *machine) *ownership.Pairing {
+	return ownership.New(ownership.Deps{
+		Lock: func() (unlock func(), busy string) {
+			if !m.applyMu.TryLock() {
+				return nil, "a configuration is being applied; try again"
+			}
+			if !m.writeMu.TryLock() {
+				m.applyMu.Unlock()
+				return nil, "the machine is being installed, and reboots then; pair with it afterwards"
+			}
+			m.reconcileMu.Lock()
+			return func() {
+				m.reconcileMu.Unlock()
+				m.writeMu.Unlock()
+				m.applyMu.Unlock()
+			}, ""
+		},
+		Config:     func() (*config.Config, string) { now, _ := m.config.Get(); return now.config, now.source },
+		Unreadable: func(c *config.Config) bool { return c == nil && m.bootMedium == "" && hasStoredConfig() },
+		Stored:     func() bool { why, _ := m.storageProblem.Get(); return why == "" },
+		Activate: func(ctx context.Context, c *config.Config) error {
+			state, _ := m.networkState.Get()
+			return m.configureAPI(ctx, c, state)
+		},
+		Record:        m.record,
+		RecordRefused: m.recordRefused,
+		Event:         func(kind, message string) { m.events.add("pairing", kind, message) },
+		Console:       m.logConsole,
 	})
 }

@@ -121,6 +121,9 @@ type View[T any] struct {
 	load func() (T, uint64, <-chan struct{})
 }
 
+// View returns a view of the values as they are.
+func (c *Cell[T]) View() View[T] { return View[T]{load: c.load} }
+
 // Map returns a view of a cell. Its revisions are those of the cell, so a value can be equal to the
 // value before it. convert must not modify its argument, because other readers can hold it.
 func Map[A, B any](c *Cell[A], convert func(A) B) View[B] {

@@ -1,19 +1,64 @@
-package main
+package ownership
 
 import (
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
 	"github.com/orlop-os/orlop/pkg/api"
+	"github.com/orlop-os/orlop/pkg/audit"
+	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/pairing"
 	"github.com/orlop-os/orlop/pkg/pki"
 )
 
-// TestPairingDesk goes through the pairing of an unclaimed machine: a rejected claim stores nothing
+// TestPair checks that each rejected attempt is recorded, that a busy machine rejects it, and which
+// calls an unclaimed machine rejects.
+func TestPair(t *testing.T) {
+	ca, err := pki.NewCA("operator", time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var log []string
+	busy := "a configuration is being applied; try again"
+	p := New(Deps{
+		Lock:          func() (func(), string) { return func() { log = append(log, "unlocked") }, busy },
+		Config:        func() (*config.Config, string) { return nil, "" },
+		Unreadable:    func(*config.Config) bool { return true }, // so that nothing is stored
+		Record:        func(audit.Call) { log = append(log, "recorded") },
+		RecordRefused: func(c audit.Call) { log = append(log, "refused: "+c.Reason) },
+		Event:         func(_, message string) { log = append(log, message) },
+	})
+	p.setUnclaimed(true)
+	code, _ := p.Code().Get()
+	claim := code.NewClaim(make([]byte, 32), ca.CertPEM())
+	r := &api.PairRequest{ChannelBinding: make([]byte, 32), Ca: claim.CA, Proof: claim.Proof, Peer: "10.0.0.1:1"}
+	for _, want := range [][]string{
+		{"refused: " + busy, "refused to 10.0.0.1:1: " + busy},
+		{"unlocked", "refused: the machine is claimed already", "refused to 10.0.0.1:1: the machine is claimed already"},
+	} {
+		log = nil
+		if a := p.Pair(t.Context(), r); a.Refusal == "" || !slices.Equal(log, want) {
+			t.Errorf("%v: %q; want %q", a, log, want)
+		}
+		busy = ""
+	}
+	if err := p.RejectUnclaimed(api.Machine_Reboot_FullMethodName); status.Code(err) != codes.FailedPrecondition {
+		t.Errorf("a call to an unclaimed machine: %v", err)
+	}
+	if err := p.RejectUnclaimed(api.ApidInternal_Pair_FullMethodName); err != nil {
+		t.Errorf("the pairing of an unclaimed machine: %v", err)
+	}
+}
+
+// TestCheck goes through the pairing of an unclaimed machine: a rejected claim stores nothing
 // and leaves the code unchanged, and the first valid claim is the last.
-func TestPairingDesk(t *testing.T) {
+func TestCheck(t *testing.T) {
 	ca, err := pki.NewCA("operator", time.Hour)
 	if err != nil {
 		t.Fatal(err)
@@ -22,8 +67,7 @@ func TestPairingDesk(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	made := newPairingDesk()
-	d := &made
+	d := New(Deps{})
 	binding := make([]byte, 32)
 	kept, failing := 0, error(nil)
 	try := func(peer string, code pairing.Code, text []byte) *api.PairResponse {

@@ -1,0 +1,70 @@
+package ownership
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/orlop-os/orlop/pkg/config"
+	"github.com/orlop-os/orlop/pkg/pki"
+)
+
+// TestCheckMedium checks that a medium cannot add or remove operators of a claimed machine. The
+// error names the field.
+func TestCheckMedium(t *testing.T) {
+	authority := func() config.Certificate {
+		ca, err := pki.NewCA("operator", time.Hour)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c, err := config.ParseCertificate(string(ca.CertPEM()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return c
+	}
+	mine, second, others := authority(), authority(), authority()
+	machine := func(cas ...config.Certificate) *config.Config {
+		return config.New("a", config.RoleControlPlane).WithOperatorCAs(cas...)
+	}
+	cluster := func(p config.PKI) *config.Config {
+		return machine().WithCluster("c", config.Endpoint{}, p, config.EncryptionKey{})
+	}
+	accepted := func(cas ...config.Certificate) config.Accepted { return config.Accepted{Client: cas} }
+	for _, c := range []struct {
+		name  string
+		owner []config.Certificate
+		next  *config.Config
+		says  string // empty: accepted
+	}{
+		{"names nobody", []config.Certificate{mine}, machine(), ""},
+		{"names the owner", []config.Certificate{mine}, machine(mine), ""},
+		{"names the owner twice", []config.Certificate{mine}, machine(mine, mine), ""},
+		{"adds an operator", []config.Certificate{mine}, machine(mine, others), "Machine.spec.trust.operatorCAs[1]: cannot add"},
+		{"adds an operator first", []config.Certificate{mine}, machine(others, mine), "Machine.spec.trust.operatorCAs[0]: cannot add"},
+		{"replaces the owner", []config.Certificate{mine}, machine(others), "Machine.spec.trust.operatorCAs[0]: cannot add"},
+		{"leaves out one of two owners", []config.Certificate{mine, second}, machine(mine), "Machine.spec.trust.operatorCAs: cannot omit"},
+		{"leaves out one of two owners, naming it elsewhere", []config.Certificate{mine, second},
+			machine(mine).WithCluster("c", config.Endpoint{}, config.PKI{Client: config.CertKey{Cert: second}}, config.EncryptionKey{}), "operatorCAs: cannot omit"},
+		{"names both owners", []config.Certificate{mine, second}, machine(second, mine), ""},
+		{"a cluster without a client CA", []config.Certificate{mine}, cluster(config.PKI{Machine: config.CertKey{Cert: others}}), ""},
+		{"a client CA", []config.Certificate{mine}, cluster(config.PKI{Client: config.CertKey{Cert: others}}), "Cluster.spec.pki.client.cert: cannot add"},
+		{"the owner's as client CA", []config.Certificate{mine}, cluster(config.PKI{Client: config.CertKey{Cert: mine}}), ""},
+		{"an accepted client CA", []config.Certificate{mine}, cluster(config.PKI{Client: config.CertKey{Cert: mine}, Accepted: accepted(mine, others)}), "Cluster.spec.pki.accepted.client[1]: cannot add"},
+		{"an accepted client CA that does not count yet", []config.Certificate{mine}, cluster(config.PKI{Accepted: accepted(others)}), "Cluster.spec.pki.accepted.client[0]: cannot add"},
+		{"nobody's machine", nil, machine(others), ""},
+		{"nobody's machine, with a client CA", nil, cluster(config.PKI{Client: config.CertKey{Cert: others}}), ""},
+	} {
+		var owner []byte
+		for _, ca := range c.owner {
+			owner = append(owner, ca.PEM()...)
+		}
+		err := CheckMedium(owner, c.next)
+		if (err == nil) != (c.says == "") || err != nil && !strings.Contains(err.Error(), c.says) {
+			t.Errorf("%s: %v", c.name, err)
+		}
+	}
+	if err := CheckMedium([]byte("no certificate"), machine()); err == nil {
+		t.Error("an owner that cannot be read is nobody")
+	}
+}

@@ -1,0 +1,217 @@
+package ownership
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"golang.org/x/time/rate"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/orlop-os/orlop/pkg/api"
+	"github.com/orlop-os/orlop/pkg/audit"
+	"github.com/orlop-os/orlop/pkg/cell"
+	"github.com/orlop-os/orlop/pkg/config"
+	"github.com/orlop-os/orlop/pkg/limits"
+	"github.com/orlop-os/orlop/pkg/pairing"
+	"github.com/orlop-os/orlop/pkg/paths"
+	"github.com/orlop-os/orlop/pkg/pki"
+	"github.com/orlop-os/orlop/pkg/safefile"
+)
+
+// Deps is the environment of a Pairing.
+type Deps struct {
+	// Lock excludes all other changes of the operator: an apply, an installation that copies the CA
+	// to a disk, and a reconciliation. busy is the reason if that is not possible now.
+	Lock func() (unlock func(), busy string)
+	// Config returns the configuration and its source; nil if the machine has none.
+	Config func() (c *config.Config, source string)
+	// Unreadable reports whether STATE holds a configuration that cannot be read.
+	Unreadable func(c *config.Config) bool
+	// Stored reports whether STATE is mounted.
+	Stored func() bool
+	// Activate passes the operators of a configuration to apid, under the lock.
+	Activate func(context.Context, *config.Config) error
+	// Record and RecordRefused write an attempt into the audit log.
+	Record, RecordRefused func(audit.Call)
+	// Event adds an event about the pairing to the machine's events.
+	Event func(kind, message string)
+	// Console shows a line on the consoles and adds it to the events.
+	Console func(line string)
+}
+
+// Pairing is the pairing of an unclaimed machine. All methods are safe for concurrent use.
+type Pairing struct {
+	deps   Deps
+	code   *cell.Cell[pairing.Code] // empty if the machine is claimed
+	limits limits.Rates
+	// eventLimit limits the events about rejected attempts, from all addresses: a flood of attempts
+	// must not displace the other events.
+	eventLimit *rate.Limiter
+
+	mu sync.Mutex // guards changes of the code
+}
+
+// New returns the pairing of a machine without a code. It limits each network to five attempts at
+// once and five per minute. A code cannot be guessed (2^100); the limit protects the log and the
+// processor.
+func New(d Deps) *Pairing {
+	return &Pairing{
+		deps: d, code: cell.New(pairing.Code("")), limits: limits.Rates{Interval: 12 * time.Second, Burst: 5},
+		eventLimit: rate.NewLimiter(rate.Every(10*time.Second), 10),
+	}
+}
+
+const tooManyAttempts = "too many attempts from your address; wait a minute"
+
+// Code returns the pairing code, for readers; empty if the machine is claimed.
+func (p *Pairing) Code() cell.View[pairing.Code] { return p.code.View() }
+
+// Update shows a code if the machine is unclaimed with a configuration and its operators, else
+// removes it. The caller holds the lock (Deps.Lock), or is the only goroutine.
+func (p *Pairing) Update(c *config.Config, operators []byte) {
+	p.setUnclaimed(p.unclaimed(c, operators))
+}
+
+// unclaimed reports whether the machine is unclaimed, so that pairing is possible. A machine with
+// an unreadable configuration is not: the configuration may name its operators.
+func (p *Pairing) unclaimed(c *config.Config, operators []byte) bool {
+	return len(operators) == 0 && !p.deps.Unreadable(c)
+}
+
+// setUnclaimed shows a code if the machine is unclaimed, else removes it.
+func (p *Pairing) setUnclaimed(unowned bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	switch now, _ := p.code.Get(); {
+	case unowned && now == "":
+		p.code.Set(pairing.NewCode())
+	case !unowned && now != "":
+		p.code.Set("")
+	}
+}
+
+// check verifies a claim and stores its CA with keep.
+func (p *Pairing) check(r *api.PairRequest, keep func(ca []byte) error) *api.PairResponse {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	code, _ := p.code.Get()
+	claim := pairing.Claim{CA: r.Ca, Proof: r.Proof}
+	switch {
+	case code == "":
+		return &api.PairResponse{Refusal: "the machine is claimed already"}
+	case !p.limits.Allow(limits.NetworkOf(r.Peer)):
+		return &api.PairResponse{Refusal: tooManyAttempts}
+	case !code.Accepts(r.ChannelBinding, claim):
+		return &api.PairResponse{Refusal: "this is not the code that the machine's console shows now"}
+	}
+	if err := soleCA(claim.CA); err != nil {
+		return &api.PairResponse{Refusal: "the operator's CA: " + err.Error()}
+	}
+	if err := keep(claim.CA); err != nil {
+		return &api.PairResponse{Refusal: err.Error()}
+	}
+	p.code.Set("")
+	return &api.PairResponse{Proof: code.NewAnswer(r.ChannelBinding, claim).Proof}
+}
+
+// soleCA checks that text is exactly one CA certificate.
+func soleCA(text []byte) error {
+	ca, err := pki.ParseCert(text)
+	if err == nil && !ca.IsCA {
+		err = fmt.Errorf("%q is not a certificate authority", ca.Subject.CommonName)
+	}
+	return err
+}
+
+// Pair verifies an attempt and records its result.
+func (p *Pairing) Pair(ctx context.Context, r *api.PairRequest) *api.PairResponse {
+	start := time.Now()
+	answer := p.pair(ctx, r)
+	c := audit.Call{Role: "nobody", Peer: r.Peer, Method: api.ApidInternal_Pair_FullMethodName, Status: codes.OK.String(), Duration: time.Since(start)}
+	if answer.Refusal == "" {
+		ca, _ := pki.ParseCert(r.Ca) // it was accepted
+		c.Subject, c.Serial = ca.Subject.String(), fmt.Sprintf("%x", ca.SerialNumber)
+		p.deps.Record(c)
+		return answer
+	}
+	c.Status, c.Reason = codes.PermissionDenied.String(), answer.Refusal
+	// a flood of attempts must not displace the other records
+	if answer.Refusal != tooManyAttempts {
+		p.deps.RecordRefused(c)
+	}
+	if p.eventLimit.Allow() {
+		p.deps.Event("failure", "refused to "+r.Peer+": "+answer.Refusal)
+	}
+	return answer
+}
+
+// pair excludes all other changes of the operator.
+func (p *Pairing) pair(ctx context.Context, r *api.PairRequest) *api.PairResponse {
+	unlock, busy := p.deps.Lock()
+	if busy != "" {
+		return &api.PairResponse{Refusal: busy}
+	}
+	defer unlock()
+	c, source := p.deps.Config()
+	answer := p.check(r, func(ca []byte) error { return p.claim(c, source, r.Peer, ca) })
+	if answer.Refusal == "" {
+		// a failure is retried by the next reconciliation
+		if err := p.deps.Activate(ctx, c); err != nil {
+			p.deps.Event("failure", err.Error())
+		}
+	}
+	return answer
+}
+
+// claim stores the CA of an operator with the right code.
+func (p *Pairing) claim(c *config.Config, source, peer string, ca []byte) error {
+	if operators, err := Operators(c); err != nil || !p.unclaimed(c, operators) {
+		return errors.Join(err, errors.New("the machine is claimed already"))
+	}
+	if err := p.storeOwner(ca); err != nil {
+		return err
+	}
+	cert, err := pki.ParseCert(ca)
+	if err != nil {
+		return err
+	}
+	p.deps.Console(fmt.Sprintf("paired by %s with the operator %q, %s", peer, cert.Subject.CommonName, pki.Fingerprint(cert)))
+	// a caller of the former configuration can still call, beside the new operator
+	if c != nil {
+		for _, a := range Authorities(c) {
+			p.deps.Console(fmt.Sprintf("the configuration of the machine, from %s, also admits callers with certificates of %q (%s)", source, a.CA.Subject.CommonName, a.Field))
+		}
+	}
+	return nil
+}
+
+// storeOwner stores the CA of the pairing operator: on STATE, or in memory without STATE.
+func (p *Pairing) storeOwner(ca []byte) error {
+	name := paths.PairedCA
+	if !p.deps.Stored() {
+		name = paths.PairedCAInMemory
+	}
+	err := os.MkdirAll(filepath.Dir(name), 0o700)
+	if err == nil {
+		err = safefile.WriteFile(name, ca, 0o600)
+	}
+	if err != nil {
+		return fmt.Errorf("cannot store the operator's CA: %w", err)
+	}
+	return nil
+}
+
+// RejectUnclaimed rejects all calls from apid but Pair while the machine is unclaimed. apid rejects
+// them too; the reachable process is not the only check.
+func (p *Pairing) RejectUnclaimed(method string) error {
+	if code, _ := p.code.Get(); code != "" && method != api.ApidInternal_Pair_FullMethodName {
+		return status.Error(codes.FailedPrecondition, "the machine is unclaimed; pair with it")
+	}
+	return nil
+}
