@@ -20,6 +20,7 @@ import (
 	"github.com/orlop-os/orlop/machined/network"
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/cell"
+	"github.com/orlop-os/orlop/pkg/client/clienttest"
 )
 
 // shelf is another machine's images: contents by name.
@@ -78,15 +79,15 @@ func (i imports) Open(_ context.Context, sum string) (io.ReadCloser, error) {
 // a machine that does not answer is skipped for a while.
 func TestPeerImages(t *testing.T) {
 	own, second, third := netip.MustParseAddr("10.0.0.11"), netip.MustParseAddr("10.0.0.12"), netip.MustParseAddr("10.0.0.13")
-	m, wire := issuing(t, ""), newWire(t)
+	m, wire := issuing(t, ""), clienttest.NewWire(t)
 	m.events = newEventLog()
 	m.networkState = cell.New(network.State{Links: []network.LinkState{{Addresses: []network.AddressState{{Prefix: netip.PrefixFrom(own, 24)}}}}})
 	now, _ := m.config.Get()
 	now.config.Cluster.Spec.ControlPlanes = []netip.Addr{own, second, third}
 	none, some := &shelf{}, &shelf{names: map[string]string{"example.com/web:1": "a manifest"}}
-	wire.serve(t, second, func(s *grpc.Server) { api.RegisterImageServer(s, none) })
-	wire.serve(t, third, func(s *grpc.Server) { api.RegisterImageServer(s, some) })
-	m.peerConns.dial = wire.dial
+	wire.Serve(t, second, func(s *grpc.Server) { api.RegisterImageServer(s, none) })
+	wire.Serve(t, third, func(s *grpc.Server) { api.RegisterImageServer(s, some) })
+	m.peerConns.dial = wire.Dial
 	t.Cleanup(func() { m.peerConns.closeExcept(nil) })
 
 	n := &peerImages{m: m, own: imports{"example.com/own:1": "of this machine"}, retryAt: map[netip.Addr]time.Time{}}

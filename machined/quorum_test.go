@@ -3,13 +3,11 @@ package main
 import (
 	"context"
 	"crypto/ecdsa"
-	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"errors"
 	"fmt"
 	"math/big"
-	"net"
 	"net/netip"
 	"slices"
 	"strings"
@@ -19,7 +17,6 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -29,7 +26,7 @@ import (
 	"github.com/orlop-os/orlop/machined/network"
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/cell"
-	"github.com/orlop-os/orlop/pkg/client"
+	"github.com/orlop-os/orlop/pkg/client/clienttest"
 	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/pki"
 	"github.com/orlop-os/orlop/pkg/trust"
@@ -212,49 +209,10 @@ func TestNoQuorum(t *testing.T) {
 	}
 }
 
-// wire connects machines of a test over loopback, by their test addresses.
-type wire struct {
-	leaf      *pki.Leaf
-	pool      *x509.CertPool
-	listeners map[netip.Addr]string
-}
-
-func newWire(t *testing.T) wire {
-	t.Helper()
-	ca, err := pki.NewCA("transport", time.Hour)
-	if err != nil {
-		t.Fatal(err)
-	}
-	w := wire{pool: x509.NewCertPool(), listeners: map[netip.Addr]string{}}
-	w.pool.AddCert(ca.Cert)
-	if w.leaf, err = ca.Issue(pki.Spec{CN: "m", Usage: pki.Server, IPs: []netip.Addr{netip.MustParseAddr("127.0.0.1")}, TTL: time.Hour}); err != nil {
-		t.Fatal(err)
-	}
-	return w
-}
-
-// serve starts the server of a machine.
-func (w wire) serve(t *testing.T, addr netip.Addr, register func(*grpc.Server), options ...grpc.ServerOption) {
-	t.Helper()
-	server := grpc.NewServer(append(options, grpc.Creds(credentials.NewServerTLSFromCert(&tls.Certificate{Certificate: [][]byte{w.leaf.Cert.Raw}, PrivateKey: w.leaf.Key})))...)
-	register(server)
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	w.listeners[addr] = l.Addr().String()
-	go func() { _ = server.Serve(l) }() // until it is stopped
-	t.Cleanup(server.Stop)
-}
-
-func (w wire) dial(ctx context.Context, addr netip.Addr) (*client.Client, error) {
-	return client.Dial(ctx, client.Endpoint{Address: w.listeners[addr], CA: w.pool})
-}
-
 // three is a control plane of three machines, at 10.0.0.11 to 13, which reach each other unless
 // they are off.
 func three(t *testing.T) (machines []clusterAPI, off *sync.Map) {
-	off, wire := &sync.Map{}, newWire(t)
+	off, wire := &sync.Map{}, clienttest.NewWire(t)
 	var list []netip.Addr
 	var whole *config.Config
 	for i := range 3 {
@@ -272,11 +230,11 @@ func three(t *testing.T) (machines []clusterAPI, off *sync.Map) {
 			}
 			return next(metadata.NewIncomingContext(ctx, metadata.Pairs(apid.MetadataRole, "machine", apid.MetadataTicket, "")), r)
 		}
-		wire.serve(t, addr, func(server *grpc.Server) {
+		wire.Serve(t, addr, func(server *grpc.Server) {
 			api.RegisterClusterServer(server, a)
 			api.RegisterTrustServer(server, trustAPI{m: a.m})
 		}, grpc.UnaryInterceptor(as))
-		a.m.peerConns.dial = wire.dial
+		a.m.peerConns.dial = wire.Dial
 		machines = append(machines, a)
 	}
 	whole.Cluster.Spec.ControlPlanes = list
