@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/orlop-os/orlop/machined/images"
 	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
@@ -47,7 +48,7 @@ func TestAddons(t *testing.T) {
 		t.Errorf("got %+v\nwant %+v", got, want)
 	}
 	for _, missing := range []string{"", "it was not imported"} {
-		if got := addons(c.Addons, artifacts{artifact[len(artifact)-64:]: missing}); got[0].Artifact.Missing != missing {
+		if got := addons(c.Addons, images.Artifacts{artifact[len(artifact)-64:]: missing}); got[0].Artifact.Missing != missing {
 			t.Errorf("got %+v", got[0].Artifact)
 		}
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/google/renameio/v2"
 
 	"github.com/orlop-os/orlop/machined/credentials"
+	"github.com/orlop-os/orlop/machined/images"
 	"github.com/orlop-os/orlop/machined/network"
 	"github.com/orlop-os/orlop/pkg/buildinfo"
 	"github.com/orlop-os/orlop/pkg/config"
@@ -139,7 +140,7 @@ func ranges(all []config.AddressRange) []nodespec.Range {
 
 // addons converts the configured add-ons to the form of the orchestrator. found contains the state
 // of the artifacts.
-func addons(all []config.Addon, found artifacts) []nodespec.Addon {
+func addons(all []config.Addon, found images.Artifacts) []nodespec.Addon {
 	out := []nodespec.Addon{}
 	for _, a := range all {
 		addon := nodespec.Addon{
@@ -236,7 +237,7 @@ func (m *machine) authorities(c *config.Config) (credentials.Authorities, error)
 		return a, err
 	}
 	a.NodeLabels, a.RevokedSet = marked, refused
-	found, _ := m.artifacts.Get()
+	found, _ := m.images.Artifacts().Get()
 	if a.Addons, err = json.Marshal(addons(c.Addons, found)); err != nil {
 		return a, fmt.Errorf("add-ons: cannot describe: %w", err)
 	}

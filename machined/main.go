@@ -21,8 +21,6 @@
 //	nodegc.go          the deletion of Node objects of removed machines
 //	sync.go            how revocations reach every machine
 //	relay.go           the tunnel of a client through this machine to another one
-//	artifacts.go       the artifacts of add-ons
-//	registries.go      how containerd pulls images from registries
 //	seed.go            the configuration on a boot medium
 //	diskprobe.go       how foreign disks are examined
 //	power_linux.go     how the machine shuts down
@@ -31,7 +29,7 @@
 //	state.go           the topics
 //	program.go         the handling of a panic
 //	schedule.go        scheduled etcd snapshots; upload.go their upload
-//	api.go, apidebug.go, cluster.go, etcd.go   the methods of the API
+//	api.go, apidebug.go, apiimages.go, cluster.go, etcd.go   the methods of the API
 //
 // If its name is apid, the executable runs the listener of the API instead (package apid); if its
 // name is diskprobe, it examines a foreign disk (package diskprobe). One executable for all three
@@ -57,6 +55,7 @@ import (
 	"github.com/orlop-os/orlop/machined/console"
 	"github.com/orlop-os/orlop/machined/debug"
 	"github.com/orlop-os/orlop/machined/host"
+	"github.com/orlop-os/orlop/machined/images"
 	"github.com/orlop-os/orlop/machined/logship"
 	"github.com/orlop-os/orlop/machined/network"
 	"github.com/orlop-os/orlop/machined/ownership"
@@ -67,7 +66,6 @@ import (
 	"github.com/orlop-os/orlop/pkg/cgroup"
 	"github.com/orlop-os/orlop/pkg/diskprobe"
 	"github.com/orlop-os/orlop/pkg/esp"
-	"github.com/orlop-os/orlop/pkg/imagestore"
 	"github.com/orlop-os/orlop/pkg/kmod"
 	"github.com/orlop-os/orlop/pkg/limits"
 	"github.com/orlop-os/orlop/pkg/panics"
@@ -124,8 +122,6 @@ type machine struct {
 	esp           *esp.Partition // partition with the entries of the boot loader
 	inputsChanged chan struct{}  // wakes the reader of power buttons: an input device was added
 	blocksChanged chan struct{}  // wakes watchDisks: a disk or a partition was added or removed
-	// wakes the readers of containerd's images: containerd started, or an image was imported
-	imagesChanged chan struct{}
 	// containerd is the connection to containerd's socket; it opens at first use.
 	containerd *grpc.ClientConn
 
@@ -151,6 +147,7 @@ type machine struct {
 	uploader       uploader         // upload of stored snapshots
 	callRecords    *callRecords     // audit log
 	debug          *debug.Tools
+	images         *images.Manager
 	logShipping    *logship.Shipper
 	ledger         ledger // client certificates issued and revoked
 	pairing        *ownership.Pairing
@@ -180,21 +177,13 @@ type machine struct {
 	upgrade        *cell.Cell[upgradeState]
 	installation   *cell.Cell[installState]
 	membership     *cell.Cell[membershipState]
-	artifacts      *cell.Cell[artifacts] // artifacts of add-ons
 	panicState     *cell.Cell[panicState]
 
-	peerConns      peerConns            // connections to the other machines of the cluster
-	importedImages *imagestore.Imported // imported images that other machines can pull
-	blobReads      *limits.Limiter      // limit of blobs that peers pull
-	// mirror of imported images; only reconcile opens and reads it
-	imageMirror localMirror
+	peerConns peerConns // connections to the other machines of the cluster
 	// resolvers that pods do not use; only reconcile reads it
 	unusedResolvers []string
-	// mirror proxy of other registries; only reconcile opens and reads it
-	registryProxy localMirror
-	mirrors       upstreams // configured mirrors
-	suspender     suspender // suspended Kubernetes objects
-	nodeGC        nodeGC    // deletion of the Nodes of removed machines
+	suspender       suspender // suspended Kubernetes objects
+	nodeGC          nodeGC    // deletion of the Nodes of removed machines
 }
 
 func newMachine() *machine {
@@ -205,9 +194,7 @@ func newMachine() *machine {
 		events:         newEventLog(),
 		inputsChanged:  make(chan struct{}, 1),
 		blocksChanged:  make(chan struct{}, 1),
-		imagesChanged:  make(chan struct{}, 1),
 		bundleServer:   bundleServer{downloads: limits.NewLimiter(maxDownloads, maxDownloadsPerMachine)},
-		blobReads:      limits.NewLimiter(maxBlobReads, maxBlobReadsPerMachine),
 		relays:         newRelays(),
 		uploader:       uploader{wakeup: make(chan struct{}, 1)},
 		modules:        host.ModuleIndex(),
@@ -231,7 +218,6 @@ func newMachine() *machine {
 		upgrade:        cell.New(upgradeState{}),
 		installation:   cell.New(installState{}),
 		membership:     cell.New(membershipState{}),
-		artifacts:      cell.New(artifacts{}),
 		panicState:     cell.New(panicState{}),
 	}
 	m.runCtx, m.cancelRun = context.WithCancelCause(context.Background())
@@ -254,7 +240,6 @@ func newMachine() *machine {
 	})
 	// NewClient does not resolve the address of a Unix socket, so it cannot fail.
 	m.containerd, _ = grpc.NewClient("unix://"+paths.ContainerdSocket, grpc.WithTransportCredentials(insecure.NewCredentials()))
-	m.importedImages = imagestore.NewImported(imagestore.New(m.containerd))
 	m.esp = &esp.Partition{
 		Device:  func() (string, error) { p, err := m.slots(); return p.ESP, err },
 		Target:  paths.ESP,

@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"os"
-	"path/filepath"
 	"reflect"
 	"slices"
 	"strings"
@@ -17,9 +15,7 @@ import (
 	"github.com/orlop-os/orlop/machined/host"
 	"github.com/orlop-os/orlop/machined/network"
 	"github.com/orlop-os/orlop/pkg/config"
-	"github.com/orlop-os/orlop/pkg/imagestore"
 	"github.com/orlop-os/orlop/pkg/nodespec"
-	"github.com/orlop-os/orlop/pkg/paths"
 	"github.com/orlop-os/orlop/pkg/pki"
 	"github.com/orlop-os/orlop/pkg/reconcile"
 	"github.com/orlop-os/orlop/pkg/supervise"
@@ -32,7 +28,7 @@ const resyncInterval = time.Minute
 // runReconcile reconciles the machine each time the configuration, the addresses or the ledger
 // change.
 func (m *machine) runReconcile(ctx context.Context) {
-	configs, states, members, artifacts := m.config.Watch(), m.networkState.Watch(), m.membership.Watch(), m.artifacts.Watch()
+	configs, states, members, artifacts := m.config.Watch(), m.networkState.Watch(), m.membership.Watch(), m.images.Artifacts().Watch()
 	books := m.ledger.changes.Watch()
 	tick := time.NewTicker(resyncInterval)
 	defer tick.Stop()
@@ -155,7 +151,7 @@ func (m *machine) reconcileServices(ctx context.Context, c *config.Config, state
 	if err := m.prepareKubernetes(spec); err != nil {
 		return err
 	}
-	if err := m.reconcileRegistries(c); err != nil {
+	if err := m.images.ConfigureRegistries(c); err != nil {
 		return err
 	}
 	services, err := m.wantedServices(c)
@@ -168,24 +164,6 @@ func (m *machine) reconcileServices(ctx context.Context, c *config.Config, state
 		return nil
 	}
 	return m.services.Set(services)
-}
-
-// reconcileRegistries writes the registry files of containerd.
-func (m *machine) reconcileRegistries(c *config.Config) error {
-	all := c.Machine.Spec.Registries
-	var images, proxy localMirror
-	if hasPeers(c) || hasMirrors(all) {
-		local, localProxy, err := m.openMirror()
-		if err != nil {
-			return err
-		}
-		if hasPeers(c) {
-			images = local
-		}
-		proxy = localProxy
-	}
-	m.mirrors.set(all)
-	return writeRegistries(paths.ContainerdHosts, registryFiles(all, images, proxy))
 }
 
 // noAddressTime is the time for which services continue with their known addresses after the
@@ -332,66 +310,4 @@ func (m *machine) hostDryRun(ctx context.Context, c *config.Config) ([]string, e
 		return nil, err
 	}
 	return reconcile.Print(ops), nil
-}
-
-// importTimeout bounds the import of an archive of the image.
-const importTimeout = 2 * time.Minute
-
-// importRetry is the delay after a failed import: the disk may have been full.
-const importRetry = 30 * time.Second
-
-// runImageImport imports the container images of the system, above all the pause image, whenever
-// containerd has started without them.
-func (m *machine) runImageImport(ctx context.Context) {
-	up := false
-	for w := m.services.Status().Watch(); ; {
-		list := w.Current()
-		i := slices.IndexFunc(list, func(s supervise.Status) bool { return s.Name == serviceContainerd })
-		now := i >= 0 && list[i].State == supervise.Running
-		var again <-chan time.Time
-		if now && !up {
-			if err := m.importSystemImages(ctx); err != nil {
-				m.events.add("image", "failure", err.Error())
-				now, again = false, time.After(importRetry)
-			} else {
-				m.mark("images")
-				wake(m.imagesChanged)
-			}
-		}
-		up = now
-		select {
-		case <-w.Changed():
-		case <-again:
-		case <-ctx.Done():
-			return
-		}
-	}
-}
-
-func (m *machine) importSystemImages(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, importTimeout)
-	defer cancel()
-	store := imagestore.New(m.containerd)
-	if have, err := store.Has(ctx, m.release.PauseImage); err != nil || have {
-		return err
-	}
-	archives, err := filepath.Glob(paths.Images + "/*.tar")
-	if err != nil {
-		return fmt.Errorf("images: cannot list the image's own: %w", err)
-	}
-	for _, name := range archives {
-		f, err := os.Open(name)
-		if err != nil {
-			return fmt.Errorf("images: cannot open: %w", err)
-		}
-		images, err := store.Import(ctx, f)
-		f.Close()
-		if err != nil {
-			return fmt.Errorf("%s: %w", name, err)
-		}
-		for _, i := range images {
-			m.events.add("image", "operation", "imported "+i.Name+" from the system's image")
-		}
-	}
-	return nil
 }

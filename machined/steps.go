@@ -483,8 +483,10 @@ func stepServices(ctx context.Context, m *machine) error {
 		m.enter("not installed", "being installed on a disk")
 	}
 	m.restarter().Go(ctx, "services", m.watchServices)
-	m.restarter().Go(ctx, "images", m.runImageImport)
-	m.restarter().Go(ctx, "artifacts", m.runArtifacts)
+	m.restarter().Go(ctx, "images", m.images.RunImport)
+	if m.bootMedium == "" {
+		m.restarter().Go(ctx, "artifacts", m.images.RunArtifacts)
+	}
 	m.restarter().Go(ctx, "configuration", m.runReconcile)
 	m.restarter().Go(ctx, "membership", m.runMembership)
 	m.restarter().Go(ctx, "removal", m.runRemoval)

@@ -2,20 +2,26 @@ package main
 
 import (
 	"context"
+	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/orlop-os/orlop/machined/debug"
+	"github.com/orlop-os/orlop/machined/images"
 	"github.com/orlop-os/orlop/machined/logship"
 	"github.com/orlop-os/orlop/machined/ownership"
 	"github.com/orlop-os/orlop/pkg/audit"
 	"github.com/orlop-os/orlop/pkg/cell"
+	"github.com/orlop-os/orlop/pkg/client"
 	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/paths"
+	"github.com/orlop-os/orlop/pkg/supervise"
 )
 
 // assemble makes machined's packages, each from its Deps.
 func assemble(m *machine) {
 	m.debug = newDebug(m)
+	m.images = newImages(m)
 	m.logShipping = newLogShipping(m)
 	m.pairing = newPairing(m)
 }
@@ -29,6 +35,34 @@ func newDebug(m *machine) *debug.Tools {
 		Started:     func() (time.Time, error) { s, err := m.kernel.ReadSystem(); return s.Started, err },
 		Event:       m.events.add,
 		Console:     m.logConsole,
+	})
+}
+
+func newImages(m *machine) *images.Manager {
+	return images.New(images.Deps{
+		Containerd: m.containerd,
+		Running: cell.Map(m.services.Status(), func(list []supervise.Status) bool {
+			i := slices.IndexFunc(list, func(s supervise.Status) bool { return s.Name == serviceContainerd })
+			return i >= 0 && list[i].State == supervise.Running
+		}),
+		Config: cell.Map(m.config, func(now applied) images.Config {
+			return images.Config{Config: now.config, OnTrial: !now.trial.IsZero()}
+		}),
+		UpgradePending: func() bool { now, _ := m.upgrade.Get(); return now.Undecided() != nil },
+		PauseImage:     func() string { return m.release.PauseImage },
+		Imported:       func() { m.mark("images") },
+		Peers:          func() []netip.Addr { now, _ := m.config.Get(); return m.syncPeers(now.config) },
+		Call: func(ctx context.Context, addr netip.Addr, do func(*client.Client) error) error {
+			_, err := call(ctx, m, addr, func(c *client.Client) (struct{}, error) { return struct{}{}, do(c) })
+			return err
+		},
+		Dial: func(ctx context.Context, addr netip.Addr) (*client.Client, error) {
+			c, _, err := m.dialPeer(ctx, addr)
+			return c, err
+		},
+		Serve:    m.serve,
+		Stopping: m.runCtx,
+		Event:    m.events.add,
 	})
 }
 

@@ -1,4 +1,4 @@
-package main
+package images
 
 import (
 	"context"
@@ -17,9 +17,8 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"github.com/orlop-os/orlop/machined/network"
 	"github.com/orlop-os/orlop/pkg/api"
-	"github.com/orlop-os/orlop/pkg/cell"
+	"github.com/orlop-os/orlop/pkg/client"
 	"github.com/orlop-os/orlop/pkg/client/clienttest"
 )
 
@@ -78,19 +77,26 @@ func (i imports) Open(_ context.Context, sum string) (io.ReadCloser, error) {
 // TestPeerImages checks that an image of another control-plane machine is found and read, and that
 // a machine that does not answer is skipped for a while.
 func TestPeerImages(t *testing.T) {
-	own, second, third := netip.MustParseAddr("10.0.0.11"), netip.MustParseAddr("10.0.0.12"), netip.MustParseAddr("10.0.0.13")
-	m, wire := issuing(t, ""), clienttest.NewWire(t)
-	m.events = newEventLog()
-	m.networkState = cell.New(network.State{Links: []network.LinkState{{Addresses: []network.AddressState{{Prefix: netip.PrefixFrom(own, 24)}}}}})
-	now, _ := m.config.Get()
-	now.config.Cluster.Spec.ControlPlanes = []netip.Addr{own, second, third}
+	second, third := netip.MustParseAddr("10.0.0.12"), netip.MustParseAddr("10.0.0.13")
+	wire := clienttest.NewWire(t)
+	var events []string
+	deps := &Deps{
+		Peers: func() []netip.Addr { return []netip.Addr{second, third} },
+		Dial:  wire.Dial,
+		Call: func(ctx context.Context, addr netip.Addr, do func(*client.Client) error) error {
+			c, err := wire.Dial(ctx, addr)
+			if err != nil {
+				return err
+			}
+			return errors.Join(do(c), c.Close())
+		},
+		Event: func(_, _, message string) { events = append(events, message) },
+	}
 	none, some := &shelf{}, &shelf{names: map[string]string{"example.com/web:1": "a manifest"}}
 	wire.Serve(t, second, func(s *grpc.Server) { api.RegisterImageServer(s, none) })
 	wire.Serve(t, third, func(s *grpc.Server) { api.RegisterImageServer(s, some) })
-	m.peerConns.dial = wire.Dial
-	t.Cleanup(func() { m.peerConns.closeExcept(nil) })
 
-	n := &peerImages{m: m, own: imports{"example.com/own:1": "of this machine"}, retryAt: map[netip.Addr]time.Time{}}
+	n := &peerImages{deps: deps, own: imports{"example.com/own:1": "of this machine"}, retryAt: map[netip.Addr]time.Time{}}
 	sum := digest.FromString("a manifest")
 	for _, name := range []string{"example.com/web:1", sum.String()} {
 		if found, err := n.Find(t.Context(), name); err != nil || found.Digest != sum || found.Size != 10 || found.MediaType != "application/vnd.test" {
@@ -111,8 +117,8 @@ func TestPeerImages(t *testing.T) {
 	if _, err := n.Open(t.Context(), "sha256:none"); err == nil || !strings.Contains(err.Error(), "10.0.0.13") {
 		t.Errorf("what nobody has: %v", err)
 	}
-	if log := m.events.after(0); len(log) != 1 || !strings.Contains(log[0].message, "example.com/web:1 is "+sum.String()+" at 10.0.0.13") {
-		t.Errorf("events %+v", log)
+	if len(events) != 1 || !strings.Contains(events[0], "example.com/web:1 is "+sum.String()+" at 10.0.0.13") {
+		t.Errorf("events %q", events)
 	}
 
 	ours := digest.FromString("of this machine")

@@ -1,4 +1,4 @@
-package main
+package images
 
 import (
 	"bytes"
@@ -21,7 +21,27 @@ import (
 
 	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/mirror"
+	"github.com/orlop-os/orlop/pkg/paths"
 )
+
+// ConfigureRegistries writes the registry files of containerd, and opens the mirror if a file needs
+// it. It is not safe for concurrent use.
+func (m *Manager) ConfigureRegistries(c *config.Config) error {
+	all := c.Machine.Spec.Registries
+	var images, proxy localMirror
+	if hasPeers(c) || hasMirrors(all) {
+		local, localProxy, err := m.openMirror()
+		if err != nil {
+			return err
+		}
+		if hasPeers(c) {
+			images = local
+		}
+		proxy = localProxy
+	}
+	m.upstreams.set(all)
+	return writeRegistries(paths.ContainerdHosts, registryFiles(all, images, proxy))
+}
 
 // registryFiles returns the files, by path below paths.ContainerdHosts, that configure containerd's
 // access to registries: a directory for each configured registry, and a directory for all others

@@ -1,4 +1,4 @@
-package main
+package images
 
 import (
 	"bytes"
@@ -96,9 +96,9 @@ func TestArtifactManager(t *testing.T) {
 	nowhere := strings.Repeat("0", 64)
 	k := &artifactManager{store: artifact.Store{Dir: t.TempDir(), Group: os.Getgid()}, local: local, event: func(string, string) {}, up: true}
 
-	var told []artifacts
+	var told []Artifacts
 	wanted := []config.AddonSpec{spec(remoteSum, gone, empty, address+"/outside"), spec(here), spec(nowhere, gone, empty), spec(bad)}
-	found := k.round(t.Context(), wanted, func(a artifacts) { told = append(told, a) })
+	found := k.round(t.Context(), wanted, func(a Artifacts) { told = append(told, a) })
 	if len(told) != 4 || len(told[0]) != 1 || told[0][here] != "" {
 		t.Errorf("told %q: what is there at once was not told at once", told)
 	}
@@ -123,7 +123,7 @@ func TestArtifactManager(t *testing.T) {
 
 	// The next round publishes the former result first.
 	told = nil
-	k.round(t.Context(), wanted, func(a artifacts) { told = append(told, a) })
+	k.round(t.Context(), wanted, func(a Artifacts) { told = append(told, a) })
 	if told[0][nowhere] != found[nowhere] || told[0][remoteSum] != "" {
 		t.Errorf("in the next round is told %q", told[0])
 	}
@@ -133,7 +133,7 @@ func TestArtifactManager(t *testing.T) {
 	clear(local.Source)
 	wanted = wanted[:2]
 	k.up = false
-	if found := k.round(t.Context(), wanted, func(artifacts) {}); found.missing() || len(found) != 2 {
+	if found := k.round(t.Context(), wanted, func(Artifacts) {}); found.missing() || len(found) != 2 {
 		t.Errorf("found %q", found)
 	}
 	k.up = true
@@ -144,7 +144,7 @@ func TestArtifactManager(t *testing.T) {
 		t.Errorf("%v, left: %v %v", err, k.store.Verify(here), k.store.Verify(remoteSum))
 	}
 	k.up = false
-	if found := k.round(t.Context(), wanted[:1], func(artifacts) {}); !strings.Contains(found[remoteSum], "containerd, which may have it, does not run yet") {
+	if found := k.round(t.Context(), wanted[:1], func(Artifacts) {}); !strings.Contains(found[remoteSum], "containerd, which may have it, does not run yet") {
 		t.Errorf("before containerd runs: %q", found)
 	}
 }

@@ -1,4 +1,4 @@
-package main
+package images
 
 import (
 	"context"
@@ -12,8 +12,8 @@ import (
 
 	"github.com/orlop-os/orlop/pkg/artifact"
 	"github.com/orlop-os/orlop/pkg/backoff"
+	"github.com/orlop-os/orlop/pkg/cell"
 	"github.com/orlop-os/orlop/pkg/config"
-	"github.com/orlop-os/orlop/pkg/imagestore"
 	"github.com/orlop-os/orlop/pkg/panics"
 	"github.com/orlop-os/orlop/pkg/paths"
 	"github.com/orlop-os/orlop/pkg/registry"
@@ -60,12 +60,12 @@ type artifactManager struct {
 	// up reports whether containerd runs; its content is unknown otherwise.
 	up bool
 	// last is the result of the last round.
-	last artifacts
+	last Artifacts
 }
 
-// artifacts maps the manifest digest of an artifact to the reason why it is missing; empty if
+// Artifacts maps the manifest digest of an artifact to the reason why it is missing; empty if
 // present. An artifact without an entry is being searched.
-type artifacts map[string]string
+type Artifacts map[string]string
 
 // wantedArtifacts returns the add-ons of a configuration with an artifact, one per artifact.
 func wantedArtifacts(c *config.Config) []config.AddonSpec {
@@ -79,8 +79,8 @@ func wantedArtifacts(c *config.Config) []config.AddonSpec {
 }
 
 // round searches all wanted artifacts once, and publishes each new result. It ends early with ctx.
-func (k *artifactManager) round(ctx context.Context, wanted []config.AddonSpec, tell func(artifacts)) artifacts {
-	found, local := artifacts{}, map[string]error{}
+func (k *artifactManager) round(ctx context.Context, wanted []config.AddonSpec, tell func(Artifacts)) Artifacts {
+	found, local := Artifacts{}, map[string]error{}
 	for _, w := range wanted {
 		sum := w.Artifact.SHA256
 		err := k.store.Verify(sum)
@@ -195,21 +195,21 @@ func retryAfter(failures int) time.Duration {
 }
 
 // missing reports whether an artifact is missing.
-func (a artifacts) missing() bool {
+func (a Artifacts) missing() bool {
 	return slices.ContainsFunc(slices.Collect(maps.Values(a)), func(why string) bool { return why != "" })
 }
 
-// runArtifacts provides the artifacts of the configured add-ons as long as the machine runs.
-func (m *machine) runArtifacts(ctx context.Context) {
-	if m.bootMedium != "" {
-		return
-	}
+// Artifacts returns the state of the artifacts of add-ons.
+func (m *Manager) Artifacts() cell.View[Artifacts] { return m.artifacts.View() }
+
+// RunArtifacts provides the artifacts of the configured add-ons until ctx ends.
+func (m *Manager) RunArtifacts(ctx context.Context) {
 	k := &artifactManager{
-		store: artifact.Store{Dir: paths.Addons, Group: paths.UserControllers}, local: imagestore.New(m.containerd),
-		event: func(kind, message string) { m.events.add("addons", kind, message) },
+		store: artifact.Store{Dir: paths.Addons, Group: paths.UserControllers}, local: m.store,
+		event: func(kind, message string) { m.deps.Event("addons", kind, message) },
 	}
 	failures := 0
-	for configs := m.config.Watch(); ; {
+	for configs := m.deps.Config.Watch(); ; {
 		now := configs.Current()
 		looking, stop := context.WithCancel(ctx)
 		done := make(chan time.Duration, 1)
@@ -230,7 +230,7 @@ func (m *machine) runArtifacts(ctx context.Context) {
 				waiting = false
 			case <-configs.Changed():
 				waiting, failures = false, 0
-			case <-m.imagesChanged:
+			case <-m.changed:
 				waiting, failures = false, 0
 			case <-ctx.Done():
 				stop()
@@ -245,14 +245,14 @@ func (m *machine) runArtifacts(ctx context.Context) {
 }
 
 // artifactRound performs a round and returns the time until the next round.
-func (m *machine) artifactRound(ctx context.Context, k *artifactManager, now applied, failures int) time.Duration {
-	if now.config == nil { // none yet, or unreadable: the wanted artifacts are unknown
+func (m *Manager) artifactRound(ctx context.Context, k *artifactManager, now Config, failures int) time.Duration {
+	if now.Config == nil { // none yet, or unreadable: the wanted artifacts are unknown
 		return artifactCheckInterval
 	}
-	k.up = m.containerdReady() == nil
-	wanted := wantedArtifacts(now.config)
+	k.up, _ = m.deps.Running.Get()
+	wanted := wantedArtifacts(now.Config)
 	before, _ := m.artifacts.Get()
-	found := k.round(ctx, wanted, func(a artifacts) {
+	found := k.round(ctx, wanted, func(a Artifacts) {
 		if is, _ := m.artifacts.Get(); !maps.Equal(is, a) {
 			m.artifacts.Set(a)
 		}
@@ -268,8 +268,7 @@ func (m *machine) artifactRound(ctx context.Context, k *artifactManager, now app
 	if found.missing() {
 		return retryAfter(failures + 1)
 	}
-	upgrade, _ := m.upgrade.Get()
-	settled := now.trial.IsZero() && upgrade.Undecided() == nil
+	settled := !now.OnTrial && !m.deps.UpgradePending()
 	if err := k.prune(ctx, wanted, settled); err != nil && ctx.Err() == nil {
 		k.event("failure", err.Error())
 		return artifactMaxBackoff

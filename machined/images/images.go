@@ -1,0 +1,225 @@
+package images
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"time"
+
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/orlop-os/orlop/pkg/cell"
+	"github.com/orlop-os/orlop/pkg/client"
+	"github.com/orlop-os/orlop/pkg/config"
+	"github.com/orlop-os/orlop/pkg/imagestore"
+	"github.com/orlop-os/orlop/pkg/limits"
+	"github.com/orlop-os/orlop/pkg/paths"
+	"github.com/orlop-os/orlop/pkg/transfer"
+)
+
+// Config is the configuration of a machine's images.
+type Config struct {
+	Config  *config.Config // nil if the machine has none, or an unreadable one
+	OnTrial bool           // the previous configuration may become active again
+}
+
+// Deps is the environment of a Manager.
+type Deps struct {
+	Containerd grpc.ClientConnInterface // connection to containerd's socket
+	Running    cell.View[bool]          // read: whether containerd runs
+	Config     cell.View[Config]        // read: the configured add-ons
+	// UpgradePending reports whether the previous version may become active again.
+	UpgradePending func() bool
+	// PauseImage returns the name of the system's pause image.
+	PauseImage func() string
+	// Imported is called when the system's images are imported.
+	Imported func()
+	// Peers returns the other machines of the cluster that can have imported images.
+	Peers func() []netip.Addr
+	// Call makes a call to another machine over the connection that all calls share.
+	Call func(ctx context.Context, addr netip.Addr, do func(*client.Client) error) error
+	// Dial opens a connection to another machine.
+	Dial func(ctx context.Context, addr netip.Addr) (*client.Client, error)
+	// Serve sends data to another machine with send, which calls taken after each piece; it ends a
+	// transfer that stalls.
+	Serve func(ctx context.Context, send func(ctx context.Context, taken func()) error) error
+	// Stopping is canceled at shutdown.
+	Stopping context.Context
+	// Event adds an event to the machine's events.
+	Event func(source, kind, message string)
+}
+
+// Manager provides the images and artifacts of a machine.
+type Manager struct {
+	deps      Deps
+	store     *imagestore.Store
+	imported  *imagestore.Imported // imported images that other machines can pull
+	blobReads *limits.Limiter      // blobs that other machines pull
+	artifacts *cell.Cell[Artifacts]
+	// capacity 1; wakes RunArtifacts: containerd started, or an image was imported
+	changed chan struct{}
+
+	// Only ConfigureRegistries opens and reads the endpoints of the mirror.
+	imageMirror   localMirror // for imported images
+	registryProxy localMirror // as the proxy of configured mirrors
+	upstreams     upstreams   // configured mirrors
+}
+
+// New returns the manager of a machine.
+func New(d Deps) *Manager {
+	store := imagestore.New(d.Containerd)
+	return &Manager{
+		deps: d, store: store, imported: imagestore.NewImported(store), blobReads: limits.NewLimiter(maxBlobReads, maxBlobReadsPerMachine),
+		artifacts: cell.New(Artifacts{}), changed: make(chan struct{}, 1),
+	}
+}
+
+func (m *Manager) wakeArtifacts() {
+	select {
+	case m.changed <- struct{}{}:
+	default:
+	}
+}
+
+// maxImport bounds an import: an archive of more than 64 GiB is a mistake.
+const maxImport = 64 << 30
+
+// Import imports an archive of images for a caller.
+func (m *Manager) Import(ctx context.Context, archive io.Reader, by string) ([]imagestore.Image, error) {
+	images, err := m.store.Import(ctx, io.LimitReader(archive, maxImport))
+	if err != nil {
+		return nil, err
+	}
+	for _, i := range images {
+		m.deps.Event("image", "operation", "imported "+i.Name+" by "+by)
+	}
+	m.wakeArtifacts()
+	return images, nil
+}
+
+// List returns the images of this machine.
+func (m *Manager) List(ctx context.Context) ([]imagestore.Image, error) { return m.store.List(ctx) }
+
+// Find returns an image that was imported on this machine, by its name or digest; the error is
+// fs.ErrNotExist if there is none.
+func (m *Manager) Find(ctx context.Context, name string) (ocispec.Descriptor, error) {
+	return m.imported.Find(ctx, name)
+}
+
+// maxBlobReads bounds the blobs that are sent to other machines at once, and maxBlobReadsPerMachine
+// the blobs to one machine; further calls wait. Each uses some messages of containerd, one mebibyte
+// each, in PID 1. A slow machine leaves two to the others.
+const (
+	maxBlobReads           = 4
+	maxBlobReadsPerMachine = 2
+)
+
+// SendBlob sends a blob of an imported image to another machine, within the limits of that machine.
+// Its errors are gRPC statuses.
+func (m *Manager) SendBlob(ctx context.Context, digest, peer string, send func(piece []byte) error) error {
+	found, err := m.imported.Find(ctx, digest)
+	if errors.Is(err, fs.ErrNotExist) {
+		return status.Error(codes.NotFound, err.Error())
+	} else if err != nil {
+		return status.Error(codes.Unavailable, err.Error())
+	}
+	waiting, cancel := context.WithCancel(ctx)
+	defer context.AfterFunc(m.deps.Stopping, cancel)()
+	defer cancel()
+	leave, err := m.blobReads.Wait(waiting, peer)
+	switch {
+	case err == nil:
+	case ctx.Err() != nil:
+		return status.FromContextError(ctx.Err()).Err()
+	default:
+		return status.Error(codes.Unavailable, "this machine is shutting down")
+	}
+	return m.deps.Serve(ctx, func(ctx context.Context, taken func()) error {
+		defer leave()
+		blob, err := m.imported.Open(ctx, found.Digest.String())
+		if err != nil {
+			return status.Error(codes.Unavailable, err.Error())
+		}
+		defer blob.Close()
+		for piece := make([]byte, transfer.ChunkSize); ; taken() {
+			n, err := io.ReadFull(blob, piece)
+			if n > 0 {
+				if err := send(piece[:n]); err != nil {
+					return err
+				}
+			}
+			if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+				return nil
+			} else if err != nil {
+				return status.Error(codes.Unavailable, err.Error())
+			}
+		}
+	})
+}
+
+// importTimeout bounds the import of an archive of the image.
+const importTimeout = 2 * time.Minute
+
+// importRetry is the delay after a failed import: the disk may have been full.
+const importRetry = 30 * time.Second
+
+// RunImport imports the container images of the system, above all the pause image, whenever
+// containerd has started without them.
+func (m *Manager) RunImport(ctx context.Context) {
+	up := false
+	for w := m.deps.Running.Watch(); ; {
+		now := w.Current()
+		var again <-chan time.Time
+		if now && !up {
+			if err := m.importSystemImages(ctx); err != nil {
+				m.deps.Event("image", "failure", err.Error())
+				now, again = false, time.After(importRetry)
+			} else {
+				m.deps.Imported()
+				m.wakeArtifacts()
+			}
+		}
+		up = now
+		select {
+		case <-w.Changed():
+		case <-again:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+func (m *Manager) importSystemImages(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, importTimeout)
+	defer cancel()
+	if have, err := m.store.Has(ctx, m.deps.PauseImage()); err != nil || have {
+		return err
+	}
+	archives, err := filepath.Glob(paths.Images + "/*.tar")
+	if err != nil {
+		return fmt.Errorf("images: cannot list the image's own: %w", err)
+	}
+	for _, name := range archives {
+		f, err := os.Open(name)
+		if err != nil {
+			return fmt.Errorf("images: cannot open: %w", err)
+		}
+		images, err := m.store.Import(ctx, f)
+		f.Close()
+		if err != nil {
+			return fmt.Errorf("%s: %w", name, err)
+		}
+		for _, i := range images {
+			m.deps.Event("image", "operation", "imported "+i.Name+" from the system's image")
+		}
+	}
+	return nil
+}
