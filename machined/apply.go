@@ -24,6 +24,7 @@ import (
 	"github.com/orlop-os/orlop/machined/power"
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/config"
+	"github.com/orlop-os/orlop/pkg/limits"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 	"github.com/orlop-os/orlop/pkg/paths"
 	"github.com/orlop-os/orlop/pkg/reconcile"
@@ -467,7 +468,7 @@ func (m *machine) reencryptSecrets(ctx context.Context, before, next *config.Con
 	if slices.Contains(waits, serviceKubeAPI) {
 		return refused(fmt.Errorf("%s does not run with the present configuration yet; wait for that (`orlopctl health`)", serviceKubeAPI))
 	}
-	ctx, cancel := m.within(ctx, dataTimeout)
+	ctx, cancel := limits.Within(ctx, m.runCtx, dataTimeout)
 	defer cancel()
 	done, err := runCommand[nodespec.ReencryptResult](ctx, m, paths.UserAPI, "reencrypt-secrets", nodespec.ReencryptRequest{Count: dry})
 	if err != nil {

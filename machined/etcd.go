@@ -24,6 +24,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/cell"
 	"github.com/orlop-os/orlop/pkg/config"
+	"github.com/orlop-os/orlop/pkg/limits"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 	"github.com/orlop-os/orlop/pkg/paths"
 	"github.com/orlop-os/orlop/pkg/safefile"
@@ -95,14 +96,6 @@ func (m *machine) transfer(most time.Duration, move func(moved func()) error) er
 	return err
 }
 
-// within bounds a call with a process that has files on DATA open: it ends at shutdown, because
-// they would block the unmount.
-func (m *machine) within(ctx context.Context, most time.Duration) (context.Context, context.CancelFunc) {
-	ctx, cancel := context.WithTimeout(ctx, most)
-	stop := context.AfterFunc(m.runCtx, cancel)
-	return ctx, func() { stop(); cancel() }
-}
-
 type etcdAPI struct {
 	api.UnimplementedEtcdServer
 	m *machine
@@ -150,7 +143,7 @@ func (m *machine) fillSnapshot(ctx context.Context, stored string, f *os.File) (
 		return taken, errSnapshotBusy
 	}
 	defer m.snapshotMu.Unlock()
-	ctx, cancel := m.within(ctx, dataTimeout)
+	ctx, cancel := limits.Within(ctx, m.runCtx, dataTimeout)
 	defer cancel()
 	taken, err = runCommand[nodespec.EtcdSnapshot](ctx, m, paths.UserAPI, "stream-snapshot", nodespec.SendSnapshotRequest{Stored: stored}, f)
 	if err != nil {
@@ -235,7 +228,7 @@ func (m *machine) takeSnapshotNow(want config.Snapshots) (nodespec.StoredSnapsho
 		return nodespec.StoredSnapshot{}, errSnapshotBusy
 	}
 	defer m.snapshotMu.Unlock()
-	ctx, cancel := m.within(context.Background(), dataTimeout)
+	ctx, cancel := limits.Within(context.Background(), m.runCtx, dataTimeout)
 	defer cancel()
 	made, err := m.takeSnapshot(ctx, want)
 	if err != nil {
@@ -429,7 +422,7 @@ func (a etcdAPI) Defragment(ctx context.Context, _ *api.EtcdDefragmentRequest) (
 	if err := a.m.checkEtcd(); err != nil {
 		return nil, err
 	}
-	ctx, cancel := a.m.within(ctx, dataTimeout)
+	ctx, cancel := limits.Within(ctx, a.m.runCtx, dataTimeout)
 	defer cancel()
 	done, err := runCommand[nodespec.EtcdDefragmented](ctx, a.m, paths.UserAPI, "defragment-data", nil)
 	if err != nil {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/orlop-os/orlop/pkg/config"
+	"github.com/orlop-os/orlop/pkg/limits"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 	"github.com/orlop-os/orlop/pkg/paths"
 	"github.com/orlop-os/orlop/pkg/supervise"
@@ -222,7 +223,7 @@ func (m *machine) deleteNodes(ctx context.Context, c *config.Config, names []str
 	if len(names) == 0 {
 		return nil, nil
 	}
-	ctx, cancel := m.within(ctx, nodeGCTimeout)
+	ctx, cancel := limits.Within(ctx, m.runCtx, nodeGCTimeout)
 	defer cancel()
 	if m.nodeGC.deleteNodes != nil {
 		return m.nodeGC.deleteNodes(ctx, names)

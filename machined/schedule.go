@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/orlop-os/orlop/pkg/config"
+	"github.com/orlop-os/orlop/pkg/limits"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 	"github.com/orlop-os/orlop/pkg/paths"
 )
@@ -109,7 +110,7 @@ func (m *machine) checkSchedule(now time.Time) {
 
 // takeDueSnapshot takes a snapshot if it is due, and wakes the upload.
 func (m *machine) takeDueSnapshot(now time.Time, want config.Snapshots) error {
-	ctx, cancel := m.within(context.Background(), dataTimeout)
+	ctx, cancel := limits.Within(context.Background(), m.runCtx, dataTimeout)
 	defer cancel()
 	stored, err := runCommand[[]nodespec.StoredSnapshot](ctx, m, paths.UserAPI, "list-snapshots", "")
 	if err != nil {

@@ -25,6 +25,7 @@ import (
 	"github.com/orlop-os/orlop/machined/credentials"
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/config"
+	"github.com/orlop-os/orlop/pkg/limits"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 	"github.com/orlop-os/orlop/pkg/paths"
 	"github.com/orlop-os/orlop/pkg/pki"
@@ -308,7 +309,7 @@ func (m *machine) breakGlassStep(ctx context.Context, cluster *config.Cluster, a
 		return nodespec.SuspendResult{}, err
 	}
 	o.Cert, o.Key = leaf.CertPEM(), leaf.KeyPEM()
-	ctx, cancel := m.within(ctx, suspendTimeout)
+	ctx, cancel := limits.Within(ctx, m.runCtx, suspendTimeout)
 	defer cancel()
 	return runCommand[nodespec.SuspendResult](ctx, m, paths.UserAPI, "suspend", o)
 }

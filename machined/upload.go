@@ -8,6 +8,7 @@ import (
 
 	"github.com/orlop-os/orlop/pkg/backoff"
 	"github.com/orlop-os/orlop/pkg/config"
+	"github.com/orlop-os/orlop/pkg/limits"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 	"github.com/orlop-os/orlop/pkg/paths"
 )
@@ -143,7 +144,7 @@ func (m *machine) uploadDue(now time.Time) bool {
 // uploadSnapshot uploads the newest snapshot that the target does not have, and returns the number
 // of remaining snapshots. The caller holds uploader.busy.
 func (m *machine) uploadSnapshot(target nodespec.EtcdTarget) (left int, err error) {
-	ctx, cancel := m.within(context.Background(), uploadTimeout)
+	ctx, cancel := limits.Within(context.Background(), m.runCtx, uploadTimeout)
 	defer cancel()
 	m.uploader.mu.Lock()
 	m.uploader.state.begin()
