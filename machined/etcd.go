@@ -181,7 +181,7 @@ func (a etcdAPI) ListSnapshots(ctx context.Context, _ *api.EtcdListSnapshotsRequ
 	}
 	want, _ := a.m.wantedSnapshots()
 	place := snapshotTarget(want).Place
-	stored, err := runReadCommand[[]nodespec.StoredSnapshot](ctx, a.m, "list-snapshots", place)
+	stored, err := nodespec.Run[[]nodespec.StoredSnapshot](ctx, a.m.readOrchestrator, paths.UserAPI, "list-snapshots", place)
 	if err != nil {
 		return nil, status.Error(codes.FailedPrecondition, err.Error())
 	}
@@ -401,7 +401,7 @@ func (a etcdAPI) Status(ctx context.Context, _ *api.EtcdStatusRequest) (*api.Etc
 	if err := a.m.checkEtcd(); err != nil {
 		return nil, err
 	}
-	s, err := runReadCommand[nodespec.EtcdStatus](ctx, a.m, "data-status", nil)
+	s, err := nodespec.Run[nodespec.EtcdStatus](ctx, a.m.readOrchestrator, paths.UserAPI, "data-status", nil)
 	if err != nil {
 		return nil, status.Error(codes.FailedPrecondition, err.Error())
 	}

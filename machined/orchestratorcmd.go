@@ -7,37 +7,29 @@ import (
 	"os"
 
 	"github.com/orlop-os/orlop/pkg/limits"
+	"github.com/orlop-os/orlop/pkg/nodespec"
 	"github.com/orlop-os/orlop/pkg/paths"
 	"github.com/orlop-os/orlop/pkg/supervise"
 )
 
-// runCommand runs a command of the orchestrator in a process of its own as user uid (0: root), with
-// request as its input (nil: none), and decodes its answer. The package comment of the orchestrator
-// lists the commands with their input and output. The process gets files as descriptors from 3 on.
-func runCommand[A any](ctx context.Context, m *machine, uid uint32, command string, request any, files ...*os.File) (answer A, err error) {
-	text, err := m.orchestrator(ctx, uid, command, request, files...)
-	if err != nil {
-		return answer, err
-	}
-	if err := json.Unmarshal(text, &answer); err != nil {
-		return answer, fmt.Errorf("the orchestrator's answer to %s cannot be read: %w", command, err)
-	}
-	return answer, nil
+// runCommand runs a command of the orchestrator and decodes its answer (nodespec.Run).
+func runCommand[A any](ctx context.Context, m *machine, uid uint32, command string, request any, files ...*os.File) (A, error) {
+	return nodespec.Run[A](ctx, m.orchestrator, uid, command, request, files...)
 }
 
 // maxReadCommands bounds concurrent orchestrator processes for read-only RPCs: each is a large
 // program, and every reader can call as often as it likes.
 const maxReadCommands = 2
 
-// runReadCommand is runCommand for an RPC that every reader can call: at most maxReadCommands run
-// at a time, the others wait.
-func runReadCommand[A any](ctx context.Context, m *machine, command string, request any) (answer A, err error) {
+// readOrchestrator runs a command for an RPC that every reader can call: at most maxReadCommands
+// run at a time, the others wait.
+func (m *machine) readOrchestrator(ctx context.Context, uid uint32, command string, request any, files ...*os.File) ([]byte, error) {
 	release, err := limits.Acquire(ctx, m.readCommands, command)
 	if err != nil {
-		return answer, err
+		return nil, err
 	}
 	defer release()
-	return runCommand[A](ctx, m, paths.UserAPI, command, request)
+	return m.orchestrator(ctx, uid, command, request, files...)
 }
 
 // orchestrator runs a command of the orchestrator and returns its standard output, also on failure:

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/orlop-os/orlop/pkg/cgroup"
+	"github.com/orlop-os/orlop/pkg/nodespec"
 	"github.com/orlop-os/orlop/pkg/paths"
 	"github.com/orlop-os/orlop/pkg/supervise"
 )
@@ -12,8 +13,8 @@ import (
 const (
 	serviceApid        = "apid"
 	serviceContainerd  = "containerd"
-	serviceKubeAPI     = "orchestrator-api"
-	serviceControllers = "orchestrator-controllers"
+	serviceKubeAPI     = nodespec.ServiceAPI
+	serviceControllers = nodespec.ServiceControllers
 	serviceNode        = "orchestrator-node"
 )
 
