@@ -185,9 +185,9 @@ func (a machineAPI) Reset(ctx context.Context, r *api.ResetRequest) (*api.PowerR
 	if err := a.m.drain(); err != nil {
 		return nil, status.Errorf(codes.FailedPrecondition, "reset refused: %v", err)
 	}
-	may := a.m.checkQuorumWithout
+	may := a.m.etcd.CheckQuorumWithout
 	if slices.Contains(down.wipe, disklayout.Data) {
-		may = func() error { return a.m.leaveEtcd(caller(ctx)) }
+		may = func() error { return a.m.etcd.Leave(caller(ctx)) }
 	}
 	if err := may(); err != nil {
 		a.m.uncordon()

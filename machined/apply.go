@@ -447,6 +447,9 @@ func hasKey(list []config.EncryptionKey, k config.EncryptionKey) bool {
 	return slices.ContainsFunc(list, func(o config.EncryptionKey) bool { return o.Equal(k.Secret) })
 }
 
+// reencryptTimeout bounds the rewrite of all Secrets, for which etcd reads and writes its data.
+const reencryptTimeout = savepointTimeout
+
 // reencryptSecrets rewrites all Secrets with the current encryption key before an old key is
 // dropped. It returns the operations, or with dry the planned operations. An error rejects the
 // configuration: a machine without the old key cannot read the Secrets that are encrypted with it.
@@ -468,7 +471,7 @@ func (m *machine) reencryptSecrets(ctx context.Context, before, next *config.Con
 	if slices.Contains(waits, serviceKubeAPI) {
 		return refused(fmt.Errorf("%s does not run with the present configuration yet; wait for that (`orlopctl health`)", serviceKubeAPI))
 	}
-	ctx, cancel := limits.Within(ctx, m.runCtx, dataTimeout)
+	ctx, cancel := limits.Within(ctx, m.runCtx, reencryptTimeout)
 	defer cancel()
 	done, err := runCommand[nodespec.ReencryptResult](ctx, m, paths.UserAPI, "reencrypt-secrets", nodespec.ReencryptRequest{Count: dry})
 	if err != nil {

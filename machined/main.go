@@ -28,8 +28,7 @@
 //	kubernetes.go      the parameters of the node's processes
 //	state.go           the topics
 //	program.go         the handling of a panic
-//	schedule.go        scheduled etcd snapshots; upload.go their upload
-//	api.go, apidebug.go, apiimages.go, cluster.go, etcd.go   the methods of the API
+//	api.go, cluster.go, apidebug.go, apietcd.go, apiimages.go   the methods of the API
 //
 // If its name is apid, the executable runs the listener of the API instead (package apid); if its
 // name is diskprobe, it examines a foreign disk (package diskprobe). One executable for all three
@@ -54,6 +53,7 @@ import (
 	"github.com/orlop-os/orlop/apid"
 	"github.com/orlop-os/orlop/machined/console"
 	"github.com/orlop-os/orlop/machined/debug"
+	"github.com/orlop-os/orlop/machined/etcd"
 	"github.com/orlop-os/orlop/machined/host"
 	"github.com/orlop-os/orlop/machined/images"
 	"github.com/orlop-os/orlop/machined/logship"
@@ -138,20 +138,15 @@ type machine struct {
 	prober       *diskprobe.Prober
 	bundleServer bundleServer
 	relays       relays
-	// at most one snapshot of the etcd data is taken or restored at a time
-	snapshotMu   sync.Mutex
 	readCommands chan struct{} // one element per process for a read-only RPC (orchestratorcmd.go)
-	// held while a snapshot is sent to one caller: its file occupies space on DATA until then
-	sendSnapshotMu sync.Mutex
-	schedule       snapshotSchedule // scheduled etcd snapshots
-	uploader       uploader         // upload of stored snapshots
-	callRecords    *callRecords     // audit log
-	debug          *debug.Tools
-	images         *images.Manager
-	logShipping    *logship.Shipper
-	ledger         ledger // client certificates issued and revoked
-	pairing        *ownership.Pairing
-	joinRequests   joinRequests // join requests of machines without a ticket
+	callRecords  *callRecords  // audit log
+	debug        *debug.Tools
+	etcd         *etcd.Manager
+	images       *images.Manager
+	logShipping  *logship.Shipper
+	ledger       ledger // client certificates issued and revoked
+	pairing      *ownership.Pairing
+	joinRequests joinRequests // join requests of machines without a ticket
 	// pending shutdown request; no service is started any more. nil while the machine runs
 	shutdown  atomic.Pointer[powerRequest]
 	runCtx    context.Context // canceled at shutdown
@@ -196,7 +191,6 @@ func newMachine() *machine {
 		blocksChanged:  make(chan struct{}, 1),
 		bundleServer:   bundleServer{downloads: limits.NewLimiter(maxDownloads, maxDownloadsPerMachine)},
 		relays:         newRelays(),
-		uploader:       uploader{wakeup: make(chan struct{}, 1)},
 		modules:        host.ModuleIndex(),
 		config:         cell.New(applied{}),
 		convergence:    cell.New(convergence{}),

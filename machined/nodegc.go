@@ -218,7 +218,7 @@ func (m *machine) deleteNodes(ctx context.Context, c *config.Config, names []str
 		return nil, damaged
 	}
 	names = slices.DeleteFunc(slices.Clone(names), func(name string) bool {
-		return reservedName(c, known, name) || known.NameInUse(name, time.Now())
+		return nameInUse(c, known, name, time.Now())
 	})
 	if len(names) == 0 {
 		return nil, nil
@@ -231,12 +231,18 @@ func (m *machine) deleteNodes(ctx context.Context, c *config.Config, names []str
 	return runCommand[[]string](ctx, m, paths.UserControllers, "delete-removed-nodes", nodespec.NodeGCRequest{Names: names, MadeBefore: started.Add(nodeGCCreatedWithin)})
 }
 
+// nameInUse reports whether another machine or part of the cluster has the name of a removed
+// machine.
+func nameInUse(c *config.Config, known trust.Ledger, name string, now time.Time) bool {
+	return reservedName(c, known, name) || known.NameInUse(name, now)
+}
+
 // withoutReassigned prepares revocations for an API server, which rejects the tokens of all pods of
 // a machine that a revocation names. It removes the machine's name from a revocation if a new
 // machine has the name: otherwise the API server would reject the pods of the new machine.
 func withoutReassigned(c *config.Config, known trust.Ledger, refused []trust.Revocation, now time.Time) []trust.Revocation {
 	for i, r := range refused {
-		if r.Machine != "" && (reservedName(c, known, r.Machine) || known.NameInUse(r.Machine, now)) {
+		if r.Machine != "" && nameInUse(c, known, r.Machine, now) {
 			refused[i].Machine = ""
 		}
 	}

@@ -16,7 +16,6 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/orlop-os/orlop/pkg/api"
-	"github.com/orlop-os/orlop/pkg/nodespec"
 	"github.com/orlop-os/orlop/pkg/pki"
 	"github.com/orlop-os/orlop/pkg/trust"
 )
@@ -195,36 +194,18 @@ func TestWithoutReassigned(t *testing.T) {
 	}
 }
 
-// TestDeleteMemberNode checks that the Node of a control-plane machine is deleted with its etcd
-// member, except for a machine that may come back, or a reassigned name.
-func TestDeleteMemberNode(t *testing.T) {
-	a, n := controlPlane(t), &nodes{have: []string{"m2", "m1", "w1"}}
-	a.m.nodeGC.deleteNodes = n.forget
-	now, _ := a.m.config.Get()
-	now.config.Cluster.Spec.ControlPlanes = []netip.Addr{netip.MustParseAddr("10.0.0.11")}
+// TestNameInUse checks that the names of this machine and of an unused ticket are in use.
+func TestNameInUse(t *testing.T) {
+	a := controlPlane(t)
 	_, request := newRequest(t)
 	if _, err := a.CreateTicket(from(t, operator, "10.0.0.5:1"), &api.CreateTicketRequest{Name: "w1", Csr: request}); err != nil {
 		t.Fatal(err)
 	}
-	for _, c := range []struct {
-		name, at, want string
-		left           []string
-	}{
-		{"m2", "https://10.0.0.11:2380", "Cluster.spec.controlPlanes names 10.0.0.11, so the machine may come back; remove it there, then `kubectl delete node m2`", []string{"m2", "m1", "w1"}},
-		{"m1", "https://10.0.0.13:2380", "another machine of the cluster has its name", []string{"m2", "m1", "w1"}},
-		{"w1", "https://10.0.0.13:2380", "another machine of the cluster has its name", []string{"m2", "m1", "w1"}},
-		{"", "https://10.0.0.13:2380", "", []string{"m2", "m1", "w1"}},
-		{"m2", "https://10.0.0.13:2380", "", []string{"m1", "w1"}},
-		{"m2", "https://10.0.0.13:2380", "", []string{"m1", "w1"}},
-	} {
-		got := a.m.deleteMemberNode(t.Context(), nodespec.EtcdMember{ID: "1", Name: c.name, PeerURLs: []string{c.at}})
-		if got != c.want || !slices.Equal(n.have, c.left) {
-			t.Errorf("%s at %s: %q, want %q; there are %v, want %v", c.name, c.at, got, c.want, n.have, c.left)
+	now, _ := a.m.config.Get()
+	for name, want := range map[string]bool{"m1": true, "w1": true, "m2": false} {
+		if got := nameInUse(now.config, a.m.ledger.current(), name, time.Now()); got != want {
+			t.Errorf("%s: %t", name, got)
 		}
-	}
-	n.refuse = errors.New("it does not answer")
-	if got := a.m.deleteMemberNode(t.Context(), nodespec.EtcdMember{ID: "1", Name: "m3"}); got != "it does not answer" {
-		t.Error(got)
 	}
 }
 

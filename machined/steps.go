@@ -499,7 +499,7 @@ func stepServices(ctx context.Context, m *machine) error {
 	m.restarter().Go(ctx, "pace of connections", m.limitNewConnections)
 	m.restarter().Go(ctx, "revocations", m.runRevocationSync)
 	m.restarter().Go(ctx, "Nodes of removed machines", m.runNodeGC)
-	m.restarter().Go(ctx, "snapshots", func(context.Context) { m.runSnapshots() })
-	m.restarter().Go(ctx, "sending snapshots", func(context.Context) { m.runUploads() })
+	m.restarter().Go(ctx, "snapshots", func(context.Context) { m.etcd.RunSchedule() })
+	m.restarter().Go(ctx, "sending snapshots", func(context.Context) { m.etcd.RunUploads() })
 	return nil
 }

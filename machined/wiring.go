@@ -7,9 +7,11 @@ import (
 	"time"
 
 	"github.com/orlop-os/orlop/machined/debug"
+	"github.com/orlop-os/orlop/machined/etcd"
 	"github.com/orlop-os/orlop/machined/images"
 	"github.com/orlop-os/orlop/machined/logship"
 	"github.com/orlop-os/orlop/machined/ownership"
+	"github.com/orlop-os/orlop/machined/upgrade"
 	"github.com/orlop-os/orlop/pkg/audit"
 	"github.com/orlop-os/orlop/pkg/cell"
 	"github.com/orlop-os/orlop/pkg/client"
@@ -21,6 +23,7 @@ import (
 // assemble makes machined's packages, each from its Deps.
 func assemble(m *machine) {
 	m.debug = newDebug(m)
+	m.etcd = newEtcd(m)
 	m.images = newImages(m)
 	m.logShipping = newLogShipping(m)
 	m.pairing = newPairing(m)
@@ -36,6 +39,33 @@ func newDebug(m *machine) *debug.Tools {
 		Event:       m.events.add,
 		Console:     m.logConsole,
 	})
+}
+
+func newEtcd(m *machine) *etcd.Manager {
+	d := etcd.Deps{
+		Config:      cell.Map(m.config, func(now applied) etcd.Config { return etcd.Config{Config: now.config, OnTrial: !now.trial.IsZero()} }),
+		Started:     m.started,
+		Stopping:    m.runCtx,
+		Command:     m.orchestrator,
+		ReadCommand: m.readOrchestrator,
+		Services:    m.services,
+		LockUpgrade: func() (unlock func(), ok bool) {
+			if !m.writeMu.TryLock() {
+				return nil, false
+			}
+			return m.writeMu.Unlock, true
+		},
+		UpgradePending: func() error { now, _ := m.upgrade.Get(); return now.Undecided() },
+		FreeSpace:      func() (int64, error) { return upgrade.FreeSpace(paths.Data) },
+		DataReplaced:   m.nodeGC.restartAll,
+		NameInUse:      func(c *config.Config, name string) bool { return nameInUse(c, m.ledger.current(), name, time.Now()) },
+		DeleteNodes:    m.deleteNodes,
+		Event:          m.events.add,
+	}
+	if m.bootMedium != "" {
+		d.NotInstalled = notInstalled
+	}
+	return etcd.New(d)
 }
 
 func newImages(m *machine) *images.Manager {

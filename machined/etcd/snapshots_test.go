@@ -1,4 +1,4 @@
-package main
+package etcd
 
 import (
 	"bytes"
@@ -67,7 +67,7 @@ func TestReceiveSnapshot(t *testing.T) {
 		"broken": {[]string{"all of "}, gone, "cannot receive the snapshot, nothing was changed: the caller is gone", codes.Canceled},
 	} {
 		t.Run(name, func(t *testing.T) {
-			m := &machine{runCtx: t.Context()}
+			m := New(Deps{Stopping: t.Context()})
 			f, err := os.Create(filepath.Join(t.TempDir(), "snapshot"))
 			if err != nil {
 				t.Fatal(err)
@@ -95,7 +95,7 @@ func TestReceiveSnapshot(t *testing.T) {
 // TestTransferEnds checks that a shutdown waits for no transfer.
 func TestTransferEnds(t *testing.T) {
 	working, stop := context.WithCancel(t.Context())
-	m := &machine{runCtx: working}
+	m := New(Deps{Stopping: working})
 	hang := make(chan struct{})
 	defer close(hang)
 	err := m.transfer(time.Hour, func(func()) error {
@@ -110,7 +110,7 @@ func TestTransferEnds(t *testing.T) {
 
 // TestTransferSlow checks that a slow caller cannot block a snapshot forever.
 func TestTransferSlow(t *testing.T) {
-	m := &machine{runCtx: t.Context()}
+	m := New(Deps{Stopping: t.Context()})
 	ended := make(chan struct{})
 	defer close(ended)
 	err := m.transfer(50*time.Millisecond, func(moved func()) error {
@@ -128,21 +128,22 @@ func TestTransferSlow(t *testing.T) {
 	}
 }
 
-// TestNodeGCAfterRestore checks that Nodes are checked again after a failed call, because the
-// stored request may take effect later and bring back Nodes of removed machines.
-func TestNodeGCAfterRestore(t *testing.T) {
+// TestDataReplaced checks that the replacement of the data is reported after a failed call, because
+// the stored request may take effect later and bring back Nodes of removed machines.
+func TestDataReplaced(t *testing.T) {
+	replaced := 0
 	// which cannot start etcd
-	m := &machine{runCtx: t.Context(), services: supervise.NewManager(supervise.Config{})}
+	k := New(Deps{Stopping: t.Context(), Services: supervise.NewManager(supervise.Config{}), DataReplaced: func() { replaced++ }})
 	for name, do := range map[string]func() error{
-		"restored":          func() error { _, err := m.activateRestored(nodespec.EtcdRestored{}); return err },
-		"recovered, joined": func() error { return m.restartFor(nodespec.ForceNewClusterFile) },
+		"restored":          func() error { _, err := k.activateRestored(nodespec.EtcdRestored{}); return err },
+		"recovered, joined": func() error { return k.restartFor(nodespec.ForceNewClusterFile) },
 	} {
-		m.nodeGC.remaining = map[string]int{"1a": 0}
+		replaced = 0
 		if err := do(); status.Code(err) != codes.Unavailable {
 			t.Errorf("%s: %v", name, err)
 		}
-		if m.nodeGC.remaining != nil {
-			t.Errorf("%s: what was removed lately is not looked for again", name)
+		if replaced != 1 {
+			t.Errorf("%s: reported %d times", name, replaced)
 		}
 	}
 }

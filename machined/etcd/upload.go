@@ -1,4 +1,4 @@
-package main
+package etcd
 
 import (
 	"context"
@@ -104,83 +104,83 @@ func snapshotTarget(want config.Snapshots) nodespec.EtcdTarget {
 	}
 }
 
-// runUploads uploads snapshots until shutdown.
-func (m *machine) runUploads() {
+// RunUploads uploads snapshots until shutdown.
+func (k *Manager) RunUploads() {
 	tick := time.NewTicker(snapshotPollInterval)
 	defer tick.Stop()
 	for {
 		select {
 		case <-tick.C:
-			if time.Since(m.started) < snapshotDelay {
+			if time.Since(k.deps.Started) < snapshotDelay {
 				continue
 			}
-		case <-m.uploader.wakeup:
-		case <-m.runCtx.Done():
+		case <-k.uploader.wakeup:
+		case <-k.deps.Stopping.Done():
 			return
 		}
-		for m.uploadDue(time.Now()) {
+		for k.uploadDue(time.Now()) {
 		}
 	}
 }
 
 // uploadDue uploads a snapshot if that is due, and reports whether more uploads are due at once.
-func (m *machine) uploadDue(now time.Time) bool {
-	want, there := m.wantedSnapshots()
-	if !there || !m.uploader.busy.TryLock() {
+func (k *Manager) uploadDue(now time.Time) bool {
+	want, there := k.wantedSnapshots()
+	if !there || !k.uploader.busy.TryLock() {
 		return false
 	}
-	defer m.uploader.busy.Unlock()
-	m.uploader.mu.Lock()
+	defer k.uploader.busy.Unlock()
+	k.uploader.mu.Lock()
 	target := snapshotTarget(want)
-	next := m.uploader.state.next(target, now)
-	m.uploader.mu.Unlock()
+	next := k.uploader.state.next(target, now)
+	k.uploader.mu.Unlock()
 	if !next {
 		return false
 	}
-	left, err := m.uploadSnapshot(target)
+	left, err := k.uploadSnapshot(target)
 	return err == nil && left > 0
 }
 
 // uploadSnapshot uploads the newest snapshot that the target does not have, and returns the number
 // of remaining snapshots. The caller holds uploader.busy.
-func (m *machine) uploadSnapshot(target nodespec.EtcdTarget) (left int, err error) {
-	ctx, cancel := limits.Within(context.Background(), m.runCtx, uploadTimeout)
+func (k *Manager) uploadSnapshot(target nodespec.EtcdTarget) (left int, err error) {
+	ctx, cancel := limits.Within(context.Background(), k.deps.Stopping, uploadTimeout)
 	defer cancel()
-	m.uploader.mu.Lock()
-	m.uploader.state.begin()
-	m.uploader.mu.Unlock()
-	done, err := runCommand[nodespec.UploadResult](ctx, m, paths.UserAPI, "upload-snapshot", target)
-	m.uploader.mu.Lock()
-	defer m.uploader.mu.Unlock()
+	k.uploader.mu.Lock()
+	k.uploader.state.begin()
+	k.uploader.mu.Unlock()
+	done, err := nodespec.Run[nodespec.UploadResult](ctx, k.deps.Command, paths.UserAPI, "upload-snapshot", target)
+	k.uploader.mu.Lock()
+	defer k.uploader.mu.Unlock()
 	switch {
 	case err == nil:
-		m.uploader.state.uploaded(done.Remaining)
+		k.uploader.state.uploaded(done.Remaining)
 		if done.Uploaded.Name != "" {
-			m.events.add("etcd", "operation", fmt.Sprintf("the snapshot %s was uploaded to %s", done.Uploaded.Name, target.Place))
+			k.deps.Event("etcd", "operation", fmt.Sprintf("the snapshot %s was uploaded to %s", done.Uploaded.Name, target.Place))
 		}
-	case m.runCtx.Err() == nil:
-		rest := m.uploader.state.failure(err, time.Now())
-		m.events.add("etcd", "failure", fmt.Sprintf("cannot upload a snapshot to %s, retry in %v: %v", target.Place, rest, err))
+	case k.deps.Stopping.Err() == nil:
+		rest := k.uploader.state.failure(err, time.Now())
+		k.deps.Event("etcd", "failure", fmt.Sprintf("cannot upload a snapshot to %s, retry in %v: %v", target.Place, rest, err))
 	}
 	return done.Remaining, err
 }
 
 // uploadNow uploads the newest snapshot without regard to a delay, and returns the problem if it
 // fails.
-func (m *machine) uploadNow(want config.Snapshots) (problem string) {
+func (k *Manager) uploadNow(want config.Snapshots) (problem string) {
 	target := snapshotTarget(want)
 	if target.Place == "" {
 		return ""
 	}
-	if !m.uploader.busy.TryLock() {
+	if !k.uploader.busy.TryLock() {
 		return "another upload is running; this one is the next"
 	}
-	defer m.uploader.wake() // for the remaining snapshots, after busy is released
-	defer m.uploader.busy.Unlock()
-	m.uploader.mu.Lock()
-	m.uploader.state.next(target, time.Now()) // the target may have changed
-	m.uploader.mu.Unlock()
-	if _, err := m.uploadSnapshot(target); err != nil {
+	defer k.uploader.wake() // for the remaining snapshots, after busy is released
+	defer k.uploader.busy.Unlock()
+	k.uploader.mu.Lock()
+	k.uploader.state.next(target, time.Now()) // the target may have changed
+	k.uploader.mu.Unlock()
+	if _, err := k.uploadSnapshot(target); err != nil {
 		return err.Error()
 	}
 	return ""

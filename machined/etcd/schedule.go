@@ -1,4 +1,4 @@
-package main
+package etcd
 
 import (
 	"context"
@@ -33,21 +33,21 @@ func due(last, now time.Time, every time.Duration) bool {
 	return every > 0 && (last.After(now) || now.Sub(last) >= every)
 }
 
-// runSnapshots takes scheduled snapshots until shutdown.
-func (m *machine) runSnapshots() {
+// RunSchedule takes scheduled snapshots until shutdown.
+func (k *Manager) RunSchedule() {
 	tick := time.NewTicker(snapshotPollInterval)
 	defer tick.Stop()
 	for {
 		select {
 		case <-tick.C:
-			m.checkSchedule(time.Now())
-		case <-m.runCtx.Done():
+			k.checkSchedule(time.Now())
+		case <-k.deps.Stopping.Done():
 			return
 		}
 	}
 }
 
-// snapshotSchedule is the state of runSnapshots.
+// snapshotSchedule is the state of RunSchedule.
 type snapshotSchedule struct {
 	sync.Mutex
 	known   bool      // last is known
@@ -77,42 +77,46 @@ func (r *snapshotSchedule) backOff(until time.Time) {
 }
 
 // wantedSnapshots returns the configured snapshots; false if this machine does not run etcd.
-func (m *machine) wantedSnapshots() (config.Snapshots, bool) {
-	in, _ := m.config.Get()
-	if m.checkEtcd() != nil || in.config == nil || in.config.Cluster == nil {
+func (k *Manager) wantedSnapshots() (config.Snapshots, bool) {
+	in, _ := k.deps.Config.Get()
+	if k.checkConfig(in.Config) != nil {
 		return config.Snapshots{}, false
 	}
-	return in.config.Cluster.Spec.Etcd.Snapshots, true
+	return in.Config.Cluster.Spec.Etcd.Snapshots, true
 }
 
 // checkSchedule takes a snapshot if it is due and no other operation blocks it.
-func (m *machine) checkSchedule(now time.Time) {
-	in, _ := m.config.Get()
-	want, there := m.wantedSnapshots()
+func (k *Manager) checkSchedule(now time.Time) {
+	in, _ := k.deps.Config.Get()
+	want, there := k.wantedSnapshots()
 	every := time.Duration(want.Every)
-	if !there || !in.trial.IsZero() || m.schedule.waiting(now, every) || now.Sub(m.started) < snapshotDelay {
+	if !there || in.OnTrial || k.schedule.waiting(now, every) || now.Sub(k.deps.Started) < snapshotDelay {
 		return
 	}
-	if going, _ := m.upgrade.Get(); going.Undecided() != nil || !m.writeMu.TryLock() {
+	if k.deps.UpgradePending() != nil {
 		return
 	}
-	m.writeMu.Unlock() // an upgrade that starts from here on is allowed: it takes its own savepoint
-	if !m.snapshotMu.TryLock() {
+	unlock, ok := k.deps.LockUpgrade()
+	if !ok {
 		return
 	}
-	defer m.snapshotMu.Unlock()
-	if err := m.takeDueSnapshot(now, want); err != nil && m.runCtx.Err() == nil {
+	unlock() // an upgrade that starts from here on is allowed: it takes its own savepoint
+	if !k.snapshotMu.TryLock() {
+		return
+	}
+	defer k.snapshotMu.Unlock()
+	if err := k.takeDueSnapshot(now, want); err != nil && k.deps.Stopping.Err() == nil {
 		rest := min(every, snapshotMaxBackoff)
-		m.schedule.backOff(now.Add(rest))
-		m.events.add("etcd", "failure", fmt.Sprintf("cannot take a scheduled snapshot, retry in %v: %v", rest, err))
+		k.schedule.backOff(now.Add(rest))
+		k.deps.Event("etcd", "failure", fmt.Sprintf("cannot take a scheduled snapshot, retry in %v: %v", rest, err))
 	}
 }
 
 // takeDueSnapshot takes a snapshot if it is due, and wakes the upload.
-func (m *machine) takeDueSnapshot(now time.Time, want config.Snapshots) error {
-	ctx, cancel := limits.Within(context.Background(), m.runCtx, dataTimeout)
+func (k *Manager) takeDueSnapshot(now time.Time, want config.Snapshots) error {
+	ctx, cancel := limits.Within(context.Background(), k.deps.Stopping, dataTimeout)
 	defer cancel()
-	stored, err := runCommand[[]nodespec.StoredSnapshot](ctx, m, paths.UserAPI, "list-snapshots", "")
+	stored, err := nodespec.Run[[]nodespec.StoredSnapshot](ctx, k.deps.Command, paths.UserAPI, "list-snapshots", "")
 	if err != nil {
 		return err
 	}
@@ -120,28 +124,28 @@ func (m *machine) takeDueSnapshot(now time.Time, want config.Snapshots) error {
 	if len(stored) > 0 {
 		last = stored[0].At
 	}
-	if m.schedule.setLast(last); !due(last, now, time.Duration(want.Every)) {
+	if k.schedule.setLast(last); !due(last, now, time.Duration(want.Every)) {
 		return nil
 	}
-	if _, err := m.takeSnapshot(ctx, want); err != nil {
+	if _, err := k.takeSnapshot(ctx, want); err != nil {
 		return err
 	}
-	m.uploader.wake()
+	k.uploader.wake()
 	return nil
 }
 
 // takeSnapshot takes a stored snapshot.
-func (m *machine) takeSnapshot(ctx context.Context, want config.Snapshots) (nodespec.StoredSnapshot, error) {
+func (k *Manager) takeSnapshot(ctx context.Context, want config.Snapshots) (nodespec.StoredSnapshot, error) {
 	request := nodespec.TakeSnapshotRequest{Most: want.Keep}
 	for _, r := range want.Recipients {
 		request.Recipients = append(request.Recipients, string(r))
 	}
-	made, err := runCommand[nodespec.StoredSnapshot](ctx, m, paths.UserAPI, "take-snapshot", request)
+	made, err := nodespec.Run[nodespec.StoredSnapshot](ctx, k.deps.Command, paths.UserAPI, "take-snapshot", request)
 	if err != nil {
 		return made, err
 	}
-	m.schedule.setLast(made.At)
-	m.uploader.addPending()
-	m.events.add("etcd", "operation", fmt.Sprintf("took the snapshot %s, %d KiB", made.Name, made.Size>>10))
+	k.schedule.setLast(made.At)
+	k.uploader.addPending()
+	k.deps.Event("etcd", "operation", fmt.Sprintf("took the snapshot %s, %d KiB", made.Name, made.Size>>10))
 	return made, nil
 }

@@ -1,0 +1,10 @@
+// Package etcd operates on the etcd data of a control-plane machine: snapshots by request and by
+// schedule, their upload, restore, members (docs/decisions/0025-etcd-restore.md,
+// docs/decisions/0029-members.md).
+//
+// The orchestrator owns etcd and its files (orchestrator/etcd); it interprets the data and decides
+// which changes are safe. This package decides when an operation runs, and excludes operations that
+// would conflict; to it the data are bytes in a file without a name, which disappears if the call
+// is interrupted. It starts no etcd: it restarts the service that runs it. An error for a caller is
+// a gRPC status with the code of the API.
+package etcd

@@ -1,0 +1,188 @@
+package etcd
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/orlop-os/orlop/pkg/cell"
+	"github.com/orlop-os/orlop/pkg/config"
+	"github.com/orlop-os/orlop/pkg/limits"
+	"github.com/orlop-os/orlop/pkg/nodespec"
+	"github.com/orlop-os/orlop/pkg/paths"
+	"github.com/orlop-os/orlop/pkg/supervise"
+)
+
+const (
+	// dataTimeout bounds operations for which etcd reads or writes all of its data: etcd holds at
+	// most 4 GiB, which a slow disk writes in minutes.
+	dataTimeout = 10 * time.Minute
+	// transferTimeout bounds the transfer between this machine and a caller: a slow caller would
+	// block other callers and occupy space on DATA.
+	transferTimeout = time.Hour
+	// serveTimeout bounds the time for process "api" to stop and to serve the restored data.
+	serveTimeout = 6 * time.Minute
+	// maxSnapshot exceeds the size of any snapshot: a database has at most 4 GiB and may grow a
+	// little beyond.
+	maxSnapshot = 8 << 30
+	// snapshotReserve is the space in bytes that an uploaded snapshot leaves free on DATA; the
+	// orchestrator has the same value.
+	snapshotReserve = 512 << 20
+	// componentEtcd is the component of process "api" that holds the data.
+	componentEtcd = "etcd"
+)
+
+// Config is the configuration of etcd.
+type Config struct {
+	Config  *config.Config // nil if the machine has none, or an unreadable one
+	OnTrial bool           // the previous configuration may become active again
+}
+
+// Deps is the environment of a Manager.
+type Deps struct {
+	Config cell.View[Config] // read: role, cluster, snapshots
+	// NotInstalled is the reason why a system that runs from memory has no etcd; empty if it runs
+	// from a disk.
+	NotInstalled string
+	// Started is the start of init.
+	Started time.Time
+	// Stopping is canceled at shutdown.
+	Stopping context.Context
+	// Command runs a command of the orchestrator; ReadCommand also limits concurrent processes, for
+	// calls that every reader can make.
+	Command, ReadCommand nodespec.Command
+	// Services runs the orchestrator's processes; etcd is a component of nodespec.ServiceAPI.
+	Services *supervise.Manager
+	// LockUpgrade excludes upgrades; false if a system is being received or written.
+	LockUpgrade func() (unlock func(), ok bool)
+	// UpgradePending returns why an upgrade is not decided yet; nil if none is pending.
+	UpgradePending func() error
+	// FreeSpace returns the free space of DATA in bytes.
+	FreeSpace func() (int64, error)
+	// DataReplaced is called when etcd may serve other data than before.
+	DataReplaced func()
+	// NameInUse reports whether another machine or part of the cluster has the name of a machine.
+	NameInUse func(c *config.Config, name string) bool
+	// DeleteNodes deletes Nodes with their pods, and returns the names that existed.
+	DeleteNodes func(ctx context.Context, c *config.Config, names []string) ([]string, error)
+	// Event adds an event to the machine's events.
+	Event func(source, kind, message string)
+}
+
+// Manager operates on the etcd data of a machine. All methods are safe for concurrent use.
+type Manager struct {
+	deps Deps
+	// at most one snapshot of the etcd data is taken or restored at a time
+	snapshotMu sync.Mutex
+	// held while a snapshot is sent to one caller: its file occupies space on DATA until then
+	sendSnapshotMu sync.Mutex
+	schedule       snapshotSchedule // scheduled snapshots
+	uploader       uploader         // upload of stored snapshots
+}
+
+// New returns the manager of a machine. RunSchedule and RunUploads start its schedule.
+func New(d Deps) *Manager {
+	return &Manager{deps: d, uploader: uploader{wakeup: make(chan struct{}, 1)}}
+}
+
+var errSnapshotBusy = status.Error(codes.Aborted, "etcd: another snapshot is being taken, sent or restored on this machine; try again when that is done")
+
+// check returns an error if etcd does not run on this machine.
+func (k *Manager) check() error {
+	now, _ := k.deps.Config.Get()
+	return k.checkConfig(now.Config)
+}
+
+// checkConfig returns an error if etcd does not run on this machine with a configuration.
+func (k *Manager) checkConfig(c *config.Config) error {
+	switch {
+	case k.deps.NotInstalled != "":
+		return status.Error(codes.FailedPrecondition, "etcd: "+k.deps.NotInstalled)
+	case !isControlPlane(c):
+		return status.Error(codes.FailedPrecondition, "etcd: does not run on this machine; ask a control-plane machine")
+	}
+	return nil
+}
+
+// isControlPlane reports whether a configuration makes the machine a control-plane machine.
+func isControlPlane(c *config.Config) bool {
+	return c != nil && c.Cluster != nil && c.Machine.Spec.Role == config.RoleControlPlane
+}
+
+// restart restarts etcd and returns when started reports that the pending operation has started
+// and etcd serves, or when its process has ended again: failed is the reason.
+func (k *Manager) restart(started func() bool) (failed string, err error) {
+	defer k.deps.DataReplaced() // also if the restore takes effect after the return
+	if err := k.deps.Services.Restart(nodespec.ServiceAPI); err != nil {
+		return "", err
+	}
+	serving, cancel := context.WithTimeout(k.deps.Stopping, serveTimeout)
+	defer cancel()
+	_, err = cell.Wait(serving, k.deps.Services.Status(), func(list []supervise.Status) bool {
+		if !started() {
+			return false
+		}
+		failed = exitReason(list, nodespec.ServiceAPI)
+		return failed != "" || componentReady(list, nodespec.ServiceAPI, componentEtcd)
+	})
+	return failed, err
+}
+
+// exitReason returns why a service has ended that waits for its restart; empty if it does not wait.
+func exitReason(list []supervise.Status, service string) string {
+	i := slices.IndexFunc(list, func(s supervise.Status) bool { return s.Name == service })
+	if i < 0 || list[i].State != supervise.BackingOff {
+		return ""
+	}
+	return list[i].Detail
+}
+
+// componentReady reports whether a component of a service is ready.
+func componentReady(list []supervise.Status, service, component string) bool {
+	i := slices.IndexFunc(list, func(s supervise.Status) bool { return s.Name == service })
+	return i >= 0 && slices.ContainsFunc(list[i].Components, func(c supervise.Component) bool { return c.Name == component && c.Ready })
+}
+
+// Status returns the state of etcd.
+func (k *Manager) Status(ctx context.Context) (nodespec.EtcdStatus, error) {
+	if err := k.check(); err != nil {
+		return nodespec.EtcdStatus{}, err
+	}
+	s, err := nodespec.Run[nodespec.EtcdStatus](ctx, k.deps.ReadCommand, paths.UserAPI, "data-status", nil)
+	if err != nil {
+		return s, status.Error(codes.FailedPrecondition, err.Error())
+	}
+	return s, nil
+}
+
+// Defragment returns unused space of the database to the disk.
+func (k *Manager) Defragment(ctx context.Context, by string) (nodespec.EtcdDefragmented, error) {
+	if err := k.check(); err != nil {
+		return nodespec.EtcdDefragmented{}, err
+	}
+	ctx, cancel := limits.Within(ctx, k.deps.Stopping, dataTimeout)
+	defer cancel()
+	done, err := nodespec.Run[nodespec.EtcdDefragmented](ctx, k.deps.Command, paths.UserAPI, "defragment-data", nil)
+	if err != nil {
+		return done, status.Error(codes.FailedPrecondition, err.Error())
+	}
+	k.deps.Event("etcd", "operation", fmt.Sprintf("defragmented from %d KiB to %d KiB, asked by %s", done.Before>>10, done.After>>10, by))
+	return done, nil
+}
+
+// Disarm clears the alarms of etcd and returns them.
+func (k *Manager) Disarm(ctx context.Context) ([]string, error) {
+	if err := k.check(); err != nil {
+		return nil, err
+	}
+	raised, err := nodespec.Run[[]string](ctx, k.deps.Command, paths.UserAPI, "disarm-data", nil)
+	if err != nil {
+		return nil, status.Error(codes.FailedPrecondition, err.Error())
+	}
+	return raised, nil
+}

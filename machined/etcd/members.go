@@ -1,0 +1,167 @@
+package etcd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"net/url"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/orlop-os/orlop/pkg/etcdjoin"
+	"github.com/orlop-os/orlop/pkg/nodespec"
+	"github.com/orlop-os/orlop/pkg/paths"
+)
+
+// RemoveMember removes a member, and deletes its Node if it was a machine; nodeError is the reason
+// why the Node stays.
+func (k *Manager) RemoveMember(member, by string) (removed nodespec.EtcdMember, nodeError string, err error) {
+	if err := k.check(); err != nil {
+		return removed, "", err
+	}
+	if member == "" {
+		return removed, "", status.Error(codes.InvalidArgument, "etcd: no member is named; `orlopctl etcd members` lists them")
+	}
+	// It continues if the caller disconnects: the deletion of the Node cannot be requested again,
+	// because the etcd member does not exist any more.
+	removed, err = nodespec.Run[nodespec.EtcdMember](k.deps.Stopping, k.deps.Command, paths.UserAPI, "remove-member", member)
+	if err != nil {
+		return removed, "", status.Error(codes.FailedPrecondition, err.Error())
+	}
+	k.deps.Event("etcd", "operation", fmt.Sprintf("the member %s (%s) was removed by %s", removed.Name, removed.ID, by))
+	return removed, k.deleteMemberNode(k.deps.Stopping, removed), nil
+}
+
+// deleteMemberNode deletes the Node and the pods of a control-plane machine after the removal of
+// its etcd member, or returns why the Node stays. A machine in the configuration may come back, and
+// its replacement may have its name already.
+func (k *Manager) deleteMemberNode(ctx context.Context, removed nodespec.EtcdMember) string {
+	if removed.Name == "" {
+		return "" // its etcd has never started, so its Node is unknown
+	}
+	now, _ := k.deps.Config.Get()
+	if !isControlPlane(now.Config) {
+		return "this machine has no configuration of a control plane any more; `kubectl delete node " + removed.Name + "`"
+	}
+	for _, at := range removed.PeerURLs {
+		u, err := url.Parse(at)
+		if err != nil {
+			continue
+		}
+		if a, err := netip.ParseAddr(u.Hostname()); err == nil && slices.Contains(now.Config.Cluster.Spec.ControlPlanes, a) {
+			return fmt.Sprintf("Cluster.spec.controlPlanes names %s, so the machine may come back; remove it there, then `kubectl delete node %s`", a, removed.Name)
+		}
+	}
+	if k.deps.NameInUse(now.Config, removed.Name) {
+		return "another machine of the cluster has its name"
+	}
+	there, err := k.deps.DeleteNodes(ctx, now.Config, []string{removed.Name})
+	if err != nil {
+		return err.Error()
+	}
+	for _, name := range there {
+		k.deps.Event("cluster", "operation", fmt.Sprintf("the Node of machine %s is deleted: its member was removed", name))
+	}
+	return ""
+}
+
+// Recover continues with this machine's data as the only member after a permanent loss of the
+// quorum, and returns the names of the other members when etcd serves.
+func (k *Manager) Recover(by string) (dropped []string, err error) {
+	done, err := changeMembership[nodespec.EtcdRecovered](k, "recover-data", nodespec.ForceNewClusterFile)
+	if err != nil {
+		return nil, err
+	}
+	// The other members may have come back before the restart; then etcd continues with them.
+	//
+	// It continues if the caller disconnects.
+	now, err := nodespec.Run[nodespec.EtcdStatus](k.deps.Stopping, k.deps.Command, paths.UserAPI, "data-status", nil)
+	if err != nil {
+		return nil, status.Errorf(codes.Unavailable, "etcd: serves, but its remaining members are unknown: %v; `orlopctl etcd members` lists them", err)
+	}
+	if i := slices.IndexFunc(now.Members, func(m nodespec.EtcdMember) bool { return slices.Contains(done.IDs, m.ID) }); i >= 0 {
+		return nil, status.Errorf(codes.FailedPrecondition, "etcd: no member was removed: %s came back meanwhile, and a quorum answers", now.Members[i].Name)
+	}
+	k.deps.Event("etcd", "operation", fmt.Sprintf("etcd continues without %s, asked by %s", strings.Join(done.RemovedMembers, ", "), by))
+	return done.RemovedMembers, nil
+}
+
+// Rejoin drops the data of a machine that is no member any more, and returns when it is a member
+// again.
+func (k *Manager) Rejoin(by string) error {
+	if _, err := changeMembership[struct{}](k, "rejoin-data", nodespec.RejoinFile); err != nil {
+		return err
+	}
+	k.deps.Event("etcd", "operation", "this machine dropped its etcd data and is a member again, asked by "+by)
+	return nil
+}
+
+// Leave removes the etcd member of this machine before its data are wiped, so that the others do
+// not count it. It returns an error if they would lose their quorum. It continues if the caller
+// disconnects.
+func (k *Manager) Leave(by string) error {
+	if k.check() != nil {
+		return nil
+	}
+	left, err := nodespec.Run[nodespec.EtcdMember](k.deps.Stopping, k.deps.Command, paths.UserAPI, "leave-cluster", nil)
+	if err == nil && left.ID != "" {
+		k.deps.Event("etcd", "operation", fmt.Sprintf("this machine's member %s has left, asked by %s", left.ID, by))
+	}
+	return err
+}
+
+// CheckQuorumWithout returns an error if the others would lose their quorum while this machine,
+// which retains its data, has no configuration to start etcd. An unknown state is no error: a
+// machine in an unknown state does not vote either.
+func (k *Manager) CheckQuorumWithout() error {
+	if k.check() != nil {
+		return nil
+	}
+	now, err := nodespec.Run[nodespec.EtcdStatus](k.deps.Stopping, k.deps.Command, paths.UserAPI, "data-status", nil)
+	if err != nil || now.Leader == "" {
+		return nil
+	}
+	if slices.ContainsFunc(now.Members, func(m nodespec.EtcdMember) bool { return m.Learner && m.ID == now.ID }) {
+		return nil // it has no vote
+	}
+	return etcdjoin.MayRestart(nodespec.CountVoters(now.Members))
+}
+
+// changeMembership stores a request that etcd performs at its next start, restarts etcd, and
+// returns when etcd serves. It continues if the caller disconnects.
+func changeMembership[Answer any](k *Manager, command, mark string) (answer Answer, err error) {
+	if err := k.check(); err != nil {
+		return answer, err
+	}
+	if !k.snapshotMu.TryLock() {
+		return answer, errSnapshotBusy
+	}
+	defer k.snapshotMu.Unlock()
+	if answer, err = nodespec.Run[Answer](k.deps.Stopping, k.deps.Command, paths.UserAPI, command, nil); err != nil {
+		return answer, status.Error(codes.FailedPrecondition, err.Error())
+	}
+	return answer, k.restartFor(mark)
+}
+
+// restartFor restarts etcd for a stored request, and returns when the request is done and etcd
+// serves.
+func (k *Manager) restartFor(mark string) error {
+	failed, err := k.restart(func() bool {
+		_, pending := os.Lstat(filepath.Join(paths.EtcdSnapshots, mark))
+		return errors.Is(pending, fs.ErrNotExist)
+	})
+	if err != nil {
+		return status.Errorf(codes.Unavailable, "etcd: the change is stored and applies when etcd starts, which has not happened yet: %v; `orlopctl services` shows more", err)
+	}
+	if failed != "" {
+		return status.Errorf(codes.Unavailable, "etcd: does not serve yet and restarts: %s; `orlopctl services` shows more", failed)
+	}
+	return nil
+}

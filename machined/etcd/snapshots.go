@@ -1,0 +1,185 @@
+package etcd
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"time"
+
+	"golang.org/x/sys/unix"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/orlop-os/orlop/pkg/api"
+	"github.com/orlop-os/orlop/pkg/config"
+	"github.com/orlop-os/orlop/pkg/limits"
+	"github.com/orlop-os/orlop/pkg/nodespec"
+	"github.com/orlop-os/orlop/pkg/paths"
+	"github.com/orlop-os/orlop/pkg/transfer"
+)
+
+// unnamedFile creates a file without a name on DATA for the orchestrator and this process.
+func unnamedFile() (*os.File, error) {
+	fd, err := unix.Open(paths.Data, unix.O_TMPFILE|unix.O_RDWR|unix.O_CLOEXEC, 0o600)
+	if err != nil {
+		return nil, status.Errorf(codes.Internal, "etcd: cannot create a file on DATA: %v", err)
+	}
+	f := os.NewFile(uintptr(fd), "snapshot")
+	if err := f.Chown(paths.UserAPI, paths.UserAPI); err != nil { // the orchestrator opens it again
+		f.Close()
+		return nil, status.Errorf(codes.Internal, "etcd: cannot create a file on DATA: %v", err)
+	}
+	return f, nil
+}
+
+// transfer runs a transfer between this machine and a caller, for at most the given time. It ends
+// if no data moved for a while, and at shutdown: the return from the call ends a blocked stream.
+func (k *Manager) transfer(most time.Duration, move func(moved func()) error) error {
+	err := transfer.Watch("transfer", k.deps.Stopping.Done(), most, move)
+	switch {
+	case errors.Is(err, transfer.ErrStalled):
+		return status.Errorf(codes.Aborted, "etcd: the transfer of the snapshot has stalled for %v", transfer.StallTimeout)
+	case errors.Is(err, transfer.ErrTooLong):
+		return status.Errorf(codes.Aborted, "etcd: the transfer of the snapshot took more than %v; use a faster line", most)
+	case errors.Is(err, transfer.ErrStopped):
+		return status.Error(codes.Unavailable, "the machine is shutting down")
+	}
+	return err
+}
+
+// SendSnapshot sends a new or a stored snapshot to a caller.
+func (k *Manager) SendSnapshot(ctx context.Context, stored, by string, send func(*api.EtcdSnapshotResponse) error) error {
+	if err := k.check(); err != nil {
+		return err
+	}
+	if !k.sendSnapshotMu.TryLock() {
+		return errSnapshotBusy
+	}
+	defer k.sendSnapshotMu.Unlock()
+	f, err := unnamedFile()
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	taken, err := k.fillSnapshot(ctx, stored, f)
+	if err != nil {
+		return err
+	}
+	info, err := f.Stat()
+	if err != nil {
+		return status.Errorf(codes.Internal, "etcd: cannot read the snapshot: %v", err)
+	}
+	about := &api.EtcdSnapshotInfo{Revision: taken.Revision, Keys: int64(taken.Keys), Size: info.Size(), Version: taken.Version}
+	what := fmt.Sprintf("a snapshot was taken at revision %d", taken.Revision)
+	if stored != "" {
+		what = fmt.Sprintf("the snapshot %q was fetched", stored)
+	}
+	k.deps.Event("etcd", "operation", what+" by "+by)
+	return k.transfer(transferTimeout, func(moved func()) error {
+		return sendSnapshot(about, io.NewSectionReader(f, 0, info.Size()), func(r *api.EtcdSnapshotResponse) error {
+			moved()
+			return send(r)
+		})
+	})
+}
+
+// fillSnapshot writes a new or a stored snapshot into a file. Other snapshots wait for that, but
+// not for the caller that reads the file: it does not change any more.
+func (k *Manager) fillSnapshot(ctx context.Context, stored string, f *os.File) (taken nodespec.EtcdSnapshot, err error) {
+	if !k.snapshotMu.TryLock() {
+		return taken, errSnapshotBusy
+	}
+	defer k.snapshotMu.Unlock()
+	ctx, cancel := limits.Within(ctx, k.deps.Stopping, dataTimeout)
+	defer cancel()
+	taken, err = nodespec.Run[nodespec.EtcdSnapshot](ctx, k.deps.Command, paths.UserAPI, "stream-snapshot", nodespec.SendSnapshotRequest{Stored: stored}, f)
+	if err != nil {
+		return taken, status.Error(codes.FailedPrecondition, err.Error())
+	}
+	return taken, nil
+}
+
+// sendSnapshot sends a snapshot, and its digest last.
+func sendSnapshot(about *api.EtcdSnapshotInfo, from io.Reader, send func(*api.EtcdSnapshotResponse) error) error {
+	if err := send(&api.EtcdSnapshotResponse{Header: about}); err != nil {
+		return err
+	}
+	sum, chunk := sha256.New(), make([]byte, transfer.ChunkSize)
+	for {
+		n, err := io.ReadFull(from, chunk)
+		if n > 0 {
+			sum.Write(chunk[:n])
+			if err := send(&api.EtcdSnapshotResponse{Chunk: chunk[:n]}); err != nil {
+				return err
+			}
+		}
+		switch {
+		case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
+			return send(&api.EtcdSnapshotResponse{Sha256: hex.EncodeToString(sum.Sum(nil))})
+		case err != nil:
+			return status.Errorf(codes.Internal, "etcd: cannot read the snapshot: %v", err)
+		}
+	}
+}
+
+// Snapshots are the stored snapshots of a machine.
+type Snapshots struct {
+	Stored  []nodespec.StoredSnapshot
+	Target  string // URL to which they are uploaded; empty if there is none
+	Problem string // error of the last upload; empty if it succeeded
+}
+
+// ListSnapshots returns the stored snapshots.
+func (k *Manager) ListSnapshots(ctx context.Context) (Snapshots, error) {
+	if err := k.check(); err != nil {
+		return Snapshots{}, err
+	}
+	want, _ := k.wantedSnapshots()
+	place := snapshotTarget(want).Place
+	stored, err := nodespec.Run[[]nodespec.StoredSnapshot](ctx, k.deps.ReadCommand, paths.UserAPI, "list-snapshots", place)
+	if err != nil {
+		return Snapshots{}, status.Error(codes.FailedPrecondition, err.Error())
+	}
+	return Snapshots{Stored: stored, Target: place, Problem: k.uploader.problem(place)}, nil
+}
+
+// TakeSnapshot takes a stored snapshot and uploads it; problem is the error of the upload.
+func (k *Manager) TakeSnapshot() (made nodespec.StoredSnapshot, problem string, err error) {
+	if err := k.check(); err != nil {
+		return made, "", err
+	}
+	want, _ := k.wantedSnapshots()
+	if pending := k.deps.UpgradePending(); pending != nil {
+		return made, "", status.Errorf(codes.FailedPrecondition, "etcd: cannot take a snapshot: %v", pending)
+	}
+	if made, err = k.takeSnapshotNow(want); err != nil {
+		return made, "", err
+	}
+	problem = k.uploadNow(want)
+	if list, err := nodespec.Run[[]nodespec.StoredSnapshot](k.deps.Stopping, k.deps.Command, paths.UserAPI, "list-snapshots", snapshotTarget(want).Place); err == nil {
+		if i := slices.IndexFunc(list, func(s nodespec.StoredSnapshot) bool { return s.Name == made.Name }); i >= 0 {
+			made = list[i] // with the time of its upload
+		}
+	}
+	return made, problem, nil
+}
+
+// takeSnapshotNow takes a stored snapshot. It continues if the caller disconnects.
+func (k *Manager) takeSnapshotNow(want config.Snapshots) (nodespec.StoredSnapshot, error) {
+	if !k.snapshotMu.TryLock() {
+		return nodespec.StoredSnapshot{}, errSnapshotBusy
+	}
+	defer k.snapshotMu.Unlock()
+	ctx, cancel := limits.Within(context.Background(), k.deps.Stopping, dataTimeout)
+	defer cancel()
+	made, err := k.takeSnapshot(ctx, want)
+	if err != nil {
+		return made, status.Errorf(codes.FailedPrecondition, "etcd: cannot take a snapshot: %v", err)
+	}
+	return made, nil
+}
