@@ -373,13 +373,12 @@ func names(ctx context.Context, t *testing.T, m machine, spec nodespec.Spec) {
 	running, stop := context.WithCancel(ctx)
 	ready, ended := make(chan struct{}), make(chan error, 1)
 	addresses := func(context.Context) ([]netip.Addr, error) { return spec.NodeIPs, nil }
-	go func() {
-		ended <- coredns.Run(running, spec, m.dirs, addresses, func(_ string, is bool, _ string) {
-			if is {
-				close(ready)
-			}
-		})
-	}()
+	env := component.Env{Dir: m.dirs.Node, Spec: spec, Dirs: m.dirs, Announce: func(_ string, is bool, _ string) {
+		if is {
+			close(ready)
+		}
+	}}
+	go func() { ended <- coredns.Run(running, env, addresses) }()
 	select {
 	case <-ready:
 	case err := <-ended:

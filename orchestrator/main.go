@@ -65,8 +65,8 @@
 // process "node" ends the pods in order and reports the end (nodespec.PodsStoppedDetail). When a
 // component ends, its process ends with status 1 and a line with the component and the reason.
 //
-// main.go and wire.go connect the components; services.go lists them, and the package of each
-// component describes it.
+// services.go is the table of components, wire.go connects them, and the package of each component
+// describes it.
 package main
 
 import (

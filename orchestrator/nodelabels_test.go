@@ -63,9 +63,11 @@ func nodeLabels(ctx context.Context, t *testing.T, m machine, admin kubernetes.I
 	state(marks)
 	running, stop := context.WithCancel(ctx)
 	ended := make(chan error, 1)
-	go func() {
-		ended <- nodelabels.RunNode(running, spec, dirs, marks, func(context.Context) error { return nil }, func(string, bool, string) {})
-	}()
+	env := component.Env{
+		Dir: dirs.Node, Spec: spec, Dirs: dirs,
+		Rights: func(context.Context) error { return nil }, Announce: func(string, bool, string) {},
+	}
+	go func() { ended <- nodelabels.RunNode(running, env, marks) }()
 	defer func() {
 		stop()
 		if err := <-ended; err != nil {

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"context"
+
 	"github.com/orlop-os/orlop/orchestrator/addons"
 	"github.com/orlop-os/orlop/orchestrator/apivip"
 	"github.com/orlop-os/orlop/orchestrator/balancer"
@@ -31,47 +33,112 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
+// runFunc is the Run function of a component.
+type runFunc = func(context.Context, component.Announce) error
+
+// entry is a row of the table of components.
+type entry struct {
+	on       func(nodespec.Spec) bool // the nodes with the component; nil: all
+	describe func(nodespec.Spec, dirs.Dirs) []component.Component
+	run      func(*wiring, component.Component) runFunc
+}
+
+// table lists the components of all processes. The components of a process stop in the reverse
+// order.
+var table = []entry{
+	{controlPlane, one(etcd.Component), (*wiring).runEtcd},
+	{controlPlane, one(kubeapiserver.Component), (*wiring).runAPIServer},
+	{controlPlane, named(component.API, bootstrap.Name), with(func(ctx context.Context, w *wiring, env component.Env) error {
+		return bootstrap.Run(ctx, env, w.apiReady.WaitServing, w.apiserver.Loopback)
+	})},
+	{controlPlane, named(component.API, extensions.Name), with(func(ctx context.Context, w *wiring, env component.Env) error {
+		return extensions.Run(ctx, env, w.apiserver.Loopback, w.rejections)
+	})},
+	{leaderelection.NeedsElection, one(leaderelection.Component), with(func(ctx context.Context, w *wiring, env component.Env) error {
+		return w.elector.Run(ctx, env)
+	})},
+	{controlPlane, one(nodecontrollers.IPAMComponent), alone(nodecontrollers.RunIPAM)},
+	{controlPlane, one(nodecontrollers.NamespacesComponent), alone(nodecontrollers.RunNamespaces)},
+	{controlPlane, one(controllermanager.Component), (*wiring).runControllerManager},
+	{controlPlane, one(scheduler.Component), (*wiring).runScheduler},
+	{controlPlane, one(metrics.Component), alone(metrics.Run)},
+	{controlPlane, one(addons.Component), alone(addons.Run)},
+	{controlPlane, one(nodelabels.Component), alone(nodelabels.Run)},
+	{controlPlane, one(loadbalancer.Component), alone(loadbalancer.Run)},
+	{controlPlane, localvolumes.Controllers, alone(localvolumes.Run)},
+	{controlPlane, podcertificates.Components, alone(podcertificates.Run)},
+	{nil, bySpec(balancer.Components), with(func(ctx context.Context, w *wiring, env component.Env) error {
+		return balancer.Run(ctx, env, w.offlineAPI)
+	})},
+	{nil, offlineapi.Components, func(w *wiring, _ component.Component) runFunc { return w.offlineAPI.Run }},
+	{nil, one(kubelet.Component), (*wiring).runKubelet},
+	{nil, one(kubeproxy.Component), (*wiring).runKubeProxy},
+	{nil, one(coredns.Component), with(func(ctx context.Context, w *wiring, env component.Env) error {
+		return coredns.Run(ctx, env, w.agent.Addresses)
+	})},
+	{nil, named(component.Node, drain.Name), with(func(ctx context.Context, w *wiring, env component.Env) error {
+		return drain.Run(ctx, env, w.agent.Registered)
+	})},
+	{nil, one(nodelabels.NodeComponent), with(func(ctx context.Context, w *wiring, env component.Env) error {
+		return nodelabels.RunNode(ctx, env, w.nodeLabels)
+	})},
+	{nil, one(netpolicy.Component), alone(netpolicy.Run)},
+	{nil, one(portguard.Component), alone(portguard.Run)},
+	{nil, one(podnetwork.Component), func(w *wiring, _ component.Component) runFunc { return w.agent.Run }},
+	{nil, named(component.Node, podnetwork.NodeName), func(w *wiring, _ component.Component) runFunc { return w.agent.RunNode }},
+	{nil, localvolumes.Nodes, alone(localvolumes.RunNode)},
+	{nil, l2announcer.Components, alone(l2announcer.Run)},
+	{nil, bySpec(apivip.Components), alone(apivip.Run)},
+}
+
 // Services returns the components of every process of the node, with all flags and files. It is
 // pure: the same spec gives the same components, and nothing is started. testdata/*.golden show the
 // result for some specs.
 func Services(spec nodespec.Spec, dirs dirs.Dirs) []component.Component {
 	var all []component.Component
-	if spec.ControlPlane {
-		all = append(all,
-			etcd.Component(spec, dirs),
-			kubeapiserver.Component(spec, dirs),
-			component.Component{Process: component.API, Name: bootstrap.Name},
-			component.Component{Process: component.API, Name: extensions.Name},
-		)
-		if leaderelection.NeedsElection(spec) {
-			all = append(all, leaderelection.Component(spec, dirs))
-		}
-		all = append(all,
-			nodecontrollers.IPAMComponent(spec, dirs),
-			nodecontrollers.NamespacesComponent(spec, dirs),
-			controllermanager.Component(spec, dirs),
-			scheduler.Component(spec, dirs),
-			metrics.Component(spec, dirs),
-			addons.Component(spec, dirs),
-			nodelabels.Component(spec, dirs),
-		)
-		all = append(all, loadbalancer.Component(spec, dirs))
-		all = append(all, localvolumes.Controllers(spec, dirs)...)
-		all = append(all, podcertificates.Components(spec, dirs)...)
+	for _, e := range table {
+		all = append(all, e.components(spec, dirs)...)
 	}
-	all = append(all, balancer.Components(spec)...)
-	all = append(all, offlineapi.Components(spec, dirs)...)
-	all = append(all,
-		kubelet.Component(spec, dirs),
-		kubeproxy.Component(spec, dirs),
-		coredns.Component(spec, dirs),
-		drain.Component(),
-		nodelabels.NodeComponent(spec, dirs),
-		netpolicy.Component(spec, dirs),
-		portguard.Component(spec, dirs),
-	)
-	all = append(all, podnetwork.Components(spec, dirs)...)
-	all = append(all, localvolumes.Nodes(spec, dirs)...)
-	all = append(all, l2announcer.Components(spec, dirs)...)
-	return append(all, apivip.Components(spec)...)
+	return all
+}
+
+// components returns the components of a row on a node.
+func (e entry) components(spec nodespec.Spec, dirs dirs.Dirs) []component.Component {
+	if e.on != nil && !e.on(spec) {
+		return nil
+	}
+	return e.describe(spec, dirs)
+}
+
+func controlPlane(spec nodespec.Spec) bool { return spec.ControlPlane }
+
+// one describes a component that every node of the row has.
+func one(describe func(nodespec.Spec, dirs.Dirs) component.Component) func(nodespec.Spec, dirs.Dirs) []component.Component {
+	return func(spec nodespec.Spec, dirs dirs.Dirs) []component.Component {
+		return []component.Component{describe(spec, dirs)}
+	}
+}
+
+// named describes a component without flags and files.
+func named(process, name string) func(nodespec.Spec, dirs.Dirs) []component.Component {
+	return func(nodespec.Spec, dirs.Dirs) []component.Component {
+		return []component.Component{{Process: process, Name: name}}
+	}
+}
+
+// bySpec describes components without files.
+func bySpec(describe func(nodespec.Spec) []component.Component) func(nodespec.Spec, dirs.Dirs) []component.Component {
+	return func(spec nodespec.Spec, _ dirs.Dirs) []component.Component { return describe(spec) }
+}
+
+// alone runs a component that needs only its environment.
+func alone(run func(context.Context, component.Env) error) func(*wiring, component.Component) runFunc {
+	return with(func(ctx context.Context, _ *wiring, env component.Env) error { return run(ctx, env) })
+}
+
+// with runs a component that also needs the shared state of its process.
+func with(run func(context.Context, *wiring, component.Env) error) func(*wiring, component.Component) runFunc {
+	return func(w *wiring, _ component.Component) runFunc {
+		return func(ctx context.Context, announce component.Announce) error { return run(ctx, w, w.env(announce)) }
+	}
 }

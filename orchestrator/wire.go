@@ -6,18 +6,14 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"time"
 
-	"github.com/orlop-os/orlop/orchestrator/addons"
 	"github.com/orlop-os/orlop/orchestrator/apiready"
-	"github.com/orlop-os/orlop/orchestrator/apivip"
-	"github.com/orlop-os/orlop/orchestrator/balancer"
 	"github.com/orlop-os/orlop/orchestrator/bootstrap"
 	"github.com/orlop-os/orlop/orchestrator/component"
 	"github.com/orlop-os/orlop/orchestrator/controllermanager"
-	"github.com/orlop-os/orlop/orchestrator/coredns"
 	"github.com/orlop-os/orlop/orchestrator/dirs"
-	"github.com/orlop-os/orlop/orchestrator/drain"
 	"github.com/orlop-os/orlop/orchestrator/etcd"
 	"github.com/orlop-os/orlop/orchestrator/extensions"
 	"github.com/orlop-os/orlop/orchestrator/health"
@@ -25,18 +21,11 @@ import (
 	"github.com/orlop-os/orlop/orchestrator/kubeconfig"
 	"github.com/orlop-os/orlop/orchestrator/kubelet"
 	"github.com/orlop-os/orlop/orchestrator/kubeproxy"
-	"github.com/orlop-os/orlop/orchestrator/l2announcer"
 	"github.com/orlop-os/orlop/orchestrator/leaderelection"
-	"github.com/orlop-os/orlop/orchestrator/loadbalancer"
-	"github.com/orlop-os/orlop/orchestrator/localvolumes"
 	"github.com/orlop-os/orlop/orchestrator/metrics"
-	"github.com/orlop-os/orlop/orchestrator/netpolicy"
-	"github.com/orlop-os/orlop/orchestrator/nodecontrollers"
 	"github.com/orlop-os/orlop/orchestrator/nodelabels"
 	"github.com/orlop-os/orlop/orchestrator/offlineapi"
-	"github.com/orlop-os/orlop/orchestrator/podcertificates"
 	"github.com/orlop-os/orlop/orchestrator/podnetwork"
-	"github.com/orlop-os/orlop/orchestrator/portguard"
 	"github.com/orlop-os/orlop/orchestrator/process"
 	"github.com/orlop-os/orlop/orchestrator/scheduler"
 	"github.com/orlop-os/orlop/pkg/nodespec"
@@ -52,16 +41,10 @@ func wire(ctx context.Context, name string, spec nodespec.Spec, dirs dirs.Dirs, 
 	if err != nil {
 		return fail(err)
 	}
-	var own []component.Component
-	for _, c := range Services(spec, dirs) {
-		if c.Process == name {
-			own = append(own, c)
-		}
-	}
-	if len(own) == 0 {
+	w := &wiring{dir: dir, spec: spec, dirs: dirs, server: kubeconfig.Local(), powerDown: powerDown, podsEnded: podsEnded}
+	if !slices.ContainsFunc(Services(spec, dirs), func(c component.Component) bool { return c.Process == name }) {
 		return fail(fmt.Errorf("nothing to run: %s is not part of the control plane", spec.NodeName))
 	}
-	w := wiring{spec: spec, dirs: dirs, server: kubeconfig.Local(), powerDown: powerDown, podsEnded: podsEnded}
 	authorities := filepath.Join(dir, nodespec.CA)
 	if name == component.Node {
 		if w.nodeLabels, err = nodelabels.Read(dirs); err != nil {
@@ -80,18 +63,9 @@ func wire(ctx context.Context, name string, spec nodespec.Spec, dirs dirs.Dirs, 
 	go w.apiReady.Run(ctx)
 	w.agent = podnetwork.New(spec, dirs, w.apiReady)
 	if name == component.Controllers && leaderelection.NeedsElection(spec) {
-		w.elector = leaderelection.New(spec, dirs)
+		w.elector = leaderelection.New()
 	}
-	for i := range own {
-		if own[i].Run == nil {
-			w.attach(&own[i])
-		}
-		// Each API server gets metrics from its own machine, so metrics run without the lead.
-		if w.elector != nil && own[i].Name != leaderelection.Name && own[i].Name != metrics.Name {
-			own[i].Run = w.elector.WhenLeading(own[i].Name, own[i].Run)
-		}
-	}
-	return own, memory, nil
+	return w.attach(name), memory, nil
 }
 
 // resources returns the directory of a process and its memory settings. The first garbage
@@ -110,6 +84,7 @@ func resources(name string, dirs dirs.Dirs) (string, process.HeapLimiter, error)
 
 // wiring is the state that the components of a process share.
 type wiring struct {
+	dir        string // of the process
 	spec       nodespec.Spec
 	dirs       dirs.Dirs
 	apiReady   *apiready.Waiter
@@ -125,6 +100,44 @@ type wiring struct {
 	podsEnded  func()
 }
 
+// attach returns the components of the process with their Run functions.
+func (w *wiring) attach(process string) []component.Component {
+	var all []component.Component
+	for _, e := range table {
+		for _, c := range e.components(w.spec, w.dirs) {
+			if c.Process != process {
+				continue
+			}
+			if c.Run == nil {
+				c.Run = e.run(w, c)
+			}
+			// Each API server gets metrics from its own machine, so metrics run without the lead.
+			if w.elector != nil && c.Name != leaderelection.Name && c.Name != metrics.Name {
+				c.Run = w.elector.WhenLeading(c.Name, c.Run)
+			}
+			all = append(all, c)
+		}
+	}
+	return all
+}
+
+// env returns the environment of a component.
+func (w *wiring) env(announce component.Announce) component.Env {
+	return component.Env{Dir: w.dir, Spec: w.spec, Dirs: w.dirs, Rights: w.apiReady.WaitRBAC, Announce: announce}
+}
+
+func (w *wiring) runEtcd(c component.Component) runFunc {
+	ready := make(chan struct{})
+	w.etcd = ready
+	return func(ctx context.Context, announce component.Announce) error {
+		waits := func(why string) { announce(etcd.Name, false, why) }
+		return etcd.Run(ctx, c.Files[0].Path, w.spec, w.dirs, waits, func() {
+			close(ready)
+			announce(etcd.Name, true, "serving on "+w.dirs.EtcdSocket())
+		})
+	}
+}
+
 func (w *wiring) etcdReady(ctx context.Context) error {
 	select {
 	case <-w.etcd:
@@ -134,106 +147,35 @@ func (w *wiring) etcdReady(ctx context.Context) error {
 	}
 }
 
-// attach sets the Run function of a described component.
-func (w *wiring) attach(c *component.Component) {
-	args := c.Args
-	switch c.Name {
-	case etcd.Name:
-		ready := make(chan struct{})
-		w.etcd = ready
-		c.Run = func(ctx context.Context, announce component.Announce) error {
-			waits := func(why string) { announce(etcd.Name, false, why) }
-			return etcd.Run(ctx, c.Files[0].Path, w.spec, w.dirs, waits, func() {
-				close(ready)
-				announce(etcd.Name, true, "serving on "+w.dirs.EtcdSocket())
-			})
-		}
-	case kubeapiserver.Name:
-		w.rejections = new(extensions.RejectionLog)
-		w.apiserver = kubeapiserver.New(args, filepath.Join(w.dirs.API, nodespec.Revoked), metrics.Addresses(w.spec), w.etcdReady, bootstrap.Rights)
-		w.apiserver.Revoked = w.rejections.Note
-		check := health.Check{URL: w.server.URL + "/readyz", CAFile: filepath.Join(w.dirs.API, nodespec.CA), Name: w.server.Name}
-		c.Run = withHealthCheck(c.Name, check, w.apiserver.Run)
-	case bootstrap.Name:
-		c.Run = func(ctx context.Context, announce component.Announce) error {
-			return bootstrap.Run(ctx, w.spec, w.apiReady, w.apiserver.Loopback, announce)
-		}
-	case extensions.Name:
-		c.Run = func(ctx context.Context, announce component.Announce) error {
-			return extensions.Run(ctx, w.apiReady, w.apiserver.Loopback, w.rejections, announce)
-		}
-	case leaderelection.Name:
-		c.Run = func(ctx context.Context, announce component.Announce) error {
-			return w.elector.Run(ctx, w.apiReady.WaitRBAC, announce)
-		}
-	case nodecontrollers.IPAM:
-		c.Run = w.withRights(nodecontrollers.RunIPAM)
-	case nodecontrollers.Namespaces:
-		c.Run = func(ctx context.Context, announce component.Announce) error {
-			return nodecontrollers.RunNamespaces(ctx, w.dirs, w.apiReady.WaitRBAC, announce)
-		}
-	case controllermanager.Name:
-		c.Run = asChild(c.Name, w.loopback(controllermanager.Port))
-	case scheduler.Name:
-		c.Run = withHealthCheck(c.Name, w.loopback(scheduler.Port), func(ctx context.Context) error {
-			return scheduler.Run(ctx, args, w.apiReady.WaitRBAC)
-		})
-	case balancer.Name:
-		c.Run = func(ctx context.Context, announce component.Announce) error {
-			return balancer.Run(ctx, w.spec, w.dirs, w.offlineAPI, announce)
-		}
-	case offlineapi.Name:
-		c.Run = w.offlineAPI.Run
-	case metrics.Name:
-		c.Run = w.withRights(metrics.Run)
-	case addons.Name:
-		c.Run = w.withRights(addons.Run)
-	case kubelet.Name:
-		c.Run = withHealthCheck(c.Name, health.Check{URL: plainHealthURL(kubelet.HealthPort)}, func(ctx context.Context) error {
-			standIn := w.offlineAPI != nil && w.offlineAPI.Address() != ""
-			return kubelet.Run(ctx, args, w.nodeLabels, w.apiReady, standIn, filepath.Join(w.dirs.Node, nodespec.Revoked), filepath.Join(w.dirs.Node, "logind.sock"), w.powerDown, w.podsEnded)
-		})
-	case kubeproxy.Name:
-		c.Run = withHealthCheck(c.Name, health.Check{URL: plainHealthURL(kubeproxy.HealthPort)}, func(ctx context.Context) error {
-			return kubeproxy.Run(ctx, args, w.apiReady.WaitRBAC)
-		})
-	case coredns.Name:
-		c.Run = func(ctx context.Context, announce component.Announce) error {
-			return coredns.Run(ctx, w.spec, w.dirs, w.agent.Addresses, announce)
-		}
-	case drain.Name:
-		c.Run = func(ctx context.Context, announce component.Announce) error {
-			return drain.Run(ctx, w.spec, w.dirs, w.agent.Registered, announce)
-		}
-	case nodelabels.Name:
-		c.Run = w.withRights(nodelabels.Run)
-	case nodelabels.NodeName:
-		c.Run = func(ctx context.Context, announce component.Announce) error {
-			return nodelabels.RunNode(ctx, w.spec, w.dirs, w.nodeLabels, w.apiReady.WaitRBAC, announce)
-		}
-	case netpolicy.Name:
-		c.Run = w.withRights(netpolicy.Run)
-	case portguard.Name:
-		c.Run = w.withRights(portguard.Run)
-	case loadbalancer.Name:
-		c.Run = w.withRights(loadbalancer.Run)
-	case podcertificates.Name:
-		c.Run = w.withRights(podcertificates.Run)
-	case localvolumes.Name:
-		c.Run = w.withRights(localvolumes.Run)
-	case localvolumes.NodeName:
-		c.Run = w.withRights(localvolumes.RunNode)
-	case l2announcer.Name:
-		c.Run = w.withRights(l2announcer.Run)
-	case apivip.Name:
-		c.Run = func(ctx context.Context, announce component.Announce) error {
-			return apivip.Run(ctx, w.spec, w.dirs, announce)
-		}
-	case podnetwork.Name:
-		c.Run = w.agent.Run
-	case podnetwork.NodeName:
-		c.Run = w.agent.RunNode
-	}
+func (w *wiring) runAPIServer(c component.Component) runFunc {
+	w.rejections = new(extensions.RejectionLog)
+	w.apiserver = kubeapiserver.New(c.Args, filepath.Join(w.dirs.API, nodespec.Revoked), metrics.Addresses(w.spec), w.etcdReady, bootstrap.Rights)
+	w.apiserver.Revoked = w.rejections.Note
+	check := health.Check{URL: w.server.URL + "/readyz", CAFile: filepath.Join(w.dirs.API, nodespec.CA), Name: w.server.Name}
+	return withHealthCheck(c.Name, check, w.apiserver.Run)
+}
+
+func (w *wiring) runControllerManager(c component.Component) runFunc {
+	return asChild(c.Name, w.loopback(controllermanager.Port))
+}
+
+func (w *wiring) runScheduler(c component.Component) runFunc {
+	return withHealthCheck(c.Name, w.loopback(scheduler.Port), func(ctx context.Context) error {
+		return scheduler.Run(ctx, c.Args, w.apiReady.WaitRBAC)
+	})
+}
+
+func (w *wiring) runKubelet(c component.Component) runFunc {
+	return withHealthCheck(c.Name, health.Check{URL: plainHealthURL(kubelet.HealthPort)}, func(ctx context.Context) error {
+		standIn := w.offlineAPI != nil && w.offlineAPI.Address() != ""
+		return kubelet.Run(ctx, c.Args, w.nodeLabels, w.apiReady, standIn, filepath.Join(w.dirs.Node, nodespec.Revoked), filepath.Join(w.dirs.Node, "logind.sock"), w.powerDown, w.podsEnded)
+	})
+}
+
+func (w *wiring) runKubeProxy(c component.Component) runFunc {
+	return withHealthCheck(c.Name, health.Check{URL: plainHealthURL(kubeproxy.HealthPort)}, func(ctx context.Context) error {
+		return kubeproxy.Run(ctx, c.Args, w.apiReady.WaitRBAC)
+	})
 }
 
 // restartGrace is how long a component that RestartLoop restarts can keep its process unready.
@@ -253,15 +195,6 @@ func asChild(name string, check health.Check) func(context.Context, component.An
 		return process.RestartLoop(ctx,
 			func(ctx context.Context) error { return once(ctx, announce) },
 			func(why string) { announce(name, time.Since(began) > restartGrace, nodespec.ProblemPrefix+why) })
-	}
-}
-
-// withRights runs a component that waits for its RBAC rights.
-func (w *wiring) withRights(
-	run func(ctx context.Context, spec nodespec.Spec, dirs dirs.Dirs, rights func(context.Context) error, announce component.Announce) error,
-) func(context.Context, component.Announce) error {
-	return func(ctx context.Context, announce component.Announce) error {
-		return run(ctx, w.spec, w.dirs, w.apiReady.WaitRBAC, announce)
 	}
 }
 

@@ -12,7 +12,6 @@ import (
 
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/orlop-os/orlop/orchestrator/component"
 	"github.com/orlop-os/orlop/orchestrator/dirs"
@@ -39,30 +38,23 @@ const (
 
 // Component describes the component without its Run function.
 func Component(spec nodespec.Spec, dirs dirs.Dirs) component.Component {
-	config := kubeconfig.ControllersFile(spec, dirs, Name, nodespec.AddonsCert, nodespec.AddonsKey)
-	return component.Component{Process: component.Controllers, Name: Name, Files: []component.File{config}}
+	return kubeconfig.ControllersComponent(spec, dirs, Name, nodespec.AddonsCert, nodespec.AddonsKey)
 }
 
-// Run reconciles the add-ons until ctx is done. rights waits until the RBAC rights of the component
-// exist. The component is always announced as ready: a failing add-on is not a fault of the
-// machine, nor of the running version of the system.
-func Run(ctx context.Context, spec nodespec.Spec, dirs dirs.Dirs, rights func(context.Context) error, announce component.Announce) error {
-	announce(Name, false, "waiting for the API server")
-	if err := rights(ctx); err != nil {
-		return nil // stopped before the start
-	}
-	path := kubeconfig.Path(dirs.Controllers, Name)
-	config, err := clientcmd.BuildConfigFromFlags("", path)
-	if err != nil {
-		return fmt.Errorf("%s: cannot use: %w", path, err)
+// Run reconciles the add-ons until ctx is done. The component is always announced as ready: a
+// failing add-on is not a fault of the machine, nor of the running version of the system.
+func Run(ctx context.Context, env component.Env) error {
+	config, err := env.WaitConfig(ctx, Name)
+	if config == nil {
+		return err
 	}
 	config.Timeout, config.QPS, config.Burst = requestTimeout, 50, 100
-	client, err := kubernetes.NewForConfig(config)
+	client, err := component.NewClient(config)
 	if err != nil {
-		return fmt.Errorf("cannot create client: %w", err)
+		return err
 	}
 	m := &manager{
-		spec: spec, file: filepath.Join(dirs.Controllers, nodespec.Addons), artifacts: artifact.Store{Dir: dirs.Addons}, config: config, client: client, kinds: newKinds(client), states: map[string]*addonState{},
+		spec: env.Spec, file: filepath.Join(env.Dirs.Controllers, nodespec.Addons), artifacts: artifact.Store{Dir: env.Dirs.Addons}, config: config, client: client, kinds: newKinds(client), states: map[string]*addonState{},
 	}
 	tick := time.NewTicker(pollInterval)
 	defer tick.Stop()
@@ -76,7 +68,7 @@ func Run(ctx context.Context, spec nodespec.Spec, dirs dirs.Dirs, rights func(co
 		}
 		if detail != reported {
 			reported = detail
-			announce(Name, true, detail)
+			env.Announce(Name, true, detail)
 		}
 		select {
 		case <-tick.C:

@@ -17,7 +17,6 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/orlop-os/orlop/orchestrator/component"
-	"github.com/orlop-os/orlop/orchestrator/dirs"
 	"github.com/orlop-os/orlop/orchestrator/health"
 	"github.com/orlop-os/orlop/orchestrator/kubeconfig"
 	"github.com/orlop-os/orlop/orchestrator/neighbor"
@@ -38,16 +37,16 @@ func Components(spec nodespec.Spec) []component.Component {
 }
 
 // Run holds the addresses, while it is this machine's turn, until ctx is done.
-func Run(ctx context.Context, spec nodespec.Spec, dirs dirs.Dirs, announce component.Announce) error {
+func Run(ctx context.Context, env component.Env) error {
 	prober := &health.Prober{
-		CAFile: filepath.Join(dirs.Node, nodespec.CA), Name: kubeconfig.Local().Name, Path: ReadyPath,
+		CAFile: filepath.Join(env.Dirs.Node, nodespec.CA), Name: kubeconfig.Local().Name, Path: ReadyPath,
 		Timeout: timeout, Idle: 10 * probeInterval, Dial: (&net.Dialer{}).DialContext,
 	}
 	defer prober.Close()
-	a := newAgent(spec)
+	a := newAgent(env.Spec)
 	defer a.close()
 	return neighbor.WithLinks(ctx, func(ctx context.Context, links <-chan struct{}) error {
-		return a.run(ctx, prober.Probe, links, announce)
+		return a.run(ctx, prober.Probe, links, env.Announce)
 	})
 }
 

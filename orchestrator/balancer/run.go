@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/orlop-os/orlop/orchestrator/component"
-	"github.com/orlop-os/orlop/orchestrator/dirs"
 	"github.com/orlop-os/orlop/orchestrator/health"
 	"github.com/orlop-os/orlop/orchestrator/kubeconfig"
 	"github.com/orlop-os/orlop/pkg/nodespec"
@@ -46,18 +45,18 @@ type OfflineAPI interface {
 }
 
 // Run forwards connections until ctx is done. It is for nodes with Components.
-func Run(ctx context.Context, spec nodespec.Spec, dirs dirs.Dirs, offline OfflineAPI, announce component.Announce) error {
-	servers, err := Servers(spec)
+func Run(ctx context.Context, env component.Env, offline OfflineAPI) error {
+	servers, err := Servers(env.Spec)
 	if err != nil {
 		return err
 	}
-	listen, _ := kubeconfig.Balancer(spec)
+	listen, _ := kubeconfig.Balancer(env.Spec)
 	socket, err := (&net.ListenConfig{}).Listen(ctx, "tcp4", listen.String())
 	if err != nil {
 		return fmt.Errorf("cannot listen on %s, the address for this node's components: %w; stop the program that listens there, "+
 			"such as a pod of the host's network", listen, err)
 	}
-	return newBalancer(socket.(*net.TCPListener), filepath.Join(dirs.Node, nodespec.CA), servers, offline, announce).run(ctx)
+	return newBalancer(socket.(*net.TCPListener), filepath.Join(env.Dirs.Node, nodespec.CA), servers, offline, env.Announce).run(ctx)
 }
 
 // balancer is a running balancer. Make it with newBalancer.
@@ -67,8 +66,8 @@ type balancer struct {
 	prober     *health.Prober
 	offlineAPI OfflineAPI
 	announce   component.Announce
-	changed    chan struct{} // the state has changed
-	slots      chan struct{} // semaphore of the connections
+	changed    component.Signal // the state has changed
+	slots      chan struct{}    // semaphore of the connections
 
 	mu    sync.Mutex
 	state State
@@ -79,7 +78,7 @@ func newBalancer(socket *net.TCPListener, caFile string, servers []string, offli
 	dialer := dialer(socket.Addr().(*net.TCPAddr).AddrPort())
 	return &balancer{
 		socket: socket, dialer: dialer, prober: newProber(caFile, dialer), offlineAPI: offline, announce: announce,
-		changed: make(chan struct{}, 1), slots: make(chan struct{}, maxOpen), state: NewState(servers, offline.Address()), open: map[*connection]struct{}{},
+		changed: component.NewSignal(), slots: make(chan struct{}, maxOpen), state: NewState(servers, offline.Address()), open: map[*connection]struct{}{},
 	}
 }
 
@@ -156,10 +155,7 @@ func (b *balancer) change(f func(*State)) {
 	b.mu.Lock()
 	f(&b.state)
 	b.mu.Unlock()
-	select {
-	case b.changed <- struct{}{}:
-	default:
-	}
+	b.changed.Wake()
 }
 
 // close closes the connections to the servers.

@@ -31,7 +31,6 @@ import (
 	rbac "k8s.io/component-helpers/auth/rbac/reconciliation"
 	registration "k8s.io/kube-aggregator/pkg/client/clientset_generated/clientset/typed/apiregistration/v1"
 
-	"github.com/orlop-os/orlop/orchestrator/apiready"
 	"github.com/orlop-os/orlop/orchestrator/component"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
@@ -75,10 +74,10 @@ func Rights(ctx context.Context, client kubernetes.Interface) error {
 }
 
 // Run creates the other objects as soon as the server answers and announces that. It then maintains
-// the objects and the Node's label until ctx is done. loopback returns the server's privileged
-// connection to itself.
-func Run(ctx context.Context, spec nodespec.Spec, gate *apiready.Waiter, loopback func(context.Context) (*rest.Config, error), announce component.Announce) error {
-	announce(Name, false, "waiting for the API server")
+// the objects and the Node's label until ctx is done. serving waits until the server answers;
+// loopback returns the server's privileged connection to itself.
+func Run(ctx context.Context, env component.Env, serving func(context.Context) error, loopback func(context.Context) (*rest.Config, error)) error {
+	env.Announce(Name, false, "waiting for the API server")
 	config, err := loopback(ctx)
 	if err != nil {
 		return nil // stopped before the start
@@ -91,12 +90,12 @@ func Run(ctx context.Context, spec nodespec.Spec, gate *apiready.Waiter, loopbac
 	if err != nil {
 		return fmt.Errorf("cannot create client: %w", err)
 	}
-	if err := gate.WaitServing(ctx); err != nil {
+	if err := serving(ctx); err != nil {
 		return nil
 	}
-	found := &problems{announce: announce, why: map[string]string{}}
+	found := &problems{announce: env.Announce, why: map[string]string{}}
 	report := found.of("start")
-	services := managedServices(spec, client)
+	services := managedServices(env.Spec, client)
 	for _, k := range services {
 		if err := ensurePlaced(ctx, k.text(), func() error { return k.ensure(ctx) }, report, found.of(k.name)); err != nil {
 			return err
@@ -106,7 +105,7 @@ func Run(ctx context.Context, spec nodespec.Spec, gate *apiready.Waiter, loopbac
 	others := append(managedRights(client), managed{apiServicesResource, "", api.Name, func(ctx context.Context) error {
 		return ensureAPIService(ctx, registrations, api.DeepCopy())
 	}})
-	if !spec.LocalVolumes.Disabled {
+	if !env.Spec.LocalVolumes.Disabled {
 		others = append(others, managedVolumes(client)...)
 	}
 	for _, k := range others {
@@ -117,16 +116,16 @@ func Run(ctx context.Context, spec nodespec.Spec, gate *apiready.Waiter, loopbac
 			return err
 		}
 	}
-	if err := gate.WaitRBAC(ctx); err != nil {
+	if err := env.Rights(ctx); err != nil {
 		return nil
 	}
 	found.started()
 	marked := make(chan error, 1)
 	go func() {
-		marked <- labelNode(ctx, client, spec.NodeName, spec.Taint, labelRetry, found.of("node"))
+		marked <- labelNode(ctx, client, env.Spec.NodeName, env.Spec.Taint, labelRetry, found.of("node"))
 	}()
 	var late []managed
-	if !spec.LocalVolumes.Disabled { // the last: no node and no pod waits for it
+	if !env.Spec.LocalVolumes.Disabled { // the last: no node and no pod waits for it
 		if late, err = managedSnapshots(config); err != nil {
 			return err
 		}
@@ -147,15 +146,9 @@ func maintain(ctx context.Context, config *rest.Config, all []managed, found *pr
 	if err != nil {
 		found.of("watch")(fmt.Sprintf("deleted objects are restored late: cannot create client: %v", err))
 	}
-	changed := make(chan struct{}, 1)
-	wake := func() {
-		select {
-		case changed <- struct{}{}:
-		default: // a pass is due anyway
-		}
-	}
+	changed := component.NewSignal()
 	if client != nil {
-		watchManaged(ctx, client, all, wake)
+		watchManaged(ctx, client, all, changed.Wake)
 	}
 	resyncLoop(ctx, all, changed, resyncPeriod, minBackoff, func(what, why string) { found.of(what)(why) })
 }

@@ -12,11 +12,12 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
+
+	"github.com/orlop-os/orlop/orchestrator/component"
 )
 
 // objects are the methods of a typed client for one kind of object.
@@ -169,9 +170,7 @@ func labelPatch(node *corev1.Node, tainted bool) []byte {
 // (pkg/kubelet/kubelet_node_status.go, initialNode), and the configuration may change later. A
 // rejection, for example by a webhook, is reported and retried after retryInterval.
 func labelNode(ctx context.Context, client kubernetes.Interface, name string, tainted bool, retryInterval time.Duration, report func(why string)) error {
-	own := informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithTweakListOptions(func(o *metav1.ListOptions) {
-		o.FieldSelector = fields.OneTermEqualSelector(metav1.ObjectNameField, name).String()
-	}))
+	own := informers.NewSharedInformerFactoryWithOptions(client, 0, component.Only(metav1.ObjectNameField, name))
 	patches := make(chan []byte, 1)
 	onNode := func(object any) {
 		node, ok := object.(*corev1.Node)

@@ -52,19 +52,18 @@ func Component(spec nodespec.Spec, dirs dirs.Dirs) component.Component {
 	if spec.External.DNS {
 		return component.External(Name, "an external server answers at the cluster DNS address")
 	}
-	client := kubeconfig.NodeFile(spec, dirs, Name, nodespec.DNSCert, nodespec.DNSKey)
-	return component.Component{Process: component.Node, Name: Name, Files: []component.File{client}}
+	return kubeconfig.NodeComponent(spec, dirs, Name, nodespec.DNSCert, nodespec.DNSKey)
 }
 
 // Run answers on the addresses until ctx is done. addresses waits until the node has them.
-func Run(ctx context.Context, spec nodespec.Spec, dirs dirs.Dirs, addresses func(context.Context) ([]netip.Addr, error), announce component.Announce) error {
+func Run(ctx context.Context, env component.Env, addresses func(context.Context) ([]netip.Addr, error)) error {
 	listen, err := addresses(ctx)
 	if err != nil {
 		return nil // stopped before the start
 	}
 	dnsserver.Quiet, caddy.Quiet = true, true
 	registerRanges()
-	corefile := Corefile(spec, kubeconfig.Path(dirs.Node, Name), listen)
+	corefile := Corefile(env.Spec, component.KubeconfigPath(env.Dir, Name), listen)
 	server, err := caddy.Start(caddy.CaddyfileInput{Filepath: "Corefile", Contents: []byte(corefile), ServerTypeName: "dns"})
 	// CoreDNS redirects Kubernetes' log of the whole process to its own. Its own goes to the
 	// standard log (see main.go, which must not send that back to Kubernetes' log: two locks, one
@@ -73,7 +72,7 @@ func Run(ctx context.Context, spec nodespec.Spec, dirs dirs.Dirs, addresses func
 	if err != nil {
 		return fmt.Errorf("cannot listen on %s: %w", join(listen), err)
 	}
-	watch(ctx, "kubernetes.default.svc."+spec.DNSDomain+".", listen, announce)
+	watch(ctx, "kubernetes.default.svc."+env.Spec.DNSDomain+".", listen, env.Announce)
 	if err := server.Stop(); err != nil {
 		return fmt.Errorf("cannot stop: %w", err)
 	}

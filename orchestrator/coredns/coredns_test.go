@@ -10,6 +10,7 @@ import (
 	"github.com/coredns/caddy"
 	"gotest.tools/v3/golden"
 
+	"github.com/orlop-os/orlop/orchestrator/component"
 	"github.com/orlop-os/orlop/orchestrator/dirs"
 	"github.com/orlop-os/orlop/orchestrator/kubeconfig"
 	"github.com/orlop-os/orlop/pkg/nodespec"
@@ -50,7 +51,7 @@ func TestCorefile(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	client := kubeconfig.Path(dirs.Node, Name)
+	client := component.KubeconfigPath(dirs.Node, Name)
 	registerRanges()
 	for name, corefile := range map[string]string{
 		"upstreams": Corefile(open, client, both), "closed": Corefile(closed, client, both[:1]),

@@ -24,7 +24,6 @@ import (
 
 	"github.com/orlop-os/orlop/orchestrator/component"
 	"github.com/orlop-os/orlop/orchestrator/dirs"
-	"github.com/orlop-os/orlop/orchestrator/kubeconfig"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
@@ -239,7 +238,7 @@ type node struct {
 func start(t *testing.T, spec nodespec.Spec, api string, announce component.Announce) node {
 	t.Helper()
 	dirs := dirs.In(t.TempDir())
-	client := kubeconfig.Path(dirs.Node, Name)
+	client := component.KubeconfigPath(dirs.Node, Name)
 	if err := os.MkdirAll(filepath.Dir(client), 0o755); err != nil {
 		t.Fatal(err)
 	}
@@ -255,7 +254,9 @@ func start(t *testing.T, spec nodespec.Spec, api string, announce component.Anno
 	addresses := func(context.Context) ([]netip.Addr, error) { return []netip.Addr{n.at.Addr()}, nil }
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
-	go func() { ended <- Run(ctx, spec, dirs, addresses, announce) }()
+	go func() {
+		ended <- Run(ctx, component.Env{Dir: dirs.Node, Spec: spec, Dirs: dirs, Announce: announce}, addresses)
+	}()
 	n.stop = sync.OnceFunc(func() {
 		cancel()
 		select {

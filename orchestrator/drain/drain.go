@@ -23,11 +23,9 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/orlop-os/orlop/orchestrator/component"
 	"github.com/orlop-os/orlop/orchestrator/dirs"
-	"github.com/orlop-os/orlop/orchestrator/kubeconfig"
 	"github.com/orlop-os/orlop/orchestrator/kubelet"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
@@ -45,45 +43,35 @@ const retryInterval = time.Second
 // undoTimeout bounds the uncordoning after a failed drain.
 const undoTimeout = 10 * time.Second
 
-// Component describes the component without its Run function.
-func Component() component.Component {
-	return component.Component{Process: component.Node, Name: Name}
-}
-
 // Run uncordons the node, if the machine did not do so before it shut down, and then waits until
 // ctx is done. registered waits for the Node object.
-func Run(ctx context.Context, spec nodespec.Spec, dirs dirs.Dirs, registered func(context.Context) error, announce component.Announce) error {
+func Run(ctx context.Context, env component.Env, registered func(context.Context) error) error {
 	if err := registered(ctx); err != nil {
 		return nil // asked to stop
 	}
-	api, err := Client(dirs)
+	api, err := Client(env.Dirs)
 	if err != nil {
 		return err
 	}
-	if err := retryUncordon(ctx, api, spec.NodeName, func(problem error) { announce(Name, false, problem.Error()) }); err != nil {
+	if err := retryUncordon(ctx, api, env.Spec.NodeName, func(problem error) { env.Announce(Name, false, problem.Error()) }); err != nil {
 		return nil // asked to stop
 	}
-	announce(Name, true, "")
+	env.Announce(Name, true, "")
 	<-ctx.Done()
 	return nil
 }
 
 // Client returns a client with the identity of the node.
 func Client(dirs dirs.Dirs) (kubernetes.Interface, error) {
-	path := kubeconfig.Path(dirs.Node, kubelet.Name)
-	config, err := clientcmd.BuildConfigFromFlags("", path)
+	config, err := component.LoadConfig(component.KubeconfigPath(dirs.Node, kubelet.Name))
 	if err != nil {
-		return nil, fmt.Errorf("%s: cannot use: %w", path, err)
+		return nil, err
 	}
 	config.Timeout = 10 * time.Second // of one call: the server may be gone
 	// A node has at most some hundred pods, with one request for each in a round. The server has
 	// its own limits.
 	config.QPS = -1
-	api, err := kubernetes.NewForConfig(config)
-	if err != nil {
-		return nil, fmt.Errorf("cannot create client: %w", err)
-	}
-	return api, nil
+	return component.NewClient(config)
 }
 
 // Drain cordons the node and evicts its pods, round after round, until no pod is left or the

@@ -22,7 +22,6 @@ import (
 	aggregator "k8s.io/kube-aggregator/pkg/client/clientset_generated/clientset"
 	registrations "k8s.io/kube-aggregator/pkg/client/informers/externalversions"
 
-	"github.com/orlop-os/orlop/orchestrator/apiready"
 	"github.com/orlop-os/orlop/orchestrator/component"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
@@ -47,20 +46,20 @@ const (
 
 // Run checks the extensions until ctx is done. loopback returns the server's privileged connection
 // to itself.
-func Run(ctx context.Context, gate *apiready.Waiter, loopback func(context.Context) (*rest.Config, error), refusals *RejectionLog, announce component.Announce) error {
-	announce(Name, false, "waiting for the API server")
+func Run(ctx context.Context, env component.Env, loopback func(context.Context) (*rest.Config, error), refusals *RejectionLog) error {
+	env.Announce(Name, false, "waiting for the API server")
 	config, err := loopback(ctx)
 	if err != nil {
 		return nil // stopped before the start
 	}
-	if err := gate.WaitRBAC(ctx); err != nil {
+	if err := env.Rights(ctx); err != nil {
 		return nil
 	}
 	w, err := newWatcher(config, refusals)
 	if err != nil {
 		return err
 	}
-	announce(Name, true, "")
+	env.Announce(Name, true, "")
 	w.start(ctx)
 	ticker := time.NewTicker(interval)
 	defer ticker.Stop()
@@ -71,7 +70,7 @@ func Run(ctx context.Context, gate *apiready.Waiter, loopback func(context.Conte
 			if detail != "" {
 				detail = nodespec.ProblemPrefix + detail
 			}
-			announce(Name, true, detail)
+			env.Announce(Name, true, detail)
 		}
 		select {
 		case <-ticker.C:

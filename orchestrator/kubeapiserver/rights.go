@@ -10,7 +10,6 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/watch"
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	"k8s.io/client-go/informers"
@@ -22,6 +21,7 @@ import (
 	"k8s.io/kubernetes/plugin/pkg/auth/authorizer/rbac/bootstrappolicy"
 
 	"github.com/orlop-os/orlop/orchestrator/bootstrap"
+	"github.com/orlop-os/orlop/orchestrator/component"
 )
 
 // rightsHook is the name of the hook that replaces upstream's hook rbac/bootstrap-roles. /readyz
@@ -112,13 +112,7 @@ const bootstrapped = "kubernetes.io/bootstrapping=rbac-defaults"
 // deleted, until ctx is done; upstream itself does so only at each start. A controller without its
 // role fails with errors that name no role.
 func reconcileUpstream(ctx context.Context, client kubernetes.Interface, again time.Duration, reconcile func() error) {
-	changed := make(chan struct{}, 1)
-	look := func() {
-		select {
-		case changed <- struct{}{}:
-		default: // a wake-up is pending
-		}
-	}
+	changed := component.NewSignal()
 	all := metav1.ListOptions{LabelSelector: bootstrapped}
 	rbac := client.RbacV1()
 	for _, open := range []func(context.Context) (watch.Interface, error){
@@ -128,7 +122,7 @@ func reconcileUpstream(ctx context.Context, client kubernetes.Interface, again t
 		func(ctx context.Context) (watch.Interface, error) { return rbac.RoleBindings("").Watch(ctx, all) },
 	} {
 		// A change that a watch missed waits for the next change: a pass reads every role.
-		go bootstrap.Changes(ctx, open, func(metav1.Object) bool { look(); return false }, again, func() {})
+		go bootstrap.Changes(ctx, open, func(metav1.Object) bool { changed.Wake(); return false }, again, func() {})
 	}
 	for {
 		select {
@@ -139,7 +133,7 @@ func reconcileUpstream(ctx context.Context, client kubernetes.Interface, again t
 		err := reconcile()
 		if err != nil && ctx.Err() == nil {
 			klog.ErrorS(err, "Cannot restore upstream's roles; it is retried", "after", again)
-			look()
+			changed.Wake()
 		}
 		select { // a pass makes changes of its own, and changes come in groups
 		case <-time.After(again):
@@ -168,18 +162,10 @@ func rightsMissing(ctx context.Context, client kubernetes.Interface) (missing, f
 // before the watch.
 func restoreProbeRights(ctx context.Context, client kubernetes.Interface, again time.Duration, missed <-chan struct{}) {
 	role, binding := probeRights()
-	named := informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithTweakListOptions(func(o *metav1.ListOptions) {
-		o.FieldSelector = fields.OneTermEqualSelector(metav1.ObjectNameField, lastBinding).String()
-	}))
-	changed := make(chan struct{}, 1)
-	look := func() {
-		select {
-		case changed <- struct{}{}:
-		default: // a wake-up is pending
-		}
-	}
+	named := informers.NewSharedInformerFactoryWithOptions(client, 0, component.Only(metav1.ObjectNameField, lastBinding))
+	changed := component.NewSignal()
 	// Additions do not count: in a new cluster, makeRights creates these objects last.
-	handler := cache.ResourceEventHandlerFuncs{UpdateFunc: func(any, any) { look() }, DeleteFunc: func(any) { look() }}
+	handler := cache.ResourceEventHandlerFuncs{UpdateFunc: func(any, any) { changed.Wake() }, DeleteFunc: func(any) { changed.Wake() }}
 	for _, i := range []cache.SharedIndexInformer{named.Rbac().V1().ClusterRoles().Informer(), named.Rbac().V1().ClusterRoleBindings().Informer()} {
 		if _, err := i.AddEventHandler(handler); err != nil {
 			klog.ErrorS(err, "Cannot watch the right to read the server's health", "name", lastBinding)

@@ -82,6 +82,16 @@ func ControllersFile(spec nodespec.Spec, dirs dirs.Dirs, name, cert, key string)
 	return file(spec, Local(), filepath.Join(dirs.Controllers, nodespec.CA), dirs.Controllers, name, cert, key)
 }
 
+// NodeComponent describes a component of process "node" whose only file is NodeFile.
+func NodeComponent(spec nodespec.Spec, dirs dirs.Dirs, name, cert, key string) component.Component {
+	return component.Component{Process: component.Node, Name: name, Files: []component.File{NodeFile(spec, dirs, name, cert, key)}}
+}
+
+// ControllersComponent is NodeComponent for process "controllers".
+func ControllersComponent(spec nodespec.Spec, dirs dirs.Dirs, name, cert, key string) component.Component {
+	return component.Component{Process: component.Controllers, Name: name, Files: []component.File{ControllersFile(spec, dirs, name, cert, key)}}
+}
+
 func file(spec nodespec.Spec, server Server, ca, dir, name, cert, key string) component.File {
 	content := fmt.Sprintf(`apiVersion: v1
 kind: Config
@@ -103,8 +113,5 @@ contexts:
     user: %[3]s
 current-context: default
 `, spec.Cluster, ca, name, filepath.Join(dir, cert), filepath.Join(dir, key), server.URL, server.Name)
-	return component.File{Path: Path(dir, name), Mode: 0o600, Content: content}
+	return component.File{Path: component.KubeconfigPath(dir, name), Mode: 0o600, Content: content}
 }
-
-// Path returns the path of the kubeconfig of the named component in its process's directory.
-func Path(dir, component string) string { return filepath.Join(dir, component+".kubeconfig") }

@@ -16,7 +16,6 @@ import (
 	"k8s.io/client-go/kubernetes"
 	corev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/kubernetes/cmd/kubelet/app"
 	"k8s.io/kubernetes/cmd/kubelet/app/options"
 	"k8s.io/kubernetes/pkg/kubelet"
@@ -24,6 +23,7 @@ import (
 	"k8s.io/kubernetes/pkg/util/filesystem"
 
 	"github.com/orlop-os/orlop/orchestrator/apiready"
+	"github.com/orlop-os/orlop/orchestrator/component"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
@@ -171,16 +171,16 @@ func registerLabels(server *options.KubeletServer, labels nodespec.NodeLabels) {
 // connect gives the kubelet its three clients as upstream makes them, each behind gate, and returns
 // the configuration of the first client.
 func connect(server *options.KubeletServer, parts *kubelet.Dependencies, gate *apiready.Waiter) (*rest.Config, error) {
-	config, err := clientcmd.BuildConfigFromFlags("", server.KubeConfig)
+	config, err := component.LoadConfig(server.KubeConfig)
 	if err != nil {
-		return nil, fmt.Errorf("%s: cannot use: %w", server.KubeConfig, err)
+		return nil, err
 	}
 	config.ContentType = runtime.ContentTypeProtobuf
 	config.AcceptContentTypes = runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON
 	config.QPS, config.Burst = float32(server.KubeAPIQPS), int(server.KubeAPIBurst)
 	config.Wrap(gate.WrapTransport)
-	if parts.KubeClient, err = kubernetes.NewForConfig(config); err != nil {
-		return nil, fmt.Errorf("cannot make client: %w", err)
+	if parts.KubeClient, err = component.NewClient(config); err != nil {
+		return nil, err
 	}
 	events := rest.CopyConfig(config)
 	events.QPS, events.Burst = float32(server.EventRecordQPS), int(server.EventBurst)

@@ -9,7 +9,6 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
@@ -23,6 +22,7 @@ import (
 	kubetypes "k8s.io/kubernetes/pkg/kubelet/types"
 	"k8s.io/kubernetes/pkg/kubelet/util"
 
+	"github.com/orlop-os/orlop/orchestrator/component"
 	"github.com/orlop-os/orlop/orchestrator/offlineapi"
 )
 
@@ -50,9 +50,7 @@ func holdRemovals(ctx context.Context, parts *kubelet.Dependencies, config *rest
 	parts.PodStartupLatencyTracker = util.NewPodStartupLatencyTracker()
 	parts.PodConfig = podconfig.NewPodConfig(parts.Recorder, parts.PodStartupLatencyTracker)
 
-	own := informers.NewSharedInformerFactoryWithOptions(parts.KubeClient, 0, informers.WithTweakListOptions(func(o *metav1.ListOptions) {
-		o.FieldSelector = fields.OneTermEqualSelector(metav1.ObjectNameField, node).String()
-	}))
+	own := informers.NewSharedInformerFactoryWithOptions(parts.KubeClient, 0, component.Only(metav1.ObjectNameField, node))
 	there := own.Core().V1().Nodes().Informer().HasSynced
 	own.Start(ctx.Done())
 	pods := forward(ctx, parts.PodConfig.Channel(ctx, kubetypes.ApiserverSource), answered, told)

@@ -15,6 +15,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/utils/ptr"
 
+	"github.com/orlop-os/orlop/orchestrator/component"
 	"github.com/orlop-os/orlop/orchestrator/loadbalancer"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
@@ -25,7 +26,7 @@ const byService = "service"
 // cluster watches the objects on which the election depends.
 type cluster struct {
 	pools    []nodespec.Pool
-	changed  chan struct{} // signals changes, after all caches are synced
+	changed  component.Signal // signals changes, after all caches are synced
 	nodes    cache.SharedIndexInformer
 	services cache.SharedIndexInformer
 	slices   cache.SharedIndexInformer
@@ -35,33 +36,23 @@ type cluster struct {
 func watch(ctx context.Context, api kubernetes.Interface, pools []nodespec.Pool) (*cluster, error) {
 	factory := informers.NewSharedInformerFactoryWithOptions(api, 0, informers.WithTransform(trim))
 	c := &cluster{
-		pools: pools, changed: make(chan struct{}, 1), nodes: factory.Core().V1().Nodes().Informer(),
+		pools: pools, changed: component.NewSignal(), nodes: factory.Core().V1().Nodes().Informer(),
 		services: factory.Core().V1().Services().Informer(), slices: factory.Discovery().V1().EndpointSlices().Informer(),
 	}
 	if err := c.slices.AddIndexers(cache.Indexers{byService: func(o any) ([]string, error) { return []string{serviceOf(o)}, nil }}); err != nil {
 		return nil, fmt.Errorf("EndpointSlices: cannot be indexed: %w", err)
 	}
-	all := []cache.SharedIndexInformer{c.nodes, c.services, c.slices}
-	var synced []cache.InformerSynced
-	for _, informer := range all {
-		synced = append(synced, informer.HasSynced)
-	}
+	synced := []cache.InformerSynced{c.nodes.HasSynced, c.services.HasSynced, c.slices.HasSynced}
 	change := func() {
 		for _, known := range synced {
 			if !known() {
 				return
 			}
 		}
-		select {
-		case c.changed <- struct{}{}:
-		default:
-		}
+		c.changed.Wake()
 	}
-	handler := cache.ResourceEventHandlerFuncs{AddFunc: func(any) { change() }, UpdateFunc: func(any, any) { change() }, DeleteFunc: func(any) { change() }}
-	for _, informer := range all {
-		if _, err := informer.AddEventHandler(handler); err != nil {
-			return nil, fmt.Errorf("cannot watch: %w", err)
-		}
+	if err := component.Watch(change, component.Watched{Informer: c.nodes}, component.Watched{Informer: c.services}, component.Watched{Informer: c.slices}); err != nil {
+		return nil, err
 	}
 	factory.Start(ctx.Done())
 	go func() {
@@ -74,20 +65,20 @@ func watch(ctx context.Context, api kubernetes.Interface, pools []nodespec.Pool)
 
 // trim removes all fields that this package does not use.
 func trim(object any) (any, error) {
-	meta := func(o metav1.ObjectMeta) metav1.ObjectMeta {
-		return metav1.ObjectMeta{
-			Namespace: o.Namespace, Name: o.Name, UID: o.UID, ResourceVersion: o.ResourceVersion, CreationTimestamp: o.CreationTimestamp, Labels: o.Labels,
-		}
+	meta := func(o metav1.Object) metav1.ObjectMeta {
+		out := component.Trimmed(o)
+		out.CreationTimestamp, out.Labels = o.GetCreationTimestamp(), o.GetLabels()
+		return out
 	}
 	switch o := object.(type) {
 	case *corev1.Node:
-		return &corev1.Node{ObjectMeta: meta(o.ObjectMeta), Status: corev1.NodeStatus{Conditions: o.Status.Conditions, Addresses: o.Status.Addresses}}, nil
+		return &corev1.Node{ObjectMeta: meta(o), Status: corev1.NodeStatus{Conditions: o.Status.Conditions, Addresses: o.Status.Addresses}}, nil
 	case *corev1.Service:
-		return &corev1.Service{ObjectMeta: meta(o.ObjectMeta), Status: o.Status, Spec: corev1.ServiceSpec{
+		return &corev1.Service{ObjectMeta: meta(o), Status: o.Status, Spec: corev1.ServiceSpec{
 			Type: o.Spec.Type, LoadBalancerClass: o.Spec.LoadBalancerClass, ExternalTrafficPolicy: o.Spec.ExternalTrafficPolicy,
 		}}, nil
 	case *discoveryv1.EndpointSlice:
-		slim := &discoveryv1.EndpointSlice{ObjectMeta: meta(o.ObjectMeta)}
+		slim := &discoveryv1.EndpointSlice{ObjectMeta: meta(o)}
 		for _, e := range o.Endpoints {
 			slim.Endpoints = append(slim.Endpoints, discoveryv1.Endpoint{NodeName: e.NodeName, Conditions: e.Conditions})
 		}

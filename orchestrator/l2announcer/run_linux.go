@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"path/filepath"
 	"reflect"
 	"slices"
 	"strings"
@@ -14,8 +13,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/klog/v2"
 
 	"github.com/orlop-os/orlop/orchestrator/component"
@@ -33,49 +30,30 @@ func Components(spec nodespec.Spec, dirs dirs.Dirs) []component.Component {
 	if len(spec.Pools) == 0 {
 		return nil
 	}
-	config := kubeconfig.NodeFile(spec, dirs, Name, nodespec.NodeAgentCert, nodespec.NodeAgentKey)
-	return []component.Component{{Process: component.Node, Name: Name, Files: []component.File{config}}}
+	return []component.Component{kubeconfig.NodeComponent(spec, dirs, Name, nodespec.NodeAgentCert, nodespec.NodeAgentKey)}
 }
 
-// Run answers for the node's addresses until ctx is done. rights waits until the component has its
-// rights.
-func Run(ctx context.Context, spec nodespec.Spec, dirs dirs.Dirs, rights func(context.Context) error, announce component.Announce) error {
-	announce(Name, false, "waiting for the API server")
-	if err := rights(ctx); err != nil {
-		return nil // stopped before the component began
+// Run answers for the node's addresses until ctx is done.
+func Run(ctx context.Context, env component.Env) error {
+	config, err := env.WaitConfig(ctx, Name)
+	if config == nil {
+		return err
 	}
-	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig.Path(dirs.Node, Name))
+	api, err := component.NewClient(config)
 	if err != nil {
-		return fmt.Errorf("cannot use kubeconfig: %w", err)
+		return err
 	}
-	api, err := kubernetes.NewForConfig(config)
-	if err != nil {
-		return fmt.Errorf("cannot make client: %w", err)
-	}
-	asKubelet, err := kubeletClient(config, dirs)
+	asKubelet, err := component.KubeletClient(config, env.Dirs, pollInterval)
 	if err != nil {
 		return err
 	}
 	return neighbor.WithLinks(ctx, func(ctx context.Context, links <-chan struct{}) error {
 		versions := make(chan leaseVersion)
-		go pollLease(ctx, asKubelet, spec.NodeName, versions)
-		a := newAgent(spec, func(ctx context.Context) (*cluster, error) { return watch(ctx, api, spec.Pools) })
+		go pollLease(ctx, asKubelet, env.Spec.NodeName, versions)
+		a := newAgent(env.Spec, func(ctx context.Context) (*cluster, error) { return watch(ctx, api, env.Spec.Pools) })
 		defer a.ports.Close()
-		return a.run(ctx, links, versions, announce)
+		return a.run(ctx, links, versions, env.Announce)
 	})
-}
-
-// kubeletClient returns a client with the kubelet's identity; only the kubelet may read the node's
-// Lease.
-func kubeletClient(config *rest.Config, dirs dirs.Dirs) (kubernetes.Interface, error) {
-	config = rest.CopyConfig(config)
-	config.CertFile, config.KeyFile = filepath.Join(dirs.Node, nodespec.KubeletCert), filepath.Join(dirs.Node, nodespec.KubeletKey)
-	config.Timeout = pollInterval
-	api, err := kubernetes.NewForConfig(config)
-	if err != nil {
-		return nil, fmt.Errorf("cannot make client: %w", err)
-	}
-	return api, nil
 }
 
 // pollLease sends the version of the node's Lease repeatedly, as long as the API server answers.

@@ -19,8 +19,6 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/client-go/tools/leaderelection"
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 
@@ -55,23 +53,17 @@ func NeedsElection(spec nodespec.Spec) bool { return spec.ControlPlane && len(sp
 // Component describes the component without its Run function. It precedes the components that wait
 // for leadership, so it stops after them.
 func Component(spec nodespec.Spec, dirs dirs.Dirs) component.Component {
-	return component.Component{
-		Process: component.Controllers,
-		Name:    Name,
-		Files:   []component.File{kubeconfig.ControllersFile(spec, dirs, Name, nodespec.ControllersCert, nodespec.ControllersKey)},
-	}
+	return kubeconfig.ControllersComponent(spec, dirs, Name, nodespec.ControllersCert, nodespec.ControllersKey)
 }
 
 // Elector runs the leader election of the controllers process. Make it with New.
 type Elector struct {
-	spec    nodespec.Spec
-	dirs    dirs.Dirs
 	leading chan struct{} // closed when this process becomes the leader
 }
 
 // New returns an Elector that is not the leader.
-func New(spec nodespec.Spec, dirs dirs.Dirs) *Elector {
-	return &Elector{spec: spec, dirs: dirs, leading: make(chan struct{})}
+func New() *Elector {
+	return &Elector{leading: make(chan struct{})}
 }
 
 // WhenLeading returns a function that calls run once this process is the leader. Until then the
@@ -90,21 +82,16 @@ func (l *Elector) WhenLeading(name string, run func(context.Context, component.A
 
 // Run takes part in the election until ctx is done and then releases the lease. Loss of the lease
 // is an error: the process exits and restarts, because its controllers must not work beside the
-// next leader's. rights waits until the API server permits access to leases.
-func (l *Elector) Run(ctx context.Context, rights func(context.Context) error, announce component.Announce) error {
-	announce(Name, false, "waiting for the API server")
-	if err := rights(ctx); err != nil {
-		return nil // stopped before the election began
-	}
-	path := kubeconfig.Path(l.dirs.Controllers, Name)
-	config, err := clientcmd.BuildConfigFromFlags("", path)
-	if err != nil {
-		return fmt.Errorf("%s: cannot use: %w", path, err)
+// next leader's.
+func (l *Elector) Run(ctx context.Context, env component.Env) error {
+	config, err := env.WaitConfig(ctx, Name)
+	if config == nil {
+		return err
 	}
 	config.Timeout = requestTimeout
-	client, err := kubernetes.NewForConfig(config)
+	client, err := component.NewClient(config)
 	if err != nil {
-		return fmt.Errorf("cannot make client: %w", err)
+		return err
 	}
 	lost := errors.New("lost the lease: another machine is the leader, or the API server did not answer for too long")
 	led := sync.OnceFunc(func() { close(l.leading) })
@@ -113,18 +100,18 @@ func (l *Elector) Run(ctx context.Context, rights func(context.Context) error, a
 		Lock: &resourcelock.LeaseLock{
 			LeaseMeta:  metav1.ObjectMeta{Namespace: metav1.NamespaceSystem, Name: leaseName},
 			Client:     client.CoordinationV1(),
-			LockConfig: resourcelock.ResourceLockConfig{Identity: l.spec.NodeName},
+			LockConfig: resourcelock.ResourceLockConfig{Identity: env.Spec.NodeName},
 		},
 		LeaseDuration: leaseDuration, RenewDeadline: renewDeadline, RetryPeriod: retryPeriod, ReleaseOnCancel: true,
 		Callbacks: leaderelection.LeaderCallbacks{
 			OnStartedLeading: func(context.Context) { led() },
 			OnStoppedLeading: func() {},
 			OnNewLeader: func(name string) {
-				if name == l.spec.NodeName {
-					announce(Name, true, "the controllers of this machine run")
+				if name == env.Spec.NodeName {
+					env.Announce(Name, true, "the controllers of this machine run")
 					return
 				}
-				announce(Name, true, "standby: the controllers of "+name+" run")
+				env.Announce(Name, true, "standby: the controllers of "+name+" run")
 			},
 		},
 	})

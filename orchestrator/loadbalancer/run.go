@@ -16,8 +16,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/kubernetes/scheme"
-	typed "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
 
@@ -44,21 +42,18 @@ const (
 // Component describes the component without its Run function. Without pools it only reports to
 // Services why they have no address.
 func Component(spec nodespec.Spec, dirs dirs.Dirs) component.Component {
-	config := kubeconfig.ControllersFile(spec, dirs, Name, nodespec.ControllersCert, nodespec.ControllersKey)
-	return component.Component{Process: component.Controllers, Name: Name, Files: []component.File{config}}
+	return kubeconfig.ControllersComponent(spec, dirs, Name, nodespec.ControllersCert, nodespec.ControllersKey)
 }
 
-// Run assigns addresses until ctx is done. rights waits until the component has its rights.
-func Run(ctx context.Context, spec nodespec.Spec, dirs dirs.Dirs, rights func(context.Context) error, announce component.Announce) error {
-	own, acting, err := nodecontrollers.ControllerClient(ctx, Name, account, dirs, rights, announce)
+// Run assigns addresses until ctx is done.
+func Run(ctx context.Context, env component.Env) error {
+	own, acting, err := nodecontrollers.ControllerClient(ctx, env, Name, account)
 	if own == nil {
 		return err
 	}
-	broadcaster := record.NewBroadcaster(record.WithContext(ctx))
-	defer broadcaster.Shutdown()
-	broadcaster.StartRecordingToSink(&typed.EventSinkImpl{Interface: acting.CoreV1().Events("")})
-	c := newController(spec, own, acting, broadcaster.NewRecorder(scheme.Scheme, corev1.EventSource{Component: "orlop-" + Name}))
-	return c.run(ctx, func(detail string) { announce(Name, true, detail) })
+	events, stop := component.Recorder(ctx, acting, Name)
+	defer stop()
+	return newController(env.Spec, own, acting, events).run(ctx, env.AnnounceReady(Name))
 }
 
 // controller reconciles the status of the Services with Step. It makes one pass at a time, and each
@@ -72,7 +67,7 @@ type controller struct {
 	factory  informers.SharedInformerFactory
 	services cache.SharedIndexInformer
 	nodes    cache.SharedIndexInformer
-	changed  chan struct{}
+	changed  component.Signal
 	// by Service, the version before the last write: a cache with this version is stale
 	written    map[string]string
 	unanswered map[string]string // the same for writes without an answer
@@ -85,9 +80,9 @@ func newController(spec nodespec.Spec, own, acting kubernetes.Interface, events 
 	c := &controller{
 		pools: spec.Pools, own: spec.Reserved().Machines, now: time.Now, client: acting, events: events, factory: factory,
 		services: factory.Core().V1().Services().Informer(), nodes: factory.Core().V1().Nodes().Informer(),
-		changed: make(chan struct{}, 1), written: map[string]string{}, unanswered: map[string]string{}, reported: map[types.UID][]Problem{},
+		changed: component.NewSignal(), written: map[string]string{}, unanswered: map[string]string{}, reported: map[types.UID][]Problem{},
 	}
-	c.timer = time.AfterFunc(time.Hour, c.change)
+	c.timer = time.AfterFunc(time.Hour, c.changed.Wake)
 	c.timer.Stop()
 	return c
 }
@@ -98,45 +93,20 @@ func trim(object any) (any, error) {
 	case *corev1.Service:
 		o.ManagedFields = nil
 	case *corev1.Node:
-		out := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: o.Name, UID: o.UID, ResourceVersion: o.ResourceVersion},
-			Status: corev1.NodeStatus{Addresses: o.Status.Addresses}}
-		if text, there := o.Annotations[nodespec.AddressesAnnotation]; there {
-			out.Annotations = map[string]string{nodespec.AddressesAnnotation: text}
-		}
-		return out, nil
+		return &corev1.Node{ObjectMeta: component.Trimmed(o, nodespec.AddressesAnnotation), Status: corev1.NodeStatus{Addresses: o.Status.Addresses}}, nil
 	}
 	return object, nil
 }
 
-// change triggers the next pass.
-func (c *controller) change() {
-	select {
-	case c.changed <- struct{}{}:
-	default:
-	}
-}
-
 func (c *controller) run(ctx context.Context, tell func(detail string)) error {
-	change := c.change
-	onService := cache.ResourceEventHandlerFuncs{AddFunc: func(any) { change() }, UpdateFunc: func(any, any) { change() }, DeleteFunc: func(any) { change() }}
-	onNode := cache.ResourceEventHandlerFuncs{AddFunc: func(any) { change() }, DeleteFunc: func(any) { change() }, UpdateFunc: func(before, now any) {
+	return component.Reconciler{
+		Changed: c.changed, RetryInterval: retryInterval, Pass: c.pass, Report: tell,
+		Factories: []component.Factory{c.factory},
 		// a Node is updated every few seconds
-		if !slices.Equal(nodeAddresses(before), nodeAddresses(now)) {
-			change()
-		}
-	}}
-	for informer, handler := range map[cache.SharedIndexInformer]cache.ResourceEventHandler{c.services: onService, c.nodes: onNode} {
-		if _, err := informer.AddEventHandler(handler); err != nil {
-			return fmt.Errorf("cannot watch: %w", err)
-		}
-	}
-	c.factory.Start(ctx.Done())
-	defer c.factory.Shutdown()
-	if !cache.WaitForCacheSync(ctx.Done(), c.services.HasSynced, c.nodes.HasSynced) {
-		return nil // stopped
-	}
-	component.ResyncLoop(ctx, c.changed, retryInterval, c.pass, tell)
-	return nil
+		Watched: []component.Watched{{Informer: c.services}, {Informer: c.nodes, Same: func(before, now any) bool {
+			return slices.Equal(nodeAddresses(before), nodeAddresses(now))
+		}}},
+	}.Run(ctx)
 }
 
 // pass checks all Services once and writes the differences; a write without an answer ends it. It

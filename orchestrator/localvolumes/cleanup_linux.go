@@ -55,7 +55,7 @@ func (n *node) clear(ctx context.Context) error {
 			err = errors.Join(err, failed)
 		}
 		return some, err
-	}, n.change)
+	}, n.changed.Wake)
 }
 
 const (

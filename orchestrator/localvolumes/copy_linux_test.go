@@ -237,7 +237,7 @@ func TestCopyStops(t *testing.T) {
 	}
 
 	// A copy that is stopped from outside ends.
-	n.copying.start(t.Context(), named(5), func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }, n.change)
+	n.copying.start(t.Context(), named(5), func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }, n.changed.Wake)
 	if now, _ := n.copying.busy(named(6)); now != named(5) {
 		t.Errorf("%q is copied", now)
 	}
@@ -315,7 +315,7 @@ func TestManyWait(t *testing.T) {
 // TestCopying checks that a node reports its copy in progress.
 func TestCopying(t *testing.T) {
 	n, _, _ := copier(t)
-	n.copying.start(t.Context(), snapped(1), func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }, n.change)
+	n.copying.start(t.Context(), snapped(1), func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }, n.changed.Wake)
 	if r, err := n.perform(t.Context(), nil, []Copy{{snapped(1), named(1), mib}, {snapped(2), named(1), mib}}); err != nil || r.Copying != snapped(1) ||
 		r.Waits[snapped(1)] != "" || r.Waits[snapped(2)] != "its copy waits for another copy" {
 		t.Errorf("%+v, %v", r, err)
@@ -346,7 +346,7 @@ func TestCopyFits(t *testing.T) {
 // and that a waiting copy is triggered when a volume is unmounted.
 func TestPublishFilled(t *testing.T) {
 	n, _, _ := copier(t)
-	d := &driver{node: "a", filesystem: "f1", store: n.store, changed: n.change,
+	d := &driver{node: "a", filesystem: "f1", store: n.store, changed: n.changed.Wake,
 		bind:    func(string, string, mount.Flags) error { return nil },
 		mounted: func(string) (bool, error) { return false, nil }, unmount: func(string) error { return nil }}
 	target := filepath.Join(t.TempDir(), "mount")

@@ -122,7 +122,7 @@ func (n *node) copy(ctx context.Context, copies []Copy, report *Report) error {
 			n.copying.start(ctx, c.Name, func(ctx context.Context) error {
 				size, err := n.store.work(ctx, j)
 				return n.store.finish(j, size, err)
-			}, n.change)
+			}, n.changed.Wake)
 		case errors.As(err, &used):
 			waits(c, fmt.Sprintf("volume %s is used by %s: it is copied when it is no longer in use", used.volume, users(used.places, pods())))
 		case errors.As(err, &wait):

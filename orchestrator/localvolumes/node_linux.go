@@ -15,12 +15,9 @@ import (
 	"google.golang.org/grpc"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/tools/cache"
-	"k8s.io/client-go/tools/clientcmd"
 	registration "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
 
 	"github.com/orlop-os/orlop/orchestrator/component"
@@ -40,22 +37,21 @@ func Nodes(spec nodespec.Spec, dirs dirs.Dirs) []component.Component {
 	if spec.LocalVolumes.Disabled {
 		return nil
 	}
-	config := kubeconfig.NodeFile(spec, dirs, NodeName, nodespec.KubeletCert, nodespec.KubeletKey)
-	return []component.Component{{Process: component.Node, Name: NodeName, Files: []component.File{config}}}
+	return []component.Component{kubeconfig.NodeComponent(spec, dirs, NodeName, nodespec.KubeletCert, nodespec.KubeletKey)}
 }
 
 // RunNode serves the kubelet and maintains the Node's report until ctx is done. It serves existing
-// volumes without the API server; rights waits until the API server grants access.
-func RunNode(ctx context.Context, spec nodespec.Spec, dirs dirs.Dirs, rights func(context.Context) error, announce component.Announce) error {
-	n, err := newNode(spec, dirs.LocalVolumes, kernelQuotas{})
+// volumes without the API server.
+func RunNode(ctx context.Context, env component.Env) error {
+	n, err := newNode(env.Spec, env.Dirs.LocalVolumes, kernelQuotas{})
 	if err != nil {
 		return err
 	}
-	stop, failed, err := n.serve(dirs.KubeletData, func(ok bool, detail string) {
+	stop, failed, err := n.serve(env.Dirs.KubeletData, func(ok bool, detail string) {
 		if ok {
-			announce(NodeName, true, n.describe())
+			env.Announce(NodeName, true, n.describe())
 		} else {
-			announce(NodeName, false, "the kubelet rejected the driver: "+detail)
+			env.Announce(NodeName, false, "the kubelet rejected the driver: "+detail)
 		}
 	})
 	if err != nil {
@@ -69,9 +65,9 @@ func RunNode(ctx context.Context, spec nodespec.Spec, dirs dirs.Dirs, rights fun
 			cancel(err)
 		}
 	}()
-	announce(NodeName, true, n.describe())
-	if err := rights(running); err == nil {
-		if err := n.watch(running, kubeconfig.Path(dirs.Node, NodeName), func(detail string) { announce(NodeName, true, detail) }); err != nil {
+	env.Announce(NodeName, true, n.describe())
+	if err := env.Rights(running); err == nil {
+		if err := n.watch(running, env); err != nil {
 			return err
 		}
 	}
@@ -89,7 +85,7 @@ type node struct {
 	size       func() (int64, error) // of the file system, which may grow
 	store      *store                // nil: the node has no volumes because of problem
 	problem    string
-	changed    chan struct{}
+	changed    component.Signal
 	copying    copying
 	clearing   clearing
 	// namespace/name of the node's pods, by UID
@@ -106,7 +102,7 @@ func newNode(spec nodespec.Spec, root string, q quotas) (*node, error) {
 	if err != nil {
 		return nil, err
 	}
-	n := &node{name: spec.NodeName, version: spec.Version, filesystem: id, changed: make(chan struct{}, 1)}
+	n := &node{name: spec.NodeName, version: spec.Version, filesystem: id, changed: component.NewSignal()}
 	n.size = func() (int64, error) {
 		_, size, err := filesystem(root)
 		return size, err
@@ -119,19 +115,12 @@ func newNode(spec nodespec.Spec, root string, q quotas) (*node, error) {
 	return n, err
 }
 
-func (n *node) change() {
-	select {
-	case n.changed <- struct{}{}:
-	default:
-	}
-}
-
 // serve serves CSI on one socket, and the registration on another, which the kubelet discovers (its
 // pkg/kubelet/pluginmanager). registered receives the kubelet's result. failed receives the error
 // of a server that ended before stop.
 func (n *node) serve(kubelet string, registered func(ok bool, detail string)) (stop func(), failed <-chan error, err error) {
 	d := &driver{
-		node: n.name, filesystem: n.filesystem, version: n.version, store: n.store, problem: n.problem, changed: n.change,
+		node: n.name, filesystem: n.filesystem, version: n.version, store: n.store, problem: n.problem, changed: n.changed.Wake,
 		endpoint: filepath.Join(kubelet, "plugins", Driver, "csi.sock"),
 		bind:     mount.Bind, unmount: mount.Unmount,
 		mounted: func(target string) (bool, error) {
@@ -183,30 +172,17 @@ func listen(path string) (net.Listener, error) {
 
 // watch destroys the obsolete volumes of the own Node's annotation, makes its copies, and maintains
 // its report.
-func (n *node) watch(ctx context.Context, kubeconfig string, tell func(detail string)) error {
-	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
+func (n *node) watch(ctx context.Context, env component.Env) error {
+	api, err := env.Client(NodeName)
 	if err != nil {
-		return fmt.Errorf("cannot use kubeconfig: %w", err)
+		return err
 	}
-	api, err := kubernetes.NewForConfig(config)
-	if err != nil {
-		return fmt.Errorf("cannot make client: %w", err)
-	}
-	alone := informers.WithTweakListOptions(func(o *metav1.ListOptions) {
-		o.FieldSelector = fields.OneTermEqualSelector(metav1.ObjectNameField, n.name).String()
-	})
-	factory := informers.NewSharedInformerFactoryWithOptions(api, 0, informers.WithTransform(trim), alone)
+	factory := informers.NewSharedInformerFactoryWithOptions(api, 0, informers.WithTransform(trim), component.Only(metav1.ObjectNameField, n.name))
 	informer := factory.Core().V1().Nodes().Informer()
-	handler := cache.ResourceEventHandlerFuncs{AddFunc: func(any) { n.change() }, UpdateFunc: func(any, any) { n.change() }}
-	if _, err := informer.AddEventHandler(handler); err != nil {
-		return fmt.Errorf("Node %s: cannot watch: %w", n.name, err)
-	}
 	n.pods = func(ctx context.Context) (map[string]string, error) { return podsOf(ctx, api, n.name) }
-	factory.Start(ctx.Done())
-	defer factory.Shutdown()
 	defer n.copying.running.Wait()
 	defer n.clearing.running.Wait()
-	component.ResyncLoop(ctx, n.changed, retryInterval, func(ctx context.Context) (string, error) {
+	pass := func(ctx context.Context) (string, error) {
 		object, there, err := informer.GetStore().GetByKey(n.name)
 		own, ok := object.(*corev1.Node)
 		if err != nil || !there || !ok {
@@ -217,8 +193,11 @@ func (n *node) watch(ctx context.Context, kubeconfig string, tell func(detail st
 			return "", fmt.Errorf("%s; %w", detail, err)
 		}
 		return detail, nil
-	}, tell)
-	return nil
+	}
+	return component.Reconciler{
+		Changed: n.changed, Unsynced: true, RetryInterval: retryInterval, Pass: pass, Report: env.AnnounceReady(NodeName),
+		Factories: []component.Factory{factory}, Watched: []component.Watched{{Informer: informer, IgnoreDeletes: true}},
+	}.Run(ctx)
 }
 
 // pass performs the requests of the Node's annotations and updates its report.

@@ -15,8 +15,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/kubernetes/scheme"
-	typed "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
@@ -48,13 +46,12 @@ func Controllers(spec nodespec.Spec, dirs dirs.Dirs) []component.Component {
 	if spec.LocalVolumes.Disabled {
 		return nil
 	}
-	config := kubeconfig.ControllersFile(spec, dirs, Name, nodespec.ControllersCert, nodespec.ControllersKey)
-	return []component.Component{{Process: component.Controllers, Name: Name, Files: []component.File{config}}}
+	return []component.Component{kubeconfig.ControllersComponent(spec, dirs, Name, nodespec.ControllersCert, nodespec.ControllersKey)}
 }
 
-// Run runs the controller until ctx is done. rights waits until the component has its rights.
-func Run(ctx context.Context, spec nodespec.Spec, dirs dirs.Dirs, rights func(context.Context) error, announce component.Announce) error {
-	own, acting, err := nodecontrollers.ControllerConfigs(ctx, Name, bootstrap.LocalVolumesAccount, dirs, rights, announce)
+// Run runs the controller until ctx is done.
+func Run(ctx context.Context, env component.Env) error {
+	own, acting, err := nodecontrollers.ControllerConfigs(ctx, env, Name, bootstrap.LocalVolumesAccount)
 	if own == nil {
 		return err
 	}
@@ -66,14 +63,12 @@ func Run(ctx context.Context, spec nodespec.Spec, dirs dirs.Dirs, rights func(co
 	if err != nil {
 		return err
 	}
-	if !served(ctx, reads, func(detail string) { announce(Name, false, detail) }) {
+	if !served(ctx, reads, func(detail string) { env.Announce(Name, false, detail) }) {
 		return nil // stopped
 	}
-	broadcaster := record.NewBroadcaster(record.WithContext(ctx))
-	defer broadcaster.Shutdown()
-	broadcaster.StartRecordingToSink(&typed.EventSinkImpl{Interface: writes.CoreV1().Events("")})
-	c := newController(spec.LocalVolumes.Reserve, reads, writes, broadcaster.NewRecorder(scheme.Scheme, corev1.EventSource{Component: "orlop-" + Name}))
-	return c.run(ctx, func(detail string) { announce(Name, true, detail) })
+	events, stop := component.Recorder(ctx, writes, Name)
+	defer stop()
+	return newController(env.Spec.LocalVolumes.Reserve, reads, writes, events).run(ctx, env.AnnounceReady(Name))
 }
 
 // clients are the clients of an identity.
@@ -83,8 +78,8 @@ type clients struct {
 }
 
 func clientsOf(config *rest.Config) (c clients, err error) {
-	if c.Interface, err = kubernetes.NewForConfig(config); err != nil {
-		return c, fmt.Errorf("cannot make client: %w", err)
+	if c.Interface, err = component.NewClient(config); err != nil {
+		return c, err
 	}
 	if c.snapshots, err = versioned.NewForConfig(config); err != nil {
 		return c, fmt.Errorf("cannot make client: %w", err)
@@ -128,7 +123,7 @@ type controller struct {
 	client          kubernetes.Interface
 	snapshots       versioned.Interface
 	events          record.EventRecorder
-	factories       []factory
+	factories       []component.Factory
 	claims          cache.SharedIndexInformer
 	volumes         cache.SharedIndexInformer
 	classes         cache.SharedIndexInformer
@@ -137,16 +132,10 @@ type controller struct {
 	snapshotClasses cache.SharedIndexInformer // VolumeSnapshotClasses
 	volumeSnapshots cache.SharedIndexInformer // VolumeSnapshots
 	contents        cache.SharedIndexInformer // VolumeSnapshotContents
-	changed         chan struct{}
+	changed         component.Signal
 	// the version before the write, empty for a new object: a cache with this version is stale
 	promised map[promise]string
 	reported map[types.UID]string // the last message to each claim
-}
-
-// factory makes informers.
-type factory interface {
-	Start(stop <-chan struct{})
-	Shutdown()
 }
 
 func newController(reserve int64, own, acting clients, events record.EventRecorder) *controller {
@@ -155,26 +144,21 @@ func newController(reserve int64, own, acting clients, events record.EventRecord
 	snapshots := externalversions.NewSharedInformerFactoryWithOptions(own.snapshots, 0, externalversions.WithTransform(trim))
 	kept := snapshots.Snapshot().V1()
 	return &controller{
-		reserve: reserve, client: acting, snapshots: acting.snapshots, events: events, factories: []factory{all, system, snapshots},
+		reserve: reserve, client: acting, snapshots: acting.snapshots, events: events, factories: []component.Factory{all, system, snapshots},
 		snapshotClasses: kept.VolumeSnapshotClasses().Informer(), volumeSnapshots: kept.VolumeSnapshots().Informer(), contents: kept.VolumeSnapshotContents().Informer(),
 		claims: all.Core().V1().PersistentVolumeClaims().Informer(), volumes: all.Core().V1().PersistentVolumes().Informer(),
 		classes: all.Storage().V1().StorageClasses().Informer(), nodes: all.Core().V1().Nodes().Informer(),
 		capacities: system.Storage().V1().CSIStorageCapacities().Informer(),
-		changed:    make(chan struct{}, 1), promised: map[promise]string{}, reported: map[types.UID]string{},
+		changed:    component.NewSignal(), promised: map[promise]string{}, reported: map[types.UID]string{},
 	}
 }
 
 // trim removes large fields that this package does not use.
 func trim(object any) (any, error) {
 	if node, ok := object.(*corev1.Node); ok {
-		return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node.Name, UID: node.UID, ResourceVersion: node.ResourceVersion,
-			Labels: map[string]string{corev1.LabelHostname: node.Labels[corev1.LabelHostname]},
-			Annotations: map[string]string{
-				ReportAnnotation:   node.Annotations[ReportAnnotation],
-				ObsoleteAnnotation: node.Annotations[ObsoleteAnnotation],
-				CopiesAnnotation:   node.Annotations[CopiesAnnotation],
-			},
-		}}, nil
+		meta := component.Trimmed(node, ReportAnnotation, ObsoleteAnnotation, CopiesAnnotation)
+		meta.Labels = map[string]string{corev1.LabelHostname: node.Labels[corev1.LabelHostname]}
+		return &corev1.Node{ObjectMeta: meta}, nil
 	}
 	if m, ok := object.(metav1.Object); ok {
 		m.SetManagedFields(nil)
@@ -183,52 +167,19 @@ func trim(object any) (any, error) {
 }
 
 func (c *controller) run(ctx context.Context, tell func(detail string)) error {
-	change := func() {
-		select {
-		case c.changed <- struct{}{}:
-		default:
-		}
-	}
-	every := cache.ResourceEventHandlerFuncs{
-		AddFunc: func(any) { change() }, UpdateFunc: func(any, any) { change() }, DeleteFunc: func(any) { change() },
-	}
-	onNode := every
-	onNode.UpdateFunc = func(before, now any) { // a Node is updated every few seconds
-		if b, n := readNode(before), readNode(now); b == nil || n == nil || !sameNode(*b, *n) {
-			change()
-		}
-	}
-	synced := []cache.InformerSynced{}
-	for informer, handler := range map[cache.SharedIndexInformer]cache.ResourceEventHandler{
-		c.claims: every, c.volumes: every, c.classes: every, c.capacities: every, c.nodes: onNode,
-		c.snapshotClasses: every, c.volumeSnapshots: every, c.contents: every,
+	watched := []component.Watched{{Informer: c.nodes, Same: func(before, now any) bool { // a Node is updated every few seconds
+		b, n := readNode(before), readNode(now)
+		return b != nil && n != nil && sameNode(*b, *n)
+	}}}
+	for _, informer := range []cache.SharedIndexInformer{
+		c.claims, c.volumes, c.classes, c.capacities, c.snapshotClasses, c.volumeSnapshots, c.contents,
 	} {
-		if _, err := informer.AddEventHandler(handler); err != nil {
-			return fmt.Errorf("cannot watch: %w", err)
-		}
-		synced = append(synced, informer.HasSynced)
+		watched = append(watched, component.Watched{Informer: informer})
 	}
-	for _, f := range c.factories {
-		f.Start(ctx.Done())
-		defer f.Shutdown()
-	}
-	if !cache.WaitForCacheSync(ctx.Done(), synced...) {
-		return nil // stopped
-	}
-	go func() {
-		ticker := time.NewTicker(turn)
-		defer ticker.Stop()
-		for {
-			select {
-			case <-ticker.C:
-				change()
-			case <-ctx.Done():
-				return
-			}
-		}
-	}()
-	component.ResyncLoop(ctx, c.changed, retryInterval, c.pass, tell)
-	return nil
+	return component.Reconciler{
+		Changed: c.changed, Factories: c.factories, Watched: watched,
+		Period: turn, RetryInterval: retryInterval, Pass: c.pass, Report: tell,
+	}.Run(ctx)
 }
 
 // pass checks all objects once and performs the changes of Step. A failed change is reported and

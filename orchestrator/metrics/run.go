@@ -10,11 +10,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/informers"
-	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/tools/clientcmd"
 	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
 	registration "k8s.io/kube-aggregator/pkg/client/clientset_generated/clientset/typed/apiregistration/v1"
 
@@ -43,42 +40,33 @@ const (
 
 // Component describes the component without its Run function.
 func Component(spec nodespec.Spec, dirs dirs.Dirs) component.Component {
-	client := kubeconfig.ControllersFile(spec, dirs, Name, nodespec.MetricsCert, nodespec.MetricsKey)
-	return component.Component{Process: component.Controllers, Name: Name, Files: []component.File{client}}
+	return kubeconfig.ControllersComponent(spec, dirs, Name, nodespec.MetricsCert, nodespec.MetricsKey)
 }
 
-// Run serves until ctx is done. rights waits until the component has its rights.
-func Run(ctx context.Context, spec nodespec.Spec, dirs dirs.Dirs, rights func(context.Context) error, announce component.Announce) error {
-	announce(Name, false, "waiting for the API server")
-	if err := rights(ctx); err != nil {
-		return nil // stopped before the component began
-	}
-	path := kubeconfig.Path(dirs.Controllers, Name)
-	config, err := clientcmd.BuildConfigFromFlags("", path)
-	if err != nil {
-		return fmt.Errorf("%s: cannot use: %w", path, err)
+// Run serves until ctx is done.
+func Run(ctx context.Context, env component.Env) error {
+	config, err := env.WaitConfig(ctx, Name)
+	if config == nil {
+		return err
 	}
 	registrations, err := registration.NewForConfig(config) // JSON: the kind has no other encoding
 	if err != nil {
 		return fmt.Errorf("cannot make client: %w", err)
 	}
 	config.ContentType = runtime.ContentTypeProtobuf
-	client, err := kubernetes.NewForConfig(config)
-	if err != nil {
-		return fmt.Errorf("cannot make client: %w", err)
-	}
-	all := informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithTransform(trim))
-	onlyRunning := func(o *metav1.ListOptions) {
-		o.FieldSelector = fields.OneTermEqualSelector("status.phase", string(corev1.PodRunning)).String()
-	}
-	running := informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithTransform(trim), informers.WithTweakListOptions(onlyRunning))
-	known := &store{}
-	nodeLister, podLister := all.Core().V1().Nodes().Lister(), running.Core().V1().Pods().Lister()
-	scraper, err := newScraper(dirs, nodeLister, known)
+	client, err := component.NewClient(config)
 	if err != nil {
 		return err
 	}
-	server, err := newServer(Addresses(spec)[0], dirs, config, nodes{nodeLister, known, time.Now}, pods{podLister, known, time.Now})
+	all := informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithTransform(trim))
+	running := informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithTransform(trim), component.Only("status.phase", string(corev1.PodRunning)))
+	known := &store{}
+	nodeLister, podLister := all.Core().V1().Nodes().Lister(), running.Core().V1().Pods().Lister()
+	scraper, err := newScraper(env.Dirs, nodeLister, known)
+	if err != nil {
+		return err
+	}
+	server, err := newServer(Addresses(env.Spec)[0], env.Dirs, config, nodes{nodeLister, known, time.Now}, pods{podLister, known, time.Now})
 	if err != nil {
 		return err
 	}
@@ -92,7 +80,7 @@ func Run(ctx context.Context, spec nodespec.Spec, dirs dirs.Dirs, rights func(co
 		all.WaitForCacheSync(own.Done())
 		scraper.run(own)
 	}()
-	go watch(own, dirs, registrations, scraper, announce)
+	go watch(own, env, registrations, scraper)
 	if err := <-served; err != nil {
 		return fmt.Errorf("cannot serve: %w", err)
 	}
@@ -103,9 +91,9 @@ func Run(ctx context.Context, spec nodespec.Spec, dirs dirs.Dirs, rights func(co
 // cluster they would take much memory.
 func trim(object any) (any, error) {
 	about := func(o metav1.Object) metav1.ObjectMeta {
-		return metav1.ObjectMeta{
-			Name: o.GetName(), Namespace: o.GetNamespace(), Labels: o.GetLabels(), UID: o.GetUID(), ResourceVersion: o.GetResourceVersion(),
-		}
+		meta := component.Trimmed(o)
+		meta.Labels = o.GetLabels()
+		return meta
 	}
 	switch o := object.(type) {
 	case *corev1.Node:
@@ -117,11 +105,11 @@ func trim(object any) (any, error) {
 }
 
 // watch checks the API's registration until ctx is done and announces every change.
-func watch(ctx context.Context, dirs dirs.Dirs, registrations registration.APIServicesGetter, s *scraper, announce component.Announce) {
+func watch(ctx context.Context, env component.Env, registrations registration.APIServicesGetter, s *scraper) {
 	ticker := time.NewTicker(starting)
 	defer ticker.Stop()
 	began := time.Now()
-	r := registrar{ca: filepath.Join(dirs.Controllers, nodespec.CA), servedSince: began.UTC().Format(time.RFC3339Nano), api: registrations.APIServices()}
+	r := registrar{ca: filepath.Join(env.Dirs.Controllers, nodespec.CA), servedSince: began.UTC().Format(time.RFC3339Nano), api: registrations.APIServices()}
 	var last state
 	wasReady := false
 	for {
@@ -138,7 +126,7 @@ func watch(ctx context.Context, dirs dirs.Dirs, registrations registration.APISe
 			ticker.Reset(steady)
 		}
 		if now != last && ctx.Err() == nil {
-			announce(Name, now.ready, now.detail)
+			env.Announce(Name, now.ready, now.detail)
 			last = now
 		}
 		select {

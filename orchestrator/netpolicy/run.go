@@ -6,8 +6,6 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/klog/v2"
 
 	"github.com/orlop-os/orlop/orchestrator/component"
@@ -45,28 +43,26 @@ func Component(spec nodespec.Spec, dirs dirs.Dirs) component.Component {
 	if spec.External.Network {
 		return component.External(Name, "the external network enforces network policies")
 	}
-	config := kubeconfig.NodeFile(spec, dirs, Name, nodespec.NodeAgentCert, nodespec.NodeAgentKey)
-	return component.Component{Process: component.Node, Name: Name, Files: []component.File{config}}
+	return kubeconfig.NodeComponent(spec, dirs, Name, nodespec.NodeAgentCert, nodespec.NodeAgentKey)
 }
 
-// Run applies the cluster's policies to the table until ctx is done; the table stays. rights waits
-// until the API server grants access. Until the objects are known, a node without a table, for
-// example after a boot, denies all traffic of pods.
-func Run(ctx context.Context, spec nodespec.Spec, dirs dirs.Dirs, rights func(context.Context) error, announce component.Announce) error {
-	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig.Path(dirs.Node, Name))
-	if err != nil {
-		return fmt.Errorf("cannot use kubeconfig: %w", err)
-	}
-	config.ContentType = runtime.ContentTypeProtobuf // half of the work of JSON
-	api, err := kubernetes.NewForConfig(config)
-	if err != nil {
-		return fmt.Errorf("cannot make client: %w", err)
-	}
-	f, err := watch(ctx, api, spec, rights)
+// Run applies the cluster's policies to the table until ctx is done; the table stays. Until the
+// objects are known, a node without a table, for example after a boot, denies all traffic of pods.
+func Run(ctx context.Context, env component.Env) error {
+	config, err := env.Config(Name)
 	if err != nil {
 		return err
 	}
-	e := engine{empty: empty(spec), read: kernel{}.read, write: kernel{}.write, announce: announce}
+	config.ContentType = runtime.ContentTypeProtobuf // half of the work of JSON
+	api, err := component.NewClient(config)
+	if err != nil {
+		return err
+	}
+	f, err := watch(ctx, api, env.Spec, env.Rights)
+	if err != nil {
+		return err
+	}
+	e := engine{empty: empty(env.Spec), read: kernel{}.read, write: kernel{}.write, announce: env.Announce}
 	e.run(ctx, f.changed, f.input)
 	return nil
 }

@@ -15,6 +15,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
 
+	"github.com/orlop-os/orlop/orchestrator/component"
 	"github.com/orlop-os/orlop/orchestrator/podnetwork"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
@@ -25,7 +26,7 @@ type watcher struct {
 	spec                              nodespec.Spec
 	pods, namespaces, policies, nodes cache.SharedIndexInformer
 	// signals a relevant change or a failed list
-	changed chan struct{}
+	changed component.Signal
 
 	mu      sync.Mutex
 	problem string // the error of the last list or watch
@@ -35,29 +36,20 @@ type watcher struct {
 func watch(ctx context.Context, api kubernetes.Interface, spec nodespec.Spec, rights func(context.Context) error) (*watcher, error) {
 	factory := informers.NewSharedInformerFactoryWithOptions(api, 0, informers.WithTransform(trim))
 	f := &watcher{
-		spec: spec, changed: make(chan struct{}, 1),
+		spec: spec, changed: component.NewSignal(),
 		pods: factory.Core().V1().Pods().Informer(), namespaces: factory.Core().V1().Namespaces().Informer(),
 		policies: factory.Networking().V1().NetworkPolicies().Informer(), nodes: factory.Core().V1().Nodes().Informer(),
-	}
-	handler := cache.ResourceEventHandlerFuncs{
-		AddFunc: func(any) { f.change() },
-		UpdateFunc: func(before, after any) {
-			if !same(before, after) {
-				f.change()
-			}
-		},
-		DeleteFunc: func(any) { f.change() },
 	}
 	failed := func(ctx context.Context, r *cache.Reflector, err error) {
 		cache.DefaultWatchErrorHandler(ctx, r, err)
 		f.mu.Lock()
 		f.problem = err.Error()
 		f.mu.Unlock()
-		f.change()
+		f.changed.Wake()
 	}
 	for _, list := range f.lists() {
-		if _, err := list.AddEventHandler(handler); err != nil {
-			return nil, fmt.Errorf("cannot watch: %w", err)
+		if err := component.Watch(f.changed.Wake, component.Watched{Informer: list, Same: same}); err != nil {
+			return nil, err
 		}
 		if err := list.SetWatchErrorHandlerWithContext(failed); err != nil {
 			return nil, fmt.Errorf("cannot watch: %w", err)
@@ -69,7 +61,7 @@ func watch(ctx context.Context, api kubernetes.Interface, spec nodespec.Spec, ri
 		}
 		factory.Start(ctx.Done())
 		if cache.WaitForCacheSync(ctx.Done(), f.pods.HasSynced, f.namespaces.HasSynced, f.policies.HasSynced, f.nodes.HasSynced) {
-			f.change()
+			f.changed.Wake()
 		}
 	}()
 	return f, nil
@@ -77,13 +69,6 @@ func watch(ctx context.Context, api kubernetes.Interface, spec nodespec.Spec, ri
 
 func (f *watcher) lists() []cache.SharedIndexInformer {
 	return []cache.SharedIndexInformer{f.pods, f.namespaces, f.policies, f.nodes}
-}
-
-func (f *watcher) change() {
-	select {
-	case f.changed <- struct{}{}:
-	default: // a wake-up is pending
-	}
 }
 
 // input returns the current input. Before the first complete lists it returns an error, because
@@ -125,28 +110,28 @@ func all[T any](list cache.SharedIndexInformer) []T {
 func trim(object any) (any, error) {
 	switch o := object.(type) {
 	case *corev1.Pod:
-		out := &corev1.Pod{ObjectMeta: bare(o.ObjectMeta)}
+		out := &corev1.Pod{ObjectMeta: bare(o)}
 		out.Spec.NodeName, out.Spec.HostNetwork = o.Spec.NodeName, o.Spec.HostNetwork
 		out.Spec.Containers, out.Spec.InitContainers = ports(o.Spec.Containers), ports(o.Spec.InitContainers)
 		out.Status.Phase, out.Status.PodIPs = o.Status.Phase, o.Status.PodIPs
 		return out, nil
 	case *corev1.Namespace:
-		return &corev1.Namespace{ObjectMeta: bare(o.ObjectMeta)}, nil
+		return &corev1.Namespace{ObjectMeta: bare(o)}, nil
 	case *corev1.Node:
-		out := &corev1.Node{ObjectMeta: bare(o.ObjectMeta)}
+		out := &corev1.Node{ObjectMeta: bare(o)}
 		out.Labels, out.Spec.PodCIDRs = nil, o.Spec.PodCIDRs
 		return out, nil
 	case *networkingv1.NetworkPolicy:
-		return &networkingv1.NetworkPolicy{ObjectMeta: bare(o.ObjectMeta), Spec: o.Spec}, nil
+		return &networkingv1.NetworkPolicy{ObjectMeta: bare(o), Spec: o.Spec}, nil
 	}
 	return object, nil
 }
 
-// bare retains the resource version, by which client-go distinguishes a change from a repetition.
-func bare(m metav1.ObjectMeta) metav1.ObjectMeta {
-	return metav1.ObjectMeta{
-		Name: m.Name, Namespace: m.Namespace, ResourceVersion: m.ResourceVersion, CreationTimestamp: m.CreationTimestamp, Labels: m.Labels,
-	}
+// bare returns the metadata that input and same use.
+func bare(o metav1.Object) metav1.ObjectMeta {
+	meta := component.Trimmed(o)
+	meta.CreationTimestamp, meta.Labels = o.GetCreationTimestamp(), o.GetLabels()
+	return meta
 }
 
 // ports returns the containers with named ports, without their other fields.

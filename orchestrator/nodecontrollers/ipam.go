@@ -24,9 +24,9 @@ func IPAMComponent(spec nodespec.Spec, dirs dirs.Dirs) component.Component {
 	return describe(IPAM, spec, dirs)
 }
 
-// RunIPAM assigns ranges until ctx is done. rights waits until the component has its rights.
-func RunIPAM(ctx context.Context, spec nodespec.Spec, dirs dirs.Dirs, rights func(context.Context) error, announce component.Announce) error {
-	who, err := begin(ctx, IPAM, dirs, rights, announce)
+// RunIPAM assigns ranges until ctx is done.
+func RunIPAM(ctx context.Context, env component.Env) error {
+	who, err := begin(ctx, env, IPAM)
 	if who == nil {
 		return err
 	}
@@ -35,18 +35,18 @@ func RunIPAM(ctx context.Context, spec nodespec.Spec, dirs dirs.Dirs, rights fun
 		return nil
 	}
 	shared := informers.NewSharedInformerFactory(who.root, 0)
-	pods, services := networks(spec.PodCIDRs), networks(spec.ServiceCIDRs)
+	pods, services := networks(env.Spec.PodCIDRs), networks(env.Spec.ServiceCIDRs)
 	var second *net.IPNet // the range of the other family
 	if len(services) > 1 {
 		second = services[1]
 	}
 	controller, err := nodeipam.NewNodeIpamController(ctx, shared.Core().V1().Nodes(), nil, client, pods, services[0], second,
-		masks(spec.PodCIDRs), ipam.RangeAllocatorType)
+		masks(env.Spec.PodCIDRs), ipam.RangeAllocatorType)
 	if err != nil {
 		return fmt.Errorf("cannot make controller: %w", err)
 	}
 	shared.Start(ctx.Done())
-	announce(IPAM, true, "")
+	env.Announce(IPAM, true, "")
 	controller.Run(ctx)
 	return nil
 }

@@ -8,7 +8,6 @@ import (
 	"sync"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
@@ -31,23 +30,21 @@ func NamespacesComponent(spec nodespec.Spec, dirs dirs.Dirs) component.Component
 }
 
 // RunNamespaces runs until ctx is done, and becomes ready when the namespace "default" accepts
-// pods. rights waits until the component has its rights.
-func RunNamespaces(ctx context.Context, dirs dirs.Dirs, rights func(context.Context) error, announce component.Announce) error {
-	authority, err := os.ReadFile(filepath.Join(dirs.Controllers, nodespec.CA))
+// pods.
+func RunNamespaces(ctx context.Context, env component.Env) error {
+	authority, err := os.ReadFile(filepath.Join(env.Dirs.Controllers, nodespec.CA))
 	if err != nil {
 		return fmt.Errorf("the API server's CA: %w", err)
 	}
-	who, err := begin(ctx, Namespaces, dirs, rights, announce)
+	who, err := begin(ctx, env, Namespaces)
 	if who == nil {
 		return err
 	}
-	announce(Namespaces, false, "making the service account and the CA's ConfigMap of the namespace default")
+	env.Announce(Namespaces, false, "making the service account and the CA's ConfigMap of the namespace default")
 
 	// Each controller needs the objects of one name only, so the caches hold only these.
 	called := func(name string) informers.SharedInformerFactory {
-		return informers.NewSharedInformerFactoryWithOptions(who.root, 0, informers.WithTweakListOptions(func(o *metav1.ListOptions) {
-			o.FieldSelector = fields.OneTermEqualSelector(metav1.ObjectNameField, name).String()
-		}))
+		return informers.NewSharedInformerFactoryWithOptions(who.root, 0, component.Only(metav1.ObjectNameField, name))
 	}
 	namespaces := informers.NewSharedInformerFactory(who.root, 0)
 	accounts, authorities := called("default"), called(rootcacertpublisher.RootCACertConfigMapName)
@@ -89,7 +86,7 @@ func RunNamespaces(ctx context.Context, dirs dirs.Dirs, rights func(context.Cont
 				return
 			}
 		}
-		announce(Namespaces, true, "")
+		env.Announce(Namespaces, true, "")
 	}()
 	var running sync.WaitGroup
 	running.Go(func() { account.Run(ctx, 1) })

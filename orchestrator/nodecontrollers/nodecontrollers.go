@@ -8,13 +8,11 @@ package nodecontrollers
 
 import (
 	"context"
-	"fmt"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/controller-manager/pkg/clientbuilder"
 
 	"github.com/orlop-os/orlop/orchestrator/component"
@@ -33,26 +31,24 @@ var Extracted = []string{"node-ipam-controller", "serviceaccount-controller", "r
 // ControllerClient waits until a component of the process "controllers" has its rights. It returns
 // the client of the component's own identity for watches, and the client of the service account for
 // changes. If ctx ends first, both are nil without an error.
-func ControllerClient(ctx context.Context, name, account string, dirs dirs.Dirs, rights func(context.Context) error, announce component.Announce) (own, acting kubernetes.Interface, err error) {
-	watches, acts, err := ControllerConfigs(ctx, name, account, dirs, rights, announce)
+func ControllerClient(ctx context.Context, env component.Env, name, account string) (own, acting kubernetes.Interface, err error) {
+	watches, acts, err := ControllerConfigs(ctx, env, name, account)
 	if watches == nil {
 		return nil, nil, err
 	}
-	reads, err := kubernetes.NewForConfig(watches)
-	if err != nil {
-		return nil, nil, fmt.Errorf("cannot make client: %w", err)
+	if own, err = component.NewClient(watches); err != nil {
+		return nil, nil, err
 	}
-	writes, err := kubernetes.NewForConfig(acts)
-	if err != nil {
-		return nil, nil, fmt.Errorf("cannot make client: %w", err)
+	if acting, err = component.NewClient(acts); err != nil {
+		return nil, nil, err
 	}
-	return reads, writes, nil
+	return own, acting, nil
 }
 
 // ControllerConfigs is ControllerClient for a component that needs clients for other kinds than
 // upstream's.
-func ControllerConfigs(ctx context.Context, name, account string, dirs dirs.Dirs, rights func(context.Context) error, announce component.Announce) (own, acting *rest.Config, err error) {
-	who, err := begin(ctx, name, dirs, rights, announce)
+func ControllerConfigs(ctx context.Context, env component.Env, name, account string) (own, acting *rest.Config, err error) {
+	who, err := begin(ctx, env, name)
 	if who == nil {
 		return nil, nil, err
 	}
@@ -68,11 +64,7 @@ func ControllerConfigs(ctx context.Context, name, account string, dirs dirs.Dirs
 
 // describe returns a component of this package without its Run function.
 func describe(name string, spec nodespec.Spec, dirs dirs.Dirs) component.Component {
-	return component.Component{
-		Process: component.Controllers,
-		Name:    name,
-		Files:   []component.File{kubeconfig.ControllersFile(spec, dirs, name, nodespec.ControllersCert, nodespec.ControllersKey)},
-	}
+	return kubeconfig.ControllersComponent(spec, dirs, name, nodespec.ControllersCert, nodespec.ControllersKey)
 }
 
 // identities holds the clients of a component. As in the controller manager, its own identity
@@ -86,21 +78,16 @@ type identities struct {
 
 // begin waits until a component has its rights and returns its identities, or nil if ctx ends
 // first.
-func begin(ctx context.Context, name string, dirs dirs.Dirs, rights func(context.Context) error, announce component.Announce) (*identities, error) {
-	announce(name, false, "waiting for the API server")
-	if err := rights(ctx); err != nil {
-		return nil, nil
+func begin(ctx context.Context, env component.Env, name string) (*identities, error) {
+	config, err := env.WaitConfig(ctx, name)
+	if config == nil {
+		return nil, err
 	}
-	path := kubeconfig.Path(dirs.Controllers, name)
-	config, err := clientcmd.BuildConfigFromFlags("", path)
+	root, err := component.NewClient(config)
 	if err != nil {
-		return nil, fmt.Errorf("%s: cannot use: %w", path, err)
+		return nil, err
 	}
-	root, err := kubernetes.NewForConfig(config)
-	if err != nil {
-		return nil, fmt.Errorf("cannot make client: %w", err)
-	}
-	return &identities{name: name, announce: announce, config: config, root: root}, nil
+	return &identities{name: name, announce: env.Announce, config: config, root: root}, nil
 }
 
 // of returns a client with the identity of a service account of kube-system, or nil when ctx is

@@ -26,8 +26,11 @@ const nodeController = "node-controller"
 // outside the process of the controllers and begins with the identity of that process.
 func DeleteRemovedNodes(ctx context.Context, dirs dirs.Dirs, order nodespec.NodeGCRequest) ([]string, error) {
 	// the caller handles a rejection as a result
-	rights := func(context.Context) error { return nil }
-	who, err := begin(ctx, Namespaces, dirs, rights, component.Announce(func(string, bool, string) {}))
+	env := component.Env{
+		Dir: dirs.Controllers, Dirs: dirs, Announce: func(string, bool, string) {},
+		Rights: func(context.Context) error { return nil },
+	}
+	who, err := begin(ctx, env, Namespaces)
 	if err != nil {
 		return nil, err
 	}

@@ -12,12 +12,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
-	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/orlop-os/orlop/orchestrator/component"
 	"github.com/orlop-os/orlop/orchestrator/dirs"
@@ -38,8 +36,7 @@ const (
 
 // NodeComponent describes the component on each node, without its Run function.
 func NodeComponent(spec nodespec.Spec, dirs dirs.Dirs) component.Component {
-	config := kubeconfig.NodeFile(spec, dirs, NodeName, nodespec.KubeletCert, nodespec.KubeletKey)
-	return component.Component{Process: component.Node, Name: NodeName, Files: []component.File{config}}
+	return kubeconfig.NodeComponent(spec, dirs, NodeName, nodespec.KubeletCert, nodespec.KubeletKey)
 }
 
 // Read reads the configured labels and taints of the Node. machined replaces the file after a
@@ -60,22 +57,17 @@ func Read(dirs dirs.Dirs) (nodespec.NodeLabels, error) {
 // RunNode maintains the labels of the machine's own Node, and its published taints, until ctx is
 // done. registered are the labels and taints with which the kubelet of this process registered. The
 // component is always ready: missing labels of a Node are no problem of the running system version.
-func RunNode(ctx context.Context, spec nodespec.Spec, dirs dirs.Dirs, registered nodespec.NodeLabels, rights func(context.Context) error, announce component.Announce) error {
-	announce(NodeName, true, "")
-	if err := rights(ctx); err != nil {
+func RunNode(ctx context.Context, env component.Env, registered nodespec.NodeLabels) error {
+	env.Announce(NodeName, true, "")
+	if err := env.Rights(ctx); err != nil {
 		return nil // stopped before the component began
 	}
-	path := kubeconfig.Path(dirs.Node, NodeName)
-	config, err := clientcmd.BuildConfigFromFlags("", path)
+	api, err := env.Client(NodeName)
 	if err != nil {
-		return fmt.Errorf("%s: cannot use: %w", path, err)
+		return err
 	}
-	api, err := kubernetes.NewForConfig(config)
-	if err != nil {
-		return fmt.Errorf("cannot make client: %w", err)
-	}
-	n := &node{name: spec.NodeName, dirs: dirs, registered: registered, api: api, changed: make(chan struct{}, 1)}
-	return n.run(ctx, func(detail string) { announce(NodeName, true, detail) })
+	n := &node{name: env.Spec.NodeName, dirs: env.Dirs, registered: registered, api: api, changed: component.NewSignal()}
+	return n.run(ctx, env.AnnounceReady(NodeName))
 }
 
 // node is the part on a machine.
@@ -85,23 +77,17 @@ type node struct {
 	registered nodespec.NodeLabels
 	api        kubernetes.Interface
 	nodes      cache.SharedIndexInformer // contains only the machine's own Node
-	changed    chan struct{}
+	changed    component.Signal
 }
 
 func (n *node) run(ctx context.Context, tell func(detail string)) error {
-	change := func() { wake(n.changed) }
-	factory := informers.NewSharedInformerFactoryWithOptions(n.api, 0, informers.WithTransform(trim), informers.WithTweakListOptions(func(o *metav1.ListOptions) {
-		o.FieldSelector = fields.OneTermEqualSelector(metav1.ObjectNameField, n.name).String()
-	}))
+	factory := informers.NewSharedInformerFactoryWithOptions(n.api, 0, informers.WithTransform(trim), component.Only(metav1.ObjectNameField, n.name))
 	n.nodes = factory.Core().V1().Nodes().Informer()
-	if _, err := n.nodes.AddEventHandler(cache.ResourceEventHandlerFuncs{AddFunc: func(any) { change() }, UpdateFunc: func(any, any) { change() }}); err != nil {
-		return fmt.Errorf("Node %s: cannot watch: %w", n.name, err)
-	}
-	factory.Start(ctx.Done())
-	defer factory.Shutdown()
-	go watchFile(ctx, filepath.Join(n.dirs.Node, nodespec.NodeLabelsFile), change)
-	component.ResyncLoop(ctx, n.changed, retryInterval, n.pass, tell)
-	return nil
+	go watchFile(ctx, filepath.Join(n.dirs.Node, nodespec.NodeLabelsFile), n.changed.Wake)
+	return component.Reconciler{
+		Changed: n.changed, Unsynced: true, RetryInterval: retryInterval, Pass: n.pass, Report: tell,
+		Factories: []component.Factory{factory}, Watched: []component.Watched{{Informer: n.nodes, IgnoreDeletes: true}},
+	}.Run(ctx)
 }
 
 // pass applies the file to the Node once. The kubelet creates a missing Node, after some time.
@@ -155,13 +141,5 @@ func watchFile(ctx context.Context, file string, change func()) {
 		case <-ctx.Done():
 			return
 		}
-	}
-}
-
-// wake sends on a channel of capacity 1 without blocking.
-func wake(changed chan<- struct{}) {
-	select {
-	case changed <- struct{}{}:
-	default:
 	}
 }

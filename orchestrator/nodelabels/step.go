@@ -8,8 +8,8 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/orlop-os/orlop/orchestrator/component"
 	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
@@ -270,14 +270,7 @@ func trim(object any) (any, error) {
 	if !ok {
 		return object, nil
 	}
-	notes := map[string]string{}
-	for _, name := range []string{LabelsAnnotation, WantedAnnotation, SetAnnotation} {
-		if value, there := n.Annotations[name]; there {
-			notes[name] = value
-		}
-	}
-	return &corev1.Node{
-		ObjectMeta: metav1.ObjectMeta{Name: n.Name, UID: n.UID, ResourceVersion: n.ResourceVersion, Labels: n.Labels, Annotations: notes},
-		Spec:       corev1.NodeSpec{Taints: n.Spec.Taints},
-	}, nil
+	meta := component.Trimmed(n, LabelsAnnotation, WantedAnnotation, SetAnnotation)
+	meta.Labels = n.Labels
+	return &corev1.Node{ObjectMeta: meta, Spec: corev1.NodeSpec{Taints: n.Spec.Taints}}, nil
 }

@@ -24,19 +24,16 @@ const Name = "node-taints"
 
 // Component describes the component that sets taints, without its Run function.
 func Component(spec nodespec.Spec, dirs dirs.Dirs) component.Component {
-	config := kubeconfig.ControllersFile(spec, dirs, Name, nodespec.ControllersCert, nodespec.ControllersKey)
-	return component.Component{Process: component.Controllers, Name: Name, Files: []component.File{config}}
+	return kubeconfig.ControllersComponent(spec, dirs, Name, nodespec.ControllersCert, nodespec.ControllersKey)
 }
 
-// Run sets the taints that the configurations of Nodes specify, until ctx is done. rights waits
-// until the component has its rights.
-func Run(ctx context.Context, _ nodespec.Spec, dirs dirs.Dirs, rights func(context.Context) error, announce component.Announce) error {
-	own, acting, err := nodecontrollers.ControllerClient(ctx, Name, bootstrap.NodeTaintsAccount, dirs, rights, announce)
+// Run sets the taints that the configurations of Nodes specify, until ctx is done.
+func Run(ctx context.Context, env component.Env) error {
+	own, acting, err := nodecontrollers.ControllerClient(ctx, env, Name, bootstrap.NodeTaintsAccount)
 	if own == nil {
 		return err
 	}
-	c := newController(own, acting)
-	return c.run(ctx, func(detail string) { announce(Name, true, detail) })
+	return newController(own, acting).run(ctx, env.AnnounceReady(Name))
 }
 
 // controller sets the taints of all Nodes.
@@ -44,27 +41,20 @@ type controller struct {
 	factory informers.SharedInformerFactory
 	nodes   cache.SharedIndexInformer
 	api     kubernetes.Interface
-	changed chan struct{}
+	changed component.Signal
 }
 
 // newController returns a controller that watches with an identity and makes changes with another.
 func newController(own, acting kubernetes.Interface) *controller {
 	factory := informers.NewSharedInformerFactoryWithOptions(own, 0, informers.WithTransform(trim))
-	return &controller{factory: factory, nodes: factory.Core().V1().Nodes().Informer(), api: acting, changed: make(chan struct{}, 1)}
+	return &controller{factory: factory, nodes: factory.Core().V1().Nodes().Informer(), api: acting, changed: component.NewSignal()}
 }
 
 func (c *controller) run(ctx context.Context, tell func(detail string)) error {
-	change := func() { wake(c.changed) }
-	if _, err := c.nodes.AddEventHandler(cache.ResourceEventHandlerFuncs{AddFunc: func(any) { change() }, UpdateFunc: func(any, any) { change() }}); err != nil {
-		return fmt.Errorf("Nodes: cannot watch: %w", err)
-	}
-	c.factory.Start(ctx.Done())
-	defer c.factory.Shutdown()
-	if !cache.WaitForCacheSync(ctx.Done(), c.nodes.HasSynced) {
-		return nil // stopped
-	}
-	component.ResyncLoop(ctx, c.changed, retryInterval, c.pass, tell)
-	return nil
+	return component.Reconciler{
+		Changed: c.changed, RetryInterval: retryInterval, Pass: c.pass, Report: tell,
+		Factories: []component.Factory{c.factory}, Watched: []component.Watched{{Informer: c.nodes, IgnoreDeletes: true}},
+	}.Run(ctx)
 }
 
 // pass checks all Nodes once. An error for a Node is reported and does not block the others.

@@ -14,15 +14,12 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
-	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/orlop-os/orlop/orchestrator/component"
 	"github.com/orlop-os/orlop/pkg/nodespec"
@@ -66,17 +63,9 @@ func (k *recorder) run(ctx context.Context, kubelet, agent string, tell func(str
 		return err
 	}
 	k.kubelet, k.agent = own.Discovery().RESTClient(), others.Discovery().RESTClient()
-	changed := make(chan struct{}, 1)
-	change := func() {
-		select {
-		case changed <- struct{}{}:
-		default:
-		}
-	}
-	factory := informers.NewSharedInformerFactoryWithOptions(own, 0, informers.WithTransform(outline), informers.WithTweakListOptions(func(o *metav1.ListOptions) {
-		o.FieldSelector = fields.OneTermEqualSelector("spec.nodeName", k.node).String()
-	}))
-	later := time.AfterFunc(settleTime, change)
+	changed := component.NewSignal()
+	factory := informers.NewSharedInformerFactoryWithOptions(own, 0, informers.WithTransform(outline), component.Only("spec.nodeName", k.node))
+	later := time.AfterFunc(settleTime, changed.Wake)
 	defer later.Stop()
 	handler := cache.ResourceEventHandlerFuncs{
 		AddFunc: func(o any) {
@@ -104,18 +93,9 @@ func (k *recorder) run(ctx context.Context, kubelet, agent string, tell func(str
 	}
 	factory.Start(ctx.Done())
 	defer factory.Shutdown()
-	go func() {
-		for ticker := time.NewTicker(resyncPeriod); ; {
-			select {
-			case <-ticker.C:
-				change()
-			case <-ctx.Done():
-				ticker.Stop()
-				return
-			}
-		}
-	}()
-	component.ResyncLoop(ctx, changed, retryInterval, k.pass, tell)
+	if err := (component.Reconciler{Changed: changed, Period: resyncPeriod, RetryInterval: retryInterval, Pass: k.pass, Report: tell}).Run(ctx); err != nil {
+		return err
+	}
 	if !informer.HasSynced() {
 		return nil
 	}
@@ -155,11 +135,11 @@ func (k *recorder) prune(left map[string]bool) error {
 }
 
 func client(kubeconfig string) (kubernetes.Interface, error) {
-	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
+	config, err := component.LoadConfig(kubeconfig)
 	if err != nil {
-		return nil, fmt.Errorf("%s: cannot use: %w", kubeconfig, err)
+		return nil, err
 	}
-	return kubernetes.NewForConfig(config)
+	return component.NewClient(config)
 }
 
 // outline removes all fields of a pod that alike and annotated do not use.
@@ -168,12 +148,8 @@ func outline(object any) (any, error) {
 	if !ok {
 		return object, nil
 	}
-	out := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
-		Name: pod.Name, Namespace: pod.Namespace, UID: pod.UID, ResourceVersion: pod.ResourceVersion, Generation: pod.Generation, DeletionTimestamp: pod.DeletionTimestamp,
-	}}
-	if value, there := pod.Annotations[Annotation]; there {
-		out.Annotations = map[string]string{Annotation: value}
-	}
+	out := &corev1.Pod{ObjectMeta: component.Trimmed(pod, Annotation)}
+	out.Generation, out.DeletionTimestamp = pod.Generation, pod.DeletionTimestamp
 	out.Status.Phase, out.Status.PodIP = pod.Status.Phase, pod.Status.PodIP
 	if ready(pod) {
 		out.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}

@@ -143,7 +143,7 @@ func (s *Server) Run(ctx context.Context, announce component.Announce) error {
 	}
 	k := recorder{cluster: s.spec.Cluster, node: s.spec.NodeName, folder: s.dirs.OfflineAPI}
 	parts.Go(func() {
-		ended <- k.run(ctx, kubeconfig.Path(s.dirs.Node, asKubelet), kubeconfig.Path(s.dirs.Node, Name), tell)
+		ended <- k.run(ctx, component.KubeconfigPath(s.dirs.Node, asKubelet), component.KubeconfigPath(s.dirs.Node, Name), tell)
 	})
 	return <-ended
 }

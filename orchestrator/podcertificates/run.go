@@ -9,7 +9,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
@@ -43,19 +42,17 @@ func Components(spec nodespec.Spec, dirs dirs.Dirs) []component.Component {
 	if !spec.PodCertificates {
 		return nil
 	}
-	config := kubeconfig.ControllersFile(spec, dirs, Name, nodespec.ControllersCert, nodespec.ControllersKey)
-	return []component.Component{{Process: component.Controllers, Name: Name, Files: []component.File{config}}}
+	return []component.Component{kubeconfig.ControllersComponent(spec, dirs, Name, nodespec.ControllersCert, nodespec.ControllersKey)}
 }
 
-// Run signs until ctx is done. rights waits until the component has its rights.
-func Run(ctx context.Context, spec nodespec.Spec, dirs dirs.Dirs, rights func(context.Context) error, announce component.Announce) error {
-	own, acting, err := nodecontrollers.ControllerClient(ctx, Name, bootstrap.PodCertificatesAccount, dirs, rights, announce)
+// Run signs until ctx is done.
+func Run(ctx context.Context, env component.Env) error {
+	own, acting, err := nodecontrollers.ControllerClient(ctx, env, Name, bootstrap.PodCertificatesAccount)
 	if own == nil {
 		return err
 	}
-	announce(Name, false, "waiting for the API server to serve "+certificates.SchemeGroupVersion.String())
-	s := newSigner(spec.Cluster, own, acting)
-	return s.run(ctx, func(detail string) { announce(Name, true, detail) })
+	env.Announce(Name, false, "waiting for the API server to serve "+certificates.SchemeGroupVersion.String())
+	return newSigner(env.Spec.Cluster, own, acting).run(ctx, env.AnnounceReady(Name))
 }
 
 // signer answers the requests for its signer name.
@@ -64,7 +61,7 @@ type signer struct {
 	client   kubernetes.Interface
 	factory  informers.SharedInformerFactory
 	requests cache.SharedIndexInformer
-	changed  chan struct{}
+	changed  component.Signal
 	now      func() time.Time
 
 	known        Authorities
@@ -72,34 +69,18 @@ type signer struct {
 }
 
 func newSigner(cluster string, own, acting kubernetes.Interface) *signer {
-	factory := informers.NewSharedInformerFactoryWithOptions(own, 0, informers.WithTweakListOptions(func(o *metav1.ListOptions) {
-		o.FieldSelector = "spec.signerName=" + bootstrap.PodSigner
-	}))
+	factory := informers.NewSharedInformerFactoryWithOptions(own, 0, component.Only("spec.signerName", bootstrap.PodSigner))
 	return &signer{
 		cluster: cluster, client: acting, factory: factory, requests: factory.Certificates().V1beta1().PodCertificateRequests().Informer(),
-		changed: make(chan struct{}, 1), now: time.Now,
+		changed: component.NewSignal(), now: time.Now,
 	}
 }
 
 func (s *signer) run(ctx context.Context, tell func(detail string)) error {
-	change := func(any) {
-		select {
-		case s.changed <- struct{}{}:
-		default:
-		}
-	}
-	handler := cache.ResourceEventHandlerFuncs{AddFunc: change, UpdateFunc: func(_, now any) { change(now) }}
-	if _, err := s.requests.AddEventHandler(handler); err != nil {
-		return fmt.Errorf("cannot watch: %w", err)
-	}
-	s.factory.Start(ctx.Done())
-	defer s.factory.Shutdown()
-	if !cache.WaitForCacheSync(ctx.Done(), s.requests.HasSynced) {
-		return nil // stopped
-	}
-	go wait.UntilWithContext(ctx, func(context.Context) { change(nil) }, resyncPeriod)
-	component.ResyncLoop(ctx, s.changed, retryInterval, s.pass, tell)
-	return nil
+	return component.Reconciler{
+		Changed: s.changed, Period: resyncPeriod, RetryInterval: retryInterval, Pass: s.pass, Report: tell,
+		Factories: []component.Factory{s.factory}, Watched: []component.Watched{{Informer: s.requests, IgnoreDeletes: true}},
+	}.Run(ctx)
 }
 
 // pass answers every unanswered request. A request that fails does not block the others.

@@ -19,7 +19,6 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
-	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/knftables"
 
 	"github.com/orlop-os/orlop/orchestrator/apiready"
@@ -50,14 +49,10 @@ const resyncPeriod = time.Minute
 // retryInterval is the delay after a failure.
 const retryInterval = 2 * time.Second
 
-// Components describes the two components without their Run functions: the network, and the Node
-// object as the API server has it.
-func Components(spec nodespec.Spec, dirs dirs.Dirs) []component.Component {
+// Component describes the network without its Run function.
+func Component(spec nodespec.Spec, dirs dirs.Dirs) component.Component {
 	config := kubeconfig.NodeFile(spec, dirs, client, nodespec.NodeAgentCert, nodespec.NodeAgentKey)
-	return []component.Component{
-		{Process: component.Node, Name: Name, Files: []component.File{config}},
-		{Process: component.Node, Name: NodeName},
-	}
+	return component.Component{Process: component.Node, Name: Name, Files: []component.File{config}}
 }
 
 // Agent maintains the node's network. Make it with New.
@@ -67,7 +62,7 @@ type Agent struct {
 	gate      *apiready.Waiter
 	nodes     chan *corev1.Node // for the network
 	seen      chan *corev1.Node // for the Node's state
-	changed   chan struct{}     // signals a change of any Node
+	changed   component.Signal  // signals a change of any Node
 	all       cache.Store       // of Nodes; complete after the first signal on changed
 	addrs     []netip.Addr
 	bridged   chan struct{} // closed when addrs are known and on the bridge
@@ -82,7 +77,7 @@ func New(spec nodespec.Spec, dirs dirs.Dirs, gate *apiready.Waiter) *Agent {
 	return &Agent{
 		spec: spec, dirs: dirs, gate: gate,
 		nodes: make(chan *corev1.Node, 1), seen: make(chan *corev1.Node, 1), bridged: make(chan struct{}), known: make(chan struct{}),
-		changed: make(chan struct{}, 1),
+		changed: component.NewSignal(),
 	}
 }
 
@@ -118,13 +113,13 @@ func (a *Agent) Run(ctx context.Context, announce component.Announce) error {
 	if err := a.gate.WaitRBAC(ctx); err != nil {
 		return nil // stopped before the component began
 	}
-	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig.Path(a.dirs.Node, client))
+	config, err := component.LoadConfig(component.KubeconfigPath(a.dirs.Node, client))
 	if err != nil {
-		return fmt.Errorf("cannot use kubeconfig: %w", err)
+		return err
 	}
-	api, err := kubernetes.NewForConfig(config)
+	api, err := component.NewClient(config)
 	if err != nil {
-		return fmt.Errorf("cannot make client: %w", err)
+		return err
 	}
 	if err := a.watch(ctx, api); err != nil {
 		return err
@@ -223,12 +218,7 @@ func (a *Agent) watch(ctx context.Context, api kubernetes.Interface) error {
 	informer := factory.Core().V1().Nodes().Informer()
 	a.all = informer.GetStore()
 	known := sync.OnceFunc(func() { close(a.known) })
-	change := func() {
-		select {
-		case a.changed <- struct{}{}:
-		default:
-		}
-	}
+	change := a.changed.Wake
 	pass := func(object any) {
 		if informer.HasSynced() {
 			change()
@@ -373,10 +363,7 @@ func (a *Agent) publish(ctx context.Context, api kubernetes.Interface, node *cor
 // publishKey writes the node's public key to its Node with the kubelet's identity: upstream's
 // admission (NodeRestriction) permits changes of this Node only.
 func (a *Agent) publishKey(ctx context.Context, config *rest.Config, key string) error {
-	config = rest.CopyConfig(config)
-	config.CertFile, config.KeyFile = filepath.Join(a.dirs.Node, nodespec.KubeletCert), filepath.Join(a.dirs.Node, nodespec.KubeletKey)
-	config.Timeout = 10 * time.Second // for a server that does not answer
-	api, err := kubernetes.NewForConfig(config)
+	api, err := component.KubeletClient(config, a.dirs, 10*time.Second) // for a server that does not answer
 	if err != nil {
 		return err
 	}

@@ -7,20 +7,17 @@ import (
 	"net"
 	"net/netip"
 	"os/exec"
-	"path/filepath"
 	"slices"
 	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
-	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/klog/v2"
 
 	"github.com/orlop-os/orlop/orchestrator/component"
@@ -49,53 +46,49 @@ const (
 // Component describes the component without its Run function. It has the identity of the node's
 // agent at the API server.
 func Component(spec nodespec.Spec, dirs dirs.Dirs) component.Component {
-	config := kubeconfig.NodeFile(spec, dirs, Name, nodespec.NodeAgentCert, nodespec.NodeAgentKey)
-	return component.Component{Process: component.Node, Name: Name, Files: []component.File{config}}
+	return kubeconfig.NodeComponent(spec, dirs, Name, nodespec.NodeAgentCert, nodespec.NodeAgentKey)
 }
 
 // Run maintains the table until ctx is done; the table stays afterwards. It begins with the
-// addresses of the specification. rights waits until the API server grants access.
-func Run(ctx context.Context, spec nodespec.Spec, dirs dirs.Dirs, rights func(context.Context) error, announce component.Announce) error {
-	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig.Path(dirs.Node, Name))
-	if err != nil {
-		return fmt.Errorf("cannot use kubeconfig: %w", err)
-	}
-	api, err := kubernetes.NewForConfig(config)
-	if err != nil {
-		return fmt.Errorf("cannot make client: %w", err)
-	}
-	f, err := newWatcher(api, spec)
+// addresses of the specification.
+func Run(ctx context.Context, env component.Env) error {
+	config, err := env.Config(Name)
 	if err != nil {
 		return err
 	}
-	publish, err := asKubelet(config, dirs, spec.NodeName)
+	api, err := component.NewClient(config)
+	if err != nil {
+		return err
+	}
+	f, err := newWatcher(api, env.Spec)
+	if err != nil {
+		return err
+	}
+	publish, err := asKubelet(config, env)
 	if err != nil {
 		return err
 	}
 	go func() {
-		if rights(ctx) == nil {
+		if env.Rights(ctx) == nil {
 			f.start(ctx)
 			f.publishLoop(ctx, links, publish)
 		}
 	}()
-	k := &applier{write: nft, announce: announce}
+	k := &applier{write: nft, announce: env.Announce}
 	k.run(ctx, f.changed, f.input)
 	return nil
 }
 
 // asKubelet returns a function that writes the annotation of the node's addresses. Only the
 // kubelet's identity may change the Node.
-func asKubelet(config *rest.Config, dirs dirs.Dirs, node string) (func(ctx context.Context, text string) error, error) {
-	config = rest.CopyConfig(config)
-	config.CertFile, config.KeyFile = filepath.Join(dirs.Node, nodespec.KubeletCert), filepath.Join(dirs.Node, nodespec.KubeletKey)
-	config.Timeout = 10 * time.Second
-	api, err := kubernetes.NewForConfig(config)
+func asKubelet(config *rest.Config, env component.Env) (func(ctx context.Context, text string) error, error) {
+	api, err := component.KubeletClient(config, env.Dirs, 10*time.Second)
 	if err != nil {
-		return nil, fmt.Errorf("cannot make client: %w", err)
+		return nil, err
 	}
 	return func(ctx context.Context, text string) error {
 		patch := fmt.Appendf(nil, `{"metadata":{"annotations":{%q:%q}}}`, nodespec.AddressesAnnotation, text)
-		_, err := api.CoreV1().Nodes().Patch(ctx, node, types.MergePatchType, patch, metav1.PatchOptions{})
+		_, err := api.CoreV1().Nodes().Patch(ctx, env.Spec.NodeName, types.MergePatchType, patch, metav1.PatchOptions{})
 		return err
 	}, nil
 }
@@ -176,46 +169,29 @@ type watcher struct {
 	start   func(context.Context)
 	nodes   cache.SharedIndexInformer
 	pods    cache.SharedIndexInformer // nil if the namespaces of pods do not matter
-	changed chan struct{}
+	changed component.Signal
 }
 
 func newWatcher(api kubernetes.Interface, spec nodespec.Spec) (*watcher, error) {
-	f := &watcher{spec: spec, changed: make(chan struct{}, 1)}
+	f := &watcher{spec: spec, changed: component.NewSignal()}
 	everywhere := informers.NewSharedInformerFactoryWithOptions(api, 0, informers.WithTransform(trim))
-	here := informers.NewSharedInformerFactoryWithOptions(api, 0, informers.WithTransform(trim), informers.WithTweakListOptions(func(o *metav1.ListOptions) {
-		o.FieldSelector = fields.OneTermEqualSelector("spec.nodeName", spec.NodeName).String()
-	}))
+	here := informers.NewSharedInformerFactoryWithOptions(api, 0, informers.WithTransform(trim), component.Only("spec.nodeName", spec.NodeName))
 	f.nodes = everywhere.Core().V1().Nodes().Informer()
-	lists := []cache.SharedIndexInformer{f.nodes}
+	// a Node is updated every few seconds
+	same := func(before, now any) bool { return slices.Equal(addressesOf(before), addressesOf(now)) }
+	watched := []component.Watched{{Informer: f.nodes, Same: same}}
 	if spec.Kubelet.ClosedToPods && len(spec.Kubelet.Namespaces) > 0 {
 		f.pods = here.Core().V1().Pods().Informer()
-		lists = append(lists, f.pods)
+		watched = append(watched, component.Watched{Informer: f.pods, Same: same})
 	}
-	change := func() {
-		select {
-		case f.changed <- struct{}{}:
-		default: // a wake-up is pending
-		}
-	}
-	handler := cache.ResourceEventHandlerFuncs{
-		AddFunc: func(any) { change() }, DeleteFunc: func(any) { change() },
-		UpdateFunc: func(before, now any) {
-			// a Node is updated every few seconds
-			if !slices.Equal(addressesOf(before), addressesOf(now)) {
-				change()
-			}
-		},
-	}
-	for _, list := range lists {
-		if _, err := list.AddEventHandler(handler); err != nil {
-			return nil, fmt.Errorf("cannot watch: %w", err)
-		}
+	if err := component.Watch(f.changed.Wake, watched...); err != nil {
+		return nil, err
 	}
 	f.start = func(ctx context.Context) {
 		everywhere.Start(ctx.Done())
 		here.Start(ctx.Done())
 		if cache.WaitForCacheSync(ctx.Done(), f.nodes.HasSynced) {
-			change()
+			f.changed.Wake()
 		}
 	}
 	return f, nil
@@ -239,18 +215,11 @@ func (f *watcher) input() (w Input, known bool) {
 
 // trim removes all fields that addressesOf does not read.
 func trim(object any) (any, error) {
-	keep := func(m metav1.ObjectMeta) metav1.ObjectMeta {
-		return metav1.ObjectMeta{Name: m.Name, Namespace: m.Namespace, UID: m.UID, ResourceVersion: m.ResourceVersion}
-	}
 	switch o := object.(type) {
 	case *corev1.Node:
-		out := &corev1.Node{ObjectMeta: keep(o.ObjectMeta), Status: corev1.NodeStatus{Addresses: o.Status.Addresses}}
-		if text, there := o.Annotations[nodespec.AddressesAnnotation]; there {
-			out.Annotations = map[string]string{nodespec.AddressesAnnotation: text}
-		}
-		return out, nil
+		return &corev1.Node{ObjectMeta: component.Trimmed(o, nodespec.AddressesAnnotation), Status: corev1.NodeStatus{Addresses: o.Status.Addresses}}, nil
 	case *corev1.Pod:
-		return &corev1.Pod{ObjectMeta: keep(o.ObjectMeta), Spec: corev1.PodSpec{HostNetwork: o.Spec.HostNetwork}, Status: corev1.PodStatus{Phase: o.Status.Phase, PodIPs: o.Status.PodIPs}}, nil
+		return &corev1.Pod{ObjectMeta: component.Trimmed(o), Spec: corev1.PodSpec{HostNetwork: o.Spec.HostNetwork}, Status: corev1.PodStatus{Phase: o.Status.Phase, PodIPs: o.Status.PodIPs}}, nil
 	}
 	return object, nil
 }

@@ -1,0 +1,134 @@
+package component
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/tools/cache"
+)
+
+// Signal wakes a loop that receives from it. A second wake-up before the loop receives has no
+// effect. Make it with NewSignal.
+type Signal chan struct{}
+
+// NewSignal returns a signal.
+func NewSignal() Signal { return make(Signal, 1) }
+
+// Wake sends the signal without blocking.
+func (s Signal) Wake() {
+	select {
+	case s <- struct{}{}:
+	default: // a wake-up is pending
+	}
+}
+
+// Watched is an informer whose changes matter to a component.
+type Watched struct {
+	Informer cache.SharedIndexInformer
+	// Same reports whether an update does not matter. Without it, every update matters.
+	Same func(before, now any) bool
+	// IgnoreDeletes means that deletions do not matter.
+	IgnoreDeletes bool
+}
+
+// Watch calls change after every change that matters.
+func Watch(change func(), all ...Watched) error {
+	for _, w := range all {
+		handler := cache.ResourceEventHandlerFuncs{AddFunc: func(any) { change() }, UpdateFunc: func(before, now any) {
+			if w.Same == nil || !w.Same(before, now) {
+				change()
+			}
+		}}
+		if !w.IgnoreDeletes {
+			handler.DeleteFunc = func(any) { change() }
+		}
+		if _, err := w.Informer.AddEventHandler(handler); err != nil {
+			return fmt.Errorf("cannot watch: %w", err)
+		}
+	}
+	return nil
+}
+
+// Only is an option for informers of the objects with a value of a field.
+func Only(field, value string) informers.SharedInformerOption {
+	return informers.WithTweakListOptions(func(o *metav1.ListOptions) {
+		o.FieldSelector = fields.OneTermEqualSelector(field, value).String()
+	})
+}
+
+// Factory makes informers.
+type Factory interface {
+	Start(stop <-chan struct{})
+	Shutdown()
+}
+
+// Reconciler makes a pass after every change of the watched objects (ResyncLoop).
+type Reconciler struct {
+	Changed   Signal
+	Factories []Factory // of the watched informers; Run starts them
+	Watched   []Watched
+	// Unsynced means that the first pass does not wait for the first lists.
+	Unsynced bool
+	// Period is the interval of passes without a change; 0 means that there are none.
+	Period time.Duration
+	// RetryInterval is the delay after a failed pass.
+	RetryInterval time.Duration
+	// Pass and Report are the functions of ResyncLoop.
+	Pass   func(context.Context) (string, error)
+	Report func(detail string)
+}
+
+// Run works until ctx is done.
+func (r Reconciler) Run(ctx context.Context) error {
+	if err := Watch(r.Changed.Wake, r.Watched...); err != nil {
+		return err
+	}
+	for _, f := range r.Factories {
+		f.Start(ctx.Done())
+		defer f.Shutdown()
+	}
+	if !r.Unsynced {
+		var synced []cache.InformerSynced
+		for _, w := range r.Watched {
+			synced = append(synced, w.Informer.HasSynced)
+		}
+		if !cache.WaitForCacheSync(ctx.Done(), synced...) {
+			return nil // stopped
+		}
+	}
+	if r.Period > 0 {
+		go wakeEvery(ctx, r.Period, r.Changed)
+	}
+	ResyncLoop(ctx, r.Changed, r.RetryInterval, r.Pass, r.Report)
+	return nil
+}
+
+func wakeEvery(ctx context.Context, period time.Duration, changed Signal) {
+	ticker := time.NewTicker(period)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ticker.C:
+			changed.Wake()
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// Trimmed returns the metadata that every watch needs, and the named annotations: without the
+// other fields, the objects of a large cluster take little memory. The resource version
+// distinguishes a change from a repetition.
+func Trimmed(o metav1.Object, annotations ...string) metav1.ObjectMeta {
+	meta := metav1.ObjectMeta{Name: o.GetName(), Namespace: o.GetNamespace(), UID: o.GetUID(), ResourceVersion: o.GetResourceVersion()}
+	for _, name := range annotations {
+		if value, there := o.GetAnnotations()[name]; there {
+			metav1.SetMetaDataAnnotation(&meta, name, value)
+		}
+	}
+	return meta
+}
