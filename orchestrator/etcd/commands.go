@@ -8,7 +8,6 @@ import (
 	"io"
 	"net"
 	"os"
-	"path/filepath"
 	"strconv"
 	"time"
 
@@ -18,7 +17,6 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/orlop-os/orlop/orchestrator/dirs"
-	"github.com/orlop-os/orlop/pkg/etcdjoin"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
@@ -37,7 +35,7 @@ var Commands = map[string]Command{
 			return nil, err
 		}
 		if order.Stored != "" {
-			return localMember{dirs, spec}.copyStored(order.Stored, inheritedFile())
+			return localMember{dirs, spec}.snapshots().copyTo(order.Stored, inheritedFile())
 		}
 		return Snapshot(ctx, dirs, inheritedFile())
 	},
@@ -46,31 +44,31 @@ var Commands = map[string]Command{
 		if err != nil {
 			return nil, err
 		}
-		return localMember{dirs, spec}.prepareRestore(ctx, order, inheritedFile(), ownFormat())
+		return localMember{dirs, spec}.restores().prepare(ctx, order, inheritedFile(), ownFormat())
 	},
 	"take-snapshot": func(ctx context.Context, spec nodespec.Spec, dirs dirs.Dirs, request io.Reader) (any, error) {
 		order, err := decode[nodespec.TakeSnapshotRequest](request)
 		if err != nil {
 			return nil, err
 		}
-		return localMember{dirs, spec}.takeSnapshot(ctx, order, minFreePercent)
+		return localMember{dirs, spec}.snapshots().take(ctx, order, minFreePercent)
 	},
 	"list-snapshots": func(_ context.Context, spec nodespec.Spec, dirs dirs.Dirs, request io.Reader) (any, error) {
 		target, err := decode[string](request)
 		if err != nil {
 			return nil, err
 		}
-		return localMember{dirs, spec}.listSnapshots(target)
+		return localMember{dirs, spec}.snapshots().list(target)
 	},
 	"upload-snapshot": func(ctx context.Context, spec nodespec.Spec, dirs dirs.Dirs, request io.Reader) (any, error) {
 		target, err := decode[nodespec.EtcdTarget](request)
 		if err != nil {
 			return nil, err
 		}
-		return localMember{dirs, spec}.uploadNext(ctx, target)
+		return localMember{dirs, spec}.uploader().next(ctx, target)
 	},
 	"data-status": func(ctx context.Context, spec nodespec.Spec, dirs dirs.Dirs, _ io.Reader) (any, error) {
-		return localMember{dirs, spec}.status(ctx), nil
+		return localMember{dirs, spec}.members().status(ctx), nil
 	},
 	"defragment-data": func(ctx context.Context, _ nodespec.Spec, dirs dirs.Dirs, _ io.Reader) (any, error) {
 		return defragment(ctx, dirs)
@@ -80,16 +78,16 @@ var Commands = map[string]Command{
 		if err != nil {
 			return nil, err
 		}
-		return localMember{dirs, spec}.removeMember(ctx, name)
+		return localMember{dirs, spec}.members().remove(ctx, name)
 	},
 	"leave-cluster": func(ctx context.Context, spec nodespec.Spec, dirs dirs.Dirs, _ io.Reader) (any, error) {
-		return localMember{dirs, spec}.leave(ctx)
+		return localMember{dirs, spec}.members().leave(ctx)
 	},
 	"recover-data": func(ctx context.Context, spec nodespec.Spec, dirs dirs.Dirs, _ io.Reader) (any, error) {
-		return localMember{dirs, spec}.recover(ctx)
+		return localMember{dirs, spec}.members().recover(ctx)
 	},
 	"rejoin-data": func(ctx context.Context, spec nodespec.Spec, dirs dirs.Dirs, _ io.Reader) (any, error) {
-		return localMember{dirs, spec}.rejoin(ctx)
+		return localMember{dirs, spec}.members().rejoin(ctx)
 	},
 	"reencrypt-secrets": func(ctx context.Context, _ nodespec.Spec, dirs dirs.Dirs, request io.Reader) (any, error) {
 		order, err := decode[nodespec.ReencryptRequest](request)
@@ -144,68 +142,6 @@ func fetchStatus(ctx context.Context, c *clientv3.Client, dirs dirs.Dirs) (*clie
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	return c.Status(ctx, endpoint(dirs))
-}
-
-// status returns the status of etcd. A missing answer is not an error; it is the Problem of the
-// status.
-func (l localMember) status(ctx context.Context) nodespec.EtcdStatus {
-	s := nodespec.EtcdStatus{Member: l.spec.NodeName}
-	if now, err := readRestored(l.at(nodespec.LastRestoreFile)); err == nil {
-		s.Restored = &now
-	}
-	if info, err := os.Stat(l.at(undoFile)); err == nil {
-		s.UndoSize = info.Size()
-	}
-	if err := l.queryStatus(ctx, &s); err != nil {
-		s.Problem = err.Error()
-		if info, err := os.Stat(l.database()); err == nil {
-			s.Size = info.Size()
-		}
-		s.Revision, _ = lastRevision(l.database()) // 0: not known
-		// The operator compares them to choose the machine that recovers with one member.
-		s.Term, s.Index, _ = l.lastCommit()
-	}
-	return s
-}
-
-// errNoAnswer is returned when etcd runs but answers nothing.
-var errNoAnswer = errors.New("etcd does not answer")
-
-// queryStatus fills s with the answers of etcd.
-func (l localMember) queryStatus(ctx context.Context, s *nodespec.EtcdStatus) error {
-	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
-	defer cancel()
-	c, err := connect(ctx, l.dirs)
-	if err != nil {
-		return err
-	}
-	defer c.Close()
-	now, err := fetchStatus(ctx, c, l.dirs)
-	if err != nil {
-		var others error
-		if s.Members, others = l.waitingMembers(ctx); others == nil {
-			voters, _, waiting := countVotes(s.Members)
-			return fmt.Errorf("etcd waits for a quorum: %d of %d members run, the quorum is %d", waiting, voters, etcdjoin.QuorumSize(voters))
-		}
-		return fmt.Errorf("%w: %w", errNoAnswer, err)
-	}
-	s.ID, s.Version, s.Revision = id(now.Header.MemberId), now.Version, now.Header.Revision
-	s.Size, s.Used, s.Quota, s.Index, s.Term = now.DbSize, now.DbSizeInUse, now.DbSizeQuota, now.RaftIndex, now.RaftTerm
-	if now.Leader != 0 {
-		s.Leader = id(now.Leader)
-	}
-	if s.Members, err = l.members(ctx, c); err != nil {
-		return err
-	}
-	if s.Leader == "" {
-		return nil // only a quorum can list alarms
-	}
-	alarms, err := c.AlarmList(ctx)
-	if err != nil {
-		return fmt.Errorf("etcd: cannot list the alarms: %w", err)
-	}
-	s.Alarms = alarmNames(alarms.Alarms)
-	return nil
 }
 
 func id(number uint64) string { return strconv.FormatUint(number, 16) }
@@ -278,9 +214,3 @@ func disarm(ctx context.Context, dirs dirs.Dirs) ([]string, error) {
 	}
 	return all, nil
 }
-
-// database returns the path of etcd's database file.
-func (l localMember) database() string { return filepath.Join(l.dirs.EtcdData, databaseFile) }
-
-// databaseFile is the path of the database in a data directory.
-const databaseFile = member + "/snap/db"

@@ -17,29 +17,21 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
-	"io"
 	"net/netip"
-	"os"
 	"path/filepath"
 	"slices"
 	"time"
 
-	"go.etcd.io/etcd/api/v3/etcdserverpb"
-	"go.etcd.io/etcd/client/pkg/v3/fileutil"
 	"go.etcd.io/etcd/server/v3/embed"
 	"go.etcd.io/etcd/server/v3/etcdserver"
 	"go.etcd.io/etcd/server/v3/etcdserver/api/membership"
 	"go.etcd.io/etcd/server/v3/etcdserver/api/v3client"
-	"go.etcd.io/etcd/server/v3/storage/wal"
-	"go.etcd.io/etcd/server/v3/storage/wal/walpb"
-	"go.etcd.io/raft/v3/raftpb"
 	"k8s.io/klog/v2"
 
 	"github.com/orlop-os/orlop/orchestrator/component"
 	"github.com/orlop-os/orlop/orchestrator/dirs"
 	"github.com/orlop-os/orlop/pkg/etcdjoin"
 	"github.com/orlop-os/orlop/pkg/nodespec"
-	"github.com/orlop-os/orlop/pkg/safefile"
 )
 
 // Name is the name of the component.
@@ -134,7 +126,7 @@ warning-unary-request-duration: 300000000
 func Run(ctx context.Context, file string, spec nodespec.Spec, dirs dirs.Dirs, report func(why string), ready func()) error {
 	nameServer()
 	k := localMember{dirs, spec}
-	if err := k.ensureFormat(ownFormat()); err != nil {
+	if err := k.savepoints().ensureFormat(ownFormat()); err != nil {
 		return err
 	}
 	if err := k.dropUncommittedBootstrap(); err != nil {
@@ -147,7 +139,7 @@ func Run(ctx context.Context, file string, spec nodespec.Spec, dirs dirs.Dirs, r
 	defer server.Close()
 	select {
 	case <-server.Server.ReadyNotify():
-		if err := errors.Join(k.recovered(), k.removeMarker(bootstrapFile), k.recordServed(ownFormat())); err != nil {
+		if err := errors.Join(k.members().recovered(), k.removeMarker(bootstrapFile), k.savepoints().recordServed(ownFormat())); err != nil {
 			return err
 		}
 		if err := becomeVoter(ctx, server.Server, peerURL(spec), report); err != nil {
@@ -199,9 +191,9 @@ func start(ctx context.Context, file string, k localMember, report func(why stri
 					return nil, err
 				}
 			}
-		} else if config.ForceNewCluster, err = k.forcesNewCluster(ctx); err != nil {
+		} else if config.ForceNewCluster, err = k.members().forcesNewCluster(ctx); err != nil {
 			return nil, err
-		} else if err := k.checkCluster(ctx); err != nil {
+		} else if err := k.members().checkCluster(ctx); err != nil {
 			return nil, err
 		}
 		server, err := embed.StartEtcd(config)
@@ -229,107 +221,6 @@ func stopReason(server *embed.Etcd, err error) error {
 	default:
 		return err
 	}
-}
-
-// logDir is etcd's write-ahead log in the data directory. Without it, the member has taken part in
-// nothing.
-const logDir = member + "/wal"
-
-func (l localMember) hasData() bool { return exists(filepath.Join(l.dirs.EtcdData, logDir)) }
-
-// bootstrapFile lies beside the data. It records that this machine bootstraps a cluster and that
-// its etcd has not served it yet.
-const bootstrapFile = "founding"
-
-// dropUncommittedBootstrap removes the data of a bootstrap that a power cut interrupted. etcd
-// records the first member after it has created its log; with an empty log it would wait forever
-// for a peer to add it. The cluster has committed no entry by then, so nothing is lost.
-func (l localMember) dropUncommittedBootstrap() error {
-	if !l.hasData() || !exists(l.at(bootstrapFile)) {
-		return nil
-	}
-	log, err := wal.OpenForRead(nopLogger, filepath.Join(l.dirs.EtcdData, logDir), walpb.Snapshot{})
-	if err != nil {
-		return nil // etcd has committed entries, or reports the damage itself
-	}
-	defer log.Close()
-	if _, state, _, err := log.ReadAll(); err != nil || state.Commit > 0 {
-		return nil
-	}
-	return l.dropData()
-}
-
-// dropData removes the data permanently.
-func (l localMember) dropData() error {
-	if err := os.RemoveAll(filepath.Join(l.dirs.EtcdData, member)); err != nil {
-		return fmt.Errorf("etcd: cannot drop the data: %w", err)
-	}
-	return safefile.SyncDir(l.dirs.EtcdData)
-}
-
-// memberID returns the IDs of the member and of the cluster to which the data belong. Each file of
-// the log begins with them.
-func (l localMember) memberID() (number, cluster uint64, err error) {
-	err = l.readLog(func(r walpb.Record) (more bool, err error) {
-		if r.Type != wal.MetadataType {
-			return true, nil
-		}
-		var m etcdserverpb.Metadata
-		err = m.Unmarshal(r.Data)
-		number, cluster = m.NodeID, m.ClusterID
-		return false, err
-	})
-	if err == nil && number == 0 {
-		err = errors.New("etcd: the log does not contain the member's ID")
-	}
-	return number, cluster, err
-}
-
-// lastCommit returns the raft term and the index of the last committed entry, as the log of this
-// member records them. Recovery with one member (etcd's force-new-cluster) retains the entries up
-// to this index only. Each file of the log has both near its beginning and at every change.
-func (l localMember) lastCommit() (term, index uint64, err error) {
-	err = l.readLog(func(r walpb.Record) (more bool, err error) {
-		if r.Type != wal.StateType {
-			return true, nil
-		}
-		var s raftpb.HardState
-		err = s.Unmarshal(r.Data)
-		term, index = s.Term, s.Commit
-		return true, err
-	})
-	return term, index, err
-}
-
-// readLog calls do with each record of the newest log file, until do returns false. etcd may be
-// writing to the file: an incomplete record ends it.
-func (l localMember) readLog(do func(r walpb.Record) (more bool, err error)) error {
-	files, err := filepath.Glob(filepath.Join(l.dirs.EtcdData, logDir, "*.wal"))
-	if err != nil || len(files) == 0 {
-		return errors.Join(errors.New("etcd: no log found"), err)
-	}
-	f, err := os.Open(slices.Max(files))
-	if err != nil {
-		return fmt.Errorf("etcd: cannot read its log: %w", err)
-	}
-	defer f.Close()
-	records := wal.NewDecoder(fileutil.NewFileReader(f))
-	for more := true; more; {
-		var r walpb.Record
-		err := records.Decode(&r)
-		if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
-			return nil
-		}
-		if err == nil && r.Type == wal.CrcType {
-			records.UpdateCRC(r.Crc)
-		} else if err == nil {
-			more, err = do(r)
-		}
-		if err != nil {
-			return fmt.Errorf("etcd: cannot read its log: %w", err)
-		}
-	}
-	return nil
 }
 
 // ignoreCanceled returns err, or nil if ctx is done.

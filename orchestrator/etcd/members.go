@@ -3,40 +3,37 @@ package etcd
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/netip"
-	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"sync"
 	"time"
 
-	bolt "go.etcd.io/bbolt"
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/server/v3/etcdserver/api/membership"
-	"go.etcd.io/etcd/server/v3/storage/schema"
 
-	"github.com/orlop-os/orlop/pkg/bootlog"
 	"github.com/orlop-os/orlop/pkg/etcdjoin"
 	"github.com/orlop-os/orlop/pkg/nodespec"
-	"github.com/orlop-os/orlop/pkg/safefile"
 )
 
 // Operations of an operator on the members (docs/decisions/0029-members.md): remove a member,
 // recover with a single member after a permanent loss of quorum, and rejoin with useless data. None
 // of them needs Kubernetes.
 
+// members are the members of the cluster, as this machine knows them.
+type members struct{ localMember }
+
 // waitsForQuorum is the problem of a member that runs and has had no quorum since it started.
 const waitsForQuorum = "it runs, and waits for a quorum"
 
-// members returns the members from etcd and checks whether each answers. It needs no quorum if
+// list returns the members from etcd and checks whether each answers. It needs no quorum if
 // there was a quorum once since etcd started.
-func (l localMember) members(ctx context.Context, c *clientv3.Client) ([]nodespec.EtcdMember, error) {
+func (l members) list(ctx context.Context, c *clientv3.Client) ([]nodespec.EtcdMember, error) {
 	asking, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	list, err := c.MemberList(asking, clientv3.WithSerializable())
@@ -47,12 +44,12 @@ func (l localMember) members(ctx context.Context, c *clientv3.Client) ([]nodespe
 	for i, m := range list.Members {
 		all[i] = nodespec.EtcdMember{ID: id(m.ID), Name: m.Name, PeerURLs: m.PeerURLs, Learner: m.IsLearner}
 	}
-	return checkEach(all, func(i int) error { return l.checkMember(ctx, c, list.Members[i]) }), nil
+	return checkEach(all, func(i int) error { return l.check(ctx, c, list.Members[i]) }), nil
 }
 
-// waitingMembers returns the members from an etcd that waits for a quorum, and checks whether each
+// listWaiting returns the members from an etcd that waits for a quorum, and checks whether each
 // of them waits, too.
-func (l localMember) waitingMembers(ctx context.Context) ([]nodespec.EtcdMember, error) {
+func (l members) listWaiting(ctx context.Context) ([]nodespec.EtcdMember, error) {
 	list, err := peerMembers(ctx, l.dirs, peerURL(l.spec))
 	if err != nil {
 		return nil, fmt.Errorf("etcd: cannot list the members: %w", err)
@@ -71,7 +68,7 @@ func memberOf(m membership.Member) nodespec.EtcdMember {
 
 // checkWaiting returns the reason why a member at these addresses does not answer. The best reason
 // is that it waits for a quorum.
-func (l localMember) checkWaiting(ctx context.Context, urls []string) error {
+func (l members) checkWaiting(ctx context.Context, urls []string) error {
 	problem := errors.New("has no address")
 	for _, url := range urls {
 		if _, problem = peerMembers(ctx, l.dirs, url); problem == nil {
@@ -99,8 +96,8 @@ func checkEach(all []nodespec.EtcdMember, ask func(i int) error) []nodespec.Etcd
 	return all
 }
 
-// checkMember calls one member; it reaches the member of this machine over its socket.
-func (l localMember) checkMember(ctx context.Context, local *clientv3.Client, m *etcdserverpb.Member) error {
+// check calls one member; it reaches the member of this machine over its socket.
+func (l members) check(ctx context.Context, local *clientv3.Client, m *etcdserverpb.Member) error {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	if m.Name == l.spec.NodeName {
@@ -130,15 +127,15 @@ func countVotes(all []nodespec.EtcdMember) (voters, answering, waiting int) {
 	return voters, answering, waiting
 }
 
-// removeMember removes a member from etcd, unless the others would lose their quorum.
-func (l localMember) removeMember(ctx context.Context, name string) (nodespec.EtcdMember, error) {
+// remove removes a member from etcd, unless the others would lose their quorum.
+func (l members) remove(ctx context.Context, name string) (nodespec.EtcdMember, error) {
 	fail := func(err error) (nodespec.EtcdMember, error) { return nodespec.EtcdMember{}, err }
 	c, err := connect(ctx, l.dirs)
 	if err != nil {
 		return fail(err)
 	}
 	defer c.Close()
-	all, err := l.knownMembers(ctx)
+	all, err := l.listKnown(ctx)
 	if err != nil {
 		return fail(err)
 	}
@@ -168,15 +165,15 @@ func (l localMember) removeMember(ctx context.Context, name string) (nodespec.Et
 		}
 		defer via.Close()
 	}
-	if err := remove(ctx, via, number); err != nil {
+	if err := removeByID(ctx, via, number); err != nil {
 		return fail(fmt.Errorf("etcd: cannot remove %s: %w", name, err))
 	}
 	return all[i], nil
 }
 
-// remove removes a member. etcd rejects the removal by a member that has been connected with the
-// others for less than five seconds, so remove retries.
-func remove(ctx context.Context, c *clientv3.Client, id uint64) error {
+// removeByID removes a member. etcd rejects the removal by a member that has been connected with
+// the others for less than five seconds, so removeByID retries.
+func removeByID(ctx context.Context, c *clientv3.Client, id uint64) error {
 	ctx, cancel := context.WithTimeout(ctx, changeTimeout)
 	defer cancel()
 	ticker := time.NewTicker(retryInterval)
@@ -198,14 +195,14 @@ func remove(ctx context.Context, c *clientv3.Client, id uint64) error {
 // no other member, or no reachable member with a quorum. It returns an error if the others would
 // lose their quorum. It also returns an error if that is not known: the etcd of this machine runs,
 // and neither it nor another member answers.
-func (l localMember) leave(ctx context.Context) (left nodespec.EtcdMember, err error) {
+func (l members) leave(ctx context.Context) (left nodespec.EtcdMember, err error) {
 	var s nodespec.EtcdStatus
 	mute := l.queryStatus(ctx, &s)
 	if mute == nil && s.Leader != "" {
 		if len(s.Members) < 2 {
 			return left, nil
 		}
-		return l.removeMember(ctx, s.ID)
+		return l.remove(ctx, s.ID)
 	}
 	if !l.hasData() {
 		return left, nil
@@ -214,7 +211,7 @@ func (l localMember) leave(ctx context.Context) (left nodespec.EtcdMember, err e
 	served, err := l.atServingPeer(ctx, answers, func(c *clientv3.Client, m nodespec.EtcdMember) error {
 		number, err := strconv.ParseUint(m.ID, 16, 64)
 		if err == nil {
-			err = remove(ctx, c, number)
+			err = removeByID(ctx, c, number)
 		}
 		if err != nil {
 			return fmt.Errorf("%w; try again", err)
@@ -233,7 +230,7 @@ func (l localMember) leave(ctx context.Context) (left nodespec.EtcdMember, err e
 
 // ownIndex returns the index of this machine's member in all, or a negative number. A member that
 // has just been added has no name yet.
-func (l localMember) ownIndex(all []nodespec.EtcdMember) int {
+func (l members) ownIndex(all []nodespec.EtcdMember) int {
 	number, _, err := l.memberID()
 	return slices.IndexFunc(all, func(m nodespec.EtcdMember) bool {
 		if err != nil {
@@ -247,7 +244,7 @@ func (l localMember) ownIndex(all []nodespec.EtcdMember) int {
 // same cluster; served reports whether that member exists. If the others would lose their quorum
 // without this machine, it returns an error and does not call do. It is for a machine with an etcd
 // that does not answer: that etcd may still run and count as a vote.
-func (l localMember) atServingPeer(ctx context.Context, answers []etcdjoin.PeerAnswer, do func(c *clientv3.Client, own nodespec.EtcdMember) error) (served bool, err error) {
+func (l members) atServingPeer(ctx context.Context, answers []etcdjoin.PeerAnswer, do func(c *clientv3.Client, own nodespec.EtcdMember) error) (served bool, err error) {
 	_, cluster, unread := l.memberID()
 	i := slices.IndexFunc(answers, func(a etcdjoin.PeerAnswer) bool {
 		return a.State == etcdjoin.Serving && (unread != nil || a.Cluster == cluster)
@@ -260,7 +257,7 @@ func (l localMember) atServingPeer(ctx context.Context, answers []etcdjoin.PeerA
 		return true, fmt.Errorf("nothing was changed: %w", err)
 	}
 	defer c.Close()
-	all, err := l.members(ctx, c)
+	all, err := l.list(ctx, c)
 	if err != nil {
 		return true, fmt.Errorf("nothing was changed: not known whether the others need this machine's vote: %w; try again", err)
 	}
@@ -280,14 +277,14 @@ func (l localMember) atServingPeer(ctx context.Context, answers []etcdjoin.PeerA
 
 // recover marks etcd to start as the only member, with the data of this machine. It is for a
 // permanent loss of quorum, so it changes nothing in a cluster with a quorum.
-func (l localMember) recover(ctx context.Context) (r nodespec.EtcdRecovered, err error) {
+func (l members) recover(ctx context.Context) (r nodespec.EtcdRecovered, err error) {
 	if !l.hasData() {
 		return r, errors.New("etcd: no data on this machine; use a machine that has them")
 	}
 	if a, ok := l.prober().findServing(ctx); ok {
 		return r, fmt.Errorf("etcd: nothing was changed: the member %v has a quorum; if this machine is not a member, use `orlopctl etcd rejoin`", a)
 	}
-	all, err := l.knownMembers(ctx)
+	all, err := l.listKnown(ctx)
 	if err != nil {
 		return r, err
 	}
@@ -311,32 +308,19 @@ func (l localMember) recover(ctx context.Context) (r nodespec.EtcdRecovered, err
 	return r, nil
 }
 
-// writeOrder records an instruction for the next start of etcd. It is valid until the machine
-// reboots: the operator decided for the machines that were on at the time. After a power cut all
-// machines may return, and the operator may not remember the instruction.
-func (l localMember) writeOrder(name string) error {
-	return safefile.WriteFile(l.at(name), []byte(bootlog.ID()), 0o600)
-}
-
-// isStale reports whether an instruction is from an earlier boot.
-func (l localMember) isStale(name string) bool {
-	of, err := os.ReadFile(l.at(name))
-	return err == nil && string(of) != bootlog.ID()
-}
-
 // errNoVote is returned when the data of a machine are not suitable for a recovery.
 var errNoVote = errors.New("this machine has no vote yet, and may not have all of the data; use another machine that has them")
 
-// knownMembers returns the members from etcd's client port or peer port. If etcd does not run, it
+// listKnown returns the members from etcd's client port or peer port. If etcd does not run, it
 // returns the members of the database, without checking them.
-func (l localMember) knownMembers(ctx context.Context) ([]nodespec.EtcdMember, error) {
+func (l members) listKnown(ctx context.Context) ([]nodespec.EtcdMember, error) {
 	c, err := connect(ctx, l.dirs)
 	if err == nil {
 		defer c.Close()
-		if all, err := l.members(ctx, c); err == nil {
+		if all, err := l.list(ctx, c); err == nil {
 			return all, nil
 		}
-		if all, err := l.waitingMembers(ctx); err == nil {
+		if all, err := l.listWaiting(ctx); err == nil {
 			return all, nil
 		}
 	}
@@ -350,34 +334,15 @@ func (l localMember) knownMembers(ctx context.Context) ([]nodespec.EtcdMember, e
 	return all, nil
 }
 
-// storedMembers returns the members of the database, which no process has open.
-func (l localMember) storedMembers() (all []nodespec.EtcdMember, err error) {
-	err = viewDatabase(l.database(), func(tx *bolt.Tx) error {
-		members := tx.Bucket(schema.Members.Name())
-		if members == nil {
-			return nil
-		}
-		return members.ForEach(func(_, value []byte) error {
-			var m membership.Member
-			if err := json.Unmarshal(value, &m); err != nil {
-				return err
-			}
-			all = append(all, memberOf(m))
-			return nil
-		})
-	})
-	return all, err
-}
-
 // prober probes the other control-plane machines of the configuration.
-func (l localMember) prober() joiner { return joiner{l.spec, l.dirs, func(string) {}} }
+func (l members) prober() joiner { return joiner{l.spec, l.dirs, func(string) {}} }
 
 // forcesNewCluster reports whether etcd starts as the only member, because the operator requested a
 // recovery. It drops the request if the others have a quorum by now, or will have a quorum with
 // this machine: they would stop, and the writes that they have acknowledged would be lost. It also
 // drops the request if the data give this machine no vote. Only the database shows that: the etcd
 // of a new member reports a vote until it hears from the others.
-func (l localMember) forcesNewCluster(ctx context.Context) (bool, error) {
+func (l members) forcesNewCluster(ctx context.Context) (bool, error) {
 	if !exists(l.at(nodespec.ForceNewClusterFile)) {
 		return false, nil
 	}
@@ -403,7 +368,7 @@ func (l localMember) forcesNewCluster(ctx context.Context) (bool, error) {
 
 // checkNoQuorumAhead returns an error if enough other members run to form a quorum with this
 // machine. The etcd of this machine does not run yet.
-func (l localMember) checkNoQuorumAhead(ctx context.Context, all []nodespec.EtcdMember, own int) error {
+func (l members) checkNoQuorumAhead(ctx context.Context, all []nodespec.EtcdMember, own int) error {
 	asked := checkEach(slices.Clone(all), func(i int) error {
 		if i == own {
 			return errors.New(waitsForQuorum)
@@ -421,7 +386,7 @@ func (l localMember) checkNoQuorumAhead(ctx context.Context, all []nodespec.Etcd
 // member, it would otherwise form a second cluster with other former members. It probes only a
 // single time: a machine that is silent or waits may belong to this machine's cluster and wait for
 // it.
-func (l localMember) checkCluster(ctx context.Context) error {
+func (l members) checkCluster(ctx context.Context) error {
 	_, own, err := l.memberID()
 	if err != nil {
 		return nil // etcd itself reports the damage of its log
@@ -444,23 +409,12 @@ func (l localMember) checkCluster(ctx context.Context) error {
 }
 
 // recovered is called when etcd serves: the request to recover is done.
-func (l localMember) recovered() error { return l.removeMarker(nodespec.ForceNewClusterFile) }
-
-// removeMarker removes a recorded instruction durably.
-func (l localMember) removeMarker(name string) error {
-	if !exists(l.at(name)) {
-		return nil
-	}
-	if err := l.removeAll(name); err != nil {
-		return err
-	}
-	return safefile.SyncDir(l.dirs.EtcdSnapshots)
-}
+func (l members) recovered() error { return l.removeMarker(nodespec.ForceNewClusterFile) }
 
 // rejoin marks the data of this machine to be dropped at the next start of etcd, so that it joins
 // the others as a new member. The last database stays for `restore --undo`. It rejects the request
 // if the others need the vote of this member.
-func (l localMember) rejoin(ctx context.Context) (struct{}, error) {
+func (l members) rejoin(ctx context.Context) (struct{}, error) {
 	none := struct{}{}
 	if len(l.spec.OtherControlPlanes()) == 0 {
 		return none, errors.New("etcd: nothing was changed: Cluster.spec.controlPlanes names no other machine to join")
@@ -484,7 +438,7 @@ func (l localMember) rejoin(ctx context.Context) (struct{}, error) {
 
 // dropForRejoin performs the instruction of rejoin. The next call completes the work after a power
 // cut at any moment.
-func (l localMember) dropForRejoin() error {
+func (l members) dropForRejoin() error {
 	if !exists(l.at(nodespec.RejoinFile)) {
 		return nil
 	}
@@ -524,16 +478,16 @@ func (l localMember) dropForRejoin() error {
 	return l.removeMarker(nodespec.RejoinFile)
 }
 
-// checkSoleMember returns an error in a cluster of several members: an operation on the data of a
+// checkSole returns an error in a cluster of several members: an operation on the data of a
 // single member does not change the data of the others.
-func (l localMember) checkSoleMember(ctx context.Context, what string) error {
+func (l members) checkSole(ctx context.Context, what string) error {
 	if a, ok := l.prober().findServing(ctx); ok {
 		return fmt.Errorf("etcd: %s, nothing was changed: %v serves the cluster's data, and would retain them; remove the other members first (`orlopctl etcd remove`), and have them join again afterwards (`orlopctl etcd rejoin`)", what, a)
 	}
 	if !l.hasData() {
 		return nil
 	}
-	all, err := l.knownMembers(ctx)
+	all, err := l.listKnown(ctx)
 	if err != nil && len(l.spec.OtherControlPlanes()) == 0 {
 		return nil // the data are damaged, and were a single machine's
 	}

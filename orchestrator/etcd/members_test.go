@@ -232,7 +232,7 @@ func (p *testMachine) get(key, want string) {
 // members returns the names of the voting members, according to its etcd.
 func (p *testMachine) members() (names []string) {
 	p.t.Helper()
-	s := p.local().status(context.Background())
+	s := p.local().members().status(context.Background())
 	if s.Problem != "" {
 		p.t.Fatalf("%s: %s", p.spec.NodeName, s.Problem)
 	}
@@ -295,25 +295,25 @@ func TestRemove(t *testing.T) {
 	startAll(all)
 	c.stop()
 	ctx := context.Background()
-	if _, err := a.local().removeMember(ctx, "b"); err == nil || !strings.Contains(err.Error(), "2 of 3 members answer; without it there would be 2 members, of which 2 are required, and only 1 would") {
+	if _, err := a.local().members().remove(ctx, "b"); err == nil || !strings.Contains(err.Error(), "2 of 3 members answer; without it there would be 2 members, of which 2 are required, and only 1 would") {
 		t.Fatalf("removing b: %v", err)
 	}
-	if _, err := a.local().removeMember(ctx, "x"); err == nil || !strings.Contains(err.Error(), "no member") {
+	if _, err := a.local().members().remove(ctx, "x"); err == nil || !strings.Contains(err.Error(), "no member") {
 		t.Fatalf("removing an unknown member: %v", err)
 	}
-	if _, err := a.local().rejoin(ctx); err == nil || !strings.Contains(err.Error(), "is a member with a quorum") {
+	if _, err := a.local().members().rejoin(ctx); err == nil || !strings.Contains(err.Error(), "is a member with a quorum") {
 		t.Fatalf("a member rejoins: %v", err)
 	}
-	if _, err := a.local().recover(ctx); err == nil || !strings.Contains(err.Error(), b.at()+" has a quorum") {
+	if _, err := a.local().members().recover(ctx); err == nil || !strings.Contains(err.Error(), b.at()+" has a quorum") {
 		t.Fatalf("recovering a working cluster: %v", err)
 	}
-	if err := a.local().checkSoleMember(ctx, "cannot restore"); err == nil || !strings.Contains(err.Error(), b.at()+" serves the cluster's data") {
+	if err := a.local().members().checkSole(ctx, "cannot restore"); err == nil || !strings.Contains(err.Error(), b.at()+" serves the cluster's data") {
 		t.Fatalf("restoring one of three: %v", err)
 	}
-	if _, err := a.local().leave(ctx); err == nil || !strings.Contains(err.Error(), "only 1 would") {
+	if _, err := a.local().members().leave(ctx); err == nil || !strings.Contains(err.Error(), "only 1 would") {
 		t.Fatalf("a leaves: %v", err)
 	}
-	if _, err := a.local().removeMember(ctx, "c"); err != nil {
+	if _, err := a.local().members().remove(ctx, "c"); err != nil {
 		t.Fatal(err)
 	}
 	c.start()
@@ -327,7 +327,7 @@ func TestRemove(t *testing.T) {
 		t.Fatalf("c does not see that it was removed\n%s", c.log())
 	}
 	c.stop()
-	if _, err := c.local().rejoin(ctx); err != nil {
+	if _, err := c.local().members().rejoin(ctx); err != nil {
 		t.Fatal(err)
 	}
 	b.put("/x", "1")
@@ -339,7 +339,7 @@ func TestRemove(t *testing.T) {
 	}
 
 	// A machine that is reset leaves first.
-	if left, err := b.local().leave(ctx); err != nil || left.Name != "b" {
+	if left, err := b.local().members().leave(ctx); err != nil || left.Name != "b" {
 		t.Fatalf("b leaves: %v %v", left, err)
 	}
 	if got := a.members(); !slices.Equal(got, []string{"a", "c"}) {
@@ -364,10 +364,10 @@ func TestRecover(t *testing.T) {
 	a.start()
 	b.start()
 	a.waitReport(c.at() + " is an etcd member without quorum: it knows 3 members, but too few of them answer")
-	if _, err := c.local().rejoin(context.Background()); err == nil || !strings.Contains(err.Error(), "there is no member to join") {
+	if _, err := c.local().members().rejoin(context.Background()); err == nil || !strings.Contains(err.Error(), "there is no member to join") {
 		t.Fatalf("the last one that has the data drops them: %v", err)
 	}
-	if s := c.local().status(context.Background()); s.Problem != "" || len(s.Members) != 3 || s.Leader != "" {
+	if s := c.local().members().status(context.Background()); s.Problem != "" || len(s.Members) != 3 || s.Leader != "" {
 		t.Fatalf("without a quorum: %+v", s)
 	}
 	// It restarts, so that its etcd has had no quorum since its start.
@@ -377,19 +377,19 @@ func TestRecover(t *testing.T) {
 	c.waitListening()
 	began := time.Now()
 	// The operator must see how recent the data of each machine are, although etcd answers nothing.
-	if s := c.local().status(context.Background()); s.Term == 0 || s.Index == 0 {
+	if s := c.local().members().status(context.Background()); s.Term == 0 || s.Index == 0 {
 		t.Errorf("its progress is not visible: %+v", s)
 	}
-	if s := c.local().status(context.Background()); s.Problem != "etcd waits for a quorum: 1 of 3 members run, the quorum is 2" || len(s.Members) != 3 || s.Members[2].Problem != waitsForQuorum || s.Members[0].Problem == "" {
+	if s := c.local().members().status(context.Background()); s.Problem != "etcd waits for a quorum: 1 of 3 members run, the quorum is 2" || len(s.Members) != 3 || s.Members[2].Problem != waitsForQuorum || s.Members[0].Problem == "" {
 		t.Errorf("before there was a quorum: %+v", s)
 	}
 	if _, err := Snapshot(context.Background(), c.dirs, nil); err == nil || !strings.Contains(err.Error(), "does not answer") {
 		t.Errorf("a snapshot: %v", err)
 	}
-	if err := c.local().checkSoleMember(context.Background(), "cannot restore"); err == nil || !strings.Contains(err.Error(), "the cluster has 3 members") {
+	if err := c.local().members().checkSole(context.Background(), "cannot restore"); err == nil || !strings.Contains(err.Error(), "the cluster has 3 members") {
 		t.Errorf("restoring one of three: %v", err)
 	}
-	done, err := c.local().recover(context.Background())
+	done, err := c.local().members().recover(context.Background())
 	if took := time.Since(began); took > time.Minute {
 		t.Errorf("that took %v", took)
 	}
@@ -532,7 +532,7 @@ func TestRecoverVote(t *testing.T) {
 			if err := errors.Join(err, db.Close()); err != nil {
 				t.Fatal(err)
 			}
-			done, err := m.local.recover(t.Context())
+			done, err := m.local.members().recover(t.Context())
 			if c.votes {
 				if err != nil || !slices.Equal(done.RemovedMembers, []string{"b"}) || !slices.Equal(done.IDs, []string{"b2"}) {
 					t.Errorf("%+v, %v", done, err)
@@ -544,7 +544,7 @@ func TestRecoverVote(t *testing.T) {
 			if err := m.local.writeOrder(nodespec.ForceNewClusterFile); err != nil {
 				t.Fatal(err)
 			}
-			if alone, err := m.local.forcesNewCluster(t.Context()); alone != c.votes || errors.Is(err, errNoVote) == c.votes || exists(m.local.at(nodespec.ForceNewClusterFile)) != c.votes {
+			if alone, err := m.local.members().forcesNewCluster(t.Context()); alone != c.votes || errors.Is(err, errNoVote) == c.votes || exists(m.local.at(nodespec.ForceNewClusterFile)) != c.votes {
 				t.Errorf("starts alone: %t, %v", alone, err)
 			}
 			// The power was cut before the instruction was performed.
@@ -553,10 +553,10 @@ func TestRecoverVote(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			if alone, err := m.local.forcesNewCluster(t.Context()); alone || err == nil || !strings.Contains(err.Error(), "rebooted first") || exists(m.local.at(nodespec.ForceNewClusterFile)) {
+			if alone, err := m.local.members().forcesNewCluster(t.Context()); alone || err == nil || !strings.Contains(err.Error(), "rebooted first") || exists(m.local.at(nodespec.ForceNewClusterFile)) {
 				t.Errorf("starts alone by what was asked before the machine's start: %t, %v", alone, err)
 			}
-			if err := m.local.dropForRejoin(); err != nil || !exists(m.local.database()) || exists(m.local.at(nodespec.RejoinFile)) {
+			if err := m.local.members().dropForRejoin(); err != nil || !exists(m.local.database()) || exists(m.local.at(nodespec.RejoinFile)) {
 				t.Errorf("data are dropped by what was asked before the machine's start: %v", err)
 			}
 		})
@@ -586,10 +586,10 @@ func TestLeaveNoAnswer(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if left, err := deaf.leave(ctx); err == nil || !strings.Contains(err.Error(), "nothing was changed") || !strings.Contains(err.Error(), "only 1 would") {
+	if left, err := deaf.members().leave(ctx); err == nil || !strings.Contains(err.Error(), "nothing was changed") || !strings.Contains(err.Error(), "only 1 would") {
 		t.Errorf("c leaves, whose vote counts: %v %v", left, err)
 	}
-	if _, err := deaf.rejoin(ctx); err == nil || !strings.Contains(err.Error(), "nothing was changed") || !strings.Contains(err.Error(), "only 1 would") {
+	if _, err := deaf.members().rejoin(ctx); err == nil || !strings.Contains(err.Error(), "nothing was changed") || !strings.Contains(err.Error(), "only 1 would") {
 		t.Errorf("c drops its data, whose vote counts: %v", err)
 	}
 	// Its etcd runs without an answer, and no other machine answers: both may end soon.
@@ -601,24 +601,24 @@ func TestLeaveNoAnswer(t *testing.T) {
 	cut := deaf
 	cut.spec.NodeIPs = b.spec.NodeIPs // nothing answers there, either
 	cut.spec.ControlPlanes = []netip.Addr{b.spec.NodeIPs[0], netip.MustParseAddr("127.0.0.1")}
-	if left, err := cut.leave(ctx); err == nil || !strings.Contains(err.Error(), "try again") {
+	if left, err := cut.members().leave(ctx); err == nil || !strings.Contains(err.Error(), "try again") {
 		t.Errorf("c leaves, and nothing is known of the others: %v %v", left, err)
 	}
 	b.start()
 	b.waitVoting()
 	c.stop()
-	if left, err := c.local().leave(ctx); err != nil || left.Name != "c" {
+	if left, err := c.local().members().leave(ctx); err != nil || left.Name != "c" {
 		t.Fatalf("c, which is off, leaves: %v %v", left, err)
 	}
 	if got := a.members(); !slices.Equal(got, []string{"a", "b"}) {
 		t.Fatalf("a knows the members %v", got)
 	}
-	if left, err := c.local().leave(ctx); err != nil || left.ID != "" {
+	if left, err := c.local().members().leave(ctx); err != nil || left.ID != "" {
 		t.Fatalf("c leaves again: %v %v", left, err)
 	}
 	b.stop()
 	a.stop()
-	if left, err := a.local().leave(ctx); err != nil || left.ID != "" {
+	if left, err := a.local().members().leave(ctx); err != nil || left.ID != "" {
 		t.Fatalf("a leaves where no member serves: %v %v", left, err)
 	}
 }
@@ -634,7 +634,7 @@ func TestOtherCluster(t *testing.T) {
 	c.put("/x", "1")
 	a.stop()
 	b.stop()
-	if _, err := c.local().recover(ctx); err != nil {
+	if _, err := c.local().members().recover(ctx); err != nil {
 		t.Fatal(err)
 	}
 	c.stop()
@@ -648,7 +648,7 @@ func TestOtherCluster(t *testing.T) {
 	if _, err := Snapshot(ctx, c.dirs, f); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := c.local().prepareRestore(ctx, nodespec.EtcdRestore{}, f, ownFormat()); err != nil {
+	if _, err := c.local().restores().prepare(ctx, nodespec.EtcdRestore{}, f, ownFormat()); err != nil {
 		t.Fatal(err)
 	}
 	c.stop()
@@ -670,13 +670,13 @@ func TestOtherCluster(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if _, err := a.local().rejoin(ctx); err != nil {
+	if _, err := a.local().members().rejoin(ctx); err != nil {
 		t.Fatal(err)
 	}
 	a.start()
 	a.waitVoting()
 	a.get("/x", "1")
-	if f, err := a.local().lastFormat(); err != nil || f != ownFormat() {
+	if f, err := a.local().savepoints().lastFormat(); err != nil || f != ownFormat() {
 		t.Errorf("%v, %v", f, err)
 	}
 	if left, _ := filepath.Glob(a.local().at("*" + savepointSuffix)); len(left) > 0 {
@@ -702,11 +702,11 @@ func TestServedStaysServed(t *testing.T) {
 	}
 	a.start()
 	a.waitVoting()
-	if f, err := a.local().lastFormat(); err != nil || f != ownFormat() || exists(a.local().savepointFile()) {
-		t.Errorf("%v, %v; saved data: %t", f, err, exists(a.local().savepointFile()))
+	if f, err := a.local().savepoints().lastFormat(); err != nil || f != ownFormat() || exists(a.local().savepoints().file()) {
+		t.Errorf("%v, %v; saved data: %t", f, err, exists(a.local().savepoints().file()))
 	}
 	a.put("/x", "2")
-	if _, err := b.local().leave(ctx); err != nil {
+	if _, err := b.local().members().leave(ctx); err != nil {
 		t.Fatal(err)
 	}
 	b.stop()

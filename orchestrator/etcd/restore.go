@@ -31,9 +31,9 @@ import (
 
 // An operator may download a snapshot, and an admin may restore it
 // (docs/decisions/0025-etcd-restore.md). A separate process makes a data directory from the
-// snapshot, beside the data (prepareRestore): etcd need not run, and is not interrupted if it does.
+// snapshot, beside the data (restores.prepare): etcd need not run, and is not interrupted if it does.
 // That process writes the file nodespec.PendingRestoreFile last. machined then restarts process
-// "api", which swaps the directories before it opens the data (completeRestore).
+// "api", which swaps the directories before it opens the data (restores.complete).
 
 // Names beside the data for a restore.
 const (
@@ -265,10 +265,13 @@ func recordFormat(ctx context.Context, c *clientv3.Client, own format) error {
 // data is not known.
 const unknownRevisionBump = 1_000_000_000
 
-// prepareRestore makes a data directory from a snapshot or from the data that the last restore
+// restores are the restores that an admin requests.
+type restores struct{ localMember }
+
+// prepare makes a data directory from a snapshot or from the data that the last restore
 // replaced, and marks it to replace the data at the next start of etcd. After an error nothing is
 // changed.
-func (l localMember) prepareRestore(ctx context.Context, order nodespec.EtcdRestore, file *os.File, own format) (nodespec.EtcdRestored, error) {
+func (l restores) prepare(ctx context.Context, order nodespec.EtcdRestore, file *os.File, own format) (nodespec.EtcdRestored, error) {
 	unlock, err := l.lock()
 	if err != nil {
 		return nodespec.EtcdRestored{}, fmt.Errorf("etcd: another restore is in progress: %w; try again", err)
@@ -279,26 +282,26 @@ func (l localMember) prepareRestore(ctx context.Context, order nodespec.EtcdRest
 			return nodespec.EtcdRestored{}, fmt.Errorf("etcd: cannot finish the restore in progress: %w", err)
 		}
 	}
-	if err := l.dropPendingRestore(); err != nil { // an incomplete earlier request is superseded
+	if err := l.drop(); err != nil { // an incomplete earlier request is superseded
 		return nodespec.EtcdRestored{}, err
 	}
-	r, err := l.buildRestore(ctx, order, file, own)
+	r, err := l.buildRequested(ctx, order, file, own)
 	if err == nil {
 		err = l.writeJSON(nodespec.PendingRestoreFile, r)
 	}
 	if err != nil {
-		return nodespec.EtcdRestored{}, errors.Join(err, l.dropPendingRestore())
+		return nodespec.EtcdRestored{}, errors.Join(err, l.drop())
 	}
 	return r, nil
 }
 
-// buildRestore does the part of prepareRestore that does not change the request.
-func (l localMember) buildRestore(ctx context.Context, order nodespec.EtcdRestore, file *os.File, own format) (r nodespec.EtcdRestored, err error) {
+// buildRequested does the part of prepare that does not change the request.
+func (l restores) buildRequested(ctx context.Context, order nodespec.EtcdRestore, file *os.File, own format) (r nodespec.EtcdRestored, err error) {
 	if order.Stored != "" {
 		if s, _ := parseSnapshotName(order.Stored); s.Encrypted {
 			return r, fmt.Errorf("etcd: the snapshot %[1]s is encrypted, and no machine has the key; `orlopctl etcd restore --from-machine %[1]s --identity KEY` decrypts it on the client", order.Stored)
 		}
-		if file, err = l.openSnapshot(order.Stored); err != nil {
+		if file, err = l.snapshots().open(order.Stored); err != nil {
 			return r, err
 		}
 		defer file.Close()
@@ -329,7 +332,7 @@ func (l localMember) buildRestore(ctx context.Context, order nodespec.EtcdRestor
 	if err := checkSpace(l.dirs.EtcdSnapshots, info.Size(), reserve, "etcd: cannot restore"); err != nil {
 		return r, err
 	}
-	if err := l.checkSoleMember(ctx, "cannot restore"); err != nil {
+	if err := l.members().checkSole(ctx, "cannot restore"); err != nil {
 		return r, err
 	}
 	bump := uint64(unknownRevisionBump)
@@ -347,9 +350,9 @@ func (l localMember) buildRestore(ctx context.Context, order nodespec.EtcdRestor
 
 // presentRevision returns the last revision of the present data, which etcd may have open, or 0 if
 // there are no data.
-func (l localMember) presentRevision(ctx context.Context) (int64, error) {
+func (l restores) presentRevision(ctx context.Context) (int64, error) {
 	var s nodespec.EtcdStatus
-	if l.queryStatus(ctx, &s) == nil {
+	if l.members().queryStatus(ctx, &s) == nil {
 		return s.Revision, nil
 	}
 	revision, err := lastRevision(l.database())
@@ -359,23 +362,8 @@ func (l localMember) presentRevision(ctx context.Context) (int64, error) {
 	return revision, err
 }
 
-// build makes a data directory beside the data. It raises the revisions by bump and marks the
-// earlier ones as compacted, so that no client takes an older object for a newer one. A bare
-// database, unlike a snapshot, has no digest to check.
-func (l localMember) build(from, dir string, bump uint64, database bool) error {
-	url := peerURL(l.spec)
-	return etcdutl.NewV3(zap.NewNop()).Restore(etcdutl.RestoreConfig{
-		SnapshotPath: from, OutputDataDir: l.at(dir), SkipHashCheck: database,
-		Name: l.spec.NodeName, PeerURLs: []string{url}, InitialCluster: l.spec.NodeName + "=" + url,
-		// A new token makes it another cluster to etcd. A former member with the old data is not
-		// taken for a member of it.
-		InitialClusterToken: l.spec.Cluster + time.Now().UTC().Format(" 2006-01-02T15:04:05Z"),
-		RevisionBump:        bump, MarkCompacted: true,
-	})
-}
-
-// dropPendingRestore removes the request of a restore and its data directory.
-func (l localMember) dropPendingRestore() error {
+// drop removes the request of a restore and its data directory.
+func (l restores) drop() error {
 	err := os.Remove(l.at(nodespec.PendingRestoreFile))
 	if errors.Is(err, fs.ErrNotExist) {
 		err = nil
@@ -392,7 +380,7 @@ func (l localMember) dropPendingRestore() error {
 	return nil
 }
 
-// completeRestore performs a requested restore. Without a request it removes the rest of an
+// complete performs a requested restore. Without a request it removes the rest of an
 // incomplete restore. The next call completes the work after a power cut at any moment. Once
 // nodespec.PendingRestoreFile exists:
 //
@@ -401,7 +389,7 @@ func (l localMember) dropPendingRestore() error {
 //	missing     there       there          the swap
 //	missing     -           there          nothing yet: there were no data
 //	there       any         missing        the steps after the swap
-func (l localMember) completeRestore() error {
+func (l restores) complete() error {
 	unlock, err := l.lock()
 	if errors.Is(err, unix.EWOULDBLOCK) {
 		if exists(filepath.Join(l.dirs.EtcdData, member)) {
@@ -422,7 +410,7 @@ func (l localMember) completeRestore() error {
 }
 
 // finishSwap performs the remaining steps of the swap.
-func (l localMember) finishSwap() error {
+func (l restores) finishSwap() error {
 	for _, step := range l.swapSteps() {
 		if err := step(); err != nil {
 			return err
@@ -431,9 +419,9 @@ func (l localMember) finishSwap() error {
 	return nil
 }
 
-// swapSteps are the steps of completeRestore once nodespec.PendingRestoreFile exists. After each
+// swapSteps are the steps of complete once nodespec.PendingRestoreFile exists. After each
 // step all steps can run again from the first.
-func (l localMember) swapSteps() []func() error {
+func (l restores) swapSteps() []func() error {
 	live, made, old := filepath.Join(l.dirs.EtcdData, member), l.at(requestedDir+"/"+member), l.at(replacedDir+"/snap/db")
 	madeBy := l.at(requestedDir + "/" + formatFile)
 	return []func() error{
@@ -480,9 +468,9 @@ func (l localMember) swapSteps() []func() error {
 	}
 }
 
-// lock excludes completeRestore and prepareRestore, which run in two processes, from each other. It
+// lock excludes complete and prepare, which run in two processes, from each other. It
 // returns unix.EWOULDBLOCK while the other process holds the lock.
-func (l localMember) lock() (unlock func(), err error) {
+func (l restores) lock() (unlock func(), err error) {
 	dir, err := os.Open(l.dirs.EtcdSnapshots)
 	if err != nil {
 		return nil, fmt.Errorf("etcd: %w", err)
@@ -492,26 +480,6 @@ func (l localMember) lock() (unlock func(), err error) {
 		return nil, fmt.Errorf("etcd: %w", err)
 	}
 	return func() { dir.Close() }, nil
-}
-
-func (l localMember) removeAll(names ...string) error {
-	for _, name := range names {
-		if err := os.RemoveAll(l.at(name)); err != nil {
-			return fmt.Errorf("etcd: cannot remove old files: %w", err)
-		}
-	}
-	return nil
-}
-
-func (l localMember) writeJSON(name string, value any) error {
-	text, err := json.Marshal(value)
-	if err == nil {
-		err = safefile.WriteFile(l.at(name), text, 0o600)
-	}
-	if err != nil {
-		return fmt.Errorf("etcd: cannot write %s: %w", name, err)
-	}
-	return nil
 }
 
 func readRestored(name string) (r nodespec.EtcdRestored, err error) {

@@ -41,7 +41,7 @@ func (m testMember) snapshotFile() *os.File {
 
 func (m testMember) prepare(file *os.File) nodespec.EtcdRestored {
 	m.t.Helper()
-	r, err := m.local.prepareRestore(m.t.Context(), nodespec.EtcdRestore{By: "CN=admin", Undo: file == nil}, file, thisFormat)
+	r, err := m.local.restores().prepare(m.t.Context(), nodespec.EtcdRestore{By: "CN=admin", Undo: file == nil}, file, thisFormat)
 	if err != nil {
 		m.t.Fatal(err)
 	}
@@ -104,7 +104,7 @@ func TestRestore(t *testing.T) {
 		if _, err := c.Get(t.Context(), "kept", clientv3.WithRev(last)); !errors.Is(err, rpctypes.ErrCompacted) {
 			t.Errorf("a revision that is gone: %v", err)
 		}
-		s := m.local.status(t.Context())
+		s := m.local.members().status(t.Context())
 		if s.Problem != "" || s.Leader == "" || s.Leader != s.ID || s.Restored == nil || s.Restored.Replaced != last || s.UndoSize == 0 || s.Size == 0 || s.Used > s.Size {
 			t.Errorf("%+v", s)
 		}
@@ -149,7 +149,7 @@ func TestRestoreHeld(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = m.local.prepareRestore(collecting{t.Context()}, nodespec.EtcdRestore{}, os.NewFile(uintptr(fd), "snapshot"), thisFormat)
+	_, err = m.local.restores().prepare(collecting{t.Context()}, nodespec.EtcdRestore{}, os.NewFile(uintptr(fd), "snapshot"), thisFormat)
 	if err != nil {
 		t.Error(err)
 	}
@@ -207,7 +207,7 @@ func TestRestoreBroken(t *testing.T) {
 			if err := breaks(m.local.database()); err != nil {
 				t.Fatal(err)
 			}
-			if s := m.local.status(t.Context()); !strings.Contains(s.Problem, "etcd does not run") {
+			if s := m.local.members().status(t.Context()); !strings.Contains(s.Problem, "etcd does not run") {
 				t.Errorf("%+v", s)
 			}
 			m.prepare(f)
@@ -264,12 +264,12 @@ func TestRestoreRefused(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer f.Close()
-			if _, err := m.local.prepareRestore(t.Context(), nodespec.EtcdRestore{}, f, thisFormat); err == nil || !strings.Contains(err.Error(), bad.want) {
+			if _, err := m.local.restores().prepare(t.Context(), nodespec.EtcdRestore{}, f, thisFormat); err == nil || !strings.Contains(err.Error(), bad.want) {
 				t.Errorf("%v; want %q", err, bad.want)
 			}
 		})
 	}
-	if _, err := m.local.prepareRestore(t.Context(), nodespec.EtcdRestore{Undo: true}, nil, thisFormat); err == nil || !strings.Contains(err.Error(), "no restore on this machine") {
+	if _, err := m.local.restores().prepare(t.Context(), nodespec.EtcdRestore{Undo: true}, nil, thisFormat); err == nil || !strings.Contains(err.Error(), "no restore on this machine") {
 		t.Error(err)
 	}
 	for _, left := range []string{requestedDir, nodespec.PendingRestoreFile} {
@@ -333,16 +333,16 @@ func TestRestoreAmid(t *testing.T) {
 		m.put(c, "kept", 1)
 		m.prepare(m.snapshotFile())
 	})
-	for _, step := range m.local.swapSteps()[:2] {
+	for _, step := range m.local.restores().swapSteps()[:2] {
 		if err := step(); err != nil {
 			t.Fatal(err)
 		}
 	}
-	unlock, err := m.local.lock()
+	unlock, err := m.local.restores().lock()
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := m.local.ensureFormat(thisFormat); err == nil || !strings.Contains(err.Error(), "etcd retries") {
+	if err := m.local.savepoints().ensureFormat(thisFormat); err == nil || !strings.Contains(err.Error(), "etcd retries") {
 		t.Errorf("without data: %v", err)
 	}
 	unlock()
@@ -353,7 +353,7 @@ func TestRestoreAmid(t *testing.T) {
 // replaced data of a newer version, for which the savepoint of this version must not replace the
 // restored data.
 func TestRestoreCut(t *testing.T) {
-	for cut := range 2 * (len(localMember{}.swapSteps()) + 1) {
+	for cut := range 2 * (len(localMember{}.restores().swapSteps()) + 1) {
 		cut, newer := cut/2, cut%2 == 1
 		t.Run(fmt.Sprint(cut, newer), func(t *testing.T) {
 			m := newMember(t)
@@ -369,7 +369,7 @@ func TestRestoreCut(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			for _, step := range m.local.swapSteps()[:cut] {
+			for _, step := range m.local.restores().swapSteps()[:cut] {
 				if err := step(); err != nil {
 					t.Fatal(err)
 				}
@@ -392,7 +392,7 @@ func TestRestoreCut(t *testing.T) {
 // TestRestoreAmidSwap cuts the power after each step of the swap. Before etcd starts, an admin
 // requests another restore, which fails: data that exist nowhere else are not lost.
 func TestRestoreAmidSwap(t *testing.T) {
-	for cut := range len(localMember{}.swapSteps()) + 1 {
+	for cut := range len(localMember{}.restores().swapSteps()) + 1 {
 		t.Run(fmt.Sprint(cut), func(t *testing.T) {
 			m := newMember(t)
 			m.serve(thisFormat, func(c *clientv3.Client) {
@@ -401,12 +401,12 @@ func TestRestoreAmidSwap(t *testing.T) {
 				m.put(c, "later", 2)
 				m.prepare(f)
 			})
-			for _, step := range m.local.swapSteps()[:cut] {
+			for _, step := range m.local.restores().swapSteps()[:cut] {
 				if err := step(); err != nil {
 					t.Fatal(err)
 				}
 			}
-			if _, err := m.local.prepareRestore(t.Context(), nodespec.EtcdRestore{Stored: "../none"}, nil, thisFormat); err == nil {
+			if _, err := m.local.restores().prepare(t.Context(), nodespec.EtcdRestore{Stored: "../none"}, nil, thisFormat); err == nil {
 				t.Fatal("there is no such snapshot")
 			}
 			m.serve(thisFormat, func(c *clientv3.Client) {
@@ -428,7 +428,7 @@ func TestRestoreUnfinished(t *testing.T) {
 	if err := os.MkdirAll(m.local.at(requestedDir+"/"+member), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	unlock, err := m.local.lock()
+	unlock, err := m.local.restores().lock()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -436,7 +436,7 @@ func TestRestoreUnfinished(t *testing.T) {
 	if !exists(m.local.at(requestedDir)) {
 		t.Error("what is being made was removed")
 	}
-	if _, err := m.local.prepareRestore(t.Context(), nodespec.EtcdRestore{Undo: true}, nil, thisFormat); err == nil || !strings.Contains(err.Error(), "try again") {
+	if _, err := m.local.restores().prepare(t.Context(), nodespec.EtcdRestore{Undo: true}, nil, thisFormat); err == nil || !strings.Contains(err.Error(), "try again") {
 		t.Error(err)
 	}
 	unlock()
@@ -460,7 +460,7 @@ func TestRestoreThenBack(t *testing.T) {
 		m.put(c, "next", 1)
 		f := m.snapshotFile()
 		m.put(c, "later", 1)
-		if _, err := m.local.prepareRestore(t.Context(), nodespec.EtcdRestore{}, f, next); err != nil {
+		if _, err := m.local.restores().prepare(t.Context(), nodespec.EtcdRestore{}, f, next); err != nil {
 			t.Fatal(err)
 		}
 	})
@@ -490,7 +490,7 @@ func TestNoSpace(t *testing.T) {
 		if !errors.Is(err, rpctypes.ErrNoSpace) {
 			t.Fatalf("it was not filled: %v", err)
 		}
-		if s := m.local.status(t.Context()); !slices.Equal(s.Alarms, []string{"NOSPACE"}) || s.Quota != m.quota {
+		if s := m.local.members().status(t.Context()); !slices.Equal(s.Alarms, []string{"NOSPACE"}) || s.Quota != m.quota {
 			t.Errorf("%+v", s)
 		}
 		done, err := defragment(t.Context(), m.local.dirs)

@@ -62,16 +62,11 @@ func minor(text string) *utilversion.Version {
 	return utilversion.MajorMinor(v.Major(), v.Minor())
 }
 
-// localMember is this machine's etcd member: its data and the files beside them.
-type localMember struct {
-	dirs dirs.Dirs
-	spec nodespec.Spec
-}
+// savepoints are the savepoints of the data, with the format of the data and the data of a rollback.
+type savepoints struct{ localMember }
 
-func (l localMember) at(name string) string { return filepath.Join(l.dirs.EtcdSnapshots, name) }
-
-// savepointFile returns the path of the savepoint of the running version.
-func (l localMember) savepointFile() string { return l.at(nodespec.SavepointFile(l.spec.Version)) }
+// file returns the path of the savepoint of the running version.
+func (l savepoints) file() string { return l.at(nodespec.SavepointFile(l.spec.Version)) }
 
 const (
 	savepointSuffix = nodespec.SavepointSuffix
@@ -82,22 +77,22 @@ const (
 // TakeSavepoint writes the data of the etcd on this machine to a flushed snapshot, which has the
 // name of the running version. It is the first step of an upgrade; an error rejects the upgrade.
 func TakeSavepoint(ctx context.Context, spec nodespec.Spec, dirs dirs.Dirs) (nodespec.Savepoint, error) {
-	return localMember{dirs, spec}.takeSavepoint(ctx, reserve)
+	return localMember{dirs, spec}.savepoints().take(ctx, reserve)
 }
 
-// takeSavepoint leaves spare bytes of DATA free: without them etcd could not create its next log
+// take leaves spare bytes of DATA free: without them etcd could not create its next log
 // file, and the API would fail in the middle of an upgrade.
-func (l localMember) takeSavepoint(ctx context.Context, spare int64) (nodespec.Savepoint, error) {
+func (l savepoints) take(ctx context.Context, spare int64) (nodespec.Savepoint, error) {
 	c, err := connect(ctx, l.dirs)
 	if err != nil {
 		return nodespec.Savepoint{}, fmt.Errorf("etcd: cannot take a savepoint: %w", err)
 	}
 	defer c.Close()
 	// Files that are no longer needed go first: they may take the space.
-	if err := l.removePartialSavepoints(); err != nil {
+	if err := l.removePartial(); err != nil {
 		return nodespec.Savepoint{}, err
 	}
-	if err := l.pruneSavepoints(); err != nil {
+	if err := l.prune(); err != nil {
 		return nodespec.Savepoint{}, err
 	}
 	now, err := fetchStatus(ctx, c, l.dirs)
@@ -109,24 +104,24 @@ func (l localMember) takeSavepoint(ctx context.Context, spare int64) (nodespec.S
 		return nodespec.Savepoint{}, err
 	}
 	config := clientv3.Config{Endpoints: []string{endpoint(l.dirs)}, Logger: zap.NewNop()}
-	if _, err := snapshot.SaveWithVersion(ctx, zap.NewNop(), config, l.savepointFile()); err != nil {
+	if _, err := snapshot.SaveWithVersion(ctx, zap.NewNop(), config, l.file()); err != nil {
 		return nodespec.Savepoint{}, fmt.Errorf("etcd: cannot take a savepoint: %w", err)
 	}
 	if err := safefile.SyncDir(l.dirs.EtcdSnapshots); err != nil {
 		return nodespec.Savepoint{}, err
 	}
-	status, err := etcdutl.NewV3(zap.NewNop()).Status(l.savepointFile())
+	status, err := etcdutl.NewV3(zap.NewNop()).Status(l.file())
 	if err != nil {
 		return nodespec.Savepoint{}, fmt.Errorf("etcd: cannot verify the savepoint: %w", err)
 	}
 	return nodespec.Savepoint{Revision: status.Revision, Size: status.TotalSize}, nil
 }
 
-// removePartialSavepoints removes the rest of a savepoint that was interrupted. The file has the
+// removePartial removes the rest of a savepoint that was interrupted. The file has the
 // name of the version that ran then, so the savepoint of another version would not replace it. A
 // savepoint that is still being written fails: ensureFormat calls this method only when the etcd
 // that sends it is gone.
-func (l localMember) removePartialSavepoints() error {
+func (l savepoints) removePartial() error {
 	all, err := filepath.Glob(l.at("*" + savepointSuffix + partialSuffix))
 	if err != nil {
 		return fmt.Errorf("etcd: %w", err)
@@ -139,10 +134,10 @@ func (l localMember) removePartialSavepoints() error {
 	return nil
 }
 
-// pruneSavepoints removes the savepoints of versions that can no longer be on the machine. It
+// prune removes the savepoints of versions that can no longer be on the machine. It
 // retains the savepoint of the running version and the newest other savepoint: until the new
 // version is written, the machine can roll back to the previous version.
-func (l localMember) pruneSavepoints() error {
+func (l savepoints) prune() error {
 	all, err := filepath.Glob(l.at("*" + savepointSuffix))
 	if err != nil {
 		return fmt.Errorf("etcd: %w", err)
@@ -155,7 +150,7 @@ func (l localMember) pruneSavepoints() error {
 		}
 		when[name] = info.ModTime()
 	}
-	all = slices.DeleteFunc(all, func(name string) bool { return name == l.savepointFile() })
+	all = slices.DeleteFunc(all, func(name string) bool { return name == l.file() })
 	slices.SortFunc(all, func(a, b string) int { return when[b].Compare(when[a]) })
 	for _, name := range all[min(1, len(all)):] {
 		if err := os.Remove(name); err != nil {
@@ -184,15 +179,15 @@ const (
 //	there       there      missing            the steps after the swap
 //	missing     -          -                  nothing: there are no data
 //
-// A restore that an admin requested comes first (completeRestore).
-func (l localMember) ensureFormat(own format) error {
-	if err := l.removePartialSavepoints(); err != nil { // a restore may need its space
+// A restore that an admin requested comes first (restores.complete).
+func (l savepoints) ensureFormat(own format) error {
+	if err := l.removePartial(); err != nil { // a restore may need its space
 		return err
 	}
-	if err := l.completeRestore(); err != nil {
+	if err := l.restores().complete(); err != nil {
 		return err
 	}
-	if err := l.dropForRejoin(); err != nil {
+	if err := l.members().dropForRejoin(); err != nil {
 		return err
 	}
 	last, err := l.lastFormat()
@@ -202,10 +197,10 @@ func (l localMember) ensureFormat(own format) error {
 	live, made := filepath.Join(l.dirs.EtcdData, member), l.at(restoringDir+"/"+member)
 	// Data of several members belong to the others, too. etcd itself checks whether it can serve
 	// them.
-	shared := l.hasOtherMembers()
+	shared := l.shared()
 	if last.newer(own) && !shared {
 		if exists(live) && !exists(l.at(droppedDir)) {
-			if err := l.restoreSavepoint(last, own); err != nil {
+			if err := l.restore(last, own); err != nil {
 				return err
 			}
 			if err := move(live, l.at(droppedDir)); err != nil {
@@ -241,7 +236,7 @@ func (l localMember) ensureFormat(own format) error {
 // as data of this version, and removes the savepoint of this version, which is older. Otherwise
 // ensureFormat would still find the data newer at a later time when this machine is the only
 // member.
-func (l localMember) recordServed(own format) error {
+func (l savepoints) recordServed(own format) error {
 	last, err := l.lastFormat()
 	if err != nil || !last.newer(own) {
 		return err
@@ -252,9 +247,9 @@ func (l localMember) recordServed(own format) error {
 	return l.removeAll(nodespec.SavepointFile(l.spec.Version))
 }
 
-// hasOtherMembers reports whether other members have the data, too. If a swap has begun, the answer
+// shared reports whether other members have the data, too. If a swap has begun, the answer
 // was no, from data that have since been moved.
-func (l localMember) hasOtherMembers() bool {
+func (l savepoints) shared() bool {
 	if len(l.spec.OtherControlPlanes()) == 0 || exists(l.at(droppedDir)) {
 		return false
 	}
@@ -263,7 +258,7 @@ func (l localMember) hasOtherMembers() bool {
 }
 
 // lastFormat returns the recorded format of the data, or the zero format without a record.
-func (l localMember) lastFormat() (format, error) {
+func (l savepoints) lastFormat() (format, error) {
 	text, err := os.ReadFile(l.at(formatFile))
 	if errors.Is(err, fs.ErrNotExist) {
 		return format{}, nil
@@ -281,22 +276,22 @@ func (l localMember) lastFormat() (format, error) {
 // revisionMargin is added for revisions that are in etcd's log and not yet in its database.
 const revisionMargin = 1_000_000
 
-// restoreSavepoint makes a data directory from the savepoint of this version. Its revisions
+// restore makes a data directory from the savepoint of this version. Its revisions
 // continue above the revisions of the data that it replaces. A client that remembers a replaced
 // revision gets the error that it is compacted, and does not take an older object for a newer one.
-func (l localMember) restoreSavepoint(last, own format) error {
-	if !exists(l.savepointFile()) {
+func (l savepoints) restore(last, own format) error {
+	if !exists(l.file()) {
 		return fmt.Errorf("etcd: the data were written by etcd %s and Kubernetes %s, which are newer than this version's %s and %s, and there is no savepoint for version %s of the system; upgrade again, or reset the machine and its data",
 			last.Etcd, last.Kubernetes, own.Etcd, own.Kubernetes, l.spec.Version)
 	}
 	if err := os.RemoveAll(l.at(restoringDir)); err != nil {
 		return fmt.Errorf("etcd: cannot remove old files: %w", err)
 	}
-	info, err := os.Stat(l.savepointFile())
+	info, err := os.Stat(l.file())
 	if err != nil {
 		return fmt.Errorf("etcd: cannot stat the savepoint of version %s: %w", l.spec.Version, err)
 	}
-	then, err := etcdutl.NewV3(zap.NewNop()).Status(l.savepointFile())
+	then, err := etcdutl.NewV3(zap.NewNop()).Status(l.file())
 	if err != nil {
 		return fmt.Errorf("etcd: cannot read the savepoint of version %s: %w", l.spec.Version, err)
 	}
@@ -305,7 +300,7 @@ func (l localMember) restoreSavepoint(last, own format) error {
 		now = then.Revision
 	}
 	lost := max(now-then.Revision, 0)
-	if err := l.build(l.savepointFile(), restoringDir, uint64(lost)+revisionMargin, false); err != nil {
+	if err := l.build(l.file(), restoringDir, uint64(lost)+revisionMargin, false); err != nil {
 		return fmt.Errorf("etcd: cannot restore the savepoint of version %s: %w", l.spec.Version, err)
 	}
 	text, err := json.Marshal(nodespec.SavepointRestored{Version: l.spec.Version, At: time.Now(), Saved: info.ModTime(), Revision: then.Revision, LostRevisions: lost})

@@ -68,7 +68,7 @@ func newMember(t *testing.T) testMember {
 // serve runs etcd while do runs, after ensureFormat as a version that writes own.
 func (m testMember) serve(own format, do func(*clientv3.Client)) {
 	m.t.Helper()
-	if err := m.local.ensureFormat(own); err != nil {
+	if err := m.local.savepoints().ensureFormat(own); err != nil {
 		m.t.Fatal(err)
 	}
 	c := embed.NewConfig()
@@ -185,10 +185,10 @@ func TestRollback(t *testing.T) {
 
 	// The replaced data remain for a version that understands them.
 	back := nodespec.EtcdRestore{Undo: true}
-	if _, err := m.local.prepareRestore(t.Context(), back, nil, old); err == nil || !strings.Contains(err.Error(), "Kubernetes v1.37.0, which are newer") {
+	if _, err := m.local.restores().prepare(t.Context(), back, nil, old); err == nil || !strings.Contains(err.Error(), "Kubernetes v1.37.0, which are newer") {
 		t.Errorf("putting back what is too new: %v", err)
 	}
-	if _, err := m.local.prepareRestore(t.Context(), back, nil, next); err != nil {
+	if _, err := m.local.restores().prepare(t.Context(), back, nil, next); err != nil {
 		t.Fatal(err)
 	}
 	m.serve(next, func(c *clientv3.Client) {
@@ -214,14 +214,14 @@ func TestRecordServed(t *testing.T) {
 		if err := m.local.writeJSON(formatFile, c.last); err != nil {
 			t.Fatal(err)
 		}
-		if err := os.WriteFile(m.local.savepointFile(), nil, 0o600); err != nil {
+		if err := os.WriteFile(m.local.savepoints().file(), nil, 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if err := m.local.recordServed(own); err != nil {
+		if err := m.local.savepoints().recordServed(own); err != nil {
 			t.Fatal(err)
 		}
-		if got, err := m.local.lastFormat(); err != nil || got != c.want || exists(m.local.savepointFile()) != c.kept {
-			t.Errorf("%v: %v, %v; saved data: %t", c.last, got, err, exists(m.local.savepointFile()))
+		if got, err := m.local.savepoints().lastFormat(); err != nil || got != c.want || exists(m.local.savepoints().file()) != c.kept {
+			t.Errorf("%v: %v, %v; saved data: %t", c.last, got, err, exists(m.local.savepoints().file()))
 		}
 	}
 }
@@ -268,7 +268,7 @@ func TestSavepointSpace(t *testing.T) {
 		}
 		m.put(c, "before", 1)
 		leave("0.8.0.db", "0.9.0.db", "0.9.0.db.part", "1.0.0.db.part")
-		_, err := m.local.takeSavepoint(t.Context(), 1<<60)
+		_, err := m.local.savepoints().take(t.Context(), 1<<60)
 		if err == nil || !strings.Contains(err.Error(), "cannot take a savepoint: DATA has no space: it needs 1 MiB; ") || !strings.Contains(err.Error(), "delete unused images or volumes") {
 			t.Errorf("without room: %v", err)
 		}
@@ -297,7 +297,7 @@ func TestPruneSavepoints(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := m.local.pruneSavepoints(); err != nil {
+	if err := m.local.savepoints().prune(); err != nil {
 		t.Fatal(err)
 	}
 	left, err := filepath.Glob(m.local.at("*"))
@@ -311,7 +311,7 @@ func TestPruneSavepoints(t *testing.T) {
 func TestRollbackNoSavepoint(t *testing.T) {
 	m := newMember(t)
 	m.serve(format{"3.7.0", "v1.37.0"}, func(c *clientv3.Client) { m.put(c, "next", 1) })
-	err := m.local.ensureFormat(format{"3.6.8", "v1.36.3"})
+	err := m.local.savepoints().ensureFormat(format{"3.6.8", "v1.36.3"})
 	if err == nil || !strings.Contains(err.Error(), "there is no savepoint for version 1.0.0") {
 		t.Fatal(err)
 	}
@@ -337,7 +337,7 @@ func testRollbackCut(t *testing.T, named []netip.Addr) {
 	old, next := format{"3.6.8", "v1.36.3"}, format{"3.7.0", "v1.37.0"}
 	for name, cut := range map[string]func(k localMember) error{
 		"while restoring": func(k localMember) error { return os.Mkdir(k.at(restoringDir), 0o700) },
-		"restored":        func(k localMember) error { return k.restoreSavepoint(next, old) },
+		"restored":        func(k localMember) error { return k.savepoints().restore(next, old) },
 		"moved away":      func(k localMember) error { return restoreUntil(k, next, old, 1) },
 		"moved in":        func(k localMember) error { return restoreUntil(k, next, old, 2) },
 	} {
@@ -375,7 +375,7 @@ func testRollbackCut(t *testing.T, named []netip.Addr) {
 
 // restoreUntil does what ensureFormat does, up to the given number of its two moves.
 func restoreUntil(k localMember, last, own format, moves int) error {
-	if err := k.restoreSavepoint(last, own); err != nil {
+	if err := k.savepoints().restore(last, own); err != nil {
 		return err
 	}
 	live := filepath.Join(k.dirs.EtcdData, member)

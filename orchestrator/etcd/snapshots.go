@@ -63,9 +63,12 @@ func parseSnapshotName(name string) (s nodespec.StoredSnapshot, ok bool) {
 	return s, snapshotName(s) == name
 }
 
-// listSnapshots returns the stored snapshots, the newest first, and for each the time of its upload
+// snapshots are the stored snapshots, with the record of their uploads.
+type snapshots struct{ localMember }
+
+// list returns the stored snapshots, the newest first, and for each the time of its upload
 // to a target. With an empty target none counts as uploaded.
-func (l localMember) listSnapshots(place string) ([]nodespec.StoredSnapshot, error) {
+func (l snapshots) list(place string) ([]nodespec.StoredSnapshot, error) {
 	files, err := os.ReadDir(l.at(snapshotDir))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("etcd: cannot list the snapshots: %w", err)
@@ -93,9 +96,9 @@ func (l localMember) listSnapshots(place string) ([]nodespec.StoredSnapshot, err
 	return all, nil
 }
 
-// takeSnapshot writes, verifies and encrypts a snapshot, and then applies retention. When it
+// take writes, verifies and encrypts a snapshot, and then applies retention. When it
 // returns, the snapshot is durable. It leaves free percent of DATA free.
-func (l localMember) takeSnapshot(ctx context.Context, order nodespec.TakeSnapshotRequest, free int) (made nodespec.StoredSnapshot, err error) {
+func (l snapshots) take(ctx context.Context, order nodespec.TakeSnapshotRequest, free int) (made nodespec.StoredSnapshot, err error) {
 	readers, err := recipients(order.Recipients)
 	if err != nil {
 		return made, err
@@ -111,7 +114,7 @@ func (l localMember) takeSnapshot(ctx context.Context, order nodespec.TakeSnapsh
 	if _, err := l.applyRetention(nodespec.StoredSnapshot{At: time.Now()}, order.Most+1); err != nil {
 		return made, err
 	}
-	if err := l.checkSnapshotSpace(copies, free); err != nil {
+	if err := l.checkSpace(copies, free); err != nil {
 		return made, err
 	}
 	dir := l.at(snapshotDir)
@@ -119,7 +122,7 @@ func (l localMember) takeSnapshot(ctx context.Context, order nodespec.TakeSnapsh
 		return made, fmt.Errorf("etcd: cannot store a snapshot: %w", err)
 	}
 	part := filepath.Join(dir, partialFile)
-	about, err := l.writeSnapshot(ctx, part, readers)
+	about, err := l.write(ctx, part, readers)
 	if err != nil {
 		return made, errors.Join(err, l.removeAll(snapshotDir+"/"+partialFile))
 	}
@@ -146,8 +149,8 @@ func (l localMember) takeSnapshot(ctx context.Context, order nodespec.TakeSnapsh
 
 // applyRetention removes the snapshots beyond the limit, counting a snapshot that was taken or is
 // about to be taken. It returns the list from before the removal.
-func (l localMember) applyRetention(made nodespec.StoredSnapshot, most int) ([]nodespec.StoredSnapshot, error) {
-	all, err := l.listSnapshots("")
+func (l snapshots) applyRetention(made nodespec.StoredSnapshot, most int) ([]nodespec.StoredSnapshot, error) {
+	all, err := l.list("")
 	if err != nil {
 		return nil, err
 	}
@@ -159,9 +162,9 @@ func (l localMember) applyRetention(made nodespec.StoredSnapshot, most int) ([]n
 	return all, nil
 }
 
-// writeSnapshot writes a snapshot to a new file and flushes it. It encrypts for the recipients, if
+// write writes a snapshot to a new file and flushes it. It encrypts for the recipients, if
 // there are any.
-func (l localMember) writeSnapshot(ctx context.Context, name string, readers []age.Recipient) (about nodespec.EtcdSnapshot, err error) {
+func (l snapshots) write(ctx context.Context, name string, readers []age.Recipient) (about nodespec.EtcdSnapshot, err error) {
 	f, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o600)
 	if err != nil {
 		return about, fmt.Errorf("etcd: cannot store a snapshot: %w", err)
@@ -183,7 +186,7 @@ func (l localMember) writeSnapshot(ctx context.Context, name string, readers []a
 
 // writeEncrypted first writes the snapshot to a file without a name, beside the database, which has
 // the same content in plain text. A snapshot that fails verification is not encrypted.
-func (l localMember) writeEncrypted(ctx context.Context, to io.Writer, readers []age.Recipient) (about nodespec.EtcdSnapshot, err error) {
+func (l snapshots) writeEncrypted(ctx context.Context, to io.Writer, readers []age.Recipient) (about nodespec.EtcdSnapshot, err error) {
 	fd, err := unix.Open(l.dirs.EtcdSnapshots, unix.O_TMPFILE|unix.O_RDWR|unix.O_CLOEXEC, 0o600)
 	if err != nil {
 		return about, fmt.Errorf("etcd: cannot store a snapshot: %w", err)
@@ -238,9 +241,9 @@ func beyondRetention(all []nodespec.StoredSnapshot, made nodespec.StoredSnapshot
 	return others[min(max(most-1, 0), len(others)):]
 }
 
-// checkSnapshotSpace returns an error if copies more copies of the database would leave less than
+// checkSpace returns an error if copies more copies of the database would leave less than
 // percent of DATA free.
-func (l localMember) checkSnapshotSpace(copies, percent int) error {
+func (l snapshots) checkSpace(copies, percent int) error {
 	info, err := os.Stat(l.database())
 	if err != nil {
 		return fmt.Errorf("etcd: no data: %w", err)
@@ -257,9 +260,9 @@ func (l localMember) checkSnapshotSpace(copies, percent int) error {
 	return nil
 }
 
-// copyStored copies a stored snapshot to a file, still encrypted if it is.
-func (l localMember) copyStored(name string, to *os.File) (about nodespec.EtcdSnapshot, err error) {
-	f, err := l.openSnapshot(name)
+// copyTo copies a stored snapshot to a file, still encrypted if it is.
+func (l snapshots) copyTo(name string, to *os.File) (about nodespec.EtcdSnapshot, err error) {
+	f, err := l.open(name)
 	if err != nil {
 		return about, err
 	}
@@ -278,8 +281,8 @@ func (l localMember) copyStored(name string, to *os.File) (about nodespec.EtcdSn
 	return nodespec.EtcdSnapshot{Revision: s.Revision, Version: s.Version}, nil
 }
 
-// openSnapshot opens a stored snapshot.
-func (l localMember) openSnapshot(name string) (*os.File, error) {
+// open opens a stored snapshot.
+func (l snapshots) open(name string) (*os.File, error) {
 	if _, ok := parseSnapshotName(name); !ok {
 		return nil, fmt.Errorf("etcd: %q is not the name of a stored snapshot; `orlopctl etcd snapshots` lists them", name)
 	}

@@ -72,10 +72,10 @@ func TestBeyondRetention(t *testing.T) {
 func TestTakeSnapshot(t *testing.T) {
 	m := newMember(t)
 	dir := m.local.at(snapshotDir)
-	if all, err := m.local.listSnapshots(""); err != nil || len(all) != 0 {
+	if all, err := m.local.snapshots().list(""); err != nil || len(all) != 0 {
 		t.Errorf("at first: %v, %v", all, err)
 	}
-	if _, err := m.local.takeSnapshot(t.Context(), nodespec.TakeSnapshotRequest{Most: 1}, 0); err == nil || !strings.Contains(err.Error(), "no data") {
+	if _, err := m.local.snapshots().take(t.Context(), nodespec.TakeSnapshotRequest{Most: 1}, 0); err == nil || !strings.Contains(err.Error(), "no data") {
 		t.Errorf("without data: %v", err)
 	}
 	var kept nodespec.StoredSnapshot
@@ -91,13 +91,13 @@ func TestTakeSnapshot(t *testing.T) {
 		}
 		revision := m.put(c, "before", 3)
 		var err error
-		if kept, err = m.local.takeSnapshot(t.Context(), nodespec.TakeSnapshotRequest{Most: 2}, 0); err != nil || kept.Revision != revision || kept.Size == 0 || time.Since(kept.At) > time.Minute {
+		if kept, err = m.local.snapshots().take(t.Context(), nodespec.TakeSnapshotRequest{Most: 2}, 0); err != nil || kept.Revision != revision || kept.Size == 0 || time.Since(kept.At) > time.Minute {
 			t.Errorf("%+v, %v; want revision %d", kept, err, revision)
 		}
-		if _, err := m.local.takeSnapshot(t.Context(), nodespec.TakeSnapshotRequest{Most: 2}, 100); err == nil || !strings.Contains(err.Error(), "DATA has no space for a snapshot") {
+		if _, err := m.local.snapshots().take(t.Context(), nodespec.TakeSnapshotRequest{Most: 2}, 100); err == nil || !strings.Contains(err.Error(), "DATA has no space for a snapshot") {
 			t.Errorf("without room: %v", err)
 		}
-		all, err := m.local.listSnapshots("")
+		all, err := m.local.snapshots().list("")
 		if err != nil || len(all) != 2 || all[0] != kept || all[1].Name != old {
 			t.Errorf("there are %+v, %v", all, err)
 		}
@@ -110,27 +110,27 @@ func TestTakeSnapshot(t *testing.T) {
 		}
 		m.put(c, "after", 1)
 		for name, want := range map[string]string{old: "is damaged or not a snapshot", "20200102T030400Z-6-3.6.0.db": "no stored snapshot", "../format.json": "is not the name of a stored snapshot"} {
-			if _, err := m.local.prepareRestore(t.Context(), nodespec.EtcdRestore{Stored: name}, nil, thisFormat); err == nil || !strings.Contains(err.Error(), want) {
+			if _, err := m.local.restores().prepare(t.Context(), nodespec.EtcdRestore{Stored: name}, nil, thisFormat); err == nil || !strings.Contains(err.Error(), want) {
 				t.Errorf("%s: %v; want %q", name, err, want)
 			}
 		}
 	})
-	if _, err := m.local.takeSnapshot(t.Context(), nodespec.TakeSnapshotRequest{Most: 2}, 0); err == nil || !strings.Contains(err.Error(), "etcd does not run") {
+	if _, err := m.local.snapshots().take(t.Context(), nodespec.TakeSnapshotRequest{Most: 2}, 0); err == nil || !strings.Contains(err.Error(), "etcd does not run") {
 		t.Errorf("while etcd does not run: %v", err)
 	}
-	if all, err := m.local.listSnapshots(""); err != nil || len(all) != 2 || exists(filepath.Join(dir, partialFile)) {
+	if all, err := m.local.snapshots().list(""); err != nil || len(all) != 2 || exists(filepath.Join(dir, partialFile)) {
 		t.Errorf("after a failure there are %+v, %v", all, err)
 	}
 	// If there is no space, a lower retention frees some.
 	m.serve(thisFormat, func(*clientv3.Client) {
-		if _, err := m.local.takeSnapshot(t.Context(), nodespec.TakeSnapshotRequest{Most: 1}, 100); err == nil || !strings.Contains(err.Error(), "DATA has no space for a snapshot") {
+		if _, err := m.local.snapshots().take(t.Context(), nodespec.TakeSnapshotRequest{Most: 1}, 100); err == nil || !strings.Contains(err.Error(), "DATA has no space for a snapshot") {
 			t.Errorf("without room: %v", err)
 		}
 	})
-	if all, err := m.local.listSnapshots(""); err != nil || len(all) != 1 || all[0] != kept {
+	if all, err := m.local.snapshots().list(""); err != nil || len(all) != 1 || all[0] != kept {
 		t.Errorf("of one that is to be kept there are %+v, %v", all, err)
 	}
-	if _, err := m.local.prepareRestore(t.Context(), nodespec.EtcdRestore{By: "CN=admin", Stored: kept.Name}, nil, thisFormat); err != nil {
+	if _, err := m.local.restores().prepare(t.Context(), nodespec.EtcdRestore{By: "CN=admin", Stored: kept.Name}, nil, thisFormat); err != nil {
 		t.Fatal(err)
 	}
 	m.serve(thisFormat, func(c *clientv3.Client) { m.expect(c, "before") })

@@ -31,7 +31,7 @@ type uploadRecord struct {
 
 // uploads returns the record for a target. A record that cannot be decoded counts as empty: the
 // snapshots are uploaded again.
-func (l localMember) uploads(place string) (uploadRecord, error) {
+func (l snapshots) uploads(place string) (uploadRecord, error) {
 	none := uploadRecord{Place: place, At: map[string]time.Time{}}
 	text, err := os.ReadFile(l.at(uploadsFile))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -53,10 +53,13 @@ func notUploaded(all []nodespec.StoredSnapshot) []nodespec.StoredSnapshot {
 	return slices.DeleteFunc(slices.Clone(all), func(s nodespec.StoredSnapshot) bool { return !s.Encrypted || !s.Uploaded.IsZero() })
 }
 
-// uploadNext uploads the newest snapshot that the target does not have, and returns how many
+// uploader uploads the stored snapshots.
+type uploader struct{ snapshots }
+
+// next uploads the newest snapshot that the target does not have, and returns how many
 // remain.
-func (l localMember) uploadNext(ctx context.Context, target nodespec.EtcdTarget) (done nodespec.UploadResult, err error) {
-	all, err := l.listSnapshots(target.Place)
+func (l uploader) next(ctx context.Context, target nodespec.EtcdTarget) (done nodespec.UploadResult, err error) {
+	all, err := l.list(target.Place)
 	if err != nil {
 		return done, err
 	}
@@ -65,7 +68,7 @@ func (l localMember) uploadNext(ctx context.Context, target nodespec.EtcdTarget)
 		return done, nil
 	}
 	s := waiting[0]
-	f, err := l.openSnapshot(s.Name)
+	f, err := l.open(s.Name)
 	if err != nil {
 		return done, err
 	}
@@ -81,14 +84,14 @@ func (l localMember) uploadNext(ctx context.Context, target nodespec.EtcdTarget)
 		return done, err
 	}
 	s.Uploaded = time.Now().UTC().Truncate(time.Second)
-	if err := l.recordUpload(target.Place, all, s); err != nil {
+	if err := l.record(target.Place, all, s); err != nil {
 		return done, err
 	}
 	return nodespec.UploadResult{Uploaded: s, Remaining: len(waiting) - 1}, nil
 }
 
-// recordUpload adds an upload to the record, and drops the entries of deleted snapshots.
-func (l localMember) recordUpload(place string, all []nodespec.StoredSnapshot, one nodespec.StoredSnapshot) error {
+// record adds an upload to the record, and drops the entries of deleted snapshots.
+func (l uploader) record(place string, all []nodespec.StoredSnapshot, one nodespec.StoredSnapshot) error {
 	n := uploadRecord{Place: place, At: map[string]time.Time{one.Name: one.Uploaded}}
 	for _, s := range all {
 		if !s.Uploaded.IsZero() {

@@ -41,7 +41,7 @@ func TestSnapshotEncrypted(t *testing.T) {
 	defer plain.Close()
 	m.serve(thisFormat, func(c *clientv3.Client) {
 		revision := m.put(c, "known-to-the-operator-alone", 3)
-		if kept, err = m.local.takeSnapshot(t.Context(), nodespec.TakeSnapshotRequest{Most: 2, Recipients: recipients}, 0); err != nil {
+		if kept, err = m.local.snapshots().take(t.Context(), nodespec.TakeSnapshotRequest{Most: 2, Recipients: recipients}, 0); err != nil {
 			t.Fatal(err)
 		}
 		if !kept.Encrypted || kept.Revision != revision || !strings.HasSuffix(kept.Name, ".db.age") || kept.Size == 0 {
@@ -60,7 +60,7 @@ func TestSnapshotEncrypted(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer given.Close()
-		if about, err := m.local.copyStored(kept.Name, given); err != nil || about.Revision != revision || about.Version != kept.Version {
+		if about, err := m.local.snapshots().copyTo(kept.Name, given); err != nil || about.Revision != revision || about.Version != kept.Version {
 			t.Errorf("%+v, %v", about, err)
 		}
 		if _, err := given.Seek(0, io.SeekStart); err != nil {
@@ -74,11 +74,11 @@ func TestSnapshotEncrypted(t *testing.T) {
 			t.Fatal(err)
 		}
 		m.put(c, "after", 1)
-		_, err = m.local.prepareRestore(t.Context(), nodespec.EtcdRestore{Stored: kept.Name}, nil, thisFormat)
+		_, err = m.local.restores().prepare(t.Context(), nodespec.EtcdRestore{Stored: kept.Name}, nil, thisFormat)
 		if err == nil || !strings.Contains(err.Error(), "orlopctl etcd restore --from-machine "+kept.Name+" --identity KEY") {
 			t.Errorf("by its name: %v", err)
 		}
-		if _, err := m.local.takeSnapshot(t.Context(), nodespec.TakeSnapshotRequest{Most: 2, Recipients: []string{identity.String()}}, 0); err == nil || strings.Contains(err.Error(), identity.String()) {
+		if _, err := m.local.snapshots().take(t.Context(), nodespec.TakeSnapshotRequest{Most: 2, Recipients: []string{identity.String()}}, 0); err == nil || strings.Contains(err.Error(), identity.String()) {
 			t.Errorf("a key that is none: %v", err)
 		}
 		m.prepare(plain)
@@ -122,11 +122,11 @@ func TestUpload(t *testing.T) {
 		CA: string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})),
 	}
 	store.Fail(1)
-	if _, err := m.local.uploadNext(t.Context(), target); err == nil || !strings.Contains(err.Error(), "SlowDown") {
+	if _, err := m.local.uploader().next(t.Context(), target); err == nil || !strings.Contains(err.Error(), "SlowDown") {
 		t.Errorf("refused: %v", err)
 	}
 	for i, want := range []nodespec.UploadResult{{Uploaded: nodespec.StoredSnapshot{Name: newest}, Remaining: 1}, {Uploaded: nodespec.StoredSnapshot{Name: older}}, {}} {
-		done, err := m.local.uploadNext(t.Context(), target)
+		done, err := m.local.uploader().next(t.Context(), target)
 		if err != nil || done.Uploaded.Name != want.Uploaded.Name || done.Remaining != want.Remaining {
 			t.Errorf("%d: %+v, %v; want %+v", i, done, err, want)
 		}
@@ -140,7 +140,7 @@ func TestUpload(t *testing.T) {
 	if keys := store.Keys(); len(keys) != 2 {
 		t.Errorf("there are %q", keys)
 	}
-	all, err := m.local.listSnapshots("one")
+	all, err := m.local.snapshots().list("one")
 	if err != nil || len(all) != 3 || time.Since(all[0].Uploaded) > time.Minute || all[1].Uploaded.IsZero() || !all[2].Uploaded.IsZero() {
 		t.Errorf("%+v, %v", all, err)
 	}
@@ -149,14 +149,14 @@ func TestUpload(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, lie), []byte("in the clear"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := m.local.uploadNext(t.Context(), target); err == nil || !strings.Contains(err.Error(), "it is not encrypted") {
+	if _, err := m.local.uploader().next(t.Context(), target); err == nil || !strings.Contains(err.Error(), "it is not encrypted") {
 		t.Errorf("in the clear: %v", err)
 	}
 	if err := os.Remove(filepath.Join(dir, lie)); err != nil {
 		t.Fatal(err)
 	}
 	target.Place, target.Prefix = "two", ""
-	if done, err := m.local.uploadNext(t.Context(), target); err != nil || done.Uploaded.Name != newest || done.Remaining != 1 {
+	if done, err := m.local.uploader().next(t.Context(), target); err != nil || done.Uploaded.Name != newest || done.Remaining != 1 {
 		t.Errorf("another place: %+v, %v", done, err)
 	}
 	if _, ok := store.Object("c/n/" + newest); !ok {
@@ -165,7 +165,7 @@ func TestUpload(t *testing.T) {
 	if err := os.WriteFile(m.local.at(uploadsFile), []byte("{"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if all, err := m.local.listSnapshots("two"); err != nil || !all[0].Uploaded.IsZero() {
+	if all, err := m.local.snapshots().list("two"); err != nil || !all[0].Uploaded.IsZero() {
 		t.Errorf("a note that is damaged: %+v, %v", all, err)
 	}
 }
