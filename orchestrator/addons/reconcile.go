@@ -124,14 +124,44 @@ func (k *reconciler) pass(ctx context.Context, w Wanted, r Record, now time.Time
 			return r, out, err
 		}
 	}
-	applied := 0 // stages of which all objects were applied
+	applied, err := k.applyStages(ctx, stages, &r, &out, w.Digest, now)
+	if err != nil {
+		return r, out, err
+	}
+	changed := k.canRollBack && r.Finished != "" && r.Finished != w.Digest
+	if out.complete = len(out.problems)+len(out.waits) == 0; !out.complete {
+		k.healthySince = time.Time{}
+	} else if k.healthySince.IsZero() {
+		k.healthySince = now
+	}
+	// Objects that are no longer wanted are pruned when all their replacements exist. If the
+	// manifests can still be rolled back, they must have been healthy for a while, too.
+	if len(out.problems) > 0 || !everythingApplied(stages, applied) || changed && !out.complete {
+		return r, out, nil
+	}
+	if left := healthyPeriod - now.Sub(k.healthySince); changed && left > 0 {
+		out.waits = append(out.waits, fmt.Sprintf("all objects are healthy, and must stay so for another %s", left.Round(time.Second)))
+		return r, out, nil
+	}
+	if r, err = k.prune(ctx, ToPrune(r.Inventory, w.Objects), r, &out, now); err != nil {
+		return r, out, err
+	}
+	if len(out.waits) == 0 && len(out.problems) == 0 {
+		r.Finished, r.Running, r.Done = w.Digest, "", nil
+	}
+	return r, out, nil
+}
+
+// applyStages reconciles the objects of the stages up to the first stage that is not complete. It
+// returns the number of stages of which all objects were applied.
+func (k *reconciler) applyStages(ctx context.Context, stages []Stage, r *Record, out *outcome, digest string, now time.Time) (applied int, err error) {
 	for _, s := range stages {
 		problems, waits, refused := len(out.problems), len(out.waits), false
 		for _, o := range s.Objects {
-			health, why, err := k.reconcileObject(ctx, o, &r, w.Digest, now)
+			health, why, err := k.reconcileObject(ctx, o, r, digest, now)
 			switch {
 			case errors.Is(err, errUnavailable):
-				return r, out, err
+				return applied, err
 			case errors.Is(err, errRightsPending):
 				refused = true
 				out.waits = append(out.waits, o.String()+": "+err.Error())
@@ -152,29 +182,7 @@ func (k *reconciler) pass(ctx context.Context, w Wanted, r Record, now time.Time
 			break
 		}
 	}
-	changed := k.canRollBack && r.Finished != "" && r.Finished != w.Digest
-	if out.complete = len(out.problems)+len(out.waits) == 0; !out.complete {
-		k.healthySince = time.Time{}
-	} else if k.healthySince.IsZero() {
-		k.healthySince = now
-	}
-	// Objects that are no longer wanted are pruned when all their replacements exist. If the
-	// manifests can still be rolled back, they must have been healthy for a while, too.
-	if len(out.problems) > 0 || !everythingApplied(stages, applied) || changed && !out.complete {
-		return r, out, nil
-	}
-	if left := healthyPeriod - now.Sub(k.healthySince); changed && left > 0 {
-		out.waits = append(out.waits, fmt.Sprintf("all objects are healthy, and must stay so for another %s", left.Round(time.Second)))
-		return r, out, nil
-	}
-	var err error
-	if r, err = k.prune(ctx, ToPrune(r.Inventory, w.Objects), r, &out, now); err != nil {
-		return r, out, err
-	}
-	if len(out.waits) == 0 && len(out.problems) == 0 {
-		r.Finished, r.Running, r.Done = w.Digest, "", nil
-	}
-	return r, out, nil
+	return applied, nil
 }
 
 // everythingApplied reports whether at most stages with hooks after the objects remain.

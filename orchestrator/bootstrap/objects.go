@@ -1,6 +1,7 @@
 package bootstrap
 
 import (
+	"slices"
 	"strings"
 
 	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
@@ -49,6 +50,11 @@ func DNSSlice(node string, family discoveryv1.AddressType) string {
 
 // rights returns the roles and bindings of this package, in no particular order. It is pure.
 func rights() []runtime.Object {
+	return slices.Concat(serverRights(), controllerRights(), podSignerRights(), nodeAgentRights())
+}
+
+// serverRights are the rights of admins, of the API server and of the servers behind it.
+func serverRights() []runtime.Object {
 	return []runtime.Object{
 		bind(groupAdmins, "cluster-admin", rbacv1.GroupKind, groupAdmins),
 		bind("orlop:kubelet-client", "system:kubelet-api-admin", rbacv1.UserKind, userKubeletClient),
@@ -71,7 +77,12 @@ func rights() []runtime.Object {
 			}),
 		bind(roleMetrics, roleMetrics, rbacv1.UserKind, userMetrics),
 		aggregated("view", clusterRole(roleMetricsReader, rule("metrics.k8s.io", []string{"nodes", "pods"}, "get", "list"))),
+	}
+}
 
+// controllerRights are the rights of the controllers, and of users on their objects.
+func controllerRights() []runtime.Object {
+	return []runtime.Object{
 		// The add-on controller grants the rights that the documents of add-ons state, so it may
 		// grant any right. It uses none of them itself: it grants itself the right to impersonate
 		// add-ons, because a rule for all namespaces could not be limited to them
@@ -103,9 +114,13 @@ func rights() []runtime.Object {
 		// its own Node.
 		clusterRole(roleNodeTaints, rule("", []string{"nodes"}, "patch")),
 		bindAccount(roleNodeTaints, roleNodeTaints, NodeTaintsAccount),
+	}
+}
 
-		// The signer of pod certificates answers the requests for its signer, publishes its trust
-		// bundle, and stores its CAs in a Secret.
+// podSignerRights are the rights of the signer of pod certificates. It answers the requests for its
+// signer, publishes its trust bundle, and stores its CAs in a Secret.
+func podSignerRights() []runtime.Object {
+	return []runtime.Object{
 		clusterRole(rolePodSigner,
 			rule(certificates.GroupName, []string{"podcertificaterequests/status"}, "update"),
 			rule(certificates.GroupName, []string{"clustertrustbundles"}, "create"),
@@ -124,11 +139,15 @@ func rights() []runtime.Object {
 			RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: rolePodSigner},
 			Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Name: PodCertificatesAccount, Namespace: metav1.NamespaceSystem}},
 		},
+	}
+}
 
-		// A node agent reads Nodes, and Services with their endpoints, as the kubelet and
-		// kube-proxy of any node may, and maintains the DNS endpoints of its node. It also enforces
-		// network policies, which refer to the labels of all Pods and Namespaces
-		// (docs/decisions/0030-network-policy.md).
+// nodeAgentRights are the rights of node agents. A node agent reads Nodes, and Services with their
+// endpoints, as the kubelet and kube-proxy of any node may, and maintains the DNS endpoints of its
+// node. It also enforces network policies, which refer to the labels of all Pods and Namespaces
+// (docs/decisions/0030-network-policy.md).
+func nodeAgentRights() []runtime.Object {
+	return []runtime.Object{
 		clusterRole(roleNodeAgent,
 			rule("", []string{"nodes"}, "get", "list", "watch"),
 			rule("", []string{"pods", "namespaces", "services"}, "list", "watch"),

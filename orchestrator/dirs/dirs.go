@@ -25,12 +25,17 @@ type Dirs struct {
 	PodLogs       string
 	PodNetwork    string
 	OfflineAPI    string // objects with which pods start without an API server
-	CNIConfig     string
-	// CNIState holds the address reservations of host-local. It is on a tmpfs, because no pod
-	// outlives a power cut of the machine.
-	CNIState         string
-	CNIPlugins       string
+	CNI           CNI
+
 	ContainerdSocket string
+}
+
+// CNI holds the paths of the configuration and state of the network plugins.
+type CNI struct {
+	Config string
+	// State holds the address reservations of host-local. It is on a tmpfs, because no pod outlives
+	// a power cut of the machine.
+	State string
 }
 
 // System returns the paths of the running system.
@@ -53,9 +58,7 @@ func In(root string) Dirs {
 		PodLogs:          at(paths.PodLogs),
 		PodNetwork:       at(paths.PodNetwork),
 		OfflineAPI:       at(paths.OfflineAPI),
-		CNIConfig:        at(paths.CNIConfig),
-		CNIState:         at(paths.Run + "/cni/addresses"),
-		CNIPlugins:       at(paths.CNIPlugins),
+		CNI:              CNI{Config: at(paths.CNIConfig), State: at(paths.Run + "/cni/addresses")},
 		ContainerdSocket: at(paths.ContainerdSocket),
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/netip"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/orlop-os/orlop/orchestrator/component"
@@ -33,7 +34,29 @@ func Issuer(spec nodespec.Spec) string {
 
 func flags(spec nodespec.Spec, dirs dirs.Dirs) []string {
 	at := func(name string) string { return filepath.Join(dirs.API, name) }
-	args := []string{
+	args := slices.Concat(dataFlags(spec, dirs, at), accessFlags(spec, at), auditFlags(spec, dirs, at), []string{
+		// During its shutdown the server sends clients away instead of waiting a minute for open
+		// watches.
+		"--shutdown-send-retry-after=true",
+		"--profiling=false",
+		"--contention-profiling=false",
+	})
+	if spec.PodCertificates {
+		args = append(args, component.FeatureGates(component.PodCertificateFeatures()), "--runtime-config=certificates.k8s.io/v1beta1=true")
+	}
+	if w := spec.TokenWebhook; w != nil {
+		args = append(args,
+			"--authentication-token-webhook-config-file="+at(w.Kubeconfig),
+			"--authentication-token-webhook-version=v1",
+			"--authentication-token-webhook-cache-ttl="+w.CacheTTL,
+		)
+	}
+	return args
+}
+
+// dataFlags are the flags of the server's addresses and of its data.
+func dataFlags(spec nodespec.Spec, dirs dirs.Dirs, at func(name string) string) []string {
+	return []string{
 		"--advertise-address=" + spec.NodeIPs[0].String(),
 		"--bind-address=" + bindAddress(spec.NodeIPs),
 		fmt.Sprintf("--secure-port=%d", paths.PortKubernetes),
@@ -50,7 +73,13 @@ func flags(spec nodespec.Spec, dirs dirs.Dirs) []string {
 		"--tls-private-key-file=" + at(nodespec.APIServerKey),
 		"--tls-min-version=VersionTLS12",
 		"--tls-cipher-suites=" + strings.Join(component.StrongSuites(), ","),
+	}
+}
 
+// accessFlags are the flags of authentication, authorization and admission, and of the server's own
+// identities.
+func accessFlags(spec nodespec.Spec, at func(name string) string) []string {
+	return []string{
 		"--client-ca-file=" + at(nodespec.CA),
 		"--authentication-config=" + at(nodespec.Authentication),
 		"--authorization-config=" + at(nodespec.Authorization),
@@ -78,7 +107,11 @@ func flags(spec nodespec.Spec, dirs dirs.Dirs) []string {
 		"--requestheader-extra-headers-prefix=X-Remote-Extra-",
 		"--proxy-client-cert-file=" + at(nodespec.FrontProxyCert),
 		"--proxy-client-key-file=" + at(nodespec.FrontProxyKey),
+	}
+}
 
+func auditFlags(spec nodespec.Spec, dirs dirs.Dirs, at func(name string) string) []string {
+	return []string{
 		"--audit-policy-file=" + at(auditFile),
 		"--audit-log-path=" + filepath.Join(dirs.AuditLog, "audit.log"),
 		// Blocking: the server answers a request after it has written its line, so that a crash
@@ -90,24 +123,7 @@ func flags(spec nodespec.Spec, dirs dirs.Dirs) []string {
 		// also requires an age.
 		"--audit-log-compress=true",
 		"--audit-log-maxage=3650",
-
-		// During its shutdown the server sends clients away instead of waiting a minute for open
-		// watches.
-		"--shutdown-send-retry-after=true",
-		"--profiling=false",
-		"--contention-profiling=false",
 	}
-	if spec.PodCertificates {
-		args = append(args, component.FeatureGates(component.PodCertificateFeatures()), "--runtime-config=certificates.k8s.io/v1beta1=true")
-	}
-	if w := spec.TokenWebhook; w != nil {
-		args = append(args,
-			"--authentication-token-webhook-config-file="+at(w.Kubeconfig),
-			"--authentication-token-webhook-version=v1",
-			"--authentication-token-webhook-cache-ttl="+w.CacheTTL,
-		)
-	}
-	return args
 }
 
 // bindAddress returns the wildcard address: of both families if the machine has an IPv6 address.

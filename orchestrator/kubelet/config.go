@@ -2,6 +2,7 @@ package kubelet
 
 import (
 	"fmt"
+	"maps"
 	"net/netip"
 	"path/filepath"
 	"strings"
@@ -108,7 +109,6 @@ const tokenCache = 5 * time.Second
 // configuration returns the kubelet's configuration file (kubelet.config.k8s.io/v1beta1). Fields
 // that it omits have upstream's default.
 func configuration(spec nodespec.Spec, dirs dirs.Dirs, resolvConf string) string {
-	at := func(name string) string { return filepath.Join(dirs.Node, name) }
 	var dns []string
 	for _, ip := range spec.DNSIPs {
 		dns = append(dns, ip.String())
@@ -117,8 +117,55 @@ func configuration(spec nodespec.Spec, dirs dirs.Dirs, resolvConf string) string
 		"apiVersion": "kubelet.config.k8s.io/v1beta1",
 		"kind":       "KubeletConfiguration",
 
-		// Authentication and authorization. The API server decides both; the kubelet itself
-		// verifies client certificates of the CA.
+		// Settings of pods.
+		"seccompDefault": true,
+		"clusterDNS":     dns,
+		"clusterDomain":  spec.DNSDomain,
+		"resolvConf":     resolvConf,
+		"maxPods":        spec.MaxPods,
+		"podPidsLimit":   4096, // so one pod's fork bomb leaves processes to the other pods
+
+		// The runtime and the machine.
+		"containerRuntimeEndpoint": "unix://" + dirs.ContainerdSocket,
+		"cgroupDriver":             "cgroupfs",
+		"failCgroupV1":             true,
+		"protectKernelDefaults":    true,
+		"podLogsDir":               dirs.PodLogs,
+		"containerLogMaxSize":      "10Mi",
+		"containerLogMaxFiles":     3,
+
+		// The time in which pods have to end at a shutdown; see logind.go.
+		"shutdownGracePeriod":             shutdownGrace.String(),
+		"shutdownGracePeriodCriticalPods": criticalGrace.String(),
+
+		"nodeStatusUpdateFrequency": "10s",
+		"nodeStatusReportFrequency": "1m0s",
+	}
+	maps.Copy(content, serverSettings(dirs))
+	maps.Copy(content, resourceSettings(spec))
+	if spec.PodCertificates {
+		gates := map[string]bool{}
+		for _, feature := range component.PodCertificateFeatures() {
+			gates[feature] = true
+		}
+		content["featureGates"] = gates
+	}
+	if spec.Taint {
+		content["registerWithTaints"] = []map[string]string{{"key": "node-role.kubernetes.io/control-plane", "effect": "NoSchedule"}}
+	}
+	text, err := yaml.Marshal(content)
+	if err != nil {
+		// cannot happen
+		panic(fmt.Sprintf("kubelet: a map of plain values has no YAML form: %v", err))
+	}
+	return string(text)
+}
+
+// serverSettings are the settings of the kubelet's server. The API server decides about
+// authentication and authorization; the kubelet itself verifies client certificates of the CA.
+func serverSettings(dirs dirs.Dirs) map[string]any {
+	at := func(name string) string { return filepath.Join(dirs.Node, name) }
+	return map[string]any{
 		"authentication": map[string]any{
 			"anonymous": map[string]any{"enabled": false},
 			"webhook":   map[string]any{"enabled": true, "cacheTTL": tokenCache.String()},
@@ -139,26 +186,13 @@ func configuration(spec nodespec.Spec, dirs dirs.Dirs, resolvConf string) string
 		"enableDebugFlagsHandler":   false,
 		"enableSystemLogHandler":    false,
 		"enableContentionProfiling": false,
+	}
+}
 
-		// Settings of pods.
-		"seccompDefault": true,
-		"clusterDNS":     dns,
-		"clusterDomain":  spec.DNSDomain,
-		"resolvConf":     resolvConf,
-		"maxPods":        spec.MaxPods,
-		"podPidsLimit":   4096, // so one pod's fork bomb leaves processes to the other pods
-
-		// The runtime and the machine.
-		"containerRuntimeEndpoint": "unix://" + dirs.ContainerdSocket,
-		"cgroupDriver":             "cgroupfs",
-		"failCgroupV1":             true,
-		"protectKernelDefaults":    true,
-		"podLogsDir":               dirs.PodLogs,
-		"containerLogMaxSize":      "10Mi",
-		"containerLogMaxFiles":     3,
-
-		// Reservations for the system, and the thresholds at which the kubelet evicts pods to
-		// preserve them.
+// resourceSettings are the reservations for the system, and the thresholds at which the kubelet
+// evicts pods to preserve them.
+func resourceSettings(spec nodespec.Spec) map[string]any {
+	return map[string]any{
 		"systemReserved": map[string]string{
 			"cpu":    fmt.Sprintf("%dm", spec.ReservedCPU),
 			"memory": fmt.Sprint(spec.ReservedMemory),
@@ -174,28 +208,5 @@ func configuration(spec nodespec.Spec, dirs dirs.Dirs, resolvConf string) string
 		},
 		"imageGCHighThresholdPercent": 80,
 		"imageGCLowThresholdPercent":  70,
-
-		// The time in which pods have to end at a shutdown; see logind.go.
-		"shutdownGracePeriod":             shutdownGrace.String(),
-		"shutdownGracePeriodCriticalPods": criticalGrace.String(),
-
-		"nodeStatusUpdateFrequency": "10s",
-		"nodeStatusReportFrequency": "1m0s",
 	}
-	if spec.PodCertificates {
-		gates := map[string]bool{}
-		for _, feature := range component.PodCertificateFeatures() {
-			gates[feature] = true
-		}
-		content["featureGates"] = gates
-	}
-	if spec.Taint {
-		content["registerWithTaints"] = []map[string]string{{"key": "node-role.kubernetes.io/control-plane", "effect": "NoSchedule"}}
-	}
-	text, err := yaml.Marshal(content)
-	if err != nil {
-		// cannot happen
-		panic(fmt.Sprintf("kubelet: a map of plain values has no YAML form: %v", err))
-	}
-	return string(text)
 }

@@ -119,11 +119,20 @@ type promise struct {
 // controller performs the changes of Step. It makes one pass at a time, and each pass sees the
 // promises of the previous passes.
 type controller struct {
-	reserve         int64
-	client          kubernetes.Interface
-	snapshots       versioned.Interface
-	events          record.EventRecorder
-	factories       []component.Factory
+	reserve   int64
+	client    kubernetes.Interface
+	snapshots versioned.Interface
+	events    record.EventRecorder
+	factories []component.Factory
+	caches
+	changed component.Signal
+	// the version before the write, empty for a new object: a cache with this version is stale
+	promised map[promise]string
+	reported map[types.UID]string // the last message to each claim
+}
+
+// caches are the watched objects.
+type caches struct {
 	claims          cache.SharedIndexInformer
 	volumes         cache.SharedIndexInformer
 	classes         cache.SharedIndexInformer
@@ -132,10 +141,6 @@ type controller struct {
 	snapshotClasses cache.SharedIndexInformer // VolumeSnapshotClasses
 	volumeSnapshots cache.SharedIndexInformer // VolumeSnapshots
 	contents        cache.SharedIndexInformer // VolumeSnapshotContents
-	changed         component.Signal
-	// the version before the write, empty for a new object: a cache with this version is stale
-	promised map[promise]string
-	reported map[types.UID]string // the last message to each claim
 }
 
 func newController(reserve int64, own, acting clients, events record.EventRecorder) *controller {
@@ -145,11 +150,13 @@ func newController(reserve int64, own, acting clients, events record.EventRecord
 	kept := snapshots.Snapshot().V1()
 	return &controller{
 		reserve: reserve, client: acting, snapshots: acting.snapshots, events: events, factories: []component.Factory{all, system, snapshots},
-		snapshotClasses: kept.VolumeSnapshotClasses().Informer(), volumeSnapshots: kept.VolumeSnapshots().Informer(), contents: kept.VolumeSnapshotContents().Informer(),
-		claims: all.Core().V1().PersistentVolumeClaims().Informer(), volumes: all.Core().V1().PersistentVolumes().Informer(),
-		classes: all.Storage().V1().StorageClasses().Informer(), nodes: all.Core().V1().Nodes().Informer(),
-		capacities: system.Storage().V1().CSIStorageCapacities().Informer(),
-		changed:    component.NewSignal(), promised: map[promise]string{}, reported: map[types.UID]string{},
+		caches: caches{
+			snapshotClasses: kept.VolumeSnapshotClasses().Informer(), volumeSnapshots: kept.VolumeSnapshots().Informer(), contents: kept.VolumeSnapshotContents().Informer(),
+			claims: all.Core().V1().PersistentVolumeClaims().Informer(), volumes: all.Core().V1().PersistentVolumes().Informer(),
+			classes: all.Storage().V1().StorageClasses().Informer(), nodes: all.Core().V1().Nodes().Informer(),
+			capacities: system.Storage().V1().CSIStorageCapacities().Informer(),
+		},
+		changed: component.NewSignal(), promised: map[promise]string{}, reported: map[types.UID]string{},
 	}
 }
 

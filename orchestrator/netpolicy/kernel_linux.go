@@ -222,28 +222,23 @@ func match(m Match, sets map[string]*nftables.Set, follow bool) []expr.Any {
 	if m.Not {
 		equal = expr.CmpOpNeq
 	}
-	var out []expr.Any
-	add := func(e ...expr.Any) { out = append(out, e...) }
-	meta := func(key expr.MetaKey, op expr.CmpOp, data ...byte) {
-		add(&expr.Meta{Key: key, Register: register}, &expr.Cmp{Op: op, Register: register, Data: data})
-	}
 	switch m.Test {
 	case Established:
 		states := binaryutil.NativeEndian.PutUint32(expr.CtStateBitESTABLISHED | expr.CtStateBitRELATED)
 		none := make([]byte, 4)
-		add(&expr.Ct{Key: expr.CtKeySTATE, Register: register},
+		return []expr.Any{
+			&expr.Ct{Key: expr.CtKeySTATE, Register: register},
 			&expr.Bitwise{SourceRegister: register, DestRegister: register, Len: 4, Mask: states, Xor: none},
-			&expr.Cmp{Op: expr.CmpOpNeq, Register: register, Data: none})
-		return out
+			&expr.Cmp{Op: expr.CmpOpNeq, Register: register, Data: none},
+		}
 	case NeighborDiscovery:
-		meta(expr.MetaKeyNFPROTO, expr.CmpOpEq, unix.NFPROTO_IPV6)
-		add(&expr.Payload{DestRegister: register, Base: expr.PayloadBaseNetworkHeader, Offset: hopLimit, Len: 1},
+		out := append(matchMeta(expr.MetaKeyNFPROTO, expr.CmpOpEq, unix.NFPROTO_IPV6),
+			&expr.Payload{DestRegister: register, Base: expr.PayloadBaseNetworkHeader, Offset: hopLimit, Len: 1},
 			&expr.Cmp{Op: expr.CmpOpEq, Register: register, Data: []byte{255}})
-		meta(expr.MetaKeyL4PROTO, expr.CmpOpEq, icmpv6)
-		add(&expr.Payload{DestRegister: register, Base: expr.PayloadBaseTransportHeader, Len: 1},
+		out = append(out, matchMeta(expr.MetaKeyL4PROTO, expr.CmpOpEq, icmpv6)...)
+		return append(out, &expr.Payload{DestRegister: register, Base: expr.PayloadBaseTransportHeader, Len: 1},
 			&expr.Cmp{Op: expr.CmpOpGte, Register: register, Data: []byte{135}},
 			&expr.Cmp{Op: expr.CmpOpLte, Register: register, Data: []byte{136}})
-		return out
 	case In, Out:
 		key := expr.MetaKeyIIFNAME
 		if m.Test == Out {
@@ -251,31 +246,41 @@ func match(m Match, sets map[string]*nftables.Set, follow bool) []expr.Any {
 		}
 		link := make([]byte, unix.IFNAMSIZ)
 		copy(link, m.Link)
-		meta(key, equal, link...)
-		return out
+		return matchMeta(key, equal, link...)
 	case Ports:
-		meta(expr.MetaKeyL4PROTO, expr.CmpOpEq, m.Protocol)
-		if m.First == 0 && m.Last == 65535 {
-			return out
-		}
-		add(&expr.Payload{DestRegister: register, Base: expr.PayloadBaseTransportHeader, Offset: 2, Len: 2})
-		first, last := binaryutil.BigEndian.PutUint16(m.First), binaryutil.BigEndian.PutUint16(m.Last)
-		if m.First == m.Last {
-			add(&expr.Cmp{Op: expr.CmpOpEq, Register: register, Data: first})
-			return out
-		}
-		add(&expr.Cmp{Op: expr.CmpOpGte, Register: register, Data: first}, &expr.Cmp{Op: expr.CmpOpLte, Register: register, Data: last})
+		return matchPorts(m)
+	}
+	return matchAddress(m, sets[m.Set], follow)
+}
+
+// matchMeta compares a property of the packet.
+func matchMeta(key expr.MetaKey, op expr.CmpOp, data ...byte) []expr.Any {
+	return []expr.Any{&expr.Meta{Key: key, Register: register}, &expr.Cmp{Op: op, Register: register, Data: data}}
+}
+
+func matchPorts(m Match) []expr.Any {
+	out := matchMeta(expr.MetaKeyL4PROTO, expr.CmpOpEq, m.Protocol)
+	if m.First == 0 && m.Last == 65535 {
 		return out
 	}
-	// The other tests compare addresses: RFC 791, section 3.1, and RFC 8200, section 3.
+	out = append(out, &expr.Payload{DestRegister: register, Base: expr.PayloadBaseTransportHeader, Offset: 2, Len: 2})
+	first, last := binaryutil.BigEndian.PutUint16(m.First), binaryutil.BigEndian.PutUint16(m.Last)
+	if m.First == m.Last {
+		return append(out, &expr.Cmp{Op: expr.CmpOpEq, Register: register, Data: first})
+	}
+	return append(out, &expr.Cmp{Op: expr.CmpOpGte, Register: register, Data: first}, &expr.Cmp{Op: expr.CmpOpLte, Register: register, Data: last})
+}
+
+// matchAddress compares addresses with a set: RFC 791, section 3.1, and RFC 8200, section 3.
+func matchAddress(m Match, set *nftables.Set, follow bool) []expr.Any {
 	family, length, sender, destination := byte(unix.NFPROTO_IPV4), uint32(4), uint32(12), uint32(16)
 	if m.V6 {
 		family, length, sender, destination = unix.NFPROTO_IPV6, 16, 8, 24
 	}
-	meta(expr.MetaKeyNFPROTO, expr.CmpOpEq, family)
+	out := matchMeta(expr.MetaKeyNFPROTO, expr.CmpOpEq, family)
 	next := uint32(register)
 	load := func(offset uint32) {
-		add(&expr.Payload{DestRegister: next, Base: expr.PayloadBaseNetworkHeader, Offset: offset, Len: length})
+		out = append(out, &expr.Payload{DestRegister: next, Base: expr.PayloadBaseNetworkHeader, Offset: offset, Len: length})
 		next += length / 4
 	}
 	switch m.Test {
@@ -288,14 +293,12 @@ func match(m Match, sets map[string]*nftables.Set, follow bool) []expr.Any {
 		load(destination)
 	case DestinationEndpoint:
 		load(destination)
-		add(&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: next},
+		out = append(out, &expr.Meta{Key: expr.MetaKeyL4PROTO, Register: next},
 			&expr.Payload{DestRegister: next + 1, Base: expr.PayloadBaseTransportHeader, Offset: 2, Len: 2})
 	}
-	set := sets[m.Set]
 	lookup := &expr.Lookup{SourceRegister: register, SetName: set.Name, SetID: set.ID, Invert: m.Not}
 	if follow {
 		lookup.IsDestRegSet = true // register 0 holds verdicts
 	}
-	add(lookup)
-	return out
+	return append(out, lookup)
 }

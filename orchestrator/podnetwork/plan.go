@@ -117,7 +117,7 @@ func conflist(dirs dirs.Dirs, ranges []netip.Prefix, mtu int) string {
 				"isGateway":   true,
 				"mtu":         mtu,
 				"hairpinMode": true, // a pod reaches itself through its Service
-				"ipam":        map[string]any{"type": "host-local", "dataDir": dirs.CNIState, "ranges": subnets, "routes": routes},
+				"ipam":        map[string]any{"type": "host-local", "dataDir": dirs.CNI.State, "ranges": subnets, "routes": routes},
 			},
 			map[string]any{
 				"type":         "portmap",

@@ -132,63 +132,86 @@ func (a *Agent) Run(ctx context.Context, announce component.Announce) error {
 		return fmt.Errorf("nftables: cannot use: %w", err)
 	}
 	announce(Name, false, "waiting for the node's pod range")
-	timer := newTimer()
-	defer timer.Stop()
-	m := mesh{spec: a.spec, dirs: a.dirs, kernel: kernel{ahead: handshakes{}}, publish: func(ctx context.Context, key string) error { return a.publishKey(ctx, config, key) }}
-	var last *corev1.Node
-	told, others, unpublished, complete := "", "", false, false
-	var looked time.Time // the last update of the mesh
-	for {
+	l := loop{Agent: a, api: api, nft: nft, timer: newTimer(), mesh: mesh{
+		spec: a.spec, dirs: a.dirs, kernel: kernel{ahead: handshakes{}},
+		publish: func(ctx context.Context, key string) error { return a.publishKey(ctx, config, key) },
+	}}
+	defer l.timer.Stop()
+	return l.run(ctx, announce)
+}
+
+// loop applies the Nodes to the network.
+type loop struct {
+	*Agent
+	api   kubernetes.Interface
+	nft   knftables.Interface
+	mesh  mesh
+	timer *time.Timer
+
+	last        *corev1.Node // the newest state of the own Node
+	unpublished bool         // the endpoint of the cluster DNS may differ from last
+	complete    bool         // all Nodes are known
+	looked      time.Time    // the last update of the mesh
+	others      string       // the detail about the other nodes
+}
+
+func (l *loop) run(ctx context.Context, announce component.Announce) error {
+	for told := ""; ; {
 		look := true // the mesh needs an update
 		select {
-		case last = <-a.nodes:
-			unpublished = true
-		case <-a.changed:
-			complete = true
-		case <-timer.C:
+		case l.last = <-l.nodes:
+			l.unpublished = true
+		case <-l.changed:
+			l.complete = true
+		case <-l.timer.C:
 			// The timer may be set for the endpoint of the cluster DNS, many times a second.
-			since := time.Since(looked)
-			look = !unpublished || since >= resyncPeriod || m.failed && since >= retryInterval
+			since := time.Since(l.looked)
+			look = !l.unpublished || since >= resyncPeriod || l.mesh.failed && since >= retryInterval
 		case <-ctx.Done():
 			return nil
 		}
-		if last == nil {
+		if l.last == nil {
 			continue
 		}
-		if err := a.apply(ctx, nft, last); err != nil {
+		if err := l.apply(ctx, l.nft, l.last); err != nil {
 			return err
 		}
-		if len(a.applied) == 0 {
+		if len(l.applied) == 0 {
 			continue
 		}
-		detail := fmt.Sprintf("pods in %v", a.applied)
-		timer.Reset(resyncPeriod)
-		if time.Since(a.appliedAt) >= resyncPeriod {
-			if err := a.finish(ctx, nft); err != nil {
-				detail = fmt.Sprintf("%s; %v", detail, err)
-				timer.Reset(retryInterval)
-			}
-		}
-		if unpublished {
-			if err := a.publish(ctx, api, last); err != nil {
-				detail = fmt.Sprintf("%s; cluster DNS is not published: %v", detail, err)
-				timer.Reset(publishRetry)
-			} else {
-				unpublished = false
-			}
-		}
-		if complete && look {
-			looked = time.Now()
-			if others = m.update(ctx, a.applied, a.all.List()); m.failed && !unpublished {
-				timer.Reset(retryInterval)
-			}
-		}
-		detail += others
-		if detail != told && ctx.Err() == nil {
+		if detail := l.step(ctx, look); detail != told && ctx.Err() == nil {
 			announce(Name, true, detail)
 			told = detail
 		}
 	}
+}
+
+// step does the parts of the network that may fail and are retried, sets the timer and returns the
+// status text. With look it updates the mesh.
+func (l *loop) step(ctx context.Context, look bool) string {
+	detail := fmt.Sprintf("pods in %v", l.applied)
+	l.timer.Reset(resyncPeriod)
+	if time.Since(l.appliedAt) >= resyncPeriod {
+		if err := l.finish(ctx, l.nft); err != nil {
+			detail = fmt.Sprintf("%s; %v", detail, err)
+			l.timer.Reset(retryInterval)
+		}
+	}
+	if l.unpublished {
+		if err := l.publish(ctx, l.api, l.last); err != nil {
+			detail = fmt.Sprintf("%s; cluster DNS is not published: %v", detail, err)
+			l.timer.Reset(publishRetry)
+		} else {
+			l.unpublished = false
+		}
+	}
+	if l.complete && look {
+		l.looked = time.Now()
+		if l.others = l.mesh.update(ctx, l.applied, l.all.List()); l.mesh.failed && !l.unpublished {
+			l.timer.Reset(retryInterval)
+		}
+	}
+	return detail + l.others
 }
 
 // newTimer returns a stopped timer.
@@ -294,7 +317,7 @@ func (a *Agent) apply(ctx context.Context, nft knftables.Interface, node *corev1
 		return err
 	}
 	// The runtime's plugins need only the bridge; pods may start while the rest follows.
-	file := component.File{Path: filepath.Join(a.dirs.CNIConfig, "10-orlop.conflist"), Mode: 0o600, Content: plan.Conflist}
+	file := component.File{Path: filepath.Join(a.dirs.CNI.Config, "10-orlop.conflist"), Mode: 0o600, Content: plan.Conflist}
 	if err := component.WriteFile(file); err != nil {
 		return err
 	}
