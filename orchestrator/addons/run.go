@@ -17,6 +17,7 @@ import (
 	"github.com/orlop-os/orlop/orchestrator/dirs"
 	"github.com/orlop-os/orlop/orchestrator/kubeconfig"
 	"github.com/orlop-os/orlop/pkg/artifact"
+	"github.com/orlop-os/orlop/pkg/backoff"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 	"github.com/orlop-os/orlop/pkg/safefile"
 )
@@ -136,7 +137,7 @@ func (m *manager) round(ctx context.Context, now time.Time) (string, error) {
 
 // delay returns the delay after consecutive failures.
 func delay(failures int, most time.Duration) time.Duration {
-	return min(minBackoff<<min(max(failures-1, 0), 10), most)
+	return backoff.Backoff{Min: minBackoff, Max: most}.Delay(failures)
 }
 
 // readDocuments reads the documents if they have changed.

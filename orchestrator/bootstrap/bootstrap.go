@@ -32,6 +32,7 @@ import (
 	registration "k8s.io/kube-aggregator/pkg/client/clientset_generated/clientset/typed/apiregistration/v1"
 
 	"github.com/orlop-os/orlop/orchestrator/component"
+	"github.com/orlop-os/orlop/pkg/backoff"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
@@ -47,10 +48,9 @@ const (
 	maxBackoff    = 10 * time.Second
 )
 
-// backoff returns the delay after a number of rejections.
-func backoff(refusals int) time.Duration {
-	const steps = 8 // beyond it the delay exceeds maxBackoff
-	return min(retryInterval<<min(max(refusals-reportAfter, 0), steps), maxBackoff)
+// delay returns the delay after a number of rejections.
+func delay(refusals int) time.Duration {
+	return backoff.Backoff{Min: retryInterval, Max: maxBackoff}.Delay(refusals - reportAfter + 1)
 }
 
 // labelRetry is the delay after a rejected change of a Node.
@@ -265,7 +265,7 @@ func retryUntilDone(ctx context.Context, object string, do func() error, report 
 			report(why)
 			reported = why
 		}
-		timer.Reset(backoff(tries))
+		timer.Reset(delay(tries))
 	}
 }
 

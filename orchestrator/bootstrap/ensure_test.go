@@ -190,10 +190,10 @@ func TestProblems(t *testing.T) {
 func TestBackoff(t *testing.T) {
 	var all time.Duration
 	for refusals := range reportAfter {
-		all += backoff(refusals)
+		all += delay(refusals)
 	}
-	if all > 6*time.Second || backoff(reportAfter+2) != 4*retryInterval || backoff(reportAfter+100) != maxBackoff {
-		t.Errorf("%v in a start, then %v, at last %v", all, backoff(reportAfter+2), backoff(reportAfter+100))
+	if all > 6*time.Second || delay(reportAfter+2) != 4*retryInterval || delay(reportAfter+100) != maxBackoff {
+		t.Errorf("%v in a start, then %v, at last %v", all, delay(reportAfter+2), delay(reportAfter+100))
 	}
 }
 

@@ -30,6 +30,7 @@ import (
 
 	"github.com/orlop-os/orlop/orchestrator/component"
 	"github.com/orlop-os/orlop/orchestrator/dirs"
+	"github.com/orlop-os/orlop/pkg/backoff"
 	"github.com/orlop-os/orlop/pkg/etcdjoin"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
@@ -173,7 +174,7 @@ func Run(ctx context.Context, file string, spec nodespec.Spec, dirs dirs.Dirs, r
 // so it joins again if another member was added or removed meanwhile. The other members remember
 // each attempt for good, so the delay between attempts grows up to maxBackoff.
 func start(ctx context.Context, file string, k localMember, report func(why string)) (*embed.Etcd, error) {
-	for rest := retryInterval; ; rest = min(2*rest, maxBackoff) {
+	for attempts := 1; ; attempts++ {
 		config, err := embed.ConfigFromFile(file)
 		if err != nil {
 			return nil, fmt.Errorf("%s: cannot use: %w", file, err)
@@ -205,7 +206,7 @@ func start(ctx context.Context, file string, k localMember, report func(why stri
 		}
 		report("joins again: " + err.Error())
 		select {
-		case <-time.After(rest):
+		case <-time.After(backoff.Backoff{Min: retryInterval, Max: maxBackoff}.Delay(attempts)):
 		case <-ctx.Done():
 			return nil, context.Cause(ctx)
 		}

@@ -142,7 +142,7 @@ func (l snapshots) take(ctx context.Context, order nodespec.TakeSnapshotRequest,
 		return made, err
 	}
 	if i := slices.IndexFunc(all, func(s nodespec.StoredSnapshot) bool { return s.Name == made.Name }); i >= 0 {
-		made = all[i] // withClient its size
+		made = all[i] // with its size
 	}
 	return made, nil
 }

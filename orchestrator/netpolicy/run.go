@@ -11,6 +11,7 @@ import (
 	"github.com/orlop-os/orlop/orchestrator/component"
 	"github.com/orlop-os/orlop/orchestrator/dirs"
 	"github.com/orlop-os/orlop/orchestrator/kubeconfig"
+	"github.com/orlop-os/orlop/pkg/backoff"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
@@ -83,7 +84,7 @@ type engine struct {
 func (e *engine) run(ctx context.Context, changed <-chan struct{}, world func() (Input, error)) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
-	last, rest, again := time.Time{}, minInterval, minBackoff
+	last, rest, failures := time.Time{}, minInterval, 0
 	for {
 		select {
 		case <-changed:
@@ -101,11 +102,11 @@ func (e *engine) run(ctx context.Context, changed <-chan struct{}, world func() 
 		rest = min(max(minInterval, passFactor*last.Sub(begun)), maxInterval)
 		if err != nil {
 			ready, detail = false, fmt.Sprintf("%v; the previous rules stay", err)
-			timer.Reset(again)
-			again = min(2*again, maxBackoff)
+			failures++
+			timer.Reset(backoff.Backoff{Min: minBackoff, Max: maxBackoff}.Delay(failures))
 		} else {
 			timer.Reset(resyncPeriod)
-			again = minBackoff
+			failures = 0
 		}
 		if now := fmt.Sprint(ready, detail); now != e.announced && ctx.Err() == nil {
 			e.announce(Name, ready, detail)

@@ -5,15 +5,15 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"github.com/orlop-os/orlop/pkg/backoff"
 )
 
-// The delay before a component restarts, the first and the longest. A run of at least steady counts
-// as a success, and the next delay is minBackoff again.
-const (
-	minBackoff = time.Second
-	maxBackoff = time.Minute
-	steady     = 10 * time.Minute
-)
+// restarts is the delay before a component restarts.
+var restarts = backoff.Backoff{Min: time.Second, Max: time.Minute}
+
+// steady is the duration from which a run counts as a success: the next delay is the first again.
+const steady = 10 * time.Minute
 
 // RestartLoop runs a component until ctx is done and restarts it after a delay whenever it ends;
 // the other components continue. report receives the reason of each end. The component must leave
@@ -21,7 +21,7 @@ const (
 func RestartLoop(ctx context.Context, run func(context.Context) error, report func(why string)) error {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
-	for pause := time.Duration(0); ; {
+	for ends := 0; ; {
 		select {
 		case <-timer.C:
 		case <-ctx.Done():
@@ -35,16 +35,17 @@ func RestartLoop(ctx context.Context, run func(context.Context) error, report fu
 		if err == nil {
 			err = errors.New("without an error")
 		}
-		pause = backoff(pause, time.Since(began))
+		ends = countEnds(ends, time.Since(began))
+		pause := restarts.Delay(ends)
 		report(fmt.Sprintf("ended: %v; it restarts in %s", err, pause))
 		timer.Reset(pause)
 	}
 }
 
-// backoff returns the delay after a run of duration ran that followed the delay last.
-func backoff(last, ran time.Duration) time.Duration {
-	if last == 0 || ran >= steady {
-		return minBackoff
+// countEnds returns the number of ends in a row after a run of duration ran.
+func countEnds(before int, ran time.Duration) int {
+	if ran >= steady {
+		return 1
 	}
-	return min(2*last, maxBackoff)
+	return before + 1
 }

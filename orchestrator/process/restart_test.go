@@ -9,15 +9,18 @@ import (
 )
 
 func TestBackoff(t *testing.T) {
-	for _, c := range []struct{ last, ran, want time.Duration }{
+	for _, c := range []struct {
+		before    int // ends in a row before the run
+		ran, want time.Duration
+	}{
 		{0, 0, time.Second},
-		{time.Second, time.Minute, 2 * time.Second},
-		{32 * time.Second, 0, time.Minute},
-		{time.Minute, 9 * time.Minute, time.Minute},
-		{time.Minute, 10 * time.Minute, time.Second},
+		{1, time.Minute, 2 * time.Second},
+		{6, 0, time.Minute},
+		{7, 9 * time.Minute, time.Minute},
+		{7, 10 * time.Minute, time.Second},
 	} {
-		if got := backoff(c.last, c.ran); got != c.want {
-			t.Errorf("after %s, which came after a pause of %s: %s, want %s", c.ran, c.last, got, c.want)
+		if got := restarts.Delay(countEnds(c.before, c.ran)); got != c.want {
+			t.Errorf("after a run of %s and %d ends before it: %s, want %s", c.ran, c.before, got, c.want)
 		}
 	}
 }
