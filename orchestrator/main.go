@@ -126,15 +126,21 @@ func main() {
 	var err error
 	switch dirs := dirs.System(); os.Args[1] {
 	case "drain":
-		err = drainNode(ctx, dirs, os.Stdin, os.Stdout)
+		err = respond(os.Stdin, os.Stdout, func(order nodespec.DrainRequest) (nodespec.DrainResult, error) {
+			return drainNode(ctx, dirs, order)
+		})
 	case "delete-removed-nodes":
-		err = deleteNodes(ctx, dirs, os.Stdin, os.Stdout)
+		err = respond(os.Stdin, os.Stdout, func(order nodespec.NodeGCRequest) ([]string, error) {
+			return nodecontrollers.DeleteRemovedNodes(ctx, dirs, order)
+		})
 	case "canary":
 		err = canary.Run(ctx, dirs)
 	case controllermanager.Name:
 		err = runControllerManager(ctx, dirs)
 	case "suspend":
-		err = suspend(ctx, dirs, os.Stdin, os.Stdout)
+		err = respond(os.Stdin, os.Stdout, func(order nodespec.SuspendRequest) (nodespec.SuspendResult, error) {
+			return suspend(ctx, dirs, order)
+		})
 	default:
 		if _, known := etcd.Commands[os.Args[1]]; known {
 			err = etcdCommand(ctx, os.Args[1], dirs, os.Stdin, os.Stdout)
@@ -179,55 +185,39 @@ func etcdCommand(ctx context.Context, command string, dirs dirs.Dirs, in io.Read
 	return json.NewEncoder(out).Encode(answer)
 }
 
-// drainNode evicts the node's pods and writes the result.
-func drainNode(ctx context.Context, dirs dirs.Dirs, in io.Reader, out io.Writer) error {
-	var order nodespec.DrainRequest
+// respond decodes a request and writes the answer to it.
+func respond[Q, A any](in io.Reader, out io.Writer, do func(order Q) (A, error)) error {
+	var order Q
 	if err := json.NewDecoder(in).Decode(&order); err != nil {
 		return fmt.Errorf("cannot decode the request: %w", err)
 	}
-	spec, err := readSpec(dirs.Spec)
+	answer, err := do(order)
 	if err != nil {
 		return err
+	}
+	return json.NewEncoder(out).Encode(answer)
+}
+
+// drainNode evicts the node's pods.
+func drainNode(ctx context.Context, dirs dirs.Dirs, order nodespec.DrainRequest) (nodespec.DrainResult, error) {
+	spec, err := readSpec(dirs.Spec)
+	if err != nil {
+		return nodespec.DrainResult{}, err
 	}
 	api, err := drain.Client(dirs)
 	if err != nil {
-		return err
+		return nodespec.DrainResult{}, err
 	}
-	done, err := drain.Drain(ctx, api, spec.NodeName, order)
-	if err != nil {
-		return err
-	}
-	return json.NewEncoder(out).Encode(done)
-}
-
-// deleteNodes deletes Nodes and writes the names of the Nodes that existed.
-func deleteNodes(ctx context.Context, dirs dirs.Dirs, in io.Reader, out io.Writer) error {
-	var order nodespec.NodeGCRequest
-	if err := json.NewDecoder(in).Decode(&order); err != nil {
-		return fmt.Errorf("cannot decode the request: %w", err)
-	}
-	there, err := nodecontrollers.DeleteRemovedNodes(ctx, dirs, order)
-	if err != nil {
-		return err
-	}
-	return json.NewEncoder(out).Encode(there)
+	return drain.Drain(ctx, api, spec.NodeName, order)
 }
 
 // suspend performs a step of suspending an object of the cluster, or of resuming it.
-func suspend(ctx context.Context, dirs dirs.Dirs, in io.Reader, out io.Writer) error {
-	var order nodespec.SuspendRequest
-	if err := json.NewDecoder(in).Decode(&order); err != nil {
-		return fmt.Errorf("cannot decode the request: %w", err)
-	}
+func suspend(ctx context.Context, dirs dirs.Dirs, order nodespec.SuspendRequest) (nodespec.SuspendResult, error) {
 	client, err := breakglass.Client(dirs, order)
 	if err != nil {
-		return err
+		return nodespec.SuspendResult{}, err
 	}
-	done, err := breakglass.Run(ctx, client, order)
-	if err != nil {
-		return err
-	}
-	return json.NewEncoder(out).Encode(done)
+	return breakglass.Run(ctx, client, order)
 }
 
 // runControllerManager is the process of the controller manager.

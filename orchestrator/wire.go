@@ -138,14 +138,7 @@ func (w *wiring) runEtcd(c component.Component) runFunc {
 	}
 }
 
-func (w *wiring) etcdReady(ctx context.Context) error {
-	select {
-	case <-w.etcd:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
-}
+func (w *wiring) etcdReady(ctx context.Context) error { return component.Wait(ctx, w.etcd) }
 
 func (w *wiring) runAPIServer(c component.Component) runFunc {
 	w.rejections = new(extensions.RejectionLog)

@@ -21,6 +21,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/orlop-os/orlop/orchestrator/component"
 )
 
 // interval is the time between two probes, and so the longest delay of a waiting component. 7
@@ -74,10 +76,10 @@ func (g *Waiter) Run(ctx context.Context) {
 }
 
 // WaitServing waits until the server answers, or returns ctx's error.
-func (g *Waiter) WaitServing(ctx context.Context) error { return wait(ctx, g.serving) }
+func (g *Waiter) WaitServing(ctx context.Context) error { return component.Wait(ctx, g.serving) }
 
 // WaitRBAC waits until the roles and bindings of the server exist, or returns ctx's error.
-func (g *Waiter) WaitRBAC(ctx context.Context) error { return wait(ctx, g.rights) }
+func (g *Waiter) WaitRBAC(ctx context.Context) error { return component.Wait(ctx, g.rights) }
 
 // WrapTransport wraps a transport: requests wait until the server has answered for the first time.
 func (g *Waiter) WrapTransport(next http.RoundTripper) http.RoundTripper {
@@ -127,13 +129,4 @@ func (g *Waiter) probe(ctx context.Context) int {
 		return 0
 	}
 	return response.StatusCode
-}
-
-func wait(ctx context.Context, reached <-chan struct{}) error {
-	select {
-	case <-reached:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
 }

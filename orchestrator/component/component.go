@@ -6,11 +6,14 @@ import (
 	"context"
 	"fmt"
 	"io/fs"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
 
 	"github.com/google/renameio/v2"
+
+	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
 // The three processes, by failure domain and privilege.
@@ -105,6 +108,34 @@ func WriteFile(f File) error {
 		return fmt.Errorf("%s: cannot write: %w", f.Path, err)
 	}
 	return nil
+}
+
+// ServingFlags are the flags of an upstream controller's server at a port of loopback, which asks
+// the API server about its clients with a kubeconfig.
+func ServingFlags(dir, kubeconfig string, port int) []string {
+	at := func(name string) string { return filepath.Join(dir, name) }
+	return []string{
+		"--authentication-kubeconfig=" + kubeconfig,
+		"--authorization-kubeconfig=" + kubeconfig,
+		// The CA is in a file, so this server need not get it from the API server before it starts.
+		"--authentication-skip-lookup=true",
+		"--client-ca-file=" + at(nodespec.CA),
+		"--bind-address=127.0.0.1",
+		fmt.Sprintf("--secure-port=%d", port),
+		"--tls-cert-file=" + at(nodespec.ControllersServing),
+		"--tls-private-key-file=" + at(nodespec.ControllersServingK),
+		"--tls-min-version=VersionTLS12",
+		"--tls-cipher-suites=" + strings.Join(StrongSuites(), ","),
+	}
+}
+
+// JoinPrefixes returns ranges as the value of a flag.
+func JoinPrefixes(prefixes []netip.Prefix) string {
+	var words []string
+	for _, p := range prefixes {
+		words = append(words, p.String())
+	}
+	return strings.Join(words, ",")
 }
 
 // StrongSuites are the TLS 1.2 cipher suites of every server: forward secret, authenticated

@@ -26,7 +26,17 @@ func (s Signal) Wake() {
 	}
 }
 
-// Watched is an informer whose changes matter to a component.
+// Wait waits until a channel is closed, or returns ctx's error.
+func Wait(ctx context.Context, closed <-chan struct{}) error {
+	select {
+	case <-closed:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// Watched is an informer of a component, with the changes that matter.
 type Watched struct {
 	Informer cache.SharedIndexInformer
 	// Same reports whether an update does not matter. Without it, every update matters.
@@ -51,6 +61,17 @@ func Watch(change func(), all ...Watched) error {
 		}
 	}
 	return nil
+}
+
+// Objects returns the objects of an informer.
+func Objects[T any](informer cache.SharedIndexInformer) []T {
+	var all []T
+	for _, o := range informer.GetStore().List() {
+		if object, ok := o.(T); ok {
+			all = append(all, object)
+		}
+	}
+	return all
 }
 
 // Only is an option for informers of the objects with a value of a field.

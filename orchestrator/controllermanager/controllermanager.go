@@ -11,6 +11,7 @@ import (
 	"context"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/spf13/pflag"
@@ -44,20 +45,7 @@ func Component(spec nodespec.Spec, dirs dirs.Dirs) component.Component {
 
 func flags(spec nodespec.Spec, dirs dirs.Dirs, config string) []string {
 	at := func(name string) string { return filepath.Join(dirs.Controllers, name) }
-	args := []string{
-		"--kubeconfig=" + config,
-		"--authentication-kubeconfig=" + config,
-		"--authorization-kubeconfig=" + config,
-		// The CA is in a file, so this server need not get it from the API server before it starts.
-		"--authentication-skip-lookup=true",
-		"--client-ca-file=" + at(nodespec.CA),
-		"--bind-address=127.0.0.1",
-		fmt.Sprintf("--secure-port=%d", Port),
-		"--tls-cert-file=" + at(nodespec.ControllersServing),
-		"--tls-private-key-file=" + at(nodespec.ControllersServingK),
-		"--tls-min-version=VersionTLS12",
-		"--tls-cipher-suites=" + strings.Join(component.StrongSuites(), ","),
-
+	args := slices.Concat([]string{"--kubeconfig=" + config}, component.ServingFlags(dirs.Controllers, config, Port), []string{
 		// With several machines, package leaderelection elects a process for all of its
 		// controllers.
 		"--leader-elect=false",
@@ -76,7 +64,7 @@ func flags(spec nodespec.Spec, dirs dirs.Dirs, config string) []string {
 		"--kube-api-qps=100",
 		"--kube-api-burst=200",
 		"--profiling=false",
-	}
+	})
 	if spec.PodCertificates {
 		args = append(args, component.FeatureGates(component.PodCertificateFeatures()))
 	}

@@ -26,79 +26,57 @@ type Command func(ctx context.Context, spec nodespec.Spec, dirs dirs.Dirs, reque
 
 // Commands are all commands, by the name with which machined starts the orchestrator.
 var Commands = map[string]Command{
-	"take-savepoint": func(ctx context.Context, spec nodespec.Spec, dirs dirs.Dirs, _ io.Reader) (any, error) {
-		return TakeSavepoint(ctx, spec, dirs)
-	},
-	"stream-snapshot": func(ctx context.Context, spec nodespec.Spec, dirs dirs.Dirs, request io.Reader) (any, error) {
-		order, err := decode[nodespec.SendSnapshotRequest](request)
-		if err != nil {
-			return nil, err
-		}
+	"take-savepoint": bare(func(ctx context.Context, l localMember) (any, error) {
+		return l.savepoints().take(ctx, reserve)
+	}),
+	"stream-snapshot": with(func(ctx context.Context, l localMember, order nodespec.SendSnapshotRequest) (any, error) {
 		if order.Stored != "" {
-			return localMember{dirs, spec}.snapshots().copyTo(order.Stored, inheritedFile())
+			return l.snapshots().copyTo(order.Stored, inheritedFile())
 		}
-		return Snapshot(ctx, dirs, inheritedFile())
-	},
-	"restore-data": func(ctx context.Context, spec nodespec.Spec, dirs dirs.Dirs, request io.Reader) (any, error) {
-		order, err := decode[nodespec.EtcdRestore](request)
+		return Snapshot(ctx, l.dirs, inheritedFile())
+	}),
+	"restore-data": with(func(ctx context.Context, l localMember, order nodespec.EtcdRestore) (any, error) {
+		return l.restores().prepare(ctx, order, inheritedFile(), ownFormat())
+	}),
+	"take-snapshot": with(func(ctx context.Context, l localMember, order nodespec.TakeSnapshotRequest) (any, error) {
+		return l.snapshots().take(ctx, order, minFreePercent)
+	}),
+	"list-snapshots": with(func(_ context.Context, l localMember, target string) (any, error) {
+		return l.snapshots().list(target)
+	}),
+	"upload-snapshot": with(func(ctx context.Context, l localMember, target nodespec.EtcdTarget) (any, error) {
+		return l.uploader().next(ctx, target)
+	}),
+	"data-status":     bare(func(ctx context.Context, l localMember) (any, error) { return l.members().status(ctx), nil }),
+	"defragment-data": bare(func(ctx context.Context, l localMember) (any, error) { return defragment(ctx, l.dirs) }),
+	"remove-member": with(func(ctx context.Context, l localMember, name string) (any, error) {
+		return l.members().remove(ctx, name)
+	}),
+	"leave-cluster": bare(func(ctx context.Context, l localMember) (any, error) { return l.members().leave(ctx) }),
+	"recover-data":  bare(func(ctx context.Context, l localMember) (any, error) { return l.members().recover(ctx) }),
+	"rejoin-data":   bare(func(ctx context.Context, l localMember) (any, error) { return l.members().rejoin(ctx) }),
+	"reencrypt-secrets": with(func(ctx context.Context, l localMember, order nodespec.ReencryptRequest) (any, error) {
+		return reencrypt(ctx, l.dirs, order.Count)
+	}),
+	"disarm-data": bare(func(ctx context.Context, l localMember) (any, error) { return disarm(ctx, l.dirs) }),
+}
+
+// with is a command with a request.
+func with[Q any](do func(context.Context, localMember, Q) (any, error)) Command {
+	return func(ctx context.Context, spec nodespec.Spec, dirs dirs.Dirs, request io.Reader) (any, error) {
+		order, err := decode[Q](request)
 		if err != nil {
 			return nil, err
 		}
-		return localMember{dirs, spec}.restores().prepare(ctx, order, inheritedFile(), ownFormat())
-	},
-	"take-snapshot": func(ctx context.Context, spec nodespec.Spec, dirs dirs.Dirs, request io.Reader) (any, error) {
-		order, err := decode[nodespec.TakeSnapshotRequest](request)
-		if err != nil {
-			return nil, err
-		}
-		return localMember{dirs, spec}.snapshots().take(ctx, order, minFreePercent)
-	},
-	"list-snapshots": func(_ context.Context, spec nodespec.Spec, dirs dirs.Dirs, request io.Reader) (any, error) {
-		target, err := decode[string](request)
-		if err != nil {
-			return nil, err
-		}
-		return localMember{dirs, spec}.snapshots().list(target)
-	},
-	"upload-snapshot": func(ctx context.Context, spec nodespec.Spec, dirs dirs.Dirs, request io.Reader) (any, error) {
-		target, err := decode[nodespec.EtcdTarget](request)
-		if err != nil {
-			return nil, err
-		}
-		return localMember{dirs, spec}.uploader().next(ctx, target)
-	},
-	"data-status": func(ctx context.Context, spec nodespec.Spec, dirs dirs.Dirs, _ io.Reader) (any, error) {
-		return localMember{dirs, spec}.members().status(ctx), nil
-	},
-	"defragment-data": func(ctx context.Context, _ nodespec.Spec, dirs dirs.Dirs, _ io.Reader) (any, error) {
-		return defragment(ctx, dirs)
-	},
-	"remove-member": func(ctx context.Context, spec nodespec.Spec, dirs dirs.Dirs, request io.Reader) (any, error) {
-		name, err := decode[string](request)
-		if err != nil {
-			return nil, err
-		}
-		return localMember{dirs, spec}.members().remove(ctx, name)
-	},
-	"leave-cluster": func(ctx context.Context, spec nodespec.Spec, dirs dirs.Dirs, _ io.Reader) (any, error) {
-		return localMember{dirs, spec}.members().leave(ctx)
-	},
-	"recover-data": func(ctx context.Context, spec nodespec.Spec, dirs dirs.Dirs, _ io.Reader) (any, error) {
-		return localMember{dirs, spec}.members().recover(ctx)
-	},
-	"rejoin-data": func(ctx context.Context, spec nodespec.Spec, dirs dirs.Dirs, _ io.Reader) (any, error) {
-		return localMember{dirs, spec}.members().rejoin(ctx)
-	},
-	"reencrypt-secrets": func(ctx context.Context, _ nodespec.Spec, dirs dirs.Dirs, request io.Reader) (any, error) {
-		order, err := decode[nodespec.ReencryptRequest](request)
-		if err != nil {
-			return nil, err
-		}
-		return reencrypt(ctx, dirs, order.Count)
-	},
-	"disarm-data": func(ctx context.Context, _ nodespec.Spec, dirs dirs.Dirs, _ io.Reader) (any, error) {
-		return disarm(ctx, dirs)
-	},
+		return do(ctx, localMember{dirs, spec}, order)
+	}
+}
+
+// bare is a command without a request.
+func bare(do func(context.Context, localMember) (any, error)) Command {
+	return func(ctx context.Context, spec nodespec.Spec, dirs dirs.Dirs, _ io.Reader) (any, error) {
+		return do(ctx, localMember{dirs, spec})
+	}
 }
 
 // decode reads a request.
@@ -208,9 +186,5 @@ func disarm(ctx context.Context, dirs dirs.Dirs) ([]string, error) {
 	if err != nil {
 		return nil, fmt.Errorf("etcd: cannot clear the alarms: %w", err)
 	}
-	all := []string{}
-	for _, a := range raised.Alarms {
-		all = append(all, a.Alarm.String())
-	}
-	return all, nil
+	return alarmNames(raised.Alarms), nil
 }

@@ -692,7 +692,7 @@ func TestServedStaysServed(t *testing.T) {
 	a, b := all[0], all[1]
 	startAll(all)
 	ctx := context.Background()
-	if _, err := TakeSavepoint(ctx, a.spec, a.dirs); err != nil {
+	if _, err := a.local().savepoints().take(ctx, reserve); err != nil {
 		t.Fatal(err)
 	}
 	a.put("/x", "1")

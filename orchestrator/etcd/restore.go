@@ -31,9 +31,9 @@ import (
 
 // An operator may download a snapshot, and an admin may restore it
 // (docs/decisions/0025-etcd-restore.md). A separate process makes a data directory from the
-// snapshot, beside the data (restores.prepare): etcd need not run, and is not interrupted if it does.
-// That process writes the file nodespec.PendingRestoreFile last. machined then restarts process
-// "api", which swaps the directories before it opens the data (restores.complete).
+// snapshot, beside the data (restores.prepare): etcd need not run, and is not interrupted if it
+// does. That process writes the file nodespec.PendingRestoreFile last. machined then restarts
+// process "api", which swaps the directories before it opens the data (restores.complete).
 
 // Names beside the data for a restore.
 const (

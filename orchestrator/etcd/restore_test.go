@@ -452,7 +452,7 @@ func TestRestoreThenBack(t *testing.T) {
 	m, next := newMember(t), format{"3.7.0", "v1.37.0"}
 	m.serve(thisFormat, func(c *clientv3.Client) {
 		m.put(c, "kept", 1)
-		if _, err := TakeSavepoint(t.Context(), m.local.spec, m.local.dirs); err != nil {
+		if _, err := m.local.savepoints().take(t.Context(), reserve); err != nil {
 			t.Fatal(err)
 		}
 	})

@@ -18,7 +18,6 @@ import (
 	utilversion "k8s.io/apimachinery/pkg/util/version"
 	kubernetes "k8s.io/component-base/version"
 
-	"github.com/orlop-os/orlop/orchestrator/dirs"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 	"github.com/orlop-os/orlop/pkg/safefile"
 )
@@ -27,7 +26,7 @@ import (
 // Kubernetes write data that an older minor version may not understand, and promise no downgrade.
 // So:
 //
-//   - Before an upgrade machined requests a savepoint (TakeSavepoint), which has the name of the
+//   - Before an upgrade machined requests a savepoint (savepoints.take), which has the name of the
 //     running version.
 //   - Before it opens the data, each version records its versions of etcd and Kubernetes (format).
 //   - A version that finds data of a newer minor version restores its own savepoint (ensureFormat)
@@ -62,7 +61,7 @@ func minor(text string) *utilversion.Version {
 	return utilversion.MajorMinor(v.Major(), v.Minor())
 }
 
-// savepoints are the savepoints of the data, with the format of the data and the data of a rollback.
+// savepoints are the savepoints of the data, with the format of the data.
 type savepoints struct{ localMember }
 
 // file returns the path of the savepoint of the running version.
@@ -74,14 +73,10 @@ const (
 	partialSuffix = ".part"
 )
 
-// TakeSavepoint writes the data of the etcd on this machine to a flushed snapshot, which has the
-// name of the running version. It is the first step of an upgrade; an error rejects the upgrade.
-func TakeSavepoint(ctx context.Context, spec nodespec.Spec, dirs dirs.Dirs) (nodespec.Savepoint, error) {
-	return localMember{dirs, spec}.savepoints().take(ctx, reserve)
-}
-
-// take leaves spare bytes of DATA free: without them etcd could not create its next log
-// file, and the API would fail in the middle of an upgrade.
+// take writes the data of the etcd on this machine to a flushed snapshot, which has the name of the
+// running version. It is the first step of an upgrade; an error rejects the upgrade. It leaves
+// spare bytes of DATA free: without them etcd could not create its next log file, and the API would
+// fail in the middle of an upgrade.
 func (l savepoints) take(ctx context.Context, spare int64) (nodespec.Savepoint, error) {
 	c, err := connect(ctx, l.dirs)
 	if err != nil {
@@ -224,12 +219,7 @@ func (l savepoints) ensureFormat(own format) error {
 			return err
 		}
 	}
-	for _, name := range []string{restoringDir, droppedDir} {
-		if err := os.RemoveAll(l.at(name)); err != nil {
-			return fmt.Errorf("etcd: cannot remove old files: %w", err)
-		}
-	}
-	return nil
+	return l.removeAll(restoringDir, droppedDir)
 }
 
 // recordServed is called when etcd serves. It records newer data that ensureFormat has left alone
@@ -284,8 +274,8 @@ func (l savepoints) restore(last, own format) error {
 		return fmt.Errorf("etcd: the data were written by etcd %s and Kubernetes %s, which are newer than this version's %s and %s, and there is no savepoint for version %s of the system; upgrade again, or reset the machine and its data",
 			last.Etcd, last.Kubernetes, own.Etcd, own.Kubernetes, l.spec.Version)
 	}
-	if err := os.RemoveAll(l.at(restoringDir)); err != nil {
-		return fmt.Errorf("etcd: cannot remove old files: %w", err)
+	if err := l.removeAll(restoringDir); err != nil {
+		return err
 	}
 	info, err := os.Stat(l.file())
 	if err != nil {

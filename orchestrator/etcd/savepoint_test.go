@@ -144,7 +144,7 @@ func TestRollback(t *testing.T) {
 	var saved, last int64
 	m.serve(old, func(c *clientv3.Client) {
 		m.put(c, "before", 10)
-		got, err := TakeSavepoint(t.Context(), m.local.spec, m.local.dirs)
+		got, err := m.local.savepoints().take(t.Context(), reserve)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -229,7 +229,7 @@ func TestRecordServed(t *testing.T) {
 // TestSavepointNoEtcd checks that the error without a running etcd is immediate.
 func TestSavepointNoEtcd(t *testing.T) {
 	m := newMember(t)
-	if _, err := TakeSavepoint(t.Context(), m.local.spec, m.local.dirs); err == nil || !strings.Contains(err.Error(), "does not run") {
+	if _, err := m.local.savepoints().take(t.Context(), reserve); err == nil || !strings.Contains(err.Error(), "does not run") {
 		t.Error(err)
 	}
 }
@@ -275,7 +275,7 @@ func TestSavepointSpace(t *testing.T) {
 		if got := names(); got != "0.9.0.db" {
 			t.Errorf("after a save that was refused: %s", got)
 		}
-		if _, err := TakeSavepoint(t.Context(), m.local.spec, m.local.dirs); err != nil {
+		if _, err := m.local.savepoints().take(t.Context(), reserve); err != nil {
 			t.Fatal(err)
 		}
 		if got := names(); got != "0.9.0.db 1.0.0.db" {
@@ -348,7 +348,7 @@ func testRollbackCut(t *testing.T, named []netip.Addr) {
 			}
 			m.serve(old, func(c *clientv3.Client) {
 				m.put(c, "before", 3)
-				if _, err := TakeSavepoint(t.Context(), m.local.spec, m.local.dirs); err != nil {
+				if _, err := m.local.savepoints().take(t.Context(), reserve); err != nil {
 					t.Fatal(err)
 				}
 			})

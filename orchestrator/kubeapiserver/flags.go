@@ -60,7 +60,7 @@ func dataFlags(spec nodespec.Spec, dirs dirs.Dirs, at func(name string) string) 
 		"--advertise-address=" + spec.NodeIPs[0].String(),
 		"--bind-address=" + bindAddress(spec.NodeIPs),
 		fmt.Sprintf("--secure-port=%d", paths.PortKubernetes),
-		"--service-cluster-ip-range=" + joined(spec.ServiceCIDRs),
+		"--service-cluster-ip-range=" + component.JoinPrefixes(spec.ServiceCIDRs),
 		"--allow-privileged=true",
 
 		"--etcd-servers=unix://" + dirs.EtcdSocket(),
@@ -134,12 +134,4 @@ func bindAddress(own []netip.Addr) string {
 		}
 	}
 	return "0.0.0.0"
-}
-
-func joined(prefixes []netip.Prefix) string {
-	var words []string
-	for _, p := range prefixes {
-		words = append(words, p.String())
-	}
-	return strings.Join(words, ",")
 }

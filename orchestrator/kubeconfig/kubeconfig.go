@@ -82,7 +82,7 @@ func ControllersFile(spec nodespec.Spec, dirs dirs.Dirs, name, cert, key string)
 	return file(spec, Local(), filepath.Join(dirs.Controllers, nodespec.CA), dirs.Controllers, name, cert, key)
 }
 
-// NodeComponent describes a component of process "node" whose only file is NodeFile.
+// NodeComponent describes a component of process "node" with NodeFile as its only file.
 func NodeComponent(spec nodespec.Spec, dirs dirs.Dirs, name, cert, key string) component.Component {
 	return component.Component{Process: component.Node, Name: name, Files: []component.File{NodeFile(spec, dirs, name, cert, key)}}
 }

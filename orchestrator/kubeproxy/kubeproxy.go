@@ -10,7 +10,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 
 	"github.com/spf13/pflag"
 	"k8s.io/kubernetes/cmd/kube-proxy/app"
@@ -71,7 +70,7 @@ metricsBindAddress: 127.0.0.1:10249
 enableProfiling: false
 featureGates:
   AllowServiceExternalIPs: %t
-`, spec.NodeName, spec.NodeIPs[0], client, joined(spec.PodCIDRs), joined(nodePorts(spec.NodeIPs)), HealthPort, len(spec.ExternalIPs) > 0)
+`, spec.NodeName, spec.NodeIPs[0], client, component.JoinPrefixes(spec.PodCIDRs), component.JoinPrefixes(nodePorts(spec.NodeIPs)), HealthPort, len(spec.ExternalIPs) > 0)
 }
 
 // nodePorts returns the addresses of node ports: the node's first address of each family, which the
@@ -82,14 +81,6 @@ func nodePorts(own []netip.Addr) []netip.Prefix {
 		ports = append(ports, netip.PrefixFrom(own[i], own[i].BitLen()))
 	}
 	return ports
-}
-
-func joined(prefixes []netip.Prefix) string {
-	var words []string
-	for _, p := range prefixes {
-		words = append(words, p.String())
-	}
-	return strings.Join(words, ",")
 }
 
 // Run runs kube-proxy with upstream's flags args until it fails. Upstream's loop cannot be stopped,

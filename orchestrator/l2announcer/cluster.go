@@ -98,18 +98,11 @@ func serviceOf(object any) string {
 // read returns the Nodes by name, and the Services with addresses of a pool, the oldest first.
 func (c *cluster) read() ([]Node, []Service, error) {
 	var nodes []Node
-	for _, o := range c.nodes.GetStore().List() {
-		if n, ok := o.(*corev1.Node); ok {
-			nodes = append(nodes, readNode(n))
-		}
+	for _, n := range component.Objects[*corev1.Node](c.nodes) {
+		nodes = append(nodes, readNode(n))
 	}
 	slices.SortFunc(nodes, func(a, b Node) int { return cmp.Compare(a.Name, b.Name) })
-	var objects []*corev1.Service
-	for _, o := range c.services.GetStore().List() {
-		if s, ok := o.(*corev1.Service); ok && loadbalancer.IsManaged(s) {
-			objects = append(objects, s)
-		}
-	}
+	objects := slices.DeleteFunc(component.Objects[*corev1.Service](c.services), func(s *corev1.Service) bool { return !loadbalancer.IsManaged(s) })
 	slices.SortFunc(objects, func(a, b *corev1.Service) int {
 		return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
 	})

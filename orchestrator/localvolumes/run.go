@@ -174,7 +174,8 @@ func trim(object any) (any, error) {
 }
 
 func (c *controller) run(ctx context.Context, tell func(detail string)) error {
-	watched := []component.Watched{{Informer: c.nodes, Same: func(before, now any) bool { // a Node is updated every few seconds
+	// a Node is updated every few seconds
+	watched := []component.Watched{{Informer: c.nodes, Same: func(before, now any) bool {
 		b, n := readNode(before), readNode(now)
 		return b != nil && n != nil && sameNode(*b, *n)
 	}}}

@@ -84,25 +84,15 @@ func (f *watcher) input() (Input, error) {
 		return Input{}, errors.New(text)
 	}
 	w := empty(f.spec)
-	w.Ranges = podnetwork.Ranges(f.spec, all[*corev1.Node](f.nodes))
-	w.Pods, w.Namespaces = all[*corev1.Pod](f.pods), all[*corev1.Namespace](f.namespaces)
-	w.Policies = all[*networkingv1.NetworkPolicy](f.policies)
+	w.Ranges = podnetwork.Ranges(f.spec, component.Objects[*corev1.Node](f.nodes))
+	w.Pods, w.Namespaces = component.Objects[*corev1.Pod](f.pods), component.Objects[*corev1.Namespace](f.namespaces)
+	w.Policies = component.Objects[*networkingv1.NetworkPolicy](f.policies)
 	return w, nil
 }
 
 // empty returns the input without any object of the cluster, from the node's specification.
 func empty(spec nodespec.Spec) Input {
 	return Input{Node: spec.NodeName, Bridge: podnetwork.Bridge, Tunnel: podnetwork.TunnelOf(spec), Cluster: spec.PodCIDRs}
-}
-
-func all[T any](list cache.SharedIndexInformer) []T {
-	var out []T
-	for _, o := range list.GetStore().List() {
-		if object, ok := o.(T); ok {
-			out = append(out, object)
-		}
-	}
-	return out
 }
 
 // trim removes all fields that input does not use. A Pod of some kilobytes shrinks to a few hundred

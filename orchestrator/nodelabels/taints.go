@@ -59,12 +59,7 @@ func (c *controller) run(ctx context.Context, tell func(detail string)) error {
 
 // pass checks all Nodes once. An error for a Node is reported and does not block the others.
 func (c *controller) pass(ctx context.Context) (string, error) {
-	var all []*corev1.Node
-	for _, object := range c.nodes.GetStore().List() {
-		if n, ok := object.(*corev1.Node); ok {
-			all = append(all, n)
-		}
-	}
+	all := component.Objects[*corev1.Node](c.nodes)
 	slices.SortFunc(all, func(a, b *corev1.Node) int { return strings.Compare(a.Name, b.Name) })
 	set := 0
 	var first error

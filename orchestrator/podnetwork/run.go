@@ -83,23 +83,14 @@ func New(spec nodespec.Spec, dirs dirs.Dirs, gate *apiready.Waiter) *Agent {
 
 // Addresses waits until the bridge has its addresses and returns them.
 func (a *Agent) Addresses(ctx context.Context) ([]netip.Addr, error) {
-	select {
-	case <-a.bridged:
-		return a.addrs, nil
-	case <-ctx.Done():
-		return nil, context.Cause(ctx)
+	if err := component.Wait(ctx, a.bridged); err != nil {
+		return nil, err
 	}
+	return a.addrs, nil
 }
 
 // Registered waits until the Node object exists.
-func (a *Agent) Registered(ctx context.Context) error {
-	select {
-	case <-a.known:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
-}
+func (a *Agent) Registered(ctx context.Context) error { return component.Wait(ctx, a.known) }
 
 // Run applies the Node object to the network until ctx is done.
 func (a *Agent) Run(ctx context.Context, announce component.Announce) error {
@@ -386,7 +377,8 @@ func (a *Agent) publish(ctx context.Context, api kubernetes.Interface, node *cor
 // publishKey writes the node's public key to its Node with the kubelet's identity: upstream's
 // admission (NodeRestriction) permits changes of this Node only.
 func (a *Agent) publishKey(ctx context.Context, config *rest.Config, key string) error {
-	api, err := component.KubeletClient(config, a.dirs, 10*time.Second) // for a server that does not answer
+	// The timeout is for a server that does not answer.
+	api, err := component.KubeletClient(config, a.dirs, 10*time.Second)
 	if err != nil {
 		return err
 	}

@@ -7,7 +7,6 @@ import (
 	"context"
 	"fmt"
 	"path/filepath"
-	"strings"
 
 	"github.com/spf13/pflag"
 	"k8s.io/kubernetes/cmd/kube-scheduler/app"
@@ -33,22 +32,8 @@ func Component(spec nodespec.Spec, dirs dirs.Dirs) component.Component {
 	return component.Component{
 		Process: component.Controllers,
 		Name:    Name,
-		Args: []string{
-			"--config=" + config.Path,
-			"--authentication-kubeconfig=" + client.Path,
-			"--authorization-kubeconfig=" + client.Path,
-			// The CA is local, so this server does not have to fetch it from the API server at its
-			// start.
-			"--authentication-skip-lookup=true",
-			"--client-ca-file=" + at(nodespec.CA),
-			"--bind-address=127.0.0.1",
-			fmt.Sprintf("--secure-port=%d", Port),
-			"--tls-cert-file=" + at(nodespec.ControllersServing),
-			"--tls-private-key-file=" + at(nodespec.ControllersServingK),
-			"--tls-min-version=VersionTLS12",
-			"--tls-cipher-suites=" + strings.Join(component.StrongSuites(), ","),
-		},
-		Files: []component.File{client, config},
+		Args:    append([]string{"--config=" + config.Path}, component.ServingFlags(dirs.Controllers, client.Path, Port)...),
+		Files:   []component.File{client, config},
 	}
 }
 
