@@ -19,6 +19,7 @@ import (
 
 	"github.com/orlop-os/orlop/apid"
 	"github.com/orlop-os/orlop/machined/power"
+	"github.com/orlop-os/orlop/machined/transition"
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/disklayout"
@@ -229,7 +230,7 @@ func (a configAPI) Apply(ctx context.Context, r *api.ApplyRequest) (*api.ApplyRe
 	// Confirm returns the failures: this connection may be cut off later
 	case !done.trial.IsZero():
 		out.TrialDeadline, out.TrialDuration = timestamppb.New(done.trial), durationpb.New(time.Until(done.trial))
-		for _, address := range staticAddresses(done.config) {
+		for _, address := range transition.StaticAddresses(done.config) {
 			out.Addresses = append(out.Addresses, address.String())
 		}
 	case done.config != nil:
@@ -242,7 +243,7 @@ func (a configAPI) Apply(ctx context.Context, r *api.ApplyRequest) (*api.ApplyRe
 // rejection is the status of a rejected configuration: the text for operators, and each problem as
 // a detail for tools.
 func rejection(problems config.Problems) error {
-	s := status.New(codes.InvalidArgument, "configuration refused, nothing was changed:\n"+problems.Error())
+	s := status.New(codes.InvalidArgument, transition.Refused+"\n"+problems.Error())
 	for _, p := range problems {
 		d := &api.Problem{File: p.File, Line: int32(p.Line), Field: p.Field, Reason: p.Reason, Expected: p.Expected, Hint: p.Hint}
 		if next, err := s.WithDetails(d); err == nil {

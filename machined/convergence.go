@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/orlop-os/orlop/machined/network"
+	"github.com/orlop-os/orlop/machined/transition"
 	"github.com/orlop-os/orlop/pkg/cell"
 	"github.com/orlop-os/orlop/pkg/config"
 )
@@ -92,7 +93,7 @@ func configurationProblem(now applied, s convergence, state network.State) strin
 		return ""
 	}
 	failures := slices.Clone(s.failures)
-	for _, name := range selectors(networkConfig(now.config)) {
+	for _, name := range transition.LinkSelectors(now.config) {
 		is := func(l network.LinkState) bool { return l.Name == name || l.MAC == name }
 		if len(state.Links) > 0 && !slices.ContainsFunc(state.Links, is) {
 			failures = append(failures, "network: cannot configure link "+name+": it does not exist")

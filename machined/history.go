@@ -2,11 +2,9 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"reflect"
 	"slices"
-	"strings"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -17,6 +15,7 @@ import (
 	"github.com/orlop-os/orlop/machined/configstore"
 	"github.com/orlop-os/orlop/machined/network"
 	"github.com/orlop-os/orlop/machined/power"
+	"github.com/orlop-os/orlop/machined/transition"
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/config"
 )
@@ -29,75 +28,12 @@ import (
 // if the trial changed them.) Only Confirm ends the trial, and it requires a call over the API: a
 // configuration that locks out its operator is never confirmed.
 
-// Limits of a trial.
-const (
-	defaultTrial = 2 * time.Minute
-	minTrial     = 10 * time.Second
-	maxTrial     = time.Hour
-	maxTrialName = 64 // bytes
-)
-
 // trialRetry is the delay after a failed revert. After trialRetries failures the machine reboots:
 // the boot reverts the trial, and checks a disk that rejects writes.
 const (
 	trialRetry   = 10 * time.Second
 	trialRetries = 6
 )
-
-// trialTime returns the trial time of a request; defaultTime if it has none.
-func trialTime(r *api.ApplyRequest, defaultTime time.Duration) time.Duration {
-	if duration := r.GetTrialDuration().AsDuration(); duration != 0 {
-		return duration
-	}
-	return defaultTime
-}
-
-// checkMode rejects a mode that this machine cannot use. trial is the result of planTrial.
-func (m *machine) checkMode(now applied, next *config.Config, r *api.ApplyRequest, trial trialPlan) error {
-	if r.Patch && !now.trial.IsZero() && r.Mode != api.ApplyRequest_MODE_TRY && r.Mode != api.ApplyRequest_MODE_DRY_RUN {
-		return errors.New("the configuration to be changed is on trial, and would stay with the change; confirm it first (`orlopctl confirm-config`), apply a complete configuration, or use mode try")
-	}
-	if r.TrialDuration != nil && trial.duration == 0 {
-		return errors.New("a trial time is given without a trial; use mode try")
-	}
-	if r.NoTrial && r.Mode == api.ApplyRequest_MODE_TRY {
-		return errors.New("a trial and no trial are both requested; omit one of them")
-	}
-	if len(r.TrialName) > maxTrialName {
-		return fmt.Errorf("the name of the trial has %d bytes; the limit is %d", len(r.TrialName), maxTrialName)
-	}
-	if otherKeys(now.config, next) {
-		if r.Mode != api.ApplyRequest_MODE_TRY && trial.duration > 0 {
-			return errors.New("Cluster.spec.secretsEncryptionKey, acceptedEncryptionKeys: new encryption keys cannot be on trial, but the rest of the change can cut you off and needs a trial; apply the two one after the other")
-		}
-		if r.Mode == api.ApplyRequest_MODE_TRY {
-			return errors.New("Cluster.spec.secretsEncryptionKey, acceptedEncryptionKeys: new encryption keys cannot be on trial: Secrets that they encrypt would stay after the revert; `orlopctl trust rotate-key` replaces the key")
-		}
-		// a rollback would bring back the keys of the other version
-		if going, _ := m.upgrade.Get(); going.Undecided() != nil {
-			return fmt.Errorf("Cluster.spec.secretsEncryptionKey, acceptedEncryptionKeys: cannot change now: %w", going.Undecided())
-		}
-	}
-	keeps := r.Mode == api.ApplyRequest_MODE_STAGED || r.Mode == api.ApplyRequest_MODE_REBOOT || r.Mode == api.ApplyRequest_MODE_TRY
-	why, _ := m.storageProblem.Get()
-	switch asked := trial.duration; {
-	case keeps && why != "":
-		return fmt.Errorf("no storage for a configuration until the next boot: %s; apply it at once", why)
-	case r.Mode == api.ApplyRequest_MODE_NO_REBOOT && m.bootMedium != "":
-		return errors.New("an installation ends with a reboot; use mode auto")
-	case (r.Mode == api.ApplyRequest_MODE_NO_REBOOT || r.Mode == api.ApplyRequest_MODE_TRY) && m.bootMedium == "" && networkChanges(now.config, next):
-		return errors.New("Cluster.spec.external: a replacement of the pod network needs a reboot; use mode auto or staged")
-	case asked == 0:
-		return nil
-	case now.config == nil:
-		return errors.New("no previous configuration to revert to; use mode auto")
-	case now.config.Cluster == nil && next.Cluster != nil:
-		return errors.New("Cluster: a first cluster cannot be on trial: its data would stay after the revert; use mode auto")
-	case asked < minTrial || asked > maxTrial:
-		return fmt.Errorf("a trial of %v is not between %v and %v", asked, minTrial, maxTrial)
-	}
-	return nil
-}
 
 // beginConfiguration handles staged documents and trials at boot, and returns the origin of the
 // configuration for the history. adopt reports that staged documents are for this boot.
@@ -197,23 +133,10 @@ func (m *machine) revertTrial(until time.Time) error {
 		return nil
 	}
 	m.addToHistory(a.documents, "the end of an unconfirmed trial")
-	if a.config != nil && slices.ContainsFunc(append(tried.tried, tried.config), func(c *config.Config) bool { return needsReboot(c, a.config) }) {
+	if a.config != nil && slices.ContainsFunc(append(tried.tried, tried.config), func(c *config.Config) bool { return transition.NeedsReboot(c, a.config) }) {
 		return m.shutDown(powerRequest{to: power.Reboot, why: "to revert the kernel parameters or modules of a configuration on trial"})
 	}
 	return nil
-}
-
-// needsReboot reports whether parts of a configuration last until the next boot. Kernel modules do.
-// Kernel parameters revert to their former values (machined/host), but parameters of the network
-// have side effects on links, addresses and routes.
-func needsReboot(tried, next *config.Config) bool {
-	t, n := tried.Machine.Spec, next.Machine.Spec
-	for name, value := range t.Sysctls {
-		if n.Sysctls[name] != value && slices.ContainsFunc(cuttingSysctls, func(prefix string) bool { return strings.HasPrefix(name, prefix) }) {
-			return true
-		}
-	}
-	return slices.ContainsFunc(t.KernelModules, func(module string) bool { return !slices.Contains(n.KernelModules, module) })
 }
 
 // networkTimeout bounds the convergence of the network to a configuration.

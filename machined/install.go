@@ -14,6 +14,7 @@ import (
 	"github.com/orlop-os/orlop/machined/install"
 	"github.com/orlop-os/orlop/machined/power"
 	"github.com/orlop-os/orlop/machined/seed"
+	"github.com/orlop-os/orlop/machined/transition"
 	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/disklayout"
 	"github.com/orlop-os/orlop/pkg/diskprobe"
@@ -101,7 +102,7 @@ func (m *machine) applyInstall(ctx context.Context, before, next *config.Config,
 		return outcome{}, problems
 	}
 	if err != nil {
-		return outcome{}, fmt.Errorf("configuration refused, nothing was changed: %w", err)
+		return outcome{}, transition.Refuse(err)
 	}
 	out := outcome{install: w.Disk.Path}
 	out.add("config", config.Changes(before, next))
@@ -212,7 +213,7 @@ func (m *machine) matchDisks(ctx context.Context, expression string, disks []dis
 // after a success: the machine reboots.
 func (m *machine) beginInstall(w install.Want, documents []byte, by string) error {
 	if !m.writeMu.TryLock() {
-		return errors.New("configuration refused, nothing was changed: an installation is running (`orlopctl get install`)")
+		return transition.Refuse(errors.New("an installation is running (`orlopctl get install`)"))
 	}
 	identity := m.identity.Load()
 	// The configuration last: a key without a configuration is harmless.
@@ -225,7 +226,7 @@ func (m *machine) beginInstall(w install.Want, documents []byte, by string) erro
 		files = append(files, install.File{Name: paths.PairedCA, Content: ca})
 	case !errors.Is(err, fs.ErrNotExist):
 		m.writeMu.Unlock()
-		return fmt.Errorf("configuration refused, nothing was changed: the operator's CA: %w", err)
+		return transition.Refuse(fmt.Errorf("the operator's CA: %w", err))
 	}
 	m.events.add("install", "operation", "onto "+w.Disk.String()+", asked by "+by)
 	m.installation.Set(installState{Phase: installing, Disk: w.Disk.Path})

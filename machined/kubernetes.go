@@ -27,10 +27,6 @@ import (
 	"github.com/orlop-os/orlop/pkg/trust"
 )
 
-// minMemory is the minimum memory of a Kubernetes node: an idle control plane with its kernel uses
-// about half of it.
-const minMemory = 1400 * mib
-
 // nodeSpec describes this node for the orchestrator. It returns an error if the machine has no
 // address.
 func nodeSpec(c *config.Config, state network.State, r buildinfo.Release) (nodespec.Spec, error) {

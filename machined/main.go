@@ -6,8 +6,8 @@
 //	main.go            start; wiring.go the packages of machined
 //	boot.go            the boot table; steps.go its steps
 //	apply.go           how a configuration is applied
-//	cutoff.go          which changes can cut off their caller
-//	hardwarecheck.go   names of a configuration that the hardware lacks
+//	facts.go           the facts by which package transition decides
+//	documents.go       the origins of the documents; reencrypt.go new encryption keys
 //	history.go         configurations on trial, and earlier configurations
 //	reach.go           the return from a configuration without an address
 //	convergence.go     which operations of a configuration failed

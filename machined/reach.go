@@ -9,6 +9,7 @@ import (
 
 	"github.com/orlop-os/orlop/machined/network"
 	"github.com/orlop-os/orlop/machined/power"
+	"github.com/orlop-os/orlop/machined/transition"
 	"github.com/orlop-os/orlop/pkg/config"
 )
 
@@ -154,14 +155,14 @@ func (m *machine) lastReached(present *config.Config) ([]byte, error) {
 	case text == nil || current:
 		return nil, fmt.Errorf("configuration: there is no other one with which the machine had an address")
 	}
-	if text, err = withPresentKeys(text, config.Marshal(present)); err != nil {
+	if text, err = transition.WithPresentKeys(text, config.Marshal(present)); err != nil {
 		return nil, err
 	}
 	c, problems := config.Parse("", text)
 	if len(problems) > 0 {
 		return nil, fmt.Errorf("configuration: the last one with which the machine had an address cannot be read by this version: %w", problems)
 	}
-	return text, checkFixed(present, c)
+	return text, transition.CheckFixed(present, c, time.Now()).Err()
 }
 
 // recordReached records that the machine has had an address with a configuration, if that is still
@@ -206,7 +207,7 @@ func (m *machine) returnToReached(a applied) error {
 		return nil // the configuration topic reports the problem
 	}
 	m.addToHistory(fresh.documents, "the machine, without an address with the previous one")
-	if fresh.config != nil && needsReboot(now.config, fresh.config) {
+	if fresh.config != nil && transition.NeedsReboot(now.config, fresh.config) {
 		return m.shutDown(powerRequest{to: power.Reboot, why: "to revert the kernel parameters or modules of a configuration without an address"})
 	}
 	return nil

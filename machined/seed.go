@@ -6,8 +6,10 @@ import (
 	"strings"
 	"time"
 
+	"github.com/orlop-os/orlop/machined/network"
 	"github.com/orlop-os/orlop/machined/ownership"
 	"github.com/orlop-os/orlop/machined/seed"
+	"github.com/orlop-os/orlop/machined/transition"
 	"github.com/orlop-os/orlop/pkg/config"
 )
 
@@ -99,3 +101,37 @@ func (m *machine) adopt(ctx context.Context, d seed.Document) error {
 	m.config.Set(applied{config: next, applied: time.Now(), source: "medium " + d.Name, documents: d.Text})
 	return nil
 }
+
+// linkTimeout bounds the wait for the links of a configuration on a medium: it is read while
+// drivers still initialize cards.
+const linkTimeout = 15 * time.Second
+
+// awaitLinks waits until the machine has the links of a configuration on a medium, or rejects it:
+// without an address it cannot be corrected over the network, and a configured machine does not
+// read media. It does not wait if the configuration names modules, which may create links.
+func awaitLinks(ctx context.Context, next *config.Config, look func(network.Config) (missing, there []string, err error), timeout time.Duration) error {
+	if len(next.Machine.Spec.KernelModules) > 0 {
+		return nil
+	}
+	deadline := time.After(timeout)
+	for {
+		missing, there, err := look(networkConfig(next))
+		if err != nil {
+			return err
+		}
+		lines := transition.Hardware{MissingLinks: missing, PresentLinks: there}.Missing(next)
+		if len(lines) == 0 {
+			return nil
+		}
+		select {
+		case <-time.After(linkPollInterval):
+		case <-deadline:
+			return fmt.Errorf("configuration refused: %s", strings.Join(lines, "; "))
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// linkPollInterval is the poll interval of awaitLinks.
+const linkPollInterval = 200 * time.Millisecond

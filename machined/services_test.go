@@ -72,28 +72,6 @@ func TestExternalNetwork(t *testing.T) {
 	is("while the machine runs", true)
 }
 
-// TestNetworkChanges checks that only a replacement of the pod network needs a reboot.
-func TestNetworkChanges(t *testing.T) {
-	with := func(parts ...config.ExternalComponent) *config.Config {
-		return &config.Config{Cluster: &config.Cluster{Spec: config.ClusterSpec{External: parts}}}
-	}
-	for _, c := range []struct {
-		name         string
-		before, next *config.Config
-		want         bool
-	}{
-		{"the first configuration", nil, with(config.PartNetwork), false},
-		{"the first cluster", &config.Config{}, with(config.PartNetwork), false},
-		{"something else's", with(), with(config.PartNetwork), true},
-		{"ours again", with(config.PartNetwork, config.PartDNS), with(config.PartDNS), true},
-		{"another part", with(config.PartNetwork), with(config.PartDNS, config.PartNetwork), false},
-	} {
-		if got := networkChanges(c.before, c.next); got != c.want {
-			t.Errorf("%s: %t", c.name, got)
-		}
-	}
-}
-
 // TestHealthWaitsForTheConfiguration checks that a machine is not healthy after a change until the
 // change is active.
 func TestHealthWaitsForTheConfiguration(t *testing.T) {

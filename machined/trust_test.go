@@ -22,6 +22,7 @@ import (
 
 	"github.com/orlop-os/orlop/apid"
 	"github.com/orlop-os/orlop/machined/network"
+	"github.com/orlop-os/orlop/machined/transition"
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/cell"
 	"github.com/orlop-os/orlop/pkg/config"
@@ -221,16 +222,24 @@ func TestCheckLockout(t *testing.T) {
 	// any CA will do
 	next.config.Machine.Spec.Trust.OperatorCAs = []config.Certificate{next.config.Cluster.Spec.PKI.Client.Cert}
 	ctx := metadata.NewIncomingContext(t.Context(), metadata.Pairs(apid.MetadataIssuer, pki.Fingerprint(client.Cert.X509())))
-	if err := checkLockout(ctx, next.config); err == nil {
+	check := func() error {
+		caller, err := callerFacts(ctx, next.config)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := &api.ApplyRequest{}
+		return transition.Check(nil, next.config, transition.Facts{Request: r, Caller: caller, Machine: transition.Machine{Memory: transition.MinMemory, CPUs: 64}}).Err()
+	}
+	if err := check(); err == nil || !strings.Contains(err.Error(), "would lock you out") {
 		t.Error("whoever applies it would not get in again")
 	}
 	next.config.Cluster.Spec.PKI.Client.Cert = client.Cert
-	if err := checkLockout(ctx, next.config); err != nil {
+	if err := check(); err != nil {
 		t.Error(err)
 	}
 	next.config.Cluster.Spec.PKI.Client = config.CertKey{}
 	next.config.Machine.Spec.Trust.OperatorCAs = []config.Certificate{client.Cert}
-	if err := checkLockout(ctx, next.config); err != nil {
+	if err := check(); err != nil {
 		t.Error(err)
 	}
 }

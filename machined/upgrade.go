@@ -18,6 +18,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/orlop-os/orlop/machined/power"
+	"github.com/orlop-os/orlop/machined/transition"
 	"github.com/orlop-os/orlop/machined/upgrade"
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/buildinfo"
@@ -265,7 +266,7 @@ func (m *machine) perform(ctx context.Context, a slot.Action) error {
 		}
 		// Without a present configuration there are no keys to retain.
 		if current, err := os.ReadFile(configs.Current()); err == nil {
-			if saved, err = withPresentKeys(saved, current); err != nil {
+			if saved, err = transition.WithPresentKeys(saved, current); err != nil {
 				return fmt.Errorf("upgrade: cannot restore the configuration: %w", err)
 			}
 		}

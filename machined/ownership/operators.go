@@ -55,23 +55,6 @@ func MoveOwner() error {
 	return err
 }
 
-// ContainsCA reports whether a list of CAs (PEM) contains a CA with this fingerprint.
-func ContainsCA(list []byte, fingerprint string) (bool, error) {
-	if len(list) == 0 {
-		return false, nil
-	}
-	cas, err := pki.ParseCerts(list)
-	if err != nil {
-		return false, err
-	}
-	for _, ca := range cas {
-		if pki.Fingerprint(ca) == fingerprint {
-			return true, nil
-		}
-	}
-	return false, nil
-}
-
 // Authority is a CA of a configuration that can issue certificates for every role, up to
 // admin (apid.OperatorCAsFile and apid.ClientCAsFile).
 type Authority struct {

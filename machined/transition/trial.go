@@ -1,4 +1,4 @@
-package main
+package transition
 
 import (
 	"fmt"
@@ -14,8 +14,14 @@ import (
 // Changes of a configuration that can cut off the caller: the machine starts a trial for them by
 // itself (docs/decisions/0056-lockout.md).
 
-// autoTrial is the trial time of a cut-off change if the caller gives none.
-const autoTrial = time.Minute
+// Limits of a trial.
+const (
+	autoTrial    = time.Minute // of a cut-off change if the caller gives none
+	defaultTrial = 2 * time.Minute
+	minTrial     = 10 * time.Second
+	maxTrial     = time.Hour
+	maxTrialName = 64 // bytes
+)
 
 // cuttingFields are the fields, in the form of config.Changes, that decide whether a caller reaches
 // the machine, trusts it and is trusted by it. An entry includes all fields below it.
@@ -39,7 +45,7 @@ var cuttingFields = []string{
 var cuttingSysctls = []string{"net."}
 
 // cutOffChanges returns the changes between two configurations that can cut off their caller, in
-// the form of config.Changes; none if there is no previous configuration. It is pure.
+// the form of config.Changes; none if there is no previous configuration.
 func cutOffChanges(before, next *config.Config) []string {
 	if before == nil {
 		return nil
@@ -59,30 +65,30 @@ func cutsOff(line string) bool {
 	})
 }
 
-// trialPlan says whether a configuration goes on trial, and why.
-type trialPlan struct {
-	duration time.Duration // 0: no trial
-	cutOffs  []string      // changes that can cut off the caller
+// Trial says whether a configuration goes on trial, and why.
+type Trial struct {
+	Duration time.Duration // 0: no trial
+	CutOffs  []string      // changes that can cut off the caller
 	// why there is no trial although the change needs a trial; empty otherwise
 	noTrial string
 }
 
-// planTrial decides whether a request puts the next configuration on trial. base is the
-// configuration to which the trial would revert (see fallback); nil if there is none. It is pure.
-func planTrial(base, next *config.Config, r *api.ApplyRequest) trialPlan {
-	p := trialPlan{cutOffs: cutOffChanges(base, next)}
+// PlanTrial decides whether a request puts the next configuration on trial. base is the
+// configuration to which the trial would revert; nil if there is none.
+func PlanTrial(base, next *config.Config, r *api.ApplyRequest) Trial {
+	p := Trial{CutOffs: cutOffChanges(base, next)}
 	switch {
 	case r.Mode == api.ApplyRequest_MODE_TRY:
-		p.duration = trialTime(r, defaultTrial)
-	case len(p.cutOffs) == 0:
+		p.Duration = trialTime(r, defaultTrial)
+	case len(p.CutOffs) == 0:
 	case base.Cluster == nil && next.Cluster != nil:
 		p.noTrial = "the first Cluster document cannot be on trial: its data would stay"
-	case networkChanges(base, next):
+	case ReplacesPodNetwork(base, next):
 		p.noTrial = "the machine reboots for it"
 	case r.NoTrial:
 		p.noTrial = "the caller requested no trial"
 	case automatic(r.Mode):
-		p.duration = trialTime(r, autoTrial)
+		p.Duration = trialTime(r, autoTrial)
 	default:
 		p.noTrial = "a staged configuration has no trial"
 	}
@@ -96,24 +102,53 @@ func automatic(m api.ApplyRequest_Mode) bool {
 }
 
 // warnings returns the warnings for the operator, before or after the request.
-func (p trialPlan) warnings() []string {
+func (p Trial) warnings() []string {
 	var out []string
-	for _, change := range p.cutOffs {
+	for _, change := range p.CutOffs {
 		out = append(out, "this can cut you off: "+change)
 	}
 	switch {
-	case len(p.cutOffs) == 0:
+	case len(p.CutOffs) == 0:
 	case p.noTrial != "":
 		out = append(out, "the previous configuration does not become active again by itself: "+p.noTrial)
 	default:
-		out = append(out, fmt.Sprintf("it is on trial for %v: unless it is confirmed over a new connection in that time, the previous configuration becomes active again", p.duration))
+		out = append(out, fmt.Sprintf("it is on trial for %v: unless it is confirmed over a new connection in that time, the previous configuration becomes active again", p.Duration))
 	}
 	return out
 }
 
-// staticAddresses returns the addresses that a configuration assigns to links: a client may have to
+// trialTime returns the trial time of a request; defaultTime if it has none.
+func trialTime(r *api.ApplyRequest, defaultTime time.Duration) time.Duration {
+	if duration := r.GetTrialDuration().AsDuration(); duration != 0 {
+		return duration
+	}
+	return defaultTime
+}
+
+// ReplacesPodNetwork reports whether the pod network is replaced by an external network, or the
+// reverse. The network of running pods cannot be replaced: that takes a reboot, which leaves no
+// state of the former network.
+func ReplacesPodNetwork(before, next *config.Config) bool {
+	return before != nil && before.Cluster != nil && next.Cluster != nil &&
+		before.Cluster.Spec.HasExternal(config.PartNetwork) != next.Cluster.Spec.HasExternal(config.PartNetwork)
+}
+
+// NeedsReboot reports whether parts of a configuration last until the next boot. Kernel modules do.
+// Kernel parameters revert to their former values (machined/host), but parameters of the network
+// have side effects on links, addresses and routes.
+func NeedsReboot(tried, next *config.Config) bool {
+	t, n := tried.Machine.Spec, next.Machine.Spec
+	for name, value := range t.Sysctls {
+		if n.Sysctls[name] != value && slices.ContainsFunc(cuttingSysctls, func(prefix string) bool { return strings.HasPrefix(name, prefix) }) {
+			return true
+		}
+	}
+	return slices.ContainsFunc(t.KernelModules, func(module string) bool { return !slices.Contains(n.KernelModules, module) })
+}
+
+// StaticAddresses returns the addresses that a configuration assigns to links: a client may have to
 // use them after the activation.
-func staticAddresses(c *config.Config) (list []netip.Addr) {
+func StaticAddresses(c *config.Config) (list []netip.Addr) {
 	if c == nil {
 		return nil
 	}

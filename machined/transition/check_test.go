@@ -1,4 +1,4 @@
-package main
+package transition
 
 import (
 	"net/netip"
@@ -6,7 +6,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/orlop-os/orlop/machined/host"
 	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/pki"
 )
@@ -46,7 +45,7 @@ func TestCheckCAChange(t *testing.T) {
 		"the first":              {none, b, nil, nil, true},
 		"removed":                {a, none, nil, nil, false},
 	} {
-		if err := checkCAChange("kubernetes", step.was, step.is, step.accepted, step.still); (err == nil) != step.ok {
+		if err := checkCAChange("kubernetes", step.was, step.is, step.accepted, step.still, now).Err(); (err == nil) != step.ok {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -88,7 +87,7 @@ func TestCheckEncryptionKeys(t *testing.T) {
 	} {
 		before, after, _ := strings.Cut(step, " ")
 		was, is := read(before), read(after)
-		if err := checkEncryptionKeys(was, is); (err == nil) != c.ok {
+		if err := checkEncryptionKeys(was, is).Err(); (err == nil) != c.ok {
 			t.Errorf("%s: %v", step, err)
 		}
 		configured := func(s config.ClusterSpec) *config.Config { return &config.Config{Cluster: &config.Cluster{Spec: s}} }
@@ -96,11 +95,11 @@ func TestCheckEncryptionKeys(t *testing.T) {
 		if c.gone != "" {
 			want = key(c.gone[0]).Name()
 		}
-		if gone := strings.Join(droppedKeys(configured(was), configured(is)), " "); gone != want {
+		if gone := strings.Join(DroppedKeys(configured(was), configured(is)), " "); gone != want {
 			t.Errorf("%s: lets go of %q, want %q", step, gone, want)
 		}
 	}
-	if gone := droppedKeys(nil, &config.Config{}); gone != nil {
+	if gone := DroppedKeys(nil, &config.Config{}); gone != nil {
 		t.Errorf("a machine without a configuration lets go of %q", gone)
 	}
 }
@@ -113,7 +112,7 @@ func TestWithPresentKeys(t *testing.T) {
 		t.Fatal(err)
 	}
 	earlier := config.Marshal(parsed)
-	if same, err := withPresentKeys(earlier, earlier); err != nil || string(same) != string(earlier) {
+	if same, err := WithPresentKeys(earlier, earlier); err != nil || string(same) != string(earlier) {
 		t.Errorf("with the same keys another configuration comes back, %v", err)
 	}
 	cluster := *parsed.Cluster
@@ -121,7 +120,7 @@ func TestWithPresentKeys(t *testing.T) {
 	cluster.Spec.Kubernetes.MaxPods = 42
 	now := *parsed
 	now.Cluster = &cluster
-	text, err := withPresentKeys(earlier, config.Marshal(&now))
+	text, err := WithPresentKeys(earlier, config.Marshal(&now))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -129,10 +128,10 @@ func TestWithPresentKeys(t *testing.T) {
 	if err := problems.Err(); err != nil {
 		t.Fatal(err)
 	}
-	if otherKeys(back, &now) || back.Cluster.Spec.Kubernetes.MaxPods != parsed.Cluster.Spec.Kubernetes.MaxPods {
+	if OtherKeys(back, &now) || back.Cluster.Spec.Kubernetes.MaxPods != parsed.Cluster.Spec.Kubernetes.MaxPods {
 		t.Errorf("keys %v, at most %d pods", back.Cluster.Spec.EncryptionKeys(), back.Cluster.Spec.Kubernetes.MaxPods)
 	}
-	if kept, err := withPresentKeys([]byte("nonsense"), earlier); err != nil || string(kept) != "nonsense" {
+	if kept, err := WithPresentKeys([]byte("nonsense"), earlier); err != nil || string(kept) != "nonsense" {
 		t.Errorf("what cannot be read comes back as %q, %v", kept, err)
 	}
 }
@@ -161,7 +160,7 @@ func TestCheckPodRoutes(t *testing.T) {
 		next := &config.Config{Cluster: &config.Cluster{}}
 		next.Cluster.Spec.Networks = config.ClusterNetworks{Pods: c.pods, Encapsulation: c.by}
 		next.Network.Spec.Links = []config.Link{{Name: "eth0", Addresses: c.given}}
-		if err := checkPodRoutes(next, c.have); (err == nil) != c.ok {
+		if err := checkPodRoutes(next, c.have).Err(); (err == nil) != c.ok {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -170,7 +169,7 @@ func TestCheckPodRoutes(t *testing.T) {
 // TestCheckReserved checks that reservations for the system leave memory and CPU for pods, or the
 // kubelet would not start.
 func TestCheckReserved(t *testing.T) {
-	has := host.Facts{Memory: 4 << 30, CPUs: 2}
+	has := Machine{Memory: 4 << 30, CPUs: 2}
 	for _, c := range []struct {
 		memory config.Bytes
 		cpu    config.MilliCPU
@@ -181,7 +180,7 @@ func TestCheckReserved(t *testing.T) {
 		{2<<30 + 1, 200, "Machine.spec.reserved.memory: "},
 		{512 << 20, 2000, "Machine.spec.reserved.cpu: 2 are all of the machine's 2 processors"},
 	} {
-		err := checkReserved(config.Reserved{Memory: c.memory, CPU: c.cpu}, has)
+		err := checkReserved(config.Reserved{Memory: c.memory, CPU: c.cpu}, has).Err()
 		if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%v, %v: %v, want %q", c.memory, c.cpu, err, c.want)
 		}

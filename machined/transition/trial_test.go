@@ -1,4 +1,4 @@
-package main
+package transition
 
 import (
 	"net/netip"
@@ -10,7 +10,6 @@ import (
 
 	"google.golang.org/protobuf/types/known/durationpb"
 
-	"github.com/orlop-os/orlop/machined/network"
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/config"
 )
@@ -21,6 +20,9 @@ func patchedBy(t *testing.T, patch string) (before, next *config.Config) {
 	before, problems := config.Parse("reference.yaml", []byte(config.Reference))
 	if err := problems.Err(); err != nil {
 		t.Fatal(err)
+	}
+	if patch == "" {
+		patch = `{kind: Machine, spec: {}}`
 	}
 	text, err := config.Merge([]byte(config.Reference), []byte(patch))
 	if err != nil {
@@ -53,11 +55,8 @@ func TestCutOffChanges(t *testing.T) {
 		`{kind: Network, spec: {ntp: {servers: [192.0.2.1]}}}`:                              "",
 		`{kind: Network, spec: {dns: {servers: [192.0.2.1]}}}`:                              "",
 		`{kind: Cluster, spec: {kubernetes: {maxPods: 42}}}`:                                "",
-		`{}`: "",
+		"": "",
 	} {
-		if patch == "{}" {
-			patch = `{kind: Machine, spec: {}}`
-		}
 		before, next := patchedBy(t, patch)
 		got := ""
 		if lines := cutOffChanges(before, next); len(lines) > 0 {
@@ -142,8 +141,8 @@ func TestPlanTrial(t *testing.T) {
 		if c.request == nil {
 			c.request = &api.ApplyRequest{}
 		}
-		p := planTrial(c.base, c.next, c.request)
-		if p.duration != c.length || !strings.HasPrefix(p.noTrial, c.never) || (p.noTrial == "") != (c.never == "") || len(p.warnings()) != c.warnings {
+		p := PlanTrial(c.base, c.next, c.request)
+		if p.Duration != c.length || !strings.HasPrefix(p.noTrial, c.never) || (p.noTrial == "") != (c.never == "") || len(p.warnings()) != c.warnings {
 			t.Errorf("%s: %+v, %q", name, p, p.warnings())
 		}
 	}
@@ -164,36 +163,9 @@ func TestMissingLinks(t *testing.T) {
 		"known":         {[]string{"eth9"}, []string{"eth0"}, []string{"eth9"}, ""},
 		"no link":       {[]string{"eth0"}, nil, nil, "Network.spec.links[0]: this machine has no link eth0; it has no Ethernet link"},
 	} {
-		if got := strings.Join(missingLinks(next, c.missing, c.there, c.known), "; "); got != c.want {
+		if got := strings.Join(Hardware{MissingLinks: c.missing, PresentLinks: c.there, KnownLinks: c.known}.Missing(next), "; "); got != c.want {
 			t.Errorf("%s: %q, want %q", name, got, c.want)
 		}
-	}
-}
-
-// TestAwaitLinks checks that a configuration on a medium waits for its links, and is rejected
-// without them.
-func TestAwaitLinks(t *testing.T) {
-	next := config.New("n1", config.RoleWorker)
-	next.Network.Spec.Links = []config.Link{{Name: "eth0"}}
-	looks := 0
-	second := func(network.Config) (missing, there []string, err error) {
-		if looks++; looks < 2 {
-			return []string{"eth0"}, nil, nil
-		}
-		return nil, []string{"eth0"}, nil
-	}
-	if err := awaitLinks(t.Context(), next, second, time.Minute); err != nil || looks != 2 {
-		t.Errorf("it comes late: %v, %d looks", err, looks)
-	}
-	never := func(network.Config) (missing, there []string, err error) {
-		return []string{"eth0"}, []string{"eth1"}, nil
-	}
-	if err := awaitLinks(t.Context(), next, never, time.Millisecond); err == nil || !strings.Contains(err.Error(), "this machine has no link eth0; it has eth1") {
-		t.Errorf("it never comes: %v", err)
-	}
-	next.Machine.Spec.KernelModules = []string{"mlx5_core"}
-	if err := awaitLinks(t.Context(), next, never, time.Minute); err != nil {
-		t.Errorf("a module may bring it: %v", err)
 	}
 }
 
@@ -215,6 +187,28 @@ func TestEveryFieldIsJudged(t *testing.T) {
 			if got := cutsOff(of + name + ": a → b"); !known || got != want {
 				t.Errorf("%s%s: judged %v, can cut off %v", of, name, known, got)
 			}
+		}
+	}
+}
+
+// TestReplacesPodNetwork checks that only a replacement of the pod network needs a reboot.
+func TestReplacesPodNetwork(t *testing.T) {
+	with := func(parts ...config.ExternalComponent) *config.Config {
+		return &config.Config{Cluster: &config.Cluster{Spec: config.ClusterSpec{External: parts}}}
+	}
+	for _, c := range []struct {
+		name         string
+		before, next *config.Config
+		want         bool
+	}{
+		{"the first configuration", nil, with(config.PartNetwork), false},
+		{"the first cluster", &config.Config{}, with(config.PartNetwork), false},
+		{"something else's", with(), with(config.PartNetwork), true},
+		{"ours again", with(config.PartNetwork, config.PartDNS), with(config.PartDNS), true},
+		{"another part", with(config.PartNetwork), with(config.PartDNS, config.PartNetwork), false},
+	} {
+		if got := ReplacesPodNetwork(c.before, c.next); got != c.want {
+			t.Errorf("%s: %t", c.name, got)
 		}
 	}
 }

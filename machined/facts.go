@@ -1,0 +1,71 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"google.golang.org/grpc/metadata"
+
+	"github.com/orlop-os/orlop/apid"
+	"github.com/orlop-os/orlop/machined/ownership"
+	"github.com/orlop-os/orlop/machined/transition"
+	"github.com/orlop-os/orlop/pkg/api"
+	"github.com/orlop-os/orlop/pkg/config"
+	"github.com/orlop-os/orlop/pkg/pki"
+)
+
+// transitionFacts returns the facts on which the change to the next configuration depends.
+func (m *machine) transitionFacts(ctx context.Context, now applied, next *config.Config, r *api.ApplyRequest) (f transition.Facts, err error) {
+	upgrade, _ := m.upgrade.Get()
+	f = transition.Facts{
+		Request: r, Trial: transition.PlanTrial(m.fallback(now), next, r), OnTrial: !now.trial.IsZero(), Now: time.Now(),
+		Upgrade: upgrade.Undecided(), Machine: m.machineFacts(next),
+	}
+	if f.Caller, err = callerFacts(ctx, next); err != nil {
+		return f, err
+	}
+	f.Hardware, err = m.hardwareFacts(now.config, next)
+	return f, err
+}
+
+// machineFacts returns the facts on which the machine's ability to run a configuration depends.
+func (m *machine) machineFacts(next *config.Config) transition.Machine {
+	state, _ := m.networkState.Get()
+	problem, _ := m.storageProblem.Get()
+	f := transition.Machine{Memory: m.facts.Memory, CPUs: m.facts.CPUs, InMemory: m.bootMedium != "", NoStorage: problem, Addresses: nodeAddresses(next, state)}
+	if next.Cluster != nil && !isWorker(next) { // a worker holds no CA keys
+		_, f.CAs = authorities(next.Cluster)
+	}
+	return f
+}
+
+// checkMachine rejects a configuration that this machine cannot run at present.
+func (m *machine) checkMachine(next *config.Config) error {
+	return transition.CheckMachine(next, m.machineFacts(next)).Err()
+}
+
+// callerFacts returns the facts about the caller.
+func callerFacts(ctx context.Context, next *config.Config) (transition.Caller, error) {
+	md, _ := metadata.FromIncomingContext(ctx)
+	f := transition.Caller{CA: strings.Join(md.Get(apid.MetadataIssuer), "")}
+	if f.CA == "" { // the caller is not an operator
+		return f, nil
+	}
+	list, err := ownership.Operators(next)
+	if err == nil && len(list) > 0 {
+		f.Operators, err = pki.ParseCerts(list)
+	}
+	return f, err
+}
+
+// hardwareFacts returns the names of the next configuration that do not exist on this machine.
+func (m *machine) hardwareFacts(before, next *config.Config) (f transition.Hardware, err error) {
+	if f.MissingLinks, f.PresentLinks, err = m.network.MissingLinks(networkConfig(next)); err != nil {
+		return f, fmt.Errorf("network: cannot list links: %w", err)
+	}
+	f.KnownLinks = transition.LinkSelectors(before)
+	f.Unusable, err = m.kernel.Unusable(m.hostConfig(before), m.hostConfig(next))
+	return f, err
+}

@@ -1,0 +1,68 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/orlop-os/orlop/machined/transition"
+	"github.com/orlop-os/orlop/pkg/config"
+	"github.com/orlop-os/orlop/pkg/limits"
+	"github.com/orlop-os/orlop/pkg/nodespec"
+	"github.com/orlop-os/orlop/pkg/paths"
+	"github.com/orlop-os/orlop/pkg/supervise"
+)
+
+// reencryptTimeout bounds the rewrite of all Secrets, for which etcd reads and writes its data.
+const reencryptTimeout = savepointTimeout
+
+// reencryptSecrets rewrites all Secrets with the current encryption key before an old key is
+// dropped. It returns the operations, or with dry the planned operations. An error rejects the
+// configuration: a machine without the old key cannot read the Secrets that are encrypted with it.
+func (m *machine) reencryptSecrets(ctx context.Context, before, next *config.Config, dry bool) ([]string, error) {
+	dropped := transition.DroppedKeys(before, next)
+	if len(dropped) == 0 {
+		return nil, nil
+	}
+	refused := func(err error) ([]string, error) {
+		return nil, fmt.Errorf("configuration refused, only the encryption of Secrets may have changed: Cluster.spec.acceptedEncryptionKeys: cannot drop %s: %w", strings.Join(dropped, ", "), err)
+	}
+	// An API server that still encrypts with a former key would continue to do so after the
+	// rewrite. A running API server without a pending restart has the configured key, because the
+	// file with the key is written before it starts.
+	waits, err := m.servicesWaiting(before)
+	if err != nil {
+		return refused(err)
+	}
+	if slices.Contains(waits, serviceKubeAPI) {
+		return refused(fmt.Errorf("%s does not run with the present configuration yet; wait for that (`orlopctl health`)", serviceKubeAPI))
+	}
+	ctx, cancel := limits.Within(ctx, m.runCtx, reencryptTimeout)
+	defer cancel()
+	done, err := runCommand[nodespec.ReencryptResult](ctx, m, paths.UserAPI, "reencrypt-secrets", nodespec.ReencryptRequest{Count: dry})
+	if err != nil {
+		return refused(err)
+	}
+	return []string{fmt.Sprintf("drop the encryption key %s: %d of %d Secrets were encrypted with another key than the present one, and are rewritten", strings.Join(dropped, ", "), done.Reencrypted, done.Secrets)}, nil
+}
+
+// servicesWaiting returns the names of services that do not run with a configuration yet: they have
+// still to start or stop.
+func (m *machine) servicesWaiting(c *config.Config) ([]string, error) {
+	want, err := m.wantedServices(c)
+	if err != nil {
+		return nil, err
+	}
+	var names []string
+	for _, change := range supervise.Diff(m.services.Services(), want) {
+		names = append(names, change.Service)
+	}
+	list, _ := m.services.Status().Get()
+	for _, s := range list {
+		if s.State != supervise.Running && !slices.Contains(names, s.Name) {
+			names = append(names, s.Name)
+		}
+	}
+	return names, nil
+}

@@ -1,0 +1,215 @@
+package transition
+
+import (
+	"crypto/x509"
+	"fmt"
+	"net/netip"
+	"strings"
+	"time"
+
+	"github.com/orlop-os/orlop/pkg/api"
+	"github.com/orlop-os/orlop/pkg/config"
+)
+
+// Refused begins the message of every rejected configuration.
+const Refused = "configuration refused, nothing was changed:"
+
+// Refuse returns the error of a configuration that is rejected for another reason than a Problem.
+func Refuse(err error) error { return fmt.Errorf(Refused+" %w", err) }
+
+// Problem is a reason for which a configuration cannot become the next one.
+type Problem struct {
+	// path, for example "Cluster.spec.pki.etcd"; empty if the reason is not in a field
+	Field  string
+	Reason string // the error, without the field
+	Hint   string // how to fix the problem; may be empty
+}
+
+// split returns the problem of a line "Field: reason".
+func split(line, hint string) Problem {
+	if field, reason, ok := strings.Cut(line, ": "); ok {
+		return Problem{Field: field, Reason: reason, Hint: hint}
+	}
+	return Problem{Reason: line, Hint: hint}
+}
+
+// String returns the problem without its hint.
+func (p Problem) String() string {
+	if p.Field == "" {
+		return p.Reason
+	}
+	return p.Field + ": " + p.Reason
+}
+
+// Problems are the problems of a change; nil if it is permitted. Err converts them to an error,
+// which is nil in that case.
+type Problems []Problem
+
+// Error returns the problems on one line. A hint that consecutive problems share follows the last
+// of them.
+func (p Problems) Error() string {
+	var parts []string
+	for i, one := range p {
+		parts = append(parts, one.String())
+		if one.Hint != "" && (i+1 == len(p) || p[i+1].Hint != one.Hint) {
+			parts = append(parts, one.Hint)
+		}
+	}
+	return Refused + " " + strings.Join(parts, "; ")
+}
+
+// Err returns p as an error, or nil without problems.
+func (p Problems) Err() error {
+	if len(p) == 0 {
+		return nil
+	}
+	return p
+}
+
+// problem returns a single problem.
+func problem(field, reason, hint string) Problems {
+	return Problems{{Field: field, Reason: reason, Hint: hint}}
+}
+
+// Facts are the facts on which a change depends.
+type Facts struct {
+	Request *api.ApplyRequest
+	Trial   Trial     // result of PlanTrial
+	OnTrial bool      // the active configuration is on trial
+	Now     time.Time // by which a CA has expired
+	// why an upgrade is neither committed nor reverted; nil if none is pending
+	Upgrade  error
+	Machine  Machine
+	Hardware Hardware
+	Caller   Caller
+}
+
+// Machine are the facts on which the machine's ability to run a configuration depends.
+type Machine struct {
+	Memory int64 // bytes
+	CPUs   int
+	// the system runs from memory and stores nothing: it has no data of a cluster
+	InMemory  bool
+	NoStorage string // why no disk is mounted for storage; empty if a disk is mounted
+	// addresses that other machines can reach; none if they are unknown
+	Addresses []netip.Addr
+	// why the CAs of the next Cluster document are unusable; nil on a worker, which holds no CA key
+	CAs error
+}
+
+// Hardware are names of the next configuration that the machine lacks.
+type Hardware struct {
+	MissingLinks []string // selectors of links that do not exist
+	PresentLinks []string // names of the machine's links
+	KnownLinks   []string // selectors of the active configuration
+	// unusable modules and kernel parameters, below Machine.spec: "sysctls[\"a\"]: reason"
+	Unusable []string
+}
+
+// Caller are the facts about the caller of a change.
+type Caller struct {
+	// fingerprint of the CA of its certificate; empty if the caller is not an operator
+	CA string
+	// operator CAs of the machine with the next configuration
+	Operators []*x509.Certificate
+}
+
+// Check returns why the active configuration (before; nil if none) cannot become the next one; nil
+// if it can. The rules are in order of severity; the first rule with problems decides.
+func Check(before, next *config.Config, f Facts) Problems {
+	var old Problems
+	if !f.Machine.InMemory {
+		old = CheckFixed(before, next, f.Now)
+	}
+	for _, problems := range []Problems{
+		old, CheckMachine(next, f.Machine), checkLockout(next, f.Caller), checkMode(before, next, f), f.checkHardware(next),
+	} {
+		if len(problems) > 0 {
+			return problems
+		}
+	}
+	return nil
+}
+
+// checkHardware returns the names that the hardware lacks, unless the caller forces the change.
+func (f Facts) checkHardware(next *config.Config) Problems {
+	if f.Request.Force {
+		return nil
+	}
+	var all Problems
+	for _, line := range f.Hardware.Missing(next) {
+		all = append(all, split(line, "correct it, or apply it with --force if this comes later"))
+	}
+	return all
+}
+
+// Warnings returns the warnings of a permitted change, in the order in which the caller gets them:
+// missing hardware that the caller accepts, and the risk to cut off the caller.
+func (f Facts) Warnings(next *config.Config) (hardware, cutOff []string) {
+	if f.Request.Force {
+		hardware = f.Hardware.Missing(next)
+	}
+	return hardware, f.Trial.warnings()
+}
+
+// checkMode rejects a mode of the request that is impossible for this change.
+func checkMode(before, next *config.Config, f Facts) Problems {
+	r := f.Request
+	if r.Patch && f.OnTrial && r.Mode != api.ApplyRequest_MODE_TRY && r.Mode != api.ApplyRequest_MODE_DRY_RUN {
+		return problem("", "the configuration to be changed is on trial, and would stay with the change", "confirm it first (`orlopctl confirm-config`), apply a complete configuration, or use mode try")
+	}
+	if r.TrialDuration != nil && f.Trial.Duration == 0 {
+		return problem("", "a trial time is given without a trial", "use mode try")
+	}
+	if r.NoTrial && r.Mode == api.ApplyRequest_MODE_TRY {
+		return problem("", "a trial and no trial are both requested", "omit one of them")
+	}
+	if len(r.TrialName) > maxTrialName {
+		return problem("", fmt.Sprintf("the name of the trial has %d bytes", len(r.TrialName)), fmt.Sprintf("the limit is %d", maxTrialName))
+	}
+	if problems := checkKeyMode(before, next, f); len(problems) > 0 {
+		return problems
+	}
+	stored := r.Mode == api.ApplyRequest_MODE_STAGED || r.Mode == api.ApplyRequest_MODE_REBOOT || r.Mode == api.ApplyRequest_MODE_TRY
+	switch {
+	case stored && f.Machine.NoStorage != "":
+		return problem("", "no storage for a configuration until the next boot: "+f.Machine.NoStorage, "apply it at once")
+	case r.Mode == api.ApplyRequest_MODE_NO_REBOOT && f.Machine.InMemory:
+		return problem("", "an installation ends with a reboot", "use mode auto")
+	case (r.Mode == api.ApplyRequest_MODE_NO_REBOOT || r.Mode == api.ApplyRequest_MODE_TRY) && !f.Machine.InMemory && ReplacesPodNetwork(before, next):
+		return problem("Cluster.spec.external", "a replacement of the pod network needs a reboot", "use mode auto or staged")
+	}
+	return checkTrial(before, next, f.Trial.Duration)
+}
+
+// checkKeyMode rejects new encryption keys in a change that may be reverted: Secrets that they
+// encrypt would stay.
+func checkKeyMode(before, next *config.Config, f Facts) Problems {
+	const field = "Cluster.spec.secretsEncryptionKey, acceptedEncryptionKeys"
+	switch {
+	case !OtherKeys(before, next):
+		return nil
+	case f.Request.Mode == api.ApplyRequest_MODE_TRY:
+		return problem(field, "new encryption keys cannot be on trial: Secrets that they encrypt would stay after the revert", "`orlopctl trust rotate-key` replaces the key")
+	case f.Trial.Duration > 0:
+		return problem(field, "new encryption keys cannot be on trial, but the rest of the change can cut you off and needs a trial", "apply the two one after the other")
+	case f.Upgrade != nil: // a rollback would bring back the keys of the other version
+		return problem(field, fmt.Sprintf("cannot change now: %v", f.Upgrade), "")
+	}
+	return nil
+}
+
+// checkTrial rejects a trial that could not revert, and a trial time outside the limits.
+func checkTrial(before, next *config.Config, duration time.Duration) Problems {
+	switch {
+	case duration == 0:
+		return nil
+	case before == nil:
+		return problem("", "no previous configuration to revert to", "use mode auto")
+	case before.Cluster == nil && next.Cluster != nil:
+		return problem("Cluster", "a first cluster cannot be on trial: its data would stay after the revert", "use mode auto")
+	case duration < minTrial || duration > maxTrial:
+		return problem("", fmt.Sprintf("a trial of %v is not between %v and %v", duration, minTrial, maxTrial), "")
+	}
+	return nil
+}

@@ -1,0 +1,100 @@
+package transition
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/orlop-os/orlop/pkg/config"
+)
+
+const mib = 1 << 20
+
+// MinMemory is the minimum memory of a Kubernetes node: an idle control plane with its kernel uses
+// about half of it.
+const MinMemory = 1400 * mib
+
+// CheckMachine rejects a configuration that this machine cannot run at present.
+func CheckMachine(next *config.Config, f Machine) Problems {
+	if f.NoStorage != "" && !f.InMemory && !next.Machine.Spec.Disk.WipeForeign {
+		return problem("", "no disk to store it on: "+f.NoStorage, "")
+	}
+	if next.Cluster == nil {
+		return nil
+	}
+	if f.Memory < MinMemory {
+		return problem("", fmt.Sprintf("memory: %d MiB are too little for Kubernetes", f.Memory/mib), fmt.Sprintf("give the machine at least %d MiB", MinMemory/mib))
+	}
+	if problems := checkReserved(next.Machine.Spec.Reserved, f); len(problems) > 0 {
+		return problems
+	}
+	if problems := checkPodRoutes(next, f.Addresses); len(problems) > 0 {
+		return problems
+	}
+	if f.CAs != nil {
+		return Problems{split(f.CAs.Error(), "")}
+	}
+	return nil
+}
+
+// checkReserved rejects reservations for the system that leave nothing for pods: the kubelet would
+// not start.
+func checkReserved(r config.Reserved, has Machine) Problems {
+	if most := has.Memory / 2; int64(r.Memory) > most {
+		return problem("Machine.spec.reserved.memory", fmt.Sprintf("%s are more than half of the machine's %d MiB", r.Memory, has.Memory/mib), "reserve less")
+	}
+	if most := int64(has.CPUs) * 1000; int64(r.CPU) >= most {
+		return problem("Machine.spec.reserved.cpu", fmt.Sprintf("%s are all of the machine's %d processors", r.CPU, has.CPUs), "reserve less")
+	}
+	return nil
+}
+
+// checkPodRoutes rejects unencapsulated IPv6 pod routes if the machine has no IPv6 address that can
+// be their next hop, neither in have, its present addresses, nor in next. The other machines would
+// then reach its pods neither by IPv6 nor by IPv4. Without any present address, the check is
+// skipped.
+func checkPodRoutes(next *config.Config, have []netip.Addr) Problems {
+	networks := next.Cluster.Spec.Networks
+	six := func(p netip.Prefix) bool { return p.Addr().Is6() && p.Addr().IsGlobalUnicast() }
+	configured := func(l config.Link) bool { return slices.ContainsFunc(l.Addresses, six) }
+	if networks.Encapsulation != config.EncapsulationNone || !slices.ContainsFunc(networks.Pods, six) || len(have) == 0 ||
+		slices.ContainsFunc(have, netip.Addr.Is6) || slices.ContainsFunc(next.Network.Spec.Links, configured) {
+		return nil
+	}
+	return problem("Cluster.spec.networks.encapsulation",
+		"with none, other machines route to this machine's pods by its own addresses, and it has no IPv6 address for its IPv6 pods",
+		"add one in Network.spec.links (addresses), or use wireguard or vxlan")
+}
+
+// Missing returns the links, kernel modules and kernel parameters of the next configuration that do
+// not exist on this machine, one line each. A missing name is a mistake that costs the machine its
+// address, or a value without effect. Names of the active configuration are skipped: a failed card
+// must not prevent other changes.
+func (f Hardware) Missing(next *config.Config) (lines []string) {
+	has := "it has " + strings.Join(f.PresentLinks, ", ")
+	if len(f.PresentLinks) == 0 {
+		has = "it has no Ethernet link"
+	}
+	for i, name := range LinkSelectors(next) {
+		if slices.Contains(f.MissingLinks, name) && !slices.Contains(f.KnownLinks, name) {
+			lines = append(lines, fmt.Sprintf("Network.spec.links[%d]: this machine has no link %s; %s", i, name, has))
+		}
+	}
+	for _, u := range f.Unusable {
+		lines = append(lines, "Machine.spec."+u)
+	}
+	return lines
+}
+
+// LinkSelectors returns the name or the MAC of each link of a configuration (nil for none).
+func LinkSelectors(c *config.Config) (selectors []string) {
+	if c == nil {
+		return nil
+	}
+	for _, l := range c.Network.Spec.Links {
+		selectors = append(selectors, cmp.Or(l.Name, string(l.MAC)))
+	}
+	return selectors
+}
