@@ -18,6 +18,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/orlop-os/orlop/apid"
+	"github.com/orlop-os/orlop/machined/nodeplan"
 	"github.com/orlop-os/orlop/machined/power"
 	"github.com/orlop-os/orlop/machined/transition"
 	"github.com/orlop-os/orlop/pkg/api"
@@ -234,7 +235,7 @@ func (a configAPI) Apply(ctx context.Context, r *api.ApplyRequest) (*api.ApplyRe
 			out.Addresses = append(out.Addresses, address.String())
 		}
 	case done.config != nil:
-		out.Failures = a.m.awaitConverged(ctx, done.config, networkConfig(before.config))
+		out.Failures = a.m.awaitConverged(ctx, done.config, nodeplan.Network(before.config))
 		out.Operations = reconcile.Done(out.Operations, out.Failures)
 	}
 	return out, nil

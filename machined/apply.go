@@ -11,6 +11,7 @@ import (
 	"github.com/orlop-os/orlop/machined/configstore"
 	"github.com/orlop-os/orlop/machined/credentials"
 	"github.com/orlop-os/orlop/machined/disk"
+	"github.com/orlop-os/orlop/machined/nodeplan"
 	"github.com/orlop-os/orlop/machined/ownership"
 	"github.com/orlop-os/orlop/machined/power"
 	"github.com/orlop-os/orlop/machined/transition"
@@ -213,7 +214,7 @@ func (m *machine) activate(ctx context.Context, now applied, next *config.Config
 	fresh := applied{config: next, applied: time.Now(), source: "API (" + by + ")", trial: out.trial}
 	if out.plan.Duration > 0 {
 		fresh.trialName = r.TrialName
-		fresh.sameNetwork = now.trial.IsZero() && reflect.DeepEqual(networkConfig(now.config), networkConfig(next))
+		fresh.sameNetwork = now.trial.IsZero() && reflect.DeepEqual(nodeplan.Network(now.config), nodeplan.Network(next))
 	}
 	if len(out.plan.CutOffs) > 0 {
 		fresh.due = time.Now().Add(activationDelay)
@@ -248,7 +249,7 @@ func (m *machine) checkAccess(ctx context.Context, c *config.Cluster) error {
 	if c == nil {
 		return nil
 	}
-	check := access(c).Check(c.Spec.Networks.Domain)
+	check := nodeplan.Access(c).Check(c.Spec.Networks.Domain)
 	if check == nil {
 		return nil
 	}
@@ -295,17 +296,18 @@ func (m *machine) plan(ctx context.Context, before, next *config.Config) (outcom
 	} else if len(left) > 0 {
 		out.warnings = append(out.warnings, staleModules(left))
 	}
-	lines, err := m.network.DryRun(networkConfig(next))
+	lines, err := m.network.DryRun(nodeplan.Network(next))
 	if err != nil {
 		return outcome{}, fmt.Errorf("network: cannot plan: %w", err)
 	}
 	out.add("network", lines)
 	out.add("firewall", firewallDryRun(before, next))
-	services, err := m.wantedServices(next)
-	if err != nil {
-		return outcome{}, err
+	state, _ := m.networkState.Get()
+	services := m.want(next, state).Services
+	if services.Problem != nil {
+		return outcome{}, services.Problem
 	}
-	for _, change := range supervise.Diff(m.services.Services(), services) {
+	for _, change := range supervise.Diff(m.services.Services(), services.All) {
 		out.add("services", []string{change.String()})
 		if change.Kind == "restart" {
 			out.restarts = append(out.restarts, change.Service)

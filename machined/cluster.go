@@ -18,6 +18,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/orlop-os/orlop/apid"
+	"github.com/orlop-os/orlop/machined/nodeplan"
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/nodespec"
@@ -158,7 +159,7 @@ func expectedServices(c *config.Config) []string {
 		return nil
 	}
 	var names []string
-	for _, s := range kubernetes(c.Machine.Spec.Role == config.RoleControlPlane) {
+	for _, s := range nodeplan.Kubernetes(c.Machine.Spec.Role == config.RoleControlPlane) {
 		names = append(names, s.Name)
 	}
 	return names
@@ -251,7 +252,7 @@ current-context: admin@%[1]s
 
 // authority parses a CA of the cluster.
 func authority(pair config.CertKey) (*pki.CA, error) {
-	return pki.ParseCA([]byte(pair.Cert.PEM()), []byte(pair.Key.PEM()))
+	return nodeplan.CA(pair)
 }
 
 // containerdReady rejects calls that need containerd while it does not run.

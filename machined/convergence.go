@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/orlop-os/orlop/machined/network"
+	"github.com/orlop-os/orlop/machined/nodeplan"
 	"github.com/orlop-os/orlop/machined/transition"
 	"github.com/orlop-os/orlop/pkg/cell"
 	"github.com/orlop-os/orlop/pkg/config"
@@ -65,7 +66,7 @@ func (m *machine) awaitConverged(ctx context.Context, c *config.Config, before n
 		}
 	}
 	failures := slices.Clone(s.failures)
-	if !reflect.DeepEqual(before, networkConfig(c)) {
+	if !reflect.DeepEqual(before, nodeplan.Network(c)) {
 		if err := m.awaitNetwork(ctx, c); err != nil {
 			failures = append(failures, m.networkFailures()...)
 		}

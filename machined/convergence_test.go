@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/orlop-os/orlop/machined/network"
+	"github.com/orlop-os/orlop/machined/nodeplan"
 	"github.com/orlop-os/orlop/pkg/cell"
 	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/reconcile"
@@ -62,7 +63,7 @@ func TestAwaitConverged(t *testing.T) {
 						m.convergence.Set(s)
 					}
 				}()
-				if got := strings.Join(m.awaitConverged(t.Context(), mine, networkConfig(mine)), "; "); got != c.want {
+				if got := strings.Join(m.awaitConverged(t.Context(), mine, nodeplan.Network(mine)), "; "); got != c.want {
 					t.Errorf("%q, want %q", got, c.want)
 				}
 			})

@@ -14,6 +14,7 @@ import (
 	"github.com/orlop-os/orlop/machined/disk"
 	"github.com/orlop-os/orlop/machined/firewall"
 	"github.com/orlop-os/orlop/machined/network"
+	"github.com/orlop-os/orlop/machined/nodeplan"
 	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 	"github.com/orlop-os/orlop/pkg/panics"
@@ -258,10 +259,8 @@ func (m *machine) firewallDrift(context.Context) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	m.reconcileMu.Lock()
-	have := cmp.Or(m.packets.firewall, firewall.Absent)
-	m.reconcileMu.Unlock()
-	want := firewallConfig(c)
+	rules, _ := m.packets.Get()
+	have, want := cmp.Or(rules.firewall, firewall.Absent), nodeplan.Firewall(c)
 	if have == want.Commands(nodespec.PodBridge) {
 		return nil, nil
 	}
@@ -346,7 +345,7 @@ func (m *machine) apiDrift(context.Context) ([]string, error) {
 	if m.identity.Load() == nil {
 		return nil, errNoDomain // stepIdentity has not run yet
 	}
-	want, _, err := m.apiCredentials(c, state)
+	want, err := nodeplan.API(c, m.apiFacts(c, state))
 	if err != nil {
 		return nil, err
 	}
@@ -361,19 +360,11 @@ func (m *machine) credentialsDrift(context.Context) ([]string, error) {
 	if c == nil || c.Cluster == nil || m.bootMedium != "" {
 		return nil, errNoDomain
 	}
-	spec, err := nodeSpec(c, state, m.release)
-	if err != nil {
-		return nil, err
+	want := m.want(c, state)
+	if want.NodeProblem != nil {
+		return nil, want.NodeProblem
 	}
-	a, err := m.authorities(c)
-	if err != nil {
-		return nil, err
-	}
-	want, err := credentials.Plan(spec, a)
-	if err != nil {
-		return nil, err
-	}
-	return credentialsDiff(want)
+	return credentialsDiff(want.Node.Credentials)
 }
 
 func credentialsDiff(want credentials.Want) ([]string, error) {
@@ -385,24 +376,16 @@ func credentialsDiff(want credentials.Want) ([]string, error) {
 }
 
 func (m *machine) servicesDrift(context.Context) ([]string, error) {
-	c, _, err := m.active()
+	c, state, err := m.active()
 	if err != nil {
 		return nil, err
 	}
-	if m.bootMedium != "" {
-		c = nil // it runs no node
-	}
-	if c != nil {
-		if err := m.checkMachine(c); err != nil {
-			return nil, err
-		}
-	}
-	want, err := m.wantedServices(c)
-	if err != nil {
-		return nil, err
+	want := m.want(c, state).Services
+	if want.Problem != nil {
+		return nil, want.Problem
 	}
 	var lines []string
-	for _, change := range supervise.Diff(m.services.Services(), want) {
+	for _, change := range supervise.Diff(m.services.Services(), want.All) {
 		lines = append(lines, change.String())
 	}
 	return lines, nil

@@ -9,6 +9,9 @@ import (
 	"google.golang.org/grpc/metadata"
 
 	"github.com/orlop-os/orlop/apid"
+	"github.com/orlop-os/orlop/machined/host"
+	"github.com/orlop-os/orlop/machined/network"
+	"github.com/orlop-os/orlop/machined/nodeplan"
 	"github.com/orlop-os/orlop/machined/ownership"
 	"github.com/orlop-os/orlop/machined/transition"
 	"github.com/orlop-os/orlop/pkg/api"
@@ -36,7 +39,7 @@ func (m *machine) machineFacts(next *config.Config) transition.Machine {
 	problem, _ := m.storageProblem.Get()
 	f := transition.Machine{Memory: m.facts.Memory, CPUs: m.facts.CPUs, InMemory: m.bootMedium != "", NoStorage: problem, Addresses: nodeAddresses(next, state)}
 	if next.Cluster != nil && !isWorker(next) { // a worker holds no CA keys
-		_, f.CAs = authorities(next.Cluster)
+		_, f.CAs = nodeplan.CAs(next.Cluster)
 	}
 	return f
 }
@@ -62,10 +65,62 @@ func callerFacts(ctx context.Context, next *config.Config) (transition.Caller, e
 
 // hardwareFacts returns the names of the next configuration that do not exist on this machine.
 func (m *machine) hardwareFacts(before, next *config.Config) (f transition.Hardware, err error) {
-	if f.MissingLinks, f.PresentLinks, err = m.network.MissingLinks(networkConfig(next)); err != nil {
+	if f.MissingLinks, f.PresentLinks, err = m.network.MissingLinks(nodeplan.Network(next)); err != nil {
 		return f, fmt.Errorf("network: cannot list links: %w", err)
 	}
 	f.KnownLinks = transition.LinkSelectors(before)
 	f.Unusable, err = m.kernel.Unusable(m.hostConfig(before), m.hostConfig(next))
 	return f, err
+}
+
+// apiFacts returns the facts on which the credentials of apid depend.
+func (m *machine) apiFacts(c *config.Config, state network.State) nodeplan.Facts {
+	member, _ := m.membership.Get()
+	f := nodeplan.Facts{Network: state, Trust: m.trustFacts(c), Member: nodeplan.Member{
+		Joined: member.Joined, Removed: member.Removed, PodsStopped: member.PodsStopped, Machine: member.certs.machine, Node: member.certs.node,
+	}}
+	if own := m.identity.Load(); own != nil {
+		f.Identity = own.Key
+	}
+	return f
+}
+
+// planFacts returns the facts on which the plan for a configuration depends.
+func (m *machine) planFacts(c *config.Config, state network.State) nodeplan.Facts {
+	f := m.apiFacts(c, state)
+	f.Release, f.InMemory, f.PreviousSysctls = m.release, m.bootMedium != "", m.kernel.PreviousSysctls()
+	f.Artifacts, _ = m.images.Artifacts().Get()
+	rules, _ := m.packets.Get()
+	f.Services.Exposed = rules.exposed(nodeplan.Firewall(c))
+	since, _ := m.noAddressSince.Get()
+	f.Services.AddressLost = !since.IsZero() && time.Since(since) >= noAddressTime
+	if c != nil && c.Cluster != nil {
+		f.Services.Refusal = m.checkMachine(c)
+	}
+	return f
+}
+
+// trustFacts returns the clients that the machine accepts.
+func (m *machine) trustFacts(c *config.Config) (t nodeplan.Trust) {
+	if t.Callers, t.Problem = m.callers(c); t.Problem != nil {
+		return t
+	}
+	m.ledger.Lock()
+	defer m.ledger.Unlock()
+	t.Revoked = withoutReassigned(c, m.ledger.currentLocked(), m.ledger.revokedLocked(), time.Now())
+	return t
+}
+
+// want returns everything that follows from a configuration (nil for none).
+func (m *machine) want(c *config.Config, state network.State) nodeplan.Want {
+	return nodeplan.Plan(c, m.planFacts(c, state))
+}
+
+// hostConfig returns the host settings of a configuration.
+func (m *machine) hostConfig(c *config.Config) host.Config {
+	f := nodeplan.Facts{PreviousSysctls: m.kernel.PreviousSysctls()}
+	if own := m.identity.Load(); own != nil {
+		f.Identity = own.Key
+	}
+	return nodeplan.Host(c, f)
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/orlop-os/orlop/apid"
 	"github.com/orlop-os/orlop/machined/configstore"
 	"github.com/orlop-os/orlop/machined/network"
+	"github.com/orlop-os/orlop/machined/nodeplan"
 	"github.com/orlop-os/orlop/machined/power"
 	"github.com/orlop-os/orlop/machined/transition"
 	"github.com/orlop-os/orlop/pkg/api"
@@ -146,7 +147,7 @@ const networkTimeout = 20 * time.Second
 func (m *machine) awaitNetwork(ctx context.Context, c *config.Config) error {
 	ctx, cancel := context.WithTimeout(ctx, networkTimeout)
 	defer cancel()
-	want, revision := networkConfig(c), uint64(0)
+	want, revision := nodeplan.Network(c), uint64(0)
 	for w := m.networkConfig.Watch(); ; {
 		have, next, err := w.Next(ctx)
 		if err != nil {
@@ -188,7 +189,7 @@ func (a configAPI) Confirm(ctx context.Context, r *api.ConfirmConfigRequest) (*a
 	if err != nil {
 		return nil, err
 	}
-	return &api.ConfirmConfigResponse{Failures: a.m.awaitConverged(ctx, now.config, networkConfig(now.config))}, nil
+	return &api.ConfirmConfigResponse{Failures: a.m.awaitConverged(ctx, now.config, nodeplan.Network(now.config))}, nil
 }
 
 // confirm ends the trial and returns the configuration that stays.

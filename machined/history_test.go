@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/orlop-os/orlop/machined/network"
+	"github.com/orlop-os/orlop/machined/nodeplan"
 	"github.com/orlop-os/orlop/pkg/cell"
 	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/dhcp"
@@ -26,7 +27,7 @@ func TestAwaitNetwork(t *testing.T) {
 			t.Error("confirmed by the network of the configuration before")
 		}
 		cancel()
-		m.networkConfig.Set(networkConfig(c)) // wanted now, and not yet converged
+		m.networkConfig.Set(nodeplan.Network(c)) // wanted now, and not yet converged
 	}
 	_, revision := m.networkConfig.Get()
 	m.networkState.Set(network.State{Converged: true, Revision: revision})

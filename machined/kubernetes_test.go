@@ -4,52 +4,13 @@ import (
 	"net/netip"
 	"reflect"
 	"slices"
-	"strings"
 	"testing"
-	"time"
 
-	"github.com/orlop-os/orlop/machined/network"
-	"github.com/orlop-os/orlop/pkg/buildinfo"
 	"github.com/orlop-os/orlop/pkg/config"
-	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// TestNodeSpecControlPlanes checks that a worker knows the API servers, and a control-plane machine
-// the other etcd members.
-func TestNodeSpecControlPlanes(t *testing.T) {
-	planes := []netip.Addr{netip.MustParseAddr("10.0.0.11"), netip.MustParseAddr("10.0.0.12")}
-	state := network.State{Links: []network.LinkState{{Managed: true, Up: true, Addresses: []network.AddressState{{Prefix: netip.MustParsePrefix("10.0.0.21/24")}}}}}
-	for _, role := range []config.Role{config.RoleWorker, config.RoleControlPlane} {
-		c := config.New("n1", role).WithCluster("c", config.Endpoint{Host: "10.0.0.11", Port: 6443}, config.PKI{}, config.EncryptionKey{})
-		c.Cluster.Spec.ControlPlanes = planes
-		spec, err := nodeSpec(c, state, buildinfo.Release{})
-		if err != nil || !slices.Equal(spec.ControlPlanes, planes) || spec.Endpoint != "https://10.0.0.11:6443" {
-			t.Errorf("%s: %v at %s, %v", role, spec.ControlPlanes, spec.Endpoint, err)
-		}
-	}
-}
-
-// TestNodeAddressOfControlPlanes checks that the Node of a machine with several addresses has the
-// configured address.
-func TestNodeAddressOfControlPlanes(t *testing.T) {
-	link := func(address string) network.LinkState {
-		return network.LinkState{Managed: true, Up: true, Addresses: []network.AddressState{{Prefix: netip.MustParsePrefix(address), Origin: "static"}}}
-	}
-	state := network.State{Links: []network.LinkState{link("192.0.2.11/24"), link("10.0.0.11/24")}}
-	c := config.New("n1", config.RoleControlPlane).WithCluster("c", config.Endpoint{Host: "10.0.0.11", Port: 6443}, config.PKI{}, config.EncryptionKey{})
-	for _, test := range []struct{ planes, want string }{{"10.0.0.12", "192.0.2.11"}, {"10.0.0.11", "10.0.0.11"}} {
-		c.Cluster.Spec.ControlPlanes = []netip.Addr{netip.MustParseAddr("10.0.0.13"), netip.MustParseAddr(test.planes)}
-		spec, err := nodeSpec(c, state, buildinfo.Release{})
-		if err != nil || len(spec.NodeIPs) != 1 || spec.NodeIPs[0] != netip.MustParseAddr(test.want) {
-			t.Errorf("%s: %v, %v; want %s", test.planes, spec.NodeIPs, err, test.want)
-		}
-	}
-}
-
-// TestVirtualAddresses checks that the orchestrator gets the virtual addresses, and that a
-// kubeconfig uses the first address.
-func TestVirtualAddresses(t *testing.T) {
-	state := network.State{Links: []network.LinkState{{Managed: true, Up: true, Addresses: []network.AddressState{{Prefix: netip.MustParsePrefix("10.0.0.11/24")}}}}}
+// TestKubernetesURL checks that a kubeconfig uses the first virtual address, else the endpoint.
+func TestKubernetesURL(t *testing.T) {
 	c := config.New("n1", config.RoleControlPlane).WithCluster("c", config.Endpoint{Host: "k8s.example", Port: 443}, config.PKI{}, config.EncryptionKey{})
 	for _, test := range []struct {
 		addresses []netip.Addr
@@ -60,41 +21,20 @@ func TestVirtualAddresses(t *testing.T) {
 		{[]netip.Addr{netip.MustParseAddr("2001:db8::9")}, "https://[2001:db8::9]:6443"},
 	} {
 		c.Cluster.Spec.VirtualAddresses = test.addresses
-		spec, err := nodeSpec(c, state, buildinfo.Release{})
-		if err != nil || !slices.Equal(spec.VirtualAddresses, test.addresses) {
-			t.Errorf("%v: the orchestrator is told %v, %v", test.addresses, spec.VirtualAddresses, err)
-		}
 		if got := kubernetesURL(c.Cluster.Spec); got != test.url {
 			t.Errorf("%v: kubeconfig files name %s, want %s", test.addresses, got, test.url)
 		}
 	}
 }
 
-// TestClusterDNS checks that the cluster DNS uses the configured upstreams, else the machine's
-// resolvers, at port 53.
-func TestClusterDNS(t *testing.T) {
-	at := netip.MustParseAddrPort
-	own := []netip.Addr{netip.MustParseAddr("192.0.2.53"), netip.MustParseAddr("2001:db8::53")}
-	many := slices.Repeat(own[:1], 20) // CoreDNS does not start with more than 15
-	stubs := []config.StubDomain{{Domain: "corp.example", Servers: config.NameServers{config.NameServer(at("10.0.0.3:5353"))}}}
-	asStubs := []nodespec.StubDomain{{Domain: "corp.example", Servers: []netip.AddrPort{at("10.0.0.3:5353")}}}
-	ttl := config.Duration(90 * time.Second)
-	for _, test := range []struct {
-		config config.ClusterDNS
-		own    []netip.Addr
-		want   nodespec.DNS
-	}{
-		{config.ClusterDNS{CacheTTL: ttl}, nil, nodespec.DNS{CacheTTL: 90}},
-		{config.ClusterDNS{CacheTTL: ttl}, own, nodespec.DNS{CacheTTL: 90, Upstreams: []netip.AddrPort{at("192.0.2.53:53"), at("[2001:db8::53]:53")}}},
-		{config.ClusterDNS{CacheTTL: ttl}, many, nodespec.DNS{CacheTTL: 90, Upstreams: slices.Repeat([]netip.AddrPort{at("192.0.2.53:53")}, 8)}},
-		{
-			config.ClusterDNS{CacheTTL: ttl, Upstreams: config.NameServers{config.NameServer(at("10.0.0.2:53"))}, StubDomains: stubs}, own,
-			nodespec.DNS{CacheTTL: 90, Upstreams: []netip.AddrPort{at("10.0.0.2:53")}, StubDomains: asStubs},
-		},
-	} {
-		if got := clusterDNS(test.config, test.own); !reflect.DeepEqual(got, test.want) {
-			t.Errorf("%+v, own %v:\n got %+v\nwant %+v", test.config, test.own, got, test.want)
-		}
+// TestUnusedResolvers checks that resolvers that pods do not use are reported once.
+func TestUnusedResolvers(t *testing.T) {
+	m := &machine{events: newEventLog()}
+	for range 3 {
+		m.reportUnusedResolvers([]string{"a", "b"})
+	}
+	if all := m.events.after(0); len(all) != 2 {
+		t.Errorf("events: %v", all)
 	}
 }
 
@@ -117,46 +57,5 @@ func TestWorkerDocuments(t *testing.T) {
 		if a, b := got.Field(i).Interface(), want.Field(i).Interface(); !reflect.DeepEqual(a, b) {
 			t.Errorf("%s: the worker has %v, and the control plane %v", field, a, b)
 		}
-	}
-}
-
-// TestResolversOfPods checks that pods get the machine's usable resolvers and its search domains.
-func TestResolversOfPods(t *testing.T) {
-	at := netip.MustParseAddr
-	state := network.State{
-		Links:   []network.LinkState{{Managed: true, Up: true, Addresses: []network.AddressState{{Prefix: netip.MustParsePrefix("10.0.0.21/24")}}}},
-		Servers: []netip.Addr{at("127.0.0.53"), at("10.96.0.10"), at("10.244.0.1"), at("fe80::1%eth0"), at("255.255.255.255"), at("169.254.169.253"), at("10.0.0.2")},
-		Search:  []string{"corp.example"},
-	}
-	c := config.New("n1", config.RoleWorker).WithCluster("c", config.Endpoint{Host: "10.0.0.11", Port: 6443}, config.PKI{}, config.EncryptionKey{})
-	c.Cluster.Spec.Networks.Pods = []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")}
-	c.Cluster.Spec.Networks.Services = []netip.Prefix{netip.MustParsePrefix("10.96.0.0/12")}
-	spec, err := nodeSpec(c, state, buildinfo.Release{})
-	want := []netip.Addr{at("169.254.169.253"), at("10.0.0.2")}
-	if err != nil || !slices.Equal(spec.DNSUpstreams, want) || len(spec.DNS.Upstreams) != 2 || !slices.Equal(spec.DNSSearch, state.Search) {
-		t.Errorf("%v, %v, %v, %v", spec.DNSUpstreams, spec.DNS.Upstreams, spec.DNSSearch, err)
-	}
-	m := &machine{events: newEventLog()}
-	for range 3 { // reported once
-		m.reportUnusedResolvers(c.Cluster.Spec.Networks, state.Servers)
-	}
-	if len(m.unusedResolvers) != 5 || !strings.Contains(m.unusedResolvers[1], "10.96.0.10: pods do not use it") {
-		t.Errorf("left out: %q", m.unusedResolvers)
-	}
-}
-
-// TestResolversRestartTheNodeAlone checks that new resolvers, for example by a lease, do not
-// restart etcd and the API server.
-func TestResolversRestartTheNodeAlone(t *testing.T) {
-	resolver := netip.MustParseAddr("10.0.0.2")
-	one := nodespec.Spec{NodeName: "a", DNSSearch: []string{"corp.example"}, DNSUpstreams: []netip.Addr{resolver}, DNS: nodespec.DNS{Upstreams: []netip.AddrPort{netip.AddrPortFrom(resolver, 53)}}}
-	other := nodespec.Spec{NodeName: "a"}
-	for service, same := range map[string]bool{serviceKubeAPI: true, serviceControllers: true, serviceNode: false} {
-		if got := reflect.DeepEqual(specFor(one, service), specFor(other, service)); got != same {
-			t.Errorf("%s: the same: %t, want %t", service, got, same)
-		}
-	}
-	if len(one.DNSUpstreams) == 0 {
-		t.Error("what was given has changed")
 	}
 }

@@ -6,7 +6,7 @@
 //	main.go            start; wiring.go the packages of machined
 //	boot.go            the boot table; steps.go its steps
 //	apply.go           how a configuration is applied
-//	facts.go           the facts by which package transition decides
+//	facts.go           the facts for packages transition and nodeplan
 //	documents.go       the origins of the documents; reencrypt.go new encryption keys
 //	history.go         configurations on trial, and earlier configurations
 //	reach.go           the return from a configuration without an address
@@ -24,8 +24,7 @@
 //	seed.go            the configuration on a boot medium
 //	diskprobe.go       how foreign disks are examined
 //	power_linux.go     how the machine shuts down
-//	services.go        the services
-//	kubernetes.go      the parameters of the node's processes
+//	kubernetes.go      the files of the node's processes (package nodeplan has their content)
 //	state.go           the topics
 //	program.go         the handling of a panic
 //	api.go, cluster.go, apidebug.go, apietcd.go, apiimages.go   the methods of the API
@@ -127,11 +126,10 @@ type machine struct {
 
 	applyMu     sync.Mutex // at most one configuration is applied at a time
 	reconcileMu sync.Mutex // at most one reconciliation at a time
-	// since when the services have no address; zero if they have an address. Guarded by
-	// reconcileMu.
-	noAddressSince time.Time
-	packets        packetRules
-	upgradeMu      sync.Mutex // at most one event of an upgrade at a time
+	// since when the services have no address; zero if they have an address
+	noAddressSince *cell.Cell[time.Time]
+	packets        *cell.Cell[packetRules] // installed nftables rules
+	upgradeMu      sync.Mutex              // at most one event of an upgrade at a time
 	// at most one system is received or written at a time, by an upgrade or an installation
 	writeMu      sync.Mutex
 	disksMu      sync.Mutex // at most one read of the disks at a time
@@ -197,6 +195,8 @@ func newMachine() *machine {
 		stage:          cell.New(stage{Name: "starting"}),
 		timeline:       cell.New([]moment(nil)),
 		rulesProblem:   cell.New(""),
+		noAddressSince: cell.New(time.Time{}),
+		packets:        cell.New(packetRules{}),
 		storageProblem: cell.New(""),
 		ledger:         newLedger(paths.TrustLedger),
 		callRecords:    newCallRecords(),

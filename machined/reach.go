@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/orlop-os/orlop/machined/network"
+	"github.com/orlop-os/orlop/machined/nodeplan"
 	"github.com/orlop-os/orlop/machined/power"
 	"github.com/orlop-os/orlop/machined/transition"
 	"github.com/orlop-os/orlop/pkg/config"
@@ -134,7 +135,7 @@ func (m *machine) reachInput(now applied, state network.State) reachInput {
 	}
 	want, revision := m.networkConfig.Get()
 	// Until then the state belongs to the previous configuration.
-	in.hasAddress = reflect.DeepEqual(want, networkConfig(now.config)) && state.Revision >= revision && hasAddress(state)
+	in.hasAddress = reflect.DeepEqual(want, nodeplan.Network(now.config)) && state.Revision >= revision && hasAddress(state)
 	var err error
 	if _, in.hadAddress, err = configs.LastReachable(); err != nil {
 		in.hadAddress = true // on an error, the machine does not return

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"fmt"
 	"net/netip"
 	"testing"
 	"time"
@@ -13,6 +12,7 @@ import (
 	"github.com/orlop-os/orlop/apid"
 	"github.com/orlop-os/orlop/machined/configstore"
 	"github.com/orlop-os/orlop/machined/network"
+	"github.com/orlop-os/orlop/machined/nodeplan"
 	"github.com/orlop-os/orlop/pkg/cell"
 	"github.com/orlop-os/orlop/pkg/config"
 )
@@ -110,17 +110,6 @@ func TestHasAddress(t *testing.T) {
 	}
 }
 
-// TestWithoutAddress checks that without an address only apid and containerd continue.
-func TestWithoutAddress(t *testing.T) {
-	var names []string
-	for _, s := range withoutAddress(append(kubernetes(true), apidService())) {
-		names = append(names, s.Name)
-	}
-	if got := fmt.Sprint(names); got != "[containerd apid]" {
-		t.Errorf("%s go on", got)
-	}
-}
-
 // document is a configuration of a machine without a cluster, with one link.
 func document(link string) []byte {
 	return []byte("apiVersion: orlop.dev/v1alpha1\nkind: Machine\nmetadata: {name: n1}\nspec: {role: controlplane}\n---\n" +
@@ -161,7 +150,7 @@ func TestReturnToReached(t *testing.T) {
 	if in := m.reachInput(now, state); in.hasAddress || in.hadAddress || in.hasFallback {
 		t.Errorf("with a network of no configuration: %+v", in)
 	}
-	m.networkConfig.Set(networkConfig(now.config))
+	m.networkConfig.Set(nodeplan.Network(now.config))
 	if in := m.reachInput(now, state); !in.hasAddress || in.hadAddress || !in.decided {
 		t.Errorf("with an address: %+v", in)
 	}

@@ -3,9 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
-	"net"
-	"net/netip"
 	"reflect"
 	"slices"
 	"strings"
@@ -14,9 +11,8 @@ import (
 	"github.com/orlop-os/orlop/machined/credentials"
 	"github.com/orlop-os/orlop/machined/host"
 	"github.com/orlop-os/orlop/machined/network"
+	"github.com/orlop-os/orlop/machined/nodeplan"
 	"github.com/orlop-os/orlop/pkg/config"
-	"github.com/orlop-os/orlop/pkg/nodespec"
-	"github.com/orlop-os/orlop/pkg/pki"
 	"github.com/orlop-os/orlop/pkg/reconcile"
 	"github.com/orlop-os/orlop/pkg/supervise"
 )
@@ -83,7 +79,7 @@ func (m *machine) reconcile(ctx context.Context, c *config.Config, state network
 	if err := m.convergeFirewall(ctx, c); err != nil {
 		problems = append(problems, err)
 	}
-	want := networkConfig(c)
+	want := nodeplan.Network(c)
 	if have, _ := m.networkConfig.Get(); !reflect.DeepEqual(have, want) {
 		m.networkConfig.Set(want)
 	}
@@ -103,67 +99,77 @@ func (m *machine) reconcile(ctx context.Context, c *config.Config, state network
 }
 
 // reportUnusedResolvers reports the resolvers of the machine that pods do not use, once per change.
-func (m *machine) reportUnusedResolvers(n config.ClusterNetworks, servers []netip.Addr) {
-	_, left := resolvers(n, servers)
-	if slices.Equal(left, m.unusedResolvers) {
+func (m *machine) reportUnusedResolvers(unused []string) {
+	if slices.Equal(unused, m.unusedResolvers) {
 		return
 	}
-	m.unusedResolvers = left
-	for _, line := range left {
+	m.unusedResolvers = unused
+	for _, line := range unused {
 		m.events.add("network", "failure", line)
 	}
 }
 
 // reconcileServices writes the files of the services and then sets the services that should run.
 func (m *machine) reconcileServices(ctx context.Context, c *config.Config, state network.State) error {
-	// a system that is not installed runs no node
-	if c == nil || c.Cluster == nil || m.bootMedium != "" {
-		return m.services.Set([]supervise.Service{apidService()})
-	}
-	if err := m.checkMachine(c); err != nil {
-		return errors.Join(err, m.services.Set([]supervise.Service{apidService()}))
-	}
-	if m.packets.exposed(firewallConfig(c)) { // convergeFirewall has reported the error
-		return m.services.Set([]supervise.Service{apidService()})
-	}
-	spec, err := nodeSpec(c, state, m.release)
-	if err != nil {
-		m.enter("services", "an address: "+strings.Join(append(state.Problems, "none on any link yet"), "; "))
-		return m.stopWithoutAddress()
-	}
-	m.noAddressSince = time.Time{}
-	m.reportUnusedResolvers(c.Cluster.Spec.Networks, state.Servers)
-	member, _ := m.membership.Get()
-	if isWorker(c) && !member.Joined {
-		m.enter("joining", strings.TrimSuffix("the cluster: "+member.Problem, ": "))
-		return m.services.Set([]supervise.Service{apidService()})
-	}
-	if isWorker(c) && member.Removed { // removed.go stops the running services in order
-		m.enter("removed", member.Problem+"; reset it, or give it another ticket (`orlopctl nodes add`)")
-		if !member.PodsStopped {
-			return nil
+	w := m.want(c, state)
+	m.enterHold(w, state)
+	switch w.Services.Hold {
+	case nodeplan.HoldNothing:
+	case nodeplan.HoldRefused:
+		return errors.Join(w.Services.Problem, m.services.Set(w.Services.Now(nil)))
+	case nodeplan.HoldNoAddress, nodeplan.HoldRemoved:
+		running := m.services.Services()
+		if now := w.Services.Now(running); len(supervise.Diff(running, now)) > 0 {
+			return m.services.Set(now)
 		}
-		return m.services.Set(withoutNode(append([]supervise.Service{apidService()}, kubernetes(false)...)))
+		return nil
+	default:
+		return m.services.Set(w.Services.Now(nil))
 	}
-	if err := m.reconcileCredentials(ctx, c, spec); err != nil {
+	if err := m.reconcileCredentials(ctx, w); err != nil {
 		return err
 	}
-	if err := m.prepareKubernetes(spec); err != nil {
+	if err := prepareKubernetes(w.Node); err != nil {
 		return err
 	}
 	if err := m.images.ConfigureRegistries(c); err != nil {
 		return err
 	}
-	services, err := m.wantedServices(c)
-	if err != nil {
-		return err
+	if w.Services.Problem != nil {
+		return w.Services.Problem
 	}
 	m.enter("running", "")
-	m.packets.started = true
+	m.packets.Update(func(r packetRules) packetRules { r.started = true; return r })
 	if m.shutdown.Load() != nil { // the shutdown meanwhile decides which services run
 		return nil
 	}
-	return m.services.Set(services)
+	return m.services.Set(w.Services.Now(nil))
+}
+
+// enterHold sets the step of the boot to the reason for which services are held back, and records
+// since when the machine has no address.
+func (m *machine) enterHold(w nodeplan.Want, state network.State) {
+	member, _ := m.membership.Get()
+	switch w.Services.Hold {
+	case nodeplan.HoldNoNode, nodeplan.HoldRefused, nodeplan.HoldExposed: // convergeFirewall has reported the error
+		return
+	case nodeplan.HoldNoAddress:
+		m.enter("services", "an address: "+strings.Join(append(state.Problems, "none on any link yet"), "; "))
+		m.noAddressSince.Update(func(since time.Time) time.Time {
+			if since.IsZero() {
+				since = time.Now()
+			}
+			return since
+		})
+		return
+	case nodeplan.HoldNotJoined:
+		m.enter("joining", strings.TrimSuffix("the cluster: "+member.Problem, ": "))
+	case nodeplan.HoldRemoved: // removed.go stops the running services in order
+		m.enter("removed", member.Problem+"; reset it, or give it another ticket (`orlopctl nodes add`)")
+	case nodeplan.HoldNothing:
+	}
+	m.noAddressSince.Set(time.Time{})
+	m.reportUnusedResolvers(w.Node.UnusedResolvers)
 }
 
 // noAddressTime is the time for which services continue with their known addresses after the
@@ -171,34 +177,12 @@ func (m *machine) reconcileServices(ctx context.Context, c *config.Config, state
 // restart, at full load, until it ends.
 const noAddressTime = time.Minute
 
-// stopWithoutAddress stops the services that need an address once the machine has had none for
-// noAddressTime. containerd continues, and so do the pods. The caller holds m.reconcileMu.
-func (m *machine) stopWithoutAddress() error {
-	if m.noAddressSince.IsZero() {
-		m.noAddressSince = time.Now()
-	}
-	if time.Since(m.noAddressSince) < noAddressTime {
-		return nil
-	}
-	return m.services.Set(withoutAddress(m.services.Services()))
-}
-
-// withoutAddress returns the services that run on a machine without an address.
-func withoutAddress(running []supervise.Service) []supervise.Service {
-	return slices.DeleteFunc(slices.Clone(running), func(s supervise.Service) bool { return s.Name != serviceApid && s.Name != serviceContainerd })
-}
-
 // reconcileCredentials converges the certificates and keys of the node's processes.
-func (m *machine) reconcileCredentials(ctx context.Context, c *config.Config, spec nodespec.Spec) error {
-	a, err := m.authorities(c)
-	if err != nil {
-		return err
+func (m *machine) reconcileCredentials(ctx context.Context, w nodeplan.Want) error {
+	if w.NodeProblem != nil {
+		return w.NodeProblem
 	}
-	want, err := credentials.Plan(spec, a)
-	if err != nil {
-		return err
-	}
-	return m.converge(ctx, "credentials", want)
+	return m.converge(ctx, "credentials", w.Node.Credentials)
 }
 
 // converge converges credentials.
@@ -227,70 +211,13 @@ func (m *machine) report(r reconcile.Report) {
 
 // configureAPI writes the certificate of apid and the CAs of its callers.
 func (m *machine) configureAPI(ctx context.Context, c *config.Config, state network.State) error {
-	want, callers, err := m.apiCredentials(c, state)
+	facts := m.apiFacts(c, state)
+	want, err := nodeplan.API(c, facts)
 	if err != nil {
 		return err
 	}
-	m.pairing.Update(c, callers.Operators)
+	m.pairing.Update(c, facts.Trust.Callers.Operators)
 	return m.converge(ctx, "api", want)
-}
-
-// apiCredentials returns the credentials of apid and the CAs of its callers.
-func (m *machine) apiCredentials(c *config.Config, state network.State) (credentials.Want, credentials.CallerCAs, error) {
-	callers, err := m.callers(c)
-	if err != nil {
-		return credentials.Want{}, callers, err
-	}
-	name, ca, issued := network.DefaultHostname, (*pki.CA)(nil), (*pki.Leaf)(nil)
-	if c != nil {
-		name = c.Machine.Metadata.Name
-		if c.Cluster != nil && !c.Cluster.Spec.PKI.Machine.Key.IsZero() {
-			if ca, err = authority(c.Cluster.Spec.PKI.Machine); err != nil {
-				return credentials.Want{}, callers, fmt.Errorf("Cluster.spec.pki.machine: %w", err)
-			}
-		}
-	}
-	if member, _ := m.membership.Get(); isWorker(c) && member.Joined {
-		issued = member.certs.machine
-	}
-	return credentials.APIServer(m.identity.Load().Key, name, nodeAddresses(c, state), ca, issued, callers), callers, nil
-}
-
-// networkConfig returns the network of a configuration; the zero Config if there is none.
-func networkConfig(c *config.Config) network.Config {
-	if c == nil {
-		return network.Config{}
-	}
-	s := c.Network.Spec
-	out := network.Config{Hostname: c.Machine.Metadata.Name, DNS: s.DNS.Servers, Search: s.DNS.Search, NTP: s.NTP.Servers}
-	for _, l := range s.Links {
-		// checked by the parser; empty if the configuration selects the link by name
-		mac, _ := net.ParseMAC(string(l.MAC))
-		one := network.LinkConfig{Name: l.Name, MAC: mac, MTU: l.MTU, DHCP4: l.DHCP4, Addresses: l.Addresses}
-		for _, r := range l.Routes {
-			one.Routes = append(one.Routes, network.RouteConfig{To: r.To, Via: r.Via, Metric: r.Metric})
-		}
-		out.Links = append(out.Links, one)
-	}
-	return out
-}
-
-// hostConfig returns the host settings of a configuration.
-func (m *machine) hostConfig(c *config.Config) host.Config {
-	out := host.Config{PreviousSysctls: m.kernel.PreviousSysctls()}
-	if m.identity.Load() != nil {
-		out.MachineID = host.MachineID(pki.EncodePublicKey(m.identity.Load().Key))
-	}
-	if c != nil {
-		out.Sysctls, out.Modules = c.Machine.Spec.Sysctls, c.Machine.Spec.KernelModules
-		out.Pods = c.Cluster != nil
-		if out.Pods && c.Cluster.Spec.HasExternal(config.PartNetwork) {
-			// for the link with the DNS address (orchestrator/podnetwork)
-			out.Modules = append(slices.Clone(out.Modules), "dummy")
-		}
-		out.ReservedMemory = int64(c.Machine.Spec.Reserved.Memory)
-	}
-	return out
 }
 
 // convergeHost converges the host to a configuration (nil for none).

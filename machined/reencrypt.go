@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/orlop-os/orlop/machined/nodeplan"
 	"github.com/orlop-os/orlop/machined/transition"
 	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/limits"
@@ -50,12 +51,13 @@ func (m *machine) reencryptSecrets(ctx context.Context, before, next *config.Con
 // servicesWaiting returns the names of services that do not run with a configuration yet: they have
 // still to start or stop.
 func (m *machine) servicesWaiting(c *config.Config) ([]string, error) {
-	want, err := m.wantedServices(c)
-	if err != nil {
-		return nil, err
+	state, _ := m.networkState.Get()
+	want := m.want(c, state).Services
+	if want.Problem != nil && want.Hold != nodeplan.HoldRefused {
+		return nil, want.Problem
 	}
 	var names []string
-	for _, change := range supervise.Diff(m.services.Services(), want) {
+	for _, change := range supervise.Diff(m.services.Services(), want.All) {
 		names = append(names, change.Service)
 	}
 	list, _ := m.services.Status().Get()

@@ -4,10 +4,8 @@ import (
 	"context"
 	"errors"
 	"os"
-	"slices"
 
 	"github.com/orlop-os/orlop/pkg/paths"
-	"github.com/orlop-os/orlop/pkg/supervise"
 )
 
 // How a removed worker stops its pods and its node (recordRemoved). Its pods are created again on
@@ -42,9 +40,4 @@ func (m *machine) runRemoval(ctx context.Context) {
 			return now
 		})
 	}
-}
-
-// withoutNode returns the services of a removed worker.
-func withoutNode(services []supervise.Service) []supervise.Service {
-	return slices.DeleteFunc(services, func(s supervise.Service) bool { return s.Name == serviceNode })
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/orlop-os/orlop/machined/network"
+	"github.com/orlop-os/orlop/machined/nodeplan"
 	"github.com/orlop-os/orlop/machined/ownership"
 	"github.com/orlop-os/orlop/machined/seed"
 	"github.com/orlop-os/orlop/machined/transition"
@@ -115,7 +116,7 @@ func awaitLinks(ctx context.Context, next *config.Config, look func(network.Conf
 	}
 	deadline := time.After(timeout)
 	for {
-		missing, there, err := look(networkConfig(next))
+		missing, there, err := look(nodeplan.Network(next))
 		if err != nil {
 			return err
 		}

@@ -17,6 +17,7 @@ import (
 	"github.com/orlop-os/orlop/apid"
 	"github.com/orlop-os/orlop/machined/credentials"
 	"github.com/orlop-os/orlop/machined/network"
+	"github.com/orlop-os/orlop/machined/nodeplan"
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/client"
 	"github.com/orlop-os/orlop/pkg/config"
@@ -533,9 +534,9 @@ func (m *machine) enforceRevocations(ctx context.Context) error {
 	if !isControlPlane(now.config) {
 		return nil
 	}
-	spec, err := nodeSpec(now.config, state, m.release)
-	if err != nil {
+	w := m.want(now.config, state)
+	if errors.Is(w.NodeProblem, nodeplan.ErrNoAddress) || errors.Is(w.NodeProblem, nodeplan.ErrNoNode) {
 		return nil // no API server runs yet
 	}
-	return m.reconcileCredentials(ctx, now.config, spec)
+	return m.reconcileCredentials(ctx, w)
 }

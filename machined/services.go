@@ -1,124 +1,18 @@
 package main
 
 import (
-	"time"
-
-	"github.com/orlop-os/orlop/pkg/cgroup"
-	"github.com/orlop-os/orlop/pkg/nodespec"
+	"github.com/orlop-os/orlop/machined/nodeplan"
 	"github.com/orlop-os/orlop/pkg/paths"
-	"github.com/orlop-os/orlop/pkg/supervise"
 )
 
 // Names of the services in the API.
 const (
-	serviceApid        = "apid"
-	serviceContainerd  = "containerd"
-	serviceKubeAPI     = nodespec.ServiceAPI
-	serviceControllers = nodespec.ServiceControllers
-	serviceNode        = "orchestrator-node"
+	serviceApid        = nodeplan.ServiceApid
+	serviceContainerd  = nodeplan.ServiceContainerd
+	serviceKubeAPI     = nodeplan.ServiceKubeAPI
+	serviceControllers = nodeplan.ServiceControllers
+	serviceNode        = nodeplan.ServiceNode
 )
-
-// group is the control group of the system's own services. It has reserved memory and CPU (see
-// machined/host), so that no workload can starve them; pods are in /kubepods beside it.
-const group = "/orlop/"
-
-// path is the PATH of services that start other programs: containerd (shim, runc), the kubelet
-// (mount) and the service proxy (nft).
-const path = "PATH=/usr/bin:/usr/sbin"
-
-const mib = 1 << 20
-
-// profileSocket returns the socket on which a service that is a program of the system serves its
-// profiles.
-func profileSocket(service string) string { return paths.Profiles + "/" + service + ".sock" }
 
 // apidPort is the port of apid.
 const apidPort = paths.PortApid
-
-// apidService is the service apid, which runs with and without a configuration.
-func apidService() supervise.Service {
-	return supervise.Service{
-		Name: serviceApid,
-		Args: []string{"/usr/bin/apid"},
-		// Without GOMAXPROCS Go would need more threads than PidsMax on large machines.
-		Env:          []string{"GOMEMLIMIT=112MiB", "GOGC=50", "GOMAXPROCS=4"},
-		UID:          paths.UserApid,
-		GID:          paths.UserApid,
-		NoNewPrivs:   true,
-		Cgroup:       group + serviceApid,
-		Limits:       cgroup.Limits{MemoryMax: 160 * mib, MemoryMin: 16 * mib, CPUWeight: 200, PidsMax: 64},
-		OOMScoreAdj:  -998,
-		Profile:      profileSocket(serviceApid),
-		Ready:        supervise.Probe{Notify: true},
-		StartTimeout: 30 * time.Second,
-		GracePeriod:  5 * time.Second,
-	}
-}
-
-// componentsGracePeriod is the time for a process of several components to stop: two components in
-// a row that hang (orchestrator/process), and the others.
-const componentsGracePeriod = 20 * time.Second
-
-// kubernetes returns the services of a node. All start at once and wait for each other inside,
-// because most of their start needs no other service.
-func kubernetes(controlPlane bool) []supervise.Service {
-	list := []supervise.Service{{
-		Name:   serviceContainerd,
-		Args:   []string{paths.Containerd, "--config", paths.ContainerdConfig},
-		Env:    []string{path},
-		Cgroup: group + serviceContainerd,
-		// Shims are children in containerd's group and outlive it, so the group has no limit that
-		// could kill pods.
-		Limits:        cgroup.Limits{MemoryMin: 64 * mib, CPUWeight: 200},
-		LeaveChildren: true,
-		OOMScoreAdj:   -999,
-		Ready:         supervise.Probe{Unix: paths.ContainerdSocket},
-		StartTimeout:  60 * time.Second,
-	}}
-	if controlPlane {
-		list = append(list, supervise.Service{
-			Name:         serviceKubeAPI,
-			Args:         []string{paths.Orchestrator, "api"},
-			UID:          paths.UserAPI,
-			GID:          paths.UserAPI,
-			NoNewPrivs:   true,
-			Cgroup:       group + serviceKubeAPI,
-			Limits:       cgroup.Limits{MemoryMin: 256 * mib, CPUWeight: 800},
-			OOMScoreAdj:  -997,
-			Profile:      profileSocket(serviceKubeAPI),
-			Ready:        supervise.Probe{Notify: true},
-			StartTimeout: 5 * time.Minute,
-			GracePeriod:  componentsGracePeriod,
-		}, supervise.Service{
-			Name:         serviceControllers,
-			Args:         []string{paths.Orchestrator, "controllers"},
-			UID:          paths.UserControllers,
-			GID:          paths.UserControllers,
-			NoNewPrivs:   true,
-			Cgroup:       group + serviceControllers,
-			Limits:       cgroup.Limits{MemoryMin: 64 * mib, CPUWeight: 100},
-			OOMScoreAdj:  -996,
-			Profile:      profileSocket(serviceControllers),
-			Ready:        supervise.Probe{Notify: true},
-			StartTimeout: 5 * time.Minute,
-			GracePeriod:  componentsGracePeriod,
-		})
-	}
-	return append(list, supervise.Service{
-		Name:        serviceNode,
-		DependsOn:   []string{serviceContainerd},
-		Args:        []string{paths.Orchestrator, "node"},
-		Env:         []string{path},
-		Cgroup:      group + serviceNode,
-		Limits:      cgroup.Limits{MemoryMin: 64 * mib, CPUWeight: 200},
-		OOMScoreAdj: -999,
-		Profile:     profileSocket(serviceNode),
-		Ready:       supervise.Probe{Notify: true},
-		GracePeriod: componentsGracePeriod,
-		// Its readiness includes the Node object, which needs a control plane, perhaps on another
-		// machine.
-		StartTimeout: 10 * time.Minute,
-		// mount(8) and nft(8) end by themselves; mounts of pods stay.
-		LeaveChildren: true,
-	})
-}

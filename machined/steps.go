@@ -17,6 +17,7 @@ import (
 	"github.com/orlop-os/orlop/apid"
 	"github.com/orlop-os/orlop/machined/disk"
 	"github.com/orlop-os/orlop/machined/network"
+	"github.com/orlop-os/orlop/machined/nodeplan"
 	"github.com/orlop-os/orlop/machined/power"
 	"github.com/orlop-os/orlop/machined/transition"
 	"github.com/orlop-os/orlop/pkg/diskprobe"
@@ -416,7 +417,7 @@ const networkRetry = time.Second
 
 func stepNetwork(ctx context.Context, m *machine) error {
 	now, _ := m.config.Get()
-	m.networkConfig.Set(networkConfig(now.config))
+	m.networkConfig.Set(nodeplan.Network(now.config))
 	go func() {
 		for ctx.Err() == nil {
 			err := panics.Do("network", func() error { return m.network.Run(ctx) })
@@ -476,7 +477,7 @@ func stepAPI(ctx context.Context, m *machine) error {
 	if err := m.configureAPI(ctx, now.config, network.State{}); err != nil {
 		m.logConsole(err.Error()) // a machine without an operator still runs its configuration
 	}
-	return m.services.Set([]supervise.Service{apidService()})
+	return m.services.Set([]supervise.Service{nodeplan.Apid()})
 }
 
 func stepServices(ctx context.Context, m *machine) error {

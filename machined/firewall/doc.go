@@ -2,8 +2,8 @@
 // filters connections that other hosts open to the machine, and the port guard (Guard), which keeps
 // the machine's own ports from Services and pods.
 //
-// The package is pure. Its caller (machined/firewall.go) derives its input from the configuration
-// and passes the tables to the kernel.
+// The package is pure. machined/nodeplan derives its input from the configuration, and
+// machined/firewall.go passes the tables to the kernel.
 //
 // The firewall filters traffic to the machine itself, and not to pods: that traffic is forwarded,
 // and network policies filter it. The owner of a Service or host port has admitted traffic to it;

@@ -1,11 +1,10 @@
-package main
+package nodeplan
 
 import (
 	"reflect"
 	"testing"
 	"time"
 
-	"github.com/orlop-os/orlop/machined/images"
 	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
@@ -48,7 +47,7 @@ func TestAddons(t *testing.T) {
 		t.Errorf("got %+v\nwant %+v", got, want)
 	}
 	for _, missing := range []string{"", "it was not imported"} {
-		if got := addons(c.Addons, images.Artifacts{artifact[len(artifact)-64:]: missing}); got[0].Artifact.Missing != missing {
+		if got := addons(c.Addons, map[string]string{artifact[len(artifact)-64:]: missing}); got[0].Artifact.Missing != missing {
 			t.Errorf("got %+v", got[0].Artifact)
 		}
 	}

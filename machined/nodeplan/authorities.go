@@ -1,0 +1,156 @@
+package nodeplan
+
+import (
+	"crypto/x509"
+	"encoding/json"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/orlop-os/orlop/machined/credentials"
+	"github.com/orlop-os/orlop/pkg/config"
+	"github.com/orlop-os/orlop/pkg/nodespec"
+	"github.com/orlop-os/orlop/pkg/pki"
+	"github.com/orlop-os/orlop/pkg/trust"
+)
+
+// authorities returns the sources of the machine's credentials: the CAs of the Cluster document, or
+// the certificates of a worker.
+func authorities(c *config.Config, f Facts) (a credentials.Authorities, err error) {
+	labels, err := json.Marshal(nodeLabels(c.Machine.Spec.Node))
+	if err != nil {
+		return a, fmt.Errorf("Machine.spec.node: cannot describe: %w", err)
+	}
+	revoked, err := revokedSet(f.Trust)
+	if err != nil {
+		return a, err
+	}
+	if isWorker(c) {
+		own := c.Cluster.Spec.PKI
+		return credentials.Authorities{
+			Kubernetes: credentials.Authority{CA: &pki.CA{Cert: own.Kubernetes.Cert.X509()}, Accepted: x509s(own.Accepted.Kubernetes)},
+			NodeLabels: labels, RevokedSet: revoked, Issued: f.Member.Node,
+		}, nil
+	}
+	if a, err = CAs(c.Cluster); err != nil {
+		return a, err
+	}
+	a.NodeLabels, a.RevokedSet = labels, revoked
+	if a.Addons, err = json.Marshal(addons(c.Addons, f.Artifacts)); err != nil {
+		return a, fmt.Errorf("add-ons: cannot describe: %w", err)
+	}
+	return a, nil
+}
+
+// revokedSet returns the revocations for API server and kubelet as JSON, with the operators' CAs
+// that the management API trusts.
+func revokedSet(t Trust) ([]byte, error) {
+	if t.Problem != nil {
+		return nil, t.Problem
+	}
+	out := trust.RevokedSet{TrustedRoots: []string{}, Revoked: t.Revoked}
+	for _, cas := range [][]byte{t.Callers.Operators, t.Callers.Clients} {
+		if len(cas) == 0 {
+			continue
+		}
+		known, err := pki.ParseCerts(cas)
+		if err != nil {
+			return nil, fmt.Errorf("operators' authorities: %w", err)
+		}
+		for _, ca := range known {
+			out.TrustedRoots = append(out.TrustedRoots, pki.Fingerprint(ca))
+		}
+	}
+	return json.Marshal(out)
+}
+
+// CAs returns the CAs of a Cluster document.
+func CAs(c *config.Cluster) (credentials.Authorities, error) {
+	var a credentials.Authorities
+	var err error
+	own, accepted := c.Spec.PKI, c.Spec.PKI.Accepted
+	if a.Kubernetes.CA, err = CA(own.Kubernetes); err != nil {
+		return a, fmt.Errorf("Cluster.spec.pki.kubernetes: %w", err)
+	}
+	if a.Etcd.CA, err = CA(own.Etcd); err != nil {
+		return a, fmt.Errorf("Cluster.spec.pki.etcd: %w", err)
+	}
+	if a.FrontProxy.CA, err = CA(own.FrontProxy); err != nil {
+		return a, fmt.Errorf("Cluster.spec.pki.frontProxy: %w", err)
+	}
+	a.Kubernetes.Accepted, a.Etcd.Accepted, a.FrontProxy.Accepted = x509s(accepted.Kubernetes), x509s(accepted.Etcd), x509s(accepted.FrontProxy)
+	a.ServiceAccountKey = []byte(c.Spec.PKI.ServiceAccountKey.PEM())
+	key := c.Spec.PKI.ServiceAccountKey.Signer()
+	if key == nil {
+		return a, errors.New("Cluster.spec.pki.serviceAccountKey: is missing")
+	}
+	public, err := x509.MarshalPKIXPublicKey(key.Public())
+	if err != nil {
+		return a, fmt.Errorf("Cluster.spec.pki.serviceAccountKey: %w", err)
+	}
+	a.ServiceAccountPub = pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: public})
+	a.EncryptionKeys = c.Spec.EncryptionKeys()
+	a.Access = Access(c)
+	return a, nil
+}
+
+// CA parses a CA of the cluster.
+func CA(pair config.CertKey) (*pki.CA, error) {
+	return pki.ParseCA([]byte(pair.Cert.PEM()), []byte(pair.Key.PEM()))
+}
+
+// x509s converts certificates to the form of crypto/x509.
+func x509s(certs []config.Certificate) []*x509.Certificate {
+	var out []*x509.Certificate
+	for _, c := range certs {
+		out = append(out, c.X509())
+	}
+	return out
+}
+
+// Access returns the authentication and authorization of the API server.
+func Access(c *config.Cluster) credentials.Access {
+	k := c.Spec.Kubernetes
+	return credentials.Access{Authentication: k.Authentication, Authorization: k.Authorization}
+}
+
+// addons converts the configured add-ons to the form of the orchestrator. found contains the state
+// of the artifacts.
+func addons(all []config.Addon, found map[string]string) []nodespec.Addon {
+	out := []nodespec.Addon{}
+	for _, a := range all {
+		addon := nodespec.Addon{
+			Name: a.Metadata.Name, Namespace: a.Spec.DefaultNamespace(), Namespaces: a.Spec.Scope.Namespaces, Kubernetes: a.Spec.Requires.Kubernetes.Version(), Within: time.Duration(a.Spec.HealthyWithin),
+			Rights: nodespec.AddonRights{NamespaceAdmin: a.Spec.Rights.NamespaceAdmin, ClusterAdmin: a.Spec.Rights.ClusterAdmin},
+		}
+		for _, m := range a.Spec.Manifests {
+			addon.Manifests = append(addon.Manifests, m.Reveal())
+		}
+		if from := a.Spec.Artifact; from != (config.Artifact{}) {
+			missing, looked := found[from.SHA256]
+			if !looked {
+				missing = from.String() + " is being searched"
+			}
+			addon.Artifact = nodespec.Artifact{Name: from.String(), SHA256: from.SHA256, Missing: missing}
+		}
+		for _, r := range a.Spec.Rights.Rules {
+			rule := nodespec.PolicyRule{Resources: r.Resources, ResourceNames: r.ResourceNames, NonResourceURLs: r.NonResourceURLs, Verbs: r.Verbs}
+			for _, g := range r.APIGroups {
+				rule.APIGroups = append(rule.APIGroups, g.String())
+			}
+			addon.Rights.Rules = append(addon.Rights.Rules, rule)
+		}
+		out = append(out, addon)
+	}
+	return out
+}
+
+// nodeLabels returns the labels and taints of the Node in the form of the orchestrator.
+func nodeLabels(n config.Node) nodespec.NodeLabels {
+	out := nodespec.NodeLabels{Labels: n.Labels}
+	for _, t := range n.Taints {
+		out.Taints = append(out.Taints, nodespec.Taint{Key: t.Key, Value: t.Value, Effect: string(t.Effect)})
+	}
+	return out
+}

@@ -1,0 +1,81 @@
+package nodeplan
+
+import (
+	"net/netip"
+	"slices"
+
+	"github.com/orlop-os/orlop/machined/firewall"
+	"github.com/orlop-os/orlop/pkg/config"
+	"github.com/orlop-os/orlop/pkg/etcdjoin"
+	"github.com/orlop-os/orlop/pkg/nodespec"
+	"github.com/orlop-os/orlop/pkg/paths"
+)
+
+// Firewall returns the firewall of a configuration; nil if it admits all packets.
+func Firewall(c *config.Config) *firewall.Config {
+	if c == nil || c.Network.Spec.Firewall == nil {
+		return nil
+	}
+	tcp := func(port int, from ...netip.Prefix) firewall.Rule {
+		return firewall.Rule{Protocol: string(config.TransportTCP), Port: port, From: from}
+	}
+	out := &firewall.Config{Open: []firewall.Rule{tcp(paths.PortApid)}, SystemPorts: []int{paths.PortApid}}
+	var planes []netip.Prefix
+	if c.Cluster != nil {
+		spec := c.Cluster.Spec
+		for _, a := range slices.Concat(spec.ControlPlanes, spec.VirtualAddresses) {
+			planes = append(planes, netip.PrefixFrom(a, a.BitLen()))
+		}
+		out.SystemPorts = append(out.SystemPorts, paths.PortKubelet)
+		members := []int{etcdjoin.ClientPort, etcdjoin.PeerPort, paths.PortMetrics}
+		if !isWorker(c) {
+			out.Open = append(out.Open, tcp(paths.PortKubernetes))
+			out.SystemPorts = append(append(out.SystemPorts, paths.PortKubernetes), members...)
+		}
+		switch {
+		case len(planes) > 0:
+			out.Open = append(out.Open, tcp(paths.PortKubelet, slices.Concat(planes, otherFamily(spec))...))
+		case isWorker(c): // the source addresses of its control plane are unknown
+			out.Open = append(out.Open, tcp(paths.PortKubelet))
+		}
+		if !isWorker(c) && len(planes) > 0 {
+			for _, port := range members {
+				out.Open = append(out.Open, tcp(port, planes...))
+			}
+		}
+		switch spec.Networks.Encapsulation {
+		case config.EncapsulationWireGuard:
+			out.Open = append(out.Open, firewall.Rule{Protocol: string(config.TransportUDP), Port: paths.PortWireGuard})
+		case config.EncapsulationVXLAN:
+			out.Open = append(out.Open, firewall.Rule{Protocol: string(config.TransportUDP), Port: paths.PortVXLAN})
+		case config.EncapsulationNone: // packets between pods are not addressed to the machine
+		}
+	}
+	var rules []firewall.Rule
+	for _, r := range c.Network.Spec.Firewall.Allow {
+		rules = append(rules, firewall.Rule{Protocol: string(r.Protocol), Port: r.Port, From: r.From})
+	}
+	out.Open = firewall.Allow(out.Open, rules, planes)
+	return out
+}
+
+// otherFamily returns all IPv4 addresses if the control-plane addresses are IPv6 and the cluster
+// has IPv4 too: the first address of a Node, at which API servers call its kubelet, is then IPv4
+// (network.State.NodeAddresses), and the documents do not contain their source addresses.
+func otherFamily(spec config.ClusterSpec) []netip.Prefix {
+	is4 := func(r netip.Prefix) bool { return r.Addr().Is4() }
+	if slices.ContainsFunc(spec.ControlPlanes, netip.Addr.Is4) || !slices.ContainsFunc(spec.Networks.Pods, is4) {
+		return nil
+	}
+	return []netip.Prefix{netip.PrefixFrom(netip.IPv4Unspecified(), 0)}
+}
+
+// Guard returns the ports of the machine that no Service and no pod may take, for any
+// configuration (nil for none).
+func Guard(c *config.Config) firewall.Guard {
+	g := firewall.Guard{TCP: nodespec.MachineTCP(), UDP: nodespec.MachineUDP(), Loopback: nodespec.LoopbackTCP(), Closed: nodespec.ClosedToPods()}
+	if c != nil && c.Cluster != nil {
+		g.Pods = c.Cluster.Spec.Networks.Pods
+	}
+	return g
+}

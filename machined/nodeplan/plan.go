@@ -1,0 +1,144 @@
+package nodeplan
+
+import (
+	"crypto/ecdsa"
+	"errors"
+	"fmt"
+
+	"github.com/orlop-os/orlop/machined/credentials"
+	"github.com/orlop-os/orlop/machined/firewall"
+	"github.com/orlop-os/orlop/machined/host"
+	"github.com/orlop-os/orlop/machined/network"
+	"github.com/orlop-os/orlop/pkg/buildinfo"
+	"github.com/orlop-os/orlop/pkg/config"
+	"github.com/orlop-os/orlop/pkg/nodespec"
+	"github.com/orlop-os/orlop/pkg/pki"
+	"github.com/orlop-os/orlop/pkg/trust"
+)
+
+// Facts are the facts on which a plan depends.
+type Facts struct {
+	Release   buildinfo.Release
+	InMemory  bool              // the system is not installed: it runs no node
+	Network   network.State     // addresses and resolvers
+	Identity  *ecdsa.PrivateKey // the machine key; nil if it is not loaded yet
+	Member    Member
+	Trust     Trust
+	Artifacts map[string]string // why an artifact of an add-on is missing, by digest; empty: present
+	// values of kernel parameters from before the system first set them
+	PreviousSysctls map[string]string
+	Services        ServiceFacts
+}
+
+// Member is the membership of a worker in its cluster.
+type Member struct {
+	Joined bool
+	// the control plane rejects its certificates as revoked
+	Removed     bool
+	PodsStopped bool // after the removal, its pods have stopped
+	// certificates issued to the machine and to its node
+	Machine *pki.Leaf
+	Node    credentials.IssuedLeaves
+}
+
+// Trust are the clients that the machine accepts.
+type Trust struct {
+	Callers credentials.CallerCAs
+	// revocations for the API server and the kubelet
+	Revoked []trust.Revocation
+	Problem error // why they are unknown
+}
+
+// ServiceFacts are the facts that hold services back.
+type ServiceFacts struct {
+	Refusal error // why this machine cannot run the configuration at present
+	// a firewall is configured, and the kernel has no rules in its place
+	Exposed bool
+	// the machine has had no address for so long that services stop
+	AddressLost bool
+}
+
+// Want is everything that follows from a configuration.
+type Want struct {
+	Network  network.Config
+	Host     host.Config
+	Firewall *firewall.Config // nil: it admits all packets
+	Guard    firewall.Guard
+	// credentials of apid; unusable with APIProblem, which says why they cannot be planned
+	API        credentials.Want
+	APIProblem error
+	// documents of the node; unusable with NodeProblem, which is ErrNoNode, ErrNoAddress or says
+	// why they cannot be planned
+	Node        Node
+	NodeProblem error
+	Services    Services
+}
+
+// Node are the documents of a machine that runs a node.
+type Node struct {
+	Spec        nodespec.Spec
+	Credentials credentials.Want
+	Containerd  []byte // its configuration file
+	// resolvers of the machine that pods do not use, one line each
+	UnusedResolvers []string
+}
+
+var (
+	// ErrNoNode is returned if the configuration, or a system in memory, runs no node.
+	ErrNoNode = errors.New("no node")
+	// ErrNoAddress is returned while the machine has no address.
+	ErrNoAddress = errors.New("no address yet")
+)
+
+// Plan returns everything that follows from a configuration (nil for none).
+func Plan(c *config.Config, f Facts) Want {
+	w := Want{Network: Network(c), Host: Host(c, f), Firewall: Firewall(c), Guard: Guard(c)}
+	w.API, w.APIProblem = API(c, f)
+	var a credentials.Authorities
+	w.Node, a, w.NodeProblem = node(c, f)
+	w.Services = services(c, f, w, a)
+	return w
+}
+
+// node returns the documents of the node, and the sources of its credentials.
+func node(c *config.Config, f Facts) (n Node, a credentials.Authorities, err error) {
+	if c == nil || c.Cluster == nil || f.InMemory {
+		return n, a, ErrNoNode
+	}
+	if n.Spec, err = Spec(c, f.Network, f.Release); err != nil {
+		return n, a, err
+	}
+	_, n.UnusedResolvers = resolvers(c.Cluster.Spec.Networks, f.Network.Servers)
+	n.Containerd = containerdConfig(n.Spec.PauseImage, n.Spec.External.Network)
+	if a, err = authorities(c, f); err != nil {
+		return n, a, err
+	}
+	n.Credentials, err = credentials.Plan(n.Spec, a)
+	return n, a, err
+}
+
+// API returns the credentials of apid.
+func API(c *config.Config, f Facts) (credentials.Want, error) {
+	if f.Trust.Problem != nil {
+		return credentials.Want{}, f.Trust.Problem
+	}
+	name, ca, issued := network.DefaultHostname, (*pki.CA)(nil), (*pki.Leaf)(nil)
+	if c != nil {
+		name = c.Machine.Metadata.Name
+		if c.Cluster != nil && !c.Cluster.Spec.PKI.Machine.Key.IsZero() {
+			var err error
+			if ca, err = CA(c.Cluster.Spec.PKI.Machine); err != nil {
+				return credentials.Want{}, fmt.Errorf("Cluster.spec.pki.machine: %w", err)
+			}
+		}
+	}
+	if isWorker(c) && f.Member.Joined {
+		issued = f.Member.Machine
+	}
+	return credentials.APIServer(f.Identity, name, Addresses(c, f.Network), ca, issued, f.Trust.Callers), nil
+}
+
+// isWorker reports whether a configuration makes the machine a worker of a cluster.
+func isWorker(c *config.Config) bool {
+	return c != nil && c.Cluster != nil && c.Machine.Spec.Role == config.RoleWorker
+}

@@ -1,0 +1,178 @@
+package nodeplan
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"gotest.tools/v3/golden"
+
+	"github.com/orlop-os/orlop/machined/credentials"
+	"github.com/orlop-os/orlop/machined/network"
+	"github.com/orlop-os/orlop/pkg/buildinfo"
+	"github.com/orlop-os/orlop/pkg/config"
+	"github.com/orlop-os/orlop/pkg/nodespec"
+	"github.com/orlop-os/orlop/pkg/pki"
+	"github.com/orlop-os/orlop/pkg/supervise"
+	"github.com/orlop-os/orlop/pkg/trust"
+)
+
+// reference is the reference configuration.
+func reference(t *testing.T) *config.Config {
+	t.Helper()
+	c, problems := config.Parse("reference.yaml", []byte(config.Reference))
+	if err := problems.Err(); err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// facts are the facts of an installed machine with an address.
+func facts(t *testing.T) Facts {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return Facts{
+		Release: buildinfo.Release{Version: "1.2.3", PauseImage: "registry.example/pause:1"}, Identity: key,
+		Network: network.State{
+			Links:   []network.LinkState{{Managed: true, Up: true, Addresses: []network.AddressState{{Prefix: netip.MustParsePrefix("10.0.0.11/24"), Origin: "static"}}}},
+			Servers: []netip.Addr{netip.MustParseAddr("10.0.0.2"), netip.MustParseAddr("127.0.0.53")}, Search: []string{"corp.example"},
+		},
+		Trust: Trust{
+			Callers: credentials.CallerCAs{Revoked: []byte("[]")},
+			Revoked: []trust.Revocation{{Lineage: "1f", Name: "eve", At: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), By: "CN=admin"}},
+		},
+		PreviousSysctls: map[string]string{"vm.swappiness": "60"},
+	}
+}
+
+// indented returns a document as JSON.
+func indented(t *testing.T, document any) string {
+	t.Helper()
+	text, err := json.MarshalIndent(document, "", "  ")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text) + "\n"
+}
+
+// content lists the files and certificates of credentials.
+func content(w credentials.Want) string {
+	var out strings.Builder
+	for _, d := range w.Dirs {
+		fmt.Fprintf(&out, "dir  %s of %d\n", d.Path, d.UID)
+	}
+	for _, f := range w.Files {
+		fmt.Fprintf(&out, "file %s of %d, %v\n", f.Path, f.UID, f.Mode)
+	}
+	for _, l := range w.Leaves {
+		by := "its own key"
+		if l.By != nil {
+			by = l.By.Cert.Subject.String()
+		}
+		fmt.Fprintf(&out, "leaf %s of %d by %s: %s %v %v %v\n", l.Cert, l.UID, by, l.Spec.CN, l.Spec.O, l.Spec.DNS, l.Spec.IPs)
+	}
+	return out.String()
+}
+
+// TestPlan shows each document of the reference configuration.
+func TestPlan(t *testing.T) {
+	c := reference(t)
+	f := facts(t)
+	w := Plan(c, f)
+	if w.APIProblem != nil || w.NodeProblem != nil || w.Services.Problem != nil || w.Services.Hold != HoldNothing {
+		t.Fatalf("%v, %v, %v, %q", w.APIProblem, w.NodeProblem, w.Services.Problem, w.Services.Hold)
+	}
+	a, err := authorities(c, f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.Host.MachineID = "" // of a random key
+	for name, got := range map[string]string{
+		"network.json":     indented(t, w.Network),
+		"host.json":        indented(t, w.Host),
+		"firewall.nft":     w.Firewall.Commands(nodespec.PodBridge),
+		"guard.nft":        w.Guard.Commands(nodespec.PodBridge),
+		"api.txt":          content(w.API),
+		"node.json":        indented(t, w.Node.Spec),
+		"credentials.txt":  content(w.Node.Credentials),
+		"addons.json":      string(a.Addons) + "\n",
+		"labels.json":      string(a.NodeLabels) + "\n",
+		"revoked.json":     string(a.RevokedSet) + "\n",
+		"services.json":    indented(t, w.Services.All),
+		"resolvers.txt":    strings.Join(w.Node.UnusedResolvers, "\n") + "\n",
+		"unconfigured.txt": unconfigured(t, f),
+	} {
+		golden.Assert(t, got, "plan-"+name)
+	}
+}
+
+// unconfigured lists what a machine without a configuration gets.
+func unconfigured(t *testing.T, f Facts) string {
+	w := Plan(nil, f)
+	w.Host.MachineID = ""
+	return fmt.Sprintf("network %+v\nhost %+v\nfirewall %v\nnode: %v\nservices %v\n%s", w.Network, w.Host, w.Firewall.Lines(), w.NodeProblem, names(w.Services.Now(nil)), content(w.API))
+}
+
+func names(services []supervise.Service) (out []string) {
+	for _, s := range services {
+		out = append(out, s.Name)
+	}
+	return out
+}
+
+// TestHold shows which services run while others are held back, for a worker and for a
+// control-plane machine on which all its services ran.
+func TestHold(t *testing.T) {
+	leaf, err := pki.SelfSigned(pki.Spec{CN: "w", Usage: pki.Both, TTL: time.Hour})
+	if err != nil {
+		t.Fatal(err)
+	}
+	plane := reference(t)
+	worker := reference(t)
+	worker.Machine.Spec.Role = config.RoleWorker
+	alone := reference(t)
+	alone.Cluster = nil
+	for name, test := range map[string]struct {
+		config *config.Config
+		facts  func(*Facts)
+		hold   Hold
+		now    string
+	}{
+		"control plane":                      {plane, nil, HoldNothing, "apid containerd orchestrator-api orchestrator-controllers orchestrator-node"},
+		"no cluster":                         {alone, nil, HoldNoNode, "apid"},
+		"in memory":                          {plane, func(f *Facts) { f.InMemory = true }, HoldNoNode, "apid"},
+		"refused":                            {plane, func(f *Facts) { f.Services.Refusal, f.Services.Exposed = errors.New("memory"), true }, HoldRefused, "apid"},
+		"no firewall":                        {plane, func(f *Facts) { f.Services.Exposed, f.Network = true, network.State{} }, HoldExposed, "apid"},
+		"no address":                         {plane, func(f *Facts) { f.Network = network.State{} }, HoldNoAddress, "apid containerd orchestrator-api orchestrator-controllers orchestrator-node"},
+		"no address long":                    {plane, func(f *Facts) { f.Network, f.Services.AddressLost = network.State{}, true }, HoldNoAddress, "apid containerd"},
+		"not joined":                         {worker, func(f *Facts) { f.Member.Joined = false }, HoldNotJoined, "apid"},
+		"joined":                             {worker, nil, HoldNothing, "apid containerd orchestrator-node"},
+		"removed":                            {worker, func(f *Facts) { f.Member.Removed = true }, HoldRemoved, "apid containerd orchestrator-api orchestrator-controllers orchestrator-node"},
+		"removed, and its pods have stopped": {worker, func(f *Facts) { f.Member.Removed, f.Member.PodsStopped = true, true }, HoldRemoved, "apid containerd"},
+	} {
+		f := facts(t)
+		f.Member = Member{Joined: true, Machine: leaf}
+		if test.facts != nil {
+			test.facts(&f)
+		}
+		running := append([]supervise.Service{Apid()}, Kubernetes(true)...)
+		s := Plan(test.config, f).Services
+		if got := strings.Join(names(s.Now(running)), " "); s.Hold != test.hold || got != test.now {
+			t.Errorf("%s: %q: %s; want %q: %s", name, s.Hold, got, test.hold, test.now)
+		}
+		if test.hold == HoldNothing && !slices.EqualFunc(s.All, s.Now(nil), func(a, b supervise.Service) bool { return a.Name == b.Name && slices.Equal(a.Env, b.Env) }) {
+			t.Errorf("%s: nothing is held back, and not all services run", name)
+		}
+	}
+}

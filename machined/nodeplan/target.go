@@ -1,0 +1,123 @@
+package nodeplan
+
+import (
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/orlop-os/orlop/machined/credentials"
+	"github.com/orlop-os/orlop/pkg/config"
+	"github.com/orlop-os/orlop/pkg/nodespec"
+	"github.com/orlop-os/orlop/pkg/paths"
+	"github.com/orlop-os/orlop/pkg/supervise"
+)
+
+// Services are the services of a configuration.
+type Services struct {
+	// All are the services that run once nothing holds them back.
+	All  []supervise.Service
+	Hold Hold
+	// Problem says why the services cannot be planned, or why the machine refuses the configuration
+	// (HoldRefused).
+	Problem error
+
+	run   []supervise.Service
+	stays func(supervise.Service) bool // the running services that continue; nil: run starts
+}
+
+// Now returns the services that should run now, from the services that should run at present.
+func (s Services) Now(running []supervise.Service) []supervise.Service {
+	if s.stays == nil {
+		return s.run
+	}
+	return slices.DeleteFunc(slices.Clone(running), func(r supervise.Service) bool { return !s.stays(r) })
+}
+
+// Hold is the reason for which services are held back.
+type Hold string
+
+// The reasons, in the order in which they are checked.
+const (
+	HoldNothing   Hold = ""
+	HoldNoNode    Hold = "no node"     // the configuration runs no node
+	HoldRefused   Hold = "refused"     // the machine cannot run the configuration at present
+	HoldExposed   Hold = "no firewall" // the configured firewall is not active
+	HoldNoAddress Hold = "no address"  // the running services continue until the address is lost
+	HoldNotJoined Hold = "not joined"  // a worker has no certificates of the cluster yet
+	HoldRemoved   Hold = "removed"     // pods of a removed worker stop before its node
+)
+
+// services returns the services of a configuration, and the reason for which they are held back.
+func services(c *config.Config, f Facts, w Want, a credentials.Authorities) Services {
+	apid := []supervise.Service{Apid()}
+	s := Services{All: apid, run: apid}
+	if errors.Is(w.NodeProblem, ErrNoNode) {
+		s.Hold = HoldNoNode
+		return s
+	}
+	node := Kubernetes(c.Machine.Spec.Role == config.RoleControlPlane)
+	if w.NodeProblem == nil {
+		node, s.Problem = withSpec(node, w.Node.Spec, a)
+	} else if !errors.Is(w.NodeProblem, ErrNoAddress) {
+		s.Problem = w.NodeProblem
+	}
+	s.All = slices.Concat(apid, node)
+	switch facts := f.Services; {
+	case facts.Refusal != nil:
+		s.Hold, s.Problem = HoldRefused, facts.Refusal
+	case facts.Exposed:
+		s.Hold = HoldExposed
+	case errors.Is(w.NodeProblem, ErrNoAddress):
+		s.Hold, s.stays = HoldNoAddress, func(r supervise.Service) bool { return !facts.AddressLost || needsNoAddress(r) }
+	case isWorker(c) && !f.Member.Joined:
+		s.Hold = HoldNotJoined
+	case isWorker(c) && f.Member.Removed:
+		s.Hold, s.stays = HoldRemoved, func(supervise.Service) bool { return true }
+		if f.Member.PodsStopped {
+			s.run, s.stays = withoutNode(slices.Concat(apid, Kubernetes(false))), nil
+		}
+	default:
+		s.run = s.All
+	}
+	return s
+}
+
+// withSpec adds to each service a hash of the files that it reads at its start: supervise.Diff
+// compares whole services.
+func withSpec(services []supervise.Service, spec nodespec.Spec, a credentials.Authorities) ([]supervise.Service, error) {
+	dirs := map[string]string{ServiceKubeAPI: paths.KubeAPI, ServiceControllers: paths.KubeControllers, ServiceNode: paths.KubeNode}
+	for i, s := range services {
+		dir, ours := dirs[s.Name]
+		if !ours {
+			continue
+		}
+		text, err := json.Marshal(specFor(spec, s.Name))
+		if err != nil {
+			return nil, fmt.Errorf("node: cannot describe: %w", err)
+		}
+		services[i].Env = append(s.Env, fmt.Sprintf("ORLOP_SPEC=%x", sha256.Sum256(append(text, a.ReadAtStart(dir)...))))
+	}
+	return services, nil
+}
+
+// specFor returns the part of the node's description that a service reads: a change of the
+// resolvers, for example by a new lease, does not restart etcd and the API server.
+func specFor(spec nodespec.Spec, service string) nodespec.Spec {
+	if service != ServiceNode {
+		spec.DNS, spec.DNSUpstreams, spec.DNSSearch = nodespec.DNS{}, nil, nil
+	}
+	return spec
+}
+
+// needsNoAddress reports whether a service runs on a machine without an address. containerd
+// continues, and so do the pods.
+func needsNoAddress(s supervise.Service) bool {
+	return s.Name == ServiceApid || s.Name == ServiceContainerd
+}
+
+// withoutNode returns the services of a removed worker.
+func withoutNode(services []supervise.Service) []supervise.Service {
+	return slices.DeleteFunc(services, func(s supervise.Service) bool { return s.Name == ServiceNode })
+}
