@@ -18,7 +18,6 @@ import (
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/paths"
-	"github.com/orlop-os/orlop/pkg/reconcile"
 	"github.com/orlop-os/orlop/pkg/supervise"
 )
 
@@ -26,8 +25,8 @@ import (
 //
 //  1. The documents are parsed and checked as a whole; a problem rejects all of them.
 //  2. Changes that the running machine cannot make are rejected (package transition).
-//  3. Every domain (an area of the machine such as disk, network or host) lists its operations. A
-//     dry run ends here.
+//  3. Every domain (an area of the machine such as disk, network or host) lists its operations
+//     (domains.go). A dry run ends here.
 //  4. The documents are written to STATE and replace the present documents by a rename (package
 //     configstore). After a power cut either the old or the new documents are complete. Staged
 //     documents are stored beside them and replace them at the next boot; during a trial, the
@@ -68,29 +67,9 @@ type applied struct {
 // configs is the store of the configurations.
 var configs = configstore.Store{Dir: paths.Config}
 
-// outcome is the result of an apply or a dry run.
-type outcome struct {
-	operations []string
-	restarts   []string
-	reboot     bool
-	install    string    // disk of the installation
-	trial      time.Time // end of the trial; zero without a trial
-	warnings   []string
-	// why there is a trial, or not
-	plan   transition.Trial
-	config *config.Config // activated configuration; nil if none
-}
-
 // activationDelay is the delay before a configuration on trial becomes active, so that the answer
 // is sent over the connection that the configuration may cut.
 const activationDelay = time.Second
-
-// add adds the operations of a domain.
-func (o *outcome) add(domain string, lines []string) {
-	for _, l := range lines {
-		o.operations = append(o.operations, domain+": "+l)
-	}
-}
 
 // apply converges the machine to the documents or rejects them. The error is config.Problems if the
 // documents have problems.
@@ -113,7 +92,7 @@ func (m *machine) apply(ctx context.Context, filename string, r *api.ApplyReques
 	if err := m.checkDiskMatch(ctx, next); err != nil {
 		return outcome{}, err
 	}
-	out, err := m.plan(ctx, now.config, next)
+	out, err := m.dryRun(ctx, now.config, next)
 	if err != nil {
 		return out, err
 	}
@@ -273,59 +252,4 @@ func (m *machine) checkDiskMatch(ctx context.Context, next *config.Config) error
 		return e.problem(next)
 	}
 	return err
-}
-
-// plan returns the operations of every domain for the next configuration.
-func (m *machine) plan(ctx context.Context, before, next *config.Config) (outcome, error) {
-	var out outcome
-	out.add("config", config.Changes(before, next))
-	if why, _ := m.storageProblem.Get(); why != "" {
-		lines, err := storageDryRun(ctx)
-		if err != nil {
-			return outcome{}, transition.Refuse(fmt.Errorf("no disk to store it on: disk: %w", err))
-		}
-		out.add("disk", lines)
-	}
-	host, err := m.hostDryRun(ctx, next)
-	if err != nil {
-		return outcome{}, err
-	}
-	out.add("host", host)
-	if left, err := m.kernel.LeftoverModules(m.hostConfig(next)); err != nil {
-		return outcome{}, err
-	} else if len(left) > 0 {
-		out.warnings = append(out.warnings, staleModules(left))
-	}
-	lines, err := m.network.DryRun(nodeplan.Network(next))
-	if err != nil {
-		return outcome{}, fmt.Errorf("network: cannot plan: %w", err)
-	}
-	out.add("network", lines)
-	out.add("firewall", firewallDryRun(before, next))
-	state, _ := m.networkState.Get()
-	services := m.want(next, state).Services
-	if services.Problem != nil {
-		return outcome{}, services.Problem
-	}
-	for _, change := range supervise.Diff(m.services.Services(), services.All) {
-		out.add("services", []string{change.String()})
-		if change.Kind == "restart" {
-			out.restarts = append(out.restarts, change.Service)
-		}
-	}
-	return out, nil
-}
-
-// storageDryRun returns the disk operations of an apply on a machine without storage. A foreign
-// disk may be wiped: checkMachine has checked that the configuration allows it.
-func storageDryRun(ctx context.Context) ([]string, error) {
-	have, err := disk.Read(ctx, nil)
-	if err != nil {
-		return nil, err
-	}
-	want, err := disk.Plan(disk.Config{Wipe: true}, have)
-	if err != nil {
-		return nil, err
-	}
-	return reconcile.Print(disk.Diff(have, want, nil)), nil
 }

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -10,16 +9,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/orlop-os/orlop/machined/credentials"
-	"github.com/orlop-os/orlop/machined/disk"
-	"github.com/orlop-os/orlop/machined/firewall"
-	"github.com/orlop-os/orlop/machined/network"
-	"github.com/orlop-os/orlop/machined/nodeplan"
-	"github.com/orlop-os/orlop/pkg/config"
-	"github.com/orlop-os/orlop/pkg/nodespec"
 	"github.com/orlop-os/orlop/pkg/panics"
-	"github.com/orlop-os/orlop/pkg/reconcile"
-	"github.com/orlop-os/orlop/pkg/supervise"
 )
 
 // Drift is the list of operations that would restore the configured state now: the diff of every
@@ -48,8 +38,8 @@ type driftState struct {
 // clean reports whether there is no drift and no problem.
 func (s driftState) clean() bool { return len(s.Operations) == 0 && s.Problem == "" }
 
-// domain is an area of the machine that can compute its drift.
-type domain struct {
+// driftSource is a domain that can compute its drift.
+type driftSource struct {
 	name string
 	// diff returns the operations. It returns an error if they are unknown or, together with
 	// operations, if parts of the state cannot be restored. errNoDomain: the machine does not have
@@ -57,11 +47,9 @@ type domain struct {
 	diff func(context.Context) ([]string, error)
 }
 
-var errNoDomain = errors.New("nothing is configured here")
-
 // drift computes the drift for all watchers.
 type drift struct {
-	domains  []domain
+	domains  []driftSource
 	interval time.Duration // driftInterval
 	timeout  time.Duration // driftTimeout
 	// epoch changes with the desired state, which invalidates earlier results. nil: it never
@@ -172,7 +160,7 @@ func (d *drift) refresh() {
 
 // diff computes the drift of a domain; nil if the machine does not have it. A domain that hangs (a
 // disk that does not answer) is skipped until its diff returns.
-func (d *drift) diff(one domain) *driftState {
+func (d *drift) diff(one driftSource) *driftState {
 	s := &driftState{Domain: one.name, Operations: []string{}}
 	d.mu.Lock()
 	hung := d.hung[one.name]
@@ -222,10 +210,11 @@ func (d *drift) setHung(name string, hung bool) {
 // newDrift returns the drift of the machine's domains. No domain reveals a secret: operations name
 // files and parameters, and operations that write keys do not show the content.
 func (m *machine) newDrift() *drift {
-	return &drift{interval: driftInterval, timeout: driftTimeout, epoch: m.driftEpoch, domains: []domain{
-		{"configuration", m.configurationDrift}, {"disk", m.diskDrift}, {"network", m.networkDrift}, {"firewall", m.firewallDrift},
-		{"host", m.hostDrift}, {"api", m.apiDrift}, {"credentials", m.credentialsDrift}, {"services", m.servicesDrift},
-	}}
+	d := &drift{interval: driftInterval, timeout: driftTimeout, epoch: m.driftEpoch, domains: []driftSource{{"configuration", m.configurationDrift}}}
+	for _, of := range m.domains() {
+		d.domains = append(d.domains, driftSource{of.name, func(ctx context.Context) ([]string, error) { return m.driftOf(ctx, of) }})
+	}
+	return d
 }
 
 // driftEpoch changes with the active configuration, and with every reconciliation.
@@ -238,155 +227,16 @@ func (m *machine) driftEpoch() uint64 {
 // configurationDrift has no operations of its own: it returns the failures of the last
 // reconciliation, of every domain, so that each failure of reconcile is visible here.
 func (m *machine) configurationDrift(context.Context) ([]string, error) {
-	c, _, err := m.active()
-	if err != nil {
-		return nil, err
+	if m.shutdown.Load() != nil {
+		return nil, errNoDomain
 	}
+	now, _ := m.config.Get()
 	s, _ := m.convergence.Get()
-	if s.config != c {
+	if s.config != now.config {
 		return []string{"activate the configuration"}, nil
 	}
 	if len(s.failures) > 0 {
 		return nil, errors.New(strings.Join(s.failures, "; "))
 	}
 	return nil, nil
-}
-
-// firewallDrift returns the operation that would restore the nftables rules, if the configured
-// rules differ from the last rules that were installed.
-func (m *machine) firewallDrift(context.Context) ([]string, error) {
-	c, _, err := m.active()
-	if err != nil {
-		return nil, err
-	}
-	rules, _ := m.packets.Get()
-	have, want := cmp.Or(rules.firewall, firewall.Absent), nodeplan.Firewall(c)
-	if have == want.Commands(nodespec.PodBridge) {
-		return nil, nil
-	}
-	return []string{setFirewall{m: m, want: want}.String()}, nil
-}
-
-// active returns the active configuration, nil for none, and the network state. There is no drift
-// during a shutdown.
-func (m *machine) active() (*config.Config, network.State, error) {
-	if m.shutdown.Load() != nil {
-		return nil, network.State{}, errNoDomain
-	}
-	now, _ := m.config.Get()
-	state, _ := m.networkState.Get()
-	return now.config, state, nil
-}
-
-func (m *machine) diskDrift(ctx context.Context) ([]string, error) {
-	if m.bootMedium != "" {
-		return nil, errNoDomain // it writes to no disk
-	}
-	if _, _, err := m.active(); err != nil {
-		return nil, err
-	}
-	have, err := disk.Read(ctx, nil)
-	if err != nil {
-		return nil, err
-	}
-	want, err := disk.Plan(disk.Config{}, have)
-	if err != nil {
-		return nil, err
-	}
-	return reconcile.Print(disk.Diff(have, want, nil)), nil
-}
-
-func (m *machine) networkDrift(context.Context) ([]string, error) {
-	_, state, err := m.active()
-	if err != nil {
-		return nil, err
-	}
-	want, _ := m.networkConfig.Get()
-	lines, err := m.network.DryRun(want)
-	if err != nil {
-		return nil, err
-	}
-	// a configured link that does not exist, a lease that does not arrive: no operation here can
-	// change them
-	var problems []error
-	for _, p := range state.Problems {
-		problems = append(problems, errors.New(p))
-	}
-	return lines, errors.Join(problems...)
-}
-
-func (m *machine) hostDrift(ctx context.Context) ([]string, error) {
-	c, _, err := m.active()
-	if err != nil {
-		return nil, err
-	}
-	lines, err := m.hostDryRun(ctx, c)
-	if err != nil {
-		return nil, err
-	}
-	left, err := m.kernel.LeftoverModules(m.hostConfig(c))
-	if err == nil && len(left) > 0 {
-		err = errors.New(staleModules(left))
-	}
-	return lines, err
-}
-
-// staleModules is the line about kernel modules that stay although the configuration no longer
-// names them.
-func staleModules(modules []string) string {
-	return fmt.Sprintf("kernel modules %s stay in the kernel until the next boot (`orlopctl reboot`): the configuration no longer names them", strings.Join(modules, ", "))
-}
-
-func (m *machine) apiDrift(context.Context) ([]string, error) {
-	c, state, err := m.active()
-	if err != nil {
-		return nil, err
-	}
-	if m.identity.Load() == nil {
-		return nil, errNoDomain // stepIdentity has not run yet
-	}
-	want, err := nodeplan.API(c, m.apiFacts(c, state))
-	if err != nil {
-		return nil, err
-	}
-	return credentialsDiff(want)
-}
-
-func (m *machine) credentialsDrift(context.Context) ([]string, error) {
-	c, state, err := m.active()
-	if err != nil {
-		return nil, err
-	}
-	if c == nil || c.Cluster == nil || m.bootMedium != "" {
-		return nil, errNoDomain
-	}
-	want := m.want(c, state)
-	if want.NodeProblem != nil {
-		return nil, want.NodeProblem
-	}
-	return credentialsDiff(want.Node.Credentials)
-}
-
-func credentialsDiff(want credentials.Want) ([]string, error) {
-	have, err := credentials.Read(want)
-	if err != nil {
-		return nil, err
-	}
-	return reconcile.Print(credentials.Diff(have, want)), nil
-}
-
-func (m *machine) servicesDrift(context.Context) ([]string, error) {
-	c, state, err := m.active()
-	if err != nil {
-		return nil, err
-	}
-	want := m.want(c, state).Services
-	if want.Problem != nil {
-		return nil, want.Problem
-	}
-	var lines []string
-	for _, change := range supervise.Diff(m.services.Services(), want.All) {
-		lines = append(lines, change.String())
-	}
-	return lines, nil
 }

@@ -4,9 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
-	"regexp"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -39,7 +36,7 @@ func (s *saidDrift) diff(context.Context) ([]string, error) {
 func TestDrift(t *testing.T) {
 	host, disk := &saidDrift{}, &saidDrift{}
 	// every call refreshes
-	d := &drift{domains: []domain{{"disk", disk.diff}, {"host", host.diff}}, timeout: time.Minute}
+	d := &drift{domains: []driftSource{{"disk", disk.diff}, {"host", host.diff}}, timeout: time.Minute}
 	look := func(want string, revision uint64) []driftState {
 		t.Helper()
 		d.interval = time.Hour
@@ -94,7 +91,7 @@ func TestDriftHangs(t *testing.T) {
 		}
 		return nil, nil
 	}
-	d := &drift{domains: []domain{{"disk", hangs}, {"host", host.diff}}, timeout: time.Millisecond}
+	d := &drift{domains: []driftSource{{"disk", hangs}, {"host", host.diff}}, timeout: time.Millisecond}
 	first := func() string {
 		d.interval = time.Hour
 		d.readAt = time.Time{}
@@ -130,7 +127,7 @@ func TestDriftHangs(t *testing.T) {
 // TestDriftIsWatched checks that only a change wakes a watcher.
 func TestDriftIsWatched(t *testing.T) {
 	host := &saidDrift{}
-	d := &drift{domains: []domain{{"host", host.diff}}, interval: time.Millisecond, timeout: time.Minute}
+	d := &drift{domains: []driftSource{{"host", host.diff}}, interval: time.Millisecond, timeout: time.Minute}
 	topic := d.topic()
 	_, seen, err := topic.get(t.Context())
 	if err != nil {
@@ -159,7 +156,7 @@ func TestDriftIsWatched(t *testing.T) {
 // TestDriftOfAnotherConfiguration checks that a new configuration invalidates the former drift.
 func TestDriftOfAnotherConfiguration(t *testing.T) {
 	host, epoch := &saidDrift{}, atomic.Uint64{}
-	d := &drift{domains: []domain{{"host", host.diff}}, interval: time.Hour, timeout: time.Minute, epoch: epoch.Load}
+	d := &drift{domains: []driftSource{{"host", host.diff}}, interval: time.Hour, timeout: time.Minute, epoch: epoch.Load}
 	look := func(want string) {
 		t.Helper()
 		states, _, err := d.get(t.Context())
@@ -173,34 +170,4 @@ func TestDriftOfAnotherConfiguration(t *testing.T) {
 	look("[set kernel parameter a]") // less than an hour old
 	epoch.Add(1)
 	look("[]")
-}
-
-// TestDriftHasEveryDomain checks that every domain of dry runs and reconciliations is a domain of
-// drift, in any file.
-func TestDriftHasEveryDomain(t *testing.T) {
-	// Without a state that could drift: the documents themselves, one call about keys, and a disk
-	// without a system.
-	seen := map[string]bool{"config": true, "etcd": true, "install": true}
-	for _, d := range (&machine{}).newDrift().domains {
-		seen[d.name] = true
-	}
-	files, err := filepath.Glob("*.go")
-	if err != nil || len(files) == 0 {
-		t.Fatalf("%v, %d files", err, len(files))
-	}
-	named, found := regexp.MustCompile(`(?:\bout\.add\(|\.converge\(ctx, |reconcile\.Config\{\s*Name: )"(\w+)"`), 0
-	for _, file := range files {
-		text, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, match := range named.FindAllStringSubmatch(string(text), -1) {
-			if found++; !seen[match[1]] {
-				t.Errorf("%s: domain %q is not among those of drift.go", file, match[1])
-			}
-		}
-	}
-	if found < 8 {
-		t.Errorf("only %d domains were found: the code has another form", found)
-	}
 }

@@ -90,10 +90,10 @@ func (m *machine) planFacts(c *config.Config, state network.State) nodeplan.Fact
 	f := m.apiFacts(c, state)
 	f.Release, f.InMemory, f.PreviousSysctls = m.release, m.bootMedium != "", m.kernel.PreviousSysctls()
 	f.Artifacts, _ = m.images.Artifacts().Get()
-	rules, _ := m.packets.Get()
+	rules := m.packets.get()
 	f.Services.Exposed = rules.exposed(nodeplan.Firewall(c))
-	since, _ := m.noAddressSince.Get()
-	f.Services.AddressLost = !since.IsZero() && time.Since(since) >= noAddressTime
+	since := m.noAddressSince.Load()
+	f.Services.AddressLost = since != nil && time.Since(*since) >= noAddressTime
 	if c != nil && c.Cluster != nil {
 		f.Services.Refusal = m.checkMachine(c)
 	}
@@ -109,11 +109,6 @@ func (m *machine) trustFacts(c *config.Config) (t nodeplan.Trust) {
 	defer m.ledger.Unlock()
 	t.Revoked = withoutReassigned(c, m.ledger.currentLocked(), m.ledger.revokedLocked(), time.Now())
 	return t
-}
-
-// want returns everything that follows from a configuration (nil for none).
-func (m *machine) want(c *config.Config, state network.State) nodeplan.Want {
-	return nodeplan.Plan(c, m.planFacts(c, state))
 }
 
 // hostConfig returns the host settings of a configuration.

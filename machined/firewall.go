@@ -1,17 +1,13 @@
 package main
 
 import (
-	"cmp"
 	"context"
-	"errors"
 	"fmt"
+	"sync"
 
 	"github.com/orlop-os/orlop/machined/firewall"
-	"github.com/orlop-os/orlop/machined/nodeplan"
-	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 	"github.com/orlop-os/orlop/pkg/paths"
-	"github.com/orlop-os/orlop/pkg/reconcile"
 )
 
 // packetRules is the state of the nftables rules that were installed. It is stored, not read from
@@ -21,6 +17,26 @@ type packetRules struct {
 	guard    string // commands of the port guard
 	// the services of the cluster have started: the former rules stay if other rules fail
 	started bool
+}
+
+// packetFilter is the table of the firewall and the port guard in the kernel.
+type packetFilter struct {
+	mu    sync.Mutex
+	rules packetRules
+}
+
+// get returns the installed rules.
+func (p *packetFilter) get() packetRules {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.rules
+}
+
+// update records a change of the installed rules.
+func (p *packetFilter) update(change func(*packetRules)) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	change(&p.rules)
 }
 
 // setRules installs commands of nft(8), all of them or none; modules are the kernel modules that
@@ -55,8 +71,9 @@ func (r *packetRules) exposed(want *firewall.Config) bool {
 
 // setFirewall is the operation that installs or deletes the firewall table.
 type setFirewall struct {
-	m    *machine
-	want *firewall.Config
+	filter *packetFilter
+	set    setRules
+	want   *firewall.Config
 }
 
 func (s setFirewall) String() string {
@@ -66,17 +83,26 @@ func (s setFirewall) String() string {
 	return fmt.Sprintf("accept the connections of %d rules, and reject all others", len(s.want.Lines())-1)
 }
 
+// Details returns the rules, for a dry run.
+func (s setFirewall) Details() []string {
+	if s.want == nil {
+		return []string{s.String()}
+	}
+	return s.want.Lines()
+}
+
 // Do is atomic: nft(8) sends one transaction to the kernel.
 func (s setFirewall) Do(ctx context.Context) error {
-	rules, _ := s.m.packets.Get()
-	err := rules.install(ctx, s.m.setRules, s.want)
-	s.m.packets.Update(func(r packetRules) packetRules { r.firewall = rules.firewall; return r })
+	rules := s.filter.get()
+	err := rules.install(ctx, s.set, s.want)
+	s.filter.update(func(r *packetRules) { r.firewall = rules.firewall })
 	return err
 }
 
 // setGuard is the operation that installs the port guard.
 type setGuard struct {
-	m        *machine
+	filter   *packetFilter
+	set      setRules
 	commands string
 }
 
@@ -84,49 +110,9 @@ func (setGuard) String() string { return "keep Services and pods from the machin
 
 // Do is atomic, like that of setFirewall.
 func (s setGuard) Do(ctx context.Context) error {
-	if err := s.m.setRules(ctx, s.commands, "nft_chain_nat", "nft_nat", "nft_fib_inet", "nft_reject_inet"); err != nil {
+	if err := s.set(ctx, s.commands, "nft_chain_nat", "nft_nat", "nft_fib_inet", "nft_reject_inet"); err != nil {
 		return fmt.Errorf("port guard: cannot keep Services and pods from the machine's own ports: %w; it is retried", err)
 	}
-	s.m.packets.Update(func(r packetRules) packetRules { r.guard = s.commands; return r })
+	s.filter.update(func(r *packetRules) { r.guard = s.commands })
 	return nil
-}
-
-// convergeFirewall installs the firewall of a configuration (nil for none) and the port guard. The
-// caller holds m.reconcileMu, or runs before its first holder. The health reports a failure.
-func (m *machine) convergeFirewall(ctx context.Context, c *config.Config) error {
-	want, guard := nodeplan.Firewall(c), nodeplan.Guard(c).Commands(nodespec.PodBridge)
-	commands := want.Commands(nodespec.PodBridge)
-	converge := func(differs func(packetRules) bool, op reconcile.Op) error {
-		return reconcile.Converge(ctx, reconcile.Config{
-			Name: "firewall", Report: m.report,
-			Diff: func(context.Context) ([]reconcile.Op, error) {
-				if rules, _ := m.packets.Get(); !differs(rules) {
-					return nil, nil
-				}
-				return []reconcile.Op{op}, nil
-			},
-		})
-	}
-	err := errors.Join(
-		converge(func(r packetRules) bool { return commands != cmp.Or(r.firewall, firewall.Absent) }, setFirewall{m, want}),
-		converge(func(r packetRules) bool { return guard != r.guard }, setGuard{m, guard}),
-	)
-	problem := ""
-	if err != nil {
-		problem = err.Error()
-	}
-	m.rulesProblem.Set(problem)
-	return err
-}
-
-// firewallDryRun returns the rules of the next configuration if they differ.
-func firewallDryRun(before, next *config.Config) []string {
-	have, want := nodeplan.Firewall(before), nodeplan.Firewall(next)
-	switch {
-	case have.Commands(nodespec.PodBridge) == want.Commands(nodespec.PodBridge):
-		return nil
-	case want == nil:
-		return []string{"accept all connections"}
-	}
-	return want.Lines()
 }

@@ -9,8 +9,6 @@ import (
 
 	"github.com/orlop-os/orlop/machined/firewall"
 	api "github.com/orlop-os/orlop/pkg/api"
-
-	"github.com/orlop-os/orlop/pkg/config"
 )
 
 // TestFirewallThatDoesNotLoad checks that only the API port is reachable until the kernel accepts
@@ -53,17 +51,5 @@ func TestFirewallThatDoesNotLoad(t *testing.T) {
 	}
 	if firewallCheck(health, "no rules", time.Time{}); health.Healthy || len(health.Checks) != 1 || health.Checks[0].Detail != "no rules" {
 		t.Errorf("nothing in force: %v", health)
-	}
-}
-
-// TestFirewallDryRun checks that a dry run lists the rules of another firewall only.
-func TestFirewallDryRun(t *testing.T) {
-	alone := config.New("m", config.RoleWorker)
-	alone.Network.Spec.Firewall = &config.Firewall{}
-	if got := firewallDryRun(alone, config.New("m", config.RoleWorker)); !slices.Equal(got, []string{"accept all connections"}) {
-		t.Errorf("without one: %q", got)
-	}
-	if got := firewallDryRun(alone, alone); got != nil {
-		t.Errorf("the same: %q", got)
 	}
 }

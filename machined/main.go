@@ -11,8 +11,10 @@
 //	history.go         configurations on trial, and earlier configurations
 //	reach.go           the return from a configuration without an address
 //	convergence.go     which operations of a configuration failed
+//	domains.go         the table of domains for dry run, drift and reconciliation
+//	domainrows.go      its rows
 //	reconcile.go       the reconciliation with configuration and addresses
-//	drift.go           the differences from the configured state
+//	drift.go           the drift as a topic
 //	upgrade.go         upgrades and rollbacks
 //	receive.go         uploads of bundles; frompeer.go the fetch from a peer
 //	install.go         the installation of a system that runs from memory
@@ -126,10 +128,10 @@ type machine struct {
 
 	applyMu     sync.Mutex // at most one configuration is applied at a time
 	reconcileMu sync.Mutex // at most one reconciliation at a time
-	// since when the services have no address; zero if they have an address
-	noAddressSince *cell.Cell[time.Time]
-	packets        *cell.Cell[packetRules] // installed nftables rules
-	upgradeMu      sync.Mutex              // at most one event of an upgrade at a time
+	// since when the services have no address; nil if they have an address
+	noAddressSince atomic.Pointer[time.Time]
+	packets        packetFilter
+	upgradeMu      sync.Mutex // at most one event of an upgrade at a time
 	// at most one system is received or written at a time, by an upgrade or an installation
 	writeMu      sync.Mutex
 	disksMu      sync.Mutex // at most one read of the disks at a time
@@ -195,8 +197,6 @@ func newMachine() *machine {
 		stage:          cell.New(stage{Name: "starting"}),
 		timeline:       cell.New([]moment(nil)),
 		rulesProblem:   cell.New(""),
-		noAddressSince: cell.New(time.Time{}),
-		packets:        cell.New(packetRules{}),
 		storageProblem: cell.New(""),
 		ledger:         newLedger(paths.TrustLedger),
 		callRecords:    newCallRecords(),

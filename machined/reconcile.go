@@ -3,17 +3,13 @@ package main
 import (
 	"context"
 	"errors"
-	"reflect"
 	"slices"
 	"strings"
 	"time"
 
-	"github.com/orlop-os/orlop/machined/credentials"
-	"github.com/orlop-os/orlop/machined/host"
 	"github.com/orlop-os/orlop/machined/network"
 	"github.com/orlop-os/orlop/machined/nodeplan"
 	"github.com/orlop-os/orlop/pkg/config"
-	"github.com/orlop-os/orlop/pkg/reconcile"
 	"github.com/orlop-os/orlop/pkg/supervise"
 )
 
@@ -75,27 +71,7 @@ func (m *machine) reconcile(ctx context.Context, c *config.Config, state network
 	if m.shutdown.Load() != nil {
 		return nil
 	}
-	var problems []error
-	if err := m.convergeFirewall(ctx, c); err != nil {
-		problems = append(problems, err)
-	}
-	want := nodeplan.Network(c)
-	if have, _ := m.networkConfig.Get(); !reflect.DeepEqual(have, want) {
-		m.networkConfig.Set(want)
-	}
-	if have, _ := m.timeServers.Get(); !slices.Equal(have, state.TimeServers) {
-		m.timeServers.Set(state.TimeServers)
-	}
-	if err := m.convergeHost(ctx, c); err != nil {
-		problems = append(problems, err)
-	}
-	if err := m.configureAPI(ctx, c, state); err != nil {
-		problems = append(problems, err)
-	}
-	if err := m.reconcileServices(ctx, c, state); err != nil {
-		problems = append(problems, err)
-	}
-	return errors.Join(problems...)
+	return convergeAll(ctx, m.domains(), func() goal { return m.goal(c, state) }, m.report)
 }
 
 // reportUnusedResolvers reports the resolvers of the machine that pods do not use, once per change.
@@ -109,10 +85,11 @@ func (m *machine) reportUnusedResolvers(unused []string) {
 	}
 }
 
-// reconcileServices writes the files of the services and then sets the services that should run.
-func (m *machine) reconcileServices(ctx context.Context, c *config.Config, state network.State) error {
-	w := m.want(c, state)
-	m.enterHold(w, state)
+// applyServices writes the files of the services and then sets the services that should run; the
+// service manager performs the operations.
+func (m *machine) applyServices(_ context.Context, g goal, _ func() error) error {
+	w := g.want
+	m.enterHold(w, g.state)
 	switch w.Services.Hold {
 	case nodeplan.HoldNothing:
 	case nodeplan.HoldRefused:
@@ -126,20 +103,17 @@ func (m *machine) reconcileServices(ctx context.Context, c *config.Config, state
 	default:
 		return m.services.Set(w.Services.Now(nil))
 	}
-	if err := m.reconcileCredentials(ctx, w); err != nil {
-		return err
-	}
 	if err := prepareKubernetes(w.Node); err != nil {
 		return err
 	}
-	if err := m.images.ConfigureRegistries(c); err != nil {
+	if err := m.images.ConfigureRegistries(g.config); err != nil {
 		return err
 	}
 	if w.Services.Problem != nil {
 		return w.Services.Problem
 	}
 	m.enter("running", "")
-	m.packets.Update(func(r packetRules) packetRules { r.started = true; return r })
+	m.packets.update(func(r *packetRules) { r.started = true })
 	if m.shutdown.Load() != nil { // the shutdown meanwhile decides which services run
 		return nil
 	}
@@ -151,16 +125,12 @@ func (m *machine) reconcileServices(ctx context.Context, c *config.Config, state
 func (m *machine) enterHold(w nodeplan.Want, state network.State) {
 	member, _ := m.membership.Get()
 	switch w.Services.Hold {
-	case nodeplan.HoldNoNode, nodeplan.HoldRefused, nodeplan.HoldExposed: // convergeFirewall has reported the error
+	case nodeplan.HoldNoNode, nodeplan.HoldRefused, nodeplan.HoldExposed: // their errors are reported
 		return
 	case nodeplan.HoldNoAddress:
 		m.enter("services", "an address: "+strings.Join(append(state.Problems, "none on any link yet"), "; "))
-		m.noAddressSince.Update(func(since time.Time) time.Time {
-			if since.IsZero() {
-				since = time.Now()
-			}
-			return since
-		})
+		now := time.Now()
+		m.noAddressSince.CompareAndSwap(nil, &now)
 		return
 	case nodeplan.HoldNotJoined:
 		m.enter("joining", strings.TrimSuffix("the cluster: "+member.Problem, ": "))
@@ -168,7 +138,7 @@ func (m *machine) enterHold(w nodeplan.Want, state network.State) {
 		m.enter("removed", member.Problem+"; reset it, or give it another ticket (`orlopctl nodes add`)")
 	case nodeplan.HoldNothing:
 	}
-	m.noAddressSince.Set(time.Time{})
+	m.noAddressSince.Store(nil)
 	m.reportUnusedResolvers(w.Node.UnusedResolvers)
 }
 
@@ -176,65 +146,3 @@ func (m *machine) enterHold(w nodeplan.Want, state network.State) {
 // machine has lost its address. A longer loss is no renewal of a lease: the services would fail and
 // restart, at full load, until it ends.
 const noAddressTime = time.Minute
-
-// reconcileCredentials converges the certificates and keys of the node's processes.
-func (m *machine) reconcileCredentials(ctx context.Context, w nodeplan.Want) error {
-	if w.NodeProblem != nil {
-		return w.NodeProblem
-	}
-	return m.converge(ctx, "credentials", w.Node.Credentials)
-}
-
-// converge converges credentials.
-func (m *machine) converge(ctx context.Context, name string, want credentials.Want) error {
-	return reconcile.Converge(ctx, reconcile.Config{
-		Name: name,
-		Diff: func(context.Context) ([]reconcile.Op, error) {
-			have, err := credentials.Read(want)
-			if err != nil {
-				return nil, err
-			}
-			return credentials.Diff(have, want), nil
-		},
-		Report: m.report,
-	})
-}
-
-// report adds an event about an operation.
-func (m *machine) report(r reconcile.Report) {
-	kind := "operation"
-	if r.Err != nil {
-		kind = "failure"
-	}
-	m.events.add(r.Domain, kind, r.String())
-}
-
-// configureAPI writes the certificate of apid and the CAs of its callers.
-func (m *machine) configureAPI(ctx context.Context, c *config.Config, state network.State) error {
-	facts := m.apiFacts(c, state)
-	want, err := nodeplan.API(c, facts)
-	if err != nil {
-		return err
-	}
-	m.pairing.Update(c, facts.Trust.Callers.Operators)
-	return m.converge(ctx, "api", want)
-}
-
-// convergeHost converges the host to a configuration (nil for none).
-func (m *machine) convergeHost(ctx context.Context, c *config.Config) error {
-	want := host.Plan(m.hostConfig(c), m.facts)
-	return reconcile.Converge(ctx, reconcile.Config{
-		Name: "host", KeepGoing: true, Report: m.report,
-		Diff: m.kernel.Diff(func() host.Want { return want }),
-	})
-}
-
-// hostDryRun returns the operations on the host for a configuration.
-func (m *machine) hostDryRun(ctx context.Context, c *config.Config) ([]string, error) {
-	want := host.Plan(m.hostConfig(c), m.facts)
-	ops, err := m.kernel.Diff(func() host.Want { return want })(ctx)
-	if err != nil {
-		return nil, err
-	}
-	return reconcile.Print(ops), nil
-}

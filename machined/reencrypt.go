@@ -52,7 +52,7 @@ func (m *machine) reencryptSecrets(ctx context.Context, before, next *config.Con
 // still to start or stop.
 func (m *machine) servicesWaiting(c *config.Config) ([]string, error) {
 	state, _ := m.networkState.Get()
-	want := m.want(c, state).Services
+	want := m.goal(c, state).want.Services
 	if want.Problem != nil && want.Hold != nodeplan.HoldRefused {
 		return nil, want.Problem
 	}

@@ -534,9 +534,9 @@ func (m *machine) enforceRevocations(ctx context.Context) error {
 	if !isControlPlane(now.config) {
 		return nil
 	}
-	w := m.want(now.config, state)
+	w := m.goal(now.config, state).want
 	if errors.Is(w.NodeProblem, nodeplan.ErrNoAddress) || errors.Is(w.NodeProblem, nodeplan.ErrNoNode) {
 		return nil // no API server runs yet
 	}
-	return m.reconcileCredentials(ctx, w)
+	return m.convergeCredentials(ctx, w)
 }

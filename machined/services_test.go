@@ -10,8 +10,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/supervise"
 )
 
-// TestEmptyPluginsOnce checks that the plugins of an external pod network from an earlier boot do not
-// run.
+// TestEmptyPluginsOnce checks that no plugin of an external pod network from an earlier boot runs.
 func TestEmptyPluginsOnce(t *testing.T) {
 	dir := t.TempDir()
 	configuration, plugins := filepath.Join(dir, "config.toml"), filepath.Join(dir, "cni/bin")

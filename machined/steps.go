@@ -134,7 +134,7 @@ func stepHost(ctx context.Context, m *machine) error {
 	}
 	// An error (for example a parameter that this kernel does not have) is reported as an event and
 	// does not stop the boot.
-	if err := m.convergeHost(ctx, nil); err != nil {
+	if err := m.domain("host").converge(ctx, goal{want: nodeplan.Want{Host: m.hostConfig(nil)}}, m.report); err != nil {
 		m.logConsole(err.Error())
 	}
 	return nil
@@ -296,7 +296,8 @@ func stepConfiguration(ctx context.Context, m *machine) error {
 	m.reconcileMu.Lock()
 	defer m.reconcileMu.Unlock()
 	now, _ := m.config.Get()
-	if err := m.convergeFirewall(ctx, now.config); err != nil {
+	rules := nodeplan.Want{Firewall: nodeplan.Firewall(now.config), Guard: nodeplan.Guard(now.config)}
+	if err := m.domain("firewall").converge(ctx, goal{want: rules}, m.report); err != nil {
 		m.logConsole(err.Error())
 	}
 	return nil

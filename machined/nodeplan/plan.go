@@ -18,13 +18,14 @@ import (
 
 // Facts are the facts on which a plan depends.
 type Facts struct {
-	Release   buildinfo.Release
-	InMemory  bool              // the system is not installed: it runs no node
-	Network   network.State     // addresses and resolvers
-	Identity  *ecdsa.PrivateKey // the machine key; nil if it is not loaded yet
-	Member    Member
-	Trust     Trust
-	Artifacts map[string]string // why an artifact of an add-on is missing, by digest; empty: present
+	Release  buildinfo.Release
+	InMemory bool              // the system is not installed: it runs no node
+	Network  network.State     // addresses and resolvers
+	Identity *ecdsa.PrivateKey // the machine key; nil if it is not loaded yet
+	Member   Member
+	Trust    Trust
+	// why an artifact of an add-on is missing, by digest; empty: present
+	Artifacts map[string]string
 	// values of kernel parameters from before the system first set them
 	PreviousSysctls map[string]string
 	Services        ServiceFacts
@@ -58,7 +59,7 @@ type ServiceFacts struct {
 	AddressLost bool
 }
 
-// Want is everything that follows from a configuration.
+// Want contains all documents that follow from a configuration.
 type Want struct {
 	Network  network.Config
 	Host     host.Config
@@ -90,7 +91,7 @@ var (
 	ErrNoAddress = errors.New("no address yet")
 )
 
-// Plan returns everything that follows from a configuration (nil for none).
+// Plan returns all documents that follow from a configuration (nil for none).
 func Plan(c *config.Config, f Facts) Want {
 	w := Want{Network: Network(c), Host: Host(c, f), Firewall: Firewall(c), Guard: Guard(c)}
 	w.API, w.APIProblem = API(c, f)

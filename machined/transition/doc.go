@@ -1,6 +1,6 @@
-// Package transition decides what a configuration may become: from the active configuration, the
-// next configuration and facts about the machine it returns the problems of the change, or the
-// trial that the change needs.
+// Package transition decides whether a configuration may replace another: from the active
+// configuration, the next configuration and facts about the machine it returns the problems of the
+// change, or the trial that the change needs.
 //
 // The package owns the rules that protect a running machine: values on which the data of a cluster
 // depends, the replacement of CAs and encryption keys step by step, the lockout of the caller,

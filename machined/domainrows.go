@@ -1,0 +1,208 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+
+	"github.com/orlop-os/orlop/machined/credentials"
+	"github.com/orlop-os/orlop/machined/disk"
+	"github.com/orlop-os/orlop/machined/firewall"
+	"github.com/orlop-os/orlop/machined/host"
+	"github.com/orlop-os/orlop/machined/network"
+	"github.com/orlop-os/orlop/machined/nodeplan"
+	"github.com/orlop-os/orlop/machined/transition"
+	"github.com/orlop-os/orlop/pkg/cell"
+	"github.com/orlop-os/orlop/pkg/config"
+	"github.com/orlop-os/orlop/pkg/nodespec"
+	"github.com/orlop-os/orlop/pkg/reconcile"
+	"github.com/orlop-os/orlop/pkg/supervise"
+)
+
+// The rows of the table of domains (domains.go), each with the values that it needs.
+
+// diskDomain is the system disk. The boot performs its operations; an apply performs them on a
+// machine without storage, and may then wipe a disk with foreign data. A system in memory writes to
+// no disk.
+func diskDomain(storageProblem *cell.Cell[string], inMemory bool) domain {
+	return domain{
+		name: "disk",
+		want: func(g goal) error {
+			if why, _ := storageProblem.Get(); inMemory || g.dry && why == "" {
+				return errNoDomain
+			}
+			return nil
+		},
+		diff: func(ctx context.Context, g goal) ([]reconcile.Op, error) {
+			have, err := disk.Read(ctx, nil)
+			var want disk.Want
+			if err == nil {
+				want, err = disk.Plan(disk.Config{Wipe: g.dry}, have)
+			}
+			if err != nil && g.dry {
+				err = transition.Refuse(fmt.Errorf("no disk to store it on: disk: %w", err))
+			}
+			if err != nil {
+				return nil, err
+			}
+			return disk.Diff(have, want, nil), nil
+		},
+	}
+}
+
+// firewallDomain is the table of the firewall, and the port guard. problem gets a failure, which
+// the health reports.
+func firewallDomain(filter *packetFilter, set setRules, problem *cell.Cell[string]) domain {
+	return domain{
+		name: "firewall", keepGoing: true,
+		diff: func(_ context.Context, g goal) (ops []reconcile.Op, err error) {
+			have := filter.get()
+			if g.want.Firewall.Commands(nodespec.PodBridge) != cmp.Or(have.firewall, firewall.Absent) {
+				ops = append(ops, setFirewall{filter, set, g.want.Firewall})
+			}
+			if guard := g.want.Guard.Commands(nodespec.PodBridge); guard != have.guard {
+				ops = append(ops, setGuard{filter, set, guard})
+			}
+			return ops, nil
+		},
+		apply: func(_ context.Context, _ goal, inOrder func() error) error {
+			err := inOrder()
+			text := ""
+			if err != nil {
+				text = err.Error()
+			}
+			problem.Set(text)
+			return err
+		},
+	}
+}
+
+// networkDomain is links, addresses and routes. Its controller performs the operations, with the
+// leases; apply passes it the configuration, and the time servers to the time client.
+func networkDomain(controller *network.Controller, configured *cell.Cell[network.Config], timeServers *cell.Cell[[]string]) domain {
+	return domain{
+		name: "network",
+		diff: func(_ context.Context, g goal) (ops []reconcile.Op, err error) {
+			lines, err := controller.DryRun(g.want.Network)
+			if err != nil && g.dry {
+				err = fmt.Errorf("network: cannot plan: %w", err)
+			}
+			for _, l := range lines {
+				ops = append(ops, reported(l))
+			}
+			return ops, err
+		},
+		apply: func(_ context.Context, g goal, _ func() error) error {
+			if have, _ := configured.Get(); !reflect.DeepEqual(have, g.want.Network) {
+				configured.Set(g.want.Network)
+			}
+			if have, _ := timeServers.Get(); !slices.Equal(have, g.state.TimeServers) {
+				timeServers.Set(g.state.TimeServers)
+			}
+			return nil
+		},
+		// of the active network: for example, a configured link does not exist
+		remarks: func(g goal) ([]string, error) {
+			if g.dry {
+				return nil, nil
+			}
+			return g.state.Problems, nil
+		},
+	}
+}
+
+// hostDomain is kernel parameters, modules, mounts and control groups. facts are read by a boot
+// step.
+func hostDomain(kernel *host.Kernel, facts *host.Facts) domain {
+	return domain{
+		name: "host", keepGoing: true, apply: applyInOrder,
+		diff: func(ctx context.Context, g goal) ([]reconcile.Op, error) {
+			want := host.Plan(g.want.Host, *facts)
+			return kernel.Diff(func() host.Want { return want })(ctx)
+		},
+		// the kernel modules that stay although the configuration no longer names them
+		remarks: func(g goal) ([]string, error) {
+			left, err := kernel.LeftoverModules(g.want.Host)
+			if err != nil || len(left) == 0 {
+				return nil, err
+			}
+			return []string{fmt.Sprintf("kernel modules %s stay in the kernel until the next boot (`orlopctl reboot`): the configuration no longer names them", strings.Join(left, ", "))}, nil
+		},
+	}
+}
+
+// apiDomain is the certificate of apid and the CAs of its callers. Before identified there is no
+// machine key; callers begins or ends the pairing.
+func apiDomain(identified func() bool, callers func(c *config.Config, operators []byte)) domain {
+	return domain{
+		name: "api",
+		want: func(g goal) error {
+			if g.want.APIProblem == nil && !identified() {
+				return errNoDomain
+			}
+			return g.want.APIProblem
+		},
+		diff: func(_ context.Context, g goal) ([]reconcile.Op, error) { return diffFiles(g.want.API) },
+		apply: func(_ context.Context, g goal, inOrder func() error) error {
+			callers(g.config, g.callers.Operators)
+			return inOrder()
+		},
+	}
+}
+
+// credentialsDomain is the certificates and keys of the node's processes. None are written while
+// services are held back.
+func credentialsDomain() domain {
+	return domain{
+		name: "credentials", gates: true, apply: applyInOrder,
+		want: func(g goal) error {
+			if g.want.Services.Hold != nodeplan.HoldNothing {
+				return errNoDomain
+			}
+			return g.want.NodeProblem
+		},
+		diff: func(_ context.Context, g goal) ([]reconcile.Op, error) { return diffFiles(g.want.Node.Credentials) },
+	}
+}
+
+func diffFiles(want credentials.Want) ([]reconcile.Op, error) {
+	have, err := credentials.Read(want)
+	if err != nil {
+		return nil, err
+	}
+	return credentials.Diff(have, want), nil
+}
+
+// serviceChange is a start, a restart or a stop of a service, which the service manager performs.
+type serviceChange struct{ supervise.Change }
+
+// Do implements reconcile.Op.
+func (serviceChange) Do(context.Context) error { return nil }
+
+// servicesDomain is the services. The service manager performs the operations. A dry run includes
+// services that are held back at present.
+func servicesDomain(manager *supervise.Manager, apply func(context.Context, goal, func() error) error) domain {
+	return domain{
+		name: "services", apply: apply,
+		diff: func(_ context.Context, g goal) (ops []reconcile.Op, err error) {
+			services := g.want.Services
+			if services.Problem != nil && services.Hold == nodeplan.HoldNothing {
+				return nil, nil // no service is started or stopped
+			}
+			running := manager.Services()
+			want := services.Now(running)
+			if g.dry {
+				want = services.All
+			}
+			for _, change := range supervise.Diff(running, want) {
+				ops = append(ops, serviceChange{change})
+			}
+			return ops, nil
+		},
+		// why services cannot be planned, or why the machine refuses the configuration
+		remarks: func(g goal) ([]string, error) { return nil, g.want.Services.Problem },
+	}
+}

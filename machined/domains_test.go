@@ -1,0 +1,361 @@
+package main
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/orlop-os/orlop/machined/credentials"
+	"github.com/orlop-os/orlop/machined/network"
+	"github.com/orlop-os/orlop/machined/nodeplan"
+	"github.com/orlop-os/orlop/pkg/cell"
+	"github.com/orlop-os/orlop/pkg/cgroup"
+	"github.com/orlop-os/orlop/pkg/config"
+	"github.com/orlop-os/orlop/pkg/pki"
+	"github.com/orlop-os/orlop/pkg/reconcile"
+	"github.com/orlop-os/orlop/pkg/supervise"
+)
+
+// domainMachine is a machine with domains that do not reach the kernel of the test. The control
+// groups of its services are in a directory without a cgroup file system, so no process starts.
+func domainMachine(t *testing.T) *machine {
+	t.Helper()
+	m := &machine{
+		events: newEventLog(), rulesProblem: cell.New(""), storageProblem: cell.New(""),
+		networkConfig: cell.New(network.Config{}), networkState: cell.New(network.State{}), timeServers: cell.New([]string(nil)),
+		membership: cell.New(membershipState{}), stage: cell.New(stage{}),
+		services: supervise.NewManager(supervise.Config{Reaper: supervise.NewReaper(nil), Groups: cgroup.Tree(t.TempDir())}),
+	}
+	m.pairing = newPairing(m)
+	m.identity.Store(&pki.Leaf{})
+	t.Cleanup(func() { m.services.Shutdown(context.Background()) })
+	return m
+}
+
+// pending is a domain with the operations that a test sets; a performed operation is removed.
+type pending struct{ left, done []string }
+
+type pendingOp struct {
+	p    *pending
+	name string
+}
+
+func (o pendingOp) String() string { return o.name }
+
+func (o pendingOp) Do(context.Context) error {
+	if strings.HasPrefix(o.name, "impossible") {
+		return errors.New("no")
+	}
+	o.p.left = slices.DeleteFunc(o.p.left, func(n string) bool { return n == o.name })
+	o.p.done = append(o.p.done, o.name)
+	return nil
+}
+
+func (p *pending) diff(context.Context, goal) (ops []reconcile.Op, err error) {
+	for _, n := range p.left {
+		ops = append(ops, pendingOp{p, n})
+	}
+	return ops, nil
+}
+
+// TestDomains checks for every domain of the table that drift and dry run report exactly the
+// operations that a reconciliation performs, and that no operation remains.
+func TestDomains(t *testing.T) {
+	m := domainMachine(t)
+	all := m.domains()
+	// Other components perform the operations of these domains: the boot, the network controller,
+	// the service manager. TestDomainsOfOthers checks the last two.
+	others := map[string]bool{"disk": true, "network": true, "services": true}
+	states := map[string]*pending{}
+	for i, d := range all {
+		p := &pending{left: []string{d.name + " 1", d.name + " 2"}}
+		states[d.name], all[i].diff, all[i].want, all[i].remarks = p, p.diff, nil, nil
+	}
+	drifts := map[string][]string{}
+	for _, d := range all {
+		lines, err := d.drift(t.Context(), goal{})
+		if err != nil {
+			t.Errorf("%s: %v", d.name, err)
+		}
+		drifts[d.name] = lines
+	}
+	var dry outcome
+	if err := dry.addDomains(t.Context(), all, goal{dry: true}); err != nil {
+		t.Fatal(err)
+	}
+	var reports []string
+	plans := 0
+	err := convergeAll(t.Context(), all, func() goal {
+		plans++
+		return goal{want: nodeplan.Want{Services: nodeplan.Services{Hold: nodeplan.HoldRemoved}}}
+	}, func(r reconcile.Report) { reports = append(reports, r.String()) })
+	if err != nil || plans != 5 { // credentials and services share a plan
+		t.Errorf("%v, %d plans", err, plans)
+	}
+	performed := dry
+	performed.operations = slices.DeleteFunc(slices.Clone(dry.operations), func(l string) bool { name, _, _ := strings.Cut(l, ": "); return others[name] })
+	if !slices.Equal(reports, performed.operations) {
+		t.Errorf("performed %q\n  dry run %q", reports, performed.operations)
+	}
+	for name, p := range states {
+		if others[name] {
+			p.done = append(p.done, p.left...)
+		} else if len(p.left) > 0 {
+			t.Errorf("%s: %q remain", name, p.left)
+		}
+		if !slices.Equal(p.done, drifts[name]) {
+			t.Errorf("%s: done %q, drift %q", name, p.done, drifts[name])
+		}
+	}
+	var names []string
+	for _, d := range m.newDrift().domains[1:] {
+		names = append(names, d.name)
+	}
+	if got := fmt.Sprint(names); got != "[disk firewall network host api credentials services]" {
+		t.Errorf("drift has %s", got)
+	}
+}
+
+// TestGate checks that no domain is led to its goal after a failure of the credentials, that a
+// failure of another domain stops none, and which domains go on after a failed operation.
+func TestGate(t *testing.T) {
+	for failing, want := range map[string]string{
+		"firewall":    "firewall host api credentials",
+		"host":        "firewall host api credentials",
+		"api":         "firewall host credentials",
+		"credentials": "firewall host api",
+	} {
+		m := domainMachine(t)
+		all := m.domains()
+		var reports []string
+		for i, d := range all {
+			p := &pending{left: []string{"first", "last"}}
+			if d.name == failing {
+				p.left[0] = "impossible"
+			}
+			all[i].diff, all[i].want = p.diff, nil
+		}
+		i := len(all) - 1
+		entered := false
+		all[i].apply = func(context.Context, goal, func() error) error { entered = true; return nil }
+		err := convergeAll(t.Context(), all, func() goal { return goal{} }, func(r reconcile.Report) {
+			if r.Err == nil && r.Op == "last" {
+				reports = append(reports, r.Domain)
+			}
+		})
+		if got := strings.Join(reports, " "); got != want || err == nil || err.Error() != failing+": cannot impossible: no" || entered != (failing != "credentials") {
+			t.Errorf("%s: %s, services %t, %v; want %s", failing, got, entered, err, want)
+		}
+		if problem, _ := m.rulesProblem.Get(); (problem != "") != (failing == "firewall") {
+			t.Errorf("%s: the health reports %q", failing, problem)
+		}
+	}
+}
+
+// TestDomainsOfOthers checks that the components that perform the operations of network and
+// services get the desired state of the diff.
+func TestDomainsOfOthers(t *testing.T) {
+	m := domainMachine(t)
+	g := goal{state: network.State{TimeServers: []string{"192.0.2.1"}}}
+	g.want = nodeplan.Plan(nil, nodeplan.Facts{})
+	g.want.Network.Hostname = "n1"
+	for _, name := range []string{"network", "services"} {
+		d := m.domain(name)
+		if name == "services" {
+			if lines, err := d.drift(t.Context(), g); err != nil || fmt.Sprint(lines) != "[start service apid]" {
+				t.Errorf("%s: %q, %v", name, lines, err)
+			}
+		}
+		if err := d.converge(t.Context(), g, m.report); err != nil {
+			t.Error(err)
+		}
+	}
+	if got, _ := m.networkConfig.Get(); got.Hostname != "n1" {
+		t.Errorf("the controller gets %+v", got)
+	}
+	if got, _ := m.timeServers.Get(); fmt.Sprint(got) != "[192.0.2.1]" {
+		t.Errorf("time servers %v", got)
+	}
+	if lines, err := m.domain("services").drift(t.Context(), g); err != nil || len(lines) > 0 {
+		t.Errorf("services remain: %q, %v", lines, err)
+	}
+}
+
+// TestServicesHeldBack checks that drift lists only changes that a reconciliation makes, while a
+// dry run lists all services of the configuration.
+func TestServicesHeldBack(t *testing.T) {
+	m := domainMachine(t)
+	c := config.New("n1", config.RoleControlPlane).WithCluster("c", config.Endpoint{Host: "10.0.0.11", Port: 6443}, config.PKI{}, config.EncryptionKey{})
+	for _, test := range []struct {
+		name       string
+		facts      nodeplan.ServiceFacts
+		drift, dry string
+		problem    string
+	}{
+		{"no address", nodeplan.ServiceFacts{}, "", "start service apid, start service containerd, start service orchestrator-api, start service orchestrator-controllers, start service orchestrator-node", ""},
+		{"refused", nodeplan.ServiceFacts{Refusal: errors.New("too little memory")}, "start service apid", "", "too little memory"},
+		{"no firewall", nodeplan.ServiceFacts{Exposed: true}, "start service apid", "", ""},
+	} {
+		g := goal{config: c, want: nodeplan.Plan(c, nodeplan.Facts{Services: test.facts})}
+		lines, err := m.domain("services").drift(t.Context(), g)
+		if got := strings.Join(lines, ", "); got != test.drift || (err == nil) != (test.problem == "") || err != nil && err.Error() != test.problem {
+			t.Errorf("%s: drift %s, %v; want %s, %s", test.name, got, err, test.drift, test.problem)
+		}
+		if lines, err := m.domain("credentials").drift(t.Context(), g); !errors.Is(err, errNoDomain) {
+			t.Errorf("%s: credentials: %q, %v", test.name, lines, err)
+		}
+		if test.dry == "" {
+			continue
+		}
+		g.dry = true
+		var out outcome
+		if err := out.addDomains(t.Context(), []domain{m.domain("credentials"), m.domain("services")}, g); err != nil {
+			t.Fatal(err)
+		}
+		if got := strings.ReplaceAll(strings.Join(out.operations, ", "), "services: ", ""); got != test.dry {
+			t.Errorf("%s: dry run %s, want %s", test.name, got, test.dry)
+		}
+	}
+}
+
+// TestFirewallDomain checks that a reconciliation performs the operations of drift, which name the
+// table and the guard, while a dry run lists the rules; and that rejected rules remain in the
+// drift.
+func TestFirewallDomain(t *testing.T) {
+	c := config.New("m", config.RoleWorker)
+	c.Network.Spec.Firewall = &config.Firewall{}
+	other := config.New("m", config.RoleWorker)
+	other.Cluster = &config.Cluster{Spec: config.ClusterSpec{Networks: config.ClusterNetworks{Pods: []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")}}}}
+	const guard, table = "keep Services and pods from the machine's own ports", "accept the connections of 1 rules, and reject all others"
+	const rules = "accept tcp port 50000 from all networks|reject all other new connections"
+	var refused string
+	filter, problem := &packetFilter{}, cell.New("")
+	d := firewallDomain(filter, func(_ context.Context, commands string, _ ...string) error {
+		if refused != "" && strings.Contains(commands, refused) {
+			return errors.New("the kernel says no")
+		}
+		return nil
+	}, problem)
+	for _, step := range []struct {
+		name       string
+		config     *config.Config
+		refused    string
+		drift, dry string
+		left       string
+	}{
+		{"boot", nil, "", guard, guard, ""},
+		{"the same", nil, "", "", "", ""},
+		{"a firewall that is refused", c, "50000", table, rules, table},
+		{"it is retried", c, "", table, rules, ""},
+		{"pods", other, "", "accept all connections|" + guard, "accept all connections|" + guard, ""},
+	} {
+		refused = step.refused
+		g := goal{want: nodeplan.Plan(step.config, nodeplan.Facts{})}
+		drift := func() string {
+			lines, err := d.drift(t.Context(), g)
+			if err != nil {
+				t.Errorf("%s: %v", step.name, err)
+			}
+			return strings.Join(lines, "|")
+		}
+		if got := drift(); got != step.drift {
+			t.Errorf("%s: drift %s, want %s", step.name, got, step.drift)
+		}
+		var out outcome
+		if err := out.addDomains(t.Context(), []domain{d}, g); err != nil {
+			t.Fatal(err)
+		}
+		if got := strings.ReplaceAll(strings.Join(out.operations, "|"), "firewall: ", ""); got != step.dry {
+			t.Errorf("%s: dry run %s, want %s", step.name, got, step.dry)
+		}
+		var tried []string
+		err := d.converge(t.Context(), g, func(r reconcile.Report) { tried = append(tried, r.Op) })
+		if (err == nil) != (step.left == "") || strings.Join(tried, "|") != step.drift {
+			t.Errorf("%s: tried %q, %v", step.name, tried, err)
+		}
+		if why, _ := problem.Get(); (why == "") != (err == nil) {
+			t.Errorf("%s: the health reports %q", step.name, why)
+		}
+		if got := drift(); got != step.left {
+			t.Errorf("%s: %s remain, want %s", step.name, got, step.left)
+		}
+	}
+}
+
+// TestFileDomains checks for the real credentials of apid and of a node that a reconciliation
+// performs the operations of drift and dry run, and that none remains.
+func TestFileDomains(t *testing.T) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, problems := config.Parse("reference.yaml", []byte(config.Reference))
+	if err := problems.Err(); err != nil {
+		t.Fatal(err)
+	}
+	address := network.AddressState{}
+	if err := address.Prefix.UnmarshalText([]byte("10.0.0.11/24")); err != nil {
+		t.Fatal(err)
+	}
+	facts := nodeplan.Facts{Identity: key, Network: network.State{Links: []network.LinkState{{Managed: true, Up: true, Addresses: []network.AddressState{address}}}}}
+	m := domainMachine(t)
+	g := goal{config: c, want: nodeplan.Plan(c, facts)}
+	if g.want.NodeProblem != nil {
+		t.Fatal(g.want.NodeProblem)
+	}
+	root := t.TempDir()
+	below(&g.want.API, root)
+	below(&g.want.Node.Credentials, root)
+	for _, name := range []string{"api", "credentials"} {
+		d := m.domain(name)
+		lines, err := d.drift(t.Context(), g)
+		if err != nil || len(lines) < 5 {
+			t.Fatalf("%s: %q, %v", name, lines, err)
+		}
+		dry := g
+		dry.dry = true
+		var out outcome
+		if err := out.addDomains(t.Context(), []domain{d}, dry); err != nil {
+			t.Fatal(err)
+		}
+		var done []string
+		if err := d.converge(t.Context(), g, func(r reconcile.Report) { done = append(done, r.String()) }); err != nil {
+			t.Fatal(err)
+		}
+		for i := range lines {
+			lines[i] = name + ": " + lines[i]
+		}
+		if !slices.Equal(done, lines) || !slices.Equal(done, out.operations) {
+			t.Errorf("%s: performed %q\ndrift %q\ndry run %q", name, done, lines, out.operations)
+		}
+		if lines, err := d.drift(t.Context(), g); err != nil || len(lines) > 0 {
+			t.Errorf("%s: %q remain, %v", name, lines, err)
+		}
+	}
+}
+
+// below moves credentials into a directory of the test, owned by its user.
+func below(w *credentials.Want, root string) {
+	uid := uint32(os.Getuid())
+	for i := range w.Dirs {
+		w.Dirs[i] = credentials.Dir{Path: filepath.Join(root, w.Dirs[i].Path), UID: uid}
+	}
+	for i := range w.Files {
+		w.Files[i].Path, w.Files[i].UID = filepath.Join(root, w.Files[i].Path), uid
+	}
+	for i := range w.Leaves {
+		w.Leaves[i].Cert, w.Leaves[i].Key, w.Leaves[i].UID = filepath.Join(root, w.Leaves[i].Cert), filepath.Join(root, w.Leaves[i].Key), uid
+	}
+	for i := range w.Strays {
+		w.Strays[i] = filepath.Join(root, w.Strays[i])
+	}
+}
