@@ -20,7 +20,7 @@ const module = "github.com/orlop-os/orlop"
 var layers = [][]string{
 	// mechanisms; the next table orders them. The package at the root contains the documents
 	{"pkg/...", ""},
-	{"machined/disk", "machined/configstore", "machined/firewall", "machined/network", "machined/host", "machined/console", "machined/credentials", "machined/power", "machined/upgrade", "machined/install", "machined/seed", "machined/logship", "machined/debug", "machined/ownership", "machined/images", "machined/etcd", "machined/transition", "apid", "vm/..."},
+	{"machined/disk", "machined/configstore", "machined/firewall", "machined/network", "machined/host", "machined/console", "machined/credentials", "machined/power", "machined/upgrade", "machined/install", "machined/seed", "machined/logship", "machined/debug", "machined/ownership", "machined/images", "machined/etcd", "machined/membership", "machined/transition", "apid", "vm/..."},
 	// fills the configurations of the domains
 	{"machined/nodeplan"},
 	{"machined", "init", "imager/...", "orchestrator/...", "orlopctl/...", "hack/words"},

@@ -36,7 +36,7 @@ const (
 	// concurrent connections of clients with a certificate that are not machines of the cluster
 	maxConnections = 256
 	// concurrent connections of machines of the cluster: each keeps a connection to each
-	// control-plane machine (machined/sync.go)
+	// control-plane machine (machined/membership/sync.go)
 	maxMachines = 1024
 	// concurrent connections without a certificate yet; beyond the limit, the client with the most
 	// of these connections loses one (victimLocked)
@@ -48,7 +48,7 @@ const (
 	lingerTime       = time.Second      // time in which a rejected client may read the reason …
 	lingerBytes      = 64 << 10         // … and bytes that it may send meanwhile
 	// grace period for connections of a revoked client, so that its calls get the error; a removed
-	// machine polls every 4 seconds (machined/sync.go)
+	// machine polls every 4 seconds (machined/membership/sync.go)
 	revokedGracePeriod = 10 * time.Second
 	// a client that pings more often is disconnected; our clients ping every 20 s, but in tests the
 	// clock of a client can run eight times faster than that of the machine (docs/decisions/0042)

@@ -18,6 +18,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/orlop-os/orlop/apid"
+	"github.com/orlop-os/orlop/machined/membership"
 	"github.com/orlop-os/orlop/machined/nodeplan"
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/config"
@@ -34,7 +35,7 @@ type clusterAPI struct {
 
 func (a clusterAPI) Health(r *api.HealthRequest, stream grpc.ServerStreamingServer[api.HealthResponse]) error {
 	ctx := stream.Context()
-	services, configuration, members, rules := a.m.services.Status().Watch(), a.m.config.Watch(), a.m.membership.Watch(), a.m.rulesProblem.Watch()
+	services, configuration, members, rules := a.m.services.Status().Watch(), a.m.config.Watch(), a.m.members.Worker.State.Watch(), a.m.rulesProblem.Watch()
 	program, settled, disks, states := a.m.panicState.Watch(), a.m.convergence.Watch(), a.m.disks.Watch(), a.m.networkState.Watch()
 	var last *api.HealthResponse
 	floor, began := a.m.epochFloor(), time.Now()
@@ -115,7 +116,7 @@ func configurationFails(health *api.HealthResponse, why string) {
 
 // clusterHealth returns the machine's view of its cluster: the configuration, its services and
 // their components.
-func clusterHealth(now applied, member membershipState, services []supervise.Status) *api.HealthResponse {
+func clusterHealth(now applied, member membership.State, services []supervise.Status) *api.HealthResponse {
 	out := &api.HealthResponse{Healthy: true}
 	add := func(name string, ok bool, detail string, since time.Time) {
 		out.Healthy = out.Healthy && ok

@@ -15,6 +15,7 @@ import (
 	"testing"
 
 	"github.com/orlop-os/orlop/machined/credentials"
+	"github.com/orlop-os/orlop/machined/membership"
 	"github.com/orlop-os/orlop/machined/network"
 	"github.com/orlop-os/orlop/machined/nodeplan"
 	"github.com/orlop-os/orlop/pkg/cell"
@@ -32,10 +33,11 @@ func domainMachine(t *testing.T) *machine {
 	m := &machine{
 		events: newEventLog(), rulesProblem: cell.New(""), storageProblem: cell.New(""),
 		networkConfig: cell.New(network.Config{}), networkState: cell.New(network.State{}), timeServers: cell.New([]string(nil)),
-		membership: cell.New(membershipState{}), stage: cell.New(stage{}),
+		config: cell.New(applied{}), stage: cell.New(stage{}),
 		services: supervise.NewManager(supervise.Config{Reaper: supervise.NewReaper(nil), Groups: cgroup.Tree(t.TempDir())}),
 	}
 	m.pairing = newPairing(m)
+	m.setMembers(func(*membership.Deps) {})
 	m.identity.Store(&pki.Leaf{})
 	t.Cleanup(func() { m.services.Shutdown(context.Background()) })
 	return m

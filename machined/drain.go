@@ -22,7 +22,7 @@ const drainReserve = 30 * time.Second
 // configured. A removed machine has no pods to evict and no API server to call.
 func (m *machine) drainConfig() (config.Drain, bool) {
 	now, _ := m.config.Get()
-	member, _ := m.membership.Get()
+	member, _ := m.members.Worker.State.Get()
 	if member.Removed || now.config == nil || now.config.Cluster == nil {
 		return config.Drain{}, false
 	}

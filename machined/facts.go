@@ -75,9 +75,9 @@ func (m *machine) hardwareFacts(before, next *config.Config) (f transition.Hardw
 
 // apiFacts returns the facts on which the credentials of apid depend.
 func (m *machine) apiFacts(c *config.Config, state network.State) nodeplan.Facts {
-	member, _ := m.membership.Get()
+	member, _ := m.members.Worker.State.Get()
 	f := nodeplan.Facts{Network: state, Trust: m.trustFacts(c), Member: nodeplan.Member{
-		Joined: member.Joined, Removed: member.Removed, PodsStopped: member.PodsStopped, Machine: member.certs.machine, Node: member.certs.node,
+		Joined: member.Joined, Removed: member.Removed, PodsStopped: member.PodsStopped, Machine: member.Certs.Machine, Node: member.Certs.Node,
 	}}
 	if own := m.identity.Load(); own != nil {
 		f.Identity = own.Key
@@ -105,9 +105,7 @@ func (m *machine) trustFacts(c *config.Config) (t nodeplan.Trust) {
 	if t.Callers, t.Problem = m.callers(c); t.Problem != nil {
 		return t
 	}
-	m.ledger.Lock()
-	defer m.ledger.Unlock()
-	t.Revoked = withoutReassigned(c, m.ledger.currentLocked(), m.ledger.revokedLocked(), time.Now())
+	t.Revoked = m.members.Ledger.RevocationsForAPIServer(c)
 	return t
 }
 

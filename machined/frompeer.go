@@ -3,8 +3,6 @@ package main
 import (
 	"bufio"
 	"context"
-	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
@@ -17,16 +15,13 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"github.com/orlop-os/orlop/apid"
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/bundle"
 	"github.com/orlop-os/orlop/pkg/client"
 	"github.com/orlop-os/orlop/pkg/limits"
 	"github.com/orlop-os/orlop/pkg/paths"
-	"github.com/orlop-os/orlop/pkg/pki"
 	"github.com/orlop-os/orlop/pkg/slot"
 	"github.com/orlop-os/orlop/pkg/transfer"
-	"github.com/orlop-os/orlop/pkg/trust"
 )
 
 // How a machine fetches the running version of a peer:
@@ -239,49 +234,11 @@ type peer struct {
 	bundle   *api.DescribeBundleResponse
 }
 
-// peerAt returns the endpoint of the cluster's machine at an address, with this machine's
-// certificate.
-func (m *machine) peerAt(address string) (client.Endpoint, error) {
-	e := client.Endpoint{Address: address}
-	now, _ := m.config.Get()
-	if now.config == nil || now.config.Cluster == nil {
-		return e, errors.New("this machine belongs to no cluster, so no other machine trusts it; apply a configuration with a Cluster document")
-	}
-	if member, _ := m.membership.Get(); isWorker(now.config) && !member.Joined {
-		return e, errors.New("no other machine trusts this one, because it has not joined the cluster yet (`orlopctl get membership`)")
-	} else if !isWorker(now.config) && now.config.Cluster.Spec.PKI.Machine.Key.IsZero() {
-		return e, errors.New("no other machine trusts this one, because its configuration has no key of the machine CA; add Cluster.spec.pki.machine.key")
-	}
-	e.CA, e.Accepts = machinePool(now.config), m.checkMember
-	var err error
-	if e.Cert, err = tls.LoadX509KeyPair(filepath.Join(paths.ApidDir, apid.ServerCertFile), filepath.Join(paths.ApidDir, apid.ServerKeyFile)); err != nil {
-		return e, fmt.Errorf("this machine's certificate cannot be used: %w; try again", err)
-	}
-	return e, nil
-}
-
-// checkMember rejects the certificate of a removed machine.
-func (m *machine) checkMember(cert *x509.Certificate) error {
-	if why := trust.CheckRevoked(m.ledger.current().ActiveRevocations(), cert); why != nil {
-		return fmt.Errorf("its certificate is revoked in the cluster (%w)", why)
-	}
-	return nil
-}
-
-// checkControlPlane also rejects the certificate of a worker in place of a control-plane machine: a
-// worker gets a certificate for its source address, and retains it after a change of its address.
-func (m *machine) checkControlPlane(cert *x509.Certificate) error {
-	if pki.TicketOf(cert) != "" {
-		return errors.New("it presents the certificate of a worker in place of a control-plane machine; check which machine has that address")
-	}
-	return m.checkMember(cert)
-}
-
 // findPeer requests the description of a peer's bundle.
 func (m *machine) findPeer(ctx context.Context, address string) (bundleSource, error) {
 	var p peer
 	var err error
-	if p.endpoint, err = m.peerAt(address); err != nil {
+	if p.endpoint, err = m.members.Peers.Endpoint(address); err != nil {
 		return nil, fmt.Errorf("upgrade refused: %w; or upload the bundle", err)
 	}
 	dialing, cancel := context.WithTimeout(ctx, dialTimeout)

@@ -45,25 +45,6 @@ func x509s(certs []config.Certificate) []*x509.Certificate {
 	return out
 }
 
-// machineCAs and nodeCAs are the machine CA and the Kubernetes CA: the issuing CA first, then the
-// accepted CAs.
-func machineCAs(c *config.Config) []*x509.Certificate {
-	return append([]*x509.Certificate{c.Cluster.Spec.PKI.Machine.Cert.X509()}, x509s(c.Cluster.Spec.PKI.Accepted.Machine)...)
-}
-
-func nodeCAs(c *config.Config) []*x509.Certificate {
-	return append([]*x509.Certificate{c.Cluster.Spec.PKI.Kubernetes.Cert.X509()}, x509s(c.Cluster.Spec.PKI.Accepted.Kubernetes)...)
-}
-
-// machinePool is machineCAs as a pool, to verify another machine.
-func machinePool(c *config.Config) *x509.CertPool {
-	pool := x509.NewCertPool()
-	for _, ca := range machineCAs(c) {
-		pool.AddCert(ca)
-	}
-	return pool
-}
-
 // trusted returns a CA and the CAs that are accepted beside it, in PEM; empty without the CA.
 func trusted(own config.Certificate, accepted []config.Certificate) []byte {
 	if own.IsZero() {

@@ -18,10 +18,7 @@
 //	upgrade.go         upgrades and rollbacks
 //	receive.go         uploads of bundles; frompeer.go the fetch from a peer
 //	install.go         the installation of a system that runs from memory
-//	worker.go          how a worker joins its cluster
-//	server.go          the control plane's side of joining; quorum.go how its machines vote
-//	nodegc.go          the deletion of Node objects of removed machines
-//	sync.go            how revocations reach every machine
+//	members.go         the membership of the cluster (machined/membership)
 //	relay.go           the tunnel of a client through this machine to another one
 //	seed.go            the configuration on a boot medium
 //	diskprobe.go       how foreign disks are examined
@@ -58,6 +55,7 @@ import (
 	"github.com/orlop-os/orlop/machined/host"
 	"github.com/orlop-os/orlop/machined/images"
 	"github.com/orlop-os/orlop/machined/logship"
+	"github.com/orlop-os/orlop/machined/membership"
 	"github.com/orlop-os/orlop/machined/network"
 	"github.com/orlop-os/orlop/machined/ownership"
 	"github.com/orlop-os/orlop/machined/power"
@@ -144,9 +142,8 @@ type machine struct {
 	etcd         *etcd.Manager
 	images       *images.Manager
 	logShipping  *logship.Shipper
-	ledger       ledger // client certificates issued and revoked
+	members      *membership.Members // membership of the cluster
 	pairing      *ownership.Pairing
-	joinRequests joinRequests // join requests of machines without a ticket
 	// pending shutdown request; no service is started any more. nil while the machine runs
 	shutdown  atomic.Pointer[powerRequest]
 	runCtx    context.Context // canceled at shutdown
@@ -171,14 +168,11 @@ type machine struct {
 	timeFloor      *timesync.Floor
 	upgrade        *cell.Cell[upgradeState]
 	installation   *cell.Cell[installState]
-	membership     *cell.Cell[membershipState]
 	panicState     *cell.Cell[panicState]
 
-	peerConns peerConns // connections to the other machines of the cluster
 	// resolvers that pods do not use; only reconcile reads it
 	unusedResolvers []string
 	suspender       suspender // suspended Kubernetes objects
-	nodeGC          nodeGC    // deletion of the Nodes of removed machines
 }
 
 func newMachine() *machine {
@@ -198,10 +192,8 @@ func newMachine() *machine {
 		timeline:       cell.New([]moment(nil)),
 		rulesProblem:   cell.New(""),
 		storageProblem: cell.New(""),
-		ledger:         newLedger(paths.TrustLedger),
 		callRecords:    newCallRecords(),
 		suspender:      suspender{store: suspendedStore{paths.SuspendedObjects}},
-		joinRequests:   newJoinRequests(),
 		readCommands:   make(chan struct{}, maxReadCommands),
 		disks:          cell.New(diskState{}),
 		networkConfig:  cell.New(network.Config{}),
@@ -211,7 +203,6 @@ func newMachine() *machine {
 		timeFloor:      timesync.NewFloor(time.Time{}, time.Now()),
 		upgrade:        cell.New(upgradeState{}),
 		installation:   cell.New(installState{}),
-		membership:     cell.New(membershipState{}),
 		panicState:     cell.New(panicState{}),
 	}
 	m.runCtx, m.cancelRun = context.WithCancelCause(context.Background())
@@ -223,7 +214,6 @@ func newMachine() *machine {
 		Groups: cgroup.Tree(cgroup.Mount),
 		Event:  func(service, kind, message string) { m.events.add("service/"+service, kind, message) },
 	})
-	m.ledger.floor = func() time.Time { return m.timeFloor.Now(time.Now()) }
 	m.kernel = host.NewKernel(m.modules)
 	m.network = network.New(network.Deps{
 		Config: m.networkConfig,

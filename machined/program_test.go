@@ -150,7 +150,7 @@ func TestConfigurationGoes(t *testing.T) {
 		_, _ = a.RemoveMember(ctx, &api.RemoveMemberRequest{Name: "nobody"})
 		_, _ = a.Deny(ctx, &api.DenyRequest{Name: "w1"})
 		_, _ = a.GetMembership(ctx, &api.GetMembershipRequest{})
-		a.m.collectNodes(t.Context())
+		a.m.members.NodeGC.Collect(t.Context())
 		_ = a.m.drain()
 	}
 	close(stop)

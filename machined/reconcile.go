@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/orlop-os/orlop/machined/membership"
 	"github.com/orlop-os/orlop/machined/network"
 	"github.com/orlop-os/orlop/machined/nodeplan"
 	"github.com/orlop-os/orlop/pkg/config"
@@ -15,13 +16,13 @@ import (
 
 // resyncInterval is the interval at which credentials are reconciled without a change: after a
 // change of the clock a certificate may be due at once. Reading them takes less than a millisecond.
-const resyncInterval = time.Minute
+const resyncInterval = membership.ResyncInterval
 
 // runReconcile reconciles the machine each time the configuration, the addresses or the ledger
 // change.
 func (m *machine) runReconcile(ctx context.Context) {
-	configs, states, members, artifacts := m.config.Watch(), m.networkState.Watch(), m.membership.Watch(), m.images.Artifacts().Watch()
-	books := m.ledger.changes.Watch()
+	configs, states, members, artifacts := m.config.Watch(), m.networkState.Watch(), m.members.Worker.State.Watch(), m.images.Artifacts().Watch()
+	books := m.members.Ledger.Changes().Watch()
 	tick := time.NewTicker(resyncInterval)
 	defer tick.Stop()
 	var problem string
@@ -123,7 +124,7 @@ func (m *machine) applyServices(_ context.Context, g goal, _ func() error) error
 // enterHold sets the step of the boot to the reason for which services are held back, and records
 // since when the machine has no address.
 func (m *machine) enterHold(w nodeplan.Want, state network.State) {
-	member, _ := m.membership.Get()
+	member, _ := m.members.Worker.State.Get()
 	switch w.Services.Hold {
 	case nodeplan.HoldNoNode, nodeplan.HoldRefused, nodeplan.HoldExposed: // their errors are reported
 		return
@@ -134,7 +135,7 @@ func (m *machine) enterHold(w nodeplan.Want, state network.State) {
 		return
 	case nodeplan.HoldNotJoined:
 		m.enter("joining", strings.TrimSuffix("the cluster: "+member.Problem, ": "))
-	case nodeplan.HoldRemoved: // removed.go stops the running services in order
+	case nodeplan.HoldRemoved: // membership.Worker stops the running services in order
 		m.enter("removed", member.Problem+"; reset it, or give it another ticket (`orlopctl nodes add`)")
 	case nodeplan.HoldNothing:
 	}

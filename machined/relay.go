@@ -78,7 +78,7 @@ func (a machineAPI) Relay(stream grpc.BidiStreamingServer[api.RelayData, api.Rel
 		return status.Error(codes.InvalidArgument, err.Error())
 	}
 	return a.m.relays.serve(stream, func(ctx context.Context) (net.Conn, error) {
-		e, err := a.m.peerAt(netip.AddrPortFrom(target, apidPort).String())
+		e, err := a.m.members.Peers.Endpoint(netip.AddrPortFrom(target, apidPort).String())
 		if err != nil {
 			return nil, status.Errorf(codes.FailedPrecondition, "relay refused: %v", err)
 		}

@@ -20,6 +20,8 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/orlop-os/orlop/apid"
+	"github.com/orlop-os/orlop/machined/membership"
+	"github.com/orlop-os/orlop/machined/network"
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/audit"
 	"github.com/orlop-os/orlop/pkg/cell"
@@ -218,6 +220,8 @@ func TestRelayLimits(t *testing.T) {
 func TestRelayOnRecord(t *testing.T) {
 	m := recording(t, audit.DefaultSize)
 	m.config, m.relays = cell.New(applied{}), newRelays()
+	m.networkState = cell.New(network.State{})
+	m.setMembers(func(*membership.Deps) {})
 	call := serveMachine(t, machineAPI{m: m}, grpc.StreamInterceptor(auditInterceptor{m: m, audited: apid.Mutates()}.stream))
 	for target, code := range map[string]codes.Code{"10.0.0.12": codes.FailedPrecondition, "m2.example.com": codes.InvalidArgument, "127.0.0.1": codes.InvalidArgument} {
 		if _, _, err := call("1a", target); status.Code(err) != code {

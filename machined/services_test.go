@@ -5,6 +5,7 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/orlop-os/orlop/machined/membership"
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/supervise"
@@ -67,7 +68,7 @@ func TestHealthNamesProblems(t *testing.T) {
 	services := []supervise.Status{{Name: serviceKubeAPI, State: supervise.Running, Components: []supervise.Component{
 		{Name: "etcd", Ready: true, Detail: "serving"}, {Name: "extensions", Ready: true, Detail: "problem: APIService v1.example.org: it cannot be reached"},
 	}}}
-	health := clusterHealth(applied{config: &config.Config{Cluster: &config.Cluster{}}}, membershipState{}, services)
+	health := clusterHealth(applied{config: &config.Config{Cluster: &config.Cluster{}}}, membership.State{}, services)
 	for _, c := range health.Checks {
 		switch want := c.Name != "extensions"; c.Name {
 		case "etcd", "extensions":

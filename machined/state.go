@@ -76,8 +76,8 @@ func (m *machine) observable() []topic {
 		polledTopic("filesystems", ignoreContext(m.kernel.ReadUsage)),
 		// installState: progress of an installation
 		watchedTopic("install", m.installation),
-		// membershipState: membership of a worker in its cluster
-		watchedTopic("membership", m.membership),
+		// membership.State: membership of a worker in its cluster
+		watchedTopic("membership", m.members.Worker.State),
 		polledTopic("memory", ignoreContext(m.kernel.ReadMemory)),   // host.Memory, bytes
 		polledTopic("modules", ignoreContext(m.kernel.ReadModules)), // []host.LoadedModule
 		polledTopic("mounts", ignoreContext(m.kernel.ReadMounts)),   // []host.MountState

@@ -351,7 +351,7 @@ func stepIdentity(_ context.Context, m *machine) error {
 		}
 	}
 	m.identity.Store(leaf)
-	m.loadMembership()
+	m.members.Worker.Load()
 	return nil
 }
 
@@ -491,8 +491,8 @@ func stepServices(ctx context.Context, m *machine) error {
 		m.restarter().Go(ctx, "artifacts", m.images.RunArtifacts)
 	}
 	m.restarter().Go(ctx, "configuration", m.runReconcile)
-	m.restarter().Go(ctx, "membership", m.runMembership)
-	m.restarter().Go(ctx, "removal", m.runRemoval)
+	m.restarter().Go(ctx, "membership", m.members.Worker.Run)
+	m.restarter().Go(ctx, "removal", m.members.Worker.RunRemoval)
 	if m.bootMedium == "" { // a system that is not installed is unclaimed and ships no logs
 		m.restarter().Go(ctx, "log-shipping", m.logShipping.Run)
 	}
@@ -500,8 +500,8 @@ func stepServices(ctx context.Context, m *machine) error {
 	m.restarter().Go(ctx, "configuration on trial", m.watchTrial)
 	m.restarter().Go(ctx, "reach", m.watchReach)
 	m.restarter().Go(ctx, "pace of connections", m.limitNewConnections)
-	m.restarter().Go(ctx, "revocations", m.runRevocationSync)
-	m.restarter().Go(ctx, "Nodes of removed machines", m.runNodeGC)
+	m.restarter().Go(ctx, "revocations", m.members.Sync.Run)
+	m.restarter().Go(ctx, "Nodes of removed machines", m.members.NodeGC.Run)
 	m.restarter().Go(ctx, "snapshots", func(context.Context) { m.etcd.RunSchedule() })
 	m.restarter().Go(ctx, "sending snapshots", func(context.Context) { m.etcd.RunUploads() })
 	return nil

@@ -22,10 +22,10 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/orlop-os/orlop/apid"
-	"github.com/orlop-os/orlop/machined/credentials"
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/limits"
+	"github.com/orlop-os/orlop/pkg/nodecerts"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 	"github.com/orlop-os/orlop/pkg/paths"
 	"github.com/orlop-os/orlop/pkg/pki"
@@ -291,7 +291,7 @@ func (m *machine) breakGlass(ctx context.Context, kind, name string) (string, su
 		return "", nil, status.Error(codes.FailedPrecondition, "no storage for the object: "+why)
 	}
 	as := pki.Spec{
-		CN: nodespec.BreakGlassUser, O: []string{"system:masters"}, Usage: pki.Client, TTL: suspendCertTTL, Backdate: credentials.Backdate,
+		CN: nodespec.BreakGlassUser, O: []string{"system:masters"}, Usage: pki.Client, TTL: suspendCertTTL, Backdate: nodecerts.Backdate,
 		Lineage: callerInfo(ctx, apid.MetadataLineage), Root: callerInfo(ctx, apid.MetadataIssuer),
 	}
 	return kind, func(ctx context.Context, o nodespec.SuspendRequest) (nodespec.SuspendResult, error) {

@@ -17,6 +17,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/orlop-os/orlop/machined/membership"
 	"github.com/orlop-os/orlop/machined/power"
 	"github.com/orlop-os/orlop/machined/transition"
 	"github.com/orlop-os/orlop/machined/upgrade"
@@ -345,7 +346,7 @@ const probeInterval = 2 * time.Second
 
 // watchTrialVersion waits until all checks of this version have passed, or the deadline has passed.
 func (m *machine) watchTrialVersion(ctx context.Context) {
-	services, configuration, members := m.services.Status().Watch(), m.config.Watch(), m.membership.Watch()
+	services, configuration, members := m.services.Status().Watch(), m.config.Watch(), m.members.Worker.State.Watch()
 	rules, program := m.rulesProblem.Watch(), m.panicState.Watch()
 	for {
 		now, again := configuration.Current(), (<-chan time.Time)(nil)
@@ -416,7 +417,7 @@ func (m *machine) watchTrialVersion(ctx context.Context) {
 // configuration the management API is the only check, because a client can apply a configuration
 // over it; with a configuration all checks of `orlopctl health` count. storage is the reason for
 // which STATE is absent: the former version had STATE, or no upgrade would have been possible.
-func failedCheck(now applied, member membershipState, services []supervise.Status, stored bool, storage string) string {
+func failedCheck(now applied, member membership.State, services []supervise.Status, stored bool, storage string) string {
 	switch {
 	case storage != "":
 		return "storage: " + storage

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/orlop-os/orlop/machined/membership"
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/buildinfo"
 	"github.com/orlop-os/orlop/pkg/config"
@@ -46,7 +47,7 @@ func TestFailedCheck(t *testing.T) {
 		{"a controller manager that ends", node, with(serviceControllers, "kube-controller-manager", "problem: ended"), true, "", "kube-controller-manager: problem: ended"},
 		{"a node", node, append([]supervise.Status{door}, all...), true, "", ""},
 	} {
-		if got := failedCheck(c.now, membershipState{}, c.services, c.stored, c.storage); got != c.want {
+		if got := failedCheck(c.now, membership.State{}, c.services, c.stored, c.storage); got != c.want {
 			t.Errorf("%s: waits for %q, want %q", c.what, got, c.want)
 		}
 	}

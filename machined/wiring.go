@@ -10,6 +10,7 @@ import (
 	"github.com/orlop-os/orlop/machined/etcd"
 	"github.com/orlop-os/orlop/machined/images"
 	"github.com/orlop-os/orlop/machined/logship"
+	"github.com/orlop-os/orlop/machined/membership"
 	"github.com/orlop-os/orlop/machined/ownership"
 	"github.com/orlop-os/orlop/machined/upgrade"
 	"github.com/orlop-os/orlop/pkg/audit"
@@ -22,6 +23,7 @@ import (
 
 // assemble makes machined's packages, each from its Deps.
 func assemble(m *machine) {
+	m.members = membership.New(memberDeps(m)) // first, because the others use it
 	m.debug = newDebug(m)
 	m.etcd = newEtcd(m)
 	m.images = newImages(m)
@@ -57,9 +59,9 @@ func newEtcd(m *machine) *etcd.Manager {
 		},
 		UpgradePending: func() error { now, _ := m.upgrade.Get(); return now.Undecided() },
 		FreeSpace:      func() (int64, error) { return upgrade.FreeSpace(paths.Data) },
-		DataReplaced:   m.nodeGC.restartAll,
-		NameInUse:      func(c *config.Config, name string) bool { return nameInUse(c, m.ledger.current(), name, time.Now()) },
-		DeleteNodes:    m.deleteNodes,
+		DataReplaced:   m.members.NodeGC.RestartAll,
+		NameInUse:      m.members.NodeGC.Reassigned,
+		DeleteNodes:    m.members.NodeGC.Delete,
 		Event:          m.events.add,
 	}
 	if m.bootMedium != "" {
@@ -81,13 +83,10 @@ func newImages(m *machine) *images.Manager {
 		UpgradePending: func() bool { now, _ := m.upgrade.Get(); return now.Undecided() != nil },
 		PauseImage:     func() string { return m.release.PauseImage },
 		Imported:       func() { m.mark("images") },
-		Peers:          func() []netip.Addr { now, _ := m.config.Get(); return m.syncPeers(now.config) },
-		Call: func(ctx context.Context, addr netip.Addr, do func(*client.Client) error) error {
-			_, err := call(ctx, m, addr, func(c *client.Client) (struct{}, error) { return struct{}{}, do(c) })
-			return err
-		},
+		Peers:          func() []netip.Addr { now, _ := m.config.Get(); return m.members.Peers.Others(now.config) },
+		Call:           m.members.Peers.Call,
 		Dial: func(ctx context.Context, addr netip.Addr) (*client.Client, error) {
-			c, _, err := m.dialPeer(ctx, addr)
+			c, _, err := m.members.Peers.Dial(ctx, addr)
 			return c, err
 		},
 		Serve:    m.serve,

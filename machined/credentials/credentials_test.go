@@ -14,6 +14,7 @@ import (
 	"gotest.tools/v3/golden"
 
 	"github.com/orlop-os/orlop/pkg/config"
+	"github.com/orlop-os/orlop/pkg/nodecerts"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 	"github.com/orlop-os/orlop/pkg/pki"
 	"github.com/orlop-os/orlop/pkg/reconcile"
@@ -84,8 +85,8 @@ func TestGolden(t *testing.T) {
 			spec.ControlPlane = controlPlane
 			a := authorities(t)
 			if !controlPlane { // it issues nothing
-				a = Authorities{Kubernetes: Authority{CA: &pki.CA{Cert: a.Kubernetes.Cert}}, Issued: IssuedLeaves{}}
-				for _, l := range NodeLeaves(spec.NodeName, spec.NodeIPs) {
+				a = Authorities{Kubernetes: Authority{CA: &pki.CA{Cert: a.Kubernetes.Cert}}, Issued: nodecerts.Issued{}}
+				for _, l := range nodecerts.NodeLeaves(spec.NodeName, spec.NodeIPs) {
 					leaf, err := pki.SelfSigned(pki.Spec{CN: "given", Usage: pki.Client, TTL: time.Hour})
 					if err != nil {
 						t.Fatal(err)

@@ -14,6 +14,7 @@ import (
 
 	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/distinct"
+	"github.com/orlop-os/orlop/pkg/nodecerts"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 	"github.com/orlop-os/orlop/pkg/paths"
 	"github.com/orlop-os/orlop/pkg/pki"
@@ -23,10 +24,6 @@ import (
 // switched off gains nothing from a longer TTL. A shorter TTL could expire while a machine without
 // a time source runs on its build time.
 const leafTTL = 365 * 24 * time.Hour
-
-// Backdate is the time by which NotBefore precedes the issuance of a leaf. The clock of a machine
-// without a battery-backed clock may be set back by this time without making a leaf invalid.
-const Backdate = 30 * 24 * time.Hour
 
 // Authority is a CA of the cluster.
 type Authority struct {
@@ -52,11 +49,8 @@ type Authorities struct {
 	RevokedSet     []byte // JSON, a trust.RevokedSet
 	Addons         []byte // JSON, a list of nodespec.Addon
 	NodeLabels     []byte // JSON, a nodespec.NodeLabels
-	Issued         IssuedLeaves
+	Issued         nodecerts.Issued
 }
-
-// IssuedLeaves are the certificates issued to a worker, by the name of the certificate file.
-type IssuedLeaves map[string]*pki.Leaf
 
 // ReadAtStart returns the data that the orchestrator process with a directory reads only at its
 // start; processes reload all other files after a change. etcd reads the CA of its peers at the
@@ -156,7 +150,7 @@ func APIServer(identity *ecdsa.PrivateKey, name string, ips []netip.Addr, ca *pk
 		p.addFile(cert, given.CertPEM())
 		return w
 	}
-	leaf := MachineLeaf(name, ips)
+	leaf := nodecerts.MachineLeaf(name, ips)
 	leaf.Key = identity
 	if ca == nil {
 		leaf.Usage, leaf.O = pki.Server, nil
@@ -171,39 +165,13 @@ func (w *Want) node(node nodespec.Spec, a Authorities) {
 	p.addFile(nodespec.CA, a.Kubernetes.Bundle())
 	p.addFile(nodespec.NodeLabelsFile, a.NodeLabels)
 	p.addFile(nodespec.Revoked, a.RevokedSet)
-	for _, l := range NodeLeaves(node.NodeName, node.NodeIPs) {
+	for _, l := range nodecerts.NodeLeaves(node.NodeName, node.NodeIPs) {
 		if given := a.Issued[l.Cert]; given != nil {
 			p.addFile(l.Key, given.KeyPEM())
 			p.addFile(l.Cert, given.CertPEM())
 		} else {
 			p.addLeaf(l.Cert, l.Key, a.Kubernetes.CA, l.Spec)
 		}
-	}
-}
-
-// NodeLeaf is a certificate that every node has, as files of its directory.
-type NodeLeaf struct {
-	Cert, Key string
-	Spec      pki.Spec
-}
-
-// NodeLeaves returns the certificates of a node. The Kubernetes CA issues all of them.
-func NodeLeaves(name string, ips []netip.Addr) []NodeLeaf {
-	serving := pki.Spec{CN: "system:node:" + name, O: []string{"system:nodes"}, Usage: pki.Server, DNS: []string{name}, IPs: ips}
-	return []NodeLeaf{
-		{nodespec.KubeletCert, nodespec.KubeletKey, client("system:node:"+name, "system:nodes")},
-		{nodespec.KubeletServing, nodespec.KubeletServingKey, serving},
-		{nodespec.ProxyCert, nodespec.ProxyKey, client("system:kube-proxy")},
-		{nodespec.DNSCert, nodespec.DNSKey, client("orlop:coredns")},
-		{nodespec.NodeAgentCert, nodespec.NodeAgentKey, client(nodespec.NodeAgentUser+name, nodespec.NodeAgentGroup)},
-	}
-}
-
-// MachineLeaf is the certificate of a cluster machine, issued by the machine CA.
-func MachineLeaf(name string, ips []netip.Addr) pki.Spec {
-	return pki.Spec{
-		CN: name, O: []string{pki.RoleMachine}, Usage: pki.Both, DNS: distinct.Of([]string{name, "localhost"}),
-		IPs: distinct.Of(append([]netip.Addr{netip.MustParseAddr("127.0.0.1")}, ips...)),
 	}
 }
 
@@ -276,7 +244,7 @@ func (p process) addFile(name string, content []byte) {
 }
 
 func (p process) addLeaf(cert, key string, by *pki.CA, spec pki.Spec) {
-	spec.TTL, spec.Backdate = leafTTL, Backdate
+	spec.TTL, spec.Backdate = leafTTL, nodecerts.Backdate
 	p.w.Leaves = append(p.w.Leaves, Leaf{filepath.Join(p.dir, cert), filepath.Join(p.dir, key), p.uid, by, spec})
 }
 

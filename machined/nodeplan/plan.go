@@ -11,6 +11,7 @@ import (
 	"github.com/orlop-os/orlop/machined/network"
 	"github.com/orlop-os/orlop/pkg/buildinfo"
 	"github.com/orlop-os/orlop/pkg/config"
+	"github.com/orlop-os/orlop/pkg/nodecerts"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 	"github.com/orlop-os/orlop/pkg/pki"
 	"github.com/orlop-os/orlop/pkg/trust"
@@ -39,7 +40,7 @@ type Member struct {
 	PodsStopped bool // after the removal, its pods have stopped
 	// certificates issued to the machine and to its node
 	Machine *pki.Leaf
-	Node    credentials.IssuedLeaves
+	Node    nodecerts.Issued
 }
 
 // Trust are the clients that the machine accepts.

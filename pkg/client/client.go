@@ -75,8 +75,8 @@ type Client struct {
 	Debug   api.DebugClient
 	Etcd    api.EtcdClient
 
-	address string // host:port
-	conn    *grpc.ClientConn
+	address string           // host:port
+	conn    *grpc.ClientConn // nil if another owner has the connection
 	watch   *watchedTLS
 }
 
@@ -167,6 +167,24 @@ func (f Failures) Error() string {
 
 func (f Failures) Unwrap() []error { return f }
 
+// Over returns a client over a connection that its caller owns. It is always connected, and Close
+// does nothing.
+func Over(conn grpc.ClientConnInterface) *Client {
+	return &Client{
+		Machine: api.NewMachineClient(conn),
+		Config:  api.NewConfigClient(conn),
+		Service: api.NewServiceClient(conn),
+		Log:     api.NewLogClient(conn),
+		Image:   api.NewImageClient(conn),
+		Cluster: api.NewClusterClient(conn),
+		Upgrade: api.NewUpgradeClient(conn),
+		Audit:   api.NewAuditClient(conn),
+		Trust:   api.NewTrustClient(conn),
+		Debug:   api.NewDebugClient(conn),
+		Etcd:    api.NewEtcdClient(conn),
+	}
+}
+
 func dial(ctx context.Context, e Endpoint) (*Client, error) {
 	address, err := withPort(e.Address)
 	if err != nil {
@@ -200,22 +218,8 @@ func dial(ctx context.Context, e Endpoint) (*Client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("machine %s: cannot connect: %w", address, err)
 	}
-	c := &Client{
-		Machine: api.NewMachineClient(conn),
-		Config:  api.NewConfigClient(conn),
-		Service: api.NewServiceClient(conn),
-		Log:     api.NewLogClient(conn),
-		Image:   api.NewImageClient(conn),
-		Cluster: api.NewClusterClient(conn),
-		Upgrade: api.NewUpgradeClient(conn),
-		Audit:   api.NewAuditClient(conn),
-		Trust:   api.NewTrustClient(conn),
-		address: address,
-		Debug:   api.NewDebugClient(conn),
-		Etcd:    api.NewEtcdClient(conn),
-		conn:    conn,
-		watch:   watch,
-	}
+	c := Over(conn)
+	c.address, c.conn, c.watch = address, conn, watch
 	if err := c.connect(ctx); err != nil {
 		_ = conn.Close() // the connection was never established
 		return nil, fmt.Errorf("machine %s: cannot connect: %w", address, err)
@@ -253,10 +257,15 @@ func (c *Client) connect(ctx context.Context) error {
 func (c *Client) Conn() grpc.ClientConnInterface { return c.conn }
 
 // Connected reports whether the connection is established, as far as the client knows.
-func (c *Client) Connected() bool { return c.conn.GetState() == connectivity.Ready }
+func (c *Client) Connected() bool {
+	return c.conn == nil || c.conn.GetState() == connectivity.Ready
+}
 
 // Close ends the connection and every call on it.
 func (c *Client) Close() error {
+	if c.conn == nil {
+		return nil
+	}
 	if err := c.conn.Close(); err != nil {
 		return fmt.Errorf("machine %s: cannot close the connection: %w", c.address, err)
 	}

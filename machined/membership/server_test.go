@@ -1,10 +1,7 @@
-package main
+package membership
 
 import (
-	"context"
 	"crypto/x509"
-	"crypto/x509/pkix"
-	"math/big"
 	"net/netip"
 	"path/filepath"
 	"strings"
@@ -12,65 +9,20 @@ import (
 	"time"
 
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
-	"github.com/orlop-os/orlop/apid"
-	"github.com/orlop-os/orlop/machined/credentials"
-	"github.com/orlop-os/orlop/machined/network"
 	"github.com/orlop-os/orlop/pkg/api"
-	"github.com/orlop-os/orlop/pkg/cell"
 	"github.com/orlop-os/orlop/pkg/config"
+	"github.com/orlop-os/orlop/pkg/nodecerts"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 	"github.com/orlop-os/orlop/pkg/pki"
 	"github.com/orlop-os/orlop/pkg/trust"
 )
 
-// controlPlane is the control plane of a cluster, at 10.0.0.11.
-func controlPlane(t *testing.T) clusterAPI {
-	m := issuing(t, filepath.Join(t.TempDir(), "ledger.json"))
-	now, _ := m.config.Get()
-	c := now.config
-	ca := func(name string) config.CertKey {
-		made, err := pki.NewCA(name, 1000*24*time.Hour)
-		if err != nil {
-			t.Fatal(err)
-		}
-		pair, err := config.NewCertKey(string(made.CertPEM()), string(made.KeyPEM()))
-		if err != nil {
-			t.Fatal(err)
-		}
-		return pair
-	}
-	endpoint, err := config.ParseEndpoint("https://10.0.0.11:6443")
-	if err != nil {
-		t.Fatal(err)
-	}
-	whole := c.WithCluster("orlop", endpoint, config.PKI{
-		Kubernetes: ca("kubernetes"), Machine: ca("machines"), Etcd: ca("etcd"), Client: c.Cluster.Spec.PKI.Client,
-	}, config.EncryptionKey{})
-	m.config.Set(applied{config: whole})
-	m.events = newEventLog()
-	m.runCtx = t.Context()
-	m.membership = cell.New(membershipState{})
-	m.networkState = cell.New(network.State{Links: []network.LinkState{{Managed: true, Up: true, Addresses: []network.AddressState{{Prefix: netip.MustParsePrefix("10.0.0.11/24")}}}}})
-	// there are no Nodes
-	m.nodeGC.deleteNodes = func(context.Context, []string) ([]string, error) { return nil, nil }
-	return clusterAPI{m: m}
-}
-
-// from is a call with a certificate from an address.
-func from(t *testing.T, cert *x509.Certificate, peer string) context.Context {
-	ctx := by(t, cert)
-	md, _ := metadata.FromIncomingContext(ctx)
-	return metadata.NewIncomingContext(ctx, metadata.Join(md, metadata.Pairs(apid.MetadataPeer, peer, apid.MetadataTicket, pki.TicketOf(cert), apid.MetadataKey, pki.Fingerprint(cert))))
-}
-
 // TestMembers checks that a machine gets a ticket, joins, renews, and is removed; no other machine
 // can use its ticket.
 func TestMembers(t *testing.T) {
 	a := controlPlane(t)
-	admin := &x509.Certificate{Subject: pkix.Name{CommonName: "admin", Organization: []string{pki.RoleAdmin}}, SerialNumber: big.NewInt(1)}
 	request := func(key *pki.Leaf) []byte {
 		var err error
 		if key.Key == nil {
@@ -85,7 +37,7 @@ func TestMembers(t *testing.T) {
 		return der
 	}
 	var ticketKey pki.Leaf
-	invited, err := a.CreateTicket(from(t, admin, "10.0.0.5:1"), &api.CreateTicketRequest{Name: "w1", Csr: request(&ticketKey)})
+	invited, err := a.CreateTicket(from(admin, "10.0.0.5:1"), &api.CreateTicketRequest{Name: "w1", Csr: request(&ticketKey)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -98,14 +50,14 @@ func TestMembers(t *testing.T) {
 		t.Fatalf("%v, %s", problems, invited.Documents)
 	}
 	// asks sends the request of a machine and processes the answer.
-	asks := func(cert *x509.Certificate, identity *pki.Leaf, peer string) (memberCertificates, error) {
+	asks := func(cert *x509.Certificate, identity *pki.Leaf, peer string) (Certificates, error) {
 		r := &api.JoinRequest{MachineCsr: request(identity), NodeCsrs: map[string][]byte{}}
-		got := memberCertificates{machine: &pki.Leaf{Key: identity.Key}, node: credentials.IssuedLeaves{}}
-		for _, l := range credentials.NodeLeaves("w1", nil) {
-			got.node[l.Cert] = &pki.Leaf{}
-			r.NodeCsrs[l.Cert] = request(got.node[l.Cert])
+		got := Certificates{Machine: &pki.Leaf{Key: identity.Key}, Node: nodecerts.Issued{}}
+		for _, l := range nodecerts.NodeLeaves("w1", nil) {
+			got.Node[l.Cert] = &pki.Leaf{}
+			r.NodeCsrs[l.Cert] = request(got.Node[l.Cert])
 		}
-		answer, err := a.Join(from(t, cert, peer), r)
+		answer, err := a.Join(from(cert, peer), r)
 		if err != nil {
 			return got, err
 		}
@@ -116,11 +68,11 @@ func TestMembers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if ips := held.machine.Cert.IPAddresses; len(ips) != 2 || ips[1].String() != "10.0.0.21" || pki.TicketOf(held.machine.Cert) != pki.Serial(ticket) {
-		t.Errorf("the machine's certificate is for %v, by ticket %s", ips, pki.TicketOf(held.machine.Cert))
+	if ips := held.Machine.Cert.IPAddresses; len(ips) != 2 || ips[1].String() != "10.0.0.21" || pki.TicketOf(held.Machine.Cert) != pki.Serial(ticket) {
+		t.Errorf("the machine's certificate is for %v, by ticket %s", ips, pki.TicketOf(held.Machine.Cert))
 	}
 	for name, want := range map[string]string{nodespec.KubeletCert: "CN=system:node:w1,O=system:nodes", nodespec.NodeAgentCert: "CN=orlop:node-agent:w1,O=orlop:node-agents"} {
-		if got := held.node[name].Cert; got.Subject.String() != want || pki.TicketOf(got) != pki.Serial(ticket) {
+		if got := held.Node[name].Cert; got.Subject.String() != want || pki.TicketOf(got) != pki.Serial(ticket) {
 			t.Errorf("%s is for %s", name, got.Subject)
 		}
 	}
@@ -129,7 +81,7 @@ func TestMembers(t *testing.T) {
 	if err := held.store(file); err != nil {
 		t.Fatal(err)
 	}
-	if again, err := readCertificates(file, own.Key); err != nil || !again.machine.Cert.Equal(held.machine.Cert) || len(again.node) != len(held.node) {
+	if again, err := readCertificates(file, own.Key); err != nil || !again.Machine.Cert.Equal(held.Machine.Cert) || len(again.Node) != len(held.Node) {
 		t.Errorf("read back: %v, %v", again, err)
 	}
 	var stranger pki.Leaf
@@ -142,8 +94,8 @@ func TestMembers(t *testing.T) {
 	if _, err := asks(ticket, &own, "10.0.0.21:4712"); err != nil {
 		t.Error(err)
 	}
-	if held, err = asks(held.machine.Cert, &own, "10.0.0.22:1"); err != nil || held.machine.Cert.IPAddresses[1].String() != "10.0.0.22" {
-		t.Error(held.machine.Cert.IPAddresses, err)
+	if held, err = asks(held.Machine.Cert, &own, "10.0.0.22:1"); err != nil || held.Machine.Cert.IPAddresses[1].String() != "10.0.0.22" {
+		t.Error(held.Machine.Cert.IPAddresses, err)
 	}
 
 	refused := func(why string, err error) {
@@ -157,28 +109,28 @@ func TestMembers(t *testing.T) {
 	_, err = asks(admin, &thief, "10.0.0.66:1")
 	refused("operators create a ticket", err)
 	// with the machine's certificate, but another key
-	_, err = asks(held.machine.Cert, &thief, "10.0.0.66:1")
+	_, err = asks(held.Machine.Cert, &thief, "10.0.0.66:1")
 	refused("only for its present key", err)
-	_, err = a.CreateTicket(from(t, admin, "10.0.0.5:1"), &api.CreateTicketRequest{Name: "w1", Csr: request(&ticketKey)})
+	_, err = a.CreateTicket(from(admin, "10.0.0.5:1"), &api.CreateTicketRequest{Name: "w1", Csr: request(&ticketKey)})
 	refused("a member has this name", err)
 	for _, name := range []string{"m1", "W1", "", "a b"} {
-		if _, err := a.CreateTicket(from(t, admin, "10.0.0.5:1"), &api.CreateTicketRequest{Name: name, Csr: request(&ticketKey)}); status.Code(err) != codes.InvalidArgument {
+		if _, err := a.CreateTicket(from(admin, "10.0.0.5:1"), &api.CreateTicketRequest{Name: name, Csr: request(&ticketKey)}); status.Code(err) != codes.InvalidArgument {
 			t.Errorf("name %q: %v", name, err)
 		}
 	}
-	list, err := a.ListMembers(t.Context(), nil)
+	list, err := a.Server.ListMembers(), error(nil)
 	if err != nil || len(list.Members) != 1 || len(list.Tickets) != 0 || list.Members[0].Address != "10.0.0.22" {
 		t.Errorf("%v, %v", list, err)
 	}
 
-	a.m.ledger.Lock()
-	known := a.m.ledger.currentLocked()
-	a.m.ledger.Unlock()
+	a.Ledger.Lock()
+	known := a.Ledger.currentLocked()
+	a.Ledger.Unlock()
 	next, tickets, err := known.Remove("w1", time.Now(), "admin")
 	if err != nil || len(tickets) != 1 {
 		t.Fatal(tickets, err)
 	}
-	for _, cert := range []*x509.Certificate{ticket, held.machine.Cert, held.node[nodespec.KubeletCert].Cert, held.node[nodespec.ProxyCert].Cert} {
+	for _, cert := range []*x509.Certificate{ticket, held.Machine.Cert, held.Node[nodespec.KubeletCert].Cert, held.Node[nodespec.ProxyCert].Cert} {
 		if trust.CheckRevoked(next.Revoked, cert) == nil {
 			t.Errorf("%s counts after it was removed", cert.Subject)
 		}
@@ -202,7 +154,7 @@ func TestCheckCallerAddress(t *testing.T) {
 		"10.0.0.11": "the control plane", "10.0.0.9": "the control plane", "10.244.3.4": "a pod or a service", "127.0.0.1": "no single machine",
 		"192.0.2.10": "the API server", "2001:db8::7": "the API server", "192.0.2.11": "the API server",
 	} {
-		err := checkCallerAddress(c, network.State{}, at(address))
+		err := checkCallerAddress(c, nil, at(address))
 		if (err == nil) != (whose == "") || err != nil && !strings.Contains(err.Error(), whose) {
 			t.Errorf("%s: %v, want %q", address, err, whose)
 		}

@@ -1,4 +1,4 @@
-package main
+package membership
 
 import (
 	"context"
@@ -11,8 +11,6 @@ import (
 	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/limits"
 	"github.com/orlop-os/orlop/pkg/nodespec"
-	"github.com/orlop-os/orlop/pkg/paths"
-	"github.com/orlop-os/orlop/pkg/supervise"
 	"github.com/orlop-os/orlop/pkg/trust"
 )
 
@@ -42,9 +40,8 @@ const (
 	// longer than the time in which the other control-plane machines sync a removal (syncInterval)
 	// and their API servers read it.
 	nodeGCMinBackoff = 15 * time.Second
-	// nodeGCChecks is the number of consecutive checks in which a Node must be absent. They take
-	// five minutes. A machine that has failed to enforce a revocation retries that several times
-	// meanwhile (resyncInterval).
+	// nodeGCChecks is the number of consecutive checks in which a Node must be absent: five
+	// minutes, in which a failed enforcement is tried again (ResyncInterval) several times.
 	nodeGCChecks = 5
 	// nodeGCTimeout bounds the deletion of Nodes: the start of a process takes seconds on a slow
 	// processor, and the API server may be down.
@@ -56,21 +53,19 @@ const (
 	nodeGCCreatedWithin = 15 * time.Second
 )
 
-// nodeGC tracks the deletion of Node objects of removed machines. The zero value is ready for use.
-type nodeGC struct {
-	sync.Mutex
-	// remaining checks, by the serial number of the removed machine's ticket
-	remaining map[string]int
+// NodeGC deletes the Node objects of removed machines. Its zero value tracks the progress only.
+type NodeGC struct {
+	deps   *Deps
+	ledger *Ledger
+	quorum quorum
 
-	// error of the last check
-	problem string
-	// replaces the deletion in tests; nil otherwise
-	deleteNodes func(ctx context.Context, names []string) (found []string, err error)
+	sync.Mutex
+	remaining map[string]int // remaining checks, by ticket
+	problem   string         // error of the last check
 }
 
-// due returns the names of the removed machines with remaining checks. It starts to track the
-// machines that are new in removed, and stops for machines that are not in removed any more.
-func (f *nodeGC) due(removed []trust.RemovedMachine) []string {
+// Due returns the names of removed machines to check, and adds new machines.
+func (f *NodeGC) Due(removed []trust.RemovedMachine) []string {
 	f.Lock()
 	defer f.Unlock()
 	left := map[string]int{}
@@ -88,9 +83,9 @@ func (f *nodeGC) due(removed []trust.RemovedMachine) []string {
 	return names
 }
 
-// record records the result of a check of names, in which the Nodes found existed. A machine that
-// the methods restart or restartAll have dropped since due is skipped: all its checks are repeated.
-func (f *nodeGC) record(removed []trust.RemovedMachine, names, found []string) {
+// record records the result of a check of names, in which some Nodes were found. Machines that
+// restart or restartAll dropped meanwhile are skipped: they are checked again.
+func (f *NodeGC) record(removed []trust.RemovedMachine, names, found []string) {
 	f.Lock()
 	defer f.Unlock()
 	for _, g := range removed {
@@ -106,16 +101,16 @@ func (f *nodeGC) record(removed []trust.RemovedMachine, names, found []string) {
 	}
 }
 
-// hasNew reports whether removed contains a machine for which due was not called yet, or all checks
+// HasNew reports whether removed contains a machine for which Due was not called yet, or all checks
 // are to be repeated.
-func (f *nodeGC) hasNew(removed []trust.RemovedMachine) bool {
+func (f *NodeGC) HasNew(removed []trust.RemovedMachine) bool {
 	f.Lock()
 	defer f.Unlock()
 	return slices.ContainsFunc(removed, func(g trust.RemovedMachine) bool { _, known := f.remaining[g.Ticket]; return !known })
 }
 
 // restart repeats all checks for the machines with these tickets.
-func (f *nodeGC) restart(tickets []string) {
+func (f *NodeGC) restart(tickets []string) {
 	f.Lock()
 	defer f.Unlock()
 	for _, t := range tickets {
@@ -123,15 +118,15 @@ func (f *nodeGC) restart(tickets []string) {
 	}
 }
 
-// restartAll repeats all checks: restored etcd data may contain the Nodes.
-func (f *nodeGC) restartAll() {
+// RestartAll repeats all checks: restored etcd data may contain the Nodes.
+func (f *NodeGC) RestartAll() {
 	f.Lock()
 	defer f.Unlock()
 	f.remaining = nil
 }
 
-// runNodeGC checks for the Nodes of removed machines as long as the machine runs.
-func (m *machine) runNodeGC(ctx context.Context) {
+// Run checks for the Nodes of removed machines as long as the machine runs.
+func (f *NodeGC) Run(ctx context.Context) {
 	tick := time.NewTicker(nodeGCMinBackoff)
 	defer tick.Stop()
 	const maxSkip = int(nodeGCInterval / nodeGCMinBackoff)
@@ -144,10 +139,10 @@ func (m *machine) runNodeGC(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		}
-		if skip--; !m.apiServerReady() || skip > 0 && !m.nodeGC.hasNew(m.removedMachines()) {
+		if skip--; !f.deps.APIServerReady() || skip > 0 && !f.HasNew(f.removedMachines()) {
 			continue
 		}
-		if m.collectNodes(ctx) {
+		if f.Collect(ctx) {
 			skip, nextSkip = maxSkip, 1
 		} else {
 			skip, nextSkip = nextSkip, min(2*nextSkip, maxSkip)
@@ -155,96 +150,68 @@ func (m *machine) runNodeGC(ctx context.Context) {
 	}
 }
 
-// apiServerReady reports whether the API server of this machine is ready.
-func (m *machine) apiServerReady() bool {
-	list, _ := m.services.Status().Get()
-	return slices.ContainsFunc(list, func(s supervise.Status) bool {
-		return s.Name == serviceKubeAPI && slices.ContainsFunc(s.Components, func(c supervise.Component) bool {
-			return c.Name == componentAPIServer && c.Ready
-		})
-	})
-}
-
-// componentAPIServer is the component name of the API server.
-const componentAPIServer = "kube-apiserver"
-
 // removedMachines returns the removed machines that may hold a valid certificate.
-func (m *machine) removedMachines() []trust.RemovedMachine {
-	return m.ledger.current().RemovedSince(time.Now().Add(-memberTTL), time.Now())
+func (f *NodeGC) removedMachines() []trust.RemovedMachine {
+	return f.ledger.Current().RemovedSince(f.deps.Now().Add(-memberTTL), f.deps.Now())
 }
 
-// collectNodes checks once and reports whether no Node was there. It does nothing if no machine was
+// Collect checks once and reports whether no Node was there. It does nothing if no machine was
 // removed lately.
-func (m *machine) collectNodes(ctx context.Context) bool {
-	now, _ := m.config.Get()
-	if !isControlPlane(now.config) {
+func (f *NodeGC) Collect(ctx context.Context) bool {
+	c := f.deps.config()
+	if !IsControlPlane(c) {
 		return true
 	}
-	removed := m.removedMachines()
-	names := m.nodeGC.due(removed)
+	removed := f.removedMachines()
+	names := f.Due(removed)
 	if len(names) == 0 {
 		return true
 	}
-	found, err := m.deleteNodes(ctx, now.config, names)
+	found, err := f.Delete(ctx, c, names)
 	problem := ""
 	if err != nil {
 		problem = fmt.Sprintf("cannot check for the Nodes of removed machines: %v; retry within %v", err, nodeGCInterval)
 	} else {
-		m.nodeGC.record(removed, names, found)
+		f.record(removed, names, found)
 	}
 	for _, name := range found {
-		m.events.add("cluster", "operation", fmt.Sprintf("deleted the Node of removed machine %s", name))
+		f.deps.Event("cluster", "operation", fmt.Sprintf("deleted the Node of removed machine %s", name))
 	}
-	if problem != "" && problem != m.nodeGC.problem {
-		m.events.add("cluster", "failure", problem)
+	if problem != "" && problem != f.problem {
+		f.deps.Event("cluster", "failure", problem)
 	}
-	m.nodeGC.problem = problem
+	f.problem = problem
 	return err == nil && len(found) == 0
 }
 
-// deleteNodes deletes the Nodes of removed machines, but not of reassigned names, and returns the
+// Delete deletes the Nodes of removed machines, but not of reassigned names, and returns the
 // names of the Nodes that existed.
-func (m *machine) deleteNodes(ctx context.Context, c *config.Config, names []string) (found []string, err error) {
-	started := time.Now() // before the check of the names (nodeGCCreatedWithin)
-	vs := m.voters(c)
-	synced, unreached := m.syncMemberships(ctx, vs.others, vs.majority()-vs.selfVotes())
+func (f *NodeGC) Delete(ctx context.Context, c *config.Config, names []string) (found []string, err error) {
+	started := f.deps.Now() // before the check of the names
+	vs := f.quorum.voters(c)
+	synced, unreached := f.quorum.sync(ctx, vs.others, vs.majority()-vs.selfVotes())
 	if len(synced)+vs.selfVotes() < vs.majority() {
 		return nil, fmt.Errorf("%d of %d control-plane machines answered whether the names are reassigned; quorum: %d (%s)", len(synced)+vs.selfVotes(), vs.all(), vs.majority(), strings.Join(unreached, "; "))
 	}
-	m.ledger.Lock()
-	known, damaged := m.ledger.currentLocked(), m.ledger.damaged
-	m.ledger.Unlock()
+	f.ledger.Lock()
+	known, damaged := f.ledger.currentLocked(), f.ledger.damaged
+	f.ledger.Unlock()
 	if damaged != nil { // the members are unknown
 		return nil, damaged
 	}
 	names = slices.DeleteFunc(slices.Clone(names), func(name string) bool {
-		return nameInUse(c, known, name, time.Now())
+		return reservedName(c, known, name) || known.NameInUse(name, f.deps.Now())
 	})
 	if len(names) == 0 {
 		return nil, nil
 	}
-	ctx, cancel := limits.Within(ctx, m.runCtx, nodeGCTimeout)
+	ctx, cancel := limits.Within(ctx, f.deps.Running, nodeGCTimeout)
 	defer cancel()
-	if m.nodeGC.deleteNodes != nil {
-		return m.nodeGC.deleteNodes(ctx, names)
-	}
-	return runCommand[[]string](ctx, m, paths.UserControllers, "delete-removed-nodes", nodespec.NodeGCRequest{Names: names, MadeBefore: started.Add(nodeGCCreatedWithin)})
+	return f.deps.DeleteNodes(ctx, nodespec.NodeGCRequest{Names: names, MadeBefore: started.Add(nodeGCCreatedWithin)})
 }
 
-// nameInUse reports whether another machine or part of the cluster has the name of a removed
-// machine.
-func nameInUse(c *config.Config, known trust.Ledger, name string, now time.Time) bool {
-	return reservedName(c, known, name) || known.NameInUse(name, now)
-}
-
-// withoutReassigned prepares revocations for an API server, which rejects the tokens of all pods of
-// a machine that a revocation names. It removes the machine's name from a revocation if a new
-// machine has the name: otherwise the API server would reject the pods of the new machine.
-func withoutReassigned(c *config.Config, known trust.Ledger, refused []trust.Revocation, now time.Time) []trust.Revocation {
-	for i, r := range refused {
-		if r.Machine != "" && nameInUse(c, known, r.Machine, now) {
-			refused[i].Machine = ""
-		}
-	}
-	return refused
+// Reassigned reports whether a name belongs to the control plane, to a member or to an open ticket.
+func (f *NodeGC) Reassigned(c *config.Config, name string) bool {
+	known := f.ledger.Current()
+	return reservedName(c, known, name) || known.NameInUse(name, f.deps.Now())
 }

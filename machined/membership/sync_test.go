@@ -1,4 +1,4 @@
-package main
+package membership
 
 import (
 	"errors"
@@ -45,13 +45,13 @@ func TestRecordRemoved(t *testing.T) {
 		"a list that was lost":        {fmt.Errorf("machine 10.0.0.11: %w", trust.ErrRevocationsLost), false},
 		"nothing":                     {nil, false},
 	} {
-		m := &machine{membership: cell.New(membershipState{certs: memberCertificates{machine: held}})}
-		m.recordRemoved(c.refused)
-		if s, _ := m.membership.Get(); s.Removed != c.removed {
+		w := &Worker{State: cell.New(State{Certs: Certificates{Machine: held}})}
+		w.recordRemoved(c.refused)
+		if s, _ := w.State.Get(); s.Removed != c.removed {
 			t.Errorf("%s: removed %v, want %v", what, s.Removed, c.removed)
 		}
-		m.clearRemoved()
-		if s, _ := m.membership.Get(); s.Removed || s.Problem != "" {
+		w.clearRemoved()
+		if s, _ := w.State.Get(); s.Removed || s.Problem != "" {
 			t.Errorf("%s: all take what it holds, and it is removed: %q", what, s.Problem)
 		}
 	}

@@ -1,11 +1,8 @@
-package main
+package membership
 
 import (
 	"context"
-	"crypto/x509"
-	"crypto/x509/pkix"
 	"errors"
-	"math/big"
 	"net/netip"
 	"slices"
 	"strings"
@@ -44,12 +41,10 @@ func (n *nodes) forget(ctx context.Context, names []string) ([]string, error) {
 	return there, nil
 }
 
-var operator = &x509.Certificate{Subject: pkix.Name{CommonName: "admin", Organization: []string{pki.RoleAdmin}}, SerialNumber: big.NewInt(1)}
-
 // removed records machines in the ledger that were members, and were removed.
-func removed(t *testing.T, a clusterAPI, at time.Time, names ...string) {
+func removed(t *testing.T, a *machine, at time.Time, names ...string) {
 	t.Helper()
-	if err := a.m.ledger.update(func(b trust.Ledger) (trust.Ledger, error) {
+	if err := a.Ledger.update(func(b trust.Ledger) (trust.Ledger, error) {
 		for i, name := range names {
 			b.Members = append(b.Members, trust.Member{Name: name, Ticket: "1" + string(rune('a'+i)), Address: "10.0.0.21", Joined: at, Renewed: at, Expires: at.Add(memberTTL)})
 		}
@@ -69,8 +64,8 @@ func removed(t *testing.T, a clusterAPI, at time.Time, names ...string) {
 // again, until it was absent long enough; reassigned names are skipped.
 func TestCollectNodes(t *testing.T) {
 	a, n := controlPlane(t), &nodes{have: []string{"w1"}}
-	a.m.nodeGC.deleteNodes = n.forget
-	a.m.collectNodes(t.Context())
+	a.deleteNodes = n.forget
+	a.NodeGC.Collect(t.Context())
 	if len(n.asked) != 0 {
 		t.Errorf("nothing was removed, and it is looked for %v", n.asked)
 	}
@@ -79,7 +74,7 @@ func TestCollectNodes(t *testing.T) {
 		t.Helper()
 		n.asked = nil
 		for range want + 5 {
-			a.m.collectNodes(t.Context())
+			a.NodeGC.Collect(t.Context())
 		}
 		if len(n.asked) != want || len(n.have) != 0 {
 			t.Errorf("looked %d times, want %d; there are %v", len(n.asked), want, n.have)
@@ -90,36 +85,30 @@ func TestCollectNodes(t *testing.T) {
 			}
 		}
 	}
-	if !a.m.nodeGC.hasNew(a.m.removedMachines()) {
+	if !a.NodeGC.HasNew(a.NodeGC.removedMachines()) {
 		t.Error("it was looked for before anybody has")
 	}
 	looks(1 + nodeGCChecks)
-	if a.m.nodeGC.hasNew(a.m.removedMachines()) {
+	if a.NodeGC.HasNew(a.NodeGC.removedMachines()) {
 		t.Error("it was looked for, and nobody knows")
 	}
-	a.m.nodeGC.restart([]string{"1a"})
-	if !a.m.nodeGC.hasNew(a.m.removedMachines()) {
+	a.NodeGC.restart([]string{"1a"})
+	if !a.NodeGC.HasNew(a.NodeGC.removedMachines()) {
 		t.Error("it was removed again, and it is not looked for at once")
 	}
 	for range 3 {
-		a.m.collectNodes(t.Context())
+		a.NodeGC.Collect(t.Context())
 	}
 	n.have = []string{"w1"} // created where the revocation was not known yet
 	looks(1 + nodeGCChecks)
 
 	// Without an answer of the API server the check does not count.
-	a.m.nodeGC.restart([]string{"1a"})
+	a.NodeGC.restart([]string{"1a"})
 	n.refuse = errors.New("it does not answer")
 	for range 2 * nodeGCChecks {
-		a.m.collectNodes(t.Context())
+		a.NodeGC.Collect(t.Context())
 	}
-	failures := 0
-	for _, e := range a.m.events.after(0) {
-		if strings.Contains(e.message, "it does not answer") {
-			failures++
-		}
-	}
-	if failures != 1 {
+	if failures := a.added("it does not answer"); failures != 1 {
 		t.Errorf("said %d times that the API server does not answer", failures)
 	}
 	n.refuse, n.have = nil, []string{"w1"}
@@ -127,24 +116,24 @@ func TestCollectNodes(t *testing.T) {
 
 	// After a boot the checks start again, because the progress is unknown, but not for machines
 	// without a valid certificate.
-	a.m.nodeGC.remaining = nil
+	a.NodeGC.remaining = nil
 	looks(nodeGCChecks)
 	long := controlPlane(t)
-	long.m.nodeGC.deleteNodes = n.forget
+	long.deleteNodes = n.forget
 	removed(t, long, time.Now().Add(-memberTTL-time.Hour), "w1")
 	n.asked = nil
-	if long.m.collectNodes(t.Context()); len(n.asked) != 0 {
+	if long.NodeGC.Collect(t.Context()); len(n.asked) != 0 {
 		t.Errorf("looked for %v", n.asked)
 	}
 
 	// The name belongs to another machine.
 	_, request := newRequest(t)
-	if _, err := a.CreateTicket(from(t, operator, "10.0.0.5:1"), &api.CreateTicketRequest{Name: "w1", Csr: request}); err != nil {
+	if _, err := a.CreateTicket(from(admin, "10.0.0.5:1"), &api.CreateTicketRequest{Name: "w1", Csr: request}); err != nil {
 		t.Fatal(err)
 	}
 	n.have, n.asked = []string{"w1"}, nil
-	a.m.collectNodes(t.Context())
-	if there, err := a.m.deleteNodes(t.Context(), configured(a), []string{"w1", "m1"}); err != nil || len(there)+len(n.asked) != 0 {
+	a.NodeGC.Collect(t.Context())
+	if there, err := a.NodeGC.Delete(t.Context(), a.configuration(), []string{"w1", "m1"}); err != nil || len(there)+len(n.asked) != 0 {
 		t.Errorf("the Node of a machine that is invited is deleted: %v, %v, %v", there, n.asked, err)
 	}
 }
@@ -156,10 +145,7 @@ func TestWithoutReassigned(t *testing.T) {
 	removed(t, a, time.Now(), "w1", "w2", "m1") // m1 is the name of the control-plane machine
 	names := func() (all []string) {
 		t.Helper()
-		now, _ := a.m.config.Get()
-		a.m.ledger.Lock()
-		defer a.m.ledger.Unlock()
-		list := withoutReassigned(now.config, a.m.ledger.currentLocked(), a.m.ledger.revokedLocked(), time.Now())
+		list := a.Ledger.RevocationsForAPIServer(a.configuration())
 		if len(list) != 3 {
 			t.Errorf("refused: %v", list)
 		}
@@ -174,11 +160,11 @@ func TestWithoutReassigned(t *testing.T) {
 	if got := names(); !slices.Equal(got, []string{"w1", "w2"}) {
 		t.Errorf("taken out: %v", got)
 	}
-	books := a.m.ledger.changes.Watch()
+	books := a.Ledger.changes.Watch()
 	books.Current()
-	a.m.nodeGC.deleteNodes = func(context.Context, []string) ([]string, error) { return nil, nil }
+	a.deleteNodes = func(context.Context, []string) ([]string, error) { return nil, nil }
 	_, request := newRequest(t)
-	if _, err := a.CreateTicket(from(t, operator, "10.0.0.5:1"), &api.CreateTicketRequest{Name: "w1", Csr: request}); err != nil {
+	if _, err := a.CreateTicket(from(admin, "10.0.0.5:1"), &api.CreateTicketRequest{Name: "w1", Csr: request}); err != nil {
 		t.Fatal(err)
 	}
 	select {
@@ -189,7 +175,7 @@ func TestWithoutReassigned(t *testing.T) {
 	if got := names(); !slices.Equal(got, []string{"w2"}) {
 		t.Errorf("taken out: %v", got)
 	}
-	if len(a.m.ledger.current().RemovedSince(time.Time{}, time.Now())) != 2 {
+	if len(a.Ledger.Current().RemovedSince(time.Time{}, time.Now())) != 2 {
 		t.Error("the book has forgotten names by it")
 	}
 }
@@ -198,12 +184,11 @@ func TestWithoutReassigned(t *testing.T) {
 func TestNameInUse(t *testing.T) {
 	a := controlPlane(t)
 	_, request := newRequest(t)
-	if _, err := a.CreateTicket(from(t, operator, "10.0.0.5:1"), &api.CreateTicketRequest{Name: "w1", Csr: request}); err != nil {
+	if _, err := a.CreateTicket(from(admin, "10.0.0.5:1"), &api.CreateTicketRequest{Name: "w1", Csr: request}); err != nil {
 		t.Fatal(err)
 	}
-	now, _ := a.m.config.Get()
 	for name, want := range map[string]bool{"m1": true, "w1": true, "m2": false} {
-		if got := nameInUse(now.config, a.m.ledger.current(), name, time.Now()); got != want {
+		if got := a.NodeGC.Reassigned(a.configuration(), name); got != want {
 			t.Errorf("%s: %t", name, got)
 		}
 	}
@@ -213,21 +198,21 @@ func TestNameInUse(t *testing.T) {
 func TestDeleteNodesSyncs(t *testing.T) {
 	machines, off := three(t)
 	a, b, n := machines[0], machines[1], &nodes{have: []string{"w1"}}
-	a.m.nodeGC.deleteNodes = n.forget
+	a.deleteNodes = n.forget
 	removed(t, a, time.Now(), "w1")
 	for _, last := range []byte{12, 13} {
 		off.Store(netip.AddrFrom4([4]byte{10, 0, 0, last}), true)
 	}
-	if _, err := a.m.deleteNodes(t.Context(), configured(a), []string{"w1"}); err == nil || !strings.Contains(err.Error(), "1 of 3 control-plane machines answered") || len(n.asked) != 0 {
+	if _, err := a.NodeGC.Delete(t.Context(), a.configuration(), []string{"w1"}); err == nil || !strings.Contains(err.Error(), "1 of 3 control-plane machines answered") || len(n.asked) != 0 {
 		t.Errorf("one of three forgets a Node: %v", err)
 	}
 	off.Clear()
 	off.Store(netip.MustParseAddr("10.0.0.11"), true)
 	_, request := newRequest(t)
-	if _, err := b.CreateTicket(from(t, operator, "10.0.0.5:1"), &api.CreateTicketRequest{Name: "w1", Csr: request}); err != nil {
+	if _, err := b.CreateTicket(from(admin, "10.0.0.5:1"), &api.CreateTicketRequest{Name: "w1", Csr: request}); err != nil {
 		t.Fatal(err)
 	}
-	if there, err := a.m.deleteNodes(t.Context(), configured(a), []string{"w1"}); err != nil || len(there) != 0 || len(n.have) != 1 {
+	if there, err := a.NodeGC.Delete(t.Context(), a.configuration(), []string{"w1"}); err != nil || len(there) != 0 || len(n.have) != 1 {
 		t.Errorf("deleted %v, %v", there, err)
 	}
 }
@@ -236,19 +221,17 @@ func TestDeleteNodesSyncs(t *testing.T) {
 // disconnects, and that the removal can be repeated.
 func TestRemoveAgain(t *testing.T) {
 	a, n := controlPlane(t), &nodes{have: []string{"w1"}}
-	a.m.nodeGC.deleteNodes = n.forget
+	a.deleteNodes = n.forget
 	removed(t, a, time.Now(), "w0")
-	// configureAPI fails: the certificate cannot be created.
-	now, _ := a.m.config.Get()
-	now.config.Cluster.Spec.PKI.Machine.Key = now.config.Cluster.Spec.PKI.Client.Key
+	a.enforce = func() error { return errors.New("the certificate cannot be created") }
 	for range 30 {
-		a.m.collectNodes(t.Context())
+		a.NodeGC.Collect(t.Context())
 	}
 	n.asked = nil
-	ctx, cancel := context.WithCancel(from(t, operator, "10.0.0.5:1"))
+	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	for _, name := range []string{"w0", "w0"} {
-		_, err := a.RemoveMember(ctx, &api.RemoveMemberRequest{Name: name})
+		_, err := a.Server.RemoveMember(ctx, from(admin, "10.0.0.5:1"), &api.RemoveMemberRequest{Name: name})
 		if status.Code(err) != codes.Internal || !strings.Contains(err.Error(), "it is stored, but not effective yet") {
 			t.Error(err)
 		}
@@ -256,10 +239,10 @@ func TestRemoveAgain(t *testing.T) {
 	if len(n.asked) != 2 {
 		t.Errorf("the Node is looked for %d times", len(n.asked))
 	}
-	if a.m.collectNodes(t.Context()); len(n.asked) != 3 {
+	if a.NodeGC.Collect(t.Context()); len(n.asked) != 3 {
 		t.Error("it is not looked for again")
 	}
-	if _, err := a.RemoveMember(ctx, &api.RemoveMemberRequest{Name: "w9"}); status.Code(err) != codes.FailedPrecondition {
+	if _, err := a.Server.RemoveMember(ctx, from(admin, "10.0.0.5:1"), &api.RemoveMemberRequest{Name: "w9"}); status.Code(err) != codes.FailedPrecondition {
 		t.Error(err)
 	}
 }
@@ -281,10 +264,10 @@ func TestCheckControlPlane(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := a.m.checkControlPlane(leaf.Cert); (err == nil) != c.controls {
+		if err := a.Peers.checkControlPlane(leaf.Cert); (err == nil) != c.controls {
 			t.Errorf("%s, as one of the control plane: %v", c.what, err)
 		}
-		if err := a.m.checkMember(leaf.Cert); (err == nil) != c.still {
+		if err := a.Peers.checkMember(leaf.Cert); (err == nil) != c.still {
 			t.Errorf("%s, as one of the cluster: %v", c.what, err)
 		}
 	}
@@ -294,15 +277,15 @@ func TestCheckControlPlane(t *testing.T) {
 // not undone by the end of the check.
 func TestNodeGCMeanwhile(t *testing.T) {
 	gone := []trust.RemovedMachine{{Ticket: "1", Name: "a"}}
-	for what, meanwhile := range map[string]func(*nodeGC){
-		"other data": func(f *nodeGC) { f.restartAll() },
-		"a removal":  func(f *nodeGC) { f.restart([]string{"1"}) },
+	for what, meanwhile := range map[string]func(*NodeGC){
+		"other data": func(f *NodeGC) { f.RestartAll() },
+		"a removal":  func(f *NodeGC) { f.restart([]string{"1"}) },
 	} {
-		f := &nodeGC{}
-		names := f.due(gone)
+		f := &NodeGC{}
+		names := f.Due(gone)
 		meanwhile(f)
 		f.record(gone, names, nil)
-		if !f.hasNew(gone) || !slices.Equal(f.due(gone), []string{"a"}) {
+		if !f.HasNew(gone) || !slices.Equal(f.Due(gone), []string{"a"}) {
 			t.Errorf("%s: the look that was asked for does not come", what)
 		}
 	}

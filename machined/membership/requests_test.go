@@ -1,11 +1,9 @@
-package main
+package membership
 
 import (
 	"bytes"
 	"crypto/x509"
-	"crypto/x509/pkix"
 	"fmt"
-	"math/big"
 	"strings"
 	"testing"
 	"time"
@@ -13,10 +11,10 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"github.com/orlop-os/orlop/machined/credentials"
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/joinrequest"
+	"github.com/orlop-os/orlop/pkg/nodecerts"
 	"github.com/orlop-os/orlop/pkg/pki"
 	"github.com/orlop-os/orlop/pkg/trust"
 )
@@ -25,9 +23,7 @@ import (
 // approved, and joins with its own key only.
 func TestJoinRequests(t *testing.T) {
 	a := controlPlane(t)
-	a.m.joinRequests = newJoinRequests()
-	door := apidAPI{m: a.m}
-	admin := from(t, &x509.Certificate{Subject: pkix.Name{CommonName: "admin", Organization: []string{pki.RoleAdmin}}, SerialNumber: big.NewInt(1)}, "10.0.0.5:1")
+	admin := from(admin, "10.0.0.5:1")
 	key, err := pki.NewKey()
 	if err != nil {
 		t.Fatal(err)
@@ -39,11 +35,7 @@ func TestJoinRequests(t *testing.T) {
 	print := pki.KeyFingerprint(&key.PublicKey)
 	ask := func(name, peer string, request []byte) *api.RequestJoinResponse {
 		t.Helper()
-		answer, err := door.RequestJoin(t.Context(), &api.RequestJoinRequest{Name: name, Csr: request, Peer: peer})
-		if err != nil {
-			t.Fatal(err)
-		}
-		return answer
+		return a.Requests.RequestJoin(&api.RequestJoinRequest{Name: name, Csr: request, Peer: peer})
 	}
 	const peer = "10.0.0.21:4711"
 
@@ -51,18 +43,18 @@ func TestJoinRequests(t *testing.T) {
 	if r := ask("w1", peer, request); r.State != string(joinrequest.Rejected) || !strings.Contains(r.Reason, "accepts no join requests") {
 		t.Errorf("%v", r)
 	}
-	if _, err := a.ListPending(admin, nil); status.Code(err) != codes.FailedPrecondition {
+	if _, err := a.Requests.ListPending(); status.Code(err) != codes.FailedPrecondition {
 		t.Errorf("%v", err)
 	}
 	if _, err := a.CreateTicket(admin, &api.CreateTicketRequest{Name: "w1"}); status.Code(err) != codes.FailedPrecondition || !strings.Contains(err.Error(), "joinRequests") {
 		t.Errorf("%v", err)
 	}
-	now, _ := a.m.config.Get()
-	c := *now.config
+	now, _ := a.config.Get()
+	c := *now
 	cluster := *c.Cluster
 	cluster.Spec.JoinRequests = true
 	c.Cluster = &cluster
-	a.m.config.Set(applied{config: &c})
+	a.config.Set(&c)
 
 	// Its configuration has no secret at all, and permits requests.
 	made, err := a.CreateTicket(admin, &api.CreateTicketRequest{Name: "w1"})
@@ -93,27 +85,27 @@ func TestJoinRequests(t *testing.T) {
 	if r := ask("w1", peer, request); r.State != string(joinrequest.Pending) {
 		t.Errorf("%v", r)
 	}
-	list, err := a.ListPending(admin, nil)
+	list, err := a.Requests.ListPending()
 	if err != nil || len(list.Machines) != 1 || list.Machines[0].Fingerprint != print || list.Machines[0].Address != "10.0.0.21" {
 		t.Fatal(list, err)
 	}
 	wrong := "sha256:" + strings.Repeat("0", 64)
-	if _, err := a.Approve(admin, &api.ApproveRequest{Name: "w1", Fingerprint: wrong}); status.Code(err) != codes.FailedPrecondition || !strings.Contains(err.Error(), "another fingerprint") {
+	if _, err := a.Requests.Approve(t.Context(), admin, &api.ApproveRequest{Name: "w1", Fingerprint: wrong}); status.Code(err) != codes.FailedPrecondition || !strings.Contains(err.Error(), "another fingerprint") {
 		t.Errorf("%v", err)
 	}
-	if _, err := a.Approve(admin, &api.ApproveRequest{Name: "w1", Fingerprint: "sha256:12"}); status.Code(err) != codes.InvalidArgument {
+	if _, err := a.Requests.Approve(t.Context(), admin, &api.ApproveRequest{Name: "w1", Fingerprint: "sha256:12"}); status.Code(err) != codes.InvalidArgument {
 		t.Errorf("%v", err)
 	}
-	if _, err := a.Deny(admin, &api.DenyRequest{Name: "w1", Fingerprint: print}); err != nil {
+	if _, err := a.Requests.Deny(t.Context(), &api.DenyRequest{Name: "w1", Fingerprint: print}); err != nil {
 		t.Error(err)
 	}
 	if r := ask("w1", peer, request); r.State != string(joinrequest.Denied) {
 		t.Errorf("%v", r)
 	}
-	if list, err = a.ListPending(admin, nil); err != nil || len(list.Machines) != 0 {
+	if list, err = a.Requests.ListPending(); err != nil || len(list.Machines) != 0 {
 		t.Error(list, err)
 	}
-	if open, err := a.ListMembers(admin, nil); err != nil || len(open.Tickets) != 0 {
+	if open, err := a.Server.ListMembers(), error(nil); err != nil || len(open.Tickets) != 0 {
 		t.Errorf("before anybody is approved: %v, %v", open, err)
 	}
 
@@ -121,7 +113,7 @@ func TestJoinRequests(t *testing.T) {
 	// again.
 	approve := func() *x509.Certificate {
 		t.Helper()
-		if _, err := a.Approve(admin, &api.ApproveRequest{Name: "w1", Fingerprint: print}); err != nil {
+		if _, err := a.Requests.Approve(t.Context(), admin, &api.ApproveRequest{Name: "w1", Fingerprint: print}); err != nil {
 			t.Fatal(err)
 		}
 		r := ask("w1", peer, request)
@@ -132,7 +124,7 @@ func TestJoinRequests(t *testing.T) {
 		return ticket
 	}
 	approve()
-	if err := a.m.ledger.update(func(b trust.Ledger) (trust.Ledger, error) {
+	if err := a.Ledger.update(func(b trust.Ledger) (trust.Ledger, error) {
 		next, _, err := b.Remove("w1", time.Now(), "CN=admin")
 		return next, err
 	}); err != nil {
@@ -142,13 +134,13 @@ func TestJoinRequests(t *testing.T) {
 		t.Errorf("%v", r)
 	}
 	ticket := approve()
-	if _, err := a.Deny(admin, &api.DenyRequest{Name: "w1", Fingerprint: print}); status.Code(err) != codes.FailedPrecondition || !strings.Contains(err.Error(), "nodes remove w1") {
+	if _, err := a.Requests.Deny(t.Context(), &api.DenyRequest{Name: "w1", Fingerprint: print}); status.Code(err) != codes.FailedPrecondition || !strings.Contains(err.Error(), "nodes remove w1") {
 		t.Errorf("denied after it was approved: %v", err)
 	}
 
 	// It joins with the ticket, and then no other machine can request its name.
 	r := &api.JoinRequest{MachineCsr: request, NodeCsrs: map[string][]byte{}}
-	for _, l := range credentials.NodeLeaves("w1", nil) {
+	for _, l := range nodecerts.NodeLeaves("w1", nil) {
 		leaf, err := pki.NewKey()
 		if err != nil {
 			t.Fatal(err)
@@ -157,7 +149,7 @@ func TestJoinRequests(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if _, err := a.Join(from(t, ticket, peer), r); err != nil {
+	if _, err := a.Join(from(ticket, peer), r); err != nil {
 		t.Fatal(err)
 	}
 	other, err := pki.NewKey()
@@ -176,14 +168,14 @@ func TestJoinRequests(t *testing.T) {
 	if r := ask("w1", peer, request); r.State != string(joinrequest.Approved) || !bytes.Equal(r.Certificate, ticket.Raw) {
 		t.Errorf("%v", r)
 	}
-	if _, err := a.Join(from(t, ticket, peer), r); err != nil {
+	if _, err := a.Join(from(ticket, peer), r); err != nil {
 		t.Error(err)
 	}
-	if _, err := a.Approve(admin, &api.ApproveRequest{Name: "w1", Fingerprint: print}); err != nil {
+	if _, err := a.Requests.Approve(t.Context(), admin, &api.ApproveRequest{Name: "w1", Fingerprint: print}); err != nil {
 		t.Error(err)
 	}
 	// If the ticket is unknown, an operator has to remove the machine.
-	a.m.joinRequests = newJoinRequests()
+	a.start()
 	if r := ask("w1", peer, request); r.State != string(joinrequest.Rejected) || !strings.Contains(r.Reason, "nodes remove w1") {
 		t.Errorf("%v", r)
 	}
@@ -193,30 +185,23 @@ func TestJoinRequests(t *testing.T) {
 // not.
 func TestJoinRequestsAreFew(t *testing.T) {
 	a := controlPlane(t)
-	a.m.joinRequests = newJoinRequests()
-	door := apidAPI{m: a.m}
 	last := ""
 	for range 30 {
-		answer, err := door.RequestJoin(t.Context(), &api.RequestJoinRequest{Name: "w1", Peer: "10.0.0.21:1"})
-		if err != nil {
-			t.Fatal(err)
-		}
-		last = answer.Reason
+		last = a.Requests.RequestJoin(&api.RequestJoinRequest{Name: "w1", Peer: "10.0.0.21:1"}).Reason
 	}
-	other, err := door.RequestJoin(t.Context(), &api.RequestJoinRequest{Name: "w1", Peer: "10.0.0.22:1"})
-	if err != nil || !strings.Contains(last, "too many requests") || strings.Contains(other.Reason, "too many requests") {
-		t.Errorf("%q, %v, %v", last, other, err)
+	other := a.Requests.RequestJoin(&api.RequestJoinRequest{Name: "w1", Peer: "10.0.0.22:1"})
+	if !strings.Contains(last, "too many requests") || strings.Contains(other.Reason, "too many requests") {
+		t.Errorf("%q, %v", last, other)
 	}
 }
 
 // TestARackAsks checks that machines of one IPv6 network do not exhaust each other's limits.
 func TestARackAsks(t *testing.T) {
 	a := controlPlane(t)
-	a.m.joinRequests = newJoinRequests()
 	for n := range 40 {
-		answer, err := apidAPI{m: a.m}.RequestJoin(t.Context(), &api.RequestJoinRequest{Name: "w1", Peer: fmt.Sprintf("[fd00::%x]:1", n+1)})
-		if err != nil || strings.Contains(answer.Reason, "too many requests") {
-			t.Fatalf("machine %d: %v, %v", n, answer, err)
+		answer := a.Requests.RequestJoin(&api.RequestJoinRequest{Name: "w1", Peer: fmt.Sprintf("[fd00::%x]:1", n+1)})
+		if strings.Contains(answer.Reason, "too many requests") {
+			t.Fatalf("machine %d: %v", n, answer)
 		}
 	}
 }
@@ -224,12 +209,11 @@ func TestARackAsks(t *testing.T) {
 // TestDeniedByOthers checks that a denial is effective on all control-plane machines.
 func TestDeniedByOthers(t *testing.T) {
 	a := controlPlane(t)
-	a.m.joinRequests = newJoinRequests()
-	if _, err := a.ReplicateMembership(called(t, "machine", ""), &api.ReplicateMembershipRequest{Denied: []string{"sha256:12"}}); status.Code(err) != codes.InvalidArgument {
+	if _, err := a.ReplicateMembership(called("machine", ""), &api.ReplicateMembershipRequest{Denied: []string{"sha256:12"}}); status.Code(err) != codes.InvalidArgument {
 		t.Errorf("%v", err)
 	}
 	print := "sha256:" + strings.Repeat("1", 64)
-	if _, err := a.ReplicateMembership(called(t, "machine", ""), &api.ReplicateMembershipRequest{Denied: []string{print}}); err != nil || !a.m.joinRequests.list[print].Denied {
-		t.Errorf("%v, %v", err, a.m.joinRequests.list)
+	if _, err := a.ReplicateMembership(called("machine", ""), &api.ReplicateMembershipRequest{Denied: []string{print}}); err != nil || !a.Requests.list[print].Denied {
+		t.Errorf("%v, %v", err, a.Requests.list)
 	}
 }

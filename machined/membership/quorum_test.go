@@ -1,13 +1,11 @@
-package main
+package membership
 
 import (
 	"context"
 	"crypto/ecdsa"
 	"crypto/x509"
-	"crypto/x509/pkix"
 	"errors"
 	"fmt"
-	"math/big"
 	"net/netip"
 	"slices"
 	"strings"
@@ -15,71 +13,21 @@ import (
 	"testing"
 	"time"
 
-	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
-	"github.com/orlop-os/orlop/apid"
-	machinecredentials "github.com/orlop-os/orlop/machined/credentials"
-	"github.com/orlop-os/orlop/machined/network"
 	"github.com/orlop-os/orlop/pkg/api"
-	"github.com/orlop-os/orlop/pkg/cell"
-	"github.com/orlop-os/orlop/pkg/client/clienttest"
-	"github.com/orlop-os/orlop/pkg/config"
+	"github.com/orlop-os/orlop/pkg/nodecerts"
 	"github.com/orlop-os/orlop/pkg/pki"
 	"github.com/orlop-os/orlop/pkg/trust"
 )
-
-// called is a call of a role, with a ticket for a member.
-func called(t *testing.T, role, ticket string) context.Context {
-	return metadata.NewIncomingContext(t.Context(), metadata.Pairs(apid.MetadataRole, role, apid.MetadataTicket, ticket, apid.MetadataName, "m2"))
-}
-
-// TestControlPlaneAmongItself checks that only control-plane machines can make the calls among
-// control-plane machines.
-func TestControlPlaneAmongItself(t *testing.T) {
-	a := controlPlane(t)
-	calls := map[string]func(context.Context) error{
-		"GetMembership": func(ctx context.Context) error {
-			_, err := a.GetMembership(ctx, &api.GetMembershipRequest{})
-			return err
-		},
-		"ReplicateMembership": func(ctx context.Context) error {
-			_, err := a.ReplicateMembership(ctx, &api.ReplicateMembershipRequest{})
-			return err
-		},
-		"Vote": func(ctx context.Context) error {
-			_, err := a.Vote(ctx, &api.VoteRequest{Candidate: &api.Member{Name: "w1", Ticket: "1a", Fingerprint: "sha256:" + strings.Repeat("0", 64), Address: "10.0.0.21"}})
-			return err
-		},
-	}
-	images := imageAPI{m: a.m}
-	for _, who := range []context.Context{called(t, "join", ""), called(t, "reader", ""), called(t, "admin", ""), called(t, "", ""), t.Context()} {
-		if _, err := images.Resolve(who, &api.ResolveImageRequest{Name: "example.com/web:1"}); status.Code(err) != codes.PermissionDenied {
-			t.Errorf("Find of %v: %v", who, err)
-		}
-	}
-	for name, call := range calls {
-		if err := call(called(t, "machine", "")); err != nil {
-			t.Errorf("%s of a control-plane machine: %v", name, err)
-		}
-		for _, who := range []context.Context{
-			called(t, "machine", "1a"), called(t, "join", ""), called(t, "reader", ""), called(t, "admin", ""), called(t, "", ""), t.Context(),
-		} {
-			if err := call(who); status.Code(err) != codes.PermissionDenied {
-				t.Errorf("%s of %v: %v", name, who, err)
-			}
-		}
-	}
-}
 
 // TestReplicateMembership checks that the ticket of another machine, and its revocation, are
 // stored; names of users cannot be revoked by it.
 func TestReplicateMembership(t *testing.T) {
 	a := controlPlane(t)
-	ctx := called(t, "machine", "")
+	ctx := called("machine", "")
 	ticket := func(name string) *api.Ticket {
 		return &api.Ticket{Serial: "1a", Name: name, At: timestamppb.Now(), Expires: timestamppb.New(time.Now().Add(time.Hour)), Voters: []string{strings.Repeat("0", 32)}, Quorum: 1}
 	}
@@ -90,14 +38,14 @@ func TestReplicateMembership(t *testing.T) {
 	if err != nil || len(answer.StoredTickets) != 1 || len(answer.Ledger) != 32 {
 		t.Fatal(answer, err)
 	}
-	a.m.ledger = newLedger(a.m.ledger.file)
-	list, err := a.ListMembers(t.Context(), nil)
+	a.start()
+	list, err := a.Server.ListMembers(), error(nil)
 	if err != nil || len(list.Tickets) != 1 {
 		t.Errorf("after a restart: %v, %v", list, err)
 	}
 	// Its own ledger has no vote, because the ticket does not name it.
 	vouch := &api.VoteRequest{Candidate: &api.Member{Name: "w1", Ticket: "1a", Fingerprint: "sha256:" + strings.Repeat("0", 64), Address: "10.0.0.21"}}
-	if answer, err := a.Vote(ctx, vouch); err != nil || !strings.Contains(answer.RejectionReason, "is not a voter of the ticket") {
+	if answer, err := a.Server.Vote(ctx, vouch); err != nil || !strings.Contains(answer.RejectionReason, "is not a voter of the ticket") {
 		t.Errorf("%v, %v", answer, err)
 	}
 	for _, r := range []*api.Revocation{{Name: "dora"}, {Name: "dora", Lineage: "1a"}, {}, {Lineage: "1a", Restored: true}, {Lineage: "0x"}} {
@@ -105,7 +53,7 @@ func TestReplicateMembership(t *testing.T) {
 			t.Errorf("told %v", r)
 		}
 	}
-	known := a.m.ledger.currentLocked()
+	known := a.Ledger.currentLocked()
 	if len(known.Revoked) != 0 {
 		t.Errorf("revoked: %v", known.Revoked)
 	}
@@ -119,8 +67,8 @@ func TestReplicateMembership(t *testing.T) {
 // other keys get no vote.
 func TestVote(t *testing.T) {
 	a := controlPlane(t)
-	ctx := called(t, "machine", "")
-	roll, err := a.GetMembership(ctx, &api.GetMembershipRequest{})
+	ctx := called("machine", "")
+	roll, err := a.Server.GetMembership(ctx, &api.GetMembershipRequest{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -128,7 +76,7 @@ func TestVote(t *testing.T) {
 	ticket := &api.Membership{Tickets: []*api.Ticket{{Serial: "1a", Name: "w1", At: timestamppb.Now(), Expires: timestamppb.New(time.Now().Add(time.Hour)), Voters: []string{roll.Ledger, other}, Quorum: 2}}}
 	vouch := func(key int, address string) *api.VoteResponse {
 		t.Helper()
-		answer, err := a.Vote(ctx, &api.VoteRequest{Membership: ticket, Candidate: &api.Member{Name: "w1", Ticket: "1a", Fingerprint: fmt.Sprintf("sha256:%064x", key), Address: address}})
+		answer, err := a.Server.Vote(ctx, &api.VoteRequest{Membership: ticket, Candidate: &api.Member{Name: "w1", Ticket: "1a", Fingerprint: fmt.Sprintf("sha256:%064x", key), Address: address}})
 		if err != nil || answer.Ledger != roll.Ledger {
 			t.Fatal(answer, err)
 		}
@@ -137,7 +85,7 @@ func TestVote(t *testing.T) {
 	if r := vouch(1, "10.0.0.21").RejectionReason; !strings.Contains(r, "has not synced with all its voters") {
 		t.Errorf("votes before it has synced with the others: %q", r)
 	}
-	a.m.ledger.session.MarkSynced(other)
+	a.Ledger.session.MarkSynced(other)
 	for _, address := range []string{"10.0.0.11", "10.244.0.1", "127.0.0.1"} { // its own
 		if r := vouch(1, address).RejectionReason; !strings.Contains(r, "which is the address of") {
 			t.Errorf("%s: %q", address, r)
@@ -146,7 +94,7 @@ func TestVote(t *testing.T) {
 	if r := vouch(1, "10.0.0.21"); r.RejectionReason != "" || len(r.Bindings) != 1 || r.Bindings[0].Voter != roll.Ledger {
 		t.Errorf("%v", r)
 	}
-	a.m.ledger = newLedger(a.m.ledger.file)
+	a.start()
 	if r := vouch(2, "10.0.0.22"); !strings.Contains(r.RejectionReason, "another machine has presented it before") || len(r.Bindings) != 1 || r.Bindings[0].Key != fmt.Sprintf("sha256:%064x", 1) {
 		t.Errorf("after a restart: %v", r)
 	}
@@ -158,17 +106,16 @@ func TestVote(t *testing.T) {
 // TestSyncMembership checks that synced changes are stored, and are not transferred again.
 func TestSyncMembership(t *testing.T) {
 	a, b := controlPlane(t), controlPlane(t)
-	ctx := called(t, "machine", "")
-	admin := &x509.Certificate{Subject: pkix.Name{CommonName: "admin", Organization: []string{pki.RoleAdmin}}, SerialNumber: big.NewInt(1)}
+	ctx := called("machine", "")
 	_, request := newRequest(t)
-	if _, err := a.CreateTicket(from(t, admin, "10.0.0.5:1"), &api.CreateTicketRequest{Name: "w1", Csr: request}); err != nil {
+	if _, err := a.CreateTicket(from(admin, "10.0.0.5:1"), &api.CreateTicketRequest{Name: "w1", Csr: request}); err != nil {
 		t.Fatal(err)
 	}
 	var sent *api.GetMembershipResponse
 	for range 2 {
-		if _, err := b.m.ledger.syncMembership(func(r *api.GetMembershipRequest) (*api.GetMembershipResponse, error) {
+		if _, err := b.Ledger.syncMembership(func(r *api.GetMembershipRequest) (*api.GetMembershipResponse, error) {
 			var err error
-			sent, err = a.GetMembership(ctx, r)
+			sent, err = a.Server.GetMembership(ctx, r)
 			return sent, err
 		}); err != nil {
 			t.Fatal(err)
@@ -177,11 +124,11 @@ func TestSyncMembership(t *testing.T) {
 	if sent.Membership != nil {
 		t.Errorf("sent twice: %v", sent)
 	}
-	b.m.ledger = newLedger(b.m.ledger.file)
-	if list, err := b.ListMembers(t.Context(), nil); err != nil || len(list.Tickets) != 1 || list.Tickets[0].Name != "w1" {
+	b.start()
+	if list, err := b.Server.ListMembers(), error(nil); err != nil || len(list.Tickets) != 1 || list.Tickets[0].Name != "w1" {
 		t.Errorf("%v, %v", list, err)
 	}
-	if _, err := b.RemoveMember(from(t, admin, "10.0.0.5:1"), &api.RemoveMemberRequest{Name: "w9"}); status.Code(err) != codes.FailedPrecondition {
+	if _, err := b.RemoveMember(from(admin, "10.0.0.5:1"), &api.RemoveMemberRequest{Name: "w9"}); status.Code(err) != codes.FailedPrecondition {
 		t.Error(err)
 	}
 }
@@ -189,56 +136,22 @@ func TestSyncMembership(t *testing.T) {
 // TestNoQuorum checks that without a quorum no ticket is issued, and no machine joins.
 func TestNoQuorum(t *testing.T) {
 	a := controlPlane(t)
-	now, _ := a.m.config.Get()
-	now.config.Cluster.Spec.ControlPlanes = []netip.Addr{netip.MustParseAddr("10.0.0.11"), netip.MustParseAddr("10.0.0.12"), netip.MustParseAddr("10.0.0.13")}
-	if of := a.m.voters(now.config); !of.self || of.all() != 3 || of.majority() != 2 {
+	now, _ := a.config.Get()
+	now.Cluster.Spec.ControlPlanes = []netip.Addr{netip.MustParseAddr("10.0.0.11"), netip.MustParseAddr("10.0.0.12"), netip.MustParseAddr("10.0.0.13")}
+	if of := a.Server.quorum.voters(now); !of.self || of.all() != 3 || of.majority() != 2 {
 		t.Errorf("%+v", of)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	admin := &x509.Certificate{Subject: pkix.Name{CommonName: "admin", Organization: []string{pki.RoleAdmin}}, SerialNumber: big.NewInt(1)}
-	md, _ := metadata.FromIncomingContext(from(t, admin, "10.0.0.5:1"))
 	_, request := newRequest(t)
-	_, err := a.CreateTicket(metadata.NewIncomingContext(ctx, md), &api.CreateTicketRequest{Name: "w1", Csr: request})
+	_, err := a.Server.CreateTicket(ctx, from(admin, "10.0.0.5:1"), &api.CreateTicketRequest{Name: "w1", Csr: request})
 	if status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), "1 of 3 control-plane machines store the ticket; quorum: 2") {
 		t.Error(err)
 	}
-	a.m.networkState.Set(network.State{})
-	if of := a.m.voters(now.config); of.self || of.all() != 3 {
+	a.addresses.Set(at())
+	if of := a.Server.quorum.voters(now); of.self || of.all() != 3 {
 		t.Errorf("a machine that is none of them: %+v", of)
 	}
-}
-
-// three is a control plane of three machines, at 10.0.0.11 to 13, which reach each other unless
-// they are off.
-func three(t *testing.T) (machines []clusterAPI, off *sync.Map) {
-	off, wire := &sync.Map{}, clienttest.NewWire(t)
-	var list []netip.Addr
-	var whole *config.Config
-	for i := range 3 {
-		a, addr := controlPlane(t), netip.AddrFrom4([4]byte{10, 0, 0, byte(11 + i)})
-		if now, _ := a.m.config.Get(); whole == nil {
-			whole = now.config
-		}
-		list = append(list, addr)
-		a.m.config.Set(applied{config: whole})
-		a.m.networkState = cell.New(network.State{Links: []network.LinkState{{Managed: true, Up: true, Addresses: []network.AddressState{{Prefix: netip.PrefixFrom(addr, 24)}}}}})
-		// Other tests cover apid: every caller here is a control-plane machine.
-		as := func(ctx context.Context, r any, _ *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
-			if _, gone := off.Load(addr); gone {
-				return nil, status.Error(codes.Unavailable, "it is off")
-			}
-			return next(metadata.NewIncomingContext(ctx, metadata.Pairs(apid.MetadataRole, "machine", apid.MetadataTicket, "")), r)
-		}
-		wire.Serve(t, addr, func(server *grpc.Server) {
-			api.RegisterClusterServer(server, a)
-			api.RegisterTrustServer(server, trustAPI{m: a.m})
-		}, grpc.UnaryInterceptor(as))
-		a.m.peerConns.dial = wire.Dial
-		machines = append(machines, a)
-	}
-	whole.Cluster.Spec.ControlPlanes = list
-	return machines, off
 }
 
 // TestThree checks that a ticket of one machine is valid at another while the first is off, for one
@@ -248,8 +161,8 @@ func TestThree(t *testing.T) {
 	a, b, c := machines[0], machines[1], machines[2]
 	hear := func() {
 		for _, m := range machines {
-			now, _ := m.m.config.Get()
-			if books, silent := m.m.syncMemberships(t.Context(), m.m.voters(now.config).others, 2); len(books) != 2 {
+			now, _ := m.config.Get()
+			if books, silent := m.Server.quorum.sync(t.Context(), m.Server.quorum.voters(now).others, 2); len(books) != 2 {
 				t.Fatal(silent)
 			}
 		}
@@ -269,10 +182,9 @@ func TestThree(t *testing.T) {
 		}
 		return der
 	}
-	admin := &x509.Certificate{Subject: pkix.Name{CommonName: "admin", Organization: []string{pki.RoleAdmin}}, SerialNumber: big.NewInt(1)}
-	invite := func(by clusterAPI, name string) *x509.Certificate {
+	invite := func(by *machine, name string) *x509.Certificate {
 		t.Helper()
-		answer, err := by.CreateTicket(from(t, admin, "10.0.0.5:1"), &api.CreateTicketRequest{Name: name, Csr: request(newKey())})
+		answer, err := by.CreateTicket(from(admin, "10.0.0.5:1"), &api.CreateTicketRequest{Name: name, Csr: request(newKey())})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -285,19 +197,19 @@ func TestThree(t *testing.T) {
 		}
 		return ticket
 	}
-	join := func(at clusterAPI, shown *x509.Certificate, key *ecdsa.PrivateKey, peer string) (*x509.Certificate, error) {
+	join := func(at *machine, shown *x509.Certificate, key *ecdsa.PrivateKey, peer string) (*x509.Certificate, error) {
 		r := &api.JoinRequest{MachineCsr: request(key), NodeCsrs: map[string][]byte{}}
-		for _, l := range machinecredentials.NodeLeaves("w", nil) {
+		for _, l := range nodecerts.NodeLeaves("w", nil) {
 			r.NodeCsrs[l.Cert] = request(newKey())
 		}
-		answer, err := at.Join(from(t, shown, peer), r)
+		answer, err := at.Join(from(shown, peer), r)
 		if err != nil {
 			return nil, err
 		}
 		return x509.ParseCertificate(answer.MachineCertificate)
 	}
 	ticket := invite(b, "w1")
-	if _, err := a.CreateTicket(from(t, admin, "10.0.0.5:1"), &api.CreateTicketRequest{Name: "w1", Csr: request(newKey())}); err != nil {
+	if _, err := a.CreateTicket(from(admin, "10.0.0.5:1"), &api.CreateTicketRequest{Name: "w1", Csr: request(newKey())}); err != nil {
 		t.Errorf("a second ticket for the name: %v", err)
 	}
 	off.Store(netip.MustParseAddr("10.0.0.12"), true)
@@ -306,14 +218,14 @@ func TestThree(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, m := range []clusterAPI{a, c} {
-		if list, err := m.ListMembers(t.Context(), nil); err != nil || len(list.Members) != 1 || list.Members[0].Address != "10.0.0.21" {
+	for _, m := range []*machine{a, c} {
+		if list, err := m.Server.ListMembers(), error(nil); err != nil || len(list.Members) != 1 || list.Members[0].Address != "10.0.0.21" {
 			t.Errorf("%v, %v", list, err)
 		}
 		if _, err := join(m, ticket, thief, "10.0.0.66:1"); err == nil || !strings.Contains(err.Error(), "another machine has used it") {
 			t.Errorf("two keys: %v", err)
 		}
-		if _, err := m.CreateTicket(from(t, admin, "10.0.0.5:1"), &api.CreateTicketRequest{Name: "w1", Csr: request(newKey())}); err == nil {
+		if _, err := m.CreateTicket(from(admin, "10.0.0.5:1"), &api.CreateTicketRequest{Name: "w1", Csr: request(newKey())}); err == nil {
 			t.Error("the name of a member is given away")
 		}
 	}
@@ -326,7 +238,7 @@ func TestThree(t *testing.T) {
 	}
 	off.Clear()
 	hear()
-	if list, err := b.ListMembers(t.Context(), nil); err != nil || len(list.Members) != 1 || list.Members[0].Address != "10.0.0.22" {
+	if list, err := b.Server.ListMembers(), error(nil); err != nil || len(list.Members) != 1 || list.Members[0].Address != "10.0.0.22" {
 		t.Errorf("%v, %v", list, err)
 	}
 
@@ -351,26 +263,19 @@ func TestThree(t *testing.T) {
 func TestControlPlaneNames(t *testing.T) {
 	machines, off := three(t)
 	_, request := newRequest(t)
-	admin := &x509.Certificate{Subject: pkix.Name{CommonName: "admin", Organization: []string{pki.RoleAdmin}}, SerialNumber: big.NewInt(1)}
-	invite := func(by clusterAPI, name string) error {
-		_, err := by.CreateTicket(from(t, admin, "10.0.0.5:1"), &api.CreateTicketRequest{Name: name, Csr: request})
+	invite := func(by *machine, name string) error {
+		_, err := by.CreateTicket(from(admin, "10.0.0.5:1"), &api.CreateTicketRequest{Name: name, Csr: request})
 		return err
 	}
 	for i, m := range machines[1:] {
-		now, _ := m.m.config.Get()
-		own := *now.config
+		now, _ := m.config.Get()
+		own := *now
 		own.Machine.Metadata.Name = fmt.Sprint("m", i+2)
-		m.m.config.Set(applied{config: &own})
+		m.config.Set(&own)
 	}
-	learners := make([]revocationSync, 3)
 	learn := func() {
-		for i, m := range machines {
-			now, _ := m.m.config.Get()
-			learners[i].m = m.m
-			if learners[i].problems == nil {
-				learners[i].problems = map[netip.Addr]string{}
-			}
-			learners[i].pollPeers(t.Context(), now)
+		for _, m := range machines {
+			m.Sync.pollPeers(t.Context(), m.configuration())
 		}
 	}
 	learn()
@@ -379,7 +284,7 @@ func TestControlPlaneNames(t *testing.T) {
 		if err := invite(m, "m3"); status.Code(err) != codes.InvalidArgument || !strings.Contains(err.Error(), "the control plane has this name") {
 			t.Errorf("the name of a machine that is off: %v", err)
 		}
-		m.m.ledger = newLedger(m.m.ledger.file) // it restarts
+		m.start() // it restarts
 		if err := invite(m, "m3"); status.Code(err) != codes.InvalidArgument {
 			t.Errorf("after a start: %v", err)
 		}
@@ -388,16 +293,16 @@ func TestControlPlaneNames(t *testing.T) {
 	told := &api.ReplicateMembershipRequest{Membership: &api.Membership{Tickets: []*api.Ticket{{
 		Serial: "1a", Name: "m3", At: timestamppb.Now(), Expires: timestamppb.New(time.Now().Add(time.Hour)), Voters: []string{strings.Repeat("0", 32)}, Quorum: 1,
 	}}}}
-	if _, err := a.ReplicateMembership(called(t, "machine", ""), told); status.Code(err) != codes.FailedPrecondition {
+	if _, err := a.ReplicateMembership(called("machine", ""), told); status.Code(err) != codes.FailedPrecondition {
 		t.Errorf("told of a ticket for it: %v", err)
 	}
 	vouch := &api.VoteRequest{Candidate: &api.Member{Name: "m3", Ticket: "1a", Fingerprint: "sha256:" + strings.Repeat("0", 64), Address: "10.0.0.21"}}
-	if answer, err := a.Vote(called(t, "machine", ""), vouch); err != nil || !strings.Contains(answer.RejectionReason, "the control plane has this name") {
+	if answer, err := a.Server.Vote(called("machine", ""), vouch); err != nil || !strings.Contains(answer.RejectionReason, "the control plane has this name") {
 		t.Errorf("%v, %v", answer, err)
 	}
 
 	// A member that joined with the name before the machine was known.
-	if err := a.m.ledger.update(func(b trust.Ledger) (trust.Ledger, error) {
+	if err := a.Ledger.update(func(b trust.Ledger) (trust.Ledger, error) {
 		b.Members = append(b.Members, trust.Member{Name: "m3", Ticket: "2b", Key: "sha256:" + strings.Repeat("0", 64), Address: "10.0.0.22"})
 		return b, nil
 	}); err != nil {
@@ -406,22 +311,16 @@ func TestControlPlaneNames(t *testing.T) {
 	learn()
 	learn()
 	for i, m := range machines[:2] { // the second machine receives it by sync
-		said := 0
-		for _, e := range m.m.events.after(0) {
-			if strings.Contains(e.message, "it joined with a name of the control plane") {
-				said++
-			}
-		}
-		if said != 1 {
+		if said := m.added("it joined with a name of the control plane"); said != 1 {
 			t.Errorf("machine %d has said it %d times", i, said)
 		}
 	}
 
 	// It is removed from the control plane.
 	b := machines[1]
-	now, _ := b.m.config.Get()
-	now.config.Cluster.Spec.ControlPlanes = now.config.Cluster.Spec.ControlPlanes[:2]
-	if err := b.m.ledger.update(func(b trust.Ledger) (trust.Ledger, error) {
+	now, _ := b.config.Get()
+	now.Cluster.Spec.ControlPlanes = now.Cluster.Spec.ControlPlanes[:2]
+	if err := b.Ledger.update(func(b trust.Ledger) (trust.Ledger, error) {
 		b, _, err := b.Remove("m3", time.Now(), "admin")
 		return b, err
 	}); err != nil {
@@ -429,14 +328,14 @@ func TestControlPlaneNames(t *testing.T) {
 	}
 	// The name is free after its Node is deleted, and no ticket is issued before.
 	var asked []string
-	b.m.nodeGC.deleteNodes = func(_ context.Context, names []string) ([]string, error) {
+	b.deleteNodes = func(_ context.Context, names []string) ([]string, error) {
 		asked = names
 		return nil, errors.New("the API server does not answer")
 	}
 	if err := invite(b, "m3"); status.Code(err) != codes.Unavailable || !slices.Equal(asked, []string{"m3"}) {
 		t.Errorf("its Node may be there still: %v, asked for %q", err, asked)
 	}
-	b.m.nodeGC.deleteNodes = func(context.Context, []string) ([]string, error) { return nil, nil }
+	b.deleteNodes = func(context.Context, []string) ([]string, error) { return nil, nil }
 	if err := invite(b, "m3"); err != nil {
 		t.Errorf("a name that is free: %v", err)
 	}

@@ -1,0 +1,262 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"crypto/ecdsa"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/json"
+	"math/big"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+
+	"github.com/orlop-os/orlop/apid"
+	"github.com/orlop-os/orlop/machined/membership"
+	"github.com/orlop-os/orlop/machined/network"
+	"github.com/orlop-os/orlop/machined/transition"
+	"github.com/orlop-os/orlop/pkg/api"
+	"github.com/orlop-os/orlop/pkg/cell"
+	"github.com/orlop-os/orlop/pkg/config"
+	"github.com/orlop-os/orlop/pkg/nodespec"
+	"github.com/orlop-os/orlop/pkg/pki"
+	"github.com/orlop-os/orlop/pkg/trust"
+)
+
+// issuing is a machine of a cluster with a client CA.
+func issuing(t *testing.T, file string) *machine {
+	ca, err := pki.NewCA("clients", 1000*time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := config.New("m1", config.RoleControlPlane)
+	c.Cluster = &config.Cluster{}
+	if c.Cluster.Spec.PKI.Client, err = config.NewCertKey(string(ca.CertPEM()), string(ca.KeyPEM())); err != nil {
+		t.Fatal(err)
+	}
+	m := &machine{config: cell.New(applied{config: c}), networkState: cell.New(network.State{}), events: newEventLog()}
+	m.setMembers(func(d *membership.Deps) { d.Files.Ledger = file })
+	return m
+}
+
+// setMembers gives a machine a membership with changed dependencies. Nothing is enforced, and there
+// are no Nodes.
+func (m *machine) setMembers(change func(*membership.Deps)) {
+	d := memberDeps(m)
+	d.Floor, d.Running = nil, context.Background()
+	d.Enforce = func(context.Context) error { return nil }
+	d.DeleteNodes = func(context.Context, nodespec.NodeGCRequest) ([]string, error) { return nil, nil }
+	change(&d)
+	m.members = membership.New(d)
+}
+
+// by is a call with a certificate.
+func by(t *testing.T, cert *x509.Certificate) context.Context {
+	role := ""
+	origin, root := pki.LineageOf(cert)
+	if len(cert.Subject.Organization) > 0 {
+		role = strings.TrimPrefix(cert.Subject.Organization[0], pki.RolePrefix)
+	}
+	return metadata.NewIncomingContext(t.Context(), metadata.Pairs(apid.MetadataSubject, cert.Subject.String(), apid.MetadataName, cert.Subject.CommonName,
+		apid.MetadataSerial, pki.Serial(cert), apid.MetadataLineage, origin, apid.MetadataRole, role, apid.MetadataIssuer, cmp.Or(root, "sha256:"+strings.Repeat("0", 64))))
+}
+
+// newRequest returns a new key and a CSR for it.
+func newRequest(t *testing.T) (key *ecdsa.PrivateKey, request []byte) {
+	t.Helper()
+	key, err := pki.NewKey()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if request, err = pki.NewRequest(key); err != nil {
+		t.Fatal(err)
+	}
+	return key, request
+}
+
+// called is a call of a role, with a ticket for a member.
+func called(t *testing.T, role, ticket string) context.Context {
+	return metadata.NewIncomingContext(t.Context(), metadata.Pairs(apid.MetadataRole, role, apid.MetadataTicket, ticket, apid.MetadataName, "m2"))
+}
+
+// operator is the certificate of an operator.
+var operator = &x509.Certificate{Subject: pkix.Name{CommonName: "admin", Organization: []string{pki.RoleAdmin}}, SerialNumber: big.NewInt(1)}
+
+// controlPlane is the control plane of a cluster, at 10.0.0.11.
+func controlPlane(t *testing.T) clusterAPI {
+	file := filepath.Join(t.TempDir(), "ledger.json")
+	m := issuing(t, file)
+	now, _ := m.config.Get()
+	c := now.config
+	ca := func(name string) config.CertKey {
+		made, err := pki.NewCA(name, 1000*24*time.Hour)
+		if err != nil {
+			t.Fatal(err)
+		}
+		pair, err := config.NewCertKey(string(made.CertPEM()), string(made.KeyPEM()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return pair
+	}
+	endpoint, err := config.ParseEndpoint("https://10.0.0.11:6443")
+	if err != nil {
+		t.Fatal(err)
+	}
+	whole := c.WithCluster("orlop", endpoint, config.PKI{
+		Kubernetes: ca("kubernetes"), Machine: ca("machines"), Etcd: ca("etcd"), Client: c.Cluster.Spec.PKI.Client,
+	}, config.EncryptionKey{})
+	m.config.Set(applied{config: whole})
+	m.runCtx = t.Context()
+	m.networkState = cell.New(network.State{Links: []network.LinkState{{Managed: true, Up: true, Addresses: []network.AddressState{{Prefix: netip.MustParsePrefix("10.0.0.11/24")}}}}})
+	m.setMembers(func(d *membership.Deps) { d.Files.Ledger = file })
+	return clusterAPI{m: m}
+}
+
+// from is a call with a certificate from an address.
+func from(t *testing.T, cert *x509.Certificate, peer string) context.Context {
+	ctx := by(t, cert)
+	md, _ := metadata.FromIncomingContext(ctx)
+	return metadata.NewIncomingContext(ctx, metadata.Join(md, metadata.Pairs(apid.MetadataPeer, peer, apid.MetadataTicket, pki.TicketOf(cert), apid.MetadataKey, pki.Fingerprint(cert))))
+}
+
+// TestControlPlaneAmongItself checks that only control-plane machines can make the calls among
+// control-plane machines.
+func TestControlPlaneAmongItself(t *testing.T) {
+	a := controlPlane(t)
+	calls := map[string]func(context.Context) error{
+		"GetMembership": func(ctx context.Context) error {
+			_, err := a.GetMembership(ctx, &api.GetMembershipRequest{})
+			return err
+		},
+		"ReplicateMembership": func(ctx context.Context) error {
+			_, err := a.ReplicateMembership(ctx, &api.ReplicateMembershipRequest{})
+			return err
+		},
+		"Vote": func(ctx context.Context) error {
+			_, err := a.Vote(ctx, &api.VoteRequest{Candidate: &api.Member{Name: "w1", Ticket: "1a", Fingerprint: "sha256:" + strings.Repeat("0", 64), Address: "10.0.0.21"}})
+			return err
+		},
+	}
+	images := imageAPI{m: a.m}
+	for _, who := range []context.Context{called(t, "join", ""), called(t, "reader", ""), called(t, "admin", ""), called(t, "", ""), t.Context()} {
+		if _, err := images.Resolve(who, &api.ResolveImageRequest{Name: "example.com/web:1"}); status.Code(err) != codes.PermissionDenied {
+			t.Errorf("Find of %v: %v", who, err)
+		}
+	}
+	for name, call := range calls {
+		if err := call(called(t, "machine", "")); err != nil {
+			t.Errorf("%s of a control-plane machine: %v", name, err)
+		}
+		for _, who := range []context.Context{
+			called(t, "machine", "1a"), called(t, "join", ""), called(t, "reader", ""), called(t, "admin", ""), called(t, "", ""), t.Context(),
+		} {
+			if err := call(who); status.Code(err) != codes.PermissionDenied {
+				t.Errorf("%s of %v: %v", name, who, err)
+			}
+		}
+	}
+}
+
+func TestRevokedCallers(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "trust", "ledger.json")
+	m := issuing(t, file)
+	restart := func() { m.setMembers(func(d *membership.Deps) { d.Files.Ledger = file }) }
+	caller := metadata.NewIncomingContext(t.Context(), metadata.Pairs(apid.MetadataLineage, "1f", apid.MetadataName, "admin"))
+	now, _ := m.config.Get()
+	// any CA will do
+	now.config.Machine.Spec.Trust.OperatorCAs = []config.Certificate{now.config.Cluster.Spec.PKI.Client.Cert}
+	revoke := func(name string, r *api.RevokeRequest) error {
+		r.Name = name
+		_, err := trustAPI{m: m}.Revoke(caller, r)
+		return err
+	}
+	if err := revoke("dora", &api.RevokeRequest{}); err != nil {
+		t.Fatal(err)
+	}
+	if err := revoke("admin", &api.RevokeRequest{}); status.Code(err) != codes.FailedPrecondition {
+		t.Errorf("an admin has revoked himself: %v", err)
+	}
+	for range 2 { // written, and read again
+		restart()
+		callers, err := m.callers(now.config)
+		var revoked []trust.Revocation
+		if err == nil {
+			err = json.Unmarshal(callers.Revoked, &revoked)
+		}
+		if err != nil || len(revoked) != 1 || revoked[0].Name != "dora" || len(callers.Clients) == 0 {
+			t.Errorf("%v, %v", revoked, err)
+		}
+	}
+	// If the revocations are unknown, no issued certificate is valid.
+	if err := os.WriteFile(file, []byte("{torn"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	restart()
+	callers, err := m.callers(now.config)
+	if err != nil || len(callers.Clients) != 0 || len(callers.Operators) == 0 {
+		t.Errorf("%d bytes of client CAs, %d of operators', %v", len(callers.Clients), len(callers.Operators), err)
+	}
+	_, request := newRequest(t)
+	if _, err := (trustAPI{m: m}).Issue(t.Context(), &api.IssueRequest{Name: "dora", Role: "reader", Csr: request}); status.Code(err) != codes.FailedPrecondition {
+		t.Errorf("issued over a book that cannot be read: %v", err)
+	}
+	if err := revoke("emil", &api.RevokeRequest{}); status.Code(err) != codes.FailedPrecondition {
+		t.Errorf("revoked over a book that cannot be read: %v", err)
+	}
+	if err := revoke("admin", &api.RevokeRequest{NewList: true}); status.Code(err) != codes.FailedPrecondition {
+		t.Errorf("an admin has revoked himself: %v", err)
+	}
+	if text, err := os.ReadFile(file); err != nil || string(text) != "{torn" {
+		t.Errorf("what was refused has changed the file: %q, %v", text, err)
+	}
+	if err := revoke("emil", &api.RevokeRequest{NewList: true}); err != nil {
+		t.Fatal(err)
+	}
+	if text, err := os.ReadFile(file + ".damaged"); err != nil || string(text) != "{torn" {
+		t.Errorf("the damaged file was not kept: %q, %v", text, err)
+	}
+	if callers, err = m.callers(now.config); err != nil || len(callers.Clients) == 0 {
+		t.Errorf("after a new book was begun: %d bytes of client CAs, %v", len(callers.Clients), err)
+	}
+}
+
+// TestCheckLockout checks that a configuration has to trust the caller's CA, for each kind of CA.
+func TestCheckLockout(t *testing.T) {
+	m := issuing(t, "")
+	now, _ := m.config.Get()
+	client := now.config.Cluster.Spec.PKI.Client
+	other := issuing(t, "")
+	next, _ := other.config.Get()
+	// any CA will do
+	next.config.Machine.Spec.Trust.OperatorCAs = []config.Certificate{next.config.Cluster.Spec.PKI.Client.Cert}
+	ctx := metadata.NewIncomingContext(t.Context(), metadata.Pairs(apid.MetadataIssuer, pki.Fingerprint(client.Cert.X509())))
+	check := func() error {
+		caller, err := callerFacts(ctx, next.config)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := &api.ApplyRequest{}
+		return transition.Check(nil, next.config, transition.Facts{Request: r, Caller: caller, Machine: transition.Machine{Memory: transition.MinMemory, CPUs: 64}}).Err()
+	}
+	if err := check(); err == nil || !strings.Contains(err.Error(), "would lock you out") {
+		t.Error("whoever applies it would not get in again")
+	}
+	next.config.Cluster.Spec.PKI.Client.Cert = client.Cert
+	if err := check(); err != nil {
+		t.Error(err)
+	}
+	next.config.Cluster.Spec.PKI.Client = config.CertKey{}
+	next.config.Machine.Spec.Trust.OperatorCAs = []config.Certificate{client.Cert}
+	if err := check(); err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,48 @@
+package membership
+
+import (
+	"cmp"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/orlop-os/orlop/pkg/pki"
+)
+
+// Caller is the caller of a method, as apid has authenticated it. A field is empty if apid does not
+// know it.
+type Caller struct {
+	Subject string // subject of the certificate
+	Name    string // common name of the certificate
+	Role    string // "machine", "join", or a role of pki.Roles
+	Serial  string // serial number of the certificate, hexadecimal
+	Lineage string // serial number of the first certificate of the lineage
+	Issuer  string // fingerprint of the CA of the lineage
+	Ticket  string // ticket of a member's certificate
+	Key     string // fingerprint of the certificate's key
+	Peer    string // source address and port
+}
+
+// ID identifies a calling machine, for any of its certificates: by its ticket, or by its name if it
+// is a control-plane machine.
+func (c Caller) ID() string { return cmp.Or(c.Ticket, c.Name) }
+
+// RequireMachine rejects every caller but the machines of the cluster, including users with higher
+// roles.
+func (c Caller) RequireMachine() error {
+	if pki.RolePrefix+c.Role != pki.RoleMachine {
+		return status.Error(codes.PermissionDenied, "only machines of the cluster can make this call")
+	}
+	return nil
+}
+
+// requireControlPlane rejects every caller but the control-plane machines of the cluster. A
+// worker's certificate is issued by the same CA and names its ticket. A machine certificate without
+// a ticket is issued by a holder of the CA's key, or by the holder of an operator CA, which can
+// also issue an admin certificate.
+func (c Caller) requireControlPlane() error {
+	if c.RequireMachine() != nil || c.Ticket != "" {
+		return status.Error(codes.PermissionDenied, "only control-plane machines can make this call")
+	}
+	return nil
+}

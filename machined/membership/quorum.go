@@ -1,0 +1,113 @@
+package membership
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/orlop-os/orlop/pkg/api"
+	"github.com/orlop-os/orlop/pkg/client"
+	"github.com/orlop-os/orlop/pkg/config"
+	"github.com/orlop-os/orlop/pkg/trust"
+)
+
+// How the control-plane machines of a cluster agree on its members, without Kubernetes and without
+// etcd (docs/decisions/0028-joining.md). trust.Ledger decides each vote.
+//
+//  1. Each machine polls the others every few seconds for the membership, as for revocations
+//     (sync.go), and merges it into its own ledger. The answer contains the machine's name, which
+//     is then reserved.
+//  2. A ticket is issued after a majority of the machines stored it (ReplicateMembership).
+//  3. A machine with a ticket is admitted if a majority votes that no other key presented the
+//     ticket (Vote). It gets certificates after a majority stored it as a member in their ledgers
+//     (ReplicateMembership). A member that renews is admitted if a majority has no objection.
+//  4. A machine that removes a member replicates the removal to the others at once, and reports the
+//     machines that did not answer. These receive the removal by a later sync.
+//
+// A control plane of one machine is its own quorum.
+
+// voters are the configured control-plane machines.
+type voters struct {
+	others []netip.Addr
+	self   bool // this machine is a voter
+}
+
+// voters returns the voters of a control-plane machine with a cluster configuration. If
+// Cluster.spec.controlPlanes is empty, this machine is the only voter. The configuration is a
+// parameter and not read again: a call uses one configuration from its beginning to its end.
+func (q quorum) voters(c *config.Config) voters {
+	e := voters{others: q.peers.Others(c)}
+	e.self = len(c.Cluster.Spec.ControlPlanes) == 0 || len(e.others) < len(c.Cluster.Spec.ControlPlanes)
+	return e
+}
+
+// selfVotes returns 1 if this machine is a voter, else 0.
+func (e voters) selfVotes() int {
+	if e.self {
+		return 1
+	}
+	return 0
+}
+
+func (e voters) all() int { return len(e.others) + e.selfVotes() }
+
+func (e voters) majority() int { return trust.Majority(e.all()) }
+
+// quorum reads and changes the ledgers of the other control-plane machines.
+type quorum struct {
+	deps   *Deps
+	ledger *Ledger
+	peers  *Peers
+}
+
+// sync polls the others until enough of them answered. It returns the ledger IDs by
+// address, and the errors of the others.
+func (q quorum) sync(ctx context.Context, others []netip.Addr, enough int) (ledgers map[netip.Addr]string, unreached []string) {
+	ledgers = map[netip.Addr]string{}
+	callAll(ctx, q.peers, others, func(ctx context.Context, c *client.Client) (string, error) {
+		return q.ledger.syncMembership(func(r *api.GetMembershipRequest) (*api.GetMembershipResponse, error) {
+			return c.Cluster.GetMembership(ctx, r)
+		})
+	}, func(a peerAnswer[string]) bool {
+		if a.err != nil {
+			unreached = append(unreached, peerError(a.from, a.err))
+		} else {
+			ledgers[a.from] = a.answer
+		}
+		return len(ledgers) >= enough
+	})
+	return ledgers, unreached
+}
+
+// replicate sends r to the others until enough of them store a ticket or its member. refused is the
+// error of a machine that rejects r.
+func (q quorum) replicate(ctx context.Context, others []netip.Addr, r *api.ReplicateMembershipRequest, ticket string, enough int) (stored, unreached []string, refused error) {
+	callAll(ctx, q.peers, others, func(ctx context.Context, c *client.Client) (*api.ReplicateMembershipResponse, error) {
+		return c.Cluster.ReplicateMembership(ctx, r)
+	}, func(a peerAnswer[*api.ReplicateMembershipResponse]) bool {
+		switch {
+		case status.Code(a.err) == codes.FailedPrecondition:
+			refused = errors.New(peerError(a.from, a.err))
+			unreached = append(unreached, refused.Error())
+		case a.err != nil:
+			unreached = append(unreached, peerError(a.from, a.err))
+		case ticket == "" || slices.Contains(a.answer.StoredTickets, ticket):
+			stored = append(stored, a.from.String())
+		default:
+			unreached = append(unreached, fmt.Sprintf("%s: it has been removed there", a.from))
+		}
+		return len(stored) >= enough
+	})
+	return stored, unreached, refused
+}
+
+// noQuorum is the error if fewer control-plane machines than a majority answer.
+func noQuorum(answered int, vs voters, what string, unreached []string) error {
+	return status.Errorf(codes.Unavailable, "%d of %d control-plane machines %s; quorum: %d; try again when more of them answer (%s)", answered, vs.all(), what, vs.majority(), strings.Join(unreached, "; "))
+}
