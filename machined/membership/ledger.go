@@ -41,121 +41,121 @@ type Ledger struct {
 func newLedger(d *Deps) *Ledger { return &Ledger{deps: d, changes: cell.New(0)} }
 
 // Changes is the number of changes of the ledger.
-func (b *Ledger) Changes() *cell.Cell[int] { return b.changes }
+func (l *Ledger) Changes() *cell.Cell[int] { return l.changes }
 
 // Revocations returns the active revocations, and why the ledger is unreadable. The first call about
 // an unreadable ledger adds an event.
-func (b *Ledger) Revocations() (active []trust.Revocation, damaged error) {
-	b.Lock()
-	defer b.Unlock()
-	b.currentLocked()
-	if b.damaged != nil && !b.reported {
-		b.reported = true
-		b.deps.Event("trust", "failure", b.damaged.Error()+"; certificates that machines have issued are rejected, and none is issued, until a new list is started (`orlopctl trust revoke --new-list`)")
+func (l *Ledger) Revocations() (active []trust.Revocation, damaged error) {
+	l.Lock()
+	defer l.Unlock()
+	l.currentLocked()
+	if l.damaged != nil && !l.reported {
+		l.reported = true
+		l.deps.Event("trust", "failure", l.damaged.Error()+"; certificates that machines have issued are rejected, and none is issued, until a new list is started (`orlopctl trust revoke --new-list`)")
 	}
-	return b.revokedLocked(), b.damaged
+	return l.revokedLocked(), l.damaged
 }
 
 // currentLocked reads the ledger from STATE at first use. Without storage the ledger is empty and
 // cannot be written.
-func (b *Ledger) currentLocked() trust.Ledger {
-	known := b.readLocked()
-	if b.deps.Floor != nil {
-		known.Floor = b.deps.Floor()
+func (l *Ledger) currentLocked() trust.Ledger {
+	known := l.readLocked()
+	if l.deps.Floor != nil {
+		known.Floor = l.deps.Floor()
 	}
 	return known
 }
 
-func (b *Ledger) readLocked() trust.Ledger {
-	if b.loaded {
-		return b.content
+func (l *Ledger) readLocked() trust.Ledger {
+	if l.loaded {
+		return l.content
 	}
-	text, err := os.ReadFile(b.deps.Files.Ledger)
+	text, err := os.ReadFile(l.deps.Files.Ledger)
 	if errors.Is(err, fs.ErrNotExist) {
-		return b.content // STATE may be mounted later
+		return l.content // STATE may be mounted later
 	}
-	b.damaged = nil
+	l.damaged = nil
 	if err == nil {
-		b.loaded = true // a damaged ledger is not read again
-		err = json.Unmarshal(text, &b.content)
+		l.loaded = true // a damaged ledger is not read again
+		err = json.Unmarshal(text, &l.content)
 	}
 	if err != nil {
-		b.content, b.damaged = trust.Ledger{}, fmt.Errorf("%s: cannot read: %w", b.deps.Files.Ledger, err)
+		l.content, l.damaged = trust.Ledger{}, fmt.Errorf("%s: cannot read: %w", l.deps.Files.Ledger, err)
 	}
-	return b.content
+	return l.content
 }
 
 // revokedLocked returns the active revocations. If the ledger is unreadable, the removed machines
 // are unknown, so it revokes all members.
-func (b *Ledger) revokedLocked() []trust.Revocation {
-	known := b.currentLocked()
-	if b.damaged != nil {
+func (l *Ledger) revokedLocked() []trust.Revocation {
+	known := l.currentLocked()
+	if l.damaged != nil {
 		return []trust.Revocation{{Lineage: trust.AnyTicket}}
 	}
 	return known.ActiveRevocations()
 }
 
 // storeLocked writes another content to STATE.
-func (b *Ledger) storeLocked(next trust.Ledger) error {
+func (l *Ledger) storeLocked(next trust.Ledger) error {
 	text, err := json.Marshal(next)
-	if err == nil && b.damaged == nil && b.stored != nil && bytes.Equal(text, b.stored) {
-		b.content = next
+	if err == nil && l.damaged == nil && l.stored != nil && bytes.Equal(text, l.stored) {
+		l.content = next
 		return nil
 	}
 	if err == nil {
-		err = os.MkdirAll(filepath.Dir(b.deps.Files.Ledger), 0o700)
+		err = os.MkdirAll(filepath.Dir(l.deps.Files.Ledger), 0o700)
 	}
 	if err == nil {
-		err = safefile.WriteFile(b.deps.Files.Ledger, append(slices.Clip(text), '\n'), 0o600)
+		err = safefile.WriteFile(l.deps.Files.Ledger, append(slices.Clip(text), '\n'), 0o600)
 	}
 	if err != nil {
-		b.stored = nil
+		l.stored = nil
 		return fmt.Errorf("trust: cannot store the ledger: %w", err)
 	}
-	b.loaded, b.content, b.damaged, b.stored = true, next, nil, text
-	b.changes.Update(func(n int) int { return n + 1 })
+	l.loaded, l.content, l.damaged, l.stored = true, next, nil, text
+	l.changes.Update(func(n int) int { return n + 1 })
 	return nil
 }
 
 // Current returns the present ledger.
-func (b *Ledger) Current() trust.Ledger {
-	b.Lock()
-	defer b.Unlock()
-	return b.currentLocked()
+func (l *Ledger) Current() trust.Ledger {
+	l.Lock()
+	defer l.Unlock()
+	return l.currentLocked()
 }
 
 // update changes the ledger and stores it, or returns a status error. An error leaves the ledger
 // unchanged.
-func (b *Ledger) update(change func(trust.Ledger) (trust.Ledger, error)) error {
-	b.Lock()
-	defer b.Unlock()
-	next, err := b.changedLocked(change)
+func (l *Ledger) update(change func(trust.Ledger) (trust.Ledger, error)) error {
+	l.Lock()
+	defer l.Unlock()
+	next, err := l.changedLocked(change)
 	if err != nil {
 		return err
 	}
-	if err := b.storeLocked(next); err != nil {
+	if err := l.storeLocked(next); err != nil {
 		return status.Error(codes.Unavailable, err.Error())
 	}
 	return nil
 }
 
 // check is update without the change.
-func (b *Ledger) check(change func(trust.Ledger) (trust.Ledger, error)) error {
-	b.Lock()
-	defer b.Unlock()
-	_, err := b.changedLocked(change)
+func (l *Ledger) check(change func(trust.Ledger) (trust.Ledger, error)) error {
+	l.Lock()
+	defer l.Unlock()
+	_, err := l.changedLocked(change)
 	return err
 }
 
-func (b *Ledger) changedLocked(change func(trust.Ledger) (trust.Ledger, error)) (trust.Ledger, error) {
-	known, err := b.withIDLocked()
-	if b.damaged != nil {
-		return known, status.Error(codes.FailedPrecondition, "no certificate is issued: "+b.damaged.Error()+"; `orlopctl trust revoke --new-list` starts a new list")
+func (l *Ledger) changedLocked(change func(trust.Ledger) (trust.Ledger, error)) (trust.Ledger, error) {
+	known, err := l.withIDLocked()
+	if l.damaged != nil {
+		return known, status.Error(codes.FailedPrecondition, "no certificate is issued: "+l.damaged.Error()+"; `orlopctl trust revoke --new-list` starts a new list")
 	}
 	if err != nil {
 		return known, status.Error(codes.Unavailable, err.Error())
 	}
-	known, _ = known.Prune(&b.session, b.deps.Now())
+	known, _ = known.Prune(&l.session, l.deps.Now())
 	next, err := change(known)
 	switch {
 	case errors.Is(err, trust.ErrNoQuorum):
@@ -173,26 +173,31 @@ func newLedgerID() string {
 	return hex.EncodeToString(id)
 }
 
+// withID returns the ledger with its ID.
+func (l *Ledger) withID() (trust.Ledger, error) {
+	l.Lock()
+	defer l.Unlock()
+	return l.withIDLocked()
+}
+
 // withIDLocked returns the ledger and creates its ID at first use.
-func (b *Ledger) withIDLocked() (trust.Ledger, error) {
-	known := b.currentLocked()
-	if b.damaged != nil {
-		return known, b.damaged
+func (l *Ledger) withIDLocked() (trust.Ledger, error) {
+	known := l.currentLocked()
+	if l.damaged != nil {
+		return known, l.damaged
 	}
 	if known.ID == "" {
-		if err := b.storeLocked(known.WithID(newLedgerID())); err != nil {
+		if err := l.storeLocked(known.WithID(newLedgerID())); err != nil {
 			return known, err
 		}
 	}
-	return b.currentLocked(), nil
+	return l.currentLocked(), nil
 }
 
 // syncMembership polls the membership of another control-plane machine, and merges and stores the
 // changes. It returns the ledger ID of that machine.
-func (b *Ledger) syncMembership(ask func(*api.GetMembershipRequest) (*api.GetMembershipResponse, error)) (from string, err error) {
-	b.Lock()
-	known, err := b.withIDLocked()
-	b.Unlock()
+func (l *Ledger) syncMembership(ask func(*api.GetMembershipRequest) (*api.GetMembershipResponse, error)) (from string, err error) {
+	known, err := l.withID()
 	if err != nil {
 		return "", err
 	}
@@ -203,45 +208,45 @@ func (b *Ledger) syncMembership(ask func(*api.GetMembershipRequest) (*api.GetMem
 	if err := trust.CheckID(answer.Ledger); err != nil {
 		return "", err
 	}
-	b.Lock()
-	defer b.Unlock()
-	if known, err = b.withIDLocked(); err != nil { // another call may have written meanwhile
+	l.Lock()
+	defer l.Unlock()
+	if known, err = l.withIDLocked(); err != nil { // another call may have written meanwhile
 		return "", err
 	}
-	next, news, err := known.MergeMembership(fromMembership(answer.Membership), &b.session, b.deps.Now())
+	next, news, err := known.MergeMembership(fromMembership(answer.Membership), &l.session, l.deps.Now())
 	if err != nil {
 		return "", err
 	}
-	next, pruned := next.Prune(&b.session, b.deps.Now())
+	next, pruned := next.Prune(&l.session, l.deps.Now())
 	if news || pruned {
-		if err := b.storeLocked(next); err != nil {
+		if err := l.storeLocked(next); err != nil {
 			return "", err
 		}
 	}
-	b.session.MarkSynced(answer.Ledger)
+	l.session.MarkSynced(answer.Ledger)
 	return answer.Ledger, nil
 }
 
 // recordControlPlane stores the name of the control-plane machine at an address. A version that
 // does not send its name has an empty name.
-func (b *Ledger) recordControlPlane(addr netip.Addr, name string, planes []netip.Addr) error {
-	b.Lock()
-	defer b.Unlock()
-	known, err := b.withIDLocked()
+func (l *Ledger) recordControlPlane(addr netip.Addr, name string, planes []netip.Addr) error {
+	l.Lock()
+	defer l.Unlock()
+	known, err := l.withIDLocked()
 	if err != nil || name == "" || known.ControlPlanes[addr.String()] == name {
 		return err
 	}
 	if known, err = known.RecordControlPlaneName(addr.String(), name, addressStrings(planes)); err != nil {
 		return err
 	}
-	return b.storeLocked(known)
+	return l.storeLocked(known)
 }
 
 // syncRevocations polls a peer, and merges and stores its new revocations.
-func (b *Ledger) syncRevocations(ask func(*api.GetRevocationsRequest) (*api.GetRevocationsResponse, error)) ([]trust.Revocation, error) {
-	b.Lock()
-	known, damaged := b.currentLocked(), b.damaged
-	b.Unlock()
+func (l *Ledger) syncRevocations(ask func(*api.GetRevocationsRequest) (*api.GetRevocationsResponse, error)) ([]trust.Revocation, error) {
+	l.Lock()
+	known, damaged := l.currentLocked(), l.damaged
+	l.Unlock()
 	if damaged != nil {
 		return nil, damaged
 	}
@@ -253,16 +258,16 @@ func (b *Ledger) syncRevocations(ask func(*api.GetRevocationsRequest) (*api.GetR
 	for _, r := range answer.Revocations {
 		received = append(received, fromAPIRevocation(r))
 	}
-	b.Lock()
-	defer b.Unlock()
-	if known = b.currentLocked(); b.damaged != nil { // another call may have written meanwhile
-		return nil, b.damaged
+	l.Lock()
+	defer l.Unlock()
+	if known = l.currentLocked(); l.damaged != nil { // another call may have written meanwhile
+		return nil, l.damaged
 	}
-	next, added, err := known.MergeRevocations(received, b.deps.Now())
+	next, added, err := known.MergeRevocations(received, l.deps.Now())
 	if len(added) == 0 {
 		return nil, err
 	}
-	if storeErr := b.storeLocked(next); storeErr != nil {
+	if storeErr := l.storeLocked(next); storeErr != nil {
 		return nil, storeErr
 	}
 	return added, err
@@ -270,12 +275,12 @@ func (b *Ledger) syncRevocations(ask func(*api.GetRevocationsRequest) (*api.GetR
 
 // changeRevocation revokes or restores, but rejects self-revocation, which could lock out the last
 // admin. known reports whether this machine issued the certificate.
-func (b *Ledger) changeRevocation(wanted trust.Revocation, r *api.RevokeRequest, ownLineage, ownName string) (done trust.Revocation, known bool, err error) {
-	b.Lock()
-	defer b.Unlock()
-	next := b.currentLocked()
-	if b.damaged != nil && !r.NewList {
-		return done, false, status.Error(codes.FailedPrecondition, b.damaged.Error()+"; --new-list starts a new one without the earlier revocations")
+func (l *Ledger) changeRevocation(wanted trust.Revocation, r *api.RevokeRequest, ownLineage, ownName string) (done trust.Revocation, known bool, err error) {
+	l.Lock()
+	defer l.Unlock()
+	next := l.currentLocked()
+	if l.damaged != nil && !r.NewList {
+		return done, false, status.Error(codes.FailedPrecondition, l.damaged.Error()+"; --new-list starts a new one without the earlier revocations")
 	}
 	// other certificates of the machine have other names
 	if member := next.MemberOfRevocation(wanted); member != "" && !r.Restore {
@@ -293,11 +298,11 @@ func (b *Ledger) changeRevocation(wanted trust.Revocation, r *api.RevokeRequest,
 	if err != nil {
 		return done, known, status.Error(codes.FailedPrecondition, err.Error())
 	}
-	if b.damaged != nil {
-		err = b.linkDamaged()
+	if l.damaged != nil {
+		err = l.linkDamaged()
 	}
 	if err == nil {
-		err = b.storeLocked(next)
+		err = l.storeLocked(next)
 	}
 	if err != nil {
 		return done, known, status.Error(codes.Unavailable, err.Error())
@@ -308,23 +313,23 @@ func (b *Ledger) changeRevocation(wanted trust.Revocation, r *api.RevokeRequest,
 // linkDamaged gives the damaged file a second name. The file retains its own name until new content
 // replaces it: without a file nothing would be revoked, and a power cut between the two steps must
 // not cause that.
-func (b *Ledger) linkDamaged() error {
-	second := b.deps.Files.Ledger + ".damaged"
+func (l *Ledger) linkDamaged() error {
+	second := l.deps.Files.Ledger + ".damaged"
 	if err := os.Remove(second); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	return os.Link(b.deps.Files.Ledger, second)
+	return os.Link(l.deps.Files.Ledger, second)
 }
 
 // RevocationsForAPIServer returns the active revocations for an API server. A revocation names its
 // machine only while the name is not reassigned, because the API server rejects all pods of a
 // machine of that name.
-func (b *Ledger) RevocationsForAPIServer(c *config.Config) []trust.Revocation {
-	b.Lock()
-	defer b.Unlock()
-	known, revoked := b.currentLocked(), b.revokedLocked()
+func (l *Ledger) RevocationsForAPIServer(c *config.Config) []trust.Revocation {
+	l.Lock()
+	defer l.Unlock()
+	known, revoked := l.currentLocked(), l.revokedLocked()
 	for i, r := range revoked {
-		if r.Machine != "" && (reservedName(c, known, r.Machine) || known.NameInUse(r.Machine, b.deps.Now())) {
+		if r.Machine != "" && (reservedName(c, known, r.Machine) || known.NameInUse(r.Machine, l.deps.Now())) {
 			revoked[i].Machine = ""
 		}
 	}

@@ -41,8 +41,8 @@ func (n *nodes) forget(ctx context.Context, names []string) ([]string, error) {
 	return there, nil
 }
 
-// removed records machines in the ledger that were members, and were removed.
-func removed(t *testing.T, a *machine, at time.Time, names ...string) {
+// recordRemovals records machines in the ledger that were members, and were removed.
+func recordRemovals(t *testing.T, a *machine, at time.Time, names ...string) {
 	t.Helper()
 	if err := a.Ledger.update(func(b trust.Ledger) (trust.Ledger, error) {
 		for i, name := range names {
@@ -69,7 +69,7 @@ func TestCollectNodes(t *testing.T) {
 	if len(n.asked) != 0 {
 		t.Errorf("nothing was removed, and it is looked for %v", n.asked)
 	}
-	removed(t, a, time.Now(), "w1", "m1") // m1 is the name of the control-plane machine
+	recordRemovals(t, a, time.Now(), "w1", "m1") // m1 is the name of the control-plane machine
 	looks := func(want int) {
 		t.Helper()
 		n.asked = nil
@@ -120,7 +120,7 @@ func TestCollectNodes(t *testing.T) {
 	looks(nodeGCChecks)
 	long := controlPlane(t)
 	long.deleteNodes = n.forget
-	removed(t, long, time.Now().Add(-memberTTL-time.Hour), "w1")
+	recordRemovals(t, long, time.Now().Add(-memberTTL-time.Hour), "w1")
 	n.asked = nil
 	if long.NodeGC.Collect(t.Context()); len(n.asked) != 0 {
 		t.Errorf("looked for %v", n.asked)
@@ -142,7 +142,7 @@ func TestCollectNodes(t *testing.T) {
 // name is not reassigned.
 func TestWithoutReassigned(t *testing.T) {
 	a := controlPlane(t)
-	removed(t, a, time.Now(), "w1", "w2", "m1") // m1 is the name of the control-plane machine
+	recordRemovals(t, a, time.Now(), "w1", "w2", "m1") // m1 is the name of the control-plane machine
 	names := func() (all []string) {
 		t.Helper()
 		list := a.Ledger.RevocationsForAPIServer(a.configuration())
@@ -199,7 +199,7 @@ func TestDeleteNodesSyncs(t *testing.T) {
 	machines, off := three(t)
 	a, b, n := machines[0], machines[1], &nodes{have: []string{"w1"}}
 	a.deleteNodes = n.forget
-	removed(t, a, time.Now(), "w1")
+	recordRemovals(t, a, time.Now(), "w1")
 	for _, last := range []byte{12, 13} {
 		off.Store(netip.AddrFrom4([4]byte{10, 0, 0, last}), true)
 	}
@@ -222,7 +222,7 @@ func TestDeleteNodesSyncs(t *testing.T) {
 func TestRemoveAgain(t *testing.T) {
 	a, n := controlPlane(t), &nodes{have: []string{"w1"}}
 	a.deleteNodes = n.forget
-	removed(t, a, time.Now(), "w0")
+	recordRemovals(t, a, time.Now(), "w0")
 	a.enforce = func() error { return errors.New("the certificate cannot be created") }
 	for range 30 {
 		a.NodeGC.Collect(t.Context())
@@ -251,7 +251,7 @@ func TestRemoveAgain(t *testing.T) {
 // machine, and a revoked certificate everywhere.
 func TestCheckControlPlane(t *testing.T) {
 	a := controlPlane(t)
-	removed(t, a, time.Now(), "w1") // with ticket 1a
+	recordRemovals(t, a, time.Now(), "w1") // with ticket 1a
 	ca, err := pki.NewCA("machines", time.Hour)
 	if err != nil {
 		t.Fatal(err)

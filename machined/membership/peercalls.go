@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"net/netip"
 	"slices"
 
 	"google.golang.org/grpc/codes"
@@ -27,14 +26,13 @@ func (s *Server) controlPlaneConfig(by Caller) (*config.Config, error) {
 	return c, nil
 }
 
+// GetMembership returns the membership to a control-plane machine that does not have it.
 func (s *Server) GetMembership(by Caller, r *api.GetMembershipRequest) (*api.GetMembershipResponse, error) {
 	c, err := s.controlPlaneConfig(by)
 	if err != nil {
 		return nil, err
 	}
-	s.ledger.Lock()
-	current, err := s.ledger.withIDLocked()
-	s.ledger.Unlock()
+	current, err := s.ledger.withID()
 	if err != nil {
 		return nil, status.Error(codes.FailedPrecondition, err.Error())
 	}
@@ -45,55 +43,61 @@ func (s *Server) GetMembership(by Caller, r *api.GetMembershipRequest) (*api.Get
 	return out, nil
 }
 
+// ReplicateMembership stores the changes of another control-plane machine.
 func (s *Server) ReplicateMembership(ctx context.Context, by Caller, r *api.ReplicateMembershipRequest) (*api.ReplicateMembershipResponse, error) {
 	c, err := s.controlPlaneConfig(by)
 	if err != nil {
 		return nil, err
 	}
-	roll, known := fromMembership(r.Membership), s.ledger.Current()
-	for _, t := range roll.Tickets {
-		if reservedName(c, known, t.Name) {
-			return nil, status.Errorf(codes.FailedPrecondition, "machine %s: cannot create ticket: the control plane has this name", t.Name)
-		}
+	request := replicated{from: cmp.Or(by.Name, "a machine without a name"), membership: fromMembership(r.Membership)}
+	if request.revocations, err = fromRemovals(r.Revocations); err != nil {
+		return nil, err
 	}
 	if err := s.requests.deny(r.Denied); err != nil {
 		return nil, err
 	}
-	var removed []trust.Revocation
-	for _, v := range r.Revocations {
-		if v.Name != "" || v.Lineage == "" { // names are replicated only by the poll of a peer
-			return nil, status.Error(codes.InvalidArgument, "a removal must name a ticket")
-		}
-		removed = append(removed, fromAPIRevocation(v))
+	done, err := s.apply(c, request)
+	if err != nil {
+		return nil, err
 	}
-	out := &api.ReplicateMembershipResponse{}
-	var news []trust.Revocation
-	err = s.ledger.update(func(b trust.Ledger) (trust.Ledger, error) {
-		var err error
-		if b, news, err = b.MergeRevocations(removed, s.deps.Now()); err != nil {
-			return b, fmt.Errorf("replicated by %s: %w", cmp.Or(by.Name, "a machine without a name"), err)
-		}
-		if b, _, err = b.MergeMembership(roll, &s.ledger.session, s.deps.Now()); err != nil {
-			return b, err
-		}
-		out.Ledger = b.ID
-		for _, serial := range ticketSerials(roll) {
-			if holds := b.PublicForTicket(serial); len(holds.Members)+len(holds.Tickets) > 0 {
-				out.StoredTickets = append(out.StoredTickets, serial)
-			}
-		}
-		return b, nil
-	})
-	if err != nil || len(news) == 0 {
-		return out, err
+	return &api.ReplicateMembershipResponse{Ledger: done.ledger.ID, StoredTickets: storedTickets(done.ledger, request.membership)}, s.enforce(ctx, by, done.news)
+}
+
+// enforce enforces revocations that another control-plane machine has replicated.
+func (s *Server) enforce(ctx context.Context, by Caller, news []trust.Revocation) error {
+	if len(news) == 0 {
+		return nil
 	}
 	for _, v := range news {
 		s.deps.Event("trust", "config", fmt.Sprintf("%s is revoked: replicated by %s, done by %s", v, by.Name, v.By))
 	}
 	if err := s.deps.Enforce(context.WithoutCancel(ctx)); err != nil {
-		return nil, status.Errorf(codes.Internal, "it is stored, but not effective yet: %v", err)
+		return status.Errorf(codes.Internal, "it is stored, but not effective yet: %v", err)
+	}
+	return nil
+}
+
+// fromRemovals converts the revocations of removed machines from the API's form. Only the poll of a
+// peer transfers revoked names.
+func fromRemovals(all []*api.Revocation) (out []trust.Revocation, err error) {
+	for _, v := range all {
+		if v.Name != "" || v.Lineage == "" {
+			return nil, status.Error(codes.InvalidArgument, "a removal must name a ticket")
+		}
+		out = append(out, fromAPIRevocation(v))
 	}
 	return out, nil
+}
+
+// storedTickets returns the tickets of a received membership that a ledger contains, or whose
+// machine it contains.
+func storedTickets(l trust.Ledger, received trust.Membership) (out []string) {
+	for _, serial := range ticketSerials(received) {
+		if holds := l.PublicForTicket(serial); len(holds.Members)+len(holds.Tickets) > 0 {
+			out = append(out, serial)
+		}
+	}
+	return out
 }
 
 // ticketSerials returns the serials of the tickets in a membership.
@@ -108,6 +112,8 @@ func ticketSerials(r trust.Membership) []string {
 	return out
 }
 
+// Vote returns the vote of this machine for a machine that called another control-plane machine. It
+// is stored before the answer.
 func (s *Server) Vote(by Caller, r *api.VoteRequest) (*api.VoteResponse, error) {
 	c, err := s.controlPlaneConfig(by)
 	if err != nil {
@@ -120,28 +126,13 @@ func (s *Server) Vote(by Caller, r *api.VoteRequest) (*api.VoteResponse, error) 
 	if err := m.Check(); err != nil {
 		return nil, status.Error(codes.InvalidArgument, err.Error())
 	}
-	addr, err := netip.ParseAddr(m.Address)
+	done, err := s.apply(c, voteRequested{m, r.HasCertificate, fromMembership(r.Membership)})
 	if err != nil {
-		return nil, status.Error(codes.InvalidArgument, err.Error())
+		return nil, err
 	}
-	rejection := checkCallerAddress(c, s.deps.own(), addr)
-	if rejection == nil && reservedName(c, s.ledger.Current(), m.Name) {
-		rejection = fmt.Errorf("machine %s: cannot join: the control plane has this name", m.Name)
+	out := &api.VoteResponse{Ledger: done.ledger.ID, Bindings: toMembership(done.ledger.PublicForTicket(m.Ticket)).Bindings}
+	if done.rejection != nil {
+		out.RejectionReason = done.rejection.Error()
 	}
-	out := &api.VoteResponse{}
-	err = s.ledger.update(func(b trust.Ledger) (trust.Ledger, error) {
-		b, _, err := b.MergeMembership(fromMembership(r.Membership), &s.ledger.session, s.deps.Now())
-		if err != nil {
-			return b, err
-		}
-		if rejection == nil {
-			b, rejection = b.Vote(m, r.HasCertificate, &s.ledger.session, s.deps.Now())
-		}
-		out.Ledger, out.Bindings = b.ID, toMembership(b.PublicForTicket(m.Ticket)).Bindings
-		return b, nil
-	})
-	if rejection != nil {
-		out.RejectionReason = rejection.Error()
-	}
-	return out, err
+	return out, nil
 }

@@ -66,15 +66,11 @@ type quorum struct {
 	peers  *Peers
 }
 
-// sync polls the others until enough of them answered. It returns the ledger IDs by
-// address, and the errors of the others.
+// sync polls the others until enough of them answered. It returns the ledger IDs by address, and
+// the errors of the others.
 func (q quorum) sync(ctx context.Context, others []netip.Addr, enough int) (ledgers map[netip.Addr]string, unreached []string) {
 	ledgers = map[netip.Addr]string{}
-	callAll(ctx, q.peers, others, func(ctx context.Context, c *client.Client) (string, error) {
-		return q.ledger.syncMembership(func(r *api.GetMembershipRequest) (*api.GetMembershipResponse, error) {
-			return c.Cluster.GetMembership(ctx, r)
-		})
-	}, func(a peerAnswer[string]) bool {
+	callAll(ctx, q.peers, others, q.syncWith, func(a peerAnswer[string]) bool {
 		if a.err != nil {
 			unreached = append(unreached, peerError(a.from, a.err))
 		} else {
@@ -83,6 +79,22 @@ func (q quorum) sync(ctx context.Context, others []netip.Addr, enough int) (ledg
 		return len(ledgers) >= enough
 	})
 	return ledgers, unreached
+}
+
+// syncWith polls another machine, and returns the ID of its ledger.
+func (q quorum) syncWith(ctx context.Context, c *client.Client) (string, error) {
+	return q.ledger.syncMembership(func(r *api.GetMembershipRequest) (*api.GetMembershipResponse, error) {
+		return c.Cluster.GetMembership(ctx, r)
+	})
+}
+
+// vote requests the votes of the others until enough ledgers voted for the machine.
+func (q quorum) vote(ctx context.Context, others []netip.Addr, r *api.VoteRequest, v *votes, enough int) {
+	request := func(ctx context.Context, c *client.Client) (*api.VoteResponse, error) { return c.Cluster.Vote(ctx, r) }
+	callAll(ctx, q.peers, others, request, func(a peerAnswer[*api.VoteResponse]) bool {
+		v.add(a)
+		return len(v.ledgers) >= enough
+	})
 }
 
 // replicate sends r to the others until enough of them store a ticket or its member. refused is the

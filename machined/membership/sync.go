@@ -127,30 +127,17 @@ func (l *Sync) reportNameConflicts(c *config.Config) {
 func (l *Sync) syncWith(ctx context.Context, addr netip.Addr, c *config.Config) error {
 	callCtx, cancel := context.WithTimeout(ctx, syncTimeout)
 	defer cancel()
+	p := poll{ctx: callCtx}
 	var added []trust.Revocation
 	err := l.peers.Call(callCtx, addr, func(other *client.Client) (err error) {
-		added, err = l.ledger.syncRevocations(func(r *api.GetRevocationsRequest) (*api.GetRevocationsResponse, error) {
-			answer, err := other.Trust.GetRevocations(callCtx, r)
-			if err != nil {
-				return nil, errors.New(status.Convert(err).Message())
-			}
-			return answer, nil
-		})
-		if err == nil && IsControlPlane(c) {
-			name := ""
-			_, err = l.ledger.syncMembership(func(r *api.GetMembershipRequest) (*api.GetMembershipResponse, error) {
-				answer, err := other.Cluster.GetMembership(callCtx, r)
-				if err != nil {
-					return nil, fmt.Errorf("members: %s", status.Convert(err).Message())
-				}
-				name = answer.Machine
-				return answer, nil
-			})
-			if err == nil {
-				err = l.ledger.recordControlPlane(addr, name, c.Cluster.Spec.ControlPlanes)
-			}
+		p.other = other
+		if added, err = l.ledger.syncRevocations(p.revocations); err != nil || !IsControlPlane(c) {
+			return err
 		}
-		return err
+		if _, err = l.ledger.syncMembership(p.membership); err != nil {
+			return err
+		}
+		return l.ledger.recordControlPlane(addr, p.name, c.Cluster.Spec.ControlPlanes)
 	})
 	for _, r := range added {
 		what := "is revoked"
@@ -163,4 +150,28 @@ func (l *Sync) syncWith(ctx context.Context, addr netip.Addr, c *config.Config) 
 		return err
 	}
 	return errors.Join(err, l.deps.Enforce(ctx))
+}
+
+// poll is the poll of a machine.
+type poll struct {
+	ctx   context.Context
+	other *client.Client
+	name  string // name of a control-plane machine, from its answer
+}
+
+func (p *poll) revocations(r *api.GetRevocationsRequest) (*api.GetRevocationsResponse, error) {
+	answer, err := p.other.Trust.GetRevocations(p.ctx, r)
+	if err != nil {
+		return nil, errors.New(status.Convert(err).Message())
+	}
+	return answer, nil
+}
+
+func (p *poll) membership(r *api.GetMembershipRequest) (*api.GetMembershipResponse, error) {
+	answer, err := p.other.Cluster.GetMembership(p.ctx, r)
+	if err != nil {
+		return nil, fmt.Errorf("members: %s", status.Convert(err).Message())
+	}
+	p.name = answer.Machine
+	return answer, nil
 }

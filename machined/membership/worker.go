@@ -3,6 +3,7 @@ package membership
 import (
 	"context"
 	"crypto"
+	"crypto/ecdsa"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
@@ -280,51 +281,70 @@ func allRejected(err error) bool {
 func (w *Worker) signCertificates(ctx context.Context, how workerjoin.Action, c *config.Config, ticket *x509.Certificate, held Certificates, addresses []netip.Addr) (Certificates, error) {
 	ctx, cancel := context.WithTimeout(ctx, joinTimeout)
 	defer cancel()
-	identity := w.deps.Identity()
-	endpoint := client.Endpoint{CA: machinePool(c), Accepts: w.peers.checkControlPlane}
-	if how == workerjoin.Join {
-		key := crypto.Signer(identity)
-		if own := configuredTicket(c); !own.IsZero() {
-			key = own.Key.Signer()
-		}
-		endpoint.Cert = tls.Certificate{Certificate: [][]byte{ticket.Raw}, PrivateKey: key}
-	} else {
-		endpoint.Cert = tls.Certificate{Certificate: [][]byte{held.Machine.Cert.Raw}, PrivateKey: identity}
-	}
-	request := &api.JoinRequest{NodeCsrs: map[string][]byte{}}
-	var err error
-	if request.MachineCsr, err = pki.NewRequest(identity); err != nil {
+	got, request, err := newCertificates(w.deps.Identity(), c.Machine.Metadata.Name)
+	if err != nil {
 		return Certificates{}, err
 	}
-	got := Certificates{Machine: &pki.Leaf{Key: identity}, Node: nodecerts.Issued{}, addresses: addresses}
-	for _, l := range nodecerts.NodeLeaves(c.Machine.Metadata.Name, nil) {
-		key, err := pki.NewKey()
-		if err != nil {
-			return Certificates{}, err
-		}
-		got.Node[l.Cert] = &pki.Leaf{Key: key}
-		if request.NodeCsrs[l.Cert], err = pki.NewRequest(key); err != nil {
-			return Certificates{}, err
-		}
-	}
+	got.addresses = addresses
+	endpoint := client.Endpoint{CA: machinePool(c), Accepts: w.peers.checkControlPlane, Cert: w.shown(how, c, ticket, held)}
 	answer, err := firstAnswer(ctx, controlPlanes(c), func(ctx context.Context, from string) (*api.JoinResponse, error) {
 		endpoint := endpoint
 		endpoint.Address = from
-		conn, err := w.deps.Transport.Dial(ctx, endpoint)
-		if err != nil {
-			return nil, err
-		}
-		defer conn.Close()
-		answer, err := conn.Cluster.Join(ctx, request)
-		if err != nil {
-			return nil, answerError{from, err}
-		}
-		return answer, nil
+		return w.join(ctx, endpoint, request)
 	})
 	if err != nil {
 		return Certificates{}, err
 	}
 	return got, got.add(answer, c)
+}
+
+// shown returns the certificate that the worker presents: the ticket to join, its machine
+// certificate to renew.
+func (w *Worker) shown(how workerjoin.Action, c *config.Config, ticket *x509.Certificate, held Certificates) tls.Certificate {
+	identity := w.deps.Identity()
+	if how != workerjoin.Join {
+		return tls.Certificate{Certificate: [][]byte{held.Machine.Cert.Raw}, PrivateKey: identity}
+	}
+	key := crypto.Signer(identity)
+	if own := configuredTicket(c); !own.IsZero() {
+		key = own.Key.Signer()
+	}
+	return tls.Certificate{Certificate: [][]byte{ticket.Raw}, PrivateKey: key}
+}
+
+// newCertificates creates the keys of a machine's certificates, and the request for their
+// signatures.
+func newCertificates(identity *ecdsa.PrivateKey, name string) (Certificates, *api.JoinRequest, error) {
+	got, r := Certificates{Machine: &pki.Leaf{Key: identity}, Node: nodecerts.Issued{}}, &api.JoinRequest{NodeCsrs: map[string][]byte{}}
+	var err error
+	if r.MachineCsr, err = pki.NewRequest(identity); err != nil {
+		return got, nil, err
+	}
+	for _, l := range nodecerts.NodeLeaves(name, nil) {
+		key, err := pki.NewKey()
+		if err != nil {
+			return got, nil, err
+		}
+		got.Node[l.Cert] = &pki.Leaf{Key: key}
+		if r.NodeCsrs[l.Cert], err = pki.NewRequest(key); err != nil {
+			return got, nil, err
+		}
+	}
+	return got, r, nil
+}
+
+// join requests the signatures of one control-plane machine.
+func (w *Worker) join(ctx context.Context, e client.Endpoint, r *api.JoinRequest) (*api.JoinResponse, error) {
+	conn, err := w.deps.Transport.Dial(ctx, e)
+	if err != nil {
+		return nil, err
+	}
+	defer conn.Close()
+	answer, err := conn.Cluster.Join(ctx, r)
+	if err != nil {
+		return nil, answerError{e.Address, err}
+	}
+	return answer, nil
 }
 
 // sendJoinRequests sends the request to all control-plane machines, because an operator can approve

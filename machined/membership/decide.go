@@ -1,0 +1,164 @@
+package membership
+
+import (
+	"fmt"
+	"net/netip"
+	"time"
+
+	"github.com/orlop-os/orlop/pkg/config"
+	"github.com/orlop-os/orlop/pkg/trust"
+)
+
+// request is an input of decide.
+type request interface{ request() }
+
+type (
+	// ticketIssued: this machine issues a ticket. If votes is set, it is a voter of the ticket.
+	ticketIssued struct {
+		ticket trust.Ticket
+		votes  bool
+	}
+	// presented: a machine that calls here presents its ticket, or its certificate.
+	presented struct {
+		member         trust.Member
+		hasCertificate bool
+	}
+	// voteRequested: another control-plane machine requests the vote for a machine that called it.
+	// membership is its knowledge about the ticket.
+	voteRequested struct {
+		member         trust.Member
+		hasCertificate bool
+		membership     trust.Membership
+	}
+	// counted: this machine has collected the votes for a machine that called it.
+	counted struct {
+		member         trust.Member
+		hasCertificate bool
+		bindings       []trust.TicketBinding // from the other voters
+		votes, quorum  int
+	}
+	// signed: more than half of the ledgers contain the machine, and its certificates are signed.
+	signed struct{ member trust.Member }
+	// replicated: another control-plane machine sends its changes.
+	replicated struct {
+		from        string // name of that machine
+		membership  trust.Membership
+		revocations []trust.Revocation
+	}
+	// removed: an operator removes a machine. unreached are the errors of the control-plane machines
+	// that may know it and did not answer.
+	removed struct {
+		name, by  string
+		unreached string
+	}
+)
+
+func (ticketIssued) request()  {}
+func (presented) request()     {}
+func (voteRequested) request() {}
+func (counted) request()       {}
+func (signed) request()        {}
+func (replicated) request()    {}
+func (removed) request()       {}
+
+// facts are the facts about this machine on which a decision depends, besides its ledger.
+type facts struct {
+	config  *config.Config // of a control-plane machine
+	own     []netip.Addr   // all addresses of this machine
+	session *trust.Session // ledgers with which this machine has synced since its start
+	now     time.Time
+}
+
+// outcome is the output of decide. The caller stores the ledger, then enforces the new revocations,
+// then answers.
+type outcome struct {
+	ledger    trust.Ledger
+	rejection error              // of a requested vote; the ledger is stored all the same
+	news      []trust.Revocation // that this machine did not know
+	tickets   []string           // that a removal revokes
+}
+
+// decide returns the answer of a control-plane machine to a request. An error explains why the
+// request is rejected; then the ledger is unchanged. The error is trust.ErrNoQuorum if a later try
+// can succeed.
+func decide(l trust.Ledger, r request, f facts) (outcome, error) {
+	out := outcome{ledger: l}
+	var err error
+	switch r := r.(type) {
+	case ticketIssued:
+		if r.votes {
+			r.ticket.Voters = append(r.ticket.Voters[:len(r.ticket.Voters):len(r.ticket.Voters)], l.ID)
+		}
+		out.ledger, err = l.AddTicket(r.ticket)
+	case presented:
+		if err = f.checkAddress(r.member); err == nil {
+			out.ledger, err = l.Vote(r.member, r.hasCertificate, f.session, f.now)
+		}
+	case voteRequested:
+		out, err = f.voteFor(l, r)
+	case counted:
+		out.ledger, err = l.AdmitWithVotes(r.member, r.hasCertificate, r.bindings, r.votes, r.quorum, f.session)
+	case signed:
+		if !l.TicketUsed(r.member.Ticket) {
+			err = fmt.Errorf("machine %s: it was removed while it joined; create another ticket", r.member.Name)
+		}
+	case replicated:
+		out, err = f.merge(l, r)
+	case removed:
+		if out.ledger, out.tickets, err = l.Remove(r.name, f.now.UTC(), r.by); err != nil && r.unreached != "" {
+			err = fmt.Errorf("%w; some control-plane machines do not answer, and may know it (%s)", err, r.unreached)
+		}
+	default:
+		err = fmt.Errorf("membership: unknown request %T", r)
+	}
+	if err != nil {
+		return outcome{ledger: l}, err
+	}
+	return out, nil
+}
+
+// checkAddress rejects a machine with a source address that is not its own.
+func (f facts) checkAddress(m trust.Member) error {
+	addr, err := netip.ParseAddr(m.Address)
+	if err != nil {
+		return err
+	}
+	return checkCallerAddress(f.config, f.own, addr)
+}
+
+// voteFor merges the knowledge of another control-plane machine about a machine, and votes.
+func (f facts) voteFor(l trust.Ledger, r voteRequested) (out outcome, err error) {
+	if out.ledger, _, err = l.MergeMembership(r.membership, f.session, f.now); err != nil {
+		return out, err
+	}
+	if out.rejection = f.checkAddress(r.member); out.rejection == nil {
+		out.rejection = f.checkName(l, r.member.Name, "cannot join")
+	}
+	if out.rejection == nil {
+		out.ledger, out.rejection = out.ledger.Vote(r.member, r.hasCertificate, f.session, f.now)
+	}
+	return out, nil
+}
+
+// merge merges the changes of another control-plane machine.
+func (f facts) merge(l trust.Ledger, r replicated) (outcome, error) {
+	for _, t := range r.membership.Tickets {
+		if err := f.checkName(l, t.Name, "cannot create ticket"); err != nil {
+			return outcome{}, err
+		}
+	}
+	next, news, err := l.MergeRevocations(r.revocations, f.now)
+	if err != nil {
+		return outcome{}, fmt.Errorf("replicated by %s: %w", r.from, err)
+	}
+	next, _, err = next.MergeMembership(r.membership, f.session, f.now)
+	return outcome{ledger: next, news: news}, err
+}
+
+// checkName rejects the name of another part of the cluster.
+func (f facts) checkName(l trust.Ledger, name, operation string) error {
+	if reservedName(f.config, l, name) {
+		return fmt.Errorf("machine %s: %s: the control plane has this name", name, operation)
+	}
+	return nil
+}

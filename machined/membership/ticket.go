@@ -1,0 +1,189 @@
+package membership
+
+import (
+	"context"
+	"crypto/x509"
+	"net/netip"
+	"slices"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/orlop-os/orlop/pkg/api"
+	"github.com/orlop-os/orlop/pkg/config"
+	"github.com/orlop-os/orlop/pkg/pki"
+	"github.com/orlop-os/orlop/pkg/trust"
+)
+
+// How a control-plane machine issues a ticket (docs/decisions/0028-joining.md):
+//
+//  1. It syncs with the others: the ledgers that answer become the voters of the ticket.
+//  2. More than half of the control plane stores the ticket.
+//  3. It stores the ticket itself, and the operator gets it.
+
+// CreateTicket issues a ticket for a worker. Without a CSR it returns only the configuration of a
+// worker that sends a join request.
+func (s *Server) CreateTicket(ctx context.Context, by Caller, r *api.CreateTicketRequest) (*api.CreateTicketResponse, error) {
+	c, err := s.issuingConfig()
+	if err != nil {
+		return nil, err
+	}
+	documents, err := s.newDocuments(ctx, c, r.Name)
+	if err != nil {
+		return nil, err
+	}
+	out := &api.CreateTicketResponse{Documents: documents, ControlPlanes: s.addresses(c)}
+	if len(r.Csr) == 0 { // the machine will send a join request
+		if _, err := s.requests.config(); err != nil {
+			return nil, err
+		}
+		return out, nil
+	}
+	var stored []string
+	if out.Certificate, stored, err = s.issueTicket(ctx, c, by, r); err != nil {
+		return nil, err
+	}
+	for _, address := range stored {
+		if !slices.Contains(out.ControlPlanes, address) && len(out.ControlPlanes) < config.MaxFrom {
+			out.ControlPlanes = append(out.ControlPlanes, address)
+		}
+	}
+	return out, nil
+}
+
+// newDocuments returns the configuration of a new worker, after the Node of a removed machine with
+// its name is deleted.
+func (s *Server) newDocuments(ctx context.Context, c *config.Config, name string) ([]byte, error) {
+	known := s.ledger.Current()
+	if err := s.facts(c).checkName(known, name, "cannot create ticket"); err != nil {
+		return nil, status.Error(codes.InvalidArgument, err.Error())
+	}
+	documents := WorkerDocuments(c, name)
+	if err := config.Check(documents).Err(); err != nil { // usually an invalid name
+		return nil, status.Error(codes.InvalidArgument, err.Error())
+	}
+	// A Node of that name can still exist, with the pods of the former machine: their tokens would
+	// be valid as long as it exists.
+	former := known.RemovedSince(s.deps.Now().Add(-memberTTL), s.deps.Now())
+	if slices.ContainsFunc(former, func(g trust.RemovedMachine) bool { return g.Name == name }) {
+		if _, err := s.nodeGC.Delete(ctx, c, []string{name}); err != nil {
+			return nil, status.Errorf(codes.Unavailable, "machine %s: cannot create ticket yet: a machine of this name was removed, and its Node may still exist, with the tokens of its pods: %v; try again", name, err)
+		}
+	}
+	return config.Marshal(documents), nil
+}
+
+// issueTicket returns a ticket, and the addresses of the other machines that store it, sorted.
+func (s *Server) issueTicket(ctx context.Context, c *config.Config, by Caller, r *api.CreateTicketRequest) (cert []byte, stored []string, err error) {
+	sign, err := newTicketSigner(c, r)
+	if err != nil {
+		return nil, nil, err
+	}
+	vs := s.quorum.voters(c)
+	told, ids, err := s.ticketVoters(ctx, vs)
+	if err != nil {
+		return nil, nil, err
+	}
+	leaf, err := sign.issue()
+	if err != nil {
+		return nil, nil, err
+	}
+	request := ticketIssued{votes: vs.self, ticket: trust.Ticket{
+		Serial: pki.Serial(leaf), Name: r.Name, At: s.deps.Now().UTC(), Expires: leaf.NotAfter, By: by.Subject, Voters: ids, Quorum: vs.majority(),
+	}}
+	checked, err := s.check(c, request)
+	if err != nil {
+		return nil, nil, err
+	}
+	if stored, err = s.storeTicket(ctx, vs, told, checked.ledger.PublicForTicket(request.ticket.Serial), request.ticket.Serial); err != nil {
+		return nil, nil, err
+	}
+	if _, err := s.apply(c, request); err != nil {
+		return nil, nil, err
+	}
+	return leaf.Raw, stored, nil
+}
+
+// ticketVoters syncs with the other voters, and returns the addresses and the ledgers of those that
+// answered; each ledger once.
+func (s *Server) ticketVoters(ctx context.Context, vs voters) (addresses []netip.Addr, ids []string, err error) {
+	ledgers, unreached := s.quorum.sync(ctx, vs.others, len(vs.others))
+	for addr, id := range ledgers {
+		if !slices.Contains(ids, id) {
+			addresses, ids = append(addresses, addr), append(ids, id)
+		}
+	}
+	if len(ids)+vs.selfVotes() < vs.majority() {
+		return nil, nil, noQuorum(len(ids)+vs.selfVotes(), vs, "store the ticket", unreached)
+	}
+	return addresses, ids, nil
+}
+
+// storeTicket returns the addresses of the machines that store a ticket, sorted. With this machine
+// they are a quorum.
+func (s *Server) storeTicket(ctx context.Context, vs voters, told []netip.Addr, ticket trust.Membership, serial string) ([]string, error) {
+	stored, unreached, refused := s.quorum.replicate(ctx, told, &api.ReplicateMembershipRequest{Membership: toMembership(ticket)}, serial, len(told))
+	if refused != nil {
+		return nil, status.Error(codes.FailedPrecondition, refused.Error())
+	}
+	if len(stored)+vs.selfVotes() < vs.majority() {
+		return nil, noQuorum(len(stored)+vs.selfVotes(), vs, "store the ticket", unreached)
+	}
+	slices.Sort(stored)
+	return stored, nil
+}
+
+// ticketSigner signs a ticket.
+type ticketSigner struct {
+	ca   *pki.CA // client CA
+	spec pki.Spec
+}
+
+// newTicketSigner checks the request for a ticket.
+func newTicketSigner(c *config.Config, r *api.CreateTicketRequest) (ticketSigner, error) {
+	ttl, err := trust.TicketTTL(r.Ttl.AsDuration())
+	if err != nil {
+		return ticketSigner{}, status.Error(codes.InvalidArgument, err.Error())
+	}
+	key, err := pki.ParseRequest(r.Csr)
+	if err != nil {
+		return ticketSigner{}, status.Error(codes.InvalidArgument, err.Error())
+	}
+	ca, err := authority(c.Cluster.Spec.PKI.Client)
+	if err != nil {
+		return ticketSigner{}, status.Errorf(codes.Internal, "Cluster.spec.pki.client: %v", err)
+	}
+	return ticketSigner{ca, pki.Spec{CN: r.Name, O: []string{pki.RoleJoin}, Usage: pki.Client, TTL: ttl, Backdate: pki.CABackdate, For: key}}, nil
+}
+
+func (t ticketSigner) issue() (*x509.Certificate, error) {
+	leaf, err := t.ca.Issue(t.spec)
+	if err != nil {
+		return nil, status.Error(codes.Internal, err.Error())
+	}
+	return leaf.Cert, nil
+}
+
+// WorkerDocuments is the configuration of a worker of this cluster, without any key. The client
+// that holds the key of the ticket adds the ticket.
+func WorkerDocuments(c *config.Config, name string) *config.Config {
+	out := config.New(name, config.RoleWorker)
+	if cas := c.Machine.Spec.Trust.OperatorCAs; len(cas) > 0 {
+		out = out.WithOperatorCAs(cas...)
+	}
+	accepted := c.Cluster.Spec.PKI.Accepted
+	pki := config.PKI{
+		Kubernetes: config.CertKey{Cert: c.Cluster.Spec.PKI.Kubernetes.Cert},
+		Machine:    config.CertKey{Cert: c.Cluster.Spec.PKI.Machine.Cert},
+		Client:     config.CertKey{Cert: c.Cluster.Spec.PKI.Client.Cert},
+	}
+	pki.Accepted.Kubernetes, pki.Accepted.Machine, pki.Accepted.Client = accepted.Kubernetes, accepted.Machine, accepted.Client
+	out = out.WithCluster(c.Cluster.Metadata.Name, c.Cluster.Spec.Endpoint, pki, config.EncryptionKey{})
+	out.Cluster.Spec.Networks, out.Cluster.Spec.ControlPlanes = c.Cluster.Spec.Networks, c.Cluster.Spec.ControlPlanes
+	out.Cluster.Spec.VirtualAddresses, out.Cluster.Spec.External = c.Cluster.Spec.VirtualAddresses, c.Cluster.Spec.External
+	out.Cluster.Spec.DNS, out.Cluster.Spec.LocalVolumes = c.Cluster.Spec.DNS, c.Cluster.Spec.LocalVolumes
+	out.Cluster.Spec.JoinRequests = c.Cluster.Spec.JoinRequests
+	out.Cluster.Spec.PodCertificates = c.Cluster.Spec.PodCertificates
+	out.Cluster.Spec.Kubernetes.MaxPods = c.Cluster.Spec.Kubernetes.MaxPods
+	return out
+}
