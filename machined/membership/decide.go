@@ -45,8 +45,8 @@ type (
 		membership  trust.Membership
 		revocations []trust.Revocation
 	}
-	// removed: an operator removes a machine. unreached are the errors of the control-plane machines
-	// that may know it and did not answer.
+	// removed: an operator removes a machine. unreached are the errors of the control-plane
+	// machines that may know it and did not answer.
 	removed struct {
 		name, by  string
 		unreached string
@@ -81,50 +81,50 @@ type outcome struct {
 // decide returns the answer of a control-plane machine to a request. The first row that applies is
 // the answer; TestDecide reads these rows.
 //
-//	request        condition                                       answer
-//	ticketIssued   a member has the name                           no: a member has this name
-//	ticketIssued   1,000 tickets are open                          no: there are 1000 open tickets
-//	ticketIssued   half of the voters would be a quorum            no: 1 of 2 voters
-//	ticketIssued   otherwise                                       stored
-//	presented      the source address belongs to another part      no: which is the address of
-//	presented      the ticket was revoked                          no: it was revoked
-//	presented      another key has joined with the ticket          no: another machine has used it
-//	presented      another member has the address                  no: another member has the address
-//	presented      another member has the name                     no: a member has this name
-//	presented      a machine that has this vote has the address    no: a machine with a ticket for
-//	presented      a machine that has this vote has the name       no: another ticket for this name
-//	presented      the machine is a member                         yes, its address is stored
-//	presented      a certificate; the ledger has lost the member   yes, nothing is stored
-//	presented      the ticket is unknown                           no: does not know it
-//	presented      the ticket is for another name                  no: does not know it
-//	presented      the ticket has expired                          no: it expired at
-//	presented      another key has a binding, and either can win   no: also presented it
-//	presented      another key has a binding, and only it can win  no: has presented it before
-//	presented      another key has a quorum of bindings            no: another machine has used it
-//	presented      the bindings are divided, and no key can win    no: it is spent
-//	presented      this ledger is no voter of the ticket           no: is not a voter of the ticket
-//	presented      a voter was not polled since the last start     no: has not synced with all
-//	presented      otherwise                                       yes, the key has the binding
-//	voteRequested  the received membership is invalid              no: cannot use received membership
-//	voteRequested  the source address belongs to another part      no: which is the address of
-//	voteRequested  the control plane has the name                  no: control plane has this name
-//	voteRequested  another key has a binding, from the received    no: has presented it before
-//	voteRequested  otherwise                                       as presented, after the merge
-//	counted        the ticket was revoked meanwhile                no: it was revoked
-//	counted        fewer votes than the quorum                     no: no quorum
-//	counted        another member has got the address meanwhile    no: another member has the address
-//	counted        otherwise                                       a member
-//	signed         the machine was removed meanwhile               no: it was removed while it joined
-//	signed         otherwise                                       certificates
-//	replicated     the control plane has the name of a ticket      no: control plane has this name
-//	replicated     an item is invalid                              no: cannot use
-//	replicated     a ticket or member that was removed here        merged without it
-//	replicated     a removal                                       merged, and enforced
-//	replicated     otherwise                                       merged
-//	removed        the name is unknown                             no: it is not a member
-//	removed        the name is unknown, and machines are silent    no: and may know it
-//	removed        the machine was removed before                  its tickets again
-//	removed        otherwise                                       its tickets are revoked
+//	request        condition                                    answer
+//	ticketIssued   a member has the name                        no: a member has this name
+//	ticketIssued   1,000 tickets are open                       no: there are 1000 open tickets
+//	ticketIssued   half of the voters would be a quorum         no: 1 of 2 voters
+//	ticketIssued   otherwise                                    stored
+//	presented      the source address is not its own            no: which is the address of
+//	presented      the ticket was revoked                       no: it was revoked
+//	presented      another key has joined with the ticket       no: another machine has used it
+//	presented      another member has the address               no: another member has the address
+//	presented      another member has the name                  no: a member has this name
+//	presented      a machine with this vote has the address     no: a machine with a ticket for
+//	presented      a machine with this vote has the name        no: another ticket for this name
+//	presented      the machine is a member                      yes, its address is stored
+//	presented      a certificate of a member that is unknown    yes, nothing is stored
+//	presented      the ticket is unknown                        no: does not know it
+//	presented      the ticket is for another name               no: does not know it
+//	presented      the ticket has expired                       no: it expired at
+//	presented      another key is bound, and either can win     no: also presented it
+//	presented      another key is bound, and only it can win    no: has presented it before
+//	presented      another key is bound by a quorum             no: another machine has used it
+//	presented      the bindings are divided: no key can win     no: it is spent
+//	presented      this ledger is no voter of the ticket        no: is not a voter of the ticket
+//	presented      a voter was not polled since the last start  no: has not synced with all
+//	presented      otherwise                                    yes, the key has the binding
+//	voteRequested  the received membership is invalid           no: cannot use received membership
+//	voteRequested  the source address is not its own            no: which is the address of
+//	voteRequested  the control plane has the name               no: control plane has this name
+//	voteRequested  another key is bound in the received part    no: has presented it before
+//	voteRequested  otherwise                                    as presented, after the merge
+//	counted        the ticket was revoked meanwhile             no: it was revoked
+//	counted        fewer votes than the quorum                  no: no quorum
+//	counted        another member got the address meanwhile     no: another member has the address
+//	counted        otherwise                                    a member
+//	signed         the machine was removed meanwhile            no: it was removed while it joined
+//	signed         otherwise                                    certificates
+//	replicated     the control plane has the name of a ticket   no: control plane has this name
+//	replicated     an item is invalid                           no: cannot use
+//	replicated     a ticket or member that was removed here     merged without it
+//	replicated     a removal                                    merged, and enforced
+//	replicated     otherwise                                    merged
+//	removed        the name is unknown                          no: it is not a member
+//	removed        the name is unknown, machines are silent     no: and may know it
+//	removed        the machine was removed before               its tickets again
+//	removed        otherwise                                    its tickets are revoked
 //
 // An error explains a "no"; then the ledger is unchanged, except that the received membership of
 // voteRequested is merged. The error is trust.ErrNoQuorum if a later try can succeed. A "yes" is

@@ -99,7 +99,7 @@ var rows = map[string]func(*decision) *decision{
 			return slices.Contains(o.ledger.PublicForTicket("3c").Tickets[0].Voters, ledgerID(0)) && len(t.Voters) == 2
 		})
 	},
-	"presented the source address belongs to another part": func(d *decision) *decision {
+	"presented the source address is not its own": func(d *decision) *decision {
 		m := memberOf("1a", "w", 1)
 		m.Address = "10.0.0.10"
 		return d.ask(presented{m, false}, nil)
@@ -119,13 +119,13 @@ var rows = map[string]func(*decision) *decision{
 	"presented another member has the name": func(d *decision) *decision {
 		return d.with(memberOf("2b", "w", 2)).ask(presented{memberOf("1a", "w", 1), false}, nil)
 	},
-	"presented a machine that has this vote has the address": func(d *decision) *decision {
+	"presented a machine with this vote has the address": func(d *decision) *decision {
 		d.ledger.Tickets = append(d.ledger.Tickets, ticketFor("2b", "v"))
 		m := memberOf("1a", "w", 1)
 		m.Address = memberOf("2b", "v", 2).Address
 		return d.bind("2b", 0, 2).ask(presented{m, false}, nil)
 	},
-	"presented a machine that has this vote has the name": func(d *decision) *decision {
+	"presented a machine with this vote has the name": func(d *decision) *decision {
 		d.ledger.Tickets = append(d.ledger.Tickets, ticketFor("2b", "w"))
 		return d.bind("2b", 0, 2).ask(presented{memberOf("1a", "w", 1), false}, nil)
 	},
@@ -135,7 +135,7 @@ var rows = map[string]func(*decision) *decision{
 		m.Address = "10.0.0.99"
 		return d.with(memberOf("1a", "w", 1)).ask(presented{m, true}, func(o outcome) bool { return o.ledger.Members[0].Address == "10.0.0.99" })
 	},
-	"presented a certificate; the ledger has lost the member": func(d *decision) *decision {
+	"presented a certificate of a member that is unknown": func(d *decision) *decision {
 		d.ledger.Tickets = nil
 		return d.ask(presented{memberOf("1a", "w", 1), true}, func(o outcome) bool { return len(o.ledger.Members)+len(o.ledger.Bindings) == 0 })
 	},
@@ -149,17 +149,17 @@ var rows = map[string]func(*decision) *decision{
 		d.facts.now = noon.Add(time.Hour)
 		return d.ask(presented{memberOf("1a", "w", 1), false}, nil)
 	},
-	"presented another key has a binding, and either can win": func(d *decision) *decision {
+	"presented another key is bound, and either can win": func(d *decision) *decision {
 		return d.bind("1a", 1, 2).ask(presented{memberOf("1a", "w", 1), false}, nil)
 	},
-	"presented another key has a binding, and only it can win": func(d *decision) *decision {
+	"presented another key is bound, and only it can win": func(d *decision) *decision {
 		d.ledger.Tickets[0].Quorum = 3
 		return d.bind("1a", 1, 2).ask(presented{memberOf("1a", "w", 1), false}, nil)
 	},
-	"presented another key has a quorum of bindings": func(d *decision) *decision {
+	"presented another key is bound by a quorum": func(d *decision) *decision {
 		return d.bind("1a", 1, 2).bind("1a", 2, 2).ask(presented{memberOf("1a", "w", 1), false}, nil)
 	},
-	"presented the bindings are divided, and no key can win": func(d *decision) *decision {
+	"presented the bindings are divided: no key can win": func(d *decision) *decision {
 		return d.bind("1a", 0, 1).bind("1a", 1, 2).bind("1a", 2, 3).ask(presented{memberOf("1a", "w", 1), false}, nil)
 	},
 	"presented this ledger is no voter of the ticket": func(d *decision) *decision {
@@ -179,7 +179,7 @@ var rows = map[string]func(*decision) *decision{
 	"voteRequested the received membership is invalid": func(d *decision) *decision {
 		return d.ask(voteRequested{memberOf("1a", "w", 1), false, trust.Membership{Tickets: []trust.Ticket{{Serial: "0x"}}}}, nil)
 	},
-	"voteRequested the source address belongs to another part": func(d *decision) *decision {
+	"voteRequested the source address is not its own": func(d *decision) *decision {
 		m := memberOf("1a", "w", 1)
 		m.Address = "127.0.0.1"
 		return d.ask(voteRequested{member: m}, nil)
@@ -187,7 +187,7 @@ var rows = map[string]func(*decision) *decision{
 	"voteRequested the control plane has the name": func(d *decision) *decision {
 		return d.ask(voteRequested{member: memberOf("1a", "m0", 1)}, nil)
 	},
-	"voteRequested another key has a binding, from the received": func(d *decision) *decision {
+	"voteRequested another key is bound in the received part": func(d *decision) *decision {
 		d.ledger.Tickets[0].Quorum = 3
 		received := trust.Membership{Bindings: []trust.TicketBinding{{Ticket: "1a", Voter: ledgerID(1), Key: fingerprint(2)}}}
 		return d.ask(voteRequested{memberOf("1a", "w", 1), false, received}, func(o outcome) bool { return len(o.ledger.Bindings) == 1 })
@@ -203,7 +203,7 @@ var rows = map[string]func(*decision) *decision{
 	"counted fewer votes than the quorum": func(d *decision) *decision {
 		return d.bind("1a", 0, 1).ask(counted{memberOf("1a", "w", 1), false, nil, 3, 1}, nil)
 	},
-	"counted another member has got the address meanwhile": func(d *decision) *decision {
+	"counted another member got the address meanwhile": func(d *decision) *decision {
 		v := memberOf("2b", "v", 2)
 		v.Address = memberOf("1a", "w", 1).Address
 		return d.bind("1a", 0, 1).bind("1a", 1, 1).with(v).ask(counted{memberOf("1a", "w", 1), false, nil, 2, 2}, nil)
@@ -244,7 +244,7 @@ var rows = map[string]func(*decision) *decision{
 	"removed the name is unknown": func(d *decision) *decision {
 		return d.ask(removed{name: "v"}, nil)
 	},
-	"removed the name is unknown, and machines are silent": func(d *decision) *decision {
+	"removed the name is unknown, machines are silent": func(d *decision) *decision {
 		return d.ask(removed{name: "v", unreached: "10.0.0.12: no answer"}, nil)
 	},
 	"removed the machine was removed before": func(d *decision) *decision {

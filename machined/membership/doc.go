@@ -1,11 +1,14 @@
 // Package membership decides which machines belong to the cluster: which client certificates are
 // valid (docs/decisions/0021), how a worker joins, renews and is removed (0028), and how a worker
-// without a ticket asks for one (0044).
+// requests a ticket (0044).
 //
-// # What it owns
+// decide.go has the table of all answers of a control-plane machine. The scripts in testdata show
+// the machines of a cluster together: joins, lost machines, stolen tickets, removals.
 //
-//   - Ledger: the machine's trust.Ledger on STATE, with the issued certificates, the revocations and
-//     the members. trust.Ledger holds the rules of the merge and of a vote.
+// # Parts
+//
+//   - Ledger: the machine's trust.Ledger on STATE, with the issued certificates, the revocations
+//     and the members. trust.Ledger holds the rules of the merge and of a vote.
 //   - Peers: the connections to the other machines of the cluster.
 //   - Server: the answers to operators, workers and other control-plane machines.
 //   - Requests: the join requests that wait for an operator, in memory.
@@ -13,7 +16,7 @@
 //   - Sync: the poll of the other machines for revocations and members.
 //   - Worker: the certificates of a worker, their renewal, and the end of its pods after a removal.
 //
-// # What it leaves alone
+// # Out of scope
 //
 // The package listens on no port and authenticates no caller: apid does, and passes the caller's
 // certificate as a Caller. It writes neither apid's files nor the API server's (Deps.Enforce),

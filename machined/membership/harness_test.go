@@ -63,7 +63,8 @@ func newMachine(t *testing.T, dir string, c *config.Config, net *network, addrs 
 	}
 	m := &machine{
 		t: t, config: cell.New(c), addresses: cell.New(at(addrs...)), identity: identity, net: net,
-		deleteNodes: func(context.Context, []string) ([]string, error) { return nil, nil }, // there are no Nodes
+		// there are no Nodes
+		deleteNodes: func(context.Context, []string) ([]string, error) { return nil, nil },
 		enforce:     func() error { return nil },
 		stopPods:    func() error { return nil },
 	}
@@ -289,8 +290,8 @@ func (n *network) find(from *machine, address string) (*machine, netip.Addr, err
 	return to, addr, nil
 }
 
-// dialer returns the Dial of a machine. It checks the certificates of both sides as apid and package
-// client do.
+// dialer returns the Dial of a machine. It checks the certificates of both sides as apid and
+// package client do.
 func (n *network) dialer(from *machine) func(context.Context, client.Endpoint) (*client.Client, error) {
 	return func(_ context.Context, e client.Endpoint) (*client.Client, error) {
 		to, addr, err := n.find(from, e.Address)

@@ -132,7 +132,8 @@ func (s *Server) Revoke(ctx context.Context, by Caller, r *api.RevokeRequest) (o
 	if err != nil {
 		return nil, false, err
 	}
-	unchanged = !r.Restore && !r.NewList && done.At.Before(wanted.At) && done.Name == "" // it was revoked before
+	// it was revoked before
+	unchanged = !r.Restore && !r.NewList && done.At.Before(wanted.At) && done.Name == ""
 	// the caller may have disconnected
 	if err := s.deps.Enforce(context.WithoutCancel(ctx)); err != nil {
 		return nil, unchanged, status.Errorf(codes.Internal, "it is stored, but not effective yet: %v; it is retried within %s", err, ResyncInterval)

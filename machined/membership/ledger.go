@@ -43,8 +43,8 @@ func newLedger(d *Deps) *Ledger { return &Ledger{deps: d, changes: cell.New(0)} 
 // Changes is the number of changes of the ledger.
 func (l *Ledger) Changes() *cell.Cell[int] { return l.changes }
 
-// Revocations returns the active revocations, and why the ledger is unreadable. The first call about
-// an unreadable ledger adds an event.
+// Revocations returns the active revocations, and why the ledger is unreadable. The first call
+// about an unreadable ledger adds an event.
 func (l *Ledger) Revocations() (active []trust.Revocation, damaged error) {
 	l.Lock()
 	defer l.Unlock()

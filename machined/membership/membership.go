@@ -14,8 +14,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// ResyncInterval is the interval at which the machine reconciles without a change. A revocation that
-// could not be enforced is tried again after that time.
+// ResyncInterval is the interval at which the machine reconciles without a change. A revocation
+// that could not be enforced is tried again after that time.
 const ResyncInterval = time.Minute
 
 // Deps are the values and functions that the package reads.
@@ -65,7 +65,8 @@ func (a Addresses) reachable(c *config.Config) []netip.Addr {
 	if a.Reachable == nil {
 		return nil
 	}
-	return a.Reachable(c.Cluster.Spec.ControlPlanes) // the other machines use the configured address
+	// the other machines use the configured address
+	return a.Reachable(c.Cluster.Spec.ControlPlanes)
 }
 
 // Files are the names of the stored files.

@@ -28,8 +28,8 @@ import (
 // approves or denies them. An approved machine gets a ticket for the key that it sent; the join
 // then proceeds as for any other machine (server.go, worker.go).
 
-// Requests are the pending join requests at this control-plane machine. They are in memory only: the
-// machines repeat them.
+// Requests are the pending join requests at this control-plane machine. They are in memory only:
+// the machines repeat them.
 type Requests struct {
 	deps   *Deps
 	ledger *Ledger

@@ -3,6 +3,7 @@ package membership
 import (
 	"context"
 	"crypto/x509"
+	"maps"
 	"net/netip"
 	"slices"
 
@@ -108,8 +109,8 @@ func (s *Server) issueTicket(ctx context.Context, c *config.Config, by Caller, r
 // answered; each ledger once.
 func (s *Server) ticketVoters(ctx context.Context, vs voters) (addresses []netip.Addr, ids []string, err error) {
 	ledgers, unreached := s.quorum.sync(ctx, vs.others, len(vs.others))
-	for addr, id := range ledgers {
-		if !slices.Contains(ids, id) {
+	for _, addr := range slices.SortedFunc(maps.Keys(ledgers), netip.Addr.Compare) {
+		if id := ledgers[addr]; !slices.Contains(ids, id) {
 			addresses, ids = append(addresses, addr), append(ids, id)
 		}
 	}

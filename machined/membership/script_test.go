@@ -1,0 +1,763 @@
+package membership
+
+import (
+	"cmp"
+	"context"
+	"crypto/ecdsa"
+	"crypto/x509"
+	"errors"
+	"flag"
+	"fmt"
+	"maps"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/orlop-os/orlop/pkg/api"
+	"github.com/orlop-os/orlop/pkg/client"
+	"github.com/orlop-os/orlop/pkg/config"
+	"github.com/orlop-os/orlop/pkg/pki"
+	"github.com/orlop-os/orlop/pkg/trust"
+	"github.com/orlop-os/orlop/pkg/workerjoin"
+)
+
+var update = flag.Bool("update", false, "rewrite the expected output in the scripts")
+
+// TestScripts runs testdata/*.txt. A line is a command or a comment; the indented lines after a
+// command are its output. The clock is virtual, and a call takes a millisecond per machine, so the
+// order of answers is fixed. scriptCommands lists the commands.
+func TestScripts(t *testing.T) {
+	scripts, err := filepath.Glob("testdata/*.txt")
+	if err != nil || len(scripts) == 0 {
+		t.Fatal(scripts, err)
+	}
+	for _, name := range scripts {
+		t.Run(strings.TrimSuffix(filepath.Base(name), ".txt"), func(t *testing.T) {
+			text, err := os.ReadFile(name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var got string
+			synctest.Test(t, func(t *testing.T) { got = runScript(t, string(text)) })
+			if *update {
+				if err := os.WriteFile(name, []byte(got), 0o644); err != nil {
+					t.Fatal(err)
+				}
+			} else if got != string(text) {
+				t.Errorf("%s: the output differs:\n%s", name, firstDifference(got, string(text)))
+			}
+		})
+	}
+}
+
+// firstDifference returns the first lines that differ, with the lines before.
+func firstDifference(got, want string) string {
+	g, w := strings.Split(got, "\n"), strings.Split(want, "\n")
+	n := 0
+	for n < len(g) && n < len(w) && g[n] == w[n] {
+		n++
+	}
+	at := func(lines []string) string { return strings.Join(lines[min(n, len(lines)):min(n+4, len(lines))], "\n") }
+	return fmt.Sprintf("%s\ngot:\n%s\nwant:\n%s", strings.Join(g[max(0, n-4):n], "\n"), at(g), at(w))
+}
+
+// runScript runs a script and returns it with the present outputs.
+func runScript(t *testing.T, text string) string {
+	s := &site{t: t, net: newNetwork(), byName: map[string]*scriptMachine{}, names: map[string]string{}, nodes: map[string]bool{}}
+	s.net.delay = func(to netip.Addr) { time.Sleep(time.Duration(to.As4()[3]) * time.Millisecond) }
+	s.net.reaches = s.reaches
+	var out strings.Builder
+	for line := range strings.Lines(text) {
+		if strings.HasPrefix(line, "\t") {
+			continue // former output
+		}
+		out.WriteString(line)
+		words := strings.Fields(line)
+		if len(words) == 0 || strings.HasPrefix(line, "#") {
+			continue
+		}
+		do := scriptCommands[words[0]]
+		if do == nil {
+			t.Fatalf("unknown command: %s", line)
+		}
+		result := do(s, words[1:])
+		time.Sleep(callAllTimeout) // until all calls have ended
+		s.learnNames()
+		for _, l := range strings.Split(strings.TrimSpace(result), "\n") {
+			if l != "" {
+				fmt.Fprintf(&out, "\t%s\n", s.readable(l))
+			}
+		}
+	}
+	return out.String()
+}
+
+// site is the cluster of a script.
+type site struct {
+	t       *testing.T
+	net     *network
+	cluster *config.Config // of the first control-plane machine
+	planes  []*scriptMachine
+	workers []*scriptMachine
+	byName  map[string]*scriptMachine
+	nodes   map[string]bool   // Node objects of the API server, by name
+	names   map[string]string // readable names of serials, fingerprints and ledger IDs
+}
+
+// scriptMachine is a machine of a script.
+type scriptMachine struct {
+	*machine
+	name   string
+	addr   netip.Addr
+	side   string // part of a split network; empty if it is not split
+	ahead  time.Duration
+	ticket string // serial number of a worker's ticket
+	loop   workerLoop
+	shown  int    // number of events that were printed
+	copy   []byte // of the ledger
+}
+
+// scriptCommands are the commands of the scripts.
+var scriptCommands = map[string]func(s *site, args []string) string{
+	"machines": (*site).machines,      // machines a b c: control-plane machines, which have synced
+	"ticket":   (*site).createTicket,  // ticket w1 on a [for 10m]: an operator creates a ticket
+	"copy":     (*site).copyWorker,    // copy w1 as t: a machine with the configuration of w1
+	"join":     (*site).join,          // join w1 via b: the next step of a worker, at b only
+	"renew":    (*site).renew,         // renew w1 via b: it renews its certificates early
+	"move":     (*site).move,          // move w1 to 10.0.0.40: it has another address
+	"remove":   (*site).remove,        // remove w1 on a: an operator removes a machine
+	"revoke":   (*site).revoke,        // revoke dora on a: an operator revokes the name of a user
+	"restore":  (*site).restoreName,   // restore dora on a
+	"ask":      (*site).addNewcomer,   // ask w1: a worker that will send join requests
+	"pending":  (*site).pending,       // pending on a: the join requests
+	"approve":  (*site).approve,       // approve w1 on a
+	"deny":     (*site).deny,          // deny w1 on a
+	"votes":    (*site).votes,         // votes w1: the binding of each voter for the ticket of w1
+	"ledger":   (*site).ledger,        // ledger a: its members, tickets and revocations
+	"state":    (*site).state,         // state w1: the membership of a worker
+	"events":   (*site).printEvents,   // events a: its new events
+	"cut":      (*site).cut,           // cut c: it is off, or unreachable
+	"split":    (*site).split,         // split a | b c: the network is split
+	"heal":     (*site).heal,          // heal [c]: a machine, or the network, works again
+	"sync":     (*site).sync,          // sync [c]: one poll of a machine, or two of all
+	"restart":  (*site).restart,       // restart c: machined starts again with its disk
+	"lose":     (*site).lose,          // lose c: it starts with an empty disk
+	"damage":   (*site).damage,        // damage c: its ledger is unreadable at its start
+	"newlist":  (*site).newList,       // newlist on c: an operator begins a new list of revocations
+	"backup":   (*site).backup,        // backup c: a copy of its disk
+	"rollback": (*site).rollBack,      // rollback c: it starts with the copy
+	"clock":    (*site).setClock,      // clock c +2h: its clock is ahead
+	"wait":     (*site).wait,          // wait 1h
+	"node":     (*site).createNode,    // node w1: a Node is created
+	"gc":       (*site).collect,       // gc a: a check for the Nodes of removed machines
+	"confirm":  (*site).listsEqual,    // confirm: all ledgers agree
+	"call":     (*site).call,          // call Vote from w1 to a: a call of a machine
+	"requests": (*site).allowRequests, // requests: the cluster accepts join requests
+}
+
+// find returns a machine.
+func (s *site) find(name string) *scriptMachine {
+	s.t.Helper()
+	m := s.byName[name]
+	if m == nil {
+		s.t.Fatalf("no machine %q", name)
+	}
+	return m
+}
+
+// word returns the argument after a word; empty if it is absent.
+func word(args []string, after string) string {
+	if i := slices.Index(args, after); i >= 0 && i+1 < len(args) {
+		return args[i+1]
+	}
+	return ""
+}
+
+// result is the output of a command that returns an error.
+func result(err error, ok string) string {
+	if err == nil {
+		return ok
+	}
+	if st, is := status.FromError(err); is {
+		return fmt.Sprintf("%s: %s", st.Code(), st.Message())
+	}
+	return "error: " + err.Error()
+}
+
+// reaches reports whether a machine reaches an address.
+func (s *site) reaches(from *machine, to netip.Addr) bool {
+	var a, b *scriptMachine
+	for _, m := range s.byName {
+		if m.machine == from {
+			a = m
+		}
+		if m.addr == to {
+			b = m
+		}
+	}
+	_, off := s.net.off.Load(a.addr)
+	return b != nil && !off && (a.side == b.side || a.side == "" || b.side == "")
+}
+
+// add adds a machine.
+func (s *site) add(name string, c *config.Config, addr netip.Addr) *scriptMachine {
+	m := &scriptMachine{name: name, addr: addr, machine: newMachine(s.t, s.t.TempDir(), c, s.net, addr)}
+	m.deps.Now = func() time.Time { return time.Now().Add(m.ahead) }
+	m.deleteNodes = s.deleteNodes
+	m.begin()
+	s.byName[name] = m
+	s.names[pki.KeyFingerprint(&m.identity.PublicKey)] = name + "'s key"
+	s.names[m.deps.Files.Ledger] = "ledger.json"
+	return m
+}
+
+// begin starts machined.
+func (m *scriptMachine) begin() {
+	m.start()
+	m.loop = workerLoop{Worker: m.Worker, backoff: minJoinBackoff}
+	m.Worker.Load()
+	have, _ := m.Worker.State.Get()
+	m.loop.certs = have.Certs
+	go m.Worker.RunRemoval(m.t.Context())
+}
+
+func (s *site) machines(args []string) string {
+	s.cluster = clusterConfig(s.t, args[0])
+	for i := range args {
+		if len(args) > 1 {
+			s.cluster.Cluster.Spec.ControlPlanes = append(s.cluster.Cluster.Spec.ControlPlanes, netip.AddrFrom4([4]byte{10, 0, 0, byte(11 + i)}))
+		}
+	}
+	for i, name := range args {
+		c := *s.cluster
+		c.Machine.Metadata.Name = name
+		s.planes = append(s.planes, s.add(name, &c, netip.AddrFrom4([4]byte{10, 0, 0, byte(11 + i)})))
+	}
+	return s.sync(nil)
+}
+
+// learnNames records readable names for the IDs of the ledgers.
+func (s *site) learnNames() {
+	for _, m := range s.planes {
+		id := m.Ledger.Current().ID
+		if id == "" || s.names[id] != "" {
+			continue
+		}
+		name := m.name
+		for slices.Contains(slices.Collect(maps.Values(s.names)), name) {
+			name += "'" // it replaced a lost ledger
+		}
+		s.names[id] = name
+	}
+}
+
+// readable replaces random values in an output.
+func (s *site) readable(line string) string {
+	var pairs []string
+	for _, from := range slices.SortedFunc(maps.Keys(s.names), func(a, b string) int { return len(b) - len(a) }) {
+		pairs = append(pairs, from, s.names[from])
+	}
+	return strings.NewReplacer(pairs...).Replace(line)
+}
+
+// operator is the caller of an operator's commands.
+func operator() Caller { return from(admin, "10.0.0.5:1") }
+
+func (s *site) createTicket(args []string) string {
+	name, on := args[0], s.find(word(args, "on"))
+	key, request := newRequest(s.t)
+	r := &api.CreateTicketRequest{Name: name, Csr: request}
+	if ttl := word(args, "for"); ttl != "" {
+		d, err := time.ParseDuration(ttl)
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		r.Ttl = durationpb.New(d)
+	}
+	answer, err := on.CreateTicket(operator(), r)
+	if err != nil {
+		return result(err, "")
+	}
+	s.giveTicket(name, key, answer)
+	var stored []string
+	for _, m := range s.planes {
+		if slices.Contains(answer.ControlPlanes, m.addr.String()) {
+			stored = append(stored, m.name)
+		}
+	}
+	return "stored by " + strings.Join(stored, " ")
+}
+
+// giveTicket writes a ticket into the configuration of a worker.
+func (s *site) giveTicket(name string, key *ecdsa.PrivateKey, answer *api.CreateTicketResponse) {
+	c, problems := config.Parse(name, answer.Documents)
+	if len(problems) > 0 {
+		s.t.Fatal(problems)
+	}
+	cert, err := x509.ParseCertificate(answer.Certificate)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	leaf := &pki.Leaf{Cert: cert, Key: key}
+	pair, err := config.NewCertKey(string(leaf.CertPEM()), string(leaf.KeyPEM()))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	c = c.WithJoin(config.Join{Ticket: pair, From: answer.ControlPlanes})
+	m := s.byName[name]
+	if m == nil {
+		m = s.newWorker(name, c)
+	}
+	m.config.Set(c)
+	s.nameTicket(m, leaf.Cert)
+}
+
+// nameTicket records the ticket of a worker.
+func (s *site) nameTicket(m *scriptMachine, ticket *x509.Certificate) {
+	m.ticket = pki.Serial(ticket)
+	name, n := m.name+"'s ticket", 2
+	for slices.Contains(slices.Collect(maps.Values(s.names)), name) {
+		name = fmt.Sprintf("%s's ticket no. %d", m.name, n)
+		n++
+	}
+	s.names[m.ticket] = name
+}
+
+// newWorker adds a worker at the next address.
+func (s *site) newWorker(name string, c *config.Config) *scriptMachine {
+	m := s.add(name, c, netip.AddrFrom4([4]byte{10, 0, 0, byte(21 + len(s.workers))}))
+	s.workers = append(s.workers, m)
+	return m
+}
+
+func (s *site) copyWorker(args []string) string {
+	of := s.find(args[0])
+	thief := s.newWorker(word(args, "as"), of.configuration())
+	thief.ticket = of.ticket
+	return ""
+}
+
+// via returns the configuration of a worker that calls only the named machine.
+func (s *site) via(w *scriptMachine, args []string) *config.Config {
+	c := *w.configuration()
+	cluster := *c.Cluster
+	cluster.Spec.ControlPlanes = nil
+	c.Cluster = &cluster
+	join := config.Join{}
+	if c.Machine.Spec.Join != nil {
+		join = *c.Machine.Spec.Join
+	}
+	join.From = nil
+	for _, name := range strings.Split(word(args, "via"), ",") {
+		join.From = append(join.From, s.find(name).addr.String())
+	}
+	return c.WithJoin(join)
+}
+
+func (s *site) join(args []string) string {
+	w := s.find(args[0])
+	before := w.loop.certs.Machine
+	now, _ := w.addresses.Get()
+	c := s.via(w, args)
+	if w.loop.step(s.t.Context(), c, now) == 0 { // it was approved
+		w.loop.step(s.t.Context(), c, now)
+	}
+	return s.outcome(w, before != w.loop.certs.Machine)
+}
+
+// outcome is the output about the step of a worker.
+func (s *site) outcome(w *scriptMachine, changed bool) string {
+	have, _ := w.Worker.State.Get()
+	switch {
+	case changed:
+		return fmt.Sprintf("%s has certificates for %s", w.name, w.loop.certs.Machine.Cert.IPAddresses[1])
+	case have.Problem != "":
+		return have.Problem
+	}
+	return "nothing to do"
+}
+
+func (s *site) renew(args []string) string {
+	w := s.find(args[0])
+	now, _ := w.addresses.Get()
+	c := s.via(w, args)
+	before := w.loop.certs.Machine
+	facts := w.loop.facts(c, now, w.loop.certs)
+	w.loop.requestCertificates(s.t.Context(), c, facts, workerjoin.Decision{Action: workerjoin.Renew, Usable: true})
+	return s.outcome(w, before != w.loop.certs.Machine)
+}
+
+func (s *site) move(args []string) string {
+	w := s.find(args[0])
+	delete(s.net.machines, w.addr)
+	w.addr = netip.MustParseAddr(word(args, "to"))
+	s.net.machines[w.addr] = w.machine
+	w.addresses.Set(at(w.addr))
+	return ""
+}
+
+func (s *site) remove(args []string) string {
+	answer, err := s.find(word(args, "on")).RemoveMember(operator(), &api.RemoveMemberRequest{Name: args[0]})
+	if err != nil {
+		return result(err, "")
+	}
+	out := []string{"revoked " + strings.Join(answer.Tickets, ", ")}
+	for _, u := range answer.Unreached {
+		out = append(out, "not reached: "+u)
+	}
+	if answer.NodeError != "" {
+		out = append(out, "its Node may exist: "+answer.NodeError)
+	}
+	return strings.Join(out, "\n")
+}
+
+func (s *site) changeName(args []string, restore bool) string {
+	m := s.find(word(args, "on"))
+	_, _, err := m.Server.Revoke(s.t.Context(), operator(), &api.RevokeRequest{Name: args[0], Restore: restore})
+	return result(err, "")
+}
+
+func (s *site) revoke(args []string) string      { return s.changeName(args, false) }
+func (s *site) restoreName(args []string) string { return s.changeName(args, true) }
+
+func (s *site) newList(args []string) string {
+	m := s.find(word(args, "on"))
+	_, _, err := m.Server.Revoke(s.t.Context(), operator(), &api.RevokeRequest{Name: "nobody", NewList: true})
+	return result(err, "")
+}
+
+func (s *site) allowRequests([]string) string {
+	for _, m := range s.planes {
+		c := *m.configuration()
+		cluster := *c.Cluster
+		cluster.Spec.JoinRequests = true
+		c.Cluster = &cluster
+		m.config.Set(&c)
+	}
+	return ""
+}
+
+func (s *site) addNewcomer(args []string) string {
+	answer, err := s.planes[0].CreateTicket(operator(), &api.CreateTicketRequest{Name: args[0]})
+	if err != nil {
+		return result(err, "")
+	}
+	c, problems := config.Parse(args[0], answer.Documents)
+	if len(problems) > 0 {
+		s.t.Fatal(problems)
+	}
+	as := args[0]
+	if other := word(args, "as"); other != "" {
+		as = other
+	}
+	s.newWorker(as, c.WithJoin(config.Join{From: answer.ControlPlanes}))
+	return ""
+}
+
+func (s *site) pending(args []string) string {
+	list, err := s.find(word(args, "on")).Requests.ListPending()
+	if err != nil {
+		return result(err, "")
+	}
+	var out []string
+	for _, m := range list.Machines {
+		out = append(out, fmt.Sprintf("%s at %s with %s", m.Name, m.Address, m.Fingerprint))
+	}
+	return strings.Join(out, "\n")
+}
+
+// asked returns the name and the fingerprint of a join request.
+func (s *site) asked(args []string) (name, fingerprint string) {
+	w := s.find(args[0])
+	return w.configuration().Machine.Metadata.Name, pki.KeyFingerprint(&w.identity.PublicKey)
+}
+
+func (s *site) approve(args []string) string {
+	name, key := s.asked(args)
+	on := s.find(word(args, "on"))
+	unchanged, err := on.Requests.Approve(s.t.Context(), operator(), &api.ApproveRequest{Name: name, Fingerprint: key})
+	if unchanged {
+		return "it is approved already"
+	}
+	if err == nil {
+		ticket, err := x509.ParseCertificate(on.Requests.list[key].Ticket)
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		s.nameTicket(s.find(args[0]), ticket)
+	}
+	return result(err, "")
+}
+
+func (s *site) deny(args []string) string {
+	name, key := s.asked(args)
+	answer, err := s.find(word(args, "on")).Requests.Deny(s.t.Context(), &api.DenyRequest{Name: name, Fingerprint: key})
+	if err != nil {
+		return result(err, "")
+	}
+	var out []string
+	for _, u := range answer.Unreached {
+		out = append(out, "not reached: "+u)
+	}
+	return strings.Join(out, "\n")
+}
+
+func (s *site) votes(args []string) string {
+	w := s.find(args[0])
+	var out []string
+	for _, m := range s.planes {
+		known := m.Ledger.Current()
+		about := known.PublicForTicket(w.ticket)
+		vote := "no vote"
+		if len(about.Members) > 0 {
+			vote = "a member: " + about.Members[0].Key
+		}
+		for _, b := range about.Bindings {
+			if b.Voter == known.ID {
+				vote = b.Key
+			}
+		}
+		out = append(out, m.name+": "+vote)
+	}
+	return strings.Join(out, "\n")
+}
+
+func (s *site) ledger(args []string) string {
+	return strings.Join(ledgerLines(s.find(args[0]).Ledger.Current()), "\n")
+}
+
+// ledgerLines are the lines about a ledger.
+func ledgerLines(l trust.Ledger) []string {
+	out := []string{"ledger " + cmp.Or(l.ID, "without an ID")}
+	for _, m := range l.Members {
+		out = append(out, fmt.Sprintf("member %s at %s, generation %d, with %s", m.Name, m.Address, m.Generation, m.Key))
+	}
+	for _, t := range l.Tickets {
+		out = append(out, fmt.Sprintf("%s for %s: quorum %d of %s", t.Serial, t.Name, t.Quorum, strings.Join(t.Voters, " ")))
+	}
+	for _, b := range l.Bindings {
+		out = append(out, fmt.Sprintf("%s is bound to %s by %s", b.Ticket, b.Key, b.Voter))
+	}
+	for _, r := range l.Revoked {
+		what := "revoked"
+		if r.Restored {
+			what = "restored"
+		}
+		line := fmt.Sprintf("%s %s%s", what, r.Lineage, r.Name)
+		if r.Machine != "" {
+			line += " of machine " + r.Machine
+		}
+		out = append(out, line)
+	}
+	return out
+}
+
+func (s *site) state(args []string) string {
+	have, _ := s.find(args[0]).Worker.State.Get()
+	out := "not joined"
+	switch {
+	case have.Removed && have.PodsStopped:
+		out = "removed, pods stopped"
+	case have.Removed:
+		out = "removed"
+	case have.Joined:
+		out = "joined"
+	}
+	if have.Problem != "" {
+		out += ": " + have.Problem
+	}
+	return out
+}
+
+func (s *site) printEvents(args []string) string {
+	m := s.find(args[0])
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	var out []string
+	for _, e := range m.events[m.shown:] {
+		out = append(out, fmt.Sprintf("%s %s: %s", e.source, e.kind, e.message))
+	}
+	m.shown = len(m.events)
+	return strings.Join(out, "\n")
+}
+
+func (s *site) cut(args []string) string {
+	for _, name := range args {
+		s.net.off.Store(s.find(name).addr, true)
+	}
+	return ""
+}
+
+func (s *site) split(args []string) string {
+	side := 0
+	for _, name := range args {
+		if name == "|" {
+			side++
+			continue
+		}
+		s.find(name).side = fmt.Sprint("side ", side)
+	}
+	return ""
+}
+
+func (s *site) heal(args []string) string {
+	for _, name := range args {
+		s.net.off.Delete(s.find(name).addr)
+	}
+	if len(args) == 0 {
+		for _, m := range s.byName {
+			m.side = ""
+		}
+	}
+	return ""
+}
+
+func (s *site) sync(args []string) string {
+	if len(args) > 0 {
+		for _, name := range args {
+			m := s.find(name)
+			m.Sync.pollPeers(s.t.Context(), m.configuration())
+		}
+		return ""
+	}
+	for range 2 {
+		for _, m := range s.planes {
+			if _, off := s.net.off.Load(m.addr); !off {
+				m.Sync.pollPeers(s.t.Context(), m.configuration())
+			}
+		}
+	}
+	return ""
+}
+
+func (s *site) restart(args []string) string {
+	for _, name := range args {
+		s.find(name).begin()
+	}
+	return ""
+}
+
+// replaceLedger starts a machine with another ledger on its disk; nil for none.
+func (s *site) replaceLedger(m *scriptMachine, text []byte) string {
+	err := os.Remove(m.deps.Files.Ledger)
+	if text != nil {
+		err = os.WriteFile(m.deps.Files.Ledger, text, 0o600)
+	}
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	m.begin()
+	return ""
+}
+
+func (s *site) lose(args []string) string { return s.replaceLedger(s.find(args[0]), nil) }
+
+func (s *site) damage(args []string) string {
+	return s.replaceLedger(s.find(args[0]), []byte("{torn"))
+}
+
+func (s *site) backup(args []string) (out string) {
+	m := s.find(args[0])
+	var err error
+	if m.copy, err = os.ReadFile(m.deps.Files.Ledger); err != nil {
+		s.t.Fatal(err)
+	}
+	return ""
+}
+
+func (s *site) rollBack(args []string) string {
+	m := s.find(args[0])
+	return s.replaceLedger(m, m.copy)
+}
+
+func (s *site) setClock(args []string) string {
+	d, err := time.ParseDuration(args[1])
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.find(args[0]).ahead = d
+	return ""
+}
+
+func (s *site) wait(args []string) string {
+	d, err := time.ParseDuration(args[0])
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	time.Sleep(d)
+	return ""
+}
+
+func (s *site) deleteNodes(_ context.Context, names []string) (found []string, err error) {
+	for _, name := range names {
+		if s.nodes[name] {
+			delete(s.nodes, name)
+			found = append(found, name)
+		}
+	}
+	if s.nodes["!"] {
+		return nil, errors.New("the API server does not answer")
+	}
+	return found, nil
+}
+
+func (s *site) createNode(args []string) string {
+	s.nodes[args[0]] = true
+	return ""
+}
+
+func (s *site) collect(args []string) string {
+	m := s.find(args[0])
+	if m.NodeGC.Collect(s.t.Context()) {
+		return "no Node of a removed machine"
+	}
+	return "checked; the next check follows soon"
+}
+
+func (s *site) listsEqual([]string) string {
+	var out []string
+	for _, m := range s.planes {
+		if _, off := s.net.off.Load(m.addr); off {
+			continue
+		}
+		// all but the ID, which differs
+		lines := strings.Join(ledgerLines(m.Ledger.Current())[1:], "\n")
+		if len(out) > 0 && lines != out[0] {
+			return fmt.Sprintf("%s has another state than %s", m.name, s.planes[0].name)
+		}
+		out = append(out, lines)
+	}
+	return fmt.Sprintf("%d ledgers agree", len(out))
+}
+
+func (s *site) call(args []string) string {
+	caller, to := s.find(word(args, "from")), s.find(word(args, "to"))
+	own, err := caller.certificate()
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	conn, err := s.net.dialer(caller.machine)(s.t.Context(), client.Endpoint{Address: to.addr.String(), CA: machinePool(to.configuration()), Cert: own})
+	if err != nil {
+		return result(err, "")
+	}
+	candidate := &api.Member{Name: "w9", Ticket: "1a", Fingerprint: fingerprint(1), Address: "10.0.0.99"}
+	switch args[0] {
+	case "GetMembership":
+		_, err = conn.Cluster.GetMembership(s.t.Context(), &api.GetMembershipRequest{})
+	case "ReplicateMembership":
+		_, err = conn.Cluster.ReplicateMembership(s.t.Context(), &api.ReplicateMembershipRequest{})
+	case "Vote":
+		_, err = conn.Cluster.Vote(s.t.Context(), &api.VoteRequest{Candidate: candidate})
+	case "GetRevocations":
+		_, err = conn.Trust.GetRevocations(s.t.Context(), &api.GetRevocationsRequest{})
+	}
+	return result(err, "answered")
+}
