@@ -45,10 +45,7 @@ func (s *Server) Renew(by Caller, r *api.RenewRequest) (*api.IssueResponse, erro
 	if !s.perKey.Allow("row "+cmp.Or(by.Lineage, by.Serial)) || !s.renewals.Allow() {
 		return nil, status.Error(codes.ResourceExhausted, "too many certificates are renewed at present; try again")
 	}
-	s.ledger.Lock()
-	maxTTL := s.ledger.currentLocked().MaxRenewal(by.Serial)
-	s.ledger.Unlock()
-	ttl, err := trust.TTL(r.Ttl.AsDuration(), maxTTL)
+	ttl, err := trust.TTL(r.Ttl.AsDuration(), s.ledger.Current().MaxRenewal(by.Serial))
 	if err != nil {
 		return nil, status.Error(codes.InvalidArgument, err.Error())
 	}
@@ -84,26 +81,17 @@ func (s *Server) issue(by Caller, request []byte, ttl time.Duration, entry trust
 	entry.Serial = pki.Serial(leaf.Cert)
 	entry.Lineage, _ = pki.LineageOf(leaf.Cert)
 	entry.At, entry.Expires, entry.TTL, entry.By = s.deps.Now().UTC(), leaf.Cert.NotAfter, ttl, by.Subject
-	s.ledger.Lock()
-	defer s.ledger.Unlock()
-	known := s.ledger.currentLocked()
-	if s.ledger.damaged != nil {
-		return nil, status.Error(codes.FailedPrecondition, "no certificate is issued: "+s.ledger.damaged.Error()+"; `orlopctl trust revoke --new-list` starts a new one")
-	}
 	// A certificate without an entry in the ledger could not be found for a revocation, so the
 	// caller gets it only after the entry is stored.
-	if err := s.ledger.storeLocked(known.AddIssued(entry)); err != nil {
-		return nil, status.Error(codes.Unavailable, err.Error())
+	if err := s.ledger.addIssued(entry); err != nil {
+		return nil, err
 	}
 	return &api.IssueResponse{Certificate: leaf.Cert.Raw}, nil
 }
 
 // ListCertificates returns the issued certificates, the open tickets and the revocations.
 func (s *Server) ListCertificates() *api.ListCertificatesResponse {
-	s.ledger.Lock()
-	known := s.ledger.currentLocked()
-	s.ledger.Unlock()
-	out := &api.ListCertificatesResponse{}
+	known, out := s.ledger.Current(), &api.ListCertificatesResponse{}
 	for _, i := range known.Issued {
 		out.Issued = append(out.Issued, &api.IssuedCertificate{
 			Serial: i.Serial, Lineage: i.Lineage, Name: i.Name, Role: i.Role, At: timestamppb.New(i.At), Expires: timestamppb.New(i.Expires), By: i.By,
@@ -156,10 +144,9 @@ func revocation(r *api.RevokeRequest) (wanted trust.Revocation, err error) {
 	return wanted, trust.CheckHolder(r.Name)
 }
 
+// GetRevocations returns all revocations to a machine that does not have them.
 func (s *Server) GetRevocations(r *api.GetRevocationsRequest) (*api.GetRevocationsResponse, error) {
-	s.ledger.Lock()
-	known, damaged := s.ledger.currentLocked(), s.ledger.damaged
-	s.ledger.Unlock()
+	known, damaged := s.ledger.readable()
 	if damaged != nil {
 		return nil, status.Error(codes.FailedPrecondition, damaged.Error())
 	}

@@ -27,7 +27,8 @@ import (
 // Ledger is the machine's trust.Ledger, stored on STATE.
 type Ledger struct {
 	deps *Deps
-	sync.Mutex
+
+	mu       sync.Mutex
 	loaded   bool
 	content  trust.Ledger
 	stored   []byte        // content as stored on STATE; nil if unknown
@@ -46,8 +47,8 @@ func (l *Ledger) Changes() *cell.Cell[int] { return l.changes }
 // Revocations returns the active revocations, and why the ledger is unreadable. The first call
 // about an unreadable ledger adds an event.
 func (l *Ledger) Revocations() (active []trust.Revocation, damaged error) {
-	l.Lock()
-	defer l.Unlock()
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	l.currentLocked()
 	if l.damaged != nil && !l.reported {
 		l.reported = true
@@ -119,16 +120,38 @@ func (l *Ledger) storeLocked(next trust.Ledger) error {
 
 // Current returns the present ledger.
 func (l *Ledger) Current() trust.Ledger {
-	l.Lock()
-	defer l.Unlock()
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	return l.currentLocked()
+}
+
+// readable returns the present ledger, and why the stored ledger is unreadable.
+func (l *Ledger) readable() (known trust.Ledger, damaged error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	known = l.currentLocked()
+	return known, l.damaged
+}
+
+// addIssued records an issued certificate, or returns a status error.
+func (l *Ledger) addIssued(entry trust.Issued) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	known := l.currentLocked()
+	if l.damaged != nil {
+		return status.Error(codes.FailedPrecondition, "no certificate is issued: "+l.damaged.Error()+"; `orlopctl trust revoke --new-list` starts a new one")
+	}
+	if err := l.storeLocked(known.AddIssued(entry)); err != nil {
+		return status.Error(codes.Unavailable, err.Error())
+	}
+	return nil
 }
 
 // update changes the ledger and stores it, or returns a status error. An error leaves the ledger
 // unchanged.
 func (l *Ledger) update(change func(trust.Ledger) (trust.Ledger, error)) error {
-	l.Lock()
-	defer l.Unlock()
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	next, err := l.changedLocked(change)
 	if err != nil {
 		return err
@@ -141,8 +164,8 @@ func (l *Ledger) update(change func(trust.Ledger) (trust.Ledger, error)) error {
 
 // check is update without the change.
 func (l *Ledger) check(change func(trust.Ledger) (trust.Ledger, error)) error {
-	l.Lock()
-	defer l.Unlock()
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	_, err := l.changedLocked(change)
 	return err
 }
@@ -175,8 +198,8 @@ func newLedgerID() string {
 
 // withID returns the ledger with its ID.
 func (l *Ledger) withID() (trust.Ledger, error) {
-	l.Lock()
-	defer l.Unlock()
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	return l.withIDLocked()
 }
 
@@ -208,8 +231,8 @@ func (l *Ledger) syncMembership(ask func(*api.GetMembershipRequest) (*api.GetMem
 	if err := trust.CheckID(answer.Ledger); err != nil {
 		return "", err
 	}
-	l.Lock()
-	defer l.Unlock()
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	if known, err = l.withIDLocked(); err != nil { // another call may have written meanwhile
 		return "", err
 	}
@@ -230,8 +253,8 @@ func (l *Ledger) syncMembership(ask func(*api.GetMembershipRequest) (*api.GetMem
 // recordControlPlane stores the name of the control-plane machine at an address. A version that
 // does not send its name has an empty name.
 func (l *Ledger) recordControlPlane(addr netip.Addr, name string, planes []netip.Addr) error {
-	l.Lock()
-	defer l.Unlock()
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	known, err := l.withIDLocked()
 	if err != nil || name == "" || known.ControlPlanes[addr.String()] == name {
 		return err
@@ -244,9 +267,7 @@ func (l *Ledger) recordControlPlane(addr netip.Addr, name string, planes []netip
 
 // syncRevocations polls a peer, and merges and stores its new revocations.
 func (l *Ledger) syncRevocations(ask func(*api.GetRevocationsRequest) (*api.GetRevocationsResponse, error)) ([]trust.Revocation, error) {
-	l.Lock()
-	known, damaged := l.currentLocked(), l.damaged
-	l.Unlock()
+	known, damaged := l.readable()
 	if damaged != nil {
 		return nil, damaged
 	}
@@ -258,8 +279,8 @@ func (l *Ledger) syncRevocations(ask func(*api.GetRevocationsRequest) (*api.GetR
 	for _, r := range answer.Revocations {
 		received = append(received, fromAPIRevocation(r))
 	}
-	l.Lock()
-	defer l.Unlock()
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	if known = l.currentLocked(); l.damaged != nil { // another call may have written meanwhile
 		return nil, l.damaged
 	}
@@ -276,8 +297,8 @@ func (l *Ledger) syncRevocations(ask func(*api.GetRevocationsRequest) (*api.GetR
 // changeRevocation revokes or restores, but rejects self-revocation, which could lock out the last
 // admin. known reports whether this machine issued the certificate.
 func (l *Ledger) changeRevocation(wanted trust.Revocation, r *api.RevokeRequest, ownLineage, ownName string) (done trust.Revocation, known bool, err error) {
-	l.Lock()
-	defer l.Unlock()
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	next := l.currentLocked()
 	if l.damaged != nil && !r.NewList {
 		return done, false, status.Error(codes.FailedPrecondition, l.damaged.Error()+"; --new-list starts a new one without the earlier revocations")
@@ -325,8 +346,8 @@ func (l *Ledger) linkDamaged() error {
 // machine only while the name is not reassigned, because the API server rejects all pods of a
 // machine of that name.
 func (l *Ledger) RevocationsForAPIServer(c *config.Config) []trust.Revocation {
-	l.Lock()
-	defer l.Unlock()
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	known, revoked := l.currentLocked(), l.revokedLocked()
 	for i, r := range revoked {
 		if r.Machine != "" && (reservedName(c, known, r.Machine) || known.NameInUse(r.Machine, l.deps.Now())) {

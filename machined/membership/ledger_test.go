@@ -189,8 +189,8 @@ func TestSyncPeers(t *testing.T) {
 func TestLedgerFloor(t *testing.T) {
 	want := time.Date(2026, 5, 1, 0, 0, 0, 0, time.UTC)
 	b := newLedger(&Deps{Files: Files{Ledger: filepath.Join(t.TempDir(), "ledger.json")}, Floor: func() time.Time { return want }})
-	b.Lock()
-	defer b.Unlock()
+	b.mu.Lock()
+	defer b.mu.Unlock()
 	if got := b.currentLocked().Floor; !got.Equal(want) {
 		t.Errorf("a new book: %s", got)
 	}

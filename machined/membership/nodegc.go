@@ -59,15 +59,15 @@ type NodeGC struct {
 	ledger *Ledger
 	quorum quorum
 
-	sync.Mutex
+	mu        sync.Mutex
 	remaining map[string]int // remaining checks, by ticket
 	problem   string         // error of the last check
 }
 
 // Due returns the names of removed machines to check, and adds new machines.
 func (f *NodeGC) Due(removed []trust.RemovedMachine) []string {
-	f.Lock()
-	defer f.Unlock()
+	f.mu.Lock()
+	defer f.mu.Unlock()
 	left := map[string]int{}
 	var names []string
 	for _, g := range removed {
@@ -86,8 +86,8 @@ func (f *NodeGC) Due(removed []trust.RemovedMachine) []string {
 // record records the result of a check of names, in which some Nodes were found. Machines that
 // restart or restartAll dropped meanwhile are skipped: they are checked again.
 func (f *NodeGC) record(removed []trust.RemovedMachine, names, found []string) {
-	f.Lock()
-	defer f.Unlock()
+	f.mu.Lock()
+	defer f.mu.Unlock()
 	for _, g := range removed {
 		if _, known := f.remaining[g.Ticket]; !known {
 			continue
@@ -104,15 +104,15 @@ func (f *NodeGC) record(removed []trust.RemovedMachine, names, found []string) {
 // HasNew reports whether removed contains a machine for which Due was not called yet, or all checks
 // are to be repeated.
 func (f *NodeGC) HasNew(removed []trust.RemovedMachine) bool {
-	f.Lock()
-	defer f.Unlock()
+	f.mu.Lock()
+	defer f.mu.Unlock()
 	return slices.ContainsFunc(removed, func(g trust.RemovedMachine) bool { _, known := f.remaining[g.Ticket]; return !known })
 }
 
 // restart repeats all checks for the machines with these tickets.
 func (f *NodeGC) restart(tickets []string) {
-	f.Lock()
-	defer f.Unlock()
+	f.mu.Lock()
+	defer f.mu.Unlock()
 	for _, t := range tickets {
 		delete(f.remaining, t)
 	}
@@ -120,8 +120,8 @@ func (f *NodeGC) restart(tickets []string) {
 
 // RestartAll repeats all checks: restored etcd data may contain the Nodes.
 func (f *NodeGC) RestartAll() {
-	f.Lock()
-	defer f.Unlock()
+	f.mu.Lock()
+	defer f.mu.Unlock()
 	f.remaining = nil
 }
 
@@ -193,9 +193,7 @@ func (f *NodeGC) Delete(ctx context.Context, c *config.Config, names []string) (
 	if len(synced)+vs.selfVotes() < vs.majority() {
 		return nil, fmt.Errorf("%d of %d control-plane machines answered whether the names are reassigned; quorum: %d (%s)", len(synced)+vs.selfVotes(), vs.all(), vs.majority(), strings.Join(unreached, "; "))
 	}
-	f.ledger.Lock()
-	known, damaged := f.ledger.currentLocked(), f.ledger.damaged
-	f.ledger.Unlock()
+	known, damaged := f.ledger.readable()
 	if damaged != nil { // the members are unknown
 		return nil, damaged
 	}

@@ -35,7 +35,7 @@ type Requests struct {
 	ledger *Ledger
 	server *Server // issues the ticket of an approved machine
 
-	sync.Mutex
+	mu            sync.Mutex
 	list          joinrequest.List
 	addressLimits limits.Rates  // per address
 	networkLimits limits.Rates  // per network: a rack of machines shares a network
@@ -70,8 +70,8 @@ func (q *Requests) RequestJoin(r *api.RequestJoinRequest) *api.RequestJoinRespon
 // answer returns the answer to a request and reports whether the machine has sent a
 // request before.
 func (q *Requests) answer(asks joinrequest.Machine) (answer joinrequest.Answer, known bool) {
-	q.Lock()
-	defer q.Unlock()
+	q.mu.Lock()
+	defer q.mu.Unlock()
 	old, known := q.list[asks.Key]
 	if len(old.Ticket) > 0 && !q.ticketUsable(old) {
 		q.list = q.list.Approved(asks.Key, nil, time.Time{}) // its ticket was revoked
@@ -155,8 +155,8 @@ func (q *Requests) ListPending() (*api.ListPendingResponse, error) {
 	}
 	known, now := q.ledger.Current(), q.deps.Now()
 	out := &api.ListPendingResponse{}
-	q.Lock()
-	defer q.Unlock()
+	q.mu.Lock()
+	defer q.mu.Unlock()
 	for _, m := range q.list.Pending(now) {
 		if known.HasKey(m.Key) { // another control-plane machine approved it, and it has joined
 			continue
@@ -172,8 +172,8 @@ func (q *Requests) find(name, fingerprint string) (joinrequest.Machine, error) {
 	if err != nil {
 		return joinrequest.Machine{}, status.Error(codes.InvalidArgument, err.Error())
 	}
-	q.Lock()
-	defer q.Unlock()
+	q.mu.Lock()
+	defer q.mu.Unlock()
 	m, err := q.list.Find(name, key, q.deps.Now())
 	if err != nil {
 		return m, status.Error(codes.FailedPrecondition, err.Error())
@@ -202,9 +202,9 @@ func (q *Requests) Approve(ctx context.Context, by Caller, r *api.ApproveRequest
 	if err != nil {
 		return false, status.Errorf(codes.Internal, "the ticket cannot be read: %v", err)
 	}
-	q.Lock()
+	q.mu.Lock()
 	q.list = q.list.Approved(m.Key, ticket.Certificate, cert.NotAfter)
-	q.Unlock()
+	q.mu.Unlock()
 	q.deps.Event("cluster", "operation", fmt.Sprintf("machine %s at %s is approved and joins with its next request: %s", m.Name, m.Address, m.Key))
 	return false, nil
 }
@@ -239,8 +239,8 @@ func (q *Requests) deny(keys []string) error {
 			return status.Error(codes.InvalidArgument, err.Error())
 		}
 	}
-	q.Lock()
-	defer q.Unlock()
+	q.mu.Lock()
+	defer q.mu.Unlock()
 	for _, k := range keys {
 		q.list = q.list.Denied(k, q.deps.Now())
 	}

@@ -123,9 +123,9 @@ func TestMembers(t *testing.T) {
 		t.Errorf("%v, %v", list, err)
 	}
 
-	a.Ledger.Lock()
+	a.Ledger.mu.Lock()
 	known := a.Ledger.currentLocked()
-	a.Ledger.Unlock()
+	a.Ledger.mu.Unlock()
 	next, tickets, err := known.Remove("w1", time.Now(), "admin")
 	if err != nil || len(tickets) != 1 {
 		t.Fatal(tickets, err)
