@@ -23,12 +23,12 @@ type Caller struct {
 	Peer    string // source address and port
 }
 
-// ID identifies a calling machine, for any of its certificates: by its ticket, or by its name if it
-// is a control-plane machine.
+// ID returns an ID of the calling machine that is the same for all its certificates: its ticket, or
+// its name if it is a control-plane machine.
 func (c Caller) ID() string { return cmp.Or(c.Ticket, c.Name) }
 
-// RequireMachine rejects every caller but the machines of the cluster, including users with higher
-// roles.
+// RequireMachine rejects every caller that is not a machine of the cluster. It also rejects users,
+// regardless of their role.
 func (c Caller) RequireMachine() error {
 	if pki.RolePrefix+c.Role != pki.RoleMachine {
 		return status.Error(codes.PermissionDenied, "only machines of the cluster can make this call")
@@ -36,10 +36,11 @@ func (c Caller) RequireMachine() error {
 	return nil
 }
 
-// requireControlPlane rejects every caller but the control-plane machines of the cluster. A
-// worker's certificate is issued by the same CA and names its ticket. A machine certificate without
-// a ticket is issued by a holder of the CA's key, or by the holder of an operator CA, which can
-// also issue an admin certificate.
+// requireControlPlane rejects every caller but the control-plane machines of the cluster. Workers
+// have certificates of the same CA, but with the name of their ticket. A machine certificate
+// without a ticket can come from two sources: the key of the machine CA, which the control-plane
+// machines have, or an operator CA. The holder of an operator CA can issue an admin certificate as
+// well, so the check gives it no new power.
 func (c Caller) requireControlPlane() error {
 	if c.RequireMachine() != nil || c.Ticket != "" {
 		return status.Error(codes.PermissionDenied, "only control-plane machines can make this call")

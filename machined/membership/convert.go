@@ -38,6 +38,7 @@ func fromMembership(r *api.Membership) trust.Membership {
 	return out
 }
 
+// fromBindings converts ticket bindings from the API's form.
 func fromBindings(claims []*api.TicketBinding) []trust.TicketBinding {
 	var out []trust.TicketBinding
 	for _, c := range claims {

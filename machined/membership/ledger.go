@@ -203,7 +203,8 @@ func (l *Ledger) withID() (trust.Ledger, error) {
 	return l.withIDLocked()
 }
 
-// withIDLocked returns the ledger and creates its ID at first use.
+// withIDLocked returns the current trust.Ledger of this machine. At first use it creates and stores
+// the ledger ID.
 func (l *Ledger) withIDLocked() (trust.Ledger, error) {
 	known := l.currentLocked()
 	if l.damaged != nil {
@@ -217,8 +218,10 @@ func (l *Ledger) withIDLocked() (trust.Ledger, error) {
 	return l.currentLocked(), nil
 }
 
-// syncMembership polls the membership of another control-plane machine, and merges and stores the
-// changes. It returns the ledger ID of that machine.
+// syncMembership polls the membership of another control-plane machine by means of ask, merges it
+// and stores the changes. Peers exchange the public membership (Public); the answer omits it if its
+// digest is that of the request. The session records which ledgers were synced since the start of
+// machined. syncMembership returns the ledger ID of the other machine.
 func (l *Ledger) syncMembership(ask func(*api.GetMembershipRequest) (*api.GetMembershipResponse, error)) (from string, err error) {
 	known, err := l.withID()
 	if err != nil {
@@ -250,8 +253,9 @@ func (l *Ledger) syncMembership(ask func(*api.GetMembershipRequest) (*api.GetMem
 	return answer.Ledger, nil
 }
 
-// recordControlPlane stores the name of the control-plane machine at an address. A version that
-// does not send its name has an empty name.
+// recordControlPlane stores the name of the control-plane machine at an address. name is empty, and
+// nothing is stored, if that machine runs a version that does not report its name. planes are the
+// addresses of the control plane.
 func (l *Ledger) recordControlPlane(addr netip.Addr, name string, planes []netip.Addr) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -342,9 +346,9 @@ func (l *Ledger) linkDamaged() error {
 	return os.Link(l.deps.Files.Ledger, second)
 }
 
-// RevocationsForAPIServer returns the active revocations for an API server. A revocation names its
-// machine only while the name is not reassigned, because the API server rejects all pods of a
-// machine of that name.
+// RevocationsForAPIServer returns the active revocations for an API server, which rejects the
+// tokens of all pods of a machine that a revocation names. A revocation does not name its machine
+// if a new machine has the name: otherwise the API server would reject the pods of the new machine.
 func (l *Ledger) RevocationsForAPIServer(c *config.Config) []trust.Revocation {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -40,8 +40,9 @@ const (
 	// longer than the time in which the other control-plane machines sync a removal (syncInterval)
 	// and their API servers read it.
 	nodeGCMinBackoff = 15 * time.Second
-	// nodeGCChecks is the number of consecutive checks in which a Node must be absent: five
-	// minutes, in which a failed enforcement is tried again (ResyncInterval) several times.
+	// nodeGCChecks is the number of consecutive checks in which a Node must be absent. They take
+	// five minutes. A machine that has failed to enforce a revocation retries that several times
+	// meanwhile (ResyncInterval).
 	nodeGCChecks = 5
 	// nodeGCTimeout bounds the deletion of Nodes: the start of a process takes seconds on a slow
 	// processor, and the API server may be down.
@@ -60,11 +61,12 @@ type NodeGC struct {
 	quorum quorum
 
 	mu        sync.Mutex
-	remaining map[string]int // remaining checks, by ticket
+	remaining map[string]int // remaining checks, by the serial number of the ticket
 	problem   string         // error of the last check
 }
 
-// Due returns the names of removed machines to check, and adds new machines.
+// Due returns the names of the removed machines with remaining checks. It starts to track the
+// machines that are new in removed, and stops for machines that are not in removed any more.
 func (f *NodeGC) Due(removed []trust.RemovedMachine) []string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -83,8 +85,8 @@ func (f *NodeGC) Due(removed []trust.RemovedMachine) []string {
 	return names
 }
 
-// record records the result of a check of names, in which some Nodes were found. Machines that
-// restart or restartAll dropped meanwhile are skipped: they are checked again.
+// record records the result of a check of names, in which the Nodes found existed. A machine that
+// the methods restart or RestartAll have dropped since Due is skipped: all its checks are repeated.
 func (f *NodeGC) record(removed []trust.RemovedMachine, names, found []string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

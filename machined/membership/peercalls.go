@@ -77,8 +77,8 @@ func (s *Server) enforce(ctx context.Context, by Caller, news []trust.Revocation
 	return nil
 }
 
-// fromRemovals converts the revocations of removed machines from the API's form. Only the poll of a
-// peer transfers revoked names.
+// fromRemovals converts the revocations of removed machines from the API's form. Lineage is the
+// serial number of a ticket. A revocation of a name spreads only by polls (sync.go).
 func fromRemovals(all []*api.Revocation) (out []trust.Revocation, err error) {
 	for _, v := range all {
 		if v.Name != "" || v.Lineage == "" {

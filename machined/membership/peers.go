@@ -22,7 +22,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/trust"
 )
 
-// callAllTimeout bounds one parallel call of all others, including the connections.
+// callAllTimeout bounds one parallel call of several machines, including the connections.
 const callAllTimeout = 4 * time.Second
 
 // Peers are the persistent connections to the other machines of the cluster.
@@ -42,8 +42,8 @@ type peerConn struct {
 }
 
 // failedCall is the error of a call together with the client certificate that the call presented.
-// An error about one certificate does not apply to its successor, which may have been issued
-// meanwhile.
+// The machine may have renewed its certificate since the call; then an error about the presented
+// certificate does not apply to the new certificate.
 type failedCall struct {
 	error
 	cert []byte // DER; empty if unknown
@@ -82,8 +82,8 @@ func (p *Peers) connTo(ctx context.Context, addr netip.Addr) (*client.Client, []
 	return c.client, c.cert, err
 }
 
-// Dial connects to another control-plane machine with the machine certificate, and returns that
-// certificate.
+// Dial connects to another control-plane machine with the machine certificate. shown is the
+// certificate that it presents (DER).
 func (p *Peers) Dial(ctx context.Context, addr netip.Addr) (c *client.Client, shown []byte, err error) {
 	e, err := p.Endpoint(netip.AddrPortFrom(addr, paths.PortApid).String())
 	if err != nil {
@@ -142,7 +142,8 @@ func (p *Peers) closeExcept(named []netip.Addr) {
 		select {
 		case old.lock <- struct{}{}:
 			if old.client != nil {
-				_ = old.client.Close() // no call uses it any more
+				// a running call fails: its machine is not in the list any more
+				_ = old.client.Close()
 			}
 			delete(p.all, addr)
 			<-old.lock
@@ -158,7 +159,8 @@ func (p *Peers) Call(ctx context.Context, addr netip.Addr, do func(*client.Clien
 		return failedCall{err, shown}
 	}
 	if err := do(c); err != nil {
-		// The connection may be the cause: the server may have revoked its client certificate.
+		// The connection may be the cause: the server may have revoked the client certificate that
+		// this machine presented. The next call dials again.
 		_ = c.Close()
 		return failedCall{err, shown}
 	}
@@ -172,8 +174,10 @@ type peerAnswer[T any] struct {
 	err    error
 }
 
-// callAll makes a call to several machines in parallel until take has enough answers, all answered,
-// or the timeout ends. Running calls then continue to their end.
+// callAll makes a call to several machines in parallel and passes each answer to take. It returns
+// when take has enough answers or all machines have answered; a call that reaches the timeout
+// counts as an answer with an error. If it returns early, the running calls continue in the
+// background.
 func callAll[T any](ctx context.Context, p *Peers, addrs []netip.Addr, do func(context.Context, *client.Client) (T, error), take func(peerAnswer[T]) (enough bool)) {
 	callCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), callAllTimeout)
 	answers := make(chan peerAnswer[T], len(addrs))

@@ -18,11 +18,13 @@ import (
 )
 
 // How the control-plane machines of a cluster agree on its members, without Kubernetes and without
-// etcd (docs/decisions/0028-joining.md). trust.Ledger decides each vote.
+// etcd (docs/decisions/0028-joining.md). Each of them has a ledger (trust.Ledger) with the members,
+// the unused join tickets and the revocations. A join ticket, short ticket, is the client
+// certificate with which a machine can join. trust.Ledger decides each vote.
 //
 //  1. Each machine polls the others every few seconds for the membership, as for revocations
-//     (sync.go), and merges it into its own ledger. The answer contains the machine's name, which
-//     is then reserved.
+//     (sync.go), and merges it into its own ledger. The answer also contains the name of the polled
+//     machine. From then on the name is reserved: no worker can join with it.
 //  2. A ticket is issued after a majority of the machines stored it (ReplicateMembership).
 //  3. A machine with a ticket is admitted if a majority votes that no other key presented the
 //     ticket (Vote). It gets certificates after a majority stored it as a member in their ledgers
@@ -38,9 +40,11 @@ type voters struct {
 	self   bool // this machine is a voter
 }
 
-// voters returns the voters of a control-plane machine with a cluster configuration. If
-// Cluster.spec.controlPlanes is empty, this machine is the only voter. The configuration is a
-// parameter and not read again: a call uses one configuration from its beginning to its end.
+// voters returns the voters of a control-plane machine with a cluster configuration. Peers.Others
+// leaves out the address of this machine, so this machine is a voter if others is shorter than
+// Cluster.spec.controlPlanes. If controlPlanes is empty, this machine is the only voter. The
+// configuration is a parameter and not read again: a call uses one configuration from its beginning
+// to its end.
 func (q quorum) voters(c *config.Config) voters {
 	e := voters{others: q.peers.Others(c)}
 	e.self = len(c.Cluster.Spec.ControlPlanes) == 0 || len(e.others) < len(c.Cluster.Spec.ControlPlanes)
@@ -66,8 +70,8 @@ type quorum struct {
 	peers  *Peers
 }
 
-// sync polls the others until enough of them answered. It returns the ledger IDs by address, and
-// the errors of the others.
+// sync polls the other control-plane machines until enough of them have answered. It returns the
+// ledger IDs by address, and the errors of the machines with a failed call.
 func (q quorum) sync(ctx context.Context, others []netip.Addr, enough int) (ledgers map[netip.Addr]string, unreached []string) {
 	ledgers = map[netip.Addr]string{}
 	callAll(ctx, q.peers, others, q.syncWith, func(a peerAnswer[string]) bool {
@@ -97,8 +101,10 @@ func (q quorum) vote(ctx context.Context, others []netip.Addr, r *api.VoteReques
 	})
 }
 
-// replicate sends r to the others until enough of them store a ticket or its member. refused is the
-// error of a machine that rejects r.
+// replicate sends r to the other control-plane machines until enough of them store the ticket, or
+// the member that joined with it. If ticket is empty, each answer without an error counts. It
+// returns the addresses of the machines that count, and the errors of the other machines. refused
+// is the error of a machine that rejects r.
 func (q quorum) replicate(ctx context.Context, others []netip.Addr, r *api.ReplicateMembershipRequest, ticket string, enough int) (stored, unreached []string, refused error) {
 	callAll(ctx, q.peers, others, func(ctx context.Context, c *client.Client) (*api.ReplicateMembershipResponse, error) {
 		return c.Cluster.ReplicateMembership(ctx, r)
