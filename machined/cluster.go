@@ -130,7 +130,7 @@ func clusterHealth(now applied, member membership.State, services []supervise.St
 	default:
 		add("configuration", true, now.config.Cluster.Metadata.Name, now.applied)
 	}
-	if isWorker(now.config) {
+	if now.config.IsWorker() {
 		detail := member.Problem
 		if detail == "" && !member.Joined {
 			detail = "joining"
@@ -221,7 +221,7 @@ func kubernetesURL(spec config.ClusterSpec) string {
 
 // kubeconfig issues a client certificate and returns it as a kubeconfig.
 func kubeconfig(cluster *config.Cluster, server string, as pki.Spec) ([]byte, error) {
-	ca, err := authority(cluster.Spec.PKI.Kubernetes)
+	ca, err := nodeplan.CA(cluster.Spec.PKI.Kubernetes)
 	if err != nil {
 		return nil, fmt.Errorf("kubeconfig: %w", err)
 	}
@@ -251,15 +251,10 @@ current-context: admin@%[1]s
 `, name, server, b64(trusted(cluster.Spec.PKI.Kubernetes.Cert, cluster.Spec.PKI.Accepted.Kubernetes)), b64(leaf.CertPEM()), b64(leaf.KeyPEM())), nil
 }
 
-// authority parses a CA of the cluster.
-func authority(pair config.CertKey) (*pki.CA, error) {
-	return nodeplan.CA(pair)
-}
-
 // containerdReady rejects calls that need containerd while it does not run.
 func (m *machine) containerdReady() error {
 	list, _ := m.services.Status().Get()
-	i := slices.IndexFunc(list, func(s supervise.Status) bool { return s.Name == serviceContainerd })
+	i := slices.IndexFunc(list, func(s supervise.Status) bool { return s.Name == nodeplan.ServiceContainerd })
 	if i < 0 {
 		return status.Error(codes.FailedPrecondition, "images: containerd does not run before the machine has a configuration with a Cluster document; apply one")
 	}

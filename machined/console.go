@@ -5,7 +5,9 @@ import (
 	"fmt"
 
 	"github.com/orlop-os/orlop/machined/console"
+	"github.com/orlop-os/orlop/machined/nodeplan"
 	"github.com/orlop-os/orlop/pkg/cell"
+	"github.com/orlop-os/orlop/pkg/paths"
 	"github.com/orlop-os/orlop/pkg/pki"
 	"github.com/orlop-os/orlop/pkg/supervise"
 )
@@ -83,13 +85,13 @@ func (m *machine) consoleStatus() console.Status {
 	if now.config != nil && now.config.Cluster != nil {
 		s.Kubernetes = m.release.Kubernetes
 	}
-	for _, a := range nodeAddresses(now.config, state) {
+	for _, a := range nodeplan.Addresses(now.config, state) {
 		s.Addresses = append(s.Addresses, a.String())
 	}
 	for _, one := range list {
 		line := one.Name + " " + string(one.State)
-		if one.Name == serviceApid && one.State == supervise.Running && len(s.Addresses) > 0 {
-			s.Endpoint = fmt.Sprintf("%s:%d", s.Addresses[0], apidPort)
+		if one.Name == nodeplan.ServiceApid && one.State == supervise.Running && len(s.Addresses) > 0 {
+			s.Endpoint = fmt.Sprintf("%s:%d", s.Addresses[0], paths.PortApid)
 		}
 		s.Services = append(s.Services, line)
 	}

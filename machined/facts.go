@@ -37,8 +37,8 @@ func (m *machine) transitionFacts(ctx context.Context, now applied, next *config
 func (m *machine) machineFacts(next *config.Config) transition.Machine {
 	state, _ := m.networkState.Get()
 	problem, _ := m.storageProblem.Get()
-	f := transition.Machine{Memory: m.facts.Memory, CPUs: m.facts.CPUs, InMemory: m.bootMedium != "", NoStorage: problem, Addresses: nodeAddresses(next, state)}
-	if next.Cluster != nil && !isWorker(next) { // a worker holds no CA keys
+	f := transition.Machine{Memory: m.facts.Memory, CPUs: m.facts.CPUs, InMemory: m.bootMedium != "", NoStorage: problem, Addresses: nodeplan.Addresses(next, state)}
+	if next.Cluster != nil && !next.IsWorker() { // a worker holds no CA keys
 		_, f.CAs = nodeplan.CAs(next.Cluster)
 	}
 	return f

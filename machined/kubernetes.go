@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"github.com/google/renameio/v2"
 
@@ -18,12 +19,6 @@ import (
 	"github.com/orlop-os/orlop/pkg/paths"
 	"github.com/orlop-os/orlop/pkg/pki"
 )
-
-// nodeAddresses returns the machine's addresses that other machines can reach, one per family, IPv4
-// first.
-func nodeAddresses(c *config.Config, state network.State) []netip.Addr {
-	return nodeplan.Addresses(c, state)
-}
 
 // ownAddresses returns all addresses of the machine.
 func ownAddresses(state network.State) []netip.Addr {
@@ -36,21 +31,16 @@ func ownAddresses(state network.State) []netip.Addr {
 	return own
 }
 
-// x509s converts certificates to the form of crypto/x509.
-func x509s(certs []config.Certificate) []*x509.Certificate {
-	var out []*x509.Certificate
-	for _, c := range certs {
-		out = append(out, c.X509())
-	}
-	return out
-}
-
 // trusted returns a CA and the CAs that are accepted beside it, in PEM; empty without the CA.
 func trusted(own config.Certificate, accepted []config.Certificate) []byte {
 	if own.IsZero() {
 		return nil
 	}
-	return pki.EncodeCerts(append(x509s(accepted), own.X509())...)
+	var certs []*x509.Certificate
+	for _, c := range append(slices.Clone(accepted), own) {
+		certs = append(certs, c.X509())
+	}
+	return pki.EncodeCerts(certs...)
 }
 
 // prepareKubernetes writes the files that the services of a node read at their start. It is

@@ -64,7 +64,7 @@ func servingCertificate() (tls.Certificate, error) {
 func (m *machine) apiServerReady() bool {
 	list, _ := m.services.Status().Get()
 	return slices.ContainsFunc(list, func(s supervise.Status) bool {
-		return s.Name == serviceKubeAPI && slices.ContainsFunc(s.Components, func(c supervise.Component) bool {
+		return s.Name == nodeplan.ServiceKubeAPI && slices.ContainsFunc(s.Components, func(c supervise.Component) bool {
 			return c.Name == componentAPIServer && c.Ready
 		})
 	})
@@ -82,7 +82,7 @@ func (m *machine) enforceRevocations(ctx context.Context) error {
 	if err := m.configureAPI(ctx, now.config, state); err != nil {
 		return err
 	}
-	if !isControlPlane(now.config) {
+	if !now.config.IsControlPlane() {
 		return nil
 	}
 	w := m.goal(now.config, state).want
@@ -113,12 +113,6 @@ func (m *machine) callers(c *config.Config) (credentials.CallerCAs, error) {
 	out.Revoked, err = json.Marshal(revoked)
 	return out, err
 }
-
-// isWorker reports whether a configuration makes the machine a worker of a cluster.
-func isWorker(c *config.Config) bool { return membership.IsWorker(c) }
-
-// isControlPlane reports whether a configuration makes the machine a control-plane machine.
-func isControlPlane(c *config.Config) bool { return membership.IsControlPlane(c) }
 
 // callerOf returns the caller of a call.
 func callerOf(ctx context.Context) membership.Caller {

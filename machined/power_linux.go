@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/orlop-os/orlop/machined/disk"
+	"github.com/orlop-os/orlop/machined/nodeplan"
 	"github.com/orlop-os/orlop/machined/power"
 	"github.com/orlop-os/orlop/pkg/cell"
 	"github.com/orlop-os/orlop/pkg/imagestore"
@@ -114,7 +115,7 @@ func withReserve(ctx context.Context, rest time.Duration) (context.Context, cont
 // periods, and waits for it. A missing or slow kubelet is skipped: the containers are stopped
 // afterwards in any case.
 func (m *machine) stopPodsByKubelet(ctx context.Context) {
-	if m.services.Signal(serviceNode, unix.SIGPWR) != nil {
+	if m.services.Signal(nodeplan.ServiceNode, unix.SIGPWR) != nil {
 		return
 	}
 	if end, ok := ctx.Deadline(); ok {
@@ -123,7 +124,7 @@ func (m *machine) stopPodsByKubelet(ctx context.Context) {
 		defer cancel()
 	}
 	_, err := cell.Wait(ctx, m.services.Status(), func(list []supervise.Status) bool {
-		i := slices.IndexFunc(list, func(s supervise.Status) bool { return s.Name == serviceNode })
+		i := slices.IndexFunc(list, func(s supervise.Status) bool { return s.Name == nodeplan.ServiceNode })
 		return i < 0 || !list[i].State.Alive() || slices.ContainsFunc(list[i].Components, func(c supervise.Component) bool { return c.Detail == nodespec.PodsStoppedDetail })
 	})
 	if err != nil {
@@ -136,7 +137,7 @@ func (m *machine) stopPodsByKubelet(ctx context.Context) {
 func (m *machine) stopPods(ctx context.Context) error {
 	m.stopPodsByKubelet(ctx)
 	keep := slices.DeleteFunc(m.services.Services(), func(s supervise.Service) bool {
-		return s.Name != serviceContainerd && s.Name != serviceApid
+		return s.Name != nodeplan.ServiceContainerd && s.Name != nodeplan.ServiceApid
 	})
 	if err := m.services.Set(keep); err != nil {
 		return err

@@ -14,6 +14,7 @@ import (
 
 	"github.com/orlop-os/orlop/apid"
 	"github.com/orlop-os/orlop/machined/network"
+	"github.com/orlop-os/orlop/machined/nodeplan"
 	"github.com/orlop-os/orlop/pkg/panics"
 	"github.com/orlop-os/orlop/pkg/paths"
 )
@@ -32,12 +33,12 @@ func (m *machine) runProbes(ctx context.Context, now applied, reached bool) erro
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
 	state, _ := m.networkState.Get()
-	addresses := nodeAddresses(now.config, state)
+	addresses := nodeplan.Addresses(now.config, state)
 	if len(addresses) == 0 {
 		return errors.New("network: no link has an address")
 	}
 	for _, a := range addresses {
-		if err := probeAPI(ctx, netip.AddrPortFrom(a, apidPort)); err != nil {
+		if err := probeAPI(ctx, netip.AddrPortFrom(a, paths.PortApid)); err != nil {
 			return err
 		}
 	}

@@ -126,8 +126,8 @@ func (m *machine) applyServices(_ context.Context, g goal, _ func() error) error
 func (m *machine) enterHold(w nodeplan.Want, state network.State) {
 	member, _ := m.members.Worker.State.Get()
 	switch w.Services.Hold {
-	case nodeplan.HoldNoNode, nodeplan.HoldRefused, nodeplan.HoldExposed: // their errors are reported
-		return
+	case nodeplan.HoldNoNode, nodeplan.HoldRefused, nodeplan.HoldExposed:
+		return // the errors are reported
 	case nodeplan.HoldNoAddress:
 		m.enter("services", "an address: "+strings.Join(append(state.Problems, "none on any link yet"), "; "))
 		now := time.Now()

@@ -36,8 +36,8 @@ func (m *machine) reencryptSecrets(ctx context.Context, before, next *config.Con
 	if err != nil {
 		return refused(err)
 	}
-	if slices.Contains(waits, serviceKubeAPI) {
-		return refused(fmt.Errorf("%s does not run with the present configuration yet; wait for that (`orlopctl health`)", serviceKubeAPI))
+	if slices.Contains(waits, nodeplan.ServiceKubeAPI) {
+		return refused(fmt.Errorf("%s does not run with the present configuration yet; wait for that (`orlopctl health`)", nodeplan.ServiceKubeAPI))
 	}
 	ctx, cancel := limits.Within(ctx, m.runCtx, reencryptTimeout)
 	defer cancel()

@@ -16,6 +16,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/client"
 	"github.com/orlop-os/orlop/pkg/limits"
+	"github.com/orlop-os/orlop/pkg/paths"
 	"github.com/orlop-os/orlop/pkg/relay"
 )
 
@@ -78,7 +79,7 @@ func (a machineAPI) Relay(stream grpc.BidiStreamingServer[api.RelayData, api.Rel
 		return status.Error(codes.InvalidArgument, err.Error())
 	}
 	return a.m.relays.serve(stream, func(ctx context.Context) (net.Conn, error) {
-		e, err := a.m.members.Peers.Endpoint(netip.AddrPortFrom(target, apidPort).String())
+		e, err := a.m.members.Peers.Endpoint(netip.AddrPortFrom(target, paths.PortApid).String())
 		if err != nil {
 			return nil, status.Errorf(codes.FailedPrecondition, "relay refused: %v", err)
 		}
@@ -120,7 +121,7 @@ func dialVerified(ctx context.Context, e client.Endpoint) (net.Conn, error) {
 	if err != nil {
 		return nil, status.Error(codes.Internal, err.Error())
 	}
-	silent := status.Errorf(codes.Unavailable, "no machine answers at %s, port %d", host, apidPort)
+	silent := status.Errorf(codes.Unavailable, "no machine answers at %s, port %d", host, paths.PortApid)
 	c, err := client.Dial(ctx, e)
 	switch {
 	case errors.Is(err, client.ErrUntrusted), errors.Is(err, client.ErrRefused):

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/orlop-os/orlop/machined/membership"
+	"github.com/orlop-os/orlop/machined/nodeplan"
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/supervise"
@@ -43,8 +44,8 @@ func TestEmptyPluginsOnce(t *testing.T) {
 // change is active.
 func TestHealthWaitsForTheConfiguration(t *testing.T) {
 	health := &api.HealthResponse{Healthy: true, Checks: []*api.HealthCheck{{Name: "configuration", Ok: true, Detail: "story"}, {Name: "etcd", Ok: true}}}
-	notActive(health, []string{serviceKubeAPI})
-	if c := health.Checks[0]; health.Healthy || c.Ok || c.Detail != "not active yet: "+serviceKubeAPI || !health.Checks[1].Ok {
+	notActive(health, []string{nodeplan.ServiceKubeAPI})
+	if c := health.Checks[0]; health.Healthy || c.Ok || c.Detail != "not active yet: "+nodeplan.ServiceKubeAPI || !health.Checks[1].Ok {
 		t.Errorf("%v", health)
 	}
 }
@@ -65,7 +66,7 @@ func TestServiceOf(t *testing.T) {
 
 // TestHealthNamesProblems checks that a problem of a ready component is unhealthy, and is reported.
 func TestHealthNamesProblems(t *testing.T) {
-	services := []supervise.Status{{Name: serviceKubeAPI, State: supervise.Running, Components: []supervise.Component{
+	services := []supervise.Status{{Name: nodeplan.ServiceKubeAPI, State: supervise.Running, Components: []supervise.Component{
 		{Name: "etcd", Ready: true, Detail: "serving"}, {Name: "extensions", Ready: true, Detail: "problem: APIService v1.example.org: it cannot be reached"},
 	}}}
 	health := clusterHealth(applied{config: &config.Config{Cluster: &config.Cluster{}}}, membership.State{}, services)

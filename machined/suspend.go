@@ -22,6 +22,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/orlop-os/orlop/apid"
+	"github.com/orlop-os/orlop/machined/nodeplan"
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/limits"
@@ -284,7 +285,7 @@ func (m *machine) breakGlass(ctx context.Context, kind, name string) (string, su
 	switch {
 	case m.bootMedium != "":
 		return "", nil, status.Error(codes.FailedPrecondition, notInstalled)
-	case !isControlPlane(now.config):
+	case !now.config.IsControlPlane():
 		return "", nil, status.Error(codes.FailedPrecondition, "this machine runs no API server; ask a control-plane machine")
 	}
 	if why, _ := m.storageProblem.Get(); why != "" {
@@ -300,7 +301,7 @@ func (m *machine) breakGlass(ctx context.Context, kind, name string) (string, su
 }
 
 func (m *machine) breakGlassStep(ctx context.Context, cluster *config.Cluster, as pki.Spec, o nodespec.SuspendRequest) (nodespec.SuspendResult, error) {
-	ca, err := authority(cluster.Spec.PKI.Kubernetes)
+	ca, err := nodeplan.CA(cluster.Spec.PKI.Kubernetes)
 	if err != nil {
 		return nodespec.SuspendResult{}, err
 	}

@@ -18,6 +18,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/orlop-os/orlop/machined/membership"
+	"github.com/orlop-os/orlop/machined/nodeplan"
 	"github.com/orlop-os/orlop/machined/power"
 	"github.com/orlop-os/orlop/machined/transition"
 	"github.com/orlop-os/orlop/machined/upgrade"
@@ -424,7 +425,7 @@ func failedCheck(now applied, member membership.State, services []supervise.Stat
 	case stored && now.config == nil:
 		return "configuration: the stored one is unusable"
 	case now.config == nil || now.config.Cluster == nil:
-		i := slices.IndexFunc(services, func(s supervise.Status) bool { return s.Name == serviceApid })
+		i := slices.IndexFunc(services, func(s supervise.Status) bool { return s.Name == nodeplan.ServiceApid })
 		if i < 0 || services[i].State != supervise.Running {
 			return "management API: not answering yet"
 		}

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/orlop-os/orlop/machined/membership"
+	"github.com/orlop-os/orlop/machined/nodeplan"
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/buildinfo"
 	"github.com/orlop-os/orlop/pkg/config"
@@ -18,14 +19,14 @@ func TestFailedCheck(t *testing.T) {
 	running := func(name string, components ...supervise.Component) supervise.Status {
 		return supervise.Status{Name: name, State: supervise.Running, Components: components}
 	}
-	door := running(serviceApid)
+	door := running(nodeplan.ServiceApid)
 	node := applied{config: &config.Config{Cluster: &config.Cluster{}}}
 	node.config.Machine.Spec.Role = config.RoleControlPlane
 	var all []supervise.Status
 	for _, name := range expectedServices(node.config) {
 		all = append(all, running(name))
 	}
-	unready := append([]supervise.Status{door, running(serviceNode, supervise.Component{Name: "node", Detail: "KubeletNotReady"})}, all...)
+	unready := append([]supervise.Status{door, running(nodeplan.ServiceNode, supervise.Component{Name: "node", Detail: "KubeletNotReady"})}, all...)
 	with := func(service, component, detail string) []supervise.Status {
 		return append([]supervise.Status{door, running(service, supervise.Component{Name: component, Ready: true, Detail: detail})}, all...)
 	}
@@ -43,8 +44,8 @@ func TestFailedCheck(t *testing.T) {
 		{"a node whose services are missing", node, []supervise.Status{door}, true, "", expectedServices(node.config)[0] + ": not started yet"},
 		{"a node that is not Ready", node, unready, true, "", "node: KubeletNotReady"},
 		{"no STATE, where there was one", applied{}, []supervise.Status{door}, false, "e2fsck: signal: killed", "storage: e2fsck: signal: killed"},
-		{"a dead webhook, which no version is to blame for", node, with(serviceKubeAPI, "extensions", "problem: ValidatingWebhookConfiguration policy"), true, "", ""},
-		{"a controller manager that ends", node, with(serviceControllers, "kube-controller-manager", "problem: ended"), true, "", "kube-controller-manager: problem: ended"},
+		{"a dead webhook, which no version is to blame for", node, with(nodeplan.ServiceKubeAPI, "extensions", "problem: ValidatingWebhookConfiguration policy"), true, "", ""},
+		{"a controller manager that ends", node, with(nodeplan.ServiceControllers, "kube-controller-manager", "problem: ended"), true, "", "kube-controller-manager: problem: ended"},
 		{"a node", node, append([]supervise.Status{door}, all...), true, "", ""},
 	} {
 		if got := failedCheck(c.now, membership.State{}, c.services, c.stored, c.storage); got != c.want {

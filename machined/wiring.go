@@ -11,6 +11,7 @@ import (
 	"github.com/orlop-os/orlop/machined/images"
 	"github.com/orlop-os/orlop/machined/logship"
 	"github.com/orlop-os/orlop/machined/membership"
+	"github.com/orlop-os/orlop/machined/nodeplan"
 	"github.com/orlop-os/orlop/machined/ownership"
 	"github.com/orlop-os/orlop/machined/upgrade"
 	"github.com/orlop-os/orlop/pkg/audit"
@@ -74,7 +75,7 @@ func newImages(m *machine) *images.Manager {
 	return images.New(images.Deps{
 		Containerd: m.containerd,
 		Running: cell.Map(m.services.Status(), func(list []supervise.Status) bool {
-			i := slices.IndexFunc(list, func(s supervise.Status) bool { return s.Name == serviceContainerd })
+			i := slices.IndexFunc(list, func(s supervise.Status) bool { return s.Name == nodeplan.ServiceContainerd })
 			return i >= 0 && list[i].State == supervise.Running
 		}),
 		Config: cell.Map(m.config, func(now applied) images.Config {

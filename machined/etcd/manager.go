@@ -103,15 +103,10 @@ func (k *Manager) checkConfig(c *config.Config) error {
 	switch {
 	case k.deps.NotInstalled != "":
 		return status.Error(codes.FailedPrecondition, "etcd: "+k.deps.NotInstalled)
-	case !isControlPlane(c):
+	case !c.IsControlPlane():
 		return status.Error(codes.FailedPrecondition, "etcd: does not run on this machine; ask a control-plane machine")
 	}
 	return nil
-}
-
-// isControlPlane reports whether a configuration makes the machine a control-plane machine.
-func isControlPlane(c *config.Config) bool {
-	return c != nil && c.Cluster != nil && c.Machine.Spec.Role == config.RoleControlPlane
 }
 
 // restart restarts etcd and returns when started reports that the pending operation has started

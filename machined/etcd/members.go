@@ -47,7 +47,7 @@ func (k *Manager) deleteMemberNode(ctx context.Context, removed nodespec.EtcdMem
 		return "" // its etcd has never started, so its Node is unknown
 	}
 	now, _ := k.deps.Config.Get()
-	if !isControlPlane(now.Config) {
+	if !now.Config.IsControlPlane() {
 		return "this machine has no configuration of a control plane any more; `kubectl delete node " + removed.Name + "`"
 	}
 	for _, at := range removed.PeerURLs {

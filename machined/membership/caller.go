@@ -40,7 +40,7 @@ func (c Caller) RequireMachine() error {
 // have certificates of the same CA, but with the name of their ticket. A machine certificate
 // without a ticket can come from two sources: the key of the machine CA, which the control-plane
 // machines have, or an operator CA. The holder of an operator CA can issue an admin certificate as
-// well, so the check gives it no new power.
+// well, and so gains no right here.
 func (c Caller) requireControlPlane() error {
 	if c.RequireMachine() != nil || c.Ticket != "" {
 		return status.Error(codes.PermissionDenied, "only control-plane machines can make this call")

@@ -126,7 +126,7 @@ func (m *machine) added(text string) (n int) {
 // certificate is the machine certificate, as apid has it.
 func (m *machine) certificate() (tls.Certificate, error) {
 	c, _ := m.config.Get()
-	if IsWorker(c) {
+	if c.IsWorker() {
 		s, _ := m.Worker.State.Get()
 		return tls.Certificate{Certificate: [][]byte{s.Certs.Machine.Cert.Raw}, PrivateKey: m.identity}, nil
 	}

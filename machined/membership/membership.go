@@ -120,14 +120,6 @@ func (d *Deps) own() []netip.Addr {
 	return now.All
 }
 
-// IsWorker reports whether a configuration makes the machine a worker of a cluster.
-func IsWorker(c *config.Config) bool {
-	return c != nil && c.Cluster != nil && c.Machine.Spec.Role == config.RoleWorker
-}
-
-// IsControlPlane reports whether a configuration makes the machine a control-plane machine.
-func IsControlPlane(c *config.Config) bool { return c != nil && c.Cluster != nil && !IsWorker(c) }
-
 // addressStrings returns addresses as strings.
 func addressStrings(addresses []netip.Addr) []string {
 	var out []string

@@ -161,7 +161,7 @@ func (f *NodeGC) removedMachines() []trust.RemovedMachine {
 // removed lately.
 func (f *NodeGC) Collect(ctx context.Context) bool {
 	c := f.deps.config()
-	if !IsControlPlane(c) {
+	if !c.IsControlPlane() {
 		return true
 	}
 	removed := f.removedMachines()

@@ -142,7 +142,8 @@ func TestCollectNodes(t *testing.T) {
 // name is not reassigned.
 func TestWithoutReassigned(t *testing.T) {
 	a := controlPlane(t)
-	recordRemovals(t, a, time.Now(), "w1", "w2", "m1") // m1 is the name of the control-plane machine
+	// m1 is the name of the control-plane machine
+	recordRemovals(t, a, time.Now(), "w1", "w2", "m1")
 	names := func() (all []string) {
 		t.Helper()
 		list := a.Ledger.RevocationsForAPIServer(a.configuration())

@@ -20,7 +20,7 @@ func (s *Server) controlPlaneConfig(by Caller) (*config.Config, error) {
 		return nil, err
 	}
 	c := s.deps.config()
-	if !IsControlPlane(c) {
+	if !c.IsControlPlane() {
 		return nil, status.Error(codes.FailedPrecondition, "this machine is not a control-plane machine")
 	}
 	return c, nil

@@ -101,9 +101,9 @@ func (p *Peers) Endpoint(address string) (client.Endpoint, error) {
 	if c == nil || c.Cluster == nil {
 		return e, errors.New("this machine belongs to no cluster, so no other machine trusts it; apply a configuration with a Cluster document")
 	}
-	if member, _ := p.state.Get(); IsWorker(c) && !member.Joined {
+	if member, _ := p.state.Get(); c.IsWorker() && !member.Joined {
 		return e, errors.New("no other machine trusts this one, because it has not joined the cluster yet (`orlopctl get membership`)")
-	} else if !IsWorker(c) && c.Cluster.Spec.PKI.Machine.Key.IsZero() {
+	} else if !c.IsWorker() && c.Cluster.Spec.PKI.Machine.Key.IsZero() {
 		return e, errors.New("no other machine trusts this one, because its configuration has no key of the machine CA; add Cluster.spec.pki.machine.key")
 	}
 	e.CA, e.Accepts = machinePool(c), p.checkMember
@@ -221,7 +221,7 @@ func (p *Peers) Others(c *config.Config) []netip.Addr {
 	}
 	own := p.deps.own()
 	named := slices.Clone(c.Cluster.Spec.ControlPlanes)
-	if IsWorker(c) {
+	if c.IsWorker() {
 		if member, _ := p.state.Get(); !member.Joined {
 			return nil // no peer knows this machine yet
 		}

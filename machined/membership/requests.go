@@ -51,7 +51,7 @@ func newRequests(d *Deps, l *Ledger) *Requests {
 // AcceptsJoinRequests reports whether a configuration accepts requests of machines without a
 // ticket.
 func AcceptsJoinRequests(c *config.Config) bool {
-	return IsControlPlane(c) && c.Cluster.Spec.JoinRequests
+	return c.IsControlPlane() && c.Cluster.Spec.JoinRequests
 }
 
 // RequestJoin answers the join request of a machine that has no certificate.

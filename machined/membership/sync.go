@@ -79,7 +79,7 @@ func (l *Sync) pollPeers(ctx context.Context, c *config.Config) {
 	for i, addr := range peers {
 		polls.Go(func() {
 			err := panics.Do("learning from "+addr.String(), func() error { return l.syncWith(ctx, addr, c) })
-			if IsWorker(c) {
+			if c.IsWorker() {
 				l.worker.recordRemoved(err)
 			}
 			if err != nil {
@@ -88,7 +88,7 @@ func (l *Sync) pollPeers(ctx context.Context, c *config.Config) {
 		})
 	}
 	polls.Wait()
-	if IsWorker(c) && len(peers) > 0 && !slices.ContainsFunc(problems, func(p string) bool { return p != "" }) {
+	if c.IsWorker() && len(peers) > 0 && !slices.ContainsFunc(problems, func(p string) bool { return p != "" }) {
 		l.worker.clearRemoved()
 	}
 	for i, addr := range peers {
@@ -100,7 +100,7 @@ func (l *Sync) pollPeers(ctx context.Context, c *config.Config) {
 		}
 		l.problems[addr] = problems[i]
 	}
-	if IsControlPlane(c) {
+	if c.IsControlPlane() {
 		l.reportNameConflicts(c)
 	}
 }
@@ -131,7 +131,7 @@ func (l *Sync) syncWith(ctx context.Context, addr netip.Addr, c *config.Config) 
 	var added []trust.Revocation
 	err := l.peers.Call(callCtx, addr, func(other *client.Client) (err error) {
 		p.other = other
-		if added, err = l.ledger.syncRevocations(p.revocations); err != nil || !IsControlPlane(c) {
+		if added, err = l.ledger.syncRevocations(p.revocations); err != nil || !c.IsControlPlane() {
 			return err
 		}
 		if _, err = l.ledger.syncMembership(p.membership); err != nil {

@@ -77,7 +77,7 @@ const (
 // Load reads the stored certificates of a worker, so that apid starts with them.
 func (w *Worker) Load() {
 	c := w.deps.config()
-	if !IsWorker(c) || !w.deps.Installed {
+	if !c.IsWorker() || !w.deps.Installed {
 		return
 	}
 	held, err := readCertificates(w.deps.Files.Certificates, w.deps.Identity())
@@ -118,7 +118,7 @@ func (w *Worker) Run(ctx context.Context) {
 	for {
 		c, at := configs.Current(), states.Current()
 		wait := ResyncInterval
-		if IsWorker(c) && w.deps.Installed {
+		if c.IsWorker() && w.deps.Installed {
 			wait = j.step(ctx, c, at)
 		} else if have, _ := w.State.Get(); have.Joined || have.Problem != "" {
 			w.State.Set(State{})

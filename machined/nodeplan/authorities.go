@@ -26,7 +26,7 @@ func authorities(c *config.Config, f Facts) (a credentials.Authorities, err erro
 	if err != nil {
 		return a, err
 	}
-	if isWorker(c) {
+	if c.IsWorker() {
 		own := c.Cluster.Spec.PKI
 		return credentials.Authorities{
 			Kubernetes: credentials.Authority{CA: &pki.CA{Cert: own.Kubernetes.Cert.X509()}, Accepted: x509s(own.Accepted.Kubernetes)},

@@ -28,17 +28,17 @@ func Firewall(c *config.Config) *firewall.Config {
 		}
 		out.SystemPorts = append(out.SystemPorts, paths.PortKubelet)
 		members := []int{etcdjoin.ClientPort, etcdjoin.PeerPort, paths.PortMetrics}
-		if !isWorker(c) {
+		if !c.IsWorker() {
 			out.Open = append(out.Open, tcp(paths.PortKubernetes))
 			out.SystemPorts = append(append(out.SystemPorts, paths.PortKubernetes), members...)
 		}
 		switch {
 		case len(planes) > 0:
 			out.Open = append(out.Open, tcp(paths.PortKubelet, slices.Concat(planes, otherFamily(spec))...))
-		case isWorker(c): // the source addresses of its control plane are unknown
+		case c.IsWorker(): // the source addresses of its control plane are unknown
 			out.Open = append(out.Open, tcp(paths.PortKubelet))
 		}
-		if !isWorker(c) && len(planes) > 0 {
+		if !c.IsWorker() && len(planes) > 0 {
 			for _, port := range members {
 				out.Open = append(out.Open, tcp(port, planes...))
 			}

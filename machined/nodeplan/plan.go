@@ -134,13 +134,8 @@ func API(c *config.Config, f Facts) (credentials.Want, error) {
 			}
 		}
 	}
-	if isWorker(c) && f.Member.Joined {
+	if c.IsWorker() && f.Member.Joined {
 		issued = f.Member.Machine
 	}
 	return credentials.APIServer(f.Identity, name, Addresses(c, f.Network), ca, issued, f.Trust.Callers), nil
-}
-
-// isWorker reports whether a configuration makes the machine a worker of a cluster.
-func isWorker(c *config.Config) bool {
-	return c != nil && c.Cluster != nil && c.Machine.Spec.Role == config.RoleWorker
 }

@@ -71,9 +71,9 @@ func services(c *config.Config, f Facts, w Want, a credentials.Authorities) Serv
 		s.Hold = HoldExposed
 	case errors.Is(w.NodeProblem, ErrNoAddress):
 		s.Hold, s.stays = HoldNoAddress, func(r supervise.Service) bool { return !facts.AddressLost || needsNoAddress(r) }
-	case isWorker(c) && !f.Member.Joined:
+	case c.IsWorker() && !f.Member.Joined:
 		s.Hold = HoldNotJoined
-	case isWorker(c) && f.Member.Removed:
+	case c.IsWorker() && f.Member.Removed:
 		s.Hold, s.stays = HoldRemoved, func(supervise.Service) bool { return true }
 		if f.Member.PodsStopped {
 			s.run, s.stays = withoutNode(slices.Concat(apid, Kubernetes(false))), nil

@@ -15,6 +15,17 @@ func New(name string, role Role) *Config {
 	return c
 }
 
+// IsWorker reports whether a configuration (nil for none) makes the machine a worker of a cluster.
+func (c *Config) IsWorker() bool {
+	return c != nil && c.Cluster != nil && c.Machine.Spec.Role == RoleWorker
+}
+
+// IsControlPlane reports whether a configuration (nil for none) makes the machine a control-plane
+// machine.
+func (c *Config) IsControlPlane() bool {
+	return c != nil && c.Cluster != nil && c.Machine.Spec.Role == RoleControlPlane
+}
+
 // WithOperatorCAs sets the operator CAs.
 func (c *Config) WithOperatorCAs(cas ...Certificate) *Config {
 	d := *c
