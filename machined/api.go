@@ -184,7 +184,7 @@ func (a machineAPI) Reset(ctx context.Context, r *api.ResetRequest) (*api.PowerR
 	default:
 		return nil, status.Errorf(codes.InvalidArgument, "reset: unknown wipe mode %v", r.Wipe)
 	}
-	if err := a.m.drain(); err != nil {
+	if err := a.m.upgrade.Drainer.Drain(); err != nil {
 		return nil, status.Errorf(codes.FailedPrecondition, "reset refused: %v", err)
 	}
 	may := a.m.etcd.CheckQuorumWithout
@@ -192,7 +192,7 @@ func (a machineAPI) Reset(ctx context.Context, r *api.ResetRequest) (*api.PowerR
 		may = func() error { return a.m.etcd.Leave(caller(ctx)) }
 	}
 	if err := may(); err != nil {
-		a.m.uncordon()
+		a.m.upgrade.Drainer.Uncordon()
 		return nil, status.Errorf(codes.FailedPrecondition, "reset refused: %v", err)
 	}
 	return &api.PowerResponse{}, a.m.shutDown(down)

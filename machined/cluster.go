@@ -20,6 +20,7 @@ import (
 	"github.com/orlop-os/orlop/apid"
 	"github.com/orlop-os/orlop/machined/membership"
 	"github.com/orlop-os/orlop/machined/nodeplan"
+	"github.com/orlop-os/orlop/machined/upgrade"
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/nodespec"
@@ -38,7 +39,7 @@ func (a clusterAPI) Health(r *api.HealthRequest, stream grpc.ServerStreamingServ
 	services, configuration, members, rules := a.m.services.Status().Watch(), a.m.config.Watch(), a.m.members.Worker.State.Watch(), a.m.rulesProblem.Watch()
 	program, settled, disks, states := a.m.panicState.Watch(), a.m.convergence.Watch(), a.m.disks.Watch(), a.m.networkState.Watch()
 	var last *api.HealthResponse
-	floor, began := a.m.epochFloor(), time.Now()
+	floor, began := a.m.upgrade.Controller.EpochFloor(), time.Now()
 	for {
 		list, now, member := services.Current(), configuration.Current(), members.Current()
 		health := clusterHealth(now, member, list)
@@ -47,7 +48,7 @@ func (a clusterAPI) Health(r *api.HealthRequest, stream grpc.ServerStreamingServ
 		if broken := configurationProblem(now, settled.Current(), states.Current()); broken != "" {
 			configurationFails(health, broken)
 		}
-		releaseCheck(health, a.m.release, floor, began)
+		upgrade.ReleaseCheck(health, a.m.release, floor, began)
 		storageHealth(health, disks.Current().Filesystems)
 		var later <-chan time.Time
 		if health.Healthy && time.Since(now.applied) < activationTime {

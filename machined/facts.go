@@ -21,10 +21,9 @@ import (
 
 // transitionFacts returns the facts on which the change to the next configuration depends.
 func (m *machine) transitionFacts(ctx context.Context, now applied, next *config.Config, r *api.ApplyRequest) (f transition.Facts, err error) {
-	upgrade, _ := m.upgrade.Get()
 	f = transition.Facts{
 		Request: r, Trial: transition.PlanTrial(m.fallback(now), next, r), OnTrial: !now.trial.IsZero(), Now: time.Now(),
-		Upgrade: upgrade.Undecided(), Machine: m.machineFacts(next),
+		Upgrade: m.upgrade.Controller.Record().Undecided(), Machine: m.machineFacts(next),
 	}
 	if f.Caller, err = callerFacts(ctx, next); err != nil {
 		return f, err

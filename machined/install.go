@@ -212,7 +212,8 @@ func (m *machine) matchDisks(ctx context.Context, expression string, disks []dis
 // beginInstall starts the operations and returns. Only one installation runs at a time, and none
 // after a success: the machine reboots.
 func (m *machine) beginInstall(w install.Want, documents []byte, by string) error {
-	if !m.writeMu.TryLock() {
+	unlock, ok := m.upgrade.Controller.TryLock()
+	if !ok {
 		return transition.Refuse(errors.New("an installation is running (`orlopctl get install`)"))
 	}
 	identity := m.identity.Load()
@@ -220,12 +221,12 @@ func (m *machine) beginInstall(w install.Want, documents []byte, by string) erro
 	files := []install.File{
 		{Name: paths.MachineKey, Content: identity.KeyPEM()}, {Name: paths.MachineCert, Content: identity.CertPEM()},
 	}
-	ca, err := os.ReadFile(paths.PairedCAInMemory) // no pairing is possible while m.writeMu is held
+	ca, err := os.ReadFile(paths.PairedCAInMemory) // no pairing is possible while the lock is held
 	switch {
 	case err == nil:
 		files = append(files, install.File{Name: paths.PairedCA, Content: ca})
 	case !errors.Is(err, fs.ErrNotExist):
-		m.writeMu.Unlock()
+		unlock()
 		return transition.Refuse(fmt.Errorf("the operator's CA: %w", err))
 	}
 	m.events.add("install", "operation", "onto "+w.Disk.String()+", asked by "+by)
@@ -242,16 +243,16 @@ func (m *machine) beginInstall(w install.Want, documents []byte, by string) erro
 		defer func() {
 			if now, _ := m.installation.Get(); now.Phase == installing { // it has panicked
 				m.installation.Set(installState{Phase: installFailed, Disk: w.Disk.Path, Reason: "machined panicked; `orlopctl events` shows the reason"})
-				m.writeMu.Unlock()
+				unlock()
 			}
 		}()
-		m.doInstall(m.runCtx, w, ops)
+		m.doInstall(m.runCtx, w, ops, unlock)
 	})
 	return nil
 }
 
 // doInstall performs the operations and reboots.
-func (m *machine) doInstall(ctx context.Context, w install.Want, ops []reconcile.Op) {
+func (m *machine) doInstall(ctx context.Context, w install.Want, ops []reconcile.Op, unlock func()) {
 	began := time.Now()
 	for _, op := range ops {
 		m.installation.Update(func(s installState) installState { s.Operation, s.Done, s.Total = op.String(), 0, 0; return s })
@@ -260,7 +261,7 @@ func (m *machine) doInstall(ctx context.Context, w install.Want, ops []reconcile
 			reason := fmt.Sprintf("cannot %s: %v", op, err)
 			m.installation.Set(installState{Phase: installFailed, Disk: w.Disk.Path, Reason: reason})
 			m.logConsole("install: " + reason + "; no system boots from " + w.Disk.Path + "; apply a configuration to start again")
-			m.writeMu.Unlock()
+			unlock()
 			return
 		}
 	}

@@ -15,8 +15,7 @@
 //	domainrows.go      its rows
 //	reconcile.go       the reconciliation with configuration and addresses
 //	drift.go           the drift as a topic
-//	upgrade.go         upgrades and rollbacks
-//	receive.go         uploads of bundles; frompeer.go the fetch from a peer
+//	upgrade.go         the environment of upgrades (machined/upgrade)
 //	install.go         the installation of a system that runs from memory
 //	members.go         the membership of the cluster (machined/membership)
 //	relay.go           the tunnel of a client through this machine to another one
@@ -26,7 +25,8 @@
 //	kubernetes.go      the files of the node's processes (package nodeplan has their content)
 //	state.go           the topics
 //	program.go         the handling of a panic
-//	api.go, cluster.go, apidebug.go, apietcd.go, apiimages.go   the methods of the API
+//	api.go, cluster.go, apidebug.go, apietcd.go, apiimages.go, apiupgrade.go
+//	                   the methods of the API
 //
 // If its name is apid, the executable runs the listener of the API instead (package apid); if its
 // name is diskprobe, it examines a foreign disk (package diskprobe). One executable for all three
@@ -59,14 +59,13 @@ import (
 	"github.com/orlop-os/orlop/machined/network"
 	"github.com/orlop-os/orlop/machined/ownership"
 	"github.com/orlop-os/orlop/machined/power"
+	"github.com/orlop-os/orlop/machined/upgrade"
 	"github.com/orlop-os/orlop/pkg/bootmedium"
 	"github.com/orlop-os/orlop/pkg/buildinfo"
 	"github.com/orlop-os/orlop/pkg/cell"
 	"github.com/orlop-os/orlop/pkg/cgroup"
 	"github.com/orlop-os/orlop/pkg/diskprobe"
-	"github.com/orlop-os/orlop/pkg/esp"
 	"github.com/orlop-os/orlop/pkg/kmod"
-	"github.com/orlop-os/orlop/pkg/limits"
 	"github.com/orlop-os/orlop/pkg/panics"
 	"github.com/orlop-os/orlop/pkg/paths"
 	"github.com/orlop-os/orlop/pkg/pki"
@@ -118,9 +117,8 @@ type machine struct {
 	// machine key, in the certificate with which it was stored; nil until stepIdentity
 	identity      atomic.Pointer[pki.Leaf]
 	modules       func() (*kmod.Index, error)
-	esp           *esp.Partition // partition with the entries of the boot loader
-	inputsChanged chan struct{}  // wakes the reader of power buttons: an input device was added
-	blocksChanged chan struct{}  // wakes watchDisks: a disk or a partition was added or removed
+	inputsChanged chan struct{} // wakes the reader of power buttons: an input device was added
+	blocksChanged chan struct{} // wakes watchDisks: a disk or a partition was added or removed
 	// containerd is the connection to containerd's socket; it opens at first use.
 	containerd *grpc.ClientConn
 
@@ -129,21 +127,18 @@ type machine struct {
 	// since when the services have no address; nil if they have an address
 	noAddressSince atomic.Pointer[time.Time]
 	packets        packetFilter
-	upgradeMu      sync.Mutex // at most one event of an upgrade at a time
-	// at most one system is received or written at a time, by an upgrade or an installation
-	writeMu      sync.Mutex
-	disksMu      sync.Mutex // at most one read of the disks at a time
-	prober       *diskprobe.Prober
-	bundleServer bundleServer
-	relays       relays
-	readCommands chan struct{} // one element per process for a read-only RPC (orchestratorcmd.go)
-	callRecords  *callRecords  // audit log
-	debug        *debug.Tools
-	etcd         *etcd.Manager
-	images       *images.Manager
-	logShipping  *logship.Shipper
-	members      *membership.Members // membership of the cluster
-	pairing      *ownership.Pairing
+	disksMu        sync.Mutex // at most one read of the disks at a time
+	prober         *diskprobe.Prober
+	relays         relays
+	readCommands   chan struct{}    // one element per process of a read-only RPC
+	callRecords    *callRecords     // audit log
+	upgrade        *upgrade.Upgrade // its lock also excludes installations
+	debug          *debug.Tools
+	etcd           *etcd.Manager
+	images         *images.Manager
+	logShipping    *logship.Shipper
+	members        *membership.Members // membership of the cluster
+	pairing        *ownership.Pairing
 	// pending shutdown request; no service is started any more. nil while the machine runs
 	shutdown  atomic.Pointer[powerRequest]
 	runCtx    context.Context // canceled at shutdown
@@ -166,7 +161,6 @@ type machine struct {
 	timeServers    *cell.Cell[[]string]
 	timeState      *cell.Cell[timesync.Status]
 	timeFloor      *timesync.Floor
-	upgrade        *cell.Cell[upgradeState]
 	installation   *cell.Cell[installState]
 	panicState     *cell.Cell[panicState]
 
@@ -183,7 +177,6 @@ func newMachine() *machine {
 		events:         newEventLog(),
 		inputsChanged:  make(chan struct{}, 1),
 		blocksChanged:  make(chan struct{}, 1),
-		bundleServer:   bundleServer{downloads: limits.NewLimiter(maxDownloads, maxDownloadsPerMachine)},
 		relays:         newRelays(),
 		modules:        host.ModuleIndex(),
 		config:         cell.New(applied{}),
@@ -201,7 +194,6 @@ func newMachine() *machine {
 		timeServers:    cell.New([]string(nil)),
 		timeState:      cell.New(timesync.Status{}),
 		timeFloor:      timesync.NewFloor(time.Time{}, time.Now()),
-		upgrade:        cell.New(upgradeState{}),
 		installation:   cell.New(installState{}),
 		panicState:     cell.New(panicState{}),
 	}
@@ -224,11 +216,6 @@ func newMachine() *machine {
 	})
 	// NewClient does not resolve the address of a Unix socket, so it cannot fail.
 	m.containerd, _ = grpc.NewClient("unix://"+paths.ContainerdSocket, grpc.WithTransportCredentials(insecure.NewCredentials()))
-	m.esp = &esp.Partition{
-		Device:  func() (string, error) { p, err := m.slots(); return p.ESP, err },
-		Target:  paths.ESP,
-		Modules: m.kernel.LoadModules,
-	}
 	assemble(m)
 	m.topics = m.observable()
 	return m

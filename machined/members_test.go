@@ -118,6 +118,7 @@ func controlPlane(t *testing.T) clusterAPI {
 	m.runCtx = t.Context()
 	m.networkState = cell.New(network.State{Links: []network.LinkState{{Managed: true, Up: true, Addresses: []network.AddressState{{Prefix: netip.MustParsePrefix("10.0.0.11/24")}}}}})
 	m.setMembers(func(d *membership.Deps) { d.Files.Ledger = file })
+	m.upgrade = newUpgrade(m)
 	return clusterAPI{m: m}
 }
 

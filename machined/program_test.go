@@ -151,7 +151,7 @@ func TestConfigurationGoes(t *testing.T) {
 		_, _ = a.Deny(ctx, &api.DenyRequest{Name: "w1"})
 		_, _ = a.GetMembership(ctx, &api.GetMembershipRequest{})
 		a.m.members.NodeGC.Collect(t.Context())
-		_ = a.m.drain()
+		_ = a.m.upgrade.Drainer.Drain()
 	}
 	close(stop)
 	flapping.Wait()

@@ -128,8 +128,7 @@ func (m *machine) watchReach(ctx context.Context) {
 func (m *machine) reachInput(now applied, state network.State) reachInput {
 	in := reachInput{now: time.Now(), config: now.config}
 	why, _ := m.storageProblem.Get()
-	going, _ := m.upgrade.Get()
-	in.decided = now.trial.IsZero() && going.Undecided() == nil && m.bootMedium == "" && why == ""
+	in.decided = now.trial.IsZero() && m.upgrade.Controller.Record().Undecided() == nil && m.bootMedium == "" && why == ""
 	if now.config == nil || !in.decided {
 		return in
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/orlop-os/orlop/machined/configstore"
 	"github.com/orlop-os/orlop/machined/network"
 	"github.com/orlop-os/orlop/machined/nodeplan"
+	"github.com/orlop-os/orlop/machined/upgrade"
 	"github.com/orlop-os/orlop/pkg/cell"
 	"github.com/orlop-os/orlop/pkg/config"
 )
@@ -126,7 +127,7 @@ func keeping(t *testing.T, current []byte) *machine {
 		t.Fatal(err)
 	}
 	m := &machine{
-		events: newEventLog(), config: cell.New(applied{}), convergence: cell.New(convergence{}), storageProblem: cell.New(""), upgrade: cell.New(upgradeState{}),
+		events: newEventLog(), config: cell.New(applied{}), convergence: cell.New(convergence{}), storageProblem: cell.New(""), upgrade: upgrade.New(upgrade.Deps{}),
 		networkConfig: cell.New(network.Config{}), networkState: cell.New(network.State{}),
 	}
 	a, _, err := load()

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/orlop-os/orlop/machined/nodeplan"
 	"github.com/orlop-os/orlop/machined/transition"
@@ -15,8 +16,9 @@ import (
 	"github.com/orlop-os/orlop/pkg/supervise"
 )
 
-// reencryptTimeout bounds the rewrite of all Secrets, for which etcd reads and writes its data.
-const reencryptTimeout = savepointTimeout
+// reencryptTimeout bounds the rewrite of all Secrets, for which etcd reads and writes its data: at
+// most 4 GiB, for which a slow disk takes minutes.
+const reencryptTimeout = 10 * time.Minute
 
 // reencryptSecrets rewrites all Secrets with the current encryption key before an old key is
 // dropped. It returns the operations, or with dry the planned operations. An error rejects the

@@ -107,8 +107,8 @@ func (m *machine) observable() []topic {
 		watchedTopic("time", m.timeState), // timesync.Status
 		// []moment: time of each step and first readiness
 		watchedTopic("timeline", m.timeline),
-		// upgradeState: the last upgrade and its progress
-		watchedTopic("upgrade", m.upgrade),
+		// upgrade.State: the last upgrade and its progress
+		watchedTopic("upgrade", m.upgrade.Controller.State()),
 	}
 }
 

@@ -304,9 +304,8 @@ func stepConfiguration(ctx context.Context, m *machine) error {
 }
 
 func loadConfiguration(ctx context.Context, m *machine) {
-	last, _ := m.upgrade.Get()
 	// after a rollback the staged configuration belongs to the other version
-	by := m.beginConfiguration(!last.BeingReplaced(m.release.Version))
+	by := m.beginConfiguration(!m.upgrade.Controller.Record().BeingReplaced(m.release.Version))
 	a, from, err := load()
 	if err != nil {
 		problem := fmt.Sprintf("%s cannot be used: %v", from, err)
@@ -496,7 +495,7 @@ func stepServices(ctx context.Context, m *machine) error {
 	if m.bootMedium == "" { // a system that is not installed is unclaimed and ships no logs
 		m.restarter().Go(ctx, "log-shipping", m.logShipping.Run)
 	}
-	m.restarter().Go(ctx, "trial", m.resumeTrial)
+	m.restarter().Go(ctx, "trial", m.upgrade.Controller.ResumeTrial)
 	m.restarter().Go(ctx, "configuration on trial", m.watchTrial)
 	m.restarter().Go(ctx, "reach", m.watchReach)
 	m.restarter().Go(ctx, "pace of connections", m.limitNewConnections)

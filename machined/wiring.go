@@ -2,9 +2,13 @@ package main
 
 import (
 	"context"
+	"errors"
 	"net/netip"
 	"slices"
 	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/orlop-os/orlop/machined/debug"
 	"github.com/orlop-os/orlop/machined/etcd"
@@ -20,11 +24,13 @@ import (
 	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/paths"
 	"github.com/orlop-os/orlop/pkg/supervise"
+	"github.com/orlop-os/orlop/pkg/transfer"
 )
 
 // assemble makes machined's packages, each from its Deps.
 func assemble(m *machine) {
 	m.members = membership.New(memberDeps(m)) // first, because the others use it
+	m.upgrade = newUpgrade(m)
 	m.debug = newDebug(m)
 	m.etcd = newEtcd(m)
 	m.images = newImages(m)
@@ -46,19 +52,14 @@ func newDebug(m *machine) *debug.Tools {
 
 func newEtcd(m *machine) *etcd.Manager {
 	d := etcd.Deps{
-		Config:      cell.Map(m.config, func(now applied) etcd.Config { return etcd.Config{Config: now.config, OnTrial: !now.trial.IsZero()} }),
-		Started:     m.started,
-		Stopping:    m.runCtx,
-		Command:     m.orchestrator,
-		ReadCommand: m.readOrchestrator,
-		Services:    m.services,
-		LockUpgrade: func() (unlock func(), ok bool) {
-			if !m.writeMu.TryLock() {
-				return nil, false
-			}
-			return m.writeMu.Unlock, true
-		},
-		UpgradePending: func() error { now, _ := m.upgrade.Get(); return now.Undecided() },
+		Config:         cell.Map(m.config, func(now applied) etcd.Config { return etcd.Config{Config: now.config, OnTrial: !now.trial.IsZero()} }),
+		Started:        m.started,
+		Stopping:       m.runCtx,
+		Command:        m.orchestrator,
+		ReadCommand:    m.readOrchestrator,
+		Services:       m.services,
+		LockUpgrade:    m.upgrade.Controller.TryLock,
+		UpgradePending: func() error { return m.upgrade.Controller.Record().Undecided() },
 		FreeSpace:      func() (int64, error) { return upgrade.FreeSpace(paths.Data) },
 		DataReplaced:   m.members.NodeGC.RestartAll,
 		NameInUse:      m.members.NodeGC.Reassigned,
@@ -81,7 +82,7 @@ func newImages(m *machine) *images.Manager {
 		Config: cell.Map(m.config, func(now applied) images.Config {
 			return images.Config{Config: now.config, OnTrial: !now.trial.IsZero()}
 		}),
-		UpgradePending: func() bool { now, _ := m.upgrade.Get(); return now.Undecided() != nil },
+		UpgradePending: func() bool { return m.upgrade.Controller.Record().Undecided() != nil },
 		PauseImage:     func() string { return m.release.PauseImage },
 		Imported:       func() { m.mark("images") },
 		Peers:          func() []netip.Addr { now, _ := m.config.Get(); return m.members.Peers.Others(now.config) },
@@ -131,14 +132,15 @@ func newPairing(m *machine) *ownership.Pairing {
 			if !m.applyMu.TryLock() {
 				return nil, "a configuration is being applied; try again"
 			}
-			if !m.writeMu.TryLock() {
+			unlockWrites, ok := m.upgrade.Controller.TryLock()
+			if !ok {
 				m.applyMu.Unlock()
 				return nil, "the machine is being installed, and reboots then; pair with it afterwards"
 			}
 			m.reconcileMu.Lock()
 			return func() {
 				m.reconcileMu.Unlock()
-				m.writeMu.Unlock()
+				unlockWrites()
 				m.applyMu.Unlock()
 			}, ""
 		},
@@ -154,4 +156,19 @@ func newPairing(m *machine) *ownership.Pairing {
 		Event:         func(kind, message string) { m.events.add("pairing", kind, message) },
 		Console:       m.logConsole,
 	})
+}
+
+// serve sends data to another machine with send, which calls taken after each piece. It ends if no
+// piece was taken for a while, and at shutdown; a blocked send ends after it.
+func (m *machine) serve(ctx context.Context, send func(ctx context.Context, taken func()) error) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	err := transfer.Watch("giving a bundle or an image", m.runCtx.Done(), 0, func(moved func()) error { return send(ctx, moved) })
+	switch {
+	case errors.Is(err, transfer.ErrStalled):
+		return status.Errorf(codes.DeadlineExceeded, "the receiver has read no data for %v", transfer.StallTimeout)
+	case errors.Is(err, transfer.ErrStopped):
+		return status.Error(codes.Unavailable, "this machine is shutting down")
+	}
+	return endOfStream(err)
 }

@@ -1,4 +1,4 @@
-package main
+package upgrade
 
 import (
 	"bytes"
@@ -9,12 +9,9 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
-	"path/filepath"
 	"time"
 
-	"github.com/orlop-os/orlop/apid"
-	"github.com/orlop-os/orlop/machined/network"
-	"github.com/orlop-os/orlop/machined/nodeplan"
+	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/panics"
 	"github.com/orlop-os/orlop/pkg/paths"
 )
@@ -22,44 +19,46 @@ import (
 // The upgrade probes: checks that a version on trial runs itself once its configuration is active
 // and its services are ready.
 
+// probes runs the upgrade probes.
+type probes struct{ deps *Deps }
+
 // probeTimeout bounds one run of all probes. A failed probe is repeated until the deadline of the
 // upgrade.
 const probeTimeout = time.Minute
 
-// runProbes runs each probe once and returns the first error: the management API over the machine's
-// own addresses, the gateway if the former version reached it (reached), and a pod sandbox if the
+// run runs each probe once and returns the first error: the management API over the machine's own
+// addresses, the gateway if the former version reached it (reached), and a pod sandbox if the
 // machine runs pods.
-func (m *machine) runProbes(ctx context.Context, now applied, reached bool) error {
+func (p probes) run(ctx context.Context, active *config.Config, reached bool) error {
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
-	state, _ := m.networkState.Get()
-	addresses := nodeplan.Addresses(now.config, state)
+	addresses := p.deps.Network.Addresses(active)
 	if len(addresses) == 0 {
 		return errors.New("network: no link has an address")
 	}
 	for _, a := range addresses {
-		if err := probeAPI(ctx, netip.AddrPortFrom(a, paths.PortApid)); err != nil {
+		if err := p.api(ctx, netip.AddrPortFrom(a, paths.PortApid)); err != nil {
 			return err
 		}
 	}
 	if reached {
-		if err := probeGateways(ctx, state); err != nil {
+		if err := p.gateways(ctx); err != nil {
 			return err
 		}
 	}
-	if now.config == nil || now.config.Cluster == nil {
+	if active == nil || active.Cluster == nil {
 		return nil
 	}
-	if _, err := m.orchestrator(ctx, 0, "canary", nil); err != nil {
+	if _, err := p.deps.Node.Command(ctx, 0, "canary", nil); err != nil {
 		return fmt.Errorf("canary: %w", err)
 	}
 	return nil
 }
 
-// probeAPI checks that apid answers at an address with this machine's certificate. It makes no call
-// and sends no certificate: apid admits no call on this connection.
-func probeAPI(ctx context.Context, at netip.AddrPort) error {
-	text, err := os.ReadFile(filepath.Join(paths.ApidDir, apid.ServerCertFile))
+// api checks that apid answers at an address with this machine's certificate. It makes no call and
+// sends no certificate: apid admits no call on this connection.
+func (p probes) api(ctx context.Context, at netip.AddrPort) error {
+	text, err := os.ReadFile(p.deps.Files.APICertificate)
 	if err != nil {
 		return fmt.Errorf("management API: %w", err)
 	}
@@ -77,40 +76,39 @@ func probeAPI(ctx context.Context, at netip.AddrPort) error {
 			return nil
 		},
 	}}
-	c, err := d.DialContext(ctx, "tcp", at.String())
+	conn, err := d.DialContext(ctx, "tcp", at.String())
 	if err != nil {
 		return fmt.Errorf("management API: not reached at %s: %w", at, err)
 	}
-	return c.Close()
+	return conn.Close()
 }
 
 // gatewayReached reports whether this version reaches its gateway now.
-func (m *machine) gatewayReached() bool {
-	state, _ := m.networkState.Get()
-	return probeGateways(m.runCtx, state) == nil
+func (p probes) gatewayReached() bool {
+	return p.gateways(p.deps.Running) == nil
 }
 
 // gatewayTimeout is the time for a gateway to answer; the kernel itself sends three requests, a
 // second apart (Documentation/networking/ip-sysctl.rst, neigh mcast_solicit and retrans_time_ms).
 const gatewayTimeout = 4 * time.Second
 
-// probeGateways checks that a gateway of the machine answers.
-func probeGateways(ctx context.Context, state network.State) error {
+// gateways checks that a gateway of the machine answers.
+func (p probes) gateways(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, gatewayTimeout)
 	defer cancel()
-	return firstGateway(ctx, state.Gateways(), network.AwaitGateway)
+	return firstGateway(ctx, p.deps.Network.Gateways())
 }
 
 // firstGateway probes all gateways in parallel, and waits for the first answer: a dead gateway uses
 // the whole timeout.
-func firstGateway(ctx context.Context, gateways []network.RouteState, ask func(context.Context, network.RouteState) error) error {
+func firstGateway(ctx context.Context, gateways []func(context.Context) error) error {
 	if len(gateways) == 0 {
 		return errors.New("network: no gateway, but the previous version had one")
 	}
 	problems, asked := make([]error, len(gateways)), make(chan int, len(gateways))
-	for i, r := range gateways {
+	for i, probe := range gateways {
 		go func() {
-			problems[i] = panics.Do("gateway", func() error { return ask(ctx, r) })
+			problems[i] = panics.Do("gateway", func() error { return probe(ctx) })
 			asked <- i
 		}()
 	}

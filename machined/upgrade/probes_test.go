@@ -1,4 +1,4 @@
-package main
+package upgrade
 
 import (
 	"context"
@@ -7,19 +7,17 @@ import (
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/orlop-os/orlop/machined/network"
 )
 
 // TestFirstGateway checks that a dead gateway does not delay the answer of another gateway.
 func TestFirstGateway(t *testing.T) {
 	dead, alive := netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("10.0.1.1")
-	ask := func(ctx context.Context, r network.RouteState) error {
-		if r.Via == alive {
+	probe := func(ctx context.Context, via netip.Addr) error {
+		if via == alive {
 			return ctx.Err()
 		}
 		<-ctx.Done()
-		return errors.New("gateway " + r.Via.String() + " does not answer")
+		return errors.New("gateway " + via.String() + " does not answer")
 	}
 	for _, test := range []struct {
 		gateways []netip.Addr
@@ -30,15 +28,15 @@ func TestFirstGateway(t *testing.T) {
 		{[]netip.Addr{dead}, "gateway 10.0.0.1 does not answer"},
 		{nil, "network: no gateway, but the previous version had one"},
 	} {
-		var routes []network.RouteState
+		var probes []func(context.Context) error
 		for _, a := range test.gateways {
-			routes = append(routes, network.RouteState{Via: a})
+			probes = append(probes, func(ctx context.Context) error { return probe(ctx, a) })
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 		if test.want != "" {
 			cancel() // the time is up
 		}
-		err := firstGateway(ctx, routes, ask)
+		err := firstGateway(ctx, probes)
 		if (err == nil) != (test.want == "") || err != nil && !strings.Contains(err.Error(), test.want) {
 			t.Errorf("%v: %v, want %q", test.gateways, err, test.want)
 		}

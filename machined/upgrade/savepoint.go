@@ -1,4 +1,4 @@
-package main
+package upgrade
 
 import (
 	"context"
@@ -10,7 +10,6 @@ import (
 	"path/filepath"
 	"time"
 
-	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 	"github.com/orlop-os/orlop/pkg/paths"
 	"github.com/orlop-os/orlop/pkg/safefile"
@@ -20,45 +19,47 @@ import (
 // (orchestrator/etcd/savepoint.go): it takes a savepoint before an upgrade, and restores it by
 // itself after a rollback if this version cannot read the data.
 
+// savepoints takes and removes the savepoints of a machine.
+type savepoints struct{ deps *Deps }
+
 // savepointTimeout bounds a savepoint: etcd holds at most 4 GiB, which a slow disk writes in
 // minutes.
 const savepointTimeout = 10 * time.Minute
 
 // runsEtcd reports whether etcd runs on this machine.
-func (m *machine) runsEtcd() bool {
-	now, _ := m.config.Get()
-	return now.config != nil && now.config.Cluster != nil && now.config.Machine.Spec.Role == config.RoleControlPlane
+func (s savepoints) runsEtcd() bool {
+	return s.deps.Node.Config().IsControlPlane()
 }
 
-// takeSavepoint takes a savepoint for the running version.
-func (m *machine) takeSavepoint(ctx context.Context) error {
+// take takes a savepoint for the running version.
+func (s savepoints) take(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, savepointTimeout)
 	defer cancel()
-	saved, err := runCommand[nodespec.Savepoint](ctx, m, paths.UserAPI, "take-savepoint", nil)
+	saved, err := nodespec.Run[nodespec.Savepoint](ctx, s.deps.Node.Command, paths.UserAPI, "take-savepoint", nil)
 	if err != nil {
 		return err
 	}
-	m.events.add("upgrade", "operation", fmt.Sprintf("took a savepoint of the etcd data at revision %d, %d KiB", saved.Revision, saved.Size>>10))
+	s.deps.Event("operation", fmt.Sprintf("took a savepoint of the etcd data at revision %d, %d KiB", saved.Revision, saved.Size>>10))
 	return nil
 }
 
-// dropSavepoint removes the savepoint of this version from an earlier upgrade: its data are old,
+// drop removes the savepoint of this version from an earlier upgrade: its data are old,
 // and a rollback would restore them as the state before this upgrade.
-func (m *machine) dropSavepoint() error {
-	err := os.Remove(filepath.Join(paths.EtcdSnapshots, nodespec.SavepointFile(m.release.Version)))
+func (s savepoints) drop() error {
+	err := os.Remove(filepath.Join(s.deps.Files.EtcdSnapshots, nodespec.SavepointFile(s.deps.version())))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
 	return err
 }
 
-// savepointRestored returns the data loss of a restored savepoint since a time; the zero value if
+// restored returns the data loss of a restored savepoint since a time; the zero value if
 // none was restored.
-func savepointRestored(since time.Time) (lost nodespec.SavepointRestored) {
+func (s savepoints) restored(since time.Time) (lost nodespec.SavepointRestored) {
 	// some hundred bytes are written
 	const most = 4 << 10
 	// the orchestrator owns the directory
-	text, err := safefile.ReadUntrusted(paths.EtcdSnapshots, nodespec.RestoredFile, most)
+	text, err := safefile.ReadUntrusted(s.deps.Files.EtcdSnapshots, nodespec.RestoredFile, most)
 	if err != nil || json.Unmarshal(text, &lost) != nil || lost.At.Before(since) {
 		return nodespec.SavepointRestored{}
 	}

@@ -1,0 +1,40 @@
+package upgrade
+
+import (
+	"testing"
+
+	"github.com/orlop-os/orlop/pkg/slot"
+)
+
+// TestEntriesUnread checks that a version on trial stays on trial without a readable ESP, by the
+// loader's counter or by the record; no other version is.
+func TestEntriesUnread(t *testing.T) {
+	trial := slot.Entry{Version: "2.0.0", Trial: true, Left: 2, Done: 1}
+	for _, c := range []struct {
+		what    string
+		running string
+		record  slot.Record
+		counted slot.Entry
+		known   bool
+		want    slot.Phase
+	}{
+		{"the loader counts, and the record is written", "2.0.0", slot.Record{From: "1.0.0", To: "2.0.0", Phase: slot.Written}, trial, true, slot.Trial},
+		{"the loader counts, and the record is lost", "2.0.0", slot.Record{}, trial, true, slot.Trial},
+		{"firmware that keeps no variables", "2.0.0", slot.Record{From: "1.0.0", To: "2.0.0", Phase: slot.Written}, slot.Entry{}, false, slot.Trial},
+		{"the version before", "1.0.0", slot.Record{From: "1.0.0", To: "2.0.0", Phase: slot.Trial}, slot.Entry{}, false, ""},
+		{"nothing was upgraded", "1.0.0", slot.Record{}, slot.Entry{}, false, ""},
+		{"another one's variable", "1.0.0", slot.Record{}, trial, true, ""},
+	} {
+		entries, ok := entriesUnread(c.running, c.record, c.counted, c.known)
+		if ok != (c.want != "") {
+			t.Errorf("%s: %v", c.what, ok)
+		}
+		if !ok {
+			continue
+		}
+		r, actions, err := slot.Step(c.running, c.record, slot.Booted{Entries: entries})
+		if err != nil || r.Phase != c.want || len(actions) != 1 || actions[0] != (slot.Watch{}) {
+			t.Errorf("%s: %+v, %v, %v", c.what, r, actions, err)
+		}
+	}
+}

@@ -1,0 +1,209 @@
+package upgrade
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/orlop-os/orlop/pkg/buildinfo"
+	"github.com/orlop-os/orlop/pkg/config"
+	"github.com/orlop-os/orlop/pkg/slot"
+	"github.com/orlop-os/orlop/pkg/supervise"
+)
+
+// testMachine is a machine that runs version 2.0.0 of epoch 7, without a disk: every access to the
+// ESP fails.
+type testMachine struct {
+	*Upgrade
+	records Store
+	steps   []string // calls of Deps that change the machine, with the phase in the record file
+	restore error    // result of Configuration.Restore
+}
+
+func newTestMachine(t *testing.T, r slot.Record) *testMachine {
+	t.Helper()
+	m := &testMachine{records: Store{Dir: filepath.Join(t.TempDir(), "upgrade")}}
+	step := func(name string) {
+		stored, err := m.records.Load()
+		if err != nil {
+			t.Fatal(err)
+		}
+		m.steps = append(m.steps, name+" while "+string(stored.Phase))
+	}
+	m.Upgrade = New(Deps{
+		Release: func() buildinfo.Release { return buildinfo.Release{Version: "2.0.0", Epoch: 7} },
+		Disk: Disk{
+			Slots:          func() (Slot, error) { return Slot{}, ErrNoSlots },
+			StorageProblem: func() string { return "" },
+		},
+		Files: Files{Records: m.records, Inbox: Inbox{Dir: t.TempDir()}},
+		Configuration: Configuration{
+			DropStaged: func() error { step("drop staged"); return nil },
+			Restore:    func(documents []byte) error { step("restore " + string(documents)); return m.restore },
+		},
+		Reboot:  func(string) error { step("reboot"); return nil },
+		Event:   func(string, string) {},
+		Console: func(string) {},
+	})
+	if err := m.records.Save(r); err != nil {
+		t.Fatal(err)
+	}
+	m.Controller.progress.setRecord(r)
+	return m
+}
+
+// blockRecord makes the record unwritable, so that saving it fails.
+func (m *testMachine) blockRecord(t *testing.T) {
+	t.Helper()
+	if err := os.RemoveAll(m.records.Dir); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(m.records.Dir, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+var (
+	upgrading = slot.Record{From: "2.0.0", To: "3.0.0", Phase: slot.Writing}
+	proving   = slot.Record{From: "1.0.0", To: "2.0.0", Phase: slot.Trial, Tries: 1}
+	reverting = slot.Record{From: "2.0.0", To: "3.0.0", Phase: slot.Trial, Reason: "unhealthy"}
+	failed    = slot.Entry{Version: "3.0.0", Trial: true, Done: 1}
+)
+
+// TestHandle checks the order of the actions of an event and the reaction to an error.
+func TestHandle(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		record  slot.Record
+		event   slot.Event
+		blocked bool // the record cannot be stored
+		restore error
+		steps   []string
+		phase   slot.Phase // afterwards
+		err     string     // a part of it; empty: none
+	}{
+		{
+			name: "the entry is written", record: upgrading, event: slot.EntryWritten{},
+			steps: []string{"reboot while written"}, phase: slot.Written,
+		},
+		{
+			name: "the configuration is restored before the record says so", record: reverting, event: slot.Booted{Entries: []slot.Entry{failed}},
+			steps: []string{"drop staged while trial", "restore a: b while trial"}, phase: slot.RolledBack,
+		},
+		{
+			name: "the configuration cannot be restored", record: reverting, event: slot.Booted{Entries: []slot.Entry{failed}}, restore: errors.New("full"),
+			steps: []string{"drop staged while trial", "restore a: b while trial"}, phase: slot.RolledBack,
+		},
+		{
+			name: "a commit without its entry", record: proving, event: slot.ChecksPassed{},
+			phase: slot.Trial, err: ErrNoSlots.Error(),
+		},
+		{
+			name: "a commit that the entry shows", record: proving, event: slot.Booted{Entries: []slot.Entry{{Version: "2.0.0"}}},
+			phase: slot.Committed,
+		},
+		{
+			name: "a commit without its floor", record: proving, event: slot.Booted{Entries: []slot.Entry{{Version: "2.0.0"}}}, blocked: true,
+			phase: slot.Trial, err: "upgrade: cannot store",
+		},
+		{
+			name: "a failed version whose entry cannot be renamed", record: proving, event: slot.ChecksFailed{Reason: "unhealthy"},
+			steps: []string{"reboot while trial"}, phase: slot.Trial, err: ErrNoSlots.Error(),
+		},
+		{
+			name: "a rollback whose entry cannot be renamed", record: slot.Record{}, event: slot.RollbackRequested{Entries: []slot.Entry{{Version: "1.0.0"}}},
+			phase: slot.Trial, err: ErrNoSlots.Error(),
+		},
+		{
+			name: "an event that the record does not permit", record: proving, event: slot.Started{To: "3.0.0", Epoch: 7},
+			phase: slot.Trial, err: "wait until it is committed",
+		},
+		{
+			name: "an upgrade without its record", record: slot.Record{}, event: slot.Started{To: "3.0.0", Epoch: 7}, blocked: true,
+			phase: "", err: "upgrade: cannot store",
+		},
+	} {
+		m := newTestMachine(t, c.record)
+		if err := m.records.SaveConfiguration("2.0.0", []byte("a: b")); err != nil {
+			t.Fatal(err)
+		}
+		if c.blocked {
+			m.blockRecord(t)
+		}
+		m.restore = c.restore
+		err := m.Controller.handle(t.Context(), c.event)
+		if (err == nil) != (c.err == "") || err != nil && !strings.Contains(err.Error(), c.err) {
+			t.Errorf("%s: %v, want %q", c.name, err, c.err)
+		}
+		if !slices.Equal(m.steps, c.steps) {
+			t.Errorf("%s: %q, want %q", c.name, m.steps, c.steps)
+		}
+		if got := m.Controller.Record().Phase; got != c.phase {
+			t.Errorf("%s: %q, want %q", c.name, got, c.phase)
+		}
+		if c.blocked {
+			continue
+		}
+		if stored, err := m.records.Load(); err != nil || stored.Phase != c.phase {
+			t.Errorf("%s: stored %q, %v, want %q", c.name, stored.Phase, err, c.phase)
+		}
+		if floor, _ := m.records.EpochFloor(); (floor == 7) != (c.phase == slot.Committed) {
+			t.Errorf("%s: the floor is %d", c.name, floor)
+		}
+	}
+}
+
+// fakeHealth is the health of a machine that changes with every wait.
+type fakeHealth struct {
+	failed []string // first failed check; the last remains
+	panics string
+}
+
+func (h *fakeHealth) Health() Health {
+	c := new(config.Config)
+	c.Machine.Spec.Upgrade.Deadline = config.Duration(time.Hour)
+	return Health{Config: c, Failed: h.failed[0]}
+}
+
+func (h *fakeHealth) Panic() string { return h.panics }
+
+func (h *fakeHealth) Wait(ctx context.Context) error {
+	if len(h.failed) > 1 {
+		h.failed = h.failed[1:]
+		return nil
+	}
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+// TestAwaitResult checks that a trial ends at its deadline with the last failed check, and at once
+// after a panic.
+func TestAwaitResult(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		health fakeHealth
+		want   string
+	}{
+		{"at the deadline", fakeHealth{failed: []string{"a", "b"}}, "version 2.0.0 did not pass its checks within 1h0m0s: b"},
+		{"a failed probe", fakeHealth{failed: []string{"a", ""}}, "version 2.0.0 did not pass its checks within 1h0m0s: network: no link has an address"},
+		{"after a panic", fakeHealth{failed: []string{"a"}, panics: "panicked"}, "panicked"},
+	} {
+		m := newTestMachine(t, proving)
+		d := m.Controller.deps
+		d.Trial.Started = time.Now().Add(100*time.Millisecond - time.Hour)
+		d.Trial.Events = func() []Event { return nil }
+		d.Trial.Services = supervise.NewManager(supervise.Config{})
+		d.Trial.KernelStart = func() (time.Time, error) { return time.Time{}, errors.New("no kernel") }
+		d.Network.Addresses = func(*config.Config) []netip.Addr { return nil }
+		e, _ := m.Controller.awaitResult(t.Context(), &c.health).(slot.ChecksFailed)
+		if e.Reason != c.want {
+			t.Errorf("%s: %q, want %q", c.name, e.Reason, c.want)
+		}
+	}
+}

@@ -1,0 +1,256 @@
+package upgrade
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/orlop-os/orlop/pkg/api"
+	"github.com/orlop-os/orlop/pkg/bundle"
+	"github.com/orlop-os/orlop/pkg/esp"
+	"github.com/orlop-os/orlop/pkg/panics"
+	"github.com/orlop-os/orlop/pkg/slot"
+	"github.com/orlop-os/orlop/pkg/transfer"
+)
+
+// How a bundle is received:
+//
+//  1. A client begins an upload with size and digest, and DATA has space for it (Inbox).
+//  2. The bytes are written into a file on DATA. Once the statement is complete the machine accepts
+//     or rejects the version, and the record says that the upgrade has started. An interrupted
+//     upload continues after the last byte.
+//  3. The bundle is complete and verified. From here on no client is needed: it is written
+//     (install).
+//
+// The caller of each step holds writeMu.
+
+// Receiver receives and installs bundles. All methods are safe for concurrent use.
+type Receiver struct {
+	deps       *Deps
+	progress   progress
+	controller *Controller // receives the events
+	esp        *esp.Partition
+	drainer    *Drainer
+	savepoints savepoints
+	probes     probes
+	writeMu    *sync.Mutex // see Controller
+}
+
+// installer returns the installer of a bundle, or why no upgrade is possible.
+func (r *Receiver) installer(withoutSavepoint bool) (Installer, error) {
+	if why := r.deps.storageProblem(); why != "" {
+		return Installer{}, fmt.Errorf("upgrade refused: no storage for its record: %s", why)
+	}
+	p, err := r.deps.Disk.Slots()
+	if err != nil {
+		return Installer{}, fmt.Errorf("upgrade refused: %w", err)
+	}
+	trust, err := r.deps.releaseKeys()
+	if err != nil {
+		return Installer{}, fmt.Errorf("upgrade refused: %w", err)
+	}
+	i := Installer{
+		Running: r.deps.version(), Profile: r.deps.Release().Profile, Trust: trust, Slot: p, ESP: r.esp,
+		TakeSavepoint: r.savepoints.take, SaveConfiguration: r.controller.saveConfiguration, Begin: r.progress.begin, Done: r.progress.setDone,
+	}
+	switch {
+	case !r.savepoints.runsEtcd():
+		i.TakeSavepoint = nil
+	case withoutSavepoint:
+		i.TakeSavepoint, i.DropSavepoint = nil, r.savepoints.drop
+	}
+	if _, drains := r.drainer.config(); drains {
+		i.Drain = func(ctx context.Context) error {
+			want, drains := r.drainer.config() // the configuration may have changed meanwhile
+			if !drains {
+				return nil
+			}
+			return r.drainer.drain(ctx, want)
+		}
+	}
+	return i, nil
+}
+
+// releaseKeys returns the keys that this image trusts to sign versions, with the required number of
+// signatures.
+func (d *Deps) releaseKeys() (bundle.Trust, error) {
+	keys, err := os.ReadFile(d.Files.ReleaseKeys)
+	if err != nil {
+		return bundle.Trust{}, fmt.Errorf("this image trusts no release keys: %w", err)
+	}
+	trust, err := bundle.ParseTrust(keys)
+	if err == nil {
+		trust, err = trust.WithThreshold(max(1, d.Release().Signatures))
+	}
+	if err != nil {
+		return bundle.Trust{}, fmt.Errorf("%s: %w", d.Files.ReleaseKeys, err)
+	}
+	return trust, nil
+}
+
+// receive receives the rest of a bundle and returns when it is complete and verified. It calls
+// started when the upgrade has started: from then on the record holds the result.
+func (r *Receiver) receive(i Installer, b Bundle, from io.Reader, by string, started func()) error {
+	hasStarted := false
+	err := r.deps.Files.Inbox.Receive(r.deps.Running, from, func(head io.Reader) error {
+		s, err := i.Check(head)
+		if err != nil {
+			return err
+		}
+		begins := slot.Started{To: s.Version, At: time.Now(), Reached: r.probes.gatewayReached(), Epoch: s.Epoch, Floor: r.controller.EpochFloor()}
+		if _, _, err := slot.Step(r.deps.version(), r.progress.record(), begins); err != nil {
+			return Refusal{Err: err}
+		}
+		if err := r.controller.handle(r.deps.Running, begins); err != nil {
+			return err
+		}
+		hasStarted = true
+		r.progress.event("operation", "to version "+s.Version+", asked by "+by)
+		r.progress.begin("receive version "+s.Version, b.Size)
+		started()
+		return nil
+	}, r.progress.setDone)
+	if err != nil {
+		r.abort(hasStarted, err)
+		return err
+	}
+	r.progress.event("operation", fmt.Sprintf("the bundle is complete: %d bytes were received, %d were present", b.Size-b.Have, b.Have))
+	return nil
+}
+
+// install writes the bundle into the other slot and reboots. It releases writeMu only after the
+// record contains the new version: the next upgrade starts by the removal of all versions without a
+// record.
+func (r *Receiver) install(i Installer) {
+	defer r.writeMu.Unlock()
+	if err := panics.Do("upgrade", func() error { return r.enterVersion(i) }); err != nil {
+		r.abort(true, err)
+		return
+	}
+	r.progress.begin("", 0)
+}
+
+// enterVersion installs the version and records its boot entry; then the machine shuts down. If it
+// fails, neither the loader nor the record has the version.
+func (r *Receiver) enterVersion(i Installer) error {
+	f, err := r.deps.Files.Inbox.Open()
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	if err := i.Install(r.deps.Running, f); err != nil {
+		return err
+	}
+	// Again: a client may have applied a configuration during the drain.
+	err = r.controller.saveConfiguration()
+	if err == nil {
+		err = r.controller.handle(r.deps.Running, slot.EntryWritten{})
+	}
+	if err != nil {
+		r.drainer.Uncordon()
+		return errors.Join(err, r.esp.RemoveOthers(r.deps.version()))
+	}
+	return nil
+}
+
+// abort ends an upgrade that is not on the disk.
+func (r *Receiver) abort(hasStarted bool, why error) {
+	r.progress.failure(why.Error())
+	r.progress.begin("", 0)
+	// another attempt would not help
+	if errors.As(why, new(Refusal)) || errors.Is(why, bundle.ErrDamaged) {
+		if err := r.deps.Files.Inbox.Drop(); err != nil {
+			r.progress.failure(err.Error())
+		}
+	}
+	if hasStarted {
+		if err := r.controller.handle(r.deps.Running, slot.WriteFailed{Reason: why.Error(), At: time.Now()}); err != nil {
+			r.deps.Console(err.Error())
+		}
+	}
+}
+
+// BeginUpload prepares an upload for a client, and returns the number of bytes that are present.
+func (r *Receiver) BeginUpload(sha256 string, size int64) (have int64, err error) {
+	if _, err := r.installer(false); err != nil {
+		return 0, status.Error(codes.FailedPrecondition, err.Error())
+	}
+	if !r.writeMu.TryLock() {
+		return 0, errBusy
+	}
+	defer r.writeMu.Unlock()
+	b, err := r.beginUpload(sha256, size)
+	if err != nil {
+		return 0, status.Error(codes.FailedPrecondition, err.Error())
+	}
+	return b.Have, nil
+}
+
+// beginUpload reserves space for a bundle, and returns the number of bytes that are present.
+func (r *Receiver) beginUpload(sha256 string, size int64) (Bundle, error) {
+	// that upgrade was interrupted: no call holds writeMu
+	if now := r.progress.record(); now.Phase != slot.Writing {
+		if err := now.Undecided(); err != nil {
+			return Bundle{}, fmt.Errorf("upgrade refused: %w", err)
+		}
+	}
+	return r.deps.Files.Inbox.Offer(sha256, size)
+}
+
+// Upload receives a bundle from a client, and returns when it is complete and verified; then it is
+// installed.
+func (r *Receiver) Upload(first *api.UploadBundleRequest, next func() (*api.UploadBundleRequest, error), by string) (*api.UpgradeStarted, error) {
+	i, err := r.installer(first.WithoutSavepoint)
+	if err != nil {
+		return nil, status.Error(codes.FailedPrecondition, err.Error())
+	}
+	if !r.writeMu.TryLock() {
+		return nil, errBusy
+	}
+	if err := panics.Do("receiving a bundle", func() error { return r.receiveUpload(i, first, next, by) }); err != nil {
+		r.writeMu.Unlock()
+		return nil, err
+	}
+	started := r.started()
+	go r.install(i)
+	return started, nil
+}
+
+// started returns the versions of an upgrade that has started.
+func (r *Receiver) started() *api.UpgradeStarted {
+	now := r.progress.record()
+	return &api.UpgradeStarted{From: now.From, To: now.To}
+}
+
+// receiveUpload receives the data of a client until the bundle is complete.
+func (r *Receiver) receiveUpload(i Installer, first *api.UploadBundleRequest, next func() (*api.UploadBundleRequest, error), by string) error {
+	b, err := r.deps.Files.Inbox.Bundle()
+	if err != nil {
+		return status.Error(codes.Internal, err.Error())
+	}
+	if first.Sha256 != b.SHA256 || first.Offset != b.Have {
+		return status.Errorf(codes.Aborted, "upgrade: byte %d of bundle %s does not follow the received bytes; begin the upload again", first.Offset, first.Sha256)
+	}
+	rest := &transfer.Chunks[*api.UploadBundleRequest]{Rest: first.Chunk, Receive: func() (*api.UploadBundleRequest, error) {
+		request, err := next()
+		if err != nil && !errors.Is(err, io.EOF) {
+			err = errors.New("the client has disconnected")
+		}
+		return request, err
+	}}
+	err = r.receive(i, b, rest, by, func() {})
+	switch {
+	case errors.As(err, new(Unfinished)):
+		return status.Error(codes.Aborted, err.Error())
+	case err != nil:
+		return status.Error(codes.FailedPrecondition, err.Error())
+	}
+	return nil
+}

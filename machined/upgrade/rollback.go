@@ -1,0 +1,52 @@
+package upgrade
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/orlop-os/orlop/pkg/slot"
+)
+
+// Rollback returns to the other version for a caller. It returns that version, and the machine
+// reboots.
+func (c *Controller) Rollback(ctx context.Context, by string) (version string, err error) {
+	entries, err := c.esp.Entries()
+	if errors.Is(err, ErrNoSlots) {
+		return "", status.Errorf(codes.FailedPrecondition, "rollback: %v", err)
+	}
+	if err != nil {
+		return "", status.Error(codes.Internal, err.Error())
+	}
+	if !c.writeMu.TryLock() {
+		return "", errBusy
+	}
+	defer c.writeMu.Unlock()
+	epochs, err := Epochs(entries, c.esp)
+	if err != nil {
+		return "", status.Errorf(codes.FailedPrecondition, "rollback refused: %v", err)
+	}
+	event := slot.RollbackRequested{Entries: entries, Reason: "rollback asked by " + by, At: time.Now(), Epochs: epochs, Floor: c.EpochFloor()}
+	next, _, err := slot.Step(c.deps.version(), c.Record(), event)
+	if err != nil { // before any pod is evicted
+		return "", status.Errorf(codes.FailedPrecondition, "rollback: %v", err)
+	}
+	where, err := c.deps.Disk.Slots()
+	if err != nil {
+		return "", status.Errorf(codes.FailedPrecondition, "rollback refused: %v", err)
+	}
+	if err := where.VerifySlot(next.From, c.esp); err != nil {
+		return "", status.Errorf(codes.FailedPrecondition, "rollback refused: version %s, the target of the rollback, would not boot: %v; upgrade to a newer version", next.From, err)
+	}
+	if err := c.drainer.Drain(); err != nil {
+		return "", status.Errorf(codes.FailedPrecondition, "rollback refused: %v", err)
+	}
+	if err := c.handle(context.WithoutCancel(ctx), event); err != nil {
+		c.drainer.Uncordon()
+		return "", status.Errorf(codes.FailedPrecondition, "rollback: %v", err)
+	}
+	return c.Record().From, nil
+}

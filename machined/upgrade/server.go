@@ -1,0 +1,209 @@
+package upgrade
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/orlop-os/orlop/pkg/api"
+	"github.com/orlop-os/orlop/pkg/bundle"
+	"github.com/orlop-os/orlop/pkg/esp"
+	"github.com/orlop-os/orlop/pkg/limits"
+	"github.com/orlop-os/orlop/pkg/slot"
+	"github.com/orlop-os/orlop/pkg/transfer"
+)
+
+// servedBundle is the running version, as served to peers.
+type servedBundle struct {
+	statement []byte // with its signatures
+	root, uki string // files
+	sha256    string // of the bundle, lower-case hexadecimal
+	size      int64  // bytes
+}
+
+// Server serves the running version to peers. All methods are safe for concurrent use.
+type Server struct {
+	deps      *Deps
+	progress  progress
+	esp       *esp.Partition
+	downloads *limits.Limiter // limits downloads
+
+	mu     sync.Mutex    // guards the fields below
+	bundle *servedBundle // nil before the first call
+	err    error         // why there is none, since failed
+	failed time.Time
+}
+
+func newServer(d *Deps, p progress, partition *esp.Partition) *Server {
+	return &Server{deps: d, progress: p, esp: partition, downloads: limits.NewLimiter(maxDownloads, maxDownloadsPerMachine)}
+}
+
+// bootImage is the name of the copy of the boot image for peers, beside the received bundle: the
+// ESP is mounted only for the time of the copy.
+const bootImage = "given.efi"
+
+// servedBundle returns the bundle that this machine serves, or an error. The bundle is made at the
+// first call and retained until shutdown: the running version does not change.
+func (s *Server) servedBundle() (*servedBundle, error) {
+	if now := s.progress.record(); now.Phase == slot.Trial && now.To == s.deps.version() {
+		return nil, fmt.Errorf("version %s is on trial here; try again after its commit", s.deps.version())
+	}
+	if why := s.deps.storageProblem(); why != "" {
+		return nil, errors.New(why)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.bundle == nil && time.Since(s.failed) >= bundleRetryInterval {
+		if s.bundle, s.err = s.makeBundle(); s.err != nil {
+			s.bundle, s.failed = nil, time.Now()
+		}
+	}
+	return s.bundle, s.err
+}
+
+// bundleRetryInterval is the delay after a failure: each attempt reads all of the files.
+const bundleRetryInterval = time.Minute
+
+// makeBundle makes the bundle that this machine serves.
+func (s *Server) makeBundle() (*servedBundle, error) {
+	where, err := s.deps.Disk.Slots()
+	if err != nil {
+		return nil, err
+	}
+	trust, err := s.deps.releaseKeys()
+	if err != nil {
+		return nil, err
+	}
+	g := &servedBundle{root: where.Running, uki: filepath.Join(s.deps.Files.Inbox.Dir, bootImage)}
+	if g.statement, err = s.copyBootImage(g.uki); err != nil {
+		return nil, err
+	}
+	err = g.with(s.deps.Running, func(files bundle.Copy) (err error) {
+		g.sha256, g.size, err = files.Check(trust)
+		return err
+	})
+	return g, err
+}
+
+// copyBootImage copies the boot image of the running version, and returns its signed statement.
+func (s *Server) copyBootImage(name string) (signed []byte, err error) {
+	if err := os.MkdirAll(filepath.Dir(name), 0o700); err != nil {
+		return nil, err
+	}
+	f, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	err = s.esp.Version(s.deps.version(), func(uki *os.File, statement []byte) error {
+		if statement == nil {
+			return fmt.Errorf("this machine has no signed statement of version %s: its image was built without an upgrade bundle", s.deps.version())
+		}
+		signed = statement
+		_, err := io.Copy(f, uki)
+		return err
+	})
+	return signed, errors.Join(err, f.Close())
+}
+
+// with opens the files for do, and stops reads once ctx has ended: an open file on DATA would block
+// its unmount.
+func (g *servedBundle) with(ctx context.Context, do func(bundle.Copy) error) error {
+	root, err := os.Open(g.root)
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	uki, err := os.Open(g.uki)
+	if err != nil {
+		return err
+	}
+	defer uki.Close()
+	return do(bundle.Copy{Envelope: g.statement, Root: stoppable{ctx, root}, UKI: stoppable{ctx, uki}})
+}
+
+// stoppable ends with its context.
+type stoppable struct {
+	ctx context.Context
+	io.ReaderAt
+}
+
+func (s stoppable) ReadAt(p []byte, at int64) (int, error) {
+	if s.ctx.Err() != nil {
+		return 0, context.Cause(s.ctx)
+	}
+	return s.ReaderAt.ReadAt(p, at)
+}
+
+// DescribeBundle describes the bundle that this machine serves to peers.
+func (s *Server) DescribeBundle() (*api.DescribeBundleResponse, error) {
+	g, err := s.servedBundle()
+	if err != nil {
+		return nil, status.Errorf(codes.FailedPrecondition, "bundle: cannot serve: %v", err)
+	}
+	return &api.DescribeBundleResponse{Version: s.deps.version(), Sha256: g.sha256, Size: g.size}, nil
+}
+
+const (
+	// maxDownloads bounds concurrent downloads: each uses some buffers of transfer.ChunkSize in PID
+	// 1. A peer that lost its connection may call again before the loss is noticed.
+	maxDownloads           = 4
+	maxDownloadsPerMachine = 2
+)
+
+// Download sends the bundle of this machine to a peer (by) from an offset, in pieces.
+func (s *Server) Download(ctx context.Context, r *api.DownloadBundleRequest, by string, send func(piece []byte) error) error {
+	g, err := s.servedBundle()
+	if err != nil {
+		return status.Errorf(codes.FailedPrecondition, "bundle: cannot serve: %v", err)
+	}
+	if r.Sha256 != g.sha256 || r.Offset < 0 || r.Offset > g.size {
+		return status.Errorf(codes.Aborted, "bundle: this machine serves %s of %d bytes, and not byte %d of %s; ask for its description again", g.sha256, g.size, r.Offset, r.Sha256)
+	}
+	leave, _, why := s.downloads.Acquire(by)
+	switch {
+	case errors.Is(why, limits.ErrReached):
+		return status.Errorf(codes.ResourceExhausted, "this machine serves its version to %d machines at present; try again later", maxDownloads)
+	case errors.Is(why, limits.ErrCallerReached):
+		return status.Errorf(codes.ResourceExhausted, "this machine serves its version to the same machine %d times already; try again in a minute", maxDownloadsPerMachine)
+	}
+	return s.deps.Serve(ctx, func(ctx context.Context, taken func()) error {
+		defer leave()
+		return g.send(ctx, r.Offset, func(p []byte) error {
+			defer taken()
+			return send(p)
+		})
+	})
+}
+
+// send sends the bundle from an offset, in pieces.
+func (g *servedBundle) send(ctx context.Context, offset int64, to func([]byte) error) error {
+	pieces := bufio.NewWriterSize(&skipWriter{skip: offset, to: to}, transfer.ChunkSize)
+	if err := g.with(ctx, func(c bundle.Copy) error { return c.Write(pieces) }); err != nil {
+		return err
+	}
+	return pieces.Flush()
+}
+
+// skipWriter drops the first skip bytes.
+type skipWriter struct {
+	skip int64
+	to   func([]byte) error
+}
+
+func (a *skipWriter) Write(p []byte) (int, error) {
+	n := min(a.skip, int64(len(p)))
+	a.skip -= n
+	if int(n) == len(p) {
+		return len(p), nil
+	}
+	return len(p), a.to(p[n:])
+}

@@ -1,0 +1,44 @@
+package upgrade
+
+import (
+	"fmt"
+	"time"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/orlop-os/orlop/pkg/api"
+	"github.com/orlop-os/orlop/pkg/buildinfo"
+)
+
+// ReleaseCheck adds a warning to the health if the version has expired, or if its epoch is lower
+// than that of a committed version. The warning does not make the machine unhealthy: its behavior
+// has not changed.
+func ReleaseCheck(health *api.HealthResponse, r buildinfo.Release, floor int, now time.Time) {
+	warn := func(detail string, since time.Time) {
+		health.Checks = append(health.Checks, &api.HealthCheck{Name: "release", Ok: true, Detail: "warning: " + detail, Since: timestamppb.New(since)})
+	}
+	if expires := time.Unix(r.Expires, 0).UTC(); r.Expires > 0 && !now.Before(expires) {
+		warn(fmt.Sprintf("version %s is not maintained any more since %s; upgrade to a newer one", r.Version, expires.Format(time.DateOnly)), expires)
+	}
+	if r.Epoch < floor {
+		warn(fmt.Sprintf("version %s has epoch %d, and one with epoch %d was committed on this machine; upgrade to a newer one", r.Version, r.Epoch, floor), now)
+	}
+}
+
+// Status converts a state to the form of the API.
+func (c *Controller) Status(s State) *api.UpgradeStatus {
+	out := &api.UpgradeStatus{
+		Running: c.deps.version(), From: s.From, To: s.To, Phase: string(s.Phase), Tries: uint32(s.Tries), Reason: s.Reason, Log: s.Log,
+		Operation: s.Operation, Done: s.Done, Total: s.Total, WaitingFor: s.WaitingFor,
+	}
+	if lost := c.savepoints.restored(s.Started); !lost.At.IsZero() {
+		out.DataRestoredFrom, out.LostRevisions = timestamppb.New(lost.Saved), lost.LostRevisions
+	}
+	if !s.Started.IsZero() {
+		out.Started = timestamppb.New(s.Started)
+	}
+	if !s.Ended.IsZero() {
+		out.Ended = timestamppb.New(s.Ended)
+	}
+	return out
+}

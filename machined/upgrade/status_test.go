@@ -1,0 +1,33 @@
+package upgrade
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/orlop-os/orlop/pkg/api"
+	"github.com/orlop-os/orlop/pkg/buildinfo"
+)
+
+// TestReleaseCheck checks that an old version warns, and is healthy.
+func TestReleaseCheck(t *testing.T) {
+	now := time.Date(2026, 6, 1, 0, 0, 0, 0, time.UTC)
+	for _, c := range []struct {
+		name    string
+		r       buildinfo.Release
+		floor   int
+		warning string // a part of it; empty: none
+	}{
+		{"says nothing", buildinfo.Release{Version: "1"}, 0, ""},
+		{"mended", buildinfo.Release{Version: "1", Expires: now.Unix() + 1}, 0, ""},
+		{"no longer", buildinfo.Release{Version: "1", Expires: now.Unix()}, 0, "version 1 is not maintained any more since 2026-06-01"},
+		{"of this epoch", buildinfo.Release{Version: "1", Epoch: 2}, 2, ""},
+		{"of an epoch before", buildinfo.Release{Version: "1", Epoch: 1}, 2, "version 1 has epoch 1, and one with epoch 2 was committed"},
+	} {
+		health := &api.HealthResponse{Healthy: true}
+		ReleaseCheck(health, c.r, c.floor, now)
+		if !health.Healthy || (len(health.Checks) == 0) != (c.warning == "") || c.warning != "" && !strings.Contains(health.Checks[0].Detail, c.warning) {
+			t.Errorf("%s: %v", c.name, health)
+		}
+	}
+}
