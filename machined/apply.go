@@ -36,8 +36,8 @@ import (
 //     operations, now and whenever the kernel's state changes. It reports each operation as an
 //     event, and a failure in its topic.
 
-// checkTimeout bounds the check of expressions by the orchestrator (checkAccess, matchDisks), which
-// takes less than a second on real hardware.
+// checkTimeout bounds the check of expressions by the orchestrator (checkAccess), which takes less
+// than a second on real hardware.
 const checkTimeout = time.Minute
 
 // applied is the active configuration.
@@ -89,7 +89,8 @@ func (m *machine) apply(ctx context.Context, filename string, r *api.ApplyReques
 	if m.bootMedium != "" {
 		return m.applyInstall(ctx, now.config, next, text, r.Mode == api.ApplyRequest_MODE_DRY_RUN)
 	}
-	if err := m.checkDiskMatch(ctx, next); err != nil {
+	// although an installed machine does not use the expression
+	if err := m.install.CheckMatch(ctx, next); err != nil {
 		return outcome{}, err
 	}
 	out, err := m.dryRun(ctx, now.config, next)
@@ -237,19 +238,6 @@ func (m *machine) checkAccess(ctx context.Context, c *config.Cluster) error {
 	text, err := m.orchestrator(ctx, paths.UserAPI, "check-access", check)
 	if failed := (*supervise.ExitError)(nil); errors.As(err, &failed) && failed.Exit.Code == 1 {
 		return transition.Refuse(errors.New(credentials.InDocument(string(text))))
-	}
-	return err
-}
-
-// checkDiskMatch rejects an expression of the disk selector (Machine.spec.install.disk.match) that
-// cannot be evaluated, although an installed machine does not use it.
-func (m *machine) checkDiskMatch(ctx context.Context, next *config.Config) error {
-	if next.Machine.Spec.Install == nil || next.Machine.Spec.Install.Disk.Match == "" {
-		return nil
-	}
-	_, err := m.matchDisks(ctx, next.Machine.Spec.Install.Disk.Match, nil)
-	if e := (*expressionError)(nil); errors.As(err, &e) {
-		return e.problem(next)
 	}
 	return err
 }

@@ -17,11 +17,11 @@ import (
 func TestInstallDisk(t *testing.T) {
 	root := uuid.New()
 	d := disk.Disk{
-		Path: "/dev/sda", Size: 1 << 40, SectorSize: 512, Model: "m", Serial: "s", WWID: "w", Bus: "b", Transport: "t", ReadOnly: true, Table: "gpt",
+		Path: "/dev/sda", Size: 1 << 40, SectorSize: 512, Model: "m", Serial: "s", WWID: "w", Bus: "b", Transport: "t", Rotational: true, ReadOnly: true, Table: "gpt",
 		Partitions: []disk.Partition{{UUID: root, Entry: disk.Entry{Number: 1, Label: disklayout.ESP, Type: disklayout.TypeESP, Size: 5}, Content: disk.Content{Kind: "vfat", Label: "ESP"}}},
 	}
 	want := install.Disk{
-		Path: "/dev/sda", Size: 1 << 40, SectorSize: 512, Model: "m", Serial: "s", WWID: "w", Bus: "b", Transport: "t", ReadOnly: true, Table: "gpt",
+		Path: "/dev/sda", Size: 1 << 40, SectorSize: 512, Model: "m", Serial: "s", WWID: "w", Bus: "b", Transport: "t", Rotational: true, ReadOnly: true, Table: "gpt",
 		Partitions: []install.Partition{{Number: 1, Label: disklayout.ESP, Type: disklayout.TypeESP, UUID: root, Size: 5, Content: "vfat ESP"}},
 	}
 	if got := installDisk(d, []seed.Device{{Path: "/dev/sdb1", Disk: "/dev/sdb", Label: "cidata"}}); !reflect.DeepEqual(got, want) {

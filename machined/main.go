@@ -54,6 +54,7 @@ import (
 	"github.com/orlop-os/orlop/machined/etcd"
 	"github.com/orlop-os/orlop/machined/host"
 	"github.com/orlop-os/orlop/machined/images"
+	"github.com/orlop-os/orlop/machined/install"
 	"github.com/orlop-os/orlop/machined/logship"
 	"github.com/orlop-os/orlop/machined/membership"
 	"github.com/orlop-os/orlop/machined/network"
@@ -127,12 +128,12 @@ type machine struct {
 	// since when the services have no address; nil if they have an address
 	noAddressSince atomic.Pointer[time.Time]
 	packets        packetFilter
-	disksMu        sync.Mutex // at most one read of the disks at a time
 	prober         *diskprobe.Prober
 	relays         relays
-	readCommands   chan struct{}    // one element per process of a read-only RPC
-	callRecords    *callRecords     // audit log
-	upgrade        *upgrade.Upgrade // its lock also excludes installations
+	readCommands   chan struct{} // one element per process of a read-only RPC
+	callRecords    *callRecords  // audit log
+	upgrade        *upgrade.Upgrade
+	install        *install.Manager
 	debug          *debug.Tools
 	etcd           *etcd.Manager
 	images         *images.Manager
@@ -161,7 +162,6 @@ type machine struct {
 	timeServers    *cell.Cell[[]string]
 	timeState      *cell.Cell[timesync.Status]
 	timeFloor      *timesync.Floor
-	installation   *cell.Cell[installState]
 	panicState     *cell.Cell[panicState]
 
 	// resolvers that pods do not use; only reconcile reads it
@@ -194,7 +194,6 @@ func newMachine() *machine {
 		timeServers:    cell.New([]string(nil)),
 		timeState:      cell.New(timesync.Status{}),
 		timeFloor:      timesync.NewFloor(time.Time{}, time.Now()),
-		installation:   cell.New(installState{}),
 		panicState:     cell.New(panicState{}),
 	}
 	m.runCtx, m.cancelRun = context.WithCancelCause(context.Background())

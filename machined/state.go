@@ -74,8 +74,8 @@ func (m *machine) observable() []topic {
 		m.newDrift().topic(),
 		// []host.FilesystemState: usage of file systems
 		polledTopic("filesystems", ignoreContext(m.kernel.ReadUsage)),
-		// installState: progress of an installation
-		watchedTopic("install", m.installation),
+		// install.State: progress of an installation
+		watchedTopic("install", m.install.State()),
 		// membership.State: membership of a worker in its cluster
 		watchedTopic("membership", m.members.Worker.State),
 		polledTopic("memory", ignoreContext(m.kernel.ReadMemory)),   // host.Memory, bytes

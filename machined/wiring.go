@@ -31,6 +31,7 @@ import (
 func assemble(m *machine) {
 	m.members = membership.New(memberDeps(m)) // first, because the others use it
 	m.upgrade = newUpgrade(m)
+	m.install = newInstall(m)
 	m.debug = newDebug(m)
 	m.etcd = newEtcd(m)
 	m.images = newImages(m)

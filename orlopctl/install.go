@@ -14,7 +14,7 @@ import (
 // installTimeout bounds an installation: a few hundred megabytes, twice, on a slow disk.
 const installTimeout = 30 * time.Minute
 
-// installProgress is topic "install" of a machine (machined/install.go).
+// installProgress is topic "install" of a machine (machined/install/run.go).
 type installProgress struct {
 	Phase     string `json:"phase"`
 	Disk      string `json:"disk"`

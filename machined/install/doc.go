@@ -5,6 +5,8 @@
 //	plan.go         lists the operations, in order
 //	ops_linux.go    performs each operation
 //	read_linux.go   reads the system to install
+//	match.go        evaluates the expression of a disk selector
+//	run.go          starts an installation and reports its progress
 //
 // A disk with content is rejected unless the configuration names it. The disk that the system was
 // booted from, read-only disks and disks that are too small are never targets.
@@ -14,5 +16,5 @@
 // comes last. Without the boot loader, the firmware skips the disk and boots the medium again. So a
 // disk with neither DATA nor boot loader is an interrupted installation, and is installed again.
 //
-// The package does not create DATA, never upgrades, and never restarts the machine.
+// The package does not create DATA and never upgrades.
 package install

@@ -38,12 +38,12 @@ type System struct {
 	Sizes    disklayout.Sizes
 }
 
-// Disk is a disk with the properties that choose and judge need.
+// Disk is a disk with the properties that a selector and the judgment of its content need.
 type Disk struct {
 	Path, Model, Serial, WWID, Bus, Transport string
 	Size                                      uint64 // bytes
 	SectorSize                                uint64 // bytes
-	ReadOnly                                  bool
+	Rotational, ReadOnly                      bool
 	// Medium is the reason why the disk is not a target: the system or its configuration was loaded
 	// from it. Empty for all other disks.
 	Medium     string

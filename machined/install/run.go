@@ -1,0 +1,216 @@
+package install
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/orlop-os/orlop/pkg/buildinfo"
+	"github.com/orlop-os/orlop/pkg/cell"
+	"github.com/orlop-os/orlop/pkg/config"
+	"github.com/orlop-os/orlop/pkg/mkfs"
+	"github.com/orlop-os/orlop/pkg/nodespec"
+	"github.com/orlop-os/orlop/pkg/panics"
+	"github.com/orlop-os/orlop/pkg/paths"
+	"github.com/orlop-os/orlop/pkg/pki"
+	"github.com/orlop-os/orlop/pkg/reconcile"
+)
+
+// Deps is the environment of a Manager.
+type Deps struct {
+	// Disks reads the disks of the machine, sorted by path.
+	Disks func(context.Context) ([]Disk, error)
+	// Release returns the build information of the running image.
+	Release func() buildinfo.Release
+	// Identity returns the machine key, which the installed system retains.
+	Identity func() *pki.Leaf
+	// ConfigFile is the file of the configuration on STATE.
+	ConfigFile string
+	// Command runs a command of the orchestrator.
+	Command nodespec.Command
+	// Run runs a program until it exits.
+	Run mkfs.Runner
+	// LoadModules loads kernel modules.
+	LoadModules func(names ...string) error
+	// Lock excludes pairing until unlock; false if another caller holds it.
+	Lock func() (unlock func(), ok bool)
+	// Reboot shuts the machine down and does not return.
+	Reboot func(why string)
+	// Running is canceled at shutdown.
+	Running context.Context
+	// Event adds an event of the installation to the machine's events.
+	Event func(kind, message string)
+	// Console prints a line on the console.
+	Console func(line string)
+}
+
+// The phases of an installation.
+const (
+	Installing = "installing"
+	Done       = "installed" // the machine reboots
+	Failed     = "failed"    // it can be started again
+)
+
+// State is the progress of an installation: topic "install".
+type State struct {
+	Phase string `json:"phase,omitempty"`
+	Disk  string `json:"disk,omitempty"`
+	// why it failed, or was rejected without a caller
+	Reason    string `json:"reason,omitempty"`
+	Operation string `json:"operation,omitempty"` // running operation
+	Done      int64  `json:"done,omitempty"`      // bytes done
+	Total     int64  `json:"total,omitempty"`
+}
+
+// Manager installs the system that runs from memory. All methods are safe for concurrent use.
+type Manager struct {
+	deps    Deps
+	state   *cell.Cell[State]
+	disksMu sync.Mutex // at most one read of the disks at a time
+}
+
+// New returns the manager of a machine. It reads no file and starts no goroutine.
+func New(d Deps) *Manager { return &Manager{deps: d, state: cell.New(State{})} }
+
+// State returns the progress of the installation.
+func (m *Manager) State() *cell.Cell[State] { return m.state }
+
+// Began reports whether an installation has begun since boot.
+func (m *Manager) Began() bool {
+	now, _ := m.state.Get()
+	return now.Disk != ""
+}
+
+// ReportInstalled reports disks with an installed system on the console.
+func (m *Manager) ReportInstalled(ctx context.Context) error {
+	facts, err := m.facts(ctx, "")
+	if err != nil {
+		return err
+	}
+	for _, d := range Installed(facts.Disks) {
+		m.deps.Console(fmt.Sprintf("install: Orlop OS is installed on %s; this system, from the boot medium, does not change it: remove the medium, or put the disk first in the boot order of the firmware", d))
+	}
+	return nil
+}
+
+// Plan returns the installation of a configuration, or why it is impossible.
+func (m *Manager) Plan(ctx context.Context, c *config.Config, unattended bool) (Want, error) {
+	ask := c.Machine.Spec.Install
+	if ask == nil {
+		return Want{}, errors.New("the system runs from memory and stores nothing; select the disk of the installation in Machine.spec.install (`orlopctl get disks` lists them)")
+	}
+	facts, err := m.facts(ctx, ask.Disk.Match)
+	if e := (*expressionError)(nil); errors.As(err, &e) {
+		return Want{}, e.problem(c)
+	}
+	if err != nil {
+		return Want{}, err
+	}
+	if facts.System, err = ReadSystem(m.deps.Release()); err != nil {
+		return Want{}, err
+	}
+	return Plan(Config{Disk: ask.Disk, Wipe: ask.Wipe, Unattended: unattended}, facts)
+}
+
+// facts reads the disks, and evaluates the disk expression, if any.
+func (m *Manager) facts(ctx context.Context, expression string) (f Facts, err error) {
+	m.disksMu.Lock()
+	defer m.disksMu.Unlock()
+	if f.Disks, err = m.deps.Disks(ctx); err != nil {
+		return Facts{}, err
+	}
+	if expression != "" {
+		f.Matches, err = matchDisks(ctx, m.deps.Command, expression, f.Disks)
+	}
+	return f, err
+}
+
+// Reject reports why an installation without a caller is impossible, in the topic and on the
+// console, unless it is reported already.
+func (m *Manager) Reject(why error) {
+	if now, _ := m.state.Get(); now.Reason == why.Error() {
+		return
+	}
+	m.state.Update(func(s State) State {
+		if s.Disk == "" { // an operator may have started an installation meanwhile
+			s = State{Phase: Failed, Reason: why.Error()}
+		}
+		return s
+	})
+	for line := range strings.Lines("install: " + why.Error()) {
+		m.deps.Console(strings.TrimSpace(line))
+	}
+}
+
+// Begin starts the operations and returns. Only one installation runs at a time, and none after a
+// success: the machine reboots.
+func (m *Manager) Begin(w Want, documents []byte, by string) error {
+	unlock, ok := m.deps.Lock()
+	if !ok {
+		return errors.New("an installation is running (`orlopctl get install`)")
+	}
+	files, err := m.files(documents)
+	if err != nil {
+		unlock()
+		return err
+	}
+	m.deps.Event("operation", "onto "+w.Disk.String()+", asked by "+by)
+	m.state.Set(State{Phase: Installing, Disk: w.Disk.Path})
+	ops := Operations(w, Tools{
+		Run: m.deps.Run, Modules: m.deps.LoadModules, Files: files,
+		Report: func(bytes, of int64) {
+			m.state.Update(func(s State) State { s.Done, s.Total = bytes, of; return s })
+		},
+	})
+	panics.Go("installation", func() {
+		defer func() {
+			if now, _ := m.state.Get(); now.Phase == Installing { // it has panicked
+				m.state.Set(State{Phase: Failed, Disk: w.Disk.Path, Reason: "machined panicked; `orlopctl events` shows the reason"})
+				unlock()
+			}
+		}()
+		m.run(m.deps.Running, w, ops, unlock)
+	})
+	return nil
+}
+
+// files returns the files for STATE. The configuration is the last: a key without a configuration
+// is harmless. The caller holds the lock, so no pairing is possible.
+func (m *Manager) files(documents []byte) ([]File, error) {
+	identity := m.deps.Identity()
+	files := []File{
+		{Name: paths.MachineKey, Content: identity.KeyPEM()}, {Name: paths.MachineCert, Content: identity.CertPEM()},
+	}
+	ca, err := os.ReadFile(paths.PairedCAInMemory)
+	switch {
+	case err == nil:
+		files = append(files, File{Name: paths.PairedCA, Content: ca})
+	case !errors.Is(err, fs.ErrNotExist):
+		return nil, fmt.Errorf("the operator's CA: %w", err)
+	}
+	return append(files, File{Name: m.deps.ConfigFile, Content: documents}), nil
+}
+
+// run performs the operations and reboots. It unlocks after an error.
+func (m *Manager) run(ctx context.Context, w Want, ops []reconcile.Op, unlock func()) {
+	began := time.Now()
+	for _, op := range ops {
+		m.state.Update(func(s State) State { s.Operation, s.Done, s.Total = op.String(), 0, 0; return s })
+		m.deps.Console("install: " + op.String())
+		if err := op.Do(ctx); err != nil {
+			reason := fmt.Sprintf("cannot %s: %v", op, err)
+			m.state.Set(State{Phase: Failed, Disk: w.Disk.Path, Reason: reason})
+			m.deps.Console("install: " + reason + "; no system boots from " + w.Disk.Path + "; apply a configuration to start again")
+			unlock()
+			return
+		}
+	}
+	m.state.Set(State{Phase: Done, Disk: w.Disk.Path})
+	m.deps.Console(fmt.Sprintf("install: version %s is on %s after %.1f s; rebooting into it", w.System.Version, w.Disk.Path, time.Since(began).Seconds()))
+	m.deps.Reboot("installed on " + w.Disk.Path)
+}
