@@ -171,7 +171,9 @@ func TestHold(t *testing.T) {
 		if got := strings.Join(names(s.Now(running)), " "); s.Hold != test.hold || got != test.now {
 			t.Errorf("%s: %q: %s; want %q: %s", name, s.Hold, got, test.hold, test.now)
 		}
-		if test.hold == HoldNothing && !slices.EqualFunc(s.All, s.Now(nil), func(a, b supervise.Service) bool { return a.Name == b.Name && slices.Equal(a.Env, b.Env) }) {
+		if test.hold == HoldNothing && !slices.EqualFunc(s.All, s.Now(nil), func(a, b supervise.Service) bool {
+			return a.Name == b.Name && slices.Equal(a.Process.Env, b.Process.Env)
+		}) {
 			t.Errorf("%s: nothing is held back, and not all services run", name)
 		}
 	}

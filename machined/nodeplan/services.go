@@ -36,15 +36,17 @@ func profileSocket(service string) string { return paths.Profiles + "/" + servic
 func Apid() supervise.Service {
 	return supervise.Service{
 		Name: ServiceApid,
-		Args: []string{"/usr/bin/apid"},
-		// Without GOMAXPROCS Go would need more threads than PidsMax on large machines.
-		Env:          []string{"GOMEMLIMIT=112MiB", "GOGC=50", "GOMAXPROCS=4"},
-		UID:          paths.UserApid,
-		GID:          paths.UserApid,
-		NoNewPrivs:   true,
+		Process: supervise.Spec{
+			Args: []string{"/usr/bin/apid"},
+			// Without GOMAXPROCS Go would need more threads than PidsMax on large machines.
+			Env:         []string{"GOMEMLIMIT=112MiB", "GOGC=50", "GOMAXPROCS=4"},
+			UID:         paths.UserApid,
+			GID:         paths.UserApid,
+			NoNewPrivs:  true,
+			OOMScoreAdj: new(-998),
+		},
 		Cgroup:       group + ServiceApid,
 		Limits:       cgroup.Limits{MemoryMax: 160 * mib, MemoryMin: 16 * mib, CPUWeight: 200, PidsMax: 64},
-		OOMScoreAdj:  -998,
 		Profile:      profileSocket(ServiceApid),
 		Ready:        supervise.Probe{Notify: true},
 		StartTimeout: 30 * time.Second,
@@ -60,41 +62,47 @@ const componentsGracePeriod = 20 * time.Second
 // because most of their start needs no other service.
 func Kubernetes(controlPlane bool) []supervise.Service {
 	list := []supervise.Service{{
-		Name:   ServiceContainerd,
-		Args:   []string{paths.Containerd, "--config", paths.ContainerdConfig},
-		Env:    []string{path},
+		Name: ServiceContainerd,
+		Process: supervise.Spec{
+			Args:        []string{paths.Containerd, "--config", paths.ContainerdConfig},
+			Env:         []string{path},
+			OOMScoreAdj: new(-999),
+		},
 		Cgroup: group + ServiceContainerd,
 		// Shims are children in containerd's group and outlive it, so the group has no limit that
 		// could kill pods.
 		Limits:        cgroup.Limits{MemoryMin: 64 * mib, CPUWeight: 200},
 		LeaveChildren: true,
-		OOMScoreAdj:   -999,
 		Ready:         supervise.Probe{Unix: paths.ContainerdSocket},
 		StartTimeout:  60 * time.Second,
 	}}
 	if controlPlane {
 		list = append(list, supervise.Service{
-			Name:         ServiceKubeAPI,
-			Args:         []string{paths.Orchestrator, "api"},
-			UID:          paths.UserAPI,
-			GID:          paths.UserAPI,
-			NoNewPrivs:   true,
+			Name: ServiceKubeAPI,
+			Process: supervise.Spec{
+				Args:        []string{paths.Orchestrator, "api"},
+				UID:         paths.UserAPI,
+				GID:         paths.UserAPI,
+				NoNewPrivs:  true,
+				OOMScoreAdj: new(-997),
+			},
 			Cgroup:       group + ServiceKubeAPI,
 			Limits:       cgroup.Limits{MemoryMin: 256 * mib, CPUWeight: 800},
-			OOMScoreAdj:  -997,
 			Profile:      profileSocket(ServiceKubeAPI),
 			Ready:        supervise.Probe{Notify: true},
 			StartTimeout: 5 * time.Minute,
 			GracePeriod:  componentsGracePeriod,
 		}, supervise.Service{
-			Name:         ServiceControllers,
-			Args:         []string{paths.Orchestrator, "controllers"},
-			UID:          paths.UserControllers,
-			GID:          paths.UserControllers,
-			NoNewPrivs:   true,
+			Name: ServiceControllers,
+			Process: supervise.Spec{
+				Args:        []string{paths.Orchestrator, "controllers"},
+				UID:         paths.UserControllers,
+				GID:         paths.UserControllers,
+				NoNewPrivs:  true,
+				OOMScoreAdj: new(-996),
+			},
 			Cgroup:       group + ServiceControllers,
 			Limits:       cgroup.Limits{MemoryMin: 64 * mib, CPUWeight: 100},
-			OOMScoreAdj:  -996,
 			Profile:      profileSocket(ServiceControllers),
 			Ready:        supervise.Probe{Notify: true},
 			StartTimeout: 5 * time.Minute,
@@ -102,13 +110,15 @@ func Kubernetes(controlPlane bool) []supervise.Service {
 		})
 	}
 	return append(list, supervise.Service{
-		Name:        ServiceNode,
-		DependsOn:   []string{ServiceContainerd},
-		Args:        []string{paths.Orchestrator, "node"},
-		Env:         []string{path},
+		Name:      ServiceNode,
+		DependsOn: []string{ServiceContainerd},
+		Process: supervise.Spec{
+			Args:        []string{paths.Orchestrator, "node"},
+			Env:         []string{path},
+			OOMScoreAdj: new(-999),
+		},
 		Cgroup:      group + ServiceNode,
 		Limits:      cgroup.Limits{MemoryMin: 64 * mib, CPUWeight: 200},
-		OOMScoreAdj: -999,
 		Profile:     profileSocket(ServiceNode),
 		Ready:       supervise.Probe{Notify: true},
 		GracePeriod: componentsGracePeriod,

@@ -97,7 +97,7 @@ func withSpec(services []supervise.Service, spec nodespec.Spec, a credentials.Au
 		if err != nil {
 			return nil, fmt.Errorf("node: cannot describe: %w", err)
 		}
-		services[i].Env = append(s.Env, fmt.Sprintf("ORLOP_SPEC=%x", sha256.Sum256(append(text, a.ReadAtStart(dir)...))))
+		services[i].Process.Env = append(s.Process.Env, fmt.Sprintf("ORLOP_SPEC=%x", sha256.Sum256(append(text, a.ReadAtStart(dir)...))))
 	}
 	return services, nil
 }

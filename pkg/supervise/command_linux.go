@@ -52,31 +52,32 @@ func (r *Reaper) RunCommand(ctx context.Context, c Command) ([]byte, error) {
 	if c.Env == nil {
 		c.Env = []string{"PATH=/usr/sbin:/usr/bin", "LC_ALL=C"}
 	}
-	spec := Spec{Args: c.Args, Env: c.Env, Dir: c.Dir, Extra: c.Files, UID: c.UID, GID: c.UID, NoNewPrivs: c.UID != 0, Nice: c.Nice}
+	spec := Spec{Args: c.Args, Env: c.Env, Dir: c.Dir, UID: c.UID, GID: c.UID, NoNewPrivs: c.UID != 0, Nice: c.Nice}
+	files := Files{Extra: c.Files}
 	if c.KillFirst {
-		spec.SetOOM, spec.OOMScoreAdj = true, 1000
+		spec.OOMScoreAdj = new(1000)
 	}
 	output, err := newCapture(c.MaxOutput)
 	if err != nil {
 		return nil, fmt.Errorf("%s: cannot run: %w", strings.Join(c.Args, " "), err)
 	}
 	defer output.close()
-	spec.Output = output.writer
+	files.Output = output.writer
 	complaints := output
 	if c.SeparateStderr {
 		if complaints, err = newCapture(0); err != nil {
 			return nil, fmt.Errorf("%s: cannot run: %w", strings.Join(c.Args, " "), err)
 		}
 		defer complaints.close()
-		spec.Errors = complaints.writer
+		files.Errors = complaints.writer
 	}
 	if c.Stdin != nil {
-		if spec.Stdin, err = memoryFile(c.Stdin); err != nil {
+		if files.Stdin, err = memoryFile(c.Stdin); err != nil {
 			return nil, fmt.Errorf("%s: cannot run: %w", strings.Join(c.Args, " "), err)
 		}
-		defer spec.Stdin.Close()
+		defer files.Stdin.Close()
 	}
-	p, err := r.Start(spec)
+	p, err := r.Start(spec, files)
 	if err != nil {
 		return nil, err
 	}

@@ -54,7 +54,7 @@ func newBench(t *testing.T, groups cgroup.Tree) *bench {
 
 func (b *bench) service(name, role string, change ...func(*Service)) Service {
 	s := Service{Name: name, GracePeriod: 5 * time.Second}
-	s.Args, s.Env = self(b.t, role)
+	s.Process.Args, s.Process.Env = self(b.t, role)
 	for _, c := range change {
 		c(&s)
 	}
@@ -146,7 +146,7 @@ func TestKilledServiceIsBackAtOnce(t *testing.T) {
 
 func TestFailureSaysWhy(t *testing.T) {
 	b := newBench(t, "")
-	b.set(b.service("a", "exit 7 cannot open the book"), Service{Name: "b", Args: []string{"/does/not/exist"}})
+	b.set(b.service("a", "exit 7 cannot open the book"), Service{Name: "b", Process: Spec{Args: []string{"/does/not/exist"}}})
 	if s := b.in("a", BackingOff); s.Detail != "ended with status 7, last line: cannot open the book" {
 		t.Errorf("detail %q", s.Detail)
 	}
@@ -245,7 +245,7 @@ func TestSetChangesOnlyWhatDiffers(t *testing.T) {
 		pids[name] = b.in(name, Running).PID
 	}
 	b.set(one, two, three)
-	two.Env = append(slices.Clone(two.Env), "NEW=1")
+	two.Process.Env = append(slices.Clone(two.Process.Env), "NEW=1")
 	b.set(one, two, b.service("four", "sleep"))
 	b.in("four", Running)
 	b.until("two", "restarted", func(s Status) bool { return s.State == Running && s.PID != pids["two"] })

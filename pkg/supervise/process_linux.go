@@ -81,14 +81,10 @@ func (m *Manager) start(u *unit) error {
 }
 
 func (m *Manager) startProcess(s Service, p pipes) (*Process, error) {
-	spec := Spec{
-		Args: s.Args, Env: s.Env, Dir: s.Dir, Output: p.output,
-		UID: s.UID, GID: s.GID, Groups: s.Groups, Capabilities: s.Capabilities, NoNewPrivs: s.NoNewPrivs,
-		OOMScoreAdj: s.OOMScoreAdj, SetOOM: true, Nice: s.Nice, Rlimits: s.Rlimits,
-	}
+	spec, files := s.Process, Files{Output: p.output}
 	leave := func(f *os.File, variable string) {
-		spec.Extra = append(spec.Extra, f)
-		spec.Env = append(spec.Env[:len(spec.Env):len(spec.Env)], fmt.Sprintf("%s=%d", variable, 2+len(spec.Extra)))
+		files.Extra = append(files.Extra, f)
+		spec.Env = append(spec.Env[:len(spec.Env):len(spec.Env)], fmt.Sprintf("%s=%d", variable, 2+len(files.Extra)))
 	}
 	if p.notify != nil {
 		leave(p.notify, notify.Env)
@@ -111,9 +107,9 @@ func (m *Manager) startProcess(s Service, p pipes) (*Process, error) {
 			return nil, err
 		}
 		defer dir.Close()
-		spec.Cgroup = dir
+		files.Cgroup = dir
 	}
-	return m.config.Reaper.Start(spec)
+	return m.config.Reaper.Start(spec, files)
 }
 
 // pump copies the output of the process to the ring, so the process never waits for a reader of the

@@ -135,12 +135,12 @@ func (p *Process) Signal(sig syscall.Signal, group bool) error {
 	return nil
 }
 
-// Start starts a process. It returns after the program was executed, or with the reason of the
-// failure.
-func (r *Reaper) Start(spec Spec) (*Process, error) {
+// Start starts a process with the files. It returns after the program was executed, or with the
+// reason of the failure.
+func (r *Reaper) Start(spec Spec, files Files) (*Process, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	pid, err := spec.start()
+	pid, err := spec.start(files)
 	if err != nil {
 		return nil, err
 	}

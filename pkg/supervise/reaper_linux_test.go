@@ -21,11 +21,11 @@ func run(t *testing.T, ctx context.Context, role string, change func(*Spec)) (st
 	}
 	defer r.Close()
 	args, env := self(t, role)
-	spec := Spec{Args: args, Env: env, Output: w}
+	spec := Spec{Args: args, Env: env}
 	if change != nil {
 		change(&spec)
 	}
-	p, err := reaper.Start(spec)
+	p, err := reaper.Start(spec, Files{Output: w})
 	w.Close()
 	if err != nil {
 		t.Fatal(err)
@@ -175,7 +175,7 @@ func TestAttributes(t *testing.T) {
 		{"one capability", func(s *Spec) { s.UID, s.Capabilities = 12345, []uintptr{unix.CAP_NET_BIND_SERVICE} },
 			[]string{"NoNewPrivs:\t0", "CapBnd:\t0000000000000400", "CapAmb:\t0000000000000400", "CapEff:\t0000000000000400"}},
 		{"nice, memory score, limits", func(s *Spec) {
-			s.Nice, s.OOMScoreAdj, s.SetOOM = 7, 500, true
+			s.Nice, s.OOMScoreAdj = 7, new(500)
 			s.Rlimits = []Rlimit{{unix.RLIMIT_CORE, 4096, unix.RLIM_INFINITY}}
 		}, []string{"nice 7", "core 4096", "Uid:\t0"}},
 		{"nothing sticks to machined", func(*Spec) {}, []string{"NoNewPrivs:\t0", fmt.Sprintf("nice %d", 20-priority), "Uid:\t0"}},

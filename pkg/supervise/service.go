@@ -18,19 +18,9 @@ type Service struct {
 	Name      string   // "containerd"; unique, also the name of its log
 	DependsOn []string // services that must be ready before its start
 
-	Args []string // the executable's absolute path and its arguments
-	// the whole environment, KEY=value; ORLOP_NOTIFY_FD is added with Ready.Notify,
-	// ORLOP_PROFILE_FD with Profile
-	Env []string
-	Dir string // working directory; "/" if empty
-
-	UID, GID uint32   // user and group ids
-	Groups   []uint32 // supplementary groups
-	// Capabilities are the ambient and the bounding set of a process that is not root, as numbers
-	// (unix.CAP_…). Empty for none. They have no effect for root, which has machined's
-	// capabilities.
-	Capabilities []uintptr
-	NoNewPrivs   bool // no executed program can gain privileges (prctl(2), PR_SET_NO_NEW_PRIVS)
+	// Process is its main process. ORLOP_NOTIFY_FD is added to the environment with Ready.Notify,
+	// ORLOP_PROFILE_FD with Profile.
+	Process Spec
 
 	// path of its control group, "/orlop/containerd"; created at its start; empty for machined's
 	// own
@@ -40,10 +30,6 @@ type Service struct {
 	// restarted. containerd uses it, because pods outlive containerd. Otherwise all processes in
 	// the control group are killed.
 	LeaveChildren bool
-
-	OOMScoreAdj int      // -1000 (never killed for memory) to 1000
-	Nice        int      // -20 to 19
-	Rlimits     []Rlimit // instead of machined's own
 
 	Ready Probe // its readiness
 	// timeout of a start, which grows with each failure (see Step); 0: none
@@ -56,13 +42,6 @@ type Service struct {
 
 	LogLines int // retained lines of output; 0 for 2000
 	LogBytes int // retained bytes of output; 0 for 256 KiB
-}
-
-// Rlimit is a resource limit (setrlimit(2)). A limit of open files must not be below machined's
-// own.
-type Rlimit struct {
-	Resource   int // unix.RLIMIT_…
-	Soft, Hard uint64
 }
 
 // Probe defines how a service becomes ready. With the zero Probe it is ready after its start. At
@@ -97,8 +76,11 @@ func (s Service) withDefaults() Service {
 	if s.LogBytes == 0 {
 		s.LogBytes = 256 << 10
 	}
-	if s.Dir == "" {
-		s.Dir = "/"
+	if s.Process.Dir == "" {
+		s.Process.Dir = "/"
+	}
+	if s.Process.OOMScoreAdj == nil {
+		s.Process.OOMScoreAdj = new(0)
 	}
 	return s
 }
@@ -119,8 +101,8 @@ func Validate(services []Service) error {
 			bad("is there twice")
 		}
 		byName[s.Name] = s
-		if len(s.Args) == 0 || !filepath.IsAbs(s.Args[0]) {
-			bad("needs a program with an absolute path, has %q", s.Args)
+		if args := s.Process.Args; len(args) == 0 || !filepath.IsAbs(args[0]) {
+			bad("needs a program with an absolute path, has %q", args)
 		}
 		if s.Cgroup != "" && !filepath.IsAbs(s.Cgroup) {
 			bad("needs a control group that begins with a slash, has %q", s.Cgroup)

@@ -14,15 +14,15 @@ func TestValidate(t *testing.T) {
 		services []Service
 		want     string // a part of the error; empty for none
 	}{
-		{"good", []Service{{Name: "a", Args: ok}, {Name: "b", Args: ok, DependsOn: []string{"a"}}}, ""},
-		{"no name", []Service{{Args: ok}}, "needs a name"},
-		{"slash", []Service{{Name: "a/b", Args: ok}}, "needs a name"},
-		{"twice", []Service{{Name: "a", Args: ok}, {Name: "a", Args: ok}}, "there twice"},
-		{"relative program", []Service{{Name: "a", Args: []string{"x"}}}, "absolute path"},
-		{"relative group", []Service{{Name: "a", Args: ok, Cgroup: "x"}}, "begins with a slash"},
-		{"unknown need", []Service{{Name: "a", Args: ok, DependsOn: []string{"b"}}}, `needs "b", which does not exist`},
-		{"circle", []Service{{Name: "a", Args: ok, DependsOn: []string{"b"}}, {Name: "b", Args: ok, DependsOn: []string{"a"}}}, "a → b → a"},
-		{"two probes", []Service{{Name: "a", Args: ok, Ready: Probe{Notify: true, TCP: "x"}}}, "more than one way"},
+		{"good", []Service{{Name: "a", Process: Spec{Args: ok}}, {Name: "b", Process: Spec{Args: ok}, DependsOn: []string{"a"}}}, ""},
+		{"no name", []Service{{Process: Spec{Args: ok}}}, "needs a name"},
+		{"slash", []Service{{Name: "a/b", Process: Spec{Args: ok}}}, "needs a name"},
+		{"twice", []Service{{Name: "a", Process: Spec{Args: ok}}, {Name: "a", Process: Spec{Args: ok}}}, "there twice"},
+		{"relative program", []Service{{Name: "a", Process: Spec{Args: []string{"x"}}}}, "absolute path"},
+		{"relative group", []Service{{Name: "a", Process: Spec{Args: ok}, Cgroup: "x"}}, "begins with a slash"},
+		{"unknown need", []Service{{Name: "a", Process: Spec{Args: ok}, DependsOn: []string{"b"}}}, `needs "b", which does not exist`},
+		{"circle", []Service{{Name: "a", Process: Spec{Args: ok}, DependsOn: []string{"b"}}, {Name: "b", Process: Spec{Args: ok}, DependsOn: []string{"a"}}}, "a → b → a"},
+		{"two probes", []Service{{Name: "a", Process: Spec{Args: ok}, Ready: Probe{Notify: true, TCP: "x"}}}, "more than one way"},
 	} {
 		err := Validate(c.services)
 		if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
@@ -33,7 +33,7 @@ func TestValidate(t *testing.T) {
 
 func TestDiff(t *testing.T) {
 	have := []Service{{Name: "same"}, {Name: "default"}, {Name: "changed"}, {Name: "gone"}}
-	want := []Service{{Name: "new"}, {Name: "same"}, {Name: "default", GracePeriod: 10 * time.Second}, {Name: "changed", Nice: 1}}
+	want := []Service{{Name: "new"}, {Name: "same"}, {Name: "default", GracePeriod: 10 * time.Second}, {Name: "changed", Process: Spec{Nice: 1}}}
 	if got := fmt.Sprint(Diff(have, want)); got != "[stop service gone restart service changed start service new]" {
 		t.Error(got)
 	}

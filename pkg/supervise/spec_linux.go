@@ -13,26 +13,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Spec describes a new process. Its standard input is Stdin or empty. It becomes the leader of a
-// new session.
-type Spec struct {
-	Args   []string   // the executable's absolute path and its arguments
-	Env    []string   // the whole environment
-	Dir    string     // "/" when empty
+// Files are the open files of a new process.
+type Files struct {
 	Stdin  *os.File   // /dev/null if nil
 	Output *os.File   // standard output and error; /dev/null if nil
 	Errors *os.File   // standard error, if not nil
 	Extra  []*os.File // file descriptors from 3 on
 	Cgroup *os.File   // directory of its initial control group; machined's own if nil
-
-	UID, GID     uint32
-	Groups       []uint32
-	Capabilities []uintptr // see Service
-	NoNewPrivs   bool
-	OOMScoreAdj  int
-	SetOOM       bool // whether OOMScoreAdj is used
-	Nice         int
-	Rlimits      []Rlimit
 }
 
 // start creates the process. The caller holds the Reaper's lock, so no other process is created
@@ -43,7 +30,7 @@ type Spec struct {
 // thread: the goroutine locks the thread and exits without unlocking it, which makes the Go runtime
 // end the thread too. Resource limits belong to the whole process; machined temporarily adopts the
 // limits of the child while it creates the child.
-func (s Spec) start() (int, error) {
+func (s Spec) start(files Files) (int, error) {
 	if len(s.Args) == 0 || !filepath.IsAbs(s.Args[0]) {
 		return 0, fmt.Errorf("process %q: cannot start: the program needs an absolute path", s.Args)
 	}
@@ -54,14 +41,14 @@ func (s Spec) start() (int, error) {
 	defer restore()
 	pid, err := 0, error(nil)
 	if !s.NoNewPrivs && s.Nice == 0 && s.UID == 0 {
-		pid, err = s.fork()
+		pid, err = s.fork(files)
 	} else {
 		made := make(chan struct{})
 		go func() {
 			defer close(made)
 			runtime.LockOSThread() // never unlocked: no other goroutine may get this thread
 			if err = s.prepareThread(); err == nil {
-				pid, err = s.fork()
+				pid, err = s.fork(files)
 			}
 		}()
 		<-made
@@ -69,10 +56,10 @@ func (s Spec) start() (int, error) {
 	if err != nil {
 		return 0, fmt.Errorf("%s: cannot start: %w", s.Args[0], err)
 	}
-	if s.SetOOM {
+	if s.OOMScoreAdj != nil {
 		// The process gets the score slightly late, but it cannot have used much memory by then.
 		// The write fails only if the process has already exited.
-		_ = os.WriteFile(fmt.Sprintf("/proc/%d/oom_score_adj", pid), []byte(strconv.Itoa(s.OOMScoreAdj)), 0)
+		_ = os.WriteFile(fmt.Sprintf("/proc/%d/oom_score_adj", pid), []byte(strconv.Itoa(*s.OOMScoreAdj)), 0)
 	}
 	return pid, nil
 }
@@ -114,7 +101,7 @@ func lastCapability() uintptr {
 	return last
 }
 
-func (s Spec) fork() (int, error) {
+func (s Spec) fork(files Files) (int, error) {
 	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
 	if err != nil {
 		return 0, err
@@ -126,18 +113,18 @@ func (s Spec) fork() (int, error) {
 		}
 		return f.Fd()
 	}
-	attr := &syscall.ProcAttr{Dir: s.Dir, Env: s.Env, Files: []uintptr{fd(s.Stdin), fd(s.Output), fd(cmp.Or(s.Errors, s.Output))}, Sys: &syscall.SysProcAttr{Setsid: true}}
+	attr := &syscall.ProcAttr{Dir: s.Dir, Env: s.Env, Files: []uintptr{fd(files.Stdin), fd(files.Output), fd(cmp.Or(files.Errors, files.Output))}, Sys: &syscall.SysProcAttr{Setsid: true}}
 	if attr.Env == nil {
 		attr.Env = []string{} // nil would mean machined's own
 	}
 	if attr.Dir == "" {
 		attr.Dir = "/"
 	}
-	for _, f := range s.Extra {
+	for _, f := range files.Extra {
 		attr.Files = append(attr.Files, f.Fd())
 	}
-	if s.Cgroup != nil {
-		attr.Sys.UseCgroupFD, attr.Sys.CgroupFD = true, int(s.Cgroup.Fd())
+	if files.Cgroup != nil {
+		attr.Sys.UseCgroupFD, attr.Sys.CgroupFD = true, int(files.Cgroup.Fd())
 	}
 	if s.UID != 0 || s.GID != 0 || len(s.Groups) > 0 {
 		attr.Sys.Credential = &syscall.Credential{Uid: s.UID, Gid: s.GID, Groups: s.Groups}
@@ -146,7 +133,7 @@ func (s Spec) fork() (int, error) {
 		attr.Sys.AmbientCaps = s.Capabilities
 	}
 	pid, _, err := syscall.StartProcess(s.Args[0], s.Args, attr)
-	runtime.KeepAlive(s)
+	runtime.KeepAlive(files)
 	return pid, err
 }
 
