@@ -46,7 +46,7 @@ func TestBrokenExtensions(t *testing.T) {
 		return
 	}
 	spec := testSpec()
-	network(t, spec.NodeIPs[0].String()+"/24")
+	network(t, spec.Node.IPs[0].String()+"/24")
 	m := prepare(t, spec)
 	ctx, cancel := context.WithTimeout(context.Background(), 8*time.Minute)
 	defer cancel()
@@ -55,7 +55,7 @@ func TestBrokenExtensions(t *testing.T) {
 	api.waitReady(t, time.Minute, "etcd", "kube-apiserver", "bootstrap", "extensions")
 	controllers.waitReady(t, time.Minute, controllersWork...)
 	admin := m.client(t, "admin", "orlop:cluster-admins")
-	if _, err := admin.CoreV1().Nodes().Create(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: spec.NodeName}}, metav1.CreateOptions{}); err != nil {
+	if _, err := admin.CoreV1().Nodes().Create(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: spec.Node.Name}}, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	t.Run("what is deleted comes back", func(t *testing.T) { comesBack(ctx, t, m, admin) })

@@ -28,7 +28,7 @@ import (
 func TestCIS(t *testing.T) {
 	spec := testSpec()
 	// a single machine's etcd has no network at all
-	spec.ControlPlanes = append([]netip.Addr{netip.MustParseAddr("192.0.2.9")}, spec.NodeIPs...)
+	spec.ControlPlanes = append([]netip.Addr{netip.MustParseAddr("192.0.2.9")}, spec.Node.IPs...)
 	machine := described{components: map[string]component.Component{}}
 	for _, c := range Services(spec, dirs.System()) {
 		machine.components[c.Name] = c

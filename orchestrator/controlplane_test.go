@@ -46,10 +46,10 @@ func TestControlPlane(t *testing.T) {
 		return
 	}
 	spec := testSpec()
-	network(t, spec.NodeIPs[0].String()+"/24")
+	network(t, spec.Node.IPs[0].String()+"/24")
 	site := newOutside(t)
 	access := credentials.Access{Authentication: config.Authentication{Webhook: site.tokens()}}
-	spec.TokenWebhook, spec.Pools, spec.PodCertificates, spec.PodEviction = access.TokenWebhook(), testPool(), true, 77
+	spec.APIServer.TokenWebhook, spec.Network.Pools, spec.Pods.Certificates, spec.Pods.Eviction = access.TokenWebhook(), testPool(), true, 77
 	m := prepare(t, spec)
 	m.use(t, access)
 	zero := time.Now()
@@ -61,7 +61,7 @@ func TestControlPlane(t *testing.T) {
 	admin := m.client(t, "admin", "orlop:cluster-admins")
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	defer cancel()
-	node, err := admin.CoreV1().Nodes().Create(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: spec.NodeName}}, metav1.CreateOptions{})
+	node, err := admin.CoreV1().Nodes().Create(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: spec.Node.Name}}, metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -79,13 +79,13 @@ func TestControlPlane(t *testing.T) {
 		t.Errorf("namespaces is announced as ready: %v", err)
 	}
 
-	enoughEnded := endPods(ctx, t, admin, spec.FinishedPods)
+	enoughEnded := endPods(ctx, t, admin, spec.Pods.Finished)
 	fake := startKubelet(ctx, t, m, admin)
 	fake.scaled(ctx, t)
 	t.Run("strangers are kept out", func(t *testing.T) { strangers(ctx, t, m) })
 	t.Run("secrets are sealed", func(t *testing.T) { sealed(ctx, t, m, admin) })
 	t.Run("pod security", func(t *testing.T) { podSecurity(ctx, t, admin) })
-	t.Run("pods of lost nodes", func(t *testing.T) { podEviction(ctx, t, admin, int64(spec.PodEviction)) })
+	t.Run("pods of lost nodes", func(t *testing.T) { podEviction(ctx, t, admin, int64(spec.Pods.Eviction)) })
 	t.Run("least rights", func(t *testing.T) { leastRights(ctx, t, m) })
 	t.Run("documents", func(t *testing.T) { documents(ctx, t, admin) })
 	t.Run("conventions", func(t *testing.T) { conventions(ctx, t, m, admin) })
@@ -94,7 +94,7 @@ func TestControlPlane(t *testing.T) {
 	t.Run("without services", func(t *testing.T) { withoutServices(ctx, t, m, site) })
 	t.Run("names", func(t *testing.T) { names(ctx, t, m, spec) })
 	t.Run("addresses of services", func(t *testing.T) { serviceAddresses(ctx, t, admin) })
-	t.Run("ports of machines", func(t *testing.T) { machinePorts(ctx, t, admin, spec.NodeIPs[0].String()) })
+	t.Run("ports of machines", func(t *testing.T) { machinePorts(ctx, t, admin, spec.Node.IPs[0].String()) })
 	t.Run("certificates of pods", func(t *testing.T) { podCertificates(ctx, t, admin) })
 	t.Run("local volumes", func(t *testing.T) { localVolumes(ctx, t, admin) })
 	t.Run("labels and taints of nodes", func(t *testing.T) { nodeLabels(ctx, t, m, admin) })
@@ -366,13 +366,13 @@ func documents(ctx context.Context, t *testing.T, admin kubernetes.Interface) {
 // names runs CoreDNS with its own identity beside the control plane, as a node does, and queries
 // it.
 func names(ctx context.Context, t *testing.T, m machine, spec nodespec.Spec) {
-	spec.DNSUpstreams = nil
+	spec.DNS.NodeUpstreams = nil
 	if err := coredns.Component(spec, m.dirs).WriteFiles(); err != nil {
 		t.Fatal(err)
 	}
 	running, stop := context.WithCancel(ctx)
 	ready, ended := make(chan struct{}), make(chan error, 1)
-	addresses := func(context.Context) ([]netip.Addr, error) { return spec.NodeIPs, nil }
+	addresses := func(context.Context) ([]netip.Addr, error) { return spec.Node.IPs, nil }
 	env := component.Env{Dir: m.dirs.Node, Spec: spec, Dirs: m.dirs, Announce: func(_ string, is bool, _ string) {
 		if is {
 			close(ready)
@@ -388,7 +388,7 @@ func names(ctx context.Context, t *testing.T, m machine, spec nodespec.Spec) {
 	}
 	logsPass(ctx, t)
 	resolver := &net.Resolver{PreferGo: true, Dial: func(ctx context.Context, network, _ string) (net.Conn, error) {
-		return (&net.Dialer{}).DialContext(ctx, network, net.JoinHostPort(spec.NodeIPs[0].String(), "53"))
+		return (&net.Dialer{}).DialContext(ctx, network, net.JoinHostPort(spec.Node.IPs[0].String(), "53"))
 	}}
 	for name, want := range map[string]string{
 		"kubernetes.default.svc.cluster.local.":   "10.96.0.1",

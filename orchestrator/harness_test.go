@@ -96,19 +96,26 @@ func record(ctx context.Context, name string) (end func()) {
 
 func testSpec() nodespec.Spec {
 	return nodespec.Spec{
-		Cluster: "test", NodeName: "node-1", ControlPlane: true,
-		NodeIPs:      []netip.Addr{netip.MustParseAddr("192.0.2.10")},
-		Endpoint:     "https://192.0.2.10:6443",
-		PodCIDRs:     []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")},
-		ServiceCIDRs: []netip.Prefix{netip.MustParsePrefix("10.96.0.0/12")},
-		DNSIPs:       []netip.Addr{netip.MustParseAddr("10.96.0.10")},
-		DNSDomain:    "cluster.local",
-		DNSUpstreams: []netip.Addr{netip.MustParseAddr("192.0.2.53")},
-		PauseImage:   "registry.local/pause:1",
-
-		ReservedMemory: 512 << 20, ReservedCPU: 250, MaxPods: 110, FinishedPods: 10, PodEviction: 300, EventTTL: "1h",
-		PodSecurity: "baseline", PodSecurityExempt: []string{"kube-system"}, AuditFileMiB: 100, AuditFiles: 10,
-		Encapsulation: "wireguard",
+		Cluster: "test",
+		Node: nodespec.Node{
+			Name:           "node-1",
+			ControlPlane:   true,
+			IPs:            []netip.Addr{netip.MustParseAddr("192.0.2.10")},
+			PauseImage:     "registry.local/pause:1",
+			ReservedMemory: 512 << 20,
+			ReservedCPU:    250,
+		},
+		Endpoint: "https://192.0.2.10:6443",
+		Network: nodespec.Network{
+			PodCIDRs:      []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")},
+			ServiceCIDRs:  []netip.Prefix{netip.MustParsePrefix("10.96.0.0/12")},
+			DNSIPs:        []netip.Addr{netip.MustParseAddr("10.96.0.10")},
+			DNSDomain:     "cluster.local",
+			Encapsulation: "wireguard",
+		},
+		DNS:       nodespec.DNS{NodeUpstreams: []netip.Addr{netip.MustParseAddr("192.0.2.53")}},
+		Pods:      nodespec.Pods{MaxPerNode: 110, Finished: 10, Eviction: 300, Security: "baseline", SecurityExempt: []string{"kube-system"}},
+		APIServer: nodespec.APIServer{EventTTL: "1h", AuditFileMiB: 100, AuditFiles: 10},
 	}
 }
 

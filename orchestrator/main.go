@@ -208,7 +208,7 @@ func drainNode(ctx context.Context, dirs dirs.Dirs, order nodespec.DrainRequest)
 	if err != nil {
 		return nodespec.DrainResult{}, err
 	}
-	return drain.Drain(ctx, api, spec.NodeName, order)
+	return drain.Drain(ctx, api, spec.Node.Name, order)
 }
 
 // suspend performs a step of suspending an object of the cluster, or of resuming it.
@@ -291,7 +291,7 @@ func readSpec(path string) (nodespec.Spec, error) {
 	if err := json.Unmarshal(content, &spec); err != nil {
 		return nodespec.Spec{}, fmt.Errorf("%s: cannot decode: %w", path, err)
 	}
-	if len(spec.NodeIPs) == 0 || len(spec.PodCIDRs) == 0 || len(spec.ServiceCIDRs) == 0 || len(spec.DNSIPs) == 0 {
+	if len(spec.Node.IPs) == 0 || len(spec.Network.PodCIDRs) == 0 || len(spec.Network.ServiceCIDRs) == 0 || len(spec.Network.DNSIPs) == 0 {
 		return nodespec.Spec{}, fmt.Errorf("%s: cannot use: an address, a pod range, a service range and a DNS address are needed", path)
 	}
 	return spec, nil

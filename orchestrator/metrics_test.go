@@ -65,7 +65,7 @@ func startKubelet(ctx context.Context, t *testing.T, m machine, admin kubernetes
 	}
 	callers := x509.NewCertPool()
 	callers.AddCert(m.ca.Cert)
-	address := testSpec().NodeIPs[0].String()
+	address := testSpec().Node.IPs[0].String()
 	listener, err := tls.Listen("tcp", net.JoinHostPort(address, "0"),
 		&tls.Config{Certificates: []tls.Certificate{pair}, ClientCAs: callers, ClientAuth: tls.RequireAndVerifyClientCert})
 	if err != nil {
@@ -318,7 +318,7 @@ func pastTheServer(ctx context.Context, t *testing.T, m machine) {
 		}
 		client.CloseIdleConnections()
 	}
-	if conn, err := net.Dial("tcp", netip.AddrPortFrom(testSpec().NodeIPs[0], paths.PortMetrics).String()); err == nil {
+	if conn, err := net.Dial("tcp", netip.AddrPortFrom(testSpec().Node.IPs[0], paths.PortMetrics).String()); err == nil {
 		conn.Close()
 		t.Error("it answers on the machine's address")
 	}

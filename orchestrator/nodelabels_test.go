@@ -40,7 +40,7 @@ func nodeLabels(ctx context.Context, t *testing.T, m machine, admin kubernetes.I
 
 	// The node's part of another node than the control plane's, with its kubeconfig and file.
 	spec := testSpec()
-	spec.NodeName, spec.ControlPlane = name, false
+	spec.Node.Name, spec.Node.ControlPlane = name, false
 	dirs := dirs.In(t.TempDir())
 	identity := m.config(t, "system:node:"+name, "system:nodes")
 	write(t, kubeconfig.Authorities(spec, dirs), identity.CAData)

@@ -32,8 +32,8 @@ func TestLoopbackPorts(t *testing.T) {
 		}
 	}
 	several, worker := testSpec(), testSpec()
-	several.ControlPlanes = append([]netip.Addr{netip.MustParseAddr("192.0.2.9")}, several.NodeIPs...)
-	worker.ControlPlane = false
+	several.ControlPlanes = append([]netip.Addr{netip.MustParseAddr("192.0.2.9")}, several.Node.IPs...)
+	worker.Node.ControlPlane = false
 	found := 0
 	for _, spec := range []nodespec.Spec{testSpec(), several, worker} {
 		for _, c := range Services(spec, dirs.System()) {

@@ -110,7 +110,7 @@ func (e entry) components(spec nodespec.Spec, dirs dirs.Dirs) []component.Compon
 	return e.describe(spec, dirs)
 }
 
-func controlPlane(spec nodespec.Spec) bool { return spec.ControlPlane }
+func controlPlane(spec nodespec.Spec) bool { return spec.Node.ControlPlane }
 
 // one describes a component that every node of the row has.
 func one(describe func(nodespec.Spec, dirs.Dirs) component.Component) func(nodespec.Spec, dirs.Dirs) []component.Component {

@@ -17,18 +17,18 @@ import (
 // TestServices shows the whole of Kubernetes as the node runs it: every flag, every file.
 func TestServices(t *testing.T) {
 	worker := testSpec()
-	worker.ControlPlane, worker.NodeName, worker.DNSUpstreams = false, "worker-1", nil
-	worker.NodeIPs = []netip.Addr{netip.MustParseAddr("192.0.2.20")}
+	worker.Node.ControlPlane, worker.Node.Name, worker.DNS.NodeUpstreams = false, "worker-1", nil
+	worker.Node.IPs = []netip.Addr{netip.MustParseAddr("192.0.2.20")}
 	dual := testSpec()
-	dual.NodeIPs = append(dual.NodeIPs, netip.MustParseAddr("2001:db8::10"))
-	dual.PodCIDRs = append(dual.PodCIDRs, netip.MustParsePrefix("fd00:10:244::/56"))
-	dual.ServiceCIDRs = append(dual.ServiceCIDRs, netip.MustParsePrefix("fd00:10:96::/112"))
-	dual.DNSIPs = append(dual.DNSIPs, netip.MustParseAddr("fd00:10:96::a"))
-	dual.PodCertificates = true
-	dual.Taint, dual.PodSecurity, dual.PodSecurityExempt = true, "restricted", nil
-	dual.Pools = []nodespec.Pool{{Name: "public", Ranges: []nodespec.Range{{First: netip.MustParseAddr("192.0.2.64"), Last: netip.MustParseAddr("192.0.2.95")}}}}
+	dual.Node.IPs = append(dual.Node.IPs, netip.MustParseAddr("2001:db8::10"))
+	dual.Network.PodCIDRs = append(dual.Network.PodCIDRs, netip.MustParsePrefix("fd00:10:244::/56"))
+	dual.Network.ServiceCIDRs = append(dual.Network.ServiceCIDRs, netip.MustParsePrefix("fd00:10:96::/112"))
+	dual.Network.DNSIPs = append(dual.Network.DNSIPs, netip.MustParseAddr("fd00:10:96::a"))
+	dual.Pods.Certificates = true
+	dual.Node.Taint, dual.Pods.Security, dual.Pods.SecurityExempt = true, "restricted", nil
+	dual.Network.Pools = []nodespec.Pool{{Name: "public", Ranges: []nodespec.Range{{First: netip.MustParseAddr("192.0.2.64"), Last: netip.MustParseAddr("192.0.2.95")}}}}
 	several := testSpec()
-	several.ControlPlanes = append([]netip.Addr{netip.MustParseAddr("192.0.2.9")}, several.NodeIPs...)
+	several.ControlPlanes = append([]netip.Addr{netip.MustParseAddr("192.0.2.9")}, several.Node.IPs...)
 	several.VirtualAddresses = []netip.Addr{netip.MustParseAddr("192.0.2.8")}
 	for name, spec := range map[string]nodespec.Spec{"control-plane": testSpec(), "control-planes": several, "worker": worker, "dual-stack": dual} {
 		t.Run(name, func(t *testing.T) {

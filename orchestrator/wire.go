@@ -43,7 +43,7 @@ func wire(ctx context.Context, name string, spec nodespec.Spec, dirs dirs.Dirs, 
 	}
 	w := &wiring{dir: dir, spec: spec, dirs: dirs, server: kubeconfig.Local(), powerDown: powerDown, podsEnded: podsEnded}
 	if !slices.ContainsFunc(Services(spec, dirs), func(c component.Component) bool { return c.Process == name }) {
-		return fail(fmt.Errorf("nothing to run: %s is not part of the control plane", spec.NodeName))
+		return fail(fmt.Errorf("nothing to run: %s is not part of the control plane", spec.Node.Name))
 	}
 	authorities := filepath.Join(dir, nodespec.CA)
 	if name == component.Node {

@@ -22,10 +22,10 @@ import (
 
 func node() nodespec.Spec {
 	return nodespec.Spec{
-		Cluster: "demo", NodeName: "one", ControlPlane: true, Endpoint: "https://api.example.net:6443",
-		NodeIPs:      []netip.Addr{netip.MustParseAddr("10.77.0.11")},
-		ServiceCIDRs: []netip.Prefix{netip.MustParsePrefix("10.96.0.0/12")},
-		DNSDomain:    "cluster.local",
+		Cluster:  "demo",
+		Node:     nodespec.Node{Name: "one", ControlPlane: true, IPs: []netip.Addr{netip.MustParseAddr("10.77.0.11")}},
+		Endpoint: "https://api.example.net:6443",
+		Network:  nodespec.Network{ServiceCIDRs: []netip.Prefix{netip.MustParsePrefix("10.96.0.0/12")}, DNSDomain: "cluster.local"},
 	}
 }
 
@@ -82,11 +82,11 @@ func TestGolden(t *testing.T) {
 	for name, controlPlane := range map[string]bool{"controlplane": true, "worker": false} {
 		t.Run(name, func(t *testing.T) {
 			spec := node()
-			spec.ControlPlane = controlPlane
+			spec.Node.ControlPlane = controlPlane
 			a := authorities(t)
 			if !controlPlane { // it issues nothing
 				a = Authorities{Kubernetes: Authority{CA: &pki.CA{Cert: a.Kubernetes.Cert}}, Issued: nodecerts.Issued{}}
-				for _, l := range nodecerts.NodeLeaves(spec.NodeName, spec.NodeIPs) {
+				for _, l := range nodecerts.NodeLeaves(spec.Node.Name, spec.Node.IPs) {
 					leaf, err := pki.SelfSigned(pki.Spec{CN: "given", Usage: pki.Client, TTL: time.Hour})
 					if err != nil {
 						t.Fatal(err)
@@ -155,7 +155,7 @@ func TestReissue(t *testing.T) {
 		return n
 	}
 	moved := node()
-	moved.NodeIPs = []netip.Addr{netip.MustParseAddr("10.77.0.99")}
+	moved.Node.IPs = []netip.Addr{netip.MustParseAddr("10.77.0.99")}
 	// API server, etcd peer, kubelet
 	if n := count(plan(t, moved, a, root), "other names or addresses"); n != 3 {
 		t.Errorf("a new address: %d leaves are reissued, want 3", n)
@@ -196,7 +196,7 @@ func TestIdentityKeyStays(t *testing.T) {
 	root, a := t.TempDir(), authorities(t)
 	var prints []string
 	for _, ca := range []*pki.CA{nil, a.Etcd.CA} {
-		w := APIServer(identity, "one", node().NodeIPs, ca, nil, CallerCAs{Operators: a.Kubernetes.CertPEM()})
+		w := APIServer(identity, "one", node().Node.IPs, ca, nil, CallerCAs{Operators: a.Kubernetes.CertPEM()})
 		uid := uint32(os.Getuid())
 		w.Dirs[0] = Dir{filepath.Join(root, w.Dirs[0].Path), uid}
 		for i := range w.Files {
@@ -233,7 +233,7 @@ func TestIdentityKeyStays(t *testing.T) {
 // TestAPIServerNames shows the names and addresses in the API server's certificate.
 func TestAPIServerNames(t *testing.T) {
 	spec := node()
-	spec.ExtraSANs = []string{"cluster.example.net", "192.0.2.7", "api.example.net"}
+	spec.APIServer.ExtraSANs = []string{"cluster.example.net", "192.0.2.7", "api.example.net"}
 	w := plan(t, spec, authorities(t), t.TempDir())
 	i := slices.IndexFunc(w.Leaves, func(l Leaf) bool { return l.Spec.CN == "kube-apiserver" && l.Spec.Usage == pki.Server })
 	if i < 0 {

@@ -110,7 +110,7 @@ func Plan(node nodespec.Spec, a Authorities) (Want, error) {
 	}
 	var w Want
 	w.node(node, a)
-	if node.ControlPlane {
+	if node.Node.ControlPlane {
 		w.api(node, a, endpoint.Hostname())
 		w.controllers(node, a)
 	}
@@ -165,7 +165,7 @@ func (w *Want) node(node nodespec.Spec, a Authorities) {
 	p.addFile(nodespec.CA, a.Kubernetes.Bundle())
 	p.addFile(nodespec.NodeLabelsFile, a.NodeLabels)
 	p.addFile(nodespec.Revoked, a.RevokedSet)
-	for _, l := range nodecerts.NodeLeaves(node.NodeName, node.NodeIPs) {
+	for _, l := range nodecerts.NodeLeaves(node.Node.Name, node.Node.IPs) {
 		if given := a.Issued[l.Cert]; given != nil {
 			p.addFile(l.Key, given.KeyPEM())
 			p.addFile(l.Cert, given.CertPEM())
@@ -191,13 +191,13 @@ func (w *Want) api(node nodespec.Spec, a Authorities, endpoint string) {
 	}
 	w.Strays = append(w.Strays, filepath.Join(p.dir, tokenPrefix+"*"), filepath.Join(p.dir, authorizationPrefix+"*"))
 
-	dns := []string{"localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc." + node.DNSDomain, node.NodeName}
+	dns := []string{"localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc." + node.Network.DNSDomain, node.Node.Name}
 	ips := []netip.Addr{netip.MustParseAddr("127.0.0.1"), netip.IPv6Loopback()}
-	for _, r := range node.ServiceCIDRs {
+	for _, r := range node.Network.ServiceCIDRs {
 		ips = append(ips, r.Masked().Addr().Next())
 	}
-	ips = append(append(ips, node.NodeIPs...), node.VirtualAddresses...)
-	for _, name := range append([]string{endpoint}, node.ExtraSANs...) {
+	ips = append(append(ips, node.Node.IPs...), node.VirtualAddresses...)
+	for _, name := range append([]string{endpoint}, node.APIServer.ExtraSANs...) {
 		if ip, err := netip.ParseAddr(name); err == nil {
 			ips = append(ips, ip)
 		} else {
@@ -207,7 +207,7 @@ func (w *Want) api(node nodespec.Spec, a Authorities, endpoint string) {
 	p.addLeaf(nodespec.APIServerCert, nodespec.APIServerKey, a.Kubernetes.CA, pki.Spec{CN: "kube-apiserver", Usage: pki.Server, DNS: distinct.Of(dns), IPs: distinct.Of(ips)})
 	p.addLeaf(nodespec.KubeletClientCert, nodespec.KubeletClientKey, a.Kubernetes.CA, client("kube-apiserver-kubelet-client"))
 	p.addLeaf(nodespec.FrontProxyCert, nodespec.FrontProxyKey, a.FrontProxy.CA, client("front-proxy-client"))
-	peer := pki.Spec{CN: node.NodeName, Usage: pki.Both, DNS: []string{"localhost", node.NodeName}, IPs: distinct.Of(append([]netip.Addr{netip.MustParseAddr("127.0.0.1")}, node.NodeIPs...))}
+	peer := pki.Spec{CN: node.Node.Name, Usage: pki.Both, DNS: []string{"localhost", node.Node.Name}, IPs: distinct.Of(append([]netip.Addr{netip.MustParseAddr("127.0.0.1")}, node.Node.IPs...))}
 	p.addLeaf(nodespec.EtcdPeerCert, nodespec.EtcdPeerKey, a.Etcd.CA, peer)
 }
 

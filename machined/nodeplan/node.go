@@ -21,52 +21,51 @@ func Spec(c *config.Config, state network.State, r buildinfo.Release) (nodespec.
 	cluster, kube := c.Cluster.Spec, c.Cluster.Spec.Kubernetes
 	own, _ := resolvers(cluster.Networks, state.Servers)
 	spec := nodespec.Spec{
-		Version:        r.Version,
-		Cluster:        c.Cluster.Metadata.Name,
-		NodeName:       c.Machine.Metadata.Name,
-		NodeIPs:        ips,
-		ControlPlane:   c.Machine.Spec.Role == config.RoleControlPlane,
-		Endpoint:       cluster.Endpoint.String(),
-		ControlPlanes:  cluster.ControlPlanes,
-		ExtraSANs:      kube.APIServer.ExtraSANs,
-		PodCIDRs:       cluster.Networks.Pods,
-		ServiceCIDRs:   cluster.Networks.Services,
-		DNSDomain:      cluster.Networks.Domain,
-		DNSUpstreams:   own,
-		DNSSearch:      state.Search,
-		PauseImage:     r.PauseImage,
-		ReservedMemory: int64(c.Machine.Spec.Reserved.Memory),
-		ReservedCPU:    int64(c.Machine.Spec.Reserved.CPU),
-
-		MaxPods:           kube.MaxPods,
-		FinishedPods:      kube.FinishedPods,
-		PodEviction:       int(time.Duration(kube.PodEvictionTimeout) / time.Second),
-		EventTTL:          kube.APIServer.EventTTL.String(),
-		Taint:             c.Machine.Spec.Role == config.RoleControlPlane && !kube.AllowSchedulingOnControlPlane,
-		PodSecurity:       string(kube.PodSecurity.Default),
-		PodSecurityExempt: kube.PodSecurity.ExemptNamespaces,
-		AuditFileMiB:      int(kube.Audit.MaxFileSize / mib),
-		AuditFiles:        kube.Audit.MaxFiles,
-
-		Encapsulation: string(cluster.Networks.Encapsulation),
-		Pools:         pools(cluster.Networks.LoadBalancer),
-		ExternalIPs:   ranges(cluster.Networks.ExternalIPs),
-		Kubelet:       nodespec.Kubelet{ClosedToPods: kube.Kubelet.ClosedToPods, Namespaces: kube.Kubelet.OpenToNamespaces},
-
+		Version:          r.Version,
+		Cluster:          c.Cluster.Metadata.Name,
+		Endpoint:         cluster.Endpoint.String(),
+		ControlPlanes:    cluster.ControlPlanes,
 		VirtualAddresses: cluster.VirtualAddresses,
-
-		External: nodespec.External{Proxy: cluster.HasExternal(config.PartProxy), DNS: cluster.HasExternal(config.PartDNS), Network: cluster.HasExternal(config.PartNetwork)},
-
+		Node: nodespec.Node{
+			Name:           c.Machine.Metadata.Name,
+			IPs:            ips,
+			ControlPlane:   c.Machine.Spec.Role == config.RoleControlPlane,
+			Taint:          c.Machine.Spec.Role == config.RoleControlPlane && !kube.AllowSchedulingOnControlPlane,
+			PauseImage:     r.PauseImage,
+			ReservedMemory: int64(c.Machine.Spec.Reserved.Memory),
+			ReservedCPU:    int64(c.Machine.Spec.Reserved.CPU),
+		},
+		APIServer: nodespec.APIServer{
+			ExtraSANs:    kube.APIServer.ExtraSANs,
+			EventTTL:     kube.APIServer.EventTTL.String(),
+			AuditFileMiB: int(kube.Audit.MaxFileSize / mib),
+			AuditFiles:   kube.Audit.MaxFiles,
+			TokenWebhook: Access(c.Cluster).TokenWebhook(),
+		},
+		Network: nodespec.Network{
+			PodCIDRs:      cluster.Networks.Pods,
+			ServiceCIDRs:  cluster.Networks.Services,
+			DNSDomain:     cluster.Networks.Domain,
+			Encapsulation: string(cluster.Networks.Encapsulation),
+			Pools:         pools(cluster.Networks.LoadBalancer),
+			ExternalIPs:   ranges(cluster.Networks.ExternalIPs),
+		},
 		DNS: clusterDNS(cluster.DNS, own),
-
+		Pods: nodespec.Pods{
+			MaxPerNode:     kube.MaxPods,
+			Finished:       kube.FinishedPods,
+			Eviction:       int(time.Duration(kube.PodEvictionTimeout) / time.Second),
+			Security:       string(kube.PodSecurity.Default),
+			SecurityExempt: kube.PodSecurity.ExemptNamespaces,
+			Certificates:   cluster.PodCertificates.Enabled,
+		},
+		External:     nodespec.External{Proxy: cluster.HasExternal(config.PartProxy), DNS: cluster.HasExternal(config.PartDNS), Network: cluster.HasExternal(config.PartNetwork)},
+		Kubelet:      nodespec.Kubelet{ClosedToPods: kube.Kubelet.ClosedToPods, Namespaces: kube.Kubelet.OpenToNamespaces},
 		LocalVolumes: nodespec.LocalVolumes{Disabled: !cluster.LocalVolumes.Enabled, Reserve: int64(cluster.LocalVolumes.Reserve)},
-
-		PodCertificates: cluster.PodCertificates.Enabled,
-
-		TokenWebhook: Access(c.Cluster).TokenWebhook(),
 	}
+	spec.DNS.NodeUpstreams, spec.DNS.NodeSearch = own, state.Search
 	for _, r := range cluster.Networks.Services {
-		spec.DNSIPs = append(spec.DNSIPs, nth(r, 10))
+		spec.Network.DNSIPs = append(spec.Network.DNSIPs, nth(r, 10))
 	}
 	return spec, nil
 }

@@ -40,8 +40,8 @@ func TestNodeAddressOfControlPlanes(t *testing.T) {
 	for _, test := range []struct{ planes, want string }{{"10.0.0.12", "192.0.2.11"}, {"10.0.0.11", "10.0.0.11"}} {
 		c.Cluster.Spec.ControlPlanes = []netip.Addr{netip.MustParseAddr("10.0.0.13"), netip.MustParseAddr(test.planes)}
 		spec, err := Spec(c, state, buildinfo.Release{})
-		if err != nil || len(spec.NodeIPs) != 1 || spec.NodeIPs[0] != netip.MustParseAddr(test.want) {
-			t.Errorf("%s: %v, %v; want %s", test.planes, spec.NodeIPs, err, test.want)
+		if err != nil || len(spec.Node.IPs) != 1 || spec.Node.IPs[0] != netip.MustParseAddr(test.want) {
+			t.Errorf("%s: %v, %v; want %s", test.planes, spec.Node.IPs, err, test.want)
 		}
 	}
 }
@@ -87,8 +87,8 @@ func TestResolversOfPods(t *testing.T) {
 	c.Cluster.Spec.Networks.Services = []netip.Prefix{netip.MustParsePrefix("10.96.0.0/12")}
 	spec, err := Spec(c, state, buildinfo.Release{})
 	want := []netip.Addr{at("169.254.169.253"), at("10.0.0.2")}
-	if err != nil || !slices.Equal(spec.DNSUpstreams, want) || len(spec.DNS.Upstreams) != 2 || !slices.Equal(spec.DNSSearch, state.Search) {
-		t.Errorf("%v, %v, %v, %v", spec.DNSUpstreams, spec.DNS.Upstreams, spec.DNSSearch, err)
+	if err != nil || !slices.Equal(spec.DNS.NodeUpstreams, want) || len(spec.DNS.Upstreams) != 2 || !slices.Equal(spec.DNS.NodeSearch, state.Search) {
+		t.Errorf("%v, %v, %v, %v", spec.DNS.NodeUpstreams, spec.DNS.Upstreams, spec.DNS.NodeSearch, err)
 	}
 	if _, unused := resolvers(c.Cluster.Spec.Networks, state.Servers); len(unused) != 5 || !strings.Contains(unused[1], "10.96.0.10: pods do not use it") {
 		t.Errorf("left out: %q", unused)
@@ -99,14 +99,14 @@ func TestResolversOfPods(t *testing.T) {
 // restart etcd and the API server.
 func TestResolversRestartTheNodeAlone(t *testing.T) {
 	resolver := netip.MustParseAddr("10.0.0.2")
-	one := nodespec.Spec{NodeName: "a", DNSSearch: []string{"corp.example"}, DNSUpstreams: []netip.Addr{resolver}, DNS: nodespec.DNS{Upstreams: []netip.AddrPort{netip.AddrPortFrom(resolver, 53)}}}
-	other := nodespec.Spec{NodeName: "a"}
+	one := nodespec.Spec{Node: nodespec.Node{Name: "a"}, DNS: nodespec.DNS{NodeSearch: []string{"corp.example"}, NodeUpstreams: []netip.Addr{resolver}, Upstreams: []netip.AddrPort{netip.AddrPortFrom(resolver, 53)}}}
+	other := nodespec.Spec{Node: nodespec.Node{Name: "a"}}
 	for service, same := range map[string]bool{ServiceKubeAPI: true, ServiceControllers: true, ServiceNode: false} {
 		if got := reflect.DeepEqual(specFor(one, service), specFor(other, service)); got != same {
 			t.Errorf("%s: the same: %t, want %t", service, got, same)
 		}
 	}
-	if len(one.DNSUpstreams) == 0 {
+	if len(one.DNS.NodeUpstreams) == 0 {
 		t.Error("what was given has changed")
 	}
 }

@@ -111,7 +111,7 @@ func node(c *config.Config, f Facts) (n Node, a credentials.Authorities, err err
 		return n, a, err
 	}
 	_, n.UnusedResolvers = resolvers(c.Cluster.Spec.Networks, f.Network.Servers)
-	n.Containerd = containerdConfig(n.Spec.PauseImage, n.Spec.External.Network)
+	n.Containerd = containerdConfig(n.Spec.Node.PauseImage, n.Spec.External.Network)
 	if a, err = authorities(c, f); err != nil {
 		return n, a, err
 	}

@@ -106,7 +106,7 @@ func withSpec(services []supervise.Service, spec nodespec.Spec, a credentials.Au
 // resolvers, for example by a new lease, does not restart etcd and the API server.
 func specFor(spec nodespec.Spec, service string) nodespec.Spec {
 	if service != ServiceNode {
-		spec.DNS, spec.DNSUpstreams, spec.DNSSearch = nodespec.DNS{}, nil, nil
+		spec.DNS = nodespec.DNS{}
 	}
 	return spec
 }

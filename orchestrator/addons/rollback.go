@@ -165,7 +165,7 @@ func (m *manager) chooseManifests(ctx context.Context, t *task, now time.Time) e
 	case gone.Digest == t.wanted.Digest && gone.Terms == termsOf(*t.addon):
 		return m.wantPrevious(ctx, t, now)
 	// The document of that machine may still have them.
-	case t.wanted.Digest == t.record.Finished && gone.Node != m.spec.NodeName:
+	case t.wanted.Digest == t.record.Finished && gone.Node != m.spec.Node.Name:
 		return nil
 	}
 	t.record.RolledBack, t.record.Trial = RolledBack{}, Trial{}
@@ -322,7 +322,7 @@ func (m *manager) rollBack(ctx context.Context, t *task, k *addonState, r Record
 	}
 	klog.InfoS("Rolling back an add-on", "addon", t.name, "from", t.wanted.Digest, "to", r.Finished, "because", why)
 	k.trial, r.Trial = trial{}, Trial{}
-	r.RolledBack = RolledBack{t.wanted.Digest, why, termsOf(*t.addon), m.spec.NodeName}
+	r.RolledBack = RolledBack{t.wanted.Digest, why, termsOf(*t.addon), m.spec.Node.Name}
 	return r, ""
 }
 

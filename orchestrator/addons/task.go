@@ -267,7 +267,7 @@ func (m *manager) versionProblem(a nodespec.Addon) (string, error) {
 // another machine contained it, and may still contain it. Operators configure machines one after
 // the other, and the leader changes meanwhile.
 func (m *manager) holdReason(ctx context.Context, r Record) (string, error) {
-	if !leaderelection.NeedsElection(m.spec) || r.Node == m.spec.NodeName || r.Node == "" {
+	if !leaderelection.NeedsElection(m.spec) || r.Node == m.spec.Node.Name || r.Node == "" {
 		return "", nil
 	}
 	_, err := m.client.CoreV1().Nodes().Get(ctx, r.Node, metav1.GetOptions{})
@@ -279,7 +279,7 @@ func (m *manager) holdReason(ctx context.Context, r Record) (string, error) {
 	}
 	return fmt.Sprintf("%s has applied it, but the configuration of the present leader %s does not contain it; "+
 		"configure the same add-ons on all control-plane machines; to remove this add-on, add it to %s and remove it again",
-		r.Node, m.spec.NodeName, m.spec.NodeName), nil
+		r.Node, m.spec.Node.Name, m.spec.Node.Name), nil
 }
 
 // grantRights grants the add-ons their rights, and revokes unused rights. given are the add-ons
@@ -393,7 +393,7 @@ func (m *manager) reconcileTask(ctx context.Context, t *task, k *addonState, now
 		out.problems = []string{trouble}
 	default:
 		if t.addon != nil {
-			r.Node = m.spec.NodeName
+			r.Node = m.spec.Node.Name
 		}
 		stays := t.addon != nil && t.rolledBack == (RolledBack{})
 		k.canRollBack = stays && t.addon.Within > 0

@@ -37,7 +37,7 @@ type row struct {
 func newRow(t *testing.T, names ...string) *row {
 	standard := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: metav1.NamespaceDefault}}
 	r := &row{T: t, client: clientfake.NewClientset(standard), fakes: map[string]*fake{}, refused: map[string]error{}, now: time.Unix(1e9, 0)}
-	r.m = &manager{spec: nodespec.Spec{NodeName: "n"}, client: r.client, wanted: map[string]Wanted{}, states: map[string]*addonState{}}
+	r.m = &manager{spec: nodespec.Spec{Node: nodespec.Node{Name: "n"}}, client: r.client, wanted: map[string]Wanted{}, states: map[string]*addonState{}}
 	for _, name := range names {
 		a := nodespec.Addon{Name: name, Namespace: "default", Manifests: []string{fmt.Sprintf("{apiVersion: v1, kind: ConfigMap, metadata: {name: %s}}", name)}}
 		f := newFake()

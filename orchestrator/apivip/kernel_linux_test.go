@@ -47,7 +47,7 @@ func newStation(t *testing.T, bridge netlink.Link, name string, planes []netip.A
 	s.MoveLink(t, name+"-pods")
 	s.pod.MoveLink(t, name+"-pod")
 	s.agent = newAgent(nodespec.Spec{
-		NodeName: name, ControlPlane: true, NodeIPs: []netip.Addr{netip.MustParseAddr(own4), netip.MustParseAddr(own6)},
+		Node:          nodespec.Node{Name: name, ControlPlane: true, IPs: []netip.Addr{netip.MustParseAddr(own4), netip.MustParseAddr(own6)}},
 		ControlPlanes: planes, VirtualAddresses: []netip.Addr{vip4, vip6},
 	})
 	s.Do(func() {
@@ -270,7 +270,7 @@ func TestKernel(t *testing.T) {
 	// delete flows that are newer.
 	for i, s := range both {
 		s.Do(func() {
-			for _, r := range []redirect{{vip4, planes[i]}, {vip6, s.agent.spec.NodeIPs[1]}} {
+			for _, r := range []redirect{{vip4, planes[i]}, {vip6, s.agent.spec.Node.IPs[1]}} {
 				before := led(t, r)
 				must(t, dropFlows(staleFlows{r, s == b}))
 				if after := led(t, r); s == b && (before == 0 || after != before) || s == a && after != 0 {

@@ -30,7 +30,7 @@ const Name = "virtual-address"
 // Components describes the component without its Run function. It is empty without virtual
 // addresses and on a worker.
 func Components(spec nodespec.Spec) []component.Component {
-	if len(spec.VirtualAddresses) == 0 || !spec.ControlPlane {
+	if len(spec.VirtualAddresses) == 0 || !spec.Node.ControlPlane {
 		return nil
 	}
 	return []component.Component{{Process: component.Node, Name: Name}}
@@ -244,13 +244,13 @@ func (a *agent) step(now time.Time) (works bool, detail string) {
 func (a *agent) linkFor(address netip.Addr) (place neighbor.Link, to netip.Addr, missing string) {
 	family := func(ip netip.Addr) bool { return ip.Is4() == address.Is4() }
 	if to = a.spec.OwnAddress(); !family(to) {
-		i := slices.IndexFunc(a.spec.NodeIPs, family)
+		i := slices.IndexFunc(a.spec.Node.IPs, family)
 		if i < 0 {
 			return neighbor.Link{}, netip.Addr{}, "this machine has no address of its family"
 		}
-		to = a.spec.NodeIPs[i]
+		to = a.spec.Node.IPs[i]
 	}
-	on := neighbor.Place(address, a.links, a.spec.NodeIPs)
+	on := neighbor.Place(address, a.links, a.spec.Node.IPs)
 	if len(on) == 0 {
 		return neighbor.Link{}, netip.Addr{}, "no link of this machine has a network for it"
 	}

@@ -84,7 +84,7 @@ func TestRun(t *testing.T) {
 	rtnltest.AddAddresses(t, "eth0", "192.0.2.11/24")
 	p := &plane{answers: map[string]health.ProbeResult{}, asked: map[string]int{}}
 	a := newAgent(nodespec.Spec{
-		NodeName: "a", ControlPlane: true, NodeIPs: []netip.Addr{netip.MustParseAddr("192.0.2.11")},
+		Node:             nodespec.Node{Name: "a", ControlPlane: true, IPs: []netip.Addr{netip.MustParseAddr("192.0.2.11")}},
 		ControlPlanes:    []netip.Addr{netip.MustParseAddr("192.0.2.12"), netip.MustParseAddr("192.0.2.11")},
 		VirtualAddresses: []netip.Addr{vip4},
 	})

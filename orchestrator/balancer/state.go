@@ -98,11 +98,11 @@ func Servers(spec nodespec.Spec) ([]string, error) {
 	}
 	last := net.JoinHostPort(endpoint.Hostname(), endpoint.Port())
 	all := addresses(spec.OtherControlPlanes())
-	slices.SortFunc(all, func(a, b string) int { return cmp.Compare(weight(spec.NodeName, b), weight(spec.NodeName, a)) })
+	slices.SortFunc(all, func(a, b string) int { return cmp.Compare(weight(spec.Node.Name, b), weight(spec.Node.Name, a)) })
 	known := slices.Contains(all, last)
-	if spec.ControlPlane {
+	if spec.Node.ControlPlane {
 		all = slices.Insert(all, 0, kubeconfig.Loopback.String())
-		known = known || slices.Contains(addresses(spec.NodeIPs), last)
+		known = known || slices.Contains(addresses(spec.Node.IPs), last)
 	}
 	if !known {
 		all = append(all, last)

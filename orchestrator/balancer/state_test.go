@@ -39,7 +39,7 @@ func TestServers(t *testing.T) {
 		{"nothing", "", nil, "", `endpoint "": cannot be balanced: expected https://host:port`},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			got, err := Servers(nodespec.Spec{NodeName: "worker-1", Endpoint: tc.endpoint, ControlPlanes: tc.planes})
+			got, err := Servers(nodespec.Spec{Node: nodespec.Node{Name: "worker-1"}, Endpoint: tc.endpoint, ControlPlanes: tc.planes})
 			if (err == nil) != (tc.err == "") || err != nil && err.Error() != tc.err {
 				t.Fatalf("error %v, want %q", err, tc.err)
 			}
@@ -68,19 +68,19 @@ func TestOwn(t *testing.T) {
 		{"it is in the list by an address that it does not know", "https://192.0.2.11:6443", "10.0.0.11", ""},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			spec := nodespec.Spec{NodeName: "cp-1", ControlPlane: true, Endpoint: tc.endpoint, ControlPlanes: planes, NodeIPs: addressesOf(strings.Fields(tc.own)...)}
+			spec := nodespec.Spec{Node: nodespec.Node{Name: "cp-1", ControlPlane: true, IPs: addressesOf(strings.Fields(tc.own)...)}, Endpoint: tc.endpoint, ControlPlanes: planes}
 			got, err := Servers(spec)
 			if err != nil {
 				t.Fatal(err)
 			}
 			want := []string{"127.0.0.1:6443"}
-			spec.ControlPlane = false // as a worker of the same name
+			spec.Node.ControlPlane = false // as a worker of the same name
 			others, err := Servers(spec)
 			if err != nil {
 				t.Fatal(err)
 			}
 			for _, one := range others {
-				if !slices.ContainsFunc(spec.NodeIPs, func(a netip.Addr) bool { return strings.HasPrefix(one, a.String()+":") }) {
+				if !slices.ContainsFunc(spec.Node.IPs, func(a netip.Addr) bool { return strings.HasPrefix(one, a.String()+":") }) {
 					want = append(want, one)
 				}
 			}
@@ -96,7 +96,7 @@ func TestOwn(t *testing.T) {
 func TestSpread(t *testing.T) {
 	const nodes = 3000
 	first := func(node string, planes ...string) string {
-		spec := nodespec.Spec{NodeName: node, Endpoint: "https://cluster.example:6443"}
+		spec := nodespec.Spec{Node: nodespec.Node{Name: node}, Endpoint: "https://cluster.example:6443"}
 		for _, p := range planes {
 			spec.ControlPlanes = append(spec.ControlPlanes, netip.MustParseAddr(p))
 		}

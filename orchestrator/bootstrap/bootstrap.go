@@ -122,7 +122,7 @@ func Run(ctx context.Context, env component.Env, serving func(context.Context) e
 	found.started()
 	marked := make(chan error, 1)
 	go func() {
-		marked <- labelNode(ctx, client, env.Spec.NodeName, env.Spec.Taint, labelRetry, found.of("node"))
+		marked <- labelNode(ctx, client, env.Spec.Node.Name, env.Spec.Node.Taint, labelRetry, found.of("node"))
 	}()
 	var late []managed
 	if !env.Spec.LocalVolumes.Disabled { // the last: no node and no pod waits for it

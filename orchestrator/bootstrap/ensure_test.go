@@ -93,7 +93,7 @@ func TestEnsure(t *testing.T) {
 // TestServiceOfOthers checks that a Service of another owner in the place of ours is left as it is,
 // and that the error names the next step.
 func TestServiceOfOthers(t *testing.T) {
-	own := dnsService(nodespec.Spec{DNSIPs: []netip.Addr{netip.MustParseAddr("10.96.0.10")}})
+	own := dnsService(nodespec.Spec{Network: nodespec.Network{DNSIPs: []netip.Addr{netip.MustParseAddr("10.96.0.10")}}})
 	theirs := own.DeepCopy()
 	theirs.Labels, theirs.Spec.Selector = nil, map[string]string{"app": "dns"}
 	client := fake.NewClientset(theirs.DeepCopy())
@@ -109,7 +109,7 @@ func TestServiceOfOthers(t *testing.T) {
 // TestConflict checks that a Service in the place of ours is reported, that the start continues
 // without ours, and that ours is created when its place is free.
 func TestConflict(t *testing.T) {
-	own := dnsService(nodespec.Spec{DNSIPs: []netip.Addr{netip.MustParseAddr("10.96.0.10")}})
+	own := dnsService(nodespec.Spec{Network: nodespec.Network{DNSIPs: []netip.Addr{netip.MustParseAddr("10.96.0.10")}}})
 	theirs, moved, other := own.DeepCopy(), own.DeepCopy(), own.DeepCopy()
 	theirs.Labels = nil
 	moved.Spec.ClusterIP, moved.Spec.ClusterIPs = "10.96.0.99", []string{"10.96.0.99"}
@@ -200,7 +200,7 @@ func TestBackoff(t *testing.T) {
 // TestDeleteService checks that our own Service is deleted, and that a Service with a selector, and
 // a Service of another owner for an external server, stay.
 func TestDeleteService(t *testing.T) {
-	own := dnsService(nodespec.Spec{DNSIPs: []netip.Addr{netip.MustParseAddr("10.96.0.10")}})
+	own := dnsService(nodespec.Spec{Network: nodespec.Network{DNSIPs: []netip.Addr{netip.MustParseAddr("10.96.0.10")}}})
 	theirs := own.DeepCopy()
 	theirs.Spec.Selector = map[string]string{"k8s-app": "kube-dns"}
 	outside := own.DeepCopy()

@@ -175,7 +175,7 @@ func dnsService(spec nodespec.Spec) *corev1.Service {
 	policy := corev1.IPFamilyPolicySingleStack
 	var addresses []string
 	var families []corev1.IPFamily
-	for _, ip := range spec.DNSIPs {
+	for _, ip := range spec.Network.DNSIPs {
 		addresses = append(addresses, ip.String())
 		if ip.Is6() {
 			families = append(families, corev1.IPv6Protocol)

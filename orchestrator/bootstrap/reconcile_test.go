@@ -22,7 +22,7 @@ func TestDeletedIsRestored(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	client := fake.NewClientset()
-	spec := nodespec.Spec{DNSIPs: []netip.Addr{netip.MustParseAddr("10.96.0.10")}}
+	spec := nodespec.Spec{Network: nodespec.Network{DNSIPs: []netip.Addr{netip.MustParseAddr("10.96.0.10")}}}
 	all := slices.Concat(managedServices(spec, client), managedRights(client), managedVolumes(client))
 	if len(all) < 20 {
 		t.Fatalf("only %d objects are kept", len(all))

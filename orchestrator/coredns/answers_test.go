@@ -44,10 +44,12 @@ func (o outside) spec() nodespec.Spec {
 // testSpec is a cluster without external resolvers.
 func testSpec() nodespec.Spec {
 	return nodespec.Spec{
-		DNSDomain:    "cluster.local",
-		PodCIDRs:     []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16"), netip.MustParsePrefix("fd00:244::/48")},
-		ServiceCIDRs: []netip.Prefix{netip.MustParsePrefix("10.96.0.0/12"), netip.MustParsePrefix("fd00:96::/112")},
-		DNS:          nodespec.DNS{CacheTTL: cacheTTL},
+		Network: nodespec.Network{
+			DNSDomain:    "cluster.local",
+			PodCIDRs:     []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16"), netip.MustParsePrefix("fd00:244::/48")},
+			ServiceCIDRs: []netip.Prefix{netip.MustParsePrefix("10.96.0.0/12"), netip.MustParsePrefix("fd00:96::/112")},
+		},
+		DNS: nodespec.DNS{CacheTTL: cacheTTL},
 	}
 }
 

@@ -72,7 +72,7 @@ func Run(ctx context.Context, env component.Env, addresses func(context.Context)
 	if err != nil {
 		return fmt.Errorf("cannot listen on %s: %w", join(listen), err)
 	}
-	watch(ctx, "kubernetes.default.svc."+env.Spec.DNSDomain+".", listen, env.Announce)
+	watch(ctx, "kubernetes.default.svc."+env.Spec.Network.DNSDomain+".", listen, env.Announce)
 	if err := server.Stop(); err != nil {
 		return fmt.Errorf("cannot stop: %w", err)
 	}

@@ -30,10 +30,14 @@ func TestCorefile(t *testing.T) {
 		return out
 	}
 	open := nodespec.Spec{
-		DNSDomain: "cluster.local", PodCIDRs: ranges("10.244.0.0/16", "fd00:244::/48"), ServiceCIDRs: ranges("10.96.0.0/14", "fd00:96::/112"),
+		Network: nodespec.Network{
+			DNSDomain:    "cluster.local",
+			PodCIDRs:     ranges("10.244.0.0/16", "fd00:244::/48"),
+			ServiceCIDRs: ranges("10.96.0.0/14", "fd00:96::/112"),
+		},
 		DNS: nodespec.DNS{Upstreams: servers("192.0.2.53:53", "[2001:db8::53]:53"), CacheTTL: 30},
 	}
-	closed := nodespec.Spec{DNSDomain: "corp.example", PodCIDRs: ranges("10.244.0.0/16"), ServiceCIDRs: ranges("10.96.0.0/16")}
+	closed := nodespec.Spec{Network: nodespec.Network{DNSDomain: "corp.example", PodCIDRs: ranges("10.244.0.0/16"), ServiceCIDRs: ranges("10.96.0.0/16")}}
 	stubs, alone := open, closed
 	stubs.DNS.StubDomains = []nodespec.StubDomain{
 		{Domain: "corp.example", Servers: servers("192.0.2.1:53", "[2001:db8::1]:5353")}, {Domain: "10.in-addr.arpa", Servers: servers("192.0.2.1:53")},

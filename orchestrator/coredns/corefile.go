@@ -36,7 +36,7 @@ const failover = "SERVFAIL REFUSED NOTIMP NOTAUTH FORMERR"
 // On a machine without resolvers an external name does not exist. NXDOMAIN at once is better than
 // REFUSED, after which clients take the server for broken and retry.
 func Corefile(spec nodespec.Spec, client string, listen []netip.Addr) string {
-	dns, reverse := spec.DNS, reverseZones(slices.Concat(spec.PodCIDRs, spec.ServiceCIDRs))
+	dns, reverse := spec.DNS, reverseZones(slices.Concat(spec.Network.PodCIDRs, spec.Network.ServiceCIDRs))
 	block := func(zones, plugins string) string {
 		return fmt.Sprintf("%s {\n    bind %s\n    errors\n%s}\n", zones, join(listen), plugins)
 	}
@@ -56,8 +56,8 @@ func Corefile(spec nodespec.Spec, client string, listen []netip.Addr) string {
 	// A second for the API server: a DNS server that listens later helps no client.
 	const kubernetes = "    kubernetes %s in-addr.arpa ip6.arpa {\n        kubeconfig %s\n        pods insecure\n" +
 		"        ttl %d\n        startup_timeout 1s\n%s    }\n"
-	zones := slices.Concat([]string{spec.DNSDomain}, reverse, []string{"in-addr.arpa", "ip6.arpa"})
-	cluster := fmt.Sprintf(kubernetes, spec.DNSDomain, client, clusterTTL, beyond)
+	zones := slices.Concat([]string{spec.Network.DNSDomain}, reverse, []string{"in-addr.arpa", "ip6.arpa"})
+	cluster := fmt.Sprintf(kubernetes, spec.Network.DNSDomain, client, clusterTTL, beyond)
 	out := block(strings.Join(zones, " "), balance+cluster+found) + block(".", every)
 	for _, s := range dns.StubDomains {
 		out += block(s.Domain, balance+cache("")+forward(s.Servers))

@@ -53,7 +53,7 @@ func Run(ctx context.Context, env component.Env, registered func(context.Context
 	if err != nil {
 		return err
 	}
-	if err := retryUncordon(ctx, api, env.Spec.NodeName, func(problem error) { env.Announce(Name, false, problem.Error()) }); err != nil {
+	if err := retryUncordon(ctx, api, env.Spec.Node.Name, func(problem error) { env.Announce(Name, false, problem.Error()) }); err != nil {
 		return nil // asked to stop
 	}
 	env.Announce(Name, true, "")

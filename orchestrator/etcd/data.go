@@ -175,7 +175,7 @@ func (l localMember) build(from, dir string, bump uint64, database bool) error {
 	url := peerURL(l.spec)
 	return etcdutl.NewV3(zap.NewNop()).Restore(etcdutl.RestoreConfig{
 		SnapshotPath: from, OutputDataDir: l.at(dir), SkipHashCheck: database,
-		Name: l.spec.NodeName, PeerURLs: []string{url}, InitialCluster: l.spec.NodeName + "=" + url,
+		Name: l.spec.Node.Name, PeerURLs: []string{url}, InitialCluster: l.spec.Node.Name + "=" + url,
 		// A new token makes it another cluster to etcd. A former member with the old data is not
 		// taken for a member of it.
 		InitialClusterToken: l.spec.Cluster + time.Now().UTC().Format(" 2006-01-02T15:04:05Z"),

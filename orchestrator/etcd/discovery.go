@@ -62,8 +62,8 @@ const (
 // self describes this machine to package etcdjoin.
 func self(spec nodespec.Spec) etcdjoin.Self {
 	return etcdjoin.Self{
-		Name: spec.NodeName, URL: peerURL(spec),
-		First: len(spec.ControlPlanes) == 0 || slices.Contains(spec.NodeIPs, spec.ControlPlanes[0]),
+		Name: spec.Node.Name, URL: peerURL(spec),
+		First: len(spec.ControlPlanes) == 0 || slices.Contains(spec.Node.IPs, spec.ControlPlanes[0]),
 	}
 }
 
@@ -144,7 +144,7 @@ func (n joiner) perform(ctx context.Context, step etcdjoin.Decision, config *emb
 	if err != nil {
 		return false, fmt.Errorf("etcd accepts no new member at present: %w", err)
 	}
-	config.InitialCluster = initialCluster(n.spec.NodeName, added.Member.ID, added.Members)
+	config.InitialCluster = initialCluster(n.spec.Node.Name, added.Member.ID, added.Members)
 	config.ClusterState = embed.ClusterStateFlagExisting
 	return true, nil
 }
@@ -179,7 +179,7 @@ func (n joiner) serveWaiting() (stop func(), err error) {
 		return nil, fmt.Errorf("cannot open the peer port: %w", err)
 	}
 	answers := http.NewServeMux()
-	answers.HandleFunc("GET "+waitingPath, func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, n.spec.NodeName) })
+	answers.HandleFunc("GET "+waitingPath, func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, n.spec.Node.Name) })
 	server := &http.Server{Handler: answers, ReadTimeout: requestTimeout, WriteTimeout: requestTimeout, IdleTimeout: requestTimeout, ErrorLog: log.New(io.Discard, "", 0)}
 	ended := make(chan struct{})
 	go func() {

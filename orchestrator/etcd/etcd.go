@@ -115,7 +115,7 @@ logger: zap
 log-level: warn
 log-outputs: [stderr]
 warning-unary-request-duration: 300000000
-`, spec.NodeName, dirs.EtcdData, dirs.EtcdSocket(), peerURL(spec), spec.Cluster, at(nodespec.EtcdPeerCert), at(nodespec.EtcdPeerKey), at(nodespec.EtcdCA),
+`, spec.Node.Name, dirs.EtcdData, dirs.EtcdSocket(), peerURL(spec), spec.Cluster, at(nodespec.EtcdPeerCert), at(nodespec.EtcdPeerKey), at(nodespec.EtcdCA),
 		clients, advertised, security)
 	return component.File{Path: at("etcd.yaml"), Mode: 0o600, Content: content}
 }
@@ -188,7 +188,7 @@ func start(ctx context.Context, file string, k localMember, report func(why stri
 				return nil, err
 			}
 			if config.ClusterState == embed.ClusterStateFlagNew {
-				if err := k.writeJSON(bootstrapFile, k.spec.NodeName); err != nil {
+				if err := k.writeJSON(bootstrapFile, k.spec.Node.Name); err != nil {
 					return nil, err
 				}
 			}

@@ -100,7 +100,7 @@ func checkEach(all []nodespec.EtcdMember, ask func(i int) error) []nodespec.Etcd
 func (l members) check(ctx context.Context, local *clientv3.Client, m *etcdserverpb.Member) error {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
-	if m.Name == l.spec.NodeName {
+	if m.Name == l.spec.Node.Name {
 		_, err := local.Status(ctx, endpoint(l.dirs))
 		return err
 	}
@@ -154,7 +154,7 @@ func (l members) remove(ctx context.Context, name string) (nodespec.EtcdMember, 
 		return fail(fmt.Errorf("etcd: cannot parse the member's ID: %w", err))
 	}
 	via := c
-	if all[i].Name == l.spec.NodeName {
+	if all[i].Name == l.spec.Node.Name {
 		// A member that removes itself stops, perhaps before it has answered.
 		another, ok := l.prober().findServing(ctx)
 		if !ok {

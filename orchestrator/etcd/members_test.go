@@ -66,8 +66,8 @@ func newMachines(t *testing.T, test byte, n int) []*testMachine {
 	for i, a := range list {
 		m := newMember(t)
 		spec := m.local.spec
-		spec.NodeName, spec.NodeIPs, spec.ControlPlanes, spec.ControlPlane = string(rune('a'+i)), []netip.Addr{a}, list, true
-		leaf, err := ca.Issue(pki.Spec{CN: spec.NodeName, Usage: pki.Both, TTL: time.Hour, IPs: []netip.Addr{a}})
+		spec.Node.Name, spec.Node.IPs, spec.ControlPlanes, spec.Node.ControlPlane = string(rune('a'+i)), []netip.Addr{a}, list, true
+		leaf, err := ca.Issue(pki.Spec{CN: spec.Node.Name, Usage: pki.Both, TTL: time.Hour, IPs: []netip.Addr{a}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -87,7 +87,7 @@ func newMachines(t *testing.T, test byte, n int) []*testMachine {
 	return all
 }
 
-func (p *testMachine) at() string { return p.spec.NodeIPs[0].String() }
+func (p *testMachine) at() string { return p.spec.Node.IPs[0].String() }
 
 func (p *testMachine) local() localMember { return localMember{p.dirs, p.spec} }
 
@@ -116,7 +116,7 @@ func (p *testMachine) stop() {
 	select {
 	case <-p.ended:
 	case <-time.After(time.Minute):
-		p.t.Fatalf("%s does not stop", p.spec.NodeName)
+		p.t.Fatalf("%s does not stop", p.spec.Node.Name)
 	}
 }
 
@@ -130,7 +130,7 @@ func (p *testMachine) waitListening() {
 			return
 		}
 		if time.Now().After(end) {
-			p.t.Fatalf("%s: %v", p.spec.NodeName, err)
+			p.t.Fatalf("%s: %v", p.spec.Node.Name, err)
 		}
 	}
 }
@@ -155,9 +155,9 @@ func (p *testMachine) waitVoting() {
 	case <-p.ready:
 	case err := <-p.ended:
 		p.ended <- err
-		p.t.Fatalf("%s has ended: %v\n%s", p.spec.NodeName, err, p.log())
+		p.t.Fatalf("%s has ended: %v\n%s", p.spec.Node.Name, err, p.log())
 	case <-time.After(time.Minute):
-		p.t.Fatalf("%s is no member after a minute; said last: %s\n%s", p.spec.NodeName, p.said(), p.log())
+		p.t.Fatalf("%s is no member after a minute; said last: %s\n%s", p.spec.Node.Name, p.said(), p.log())
 	}
 }
 
@@ -172,9 +172,9 @@ func (p *testMachine) waitReport(part string) {
 				return
 			}
 		case <-p.ready:
-			p.t.Fatalf("%s is a member, and has not said %q", p.spec.NodeName, part)
+			p.t.Fatalf("%s is a member, and has not said %q", p.spec.Node.Name, part)
 		case <-late:
-			p.t.Fatalf("%s has not said %q", p.spec.NodeName, part)
+			p.t.Fatalf("%s has not said %q", p.spec.Node.Name, part)
 		}
 	}
 }
@@ -214,7 +214,7 @@ func (p *testMachine) put(key, value string) {
 	p.t.Helper()
 	p.withClient(func(ctx context.Context, c *clientv3.Client) {
 		if _, err := c.Put(ctx, key, value); err != nil {
-			p.t.Fatalf("%s: %v", p.spec.NodeName, err)
+			p.t.Fatalf("%s: %v", p.spec.Node.Name, err)
 		}
 	})
 }
@@ -224,7 +224,7 @@ func (p *testMachine) get(key, want string) {
 	p.withClient(func(ctx context.Context, c *clientv3.Client) {
 		r, err := c.Get(ctx, key)
 		if err != nil || len(r.Kvs) != 1 || string(r.Kvs[0].Value) != want {
-			p.t.Fatalf("%s: %s is not %s: %v %v", p.spec.NodeName, key, want, r, err)
+			p.t.Fatalf("%s: %s is not %s: %v %v", p.spec.Node.Name, key, want, r, err)
 		}
 	})
 }
@@ -234,7 +234,7 @@ func (p *testMachine) members() (names []string) {
 	p.t.Helper()
 	s := p.local().members().status(context.Background())
 	if s.Problem != "" {
-		p.t.Fatalf("%s: %s", p.spec.NodeName, s.Problem)
+		p.t.Fatalf("%s: %s", p.spec.Node.Name, s.Problem)
 	}
 	for _, m := range s.Members {
 		if !m.Learner {
@@ -260,7 +260,7 @@ func TestMembers(t *testing.T) {
 	}
 	for _, p := range all {
 		if got := p.members(); !slices.Equal(got, []string{"a", "b", "c"}) {
-			t.Fatalf("%s knows the members %v", p.spec.NodeName, got)
+			t.Fatalf("%s knows the members %v", p.spec.Node.Name, got)
 		}
 	}
 	a.put("/x", "1")
@@ -438,12 +438,12 @@ func (p *testMachine) waitEnd(part string) {
 	case err := <-p.ended:
 		p.ended <- err
 		if err == nil || !strings.Contains(err.Error(), part) {
-			p.t.Fatalf("%s has ended: %v; want %q", p.spec.NodeName, err, part)
+			p.t.Fatalf("%s has ended: %v; want %q", p.spec.Node.Name, err, part)
 		}
 	case <-p.ready:
-		p.t.Fatalf("%s serves", p.spec.NodeName)
+		p.t.Fatalf("%s serves", p.spec.Node.Name)
 	case <-time.After(time.Minute):
-		p.t.Fatalf("%s does not end; said last: %s\n%s", p.spec.NodeName, p.said(), p.log())
+		p.t.Fatalf("%s does not end; said last: %s\n%s", p.spec.Node.Name, p.said(), p.log())
 	}
 }
 
@@ -599,8 +599,8 @@ func TestLeaveNoAnswer(t *testing.T) {
 	}
 	defer socket.Close()
 	cut := deaf
-	cut.spec.NodeIPs = b.spec.NodeIPs // nothing answers there, either
-	cut.spec.ControlPlanes = []netip.Addr{b.spec.NodeIPs[0], netip.MustParseAddr("127.0.0.1")}
+	cut.spec.Node.IPs = b.spec.Node.IPs // nothing answers there, either
+	cut.spec.ControlPlanes = []netip.Addr{b.spec.Node.IPs[0], netip.MustParseAddr("127.0.0.1")}
 	if left, err := cut.members().leave(ctx); err == nil || !strings.Contains(err.Error(), "try again") {
 		t.Errorf("c leaves, and nothing is known of the others: %v %v", left, err)
 	}

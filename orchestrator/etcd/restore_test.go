@@ -163,7 +163,7 @@ func TestRestoreElsewhere(t *testing.T) {
 		from.put(c, "kept", 1)
 		f = from.snapshotFile()
 	})
-	to.local.spec.NodeName = "other"
+	to.local.spec.Node.Name = "other"
 	if err := os.WriteFile(to.local.at(undoFile), []byte("of an earlier restore"), 0o600); err != nil {
 		t.Fatal(err)
 	}

@@ -56,7 +56,7 @@ func newMember(t *testing.T) testMember {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { os.RemoveAll(dir) })
-	m := testMember{local: localMember{dirs.Dirs{API: dir, EtcdData: dir + "/data", EtcdSnapshots: dir + "/kept"}, nodespec.Spec{NodeName: "n", Cluster: "c", Version: "1.0.0"}}, t: t}
+	m := testMember{local: localMember{dirs.Dirs{API: dir, EtcdData: dir + "/data", EtcdSnapshots: dir + "/kept"}, nodespec.Spec{Node: nodespec.Node{Name: "n"}, Cluster: "c", Version: "1.0.0"}}, t: t}
 	for _, d := range []string{m.local.dirs.EtcdData, m.local.dirs.EtcdSnapshots} {
 		if err := os.Mkdir(d, 0o700); err != nil {
 			t.Fatal(err)
@@ -72,8 +72,8 @@ func (m testMember) serve(own format, do func(*clientv3.Client)) {
 		m.t.Fatal(err)
 	}
 	c := embed.NewConfig()
-	c.Name, c.Dir, c.LogLevel, c.LogOutputs = m.local.spec.NodeName, m.local.dirs.EtcdData, "fatal", []string{"/dev/null"}
-	c.InitialCluster, c.InitialClusterToken = m.local.spec.NodeName+"="+peerURL(m.local.spec), m.local.spec.Cluster
+	c.Name, c.Dir, c.LogLevel, c.LogOutputs = m.local.spec.Node.Name, m.local.dirs.EtcdData, "fatal", []string{"/dev/null"}
+	c.InitialCluster, c.InitialClusterToken = m.local.spec.Node.Name+"="+peerURL(m.local.spec), m.local.spec.Cluster
 	urls := func(s string) []url.URL {
 		u, err := url.Parse(s)
 		if err != nil {
@@ -344,7 +344,7 @@ func testRollbackCut(t *testing.T, named []netip.Addr) {
 		t.Run(name, func(t *testing.T) {
 			m := newMember(t)
 			if m.local.spec.ControlPlanes = named; len(named) > 0 {
-				m.local.spec.NodeIPs = named[:1]
+				m.local.spec.Node.IPs = named[:1]
 			}
 			m.serve(old, func(c *clientv3.Client) {
 				m.put(c, "before", 3)

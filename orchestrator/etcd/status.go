@@ -13,7 +13,7 @@ import (
 // status returns the status of etcd. A missing answer is not an error; it is the Problem of the
 // status.
 func (l members) status(ctx context.Context) nodespec.EtcdStatus {
-	s := nodespec.EtcdStatus{Member: l.spec.NodeName}
+	s := nodespec.EtcdStatus{Member: l.spec.Node.Name}
 	if now, err := readRestored(l.at(nodespec.LastRestoreFile)); err == nil {
 		s.Restored = &now
 	}

@@ -80,7 +80,7 @@ func (l uploader) next(ctx context.Context, target nodespec.EtcdTarget) (done no
 		Endpoint: target.Endpoint, Region: target.Region, Name: target.Bucket,
 		AccessKey: target.AccessKey, SecretKey: target.SecretKey, CA: []byte(target.CA),
 	}
-	if err := to.Put(ctx, path.Join(target.Prefix, l.spec.Cluster, l.spec.NodeName, s.Name), f, s.Size); err != nil {
+	if err := to.Put(ctx, path.Join(target.Prefix, l.spec.Cluster, l.spec.Node.Name, s.Name), f, s.Size); err != nil {
 		return done, err
 	}
 	s.Uploaded = time.Now().UTC().Truncate(time.Second)

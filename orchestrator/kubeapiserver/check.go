@@ -38,7 +38,7 @@ func CheckAccess(from io.Reader) ([]string, error) {
 	if !ok {
 		return nil, fmt.Errorf("%s: is a %T", nodespec.Authentication, decoded)
 	}
-	own := []string{Issuer(nodespec.Spec{DNSDomain: in.DNSDomain})}
+	own := []string{Issuer(nodespec.Spec{Network: nodespec.Network{DNSDomain: in.DNSDomain}})}
 	errs = append(errs, validation.ValidateAuthenticationConfiguration(authenticationcel.NewDefaultCompiler(), authentication, own)...)
 
 	authorization, err := load.LoadFromData([]byte(in.Authorization))

@@ -35,10 +35,11 @@ func parsed(t *testing.T) options.CompletedOptions {
 	t.Helper()
 	dirs := dirs.In(t.TempDir())
 	spec := nodespec.Spec{
-		Cluster: "c", NodeName: "node-1", ControlPlane: true, DNSDomain: "cluster.local",
-		NodeIPs:      []netip.Addr{netip.MustParseAddr("127.0.0.1")},
-		ServiceCIDRs: []netip.Prefix{netip.MustParsePrefix("10.96.0.0/12")},
-		PodSecurity:  "baseline", AuditFileMiB: 1, AuditFiles: 1, PodEviction: 300, EventTTL: "1h",
+		Cluster:   "c",
+		Node:      nodespec.Node{Name: "node-1", ControlPlane: true, IPs: []netip.Addr{netip.MustParseAddr("127.0.0.1")}},
+		Network:   nodespec.Network{DNSDomain: "cluster.local", ServiceCIDRs: []netip.Prefix{netip.MustParsePrefix("10.96.0.0/12")}},
+		Pods:      nodespec.Pods{Security: "baseline", Eviction: 300},
+		APIServer: nodespec.APIServer{AuditFileMiB: 1, AuditFiles: 1, EventTTL: "1h"},
 	}
 	c := Component(spec, dirs)
 	if err := c.WriteFiles(); err != nil {

@@ -29,7 +29,7 @@ func Component(spec nodespec.Spec, dirs dirs.Dirs) component.Component {
 // Issuer returns the issuer of service account tokens. It is a Service name and independent of
 // addresses, so tokens stay valid when the endpoint moves.
 func Issuer(spec nodespec.Spec) string {
-	return "https://kubernetes.default.svc." + spec.DNSDomain
+	return "https://kubernetes.default.svc." + spec.Network.DNSDomain
 }
 
 func flags(spec nodespec.Spec, dirs dirs.Dirs) []string {
@@ -41,10 +41,10 @@ func flags(spec nodespec.Spec, dirs dirs.Dirs) []string {
 		"--profiling=false",
 		"--contention-profiling=false",
 	})
-	if spec.PodCertificates {
+	if spec.Pods.Certificates {
 		args = append(args, component.FeatureGates(component.PodCertificateFeatures()), "--runtime-config=certificates.k8s.io/v1beta1=true")
 	}
-	if w := spec.TokenWebhook; w != nil {
+	if w := spec.APIServer.TokenWebhook; w != nil {
 		args = append(args,
 			"--authentication-token-webhook-config-file="+at(w.Kubeconfig),
 			"--authentication-token-webhook-version=v1",
@@ -57,15 +57,15 @@ func flags(spec nodespec.Spec, dirs dirs.Dirs) []string {
 // dataFlags are the flags of the server's addresses and of its data.
 func dataFlags(spec nodespec.Spec, dirs dirs.Dirs, at func(name string) string) []string {
 	return []string{
-		"--advertise-address=" + spec.NodeIPs[0].String(),
-		"--bind-address=" + bindAddress(spec.NodeIPs),
+		"--advertise-address=" + spec.Node.IPs[0].String(),
+		"--bind-address=" + bindAddress(spec.Node.IPs),
 		fmt.Sprintf("--secure-port=%d", paths.PortKubernetes),
-		"--service-cluster-ip-range=" + component.JoinPrefixes(spec.ServiceCIDRs),
+		"--service-cluster-ip-range=" + component.JoinPrefixes(spec.Network.ServiceCIDRs),
 		"--allow-privileged=true",
 
 		"--etcd-servers=unix://" + dirs.EtcdSocket(),
 		"--etcd-prefix=/registry",
-		"--event-ttl=" + spec.EventTTL,
+		"--event-ttl=" + spec.APIServer.EventTTL,
 		"--encryption-provider-config=" + at(nodespec.Encryption),
 		"--encryption-provider-config-automatic-reload=true",
 
@@ -85,8 +85,8 @@ func accessFlags(spec nodespec.Spec, at func(name string) string) []string {
 		"--authorization-config=" + at(nodespec.Authorization),
 		"--enable-admission-plugins=NodeRestriction," + NodeAgentAccess + "," + NodeAnnotations + "," + ReservedNamespaces + "," + MachinePorts,
 		"--admission-control-config-file=" + at(admissionFile),
-		fmt.Sprintf("--default-not-ready-toleration-seconds=%d", spec.PodEviction),
-		fmt.Sprintf("--default-unreachable-toleration-seconds=%d", spec.PodEviction),
+		fmt.Sprintf("--default-not-ready-toleration-seconds=%d", spec.Pods.Eviction),
+		fmt.Sprintf("--default-unreachable-toleration-seconds=%d", spec.Pods.Eviction),
 
 		"--kubelet-certificate-authority=" + at(nodespec.CA),
 		"--kubelet-client-certificate=" + at(nodespec.KubeletClientCert),
@@ -117,8 +117,8 @@ func auditFlags(spec nodespec.Spec, dirs dirs.Dirs, at func(name string) string)
 		// Blocking: the server answers a request after it has written its line, so that a crash
 		// loses no line.
 		"--audit-log-mode=blocking",
-		fmt.Sprintf("--audit-log-maxsize=%d", spec.AuditFileMiB),
-		fmt.Sprintf("--audit-log-maxbackup=%d", spec.AuditFiles),
+		fmt.Sprintf("--audit-log-maxsize=%d", spec.APIServer.AuditFileMiB),
+		fmt.Sprintf("--audit-log-maxbackup=%d", spec.APIServer.AuditFiles),
 		// Compression reduces old files to a tenth. Their number limits them; the CIS benchmark
 		// also requires an age.
 		"--audit-log-compress=true",

@@ -46,10 +46,14 @@ func newTestPorts(t *testing.T, spec nodespec.Spec, ready bool) *machinePorts {
 func portsSpec() nodespec.Spec {
 	address := netip.MustParseAddr
 	return nodespec.Spec{
-		NodeIPs: []netip.Addr{address("10.0.0.5")}, ControlPlanes: []netip.Addr{address("10.0.0.5"), address("10.0.0.6")},
+		Node:             nodespec.Node{IPs: []netip.Addr{address("10.0.0.5")}},
+		ControlPlanes:    []netip.Addr{address("10.0.0.5"), address("10.0.0.6")},
 		VirtualAddresses: []netip.Addr{address("10.0.0.9")}, Endpoint: "https://10.0.0.10:6443",
-		PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")}, ServiceCIDRs: []netip.Prefix{netip.MustParsePrefix("10.96.0.0/12")},
-		ExternalIPs: []nodespec.Range{{First: address("10.0.0.16"), Last: address("10.0.0.31")}},
+		Network: nodespec.Network{
+			PodCIDRs:     []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")},
+			ServiceCIDRs: []netip.Prefix{netip.MustParsePrefix("10.96.0.0/12")},
+			ExternalIPs:  []nodespec.Range{{First: address("10.0.0.16"), Last: address("10.0.0.31")}},
+		},
 	}
 }
 
@@ -85,7 +89,7 @@ func TestServicesAndMachines(t *testing.T) {
 	annotated := func(text string) *core.Service {
 		return &core.Service{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{"orlop.dev/address": text}}}
 	}
-	p, strict := newTestPorts(t, portsSpec(), true), newTestPorts(t, func() nodespec.Spec { s := portsSpec(); s.ExternalIPs = nil; return s }(), true)
+	p, strict := newTestPorts(t, portsSpec(), true), newTestPorts(t, func() nodespec.Spec { s := portsSpec(); s.Network.ExternalIPs = nil; return s }(), true)
 	for name, c := range map[string]struct {
 		plugin      *machinePorts
 		now, before *core.Service

@@ -38,7 +38,7 @@ func Local() Server { return at(Loopback) }
 // because a balancer has no alternative server there.
 func Balancer(spec nodespec.Spec) (listen netip.AddrPort, there bool) {
 	switch {
-	case !spec.ControlPlane:
+	case !spec.Node.ControlPlane:
 		return Loopback, true
 	case len(spec.OtherControlPlanes()) > 0:
 		return beside, true

@@ -32,8 +32,9 @@ func TestFiles(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			spec := nodespec.Spec{
-				Cluster: "c", ControlPlane: c.controlPlane, ControlPlanes: c.planes, Endpoint: "https://cluster.example:6443",
-				NodeIPs: []netip.Addr{address("192.0.2.10"), address("2001:db8::10")},
+				Cluster:       "c",
+				Node:          nodespec.Node{ControlPlane: c.controlPlane, IPs: []netip.Addr{address("192.0.2.10"), address("2001:db8::10")}},
+				ControlPlanes: c.planes, Endpoint: "https://cluster.example:6443",
 			}
 			listen, there := Balancer(spec)
 			if balanced := !c.controlPlane || c.node == beside; there != balanced || there && "https://"+listen.String() != c.node {

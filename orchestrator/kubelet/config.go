@@ -35,8 +35,8 @@ func Component(spec nodespec.Spec, dirs dirs.Dirs) component.Component {
 		Args: []string{
 			"--config=" + config.Path,
 			"--kubeconfig=" + client.Path,
-			"--hostname-override=" + spec.NodeName,
-			"--node-ip=" + nodeIPs(spec.NodeIPs),
+			"--hostname-override=" + spec.Node.Name,
+			"--node-ip=" + nodeIPs(spec.Node.IPs),
 			"--root-dir=" + dirs.KubeletData,
 			"--cert-dir=" + filepath.Join(dirs.KubeletData, "pki"),
 		},
@@ -68,7 +68,7 @@ func nodeIPs(own []netip.Addr) string {
 // would then query itself.
 func resolvConf(spec nodespec.Spec) string {
 	var b strings.Builder
-	for _, ip := range spec.DNSUpstreams {
+	for _, ip := range spec.DNS.NodeUpstreams {
 		fmt.Fprintf(&b, "nameserver %s\n", ip)
 	}
 	if domains := searchDomains(spec); len(domains) > 0 {
@@ -89,13 +89,13 @@ const (
 // searchDomains returns the machine's search domains that fit after the three domains of every pod
 // of the cluster: NAMESPACE.svc.DOMAIN, svc.DOMAIN, DOMAIN.
 func searchDomains(spec nodespec.Spec) []string {
-	room := maxSearchChars - len(strings.Repeat("n", longestNamespace)+".svc. svc. ") - 3*len(spec.DNSDomain)
+	room := maxSearchChars - len(strings.Repeat("n", longestNamespace)+".svc. svc. ") - 3*len(spec.Network.DNSDomain)
 	var out []string
-	for _, d := range spec.DNSSearch {
+	for _, d := range spec.DNS.NodeSearch {
 		if room -= len(d) + 1; room < 0 || len(out) == maxSearchDomains-3 {
 			break
 		}
-		if d != spec.DNSDomain {
+		if d != spec.Network.DNSDomain {
 			out = append(out, d)
 		}
 	}
@@ -110,7 +110,7 @@ const tokenCache = 5 * time.Second
 // that it omits have upstream's default.
 func configuration(spec nodespec.Spec, dirs dirs.Dirs, resolvConf string) string {
 	var dns []string
-	for _, ip := range spec.DNSIPs {
+	for _, ip := range spec.Network.DNSIPs {
 		dns = append(dns, ip.String())
 	}
 	content := map[string]any{
@@ -120,9 +120,9 @@ func configuration(spec nodespec.Spec, dirs dirs.Dirs, resolvConf string) string
 		// Settings of pods.
 		"seccompDefault": true,
 		"clusterDNS":     dns,
-		"clusterDomain":  spec.DNSDomain,
+		"clusterDomain":  spec.Network.DNSDomain,
 		"resolvConf":     resolvConf,
-		"maxPods":        spec.MaxPods,
+		"maxPods":        spec.Pods.MaxPerNode,
 		"podPidsLimit":   4096, // so one pod's fork bomb leaves processes to the other pods
 
 		// The runtime and the machine.
@@ -143,14 +143,14 @@ func configuration(spec nodespec.Spec, dirs dirs.Dirs, resolvConf string) string
 	}
 	maps.Copy(content, serverSettings(dirs))
 	maps.Copy(content, resourceSettings(spec))
-	if spec.PodCertificates {
+	if spec.Pods.Certificates {
 		gates := map[string]bool{}
 		for _, feature := range component.PodCertificateFeatures() {
 			gates[feature] = true
 		}
 		content["featureGates"] = gates
 	}
-	if spec.Taint {
+	if spec.Node.Taint {
 		content["registerWithTaints"] = []map[string]string{{"key": "node-role.kubernetes.io/control-plane", "effect": "NoSchedule"}}
 	}
 	text, err := yaml.Marshal(content)
@@ -194,8 +194,8 @@ func serverSettings(dirs dirs.Dirs) map[string]any {
 func resourceSettings(spec nodespec.Spec) map[string]any {
 	return map[string]any{
 		"systemReserved": map[string]string{
-			"cpu":    fmt.Sprintf("%dm", spec.ReservedCPU),
-			"memory": fmt.Sprint(spec.ReservedMemory),
+			"cpu":    fmt.Sprintf("%dm", spec.Node.ReservedCPU),
+			"memory": fmt.Sprint(spec.Node.ReservedMemory),
 			"pid":    fmt.Sprint(reservedPIDs),
 		},
 		"enforceNodeAllocatable": []string{"pods"},

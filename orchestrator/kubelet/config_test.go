@@ -20,10 +20,16 @@ import (
 
 func spec() nodespec.Spec {
 	return nodespec.Spec{
-		Cluster: "c", NodeName: "node-1", DNSDomain: "cluster.local", MaxPods: 60, Taint: true,
-		NodeIPs:        []netip.Addr{netip.MustParseAddr("192.0.2.10"), netip.MustParseAddr("192.0.2.11"), netip.MustParseAddr("2001:db8::1")},
-		DNSIPs:         []netip.Addr{netip.MustParseAddr("10.96.0.10")},
-		ReservedMemory: 512 << 20, ReservedCPU: 250,
+		Cluster: "c",
+		Node: nodespec.Node{
+			Name:           "node-1",
+			Taint:          true,
+			IPs:            []netip.Addr{netip.MustParseAddr("192.0.2.10"), netip.MustParseAddr("192.0.2.11"), netip.MustParseAddr("2001:db8::1")},
+			ReservedMemory: 512 << 20,
+			ReservedCPU:    250,
+		},
+		Network: nodespec.Network{DNSDomain: "cluster.local", DNSIPs: []netip.Addr{netip.MustParseAddr("10.96.0.10")}},
+		Pods:    nodespec.Pods{MaxPerNode: 60},
 	}
 }
 
@@ -116,8 +122,11 @@ func TestResolvConf(t *testing.T) {
 		t.Errorf("without resolvers: %q, want nothing", got)
 	}
 	got := resolvConf(nodespec.Spec{
-		DNSUpstreams: []netip.Addr{netip.MustParseAddr("192.0.2.53"), netip.MustParseAddr("2001:db8::53")},
-		DNSSearch:    []string{"corp.example", "cluster.local", "lab.example"}, DNSDomain: "cluster.local",
+		DNS: nodespec.DNS{
+			NodeUpstreams: []netip.Addr{netip.MustParseAddr("192.0.2.53"), netip.MustParseAddr("2001:db8::53")},
+			NodeSearch:    []string{"corp.example", "cluster.local", "lab.example"},
+		},
+		Network: nodespec.Network{DNSDomain: "cluster.local"},
 	})
 	if want := "nameserver 192.0.2.53\nnameserver 2001:db8::53\nsearch corp.example lab.example\n"; got != want {
 		t.Errorf("%q, want %q", got, want)
@@ -129,12 +138,12 @@ func TestResolvConf(t *testing.T) {
 func TestSearchFits(t *testing.T) {
 	long := strings.Repeat("a", 60) + "." + strings.Repeat("b", 60) + "." + strings.Repeat("c", 60) + ".example"
 	for name, spec := range map[string]nodespec.Spec{
-		"many":               {DNSDomain: "cluster.local", DNSSearch: slices.Repeat([]string{"corp.example"}, 100)},
-		"long":               {DNSDomain: "cluster.local", DNSSearch: slices.Repeat([]string{long}, 100)},
-		"long, long cluster": {DNSDomain: long, DNSSearch: slices.Repeat([]string{"x" + long}, 100)},
+		"many":               {Network: nodespec.Network{DNSDomain: "cluster.local"}, DNS: nodespec.DNS{NodeSearch: slices.Repeat([]string{"corp.example"}, 100)}},
+		"long":               {Network: nodespec.Network{DNSDomain: "cluster.local"}, DNS: nodespec.DNS{NodeSearch: slices.Repeat([]string{long}, 100)}},
+		"long, long cluster": {Network: nodespec.Network{DNSDomain: long}, DNS: nodespec.DNS{NodeSearch: slices.Repeat([]string{"x" + long}, 100)}},
 	} {
 		domains := searchDomains(spec)
-		all := append([]string{strings.Repeat("n", longestNamespace) + ".svc." + spec.DNSDomain, "svc." + spec.DNSDomain, spec.DNSDomain}, domains...)
+		all := append([]string{strings.Repeat("n", longestNamespace) + ".svc." + spec.Network.DNSDomain, "svc." + spec.Network.DNSDomain, spec.Network.DNSDomain}, domains...)
 		if len(domains) == 0 || len(all) > validation.MaxDNSSearchPaths || len(strings.Join(all, " ")) > validation.MaxDNSSearchListChars {
 			t.Errorf("%s: %d domains of %d characters", name, len(all), len(strings.Join(all, " ")))
 		}

@@ -70,7 +70,7 @@ metricsBindAddress: 127.0.0.1:10249
 enableProfiling: false
 featureGates:
   AllowServiceExternalIPs: %t
-`, spec.NodeName, spec.NodeIPs[0], client, component.JoinPrefixes(spec.PodCIDRs), component.JoinPrefixes(nodePorts(spec.NodeIPs)), HealthPort, len(spec.ExternalIPs) > 0)
+`, spec.Node.Name, spec.Node.IPs[0], client, component.JoinPrefixes(spec.Network.PodCIDRs), component.JoinPrefixes(nodePorts(spec.Node.IPs)), HealthPort, len(spec.Network.ExternalIPs) > 0)
 }
 
 // nodePorts returns the addresses of node ports: the node's first address of each family, which the

@@ -30,9 +30,9 @@ func TestUpstreamTakesTheConfiguration(t *testing.T) {
 		{"1:2:3:4:5:6:7:8", []netip.Prefix{six}, []string{"1:2:3:4:5:6:7:8/128"}},
 	} {
 		dirs := dirs.In(t.TempDir())
-		spec := nodespec.Spec{Cluster: "c", NodeName: "node-1", ControlPlane: true, PodCIDRs: c.ranges}
+		spec := nodespec.Spec{Cluster: "c", Node: nodespec.Node{Name: "node-1", ControlPlane: true}, Network: nodespec.Network{PodCIDRs: c.ranges}}
 		for ip := range strings.FieldsSeq(c.own) {
-			spec.NodeIPs = append(spec.NodeIPs, netip.MustParseAddr(ip))
+			spec.Node.IPs = append(spec.Node.IPs, netip.MustParseAddr(ip))
 		}
 		component := Component(spec, dirs)
 		if err := component.WriteFiles(); err != nil {
@@ -49,13 +49,13 @@ func TestUpstreamTakesTheConfiguration(t *testing.T) {
 		if err := yaml.Unmarshal([]byte(configuration(spec, "")), &have); err != nil {
 			t.Fatal(err)
 		}
-		if have.BindAddress != spec.NodeIPs[0].String() || !slices.Equal(have.NodePortAddresses, c.nodePorts) {
+		if have.BindAddress != spec.Node.IPs[0].String() || !slices.Equal(have.NodePortAddresses, c.nodePorts) {
 			t.Errorf("%s: %+v, want node ports at %q", c.own, have, c.nodePorts)
 		}
 		if on, said := have.FeatureGates["AllowServiceExternalIPs"]; on || !said {
 			t.Errorf("%s: without ranges, external addresses are taken from Services", c.own)
 		}
-		spec.ExternalIPs = []nodespec.Range{{First: spec.NodeIPs[0], Last: spec.NodeIPs[0]}}
+		spec.Network.ExternalIPs = []nodespec.Range{{First: spec.Node.IPs[0], Last: spec.Node.IPs[0]}}
 		if !strings.Contains(configuration(spec, ""), "AllowServiceExternalIPs: true") {
 			t.Errorf("%s: with ranges, external addresses are not taken from Services", c.own)
 		}

@@ -37,9 +37,9 @@ func newStation(t *testing.T, bridge netlink.Link, name string, own ...string) *
 	must(t, netlink.LinkSetUp(port))
 	s.port = port
 	s.MoveLink(t, name+"-eth0")
-	spec := nodespec.Spec{NodeName: name}
+	spec := nodespec.Spec{Node: nodespec.Node{Name: name}}
 	for _, prefix := range own {
-		spec.NodeIPs = append(spec.NodeIPs, netip.MustParsePrefix(prefix).Addr())
+		spec.Node.IPs = append(spec.Node.IPs, netip.MustParsePrefix(prefix).Addr())
 	}
 	s.agent = newAgent(spec, nil)
 	t.Cleanup(s.agent.ports.Close)
@@ -73,7 +73,7 @@ func newBridge(t *testing.T) netlink.Link {
 // this moment.
 func (s *station) win(t *testing.T, addresses ...netip.Addr) {
 	t.Helper()
-	s.knows([]Node{{Name: s.agent.spec.NodeName, Ready: true}}, addresses)
+	s.knows([]Node{{Name: s.agent.spec.Node.Name, Ready: true}}, addresses)
 	s.step(t, time.Now())
 }
 
@@ -97,7 +97,7 @@ func (s *station) step(t *testing.T, now time.Time) {
 	s.Do(func() {
 		if says := s.agent.step(now); says != s.says {
 			s.says = says
-			t.Logf("%s: %s", s.agent.spec.NodeName, says)
+			t.Logf("%s: %s", s.agent.spec.Node.Name, says)
 		}
 	})
 }
@@ -210,13 +210,13 @@ func TestKernelGone(t *testing.T) {
 	both := []*station{a, b}
 	var nodes []Node
 	for _, s := range both {
-		nodes = append(nodes, Node{Name: s.agent.spec.NodeName, Ready: true, Addresses: s.agent.spec.NodeIPs})
+		nodes = append(nodes, Node{Name: s.agent.spec.Node.Name, Ready: true, Addresses: s.agent.spec.Node.IPs})
 	}
 	addresses := append(many(8), vip6, vip6.Next(), vip6.Next().Next())
 	shares := map[*station][]netip.Addr{}
 	for _, s := range both {
 		s.knows(nodes, addresses)
-		shares[s] = Elect(s.agent.spec.NodeName, nodes, s.agent.services)
+		shares[s] = Elect(s.agent.spec.Node.Name, nodes, s.agent.services)
 	}
 	has := func(s *station, want []netip.Addr) bool { return slices.Equal(s.agent.claims.answered(), want) }
 	shared := func() bool {
@@ -226,7 +226,7 @@ func TestKernelGone(t *testing.T) {
 
 	until(t, "the nodes hear each other", both, shared)
 	for i, gone := range both {
-		name, other := gone.agent.spec.NodeName, both[1-i]
+		name, other := gone.agent.spec.Node.Name, both[1-i]
 		witness := shares[gone][0]
 		resolve(t, bridge, witness, gone.mac)
 		asked := 0
@@ -238,7 +238,7 @@ func TestKernelGone(t *testing.T) {
 			return time.Since(since) > 2*neighbor.TakeOverAfter
 		})
 		if !has(other, shares[other]) || asked == 0 {
-			t.Errorf("%s answers for %v while the kernel of %s works, and was suspicious %d times", other.agent.spec.NodeName, other.agent.claims.answered(), name, asked)
+			t.Errorf("%s answers for %v while the kernel of %s works, and was suspicious %d times", other.agent.spec.Node.Name, other.agent.claims.answered(), name, asked)
 		}
 
 		must(t, netlink.LinkSetDown(gone.port))

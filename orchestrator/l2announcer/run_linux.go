@@ -27,7 +27,7 @@ const Name = "l2-announcer"
 
 // Components describes the component without its Run function. The list is empty without pools.
 func Components(spec nodespec.Spec, dirs dirs.Dirs) []component.Component {
-	if len(spec.Pools) == 0 {
+	if len(spec.Network.Pools) == 0 {
 		return nil
 	}
 	return []component.Component{kubeconfig.NodeComponent(spec, dirs, Name, nodespec.NodeAgentCert, nodespec.NodeAgentKey)}
@@ -49,8 +49,8 @@ func Run(ctx context.Context, env component.Env) error {
 	}
 	return neighbor.WithLinks(ctx, func(ctx context.Context, links <-chan struct{}) error {
 		versions := make(chan leaseVersion)
-		go pollLease(ctx, asKubelet, env.Spec.NodeName, versions)
-		a := newAgent(env.Spec, func(ctx context.Context) (*cluster, error) { return watch(ctx, api, env.Spec.Pools) })
+		go pollLease(ctx, asKubelet, env.Spec.Node.Name, versions)
+		a := newAgent(env.Spec, func(ctx context.Context) (*cluster, error) { return watch(ctx, api, env.Spec.Network.Pools) })
 		defer a.ports.Close()
 		return a.run(ctx, links, versions, env.Announce)
 	})
@@ -220,16 +220,16 @@ func (a *agent) relink() error {
 
 // own returns the address with which the node announces itself. Some tests do not set it.
 func (a *agent) own() netip.Addr {
-	if len(a.spec.NodeIPs) == 0 {
+	if len(a.spec.Node.IPs) == 0 {
 		return netip.Addr{}
 	}
-	return a.spec.NodeIPs[0]
+	return a.spec.Node.IPs[0]
 }
 
 // ownLinks returns the links on which the node announces itself. Without these links it hears no
 // peers and relies on the API server.
 func (a *agent) ownLinks() []neighbor.Link {
-	return neighbor.Place(a.own(), a.links, a.spec.NodeIPs)
+	return neighbor.Place(a.own(), a.links, a.spec.Node.IPs)
 }
 
 // listenModes returns the modes by which the node hears the other nodes and announces itself.
@@ -237,7 +237,7 @@ func (a *agent) listenModes() map[netip.Addr]neighbor.Mode {
 	duties := map[netip.Addr]neighbor.Mode{}
 	for _, n := range a.nodes {
 		for _, address := range n.Addresses {
-			duties[address] = neighbor.Mode{Role: neighbor.Listen, Links: neighbor.Place(address, a.links, a.spec.NodeIPs)}
+			duties[address] = neighbor.Mode{Role: neighbor.Listen, Links: neighbor.Place(address, a.links, a.spec.Node.IPs)}
 		}
 	}
 	duties[a.own()] = neighbor.Mode{Role: neighbor.Present, Links: a.ownLinks()}
@@ -254,7 +254,7 @@ func (a *agent) step(now time.Time) string {
 	before := a.claims.answered()
 	var do actions
 	a.state, do = a.state.step(observation{
-		now: now, self: a.spec.NodeName, nodes: a.nodes, services: a.services, heard: heard, noLink: len(a.ownLinks()) == 0, cutOff: a.stale,
+		now: now, self: a.spec.Node.Name, nodes: a.nodes, services: a.services, heard: heard, noLink: len(a.ownLinks()) == 0, cutOff: a.stale,
 	})
 	for _, c := range heard {
 		if last := a.conflicts[c.Address]; slices.Contains(a.won, c.Address) && last.by != c.MAC && now.Sub(last.loggedAt) >= defendInterval {
@@ -269,7 +269,7 @@ func (a *agent) step(now time.Time) string {
 	duties := a.listenModes()
 	var nowhere []string
 	for _, address := range a.won {
-		duty := neighbor.Mode{Role: neighbor.Listen, Links: neighbor.Place(address, a.links, a.spec.NodeIPs)}
+		duty := neighbor.Mode{Role: neighbor.Listen, Links: neighbor.Place(address, a.links, a.spec.Node.IPs)}
 		if a.claims[address].yielded.IsZero() {
 			duty.Role = neighbor.Answer
 			if len(duty.Links) == 0 {

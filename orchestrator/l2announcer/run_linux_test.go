@@ -78,10 +78,10 @@ func TestRun(t *testing.T) {
 	}
 	api := fake.NewClientset(node, service)
 	ctx, stop := context.WithCancel(t.Context())
-	spec := nodespec.Spec{NodeName: "here", Pools: []nodespec.Pool{{Name: "a", Ranges: []nodespec.Range{{First: vip4, Last: vip4}}}}}
+	spec := nodespec.Spec{Node: nodespec.Node{Name: "here"}, Network: nodespec.Network{Pools: []nodespec.Pool{{Name: "a", Ranges: []nodespec.Range{{First: vip4, Last: vip4}}}}}}
 	versions, says := make(chan leaseVersion, 1), &board{}
 	versions <- leaseVersion{"1", time.Now()}
-	a := newAgent(spec, func(ctx context.Context) (*cluster, error) { return watch(ctx, api, spec.Pools) })
+	a := newAgent(spec, func(ctx context.Context) (*cluster, error) { return watch(ctx, api, spec.Network.Pools) })
 	defer a.ports.Close()
 	ended := make(chan error, 1)
 	go func() {
@@ -162,8 +162,8 @@ func TestBack(t *testing.T) {
 	// the node's data from before the outage: no watch reports a change
 	states <- fake.NewClientset(ready("here"), service)
 	states <- fake.NewClientset(lost, ready("there"), service)
-	spec := nodespec.Spec{NodeName: "here", Pools: []nodespec.Pool{{Name: "a", Ranges: []nodespec.Range{{First: vip4, Last: vip4}}}}}
-	a := newAgent(spec, func(ctx context.Context) (*cluster, error) { return watch(ctx, <-states, spec.Pools) })
+	spec := nodespec.Spec{Node: nodespec.Node{Name: "here"}, Network: nodespec.Network{Pools: []nodespec.Pool{{Name: "a", Ranges: []nodespec.Range{{First: vip4, Last: vip4}}}}}}
+	a := newAgent(spec, func(ctx context.Context) (*cluster, error) { return watch(ctx, <-states, spec.Network.Pools) })
 	a.lease = lease{version: "1", seen: time.Now().Add(-time.Minute)}
 	ctx, stop := context.WithCancel(t.Context())
 	versions, says, ended := make(chan leaseVersion), &board{}, make(chan error)

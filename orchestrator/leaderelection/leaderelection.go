@@ -48,7 +48,9 @@ const (
 
 // NeedsElection reports whether the cluster can have a second candidate. Another machine may list
 // this machine as a control-plane machine even if this machine lists only itself.
-func NeedsElection(spec nodespec.Spec) bool { return spec.ControlPlane && len(spec.ControlPlanes) > 0 }
+func NeedsElection(spec nodespec.Spec) bool {
+	return spec.Node.ControlPlane && len(spec.ControlPlanes) > 0
+}
 
 // Component describes the component without its Run function. It precedes the components that wait
 // for leadership, so it stops after them.
@@ -100,14 +102,14 @@ func (l *Elector) Run(ctx context.Context, env component.Env) error {
 		Lock: &resourcelock.LeaseLock{
 			LeaseMeta:  metav1.ObjectMeta{Namespace: metav1.NamespaceSystem, Name: leaseName},
 			Client:     client.CoordinationV1(),
-			LockConfig: resourcelock.ResourceLockConfig{Identity: env.Spec.NodeName},
+			LockConfig: resourcelock.ResourceLockConfig{Identity: env.Spec.Node.Name},
 		},
 		LeaseDuration: leaseDuration, RenewDeadline: renewDeadline, RetryPeriod: retryPeriod, ReleaseOnCancel: true,
 		Callbacks: leaderelection.LeaderCallbacks{
 			OnStartedLeading: func(context.Context) { led() },
 			OnStoppedLeading: func() {},
 			OnNewLeader: func(name string) {
-				if name == env.Spec.NodeName {
+				if name == env.Spec.Node.Name {
 					env.Announce(Name, true, "the controllers of this machine run")
 					return
 				}

@@ -78,7 +78,7 @@ type controller struct {
 func newController(spec nodespec.Spec, own, acting kubernetes.Interface, events record.EventRecorder) *controller {
 	factory := informers.NewSharedInformerFactoryWithOptions(own, 0, informers.WithTransform(trim))
 	c := &controller{
-		pools: spec.Pools, own: spec.Reserved().Machines, now: time.Now, client: acting, events: events, factory: factory,
+		pools: spec.Network.Pools, own: spec.Reserved().Machines, now: time.Now, client: acting, events: events, factory: factory,
 		services: factory.Core().V1().Services().Informer(), nodes: factory.Core().V1().Nodes().Informer(),
 		changed: component.NewSignal(), written: map[string]string{}, unanswered: map[string]string{}, reported: map[types.UID][]Problem{},
 	}

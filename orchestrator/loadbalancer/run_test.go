@@ -137,7 +137,7 @@ func object(n int) *corev1.Service {
 // start runs a controller until the test ends.
 func start(t *testing.T, s *server, e *events, pools ...nodespec.Pool) {
 	ctx, stop := context.WithCancel(t.Context())
-	c := newController(nodespec.Spec{Pools: pools, NodeIPs: addrs("192.0.2.10")}, s, s, e)
+	c := newController(nodespec.Spec{Network: nodespec.Network{Pools: pools}, Node: nodespec.Node{IPs: addrs("192.0.2.10")}}, s, s, e)
 	done := make(chan error)
 	go func() { done <- c.run(ctx, func(string) {}) }()
 	t.Cleanup(func() {

@@ -26,7 +26,7 @@ func copier(t *testing.T) (*node, *memory, string) {
 	t.Helper()
 	root, kernel := filepath.Join(t.TempDir(), "local-volumes"), newMemory()
 	kernel.used = projectquota.Usage{Bytes: 12 << 10, Inodes: 2}
-	n, err := newNode(nodespec.Spec{NodeName: "a"}, root, kernel)
+	n, err := newNode(nodespec.Spec{Node: nodespec.Node{Name: "a"}}, root, kernel)
 	if err != nil {
 		t.Fatal(err)
 	}

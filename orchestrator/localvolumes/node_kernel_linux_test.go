@@ -69,7 +69,7 @@ func TestNode(t *testing.T) {
 			t.Fatal(err)
 		}
 		var err error
-		if n, err = newNode(nodespec.Spec{NodeName: "a", Version: "1"}, filepath.Join(data.Target, "local-volumes"), kernelQuotas{}); err != nil {
+		if n, err = newNode(nodespec.Spec{Node: nodespec.Node{Name: "a"}, Version: "1"}, filepath.Join(data.Target, "local-volumes"), kernelQuotas{}); err != nil {
 			t.Fatal(err)
 		}
 		end, _, err := n.serve(kubelet, func(bool, string) {})
@@ -199,7 +199,7 @@ func TestSnapshotOnDisk(t *testing.T) {
 	start := func() {
 		err := data.Do()
 		if err == nil {
-			n, err = newNode(nodespec.Spec{NodeName: "a"}, root, kernelQuotas{})
+			n, err = newNode(nodespec.Spec{Node: nodespec.Node{Name: "a"}}, root, kernelQuotas{})
 		}
 		if err != nil {
 			t.Fatal(err)

@@ -102,7 +102,7 @@ func newNode(spec nodespec.Spec, root string, q quotas) (*node, error) {
 	if err != nil {
 		return nil, err
 	}
-	n := &node{name: spec.NodeName, version: spec.Version, filesystem: id, changed: component.NewSignal()}
+	n := &node{name: spec.Node.Name, version: spec.Version, filesystem: id, changed: component.NewSignal()}
 	n.size = func() (int64, error) {
 		_, size, err := filesystem(root)
 		return size, err

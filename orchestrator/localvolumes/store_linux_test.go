@@ -229,7 +229,7 @@ func TestMakingFails(t *testing.T) {
 // TestUnsupported checks that on a file system without quotas the node runs, reports why it has no
 // volumes, and rejects each.
 func TestUnsupported(t *testing.T) {
-	n, err := newNode(nodespec.Spec{NodeName: "a"}, t.TempDir(), &memory{err: projectquota.ErrUnsupported})
+	n, err := newNode(nodespec.Spec{Node: nodespec.Node{Name: "a"}}, t.TempDir(), &memory{err: projectquota.ErrUnsupported})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -86,7 +86,7 @@ func (services) ResolveEndpoint(namespace, name string, _ int32) (*url.URL, erro
 }
 
 func TestLocalResolver(t *testing.T) {
-	single := Addresses(nodespec.Spec{NodeIPs: []netip.Addr{netip.MustParseAddr("192.0.2.10")}})
+	single := Addresses(nodespec.Spec{Node: nodespec.Node{IPs: []netip.Addr{netip.MustParseAddr("192.0.2.10")}}})
 	for where, want := range map[[2]string]string{
 		{"kube-system", bootstrap.MetricsService}: "https://127.0.0.1:10261",
 		{"default", bootstrap.MetricsService}:     "https://orlop-metrics.default",
@@ -99,7 +99,7 @@ func TestLocalResolver(t *testing.T) {
 	}
 	// With several machines, another machine's component serves while the own is down.
 	address := func(last byte) netip.Addr { return netip.AddrFrom4([4]byte{127, 78, 0, last}) }
-	several := Addresses(nodespec.Spec{NodeIPs: []netip.Addr{address(2)}, ControlPlanes: []netip.Addr{address(1), address(2), address(3)}})
+	several := Addresses(nodespec.Spec{Node: nodespec.Node{IPs: []netip.Addr{address(2)}}, ControlPlanes: []netip.Addr{address(1), address(2), address(3)}})
 	asked := func() string {
 		t.Helper()
 		got, err := LocalResolver(services{}, several).ResolveEndpoint("kube-system", bootstrap.MetricsService, 443)

@@ -92,7 +92,7 @@ func (f *watcher) input() (Input, error) {
 
 // empty returns the input without any object of the cluster, from the node's specification.
 func empty(spec nodespec.Spec) Input {
-	return Input{Node: spec.NodeName, Bridge: podnetwork.Bridge, Tunnel: podnetwork.TunnelOf(spec), Cluster: spec.PodCIDRs}
+	return Input{Node: spec.Node.Name, Bridge: podnetwork.Bridge, Tunnel: podnetwork.TunnelOf(spec), Cluster: spec.Network.PodCIDRs}
 }
 
 // trim removes all fields that input does not use. A Pod of some kilobytes shrinks to a few hundred

@@ -52,7 +52,7 @@ func TestWatch(t *testing.T) {
 			return true, nil, apierrors.NewForbidden(schema.GroupResource{Resource: "networkpolicies"}, "", nil)
 		}
 	})
-	spec := nodespec.Spec{NodeName: "n1", Encapsulation: "wireguard", PodCIDRs: w.Cluster, NodeIPs: []netip.Addr{netip.MustParseAddr("192.0.2.1")}}
+	spec := nodespec.Spec{Node: nodespec.Node{Name: "n1", IPs: []netip.Addr{netip.MustParseAddr("192.0.2.1")}}, Network: nodespec.Network{Encapsulation: "wireguard", PodCIDRs: w.Cluster}}
 	rights := make(chan struct{})
 	f, err := watch(t.Context(), api, spec, func(ctx context.Context) error {
 		<-rights

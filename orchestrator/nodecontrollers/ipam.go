@@ -35,13 +35,13 @@ func RunIPAM(ctx context.Context, env component.Env) error {
 		return nil
 	}
 	shared := informers.NewSharedInformerFactory(who.root, 0)
-	pods, services := networks(env.Spec.PodCIDRs), networks(env.Spec.ServiceCIDRs)
+	pods, services := networks(env.Spec.Network.PodCIDRs), networks(env.Spec.Network.ServiceCIDRs)
 	var second *net.IPNet // the range of the other family
 	if len(services) > 1 {
 		second = services[1]
 	}
 	controller, err := nodeipam.NewNodeIpamController(ctx, shared.Core().V1().Nodes(), nil, client, pods, services[0], second,
-		masks(env.Spec.PodCIDRs), ipam.RangeAllocatorType)
+		masks(env.Spec.Network.PodCIDRs), ipam.RangeAllocatorType)
 	if err != nil {
 		return fmt.Errorf("cannot make controller: %w", err)
 	}

@@ -66,7 +66,7 @@ func RunNode(ctx context.Context, env component.Env, registered nodespec.NodeLab
 	if err != nil {
 		return err
 	}
-	n := &node{name: env.Spec.NodeName, dirs: env.Dirs, registered: registered, api: api, changed: component.NewSignal()}
+	n := &node{name: env.Spec.Node.Name, dirs: env.Dirs, registered: registered, api: api, changed: component.NewSignal()}
 	return n.run(ctx, env.AnnounceReady(NodeName))
 }
 

@@ -97,8 +97,8 @@ func Read(folder string, spec nodespec.Spec) (*Record, error) {
 	if err := json.Unmarshal(content, &r); err != nil {
 		return nil, fmt.Errorf("%s: cannot decode: %w", path, err)
 	}
-	if r.Cluster != spec.Cluster || r.Node != spec.NodeName {
-		return nil, fmt.Errorf("%s: of node %s of cluster %s, this is %s of %s: %w", path, r.Node, r.Cluster, spec.NodeName, spec.Cluster, fs.ErrNotExist)
+	if r.Cluster != spec.Cluster || r.Node != spec.Node.Name {
+		return nil, fmt.Errorf("%s: of node %s of cluster %s, this is %s of %s: %w", path, r.Node, r.Cluster, spec.Node.Name, spec.Cluster, fs.ErrNotExist)
 	}
 	return &r, nil
 }

@@ -111,7 +111,7 @@ func (k *recorder) run(ctx context.Context, kubelet, agent string, tell func(str
 
 // prune removes the node's pods from the record, except pods with a UID in left.
 func (k *recorder) prune(left map[string]bool) error {
-	r, err := Read(k.folder, nodespec.Spec{Cluster: k.cluster, NodeName: k.node})
+	r, err := Read(k.folder, nodespec.Spec{Cluster: k.cluster, Node: nodespec.Node{Name: k.node}})
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}

@@ -127,7 +127,7 @@ func (s *Server) Run(ctx context.Context, announce component.Announce) error {
 	parts.Go(func() { ended <- s.watchCA(ctx) })
 	if s.answers {
 		tell(fmt.Sprintf("serves the record of %s until an API server is ready, for %s",
-			s.record.At.UTC().Format(time.RFC3339), some(namesOf(s.record.Objects[pods.resource], s.spec.NodeName))))
+			s.record.At.UTC().Format(time.RFC3339), some(namesOf(s.record.Objects[pods.resource], s.spec.Node.Name))))
 		if err := s.serve(ctx); err != nil {
 			return err
 		}
@@ -141,7 +141,7 @@ func (s *Server) Run(ctx context.Context, announce component.Announce) error {
 	if err := component.WriteFile(component.File{Path: s.met(), Mode: 0o600}); err != nil {
 		return err
 	}
-	k := recorder{cluster: s.spec.Cluster, node: s.spec.NodeName, folder: s.dirs.OfflineAPI}
+	k := recorder{cluster: s.spec.Cluster, node: s.spec.Node.Name, folder: s.dirs.OfflineAPI}
 	parts.Go(func() {
 		ended <- k.run(ctx, component.KubeconfigPath(s.dirs.Node, asKubelet), component.KubeconfigPath(s.dirs.Node, Name), tell)
 	})
@@ -167,7 +167,7 @@ func (s *Server) serve(ctx context.Context) error {
 	}
 	config := &tls.Config{Time: now, Certificates: []tls.Certificate{own}, ClientAuth: tls.VerifyClientCertIfGiven, ClientCAs: authorities, MinVersion: tls.VersionTLS13}
 	web := &http.Server{
-		Handler:           &server{store: s.store, node: s.spec.NodeName, ended: s.ended},
+		Handler:           &server{store: s.store, node: s.spec.Node.Name, ended: s.ended},
 		TLSConfig:         config,
 		ReadHeaderTimeout: timeout, IdleTimeout: resyncPeriod,
 		ErrorLog: log.New(io.Discard, "", 0), // for example clients without TLS

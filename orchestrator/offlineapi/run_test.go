@@ -44,7 +44,7 @@ func start(t *testing.T) *machine {
 		t.Fatal(err)
 	}
 	m := &machine{dirs: dirs.In(t.TempDir()), ca: ca, said: make(chan string, 100), ended: make(chan error, 1)}
-	spec := nodespec.Spec{Cluster: "c", NodeName: "n1"}
+	spec := nodespec.Spec{Cluster: "c", Node: nodespec.Node{Name: "n1"}}
 	files := map[string][]byte{nodespec.CA: ca.CertPEM()}
 	for cert, key := range map[string]string{nodespec.KubeletCert: nodespec.KubeletKey, nodespec.NodeAgentCert: nodespec.NodeAgentKey} {
 		leaf := m.leaf(t, "any")
@@ -214,7 +214,7 @@ func TestKubelet(t *testing.T) {
 		case <-time.After(10 * time.Millisecond):
 		}
 	}
-	if next, err := New(nodespec.Spec{Cluster: "c", NodeName: "n1"}, m.dirs); err != nil || next.Address() != "" || next.problem != "" {
+	if next, err := New(nodespec.Spec{Cluster: "c", Node: nodespec.Node{Name: "n1"}}, m.dirs); err != nil || next.Address() != "" || next.problem != "" {
 		t.Errorf("%v, at %q, problem %q", err, next.Address(), next.problem)
 	}
 	if content, err := os.ReadFile(m.dirs.Authorities()); err != nil || string(content) != string(m.ca.CertPEM()) {
@@ -278,7 +278,7 @@ func TestNoRecord(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		s, err := New(nodespec.Spec{Cluster: "c", NodeName: "n1"}, dirs)
+		s, err := New(nodespec.Spec{Cluster: "c", Node: nodespec.Node{Name: "n1"}}, dirs)
 		if err != nil || s.Address() != "" || (s.problem == "") != (content == "") {
 			t.Errorf("%s: %v, at %q, problem %q", name, err, s.Address(), s.problem)
 		}

@@ -274,11 +274,11 @@ func TestRecordOfAnotherNode(t *testing.T) {
 	if err := writeRecord(folder, *want); err != nil {
 		t.Fatal(err)
 	}
-	got, err := Read(folder, nodespec.Spec{Cluster: "c", NodeName: "n1"})
+	got, err := Read(folder, nodespec.Spec{Cluster: "c", Node: nodespec.Node{Name: "n1"}})
 	if err != nil || !reflect.DeepEqual(got, want) {
 		t.Errorf("%v, %v", got, err)
 	}
-	for _, spec := range []nodespec.Spec{{Cluster: "d", NodeName: "n1"}, {Cluster: "c", NodeName: "m"}} {
+	for _, spec := range []nodespec.Spec{{Cluster: "d", Node: nodespec.Node{Name: "n1"}}, {Cluster: "c", Node: nodespec.Node{Name: "m"}}} {
 		if _, err := Read(folder, spec); !errors.Is(err, fs.ErrNotExist) {
 			t.Errorf("%+v reads it: %v", spec, err)
 		}
@@ -330,7 +330,7 @@ func TestPrune(t *testing.T) {
 		t.Fatal(err)
 	}
 	names := func() []string {
-		r, err := Read(k.folder, nodespec.Spec{Cluster: "c", NodeName: "n1"})
+		r, err := Read(k.folder, nodespec.Spec{Cluster: "c", Node: nodespec.Node{Name: "n1"}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -346,7 +346,7 @@ func TestPrune(t *testing.T) {
 		if err := k.prune(nil); err != nil {
 			t.Error(err)
 		}
-		if _, err := Read(k.folder, nodespec.Spec{Cluster: "c", NodeName: "n1"}); !errors.Is(err, fs.ErrNotExist) {
+		if _, err := Read(k.folder, nodespec.Spec{Cluster: "c", Node: nodespec.Node{Name: "n1"}}); !errors.Is(err, fs.ErrNotExist) {
 			t.Errorf("something is left: %v", err)
 		}
 	}

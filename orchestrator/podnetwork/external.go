@@ -44,11 +44,11 @@ func ownDNS(podCIDRs []netip.Prefix) []netip.Prefix {
 // provides: addresses for the cluster DNS, and routes by which processes of the machine reach
 // Services without a default route. The source address is the machine's own.
 func (a *Agent) configureExternal() error {
-	want := ownDNS(a.spec.PodCIDRs)
+	want := ownDNS(a.spec.Network.PodCIDRs)
 	if err := ensureDummy(ownLink, want); err != nil {
 		return err
 	}
-	if err := ensureRoutes(ownLink, a.spec.ServiceCIDRs, a.spec.NodeIPs); err != nil {
+	if err := ensureRoutes(ownLink, a.spec.Network.ServiceCIDRs, a.spec.Node.IPs); err != nil {
 		return err
 	}
 	a.addrs = addressesOf(want)

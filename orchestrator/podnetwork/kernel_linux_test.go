@@ -107,7 +107,7 @@ func TestConfigureExternal(t *testing.T) {
 	rtnltest.AddAddresses(t, "eth0", "192.0.2.1/24", "2001:db8::1/64")
 	spec, _ := dual()
 	spec.External.Network = true
-	spec.NodeIPs = addresses("192.0.2.1", "2001:db8::1")
+	spec.Node.IPs = addresses("192.0.2.1", "2001:db8::1")
 	want := addresses("192.0.0.8", "100::8")
 	for range 2 {
 		agent := New(spec, dirs.System(), nil)
@@ -126,10 +126,10 @@ func TestConfigureExternal(t *testing.T) {
 			if err != nil || len(found) != 1 || found[0].Type != unix.RTN_LOCAL {
 				t.Errorf("%s is not this machine's: %v, %v", a, found, err)
 			}
-			service := spec.ServiceCIDRs[i].Addr().Next()
+			service := spec.Network.ServiceCIDRs[i].Addr().Next()
 			found, err = netlink.RouteGet(service.AsSlice())
-			if err != nil || len(found) != 1 || !found[0].Src.Equal(spec.NodeIPs[i].AsSlice()) {
-				t.Errorf("the way to Service %s: %v, %v; want it with the sender %s", service, found, err, spec.NodeIPs[i])
+			if err != nil || len(found) != 1 || !found[0].Src.Equal(spec.Node.IPs[i].AsSlice()) {
+				t.Errorf("the way to Service %s: %v, %v; want it with the sender %s", service, found, err, spec.Node.IPs[i])
 			}
 		}
 	}

@@ -36,10 +36,10 @@ const (
 // node has an IPv6 address, which its tunnel may use.
 func overhead(spec nodespec.Spec) (int, error) {
 	header := 20
-	if slices.ContainsFunc(spec.NodeIPs, netip.Addr.Is6) {
+	if slices.ContainsFunc(spec.Node.IPs, netip.Addr.Is6) {
 		header = 40
 	}
-	switch spec.Encapsulation {
+	switch spec.Network.Encapsulation {
 	case wireguard:
 		return header + 8 + 32, nil
 	case vxlan:
@@ -47,7 +47,7 @@ func overhead(spec nodespec.Spec) (int, error) {
 	case plain:
 		return 0, nil
 	}
-	return 0, fmt.Errorf("encapsulation %q: is not known; use wireguard, vxlan or none", spec.Encapsulation)
+	return 0, fmt.Errorf("encapsulation %q: is not known; use wireguard, vxlan or none", spec.Network.Encapsulation)
 }
 
 // Node is the relevant part of a Node object.
@@ -99,7 +99,7 @@ func NewMesh(spec nodespec.Spec, self Self, nodes []Node) Mesh {
 	var m Mesh
 	var hosts []Node
 	for _, n := range nodes {
-		if n.Name != spec.NodeName {
+		if n.Name != spec.Node.Name {
 			hosts = append(hosts, n)
 		}
 	}
@@ -132,18 +132,18 @@ func NewMesh(spec nodespec.Spec, self Self, nodes []Node) Mesh {
 		}
 		peers = append(peers, parts...)
 		for _, r := range n.Ranges {
-			route := Route{To: r.Masked(), From: ofFamily(gateways(self.Ranges), r.Addr().Is6()), Tunnel: spec.Encapsulation != plain}
-			if spec.Encapsulation != wireguard {
+			route := Route{To: r.Masked(), From: ofFamily(gateways(self.Ranges), r.Addr().Is6()), Tunnel: spec.Network.Encapsulation != plain}
+			if spec.Network.Encapsulation != wireguard {
 				route.Via = to(r)
 			}
 			routes = append(routes, route)
 		}
 		m.Nodes++
 	}
-	if spec.Encapsulation != plain {
+	if spec.Network.Encapsulation != plain {
 		// Packets to pods of unconnected nodes would otherwise leave by the machine's gateway,
 		// unencrypted.
-		for _, r := range spec.PodCIDRs {
+		for _, r := range spec.Network.PodCIDRs {
 			m.Pieces = append(m.Pieces, Route{To: r.Masked()})
 		}
 		if len(hosts) > 0 {
@@ -161,9 +161,9 @@ func NewMesh(spec nodespec.Spec, self Self, nodes []Node) Mesh {
 
 // reach plans the objects for a node besides its routes, and returns the next hops of its ranges.
 func reach(spec nodespec.Spec, n Node, keys []wgtypes.Key) (to func(netip.Prefix) netip.Addr, parts []KernelObject, err error) {
-	switch spec.Encapsulation {
+	switch spec.Network.Encapsulation {
 	case wireguard:
-		at := common(spec.NodeIPs, n.Addresses)
+		at := common(spec.Node.IPs, n.Addresses)
 		key, err := publicKey(n.Key, keys)
 		if err != nil {
 			return nil, nil, err
@@ -178,9 +178,9 @@ func reach(spec nodespec.Spec, n Node, keys []wgtypes.Key) (to func(netip.Prefix
 		return nil, []KernelObject{peer}, nil
 	case vxlan:
 		// A tunnel uses a single address family: the cluster's first.
-		at := ofFamily(n.Addresses, spec.NodeIPs[0].Is6())
+		at := ofFamily(n.Addresses, spec.Node.IPs[0].Is6())
 		if !at.IsValid() {
-			return nil, nil, fmt.Errorf("has no address of the family of %s", spec.NodeIPs[0])
+			return nil, nil, fmt.Errorf("has no address of the family of %s", spec.Node.IPs[0])
 		}
 		station := stationOf(n.Name)
 		parts = append(parts, FDBEntry{MAC: station, At: at})
@@ -221,7 +221,7 @@ func checkRanges(spec nodespec.Spec, ranges []netip.Prefix, taken takenRanges) e
 	}
 	for _, r := range ranges {
 		within := func(c netip.Prefix) bool { return c.Contains(r.Addr()) && c.Bits() <= r.Bits() }
-		if !slices.ContainsFunc(spec.PodCIDRs, within) {
+		if !slices.ContainsFunc(spec.Network.PodCIDRs, within) {
 			return fmt.Errorf("pod range %s is not in the cluster's", r)
 		}
 		if bits, known := taken.bits[r.Addr().Is6()]; known && bits != r.Bits() {
@@ -251,9 +251,9 @@ func publicKey(text string, taken []wgtypes.Key) (wgtypes.Key, error) {
 
 // link returns the node's own end of the tunnel.
 func link(spec nodespec.Spec, self Self) Link {
-	l := Link{Kind: spec.Encapsulation, MTU: self.MTU, Up: true}
+	l := Link{Kind: spec.Network.Encapsulation, MTU: self.MTU, Up: true}
 	if l.Kind == vxlan {
-		l.From, l.MAC, l.Port = spec.NodeIPs[0], stationOf(spec.NodeName), paths.PortVXLAN
+		l.From, l.MAC, l.Port = spec.Node.IPs[0], stationOf(spec.Node.Name), paths.PortVXLAN
 	} else {
 		l.Key, l.Port = self.Key, paths.PortWireGuard
 	}

@@ -44,7 +44,7 @@ type testNode struct {
 // describe returns the node as its Node object describes it.
 func (n *testNode) describe(i int) Node {
 	return Node{
-		Name: n.spec.NodeName, Since: time.Unix(int64(i), 0), Addresses: n.spec.NodeIPs, Ranges: n.ranges,
+		Name: n.spec.Node.Name, Since: time.Unix(int64(i), 0), Addresses: n.spec.Node.IPs, Ranges: n.ranges,
 		Key: n.kernel.key.PublicKey().String(),
 	}
 }
@@ -58,16 +58,16 @@ func (n *testNode) apply(t *testing.T, nodes ...Node) []string {
 	var err error
 	n.Do(func() { err = n.kernel.apply(mesh.Pieces) })
 	if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, os.ErrNotExist) {
-		t.Skipf("the kernel of this machine has no %s; the product's has, and `make kernel` runs the test there", n.spec.Encapsulation)
+		t.Skipf("the kernel of this machine has no %s; the product's has, and `make kernel` runs the test there", n.spec.Network.Encapsulation)
 	}
 	if err != nil {
-		t.Fatalf("%s: %v\n%s", n.spec.NodeName, err, strings.Join(done, "\n"))
+		t.Fatalf("%s: %v\n%s", n.spec.Node.Name, err, strings.Join(done, "\n"))
 	}
 	first := done
 	done = nil
 	n.Do(func() { err = n.kernel.apply(mesh.Pieces) })
 	if err != nil || len(done) > 0 {
-		t.Fatalf("%s: the second time: %v, %q", n.spec.NodeName, err, done)
+		t.Fatalf("%s: the second time: %v, %q", n.spec.Node.Name, err, done)
 	}
 	return first
 }
@@ -97,7 +97,7 @@ func TestUpdate(t *testing.T) {
 	runtime.LockOSThread()
 	rtnltest.Veth(t, "eth0", "eth1")
 	spec, ranges := single()
-	up(t, "eth0", netip.PrefixFrom(spec.NodeIPs[0], 24))
+	up(t, "eth0", netip.PrefixFrom(spec.Node.IPs[0], 24))
 	var published []string
 	refusal := errors.New("no answer")
 	m := mesh{spec: spec, dirs: dirs.In(t.TempDir()), publish: func(_ context.Context, key string) error {
@@ -127,7 +127,7 @@ func TestUpdate(t *testing.T) {
 	}
 	refusal = nil
 	update()
-	key, err := privateKey(m.dirs.PodNetwork, spec.NodeName)
+	key, err := privateKey(m.dirs.PodNetwork, spec.Node.Name)
 	must(t, err)
 	if want := key.PublicKey().String(); len(published) != 2 || published[0] != want || published[1] != want {
 		t.Fatalf("published %q, want %s until it was taken", published, want)
@@ -146,7 +146,7 @@ func connect(t *testing.T, encapsulation string) {
 		n.apply(t, n.describe(1))
 		n.Do(func() {
 			if _, err := netlink.LinkByName(Tunnel); err == nil {
-				t.Errorf("%s: there is a tunnel, and nobody at its end", n.spec.NodeName)
+				t.Errorf("%s: there is a tunnel, and nobody at its end", n.spec.Node.Name)
 			}
 		})
 	}
@@ -222,8 +222,8 @@ func twoMachines(t *testing.T, encapsulation string) (*testNode, *testNode) {
 	machines := []*testNode{{place: here{}}, {place: far}}
 	for i, n := range machines {
 		spec, _ := dual()
-		spec.NodeName, spec.Encapsulation = fmt.Sprintf("node-%d", i+1), encapsulation
-		spec.NodeIPs = addresses(fmt.Sprintf("192.0.2.%d", i+1), fmt.Sprintf("2001:db8::%d", i+1))
+		spec.Node.Name, spec.Network.Encapsulation = fmt.Sprintf("node-%d", i+1), encapsulation
+		spec.Node.IPs = addresses(fmt.Sprintf("192.0.2.%d", i+1), fmt.Sprintf("2001:db8::%d", i+1))
 		n.spec, n.ranges = spec, prefixes(fmt.Sprintf("10.244.%d.0/24", i+1), fmt.Sprintf("fd00:10:244:%d::/64", i+1))
 		n.kernel.key, _ = wgtypes.GeneratePrivateKey()
 		n.Do(func() {
@@ -231,8 +231,8 @@ func twoMachines(t *testing.T, encapsulation string) (*testNode, *testNode) {
 				must(t, os.WriteFile("/proc/sys/net/"+file, []byte("1"), 0o644))
 			}
 			name := []string{"eth0", "far0"}[i]
-			up(t, name, netip.PrefixFrom(spec.NodeIPs[0], 24), netip.PrefixFrom(spec.NodeIPs[1], 64))
-			mtu, err := underlayMTU(spec.NodeIPs[0])
+			up(t, name, netip.PrefixFrom(spec.Node.IPs[0], 24), netip.PrefixFrom(spec.Node.IPs[1], 64))
+			mtu, err := underlayMTU(spec.Node.IPs[0])
 			must(t, err)
 			n.plan, err = NewPlan(spec, dirs.System(), n.ranges, mtu)
 			must(t, err)

@@ -53,7 +53,7 @@ func TestMesh(t *testing.T) {
 	var b strings.Builder
 	show := func(title string, encapsulation string, nodes []Node) Mesh {
 		spec, ranges := dual()
-		spec.Encapsulation = encapsulation
+		spec.Network.Encapsulation = encapsulation
 		m := NewMesh(spec, Self{Ranges: ranges, MTU: 1420, Key: keyOf(3)}, nodes)
 		fmt.Fprintf(&b, "== %s\n%s", title, m.text())
 		return m
@@ -116,7 +116,7 @@ func TestDiff(t *testing.T) {
 	self := Self{Ranges: ranges, MTU: 1420, Key: keyOf(3)}
 	plan := func(encapsulation string, change func([]Node) []Node) []KernelObject {
 		s := spec
-		s.Encapsulation = encapsulation
+		s.Network.Encapsulation = encapsulation
 		return NewMesh(s, self, change(others())).Pieces
 	}
 	same := func(n []Node) []Node { return n }

@@ -47,9 +47,9 @@ func NewPlan(spec nodespec.Spec, dirs dirs.Dirs, ranges []netip.Prefix, linkMTU 
 		}
 		p.Gateways = append(p.Gateways, netip.PrefixFrom(gateway, r.Bits()))
 	}
-	p.Routes = spec.ServiceCIDRs
+	p.Routes = spec.Network.ServiceCIDRs
 	p.Conflist = conflist(dirs, ranges, p.MTU)
-	for _, r := range spec.PodCIDRs {
+	for _, r := range spec.Network.PodCIDRs {
 		family := "ip"
 		if r.Addr().Is6() {
 			family = "ip6"
@@ -57,7 +57,7 @@ func NewPlan(spec nodespec.Spec, dirs dirs.Dirs, ranges []netip.Prefix, linkMTU 
 		// Packets within the cluster keep their source address.
 		p.Rules = append(p.Rules, fmt.Sprintf("%[1]s saddr %[2]s %[1]s daddr != %[2]s oifname != %[3]q masquerade", family, r, Bridge))
 	}
-	if spec.Encapsulation == vxlan {
+	if spec.Network.Encapsulation == vxlan {
 		// A VXLAN accepts every source: a pod could inject a packet in the name of another pod,
 		// past all policies.
 		p.Closed = append(p.Closed, fmt.Sprintf("iifname %q udp dport %d drop", Bridge, paths.PortVXLAN))

@@ -41,16 +41,19 @@ func addresses(words ...string) []netip.Addr {
 
 func single() (nodespec.Spec, []netip.Prefix) {
 	return nodespec.Spec{
-		NodeName: "node-3", NodeIPs: addresses("192.0.2.3"), Encapsulation: wireguard,
-		PodCIDRs: prefixes("10.244.0.0/16"), ServiceCIDRs: prefixes("10.96.0.0/12"),
+		Node:    nodespec.Node{Name: "node-3", IPs: addresses("192.0.2.3")},
+		Network: nodespec.Network{Encapsulation: wireguard, PodCIDRs: prefixes("10.244.0.0/16"), ServiceCIDRs: prefixes("10.96.0.0/12")},
 	}, prefixes("10.244.3.0/24")
 }
 
 func dual() (nodespec.Spec, []netip.Prefix) {
 	return nodespec.Spec{
-		NodeName: "node-3", NodeIPs: addresses("192.0.2.3", "2001:db8::3"), Encapsulation: wireguard,
-		PodCIDRs:     prefixes("10.244.0.0/16", "fd00:10:244::/56"),
-		ServiceCIDRs: prefixes("10.96.0.0/12", "fd00:10:96::/112"),
+		Node: nodespec.Node{Name: "node-3", IPs: addresses("192.0.2.3", "2001:db8::3")},
+		Network: nodespec.Network{
+			Encapsulation: wireguard,
+			PodCIDRs:      prefixes("10.244.0.0/16", "fd00:10:244::/56"),
+			ServiceCIDRs:  prefixes("10.96.0.0/12", "fd00:10:96::/112"),
+		},
 	}, prefixes("10.244.3.0/24", "fd00:10:244:3::/64")
 }
 
@@ -59,7 +62,7 @@ func dual() (nodespec.Spec, []netip.Prefix) {
 func TestPlan(t *testing.T) {
 	tunnel := func() (nodespec.Spec, []netip.Prefix) {
 		spec, ranges := single()
-		spec.Encapsulation = vxlan
+		spec.Network.Encapsulation = vxlan
 		return spec, ranges
 	}
 	for name, make := range map[string]func() (nodespec.Spec, []netip.Prefix){"single": single, "dual": dual, "vxlan": tunnel} {
@@ -109,14 +112,14 @@ func TestMTU(t *testing.T) {
 		only4, both   int
 	}{{wireguard, 1440, 1420}, {vxlan, 1450, 1430}, {plain, 1500, 1500}} {
 		for spec, want := range map[*nodespec.Spec]int{&only4: c.only4, &both: c.both} {
-			spec.Encapsulation = c.encapsulation
+			spec.Network.Encapsulation = c.encapsulation
 			plan, err := NewPlan(*spec, dirs.System(), ranges, 1500)
 			if err != nil || plan.MTU != want {
-				t.Errorf("%s on %v: MTU %d, %v; want %d", c.encapsulation, spec.NodeIPs, plan.MTU, err, want)
+				t.Errorf("%s on %v: MTU %d, %v; want %d", c.encapsulation, spec.Node.IPs, plan.MTU, err, want)
 			}
 		}
 	}
-	only4.Encapsulation = "ipsec"
+	only4.Network.Encapsulation = "ipsec"
 	if _, err := NewPlan(only4, dirs.System(), ranges, 1500); err == nil {
 		t.Error("an encapsulation that is not known was accepted")
 	}

@@ -21,7 +21,7 @@ func Ranges(spec nodespec.Spec, objects []*corev1.Node) map[string][]netip.Prefi
 		}
 	}
 	first := func(n Node) int { // a node trusts its own Node first
-		if n.Name == spec.NodeName {
+		if n.Name == spec.Node.Name {
 			return 0
 		}
 		return 1
@@ -43,7 +43,7 @@ func Ranges(spec nodespec.Spec, objects []*corev1.Node) map[string][]netip.Prefi
 // TunnelOf returns the link of packets from other nodes' pods, or "" if they arrive like all other
 // packets.
 func TunnelOf(spec nodespec.Spec) string {
-	if spec.Encapsulation == plain {
+	if spec.Network.Encapsulation == plain {
 		return ""
 	}
 	return Tunnel

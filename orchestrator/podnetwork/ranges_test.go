@@ -20,9 +20,9 @@ func TestRanges(t *testing.T) {
 	}
 	got := Ranges(spec, []*corev1.Node{
 		node("thief", 9, "10.244.1.0/24"), node("old", 1, "10.244.1.0/24"), node("foreign", 1, "192.0.2.0/24"), node("large", 9, "10.244.0.0/16"),
-		node("new", 9), node("broken", 1, "x"), node(spec.NodeName, 10, "10.244.7.0/24"), node("claims", 1, "10.244.7.0/24"),
+		node("new", 9), node("broken", 1, "x"), node(spec.Node.Name, 10, "10.244.7.0/24"), node("claims", 1, "10.244.7.0/24"),
 	})
-	want := map[string][]netip.Prefix{"old": prefixes("10.244.1.0/24"), spec.NodeName: prefixes("10.244.7.0/24")}
+	want := map[string][]netip.Prefix{"old": prefixes("10.244.1.0/24"), spec.Node.Name: prefixes("10.244.7.0/24")}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("got %v, want %v", got, want)
 	}

@@ -219,7 +219,7 @@ func (a *Agent) recall() error {
 	if err != nil {
 		return err
 	}
-	if a.addrs = former(a.spec.PodCIDRs, have); len(a.addrs) > 0 {
+	if a.addrs = former(a.spec.Network.PodCIDRs, have); len(a.addrs) > 0 {
 		close(a.bridged)
 	}
 	return nil
@@ -238,7 +238,7 @@ func (a *Agent) watch(ctx context.Context, api kubernetes.Interface) error {
 			change()
 		}
 		node, ok := object.(*corev1.Node)
-		if !ok || node.Name != a.spec.NodeName {
+		if !ok || node.Name != a.spec.Node.Name {
 			return
 		}
 		known()
@@ -255,7 +255,7 @@ func (a *Agent) watch(ctx context.Context, api kubernetes.Interface) error {
 		UpdateFunc: func(before, object any) {
 			// A Node's status changes every few seconds; of other Nodes only some fields matter
 			// here.
-			if node := object.(*corev1.Node); node.Name == a.spec.NodeName || !alike(before.(*corev1.Node), node) {
+			if node := object.(*corev1.Node); node.Name == a.spec.Node.Name || !alike(before.(*corev1.Node), node) {
 				pass(object)
 			}
 		},
@@ -296,7 +296,7 @@ func (a *Agent) apply(ctx context.Context, nft knftables.Interface, node *corev1
 	if len(a.applied) > 0 {
 		return fmt.Errorf("Node %s: pod range changed from %v to %v: restarting", node.Name, a.applied, ranges)
 	}
-	mtu, err := underlayMTU(a.spec.NodeIPs[0])
+	mtu, err := underlayMTU(a.spec.Node.IPs[0])
 	if err != nil {
 		return err
 	}
@@ -383,7 +383,7 @@ func (a *Agent) publishKey(ctx context.Context, config *rest.Config, key string)
 		return err
 	}
 	patch := fmt.Appendf(nil, `{"metadata":{"annotations":{%q:%q}}}`, KeyAnnotation, key)
-	_, err = api.CoreV1().Nodes().Patch(ctx, a.spec.NodeName, types.MergePatchType, patch, metav1.PatchOptions{})
+	_, err = api.CoreV1().Nodes().Patch(ctx, a.spec.Node.Name, types.MergePatchType, patch, metav1.PatchOptions{})
 	return err
 }
 

@@ -44,7 +44,7 @@ func (m *mesh) update(ctx context.Context, own []netip.Prefix, objects []any) st
 			continue
 		}
 		nodes = append(nodes, n)
-		if n.Name == m.spec.NodeName {
+		if n.Name == m.spec.Node.Name {
 			self = &n
 		}
 	}
@@ -60,12 +60,12 @@ func (m *mesh) update(ctx context.Context, own []netip.Prefix, objects []any) st
 	if m.failed = err != nil; m.failed {
 		problems = append(problems, strings.ReplaceAll(err.Error(), "\n", "; "))
 	}
-	return describe(m.spec.Encapsulation, len(nodes)-1, plan.Nodes, problems)
+	return describe(m.spec.Network.Encapsulation, len(nodes)-1, plan.Nodes, problems)
 }
 
 // plan plans the mesh. It creates and publishes the key when the cluster has a second node.
 func (m *mesh) plan(ctx context.Context, own []netip.Prefix, self Node, nodes []Node) (Mesh, error) {
-	mtu, err := underlayMTU(m.spec.NodeIPs[0])
+	mtu, err := underlayMTU(m.spec.Node.IPs[0])
 	if err != nil {
 		return Mesh{}, err
 	}
@@ -75,8 +75,8 @@ func (m *mesh) plan(ctx context.Context, own []netip.Prefix, self Node, nodes []
 	}
 	view := Self{Ranges: own, MTU: mtu - less}
 	var unpublished error
-	if len(nodes) > 1 && m.spec.Encapsulation == wireguard {
-		if m.kernel.key, err = privateKey(m.dirs.PodNetwork, m.spec.NodeName); err != nil {
+	if len(nodes) > 1 && m.spec.Network.Encapsulation == wireguard {
+		if m.kernel.key, err = privateKey(m.dirs.PodNetwork, m.spec.Node.Name); err != nil {
 			return Mesh{}, err
 		}
 		view.Key = m.kernel.key.PublicKey()

@@ -88,7 +88,7 @@ func asKubelet(config *rest.Config, env component.Env) (func(ctx context.Context
 	}
 	return func(ctx context.Context, text string) error {
 		patch := fmt.Appendf(nil, `{"metadata":{"annotations":{%q:%q}}}`, nodespec.AddressesAnnotation, text)
-		_, err := api.CoreV1().Nodes().Patch(ctx, env.Spec.NodeName, types.MergePatchType, patch, metav1.PatchOptions{})
+		_, err := api.CoreV1().Nodes().Patch(ctx, env.Spec.Node.Name, types.MergePatchType, patch, metav1.PatchOptions{})
 		return err
 	}, nil
 }
@@ -139,12 +139,12 @@ func (f *watcher) publishOnce(ctx context.Context, links func() ([]netip.Addr, e
 	if err != nil {
 		return false, err
 	}
-	object, found, err := f.nodes.GetStore().GetByKey(f.spec.NodeName)
+	object, found, err := f.nodes.GetStore().GetByKey(f.spec.Node.Name)
 	node, ok := object.(*corev1.Node)
 	if err != nil || !found || !ok {
 		return false, err // not registered yet
 	}
-	text := nodespec.Published(own, f.spec.PodCIDRs)
+	text := nodespec.Published(own, f.spec.Network.PodCIDRs)
 	if node.Annotations[nodespec.AddressesAnnotation] == text {
 		return true, nil
 	}
@@ -175,7 +175,7 @@ type watcher struct {
 func newWatcher(api kubernetes.Interface, spec nodespec.Spec) (*watcher, error) {
 	f := &watcher{spec: spec, changed: component.NewSignal()}
 	everywhere := informers.NewSharedInformerFactoryWithOptions(api, 0, informers.WithTransform(trim))
-	here := informers.NewSharedInformerFactoryWithOptions(api, 0, informers.WithTransform(trim), component.Only("spec.nodeName", spec.NodeName))
+	here := informers.NewSharedInformerFactoryWithOptions(api, 0, informers.WithTransform(trim), component.Only("spec.nodeName", spec.Node.Name))
 	f.nodes = everywhere.Core().V1().Nodes().Informer()
 	// a Node is updated every few seconds
 	same := func(before, now any) bool { return slices.Equal(addressesOf(before), addressesOf(now)) }
@@ -199,7 +199,7 @@ func newWatcher(api kubernetes.Interface, spec nodespec.Spec) (*watcher, error) 
 
 // input returns the current input, and whether the Nodes are known yet.
 func (f *watcher) input() (w Input, known bool) {
-	w = Input{Machines: slices.Concat(f.spec.NodeIPs, f.spec.ControlPlanes, f.spec.VirtualAddresses), Pods: f.spec.PodCIDRs, Kubelet: f.spec.Kubelet}
+	w = Input{Machines: slices.Concat(f.spec.Node.IPs, f.spec.ControlPlanes, f.spec.VirtualAddresses), Pods: f.spec.Network.PodCIDRs, Kubelet: f.spec.Kubelet}
 	for _, o := range f.nodes.GetStore().List() {
 		w.Machines = append(w.Machines, addressesOf(o)...)
 	}

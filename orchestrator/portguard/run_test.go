@@ -59,7 +59,8 @@ func wait(t *testing.T, tables <-chan string, words, without []string) {
 // is announced and retried.
 func TestWatch(t *testing.T) {
 	spec := nodespec.Spec{
-		NodeName: "a", NodeIPs: []netip.Addr{netip.MustParseAddr("10.0.0.5")}, PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")},
+		Node:    nodespec.Node{Name: "a", IPs: []netip.Addr{netip.MustParseAddr("10.0.0.5")}},
+		Network: nodespec.Network{PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")}},
 		Kubelet: nodespec.Kubelet{ClosedToPods: true, Namespaces: []string{"monitoring"}},
 	}
 	api := fake.NewClientset(node("a", "10.0.0.5"), pod("monitoring", "prometheus", "10.244.1.9", false), pod("monitoring", "exporter", "10.0.0.5", true), pod("default", "web", "10.244.1.8", false))
@@ -118,7 +119,7 @@ func TestWatch(t *testing.T) {
 // TestPublish checks that a machine's additional addresses are published once its Node exists, and
 // only if they differ.
 func TestPublish(t *testing.T) {
-	spec := nodespec.Spec{NodeName: "a", PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")}}
+	spec := nodespec.Spec{Node: nodespec.Node{Name: "a"}, Network: nodespec.Network{PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")}}}
 	f, err := newWatcher(fake.NewClientset(), spec)
 	if err != nil {
 		t.Fatal(err)

@@ -15,80 +15,90 @@ const PodBridge = "cni0"
 // Spec describes a node of a cluster. Every field is final: pkg/config and machined have filled in
 // the defaults.
 type Spec struct {
-	Version  string `json:"version"`  // of the system
-	Cluster  string `json:"cluster"`  // name of the cluster
-	NodeName string `json:"nodeName"` // name of the Node object, a DNS-1123 subdomain
-	// the machine's own addresses, the preferred address first
-	NodeIPs []netip.Addr `json:"nodeIPs"`
-	// whether the API server and the controllers run here
-	ControlPlane bool `json:"controlPlane"`
+	Version string `json:"version"` // of the system
+	Cluster string `json:"cluster"` // name of the cluster
 	// the API server's URL for clients outside, https://host:6443
 	Endpoint string `json:"endpoint"`
 	// ControlPlanes are the addresses of the cluster's control-plane machines, possibly with this
 	// machine. Their API servers are at paths.PortKubernetes, and each is an etcd member. It may be
 	// empty for a single machine.
 	ControlPlanes []netip.Addr `json:"controlPlanes"`
-	// additional names and addresses of the API server
-	ExtraSANs    []string       `json:"extraSANs"`
-	PodCIDRs     []netip.Prefix `json:"podCIDRs"`     // one per address family
-	ServiceCIDRs []netip.Prefix `json:"serviceCIDRs"` // one per address family
-	// the cluster DNS addresses: the tenth address of each service range
-	DNSIPs    []netip.Addr `json:"dnsIPs"`
-	DNSDomain string       `json:"dnsDomain"` // cluster.local
-	// the machine's own search domains, which pods use after the cluster's; may be empty
-	DNSSearch []string `json:"dnsSearch,omitempty"`
-	// the machine's own resolvers, for pods with dnsPolicy Default; may be empty
-	DNSUpstreams []netip.Addr `json:"dnsUpstreams"`
+	// VirtualAddresses are virtual addresses of the API, at most one per family. A single
+	// control-plane machine holds each address at a time.
+	VirtualAddresses []netip.Addr `json:"virtualAddresses,omitempty"`
+
+	Node      Node      `json:"node"`      // this machine
+	APIServer APIServer `json:"apiServer"` // options of the API server
+	Network   Network   `json:"network"`   // ranges and addresses of the cluster
+	DNS       DNS       `json:"dns"`       // resolvers for names outside the cluster
+	Pods      Pods      `json:"pods"`      // limits and rules for pods
+
+	// External selects the cluster parts that an external component replaces.
+	External External `json:"external,omitzero"`
+	// Kubelet restricts the pods that can reach the kubelets of the cluster's machines, at
+	// paths.PortKubelet.
+	Kubelet Kubelet `json:"kubelet,omitzero"`
+	// LocalVolumes configures volumes for PersistentVolumeClaims on the nodes' own disks.
+	LocalVolumes LocalVolumes `json:"localVolumes,omitzero"`
+}
+
+// Node describes this machine as a node of the cluster.
+type Node struct {
+	Name string `json:"name"` // name of the Node object, a DNS-1123 subdomain
+	// the machine's own addresses, the preferred address first
+	IPs []netip.Addr `json:"ips"`
+	// whether the API server and the controllers run here
+	ControlPlane bool `json:"controlPlane"`
+	// taint this control-plane node against ordinary pods
+	Taint bool `json:"taint"`
 	// reference of the pause image in containerd
 	PauseImage string `json:"pauseImage"`
 	// ReservedMemory (bytes) and ReservedCPU (thousandths of a core) are reserved for the system
 	// and not available to pods.
 	ReservedMemory int64 `json:"reservedMemory"`
 	ReservedCPU    int64 `json:"reservedCPU"`
+}
 
-	MaxPods int `json:"maxPods"` // maximum number of pods of the node
-	// retained terminated pods in the whole cluster
-	FinishedPods int `json:"finishedPods"`
-	// seconds until the eviction of pods from an unready or unreachable node, for pods without
-	// their own toleration
-	PodEviction int    `json:"podEviction"`
-	EventTTL    string `json:"eventTTL"` // how long Events are retained, such as 1h
-	// taint this control-plane node against ordinary pods
-	Taint bool `json:"taint"`
-	// the level for namespaces without a level of their own
-	PodSecurity       string   `json:"podSecurity"`
-	PodSecurityExempt []string `json:"podSecurityExempt"` // unchecked namespaces
-	AuditFileMiB      int      `json:"auditFileMiB"`      // size of a file of the API audit log
-	AuditFiles        int      `json:"auditFiles"`        // number of old files of it
+// APIServer holds the options of the API server.
+type APIServer struct {
+	ExtraSANs    []string `json:"extraSANs"`    // additional names and addresses of its certificate
+	EventTTL     string   `json:"eventTTL"`     // how long Events are retained, such as 1h
+	AuditFileMiB int      `json:"auditFileMiB"` // size of a file of its audit log
+	AuditFiles   int      `json:"auditFiles"`   // number of old files of it
+	// TokenWebhook is the service that the API server calls for tokens that no other authenticator
+	// knows; nil: none.
+	TokenWebhook *TokenWebhook `json:"tokenWebhook,omitempty"`
+}
 
+// Network holds the ranges and addresses of the cluster.
+type Network struct {
+	PodCIDRs     []netip.Prefix `json:"podCIDRs"`     // one per address family
+	ServiceCIDRs []netip.Prefix `json:"serviceCIDRs"` // one per address family
+	// the cluster DNS addresses: the tenth address of each service range
+	DNSIPs    []netip.Addr `json:"dnsIPs"`
+	DNSDomain string       `json:"dnsDomain"` // cluster.local
 	// Encapsulation is the transport of packets between pods of different nodes: wireguard, vxlan
 	// or none.
 	Encapsulation string `json:"encapsulation"`
-
-	// External selects the cluster parts that an external component replaces.
-	External External `json:"external,omitzero"`
-	// DNS configures the resolvers of the cluster DNS for names outside the cluster.
-	DNS DNS `json:"dns"`
-	// VirtualAddresses are virtual addresses of the API, at most one per family. A single
-	// control-plane machine holds each address at a time.
-	VirtualAddresses []netip.Addr `json:"virtualAddresses,omitempty"`
 	// Pools are the address pools for Services of type LoadBalancer. Without pools, Orlop OS
 	// assigns no addresses.
 	Pools []Pool `json:"pools,omitempty"`
 	// ExternalIPs are the addresses that Services may use as external IPs; without them, none.
 	ExternalIPs []Range `json:"externalIPs,omitempty"`
-	// Kubelet restricts the pods that can reach the kubelets of the cluster's machines, at
-	// paths.PortKubelet.
-	Kubelet Kubelet `json:"kubelet,omitzero"`
-	// LocalVolumes configures volumes for PersistentVolumeClaims on the nodes' own disks.
-	LocalVolumes LocalVolumes `json:"localVolumes,omitzero"`
+}
 
-	// PodCertificates reports whether pods can get certificates for their identity.
-	PodCertificates bool `json:"podCertificates,omitempty"`
-
-	// TokenWebhook is the service that the API server calls for tokens that no other authenticator
-	// knows; nil: none.
-	TokenWebhook *TokenWebhook `json:"tokenWebhook,omitempty"`
+// Pods holds the limits and rules of the cluster for pods.
+type Pods struct {
+	MaxPerNode int `json:"maxPerNode"` // maximum number of pods of a node
+	Finished   int `json:"finished"`   // retained terminated pods in the whole cluster
+	// seconds until the eviction of pods from an unready or unreachable node, for pods without
+	// their own toleration
+	Eviction int `json:"eviction"`
+	// Pod Security level for namespaces without a level of their own
+	Security       string   `json:"security"`
+	SecurityExempt []string `json:"securityExempt"` // namespaces without a check of the level
+	// Certificates reports whether pods can get certificates for their identity.
+	Certificates bool `json:"certificates,omitempty"`
 }
 
 // Kubelet restricts the pods that can reach the kubelets' port. The zero value permits all.
@@ -102,7 +112,7 @@ type Kubelet struct {
 // run, and their leftovers are removed.
 type External struct {
 	Proxy   bool `json:"proxy,omitempty"`   // makes Services reachable
-	DNS     bool `json:"dns,omitempty"`     // answers at DNSIPs
+	DNS     bool `json:"dns,omitempty"`     // answers at Network.DNSIPs
 	Network bool `json:"network,omitempty"` // connects pods and enforces NetworkPolicies
 }
 
@@ -114,14 +124,18 @@ type LocalVolumes struct {
 	Reserve int64 `json:"reserve,omitempty"`
 }
 
-// DNS configures the resolvers of the cluster DNS for names outside the cluster, and the cache of
-// their answers.
+// DNS configures the resolvers of the cluster DNS for names outside the cluster and the cache of
+// their answers, and the resolvers of pods that do not use the cluster DNS.
 type DNS struct {
 	// for every name without a stub domain; if empty, these names do not resolve
 	Upstreams   []netip.AddrPort `json:"upstreams"`
 	StubDomains []StubDomain     `json:"stubDomains"` // the most specific domain applies
 	// maximum time of an answer in the cache, seconds, from 1
 	CacheTTL int `json:"cacheTTL"`
+	// the machine's own resolvers, for pods with dnsPolicy Default; may be empty
+	NodeUpstreams []netip.Addr `json:"nodeUpstreams"`
+	// the machine's own search domains, which pods use after the cluster's; may be empty
+	NodeSearch []string `json:"nodeSearch,omitempty"`
 }
 
 // StubDomain is a domain with its own resolvers.
@@ -134,16 +148,16 @@ type StubDomain struct {
 // in ControlPlanes, else its first address.
 func (s Spec) OwnAddress() netip.Addr {
 	for _, a := range s.ControlPlanes {
-		if slices.Contains(s.NodeIPs, a) {
+		if slices.Contains(s.Node.IPs, a) {
 			return a
 		}
 	}
-	return s.NodeIPs[0]
+	return s.Node.IPs[0]
 }
 
 // OtherControlPlanes returns ControlPlanes without this machine.
 func (s Spec) OtherControlPlanes() []netip.Addr {
-	return slices.DeleteFunc(slices.Clone(s.ControlPlanes), func(a netip.Addr) bool { return slices.Contains(s.NodeIPs, a) })
+	return slices.DeleteFunc(slices.Clone(s.ControlPlanes), func(a netip.Addr) bool { return slices.Contains(s.Node.IPs, a) })
 }
 
 // TokenWebhook configures the webhook for tokens (the TokenReview API).

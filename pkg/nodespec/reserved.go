@@ -22,14 +22,14 @@ type Reserved struct {
 // them separately. Extra addresses in the API server's certificate are not included, because they
 // may belong to a Service in front of the API servers.
 func (s Spec) Reserved() Reserved {
-	machines := slices.Concat(s.NodeIPs, s.ControlPlanes, s.VirtualAddresses)
+	machines := slices.Concat(s.Node.IPs, s.ControlPlanes, s.VirtualAddresses)
 	if u, err := url.Parse(s.Endpoint); err == nil {
 		if a, err := netip.ParseAddr(u.Hostname()); err == nil {
 			machines = append(machines, a)
 		}
 	}
 	slices.SortFunc(machines, netip.Addr.Compare)
-	return Reserved{Machines: slices.Compact(machines), Networks: slices.Concat(s.PodCIDRs, s.ServiceCIDRs), External: s.ExternalIPs}
+	return Reserved{Machines: slices.Compact(machines), Networks: slices.Concat(s.Network.PodCIDRs, s.Network.ServiceCIDRs), External: s.Network.ExternalIPs}
 }
 
 // Check returns why no Service may have this address for outside access, or an empty string. nodes

@@ -17,10 +17,15 @@ func addresses(texts ...string) []netip.Addr {
 // address must be in a configured range.
 func TestReserved(t *testing.T) {
 	spec := Spec{
-		NodeIPs: addresses("10.0.0.5", "2001:db8::5"), ControlPlanes: addresses("10.0.0.5", "10.0.0.6"), VirtualAddresses: addresses("10.0.0.9"),
-		Endpoint: "https://203.0.113.1:6443", ExtraSANs: []string{"api.example.com", "203.0.113.2"},
-		PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")}, ServiceCIDRs: []netip.Prefix{netip.MustParsePrefix("10.96.0.0/12")},
-		ExternalIPs: []Range{{netip.MustParseAddr("198.51.100.0"), netip.MustParseAddr("198.51.100.15")}},
+		Node:          Node{IPs: addresses("10.0.0.5", "2001:db8::5")},
+		ControlPlanes: addresses("10.0.0.5", "10.0.0.6"), VirtualAddresses: addresses("10.0.0.9"),
+		Endpoint:  "https://203.0.113.1:6443",
+		APIServer: APIServer{ExtraSANs: []string{"api.example.com", "203.0.113.2"}},
+		Network: Network{
+			PodCIDRs:     []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")},
+			ServiceCIDRs: []netip.Prefix{netip.MustParsePrefix("10.96.0.0/12")},
+			ExternalIPs:  []Range{{netip.MustParseAddr("198.51.100.0"), netip.MustParseAddr("198.51.100.15")}},
+		},
 	}
 	nodes := addresses("10.0.0.20", "2001:db8::20", "198.51.100.7")
 	r := spec.Reserved()
