@@ -280,7 +280,7 @@ func TestDecide(t *testing.T) {
 		reason, no := strings.CutPrefix(answer, "no: ")
 		if out.rejection != nil {
 			err = out.rejection
-		} else if err != nil && (!slices.Equal(out.ledger.Public().Digest(), before.Public().Digest()) || !slices.Equal(out.ledger.Digest(), before.Digest())) {
+		} else if err != nil && (!slices.Equal(out.ledger.Public().Digest(), before.Public().Digest()) || !slices.Equal(out.ledger.Revoked.Digest(), before.Revoked.Digest())) {
 			t.Errorf("%s: rejected, and the ledger changed", name)
 		}
 		if no != (err != nil) || no && !strings.Contains(err.Error(), reason) {

@@ -45,7 +45,7 @@ func (s *Server) Renew(by Caller, r *api.RenewRequest) (*api.IssueResponse, erro
 	if !s.perKey.Allow("row "+cmp.Or(by.Lineage, by.Serial)) || !s.renewals.Allow() {
 		return nil, status.Error(codes.ResourceExhausted, "too many certificates are renewed at present; try again")
 	}
-	ttl, err := trust.TTL(r.Ttl.AsDuration(), s.ledger.Current().MaxRenewal(by.Serial))
+	ttl, err := trust.TTL(r.Ttl.AsDuration(), s.ledger.Current().Issued.MaxRenewal(by.Serial))
 	if err != nil {
 		return nil, status.Error(codes.InvalidArgument, err.Error())
 	}
@@ -102,7 +102,7 @@ func (s *Server) ListCertificates() *api.ListCertificatesResponse {
 			Serial: t.Serial, Lineage: t.Serial, Name: t.Name, Role: trust.RoleJoin, At: timestamppb.New(t.At), Expires: timestamppb.New(t.Expires), By: t.By,
 		})
 	}
-	for _, r := range known.ActiveRevocations() {
+	for _, r := range known.Revoked.Active() {
 		out.Revoked = append(out.Revoked, toAPIRevocation(r))
 	}
 	return out
@@ -151,7 +151,7 @@ func (s *Server) GetRevocations(r *api.GetRevocationsRequest) (*api.GetRevocatio
 		return nil, status.Error(codes.FailedPrecondition, damaged.Error())
 	}
 	out := &api.GetRevocationsResponse{}
-	if slices.Equal(known.Digest(), r.Digest) {
+	if slices.Equal(known.Revoked.Digest(), r.Digest) {
 		return out, nil
 	}
 	for _, v := range known.Revoked {

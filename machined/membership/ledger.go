@@ -93,7 +93,7 @@ func (l *Ledger) revokedLocked() []trust.Revocation {
 	if l.damaged != nil {
 		return []trust.Revocation{{Lineage: trust.AnyTicket}}
 	}
-	return known.ActiveRevocations()
+	return known.Revoked.Active()
 }
 
 // storeLocked writes another content to STATE.
@@ -275,7 +275,7 @@ func (l *Ledger) syncRevocations(ask func(*api.GetRevocationsRequest) (*api.GetR
 	if damaged != nil {
 		return nil, damaged
 	}
-	answer, err := ask(&api.GetRevocationsRequest{Digest: known.Digest()})
+	answer, err := ask(&api.GetRevocationsRequest{Digest: known.Revoked.Digest()})
 	if err != nil {
 		return nil, err
 	}

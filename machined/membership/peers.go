@@ -116,7 +116,7 @@ func (p *Peers) Endpoint(address string) (client.Endpoint, error) {
 
 // checkMember rejects the certificate of a removed machine.
 func (p *Peers) checkMember(cert *x509.Certificate) error {
-	if why := trust.CheckRevoked(p.ledger.Current().ActiveRevocations(), cert); why != nil {
+	if why := trust.CheckRevoked(p.ledger.Current().Revoked.Active(), cert); why != nil {
 		return fmt.Errorf("its certificate is revoked in the cluster (%w)", why)
 	}
 	return nil

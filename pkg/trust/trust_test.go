@@ -87,12 +87,12 @@ func TestRevokedRow(t *testing.T) {
 	}
 	for _, both := range [][2]Ledger{{here, there}, {there, here}} {
 		merged, _, err := both[0].MergeRevocations(both[1].Revoked, noon)
-		if got := refused(Ledger{Revoked: merged.ActiveRevocations()}); err != nil || got != "1 2 3 namesake" {
+		if got := refused(Ledger{Revoked: merged.Revoked.Active()}); err != nil || got != "1 2 3 namesake" {
 			t.Errorf("after both have heard of it: %s, %v", got, err)
 		}
 	}
 	restored, err := named.Restore(Revocation{Name: "dora", At: noon})
-	if got := refused(Ledger{Revoked: restored.ActiveRevocations()}); err != nil || got != "" {
+	if got := refused(Ledger{Revoked: restored.Revoked.Active()}); err != nil || got != "" {
 		t.Errorf("got %s, %v", got, err)
 	}
 	if _, err := restored.Restore(Revocation{Name: "dora"}); err == nil {
@@ -207,8 +207,8 @@ func TestLife(t *testing.T) {
 		}
 	}
 	b := Ledger{}.AddIssued(Issued{Serial: "1", At: noon, Expires: noon.Add(time.Hour), TTL: time.Hour})
-	if b.MaxRenewal("1") != time.Hour || b.MaxRenewal("2") != DefaultTTL {
-		t.Error(b.MaxRenewal("1"), b.MaxRenewal("2"))
+	if b.Issued.MaxRenewal("1") != time.Hour || b.Issued.MaxRenewal("2") != DefaultTTL {
+		t.Error(b.Issued.MaxRenewal("1"), b.Issued.MaxRenewal("2"))
 	}
 }
 
@@ -285,7 +285,7 @@ func TestMachinesAgree(t *testing.T) {
 				machines[(i+1)%3] = next
 				all()
 				for _, b := range machines {
-					if slices.ContainsFunc(b.ActiveRevocations(), func(r Revocation) bool { return r.Name == name }) {
+					if slices.ContainsFunc(b.Revoked.Active(), func(r Revocation) bool { return r.Name == name }) {
 						t.Fatalf("%s was restored last, and is revoked: %v", name, b.Revoked)
 					}
 				}
@@ -293,7 +293,7 @@ func TestMachinesAgree(t *testing.T) {
 		}
 		all()
 		for _, b := range machines[1:] {
-			if !bytes.Equal(b.Digest(), machines[0].Digest()) {
+			if !bytes.Equal(b.Revoked.Digest(), machines[0].Revoked.Digest()) {
 				t.Fatalf("they do not agree:\n%v\n%v", b.Revoked, machines[0].Revoked)
 			}
 		}

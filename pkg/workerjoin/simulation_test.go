@@ -206,7 +206,7 @@ func (w *world) agree() {
 	}
 	for try := 0; ; try++ {
 		if !slices.ContainsFunc(there, func(p *plane) bool {
-			return !slices.Equal(p.ledger.Public().Digest(), there[0].ledger.Public().Digest()) || !slices.Equal(p.ledger.Digest(), there[0].ledger.Digest()) ||
+			return !slices.Equal(p.ledger.Public().Digest(), there[0].ledger.Public().Digest()) || !slices.Equal(p.ledger.Revoked.Digest(), there[0].ledger.Revoked.Digest()) ||
 				slices.ContainsFunc(there, func(o *plane) bool { return o != p && !p.synced[o.ledger.ID] })
 		}) {
 			return

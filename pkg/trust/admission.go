@@ -3,61 +3,9 @@ package trust
 import (
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"time"
 )
-
-// RoleJoin is the role in the ledger of a join ticket, short ticket: the client certificate with
-// which a machine joins.
-const RoleJoin = "join"
-
-const (
-	// DefaultTicketTTL is the TTL of a ticket if the operator gives none. MaxTicketTTL is the upper
-	// limit.
-	DefaultTicketTTL = time.Hour
-	MaxTicketTTL     = 7 * 24 * time.Hour
-)
-
-// Member is a worker that joined the cluster with a ticket. All certificates of the member contain
-// the serial number of the ticket.
-type Member struct {
-	Name    string    `json:"name"`
-	Ticket  string    `json:"ticket"`
-	Key     string    `json:"key"`     // fingerprint of the machine's key
-	Address string    `json:"address"` // source address of the last call
-	Joined  time.Time `json:"joined"`
-	Renewed time.Time `json:"renewed"` // time of the last issue of certificates
-	Expires time.Time `json:"expires"` // expiry of these certificates
-	// Generation counts the issues of certificates, and the calls from an address that differs from
-	// the previous address.
-	Generation uint64 `json:"generation,omitempty"`
-}
-
-// TicketTTL returns the TTL of a ticket: asked, or the default if asked is zero.
-func TicketTTL(asked time.Duration) (time.Duration, error) {
-	switch {
-	case asked == 0:
-		return DefaultTicketTTL, nil
-	case asked < time.Minute || asked > MaxTicketTTL:
-		return 0, fmt.Errorf("TTL %s: cannot use: expected %s to %s", asked, time.Minute, MaxTicketTTL)
-	}
-	return asked, nil
-}
-
-// WithID returns the ledger with the ID id. A peer recognizes by the ID whether the ledger was
-// replaced. Versions without ledger IDs stored unused tickets among the issued certificates; WithID
-// moves these to Tickets, with this machine as their only voter.
-func (l Ledger) WithID(id string) Ledger {
-	l.ID = id
-	for _, i := range l.Issued {
-		if i.Role == RoleJoin && !slices.ContainsFunc(l.Tickets, func(t Ticket) bool { return t.Serial == i.Serial }) {
-			l.Tickets = append(slices.Clone(l.Tickets), Ticket{Serial: i.Serial, Name: i.Name, At: i.At, Expires: i.Expires, By: i.By, Voters: []string{id}, Quorum: 1})
-		}
-	}
-	l.Issued = slices.DeleteFunc(slices.Clone(l.Issued), func(i Issued) bool { return i.Role == RoleJoin })
-	return l.normalize()
-}
 
 // Majority returns how many of n control-plane machines are more than half.
 func Majority(n int) int { return n/2 + 1 }
@@ -78,82 +26,6 @@ func (l Ledger) AddTicket(ticket Ticket) (Ledger, error) {
 	return l.normalize(), nil
 }
 
-// RecordControlPlaneName returns the ledger with the name that the control-plane machine at address
-// has reported. It drops the names of addresses that are not in controlPlanes, the present
-// addresses of the control plane.
-func (l Ledger) RecordControlPlaneName(address, name string, controlPlanes []string) (Ledger, error) {
-	if err := CheckHolder(name); err != nil {
-		return l, err
-	}
-	l.ControlPlanes = maps.Clone(l.ControlPlanes)
-	maps.DeleteFunc(l.ControlPlanes, func(a, _ string) bool { return !slices.Contains(controlPlanes, a) })
-	if l.ControlPlanes == nil {
-		l.ControlPlanes = map[string]string{}
-	}
-	l.ControlPlanes[address] = name
-	return l, nil
-}
-
-// HasKey reports whether a member has the key with this fingerprint.
-func (l Ledger) HasKey(fingerprint string) bool {
-	return slices.ContainsFunc(l.Members, func(m Member) bool { return m.Key == fingerprint })
-}
-
-// HasMember reports whether a member has this name.
-func (l Ledger) HasMember(name string) bool {
-	return slices.ContainsFunc(l.Members, func(m Member) bool { return m.Name == name })
-}
-
-// MemberAtAddress returns the member with a different name that called last from this address, or
-// an empty string.
-func (l Ledger) MemberAtAddress(name, address string) string {
-	i := slices.IndexFunc(l.Members, func(m Member) bool { return m.Name != name && m.Address == address })
-	if i < 0 {
-		return ""
-	}
-	return l.Members[i].Name
-}
-
-// OpenTickets returns the tickets that have not expired.
-func (l Ledger) OpenTickets(now time.Time) []Ticket {
-	return slices.DeleteFunc(slices.Clone(l.Tickets), func(t Ticket) bool { return !now.Before(t.Expires) })
-}
-
-// ticket returns the unused ticket with this serial number, expired or not.
-func (l Ledger) ticket(serial string) (Ticket, bool) {
-	i := slices.IndexFunc(l.Tickets, func(t Ticket) bool { return t.Serial == serial })
-	if i < 0 {
-		return Ticket{}, false
-	}
-	return l.Tickets[i], true
-}
-
-// isRevoked reports whether the ticket with this serial number is revoked. In the revocation of a
-// ticket, Lineage is the serial number of the ticket.
-func (l Ledger) isRevoked(serial string) bool {
-	return slices.ContainsFunc(l.Revoked, func(r Revocation) bool { return r.Lineage == serial })
-}
-
-// MemberOfRevocation returns the name of the member to which the name or ticket of r belongs, or an
-// empty string. A member has further certificates that r would not revoke, so the operator has to
-// remove the member instead.
-func (l Ledger) MemberOfRevocation(r Revocation) string {
-	for _, m := range l.Members {
-		if r.Name == m.Name || r.Lineage == m.Ticket {
-			return m.Name
-		}
-	}
-	return ""
-}
-
-// member returns the index of the member that joined with this ticket, or -1.
-func (l Ledger) member(ticket string) int {
-	return slices.IndexFunc(l.Members, func(m Member) bool { return m.Ticket == ticket })
-}
-
-// TicketUsed reports whether a machine has joined with this ticket.
-func (l Ledger) TicketUsed(ticket string) bool { return l.member(ticket) >= 0 }
-
 // Vote returns the ledger after this control-plane machine has voted for admitting m, or the reason
 // why it votes no.
 //
@@ -163,7 +35,7 @@ func (l Ledger) TicketUsed(ticket string) bool { return l.member(ticket) >= 0 }
 // authenticated with a certificate that was issued to its key earlier, not with the ticket. s is
 // the state of this machine since its start.
 func (l Ledger) Vote(m Member, known bool, s *Session, now time.Time) (Ledger, error) {
-	if l.isRevoked(m.Ticket) {
+	if l.Revoked.hasTicket(m.Ticket) {
 		return l, errTicketRevoked
 	}
 	at := l.member(m.Ticket)
@@ -194,7 +66,7 @@ func (l Ledger) Vote(m Member, known bool, s *Session, now time.Time) (Ledger, e
 	own := -1
 	for i, c := range l.Bindings {
 		if c.Ticket == m.Ticket && c.Key != m.Key {
-			return l, l.contestedError(t, m.Key)
+			return l, l.tally(t).contestedError(m.Key)
 		}
 		if c.Ticket == m.Ticket && c.Voter == l.ID {
 			own = i
@@ -260,7 +132,7 @@ func (l Ledger) checkConflicts(m Member, member bool, now time.Time) error {
 	// names and addresses too.
 	for _, c := range l.Bindings {
 		t, _ := l.ticket(c.Ticket)
-		if c.Voter != l.ID || c.Ticket == m.Ticket || c.Key == m.Key || longExpired(t, now) || l.isSpent(t) {
+		if c.Voter != l.ID || c.Ticket == m.Ticket || c.Key == m.Key || longExpired(t, now) || l.tally(t).spent() {
 			continue
 		}
 		switch {
@@ -271,47 +143,6 @@ func (l Ledger) checkConflicts(m Member, member bool, now time.Time) error {
 		}
 	}
 	return nil
-}
-
-// votes counts the votes of a ticket, that is the bindings of the ticket's voters: by returns the
-// number of voters for each key, and missing the number of voters without a known binding.
-func (l Ledger) votes(t Ticket) (by map[string]int, missing int) {
-	by, missing = map[string]int{}, len(t.Voters)
-	for _, c := range l.Bindings {
-		if c.Ticket == t.Serial && slices.Contains(t.Voters, c.Voter) {
-			by[c.Key]++
-			missing--
-		}
-	}
-	return by, missing
-}
-
-// isSpent reports whether no key can reach the quorum of a ticket any more, because too many voters
-// have recorded other keys.
-func (l Ledger) isSpent(t Ticket) bool {
-	by, missing := l.votes(t)
-	most := 0
-	for _, n := range by {
-		most = max(most, n)
-	}
-	return most+missing < t.Quorum
-}
-
-// contestedError returns the error for a key when another key has also presented the ticket.
-func (l Ledger) contestedError(t Ticket, key string) error {
-	by, missing := l.votes(t)
-	for k, n := range by {
-		if k != key && n >= t.Quorum {
-			return fmt.Errorf("ticket: another machine has used it; if you do not know that machine, remove it (`orlopctl nodes remove %s`) and create another ticket", t.Name)
-		}
-	}
-	if l.isSpent(t) {
-		return fmt.Errorf("ticket: several machines have presented it at once, so it is spent and none of them can join with it; if you do not know one of them, find out how its ticket leaked; then create another ticket (`orlopctl nodes add %s`)", t.Name)
-	}
-	if by[key]+missing < t.Quorum {
-		return fmt.Errorf("ticket: another machine has presented it before; if you do not know that machine, revoke the ticket (`orlopctl nodes remove %s`) and create another one", t.Name)
-	}
-	return fmt.Errorf("ticket: another machine has also presented it, to another control-plane machine; if you do not know that machine, revoke the ticket (`orlopctl nodes remove %s`) and create another one", t.Name)
 }
 
 // ErrNoQuorum is returned when fewer control-plane machines than the quorum have voted for a
@@ -331,7 +162,7 @@ var ErrNoQuorum = errors.New("no quorum of control-plane machines")
 // Otherwise another control-plane machine could admit a second machine with its name or address.
 // The error is ErrNoQuorum if a retry can succeed.
 func (l Ledger) Admit(m Member, known bool, votes, quorum int) (Ledger, error) {
-	if l.isRevoked(m.Ticket) {
+	if l.Revoked.hasTicket(m.Ticket) {
 		return l, errTicketRevoked
 	}
 	at := l.member(m.Ticket)
@@ -341,11 +172,11 @@ func (l Ledger) Admit(m Member, known bool, votes, quorum int) (Ledger, error) {
 		if !found {
 			return l, errTicketRevoked
 		}
-		by, _ := l.votes(t)
-		if len(by) > 1 && by[m.Key] < t.Quorum {
-			return l, l.contestedError(t, m.Key)
+		v := l.tally(t)
+		if len(v.byKey) > 1 && v.byKey[m.Key] < t.Quorum {
+			return l, v.contestedError(m.Key)
 		}
-		votes, quorum = by[m.Key], t.Quorum
+		votes, quorum = v.byKey[m.Key], t.Quorum
 	}
 	if votes < quorum {
 		return l, fmt.Errorf("machine %s: cannot join: %w: votes: %d, quorum: %d", m.Name, ErrNoQuorum, votes, quorum)
@@ -380,12 +211,6 @@ func (l Ledger) AdmitWithVotes(m Member, known bool, bindings []TicketBinding, v
 // RemovedMachine is a machine that was removed from the cluster.
 type RemovedMachine struct {
 	Name, Ticket string
-}
-
-// NameInUse reports whether a member or an open ticket has this name. A Node with this name then
-// belongs to that machine.
-func (l Ledger) NameInUse(name string, now time.Time) bool {
-	return l.HasMember(name) || slices.ContainsFunc(l.OpenTickets(now), func(t Ticket) bool { return t.Name == name })
 }
 
 // RemovedSince returns the machines that were removed later than after, except machines with a name
