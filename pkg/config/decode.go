@@ -15,48 +15,48 @@ import (
 
 // value decodes a node into v. It reports every problem with its position; v is unchanged where a
 // problem occurs.
-func (p *parser) value(n *yaml.Node, path string, v reflect.Value) {
+func (d *decoder) value(n *yaml.Node, path string, v reflect.Value) {
 	if n.Kind == yaml.AliasNode || n.Style&yaml.TaggedStyle != 0 {
-		p.broken[path] = true // narrow has reported it
+		d.broken[path] = true // narrow has reported it
 		return
 	}
-	p.cfg.origins[path] = Origin{File: p.file, Line: n.Line, Column: n.Column}
+	d.origins[path] = Origin{File: d.file, Line: n.Line, Column: n.Column}
 	if n.Kind == yaml.ScalarNode && n.Tag == "!!null" {
-		p.at(n, path, wrong{reason: "has no value", expected: expectation(v.Type()), hint: "omit it if it is not needed"})
+		d.at(n, path, wrong{reason: "has no value", expected: expectation(v.Type()), hint: "omit it if it is not needed"})
 		return
 	}
 	if text, ok := v.Addr().Interface().(encoding.TextUnmarshaler); ok {
-		p.text(n, path, v, text)
+		d.text(n, path, v, text)
 		return
 	}
 	switch v.Kind() {
 	case reflect.Pointer:
 		fresh := reflect.New(v.Type().Elem())
 		setDefaults(fresh.Elem())
-		p.value(n, path, fresh.Elem())
+		d.value(n, path, fresh.Elem())
 		v.Set(fresh)
 	case reflect.Struct:
 		if n.Kind != yaml.MappingNode {
-			p.mismatch(n, path, v.Type())
+			d.mismatch(n, path, v.Type())
 			return
 		}
-		p.structure(n, path, v)
+		d.structure(n, path, v)
 	case reflect.Slice:
-		p.list(n, path, v)
+		d.list(n, path, v)
 	case reflect.Map:
-		p.mapping(n, path, v)
+		d.mapping(n, path, v)
 	case reflect.String:
-		p.str(n, path, v)
+		d.str(n, path, v)
 	case reflect.Bool:
-		p.boolean(n, path, v)
+		d.boolean(n, path, v)
 	default:
-		p.number(n, path, v)
+		d.number(n, path, v)
 	}
 }
 
 // structure decodes a mapping into a struct. The keys in skip are processed already.
-func (p *parser) structure(n *yaml.Node, path string, v reflect.Value, skip ...string) {
-	p.cfg.origins[path] = Origin{File: p.file, Line: n.Line, Column: n.Column}
+func (d *decoder) structure(n *yaml.Node, path string, v reflect.Value, skip ...string) {
+	d.origins[path] = Origin{File: d.file, Line: n.Line, Column: n.Column}
 	fields := map[string]int{}
 	var names []string
 	for i := range v.NumField() {
@@ -66,38 +66,38 @@ func (p *parser) structure(n *yaml.Node, path string, v reflect.Value, skip ...s
 	seen := map[string]int{}
 	for i := 0; i+1 < len(n.Content); i += 2 {
 		key := n.Content[i]
-		if !p.key(key, path+"."+shorten(key.Value), seen) {
+		if !d.key(key, path+"."+shorten(key.Value), seen) {
 			continue
 		}
 		index, known := fields[key.Value]
 		switch {
 		case known:
-			p.value(n.Content[i+1], path+"."+key.Value, v.Field(index))
+			d.value(n.Content[i+1], path+"."+key.Value, v.Field(index))
 		case !slices.Contains(skip, key.Value):
-			p.unknown(key, path, append(names, skip...))
+			d.unknown(key, path, append(names, skip...))
 		}
 	}
 	for i := range v.NumField() {
 		f := v.Type().Field(i)
 		if _, given := seen[fieldName(f)]; !given && f.Tag.Get("jsonschema") == "required" {
-			p.at(n, path+"."+fieldName(f), wrong{reason: "missing", expected: expectation(f.Type)})
+			d.at(n, path+"."+fieldName(f), wrong{reason: "missing", expected: expectation(f.Type)})
 		}
 	}
 }
 
 // key validates a key of a mapping; path is the path of its value, seen contains the lines of the
 // previous keys.
-func (p *parser) key(key *yaml.Node, path string, seen map[string]int) bool {
+func (d *decoder) key(key *yaml.Node, path string, seen map[string]int) bool {
 	if key.Kind != yaml.ScalarNode || key.Tag == "!!null" {
-		p.add(key.Line, key.Column, parent(path), wrong{reason: "a key is " + describe(key), expected: "the name of a field"})
+		d.add(key.Line, key.Column, parent(path), wrong{reason: "a key is " + describe(key), expected: "the name of a field"})
 		return false
 	}
 	if key.Tag == "!!merge" {
-		p.add(key.Line, key.Column, parent(path), wrong{reason: `the merge key "<<"`, expected: "the fields themselves"})
+		d.add(key.Line, key.Column, parent(path), wrong{reason: `the merge key "<<"`, expected: "the fields themselves"})
 		return false
 	}
 	if line, twice := seen[key.Value]; twice {
-		p.add(key.Line, key.Column, path, wrong{reason: fmt.Sprintf("given twice; the first is in line %d", line), expected: "one"})
+		d.add(key.Line, key.Column, path, wrong{reason: fmt.Sprintf("given twice; the first is in line %d", line), expected: "one"})
 		return false
 	}
 	seen[key.Value] = key.Line
@@ -106,7 +106,7 @@ func (p *parser) key(key *yaml.Node, path string, seen map[string]int) bool {
 
 // unknown reports an unknown field, with the most similar known name, or other structs that have
 // the field.
-func (p *parser) unknown(key *yaml.Node, path string, known []string) {
+func (d *decoder) unknown(key *yaml.Node, path string, known []string) {
 	w := wrong{reason: "unknown field", nearest: nearest(key.Value, known)}
 	if w.nearest == "" {
 		w.expected = oneOf(known)
@@ -118,7 +118,7 @@ func (p *parser) unknown(key *yaml.Node, path string, known []string) {
 			w.hint = "this field exists in " + strings.Join(found, ", ")
 		}
 	}
-	p.add(key.Line, key.Column, path+"."+shorten(key.Value), w)
+	d.add(key.Line, key.Column, path+"."+shorten(key.Value), w)
 }
 
 // places returns the paths of all structs below t that have a field with this name.
@@ -145,9 +145,9 @@ func places(t reflect.Type, path, name string) []string {
 }
 
 // text decodes a scalar by the type's UnmarshalText.
-func (p *parser) text(n *yaml.Node, path string, v reflect.Value, into encoding.TextUnmarshaler) {
+func (d *decoder) text(n *yaml.Node, path string, v reflect.Value, into encoding.TextUnmarshaler) {
 	if n.Kind != yaml.ScalarNode || n.Tag == "!!bool" {
-		p.mismatch(n, path, v.Type())
+		d.mismatch(n, path, v.Type())
 		return
 	}
 	err := into.UnmarshalText([]byte(n.Value))
@@ -172,27 +172,27 @@ func (p *parser) text(n *yaml.Node, path string, v reflect.Value, into encoding.
 	if w.expected == "" {
 		w.expected = expectation(v.Type())
 	}
-	p.at(n, path, *w)
+	d.at(n, path, *w)
 }
 
-func (p *parser) list(n *yaml.Node, path string, v reflect.Value) {
+func (d *decoder) list(n *yaml.Node, path string, v reflect.Value) {
 	if n.Kind != yaml.SequenceNode {
-		p.mismatch(n, path, v.Type())
+		d.mismatch(n, path, v.Type())
 		return
 	}
 	items := reflect.MakeSlice(v.Type(), len(n.Content), len(n.Content))
 	for i, child := range n.Content {
 		setDefaults(items.Index(i))
-		p.value(child, fmt.Sprintf("%s[%d]", path, i), items.Index(i))
+		d.value(child, fmt.Sprintf("%s[%d]", path, i), items.Index(i))
 	}
 	v.Set(items)
 }
 
 // mapping decodes a map of strings. It accepts integers as written. Values can be empty, as they
 // often are for labels.
-func (p *parser) mapping(n *yaml.Node, path string, v reflect.Value) {
+func (d *decoder) mapping(n *yaml.Node, path string, v reflect.Value) {
 	if n.Kind != yaml.MappingNode {
-		p.mismatch(n, path, v.Type())
+		d.mismatch(n, path, v.Type())
 		return
 	}
 	m := reflect.MakeMapWithSize(v.Type(), len(n.Content)/2)
@@ -200,38 +200,38 @@ func (p *parser) mapping(n *yaml.Node, path string, v reflect.Value) {
 	for i := 0; i+1 < len(n.Content); i += 2 {
 		key, child := n.Content[i], n.Content[i+1]
 		at := path + `["` + shorten(key.Value) + `"]`
-		if !p.key(key, at, seen) {
+		if !d.key(key, at, seen) {
 			continue
 		}
 		if child.Kind == yaml.ScalarNode && (child.Tag == "!!int" || child.Tag == "!!str" && child.Value == "") {
-			p.cfg.origins[at] = Origin{File: p.file, Line: child.Line, Column: child.Column}
+			d.origins[at] = Origin{File: d.file, Line: child.Line, Column: child.Column}
 			m.SetMapIndex(reflect.ValueOf(key.Value), reflect.ValueOf(child.Value))
 			continue
 		}
 		item := reflect.New(v.Type().Elem()).Elem()
-		p.value(child, at, item)
+		d.value(child, at, item)
 		m.SetMapIndex(reflect.ValueOf(key.Value), item)
 	}
 	v.Set(m)
 }
 
-func (p *parser) str(n *yaml.Node, path string, v reflect.Value) {
+func (d *decoder) str(n *yaml.Node, path string, v reflect.Value) {
 	if n.Kind != yaml.ScalarNode || n.Tag != "!!str" {
-		p.mismatch(n, path, v.Type())
+		d.mismatch(n, path, v.Type())
 		return
 	}
 	if names, ok := v.Interface().(enum); ok && !slices.Contains(names.Names(), n.Value) {
-		p.at(n, path, wrong{reason: fmt.Sprintf("%s is not known", quote(n.Value)), expected: oneOf(names.Names()), nearest: nearest(n.Value, names.Names())})
+		d.at(n, path, wrong{reason: fmt.Sprintf("%s is not known", quote(n.Value)), expected: oneOf(names.Names()), nearest: nearest(n.Value, names.Names())})
 		return
 	}
 	if n.Value == "" {
-		p.at(n, path, wrong{reason: "is empty", expected: expectation(v.Type()), hint: "omit it if it is not needed"})
+		d.at(n, path, wrong{reason: "is empty", expected: expectation(v.Type()), hint: "omit it if it is not needed"})
 		return
 	}
 	v.SetString(n.Value)
 }
 
-func (p *parser) boolean(n *yaml.Node, path string, v reflect.Value) {
+func (d *decoder) boolean(n *yaml.Node, path string, v reflect.Value) {
 	if n.Kind == yaml.ScalarNode && n.Tag == "!!bool" {
 		v.SetBool(strings.EqualFold(n.Value, "true"))
 		return
@@ -245,24 +245,24 @@ func (p *parser) boolean(n *yaml.Node, path string, v reflect.Value) {
 			w.nearest = "false"
 		}
 	}
-	p.at(n, path, w)
+	d.at(n, path, w)
 }
 
-func (p *parser) number(n *yaml.Node, path string, v reflect.Value) {
+func (d *decoder) number(n *yaml.Node, path string, v reflect.Value) {
 	if n.Kind == yaml.ScalarNode && n.Tag == "!!float" && strings.Trim(n.Value, "0123456789") == "" {
 		n.Tag = "!!int" // the library treats integers that are too long as floats
 	}
 	if n.Kind != yaml.ScalarNode || n.Tag != "!!int" {
-		p.mismatch(n, path, v.Type())
+		d.mismatch(n, path, v.Type())
 		return
 	}
 	switch i, err := strconv.ParseInt(n.Value, 10, 64); {
 	case err != nil && errors.Is(err, strconv.ErrRange):
-		p.at(n, path, wrong{reason: fmt.Sprintf("%s is too large", quote(n.Value)), expected: expectation(v.Type())})
+		d.at(n, path, wrong{reason: fmt.Sprintf("%s is too large", quote(n.Value)), expected: expectation(v.Type())})
 	case err != nil:
-		p.at(n, path, wrong{reason: fmt.Sprintf("%s is not written in decimal", quote(n.Value)), expected: expectation(v.Type())})
+		d.at(n, path, wrong{reason: fmt.Sprintf("%s is not written in decimal", quote(n.Value)), expected: expectation(v.Type())})
 	case v.CanInt() && v.OverflowInt(i), v.CanUint() && (i < 0 || v.OverflowUint(uint64(i))):
-		p.at(n, path, wrong{reason: fmt.Sprintf("%d is out of range", i), expected: expectation(v.Type())})
+		d.at(n, path, wrong{reason: fmt.Sprintf("%d is out of range", i), expected: expectation(v.Type())})
 	case v.CanInt():
 		v.SetInt(i)
 	default:
@@ -271,7 +271,7 @@ func (p *parser) number(n *yaml.Node, path string, v reflect.Value) {
 }
 
 // mismatch reports a node of the wrong kind.
-func (p *parser) mismatch(n *yaml.Node, path string, t reflect.Type) {
+func (d *decoder) mismatch(n *yaml.Node, path string, t reflect.Type) {
 	w := wrong{reason: "is " + describe(n), expected: expectation(t)}
 	switch {
 	case t.Kind() == reflect.Slice && n.Kind != yaml.SequenceNode:
@@ -281,7 +281,7 @@ func (p *parser) mismatch(n *yaml.Node, path string, t reflect.Type) {
 	case n.Kind == yaml.ScalarNode && n.Tag == "!!str" && n.Style&(yaml.DoubleQuotedStyle|yaml.SingleQuotedStyle) != 0 && (t.Kind() == reflect.Int || t.Kind() == reflect.Uint32):
 		w.hint = "leave out the quotes"
 	}
-	p.at(n, path, w)
+	d.at(n, path, w)
 }
 
 // describe returns the kind of a node, without its content, which can be a secret.

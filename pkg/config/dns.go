@@ -96,30 +96,36 @@ const (
 	maxStubDomains = 64
 )
 
-func (p *parser) clusterDNS(path string, spec *ClusterSpec) {
-	dns := &spec.DNS
-	p.nameServers(path+".upstreams", dns.Upstreams, &spec.Networks)
+// dnsValidator checks the resolvers of the cluster DNS.
+type dnsValidator struct {
+	checks
+	networks *ClusterNetworks
+}
+
+func (v dnsValidator) clusterDNS(path string, dns *ClusterDNS) {
+	v.nameServers(path+".upstreams", dns.Upstreams)
 	if len(dns.StubDomains) > maxStubDomains {
-		p.on(path+".stubDomains", wrong{reason: fmt.Sprintf("%d domains", len(dns.StubDomains)), expected: fmt.Sprintf("at most %d", maxStubDomains)})
+		v.on(path+".stubDomains", wrong{reason: fmt.Sprintf("%d domains", len(dns.StubDomains)), expected: fmt.Sprintf("at most %d", maxStubDomains)})
 	}
 	seen := map[string]int{}
 	for i, s := range dns.StubDomains {
 		at := fmt.Sprintf("%s.stubDomains[%d]", path, i)
-		p.stubDomain(at+".domain", s.Domain, &spec.Networks)
-		p.unique(at+".domain", "stubDomains", s.Domain, i, seen)
+		v.stubDomain(at+".domain", s.Domain)
+		v.unique(at+".domain", "stubDomains", s.Domain, i, seen)
 		if len(s.Servers) == 0 && s.Servers != nil {
-			p.on(at+".servers", wrong{reason: "is empty", expected: "at least one resolver"})
+			v.on(at+".servers", wrong{reason: "is empty", expected: "at least one resolver"})
 		}
-		p.nameServers(at+".servers", s.Servers, &spec.Networks)
+		v.nameServers(at+".servers", s.Servers)
 	}
 	if d := time.Duration(dns.CacheTTL); d < time.Second || d > time.Hour || d%time.Second != 0 {
-		p.on(path+".cacheTTL", wrong{reason: dns.CacheTTL.String() + " is out of range", expected: "whole seconds, 1s to 1h"})
+		v.on(path+".cacheTTL", wrong{reason: dns.CacheTTL.String() + " is out of range", expected: "whole seconds, 1s to 1h"})
 	}
 }
 
 // stubDomain checks that the domain does not take over names of the cluster: CoreDNS resolves a
 // name by the longest matching domain.
-func (p *parser) stubDomain(path, domain string, n *ClusterNetworks) {
+func (v dnsValidator) stubDomain(path, domain string) {
+	n := v.networks
 	if domain == "" {
 		return
 	}
@@ -131,21 +137,21 @@ func (p *parser) stubDomain(path, domain string, n *ClusterNetworks) {
 		if domain == "." {
 			w.hint = "use upstreams for resolvers of all names"
 		}
-		p.on(path, w)
+		v.on(path, w)
 		return
 	}
 	const expected = "a domain outside the cluster"
 	switch {
 	case domain == "in-addr.arpa" || domain == "ip6.arpa":
-		p.on(path, wrong{
+		v.on(path, wrong{
 			reason: quote(domain) + " contains every address, including the cluster's", expected: "the reverse zone of a network, such as 168.192.in-addr.arpa",
 		})
 	case domain == n.Domain:
-		p.on(path, wrong{reason: quote(domain) + " is the cluster's own domain", expected: expected})
+		v.on(path, wrong{reason: quote(domain) + " is the cluster's own domain", expected: expected})
 	case strings.HasSuffix(domain, "."+n.Domain):
-		p.on(path, wrong{reason: fmt.Sprintf("%s is below the cluster's own domain %s", quote(domain), n.Domain), expected: expected})
+		v.on(path, wrong{reason: fmt.Sprintf("%s is below the cluster's own domain %s", quote(domain), n.Domain), expected: expected})
 	case strings.HasSuffix(n.Domain, "."+domain):
-		p.on(path, wrong{reason: fmt.Sprintf("%s is above the cluster's own domain %s", quote(domain), n.Domain), expected: expected})
+		v.on(path, wrong{reason: fmt.Sprintf("%s is above the cluster's own domain %s", quote(domain), n.Domain), expected: expected})
 	}
 	zone, ok := reverseZone(domain)
 	if !ok {
@@ -153,7 +159,7 @@ func (p *parser) stubDomain(path, domain string, n *ClusterNetworks) {
 	}
 	for _, r := range slices.Concat(n.Pods, n.Services) {
 		if usable(r) && zone.Bits() >= r.Bits() && r.Contains(zone.Addr()) {
-			p.on(path, wrong{
+			v.on(path, wrong{
 				reason:   fmt.Sprintf("%s is the cluster's own range %s, or a part of it", quote(domain), r),
 				expected: "a range outside the cluster, or a larger one",
 			})
@@ -192,9 +198,10 @@ func reverseZone(domain string) (netip.Prefix, bool) {
 
 // nameServers rejects resolvers that cannot answer, or through which the cluster's DNS would query
 // itself: such queries would wait for their timeout.
-func (p *parser) nameServers(path string, list NameServers, n *ClusterNetworks) {
+func (v dnsValidator) nameServers(path string, list NameServers) {
+	n := v.networks
 	if len(list) > MaxNameServers {
-		p.on(path, wrong{reason: fmt.Sprintf("%d servers", len(list)), expected: fmt.Sprintf("at most %d", MaxNameServers)})
+		v.on(path, wrong{reason: fmt.Sprintf("%d servers", len(list)), expected: fmt.Sprintf("at most %d", MaxNameServers)})
 	}
 	seen := map[string]int{}
 	for i, server := range list {
@@ -202,18 +209,18 @@ func (p *parser) nameServers(path string, list NameServers, n *ClusterNetworks) 
 		if !a.IsValid() {
 			continue
 		}
-		p.unique(at, path[strings.LastIndexByte(path, '.')+1:], server.String(), i, seen)
+		v.unique(at, path[strings.LastIndexByte(path, '.')+1:], server.String(), i, seen)
 		if w := notAsked(a); w != nil {
-			p.on(at, *w)
+			v.on(at, *w)
 		}
 		for _, r := range n.Services {
 			if usable(r) && tenth(r) == a {
-				p.on(at, wrong{reason: fmt.Sprintf("%s is the cluster's DNS, which would query itself", a), expected: "another resolver"})
+				v.on(at, wrong{reason: fmt.Sprintf("%s is the cluster's DNS, which would query itself", a), expected: "another resolver"})
 			}
 		}
 		for _, r := range n.Pods {
 			if usable(r) && r.Contains(a) {
-				p.on(at, wrong{
+				v.on(at, wrong{
 					reason:   fmt.Sprintf("%s is in the pod range %s: a pod address is not permanent, and a machine's address in it is the cluster's DNS", a, r),
 					expected: "a resolver outside the cluster, or the address of a Service",
 				})

@@ -106,18 +106,18 @@ func (r SizeRange) MarshalText() ([]byte, error) { return []byte(r.String()), ni
 const MatchField = "Machine.spec.install.disk.match"
 
 // install validates the syntax of the fields.
-func (p *parser) install(path string, i *Install) {
+func (v machineValidator) install(path string, i *Install) {
 	for _, f := range []struct{ name, pattern string }{
 		{".disk.model", i.Disk.Model}, {".disk.serial", i.Disk.Serial}, {".disk.wwid", i.Disk.WWID}, {".disk.bus", i.Disk.Bus}, {".disk.path", i.Disk.Path},
 	} {
 		if strings.Count(f.pattern, "[") != strings.Count(f.pattern, "]") {
-			p.on(path+f.name, wrong{reason: quote(f.pattern) + " is not a pattern", expected: "as many ] as ["})
+			v.on(path+f.name, wrong{reason: quote(f.pattern) + " is not a pattern", expected: "as many ] as ["})
 		}
 	}
 	if d := i.Disk.Path; d != "" && !strings.HasPrefix(d, "/dev/") && !strings.ContainsAny(d[:1], "*?[") {
-		p.on(path+".disk.path", wrong{reason: quote(d) + " is not the name of a disk", expected: "a path below /dev, such as /dev/nvme0n1", nearest: "/dev/" + d})
+		v.on(path+".disk.path", wrong{reason: quote(d) + " is not the name of a disk", expected: "a path below /dev, such as /dev/nvme0n1", nearest: "/dev/" + d})
 	}
 	if strings.ContainsAny(i.Wipe, "*?[") {
-		p.on(path+".wipe", wrong{reason: quote(i.Wipe) + " is a pattern", expected: "the path, the serial number or the WWID of one disk"})
+		v.on(path+".wipe", wrong{reason: quote(i.Wipe) + " is a pattern", expected: "the path, the serial number or the WWID of one disk"})
 	}
 }

@@ -127,30 +127,30 @@ func (h HostPort) String() string {
 func (h HostPort) MarshalText() ([]byte, error) { return []byte(h.String()), nil }
 
 // logging validates the syntax of the fields.
-func (p *parser) logging(path string, l *Logging) {
+func (v machineValidator) logging(path string, l *Logging) {
 	if len(l.Receivers) > maxReceivers {
-		p.on(path+".receivers", wrong{reason: fmt.Sprintf("%d receivers", len(l.Receivers)), expected: fmt.Sprintf("at most %d", maxReceivers)})
+		v.on(path+".receivers", wrong{reason: fmt.Sprintf("%d receivers", len(l.Receivers)), expected: fmt.Sprintf("at most %d", maxReceivers)})
 	}
 	names := map[string]int{}
 	for i := range l.Receivers {
 		at, r := fmt.Sprintf("%s.receivers[%d]", path, i), &l.Receivers[i]
 		if err := dnsLabel(r.Name); err != nil && r.Name != "" {
-			p.on(at+".name", wrong{reason: fmt.Sprintf("%s %v", quote(r.Name), err), expected: `lower-case letters, digits and "-", at most 63 characters`})
+			v.on(at+".name", wrong{reason: fmt.Sprintf("%s %v", quote(r.Name), err), expected: `lower-case letters, digits and "-", at most 63 characters`})
 		}
-		p.unique(at+".name", "receivers", r.Name, i, names)
-		p.bundle(at+".ca", r.CA)
-		p.client(at+".client", r.Client)
+		v.unique(at+".name", "receivers", r.Name, i, names)
+		v.bundle(at+".ca", r.CA)
+		v.client(at+".client", r.Client)
 		if r.ServerName != "" {
 			if err := hostOrAddr(r.ServerName); err != nil {
-				p.on(at+".serverName", wrong{reason: fmt.Sprintf("%s %v", quote(r.ServerName), err), expected: "a DNS name in lower case or an IP address"})
+				v.on(at+".serverName", wrong{reason: fmt.Sprintf("%s %v", quote(r.ServerName), err), expected: "a DNS name in lower case or an IP address"})
 			}
 		}
 		if len(r.Sources) == 0 {
-			p.on(at+".sources", wrong{reason: "is empty", expected: "at least one source", hint: "without the field, all sources are sent"})
+			v.on(at+".sources", wrong{reason: "is empty", expected: "at least one source", hint: "without the field, all sources are sent"})
 		}
 		for j, source := range r.Sources {
 			if slices.Contains(r.Sources[:j], source) && source != "" {
-				p.on(fmt.Sprintf("%s.sources[%d]", at, j), wrong{reason: fmt.Sprintf("%s is given twice", quote(string(source)))})
+				v.on(fmt.Sprintf("%s.sources[%d]", at, j), wrong{reason: fmt.Sprintf("%s is given twice", quote(string(source)))})
 			}
 		}
 	}

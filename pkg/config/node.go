@@ -144,36 +144,36 @@ func within(domain, of string) bool {
 }
 
 // node validates the labels and taints of the machine's Node.
-func (p *parser) node(path string, n *Node) {
+func (v machineValidator) node(path string, n *Node) {
 	if len(n.Labels) > maxLabels {
-		p.on(path+".labels", wrong{reason: fmt.Sprintf("%d labels", len(n.Labels)), expected: fmt.Sprintf("at most %d", maxLabels)})
+		v.on(path+".labels", wrong{reason: fmt.Sprintf("%d labels", len(n.Labels)), expected: fmt.Sprintf("at most %d", maxLabels)})
 	}
 	for _, key := range slices.Sorted(maps.Keys(n.Labels)) {
 		at := path + `.labels["` + shorten(key) + `"]`
 		if err := qualifiedName(key); err != nil {
-			p.on(at, wrong{reason: fmt.Sprintf("the key %s %v", quote(key), err), expected: labelKey})
+			v.on(at, wrong{reason: fmt.Sprintf("the key %s %v", quote(key), err), expected: labelKey})
 		} else if w := ownLabel(key); w.reason != "" {
-			p.on(at, w)
+			v.on(at, w)
 		} else if slices.Contains(kubeletLabels, key) && n.Labels[key] == "" {
 			// the kubelet would remove an empty value
-			p.on(at, wrong{reason: "is empty", expected: "a value", hint: "omit it if it is not needed"})
+			v.on(at, wrong{reason: "is empty", expected: "a value", hint: "omit it if it is not needed"})
 		}
-		p.labelValue(at, n.Labels[key])
+		v.labelValue(at, n.Labels[key])
 	}
 	if len(n.Taints) > maxTaints {
-		p.on(path+".taints", wrong{reason: fmt.Sprintf("%d taints", len(n.Taints)), expected: fmt.Sprintf("at most %d", maxTaints)})
+		v.on(path+".taints", wrong{reason: fmt.Sprintf("%d taints", len(n.Taints)), expected: fmt.Sprintf("at most %d", maxTaints)})
 	}
 	for i, t := range n.Taints {
 		at := fmt.Sprintf("%s.taints[%d]", path, i)
 		if err := qualifiedName(t.Key); err != nil && t.Key != "" {
-			p.on(at+".key", wrong{reason: fmt.Sprintf("%s %v", quote(t.Key), err), expected: labelKey})
+			v.on(at+".key", wrong{reason: fmt.Sprintf("%s %v", quote(t.Key), err), expected: labelKey})
 		} else if why := OwnTaint(t.Key); why != "" {
-			p.on(at+".key", wrong{reason: quote(t.Key) + " cannot be set here: " + why, hint: "remove it"})
+			v.on(at+".key", wrong{reason: quote(t.Key) + " cannot be set here: " + why, hint: "remove it"})
 		}
-		p.labelValue(at+".value", t.Value)
+		v.labelValue(at+".value", t.Value)
 		same := func(o Taint) bool { return o.Key == t.Key && o.Effect == t.Effect }
 		if j := slices.IndexFunc(n.Taints[:i], same); j >= 0 && t.Key != "" {
-			p.on(at, wrong{reason: fmt.Sprintf("has the key and the effect of taints[%d]", j), expected: "each key once for each effect"})
+			v.on(at, wrong{reason: fmt.Sprintf("has the key and the effect of taints[%d]", j), expected: "each key once for each effect"})
 		}
 	}
 }
@@ -181,9 +181,9 @@ func (p *parser) node(path string, n *Node) {
 const labelKey = `up to 63 letters, digits, "-", "_" and ".", beginning and ending with a letter or digit, after a DNS name and "/" or alone, such as example.com/rack`
 
 // labelValue validates the value of a label or a taint.
-func (p *parser) labelValue(path, value string) {
+func (v machineValidator) labelValue(path, value string) {
 	if err := nameOf63(value); err != nil && value != "" {
-		p.on(path, wrong{reason: fmt.Sprintf("%s %v", quote(value), err), expected: `up to 63 letters, digits, "-", "_" and ".", beginning and ending with a letter or digit, or nothing`})
+		v.on(path, wrong{reason: fmt.Sprintf("%s %v", quote(value), err), expected: `up to 63 letters, digits, "-", "_" and ".", beginning and ending with a letter or digit, or nothing`})
 	}
 }
 

@@ -28,20 +28,22 @@ func Parse(filename string, data []byte) (*Config, Problems) {
 	if filename == "" {
 		filename = "-"
 	}
-	p := &parser{file: filename, cfg: &Config{origins: map[string]Origin{}}, broken: map[string]bool{}, judged: map[string]bool{}}
-	p.cfg.Machine.defaults()
-	p.cfg.Network.defaults()
-	if p.checkText(data) {
-		p.documents(data)
-		p.foreign(data)
+	cfg := &Config{origins: map[string]Origin{}}
+	cfg.Machine.defaults()
+	cfg.Network.defaults()
+	r := newReport(filename, cfg.origins)
+	d := &decoder{report: r, cfg: cfg}
+	if d.checkText(data) {
+		d.documents(data)
+		d.foreign(data)
 	}
-	if p.read {
-		p.validate()
+	if d.read {
+		validate(cfg, r)
 	}
-	if len(p.problems) > 0 {
-		return nil, p.problems.sorted()
+	if len(r.problems) > 0 {
+		return nil, r.problems.sorted()
 	}
-	return p.cfg, nil
+	return cfg, nil
 }
 
 // Origin is the source position of a field's value.
@@ -64,66 +66,20 @@ func (o Origin) String() string {
 // Origin returns the source position of the field with a path, as in Problem.Field.
 func (c *Config) Origin(path string) Origin { return c.origins[path] }
 
-// parser is the state of a call of Parse.
-type parser struct {
-	file     string
-	cfg      *Config
-	problems Problems
-	// broken contains the paths that could not be parsed, so that validation reports no further
-	// problems of them or their parts. judged contains the paths for which validation has reported
-	// a problem.
-	broken, judged map[string]bool
+// decoder decodes the documents of a file into a configuration.
+type decoder struct {
+	*report
+	cfg *Config
 	// ours reports whether a document had a known kind.
 	ours bool
 	// read reports whether every document was valid YAML, so that missing parts are really missing.
 	read bool
 }
 
-// at reports a problem at a node.
-func (p *parser) at(n *yaml.Node, path string, w wrong) {
-	p.broken[path] = true
-	p.add(n.Line, n.Column, path, w)
-}
-
-func (p *parser) add(line, column int, path string, w wrong) {
-	p.problems = append(p.problems, Problem{
-		File: p.file, Line: line, Column: column, Field: path,
-		Reason: w.reason, Expected: w.expected, Nearest: w.nearest, Hint: w.hint,
-	})
-}
-
-// on reports a problem of a parsed field, unless a problem of the field was reported already.
-func (p *parser) on(path string, w wrong) {
-	if p.judged[path] {
-		return
-	}
-	for up := path; up != ""; up = parent(up) {
-		if p.broken[up] {
-			return
-		}
-	}
-	place := path
-	for place != "" && p.cfg.origins[place].IsDefault() {
-		place = parent(place)
-	}
-	o := p.cfg.origins[place]
-	p.judged[path] = true
-	p.add(o.Line, o.Column, path, w)
-}
-
-// parent returns the path of the enclosing value.
-func parent(path string) string {
-	cut := strings.LastIndexAny(path, ".[")
-	if strings.HasSuffix(path, `"]`) {
-		cut = strings.LastIndex(path, `["`)
-	}
-	return path[:max(cut, 0)]
-}
-
 // checkText validates properties in which YAML libraries are lenient or ambiguous.
-func (p *parser) checkText(data []byte) bool {
+func (d *decoder) checkText(data []byte) bool {
 	if len(data) > MaxSize {
-		p.add(0, 0, "", wrong{reason: fmt.Sprintf("%d bytes long", len(data)), expected: "at most 1 MiB"})
+		d.add(0, 0, "", wrong{reason: fmt.Sprintf("%d bytes long", len(data)), expected: "at most 1 MiB"})
 		return false
 	}
 	line, column := 1, 1
@@ -131,10 +87,10 @@ func (p *parser) checkText(data []byte) bool {
 		r, size := utf8.DecodeRune(data[i:])
 		switch {
 		case r == utf8.RuneError && size == 1:
-			p.add(line, column, "", wrong{reason: fmt.Sprintf("the byte 0x%02x is not text", data[i]), expected: "YAML in UTF-8"})
+			d.add(line, column, "", wrong{reason: fmt.Sprintf("the byte 0x%02x is not text", data[i]), expected: "YAML in UTF-8"})
 			return false
 		case r < ' ' && r != '\n' && r != '\r' && r != '\t', r >= 0x7f && r < 0xa0 && r != 0x85, r == 0xfffe, r == 0xffff:
-			p.add(line, column, "", wrong{reason: fmt.Sprintf("the control character %U", r), expected: "YAML in UTF-8"})
+			d.add(line, column, "", wrong{reason: fmt.Sprintf("the control character %U", r), expected: "YAML in UTF-8"})
 			return false
 		}
 		i, column = i+size, column+1
@@ -146,38 +102,38 @@ func (p *parser) checkText(data []byte) bool {
 }
 
 // documents parses the stream.
-func (p *parser) documents(data []byte) {
+func (d *decoder) documents(data []byte) {
 	decoder := yaml.NewDecoder(bytes.NewReader(data))
 	for {
 		n, err := nextDocument(decoder)
 		if errors.Is(err, io.EOF) {
-			p.read = true
+			d.read = true
 			return
 		}
 		if err != nil {
 			line, reason := syntaxError(err)
-			p.add(line, 0, "", wrong{reason: "cannot be read as YAML: " + reason})
+			d.add(line, 0, "", wrong{reason: "cannot be read as YAML: " + reason})
 			return
 		}
 		root := n.Content[0]
 		if root.Kind == yaml.ScalarNode && root.Tag == "!!null" {
 			continue // empty or only comments between two ---
 		}
-		if p.narrow(root, 1) {
-			p.document(root)
+		if d.narrow(root, 1) {
+			d.document(root)
 		}
 	}
 }
 
 // foreign replaces all problems of a file of another system by one problem with the type of the
 // file.
-func (p *parser) foreign(data []byte) {
-	if p.ours {
+func (d *decoder) foreign(data []byte) {
+	if d.ours {
 		return
 	}
 	if is := lookalike(data); is != "" {
-		p.problems, p.read = nil, false
-		p.add(1, 0, "kind", wrong{reason: "the file looks like " + is, expected: "documents of Orlop OS: " + oneOf(p.cfg.kindNames()), hint: lookalikeHint(is)})
+		d.problems, d.read = nil, false
+		d.add(1, 0, "kind", wrong{reason: "the file looks like " + is, expected: "documents of Orlop OS: " + oneOf(d.cfg.kindNames()), hint: lookalikeHint(is)})
 	}
 }
 
@@ -231,22 +187,22 @@ func parserLag(message string) int {
 
 // narrow reports valid YAML that is not accepted. It returns false if the document is nested too
 // deeply for further processing.
-func (p *parser) narrow(n *yaml.Node, depth int) bool {
+func (d *decoder) narrow(n *yaml.Node, depth int) bool {
 	switch {
 	case depth > MaxDepth:
-		p.at(n, "kind", wrong{reason: fmt.Sprintf("nested more than %d levels deep", MaxDepth)})
+		d.at(n, "kind", wrong{reason: fmt.Sprintf("nested more than %d levels deep", MaxDepth)})
 		return false
 	// The messages omit the names, because an unquoted secret can look like an alias or anchor.
 	case n.Kind == yaml.AliasNode:
-		p.at(n, "", wrong{reason: "an alias (*)", expected: "the value itself", hint: "anchors and aliases are not accepted; quote a value that begins with this character"})
+		d.at(n, "", wrong{reason: "an alias (*)", expected: "the value itself", hint: "anchors and aliases are not accepted; quote a value that begins with this character"})
 	case n.Anchor != "":
-		p.at(n, "", wrong{reason: "an anchor (&)", expected: "the value only", hint: "anchors and aliases are not accepted; quote a value that begins with this character"})
+		d.at(n, "", wrong{reason: "an anchor (&)", expected: "the value only", hint: "anchors and aliases are not accepted; quote a value that begins with this character"})
 	case n.Style&yaml.TaggedStyle != 0:
-		p.at(n, "", wrong{reason: "a tag (!)", expected: "the value only", hint: "tags are not accepted; quote a value that begins with this character"})
+		d.at(n, "", wrong{reason: "a tag (!)", expected: "the value only", hint: "tags are not accepted; quote a value that begins with this character"})
 	}
 	deep := true
 	for _, child := range n.Content {
-		deep = p.narrow(child, depth+1) && deep
+		deep = d.narrow(child, depth+1) && deep
 	}
 	return deep
 }
@@ -314,48 +270,48 @@ func (c *Config) kindNames() []string {
 }
 
 // document parses a document into the configuration.
-func (p *parser) document(root *yaml.Node) {
+func (d *decoder) document(root *yaml.Node) {
 	const envelope = "a mapping with the fields apiVersion, kind, metadata and spec"
 	if root.Kind != yaml.MappingNode {
-		p.at(root, "kind", wrong{reason: "the document is " + describe(root), expected: envelope})
+		d.at(root, "kind", wrong{reason: "the document is " + describe(root), expected: envelope})
 		return
 	}
 	kindNode, versionNode := lookup(root, "kind"), lookup(root, "apiVersion")
 	if kindNode == nil {
-		w := wrong{reason: "the document has no kind", expected: oneOf(p.cfg.kindNames())}
+		w := wrong{reason: "the document has no kind", expected: oneOf(d.cfg.kindNames())}
 		if near := nearest("kind", keys(root)); near != "" {
 			w.hint = fmt.Sprintf("the field %q is similar", near)
 		}
-		p.at(root, "kind", w)
+		d.at(root, "kind", w)
 		return
 	}
 	var k kind
-	for _, known := range p.cfg.kinds() {
+	for _, known := range d.cfg.kinds() {
 		if kindNode.Kind == yaml.ScalarNode && kindNode.Value == known.name {
 			k = known
 		}
 	}
 	if k.name == "" {
-		w := wrong{reason: "the kind is " + describe(kindNode), expected: oneOf(p.cfg.kindNames())}
+		w := wrong{reason: "the kind is " + describe(kindNode), expected: oneOf(d.cfg.kindNames())}
 		if kindNode.Kind == yaml.ScalarNode {
-			w.reason, w.nearest = fmt.Sprintf("the kind %s is not known", quote(kindNode.Value)), nearest(kindNode.Value, p.cfg.kindNames())
+			w.reason, w.nearest = fmt.Sprintf("the kind %s is not known", quote(kindNode.Value)), nearest(kindNode.Value, d.cfg.kindNames())
 		}
-		p.at(kindNode, "kind", w)
+		d.at(kindNode, "kind", w)
 		return
 	}
-	p.ours = true
+	d.ours = true
 	path, expected := k.name, "one"
 	if k.name == kindAddon {
 		path, expected = addonPath(documentName(root)), "one of each name"
 	}
-	if first := p.cfg.origins[path]; !first.IsDefault() {
-		p.add(kindNode.Line, kindNode.Column, path, wrong{reason: fmt.Sprintf("a second %s document; the first begins in line %d", k.name, first.Line), expected: expected})
+	if first := d.origins[path]; !first.IsDefault() {
+		d.add(kindNode.Line, kindNode.Column, path, wrong{reason: fmt.Sprintf("a second %s document; the first begins in line %d", k.name, first.Line), expected: expected})
 		return
 	}
-	p.version(root, versionNode, path)
+	d.version(root, versionNode, path)
 	target := reflect.ValueOf(k.target()).Elem()
 	setDefaults(target)
-	p.structure(root, path, target, "apiVersion", "kind")
+	d.structure(root, path, target, "apiVersion", "kind")
 }
 
 // documentName returns metadata.name; "" if it is no text.
@@ -368,15 +324,15 @@ func documentName(root *yaml.Node) string {
 	return ""
 }
 
-func (p *parser) version(root, n *yaml.Node, document string) {
+func (d *decoder) version(root, n *yaml.Node, document string) {
 	path := document + ".apiVersion"
 	switch {
 	case n == nil:
-		p.at(root, path, wrong{reason: "missing", expected: APIVersion})
+		d.at(root, path, wrong{reason: "missing", expected: APIVersion})
 	case n.Kind != yaml.ScalarNode:
-		p.at(n, path, wrong{reason: "is " + describe(n), expected: APIVersion})
+		d.at(n, path, wrong{reason: "is " + describe(n), expected: APIVersion})
 	case n.Value != APIVersion:
-		p.at(n, path, wrong{reason: fmt.Sprintf("%s is not known to this version", quote(n.Value)), expected: APIVersion})
+		d.at(n, path, wrong{reason: fmt.Sprintf("%s is not known to this version", quote(n.Value)), expected: APIVersion})
 	}
 }
 

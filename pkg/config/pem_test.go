@@ -167,10 +167,10 @@ func TestRoots(t *testing.T) {
 				} else {
 					*fields[a.name] = c.pair
 				}
-				p := &parser{cfg: &Config{Cluster: &Cluster{Spec: *spec}}, broken: map[string]bool{}, judged: map[string]bool{}}
-				p.pki("Cluster.spec.pki", &p.cfg.Cluster.Spec)
+				r := newReport("", nil)
+				clusterValidator{checks{r}, &Config{Cluster: &Cluster{Spec: *spec}}}.pki("Cluster.spec.pki", spec)
 				var found []string
-				for _, problem := range p.problems {
+				for _, problem := range r.problems {
 					if strings.Contains(problem.String(), at) && !strings.Contains(problem.String(), "missing") {
 						found = append(found, problem.String())
 					}

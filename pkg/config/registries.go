@@ -71,42 +71,42 @@ func (r RegistryPath) Repository() string {
 // pull.
 const maxImageRegistries = 16
 
-func (p *parser) imageRegistries(path string, all []ImageRegistry) {
+func (v machineValidator) imageRegistries(path string, all []ImageRegistry) {
 	if len(all) > maxImageRegistries {
-		p.on(path, wrong{reason: fmt.Sprintf("%d registries", len(all)), expected: fmt.Sprintf("at most %d", maxImageRegistries)})
+		v.on(path, wrong{reason: fmt.Sprintf("%d registries", len(all)), expected: fmt.Sprintf("at most %d", maxImageRegistries)})
 	}
 	for i, r := range all {
 		at := fmt.Sprintf("%s[%d]", path, i)
 		if slices.ContainsFunc(all[:i], func(o ImageRegistry) bool { return o.Address == r.Address }) && r.Address != "" {
-			p.on(at+".address", wrong{reason: quote(string(r.Address)) + " is given twice", expected: "each once"})
+			v.on(at+".address", wrong{reason: quote(string(r.Address)) + " is given twice", expected: "each once"})
 		}
 		host, folder := r.Address.Host()
-		if folder != "" && len(r.Mirrors) == 0 && !p.broken[at+".mirrors"] {
-			p.on(at+".address", wrong{reason: "has a path, but mirrors is empty", expected: "mirrors with the registries of the images, or the registry without a path", nearest: host})
+		if folder != "" && len(r.Mirrors) == 0 && !v.broken[at+".mirrors"] {
+			v.on(at+".address", wrong{reason: "has a path, but mirrors is empty", expected: "mirrors with the registries of the images, or the registry without a path", nearest: host})
 		}
 		for j, m := range r.Mirrors {
 			switch {
 			case string(m) == host:
-				p.on(fmt.Sprintf("%s.mirrors[%d]", at, j), wrong{reason: quote(host) + " is the registry itself", expected: "other registries"})
+				v.on(fmt.Sprintf("%s.mirrors[%d]", at, j), wrong{reason: quote(host) + " is the registry itself", expected: "other registries"})
 			case slices.Contains(r.Mirrors[:j], m):
-				p.on(fmt.Sprintf("%s.mirrors[%d]", at, j), wrong{reason: quote(string(m)) + " is given twice"})
+				v.on(fmt.Sprintf("%s.mirrors[%d]", at, j), wrong{reason: quote(string(m)) + " is given twice"})
 			}
 		}
-		p.bundle(at+".ca", r.CA)
-		p.registryAccess(at, r.CA, r.PlainHTTP, r.Username, r.Password)
+		v.bundle(at+".ca", r.CA)
+		v.registryAccess(at, r.CA, r.PlainHTTP, r.Username, r.Password)
 	}
 }
 
 // registryAccess validates TLS and credentials of a registry.
-func (p *parser) registryAccess(at string, ca Bundle, plainHTTP bool, username string, password Secret) {
+func (v checks) registryAccess(at string, ca Bundle, plainHTTP bool, username string, password Secret) {
 	switch {
 	case !ca.IsZero() && plainHTTP:
-		p.on(at+".plainHTTP", wrong{reason: "cannot be combined with ca", expected: "ca or plainHTTP"})
+		v.on(at+".plainHTTP", wrong{reason: "cannot be combined with ca", expected: "ca or plainHTTP"})
 	case !password.IsZero() && plainHTTP:
-		p.on(at+".password", wrong{reason: "would be sent without TLS", expected: "a registry with TLS"})
-	case (username == "") != password.IsZero() && !p.broken[at+".password"]:
-		p.on(at, wrong{reason: "has only one of username and password", expected: "both or neither"})
+		v.on(at+".password", wrong{reason: "would be sent without TLS", expected: "a registry with TLS"})
+	case (username == "") != password.IsZero() && !v.broken[at+".password"]:
+		v.on(at, wrong{reason: "has only one of username and password", expected: "both or neither"})
 	case strings.Contains(username, ":"):
-		p.on(at+".username", wrong{reason: "has a colon", expected: "a name without one (RFC 7617)"})
+		v.on(at+".username", wrong{reason: "has a colon", expected: "a name without one (RFC 7617)"})
 	}
 }

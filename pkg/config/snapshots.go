@@ -104,60 +104,60 @@ const maxRecipients = 8
 // object key, which has at most 1024 bytes.
 const longestPrefix = 512
 
-func (p *parser) snapshots(path string, s *Snapshots) {
+func (v clusterValidator) snapshots(path string, s *Snapshots) {
 	if d := time.Duration(s.Every); d != 0 && (d < 10*time.Minute || d > 7*24*time.Hour) {
-		p.on(path+".every", wrong{reason: s.Every.String() + " is out of range", expected: "10m to 168h, or 0s for none"})
+		v.on(path+".every", wrong{reason: s.Every.String() + " is out of range", expected: "10m to 168h, or 0s for none"})
 	}
 	if s.Keep < 1 || s.Keep > 32 {
-		p.on(path+".keep", wrong{reason: fmt.Sprintf("%d is out of range", s.Keep), expected: "1 to 32"})
+		v.on(path+".keep", wrong{reason: fmt.Sprintf("%d is out of range", s.Keep), expected: "1 to 32"})
 	}
 	if len(s.Recipients) > maxRecipients {
-		p.on(path+".recipients", wrong{reason: fmt.Sprintf("%d recipients", len(s.Recipients)), expected: fmt.Sprintf("at most %d", maxRecipients)})
+		v.on(path+".recipients", wrong{reason: fmt.Sprintf("%d recipients", len(s.Recipients)), expected: fmt.Sprintf("at most %d", maxRecipients)})
 	}
 	quantum := func(r Recipient) bool { return strings.HasPrefix(string(r), "age1pq1") }
 	for i, r := range s.Recipients {
 		at := fmt.Sprintf("%s.recipients[%d]", path, i)
 		if slices.Contains(s.Recipients[:i], r) && r != "" {
-			p.on(at, wrong{reason: "is given twice", expected: "each once"})
+			v.on(at, wrong{reason: "is given twice", expected: "each once"})
 		}
 		if quantum(r) != quantum(s.Recipients[0]) && r != "" && s.Recipients[0] != "" {
-			p.on(at, wrong{reason: "has another type than the first key", expected: "all or none of age1pq1…: the weakest key determines the security of a snapshot"})
+			v.on(at, wrong{reason: "has another type than the first key", expected: "all or none of age1pq1…: the weakest key determines the security of a snapshot"})
 		}
 	}
 	if s.Target != nil {
-		p.snapshotTarget(path+".target", s.Target)
-		if len(s.Recipients) == 0 && !p.broken[path+".recipients"] {
-			p.on(path+".target", wrong{reason: "snapshots would be uploaded without encryption", expected: "recipients"})
+		v.snapshotTarget(path+".target", s.Target)
+		if len(s.Recipients) == 0 && !v.broken[path+".recipients"] {
+			v.on(path+".target", wrong{reason: "snapshots would be uploaded without encryption", expected: "recipients"})
 		}
 	}
 }
 
-func (p *parser) snapshotTarget(path string, t *SnapshotTarget) {
+func (v clusterValidator) snapshotTarget(path string, t *SnapshotTarget) {
 	if b := t.Bucket; b != "" && (len(b) < 3 || hostname(b) != nil || len(b) > 63) {
-		p.on(path+".bucket", wrong{reason: quote(b) + " is not the name of a bucket", expected: `3 to 63 lower-case letters, digits, "-" and "."`})
+		v.on(path+".bucket", wrong{reason: quote(b) + " is not the name of a bucket", expected: `3 to 63 lower-case letters, digits, "-" and "."`})
 	}
 	if t.Prefix != "" && !isPrefix(t.Prefix) {
-		p.on(path+".prefix", wrong{
+		v.on(path+".prefix", wrong{
 			reason: quote(t.Prefix) + " is not a prefix", expected: fmt.Sprintf(`names of letters, digits, ".", "_" and "-", with "/" between them, at most %d characters`, longestPrefix),
 			nearest: nearestPrefix(t.Prefix),
 		})
 	}
-	if err := dnsLabel(t.Region); err != nil && !p.broken[path+".region"] {
-		p.on(path+".region", wrong{reason: fmt.Sprintf("%s %v", quote(t.Region), err), expected: "the name of a region, such as us-east-1"})
+	if err := dnsLabel(t.Region); err != nil && !v.broken[path+".region"] {
+		v.on(path+".region", wrong{reason: fmt.Sprintf("%s %v", quote(t.Region), err), expected: "the name of a region, such as us-east-1"})
 	}
 	for _, key := range []struct {
 		name string
 		text Secret
 	}{{"accessKey", t.AccessKey}, {"secretKey", t.SecretKey}} {
-		if p.broken[path+"."+key.name] {
+		if v.broken[path+"."+key.name] {
 			continue
 		}
 		// A header of the request contains the access key.
 		if strings.ContainsFunc(key.text.Reveal(), func(r rune) bool { return r <= ' ' || r > '~' || r == '/' && key.name == "accessKey" }) {
-			p.on(path+"."+key.name, wrong{reason: "contains characters that no store uses", expected: "the key as the store shows it"})
+			v.on(path+"."+key.name, wrong{reason: "contains characters that no store uses", expected: "the key as the store shows it"})
 		}
 	}
-	p.bundle(path+".ca", t.CA)
+	v.bundle(path+".ca", t.CA)
 }
 
 // isPrefix reports whether object names with this prefix need no escaping.

@@ -3,85 +3,42 @@ package config
 import (
 	"fmt"
 	"net/netip"
+	"net/url"
+	"slices"
 	"strings"
 	"time"
-
-	"github.com/orlop-os/orlop/pkg/sysctl"
 )
 
 // validate checks properties that types cannot check alone: names, ranges, and contradictions
 // between fields. It skips values that could not be parsed.
-func (p *parser) validate() {
+func validate(cfg *Config, r *report) {
 	switch {
-	case !p.cfg.origins["Machine"].IsDefault():
-		p.machine(&p.cfg.Machine)
-	case !p.broken["kind"]: // otherwise the document can exist with a mistyped kind
-		p.add(0, 0, "Machine", wrong{reason: "there is no Machine document", expected: "exactly one"})
+	case !r.origins["Machine"].IsDefault():
+		machineValidator{checks{r}, cfg.Cluster}.machine(&cfg.Machine)
+	case !r.broken["kind"]: // otherwise the document can exist with a mistyped kind
+		r.add(0, 0, "Machine", wrong{reason: "there is no Machine document", expected: "exactly one"})
 	}
-	if p.cfg.Cluster != nil {
-		p.cluster(p.cfg.Cluster)
+	if cfg.Cluster != nil {
+		clusterValidator{checks{r}, cfg}.cluster(cfg.Cluster)
 	}
-	p.network(&p.cfg.Network)
-	if p.cfg.Cluster != nil {
-		p.authorities()
-		p.overlaps()
-		p.inPools()
+	networkValidator{checks{r}, cfg}.network(&cfg.Network)
+	if cfg.Cluster != nil {
+		v := crossValidator{r, cfg}
+		v.authorities()
+		v.overlaps()
+		v.inPools()
 	}
-	p.addons()
+	addonValidator{checks{r}, cfg}.addons()
 }
 
-func (p *parser) machine(m *Machine) {
-	p.objectName("Machine.metadata.name", m.Metadata.Name)
-	const spec = "Machine.spec"
-	for i, ca := range m.Spec.Trust.OperatorCAs {
-		p.authority(fmt.Sprintf("%s.trust.operatorCAs[%d]", spec, i), ca)
-		for j, other := range m.Spec.Trust.OperatorCAs[:i] {
-			if !ca.IsZero() && ca.PEM() == other.PEM() {
-				p.on(fmt.Sprintf("%s.trust.operatorCAs[%d]", spec, i), wrong{reason: fmt.Sprintf("the same certificate as operatorCAs[%d]", j)})
-			}
-		}
-	}
-	if m.Spec.Reserved.Memory < 128<<20 {
-		p.on(spec+".reserved.memory", wrong{reason: m.Spec.Reserved.Memory.String() + " is too little for the system", expected: "at least 128MiB"})
-	}
-	if m.Spec.Join != nil {
-		p.join(spec+".join", m)
-	}
-	if m.Spec.Install != nil {
-		p.install(spec+".install", m.Spec.Install)
-	}
-	p.node(spec+".node", &m.Spec.Node)
-	p.imageRegistries(spec+".registries", m.Spec.Registries)
-	p.logging(spec+".logging", &m.Spec.Logging)
-	if d := time.Duration(m.Spec.Upgrade.Deadline); d < time.Minute || d > time.Hour {
-		p.on(spec+".upgrade.deadline", wrong{reason: m.Spec.Upgrade.Deadline.String() + " is out of range", expected: "1m to 1h"})
-	}
-	if d := time.Duration(m.Spec.Upgrade.Drain.Timeout); d < time.Second || d > time.Hour {
-		p.on(spec+".upgrade.drain.timeout", wrong{reason: m.Spec.Upgrade.Drain.Timeout.String() + " is out of range", expected: "1s to 1h"})
-	}
-	if m.Spec.Reserved.CPU < 50 {
-		p.on(spec+".reserved.cpu", wrong{reason: fmt.Sprintf("%q is too little for the system", m.Spec.Reserved.CPU), expected: "at least 50m"})
-	}
-	for name, value := range m.Spec.Sysctls {
-		p.sysctl(spec+`.sysctls["`+shorten(name)+`"]`, name, value)
-	}
-	seen := map[string]int{}
-	for i, name := range m.Spec.KernelModules {
-		path := fmt.Sprintf("%s.kernelModules[%d]", spec, i)
-		p.kernelModule(path, name)
-		same := strings.ReplaceAll(name, "-", "_") // modprobe treats both as equal
-		if j, twice := seen[same]; twice && name != "" {
-			p.on(path, wrong{reason: fmt.Sprintf("the same module as kernelModules[%d]", j)})
-			continue
-		}
-		seen[same] = i
-	}
-}
+// checks validates values that several kinds of documents contain: names, URLs, credentials and
+// certificates.
+type checks struct{ *report }
 
 // objectName validates a name that becomes a host name: a DNS subdomain of at most 63 characters,
 // because Linux permits 64 bytes for a host name (HOST_NAME_MAX) and the kubelet stores it in a
 // label, which permits 63.
-func (p *parser) objectName(path, name string) {
+func (v checks) objectName(path, name string) {
 	err := hostname(name)
 	if err == nil && len(name) > 63 {
 		err = fmt.Errorf("has %d characters", len(name))
@@ -93,65 +50,65 @@ func (p *parser) objectName(path, name string) {
 	if guess := strings.ReplaceAll(strings.ToLower(name), "_", "-"); len(guess) <= 63 && hostname(guess) == nil {
 		w.nearest = guess
 	}
-	p.on(path, w)
+	v.on(path, w)
 }
 
-// kernelModule validates a module's name: at most 55 characters (MODULE_NAME_LEN in
-// linux/moduleparam.h is 64 minus the size of a pointer, with the final zero byte).
-func (p *parser) kernelModule(path, name string) {
-	bad := name == "" || len(name) > 55
-	for i := range len(name) {
-		c := name[i]
-		bad = bad || !(c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '_' || c == '-')
-	}
-	if bad {
-		w := wrong{reason: fmt.Sprintf("%s is not the name of a module", quote(name)), expected: `letters, digits, "_" and "-", at most 55 characters`}
-		for _, ending := range []string{".ko", ".ko.xz", ".ko.zst", ".ko.gz"} {
-			if base, ok := strings.CutSuffix(name, ending); ok {
-				w.nearest = base
-			}
+func (v checks) namespaces(path string, names []string) {
+	for i, name := range names {
+		at := fmt.Sprintf("%s[%d]", path, i)
+		if err := dnsLabel(name); err != nil && name != "" {
+			v.on(at, wrong{reason: fmt.Sprintf("%s %v", quote(name), err), expected: "the name of a namespace (DNS label)"})
 		}
-		p.on(path, w)
+		if slices.Contains(names[:i], name) && name != "" {
+			v.on(at, wrong{reason: fmt.Sprintf("%s is given twice", quote(name))})
+		}
 	}
 }
 
-// sysctl validates a kernel parameter: its name must be below /proc/sys, and the system must not
-// set it itself.
-func (p *parser) sysctl(path, name, value string) {
-	if err := sysctlName(name); err != "" {
-		p.on(path, wrong{reason: "the name " + err, expected: "a dotted name below /proc/sys, such as net.core.somaxconn"})
+// unique checks that no other item of the same list has the text.
+func (v checks) unique(path, list, text string, i int, seen map[string]int) {
+	if text == "" {
 		return
 	}
-	if why := sysctl.ReservedReason(name); why != "" {
-		p.on(path, wrong{reason: "the system sets it itself: " + why, hint: "remove it"})
+	if j, twice := seen[text]; twice {
+		v.on(path, wrong{reason: fmt.Sprintf("the same as in %s[%d]", list, j), expected: "each once"})
+		return
 	}
-	if strings.ContainsAny(value, "\n\x00") || strings.TrimSpace(value) == "" || len(value) > 1024 {
-		p.on(path, wrong{reason: quote(value) + " is not a value", expected: "one line of at most 1024 characters"})
+	seen[text] = i
+}
+
+func (v checks) duration(path string, d Duration, most time.Duration) {
+	if d <= 0 || time.Duration(d) > most {
+		v.on(path, wrong{reason: fmt.Sprintf("%s is out of range", d), expected: fmt.Sprintf("more than 0s, at most %s", Duration(most))})
 	}
 }
 
-// sysctlName returns the error in a parameter's name. A "/" represents a dot inside a part, as in
-// sysctl(8): net.ipv4.conf.eth0/100.arp_ignore.
-func sysctlName(name string) string {
-	parts := strings.Split(name, ".")
-	if len(parts) < 2 {
-		return "has no dot"
+func (v checks) webhook(path, address string, client *CertKey) {
+	v.https(path+".url", address)
+	v.client(path+".client", client)
+}
+
+// https validates the URL of a service.
+func (v checks) https(path, address string) {
+	if address == "" {
+		return
 	}
-	for _, part := range parts {
-		if part == "" || part[0] == '/' || part[len(part)-1] == '/' || strings.Contains(part, "//") {
-			return "has an empty part"
+	const want = "https://host/path, without user, query and fragment"
+	u, err := url.Parse(address)
+	switch {
+	case err != nil || u.Host == "":
+		v.on(path, wrong{reason: "not a URL", expected: want})
+	case u.Scheme != "https":
+		v.on(path, wrong{reason: fmt.Sprintf("the scheme is %s", quote(u.Scheme)), expected: want})
+	case u.User != nil:
+		v.on(path, wrong{reason: "it contains a user", expected: want})
+	case u.RawQuery != "" || u.ForceQuery || strings.Contains(address, "#"):
+		v.on(path, wrong{reason: "it contains a query or a fragment", expected: want})
+	default:
+		if err := hostOrAddr(strings.ToLower(u.Hostname())); err != nil {
+			v.on(path, wrong{reason: "the host " + err.Error(), expected: want})
 		}
-		for _, r := range part {
-			if !(r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '_' || r == '-' || r == '/') {
-				return fmt.Sprintf("contains %q", r)
-			}
-		}
 	}
-	switch parts[0] {
-	case "abi", "dev", "fs", "kernel", "net", "user", "vm":
-		return ""
-	}
-	return fmt.Sprintf("begins with %s", quote(parts[0]))
 }
 
 // sameFamily reports whether two ranges have the same address family.

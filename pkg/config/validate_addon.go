@@ -15,34 +15,40 @@ import (
 // its permissions in memory.
 const maxAddons = 64
 
+// addonValidator checks the Addon documents.
+type addonValidator struct {
+	checks
+	cfg *Config
+}
+
 // addons validates each add-on, and checks that no two contain the same object.
-func (p *parser) addons() {
+func (v addonValidator) addons() {
 	owners := map[manifestObject]string{}
-	for i, a := range p.cfg.Addons {
+	for i, a := range v.cfg.Addons {
 		path := addonPath(a.Metadata.Name)
 		switch {
 		case i == maxAddons:
-			p.on(path, wrong{reason: fmt.Sprintf("one of %d add-ons", len(p.cfg.Addons)), expected: fmt.Sprintf("at most %d", maxAddons)})
-		case p.cfg.Cluster == nil && !p.broken["kind"]:
-			p.on(path, wrong{reason: "there is no Cluster document", expected: "an add-on on a machine of a cluster"})
-		case p.cfg.Machine.Spec.Role == RoleWorker:
-			p.on(path, wrong{reason: "the machine is a worker", expected: "an add-on on control-plane machines only", hint: "remove it here"})
+			v.on(path, wrong{reason: fmt.Sprintf("one of %d add-ons", len(v.cfg.Addons)), expected: fmt.Sprintf("at most %d", maxAddons)})
+		case v.cfg.Cluster == nil && !v.broken["kind"]:
+			v.on(path, wrong{reason: "there is no Cluster document", expected: "an add-on on a machine of a cluster"})
+		case v.cfg.Machine.Spec.Role == RoleWorker:
+			v.on(path, wrong{reason: "the machine is a worker", expected: "an add-on on control-plane machines only", hint: "remove it here"})
 		}
 		if err := dnsLabel(a.Metadata.Name); err != nil && a.Metadata.Name != "" {
-			p.on(path+".metadata.name", wrong{reason: fmt.Sprintf("%s %v", quote(a.Metadata.Name), err), expected: "a DNS label"})
+			v.on(path+".metadata.name", wrong{reason: fmt.Sprintf("%s %v", quote(a.Metadata.Name), err), expected: "a DNS label"})
 		}
 		if d := time.Duration(a.Spec.HealthyWithin); d != 0 && (d < 2*time.Minute || d > 24*time.Hour) {
-			p.on(path+".spec.healthyWithin", wrong{reason: a.Spec.HealthyWithin.String() + " is out of range", expected: "2m to 24h, or 0s to never roll back"})
+			v.on(path+".spec.healthyWithin", wrong{reason: a.Spec.HealthyWithin.String() + " is out of range", expected: "2m to 24h, or 0s to never roll back"})
 		}
-		p.addonScope(path+".spec", &a.Spec)
-		p.addonRights(path+".spec.rights", &a.Spec)
-		p.addonSource(path+".spec", &a.Spec)
+		v.addonScope(path+".spec", &a.Spec)
+		v.addonRights(path+".spec.rights", &a.Spec)
+		v.addonSource(path+".spec", &a.Spec)
 		var outside []string
 		for j, m := range a.Spec.Manifests {
 			at := fmt.Sprintf("%s.spec.manifests[%d]", path, j)
 			objects, err := m.objects()
 			if err != nil {
-				p.on(at, wrong{reason: err.Error(), expected: "objects of Kubernetes, each with apiVersion, kind and metadata.name"})
+				v.on(at, wrong{reason: err.Error(), expected: "objects of Kubernetes, each with apiVersion, kind and metadata.name"})
 			}
 			for _, o := range objects {
 				if why := a.Spec.Scope.outside(o); why != "" {
@@ -50,13 +56,13 @@ func (p *parser) addons() {
 				}
 				o = o.placed(a.Spec.DefaultNamespace())
 				if owner, twice := owners[o]; twice {
-					p.on(at, wrong{reason: fmt.Sprintf("%s is also in %s", o, owner), expected: "each object once"})
+					v.on(at, wrong{reason: fmt.Sprintf("%s is also in %s", o, owner), expected: "each object once"})
 				}
 				owners[o] = at
 			}
 		}
 		if len(outside) > 0 {
-			p.on(path+".spec.manifests", wrong{reason: "outside the scope: " + list(outside), expected: "objects in the namespaces of scope.namespaces",
+			v.on(path+".spec.manifests", wrong{reason: "outside the scope: " + list(outside), expected: "objects in the namespaces of scope.namespaces",
 				hint: "add the namespaces, or set cluster: true"})
 		}
 	}
@@ -67,27 +73,27 @@ func (p *parser) addons() {
 const maxRegistries = 8
 
 // addonSource validates the sources of an add-on's objects.
-func (p *parser) addonSource(path string, s *AddonSpec) {
-	if len(s.Manifests) == 0 && s.Artifact == (Artifact{}) && !p.broken[path+".artifact"] {
-		p.on(path+".manifests", wrong{reason: "is empty, and there is no artifact", expected: "at least one text, or an artifact"})
+func (v addonValidator) addonSource(path string, s *AddonSpec) {
+	if len(s.Manifests) == 0 && s.Artifact == (Artifact{}) && !v.broken[path+".artifact"] {
+		v.on(path+".manifests", wrong{reason: "is empty, and there is no artifact", expected: "at least one text, or an artifact"})
 	}
-	if len(s.Registries) > 0 && s.Artifact == (Artifact{}) && !p.broken[path+".artifact"] {
-		p.on(path+".registries", wrong{reason: "there is no artifact to fetch", expected: "artifact"})
+	if len(s.Registries) > 0 && s.Artifact == (Artifact{}) && !v.broken[path+".artifact"] {
+		v.on(path+".registries", wrong{reason: "there is no artifact to fetch", expected: "artifact"})
 	}
 	if len(s.Registries) > maxRegistries {
-		p.on(path+".registries", wrong{reason: fmt.Sprintf("%d registries", len(s.Registries)), expected: fmt.Sprintf("at most %d", maxRegistries)})
+		v.on(path+".registries", wrong{reason: fmt.Sprintf("%d registries", len(s.Registries)), expected: fmt.Sprintf("at most %d", maxRegistries)})
 	}
 	for i, r := range s.Registries {
 		at := fmt.Sprintf("%s.registries[%d]", path, i)
 		if slices.ContainsFunc(s.Registries[:i], func(o AddonRegistry) bool { return o.Address == r.Address }) && r.Address != "" {
-			p.on(at+".address", wrong{reason: quote(string(r.Address)) + " is given twice", expected: "each once"})
+			v.on(at+".address", wrong{reason: quote(string(r.Address)) + " is given twice", expected: "each once"})
 		}
-		p.bundle(at+".ca", r.CA)
-		if r.CA.IsZero() && !r.PlainHTTP && !p.broken[at+".ca"] {
-			p.on(at, wrong{reason: "has no ca, and public CAs are not trusted here", expected: "the CA of the registry's certificate, or plainHTTP: true"})
+		v.bundle(at+".ca", r.CA)
+		if r.CA.IsZero() && !r.PlainHTTP && !v.broken[at+".ca"] {
+			v.on(at, wrong{reason: "has no ca, and public CAs are not trusted here", expected: "the CA of the registry's certificate, or plainHTTP: true"})
 			continue
 		}
-		p.registryAccess(at, r.CA, r.PlainHTTP, r.Username, r.Password)
+		v.registryAccess(at, r.CA, r.PlainHTTP, r.Username, r.Password)
 	}
 }
 
@@ -100,24 +106,24 @@ func list(things []string) string {
 	return strings.Join(things, ", ")
 }
 
-func (p *parser) addonScope(path string, s *AddonSpec) {
+func (v addonValidator) addonScope(path string, s *AddonSpec) {
 	switch spaces := s.Scope.Namespaces; {
 	case s.Scope.Cluster && len(spaces) > 0:
-		p.on(path+".scope", wrong{reason: "has both namespaces and cluster: true", expected: "one of them"})
+		v.on(path+".scope", wrong{reason: "has both namespaces and cluster: true", expected: "one of them"})
 	case !s.Scope.Cluster && len(spaces) == 0:
-		p.on(path+".scope", wrong{reason: "is empty", expected: "namespaces, or cluster: true"})
+		v.on(path+".scope", wrong{reason: "is empty", expected: "namespaces, or cluster: true"})
 	case s.Namespace != "" && len(spaces) > 0 && !slices.Contains(spaces, s.Namespace):
-		p.on(path+".namespace", wrong{reason: fmt.Sprintf("%s is not in scope.namespaces", quote(s.Namespace)), expected: oneOf(spaces)})
+		v.on(path+".namespace", wrong{reason: fmt.Sprintf("%s is not in scope.namespaces", quote(s.Namespace)), expected: oneOf(spaces)})
 	}
 	for i, name := range s.Scope.Namespaces {
 		at := fmt.Sprintf("%s.scope.namespaces[%d]", path, i)
-		p.namespace(at, name)
+		v.namespace(at, name)
 		if slices.Contains(s.Scope.Namespaces[:i], name) {
-			p.on(at, wrong{reason: quote(name) + " is given twice", expected: "each once"})
+			v.on(at, wrong{reason: quote(name) + " is given twice", expected: "each once"})
 		}
 	}
 	if s.Namespace != "" {
-		p.namespace(path+".namespace", s.Namespace)
+		v.namespace(path+".namespace", s.Namespace)
 	}
 }
 
@@ -125,25 +131,25 @@ func (p *parser) addonScope(path string, s *AddonSpec) {
 // can have objects in it.
 const AddonNamespace = "orlop-addons"
 
-func (p *parser) namespace(path, name string) {
+func (v addonValidator) namespace(path, name string) {
 	if err := dnsLabel(name); err != nil {
-		p.on(path, wrong{reason: fmt.Sprintf("%s %v", quote(name), err), expected: "a DNS label"})
+		v.on(path, wrong{reason: fmt.Sprintf("%s %v", quote(name), err), expected: "a DNS label"})
 	} else if name == AddonNamespace {
-		p.on(path, wrong{reason: fmt.Sprintf("%s contains the system's state of add-ons", quote(name)), expected: "another namespace"})
+		v.on(path, wrong{reason: fmt.Sprintf("%s contains the system's state of add-ons", quote(name)), expected: "another namespace"})
 	}
 }
 
-func (p *parser) addonRights(path string, s *AddonSpec) {
+func (v addonValidator) addonRights(path string, s *AddonSpec) {
 	r := s.Rights
 	switch {
 	case r.ClusterAdmin && (r.NamespaceAdmin || len(r.Rules) > 0):
-		p.on(path, wrong{reason: "clusterAdmin: true includes all other permissions", expected: "clusterAdmin alone"})
+		v.on(path, wrong{reason: "clusterAdmin: true includes all other permissions", expected: "clusterAdmin alone"})
 	case r.ClusterAdmin && !s.Scope.Cluster:
-		p.on(path+".clusterAdmin", wrong{reason: "is not limited to scope.namespaces", expected: "scope: {cluster: true}"})
+		v.on(path+".clusterAdmin", wrong{reason: "is not limited to scope.namespaces", expected: "scope: {cluster: true}"})
 	case r.NamespaceAdmin && s.Scope.Cluster:
-		p.on(path+".namespaceAdmin", wrong{reason: "requires scope.namespaces, which is empty", expected: "rules, or clusterAdmin: true"})
+		v.on(path+".namespaceAdmin", wrong{reason: "requires scope.namespaces, which is empty", expected: "rules, or clusterAdmin: true"})
 	case !r.ClusterAdmin && !r.NamespaceAdmin && len(r.Rules) == 0:
-		p.on(path, wrong{reason: "is empty", expected: "rules, namespaceAdmin: true or clusterAdmin: true", hint: "without permissions no object can be applied"})
+		v.on(path, wrong{reason: "is empty", expected: "rules, namespaceAdmin: true or clusterAdmin: true", hint: "without permissions no object can be applied"})
 	}
 	all := []string{"*"}
 	for i, rule := range r.Rules {
@@ -151,15 +157,15 @@ func (p *parser) addonRights(path string, s *AddonSpec) {
 		urls := len(rule.NonResourceURLs) > 0
 		switch {
 		case len(rule.Verbs) == 0:
-			p.on(at+".verbs", wrong{reason: "is empty", expected: "at least one verb"})
+			v.on(at+".verbs", wrong{reason: "is empty", expected: "at least one verb"})
 		case urls && len(rule.APIGroups)+len(rule.Resources)+len(rule.ResourceNames) > 0:
-			p.on(at, wrong{reason: "has both resources and nonResourceURLs", expected: "separate rules"})
+			v.on(at, wrong{reason: "has both resources and nonResourceURLs", expected: "separate rules"})
 		case urls && !s.Scope.Cluster:
-			p.on(at+".nonResourceURLs", wrong{reason: "is not namespaced", expected: "scope: {cluster: true}"})
+			v.on(at+".nonResourceURLs", wrong{reason: "is not namespaced", expected: "scope: {cluster: true}"})
 		case !urls && (len(rule.APIGroups) == 0 || len(rule.Resources) == 0):
-			p.on(at, wrong{reason: "names no resources", expected: "apiGroups and resources, or nonResourceURLs"})
+			v.on(at, wrong{reason: "names no resources", expected: "apiGroups and resources, or nonResourceURLs"})
 		case slices.Equal(rule.Verbs, all) && len(rule.APIGroups) == 1 && rule.APIGroups[0].String() == "*" && slices.Equal(rule.Resources, all) && len(rule.ResourceNames) == 0:
-			p.on(at, wrong{reason: "grants all permissions", expected: "namespaceAdmin: true or clusterAdmin: true, which is explicit"})
+			v.on(at, wrong{reason: "grants all permissions", expected: "namespaceAdmin: true or clusterAdmin: true, which is explicit"})
 		}
 	}
 }

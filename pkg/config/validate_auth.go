@@ -2,7 +2,6 @@ package config
 
 import (
 	"fmt"
-	"net/url"
 	"slices"
 	"strings"
 	"time"
@@ -16,68 +15,59 @@ const (
 	maxMatches  = 63 // the 64th is added by machined (machined/credentials/access.go)
 )
 
-func (p *parser) authentication(path string, a *Authentication) {
+// accessValidator checks the authentication and authorization of the API server.
+type accessValidator struct{ checks }
+
+func (v accessValidator) authentication(path string, a *Authentication) {
 	if len(a.JWT) > maxIssuers {
-		p.on(path+".jwt", wrong{reason: fmt.Sprintf("%d issuers", len(a.JWT)), expected: fmt.Sprintf("at most %d", maxIssuers)})
+		v.on(path+".jwt", wrong{reason: fmt.Sprintf("%d issuers", len(a.JWT)), expected: fmt.Sprintf("at most %d", maxIssuers)})
 	}
 	urls := map[string]int{}
 	discoveries := map[string]int{}
 	for i := range a.JWT {
 		at, j := fmt.Sprintf("%s.jwt[%d]", path, i), &a.JWT[i]
-		p.issuer(at, j)
-		p.unique(at+".url", "jwt", j.URL, i, urls)
-		p.unique(at+".discoveryURL", "jwt", j.DiscoveryURL, i, discoveries)
+		v.issuer(at, j)
+		v.unique(at+".url", "jwt", j.URL, i, urls)
+		v.unique(at+".discoveryURL", "jwt", j.DiscoveryURL, i, discoveries)
 	}
 	if w := a.Webhook; w != nil {
-		p.webhook(path+".webhook", w.URL, w.Client)
+		v.webhook(path+".webhook", w.URL, w.Client)
 		if d := time.Duration(w.CacheTTL); d > time.Hour {
-			p.on(path+".webhook.cacheTTL", wrong{reason: fmt.Sprintf("%s is out of range", w.CacheTTL), expected: "0s to 1h"})
+			v.on(path+".webhook.cacheTTL", wrong{reason: fmt.Sprintf("%s is out of range", w.CacheTTL), expected: "0s to 1h"})
 		}
 	}
 }
 
-// unique checks that no other item of the same list has the text.
-func (p *parser) unique(path, list, text string, i int, seen map[string]int) {
-	if text == "" {
-		return
-	}
-	if j, twice := seen[text]; twice {
-		p.on(path, wrong{reason: fmt.Sprintf("the same as in %s[%d]", list, j), expected: "each once"})
-		return
-	}
-	seen[text] = i
-}
-
-func (p *parser) issuer(path string, j *JWTIssuer) {
-	p.https(path+".url", j.URL)
-	p.https(path+".discoveryURL", j.DiscoveryURL)
+func (v accessValidator) issuer(path string, j *JWTIssuer) {
+	v.https(path+".url", j.URL)
+	v.https(path+".discoveryURL", j.DiscoveryURL)
 	if j.DiscoveryURL != "" && strings.TrimRight(j.DiscoveryURL, "/") == strings.TrimRight(j.URL, "/") {
-		p.on(path+".discoveryURL", wrong{reason: "the same as url", hint: "remove it"})
+		v.on(path+".discoveryURL", wrong{reason: "the same as url", hint: "remove it"})
 	}
 	if len(j.Audiences) == 0 {
-		p.on(path+".audiences", wrong{reason: "is empty", expected: "at least one audience, or every token of the issuer would be accepted"})
+		v.on(path+".audiences", wrong{reason: "is empty", expected: "at least one audience, or every token of the issuer would be accepted"})
 	}
 	for i, aud := range j.Audiences {
 		if slices.Contains(j.Audiences[:i], aud) && aud != "" {
-			p.on(fmt.Sprintf("%s.audiences[%d]", path, i), wrong{reason: fmt.Sprintf("%s is given twice", quote(aud))})
+			v.on(fmt.Sprintf("%s.audiences[%d]", path, i), wrong{reason: fmt.Sprintf("%s is given twice", quote(aud))})
 		}
 	}
-	p.expression(path+".username", j.Username, "claims")
-	p.expression(path+".groups", j.Groups, "claims")
-	p.expression(path+".uid", j.UID, "claims")
+	v.expression(path+".username", j.Username, "claims")
+	v.expression(path+".groups", j.Groups, "claims")
+	v.expression(path+".uid", j.UID, "claims")
 	for key, expression := range j.Extra {
 		at := path + `.extra["` + shorten(key) + `"]`
-		p.extraKey(at, key)
-		p.expression(at, expression, "claims")
+		v.extraKey(at, key)
+		v.expression(at, expression, "claims")
 	}
-	p.rules(path+".claimRules", j.ClaimRules, "claims")
-	p.rules(path+".userRules", j.UserRules, "user")
-	p.verifiedEmail(path, j)
+	v.rules(path+".claimRules", j.ClaimRules, "claims")
+	v.rules(path+".userRules", j.UserRules, "user")
+	v.verifiedEmail(path, j)
 }
 
 // verifiedEmail requires claims.email_verified if claims.email is used, as the API server does:
 // many issuers accept any address from users.
-func (p *parser) verifiedEmail(path string, j *JWTIssuer) {
+func (v accessValidator) verifiedEmail(path string, j *JWTIssuer) {
 	if !strings.Contains(strings.ReplaceAll(j.Username, "claims.email_verified", ""), "claims.email") {
 		return
 	}
@@ -89,24 +79,24 @@ func (p *parser) verifiedEmail(path string, j *JWTIssuer) {
 		texts = append(texts, r.Expression)
 	}
 	if !slices.ContainsFunc(texts, func(s string) bool { return strings.Contains(s, "email_verified") }) {
-		p.on(path+".username", wrong{
+		v.on(path+".username", wrong{
 			reason: "claims.email is used, but claims.email_verified is not checked", expected: "a claim rule that checks it",
 			hint: `add to claimRules: expression: "claims.?email_verified.orValue(true) == true"`,
 		})
 	}
 }
 
-func (p *parser) rules(path string, rules []Rule, variable string) {
+func (v accessValidator) rules(path string, rules []Rule, variable string) {
 	seen := map[string]int{}
 	for i, r := range rules {
 		at := fmt.Sprintf("%s[%d].expression", path, i)
-		p.expression(at, r.Expression, variable)
-		p.unique(at, path[strings.LastIndexByte(path, '.')+1:], r.Expression, i, seen)
+		v.expression(at, r.Expression, variable)
+		v.unique(at, path[strings.LastIndexByte(path, '.')+1:], r.Expression, i, seen)
 	}
 }
 
 // extraKey validates a domain-prefixed path, in lower case, outside the domains of Kubernetes.
-func (p *parser) extraKey(path, key string) {
+func (v accessValidator) extraKey(path, key string) {
 	domain, rest, found := strings.Cut(key, "/")
 	reserved := false
 	for _, own := range []string{"k8s.io", "kubernetes.io"} {
@@ -114,20 +104,20 @@ func (p *parser) extraKey(path, key string) {
 	}
 	switch {
 	case !found || rest == "" || hostname(domain) != nil || key != strings.ToLower(key):
-		p.on(path, wrong{reason: "the key is not a domain with a path in lower case", expected: "such as example.org/team"})
+		v.on(path, wrong{reason: "the key is not a domain with a path in lower case", expected: "such as example.org/team"})
 	case reserved:
-		p.on(path, wrong{reason: "the key belongs to Kubernetes", expected: "a domain of your own, such as example.org/team"})
+		v.on(path, wrong{reason: "the key belongs to Kubernetes", expected: "a domain of your own, such as example.org/team"})
 	}
 }
 
 // expression validates a CEL expression without a CEL compiler, which PID 1 does not link: brackets
 // and quotes must be closed, and the variable must occur. The API server validates the rest.
-func (p *parser) expression(path, text, variable string) {
+func (v accessValidator) expression(path, text, variable string) {
 	if text == "" {
 		return
 	}
 	if problem := brackets(text); problem != "" {
-		p.on(path, wrong{reason: problem, expected: "an expression in CEL"})
+		v.on(path, wrong{reason: problem, expected: "an expression in CEL"})
 		return
 	}
 	if !strings.Contains(text, variable) {
@@ -135,7 +125,7 @@ func (p *parser) expression(path, text, variable string) {
 		if text != "true" && text != "false" && strings.Trim(text, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ_") == "" {
 			w.nearest = variable + "." + text
 		}
-		p.on(path, w)
+		v.on(path, w)
 	}
 }
 
@@ -175,61 +165,27 @@ func brackets(text string) string {
 	return ""
 }
 
-func (p *parser) authorization(path string, a *Authorization) {
+func (v accessValidator) authorization(path string, a *Authorization) {
 	if len(a.Webhooks) > maxWebhooks {
-		p.on(path+".webhooks", wrong{reason: fmt.Sprintf("%d services", len(a.Webhooks)), expected: fmt.Sprintf("at most %d", maxWebhooks)})
+		v.on(path+".webhooks", wrong{reason: fmt.Sprintf("%d services", len(a.Webhooks)), expected: fmt.Sprintf("at most %d", maxWebhooks)})
 	}
 	names := map[string]int{}
 	for i := range a.Webhooks {
 		at, w := fmt.Sprintf("%s.webhooks[%d]", path, i), &a.Webhooks[i]
-		p.objectName(at+".name", w.Name)
-		p.unique(at+".name", "webhooks", w.Name, i, names)
-		p.webhook(at, w.URL, w.Client)
-		p.duration(at+".timeout", w.Timeout, 30*time.Second)
-		p.duration(at+".authorizedTTL", w.AuthorizedTTL, time.Hour)
-		p.duration(at+".unauthorizedTTL", w.UnauthorizedTTL, time.Hour)
+		v.objectName(at+".name", w.Name)
+		v.unique(at+".name", "webhooks", w.Name, i, names)
+		v.webhook(at, w.URL, w.Client)
+		v.duration(at+".timeout", w.Timeout, 30*time.Second)
+		v.duration(at+".authorizedTTL", w.AuthorizedTTL, time.Hour)
+		v.duration(at+".unauthorizedTTL", w.UnauthorizedTTL, time.Hour)
 		if len(w.MatchConditions) > maxMatches {
-			p.on(at+".matchConditions", wrong{reason: fmt.Sprintf("%d conditions", len(w.MatchConditions)), expected: fmt.Sprintf("at most %d", maxMatches)})
+			v.on(at+".matchConditions", wrong{reason: fmt.Sprintf("%d conditions", len(w.MatchConditions)), expected: fmt.Sprintf("at most %d", maxMatches)})
 		}
 		conditions := map[string]int{}
 		for k, c := range w.MatchConditions {
 			path := fmt.Sprintf("%s.matchConditions[%d]", at, k)
-			p.expression(path, c, "request")
-			p.unique(path, "matchConditions", c, k, conditions)
-		}
-	}
-}
-
-func (p *parser) duration(path string, d Duration, most time.Duration) {
-	if d <= 0 || time.Duration(d) > most {
-		p.on(path, wrong{reason: fmt.Sprintf("%s is out of range", d), expected: fmt.Sprintf("more than 0s, at most %s", Duration(most))})
-	}
-}
-
-func (p *parser) webhook(path, address string, client *CertKey) {
-	p.https(path+".url", address)
-	p.client(path+".client", client)
-}
-
-// https validates the URL of a service.
-func (p *parser) https(path, address string) {
-	if address == "" {
-		return
-	}
-	const want = "https://host/path, without user, query and fragment"
-	u, err := url.Parse(address)
-	switch {
-	case err != nil || u.Host == "":
-		p.on(path, wrong{reason: "not a URL", expected: want})
-	case u.Scheme != "https":
-		p.on(path, wrong{reason: fmt.Sprintf("the scheme is %s", quote(u.Scheme)), expected: want})
-	case u.User != nil:
-		p.on(path, wrong{reason: "it contains a user", expected: want})
-	case u.RawQuery != "" || u.ForceQuery || strings.Contains(address, "#"):
-		p.on(path, wrong{reason: "it contains a query or a fragment", expected: want})
-	default:
-		if err := hostOrAddr(strings.ToLower(u.Hostname())); err != nil {
-			p.on(path, wrong{reason: "the host " + err.Error(), expected: want})
+			v.expression(path, c, "request")
+			v.unique(path, "matchConditions", c, k, conditions)
 		}
 	}
 }

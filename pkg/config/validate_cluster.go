@@ -7,99 +7,108 @@ import (
 	"time"
 )
 
-func (p *parser) cluster(c *Cluster) {
-	p.objectName("Cluster.metadata.name", c.Metadata.Name)
+// clusterValidator checks the Cluster document.
+type clusterValidator struct {
+	checks
+	cfg *Config
+}
+
+func (v clusterValidator) cluster(c *Cluster) {
+	v.objectName("Cluster.metadata.name", c.Metadata.Name)
 	const spec = "Cluster.spec"
-	p.controlPlanes(spec+".controlPlanes", c.Spec.ControlPlanes)
-	p.virtualAddresses(spec+".virtualAddresses", &c.Spec)
-	p.ranges(spec+".networks", &c.Spec.Networks)
-	p.externalIPs(spec+".networks.externalIPs", &c.Spec.Networks, p.pools(spec+".networks.loadBalancer.pools", &c.Spec.Networks))
-	p.external(spec+".external", &c.Spec)
-	p.clusterDNS(spec+".dns", &c.Spec)
-	p.pki(spec+".pki", &c.Spec)
-	p.snapshots(spec+".etcd.snapshots", &c.Spec.Etcd.Snapshots)
+	v.controlPlanes(spec+".controlPlanes", c.Spec.ControlPlanes)
+	v.virtualAddresses(spec+".virtualAddresses", &c.Spec)
+	v.ranges(spec+".networks", &c.Spec.Networks)
+	pools := poolValidator{checks: v.checks, cluster: clusterRanges(&c.Spec.Networks)}
+	pools.pools(spec+".networks.loadBalancer.pools", c.Spec.Networks.LoadBalancer.Pools)
+	pools.externalIPs(spec+".networks.externalIPs", c.Spec.Networks.ExternalIPs)
+	v.external(spec+".external", &c.Spec)
+	dnsValidator{v.checks, &c.Spec.Networks}.clusterDNS(spec+".dns", &c.Spec.DNS)
+	v.pki(spec+".pki", &c.Spec)
+	v.snapshots(spec+".etcd.snapshots", &c.Spec.Etcd.Snapshots)
 	if r := c.Spec.LocalVolumes.Reserve; r != 0 && r < 256<<20 {
-		p.on(spec+".localVolumes.reserve", wrong{reason: r.String() + " is too little for the system", expected: "at least 256MiB"})
+		v.on(spec+".localVolumes.reserve", wrong{reason: r.String() + " is too little for the system", expected: "at least 256MiB"})
 	}
 	k := &c.Spec.Kubernetes
 	const kube = spec + ".kubernetes"
 	if k.MaxPods < 1 || k.MaxPods > 253 {
-		p.on(kube+".maxPods", wrong{reason: fmt.Sprintf("%d is out of range", k.MaxPods), expected: "1 to 253, the addresses of the machine's /24"})
+		v.on(kube+".maxPods", wrong{reason: fmt.Sprintf("%d is out of range", k.MaxPods), expected: "1 to 253, the addresses of the machine's /24"})
 	}
 	if k.FinishedPods < 1 || k.FinishedPods > 100000 {
-		p.on(kube+".finishedPods", wrong{reason: fmt.Sprintf("%d is out of range", k.FinishedPods), expected: "1 to 100000"})
+		v.on(kube+".finishedPods", wrong{reason: fmt.Sprintf("%d is out of range", k.FinishedPods), expected: "1 to 100000"})
 	}
 	if d := time.Duration(k.PodEvictionTimeout); d < 10*time.Second || d > 24*time.Hour || d%time.Second != 0 {
-		p.on(kube+".podEvictionTimeout", wrong{reason: k.PodEvictionTimeout.String() + " is out of range", expected: "whole seconds, 10s to 24h"})
+		v.on(kube+".podEvictionTimeout", wrong{reason: k.PodEvictionTimeout.String() + " is out of range", expected: "whole seconds, 10s to 24h"})
 	}
 	if d := time.Duration(k.APIServer.EventTTL); d < time.Minute || d > 7*24*time.Hour {
-		p.on(kube+".apiServer.eventTTL", wrong{reason: k.APIServer.EventTTL.String() + " is out of range", expected: "1m to 168h"})
+		v.on(kube+".apiServer.eventTTL", wrong{reason: k.APIServer.EventTTL.String() + " is out of range", expected: "1m to 168h"})
 	}
 	seen := map[string]bool{}
 	for i, san := range k.APIServer.ExtraSANs {
 		path := fmt.Sprintf("%s.apiServer.extraSANs[%d]", kube, i)
 		if err := hostOrAddr(san); err != nil && san != "" {
-			p.on(path, wrong{reason: fmt.Sprintf("%s %v", quote(san), err), expected: "a DNS name in lower case or an IP address"})
+			v.on(path, wrong{reason: fmt.Sprintf("%s %v", quote(san), err), expected: "a DNS name in lower case or an IP address"})
 		}
 		if seen[san] && san != "" {
-			p.on(path, wrong{reason: fmt.Sprintf("%s is given twice", quote(san))})
+			v.on(path, wrong{reason: fmt.Sprintf("%s is given twice", quote(san))})
 		}
 		seen[san] = true
 	}
-	p.kubelet(kube+".kubelet", &c.Spec)
-	p.namespaces(kube+".podSecurity.exemptNamespaces", k.PodSecurity.ExemptNamespaces)
+	v.kubelet(kube+".kubelet", &c.Spec)
+	v.namespaces(kube+".podSecurity.exemptNamespaces", k.PodSecurity.ExemptNamespaces)
 	if size := k.Audit.MaxFileSize; size < 1<<20 || size > 1<<30 || size%(1<<20) != 0 {
-		p.on(kube+".audit.maxFileSize", wrong{reason: size.String() + " is out of range", expected: "whole MiB, 1MiB to 1GiB"})
+		v.on(kube+".audit.maxFileSize", wrong{reason: size.String() + " is out of range", expected: "whole MiB, 1MiB to 1GiB"})
 	}
 	if n := k.Audit.MaxFiles; n < 1 || n > 100 {
-		p.on(kube+".audit.maxFiles", wrong{reason: fmt.Sprintf("%d is out of range", n), expected: "1 to 100"})
+		v.on(kube+".audit.maxFiles", wrong{reason: fmt.Sprintf("%d is out of range", n), expected: "1 to 100"})
 	}
-	p.authentication(kube+".authentication", &k.Authentication)
-	p.authorization(kube+".authorization", &k.Authorization)
+	access := accessValidator{v.checks}
+	access.authentication(kube+".authentication", &k.Authentication)
+	access.authorization(kube+".authorization", &k.Authorization)
 }
 
 // maxOpen is the maximum number of namespaces with access to the kubelets.
 const maxOpen = 64
 
-func (p *parser) kubelet(path string, spec *ClusterSpec) {
+func (v clusterValidator) kubelet(path string, spec *ClusterSpec) {
 	const field = ".openToNamespaces"
 	k := &spec.Kubernetes.Kubelet
 	if k.ClosedToPods && spec.HasExternal(PartNetwork) {
-		p.on(path+".closedToPods", wrong{
+		v.on(path+".closedToPods", wrong{
 			reason:   "applies only to the built-in network, which Cluster.spec.external replaces",
 			expected: "a network policy of the replacement",
 		})
 	}
 	switch n := len(k.OpenToNamespaces); {
 	case n > 0 && !k.ClosedToPods:
-		p.on(path+field, wrong{reason: "has no effect while the port is open to all pods", expected: "closedToPods: true"})
+		v.on(path+field, wrong{reason: "has no effect while the port is open to all pods", expected: "closedToPods: true"})
 	case n > maxOpen:
-		p.on(path+field, wrong{reason: fmt.Sprintf("%d namespaces", n), expected: fmt.Sprintf("at most %d", maxOpen)})
+		v.on(path+field, wrong{reason: fmt.Sprintf("%d namespaces", n), expected: fmt.Sprintf("at most %d", maxOpen)})
 	}
-	p.namespaces(path+field, k.OpenToNamespaces)
+	v.namespaces(path+field, k.OpenToNamespaces)
 }
 
-func (p *parser) controlPlanes(path string, list []netip.Addr) {
+func (v clusterValidator) controlPlanes(path string, list []netip.Addr) {
 	const most = 16 // each machine of the cluster has a connection to each of them
 	if len(list) > most {
-		p.on(path, wrong{reason: fmt.Sprintf("%d addresses", len(list)), expected: fmt.Sprintf("at most %d", most)})
+		v.on(path, wrong{reason: fmt.Sprintf("%d addresses", len(list)), expected: fmt.Sprintf("at most %d", most)})
 	}
 	for i, a := range list {
 		at := fmt.Sprintf("%s[%d]", path, i)
 		if a.IsValid() && (!a.IsGlobalUnicast() || a.Is4In6() || a.Zone() != "") {
-			p.on(at, wrong{reason: fmt.Sprintf("%s is not the address of a single machine", a), expected: "the address in its certificate"})
+			v.on(at, wrong{reason: fmt.Sprintf("%s is not the address of a single machine", a), expected: "the address in its certificate"})
 		}
 		if slices.Contains(list[:i], a) && a.IsValid() {
-			p.on(at, wrong{reason: fmt.Sprintf("%s is given twice", a)})
+			v.on(at, wrong{reason: fmt.Sprintf("%s is given twice", a)})
 		}
 	}
 }
 
 // virtualAddresses validates each address. otherAddresses checks that none is in a range of the
 // cluster.
-func (p *parser) virtualAddresses(path string, spec *ClusterSpec) {
+func (v clusterValidator) virtualAddresses(path string, spec *ClusterSpec) {
 	if len(spec.VirtualAddresses) > 0 && len(spec.ControlPlanes) == 0 {
-		p.on(path, wrong{reason: "controlPlanes is empty, so no machine can hold the address", expected: "Cluster.spec.controlPlanes with all control-plane machines"})
+		v.on(path, wrong{reason: "controlPlanes is empty, so no machine can hold the address", expected: "Cluster.spec.controlPlanes with all control-plane machines"})
 	}
 	for i, a := range spec.VirtualAddresses {
 		at := fmt.Sprintf("%s[%d]", path, i)
@@ -107,20 +116,20 @@ func (p *parser) virtualAddresses(path string, spec *ClusterSpec) {
 			continue
 		}
 		if !a.IsGlobalUnicast() || a.Is4In6() || a.Zone() != "" {
-			p.on(at, wrong{reason: fmt.Sprintf("%s is not an address that a machine can hold", a), expected: "a unicast address of the machines' network"})
+			v.on(at, wrong{reason: fmt.Sprintf("%s is not an address that a machine can hold", a), expected: "a unicast address of the machines' network"})
 			continue
 		}
 		if slices.ContainsFunc(spec.VirtualAddresses[:i], func(b netip.Addr) bool { return b.Is4() == a.Is4() }) {
-			p.on(at, wrong{reason: fmt.Sprintf("%s is a second %s address", a, family(netip.PrefixFrom(a, 0))), expected: "at most one per address family"})
+			v.on(at, wrong{reason: fmt.Sprintf("%s is a second %s address", a, family(netip.PrefixFrom(a, 0))), expected: "at most one per address family"})
 		}
 		if slices.Contains(spec.ControlPlanes, a) {
-			p.on(at, wrong{reason: fmt.Sprintf("%s is the address of a control-plane machine", a), expected: "an address that no machine has"})
+			v.on(at, wrong{reason: fmt.Sprintf("%s is the address of a control-plane machine", a), expected: "an address that no machine has"})
 		}
-		if whose := p.takenBy(a); whose != "" {
-			p.on(at, wrong{reason: fmt.Sprintf("%s is also %s", a, whose), expected: "an address that no machine has"})
+		if whose := v.takenBy(a); whose != "" {
+			v.on(at, wrong{reason: fmt.Sprintf("%s is also %s", a, whose), expected: "an address that no machine has"})
 		}
-		if !p.hasFamily(a, spec) {
-			p.on(at, wrong{
+		if !v.hasFamily(a, spec) {
+			v.on(at, wrong{
 				reason:   fmt.Sprintf("no machine is known to have an %s address", family(netip.PrefixFrom(a, 0))),
 				expected: "an address of a family that Cluster.spec.controlPlanes, the pod ranges or the machine's links have",
 			})
@@ -129,20 +138,20 @@ func (p *parser) virtualAddresses(path string, spec *ClusterSpec) {
 }
 
 // external rejects settings of built-in components that are replaced.
-func (p *parser) external(path string, spec *ClusterSpec) {
+func (v clusterValidator) external(path string, spec *ClusterSpec) {
 	for i, part := range spec.External {
 		if slices.Contains(spec.External[:i], part) && part != "" {
-			p.on(fmt.Sprintf("%s[%d]", path, i), wrong{reason: fmt.Sprintf("%s is given twice", quote(string(part)))})
+			v.on(fmt.Sprintf("%s[%d]", path, i), wrong{reason: fmt.Sprintf("%s is given twice", quote(string(part)))})
 		}
 	}
 	if spec.HasExternal(PartNetwork) && spec.Networks.Encapsulation != EncapsulationWireGuard {
-		p.on("Cluster.spec.networks.encapsulation", wrong{
+		v.on("Cluster.spec.networks.encapsulation", wrong{
 			reason:   "applies only to the built-in network, which Cluster.spec.external replaces",
 			expected: "the setting in the configuration of the replacement",
 		})
 	}
 	if spec.HasExternal(PartDNS) && len(spec.DNS.Upstreams)+len(spec.DNS.StubDomains) > 0 {
-		p.on(path, wrong{
+		v.on(path, wrong{
 			reason:   "dns is external, and Cluster.spec.dns applies only to the built-in DNS",
 			expected: "resolvers and domains in the configuration of the replacement",
 		})
@@ -151,8 +160,8 @@ func (p *parser) external(path string, spec *ClusterSpec) {
 
 // takenBy returns the field of the Network document that assigns an address to this machine, a
 // gateway or a resolver; "" if there is none.
-func (p *parser) takenBy(a netip.Addr) string {
-	spec := &p.cfg.Network.Spec
+func (v clusterValidator) takenBy(a netip.Addr) string {
+	spec := &v.cfg.Network.Spec
 	for i, l := range spec.Links {
 		for j, own := range l.Addresses {
 			if own.Addr() == a {
@@ -173,55 +182,43 @@ func (p *parser) takenBy(a netip.Addr) string {
 
 // hasFamily reports whether machines of the cluster have addresses of a family, as far as the
 // documents show.
-func (p *parser) hasFamily(a netip.Addr, spec *ClusterSpec) bool {
+func (v clusterValidator) hasFamily(a netip.Addr, spec *ClusterSpec) bool {
 	same := func(b netip.Addr) bool { return b.IsValid() && b.Is4() == a.Is4() }
 	inside := func(r netip.Prefix) bool { return same(r.Addr()) }
 	return slices.ContainsFunc(spec.ControlPlanes, same) || slices.ContainsFunc(spec.Networks.Pods, inside) ||
-		slices.ContainsFunc(p.cfg.Network.Spec.Links, func(l Link) bool { return slices.ContainsFunc(l.Addresses, inside) })
-}
-
-func (p *parser) namespaces(path string, names []string) {
-	for i, name := range names {
-		at := fmt.Sprintf("%s[%d]", path, i)
-		if err := dnsLabel(name); err != nil && name != "" {
-			p.on(at, wrong{reason: fmt.Sprintf("%s %v", quote(name), err), expected: "the name of a namespace (DNS label)"})
-		}
-		if slices.Contains(names[:i], name) && name != "" {
-			p.on(at, wrong{reason: fmt.Sprintf("%s is given twice", quote(name))})
-		}
-	}
+		slices.ContainsFunc(v.cfg.Network.Spec.Links, func(l Link) bool { return slices.ContainsFunc(l.Addresses, inside) })
 }
 
 // ranges validates the pod and service ranges and the domain.
-func (p *parser) ranges(path string, n *ClusterNetworks) {
-	p.families(path+".pods", n.Pods)
-	p.families(path+".services", n.Services)
+func (v clusterValidator) ranges(path string, n *ClusterNetworks) {
+	v.families(path+".pods", n.Pods)
+	v.families(path+".services", n.Services)
 	for i, r := range n.Pods {
-		p.podRange(fmt.Sprintf("%s.pods[%d]", path, i), r)
+		v.podRange(fmt.Sprintf("%s.pods[%d]", path, i), r)
 	}
 	for i, r := range n.Services {
-		p.serviceRange(fmt.Sprintf("%s.services[%d]", path, i), r, n.Pods)
+		v.serviceRange(fmt.Sprintf("%s.services[%d]", path, i), r, n.Pods)
 	}
 	// The first ranges determine the primary family of nodes and pods; with two ranges each, the
 	// API server and the controllers must have the same order.
 	if len(n.Pods) > 0 && len(n.Services) > 0 && usable(n.Pods[0]) && usable(n.Services[0]) && len(n.Pods) == len(n.Services) && !sameFamily(n.Pods[0], n.Services[0]) {
-		p.on(path+".services", wrong{
+		v.on(path+".services", wrong{
 			reason:   fmt.Sprintf("the first service range is %s, the first pod range is %s", family(n.Services[0]), family(n.Pods[0])),
 			expected: "the same order of families",
 		})
 	}
 	if err := hostname(n.Domain); err != nil && n.Domain != "" {
-		p.on(path+".domain", wrong{reason: fmt.Sprintf("%s %v", quote(n.Domain), err), expected: "a DNS domain in lower case, such as cluster.local"})
+		v.on(path+".domain", wrong{reason: fmt.Sprintf("%s %v", quote(n.Domain), err), expected: "a DNS domain in lower case, such as cluster.local"})
 	}
 }
 
 // families checks that there is one range per address family, and that each is a network.
-func (p *parser) families(path string, ranges []netip.Prefix) {
+func (v clusterValidator) families(path string, ranges []netip.Prefix) {
 	if len(ranges) == 0 {
-		p.on(path, wrong{reason: "is empty", expected: "one range per address family"})
+		v.on(path, wrong{reason: "is empty", expected: "one range per address family"})
 	}
 	if len(ranges) > 2 {
-		p.on(path, wrong{reason: fmt.Sprintf("%d ranges", len(ranges)), expected: "one per address family"})
+		v.on(path, wrong{reason: fmt.Sprintf("%d ranges", len(ranges)), expected: "one per address family"})
 	}
 	for i, r := range ranges {
 		at := fmt.Sprintf("%s[%d]", path, i)
@@ -229,17 +226,17 @@ func (p *parser) families(path string, ranges []netip.Prefix) {
 			continue
 		}
 		if r.Addr().Is4In6() {
-			p.on(at, mapped(r))
+			v.on(at, mapped(r))
 			continue
 		}
 		if r.Masked() != r {
-			p.on(at, wrong{reason: fmt.Sprintf("%s is an address in a network, not a network", r), expected: "a network", nearest: r.Masked().String()})
+			v.on(at, wrong{reason: fmt.Sprintf("%s is an address in a network, not a network", r), expected: "a network", nearest: r.Masked().String()})
 		}
 		if a := r.Addr(); a.IsUnspecified() || a.IsLoopback() || a.IsMulticast() || a.IsLinkLocalUnicast() {
-			p.on(at, wrong{reason: fmt.Sprintf("%s cannot be routed", r), expected: "a unicast network"})
+			v.on(at, wrong{reason: fmt.Sprintf("%s cannot be routed", r), expected: "a unicast network"})
 		}
 		if i == 1 && ranges[0].IsValid() && sameFamily(ranges[0], r) && len(ranges) == 2 {
-			p.on(at, wrong{reason: "a second " + family(r) + " range", expected: "one per address family"})
+			v.on(at, wrong{reason: "a second " + family(r) + " range", expected: "one per address family"})
 		}
 	}
 }
@@ -247,13 +244,13 @@ func (p *parser) families(path string, ranges []netip.Prefix) {
 // podRange checks that the range can be divided: the controllers give each machine a /24 or /64,
 // and support at most 16 bits of IPv6 subnets
 // (k8s.io/kubernetes/pkg/controller/nodeipam/ipam/cidrset).
-func (p *parser) podRange(path string, r netip.Prefix) {
+func (v clusterValidator) podRange(path string, r netip.Prefix) {
 	shortest, longest := 8, 24
 	if !r.Addr().Is4() {
 		shortest, longest = 48, 64
 	}
 	if r.IsValid() && (r.Bits() < shortest || r.Bits() > longest) {
-		p.on(path, wrong{
+		v.on(path, wrong{
 			reason:   fmt.Sprintf("the prefix length %d of an %s pod range is out of range", r.Bits(), family(r)),
 			expected: fmt.Sprintf("/%d to /%d; each machine gets a /%d of it", shortest, longest, longest),
 		})
@@ -262,7 +259,7 @@ func (p *parser) podRange(path string, r netip.Prefix) {
 
 // serviceRange checks that the range contains the tenth address, that of the DNS service, and that
 // there is a pod range of its family.
-func (p *parser) serviceRange(path string, r netip.Prefix, pods []netip.Prefix) {
+func (v clusterValidator) serviceRange(path string, r netip.Prefix, pods []netip.Prefix) {
 	if !r.IsValid() {
 		return
 	}
@@ -270,7 +267,7 @@ func (p *parser) serviceRange(path string, r netip.Prefix, pods []netip.Prefix) 
 	// broadcast address
 	const smallest = 4
 	if r.Addr().BitLen()-r.Bits() < smallest {
-		p.on(path, wrong{
+		v.on(path, wrong{
 			reason:   fmt.Sprintf("the prefix length %d leaves no room for the cluster's own services", r.Bits()),
 			expected: fmt.Sprintf("/%d or shorter", r.Addr().BitLen()-smallest),
 		})
@@ -282,7 +279,7 @@ func (p *parser) serviceRange(path string, r netip.Prefix, pods []netip.Prefix) 
 		shortest = 64
 	}
 	if r.Bits() < shortest {
-		p.on(path, wrong{reason: fmt.Sprintf("the prefix length %d takes too much of the address space", r.Bits()), expected: fmt.Sprintf("/%d or longer", shortest)})
+		v.on(path, wrong{reason: fmt.Sprintf("the prefix length %d takes too much of the address space", r.Bits()), expected: fmt.Sprintf("/%d or longer", shortest)})
 	}
 	readable := len(pods) > 0
 	for _, pod := range pods {
@@ -291,65 +288,65 @@ func (p *parser) serviceRange(path string, r netip.Prefix, pods []netip.Prefix) 
 		}
 	}
 	if readable {
-		p.on(path, wrong{reason: fmt.Sprintf("an %s service range, but no pod has an %s address", family(r), family(r)), expected: "a pod range of the same family, or no such service range"})
+		v.on(path, wrong{reason: fmt.Sprintf("an %s service range, but no pod has an %s address", family(r), family(r)), expected: "a pod range of the same family, or no such service range"})
 	}
 }
 
 // pki validates the CAs of a machine. A control plane has all of them with their keys. A worker has
 // the certificates of two.
-func (p *parser) pki(path string, spec *ClusterSpec) {
-	controlPlane := p.cfg.Machine.Spec.Role == RoleControlPlane
-	worker := p.cfg.Machine.Spec.Role == RoleWorker
+func (v clusterValidator) pki(path string, spec *ClusterSpec) {
+	controlPlane := v.cfg.Machine.Spec.Role == RoleControlPlane
+	worker := v.cfg.Machine.Spec.Role == RoleWorker
 	for _, a := range spec.PKI.authorities() {
 		at := path + "." + a.name
-		p.root(at+".cert", a.pair.Cert)
-		p.pair(at, a.pair)
-		p.signingKey(at+".key", a.pair.Key)
+		v.root(at+".cert", a.pair.Cert)
+		v.pair(at, a.pair)
+		v.signingKey(at+".key", a.pair.Key)
 		for i, c := range a.accepted {
-			p.root(acceptedPath(path, a.name, i), c)
+			v.root(acceptedPath(path, a.name, i), c)
 			if a.pair.Cert.IsZero() {
-				p.on(acceptedPath(path, a.name, i), wrong{reason: "the issuing CA is missing", expected: "pki." + a.name + ".cert, or an empty list"})
+				v.on(acceptedPath(path, a.name, i), wrong{reason: "the issuing CA is missing", expected: "pki." + a.name + ".cert, or an empty list"})
 			}
 		}
 		if a.pair.Cert.IsZero() && (controlPlane || worker && a.everywhere) && !a.optional {
-			p.on(at+".cert", wrong{reason: "missing", expected: "the certificate in PEM"})
+			v.on(at+".cert", wrong{reason: "missing", expected: "the certificate in PEM"})
 		}
 		if a.pair.Key.IsZero() && controlPlane && !a.optional {
-			p.on(at+".key", wrong{reason: "missing", expected: "the private key in PEM: a control plane issues certificates"})
+			v.on(at+".key", wrong{reason: "missing", expected: "the private key in PEM: a control plane issues certificates"})
 		}
 		if worker {
-			p.notOnWorker(at+".key", a.pair.Key.IsZero())
+			v.notOnWorker(at+".key", a.pair.Key.IsZero())
 		}
 	}
 	if spec.PKI.ServiceAccountKey.IsZero() && controlPlane {
-		p.on(path+".serviceAccountKey", wrong{reason: "missing", expected: "a private key in PEM"})
+		v.on(path+".serviceAccountKey", wrong{reason: "missing", expected: "a private key in PEM"})
 	}
 	if worker {
-		p.notOnWorker(path+".serviceAccountKey", spec.PKI.ServiceAccountKey.IsZero())
-		p.notOnWorker("Cluster.spec.secretsEncryptionKey", spec.SecretsEncryptionKey.IsZero())
-		p.notOnWorker("Cluster.spec.acceptedEncryptionKeys", len(spec.AcceptedEncryptionKeys) == 0)
-		p.notOnWorker("Cluster.spec.etcd.snapshots.target", spec.Etcd.Snapshots.Target == nil)
+		v.notOnWorker(path+".serviceAccountKey", spec.PKI.ServiceAccountKey.IsZero())
+		v.notOnWorker("Cluster.spec.secretsEncryptionKey", spec.SecretsEncryptionKey.IsZero())
+		v.notOnWorker("Cluster.spec.acceptedEncryptionKeys", len(spec.AcceptedEncryptionKeys) == 0)
+		v.notOnWorker("Cluster.spec.etcd.snapshots.target", spec.Etcd.Snapshots.Target == nil)
 	}
-	p.signingKey(path+".serviceAccountKey", spec.PKI.ServiceAccountKey)
+	v.signingKey(path+".serviceAccountKey", spec.PKI.ServiceAccountKey)
 	if spec.SecretsEncryptionKey.IsZero() && controlPlane {
-		p.on("Cluster.spec.secretsEncryptionKey", wrong{reason: "missing", expected: "32 random bytes in base64"})
+		v.on("Cluster.spec.secretsEncryptionKey", wrong{reason: "missing", expected: "32 random bytes in base64"})
 	}
 	const most = 4
 	if n := len(spec.AcceptedEncryptionKeys); n > most {
-		p.on("Cluster.spec.acceptedEncryptionKeys", wrong{reason: fmt.Sprintf("has %d keys", n), expected: fmt.Sprintf("at most %d", most)})
+		v.on("Cluster.spec.acceptedEncryptionKeys", wrong{reason: fmt.Sprintf("has %d keys", n), expected: fmt.Sprintf("at most %d", most)})
 	}
 	for i, key := range spec.AcceptedEncryptionKeys {
 		same := func(k EncryptionKey) bool { return k.Name() == key.Name() }
 		if same(spec.SecretsEncryptionKey) || slices.ContainsFunc(spec.AcceptedEncryptionKeys[:i], same) {
-			p.on(fmt.Sprintf("Cluster.spec.acceptedEncryptionKeys[%d]", i), wrong{reason: "is a duplicate", expected: "a key other than secretsEncryptionKey and the previous keys"})
+			v.on(fmt.Sprintf("Cluster.spec.acceptedEncryptionKeys[%d]", i), wrong{reason: "is a duplicate", expected: "a key other than secretsEncryptionKey and the previous keys"})
 		}
 	}
 }
 
 // notOnWorker rejects a cluster key on a worker, so that a stolen disk of a worker does not
 // compromise the cluster.
-func (p *parser) notOnWorker(path string, missing bool) {
+func (v clusterValidator) notOnWorker(path string, missing bool) {
 	if !missing {
-		p.on(path, wrong{reason: "a worker holds no key of the cluster", expected: "no value; `orlopctl nodes add` writes a worker's configuration"})
+		v.on(path, wrong{reason: "a worker holds no key of the cluster", expected: "no value; `orlopctl nodes add` writes a worker's configuration"})
 	}
 }

@@ -7,45 +7,51 @@ import (
 	"strings"
 )
 
-func (p *parser) network(n *Network) {
+// networkValidator checks the Network document.
+type networkValidator struct {
+	checks
+	cfg *Config
+}
+
+func (v networkValidator) network(n *Network) {
 	const spec = "Network.spec"
 	names, macs, addresses := map[string]int{}, map[string]int{}, map[netip.Addr]string{}
 	for i := range n.Spec.Links {
 		path, l := fmt.Sprintf("%s.links[%d]", spec, i), &n.Spec.Links[i]
-		p.link(path, l)
-		p.unique(path+".name", "links", l.Name, i, names)
-		p.unique(path+".mac", "links", string(l.MAC), i, macs)
+		v.link(path, l)
+		v.unique(path+".name", "links", l.Name, i, names)
+		v.unique(path+".mac", "links", string(l.MAC), i, macs)
 		for j, a := range l.Addresses {
 			at := fmt.Sprintf("%s.addresses[%d]", path, j)
 			if first, twice := addresses[a.Addr()]; twice && a.IsValid() {
-				p.on(at, wrong{reason: fmt.Sprintf("%s is also in %s", a.Addr(), first), expected: "each address once"})
+				v.on(at, wrong{reason: fmt.Sprintf("%s is also in %s", a.Addr(), first), expected: "each address once"})
 				continue
 			}
 			addresses[a.Addr()] = at
 		}
 	}
-	p.resolvers(spec+".dns", &n.Spec.DNS)
+	v.resolvers(spec+".dns", &n.Spec.DNS)
 	seen := map[string]int{}
 	for i, server := range n.Spec.NTP.Servers {
 		path := fmt.Sprintf("%s.ntp.servers[%d]", spec, i)
 		if err := hostOrAddr(server); err != nil && server != "" {
-			p.on(path, wrong{reason: fmt.Sprintf("%s %v", quote(server), err), expected: "a DNS name in lower case or an IP address"})
+			v.on(path, wrong{reason: fmt.Sprintf("%s %v", quote(server), err), expected: "a DNS name in lower case or an IP address"})
 		} else if a, err := netip.ParseAddr(server); err == nil {
 			if w := noServer(a); w != nil {
 				w.expected = "the address of a time server"
-				p.on(path, *w)
+				v.on(path, *w)
 			}
 		}
-		p.unique(path, "servers", server, i, seen)
+		v.unique(path, "servers", server, i, seen)
 	}
 	if n.Spec.Firewall != nil {
-		p.firewall(spec+".firewall", n.Spec.Firewall)
+		v.firewall(spec+".firewall", n.Spec.Firewall)
 	}
 }
 
-func (p *parser) firewall(path string, f *Firewall) {
-	if c := p.cfg.Cluster; c != nil && c.Spec.HasExternal(PartNetwork) {
-		p.on(path, wrong{
+func (v networkValidator) firewall(path string, f *Firewall) {
+	if c := v.cfg.Cluster; c != nil && c.Spec.HasExternal(PartNetwork) {
+		v.on(path, wrong{
 			reason: "the pod network is external (Cluster.spec.external), so the firewall does not know its links",
 			hint:   "restrict access in the external network",
 		})
@@ -58,49 +64,49 @@ func (p *parser) firewall(path string, f *Firewall) {
 	for i, r := range f.Allow {
 		at := fmt.Sprintf("%s.allow[%d]", path, i)
 		if r.Port < 1 || r.Port > 65535 {
-			p.on(at+".port", wrong{reason: fmt.Sprintf("%d is no port", r.Port), expected: "1 to 65535"})
+			v.on(at+".port", wrong{reason: fmt.Sprintf("%d is no port", r.Port), expected: "1 to 65535"})
 		}
-		if j, twice := seen[door{r.Port, r.Protocol}]; twice && !p.broken[at+".protocol"] {
-			p.on(at+".port", wrong{reason: fmt.Sprintf("%s port %d is also in allow[%d]", r.Protocol, r.Port, j), expected: "each port once, with all networks in from"})
+		if j, twice := seen[door{r.Port, r.Protocol}]; twice && !v.broken[at+".protocol"] {
+			v.on(at+".port", wrong{reason: fmt.Sprintf("%s port %d is also in allow[%d]", r.Protocol, r.Port, j), expected: "each port once, with all networks in from"})
 		}
 		seen[door{r.Port, r.Protocol}] = i
 		if len(r.From) == 0 {
-			p.on(at+".from", wrong{reason: "is empty", expected: "at least one network; 0.0.0.0/0 and ::/0 admit all hosts"})
+			v.on(at+".from", wrong{reason: "is empty", expected: "at least one network; 0.0.0.0/0 and ::/0 admit all hosts"})
 		}
 		for j, from := range r.From {
 			if from.Addr().Is4In6() {
-				p.on(fmt.Sprintf("%s.from[%d]", at, j), mapped(from.Addr()))
+				v.on(fmt.Sprintf("%s.from[%d]", at, j), mapped(from.Addr()))
 			} else if from.IsValid() && from != from.Masked() {
-				p.on(fmt.Sprintf("%s.from[%d]", at, j), wrong{reason: fmt.Sprintf("%s is an address in a network", from), expected: from.Masked().String() + ", or " + netip.PrefixFrom(from.Addr(), from.Addr().BitLen()).String()})
+				v.on(fmt.Sprintf("%s.from[%d]", at, j), wrong{reason: fmt.Sprintf("%s is an address in a network", from), expected: from.Masked().String() + ", or " + netip.PrefixFrom(from.Addr(), from.Addr().BitLen()).String()})
 			}
 			if from.IsValid() && slices.Contains(r.From[:j], from) {
-				p.on(fmt.Sprintf("%s.from[%d]", at, j), wrong{reason: fmt.Sprintf("%s is given twice", from)})
+				v.on(fmt.Sprintf("%s.from[%d]", at, j), wrong{reason: fmt.Sprintf("%s is given twice", from)})
 			}
 		}
 	}
 }
 
-func (p *parser) link(path string, l *Link) {
+func (v networkValidator) link(path string, l *Link) {
 	switch {
-	case l.Name == "" && l.MAC == "" && !p.broken[path+".name"] && !p.broken[path+".mac"]:
-		p.on(path, wrong{reason: "the link has neither name nor mac", expected: "one of them"})
+	case l.Name == "" && l.MAC == "" && !v.broken[path+".name"] && !v.broken[path+".mac"]:
+		v.on(path, wrong{reason: "the link has neither name nor mac", expected: "one of them"})
 	case l.Name != "" && l.MAC != "":
-		p.on(path+".mac", wrong{reason: "the link has a name already", expected: "name or mac, not both"})
+		v.on(path+".mac", wrong{reason: "the link has a name already", expected: "name or mac, not both"})
 	}
-	p.linkName(path+".name", l.Name)
+	v.linkName(path+".name", l.Name)
 	v4, v6 := false, false
 	for i, a := range l.Addresses {
 		at := fmt.Sprintf("%s.addresses[%d]", path, i)
-		p.address(at, a)
+		v.address(at, a)
 		if !a.IsValid() {
 			continue
 		}
 		v4, v6 = v4 || a.Addr().Is4(), v6 || !a.Addr().Is4()
 		if l.DHCP4 && a.Addr().Is4() {
-			p.on(at, wrong{reason: "a static IPv4 address on a link with dhcp4: true", expected: "one or the other"})
+			v.on(at, wrong{reason: "a static IPv4 address on a link with dhcp4: true", expected: "one or the other"})
 		}
 	}
-	p.mtu(path+".mtu", l.MTU, v6)
+	v.mtu(path+".mtu", l.MTU, v6)
 	type destination struct {
 		to     netip.Prefix
 		metric uint32
@@ -108,10 +114,10 @@ func (p *parser) link(path string, l *Link) {
 	seen := map[destination]int{}
 	for i, r := range l.Routes {
 		at := fmt.Sprintf("%s.routes[%d]", path, i)
-		p.route(at, l, r)
+		v.route(at, l, r)
 		d := destination{r.To, r.Metric}
 		if j, twice := seen[d]; twice && r.To.IsValid() {
-			p.on(at+".to", wrong{reason: fmt.Sprintf("%s with metric %d is also in routes[%d]", r.To, r.Metric, j), expected: "each destination once per metric"})
+			v.on(at+".to", wrong{reason: fmt.Sprintf("%s with metric %d is also in routes[%d]", r.To, r.Metric, j), expected: "each destination once per metric"})
 			continue
 		}
 		seen[d] = i
@@ -120,22 +126,22 @@ func (p *parser) link(path string, l *Link) {
 
 // linkName validates an interface name by the rules of the kernel (dev_valid_name in
 // net/core/dev.c).
-func (p *parser) linkName(path, name string) {
+func (v networkValidator) linkName(path, name string) {
 	if name == "" {
 		return
 	}
 	const want = `at most 15 bytes, without spaces, "/" and ":"`
 	switch {
 	case len(name) > 15:
-		p.on(path, wrong{reason: fmt.Sprintf("%s has %d bytes", quote(name), len(name)), expected: want})
+		v.on(path, wrong{reason: fmt.Sprintf("%s has %d bytes", quote(name), len(name)), expected: want})
 	case name == "." || name == ".." || strings.ContainsAny(name, "/: \t\n\v\f\r") || strings.ContainsFunc(name, func(r rune) bool { return r < ' ' || r > '~' }):
-		p.on(path, wrong{reason: fmt.Sprintf("%s is not the name of a link", quote(name)), expected: want})
+		v.on(path, wrong{reason: fmt.Sprintf("%s is not the name of a link", quote(name)), expected: want})
 	case name == "lo":
-		p.on(path, wrong{reason: "the loopback link is not configured", expected: "a physical link, such as eth0"})
+		v.on(path, wrong{reason: "the loopback link is not configured", expected: "a physical link, such as eth0"})
 	case madeLink(name) != "":
-		p.on(path, wrong{reason: fmt.Sprintf("%s would be %s, which the system does not create", quote(name), madeLink(name)), expected: "the name of a network card, such as eth0 (`orlopctl get network` lists them)"})
+		v.on(path, wrong{reason: fmt.Sprintf("%s would be %s, which the system does not create", quote(name), madeLink(name)), expected: "the name of a network card, such as eth0 (`orlopctl get network` lists them)"})
 	case name == "all" || name == "default":
-		p.on(path, wrong{reason: fmt.Sprintf("%s means every link in kernel parameters", quote(name)), expected: "one link, such as eth0"})
+		v.on(path, wrong{reason: fmt.Sprintf("%s means every link in kernel parameters", quote(name)), expected: "one link, such as eth0"})
 	}
 }
 
@@ -163,23 +169,23 @@ func madeLink(name string) string {
 	return ""
 }
 
-func (p *parser) mtu(path string, mtu int, v6 bool) {
+func (v networkValidator) mtu(path string, mtu int, v6 bool) {
 	least := 68
 	if v6 {
 		least = 1280
 	}
-	if (mtu == 0 && p.cfg.origins[path].IsDefault()) || (mtu >= least && mtu <= 65535) {
+	if (mtu == 0 && v.origins[path].IsDefault()) || (mtu >= least && mtu <= 65535) {
 		return
 	}
 	w := wrong{reason: fmt.Sprintf("%d is out of range", mtu), expected: fmt.Sprintf("%d to 65535", least)}
 	if v6 && mtu >= 68 && mtu < least {
 		w.hint = "the link has an IPv6 address, which needs 1280 (RFC 8200)"
 	}
-	p.on(path, w)
+	v.on(path, w)
 }
 
 // address checks that an address can be assigned to a machine.
-func (p *parser) address(path string, a netip.Prefix) {
+func (v networkValidator) address(path string, a netip.Prefix) {
 	if !a.IsValid() {
 		return
 	}
@@ -199,7 +205,7 @@ func (p *parser) address(path string, a netip.Prefix) {
 	default:
 		return
 	}
-	p.on(path, w)
+	v.on(path, w)
 }
 
 // lastAddr returns the last address of an IPv4 network.
@@ -211,33 +217,33 @@ func lastAddr(r netip.Prefix) netip.Addr {
 	return netip.AddrFrom4(b)
 }
 
-func (p *parser) route(path string, l *Link, r Route) {
+func (v networkValidator) route(path string, l *Link, r Route) {
 	if r.To.IsValid() {
 		switch {
 		case r.To.Addr().Is4In6():
-			p.on(path+".to", mapped(r.To))
+			v.on(path+".to", mapped(r.To))
 			return
 		case r.To.Masked() != r.To:
-			p.on(path+".to", wrong{reason: fmt.Sprintf("%s is an address in a network, not a network", r.To), expected: "a network", nearest: r.To.Masked().String()})
+			v.on(path+".to", wrong{reason: fmt.Sprintf("%s is an address in a network, not a network", r.To), expected: "a network", nearest: r.To.Masked().String()})
 		case r.To.Addr().IsMulticast() || r.To.Addr().IsLoopback():
-			p.on(path+".to", wrong{reason: fmt.Sprintf("%s cannot be routed", r.To), expected: "a unicast network"})
+			v.on(path+".to", wrong{reason: fmt.Sprintf("%s cannot be routed", r.To), expected: "a unicast network"})
 		}
 	}
 	via := r.Via
 	if !via.IsValid() {
-		p.onLink(path, l, r.To)
+		v.onLink(path, l, r.To)
 		return
 	}
 	switch {
 	case via.Is4In6() || via.IsUnspecified() || via.IsMulticast() || via.IsLoopback():
-		p.on(path+".via", wrong{reason: fmt.Sprintf("%s cannot be a gateway", via), expected: "the address of a router on this link"})
+		v.on(path+".via", wrong{reason: fmt.Sprintf("%s cannot be a gateway", via), expected: "the address of a router on this link"})
 	case via.Zone() != "":
-		p.on(path+".via", wrong{reason: fmt.Sprintf("%s has a zone", via), expected: "the address alone: the link is known", nearest: via.WithZone("").String()})
+		v.on(path+".via", wrong{reason: fmt.Sprintf("%s has a zone", via), expected: "the address alone: the link is known", nearest: via.WithZone("").String()})
 	case r.To.IsValid() && r.To.Addr().Is4() != via.Is4():
-		p.on(path+".via", wrong{reason: fmt.Sprintf("%s is not of the family of %s", via, r.To), expected: "a gateway of the same family"})
+		v.on(path+".via", wrong{reason: fmt.Sprintf("%s is not of the family of %s", via, r.To), expected: "a gateway of the same family"})
 	case l.has(via):
-		p.on(path+".via", wrong{reason: fmt.Sprintf("%s is the machine's own address", via), expected: "the address of a router on this link"})
-	case !l.reaches(via) && !p.unsure(path, l):
+		v.on(path+".via", wrong{reason: fmt.Sprintf("%s is the machine's own address", via), expected: "the address of a router on this link"})
+	case !l.reaches(via) && !v.unsure(path, l):
 		w := wrong{reason: fmt.Sprintf("the gateway %s is on none of the link's networks", via), expected: "a gateway that the link reaches directly"}
 		host := netip.PrefixFrom(via, via.BitLen())
 		if nets := l.networks(); len(nets) > 0 {
@@ -246,14 +252,14 @@ func (p *parser) route(path string, l *Link, r Route) {
 		} else {
 			w.hint = "the link has no address"
 		}
-		p.on(path+".via", w)
+		v.on(path+".via", w)
 	}
 }
 
 // onLink validates a route without a gateway: the kernel accepts it only on a link with an address
 // of the same family.
-func (p *parser) onLink(path string, l *Link, to netip.Prefix) {
-	if !to.IsValid() || !to.Addr().Is4() || l.DHCP4 || p.unsure(path, l) || p.broken[path+".via"] {
+func (v networkValidator) onLink(path string, l *Link, to netip.Prefix) {
+	if !to.IsValid() || !to.Addr().Is4() || l.DHCP4 || v.unsure(path, l) || v.broken[path+".via"] {
 		return
 	}
 	for _, a := range l.Addresses {
@@ -261,19 +267,19 @@ func (p *parser) onLink(path string, l *Link, to netip.Prefix) {
 			return
 		}
 	}
-	p.on(path, wrong{reason: "the link has no IPv4 address to send from", expected: "an address of the route's family on the link"})
+	v.on(path, wrong{reason: "the link has no IPv4 address to send from", expected: "an address of the route's family on the link"})
 }
 
 // unsure reports whether an address of the link could not be parsed, so that its reachable networks
 // are unknown. path is the path of a route of the link.
-func (p *parser) unsure(path string, l *Link) bool {
+func (v networkValidator) unsure(path string, l *Link) bool {
 	link := parent(parent(path))
 	for i := range l.Addresses {
-		if p.broken[fmt.Sprintf("%s.addresses[%d]", link, i)] {
+		if v.broken[fmt.Sprintf("%s.addresses[%d]", link, i)] {
 			return true
 		}
 	}
-	return p.broken[link+".addresses"] || p.broken[link+".dhcp4"]
+	return v.broken[link+".addresses"] || v.broken[link+".dhcp4"]
 }
 
 // has reports whether the address belongs to the link.
@@ -312,8 +318,8 @@ func (l *Link) networks() []string {
 }
 
 // ownAddress returns the field that assigns an address to this machine; "" if there is none.
-func (p *parser) ownAddress(a netip.Addr) string {
-	for i, l := range p.cfg.Network.Spec.Links {
+func (v networkValidator) ownAddress(a netip.Addr) string {
+	for i, l := range v.cfg.Network.Spec.Links {
 		for j, own := range l.Addresses {
 			if own.IsValid() && own.Addr() == a {
 				return fmt.Sprintf("Network.spec.links[%d].addresses[%d]", i, j)
@@ -323,9 +329,9 @@ func (p *parser) ownAddress(a netip.Addr) string {
 	return ""
 }
 
-func (p *parser) resolvers(path string, d *DNS) {
+func (v networkValidator) resolvers(path string, d *DNS) {
 	if len(d.Servers) > 3 {
-		p.on(path+".servers", wrong{reason: fmt.Sprintf("%d servers", len(d.Servers)), expected: "at most 3 (MAXNS in resolv.h)"})
+		v.on(path+".servers", wrong{reason: fmt.Sprintf("%d servers", len(d.Servers)), expected: "at most 3 (MAXNS in resolv.h)"})
 	}
 	seen := map[string]int{}
 	for i, server := range d.Servers {
@@ -334,21 +340,21 @@ func (p *parser) resolvers(path string, d *DNS) {
 			continue
 		}
 		if w := notAsked(server); w != nil {
-			p.on(at, *w)
-		} else if own := p.ownAddress(server); own != "" {
-			p.on(at, wrong{reason: fmt.Sprintf("%s is the machine's own (%s), where no resolver runs", server, own), expected: "the address of a resolver"})
+			v.on(at, *w)
+		} else if own := v.ownAddress(server); own != "" {
+			v.on(at, wrong{reason: fmt.Sprintf("%s is the machine's own (%s), where no resolver runs", server, own), expected: "the address of a resolver"})
 		}
-		p.unique(at, "servers", server.String(), i, seen)
+		v.unique(at, "servers", server.String(), i, seen)
 	}
 	if len(d.Search) > 6 {
-		p.on(path+".search", wrong{reason: fmt.Sprintf("%d domains", len(d.Search)), expected: "at most 6 (MAXDNSRCH in resolv.h)"})
+		v.on(path+".search", wrong{reason: fmt.Sprintf("%d domains", len(d.Search)), expected: "at most 6 (MAXDNSRCH in resolv.h)"})
 	}
 	domains := map[string]int{}
 	for i, domain := range d.Search {
 		at := fmt.Sprintf("%s.search[%d]", path, i)
 		if err := hostname(domain); err != nil && domain != "" {
-			p.on(at, wrong{reason: fmt.Sprintf("%s %v", quote(domain), err), expected: "a DNS domain in lower case"})
+			v.on(at, wrong{reason: fmt.Sprintf("%s %v", quote(domain), err), expected: "a DNS domain in lower case"})
 		}
-		p.unique(at, "search", domain, i, domains)
+		v.unique(at, "search", domain, i, domains)
 	}
 }

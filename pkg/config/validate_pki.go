@@ -2,6 +2,7 @@ package config
 
 import (
 	"bytes"
+	"cmp"
 	"crypto"
 	"crypto/ecdsa"
 	"crypto/elliptic"
@@ -32,7 +33,7 @@ func (k *PKI) authorities() []namedAuthority {
 }
 
 // authority checks that a certificate may sign others (RFC 5280, 4.2.1.3 and 4.2.1.9).
-func (p *parser) authority(path string, c Certificate) {
+func (v checks) authority(path string, c Certificate) {
 	if c.IsZero() {
 		return
 	}
@@ -40,33 +41,33 @@ func (p *parser) authority(path string, c Certificate) {
 	const want = "a certificate authority: CA:TRUE and the key usage certSign"
 	switch {
 	case !cert.BasicConstraintsValid || !cert.IsCA:
-		p.on(path, wrong{reason: fmt.Sprintf("%s is not a CA (no CA:TRUE)", quote(cert.Subject.String())), expected: want})
+		v.on(path, wrong{reason: fmt.Sprintf("%s is not a CA (no CA:TRUE)", quote(cert.Subject.String())), expected: want})
 	case cert.KeyUsage != 0 && cert.KeyUsage&x509.KeyUsageCertSign == 0:
-		p.on(path, wrong{reason: fmt.Sprintf("%s may not sign certificates (key usage)", quote(cert.Subject.String())), expected: want})
+		v.on(path, wrong{reason: fmt.Sprintf("%s may not sign certificates (key usage)", quote(cert.Subject.String())), expected: want})
 	case cert.NotAfter.Before(cert.NotBefore):
-		p.on(path, wrong{reason: "its validity ends before it begins", expected: want})
+		v.on(path, wrong{reason: "its validity ends before it begins", expected: want})
 	}
 	switch cert.SignatureAlgorithm {
 	case x509.MD2WithRSA, x509.MD5WithRSA, x509.SHA1WithRSA, x509.DSAWithSHA1, x509.ECDSAWithSHA1:
-		p.on(path, wrong{reason: fmt.Sprintf("signed with %s, which can be forged", cert.SignatureAlgorithm), expected: "SHA-256 or better"})
+		v.on(path, wrong{reason: fmt.Sprintf("signed with %s, which can be forged", cert.SignatureAlgorithm), expected: "SHA-256 or better"})
 	}
 	if r, ok := cert.PublicKey.(*rsa.PublicKey); ok && r.N.BitLen() < 2048 {
-		p.on(path, wrong{reason: fmt.Sprintf("an RSA key of %d bits", r.N.BitLen()), expected: "at least 2048 bits, or ECDSA P-256"})
+		v.on(path, wrong{reason: fmt.Sprintf("an RSA key of %d bits", r.N.BitLen()), expected: "at least 2048 bits, or ECDSA P-256"})
 	}
 }
 
 // bundle checks that each certificate may sign others. They need not be roots: the machine trusts
 // each of them directly.
-func (p *parser) bundle(path string, b Bundle) {
+func (v checks) bundle(path string, b Bundle) {
 	for _, c := range b.all {
-		p.authority(path, c)
+		v.authority(path, c)
 	}
 }
 
 // root validates a CA of the cluster. It must be self-signed, because it is distributed without a
 // chain, and clients with OpenSSL require a chain that ends in a self-signed certificate.
-func (p *parser) root(path string, c Certificate) {
-	p.authority(path, c)
+func (v checks) root(path string, c Certificate) {
+	v.authority(path, c)
 	if c.IsZero() {
 		return
 	}
@@ -74,27 +75,27 @@ func (p *parser) root(path string, c Certificate) {
 	const want = "a root: a certificate that is signed with its own key"
 	switch {
 	case len(cert.Subject.Names) == 0: // RFC 5280, 4.1.2.6
-		p.on(path, wrong{reason: "the CA has no name (subject)", expected: "a certificate authority with a name"})
+		v.on(path, wrong{reason: "the CA has no name (subject)", expected: "a certificate authority with a name"})
 	case !bytes.Equal(cert.RawIssuer, cert.RawSubject):
-		p.on(path, wrong{
+		v.on(path, wrong{
 			reason:   fmt.Sprintf("%s is an intermediate, signed by %s, which clients do not receive", quote(cert.Subject.String()), quote(cert.Issuer.String())),
 			expected: want, hint: "`orlopctl gen secrets` generates them",
 		})
 	case cert.IsCA && cert.CheckSignature(cert.SignatureAlgorithm, cert.RawTBSCertificate, cert.Signature) != nil:
-		p.on(path, wrong{reason: fmt.Sprintf("%s is not signed with its own key, although it has the name of its issuer", quote(cert.Subject.String())), expected: want})
+		v.on(path, wrong{reason: fmt.Sprintf("%s is not signed with its own key, although it has the name of its issuer", quote(cert.Subject.String())), expected: want})
 	}
 	if len(cert.UnhandledCriticalExtensions) > 0 {
-		p.on(path, wrong{reason: "it has a critical extension that is not known here", expected: want})
+		v.on(path, wrong{reason: "it has a critical extension that is not known here", expected: want})
 	}
 }
 
 // pair checks that the key belongs to the certificate.
-func (p *parser) pair(path string, pair CertKey) {
+func (v checks) pair(path string, pair CertKey) {
 	if pair.Cert.IsZero() || pair.Key.IsZero() {
 		return
 	}
 	if !samePublic(pair.Key.Signer().Public(), pair.Cert.X509().PublicKey) {
-		p.on(path+".key", wrong{reason: "does not belong to the certificate " + quote(pair.Cert.X509().Subject.String()), expected: "the key whose public half is in cert"})
+		v.on(path+".key", wrong{reason: "does not belong to the certificate " + quote(pair.Cert.X509().Subject.String()), expected: "the key whose public half is in cert"})
 	}
 }
 
@@ -105,70 +106,28 @@ func samePublic(a, b crypto.PublicKey) bool {
 
 // signingKey checks the type of a key with which the machine signs: pkg/pki and service-account
 // tokens use ECDSA on P-256, which is fast to sign and verify.
-func (p *parser) signingKey(path string, key PrivateKey) {
+func (v checks) signingKey(path string, key PrivateKey) {
 	signer := key.Signer()
 	if signer == nil {
 		return
 	}
 	if k, ok := signer.(*ecdsa.PrivateKey); !ok || k.Curve != elliptic.P256() {
-		p.on(path, wrong{reason: "a key of another type", expected: "ECDSA on the curve P-256"})
+		v.on(path, wrong{reason: "a key of another type", expected: "ECDSA on the curve P-256"})
 	}
 }
 
 // client validates a client certificate of the API server or the machine.
-func (p *parser) client(path string, pair *CertKey) {
+func (v checks) client(path string, pair *CertKey) {
 	if pair == nil {
 		return
 	}
 	if pair.Cert.IsZero() {
-		p.on(path+".cert", wrong{reason: "missing", expected: "the certificate in PEM"})
+		v.on(path+".cert", wrong{reason: "missing", expected: "the certificate in PEM"})
 	}
 	if pair.Key.IsZero() {
-		p.on(path+".key", wrong{reason: "missing", expected: "the private key in PEM"})
+		v.on(path+".key", wrong{reason: "missing", expected: "the private key in PEM"})
 	}
-	p.pair(path, *pair)
-}
-
-// authorities checks that no two CAs share a key: otherwise a certificate of the first would be
-// accepted where only the second is trusted (a Kubernetes client could write to etcd, or
-// impersonate any user through the front proxy).
-func (p *parser) authorities() {
-	type holder struct {
-		path string
-		key  crypto.PublicKey
-	}
-	var all []holder
-	for i, ca := range p.cfg.Machine.Spec.Trust.OperatorCAs {
-		if !ca.IsZero() {
-			all = append(all, holder{fmt.Sprintf("Machine.spec.trust.operatorCAs[%d]", i), ca.X509().PublicKey})
-		}
-	}
-	const path = "Cluster.spec.pki"
-	pki := &p.cfg.Cluster.Spec.PKI
-	add := func(h holder) {
-		for _, other := range all {
-			if samePublic(h.key, other.key) {
-				p.on(h.path, wrong{reason: "the same key as in " + other.path, expected: "a separate key", hint: "otherwise each CA could issue certificates of the other"})
-				return
-			}
-		}
-		all = append(all, h)
-	}
-	for _, a := range pki.authorities() {
-		if !a.pair.Cert.IsZero() {
-			add(holder{path + "." + a.name + ".cert", a.pair.Cert.X509().PublicKey})
-		}
-	}
-	for _, a := range pki.authorities() {
-		for i, c := range a.accepted {
-			if !c.IsZero() {
-				add(holder{acceptedPath(path, a.name, i), c.X509().PublicKey})
-			}
-		}
-	}
-	if signer := pki.ServiceAccountKey.Signer(); signer != nil {
-		add(holder{path + ".serviceAccountKey", signer.Public()})
-	}
+	v.pair(path, *pair)
 }
 
 func acceptedPath(pki, name string, i int) string {
@@ -180,43 +139,40 @@ func acceptedPath(pki, name string, i int) string {
 // caller must check a new configuration before it accepts it, with a clock that is known to be
 // correct. CheckTime ignores CAs that are only accepted: an expired one authenticates no clients.
 func (c *Config) CheckTime(now time.Time) Problems {
-	p := &parser{file: c.origins["Machine"].File, cfg: c, broken: map[string]bool{}, judged: map[string]bool{}}
-	if p.file == "" {
-		p.file = "-"
-	}
+	v := expiryCheck{newReport(cmp.Or(c.origins["Machine"].File, "-"), c.origins), now}
 	for i, ca := range c.Machine.Spec.Trust.OperatorCAs {
-		p.valid(fmt.Sprintf("Machine.spec.trust.operatorCAs[%d]", i), ca, now)
+		v.valid(fmt.Sprintf("Machine.spec.trust.operatorCAs[%d]", i), ca)
 	}
 	hook := func(path string, ca Bundle, client *CertKey) {
-		p.validBundle(path+".ca", ca, now)
+		v.validBundle(path+".ca", ca)
 		if client != nil {
-			p.valid(path+".client.cert", client.Cert, now)
+			v.valid(path+".client.cert", client.Cert)
 		}
 	}
 	for i, r := range c.Machine.Spec.Logging.Receivers {
 		hook(fmt.Sprintf("Machine.spec.logging.receivers[%d]", i), r.CA, r.Client)
 	}
 	for i, r := range c.Machine.Spec.Registries {
-		p.validBundle(fmt.Sprintf("Machine.spec.registries[%d].ca", i), r.CA, now)
+		v.validBundle(fmt.Sprintf("Machine.spec.registries[%d].ca", i), r.CA)
 	}
 	for _, a := range c.Addons {
 		for i, r := range a.Spec.Registries {
-			p.validBundle(fmt.Sprintf("%s.spec.registries[%d].ca", addonPath(a.Metadata.Name), i), r.CA, now)
+			v.validBundle(fmt.Sprintf("%s.spec.registries[%d].ca", addonPath(a.Metadata.Name), i), r.CA)
 		}
 	}
 	if c.Cluster == nil {
-		return p.problems.sorted()
+		return v.problems.sorted()
 	}
 	for _, a := range c.Cluster.Spec.PKI.authorities() {
-		p.valid("Cluster.spec.pki."+a.name+".cert", a.pair.Cert, now)
+		v.valid("Cluster.spec.pki."+a.name+".cert", a.pair.Cert)
 	}
 	if s := c.Cluster.Spec.Etcd.Snapshots; s.Target != nil {
-		p.validBundle("Cluster.spec.etcd.snapshots.target.ca", s.Target.CA, now)
+		v.validBundle("Cluster.spec.etcd.snapshots.target.ca", s.Target.CA)
 	}
 	const kube = "Cluster.spec.kubernetes."
 	k := &c.Cluster.Spec.Kubernetes
 	for i, j := range k.Authentication.JWT {
-		p.validBundle(fmt.Sprintf("%sauthentication.jwt[%d].ca", kube, i), j.CA, now)
+		v.validBundle(fmt.Sprintf("%sauthentication.jwt[%d].ca", kube, i), j.CA)
 	}
 	if w := k.Authentication.Webhook; w != nil {
 		hook(kube+"authentication.webhook", w.CA, w.Client)
@@ -224,29 +180,37 @@ func (c *Config) CheckTime(now time.Time) Problems {
 	for i, w := range k.Authorization.Webhooks {
 		hook(fmt.Sprintf("%sauthorization.webhooks[%d]", kube, i), w.CA, w.Client)
 	}
-	return p.problems.sorted()
+	return v.problems.sorted()
+}
+
+// expiryCheck checks the validity of certificates at a time.
+type expiryCheck struct {
+	*report
+	now time.Time
 }
 
 // validBundle checks that at least one certificate of a bundle is valid: bundles can contain
 // previous and future CAs.
-func (p *parser) validBundle(path string, b Bundle, now time.Time) {
+func (v expiryCheck) validBundle(path string, b Bundle) {
+	now := v.now
 	valid := func(c Certificate) bool { return !now.After(c.X509().NotAfter) && !now.Before(c.X509().NotBefore) }
 	if !b.IsZero() && !slices.ContainsFunc(b.all, valid) {
-		p.valid(path, b.all[0], now)
+		v.valid(path, b.all[0])
 	}
 }
 
-func (p *parser) valid(path string, c Certificate, now time.Time) {
+func (v expiryCheck) valid(path string, c Certificate) {
 	if c.IsZero() {
 		return
 	}
 	cert := c.X509()
+	now := v.now
 	day := func(t time.Time) string { return t.UTC().Format(time.RFC3339) }
 	switch {
 	case now.After(cert.NotAfter):
-		p.on(path, wrong{reason: fmt.Sprintf("%s expired at %s", quote(cert.Subject.String()), day(cert.NotAfter)), expected: "a certificate that is valid at " + day(now)})
+		v.on(path, wrong{reason: fmt.Sprintf("%s expired at %s", quote(cert.Subject.String()), day(cert.NotAfter)), expected: "a certificate that is valid at " + day(now)})
 	case now.Before(cert.NotBefore):
-		p.on(path, wrong{
+		v.on(path, wrong{
 			reason:   fmt.Sprintf("%s is not valid before %s", quote(cert.Subject.String()), day(cert.NotBefore)),
 			expected: "a certificate that is valid at " + day(now), hint: "or the clock is wrong",
 		})

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"crypto"
 	"fmt"
 	"net/netip"
 )
@@ -21,28 +22,76 @@ func mapped(at fmt.Stringer) wrong {
 	return wrong{reason: fmt.Sprintf("%s is an IPv4 address written as IPv6", at), expected: "one or the other"}
 }
 
-// overlaps checks that the cluster's ranges and the machine's own networks have no common
-// addresses: the route of a packet would be ambiguous.
-func (p *parser) overlaps() {
-	inside := p.clusterRanges()
-	for i, r := range inside {
-		for _, other := range inside[:i] {
-			if r.what != other.what && r.net.Overlaps(other.net) {
-				p.on(r.path, wrong{reason: fmt.Sprintf("%s overlaps the %s %s", r.net, other.what, other.net), expected: "ranges without common addresses"})
+// crossValidator checks values of different documents against each other.
+type crossValidator struct {
+	*report
+	cfg *Config
+}
+
+// authorities checks that no two CAs share a key: otherwise a certificate of the first would be
+// accepted where only the second is trusted (a Kubernetes client could write to etcd, or
+// impersonate any user through the front proxy).
+func (v crossValidator) authorities() {
+	type holder struct {
+		path string
+		key  crypto.PublicKey
+	}
+	var all []holder
+	for i, ca := range v.cfg.Machine.Spec.Trust.OperatorCAs {
+		if !ca.IsZero() {
+			all = append(all, holder{fmt.Sprintf("Machine.spec.trust.operatorCAs[%d]", i), ca.X509().PublicKey})
+		}
+	}
+	const path = "Cluster.spec.pki"
+	pki := &v.cfg.Cluster.Spec.PKI
+	add := func(h holder) {
+		for _, other := range all {
+			if samePublic(h.key, other.key) {
+				v.on(h.path, wrong{reason: "the same key as in " + other.path, expected: "a separate key", hint: "otherwise each CA could issue certificates of the other"})
+				return
+			}
+		}
+		all = append(all, h)
+	}
+	for _, a := range pki.authorities() {
+		if !a.pair.Cert.IsZero() {
+			add(holder{path + "." + a.name + ".cert", a.pair.Cert.X509().PublicKey})
+		}
+	}
+	for _, a := range pki.authorities() {
+		for i, c := range a.accepted {
+			if !c.IsZero() {
+				add(holder{acceptedPath(path, a.name, i), c.X509().PublicKey})
 			}
 		}
 	}
-	for _, own := range p.ownAddresses() {
+	if signer := pki.ServiceAccountKey.Signer(); signer != nil {
+		add(holder{path + ".serviceAccountKey", signer.Public()})
+	}
+}
+
+// overlaps checks that the cluster's ranges and the machine's own networks have no common
+// addresses: the route of a packet would be ambiguous.
+func (v crossValidator) overlaps() {
+	inside := clusterRanges(&v.cfg.Cluster.Spec.Networks)
+	for i, r := range inside {
+		for _, other := range inside[:i] {
+			if r.what != other.what && r.net.Overlaps(other.net) {
+				v.on(r.path, wrong{reason: fmt.Sprintf("%s overlaps the %s %s", r.net, other.what, other.net), expected: "ranges without common addresses"})
+			}
+		}
+	}
+	for _, own := range v.ownAddresses() {
 		for _, r := range inside {
 			if r.net.Overlaps(own.net) {
-				p.on(own.path, wrong{reason: fmt.Sprintf("%s the %s %s", own.what, r.what, r.net), expected: "an address outside the cluster's ranges"})
+				v.on(own.path, wrong{reason: fmt.Sprintf("%s the %s %s", own.what, r.what, r.net), expected: "an address outside the cluster's ranges"})
 			}
 		}
 	}
 }
 
-func (p *parser) clusterRanges() []placed {
-	n := &p.cfg.Cluster.Spec.Networks
+// clusterRanges returns the ranges of pods and Services.
+func clusterRanges(n *ClusterNetworks) []placed {
 	const path = "Cluster.spec.networks"
 	var all []placed
 	for i, r := range n.Pods {
@@ -60,27 +109,27 @@ func (p *parser) clusterRanges() []placed {
 
 // ownAddresses returns the networks of the links, and the addresses that must be reachable outside
 // the cluster.
-func (p *parser) ownAddresses() []placed {
+func (v crossValidator) ownAddresses() []placed {
 	var all []placed
-	for i, l := range p.cfg.Network.Spec.Links {
+	for i, l := range v.cfg.Network.Spec.Links {
 		for j, a := range l.Addresses {
 			if usable(a) {
 				all = append(all, placed{fmt.Sprintf("Network.spec.links[%d].addresses[%d]", i, j), a.Masked(), fmt.Sprintf("the link's network %s overlaps", a.Masked())})
 			}
 		}
 	}
-	return append(all, p.otherAddresses()...)
+	return append(all, v.otherAddresses()...)
 }
 
 // otherAddresses returns the addresses outside the cluster that the documents contain.
-func (p *parser) otherAddresses() []placed {
+func (v crossValidator) otherAddresses() []placed {
 	var all []placed
 	add := func(path, what string, a netip.Addr) {
 		if a.IsValid() && !a.Is4In6() {
 			all = append(all, single(path, what, a))
 		}
 	}
-	spec := &p.cfg.Network.Spec
+	spec := &v.cfg.Network.Spec
 	for i, l := range spec.Links {
 		for j, r := range l.Routes {
 			add(fmt.Sprintf("Network.spec.links[%d].routes[%d].via", i, j), "the gateway", r.Via)
@@ -89,11 +138,11 @@ func (p *parser) otherAddresses() []placed {
 	for i, s := range spec.DNS.Servers {
 		add(fmt.Sprintf("Network.spec.dns.servers[%d]", i), "the resolver", s)
 	}
-	add("Cluster.spec.endpoint", "the endpoint", p.cfg.Cluster.Spec.Endpoint.Addr())
-	for i, a := range p.cfg.Cluster.Spec.ControlPlanes {
+	add("Cluster.spec.endpoint", "the endpoint", v.cfg.Cluster.Spec.Endpoint.Addr())
+	for i, a := range v.cfg.Cluster.Spec.ControlPlanes {
 		add(fmt.Sprintf("Cluster.spec.controlPlanes[%d]", i), "the control-plane machine's address", a)
 	}
-	for i, a := range p.cfg.Cluster.Spec.VirtualAddresses {
+	for i, a := range v.cfg.Cluster.Spec.VirtualAddresses {
 		add(fmt.Sprintf("Cluster.spec.virtualAddresses[%d]", i), "the virtual address", a)
 	}
 	return all
@@ -102,4 +151,34 @@ func (p *parser) otherAddresses() []placed {
 // single returns an address with the path of its field.
 func single(path, what string, a netip.Addr) placed {
 	return placed{path, netip.PrefixFrom(a, a.BitLen()), fmt.Sprintf("%s %s is in", what, a)}
+}
+
+// inPools checks that no pool and no range for external addresses contains a known address of a
+// machine or another host.
+func (v crossValidator) inPools() {
+	spec := &v.cfg.Cluster.Spec
+	taken := v.otherAddresses()
+	for i, l := range v.cfg.Network.Spec.Links {
+		for j, a := range l.Addresses {
+			if usable(a) {
+				at := fmt.Sprintf("Network.spec.links[%d].addresses[%d]", i, j)
+				taken = append(taken, single(at, "the machine's address", a.Addr()))
+			}
+		}
+	}
+	check := func(r AddressRange, of, outside string) {
+		for _, own := range taken {
+			if r.First.IsValid() && r.Contains(own.net.Addr()) {
+				v.on(own.path, wrong{reason: fmt.Sprintf("%s the range %s of %s", own.what, r, of), expected: "an address outside " + outside})
+			}
+		}
+	}
+	for _, pool := range spec.Networks.LoadBalancer.Pools {
+		for _, r := range pool.Ranges {
+			check(r, "the pool "+quote(pool.Name), "the pools for Services")
+		}
+	}
+	for _, r := range spec.Networks.ExternalIPs {
+		check(r, "Cluster.spec.networks.externalIPs", "these ranges")
+	}
 }
