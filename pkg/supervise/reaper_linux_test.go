@@ -130,11 +130,13 @@ func TestOrphansAreCollected(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	fields := strings.Fields(string(out))
-	if len(fields) < 2 || fields[0] != "grandchild" {
+	// The grandchild may write "sleeping" before its parent writes this line.
+	_, rest, _ := strings.Cut(string(out), "grandchild ")
+	number, _, found := strings.Cut(rest, " ")
+	if !found {
 		t.Fatalf("output %q", out)
 	}
-	pid := atoi(t, fields[1])
+	pid := atoi(t, number)
 	if err := unix.Kill(pid, unix.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
@@ -142,7 +144,7 @@ func TestOrphansAreCollected(t *testing.T) {
 	for {
 		select {
 		case got := <-orphans:
-			if got == fields[1]+" was ended by signal 9 (killed)" {
+			if got == number+" was ended by signal 9 (killed)" {
 				return
 			}
 		case <-deadline:
