@@ -150,7 +150,7 @@ FUZZ = orchestrator/neighbor:FuzzFrames \
 	pkg/diskprobe:FuzzAnswer \
 	pkg/efivar:FuzzGUID \
 	pkg/esp:FuzzCounted \
-	pkg/esp:FuzzFolder \
+	pkg/esp:FuzzDirectory \
 	pkg/imagestore:FuzzChoose \
 	pkg/imagestore:FuzzRecognised \
 	pkg/joinrequest:FuzzServe \

@@ -88,20 +88,20 @@ func unpack(all []layer, most int64) ([]string, error) {
 }
 
 func TestTexts(t *testing.T) {
-	folder := tarOf(t, entry{"pax_global_header", "", tar.TypeXGlobalHeader}, entry{"./deploy/", "", tar.TypeDir},
+	archive := tarOf(t, entry{"pax_global_header", "", tar.TypeXGlobalHeader}, entry{"./deploy/", "", tar.TypeDir},
 		entry{"./deploy/b.yaml", "b: 1", 0}, entry{"deploy/README.md", "# no", 0}, entry{"deploy/a.YML", "a: 1", 0}, entry{"c.json", "{}", 0})
 	want := []string{"deploy/b.yaml=b: 1", "deploy/a.YML=a: 1", "c.json={}"}
 	for what, c := range map[string]struct {
 		layers []layer
 		want   []string
 	}{
-		"as flux pushes":                {[]layer{{"", zipped(t, folder)}}, want},
-		"as an image has it":            {[]layer{{"", folder}}, want},
-		"a folder, as oras pushes it":   {[]layer{{"deploy", zipped(t, folder)}}, want},
-		"files, as oras pushes them":    {[]layer{{"web.yaml", []byte("w: 1")}, {"LICENSE", []byte("no")}}, []string{"web.yaml=w: 1"}},
-		"a layer without a name":        {[]layer{{"", []byte("w: 1")}, {"", zipped(t, []byte("z: 1"))}}, []string{"layer 1=w: 1", "layer 2=z: 1"}},
-		"one that is longer than a tar": {[]layer{{"", []byte(strings.Repeat("#", 2000))}}, []string{"layer 1=" + strings.Repeat("#", 2000)}},
-		"exactly what may be":           {[]layer{{"", []byte(strings.Repeat("#", 1<<16))}}, []string{"layer 1=" + strings.Repeat("#", 1<<16)}},
+		"as flux pushes":                 {[]layer{{"", zipped(t, archive)}}, want},
+		"as an image has it":             {[]layer{{"", archive}}, want},
+		"a directory, as oras pushes it": {[]layer{{"deploy", zipped(t, archive)}}, want},
+		"files, as oras pushes them":     {[]layer{{"web.yaml", []byte("w: 1")}, {"LICENSE", []byte("no")}}, []string{"web.yaml=w: 1"}},
+		"a layer without a name":         {[]layer{{"", []byte("w: 1")}, {"", zipped(t, []byte("z: 1"))}}, []string{"layer 1=w: 1", "layer 2=z: 1"}},
+		"one that is longer than a tar":  {[]layer{{"", []byte(strings.Repeat("#", 2000))}}, []string{"layer 1=" + strings.Repeat("#", 2000)}},
+		"exactly what may be":            {[]layer{{"", []byte(strings.Repeat("#", 1<<16))}}, []string{"layer 1=" + strings.Repeat("#", 1<<16)}},
 	} {
 		got, err := unpack(c.layers, 1<<16)
 		if err != nil || !slices.Equal(got, c.want) {
@@ -230,8 +230,8 @@ func TestLayers(t *testing.T) {
 // FuzzTexts checks that any artifact yields only texts within the limits, under unique local names.
 func FuzzTexts(f *testing.F) {
 	const most = 1 << 16
-	folder := tarOf(f, entry{"a/b.yaml", "b: 1", 0}, entry{"c.json", "{}", 0})
-	for _, content := range [][]byte{folder, zipped(f, folder), []byte("a: 1"), zipped(f, bytes.Repeat([]byte("#"), most+1)), tarOf(f, entry{"l.yaml", "", tar.TypeSymlink})} {
+	archive := tarOf(f, entry{"a/b.yaml", "b: 1", 0}, entry{"c.json", "{}", 0})
+	for _, content := range [][]byte{archive, zipped(f, archive), []byte("a: 1"), zipped(f, bytes.Repeat([]byte("#"), most+1)), tarOf(f, entry{"l.yaml", "", tar.TypeSymlink})} {
 		f.Add(manifest(content), content)
 		f.Add(manifest(content, content), content)
 	}

@@ -74,7 +74,7 @@ func TestStore(t *testing.T) {
 	}
 
 	if info, err := os.Stat(filepath.Dir(s.Dir)); err != nil || info.Mode().Perm()&0o005 != 0o005 {
-		t.Errorf("the folder above: %v, %v; others have to come through", info.Mode(), err)
+		t.Errorf("the directory above: %v, %v; others have to come through", info.Mode(), err)
 	}
 
 	layers, err := s.layers(one)
@@ -105,7 +105,7 @@ func TestStore(t *testing.T) {
 		t.Errorf("%d files went, %v", n, err)
 	}
 	if n, err := (Store{Dir: filepath.Join(s.Dir, "none")}).Prune(nil); n != 0 || err != nil {
-		t.Errorf("without a folder: %d, %v", n, err)
+		t.Errorf("without a directory: %d, %v", n, err)
 	}
 }
 

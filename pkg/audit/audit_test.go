@@ -123,8 +123,8 @@ func TestTampering(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	anew := open(t, t.TempDir())
-	record(t, anew, "/a/B", "/a/X", "/a/D", "/a/E")
+	rewritten := open(t, t.TempDir())
+	record(t, rewritten, "/a/B", "/a/X", "/a/D", "/a/E")
 	changed := append([][]byte{lines[0], bytes.Replace(lines[1], []byte("/a/C"), []byte("/a/X"), 1)}, lines[2:]...)
 	for name, c := range map[string]struct {
 		lines [][]byte
@@ -134,7 +134,7 @@ func TestTampering(t *testing.T) {
 		"a line taken out":     {[][]byte{lines[0], lines[2], lines[3]}, "line 1 is followed by line 3"},
 		"two lines swapped":    {[][]byte{lines[0], lines[2], lines[1], lines[3]}, "line 1 is followed by line 3"},
 		"the end taken away":   {lines[:3], "the end is missing"},
-		"written anew":         {all(t, anew, 0), "line 4 does not match the checkpoint"},
+		"rewritten":            {all(t, rewritten, 0), "line 4 does not match the checkpoint"},
 		"a line of no meaning": {[][]byte{lines[0], []byte("x")}, "the line after 1 cannot be read"},
 		"a made-up beginning":  {[][]byte{[]byte(`{"number":1,"before":"00"}`)}, "not the beginning"},
 		"only what is younger": {nil, "the end is missing"},

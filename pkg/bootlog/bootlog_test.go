@@ -42,7 +42,7 @@ func start(t *testing.T, l *Log, records ...kmsg.Record) {
 func TestPreviousBoot(t *testing.T) {
 	l := newLog(t)
 	if _, err := l.PreviousBoot(); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("before there is a folder: %v", err)
+		t.Errorf("before there is a directory: %v", err)
 	}
 	start(t, l, kmsg.Record{Priority: 4, At: 1500 * time.Millisecond, Text: "first\nsecond"}, kmsg.Record{Priority: 0, Text: "third"})
 	if _, err := l.PreviousBoot(); !errors.Is(err, fs.ErrNotExist) {
@@ -209,7 +209,7 @@ func TestSymlinks(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := (&writer{}).write(inner, []byte("x\n")); err == nil {
-		t.Error("written by a link in the folder")
+		t.Error("written by a link in the directory")
 	}
 	var names []string
 	err := filepath.WalkDir(elsewhere, func(name string, _ fs.DirEntry, err error) error {

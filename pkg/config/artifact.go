@@ -125,15 +125,15 @@ const wantRegistry = "a registry, such as registry.example.com:5000, or a mirror
 // UnmarshalText parses a registry with an optional path.
 func (r *RegistryPath) UnmarshalText(text []byte) error {
 	s := string(text)
-	host, folder, below := strings.Cut(s, "/")
+	host, prefix, below := strings.Cut(s, "/")
 	if strings.Contains(s, "://") {
 		return &wrong{reason: "is a URL", expected: wantRegistry, nearest: strings.TrimRight(s[strings.Index(s, "://")+3:], "/")}
 	}
 	if err := registryHost(host); err != nil {
 		return &wrong{reason: fmt.Sprintf("the host %s %v", quote(host), err), expected: wantRegistry}
 	}
-	if below && !isRepository(folder) {
-		return &wrong{reason: fmt.Sprintf("%s is not a path of a registry", quote(folder)), expected: wantRegistry}
+	if below && !isRepository(prefix) {
+		return &wrong{reason: fmt.Sprintf("%s is not a path of a registry", quote(prefix)), expected: wantRegistry}
 	}
 	*r = RegistryPath(s)
 	return nil

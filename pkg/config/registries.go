@@ -52,19 +52,19 @@ func (r *RegistryName) UnmarshalText(text []byte) error {
 func (r RegistryName) MarshalText() ([]byte, error) { return []byte(r), nil }
 
 // Host returns the registry and the path prefix.
-func (r RegistryPath) Host() (host, folder string) {
-	host, folder, _ = strings.Cut(string(r), "/")
-	return host, folder
+func (r RegistryPath) Host() (host, prefix string) {
+	host, prefix, _ = strings.Cut(string(r), "/")
+	return host, prefix
 }
 
 // Repository returns the base of the registry's repositories: the host, "/v2", and the path prefix
 // if there is one (distribution-spec, "Endpoints").
 func (r RegistryPath) Repository() string {
-	host, folder := r.Host()
-	if folder == "" {
+	host, prefix := r.Host()
+	if prefix == "" {
 		return host + "/v2"
 	}
-	return host + "/v2/" + folder
+	return host + "/v2/" + prefix
 }
 
 // maxImageRegistries is the maximum number of registries: each unreachable registry delays every
@@ -80,8 +80,8 @@ func (v machineValidator) imageRegistries(path string, all []ImageRegistry) {
 		if slices.ContainsFunc(all[:i], func(o ImageRegistry) bool { return o.Address == r.Address }) && r.Address != "" {
 			v.on(at+".address", wrong{reason: quote(string(r.Address)) + " is given twice", expected: "each once"})
 		}
-		host, folder := r.Address.Host()
-		if folder != "" && len(r.Mirrors) == 0 && !v.broken[at+".mirrors"] {
+		host, prefix := r.Address.Host()
+		if prefix != "" && len(r.Mirrors) == 0 && !v.broken[at+".mirrors"] {
 			v.on(at+".address", wrong{reason: "has a path, but mirrors is empty", expected: "mirrors with the registries of the images, or the registry without a path", nearest: host})
 		}
 		for j, m := range r.Mirrors {

@@ -58,11 +58,11 @@ func Process(r Rules) error {
 	// Landlock (landlock(7)), as far as the kernel supports it. It restricts neither connections to
 	// Unix sockets (the permissions of the socket do), nor multipath TCP, with which Go listens.
 	// Linux 6.12 supports V6.
-	var folders []landlock.Rule
+	var dirs []landlock.Rule
 	if r.Dir != "" {
-		folders = append(folders, landlock.RODirs(r.Dir))
+		dirs = append(dirs, landlock.RODirs(r.Dir))
 	}
-	if err := landlock.V6.BestEffort().Restrict(folders...); err != nil {
+	if err := landlock.V6.BestEffort().Restrict(dirs...); err != nil {
 		return fmt.Errorf("privileges: cannot restrict files and ports: %w", err)
 	}
 	return restrictCalls(r)

@@ -201,10 +201,10 @@ func TestCopyAsRootOnly(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := unix.Getxattr(filepath.Join(again, "a"), own+"project", nil); !errors.Is(err, unix.ENODATA) {
-		t.Errorf("what the system has noted about a folder is noted about its copy: %v", err)
+		t.Errorf("what the system has noted about a directory is noted about its copy: %v", err)
 	}
 	if all := describe(t, to); strings.Count(all, "posix_acl_access") != 3 || !strings.Contains(all, "security.capability") || !strings.Contains(all, "device 103") {
-		t.Errorf("the folder does not have what it should:\n%s", all)
+		t.Errorf("the directory does not have what it should:\n%s", all)
 	}
 }
 
@@ -373,7 +373,7 @@ func TestTooManyLinks(t *testing.T) {
 	}{
 		{"nine files and the root", 0, false, 10, true},
 		{"one less", 0, false, 9, false},
-		{"and three folders", 3, false, 13, true},
+		{"and three directories", 3, false, 13, true},
 		{"one less", 3, false, 12, false},
 	} {
 		from, to, outside := t.TempDir(), t.TempDir(), t.TempDir()

@@ -37,8 +37,8 @@ const limit = 4096
 
 // Read reads a variable of this package in a directory of variables, for Text. The error for a
 // missing variable wraps fs.ErrNotExist.
-func Read(folder, name string) ([]byte, error) {
-	f, err := os.Open(filepath.Join(folder, name))
+func Read(dir, name string) ([]byte, error) {
+	f, err := os.Open(filepath.Join(dir, name))
 	if err != nil {
 		return nil, err
 	}

@@ -215,7 +215,7 @@ func removeStatements(dir, keep string) error {
 }
 
 // unmounted calls do with the directory of entries while the file system is not mounted.
-func (e *Partition) unmounted(do func(fs storage, folder string) error) error {
+func (e *Partition) unmounted(do func(fs storage, dir string) error) error {
 	e.busy.Lock()
 	defer e.busy.Unlock()
 	device, err := e.Device()

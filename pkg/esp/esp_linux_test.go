@@ -39,7 +39,7 @@ func TestRemoveStatements(t *testing.T) {
 	dir := filepath.Join(root, statements)
 	keep := filepath.Base(Statement("1.0.0"))
 	if err := removeStatements(dir, keep); err != nil {
-		t.Errorf("no folder: %v", err)
+		t.Errorf("no directory: %v", err)
 	}
 	for _, name := range []string{Statement("1.0.0"), Statement("1.1.0"), Statement("1.2.0") + unfinished} {
 		full := filepath.Join(root, name)

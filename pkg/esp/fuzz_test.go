@@ -35,8 +35,8 @@ func (r ram) WriteAt(p []byte, at int64) (int, error) {
 	return copy(r[at:], p), nil
 }
 
-// FuzzFolder tests the functions that read and modify the unmounted ESP's directory of entries.
-func FuzzFolder(f *testing.F) {
+// FuzzDirectory tests the functions that read and modify the unmounted ESP's directory of entries.
+func FuzzDirectory(f *testing.F) {
 	boot := make([]byte, 8*sectorSize)
 	copy(boot[11:], []byte{0, 2, 1, 1, 0, 1})
 	boot[36], boot[44], boot[510], boot[511] = 1, 2, 0x55, 0xaa
@@ -50,7 +50,7 @@ func FuzzFolder(f *testing.F) {
 		fs := ram(image)
 		if d, err := openDirectory(fs, slot.EntriesDir); err == nil {
 			if len(d.content) > max(maxDirectory, int(d.cluster)) {
-				t.Errorf("a folder of %d bytes was read", len(d.content))
+				t.Errorf("a directory of %d bytes was read", len(d.content))
 			}
 			for _, name := range d.files() {
 				if len(name.text) > 4*(maxName+13) {

@@ -51,7 +51,7 @@ type directory struct {
 }
 
 // openDirectory reads a directory.
-func openDirectory(fs storage, folder string) (directory, error) {
+func openDirectory(fs storage, dir string) (directory, error) {
 	boot := make([]byte, sectorSize)
 	if _, err := fs.ReadAt(boot, 0); err != nil {
 		return directory{}, err
@@ -81,7 +81,7 @@ func openDirectory(fs storage, folder string) (directory, error) {
 		return d, nil
 	}
 	d, err := read(le.Uint32(boot[44:]))
-	for _, name := range strings.Split(folder, "/") {
+	for _, name := range strings.Split(dir, "/") {
 		short, first := fmt.Sprintf("%-11s", strings.ToUpper(name)), uint32(0)
 		for slot := range slices.Chunk(d.content, slotSize) {
 			if string(slot[:11]) == short && slot[11]&longName != longName && slot[11]&directoryBit != 0 {
@@ -117,8 +117,8 @@ func (d directory) write(at int, sector []byte) error {
 // FatPkg/EnhancedFatDxe/DirectoryManage.c, FatNewEntryPos; FileSpace.c, FatPhysicalDirSize). A trim
 // before each upgrade keeps the directory short enough. It writes only free slots, from the last
 // one backwards.
-func trim(fs storage, folder string) error {
-	d, err := openDirectory(fs, folder)
+func trim(fs storage, dir string) error {
+	d, err := openDirectory(fs, dir)
 	if err != nil {
 		return err
 	}
@@ -185,8 +185,8 @@ func (d directory) files() []fileName {
 // clusters of the other. removeDuplicates marks the slots of a name as free and does not modify the
 // file. Of the two names of an entry, the target of the rename stays, so that another rename
 // continues from it.
-func removeDuplicates(fs storage, folder string) error {
-	d, err := openDirectory(fs, folder)
+func removeDuplicates(fs storage, dir string) error {
+	d, err := openDirectory(fs, dir)
 	if err != nil {
 		return err
 	}

@@ -94,7 +94,7 @@ func TestTrimWhatIsNotOurs(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for what, disk := range map[string][]byte{"nothing": make([]byte, 1<<20), "no folder": bytes.ReplaceAll(content, []byte("LINUX   "), []byte("WINDOWS "))} {
+	for what, disk := range map[string][]byte{"nothing": make([]byte, 1<<20), "no directory": bytes.ReplaceAll(content, []byte("LINUX   "), []byte("WINDOWS "))} {
 		w := &writes{content: bytes.Clone(disk)}
 		if err := trim(w, slot.EntriesDir); err == nil || len(w.all) > 0 {
 			t.Errorf("%s: %v, %d writes", what, err, len(w.all))

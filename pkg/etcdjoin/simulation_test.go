@@ -22,7 +22,7 @@ func TestSimulation(t *testing.T) {
 		}
 		ended[w.end]++
 	}
-	t.Logf("%d worlds: %d whole, %d without a quorum, %d whose data were all lost and begun anew", worlds, ended[whole], ended[stuck], ended[anew])
+	t.Logf("%d worlds: %d whole, %d without a quorum, %d that lost all data and bootstrapped again", worlds, ended[whole], ended[stuck], ended[bootstrappedAgain])
 	for end, n := range ended {
 		if n == 0 {
 			t.Errorf("no world has ended as number %d: the simulation shows less than it says", end)
@@ -33,7 +33,7 @@ func TestSimulation(t *testing.T) {
 const (
 	whole = iota
 	stuck
-	anew
+	bootstrappedAgain
 )
 
 // world has machines, and the clusters of their data.
@@ -251,7 +251,7 @@ func (w *world) judge() error {
 	}
 	w.end = whole
 	if w.founded > 1 {
-		w.end = anew
+		w.end = bootstrappedAgain
 	}
 	return nil
 }

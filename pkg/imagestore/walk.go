@@ -95,7 +95,7 @@ func (w *walk) choose(d ocispec.Descriptor, depth int) (*image, error) {
 	if len(m.Manifests) == 0 {
 		return w.judge(d, m, depth)
 	}
-	var artefact *image
+	var artifact *image
 	var missing error
 	for _, entry := range m.Manifests {
 		if p := entry.Platform; p != nil && !ours(*p) {
@@ -120,14 +120,14 @@ func (w *walk) choose(d ocispec.Descriptor, depth int) (*image, error) {
 		if !found.manifest.isArtifact() {
 			return found, nil
 		}
-		if artefact == nil {
-			artefact = found
+		if artifact == nil {
+			artifact = found
 		}
 	}
-	if artefact == nil {
+	if artifact == nil {
 		return nil, missing
 	}
-	return artefact, nil
+	return artifact, nil
 }
 
 // attestation is the annotation of an attestation manifest, in which BuildKit describes the build

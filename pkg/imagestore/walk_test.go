@@ -60,7 +60,7 @@ func TestChoose(t *testing.T) {
 	upper := l.image(`"os":"Linux","architecture":"x86_64"`, layered)
 	silent, windows := l.image(`"author":"unknown"`, layered), l.image(`"os":"windows","architecture":"amd64"`, layered)
 	attests := l.image(`"os":"unknown","architecture":"unknown"`, provenance)
-	artefact := l.put(fromFlux)
+	artifact := l.put(fromFlux)
 	lost := "sha256:" + strings.Repeat("0", 64)
 	unconfigured := l.put(`{"config":{"mediaType":"application/vnd.oci.image.config.v1+json","digest":"` + lost + `"},"layers":[]}`)
 	said := func(p string) string { return "{" + p + "}" }
@@ -82,8 +82,8 @@ func TestChoose(t *testing.T) {
 		{name: "an attestation first", target: l.index([2]string{attests}, [2]string{amd, said(isAMD64)}), want: amd},
 		{name: "an attestation of unknown platform", target: l.index([2]string{attests, said(`"os":"unknown","architecture":"unknown"`)}, [2]string{amd}), want: amd},
 		{name: "an attestation alone", target: l.index([2]string{attests})},
-		{name: "an artefact beside an image", target: l.index([2]string{artefact}, [2]string{amd}), want: amd},
-		{name: "an artefact", target: l.index([2]string{artefact}), want: artefact},
+		{name: "an artifact beside an image", target: l.index([2]string{artifact}, [2]string{amd}), want: amd},
+		{name: "an artifact", target: l.index([2]string{artifact}), want: artifact},
 		{name: "an index in an index", target: l.index([2]string{l.index([2]string{arm})}, [2]string{l.index([2]string{amd})}), want: amd},
 		{name: "one that is lost, before ours", target: l.index([2]string{lost}, [2]string{amd}), want: amd},
 		{name: "one that is lost, alone", target: l.index([2]string{lost, said(isAMD64)}), fails: fs.ErrNotExist},

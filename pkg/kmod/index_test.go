@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// folder returns a small module directory with the files of depmod.
-func folder(t *testing.T) *Index {
+// moduleDir returns a small module directory with the files of depmod.
+func moduleDir(t *testing.T) *Index {
 	t.Helper()
 	dir := t.TempDir()
 	for name, content := range map[string]string{
@@ -66,7 +66,7 @@ func brief(steps []Step) string {
 }
 
 func TestPlan(t *testing.T) {
-	x := folder(t)
+	x := moduleDir(t)
 	for _, c := range []struct{ names, want string }{
 		{"virtio_blk", "virtio_blk"},
 		{"virtio-blk", "virtio_blk"},
@@ -96,7 +96,7 @@ func TestPlan(t *testing.T) {
 // TestPlanHasNoCircles: in no plan does a step wait for a later step, because Load would wait
 // forever.
 func TestPlanHasNoCircles(t *testing.T) {
-	x := folder(t)
+	x := moduleDir(t)
 	names := x.Names()
 	for _, first := range names {
 		for _, second := range names {
@@ -118,7 +118,7 @@ func TestPlanHasNoCircles(t *testing.T) {
 }
 
 func TestMatch(t *testing.T) {
-	x := folder(t)
+	x := moduleDir(t)
 	for _, c := range []struct {
 		aliases []string
 		want    string
@@ -141,7 +141,7 @@ func TestMatch(t *testing.T) {
 func TestReadNeedsOnlyModulesDep(t *testing.T) {
 	dir := t.TempDir()
 	if _, err := Read(dir); err == nil {
-		t.Error("a folder without modules.dep was accepted")
+		t.Error("a directory without modules.dep was accepted")
 	}
 	if err := os.WriteFile(filepath.Join(dir, "modules.dep"), []byte("a.ko:\n"), 0o600); err != nil {
 		t.Fatal(err)

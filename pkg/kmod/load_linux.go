@@ -84,17 +84,17 @@ func Devices(sys string) ([]string, error) {
 	var aliases []string
 	seen := map[string]bool{}
 	for _, pattern := range []string{"bus/*/devices", "class/input"} {
-		folders, err := filepath.Glob(filepath.Join(sys, pattern))
+		dirs, err := filepath.Glob(filepath.Join(sys, pattern))
 		if err != nil {
 			return nil, fmt.Errorf("devices: cannot list: %w", err)
 		}
-		for _, folder := range folders {
-			entries, err := os.ReadDir(folder)
+		for _, dir := range dirs {
+			entries, err := os.ReadDir(dir)
 			if err != nil {
 				return nil, fmt.Errorf("devices: cannot list: %w", err)
 			}
 			for _, entry := range entries {
-				device := filepath.Join(folder, entry.Name())
+				device := filepath.Join(dir, entry.Name())
 				text, err := os.ReadFile(filepath.Join(device, "modalias"))
 				alias := strings.TrimSpace(string(text))
 				if err != nil || alias == "" || seen[alias] {

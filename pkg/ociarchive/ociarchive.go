@@ -70,7 +70,7 @@ func Write(w io.Writer, images ...Image) error {
 	if err := WriteLayout(dir, images...); err != nil {
 		return err
 	}
-	if err := tarFolder(w, dir); err != nil {
+	if err := tarDirectory(w, dir); err != nil {
 		return fmt.Errorf("images: cannot write archive: %w", err)
 	}
 	return nil
@@ -166,8 +166,8 @@ func mode(m fs.FileMode) int64 {
 	return bits
 }
 
-// tarFolder packs the regular files of a directory, in the order of their names.
-func tarFolder(out io.Writer, dir string) error {
+// tarDirectory packs the regular files of a directory, in the order of their names.
+func tarDirectory(out io.Writer, dir string) error {
 	w := tar.NewWriter(out)
 	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() {

@@ -45,14 +45,14 @@ func TestParse(t *testing.T) {
 // serve serves profiles of this process on an inherited socket.
 func serve(t *testing.T) (path string) {
 	t.Helper()
-	path = filepath.Join(t.TempDir(), "folder", "p.sock")
+	path = filepath.Join(t.TempDir(), "directory", "p.sock")
 	socket, err := Listen(path)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer socket.Close()
 	if info, err := os.Stat(filepath.Dir(path)); err != nil || info.Mode().Perm() != 0o700 {
-		t.Errorf("the folder of the socket: %v, %v; want 0700", info.Mode(), err)
+		t.Errorf("the directory of the socket: %v, %v; want 0700", info.Mode(), err)
 	}
 	fd, err := unix.Dup(int(socket.Fd()))
 	if err != nil {

@@ -74,55 +74,55 @@ type fsxattr struct {
 	_                                          [8]byte
 }
 
-// Enforce enables the limits of the file system that contains folder, until it is unmounted. It is
+// Enforce enables the limits of the file system that contains dir, until it is unmounted. It is
 // safe to repeat.
-func Enforce(folder string) error {
-	err := quota(folder, quotaOn, 0, &dqblk{})
+func Enforce(dir string) error {
+	err := quota(dir, quotaOn, 0, &dqblk{})
 	switch {
 	case err == nil, errors.Is(err, unix.EEXIST): // enabled before
 		return nil
 	case errors.Is(err, unix.EINVAL), errors.Is(err, unix.ESRCH), errors.Is(err, unix.ENOSYS):
-		return fmt.Errorf("%s: cannot enforce limits: %w", folder, ErrUnsupported)
+		return fmt.Errorf("%s: cannot enforce limits: %w", dir, ErrUnsupported)
 	}
-	return fmt.Errorf("%s: cannot enforce limits: %w", folder, err)
+	return fmt.Errorf("%s: cannot enforce limits: %w", dir, err)
 }
 
 // Assign makes an empty directory the root of a project: new files in it belong to the project.
-func Assign(folder string, id uint32) error {
-	err := attributes(folder, getAttributes, setAttributes, func(a *fsxattr) { a.project, a.flags = id, a.flags|inherit })
+func Assign(dir string, id uint32) error {
+	err := attributes(dir, getAttributes, setAttributes, func(a *fsxattr) { a.project, a.flags = id, a.flags|inherit })
 	if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.ENOTTY) {
 		err = ErrUnsupported
 	}
 	if err != nil {
-		return fmt.Errorf("%s: cannot assign to project %d: %w", folder, id, err)
+		return fmt.Errorf("%s: cannot assign to project %d: %w", dir, id, err)
 	}
 	return nil
 }
 
 // Of returns the project of a directory; 0 is the project of all unassigned files.
-func Of(folder string) (uint32, error) {
+func Of(dir string) (uint32, error) {
 	var id uint32
-	if err := attributes(folder, getAttributes, 0, func(a *fsxattr) { id = a.project }); err != nil {
-		return 0, fmt.Errorf("%s: cannot read project: %w", folder, err)
+	if err := attributes(dir, getAttributes, 0, func(a *fsxattr) { id = a.project }); err != nil {
+		return 0, fmt.Errorf("%s: cannot read project: %w", dir, err)
 	}
 	return id, nil
 }
 
-// SetLimit sets the limit of a project on the file system that contains folder. A usage beyond the
+// SetLimit sets the limit of a project on the file system that contains dir. A usage beyond the
 // limit stays, but cannot grow.
-func SetLimit(folder string, id uint32, limit Limit) error {
+func SetLimit(dir string, id uint32, limit Limit) error {
 	want := dqblk{blocksHard: (limit.Bytes + blockUnit - 1) / blockUnit, inodesHard: limit.Inodes, valid: blockLimits | inodeLimits}
-	if err := quota(folder, setQuota, id, &want); err != nil {
-		return fmt.Errorf("%s: cannot limit project %d to %d bytes: %w", folder, id, limit.Bytes, err)
+	if err := quota(dir, setQuota, id, &want); err != nil {
+		return fmt.Errorf("%s: cannot limit project %d to %d bytes: %w", dir, id, limit.Bytes, err)
 	}
 	return nil
 }
 
 // Get returns the limit and the usage of a project.
-func Get(folder string, id uint32) (Limit, Usage, error) {
+func Get(dir string, id uint32) (Limit, Usage, error) {
 	var have dqblk
-	if err := quota(folder, getQuota, id, &have); err != nil {
-		return Limit{}, Usage{}, fmt.Errorf("%s: cannot read the limit of project %d: %w", folder, id, err)
+	if err := quota(dir, getQuota, id, &have); err != nil {
+		return Limit{}, Usage{}, fmt.Errorf("%s: cannot read the limit of project %d: %w", dir, id, err)
 	}
 	return Limit{Bytes: have.blocksHard * blockUnit, Inodes: have.inodesHard}, Usage{Bytes: have.space, Inodes: have.inodes}, nil
 }
@@ -150,8 +150,8 @@ func Limited(do func() error) error {
 }
 
 // quota calls quotactl_fd(2).
-func quota(folder string, command uint32, id uint32, block *dqblk) error {
-	f, err := os.Open(folder)
+func quota(dir string, command uint32, id uint32, block *dqblk) error {
+	f, err := os.Open(dir)
 	if err != nil {
 		return err
 	}
@@ -165,8 +165,8 @@ func quota(folder string, command uint32, id uint32, block *dqblk) error {
 
 // attributes reads the attributes of a directory, calls look with them, and writes them back if set
 // is not zero.
-func attributes(folder string, get, set uintptr, look func(*fsxattr)) error {
-	f, err := os.Open(folder)
+func attributes(dir string, get, set uintptr, look func(*fsxattr)) error {
+	f, err := os.Open(dir)
 	if err != nil {
 		return err
 	}

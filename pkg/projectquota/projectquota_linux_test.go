@@ -68,15 +68,15 @@ func TestLimit(t *testing.T) {
 		}
 	}
 	first, second := filepath.Join(m.Target, "first"), filepath.Join(m.Target, "second")
-	for id, folder := range map[uint32]string{7: first, 8: second} {
-		if err := os.Mkdir(folder, 0o777); err != nil {
+	for id, dir := range map[uint32]string{7: first, 8: second} {
+		if err := os.Mkdir(dir, 0o777); err != nil {
 			t.Fatal(err)
 		}
-		if err := errors.Join(Assign(folder, id), SetLimit(m.Target, id, Limit{Bytes: 4 * mib, Inodes: 10})); err != nil {
+		if err := errors.Join(Assign(dir, id), SetLimit(m.Target, id, Limit{Bytes: 4 * mib, Inodes: 10})); err != nil {
 			t.Fatal(err)
 		}
-		if got, err := Of(folder); err != nil || got != id {
-			t.Fatalf("%s: project %d, %v, want %d", folder, got, err, id)
+		if got, err := Of(dir); err != nil || got != id {
+			t.Fatalf("%s: project %d, %v, want %d", dir, got, err, id)
 		}
 	}
 	below := filepath.Join(first, "below")
@@ -84,7 +84,7 @@ func TestLimit(t *testing.T) {
 		t.Fatal(err)
 	}
 	if id, err := Of(below); err != nil || id != 7 {
-		t.Errorf("a folder in a project is of project %d, %v", id, err)
+		t.Errorf("a directory in a project is of project %d, %v", id, err)
 	}
 	n, err := write(t, filepath.Join(below, "file"), 16*mib)
 	if !errors.Is(err, unix.EDQUOT) || n < 3*mib || n > 4*mib {

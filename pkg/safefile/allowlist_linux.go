@@ -90,11 +90,11 @@ func (l *AllowList) open(name string, all bool) (*os.File, string, error) {
 	if err := unix.Fstat(found, &s); err != nil {
 		return nil, "", fmt.Errorf("%s: cannot examine: %w", name, err)
 	}
-	folder := s.Mode&unix.S_IFMT == unix.S_IFDIR
+	isDir := s.Mode&unix.S_IFMT == unix.S_IFDIR
 	switch {
-	case !below || !l.allowed(target, all, folder) || !l.readable(target, s.Mode, all):
+	case !below || !l.allowed(target, all, isDir) || !l.readable(target, s.Mode, all):
 		return nil, "", fmt.Errorf("%s: %w", name, ErrNotAllowed)
-	case !folder && s.Mode&unix.S_IFMT != unix.S_IFREG:
+	case !isDir && s.Mode&unix.S_IFMT != unix.S_IFREG:
 		return nil, "", fmt.Errorf("%s: %w", name, ErrKind)
 	}
 	// The descriptor refers to the checked file, even if the name now refers to another file.
@@ -106,7 +106,7 @@ func (l *AllowList) open(name string, all bool) (*os.File, string, error) {
 }
 
 // allowed reports whether a resolved path is in a tree or, for directories, above a tree.
-func (l *AllowList) allowed(resolved string, all, folder bool) bool {
+func (l *AllowList) allowed(resolved string, all, isDir bool) bool {
 	if slices.ContainsFunc(l.Hidden, func(hidden string) bool { return within(resolved, hidden) }) {
 		return false
 	}
@@ -114,7 +114,7 @@ func (l *AllowList) allowed(resolved string, all, folder bool) bool {
 		return false
 	}
 	return slices.ContainsFunc(l.Trees, func(t Subtree) bool {
-		return (all || !t.Private) && (within(resolved, t.Path) || folder && within(t.Path, resolved))
+		return (all || !t.Private) && (within(resolved, t.Path) || isDir && within(t.Path, resolved))
 	})
 }
 

@@ -37,7 +37,7 @@ func machine(t *testing.T) *AllowList {
 	must(os.MkdirAll(filepath.Join(root, "sys/class"), 0o755))
 	for name, target := range map[string]string{
 		"sys/class/net0": "../devices/net0", "usr/share/absolute": "/usr/share/file", "usr/share/out": "../../state/key", "usr/share/far": "/state/key",
-		"usr/share/above": "../../../../../../../../etc/hostname", "usr/share/folder": "/state", "usr/share/magic": "/proc/self/root", "usr/share/loop": "loop",
+		"usr/share/above": "../../../../../../../../etc/hostname", "usr/share/directory": "/state", "usr/share/magic": "/proc/self/root", "usr/share/loop": "loop",
 		"var/log/hidden": "/usr/share/config.yaml", "usr/share/secretly": "/sys/devices/net0/dhchap_secret",
 	} {
 		must(os.Symlink(target, filepath.Join(root, name)))
@@ -78,7 +78,7 @@ func TestOpen(t *testing.T) {
 		"/usr/share/../../state/key": ErrNotAllowed, "usr/share/file": ErrNotAllowed, "": ErrNotAllowed, "/usr//share/file": ErrNotAllowed, "/usr/share/file\x00": ErrNotAllowed,
 		"/proc/cpuinfo/../kcore": ErrNotAllowed,
 		// Through links.
-		"/usr/share/out": ErrNotAllowed, "/usr/share/far": ErrNotAllowed, "/usr/share/folder": ErrNotAllowed, "/usr/share/folder/key": ErrNotAllowed, "/usr/share/above": ErrNotAllowed,
+		"/usr/share/out": ErrNotAllowed, "/usr/share/far": ErrNotAllowed, "/usr/share/directory": ErrNotAllowed, "/usr/share/directory/key": ErrNotAllowed, "/usr/share/above": ErrNotAllowed,
 		"/usr/share/loop": ErrNotAllowed,
 		// Hidden, secret, or not readable for every program.
 		"/usr/share/config.yaml": ErrNotAllowed, "/sys/class/net0/dhchap_secret": ErrNotAllowed, "/sys/devices/net0/password_in": ErrNotAllowed,
@@ -204,7 +204,7 @@ func TestEntries(t *testing.T) {
 	if err != nil || len(list) != 1 || list[0].Size != int64(len("content of usr/share/file")) || list[0].Mode.String() != "-rw-r--r--" || list[0].Modified.IsZero() {
 		t.Errorf("%+v, %v", list, err)
 	}
-	for _, name := range []string{"/state", "/var", "/var/lib", "/usr/share/folder", "/usr2"} {
+	for _, name := range []string{"/state", "/var", "/var/lib", "/usr/share/directory", "/usr2"} {
 		if _, _, err := l.Entries(name, false, 3); !errors.Is(err, ErrNotAllowed) {
 			t.Errorf("%s: %v", name, err)
 		}

@@ -25,6 +25,6 @@ func TestWriteFile(t *testing.T) {
 		t.Errorf("%v, %v", left, err)
 	}
 	if err := WriteFile(filepath.Join(dir, "none", "file"), nil, 0o600); err == nil {
-		t.Error("written into a folder that is not there")
+		t.Error("written into a directory that is not there")
 	}
 }

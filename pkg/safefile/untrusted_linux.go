@@ -15,12 +15,12 @@ import (
 // ReadUntrusted follows no links, so it stays in the directory. It reads only regular files, and
 // never blocks on a pipe. For a missing file the error is fs.ErrNotExist.
 func ReadUntrusted(dir, name string, most int64) ([]byte, error) {
-	folder, err := unix.Open(dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	dirFD, err := unix.Open(dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return nil, fmt.Errorf("%s: cannot open: %w", dir, err)
 	}
-	defer unix.Close(folder)
-	fd, err := unix.Openat2(folder, name, &unix.OpenHow{
+	defer unix.Close(dirFD)
+	fd, err := unix.Openat2(dirFD, name, &unix.OpenHow{
 		Flags:   unix.O_RDONLY | unix.O_NONBLOCK | unix.O_CLOEXEC,
 		Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_XDEV,
 	})

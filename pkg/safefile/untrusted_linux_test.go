@@ -30,14 +30,14 @@ func TestReadUntrusted(t *testing.T) {
 	if err := unix.Mkfifo(filepath.Join(dir, "pipe"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Mkdir(filepath.Join(dir, "folder"), 0o700); err != nil {
+	if err := os.Mkdir(filepath.Join(dir, "directory"), 0o700); err != nil {
 		t.Fatal(err)
 	}
 	if text, err := ReadUntrusted(dir, "good", most); err != nil || len(text) != most {
 		t.Errorf("good: %d bytes, %v", len(text), err)
 	}
 	for name, want := range map[string]string{
-		"large": "at most", "link": "not a plain file", "escape": "not a plain file", "pipe": "not a plain file", "folder": "not a plain file",
+		"large": "at most", "link": "not a plain file", "escape": "not a plain file", "pipe": "not a plain file", "directory": "not a plain file",
 		"none": "has no file none", "../" + filepath.Base(filepath.Dir(outside)) + "/secret": "cannot open",
 	} {
 		text, err := ReadUntrusted(dir, name, most)

@@ -15,8 +15,8 @@ import (
 
 // Limits for reading a FAT or ISO 9660 file system.
 const (
-	mostFolder = 1 << 20 // bytes of a directory
-	mostLinks  = 1 << 16 // clusters of a file
+	mostDirectory = 1 << 20 // bytes of a directory
+	mostLinks     = 1 << 16 // clusters of a file
 )
 
 var errNoFAT = errors.New("no FAT file system")
@@ -135,26 +135,26 @@ func (f *fat) chain(cluster uint32, most uint64) ([]byte, error) {
 	return nil, errChain
 }
 
-// rootFolder reads the root directory.
-func (f *fat) rootFolder() ([]byte, error) {
+// rootDirectory reads the root directory.
+func (f *fat) rootDirectory() ([]byte, error) {
 	if f.bits == 32 {
-		return f.chain(f.root, mostFolder)
+		return f.chain(f.root, mostDirectory)
 	}
-	out := make([]byte, min(f.rootSize, mostFolder))
+	out := make([]byte, min(f.rootSize, mostDirectory))
 	return out, read(f.r, out, f.rootAt)
 }
 
 // Attributes of a directory entry.
 const (
-	fatVolume = 0x08
-	fatFolder = 0x10
-	fatLong   = 0x0f // a part of a long name
+	fatVolume    = 0x08
+	fatDirectory = 0x10
+	fatLong      = 0x0f // a part of a long name
 )
 
 // fatEntry is a file or directory.
 type fatEntry struct {
 	short, long string
-	folder      bool
+	isDir       bool
 	cluster     uint32
 	size        uint64
 }
@@ -162,11 +162,11 @@ type fatEntry struct {
 // volumeLabel returns the label in the root directory, which has priority over the label in the
 // boot sector.
 func (f *fat) volumeLabel() (string, error) {
-	folder, err := f.rootFolder()
+	dir, err := f.rootDirectory()
 	if err != nil {
 		return "", err
 	}
-	for e := range slices.Chunk(folder, 32) {
+	for e := range slices.Chunk(dir, 32) {
 		if len(e) < 32 || e[0] == 0 {
 			break
 		}
@@ -178,11 +178,11 @@ func (f *fat) volumeLabel() (string, error) {
 }
 
 // list calls each for every entry of a directory until it returns false.
-func (f *fat) list(folder []byte, each func(fatEntry) bool) {
+func (f *fat) list(dir []byte, each func(fatEntry) bool) {
 	var long []uint16
-	for len(folder) >= 32 {
-		e := folder[:32]
-		folder = folder[32:]
+	for len(dir) >= 32 {
+		e := dir[:32]
+		dir = dir[32:]
 		switch {
 		case e[0] == 0:
 			return
@@ -196,7 +196,7 @@ func (f *fat) list(folder []byte, each func(fatEntry) bool) {
 				long = append(longPart(e), long...)
 			}
 		default:
-			one := fatEntry{folder: e[11]&fatFolder != 0, size: uint64(binary.LittleEndian.Uint32(e[28:]))}
+			one := fatEntry{isDir: e[11]&fatDirectory != 0, size: uint64(binary.LittleEndian.Uint32(e[28:]))}
 			one.cluster = uint32(binary.LittleEndian.Uint16(e[26:]))
 			if f.bits == 32 {
 				one.cluster |= uint32(binary.LittleEndian.Uint16(e[20:])) << 16
@@ -235,7 +235,7 @@ func FATFile(r io.ReaderAt, size uint64, name string, most uint64) ([]byte, erro
 	switch {
 	case err != nil:
 		return nil, err
-	case e.folder:
+	case e.isDir:
 		return nil, fmt.Errorf("%s is not a plain file", name)
 	case e.size > most:
 		return nil, fmt.Errorf("%s has %d bytes; at most %d are taken", name, e.size, most)
@@ -255,7 +255,7 @@ func FATHas(r io.ReaderAt, size uint64, name string) (bool, error) {
 	if errors.Is(err, fs.ErrNotExist) {
 		return false, nil
 	}
-	return err == nil && !e.folder, err
+	return err == nil && !e.isDir, err
 }
 
 func fatFind(r io.ReaderAt, size uint64, name string) (*fat, fatEntry, error) {
@@ -263,14 +263,14 @@ func fatFind(r io.ReaderAt, size uint64, name string) (*fat, fatEntry, error) {
 	if err != nil {
 		return nil, fatEntry{}, err
 	}
-	folder, err := f.rootFolder()
+	dir, err := f.rootDirectory()
 	if err != nil {
 		return nil, fatEntry{}, err
 	}
 	parts := strings.Split(name, "/")
 	for i, part := range parts {
 		var found *fatEntry
-		f.list(folder, func(e fatEntry) bool {
+		f.list(dir, func(e fatEntry) bool {
 			if strings.EqualFold(e.long, part) || strings.EqualFold(e.short, part) {
 				found = &e
 			}
@@ -281,10 +281,10 @@ func fatFind(r io.ReaderAt, size uint64, name string) (*fat, fatEntry, error) {
 			return nil, fatEntry{}, fmt.Errorf("has no file %s: %w", name, fs.ErrNotExist)
 		case i == len(parts)-1:
 			return f, *found, nil
-		case !found.folder:
+		case !found.isDir:
 			return nil, fatEntry{}, fmt.Errorf("has no file %s: %w", name, fs.ErrNotExist)
 		}
-		if folder, err = f.chain(found.cluster, mostFolder); err != nil {
+		if dir, err = f.chain(found.cluster, mostDirectory); err != nil {
 			return nil, fatEntry{}, err
 		}
 	}

@@ -43,11 +43,11 @@ type isoTree struct {
 
 // isoRecord is an entry of a directory.
 type isoRecord struct {
-	names  []string
-	place  uint64 // offset in bytes
-	size   uint64
-	folder bool
-	plain  bool // neither a directory, nor a link, nor in several extents
+	names []string
+	place uint64 // offset in bytes
+	size  uint64
+	isDir bool
+	plain bool // neither a directory, nor a link, nor in several extents
 }
 
 // openISO reads the descriptors. The label is from the primary descriptor, or if that has none,
@@ -137,7 +137,7 @@ func (t isoTree) record(b []byte) (r isoRecord, length int, ok bool) {
 	}
 	r.place = uint64(binary.LittleEndian.Uint32(b[2:])) * t.block
 	r.size = uint64(binary.LittleEndian.Uint32(b[10:]))
-	r.folder = b[25]&0x02 != 0
+	r.isDir = b[25]&0x02 != 0
 	r.plain = b[25]&0x82 == 0 // neither a directory nor in several extents
 	text := isoText(b[fixed:fixed+name], t.joliet)
 	text, _, _ = strings.Cut(text, ";") // version number of the file
@@ -200,16 +200,16 @@ func ISOFile(r io.ReaderAt, size uint64, name string, most uint64) ([]byte, erro
 
 // find returns a file in the root directory of a tree, or nil.
 func (v *iso) find(t isoTree, name string) (*isoRecord, error) {
-	if !t.root.folder {
+	if !t.root.isDir {
 		return nil, nil
 	}
-	folder := make([]byte, min(t.root.size, mostFolder))
-	if err := read(v.r, folder, t.root.place); err != nil {
+	dir := make([]byte, min(t.root.size, mostDirectory))
+	if err := read(v.r, dir, t.root.place); err != nil {
 		return nil, err
 	}
-	for at := 0; at < len(folder); {
+	for at := 0; at < len(dir); {
 		// no entry crosses its sector
-		rest := folder[at:min(len(folder), at/isoSector*isoSector+isoSector)]
+		rest := dir[at:min(len(dir), at/isoSector*isoSector+isoSector)]
 		r, length, ok := t.record(rest)
 		if length == 0 {
 			at = at/isoSector*isoSector + isoSector

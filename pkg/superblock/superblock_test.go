@@ -259,7 +259,7 @@ func TestFAT(t *testing.T) {
 			t.Errorf("%v: a file that is too large: %v", c, err)
 		}
 		if _, err := FATFile(r, size, "EFI", 1000); err == nil {
-			t.Errorf("%v: a folder was read", c)
+			t.Errorf("%v: a directory was read", c)
 		}
 	}
 }

@@ -106,7 +106,7 @@ func (m *Manager) Set(services []Service) error {
 }
 
 // ErrShutdown is returned after Shutdown.
-var ErrShutdown = errors.New("services: the machine is going down")
+var ErrShutdown = errors.New("services: the machine is shutting down")
 
 func (m *Manager) set(services []Service) {
 	var order []string

@@ -60,7 +60,7 @@ var System = []Parameter{
 	{Name: "dev.tty.ldisc_autoload", Value: "0", Reason: hardening},
 	{Name: "dev.tty.legacy_tiocsti", Value: "0", Optional: true, Reason: hardening},
 	{Name: "kernel.sysrq", Value: "0", Optional: true, Reason: hardening},
-	// KSPP: files in folders that others write to.
+	// KSPP: files in directories that others write to.
 	{Name: "fs.protected_symlinks", Value: "1", Reason: hardening},
 	{Name: "fs.protected_hardlinks", Value: "1", Reason: hardening},
 	{Name: "fs.protected_fifos", Value: "2", Reason: hardening},
@@ -72,7 +72,7 @@ var System = []Parameter{
 	{Name: "kernel.core_pattern", Value: "|/none", Reason: hardening},
 	{Name: "kernel.modprobe", Value: "", Reason: hardening},
 	{Name: "kernel.hotplug", Value: "", Optional: true, Reason: hardening},
-	// doc: Ctrl-Alt-Del is a signal to PID 1, which goes down in order.
+	// doc: Ctrl-Alt-Del is a signal to PID 1, which shuts down in order.
 	{Name: "kernel.ctrl-alt-del", Value: "0", Reason: hardening},
 
 	// kubelet. panic=10 and panic_on_oops also make a broken kernel reset, so that the loader

@@ -15,17 +15,17 @@ func FuzzMerge(f *testing.F) {
 	f.Add([]byte(`[{"name":"dora","at":"2026-05-01T12:00:00Z"}]`), []byte(`[{"name":"emil","at":"9999-12-31T23:59:59-23:00"},{"lineage":"1a"}]`))
 	f.Fuzz(func(t *testing.T, before, sent []byte) {
 		var known Ledger
-		var learnt []Revocation
-		if json.Unmarshal(before, &known.Revoked) != nil || json.Unmarshal(sent, &learnt) != nil {
+		var received []Revocation
+		if json.Unmarshal(before, &known.Revoked) != nil || json.Unmarshal(sent, &received) != nil {
 			return
 		}
 		known, _, _ = Ledger{}.MergeRevocations(known.Revoked, noon) // the valid part
-		next, news, err := known.MergeRevocations(learnt, noon)
+		next, news, err := known.MergeRevocations(received, noon)
 		if len(next.Revoked) > maxRevoked || len(next.Revoked) < len(known.Revoked) || err == nil && len(news) == 0 && len(next.Revoked) != len(known.Revoked) {
 			t.Fatalf("%d revocations became %d", len(known.Revoked), len(next.Revoked))
 		}
-		if _, again, twice := next.MergeRevocations(learnt, noon); (twice == nil) != (err == nil) || len(again) > 0 {
-			t.Fatalf("learnt twice: %v, %v", again, twice)
+		if _, again, twice := next.MergeRevocations(received, noon); (twice == nil) != (err == nil) || len(again) > 0 {
+			t.Fatalf("merged twice: %v, %v", again, twice)
 		}
 		text, wrong := json.Marshal(next)
 		var read Ledger

@@ -65,18 +65,18 @@ func TestOneKeyPerTicket(t *testing.T) {
 	_, err = ledgers[0].Vote(candidate(2), false, sessions[0], noon)
 	wantError(t, "another machine has also presented it", err)
 	vote(t, &ledgers[1], sessions[1], candidate(1))
-	learnt, news, err := ledgers[0].MergeMembership(ledgers[1].Public(), sessions[0], noon)
+	merged, news, err := ledgers[0].MergeMembership(ledgers[1].Public(), sessions[0], noon)
 	if err != nil || !news {
 		t.Fatal(news, err)
 	}
-	admitted, err := learnt.Admit(candidate(1), false, 0, 2)
+	admitted, err := merged.Admit(candidate(1), false, 0, 2)
 	if err != nil || len(admitted.Members) != 1 || len(admitted.Tickets)+len(admitted.Bindings) != 0 || admitted.Members[0].Generation != 1 {
 		t.Fatalf("%+v, %v", admitted.Membership, err)
 	}
 	// The third voter got no request so far. It votes for another key, which does not help that
 	// key.
 	vote(t, &ledgers[2], sessions[2], candidate(2))
-	late, _, err := ledgers[2].MergeMembership(learnt.Public(), sessions[2], noon)
+	late, _, err := ledgers[2].MergeMembership(merged.Public(), sessions[2], noon)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -278,7 +278,7 @@ func TestMergesAgree(t *testing.T) {
 					t.Fatal(err)
 				}
 				if n >= 3 && done && news {
-					t.Fatal("learnt twice")
+					t.Fatal("merged twice")
 				}
 				b = next
 			}
@@ -325,7 +325,7 @@ func TestMergeRejectsInvalid(t *testing.T) {
 		"too many":            {Tickets: slices.Repeat([]Ticket{good}, maxTickets+1)},
 	} {
 		if next, news, err := (Ledger{}).MergeMembership(r, &Session{}, noon); err == nil || news || len(next.Tickets)+len(next.Members)+len(next.Bindings) > 0 {
-			t.Errorf("%s: learnt %+v", what, next.Membership)
+			t.Errorf("%s: accepted %+v", what, next.Membership)
 		}
 	}
 	if _, news, err := (Ledger{}).MergeMembership(Membership{Tickets: []Ticket{good}}, &Session{}, noon); err != nil || !news {
@@ -355,8 +355,8 @@ func FuzzMergeMembership(f *testing.F) {
 		f.Add(text)
 	}
 	f.Fuzz(func(t *testing.T, sent []byte) {
-		var learnt Membership
-		if json.Unmarshal(sent, &learnt) != nil {
+		var received Membership
+		if json.Unmarshal(sent, &received) != nil {
 			return
 		}
 		b, _, err := Ledger{}.WithID(id(1)).MergeRevocations([]Revocation{{Lineage: "1", Generation: 1}}, noon)
@@ -365,15 +365,15 @@ func FuzzMergeMembership(f *testing.F) {
 		}
 		b.Tickets = []Ticket{{Serial: "2", Name: "v", Expires: noon.Add(time.Hour), Voters: []string{id(1)}, Quorum: 1}}
 		b.Bindings = []TicketBinding{{Ticket: "2", Voter: id(1), Key: finger(1), Address: "10.0.0.1"}}
-		next, news, err := b.MergeMembership(learnt, &Session{}, noon)
+		next, news, err := b.MergeMembership(received, &Session{}, noon)
 		if err != nil {
 			if news || !bytes.Equal(next.Membership.Digest(), b.Membership.Digest()) {
 				t.Fatal("refused, and taken")
 			}
 			return
 		}
-		if _, again, err := next.MergeMembership(learnt, &Session{}, noon); err != nil || again {
-			t.Fatalf("learnt twice: %v", err)
+		if _, again, err := next.MergeMembership(received, &Session{}, noon); err != nil || again {
+			t.Fatalf("merged twice: %v", err)
 		}
 		for _, m := range next.Members {
 			if m.Ticket == "1" {

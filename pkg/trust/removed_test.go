@@ -62,7 +62,7 @@ func TestRemovedMachines(t *testing.T) {
 	}
 	for _, bad := range []Revocation{{Name: "dora", Machine: "w1"}, {Lineage: "1a", Machine: "a\nb"}} {
 		if _, _, err := (Ledger{}).MergeRevocations([]Revocation{bad}, noon); err == nil {
-			t.Errorf("learnt %+v", bad)
+			t.Errorf("accepted %+v", bad)
 		}
 	}
 
@@ -104,7 +104,7 @@ func TestFullListForgets(t *testing.T) {
 	if err != nil || len(next.Revoked) != maxRevoked || !has(next, fresh) || has(next, full.Revoked[9]) || !has(next, full.Revoked[7]) {
 		t.Errorf("%v", err)
 	}
-	if learnt, _, err := full.MergeRevocations([]Revocation{fresh}, noon); err != nil || !bytes.Equal(learnt.Revoked.Digest(), next.Revoked.Digest()) {
+	if merged, _, err := full.MergeRevocations([]Revocation{fresh}, noon); err != nil || !bytes.Equal(merged.Revoked.Digest(), next.Revoked.Digest()) {
 		t.Errorf("%v", err)
 	}
 	back, news, err := next.MergeRevocations(full.Revoked, noon)

@@ -309,7 +309,7 @@ func TestMergeRefuses(t *testing.T) {
 		"a time before all": {Lineage: "1a", At: time.Date(-1, 1, 1, 0, 0, 0, 0, time.UTC)},
 	} {
 		if next, news, err := (Ledger{}).MergeRevocations([]Revocation{r}, noon); err == nil || len(next.Revoked)+len(news) > 0 {
-			t.Errorf("%s: learnt %v", what, news)
+			t.Errorf("%s: accepted %v", what, news)
 		}
 	}
 	// The valid entries are merged and can be stored.
@@ -322,7 +322,7 @@ func TestMergeRefuses(t *testing.T) {
 		t.Error(err)
 	}
 	if _, _, err := (Ledger{}).Revoke(sent[1]); err == nil {
-		t.Error("what cannot be learnt can be said here")
+		t.Error("a revocation that cannot be merged was recorded here")
 	}
 	full := Ledger{Revoked: make([]Revocation, maxRevoked)}
 	if _, _, err := full.MergeRevocations([]Revocation{{Name: "dora", Generation: 1}}, noon); err == nil {

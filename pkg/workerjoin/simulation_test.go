@@ -374,11 +374,11 @@ func (w *world) step() {
 	if !w.hears(q.at, p) {
 		return
 	}
-	learnt, _, err := p.ledger.MergeMembership(q.knows, p.session, w.clock(p))
+	merged, _, err := p.ledger.MergeMembership(q.knows, p.session, w.clock(p))
 	if err != nil {
 		w.fail("%v", err)
 	}
-	p.ledger = learnt
+	p.ledger = merged
 	if q.stored != nil {
 		if w.hears(p, q.at) && p.ledger.TicketUsed(q.m.Ticket) {
 			q.stored[p.ledger.ID] = true
@@ -679,7 +679,7 @@ func TestNext(t *testing.T) {
 		{"ended, with a ticket", own(begin.Add(-91 * 24 * time.Hour)), ticket, 0, []netip.Addr{address}, Join, true, "the certificates of this machine expired at 2026-04-30T12:00:00Z, or its clock is wrong"},
 		{"of the future", own(begin.Add(48 * time.Hour)), nil, 0, []netip.Addr{address}, Renew, true, "the certificates of this machine begin at 2026-05-03T11:55:00Z, or its clock is wrong"},
 		{"another address", own(begin), nil, time.Minute, []netip.Addr{netip.MustParseAddr("10.0.0.22")}, Renew, true, ""},
-		{"invited anew", older, ticket, time.Minute, []netip.Addr{address}, Join, true, ""},
+		{"with a new ticket", older, ticket, time.Minute, []netip.Addr{address}, Join, true, ""},
 		{"of another cluster", stranger, ticket, time.Minute, []netip.Addr{address}, Join, false, "the certificates of this machine are of another cluster"},
 		{"of another name", other, ticket, time.Minute, []netip.Addr{address}, Join, false, "the certificates of this machine are of a machine called v"},
 	} {
