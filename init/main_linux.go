@@ -66,34 +66,10 @@ func boot() error {
 	if err != nil {
 		return err
 	}
-	// Listen before the first driver is loaded, so that no device event is missed.
-	events, err := listen()
+	root, dog, err := findRoot(params, inMemory, &times)
 	if err != nil {
 		return err
 	}
-	defer events.close()
-	drivers, err := loadModules(inMemory)
-	if err != nil {
-		return err
-	}
-	times.lap("modules")
-	dog := armWatchdog()
-
-	var root choice
-	if inMemory {
-		root, err = attachRoot()
-	} else {
-		root, err = waitForRoot(events, drivers, params.PartUUID(), func() { pet(dog) })
-	}
-	if err != nil {
-		return err
-	}
-	if dog == nil {
-		// another driver may have just created the watchdog device (i2c-i801 creates iTCO_wdt)
-		events.loadPending(drivers)
-		dog = armWatchdog() // its driver may have been loaded with the others
-	}
-	times.lap("disk")
 	device, err := verity.Open(root.device, params, "root")
 	if err != nil {
 		return err
@@ -113,6 +89,40 @@ func boot() error {
 	times.lap("switch")
 	say(info, "root is %s, %s", root, times.String())
 	return execMachined(root.slot, dog, times.began)
+}
+
+// findRoot loads the drivers and waits for the partition with the root, or attaches a root in
+// memory. It also arms the watchdog, which is nil if the machine has none.
+func findRoot(params verity.Params, inMemory bool, times *stopwatch) (choice, *watchdog.Watchdog, error) {
+	// Listen before the first driver is loaded, so that no device event is missed.
+	events, err := listen()
+	if err != nil {
+		return choice{}, nil, err
+	}
+	defer events.close()
+	drivers, err := loadModules(inMemory)
+	if err != nil {
+		return choice{}, nil, err
+	}
+	times.lap("modules")
+	dog := armWatchdog()
+
+	var root choice
+	if inMemory {
+		root, err = attachRoot()
+	} else {
+		root, err = waitForRoot(events, drivers, params.PartUUID(), func() { pet(dog) })
+	}
+	if err != nil {
+		return choice{}, nil, err
+	}
+	if dog == nil {
+		// another driver may have just created the watchdog device (i2c-i801 creates iTCO_wdt)
+		events.loadPending(drivers)
+		dog = armWatchdog() // its driver may have been loaded with the others
+	}
+	times.lap("disk")
+	return root, dog, nil
 }
 
 // openConsole opens the standard input and output of the process. The kernel could not: the
