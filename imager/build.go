@@ -28,9 +28,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/verity"
 )
 
-// Build makes the artifacts of one profile. The exported fields are its inputs; the other fields
-// pass data between stages.
-type Build struct {
+// Options are the inputs of a build.
+type Options struct {
 	Profile *Profile
 	Release buildinfo.Release // the build sets Kernel, PauseImage and Disk
 	Out     string            // directory for the artifacts
@@ -44,6 +43,11 @@ type Build struct {
 	Inputs []string
 	// Kubectl is the path for the user's kubectl; empty: it is not built.
 	Kubectl string
+}
+
+// Build makes the artifacts of one profile. The fields besides Options pass data between stages.
+type Build struct {
+	Options
 
 	archive  *Archive
 	kernel   *kernel.Kernel

@@ -51,14 +51,14 @@ func buildSample(out string) error {
 	}
 	p.Outputs = outputs
 	p.OperatorCA, p.ReleaseKeys, p.SigningKey = "", "release/keys.pem", "release/signing.key"
-	b := &Build{
+	o := Options{
 		Inputs: []string{sampleProfile, lockFile}, Profile: p, Out: out, Cache: "cache", Log: io.Discard, Programs: map[string]string{},
 		Release: buildinfo.Release{Name: "Orlop OS", Version: "9.9.9", Profile: p.Name, BuildTime: 1_700_000_000, Kubernetes: "v1.0.0"},
 	}
 	for _, program := range programs {
-		b.Programs[program.Name] = "fake"
+		o.Programs[program.Name] = "fake"
 	}
-	return b.Run()
+	return (&Build{Options: o}).Run()
 }
 
 // sampleTree makes a directory for buildSample. Packages come from the same cache as in `make

@@ -217,12 +217,12 @@ func build(args []string) error {
 	if err != nil {
 		return err
 	}
-	b := &Build{Profile: profile, Release: r, Out: *out, Cache: *cache, Log: os.Stdout, Programs: ready,
+	o := Options{Profile: profile, Release: r, Out: *out, Cache: *cache, Log: os.Stdout, Programs: ready,
 		Inputs: []string{*profilePath, lockFile, "go.sum", filepath.Join(componentsModule, "go.sum")}}
 	if *bin != "" {
-		b.Kubectl = filepath.Join(*bin, kubectl.Name)
+		o.Kubectl = filepath.Join(*bin, kubectl.Name)
 	}
-	return b.Run()
+	return (&Build{Options: o}).Run()
 }
 
 // sourceRelease describes the source: its version and epoch are in the file VERSION beside the
