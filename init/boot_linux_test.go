@@ -107,13 +107,13 @@ func TestBoot(t *testing.T) {
 			// One processor: with two, the emulator occasionally runs an instruction that the
 			// kernel has just replaced, and the kernel crashes before init begins (an int3 in
 			// sched_clock_cpu).
-			spec := vm.MachineSpec{Name: "init", Dir: t.TempDir(), MemoryMiB: 512, CPUs: 1, Kernel: p.kernel, Initrd: p.initrd,
-				Append: "console=ttyS0 panic=1 quiet " + c.cmdline, Watchdog: true, NoReboot: true}
+			spec := vm.MachineSpec{Name: "init", Dir: t.TempDir(), MemoryMiB: 512, CPUs: 1, Watchdog: true, QEMU: vm.QEMU{NoReboot: true},
+				Kernel: vm.Kernel{Image: p.kernel, Initrd: p.initrd, Append: "console=ttyS0 panic=1 quiet " + c.cmdline}}
 			if c.list != nil {
-				spec.Initrd = makeInitramfs(t, modules, c.list)
+				spec.Kernel.Initrd = makeInitramfs(t, modules, c.list)
 			}
 			if c.memory {
-				spec.Initrd = appendRoot(t, p, c.damage)
+				spec.Kernel.Initrd = appendRoot(t, p, c.damage)
 			} else {
 				spec.Disks = []vm.Disk{{Image: makeDisk(t, p, c.slot, c.damage), SizeMiB: 256}}
 			}

@@ -29,24 +29,13 @@ func (s MachineSpec) arguments(fds inherited, mac macAddr) []string {
 	a := []string{
 		"-name", s.Name, "-nodefaults", "-no-user-config", "-display", "none",
 		"-machine", "q35,smm=off,vmport=off", "-cpu", "max",
-		"-accel", "tcg,thread=multi,tb-size=" + strconv.Itoa(s.TranslationMiB),
+		"-accel", "tcg,thread=multi,tb-size=" + strconv.Itoa(s.QEMU.TranslationMiB),
 		"-m", strconv.Itoa(s.MemoryMiB), "-smp", strconv.Itoa(s.CPUs), "-boot", "menu=off",
 		"-chardev", "socket,id=console,fd=" + strconv.Itoa(fds.console), "-serial", "chardev:console",
 		"-chardev", "socket,id=qmp,fd=" + strconv.Itoa(fds.qmp), "-mon", "chardev=qmp,mode=control",
 	}
 	add := func(format string, values ...any) { a = append(a, strings.Fields(fmt.Sprintf(format, values...))...) }
-	if s.Kernel != "" {
-		a = append(a, "-kernel", s.Kernel)
-		if s.Initrd != "" {
-			a = append(a, "-initrd", s.Initrd)
-		}
-		if s.Append != "" {
-			a = append(a, "-append", s.Append)
-		}
-	} else {
-		a = append(a, "-drive", "if=pflash,unit=0,format=raw,readonly=on,file="+comma(s.Code),
-			"-drive", "if=pflash,unit=1,format=raw,file="+comma(filepath.Join(s.Dir, varsFile)))
-	}
+	a = append(a, s.bootArguments()...)
 	if slices.ContainsFunc(s.Disks, func(d Disk) bool { return d.Bus == BusUSB }) {
 		add("-device qemu-xhci")
 	}
@@ -62,19 +51,7 @@ func (s MachineSpec) arguments(fds inherited, mac macAddr) []string {
 		}
 		add("-device %s,drive=%s,serial=%s%s", device, d.Name, d.Name, s.bootIndex(d.Name))
 	}
-	if fds.nic != 0 {
-		add("-netdev stream,id=net0,server=off,addr.type=fd,addr.str=%d", fds.nic)
-		// Without a ROM, the firmware uses its own driver and network stack.
-		add("-device virtio-net-pci,id=nic0,netdev=net0,mac=%s,romfile=%s", mac, s.bootIndex(BootPXE, BootHTTP))
-	}
-	// The firmware tries all its network boot methods one after the other, each for a minute
-	// without an answer.
-	if s.bootsFrom(BootHTTP) && !s.bootsFrom(BootPXE) {
-		add("-fw_cfg name=opt/org.tianocore/IPv4PXESupport,string=n")
-	}
-	if s.bootsFrom(BootHTTP) || s.bootsFrom(BootPXE) {
-		add("-fw_cfg name=opt/org.tianocore/IPv6PXESupport,string=n")
-	}
+	a = append(a, s.nicArguments(fds, mac)...)
 	if len(s.Channels) > 0 {
 		add("-device virtio-serial-pci")
 	}
@@ -88,7 +65,7 @@ func (s MachineSpec) arguments(fds inherited, mac macAddr) []string {
 	if s.Watchdog {
 		add("-device i6300esb -action watchdog=reset")
 	}
-	if s.NoReboot {
+	if s.QEMU.NoReboot {
 		add("-no-reboot")
 	}
 	if !s.RTC.IsZero() {
@@ -97,7 +74,41 @@ func (s MachineSpec) arguments(fds inherited, mac macAddr) []string {
 	if identity := s.smbios(); identity != "" {
 		a = append(a, "-smbios", identity)
 	}
-	return append(a, s.Args...)
+	return append(a, s.QEMU.Args...)
+}
+
+// bootArguments returns QEMU's options for the kernel or the firmware.
+func (s MachineSpec) bootArguments() []string {
+	if s.Kernel.Image == "" {
+		return []string{"-drive", "if=pflash,unit=0,format=raw,readonly=on,file=" + comma(s.Firmware.Code),
+			"-drive", "if=pflash,unit=1,format=raw,file=" + comma(filepath.Join(s.Dir, varsFile))}
+	}
+	a := []string{"-kernel", s.Kernel.Image}
+	if s.Kernel.Initrd != "" {
+		a = append(a, "-initrd", s.Kernel.Initrd)
+	}
+	if s.Kernel.Append != "" {
+		a = append(a, "-append", s.Kernel.Append)
+	}
+	return a
+}
+
+// nicArguments returns QEMU's options for the NIC and for boots from the network.
+func (s MachineSpec) nicArguments(fds inherited, mac macAddr) (a []string) {
+	if fds.nic != 0 {
+		// Without a ROM, the firmware uses its own driver and network stack.
+		a = append(a, "-netdev", fmt.Sprintf("stream,id=net0,server=off,addr.type=fd,addr.str=%d", fds.nic),
+			"-device", fmt.Sprintf("virtio-net-pci,id=nic0,netdev=net0,mac=%s,romfile=%s", mac, s.bootIndex(BootPXE, BootHTTP)))
+	}
+	// The firmware tries all its network boot methods one after the other, each for a minute
+	// without an answer.
+	if s.bootsFrom(BootHTTP) && !s.bootsFrom(BootPXE) {
+		a = append(a, "-fw_cfg", "name=opt/org.tianocore/IPv4PXESupport,string=n")
+	}
+	if s.bootsFrom(BootHTTP) || s.bootsFrom(BootPXE) {
+		a = append(a, "-fw_cfg", "name=opt/org.tianocore/IPv6PXESupport,string=n")
+	}
+	return a
 }
 
 // drive returns QEMU's options for a disk.
@@ -117,15 +128,15 @@ func (s MachineSpec) drive(d Disk) []string {
 }
 
 func (s MachineSpec) smbios() string {
-	if s.UUID == "" && s.Serial == "" {
+	if s.Identity.UUID == "" && s.Identity.Serial == "" {
 		return ""
 	}
 	identity := "type=1"
-	if s.UUID != "" {
-		identity += ",uuid=" + s.UUID
+	if s.Identity.UUID != "" {
+		identity += ",uuid=" + s.Identity.UUID
 	}
-	if s.Serial != "" {
-		identity += ",serial=" + comma(s.Serial)
+	if s.Identity.Serial != "" {
+		identity += ",serial=" + comma(s.Identity.Serial)
 	}
 	return identity
 }
@@ -133,7 +144,7 @@ func (s MachineSpec) smbios() string {
 // bootIndex returns QEMU's option for the position of a device in the firmware's boot order; empty
 // if the device is not in it.
 func (s MachineSpec) bootIndex(names ...string) string {
-	for i, b := range s.Boot {
+	for i, b := range s.Firmware.Boot {
 		if slices.Contains(names, b) {
 			return fmt.Sprintf(",bootindex=%d", i+1) // 0 is a directly booted kernel
 		}
@@ -141,7 +152,7 @@ func (s MachineSpec) bootIndex(names ...string) string {
 	return ""
 }
 
-func (s MachineSpec) bootsFrom(what string) bool { return slices.Contains(s.Boot, what) }
+func (s MachineSpec) bootsFrom(what string) bool { return slices.Contains(s.Firmware.Boot, what) }
 
 // diskPath returns the file of a disk.
 func (s MachineSpec) diskPath(d Disk) string {

@@ -158,7 +158,7 @@ func (c *ClusterSpec) absolute() error {
 	paths := []*string{&c.Network.Capture}
 	for i := range c.Machines {
 		m := &c.Machines[i]
-		paths = append(paths, &m.Kernel, &m.Initrd, &m.Code, &m.Vars)
+		paths = append(paths, &m.Kernel.Image, &m.Kernel.Initrd, &m.Firmware.Code, &m.Firmware.Vars)
 		for j := range m.Disks {
 			paths = append(paths, &m.Disks[j].Image)
 		}

@@ -21,7 +21,7 @@ func launchFake(t *testing.T) (*Client, string, []string) {
 		t.Fatal(err)
 	}
 	one, two := fakeSpec(t, "serve"), fakeSpec(t, "serve")
-	two.Name, two.NoNIC = "w1", true
+	two.Name, two.NIC.Omit = "w1", true
 	command := []string{self, "run-cluster"}
 	c, err := Launch(within(t, 30*time.Second), dir, ClusterSpec{Name: "test", Network: NetworkSpec{Capture: filepath.Join(t.TempDir(), "packets.pcap")}, Machines: []MachineSpec{one, two},
 		Forwards: []ForwardSpec{{Machine: "cp1", Port: 50000}}}, command...)
@@ -182,7 +182,7 @@ func TestLaunchSaysWhy(t *testing.T) {
 		"no image":    {ClusterSpec{Name: "x", Machines: []MachineSpec{{Name: "a", Disks: BootDisk("/nonexistent/disk.raw", 0), Kernel: good.Kernel}}}, "is it built?"},
 		"two ways":    {ClusterSpec{Name: "x", Machines: []MachineSpec{good}, Forwards: []ForwardSpec{{Machine: "cp1", Addr: netip.MustParseAddr("10.77.0.9"), Port: 1}}}, "both a machine and an address"},
 		"bad forward": {ClusterSpec{Name: "x", Machines: []MachineSpec{good}, Forwards: []ForwardSpec{{Machine: "y", Port: 1}}}, "no such machine"},
-		"runner fails": {ClusterSpec{Name: "x", Machines: []MachineSpec{{Name: "a", Kernel: good.Kernel, QEMU: "/nonexistent/qemu"}}},
+		"runner fails": {ClusterSpec{Name: "x", Machines: []MachineSpec{{Name: "a", Kernel: good.Kernel, QEMU: QEMU{Command: "/nonexistent/qemu"}}}},
 			"/nonexistent/qemu"},
 	} {
 		_, err := Launch(ctx, filepath.Join(t.TempDir(), "c"), c.spec, self, "run-cluster")

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"sync/atomic"
 
 	"github.com/insomniacslk/dhcp/dhcpv4"
 	"github.com/insomniacslk/dhcp/dhcpv4/server4"
@@ -22,12 +21,8 @@ const (
 	DHCPNak DHCPMode = "nak"
 )
 
-type dhcpServer struct {
-	off atomic.Bool
-}
-
 // SetDHCP switches the DHCP server of the whole network on or off.
-func (n *Network) SetDHCP(on bool) { n.dhcp.off.Store(!on) }
+func (n *Network) SetDHCP(on bool) { n.noDHCP.Store(!on) }
 
 // SetMachineDHCP sets the behavior of the DHCP server toward a machine.
 func (n *Network) SetMachineDHCP(name string, mode DHCPMode) error {
@@ -48,8 +43,7 @@ func (n *Network) SetMachineDHCP(name string, mode DHCPMode) error {
 }
 
 func (n *Network) startDHCP() (func(), error) {
-	n.dhcp = &dhcpServer{}
-	n.dhcp.off.Store(n.spec.NoDHCP)
+	n.noDHCP.Store(n.spec.NoDHCP)
 	conn, err := n.gateway.ListenPacket(dhcpv4.ServerPort)
 	if err != nil {
 		return nil, err
@@ -69,7 +63,7 @@ func (n *Network) startDHCP() (func(), error) {
 
 // answerDHCP is the server's handler. It answers only registered machines.
 func (n *Network) answerDHCP(conn net.PacketConn, peer net.Addr, m *dhcpv4.DHCPv4) {
-	if m.OpCode != dhcpv4.OpcodeBootRequest || len(m.ClientHWAddr) != 6 || n.dhcp.off.Load() {
+	if m.OpCode != dhcpv4.OpcodeBootRequest || len(m.ClientHWAddr) != 6 || n.noDHCP.Load() {
 		return
 	}
 	n.mu.Lock()

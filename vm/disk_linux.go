@@ -22,10 +22,10 @@ func (s MachineSpec) prepare() error {
 			return fmt.Errorf("machine %s: %w", s.Name, err)
 		}
 	}
-	if s.Kernel != "" {
+	if s.Kernel.Image != "" {
 		return nil
 	}
-	if err := makeDisk(s.Dir+"/"+varsFile, s.Vars, 0); err != nil {
+	if err := makeDisk(s.Dir+"/"+varsFile, s.Firmware.Vars, 0); err != nil {
 		return fmt.Errorf("machine %s: %w", s.Name, err)
 	}
 	return nil

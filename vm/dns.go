@@ -7,11 +7,6 @@ import (
 	"github.com/miekg/dns"
 )
 
-// dnsServer answers on the gateway from the network's table, without an upstream.
-type dnsServer struct {
-	udp, tcp *dns.Server
-}
-
 // addName adds an address to a name of the network's DNS. A name without a dot gets the network's
 // domain as well.
 func (n *Network) addName(name string, addr netip.Addr) {
@@ -35,6 +30,7 @@ func (n *Network) Lookup(name string) []netip.Addr {
 	return n.names[strings.ToLower(strings.TrimSuffix(name, "."))]
 }
 
+// startDNS answers on the gateway from the network's table, without an upstream.
 func (n *Network) startDNS() (func(), error) {
 	conn, err := n.gateway.ListenPacket(53)
 	if err != nil {
@@ -45,12 +41,9 @@ func (n *Network) startDNS() (func(), error) {
 		conn.Close()
 		return nil, err
 	}
-	n.dns = &dnsServer{
-		udp: &dns.Server{PacketConn: conn, Handler: dns.HandlerFunc(n.answerDNS)},
-		tcp: &dns.Server{Listener: listener, Handler: dns.HandlerFunc(n.answerDNS)},
-	}
+	answer := dns.HandlerFunc(n.answerDNS)
 	ended := make(chan struct{}, 2)
-	for _, s := range []*dns.Server{n.dns.udp, n.dns.tcp} {
+	for _, s := range []*dns.Server{{PacketConn: conn, Handler: answer}, {Listener: listener, Handler: answer}} {
 		go func() {
 			s.ActivateAndServe() // ends with an error when its socket is closed
 			ended <- struct{}{}

@@ -95,7 +95,7 @@ func fakeSpec(t *testing.T, behaviour string) MachineSpec {
 	if err := os.WriteFile(kernel, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	return MachineSpec{Name: "cp1", Dir: t.TempDir(), QEMU: self, Kernel: kernel}
+	return MachineSpec{Name: "cp1", Dir: t.TempDir(), QEMU: QEMU{Command: self}, Kernel: Kernel{Image: kernel}}
 }
 
 func startFake(t *testing.T, spec MachineSpec) *Machine {
@@ -184,7 +184,7 @@ func TestUnexpectedEnds(t *testing.T) {
 		t.Errorf("a silent end counts as wanted: %s, %v", exit, err)
 	}
 	spec := fakeSpec(t, "serve")
-	spec.QEMU = "/nonexistent/qemu"
+	spec.QEMU.Command = "/nonexistent/qemu"
 	if _, err := Start(within(t, time.Second), spec); err == nil || !strings.Contains(err.Error(), "qemu-system-x86") {
 		t.Errorf("no QEMU: %v", err)
 	}
@@ -196,9 +196,9 @@ func TestSpecIsChecked(t *testing.T) {
 		"gateway":     func(s *MachineSpec) { s.Name = GatewayName },
 		"folder":      func(s *MachineSpec) { s.Dir = "" },
 		"memory":      func(s *MachineSpec) { s.MemoryMiB = 1 },
-		"kernel":      func(s *MachineSpec) { s.Kernel = "/nonexistent/kernel" },
-		"firmware":    func(s *MachineSpec) { s.Kernel, s.Code = "", "/nonexistent/code.fd" },
-		"append only": func(s *MachineSpec) { s.Kernel, s.Append = "", "quiet" },
+		"kernel":      func(s *MachineSpec) { s.Kernel.Image = "/nonexistent/kernel" },
+		"firmware":    func(s *MachineSpec) { s.Kernel.Image, s.Firmware.Code = "", "/nonexistent/code.fd" },
+		"append only": func(s *MachineSpec) { s.Kernel.Image, s.Kernel.Append = "", "quiet" },
 		"disks":       func(s *MachineSpec) { s.Disks = []Disk{{Name: "a"}, {Name: "a"}} },
 		"image":       func(s *MachineSpec) { s.Disks = BootDisk("/nonexistent/disk.raw", 0) },
 	} {

@@ -20,13 +20,13 @@ import (
 // TestArguments checks the whole command line of a machine with all options, and of a small
 // machine.
 func TestArguments(t *testing.T) {
-	full := MachineSpec{Name: "cp1", Dir: "/m/a,b", Disks: []Disk{{}, {Name: "config", ReadOnly: true}, {Name: "r", Record: true}, {Name: "f", Forget: true}}, Watchdog: true, NoReboot: true,
-		Graphics: true, RTC: time.Unix(0, 0), UUID: "6f1f6c2e-0000-4000-8000-000000000001", Serial: "SN,1", Channels: []string{"orlop.stdout"},
-		Args: []string{"-d", "guest_errors"}, Code: "testdata/arguments.golden", Vars: "testdata/arguments.golden"}
-	direct := MachineSpec{Name: "kernel", Dir: "/m", Kernel: "testdata/arguments.golden", Append: "console=ttyS0 quiet", MemoryMiB: 512, CPUs: 1}
-	media := MachineSpec{Name: "media", Dir: "/m", Code: "testdata/arguments.golden", Vars: "testdata/arguments.golden", Network: new(Network),
-		Disks: []Disk{{Bus: BusNVMe}, {Bus: BusSATA}, {Name: "cd", Bus: BusCD, Image: "/images/a.iso"}, {Name: "stick", Bus: BusUSB, Image: "/images/a.iso"}},
-		Boot:  []string{"cd", "disk0", BootHTTP}}
+	full := MachineSpec{Name: "cp1", Dir: "/m/a,b", Disks: []Disk{{}, {Name: "config", ReadOnly: true}, {Name: "r", Record: true}, {Name: "f", Forget: true}}, Watchdog: true,
+		Graphics: true, RTC: time.Unix(0, 0), Identity: Identity{UUID: "6f1f6c2e-0000-4000-8000-000000000001", Serial: "SN,1"}, Channels: []string{"orlop.stdout"},
+		QEMU: QEMU{Args: []string{"-d", "guest_errors"}, NoReboot: true}, Firmware: Firmware{Code: "testdata/arguments.golden", Vars: "testdata/arguments.golden"}}
+	direct := MachineSpec{Name: "kernel", Dir: "/m", Kernel: Kernel{Image: "testdata/arguments.golden", Append: "console=ttyS0 quiet"}, MemoryMiB: 512, CPUs: 1}
+	media := MachineSpec{Name: "media", Dir: "/m", NIC: NIC{Network: new(Network)},
+		Disks:    []Disk{{Bus: BusNVMe}, {Bus: BusSATA}, {Name: "cd", Bus: BusCD, Image: "/images/a.iso"}, {Name: "stick", Bus: BusUSB, Image: "/images/a.iso"}},
+		Firmware: Firmware{Code: "testdata/arguments.golden", Vars: "testdata/arguments.golden", Boot: []string{"cd", "disk0", BootHTTP}}}
 	var b strings.Builder
 	for _, spec := range []MachineSpec{full, direct, media} {
 		spec, err := spec.withDefaults()

@@ -37,7 +37,7 @@ func Start(ctx context.Context, spec MachineSpec) (*Machine, error) {
 	}
 	m := &Machine{spec: spec}
 	if spec.hasNIC() {
-		if m.addr, m.mac, err = spec.Network.reserve(spec.Name, spec.Addr); err != nil {
+		if m.addr, m.mac, err = spec.NIC.Network.reserve(spec.Name, spec.NIC.Addr); err != nil {
 			return nil, err
 		}
 	}
@@ -50,7 +50,7 @@ func Start(ctx context.Context, spec MachineSpec) (*Machine, error) {
 	return m, nil
 }
 
-func (s MachineSpec) hasNIC() bool { return s.Network != nil && !s.NoNIC }
+func (s MachineSpec) hasNIC() bool { return s.NIC.Network != nil && !s.NIC.Omit }
 
 // Name returns the machine's name.
 func (m *Machine) Name() string { return m.spec.Name }

@@ -25,8 +25,8 @@ func TestFirmwareBoot(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer network.Close()
-	m, err := Start(ctx, MachineSpec{Name: "cp1", Dir: t.TempDir(), MemoryMiB: 256, Disks: BootDisk("", 64), Network: network,
-		Watchdog: true, RTC: time.Unix(0, 0), Serial: "SN,1", UUID: "6f1f6c2e-0000-4000-8000-000000000001", Graphics: true})
+	m, err := Start(ctx, MachineSpec{Name: "cp1", Dir: t.TempDir(), MemoryMiB: 256, Disks: BootDisk("", 64), NIC: NIC{Network: network},
+		Watchdog: true, RTC: time.Unix(0, 0), Identity: Identity{Serial: "SN,1", UUID: "6f1f6c2e-0000-4000-8000-000000000001"}, Graphics: true})
 	if err != nil {
 		t.Fatal(err)
 	}

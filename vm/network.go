@@ -50,9 +50,8 @@ type Network struct {
 	sw      *ethSwitch
 	capture *capture
 	gateway *Host
-	dhcp    *dhcpServer
-	dns     *dnsServer
 	closers []func()
+	noDHCP  atomic.Bool
 	noNTP   atomic.Bool
 
 	mu       sync.Mutex

@@ -145,7 +145,7 @@ func (m *Machine) startQEMU() (*power, error) {
 		fds.channels = append(fds.channels, number)
 	}
 	if m.spec.hasNIC() {
-		cable, err := m.spec.Network.plug(m.spec.Name)
+		cable, err := m.spec.NIC.Network.plug(m.spec.Name)
 		if err != nil {
 			return failWith(err)
 		}
@@ -156,11 +156,11 @@ func (m *Machine) startQEMU() (*power, error) {
 		return failWith(err)
 	}
 	defer stderr.Close()
-	p.cmd = exec.Command(m.spec.QEMU, m.spec.arguments(fds, m.mac)...)
+	p.cmd = exec.Command(m.spec.QEMU.Command, m.spec.arguments(fds, m.mac)...)
 	p.cmd.ExtraFiles, p.cmd.Stdout, p.cmd.Stderr = files.theirs, stderr, stderr
 	p.started = time.Now()
-	if m.spec.Network != nil {
-		p.cmd.Env = append(os.Environ(), m.spec.Network.clock.environment(p.started)...)
+	if m.spec.NIC.Network != nil {
+		p.cmd.Env = append(os.Environ(), m.spec.NIC.Network.clock.environment(p.started)...)
 	}
 	// A separate process group excludes QEMU from a terminal's Ctrl-C. The kernel kills QEMU when
 	// this process ends.
@@ -185,8 +185,8 @@ func (p *power) launch(m *Machine, console net.Conn) error {
 			return
 		}
 		waitErr := p.cmd.Wait()
-		if m.spec.Network != nil {
-			m.spec.Network.clock.sweep(p.cmd.Process.Pid)
+		if m.spec.NIC.Network != nil {
+			m.spec.NIC.Network.clock.sweep(p.cmd.Process.Pid)
 		}
 		limit := time.NewTimer(exitTime)
 		defer limit.Stop()

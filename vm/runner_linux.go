@@ -125,7 +125,7 @@ func (r *runner) start(ctx context.Context) error {
 
 // switchOn makes a machine of the cluster.
 func (r *runner) switchOn(ctx context.Context, m MachineSpec) (*Machine, error) {
-	m.Dir, m.Network = filepath.Join(r.dir, m.Name), r.network
+	m.Dir, m.NIC.Network = filepath.Join(r.dir, m.Name), r.network
 	ctx, cancel := context.WithTimeout(ctx, controlLimit)
 	defer cancel()
 	machine, err := Start(ctx, m)

@@ -29,47 +29,71 @@ type MachineSpec struct {
 	MemoryMiB int `json:"memoryMiB,omitempty"`
 	CPUs      int `json:"cpus,omitempty"`
 	// Disks in order of their appearance to the machine; empty: no disk. The firmware tries them in
-	// this order, unless Boot sets another order.
+	// this order, unless Firmware.Boot sets another order.
 	Disks []Disk `json:"disks,omitempty"`
-	// Boot is the boot order of the firmware: names of disks, BootPXE, BootHTTP. Default: the
-	// disks.
-	Boot []string `json:"boot,omitempty"`
+	NIC   NIC    `json:"nic,omitzero"`
 
-	// Network is the network of the NIC; nil: no NIC.
-	Network *Network `json:"-"`
-	// NoNIC omits the NIC although there is a network.
-	NoNIC bool `json:"noNIC,omitempty"`
-	// Addr is the machine's address; default: the next free address.
-	Addr netip.Addr `json:"addr,omitzero"`
-
-	// Code and Vars are the firmware and its empty variables, Debian's OVMF by default.
-	Code string `json:"code,omitempty"`
-	Vars string `json:"vars,omitempty"`
-	// Kernel boots a kernel directly, without firmware and loader, with Initrd and Append.
-	Kernel string `json:"kernel,omitempty"`
-	Initrd string `json:"initrd,omitempty"`
-	Append string `json:"append,omitempty"`
+	Firmware Firmware `json:"firmware,omitzero"`
+	// Kernel replaces the firmware and the loader.
+	Kernel Kernel `json:"kernel,omitzero"`
 
 	// Watchdog adds an i6300esb watchdog that resets the machine.
 	Watchdog bool `json:"watchdog,omitempty"`
-	// NoReboot ends QEMU where the machine would reset.
-	NoReboot bool `json:"noReboot,omitempty"`
 	// Graphics adds a VGA adapter (for QEMU's screendump).
 	Graphics bool `json:"graphics,omitempty"`
 	// RTC is the time that the hardware clock shows at power-on; zero: the host's.
 	RTC time.Time `json:"rtc,omitzero"`
-	// UUID and Serial are the machine's identity in SMBIOS type 1.
-	UUID   string `json:"uuid,omitempty"`
-	Serial string `json:"serial,omitempty"`
+	// Identity is the machine's identity in SMBIOS type 1.
+	Identity Identity `json:"identity,omitzero"`
 	// Channels are names of virtio-serial ports (/dev/virtio-ports/NAME in the guest);
 	// Machine.Channel returns the host's ends.
 	Channels []string `json:"channels,omitempty"`
+
+	QEMU QEMU `json:"qemu,omitzero"`
+}
+
+// NIC describes the network interface of a machine. The zero value means: no NIC.
+type NIC struct {
+	// Network is the network of the NIC; nil: no NIC.
+	Network *Network `json:"-"`
+	// Omit omits the NIC although there is a network.
+	Omit bool `json:"omit,omitempty"`
+	// Addr is the machine's address; default: the next free address.
+	Addr netip.Addr `json:"addr,omitzero"`
+}
+
+// Firmware describes the UEFI firmware of a machine.
+type Firmware struct {
+	// Code and Vars are the firmware and its empty variables, Debian's OVMF by default.
+	Code string `json:"code,omitempty"`
+	Vars string `json:"vars,omitempty"`
+	// Boot is the boot order: names of disks, BootPXE, BootHTTP. Default: the disks.
+	Boot []string `json:"boot,omitempty"`
+}
+
+// Kernel describes a kernel that QEMU boots directly.
+type Kernel struct {
+	Image  string `json:"image,omitempty"` // empty: the firmware boots
+	Initrd string `json:"initrd,omitempty"`
+	// Append is the command line.
+	Append string `json:"append,omitempty"`
+}
+
+// Identity is a machine's identity in SMBIOS.
+type Identity struct {
+	UUID   string `json:"uuid,omitempty"`
+	Serial string `json:"serial,omitempty"`
+}
+
+// QEMU describes the emulator of a machine.
+type QEMU struct {
+	// Command defaults to qemu-system-x86_64; Args are appended to its arguments.
+	Command string   `json:"command,omitempty"`
+	Args    []string `json:"args,omitempty"`
+	// NoReboot ends QEMU where the machine would reset.
+	NoReboot bool `json:"noReboot,omitempty"`
 	// TranslationMiB is the size of TCG's translation cache, default 512.
 	TranslationMiB int `json:"translationMiB,omitempty"`
-
-	// QEMU is the command, default qemu-system-x86_64; Args are appended to its arguments.
-	QEMU string   `json:"qemu,omitempty"`
-	Args []string `json:"args,omitempty"`
 }
 
 // The boot options of a machine besides its disks: the boot image of its network
@@ -134,9 +158,9 @@ func (s MachineSpec) withDefaults() (MachineSpec, error) {
 			*at = value
 		}
 	}
-	set(&s.QEMU, "qemu-system-x86_64")
-	set(&s.Code, defaultCode)
-	set(&s.Vars, defaultVars)
+	set(&s.QEMU.Command, "qemu-system-x86_64")
+	set(&s.Firmware.Code, defaultCode)
+	set(&s.Firmware.Vars, defaultVars)
 	number := func(at *int, value int) {
 		if *at == 0 {
 			*at = value
@@ -144,8 +168,8 @@ func (s MachineSpec) withDefaults() (MachineSpec, error) {
 	}
 	number(&s.MemoryMiB, 2048)
 	number(&s.CPUs, 2)
-	number(&s.TranslationMiB, 512)
-	if s.MemoryMiB < 32 || s.CPUs < 1 || s.TranslationMiB < 1 {
+	number(&s.QEMU.TranslationMiB, 512)
+	if s.MemoryMiB < 32 || s.CPUs < 1 || s.QEMU.TranslationMiB < 1 {
 		return s, fmt.Errorf("machine %s: memory of %d MiB with %d CPUs is not enough for any kernel", s.Name, s.MemoryMiB, s.CPUs)
 	}
 	disks := make([]Disk, len(s.Disks))
@@ -176,27 +200,27 @@ func (s MachineSpec) withDefaults() (MachineSpec, error) {
 		seen[d.Name], disks[i] = true, d
 	}
 	s.Disks = disks
-	if s.Boot == nil {
+	if s.Firmware.Boot == nil {
 		for _, d := range disks {
-			s.Boot = append(s.Boot, d.Name)
+			s.Firmware.Boot = append(s.Firmware.Boot, d.Name)
 		}
 	}
 	seen[BootPXE], seen[BootHTTP] = s.hasNIC(), s.hasNIC()
-	for _, b := range s.Boot {
+	for _, b := range s.Firmware.Boot {
 		if !seen[b] {
 			return s, fmt.Errorf("machine %s: cannot boot from %q: it has no such device", s.Name, b)
 		}
 	}
-	if s.Kernel == "" && (s.Initrd != "" || s.Append != "") {
+	if s.Kernel.Image == "" && (s.Kernel.Initrd != "" || s.Kernel.Append != "") {
 		return s, fmt.Errorf("machine %s: Initrd and Append need Kernel", s.Name)
 	}
 	return s, s.checkFiles()
 }
 
 func (s MachineSpec) checkFiles() error {
-	files := []string{s.Kernel, s.Initrd}
-	if s.Kernel == "" {
-		files = append(files, s.Code, s.Vars)
+	files := []string{s.Kernel.Image, s.Kernel.Initrd}
+	if s.Kernel.Image == "" {
+		files = append(files, s.Firmware.Code, s.Firmware.Vars)
 	}
 	for _, path := range files {
 		if path == "" {

@@ -199,8 +199,8 @@ func (b *boot) powerOn(ctx context.Context) error {
 	b.poweron = time.Now()
 	var err error
 	b.machine, err = vm.Start(ctx, vm.MachineSpec{
-		Name: machineName, Dir: b.dir, MemoryMiB: b.memoryMiB, CPUs: processors, Disks: vm.BootDisk("", 0), Network: b.network,
-		Watchdog: true, NoReboot: !b.goesOn, TranslationMiB: translationMiB,
+		Name: machineName, Dir: b.dir, MemoryMiB: b.memoryMiB, CPUs: processors, Disks: vm.BootDisk("", 0), NIC: vm.NIC{Network: b.network},
+		Watchdog: true, QEMU: vm.QEMU{NoReboot: !b.goesOn, TranslationMiB: translationMiB},
 	})
 	if err != nil {
 		return err

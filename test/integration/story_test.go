@@ -315,7 +315,7 @@ func (s *story) setup(env *testscript.Env) error {
 // start makes a machine of the story and switches it on.
 func (s *story) start(ts *testscript.TestScript, spec vm.MachineSpec) {
 	spec.Dir = filepath.Join(s.dir, spec.Name)
-	spec.Network = s.network
+	spec.NIC.Network = s.network
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	m, err := vm.Start(ctx, spec)

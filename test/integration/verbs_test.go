@@ -343,11 +343,11 @@ func (s *story) machineVerb(ts *testscript.TestScript, neg bool, args []string) 
 		case "rtc":
 			spec.RTC, err = time.Parse(time.RFC3339, value)
 		case "nonic":
-			spec.NoNIC = true
+			spec.NIC.Omit = true
 		case "scsi":
-			spec.Args = []string{"-device", "virtio-scsi-pci,id=scsi0"}
+			spec.QEMU.Args = []string{"-device", "virtio-scsi-pci,id=scsi0"}
 		case "noreboot":
-			spec.NoReboot = true
+			spec.QEMU.NoReboot = true
 		case "config":
 			others = append(others, s.medium(ts, spec.Name, "ORLOPCFG", "machine.yaml", value))
 		case "cidata":
@@ -366,7 +366,7 @@ func (s *story) machineVerb(ts *testscript.TestScript, neg bool, args []string) 
 	spec.Disks = blank
 	switch {
 	case kernel != "":
-		spec.Args = append(spec.Args, "-kernel", filepath.Join(folder, kernel))
+		spec.QEMU.Args = append(spec.QEMU.Args, "-kernel", filepath.Join(folder, kernel))
 	case loader != "":
 		media = append(media, s.otherLoader(ts, spec.Name, folder, loader))
 	case len(blank)+len(media) == 0 && overNetwork == "": // the system is already on a disk
@@ -384,10 +384,10 @@ func (s *story) machineVerb(ts *testscript.TestScript, neg bool, args []string) 
 		spec.Disks = append(spec.Disks, d)
 	}
 	for _, d := range spec.Disks {
-		spec.Boot = append(spec.Boot, d.Name)
+		spec.Firmware.Boot = append(spec.Firmware.Boot, d.Name)
 	}
 	if overNetwork != "" {
-		spec.Boot = append(spec.Boot, overNetwork)
+		spec.Firmware.Boot = append(spec.Firmware.Boot, overNetwork)
 		ts.Check(s.network.ServeBoot(filepath.Join(folder, "netboot.efi")))
 	}
 	spec.Disks = slices.Concat(first, spec.Disks, others)

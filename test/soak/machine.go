@@ -61,7 +61,7 @@ func powerOn(ctx context.Context, o options, dir string, disk vm.Disk) (*machine
 		return nil, err
 	}
 	disk.Name, disk.Image, disk.SizeMiB = diskName, filepath.Join(o.image, "disk.raw"), diskMiB
-	m, err := vm.Start(ctx, vm.MachineSpec{Name: machineName, Dir: dir, MemoryMiB: memoryMiB, Disks: []vm.Disk{disk}, Network: network, Watchdog: true})
+	m, err := vm.Start(ctx, vm.MachineSpec{Name: machineName, Dir: dir, MemoryMiB: memoryMiB, Disks: []vm.Disk{disk}, NIC: vm.NIC{Network: network}, Watchdog: true})
 	if err != nil {
 		return nil, errors.Join(err, network.Close())
 	}

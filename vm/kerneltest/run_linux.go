@@ -111,9 +111,9 @@ func Run(ctx context.Context, o Options) (Result, error) {
 	if spec.Name == "" {
 		spec.Name = "kernel"
 	}
-	spec.Dir, spec.Kernel, spec.Initrd = filepath.Join(dir, "machine"), k.image, initrd
+	spec.Dir, spec.Kernel.Image, spec.Kernel.Initrd = filepath.Join(dir, "machine"), k.image, initrd
 	// panic=-1 resets immediately, and QEMU ends instead of a reset.
-	spec.Append, spec.NoReboot = strings.TrimSpace("console=ttyS0 quiet loglevel=4 panic=-1 rdinit=/init net.ifnames=0 cgroup_no_v1=all "+o.Append), true
+	spec.Kernel.Append, spec.QEMU.NoReboot = strings.TrimSpace("console=ttyS0 quiet loglevel=4 panic=-1 rdinit=/init net.ifnames=0 cgroup_no_v1=all "+o.Append), true
 	spec.Channels = []string{protocol.StdoutPort, protocol.StderrPort, protocol.ControlPort}
 	for boot := 1; ; boot++ {
 		result, err := once(ctx, spec, o)

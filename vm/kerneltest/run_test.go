@@ -73,7 +73,7 @@ func TestBoot(t *testing.T) {
 	defer network.Close()
 	var stdout, stderr bytes.Buffer
 	o := Options{Kernel: kernel, Program: build(t, "./testdata/bootprobe"), Modules: []string{"virtio_net", "button", "evdev"}, Tools: []string{},
-		Machine: vm.MachineSpec{MemoryMiB: 256, Network: network, RTC: time.Date(1971, 2, 3, 4, 5, 6, 0, time.UTC)},
+		Machine: vm.MachineSpec{MemoryMiB: 256, NIC: vm.NIC{Network: network}, RTC: time.Date(1971, 2, 3, 4, 5, 6, 0, time.UTC)},
 		Stdout:  &stdout, Stderr: &stderr}
 	pressed := make(chan error, 1)
 	o.Started = func(m *vm.Machine) {

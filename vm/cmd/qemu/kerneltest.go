@@ -68,7 +68,7 @@ func kernelTest(ctx context.Context, args []string) error {
 			return err
 		}
 		defer network.Close()
-		o.Machine.Network = network
+		o.Machine.NIC.Network = network
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("deadline of %s passed", limit))
 	defer cancel()
