@@ -60,7 +60,11 @@ func example(t *testing.T) report {
 	r := report{Image: artefact{ArtifactMiB: 107.3, Executables: []string{"/usr/bin/machined", "/usr/bin/runc"}}, MemoryMiB: 6144, Processors: 2, IdleSeconds: 60}
 	for i := range 2 {
 		run := machineRun{figures: figures{
-			PoweronToAPI: v(9 + float64(i)), PoweronToUserspace: v(6), APIAfterInit: v(3), ToKubeAPI: v(8), ToNodeReady: v(12 + float64(4*i)), ToPodRunning: v(15), MachineUsedMiB: v(429),
+			startFigures: startFigures{
+				PoweronToAPI: v(9 + float64(i)), PoweronToUserspace: v(6), APIAfterInit: v(3),
+				ToKubeAPI: v(8), ToNodeReady: v(12 + float64(4*i)), ToPodRunning: v(15),
+			},
+			memoryFigures: memoryFigures{MachineUsedMiB: v(429)},
 		}}
 		run.addProcesses([]process{
 			{PID: 1, Name: "machined", Anonymous: 20 << 20}, {PID: 7, Name: "machined", Anonymous: 15 << 20}, {PID: 9, Name: "pause", Anonymous: 1 << 20}, {PID: 11, Name: "pause", Anonymous: 1 << 20},

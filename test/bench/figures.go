@@ -18,6 +18,16 @@ const mib = 1 << 20
 // figures are the measured values. A value that does not exist on one side, or was not measured, is
 // nil and not in the file.
 type figures struct {
+	startFigures
+	memoryFigures
+	ArtifactMiB *float64 `json:"artifact_mib,omitempty"`
+	upgradeFigures
+	// AnonMiB is anonymous memory by service, or by program name for other processes.
+	AnonMiB map[string]float64 `json:"anon_mib,omitempty"`
+}
+
+// startFigures are times of a boot.
+type startFigures struct {
 	// QEMU started → first authenticated answer
 	PoweronToAPI *float64 `json:"poweron_to_api_s,omitempty"`
 	// QEMU started → init started
@@ -27,12 +37,19 @@ type figures struct {
 	ToKubeAPI    *float64 `json:"userspace_to_kube_api_s,omitempty"`
 	ToNodeReady  *float64 `json:"userspace_to_node_ready_s,omitempty"`
 	ToPodRunning *float64 `json:"userspace_to_pod_running_s,omitempty"`
+}
+
+// memoryFigures are sizes of memory in use.
+type memoryFigures struct {
 	// MemTotal − MemAvailable; for the baseline without its RAM disk
 	MachineUsedMiB *float64 `json:"machine_used_mib,omitempty"`
 	AnonTotalMiB   *float64 `json:"anon_total_mib,omitempty"` // sum of AnonMiB
 	PID1AnonMiB    *float64 `json:"pid1_anon_mib,omitempty"`
 	ApidAnonMiB    *float64 `json:"apid_anon_mib,omitempty"`
-	ArtifactMiB    *float64 `json:"artifact_mib,omitempty"`
+}
+
+// upgradeFigures are the figures of an upgrade.
+type upgradeFigures struct {
 	// upgrade request → the new version is committed
 	Upgrade *float64 `json:"upgrade_s,omitempty"`
 	// upgrade request → the machine resets
@@ -44,8 +61,6 @@ type figures struct {
 	// all writes of the machine to the disk meanwhile
 	UpgradeWrittenMiB *float64 `json:"upgrade_written_mib,omitempty"`
 	BundleMiB         *float64 `json:"bundle_mib,omitempty"`
-	// AnonMiB is anonymous memory by service, or by program name for other processes.
-	AnonMiB map[string]float64 `json:"anon_mib,omitempty"`
 }
 
 // numbers returns the fields that have a median, with their labels in the table.

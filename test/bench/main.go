@@ -128,7 +128,7 @@ func run(ctx context.Context, o options) error {
 			return err
 		}
 		if o.bundle != "" {
-			upgraded, early, err := again(name+", upgrade", func() (figures, error) {
+			upgraded, early, err := again(name+", upgrade", func() (upgradeFigures, error) {
 				bounded, cancel := context.WithTimeout(ctx, machineLimit)
 				defer cancel()
 				return upgradeMachine(bounded, o, filepath.Join(dir, "upgrade"))
@@ -137,7 +137,7 @@ func run(ctx context.Context, o options) error {
 			if err != nil {
 				return err
 			}
-			ours.addUpgrade(upgraded)
+			ours.upgradeFigures = upgraded
 		}
 		result.Runs = append(result.Runs, ours)
 		if !o.noBaseline {

@@ -22,7 +22,7 @@ import (
 const askLimit = time.Second
 
 // upgradeMachine measures an upgrade of a machine that has just become Ready.
-func upgradeMachine(ctx context.Context, o options, dir string) (f figures, err error) {
+func upgradeMachine(ctx context.Context, o options, dir string) (f upgradeFigures, err error) {
 	b := &boot{options: o, dir: dir, record: newRecord(), goesOn: true}
 	err = b.whileOn(ctx, func(ctx context.Context, documents []byte) error {
 		if _, _, err := b.configure(ctx, documents); err != nil {
@@ -34,37 +34,28 @@ func upgradeMachine(ctx context.Context, o options, dir string) (f figures, err 
 	return f, err
 }
 
-// addUpgrade copies the figures of an upgrade.
-func (f *figures) addUpgrade(u figures) {
-	for i, n := range u.numbers() {
-		if *n.at != nil {
-			*f.numbers()[i].at = *n.at
-		}
-	}
-}
-
-func (b *boot) upgrade(ctx context.Context) (figures, error) {
+func (b *boot) upgrade(ctx context.Context) (upgradeFigures, error) {
 	// HTTP/1.1: a call that times out closes its connection. The machine's reset closes none.
 	kube, err := b.kubernetes(ctx, func(c *rest.Config) { c.NextProtos, c.Timeout = []string{"http/1.1"}, askLimit })
 	if err != nil {
-		return figures{}, err
+		return upgradeFigures{}, err
 	}
 	first, err := observe(ctx, kube, "")
 	if err != nil {
-		return figures{}, err
+		return upgradeFigures{}, err
 	}
 	info, err := os.Stat(b.bundle)
 	if err != nil {
-		return figures{}, fmt.Errorf("bundle: %w; `make versions` makes it", err)
+		return upgradeFigures{}, fmt.Errorf("bundle: %w; `make versions` makes it", err)
 	}
 	door, err := b.network.Forward(0, fmt.Sprintf("%s:%d", address, paths.PortApid))
 	if err != nil {
-		return figures{}, err
+		return upgradeFigures{}, err
 	}
 	defer door.Close()
 	before, err := b.machine.Written(ctx)
 	if err != nil {
-		return figures{}, err
+		return upgradeFigures{}, err
 	}
 	began := time.Now()
 	ended := make(chan error, 1)
@@ -79,28 +70,28 @@ func (b *boot) upgrade(ctx context.Context) (figures, error) {
 	}()
 	seen, err := observe(ctx, kube, first.boot)
 	if err != nil {
-		return figures{}, err
+		return upgradeFigures{}, err
 	}
 	if err := <-ended; err != nil { // CommandContext ends it with ctx
-		return figures{}, err
+		return upgradeFigures{}, err
 	}
 	committed := time.Now()
 	after, err := b.machine.Written(ctx)
 	if err != nil {
-		return figures{}, err
+		return upgradeFigures{}, err
 	}
 	for _, e := range b.machine.Events() {
 		if e.Name == "RESET" && e.At.After(began) {
-			return upgradeFigures(began, e.At, seen.ready, committed, seen.away, after-before, info.Size()), nil
+			return newUpgradeFigures(began, e.At, seen.ready, committed, seen.away, after-before, info.Size()), nil
 		}
 	}
-	return figures{}, errors.New("upgrade: QEMU reports no reset")
+	return upgradeFigures{}, errors.New("upgrade: QEMU reports no reset")
 }
 
-func upgradeFigures(began, reset, ready, ended time.Time, away time.Duration, written, bundle int64) figures {
+func newUpgradeFigures(began, reset, ready, ended time.Time, away time.Duration, written, bundle int64) upgradeFigures {
 	seconds := func(d time.Duration) *float64 { s := d.Seconds(); return &s }
 	size := func(n int64) *float64 { s := float64(n) / mib; return &s }
-	return figures{
+	return upgradeFigures{
 		Upgrade: seconds(ended.Sub(began)), UpgradeToReset: seconds(reset.Sub(began)), ResetToReady: seconds(ready.Sub(reset)),
 		UpgradeOutage: seconds(away), UpgradeWrittenMiB: size(written), BundleMiB: size(bundle),
 	}

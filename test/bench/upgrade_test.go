@@ -76,7 +76,7 @@ func TestObserveEnds(t *testing.T) {
 func TestUpgradeFigures(t *testing.T) {
 	at := func(s float64) time.Time { return time.Unix(100, 0).Add(time.Duration(s * float64(time.Second))) }
 	run := machineRun{}
-	run.addUpgrade(upgradeFigures(at(0), at(30), at(65), at(70.5), 40*time.Second, 600<<20, 100<<20))
+	run.upgradeFigures = newUpgradeFigures(at(0), at(30), at(65), at(70.5), 40*time.Second, 600<<20, 100<<20)
 	var out strings.Builder
 	printReport(&out, report{figures: medians([]*figures{&run.figures}), Runs: []machineRun{run}})
 	for _, line := range []string{"asked → committed, s +70.5", "asked → reset, s +30.0", "reset → node Ready, s +35.0", "API away, s +40.0", "disk, MiB +600.0", "bundle, MiB +100.0"} {
