@@ -61,111 +61,144 @@ func copies(n int) error {
 	return nil
 }
 
-func run(args []string) error {
-	ctx, cancel := context.WithTimeout(context.Background(), deadline)
-	defer cancel()
-	switch {
-	case args[0] == "serve" && len(args) == 1:
-		return serve(":8080")
-	case args[0] == "serve" && len(args) == 2: // the same on another port
-		return serve(args[1])
-	case args[0] == "stay" && len(args) == 1: // do nothing, and fail on SIGTERM
+// command is a command of the program.
+type command struct {
+	name, args string // args names the arguments, with spaces between
+	run        func(ctx context.Context, args []string) error
+}
+
+// commands are the commands of the program. Commands with the same name differ in their arguments.
+var commands = []command{
+	{"serve", "", func(context.Context, []string) error { return serve(":8080") }},
+	{"serve", "ADDRESS", func(_ context.Context, args []string) error { return serve(args[0]) }},
+	// do nothing, and fail on SIGTERM
+	{"stay", "", func(context.Context, []string) error {
 		asked := make(chan os.Signal, 1)
 		signal.Notify(asked, syscall.SIGTERM)
 		return fmt.Errorf("ended by %v", <-asked)
+	}},
 	// run this number of processes that keep a processor busy
-	case args[0] == "copies" && len(args) == 2:
-		n, err := strconv.Atoi(args[1])
+	{"copies", "NUMBER", func(_ context.Context, args []string) error {
+		n, err := strconv.Atoi(args[0])
 		if err != nil {
 			return err
 		}
 		return copies(n)
-	case args[0] == "copy" && len(args) == 1:
+	}},
+	{"copy", "", func(ctx context.Context, _ []string) error {
 		for ctx.Err() == nil { // until it is ended
 		}
 		return ctx.Err()
-	case args[0] == "get" && len(args) == 2: // fetch a URL and print the answer
-		return get(ctx, args[1], os.Stdout)
+	}},
+	// fetch a URL and print the answer
+	{"get", "URL", func(ctx context.Context, args []string) error { return get(ctx, args[0], os.Stdout) }},
 	// call a path of the API server with the pod's own token; print the status
-	case args[0] == "api" && len(args) == 2:
-		return askAPI(ctx, args[1])
-	case args[0] == "lookup" && len(args) == 2: // resolve a name and print its addresses
-		addrs, err := net.DefaultResolver.LookupHost(ctx, args[1])
+	{"api", "PATH", func(ctx context.Context, args []string) error { return askAPI(ctx, args[0]) }},
+	// resolve a name and print its addresses
+	{"lookup", "NAME", func(ctx context.Context, args []string) error {
+		addrs, err := net.DefaultResolver.LookupHost(ctx, args[0])
 		fmt.Println(strings.Join(addrs, "\n"))
 		return err
-	case args[0] == "dial" && len(args) == 2: // connect by TCP; print the result
-		c, err := (&net.Dialer{Timeout: 3 * time.Second}).DialContext(ctx, "tcp", args[1])
-		if err != nil {
-			return err
-		}
-		fmt.Println("connected to", c.RemoteAddr())
-		return c.Close()
+	}},
+	{"dial", "ADDRESS", dial},
 	// run a DNS server that returns one address for every name
-	case args[0] == "dns" && len(args) == 2:
-		return answer(args[1])
+	{"dns", "ADDRESS", func(_ context.Context, args []string) error { return answer(args[0]) }},
 	// install a pod network: address range, and the machine's directories for plugins and
 	// configurations
-	case args[0] == "network" && len(args) == 4:
-		return bring(args[1], args[2], args[3])
-	case args[0] == "connect" && len(args) == 1:
-		return connect()
+	{"network", "RANGE PLUGINS CONFIGURATIONS", func(_ context.Context, args []string) error {
+		return bring(args[0], args[1], args[2])
+	}},
+	{"connect", "", func(context.Context, []string) error { return connect() }},
 	// serve pods that authenticate with their certificates
-	case args[0] == "serve-peers" && len(args) == 2:
-		return servePeers(args[1])
-	// call such a server
-	case (args[0] == "ask-peer" || args[0] == "ask-anonymous") && len(args) == 2:
-		return askPeer(ctx, args[1], args[0] == "ask-anonymous")
-	case args[0] == "cat" && len(args) == 2: // print a file
-		b, err := os.ReadFile(args[1])
+	{"serve-peers", "ADDRESS", func(_ context.Context, args []string) error { return servePeers(args[0]) }},
+	// call a server of serve-peers, with a certificate and without
+	{"ask-peer", "ADDRESS", func(ctx context.Context, args []string) error { return askPeer(ctx, args[0], false) }},
+	{"ask-anonymous", "ADDRESS", func(ctx context.Context, args []string) error { return askPeer(ctx, args[0], true) }},
+	// print a file
+	{"cat", "FILE", func(_ context.Context, args []string) error {
+		b, err := os.ReadFile(args[0])
 		os.Stdout.Write(b)
 		return err
-	case args[0] == "list" && len(args) == 2: // list a directory
-		entries, err := os.ReadDir(args[1])
+	}},
+	// list a directory
+	{"list", "FOLDER", func(_ context.Context, args []string) error {
+		entries, err := os.ReadDir(args[0])
 		for _, e := range entries {
 			fmt.Println(e)
 		}
 		return err
+	}},
 	// print an environment variable; it must exist
-	case args[0] == "env" && len(args) == 2:
-		value, found := os.LookupEnv(args[1])
+	{"env", "NAME", func(_ context.Context, args []string) error {
+		value, found := os.LookupEnv(args[0])
 		if !found {
-			return fmt.Errorf("no variable %s", args[1])
+			return fmt.Errorf("no variable %s", args[0])
 		}
 		fmt.Println(value)
 		return nil
-	case args[0] == "echo" && len(args) == 1: // print the first line of the standard input
+	}},
+	// print the first line of the standard input
+	{"echo", "", func(context.Context, []string) error {
 		line, err := bufio.NewReader(os.Stdin).ReadString('\n')
 		fmt.Print("you said ", line)
 		return err
-	case args[0] == "write" && len(args) == 3: // write a file, durably
-		return write(args[1], []byte(args[2]))
-	case args[0] == "fill" && len(args) == 3: // write a file of this size in MiB
-		mib, err := strconv.Atoi(args[2])
+	}},
+	// write a file, durably
+	{"write", "FILE TEXT", func(_ context.Context, args []string) error { return write(args[0], []byte(args[1])) }},
+	// write a file of this size in MiB
+	{"fill", "FILE MIB", func(_ context.Context, args []string) error {
+		mib, err := strconv.Atoi(args[1])
 		if err != nil {
 			return err
 		}
-		return write(args[1], make([]byte, mib<<20))
+		return write(args[0], make([]byte, mib<<20))
+	}},
 	// fill a file system up to this percentage of free space
-	case args[0] == "crowd" && len(args) == 3:
-		percent, err := strconv.ParseUint(args[2], 10, 64)
+	{"crowd", "FILE PERCENT", func(_ context.Context, args []string) error {
+		percent, err := strconv.ParseUint(args[1], 10, 64)
 		if err != nil {
 			return err
 		}
-		return crowd(args[1], percent)
-	// print the files below a directory with their sizes in KiB
-	case args[0] == "sizes" && len(args) == 2:
-		return filepath.WalkDir(args[1], func(path string, entry fs.DirEntry, err error) error {
-			if err != nil || !entry.Type().IsRegular() {
-				return err
-			}
-			info, err := entry.Info()
-			if err == nil {
-				fmt.Println(info.Size()>>10, path)
-			}
-			return err
-		})
+		return crowd(args[0], percent)
+	}},
+	{"sizes", "FOLDER", sizes},
+}
+
+func run(args []string) error {
+	ctx, cancel := context.WithTimeout(context.Background(), deadline)
+	defer cancel()
+	var known []string
+	for _, c := range commands {
+		if c.name == args[0] && len(strings.Fields(c.args)) == len(args)-1 {
+			return c.run(ctx, args[1:])
+		}
+		known = append(known, strings.TrimSpace(c.name+" "+c.args))
 	}
-	return fmt.Errorf("unknown arguments %q; serve [ADDRESS], stay, get URL, api PATH, lookup NAME, dial ADDRESS, dns ADDRESS, network RANGE PLUGINS CONFIGURATIONS, serve-peers ADDRESS, ask-peer ADDRESS, ask-anonymous ADDRESS, cat FILE, list FOLDER, env NAME, echo, write FILE TEXT, fill FILE MIB, crowd FILE PERCENT and sizes FOLDER are known", args)
+	return fmt.Errorf("unknown arguments %q; known are: %s", args, strings.Join(known, ", "))
+}
+
+// dial connects by TCP and prints the result.
+func dial(ctx context.Context, args []string) error {
+	c, err := (&net.Dialer{Timeout: 3 * time.Second}).DialContext(ctx, "tcp", args[0])
+	if err != nil {
+		return err
+	}
+	fmt.Println("connected to", c.RemoteAddr())
+	return c.Close()
+}
+
+// sizes prints the files below a directory with their sizes in KiB.
+func sizes(_ context.Context, args []string) error {
+	return filepath.WalkDir(args[0], func(path string, entry fs.DirEntry, err error) error {
+		if err != nil || !entry.Type().IsRegular() {
+			return err
+		}
+		info, err := entry.Info()
+		if err == nil {
+			fmt.Println(info.Size()>>10, path)
+		}
+		return err
+	})
 }
 
 // answer returns this IPv4 address for every DNS query, at UDP port 53, until the program is ended.
