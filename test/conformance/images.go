@@ -57,17 +57,22 @@ func named(list []string, recipes map[string]ociarchive.Image) []ociarchive.Imag
 	return all
 }
 
-// recipes returns the images of the suite's conformance tests, by the last part of their names,
-// without version.
-func recipes(ctx context.Context, programs, cache string) (map[string]ociarchive.Image, error) {
+// systems are the layers from Debian of the suite's images.
+type systems struct {
+	shell     ociarchive.Layer // sh and the commands of busybox
+	tools     ociarchive.Layer // the shell and the commands of agnhost
+	webserver ociarchive.Layer // the shell and nginx
+}
+
+func newSystems(ctx context.Context, cache string) (systems, error) {
 	small, err := busybox(ctx, cache)
 	if err != nil {
-		return nil, err
+		return systems{}, err
 	}
 	// packages that bash needs before its own installation, but does not list as dependencies
 	bash, err := fromDebian(cache, "bash", "libc6", "libtinfo6")
 	if err != nil {
-		return nil, err
+		return systems{}, err
 	}
 	// Debian's busybox shell prefers its applets to programs of the same name (for example an nc
 	// without UDP), and drops variables whose names are not valid in a shell, which some tests use.
@@ -76,16 +81,27 @@ func recipes(ctx context.Context, programs, cache string) (map[string]ociarchive
 	bash["/usr/local/bin/sh"] = ociarchive.File{Mode: fs.ModePerm, Target: "/usr/bin/bash"}
 	large, err := fromDebian(cache, tools...)
 	if err != nil {
-		return nil, err
+		return systems{}, err
 	}
 	large["/usr/bin/sh"] = ociarchive.File{Mode: fs.ModePerm, Target: "bash"}
 	// like Debian's alternatives
 	large["/usr/bin/nc"] = ociarchive.File{Mode: fs.ModePerm, Target: "nc.openbsd"}
 	webserver, err := fromDebian(cache, "nginx")
 	if err != nil {
-		return nil, err
+		return systems{}, err
 	}
 	pages := ociarchive.Layer{"/usr/share/nginx/html/index.html": text("<title>nginx</title>\n"), "/etc/nginx/nginx.conf": text(nginxConfig)}
+	shell := together(base(), small, bash)
+	return systems{shell: shell, tools: together(shell, large), webserver: together(shell, webserver, pages)}, nil
+}
+
+// recipes returns the images of the suite's conformance tests, by the last part of their names,
+// without version.
+func recipes(ctx context.Context, programs, cache string) (map[string]ociarchive.Image, error) {
+	system, err := newSystems(ctx, cache)
+	if err != nil {
+		return nil, err
+	}
 	sources, err := moduleDir(ctx, "k8s.io/kubernetes")
 	if err != nil {
 		return nil, err
@@ -95,9 +111,7 @@ func recipes(ctx context.Context, programs, cache string) (map[string]ociarchive
 		return nil, err
 	}
 	from := reader{programs: programs, sources: filepath.Join(sources, "test", "images")}
-	shell := together(base(), small, bash)
-	system := together(shell, large)
-	agnhost := []ociarchive.Layer{system, {
+	agnhost := []ociarchive.Layer{system.tools, {
 		"/agnhost": from.program("agnhost"), "/agnhost-2": {Mode: fs.ModePerm, Target: "agnhost"}, "/uploads": {Mode: fs.ModeDir | 0o755},
 		"/localhost.crt": from.source("agnhost/porter/localhost.crt"), "/localhost.key": from.source("agnhost/porter/localhost.key"),
 	}}
@@ -123,10 +137,10 @@ func recipes(ctx context.Context, programs, cache string) (map[string]ociarchive
 		"nonroot":           {Layers: agnhost, Config: serveAs},
 		"nautilus":          animal("nautilus"),
 		"kitten":            animal("kitten"),
-		"glibc-dns-testing": {Layers: []ociarchive.Layer{system}, Config: shellFirst},
-		"nonewprivs":        {Layers: []ociarchive.Layer{system, {"/usr/local/bin/nnp": nnp}}, Config: v1.Config{Cmd: []string{"/usr/local/bin/nnp"}}},
-		"busybox":           {Layers: []ociarchive.Layer{shell}, Config: shellFirst},
-		"nginx":             {Layers: []ociarchive.Layer{together(shell, webserver, pages)}, Config: v1.Config{Cmd: []string{"nginx"}}},
+		"glibc-dns-testing": {Layers: []ociarchive.Layer{system.tools}, Config: shellFirst},
+		"nonewprivs":        {Layers: []ociarchive.Layer{system.tools, {"/usr/local/bin/nnp": nnp}}, Config: v1.Config{Cmd: []string{"/usr/local/bin/nnp"}}},
+		"busybox":           {Layers: []ociarchive.Layer{system.shell}, Config: shellFirst},
+		"nginx":             {Layers: []ociarchive.Layer{system.webserver}, Config: v1.Config{Cmd: []string{"nginx"}}},
 		"sample-apiserver":  only("/sample-apiserver", "sample-apiserver"),
 		"etcd":              only("/usr/local/bin/etcd", "etcd"),
 		"pause":             pause.Image(pauses, time.Time{}),
