@@ -21,7 +21,7 @@ VERSION  = $(BUILD)/bin/imager -profile profiles/$(PROFILE).yaml -outputs orlop.
 N        = 200
 SOAK     = CGO_ENABLED=0 go run ./test/soak -image $(IMAGE) -versions $(BUILD)
 # Packages whose tests also run under the product kernel.
-KERNEL  := ./machined/disk ./machined/install ./machined/network ./machined/host ./machined/power ./pkg/verity ./pkg/mount ./pkg/copytree ./pkg/projectquota ./pkg/watchdog ./pkg/uevent ./pkg/cgroup ./pkg/kmsg ./pkg/timesync ./pkg/diskprobe ./pkg/supervise ./pkg/capture ./orchestrator/podnetwork ./orchestrator/netpolicy ./orchestrator/l2announcer ./orchestrator/apivip ./orchestrator/localvolumes
+KERNEL  := ./machined/disk ./machined/install ./machined/network ./machined/host ./machined/power ./pkg/verity ./pkg/mount ./orchestrator/localvolumes/copytree ./orchestrator/localvolumes/projectquota ./pkg/watchdog ./machined/uevent ./pkg/cgroup ./pkg/kmsg ./machined/timesync ./pkg/diskprobe ./pkg/supervise ./pkg/capture ./orchestrator/podnetwork ./orchestrator/netpolicy ./orchestrator/l2announcer ./orchestrator/apivip ./orchestrator/localvolumes
 
 # Tests of theirs that ask no kernel, and take from seconds to minutes under emulation; `make unit` runs them.
 PURE    := ^Test(Simulation|RandomWorlds|LawsOnRandomDisks|Turns|ElectMoves)$$
@@ -146,7 +146,7 @@ FUZZ = orchestrator/neighbor:FuzzFrames \
 	pkg/bundle:FuzzOpen \
 	pkg/config:FuzzMerge \
 	pkg/config:FuzzParse \
-	pkg/dhcp:FuzzReply \
+	machined/network/dhcp:FuzzReply \
 	pkg/diskprobe:FuzzAnswer \
 	pkg/efivar:FuzzGUID \
 	pkg/esp:FuzzCounted \
@@ -155,20 +155,20 @@ FUZZ = orchestrator/neighbor:FuzzFrames \
 	pkg/imagestore:FuzzRecognised \
 	pkg/joinrequest:FuzzServe \
 	pkg/kmsg:FuzzParse \
-	pkg/mirror:FuzzAsked \
+	machined/images/mirror:FuzzAsked \
 	pkg/notify:FuzzRead \
 	pkg/pairing:FuzzServe \
 	pkg/parttable:FuzzRead \
 	pkg/pki:FuzzParseRequest \
 	pkg/registry:FuzzManifest \
-	pkg/s3:FuzzRefusal \
+	orchestrator/etcd/s3:FuzzRefusal \
 	pkg/slot:FuzzCompare \
 	pkg/slot:FuzzEntry \
 	pkg/superblock:FuzzContent \
-	pkg/timesync:FuzzAnswer \
+	machined/timesync:FuzzAnswer \
 	pkg/trust:FuzzMergeMembership \
 	pkg/trust:FuzzMerge \
-	pkg/uevent:FuzzParse \
+	machined/uevent:FuzzParse \
 	pkg/verity:FuzzParse
 # The same of packages that link Kubernetes, whose instrumented build takes ten minutes and more. `make unit` runs their seeds.
 FUZZ_HEAVY = orchestrator/metrics:FuzzParse

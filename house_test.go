@@ -5,34 +5,74 @@ import (
 	"go/parser"
 	"go/token"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 )
 
 const module = "github.com/orlop-os/orlop"
 
-// layers is the order of the packages, lowest first: a package may import packages of lower layers,
-// and of its own layer only if peers permits it. It is a statement of policy: do not change it to
-// make a build pass.
-var layers = [][]string{
-	// mechanisms; the next table orders them. The package at the root contains the documents
-	{"pkg/...", ""},
-	{"machined/disk", "machined/configstore", "machined/firewall", "machined/network", "machined/host", "machined/console", "machined/credentials", "machined/power", "machined/upgrade", "machined/install", "machined/seed", "machined/logship", "machined/debug", "machined/ownership", "machined/images", "machined/etcd", "machined/membership", "machined/transition", "apid", "vm/..."},
-	// fills the configurations of the domains
-	{"machined/nodeplan"},
-	{"machined", "init", "imager/...", "orchestrator/...", "orlopctl/...", "hack/words"},
-	{"test/..."},
+// layer is a set of packages. They may import packages of lower layers, and each other only if
+// peers is true. "/..." includes the packages below.
+type layer struct {
+	name     string
+	peers    bool
+	packages []string
 }
 
-// mechanisms orders pkg: leaves < cell < reconcile, supervise. Packages not named here are leaves.
-var mechanisms = map[string]int{"pkg/cell": 1, "pkg/reconcile": 2, "pkg/supervise": 2, "pkg/timesync": 2}
+// layers is the order of the packages, lowest first. It is a statement of policy: do not change it
+// to make a build pass.
+var layers = []layer{
+	// The first three are the shelves of pkg. Mechanisms know neither the cluster nor a document of
+	// it. The package at the root contains the documents.
+	{"mechanisms", true, []string{
+		"",
+		// files, memory, goroutines
+		"pkg/backoff", "pkg/cell", "pkg/distinct", "pkg/glob", "pkg/jsonline", "pkg/limits", "pkg/panics", "pkg/paths",
+		"pkg/reconcile", "pkg/safefile", "pkg/sanitize", "pkg/transfer",
+		// the disk and the boot
+		"pkg/bootmedium", "pkg/cmdline", "pkg/disklayout", "pkg/diskprobe/...", "pkg/efivar", "pkg/esp", "pkg/mkfs/...",
+		"pkg/parttable", "pkg/slot", "pkg/superblock", "pkg/verity", "pkg/vpd",
+		// the kernel
+		"pkg/cgroup", "pkg/confine", "pkg/kmod", "pkg/kmsg", "pkg/mount", "pkg/rtnl/...", "pkg/sysctl", "pkg/watchdog",
+		// processes and their records
+		"pkg/audit", "pkg/bootlog", "pkg/capture", "pkg/fdpass", "pkg/logring", "pkg/notify", "pkg/profile", "pkg/supervise/...",
+		// images and artifacts
+		"pkg/artifact/...", "pkg/imagestore", "pkg/ociarchive", "pkg/registry",
+	}},
+	// the identity of machines and clients, and the admission of machines
+	{"cluster", true, []string{"pkg/etcdjoin", "pkg/joinrequest", "pkg/pairing", "pkg/pki", "pkg/trust/..."}},
+	// the documents and calls by which programs and operators communicate
+	{"contract", true, []string{
+		"pkg/api", "pkg/buildinfo", "pkg/bundle", "pkg/client/...", "pkg/config/...", "pkg/nodecerts", "pkg/nodespec/...", "pkg/relay",
+	}},
+	{"parts of machined", false, []string{
+		// decide which configuration may follow another
+		"machined/transition",
+		// domains: plan, diff and operations of an area of the machine
+		"machined/credentials", "machined/disk", "machined/firewall", "machined/host", "machined/install", "machined/network/...",
+		"machined/seed", "machined/upgrade",
+		// subjects: calls and tasks
+		"machined/configstore", "machined/console", "machined/debug", "machined/etcd", "machined/images/...", "machined/logship/...",
+		"machined/membership/...", "machined/ownership", "machined/power", "machined/timesync", "machined/uevent",
+		"apid", "vm/...",
+	}},
+	// fills the configurations of the domains
+	{"plan of the node", false, []string{"machined/nodeplan"}},
+	{"programs", false, []string{"machined", "init", "imager/...", "orchestrator/...", "orlopctl/...", "hack/words"}},
+	{"tests", true, []string{"test/..."}},
+}
 
-// leavesOnly are the parts that import only mechanisms, never a domain, and of the mechanisms only
-// leaves and cell.
-var leavesOnly = []string{"init", "apid", "imager/..."}
+// engines orders the mechanisms that run tasks: all other packages of pkg < cell < reconcile,
+// supervise.
+var engines = map[string]int{"pkg/cell": 1, "pkg/reconcile": 2, "pkg/supervise": 2}
+
+// withoutEngines are the parts that import only pkg, and of the engines only cell.
+var withoutEngines = []string{"init", "apid", "imager/..."}
 
 // heavy are the only packages that may link Kubernetes itself: they take minutes to compile. See
 // CONTRIBUTING.md.
@@ -56,7 +96,7 @@ func matchAny(patterns []string, pkg string) bool {
 
 func layerOf(pkg string) int {
 	for i, l := range layers {
-		if matchAny(l, pkg) {
+		if matchAny(l.packages, pkg) {
 			return i
 		}
 	}
@@ -147,14 +187,42 @@ func TestArrows(t *testing.T) {
 			if root(to) == root(f.pkg) && root(to) != "machined" {
 				continue
 			}
-			switch {
-			case layerOf(to) > from, layerOf(to) == from && from > 0 && !(f.pkg == "orlopctl" && strings.HasPrefix(to, "vm")):
-				t.Errorf("%s imports %s: arrows point from machined to domains to pkg, never back or sideways", f.path, to)
-			case from == 0 && mechanisms[root(to)] >= mechanisms[root(f.pkg)] && mechanisms[root(to)] > 0:
-				t.Errorf("%s imports %s: within pkg the order is leaves, cell, then reconcile and supervise", f.path, to)
-			case matchAny(leavesOnly, f.pkg) && mechanisms[root(to)] > 1:
-				t.Errorf("%s imports %s: %s may import leaf packages only", f.path, to, root(f.pkg))
+			switch above := layerOf(to); {
+			case above > from:
+				t.Errorf("%s imports %s: the layer %q is below %q", f.path, to, layers[from].name, layers[above].name)
+			case above == from && !layers[from].peers:
+				t.Errorf("%s imports %s: %s never import each other", f.path, to, layers[from].name)
+			case strings.HasPrefix(f.pkg, "pkg/") && engines[root(to)] >= engines[root(f.pkg)] && engines[root(to)] > 0:
+				t.Errorf("%s imports %s: the order of pkg is leaves, cell, then reconcile and supervise", f.path, to)
+			case matchAny(withoutEngines, f.pkg) && (engines[root(to)] > 1 || !strings.HasPrefix(to, "pkg/")):
+				t.Errorf("%s imports %s: %s may import only pkg, and no engine but cell", f.path, to, root(f.pkg))
 			}
+		}
+	}
+}
+
+// TestShared checks that pkg holds shared packages: a package with one importer belongs below this
+// importer.
+func TestShared(t *testing.T) {
+	importers := map[string]map[string]bool{}
+	for _, f := range files(t) {
+		if strings.HasPrefix(f.pkg, "pkg/") && importers[f.pkg] == nil {
+			importers[f.pkg] = map[string]bool{}
+		}
+		for _, i := range f.imports {
+			to, ours := strings.CutPrefix(i, module+"/")
+			if !ours || f.test && !strings.HasSuffix(to, "test") {
+				continue
+			}
+			if importers[to] == nil {
+				importers[to] = map[string]bool{}
+			}
+			importers[to][f.pkg] = true
+		}
+	}
+	for pkg, by := range importers {
+		if strings.HasPrefix(pkg, "pkg/") && root(pkg) == pkg && len(by) < 2 {
+			t.Errorf("package %s: only %v imports it, so it belongs below that package", pkg, slices.Collect(maps.Keys(by)))
 		}
 	}
 }

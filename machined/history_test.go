@@ -7,10 +7,10 @@ import (
 	"time"
 
 	"github.com/orlop-os/orlop/machined/network"
+	"github.com/orlop-os/orlop/machined/network/dhcp"
 	"github.com/orlop-os/orlop/machined/nodeplan"
 	"github.com/orlop-os/orlop/pkg/cell"
 	"github.com/orlop-os/orlop/pkg/config"
-	"github.com/orlop-os/orlop/pkg/dhcp"
 )
 
 // TestAwaitNetwork checks that the state before the change does not confirm a trial.

@@ -60,6 +60,7 @@ import (
 	"github.com/orlop-os/orlop/machined/network"
 	"github.com/orlop-os/orlop/machined/ownership"
 	"github.com/orlop-os/orlop/machined/power"
+	"github.com/orlop-os/orlop/machined/timesync"
 	"github.com/orlop-os/orlop/machined/upgrade"
 	"github.com/orlop-os/orlop/pkg/bootmedium"
 	"github.com/orlop-os/orlop/pkg/buildinfo"
@@ -71,7 +72,6 @@ import (
 	"github.com/orlop-os/orlop/pkg/paths"
 	"github.com/orlop-os/orlop/pkg/pki"
 	"github.com/orlop-os/orlop/pkg/supervise"
-	"github.com/orlop-os/orlop/pkg/timesync"
 	"github.com/orlop-os/orlop/pkg/watchdog"
 )
 

@@ -173,11 +173,13 @@ func TestGoroutines(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	below, err := filepath.Glob("*/*.go")
-	if err != nil {
-		t.Fatal(err)
+	for _, pattern := range []string{"*/*.go", "*/*/*.go"} {
+		below, err := filepath.Glob(pattern)
+		if err != nil {
+			t.Fatal(err)
+		}
+		files = append(files, below...)
 	}
-	files = append(files, below...)
 	used := map[string]bool{}
 	for _, name := range files {
 		if strings.HasSuffix(name, "_test.go") {

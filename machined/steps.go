@@ -19,7 +19,9 @@ import (
 	"github.com/orlop-os/orlop/machined/network"
 	"github.com/orlop-os/orlop/machined/nodeplan"
 	"github.com/orlop-os/orlop/machined/power"
+	"github.com/orlop-os/orlop/machined/timesync"
 	"github.com/orlop-os/orlop/machined/transition"
+	"github.com/orlop-os/orlop/machined/uevent"
 	"github.com/orlop-os/orlop/pkg/diskprobe"
 	"github.com/orlop-os/orlop/pkg/mount"
 	"github.com/orlop-os/orlop/pkg/panics"
@@ -28,8 +30,6 @@ import (
 	"github.com/orlop-os/orlop/pkg/reconcile"
 	"github.com/orlop-os/orlop/pkg/safefile"
 	"github.com/orlop-os/orlop/pkg/supervise"
-	"github.com/orlop-os/orlop/pkg/timesync"
-	"github.com/orlop-os/orlop/pkg/uevent"
 )
 
 // The steps of boot.go, in their order.

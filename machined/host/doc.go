@@ -26,7 +26,7 @@
 // # Out of scope
 //
 // The package does not mount disks (machined/disk), set parameters of single links
-// (machined/network) or load drivers (pkg/uevent loads the modules for devices). A parameter that
-// is no longer configured returns to its value from before this package first set it. A module
+// (machined/network) or load drivers (machined/uevent loads the modules for devices). A parameter
+// that is no longer configured returns to its value from before this package first set it. A module
 // stays loaded until the next boot (Kernel.LeftoverModules).
 package host

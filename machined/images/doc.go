@@ -6,7 +6,7 @@
 //
 //  1. The import labels the names of the image (pkg/imagestore).
 //  2. When containerd of another machine pulls it, a mirror on loopback comes before any registry
-//     (registries.go, pkg/mirror).
+//     (registries.go, machined/images/mirror).
 //  3. The mirror reads the images imported on this machine, calls the control-plane machines
 //     (Resolve), and passes on the blobs of the first that has the image (ReadBlob).
 //

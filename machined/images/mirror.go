@@ -18,10 +18,10 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"google.golang.org/grpc/status"
 
+	"github.com/orlop-os/orlop/machined/images/mirror"
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/client"
 	"github.com/orlop-os/orlop/pkg/config"
-	"github.com/orlop-os/orlop/pkg/mirror"
 	"github.com/orlop-os/orlop/pkg/panics"
 	"github.com/orlop-os/orlop/pkg/transfer"
 )

@@ -19,8 +19,8 @@ import (
 
 	"github.com/google/renameio/v2"
 
+	"github.com/orlop-os/orlop/machined/images/mirror"
 	"github.com/orlop-os/orlop/pkg/config"
-	"github.com/orlop-os/orlop/pkg/mirror"
 	"github.com/orlop-os/orlop/pkg/paths"
 )
 

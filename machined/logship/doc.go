@@ -1,5 +1,5 @@
 // Package logship ships the machine's logs to the receivers of the configuration, with the senders
-// of pkg/logship.
+// of package sender.
 //
 // Each source is an existing store: the audit log on STATE, the events, the logs of the services,
 // the kernel log. The package owns the senders, which change with the configuration, and their

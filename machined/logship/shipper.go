@@ -14,10 +14,10 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/orlop-os/orlop/machined/logship/sender"
 	"github.com/orlop-os/orlop/pkg/audit"
 	"github.com/orlop-os/orlop/pkg/cell"
 	"github.com/orlop-os/orlop/pkg/config"
-	sender "github.com/orlop-os/orlop/pkg/logship"
 	"github.com/orlop-os/orlop/pkg/panics"
 	"github.com/orlop-os/orlop/pkg/paths"
 	"github.com/orlop-os/orlop/pkg/supervise"

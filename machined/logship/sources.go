@@ -9,12 +9,12 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/orlop-os/orlop/machined/logship/sender"
 	"github.com/orlop-os/orlop/pkg/audit"
 	"github.com/orlop-os/orlop/pkg/bootlog"
 	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/kmsg"
 	"github.com/orlop-os/orlop/pkg/logring"
-	sender "github.com/orlop-os/orlop/pkg/logship"
 	"github.com/orlop-os/orlop/pkg/panics"
 )
 

@@ -6,10 +6,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/orlop-os/orlop/machined/logship/sender"
 	"github.com/orlop-os/orlop/pkg/audit"
 	"github.com/orlop-os/orlop/pkg/kmsg"
 	"github.com/orlop-os/orlop/pkg/logring"
-	sender "github.com/orlop-os/orlop/pkg/logship"
 )
 
 // TestRecordBegunAnew checks that a cursor of a former record does not block a restarted record.

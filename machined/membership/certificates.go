@@ -11,12 +11,12 @@ import (
 	"os"
 	"path/filepath"
 
+	"github.com/orlop-os/orlop/machined/membership/workerjoin"
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/nodecerts"
 	"github.com/orlop-os/orlop/pkg/pki"
 	"github.com/orlop-os/orlop/pkg/safefile"
-	"github.com/orlop-os/orlop/pkg/workerjoin"
 )
 
 // Certificates are the certificates of a member. The value is always replaced as a whole.

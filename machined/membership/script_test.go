@@ -21,12 +21,12 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"github.com/orlop-os/orlop/machined/membership/workerjoin"
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/client"
 	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/pki"
 	"github.com/orlop-os/orlop/pkg/trust"
-	"github.com/orlop-os/orlop/pkg/workerjoin"
 )
 
 var update = flag.Bool("update", false, "rewrite the expected output in the scripts")

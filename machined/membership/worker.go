@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/orlop-os/orlop/machined/membership/workerjoin"
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/cell"
 	"github.com/orlop-os/orlop/pkg/client"
@@ -23,7 +24,6 @@ import (
 	"github.com/orlop-os/orlop/pkg/joinrequest"
 	"github.com/orlop-os/orlop/pkg/nodecerts"
 	"github.com/orlop-os/orlop/pkg/pki"
-	"github.com/orlop-os/orlop/pkg/workerjoin"
 )
 
 // How a worker joins its cluster and renews its membership (docs/decisions/0028-joining.md).

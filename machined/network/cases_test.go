@@ -10,7 +10,7 @@ import (
 
 	"gotest.tools/v3/golden"
 
-	"github.com/orlop-os/orlop/pkg/dhcp"
+	"github.com/orlop-os/orlop/machined/network/dhcp"
 )
 
 // stage is a step of a case.

@@ -22,8 +22,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/orlop-os/orlop/machined/network"
+	"github.com/orlop-os/orlop/machined/network/dhcp/dhcptest"
 	"github.com/orlop-os/orlop/pkg/cell"
-	"github.com/orlop-os/orlop/pkg/dhcp/dhcptest"
 	"github.com/orlop-os/orlop/pkg/rtnl"
 	"github.com/orlop-os/orlop/pkg/rtnl/rtnltest"
 )

@@ -12,8 +12,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/orlop-os/orlop/machined/network/dhcp"
 	"github.com/orlop-os/orlop/pkg/cell"
-	"github.com/orlop-os/orlop/pkg/dhcp"
 	"github.com/orlop-os/orlop/pkg/panics"
 	"github.com/orlop-os/orlop/pkg/rtnl"
 )

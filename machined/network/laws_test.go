@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/orlop-os/orlop/pkg/dhcp"
+	"github.com/orlop-os/orlop/machined/network/dhcp"
 )
 
 // randomStage creates a configuration and leases from few addresses and routes, so that they often

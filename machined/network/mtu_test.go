@@ -6,7 +6,7 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/orlop-os/orlop/pkg/dhcp"
+	"github.com/orlop-os/orlop/machined/network/dhcp"
 )
 
 // TestRefusedMTU checks that all other operations succeed if the hardware rejects an MTU.

@@ -6,7 +6,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/orlop-os/orlop/pkg/dhcp"
+	"github.com/orlop-os/orlop/machined/network/dhcp"
 	"github.com/orlop-os/orlop/pkg/rtnl"
 )
 

@@ -6,7 +6,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/orlop-os/orlop/pkg/dhcp"
+	"github.com/orlop-os/orlop/machined/network/dhcp"
 )
 
 // State is the published state of the network. A published value is never changed.

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/orlop-os/orlop/pkg/dhcp"
+	"github.com/orlop-os/orlop/machined/network/dhcp"
 )
 
 func TestProblems(t *testing.T) {

@@ -12,8 +12,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/orlop-os/orlop/orchestrator/etcd/s3"
 	"github.com/orlop-os/orlop/pkg/nodespec"
-	"github.com/orlop-os/orlop/pkg/s3"
 )
 
 // machined uploads each stored and encrypted snapshot once to the target of the configuration. It

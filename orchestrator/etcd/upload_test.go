@@ -14,8 +14,8 @@ import (
 	"filippo.io/age"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/orlop-os/orlop/orchestrator/etcd/s3/s3test"
 	"github.com/orlop-os/orlop/pkg/nodespec"
-	"github.com/orlop-os/orlop/pkg/s3/s3test"
 )
 
 // operator returns the identity and the public key of an operator.

@@ -11,8 +11,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/orlop-os/orlop/pkg/copytree"
-	"github.com/orlop-os/orlop/pkg/projectquota"
+	"github.com/orlop-os/orlop/orchestrator/localvolumes/copytree"
+	"github.com/orlop-os/orlop/orchestrator/localvolumes/projectquota"
 )
 
 // slack returns the bytes beyond its size that a copy may use while it is made: the number of

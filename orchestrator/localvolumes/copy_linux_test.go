@@ -15,9 +15,9 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"github.com/moby/sys/mountinfo"
 
+	"github.com/orlop-os/orlop/orchestrator/localvolumes/projectquota"
 	"github.com/orlop-os/orlop/pkg/mount"
 	"github.com/orlop-os/orlop/pkg/nodespec"
-	"github.com/orlop-os/orlop/pkg/projectquota"
 )
 
 // copier returns a node with a volume that contains a file, and fake quotas that count 12 KiB for

@@ -1,6 +1,6 @@
 // Package localvolumes provides volumes for PersistentVolumeClaims on the nodes' own disks:
-// directories of DATA, each with a project quota (pkg/projectquota), on the node that the scheduler
-// selects for the pod.
+// directories of DATA, each with a project quota (package projectquota), on the node that the
+// scheduler selects for the pod.
 //
 // Like a CSI driver, it has two parts. The controller, beside the other controllers, makes all
 // decisions: the node of each claim's volume, the free space of each node, the growth and the
@@ -15,7 +15,7 @@
 //
 // A snapshot, and a volume from a snapshot or another volume, is a copy (snapshots.go decides,
 // snapshotobjects.go writes the objects; copying_linux.go makes one copy at a time with
-// copy_linux.go and pkg/copytree). The source is not mounted meanwhile.
+// copy_linux.go and orchestrator/localvolumes/copytree). The source is not mounted meanwhile.
 //
 // docs/decisions/0036-local-volumes.md and 0037-volume-snapshots.md give the reasons.
 package localvolumes

@@ -16,11 +16,11 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	registration "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
 
+	"github.com/orlop-os/orlop/orchestrator/localvolumes/projectquota"
 	"github.com/orlop-os/orlop/pkg/mkfs"
 	"github.com/orlop-os/orlop/pkg/mkfs/mkfstest"
 	"github.com/orlop-os/orlop/pkg/mount"
 	"github.com/orlop-os/orlop/pkg/nodespec"
-	"github.com/orlop-os/orlop/pkg/projectquota"
 )
 
 // dial connects as the kubelet does.

@@ -23,9 +23,9 @@ import (
 	"github.com/orlop-os/orlop/orchestrator/component"
 	"github.com/orlop-os/orlop/orchestrator/dirs"
 	"github.com/orlop-os/orlop/orchestrator/kubeconfig"
+	"github.com/orlop-os/orlop/orchestrator/localvolumes/projectquota"
 	"github.com/orlop-os/orlop/pkg/mount"
 	"github.com/orlop-os/orlop/pkg/nodespec"
-	"github.com/orlop-os/orlop/pkg/projectquota"
 )
 
 // NodeName is the name of the component on each node.

@@ -17,7 +17,7 @@ import (
 	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
 
-	"github.com/orlop-os/orlop/pkg/projectquota"
+	"github.com/orlop-os/orlop/orchestrator/localvolumes/projectquota"
 )
 
 // The directories below the store's root. A volume is created in the first, used in the second and

@@ -17,9 +17,9 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/orlop-os/orlop/orchestrator/localvolumes/projectquota"
 	"github.com/orlop-os/orlop/pkg/mount"
 	"github.com/orlop-os/orlop/pkg/nodespec"
-	"github.com/orlop-os/orlop/pkg/projectquota"
 )
 
 // memory implements quotas without a kernel. Directories keep their project when they are moved.

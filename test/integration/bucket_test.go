@@ -12,7 +12,7 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 	"sigs.k8s.io/yaml"
 
-	"github.com/orlop-os/orlop/pkg/s3/s3test"
+	"github.com/orlop-os/orlop/orchestrator/etcd/s3/s3test"
 )
 
 // bucketVerb runs an object store for the snapshot uploads of a machine.

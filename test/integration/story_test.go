@@ -18,7 +18,7 @@ import (
 
 	"github.com/rogpeppe/go-internal/testscript"
 
-	"github.com/orlop-os/orlop/pkg/s3/s3test"
+	"github.com/orlop-os/orlop/orchestrator/etcd/s3/s3test"
 	"github.com/orlop-os/orlop/vm"
 )
 

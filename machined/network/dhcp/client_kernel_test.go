@@ -13,9 +13,9 @@ import (
 
 	"github.com/insomniacslk/dhcp/dhcpv4"
 
+	"github.com/orlop-os/orlop/machined/network/dhcp"
+	"github.com/orlop-os/orlop/machined/network/dhcp/dhcptest"
 	"github.com/orlop-os/orlop/pkg/cell"
-	"github.com/orlop-os/orlop/pkg/dhcp"
-	"github.com/orlop-os/orlop/pkg/dhcp/dhcptest"
 	"github.com/orlop-os/orlop/pkg/rtnl/rtnltest"
 )
 

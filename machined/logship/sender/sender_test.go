@@ -1,4 +1,4 @@
-package logship
+package sender
 
 import (
 	"bufio"

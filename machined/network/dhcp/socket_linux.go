@@ -43,7 +43,7 @@ func openSocket(link string, index int, mac net.HardwareAddr, withAddress bool) 
 		return nil, fmt.Errorf("link %s: cannot open a socket for DHCP: %w", link, err)
 	}
 	s := &socket{conn: conn, withAddress: withAddress, packets: make(chan incoming), done: make(chan struct{})}
-	go s.read()
+	panics.Go("DHCP on a link", s.read)
 	return s, nil
 }
 

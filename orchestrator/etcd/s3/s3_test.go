@@ -16,7 +16,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/orlop-os/orlop/pkg/s3/s3test"
+	"github.com/orlop-os/orlop/orchestrator/etcd/s3/s3test"
 )
 
 const accessKey, secretKey = "EXAMPLE-ACCESS-KEY", "example/secret+key"

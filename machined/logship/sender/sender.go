@@ -1,4 +1,4 @@
-// Package logship sends lines to a receiver over TLS, and repeats lines without a confirmed
+// Package sender sends lines to a receiver over TLS, and repeats lines without a confirmed
 // delivery.
 //
 // Neither line format has acknowledgments. A TCP acknowledgment is not enough: the bytes may still
@@ -12,7 +12,7 @@
 // The package stores no lines. They come from stores that number them and drop the oldest: each
 // store is the buffer. A separate line reports lines that were dropped before they could be sent.
 // docs/decisions/0024-shipping.md gives the reasons.
-package logship
+package sender
 
 import (
 	"bufio"
@@ -300,8 +300,10 @@ func (s *Sender) sendOver(ctx context.Context, conn *tls.Conn, lines <-chan Reco
 	defer context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Now().Add(s.times.shutdown)) })()
 	ended := make(chan error, 1)
 	go func() {
-		_, err := io.Copy(io.Discard, conn) // a receiver sends no data; only the end matters
-		ended <- err
+		ended <- panics.Do("log-shipping", func() error {
+			_, err := io.Copy(io.Discard, conn) // a receiver sends no data; only the end matters
+			return err
+		})
 	}()
 	began := time.Now()
 	w := &writer{ctx: ctx, conn: conn, timeout: s.times.write}
