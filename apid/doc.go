@@ -12,8 +12,8 @@
 //  3. forwards the call to machined's Unix socket byte for byte, without decoding it, and
 //  4. writes a log line for each mutating call and each rejected call.
 //
-// machined receives the identity of the caller as metadata (MetadataSubject and the others). apid
-// forwards no metadata of the client: machined reads none, so a client cannot forge it.
+// machined receives the identity of the caller as metadata (package callerid). apid forwards no
+// metadata of the client: machined reads none, so a client cannot forge it.
 //
 // apid knows no method by name, has no state between calls and never changes the machine.
 package apid

@@ -18,29 +18,10 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/orlop-os/orlop/pkg/api"
+	"github.com/orlop-os/orlop/pkg/callerid"
 	"github.com/orlop-os/orlop/pkg/panics"
 	"github.com/orlop-os/orlop/pkg/pki"
 	"github.com/orlop-os/orlop/pkg/sanitize"
-)
-
-// The metadata with the identity of the caller for machined. The values are printable ASCII of at
-// most 128 bytes.
-const (
-	// the certificate's subject in the form of RFC 2253: "CN=alice,O=orlop:admin"
-	MetadataSubject = "orlop-subject"
-	MetadataSerial  = "orlop-serial" // serial number of the certificate, hexadecimal
-	MetadataRole    = "orlop-role"   // "machine", or a role of pki.Roles
-	MetadataPeer    = "orlop-peer"   // source address and port of the call
-	MetadataAge     = "orlop-age"    // age of the connection, in milliseconds
-	MetadataName    = "orlop-name"   // common name of the certificate
-	// lineage ID: serial number of the first certificate (pki.LineageOf); its own without a renewal
-	MetadataLineage = "orlop-lineage"
-	// serial number of the ticket with which a machine joined (pki.TicketOf); empty for all other
-	// callers
-	MetadataTicket = "orlop-ticket"
-	MetadataKey    = "orlop-key" // fingerprint of the certificate's key (pki.Fingerprint)
-	// fingerprint (pki.Fingerprint) of the CA of the first certificate in the lineage
-	MetadataIssuer = "orlop-issuer"
 )
 
 // caller is the identity of a caller, as proven by the certificate.
@@ -56,18 +37,10 @@ type caller struct {
 }
 
 func (c caller) metadata() metadata.MD {
-	return metadata.Pairs(
-		MetadataSubject, c.subject,
-		MetadataName, c.name,
-		MetadataLineage, c.origin,
-		MetadataSerial, c.serial,
-		MetadataTicket, c.ticket,
-		MetadataKey, c.key,
-		MetadataRole, c.roleName(),
-		MetadataPeer, c.peer,
-		MetadataAge, c.age,
-		MetadataIssuer, c.issuer,
-	)
+	return callerid.Caller{
+		Subject: c.subject, Name: c.name, Role: c.roleName(), Serial: c.serial, Lineage: c.origin,
+		Issuer: c.issuer, Ticket: c.ticket, Key: c.key, Peer: c.peer, Age: c.age,
+	}.Metadata()
 }
 
 // changes reports whether the caller is an operator or admin, and not a reader, a machine or a

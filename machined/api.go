@@ -12,16 +12,15 @@ import (
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
-	"github.com/orlop-os/orlop/apid"
 	"github.com/orlop-os/orlop/machined/nodeplan"
 	"github.com/orlop-os/orlop/machined/power"
 	"github.com/orlop-os/orlop/machined/transition"
 	"github.com/orlop-os/orlop/pkg/api"
+	"github.com/orlop-os/orlop/pkg/callerid"
 	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/disklayout"
 	"github.com/orlop-os/orlop/pkg/kmsg"
@@ -49,24 +48,8 @@ func (m *machine) register(s *grpc.Server) {
 	api.RegisterApidInternalServer(s, apidAPI{m: m})
 }
 
-// caller returns the caller of a call, for events: apid sends it in the metadata, after it has
-// removed the metadata of the client.
-func caller(ctx context.Context) string {
-	who := callerInfo(ctx, apid.MetadataSubject)
-	if from := callerInfo(ctx, apid.MetadataPeer); from != "" {
-		who += " from " + from
-	}
-	return who
-}
-
-// callerInfo returns a value that apid sends about the caller; empty if absent.
-func callerInfo(ctx context.Context, key string) string {
-	md, _ := metadata.FromIncomingContext(ctx)
-	if v := md.Get(key); len(v) == 1 {
-		return v[0]
-	}
-	return ""
-}
+// caller returns the caller of a call, for events.
+func caller(ctx context.Context) string { return callerid.FromContext(ctx).String() }
 
 type machineAPI struct {
 	api.UnimplementedMachineServer

@@ -5,9 +5,8 @@ import (
 
 	"google.golang.org/grpc"
 
-	"github.com/orlop-os/orlop/apid"
 	"github.com/orlop-os/orlop/pkg/api"
-	"github.com/orlop-os/orlop/pkg/pki"
+	"github.com/orlop-os/orlop/pkg/callerid"
 )
 
 // The methods of package debug.
@@ -29,15 +28,10 @@ func (a debugAPI) Profile(ctx context.Context, r *api.ProfileRequest) (*api.Prof
 	return &api.ProfileResponse{Profile: text}, nil
 }
 
-// isAdmin reports whether the caller has the role admin.
-func isAdmin(ctx context.Context) bool {
-	return callerInfo(ctx, apid.MetadataRole) == roleName(pki.RoleAdmin)
-}
-
 func (a machineAPI) ReadFile(r *api.ReadFileRequest, stream grpc.ServerStreamingServer[api.ReadFileResponse]) error {
-	return a.m.debug.ReadFile(stream.Context(), r.Path, r.Offset, isAdmin(stream.Context()), stream.Send)
+	return a.m.debug.ReadFile(stream.Context(), r.Path, r.Offset, callerid.FromContext(stream.Context()).IsAdmin(), stream.Send)
 }
 
 func (a machineAPI) ListFiles(ctx context.Context, r *api.ListFilesRequest) (*api.ListFilesResponse, error) {
-	return a.m.debug.ListFiles(ctx, r.Path, isAdmin(ctx))
+	return a.m.debug.ListFiles(ctx, r.Path, callerid.FromContext(ctx).IsAdmin())
 }

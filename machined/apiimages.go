@@ -10,6 +10,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/orlop-os/orlop/pkg/api"
+	"github.com/orlop-os/orlop/pkg/callerid"
 	"github.com/orlop-os/orlop/pkg/imagestore"
 	"github.com/orlop-os/orlop/pkg/transfer"
 )
@@ -55,7 +56,7 @@ func toImages(in []imagestore.Image) []*api.ContainerImage {
 // checkCaller rejects every caller but another machine, and all callers while containerd does not
 // run.
 func (a imageAPI) checkCaller(ctx context.Context) error {
-	if err := requireMachine(ctx); err != nil {
+	if err := callerid.FromContext(ctx).RequireMachine(); err != nil {
 		return err
 	}
 	return a.m.containerdReady()
@@ -78,7 +79,7 @@ func (a imageAPI) ReadBlob(r *api.ReadBlobRequest, stream grpc.ServerStreamingSe
 	if err := a.checkCaller(stream.Context()); err != nil {
 		return err
 	}
-	return a.m.images.SendBlob(stream.Context(), r.Digest, memberID(stream.Context()), func(piece []byte) error {
+	return a.m.images.SendBlob(stream.Context(), r.Digest, callerid.FromContext(stream.Context()).ID(), func(piece []byte) error {
 		return stream.Send(&api.ReadBlobResponse{Chunk: piece})
 	})
 }

@@ -21,6 +21,7 @@ import (
 	"github.com/orlop-os/orlop/machined/ownership"
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/audit"
+	"github.com/orlop-os/orlop/pkg/callerid"
 	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/limits"
 )
@@ -48,7 +49,7 @@ func recording(t *testing.T, size int) *machine {
 // callBy is the context of a call.
 func callBy(t *testing.T, subject, role string) context.Context {
 	return metadata.NewIncomingContext(t.Context(), metadata.Pairs(
-		apid.MetadataSubject, subject, apid.MetadataSerial, "1f", apid.MetadataRole, role, apid.MetadataPeer, "10.0.0.1:4711"))
+		callerid.KeySubject, subject, callerid.KeySerial, "1f", callerid.KeyRole, role, callerid.KeyPeer, "10.0.0.1:4711"))
 }
 
 // entries returns the lines of a record after it has verified the chain.
@@ -306,7 +307,7 @@ func TestRecordIsBounded(t *testing.T) {
 	for _, role := range []string{"operator", "reader"} {
 		began := time.Now()
 		for i := range 200 { // with another certificate each time
-			ctx := metadata.NewIncomingContext(t.Context(), metadata.Pairs(apid.MetadataSerial, fmt.Sprint(i), apid.MetadataSubject, "CN="+role, apid.MetadataRole, role))
+			ctx := metadata.NewIncomingContext(t.Context(), metadata.Pairs(callerid.KeySerial, fmt.Sprint(i), callerid.KeySubject, "CN="+role, callerid.KeyRole, role))
 			_ = g.do(ctx, api.Machine_ListFiles_FullMethodName, status.Error(codes.InvalidArgument, strings.Repeat("<\x1b", 1<<10)))
 		}
 		lines := 0

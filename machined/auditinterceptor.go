@@ -11,9 +11,9 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"github.com/orlop-os/orlop/apid"
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/audit"
+	"github.com/orlop-os/orlop/pkg/callerid"
 	"github.com/orlop-os/orlop/pkg/panics"
 )
 
@@ -50,10 +50,8 @@ func (g auditInterceptor) handle(ctx context.Context, method string, call func(c
 	if !g.audited(method) {
 		return panicError(call(ctx, nil))
 	}
-	o := &recordedCall{m: g.m, start: time.Now(), call: audit.Call{
-		Subject: callerInfo(ctx, apid.MetadataSubject), Serial: callerInfo(ctx, apid.MetadataSerial), Role: callerInfo(ctx, apid.MetadataRole),
-		Peer: callerInfo(ctx, apid.MetadataPeer), Method: method,
-	}}
+	by := callerid.FromContext(ctx)
+	o := &recordedCall{m: g.m, start: time.Now(), call: audit.Call{Subject: by.Subject, Serial: by.Serial, Role: by.Role, Peer: by.Peer, Method: method}}
 	err := panicError(call(context.WithValue(ctx, recordedCallKey{}, o), o))
 	o.end(err)
 	return err

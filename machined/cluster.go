@@ -17,11 +17,11 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
-	"github.com/orlop-os/orlop/apid"
 	"github.com/orlop-os/orlop/machined/membership"
 	"github.com/orlop-os/orlop/machined/nodeplan"
 	"github.com/orlop-os/orlop/machined/upgrade"
 	"github.com/orlop-os/orlop/pkg/api"
+	"github.com/orlop-os/orlop/pkg/callerid"
 	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 	"github.com/orlop-os/orlop/pkg/paths"
@@ -199,9 +199,10 @@ func (a clusterAPI) Kubeconfig(ctx context.Context, r *api.KubeconfigRequest) (*
 		return nil, status.Errorf(codes.InvalidArgument, "kubeconfig: server %q is not a URL such as https://10.0.0.5:6443", server)
 	}
 	// The kubeconfig becomes invalid when the caller's certificate or its lineage is revoked.
+	by := callerid.FromContext(ctx)
 	as := pki.Spec{
-		CN: cmp.Or(callerInfo(ctx, apid.MetadataName), "operator"), O: []string{administrators}, Usage: pki.Client, TTL: ttl,
-		Lineage: callerInfo(ctx, apid.MetadataLineage), Root: callerInfo(ctx, apid.MetadataIssuer),
+		CN: cmp.Or(by.Name, "operator"), O: []string{administrators}, Usage: pki.Client, TTL: ttl,
+		Lineage: by.Lineage, Root: by.Issuer,
 	}
 	text, err := kubeconfig(cluster, server, as)
 	if err != nil {

@@ -3,18 +3,15 @@ package main
 import (
 	"context"
 	"fmt"
-	"strings"
 	"time"
 
-	"google.golang.org/grpc/metadata"
-
-	"github.com/orlop-os/orlop/apid"
 	"github.com/orlop-os/orlop/machined/host"
 	"github.com/orlop-os/orlop/machined/network"
 	"github.com/orlop-os/orlop/machined/nodeplan"
 	"github.com/orlop-os/orlop/machined/ownership"
 	"github.com/orlop-os/orlop/machined/transition"
 	"github.com/orlop-os/orlop/pkg/api"
+	"github.com/orlop-os/orlop/pkg/callerid"
 	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/pki"
 )
@@ -50,8 +47,7 @@ func (m *machine) checkMachine(next *config.Config) error {
 
 // callerFacts returns the facts about the caller.
 func callerFacts(ctx context.Context, next *config.Config) (transition.Caller, error) {
-	md, _ := metadata.FromIncomingContext(ctx)
-	f := transition.Caller{CA: strings.Join(md.Get(apid.MetadataIssuer), "")}
+	f := transition.Caller{CA: callerid.FromContext(ctx).Issuer}
 	if f.CA == "" { // the caller is not an operator
 		return f, nil
 	}

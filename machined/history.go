@@ -11,13 +11,13 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
-	"github.com/orlop-os/orlop/apid"
 	"github.com/orlop-os/orlop/machined/configstore"
 	"github.com/orlop-os/orlop/machined/network"
 	"github.com/orlop-os/orlop/machined/nodeplan"
 	"github.com/orlop-os/orlop/machined/power"
 	"github.com/orlop-os/orlop/machined/transition"
 	"github.com/orlop-os/orlop/pkg/api"
+	"github.com/orlop-os/orlop/pkg/callerid"
 	"github.com/orlop-os/orlop/pkg/config"
 )
 
@@ -203,7 +203,7 @@ func (a configAPI) confirm(ctx context.Context, name string) (applied, error) {
 	if name != "" && name != now.trialName {
 		return applied{}, status.Error(codes.FailedPrecondition, "configuration: not confirmed: another configuration than yours is on trial; `orlopctl config-history` shows it")
 	}
-	if s, _ := a.m.convergence.Get(); !s.proves(now.config, callerInfo(ctx, apid.MetadataAge), time.Now()) {
+	if s, _ := a.m.convergence.Get(); !s.proves(now.config, callerid.FromContext(ctx).Age, time.Now()) {
 		return applied{}, errOldConnection
 	}
 	// The network must have converged: until then the caller uses the old network.

@@ -17,6 +17,7 @@ import (
 	"github.com/orlop-os/orlop/machined/nodeplan"
 	"github.com/orlop-os/orlop/machined/ownership"
 	"github.com/orlop-os/orlop/pkg/api"
+	"github.com/orlop-os/orlop/pkg/callerid"
 	"github.com/orlop-os/orlop/pkg/cell"
 	"github.com/orlop-os/orlop/pkg/client"
 	"github.com/orlop-os/orlop/pkg/config"
@@ -114,27 +115,15 @@ func (m *machine) callers(c *config.Config) (credentials.CallerCAs, error) {
 	return out, err
 }
 
-// callerOf returns the caller of a call.
-func callerOf(ctx context.Context) membership.Caller {
-	return membership.Caller{
-		Subject: callerInfo(ctx, apid.MetadataSubject), Name: callerInfo(ctx, apid.MetadataName), Role: callerInfo(ctx, apid.MetadataRole),
-		Serial: callerInfo(ctx, apid.MetadataSerial), Lineage: callerInfo(ctx, apid.MetadataLineage), Issuer: callerInfo(ctx, apid.MetadataIssuer),
-		Ticket: callerInfo(ctx, apid.MetadataTicket), Key: callerInfo(ctx, apid.MetadataKey), Peer: callerInfo(ctx, apid.MetadataPeer),
-	}
-}
-
-// requireMachine rejects every caller but the machines of the cluster.
-func requireMachine(ctx context.Context) error { return callerOf(ctx).RequireMachine() }
-
 // memberID identifies the calling machine, for any of its certificates.
-func memberID(ctx context.Context) string { return callerOf(ctx).ID() }
+func memberID(ctx context.Context) string { return callerid.FromContext(ctx).ID() }
 
 func (a clusterAPI) CreateTicket(ctx context.Context, r *api.CreateTicketRequest) (*api.CreateTicketResponse, error) {
-	return a.m.members.Server.CreateTicket(ctx, callerOf(ctx), r)
+	return a.m.members.Server.CreateTicket(ctx, callerid.FromContext(ctx), r)
 }
 
 func (a clusterAPI) Join(ctx context.Context, r *api.JoinRequest) (*api.JoinResponse, error) {
-	return a.m.members.Server.Join(ctx, callerOf(ctx), r)
+	return a.m.members.Server.Join(ctx, callerid.FromContext(ctx), r)
 }
 
 func (a clusterAPI) ListMembers(context.Context, *api.ListMembersRequest) (*api.ListMembersResponse, error) {
@@ -142,19 +131,19 @@ func (a clusterAPI) ListMembers(context.Context, *api.ListMembersRequest) (*api.
 }
 
 func (a clusterAPI) RemoveMember(ctx context.Context, r *api.RemoveMemberRequest) (*api.RemoveMemberResponse, error) {
-	return a.m.members.Server.RemoveMember(ctx, callerOf(ctx), r)
+	return a.m.members.Server.RemoveMember(ctx, callerid.FromContext(ctx), r)
 }
 
 func (a clusterAPI) GetMembership(ctx context.Context, r *api.GetMembershipRequest) (*api.GetMembershipResponse, error) {
-	return a.m.members.Server.GetMembership(callerOf(ctx), r)
+	return a.m.members.Server.GetMembership(callerid.FromContext(ctx), r)
 }
 
 func (a clusterAPI) ReplicateMembership(ctx context.Context, r *api.ReplicateMembershipRequest) (*api.ReplicateMembershipResponse, error) {
-	return a.m.members.Server.ReplicateMembership(ctx, callerOf(ctx), r)
+	return a.m.members.Server.ReplicateMembership(ctx, callerid.FromContext(ctx), r)
 }
 
 func (a clusterAPI) Vote(ctx context.Context, r *api.VoteRequest) (*api.VoteResponse, error) {
-	return a.m.members.Server.Vote(callerOf(ctx), r)
+	return a.m.members.Server.Vote(callerid.FromContext(ctx), r)
 }
 
 func (a clusterAPI) ListPending(context.Context, *api.ListPendingRequest) (*api.ListPendingResponse, error) {
@@ -162,7 +151,7 @@ func (a clusterAPI) ListPending(context.Context, *api.ListPendingRequest) (*api.
 }
 
 func (a clusterAPI) Approve(ctx context.Context, r *api.ApproveRequest) (*api.ApproveResponse, error) {
-	unchanged, err := a.m.members.Requests.Approve(ctx, callerOf(ctx), r)
+	unchanged, err := a.m.members.Requests.Approve(ctx, callerid.FromContext(ctx), r)
 	if err != nil {
 		return nil, err
 	}
@@ -186,11 +175,11 @@ type trustAPI struct {
 }
 
 func (a trustAPI) Issue(ctx context.Context, r *api.IssueRequest) (*api.IssueResponse, error) {
-	return a.m.members.Server.Issue(callerOf(ctx), r)
+	return a.m.members.Server.Issue(callerid.FromContext(ctx), r)
 }
 
 func (a trustAPI) Renew(ctx context.Context, r *api.RenewRequest) (*api.IssueResponse, error) {
-	return a.m.members.Server.Renew(callerOf(ctx), r)
+	return a.m.members.Server.Renew(callerid.FromContext(ctx), r)
 }
 
 func (a trustAPI) ListCertificates(context.Context, *api.ListCertificatesRequest) (*api.ListCertificatesResponse, error) {
@@ -202,7 +191,7 @@ func (a trustAPI) GetRevocations(_ context.Context, r *api.GetRevocationsRequest
 }
 
 func (a trustAPI) Revoke(ctx context.Context, r *api.RevokeRequest) (*api.RevokeResponse, error) {
-	out, unchanged, err := a.m.members.Server.Revoke(ctx, callerOf(ctx), r)
+	out, unchanged, err := a.m.members.Server.Revoke(ctx, callerid.FromContext(ctx), r)
 	if unchanged {
 		setUnchanged(ctx)
 	}

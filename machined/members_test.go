@@ -19,11 +19,11 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
-	"github.com/orlop-os/orlop/apid"
 	"github.com/orlop-os/orlop/machined/membership"
 	"github.com/orlop-os/orlop/machined/network"
 	"github.com/orlop-os/orlop/machined/transition"
 	"github.com/orlop-os/orlop/pkg/api"
+	"github.com/orlop-os/orlop/pkg/callerid"
 	"github.com/orlop-os/orlop/pkg/cell"
 	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/nodespec"
@@ -65,8 +65,8 @@ func by(t *testing.T, cert *x509.Certificate) context.Context {
 	if len(cert.Subject.Organization) > 0 {
 		role = strings.TrimPrefix(cert.Subject.Organization[0], pki.RolePrefix)
 	}
-	return metadata.NewIncomingContext(t.Context(), metadata.Pairs(apid.MetadataSubject, cert.Subject.String(), apid.MetadataName, cert.Subject.CommonName,
-		apid.MetadataSerial, pki.Serial(cert), apid.MetadataLineage, origin, apid.MetadataRole, role, apid.MetadataIssuer, cmp.Or(root, "sha256:"+strings.Repeat("0", 64))))
+	return metadata.NewIncomingContext(t.Context(), metadata.Pairs(callerid.KeySubject, cert.Subject.String(), callerid.KeyName, cert.Subject.CommonName,
+		callerid.KeySerial, pki.Serial(cert), callerid.KeyLineage, origin, callerid.KeyRole, role, callerid.KeyIssuer, cmp.Or(root, "sha256:"+strings.Repeat("0", 64))))
 }
 
 // newRequest returns a new key and a CSR for it.
@@ -84,7 +84,7 @@ func newRequest(t *testing.T) (key *ecdsa.PrivateKey, request []byte) {
 
 // called is a call of a role, with a ticket for a member.
 func called(t *testing.T, role, ticket string) context.Context {
-	return metadata.NewIncomingContext(t.Context(), metadata.Pairs(apid.MetadataRole, role, apid.MetadataTicket, ticket, apid.MetadataName, "m2"))
+	return metadata.NewIncomingContext(t.Context(), metadata.Pairs(callerid.KeyRole, role, callerid.KeyTicket, ticket, callerid.KeyName, "m2"))
 }
 
 // operator is the certificate of an operator.
@@ -126,7 +126,7 @@ func controlPlane(t *testing.T) clusterAPI {
 func from(t *testing.T, cert *x509.Certificate, peer string) context.Context {
 	ctx := by(t, cert)
 	md, _ := metadata.FromIncomingContext(ctx)
-	return metadata.NewIncomingContext(ctx, metadata.Join(md, metadata.Pairs(apid.MetadataPeer, peer, apid.MetadataTicket, pki.TicketOf(cert), apid.MetadataKey, pki.Fingerprint(cert))))
+	return metadata.NewIncomingContext(ctx, metadata.Join(md, metadata.Pairs(callerid.KeyPeer, peer, callerid.KeyTicket, pki.TicketOf(cert), callerid.KeyFingerprint, pki.Fingerprint(cert))))
 }
 
 // TestControlPlaneAmongItself checks that only control-plane machines can make the calls among
@@ -171,7 +171,7 @@ func TestRevokedCallers(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "trust", "ledger.json")
 	m := issuing(t, file)
 	restart := func() { m.setMembers(func(d *membership.Deps) { d.Files.Ledger = file }) }
-	caller := metadata.NewIncomingContext(t.Context(), metadata.Pairs(apid.MetadataLineage, "1f", apid.MetadataName, "admin"))
+	caller := metadata.NewIncomingContext(t.Context(), metadata.Pairs(callerid.KeyLineage, "1f", callerid.KeyName, "admin"))
 	now, _ := m.config.Get()
 	// any CA will do
 	now.config.Machine.Spec.Trust.OperatorCAs = []config.Certificate{now.config.Cluster.Spec.PKI.Client.Cert}
@@ -239,7 +239,7 @@ func TestCheckLockout(t *testing.T) {
 	next, _ := other.config.Get()
 	// any CA will do
 	next.config.Machine.Spec.Trust.OperatorCAs = []config.Certificate{next.config.Cluster.Spec.PKI.Client.Cert}
-	ctx := metadata.NewIncomingContext(t.Context(), metadata.Pairs(apid.MetadataIssuer, pki.Fingerprint(client.Cert.X509())))
+	ctx := metadata.NewIncomingContext(t.Context(), metadata.Pairs(callerid.KeyIssuer, pki.Fingerprint(client.Cert.X509())))
 	check := func() error {
 		caller, err := callerFacts(ctx, next.config)
 		if err != nil {

@@ -19,6 +19,7 @@ import (
 	"github.com/orlop-os/orlop/apid"
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/audit"
+	"github.com/orlop-os/orlop/pkg/callerid"
 	"github.com/orlop-os/orlop/pkg/cell"
 	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/panics"
@@ -53,7 +54,7 @@ func TestCallPanics(t *testing.T) {
 	}
 
 	g := auditInterceptor{m: m, audited: apid.Mutates()}
-	ctx := metadata.NewIncomingContext(t.Context(), metadata.Pairs(apid.MetadataSubject, "CN=admin", apid.MetadataRole, "admin"))
+	ctx := metadata.NewIncomingContext(t.Context(), metadata.Pairs(callerid.KeySubject, "CN=admin", callerid.KeyRole, "admin"))
 	var nothing *config.Config
 	_, err := g.unary(ctx, &api.ResetRequest{}, &grpc.UnaryServerInfo{FullMethod: api.Machine_Reboot_FullMethodName}, func(context.Context, any) (any, error) {
 		return nothing.Machine.Metadata.Name, nil // as with a configuration that has disappeared

@@ -9,11 +9,11 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
-	"github.com/orlop-os/orlop/apid"
 	"github.com/orlop-os/orlop/machined/configstore"
 	"github.com/orlop-os/orlop/machined/network"
 	"github.com/orlop-os/orlop/machined/nodeplan"
 	"github.com/orlop-os/orlop/machined/upgrade"
+	"github.com/orlop-os/orlop/pkg/callerid"
 	"github.com/orlop-os/orlop/pkg/cell"
 	"github.com/orlop-os/orlop/pkg/config"
 )
@@ -199,7 +199,7 @@ func TestConfirm(t *testing.T) {
 	m := keeping(t, document("eth0"))
 	call := func(age, name string) codes.Code {
 		t.Helper()
-		ctx := metadata.NewIncomingContext(t.Context(), metadata.Pairs(apid.MetadataAge, age))
+		ctx := metadata.NewIncomingContext(t.Context(), metadata.Pairs(callerid.KeyAge, age))
 		_, err := configAPI{m: m}.confirm(ctx, name)
 		return status.Code(err)
 	}

@@ -12,8 +12,8 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"github.com/orlop-os/orlop/apid"
 	"github.com/orlop-os/orlop/pkg/api"
+	"github.com/orlop-os/orlop/pkg/callerid"
 	"github.com/orlop-os/orlop/pkg/client"
 	"github.com/orlop-os/orlop/pkg/limits"
 	"github.com/orlop-os/orlop/pkg/paths"
@@ -89,7 +89,7 @@ func (a machineAPI) Relay(stream grpc.BidiStreamingServer[api.RelayData, api.Rel
 
 // serve relays the connection that dial opens, within the limits of its caller.
 func (r *relays) serve(stream grpc.BidiStreamingServer[api.RelayData, api.RelayData], dial func(context.Context) (net.Conn, error)) error {
-	leave, err := r.acquire(callerInfo(stream.Context(), apid.MetadataLineage))
+	leave, err := r.acquire(callerid.FromContext(stream.Context()).Lineage)
 	if err != nil {
 		return err
 	}

@@ -24,6 +24,7 @@ import (
 	"github.com/orlop-os/orlop/machined/network"
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/audit"
+	"github.com/orlop-os/orlop/pkg/callerid"
 	"github.com/orlop-os/orlop/pkg/cell"
 	"github.com/orlop-os/orlop/pkg/client"
 	"github.com/orlop-os/orlop/pkg/pki"
@@ -152,7 +153,7 @@ func serveMachine(t *testing.T, m api.MachineServer, options ...grpc.ServerOptio
 	return func(who, target string) (grpc.BidiStreamingClient[api.RelayData, api.RelayData], func(), error) {
 		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 		t.Cleanup(cancel)
-		stream, err := api.NewMachineClient(conn).Relay(metadata.AppendToOutgoingContext(ctx, apid.MetadataLineage, who))
+		stream, err := api.NewMachineClient(conn).Relay(metadata.AppendToOutgoingContext(ctx, callerid.KeyLineage, who))
 		if err == nil {
 			err = stream.Send(&api.RelayData{Target: target})
 		}

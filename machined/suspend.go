@@ -21,9 +21,9 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
-	"github.com/orlop-os/orlop/apid"
 	"github.com/orlop-os/orlop/machined/nodeplan"
 	"github.com/orlop-os/orlop/pkg/api"
+	"github.com/orlop-os/orlop/pkg/callerid"
 	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/limits"
 	"github.com/orlop-os/orlop/pkg/nodecerts"
@@ -291,9 +291,10 @@ func (m *machine) breakGlass(ctx context.Context, kind, name string) (string, su
 	if why, _ := m.storageProblem.Get(); why != "" {
 		return "", nil, status.Error(codes.FailedPrecondition, "no storage for the object: "+why)
 	}
+	by := callerid.FromContext(ctx)
 	as := pki.Spec{
 		CN: nodespec.BreakGlassUser, O: []string{"system:masters"}, Usage: pki.Client, TTL: suspendCertTTL, Backdate: nodecerts.Backdate,
-		Lineage: callerInfo(ctx, apid.MetadataLineage), Root: callerInfo(ctx, apid.MetadataIssuer),
+		Lineage: by.Lineage, Root: by.Issuer,
 	}
 	return kind, func(ctx context.Context, o nodespec.SuspendRequest) (nodespec.SuspendResult, error) {
 		return m.breakGlassStep(ctx, now.config.Cluster, as, o)

@@ -23,6 +23,7 @@ import (
 	"github.com/orlop-os/orlop/apid"
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/audit"
+	"github.com/orlop-os/orlop/pkg/callerid"
 	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/pairing"
 	"github.com/orlop-os/orlop/pkg/pki"
@@ -641,7 +642,7 @@ func (s *fakeClusterService) Health(r *api.HealthRequest, stream grpc.ServerStre
 
 func (s *fakeClusterService) Kubeconfig(ctx context.Context, r *api.KubeconfigRequest) (*api.KubeconfigResponse, error) {
 	md, _ := metadata.FromIncomingContext(ctx)
-	if role := md.Get(apid.MetadataRole); len(role) != 1 || role[0] != "admin" {
+	if role := md.Get(callerid.KeyRole); len(role) != 1 || role[0] != "admin" {
 		return nil, status.Errorf(codes.PermissionDenied, "role %q", role)
 	}
 	server := r.Server

@@ -11,8 +11,8 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
-	"github.com/orlop-os/orlop/apid"
 	"github.com/orlop-os/orlop/pkg/api"
+	"github.com/orlop-os/orlop/pkg/callerid"
 	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/pki"
 )
@@ -59,8 +59,8 @@ func (s *fakeTrustService) Issue(_ context.Context, r *api.IssueRequest) (*api.I
 
 func (s *fakeTrustService) Renew(ctx context.Context, r *api.RenewRequest) (*api.IssueResponse, error) {
 	md, _ := metadata.FromIncomingContext(ctx)
-	spec := pki.Spec{CN: md.Get(apid.MetadataName)[0], Lineage: md.Get(apid.MetadataLineage)[0], Root: md.Get(apid.MetadataIssuer)[0]}
-	return s.sign(spec, r.Csr, md.Get(apid.MetadataRole)[0], r.Ttl.AsDuration())
+	spec := pki.Spec{CN: md.Get(callerid.KeyName)[0], Lineage: md.Get(callerid.KeyLineage)[0], Root: md.Get(callerid.KeyIssuer)[0]}
+	return s.sign(spec, r.Csr, md.Get(callerid.KeyRole)[0], r.Ttl.AsDuration())
 }
 
 func (s *fakeTrustService) sign(spec pki.Spec, request []byte, role string, life time.Duration) (*api.IssueResponse, error) {

@@ -13,6 +13,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/orlop-os/orlop/pkg/api"
+	"github.com/orlop-os/orlop/pkg/callerid"
 	"github.com/orlop-os/orlop/pkg/pki"
 	"github.com/orlop-os/orlop/pkg/trust"
 )
@@ -23,7 +24,7 @@ import (
 
 // Issue signs a certificate for another user, with a role up to that of the caller: only an admin
 // can call it.
-func (s *Server) Issue(by Caller, r *api.IssueRequest) (*api.IssueResponse, error) {
+func (s *Server) Issue(by callerid.Caller, r *api.IssueRequest) (*api.IssueResponse, error) {
 	if err := trust.CheckName(r.Name); err != nil {
 		return nil, status.Error(codes.InvalidArgument, err.Error())
 	}
@@ -38,7 +39,7 @@ func (s *Server) Issue(by Caller, r *api.IssueRequest) (*api.IssueResponse, erro
 }
 
 // Renew signs a certificate with the name, role and lineage of the caller.
-func (s *Server) Renew(by Caller, r *api.RenewRequest) (*api.IssueResponse, error) {
+func (s *Server) Renew(by callerid.Caller, r *api.RenewRequest) (*api.IssueResponse, error) {
 	if err := trust.CheckName(by.Name); err != nil {
 		return nil, status.Error(codes.FailedPrecondition, "your certificate cannot be renewed by a machine: "+err.Error())
 	}
@@ -53,7 +54,7 @@ func (s *Server) Renew(by Caller, r *api.RenewRequest) (*api.IssueResponse, erro
 }
 
 // issue signs a certificate and records it.
-func (s *Server) issue(by Caller, request []byte, ttl time.Duration, entry trust.Issued) (*api.IssueResponse, error) {
+func (s *Server) issue(by callerid.Caller, request []byte, ttl time.Duration, entry trust.Issued) (*api.IssueResponse, error) {
 	key, err := pki.ParseRequest(request)
 	if err != nil {
 		return nil, status.Error(codes.InvalidArgument, err.Error())
@@ -110,7 +111,7 @@ func (s *Server) ListCertificates() *api.ListCertificatesResponse {
 
 // Revoke returns after the revocation is effective: apid reads the list at every call and ends
 // running calls. unchanged reports that it was effective before.
-func (s *Server) Revoke(ctx context.Context, by Caller, r *api.RevokeRequest) (out *api.RevokeResponse, unchanged bool, err error) {
+func (s *Server) Revoke(ctx context.Context, by callerid.Caller, r *api.RevokeRequest) (out *api.RevokeResponse, unchanged bool, err error) {
 	wanted, err := revocation(r)
 	if err != nil {
 		return nil, false, status.Error(codes.InvalidArgument, err.Error())

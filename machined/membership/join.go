@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/orlop-os/orlop/pkg/api"
+	"github.com/orlop-os/orlop/pkg/callerid"
 	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/nodecerts"
 	"github.com/orlop-os/orlop/pkg/pki"
@@ -36,7 +37,7 @@ type candidate struct {
 
 // newCandidate returns the machine that makes a call. The addresses that a machine claims are not
 // trusted, because they could be the addresses of any other machine: the source address counts.
-func newCandidate(by Caller, csr []byte, now time.Time) (candidate, error) {
+func newCandidate(by callerid.Caller, csr []byte, now time.Time) (candidate, error) {
 	m := candidate{member: trust.Member{Name: by.Name, Renewed: now.UTC()}}
 	switch pki.RolePrefix + by.Role {
 	case pki.RoleJoin:
@@ -66,7 +67,7 @@ func newCandidate(by Caller, csr []byte, now time.Time) (candidate, error) {
 }
 
 // Join signs certificates for the holder of a ticket, and for a member with a valid certificate.
-func (s *Server) Join(ctx context.Context, by Caller, r *api.JoinRequest) (*api.JoinResponse, error) {
+func (s *Server) Join(ctx context.Context, by callerid.Caller, r *api.JoinRequest) (*api.JoinResponse, error) {
 	c, err := s.issuingConfig()
 	if err != nil {
 		return nil, err

@@ -10,13 +10,14 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/orlop-os/orlop/pkg/api"
+	"github.com/orlop-os/orlop/pkg/callerid"
 	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/trust"
 )
 
 // controlPlaneConfig returns the configuration for a call between control-plane machines.
-func (s *Server) controlPlaneConfig(by Caller) (*config.Config, error) {
-	if err := by.requireControlPlane(); err != nil {
+func (s *Server) controlPlaneConfig(by callerid.Caller) (*config.Config, error) {
+	if err := by.RequireControlPlane(); err != nil {
 		return nil, err
 	}
 	c := s.deps.config()
@@ -27,7 +28,7 @@ func (s *Server) controlPlaneConfig(by Caller) (*config.Config, error) {
 }
 
 // GetMembership returns the membership to a control-plane machine that does not have it.
-func (s *Server) GetMembership(by Caller, r *api.GetMembershipRequest) (*api.GetMembershipResponse, error) {
+func (s *Server) GetMembership(by callerid.Caller, r *api.GetMembershipRequest) (*api.GetMembershipResponse, error) {
 	c, err := s.controlPlaneConfig(by)
 	if err != nil {
 		return nil, err
@@ -44,7 +45,7 @@ func (s *Server) GetMembership(by Caller, r *api.GetMembershipRequest) (*api.Get
 }
 
 // ReplicateMembership stores the changes of another control-plane machine.
-func (s *Server) ReplicateMembership(ctx context.Context, by Caller, r *api.ReplicateMembershipRequest) (*api.ReplicateMembershipResponse, error) {
+func (s *Server) ReplicateMembership(ctx context.Context, by callerid.Caller, r *api.ReplicateMembershipRequest) (*api.ReplicateMembershipResponse, error) {
 	c, err := s.controlPlaneConfig(by)
 	if err != nil {
 		return nil, err
@@ -64,7 +65,7 @@ func (s *Server) ReplicateMembership(ctx context.Context, by Caller, r *api.Repl
 }
 
 // enforce enforces revocations that another control-plane machine has replicated.
-func (s *Server) enforce(ctx context.Context, by Caller, news []trust.Revocation) error {
+func (s *Server) enforce(ctx context.Context, by callerid.Caller, news []trust.Revocation) error {
 	if len(news) == 0 {
 		return nil
 	}
@@ -114,7 +115,7 @@ func ticketSerials(r trust.Membership) []string {
 
 // Vote returns the vote of this machine for a machine that called another control-plane machine. It
 // is stored before the answer.
-func (s *Server) Vote(by Caller, r *api.VoteRequest) (*api.VoteResponse, error) {
+func (s *Server) Vote(by callerid.Caller, r *api.VoteRequest) (*api.VoteResponse, error) {
 	c, err := s.controlPlaneConfig(by)
 	if err != nil {
 		return nil, err

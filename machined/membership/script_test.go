@@ -23,6 +23,7 @@ import (
 
 	"github.com/orlop-os/orlop/machined/membership/workerjoin"
 	"github.com/orlop-os/orlop/pkg/api"
+	"github.com/orlop-os/orlop/pkg/callerid"
 	"github.com/orlop-os/orlop/pkg/client"
 	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/pki"
@@ -269,7 +270,7 @@ func (s *site) readable(line string) string {
 }
 
 // operator is the caller of an operator's commands.
-func operator() Caller { return from(admin, "10.0.0.5:1") }
+func operator() callerid.Caller { return from(admin, "10.0.0.5:1") }
 
 func (s *site) createTicket(args []string) string {
 	name, on := args[0], s.find(word(args, "on"))
