@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"slices"
 	"strings"
 	"time"
@@ -16,6 +15,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	machinedapi "github.com/orlop-os/orlop/machined/api"
 	"github.com/orlop-os/orlop/machined/nodeplan"
 	"github.com/orlop-os/orlop/machined/power"
 	"github.com/orlop-os/orlop/machined/transition"
@@ -44,7 +44,7 @@ func (m *machine) register(s *grpc.Server) {
 	api.RegisterAuditServer(s, auditAPI{m: m})
 	api.RegisterTrustServer(s, trustAPI{m: m})
 	api.RegisterDebugServer(s, debugAPI{m: m})
-	api.RegisterEtcdServer(s, etcdAPI{m: m})
+	m.api.Register(s)
 	api.RegisterApidInternalServer(s, apidAPI{m: m})
 }
 
@@ -376,12 +376,4 @@ func (a logAPI) Kernel(r *api.KernelLogRequest, stream grpc.ServerStreamingServe
 }
 
 // endOfStream is the status of a stream that the caller ended.
-func endOfStream(err error) error {
-	if err == nil || errors.Is(err, io.EOF) {
-		return nil
-	}
-	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
-		return status.FromContextError(err).Err()
-	}
-	return err
-}
+func endOfStream(err error) error { return machinedapi.EndOfStream(err) }

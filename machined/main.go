@@ -25,8 +25,8 @@
 //	kubernetes.go      the files of the node's processes (package nodeplan has their content)
 //	state.go           the topics
 //	program.go         the handling of a panic
-//	api.go, cluster.go, apidebug.go, apietcd.go, apiimages.go, apiupgrade.go
-//	                   the methods of the API
+//	api.go, cluster.go, apidebug.go, apiimages.go, apiupgrade.go
+//	                   the methods of the API (package machined/api)
 //
 // If its name is apid, the executable runs the listener of the API instead (package apid); if its
 // name is diskprobe, it examines a foreign disk (package diskprobe). One executable for all three
@@ -49,6 +49,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/orlop-os/orlop/apid"
+	machinedapi "github.com/orlop-os/orlop/machined/api"
 	"github.com/orlop-os/orlop/machined/console"
 	"github.com/orlop-os/orlop/machined/debug"
 	"github.com/orlop-os/orlop/machined/etcd"
@@ -134,6 +135,7 @@ type machine struct {
 	callRecords    *callRecords  // audit log
 	upgrade        *upgrade.Upgrade
 	install        *install.Manager
+	api            *machinedapi.API
 	debug          *debug.Tools
 	etcd           *etcd.Manager
 	images         *images.Manager

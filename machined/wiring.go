@@ -10,6 +10,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	machinedapi "github.com/orlop-os/orlop/machined/api"
 	"github.com/orlop-os/orlop/machined/debug"
 	"github.com/orlop-os/orlop/machined/etcd"
 	"github.com/orlop-os/orlop/machined/images"
@@ -37,6 +38,16 @@ func assemble(m *machine) {
 	m.images = newImages(m)
 	m.logShipping = newLogShipping(m)
 	m.pairing = newPairing(m)
+	m.api = newAPI(m)
+}
+
+// newAPI makes the services of the management API. They serve callers only after all other packages
+// are made.
+func newAPI(m *machine) *machinedapi.API {
+	return machinedapi.New(machinedapi.Deps{
+		Etcd:      m.etcd,
+		Unchanged: setUnchanged,
+	})
 }
 
 func newDebug(m *machine) *debug.Tools {

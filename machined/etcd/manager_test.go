@@ -29,7 +29,7 @@ func TestWithoutEtcd(t *testing.T) {
 		k := New(d)
 		for name, do := range map[string]func() error{
 			"SendSnapshot":  func() error { return k.SendSnapshot(t.Context(), "", "a", nil) },
-			"ListSnapshots": func() error { _, err := k.ListSnapshots(t.Context()); return err },
+			"ListSnapshots": func() error { _, _, _, err := k.ListSnapshots(t.Context()); return err },
 			"TakeSnapshot":  func() error { _, _, err := k.TakeSnapshot(); return err },
 			"Restore":       func() error { _, err := k.Restore(&api.EtcdRestoreRequest{}, nil, "a"); return err },
 			"Status":        func() error { _, err := k.Status(t.Context()); return err },

@@ -127,25 +127,19 @@ func sendSnapshot(about *api.EtcdSnapshotInfo, from io.Reader, send func(*api.Et
 	}
 }
 
-// Snapshots are the stored snapshots of a machine.
-type Snapshots struct {
-	Stored  []nodespec.StoredSnapshot
-	Target  string // URL to which they are uploaded; empty if there is none
-	Problem string // error of the last upload; empty if it succeeded
-}
-
-// ListSnapshots returns the stored snapshots.
-func (k *Manager) ListSnapshots(ctx context.Context) (Snapshots, error) {
+// ListSnapshots returns the stored snapshots, the URL to which they are uploaded (empty if there is
+// none), and the error of the last upload (empty if it succeeded).
+func (k *Manager) ListSnapshots(ctx context.Context) (stored []nodespec.StoredSnapshot, target, problem string, err error) {
 	if err := k.check(); err != nil {
-		return Snapshots{}, err
+		return nil, "", "", err
 	}
 	want, _ := k.wantedSnapshots()
-	place := snapshotTarget(want).Place
-	stored, err := nodespec.Run[[]nodespec.StoredSnapshot](ctx, k.deps.ReadCommand, paths.UserAPI, "list-snapshots", place)
+	target = snapshotTarget(want).Place
+	stored, err = nodespec.Run[[]nodespec.StoredSnapshot](ctx, k.deps.ReadCommand, paths.UserAPI, "list-snapshots", target)
 	if err != nil {
-		return Snapshots{}, status.Error(codes.FailedPrecondition, err.Error())
+		return nil, "", "", status.Error(codes.FailedPrecondition, err.Error())
 	}
-	return Snapshots{Stored: stored, Target: place, Problem: k.uploader.problem(place)}, nil
+	return stored, target, k.uploader.problem(target), nil
 }
 
 // TakeSnapshot takes a stored snapshot and uploads it; problem is the error of the upload.
