@@ -38,12 +38,10 @@ func (m *machine) register(s *grpc.Server) {
 	api.RegisterConfigServer(s, configAPI{m: m})
 	api.RegisterServiceServer(s, serviceAPI{m: m})
 	api.RegisterLogServer(s, logAPI{m: m})
-	api.RegisterImageServer(s, imageAPI{m: m})
 	api.RegisterClusterServer(s, clusterAPI{m: m})
 	api.RegisterUpgradeServer(s, upgradeAPI{m: m})
 	api.RegisterAuditServer(s, auditAPI{m: m})
 	api.RegisterTrustServer(s, trustAPI{m: m})
-	api.RegisterDebugServer(s, debugAPI{m: m})
 	m.api.Register(s)
 	api.RegisterApidInternalServer(s, apidAPI{m: m})
 }
@@ -128,6 +126,14 @@ func (a machineAPI) Events(r *api.EventsRequest, stream grpc.ServerStreamingServ
 		return stream.Send(&api.Event{Cursor: e.cursor, Time: timestamppb.New(e.time), Source: e.source, Kind: e.kind, Message: e.message})
 	})
 	return endOfStream(err)
+}
+
+func (a machineAPI) ReadFile(r *api.ReadFileRequest, stream grpc.ServerStreamingServer[api.ReadFileResponse]) error {
+	return a.m.debug.ReadFile(stream.Context(), r.Path, r.Offset, callerid.FromContext(stream.Context()).IsAdmin(), stream.Send)
+}
+
+func (a machineAPI) ListFiles(ctx context.Context, r *api.ListFilesRequest) (*api.ListFilesResponse, error) {
+	return a.m.debug.ListFiles(ctx, r.Path, callerid.FromContext(ctx).IsAdmin())
 }
 
 // maxGracePeriod bounds the time that a caller can give the workloads to stop at a shutdown.

@@ -252,16 +252,3 @@ contexts:
 current-context: admin@%[1]s
 `, name, server, b64(trusted(cluster.Spec.PKI.Kubernetes.Cert, cluster.Spec.PKI.Accepted.Kubernetes)), b64(leaf.CertPEM()), b64(leaf.KeyPEM())), nil
 }
-
-// containerdReady rejects calls that need containerd while it does not run.
-func (m *machine) containerdReady() error {
-	list, _ := m.services.Status().Get()
-	i := slices.IndexFunc(list, func(s supervise.Status) bool { return s.Name == nodeplan.ServiceContainerd })
-	if i < 0 {
-		return status.Error(codes.FailedPrecondition, "images: containerd does not run before the machine has a configuration with a Cluster document; apply one")
-	}
-	if list[i].State != supervise.Running {
-		return status.Errorf(codes.Unavailable, "images: containerd is %s; wait for `orlopctl services` to show it running", list[i].State)
-	}
-	return nil
-}

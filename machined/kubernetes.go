@@ -12,12 +12,15 @@ import (
 	"slices"
 
 	"github.com/google/renameio/v2"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/orlop-os/orlop/machined/network"
 	"github.com/orlop-os/orlop/machined/nodeplan"
 	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/paths"
 	"github.com/orlop-os/orlop/pkg/pki"
+	"github.com/orlop-os/orlop/pkg/supervise"
 )
 
 // ownAddresses returns all addresses of the machine.
@@ -81,4 +84,17 @@ func emptyPluginsOnce(configuration, plugins string) error {
 		return err
 	}
 	return os.MkdirAll(plugins, 0o755)
+}
+
+// containerdReady rejects calls that need containerd while it does not run.
+func (m *machine) containerdReady() error {
+	list, _ := m.services.Status().Get()
+	i := slices.IndexFunc(list, func(s supervise.Status) bool { return s.Name == nodeplan.ServiceContainerd })
+	if i < 0 {
+		return status.Error(codes.FailedPrecondition, "images: containerd does not run before the machine has a configuration with a Cluster document; apply one")
+	}
+	if list[i].State != supervise.Running {
+		return status.Errorf(codes.Unavailable, "images: containerd is %s; wait for `orlopctl services` to show it running", list[i].State)
+	}
+	return nil
 }

@@ -45,8 +45,11 @@ func assemble(m *machine) {
 // are made.
 func newAPI(m *machine) *machinedapi.API {
 	return machinedapi.New(machinedapi.Deps{
-		Etcd:      m.etcd,
-		Unchanged: setUnchanged,
+		Images:          m.images,
+		ContainerdReady: m.containerdReady,
+		Debug:           m.debug,
+		Etcd:            m.etcd,
+		Unchanged:       setUnchanged,
 	})
 }
 

@@ -14,6 +14,12 @@ import (
 
 // Deps are the dependencies of the services.
 type Deps struct {
+	// Images does the work of service Image.
+	Images Images
+	// ContainerdReady returns a gRPC status while containerd does not run.
+	ContainerdReady func() error
+	// Debug does the work of service Debug.
+	Debug Debug
 	// Etcd does the work of service Etcd.
 	Etcd Etcd
 	// Unchanged marks a call that succeeds as a call that changed no data, for the audit log.
@@ -22,18 +28,24 @@ type Deps struct {
 
 // API holds the services.
 type API struct {
-	etcd etcdService
+	image imageService
+	debug debugService
+	etcd  etcdService
 }
 
 // New returns the services.
 func New(d Deps) *API {
 	return &API{
-		etcd: etcdService{etcd: d.Etcd, unchanged: d.Unchanged},
+		image: imageService{images: d.Images, containerdReady: d.ContainerdReady},
+		debug: debugService{debug: d.Debug},
+		etcd:  etcdService{etcd: d.Etcd, unchanged: d.Unchanged},
 	}
 }
 
 // Register registers the services on a server.
 func (a *API) Register(s grpc.ServiceRegistrar) {
+	api.RegisterImageServer(s, a.image)
+	api.RegisterDebugServer(s, a.debug)
 	api.RegisterEtcdServer(s, a.etcd)
 }
 
