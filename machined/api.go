@@ -38,12 +38,9 @@ func (m *machine) register(s *grpc.Server) {
 	api.RegisterConfigServer(s, configAPI{m: m})
 	api.RegisterServiceServer(s, serviceAPI{m: m})
 	api.RegisterLogServer(s, logAPI{m: m})
-	api.RegisterClusterServer(s, clusterAPI{m: m})
 	api.RegisterUpgradeServer(s, upgradeAPI{m: m})
 	api.RegisterAuditServer(s, auditAPI{m: m})
-	api.RegisterTrustServer(s, trustAPI{m: m})
 	m.api.Register(s)
-	api.RegisterApidInternalServer(s, apidAPI{m: m})
 }
 
 // caller returns the caller of a call, for events.

@@ -2,7 +2,6 @@ package main
 
 import (
 	"cmp"
-	"context"
 	"crypto/x509"
 	"errors"
 	"fmt"
@@ -333,12 +332,12 @@ func (r *refusedLimit) next(key string) (record bool, before int) {
 	return true, before
 }
 
-func (a apidAPI) RecordRefusal(_ context.Context, r *api.RecordRefusalRequest) (*api.RecordRefusalResponse, error) {
-	a.m.recordRefused(audit.Call{
+// recordRefusal records a call that apid rejected.
+func (m *machine) recordRefusal(r *api.RecordRefusalRequest) {
+	m.recordRefused(audit.Call{
 		Subject: r.Subject, Serial: r.Serial, Role: r.Role, Peer: r.Peer, Method: r.Method, Status: r.Outcome, Reason: r.Reason,
 		Duration: time.Duration(r.DurationNs),
 	})
-	return &api.RecordRefusalResponse{}, nil
 }
 
 // errNoRecord is returned if the audit log cannot be written.

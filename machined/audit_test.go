@@ -98,9 +98,7 @@ func TestInterceptor(t *testing.T) {
 			t.Errorf("%s: %v", c.method, err)
 		}
 	}
-	if _, err := (apidAPI{m: m}).RecordRefusal(t.Context(), &api.RecordRefusalRequest{Subject: "CN=eye", Role: "reader", Method: api.Machine_Reset_FullMethodName, Outcome: "PermissionDenied"}); err != nil {
-		t.Error(err)
-	}
+	m.recordRefusal(&api.RecordRefusalRequest{Subject: "CN=eye", Role: "reader", Method: api.Machine_Reset_FullMethodName, Outcome: "PermissionDenied"})
 	m.pairing.Update(nil, nil)
 	if err := g.do(ctx, api.Machine_Version_FullMethodName, nil); status.Code(err) != codes.FailedPrecondition {
 		t.Errorf("a call to a machine of nobody: %v", err)
@@ -137,7 +135,7 @@ func TestRefusedPushOutNothing(t *testing.T) {
 		_ = g.stream(nil, fakeStream{ctx: ctx}, &grpc.StreamServerInfo{FullMethod: api.Image_Import_FullMethodName}, func(any, grpc.ServerStream) error {
 			return status.Error(codes.Canceled, "it left before it had said anything")
 		})
-		_, _ = (apidAPI{m: m}).RecordRefusal(t.Context(), &api.RecordRefusalRequest{Subject: "CN=op", Role: "operator", Method: api.Machine_Reset_FullMethodName, Outcome: "PermissionDenied"})
+		m.recordRefusal(&api.RecordRefusalRequest{Subject: "CN=op", Role: "operator", Method: api.Machine_Reset_FullMethodName, Outcome: "PermissionDenied"})
 	}
 	changes := entries(t, m.callRecords.changes, "")
 	if changes[0].Method != api.Trust_Issue_FullMethodName || changes[0].Number != 1 || len(changes) > 40 {

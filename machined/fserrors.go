@@ -74,19 +74,18 @@ func withErrors(before, now []disk.FilesystemErrors) []disk.FilesystemErrors {
 	return out
 }
 
-// storageHealth adds the errors of the file systems to the health. The upgrade checks ignore them:
-// the version is not at fault.
-func storageHealth(health *api.HealthResponse, list []disk.FilesystemErrors) {
+// storageCheck returns the check of the file systems with errors; nil if there are none. The upgrade
+// checks ignore it: the version is not at fault.
+func storageCheck(list []disk.FilesystemErrors) *api.HealthCheck {
+	if len(list) == 0 {
+		return nil
+	}
 	check := &api.HealthCheck{Name: "storage", Ok: true, Since: timestamppb.New(time.Time{})}
 	var details []string
 	for _, s := range list {
 		check.Ok = check.Ok && s.OK()
 		details = append(details, s.String())
 	}
-	if len(details) == 0 {
-		return
-	}
 	check.Detail = strings.Join(details, "; ")
-	health.Checks = append(health.Checks, check)
-	health.Healthy = health.Healthy && check.Ok
+	return check
 }

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/orlop-os/orlop/machined/disk"
+	"github.com/orlop-os/orlop/machined/health"
 	api "github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/cell"
 	"github.com/orlop-os/orlop/pkg/superblock"
@@ -15,10 +16,10 @@ import (
 // healthy.
 func TestStorageHealth(t *testing.T) {
 	m := &machine{events: newEventLog(), disks: cell.New(diskState{})}
-	health := func() *api.HealthResponse {
+	healthNow := func() *api.HealthResponse {
 		h := &api.HealthResponse{Healthy: true}
 		now, _ := m.disks.Get()
-		storageHealth(h, now.Filesystems)
+		health.Add(h, storageCheck(now.Filesystems))
 		return h
 	}
 	said := func() (lines []string) {
@@ -33,24 +34,24 @@ func TestStorageHealth(t *testing.T) {
 	broken := sound
 	broken.Faults = superblock.Errors{Marked: true, Count: 1, First: superblock.Error{Function: "ext4_lookup"}}
 	m.updateFSErrors([]disk.FilesystemErrors{sound})
-	if h := health(); !h.Healthy || len(h.Checks) != 0 || len(said()) != 0 {
+	if h := healthNow(); !h.Healthy || len(h.Checks) != 0 || len(said()) != 0 {
 		t.Errorf("a sound one: %v, %q", h, said())
 	}
 	for range 3 {
 		m.updateFSErrors([]disk.FilesystemErrors{broken})
 	}
-	if h := health(); h.Healthy || len(h.Checks) != 1 || h.Checks[0].Ok || !strings.Contains(h.Checks[0].Detail, "DATA (/dev/vda5): the file system has 1 error") || len(said()) != 1 {
+	if h := healthNow(); h.Healthy || len(h.Checks) != 1 || h.Checks[0].Ok || !strings.Contains(h.Checks[0].Detail, "DATA (/dev/vda5): the file system has 1 error") || len(said()) != 1 {
 		t.Errorf("a broken one: %v, %q", h, said())
 	}
 	repaired := broken
 	repaired.Checked = true
 	m.disks.Set(diskState{Filesystems: []disk.FilesystemErrors{repaired}}) // after the next boot
 	m.updateFSErrors([]disk.FilesystemErrors{sound})
-	if h := health(); !h.Healthy || len(h.Checks) != 1 || !strings.Contains(h.Checks[0].Detail, "had 1 error") {
+	if h := healthNow(); !h.Healthy || len(h.Checks) != 1 || !strings.Contains(h.Checks[0].Detail, "had 1 error") {
 		t.Errorf("a repaired one: %v", h)
 	}
 	m.updateFSErrors([]disk.FilesystemErrors{broken})
-	if h := health(); h.Healthy || len(said()) != 2 {
+	if h := healthNow(); h.Healthy || len(said()) != 2 {
 		t.Errorf("one that breaks again: %v, %q", h, said())
 	}
 }

@@ -25,7 +25,8 @@
 //	kubernetes.go      the files of the node's processes (package nodeplan has their content)
 //	state.go           the topics
 //	program.go         the handling of a panic
-//	api.go, apiupgrade.go, cluster.go   the methods of the API (package machined/api)
+//	health.go          the state from which package health computes the health
+//	api.go, apiupgrade.go   the methods of the API (package machined/api)
 //
 // If its name is apid, the executable runs the listener of the API instead (package apid); if its
 // name is diskprobe, it examines a foreign disk (package diskprobe). One executable for all three

@@ -16,7 +16,6 @@ import (
 	"github.com/orlop-os/orlop/machined/network"
 	"github.com/orlop-os/orlop/machined/nodeplan"
 	"github.com/orlop-os/orlop/machined/ownership"
-	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/callerid"
 	"github.com/orlop-os/orlop/pkg/cell"
 	"github.com/orlop-os/orlop/pkg/client"
@@ -117,83 +116,3 @@ func (m *machine) callers(c *config.Config) (credentials.CallerCAs, error) {
 
 // memberID identifies the calling machine, for any of its certificates.
 func memberID(ctx context.Context) string { return callerid.FromContext(ctx).ID() }
-
-func (a clusterAPI) CreateTicket(ctx context.Context, r *api.CreateTicketRequest) (*api.CreateTicketResponse, error) {
-	return a.m.members.Server.CreateTicket(ctx, callerid.FromContext(ctx), r)
-}
-
-func (a clusterAPI) Join(ctx context.Context, r *api.JoinRequest) (*api.JoinResponse, error) {
-	return a.m.members.Server.Join(ctx, callerid.FromContext(ctx), r)
-}
-
-func (a clusterAPI) ListMembers(context.Context, *api.ListMembersRequest) (*api.ListMembersResponse, error) {
-	return a.m.members.Server.ListMembers(), nil
-}
-
-func (a clusterAPI) RemoveMember(ctx context.Context, r *api.RemoveMemberRequest) (*api.RemoveMemberResponse, error) {
-	return a.m.members.Server.RemoveMember(ctx, callerid.FromContext(ctx), r)
-}
-
-func (a clusterAPI) GetMembership(ctx context.Context, r *api.GetMembershipRequest) (*api.GetMembershipResponse, error) {
-	return a.m.members.Server.GetMembership(callerid.FromContext(ctx), r)
-}
-
-func (a clusterAPI) ReplicateMembership(ctx context.Context, r *api.ReplicateMembershipRequest) (*api.ReplicateMembershipResponse, error) {
-	return a.m.members.Server.ReplicateMembership(ctx, callerid.FromContext(ctx), r)
-}
-
-func (a clusterAPI) Vote(ctx context.Context, r *api.VoteRequest) (*api.VoteResponse, error) {
-	return a.m.members.Server.Vote(callerid.FromContext(ctx), r)
-}
-
-func (a clusterAPI) ListPending(context.Context, *api.ListPendingRequest) (*api.ListPendingResponse, error) {
-	return a.m.members.Requests.ListPending()
-}
-
-func (a clusterAPI) Approve(ctx context.Context, r *api.ApproveRequest) (*api.ApproveResponse, error) {
-	unchanged, err := a.m.members.Requests.Approve(ctx, callerid.FromContext(ctx), r)
-	if err != nil {
-		return nil, err
-	}
-	if unchanged {
-		setUnchanged(ctx)
-	}
-	return &api.ApproveResponse{}, nil
-}
-
-func (a clusterAPI) Deny(ctx context.Context, r *api.DenyRequest) (*api.DenyResponse, error) {
-	return a.m.members.Requests.Deny(ctx, r)
-}
-
-func (a apidAPI) RequestJoin(_ context.Context, r *api.RequestJoinRequest) (*api.RequestJoinResponse, error) {
-	return a.m.members.Requests.RequestJoin(r), nil
-}
-
-type trustAPI struct {
-	api.UnimplementedTrustServer
-	m *machine
-}
-
-func (a trustAPI) Issue(ctx context.Context, r *api.IssueRequest) (*api.IssueResponse, error) {
-	return a.m.members.Server.Issue(callerid.FromContext(ctx), r)
-}
-
-func (a trustAPI) Renew(ctx context.Context, r *api.RenewRequest) (*api.IssueResponse, error) {
-	return a.m.members.Server.Renew(callerid.FromContext(ctx), r)
-}
-
-func (a trustAPI) ListCertificates(context.Context, *api.ListCertificatesRequest) (*api.ListCertificatesResponse, error) {
-	return a.m.members.Server.ListCertificates(), nil
-}
-
-func (a trustAPI) GetRevocations(_ context.Context, r *api.GetRevocationsRequest) (*api.GetRevocationsResponse, error) {
-	return a.m.members.Server.GetRevocations(r)
-}
-
-func (a trustAPI) Revoke(ctx context.Context, r *api.RevokeRequest) (*api.RevokeResponse, error) {
-	out, unchanged, err := a.m.members.Server.Revoke(ctx, callerid.FromContext(ctx), r)
-	if unchanged {
-		setUnchanged(ctx)
-	}
-	return out, err
-}

@@ -58,17 +58,6 @@ func (m *machine) setMembers(change func(*membership.Deps)) {
 	m.members = membership.New(d)
 }
 
-// by is a call with a certificate.
-func by(t *testing.T, cert *x509.Certificate) context.Context {
-	role := ""
-	origin, root := pki.LineageOf(cert)
-	if len(cert.Subject.Organization) > 0 {
-		role = strings.TrimPrefix(cert.Subject.Organization[0], pki.RolePrefix)
-	}
-	return metadata.NewIncomingContext(t.Context(), metadata.Pairs(callerid.KeySubject, cert.Subject.String(), callerid.KeyName, cert.Subject.CommonName,
-		callerid.KeySerial, pki.Serial(cert), callerid.KeyLineage, origin, callerid.KeyRole, role, callerid.KeyIssuer, cmp.Or(root, "sha256:"+strings.Repeat("0", 64))))
-}
-
 // newRequest returns a new key and a CSR for it.
 func newRequest(t *testing.T) (key *ecdsa.PrivateKey, request []byte) {
 	t.Helper()
@@ -82,16 +71,11 @@ func newRequest(t *testing.T) (key *ecdsa.PrivateKey, request []byte) {
 	return key, request
 }
 
-// called is a call of a role, with a ticket for a member.
-func called(t *testing.T, role, ticket string) context.Context {
-	return metadata.NewIncomingContext(t.Context(), metadata.Pairs(callerid.KeyRole, role, callerid.KeyTicket, ticket, callerid.KeyName, "m2"))
-}
-
 // operator is the certificate of an operator.
 var operator = &x509.Certificate{Subject: pkix.Name{CommonName: "admin", Organization: []string{pki.RoleAdmin}}, SerialNumber: big.NewInt(1)}
 
 // controlPlane is the control plane of a cluster, at 10.0.0.11.
-func controlPlane(t *testing.T) clusterAPI {
+func controlPlane(t *testing.T) *machine {
 	file := filepath.Join(t.TempDir(), "ledger.json")
 	m := issuing(t, file)
 	now, _ := m.config.Get()
@@ -119,40 +103,46 @@ func controlPlane(t *testing.T) clusterAPI {
 	m.networkState = cell.New(network.State{Links: []network.LinkState{{Managed: true, Up: true, Addresses: []network.AddressState{{Prefix: netip.MustParsePrefix("10.0.0.11/24")}}}}})
 	m.setMembers(func(d *membership.Deps) { d.Files.Ledger = file })
 	m.upgrade = newUpgrade(m)
-	return clusterAPI{m: m}
+	return m
 }
 
-// from is a call with a certificate from an address.
-func from(t *testing.T, cert *x509.Certificate, peer string) context.Context {
-	ctx := by(t, cert)
-	md, _ := metadata.FromIncomingContext(ctx)
-	return metadata.NewIncomingContext(ctx, metadata.Join(md, metadata.Pairs(callerid.KeyPeer, peer, callerid.KeyTicket, pki.TicketOf(cert), callerid.KeyFingerprint, pki.Fingerprint(cert))))
+// from is the caller with a certificate from an address.
+func from(cert *x509.Certificate, peer string) callerid.Caller {
+	lineage, root := pki.LineageOf(cert)
+	return callerid.Caller{
+		Subject: cert.Subject.String(), Name: cert.Subject.CommonName, Role: strings.TrimPrefix(cert.Subject.Organization[0], pki.RolePrefix),
+		Serial: pki.Serial(cert), Lineage: lineage, Issuer: cmp.Or(root, "sha256:"+strings.Repeat("0", 64)),
+		Ticket: pki.TicketOf(cert), Key: pki.Fingerprint(cert), Peer: peer,
+	}
 }
 
 // TestControlPlaneAmongItself checks that only control-plane machines can make the calls among
 // control-plane machines.
 func TestControlPlaneAmongItself(t *testing.T) {
-	a := controlPlane(t)
-	calls := map[string]func(context.Context) error{
-		"GetMembership": func(ctx context.Context) error {
-			_, err := a.GetMembership(ctx, &api.GetMembershipRequest{})
+	server := controlPlane(t).members.Server
+	calls := map[string]func(callerid.Caller) error{
+		"GetMembership": func(by callerid.Caller) error {
+			_, err := server.GetMembership(by, &api.GetMembershipRequest{})
 			return err
 		},
-		"ReplicateMembership": func(ctx context.Context) error {
-			_, err := a.ReplicateMembership(ctx, &api.ReplicateMembershipRequest{})
+		"ReplicateMembership": func(by callerid.Caller) error {
+			_, err := server.ReplicateMembership(t.Context(), by, &api.ReplicateMembershipRequest{})
 			return err
 		},
-		"Vote": func(ctx context.Context) error {
-			_, err := a.Vote(ctx, &api.VoteRequest{Candidate: &api.Member{Name: "w1", Ticket: "1a", Fingerprint: "sha256:" + strings.Repeat("0", 64), Address: "10.0.0.21"}})
+		"Vote": func(by callerid.Caller) error {
+			_, err := server.Vote(by, &api.VoteRequest{Candidate: &api.Member{Name: "w1", Ticket: "1a", Fingerprint: "sha256:" + strings.Repeat("0", 64), Address: "10.0.0.21"}})
 			return err
 		},
 	}
+	called := func(role, ticket string) callerid.Caller {
+		return callerid.Caller{Role: role, Ticket: ticket, Name: "m2"}
+	}
 	for name, call := range calls {
-		if err := call(called(t, "machine", "")); err != nil {
+		if err := call(called("machine", "")); err != nil {
 			t.Errorf("%s of a control-plane machine: %v", name, err)
 		}
-		for _, who := range []context.Context{
-			called(t, "machine", "1a"), called(t, "join", ""), called(t, "reader", ""), called(t, "admin", ""), called(t, "", ""), t.Context(),
+		for _, who := range []callerid.Caller{
+			called("machine", "1a"), called("join", ""), called("reader", ""), called("admin", ""), called("", ""), {},
 		} {
 			if err := call(who); status.Code(err) != codes.PermissionDenied {
 				t.Errorf("%s of %v: %v", name, who, err)
@@ -165,13 +155,13 @@ func TestRevokedCallers(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "trust", "ledger.json")
 	m := issuing(t, file)
 	restart := func() { m.setMembers(func(d *membership.Deps) { d.Files.Ledger = file }) }
-	caller := metadata.NewIncomingContext(t.Context(), metadata.Pairs(callerid.KeyLineage, "1f", callerid.KeyName, "admin"))
+	caller := callerid.Caller{Lineage: "1f", Name: "admin"}
 	now, _ := m.config.Get()
 	// any CA will do
 	now.config.Machine.Spec.Trust.OperatorCAs = []config.Certificate{now.config.Cluster.Spec.PKI.Client.Cert}
 	revoke := func(name string, r *api.RevokeRequest) error {
 		r.Name = name
-		_, err := trustAPI{m: m}.Revoke(caller, r)
+		_, _, err := m.members.Server.Revoke(t.Context(), caller, r)
 		return err
 	}
 	if err := revoke("dora", &api.RevokeRequest{}); err != nil {
@@ -201,7 +191,7 @@ func TestRevokedCallers(t *testing.T) {
 		t.Errorf("%d bytes of client CAs, %d of operators', %v", len(callers.Clients), len(callers.Operators), err)
 	}
 	_, request := newRequest(t)
-	if _, err := (trustAPI{m: m}).Issue(t.Context(), &api.IssueRequest{Name: "dora", Role: "reader", Csr: request}); status.Code(err) != codes.FailedPrecondition {
+	if _, err := m.members.Server.Issue(callerid.Caller{}, &api.IssueRequest{Name: "dora", Role: "reader", Csr: request}); status.Code(err) != codes.FailedPrecondition {
 		t.Errorf("issued over a book that cannot be read: %v", err)
 	}
 	if err := revoke("emil", &api.RevokeRequest{}); status.Code(err) != codes.FailedPrecondition {
@@ -233,7 +223,8 @@ func TestCheckLockout(t *testing.T) {
 	next, _ := other.config.Get()
 	// any CA will do
 	next.config.Machine.Spec.Trust.OperatorCAs = []config.Certificate{next.config.Cluster.Spec.PKI.Client.Cert}
-	ctx := metadata.NewIncomingContext(t.Context(), metadata.Pairs(callerid.KeyIssuer, pki.Fingerprint(client.Cert.X509())))
+	by := callerid.Caller{Issuer: pki.Fingerprint(client.Cert.X509())}
+	ctx := metadata.NewIncomingContext(t.Context(), by.Metadata())
 	check := func() error {
 		caller, err := callerFacts(ctx, next.config)
 		if err != nil {

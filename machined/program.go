@@ -85,18 +85,17 @@ func panicError(err error) error {
 	return err
 }
 
-// panicCheck adds the panics to the health. The check fails while a task waits for its restart; a
-// call that panicked is only counted, because it leaves no state.
-func panicCheck(health *api.HealthResponse, s panicState) {
+// panicCheck returns the check of the panics; nil if there were none. It fails while a task waits for
+// its restart; a call that panicked is only counted, because it leaves no state.
+func panicCheck(s panicState) *api.HealthCheck {
 	if s.Panics == 0 {
-		return
+		return nil
 	}
 	ok, detail := len(s.BackingOff) == 0, fmt.Sprintf("panicked %d times since boot, the last time in %s", s.Panics, s.Last)
 	if !ok {
 		detail = fmt.Sprintf("%s waits for its restart; %s", strings.Join(s.BackingOff, ", "), detail)
 	}
-	health.Checks = append(health.Checks, &api.HealthCheck{Name: "panics", Ok: ok, Detail: detail, Since: timestamppb.New(s.At)})
-	health.Healthy = health.Healthy && ok
+	return &api.HealthCheck{Name: "panics", Ok: ok, Detail: detail, Since: timestamppb.New(s.At)}
 }
 
 // panicReason returns why a version on trial that panicked fails; empty if it has not panicked.

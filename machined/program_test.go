@@ -17,6 +17,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/orlop-os/orlop/apid"
+	"github.com/orlop-os/orlop/machined/health"
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/audit"
 	"github.com/orlop-os/orlop/pkg/callerid"
@@ -24,12 +25,6 @@ import (
 	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/panics"
 )
-
-// configured returns the configuration of a machine.
-func configured(a clusterAPI) *config.Config {
-	now, _ := a.m.config.Get()
-	return now.config
-}
 
 // fakeStream is a stream with only a context.
 type fakeStream struct {
@@ -42,14 +37,13 @@ func (s fakeStream) Context() context.Context { return s.ctx }
 // TestCallPanics checks that a call that panics fails alone. It is recorded with its caller, and
 // separately with its stack; the health counts it, and a version on trial is rolled back.
 func TestCallPanics(t *testing.T) {
-	a := controlPlane(t)
-	m := a.m
+	m := controlPlane(t)
 	m.panicState, m.pairing, m.callRecords = cell.New(panicState{}), unpaired(), recording(t, audit.DefaultSize).callRecords
 	panics.OnPanic(m.panicked)
 	t.Cleanup(func() { panics.OnPanic(nil) })
-	if health := (&api.HealthResponse{Healthy: true}); true {
-		if panicCheck(health, panicState{}); !health.Healthy || len(health.Checks) != 0 || panicReason("2", panicState{}) != "" {
-			t.Errorf("before anything has panicked: %v", health)
+	if have := (&api.HealthResponse{Healthy: true}); true {
+		if health.Add(have, panicCheck(panicState{})); !have.Healthy || len(have.Checks) != 0 || panicReason("2", panicState{}) != "" {
+			t.Errorf("before anything has panicked: %v", have)
 		}
 	}
 
@@ -76,16 +70,16 @@ func TestCallPanics(t *testing.T) {
 	}
 
 	now, _ := m.panicState.Get()
-	health := &api.HealthResponse{Healthy: true}
-	panicCheck(health, now)
+	have := &api.HealthResponse{Healthy: true}
+	health.Add(have, panicCheck(now))
 	if why := panicReason("2", now); !strings.HasPrefix(why, "version 2 failed its checks: giving a bundle or an image: panic: ") {
 		t.Errorf("a version on trial is left for %q", why)
 	}
-	if now.Panics != 3 || !health.Healthy || len(health.Checks) != 1 || !strings.Contains(health.Checks[0].Detail, "panicked 3 times") {
-		t.Errorf("%+v, %v", now, health)
+	if now.Panics != 3 || !have.Healthy || len(have.Checks) != 1 || !strings.Contains(have.Checks[0].Detail, "panicked 3 times") {
+		t.Errorf("%+v, %v", now, have)
 	}
 	now.BackingOff = []string{"snapshots"}
-	if panicCheck(health, now); health.Healthy {
+	if health.Add(have, panicCheck(now)); have.Healthy {
 		t.Error("a task rests, and the machine is well")
 	}
 	stack := false
@@ -130,10 +124,10 @@ func TestBackingOff(t *testing.T) {
 // TestConfigurationGoes checks that a call gets an answer if its configuration disappears between
 // two steps (a trial that reverts to an unreadable configuration).
 func TestConfigurationGoes(t *testing.T) {
-	a := controlPlane(t)
-	whole, _ := a.m.config.Get()
+	m := controlPlane(t)
+	whole, _ := m.config.Get()
 	_, request := newRequest(t)
-	ctx := from(t, operator, "10.0.0.5:1")
+	ctx, by := t.Context(), from(operator, "10.0.0.5:1")
 	stop, flapping := make(chan struct{}), sync.WaitGroup{}
 	flapping.Go(func() {
 		for {
@@ -141,18 +135,18 @@ func TestConfigurationGoes(t *testing.T) {
 			case <-stop:
 				return
 			default:
-				a.m.config.Set(applied{problem: "it cannot be read"})
-				a.m.config.Set(whole)
+				m.config.Set(applied{problem: "it cannot be read"})
+				m.config.Set(whole)
 			}
 		}
 	})
 	for range 300 {
-		_, _ = a.CreateTicket(ctx, &api.CreateTicketRequest{Name: "w1", Csr: request})
-		_, _ = a.RemoveMember(ctx, &api.RemoveMemberRequest{Name: "nobody"})
-		_, _ = a.Deny(ctx, &api.DenyRequest{Name: "w1"})
-		_, _ = a.GetMembership(ctx, &api.GetMembershipRequest{})
-		a.m.members.NodeGC.Collect(t.Context())
-		_ = a.m.upgrade.Drainer.Drain()
+		_, _ = m.members.Server.CreateTicket(ctx, by, &api.CreateTicketRequest{Name: "w1", Csr: request})
+		_, _ = m.members.Server.RemoveMember(ctx, by, &api.RemoveMemberRequest{Name: "nobody"})
+		_, _ = m.members.Requests.Deny(ctx, &api.DenyRequest{Name: "w1"})
+		_, _ = m.members.Server.GetMembership(by, &api.GetMembershipRequest{})
+		m.members.NodeGC.Collect(t.Context())
+		_ = m.upgrade.Drainer.Drain()
 	}
 	close(stop)
 	flapping.Wait()

@@ -5,10 +5,6 @@ import (
 	"path/filepath"
 	"testing"
 
-	"github.com/orlop-os/orlop/machined/membership"
-	"github.com/orlop-os/orlop/machined/nodeplan"
-	"github.com/orlop-os/orlop/pkg/api"
-	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/supervise"
 )
 
@@ -40,16 +36,6 @@ func TestEmptyPluginsOnce(t *testing.T) {
 	is("while the machine runs", true)
 }
 
-// TestHealthWaitsForTheConfiguration checks that a machine is not healthy after a change until the
-// change is active.
-func TestHealthWaitsForTheConfiguration(t *testing.T) {
-	health := &api.HealthResponse{Healthy: true, Checks: []*api.HealthCheck{{Name: "configuration", Ok: true, Detail: "story"}, {Name: "etcd", Ok: true}}}
-	notActive(health, []string{nodeplan.ServiceKubeAPI})
-	if c := health.Checks[0]; health.Healthy || c.Ok || c.Detail != "not active yet: "+nodeplan.ServiceKubeAPI || !health.Checks[1].Ok {
-		t.Errorf("%v", health)
-	}
-}
-
 // TestServiceOf checks that a component is found in its service, and that a service is no component
 // of itself.
 func TestServiceOf(t *testing.T) {
@@ -61,24 +47,5 @@ func TestServiceOf(t *testing.T) {
 		if got := serviceOf(all, name); got != want {
 			t.Errorf("%q is a part of %q, want %q", name, got, want)
 		}
-	}
-}
-
-// TestHealthNamesProblems checks that a problem of a ready component is unhealthy, and is reported.
-func TestHealthNamesProblems(t *testing.T) {
-	services := []supervise.Status{{Name: nodeplan.ServiceKubeAPI, State: supervise.Running, Components: []supervise.Component{
-		{Name: "etcd", Ready: true, Detail: "serving"}, {Name: "extensions", Ready: true, Detail: "problem: APIService v1.example.org: it cannot be reached"},
-	}}}
-	health := clusterHealth(applied{config: &config.Config{Cluster: &config.Cluster{}}}, membership.State{}, services)
-	for _, c := range health.Checks {
-		switch want := c.Name != "extensions"; c.Name {
-		case "etcd", "extensions":
-			if c.Ok != want || c.Detail == "" {
-				t.Errorf("%v", c)
-			}
-		}
-	}
-	if health.Healthy {
-		t.Error("healthy")
 	}
 }

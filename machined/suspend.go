@@ -226,12 +226,16 @@ func suspendTarget(kind, name string) (string, error) {
 	return k.Name, nil
 }
 
-func (a clusterAPI) Suspend(ctx context.Context, r *api.SuspendRequest) (*api.SuspendResponse, error) {
-	kind, step, err := a.m.breakGlass(ctx, r.Kind, r.Name)
+// suspendedObjects are the calls of the API about suspended objects.
+type suspendedObjects struct{ m *machine }
+
+// Suspend implements api.Suspended.
+func (a suspendedObjects) Suspend(ctx context.Context, by callerid.Caller, r *api.SuspendRequest) (*api.SuspendResponse, error) {
+	kind, step, err := a.m.breakGlass(by, r.Kind, r.Name)
 	if err != nil {
 		return nil, err
 	}
-	o, err := a.m.suspender.suspend(ctx, kind, r.Name, caller(ctx), time.Now(), step)
+	o, err := a.m.suspender.suspend(ctx, kind, r.Name, by.String(), time.Now(), step)
 	if err != nil {
 		return nil, failedStep(err)
 	}
@@ -239,8 +243,9 @@ func (a clusterAPI) Suspend(ctx context.Context, r *api.SuspendRequest) (*api.Su
 	return &api.SuspendResponse{Object: o.message()}, nil
 }
 
-func (a clusterAPI) Resume(ctx context.Context, r *api.ResumeRequest) (*api.ResumeResponse, error) {
-	kind, step, err := a.m.breakGlass(ctx, r.Kind, r.Name)
+// Resume implements api.Suspended.
+func (a suspendedObjects) Resume(ctx context.Context, by callerid.Caller, r *api.ResumeRequest) (*api.ResumeResponse, error) {
+	kind, step, err := a.m.breakGlass(by, r.Kind, r.Name)
 	if err != nil {
 		return nil, err
 	}
@@ -249,11 +254,12 @@ func (a clusterAPI) Resume(ctx context.Context, r *api.ResumeRequest) (*api.Resu
 		return nil, failedStep(err)
 	}
 	did := map[bool]string{true: "the stored copy was deleted", false: "was put back"}[r.Discard]
-	a.m.events.add("cluster", "operation", fmt.Sprintf("%s %s: %s by %s", kind, r.Name, did, caller(ctx)))
+	a.m.events.add("cluster", "operation", fmt.Sprintf("%s %s: %s by %s", kind, r.Name, did, by))
 	return &api.ResumeResponse{Object: o.message()}, nil
 }
 
-func (a clusterAPI) ListSuspended(context.Context, *api.ListSuspendedRequest) (*api.ListSuspendedResponse, error) {
+// List implements api.Suspended.
+func (a suspendedObjects) List() (*api.ListSuspendedResponse, error) {
 	all, err := a.m.suspender.store.list()
 	if err != nil {
 		return nil, status.Error(codes.Internal, err.Error())
@@ -276,7 +282,7 @@ func failedStep(err error) error {
 
 // breakGlass checks the object of a call, and returns the function that performs its steps, on a
 // control-plane machine.
-func (m *machine) breakGlass(ctx context.Context, kind, name string) (string, suspendStep, error) {
+func (m *machine) breakGlass(by callerid.Caller, kind, name string) (string, suspendStep, error) {
 	kind, err := suspendTarget(kind, name)
 	if err != nil {
 		return "", nil, err
@@ -291,7 +297,6 @@ func (m *machine) breakGlass(ctx context.Context, kind, name string) (string, su
 	if why, _ := m.storageProblem.Get(); why != "" {
 		return "", nil, status.Error(codes.FailedPrecondition, "no storage for the object: "+why)
 	}
-	by := callerid.FromContext(ctx)
 	as := pki.Spec{
 		CN: nodespec.BreakGlassUser, O: []string{"system:masters"}, Usage: pki.Client, TTL: suspendCertTTL, Backdate: nodecerts.Backdate,
 		Lineage: by.Lineage, Root: by.Issuer,

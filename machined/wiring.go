@@ -45,10 +45,24 @@ func assemble(m *machine) {
 // are made.
 func newAPI(m *machine) *machinedapi.API {
 	return machinedapi.New(machinedapi.Deps{
+		Cluster: machinedapi.ClusterDeps{
+			Config:       func() *config.Config { now, _ := m.config.Get(); return now.config },
+			WatchHealth:  m.reportHealth,
+			Members:      m.members.Server,
+			JoinRequests: m.members.Requests,
+			Suspended:    suspendedObjects{m},
+		},
+		Internal: machinedapi.InternalDeps{
+			Pair:          m.pairing.Pair,
+			RequestJoin:   m.members.Requests.RequestJoin,
+			RecordRefusal: m.recordRefusal,
+		},
+		Certificates:    m.members.Server,
 		Images:          m.images,
 		ContainerdReady: m.containerdReady,
 		Debug:           m.debug,
 		Etcd:            m.etcd,
+		Event:           m.events.add,
 		Unchanged:       setUnchanged,
 	})
 }

@@ -14,6 +14,10 @@ import (
 
 // Deps are the dependencies of the services.
 type Deps struct {
+	Cluster  ClusterDeps
+	Internal InternalDeps
+	// Certificates does the work of service Trust.
+	Certificates Certificates
 	// Images does the work of service Image.
 	Images Images
 	// ContainerdReady returns a gRPC status while containerd does not run.
@@ -22,29 +26,40 @@ type Deps struct {
 	Debug Debug
 	// Etcd does the work of service Etcd.
 	Etcd Etcd
+	// Event adds an event.
+	Event func(source, kind, message string)
 	// Unchanged marks a call that succeeds as a call that changed no data, for the audit log.
 	Unchanged func(ctx context.Context)
 }
 
 // API holds the services.
 type API struct {
-	image imageService
-	debug debugService
-	etcd  etcdService
+	image    imageService
+	cluster  clusterService
+	trust    trustService
+	internal internalService
+	debug    debugService
+	etcd     etcdService
 }
 
 // New returns the services.
 func New(d Deps) *API {
 	return &API{
-		image: imageService{images: d.Images, containerdReady: d.ContainerdReady},
-		debug: debugService{debug: d.Debug},
-		etcd:  etcdService{etcd: d.Etcd, unchanged: d.Unchanged},
+		cluster:  clusterService{deps: d.Cluster, event: d.Event, unchanged: d.Unchanged},
+		trust:    trustService{certificates: d.Certificates, unchanged: d.Unchanged},
+		internal: internalService{deps: d.Internal},
+		image:    imageService{images: d.Images, containerdReady: d.ContainerdReady},
+		debug:    debugService{debug: d.Debug},
+		etcd:     etcdService{etcd: d.Etcd, unchanged: d.Unchanged},
 	}
 }
 
 // Register registers the services on a server.
 func (a *API) Register(s grpc.ServiceRegistrar) {
 	api.RegisterImageServer(s, a.image)
+	api.RegisterClusterServer(s, a.cluster)
+	api.RegisterTrustServer(s, a.trust)
+	api.RegisterApidInternalServer(s, a.internal)
 	api.RegisterDebugServer(s, a.debug)
 	api.RegisterEtcdServer(s, a.etcd)
 }

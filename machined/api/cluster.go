@@ -1,0 +1,130 @@
+package api
+
+import (
+	"context"
+
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/orlop-os/orlop/pkg/api"
+	"github.com/orlop-os/orlop/pkg/callerid"
+	"github.com/orlop-os/orlop/pkg/config"
+)
+
+// Members are the members of the cluster (package membership of machined). The errors are gRPC
+// statuses.
+type Members interface {
+	CreateTicket(ctx context.Context, by callerid.Caller, r *api.CreateTicketRequest) (*api.CreateTicketResponse, error)
+	Join(ctx context.Context, by callerid.Caller, r *api.JoinRequest) (*api.JoinResponse, error)
+	ListMembers() *api.ListMembersResponse
+	RemoveMember(ctx context.Context, by callerid.Caller, r *api.RemoveMemberRequest) (*api.RemoveMemberResponse, error)
+	GetMembership(by callerid.Caller, r *api.GetMembershipRequest) (*api.GetMembershipResponse, error)
+	ReplicateMembership(ctx context.Context, by callerid.Caller, r *api.ReplicateMembershipRequest) (*api.ReplicateMembershipResponse, error)
+	Vote(by callerid.Caller, r *api.VoteRequest) (*api.VoteResponse, error)
+}
+
+// JoinRequests are the requests of machines without a ticket (package membership of machined). The
+// errors are gRPC statuses.
+type JoinRequests interface {
+	ListPending() (*api.ListPendingResponse, error)
+	Approve(ctx context.Context, by callerid.Caller, r *api.ApproveRequest) (unchanged bool, err error)
+	Deny(ctx context.Context, r *api.DenyRequest) (*api.DenyResponse, error)
+}
+
+// ClusterDeps are the dependencies of service Cluster.
+type ClusterDeps struct {
+	// Config returns the active configuration; nil if there is none.
+	Config func() *config.Config
+	// WatchHealth passes the health to each, now and after each change, while each wants more.
+	WatchHealth  func(ctx context.Context, each func(*api.HealthResponse) (more bool, err error)) error
+	Members      Members
+	JoinRequests JoinRequests
+	Suspended    Suspended
+}
+
+// Suspended are the suspended Kubernetes objects of this machine. The errors are gRPC statuses.
+type Suspended interface {
+	Suspend(ctx context.Context, by callerid.Caller, r *api.SuspendRequest) (*api.SuspendResponse, error)
+	Resume(ctx context.Context, by callerid.Caller, r *api.ResumeRequest) (*api.ResumeResponse, error)
+	List() (*api.ListSuspendedResponse, error)
+}
+
+type clusterService struct {
+	api.UnimplementedClusterServer
+	deps      ClusterDeps
+	event     func(source, kind, message string)
+	unchanged func(context.Context)
+}
+
+func (s clusterService) Health(r *api.HealthRequest, stream grpc.ServerStreamingServer[api.HealthResponse]) error {
+	var last *api.HealthResponse
+	err := s.deps.WatchHealth(stream.Context(), func(health *api.HealthResponse) (more bool, err error) {
+		if last == nil || !proto.Equal(last, health) {
+			if err := stream.Send(health); err != nil {
+				return false, err
+			}
+			last = health
+		}
+		return !r.Once && !health.Healthy, nil
+	})
+	return EndOfStream(err)
+}
+
+func (s clusterService) CreateTicket(ctx context.Context, r *api.CreateTicketRequest) (*api.CreateTicketResponse, error) {
+	return s.deps.Members.CreateTicket(ctx, callerid.FromContext(ctx), r)
+}
+
+func (s clusterService) Join(ctx context.Context, r *api.JoinRequest) (*api.JoinResponse, error) {
+	return s.deps.Members.Join(ctx, callerid.FromContext(ctx), r)
+}
+
+func (s clusterService) ListMembers(context.Context, *api.ListMembersRequest) (*api.ListMembersResponse, error) {
+	return s.deps.Members.ListMembers(), nil
+}
+
+func (s clusterService) RemoveMember(ctx context.Context, r *api.RemoveMemberRequest) (*api.RemoveMemberResponse, error) {
+	return s.deps.Members.RemoveMember(ctx, callerid.FromContext(ctx), r)
+}
+
+func (s clusterService) GetMembership(ctx context.Context, r *api.GetMembershipRequest) (*api.GetMembershipResponse, error) {
+	return s.deps.Members.GetMembership(callerid.FromContext(ctx), r)
+}
+
+func (s clusterService) ReplicateMembership(ctx context.Context, r *api.ReplicateMembershipRequest) (*api.ReplicateMembershipResponse, error) {
+	return s.deps.Members.ReplicateMembership(ctx, callerid.FromContext(ctx), r)
+}
+
+func (s clusterService) Vote(ctx context.Context, r *api.VoteRequest) (*api.VoteResponse, error) {
+	return s.deps.Members.Vote(callerid.FromContext(ctx), r)
+}
+
+func (s clusterService) ListPending(context.Context, *api.ListPendingRequest) (*api.ListPendingResponse, error) {
+	return s.deps.JoinRequests.ListPending()
+}
+
+func (s clusterService) Approve(ctx context.Context, r *api.ApproveRequest) (*api.ApproveResponse, error) {
+	unchanged, err := s.deps.JoinRequests.Approve(ctx, callerid.FromContext(ctx), r)
+	if err != nil {
+		return nil, err
+	}
+	if unchanged {
+		s.unchanged(ctx)
+	}
+	return &api.ApproveResponse{}, nil
+}
+
+func (s clusterService) Deny(ctx context.Context, r *api.DenyRequest) (*api.DenyResponse, error) {
+	return s.deps.JoinRequests.Deny(ctx, r)
+}
+
+func (s clusterService) Suspend(ctx context.Context, r *api.SuspendRequest) (*api.SuspendResponse, error) {
+	return s.deps.Suspended.Suspend(ctx, callerid.FromContext(ctx), r)
+}
+
+func (s clusterService) Resume(ctx context.Context, r *api.ResumeRequest) (*api.ResumeResponse, error) {
+	return s.deps.Suspended.Resume(ctx, callerid.FromContext(ctx), r)
+}
+
+func (s clusterService) ListSuspended(context.Context, *api.ListSuspendedRequest) (*api.ListSuspendedResponse, error) {
+	return s.deps.Suspended.List()
+}

@@ -1,0 +1,36 @@
+package api
+
+import (
+	"context"
+
+	"github.com/orlop-os/orlop/pkg/api"
+)
+
+// InternalDeps are the dependencies of service ApidInternal.
+type InternalDeps struct {
+	// Pair claims an unclaimed machine.
+	Pair func(ctx context.Context, r *api.PairRequest) *api.PairResponse
+	// RequestJoin adds a request of a machine without a ticket.
+	RequestJoin func(r *api.RequestJoinRequest) *api.RequestJoinResponse
+	// RecordRefusal records a call that apid rejected.
+	RecordRefusal func(r *api.RecordRefusalRequest)
+}
+
+// internalService serves the calls of apid on its own behalf.
+type internalService struct {
+	api.UnimplementedApidInternalServer
+	deps InternalDeps
+}
+
+func (s internalService) Pair(ctx context.Context, r *api.PairRequest) (*api.PairResponse, error) {
+	return s.deps.Pair(context.WithoutCancel(ctx), r), nil
+}
+
+func (s internalService) RequestJoin(_ context.Context, r *api.RequestJoinRequest) (*api.RequestJoinResponse, error) {
+	return s.deps.RequestJoin(r), nil
+}
+
+func (s internalService) RecordRefusal(_ context.Context, r *api.RecordRefusalRequest) (*api.RecordRefusalResponse, error) {
+	s.deps.RecordRefusal(r)
+	return &api.RecordRefusalResponse{}, nil
+}

@@ -1,0 +1,103 @@
+// Package health computes the health of a machine from its state: the checks that `orlopctl health`
+// reports, and that a version on trial must pass. It is pure: machined watches the state, and
+// computes the health again after each change.
+package health
+
+import (
+	"slices"
+	"strings"
+	"time"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/orlop-os/orlop/pkg/api"
+	"github.com/orlop-os/orlop/pkg/config"
+	"github.com/orlop-os/orlop/pkg/nodespec"
+	"github.com/orlop-os/orlop/pkg/supervise"
+)
+
+// Machine is the state of a machine.
+type Machine struct {
+	Config  *config.Config // active configuration; nil if there is none
+	Applied time.Time      // time of its activation
+	// Expected are the names of the services that run with the configuration.
+	Expected   []string
+	Services   []supervise.Status
+	Membership Membership // of a worker
+}
+
+// Membership is the membership of a worker in its cluster.
+type Membership struct {
+	Joined  bool   // it has the certificates of a member
+	Removed bool   // its certificates were revoked
+	Problem string // why it cannot join, or cannot renew its certificates
+}
+
+// Of returns the machine's view of its cluster: the configuration, its services and their
+// components.
+func Of(m Machine) *api.HealthResponse {
+	out := &api.HealthResponse{Healthy: true}
+	add := func(name string, ok bool, detail string, since time.Time) {
+		out.Healthy = out.Healthy && ok
+		out.Checks = append(out.Checks, &api.HealthCheck{Name: name, Ok: ok, Detail: detail, Since: timestamppb.New(since)})
+	}
+	switch {
+	case m.Config == nil:
+		add("configuration", false, "none yet: apply one", m.Applied)
+	case m.Config.Cluster == nil:
+		add("configuration", false, "no Cluster document: this machine runs without Kubernetes", m.Applied)
+	default:
+		add("configuration", true, m.Config.Cluster.Metadata.Name, m.Applied)
+	}
+	if m.Config.IsWorker() {
+		detail := m.Membership.Problem
+		if detail == "" && !m.Membership.Joined {
+			detail = "joining"
+		}
+		add("membership", m.Membership.Joined && !m.Membership.Removed, detail, m.Applied)
+	}
+	for _, want := range m.Expected {
+		if !slices.ContainsFunc(m.Services, func(s supervise.Status) bool { return s.Name == want }) {
+			add(want, false, "not started yet", m.Applied)
+		}
+	}
+	for _, s := range m.Services {
+		if len(s.Components) == 0 || !s.State.Alive() {
+			add(s.Name, s.State == supervise.Running, strings.TrimSuffix(string(s.State)+": "+s.Detail, ": "), s.Since)
+			continue
+		}
+		for _, c := range s.Components {
+			add(c.Name, c.Ready && !strings.HasPrefix(c.Detail, nodespec.ProblemPrefix), c.Detail, c.Since)
+		}
+	}
+	return out
+}
+
+// Add adds checks, without the checks that are nil.
+func Add(health *api.HealthResponse, checks ...*api.HealthCheck) {
+	for _, c := range checks {
+		if c != nil {
+			health.Healthy = health.Healthy && c.Ok
+			health.Checks = append(health.Checks, c)
+		}
+	}
+}
+
+// Firewall returns the check of the nftables rules; nil if they are active. why is the reason for
+// which they are not.
+func Firewall(why string, since time.Time) *api.HealthCheck {
+	if why == "" {
+		return nil
+	}
+	return &api.HealthCheck{Name: "firewall", Detail: why, Since: timestamppb.New(since)}
+}
+
+// ConfigurationNotActive makes the check of the configuration fail, with the reason.
+func ConfigurationNotActive(health *api.HealthResponse, why string) {
+	health.Healthy = false
+	for _, c := range health.Checks {
+		if c.Name == "configuration" {
+			c.Ok, c.Detail = false, why
+		}
+	}
+}
