@@ -3,12 +3,10 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"strings"
 	"time"
 
-	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -23,10 +21,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/callerid"
 	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/disklayout"
-	"github.com/orlop-os/orlop/pkg/kmsg"
-	"github.com/orlop-os/orlop/pkg/logring"
 	"github.com/orlop-os/orlop/pkg/reconcile"
-	"github.com/orlop-os/orlop/pkg/supervise"
 )
 
 // The methods of the API: each calls the responsible code and translates its error. apid has
@@ -36,8 +31,6 @@ import (
 func (m *machine) register(s *grpc.Server) {
 	api.RegisterMachineServer(s, machineAPI{m: m})
 	api.RegisterConfigServer(s, configAPI{m: m})
-	api.RegisterServiceServer(s, serviceAPI{m: m})
-	api.RegisterLogServer(s, logAPI{m: m})
 	api.RegisterUpgradeServer(s, upgradeAPI{m: m})
 	api.RegisterAuditServer(s, auditAPI{m: m})
 	m.api.Register(s)
@@ -238,144 +231,6 @@ func rejection(problems config.Problems) error {
 		}
 	}
 	return s.Err()
-}
-
-type serviceAPI struct {
-	api.UnimplementedServiceServer
-	m *machine
-}
-
-func (a serviceAPI) List(context.Context, *api.ListServicesRequest) (*api.ListServicesResponse, error) {
-	all, _ := a.m.services.Status().Get()
-	out := &api.ListServicesResponse{}
-	for _, s := range all {
-		one := &api.ServiceStatus{Name: s.Name, State: string(s.State), Detail: s.Detail, Pid: int32(s.PID), Restarts: s.Restarts, Since: timestamppb.New(s.Since)}
-		for _, c := range s.Components {
-			one.Components = append(one.Components, &api.Component{Name: c.Name, Ready: c.Ready, Detail: c.Detail, Since: timestamppb.New(c.Since)})
-		}
-		out.Services = append(out.Services, one)
-	}
-	return out, nil
-}
-
-func (a serviceAPI) Restart(ctx context.Context, r *api.RestartServiceRequest) (*api.RestartServiceResponse, error) {
-	all, _ := a.m.services.Status().Get()
-	for _, s := range all {
-		if s.Name != r.Name {
-			continue
-		}
-		how := "restart"
-		var err error
-		if r.Kill {
-			how = "kill"
-			if s.PID == 0 {
-				return nil, status.Errorf(codes.FailedPrecondition, "service %s: has no process to kill, it is %s", s.Name, s.State)
-			}
-			err = unix.Kill(s.PID, unix.SIGKILL)
-		} else {
-			err = a.m.services.Restart(s.Name)
-		}
-		if err != nil {
-			return nil, status.Errorf(codes.Internal, "service %s: cannot %s: %v", s.Name, how, err)
-		}
-		a.m.events.add("service/"+s.Name, "operation", how+" asked by "+caller(ctx))
-		return &api.RestartServiceResponse{}, nil
-	}
-	return nil, a.m.noService(r.Name)
-}
-
-// noService is the error for an unknown service. For a component it names the service of the
-// component.
-func (m *machine) noService(name string) error {
-	all, _ := m.services.Status().Get()
-	if owner := serviceOf(all, name); owner != "" {
-		return status.Errorf(codes.FailedPrecondition, "service: %s is a component of service %s and has no process of its own; "+
-			"restart the service with all its components: orlopctl service restart %s", name, owner, owner)
-	}
-	var names []string
-	for _, s := range all {
-		names = append(names, s.Name)
-	}
-	return status.Errorf(codes.NotFound, "service: %q does not exist; services: %s", name, strings.Join(names, ", "))
-}
-
-// serviceOf returns the service of a component; empty if there is none.
-func serviceOf(all []supervise.Status, component string) string {
-	for _, s := range all {
-		for _, c := range s.Components {
-			if c.Name == component && component != "" && c.Name != s.Name {
-				return s.Name
-			}
-		}
-	}
-	return ""
-}
-
-type logAPI struct {
-	api.UnimplementedLogServer
-	m *machine
-}
-
-func (a logAPI) Service(r *api.ServiceLogRequest, stream grpc.ServerStreamingServer[api.LogLine]) error {
-	ring, err := a.m.services.Log(r.Service)
-	if err != nil {
-		all, _ := a.m.services.Status().Get()
-		owner := serviceOf(all, r.Service)
-		if owner == "" {
-			return a.m.noService(r.Service)
-		}
-		if ring, err = a.m.services.Log(owner); err != nil {
-			return a.m.noService(r.Service)
-		}
-		// The process does not record which component wrote a line.
-		about := fmt.Sprintf("(%s is a component of service %s: these are the lines of all its components)", r.Service, owner)
-		if err := stream.Send(&api.LogLine{Time: timestamppb.Now(), Text: about}); err != nil {
-			return err
-		}
-	}
-	send := func(l logring.Line, missed uint64) error {
-		if missed > 0 {
-			if err := stream.Send(&api.LogLine{Time: timestamppb.New(l.Time), Text: fmt.Sprintf("(%d lines were dropped here: the reader was too slow)", missed)}); err != nil {
-				return err
-			}
-		}
-		return stream.Send(&api.LogLine{Time: timestamppb.New(l.Time), Text: l.Text})
-	}
-	if !r.Follow {
-		for _, l := range ring.Tail(int(r.Tail)) {
-			if err := send(l, 0); err != nil {
-				return err
-			}
-		}
-		return nil
-	}
-	return endOfStream(ring.Follow(stream.Context(), int(r.Tail), send))
-}
-
-func (a logAPI) Kernel(r *api.KernelLogRequest, stream grpc.ServerStreamingServer[api.LogLine]) error {
-	if r.PreviousBoot || r.Crash {
-		return a.m.debug.StoredKernelLog(r, stream.Send)
-	}
-	system, err := a.m.kernel.ReadSystem()
-	if err != nil {
-		return status.Error(codes.Internal, err.Error())
-	}
-	send := func(l kmsg.Record) error {
-		return stream.Send(&api.LogLine{Time: timestamppb.New(system.Started.Add(l.At)), Text: l.Text, Priority: uint32(l.Priority)})
-	}
-	if r.Follow {
-		return endOfStream(kmsg.Follow(stream.Context(), int(r.Tail), send))
-	}
-	records, err := kmsg.Tail(int(r.Tail))
-	if err != nil {
-		return status.Error(codes.Internal, err.Error())
-	}
-	for _, l := range records {
-		if err := send(l); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // endOfStream is the status of a stream that the caller ended.

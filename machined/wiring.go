@@ -45,6 +45,8 @@ func assemble(m *machine) {
 // are made.
 func newAPI(m *machine) *machinedapi.API {
 	return machinedapi.New(machinedapi.Deps{
+		Services:      m.services,
+		KernelStarted: m.kernelStarted,
 		Cluster: machinedapi.ClusterDeps{
 			Config:       func() *config.Config { now, _ := m.config.Get(); return now.config },
 			WatchHealth:  m.reportHealth,
@@ -73,10 +75,16 @@ func newDebug(m *machine) *debug.Tools {
 		Services:    m.services.Services,
 		Run:         m.reaper.RunCommand,
 		LoadModules: m.kernel.LoadModules,
-		Started:     func() (time.Time, error) { s, err := m.kernel.ReadSystem(); return s.Started, err },
+		Started:     m.kernelStarted,
 		Event:       m.events.add,
 		Console:     m.logConsole,
 	})
+}
+
+// kernelStarted returns the start of the kernel.
+func (m *machine) kernelStarted() (time.Time, error) {
+	system, err := m.kernel.ReadSystem()
+	return system.Started, err
 }
 
 func newEtcd(m *machine) *etcd.Manager {

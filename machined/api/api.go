@@ -4,18 +4,24 @@ import (
 	"context"
 	"errors"
 	"io"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/status"
 
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/callerid"
+	"github.com/orlop-os/orlop/pkg/supervise"
 )
 
 // Deps are the dependencies of the services.
 type Deps struct {
-	Cluster  ClusterDeps
-	Internal InternalDeps
+	// Services are the supervised processes, for the services Service and Log.
+	Services *supervise.Manager
+	// KernelStarted returns the start of the kernel, from which the times of its log count.
+	KernelStarted func() (time.Time, error)
+	Cluster       ClusterDeps
+	Internal      InternalDeps
 	// Certificates does the work of service Trust.
 	Certificates Certificates
 	// Images does the work of service Image.
@@ -34,6 +40,8 @@ type Deps struct {
 
 // API holds the services.
 type API struct {
+	process  processService
+	log      logService
 	image    imageService
 	cluster  clusterService
 	trust    trustService
@@ -45,6 +53,8 @@ type API struct {
 // New returns the services.
 func New(d Deps) *API {
 	return &API{
+		process:  processService{services: d.Services, event: d.Event},
+		log:      logService{services: d.Services, kernelStarted: d.KernelStarted, storedKernelLog: d.Debug.StoredKernelLog},
 		cluster:  clusterService{deps: d.Cluster, event: d.Event, unchanged: d.Unchanged},
 		trust:    trustService{certificates: d.Certificates, unchanged: d.Unchanged},
 		internal: internalService{deps: d.Internal},
@@ -56,6 +66,8 @@ func New(d Deps) *API {
 
 // Register registers the services on a server.
 func (a *API) Register(s grpc.ServiceRegistrar) {
+	api.RegisterServiceServer(s, a.process)
+	api.RegisterLogServer(s, a.log)
 	api.RegisterImageServer(s, a.image)
 	api.RegisterClusterServer(s, a.cluster)
 	api.RegisterTrustServer(s, a.trust)

@@ -1,0 +1,100 @@
+package api
+
+import (
+	"fmt"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/orlop-os/orlop/pkg/api"
+	"github.com/orlop-os/orlop/pkg/kmsg"
+	"github.com/orlop-os/orlop/pkg/logring"
+	"github.com/orlop-os/orlop/pkg/supervise"
+)
+
+type logService struct {
+	api.UnimplementedLogServer
+	services *supervise.Manager
+	// kernelStarted returns the time from which the times of the kernel log count.
+	kernelStarted   func() (time.Time, error)
+	storedKernelLog func(r *api.KernelLogRequest, send func(*api.LogLine) error) error
+}
+
+func (s logService) Service(r *api.ServiceLogRequest, stream grpc.ServerStreamingServer[api.LogLine]) error {
+	ring, about, err := s.log(r.Service)
+	if err != nil {
+		return err
+	}
+	if about != "" {
+		if err := stream.Send(&api.LogLine{Time: timestamppb.Now(), Text: about}); err != nil {
+			return err
+		}
+	}
+	send := func(l logring.Line, missed uint64) error { return sendLine(stream, l, missed) }
+	if r.Follow {
+		return EndOfStream(ring.Follow(stream.Context(), int(r.Tail), send))
+	}
+	return sendAll(ring.Tail(int(r.Tail)), func(l logring.Line) error { return send(l, 0) })
+}
+
+// sendAll sends each line of a list.
+func sendAll[T any](lines []T, send func(T) error) error {
+	for _, l := range lines {
+		if err := send(l); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// log returns the log of a service. For a component it returns the log of its service, and about, a
+// line that tells the caller so: the process does not record which component wrote a line.
+func (s logService) log(name string) (ring *logring.Ring, about string, err error) {
+	if ring, err = s.services.Log(name); err == nil {
+		return ring, "", nil
+	}
+	all, _ := s.services.Status().Get()
+	owner := serviceOf(all, name)
+	if owner == "" {
+		return nil, "", noService(all, name)
+	}
+	if ring, err = s.services.Log(owner); err != nil {
+		return nil, "", noService(all, name)
+	}
+	return ring, fmt.Sprintf("(%s is a component of service %s: these are the lines of all its components)", name, owner), nil
+}
+
+// sendLine sends a line, after the number of lines that were dropped before it.
+func sendLine(stream grpc.ServerStreamingServer[api.LogLine], l logring.Line, missed uint64) error {
+	if missed > 0 {
+		dropped := fmt.Sprintf("(%d lines were dropped here: the reader was too slow)", missed)
+		if err := stream.Send(&api.LogLine{Time: timestamppb.New(l.Time), Text: dropped}); err != nil {
+			return err
+		}
+	}
+	return stream.Send(&api.LogLine{Time: timestamppb.New(l.Time), Text: l.Text})
+}
+
+func (s logService) Kernel(r *api.KernelLogRequest, stream grpc.ServerStreamingServer[api.LogLine]) error {
+	if r.PreviousBoot || r.Crash {
+		return s.storedKernelLog(r, stream.Send)
+	}
+	started, err := s.kernelStarted()
+	if err != nil {
+		return status.Error(codes.Internal, err.Error())
+	}
+	send := func(l kmsg.Record) error {
+		return stream.Send(&api.LogLine{Time: timestamppb.New(started.Add(l.At)), Text: l.Text, Priority: uint32(l.Priority)})
+	}
+	if r.Follow {
+		return EndOfStream(kmsg.Follow(stream.Context(), int(r.Tail), send))
+	}
+	records, err := kmsg.Tail(int(r.Tail))
+	if err != nil {
+		return status.Error(codes.Internal, err.Error())
+	}
+	return sendAll(records, send)
+}
