@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/orlop-os/orlop/pkg/panics"
+	"github.com/orlop-os/orlop/pkg/topic"
 )
 
 // Drift is the list of operations that would restore the configured state now: the diff of every
@@ -66,14 +67,14 @@ type drift struct {
 }
 
 // topic returns the topic. A watcher wakes only for a change.
-func (d *drift) topic() topic {
-	return topic{
-		name: "drift",
-		get: func(ctx context.Context) (any, uint64, error) {
+func (d *drift) topic() topic.Topic {
+	return topic.Topic{
+		Name: "drift",
+		Get: func(ctx context.Context) (any, uint64, error) {
 			states, revision, err := d.get(ctx)
 			return states, revision, err
 		},
-		next: func(ctx context.Context, seen uint64) error {
+		Next: func(ctx context.Context, seen uint64) error {
 			tick := time.NewTicker(d.interval)
 			defer tick.Stop()
 			for {

@@ -129,14 +129,14 @@ func TestDriftIsWatched(t *testing.T) {
 	host := &saidDrift{}
 	d := &drift{domains: []driftSource{{"host", host.diff}}, interval: time.Millisecond, timeout: time.Minute}
 	topic := d.topic()
-	_, seen, err := topic.get(t.Context())
+	_, seen, err := topic.Get(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
 	ended := make(chan error, 1)
-	go func() { ended <- topic.next(ctx, seen) }()
+	go func() { ended <- topic.Next(ctx, seen) }()
 	for host.asked.Load() < 5 {
 		select {
 		case err := <-ended:
@@ -148,7 +148,7 @@ func TestDriftIsWatched(t *testing.T) {
 	if err := <-ended; err != nil {
 		t.Fatal(err)
 	}
-	if value, revision, err := topic.get(t.Context()); err != nil || revision != seen+1 || value.([]driftState)[0].Operations[0] != "set kernel parameter a" {
+	if value, revision, err := topic.Get(t.Context()); err != nil || revision != seen+1 || value.([]driftState)[0].Operations[0] != "set kernel parameter a" {
 		t.Errorf("%v, %d, %v", value, revision, err)
 	}
 }

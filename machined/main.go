@@ -18,7 +18,6 @@
 //	upgrade.go         the environment of upgrades (machined/upgrade)
 //	install.go         the installation of a system that runs from memory
 //	members.go         the membership of the cluster (machined/membership)
-//	relay.go           the tunnel of a client through this machine to another one
 //	seed.go            the configuration on a boot medium
 //	diskprobe.go       how foreign disks are examined
 //	power_linux.go     how the machine shuts down
@@ -130,7 +129,6 @@ type machine struct {
 	noAddressSince atomic.Pointer[time.Time]
 	packets        packetFilter
 	prober         *diskprobe.Prober
-	relays         relays
 	readCommands   chan struct{} // one element per process of a read-only RPC
 	callRecords    *callRecords  // audit log
 	upgrade        *upgrade.Upgrade
@@ -150,7 +148,6 @@ type machine struct {
 	stopFeeding context.CancelFunc
 
 	// The cells behind the topics. newMachine passes a cell to the component that owns it.
-	topics       []topic
 	config       *cell.Cell[applied]
 	convergence  *cell.Cell[convergence] // result of the last reconciliation of a configuration
 	stage        *cell.Cell[stage]
@@ -179,7 +176,6 @@ func newMachine() *machine {
 		events:         newEventLog(),
 		inputsChanged:  make(chan struct{}, 1),
 		blocksChanged:  make(chan struct{}, 1),
-		relays:         newRelays(),
 		modules:        host.ModuleIndex(),
 		config:         cell.New(applied{}),
 		convergence:    cell.New(convergence{}),
@@ -218,7 +214,6 @@ func newMachine() *machine {
 	// NewClient does not resolve the address of a Unix socket, so it cannot fail.
 	m.containerd, _ = grpc.NewClient("unix://"+paths.ContainerdSocket, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	assemble(m)
-	m.topics = m.observable()
 	return m
 }
 

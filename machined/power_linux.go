@@ -18,6 +18,7 @@ import (
 	"github.com/orlop-os/orlop/machined/nodeplan"
 	"github.com/orlop-os/orlop/machined/power"
 	"github.com/orlop-os/orlop/pkg/cell"
+	"github.com/orlop-os/orlop/pkg/disklayout"
 	"github.com/orlop-os/orlop/pkg/imagestore"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 	"github.com/orlop-os/orlop/pkg/panics"
@@ -61,6 +62,29 @@ func (m *machine) checkRunning() error {
 		return status.Errorf(codes.FailedPrecondition, "the machine is already shutting down (%s: %s); call again after it has booted", r.to, r.why)
 	}
 	return nil
+}
+
+// reset wipes partitions during a shutdown and reboots. The pods are evicted before, and an etcd
+// member without its data leaves the cluster. by is the caller.
+func (m *machine) reset(labels []string, by string) error {
+	if m.bootMedium != "" {
+		return status.Error(codes.FailedPrecondition, "reset refused: "+notInstalled)
+	}
+	if err := m.checkRunning(); err != nil {
+		return err
+	}
+	if err := m.upgrade.Drainer.Drain(); err != nil {
+		return status.Errorf(codes.FailedPrecondition, "reset refused: %v", err)
+	}
+	may := m.etcd.CheckQuorumWithout
+	if slices.Contains(labels, disklayout.Data) {
+		may = func() error { return m.etcd.Leave(by) }
+	}
+	if err := may(); err != nil {
+		m.upgrade.Drainer.Uncordon()
+		return status.Errorf(codes.FailedPrecondition, "reset refused: %v", err)
+	}
+	return m.shutDown(powerRequest{to: power.Reboot, wipe: labels, why: "reset by " + by})
 }
 
 // runShutdown performs the shutdown (package power contains the order) and does not return.

@@ -10,6 +10,7 @@ import (
 	"github.com/orlop-os/orlop/machined/host"
 	"github.com/orlop-os/orlop/machined/network"
 	"github.com/orlop-os/orlop/pkg/supervise"
+	"github.com/orlop-os/orlop/pkg/topic"
 )
 
 // stage is the current step of the boot: topic "stage".
@@ -61,54 +62,54 @@ type configurationState struct {
 
 // observable lists all topics of the machine's state, one line per topic. The API sends the JSON
 // form of the named type.
-func (m *machine) observable() []topic {
-	return []topic{
+func (m *machine) observable() []topic.Topic {
+	return []topic.Topic{
 		// []credentials.State, with expiry
-		polledTopic("certificates", ignoreContext(certificates)),
+		topic.Polled("certificates", ignoreContext(certificates)),
 		// []host.GroupUsage: control groups and their usage
-		polledTopic("cgroups", ignoreContext(m.kernel.ReadGroups)),
-		polledTopic("configuration", ignoreContext(m.configurationState)), // configurationState
+		topic.Polled("cgroups", ignoreContext(m.kernel.ReadGroups)),
+		topic.Polled("configuration", ignoreContext(m.configurationState)), // configurationState
 		// diskState: disks, partitions, file systems
-		watchedTopic("disks", m.disks),
+		topic.Watched("disks", m.disks),
 		// []driftState: differences from the configured state
 		m.newDrift().topic(),
 		// []host.FilesystemState: usage of file systems
-		polledTopic("filesystems", ignoreContext(m.kernel.ReadUsage)),
+		topic.Polled("filesystems", ignoreContext(m.kernel.ReadUsage)),
 		// install.State: progress of an installation
-		watchedTopic("install", m.install.State()),
+		topic.Watched("install", m.install.State()),
 		// membership.State: membership of a worker in its cluster
-		watchedTopic("membership", m.members.Worker.State),
-		polledTopic("memory", ignoreContext(m.kernel.ReadMemory)),   // host.Memory, bytes
-		polledTopic("modules", ignoreContext(m.kernel.ReadModules)), // []host.LoadedModule
-		polledTopic("mounts", ignoreContext(m.kernel.ReadMounts)),   // []host.MountState
+		topic.Watched("membership", m.members.Worker.State),
+		topic.Polled("memory", ignoreContext(m.kernel.ReadMemory)),   // host.Memory, bytes
+		topic.Polled("modules", ignoreContext(m.kernel.ReadModules)), // []host.LoadedModule
+		topic.Polled("mounts", ignoreContext(m.kernel.ReadMounts)),   // []host.MountState
 		// network.State: links, addresses, routes, leases, resolver
-		watchedTopic("network", m.networkState),
+		topic.Watched("network", m.networkState),
 		// []debug.RuleTable: the nftables rules, as nft prints them
-		polledTopic("nftables", m.debug.RuleTables),
-		polledTopic("pci", ignoreContext(m.kernel.ReadPCI)), // []host.PCIDevice
+		topic.Polled("nftables", m.debug.RuleTables),
+		topic.Polled("pci", ignoreContext(m.kernel.ReadPCI)), // []host.PCIDevice
 		// []host.ProcessState, with memory
-		polledTopic("processes", ignoreContext(m.kernel.ReadProcesses)),
+		topic.Polled("processes", ignoreContext(m.kernel.ReadProcesses)),
 		// panicState: panics of the system's programs
-		watchedTopic("panics", m.panicState),
+		topic.Watched("panics", m.panicState),
 		// []network.KernelRoute: all routes of the kernel, of any origin
-		polledTopic("routes", ignoreContext(network.KernelRoutes)),
+		topic.Polled("routes", ignoreContext(network.KernelRoutes)),
 		// []host.Sensor: temperatures, fans, voltages, power
-		polledTopic("sensors", ignoreContext(m.kernel.ReadSensors)),
+		topic.Polled("sensors", ignoreContext(m.kernel.ReadSensors)),
 		// []supervise.Status, with components
-		watchedTopic("services", m.services.Status()),
+		topic.Watched("services", m.services.Status()),
 		// []logship.State: receivers of logs
-		polledTopic("log-shipping", ignoreContext(m.logShipping.States)),
+		topic.Polled("log-shipping", ignoreContext(m.logShipping.States)),
 		// stage: step of the boot and the resource for which it waits
-		watchedTopic("stage", m.stage),
+		topic.Watched("stage", m.stage),
 		// []host.SysctlState: configured kernel parameters
-		polledTopic("sysctls", ignoreContext(m.sysctls)),
+		topic.Polled("sysctls", ignoreContext(m.sysctls)),
 		// host.System: kernel, processors, uptime
-		polledTopic("system", ignoreContext(m.kernel.ReadSystem)),
-		watchedTopic("time", m.timeState), // timesync.Status
+		topic.Polled("system", ignoreContext(m.kernel.ReadSystem)),
+		topic.Watched("time", m.timeState), // timesync.Status
 		// []moment: time of each step and first readiness
-		watchedTopic("timeline", m.timeline),
+		topic.Watched("timeline", m.timeline),
 		// upgrade.State: the last upgrade and its progress
-		watchedTopic("upgrade", m.upgrade.Controller.State()),
+		topic.Watched("upgrade", m.upgrade.Controller.State()),
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	machinedapi "github.com/orlop-os/orlop/machined/api"
 	"github.com/orlop-os/orlop/machined/debug"
@@ -18,8 +19,11 @@ import (
 	"github.com/orlop-os/orlop/machined/membership"
 	"github.com/orlop-os/orlop/machined/nodeplan"
 	"github.com/orlop-os/orlop/machined/ownership"
+	"github.com/orlop-os/orlop/machined/power"
 	"github.com/orlop-os/orlop/machined/upgrade"
+	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/audit"
+	"github.com/orlop-os/orlop/pkg/buildinfo"
 	"github.com/orlop-os/orlop/pkg/cell"
 	"github.com/orlop-os/orlop/pkg/client"
 	"github.com/orlop-os/orlop/pkg/config"
@@ -45,6 +49,7 @@ func assemble(m *machine) {
 // are made.
 func newAPI(m *machine) *machinedapi.API {
 	return machinedapi.New(machinedapi.Deps{
+		Machine:       machineDeps(m),
 		Services:      m.services,
 		KernelStarted: m.kernelStarted,
 		Cluster: machinedapi.ClusterDeps{
@@ -67,6 +72,31 @@ func newAPI(m *machine) *machinedapi.API {
 		Event:           m.events.add,
 		Unchanged:       setUnchanged,
 	})
+}
+
+// machineDeps are the dependencies of service Machine.
+func machineDeps(m *machine) machinedapi.MachineDeps {
+	shutDown := func(to power.Mode) func(time.Duration, string) error {
+		return func(grace time.Duration, why string) error {
+			return m.shutDown(powerRequest{to: to, gracePeriod: grace, why: why})
+		}
+	}
+	return machinedapi.MachineDeps{
+		Release:    func() buildinfo.Release { return m.release },
+		Slot:       m.slot,
+		BootMedium: m.bootMedium,
+		Name:       m.name,
+		Topics:     m.observable(),
+		TailEvents: func(ctx context.Context, after uint64, follow bool, each func(*api.Event) error) error {
+			return m.events.tail(ctx, after, follow, func(e event) error {
+				return each(&api.Event{Cursor: e.cursor, Time: timestamppb.New(e.time), Source: e.source, Kind: e.kind, Message: e.message})
+			})
+		},
+		Reboot:       shutDown(power.Reboot),
+		PowerOff:     shutDown(power.PowerOff),
+		Reset:        m.reset,
+		PeerEndpoint: m.members.Peers.Endpoint,
+	}
 }
 
 func newDebug(m *machine) *debug.Tools {

@@ -16,6 +16,7 @@ import (
 
 // Deps are the dependencies of the services.
 type Deps struct {
+	Machine MachineDeps
 	// Services are the supervised processes, for the services Service and Log.
 	Services *supervise.Manager
 	// KernelStarted returns the start of the kernel, from which the times of its log count.
@@ -40,6 +41,7 @@ type Deps struct {
 
 // API holds the services.
 type API struct {
+	machine  machineService
 	process  processService
 	log      logService
 	image    imageService
@@ -53,8 +55,9 @@ type API struct {
 // New returns the services.
 func New(d Deps) *API {
 	return &API{
+		machine:  machineService{deps: d.Machine, debug: d.Debug, relays: newRelays()},
 		process:  processService{services: d.Services, event: d.Event},
-		log:      logService{services: d.Services, kernelStarted: d.KernelStarted, storedKernelLog: d.Debug.StoredKernelLog},
+		log:      logService{services: d.Services, kernelStarted: d.KernelStarted, debug: d.Debug},
 		cluster:  clusterService{deps: d.Cluster, event: d.Event, unchanged: d.Unchanged},
 		trust:    trustService{certificates: d.Certificates, unchanged: d.Unchanged},
 		internal: internalService{deps: d.Internal},
@@ -66,6 +69,7 @@ func New(d Deps) *API {
 
 // Register registers the services on a server.
 func (a *API) Register(s grpc.ServiceRegistrar) {
+	api.RegisterMachineServer(s, a.machine)
 	api.RegisterServiceServer(s, a.process)
 	api.RegisterLogServer(s, a.log)
 	api.RegisterImageServer(s, a.image)

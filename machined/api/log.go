@@ -19,8 +19,8 @@ type logService struct {
 	api.UnimplementedLogServer
 	services *supervise.Manager
 	// kernelStarted returns the time from which the times of the kernel log count.
-	kernelStarted   func() (time.Time, error)
-	storedKernelLog func(r *api.KernelLogRequest, send func(*api.LogLine) error) error
+	kernelStarted func() (time.Time, error)
+	debug         Debug
 }
 
 func (s logService) Service(r *api.ServiceLogRequest, stream grpc.ServerStreamingServer[api.LogLine]) error {
@@ -80,7 +80,7 @@ func sendLine(stream grpc.ServerStreamingServer[api.LogLine], l logring.Line, mi
 
 func (s logService) Kernel(r *api.KernelLogRequest, stream grpc.ServerStreamingServer[api.LogLine]) error {
 	if r.PreviousBoot || r.Crash {
-		return s.storedKernelLog(r, stream.Send)
+		return s.debug.StoredKernelLog(r, stream.Send)
 	}
 	started, err := s.kernelStarted()
 	if err != nil {

@@ -1,4 +1,4 @@
-package main
+package api
 
 import (
 	"context"
@@ -69,17 +69,17 @@ func (r *relays) acquire(who string) (leave func(), err error) {
 	return leave, nil
 }
 
-func (a machineAPI) Relay(stream grpc.BidiStreamingServer[api.RelayData, api.RelayData]) error {
+func (s machineService) Relay(stream grpc.BidiStreamingServer[api.RelayData, api.RelayData]) error {
 	first, err := stream.Recv()
 	if err != nil {
-		return endOfStream(err)
+		return EndOfStream(err)
 	}
 	target, err := relay.ParseTarget(first.Target)
 	if err != nil {
 		return status.Error(codes.InvalidArgument, err.Error())
 	}
-	return a.m.relays.serve(stream, func(ctx context.Context) (net.Conn, error) {
-		e, err := a.m.members.Peers.Endpoint(netip.AddrPortFrom(target, paths.PortApid).String())
+	return s.relays.serve(stream, func(ctx context.Context) (net.Conn, error) {
+		e, err := s.deps.PeerEndpoint(netip.AddrPortFrom(target, paths.PortApid).String())
 		if err != nil {
 			return nil, status.Errorf(codes.FailedPrecondition, "relay refused: %v", err)
 		}

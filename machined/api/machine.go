@@ -1,0 +1,110 @@
+package api
+
+import (
+	"context"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/orlop-os/orlop/pkg/api"
+	"github.com/orlop-os/orlop/pkg/buildinfo"
+	"github.com/orlop-os/orlop/pkg/callerid"
+	"github.com/orlop-os/orlop/pkg/client"
+	"github.com/orlop-os/orlop/pkg/disklayout"
+	"github.com/orlop-os/orlop/pkg/topic"
+)
+
+// MachineDeps are the dependencies of service Machine.
+type MachineDeps struct {
+	// Release returns the build information of the running image.
+	Release func() buildinfo.Release
+	// Slot is "A" or "B"; empty if the system runs from memory.
+	Slot string
+	// BootMedium is the boot medium of a system that is not installed; empty if it runs from a disk.
+	BootMedium string
+	// Name returns the name of the machine; empty if it has no configuration.
+	Name func() string
+	// Topics are the topics of the machine's state.
+	Topics []topic.Topic
+	// TailEvents passes the events after a cursor to each; with follow also each new event.
+	TailEvents func(ctx context.Context, after uint64, follow bool, each func(*api.Event) error) error
+	// Reboot and PowerOff start the shutdown. gracePeriod is the time for the workloads to stop; 0 is
+	// the default.
+	Reboot   func(gracePeriod time.Duration, why string) error
+	PowerOff func(gracePeriod time.Duration, why string) error
+	// Reset starts the shutdown, which wipes partitions and reboots.
+	Reset func(labels []string, by string) error
+	// PeerEndpoint returns the endpoint of another machine of the cluster.
+	PeerEndpoint func(address string) (client.Endpoint, error)
+}
+
+type machineService struct {
+	api.UnimplementedMachineServer
+	deps   MachineDeps
+	debug  Debug
+	relays relays
+}
+
+func (s machineService) Version(context.Context, *api.VersionRequest) (*api.VersionResponse, error) {
+	r := s.deps.Release()
+	return &api.VersionResponse{
+		Version: r.Version, Kubernetes: r.Kubernetes, Kernel: r.Kernel, Slot: s.deps.Slot, BootMedium: s.deps.BootMedium, Profile: r.Profile,
+		Machine: s.deps.Name(), Built: timestamppb.New(time.Unix(r.BuildTime, 0)), Epoch: int64(r.Epoch),
+	}, nil
+}
+
+func (s machineService) Events(r *api.EventsRequest, stream grpc.ServerStreamingServer[api.Event]) error {
+	return EndOfStream(s.deps.TailEvents(stream.Context(), r.After, r.Follow, stream.Send))
+}
+
+// maxGracePeriod bounds the time that a caller can give the workloads to stop at a shutdown.
+const maxGracePeriod = 10 * time.Minute
+
+// shutDown starts a shutdown with the grace period of a request.
+func shutDown(ctx context.Context, start func(gracePeriod time.Duration, why string) error, r *api.PowerRequest) (*api.PowerResponse, error) {
+	grace := r.GetGracePeriod().AsDuration()
+	if grace < 0 || grace > maxGracePeriod {
+		return nil, status.Errorf(codes.InvalidArgument, "grace: %v is not between 0 and %v", grace, maxGracePeriod)
+	}
+	return &api.PowerResponse{}, start(grace, "asked by "+caller(ctx))
+}
+
+func (s machineService) Reboot(ctx context.Context, r *api.PowerRequest) (*api.PowerResponse, error) {
+	return shutDown(ctx, s.deps.Reboot, r)
+}
+
+func (s machineService) Shutdown(ctx context.Context, r *api.PowerRequest) (*api.PowerResponse, error) {
+	return shutDown(ctx, s.deps.PowerOff, r)
+}
+
+func (s machineService) Reset(ctx context.Context, r *api.ResetRequest) (*api.PowerResponse, error) {
+	labels, err := wipedPartitions(r.Wipe)
+	if err != nil {
+		return nil, err
+	}
+	return &api.PowerResponse{}, s.deps.Reset(labels, caller(ctx))
+}
+
+// wipedPartitions returns the labels of the partitions that a reset wipes.
+func wipedPartitions(wipe api.ResetRequest_Wipe) ([]string, error) {
+	switch wipe {
+	case api.ResetRequest_WIPE_UNSPECIFIED, api.ResetRequest_WIPE_STATE:
+		return []string{disklayout.State}, nil
+	case api.ResetRequest_WIPE_DATA:
+		return []string{disklayout.Data}, nil
+	case api.ResetRequest_WIPE_ALL:
+		return []string{disklayout.Data, disklayout.State}, nil
+	}
+	return nil, status.Errorf(codes.InvalidArgument, "reset: unknown wipe mode %v", wipe)
+}
+
+func (s machineService) ReadFile(r *api.ReadFileRequest, stream grpc.ServerStreamingServer[api.ReadFileResponse]) error {
+	return s.debug.ReadFile(stream.Context(), r.Path, r.Offset, callerid.FromContext(stream.Context()).IsAdmin(), stream.Send)
+}
+
+func (s machineService) ListFiles(ctx context.Context, r *api.ListFilesRequest) (*api.ListFilesResponse, error) {
+	return s.debug.ListFiles(ctx, r.Path, callerid.FromContext(ctx).IsAdmin())
+}

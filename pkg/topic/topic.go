@@ -1,0 +1,62 @@
+// Package topic makes parts of the machine's state observable under a name. The owner of a value
+// makes its topic; the management API lists all topics, and clients get or watch them. The package
+// holds no values.
+package topic
+
+import (
+	"context"
+	"time"
+
+	"github.com/orlop-os/orlop/pkg/cell"
+)
+
+// pollInterval is the interval at which a watched topic is read again if its value comes from
+// the kernel. These topics (memory, processes) change all the time, so there is no change to wait
+// for.
+const pollInterval = 2 * time.Second
+
+// Topic is an observable part of the machine's state, under its API name.
+type Topic struct {
+	Name string
+	// Get returns the present value and its revision.
+	Get func(context.Context) (any, uint64, error)
+	// Next waits for a revision newer than seen.
+	Next func(ctx context.Context, seen uint64) error
+}
+
+// Watched is a topic with its value in a cell.
+func Watched[T any](name string, c *cell.Cell[T]) Topic {
+	return Topic{
+		Name: name,
+		Get:  func(context.Context) (any, uint64, error) { v, rev := c.Get(); return v, rev, nil },
+		Next: func(ctx context.Context, seen uint64) error {
+			for w := c.Watch(); ; {
+				if _, rev, err := w.Next(ctx); err != nil || rev > seen {
+					return err
+				}
+			}
+		},
+	}
+}
+
+// Polled is a topic that reads its value on every Get. Its revision is the time in
+// milliseconds since 1970.
+func Polled[T any](name string, read func(context.Context) (T, error)) Topic {
+	return Topic{
+		Name: name,
+		Get: func(ctx context.Context) (any, uint64, error) {
+			v, err := read(ctx)
+			return v, uint64(time.Now().UnixMilli()), err
+		},
+		Next: func(ctx context.Context, _ uint64) error {
+			t := time.NewTimer(pollInterval)
+			defer t.Stop()
+			select {
+			case <-t.C:
+				return nil
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		},
+	}
+}
