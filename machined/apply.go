@@ -8,6 +8,9 @@ import (
 	"slices"
 	"time"
 
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
 	"github.com/orlop-os/orlop/machined/configstore"
 	"github.com/orlop-os/orlop/machined/credentials"
 	"github.com/orlop-os/orlop/machined/disk"
@@ -18,6 +21,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/paths"
+	"github.com/orlop-os/orlop/pkg/reconcile"
 	"github.com/orlop-os/orlop/pkg/supervise"
 )
 
@@ -119,6 +123,28 @@ func (m *machine) apply(ctx context.Context, filename string, r *api.ApplyReques
 		setUnchanged(ctx)
 	}
 	return m.activate(ctx, now, next, text, r, out)
+}
+
+// applyRequest applies the documents of a request, and waits until their operations were tried.
+func (m *machine) applyRequest(ctx context.Context, filename string, r *api.ApplyRequest) (*api.ApplyResponse, error) {
+	before, _ := m.config.Get()
+	done, err := m.apply(ctx, filename, r)
+	if err != nil {
+		return nil, err
+	}
+	out := &api.ApplyResponse{Operations: done.operations, Restarts: done.restarts, Reboot: done.reboot, Install: done.install, Warnings: done.warnings}
+	switch {
+	// Confirm returns the failures: this connection may be cut off later
+	case !done.trial.IsZero():
+		out.TrialDeadline, out.TrialDuration = timestamppb.New(done.trial), durationpb.New(time.Until(done.trial))
+		for _, address := range transition.StaticAddresses(done.config) {
+			out.Addresses = append(out.Addresses, address.String())
+		}
+	case done.config != nil:
+		out.Failures = m.awaitConverged(ctx, done.config, nodeplan.Network(before.config))
+		out.Operations = reconcile.Done(out.Operations, out.Failures)
+	}
+	return out, nil
 }
 
 // parseRequest reads the documents of a request and checks them by themselves.

@@ -184,31 +184,32 @@ var errNetworkNotReady = status.Errorf(codes.Unavailable, "configuration: not co
 
 var errOldConnection = status.Error(codes.Unavailable, "configuration: not confirmed: the connection is older than the configuration on trial, so it does not prove that a new connection is possible; call again over a new one")
 
-func (a configAPI) Confirm(ctx context.Context, r *api.ConfirmConfigRequest) (*api.ConfirmConfigResponse, error) {
-	now, err := a.confirm(ctx, r.TrialName)
+// confirmTrial ends the trial, and returns the operations of the configuration that failed.
+func (m *machine) confirmTrial(ctx context.Context, by callerid.Caller, name string) (failures []string, err error) {
+	now, err := m.confirm(ctx, by, name)
 	if err != nil {
 		return nil, err
 	}
-	return &api.ConfirmConfigResponse{Failures: a.m.awaitConverged(ctx, now.config, nodeplan.Network(now.config))}, nil
+	return m.awaitConverged(ctx, now.config, nodeplan.Network(now.config)), nil
 }
 
 // confirm ends the trial and returns the configuration that stays.
-func (a configAPI) confirm(ctx context.Context, name string) (applied, error) {
-	a.m.applyMu.Lock()
-	defer a.m.applyMu.Unlock()
-	now, _ := a.m.config.Get()
+func (m *machine) confirm(ctx context.Context, by callerid.Caller, name string) (applied, error) {
+	m.applyMu.Lock()
+	defer m.applyMu.Unlock()
+	now, _ := m.config.Get()
 	if now.trial.IsZero() {
 		return applied{}, status.Error(codes.FailedPrecondition, "configuration: none is on trial; `orlopctl config-history` shows whether the previous one is active again")
 	}
 	if name != "" && name != now.trialName {
 		return applied{}, status.Error(codes.FailedPrecondition, "configuration: not confirmed: another configuration than yours is on trial; `orlopctl config-history` shows it")
 	}
-	if s, _ := a.m.convergence.Get(); !s.proves(now.config, callerid.FromContext(ctx).Age, time.Now()) {
+	if s, _ := m.convergence.Get(); !s.proves(now.config, by.Age, time.Now()) {
 		return applied{}, errOldConnection
 	}
 	// The network must have converged: until then the caller uses the old network.
 	if !now.sameNetwork {
-		if err := a.m.awaitNetwork(ctx, now.config); err != nil {
+		if err := m.awaitNetwork(ctx, now.config); err != nil {
 			return applied{}, err
 		}
 	}
@@ -225,69 +226,46 @@ func (a configAPI) confirm(ctx context.Context, name string) (applied, error) {
 	if err != nil {
 		return applied{}, status.Error(codes.Internal, err.Error())
 	}
-	a.m.events.add("config", "config", "confirmed by "+caller(ctx))
+	m.events.add("config", "config", "confirmed by "+by.String())
 	now.trial, now.tried = time.Time{}, nil
-	a.m.config.Set(now)
+	m.config.Set(now)
 	return now, nil
 }
 
-func (a configAPI) History(context.Context, *api.ConfigHistoryRequest) (*api.ConfigHistoryResponse, error) {
+// configHistory returns the entries of the history.
+func configHistory() ([]*api.ConfigEntry, error) {
 	numbers, err := configs.Revisions()
 	if err != nil {
-		return nil, status.Error(codes.Internal, err.Error())
+		return nil, err
 	}
-	out := &api.ConfigHistoryResponse{}
+	var out []*api.ConfigEntry
 	for _, n := range numbers {
 		e, err := configs.Entry(n)
 		if err != nil {
 			e = configstore.Entry{Number: n, By: "unknown", Changes: []string{err.Error()}}
 		}
-		out.Entries = append(out.Entries, &api.ConfigEntry{Number: e.Number, At: timestamppb.New(e.At), By: e.By, Changes: e.Changes})
+		out = append(out, &api.ConfigEntry{Number: e.Number, At: timestamppb.New(e.At), By: e.By, Changes: e.Changes})
 	}
 	return out, nil
 }
 
-func (a configAPI) Compare(_ context.Context, r *api.CompareConfigRequest) (*api.CompareConfigResponse, error) {
-	from, _, err := a.numbered(r.From)
-	if err != nil {
-		return nil, err
-	}
-	to, _, err := a.numbered(r.To)
-	if err != nil {
-		return nil, err
-	}
-	return &api.CompareConfigResponse{Changes: config.Changes(from, to)}, nil
-}
-
-func (a configAPI) Get(_ context.Context, r *api.GetConfigRequest) (*api.GetConfigResponse, error) {
-	c, e, err := a.numbered(r.Number)
-	if err != nil {
-		return nil, err
-	}
-	print := config.MarshalRedacted
-	if r.Origins {
-		print = config.MarshalOrigins
-	}
-	return &api.GetConfigResponse{Documents: print(c), Applied: timestamppb.New(e.At), Source: e.By}, nil
-}
-
-// numbered returns a configuration of the history, or for 0 the active configuration, with the time
+// revision returns a configuration of the history, or for 0 the active configuration, with the time
 // and the author of its activation.
-func (a configAPI) numbered(number uint64) (*config.Config, configstore.Entry, error) {
+func (m *machine) revision(number uint64) (c *config.Config, at time.Time, by string, err error) {
 	if number == 0 {
-		now, _ := a.m.config.Get()
+		now, _ := m.config.Get()
 		if now.config == nil {
-			return nil, configstore.Entry{}, status.Error(codes.NotFound, "configuration: there is none yet; apply one")
+			return nil, time.Time{}, "", status.Error(codes.NotFound, "configuration: there is none yet; apply one")
 		}
-		return now.config, configstore.Entry{At: now.applied, By: now.source}, nil
+		return now.config, now.applied, now.source, nil
 	}
 	e, err := configs.Entry(number)
 	if err != nil {
-		return nil, configstore.Entry{}, status.Error(codes.NotFound, err.Error())
+		return nil, time.Time{}, "", status.Error(codes.NotFound, err.Error())
 	}
 	c, problems := config.Parse(fmt.Sprintf("configuration %d", number), []byte(e.Documents))
 	if len(problems) > 0 { // written by another version of the system
-		return nil, configstore.Entry{}, status.Errorf(codes.FailedPrecondition, "configuration %d: this version cannot read it: %v", number, problems)
+		return nil, time.Time{}, "", status.Errorf(codes.FailedPrecondition, "configuration %d: this version cannot read it: %v", number, problems)
 	}
-	return c, e, nil
+	return c, e.At, e.By, nil
 }

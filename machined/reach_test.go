@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
 	"github.com/orlop-os/orlop/machined/configstore"
@@ -199,8 +198,7 @@ func TestConfirm(t *testing.T) {
 	m := keeping(t, document("eth0"))
 	call := func(age, name string) codes.Code {
 		t.Helper()
-		ctx := metadata.NewIncomingContext(t.Context(), metadata.Pairs(callerid.KeyAge, age))
-		_, err := configAPI{m: m}.confirm(ctx, name)
+		_, err := m.confirm(t.Context(), callerid.Caller{Age: age}, name)
 		return status.Code(err)
 	}
 	if got := call("0", ""); got != codes.FailedPrecondition {

@@ -49,7 +49,13 @@ func assemble(m *machine) {
 // are made.
 func newAPI(m *machine) *machinedapi.API {
 	return machinedapi.New(machinedapi.Deps{
-		Machine:       machineDeps(m),
+		Machine: machineDeps(m),
+		Config: machinedapi.ConfigDeps{
+			Apply:    m.applyRequest,
+			Confirm:  m.confirmTrial,
+			Revision: m.revision,
+			History:  configHistory,
+		},
 		Services:      m.services,
 		KernelStarted: m.kernelStarted,
 		Cluster: machinedapi.ClusterDeps{

@@ -17,6 +17,7 @@ import (
 // Deps are the dependencies of the services.
 type Deps struct {
 	Machine MachineDeps
+	Config  ConfigDeps
 	// Services are the supervised processes, for the services Service and Log.
 	Services *supervise.Manager
 	// KernelStarted returns the start of the kernel, from which the times of its log count.
@@ -42,6 +43,7 @@ type Deps struct {
 // API holds the services.
 type API struct {
 	machine  machineService
+	config   configService
 	process  processService
 	log      logService
 	image    imageService
@@ -56,6 +58,7 @@ type API struct {
 func New(d Deps) *API {
 	return &API{
 		machine:  machineService{deps: d.Machine, debug: d.Debug, relays: newRelays()},
+		config:   configService{deps: d.Config, unchanged: d.Unchanged},
 		process:  processService{services: d.Services, event: d.Event},
 		log:      logService{services: d.Services, kernelStarted: d.KernelStarted, debug: d.Debug},
 		cluster:  clusterService{deps: d.Cluster, event: d.Event, unchanged: d.Unchanged},
@@ -70,6 +73,7 @@ func New(d Deps) *API {
 // Register registers the services on a server.
 func (a *API) Register(s grpc.ServiceRegistrar) {
 	api.RegisterMachineServer(s, a.machine)
+	api.RegisterConfigServer(s, a.config)
 	api.RegisterServiceServer(s, a.process)
 	api.RegisterLogServer(s, a.log)
 	api.RegisterImageServer(s, a.image)

@@ -11,11 +11,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/config"
 )
 
-// Refused begins the message of every rejected configuration.
-const Refused = "configuration refused, nothing was changed:"
-
 // Refuse returns the error of a configuration that is rejected for another reason than a Problem.
-func Refuse(err error) error { return fmt.Errorf(Refused+" %w", err) }
+func Refuse(err error) error { return fmt.Errorf(config.Refused+" %w", err) }
 
 // Problem is a reason for which a configuration cannot become the next one.
 type Problem struct {
@@ -55,7 +52,7 @@ func (p Problems) Error() string {
 			parts = append(parts, one.Hint)
 		}
 	}
-	return Refused + " " + strings.Join(parts, "; ")
+	return config.Refused + " " + strings.Join(parts, "; ")
 }
 
 // Err returns p as an error, or nil without problems.

@@ -79,7 +79,7 @@ func TestMessages(t *testing.T) {
 			got = err.Error()
 		}
 		if c.want != "" {
-			c.want = Refused + " " + c.want
+			c.want = config.Refused + " " + c.want
 		}
 		if got != c.want {
 			t.Errorf("%s:\n got %s\nwant %s", name, got, c.want)
@@ -89,7 +89,7 @@ func TestMessages(t *testing.T) {
 
 // TestKeysOnTrial checks that new encryption keys are never on trial, and wait for an upgrade.
 func TestKeysOnTrial(t *testing.T) {
-	const field = Refused + " Cluster.spec.secretsEncryptionKey, acceptedEncryptionKeys: "
+	const field = config.Refused + " Cluster.spec.secretsEncryptionKey, acceptedEncryptionKeys: "
 	before, next := patchedBy(t, "")
 	cluster := *next.Cluster
 	own := cluster.Spec.SecretsEncryptionKey

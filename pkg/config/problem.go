@@ -50,6 +50,9 @@ func (p Problem) String() string {
 	return b.String()
 }
 
+// Refused begins the message of every rejected configuration.
+const Refused = "configuration refused, nothing was changed:"
+
 // Problems are all errors in a configuration, in the order of the file; nil for a valid
 // configuration. Err converts them to an error, which is nil in that case.
 type Problems []Problem
