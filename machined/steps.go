@@ -498,7 +498,7 @@ func stepServices(ctx context.Context, m *machine) error {
 	m.restarter().Go(ctx, "trial", m.upgrade.Controller.ResumeTrial)
 	m.restarter().Go(ctx, "configuration on trial", m.watchTrial)
 	m.restarter().Go(ctx, "reach", m.watchReach)
-	m.restarter().Go(ctx, "pace of connections", m.limitNewConnections)
+	m.restarter().Go(ctx, "pace of connections", newConnLimit(m).Install)
 	m.restarter().Go(ctx, "revocations", m.members.Sync.Run)
 	m.restarter().Go(ctx, "Nodes of removed machines", m.members.NodeGC.Run)
 	m.restarter().Go(ctx, "snapshots", func(context.Context) { m.etcd.RunSchedule() })

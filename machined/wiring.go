@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/orlop-os/orlop/apid"
 	machinedapi "github.com/orlop-os/orlop/machined/api"
 	"github.com/orlop-os/orlop/machined/debug"
 	"github.com/orlop-os/orlop/machined/etcd"
@@ -78,6 +79,15 @@ func newAPI(m *machine) *machinedapi.API {
 		Event:           m.events.add,
 		Unchanged:       setUnchanged,
 	})
+}
+
+func newConnLimit(m *machine) machinedapi.ConnLimit {
+	return machinedapi.ConnLimit{
+		PerSecond: apid.ConnectionsPerAddress,
+		Burst:     apid.ConnectionBurst,
+		SetRules:  m.setRules,
+		Event:     m.events.add,
+	}
 }
 
 // machineDeps are the dependencies of service Machine.
