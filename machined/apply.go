@@ -19,6 +19,7 @@ import (
 	"github.com/orlop-os/orlop/machined/power"
 	"github.com/orlop-os/orlop/machined/transition"
 	"github.com/orlop-os/orlop/pkg/api"
+	"github.com/orlop-os/orlop/pkg/callerid"
 	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/paths"
 	"github.com/orlop-os/orlop/pkg/reconcile"
@@ -177,7 +178,7 @@ func (m *machine) checkTransition(ctx context.Context, now applied, next *config
 // stageForBoot stores documents for the next boot, which follows at once if the outcome is a
 // reboot.
 func (m *machine) stageForBoot(ctx context.Context, text []byte, out outcome) (outcome, error) {
-	by := caller(ctx)
+	by := callerid.FromContext(ctx).String()
 	if err := configs.Stage(text); err != nil {
 		return outcome{}, err
 	}
@@ -212,7 +213,7 @@ func (m *machine) activate(ctx context.Context, now applied, next *config.Config
 	if err != nil {
 		return outcome{}, err
 	}
-	by := caller(ctx)
+	by := callerid.FromContext(ctx).String()
 	m.events.add("config", "config", "applied by "+by+withoutTrial(r, out.plan))
 	for _, change := range config.Changes(now.config, next) {
 		m.events.add("config", "config", change)

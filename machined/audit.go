@@ -11,7 +11,6 @@ import (
 	"sync"
 	"time"
 
-	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
@@ -343,34 +342,14 @@ func (m *machine) recordRefusal(r *api.RecordRefusalRequest) {
 // errNoRecord is returned if the audit log cannot be written.
 var errNoRecord = errors.New("audit: the audit log is not writable on this machine; `orlopctl events` shows why")
 
-type auditAPI struct {
-	api.UnimplementedAuditServer
-	m *machine
-}
-
-func (a auditAPI) Read(r *api.ReadAuditRequest, stream grpc.ServerStreamingServer[api.AuditLine]) error {
-	log := a.m.callRecords.changes
-	if r.Refused {
-		log = a.m.callRecords.refused
+// record returns a record for the API.
+func (r *callRecords) record(rejected bool) (*audit.Log, error) {
+	log := r.changes
+	if rejected {
+		log = r.refused
 	}
 	if log == nil {
-		return status.Error(codes.FailedPrecondition, errNoRecord.Error())
+		return nil, status.Error(codes.FailedPrecondition, errNoRecord.Error())
 	}
-	for after := r.After; ; {
-		grown := log.Changed()
-		err := log.Read(after, func(number uint64, line []byte) error {
-			after = max(after, number) // the caller sees an unreadable line
-			return stream.Send(&api.AuditLine{Line: line})
-		})
-		if err != nil || !r.Follow {
-			return endOfStream(err)
-		}
-		select {
-		case <-grown:
-		case <-stream.Context().Done():
-			return endOfStream(stream.Context().Err())
-		case <-a.m.runCtx.Done():
-			return status.Error(codes.Unavailable, "the machine is shutting down")
-		}
-	}
+	return log, nil
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/orlop-os/orlop/machined/seed"
 	"github.com/orlop-os/orlop/machined/transition"
 	"github.com/orlop-os/orlop/pkg/buildinfo"
+	"github.com/orlop-os/orlop/pkg/callerid"
 	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/disklayout"
 	"github.com/orlop-os/orlop/pkg/diskprobe"
@@ -88,7 +89,7 @@ func (m *machine) applyInstall(ctx context.Context, before, next *config.Config,
 	if dry {
 		return out, nil
 	}
-	return out, m.beginInstall(w, documents, caller(ctx))
+	return out, m.beginInstall(w, documents, callerid.FromContext(ctx).String())
 }
 
 // beginInstall starts an installation, or rejects its configuration.

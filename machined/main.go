@@ -25,7 +25,7 @@
 //	state.go           the topics
 //	program.go         the handling of a panic
 //	health.go          the state from which package health computes the health
-//	api.go, apiupgrade.go   the methods of the API (package machined/api)
+//	audit.go           the audit log; auditinterceptor.go the interceptor of each call
 //
 // If its name is apid, the executable runs the listener of the API instead (package apid); if its
 // name is diskprobe, it examines a foreign disk (package diskprobe). One executable for all three

@@ -16,7 +16,6 @@ import (
 	"github.com/orlop-os/orlop/machined/network"
 	"github.com/orlop-os/orlop/machined/nodeplan"
 	"github.com/orlop-os/orlop/machined/ownership"
-	"github.com/orlop-os/orlop/pkg/callerid"
 	"github.com/orlop-os/orlop/pkg/cell"
 	"github.com/orlop-os/orlop/pkg/client"
 	"github.com/orlop-os/orlop/pkg/config"
@@ -113,6 +112,3 @@ func (m *machine) callers(c *config.Config) (credentials.CallerCAs, error) {
 	out.Revoked, err = json.Marshal(revoked)
 	return out, err
 }
-
-// memberID identifies the calling machine, for any of its certificates.
-func memberID(ctx context.Context) string { return callerid.FromContext(ctx).ID() }

@@ -462,7 +462,7 @@ func stepAPI(ctx context.Context, m *machine) error {
 	server := grpc.NewServer(grpc.MaxRecvMsgSize(maxMessage), grpc.MaxConcurrentStreams(maxStreams),
 		grpc.StaticStreamWindowSize(streamWindow), grpc.StaticConnWindowSize(connWindow),
 		grpc.UnaryInterceptor(g.unary), grpc.StreamInterceptor(g.stream))
-	m.register(server)
+	m.api.Register(server)
 	listener, err := listenForApid(paths.MachinedSocket)
 	if err != nil {
 		return err

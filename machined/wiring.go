@@ -71,6 +71,13 @@ func newAPI(m *machine) *machinedapi.API {
 			RequestJoin:   m.members.Requests.RequestJoin,
 			RecordRefusal: m.recordRefusal,
 		},
+		Upgrade: machinedapi.UpgradeDeps{
+			Status:   cell.Map(m.upgrade.Controller.State(), m.upgrade.Controller.Status),
+			Receiver: m.upgrade.Receiver,
+			Server:   m.upgrade.Server,
+			Rollback: m.upgrade.Controller.Rollback,
+		},
+		Audit:           machinedapi.AuditDeps{Record: m.callRecords.record, Stopping: m.runCtx.Done()},
 		Certificates:    m.members.Server,
 		Images:          m.images,
 		ContainerdReady: m.containerdReady,
@@ -253,5 +260,5 @@ func (m *machine) serve(ctx context.Context, send func(ctx context.Context, take
 	case errors.Is(err, transfer.ErrStopped):
 		return status.Error(codes.Unavailable, "this machine is shutting down")
 	}
-	return endOfStream(err)
+	return machinedapi.EndOfStream(err)
 }

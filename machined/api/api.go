@@ -24,6 +24,8 @@ type Deps struct {
 	KernelStarted func() (time.Time, error)
 	Cluster       ClusterDeps
 	Internal      InternalDeps
+	Upgrade       UpgradeDeps
+	Audit         AuditDeps
 	// Certificates does the work of service Trust.
 	Certificates Certificates
 	// Images does the work of service Image.
@@ -49,6 +51,8 @@ type API struct {
 	image    imageService
 	cluster  clusterService
 	trust    trustService
+	upgrade  upgradeService
+	audit    auditService
 	internal internalService
 	debug    debugService
 	etcd     etcdService
@@ -64,6 +68,8 @@ func New(d Deps) *API {
 		cluster:  clusterService{deps: d.Cluster, event: d.Event, unchanged: d.Unchanged},
 		trust:    trustService{certificates: d.Certificates, unchanged: d.Unchanged},
 		internal: internalService{deps: d.Internal},
+		upgrade:  upgradeService{deps: d.Upgrade},
+		audit:    auditService{deps: d.Audit},
 		image:    imageService{images: d.Images, containerdReady: d.ContainerdReady},
 		debug:    debugService{debug: d.Debug},
 		etcd:     etcdService{etcd: d.Etcd, unchanged: d.Unchanged},
@@ -80,6 +86,8 @@ func (a *API) Register(s grpc.ServiceRegistrar) {
 	api.RegisterClusterServer(s, a.cluster)
 	api.RegisterTrustServer(s, a.trust)
 	api.RegisterApidInternalServer(s, a.internal)
+	api.RegisterUpgradeServer(s, a.upgrade)
+	api.RegisterAuditServer(s, a.audit)
 	api.RegisterDebugServer(s, a.debug)
 	api.RegisterEtcdServer(s, a.etcd)
 }

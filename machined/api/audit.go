@@ -1,0 +1,47 @@
+package api
+
+import (
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/orlop-os/orlop/pkg/api"
+	"github.com/orlop-os/orlop/pkg/audit"
+)
+
+// AuditDeps are the dependencies of service Audit.
+type AuditDeps struct {
+	// Record returns the record of the calls that changed or revealed data, or of the rejected
+	// calls; the error is a gRPC status.
+	Record func(rejected bool) (*audit.Log, error)
+	// Stopping is closed at shutdown.
+	Stopping <-chan struct{}
+}
+
+type auditService struct {
+	api.UnimplementedAuditServer
+	deps AuditDeps
+}
+
+func (s auditService) Read(r *api.ReadAuditRequest, stream grpc.ServerStreamingServer[api.AuditLine]) error {
+	log, err := s.deps.Record(r.Refused)
+	if err != nil {
+		return err
+	}
+	for after := r.After; ; {
+		grown := log.Changed()
+		if err := log.Read(after, func(number uint64, line []byte) error {
+			after = max(after, number) // the caller sees an unreadable line
+			return stream.Send(&api.AuditLine{Line: line})
+		}); err != nil || !r.Follow {
+			return EndOfStream(err)
+		}
+		select {
+		case <-grown:
+		case <-stream.Context().Done():
+			return EndOfStream(stream.Context().Err())
+		case <-s.deps.Stopping:
+			return status.Error(codes.Unavailable, "the machine is shutting down")
+		}
+	}
+}

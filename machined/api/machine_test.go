@@ -1,0 +1,71 @@
+package api
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/orlop-os/orlop/pkg/api"
+	"github.com/orlop-os/orlop/pkg/cell"
+	"github.com/orlop-os/orlop/pkg/topic"
+)
+
+// TestReset checks which partitions each mode wipes, and that no other mode resets.
+func TestReset(t *testing.T) {
+	var wiped []string
+	s := machineService{deps: MachineDeps{Reset: func(labels []string, _ string) error { wiped = labels; return nil }}}
+	for mode, want := range map[api.ResetRequest_Wipe][]string{
+		api.ResetRequest_WIPE_UNSPECIFIED: {"STATE"}, api.ResetRequest_WIPE_STATE: {"STATE"},
+		api.ResetRequest_WIPE_DATA: {"DATA"}, api.ResetRequest_WIPE_ALL: {"DATA", "STATE"},
+	} {
+		if _, err := s.Reset(t.Context(), &api.ResetRequest{Wipe: mode}); err != nil || !slices.Equal(wiped, want) {
+			t.Errorf("%v wipes %v, %v", mode, wiped, err)
+		}
+	}
+	wiped = nil
+	if _, err := s.Reset(t.Context(), &api.ResetRequest{Wipe: 99}); status.Code(err) != codes.InvalidArgument || wiped != nil {
+		t.Errorf("an unknown mode: %v, wipes %v", err, wiped)
+	}
+}
+
+// TestGracePeriod checks the limits of the time that a caller can give the workloads.
+func TestGracePeriod(t *testing.T) {
+	var given time.Duration
+	s := machineService{deps: MachineDeps{Reboot: func(grace time.Duration, _ string) error { given = grace; return nil }}}
+	for grace, code := range map[time.Duration]codes.Code{
+		0: codes.OK, maxGracePeriod: codes.OK, -time.Second: codes.InvalidArgument, maxGracePeriod + time.Second: codes.InvalidArgument,
+	} {
+		_, err := s.Reboot(t.Context(), &api.PowerRequest{GracePeriod: durationpb.New(grace)})
+		if status.Code(err) != code || code == codes.OK && given != grace {
+			t.Errorf("%v: %v, given %v", grace, err, given)
+		}
+	}
+}
+
+// TestGet checks the list of the topics, the JSON form of a value, and the error for another name.
+func TestGet(t *testing.T) {
+	type state struct {
+		Phase string `json:"phase"`
+	}
+	s := machineService{deps: MachineDeps{Topics: []topic.Topic{
+		topic.Watched("stage", cell.New(state{Phase: "running"})),
+		topic.Polled("memory", func(context.Context) (int, error) { return 1, nil }),
+	}}}
+	if got, err := s.Get(t.Context(), &api.GetRequest{}); err != nil || !slices.Equal(got.Topics, []string{"stage", "memory"}) {
+		t.Errorf("%v, %v", got, err)
+	}
+	got, err := s.Get(t.Context(), &api.GetRequest{Topic: "stage"})
+	if err != nil || got.Revision != 1 || got.Value.GetStructValue().Fields["phase"].GetStringValue() != "running" {
+		t.Errorf("%v, %v", got, err)
+	}
+	_, err = s.Get(t.Context(), &api.GetRequest{Topic: "stages"})
+	if status.Code(err) != codes.NotFound || !strings.Contains(err.Error(), "topics: stage, memory") {
+		t.Errorf("an unknown topic: %v", err)
+	}
+}
