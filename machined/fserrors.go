@@ -74,8 +74,8 @@ func withErrors(before, now []disk.FilesystemErrors) []disk.FilesystemErrors {
 	return out
 }
 
-// storageCheck returns the check of the file systems with errors; nil if there are none. The upgrade
-// checks ignore it: the version is not at fault.
+// storageCheck returns the check of the file systems with errors; nil if there are none. The
+// upgrade checks ignore it: the version is not at fault.
 func storageCheck(list []disk.FilesystemErrors) *api.HealthCheck {
 	if len(list) == 0 {
 		return nil

@@ -24,7 +24,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/supervise"
 )
 
-// The membership of the cluster (machined/membership): its wiring, and its methods of the API.
+// The wiring of the membership of the cluster (machined/membership).
 
 // memberDeps are the dependencies of the membership.
 func memberDeps(m *machine) membership.Deps {

@@ -85,8 +85,8 @@ func panicError(err error) error {
 	return err
 }
 
-// panicCheck returns the check of the panics; nil if there were none. It fails while a task waits for
-// its restart; a call that panicked is only counted, because it leaves no state.
+// panicCheck returns the check of the panics; nil if there were none. It fails while a task waits
+// for its restart; a call that panicked is only counted, because it leaves no state.
 func panicCheck(s panicState) *api.HealthCheck {
 	if s.Panics == 0 {
 		return nil

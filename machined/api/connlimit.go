@@ -11,8 +11,8 @@ import (
 type ConnLimit struct {
 	// PerSecond and Burst bound the new connections of an address: per second, and after a pause.
 	PerSecond, Burst int
-	// SetRules installs commands of nft(8), all of them or none. modules are the kernel modules that
-	// they need.
+	// SetRules installs commands of nft(8), all of them or none. modules are the kernel modules
+	// that they need.
 	SetRules func(ctx context.Context, commands string, modules ...string) error
 	// Event adds an event.
 	Event func(source, kind, message string)
@@ -52,8 +52,8 @@ table inet orlop_connlimit {
 // admittedMark marks a counted connection to the API. No other component sets connection marks.
 const admittedMark = 0x646f6f72
 
-// Install installs the nftables rules that rate-limit new connections to the API port. It runs after
-// the API has started, and a failure is only an event: the API works without the rules.
+// Install installs the nftables rules that rate-limit new connections to the API port. It runs
+// after the API has started, and a failure is only an event: the API works without the rules.
 func (l ConnLimit) Install(ctx context.Context) {
 	if err := l.SetRules(ctx, l.rules(), "nft_limit"); err != nil {
 		l.Event("api", "failure", fmt.Sprintf("the kernel does not limit new connections, only apid does: %v", err))

@@ -23,7 +23,8 @@ type MachineDeps struct {
 	Release func() buildinfo.Release
 	// Slot is "A" or "B"; empty if the system runs from memory.
 	Slot string
-	// BootMedium is the boot medium of a system that is not installed; empty if it runs from a disk.
+	// BootMedium is the boot medium of a system that is not installed; empty if it runs from a
+	// disk.
 	BootMedium string
 	// Name returns the name of the machine; empty if it has no configuration.
 	Name func() string
@@ -31,8 +32,8 @@ type MachineDeps struct {
 	Topics []topic.Topic
 	// TailEvents passes the events after a cursor to each; with follow also each new event.
 	TailEvents func(ctx context.Context, after uint64, follow bool, each func(*api.Event) error) error
-	// Reboot and PowerOff start the shutdown. gracePeriod is the time for the workloads to stop; 0 is
-	// the default.
+	// Reboot and PowerOff start the shutdown. gracePeriod is the time for the workloads to stop; 0
+	// is the default.
 	Reboot   func(gracePeriod time.Duration, why string) error
 	PowerOff func(gracePeriod time.Duration, why string) error
 	// Reset starts the shutdown, which wipes partitions and reboots.

@@ -1,6 +1,6 @@
 // Package callerid contains the identity of a caller of the management API. apid reads it from the
-// client's certificate and sends it to machined as metadata of the call, in place of the metadata of
-// the client. The package authenticates no caller.
+// client's certificate and sends it to machined as metadata of the call, in place of the client's
+// own metadata. The package authenticates no caller.
 package callerid
 
 import (
