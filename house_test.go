@@ -34,7 +34,7 @@ var layers = []layer{
 		"",
 		// files, memory, goroutines
 		"pkg/backoff", "pkg/cell", "pkg/distinct", "pkg/glob", "pkg/jsonline", "pkg/limits", "pkg/panics", "pkg/paths",
-		"pkg/reconcile", "pkg/safefile", "pkg/sanitize", "pkg/transfer",
+		"pkg/reconcile", "pkg/safefile", "pkg/sanitize", "pkg/topic", "pkg/transfer",
 		// the disk and the boot
 		"pkg/bootmedium", "pkg/cmdline", "pkg/disklayout", "pkg/diskprobe/...", "pkg/efivar", "pkg/esp", "pkg/mkfs/...",
 		"pkg/parttable", "pkg/slot", "pkg/superblock", "pkg/verity", "pkg/vpd",
@@ -46,7 +46,7 @@ var layers = []layer{
 		"pkg/artifact/...", "pkg/imagestore", "pkg/ociarchive", "pkg/registry",
 	}},
 	// the identity of machines and clients, and the admission of machines
-	{"cluster", true, []string{"pkg/etcdjoin", "pkg/joinrequest", "pkg/pairing", "pkg/pki", "pkg/trust/..."}},
+	{"cluster", true, []string{"pkg/callerid", "pkg/etcdjoin", "pkg/joinrequest", "pkg/pairing", "pkg/pki", "pkg/trust/..."}},
 	// the documents and calls by which programs and operators communicate
 	{"contract", true, []string{
 		"pkg/api", "pkg/buildinfo", "pkg/bundle", "pkg/client/...", "pkg/config/...", "pkg/nodecerts", "pkg/nodespec/...", "pkg/relay",
@@ -58,7 +58,7 @@ var layers = []layer{
 		"machined/credentials", "machined/disk", "machined/firewall", "machined/host", "machined/install", "machined/network/...",
 		"machined/seed", "machined/upgrade",
 		// subjects: calls and tasks
-		"machined/configstore", "machined/console", "machined/debug", "machined/etcd", "machined/images/...", "machined/logship/...",
+		"machined/api", "machined/configstore", "machined/console", "machined/debug", "machined/etcd", "machined/health", "machined/images/...", "machined/logship/...",
 		"machined/membership/...", "machined/ownership", "machined/power", "machined/timesync", "machined/uevent",
 		"apid", "vm/...",
 	}},
@@ -70,7 +70,7 @@ var layers = []layer{
 
 // engines orders the mechanisms that run tasks: all other packages of pkg < cell < reconcile,
 // supervise.
-var engines = map[string]int{"pkg/cell": 1, "pkg/reconcile": 2, "pkg/supervise": 2}
+var engines = map[string]int{"pkg/cell": 1, "pkg/reconcile": 2, "pkg/supervise": 2, "pkg/topic": 2}
 
 // withoutEngines are the parts that import only pkg, and of the engines only cell.
 var withoutEngines = []string{"init", "apid", "imager/..."}
