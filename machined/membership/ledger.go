@@ -349,7 +349,12 @@ func (l *Ledger) linkDamaged() error {
 // RevocationsForAPIServer returns the active revocations for an API server, which rejects the
 // tokens of all pods of a machine that a revocation names. A revocation does not name its machine
 // if a new machine has the name: otherwise the API server would reject the pods of the new machine.
+// A machine without a cluster (c may be nil: no configuration, or an unreadable one) has no API
+// server.
 func (l *Ledger) RevocationsForAPIServer(c *config.Config) []trust.Revocation {
+	if c == nil || c.Cluster == nil {
+		return nil
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	known, revoked := l.currentLocked(), l.revokedLocked()

@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/orlop-os/orlop/pkg/api"
+	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/pki"
 	"github.com/orlop-os/orlop/pkg/trust"
 )
@@ -178,6 +179,18 @@ func TestWithoutReassigned(t *testing.T) {
 	}
 	if len(a.Ledger.Current().RemovedSince(time.Time{}, time.Now())) != 2 {
 		t.Error("the book has forgotten names by it")
+	}
+}
+
+// TestRevocationsWithoutCluster checks that a machine without a configuration, or with one that it
+// cannot read, starts with a ledger that names removed machines.
+func TestRevocationsWithoutCluster(t *testing.T) {
+	a := controlPlane(t)
+	recordRemovals(t, a, time.Now(), "w1")
+	for _, c := range []*config.Config{nil, config.New("m1", config.RoleControlPlane)} {
+		if got := a.Ledger.RevocationsForAPIServer(c); len(got) != 0 {
+			t.Errorf("revoked for an API server: %v", got)
+		}
 	}
 }
 
