@@ -28,20 +28,20 @@ import (
 // machine.
 const applyTimeout = 5 * time.Minute
 
-func (t *tool) validateCommand() *cobra.Command {
+func validateCommand(ios *streams) *cobra.Command {
 	var file string
 	c := &cobra.Command{
 		Use: "validate -f FILE", Short: "Check a configuration without a machine", Args: fileOrFlag,
 		Long: "Check a configuration without a machine. With -o json or yaml, all problems are in one document, each with its\n" +
 			"line and field; the exit status is 2 in this case too.",
 		RunE: func(*cobra.Command, []string) error {
-			text, err := t.readFile(file)
+			text, err := ios.readFile(file)
 			if err != nil {
 				return err
 			}
 			parsed, problems := config.Parse(file, text)
-			if !t.human() {
-				if err := t.printPlain(judge(file, parsed, problems, time.Now())); err != nil {
+			if !ios.human() {
+				if err := ios.printPlain(judge(file, parsed, problems, time.Now())); err != nil {
 					return err
 				}
 				return problems.Err()
@@ -50,9 +50,9 @@ func (t *tool) validateCommand() *cobra.Command {
 				return err
 			}
 			for _, p := range parsed.CheckTime(time.Now()) {
-				t.errorln("warning: " + p.String())
+				ios.errorln("warning: " + p.String())
 			}
-			t.println(describe(file, parsed))
+			ios.println(describe(file, parsed))
 			return nil
 		},
 	}
@@ -96,7 +96,7 @@ func judge(file string, c *config.Config, problems config.Problems, now time.Tim
 }
 
 // readFile reads a file or, for "-", the standard input.
-func (t *tool) readFile(name string) ([]byte, error) {
+func (ios *streams) readFile(name string) ([]byte, error) {
 	if name != "-" {
 		text, err := os.ReadFile(name)
 		if err != nil {
@@ -104,14 +104,14 @@ func (t *tool) readFile(name string) ([]byte, error) {
 		}
 		return text, nil
 	}
-	text, err := io.ReadAll(io.LimitReader(t.stdin, config.MaxSize+1))
+	text, err := io.ReadAll(io.LimitReader(ios.in, config.MaxSize+1))
 	if err != nil {
 		return nil, fmt.Errorf("standard input: cannot read: %w", err)
 	}
 	return text, nil
 }
 
-func (t *tool) applyCommand() *cobra.Command {
+func applyCommand(ios *streams, conn *connector) *cobra.Command {
 	var file string
 	var how applying
 	c := &cobra.Command{
@@ -123,7 +123,7 @@ func (t *tool) applyCommand() *cobra.Command {
 			"  orlopctl apply-config -f cp1.yaml -e 10.0.0.11 --cert admin.crt --key admin.key --fingerprint sha256:…",
 		Args: fileOrFlag,
 		RunE: func(*cobra.Command, []string) error {
-			text, err := t.readFile(file)
+			text, err := ios.readFile(file)
 			if err != nil {
 				return err
 			}
@@ -131,7 +131,7 @@ func (t *tool) applyCommand() *cobra.Command {
 			if _, problems := config.Parse(file, text); problems.Err() != nil {
 				return problems
 			}
-			return t.apply(&api.ApplyRequest{Documents: text, Filename: file}, how)
+			return apply(ios, conn, &api.ApplyRequest{Documents: text, Filename: file}, how)
 		},
 	}
 	c.Flags().StringVarP(&file, "file", "f", "", "the configuration; - for the standard input")
@@ -159,7 +159,7 @@ func (a *applying) flags(f *pflag.FlagSet) {
 }
 
 // apply sends a configuration, or a patch of it, and prints the result.
-func (t *tool) apply(r *api.ApplyRequest, a applying) error {
+func apply(ios *streams, conn *connector, r *api.ApplyRequest, a applying) error {
 	var known bool
 	if r.Mode, known = applyModes[a.mode]; !known {
 		return usagef("--mode %q: cannot apply: expected auto, no-reboot, try, staged or reboot", a.mode)
@@ -175,19 +175,19 @@ func (t *tool) apply(r *api.ApplyRequest, a applying) error {
 	if automatic(r.Mode) {
 		r.TrialName = trialName()
 	}
-	answer, err := t.applied(r)
+	answer, err := sendApply(ios, conn, r)
 	if err != nil {
 		return err
 	}
 	if answer.TrialDeadline != nil && automatic(r.Mode) {
-		if err := t.confirmTrial(r.TrialName, answer); err != nil {
+		if err := confirmTrial(ios, conn, r.TrialName, answer); err != nil {
 			return err
 		}
 		answer.Warnings = nil // validation has shown that the warnings do not apply
 	}
-	if t.human() {
-		t.printApplied(answer, r.Mode)
-	} else if err := t.print(answer, nil); err != nil {
+	if ios.human() {
+		printApplied(ios, answer, r.Mode)
+	} else if err := ios.print(answer, nil); err != nil {
 		return err
 	}
 	if n := len(answer.Failures); n > 0 {
@@ -196,17 +196,17 @@ func (t *tool) apply(r *api.ApplyRequest, a applying) error {
 	if a.dryRun || a.noWait || answer.Install == "" {
 		return nil
 	}
-	return t.awaitInstall()
+	return awaitInstall(ios, conn)
 }
 
-// applied makes the call.
-func (t *tool) applied(r *api.ApplyRequest) (answer *api.ApplyResponse, err error) {
-	err = t.callFor(applyTimeout-usualTimeout, func(ctx context.Context, c *client.Client) error {
+// sendApply makes the call.
+func sendApply(ios *streams, conn *connector, r *api.ApplyRequest) (answer *api.ApplyResponse, err error) {
+	err = conn.callFor(applyTimeout-usualTimeout, func(ctx context.Context, c *client.Client) error {
 		answer, err = c.Config.Apply(ctx, r)
 		return err
 	})
 	if s, ok := statusOf(err); ok && s.Code() == codes.Unavailable && automatic(r.Mode) && !r.NoTrial {
-		return t.lostAnswer(err, r)
+		return lostAnswer(ios, conn, err, r)
 	}
 	hint := "the machine may continue: `orlopctl events` and `orlopctl show-config` show the active configuration"
 	if r.Mode == api.ApplyRequest_MODE_TRY {
@@ -215,7 +215,7 @@ func (t *tool) applied(r *api.ApplyRequest) (answer *api.ApplyResponse, err erro
 	return answer, mayContinue(err, hint)
 }
 
-func (t *tool) patchCommand() *cobra.Command {
+func patchCommand(ios *streams, conn *connector) *cobra.Command {
 	var file, text string
 	var how applying
 	c := &cobra.Command{
@@ -234,11 +234,11 @@ func (t *tool) patchCommand() *cobra.Command {
 			patch := []byte(text)
 			if file != "" {
 				var err error
-				if patch, err = t.readFile(file); err != nil {
+				if patch, err = ios.readFile(file); err != nil {
 					return err
 				}
 			}
-			return t.apply(&api.ApplyRequest{Documents: patch, Filename: file, Patch: true}, how)
+			return apply(ios, conn, &api.ApplyRequest{Documents: patch, Filename: file, Patch: true}, how)
 		},
 	}
 	c.Flags().StringVarP(&text, "patch", "p", "", "the patch itself, in YAML")
@@ -247,7 +247,7 @@ func (t *tool) patchCommand() *cobra.Command {
 	return c
 }
 
-func (t *tool) editCommand() *cobra.Command {
+func editCommand(ios *streams, conn *connector) *cobra.Command {
 	var how applying
 	c := &cobra.Command{
 		Use:   "edit-config",
@@ -258,7 +258,7 @@ func (t *tool) editCommand() *cobra.Command {
 		Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			var before []byte
-			err := t.call(func(ctx context.Context, c *client.Client) error {
+			err := conn.call(func(ctx context.Context, c *client.Client) error {
 				answer, err := c.Config.Get(ctx, &api.GetConfigRequest{})
 				if err == nil {
 					before = answer.Documents
@@ -277,15 +277,15 @@ func (t *tool) editCommand() *cobra.Command {
 				return fmt.Errorf("edited configuration: %w; it is in %s", err, file)
 			}
 			if len(patch) > 0 {
-				if err := t.apply(&api.ApplyRequest{Documents: patch, Filename: file, Patch: true}, how); err != nil {
-					t.errorln("the edited configuration is in " + file)
+				if err := apply(ios, conn, &api.ApplyRequest{Documents: patch, Filename: file, Patch: true}, how); err != nil {
+					ios.errorln("the edited configuration is in " + file)
 					return err
 				}
 			} else {
-				t.printProgress("nothing was changed")
+				ios.printProgress("nothing was changed")
 			}
 			if how.dryRun && len(patch) > 0 {
-				t.printProgress("the edited configuration is in " + file)
+				ios.printProgress("the edited configuration is in " + file)
 				return nil
 			}
 			return os.Remove(file)
@@ -334,7 +334,7 @@ var applyModes = map[string]api.ApplyRequest_Mode{
 	"staged": api.ApplyRequest_MODE_STAGED, "reboot": api.ApplyRequest_MODE_REBOOT,
 }
 
-func (t *tool) printApplied(answer *api.ApplyResponse, how api.ApplyRequest_Mode) {
+func printApplied(ios *streams, answer *api.ApplyResponse, how api.ApplyRequest_Mode) {
 	did, restarted, reboots := "done:", "restarted: ", "the machine reboots now"
 	if answer.Install != "" {
 		did = "being done:"
@@ -349,26 +349,26 @@ func (t *tool) printApplied(answer *api.ApplyResponse, how api.ApplyRequest_Mode
 	}
 	switch {
 	case len(answer.Operations) > 0:
-		t.println(did)
+		ios.println(did)
 		for _, op := range answer.Operations {
-			t.println("  " + op)
+			ios.println("  " + op)
 		}
 	case len(answer.Restarts) == 0 && !answer.Reboot:
-		t.println("nothing to do: the machine has this configuration")
+		ios.println("nothing to do: the machine has this configuration")
 	}
 	if len(answer.Restarts) > 0 {
-		t.println(restarted + strings.Join(answer.Restarts, ", "))
+		ios.println(restarted + strings.Join(answer.Restarts, ", "))
 	}
 	if answer.Reboot && reboots != "" {
-		t.println(reboots)
+		ios.println(reboots)
 	}
 	for _, f := range answer.Failures {
-		t.errorln("failed: " + cleanLines(f))
+		ios.errorln("failed: " + cleanLines(f))
 	}
 	for _, w := range answer.Warnings {
-		t.errorln("warning: " + cleanLines(w))
+		ios.errorln("warning: " + cleanLines(w))
 	}
 	if answer.TrialDeadline != nil {
-		t.println("on trial until " + answer.TrialDeadline.AsTime().Format(time.RFC3339) + ": then the previous configuration becomes active again, unless `orlopctl confirm-config` confirms this one")
+		ios.println("on trial until " + answer.TrialDeadline.AsTime().Format(time.RFC3339) + ": then the previous configuration becomes active again, unless `orlopctl confirm-config` confirms this one")
 	}
 }

@@ -14,14 +14,14 @@ import (
 	"github.com/orlop-os/orlop/pkg/sanitize"
 )
 
-func (t *tool) auditCommand() *cobra.Command {
+func auditCommand(ios *streams, conn *connector) *cobra.Command {
 	c := &cobra.Command{Use: "audit", Short: "The audit log of the machine"}
-	c.AddCommand(t.auditListCommand(), t.auditVerifyCommand())
+	c.AddCommand(auditListCommand(ios, conn), auditVerifyCommand(ios, conn))
 	return c
 }
 
-func (t *tool) auditListCommand() *cobra.Command {
-	var l auditList
+func auditListCommand(ios *streams, conn *connector) *cobra.Command {
+	l := auditList{ios: ios}
 	c := &cobra.Command{
 		Use:   "list",
 		Short: "List the calls that changed something, and the calls that were rejected",
@@ -31,7 +31,6 @@ func (t *tool) auditListCommand() *cobra.Command {
 			"stopped. With -o json each line is as the machine recorded it.",
 		Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
-			l.tool = t
 			names := map[string][]string{"": {"", audit.Refused}, "changes": {""}, audit.Refused: {audit.Refused}}
 			var known bool
 			if l.records, known = names[l.which]; !known {
@@ -40,7 +39,7 @@ func (t *tool) auditListCommand() *cobra.Command {
 			if l.after > 0 && l.which == "" {
 				l.records = []string{""}
 			}
-			return t.stream(l.run)
+			return conn.stream(l.run)
 		},
 	}
 	c.Flags().BoolVarP(&l.follow, "follow", "f", false, "go on with each new call")
@@ -51,7 +50,7 @@ func (t *tool) auditListCommand() *cobra.Command {
 
 // auditList holds the records of several calls.
 type auditList struct {
-	*tool
+	ios     *streams
 	which   string
 	records []string
 	after   uint64
@@ -67,7 +66,7 @@ type auditLine struct {
 func (l *auditList) run(ctx context.Context, c *client.Client) error {
 	if len(l.records) == 1 {
 		chain := audit.Chain{Record: l.records[0]}
-		return readRecord(ctx, c, &chain, l.after, l.follow, l.human() && l.flags.output != "yaml", l.print)
+		return readRecord(ctx, c, &chain, l.after, l.follow, l.ios.human() && l.ios.format != "yaml", l.print)
 	}
 	chains := [2]audit.Chain{{}, {Record: audit.Refused}}
 	var read [2][]auditLine
@@ -124,11 +123,11 @@ func merged(a, b []auditLine) []auditLine {
 }
 
 func (l *auditList) print(line auditLine) error {
-	if l.flags.output == "yaml" || l.node != "" && !l.human() {
-		return l.printDocument(line.text, true)
+	if l.ios.format == "yaml" || l.ios.node != "" && !l.ios.human() {
+		return l.ios.printDocument(line.text, true)
 	}
-	if !l.human() {
-		l.println(string(line.text))
+	if !l.ios.human() {
+		l.ios.println(string(line.text))
 		return nil
 	}
 	e := line.entry
@@ -136,19 +135,19 @@ func (l *auditList) print(line auditLine) error {
 	if e.Record != "" {
 		number = "r" + number
 	}
-	l.printf("%6s  %s  %-18s %s by %s (%s) from %s", number, e.At.Format("2006-01-02T15:04:05.000Z"), e.Status,
+	l.ios.printf("%6s  %s  %-18s %s by %s (%s) from %s", number, e.At.Format("2006-01-02T15:04:05.000Z"), e.Status,
 		strings.TrimPrefix(strings.TrimPrefix(e.Method, "/orlop."), "v1alpha1."), clean(e.Subject), e.Role, e.Peer)
 	if e.Target != "" {
-		l.printf(", %s", clean(e.Target))
+		l.ios.printf(", %s", clean(e.Target))
 	}
 	if e.Reason != "" {
-		l.printf(": %s", clean(e.Reason))
+		l.ios.printf(": %s", clean(e.Reason))
 	}
-	l.println("")
+	l.ios.println("")
 	return nil
 }
 
-func (t *tool) auditVerifyCommand() *cobra.Command {
+func auditVerifyCommand(ios *streams, conn *connector) *cobra.Command {
 	var since string
 	c := &cobra.Command{
 		Use:   "verify",
@@ -166,7 +165,7 @@ func (t *tool) auditVerifyCommand() *cobra.Command {
 				}
 			}
 			chain, refused := audit.Chain{Want: want}, audit.Chain{Record: audit.Refused}
-			err := t.stream(func(ctx context.Context, c *client.Client) error {
+			err := conn.stream(func(ctx context.Context, c *client.Client) error {
 				nothing := func(auditLine) error { return nil }
 				if err := readRecord(ctx, c, &chain, 0, false, true, nothing); err != nil {
 					return err
@@ -179,13 +178,13 @@ func (t *tool) auditVerifyCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if !t.human() {
-				return t.printPlain(map[string]any{
+			if !ios.human() {
+				return ios.printPlain(map[string]any{
 					"first": chain.First.Number, "last": chain.Last.Number, "mark": chain.Last.String(),
 					"refused": map[string]any{"first": refused.First.Number, "last": refused.Last.Number, "mark": refused.Last.String()},
 				})
 			}
-			t.printVerified(chain, refused)
+			printVerified(ios, chain, refused)
 			return nil
 		},
 	}
@@ -202,15 +201,15 @@ func brokenChain(err error) error {
 }
 
 // printVerified prints the parts of the audit log that were verified.
-func (t *tool) printVerified(chain, refused audit.Chain) {
+func printVerified(ios *streams, chain, refused audit.Chain) {
 	if refused.Last.Number > 0 {
-		t.printf("rejected calls %d to %d are unchanged\n", refused.First.Number, refused.Last.Number)
+		ios.printf("rejected calls %d to %d are unchanged\n", refused.First.Number, refused.Last.Number)
 	}
 	if chain.Last.Number == 0 {
-		t.println("the record of changes is empty")
+		ios.println("the record of changes is empty")
 		return
 	}
-	t.printf("calls %d to %d are unchanged; the mark of the last call is\n%s\n", chain.First.Number, chain.Last.Number, chain.Last)
+	ios.printf("calls %d to %d are unchanged; the mark of the last call is\n%s\n", chain.First.Number, chain.Last.Number, chain.Last)
 }
 
 // readRecord reads a machine's record from a sequence number on, and checks each line if check is

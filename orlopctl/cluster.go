@@ -28,19 +28,19 @@ const qemuTimeout = 2 * time.Minute
 // defaultCluster is the name of a local cluster if the command line gives no name.
 const defaultCluster = "dev"
 
-func (t *tool) clusterCommand() *cobra.Command {
+func clusterCommand(ios *streams, conn *connector) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "cluster",
 		Short: "Local machines in QEMU",
 		Long:  "Local machines in QEMU, on a network of their own that leads nowhere. They live on in the background until `orlopctl cluster destroy`.",
 	}
-	c.AddCommand(t.clusterCreateCommand(), t.clusterStatusCommand(), t.clusterStartCommand(), t.clusterDestroyCommand(), t.clusterRunnerCommand())
+	c.AddCommand(clusterCreateCommand(ios, conn), clusterStatusCommand(ios, conn), clusterStartCommand(ios, conn), clusterDestroyCommand(ios, conn), clusterRunnerCommand())
 	return c
 }
 
 // clusterRunnerCommand is the background process of a local cluster. vm.Launch starts it with "-dir
 // DIRECTORY".
-func (t *tool) clusterRunnerCommand() *cobra.Command {
+func clusterRunnerCommand() *cobra.Command {
 	return &cobra.Command{
 		Use: "runner", Hidden: true, DisableFlagParsing: true,
 		RunE: func(_ *cobra.Command, args []string) error {
@@ -89,20 +89,20 @@ func clusterDir(args []string) (name, dir string, err error) {
 	return name, filepath.Join(all, name), err
 }
 
-func (t *tool) clusterStatusCommand() *cobra.Command {
+func clusterStatusCommand(ios *streams, conn *connector) *cobra.Command {
 	return &cobra.Command{
 		Use: "status", Short: "List the local clusters and their machines", Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
-			ctx, cancel := context.WithTimeout(context.Background(), t.timeout(usualTimeout))
+			ctx, cancel := context.WithTimeout(context.Background(), conn.timeout(usualTimeout))
 			defer cancel()
 			all, err := localClusters(ctx)
 			if err != nil {
 				return err
 			}
-			if !t.human() {
-				return t.printPlain(all)
+			if !ios.human() {
+				return ios.printPlain(all)
 			}
-			return drawTable(t.stdout, func(w *tabwriter.Writer) {
+			return drawTable(ios.out, func(w *tabwriter.Writer) {
 				row(w, "CLUSTER", "MACHINE", "STATE", "UP", "API", "KUBERNETES", "CONSOLE")
 				for _, c := range all {
 					for _, m := range c.Machines {
@@ -191,7 +191,7 @@ func readCluster(ctx context.Context, name, dir string) (localCluster, error) {
 	return c, nil
 }
 
-func (t *tool) clusterStartCommand() *cobra.Command {
+func clusterStartCommand(ios *streams, conn *connector) *cobra.Command {
 	return &cobra.Command{
 		Use: "start [NAME]", Short: "Switch the machines of a local cluster on again, with their disks as they are", Args: cobra.MaximumNArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {
@@ -203,7 +203,7 @@ func (t *tool) clusterStartCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			ctx, cancel := context.WithTimeout(context.Background(), t.timeout(qemuTimeout))
+			ctx, cancel := context.WithTimeout(context.Background(), conn.timeout(qemuTimeout))
 			defer cancel()
 			running, err := vm.Resume(ctx, dir, runner...)
 			if err != nil {
@@ -219,15 +219,15 @@ func (t *tool) clusterStartCommand() *cobra.Command {
 				err = moveContexts(name, own, status)
 			}
 			if err != nil {
-				t.errorln("the contexts of " + name + " stay as they are: " + message(err))
+				ios.errorln("the contexts of " + name + " stay as they are: " + message(err))
 			}
-			t.println("the machines of " + name + " are on; `orlopctl --context " + name + " health` waits for them")
+			ios.println("the machines of " + name + " are on; `orlopctl --context " + name + " health` waits for them")
 			return nil
 		},
 	}
 }
 
-func (t *tool) clusterDestroyCommand() *cobra.Command {
+func clusterDestroyCommand(ios *streams, conn *connector) *cobra.Command {
 	return &cobra.Command{
 		Use: "destroy [NAME]", Short: "Switch the machines of a local cluster off and remove everything of it", Args: cobra.MaximumNArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {
@@ -235,7 +235,7 @@ func (t *tool) clusterDestroyCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			ctx, cancel := context.WithTimeout(context.Background(), t.timeout(qemuTimeout))
+			ctx, cancel := context.WithTimeout(context.Background(), conn.timeout(qemuTimeout))
 			defer cancel()
 			if _, err := os.Stat(dir); err != nil {
 				return &exitError{code: exitUsage, err: fmt.Errorf("cluster %q: cannot destroy: it does not exist", name), hint: "`orlopctl cluster status` lists them"}
@@ -245,7 +245,7 @@ func (t *tool) clusterDestroyCommand() *cobra.Command {
 			// cluster.
 			own, err := readSecrets(filepath.Join(dir, "secrets.yaml"))
 			if err != nil && !errors.Is(err, fs.ErrNotExist) {
-				t.errorln("the contexts of " + name + " stay: " + message(err))
+				ios.errorln("the contexts of " + name + " stay: " + message(err))
 			}
 			// This happens before the directory is deleted, so the command can be repeated if the
 			// contexts or the kubeconfig cannot be changed.
@@ -261,7 +261,7 @@ func (t *tool) clusterDestroyCommand() *cobra.Command {
 			if err := os.RemoveAll(dir); err != nil {
 				return fmt.Errorf("cluster %s: cannot remove its directory: %w", name, err)
 			}
-			t.println("the cluster " + name + " is gone")
+			ios.println("the cluster " + name + " is gone")
 			return nil
 		},
 	}

@@ -15,14 +15,14 @@ const completionTimeout = 2 * time.Second
 
 // completed completes the single argument of a command with the answer of a machine. There are no
 // completions if the machine does not answer in time, and completion renews no certificate.
-func (t *tool) completed(ask func(context.Context, *client.Client) ([]string, error)) cobra.CompletionFunc {
+func completed(conn *connector, ask func(context.Context, *client.Client) ([]string, error)) cobra.CompletionFunc {
 	return func(_ *cobra.Command, args []string, _ string) (words []string, _ cobra.ShellCompDirective) {
 		if len(args) > 0 {
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		}
 		ctx, cancel := context.WithTimeout(context.Background(), completionTimeout)
 		defer cancel()
-		_, chosen, err := t.chosen()
+		_, chosen, err := conn.chosen()
 		if err != nil {
 			return nil, cobra.ShellCompDirectiveError
 		}

@@ -98,50 +98,57 @@ func (f *contextsFile) save() error {
 	return writeSecret(path, text, true)
 }
 
+// withContext returns a connector with the same flags, but for another context.
+func (conn *connector) withContext(name string, ios *streams) *connector {
+	other := &connector{ios: ios, flags: conn.flags}
+	other.flags.context = name
+	return other
+}
+
 // machine returns the machine that the flags and the contexts select.
-func (t *tool) machine() (client.Endpoint, error) {
-	_, _, e, err := t.called()
+func (conn *connector) machine() (client.Endpoint, error) {
+	_, _, e, err := conn.called()
 	return e, err
 }
 
 // called is machine, and also returns the context of the machine.
-func (t *tool) called() (name string, chosen machineContext, e client.Endpoint, err error) {
-	if t.way != nil {
-		return "", machineContext{}, t.way.to(t.node), nil
+func (conn *connector) called() (name string, chosen machineContext, e client.Endpoint, err error) {
+	if conn.relay != nil {
+		return "", machineContext{}, conn.relay.endpointOf(conn.node), nil
 	}
-	if name, chosen, err = t.chosen(); err != nil {
+	if name, chosen, err = conn.chosen(); err != nil {
 		return name, chosen, e, err
 	}
-	chosen = t.signedAgain(name, chosen)
+	chosen = conn.signedAgain(name, chosen)
 	e, err = chosen.endpoint()
-	if t.stay == nil {
-		t.stay = new(client.ConnPool)
+	if conn.stay == nil {
+		conn.stay = new(client.ConnPool)
 	}
-	e.Pool = t.stay
+	e.Pool = conn.stay
 	return name, chosen, e, err
 }
 
 // chosen returns the current context with its name, overlaid by the flags.
-func (t *tool) chosen() (string, machineContext, error) {
+func (conn *connector) chosen() (string, machineContext, error) {
 	file, err := loadContexts()
 	if err != nil {
 		return "", machineContext{}, err
 	}
-	name := t.flags.context
+	name := conn.flags.context
 	if name == "" {
 		name = file.Current
 	}
 	chosen, known := file.Contexts[name]
-	if t.flags.context != "" && !known {
+	if conn.flags.context != "" && !known {
 		return "", machineContext{}, &exitError{code: exitUsage, err: fmt.Errorf("context %q: cannot use: it does not exist", name), hint: "`orlopctl config contexts` lists them"}
 	}
-	chosen, err = t.overlay(chosen)
+	chosen, err = conn.overlay(chosen)
 	return name, chosen, err
 }
 
 // overlay replaces the values of a context by the values of the flags.
-func (t *tool) overlay(c machineContext) (machineContext, error) {
-	f := t.flags
+func (conn *connector) overlay(c machineContext) (machineContext, error) {
+	f := conn.flags
 	if len(f.endpoints) > 0 {
 		c.Endpoint, c.Fallback = f.endpoints[0], f.endpoints[1:]
 	}
@@ -224,12 +231,12 @@ func (c machineContext) endpoint() (client.Endpoint, error) {
 	return e, nil
 }
 
-func (t *tool) configCommand() *cobra.Command {
+func configCommand(ios *streams, conn *connector) *cobra.Command {
 	c := &cobra.Command{Use: "config", Short: "The machines that this tool knows (~/.orlop/config, or $ORLOP_CONFIG)"}
 	c.AddCommand(
 		&cobra.Command{
 			Use: "contexts", Short: "List the contexts", Args: cobra.NoArgs,
-			RunE: func(*cobra.Command, []string) error { return t.listContexts() },
+			RunE: func(*cobra.Command, []string) error { return listContexts(ios) },
 		},
 		&cobra.Command{
 			Use: "use-context NAME", Short: "Select the current context", Args: cobra.ExactArgs(1),
@@ -248,7 +255,7 @@ func (t *tool) configCommand() *cobra.Command {
 			Use: "set NAME", Short: "Store a context from --endpoint, --server-name, --cert, --key and --ca or --fingerprint, and make it the current context", Args: cobra.ExactArgs(1),
 			RunE: func(_ *cobra.Command, args []string) error {
 				return changeContexts(func(f *contextsFile) error {
-					c, err := t.overlay(f.Contexts[args[0]])
+					c, err := conn.overlay(f.Contexts[args[0]])
 					if err != nil {
 						return err
 					}
@@ -340,7 +347,7 @@ type listedContext struct {
 	Expires    *time.Time `json:"expires,omitempty"`
 }
 
-func (t *tool) listContexts() error {
+func listContexts(ios *streams) error {
 	file, err := loadContexts()
 	if err != nil {
 		return err
@@ -354,10 +361,10 @@ func (t *tool) listContexts() error {
 		}
 		all = append(all, shown)
 	}
-	if !t.human() {
-		return t.printPlain(all)
+	if !ios.human() {
+		return ios.printPlain(all)
 	}
-	return drawTable(t.stdout, func(w *tabwriter.Writer) {
+	return drawTable(ios.out, func(w *tabwriter.Writer) {
 		row(w, "CURRENT", "NAME", "ENDPOINT", "MACHINE", "CERTIFICATE", "EXPIRES")
 		for _, c := range all {
 			mark, expires := "-", "-"

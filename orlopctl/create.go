@@ -37,7 +37,8 @@ const (
 
 // creation is one run of `cluster create`.
 type creation struct {
-	tool           *tool
+	ios            *streams
+	conn           *connector
 	name, dir      string
 	image          string // the disk image
 	operator       string // directory of the operator CA in the image
@@ -61,8 +62,8 @@ type creation struct {
 	signer         string // the operator's directory, absolute
 }
 
-func (t *tool) clusterCreateCommand() *cobra.Command {
-	c := &creation{tool: t}
+func clusterCreateCommand(ios *streams, conn *connector) *cobra.Command {
+	c := &creation{ios: ios, conn: conn}
 	command := &cobra.Command{
 		Use:   "create [NAME]",
 		Short: "Start machines in QEMU and make a cluster of them",
@@ -81,7 +82,7 @@ func (t *tool) clusterCreateCommand() *cobra.Command {
 			}
 			ctx, stop := interruptible()
 			defer stop()
-			ctx, cancel := context.WithTimeout(ctx, t.timeout(createTimeout))
+			ctx, cancel := context.WithTimeout(ctx, conn.timeout(createTimeout))
 			defer cancel()
 			return c.run(ctx)
 		},
@@ -231,7 +232,7 @@ func (c *creation) powerOn(ctx context.Context) error {
 		}
 	}
 	c.apiAddress, c.kubeAddress = status.Forward(machineName, paths.PortApid), status.Forward(machineName, paths.PortKubernetes)
-	c.timeline = newTimeline(c.tool, c.machine.PoweredOn, status.Clock)
+	c.timeline = newTimeline(c.ios, c.machine.PoweredOn, status.Clock)
 	c.timeline.add("power on", strconv.Itoa(c.memory)+" MiB, "+strconv.Itoa(c.cpus)+" processors, console in "+c.machine.Console)
 	return nil
 }
@@ -373,7 +374,7 @@ func (c *creation) readPatch() error {
 		return nil
 	}
 	var err error
-	if c.patch, err = c.tool.readFile(c.patchFile); err != nil {
+	if c.patch, err = c.ios.readFile(c.patchFile); err != nil {
 		return err
 	}
 	var addresses []string
@@ -392,9 +393,9 @@ func (c *creation) explain(err error) error {
 		text = []byte(reading.Error())
 	}
 	lines := strings.Split(strings.TrimRight(strings.ReplaceAll(string(text), "\r", ""), "\n"), "\n")
-	c.tool.errorln("the end of the machine's console (" + c.machine.Console + "):")
+	c.ios.errorln("the end of the machine's console (" + c.machine.Console + "):")
 	for _, line := range lines[max(0, len(lines)-consoleLines):] {
-		c.tool.errorln("  " + line)
+		c.ios.errorln("  " + line)
 	}
 	code, _ := exitCode(err)
 	return &exitError{
@@ -437,7 +438,7 @@ func (c *creation) finish(ctx context.Context) error {
 		if _, err := mergeKubeconfigFile(path, answer.Kubeconfig, false); err != nil {
 			return err
 		}
-		c.tool.printf("\nThe cluster %s is up. Its context is in ~/.orlop/config, its kubeconfig in %s. Try:\n\n%s", c.name, path, nextSteps)
+		c.ios.printf("\nThe cluster %s is up. Its context is in ~/.orlop/config, its kubeconfig in %s. Try:\n\n%s", c.name, path, nextSteps)
 		return nil
 	})
 }

@@ -165,9 +165,8 @@ func newCreation(t *testing.T, dir string) (*fakeMachine, *creation, *bytes.Buff
 		t.Fatal(err)
 	}
 	out := &bytes.Buffer{}
-	tool := &tool{stdin: strings.NewReader(""), stdout: out, stderr: out}
-	tool.flags.output = "table"
-	c := &creation{tool: tool, name: "t1", dir: filepath.Join(dir, "clusters", "t1"), image: image}
+	ios := &streams{in: strings.NewReader(""), out: out, err: out, format: "table"}
+	c := &creation{ios: ios, name: "t1", dir: filepath.Join(dir, "clusters", "t1"), image: image}
 	if err := c.prepare(); err != nil {
 		t.Fatal(err)
 	}
@@ -180,7 +179,7 @@ func newCreation(t *testing.T, dir string) (*fakeMachine, *creation, *bytes.Buff
 	poweron := time.Now().Add(-10 * time.Second)
 	c.machine = vm.MachineStatus{Name: machineName, Addr: netip.MustParseAddr("10.77.0.11"), Console: filepath.Join(c.dir, "console.log"), PoweredOn: poweron}
 	c.apiAddress, c.kubeAddress = fake.address, "127.0.0.1:6443"
-	c.timeline = newTimeline(tool, poweron, vm.Clock{})
+	c.timeline = newTimeline(ios, poweron, vm.Clock{})
 	return fake, c, out
 }
 
@@ -194,7 +193,7 @@ func TestFreePort(t *testing.T) {
 // TestConfigPatch checks that the configurations of the control-plane machines contain the patch,
 // and that an unusable patch is rejected before any machine exists.
 func TestConfigPatch(t *testing.T) {
-	c := &creation{tool: &tool{}, name: "t1", controlPlanes: 3, patchFile: filepath.Join(t.TempDir(), "patch.yaml")}
+	c := &creation{ios: &streams{}, name: "t1", controlPlanes: 3, patchFile: filepath.Join(t.TempDir(), "patch.yaml")}
 	var err error
 	if c.secrets, err = newSecrets(); err != nil {
 		t.Fatal(err)

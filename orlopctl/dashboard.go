@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"strings"
 	"sync"
@@ -34,7 +33,7 @@ const (
 	logTail = 500
 )
 
-func (t *tool) dashboardCommand() *cobra.Command {
+func dashboardCommand(ios *streams, conn *connector) *cobra.Command {
 	var contexts []string
 	c := &cobra.Command{
 		Use:   "dashboard",
@@ -44,20 +43,20 @@ func (t *tool) dashboardCommand() *cobra.Command {
 			"? show the keys. With NO_COLOR set it uses no colors.",
 		Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
-			in, is := t.stdin.(*os.File)
-			if _, out := t.terminal(); !out || !is || !term.IsTerminal(int(in.Fd())) || !t.human() {
+			in, is := ios.in.(*os.File)
+			if _, out := ios.terminal(); !out || !is || !term.IsTerminal(int(in.Fd())) || !ios.human() {
 				return &exitError{
 					code: exitUsage, err: errors.New("dashboard: cannot draw: it needs a terminal for its input and output, and -o table"),
 					hint: "`orlopctl health`, `orlopctl watch TOPIC` and `orlopctl events --follow` write lines, JSON or YAML",
 				}
 			}
-			feeds, err := t.feeds(contexts)
+			feeds, err := newFeeds(conn, contexts)
 			if err != nil {
 				return err
 			}
 			ctx, stop := interruptible()
 			defer stop()
-			return showDashboard(ctx, feeds, os.Getenv("NO_COLOR") == "", tea.WithInput(in), tea.WithOutput(t.stdout))
+			return showDashboard(ctx, feeds, os.Getenv("NO_COLOR") == "", tea.WithInput(in), tea.WithOutput(ios.out))
 		},
 	}
 	c.Flags().StringSliceVar(&contexts, "contexts", nil, "watch the machines of these contexts, \"a,b,c\" (default: the current context)")
@@ -68,45 +67,43 @@ func (t *tool) dashboardCommand() *cobra.Command {
 type feed struct {
 	index  int
 	known  dashboard.Machine
-	tool   *tool       // with the flags that select the machine
+	conn   *connector  // with the flags that select the machine
 	files  *sync.Mutex // held while one feed reads or changes the file of contexts
 	wanted *latest.Cell[dashboard.Log]
 	send   func(dashboard.Message)
 }
 
-// feeds returns the feeds for the machines of some contexts, or for the machine that the flags
+// newFeeds returns the feeds for the machines of some contexts, or for the machine that the flags
 // select.
-func (t *tool) feeds(contexts []string) ([]*feed, error) {
+func newFeeds(conn *connector, contexts []string) ([]*feed, error) {
 	if len(contexts) == 0 {
-		contexts = []string{t.flags.context}
-	} else if t.flags.context != "" || len(t.flags.endpoints) > 0 || t.flags.fingerprint != "" || t.flags.serverName != "" {
+		contexts = []string{conn.flags.context}
+	} else if conn.flags.context != "" || len(conn.flags.endpoints) > 0 || conn.flags.fingerprint != "" || conn.flags.serverName != "" {
 		return nil, usagef("--contexts: cannot use together with flags that name one machine")
 	}
 	files := new(sync.Mutex)
 	var feeds []*feed
 	for i, name := range contexts {
-		one := *t
-		one.flags.context, one.stay = name, nil
+		// output to stderr would be written into the screen
+		one := conn.withContext(name, conn.ios.silent())
 		name, _, endpoint, err := one.called()
 		if err != nil {
 			return nil, err
 		}
 		known := dashboard.Machine{Context: name, Address: endpoint.Address}
-		if len(t.flags.endpoints) > 0 {
+		if len(conn.flags.endpoints) > 0 {
 			known.Context = ""
 		}
-		// output to stderr would be written into the screen
-		one.stderr = io.Discard
-		feeds = append(feeds, &feed{index: i, known: known, tool: &one, files: files})
+		feeds = append(feeds, &feed{index: i, known: known, conn: one, files: files})
 	}
 	return feeds, nil
 }
 
-// called is tool.called, safe for concurrent calls of several feeds.
+// called is connector.called, safe for concurrent calls of several feeds.
 func (f *feed) called() (string, machineContext, client.Endpoint, error) {
 	f.files.Lock()
 	defer f.files.Unlock()
-	return f.tool.called()
+	return f.conn.called()
 }
 
 // showDashboard runs the dashboard until the user quits or the context ends.
@@ -353,7 +350,7 @@ func (f *feed) renew(ctx context.Context, c *client.Client) {
 	defer f.files.Unlock()
 	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
 	defer cancel()
-	if name, chosen, err := f.tool.chosen(); err == nil {
-		f.tool.keepFresh(ctx, c, name, chosen)
+	if name, chosen, err := f.conn.chosen(); err == nil {
+		f.conn.keepFresh(ctx, c, name, chosen)
 	}
 }

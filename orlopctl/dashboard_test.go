@@ -23,9 +23,9 @@ import (
 // dashboardLimit bounds each wait of a test.
 const dashboardLimit = 30 * time.Second
 
-// startDashboardMachine starts a fake machine. It returns the machine with a tool whose current
-// context is this machine, with a reader's certificate.
-func startDashboardMachine(t *testing.T, name string) (*fakeMachine, *tool) {
+// startDashboardMachine starts a fake machine. It returns the machine with a connector whose
+// current context is this machine, with a reader's certificate.
+func startDashboardMachine(t *testing.T, name string) (*fakeMachine, *connector) {
 	t.Helper()
 	t.Setenv("ORLOP_CONFIG", filepath.Join(t.TempDir(), "contexts"))
 	operator, err := pki.NewCA("operator", time.Hour)
@@ -56,7 +56,7 @@ func startDashboardMachine(t *testing.T, name string) (*fakeMachine, *tool) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return fake, &tool{stderr: io.Discard}
+	return fake, &connector{ios: &streams{err: io.Discard}}
 }
 
 // picture collects the output to a terminal.
@@ -77,8 +77,8 @@ func (p *picture) Write(b []byte) (int, error) {
 // TestDashboard runs the whole program without a terminal: the machine's name appears, keys change
 // the screen, and q ends the program.
 func TestDashboard(t *testing.T) {
-	_, tool := startDashboardMachine(t, "zebra")
-	feeds, err := tool.feeds(nil)
+	_, conn := startDashboardMachine(t, "zebra")
+	feeds, err := newFeeds(conn, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -152,7 +152,7 @@ func (l *line) serve() {
 // TestDashboardComesBack checks that an unreachable machine is shown as such with the reason, and
 // as connected again after it answers.
 func TestDashboardComesBack(t *testing.T) {
-	fake, tool := startDashboardMachine(t, "zebra")
+	fake, conn := startDashboardMachine(t, "zebra")
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -160,8 +160,8 @@ func TestDashboardComesBack(t *testing.T) {
 	defer listener.Close()
 	cable := &line{Listener: listener}
 	go cable.serve()
-	tool.flags.endpoints = []string{listener.Addr().String()}
-	feeds, err := tool.feeds(nil)
+	conn.flags.endpoints = []string{listener.Addr().String()}
+	feeds, err := newFeeds(conn, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -191,16 +191,16 @@ func TestDashboardComesBack(t *testing.T) {
 
 // TestDashboardFeeds checks which machines the dashboard shows.
 func TestDashboardFeeds(t *testing.T) {
-	fake, tool := startDashboardMachine(t, "zebra")
-	feeds, err := tool.feeds([]string{"one", "one"})
+	fake, conn := startDashboardMachine(t, "zebra")
+	feeds, err := newFeeds(conn, []string{"one", "one"})
 	if want := (dashboard.Machine{Context: "one", Address: fake.address}); err != nil || len(feeds) != 2 || feeds[1].known != want || feeds[1].index != 1 {
 		t.Errorf("%v, %v", feeds, err)
 	}
-	if _, err := tool.feeds([]string{"one", "two"}); err == nil || !strings.Contains(err.Error(), `context "two"`) {
+	if _, err := newFeeds(conn, []string{"one", "two"}); err == nil || !strings.Contains(err.Error(), `context "two"`) {
 		t.Errorf("a context that is not there: %v", err)
 	}
-	tool.flags.endpoints = []string{"10.0.0.11"}
-	if _, err := tool.feeds([]string{"one"}); err == nil {
+	conn.flags.endpoints = []string{"10.0.0.11"}
+	if _, err := newFeeds(conn, []string{"one"}); err == nil {
 		t.Error("contexts and an endpoint at once are taken")
 	}
 }

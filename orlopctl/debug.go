@@ -21,7 +21,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/profile"
 )
 
-func (t *tool) captureCommand() *cobra.Command {
+func captureCommand(ios *streams, conn *connector) *cobra.Command {
 	var filter, out string
 	var duration time.Duration
 	request := &api.CaptureRequest{}
@@ -37,7 +37,7 @@ func (t *tool) captureCommand() *cobra.Command {
 			if err != nil {
 				return &exitError{code: exitUsage, err: fmt.Errorf("--filter: %w", err), hint: "`orlopctl capture --help` describes filters"}
 			}
-			if _, terminal := t.terminal(); terminal && out == "-" {
+			if _, terminal := ios.terminal(); terminal && out == "-" {
 				return usagef("--out: packets are nothing for a terminal; name a file, or send them to a program: `| tcpdump -nr -`")
 			}
 			if request.Filter, err = capture.Encode(program); err != nil {
@@ -46,7 +46,7 @@ func (t *tool) captureCommand() *cobra.Command {
 			if request.Link = args[0]; duration != 0 {
 				request.Duration = durationpb.New(duration)
 			}
-			return t.stream(func(ctx context.Context, c *client.Client) error { return t.capture(ctx, c, request, out) })
+			return conn.stream(func(ctx context.Context, c *client.Client) error { return savePackets(ctx, ios, c, request, out) })
 		},
 	}
 	f := c.Flags()
@@ -59,9 +59,9 @@ func (t *tool) captureCommand() *cobra.Command {
 	return c
 }
 
-// capture writes the received packets to a file. It creates the file only after the machine has
+// savePackets writes the received packets to a file. It creates the file only after the machine has
 // started the capture, so a rejected call leaves an existing file unchanged.
-func (t *tool) capture(ctx context.Context, c *client.Client, request *api.CaptureRequest, out string) error {
+func savePackets(ctx context.Context, ios *streams, c *client.Client, request *api.CaptureRequest, out string) error {
 	stream, err := c.Debug.Capture(ctx, request)
 	if err != nil {
 		return err
@@ -70,7 +70,7 @@ func (t *tool) capture(ctx context.Context, c *client.Client, request *api.Captu
 	if err != nil {
 		return err
 	}
-	to, finish := t.stdout, func() error { return nil }
+	to, finish := ios.out, func() error { return nil }
 	if out != "-" {
 		file, err := os.OpenFile(out, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
 		if err != nil {
@@ -104,7 +104,7 @@ func (t *tool) capture(ctx context.Context, c *client.Client, request *api.Captu
 			err = fmt.Errorf("--out: cannot write: %w", failed)
 		}
 	}
-	t.errorln(captured(packets, dropped))
+	ios.errorln(captured(packets, dropped))
 	return err
 }
 
@@ -116,7 +116,7 @@ func captured(packets int, dropped uint64) string {
 	return text
 }
 
-func (t *tool) profileCommand() *cobra.Command {
+func profileCommand(ios *streams, conn *connector) *cobra.Command {
 	var out string
 	var duration time.Duration
 	request := &api.ProfileRequest{}
@@ -135,7 +135,7 @@ func (t *tool) profileCommand() *cobra.Command {
 			if request.Process = args[0]; duration != 0 {
 				request.Duration = durationpb.New(duration)
 			}
-			return t.callFor(order.Duration, func(ctx context.Context, c *client.Client) error {
+			return conn.callFor(order.Duration, func(ctx context.Context, c *client.Client) error {
 				answer, err := c.Debug.Profile(ctx, request)
 				if err != nil {
 					return err
@@ -143,7 +143,7 @@ func (t *tool) profileCommand() *cobra.Command {
 				if err := writeSecret(out, answer.Profile, true); err != nil {
 					return err
 				}
-				t.println("wrote " + out + "; `go tool pprof " + out + "` opens it")
+				ios.println("wrote " + out + "; `go tool pprof " + out + "` opens it")
 				return nil
 			})
 		},

@@ -25,7 +25,7 @@ type page struct {
 // tests check it.
 const referencePage = "config/reference"
 
-func (t *tool) docsCommand() *cobra.Command {
+func docsCommand(ios *streams) *cobra.Command {
 	var search string
 	c := &cobra.Command{
 		Use:   "docs [PAGE]",
@@ -54,14 +54,14 @@ func (t *tool) docsCommand() *cobra.Command {
 			}
 			switch {
 			case search != "":
-				return t.printMatches(found, search)
+				return printMatches(ios, found, search)
 			case len(args) > 0:
-				t.printf("%s", found[0].text)
+				ios.printf("%s", found[0].text)
 				return nil
-			case !t.human():
-				return t.printPlain(found)
+			case !ios.human():
+				return ios.printPlain(found)
 			}
-			return drawTable(t.stdout, func(w *tabwriter.Writer) {
+			return drawTable(ios.out, func(w *tabwriter.Writer) {
 				row(w, "PAGE", "TITLE")
 				for _, p := range found {
 					row(w, p.Name, p.Title)
@@ -132,7 +132,7 @@ type match struct {
 	Text string `json:"text"`
 }
 
-func (t *tool) printMatches(among []page, word string) error {
+func printMatches(ios *streams, among []page, word string) error {
 	matches := []match{}
 	for _, p := range among {
 		n := 0
@@ -143,11 +143,11 @@ func (t *tool) printMatches(among []page, word string) error {
 			}
 		}
 	}
-	if !t.human() {
-		return t.printPlain(matches)
+	if !ios.human() {
+		return ios.printPlain(matches)
 	}
 	for _, m := range matches {
-		t.printf("%s:%d: %s\n", m.Page, m.Line, m.Text)
+		ios.printf("%s:%d: %s\n", m.Page, m.Line, m.Text)
 	}
 	if len(matches) == 0 {
 		return &exitError{code: exitFailure, err: fmt.Errorf("docs: %q is in no page", word), hint: "try a part of the word"}

@@ -19,7 +19,7 @@ func TestDocumentedCommands(t *testing.T) {
 	for _, file := range append(files, "../README.md") {
 		for _, line := range commandLines(read(t, file)) {
 			count++
-			c, rest, err := new(tool).rootCommand().Find(strings.Fields(line)[1:])
+			c, rest, err := newTool(&streams{}).rootCommand().Find(strings.Fields(line)[1:])
 			if err == nil {
 				err = c.ParseFlags(rest)
 			}
@@ -106,7 +106,7 @@ func commandLines(text string) []string {
 // wordsOf returns a command line up to its first flag or variable argument: "orlopctl get disks".
 func wordsOf(line string) string {
 	fields := strings.Fields(line)
-	c, _, err := new(tool).rootCommand().Find(fields[1:])
+	c, _, err := newTool(&streams{}).rootCommand().Find(fields[1:])
 	if err != nil {
 		return line
 	}

@@ -19,37 +19,37 @@ import (
 // etcdTimeout bounds calls that transfer all data of the cluster: 4 GiB at most.
 const etcdTimeout = 30 * time.Minute
 
-func (t *tool) etcdCommand() *cobra.Command {
+func etcdCommand(ios *streams, conn *connector) *cobra.Command {
 	c := &cobra.Command{Use: "etcd", Short: "The cluster's data: how they are, their backup, and their way back"}
 	alarm := &cobra.Command{Use: "alarm", Short: "The alarms of etcd"}
 	alarm.AddCommand(
 		&cobra.Command{
 			Use: "list", Short: "List the alarms that are raised", Args: cobra.NoArgs,
-			RunE: func(*cobra.Command, []string) error { return t.etcdAlarms() },
+			RunE: func(*cobra.Command, []string) error { return etcdAlarms(ios, conn) },
 		},
 		&cobra.Command{
 			Use: "disarm", Short: "Disarm all alarms, so that etcd accepts writes again", Args: cobra.NoArgs,
 			RunE: func(*cobra.Command, []string) error {
-				return t.call(func(ctx context.Context, c *client.Client) error {
+				return conn.call(func(ctx context.Context, c *client.Client) error {
 					answer, err := c.Etcd.Disarm(ctx, &api.EtcdDisarmRequest{})
 					if err != nil {
 						return err
 					}
-					return t.printAlarms(answer.Alarms, "disarmed: ")
+					return printAlarms(ios, answer.Alarms, "disarmed: ")
 				})
 			},
 		},
 	)
-	c.AddCommand(t.etcdSnapshotCommand(), t.etcdSnapshotsCommand(), t.etcdTakeCommand(), t.etcdRestoreCommand(), t.etcdMembersCommand(), t.etcdRemoveCommand(), t.etcdRecoverCommand(), t.etcdRejoinCommand(), alarm,
+	c.AddCommand(etcdSnapshotCommand(ios, conn), etcdSnapshotsCommand(ios, conn), etcdTakeCommand(ios, conn), etcdRestoreCommand(ios, conn), etcdMembersCommand(ios, conn), etcdRemoveCommand(ios, conn), etcdRecoverCommand(ios, conn), etcdRejoinCommand(ios, conn), alarm,
 		&cobra.Command{
 			Use: "status", Short: "Show how etcd is, also when it does not run", Args: cobra.NoArgs,
 			RunE: func(*cobra.Command, []string) error {
-				return t.call(func(ctx context.Context, c *client.Client) error {
+				return conn.call(func(ctx context.Context, c *client.Client) error {
 					answer, err := c.Etcd.Status(ctx, &api.EtcdStatusRequest{})
 					if err != nil {
 						return err
 					}
-					return t.print(answer, func(w *tabwriter.Writer) { etcdTable(w, answer) })
+					return ios.print(answer, func(w *tabwriter.Writer) { etcdTable(w, answer) })
 				})
 			},
 		},
@@ -61,16 +61,16 @@ func (t *tool) etcdCommand() *cobra.Command {
 				"machines have done so: each has a database of its own, and the fullest raises the alarm.",
 			Args: cobra.NoArgs,
 			RunE: func(*cobra.Command, []string) error {
-				return t.callFor(etcdTimeout, func(ctx context.Context, c *client.Client) error {
+				return conn.callFor(etcdTimeout, func(ctx context.Context, c *client.Client) error {
 					answer, err := c.Etcd.Defragment(ctx, &api.EtcdDefragmentRequest{})
 					if err != nil {
 						return err
 					}
-					if t.human() {
-						t.println("the database had " + size(answer.Before) + ", and has " + size(answer.After))
+					if ios.human() {
+						ios.println("the database had " + size(answer.Before) + ", and has " + size(answer.After))
 						return nil
 					}
-					return t.print(answer, nil)
+					return ios.print(answer, nil)
 				})
 			},
 		},
@@ -122,8 +122,8 @@ func restoredText(r *api.EtcdRestored) string {
 	return text
 }
 
-func (t *tool) etcdAlarms() error {
-	return t.call(func(ctx context.Context, c *client.Client) error {
+func etcdAlarms(ios *streams, conn *connector) error {
+	return conn.call(func(ctx context.Context, c *client.Client) error {
 		answer, err := c.Etcd.Status(ctx, &api.EtcdStatusRequest{})
 		if err != nil {
 			return err
@@ -137,21 +137,21 @@ func (t *tool) etcdAlarms() error {
 				hint: "see `orlopctl etcd status`",
 			}
 		}
-		return t.printAlarms(answer.Alarms, "")
+		return printAlarms(ios, answer.Alarms, "")
 	})
 }
 
-func (t *tool) printAlarms(alarms []string, prefix string) error {
-	if !t.human() {
-		return t.printPlain(struct {
+func printAlarms(ios *streams, alarms []string, prefix string) error {
+	if !ios.human() {
+		return ios.printPlain(struct {
 			Alarms []string `json:"alarms"`
 		}{append([]string{}, alarms...)})
 	}
 	for _, a := range alarms {
-		t.println(prefix + a)
+		ios.println(prefix + a)
 	}
 	if len(alarms) == 0 {
-		t.println("no alarm is raised")
+		ios.println("no alarm is raised")
 	}
 	return nil
 }

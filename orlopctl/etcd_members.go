@@ -15,7 +15,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/etcdjoin"
 )
 
-func (t *tool) etcdMembersCommand() *cobra.Command {
+func etcdMembersCommand(ios *streams, conn *connector) *cobra.Command {
 	return &cobra.Command{
 		Use:   "members",
 		Short: "List the machines that hold the cluster's data, and whether each answers",
@@ -23,15 +23,15 @@ func (t *tool) etcdMembersCommand() *cobra.Command {
 			"voting members must answer.",
 		Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
-			return t.call(func(ctx context.Context, c *client.Client) error {
+			return conn.call(func(ctx context.Context, c *client.Client) error {
 				answer, err := c.Etcd.Status(ctx, &api.EtcdStatusRequest{})
 				if err != nil {
 					return err
 				}
-				if t.human() && len(answer.Members) == 0 {
+				if ios.human() && len(answer.Members) == 0 {
 					return fmt.Errorf("etcd: cannot list the members: %s", answer.Problem)
 				}
-				return t.print(answer, func(w *tabwriter.Writer) { etcdMembersTable(w, answer) })
+				return ios.print(answer, func(w *tabwriter.Writer) { etcdMembersTable(w, answer) })
 			})
 		},
 	}
@@ -62,7 +62,7 @@ func etcdMembersTable(w io.Writer, s *api.EtcdStatusResponse) {
 	fmt.Fprintf(w, "voting members reachable: %d of %d; quorum: %d; failures tolerated: %d\n", answering, voters, etcdjoin.QuorumSize(voters), etcdjoin.FailureTolerance(voters))
 }
 
-func (t *tool) etcdRemoveCommand() *cobra.Command {
+func etcdRemoveCommand(ios *streams, conn *connector) *cobra.Command {
 	return &cobra.Command{
 		Use:   "remove MEMBER",
 		Short: "Remove a permanently lost member from etcd",
@@ -74,17 +74,17 @@ func (t *tool) etcdRemoveCommand() *cobra.Command {
 			"machine for good\").",
 		Args: cobra.ExactArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {
-			return t.callFor(removeTime, func(ctx context.Context, c *client.Client) error {
+			return conn.callFor(removeTime, func(ctx context.Context, c *client.Client) error {
 				answer, err := c.Etcd.RemoveMember(ctx, &api.EtcdRemoveMemberRequest{Member: args[0]})
 				if err != nil {
 					return err
 				}
-				if !t.human() {
-					return t.print(answer, nil)
+				if !ios.human() {
+					return ios.print(answer, nil)
 				}
-				t.println("removed: " + answer.Removed.Name + " (" + answer.Removed.Id + ")")
+				ios.println("removed: " + answer.Removed.Name + " (" + answer.Removed.Id + ")")
 				if answer.NodeError != "" {
-					t.errorln("its Kubernetes node was not deleted (" + clean(answer.NodeError) + ")")
+					ios.errorln("its Kubernetes node was not deleted (" + clean(answer.NodeError) + ")")
 				}
 				return nil
 			})
@@ -92,8 +92,8 @@ func (t *tool) etcdRemoveCommand() *cobra.Command {
 	}
 }
 
-func (t *tool) etcdRecoverCommand() *cobra.Command {
-	return t.etcdConsented(&cobra.Command{
+func etcdRecoverCommand(ios *streams, conn *connector) *cobra.Command {
+	return etcdConsented(ios, conn, &cobra.Command{
 		Use:   "recover",
 		Short: "Go on with this machine's data alone, when most members are lost for good",
 		Long: "Continue with this machine's data as the only member of etcd. Use it for a cluster whose members are\n" +
@@ -107,8 +107,8 @@ func (t *tool) etcdRecoverCommand() *cobra.Command {
 	})
 }
 
-func (t *tool) etcdRejoinCommand() *cobra.Command {
-	return t.etcdConsented(&cobra.Command{
+func etcdRejoinCommand(ios *streams, conn *connector) *cobra.Command {
+	return etcdConsented(ios, conn, &cobra.Command{
 		Use:   "rejoin",
 		Short: "Drop the data of a machine that is no member any more, and have it join again",
 		Long: "Drop the etcd data of a machine that was removed, or excluded by `orlopctl etcd recover`, and join it to the\n" +
@@ -122,13 +122,13 @@ func (t *tool) etcdRejoinCommand() *cobra.Command {
 
 // etcdConsented completes an irreversible command: the machine performs it only after the operator
 // has typed the machine's name.
-func (t *tool) etcdConsented(c *cobra.Command, what string, do func(context.Context, *client.Client) (answer proto.Message, done string, err error)) *cobra.Command {
+func etcdConsented(ios *streams, conn *connector, c *cobra.Command, what string, do func(context.Context, *client.Client) (answer proto.Message, done string, err error)) *cobra.Command {
 	yes := c.Flags().Bool("yes", false, "do not prompt for confirmation")
 	c.Args = cobra.NoArgs
 	c.RunE = func(*cobra.Command, []string) error {
-		return t.callFor(etcdTimeout, func(ctx context.Context, c *client.Client) error {
+		return conn.callFor(etcdTimeout, func(ctx context.Context, c *client.Client) error {
 			if !*yes {
-				if err := t.confirm(ctx, c, what); err != nil {
+				if err := confirm(ctx, ios, c, what); err != nil {
 					return err
 				}
 			}
@@ -136,10 +136,10 @@ func (t *tool) etcdConsented(c *cobra.Command, what string, do func(context.Cont
 			if err != nil {
 				return err
 			}
-			if !t.human() {
-				return t.print(answer, nil)
+			if !ios.human() {
+				return ios.print(answer, nil)
 			}
-			t.println(done)
+			ios.println(done)
 			return nil
 		})
 	}

@@ -19,7 +19,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/client"
 )
 
-func (t *tool) etcdRestoreCommand() *cobra.Command {
+func etcdRestoreCommand(ios *streams, conn *connector) *cobra.Command {
 	var undo, yes bool
 	var kept string
 	var keys []string
@@ -60,16 +60,16 @@ func (t *tool) etcdRestoreCommand() *cobra.Command {
 					return err
 				}
 			}
-			return t.callFor(etcdTimeout, func(ctx context.Context, c *client.Client) error {
+			return conn.callFor(etcdTimeout, func(ctx context.Context, c *client.Client) error {
 				if !yes {
-					if err := t.confirm(ctx, c, "replace the data of its cluster"); err != nil {
+					if err := confirm(ctx, ios, c, "replace the data of its cluster"); err != nil {
 						return err
 					}
 				}
 				if isEncrypted(kept) {
-					return t.etcdRestoreSealed(ctx, c, kept, identities)
+					return etcdRestoreSealed(ctx, ios, c, kept, identities)
 				}
-				return t.etcdRestore(ctx, c, &api.EtcdRestoreRequest{Undo: undo, Stored: kept}, from)
+				return etcdRestore(ctx, ios, c, &api.EtcdRestoreRequest{Undo: undo, Stored: kept}, from)
 			})
 		},
 	}
@@ -87,14 +87,14 @@ func needsIdentity(name string) error {
 
 // etcdRestoreSealed restores a stored snapshot that the machine cannot decrypt: it downloads the
 // encrypted snapshot and uploads it decrypted.
-func (t *tool) etcdRestoreSealed(ctx context.Context, c *client.Client, kept string, identities []agecrypt.Identity) error {
+func etcdRestoreSealed(ctx context.Context, ios *streams, c *client.Client, kept string, identities []agecrypt.Identity) error {
 	file, err := os.CreateTemp("", "orlop-snapshot-*") // mode 0600
 	if err != nil {
 		return fmt.Errorf("etcd: cannot fetch the snapshot: %w", err)
 	}
 	// the remaining file does not disclose the data
 	defer func() { _ = errors.Join(file.Close(), os.Remove(file.Name())) }()
-	if _, err := t.receiveSnapshot(ctx, c, kept, file); err != nil {
+	if _, err := receiveSnapshot(ctx, ios, c, kept, file); err != nil {
 		if errors.Is(err, errIncomplete) {
 			return fmt.Errorf("%w, and nothing was changed; try again", err)
 		}
@@ -104,7 +104,7 @@ func (t *tool) etcdRestoreSealed(ctx context.Context, c *client.Client, kept str
 	if err != nil {
 		return err
 	}
-	return t.etcdRestore(ctx, c, &api.EtcdRestoreRequest{}, from)
+	return etcdRestore(ctx, ios, c, &api.EtcdRestoreRequest{}, from)
 }
 
 // stored is a snapshot in a file, possibly encrypted.
@@ -198,7 +198,7 @@ func identities(files []string) (all []agecrypt.Identity, err error) {
 
 // etcdRestore uploads a snapshot, or names a stored snapshot of the machine if from is nil, and
 // waits for the result.
-func (t *tool) etcdRestore(ctx context.Context, c *client.Client, first *api.EtcdRestoreRequest, from *stored) error {
+func etcdRestore(ctx context.Context, ios *streams, c *client.Client, first *api.EtcdRestoreRequest, from *stored) error {
 	var text io.Reader
 	if from != nil {
 		var err error
@@ -213,7 +213,7 @@ func (t *tool) etcdRestore(ctx context.Context, c *client.Client, first *api.Etc
 	}
 	err = stream.Send(first)
 	if err == nil && from != nil {
-		err = send(text, t.progress("sent", first.Size), func(chunk []byte) error { return stream.Send(&api.EtcdRestoreRequest{Chunk: chunk}) })
+		err = send(text, newProgress(ios, "sent", first.Size), func(chunk []byte) error { return stream.Send(&api.EtcdRestoreRequest{Chunk: chunk}) })
 	}
 	if err != nil && !errors.Is(err, io.EOF) { // the answer holds the reason
 		return err
@@ -222,10 +222,10 @@ func (t *tool) etcdRestore(ctx context.Context, c *client.Client, first *api.Etc
 	if err != nil {
 		return mayContinue(err, "the machine may continue: check RESTORED of `orlopctl etcd status` before you restore again, because --undo only undoes the last restore")
 	}
-	if t.human() {
-		t.println("restored: " + restoredText(answer.Restored))
-		t.println("`orlopctl etcd restore --undo` undoes it; `orlopctl health` waits for the cluster")
+	if ios.human() {
+		ios.println("restored: " + restoredText(answer.Restored))
+		ios.println("`orlopctl etcd restore --undo` undoes it; `orlopctl health` waits for the cluster")
 		return nil
 	}
-	return t.print(answer, nil)
+	return ios.print(answer, nil)
 }

@@ -20,7 +20,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/client"
 )
 
-func (t *tool) etcdSnapshotCommand() *cobra.Command {
+func etcdSnapshotCommand(ios *streams, conn *connector) *cobra.Command {
 	var to []string
 	var out, kept string
 	var force bool
@@ -49,7 +49,9 @@ func (t *tool) etcdSnapshotCommand() *cobra.Command {
 			if _, err := os.Lstat(out); err == nil && !force {
 				return usagef("%s: cannot write: it exists; --force replaces it", out)
 			}
-			return t.callFor(etcdTimeout, func(ctx context.Context, c *client.Client) error { return t.etcdSnapshot(ctx, c, kept, out, readers) })
+			return conn.callFor(etcdTimeout, func(ctx context.Context, c *client.Client) error {
+				return etcdSnapshot(ctx, ios, c, kept, out, readers)
+			})
 		},
 	}
 	f := c.Flags()
@@ -72,14 +74,14 @@ type takenSnapshot struct {
 }
 
 // etcdSnapshot writes a snapshot from a machine to a file, encrypted if there are recipients.
-func (t *tool) etcdSnapshot(ctx context.Context, c *client.Client, kept, out string, readers []agecrypt.Recipient) error {
+func etcdSnapshot(ctx context.Context, ios *streams, c *client.Client, kept, out string, readers []agecrypt.Recipient) error {
 	var taken takenSnapshot
 	err := writeAtomic(out, func(file io.Writer) error {
 		encrypted, err := encrypt(file, readers)
 		if err != nil {
 			return err
 		}
-		if taken, err = t.receiveSnapshot(ctx, c, kept, encrypted); err != nil {
+		if taken, err = receiveSnapshot(ctx, ios, c, kept, encrypted); err != nil {
 			if errors.Is(err, errIncomplete) {
 				return fmt.Errorf("%w, and no file was written; try again", err)
 			}
@@ -94,14 +96,14 @@ func (t *tool) etcdSnapshot(ctx context.Context, c *client.Client, kept, out str
 		return err
 	}
 	taken.File = out
-	if !t.human() {
-		return t.printPlain(taken)
+	if !ios.human() {
+		return ios.printPlain(taken)
 	}
 	keys := ""
 	if kept == "" {
 		keys = count(int(taken.Keys), "key") + ", "
 	}
-	t.printf("wrote %s: revision %d, %s%s, SHA-256 %s\n", out, taken.Revision, keys, size(taken.Size), taken.SHA256)
+	ios.printf("wrote %s: revision %d, %s%s, SHA-256 %s\n", out, taken.Revision, keys, size(taken.Size), taken.SHA256)
 	return nil
 }
 
@@ -109,7 +111,7 @@ func (t *tool) etcdSnapshot(ctx context.Context, c *client.Client, kept, out str
 var errIncomplete = errors.New("etcd: the snapshot is incomplete or damaged")
 
 // receiveSnapshot writes a snapshot from a machine: of its current data, or a stored snapshot.
-func (t *tool) receiveSnapshot(ctx context.Context, c *client.Client, kept string, to io.Writer) (taken takenSnapshot, err error) {
+func receiveSnapshot(ctx context.Context, ios *streams, c *client.Client, kept string, to io.Writer) (taken takenSnapshot, err error) {
 	stream, err := c.Etcd.Snapshot(ctx, &api.EtcdSnapshotRequest{Stored: kept})
 	if err != nil {
 		return taken, err
@@ -119,7 +121,7 @@ func (t *tool) receiveSnapshot(ctx context.Context, c *client.Client, kept strin
 	err = each(stream.Recv, func(r *api.EtcdSnapshotResponse) error {
 		if r.Header != nil {
 			taken.Revision, taken.Keys, taken.Size, taken.Version = r.Header.Revision, r.Header.Keys, r.Header.Size, r.Header.Version
-			progress = t.progress("received", taken.Size)
+			progress = newProgress(ios, "received", taken.Size)
 		}
 		announced = r.Sha256
 		sum.Write(r.Chunk)
@@ -142,7 +144,7 @@ func (t *tool) receiveSnapshot(ctx context.Context, c *client.Client, kept strin
 // isEncrypted reports by its name whether a stored snapshot is encrypted.
 func isEncrypted(kept string) bool { return strings.HasSuffix(kept, ".age") }
 
-func (t *tool) etcdSnapshotsCommand() *cobra.Command {
+func etcdSnapshotsCommand(ios *streams, conn *connector) *cobra.Command {
 	return &cobra.Command{
 		Use:   "snapshots",
 		Short: "List the stored snapshots of the machine",
@@ -153,21 +155,21 @@ func (t *tool) etcdSnapshotsCommand() *cobra.Command {
 			"elsewhere.",
 		Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
-			return t.call(func(ctx context.Context, c *client.Client) error {
+			return conn.call(func(ctx context.Context, c *client.Client) error {
 				answer, err := c.Etcd.ListSnapshots(ctx, &api.EtcdListSnapshotsRequest{})
 				if err != nil {
 					return err
 				}
-				if t.human() && len(answer.Snapshots) == 0 {
-					t.println("the machine has no snapshot")
-				} else if err := t.print(answer, func(w *tabwriter.Writer) { snapshotsTable(w, answer) }); err != nil {
+				if ios.human() && len(answer.Snapshots) == 0 {
+					ios.println("the machine has no snapshot")
+				} else if err := ios.print(answer, func(w *tabwriter.Writer) { snapshotsTable(w, answer) }); err != nil {
 					return err
 				}
-				if t.human() && answer.Target != "" {
-					t.println("they are uploaded to " + answer.Target)
+				if ios.human() && answer.Target != "" {
+					ios.println("they are uploaded to " + answer.Target)
 				}
-				if t.human() && answer.Problem != "" {
-					t.println("the last upload failed: " + answer.Problem)
+				if ios.human() && answer.Problem != "" {
+					ios.println("the last upload failed: " + answer.Problem)
 				}
 				return nil
 			})
@@ -192,7 +194,7 @@ func snapshotsTable(w io.Writer, answer *api.EtcdListSnapshotsResponse) {
 	}
 }
 
-func (t *tool) etcdTakeCommand() *cobra.Command {
+func etcdTakeCommand(ios *streams, conn *connector) *cobra.Command {
 	return &cobra.Command{
 		Use:   "take-snapshot",
 		Short: "Make the machine take a stored snapshot now, and upload it",
@@ -201,7 +203,7 @@ func (t *tool) etcdTakeCommand() *cobra.Command {
 			"snapshot is deleted if the retention is exceeded.",
 		Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
-			return t.callFor(etcdTimeout, func(ctx context.Context, c *client.Client) error {
+			return conn.callFor(etcdTimeout, func(ctx context.Context, c *client.Client) error {
 				answer, err := c.Etcd.TakeSnapshot(ctx, &api.EtcdTakeSnapshotRequest{})
 				if err != nil {
 					return err
@@ -212,8 +214,8 @@ func (t *tool) etcdTakeCommand() *cobra.Command {
 						hint: "the machine retries automatically; `orlopctl etcd snapshots` shows the result",
 					}
 				}
-				if !t.human() {
-					return t.print(answer, nil)
+				if !ios.human() {
+					return ios.print(answer, nil)
 				}
 				how := "not encrypted"
 				if answer.Snapshot.Encrypted {
@@ -222,7 +224,7 @@ func (t *tool) etcdTakeCommand() *cobra.Command {
 				if answer.Snapshot.Uploaded != nil {
 					how += ", sent"
 				}
-				t.printf("stored: %s, %s, %s\n", answer.Snapshot.Name, size(answer.Snapshot.Size), how)
+				ios.printf("stored: %s, %s, %s\n", answer.Snapshot.Name, size(answer.Snapshot.Size), how)
 				return nil
 			})
 		},

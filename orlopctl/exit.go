@@ -59,21 +59,21 @@ func withHint(err error, hint string) error {
 }
 
 // report prints an error for a person and returns the exit status.
-func (t *tool) report(err error) int {
+func (ios *streams) report(err error) int {
 	if err == nil {
 		return exitOK
 	}
 	code, hint := exitCode(err)
 	for _, problem := range problemsOf(err) {
-		t.errorln(problem.String())
+		ios.errorln(problem.String())
 	}
 	prefix := "orlopctl: "
-	if t.node != "" {
+	if ios.node != "" {
 		prefix = "" // each line begins with the machine
 	}
-	t.errorln(prefix + cleanLines(message(err)))
+	ios.errorln(prefix + cleanLines(message(err)))
 	if hint != "" {
-		t.errorln("hint: " + hint)
+		ios.errorln("hint: " + hint)
 	}
 	return code
 }

@@ -99,7 +99,7 @@ func parseNodes(named []string) ([]string, error) {
 // onNodes runs a command on each machine of --nodes. The error lists the machines that failed;
 // their reasons are already printed.
 func (t *tool) onNodes(c *cobra.Command) error {
-	nodes, err := parseNodes(t.flags.nodes)
+	nodes, err := parseNodes(t.conn.flags.nodes)
 	if err != nil {
 		return err
 	}
@@ -107,7 +107,7 @@ func (t *tool) onNodes(c *cobra.Command) error {
 	if err != nil {
 		return err
 	}
-	name, chosen, endpoint, err := t.called()
+	name, chosen, endpoint, err := t.conn.called()
 	if err != nil {
 		return err
 	}
@@ -118,14 +118,14 @@ func (t *tool) onNodes(c *cobra.Command) error {
 	defer w.close()
 	ctx, stop := interruptible()
 	defer stop()
-	dialing, cancel := context.WithTimeout(ctx, t.timeout(usualTimeout))
+	dialing, cancel := context.WithTimeout(ctx, t.conn.timeout(usualTimeout))
 	defer cancel()
 	first, err := w.connected(dialing)
 	if err != nil {
 		return err
 	}
-	t.keepFresh(dialing, first, name, chosen)
-	r := &round{ctx: ctx, tool: t, way: w, nodes: nodes, codes: make([]int, len(nodes)), called: len(nodes)}
+	t.conn.keepFresh(dialing, first, name, chosen)
+	r := &round{ctx: ctx, tool: t, relay: w, nodes: nodes, codes: make([]int, len(nodes)), called: len(nodes)}
 	switch how {
 	case parallel:
 		r.runParallel()
@@ -145,8 +145,8 @@ type relayConn struct {
 	client *client.Client // nil before its first use
 }
 
-// to returns the endpoint of a machine behind the relay.
-func (w *relayConn) to(node string) client.Endpoint {
+// endpointOf returns the endpoint of a machine behind the relay.
+func (w *relayConn) endpointOf(node string) client.Endpoint {
 	return client.Endpoint{Address: node, Cert: w.endpoint.Cert, CA: w.endpoint.CA, Dialer: w.dial}
 }
 
@@ -189,7 +189,7 @@ func (w *relayConn) closeLocked() {
 type round struct {
 	ctx    context.Context // ends with Ctrl-C
 	tool   *tool
-	way    *relayConn
+	relay  *relayConn
 	nodes  []string
 	codes  []int      // exit status per machine
 	called int        // number of machines called, from the first on
@@ -202,8 +202,9 @@ func (r *round) run(i int, stdout io.Writer) {
 		r.codes[i] = exitFailure
 		return
 	}
-	stderr := &prefixed{to: locked{&r.mu, r.tool.stderr}, prefix: r.nodes[i] + ": "}
-	one := &tool{stdin: noInput{}, stdout: stdout, stderr: stderr, node: r.nodes[i], way: r.way}
+	stderr := &prefixed{to: locked{&r.mu, r.tool.ios.err}, prefix: r.nodes[i] + ": "}
+	one := newTool(&streams{in: noInput{}, out: stdout, err: stderr, node: r.nodes[i]})
+	one.conn.relay, one.conn.node = r.relay, r.nodes[i]
 	r.codes[i] = one.run(r.tool.args)
 	stderr.end()
 }
@@ -224,10 +225,10 @@ func (r *round) runParallel() {
 	for i, node := range r.nodes {
 		<-done[i]
 		text := texts[i].String()
-		if r.tool.human() && text != "" {
+		if r.tool.ios.human() && text != "" {
 			text = node + ":\n" + text
 		}
-		_, _ = io.WriteString(locked{&r.mu, r.tool.stdout}, text) // see println
+		_, _ = io.WriteString(locked{&r.mu, r.tool.ios.out}, text) // see println
 	}
 }
 
@@ -235,7 +236,7 @@ func (r *round) runParallel() {
 func (r *round) runStreaming() {
 	var all sync.WaitGroup
 	for i, node := range r.nodes {
-		all.Go(func() { r.to(i, locked{&r.mu, r.tool.stdout}, node+": ") })
+		all.Go(func() { r.to(i, locked{&r.mu, r.tool.ios.out}, node+": ") })
 	}
 	all.Wait()
 }
@@ -243,10 +244,10 @@ func (r *round) runStreaming() {
 // runSequential runs the command on the next machine after a machine has succeeded.
 func (r *round) runSequential() {
 	for i, node := range r.nodes {
-		if r.tool.human() {
-			r.tool.println(node + ":")
+		if r.tool.ios.human() {
+			r.tool.ios.println(node + ":")
 		}
-		r.to(i, locked{&r.mu, r.tool.stdout}, "  ")
+		r.to(i, locked{&r.mu, r.tool.ios.out}, "  ")
 		if r.codes[i] != exitOK {
 			r.called = i + 1
 			return
@@ -257,7 +258,7 @@ func (r *round) runSequential() {
 // to runs the command on one machine, with a prefix before each line for people. Documents in JSON
 // and YAML name their machine themselves.
 func (r *round) to(i int, stdout io.Writer, prefix string) {
-	if !r.tool.human() {
+	if !r.tool.ios.human() {
 		r.run(i, stdout)
 		return
 	}

@@ -19,21 +19,21 @@ import (
 const filesHelp = "Only files without secrets are readable: most of /proc except processes, the device descriptions in /sys, and /usr and /etc of\n" +
 	"the image; with the role admin also /var/log. Start with `orlopctl ls /`. Calls are audited."
 
-func (t *tool) catCommand() *cobra.Command {
+func catCommand(ios *streams, conn *connector) *cobra.Command {
 	request := &api.ReadFileRequest{}
 	c := &cobra.Command{
 		Use: "cat PATH", Short: "Show a file of the machine", Long: "Show a file of the machine. " + filesHelp,
 		Args: cobra.ExactArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {
 			request.Path = path.Clean(args[0])
-			return t.stream(func(ctx context.Context, c *client.Client) error {
+			return conn.stream(func(ctx context.Context, c *client.Client) error {
 				stream, err := c.Machine.ReadFile(ctx, request)
 				if err != nil {
 					return err
 				}
-				out := io.Writer(t.stdout)
-				if _, terminal := t.terminal(); terminal { // the file may contain untrusted text
-					lines := &printableLines{to: t.stdout}
+				out := io.Writer(ios.out)
+				if _, terminal := ios.terminal(); terminal { // the file may contain untrusted text
+					lines := &printableLines{to: ios.out}
 					defer lines.end()
 					out = lines
 				}
@@ -41,9 +41,9 @@ func (t *tool) catCommand() *cobra.Command {
 				return each(stream.Recv, func(r *api.ReadFileResponse) error {
 					at += int64(len(r.Chunk))
 					if r.Truncated {
-						defer t.errorln(fmt.Sprintf("%s: the file continues; --offset %d shows more", request.Path, at))
+						defer ios.errorln(fmt.Sprintf("%s: the file continues; --offset %d shows more", request.Path, at))
 					}
-					return t.printNext(r, func() error {
+					return ios.printNext(r, func() error {
 						if _, err := out.Write(r.Chunk); err != nil {
 							return fmt.Errorf("output: cannot write: %w", err)
 						}
@@ -80,20 +80,20 @@ func (p *printableLines) Write(text []byte) (int, error) {
 // end writes the last line if it has no line break.
 func (p *printableLines) end() { _, _ = io.WriteString(p.to, clean(string(p.line))) }
 
-func (t *tool) lsCommand() *cobra.Command {
+func lsCommand(ios *streams, conn *connector) *cobra.Command {
 	return &cobra.Command{
 		Use: "ls [PATH]", Short: "List a directory of the machine", Long: "List the readable entries of a directory of the machine (default: /). " + filesHelp,
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {
-			return t.call(func(ctx context.Context, c *client.Client) error {
+			return conn.call(func(ctx context.Context, c *client.Client) error {
 				answer, err := c.Machine.ListFiles(ctx, &api.ListFilesRequest{Path: path.Clean("/" + first(args))})
 				if err != nil {
 					return err
 				}
 				if answer.Truncated {
-					defer t.errorln(fmt.Sprintf("there are more entries than these %d", len(answer.Entries)))
+					defer ios.errorln(fmt.Sprintf("there are more entries than these %d", len(answer.Entries)))
 				}
-				return t.print(answer, func(w *tabwriter.Writer) { filesTable(w, answer.Entries) })
+				return ios.print(answer, func(w *tabwriter.Writer) { filesTable(w, answer.Entries) })
 			})
 		},
 	}

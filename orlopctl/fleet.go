@@ -14,27 +14,27 @@ import (
 // fleet are the machines of a command that handles several machines itself: the machines of
 // --nodes, or else all endpoints of the context.
 type fleet struct {
-	tool    *tool
+	conn    *connector
 	names   []string          // their addresses
 	relayed bool              // reached through the endpoint's machine
-	way     *relayConn        // the relay; nil before its first use
+	relay   *relayConn        // the relay; nil before its first use
 	clients []*client.Client  // to each machine; a machine limits new connections per address
 	trust   *x509.Certificate // a machine CA that is trusted in addition to the context's CA
 }
 
-func (t *tool) fleet() (*fleet, error) {
-	if len(t.flags.nodes) > 0 {
-		nodes, err := parseNodes(t.flags.nodes)
-		return &fleet{tool: t, names: nodes, relayed: true, clients: make([]*client.Client, len(nodes))}, err
+func (conn *connector) fleet() (*fleet, error) {
+	if len(conn.flags.nodes) > 0 {
+		nodes, err := parseNodes(conn.flags.nodes)
+		return &fleet{conn: conn, names: nodes, relayed: true, clients: make([]*client.Client, len(nodes))}, err
 	}
-	e, err := t.machine()
+	e, err := conn.machine()
 	names := append([]string{e.Address}, e.Fallback...)
-	return &fleet{tool: t, names: names, clients: make([]*client.Client, len(names))}, err
+	return &fleet{conn: conn, names: names, clients: make([]*client.Client, len(names))}, err
 }
 
 // endpoint returns the endpoint of a machine, with the present values of the context.
 func (f *fleet) endpoint(i int) (client.Endpoint, error) {
-	e, err := f.tool.machine()
+	e, err := f.conn.machine()
 	if err != nil {
 		return e, err
 	}
@@ -48,10 +48,10 @@ func (f *fleet) endpoint(i int) (client.Endpoint, error) {
 	if e.CA == nil {
 		return e, errOnlyFingerprint()
 	}
-	if f.way == nil {
-		f.way = &relayConn{endpoint: e}
+	if f.relay == nil {
+		f.relay = &relayConn{endpoint: e}
 	}
-	to := f.way.to(f.names[i])
+	to := f.relay.endpointOf(f.names[i])
 	to.CA = e.CA
 	return to, nil
 }
@@ -78,7 +78,7 @@ func (f *fleet) call(ctx context.Context, i int, do func(context.Context, *clien
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, f.tool.timeout(applyTimeout))
+	ctx, cancel := context.WithTimeout(ctx, f.conn.timeout(applyTimeout))
 	defer cancel()
 	c, err := f.connected(ctx, i, e)
 	if err != nil {
@@ -90,7 +90,7 @@ func (f *fleet) call(ctx context.Context, i int, do func(context.Context, *clien
 // all makes a call to each machine concurrently, and returns the error of each. do must be safe for
 // concurrent use.
 func (f *fleet) all(ctx context.Context, do func(ctx context.Context, i int, c *client.Client) error) []error {
-	ctx, cancel := context.WithTimeout(ctx, f.tool.timeout(usualTimeout))
+	ctx, cancel := context.WithTimeout(ctx, f.conn.timeout(usualTimeout))
 	defer cancel()
 	errs := make([]error, len(f.names))
 	places := make(chan struct{}, maxParallel)
@@ -117,7 +117,7 @@ func (f *fleet) all(ctx context.Context, do func(ctx context.Context, i int, c *
 
 // failed returns nil if all machines have succeeded. Otherwise the error lists the failed machines
 // with their reasons, and has the exit status of the first.
-func (f *fleet) failed(errs []error, meaning string) error {
+func (f *fleet) failed(ios *streams, errs []error, meaning string) error {
 	if len(f.names) == 1 {
 		return errs[0]
 	}
@@ -128,7 +128,7 @@ func (f *fleet) failed(errs []error, meaning string) error {
 			continue
 		}
 		names = append(names, f.names[i])
-		f.tool.errorln(f.names[i] + ": " + message(err))
+		ios.errorln(f.names[i] + ": " + message(err))
 		if status, _ := exitCode(err); code == exitOK {
 			code = status
 		}
@@ -148,9 +148,9 @@ func (f *fleet) close() {
 			f.clients[i] = nil
 		}
 	}
-	if f.way != nil {
-		f.way.close()
-		f.way = nil
+	if f.relay != nil {
+		f.relay.close()
+		f.relay = nil
 	}
 }
 

@@ -39,13 +39,13 @@ const (
 	adminName    = "admin"
 )
 
-func (t *tool) genCommand() *cobra.Command {
+func genCommand(ios *streams) *cobra.Command {
 	c := &cobra.Command{Use: "gen", Short: "Generate keys and configurations"}
-	c.AddCommand(t.genOperatorCommand(), t.genClientCommand(), t.genSecretsCommand(), t.genConfigCommand())
+	c.AddCommand(genOperatorCommand(ios), genClientCommand(ios), genSecretsCommand(ios), genConfigCommand(ios))
 	return c
 }
 
-func (t *tool) genOperatorCommand() *cobra.Command {
+func genOperatorCommand(ios *streams) *cobra.Command {
 	var name, out string
 	var force bool
 	c := &cobra.Command{
@@ -58,7 +58,7 @@ func (t *tool) genOperatorCommand() *cobra.Command {
 			if err := makeOperator(out, name, force); err != nil {
 				return err
 			}
-			t.println("wrote the operator's CA and the certificate of " + adminName + " to " + out)
+			ios.println("wrote the operator's CA and the certificate of " + adminName + " to " + out)
 			return nil
 		},
 	}
@@ -88,7 +88,7 @@ func makeOperator(dir, name string, force bool) error {
 	}, leafFiles(dir, adminName, admin)...), force)
 }
 
-func (t *tool) genClientCommand() *cobra.Command {
+func genClientCommand(ios *streams) *cobra.Command {
 	var operator, name, role, out string
 	var ttl time.Duration
 	var force bool
@@ -116,7 +116,7 @@ func (t *tool) genClientCommand() *cobra.Command {
 			if err := makeClient(ca, out, name, pki.RolePrefix+role, ttl, force); err != nil {
 				return err
 			}
-			t.printf("wrote %s.crt and %s.key to %s\n", name, name, out)
+			ios.printf("wrote %s.crt and %s.key to %s\n", name, name, out)
 			return nil
 		},
 	}
@@ -198,7 +198,7 @@ type certKey struct {
 	Key  string `json:"key"`
 }
 
-func (t *tool) genSecretsCommand() *cobra.Command {
+func genSecretsCommand(ios *streams) *cobra.Command {
 	var out string
 	var force, clientOnly bool
 	c := &cobra.Command{
@@ -224,7 +224,7 @@ func (t *tool) genSecretsCommand() *cobra.Command {
 			if err := s.write(out, force || clientOnly); err != nil {
 				return err
 			}
-			t.println("wrote " + out)
+			ios.println("wrote " + out)
 			return nil
 		},
 	}

@@ -15,7 +15,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/config"
 )
 
-func (t *tool) genConfigCommand() *cobra.Command {
+func genConfigCommand(ios *streams) *cobra.Command {
 	g := generated{}
 	var secretsFile, out, dir string
 	var operators, machines []string
@@ -50,7 +50,7 @@ func (t *tool) genConfigCommand() *cobra.Command {
 				return err
 			}
 			for _, step := range g.secrets.underWay() {
-				t.errorln("warning: " + secretsFile + ": " + step + "; finish that first, or call it again after the machine has joined the cluster: otherwise it would issue certificates and encrypt with a CA and a key that the others drop")
+				ios.errorln("warning: " + secretsFile + ": " + step + "; finish that first, or call it again after the machine has joined the cluster: otherwise it would issue certificates and encrypt with a CA and a key that the others drop")
 			}
 			if g.operators, err = readCAs(operators); err != nil {
 				return err
@@ -72,10 +72,10 @@ func (t *tool) genConfigCommand() *cobra.Command {
 				files = append(files, secretFile{path, text})
 			}
 			if !several && out == "-" {
-				if _, terminal := t.terminal(); terminal && !c.Flags().Changed("out") {
+				if _, terminal := ios.terminal(); terminal && !c.Flags().Changed("out") {
 					return usagef("--out: the configuration contains the cluster's keys, and would be shown on the screen: name a file, or use -")
 				}
-				t.printf("%s", files[0].content)
+				ios.printf("%s", files[0].content)
 				return nil
 			}
 			if several {
@@ -87,14 +87,14 @@ func (t *tool) genConfigCommand() *cobra.Command {
 				return err
 			}
 			for _, f := range files {
-				t.println("wrote " + f.path)
+				ios.println("wrote " + f.path)
 			}
 			if several {
-				t.printf("next: apply each to its machine, in any order (`orlopctl apply-config -f %s -e %s --fingerprint sha256:…`)\n", files[0].path, g.controlPlanes[0])
+				ios.printf("next: apply each to its machine, in any order (`orlopctl apply-config -f %s -e %s --fingerprint sha256:…`)\n", files[0].path, g.controlPlanes[0])
 			} else {
-				t.println("next: apply it to the machine (`orlopctl apply-config`)")
+				ios.println("next: apply it to the machine (`orlopctl apply-config`)")
 			}
-			t.println("workers: when the cluster is healthy, `orlopctl nodes add NAME --out NAME.yaml` makes a worker's configuration, with a ticket")
+			ios.println("workers: when the cluster is healthy, `orlopctl nodes add NAME --out NAME.yaml` makes a worker's configuration, with a ticket")
 			return nil
 		},
 	}

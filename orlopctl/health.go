@@ -24,7 +24,7 @@ const (
 	dialInterval = 500 * time.Millisecond
 )
 
-func (t *tool) healthCommand() *cobra.Command {
+func healthCommand(ios *streams, conn *connector) *cobra.Command {
 	var once bool
 	c := &cobra.Command{
 		Use:   "health",
@@ -32,7 +32,7 @@ func (t *tool) healthCommand() *cobra.Command {
 		Long:  "Wait until the cluster is healthy, and show the failed checks. The command also waits for a machine that is not reachable yet.\nThe exit status is 0 when it is healthy and 4 when it does not become healthy in time.",
 		Args:  cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
-			endpoint, err := t.machine()
+			endpoint, err := conn.machine()
 			if err != nil {
 				return err
 			}
@@ -42,9 +42,9 @@ func (t *tool) healthCommand() *cobra.Command {
 			if once {
 				usual = usualTimeout
 			}
-			ctx, cancel := context.WithTimeout(ctx, t.timeout(usual))
+			ctx, cancel := context.WithTimeout(ctx, conn.timeout(usual))
 			defer cancel()
-			view := t.newHealthView()
+			view := newHealthView(ios, conn)
 			defer view.end()
 			return waitHealthy(ctx, endpoint, once, view.show)
 		},
@@ -164,24 +164,24 @@ func unhealthy(last *api.HealthResponse) error {
 // healthView shows reports: on a terminal as a table that is redrawn, otherwise as a line per
 // change.
 type healthView struct {
-	tool   *tool
+	ios    *streams
 	start  time.Time
 	redraw bool
 	drawn  int               // visible lines of the table
 	told   map[string]string // check → last line, without a terminal
 }
 
-func (t *tool) newHealthView() *healthView {
-	_, terminal := t.terminal()
-	return &healthView{tool: t, start: time.Now(), redraw: terminal && t.human(), told: map[string]string{}}
+func newHealthView(ios *streams, conn *connector) *healthView {
+	_, terminal := ios.terminal()
+	return &healthView{ios: ios, start: time.Now(), redraw: terminal && ios.human(), told: map[string]string{}}
 }
 
 func (v *healthView) show(r healthReport) error {
-	if !v.tool.human() {
+	if !v.ios.human() {
 		if r.answer == nil {
 			return nil
 		}
-		return v.tool.printNext(r.answer, nil)
+		return v.ios.printNext(r.answer, nil)
 	}
 	if v.redraw {
 		return v.draw(r)
@@ -211,7 +211,7 @@ func (v *healthView) printChange(name, state, detail string) {
 		return
 	}
 	v.told[name] = line
-	v.tool.printf("%6.1fs  %s\n", time.Since(v.start).Seconds(), line)
+	v.ios.printf("%6.1fs  %s\n", time.Since(v.start).Seconds(), line)
 }
 
 // draw redraws the table on the screen.
@@ -221,14 +221,14 @@ func (v *healthView) draw(r healthReport) error {
 	if err != nil {
 		return err
 	}
-	width, _ := v.tool.terminal()
+	width, _ := v.ios.terminal()
 	lines := strings.Split(strings.TrimRight(text.String(), "\n"), "\n")
 	v.erase()
 	for _, line := range lines {
 		if runes := []rune(line); len(runes) > width {
 			line = string(runes[:width])
 		}
-		v.tool.println(line)
+		v.ios.println(line)
 	}
 	v.drawn = len(lines)
 	return nil
@@ -237,13 +237,13 @@ func (v *healthView) draw(r healthReport) error {
 // erase moves back to the first line of the table and clears everything below (ECMA-48: CUU, ED).
 func (v *healthView) erase() {
 	if v.drawn > 0 {
-		v.tool.printf("\x1b[%dA\x1b[J", v.drawn)
+		v.ios.printf("\x1b[%dA\x1b[J", v.drawn)
 	}
 }
 
 func (v *healthView) end() {
 	if v.redraw && v.drawn > 0 {
-		v.tool.printf("after %s\n", time.Since(v.start).Round(time.Second))
+		v.ios.printf("after %s\n", time.Since(v.start).Round(time.Second))
 	}
 }
 

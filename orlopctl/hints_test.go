@@ -12,7 +12,7 @@ import (
 // TestOtherCommands checks that commands of other tools do not exist here, and that each hint names
 // existing commands.
 func TestOtherCommands(t *testing.T) {
-	root := (&tool{stdin: strings.NewReader(""), stdout: &bytes.Buffer{}, stderr: &bytes.Buffer{}}).rootCommand()
+	root := newTool(&streams{in: strings.NewReader(""), out: &bytes.Buffer{}, err: &bytes.Buffer{}}).rootCommand()
 	commands := regexp.MustCompile("`orlopctl ([^`]*)`")
 	hints := map[string]string{}
 	for word, hint := range otherCommands {
@@ -68,14 +68,14 @@ func TestElsewhere(t *testing.T) {
 // writes nothing.
 func TestWaiting(t *testing.T) {
 	var out bytes.Buffer
-	one := &tool{stderr: &out, stdout: &out}
-	one.errorSoFar(false, "the machine unpacks", 15*time.Second+time.Millisecond)
-	one.errorSoFar(true, "the machine unpacks", time.Minute)
+	ios := &streams{err: &out, out: &out}
+	errorSoFar(ios, false, "the machine unpacks", 15*time.Second+time.Millisecond)
+	errorSoFar(ios, true, "the machine unpacks", time.Minute)
 	if got, want := out.String(), "the machine unpacks: 15s so far\n\r\x1b[Kthe machine unpacks: 1m0s so far"; got != want {
 		t.Errorf("%q, want %q", got, want)
 	}
 	out.Reset()
-	one.waiting("the machine unpacks")()
+	showWaiting(ios, "the machine unpacks")()
 	if out.Len() != 0 {
 		t.Errorf("%q for what was over at once", out.String())
 	}

@@ -13,7 +13,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/client"
 )
 
-func (t *tool) confirmCommand() *cobra.Command {
+func confirmCommand(ios *streams, conn *connector) *cobra.Command {
 	return &cobra.Command{
 		Use:   "confirm-config",
 		Short: "Keep the configuration that is tried",
@@ -23,21 +23,21 @@ func (t *tool) confirmCommand() *cobra.Command {
 		RunE: func(*cobra.Command, []string) error {
 			ctx, stop := interruptible()
 			defer stop()
-			ctx, cancel := context.WithTimeout(ctx, t.timeout(usualTimeout))
+			ctx, cancel := context.WithTimeout(ctx, conn.timeout(usualTimeout))
 			defer cancel()
-			_, _, endpoint, err := t.called()
+			_, _, endpoint, err := conn.called()
 			if err != nil {
 				return err
 			}
-			c := t.confirmation("", placesOf(endpoint, nil))
+			c := newConfirmation(conn, "", placesOf(endpoint, nil))
 			if err := c.run(ctx); err != nil {
 				return err
 			}
-			if t.human() {
-				t.println("confirmed: the configuration stays")
+			if ios.human() {
+				ios.println("confirmed: the configuration stays")
 			}
 			for _, f := range c.failures {
-				t.errorln("failed: " + cleanLines(f))
+				ios.errorln("failed: " + cleanLines(f))
 			}
 			if n := len(c.failures); n > 0 {
 				return &exitError{code: exitFailure, err: fmt.Errorf("the configuration stays, except for %s that failed; the machine retries", count(n, "operation")), hint: "`orlopctl get drift` lists the remaining operations"}
@@ -47,24 +47,24 @@ func (t *tool) confirmCommand() *cobra.Command {
 	}
 }
 
-func (t *tool) historyCommand() *cobra.Command {
+func historyCommand(ios *streams, conn *connector) *cobra.Command {
 	return &cobra.Command{
 		Use:   "config-history",
 		Short: "The configurations that were active, and the changes of each",
 		Args:  cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
-			return t.call(func(ctx context.Context, c *client.Client) error {
+			return conn.call(func(ctx context.Context, c *client.Client) error {
 				answer, err := c.Config.History(ctx, &api.ConfigHistoryRequest{})
 				if err != nil {
 					return err
 				}
-				if !t.human() {
-					return t.print(answer, nil)
+				if !ios.human() {
+					return ios.print(answer, nil)
 				}
 				for _, e := range answer.Entries {
-					t.printf("%d  %s  by %s\n", e.Number, e.At.AsTime().Format(time.RFC3339), clean(e.By))
+					ios.printf("%d  %s  by %s\n", e.Number, e.At.AsTime().Format(time.RFC3339), clean(e.By))
 					for _, change := range e.Changes {
-						t.println("     " + change)
+						ios.println("     " + change)
 					}
 				}
 				return nil
@@ -73,7 +73,7 @@ func (t *tool) historyCommand() *cobra.Command {
 	}
 }
 
-func (t *tool) showConfigCommand() *cobra.Command {
+func showConfigCommand(ios *streams, conn *connector) *cobra.Command {
 	var origins bool
 	c := &cobra.Command{
 		Use:   "show-config [NUMBER]",
@@ -84,18 +84,18 @@ func (t *tool) showConfigCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return t.call(func(ctx context.Context, c *client.Client) error {
+			return conn.call(func(ctx context.Context, c *client.Client) error {
 				answer, err := c.Config.Get(ctx, &api.GetConfigRequest{Number: numbers[0], Origins: origins})
 				if err != nil {
 					return err
 				}
-				if !t.human() {
-					return t.print(answer, nil)
+				if !ios.human() {
+					return ios.print(answer, nil)
 				}
 				if origins {
-					t.println("# from " + clean(answer.Source))
+					ios.println("# from " + clean(answer.Source))
 				}
-				t.printf("%s", answer.Documents)
+				ios.printf("%s", answer.Documents)
 				return nil
 			})
 		},
@@ -104,7 +104,7 @@ func (t *tool) showConfigCommand() *cobra.Command {
 	return c
 }
 
-func (t *tool) diffConfigCommand() *cobra.Command {
+func diffConfigCommand(ios *streams, conn *connector) *cobra.Command {
 	return &cobra.Command{
 		Use:   "diff-config FROM [TO]",
 		Short: "The differences between an earlier configuration and another, or the active configuration",
@@ -116,12 +116,12 @@ func (t *tool) diffConfigCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return t.call(func(ctx context.Context, c *client.Client) error {
+			return conn.call(func(ctx context.Context, c *client.Client) error {
 				answer, err := c.Config.Compare(ctx, &api.CompareConfigRequest{From: numbers[0], To: numbers[1]})
 				if err != nil {
 					return err
 				}
-				return t.print(answer, func(w *tabwriter.Writer) {
+				return ios.print(answer, func(w *tabwriter.Writer) {
 					if len(answer.Changes) == 0 {
 						row(w, "they are the same")
 					}
@@ -134,7 +134,7 @@ func (t *tool) diffConfigCommand() *cobra.Command {
 	}
 }
 
-func (t *tool) rollbackConfigCommand() *cobra.Command {
+func rollbackConfigCommand(ios *streams, conn *connector) *cobra.Command {
 	var how applying
 	c := &cobra.Command{
 		Use:   "rollback-config NUMBER",
@@ -147,7 +147,7 @@ func (t *tool) rollbackConfigCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return t.apply(&api.ApplyRequest{Number: numbers[0]}, how)
+			return apply(ios, conn, &api.ApplyRequest{Number: numbers[0]}, how)
 		},
 	}
 	how.flags(c.Flags())

@@ -22,18 +22,18 @@ const chunkSize = 1 << 20
 // importTimeout bounds an import; a slow machine unpacks for minutes.
 const importTimeout = 15 * time.Minute
 
-func (t *tool) imageCommand() *cobra.Command {
+func imageCommand(ios *streams, conn *connector) *cobra.Command {
 	c := &cobra.Command{Use: "image", Short: "Container images on the machine"}
 	c.AddCommand(
 		&cobra.Command{
 			Use: "list", Short: "List the container images", Args: cobra.NoArgs,
 			RunE: func(*cobra.Command, []string) error {
-				return t.call(func(ctx context.Context, c *client.Client) error {
+				return conn.call(func(ctx context.Context, c *client.Client) error {
 					answer, err := c.Image.List(ctx, &api.ListImagesRequest{})
 					if err != nil {
 						return err
 					}
-					return t.print(answer, func(w *tabwriter.Writer) { imagesTable(w, answer.Images) })
+					return ios.print(answer, func(w *tabwriter.Writer) { imagesTable(w, answer.Images) })
 				})
 			},
 		},
@@ -41,7 +41,7 @@ func (t *tool) imageCommand() *cobra.Command {
 			Use:   "import FILE|-",
 			Short: "Store the images of an OCI or docker save archive on the machine",
 			Args:  cobra.ExactArgs(1),
-			RunE:  func(_ *cobra.Command, args []string) error { return t.importImage(args[0]) },
+			RunE:  func(_ *cobra.Command, args []string) error { return importImage(ios, conn, args[0]) },
 		},
 	)
 	return c
@@ -68,40 +68,40 @@ func size(bytes int64) string {
 	return fmt.Sprintf("%.1f MiB", float64(bytes)/(1<<20))
 }
 
-func (t *tool) importImage(name string) error {
-	archive, total, err := t.input(name)
+func importImage(ios *streams, conn *connector, name string) error {
+	archive, total, err := openInput(ios, name)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = archive.Close() }() // the file was only read
-	if t.flags.timeout == 0 {
-		t.flags.timeout = importTimeout
+	if conn.flags.timeout == 0 {
+		conn.flags.timeout = importTimeout
 	}
-	return t.call(func(ctx context.Context, c *client.Client) error {
+	return conn.call(func(ctx context.Context, c *client.Client) error {
 		stream, err := c.Image.Import(ctx)
 		if err != nil {
 			return err
 		}
-		progress := t.progress("sent", total)
+		progress := newProgress(ios, "sent", total)
 		err = send(archive, progress, func(chunk []byte) error { return stream.Send(&api.ImportImageRequest{Chunk: chunk}) })
 		if err != nil {
 			return err
 		}
-		done := t.waiting("the machine verifies and unpacks the archive")
+		done := showWaiting(ios, "the machine verifies and unpacks the archive")
 		answer, err := stream.CloseAndRecv()
 		done()
 		if err != nil {
 			return err
 		}
-		return t.print(answer, func(w *tabwriter.Writer) { imagesTable(w, answer.Images) })
+		return ios.print(answer, func(w *tabwriter.Writer) { imagesTable(w, answer.Images) })
 	})
 }
 
-// waiting shows the elapsed time of an operation until the returned function is called: on a
+// showWaiting shows the elapsed time of an operation until the returned function is called: on a
 // terminal each second, otherwise as a line if it is slow.
-func (t *tool) waiting(what string) (done func()) {
+func showWaiting(ios *streams, what string) (done func()) {
 	const often, long = time.Second, 15 * time.Second
-	_, terminal := t.terminal()
+	_, terminal := ios.terminal()
 	step := long
 	if terminal {
 		step = often
@@ -116,7 +116,7 @@ func (t *tool) waiting(what string) (done func()) {
 			case <-end:
 				return
 			case now := <-tick.C:
-				t.errorSoFar(terminal, what, now.Sub(began))
+				errorSoFar(ios, terminal, what, now.Sub(began))
 			}
 		}
 	}()
@@ -124,26 +124,26 @@ func (t *tool) waiting(what string) (done func()) {
 		close(end)
 		<-ended
 		if terminal {
-			_, _ = fmt.Fprint(t.stderr, "\r\x1b[K")
+			_, _ = fmt.Fprint(ios.err, "\r\x1b[K")
 		}
 	}
 }
 
 // errorSoFar writes the elapsed time of an operation to the error output.
-func (t *tool) errorSoFar(terminal bool, what string, taken time.Duration) {
+func errorSoFar(ios *streams, terminal bool, what string, taken time.Duration) {
 	line := fmt.Sprintf("%s: %s so far", what, taken.Round(time.Second))
 	if terminal {
-		_, _ = fmt.Fprint(t.stderr, "\r\x1b[K"+line)
+		_, _ = fmt.Fprint(ios.err, "\r\x1b[K"+line)
 		return
 	}
-	t.errorln(line)
+	ios.errorln(line)
 }
 
-// input opens the archive that a command reads, or the standard input for "-", and returns its size
-// if known.
-func (t *tool) input(name string) (file io.ReadCloser, size int64, err error) {
+// openInput opens the archive that a command reads, or the standard input for "-", and returns its
+// size if known.
+func openInput(ios *streams, name string) (file io.ReadCloser, size int64, err error) {
 	if name == "-" {
-		return io.NopCloser(t.stdin), 0, nil
+		return io.NopCloser(ios.in), 0, nil
 	}
 	f, err := os.Open(name)
 	if err != nil {
@@ -181,10 +181,10 @@ func send(file io.Reader, progress func(int64), stream func(chunk []byte) error)
 	}
 }
 
-// progress shows the progress on a terminal; did is the verb ("sent"). Without a terminal it is
-// silent. At the end it clears the line.
-func (t *tool) progress(did string, total int64) func(bytes int64) {
-	if _, ok := t.terminal(); !ok {
+// newProgress returns a function that shows the progress on a terminal; did is the verb ("sent").
+// Without a terminal it is silent. At the end it clears the line.
+func newProgress(ios *streams, did string, total int64) func(bytes int64) {
+	if _, ok := ios.terminal(); !ok {
 		return func(int64) {}
 	}
 	return func(bytes int64) {
@@ -192,9 +192,9 @@ func (t *tool) progress(did string, total int64) func(bytes int64) {
 		if total > 0 {
 			of = " of " + size(total)
 		}
-		_, _ = fmt.Fprintf(t.stderr, "\r\x1b[K%s %s%s", did, size(bytes), of)
+		_, _ = fmt.Fprintf(ios.err, "\r\x1b[K%s %s%s", did, size(bytes), of)
 		if bytes == total {
-			_, _ = fmt.Fprint(t.stderr, "\r\x1b[K")
+			_, _ = fmt.Fprint(ios.err, "\r\x1b[K")
 		}
 	}
 }

@@ -28,28 +28,28 @@ type installProgress struct {
 var errInstalled = errors.New("installed")
 
 // printProgress writes a line for a person. With -o json or yaml it goes to the error output.
-func (t *tool) printProgress(line string) {
-	if t.human() {
-		t.println(line)
+func (ios *streams) printProgress(line string) {
+	if ios.human() {
+		ios.println(line)
 	} else {
-		t.errorln(line)
+		ios.errorln(line)
 	}
 }
 
 // awaitInstall shows the progress of an installation until the machine reboots from the disk. It
 // reconnects after a lost connection; the installation does not depend on the connection.
-func (t *tool) awaitInstall() error {
-	endpoint, err := t.machine()
+func awaitInstall(ios *streams, conn *connector) error {
+	endpoint, err := conn.machine()
 	if err != nil {
 		return err
 	}
 	ctx, stop := interruptible()
 	defer stop()
-	ctx, cancel := context.WithTimeout(ctx, t.timeout(installTimeout))
+	ctx, cancel := context.WithTimeout(ctx, conn.timeout(installTimeout))
 	defer cancel()
 	var last installProgress
 	for {
-		err := t.followInstall(ctx, endpoint, &last)
+		err := followInstall(ctx, ios, endpoint, &last)
 		switch {
 		case errors.Is(err, errInstalled):
 			return nil
@@ -63,14 +63,14 @@ func (t *tool) awaitInstall() error {
 
 // followInstall connects and shows the progress until the installation is complete (errInstalled)
 // or has failed.
-func (t *tool) followInstall(ctx context.Context, endpoint client.Endpoint, last *installProgress) error {
+func followInstall(ctx context.Context, ios *streams, endpoint client.Endpoint, last *installProgress) error {
 	return attempt(ctx, endpoint, func(dialing context.Context, c *client.Client) error {
 		v, err := c.Machine.Version(dialing, &api.VersionRequest{})
 		if err != nil {
 			return err
 		}
 		if v.BootMedium == "" {
-			t.printProgress("installed: version " + v.Version + " runs from the disk")
+			ios.printProgress("installed: version " + v.Version + " runs from the disk")
 			return errInstalled
 		}
 		stream, err := c.Machine.Watch(ctx, &api.GetRequest{Topic: "install"})
@@ -87,19 +87,19 @@ func (t *tool) followInstall(ctx context.Context, endpoint client.Endpoint, last
 				return fmt.Errorf("install: cannot read the machine's answer: %w", err)
 			}
 			if now.Operation != last.Operation {
-				t.progress("written", last.Total)(last.Total) // clears its line
+				newProgress(ios, "written", last.Total)(last.Total) // clears its line
 			}
 			if now.Operation != last.Operation && now.Operation != "" {
-				t.errorln(now.Operation)
+				ios.errorln(now.Operation)
 			}
 			if now.Total > 0 {
-				t.progress("written", now.Total)(now.Done)
+				newProgress(ios, "written", now.Total)(now.Done)
 			}
 			before := *last
 			*last = now
 			switch now.Phase {
 			case "installed":
-				t.printProgress("installed on " + now.Disk + "; the machine reboots into it")
+				ios.printProgress("installed on " + now.Disk + "; the machine reboots into it")
 				return errInstalled
 			case "failed":
 				return fmt.Errorf("install: %s", now.Reason)

@@ -20,7 +20,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/client"
 )
 
-func (t *tool) kubeconfigCommand() *cobra.Command {
+func kubeconfigCommand(ios *streams, conn *connector) *cobra.Command {
 	var out, server string
 	var ttl time.Duration
 	var force bool
@@ -31,7 +31,7 @@ func (t *tool) kubeconfigCommand() *cobra.Command {
 			"current context. Other clusters in the file stay as they are. With --out the file is written alone; - is the standard output.",
 		Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
-			return t.call(func(ctx context.Context, c *client.Client) error {
+			return conn.call(func(ctx context.Context, c *client.Client) error {
 				request := &api.KubeconfigRequest{Server: server}
 				if ttl > 0 {
 					request.Ttl = durationpb.New(ttl)
@@ -40,7 +40,7 @@ func (t *tool) kubeconfigCommand() *cobra.Command {
 				if err != nil {
 					return err
 				}
-				return t.storeKubeconfig(answer.Kubeconfig, out, force)
+				return storeKubeconfig(ios, answer.Kubeconfig, out, force)
 			})
 		},
 	}
@@ -52,10 +52,10 @@ func (t *tool) kubeconfigCommand() *cobra.Command {
 	return c
 }
 
-func (t *tool) storeKubeconfig(fresh []byte, out string, force bool) error {
+func storeKubeconfig(ios *streams, fresh []byte, out string, force bool) error {
 	switch out {
 	case "-":
-		t.printf("%s", fresh)
+		ios.printf("%s", fresh)
 		return nil
 	case "":
 		path, err := kubeconfigPath()
@@ -66,13 +66,13 @@ func (t *tool) storeKubeconfig(fresh []byte, out string, force bool) error {
 		if err != nil {
 			return err
 		}
-		t.printf("merged into %s; the current context is %s\n", path, current)
+		ios.printf("merged into %s; the current context is %s\n", path, current)
 		return nil
 	}
 	if err := writeSecret(out, fresh, force); err != nil {
 		return err
 	}
-	t.println("wrote " + out)
+	ios.println("wrote " + out)
 	return nil
 }
 

@@ -15,7 +15,7 @@ import (
 // suspendTimeout bounds a call with several steps on the machine, each up to a minute.
 const suspendTimeout = 4 * time.Minute
 
-func (t *tool) kubernetesCommand() *cobra.Command {
+func kubernetesCommand(ios *streams, conn *connector) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "kubernetes",
 		Short: "Repair a cluster whose API rejects requests",
@@ -24,11 +24,11 @@ func (t *tool) kubernetesCommand() *cobra.Command {
 			"calls work while webhooks and policies reject all requests, and are audited. The object is stored on the\n" +
 			"called machine, a control-plane machine.",
 	}
-	c.AddCommand(t.suspendCommand(), t.resumeCommand(), t.suspendedCommand())
+	c.AddCommand(suspendCommand(ios, conn), resumeCommand(ios, conn), suspendedCommand(ios, conn))
 	return c
 }
 
-func (t *tool) suspendCommand() *cobra.Command {
+func suspendCommand(ios *streams, conn *connector) *cobra.Command {
 	return &cobra.Command{
 		Use:   "suspend KIND NAME",
 		Short: "Suspend an object that makes the API reject requests",
@@ -38,14 +38,14 @@ func (t *tool) suspendCommand() *cobra.Command {
 		Args:              cobra.ExactArgs(2),
 		ValidArgsFunction: completeSuspendKinds,
 		RunE: func(_ *cobra.Command, args []string) error {
-			return t.callFor(suspendTimeout, func(ctx context.Context, c *client.Client) error {
+			return conn.callFor(suspendTimeout, func(ctx context.Context, c *client.Client) error {
 				answer, err := c.Cluster.Suspend(ctx, &api.SuspendRequest{Kind: args[0], Name: args[1]})
 				if err != nil {
 					return err
 				}
-				return t.printNext(answer, func() error {
+				return ios.printNext(answer, func() error {
 					o := answer.Object
-					t.println(o.Kind + " " + o.Name + " is suspended; `orlopctl kubernetes resume " + o.Kind + " " + o.Name + "` restores it")
+					ios.println(o.Kind + " " + o.Name + " is suspended; `orlopctl kubernetes resume " + o.Kind + " " + o.Name + "` restores it")
 					return nil
 				})
 			})
@@ -53,7 +53,7 @@ func (t *tool) suspendCommand() *cobra.Command {
 	}
 }
 
-func (t *tool) resumeCommand() *cobra.Command {
+func resumeCommand(ios *streams, conn *connector) *cobra.Command {
 	var forget bool
 	c := &cobra.Command{
 		Use:               "resume KIND NAME",
@@ -61,14 +61,14 @@ func (t *tool) resumeCommand() *cobra.Command {
 		Args:              cobra.ExactArgs(2),
 		ValidArgsFunction: completeSuspendKinds,
 		RunE: func(_ *cobra.Command, args []string) error {
-			return t.callFor(suspendTimeout, func(ctx context.Context, c *client.Client) error {
+			return conn.callFor(suspendTimeout, func(ctx context.Context, c *client.Client) error {
 				answer, err := c.Cluster.Resume(ctx, &api.ResumeRequest{Kind: args[0], Name: args[1], Discard: forget})
 				if err != nil {
 					return err
 				}
-				return t.printNext(answer, func() error {
+				return ios.printNext(answer, func() error {
 					did := map[bool]string{true: "the stored copy is dropped", false: "is back"}[forget]
-					t.println(answer.Object.Kind + " " + answer.Object.Name + ": " + did)
+					ios.println(answer.Object.Kind + " " + answer.Object.Name + ": " + did)
 					return nil
 				})
 			})
@@ -78,18 +78,18 @@ func (t *tool) resumeCommand() *cobra.Command {
 	return c
 }
 
-func (t *tool) suspendedCommand() *cobra.Command {
+func suspendedCommand(ios *streams, conn *connector) *cobra.Command {
 	return &cobra.Command{
 		Use:   "suspended",
 		Short: "List the suspended objects on this machine",
 		Args:  cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
-			return t.call(func(ctx context.Context, c *client.Client) error {
+			return conn.call(func(ctx context.Context, c *client.Client) error {
 				answer, err := c.Cluster.ListSuspended(ctx, &api.ListSuspendedRequest{})
 				if err != nil {
 					return err
 				}
-				return t.print(answer, func(w *tabwriter.Writer) {
+				return ios.print(answer, func(w *tabwriter.Writer) {
 					row(w, "KIND", "NAME", "SINCE", "BY")
 					for _, o := range answer.Objects {
 						row(w, o.Kind, o.Name, stamp(o.At), o.By)

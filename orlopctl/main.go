@@ -19,7 +19,7 @@ func main() {
 
 // run runs the program and returns the exit status, without ending the process.
 func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
-	return (&tool{stdin: stdin, stdout: stdout, stderr: stderr}).run(args)
+	return newTool(&streams{in: stdin, out: stdout, err: stderr}).run(args)
 }
 
 func (t *tool) run(args []string) int {
@@ -35,5 +35,5 @@ func (t *tool) run(args []string) int {
 		}
 		err = &exitError{code: exitUsage, err: err, hint: hint}
 	}
-	return t.report(err)
+	return t.ios.report(err)
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/spf13/cobra/doc"
 )
 
-func (t *tool) manCommand() *cobra.Command {
+func manCommand(ios *streams) *cobra.Command {
 	var out string
 	c := &cobra.Command{
 		Use:   "man --out FOLDER",
@@ -25,7 +25,7 @@ func (t *tool) manCommand() *cobra.Command {
 			}
 			n, err := writeManPages(c.Root(), out)
 			if err == nil {
-				t.printf("wrote %s to %s\n", count(n, "page"), out)
+				ios.printf("wrote %s to %s\n", count(n, "page"), out)
 			}
 			return err
 		},

@@ -16,7 +16,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/pki"
 )
 
-func (t *tool) nodesCommand() *cobra.Command {
+func nodesCommand(ios *streams, conn *connector) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "nodes",
 		Short: "The cluster's machines: add, approve, list and remove workers",
@@ -25,11 +25,11 @@ func (t *tool) nodesCommand() *cobra.Command {
 			"request, and an operator approves the key fingerprint on its console. It holds no key of the cluster. Call any\n" +
 			"control-plane machine; more than half of them must answer before a worker joins.",
 	}
-	c.AddCommand(t.nodesAddCommand(), t.nodesPendingCommand(), t.nodesApproveCommand(), t.nodesDenyCommand(), t.nodesListCommand(), t.nodesRemoveCommand())
+	c.AddCommand(nodesAddCommand(ios, conn), nodesPendingCommand(ios, conn), nodesApproveCommand(ios, conn), nodesDenyCommand(ios, conn), nodesListCommand(ios, conn), nodesRemoveCommand(ios, conn))
 	return c
 }
 
-func (t *tool) nodesAddCommand() *cobra.Command {
+func nodesAddCommand(ios *streams, conn *connector) *cobra.Command {
 	var out string
 	var life time.Duration
 	var marks nodeFlags
@@ -66,23 +66,23 @@ func (t *tool) nodesAddCommand() *cobra.Command {
 				return usagef("%s: cannot write: it exists; --force replaces it", out)
 			}
 			// The machine may have to remove an earlier machine with this name first.
-			return t.callFor(removeTime, func(ctx context.Context, c *client.Client) error {
+			return conn.callFor(removeTime, func(ctx context.Context, c *client.Client) error {
 				text, err := createTicket(ctx, c, &api.CreateTicketRequest{Name: args[0], Csr: request, Ttl: lifeOf(life)}, key, node)
 				if err != nil {
 					return err
 				}
 				if out == "-" {
-					t.printf("%s", text)
+					ios.printf("%s", text)
 					return nil
 				}
 				if err := writeSecret(out, text, true); err != nil {
 					return err
 				}
 				if noTicket {
-					t.printf("wrote %s: the machine sends a join request; then `orlopctl nodes pending` lists it\n", out)
+					ios.printf("wrote %s: the machine sends a join request; then `orlopctl nodes pending` lists it\n", out)
 					return nil
 				}
-				t.printf("wrote %s: its ticket is valid once, until %s\n", out, key.Cert.NotAfter.Format(time.RFC3339))
+				ios.printf("wrote %s: its ticket is valid once, until %s\n", out, key.Cert.NotAfter.Format(time.RFC3339))
 				return nil
 			})
 		},
@@ -130,7 +130,7 @@ func withTicket(answer *api.CreateTicketResponse, ticket config.CertKey, node co
 	return config.Marshal(c), nil
 }
 
-func (t *tool) nodesPendingCommand() *cobra.Command {
+func nodesPendingCommand(ios *streams, conn *connector) *cobra.Command {
 	return &cobra.Command{
 		Use:   "pending",
 		Short: "List the join requests",
@@ -139,12 +139,12 @@ func (t *tool) nodesPendingCommand() *cobra.Command {
 			"the fingerprint on the machine's console before you approve it.",
 		Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
-			return t.call(func(ctx context.Context, c *client.Client) error {
+			return conn.call(func(ctx context.Context, c *client.Client) error {
 				answer, err := c.Cluster.ListPending(ctx, &api.ListPendingRequest{})
 				if err != nil {
 					return err
 				}
-				return t.print(answer, func(w *tabwriter.Writer) {
+				return ios.print(answer, func(w *tabwriter.Writer) {
 					_, _ = fmt.Fprintln(w, "NAME\tADDRESS\tSINCE\tKEY")
 					for _, m := range answer.Machines {
 						_, _ = fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", clean(m.Name), clean(m.Address), m.Since.AsTime().Format(time.RFC3339), clean(m.Fingerprint))
@@ -155,7 +155,7 @@ func (t *tool) nodesPendingCommand() *cobra.Command {
 	}
 }
 
-func (t *tool) nodesApproveCommand() *cobra.Command {
+func nodesApproveCommand(ios *streams, conn *connector) *cobra.Command {
 	var life time.Duration
 	c := &cobra.Command{
 		Use:   "approve NAME FINGERPRINT",
@@ -169,11 +169,11 @@ func (t *tool) nodesApproveCommand() *cobra.Command {
 			if err := consoleFingerprint(args[1]); err != nil {
 				return err
 			}
-			return t.call(func(ctx context.Context, c *client.Client) error {
+			return conn.call(func(ctx context.Context, c *client.Client) error {
 				if _, err := c.Cluster.Approve(ctx, &api.ApproveRequest{Name: args[0], Fingerprint: args[1], Ttl: lifeOf(life)}); err != nil {
 					return err
 				}
-				t.printf("approved: %s joins with its next request; then `orlopctl nodes list` lists it\n", args[0])
+				ios.printf("approved: %s joins with its next request; then `orlopctl nodes list` lists it\n", args[0])
 				return nil
 			})
 		},
@@ -182,7 +182,7 @@ func (t *tool) nodesApproveCommand() *cobra.Command {
 	return c
 }
 
-func (t *tool) nodesDenyCommand() *cobra.Command {
+func nodesDenyCommand(ios *streams, conn *connector) *cobra.Command {
 	return &cobra.Command{
 		Use:   "deny NAME FINGERPRINT",
 		Short: "Deny a join request",
@@ -193,14 +193,14 @@ func (t *tool) nodesDenyCommand() *cobra.Command {
 			if err := consoleFingerprint(args[1]); err != nil {
 				return err
 			}
-			return t.call(func(ctx context.Context, c *client.Client) error {
+			return conn.call(func(ctx context.Context, c *client.Client) error {
 				answer, err := c.Cluster.Deny(ctx, &api.DenyRequest{Name: args[0], Fingerprint: args[1]})
 				if err != nil {
 					return err
 				}
-				t.printf("denied: %s\n", args[0])
+				ios.printf("denied: %s\n", args[0])
 				for _, machine := range answer.Unreached {
-					t.errorln("a control-plane machine did not answer, and continues to list it (" + clean(machine) + ")")
+					ios.errorln("a control-plane machine did not answer, and continues to list it (" + clean(machine) + ")")
 				}
 				return nil
 			})
@@ -216,18 +216,18 @@ func consoleFingerprint(text string) error {
 	return nil
 }
 
-func (t *tool) nodesListCommand() *cobra.Command {
+func nodesListCommand(ios *streams, conn *connector) *cobra.Command {
 	return &cobra.Command{
 		Use:   "list",
 		Short: "List workers and unused join tickets",
 		Args:  cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
-			return t.call(func(ctx context.Context, c *client.Client) error {
+			return conn.call(func(ctx context.Context, c *client.Client) error {
 				answer, err := c.Cluster.ListMembers(ctx, &api.ListMembersRequest{})
 				if err != nil {
 					return err
 				}
-				return t.print(answer, func(w *tabwriter.Writer) { membersTable(w, answer) })
+				return ios.print(answer, func(w *tabwriter.Writer) { membersTable(w, answer) })
 			})
 		},
 	}
@@ -244,7 +244,7 @@ func membersTable(w *tabwriter.Writer, list *api.ListMembersResponse) {
 	}
 }
 
-func (t *tool) nodesRemoveCommand() *cobra.Command {
+func nodesRemoveCommand(ios *streams, conn *connector) *cobra.Command {
 	return &cobra.Command{
 		Use:   "remove NAME",
 		Short: "Remove a worker from the cluster, and revoke its certificates and its pods' tokens",
@@ -257,20 +257,20 @@ func (t *tool) nodesRemoveCommand() *cobra.Command {
 			"change them.",
 		Args: cobra.ExactArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {
-			return t.callFor(removeTime, func(ctx context.Context, c *client.Client) error {
+			return conn.callFor(removeTime, func(ctx context.Context, c *client.Client) error {
 				answer, err := c.Cluster.RemoveMember(ctx, &api.RemoveMemberRequest{Name: args[0]})
 				switch {
 				case err != nil:
 					return err
-				case !t.human():
-					return t.print(answer, nil)
+				case !ios.human():
+					return ios.print(answer, nil)
 				}
-				t.printf("removed: %s\n", args[0])
+				ios.printf("removed: %s\n", args[0])
 				for _, machine := range answer.Unreached {
-					t.errorln("a control-plane machine did not answer, and admits it until the revocation reaches it (" + clean(machine) + "): it syncs with the others when it is reachable")
+					ios.errorln("a control-plane machine did not answer, and admits it until the revocation reaches it (" + clean(machine) + "): it syncs with the others when it is reachable")
 				}
 				if answer.NodeError != "" {
-					t.errorln("its Kubernetes node is still there (" + clean(answer.NodeError) + "): the control-plane machines go on looking for it, and delete it where the API server answers; `kubectl get node " + args[0] + "` shows whether it is gone")
+					ios.errorln("its Kubernetes node is still there (" + clean(answer.NodeError) + "): the control-plane machines go on looking for it, and delete it where the API server answers; `kubectl get node " + args[0] + "` shows whether it is gone")
 				}
 				return nil
 			})

@@ -15,40 +15,54 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-func (t *tool) checkOutput() error {
-	switch t.flags.output {
+func (ios *streams) checkOutput() error {
+	switch ios.format {
 	case "table", "json", "yaml":
 		return nil
 	}
-	return usagef("--output %s: cannot print: expected table, json or yaml", t.flags.output)
+	return usagef("--output %s: cannot print: expected table, json or yaml", ios.format)
+}
+
+// forNode returns the streams for the answer of one of several machines.
+func (ios *streams) forNode(node string) *streams {
+	other := *ios
+	other.node = node
+	return &other
+}
+
+// silent returns the streams without the error output.
+func (ios *streams) silent() *streams {
+	other := *ios
+	other.err = io.Discard
+	return &other
 }
 
 // human reports whether the output is for people.
-func (t *tool) human() bool { return t.flags.output == "table" }
+func (ios *streams) human() bool { return ios.format == "table" }
 
 // print writes an answer in the selected format; the function draws the table.
-func (t *tool) print(answer proto.Message, table func(*tabwriter.Writer)) error {
-	if t.human() {
-		return drawTable(t.stdout, table)
+func (ios *streams) print(answer proto.Message, table func(*tabwriter.Writer)) error {
+	if ios.human() {
+		return drawTable(ios.out, table)
 	}
-	return t.printAnswer(answer, false)
+	return ios.printAnswer(answer, false)
 }
 
 // printNext writes an answer of a stream: a line of JSON, a YAML document, or the output of the
 // function.
-func (t *tool) printNext(answer proto.Message, human func() error) error {
-	if t.human() {
+func (ios *streams) printNext(answer proto.Message, human func() error) error {
+	if ios.human() {
 		return human()
 	}
-	return t.printAnswer(answer, true)
+	return ios.printAnswer(answer, true)
 }
 
-func (t *tool) printAnswer(answer proto.Message, several bool) error {
+func (ios *streams) printAnswer(answer proto.Message, several bool) error {
 	text, err := toJSON(answer)
 	if err != nil {
 		return err
 	}
-	return t.printDocument(text, several)
+	return ios.printDocument(text, several)
 }
 
 func toJSON(answer proto.Message) ([]byte, error) {
@@ -60,29 +74,29 @@ func toJSON(answer proto.Message) ([]byte, error) {
 }
 
 // printPlain writes a value of this tool as JSON or YAML.
-func (t *tool) printPlain(value any) error {
+func (ios *streams) printPlain(value any) error {
 	text, err := json.Marshal(value)
 	if err != nil {
 		return fmt.Errorf("answer: cannot format: %w", err)
 	}
-	return t.printDocument(text, false)
+	return ios.printDocument(text, false)
 }
 
 // printDocument writes a JSON document with a single write, as JSON or YAML. In a series, it is a
 // line of JSON, or a YAML document after a separator. With --nodes, the document contains the
 // machine.
-func (t *tool) printDocument(text []byte, several bool) (err error) {
-	if t.node != "" {
+func (ios *streams) printDocument(text []byte, several bool) (err error) {
+	if ios.node != "" {
 		several = true
 		text, err = json.Marshal(struct {
 			Node   string          `json:"node"`
 			Result json.RawMessage `json:"result"`
-		}{t.node, text})
+		}{ios.node, text})
 	}
 	var out bytes.Buffer
 	switch {
 	case err != nil:
-	case t.flags.output == "yaml":
+	case ios.format == "yaml":
 		if several {
 			out.WriteString("---\n")
 		}
@@ -99,7 +113,7 @@ func (t *tool) printDocument(text []byte, several bool) (err error) {
 	if err != nil {
 		return fmt.Errorf("answer: cannot format: %w", err)
 	}
-	t.printf("%s", out.Bytes())
+	ios.printf("%s", out.Bytes())
 	return nil
 }
 

@@ -13,7 +13,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/pairing"
 )
 
-func (t *tool) pairCommand() *cobra.Command {
+func pairCommand(ios *streams, conn *connector) *cobra.Command {
 	var operator, name, typed string
 	var force bool
 	c := &cobra.Command{
@@ -43,11 +43,11 @@ func (t *tool) pairCommand() *cobra.Command {
 			}
 			ctx, stop := interruptible()
 			defer stop()
-			code, err := t.pairingCode(ctx, typed)
+			code, err := pairingCode(ctx, ios, typed)
 			if err != nil {
 				return err
 			}
-			ctx, cancel := context.WithTimeout(ctx, t.timeout(usualTimeout))
+			ctx, cancel := context.WithTimeout(ctx, conn.timeout(usualTimeout))
 			defer cancel()
 			fingerprint, err := client.Pair(ctx, args[0], []byte(owner.CA), code)
 			switch {
@@ -68,7 +68,7 @@ func (t *tool) pairCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			t.printf("the machine at %s is yours; its key is %s; context %s\n", args[0], fingerprint, name)
+			ios.printf("the machine at %s is yours; its key is %s; context %s\n", args[0], fingerprint, name)
 			return nil
 		},
 	}
@@ -101,11 +101,11 @@ func operatorFolder(dir string) (c machineContext, err error) {
 }
 
 // pairingCode returns the code from the argument, or prompts for it.
-func (t *tool) pairingCode(ctx context.Context, typed string) (pairing.Code, error) {
+func pairingCode(ctx context.Context, ios *streams, typed string) (pairing.Code, error) {
 	if typed == "" {
-		_, _ = fmt.Fprint(t.stderr, "Type the pairing code that the machine's console shows: ")
+		_, _ = fmt.Fprint(ios.err, "Type the pairing code that the machine's console shows: ")
 		var err error
-		if typed, err = readLine(ctx, t); err != nil {
+		if typed, err = readLine(ctx, ios.in); err != nil {
 			return "", err
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"fmt"
+	"io"
 	"strings"
 	"time"
 
@@ -36,15 +37,15 @@ func mayContinue(err error, hint string) error {
 	return err
 }
 
-func (t *tool) rebootCommand() *cobra.Command {
-	return t.powerCommand("reboot", "Reboot the machine in good order", "the machine reboots",
+func rebootCommand(ios *streams, conn *connector) *cobra.Command {
+	return powerCommand(ios, conn, "reboot", "Reboot the machine in good order", "the machine reboots",
 		func(ctx context.Context, c *client.Client, r *api.PowerRequest) (*api.PowerResponse, error) {
 			return c.Machine.Reboot(ctx, r)
 		})
 }
 
-func (t *tool) shutdownCommand() *cobra.Command {
-	return t.powerCommand("shutdown", "Switch the machine off in good order", "the machine shuts down",
+func shutdownCommand(ios *streams, conn *connector) *cobra.Command {
+	return powerCommand(ios, conn, "shutdown", "Switch the machine off in good order", "the machine shuts down",
 		func(ctx context.Context, c *client.Client, r *api.PowerRequest) (*api.PowerResponse, error) {
 			return c.Machine.Shutdown(ctx, r)
 		})
@@ -52,12 +53,12 @@ func (t *tool) shutdownCommand() *cobra.Command {
 
 type powerCall func(context.Context, *client.Client, *api.PowerRequest) (*api.PowerResponse, error)
 
-func (t *tool) powerCommand(name, short, done string, do powerCall) *cobra.Command {
+func powerCommand(ios *streams, conn *connector, name, short, done string, do powerCall) *cobra.Command {
 	var grace time.Duration
 	c := &cobra.Command{
 		Use: name, Short: short, Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
-			return t.call(func(ctx context.Context, c *client.Client) error {
+			return conn.call(func(ctx context.Context, c *client.Client) error {
 				request := &api.PowerRequest{}
 				if grace > 0 {
 					request.GracePeriod = durationpb.New(grace)
@@ -66,11 +67,11 @@ func (t *tool) powerCommand(name, short, done string, do powerCall) *cobra.Comma
 				if err != nil {
 					return err
 				}
-				if t.human() {
-					t.println(done)
+				if ios.human() {
+					ios.println(done)
 					return nil
 				}
-				return t.print(answer, nil)
+				return ios.print(answer, nil)
 			})
 		},
 	}
@@ -88,7 +89,7 @@ var wipes = map[string]struct {
 	"all":   {api.ResetRequest_WIPE_ALL, "forget its configuration and all its data"},
 }
 
-func (t *tool) resetCommand() *cobra.Command {
+func resetCommand(ios *streams, conn *connector) *cobra.Command {
 	var wipe string
 	var yes bool
 	c := &cobra.Command{
@@ -104,12 +105,12 @@ func (t *tool) resetCommand() *cobra.Command {
 			if !known {
 				return usagef("reset: --wipe %q is not known; it is state, data or all", wipe)
 			}
-			if t.flags.timeout == 0 {
-				t.flags.timeout = resetTimeout
+			if conn.flags.timeout == 0 {
+				conn.flags.timeout = resetTimeout
 			}
-			return t.call(func(ctx context.Context, c *client.Client) error {
+			return conn.call(func(ctx context.Context, c *client.Client) error {
 				if !yes {
-					if err := t.confirm(ctx, c, what.forget); err != nil {
+					if err := confirm(ctx, ios, c, what.forget); err != nil {
 						return err
 					}
 				}
@@ -117,11 +118,11 @@ func (t *tool) resetCommand() *cobra.Command {
 				if err != nil {
 					return drainContinues(err)
 				}
-				if t.human() {
-					t.println("the machine is reset and reboots")
+				if ios.human() {
+					ios.println("the machine is reset and reboots")
 					return nil
 				}
-				return t.print(answer, nil)
+				return ios.print(answer, nil)
 			})
 		},
 	}
@@ -132,8 +133,8 @@ func (t *tool) resetCommand() *cobra.Command {
 
 // confirm prompts for the machine's name, to prevent an irreversible operation on the wrong
 // machine.
-func (t *tool) confirm(ctx context.Context, c *client.Client, what string) error {
-	if t.node != "" {
+func confirm(ctx context.Context, ios *streams, c *client.Client, what string) error {
+	if ios.node != "" {
 		return usagef("cannot prompt for confirmation for several machines; pass --yes")
 	}
 	version, err := c.Machine.Version(ctx, &api.VersionRequest{})
@@ -144,9 +145,9 @@ func (t *tool) confirm(ctx context.Context, c *client.Client, what string) error
 	if name == "" {
 		return usagef("cannot prompt for confirmation: the machine has no name yet; pass --yes")
 	}
-	t.errorln(fmt.Sprintf("This makes the machine %s %s.", name, what))
-	_, _ = fmt.Fprint(t.stderr, "Type its name to go on: ")
-	typed, err := readLine(ctx, t)
+	ios.errorln(fmt.Sprintf("This makes the machine %s %s.", name, what))
+	_, _ = fmt.Fprint(ios.err, "Type its name to go on: ")
+	typed, err := readLine(ctx, ios.in)
 	if err != nil {
 		return err
 	}
@@ -157,11 +158,11 @@ func (t *tool) confirm(ctx context.Context, c *client.Client, what string) error
 }
 
 // readLine reads a typed line, until the context ends.
-func readLine(ctx context.Context, t *tool) (string, error) {
+func readLine(ctx context.Context, in io.Reader) (string, error) {
 	line := make(chan string, 1)
 	go func() {
 		// At the end of the input, the text so far counts; it may be empty.
-		text, _ := bufio.NewReader(t.stdin).ReadString('\n')
+		text, _ := bufio.NewReader(in).ReadString('\n')
 		line <- strings.TrimSpace(text)
 	}()
 	select {

@@ -16,7 +16,8 @@ import (
 
 // rollout applies the steps of a rotation to the machines of a fleet, one machine after the other.
 type rollout struct {
-	tool            *tool
+	ios             *streams
+	conn            *connector
 	file            string // path of the file with the cluster's secrets
 	dryRun, oneStep bool
 
@@ -79,7 +80,7 @@ func (r *rollout) run(of rotation) (err error) {
 	if r.secrets, err = readSecrets(r.file); err != nil {
 		return err
 	}
-	if r.fleet, err = r.tool.fleet(); err != nil {
+	if r.fleet, err = r.conn.fleet(); err != nil {
 		return err
 	}
 	defer r.fleet.close()
@@ -95,7 +96,7 @@ func (r *rollout) run(of rotation) (err error) {
 			return r.plan(ctx, of, at)
 		}
 		if taken && r.oneStep && at != newOnly {
-			r.tool.printf("stopped after one step; the same command performs the next step %q\n", of.stepName(at+1))
+			r.ios.printf("stopped after one step; the same command performs the next step %q\n", of.stepName(at+1))
 			return nil
 		}
 		// at least one step was performed
@@ -107,7 +108,7 @@ func (r *rollout) run(of rotation) (err error) {
 		if at == newOnly {
 			return of.finish()
 		}
-		r.tool.printf("step %d of 3: %s %s\n", at+1, of.stepName(at+1), of.what())
+		r.ios.printf("step %d of 3: %s %s\n", at+1, of.stepName(at+1), of.what())
 		for _, i := range r.order() {
 			if is, has := of.state(i); has && is == at {
 				if err := of.apply(ctx, i); err != nil {
@@ -132,18 +133,18 @@ func (r *rollout) leastFar(of rotation) state {
 // plan prints the remaining steps with their machines, and the operations of the next step.
 func (r *rollout) plan(ctx context.Context, of rotation, at state) error {
 	if at == newOnly {
-		r.tool.println("the machines have performed every step; the file of secrets and your context remain")
+		r.ios.println("the machines have performed every step; the file of secrets and your context remain")
 		return nil
 	}
 	for step := at + 1; step <= newOnly; step++ {
-		r.tool.printf("step %d of 3: %s\n", step, of.stepName(step))
+		r.ios.printf("step %d of 3: %s\n", step, of.stepName(step))
 		for _, i := range r.order() {
 			name := r.fleet.names[i]
 			is, has := of.state(i)
 			if !has || is >= step {
 				continue
 			}
-			r.tool.println("  machine " + name)
+			r.ios.println("  machine " + name)
 			if step > at+1 {
 				continue
 			}
@@ -154,7 +155,7 @@ func (r *rollout) plan(ctx context.Context, of rotation, at state) error {
 			if err := r.fleet.call(ctx, i, func(ctx context.Context, c *client.Client) error {
 				answer, err := c.Config.Apply(ctx, request)
 				for _, op := range answer.GetOperations() {
-					r.tool.println("    " + op)
+					r.ios.println("    " + op)
 				}
 				return err
 			}); err != nil {
@@ -198,7 +199,7 @@ func (r *rollout) performStep(ctx context.Context, i int, request *api.ApplyRequ
 	if len(restarts) > 0 {
 		line += ", restarts: " + strings.Join(restarts, ", ")
 	}
-	r.tool.println(line)
+	r.ios.println(line)
 	err = r.awaitTopic(ctx, i, "services", func(text []byte) (string, error) { return notRestarted(text, was, restarts) })
 	if err != nil || len(restarts) == 0 {
 		return operations, err
@@ -219,8 +220,8 @@ func (r *rollout) confirm(ctx context.Context, i int, name string, answer *api.A
 		return err
 	}
 	c := &confirmation{trial: name, places: placesOf(e, nil)}
-	if r.fleet.way != nil {
-		c.anew = r.fleet.way.close
+	if r.fleet.relay != nil {
+		c.anew = r.fleet.relay.close
 	}
 	if err := c.run(ctx); err != nil {
 		return notConfirmed(err, time.Until(until))
@@ -254,7 +255,7 @@ func notRestarted(services []byte, was map[string]int32, restarts []string) (str
 // reason why the state is not reached yet, or an empty string when it is reached. look ends when
 // that function returns an error, and returns this error.
 func (r *rollout) await(ctx context.Context, i int, look func(context.Context, *client.Client, func(waits string) error) error) error {
-	ctx, cancel := context.WithTimeout(ctx, r.tool.timeout(rotationTimeout))
+	ctx, cancel := context.WithTimeout(ctx, r.conn.timeout(rotationTimeout))
 	defer cancel()
 	var last string
 	for {

@@ -17,26 +17,40 @@ import (
 
 // tool is one run of the program.
 type tool struct {
-	stdin          io.Reader
-	stdout, stderr io.Writer
-	args           []string // the command line
-	started        bool     // a command has started, so the command line was valid
+	args    []string // the command line
+	started bool     // a command has started, so the command line was valid
+	ios     *streams
+	conn    *connector
+}
 
-	// With --nodes (fanout.go): the machine of this run, and the connection to the relay.
-	node string
-	way  *relayConn
+func newTool(ios *streams) *tool { return &tool{ios: ios, conn: &connector{ios: ios}} }
 
-	// with several endpoints, the endpoint that the command continues to use, because it started
-	// the operation there
+// streams are the standard streams of a run, and the format of its answers.
+type streams struct {
+	in       io.Reader
+	out, err io.Writer
+	format   string // table, json or yaml
+	node     string // with --nodes, the machine of this run
+}
+
+// connector connects to the machines that the flags and the contexts select.
+type connector struct {
+	ios   *streams
+	flags connectFlags
+	// relay is the connection to the relay, in a run for one machine of --nodes.
+	relay *relayConn
+	node  string // the machine behind the relay
+	// stay is, with several endpoints, the endpoint that the command continues to use, because it
+	// started the operation there.
 	stay *client.ConnPool
+}
 
-	flags struct {
-		context, serverName        string
-		endpoints, nodes           []string
-		cert, key, ca, fingerprint string
-		output                     string
-		timeout                    time.Duration
-	}
+// connectFlags are the flags that select a machine and the credentials.
+type connectFlags struct {
+	context, serverName        string
+	endpoints, nodes           []string
+	cert, key, ca, fingerprint string
+	timeout                    time.Duration
 }
 
 func (t *tool) rootCommand() *cobra.Command {
@@ -46,22 +60,22 @@ func (t *tool) rootCommand() *cobra.Command {
 		Long:  "orlopctl operates Orlop OS machines: keys, configuration, health, logs, power, and local machines in QEMU.\n\n" + exitHelp,
 		// report prints the error once.
 		SilenceErrors: true, SilenceUsage: true,
-		PersistentPreRunE: func(*cobra.Command, []string) error { return t.checkOutput() },
+		PersistentPreRunE: func(*cobra.Command, []string) error { return t.ios.checkOutput() },
 	}
-	root.SetIn(t.stdin)
-	root.SetOut(t.stdout)
-	root.SetErr(t.stderr)
+	root.SetIn(t.ios.in)
+	root.SetOut(t.ios.out)
+	root.SetErr(t.ios.err)
 	f := root.PersistentFlags()
-	f.StringVar(&t.flags.context, "context", "", "use this context instead of the current context")
-	f.StringSliceVarP(&t.flags.endpoints, "endpoint", "e", nil, "address of the machine, host[:port]; with several (a,b,c) the first that admits you is used")
-	f.StringSliceVarP(&t.flags.nodes, "nodes", "n", nil, "make the call to each of these machines of the cluster (IP addresses: a,b,c), through the machine of the endpoint")
-	f.StringVar(&t.flags.serverName, "server-name", "", "name that the machine's certificate must hold (default: the host of the endpoint)")
-	f.StringVar(&t.flags.cert, "cert", "", "file with your client certificate")
-	f.StringVar(&t.flags.key, "key", "", "file with its key")
-	f.StringVar(&t.flags.ca, "ca", "", "file with the cluster's machine CA, or with the cluster's secrets, which contain it")
-	f.StringVar(&t.flags.fingerprint, "fingerprint", "", "verify the machine by the fingerprint on its console (sha256:…)")
-	f.StringVarP(&t.flags.output, "output", "o", "table", "table, json or yaml")
-	f.DurationVar(&t.flags.timeout, "timeout", 0, "time limit (default: 30s; more for slow commands)")
+	f.StringVar(&t.conn.flags.context, "context", "", "use this context instead of the current context")
+	f.StringSliceVarP(&t.conn.flags.endpoints, "endpoint", "e", nil, "address of the machine, host[:port]; with several (a,b,c) the first that admits you is used")
+	f.StringSliceVarP(&t.conn.flags.nodes, "nodes", "n", nil, "make the call to each of these machines of the cluster (IP addresses: a,b,c), through the machine of the endpoint")
+	f.StringVar(&t.conn.flags.serverName, "server-name", "", "name that the machine's certificate must hold (default: the host of the endpoint)")
+	f.StringVar(&t.conn.flags.cert, "cert", "", "file with your client certificate")
+	f.StringVar(&t.conn.flags.key, "key", "", "file with its key")
+	f.StringVar(&t.conn.flags.ca, "ca", "", "file with the cluster's machine CA, or with the cluster's secrets, which contain it")
+	f.StringVar(&t.conn.flags.fingerprint, "fingerprint", "", "verify the machine by the fingerprint on its console (sha256:…)")
+	f.StringVarP(&t.ios.format, "output", "o", "table", "table, json or yaml")
+	f.DurationVar(&t.conn.flags.timeout, "timeout", 0, "time limit (default: 30s; more for slow commands)")
 	must(root.RegisterFlagCompletionFunc("context", completeContexts))
 	must(root.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]cobra.Completion{"table", "json", "yaml"}, cobra.ShellCompDirectiveNoFileComp)))
 
@@ -77,13 +91,13 @@ func (t *tool) rootCommand() *cobra.Command {
 			root.AddCommand(c)
 		}
 	}
-	add("make", t.genCommand(), t.pairCommand(), t.validateCommand(), t.clusterCommand())
-	add("look", t.healthCommand(), t.getCommand(), t.watchCommand(), t.servicesCommand(), t.logsCommand(), t.dmesgCommand(), t.eventsCommand(),
-		t.catCommand(), t.lsCommand(), t.auditCommand(), t.captureCommand(), t.profileCommand(), t.versionCommand(), t.showConfigCommand(), t.historyCommand(), t.diffConfigCommand(),
-		t.supportCommand(), t.dashboardCommand())
-	add("change", t.applyCommand(), t.patchCommand(), t.editCommand(), t.confirmCommand(), t.rollbackConfigCommand(), t.serviceCommand(),
-		t.imageCommand(), t.etcdCommand(), t.trustCommand(), t.nodesCommand(), t.kubernetesCommand(), t.kubeconfigCommand(), t.upgradeCommand(), t.rollbackCommand(), t.rebootCommand(), t.shutdownCommand(), t.resetCommand())
-	add("tool", t.configCommand(), t.docsCommand(), t.manCommand())
+	add("make", genCommand(t.ios), pairCommand(t.ios, t.conn), validateCommand(t.ios), clusterCommand(t.ios, t.conn))
+	add("look", healthCommand(t.ios, t.conn), getCommand(t.ios, t.conn), watchCommand(t.ios, t.conn), servicesCommand(t.ios, t.conn), logsCommand(t.ios, t.conn), dmesgCommand(t.ios, t.conn), eventsCommand(t.ios, t.conn),
+		catCommand(t.ios, t.conn), lsCommand(t.ios, t.conn), auditCommand(t.ios, t.conn), captureCommand(t.ios, t.conn), profileCommand(t.ios, t.conn), versionCommand(t.ios, t.conn), showConfigCommand(t.ios, t.conn), historyCommand(t.ios, t.conn), diffConfigCommand(t.ios, t.conn),
+		supportCommand(t.ios, t.conn), dashboardCommand(t.ios, t.conn))
+	add("change", applyCommand(t.ios, t.conn), patchCommand(t.ios, t.conn), editCommand(t.ios, t.conn), confirmCommand(t.ios, t.conn), rollbackConfigCommand(t.ios, t.conn), serviceCommand(t.ios, t.conn),
+		imageCommand(t.ios, t.conn), etcdCommand(t.ios, t.conn), trustCommand(t.ios, t.conn), nodesCommand(t.ios, t.conn), kubernetesCommand(t.ios, t.conn), kubeconfigCommand(t.ios, t.conn), upgradeCommand(t.ios, t.conn), rollbackCommand(t.ios, t.conn), rebootCommand(t.ios, t.conn), shutdownCommand(t.ios, t.conn), resetCommand(t.ios, t.conn))
+	add("tool", configCommand(t.ios, t.conn), docsCommand(t.ios), manCommand(t.ios))
 	root.SetHelpCommandGroupID("tool")
 	root.SetCompletionCommandGroupID("tool")
 	// otherwise the library adds it only while it parses the command line
@@ -101,7 +115,7 @@ func (t *tool) noteStart(c *cobra.Command) {
 	if work := c.RunE; work != nil {
 		c.RunE = func(c *cobra.Command, args []string) error {
 			t.started = true
-			if len(t.flags.nodes) > 0 && t.way == nil && fanoutModes[nameOf(c)] != wholeFleet {
+			if len(t.conn.flags.nodes) > 0 && t.conn.relay == nil && fanoutModes[nameOf(c)] != wholeFleet {
 				return t.onNodes(c)
 			}
 			return work(c, args)
@@ -127,9 +141,9 @@ func group(c *cobra.Command, args []string) error {
 }
 
 // timeout returns the value of --timeout, or the default of the command.
-func (t *tool) timeout(usual time.Duration) time.Duration {
-	if t.flags.timeout > 0 {
-		return t.flags.timeout
+func (conn *connector) timeout(usual time.Duration) time.Duration {
+	if conn.flags.timeout > 0 {
+		return conn.flags.timeout
 	}
 	return usual
 }
@@ -143,43 +157,45 @@ func interruptible() (context.Context, context.CancelFunc) {
 }
 
 // call connects, makes a call that returns immediately, and disconnects.
-func (t *tool) call(do func(context.Context, *client.Client) error) error { return t.callFor(0, do) }
+func (conn *connector) call(do func(context.Context, *client.Client) error) error {
+	return conn.callFor(0, do)
+}
 
 // callFor is call for an operation that takes up to work on the machine.
-func (t *tool) callFor(work time.Duration, do func(context.Context, *client.Client) error) error {
+func (conn *connector) callFor(work time.Duration, do func(context.Context, *client.Client) error) error {
 	ctx, stop := interruptible()
 	defer stop()
-	ctx, cancel := context.WithTimeout(ctx, t.timeout(work+usualTimeout))
+	ctx, cancel := context.WithTimeout(ctx, conn.timeout(work+usualTimeout))
 	defer cancel()
-	return t.connected(ctx, ctx, do)
+	return conn.connected(ctx, ctx, do)
 }
 
 // stream connects within the usual time and makes a call of unlimited duration. It ends with the
 // call, with Ctrl-C, or after --timeout if that is set.
-func (t *tool) stream(do func(context.Context, *client.Client) error) error {
+func (conn *connector) stream(do func(context.Context, *client.Client) error) error {
 	ctx, stop := interruptible()
 	defer stop()
-	if t.flags.timeout > 0 {
+	if conn.flags.timeout > 0 {
 		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, t.flags.timeout)
+		ctx, cancel = context.WithTimeout(ctx, conn.flags.timeout)
 		defer cancel()
 	}
 	dialing, cancel := context.WithTimeout(ctx, usualTimeout)
 	defer cancel()
-	err := t.connected(dialing, ctx, do)
+	err := conn.connected(dialing, ctx, do)
 	if ctx.Err() == context.Canceled {
 		return nil // Ctrl-C is the normal end of a stream
 	}
 	return err
 }
 
-func (t *tool) connected(dialing, calling context.Context, do func(context.Context, *client.Client) error) error {
-	name, chosen, endpoint, err := t.called()
+func (conn *connector) connected(dialing, calling context.Context, do func(context.Context, *client.Client) error) error {
+	name, chosen, endpoint, err := conn.called()
 	if err != nil {
 		return err
 	}
 	return connectedTo(dialing, endpoint, func(c *client.Client) error {
-		t.keepFresh(dialing, c, name, chosen)
+		conn.keepFresh(dialing, c, name, chosen)
 		return do(calling, c)
 	})
 }
@@ -194,8 +210,8 @@ func connectedTo(dialing context.Context, e client.Endpoint, do func(*client.Cli
 }
 
 // terminal reports whether the output is a terminal, and its width.
-func (t *tool) terminal() (width int, ok bool) {
-	file, ok := t.stdout.(*os.File)
+func (ios *streams) terminal() (width int, ok bool) {
+	file, ok := ios.out.(*os.File)
 	if !ok || !term.IsTerminal(int(file.Fd())) {
 		return 0, false
 	}
@@ -208,9 +224,9 @@ func (t *tool) terminal() (width int, ok bool) {
 
 // println writes a line to the standard output. A closed pipe ends the process by SIGPIPE, as for
 // any Unix tool. Other write errors are ignored because they cannot be reported.
-func (t *tool) println(line string) { _, _ = fmt.Fprintln(t.stdout, line) }
+func (ios *streams) println(line string) { _, _ = fmt.Fprintln(ios.out, line) }
 
-func (t *tool) printf(format string, args ...any) { _, _ = fmt.Fprintf(t.stdout, format, args...) }
+func (ios *streams) printf(format string, args ...any) { _, _ = fmt.Fprintf(ios.out, format, args...) }
 
 // errorln writes a line for a person to the error output.
-func (t *tool) errorln(line string) { _, _ = fmt.Fprintln(t.stderr, line) }
+func (ios *streams) errorln(line string) { _, _ = fmt.Fprintln(ios.err, line) }

@@ -45,8 +45,8 @@ func (s *secrets) authority(field string) *certKey {
 	return map[string]*certKey{"client": &s.Client, "machine": &s.Machine, "kubernetes": &s.Kubernetes, "frontProxy": &s.FrontProxy, "etcd": &s.Etcd}[field]
 }
 
-func (t *tool) trustRotateCommand() *cobra.Command {
-	r := rotating{rollout: rollout{tool: t}}
+func trustRotateCommand(ios *streams, conn *connector) *cobra.Command {
+	r := rotating{rollout: rollout{ios: ios, conn: conn}}
 	names := slices.Sorted(maps.Keys(rotatables))
 	c := &cobra.Command{
 		Use:   "rotate-ca " + strings.Join(names, "|"),
@@ -126,7 +126,7 @@ func (r *rotating) begin(ctx context.Context) error {
 	if err := r.secrets.write(r.file, true); err != nil {
 		return err
 	}
-	r.tool.println("made a new CA and added it to " + r.file)
+	r.ios.println("made a new CA and added it to " + r.file)
 	return nil
 }
 
@@ -246,7 +246,7 @@ func (r *rotating) held(ctx context.Context, i int) error {
 	if err != nil || left <= 0 {
 		return err
 	}
-	r.tool.printf("  machine %s: waits %s for clients that read their files only at intervals\n", r.fleet.names[i], left.Round(time.Second))
+	r.ios.printf("  machine %s: waits %s for clients that read their files only at intervals\n", r.fleet.names[i], left.Round(time.Second))
 	if !sleep(ctx, left) {
 		return errors.New("stopped during a wait; call it again: it continues in the same place")
 	}
@@ -308,9 +308,9 @@ func (r *rotating) finish() error {
 	if err := r.secrets.write(r.file, true); err != nil {
 		return err
 	}
-	r.tool.printf("done: %s is the only %s CA now, on the machines and in %s\n", r.next.Cert.Subject, r.name, r.file)
+	r.ios.printf("done: %s is the only %s CA now, on the machines and in %s\n", r.next.Cert.Subject, r.name, r.file)
 	if r.ca.end != "" {
-		r.tool.println(r.ca.end)
+		r.ios.println(r.ca.end)
 	}
 	return nil
 }

@@ -20,8 +20,7 @@ func (r *rotating) replaceOwnCertificate(ctx context.Context) error {
 	if r.ca.field != "client" {
 		return nil
 	}
-	t := r.tool
-	name, chosen, _, err := t.called()
+	name, chosen, _, err := r.conn.called()
 	if err != nil {
 		return err
 	}
@@ -60,8 +59,8 @@ func (r *rotating) replaceOwnCertificate(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("your own certificate: %w", err)
 	}
-	if t.flags.cert != "" {
-		err = writePair(t.flags.cert, t.flags.key, made)
+	if r.conn.flags.cert != "" {
+		err = writePair(r.conn.flags.cert, r.conn.flags.key, made)
 	} else {
 		err = storeRenewed(name, chosen, made)
 	}
@@ -69,7 +68,7 @@ func (r *rotating) replaceOwnCertificate(ctx context.Context) error {
 		return err
 	}
 	r.fleet.close()
-	t.printf("your own certificate is now issued by the new CA, valid until %s\n", made.Cert.NotAfter.Format(time.RFC3339))
+	r.ios.printf("your own certificate is now issued by the new CA, valid until %s\n", made.Cert.NotAfter.Format(time.RFC3339))
 	return r.checkOtherClients(ctx, own.Cert.Subject.CommonName)
 }
 

@@ -95,8 +95,8 @@ func checkEncryptionKeys(names []string, all []encryptionKeys, own, next string)
 	return nil
 }
 
-func (t *tool) trustRotateKeyCommand() *cobra.Command {
-	r := rotatingKey{rollout: rollout{tool: t}}
+func trustRotateKeyCommand(ios *streams, conn *connector) *cobra.Command {
+	r := rotatingKey{rollout: rollout{ios: ios, conn: conn}}
 	c := &cobra.Command{
 		Use:   "rotate-key",
 		Short: "Replace the key that encrypts Secrets in the cluster's data",
@@ -191,7 +191,7 @@ func (r *rotatingKey) begin(ctx context.Context) error {
 	if err := r.secrets.write(r.file, true); err != nil {
 		return err
 	}
-	r.tool.println("made a new key and added it to " + r.file)
+	r.ios.println("made a new key and added it to " + r.file)
 	return nil
 }
 
@@ -241,7 +241,7 @@ func (r *rotatingKey) apply(ctx context.Context, i int) error {
 	operations, err := r.performStep(ctx, i, request)
 	for _, op := range operations {
 		if strings.HasPrefix(op, "etcd: ") {
-			r.tool.println("    " + op)
+			r.ios.println("    " + op)
 		}
 	}
 	return err
@@ -254,6 +254,6 @@ func (r *rotatingKey) finish() error {
 	if err := r.secrets.write(r.file, true); err != nil {
 		return err
 	}
-	r.tool.printf("done: %s is now the only encryption key, on the machines and in %s; the previous key stays there for earlier backups (formerEncryptionKeys)\n", r.next, r.file)
+	r.ios.printf("done: %s is now the only encryption key, on the machines and in %s; the previous key stays there for earlier backups (formerEncryptionKeys)\n", r.next, r.file)
 	return nil
 }

@@ -14,20 +14,20 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-func (t *tool) servicesCommand() *cobra.Command {
+func servicesCommand(ios *streams, conn *connector) *cobra.Command {
 	return &cobra.Command{
 		Use: "services", Short: "List the services and their components", Args: cobra.NoArgs,
-		RunE: func(*cobra.Command, []string) error { return t.listServices() },
+		RunE: func(*cobra.Command, []string) error { return listServices(ios, conn) },
 	}
 }
 
-func (t *tool) listServices() error {
-	return t.call(func(ctx context.Context, c *client.Client) error {
+func listServices(ios *streams, conn *connector) error {
+	return conn.call(func(ctx context.Context, c *client.Client) error {
 		answer, err := c.Service.List(ctx, &api.ListServicesRequest{})
 		if err != nil {
 			return err
 		}
-		return t.print(answer, func(w *tabwriter.Writer) { servicesTable(w, answer.Services) })
+		return ios.print(answer, func(w *tabwriter.Writer) { servicesTable(w, answer.Services) })
 	})
 }
 
@@ -57,23 +57,23 @@ func servicesTable(w *tabwriter.Writer, services []*api.ServiceStatus) {
 	}
 }
 
-func (t *tool) serviceCommand() *cobra.Command {
+func serviceCommand(ios *streams, conn *connector) *cobra.Command {
 	c := &cobra.Command{Use: "service", Short: "Act on one service"}
 	var kill bool
 	restart := &cobra.Command{
 		Use: "restart NAME", Short: "Restart a service", Args: cobra.ExactArgs(1),
-		ValidArgsFunction: t.completed(serviceNames),
+		ValidArgsFunction: completed(conn, serviceNames),
 		RunE: func(_ *cobra.Command, args []string) error {
-			return t.call(func(ctx context.Context, c *client.Client) error {
+			return conn.call(func(ctx context.Context, c *client.Client) error {
 				answer, err := c.Service.Restart(ctx, &api.RestartServiceRequest{Name: args[0], Kill: kill})
 				if err != nil {
 					return withHint(err, "`orlopctl services` lists them")
 				}
-				if t.human() {
-					t.println(args[0] + " restarts")
+				if ios.human() {
+					ios.println(args[0] + " restarts")
 					return nil
 				}
-				return t.print(answer, nil)
+				return ios.print(answer, nil)
 			})
 		},
 	}
@@ -82,7 +82,7 @@ func (t *tool) serviceCommand() *cobra.Command {
 	return c
 }
 
-func (t *tool) logsCommand() *cobra.Command {
+func logsCommand(ios *streams, conn *connector) *cobra.Command {
 	var follow bool
 	var tail uint32
 	c := &cobra.Command{
@@ -90,17 +90,17 @@ func (t *tool) logsCommand() *cobra.Command {
 		Long: "Show the log of a service, or the list of services. A component (└ in `orlopctl services`) has no log of its\n" +
 			"own: the log of its service is shown.",
 		Args:              cobra.MaximumNArgs(1),
-		ValidArgsFunction: t.completed(partNames),
+		ValidArgsFunction: completed(conn, partNames),
 		RunE: func(_ *cobra.Command, args []string) error {
 			if len(args) == 0 {
-				return t.listServices()
+				return listServices(ios, conn)
 			}
-			return t.stream(func(ctx context.Context, c *client.Client) error {
+			return conn.stream(func(ctx context.Context, c *client.Client) error {
 				stream, err := c.Log.Service(ctx, &api.ServiceLogRequest{Service: args[0], Follow: follow, Tail: tail})
 				if err != nil {
 					return err
 				}
-				return withHint(each(stream.Recv, t.printLine), "`orlopctl services` lists them")
+				return withHint(each(stream.Recv, func(l *api.LogLine) error { return printLine(ios, l) }), "`orlopctl services` lists them")
 			})
 		},
 	}
@@ -109,7 +109,7 @@ func (t *tool) logsCommand() *cobra.Command {
 	return c
 }
 
-func (t *tool) dmesgCommand() *cobra.Command {
+func dmesgCommand(ios *streams, conn *connector) *cobra.Command {
 	request := &api.KernelLogRequest{}
 	c := &cobra.Command{
 		Use: "dmesg", Short: "Show the kernel log",
@@ -119,12 +119,12 @@ func (t *tool) dmesgCommand() *cobra.Command {
 			"support.",
 		Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
-			return t.stream(func(ctx context.Context, c *client.Client) error {
+			return conn.stream(func(ctx context.Context, c *client.Client) error {
 				stream, err := c.Log.Kernel(ctx, request)
 				if err != nil {
 					return err
 				}
-				return each(stream.Recv, t.printKernelLine)
+				return each(stream.Recv, func(l *api.LogLine) error { return printKernelLine(ios, l) })
 			})
 		},
 	}
@@ -137,9 +137,9 @@ func (t *tool) dmesgCommand() *cobra.Command {
 	return c
 }
 
-func (t *tool) printLine(line *api.LogLine) error {
-	return t.printNext(line, func() error {
-		t.println(logLine(line))
+func printLine(ios *streams, line *api.LogLine) error {
+	return ios.printNext(line, func() error {
+		ios.println(logLine(line))
 		return nil
 	})
 }
@@ -149,9 +149,9 @@ func logLine(line *api.LogLine) string { return stamp(line.Time) + "  " + clean(
 // priorities are syslog's names (RFC 5424, section 6.2.1).
 var priorities = [...]string{"emerg", "alert", "crit", "err", "warning", "notice", "info", "debug"}
 
-func (t *tool) printKernelLine(line *api.LogLine) error {
-	return t.printNext(line, func() error {
-		t.println(kernelLine(line))
+func printKernelLine(ios *streams, line *api.LogLine) error {
+	return ios.printNext(line, func() error {
+		ios.println(kernelLine(line))
 		return nil
 	})
 }

@@ -19,51 +19,51 @@ import (
 	"github.com/orlop-os/orlop/pkg/client"
 )
 
-func (t *tool) getCommand() *cobra.Command {
+func getCommand(ios *streams, conn *connector) *cobra.Command {
 	return &cobra.Command{
 		Use:   "get [TOPIC]",
 		Short: "Show one topic of the machine's state, or the list of topics",
 		Args:  cobra.MaximumNArgs(1),
 
-		ValidArgsFunction: t.completed(topicNames),
+		ValidArgsFunction: completed(conn, topicNames),
 		RunE: func(_ *cobra.Command, args []string) error {
-			return t.call(func(ctx context.Context, c *client.Client) error {
+			return conn.call(func(ctx context.Context, c *client.Client) error {
 				answer, err := c.Machine.Get(ctx, &api.GetRequest{Topic: first(args)})
 				if err != nil {
 					return topicHint(err, first(args))
 				}
-				if !t.human() {
-					return t.print(answer, nil)
+				if !ios.human() {
+					return ios.print(answer, nil)
 				}
 				for _, topic := range answer.Topics {
-					t.println(topic)
+					ios.println(topic)
 				}
 				if len(args) == 0 {
 					return nil
 				}
-				return t.printValue(answer.Topic, answer.Value)
+				return printValue(ios, answer.Topic, answer.Value)
 			})
 		},
 	}
 }
 
-func (t *tool) watchCommand() *cobra.Command {
+func watchCommand(ios *streams, conn *connector) *cobra.Command {
 	return &cobra.Command{
 		Use:   "watch TOPIC",
 		Short: "Show a topic of the machine's state now and after every change",
 		Args:  cobra.ExactArgs(1),
 
-		ValidArgsFunction: t.completed(topicNames),
+		ValidArgsFunction: completed(conn, topicNames),
 		RunE: func(_ *cobra.Command, args []string) error {
-			return t.stream(func(ctx context.Context, c *client.Client) error {
+			return conn.stream(func(ctx context.Context, c *client.Client) error {
 				stream, err := c.Machine.Watch(ctx, &api.GetRequest{Topic: args[0]})
 				if err != nil {
 					return err
 				}
 				return topicHint(each(stream.Recv, func(s *api.TopicValue) error {
-					return t.printNext(s, func() error {
-						t.printf("# %s, revision %d\n", s.Topic, s.Revision)
-						return t.printValue(s.Topic, s.Value)
+					return ios.printNext(s, func() error {
+						ios.printf("# %s, revision %d\n", s.Topic, s.Revision)
+						return printValue(ios, s.Topic, s.Value)
 					})
 				}), args[0])
 			})
@@ -96,15 +96,15 @@ func first(args []string) string {
 
 // printValue shows the value of a topic, which may have any shape: a list of objects as a table,
 // any other value as YAML.
-func (t *tool) printValue(topic string, value *structpb.Value) error {
+func printValue(ios *streams, topic string, value *structpb.Value) error {
 	if list := value.GetListValue().GetValues(); len(list) > 0 && allObjects(list) {
-		return drawTable(t.stdout, func(w *tabwriter.Writer) { tableOf(w, list, layouts[topic]) })
+		return drawTable(ios.out, func(w *tabwriter.Writer) { tableOf(w, list, layouts[topic]) })
 	}
 	text, err := yaml.Marshal(value.AsInterface())
 	if err != nil {
 		return fmt.Errorf("value: cannot format: %w", err)
 	}
-	t.printf("%s", text)
+	ios.printf("%s", text)
 	return nil
 }
 
@@ -204,20 +204,20 @@ func cell(v *structpb.Value) string {
 	return string(text)
 }
 
-func (t *tool) eventsCommand() *cobra.Command {
+func eventsCommand(ios *streams, conn *connector) *cobra.Command {
 	var follow bool
 	var after uint64
 	c := &cobra.Command{
 		Use: "events", Short: "Show the events of the machine", Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
-			return t.stream(func(ctx context.Context, c *client.Client) error {
+			return conn.stream(func(ctx context.Context, c *client.Client) error {
 				stream, err := c.Machine.Events(ctx, &api.EventsRequest{Follow: follow, After: after})
 				if err != nil {
 					return err
 				}
 				return each(stream.Recv, func(e *api.Event) error {
-					return t.printNext(e, func() error {
-						t.println(eventLine(e))
+					return ios.printNext(e, func() error {
+						ios.println(eventLine(e))
 						return nil
 					})
 				})

@@ -39,7 +39,7 @@ const (
 	maxSupportBytes = 256 << 20
 )
 
-func (t *tool) supportCommand() *cobra.Command {
+func supportCommand(ios *streams, conn *connector) *cobra.Command {
 	var to []string
 	var out string
 	var plain, force bool
@@ -69,10 +69,10 @@ func (t *tool) supportCommand() *cobra.Command {
 			if _, err := os.Lstat(out); err == nil && !force {
 				return usagef("%s: cannot write: it exists; --force replaces it", out)
 			}
-			if t.flags.timeout == 0 {
-				t.flags.timeout = supportTimeout
+			if conn.flags.timeout == 0 {
+				conn.flags.timeout = supportTimeout
 			}
-			return t.call(func(ctx context.Context, c *client.Client) error { return t.support(ctx, c, out, readers) })
+			return conn.call(func(ctx context.Context, c *client.Client) error { return collectSupport(ctx, ios, c, out, readers) })
 		},
 	}
 	f := c.Flags()
@@ -84,9 +84,9 @@ func (t *tool) supportCommand() *cobra.Command {
 	return c
 }
 
-// support writes a bundle to a file, encrypted if there are recipients, and reports the missing
-// parts.
-func (t *tool) support(ctx context.Context, c *client.Client, out string, readers []agecrypt.Recipient) error {
+// collectSupport writes a bundle to a file, encrypted if there are recipients, and reports the
+// missing parts.
+func collectSupport(ctx context.Context, ios *streams, c *client.Client, out string, readers []agecrypt.Recipient) error {
 	folder, _, _ := strings.Cut(filepath.Base(out), ".")
 	b := &supportBundle{folder: folder, timeout: partTimeout, index: supportIndex{Tool: toolVersion(), Began: time.Now().UTC().Truncate(time.Second)}}
 	err := writeAtomic(out, func(file io.Writer) error {
@@ -106,8 +106,8 @@ func (t *tool) support(ctx context.Context, c *client.Client, out string, reader
 	if err != nil {
 		return err
 	}
-	if !t.human() {
-		return t.printPlain(b.index)
+	if !ios.human() {
+		return ios.printPlain(b.index)
 	}
 	had := 0
 	for _, p := range b.index.Parts {
@@ -115,10 +115,10 @@ func (t *tool) support(ctx context.Context, c *client.Client, out string, reader
 			had++
 		}
 		if p.Problem != "" {
-			t.errorln(fmt.Sprintf("%s: %s", p.Name, clean(p.Problem)))
+			ios.errorln(fmt.Sprintf("%s: %s", p.Name, clean(p.Problem)))
 		}
 	}
-	t.printf("wrote %s: %d of %s, %s\n", out, had, count(len(b.index.Parts), "part"), size(int64(b.bytes)))
+	ios.printf("wrote %s: %d of %s, %s\n", out, had, count(len(b.index.Parts), "part"), size(int64(b.bytes)))
 	return nil
 }
 

@@ -21,7 +21,7 @@ import (
 // "timeline", whose clock starts with init. A line on the console connects this clock to the local
 // clock.
 type timeline struct {
-	tool     *tool
+	ios      *streams
 	clock    vm.Clock // clock of the machines; all times below use it
 	poweron  time.Time
 	last     time.Duration   // of the last line, since power-on
@@ -31,8 +31,8 @@ type timeline struct {
 	status   bool            // a temporary line is on the terminal
 }
 
-func newTimeline(t *tool, poweron time.Time, clock vm.Clock) *timeline {
-	return &timeline{tool: t, clock: clock, poweron: clock.At(poweron), told: map[string]bool{}}
+func newTimeline(ios *streams, poweron time.Time, clock vm.Clock) *timeline {
+	return &timeline{ios: ios, clock: clock, poweron: clock.At(poweron), told: map[string]bool{}}
 }
 
 // add prints an event that happens now.
@@ -44,25 +44,25 @@ func (l *timeline) addAt(at time.Time, what, detail string) {
 	since := max(at.Sub(l.poweron), 0)
 	step := max(since-l.last, 0)
 	l.last = max(since, l.last)
-	l.tool.println(strings.TrimRight(fmt.Sprintf("%7.1fs  %+6.1fs  %-26s %s", since.Seconds(), step.Seconds(), what, detail), " "))
+	l.ios.println(strings.TrimRight(fmt.Sprintf("%7.1fs  %+6.1fs  %-26s %s", since.Seconds(), step.Seconds(), what, detail), " "))
 }
 
 // wait shows the present wait on a terminal, in a line that the next line replaces.
 func (l *timeline) wait(what string) {
-	width, ok := l.tool.terminal()
-	if !ok || !l.tool.human() {
+	width, ok := l.ios.terminal()
+	if !ok || !l.ios.human() {
 		return
 	}
 	l.clear()
 	line := []rune(fmt.Sprintf("%7.1fs           … %s", l.clock.Now().Sub(l.poweron).Seconds(), what))
-	l.tool.printf("%s", string(line[:min(len(line), width-1)]))
+	l.ios.printf("%s", string(line[:min(len(line), width-1)]))
 	l.status = true
 }
 
 // clear removes the temporary line (ECMA-48: EL).
 func (l *timeline) clear() {
 	if l.status {
-		l.tool.printf("\r\x1b[K")
+		l.ios.printf("\r\x1b[K")
 		l.status = false
 	}
 }

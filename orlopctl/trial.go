@@ -103,36 +103,36 @@ func isTemporaryOrUnauthorized(err error) bool {
 
 // confirmTrial confirms the trial that the machine has started automatically, and adds the result
 // to the answer.
-func (t *tool) confirmTrial(name string, answer *api.ApplyResponse) error {
+func confirmTrial(ios *streams, conn *connector, name string, answer *api.ApplyResponse) error {
 	left := answer.TrialDuration.AsDuration()
 	until := time.Now().Add(left)
 	ctx, stop := interruptible()
 	defer stop()
 	ctx, cancel := context.WithDeadline(ctx, until)
 	defer cancel()
-	_, _, endpoint, err := t.called()
+	_, _, endpoint, err := conn.called()
 	if err != nil {
 		return err
 	}
-	t.errorln("the change can cut you off: it is on trial until " + until.Format(time.TimeOnly) + ", and is now confirmed over a new connection")
-	c := t.confirmation(name, placesOf(endpoint, answer.Addresses))
+	ios.errorln("the change can cut you off: it is on trial until " + until.Format(time.TimeOnly) + ", and is now confirmed over a new connection")
+	c := newConfirmation(conn, name, placesOf(endpoint, answer.Addresses))
 	if err := c.run(ctx); err != nil {
 		return notConfirmed(err, time.Until(until))
 	}
 	answer.TrialDeadline, answer.TrialDuration = nil, nil
 	answer.Failures = c.failures
 	answer.Operations = reconcile.Done(answer.Operations, c.failures)
-	t.errorln("confirmed: the configuration stays")
+	ios.errorln("confirmed: the configuration stays")
 	if c.at.Address != endpoint.Address {
-		t.errorln(fmt.Sprintf("the machine was reached at %s and not at %s; `orlopctl config set NAME -e %s` stores that", c.at.Address, endpoint.Address, c.at.Address))
+		ios.errorln(fmt.Sprintf("the machine was reached at %s and not at %s; `orlopctl config set NAME -e %s` stores that", c.at.Address, endpoint.Address, c.at.Address))
 	}
 	return nil
 }
 
-func (t *tool) confirmation(name string, places []client.Endpoint) *confirmation {
+func newConfirmation(conn *connector, name string, places []client.Endpoint) *confirmation {
 	c := &confirmation{trial: name, places: places}
-	if t.way != nil {
-		c.anew = t.way.close
+	if conn.relay != nil {
+		c.anew = conn.relay.close
 	}
 	return c
 }
@@ -158,22 +158,22 @@ func notConfirmed(err error, left time.Duration) error {
 
 // lostAnswer continues after the loss of a machine's answer, which a change can cause that cuts off
 // its caller. The machine may have started a trial, with a minute for its confirmation.
-func (t *tool) lostAnswer(err error, r *api.ApplyRequest) (*api.ApplyResponse, error) {
+func lostAnswer(ios *streams, conn *connector, err error, r *api.ApplyRequest) (*api.ApplyResponse, error) {
 	left := lostTrial
 	if r.TrialDuration != nil {
 		left = r.TrialDuration.AsDuration()
 	}
-	t.errorln("the answer was lost: " + message(err))
-	t.errorln("if the change can cut you off, the machine reverts it within " + left.String() + " unless it is confirmed; trying to confirm it")
+	ios.errorln("the answer was lost: " + message(err))
+	ios.errorln("if the change can cut you off, the machine reverts it within " + left.String() + " unless it is confirmed; trying to confirm it")
 	ctx, stop := interruptible()
 	defer stop()
 	ctx, cancel := context.WithTimeout(ctx, left)
 	defer cancel()
-	_, _, endpoint, calling := t.called()
+	_, _, endpoint, calling := conn.called()
 	if calling != nil {
 		return nil, calling
 	}
-	c := t.confirmation(r.TrialName, placesOf(endpoint, nil))
+	c := newConfirmation(conn, r.TrialName, placesOf(endpoint, nil))
 	if confirming := c.run(ctx); confirming != nil {
 		code, _ := exitCode(err)
 		return nil, &exitError{code: code, err: fmt.Errorf("%w; it could not be confirmed either: %s", err, message(confirming)), hint: "`orlopctl events` and `orlopctl config-history` show the active configuration"}

@@ -19,7 +19,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/pki"
 )
 
-func (t *tool) trustCommand() *cobra.Command {
+func trustCommand(ios *streams, conn *connector) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "trust",
 		Short: "Issue, renew, list and revoke client certificates",
@@ -28,11 +28,11 @@ func (t *tool) trustCommand() *cobra.Command {
 			"third of its validity, by any command that makes a single call (get, version, apply-config and similar commands). After that, an\n" +
 			"operator must request another certificate.",
 	}
-	c.AddCommand(t.trustIssueCommand(), t.trustRenewCommand(), t.trustListCommand(), t.trustRevokeCommand(), t.trustRotateCommand(), t.trustRotateKeyCommand())
+	c.AddCommand(trustIssueCommand(ios, conn), trustRenewCommand(ios, conn), trustListCommand(ios, conn), trustRevokeCommand(ios, conn), trustRotateCommand(ios, conn), trustRotateKeyCommand(ios, conn))
 	return c
 }
 
-func (t *tool) trustIssueCommand() *cobra.Command {
+func trustIssueCommand(ios *streams, conn *connector) *cobra.Command {
 	var name, role, out string
 	var life time.Duration
 	var force bool
@@ -53,7 +53,7 @@ func (t *tool) trustIssueCommand() *cobra.Command {
 					return usagef("%s: cannot write: it exists; --force replaces it", file)
 				}
 			}
-			return t.call(func(ctx context.Context, c *client.Client) error {
+			return conn.call(func(ctx context.Context, c *client.Client) error {
 				answer, err := c.Trust.Issue(ctx, &api.IssueRequest{Name: name, Role: role, Csr: request, Ttl: lifeOf(life)})
 				if err != nil {
 					return err
@@ -69,7 +69,7 @@ func (t *tool) trustIssueCommand() *cobra.Command {
 				if err := writePair(certFile, keyFile, key); err != nil {
 					return err
 				}
-				t.printf("wrote %s and %s: serial %s, valid until %s\n", certFile, keyFile, pki.Serial(cert), cert.NotAfter.Format(time.RFC3339))
+				ios.printf("wrote %s and %s: serial %s, valid until %s\n", certFile, keyFile, pki.Serial(cert), cert.NotAfter.Format(time.RFC3339))
 				return nil
 			})
 		},
@@ -84,7 +84,7 @@ func (t *tool) trustIssueCommand() *cobra.Command {
 	return c
 }
 
-func (t *tool) trustRenewCommand() *cobra.Command {
+func trustRenewCommand(ios *streams, conn *connector) *cobra.Command {
 	var life time.Duration
 	c := &cobra.Command{
 		Use:   "renew",
@@ -93,10 +93,10 @@ func (t *tool) trustRenewCommand() *cobra.Command {
 			"--cert and --key. The old certificate stays valid until it expires.",
 		Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
-			if (t.flags.cert == "") != (t.flags.key == "") || t.flags.cert == "" && !t.usesContextCert() {
+			if (conn.flags.cert == "") != (conn.flags.key == "") || conn.flags.cert == "" && !conn.usesContextCert() {
 				return usagef("trust renew: cannot renew: expected a context, or both --cert and --key")
 			}
-			name, chosen, err := t.chosen()
+			name, chosen, err := conn.chosen()
 			if err != nil {
 				return err
 			}
@@ -104,20 +104,20 @@ func (t *tool) trustRenewCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return t.call(func(ctx context.Context, c *client.Client) error {
+			return conn.call(func(ctx context.Context, c *client.Client) error {
 				leaf, err := renew(ctx, c, present, life)
 				if err != nil {
 					return err
 				}
-				if t.flags.cert != "" {
-					err = writePair(t.flags.cert, t.flags.key, leaf)
+				if conn.flags.cert != "" {
+					err = writePair(conn.flags.cert, conn.flags.key, leaf)
 				} else {
 					err = storeRenewed(name, chosen, leaf)
 				}
 				if err != nil {
 					return err
 				}
-				t.printf("renewed: serial %s, valid until %s\n", pki.Serial(leaf.Cert), leaf.Cert.NotAfter.Format(time.RFC3339))
+				ios.printf("renewed: serial %s, valid until %s\n", pki.Serial(leaf.Cert), leaf.Cert.NotAfter.Format(time.RFC3339))
 				return nil
 			})
 		},
@@ -126,18 +126,18 @@ func (t *tool) trustRenewCommand() *cobra.Command {
 	return c
 }
 
-func (t *tool) trustListCommand() *cobra.Command {
+func trustListCommand(ios *streams, conn *connector) *cobra.Command {
 	return &cobra.Command{
 		Use:   "list",
 		Short: "List the certificates that the machine has issued, and the revocations",
 		Args:  cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
-			return t.call(func(ctx context.Context, c *client.Client) error {
+			return conn.call(func(ctx context.Context, c *client.Client) error {
 				answer, err := c.Trust.ListCertificates(ctx, &api.ListCertificatesRequest{})
 				if err != nil {
 					return err
 				}
-				return t.print(answer, func(w *tabwriter.Writer) { trustTable(w, answer, time.Now()) })
+				return ios.print(answer, func(w *tabwriter.Writer) { trustTable(w, answer, time.Now()) })
 			})
 		},
 	}
@@ -165,7 +165,7 @@ func trustTable(w *tabwriter.Writer, list *api.ListCertificatesResponse, now tim
 	}
 }
 
-func (t *tool) trustRevokeCommand() *cobra.Command {
+func trustRevokeCommand(ios *streams, conn *connector) *cobra.Command {
 	r := &api.RevokeRequest{}
 	var file string
 	c := &cobra.Command{
@@ -196,7 +196,7 @@ func (t *tool) trustRevokeCommand() *cobra.Command {
 			if (r.Serial == "") == (r.Name == "") {
 				return usagef("revocation: cannot revoke: expected --serial, --certificate or --name")
 			}
-			return t.revoke(r)
+			return revoke(ios, conn, r)
 		},
 	}
 	f := c.Flags()
@@ -210,10 +210,10 @@ func (t *tool) trustRevokeCommand() *cobra.Command {
 
 // revoke revokes or restores on all machines of the context concurrently. An unreachable machine
 // does not delay the others.
-func (t *tool) revoke(r *api.RevokeRequest) error {
+func revoke(ios *streams, conn *connector, r *api.RevokeRequest) error {
 	ctx, stop := interruptible()
 	defer stop()
-	f, err := t.fleet()
+	f, err := conn.fleet()
 	if err != nil {
 		return err
 	}
@@ -236,32 +236,32 @@ func (t *tool) revoke(r *api.RevokeRequest) error {
 			continue
 		}
 		issued = issued || answer.IssuedHere
-		one := *t
+		named := ios
 		if len(f.names) > 1 || f.relayed {
-			one.node = f.names[i]
+			named = ios.forNode(f.names[i])
 		}
-		if err := one.printRevoked(r, answer); err != nil {
+		if err := printRevoked(named, r, answer); err != nil {
 			return err
 		}
 	}
-	if !issued && t.human() && slices.ContainsFunc(answers, func(a *api.RevokeResponse) bool { return a != nil }) {
-		t.errorln("none of the called machines has issued it: unless the number is the whole serial of the first certificate of the lineage, other certificates of the lineage stay valid")
+	if !issued && ios.human() && slices.ContainsFunc(answers, func(a *api.RevokeResponse) bool { return a != nil }) {
+		ios.errorln("none of the called machines has issued it: unless the number is the whole serial of the first certificate of the lineage, other certificates of the lineage stay valid")
 	}
-	return f.failed(errs, "call it again when they answer")
+	return f.failed(ios, errs, "call it again when they answer")
 }
 
-func (t *tool) printRevoked(r *api.RevokeRequest, answer *api.RevokeResponse) error {
+func printRevoked(ios *streams, r *api.RevokeRequest, answer *api.RevokeResponse) error {
 	prefix := ""
-	if t.node != "" {
-		prefix = t.node + ": "
+	if ios.node != "" {
+		prefix = ios.node + ": "
 	}
 	switch {
-	case !t.human():
-		return t.print(answer, nil)
+	case !ios.human():
+		return ios.print(answer, nil)
 	case r.Restore:
-		t.printf("%sname %s is restored\n", prefix, r.Name)
+		ios.printf("%sname %s is restored\n", prefix, r.Name)
 	default:
-		t.printf("%srevoked: %s\n", prefix, revoked(answer.Revocation))
+		ios.printf("%srevoked: %s\n", prefix, revoked(answer.Revocation))
 	}
 	return nil
 }
@@ -380,15 +380,15 @@ func freshAdmin(dir string) error {
 
 // usesContextCert reports whether the call goes to a machine of a context with the certificate of
 // the context.
-func (t *tool) usesContextCert() bool {
-	return t.flags.cert == "" && t.flags.key == "" && len(t.flags.endpoints) == 0
+func (conn *connector) usesContextCert() bool {
+	return conn.flags.cert == "" && conn.flags.key == "" && len(conn.flags.endpoints) == 0
 }
 
 // signedAgain returns a context with a new certificate by the operator CA, if it is necessary and
 // the CA's key is still in the directory of the context. It also replaces an expired certificate.
-func (t *tool) signedAgain(name string, c machineContext) machineContext {
+func (conn *connector) signedAgain(name string, c machineContext) machineContext {
 	leaf, is := renewalDue(c.Cert, c.Key)
-	if !is || c.Operator == "" || !t.usesContextCert() {
+	if !is || c.Operator == "" || !conn.usesContextCert() {
 		return c
 	}
 	ca, err := readOperator(c.Operator)
@@ -405,7 +405,7 @@ func (t *tool) signedAgain(name string, c machineContext) machineContext {
 		return c
 	}
 	if err := storeRenewed(name, c, made); err != nil {
-		t.errorln("a new certificate of yours cannot be stored: " + err.Error())
+		conn.ios.errorln("a new certificate of yours cannot be stored: " + err.Error())
 	}
 	c.Cert, c.Key, c.RenewAfter = string(made.CertPEM()), string(made.KeyPEM()), renewAt(made)
 	return c
@@ -417,8 +417,8 @@ func renewAt(leaf *pki.Leaf) time.Time {
 
 // keepFresh lets the machine renew the context's certificate when it is due. A failure does not
 // make the command fail, because the certificate is still valid.
-func (t *tool) keepFresh(ctx context.Context, c *client.Client, name string, chosen machineContext) {
-	if !t.usesContextCert() {
+func (conn *connector) keepFresh(ctx context.Context, c *client.Client, name string, chosen machineContext) {
+	if !conn.usesContextCert() {
 		return
 	}
 	present, is := renewalDue(chosen.Cert, chosen.Key)
@@ -430,6 +430,6 @@ func (t *tool) keepFresh(ctx context.Context, c *client.Client, name string, cho
 		return
 	}
 	if err := storeRenewed(name, chosen, leaf); err != nil {
-		t.errorln("your certificate was renewed, but cannot be stored: " + err.Error())
+		conn.ios.errorln("your certificate was renewed, but cannot be stored: " + err.Error())
 	}
 }

@@ -26,7 +26,7 @@ import (
 // new version five minutes per attempt.
 const upgradeTimeout = 30 * time.Minute
 
-func (t *tool) upgradeCommand() *cobra.Command {
+func upgradeCommand(ios *streams, conn *connector) *cobra.Command {
 	var file, peer string
 	var from registryFlags
 	var noWait, withoutSavepoint bool
@@ -48,27 +48,27 @@ func (t *tool) upgradeCommand() *cobra.Command {
 			case len(sources) != 1:
 				return usagef("upgrade: expected -f with the upgrade bundle, or --from-registry, or --from-peer")
 			case file != "":
-				begun, err = t.sendBundle(file, withoutSavepoint)
+				begun, err = sendBundle(ios, conn, file, withoutSavepoint)
 			case peer != "":
-				begun, err = t.fetchBundle(&api.FetchBundleRequest{Peer: peer, WithoutSavepoint: withoutSavepoint})
+				begun, err = fetchBundle(conn, &api.FetchBundleRequest{Peer: peer, WithoutSavepoint: withoutSavepoint})
 			default:
 				request, wrong := from.request()
 				if wrong != nil {
 					return wrong
 				}
 				request.WithoutSavepoint = withoutSavepoint
-				begun, err = t.fetchBundle(request)
+				begun, err = fetchBundle(conn, request)
 			}
 			if err != nil {
 				return err
 			}
-			if t.human() {
-				t.println(fmt.Sprintf("the upgrade from version %s to %s has started", begun.From, begun.To))
+			if ios.human() {
+				ios.println(fmt.Sprintf("the upgrade from version %s to %s has started", begun.From, begun.To))
 			}
 			if noWait {
 				return nil
 			}
-			return t.awaitUpgrade(begun.To)
+			return awaitUpgrade(ios, conn, begun.To)
 		},
 	}
 	c.Flags().StringVarP(&file, "file", "f", "", "the upgrade bundle")
@@ -80,7 +80,7 @@ func (t *tool) upgradeCommand() *cobra.Command {
 	c.Flags().StringVar(&from.password, "registry-password-file", "", "file with the password for it")
 	c.Flags().BoolVar(&withoutSavepoint, "without-savepoint", false, "take no savepoint: for a machine whose etcd does not run, which could not be upgraded otherwise")
 	c.Flags().BoolVar(&noWait, "no-wait", false, "return when the machine continues alone; orlopctl upgrade status --wait continues to wait")
-	c.AddCommand(t.upgradeStatusCommand())
+	c.AddCommand(upgradeStatusCommand(ios, conn))
 	return c
 }
 
@@ -91,20 +91,20 @@ type registryFlags struct {
 	username, password string // password is a file
 }
 
-func (t *tool) upgradeStatusCommand() *cobra.Command {
+func upgradeStatusCommand(ios *streams, conn *connector) *cobra.Command {
 	var wait bool
 	c := &cobra.Command{
 		Use: "status", Short: "Show the last upgrade, its progress, and the reason for a rollback", Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			if wait {
-				return t.awaitUpgrade("")
+				return awaitUpgrade(ios, conn, "")
 			}
-			return t.call(func(ctx context.Context, c *client.Client) error {
+			return conn.call(func(ctx context.Context, c *client.Client) error {
 				answer, err := c.Upgrade.Status(ctx, &api.UpgradeStatusRequest{})
 				if err != nil {
 					return err
 				}
-				return t.print(answer, func(w *tabwriter.Writer) { upgradeTable(w, answer) })
+				return ios.print(answer, func(w *tabwriter.Writer) { upgradeTable(w, answer) })
 			})
 		},
 	}
@@ -112,7 +112,7 @@ func (t *tool) upgradeStatusCommand() *cobra.Command {
 	return c
 }
 
-func (t *tool) rollbackCommand() *cobra.Command {
+func rollbackCommand(ios *streams, conn *connector) *cobra.Command {
 	var yes bool
 	c := &cobra.Command{
 		Use:   "rollback",
@@ -121,13 +121,13 @@ func (t *tool) rollbackCommand() *cobra.Command {
 			"You must type the machine's name first, unless --yes is given.",
 		Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
-			if t.flags.timeout == 0 {
-				t.flags.timeout = upgradeTimeout + drainTime
+			if conn.flags.timeout == 0 {
+				conn.flags.timeout = upgradeTimeout + drainTime
 			}
 			var to string
-			err := t.call(func(ctx context.Context, c *client.Client) error {
+			err := conn.call(func(ctx context.Context, c *client.Client) error {
 				if !yes {
-					if err := t.confirm(ctx, c, "go back to the version before"); err != nil {
+					if err := confirm(ctx, ios, c, "go back to the version before"); err != nil {
 						return err
 					}
 				}
@@ -138,7 +138,7 @@ func (t *tool) rollbackCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return t.awaitUpgrade(to)
+			return awaitUpgrade(ios, conn, to)
 		},
 	}
 	c.Flags().BoolVar(&yes, "yes", false, "do not prompt for confirmation")
@@ -164,14 +164,14 @@ func (f registryFlags) request() (r *api.FetchBundleRequest, err error) {
 }
 
 // fetchBundle lets the machine fetch a bundle, and returns when the machine has started to.
-func (t *tool) fetchBundle(r *api.FetchBundleRequest) (begun *api.UpgradeStarted, err error) {
+func fetchBundle(conn *connector, r *api.FetchBundleRequest) (begun *api.UpgradeStarted, err error) {
 	ctx, stop := interruptible()
 	defer stop()
-	ctx, cancel := context.WithTimeout(ctx, t.timeout(upgradeTimeout))
+	ctx, cancel := context.WithTimeout(ctx, conn.timeout(upgradeTimeout))
 	defer cancel()
 	dialing, cancel := context.WithTimeout(ctx, usualTimeout)
 	defer cancel()
-	err = t.connected(dialing, ctx, func(ctx context.Context, c *client.Client) (err error) {
+	err = conn.connected(dialing, ctx, func(ctx context.Context, c *client.Client) (err error) {
 		begun, err = c.Upgrade.Fetch(ctx, r)
 		return err
 	})
@@ -180,7 +180,7 @@ func (t *tool) fetchBundle(r *api.FetchBundleRequest) (begun *api.UpgradeStarted
 
 // sendBundle uploads a bundle, resumes after a lost connection, and returns when the machine has
 // the bundle.
-func (t *tool) sendBundle(name string, withoutSavepoint bool) (*api.UpgradeStarted, error) {
+func sendBundle(ios *streams, conn *connector, name string, withoutSavepoint bool) (*api.UpgradeStarted, error) {
 	file, err := os.Open(name)
 	if err != nil {
 		return nil, usagef("upgrade: cannot read: %w", err)
@@ -191,13 +191,14 @@ func (t *tool) sendBundle(name string, withoutSavepoint bool) (*api.UpgradeStart
 	if err != nil {
 		return nil, usagef("upgrade: cannot read the bundle: %w", err)
 	}
-	u := upload{tool: t, file: file, offer: &api.BeginUploadRequest{Sha256: hex.EncodeToString(hash.Sum(nil)), Size: size}, withoutSavepoint: withoutSavepoint}
+	u := upload{ios: ios, conn: conn, file: file, offer: &api.BeginUploadRequest{Sha256: hex.EncodeToString(hash.Sum(nil)), Size: size}, withoutSavepoint: withoutSavepoint}
 	return u.send()
 }
 
 // upload is the upload of a bundle to a machine.
 type upload struct {
-	tool  *tool
+	ios   *streams
+	conn  *connector
 	file  io.ReadSeeker
 	offer *api.BeginUploadRequest
 	// withoutSavepoint: the machine takes no savepoint.
@@ -207,13 +208,13 @@ type upload struct {
 // send tries until the machine has the bundle. The machine must admit the first attempt; after that
 // a connection may be lost, and a machine may restart.
 func (u upload) send() (begun *api.UpgradeStarted, err error) {
-	endpoint, err := u.tool.machine()
+	endpoint, err := u.conn.machine()
 	if err != nil {
 		return nil, err
 	}
 	ctx, stop := interruptible()
 	defer stop()
-	ctx, cancel := context.WithTimeout(ctx, u.tool.timeout(upgradeTimeout))
+	ctx, cancel := context.WithTimeout(ctx, u.conn.timeout(upgradeTimeout))
 	defer cancel()
 	told := ""
 	for sending := false; ; {
@@ -224,8 +225,8 @@ func (u upload) send() (begun *api.UpgradeStarted, err error) {
 		if err == nil || !sending || !isTemporary(err) && !interrupted(err) || !sleep(ctx, dialInterval) {
 			return begun, err
 		}
-		if line := "it broke off: " + message(err); u.tool.human() && line != told {
-			u.tool.errorln(line)
+		if line := "it broke off: " + message(err); u.ios.human() && line != told {
+			u.ios.errorln(line)
 			told = line
 		}
 	}
@@ -247,14 +248,14 @@ func (u upload) try(ctx context.Context, c *client.Client, sending *bool) (*api.
 	if _, err := u.file.Seek(answer.Received, io.SeekStart); err != nil {
 		return nil, fmt.Errorf("upgrade: cannot read the bundle: %w", err)
 	}
-	if u.tool.human() && answer.Received > 0 {
-		u.tool.errorln(fmt.Sprintf("the machine has %d of %d bytes; sending %d", answer.Received, u.offer.Size, u.offer.Size-answer.Received))
+	if u.ios.human() && answer.Received > 0 {
+		u.ios.errorln(fmt.Sprintf("the machine has %d of %d bytes; sending %d", answer.Received, u.offer.Size, u.offer.Size-answer.Received))
 	}
 	stream, err := c.Upgrade.Upload(ctx)
 	if err != nil {
 		return nil, err
 	}
-	progress := u.tool.progress("sent", u.offer.Size)
+	progress := newProgress(u.ios, "sent", u.offer.Size)
 	if stream.Send(&api.UploadBundleRequest{Sha256: u.offer.Sha256, Offset: answer.Received, WithoutSavepoint: u.withoutSavepoint}) == nil {
 		err := send(u.file, func(sent int64) { progress(answer.Received + sent) }, func(chunk []byte) error {
 			return stream.Send(&api.UploadBundleRequest{Chunk: chunk})
@@ -268,17 +269,17 @@ func (u upload) try(ctx context.Context, c *client.Client, sending *bool) (*api.
 
 // awaitUpgrade waits for the result of an upgrade, across reboots, and shows the progress. It
 // succeeds when the wanted version runs, or without a wanted version when the upgrade is committed.
-func (t *tool) awaitUpgrade(wanted string) error {
-	endpoint, err := t.machine()
+func awaitUpgrade(ios *streams, conn *connector, wanted string) error {
+	endpoint, err := conn.machine()
 	if err != nil {
 		return err
 	}
 	ctx, stop := interruptible()
 	defer stop()
-	ctx, cancel := context.WithTimeout(ctx, t.timeout(upgradeTimeout))
+	ctx, cancel := context.WithTimeout(ctx, conn.timeout(upgradeTimeout))
 	defer cancel()
 	var last *api.UpgradeStatus
-	show := t.stages()
+	show := newStagePrinter(ios)
 	for {
 		err := followUpgrade(ctx, endpoint, func(now *api.UpgradeStatus) bool {
 			last = now
@@ -286,7 +287,7 @@ func (t *tool) awaitUpgrade(wanted string) error {
 			return slot.Phase(now.Phase).Done() && now.Operation == ""
 		})
 		if err == nil {
-			return t.outcome(last, wanted)
+			return printOutcome(ios, last, wanted)
 		}
 		if ctx.Err() == nil && !isTemporary(err) {
 			return err
@@ -317,30 +318,31 @@ func followUpgrade(ctx context.Context, endpoint client.Endpoint, enough func(*a
 	})
 }
 
-// stages returns a function that prints each stage of an upgrade; on a terminal also the progress.
-func (t *tool) stages() func(*api.UpgradeStatus) {
-	if !t.human() {
+// newStagePrinter returns a function that prints each stage of an upgrade; on a terminal also the
+// progress.
+func newStagePrinter(ios *streams) func(*api.UpgradeStatus) {
+	if !ios.human() {
 		return func(*api.UpgradeStatus) {}
 	}
-	_, terminal := t.terminal()
+	_, terminal := ios.terminal()
 	told := ""
 	return func(s *api.UpgradeStatus) {
 		if terminal {
-			_, _ = fmt.Fprint(t.stderr, "\r\x1b[K")
+			_, _ = fmt.Fprint(ios.err, "\r\x1b[K")
 		}
 		line := strings.TrimSuffix(s.Phase+": "+cmp.Or(s.Operation, s.WaitingFor), ": ")
 		if line != told {
-			t.errorln(line)
+			ios.errorln(line)
 			told = line
 		}
 		if terminal && s.Total > 0 {
-			_, _ = fmt.Fprintf(t.stderr, "%s of %s", size(s.Done), size(s.Total))
+			_, _ = fmt.Fprintf(ios.err, "%s of %s", size(s.Done), size(s.Total))
 		}
 	}
 }
 
-func (t *tool) outcome(s *api.UpgradeStatus, wanted string) error {
-	if err := t.print(s, func(w *tabwriter.Writer) { upgradeTable(w, s) }); err != nil {
+func printOutcome(ios *streams, s *api.UpgradeStatus, wanted string) error {
+	if err := ios.print(s, func(w *tabwriter.Writer) { upgradeTable(w, s) }); err != nil {
 		return err
 	}
 	if s.Running == wanted || wanted == "" && slot.Phase(s.Phase) == slot.Committed {

@@ -13,21 +13,21 @@ import (
 	"github.com/orlop-os/orlop/pkg/client"
 )
 
-func (t *tool) versionCommand() *cobra.Command {
+func versionCommand(ios *streams, conn *connector) *cobra.Command {
 	var own bool
 	c := &cobra.Command{
 		Use: "version", Short: "Show the versions of the machine and of this tool", Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			if own {
-				t.println("orlopctl " + toolVersion())
+				ios.println("orlopctl " + toolVersion())
 				return nil
 			}
-			return t.call(func(ctx context.Context, c *client.Client) error {
+			return conn.call(func(ctx context.Context, c *client.Client) error {
 				answer, err := c.Machine.Version(ctx, &api.VersionRequest{})
 				if err != nil {
 					return err
 				}
-				return t.print(answer, func(w *tabwriter.Writer) { versionTable(w, answer) })
+				return ios.print(answer, func(w *tabwriter.Writer) { versionTable(w, answer) })
 			})
 		},
 	}
