@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -19,6 +18,9 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"github.com/orlop-os/orlop/orlopctl/exit"
+	"github.com/orlop-os/orlop/orlopctl/format"
+	"github.com/orlop-os/orlop/orlopctl/iostreams"
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/client"
 	"github.com/orlop-os/orlop/pkg/config"
@@ -28,20 +30,20 @@ import (
 // machine.
 const applyTimeout = 5 * time.Minute
 
-func validateCommand(ios *streams) *cobra.Command {
+func validateCommand(ios *iostreams.Streams) *cobra.Command {
 	var file string
 	c := &cobra.Command{
 		Use: "validate -f FILE", Short: "Check a configuration without a machine", Args: fileOrFlag,
 		Long: "Check a configuration without a machine. With -o json or yaml, all problems are in one document, each with its\n" +
 			"line and field; the exit status is 2 in this case too.",
 		RunE: func(*cobra.Command, []string) error {
-			text, err := ios.readFile(file)
+			text, err := ios.ReadFile(file)
 			if err != nil {
 				return err
 			}
 			parsed, problems := config.Parse(file, text)
-			if !ios.human() {
-				if err := ios.printPlain(judge(file, parsed, problems, time.Now())); err != nil {
+			if !ios.Human() {
+				if err := ios.PrintPlain(judge(file, parsed, problems, time.Now())); err != nil {
 					return err
 				}
 				return problems.Err()
@@ -50,9 +52,9 @@ func validateCommand(ios *streams) *cobra.Command {
 				return err
 			}
 			for _, p := range parsed.CheckTime(time.Now()) {
-				ios.errorln("warning: " + p.String())
+				ios.Errorln("warning: " + p.String())
 			}
-			ios.println(describe(file, parsed))
+			ios.Println(describe(file, parsed))
 			return nil
 		},
 	}
@@ -95,23 +97,7 @@ func judge(file string, c *config.Config, problems config.Problems, now time.Tim
 	return j
 }
 
-// readFile reads a file or, for "-", the standard input.
-func (ios *streams) readFile(name string) ([]byte, error) {
-	if name != "-" {
-		text, err := os.ReadFile(name)
-		if err != nil {
-			return nil, usagef("file: cannot read: %w", err)
-		}
-		return text, nil
-	}
-	text, err := io.ReadAll(io.LimitReader(ios.in, config.MaxSize+1))
-	if err != nil {
-		return nil, fmt.Errorf("standard input: cannot read: %w", err)
-	}
-	return text, nil
-}
-
-func applyCommand(ios *streams, conn *connector) *cobra.Command {
+func applyCommand(ios *iostreams.Streams, conn *connector) *cobra.Command {
 	var file string
 	var how applying
 	c := &cobra.Command{
@@ -123,7 +109,7 @@ func applyCommand(ios *streams, conn *connector) *cobra.Command {
 			"  orlopctl apply-config -f cp1.yaml -e 10.0.0.11 --cert admin.crt --key admin.key --fingerprint sha256:…",
 		Args: fileOrFlag,
 		RunE: func(*cobra.Command, []string) error {
-			text, err := ios.readFile(file)
+			text, err := ios.ReadFile(file)
 			if err != nil {
 				return err
 			}
@@ -159,10 +145,10 @@ func (a *applying) flags(f *pflag.FlagSet) {
 }
 
 // apply sends a configuration, or a patch of it, and prints the result.
-func apply(ios *streams, conn *connector, r *api.ApplyRequest, a applying) error {
+func apply(ios *iostreams.Streams, conn *connector, r *api.ApplyRequest, a applying) error {
 	var known bool
 	if r.Mode, known = applyModes[a.mode]; !known {
-		return usagef("--mode %q: cannot apply: expected auto, no-reboot, try, staged or reboot", a.mode)
+		return exit.Usagef("--mode %q: cannot apply: expected auto, no-reboot, try, staged or reboot", a.mode)
 	}
 	if a.tryFor != 0 {
 		r.TrialDuration = durationpb.New(a.tryFor)
@@ -185,13 +171,13 @@ func apply(ios *streams, conn *connector, r *api.ApplyRequest, a applying) error
 		}
 		answer.Warnings = nil // validation has shown that the warnings do not apply
 	}
-	if ios.human() {
+	if ios.Human() {
 		printApplied(ios, answer, r.Mode)
-	} else if err := ios.print(answer, nil); err != nil {
+	} else if err := ios.Print(answer, nil); err != nil {
 		return err
 	}
 	if n := len(answer.Failures); n > 0 {
-		return &exitError{code: exitFailure, err: fmt.Errorf("the configuration is active, except for %s that failed; the machine retries", count(n, "operation")), hint: "`orlopctl get drift` lists the remaining operations"}
+		return &exit.Error{Code: exit.Failure, Err: fmt.Errorf("the configuration is active, except for %s that failed; the machine retries", format.Count(n, "operation")), Hint: "`orlopctl get drift` lists the remaining operations"}
 	}
 	if a.dryRun || a.noWait || answer.Install == "" {
 		return nil
@@ -200,12 +186,12 @@ func apply(ios *streams, conn *connector, r *api.ApplyRequest, a applying) error
 }
 
 // sendApply makes the call.
-func sendApply(ios *streams, conn *connector, r *api.ApplyRequest) (answer *api.ApplyResponse, err error) {
+func sendApply(ios *iostreams.Streams, conn *connector, r *api.ApplyRequest) (answer *api.ApplyResponse, err error) {
 	err = conn.callFor(applyTimeout-usualTimeout, func(ctx context.Context, c *client.Client) error {
 		answer, err = c.Config.Apply(ctx, r)
 		return err
 	})
-	if s, ok := statusOf(err); ok && s.Code() == codes.Unavailable && automatic(r.Mode) && !r.NoTrial {
+	if s, ok := exit.StatusOf(err); ok && s.Code() == codes.Unavailable && automatic(r.Mode) && !r.NoTrial {
 		return lostAnswer(ios, conn, err, r)
 	}
 	hint := "the machine may continue: `orlopctl events` and `orlopctl show-config` show the active configuration"
@@ -215,7 +201,7 @@ func sendApply(ios *streams, conn *connector, r *api.ApplyRequest) (answer *api.
 	return answer, mayContinue(err, hint)
 }
 
-func patchCommand(ios *streams, conn *connector) *cobra.Command {
+func patchCommand(ios *iostreams.Streams, conn *connector) *cobra.Command {
 	var file, text string
 	var how applying
 	c := &cobra.Command{
@@ -229,12 +215,12 @@ func patchCommand(ios *streams, conn *connector) *cobra.Command {
 		Args: fileOrFlag,
 		RunE: func(*cobra.Command, []string) error {
 			if (text == "") == (file == "") {
-				return usagef("patch-config: cannot change the configuration: expected --patch or --file")
+				return exit.Usagef("patch-config: cannot change the configuration: expected --patch or --file")
 			}
 			patch := []byte(text)
 			if file != "" {
 				var err error
-				if patch, err = ios.readFile(file); err != nil {
+				if patch, err = ios.ReadFile(file); err != nil {
 					return err
 				}
 			}
@@ -247,7 +233,7 @@ func patchCommand(ios *streams, conn *connector) *cobra.Command {
 	return c
 }
 
-func editCommand(ios *streams, conn *connector) *cobra.Command {
+func editCommand(ios *iostreams.Streams, conn *connector) *cobra.Command {
 	var how applying
 	c := &cobra.Command{
 		Use:   "edit-config",
@@ -278,14 +264,14 @@ func editCommand(ios *streams, conn *connector) *cobra.Command {
 			}
 			if len(patch) > 0 {
 				if err := apply(ios, conn, &api.ApplyRequest{Documents: patch, Filename: file, Patch: true}, how); err != nil {
-					ios.errorln("the edited configuration is in " + file)
+					ios.Errorln("the edited configuration is in " + file)
 					return err
 				}
 			} else {
-				ios.printProgress("nothing was changed")
+				ios.PrintProgress("nothing was changed")
 			}
 			if how.dryRun && len(patch) > 0 {
-				ios.printProgress("the edited configuration is in " + file)
+				ios.PrintProgress("the edited configuration is in " + file)
 				return nil
 			}
 			return os.Remove(file)
@@ -319,10 +305,10 @@ func edited(text []byte) (name string, after []byte, err error) {
 	signal.Stop(caught)
 	if err != nil {
 		if now, reading := os.ReadFile(f.Name()); reading == nil && !bytes.Equal(now, text) {
-			return "", nil, &exitError{code: exitUsage, err: fmt.Errorf("editor %s: %w; nothing was changed on the machine; the edited file is %s", editor, err, f.Name()), hint: "set EDITOR to another editor"}
+			return "", nil, &exit.Error{Code: exit.Usage, Err: fmt.Errorf("editor %s: %w; nothing was changed on the machine; the edited file is %s", editor, err, f.Name()), Hint: "set EDITOR to another editor"}
 		}
 		_ = os.Remove(f.Name()) // no part of the file is needed
-		return "", nil, &exitError{code: exitUsage, err: fmt.Errorf("editor %s: %w; nothing was changed", editor, err), hint: "set EDITOR to another editor"}
+		return "", nil, &exit.Error{Code: exit.Usage, Err: fmt.Errorf("editor %s: %w; nothing was changed", editor, err), Hint: "set EDITOR to another editor"}
 	}
 	after, err = os.ReadFile(f.Name())
 	return f.Name(), after, err
@@ -334,7 +320,7 @@ var applyModes = map[string]api.ApplyRequest_Mode{
 	"staged": api.ApplyRequest_MODE_STAGED, "reboot": api.ApplyRequest_MODE_REBOOT,
 }
 
-func printApplied(ios *streams, answer *api.ApplyResponse, how api.ApplyRequest_Mode) {
+func printApplied(ios *iostreams.Streams, answer *api.ApplyResponse, how api.ApplyRequest_Mode) {
 	did, restarted, reboots := "done:", "restarted: ", "the machine reboots now"
 	if answer.Install != "" {
 		did = "being done:"
@@ -349,26 +335,26 @@ func printApplied(ios *streams, answer *api.ApplyResponse, how api.ApplyRequest_
 	}
 	switch {
 	case len(answer.Operations) > 0:
-		ios.println(did)
+		ios.Println(did)
 		for _, op := range answer.Operations {
-			ios.println("  " + op)
+			ios.Println("  " + op)
 		}
 	case len(answer.Restarts) == 0 && !answer.Reboot:
-		ios.println("nothing to do: the machine has this configuration")
+		ios.Println("nothing to do: the machine has this configuration")
 	}
 	if len(answer.Restarts) > 0 {
-		ios.println(restarted + strings.Join(answer.Restarts, ", "))
+		ios.Println(restarted + strings.Join(answer.Restarts, ", "))
 	}
 	if answer.Reboot && reboots != "" {
-		ios.println(reboots)
+		ios.Println(reboots)
 	}
 	for _, f := range answer.Failures {
-		ios.errorln("failed: " + cleanLines(f))
+		ios.Errorln("failed: " + format.CleanLines(f))
 	}
 	for _, w := range answer.Warnings {
-		ios.errorln("warning: " + cleanLines(w))
+		ios.Errorln("warning: " + format.CleanLines(w))
 	}
 	if answer.TrialDeadline != nil {
-		ios.println("on trial until " + answer.TrialDeadline.AsTime().Format(time.RFC3339) + ": then the previous configuration becomes active again, unless `orlopctl confirm-config` confirms this one")
+		ios.Println("on trial until " + answer.TrialDeadline.AsTime().Format(time.RFC3339) + ": then the previous configuration becomes active again, unless `orlopctl confirm-config` confirms this one")
 	}
 }

@@ -8,19 +8,21 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/orlop-os/orlop/orlopctl/exit"
+	"github.com/orlop-os/orlop/orlopctl/format"
+	"github.com/orlop-os/orlop/orlopctl/iostreams"
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/audit"
 	"github.com/orlop-os/orlop/pkg/client"
-	"github.com/orlop-os/orlop/pkg/sanitize"
 )
 
-func auditCommand(ios *streams, conn *connector) *cobra.Command {
+func auditCommand(ios *iostreams.Streams, conn *connector) *cobra.Command {
 	c := &cobra.Command{Use: "audit", Short: "The audit log of the machine"}
 	c.AddCommand(auditListCommand(ios, conn), auditVerifyCommand(ios, conn))
 	return c
 }
 
-func auditListCommand(ios *streams, conn *connector) *cobra.Command {
+func auditListCommand(ios *iostreams.Streams, conn *connector) *cobra.Command {
 	l := auditList{ios: ios}
 	c := &cobra.Command{
 		Use:   "list",
@@ -34,7 +36,7 @@ func auditListCommand(ios *streams, conn *connector) *cobra.Command {
 			names := map[string][]string{"": {"", audit.Refused}, "changes": {""}, audit.Refused: {audit.Refused}}
 			var known bool
 			if l.records, known = names[l.which]; !known {
-				return usagef("--record %s: expected changes or refused", l.which)
+				return exit.Usagef("--record %s: expected changes or refused", l.which)
 			}
 			if l.after > 0 && l.which == "" {
 				l.records = []string{""}
@@ -50,7 +52,7 @@ func auditListCommand(ios *streams, conn *connector) *cobra.Command {
 
 // auditList holds the records of several calls.
 type auditList struct {
-	ios     *streams
+	ios     *iostreams.Streams
 	which   string
 	records []string
 	after   uint64
@@ -66,7 +68,7 @@ type auditLine struct {
 func (l *auditList) run(ctx context.Context, c *client.Client) error {
 	if len(l.records) == 1 {
 		chain := audit.Chain{Record: l.records[0]}
-		return readRecord(ctx, c, &chain, l.after, l.follow, l.ios.human() && l.ios.format != "yaml", l.print)
+		return readRecord(ctx, c, &chain, l.after, l.follow, l.ios.Human() && l.ios.Format != "yaml", l.print)
 	}
 	chains := [2]audit.Chain{{}, {Record: audit.Refused}}
 	var read [2][]auditLine
@@ -123,11 +125,11 @@ func merged(a, b []auditLine) []auditLine {
 }
 
 func (l *auditList) print(line auditLine) error {
-	if l.ios.format == "yaml" || l.ios.node != "" && !l.ios.human() {
-		return l.ios.printDocument(line.text, true)
+	if l.ios.Format == "yaml" || l.ios.Node != "" && !l.ios.Human() {
+		return l.ios.PrintDocument(line.text, true)
 	}
-	if !l.ios.human() {
-		l.ios.println(string(line.text))
+	if !l.ios.Human() {
+		l.ios.Println(string(line.text))
 		return nil
 	}
 	e := line.entry
@@ -135,19 +137,19 @@ func (l *auditList) print(line auditLine) error {
 	if e.Record != "" {
 		number = "r" + number
 	}
-	l.ios.printf("%6s  %s  %-18s %s by %s (%s) from %s", number, e.At.Format("2006-01-02T15:04:05.000Z"), e.Status,
-		strings.TrimPrefix(strings.TrimPrefix(e.Method, "/orlop."), "v1alpha1."), clean(e.Subject), e.Role, e.Peer)
+	l.ios.Printf("%6s  %s  %-18s %s by %s (%s) from %s", number, e.At.Format("2006-01-02T15:04:05.000Z"), e.Status,
+		strings.TrimPrefix(strings.TrimPrefix(e.Method, "/orlop."), "v1alpha1."), format.Clean(e.Subject), e.Role, e.Peer)
 	if e.Target != "" {
-		l.ios.printf(", %s", clean(e.Target))
+		l.ios.Printf(", %s", format.Clean(e.Target))
 	}
 	if e.Reason != "" {
-		l.ios.printf(": %s", clean(e.Reason))
+		l.ios.Printf(": %s", format.Clean(e.Reason))
 	}
-	l.ios.println("")
+	l.ios.Println("")
 	return nil
 }
 
-func auditVerifyCommand(ios *streams, conn *connector) *cobra.Command {
+func auditVerifyCommand(ios *iostreams.Streams, conn *connector) *cobra.Command {
 	var since string
 	c := &cobra.Command{
 		Use:   "verify",
@@ -161,7 +163,7 @@ func auditVerifyCommand(ios *streams, conn *connector) *cobra.Command {
 			if since != "" {
 				var err error
 				if want, err = audit.ParseCheckpoint(since); err != nil {
-					return usagef("--since: %w", err)
+					return exit.Usagef("--since: %w", err)
 				}
 			}
 			chain, refused := audit.Chain{Want: want}, audit.Chain{Record: audit.Refused}
@@ -178,8 +180,8 @@ func auditVerifyCommand(ios *streams, conn *connector) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if !ios.human() {
-				return ios.printPlain(map[string]any{
+			if !ios.Human() {
+				return ios.PrintPlain(map[string]any{
 					"first": chain.First.Number, "last": chain.Last.Number, "mark": chain.Last.String(),
 					"refused": map[string]any{"first": refused.First.Number, "last": refused.Last.Number, "mark": refused.Last.String()},
 				})
@@ -197,19 +199,19 @@ func brokenChain(err error) error {
 	if err == nil {
 		return nil
 	}
-	return &exitError{code: exitFailure, err: fmt.Errorf("audit: the record is incomplete or changed: %w", err), hint: "the audit log was changed on the machine's disk; compare it with your copies elsewhere"}
+	return &exit.Error{Code: exit.Failure, Err: fmt.Errorf("audit: the record is incomplete or changed: %w", err), Hint: "the audit log was changed on the machine's disk; compare it with your copies elsewhere"}
 }
 
 // printVerified prints the parts of the audit log that were verified.
-func printVerified(ios *streams, chain, refused audit.Chain) {
+func printVerified(ios *iostreams.Streams, chain, refused audit.Chain) {
 	if refused.Last.Number > 0 {
-		ios.printf("rejected calls %d to %d are unchanged\n", refused.First.Number, refused.Last.Number)
+		ios.Printf("rejected calls %d to %d are unchanged\n", refused.First.Number, refused.Last.Number)
 	}
 	if chain.Last.Number == 0 {
-		ios.println("the record of changes is empty")
+		ios.Println("the record of changes is empty")
 		return
 	}
-	ios.printf("calls %d to %d are unchanged; the mark of the last call is\n%s\n", chain.First.Number, chain.Last.Number, chain.Last)
+	ios.Printf("calls %d to %d are unchanged; the mark of the last call is\n%s\n", chain.First.Number, chain.Last.Number, chain.Last)
 }
 
 // readRecord reads a machine's record from a sequence number on, and checks each line if check is
@@ -239,16 +241,4 @@ func readRecord(ctx context.Context, c *client.Client, chain *audit.Chain, after
 		return nil
 	}
 	return err
-}
-
-// clean sanitizes a text from a certificate or from an untrusted request for a terminal.
-func clean(text string) string { return sanitize.Text(text) }
-
-// cleanLines does the same for each line of a text.
-func cleanLines(text string) string {
-	lines := strings.Split(text, "\n")
-	for i, line := range lines {
-		lines[i] = clean(line)
-	}
-	return strings.Join(lines, "\n")
 }

@@ -17,6 +17,9 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/orlop-os/orlop/orlopctl/exit"
+	"github.com/orlop-os/orlop/orlopctl/format"
+	"github.com/orlop-os/orlop/orlopctl/iostreams"
 	"github.com/orlop-os/orlop/pkg/paths"
 	"github.com/orlop-os/orlop/pkg/pki"
 	"github.com/orlop-os/orlop/vm"
@@ -28,7 +31,7 @@ const qemuTimeout = 2 * time.Minute
 // defaultCluster is the name of a local cluster if the command line gives no name.
 const defaultCluster = "dev"
 
-func clusterCommand(ios *streams, conn *connector) *cobra.Command {
+func clusterCommand(ios *iostreams.Streams, conn *connector) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "cluster",
 		Short: "Local machines in QEMU",
@@ -45,7 +48,7 @@ func clusterRunnerCommand() *cobra.Command {
 		Use: "runner", Hidden: true, DisableFlagParsing: true,
 		RunE: func(_ *cobra.Command, args []string) error {
 			if len(args) != 2 || args[0] != "-dir" {
-				return usagef("cluster runner: cannot run: expected -dir DIRECTORY")
+				return exit.Usagef("cluster runner: cannot run: expected -dir DIRECTORY")
 			}
 			ctx, stop := interruptible()
 			defer stop()
@@ -83,13 +86,13 @@ func clusterDir(args []string) (name, dir string, err error) {
 		name = args[0]
 	}
 	if name == "" || strings.ContainsAny(name, "/.\\") {
-		return "", "", usagef("cluster %q: cannot use the name: expected letters, digits and -", name)
+		return "", "", exit.Usagef("cluster %q: cannot use the name: expected letters, digits and -", name)
 	}
 	all, err := clustersDir()
 	return name, filepath.Join(all, name), err
 }
 
-func clusterStatusCommand(ios *streams, conn *connector) *cobra.Command {
+func clusterStatusCommand(ios *iostreams.Streams, conn *connector) *cobra.Command {
 	return &cobra.Command{
 		Use: "status", Short: "List the local clusters and their machines", Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
@@ -99,14 +102,14 @@ func clusterStatusCommand(ios *streams, conn *connector) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if !ios.human() {
-				return ios.printPlain(all)
+			if !ios.Human() {
+				return ios.PrintPlain(all)
 			}
-			return drawTable(ios.out, func(w *tabwriter.Writer) {
-				row(w, "CLUSTER", "MACHINE", "STATE", "UP", "API", "KUBERNETES", "CONSOLE")
+			return iostreams.DrawTable(ios.Out, func(w *tabwriter.Writer) {
+				iostreams.Row(w, "CLUSTER", "MACHINE", "STATE", "UP", "API", "KUBERNETES", "CONSOLE")
 				for _, c := range all {
 					for _, m := range c.Machines {
-						row(w, c.Name, m.Name, m.State, m.Up, m.API, m.Kubernetes, m.Console)
+						iostreams.Row(w, c.Name, m.Name, m.State, m.Up, m.API, m.Kubernetes, m.Console)
 					}
 				}
 			})
@@ -142,7 +145,7 @@ func localClusters(ctx context.Context) ([]localCluster, error) {
 	for _, folder := range folders {
 		c, err := readCluster(ctx, folder.Name(), filepath.Join(all, folder.Name()))
 		if err != nil { // the other clusters are listed all the same
-			c.Machines = noMachine("unknown: " + message(err))
+			c.Machines = noMachine("unknown: " + exit.Message(err))
 		}
 		clusters = append(clusters, c)
 	}
@@ -177,8 +180,8 @@ func readCluster(ctx context.Context, name, dir string) (localCluster, error) {
 	}
 	for _, m := range status.Machines {
 		shown := localMachine{
-			Name: m.Name, State: "on", Up: shortDuration(time.Since(m.PoweredOn)), Console: m.Console,
-			API: orDash(status.Forward(m.Name, paths.PortApid)), Kubernetes: orDash(status.Forward(m.Name, paths.PortKubernetes)),
+			Name: m.Name, State: "on", Up: format.ShortDuration(time.Since(m.PoweredOn)), Console: m.Console,
+			API: format.OrDash(status.Forward(m.Name, paths.PortApid)), Kubernetes: format.OrDash(status.Forward(m.Name, paths.PortKubernetes)),
 		}
 		if !m.Running {
 			shown.State, shown.Up = "off", "-"
@@ -191,7 +194,7 @@ func readCluster(ctx context.Context, name, dir string) (localCluster, error) {
 	return c, nil
 }
 
-func clusterStartCommand(ios *streams, conn *connector) *cobra.Command {
+func clusterStartCommand(ios *iostreams.Streams, conn *connector) *cobra.Command {
 	return &cobra.Command{
 		Use: "start [NAME]", Short: "Switch the machines of a local cluster on again, with their disks as they are", Args: cobra.MaximumNArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {
@@ -207,7 +210,7 @@ func clusterStartCommand(ios *streams, conn *connector) *cobra.Command {
 			defer cancel()
 			running, err := vm.Resume(ctx, dir, runner...)
 			if err != nil {
-				return withHint(err, "`orlopctl cluster status` lists the clusters")
+				return exit.WithHint(err, "`orlopctl cluster status` lists the clusters")
 			}
 			status, err := running.Status(ctx)
 			if err != nil {
@@ -219,15 +222,15 @@ func clusterStartCommand(ios *streams, conn *connector) *cobra.Command {
 				err = moveContexts(name, own, status)
 			}
 			if err != nil {
-				ios.errorln("the contexts of " + name + " stay as they are: " + message(err))
+				ios.Errorln("the contexts of " + name + " stay as they are: " + exit.Message(err))
 			}
-			ios.println("the machines of " + name + " are on; `orlopctl --context " + name + " health` waits for them")
+			ios.Println("the machines of " + name + " are on; `orlopctl --context " + name + " health` waits for them")
 			return nil
 		},
 	}
 }
 
-func clusterDestroyCommand(ios *streams, conn *connector) *cobra.Command {
+func clusterDestroyCommand(ios *iostreams.Streams, conn *connector) *cobra.Command {
 	return &cobra.Command{
 		Use: "destroy [NAME]", Short: "Switch the machines of a local cluster off and remove everything of it", Args: cobra.MaximumNArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {
@@ -238,14 +241,14 @@ func clusterDestroyCommand(ios *streams, conn *connector) *cobra.Command {
 			ctx, cancel := context.WithTimeout(context.Background(), conn.timeout(qemuTimeout))
 			defer cancel()
 			if _, err := os.Stat(dir); err != nil {
-				return &exitError{code: exitUsage, err: fmt.Errorf("cluster %q: cannot destroy: it does not exist", name), hint: "`orlopctl cluster status` lists them"}
+				return &exit.Error{Code: exit.Usage, Err: fmt.Errorf("cluster %q: cannot destroy: it does not exist", name), Hint: "`orlopctl cluster status` lists them"}
 			}
 			// The file that identifies the contexts of the cluster is deleted with the cluster's
 			// directory. It is written before any context, so without it no context belongs to the
 			// cluster.
 			own, err := readSecrets(filepath.Join(dir, "secrets.yaml"))
 			if err != nil && !errors.Is(err, fs.ErrNotExist) {
-				ios.errorln("the contexts of " + name + " stay: " + message(err))
+				ios.Errorln("the contexts of " + name + " stay: " + exit.Message(err))
 			}
 			// This happens before the directory is deleted, so the command can be repeated if the
 			// contexts or the kubeconfig cannot be changed.
@@ -261,7 +264,7 @@ func clusterDestroyCommand(ios *streams, conn *connector) *cobra.Command {
 			if err := os.RemoveAll(dir); err != nil {
 				return fmt.Errorf("cluster %s: cannot remove its directory: %w", name, err)
 			}
-			ios.println("the cluster " + name + " is gone")
+			ios.Println("the cluster " + name + " is gone")
 			return nil
 		},
 	}

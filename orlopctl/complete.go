@@ -6,6 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/orlop-os/orlop/orlopctl/format"
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/client"
 )
@@ -38,7 +39,7 @@ func completed(conn *connector, ask func(context.Context, *client.Client) ([]str
 			return nil, cobra.ShellCompDirectiveError
 		}
 		for i, word := range words {
-			words[i] = clean(word)
+			words[i] = format.Clean(word)
 		}
 		return words, cobra.ShellCompDirectiveNoFileComp
 	}

@@ -5,7 +5,6 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -18,6 +17,10 @@ import (
 	"golang.org/x/sys/unix"
 	"sigs.k8s.io/yaml"
 
+	"github.com/orlop-os/orlop/orlopctl/exit"
+	"github.com/orlop-os/orlop/orlopctl/format"
+	"github.com/orlop-os/orlop/orlopctl/iostreams"
+	"github.com/orlop-os/orlop/orlopctl/secretfile"
 	"github.com/orlop-os/orlop/pkg/client"
 	"github.com/orlop-os/orlop/pkg/pki"
 )
@@ -75,7 +78,7 @@ func loadContexts() (*contextsFile, error) {
 	}
 	file := &contextsFile{}
 	if err := yaml.UnmarshalStrict(text, file); err != nil {
-		return nil, usagef("contexts: cannot use %s: %w", path, err)
+		return nil, exit.Usagef("contexts: cannot use %s: %w", path, err)
 	}
 	if file.Contexts == nil {
 		file.Contexts = map[string]machineContext{}
@@ -95,11 +98,11 @@ func (f *contextsFile) save() error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return fmt.Errorf("contexts: cannot create the directory: %w", err)
 	}
-	return writeSecret(path, text, true)
+	return secretfile.Write(path, text, true)
 }
 
 // withContext returns a connector with the same flags, but for another context.
-func (conn *connector) withContext(name string, ios *streams) *connector {
+func (conn *connector) withContext(name string, ios *iostreams.Streams) *connector {
 	other := &connector{ios: ios, flags: conn.flags}
 	other.flags.context = name
 	return other
@@ -140,7 +143,7 @@ func (conn *connector) chosen() (string, machineContext, error) {
 	}
 	chosen, known := file.Contexts[name]
 	if conn.flags.context != "" && !known {
-		return "", machineContext{}, &exitError{code: exitUsage, err: fmt.Errorf("context %q: cannot use: it does not exist", name), hint: "`orlopctl config contexts` lists them"}
+		return "", machineContext{}, &exit.Error{Code: exit.Usage, Err: fmt.Errorf("context %q: cannot use: it does not exist", name), Hint: "`orlopctl config contexts` lists them"}
 	}
 	chosen, err = conn.overlay(chosen)
 	return name, chosen, err
@@ -170,7 +173,7 @@ func (conn *connector) overlay(c machineContext) (machineContext, error) {
 		}
 		text, err := os.ReadFile(file.path)
 		if err != nil {
-			return c, usagef("%s: cannot read: %w", file.flag, err)
+			return c, exit.Usagef("%s: cannot read: %w", file.flag, err)
 		}
 		*file.to = string(text)
 	}
@@ -182,7 +185,7 @@ func (conn *connector) overlay(c machineContext) (machineContext, error) {
 	}
 	if f.ca != "" {
 		if f.fingerprint != "" {
-			return c, usagef("--ca and --fingerprint: cannot use both: each determines how the machine is verified")
+			return c, exit.Usagef("--ca and --fingerprint: cannot use both: each determines how the machine is verified")
 		}
 		c.Fingerprint = ""
 	}
@@ -193,7 +196,7 @@ func (conn *connector) overlay(c machineContext) (machineContext, error) {
 // each missing value.
 func (c machineContext) endpoint() (client.Endpoint, error) {
 	missing := func(what, hint string) (client.Endpoint, error) {
-		return client.Endpoint{}, &exitError{code: exitUsage, err: fmt.Errorf("machine: cannot connect: %s", what), hint: hint}
+		return client.Endpoint{}, &exit.Error{Code: exit.Usage, Err: fmt.Errorf("machine: cannot connect: %s", what), Hint: hint}
 	}
 	switch {
 	case c.Endpoint == "":
@@ -208,7 +211,7 @@ func (c machineContext) endpoint() (client.Endpoint, error) {
 	}
 	leaf, err := pki.ParseLeaf([]byte(c.Cert), []byte(c.Key))
 	if err != nil {
-		return client.Endpoint{}, &exitError{code: exitUsage, err: err, hint: "check --cert and --key"}
+		return client.Endpoint{}, &exit.Error{Code: exit.Usage, Err: err, Hint: "check --cert and --key"}
 	}
 	e := client.Endpoint{
 		Address: c.Endpoint, Fallback: c.Fallback, ServerName: c.ServerName, Fingerprint: c.Fingerprint,
@@ -216,13 +219,13 @@ func (c machineContext) endpoint() (client.Endpoint, error) {
 	}
 	if c.Fingerprint != "" {
 		if _, err := pki.ParseFingerprint(c.Fingerprint); err != nil {
-			return client.Endpoint{}, &exitError{code: exitUsage, err: err}
+			return client.Endpoint{}, &exit.Error{Code: exit.Usage, Err: err}
 		}
 		return e, nil
 	}
 	cas, err := pki.ParseCerts([]byte(c.CA))
 	if err != nil {
-		return client.Endpoint{}, &exitError{code: exitUsage, err: err, hint: "check --ca"}
+		return client.Endpoint{}, &exit.Error{Code: exit.Usage, Err: err, Hint: "check --ca"}
 	}
 	e.CA = x509.NewCertPool()
 	for _, ca := range cas {
@@ -231,7 +234,7 @@ func (c machineContext) endpoint() (client.Endpoint, error) {
 	return e, nil
 }
 
-func configCommand(ios *streams, conn *connector) *cobra.Command {
+func configCommand(ios *iostreams.Streams, conn *connector) *cobra.Command {
 	c := &cobra.Command{Use: "config", Short: "The machines that this tool knows (~/.orlop/config, or $ORLOP_CONFIG)"}
 	c.AddCommand(
 		&cobra.Command{
@@ -244,7 +247,7 @@ func configCommand(ios *streams, conn *connector) *cobra.Command {
 			RunE: func(_ *cobra.Command, args []string) error {
 				return changeContexts(func(f *contextsFile) error {
 					if _, known := f.Contexts[args[0]]; !known {
-						return &exitError{code: exitUsage, err: fmt.Errorf("context %q: cannot use: it does not exist", args[0]), hint: "`orlopctl config contexts` lists them"}
+						return &exit.Error{Code: exit.Usage, Err: fmt.Errorf("context %q: cannot use: it does not exist", args[0]), Hint: "`orlopctl config contexts` lists them"}
 					}
 					f.Current = args[0]
 					return nil
@@ -328,7 +331,7 @@ func lockContexts() (unlock func(), err error) {
 	case err = <-locked:
 	// The file stays open because the goroutine still waits for the lock; this process ends soon.
 	case <-time.After(lockTimeout):
-		return nil, &exitError{code: exitFailure, err: fmt.Errorf("contexts: cannot lock %s: another orlopctl holds it since %s", path, lockTimeout), hint: "wait for the other orlopctl or end it, and retry"}
+		return nil, &exit.Error{Code: exit.Failure, Err: fmt.Errorf("contexts: cannot lock %s: another orlopctl holds it since %s", path, lockTimeout), Hint: "wait for the other orlopctl or end it, and retry"}
 	}
 	if err != nil {
 		_ = file.Close() // nothing was written to it
@@ -347,7 +350,7 @@ type listedContext struct {
 	Expires    *time.Time `json:"expires,omitempty"`
 }
 
-func listContexts(ios *streams) error {
+func listContexts(ios *iostreams.Streams) error {
 	file, err := loadContexts()
 	if err != nil {
 		return err
@@ -361,11 +364,11 @@ func listContexts(ios *streams) error {
 		}
 		all = append(all, shown)
 	}
-	if !ios.human() {
-		return ios.printPlain(all)
+	if !ios.Human() {
+		return ios.PrintPlain(all)
 	}
-	return drawTable(ios.out, func(w *tabwriter.Writer) {
-		row(w, "CURRENT", "NAME", "ENDPOINT", "MACHINE", "CERTIFICATE", "EXPIRES")
+	return iostreams.DrawTable(ios.Out, func(w *tabwriter.Writer) {
+		iostreams.Row(w, "CURRENT", "NAME", "ENDPOINT", "MACHINE", "CERTIFICATE", "EXPIRES")
 		for _, c := range all {
 			mark, expires := "-", "-"
 			if c.Current {
@@ -374,7 +377,7 @@ func listContexts(ios *streams) error {
 			if c.Expires != nil {
 				expires = c.Expires.Format("2006-01-02")
 			}
-			row(w, mark, c.Name, strings.Join(c.Endpoints, ","), orDash(c.ServerName), orDash(c.Subject), expires)
+			iostreams.Row(w, mark, c.Name, strings.Join(c.Endpoints, ","), format.OrDash(c.ServerName), format.OrDash(c.Subject), expires)
 		}
 	})
 }
@@ -394,99 +397,4 @@ func completeContexts(*cobra.Command, []string, string) ([]string, cobra.ShellCo
 		return nil, cobra.ShellCompDirectiveError
 	}
 	return file.names(), cobra.ShellCompDirectiveNoFileComp
-}
-
-// secretFile is a file that only its owner can read.
-type secretFile struct {
-	path    string
-	content []byte
-}
-
-// writeSecret atomically writes a file that only its owner can read. Without replace it does not
-// overwrite a file.
-func writeSecret(path string, content []byte, replace bool) error {
-	return writeSecrets([]secretFile{{path, content}}, replace)
-}
-
-// writeSecrets is writeSecret for several files. It renames the first file only after all files are
-// on the disk.
-func writeSecrets(files []secretFile, replace bool) error {
-	for _, f := range files {
-		if _, err := os.Lstat(f.path); err == nil && !replace {
-			return &exitError{code: exitUsage, err: fmt.Errorf("%s: cannot write: the file exists already", f.path), hint: "--force replaces it; certificates by the old keys then no longer work"}
-		}
-	}
-	var staged []string
-	defer func() {
-		for _, temporary := range staged {
-			_ = os.Remove(temporary) // already renamed after a success
-		}
-	}()
-	for _, f := range files {
-		temporary, err := stage(f.path, func(w io.Writer) error {
-			if _, err := w.Write(f.content); err != nil {
-				return fmt.Errorf("%s: cannot write: %w", f.path, err)
-			}
-			return nil
-		})
-		if err != nil {
-			return err
-		}
-		staged = append(staged, temporary)
-	}
-	for i, f := range files {
-		if err := os.Rename(staged[i], linked(f.path)); err != nil {
-			return fmt.Errorf("%s: cannot write: %w", f.path, err)
-		}
-	}
-	return nil
-}
-
-// writeAtomic writes a file that only its owner can read. The file appears, or replaces an existing
-// file, only after its whole content is on the disk. If write fails, no file appears.
-func writeAtomic(path string, write func(io.Writer) error) error {
-	temporary, err := stage(path, write)
-	if err != nil {
-		return err
-	}
-	if err := os.Rename(temporary, linked(path)); err != nil {
-		_ = os.Remove(temporary) // the temporary file is useless now
-		return fmt.Errorf("%s: cannot write: %w", path, err)
-	}
-	return nil
-}
-
-// linked returns the real location of path. A symbolic link stays; its target is replaced.
-func linked(path string) string {
-	if target, err := filepath.EvalSymlinks(path); err == nil {
-		return target
-	}
-	return path
-}
-
-// stage writes a file to the disk under a temporary name in the same directory and returns that
-// name. If write fails, no file remains.
-func stage(path string, write func(io.Writer) error) (temporary string, err error) {
-	place := linked(path)
-	file, err := os.CreateTemp(filepath.Dir(place), "."+filepath.Base(place)+"-*") // mode 0600
-	if err != nil {
-		return "", fmt.Errorf("%s: cannot write: %w", path, err)
-	}
-	defer func() {
-		if err != nil {
-			_ = os.Remove(file.Name()) // the temporary file is useless now
-		}
-	}()
-	if err := write(file); err != nil {
-		_ = file.Close() // the error of write is the relevant error
-		return "", err
-	}
-	err = file.Sync()
-	if closing := file.Close(); err == nil {
-		err = closing
-	}
-	if err != nil {
-		return "", fmt.Errorf("%s: cannot write: %w", path, err)
-	}
-	return file.Name(), nil
 }

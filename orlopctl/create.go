@@ -17,6 +17,9 @@ import (
 	"github.com/spf13/cobra"
 	"go.yaml.in/yaml/v3"
 
+	"github.com/orlop-os/orlop/orlopctl/exit"
+	"github.com/orlop-os/orlop/orlopctl/iostreams"
+	"github.com/orlop-os/orlop/orlopctl/secretfile"
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/client"
 	"github.com/orlop-os/orlop/pkg/config"
@@ -37,7 +40,7 @@ const (
 
 // creation is one run of `cluster create`.
 type creation struct {
-	ios            *streams
+	ios            *iostreams.Streams
 	conn           *connector
 	name, dir      string
 	image          string // the disk image
@@ -62,7 +65,7 @@ type creation struct {
 	signer         string // the operator's directory, absolute
 }
 
-func clusterCreateCommand(ios *streams, conn *connector) *cobra.Command {
+func clusterCreateCommand(ios *iostreams.Streams, conn *connector) *cobra.Command {
 	c := &creation{ios: ios, conn: conn}
 	command := &cobra.Command{
 		Use:   "create [NAME]",
@@ -129,10 +132,10 @@ func (c *creation) prepare() error {
 		c.image = filepath.Join(c.image, "disk.raw")
 	}
 	if _, err := os.Stat(c.image); err != nil {
-		return &exitError{code: exitUsage, err: fmt.Errorf("image: cannot find: %w", err), hint: "build it with `make image`"}
+		return &exit.Error{Code: exit.Usage, Err: fmt.Errorf("image: cannot find: %w", err), Hint: "build it with `make image`"}
 	}
 	if c.operator == "" {
-		return usagef("--operator: cannot create a cluster without it: expected the directory of the operator CA in the image")
+		return exit.Usagef("--operator: cannot create a cluster without it: expected the directory of the operator CA in the image")
 	}
 	if err := freshAdmin(c.operator); err != nil {
 		return err
@@ -145,7 +148,7 @@ func (c *creation) prepare() error {
 		c.key, err = os.ReadFile(filepath.Join(c.operator, adminName+".key"))
 	}
 	if err != nil {
-		return &exitError{code: exitUsage, err: fmt.Errorf("operator: cannot read its certificate: %w", err), hint: "the image accepts only the operator CA that it was built with; name its directory with --operator"}
+		return &exit.Error{Code: exit.Usage, Err: fmt.Errorf("operator: cannot read its certificate: %w", err), Hint: "the image accepts only the operator CA that it was built with; name its directory with --operator"}
 	}
 	if c.secrets, err = newSecrets(); err != nil {
 		return err
@@ -154,7 +157,7 @@ func (c *creation) prepare() error {
 		return err
 	}
 	if _, err := os.Stat(c.dir); err == nil {
-		return &exitError{code: exitUsage, err: fmt.Errorf("cluster %q: cannot create: it exists already", c.name), hint: "`orlopctl cluster destroy " + c.name + "` removes it; `cluster start` switches it on"}
+		return &exit.Error{Code: exit.Usage, Err: fmt.Errorf("cluster %q: cannot create: it exists already", c.name), Hint: "`orlopctl cluster destroy " + c.name + "` removes it; `cluster start` switches it on"}
 	}
 	// No cluster with this name exists. Contexts with these names belong to another cluster, and
 	// may hold the only key to a machine.
@@ -164,7 +167,7 @@ func (c *creation) prepare() error {
 	}
 	for _, name := range clusterContexts(c.name) {
 		if _, exists := known.Contexts[name]; exists {
-			return &exitError{code: exitUsage, err: fmt.Errorf("cluster %q: cannot create: context %q of another machine exists already", c.name, name), hint: "choose another name; `orlopctl config delete-context " + name + "` forgets the context"}
+			return &exit.Error{Code: exit.Usage, Err: fmt.Errorf("cluster %q: cannot create: context %q of another machine exists already", c.name, name), Hint: "choose another name; `orlopctl config delete-context " + name + "` forgets the context"}
 		}
 	}
 	path, err := kubeconfigPath()
@@ -176,9 +179,9 @@ func (c *creation) prepare() error {
 		return fmt.Errorf("kubeconfig: cannot read: %w", err)
 	}
 	if root, err := parseMapping(kube); err == nil && slices.ContainsFunc(itemsOf(root, "clusters"), func(item *yaml.Node) bool { return scalarOf(valueOf(item, "name")) == c.name }) {
-		return &exitError{
-			code: exitUsage, err: fmt.Errorf("cluster %q: cannot create: the kubeconfig %s already contains another cluster with this name", c.name, path),
-			hint: "choose another name, or name another file in KUBECONFIG; `kubectl config delete-cluster " + c.name + "` removes it",
+		return &exit.Error{
+			Code: exit.Usage, Err: fmt.Errorf("cluster %q: cannot create: the kubeconfig %s already contains another cluster with this name", c.name, path),
+			Hint: "choose another name, or name another file in KUBECONFIG; `kubectl config delete-cluster " + c.name + "` removes it",
 		}
 	}
 	return nil
@@ -283,7 +286,7 @@ func (c *creation) bringUp(ctx context.Context) error {
 // waitingFor returns the failed checks of a report in one line.
 func waitingFor(r healthReport) string {
 	if r.waiting != nil {
-		return message(r.waiting)
+		return exit.Message(r.waiting)
 	}
 	var missing []string
 	for _, check := range r.answer.Checks {
@@ -314,10 +317,10 @@ func (c *creation) firstAnswer(ctx context.Context, address, fingerprint string)
 				return connection, e, nil
 			}
 			_ = connection.Close() // the next attempt opens a new connection
-			if !isTemporary(err) {
+			if !exit.IsTemporary(err) {
 				return nil, e, err
 			}
-		} else if !isTemporary(err) {
+		} else if !exit.IsTemporary(err) {
 			return nil, e, err
 		}
 		if !sleep(ctx, dialInterval/5) {
@@ -340,7 +343,7 @@ func (c *creation) documents(machine vm.MachineStatus) ([]byte, error) {
 	if err := c.secrets.write(filepath.Join(c.dir, "secrets.yaml"), true); err != nil {
 		return nil, err
 	}
-	return text, writeSecret(filepath.Join(c.dir, machine.Name+".yaml"), text, true)
+	return text, secretfile.Write(filepath.Join(c.dir, machine.Name+".yaml"), text, true)
 }
 
 // configuration returns the configuration of a control-plane machine; addresses are those of all
@@ -359,10 +362,10 @@ func (c *creation) configuration(name string, addresses []string) ([]byte, error
 		return text, err
 	}
 	if text, err = config.Merge(text, c.patch); err != nil {
-		return nil, usagef("--config-patch %s: cannot use: %w", c.patchFile, err)
+		return nil, exit.Usagef("--config-patch %s: cannot use: %w", c.patchFile, err)
 	}
 	if _, problems := config.Parse(name+".yaml", text); problems.Err() != nil {
-		return nil, usagef("--config-patch %s: cannot use: the configuration is not valid with it: %w", c.patchFile, problems.Err())
+		return nil, exit.Usagef("--config-patch %s: cannot use: the configuration is not valid with it: %w", c.patchFile, problems.Err())
 	}
 	return text, nil
 }
@@ -374,7 +377,7 @@ func (c *creation) readPatch() error {
 		return nil
 	}
 	var err error
-	if c.patch, err = c.ios.readFile(c.patchFile); err != nil {
+	if c.patch, err = c.ios.ReadFile(c.patchFile); err != nil {
 		return err
 	}
 	var addresses []string
@@ -393,14 +396,14 @@ func (c *creation) explain(err error) error {
 		text = []byte(reading.Error())
 	}
 	lines := strings.Split(strings.TrimRight(strings.ReplaceAll(string(text), "\r", ""), "\n"), "\n")
-	c.ios.errorln("the end of the machine's console (" + c.machine.Console + "):")
+	c.ios.Errorln("the end of the machine's console (" + c.machine.Console + "):")
 	for _, line := range lines[max(0, len(lines)-consoleLines):] {
-		c.ios.errorln("  " + line)
+		c.ios.Errorln("  " + line)
 	}
-	code, _ := exitCode(err)
-	return &exitError{
-		code: code, err: fmt.Errorf("cluster %s: cannot start: %s", c.name, message(err)),
-		hint: "the machine is still there: `orlopctl cluster status`, `orlopctl cluster destroy " + c.name + "`",
+	code, _ := exit.Code(err)
+	return &exit.Error{
+		Code: code, Err: fmt.Errorf("cluster %s: cannot start: %s", c.name, exit.Message(err)),
+		Hint: "the machine is still there: `orlopctl cluster status`, `orlopctl cluster destroy " + c.name + "`",
 	}
 }
 
@@ -438,7 +441,7 @@ func (c *creation) finish(ctx context.Context) error {
 		if _, err := mergeKubeconfigFile(path, answer.Kubeconfig, false); err != nil {
 			return err
 		}
-		c.ios.printf("\nThe cluster %s is up. Its context is in ~/.orlop/config, its kubeconfig in %s. Try:\n\n%s", c.name, path, nextSteps)
+		c.ios.Printf("\nThe cluster %s is up. Its context is in ~/.orlop/config, its kubeconfig in %s. Try:\n\n%s", c.name, path, nextSteps)
 		return nil
 	})
 }

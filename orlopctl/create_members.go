@@ -5,6 +5,8 @@ import (
 	"path/filepath"
 	"strconv"
 
+	"github.com/orlop-os/orlop/orlopctl/exit"
+	"github.com/orlop-os/orlop/orlopctl/secretfile"
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/client"
 	"github.com/orlop-os/orlop/pkg/config"
@@ -84,7 +86,7 @@ func (c *creation) addNode(ctx context.Context, host client.Endpoint, name strin
 	if err != nil {
 		return nil, err
 	}
-	return documents, writeSecret(filepath.Join(c.dir, name+".yaml"), documents, true)
+	return documents, secretfile.Write(filepath.Join(c.dir, name+".yaml"), documents, true)
 }
 
 // joinWorker configures a worker and waits until it is healthy.
@@ -156,10 +158,10 @@ func (c *creation) forwardsOf(others []string) ([]vm.ForwardSpec, error) {
 // checkNumbers rejects implausible numbers of machines.
 func (c *creation) checkNumbers() error {
 	if c.controlPlanes < 1 || c.controlPlanes > maxControlPlanes {
-		return usagef("--control-planes %d: cannot use: expected 1 to %d", c.controlPlanes, maxControlPlanes)
+		return exit.Usagef("--control-planes %d: cannot use: expected 1 to %d", c.controlPlanes, maxControlPlanes)
 	}
 	if c.workers < 0 || c.workers > maxWorkers {
-		return usagef("--workers %d: cannot use: expected 0 to %d", c.workers, maxWorkers)
+		return exit.Usagef("--workers %d: cannot use: expected 0 to %d", c.workers, maxWorkers)
 	}
 	return nil
 }

@@ -14,6 +14,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/orlop-os/orlop/orlopctl/exit"
+	"github.com/orlop-os/orlop/orlopctl/iostreams"
 	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/paths"
 	"github.com/orlop-os/orlop/vm"
@@ -128,8 +130,8 @@ func TestBringUpFails(t *testing.T) {
 		t.Fatal("a machine without an identity came up")
 	}
 	err = c.explain(err)
-	var exit *exitError
-	if !errors.As(err, &exit) || exit.code != exitUnhealthy || !strings.Contains(exit.hint, "cluster destroy t1") {
+	var status *exit.Error
+	if !errors.As(err, &status) || status.Code != exit.Unhealthy || !strings.Contains(status.Hint, "cluster destroy t1") {
 		t.Errorf("got %v", err)
 	}
 	if !strings.Contains(out.String(), "cannot boot: no disk") {
@@ -165,7 +167,7 @@ func newCreation(t *testing.T, dir string) (*fakeMachine, *creation, *bytes.Buff
 		t.Fatal(err)
 	}
 	out := &bytes.Buffer{}
-	ios := &streams{in: strings.NewReader(""), out: out, err: out, format: "table"}
+	ios := &iostreams.Streams{In: strings.NewReader(""), Out: out, Err: out, Format: "table"}
 	c := &creation{ios: ios, name: "t1", dir: filepath.Join(dir, "clusters", "t1"), image: image}
 	if err := c.prepare(); err != nil {
 		t.Fatal(err)
@@ -193,7 +195,7 @@ func TestFreePort(t *testing.T) {
 // TestConfigPatch checks that the configurations of the control-plane machines contain the patch,
 // and that an unusable patch is rejected before any machine exists.
 func TestConfigPatch(t *testing.T) {
-	c := &creation{ios: &streams{}, name: "t1", controlPlanes: 3, patchFile: filepath.Join(t.TempDir(), "patch.yaml")}
+	c := &creation{ios: &iostreams.Streams{}, name: "t1", controlPlanes: 3, patchFile: filepath.Join(t.TempDir(), "patch.yaml")}
 	var err error
 	if c.secrets, err = newSecrets(); err != nil {
 		t.Fatal(err)
@@ -208,8 +210,8 @@ func TestConfigPatch(t *testing.T) {
 			t.Fatal(err)
 		}
 		err := c.readPatch()
-		var exit *exitError
-		if p.want == "" && err != nil || p.want != "" && (!errors.As(err, &exit) || exit.code != exitUsage || !strings.Contains(err.Error(), p.want)) {
+		var status *exit.Error
+		if p.want == "" && err != nil || p.want != "" && (!errors.As(err, &status) || status.Code != exit.Usage || !strings.Contains(err.Error(), p.want)) {
 			t.Errorf("%s: got %v, want something with %q", p.patch, err, p.want)
 		}
 		if p.want != "" {

@@ -14,6 +14,8 @@ import (
 	"golang.org/x/term"
 
 	"github.com/orlop-os/orlop/orlopctl/dashboard"
+	"github.com/orlop-os/orlop/orlopctl/exit"
+	"github.com/orlop-os/orlop/orlopctl/iostreams"
 	"github.com/orlop-os/orlop/pkg/api"
 	latest "github.com/orlop-os/orlop/pkg/cell"
 	"github.com/orlop-os/orlop/pkg/client"
@@ -33,7 +35,7 @@ const (
 	logTail = 500
 )
 
-func dashboardCommand(ios *streams, conn *connector) *cobra.Command {
+func dashboardCommand(ios *iostreams.Streams, conn *connector) *cobra.Command {
 	var contexts []string
 	c := &cobra.Command{
 		Use:   "dashboard",
@@ -43,11 +45,11 @@ func dashboardCommand(ios *streams, conn *connector) *cobra.Command {
 			"? show the keys. With NO_COLOR set it uses no colors.",
 		Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
-			in, is := ios.in.(*os.File)
-			if _, out := ios.terminal(); !out || !is || !term.IsTerminal(int(in.Fd())) || !ios.human() {
-				return &exitError{
-					code: exitUsage, err: errors.New("dashboard: cannot draw: it needs a terminal for its input and output, and -o table"),
-					hint: "`orlopctl health`, `orlopctl watch TOPIC` and `orlopctl events --follow` write lines, JSON or YAML",
+			in, is := ios.In.(*os.File)
+			if _, out := ios.Terminal(); !out || !is || !term.IsTerminal(int(in.Fd())) || !ios.Human() {
+				return &exit.Error{
+					Code: exit.Usage, Err: errors.New("dashboard: cannot draw: it needs a terminal for its input and output, and -o table"),
+					Hint: "`orlopctl health`, `orlopctl watch TOPIC` and `orlopctl events --follow` write lines, JSON or YAML",
 				}
 			}
 			feeds, err := newFeeds(conn, contexts)
@@ -56,7 +58,7 @@ func dashboardCommand(ios *streams, conn *connector) *cobra.Command {
 			}
 			ctx, stop := interruptible()
 			defer stop()
-			return showDashboard(ctx, feeds, os.Getenv("NO_COLOR") == "", tea.WithInput(in), tea.WithOutput(ios.out))
+			return showDashboard(ctx, feeds, os.Getenv("NO_COLOR") == "", tea.WithInput(in), tea.WithOutput(ios.Out))
 		},
 	}
 	c.Flags().StringSliceVar(&contexts, "contexts", nil, "watch the machines of these contexts, \"a,b,c\" (default: the current context)")
@@ -79,13 +81,13 @@ func newFeeds(conn *connector, contexts []string) ([]*feed, error) {
 	if len(contexts) == 0 {
 		contexts = []string{conn.flags.context}
 	} else if conn.flags.context != "" || len(conn.flags.endpoints) > 0 || conn.flags.fingerprint != "" || conn.flags.serverName != "" {
-		return nil, usagef("--contexts: cannot use together with flags that name one machine")
+		return nil, exit.Usagef("--contexts: cannot use together with flags that name one machine")
 	}
 	files := new(sync.Mutex)
 	var feeds []*feed
 	for i, name := range contexts {
 		// output to stderr would be written into the screen
-		one := conn.withContext(name, conn.ios.silent())
+		one := conn.withContext(name, conn.ios.Silent())
 		name, _, endpoint, err := one.called()
 		if err != nil {
 			return nil, err
@@ -181,7 +183,7 @@ func (f *feed) run(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
-		reason := message(err)
+		reason := exit.Message(err)
 		if _, why, is := strings.Cut(reason, ": cannot connect: "); is {
 			reason = why // the row already shows the machine
 		}
@@ -263,10 +265,10 @@ func (f *feed) again(ctx context.Context, source string, ask func(context.Contex
 		err := ask(ctx)
 		switch {
 		case err == nil:
-		case ctx.Err() != nil || isTemporary(err):
+		case ctx.Err() != nil || exit.IsTemporary(err):
 			return err
 		default:
-			f.report(dashboard.Failed{Source: source, Reason: message(err)})
+			f.report(dashboard.Failed{Source: source, Reason: exit.Message(err)})
 			return nil
 		}
 		if !sleep(ctx, pollInterval) {

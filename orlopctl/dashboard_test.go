@@ -15,6 +15,7 @@ import (
 	tea "charm.land/bubbletea/v2"
 
 	"github.com/orlop-os/orlop/orlopctl/dashboard"
+	"github.com/orlop-os/orlop/orlopctl/iostreams"
 	latest "github.com/orlop-os/orlop/pkg/cell"
 	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/pki"
@@ -56,7 +57,7 @@ func startDashboardMachine(t *testing.T, name string) (*fakeMachine, *connector)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return fake, &connector{ios: &streams{err: io.Discard}}
+	return fake, &connector{ios: &iostreams.Streams{Err: io.Discard}}
 }
 
 // picture collects the output to a terminal.

@@ -15,13 +15,17 @@ import (
 	"github.com/spf13/cobra"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"github.com/orlop-os/orlop/orlopctl/exit"
+	"github.com/orlop-os/orlop/orlopctl/format"
+	"github.com/orlop-os/orlop/orlopctl/iostreams"
+	"github.com/orlop-os/orlop/orlopctl/secretfile"
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/capture"
 	"github.com/orlop-os/orlop/pkg/client"
 	"github.com/orlop-os/orlop/pkg/profile"
 )
 
-func captureCommand(ios *streams, conn *connector) *cobra.Command {
+func captureCommand(ios *iostreams.Streams, conn *connector) *cobra.Command {
 	var filter, out string
 	var duration time.Duration
 	request := &api.CaptureRequest{}
@@ -35,10 +39,10 @@ func captureCommand(ios *streams, conn *connector) *cobra.Command {
 		RunE: func(_ *cobra.Command, args []string) error {
 			program, err := capture.Compile(filter)
 			if err != nil {
-				return &exitError{code: exitUsage, err: fmt.Errorf("--filter: %w", err), hint: "`orlopctl capture --help` describes filters"}
+				return &exit.Error{Code: exit.Usage, Err: fmt.Errorf("--filter: %w", err), Hint: "`orlopctl capture --help` describes filters"}
 			}
-			if _, terminal := ios.terminal(); terminal && out == "-" {
-				return usagef("--out: packets are nothing for a terminal; name a file, or send them to a program: `| tcpdump -nr -`")
+			if _, terminal := ios.Terminal(); terminal && out == "-" {
+				return exit.Usagef("--out: packets are nothing for a terminal; name a file, or send them to a program: `| tcpdump -nr -`")
 			}
 			if request.Filter, err = capture.Encode(program); err != nil {
 				return err
@@ -61,7 +65,7 @@ func captureCommand(ios *streams, conn *connector) *cobra.Command {
 
 // savePackets writes the received packets to a file. It creates the file only after the machine has
 // started the capture, so a rejected call leaves an existing file unchanged.
-func savePackets(ctx context.Context, ios *streams, c *client.Client, request *api.CaptureRequest, out string) error {
+func savePackets(ctx context.Context, ios *iostreams.Streams, c *client.Client, request *api.CaptureRequest, out string) error {
 	stream, err := c.Debug.Capture(ctx, request)
 	if err != nil {
 		return err
@@ -70,7 +74,7 @@ func savePackets(ctx context.Context, ios *streams, c *client.Client, request *a
 	if err != nil {
 		return err
 	}
-	to, finish := ios.out, func() error { return nil }
+	to, finish := ios.Out, func() error { return nil }
 	if out != "-" {
 		file, err := os.OpenFile(out, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
 		if err != nil {
@@ -104,19 +108,19 @@ func savePackets(ctx context.Context, ios *streams, c *client.Client, request *a
 			err = fmt.Errorf("--out: cannot write: %w", failed)
 		}
 	}
-	ios.errorln(captured(packets, dropped))
+	ios.Errorln(captured(packets, dropped))
 	return err
 }
 
 func captured(packets int, dropped uint64) string {
-	text := count(packets, "packet")
+	text := format.Count(packets, "packet")
 	if dropped > 0 {
 		text += fmt.Sprintf("; %d more were lost, because they arrived faster than they could be sent: capture fewer packets (--filter), or less of each (--snaplen)", dropped)
 	}
 	return text
 }
 
-func profileCommand(ios *streams, conn *connector) *cobra.Command {
+func profileCommand(ios *iostreams.Streams, conn *connector) *cobra.Command {
 	var out string
 	var duration time.Duration
 	request := &api.ProfileRequest{}
@@ -130,7 +134,7 @@ func profileCommand(ios *streams, conn *connector) *cobra.Command {
 		RunE: func(_ *cobra.Command, args []string) error {
 			order, err := profile.Parse(request.Kind, duration)
 			if err != nil {
-				return usagef("--%w", err)
+				return exit.Usagef("--%w", err)
 			}
 			if request.Process = args[0]; duration != 0 {
 				request.Duration = durationpb.New(duration)
@@ -140,10 +144,10 @@ func profileCommand(ios *streams, conn *connector) *cobra.Command {
 				if err != nil {
 					return err
 				}
-				if err := writeSecret(out, answer.Profile, true); err != nil {
+				if err := secretfile.Write(out, answer.Profile, true); err != nil {
 					return err
 				}
-				ios.println("wrote " + out + "; `go tool pprof " + out + "` opens it")
+				ios.Println("wrote " + out + "; `go tool pprof " + out + "` opens it")
 				return nil
 			})
 		},

@@ -10,6 +10,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/orlop-os/orlop"
+	"github.com/orlop-os/orlop/orlopctl/exit"
+	"github.com/orlop-os/orlop/orlopctl/iostreams"
 	"github.com/orlop-os/orlop/pkg/config"
 )
 
@@ -25,7 +27,7 @@ type page struct {
 // tests check it.
 const referencePage = "config/reference"
 
-func docsCommand(ios *streams) *cobra.Command {
+func docsCommand(ios *iostreams.Streams) *cobra.Command {
 	var search string
 	c := &cobra.Command{
 		Use:   "docs [PAGE]",
@@ -56,15 +58,15 @@ func docsCommand(ios *streams) *cobra.Command {
 			case search != "":
 				return printMatches(ios, found, search)
 			case len(args) > 0:
-				ios.printf("%s", found[0].text)
+				ios.Printf("%s", found[0].text)
 				return nil
-			case !ios.human():
-				return ios.printPlain(found)
+			case !ios.Human():
+				return ios.PrintPlain(found)
 			}
-			return drawTable(ios.out, func(w *tabwriter.Writer) {
-				row(w, "PAGE", "TITLE")
+			return iostreams.DrawTable(ios.Out, func(w *tabwriter.Writer) {
+				iostreams.Row(w, "PAGE", "TITLE")
 				for _, p := range found {
-					row(w, p.Name, p.Title)
+					iostreams.Row(w, p.Name, p.Title)
 				}
 			})
 		},
@@ -116,13 +118,13 @@ func pageNamed(name string, among []page) (page, error) {
 	case 1:
 		return found[0], nil
 	case 0:
-		return page{}, &exitError{code: exitUsage, err: fmt.Errorf("page %q: it does not exist", name), hint: "`orlopctl docs` lists the pages; `orlopctl docs --search` searches them"}
+		return page{}, &exit.Error{Code: exit.Usage, Err: fmt.Errorf("page %q: it does not exist", name), Hint: "`orlopctl docs` lists the pages; `orlopctl docs --search` searches them"}
 	}
 	var names []string
 	for _, p := range found {
 		names = append(names, p.Name)
 	}
-	return page{}, &exitError{code: exitUsage, err: fmt.Errorf("page %q: the name is ambiguous: %s", name, strings.Join(names, ", "))}
+	return page{}, &exit.Error{Code: exit.Usage, Err: fmt.Errorf("page %q: the name is ambiguous: %s", name, strings.Join(names, ", "))}
 }
 
 // match is a line that contains the search text.
@@ -132,7 +134,7 @@ type match struct {
 	Text string `json:"text"`
 }
 
-func printMatches(ios *streams, among []page, word string) error {
+func printMatches(ios *iostreams.Streams, among []page, word string) error {
 	matches := []match{}
 	for _, p := range among {
 		n := 0
@@ -143,14 +145,14 @@ func printMatches(ios *streams, among []page, word string) error {
 			}
 		}
 	}
-	if !ios.human() {
-		return ios.printPlain(matches)
+	if !ios.Human() {
+		return ios.PrintPlain(matches)
 	}
 	for _, m := range matches {
-		ios.printf("%s:%d: %s\n", m.Page, m.Line, m.Text)
+		ios.Printf("%s:%d: %s\n", m.Page, m.Line, m.Text)
 	}
 	if len(matches) == 0 {
-		return &exitError{code: exitFailure, err: fmt.Errorf("docs: %q is in no page", word), hint: "try a part of the word"}
+		return &exit.Error{Code: exit.Failure, Err: fmt.Errorf("docs: %q is in no page", word), Hint: "try a part of the word"}
 	}
 	return nil
 }

@@ -6,6 +6,9 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/orlop-os/orlop/orlopctl/exit"
+	"github.com/orlop-os/orlop/orlopctl/iostreams"
 )
 
 // TestDocumentedCommands checks that this tool accepts every command line of the README and of
@@ -19,7 +22,7 @@ func TestDocumentedCommands(t *testing.T) {
 	for _, file := range append(files, "../README.md") {
 		for _, line := range commandLines(read(t, file)) {
 			count++
-			c, rest, err := newTool(&streams{}).rootCommand().Find(strings.Fields(line)[1:])
+			c, rest, err := newTool(&iostreams.Streams{}).rootCommand().Find(strings.Fields(line)[1:])
 			if err == nil {
 				err = c.ParseFlags(rest)
 			}
@@ -106,7 +109,7 @@ func commandLines(text string) []string {
 // wordsOf returns a command line up to its first flag or variable argument: "orlopctl get disks".
 func wordsOf(line string) string {
 	fields := strings.Fields(line)
-	c, _, err := newTool(&streams{}).rootCommand().Find(fields[1:])
+	c, _, err := newTool(&iostreams.Streams{}).rootCommand().Find(fields[1:])
 	if err != nil {
 		return line
 	}
@@ -145,7 +148,7 @@ func TestManPages(t *testing.T) {
 		t.Setenv("SOURCE_DATE_EPOCH", epoch)
 		dir := t.TempDir()
 		var out strings.Builder
-		if code := run([]string{"man", "--out", dir}, strings.NewReader(""), &out, &out); code != exitOK {
+		if code := run([]string{"man", "--out", dir}, strings.NewReader(""), &out, &out); code != exit.OK {
 			t.Fatalf("exit status %d: %s", code, out.String())
 		}
 		files, err := filepath.Glob(filepath.Join(dir, "*"))

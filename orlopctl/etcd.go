@@ -12,6 +12,9 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/orlop-os/orlop/orlopctl/exit"
+	"github.com/orlop-os/orlop/orlopctl/format"
+	"github.com/orlop-os/orlop/orlopctl/iostreams"
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/client"
 )
@@ -19,7 +22,7 @@ import (
 // etcdTimeout bounds calls that transfer all data of the cluster: 4 GiB at most.
 const etcdTimeout = 30 * time.Minute
 
-func etcdCommand(ios *streams, conn *connector) *cobra.Command {
+func etcdCommand(ios *iostreams.Streams, conn *connector) *cobra.Command {
 	c := &cobra.Command{Use: "etcd", Short: "The cluster's data: how they are, their backup, and their way back"}
 	alarm := &cobra.Command{Use: "alarm", Short: "The alarms of etcd"}
 	alarm.AddCommand(
@@ -49,7 +52,7 @@ func etcdCommand(ios *streams, conn *connector) *cobra.Command {
 					if err != nil {
 						return err
 					}
-					return ios.print(answer, func(w *tabwriter.Writer) { etcdTable(w, answer) })
+					return ios.Print(answer, func(w *tabwriter.Writer) { etcdTable(w, answer) })
 				})
 			},
 		},
@@ -66,11 +69,11 @@ func etcdCommand(ios *streams, conn *connector) *cobra.Command {
 					if err != nil {
 						return err
 					}
-					if ios.human() {
-						ios.println("the database had " + size(answer.Before) + ", and has " + size(answer.After))
+					if ios.Human() {
+						ios.Println("the database had " + format.Size(answer.Before) + ", and has " + format.Size(answer.After))
 						return nil
 					}
-					return ios.print(answer, nil)
+					return ios.Print(answer, nil)
 				})
 			},
 		},
@@ -81,10 +84,10 @@ func etcdCommand(ios *streams, conn *connector) *cobra.Command {
 func etcdTable(w io.Writer, s *api.EtcdStatusResponse) {
 	number := func(name string, n int64, text string) {
 		if n != 0 {
-			row(w, name, text)
+			iostreams.Row(w, name, text)
 		}
 	}
-	row(w, "MEMBER", s.Member)
+	iostreams.Row(w, "MEMBER", s.Member)
 	if s.Problem == "" {
 		leader := "there is none"
 		switch s.Leader {
@@ -94,64 +97,64 @@ func etcdTable(w io.Writer, s *api.EtcdStatusResponse) {
 		default:
 			leader = s.Leader
 		}
-		row(w, "LEADER", leader)
-		row(w, "VERSION", s.Version)
+		iostreams.Row(w, "LEADER", leader)
+		iostreams.Row(w, "VERSION", s.Version)
 	} else {
-		row(w, "PROBLEM", s.Problem)
+		iostreams.Row(w, "PROBLEM", s.Problem)
 	}
 	number("REVISION", s.Revision, strconv.FormatInt(s.Revision, 10))
 	number("RAFT", int64(s.RaftIndex), fmt.Sprintf("index %d, term %d", s.RaftIndex, s.RaftTerm))
-	number("SIZE", s.Size, size(s.Size))
-	number("IN USE", s.Used, size(s.Used)+", `orlopctl etcd defrag` returns "+size(s.Size-s.Used))
-	number("QUOTA", s.Quota, size(s.Quota))
+	number("SIZE", s.Size, format.Size(s.Size))
+	number("IN USE", s.Used, format.Size(s.Used)+", `orlopctl etcd defrag` returns "+format.Size(s.Size-s.Used))
+	number("QUOTA", s.Quota, format.Size(s.Quota))
 	if s.Leader != "" { // alarms are known only with a quorum
-		row(w, "ALARMS", orDash(strings.Join(s.Alarms, ", ")))
+		iostreams.Row(w, "ALARMS", format.OrDash(strings.Join(s.Alarms, ", ")))
 	}
 	if s.Restored != nil {
-		row(w, "RESTORED", s.Restored.At.AsTime().Format(time.RFC3339), restoredText(s.Restored)+", by "+s.Restored.By)
+		iostreams.Row(w, "RESTORED", s.Restored.At.AsTime().Format(time.RFC3339), restoredText(s.Restored)+", by "+s.Restored.By)
 	}
-	number("UNDO", s.UndoSize, "what that has replaced, "+size(s.UndoSize)+": `orlopctl etcd restore --undo`")
+	number("UNDO", s.UndoSize, "what that has replaced, "+format.Size(s.UndoSize)+": `orlopctl etcd restore --undo`")
 }
 
 // restoredText describes the restored data and the data that it replaced.
 func restoredText(r *api.EtcdRestored) string {
-	text := fmt.Sprintf("revision %d, %s", r.Revision, count(int(r.Keys), "key"))
+	text := fmt.Sprintf("revision %d, %s", r.Revision, format.Count(int(r.Keys), "key"))
 	if r.Replaced != 0 {
 		text += fmt.Sprintf(", in place of revision %d", r.Replaced)
 	}
 	return text
 }
 
-func etcdAlarms(ios *streams, conn *connector) error {
+func etcdAlarms(ios *iostreams.Streams, conn *connector) error {
 	return conn.call(func(ctx context.Context, c *client.Client) error {
 		answer, err := c.Etcd.Status(ctx, &api.EtcdStatusRequest{})
 		if err != nil {
 			return err
 		}
 		if answer.Problem != "" {
-			return &exitError{code: exitFailure, err: errors.New(answer.Problem), hint: "`orlopctl services` and `orlopctl logs orchestrator-api` show more"}
+			return &exit.Error{Code: exit.Failure, Err: errors.New(answer.Problem), Hint: "`orlopctl services` and `orlopctl logs orchestrator-api` show more"}
 		}
 		if answer.Leader == "" {
-			return &exitError{
-				code: exitFailure, err: errors.New("etcd: cannot list the alarms: etcd has no leader, and so no quorum"),
-				hint: "see `orlopctl etcd status`",
+			return &exit.Error{
+				Code: exit.Failure, Err: errors.New("etcd: cannot list the alarms: etcd has no leader, and so no quorum"),
+				Hint: "see `orlopctl etcd status`",
 			}
 		}
 		return printAlarms(ios, answer.Alarms, "")
 	})
 }
 
-func printAlarms(ios *streams, alarms []string, prefix string) error {
-	if !ios.human() {
-		return ios.printPlain(struct {
+func printAlarms(ios *iostreams.Streams, alarms []string, prefix string) error {
+	if !ios.Human() {
+		return ios.PrintPlain(struct {
 			Alarms []string `json:"alarms"`
 		}{append([]string{}, alarms...)})
 	}
 	for _, a := range alarms {
-		ios.println(prefix + a)
+		ios.Println(prefix + a)
 	}
 	if len(alarms) == 0 {
-		ios.println("no alarm is raised")
+		ios.Println("no alarm is raised")
 	}
 	return nil
 }

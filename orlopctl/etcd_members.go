@@ -10,12 +10,14 @@ import (
 	"github.com/spf13/cobra"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/orlop-os/orlop/orlopctl/format"
+	"github.com/orlop-os/orlop/orlopctl/iostreams"
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/client"
 	"github.com/orlop-os/orlop/pkg/etcdjoin"
 )
 
-func etcdMembersCommand(ios *streams, conn *connector) *cobra.Command {
+func etcdMembersCommand(ios *iostreams.Streams, conn *connector) *cobra.Command {
 	return &cobra.Command{
 		Use:   "members",
 		Short: "List the machines that hold the cluster's data, and whether each answers",
@@ -28,17 +30,17 @@ func etcdMembersCommand(ios *streams, conn *connector) *cobra.Command {
 				if err != nil {
 					return err
 				}
-				if ios.human() && len(answer.Members) == 0 {
+				if ios.Human() && len(answer.Members) == 0 {
 					return fmt.Errorf("etcd: cannot list the members: %s", answer.Problem)
 				}
-				return ios.print(answer, func(w *tabwriter.Writer) { etcdMembersTable(w, answer) })
+				return ios.Print(answer, func(w *tabwriter.Writer) { etcdMembersTable(w, answer) })
 			})
 		},
 	}
 }
 
 func etcdMembersTable(w io.Writer, s *api.EtcdStatusResponse) {
-	row(w, "NAME", "ID", "ADDRESS", "STATE")
+	iostreams.Row(w, "NAME", "ID", "ADDRESS", "STATE")
 	voters, answering := 0, 0
 	for _, m := range s.Members {
 		state := "votes"
@@ -56,13 +58,13 @@ func etcdMembersTable(w io.Writer, s *api.EtcdStatusResponse) {
 		if m.Problem != "" {
 			state += ", does not answer: " + m.Problem
 		}
-		row(w, orDash(m.Name), m.Id, strings.Join(m.PeerUrls, ", "), state)
+		iostreams.Row(w, format.OrDash(m.Name), m.Id, strings.Join(m.PeerUrls, ", "), state)
 	}
 	// A separate line, without the columns of the table.
 	fmt.Fprintf(w, "voting members reachable: %d of %d; quorum: %d; failures tolerated: %d\n", answering, voters, etcdjoin.QuorumSize(voters), etcdjoin.FailureTolerance(voters))
 }
 
-func etcdRemoveCommand(ios *streams, conn *connector) *cobra.Command {
+func etcdRemoveCommand(ios *iostreams.Streams, conn *connector) *cobra.Command {
 	return &cobra.Command{
 		Use:   "remove MEMBER",
 		Short: "Remove a permanently lost member from etcd",
@@ -79,12 +81,12 @@ func etcdRemoveCommand(ios *streams, conn *connector) *cobra.Command {
 				if err != nil {
 					return err
 				}
-				if !ios.human() {
-					return ios.print(answer, nil)
+				if !ios.Human() {
+					return ios.Print(answer, nil)
 				}
-				ios.println("removed: " + answer.Removed.Name + " (" + answer.Removed.Id + ")")
+				ios.Println("removed: " + answer.Removed.Name + " (" + answer.Removed.Id + ")")
 				if answer.NodeError != "" {
-					ios.errorln("its Kubernetes node was not deleted (" + clean(answer.NodeError) + ")")
+					ios.Errorln("its Kubernetes node was not deleted (" + format.Clean(answer.NodeError) + ")")
 				}
 				return nil
 			})
@@ -92,7 +94,7 @@ func etcdRemoveCommand(ios *streams, conn *connector) *cobra.Command {
 	}
 }
 
-func etcdRecoverCommand(ios *streams, conn *connector) *cobra.Command {
+func etcdRecoverCommand(ios *iostreams.Streams, conn *connector) *cobra.Command {
 	return etcdConsented(ios, conn, &cobra.Command{
 		Use:   "recover",
 		Short: "Go on with this machine's data alone, when most members are lost for good",
@@ -103,11 +105,11 @@ func etcdRecoverCommand(ios *streams, conn *connector) *cobra.Command {
 			"type the machine's name first, unless --yes is given.",
 	}, "leave out every other member of its cluster's etcd", func(ctx context.Context, c *client.Client) (proto.Message, string, error) {
 		answer, err := c.Etcd.Recover(ctx, &api.EtcdRecoverRequest{})
-		return answer, "etcd continues with this machine alone; excluded: " + orDash(strings.Join(answer.GetRemovedMembers(), ", ")), err
+		return answer, "etcd continues with this machine alone; excluded: " + format.OrDash(strings.Join(answer.GetRemovedMembers(), ", ")), err
 	})
 }
 
-func etcdRejoinCommand(ios *streams, conn *connector) *cobra.Command {
+func etcdRejoinCommand(ios *iostreams.Streams, conn *connector) *cobra.Command {
 	return etcdConsented(ios, conn, &cobra.Command{
 		Use:   "rejoin",
 		Short: "Drop the data of a machine that is no member any more, and have it join again",
@@ -122,7 +124,7 @@ func etcdRejoinCommand(ios *streams, conn *connector) *cobra.Command {
 
 // etcdConsented completes an irreversible command: the machine performs it only after the operator
 // has typed the machine's name.
-func etcdConsented(ios *streams, conn *connector, c *cobra.Command, what string, do func(context.Context, *client.Client) (answer proto.Message, done string, err error)) *cobra.Command {
+func etcdConsented(ios *iostreams.Streams, conn *connector, c *cobra.Command, what string, do func(context.Context, *client.Client) (answer proto.Message, done string, err error)) *cobra.Command {
 	yes := c.Flags().Bool("yes", false, "do not prompt for confirmation")
 	c.Args = cobra.NoArgs
 	c.RunE = func(*cobra.Command, []string) error {
@@ -136,10 +138,10 @@ func etcdConsented(ios *streams, conn *connector, c *cobra.Command, what string,
 			if err != nil {
 				return err
 			}
-			if !ios.human() {
-				return ios.print(answer, nil)
+			if !ios.Human() {
+				return ios.Print(answer, nil)
 			}
-			ios.println(done)
+			ios.Println(done)
 			return nil
 		})
 	}

@@ -15,11 +15,13 @@ import (
 	"filippo.io/age/agessh"
 	"github.com/spf13/cobra"
 
+	"github.com/orlop-os/orlop/orlopctl/exit"
+	"github.com/orlop-os/orlop/orlopctl/iostreams"
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/client"
 )
 
-func etcdRestoreCommand(ios *streams, conn *connector) *cobra.Command {
+func etcdRestoreCommand(ios *iostreams.Streams, conn *connector) *cobra.Command {
 	var undo, yes bool
 	var kept string
 	var keys []string
@@ -40,7 +42,7 @@ func etcdRestoreCommand(ios *streams, conn *connector) *cobra.Command {
 		Args:    cobra.MaximumNArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {
 			if undo && kept != "" || (undo || kept != "") == (len(args) == 1) {
-				return usagef("etcd: cannot restore: expected a file, or --from-machine, or --undo")
+				return exit.Usagef("etcd: cannot restore: expected a file, or --from-machine, or --undo")
 			}
 			identities, err := identities(keys)
 			if err != nil {
@@ -53,7 +55,7 @@ func etcdRestoreCommand(ios *streams, conn *connector) *cobra.Command {
 			if len(args) == 1 {
 				file, err := os.Open(args[0])
 				if err != nil {
-					return usagef("etcd: cannot read: %w", err)
+					return exit.Usagef("etcd: cannot read: %w", err)
 				}
 				defer func() { _ = file.Close() }() // the file was only read
 				if from, err = readSnapshot(file, args[0], identities); err != nil {
@@ -82,12 +84,12 @@ func etcdRestoreCommand(ios *streams, conn *connector) *cobra.Command {
 
 // needsIdentity returns the error for an encrypted snapshot without a key.
 func needsIdentity(name string) error {
-	return &exitError{code: exitUsage, err: fmt.Errorf("%s: cannot restore: it is encrypted", name), hint: "name the file with its key: `--identity KEY`"}
+	return &exit.Error{Code: exit.Usage, Err: fmt.Errorf("%s: cannot restore: it is encrypted", name), Hint: "name the file with its key: `--identity KEY`"}
 }
 
 // etcdRestoreSealed restores a stored snapshot that the machine cannot decrypt: it downloads the
 // encrypted snapshot and uploads it decrypted.
-func etcdRestoreSealed(ctx context.Context, ios *streams, c *client.Client, kept string, identities []agecrypt.Identity) error {
+func etcdRestoreSealed(ctx context.Context, ios *iostreams.Streams, c *client.Client, kept string, identities []agecrypt.Identity) error {
 	file, err := os.CreateTemp("", "orlop-snapshot-*") // mode 0600
 	if err != nil {
 		return fmt.Errorf("etcd: cannot fetch the snapshot: %w", err)
@@ -121,7 +123,7 @@ func readSnapshot(file *os.File, name string, identities []agecrypt.Identity) (*
 	const header = "age-encryption.org/"
 	begins := make([]byte, len(header))
 	if _, err := file.ReadAt(begins, 0); err != nil && !errors.Is(err, io.EOF) {
-		return nil, usagef("%s: cannot read the snapshot: %w", name, err)
+		return nil, exit.Usagef("%s: cannot read the snapshot: %w", name, err)
 	}
 	s := &stored{file: file, name: name}
 	if string(begins) == header {
@@ -136,7 +138,7 @@ func readSnapshot(file *os.File, name string, identities []agecrypt.Identity) (*
 	}
 	sum := sha256.New()
 	if s.size, err = io.Copy(sum, text); err != nil {
-		return nil, usagef("%s: cannot read the snapshot: %w", name, err)
+		return nil, exit.Usagef("%s: cannot read the snapshot: %w", name, err)
 	}
 	s.sha256 = hex.EncodeToString(sum.Sum(nil))
 	return s, nil
@@ -146,17 +148,17 @@ func readSnapshot(file *os.File, name string, identities []agecrypt.Identity) (*
 // chunk before it returns it.
 func (s *stored) open() (io.Reader, error) {
 	if _, err := s.file.Seek(0, io.SeekStart); err != nil {
-		return nil, usagef("%s: cannot read the snapshot: %w", s.name, err)
+		return nil, exit.Usagef("%s: cannot read the snapshot: %w", s.name, err)
 	}
 	if s.identities == nil {
 		return s.file, nil
 	}
 	text, err := agecrypt.Decrypt(bufio.NewReader(s.file), s.identities...)
 	if none := new(agecrypt.NoIdentityMatchError); errors.As(err, &none) {
-		return nil, &exitError{code: exitUsage, err: fmt.Errorf("%s: cannot decrypt: it is encrypted for another key", s.name), hint: "--identity names a file with a key for it; repeatable"}
+		return nil, &exit.Error{Code: exit.Usage, Err: fmt.Errorf("%s: cannot decrypt: it is encrypted for another key", s.name), Hint: "--identity names a file with a key for it; repeatable"}
 	}
 	if err != nil {
-		return nil, usagef("%s: cannot decrypt: %w", s.name, err)
+		return nil, exit.Usagef("%s: cannot decrypt: %w", s.name, err)
 	}
 	return text, nil
 }
@@ -166,15 +168,15 @@ func identities(files []string) (all []agecrypt.Identity, err error) {
 	for _, name := range files {
 		f, err := os.Open(name)
 		if err != nil {
-			return nil, usagef("--identity: cannot read: %w", err)
+			return nil, exit.Usagef("--identity: cannot read: %w", err)
 		}
 		text, err := io.ReadAll(io.LimitReader(f, maxRecipients))
 		_ = f.Close() // the file was only read
 		if err != nil {
-			return nil, usagef("--identity: cannot read: %w", err)
+			return nil, exit.Usagef("--identity: cannot read: %w", err)
 		}
 		bad := func(what, hint string) error {
-			return &exitError{code: exitUsage, err: fmt.Errorf("--identity %s: cannot use: %s", name, what), hint: hint}
+			return &exit.Error{Code: exit.Usage, Err: fmt.Errorf("--identity %s: cannot use: %s", name, what), Hint: hint}
 		}
 		switch content := string(text); {
 		case strings.HasPrefix(content, "age-encryption.org/"):
@@ -198,7 +200,7 @@ func identities(files []string) (all []agecrypt.Identity, err error) {
 
 // etcdRestore uploads a snapshot, or names a stored snapshot of the machine if from is nil, and
 // waits for the result.
-func etcdRestore(ctx context.Context, ios *streams, c *client.Client, first *api.EtcdRestoreRequest, from *stored) error {
+func etcdRestore(ctx context.Context, ios *iostreams.Streams, c *client.Client, first *api.EtcdRestoreRequest, from *stored) error {
 	var text io.Reader
 	if from != nil {
 		var err error
@@ -222,10 +224,10 @@ func etcdRestore(ctx context.Context, ios *streams, c *client.Client, first *api
 	if err != nil {
 		return mayContinue(err, "the machine may continue: check RESTORED of `orlopctl etcd status` before you restore again, because --undo only undoes the last restore")
 	}
-	if ios.human() {
-		ios.println("restored: " + restoredText(answer.Restored))
-		ios.println("`orlopctl etcd restore --undo` undoes it; `orlopctl health` waits for the cluster")
+	if ios.Human() {
+		ios.Println("restored: " + restoredText(answer.Restored))
+		ios.Println("`orlopctl etcd restore --undo` undoes it; `orlopctl health` waits for the cluster")
 		return nil
 	}
-	return ios.print(answer, nil)
+	return ios.Print(answer, nil)
 }

@@ -16,11 +16,15 @@ import (
 	agecrypt "filippo.io/age"
 	"github.com/spf13/cobra"
 
+	"github.com/orlop-os/orlop/orlopctl/exit"
+	"github.com/orlop-os/orlop/orlopctl/format"
+	"github.com/orlop-os/orlop/orlopctl/iostreams"
+	"github.com/orlop-os/orlop/orlopctl/secretfile"
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/client"
 )
 
-func etcdSnapshotCommand(ios *streams, conn *connector) *cobra.Command {
+func etcdSnapshotCommand(ios *iostreams.Streams, conn *connector) *cobra.Command {
 	var to []string
 	var out, kept string
 	var force bool
@@ -44,10 +48,10 @@ func etcdSnapshotCommand(ios *streams, conn *connector) *cobra.Command {
 				return err
 			}
 			if isEncrypted(kept) && len(readers) > 0 {
-				return usagef("--to: cannot encrypt %s: it is encrypted", kept)
+				return exit.Usagef("--to: cannot encrypt %s: it is encrypted", kept)
 			}
 			if _, err := os.Lstat(out); err == nil && !force {
-				return usagef("%s: cannot write: it exists; --force replaces it", out)
+				return exit.Usagef("%s: cannot write: it exists; --force replaces it", out)
 			}
 			return conn.callFor(etcdTimeout, func(ctx context.Context, c *client.Client) error {
 				return etcdSnapshot(ctx, ios, c, kept, out, readers)
@@ -74,9 +78,9 @@ type takenSnapshot struct {
 }
 
 // etcdSnapshot writes a snapshot from a machine to a file, encrypted if there are recipients.
-func etcdSnapshot(ctx context.Context, ios *streams, c *client.Client, kept, out string, readers []agecrypt.Recipient) error {
+func etcdSnapshot(ctx context.Context, ios *iostreams.Streams, c *client.Client, kept, out string, readers []agecrypt.Recipient) error {
 	var taken takenSnapshot
-	err := writeAtomic(out, func(file io.Writer) error {
+	err := secretfile.WriteAtomic(out, func(file io.Writer) error {
 		encrypted, err := encrypt(file, readers)
 		if err != nil {
 			return err
@@ -96,14 +100,14 @@ func etcdSnapshot(ctx context.Context, ios *streams, c *client.Client, kept, out
 		return err
 	}
 	taken.File = out
-	if !ios.human() {
-		return ios.printPlain(taken)
+	if !ios.Human() {
+		return ios.PrintPlain(taken)
 	}
 	keys := ""
 	if kept == "" {
-		keys = count(int(taken.Keys), "key") + ", "
+		keys = format.Count(int(taken.Keys), "key") + ", "
 	}
-	ios.printf("wrote %s: revision %d, %s%s, SHA-256 %s\n", out, taken.Revision, keys, size(taken.Size), taken.SHA256)
+	ios.Printf("wrote %s: revision %d, %s%s, SHA-256 %s\n", out, taken.Revision, keys, format.Size(taken.Size), taken.SHA256)
 	return nil
 }
 
@@ -111,7 +115,7 @@ func etcdSnapshot(ctx context.Context, ios *streams, c *client.Client, kept, out
 var errIncomplete = errors.New("etcd: the snapshot is incomplete or damaged")
 
 // receiveSnapshot writes a snapshot from a machine: of its current data, or a stored snapshot.
-func receiveSnapshot(ctx context.Context, ios *streams, c *client.Client, kept string, to io.Writer) (taken takenSnapshot, err error) {
+func receiveSnapshot(ctx context.Context, ios *iostreams.Streams, c *client.Client, kept string, to io.Writer) (taken takenSnapshot, err error) {
 	stream, err := c.Etcd.Snapshot(ctx, &api.EtcdSnapshotRequest{Stored: kept})
 	if err != nil {
 		return taken, err
@@ -144,7 +148,7 @@ func receiveSnapshot(ctx context.Context, ios *streams, c *client.Client, kept s
 // isEncrypted reports by its name whether a stored snapshot is encrypted.
 func isEncrypted(kept string) bool { return strings.HasSuffix(kept, ".age") }
 
-func etcdSnapshotsCommand(ios *streams, conn *connector) *cobra.Command {
+func etcdSnapshotsCommand(ios *iostreams.Streams, conn *connector) *cobra.Command {
 	return &cobra.Command{
 		Use:   "snapshots",
 		Short: "List the stored snapshots of the machine",
@@ -160,16 +164,16 @@ func etcdSnapshotsCommand(ios *streams, conn *connector) *cobra.Command {
 				if err != nil {
 					return err
 				}
-				if ios.human() && len(answer.Snapshots) == 0 {
-					ios.println("the machine has no snapshot")
-				} else if err := ios.print(answer, func(w *tabwriter.Writer) { snapshotsTable(w, answer) }); err != nil {
+				if ios.Human() && len(answer.Snapshots) == 0 {
+					ios.Println("the machine has no snapshot")
+				} else if err := ios.Print(answer, func(w *tabwriter.Writer) { snapshotsTable(w, answer) }); err != nil {
 					return err
 				}
-				if ios.human() && answer.Target != "" {
-					ios.println("they are uploaded to " + answer.Target)
+				if ios.Human() && answer.Target != "" {
+					ios.Println("they are uploaded to " + answer.Target)
 				}
-				if ios.human() && answer.Problem != "" {
-					ios.println("the last upload failed: " + answer.Problem)
+				if ios.Human() && answer.Problem != "" {
+					ios.Println("the last upload failed: " + answer.Problem)
 				}
 				return nil
 			})
@@ -178,7 +182,7 @@ func etcdSnapshotsCommand(ios *streams, conn *connector) *cobra.Command {
 }
 
 func snapshotsTable(w io.Writer, answer *api.EtcdListSnapshotsResponse) {
-	row(w, "NAME", "TIME", "REVISION", "SIZE", "VERSION", "ENCRYPTED", "SENT")
+	iostreams.Row(w, "NAME", "TIME", "REVISION", "SIZE", "VERSION", "ENCRYPTED", "SENT")
 	for _, s := range answer.Snapshots {
 		encrypted, sent := "no", "-"
 		if s.Encrypted {
@@ -190,11 +194,11 @@ func snapshotsTable(w io.Writer, answer *api.EtcdListSnapshotsResponse) {
 		if s.Uploaded != nil {
 			sent = s.Uploaded.AsTime().Format(time.RFC3339)
 		}
-		row(w, s.Name, s.At.AsTime().Format(time.RFC3339), strconv.FormatInt(s.Revision, 10), size(s.Size), s.Version, encrypted, sent)
+		iostreams.Row(w, s.Name, s.At.AsTime().Format(time.RFC3339), strconv.FormatInt(s.Revision, 10), format.Size(s.Size), s.Version, encrypted, sent)
 	}
 }
 
-func etcdTakeCommand(ios *streams, conn *connector) *cobra.Command {
+func etcdTakeCommand(ios *iostreams.Streams, conn *connector) *cobra.Command {
 	return &cobra.Command{
 		Use:   "take-snapshot",
 		Short: "Make the machine take a stored snapshot now, and upload it",
@@ -209,13 +213,13 @@ func etcdTakeCommand(ios *streams, conn *connector) *cobra.Command {
 					return err
 				}
 				if answer.Problem != "" {
-					return &exitError{
-						code: exitFailure, err: fmt.Errorf("etcd: snapshot %s is stored, but the upload failed: %s", answer.Snapshot.Name, answer.Problem),
-						hint: "the machine retries automatically; `orlopctl etcd snapshots` shows the result",
+					return &exit.Error{
+						Code: exit.Failure, Err: fmt.Errorf("etcd: snapshot %s is stored, but the upload failed: %s", answer.Snapshot.Name, answer.Problem),
+						Hint: "the machine retries automatically; `orlopctl etcd snapshots` shows the result",
 					}
 				}
-				if !ios.human() {
-					return ios.print(answer, nil)
+				if !ios.Human() {
+					return ios.Print(answer, nil)
 				}
 				how := "not encrypted"
 				if answer.Snapshot.Encrypted {
@@ -224,7 +228,7 @@ func etcdTakeCommand(ios *streams, conn *connector) *cobra.Command {
 				if answer.Snapshot.Uploaded != nil {
 					how += ", sent"
 				}
-				ios.printf("stored: %s, %s, %s\n", answer.Snapshot.Name, size(answer.Snapshot.Size), how)
+				ios.Printf("stored: %s, %s, %s\n", answer.Snapshot.Name, format.Size(answer.Snapshot.Size), how)
 				return nil
 			})
 		},

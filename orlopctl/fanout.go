@@ -13,6 +13,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/orlop-os/orlop/orlopctl/exit"
+	"github.com/orlop-os/orlop/orlopctl/iostreams"
 	"github.com/orlop-os/orlop/pkg/client"
 	"github.com/orlop-os/orlop/pkg/relay"
 )
@@ -71,11 +73,11 @@ func fanoutModeOf(c *cobra.Command, nodes int) (fanoutMode, error) {
 	}
 	switch {
 	case how == noFanout:
-		return how, usagef("%s: cannot be used with --nodes: it calls no machine, or reads input or writes output for one machine", name)
+		return how, exit.Usagef("%s: cannot be used with --nodes: it calls no machine, or reads input or writes output for one machine", name)
 	case how == singleMachine && nodes > 1:
-		return how, &exitError{code: exitUsage, err: fmt.Errorf("%s: cannot be used on several machines: each has its own configuration", name), hint: "`orlopctl patch-config` changes the same fields on several"}
+		return how, &exit.Error{Code: exit.Usage, Err: fmt.Errorf("%s: cannot be used on several machines: each has its own configuration", name), Hint: "`orlopctl patch-config` changes the same fields on several"}
 	case how == streaming && nodes > maxStreams:
-		return how, usagef("%s: cannot watch %d machines: at most %d at the same time", name, nodes, maxStreams)
+		return how, exit.Usagef("%s: cannot watch %d machines: at most %d at the same time", name, nodes, maxStreams)
 	}
 	return how, nil
 }
@@ -86,10 +88,10 @@ func parseNodes(named []string) ([]string, error) {
 	for _, name := range named {
 		addr, err := relay.ParseTarget(name)
 		if err != nil {
-			return nil, usagef("--nodes: %w", err)
+			return nil, exit.Usagef("--nodes: %w", err)
 		}
 		if slices.Contains(nodes, addr.String()) {
-			return nil, usagef("--nodes: machine %s is named twice", addr)
+			return nil, exit.Usagef("--nodes: machine %s is named twice", addr)
 		}
 		nodes = append(nodes, addr.String())
 	}
@@ -199,11 +201,11 @@ type round struct {
 // run runs the command on one machine. Each line of its standard error starts with the machine.
 func (r *round) run(i int, stdout io.Writer) {
 	if r.ctx.Err() != nil {
-		r.codes[i] = exitFailure
+		r.codes[i] = exit.Failure
 		return
 	}
-	stderr := &prefixed{to: locked{&r.mu, r.tool.ios.err}, prefix: r.nodes[i] + ": "}
-	one := newTool(&streams{in: noInput{}, out: stdout, err: stderr, node: r.nodes[i]})
+	stderr := &prefixed{to: locked{&r.mu, r.tool.ios.Err}, prefix: r.nodes[i] + ": "}
+	one := newTool(&iostreams.Streams{In: noInput{}, Out: stdout, Err: stderr, Node: r.nodes[i]})
 	one.conn.relay, one.conn.node = r.relay, r.nodes[i]
 	r.codes[i] = one.run(r.tool.args)
 	stderr.end()
@@ -225,10 +227,10 @@ func (r *round) runParallel() {
 	for i, node := range r.nodes {
 		<-done[i]
 		text := texts[i].String()
-		if r.tool.ios.human() && text != "" {
+		if r.tool.ios.Human() && text != "" {
 			text = node + ":\n" + text
 		}
-		_, _ = io.WriteString(locked{&r.mu, r.tool.ios.out}, text) // see println
+		_, _ = io.WriteString(locked{&r.mu, r.tool.ios.Out}, text) // see Streams.Println
 	}
 }
 
@@ -236,7 +238,7 @@ func (r *round) runParallel() {
 func (r *round) runStreaming() {
 	var all sync.WaitGroup
 	for i, node := range r.nodes {
-		all.Go(func() { r.to(i, locked{&r.mu, r.tool.ios.out}, node+": ") })
+		all.Go(func() { r.to(i, locked{&r.mu, r.tool.ios.Out}, node+": ") })
 	}
 	all.Wait()
 }
@@ -244,11 +246,11 @@ func (r *round) runStreaming() {
 // runSequential runs the command on the next machine after a machine has succeeded.
 func (r *round) runSequential() {
 	for i, node := range r.nodes {
-		if r.tool.ios.human() {
-			r.tool.ios.println(node + ":")
+		if r.tool.ios.Human() {
+			r.tool.ios.Println(node + ":")
 		}
-		r.to(i, locked{&r.mu, r.tool.ios.out}, "  ")
-		if r.codes[i] != exitOK {
+		r.to(i, locked{&r.mu, r.tool.ios.Out}, "  ")
+		if r.codes[i] != exit.OK {
 			r.called = i + 1
 			return
 		}
@@ -258,7 +260,7 @@ func (r *round) runSequential() {
 // to runs the command on one machine, with a prefix before each line for people. Documents in JSON
 // and YAML name their machine themselves.
 func (r *round) to(i int, stdout io.Writer, prefix string) {
-	if !r.tool.ios.human() {
+	if !r.tool.ios.Human() {
 		r.run(i, stdout)
 		return
 	}
@@ -271,30 +273,30 @@ func (r *round) to(i int, stdout io.Writer, prefix string) {
 // first failed machine.
 func (r *round) outcome() error {
 	var failed []string
-	code := exitOK
+	code := exit.OK
 	for i, node := range r.nodes[:r.called] {
-		if r.codes[i] != exitOK {
+		if r.codes[i] != exit.OK {
 			failed = append(failed, node)
-			if code == exitOK {
+			if code == exit.OK {
 				code = r.codes[i]
 			}
 		}
 	}
-	if code == exitOK {
+	if code == exit.OK {
 		return nil
 	}
 	text := fmt.Sprintf("%d of %d machines failed: %s", len(failed), len(r.nodes), strings.Join(failed, ", "))
 	if rest := r.nodes[r.called:]; len(rest) > 0 {
 		text += "; not called after that: " + strings.Join(rest, ", ")
 	}
-	return &exitError{code: code, err: errors.New(text)}
+	return &exit.Error{Code: code, Err: errors.New(text)}
 }
 
 // noInput is the standard input of a command that runs on several machines.
 type noInput struct{}
 
 func (noInput) Read([]byte) (int, error) {
-	return 0, usagef("it cannot be read once for each machine; name a file")
+	return 0, exit.Usagef("it cannot be read once for each machine; name a file")
 }
 
 // locked serializes writes with a lock.
@@ -335,6 +337,6 @@ func (l *prefixed) Write(p []byte) (int, error) {
 // end writes the last line if it has no line break.
 func (l *prefixed) end() {
 	if len(l.part) > 0 {
-		_, _ = l.Write([]byte{'\n'}) // see println
+		_, _ = l.Write([]byte{'\n'}) // see Streams.Println
 	}
 }

@@ -6,13 +6,15 @@ import (
 	"testing"
 
 	"github.com/spf13/cobra"
+
+	"github.com/orlop-os/orlop/orlopctl/iostreams"
 )
 
 // TestFanoutModes checks that each command in fanoutModes exists, and that streaming commands are
 // marked as such.
 func TestFanoutModes(t *testing.T) {
 	for name := range fanoutModes {
-		c, rest, err := newTool(&streams{}).rootCommand().Find(strings.Fields(name))
+		c, rest, err := newTool(&iostreams.Streams{}).rootCommand().Find(strings.Fields(name))
 		if err != nil || len(rest) > 0 || !c.Runnable() {
 			t.Errorf("%s: there is no such command (%v)", name, err)
 		}
@@ -21,7 +23,7 @@ func TestFanoutModes(t *testing.T) {
 		"logs etcd": parallel, "logs etcd -f": streaming, "audit list --follow": streaming, "upgrade status": parallel, "upgrade status --wait": streaming,
 		"health": streaming, "upgrade": sequential, "kubeconfig": noFanout, "trust renew": noFanout, "gen operator": noFanout, "cluster destroy": noFanout,
 	} {
-		c, flags, err := newTool(&streams{}).rootCommand().Find(strings.Fields(line))
+		c, flags, err := newTool(&iostreams.Streams{}).rootCommand().Find(strings.Fields(line))
 		if err == nil {
 			err = c.ParseFlags(flags)
 		}
@@ -49,7 +51,7 @@ func TestFanoutModesAsDocumented(t *testing.T) {
 			look(below)
 		}
 	}
-	look(newTool(&streams{}).rootCommand())
+	look(newTool(&iostreams.Streams{}).rootCommand())
 	if spoken < 3 {
 		t.Errorf("only %d commands were looked at", spoken)
 	}

@@ -11,6 +11,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/orlop-os/orlop/orlopctl/format"
+	"github.com/orlop-os/orlop/orlopctl/iostreams"
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/client"
 )
@@ -19,7 +21,7 @@ import (
 const filesHelp = "Only files without secrets are readable: most of /proc except processes, the device descriptions in /sys, and /usr and /etc of\n" +
 	"the image; with the role admin also /var/log. Start with `orlopctl ls /`. Calls are audited."
 
-func catCommand(ios *streams, conn *connector) *cobra.Command {
+func catCommand(ios *iostreams.Streams, conn *connector) *cobra.Command {
 	request := &api.ReadFileRequest{}
 	c := &cobra.Command{
 		Use: "cat PATH", Short: "Show a file of the machine", Long: "Show a file of the machine. " + filesHelp,
@@ -31,9 +33,9 @@ func catCommand(ios *streams, conn *connector) *cobra.Command {
 				if err != nil {
 					return err
 				}
-				out := io.Writer(ios.out)
-				if _, terminal := ios.terminal(); terminal { // the file may contain untrusted text
-					lines := &printableLines{to: ios.out}
+				out := io.Writer(ios.Out)
+				if _, terminal := ios.Terminal(); terminal { // the file may contain untrusted text
+					lines := &printableLines{to: ios.Out}
 					defer lines.end()
 					out = lines
 				}
@@ -41,9 +43,9 @@ func catCommand(ios *streams, conn *connector) *cobra.Command {
 				return each(stream.Recv, func(r *api.ReadFileResponse) error {
 					at += int64(len(r.Chunk))
 					if r.Truncated {
-						defer ios.errorln(fmt.Sprintf("%s: the file continues; --offset %d shows more", request.Path, at))
+						defer ios.Errorln(fmt.Sprintf("%s: the file continues; --offset %d shows more", request.Path, at))
 					}
-					return ios.printNext(r, func() error {
+					return ios.PrintNext(r, func() error {
 						if _, err := out.Write(r.Chunk); err != nil {
 							return fmt.Errorf("output: cannot write: %w", err)
 						}
@@ -68,7 +70,7 @@ func (p *printableLines) Write(text []byte) (int, error) {
 	whole := strings.LastIndexByte(string(p.line), '\n') + 1
 	var out strings.Builder
 	for line := range strings.Lines(string(p.line[:whole])) {
-		out.WriteString(clean(strings.TrimSuffix(line, "\n")) + "\n")
+		out.WriteString(format.Clean(strings.TrimSuffix(line, "\n")) + "\n")
 	}
 	p.line = append(p.line[:0], p.line[whole:]...)
 	if _, err := io.WriteString(p.to, out.String()); err != nil {
@@ -78,9 +80,9 @@ func (p *printableLines) Write(text []byte) (int, error) {
 }
 
 // end writes the last line if it has no line break.
-func (p *printableLines) end() { _, _ = io.WriteString(p.to, clean(string(p.line))) }
+func (p *printableLines) end() { _, _ = io.WriteString(p.to, format.Clean(string(p.line))) }
 
-func lsCommand(ios *streams, conn *connector) *cobra.Command {
+func lsCommand(ios *iostreams.Streams, conn *connector) *cobra.Command {
 	return &cobra.Command{
 		Use: "ls [PATH]", Short: "List a directory of the machine", Long: "List the readable entries of a directory of the machine (default: /). " + filesHelp,
 		Args: cobra.MaximumNArgs(1),
@@ -91,21 +93,21 @@ func lsCommand(ios *streams, conn *connector) *cobra.Command {
 					return err
 				}
 				if answer.Truncated {
-					defer ios.errorln(fmt.Sprintf("there are more entries than these %d", len(answer.Entries)))
+					defer ios.Errorln(fmt.Sprintf("there are more entries than these %d", len(answer.Entries)))
 				}
-				return ios.print(answer, func(w *tabwriter.Writer) { filesTable(w, answer.Entries) })
+				return ios.Print(answer, func(w *tabwriter.Writer) { filesTable(w, answer.Entries) })
 			})
 		},
 	}
 }
 
 func filesTable(w *tabwriter.Writer, entries []*api.FileEntry) {
-	row(w, "MODE", "SIZE", "MODIFIED", "NAME")
+	iostreams.Row(w, "MODE", "SIZE", "MODIFIED", "NAME")
 	for _, e := range entries {
-		name := clean(e.Name)
+		name := format.Clean(e.Name)
 		if e.Target != "" {
-			name += " -> " + clean(e.Target)
+			name += " -> " + format.Clean(e.Target)
 		}
-		row(w, e.Mode, strconv.FormatInt(e.Size, 10), stamp(e.Modified), name)
+		iostreams.Row(w, e.Mode, strconv.FormatInt(e.Size, 10), format.Stamp(e.Modified), name)
 	}
 }

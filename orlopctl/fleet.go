@@ -8,6 +8,8 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/orlop-os/orlop/orlopctl/exit"
+	"github.com/orlop-os/orlop/orlopctl/iostreams"
 	"github.com/orlop-os/orlop/pkg/client"
 )
 
@@ -117,26 +119,26 @@ func (f *fleet) all(ctx context.Context, do func(ctx context.Context, i int, c *
 
 // failed returns nil if all machines have succeeded. Otherwise the error lists the failed machines
 // with their reasons, and has the exit status of the first.
-func (f *fleet) failed(ios *streams, errs []error, meaning string) error {
+func (f *fleet) failed(ios *iostreams.Streams, errs []error, meaning string) error {
 	if len(f.names) == 1 {
 		return errs[0]
 	}
 	var names []string
-	code := exitOK
+	code := exit.OK
 	for i, err := range errs {
 		if err == nil {
 			continue
 		}
 		names = append(names, f.names[i])
-		ios.errorln(f.names[i] + ": " + message(err))
-		if status, _ := exitCode(err); code == exitOK {
+		ios.Errorln(f.names[i] + ": " + exit.Message(err))
+		if status, _ := exit.Code(err); code == exit.OK {
 			code = status
 		}
 	}
-	if code == exitOK {
+	if code == exit.OK {
 		return nil
 	}
-	return &exitError{code: code, err: fmt.Errorf("%d of %d machines failed: %s; %s", len(names), len(f.names), strings.Join(names, ", "), meaning)}
+	return &exit.Error{Code: code, Err: fmt.Errorf("%d of %d machines failed: %s; %s", len(names), len(f.names), strings.Join(names, ", "), meaning)}
 }
 
 // close closes all connections. A later call connects again with the values of the context at that
@@ -155,5 +157,5 @@ func (f *fleet) close() {
 }
 
 func errOnlyFingerprint() error {
-	return &exitError{code: exitUsage, err: errors.New("--nodes: cannot verify other machines: there is only the fingerprint of the endpoint's machine"), hint: "pass --ca (the cluster's machine CA), or store it with `orlopctl config set NAME --ca`"}
+	return &exit.Error{Code: exit.Usage, Err: errors.New("--nodes: cannot verify other machines: there is only the fingerprint of the endpoint's machine"), Hint: "pass --ca (the cluster's machine CA), or store it with `orlopctl config set NAME --ca`"}
 }

@@ -14,6 +14,9 @@ import (
 	"github.com/spf13/cobra"
 	"sigs.k8s.io/yaml"
 
+	"github.com/orlop-os/orlop/orlopctl/exit"
+	"github.com/orlop-os/orlop/orlopctl/iostreams"
+	"github.com/orlop-os/orlop/orlopctl/secretfile"
 	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/pki"
 )
@@ -39,13 +42,13 @@ const (
 	adminName    = "admin"
 )
 
-func genCommand(ios *streams) *cobra.Command {
+func genCommand(ios *iostreams.Streams) *cobra.Command {
 	c := &cobra.Command{Use: "gen", Short: "Generate keys and configurations"}
 	c.AddCommand(genOperatorCommand(ios), genClientCommand(ios), genSecretsCommand(ios), genConfigCommand(ios))
 	return c
 }
 
-func genOperatorCommand(ios *streams) *cobra.Command {
+func genOperatorCommand(ios *iostreams.Streams) *cobra.Command {
 	var name, out string
 	var force bool
 	c := &cobra.Command{
@@ -58,7 +61,7 @@ func genOperatorCommand(ios *streams) *cobra.Command {
 			if err := makeOperator(out, name, force); err != nil {
 				return err
 			}
-			ios.println("wrote the operator's CA and the certificate of " + adminName + " to " + out)
+			ios.Println("wrote the operator's CA and the certificate of " + adminName + " to " + out)
 			return nil
 		},
 	}
@@ -83,12 +86,12 @@ func makeOperator(dir, name string, force bool) error {
 	}
 	// All files in one step: ca.key may be stored elsewhere, and in that case the other files must
 	// not be replaced either.
-	return writeSecrets(append([]secretFile{
-		{filepath.Join(dir, operatorKey), ca.KeyPEM()}, {filepath.Join(dir, operatorCert), ca.CertPEM()},
+	return secretfile.WriteAll(append([]secretfile.File{
+		{Path: filepath.Join(dir, operatorKey), Content: ca.KeyPEM()}, {Path: filepath.Join(dir, operatorCert), Content: ca.CertPEM()},
 	}, leafFiles(dir, adminName, admin)...), force)
 }
 
-func genClientCommand(ios *streams) *cobra.Command {
+func genClientCommand(ios *iostreams.Streams) *cobra.Command {
 	var operator, name, role, out string
 	var ttl time.Duration
 	var force bool
@@ -98,13 +101,13 @@ func genClientCommand(ios *streams) *cobra.Command {
 		Args:  cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			if !slices.Contains(pki.Roles(), role) {
-				return usagef("--role %s: cannot use: expected %s", role, roleNames())
+				return exit.Usagef("--role %s: cannot use: expected %s", role, roleNames())
 			}
 			if name == "" {
-				return usagef("--name: cannot make a certificate: expected the name of the client")
+				return exit.Usagef("--name: cannot make a certificate: expected the name of the client")
 			}
 			if name == "ca" || filepath.Base(name) != name || name == ".." {
-				return usagef("--name %s: cannot make a certificate: expected a name for the files NAME.crt and NAME.key, but not ca, whose key would be overwritten", name)
+				return exit.Usagef("--name %s: cannot make a certificate: expected a name for the files NAME.crt and NAME.key, but not ca, whose key would be overwritten", name)
 			}
 			ca, err := readOperator(operator)
 			if err != nil {
@@ -116,7 +119,7 @@ func genClientCommand(ios *streams) *cobra.Command {
 			if err := makeClient(ca, out, name, pki.RolePrefix+role, ttl, force); err != nil {
 				return err
 			}
-			ios.printf("wrote %s.crt and %s.key to %s\n", name, name, out)
+			ios.Printf("wrote %s.crt and %s.key to %s\n", name, name, out)
 			return nil
 		},
 	}
@@ -144,11 +147,11 @@ func must(err error) {
 func readOperator(dir string) (*pki.CA, error) {
 	cert, err := os.ReadFile(filepath.Join(dir, operatorCert))
 	if err != nil {
-		return nil, usagef("operator: cannot read the CA: %w", err)
+		return nil, exit.Usagef("operator: cannot read the CA: %w", err)
 	}
 	key, err := os.ReadFile(filepath.Join(dir, operatorKey))
 	if err != nil {
-		return nil, usagef("operator: cannot read the CA's key: %w", err)
+		return nil, exit.Usagef("operator: cannot read the CA's key: %w", err)
 	}
 	return pki.ParseCA(cert, key)
 }
@@ -166,12 +169,12 @@ func makeClient(ca *pki.CA, dir, name, organisation string, ttl time.Duration, f
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return fmt.Errorf("directory: cannot create: %w", err)
 	}
-	return writeSecrets(leafFiles(dir, name, leaf), force)
+	return secretfile.WriteAll(leafFiles(dir, name, leaf), force)
 }
 
 // leafFiles returns the files of a client certificate and its key.
-func leafFiles(dir, name string, leaf *pki.Leaf) []secretFile {
-	return []secretFile{{filepath.Join(dir, name+".key"), leaf.KeyPEM()}, {filepath.Join(dir, name+".crt"), leaf.CertPEM()}}
+func leafFiles(dir, name string, leaf *pki.Leaf) []secretfile.File {
+	return []secretfile.File{{Path: filepath.Join(dir, name+".key"), Content: leaf.KeyPEM()}, {Path: filepath.Join(dir, name+".crt"), Content: leaf.CertPEM()}}
 }
 
 // secrets is the file that `gen secrets` writes and `gen config` reads: the values that all
@@ -198,7 +201,7 @@ type certKey struct {
 	Key  string `json:"key"`
 }
 
-func genSecretsCommand(ios *streams) *cobra.Command {
+func genSecretsCommand(ios *iostreams.Streams) *cobra.Command {
 	var out string
 	var force, clientOnly bool
 	c := &cobra.Command{
@@ -224,7 +227,7 @@ func genSecretsCommand(ios *streams) *cobra.Command {
 			if err := s.write(out, force || clientOnly); err != nil {
 				return err
 			}
-			ios.println("wrote " + out)
+			ios.Println("wrote " + out)
 			return nil
 		},
 	}
@@ -277,10 +280,10 @@ func (s *secrets) write(path string, force bool) error {
 	// another command may have stored its only copy of a key in the file meanwhile
 	if s.read != nil {
 		if now, err := os.ReadFile(path); err != nil || !bytes.Equal(now, s.read) {
-			return &exitError{code: exitUsage, err: fmt.Errorf("secrets: %s was changed meanwhile, or is gone; it was not written", path), hint: "call it again when no other command works with the file"}
+			return &exit.Error{Code: exit.Usage, Err: fmt.Errorf("secrets: %s was changed meanwhile, or is gone; it was not written", path), Hint: "call it again when no other command works with the file"}
 		}
 	}
-	if err := writeSecret(path, text, force); err != nil {
+	if err := secretfile.Write(path, text, force); err != nil {
 		return err
 	}
 	s.read = text
@@ -290,11 +293,11 @@ func (s *secrets) write(path string, force bool) error {
 func readSecrets(path string) (*secrets, error) {
 	text, err := os.ReadFile(path)
 	if err != nil {
-		return nil, &exitError{code: exitUsage, err: fmt.Errorf("secrets: cannot read: %w", err), hint: "`orlopctl gen secrets` makes the file"}
+		return nil, &exit.Error{Code: exit.Usage, Err: fmt.Errorf("secrets: cannot read: %w", err), Hint: "`orlopctl gen secrets` makes the file"}
 	}
 	s := &secrets{read: text}
 	if err := yaml.UnmarshalStrict(text, s); err != nil {
-		return nil, usagef("secrets: cannot use %s: %w", path, err)
+		return nil, exit.Usagef("secrets: cannot use %s: %w", path, err)
 	}
 	return s, nil
 }
@@ -338,24 +341,24 @@ func (s *secrets) pki() (config.PKI, config.EncryptionKey, error) {
 		}
 		made, err := config.NewCertKey(ca.from.Cert, ca.from.Key)
 		if err != nil {
-			return out, config.EncryptionKey{}, usagef("secrets: cannot use %s: %w", ca.name, err)
+			return out, config.EncryptionKey{}, exit.Usagef("secrets: cannot use %s: %w", ca.name, err)
 		}
 		*ca.to = made
 		if next, begun := s.Next[ca.name]; begun {
 			cert, err := config.ParseCertificate(next.Cert)
 			if err != nil {
-				return out, config.EncryptionKey{}, usagef("secrets: cannot use next.%s: %w", ca.name, err)
+				return out, config.EncryptionKey{}, exit.Usagef("secrets: cannot use next.%s: %w", ca.name, err)
 			}
 			*ca.accepted = []config.Certificate{cert}
 		}
 	}
 	key, err := config.ParsePrivateKey(s.ServiceAccountKey)
 	if err != nil {
-		return out, config.EncryptionKey{}, usagef("secrets: cannot use serviceAccountKey: %w", err)
+		return out, config.EncryptionKey{}, exit.Usagef("secrets: cannot use serviceAccountKey: %w", err)
 	}
 	out.ServiceAccountKey = key
 	if len(s.SecretsEncryptionKey) != 32 {
-		return out, config.EncryptionKey{}, usagef("secrets: cannot use secretsEncryptionKey: it has %d bytes, expected 32", len(s.SecretsEncryptionKey))
+		return out, config.EncryptionKey{}, exit.Usagef("secrets: cannot use secretsEncryptionKey: it has %d bytes, expected 32", len(s.SecretsEncryptionKey))
 	}
 	return out, config.NewEncryptionKey([32]byte(s.SecretsEncryptionKey)), nil
 }

@@ -12,10 +12,13 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/orlop-os/orlop/orlopctl/exit"
+	"github.com/orlop-os/orlop/orlopctl/iostreams"
+	"github.com/orlop-os/orlop/orlopctl/secretfile"
 	"github.com/orlop-os/orlop/pkg/config"
 )
 
-func genConfigCommand(ios *streams) *cobra.Command {
+func genConfigCommand(ios *iostreams.Streams) *cobra.Command {
 	g := generated{}
 	var secretsFile, out, dir string
 	var operators, machines []string
@@ -42,15 +45,15 @@ func genConfigCommand(ios *streams) *cobra.Command {
 			several := len(args) == 1
 			switch {
 			case several && c.Flags().Changed("out"):
-				return usagef("--out: cannot be used for several machines: use --out-dir")
+				return exit.Usagef("--out: cannot be used for several machines: use --out-dir")
 			case !several && c.Flags().Changed("out-dir"):
-				return usagef("--out-dir: cannot be used for one machine: use --out")
+				return exit.Usagef("--out-dir: cannot be used for one machine: use --out")
 			}
 			if g.secrets, err = readSecrets(secretsFile); err != nil {
 				return err
 			}
 			for _, step := range g.secrets.underWay() {
-				ios.errorln("warning: " + secretsFile + ": " + step + "; finish that first, or call it again after the machine has joined the cluster: otherwise it would issue certificates and encrypt with a CA and a key that the others drop")
+				ios.Errorln("warning: " + secretsFile + ": " + step + "; finish that first, or call it again after the machine has joined the cluster: otherwise it would issue certificates and encrypt with a CA and a key that the others drop")
 			}
 			if g.operators, err = readCAs(operators); err != nil {
 				return err
@@ -58,7 +61,7 @@ func genConfigCommand(ios *streams) *cobra.Command {
 			if g.node, err = marks.node(); err != nil {
 				return err
 			}
-			var files []secretFile
+			var files []secretfile.File
 			for _, name := range names {
 				g.name = name
 				text, err := g.documents()
@@ -69,13 +72,13 @@ func genConfigCommand(ios *streams) *cobra.Command {
 				if several {
 					path = filepath.Join(dir, name+".yaml")
 				}
-				files = append(files, secretFile{path, text})
+				files = append(files, secretfile.File{Path: path, Content: text})
 			}
 			if !several && out == "-" {
-				if _, terminal := ios.terminal(); terminal && !c.Flags().Changed("out") {
-					return usagef("--out: the configuration contains the cluster's keys, and would be shown on the screen: name a file, or use -")
+				if _, terminal := ios.Terminal(); terminal && !c.Flags().Changed("out") {
+					return exit.Usagef("--out: the configuration contains the cluster's keys, and would be shown on the screen: name a file, or use -")
 				}
-				ios.printf("%s", files[0].content)
+				ios.Printf("%s", files[0].Content)
 				return nil
 			}
 			if several {
@@ -83,18 +86,18 @@ func genConfigCommand(ios *streams) *cobra.Command {
 					return fmt.Errorf("--out-dir: cannot create the directory: %w", err)
 				}
 			}
-			if err := writeSecrets(files, force); err != nil {
+			if err := secretfile.WriteAll(files, force); err != nil {
 				return err
 			}
 			for _, f := range files {
-				ios.println("wrote " + f.path)
+				ios.Println("wrote " + f.Path)
 			}
 			if several {
-				ios.printf("next: apply each to its machine, in any order (`orlopctl apply-config -f %s -e %s --fingerprint sha256:…`)\n", files[0].path, g.controlPlanes[0])
+				ios.Printf("next: apply each to its machine, in any order (`orlopctl apply-config -f %s -e %s --fingerprint sha256:…`)\n", files[0].Path, g.controlPlanes[0])
 			} else {
-				ios.println("next: apply it to the machine (`orlopctl apply-config`)")
+				ios.Println("next: apply it to the machine (`orlopctl apply-config`)")
 			}
-			ios.println("workers: when the cluster is healthy, `orlopctl nodes add NAME --out NAME.yaml` makes a worker's configuration, with a ticket")
+			ios.Println("workers: when the cluster is healthy, `orlopctl nodes add NAME --out NAME.yaml` makes a worker's configuration, with a ticket")
 			return nil
 		},
 	}
@@ -126,17 +129,17 @@ func (n nodeFlags) node() (config.Node, error) {
 	for _, text := range n.labels {
 		key, value, err := config.ParseLabel(text)
 		if err != nil {
-			return out, usagef("--label %w", err)
+			return out, exit.Usagef("--label %w", err)
 		}
 		if _, twice := out.Labels[key]; twice {
-			return out, usagef("--label %s: cannot use: the key is duplicate", text)
+			return out, exit.Usagef("--label %s: cannot use: the key is duplicate", text)
 		}
 		out.Labels[key] = value
 	}
 	for _, text := range n.taints {
 		taint, err := config.ParseTaint(text)
 		if err != nil {
-			return out, usagef("--taint %w", err)
+			return out, exit.Usagef("--taint %w", err)
 		}
 		out.Taints = append(out.Taints, taint)
 	}
@@ -149,7 +152,7 @@ func readCAs(files []string) ([]string, error) {
 	for _, file := range files {
 		text, err := os.ReadFile(file)
 		if err != nil {
-			return nil, usagef("--operator-ca: cannot read: %w", err)
+			return nil, exit.Usagef("--operator-ca: cannot read: %w", err)
 		}
 		all = append(all, string(text))
 	}
@@ -173,19 +176,19 @@ type generated struct {
 func (g *generated) machines(alone, each []string) (names []string, err error) {
 	switch {
 	case len(alone) > 0 && len(each) > 0:
-		return nil, usagef("--control-plane: cannot be used with the name of one machine: it names each machine, so omit %s", alone[0])
+		return nil, exit.Usagef("--control-plane: cannot be used with the name of one machine: it names each machine, so omit %s", alone[0])
 	case len(alone) > 0:
 		return alone, nil
 	case len(each) == 0:
-		return nil, usagef("configuration: cannot make: expected the machine's name before the endpoint, or --control-plane NAME=ADDRESS for each machine")
+		return nil, exit.Usagef("configuration: cannot make: expected the machine's name before the endpoint, or --control-plane NAME=ADDRESS for each machine")
 	}
 	for _, text := range each {
 		name, address, found := strings.Cut(text, "=")
 		if !found || name == "" || address == "" {
-			return nil, usagef("--control-plane %s: cannot use: expected NAME=ADDRESS, for example m1=10.0.0.11", text)
+			return nil, exit.Usagef("--control-plane %s: cannot use: expected NAME=ADDRESS, for example m1=10.0.0.11", text)
 		}
 		if slices.Contains(names, name) {
-			return nil, usagef("--control-plane %s: cannot use: the name is duplicate", text)
+			return nil, exit.Usagef("--control-plane %s: cannot use: the name is duplicate", text)
 		}
 		names, g.controlPlanes = append(names, name), append(g.controlPlanes, address)
 	}
@@ -198,7 +201,7 @@ func addresses(flag string, texts []string) ([]netip.Addr, error) {
 	for _, text := range texts {
 		a, err := netip.ParseAddr(text)
 		if err != nil {
-			return nil, usagef("%s %s: cannot use: expected an IP address", flag, text)
+			return nil, exit.Usagef("%s %s: cannot use: expected an IP address", flag, text)
 		}
 		all = append(all, a)
 	}
@@ -209,7 +212,7 @@ func addresses(flag string, texts []string) ([]netip.Addr, error) {
 func (g generated) documents() ([]byte, error) {
 	endpoint, err := config.ParseEndpoint(g.endpoint)
 	if err != nil {
-		return nil, &exitError{code: exitUsage, err: fmt.Errorf("endpoint: cannot use: %w", err)}
+		return nil, &exit.Error{Code: exit.Usage, Err: fmt.Errorf("endpoint: cannot use: %w", err)}
 	}
 	authorities, key, err := g.secrets.pki()
 	if err != nil {
@@ -228,7 +231,7 @@ func (g generated) documents() ([]byte, error) {
 	for _, text := range g.operators {
 		ca, err := config.ParseCertificate(text)
 		if err != nil {
-			return nil, usagef("--operator-ca: cannot use: %w", err)
+			return nil, exit.Usagef("--operator-ca: cannot use: %w", err)
 		}
 		operators = append(operators, ca)
 	}
@@ -244,7 +247,7 @@ func (g generated) documents() ([]byte, error) {
 // validateFlags validates a configuration that was made from flags.
 func validateFlags(c *config.Config) error {
 	if err := config.Check(c).Err(); err != nil {
-		return &exitError{code: exitUsage, err: errors.Join(errors.New("the flags do not give a valid configuration"), err)}
+		return &exit.Error{Code: exit.Usage, Err: errors.Join(errors.New("the flags do not give a valid configuration"), err)}
 	}
 	return nil
 }

@@ -10,8 +10,10 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"google.golang.org/grpc/codes"
 
+	"github.com/orlop-os/orlop/orlopctl/exit"
+	"github.com/orlop-os/orlop/orlopctl/format"
+	"github.com/orlop-os/orlop/orlopctl/iostreams"
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/client"
 )
@@ -24,7 +26,7 @@ const (
 	dialInterval = 500 * time.Millisecond
 )
 
-func healthCommand(ios *streams, conn *connector) *cobra.Command {
+func healthCommand(ios *iostreams.Streams, conn *connector) *cobra.Command {
 	var once bool
 	c := &cobra.Command{
 		Use:   "health",
@@ -74,9 +76,9 @@ func waitHealthy(ctx context.Context, endpoint client.Endpoint, once bool, show 
 			return nil
 		case err == nil && once:
 			return unhealthy(last)
-		case ctx.Err() != nil, timedOut(err):
+		case ctx.Err() != nil, exit.TimedOut(err):
 			return gaveUp(ctx, last, err)
-		case once || !isTemporary(err):
+		case once || !exit.IsTemporary(err):
 			return err
 		}
 		if err := show(healthReport{waiting: err}); err != nil {
@@ -119,27 +121,11 @@ func followHealth(ctx context.Context, endpoint client.Endpoint, once bool, show
 	})
 }
 
-// isTemporary reports whether an error may be temporary while a machine boots or reboots.
-func isTemporary(err error) bool {
-	if err == nil || errors.Is(err, client.ErrUnreachable) {
-		return true
-	}
-	s, ok := statusOf(err)
-	return ok && s.Code() == codes.Unavailable
-}
-
-// timedOut reports whether a call ended by its deadline. The machine knows the deadline too, and
-// its answer may arrive a moment before the local deadline.
-func timedOut(err error) bool {
-	s, ok := statusOf(err)
-	return ok && s.Code() == codes.DeadlineExceeded
-}
-
 func gaveUp(ctx context.Context, last *api.HealthResponse, err error) error {
 	if context.Cause(ctx) == context.Canceled {
-		return &exitError{code: exitUnhealthy, err: errors.New("health: stopped before the cluster was healthy")}
+		return &exit.Error{Code: exit.Unhealthy, Err: errors.New("health: stopped before the cluster was healthy")}
 	}
-	if last == nil && err != nil && !timedOut(err) {
+	if last == nil && err != nil && !exit.TimedOut(err) {
 		return err // the machine was never reached; err holds the reason
 	}
 	return unhealthy(last)
@@ -155,39 +141,39 @@ func unhealthy(last *api.HealthResponse) error {
 	if len(missing) == 0 {
 		missing = []string{"no check has answered"}
 	}
-	return &exitError{
-		code: exitUnhealthy, err: fmt.Errorf("the cluster is not healthy: %s", strings.Join(missing, ", ")),
-		hint: "`orlopctl services` and `orlopctl logs SERVICE` show more; --timeout waits longer",
+	return &exit.Error{
+		Code: exit.Unhealthy, Err: fmt.Errorf("the cluster is not healthy: %s", strings.Join(missing, ", ")),
+		Hint: "`orlopctl services` and `orlopctl logs SERVICE` show more; --timeout waits longer",
 	}
 }
 
 // healthView shows reports: on a terminal as a table that is redrawn, otherwise as a line per
 // change.
 type healthView struct {
-	ios    *streams
+	ios    *iostreams.Streams
 	start  time.Time
 	redraw bool
 	drawn  int               // visible lines of the table
 	told   map[string]string // check → last line, without a terminal
 }
 
-func newHealthView(ios *streams, conn *connector) *healthView {
-	_, terminal := ios.terminal()
-	return &healthView{ios: ios, start: time.Now(), redraw: terminal && ios.human(), told: map[string]string{}}
+func newHealthView(ios *iostreams.Streams, conn *connector) *healthView {
+	_, terminal := ios.Terminal()
+	return &healthView{ios: ios, start: time.Now(), redraw: terminal && ios.Human(), told: map[string]string{}}
 }
 
 func (v *healthView) show(r healthReport) error {
-	if !v.ios.human() {
+	if !v.ios.Human() {
 		if r.answer == nil {
 			return nil
 		}
-		return v.ios.printNext(r.answer, nil)
+		return v.ios.PrintNext(r.answer, nil)
 	}
 	if v.redraw {
 		return v.draw(r)
 	}
 	if r.waiting != nil {
-		v.printChange("machine", "wait", message(r.waiting))
+		v.printChange("machine", "wait", exit.Message(r.waiting))
 		return nil
 	}
 	delete(v.told, "machine")
@@ -211,24 +197,24 @@ func (v *healthView) printChange(name, state, detail string) {
 		return
 	}
 	v.told[name] = line
-	v.ios.printf("%6.1fs  %s\n", time.Since(v.start).Seconds(), line)
+	v.ios.Printf("%6.1fs  %s\n", time.Since(v.start).Seconds(), line)
 }
 
 // draw redraws the table on the screen.
 func (v *healthView) draw(r healthReport) error {
 	var text strings.Builder
-	err := drawTable(&text, func(w *tabwriter.Writer) { healthTable(w, r) })
+	err := iostreams.DrawTable(&text, func(w *tabwriter.Writer) { healthTable(w, r) })
 	if err != nil {
 		return err
 	}
-	width, _ := v.ios.terminal()
+	width, _ := v.ios.Terminal()
 	lines := strings.Split(strings.TrimRight(text.String(), "\n"), "\n")
 	v.erase()
 	for _, line := range lines {
 		if runes := []rune(line); len(runes) > width {
 			line = string(runes[:width])
 		}
-		v.ios.println(line)
+		v.ios.Println(line)
 	}
 	v.drawn = len(lines)
 	return nil
@@ -237,20 +223,20 @@ func (v *healthView) draw(r healthReport) error {
 // erase moves back to the first line of the table and clears everything below (ECMA-48: CUU, ED).
 func (v *healthView) erase() {
 	if v.drawn > 0 {
-		v.ios.printf("\x1b[%dA\x1b[J", v.drawn)
+		v.ios.Printf("\x1b[%dA\x1b[J", v.drawn)
 	}
 }
 
 func (v *healthView) end() {
 	if v.redraw && v.drawn > 0 {
-		v.ios.printf("after %s\n", time.Since(v.start).Round(time.Second))
+		v.ios.Printf("after %s\n", time.Since(v.start).Round(time.Second))
 	}
 }
 
 func healthTable(w io.Writer, r healthReport) {
-	row(w, "CHECK", "STATE", "SINCE", "DETAIL")
+	iostreams.Row(w, "CHECK", "STATE", "SINCE", "DETAIL")
 	if r.waiting != nil {
-		row(w, "machine", "wait", "-", message(r.waiting))
+		iostreams.Row(w, "machine", "wait", "-", exit.Message(r.waiting))
 		return
 	}
 	for _, c := range r.answer.Checks {
@@ -258,6 +244,6 @@ func healthTable(w io.Writer, r healthReport) {
 		if !c.Ok {
 			state = "wait"
 		}
-		row(w, c.Name, state, age(c.Since), c.Detail)
+		iostreams.Row(w, c.Name, state, format.Age(c.Since), c.Detail)
 	}
 }

@@ -8,6 +8,8 @@ import (
 
 	"github.com/spf13/cobra"
 	"google.golang.org/grpc/codes"
+
+	"github.com/orlop-os/orlop/orlopctl/exit"
 )
 
 // Hints for operators who know another tool: the corresponding commands of orlopctl.
@@ -182,16 +184,16 @@ var otherTopics = map[string]string{
 
 // topicHint adds a hint to the machine's error about an unknown topic.
 func topicHint(err error, topic string) error {
-	if s, ok := statusOf(err); err == nil || !ok || s.Code() != codes.NotFound {
+	if s, ok := exit.StatusOf(err); err == nil || !ok || s.Code() != codes.NotFound {
 		return err
 	}
 	if hint := otherTopics[strings.ToLower(topic)]; hint != "" {
-		return withHint(err, hint+" shows that")
+		return exit.WithHint(err, hint+" shows that")
 	}
 	if name := kubernetesKind(topic); name != "" {
-		return withHint(err, fmt.Sprintf(kubectlHint, "get "+name))
+		return exit.WithHint(err, fmt.Sprintf(kubectlHint, "get "+name))
 	}
-	return withHint(err, "`orlopctl get` lists the topics")
+	return exit.WithHint(err, "`orlopctl get` lists the topics")
 }
 
 // fileOrFlag accepts the file of a command as an argument or as --file.

@@ -7,12 +7,14 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/orlop-os/orlop/orlopctl/iostreams"
 )
 
 // TestOtherCommands checks that commands of other tools do not exist here, and that each hint names
 // existing commands.
 func TestOtherCommands(t *testing.T) {
-	root := newTool(&streams{in: strings.NewReader(""), out: &bytes.Buffer{}, err: &bytes.Buffer{}}).rootCommand()
+	root := newTool(&iostreams.Streams{In: strings.NewReader(""), Out: &bytes.Buffer{}, Err: &bytes.Buffer{}}).rootCommand()
 	commands := regexp.MustCompile("`orlopctl ([^`]*)`")
 	hints := map[string]string{}
 	for word, hint := range otherCommands {
@@ -68,7 +70,7 @@ func TestElsewhere(t *testing.T) {
 // writes nothing.
 func TestWaiting(t *testing.T) {
 	var out bytes.Buffer
-	ios := &streams{err: &out, out: &out}
+	ios := &iostreams.Streams{Err: &out, Out: &out}
 	errorSoFar(ios, false, "the machine unpacks", 15*time.Second+time.Millisecond)
 	errorSoFar(ios, true, "the machine unpacks", time.Minute)
 	if got, want := out.String(), "the machine unpacks: 15s so far\n\r\x1b[Kthe machine unpacks: 1m0s so far"; got != want {

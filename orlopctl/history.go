@@ -9,11 +9,14 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/orlop-os/orlop/orlopctl/exit"
+	"github.com/orlop-os/orlop/orlopctl/format"
+	"github.com/orlop-os/orlop/orlopctl/iostreams"
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/client"
 )
 
-func confirmCommand(ios *streams, conn *connector) *cobra.Command {
+func confirmCommand(ios *iostreams.Streams, conn *connector) *cobra.Command {
 	return &cobra.Command{
 		Use:   "confirm-config",
 		Short: "Keep the configuration that is tried",
@@ -33,21 +36,21 @@ func confirmCommand(ios *streams, conn *connector) *cobra.Command {
 			if err := c.run(ctx); err != nil {
 				return err
 			}
-			if ios.human() {
-				ios.println("confirmed: the configuration stays")
+			if ios.Human() {
+				ios.Println("confirmed: the configuration stays")
 			}
 			for _, f := range c.failures {
-				ios.errorln("failed: " + cleanLines(f))
+				ios.Errorln("failed: " + format.CleanLines(f))
 			}
 			if n := len(c.failures); n > 0 {
-				return &exitError{code: exitFailure, err: fmt.Errorf("the configuration stays, except for %s that failed; the machine retries", count(n, "operation")), hint: "`orlopctl get drift` lists the remaining operations"}
+				return &exit.Error{Code: exit.Failure, Err: fmt.Errorf("the configuration stays, except for %s that failed; the machine retries", format.Count(n, "operation")), Hint: "`orlopctl get drift` lists the remaining operations"}
 			}
 			return nil
 		},
 	}
 }
 
-func historyCommand(ios *streams, conn *connector) *cobra.Command {
+func historyCommand(ios *iostreams.Streams, conn *connector) *cobra.Command {
 	return &cobra.Command{
 		Use:   "config-history",
 		Short: "The configurations that were active, and the changes of each",
@@ -58,13 +61,13 @@ func historyCommand(ios *streams, conn *connector) *cobra.Command {
 				if err != nil {
 					return err
 				}
-				if !ios.human() {
-					return ios.print(answer, nil)
+				if !ios.Human() {
+					return ios.Print(answer, nil)
 				}
 				for _, e := range answer.Entries {
-					ios.printf("%d  %s  by %s\n", e.Number, e.At.AsTime().Format(time.RFC3339), clean(e.By))
+					ios.Printf("%d  %s  by %s\n", e.Number, e.At.AsTime().Format(time.RFC3339), format.Clean(e.By))
 					for _, change := range e.Changes {
-						ios.println("     " + change)
+						ios.Println("     " + change)
 					}
 				}
 				return nil
@@ -73,7 +76,7 @@ func historyCommand(ios *streams, conn *connector) *cobra.Command {
 	}
 }
 
-func showConfigCommand(ios *streams, conn *connector) *cobra.Command {
+func showConfigCommand(ios *iostreams.Streams, conn *connector) *cobra.Command {
 	var origins bool
 	c := &cobra.Command{
 		Use:   "show-config [NUMBER]",
@@ -89,13 +92,13 @@ func showConfigCommand(ios *streams, conn *connector) *cobra.Command {
 				if err != nil {
 					return err
 				}
-				if !ios.human() {
-					return ios.print(answer, nil)
+				if !ios.Human() {
+					return ios.Print(answer, nil)
 				}
 				if origins {
-					ios.println("# from " + clean(answer.Source))
+					ios.Println("# from " + format.Clean(answer.Source))
 				}
-				ios.printf("%s", answer.Documents)
+				ios.Printf("%s", answer.Documents)
 				return nil
 			})
 		},
@@ -104,7 +107,7 @@ func showConfigCommand(ios *streams, conn *connector) *cobra.Command {
 	return c
 }
 
-func diffConfigCommand(ios *streams, conn *connector) *cobra.Command {
+func diffConfigCommand(ios *iostreams.Streams, conn *connector) *cobra.Command {
 	return &cobra.Command{
 		Use:   "diff-config FROM [TO]",
 		Short: "The differences between an earlier configuration and another, or the active configuration",
@@ -121,12 +124,12 @@ func diffConfigCommand(ios *streams, conn *connector) *cobra.Command {
 				if err != nil {
 					return err
 				}
-				return ios.print(answer, func(w *tabwriter.Writer) {
+				return ios.Print(answer, func(w *tabwriter.Writer) {
 					if len(answer.Changes) == 0 {
-						row(w, "they are the same")
+						iostreams.Row(w, "they are the same")
 					}
 					for _, change := range answer.Changes {
-						row(w, change)
+						iostreams.Row(w, change)
 					}
 				})
 			})
@@ -134,7 +137,7 @@ func diffConfigCommand(ios *streams, conn *connector) *cobra.Command {
 	}
 }
 
-func rollbackConfigCommand(ios *streams, conn *connector) *cobra.Command {
+func rollbackConfigCommand(ios *iostreams.Streams, conn *connector) *cobra.Command {
 	var how applying
 	c := &cobra.Command{
 		Use:   "rollback-config NUMBER",
@@ -158,7 +161,7 @@ func rollbackConfigCommand(ios *streams, conn *connector) *cobra.Command {
 func configNumbers(args []string) (numbers [2]uint64, err error) {
 	for i, a := range args {
 		if numbers[i], err = strconv.ParseUint(a, 10, 64); err != nil || numbers[i] == 0 {
-			return numbers, usagef("configuration %q: cannot use: expected a number that `orlopctl config-history` lists", a)
+			return numbers, exit.Usagef("configuration %q: cannot use: expected a number that `orlopctl config-history` lists", a)
 		}
 	}
 	return numbers, nil

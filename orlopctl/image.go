@@ -6,12 +6,14 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"strconv"
 	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
 
+	"github.com/orlop-os/orlop/orlopctl/exit"
+	"github.com/orlop-os/orlop/orlopctl/format"
+	"github.com/orlop-os/orlop/orlopctl/iostreams"
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/client"
 )
@@ -22,7 +24,7 @@ const chunkSize = 1 << 20
 // importTimeout bounds an import; a slow machine unpacks for minutes.
 const importTimeout = 15 * time.Minute
 
-func imageCommand(ios *streams, conn *connector) *cobra.Command {
+func imageCommand(ios *iostreams.Streams, conn *connector) *cobra.Command {
 	c := &cobra.Command{Use: "image", Short: "Container images on the machine"}
 	c.AddCommand(
 		&cobra.Command{
@@ -33,7 +35,7 @@ func imageCommand(ios *streams, conn *connector) *cobra.Command {
 					if err != nil {
 						return err
 					}
-					return ios.print(answer, func(w *tabwriter.Writer) { imagesTable(w, answer.Images) })
+					return ios.Print(answer, func(w *tabwriter.Writer) { imagesTable(w, answer.Images) })
 				})
 			},
 		},
@@ -48,27 +50,13 @@ func imageCommand(ios *streams, conn *connector) *cobra.Command {
 }
 
 func imagesTable(w io.Writer, images []*api.ContainerImage) {
-	row(w, "IMAGE", "DIGEST", "SIZE")
+	iostreams.Row(w, "IMAGE", "DIGEST", "SIZE")
 	for _, image := range images {
-		row(w, image.Name, image.Digest, size(image.Size))
+		iostreams.Row(w, image.Name, image.Digest, format.Size(image.Size))
 	}
 }
 
-// size formats a number of bytes for people.
-func size(bytes int64) string {
-	switch {
-	case bytes <= 0:
-		return "-"
-	case bytes < 1<<20:
-		return strconv.FormatInt((bytes+1023)>>10, 10) + " KiB"
-	}
-	if bytes >= 10<<30 {
-		return fmt.Sprintf("%.1f GiB", float64(bytes)/(1<<30))
-	}
-	return fmt.Sprintf("%.1f MiB", float64(bytes)/(1<<20))
-}
-
-func importImage(ios *streams, conn *connector, name string) error {
+func importImage(ios *iostreams.Streams, conn *connector, name string) error {
 	archive, total, err := openInput(ios, name)
 	if err != nil {
 		return err
@@ -93,15 +81,15 @@ func importImage(ios *streams, conn *connector, name string) error {
 		if err != nil {
 			return err
 		}
-		return ios.print(answer, func(w *tabwriter.Writer) { imagesTable(w, answer.Images) })
+		return ios.Print(answer, func(w *tabwriter.Writer) { imagesTable(w, answer.Images) })
 	})
 }
 
 // showWaiting shows the elapsed time of an operation until the returned function is called: on a
 // terminal each second, otherwise as a line if it is slow.
-func showWaiting(ios *streams, what string) (done func()) {
+func showWaiting(ios *iostreams.Streams, what string) (done func()) {
 	const often, long = time.Second, 15 * time.Second
-	_, terminal := ios.terminal()
+	_, terminal := ios.Terminal()
 	step := long
 	if terminal {
 		step = often
@@ -124,30 +112,30 @@ func showWaiting(ios *streams, what string) (done func()) {
 		close(end)
 		<-ended
 		if terminal {
-			_, _ = fmt.Fprint(ios.err, "\r\x1b[K")
+			_, _ = fmt.Fprint(ios.Err, "\r\x1b[K")
 		}
 	}
 }
 
 // errorSoFar writes the elapsed time of an operation to the error output.
-func errorSoFar(ios *streams, terminal bool, what string, taken time.Duration) {
+func errorSoFar(ios *iostreams.Streams, terminal bool, what string, taken time.Duration) {
 	line := fmt.Sprintf("%s: %s so far", what, taken.Round(time.Second))
 	if terminal {
-		_, _ = fmt.Fprint(ios.err, "\r\x1b[K"+line)
+		_, _ = fmt.Fprint(ios.Err, "\r\x1b[K"+line)
 		return
 	}
-	ios.errorln(line)
+	ios.Errorln(line)
 }
 
 // openInput opens the archive that a command reads, or the standard input for "-", and returns its
 // size if known.
-func openInput(ios *streams, name string) (file io.ReadCloser, size int64, err error) {
+func openInput(ios *iostreams.Streams, name string) (file io.ReadCloser, size int64, err error) {
 	if name == "-" {
-		return io.NopCloser(ios.in), 0, nil
+		return io.NopCloser(ios.In), 0, nil
 	}
 	f, err := os.Open(name)
 	if err != nil {
-		return nil, 0, usagef("image: cannot read: %w", err)
+		return nil, 0, exit.Usagef("image: cannot read: %w", err)
 	}
 	if info, err := f.Stat(); err == nil {
 		size = info.Size()
@@ -183,18 +171,18 @@ func send(file io.Reader, progress func(int64), stream func(chunk []byte) error)
 
 // newProgress returns a function that shows the progress on a terminal; did is the verb ("sent").
 // Without a terminal it is silent. At the end it clears the line.
-func newProgress(ios *streams, did string, total int64) func(bytes int64) {
-	if _, ok := ios.terminal(); !ok {
+func newProgress(ios *iostreams.Streams, did string, total int64) func(bytes int64) {
+	if _, ok := ios.Terminal(); !ok {
 		return func(int64) {}
 	}
 	return func(bytes int64) {
 		of := ""
 		if total > 0 {
-			of = " of " + size(total)
+			of = " of " + format.Size(total)
 		}
-		_, _ = fmt.Fprintf(ios.err, "\r\x1b[K%s %s%s", did, size(bytes), of)
+		_, _ = fmt.Fprintf(ios.Err, "\r\x1b[K%s %s%s", did, format.Size(bytes), of)
 		if bytes == total {
-			_, _ = fmt.Fprint(ios.err, "\r\x1b[K")
+			_, _ = fmt.Fprint(ios.Err, "\r\x1b[K")
 		}
 	}
 }

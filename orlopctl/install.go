@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/orlop-os/orlop/orlopctl/exit"
+	"github.com/orlop-os/orlop/orlopctl/iostreams"
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/client"
 )
@@ -27,18 +29,9 @@ type installProgress struct {
 // errInstalled ends the watch of an installation.
 var errInstalled = errors.New("installed")
 
-// printProgress writes a line for a person. With -o json or yaml it goes to the error output.
-func (ios *streams) printProgress(line string) {
-	if ios.human() {
-		ios.println(line)
-	} else {
-		ios.errorln(line)
-	}
-}
-
 // awaitInstall shows the progress of an installation until the machine reboots from the disk. It
 // reconnects after a lost connection; the installation does not depend on the connection.
-func awaitInstall(ios *streams, conn *connector) error {
+func awaitInstall(ios *iostreams.Streams, conn *connector) error {
 	endpoint, err := conn.machine()
 	if err != nil {
 		return err
@@ -53,24 +46,24 @@ func awaitInstall(ios *streams, conn *connector) error {
 		switch {
 		case errors.Is(err, errInstalled):
 			return nil
-		case ctx.Err() == nil && !isTemporary(err):
+		case ctx.Err() == nil && !exit.IsTemporary(err):
 			return err
 		case !sleep(ctx, dialInterval):
-			return &exitError{code: exitUnhealthy, err: fmt.Errorf("install: not complete in time; the last operation was %q", last.Operation), hint: "`orlopctl get install` shows the progress"}
+			return &exit.Error{Code: exit.Unhealthy, Err: fmt.Errorf("install: not complete in time; the last operation was %q", last.Operation), Hint: "`orlopctl get install` shows the progress"}
 		}
 	}
 }
 
 // followInstall connects and shows the progress until the installation is complete (errInstalled)
 // or has failed.
-func followInstall(ctx context.Context, ios *streams, endpoint client.Endpoint, last *installProgress) error {
+func followInstall(ctx context.Context, ios *iostreams.Streams, endpoint client.Endpoint, last *installProgress) error {
 	return attempt(ctx, endpoint, func(dialing context.Context, c *client.Client) error {
 		v, err := c.Machine.Version(dialing, &api.VersionRequest{})
 		if err != nil {
 			return err
 		}
 		if v.BootMedium == "" {
-			ios.printProgress("installed: version " + v.Version + " runs from the disk")
+			ios.PrintProgress("installed: version " + v.Version + " runs from the disk")
 			return errInstalled
 		}
 		stream, err := c.Machine.Watch(ctx, &api.GetRequest{Topic: "install"})
@@ -90,7 +83,7 @@ func followInstall(ctx context.Context, ios *streams, endpoint client.Endpoint, 
 				newProgress(ios, "written", last.Total)(last.Total) // clears its line
 			}
 			if now.Operation != last.Operation && now.Operation != "" {
-				ios.errorln(now.Operation)
+				ios.Errorln(now.Operation)
 			}
 			if now.Total > 0 {
 				newProgress(ios, "written", now.Total)(now.Done)
@@ -99,7 +92,7 @@ func followInstall(ctx context.Context, ios *streams, endpoint client.Endpoint, 
 			*last = now
 			switch now.Phase {
 			case "installed":
-				ios.printProgress("installed on " + now.Disk + "; the machine reboots into it")
+				ios.PrintProgress("installed on " + now.Disk + "; the machine reboots into it")
 				return errInstalled
 			case "failed":
 				return fmt.Errorf("install: %s", now.Reason)

@@ -16,11 +16,14 @@ import (
 	"go.yaml.in/yaml/v3"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"github.com/orlop-os/orlop/orlopctl/exit"
+	"github.com/orlop-os/orlop/orlopctl/iostreams"
+	"github.com/orlop-os/orlop/orlopctl/secretfile"
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/client"
 )
 
-func kubeconfigCommand(ios *streams, conn *connector) *cobra.Command {
+func kubeconfigCommand(ios *iostreams.Streams, conn *connector) *cobra.Command {
 	var out, server string
 	var ttl time.Duration
 	var force bool
@@ -52,10 +55,10 @@ func kubeconfigCommand(ios *streams, conn *connector) *cobra.Command {
 	return c
 }
 
-func storeKubeconfig(ios *streams, fresh []byte, out string, force bool) error {
+func storeKubeconfig(ios *iostreams.Streams, fresh []byte, out string, force bool) error {
 	switch out {
 	case "-":
-		ios.printf("%s", fresh)
+		ios.Printf("%s", fresh)
 		return nil
 	case "":
 		path, err := kubeconfigPath()
@@ -66,13 +69,13 @@ func storeKubeconfig(ios *streams, fresh []byte, out string, force bool) error {
 		if err != nil {
 			return err
 		}
-		ios.printf("merged into %s; the current context is %s\n", path, current)
+		ios.Printf("merged into %s; the current context is %s\n", path, current)
 		return nil
 	}
-	if err := writeSecret(out, fresh, force); err != nil {
+	if err := secretfile.Write(out, fresh, force); err != nil {
 		return err
 	}
-	ios.println("wrote " + out)
+	ios.Println("wrote " + out)
 	return nil
 }
 
@@ -97,9 +100,9 @@ func kubeconfigPath() (string, error) {
 func mergeKubeconfigFile(path string, fresh []byte, force bool) (current string, err error) {
 	err = changeKubeconfig(path, func(old []byte) ([]byte, error) {
 		if name := otherCluster(old, fresh); name != "" && !force {
-			return nil, &exitError{
-				code: exitUsage, err: fmt.Errorf("kubeconfig %s: cannot merge: it contains another cluster with the name %q, and users of it", path, name),
-				hint: "--out FILE writes a separate file, --force replaces the other cluster",
+			return nil, &exit.Error{
+				Code: exit.Usage, Err: fmt.Errorf("kubeconfig %s: cannot merge: it contains another cluster with the name %q, and users of it", path, name),
+				Hint: "--out FILE writes a separate file, --force replaces the other cluster",
 			}
 		}
 		merged, name, err := mergeKubeconfig(old, fresh)
@@ -145,7 +148,7 @@ func changeKubeconfig(path string, change func(old []byte) ([]byte, error)) erro
 	if err != nil || next == nil {
 		return err
 	}
-	return writeSecret(path, next, true)
+	return secretfile.Write(path, next, true)
 }
 
 // otherCluster returns the name of a cluster that both files contain with different content

@@ -7,6 +7,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/orlop-os/orlop/orlopctl/format"
+	"github.com/orlop-os/orlop/orlopctl/iostreams"
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/client"
 	"github.com/orlop-os/orlop/pkg/nodespec"
@@ -15,7 +17,7 @@ import (
 // suspendTimeout bounds a call with several steps on the machine, each up to a minute.
 const suspendTimeout = 4 * time.Minute
 
-func kubernetesCommand(ios *streams, conn *connector) *cobra.Command {
+func kubernetesCommand(ios *iostreams.Streams, conn *connector) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "kubernetes",
 		Short: "Repair a cluster whose API rejects requests",
@@ -28,7 +30,7 @@ func kubernetesCommand(ios *streams, conn *connector) *cobra.Command {
 	return c
 }
 
-func suspendCommand(ios *streams, conn *connector) *cobra.Command {
+func suspendCommand(ios *iostreams.Streams, conn *connector) *cobra.Command {
 	return &cobra.Command{
 		Use:   "suspend KIND NAME",
 		Short: "Suspend an object that makes the API reject requests",
@@ -43,9 +45,9 @@ func suspendCommand(ios *streams, conn *connector) *cobra.Command {
 				if err != nil {
 					return err
 				}
-				return ios.printNext(answer, func() error {
+				return ios.PrintNext(answer, func() error {
 					o := answer.Object
-					ios.println(o.Kind + " " + o.Name + " is suspended; `orlopctl kubernetes resume " + o.Kind + " " + o.Name + "` restores it")
+					ios.Println(o.Kind + " " + o.Name + " is suspended; `orlopctl kubernetes resume " + o.Kind + " " + o.Name + "` restores it")
 					return nil
 				})
 			})
@@ -53,7 +55,7 @@ func suspendCommand(ios *streams, conn *connector) *cobra.Command {
 	}
 }
 
-func resumeCommand(ios *streams, conn *connector) *cobra.Command {
+func resumeCommand(ios *iostreams.Streams, conn *connector) *cobra.Command {
 	var forget bool
 	c := &cobra.Command{
 		Use:               "resume KIND NAME",
@@ -66,9 +68,9 @@ func resumeCommand(ios *streams, conn *connector) *cobra.Command {
 				if err != nil {
 					return err
 				}
-				return ios.printNext(answer, func() error {
+				return ios.PrintNext(answer, func() error {
 					did := map[bool]string{true: "the stored copy is dropped", false: "is back"}[forget]
-					ios.println(answer.Object.Kind + " " + answer.Object.Name + ": " + did)
+					ios.Println(answer.Object.Kind + " " + answer.Object.Name + ": " + did)
 					return nil
 				})
 			})
@@ -78,7 +80,7 @@ func resumeCommand(ios *streams, conn *connector) *cobra.Command {
 	return c
 }
 
-func suspendedCommand(ios *streams, conn *connector) *cobra.Command {
+func suspendedCommand(ios *iostreams.Streams, conn *connector) *cobra.Command {
 	return &cobra.Command{
 		Use:   "suspended",
 		Short: "List the suspended objects on this machine",
@@ -89,10 +91,10 @@ func suspendedCommand(ios *streams, conn *connector) *cobra.Command {
 				if err != nil {
 					return err
 				}
-				return ios.print(answer, func(w *tabwriter.Writer) {
-					row(w, "KIND", "NAME", "SINCE", "BY")
+				return ios.Print(answer, func(w *tabwriter.Writer) {
+					iostreams.Row(w, "KIND", "NAME", "SINCE", "BY")
 					for _, o := range answer.Objects {
-						row(w, o.Kind, o.Name, stamp(o.At), o.By)
+						iostreams.Row(w, o.Kind, o.Name, format.Stamp(o.At), o.By)
 					}
 				})
 			})

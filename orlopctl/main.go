@@ -11,6 +11,9 @@ package main
 import (
 	"io"
 	"os"
+
+	"github.com/orlop-os/orlop/orlopctl/exit"
+	"github.com/orlop-os/orlop/orlopctl/iostreams"
 )
 
 func main() {
@@ -19,7 +22,7 @@ func main() {
 
 // run runs the program and returns the exit status, without ending the process.
 func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
-	return newTool(&streams{in: stdin, out: stdout, err: stderr}).run(args)
+	return newTool(&iostreams.Streams{In: stdin, Out: stdout, Err: stderr}).run(args)
 }
 
 func (t *tool) run(args []string) int {
@@ -33,7 +36,7 @@ func (t *tool) run(args []string) int {
 		if here := elsewhere(err); here != "" {
 			hint = here
 		}
-		err = &exitError{code: exitUsage, err: err, hint: hint}
+		err = &exit.Error{Code: exit.Usage, Err: err, Hint: hint}
 	}
-	return t.ios.report(err)
+	return t.ios.Report(err)
 }

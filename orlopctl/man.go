@@ -10,9 +10,12 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/cobra/doc"
+
+	"github.com/orlop-os/orlop/orlopctl/format"
+	"github.com/orlop-os/orlop/orlopctl/iostreams"
 )
 
-func manCommand(ios *streams) *cobra.Command {
+func manCommand(ios *iostreams.Streams) *cobra.Command {
 	var out string
 	c := &cobra.Command{
 		Use:   "man --out FOLDER",
@@ -25,7 +28,7 @@ func manCommand(ios *streams) *cobra.Command {
 			}
 			n, err := writeManPages(c.Root(), out)
 			if err == nil {
-				ios.printf("wrote %s to %s\n", count(n, "page"), out)
+				ios.Printf("wrote %s to %s\n", format.Count(n, "page"), out)
 			}
 			return err
 		},

@@ -10,13 +10,17 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/orlop-os/orlop/orlopctl/exit"
+	"github.com/orlop-os/orlop/orlopctl/format"
+	"github.com/orlop-os/orlop/orlopctl/iostreams"
+	"github.com/orlop-os/orlop/orlopctl/secretfile"
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/client"
 	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/pki"
 )
 
-func nodesCommand(ios *streams, conn *connector) *cobra.Command {
+func nodesCommand(ios *iostreams.Streams, conn *connector) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "nodes",
 		Short: "The cluster's machines: add, approve, list and remove workers",
@@ -29,7 +33,7 @@ func nodesCommand(ios *streams, conn *connector) *cobra.Command {
 	return c
 }
 
-func nodesAddCommand(ios *streams, conn *connector) *cobra.Command {
+func nodesAddCommand(ios *iostreams.Streams, conn *connector) *cobra.Command {
 	var out string
 	var life time.Duration
 	var marks nodeFlags
@@ -53,7 +57,7 @@ func nodesAddCommand(ios *streams, conn *connector) *cobra.Command {
 				return err // check before a ticket is created
 			}
 			if noTicket && life != 0 {
-				return usagef("--life: cannot use with --no-ticket; `orlopctl nodes approve --life` bounds the time in which the machine must join")
+				return exit.Usagef("--life: cannot use with --no-ticket; `orlopctl nodes approve --life` bounds the time in which the machine must join")
 			}
 			key, request, err := newRequest()
 			if err != nil {
@@ -63,7 +67,7 @@ func nodesAddCommand(ios *streams, conn *connector) *cobra.Command {
 				key, request = nil, nil
 			}
 			if _, err := os.Lstat(out); out != "-" && err == nil && !force {
-				return usagef("%s: cannot write: it exists; --force replaces it", out)
+				return exit.Usagef("%s: cannot write: it exists; --force replaces it", out)
 			}
 			// The machine may have to remove an earlier machine with this name first.
 			return conn.callFor(removeTime, func(ctx context.Context, c *client.Client) error {
@@ -72,17 +76,17 @@ func nodesAddCommand(ios *streams, conn *connector) *cobra.Command {
 					return err
 				}
 				if out == "-" {
-					ios.printf("%s", text)
+					ios.Printf("%s", text)
 					return nil
 				}
-				if err := writeSecret(out, text, true); err != nil {
+				if err := secretfile.Write(out, text, true); err != nil {
 					return err
 				}
 				if noTicket {
-					ios.printf("wrote %s: the machine sends a join request; then `orlopctl nodes pending` lists it\n", out)
+					ios.Printf("wrote %s: the machine sends a join request; then `orlopctl nodes pending` lists it\n", out)
 					return nil
 				}
-				ios.printf("wrote %s: its ticket is valid once, until %s\n", out, key.Cert.NotAfter.Format(time.RFC3339))
+				ios.Printf("wrote %s: its ticket is valid once, until %s\n", out, key.Cert.NotAfter.Format(time.RFC3339))
 				return nil
 			})
 		},
@@ -130,7 +134,7 @@ func withTicket(answer *api.CreateTicketResponse, ticket config.CertKey, node co
 	return config.Marshal(c), nil
 }
 
-func nodesPendingCommand(ios *streams, conn *connector) *cobra.Command {
+func nodesPendingCommand(ios *iostreams.Streams, conn *connector) *cobra.Command {
 	return &cobra.Command{
 		Use:   "pending",
 		Short: "List the join requests",
@@ -144,10 +148,10 @@ func nodesPendingCommand(ios *streams, conn *connector) *cobra.Command {
 				if err != nil {
 					return err
 				}
-				return ios.print(answer, func(w *tabwriter.Writer) {
+				return ios.Print(answer, func(w *tabwriter.Writer) {
 					_, _ = fmt.Fprintln(w, "NAME\tADDRESS\tSINCE\tKEY")
 					for _, m := range answer.Machines {
-						_, _ = fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", clean(m.Name), clean(m.Address), m.Since.AsTime().Format(time.RFC3339), clean(m.Fingerprint))
+						_, _ = fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", format.Clean(m.Name), format.Clean(m.Address), m.Since.AsTime().Format(time.RFC3339), format.Clean(m.Fingerprint))
 					}
 				})
 			})
@@ -155,7 +159,7 @@ func nodesPendingCommand(ios *streams, conn *connector) *cobra.Command {
 	}
 }
 
-func nodesApproveCommand(ios *streams, conn *connector) *cobra.Command {
+func nodesApproveCommand(ios *iostreams.Streams, conn *connector) *cobra.Command {
 	var life time.Duration
 	c := &cobra.Command{
 		Use:   "approve NAME FINGERPRINT",
@@ -173,7 +177,7 @@ func nodesApproveCommand(ios *streams, conn *connector) *cobra.Command {
 				if _, err := c.Cluster.Approve(ctx, &api.ApproveRequest{Name: args[0], Fingerprint: args[1], Ttl: lifeOf(life)}); err != nil {
 					return err
 				}
-				ios.printf("approved: %s joins with its next request; then `orlopctl nodes list` lists it\n", args[0])
+				ios.Printf("approved: %s joins with its next request; then `orlopctl nodes list` lists it\n", args[0])
 				return nil
 			})
 		},
@@ -182,7 +186,7 @@ func nodesApproveCommand(ios *streams, conn *connector) *cobra.Command {
 	return c
 }
 
-func nodesDenyCommand(ios *streams, conn *connector) *cobra.Command {
+func nodesDenyCommand(ios *iostreams.Streams, conn *connector) *cobra.Command {
 	return &cobra.Command{
 		Use:   "deny NAME FINGERPRINT",
 		Short: "Deny a join request",
@@ -198,9 +202,9 @@ func nodesDenyCommand(ios *streams, conn *connector) *cobra.Command {
 				if err != nil {
 					return err
 				}
-				ios.printf("denied: %s\n", args[0])
+				ios.Printf("denied: %s\n", args[0])
 				for _, machine := range answer.Unreached {
-					ios.errorln("a control-plane machine did not answer, and continues to list it (" + clean(machine) + ")")
+					ios.Errorln("a control-plane machine did not answer, and continues to list it (" + format.Clean(machine) + ")")
 				}
 				return nil
 			})
@@ -211,12 +215,12 @@ func nodesDenyCommand(ios *streams, conn *connector) *cobra.Command {
 // consoleFingerprint validates the key fingerprint of a join request.
 func consoleFingerprint(text string) error {
 	if _, err := pki.ParseFingerprint(text); err != nil {
-		return usagef("%w; the machine's console shows it (orlop: machine identity sha256:…)", err)
+		return exit.Usagef("%w; the machine's console shows it (orlop: machine identity sha256:…)", err)
 	}
 	return nil
 }
 
-func nodesListCommand(ios *streams, conn *connector) *cobra.Command {
+func nodesListCommand(ios *iostreams.Streams, conn *connector) *cobra.Command {
 	return &cobra.Command{
 		Use:   "list",
 		Short: "List workers and unused join tickets",
@@ -227,7 +231,7 @@ func nodesListCommand(ios *streams, conn *connector) *cobra.Command {
 				if err != nil {
 					return err
 				}
-				return ios.print(answer, func(w *tabwriter.Writer) { membersTable(w, answer) })
+				return ios.Print(answer, func(w *tabwriter.Writer) { membersTable(w, answer) })
 			})
 		},
 	}
@@ -237,14 +241,14 @@ func membersTable(w *tabwriter.Writer, list *api.ListMembersResponse) {
 	day := func(at time.Time) string { return at.Format(time.RFC3339) }
 	_, _ = fmt.Fprintln(w, "NAME\tADDRESS\tJOINED\tRENEWED\tEXPIRES\tKEY")
 	for _, m := range list.Members {
-		_, _ = fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", clean(m.Name), clean(m.Address), day(m.Joined.AsTime()), day(m.Renewed.AsTime()), day(m.Expires.AsTime()), clean(m.Fingerprint))
+		_, _ = fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", format.Clean(m.Name), format.Clean(m.Address), day(m.Joined.AsTime()), day(m.Renewed.AsTime()), day(m.Expires.AsTime()), format.Clean(m.Fingerprint))
 	}
 	for _, o := range list.Tickets {
-		_, _ = fmt.Fprintf(w, "unused ticket for %s until %s, created by %s: certificate %s\n", clean(o.Name), day(o.Expires.AsTime()), clean(o.By), clean(o.Serial))
+		_, _ = fmt.Fprintf(w, "unused ticket for %s until %s, created by %s: certificate %s\n", format.Clean(o.Name), day(o.Expires.AsTime()), format.Clean(o.By), format.Clean(o.Serial))
 	}
 }
 
-func nodesRemoveCommand(ios *streams, conn *connector) *cobra.Command {
+func nodesRemoveCommand(ios *iostreams.Streams, conn *connector) *cobra.Command {
 	return &cobra.Command{
 		Use:   "remove NAME",
 		Short: "Remove a worker from the cluster, and revoke its certificates and its pods' tokens",
@@ -262,15 +266,15 @@ func nodesRemoveCommand(ios *streams, conn *connector) *cobra.Command {
 				switch {
 				case err != nil:
 					return err
-				case !ios.human():
-					return ios.print(answer, nil)
+				case !ios.Human():
+					return ios.Print(answer, nil)
 				}
-				ios.printf("removed: %s\n", args[0])
+				ios.Printf("removed: %s\n", args[0])
 				for _, machine := range answer.Unreached {
-					ios.errorln("a control-plane machine did not answer, and admits it until the revocation reaches it (" + clean(machine) + "): it syncs with the others when it is reachable")
+					ios.Errorln("a control-plane machine did not answer, and admits it until the revocation reaches it (" + format.Clean(machine) + "): it syncs with the others when it is reachable")
 				}
 				if answer.NodeError != "" {
-					ios.errorln("its Kubernetes node is still there (" + clean(answer.NodeError) + "): the control-plane machines go on looking for it, and delete it where the API server answers; `kubectl get node " + args[0] + "` shows whether it is gone")
+					ios.Errorln("its Kubernetes node is still there (" + format.Clean(answer.NodeError) + "): the control-plane machines go on looking for it, and delete it where the API server answers; `kubectl get node " + args[0] + "` shows whether it is gone")
 				}
 				return nil
 			})

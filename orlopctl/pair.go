@@ -9,11 +9,13 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/orlop-os/orlop/orlopctl/exit"
+	"github.com/orlop-os/orlop/orlopctl/iostreams"
 	"github.com/orlop-os/orlop/pkg/client"
 	"github.com/orlop-os/orlop/pkg/pairing"
 )
 
-func pairCommand(ios *streams, conn *connector) *cobra.Command {
+func pairCommand(ios *iostreams.Streams, conn *connector) *cobra.Command {
 	var operator, name, typed string
 	var force bool
 	c := &cobra.Command{
@@ -35,7 +37,7 @@ func pairCommand(ios *streams, conn *connector) *cobra.Command {
 				return err
 			}
 			if c, exists := known.Contexts[name]; exists && c.Endpoint != args[0] && !force {
-				return &exitError{code: exitUsage, err: fmt.Errorf("context %q: cannot store: it already exists for the machine at %s", name, c.Endpoint), hint: "choose another name with --name; --force replaces it"}
+				return &exit.Error{Code: exit.Usage, Err: fmt.Errorf("context %q: cannot store: it already exists for the machine at %s", name, c.Endpoint), Hint: "choose another name with --name; --force replaces it"}
 			}
 			owner, err := operatorFolder(operator)
 			if err != nil {
@@ -52,13 +54,13 @@ func pairCommand(ios *streams, conn *connector) *cobra.Command {
 			fingerprint, err := client.Pair(ctx, args[0], []byte(owner.CA), code)
 			switch {
 			case errors.Is(err, client.ErrClaimed):
-				return &exitError{code: exitUnreachable, err: err, hint: "only its operator can release it (`orlopctl reset`)"}
+				return &exit.Error{Code: exit.Unreachable, Err: err, Hint: "only its operator can release it (`orlopctl reset`)"}
 			case errors.As(err, new(pairing.RefusedError)) || errors.Is(err, pairing.ErrWrongMachine):
-				return &exitError{code: exitUnreachable, err: err, hint: "compare the code with the present code on the machine's console; it changes with each boot"}
+				return &exit.Error{Code: exit.Unreachable, Err: err, Hint: "compare the code with the present code on the machine's console; it changes with each boot"}
 			case errors.Is(err, client.ErrUnreachable):
 				return err
 			case err != nil:
-				return &exitError{code: exitUnreachable, err: err, hint: "if its console shows no code any more, you have claimed it: use `orlopctl config set` with the fingerprint on the console"}
+				return &exit.Error{Code: exit.Unreachable, Err: err, Hint: "if its console shows no code any more, you have claimed it: use `orlopctl config set` with the fingerprint on the console"}
 			}
 			err = changeContexts(func(f *contextsFile) error {
 				f.Contexts[name] = machineContext{Endpoint: args[0], Fingerprint: fingerprint, Cert: owner.Cert, Key: owner.Key, Operator: owner.Operator}
@@ -68,7 +70,7 @@ func pairCommand(ios *streams, conn *connector) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			ios.printf("the machine at %s is yours; its key is %s; context %s\n", args[0], fingerprint, name)
+			ios.Printf("the machine at %s is yours; its key is %s; context %s\n", args[0], fingerprint, name)
 			return nil
 		},
 	}
@@ -93,7 +95,7 @@ func operatorFolder(dir string) (c machineContext, err error) {
 	}{{operatorCert, &c.CA}, {adminName + ".crt", &c.Cert}, {adminName + ".key", &c.Key}} {
 		text, err := os.ReadFile(filepath.Join(dir, f.name))
 		if err != nil {
-			return c, usagef("operator: cannot read: %w; make a CA with `orlopctl gen operator`, and name its directory with --operator", err)
+			return c, exit.Usagef("operator: cannot read: %w; make a CA with `orlopctl gen operator`, and name its directory with --operator", err)
 		}
 		*f.to = string(text)
 	}
@@ -101,17 +103,17 @@ func operatorFolder(dir string) (c machineContext, err error) {
 }
 
 // pairingCode returns the code from the argument, or prompts for it.
-func pairingCode(ctx context.Context, ios *streams, typed string) (pairing.Code, error) {
+func pairingCode(ctx context.Context, ios *iostreams.Streams, typed string) (pairing.Code, error) {
 	if typed == "" {
-		_, _ = fmt.Fprint(ios.err, "Type the pairing code that the machine's console shows: ")
+		_, _ = fmt.Fprint(ios.Err, "Type the pairing code that the machine's console shows: ")
 		var err error
-		if typed, err = readLine(ctx, ios.in); err != nil {
+		if typed, err = readLine(ctx, ios.In); err != nil {
 			return "", err
 		}
 	}
 	code, err := pairing.ParseCode(typed)
 	if err != nil {
-		return "", usagef("%w", err)
+		return "", exit.Usagef("%w", err)
 	}
 	return code, nil
 }

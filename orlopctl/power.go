@@ -12,6 +12,8 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"github.com/orlop-os/orlop/orlopctl/exit"
+	"github.com/orlop-os/orlop/orlopctl/iostreams"
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/client"
 )
@@ -30,21 +32,21 @@ func drainContinues(err error) error {
 
 // mayContinue adds to the error of a canceled or broken call that the machine may continue.
 func mayContinue(err error, hint string) error {
-	if s, ok := statusOf(err); ok && (s.Code() == codes.DeadlineExceeded || s.Code() == codes.Canceled || s.Code() == codes.Unavailable) {
-		code, _ := exitCode(err)
-		return &exitError{code: code, err: err, hint: hint}
+	if s, ok := exit.StatusOf(err); ok && (s.Code() == codes.DeadlineExceeded || s.Code() == codes.Canceled || s.Code() == codes.Unavailable) {
+		code, _ := exit.Code(err)
+		return &exit.Error{Code: code, Err: err, Hint: hint}
 	}
 	return err
 }
 
-func rebootCommand(ios *streams, conn *connector) *cobra.Command {
+func rebootCommand(ios *iostreams.Streams, conn *connector) *cobra.Command {
 	return powerCommand(ios, conn, "reboot", "Reboot the machine in good order", "the machine reboots",
 		func(ctx context.Context, c *client.Client, r *api.PowerRequest) (*api.PowerResponse, error) {
 			return c.Machine.Reboot(ctx, r)
 		})
 }
 
-func shutdownCommand(ios *streams, conn *connector) *cobra.Command {
+func shutdownCommand(ios *iostreams.Streams, conn *connector) *cobra.Command {
 	return powerCommand(ios, conn, "shutdown", "Switch the machine off in good order", "the machine shuts down",
 		func(ctx context.Context, c *client.Client, r *api.PowerRequest) (*api.PowerResponse, error) {
 			return c.Machine.Shutdown(ctx, r)
@@ -53,7 +55,7 @@ func shutdownCommand(ios *streams, conn *connector) *cobra.Command {
 
 type powerCall func(context.Context, *client.Client, *api.PowerRequest) (*api.PowerResponse, error)
 
-func powerCommand(ios *streams, conn *connector, name, short, done string, do powerCall) *cobra.Command {
+func powerCommand(ios *iostreams.Streams, conn *connector, name, short, done string, do powerCall) *cobra.Command {
 	var grace time.Duration
 	c := &cobra.Command{
 		Use: name, Short: short, Args: cobra.NoArgs,
@@ -67,11 +69,11 @@ func powerCommand(ios *streams, conn *connector, name, short, done string, do po
 				if err != nil {
 					return err
 				}
-				if ios.human() {
-					ios.println(done)
+				if ios.Human() {
+					ios.Println(done)
 					return nil
 				}
-				return ios.print(answer, nil)
+				return ios.Print(answer, nil)
 			})
 		},
 	}
@@ -89,7 +91,7 @@ var wipes = map[string]struct {
 	"all":   {api.ResetRequest_WIPE_ALL, "forget its configuration and all its data"},
 }
 
-func resetCommand(ios *streams, conn *connector) *cobra.Command {
+func resetCommand(ios *iostreams.Streams, conn *connector) *cobra.Command {
 	var wipe string
 	var yes bool
 	c := &cobra.Command{
@@ -103,7 +105,7 @@ func resetCommand(ios *streams, conn *connector) *cobra.Command {
 		RunE: func(*cobra.Command, []string) error {
 			what, known := wipes[wipe]
 			if !known {
-				return usagef("reset: --wipe %q is not known; it is state, data or all", wipe)
+				return exit.Usagef("reset: --wipe %q is not known; it is state, data or all", wipe)
 			}
 			if conn.flags.timeout == 0 {
 				conn.flags.timeout = resetTimeout
@@ -118,11 +120,11 @@ func resetCommand(ios *streams, conn *connector) *cobra.Command {
 				if err != nil {
 					return drainContinues(err)
 				}
-				if ios.human() {
-					ios.println("the machine is reset and reboots")
+				if ios.Human() {
+					ios.Println("the machine is reset and reboots")
 					return nil
 				}
-				return ios.print(answer, nil)
+				return ios.Print(answer, nil)
 			})
 		},
 	}
@@ -133,9 +135,9 @@ func resetCommand(ios *streams, conn *connector) *cobra.Command {
 
 // confirm prompts for the machine's name, to prevent an irreversible operation on the wrong
 // machine.
-func confirm(ctx context.Context, ios *streams, c *client.Client, what string) error {
-	if ios.node != "" {
-		return usagef("cannot prompt for confirmation for several machines; pass --yes")
+func confirm(ctx context.Context, ios *iostreams.Streams, c *client.Client, what string) error {
+	if ios.Node != "" {
+		return exit.Usagef("cannot prompt for confirmation for several machines; pass --yes")
 	}
 	version, err := c.Machine.Version(ctx, &api.VersionRequest{})
 	if err != nil {
@@ -143,16 +145,16 @@ func confirm(ctx context.Context, ios *streams, c *client.Client, what string) e
 	}
 	name := version.Machine
 	if name == "" {
-		return usagef("cannot prompt for confirmation: the machine has no name yet; pass --yes")
+		return exit.Usagef("cannot prompt for confirmation: the machine has no name yet; pass --yes")
 	}
-	ios.errorln(fmt.Sprintf("This makes the machine %s %s.", name, what))
-	_, _ = fmt.Fprint(ios.err, "Type its name to go on: ")
-	typed, err := readLine(ctx, ios.in)
+	ios.Errorln(fmt.Sprintf("This makes the machine %s %s.", name, what))
+	_, _ = fmt.Fprint(ios.Err, "Type its name to go on: ")
+	typed, err := readLine(ctx, ios.In)
 	if err != nil {
 		return err
 	}
 	if typed != name {
-		return usagef("not done: you typed %q, and the machine is called %q", typed, name)
+		return exit.Usagef("not done: you typed %q, and the machine is called %q", typed, name)
 	}
 	return nil
 }

@@ -10,13 +10,15 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"github.com/orlop-os/orlop/orlopctl/exit"
+	"github.com/orlop-os/orlop/orlopctl/iostreams"
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/client"
 )
 
 // rollout applies the steps of a rotation to the machines of a fleet, one machine after the other.
 type rollout struct {
-	ios             *streams
+	ios             *iostreams.Streams
 	conn            *connector
 	file            string // path of the file with the cluster's secrets
 	dryRun, oneStep bool
@@ -96,7 +98,7 @@ func (r *rollout) run(of rotation) (err error) {
 			return r.plan(ctx, of, at)
 		}
 		if taken && r.oneStep && at != newOnly {
-			r.ios.printf("stopped after one step; the same command performs the next step %q\n", of.stepName(at+1))
+			r.ios.Printf("stopped after one step; the same command performs the next step %q\n", of.stepName(at+1))
 			return nil
 		}
 		// at least one step was performed
@@ -108,7 +110,7 @@ func (r *rollout) run(of rotation) (err error) {
 		if at == newOnly {
 			return of.finish()
 		}
-		r.ios.printf("step %d of 3: %s %s\n", at+1, of.stepName(at+1), of.what())
+		r.ios.Printf("step %d of 3: %s %s\n", at+1, of.stepName(at+1), of.what())
 		for _, i := range r.order() {
 			if is, has := of.state(i); has && is == at {
 				if err := of.apply(ctx, i); err != nil {
@@ -133,18 +135,18 @@ func (r *rollout) leastFar(of rotation) state {
 // plan prints the remaining steps with their machines, and the operations of the next step.
 func (r *rollout) plan(ctx context.Context, of rotation, at state) error {
 	if at == newOnly {
-		r.ios.println("the machines have performed every step; the file of secrets and your context remain")
+		r.ios.Println("the machines have performed every step; the file of secrets and your context remain")
 		return nil
 	}
 	for step := at + 1; step <= newOnly; step++ {
-		r.ios.printf("step %d of 3: %s\n", step, of.stepName(step))
+		r.ios.Printf("step %d of 3: %s\n", step, of.stepName(step))
 		for _, i := range r.order() {
 			name := r.fleet.names[i]
 			is, has := of.state(i)
 			if !has || is >= step {
 				continue
 			}
-			r.ios.println("  machine " + name)
+			r.ios.Println("  machine " + name)
 			if step > at+1 {
 				continue
 			}
@@ -155,7 +157,7 @@ func (r *rollout) plan(ctx context.Context, of rotation, at state) error {
 			if err := r.fleet.call(ctx, i, func(ctx context.Context, c *client.Client) error {
 				answer, err := c.Config.Apply(ctx, request)
 				for _, op := range answer.GetOperations() {
-					r.ios.println("    " + op)
+					r.ios.Println("    " + op)
 				}
 				return err
 			}); err != nil {
@@ -199,7 +201,7 @@ func (r *rollout) performStep(ctx context.Context, i int, request *api.ApplyRequ
 	if len(restarts) > 0 {
 		line += ", restarts: " + strings.Join(restarts, ", ")
 	}
-	r.ios.println(line)
+	r.ios.Println(line)
 	err = r.awaitTopic(ctx, i, "services", func(text []byte) (string, error) { return notRestarted(text, was, restarts) })
 	if err != nil || len(restarts) == 0 {
 		return operations, err
@@ -275,10 +277,10 @@ func (r *rollout) await(ctx context.Context, i int, look func(context.Context, *
 		switch {
 		case errors.Is(err, errDone):
 			return nil
-		case ctx.Err() == nil && !isTemporary(err):
+		case ctx.Err() == nil && !exit.IsTemporary(err):
 			return err
 		case !sleep(ctx, dialInterval):
-			return &exitError{code: exitUnhealthy, err: fmt.Errorf("stopped before it was done: %s", last), hint: "call it again: it continues in the same place"}
+			return &exit.Error{Code: exit.Unhealthy, Err: fmt.Errorf("stopped before it was done: %s", last), Hint: "call it again: it continues in the same place"}
 		}
 	}
 }

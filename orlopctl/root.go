@@ -3,15 +3,14 @@ package main
 import (
 	"context"
 	"fmt"
-	"io"
-	"os"
 	"os/signal"
 	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/term"
 
+	"github.com/orlop-os/orlop/orlopctl/exit"
+	"github.com/orlop-os/orlop/orlopctl/iostreams"
 	"github.com/orlop-os/orlop/pkg/client"
 )
 
@@ -19,23 +18,15 @@ import (
 type tool struct {
 	args    []string // the command line
 	started bool     // a command has started, so the command line was valid
-	ios     *streams
+	ios     *iostreams.Streams
 	conn    *connector
 }
 
-func newTool(ios *streams) *tool { return &tool{ios: ios, conn: &connector{ios: ios}} }
-
-// streams are the standard streams of a run, and the format of its answers.
-type streams struct {
-	in       io.Reader
-	out, err io.Writer
-	format   string // table, json or yaml
-	node     string // with --nodes, the machine of this run
-}
+func newTool(ios *iostreams.Streams) *tool { return &tool{ios: ios, conn: &connector{ios: ios}} }
 
 // connector connects to the machines that the flags and the contexts select.
 type connector struct {
-	ios   *streams
+	ios   *iostreams.Streams
 	flags connectFlags
 	// relay is the connection to the relay, in a run for one machine of --nodes.
 	relay *relayConn
@@ -57,14 +48,14 @@ func (t *tool) rootCommand() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "orlopctl",
 		Short: "Operate Orlop OS machines",
-		Long:  "orlopctl operates Orlop OS machines: keys, configuration, health, logs, power, and local machines in QEMU.\n\n" + exitHelp,
+		Long:  "orlopctl operates Orlop OS machines: keys, configuration, health, logs, power, and local machines in QEMU.\n\n" + exit.Help,
 		// report prints the error once.
 		SilenceErrors: true, SilenceUsage: true,
-		PersistentPreRunE: func(*cobra.Command, []string) error { return t.ios.checkOutput() },
+		PersistentPreRunE: func(*cobra.Command, []string) error { return t.ios.CheckOutput() },
 	}
-	root.SetIn(t.ios.in)
-	root.SetOut(t.ios.out)
-	root.SetErr(t.ios.err)
+	root.SetIn(t.ios.In)
+	root.SetOut(t.ios.Out)
+	root.SetErr(t.ios.Err)
 	f := root.PersistentFlags()
 	f.StringVar(&t.conn.flags.context, "context", "", "use this context instead of the current context")
 	f.StringSliceVarP(&t.conn.flags.endpoints, "endpoint", "e", nil, "address of the machine, host[:port]; with several (a,b,c) the first that admits you is used")
@@ -74,7 +65,7 @@ func (t *tool) rootCommand() *cobra.Command {
 	f.StringVar(&t.conn.flags.key, "key", "", "file with its key")
 	f.StringVar(&t.conn.flags.ca, "ca", "", "file with the cluster's machine CA, or with the cluster's secrets, which contain it")
 	f.StringVar(&t.conn.flags.fingerprint, "fingerprint", "", "verify the machine by the fingerprint on its console (sha256:…)")
-	f.StringVarP(&t.ios.format, "output", "o", "table", "table, json or yaml")
+	f.StringVarP(&t.ios.Format, "output", "o", "table", "table, json or yaml")
 	f.DurationVar(&t.conn.flags.timeout, "timeout", 0, "time limit (default: 30s; more for slow commands)")
 	must(root.RegisterFlagCompletionFunc("context", completeContexts))
 	must(root.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]cobra.Completion{"table", "json", "yaml"}, cobra.ShellCompDirectiveNoFileComp)))
@@ -137,7 +128,7 @@ func group(c *cobra.Command, args []string) error {
 	if near := c.SuggestionsFor(args[0]); len(near) > 0 {
 		err = fmt.Errorf("%w; did you mean %q?", err, near[0])
 	}
-	return &exitError{code: exitUsage, err: err, hint: "see `" + c.CommandPath() + " --help`"}
+	return &exit.Error{Code: exit.Usage, Err: err, Hint: "see `" + c.CommandPath() + " --help`"}
 }
 
 // timeout returns the value of --timeout, or the default of the command.
@@ -208,25 +199,3 @@ func connectedTo(dialing context.Context, e client.Endpoint, do func(*client.Cli
 	defer func() { _ = c.Close() }() // no more data is sent
 	return do(c)
 }
-
-// terminal reports whether the output is a terminal, and its width.
-func (ios *streams) terminal() (width int, ok bool) {
-	file, ok := ios.out.(*os.File)
-	if !ok || !term.IsTerminal(int(file.Fd())) {
-		return 0, false
-	}
-	width, _, err := term.GetSize(int(file.Fd()))
-	if err != nil || width < 20 {
-		width = 80
-	}
-	return width, true
-}
-
-// println writes a line to the standard output. A closed pipe ends the process by SIGPIPE, as for
-// any Unix tool. Other write errors are ignored because they cannot be reported.
-func (ios *streams) println(line string) { _, _ = fmt.Fprintln(ios.out, line) }
-
-func (ios *streams) printf(format string, args ...any) { _, _ = fmt.Fprintf(ios.out, format, args...) }
-
-// errorln writes a line for a person to the error output.
-func (ios *streams) errorln(line string) { _, _ = fmt.Fprintln(ios.err, line) }

@@ -13,6 +13,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/orlop-os/orlop/orlopctl/exit"
+	"github.com/orlop-os/orlop/orlopctl/iostreams"
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/client"
 	"github.com/orlop-os/orlop/pkg/pki"
@@ -45,7 +47,7 @@ func (s *secrets) authority(field string) *certKey {
 	return map[string]*certKey{"client": &s.Client, "machine": &s.Machine, "kubernetes": &s.Kubernetes, "frontProxy": &s.FrontProxy, "etcd": &s.Etcd}[field]
 }
 
-func trustRotateCommand(ios *streams, conn *connector) *cobra.Command {
+func trustRotateCommand(ios *iostreams.Streams, conn *connector) *cobra.Command {
 	r := rotating{rollout: rollout{ios: ios, conn: conn}}
 	names := slices.Sorted(maps.Keys(rotatables))
 	c := &cobra.Command{
@@ -126,7 +128,7 @@ func (r *rotating) begin(ctx context.Context) error {
 	if err := r.secrets.write(r.file, true); err != nil {
 		return err
 	}
-	r.ios.println("made a new CA and added it to " + r.file)
+	r.ios.Println("made a new CA and added it to " + r.file)
 	return nil
 }
 
@@ -173,9 +175,9 @@ func (r *rotating) readStates(ctx context.Context) error {
 			delete(members, name)
 		}
 		if len(members) > 0 {
-			return &exitError{
-				code: exitUsage, err: fmt.Errorf("the cluster has workers that are not in --nodes: %s", strings.Join(slices.Sorted(maps.Keys(members)), ", ")),
-				hint: "name all machines of the cluster with -n (" + strings.Join(slices.Sorted(maps.Values(members)), ",") + "), and remove the workers that no longer exist (`orlopctl nodes remove`)",
+			return &exit.Error{
+				Code: exit.Usage, Err: fmt.Errorf("the cluster has workers that are not in --nodes: %s", strings.Join(slices.Sorted(maps.Keys(members)), ", ")),
+				Hint: "name all machines of the cluster with -n (" + strings.Join(slices.Sorted(maps.Values(members)), ",") + "), and remove the workers that no longer exist (`orlopctl nodes remove`)",
 			}
 		}
 	}
@@ -183,7 +185,7 @@ func (r *rotating) readStates(ctx context.Context) error {
 	if text := r.secrets.authority(r.ca.field).Cert; text != "" {
 		var err error
 		if known, err = pki.ParseCert([]byte(text)); err != nil {
-			return usagef("%s: %s: %w", r.file, r.ca.field, err)
+			return exit.Usagef("%s: %s: %w", r.file, r.ca.field, err)
 		}
 	}
 	return related(r.fleet.names, r.all, known, r.next.Cert)
@@ -246,7 +248,7 @@ func (r *rotating) held(ctx context.Context, i int) error {
 	if err != nil || left <= 0 {
 		return err
 	}
-	r.ios.printf("  machine %s: waits %s for clients that read their files only at intervals\n", r.fleet.names[i], left.Round(time.Second))
+	r.ios.Printf("  machine %s: waits %s for clients that read their files only at intervals\n", r.fleet.names[i], left.Round(time.Second))
 	if !sleep(ctx, left) {
 		return errors.New("stopped during a wait; call it again: it continues in the same place")
 	}
@@ -308,9 +310,9 @@ func (r *rotating) finish() error {
 	if err := r.secrets.write(r.file, true); err != nil {
 		return err
 	}
-	r.ios.printf("done: %s is the only %s CA now, on the machines and in %s\n", r.next.Cert.Subject, r.name, r.file)
+	r.ios.Printf("done: %s is the only %s CA now, on the machines and in %s\n", r.next.Cert.Subject, r.name, r.file)
 	if r.ca.end != "" {
-		r.ios.println(r.ca.end)
+		r.ios.Println(r.ca.end)
 	}
 	return nil
 }

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/orlop-os/orlop/orlopctl/exit"
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/client"
 	"github.com/orlop-os/orlop/pkg/pki"
@@ -68,7 +69,7 @@ func (r *rotating) replaceOwnCertificate(ctx context.Context) error {
 		return err
 	}
 	r.fleet.close()
-	r.ios.printf("your own certificate is now issued by the new CA, valid until %s\n", made.Cert.NotAfter.Format(time.RFC3339))
+	r.ios.Printf("your own certificate is now issued by the new CA, valid until %s\n", made.Cert.NotAfter.Format(time.RFC3339))
 	return r.checkOtherClients(ctx, own.Cert.Subject.CommonName)
 }
 
@@ -112,10 +113,10 @@ func (r *rotating) checkOtherClients(ctx context.Context, own string) error {
 	if len(left) == 0 || r.force {
 		return nil
 	}
-	return &exitError{
-		code: exitFailure,
-		err:  fmt.Errorf("the old client CA is not dropped yet: these clients have only certificates by it: %s", strings.Join(slices.Sorted(maps.Keys(left)), ", ")),
-		hint: "issue new certificates (`orlopctl trust issue`), or revoke these, and call it again; --force drops it immediately, for example after a theft of the CA",
+	return &exit.Error{
+		Code: exit.Failure,
+		Err:  fmt.Errorf("the old client CA is not dropped yet: these clients have only certificates by it: %s", strings.Join(slices.Sorted(maps.Keys(left)), ", ")),
+		Hint: "issue new certificates (`orlopctl trust issue`), or revoke these, and call it again; --force drops it immediately, for example after a theft of the CA",
 	}
 }
 

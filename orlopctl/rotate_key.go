@@ -13,6 +13,8 @@ import (
 	"github.com/spf13/cobra"
 	sigsyaml "sigs.k8s.io/yaml"
 
+	"github.com/orlop-os/orlop/orlopctl/exit"
+	"github.com/orlop-os/orlop/orlopctl/iostreams"
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/client"
 	"github.com/orlop-os/orlop/pkg/config"
@@ -66,7 +68,7 @@ func (s encryptionKeys) patch(keys map[string]string) ([]byte, error) {
 	var list []string // null removes it
 	for _, name := range append([]string{s.own}, s.accepted...) {
 		if keys[name] == "" {
-			return nil, usagef("the machine has the encryption key %s, which is not in the file of secrets; add it there to formerEncryptionKeys, or remove it from the machine (acceptedEncryptionKeys)", name)
+			return nil, exit.Usagef("the machine has the encryption key %s, which is not in the file of secrets; add it there to formerEncryptionKeys, or remove it from the machine (acceptedEncryptionKeys)", name)
 		}
 	}
 	for _, name := range s.accepted {
@@ -82,7 +84,7 @@ func checkEncryptionKeys(names []string, all []encryptionKeys, own, next string)
 	for i, s := range all {
 		planes[i] = s.plane
 		if s.own != "" && s.own != own && s.own != next && !slices.Contains(s.accepted, own) {
-			return &exitError{code: exitUsage, err: fmt.Errorf("machine %s: does not have the encryption key in the file of secrets: the file is another cluster's, or the key was replaced without the file", names[i]), hint: "name the cluster's own file with --secrets"}
+			return &exit.Error{Code: exit.Usage, Err: fmt.Errorf("machine %s: does not have the encryption key in the file of secrets: the file is another cluster's, or the key was replaced without the file", names[i]), Hint: "name the cluster's own file with --secrets"}
 		}
 	}
 	machines, err := checkPlane(names, planes)
@@ -90,12 +92,12 @@ func checkEncryptionKeys(names []string, all []encryptionKeys, own, next string)
 		return err
 	}
 	if machines == 0 {
-		return &exitError{code: exitUsage, err: errors.New("no machine has an encryption key in its configuration (Cluster.spec.secretsEncryptionKey)"), hint: "name the control-plane machines with -n"}
+		return &exit.Error{Code: exit.Usage, Err: errors.New("no machine has an encryption key in its configuration (Cluster.spec.secretsEncryptionKey)"), Hint: "name the control-plane machines with -n"}
 	}
 	return nil
 }
 
-func trustRotateKeyCommand(ios *streams, conn *connector) *cobra.Command {
+func trustRotateKeyCommand(ios *iostreams.Streams, conn *connector) *cobra.Command {
 	r := rotatingKey{rollout: rollout{ios: ios, conn: conn}}
 	c := &cobra.Command{
 		Use:   "rotate-key",
@@ -182,7 +184,7 @@ func (r *rotatingKey) begin(ctx context.Context) error {
 		name(former)
 	}
 	if r.next = name(next); name(r.secrets.SecretsEncryptionKey) == "" || r.next == "" {
-		return usagef("%s: secretsEncryptionKey, nextEncryptionKey: cannot use: expected 32 bytes in base64", r.file)
+		return exit.Usagef("%s: secretsEncryptionKey, nextEncryptionKey: cannot use: expected 32 bytes in base64", r.file)
 	}
 	if err := r.readStates(ctx); err != nil || begun || r.dryRun {
 		return err
@@ -191,7 +193,7 @@ func (r *rotatingKey) begin(ctx context.Context) error {
 	if err := r.secrets.write(r.file, true); err != nil {
 		return err
 	}
-	r.ios.println("made a new key and added it to " + r.file)
+	r.ios.Println("made a new key and added it to " + r.file)
 	return nil
 }
 
@@ -241,7 +243,7 @@ func (r *rotatingKey) apply(ctx context.Context, i int) error {
 	operations, err := r.performStep(ctx, i, request)
 	for _, op := range operations {
 		if strings.HasPrefix(op, "etcd: ") {
-			r.ios.println("    " + op)
+			r.ios.Println("    " + op)
 		}
 	}
 	return err
@@ -254,6 +256,6 @@ func (r *rotatingKey) finish() error {
 	if err := r.secrets.write(r.file, true); err != nil {
 		return err
 	}
-	r.ios.printf("done: %s is now the only encryption key, on the machines and in %s; the previous key stays there for earlier backups (formerEncryptionKeys)\n", r.next, r.file)
+	r.ios.Printf("done: %s is now the only encryption key, on the machines and in %s; the previous key stays there for earlier backups (formerEncryptionKeys)\n", r.next, r.file)
 	return nil
 }

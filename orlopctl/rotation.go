@@ -13,6 +13,7 @@ import (
 	"go.yaml.in/yaml/v3"
 	sigsyaml "sigs.k8s.io/yaml"
 
+	"github.com/orlop-os/orlop/orlopctl/exit"
 	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/pki"
 )
@@ -90,7 +91,7 @@ func checkPlane(names []string, all []plane) (count int, err error) {
 	}
 	for i, p := range all {
 		if p.controls && len(p.members) > len(machines) {
-			return 0, &exitError{code: exitUsage, err: fmt.Errorf("machine %s: its cluster has %d control-plane machines (%s), and %d of the named machines have a control plane", names[i], len(p.members), strings.Join(p.members, ", "), len(machines)), hint: "name all of them with -n"}
+			return 0, &exit.Error{Code: exit.Usage, Err: fmt.Errorf("machine %s: its cluster has %d control-plane machines (%s), and %d of the named machines have a control plane", names[i], len(p.members), strings.Join(p.members, ", "), len(machines)), Hint: "name all of them with -n"}
 		}
 	}
 	return len(machines), nil
@@ -149,15 +150,15 @@ func related(names []string, all []holding, known, next *x509.Certificate) error
 		}
 		fits = fits || h.trusts(known) || h.own.Equal(next)
 		if with >= 0 && !h.trusts(all[with].own) && !all[with].trusts(h.own) {
-			return &exitError{code: exitUsage, err: fmt.Errorf("machines %s and %s have different CAs, and neither trusts the other's; nothing was changed", names[with], names[i]), hint: "name the machines of one cluster"}
+			return &exit.Error{Code: exit.Usage, Err: fmt.Errorf("machines %s and %s have different CAs, and neither trusts the other's; nothing was changed", names[with], names[i]), Hint: "name the machines of one cluster"}
 		}
 		with = i
 	}
 	switch {
 	case with < 0:
-		return &exitError{code: exitUsage, err: errors.New("no machine has such a CA in its configuration (Cluster.spec.pki); nothing was changed"), hint: "`orlopctl gen secrets --client-ca` makes a missing client CA"}
+		return &exit.Error{Code: exit.Usage, Err: errors.New("no machine has such a CA in its configuration (Cluster.spec.pki); nothing was changed"), Hint: "`orlopctl gen secrets --client-ca` makes a missing client CA"}
 	case !fits:
-		return &exitError{code: exitUsage, err: errors.New("the CA in the file of secrets is unknown to the machines: it is another cluster's, or was replaced without the file; nothing was changed"), hint: "name the cluster's own file with --secrets"}
+		return &exit.Error{Code: exit.Usage, Err: errors.New("the CA in the file of secrets is unknown to the machines: it is another cluster's, or was replaced without the file; nothing was changed"), Hint: "name the cluster's own file with --secrets"}
 	}
 	return nil
 }

@@ -9,36 +9,39 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/orlop-os/orlop/orlopctl/exit"
+	"github.com/orlop-os/orlop/orlopctl/format"
+	"github.com/orlop-os/orlop/orlopctl/iostreams"
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/client"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-func servicesCommand(ios *streams, conn *connector) *cobra.Command {
+func servicesCommand(ios *iostreams.Streams, conn *connector) *cobra.Command {
 	return &cobra.Command{
 		Use: "services", Short: "List the services and their components", Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error { return listServices(ios, conn) },
 	}
 }
 
-func listServices(ios *streams, conn *connector) error {
+func listServices(ios *iostreams.Streams, conn *connector) error {
 	return conn.call(func(ctx context.Context, c *client.Client) error {
 		answer, err := c.Service.List(ctx, &api.ListServicesRequest{})
 		if err != nil {
 			return err
 		}
-		return ios.print(answer, func(w *tabwriter.Writer) { servicesTable(w, answer.Services) })
+		return ios.Print(answer, func(w *tabwriter.Writer) { servicesTable(w, answer.Services) })
 	})
 }
 
 func servicesTable(w *tabwriter.Writer, services []*api.ServiceStatus) {
-	row(w, "SERVICE", "STATE", "PID", "RESTARTS", "SINCE", "DETAIL")
+	iostreams.Row(w, "SERVICE", "STATE", "PID", "RESTARTS", "SINCE", "DETAIL")
 	for _, s := range services {
 		pid := "-"
 		if s.Pid != 0 {
 			pid = strconv.Itoa(int(s.Pid))
 		}
-		row(w, s.Name, s.State, pid, strconv.Itoa(int(s.Restarts)), age(s.Since), s.Detail)
+		iostreams.Row(w, s.Name, s.State, pid, strconv.Itoa(int(s.Restarts)), format.Age(s.Since), s.Detail)
 		for _, c := range s.Components {
 			if c.Name == "" || c.Name == s.Name {
 				continue // the process itself; the row of the service shows it
@@ -52,12 +55,12 @@ func servicesTable(w *tabwriter.Writer, services []*api.ServiceStatus) {
 			}
 			// The marker shows that the component belongs to its service; leading tabs and blanks
 			// would be removed.
-			row(w, "└ "+c.Name, state, "-", "-", age(c.Since), c.Detail)
+			iostreams.Row(w, "└ "+c.Name, state, "-", "-", format.Age(c.Since), c.Detail)
 		}
 	}
 }
 
-func serviceCommand(ios *streams, conn *connector) *cobra.Command {
+func serviceCommand(ios *iostreams.Streams, conn *connector) *cobra.Command {
 	c := &cobra.Command{Use: "service", Short: "Act on one service"}
 	var kill bool
 	restart := &cobra.Command{
@@ -67,13 +70,13 @@ func serviceCommand(ios *streams, conn *connector) *cobra.Command {
 			return conn.call(func(ctx context.Context, c *client.Client) error {
 				answer, err := c.Service.Restart(ctx, &api.RestartServiceRequest{Name: args[0], Kill: kill})
 				if err != nil {
-					return withHint(err, "`orlopctl services` lists them")
+					return exit.WithHint(err, "`orlopctl services` lists them")
 				}
-				if ios.human() {
-					ios.println(args[0] + " restarts")
+				if ios.Human() {
+					ios.Println(args[0] + " restarts")
 					return nil
 				}
-				return ios.print(answer, nil)
+				return ios.Print(answer, nil)
 			})
 		},
 	}
@@ -82,7 +85,7 @@ func serviceCommand(ios *streams, conn *connector) *cobra.Command {
 	return c
 }
 
-func logsCommand(ios *streams, conn *connector) *cobra.Command {
+func logsCommand(ios *iostreams.Streams, conn *connector) *cobra.Command {
 	var follow bool
 	var tail uint32
 	c := &cobra.Command{
@@ -100,7 +103,7 @@ func logsCommand(ios *streams, conn *connector) *cobra.Command {
 				if err != nil {
 					return err
 				}
-				return withHint(each(stream.Recv, func(l *api.LogLine) error { return printLine(ios, l) }), "`orlopctl services` lists them")
+				return exit.WithHint(each(stream.Recv, func(l *api.LogLine) error { return printLine(ios, l) }), "`orlopctl services` lists them")
 			})
 		},
 	}
@@ -109,7 +112,7 @@ func logsCommand(ios *streams, conn *connector) *cobra.Command {
 	return c
 }
 
-func dmesgCommand(ios *streams, conn *connector) *cobra.Command {
+func dmesgCommand(ios *iostreams.Streams, conn *connector) *cobra.Command {
 	request := &api.KernelLogRequest{}
 	c := &cobra.Command{
 		Use: "dmesg", Short: "Show the kernel log",
@@ -137,21 +140,23 @@ func dmesgCommand(ios *streams, conn *connector) *cobra.Command {
 	return c
 }
 
-func printLine(ios *streams, line *api.LogLine) error {
-	return ios.printNext(line, func() error {
-		ios.println(logLine(line))
+func printLine(ios *iostreams.Streams, line *api.LogLine) error {
+	return ios.PrintNext(line, func() error {
+		ios.Println(logLine(line))
 		return nil
 	})
 }
 
-func logLine(line *api.LogLine) string { return stamp(line.Time) + "  " + clean(line.Text) }
+func logLine(line *api.LogLine) string {
+	return format.Stamp(line.Time) + "  " + format.Clean(line.Text)
+}
 
 // priorities are syslog's names (RFC 5424, section 6.2.1).
 var priorities = [...]string{"emerg", "alert", "crit", "err", "warning", "notice", "info", "debug"}
 
-func printKernelLine(ios *streams, line *api.LogLine) error {
-	return ios.printNext(line, func() error {
-		ios.println(kernelLine(line))
+func printKernelLine(ios *iostreams.Streams, line *api.LogLine) error {
+	return ios.PrintNext(line, func() error {
+		ios.Println(kernelLine(line))
 		return nil
 	})
 }
@@ -161,5 +166,5 @@ func kernelLine(line *api.LogLine) string {
 	if int(line.Priority) < len(priorities) {
 		priority = priorities[line.Priority]
 	}
-	return fmt.Sprintf("%s  %-7s  %s", stamp(line.Time), priority, clean(line.Text))
+	return fmt.Sprintf("%s  %-7s  %s", format.Stamp(line.Time), priority, format.Clean(line.Text))
 }

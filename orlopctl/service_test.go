@@ -5,6 +5,7 @@ import (
 	"testing"
 	"text/tabwriter"
 
+	"github.com/orlop-os/orlop/orlopctl/iostreams"
 	"github.com/orlop-os/orlop/pkg/api"
 )
 
@@ -12,7 +13,7 @@ import (
 // without a problem.
 func TestServicesTable(t *testing.T) {
 	var out strings.Builder
-	if err := drawTable(&out, func(w *tabwriter.Writer) {
+	if err := iostreams.DrawTable(&out, func(w *tabwriter.Writer) {
 		servicesTable(w, []*api.ServiceStatus{{Name: "orchestrator-api", State: "running", Components: []*api.Component{
 			{Name: "etcd", Ready: true, Detail: "serving"},
 			{Name: "extensions", Ready: true, Detail: "problem: APIService v1.example.org: it cannot be reached"},

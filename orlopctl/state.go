@@ -15,11 +15,13 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 	"sigs.k8s.io/yaml"
 
+	"github.com/orlop-os/orlop/orlopctl/format"
+	"github.com/orlop-os/orlop/orlopctl/iostreams"
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/client"
 )
 
-func getCommand(ios *streams, conn *connector) *cobra.Command {
+func getCommand(ios *iostreams.Streams, conn *connector) *cobra.Command {
 	return &cobra.Command{
 		Use:   "get [TOPIC]",
 		Short: "Show one topic of the machine's state, or the list of topics",
@@ -32,11 +34,11 @@ func getCommand(ios *streams, conn *connector) *cobra.Command {
 				if err != nil {
 					return topicHint(err, first(args))
 				}
-				if !ios.human() {
-					return ios.print(answer, nil)
+				if !ios.Human() {
+					return ios.Print(answer, nil)
 				}
 				for _, topic := range answer.Topics {
-					ios.println(topic)
+					ios.Println(topic)
 				}
 				if len(args) == 0 {
 					return nil
@@ -47,7 +49,7 @@ func getCommand(ios *streams, conn *connector) *cobra.Command {
 	}
 }
 
-func watchCommand(ios *streams, conn *connector) *cobra.Command {
+func watchCommand(ios *iostreams.Streams, conn *connector) *cobra.Command {
 	return &cobra.Command{
 		Use:   "watch TOPIC",
 		Short: "Show a topic of the machine's state now and after every change",
@@ -61,8 +63,8 @@ func watchCommand(ios *streams, conn *connector) *cobra.Command {
 					return err
 				}
 				return topicHint(each(stream.Recv, func(s *api.TopicValue) error {
-					return ios.printNext(s, func() error {
-						ios.printf("# %s, revision %d\n", s.Topic, s.Revision)
+					return ios.PrintNext(s, func() error {
+						ios.Printf("# %s, revision %d\n", s.Topic, s.Revision)
 						return printValue(ios, s.Topic, s.Value)
 					})
 				}), args[0])
@@ -96,15 +98,15 @@ func first(args []string) string {
 
 // printValue shows the value of a topic, which may have any shape: a list of objects as a table,
 // any other value as YAML.
-func printValue(ios *streams, topic string, value *structpb.Value) error {
+func printValue(ios *iostreams.Streams, topic string, value *structpb.Value) error {
 	if list := value.GetListValue().GetValues(); len(list) > 0 && allObjects(list) {
-		return drawTable(ios.out, func(w *tabwriter.Writer) { tableOf(w, list, layouts[topic]) })
+		return iostreams.DrawTable(ios.Out, func(w *tabwriter.Writer) { tableOf(w, list, layouts[topic]) })
 	}
 	text, err := yaml.Marshal(value.AsInterface())
 	if err != nil {
 		return fmt.Errorf("value: cannot format: %w", err)
 	}
-	ios.printf("%s", text)
+	ios.Printf("%s", text)
 	return nil
 }
 
@@ -164,16 +166,16 @@ func tableOf(w io.Writer, list []*structpb.Value, layout tableLayout) {
 	for i, c := range columns {
 		head[i] = strings.ToUpper(c)
 	}
-	row(w, head...)
+	iostreams.Row(w, head...)
 	for _, v := range list {
 		cells := make([]string, len(columns))
 		for i, c := range columns {
 			field := v.GetStructValue().GetFields()[c]
 			if cells[i] = cell(field); slices.Contains(layout.bytes, c) && field != nil {
-				cells[i] = size(int64(field.GetNumberValue()))
+				cells[i] = format.Size(int64(field.GetNumberValue()))
 			}
 		}
-		row(w, cells...)
+		iostreams.Row(w, cells...)
 	}
 }
 
@@ -183,7 +185,7 @@ func cell(v *structpb.Value) string {
 	case nil, *structpb.Value_NullValue:
 		return "-"
 	case *structpb.Value_StringValue:
-		return orDash(kind.StringValue)
+		return format.OrDash(kind.StringValue)
 	case *structpb.Value_ListValue:
 		var parts []string
 		for _, part := range kind.ListValue.GetValues() {
@@ -195,7 +197,7 @@ func cell(v *structpb.Value) string {
 			}
 			parts = append(parts, cell(part))
 		}
-		return orDash(strings.Join(parts, ","))
+		return format.OrDash(strings.Join(parts, ","))
 	}
 	text, err := json.Marshal(v.AsInterface())
 	if err != nil {
@@ -204,7 +206,7 @@ func cell(v *structpb.Value) string {
 	return string(text)
 }
 
-func eventsCommand(ios *streams, conn *connector) *cobra.Command {
+func eventsCommand(ios *iostreams.Streams, conn *connector) *cobra.Command {
 	var follow bool
 	var after uint64
 	c := &cobra.Command{
@@ -216,8 +218,8 @@ func eventsCommand(ios *streams, conn *connector) *cobra.Command {
 					return err
 				}
 				return each(stream.Recv, func(e *api.Event) error {
-					return ios.printNext(e, func() error {
-						ios.println(eventLine(e))
+					return ios.PrintNext(e, func() error {
+						ios.Println(eventLine(e))
 						return nil
 					})
 				})
@@ -230,5 +232,5 @@ func eventsCommand(ios *streams, conn *connector) *cobra.Command {
 }
 
 func eventLine(e *api.Event) string {
-	return fmt.Sprintf("%s  %-9s %-20s %s", stamp(e.Time), clean(e.Kind), clean(e.Source), clean(e.Message))
+	return fmt.Sprintf("%s  %-9s %-20s %s", format.Stamp(e.Time), format.Clean(e.Kind), format.Clean(e.Source), format.Clean(e.Message))
 }

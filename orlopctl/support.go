@@ -22,6 +22,10 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/orlop-os/orlop/orlopctl/exit"
+	"github.com/orlop-os/orlop/orlopctl/format"
+	"github.com/orlop-os/orlop/orlopctl/iostreams"
+	"github.com/orlop-os/orlop/orlopctl/secretfile"
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/client"
 )
@@ -39,7 +43,7 @@ const (
 	maxSupportBytes = 256 << 20
 )
 
-func supportCommand(ios *streams, conn *connector) *cobra.Command {
+func supportCommand(ios *iostreams.Streams, conn *connector) *cobra.Command {
 	var to []string
 	var out string
 	var plain, force bool
@@ -60,14 +64,14 @@ func supportCommand(ios *streams, conn *connector) *cobra.Command {
 		Args:    cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			if plain == (len(to) > 0) {
-				return usagef("support: cannot encrypt: expected --to RECIPIENT, or --plain for a file that is not encrypted")
+				return exit.Usagef("support: cannot encrypt: expected --to RECIPIENT, or --plain for a file that is not encrypted")
 			}
 			readers, err := recipients(to)
 			if err != nil {
 				return err
 			}
 			if _, err := os.Lstat(out); err == nil && !force {
-				return usagef("%s: cannot write: it exists; --force replaces it", out)
+				return exit.Usagef("%s: cannot write: it exists; --force replaces it", out)
 			}
 			if conn.flags.timeout == 0 {
 				conn.flags.timeout = supportTimeout
@@ -86,10 +90,10 @@ func supportCommand(ios *streams, conn *connector) *cobra.Command {
 
 // collectSupport writes a bundle to a file, encrypted if there are recipients, and reports the
 // missing parts.
-func collectSupport(ctx context.Context, ios *streams, c *client.Client, out string, readers []agecrypt.Recipient) error {
+func collectSupport(ctx context.Context, ios *iostreams.Streams, c *client.Client, out string, readers []agecrypt.Recipient) error {
 	folder, _, _ := strings.Cut(filepath.Base(out), ".")
 	b := &supportBundle{folder: folder, timeout: partTimeout, index: supportIndex{Tool: toolVersion(), Began: time.Now().UTC().Truncate(time.Second)}}
-	err := writeAtomic(out, func(file io.Writer) error {
+	err := secretfile.WriteAtomic(out, func(file io.Writer) error {
 		encrypted, err := encrypt(file, readers)
 		if err != nil {
 			return err
@@ -106,8 +110,8 @@ func collectSupport(ctx context.Context, ios *streams, c *client.Client, out str
 	if err != nil {
 		return err
 	}
-	if !ios.human() {
-		return ios.printPlain(b.index)
+	if !ios.Human() {
+		return ios.PrintPlain(b.index)
 	}
 	had := 0
 	for _, p := range b.index.Parts {
@@ -115,10 +119,10 @@ func collectSupport(ctx context.Context, ios *streams, c *client.Client, out str
 			had++
 		}
 		if p.Problem != "" {
-			ios.errorln(fmt.Sprintf("%s: %s", p.Name, clean(p.Problem)))
+			ios.Errorln(fmt.Sprintf("%s: %s", p.Name, format.Clean(p.Problem)))
 		}
 	}
-	ios.printf("wrote %s: %d of %s, %s\n", out, had, count(len(b.index.Parts), "part"), size(int64(b.bytes)))
+	ios.Printf("wrote %s: %d of %s, %s\n", out, had, format.Count(len(b.index.Parts), "part"), format.Size(int64(b.bytes)))
 	return nil
 }
 
@@ -236,11 +240,11 @@ func (b *supportBundle) add(ctx context.Context, name string, read reading) erro
 		return errors.New("support: stopped; no file was written")
 	}
 	if b.bytes+len(got.text) > maxSupportBytes {
-		got, err = content{}, fmt.Errorf("the bundle would have more than %s with it", size(maxSupportBytes))
+		got, err = content{}, fmt.Errorf("the bundle would have more than %s with it", format.Size(maxSupportBytes))
 	}
 	p := supportPart{Name: name, Had: err == nil || len(got.text) > 0, Bytes: len(got.text), Older: got.older, Redacted: got.redacted}
 	if err != nil {
-		p.Problem, _ = redact(message(err))
+		p.Problem, _ = redact(exit.Message(err))
 		if b.first == nil {
 			b.first = err
 		}
@@ -359,7 +363,7 @@ func textContent(text string) content {
 
 // jsonContent returns an answer as JSON with its fields in alphabetical order.
 func jsonContent(a proto.Message) (content, error) {
-	text, err := toJSON(a)
+	text, err := iostreams.ToJSON(a)
 	if err != nil {
 		return content{}, err
 	}
@@ -410,12 +414,12 @@ func recipients(to []string) ([]agecrypt.Recipient, error) {
 func recipientsFile(name string) ([]agecrypt.Recipient, error) {
 	f, err := os.Open(name)
 	if err != nil {
-		return nil, usagef("--to: cannot use: it is neither age1… nor ssh-…, nor a file: %w", err)
+		return nil, exit.Usagef("--to: cannot use: it is neither age1… nor ssh-…, nor a file: %w", err)
 	}
 	defer func() { _ = f.Close() }() // the file was only read
 	text, err := io.ReadAll(io.LimitReader(f, maxRecipients))
 	if err != nil {
-		return nil, usagef("--to: cannot read: %w", err)
+		return nil, exit.Usagef("--to: cannot read: %w", err)
 	}
 	if secretKey(string(text)) {
 		return nil, errSecretKey()
@@ -432,7 +436,7 @@ func recipientsFile(name string) ([]agecrypt.Recipient, error) {
 		all = append(all, r)
 	}
 	if len(all) == 0 {
-		return nil, usagef("--to %s: cannot use: it contains no public key", name)
+		return nil, exit.Usagef("--to %s: cannot use: it contains no public key", name)
 	}
 	return all, nil
 }
@@ -443,7 +447,7 @@ func secretKey(text string) bool {
 }
 
 func errSecretKey() error {
-	return &exitError{code: exitUsage, err: errors.New("--to: cannot use: it is a secret key"), hint: "use its public key (`age-keygen -y`, or the file that ends with .pub)"}
+	return &exit.Error{Code: exit.Usage, Err: errors.New("--to: cannot use: it is a secret key"), Hint: "use its public key (`age-keygen -y`, or the file that ends with .pub)"}
 }
 
 // recipient parses one public key. Its errors show no part of the text, because it might be a
@@ -458,7 +462,7 @@ func recipient(key string) (r agecrypt.Recipient, err error) {
 		r, err = agessh.ParseRecipient(key)
 	}
 	if err != nil {
-		return nil, usagef("--to: cannot use a public key: expected age1…, ssh-ed25519 … or ssh-rsa …, whole")
+		return nil, exit.Usagef("--to: cannot use a public key: expected age1…, ssh-ed25519 … or ssh-rsa …, whole")
 	}
 	return r, nil
 }

@@ -24,6 +24,7 @@ import (
 	"golang.org/x/crypto/ssh"
 	"google.golang.org/grpc"
 
+	"github.com/orlop-os/orlop/orlopctl/exit"
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/config"
 )
@@ -63,7 +64,7 @@ func TestSupportHoldsNoSecret(t *testing.T) {
 	}
 	var stdout, stderr bytes.Buffer
 	if code := run([]string{"support", "--out", filepath.Join(out, "m1.age"), "--to", key.Recipient().String(), "--endpoint", fake.address, "--fingerprint", fake.fingerprint,
-		"--cert", filepath.Join(dir, "operator", "admin.crt"), "--key", filepath.Join(dir, "operator", "admin.key")}, strings.NewReader(""), &stdout, &stderr); code != exitOK {
+		"--cert", filepath.Join(dir, "operator", "admin.crt"), "--key", filepath.Join(dir, "operator", "admin.key")}, strings.NewReader(""), &stdout, &stderr); code != exit.OK {
 		t.Fatalf("exit status %d: %s", code, stderr.String())
 	}
 	left, err := os.ReadDir(out)
@@ -354,7 +355,7 @@ func TestRecipients(t *testing.T) {
 		file("large", strings.Repeat("#", maxRecipients)): "it contains no public key",
 	} {
 		_, err := recipients([]string{to})
-		if code, _ := exitCode(err); err == nil || code != exitUsage || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "b3BlbnNz") || strings.Contains(err.Error(), classic.String()) {
+		if code, _ := exit.Code(err); err == nil || code != exit.Usage || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "b3BlbnNz") || strings.Contains(err.Error(), classic.String()) {
 			t.Errorf("%.20s: got %v, want %s", to, err, want)
 		}
 	}

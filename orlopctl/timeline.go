@@ -11,6 +11,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/orlop-os/orlop/orlopctl/exit"
+	"github.com/orlop-os/orlop/orlopctl/iostreams"
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/client"
 	"github.com/orlop-os/orlop/vm"
@@ -21,7 +23,7 @@ import (
 // "timeline", whose clock starts with init. A line on the console connects this clock to the local
 // clock.
 type timeline struct {
-	ios      *streams
+	ios      *iostreams.Streams
 	clock    vm.Clock // clock of the machines; all times below use it
 	poweron  time.Time
 	last     time.Duration   // of the last line, since power-on
@@ -31,7 +33,7 @@ type timeline struct {
 	status   bool            // a temporary line is on the terminal
 }
 
-func newTimeline(ios *streams, poweron time.Time, clock vm.Clock) *timeline {
+func newTimeline(ios *iostreams.Streams, poweron time.Time, clock vm.Clock) *timeline {
 	return &timeline{ios: ios, clock: clock, poweron: clock.At(poweron), told: map[string]bool{}}
 }
 
@@ -44,25 +46,25 @@ func (l *timeline) addAt(at time.Time, what, detail string) {
 	since := max(at.Sub(l.poweron), 0)
 	step := max(since-l.last, 0)
 	l.last = max(since, l.last)
-	l.ios.println(strings.TrimRight(fmt.Sprintf("%7.1fs  %+6.1fs  %-26s %s", since.Seconds(), step.Seconds(), what, detail), " "))
+	l.ios.Println(strings.TrimRight(fmt.Sprintf("%7.1fs  %+6.1fs  %-26s %s", since.Seconds(), step.Seconds(), what, detail), " "))
 }
 
 // wait shows the present wait on a terminal, in a line that the next line replaces.
 func (l *timeline) wait(what string) {
-	width, ok := l.ios.terminal()
-	if !ok || !l.ios.human() {
+	width, ok := l.ios.Terminal()
+	if !ok || !l.ios.Human() {
 		return
 	}
 	l.clear()
 	line := []rune(fmt.Sprintf("%7.1fs           … %s", l.clock.Now().Sub(l.poweron).Seconds(), what))
-	l.ios.printf("%s", string(line[:min(len(line), width-1)]))
+	l.ios.Printf("%s", string(line[:min(len(line), width-1)]))
 	l.status = true
 }
 
 // clear removes the temporary line (ECMA-48: EL).
 func (l *timeline) clear() {
 	if l.status {
-		l.ios.printf("\r\x1b[K")
+		l.ios.Printf("\r\x1b[K")
 		l.status = false
 	}
 }
@@ -115,7 +117,7 @@ func shownIdentity(ctx context.Context, path string, begun func()) (string, erro
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
-			return "", &exitError{code: exitUnhealthy, err: errors.New("console: the machine did not show its identity in time")}
+			return "", &exit.Error{Code: exit.Unhealthy, Err: errors.New("console: the machine did not show its identity in time")}
 		}
 	}
 }

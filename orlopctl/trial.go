@@ -8,6 +8,8 @@ import (
 
 	"google.golang.org/grpc/codes"
 
+	"github.com/orlop-os/orlop/orlopctl/exit"
+	"github.com/orlop-os/orlop/orlopctl/iostreams"
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/client"
 	"github.com/orlop-os/orlop/pkg/reconcile"
@@ -97,13 +99,13 @@ func (c *confirmation) attempt(ctx context.Context, place client.Endpoint) error
 // isTemporaryOrUnauthorized reports whether another attempt to confirm may succeed. A machine that
 // does not admit the caller now may admit it soon.
 func isTemporaryOrUnauthorized(err error) bool {
-	s, ok := statusOf(err)
+	s, ok := exit.StatusOf(err)
 	return !ok || s.Code() == codes.Unavailable || s.Code() == codes.DeadlineExceeded || s.Code() == codes.Canceled || s.Code() == codes.Unauthenticated
 }
 
 // confirmTrial confirms the trial that the machine has started automatically, and adds the result
 // to the answer.
-func confirmTrial(ios *streams, conn *connector, name string, answer *api.ApplyResponse) error {
+func confirmTrial(ios *iostreams.Streams, conn *connector, name string, answer *api.ApplyResponse) error {
 	left := answer.TrialDuration.AsDuration()
 	until := time.Now().Add(left)
 	ctx, stop := interruptible()
@@ -114,7 +116,7 @@ func confirmTrial(ios *streams, conn *connector, name string, answer *api.ApplyR
 	if err != nil {
 		return err
 	}
-	ios.errorln("the change can cut you off: it is on trial until " + until.Format(time.TimeOnly) + ", and is now confirmed over a new connection")
+	ios.Errorln("the change can cut you off: it is on trial until " + until.Format(time.TimeOnly) + ", and is now confirmed over a new connection")
 	c := newConfirmation(conn, name, placesOf(endpoint, answer.Addresses))
 	if err := c.run(ctx); err != nil {
 		return notConfirmed(err, time.Until(until))
@@ -122,9 +124,9 @@ func confirmTrial(ios *streams, conn *connector, name string, answer *api.ApplyR
 	answer.TrialDeadline, answer.TrialDuration = nil, nil
 	answer.Failures = c.failures
 	answer.Operations = reconcile.Done(answer.Operations, c.failures)
-	ios.errorln("confirmed: the configuration stays")
+	ios.Errorln("confirmed: the configuration stays")
 	if c.at.Address != endpoint.Address {
-		ios.errorln(fmt.Sprintf("the machine was reached at %s and not at %s; `orlopctl config set NAME -e %s` stores that", c.at.Address, endpoint.Address, c.at.Address))
+		ios.Errorln(fmt.Sprintf("the machine was reached at %s and not at %s; `orlopctl config set NAME -e %s` stores that", c.at.Address, endpoint.Address, c.at.Address))
 	}
 	return nil
 }
@@ -140,31 +142,31 @@ func newConfirmation(conn *connector, name string, places []client.Endpoint) *co
 // notConfirmed returns the error of an unconfirmed trial; it says what the machine does next, and
 // when.
 func notConfirmed(err error, left time.Duration) error {
-	code, _ := exitCode(err)
-	if s, ok := statusOf(err); ok && s.Code() == codes.FailedPrecondition {
-		return &exitError{code: exitFailure, err: err, hint: "the change was reverted; `orlopctl config-history` shows the active configuration"}
+	code, _ := exit.Code(err)
+	if s, ok := exit.StatusOf(err); ok && s.Code() == codes.FailedPrecondition {
+		return &exit.Error{Code: exit.Failure, Err: err, Hint: "the change was reverted; `orlopctl config-history` shows the active configuration"}
 	}
 	when := "now"
 	if left = left.Round(time.Second); left > 0 {
 		when = "in " + left.String()
 	}
-	return &exitError{
-		code: code,
-		err: fmt.Errorf("the configuration is not confirmed: %s; the machine reverts to the previous configuration %s (at %s), without your help", message(err), when,
+	return &exit.Error{
+		Code: code,
+		Err: fmt.Errorf("the configuration is not confirmed: %s; the machine reverts to the previous configuration %s (at %s), without your help", exit.Message(err), when,
 			time.Now().Add(max(left, 0)).Format(time.TimeOnly)),
-		hint: "correct the change and apply it again; --try-for makes the trial longer, and --no-trial applies it without a trial",
+		Hint: "correct the change and apply it again; --try-for makes the trial longer, and --no-trial applies it without a trial",
 	}
 }
 
 // lostAnswer continues after the loss of a machine's answer, which a change can cause that cuts off
 // its caller. The machine may have started a trial, with a minute for its confirmation.
-func lostAnswer(ios *streams, conn *connector, err error, r *api.ApplyRequest) (*api.ApplyResponse, error) {
+func lostAnswer(ios *iostreams.Streams, conn *connector, err error, r *api.ApplyRequest) (*api.ApplyResponse, error) {
 	left := lostTrial
 	if r.TrialDuration != nil {
 		left = r.TrialDuration.AsDuration()
 	}
-	ios.errorln("the answer was lost: " + message(err))
-	ios.errorln("if the change can cut you off, the machine reverts it within " + left.String() + " unless it is confirmed; trying to confirm it")
+	ios.Errorln("the answer was lost: " + exit.Message(err))
+	ios.Errorln("if the change can cut you off, the machine reverts it within " + left.String() + " unless it is confirmed; trying to confirm it")
 	ctx, stop := interruptible()
 	defer stop()
 	ctx, cancel := context.WithTimeout(ctx, left)
@@ -175,8 +177,8 @@ func lostAnswer(ios *streams, conn *connector, err error, r *api.ApplyRequest) (
 	}
 	c := newConfirmation(conn, r.TrialName, placesOf(endpoint, nil))
 	if confirming := c.run(ctx); confirming != nil {
-		code, _ := exitCode(err)
-		return nil, &exitError{code: code, err: fmt.Errorf("%w; it could not be confirmed either: %s", err, message(confirming)), hint: "`orlopctl events` and `orlopctl config-history` show the active configuration"}
+		code, _ := exit.Code(err)
+		return nil, &exit.Error{Code: code, Err: fmt.Errorf("%w; it could not be confirmed either: %s", err, exit.Message(confirming)), Hint: "`orlopctl events` and `orlopctl config-history` show the active configuration"}
 	}
 	return &api.ApplyResponse{Failures: c.failures}, nil
 }

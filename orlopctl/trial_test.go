@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/orlop-os/orlop/orlopctl/exit"
 	"github.com/orlop-os/orlop/pkg/client"
 	"github.com/orlop-os/orlop/pkg/pki"
 )
@@ -56,7 +57,7 @@ func TestConfirmElsewhere(t *testing.T) {
 	soon, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
 	defer cancel()
 	err = lost.run(soon)
-	if code, _ := exitCode(notConfirmed(err, 30*time.Second)); err == nil || code != exitUnreachable {
+	if code, _ := exit.Code(notConfirmed(err, 30*time.Second)); err == nil || code != exit.Unreachable {
 		t.Errorf("%v, exit status %d", err, code)
 	}
 }

@@ -14,12 +14,16 @@ import (
 	"github.com/spf13/cobra"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"github.com/orlop-os/orlop/orlopctl/exit"
+	"github.com/orlop-os/orlop/orlopctl/format"
+	"github.com/orlop-os/orlop/orlopctl/iostreams"
+	"github.com/orlop-os/orlop/orlopctl/secretfile"
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/client"
 	"github.com/orlop-os/orlop/pkg/pki"
 )
 
-func trustCommand(ios *streams, conn *connector) *cobra.Command {
+func trustCommand(ios *iostreams.Streams, conn *connector) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "trust",
 		Short: "Issue, renew, list and revoke client certificates",
@@ -32,7 +36,7 @@ func trustCommand(ios *streams, conn *connector) *cobra.Command {
 	return c
 }
 
-func trustIssueCommand(ios *streams, conn *connector) *cobra.Command {
+func trustIssueCommand(ios *iostreams.Streams, conn *connector) *cobra.Command {
 	var name, role, out string
 	var life time.Duration
 	var force bool
@@ -50,7 +54,7 @@ func trustIssueCommand(ios *streams, conn *connector) *cobra.Command {
 			keyFile, certFile := filepath.Join(out, name+".key"), filepath.Join(out, name+".crt")
 			for _, file := range []string{keyFile, certFile} {
 				if _, err := os.Lstat(file); err == nil && !force {
-					return usagef("%s: cannot write: it exists; --force replaces it", file)
+					return exit.Usagef("%s: cannot write: it exists; --force replaces it", file)
 				}
 			}
 			return conn.call(func(ctx context.Context, c *client.Client) error {
@@ -69,7 +73,7 @@ func trustIssueCommand(ios *streams, conn *connector) *cobra.Command {
 				if err := writePair(certFile, keyFile, key); err != nil {
 					return err
 				}
-				ios.printf("wrote %s and %s: serial %s, valid until %s\n", certFile, keyFile, pki.Serial(cert), cert.NotAfter.Format(time.RFC3339))
+				ios.Printf("wrote %s and %s: serial %s, valid until %s\n", certFile, keyFile, pki.Serial(cert), cert.NotAfter.Format(time.RFC3339))
 				return nil
 			})
 		},
@@ -84,7 +88,7 @@ func trustIssueCommand(ios *streams, conn *connector) *cobra.Command {
 	return c
 }
 
-func trustRenewCommand(ios *streams, conn *connector) *cobra.Command {
+func trustRenewCommand(ios *iostreams.Streams, conn *connector) *cobra.Command {
 	var life time.Duration
 	c := &cobra.Command{
 		Use:   "renew",
@@ -94,7 +98,7 @@ func trustRenewCommand(ios *streams, conn *connector) *cobra.Command {
 		Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			if (conn.flags.cert == "") != (conn.flags.key == "") || conn.flags.cert == "" && !conn.usesContextCert() {
-				return usagef("trust renew: cannot renew: expected a context, or both --cert and --key")
+				return exit.Usagef("trust renew: cannot renew: expected a context, or both --cert and --key")
 			}
 			name, chosen, err := conn.chosen()
 			if err != nil {
@@ -117,7 +121,7 @@ func trustRenewCommand(ios *streams, conn *connector) *cobra.Command {
 				if err != nil {
 					return err
 				}
-				ios.printf("renewed: serial %s, valid until %s\n", pki.Serial(leaf.Cert), leaf.Cert.NotAfter.Format(time.RFC3339))
+				ios.Printf("renewed: serial %s, valid until %s\n", pki.Serial(leaf.Cert), leaf.Cert.NotAfter.Format(time.RFC3339))
 				return nil
 			})
 		},
@@ -126,7 +130,7 @@ func trustRenewCommand(ios *streams, conn *connector) *cobra.Command {
 	return c
 }
 
-func trustListCommand(ios *streams, conn *connector) *cobra.Command {
+func trustListCommand(ios *iostreams.Streams, conn *connector) *cobra.Command {
 	return &cobra.Command{
 		Use:   "list",
 		Short: "List the certificates that the machine has issued, and the revocations",
@@ -137,7 +141,7 @@ func trustListCommand(ios *streams, conn *connector) *cobra.Command {
 				if err != nil {
 					return err
 				}
-				return ios.print(answer, func(w *tabwriter.Writer) { trustTable(w, answer, time.Now()) })
+				return ios.Print(answer, func(w *tabwriter.Writer) { trustTable(w, answer, time.Now()) })
 			})
 		},
 	}
@@ -158,14 +162,14 @@ func trustTable(w *tabwriter.Writer, list *api.ListCertificatesResponse, now tim
 				state = "revoked"
 			}
 		}
-		_, _ = fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", i.Name, i.Role, i.Serial, i.At.AsTime().Format(time.RFC3339), i.Expires.AsTime().Format(time.RFC3339), clean(i.By), state)
+		_, _ = fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", i.Name, i.Role, i.Serial, i.At.AsTime().Format(time.RFC3339), i.Expires.AsTime().Format(time.RFC3339), format.Clean(i.By), state)
 	}
 	for _, r := range list.Revoked {
-		_, _ = fmt.Fprintf(w, "revoked at %s by %s: %s\n", r.At.AsTime().Format(time.RFC3339), clean(r.By), revoked(r))
+		_, _ = fmt.Fprintf(w, "revoked at %s by %s: %s\n", r.At.AsTime().Format(time.RFC3339), format.Clean(r.By), revoked(r))
 	}
 }
 
-func trustRevokeCommand(ios *streams, conn *connector) *cobra.Command {
+func trustRevokeCommand(ios *iostreams.Streams, conn *connector) *cobra.Command {
 	r := &api.RevokeRequest{}
 	var file string
 	c := &cobra.Command{
@@ -185,16 +189,16 @@ func trustRevokeCommand(ios *streams, conn *connector) *cobra.Command {
 			if file != "" && r.Serial == "" {
 				text, err := os.ReadFile(file)
 				if err != nil {
-					return usagef("--certificate: cannot read: %w", err)
+					return exit.Usagef("--certificate: cannot read: %w", err)
 				}
 				cert, err := pki.ParseCert(text)
 				if err != nil {
-					return usagef("--certificate: %w", err)
+					return exit.Usagef("--certificate: %w", err)
 				}
 				r.Serial, _ = pki.LineageOf(cert)
 			}
 			if (r.Serial == "") == (r.Name == "") {
-				return usagef("revocation: cannot revoke: expected --serial, --certificate or --name")
+				return exit.Usagef("revocation: cannot revoke: expected --serial, --certificate or --name")
 			}
 			return revoke(ios, conn, r)
 		},
@@ -210,7 +214,7 @@ func trustRevokeCommand(ios *streams, conn *connector) *cobra.Command {
 
 // revoke revokes or restores on all machines of the context concurrently. An unreachable machine
 // does not delay the others.
-func revoke(ios *streams, conn *connector, r *api.RevokeRequest) error {
+func revoke(ios *iostreams.Streams, conn *connector, r *api.RevokeRequest) error {
 	ctx, stop := interruptible()
 	defer stop()
 	f, err := conn.fleet()
@@ -238,30 +242,30 @@ func revoke(ios *streams, conn *connector, r *api.RevokeRequest) error {
 		issued = issued || answer.IssuedHere
 		named := ios
 		if len(f.names) > 1 || f.relayed {
-			named = ios.forNode(f.names[i])
+			named = ios.ForNode(f.names[i])
 		}
 		if err := printRevoked(named, r, answer); err != nil {
 			return err
 		}
 	}
-	if !issued && ios.human() && slices.ContainsFunc(answers, func(a *api.RevokeResponse) bool { return a != nil }) {
-		ios.errorln("none of the called machines has issued it: unless the number is the whole serial of the first certificate of the lineage, other certificates of the lineage stay valid")
+	if !issued && ios.Human() && slices.ContainsFunc(answers, func(a *api.RevokeResponse) bool { return a != nil }) {
+		ios.Errorln("none of the called machines has issued it: unless the number is the whole serial of the first certificate of the lineage, other certificates of the lineage stay valid")
 	}
 	return f.failed(ios, errs, "call it again when they answer")
 }
 
-func printRevoked(ios *streams, r *api.RevokeRequest, answer *api.RevokeResponse) error {
+func printRevoked(ios *iostreams.Streams, r *api.RevokeRequest, answer *api.RevokeResponse) error {
 	prefix := ""
-	if ios.node != "" {
-		prefix = ios.node + ": "
+	if ios.Node != "" {
+		prefix = ios.Node + ": "
 	}
 	switch {
-	case !ios.human():
-		return ios.print(answer, nil)
+	case !ios.Human():
+		return ios.Print(answer, nil)
 	case r.Restore:
-		ios.printf("%sname %s is restored\n", prefix, r.Name)
+		ios.Printf("%sname %s is restored\n", prefix, r.Name)
 	default:
-		ios.printf("%srevoked: %s\n", prefix, revoked(answer.Revocation))
+		ios.Printf("%srevoked: %s\n", prefix, revoked(answer.Revocation))
 	}
 	return nil
 }
@@ -321,10 +325,10 @@ func renew(ctx context.Context, c *client.Client, present *pki.Leaf, life time.D
 // writePair replaces a certificate and its key. Both are on the disk before the first is replaced.
 func writePair(certFile, keyFile string, leaf *pki.Leaf) error {
 	const next = ".next"
-	if err := writeSecret(keyFile+next, leaf.KeyPEM(), true); err != nil {
+	if err := secretfile.Write(keyFile+next, leaf.KeyPEM(), true); err != nil {
 		return err
 	}
-	if err := writeSecret(certFile+next, leaf.CertPEM(), true); err != nil {
+	if err := secretfile.Write(certFile+next, leaf.CertPEM(), true); err != nil {
 		return err
 	}
 	for _, name := range []string{keyFile, certFile} {
@@ -405,7 +409,7 @@ func (conn *connector) signedAgain(name string, c machineContext) machineContext
 		return c
 	}
 	if err := storeRenewed(name, c, made); err != nil {
-		conn.ios.errorln("a new certificate of yours cannot be stored: " + err.Error())
+		conn.ios.Errorln("a new certificate of yours cannot be stored: " + err.Error())
 	}
 	c.Cert, c.Key, c.RenewAfter = string(made.CertPEM()), string(made.KeyPEM()), renewAt(made)
 	return c
@@ -430,6 +434,6 @@ func (conn *connector) keepFresh(ctx context.Context, c *client.Client, name str
 		return
 	}
 	if err := storeRenewed(name, chosen, leaf); err != nil {
-		conn.ios.errorln("your certificate was renewed, but cannot be stored: " + err.Error())
+		conn.ios.Errorln("your certificate was renewed, but cannot be stored: " + err.Error())
 	}
 }

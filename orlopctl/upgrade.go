@@ -16,6 +16,9 @@ import (
 	"github.com/spf13/cobra"
 	"google.golang.org/grpc/codes"
 
+	"github.com/orlop-os/orlop/orlopctl/exit"
+	"github.com/orlop-os/orlop/orlopctl/format"
+	"github.com/orlop-os/orlop/orlopctl/iostreams"
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/bundle"
 	"github.com/orlop-os/orlop/pkg/client"
@@ -26,7 +29,7 @@ import (
 // new version five minutes per attempt.
 const upgradeTimeout = 30 * time.Minute
 
-func upgradeCommand(ios *streams, conn *connector) *cobra.Command {
+func upgradeCommand(ios *iostreams.Streams, conn *connector) *cobra.Command {
 	var file, peer string
 	var from registryFlags
 	var noWait, withoutSavepoint bool
@@ -46,7 +49,7 @@ func upgradeCommand(ios *streams, conn *connector) *cobra.Command {
 			sources := slices.DeleteFunc([]string{file, from.reference, peer}, func(s string) bool { return s == "" })
 			switch {
 			case len(sources) != 1:
-				return usagef("upgrade: expected -f with the upgrade bundle, or --from-registry, or --from-peer")
+				return exit.Usagef("upgrade: expected -f with the upgrade bundle, or --from-registry, or --from-peer")
 			case file != "":
 				begun, err = sendBundle(ios, conn, file, withoutSavepoint)
 			case peer != "":
@@ -62,8 +65,8 @@ func upgradeCommand(ios *streams, conn *connector) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if ios.human() {
-				ios.println(fmt.Sprintf("the upgrade from version %s to %s has started", begun.From, begun.To))
+			if ios.Human() {
+				ios.Println(fmt.Sprintf("the upgrade from version %s to %s has started", begun.From, begun.To))
 			}
 			if noWait {
 				return nil
@@ -91,7 +94,7 @@ type registryFlags struct {
 	username, password string // password is a file
 }
 
-func upgradeStatusCommand(ios *streams, conn *connector) *cobra.Command {
+func upgradeStatusCommand(ios *iostreams.Streams, conn *connector) *cobra.Command {
 	var wait bool
 	c := &cobra.Command{
 		Use: "status", Short: "Show the last upgrade, its progress, and the reason for a rollback", Args: cobra.NoArgs,
@@ -104,7 +107,7 @@ func upgradeStatusCommand(ios *streams, conn *connector) *cobra.Command {
 				if err != nil {
 					return err
 				}
-				return ios.print(answer, func(w *tabwriter.Writer) { upgradeTable(w, answer) })
+				return ios.Print(answer, func(w *tabwriter.Writer) { upgradeTable(w, answer) })
 			})
 		},
 	}
@@ -112,7 +115,7 @@ func upgradeStatusCommand(ios *streams, conn *connector) *cobra.Command {
 	return c
 }
 
-func rollbackCommand(ios *streams, conn *connector) *cobra.Command {
+func rollbackCommand(ios *iostreams.Streams, conn *connector) *cobra.Command {
 	var yes bool
 	c := &cobra.Command{
 		Use:   "rollback",
@@ -150,13 +153,13 @@ func (f registryFlags) request() (r *api.FetchBundleRequest, err error) {
 	r = &api.FetchBundleRequest{Reference: f.reference, PlainHttp: f.plainHTTP, Username: f.username}
 	if f.ca != "" {
 		if r.Ca, err = os.ReadFile(f.ca); err != nil {
-			return nil, usagef("upgrade: cannot read the registry's CA: %w", err)
+			return nil, exit.Usagef("upgrade: cannot read the registry's CA: %w", err)
 		}
 	}
 	if f.password != "" {
 		text, err := os.ReadFile(f.password)
 		if err != nil {
-			return nil, usagef("upgrade: cannot read the password: %w", err)
+			return nil, exit.Usagef("upgrade: cannot read the password: %w", err)
 		}
 		r.Password = strings.TrimSpace(string(text))
 	}
@@ -180,16 +183,16 @@ func fetchBundle(conn *connector, r *api.FetchBundleRequest) (begun *api.Upgrade
 
 // sendBundle uploads a bundle, resumes after a lost connection, and returns when the machine has
 // the bundle.
-func sendBundle(ios *streams, conn *connector, name string, withoutSavepoint bool) (*api.UpgradeStarted, error) {
+func sendBundle(ios *iostreams.Streams, conn *connector, name string, withoutSavepoint bool) (*api.UpgradeStarted, error) {
 	file, err := os.Open(name)
 	if err != nil {
-		return nil, usagef("upgrade: cannot read: %w", err)
+		return nil, exit.Usagef("upgrade: cannot read: %w", err)
 	}
 	defer func() { _ = file.Close() }() // the file was only read
 	hash := sha256.New()
 	size, err := io.Copy(hash, file)
 	if err != nil {
-		return nil, usagef("upgrade: cannot read the bundle: %w", err)
+		return nil, exit.Usagef("upgrade: cannot read the bundle: %w", err)
 	}
 	u := upload{ios: ios, conn: conn, file: file, offer: &api.BeginUploadRequest{Sha256: hex.EncodeToString(hash.Sum(nil)), Size: size}, withoutSavepoint: withoutSavepoint}
 	return u.send()
@@ -197,7 +200,7 @@ func sendBundle(ios *streams, conn *connector, name string, withoutSavepoint boo
 
 // upload is the upload of a bundle to a machine.
 type upload struct {
-	ios   *streams
+	ios   *iostreams.Streams
 	conn  *connector
 	file  io.ReadSeeker
 	offer *api.BeginUploadRequest
@@ -222,11 +225,11 @@ func (u upload) send() (begun *api.UpgradeStarted, err error) {
 			begun, err = u.try(ctx, c, &sending)
 			return err
 		})
-		if err == nil || !sending || !isTemporary(err) && !interrupted(err) || !sleep(ctx, dialInterval) {
+		if err == nil || !sending || !exit.IsTemporary(err) && !interrupted(err) || !sleep(ctx, dialInterval) {
 			return begun, err
 		}
-		if line := "it broke off: " + message(err); u.ios.human() && line != told {
-			u.ios.errorln(line)
+		if line := "it broke off: " + exit.Message(err); u.ios.Human() && line != told {
+			u.ios.Errorln(line)
 			told = line
 		}
 	}
@@ -234,7 +237,7 @@ func (u upload) send() (begun *api.UpgradeStarted, err error) {
 
 // interrupted reports whether the machine asks the client to resume with another upload.
 func interrupted(err error) bool {
-	s, ok := statusOf(err)
+	s, ok := exit.StatusOf(err)
 	return ok && s.Code() == codes.Aborted
 }
 
@@ -248,8 +251,8 @@ func (u upload) try(ctx context.Context, c *client.Client, sending *bool) (*api.
 	if _, err := u.file.Seek(answer.Received, io.SeekStart); err != nil {
 		return nil, fmt.Errorf("upgrade: cannot read the bundle: %w", err)
 	}
-	if u.ios.human() && answer.Received > 0 {
-		u.ios.errorln(fmt.Sprintf("the machine has %d of %d bytes; sending %d", answer.Received, u.offer.Size, u.offer.Size-answer.Received))
+	if u.ios.Human() && answer.Received > 0 {
+		u.ios.Errorln(fmt.Sprintf("the machine has %d of %d bytes; sending %d", answer.Received, u.offer.Size, u.offer.Size-answer.Received))
 	}
 	stream, err := c.Upgrade.Upload(ctx)
 	if err != nil {
@@ -269,7 +272,7 @@ func (u upload) try(ctx context.Context, c *client.Client, sending *bool) (*api.
 
 // awaitUpgrade waits for the result of an upgrade, across reboots, and shows the progress. It
 // succeeds when the wanted version runs, or without a wanted version when the upgrade is committed.
-func awaitUpgrade(ios *streams, conn *connector, wanted string) error {
+func awaitUpgrade(ios *iostreams.Streams, conn *connector, wanted string) error {
 	endpoint, err := conn.machine()
 	if err != nil {
 		return err
@@ -289,11 +292,11 @@ func awaitUpgrade(ios *streams, conn *connector, wanted string) error {
 		if err == nil {
 			return printOutcome(ios, last, wanted)
 		}
-		if ctx.Err() == nil && !isTemporary(err) {
+		if ctx.Err() == nil && !exit.IsTemporary(err) {
 			return err
 		}
 		if !sleep(ctx, dialInterval) {
-			return &exitError{code: exitUnhealthy, err: fmt.Errorf("upgrade: not complete in time; its phase is %q", last.GetPhase()), hint: "`orlopctl upgrade status --wait` continues to wait"}
+			return &exit.Error{Code: exit.Unhealthy, Err: fmt.Errorf("upgrade: not complete in time; its phase is %q", last.GetPhase()), Hint: "`orlopctl upgrade status --wait` continues to wait"}
 		}
 	}
 }
@@ -320,29 +323,29 @@ func followUpgrade(ctx context.Context, endpoint client.Endpoint, enough func(*a
 
 // newStagePrinter returns a function that prints each stage of an upgrade; on a terminal also the
 // progress.
-func newStagePrinter(ios *streams) func(*api.UpgradeStatus) {
-	if !ios.human() {
+func newStagePrinter(ios *iostreams.Streams) func(*api.UpgradeStatus) {
+	if !ios.Human() {
 		return func(*api.UpgradeStatus) {}
 	}
-	_, terminal := ios.terminal()
+	_, terminal := ios.Terminal()
 	told := ""
 	return func(s *api.UpgradeStatus) {
 		if terminal {
-			_, _ = fmt.Fprint(ios.err, "\r\x1b[K")
+			_, _ = fmt.Fprint(ios.Err, "\r\x1b[K")
 		}
 		line := strings.TrimSuffix(s.Phase+": "+cmp.Or(s.Operation, s.WaitingFor), ": ")
 		if line != told {
-			ios.errorln(line)
+			ios.Errorln(line)
 			told = line
 		}
 		if terminal && s.Total > 0 {
-			_, _ = fmt.Fprintf(ios.err, "%s of %s", size(s.Done), size(s.Total))
+			_, _ = fmt.Fprintf(ios.Err, "%s of %s", format.Size(s.Done), format.Size(s.Total))
 		}
 	}
 }
 
-func printOutcome(ios *streams, s *api.UpgradeStatus, wanted string) error {
-	if err := ios.print(s, func(w *tabwriter.Writer) { upgradeTable(w, s) }); err != nil {
+func printOutcome(ios *iostreams.Streams, s *api.UpgradeStatus, wanted string) error {
+	if err := ios.Print(s, func(w *tabwriter.Writer) { upgradeTable(w, s) }); err != nil {
 		return err
 	}
 	if s.Running == wanted || wanted == "" && slot.Phase(s.Phase) == slot.Committed {
@@ -352,37 +355,37 @@ func printOutcome(ios *streams, s *api.UpgradeStatus, wanted string) error {
 }
 
 func upgradeTable(w *tabwriter.Writer, s *api.UpgradeStatus) {
-	row(w, "RUNNING", s.Running)
+	iostreams.Row(w, "RUNNING", s.Running)
 	if s.Phase == "" {
-		row(w, "UPGRADE", "none yet")
+		iostreams.Row(w, "UPGRADE", "none yet")
 		return
 	}
-	row(w, "FROM", s.From)
-	row(w, "TO", s.To)
-	row(w, "PHASE", s.Phase)
+	iostreams.Row(w, "FROM", s.From)
+	iostreams.Row(w, "TO", s.To)
+	iostreams.Row(w, "PHASE", s.Phase)
 	if s.Operation != "" {
 		text := s.Operation
 		if s.Total > 0 {
-			text += fmt.Sprintf(" (%s of %s)", size(s.Done), size(s.Total))
+			text += fmt.Sprintf(" (%s of %s)", format.Size(s.Done), format.Size(s.Total))
 		}
-		row(w, "NOW", text)
+		iostreams.Row(w, "NOW", text)
 	}
 	if s.WaitingFor != "" {
-		row(w, "WAITS FOR", s.WaitingFor)
+		iostreams.Row(w, "WAITS FOR", s.WaitingFor)
 	}
 	if s.Tries > 0 {
-		row(w, "TRIES", fmt.Sprint(s.Tries))
+		iostreams.Row(w, "TRIES", fmt.Sprint(s.Tries))
 	}
 	if s.Reason != "" {
-		row(w, "REASON", s.Reason)
+		iostreams.Row(w, "REASON", s.Reason)
 	}
 	if s.DataRestoredFrom != nil {
-		row(w, "DROPPED", fmt.Sprintf("%d revisions of the cluster's data, which are restored as of %s", s.LostRevisions, s.DataRestoredFrom.AsTime().Format(time.RFC3339)))
+		iostreams.Row(w, "DROPPED", fmt.Sprintf("%d revisions of the cluster's data, which are restored as of %s", s.LostRevisions, s.DataRestoredFrom.AsTime().Format(time.RFC3339)))
 	}
 	if s.Started != nil {
-		row(w, "BEGAN", s.Started.AsTime().Format(time.RFC3339))
+		iostreams.Row(w, "BEGAN", s.Started.AsTime().Format(time.RFC3339))
 	}
 	if s.Ended != nil {
-		row(w, "ENDED", s.Ended.AsTime().Format(time.RFC3339))
+		iostreams.Row(w, "ENDED", s.Ended.AsTime().Format(time.RFC3339))
 	}
 }

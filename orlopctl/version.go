@@ -9,17 +9,19 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/orlop-os/orlop/orlopctl/format"
+	"github.com/orlop-os/orlop/orlopctl/iostreams"
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/client"
 )
 
-func versionCommand(ios *streams, conn *connector) *cobra.Command {
+func versionCommand(ios *iostreams.Streams, conn *connector) *cobra.Command {
 	var own bool
 	c := &cobra.Command{
 		Use: "version", Short: "Show the versions of the machine and of this tool", Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			if own {
-				ios.println("orlopctl " + toolVersion())
+				ios.Println("orlopctl " + toolVersion())
 				return nil
 			}
 			return conn.call(func(ctx context.Context, c *client.Client) error {
@@ -27,7 +29,7 @@ func versionCommand(ios *streams, conn *connector) *cobra.Command {
 				if err != nil {
 					return err
 				}
-				return ios.print(answer, func(w *tabwriter.Writer) { versionTable(w, answer) })
+				return ios.Print(answer, func(w *tabwriter.Writer) { versionTable(w, answer) })
 			})
 		},
 	}
@@ -36,18 +38,18 @@ func versionCommand(ios *streams, conn *connector) *cobra.Command {
 }
 
 func versionTable(w *tabwriter.Writer, v *api.VersionResponse) {
-	row(w, "machine", orDash(v.Machine))
-	from := "slot " + orDash(v.Slot)
+	iostreams.Row(w, "machine", format.OrDash(v.Machine))
+	from := "slot " + format.OrDash(v.Slot)
 	if v.BootMedium != "" {
 		from = "from " + v.BootMedium + ", not installed"
 	}
-	row(w, "orlop", v.Version+" (profile "+orDash(v.Profile)+", "+from+", built "+stamp(v.Built)+")")
+	iostreams.Row(w, "orlop", v.Version+" (profile "+format.OrDash(v.Profile)+", "+from+", built "+format.Stamp(v.Built)+")")
 	if v.Epoch > 0 {
-		row(w, "epoch", fmt.Sprint(v.Epoch))
+		iostreams.Row(w, "epoch", fmt.Sprint(v.Epoch))
 	}
-	row(w, "kubernetes", v.Kubernetes)
-	row(w, "kernel", v.Kernel)
-	row(w, "orlopctl", toolVersion())
+	iostreams.Row(w, "kubernetes", v.Kubernetes)
+	iostreams.Row(w, "kernel", v.Kernel)
+	iostreams.Row(w, "orlopctl", toolVersion())
 }
 
 // toolVersion returns the version that the Go toolchain recorded in this build.

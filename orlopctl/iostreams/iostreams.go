@@ -1,0 +1,224 @@
+// Package iostreams holds the standard streams of a command. It writes answers as tables, JSON or
+// YAML, and errors with their hints.
+//
+// It does not call machines; connect does.
+package iostreams
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"text/tabwriter"
+
+	"golang.org/x/term"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
+	"sigs.k8s.io/yaml"
+
+	"github.com/orlop-os/orlop/orlopctl/exit"
+	"github.com/orlop-os/orlop/orlopctl/format"
+	"github.com/orlop-os/orlop/pkg/config"
+)
+
+// Streams are the standard streams of a run, and the format of its answers.
+type Streams struct {
+	In       io.Reader
+	Out, Err io.Writer
+	Format   string // table, json or yaml
+	Node     string // with --nodes, the machine of this run
+}
+
+// ReadFile reads a file or, for "-", the standard input.
+func (ios *Streams) ReadFile(name string) ([]byte, error) {
+	if name != "-" {
+		text, err := os.ReadFile(name)
+		if err != nil {
+			return nil, exit.Usagef("file: cannot read: %w", err)
+		}
+		return text, nil
+	}
+	text, err := io.ReadAll(io.LimitReader(ios.In, config.MaxSize+1))
+	if err != nil {
+		return nil, fmt.Errorf("standard input: cannot read: %w", err)
+	}
+	return text, nil
+}
+
+// Report prints an error for a person and returns the exit status.
+func (ios *Streams) Report(err error) int {
+	if err == nil {
+		return exit.OK
+	}
+	code, hint := exit.Code(err)
+	for _, problem := range exit.ProblemsOf(err) {
+		ios.Errorln(problem.String())
+	}
+	prefix := "orlopctl: "
+	if ios.Node != "" {
+		prefix = "" // each line begins with the machine
+	}
+	ios.Errorln(prefix + format.CleanLines(exit.Message(err)))
+	if hint != "" {
+		ios.Errorln("hint: " + hint)
+	}
+	return code
+}
+
+// PrintProgress writes a line for a person. With -o json or yaml it goes to the error output.
+func (ios *Streams) PrintProgress(line string) {
+	if ios.Human() {
+		ios.Println(line)
+	} else {
+		ios.Errorln(line)
+	}
+}
+
+// CheckOutput rejects an unknown output format.
+func (ios *Streams) CheckOutput() error {
+	switch ios.Format {
+	case "table", "json", "yaml":
+		return nil
+	}
+	return exit.Usagef("--output %s: cannot print: expected table, json or yaml", ios.Format)
+}
+
+// ForNode returns the streams for the answer of one of several machines.
+func (ios *Streams) ForNode(node string) *Streams {
+	other := *ios
+	other.Node = node
+	return &other
+}
+
+// Silent returns the streams without the error output.
+func (ios *Streams) Silent() *Streams {
+	other := *ios
+	other.Err = io.Discard
+	return &other
+}
+
+// Human reports whether the output is for people.
+func (ios *Streams) Human() bool { return ios.Format == "table" }
+
+// Print writes an answer in the selected format; the function draws the table.
+func (ios *Streams) Print(answer proto.Message, table func(*tabwriter.Writer)) error {
+	if ios.Human() {
+		return DrawTable(ios.Out, table)
+	}
+	return ios.printAnswer(answer, false)
+}
+
+// PrintNext writes an answer of a stream: a line of JSON, a YAML document, or the output of the
+// function.
+func (ios *Streams) PrintNext(answer proto.Message, human func() error) error {
+	if ios.Human() {
+		return human()
+	}
+	return ios.printAnswer(answer, true)
+}
+
+func (ios *Streams) printAnswer(answer proto.Message, several bool) error {
+	text, err := ToJSON(answer)
+	if err != nil {
+		return err
+	}
+	return ios.PrintDocument(text, several)
+}
+
+// ToJSON returns an answer as JSON.
+func ToJSON(answer proto.Message) ([]byte, error) {
+	text, err := protojson.MarshalOptions{EmitUnpopulated: true}.Marshal(answer)
+	if err != nil {
+		return nil, fmt.Errorf("answer: cannot format as JSON: %w", err)
+	}
+	return text, nil
+}
+
+// PrintPlain writes a value of this tool as JSON or YAML.
+func (ios *Streams) PrintPlain(value any) error {
+	text, err := json.Marshal(value)
+	if err != nil {
+		return fmt.Errorf("answer: cannot format: %w", err)
+	}
+	return ios.PrintDocument(text, false)
+}
+
+// PrintDocument writes a JSON document with a single write, as JSON or YAML. In a series, it is a
+// line of JSON, or a YAML document after a separator. With --nodes, the document contains the
+// machine.
+func (ios *Streams) PrintDocument(text []byte, several bool) (err error) {
+	if ios.Node != "" {
+		several = true
+		text, err = json.Marshal(struct {
+			Node   string          `json:"node"`
+			Result json.RawMessage `json:"result"`
+		}{ios.Node, text})
+	}
+	var out bytes.Buffer
+	switch {
+	case err != nil:
+	case ios.Format == "yaml":
+		if several {
+			out.WriteString("---\n")
+		}
+		text, err = yaml.JSONToYAML(text)
+		out.Write(text)
+	case several:
+		// protojson varies its spaces on purpose; scripts need a stable output.
+		err = json.Compact(&out, text)
+		out.WriteByte('\n')
+	default:
+		err = json.Indent(&out, text, "", "  ")
+		out.WriteByte('\n')
+	}
+	if err != nil {
+		return fmt.Errorf("answer: cannot format: %w", err)
+	}
+	ios.Printf("%s", out.Bytes())
+	return nil
+}
+
+// DrawTable aligns columns that are separated by tabs.
+func DrawTable(out io.Writer, table func(*tabwriter.Writer)) error {
+	w := tabwriter.NewWriter(out, 0, 8, 2, ' ', tabwriter.DiscardEmptyColumns)
+	table(w)
+	if err := w.Flush(); err != nil {
+		return fmt.Errorf("output: cannot write: %w", err)
+	}
+	return nil
+}
+
+// Row writes one line of a table.
+func Row(w io.Writer, cells ...string) {
+	for i, cell := range cells {
+		// A tab or a line break inside a cell would break the table.
+		cells[i] = strings.Join(strings.Fields(cell), " ")
+	}
+	// Flush returns the error
+	_, _ = fmt.Fprintln(w, strings.TrimRight(strings.Join(cells, "\t"), "\t"))
+}
+
+// Terminal reports whether the output is a terminal, and its width.
+func (ios *Streams) Terminal() (width int, ok bool) {
+	file, ok := ios.Out.(*os.File)
+	if !ok || !term.IsTerminal(int(file.Fd())) {
+		return 0, false
+	}
+	width, _, err := term.GetSize(int(file.Fd()))
+	if err != nil || width < 20 {
+		width = 80
+	}
+	return width, true
+}
+
+// Println writes a line to the standard output. A closed pipe ends the process by SIGPIPE, as for
+// any Unix tool. Other write errors are ignored because they cannot be reported.
+func (ios *Streams) Println(line string) { _, _ = fmt.Fprintln(ios.Out, line) }
+
+// Printf writes a formatted text to the standard output.
+func (ios *Streams) Printf(format string, args ...any) { _, _ = fmt.Fprintf(ios.Out, format, args...) }
+
+// Errorln writes a line for a person to the error output.
+func (ios *Streams) Errorln(line string) { _, _ = fmt.Fprintln(ios.Err, line) }

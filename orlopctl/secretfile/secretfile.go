@@ -1,0 +1,106 @@
+// Package secretfile writes files that only their owner can read, atomically.
+package secretfile
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+
+	"github.com/orlop-os/orlop/orlopctl/exit"
+)
+
+// File is a file that only its owner can read.
+type File struct {
+	Path    string
+	Content []byte
+}
+
+// Write atomically writes a file that only its owner can read. Without replace it does not
+// overwrite a file.
+func Write(path string, content []byte, replace bool) error {
+	return WriteAll([]File{{path, content}}, replace)
+}
+
+// WriteAll is Write for several files. It renames the first file only after all files are
+// on the disk.
+func WriteAll(files []File, replace bool) error {
+	for _, f := range files {
+		if _, err := os.Lstat(f.Path); err == nil && !replace {
+			return &exit.Error{Code: exit.Usage, Err: fmt.Errorf("%s: cannot write: the file exists already", f.Path), Hint: "--force replaces it; certificates by the old keys then no longer work"}
+		}
+	}
+	var staged []string
+	defer func() {
+		for _, temporary := range staged {
+			_ = os.Remove(temporary) // already renamed after a success
+		}
+	}()
+	for _, f := range files {
+		temporary, err := stage(f.Path, func(w io.Writer) error {
+			if _, err := w.Write(f.Content); err != nil {
+				return fmt.Errorf("%s: cannot write: %w", f.Path, err)
+			}
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+		staged = append(staged, temporary)
+	}
+	for i, f := range files {
+		if err := os.Rename(staged[i], linked(f.Path)); err != nil {
+			return fmt.Errorf("%s: cannot write: %w", f.Path, err)
+		}
+	}
+	return nil
+}
+
+// WriteAtomic writes a file that only its owner can read. The file appears, or replaces an existing
+// file, only after its whole content is on the disk. If write fails, no file appears.
+func WriteAtomic(path string, write func(io.Writer) error) error {
+	temporary, err := stage(path, write)
+	if err != nil {
+		return err
+	}
+	if err := os.Rename(temporary, linked(path)); err != nil {
+		_ = os.Remove(temporary) // the temporary file is useless now
+		return fmt.Errorf("%s: cannot write: %w", path, err)
+	}
+	return nil
+}
+
+// linked returns the real location of path. A symbolic link stays; its target is replaced.
+func linked(path string) string {
+	if target, err := filepath.EvalSymlinks(path); err == nil {
+		return target
+	}
+	return path
+}
+
+// stage writes a file to the disk under a temporary name in the same directory and returns that
+// name. If write fails, no file remains.
+func stage(path string, write func(io.Writer) error) (temporary string, err error) {
+	place := linked(path)
+	file, err := os.CreateTemp(filepath.Dir(place), "."+filepath.Base(place)+"-*") // mode 0600
+	if err != nil {
+		return "", fmt.Errorf("%s: cannot write: %w", path, err)
+	}
+	defer func() {
+		if err != nil {
+			_ = os.Remove(file.Name()) // the temporary file is useless now
+		}
+	}()
+	if err := write(file); err != nil {
+		_ = file.Close() // the error of write is the relevant error
+		return "", err
+	}
+	err = file.Sync()
+	if closing := file.Close(); err == nil {
+		err = closing
+	}
+	if err != nil {
+		return "", fmt.Errorf("%s: cannot write: %w", path, err)
+	}
+	return file.Name(), nil
+}
