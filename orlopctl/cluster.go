@@ -2,14 +2,12 @@ package main
 
 import (
 	"context"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"io/fs"
 	"net"
 	"os"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"text/tabwriter"
@@ -17,11 +15,13 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/orlop-os/orlop/orlopctl/contexts"
 	"github.com/orlop-os/orlop/orlopctl/exit"
 	"github.com/orlop-os/orlop/orlopctl/format"
+	"github.com/orlop-os/orlop/orlopctl/gen"
 	"github.com/orlop-os/orlop/orlopctl/iostreams"
+	"github.com/orlop-os/orlop/orlopctl/kubeconfig"
 	"github.com/orlop-os/orlop/pkg/paths"
-	"github.com/orlop-os/orlop/pkg/pki"
 	"github.com/orlop-os/orlop/vm"
 )
 
@@ -69,7 +69,7 @@ func runnerCommand() ([]string, error) {
 // clustersDir returns the directory that holds one directory per local cluster. It is beside the
 // file of contexts.
 func clustersDir() (string, error) {
-	contexts, err := contextsPath()
+	contexts, err := contexts.Path()
 	if err != nil {
 		return "", err
 	}
@@ -217,7 +217,7 @@ func clusterStartCommand(ios *iostreams.Streams, conn *connector) *cobra.Command
 				return err
 			}
 			// The first machine keeps its ports, and the other machines get any free ports.
-			own, err := readSecrets(filepath.Join(dir, "secrets.yaml"))
+			own, err := gen.ReadSecrets(filepath.Join(dir, "secrets.yaml"))
 			if err == nil {
 				err = moveContexts(name, own, status)
 			}
@@ -246,7 +246,7 @@ func clusterDestroyCommand(ios *iostreams.Streams, conn *connector) *cobra.Comma
 			// The file that identifies the contexts of the cluster is deleted with the cluster's
 			// directory. It is written before any context, so without it no context belongs to the
 			// cluster.
-			own, err := readSecrets(filepath.Join(dir, "secrets.yaml"))
+			own, err := gen.ReadSecrets(filepath.Join(dir, "secrets.yaml"))
 			if err != nil && !errors.Is(err, fs.ErrNotExist) {
 				ios.Errorln("the contexts of " + name + " stay: " + exit.Message(err))
 			}
@@ -292,13 +292,13 @@ func clusterContexts(name string) []string {
 
 // moveContexts updates the addresses in the contexts of a local cluster's machines. Contexts of
 // another cluster with the same name stay unchanged.
-func moveContexts(name string, own *secrets, now vm.Status) error {
-	return changeContexts(func(f *contextsFile) error {
+func moveContexts(name string, own *gen.Secrets, now vm.Status) error {
+	return contexts.Change(func(f *contexts.File) error {
 		for _, m := range now.Machines {
 			context := contextOf(name, m.Name)
 			stored, exists := f.Contexts[context]
 			address := now.Forward(m.Name, paths.PortApid)
-			if exists && address != "" && own.isCA(stored.CA) {
+			if exists && address != "" && own.HasMachineCA(stored.CA) {
 				stored.Endpoint = address
 				f.Contexts[context] = stored
 			}
@@ -307,26 +307,13 @@ func moveContexts(name string, own *secrets, now vm.Status) error {
 	})
 }
 
-// isCA reports whether a PEM text holds the machine CA of these secrets, or the CA that replaces
-// it.
-func (s *secrets) isCA(pem string) bool {
-	return haveCommonCert(pem, s.Machine.Cert+s.Next["machine"].Cert)
-}
-
-// haveCommonCert reports whether two PEM texts have a certificate in common.
-func haveCommonCert(a, b string) bool {
-	these, err := pki.ParseCerts([]byte(a))
-	those, err2 := pki.ParseCerts([]byte(b))
-	return err == nil && err2 == nil && slices.ContainsFunc(these, func(c *x509.Certificate) bool { return slices.ContainsFunc(those, c.Equal) })
-}
-
 // removeClusterContexts removes a local cluster from the contexts and from the kubeconfig. An entry
 // with one of its names but another CA belongs to another cluster and stays.
-func removeClusterContexts(name string, own *secrets) error {
-	err := changeContexts(func(f *contextsFile) error {
+func removeClusterContexts(name string, own *gen.Secrets) error {
+	err := contexts.Change(func(f *contexts.File) error {
 		for _, one := range clusterContexts(name) {
-			if own.isCA(f.Contexts[one].CA) {
-				f.forget(one)
+			if own.HasMachineCA(f.Contexts[one].CA) {
+				f.Forget(one)
 			}
 		}
 		return nil
@@ -334,16 +321,11 @@ func removeClusterContexts(name string, own *secrets) error {
 	if err != nil {
 		return err
 	}
-	path, err := kubeconfigPath()
+	path, err := kubeconfig.Path()
 	if err != nil {
 		return err
 	}
-	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	return changeKubeconfig(path, func(old []byte) ([]byte, error) {
-		return removeFromKubeconfig(old, name, own.Kubernetes.Cert+own.Next["kubernetes"].Cert)
-	})
+	return kubeconfig.RemoveCluster(path, name, own.Kubernetes.Cert+own.Next["kubernetes"].Cert)
 }
 
 // freePort returns a TCP port on loopback: the usual port if it is free, any other free port

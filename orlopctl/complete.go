@@ -27,7 +27,7 @@ func completed(conn *connector, ask func(context.Context, *client.Client) ([]str
 		if err != nil {
 			return nil, cobra.ShellCompDirectiveError
 		}
-		endpoint, err := chosen.endpoint()
+		endpoint, err := chosen.Client()
 		if err != nil {
 			return nil, cobra.ShellCompDirectiveError
 		}

@@ -9,16 +9,17 @@ import (
 	"net"
 	"os"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
-	"go.yaml.in/yaml/v3"
 
+	"github.com/orlop-os/orlop/orlopctl/contexts"
 	"github.com/orlop-os/orlop/orlopctl/exit"
+	"github.com/orlop-os/orlop/orlopctl/gen"
 	"github.com/orlop-os/orlop/orlopctl/iostreams"
+	"github.com/orlop-os/orlop/orlopctl/kubeconfig"
 	"github.com/orlop-os/orlop/orlopctl/secretfile"
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/client"
@@ -60,7 +61,7 @@ type creation struct {
 	machine        vm.MachineStatus
 	apiAddress     string
 	kubeAddress    string
-	secrets        *secrets
+	secrets        *gen.Secrets
 	adminCert, key []byte
 	signer         string // the operator's directory, absolute
 }
@@ -137,20 +138,20 @@ func (c *creation) prepare() error {
 	if c.operator == "" {
 		return exit.Usagef("--operator: cannot create a cluster without it: expected the directory of the operator CA in the image")
 	}
-	if err := freshAdmin(c.operator); err != nil {
+	if err := gen.FreshAdmin(c.operator); err != nil {
 		return err
 	}
 	var err error
 	if c.signer, err = filepath.Abs(c.operator); err != nil {
 		return fmt.Errorf("operator: %w", err)
 	}
-	if c.adminCert, err = os.ReadFile(filepath.Join(c.operator, adminName+".crt")); err == nil {
-		c.key, err = os.ReadFile(filepath.Join(c.operator, adminName+".key"))
+	if c.adminCert, err = os.ReadFile(filepath.Join(c.operator, gen.AdminName+".crt")); err == nil {
+		c.key, err = os.ReadFile(filepath.Join(c.operator, gen.AdminName+".key"))
 	}
 	if err != nil {
 		return &exit.Error{Code: exit.Usage, Err: fmt.Errorf("operator: cannot read its certificate: %w", err), Hint: "the image accepts only the operator CA that it was built with; name its directory with --operator"}
 	}
-	if c.secrets, err = newSecrets(); err != nil {
+	if c.secrets, err = gen.NewSecrets(); err != nil {
 		return err
 	}
 	if err := c.readPatch(); err != nil {
@@ -161,7 +162,7 @@ func (c *creation) prepare() error {
 	}
 	// No cluster with this name exists. Contexts with these names belong to another cluster, and
 	// may hold the only key to a machine.
-	known, err := loadContexts()
+	known, err := contexts.Load()
 	if err != nil {
 		return err
 	}
@@ -170,7 +171,7 @@ func (c *creation) prepare() error {
 			return &exit.Error{Code: exit.Usage, Err: fmt.Errorf("cluster %q: cannot create: context %q of another machine exists already", c.name, name), Hint: "choose another name; `orlopctl config delete-context " + name + "` forgets the context"}
 		}
 	}
-	path, err := kubeconfigPath()
+	path, err := kubeconfig.Path()
 	if err != nil {
 		return err
 	}
@@ -178,7 +179,7 @@ func (c *creation) prepare() error {
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("kubeconfig: cannot read: %w", err)
 	}
-	if root, err := parseMapping(kube); err == nil && slices.ContainsFunc(itemsOf(root, "clusters"), func(item *yaml.Node) bool { return scalarOf(valueOf(item, "name")) == c.name }) {
+	if kubeconfig.HasCluster(kube, c.name) {
 		return &exit.Error{
 			Code: exit.Usage, Err: fmt.Errorf("cluster %q: cannot create: the kubeconfig %s already contains another cluster with this name", c.name, path),
 			Hint: "choose another name, or name another file in KUBECONFIG; `kubectl config delete-cluster " + c.name + "` removes it",
@@ -299,7 +300,7 @@ func waitingFor(r healthReport) string {
 
 // firstAnswer connects as soon as the machine answers. The fingerprint identifies the machine.
 func (c *creation) firstAnswer(ctx context.Context, address, fingerprint string) (*client.Client, client.Endpoint, error) {
-	e, err := machineContext{Endpoint: address, Fingerprint: fingerprint, Cert: string(c.adminCert), Key: string(c.key)}.endpoint()
+	e, err := contexts.Context{Endpoint: address, Fingerprint: fingerprint, Cert: string(c.adminCert), Key: string(c.key)}.Client()
 	if err != nil {
 		return nil, e, err
 	}
@@ -340,7 +341,7 @@ func (c *creation) documents(machine vm.MachineStatus) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := c.secrets.write(filepath.Join(c.dir, "secrets.yaml"), true); err != nil {
+	if err := c.secrets.Write(filepath.Join(c.dir, "secrets.yaml"), true); err != nil {
 		return nil, err
 	}
 	return text, secretfile.Write(filepath.Join(c.dir, machine.Name+".yaml"), text, true)
@@ -349,15 +350,15 @@ func (c *creation) documents(machine vm.MachineStatus) ([]byte, error) {
 // configuration returns the configuration of a control-plane machine; addresses are those of all
 // control-plane machines.
 func (c *creation) configuration(name string, addresses []string) ([]byte, error) {
-	made := generated{
-		name: name, cluster: c.name, secrets: c.secrets,
-		endpoint: "https://" + net.JoinHostPort(addresses[0], strconv.Itoa(paths.PortKubernetes)),
-		sans:     []string{"127.0.0.1", "localhost"}, // the addresses on this computer
+	made := gen.Config{
+		Name: name, Cluster: c.name, Secrets: c.secrets,
+		Endpoint: "https://" + net.JoinHostPort(addresses[0], strconv.Itoa(paths.PortKubernetes)),
+		SANs:     []string{"127.0.0.1", "localhost"}, // the addresses on this computer
 	}
 	if len(addresses) > 1 {
-		made.controlPlanes = addresses
+		made.ControlPlanes = addresses
 	}
-	text, err := made.documents()
+	text, err := made.Documents()
 	if err != nil || c.patch == nil {
 		return text, err
 	}
@@ -408,8 +409,8 @@ func (c *creation) explain(err error) error {
 }
 
 // known returns the context of a machine, with the cluster's CA.
-func (c *creation) known(address, name string) machineContext {
-	return machineContext{
+func (c *creation) known(address, name string) contexts.Context {
+	return contexts.Context{
 		Endpoint: address, ServerName: name, CA: c.secrets.Machine.Cert, Cert: string(c.adminCert), Key: string(c.key), Operator: c.signer,
 	}
 }
@@ -417,7 +418,7 @@ func (c *creation) known(address, name string) machineContext {
 // finish stores the context and the kubeconfig, and prints the next commands to try.
 func (c *creation) finish(ctx context.Context) error {
 	stored := c.known(c.apiAddress, machineName)
-	err := changeContexts(func(f *contextsFile) error {
+	err := contexts.Change(func(f *contexts.File) error {
 		f.Contexts[c.name], f.Current = stored, c.name
 		return nil
 	})
@@ -425,7 +426,7 @@ func (c *creation) finish(ctx context.Context) error {
 		return err
 	}
 	// From now on the cluster's CA identifies the machine. This call verifies that.
-	endpoint, err := stored.endpoint()
+	endpoint, err := stored.Client()
 	if err != nil {
 		return err
 	}
@@ -434,11 +435,11 @@ func (c *creation) finish(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		path, err := kubeconfigPath()
+		path, err := kubeconfig.Path()
 		if err != nil {
 			return err
 		}
-		if _, err := mergeKubeconfigFile(path, answer.Kubeconfig, false); err != nil {
+		if _, err := kubeconfig.MergeFile(path, answer.Kubeconfig, false); err != nil {
 			return err
 		}
 		c.ios.Printf("\nThe cluster %s is up. Its context is in ~/.orlop/config, its kubeconfig in %s. Try:\n\n%s", c.name, path, nextSteps)

@@ -5,7 +5,9 @@ import (
 	"path/filepath"
 	"strconv"
 
+	"github.com/orlop-os/orlop/orlopctl/contexts"
 	"github.com/orlop-os/orlop/orlopctl/exit"
+	"github.com/orlop-os/orlop/orlopctl/gen"
 	"github.com/orlop-os/orlop/orlopctl/secretfile"
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/client"
@@ -56,7 +58,7 @@ func (c *creation) bringUpWorkers(ctx context.Context) error {
 	if len(c.joining) == 0 {
 		return nil
 	}
-	host, err := c.known(c.apiAddress, machineName).endpoint()
+	host, err := c.known(c.apiAddress, machineName).Client()
 	if err != nil {
 		return err
 	}
@@ -75,12 +77,12 @@ func (c *creation) bringUpWorkers(ctx context.Context) error {
 
 // addNode does the work of `nodes add`. It stores the configuration in the cluster's directory.
 func (c *creation) addNode(ctx context.Context, host client.Endpoint, name string) (documents []byte, err error) {
-	ticket, request, err := newRequest()
+	ticket, request, err := gen.NewRequest()
 	if err != nil {
 		return nil, err
 	}
 	err = connectedTo(ctx, host, func(connection *client.Client) error {
-		documents, err = createTicket(ctx, connection, &api.CreateTicketRequest{Name: name, Csr: request}, ticket, config.Node{})
+		documents, err = gen.WorkerConfig(ctx, connection, &api.CreateTicketRequest{Name: name, Csr: request}, ticket, config.Node{})
 		return err
 	})
 	if err != nil {
@@ -128,7 +130,7 @@ func (c *creation) joined(ctx context.Context, m member, pinned client.Endpoint)
 		return err
 	}
 	c.timeline.add(name, "healthy: one of the cluster")
-	return changeContexts(func(f *contextsFile) error {
+	return contexts.Change(func(f *contexts.File) error {
 		f.Contexts[contextOf(c.name, name)] = c.known(m.apiAddress, name)
 		return nil
 	})

@@ -14,7 +14,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/orlop-os/orlop/orlopctl/contexts"
 	"github.com/orlop-os/orlop/orlopctl/exit"
+	"github.com/orlop-os/orlop/orlopctl/gen"
 	"github.com/orlop-os/orlop/orlopctl/iostreams"
 	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/paths"
@@ -54,14 +56,14 @@ func TestBringUp(t *testing.T) {
 	if got := strings.Join(stages, ", "); got != strings.Join(want, ", ") {
 		t.Errorf("timeline:\n got %s\nwant %s\n\n%s", got, strings.Join(want, ", "), out)
 	}
-	file, err := loadContexts()
+	file, err := contexts.Load()
 	if err != nil || file.Current != "t1" || file.Contexts["t1"].Fingerprint != "" {
 		t.Errorf("contexts: got %+v, %v", file, err)
 	}
 	// After it was switched off and on, the machine has another address. A context with the same
 	// name and another CA belongs to a machine of another cluster.
-	if err := changeContexts(func(f *contextsFile) error {
-		f.Contexts["t1-w1"], f.Contexts["t1-w2"] = c.known("127.0.0.1:1", "w1"), machineContext{Endpoint: "127.0.0.1:2", CA: c.secrets.Etcd.Cert}
+	if err := contexts.Change(func(f *contexts.File) error {
+		f.Contexts["t1-w1"], f.Contexts["t1-w2"] = c.known("127.0.0.1:1", "w1"), contexts.Context{Endpoint: "127.0.0.1:2", CA: c.secrets.Etcd.Cert}
 		return nil
 	}); err != nil {
 		t.Fatal(err)
@@ -75,7 +77,7 @@ func TestBringUp(t *testing.T) {
 	if err := moveContexts("t1", c.secrets, now); err != nil {
 		t.Fatal(err)
 	}
-	if file, err = loadContexts(); err != nil || len(file.Contexts) != 3 || file.Contexts["t1"].Endpoint != "127.0.0.1:10" ||
+	if file, err = contexts.Load(); err != nil || len(file.Contexts) != 3 || file.Contexts["t1"].Endpoint != "127.0.0.1:10" ||
 		file.Contexts["t1-w1"].Endpoint != "127.0.0.1:11" || file.Contexts["t1-w2"].Endpoint != "127.0.0.1:2" || file.Contexts["t1"].CA == "" {
 		t.Errorf("the contexts of machines that are on again: %+v, %v", file, err)
 	}
@@ -143,10 +145,10 @@ func TestBringUpFails(t *testing.T) {
 func newCreation(t *testing.T, dir string) (*fakeMachine, *creation, *bytes.Buffer) {
 	t.Helper()
 	operator := filepath.Join(dir, "operator")
-	if err := makeOperator(operator, "test", false); err != nil {
+	if err := gen.MakeOperator(operator, "test", false); err != nil {
 		t.Fatal(err)
 	}
-	ca, err := os.ReadFile(filepath.Join(operator, operatorCert))
+	ca, err := os.ReadFile(filepath.Join(operator, gen.CACert))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -197,7 +199,7 @@ func TestFreePort(t *testing.T) {
 func TestConfigPatch(t *testing.T) {
 	c := &creation{ios: &iostreams.Streams{}, name: "t1", controlPlanes: 3, patchFile: filepath.Join(t.TempDir(), "patch.yaml")}
 	var err error
-	if c.secrets, err = newSecrets(); err != nil {
+	if c.secrets, err = gen.NewSecrets(); err != nil {
 		t.Fatal(err)
 	}
 	for _, p := range []struct{ patch, want string }{

@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
+	"github.com/orlop-os/orlop/orlopctl/contexts"
 	"github.com/orlop-os/orlop/orlopctl/dashboard"
 	"github.com/orlop-os/orlop/orlopctl/exit"
 	"github.com/orlop-os/orlop/orlopctl/iostreams"
@@ -102,7 +103,7 @@ func newFeeds(conn *connector, contexts []string) ([]*feed, error) {
 }
 
 // called is connector.called, safe for concurrent calls of several feeds.
-func (f *feed) called() (string, machineContext, client.Endpoint, error) {
+func (f *feed) called() (string, contexts.Context, client.Endpoint, error) {
 	f.files.Lock()
 	defer f.files.Unlock()
 	return f.conn.called()

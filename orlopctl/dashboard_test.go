@@ -14,6 +14,7 @@ import (
 
 	tea "charm.land/bubbletea/v2"
 
+	"github.com/orlop-os/orlop/orlopctl/contexts"
 	"github.com/orlop-os/orlop/orlopctl/dashboard"
 	"github.com/orlop-os/orlop/orlopctl/iostreams"
 	latest "github.com/orlop-os/orlop/pkg/cell"
@@ -49,8 +50,8 @@ func startDashboardMachine(t *testing.T, name string) (*fakeMachine, *connector)
 	if err != nil {
 		t.Fatal(err)
 	}
-	err = changeContexts(func(f *contextsFile) error {
-		f.Contexts["one"] = machineContext{Endpoint: fake.address, Fingerprint: fake.fingerprint, Cert: string(leaf.CertPEM()), Key: string(leaf.KeyPEM())}
+	err = contexts.Change(func(f *contexts.File) error {
+		f.Contexts["one"] = contexts.Context{Endpoint: fake.address, Fingerprint: fake.fingerprint, Cert: string(leaf.CertPEM()), Key: string(leaf.KeyPEM())}
 		f.Current = "one"
 		return nil
 	})

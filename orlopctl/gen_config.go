@@ -1,29 +1,32 @@
 package main
 
 import (
-	"errors"
 	"fmt"
-	"net/netip"
 	"os"
 	"path/filepath"
-	"slices"
-	"strings"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
 	"github.com/orlop-os/orlop/orlopctl/exit"
+	"github.com/orlop-os/orlop/orlopctl/gen"
 	"github.com/orlop-os/orlop/orlopctl/iostreams"
 	"github.com/orlop-os/orlop/orlopctl/secretfile"
 	"github.com/orlop-os/orlop/pkg/config"
 )
 
+// genConfig makes the configurations of the control-plane machines of a cluster.
+type genConfig struct {
+	config              gen.Config
+	secretsFile         string
+	machines, operators []string // NAME=ADDRESS of each machine, and files of operator CAs
+	marks               nodeFlags
+	out, dir            string
+	force               bool
+}
+
 func genConfigCommand(ios *iostreams.Streams) *cobra.Command {
-	g := generated{}
-	var secretsFile, out, dir string
-	var operators, machines []string
-	var marks nodeFlags
-	var force bool
+	var g genConfig
 	c := &cobra.Command{
 		Use:   "config [NAME] ENDPOINT",
 		Short: "Make the configurations of a cluster's control-plane machines (Machine, Cluster and Network documents)",
@@ -37,82 +40,102 @@ func genConfigCommand(ios *iostreams.Streams) *cobra.Command {
 			"  orlopctl gen config https://10.0.0.9:6443 --virtual-address 10.0.0.9 --control-plane m1=10.0.0.11 --control-plane m2=10.0.0.12 --control-plane m3=10.0.0.13",
 		Args: cobra.RangeArgs(1, 2),
 		RunE: func(c *cobra.Command, args []string) error {
-			g.endpoint = args[len(args)-1]
-			names, err := g.machines(args[:len(args)-1], machines)
+			g.config.Endpoint = args[len(args)-1]
+			names, err := g.config.Machines(args[:len(args)-1], g.machines)
 			if err != nil {
 				return err
 			}
-			several := len(args) == 1
+			several, named := len(args) == 1, c.Flags().Changed("out")
 			switch {
-			case several && c.Flags().Changed("out"):
+			case several && named:
 				return exit.Usagef("--out: cannot be used for several machines: use --out-dir")
 			case !several && c.Flags().Changed("out-dir"):
 				return exit.Usagef("--out-dir: cannot be used for one machine: use --out")
 			}
-			if g.secrets, err = readSecrets(secretsFile); err != nil {
+			if err := g.readInput(ios); err != nil {
 				return err
 			}
-			for _, step := range g.secrets.underWay() {
-				ios.Errorln("warning: " + secretsFile + ": " + step + "; finish that first, or call it again after the machine has joined the cluster: otherwise it would issue certificates and encrypt with a CA and a key that the others drop")
-			}
-			if g.operators, err = readCAs(operators); err != nil {
+			files, err := g.files(names, several)
+			if err != nil {
 				return err
 			}
-			if g.node, err = marks.node(); err != nil {
-				return err
-			}
-			var files []secretfile.File
-			for _, name := range names {
-				g.name = name
-				text, err := g.documents()
-				if err != nil {
-					return err
-				}
-				path := out
-				if several {
-					path = filepath.Join(dir, name+".yaml")
-				}
-				files = append(files, secretfile.File{Path: path, Content: text})
-			}
-			if !several && out == "-" {
-				if _, terminal := ios.Terminal(); terminal && !c.Flags().Changed("out") {
+			if !several && g.out == "-" {
+				if _, terminal := ios.Terminal(); terminal && !named {
 					return exit.Usagef("--out: the configuration contains the cluster's keys, and would be shown on the screen: name a file, or use -")
 				}
 				ios.Printf("%s", files[0].Content)
 				return nil
 			}
-			if several {
-				if err := os.MkdirAll(dir, 0o700); err != nil {
-					return fmt.Errorf("--out-dir: cannot create the directory: %w", err)
-				}
-			}
-			if err := secretfile.WriteAll(files, force); err != nil {
-				return err
-			}
-			for _, f := range files {
-				ios.Println("wrote " + f.Path)
-			}
-			if several {
-				ios.Printf("next: apply each to its machine, in any order (`orlopctl apply-config -f %s -e %s --fingerprint sha256:…`)\n", files[0].Path, g.controlPlanes[0])
-			} else {
-				ios.Println("next: apply it to the machine (`orlopctl apply-config`)")
-			}
-			ios.Println("workers: when the cluster is healthy, `orlopctl nodes add NAME --out NAME.yaml` makes a worker's configuration, with a ticket")
-			return nil
+			return g.write(ios, files, several)
 		},
 	}
 	f := c.Flags()
-	f.StringVar(&secretsFile, "secrets", "secrets.yaml", "the cluster's secrets")
-	f.StringVar(&g.cluster, "cluster-name", "orlop", "name of the cluster")
-	f.StringArrayVar(&g.sans, "san", nil, "additional name or address of the Kubernetes API; repeatable")
-	f.StringArrayVar(&machines, "control-plane", nil, "name and address of a control-plane machine, as NAME=ADDRESS; repeat it for each machine, the bootstrapping machine first")
-	f.StringArrayVar(&g.virtual, "virtual-address", nil, "virtual IP address of the Kubernetes API, held by one control-plane machine at a time; at most one of each family")
-	f.StringArrayVar(&operators, "operator-ca", nil, "file with an operator CA to trust instead of the image's; repeatable")
-	f.StringVar(&out, "out", "-", "output file for one machine; - for the standard output")
-	f.StringVar(&dir, "out-dir", ".", "output directory for several machines")
-	f.BoolVar(&force, "force", false, "replace existing files")
-	marks.register(f)
+	f.StringVar(&g.secretsFile, "secrets", "secrets.yaml", "the cluster's secrets")
+	f.StringVar(&g.config.Cluster, "cluster-name", "orlop", "name of the cluster")
+	f.StringArrayVar(&g.config.SANs, "san", nil, "additional name or address of the Kubernetes API; repeatable")
+	f.StringArrayVar(&g.machines, "control-plane", nil, "name and address of a control-plane machine, as NAME=ADDRESS; repeat it for each machine, the bootstrapping machine first")
+	f.StringArrayVar(&g.config.VirtualAddresses, "virtual-address", nil, "virtual IP address of the Kubernetes API, held by one control-plane machine at a time; at most one of each family")
+	f.StringArrayVar(&g.operators, "operator-ca", nil, "file with an operator CA to trust instead of the image's; repeatable")
+	f.StringVar(&g.out, "out", "-", "output file for one machine; - for the standard output")
+	f.StringVar(&g.dir, "out-dir", ".", "output directory for several machines")
+	f.BoolVar(&g.force, "force", false, "replace existing files")
+	g.marks.register(f)
 	return c
+}
+
+// readInput reads the files that the flags name, and warns about unfinished rotations.
+func (g *genConfig) readInput(ios *iostreams.Streams) (err error) {
+	if g.config.Secrets, err = gen.ReadSecrets(g.secretsFile); err != nil {
+		return err
+	}
+	for _, step := range g.config.Secrets.UnfinishedRotations() {
+		ios.Errorln("warning: " + g.secretsFile + ": " + step + "; finish that first, or call it again after the machine has joined the cluster: otherwise it would issue certificates and encrypt with a CA and a key that the others drop")
+	}
+	if g.config.Operators, err = readCAs(g.operators); err != nil {
+		return err
+	}
+	g.config.Node, err = g.marks.node()
+	return err
+}
+
+// files makes the configurations of these machines, each with the path of its file.
+func (g *genConfig) files(names []string, several bool) ([]secretfile.File, error) {
+	var files []secretfile.File
+	for _, name := range names {
+		g.config.Name = name
+		text, err := g.config.Documents()
+		if err != nil {
+			return nil, err
+		}
+		path := g.out
+		if several {
+			path = filepath.Join(g.dir, name+".yaml")
+		}
+		files = append(files, secretfile.File{Path: path, Content: text})
+	}
+	return files, nil
+}
+
+// write writes the files and prints the next commands.
+func (g *genConfig) write(ios *iostreams.Streams, files []secretfile.File, several bool) error {
+	if several {
+		if err := os.MkdirAll(g.dir, 0o700); err != nil {
+			return fmt.Errorf("--out-dir: cannot create the directory: %w", err)
+		}
+	}
+	if err := secretfile.WriteAll(files, g.force); err != nil {
+		return err
+	}
+	for _, f := range files {
+		ios.Println("wrote " + f.Path)
+	}
+	if several {
+		ios.Printf("next: apply each to its machine, in any order (`orlopctl apply-config -f %s -e %s --fingerprint sha256:…`)\n", files[0].Path, g.config.ControlPlanes[0])
+	} else {
+		ios.Println("next: apply it to the machine (`orlopctl apply-config`)")
+	}
+	ios.Println("workers: when the cluster is healthy, `orlopctl nodes add NAME --out NAME.yaml` makes a worker's configuration, with a ticket")
+	return nil
 }
 
 // nodeFlags are the labels and taints of a command line.
@@ -157,97 +180,4 @@ func readCAs(files []string) ([]string, error) {
 		all = append(all, string(text))
 	}
 	return all, nil
-}
-
-// generated is the input of a generated configuration.
-type generated struct {
-	name, cluster string
-	endpoint      string // https://host:port of the Kubernetes API
-	secrets       *secrets
-	operators     []string // PEM
-	sans          []string // further names of the Kubernetes API
-	controlPlanes []string // addresses; empty with a single machine
-	virtual       []string // virtual IP addresses of the Kubernetes API
-	node          config.Node
-}
-
-// machines returns the names of the machines to configure: the single name, or the name of each
-// NAME=ADDRESS. It stores the addresses in g.
-func (g *generated) machines(alone, each []string) (names []string, err error) {
-	switch {
-	case len(alone) > 0 && len(each) > 0:
-		return nil, exit.Usagef("--control-plane: cannot be used with the name of one machine: it names each machine, so omit %s", alone[0])
-	case len(alone) > 0:
-		return alone, nil
-	case len(each) == 0:
-		return nil, exit.Usagef("configuration: cannot make: expected the machine's name before the endpoint, or --control-plane NAME=ADDRESS for each machine")
-	}
-	for _, text := range each {
-		name, address, found := strings.Cut(text, "=")
-		if !found || name == "" || address == "" {
-			return nil, exit.Usagef("--control-plane %s: cannot use: expected NAME=ADDRESS, for example m1=10.0.0.11", text)
-		}
-		if slices.Contains(names, name) {
-			return nil, exit.Usagef("--control-plane %s: cannot use: the name is duplicate", text)
-		}
-		names, g.controlPlanes = append(names, name), append(g.controlPlanes, address)
-	}
-	return names, nil
-}
-
-// addresses parses the values of a flag.
-func addresses(flag string, texts []string) ([]netip.Addr, error) {
-	var all []netip.Addr
-	for _, text := range texts {
-		a, err := netip.ParseAddr(text)
-		if err != nil {
-			return nil, exit.Usagef("%s %s: cannot use: expected an IP address", flag, text)
-		}
-		all = append(all, a)
-	}
-	return all, nil
-}
-
-// documents makes the configuration and validates it like the machine.
-func (g generated) documents() ([]byte, error) {
-	endpoint, err := config.ParseEndpoint(g.endpoint)
-	if err != nil {
-		return nil, &exit.Error{Code: exit.Usage, Err: fmt.Errorf("endpoint: cannot use: %w", err)}
-	}
-	authorities, key, err := g.secrets.pki()
-	if err != nil {
-		return nil, err
-	}
-	made := config.New(g.name, config.RoleControlPlane).WithCluster(g.cluster, endpoint, authorities, key).WithNode(g.node)
-	made.Cluster.Spec.AcceptedEncryptionKeys = g.secrets.acceptedKeys()
-	made.Cluster.Spec.Kubernetes.APIServer.ExtraSANs = g.sans
-	if made.Cluster.Spec.ControlPlanes, err = addresses("--control-plane", g.controlPlanes); err != nil {
-		return nil, err
-	}
-	if made.Cluster.Spec.VirtualAddresses, err = addresses("--virtual-address", g.virtual); err != nil {
-		return nil, err
-	}
-	var operators []config.Certificate
-	for _, text := range g.operators {
-		ca, err := config.ParseCertificate(text)
-		if err != nil {
-			return nil, exit.Usagef("--operator-ca: cannot use: %w", err)
-		}
-		operators = append(operators, ca)
-	}
-	if len(operators) > 0 {
-		made = made.WithOperatorCAs(operators...)
-	}
-	if err := validateFlags(made); err != nil {
-		return nil, err
-	}
-	return config.Marshal(made), nil
-}
-
-// validateFlags validates a configuration that was made from flags.
-func validateFlags(c *config.Config) error {
-	if err := config.Check(c).Err(); err != nil {
-		return &exit.Error{Code: exit.Usage, Err: errors.Join(errors.New("the flags do not give a valid configuration"), err)}
-	}
-	return nil
 }

@@ -2,22 +2,13 @@ package main
 
 import (
 	"context"
-	"encoding/base64"
-	"errors"
-	"fmt"
-	"io/fs"
-	"os"
-	"path/filepath"
-	"slices"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
-	"go.yaml.in/yaml/v3"
 	"google.golang.org/protobuf/types/known/durationpb"
 
-	"github.com/orlop-os/orlop/orlopctl/exit"
 	"github.com/orlop-os/orlop/orlopctl/iostreams"
+	"github.com/orlop-os/orlop/orlopctl/kubeconfig"
 	"github.com/orlop-os/orlop/orlopctl/secretfile"
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/client"
@@ -61,11 +52,11 @@ func storeKubeconfig(ios *iostreams.Streams, fresh []byte, out string, force boo
 		ios.Printf("%s", fresh)
 		return nil
 	case "":
-		path, err := kubeconfigPath()
+		path, err := kubeconfig.Path()
 		if err != nil {
 			return err
 		}
-		current, err := mergeKubeconfigFile(path, fresh, force)
+		current, err := kubeconfig.MergeFile(path, fresh, force)
 		if err != nil {
 			return err
 		}
@@ -77,270 +68,4 @@ func storeKubeconfig(ios *iostreams.Streams, fresh []byte, out string, force boo
 	}
 	ios.Println("wrote " + out)
 	return nil
-}
-
-// kubeconfigPath returns the default file of kubectl: the first file of $KUBECONFIG, or
-// ~/.kube/config.
-func kubeconfigPath() (string, error) {
-	for _, path := range filepath.SplitList(os.Getenv("KUBECONFIG")) {
-		if path != "" {
-			return path, nil
-		}
-	}
-	home, err := os.UserHomeDir()
-	if err != nil {
-		return "", fmt.Errorf("kubeconfig: cannot find your home directory: %w; use --out", err)
-	}
-	return filepath.Join(home, ".kube", "config"), nil
-}
-
-// mergeKubeconfigFile merges a kubeconfig into a file, which may be missing, and returns the
-// current context. It replaces a different cluster with the same name only with force, because the
-// users of the old cluster would send their credentials to the new cluster.
-func mergeKubeconfigFile(path string, fresh []byte, force bool) (current string, err error) {
-	err = changeKubeconfig(path, func(old []byte) ([]byte, error) {
-		if name := otherCluster(old, fresh); name != "" && !force {
-			return nil, &exit.Error{
-				Code: exit.Usage, Err: fmt.Errorf("kubeconfig %s: cannot merge: it contains another cluster with the name %q, and users of it", path, name),
-				Hint: "--out FILE writes a separate file, --force replaces the other cluster",
-			}
-		}
-		merged, name, err := mergeKubeconfig(old, fresh)
-		if err != nil {
-			return nil, fmt.Errorf("%s: %w", path, err)
-		}
-		current = name
-		return merged, nil
-	})
-	return current, err
-}
-
-// kubeconfigLockTimeout bounds the wait for another process that changes the kubeconfig.
-const kubeconfigLockTimeout = 10 * time.Second
-
-// changeKubeconfig changes a kubeconfig, which may be missing; a nil result leaves it unchanged. It
-// uses kubectl's own lock, a file beside the kubeconfig (client-go, tools/clientcmd, lockFile).
-func changeKubeconfig(path string, change func(old []byte) ([]byte, error)) error {
-	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-		return fmt.Errorf("kubeconfig: cannot create the directory: %w", err)
-	}
-	lock := path + ".lock"
-	for end := time.Now().Add(kubeconfigLockTimeout); ; {
-		f, err := os.OpenFile(lock, os.O_CREATE|os.O_EXCL, 0)
-		if err == nil {
-			_ = f.Close()
-			break
-		}
-		if !errors.Is(err, fs.ErrExist) {
-			return fmt.Errorf("kubeconfig: cannot lock: %w", err)
-		}
-		if time.Now().After(end) {
-			return fmt.Errorf("kubeconfig %s: cannot lock: another process changes it; if none does, remove %s", path, lock)
-		}
-		<-time.After(50 * time.Millisecond)
-	}
-	defer os.Remove(lock)
-	old, err := os.ReadFile(path)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("kubeconfig: cannot read: %w", err)
-	}
-	next, err := change(old)
-	if err != nil || next == nil {
-		return err
-	}
-	return secretfile.Write(path, next, true)
-}
-
-// otherCluster returns the name of a cluster that both files contain with different content
-// (sameCluster).
-func otherCluster(old, fresh []byte) string {
-	have, err := parseMapping(old)
-	if err != nil {
-		return ""
-	}
-	want, err := parseMapping(fresh)
-	if err != nil {
-		return ""
-	}
-	for _, next := range itemsOf(want, "clusters") {
-		name := scalarOf(valueOf(next, "name"))
-		for _, present := range itemsOf(have, "clusters") {
-			if scalarOf(valueOf(present, "name")) == name && !sameCluster(present, next) {
-				return name
-			}
-		}
-	}
-	return ""
-}
-
-// sameCluster reports whether two entries are the same cluster: by their CAs, or by the server if
-// neither has a CA.
-func sameCluster(a, b *yaml.Node) bool {
-	if these, those := clusterCA(a), clusterCA(b); these+those != "" {
-		return haveCommonCert(these, those)
-	}
-	server := func(item *yaml.Node) string { return scalarOf(valueOf(valueOf(item, "cluster"), "server")) }
-	return server(a) == server(b)
-}
-
-// clusterCA returns the CA of a cluster in a kubeconfig, as PEM.
-func clusterCA(item *yaml.Node) string {
-	ca, err := base64.StdEncoding.DecodeString(scalarOf(valueOf(valueOf(item, "cluster"), "certificate-authority-data")))
-	if err != nil {
-		return ""
-	}
-	return string(ca)
-}
-
-// mergeKubeconfig merges the clusters, users and contexts of a kubeconfig into another, replaces
-// entries with the same name, and selects the current context of fresh. It edits the YAML nodes, so
-// comments, order and unknown fields stay.
-func mergeKubeconfig(old, fresh []byte) (merged []byte, current string, err error) {
-	from, err := parseMapping(fresh)
-	if err != nil {
-		return nil, "", fmt.Errorf("kubeconfig of the machine: cannot use: %w", err)
-	}
-	if current = scalarOf(valueOf(from, "current-context")); current == "" {
-		return nil, "", errors.New("kubeconfig of the machine: cannot use: it has no current context")
-	}
-	if strings.TrimSpace(string(old)) == "" {
-		return fresh, current, nil
-	}
-	into, err := parseMapping(old)
-	if err != nil {
-		return nil, "", fmt.Errorf("kubeconfig: cannot merge: %w; move the file away or use --out", err)
-	}
-	for _, section := range []string{"clusters", "contexts", "users"} {
-		if err := mergeNamed(into, section, valueOf(from, section)); err != nil {
-			return nil, "", err
-		}
-	}
-	setValue(into, "current-context", &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!str", Value: current})
-	merged, err = yaml.Marshal(into)
-	if err != nil {
-		return nil, "", fmt.Errorf("kubeconfig: cannot format: %w", err)
-	}
-	return merged, current, nil
-}
-
-// parseMapping parses a document that is a mapping.
-func parseMapping(text []byte) (*yaml.Node, error) {
-	var document yaml.Node
-	if err := yaml.Unmarshal(text, &document); err != nil {
-		return nil, err
-	}
-	if len(document.Content) != 1 || document.Content[0].Kind != yaml.MappingNode {
-		return nil, errors.New("it is not a mapping")
-	}
-	return document.Content[0], nil
-}
-
-// mergeNamed merges a list of objects with a name.
-func mergeNamed(into *yaml.Node, section string, fresh *yaml.Node) error {
-	if fresh == nil || fresh.Kind != yaml.SequenceNode {
-		return nil
-	}
-	list := valueOf(into, section)
-	if list == nil || list.Tag == "!!null" {
-		list = &yaml.Node{Kind: yaml.SequenceNode, Tag: "!!seq"}
-		setValue(into, section, list)
-	}
-	if list.Kind != yaml.SequenceNode {
-		return fmt.Errorf("kubeconfig: cannot merge: %s is not a list; move the file away or use --out", section)
-	}
-	list.Style = 0 // "[]" could not hold the new items
-	for _, item := range fresh.Content {
-		name, replaced := scalarOf(valueOf(item, "name")), false
-		for i, existing := range list.Content {
-			if scalarOf(valueOf(existing, "name")) == name {
-				list.Content[i], replaced = item, true
-			}
-		}
-		if !replaced {
-			list.Content = append(list.Content, item)
-		}
-	}
-	return nil
-}
-
-// removeFromKubeconfig removes a cluster with its contexts and their users. It returns nil, for no
-// change, if the cluster with this name has a CA that is not in own: it is another cluster.
-func removeFromKubeconfig(old []byte, cluster, own string) ([]byte, error) {
-	root, err := parseMapping(old)
-	if err != nil {
-		return nil, fmt.Errorf("kubeconfig: cannot change: %w", err)
-	}
-	if !slices.ContainsFunc(itemsOf(root, "clusters"), func(item *yaml.Node) bool {
-		return scalarOf(valueOf(item, "name")) == cluster && haveCommonCert(clusterCA(item), own)
-	}) {
-		return nil, nil
-	}
-	contexts, users := map[string]bool{}, map[string]bool{}
-	for _, item := range itemsOf(root, "contexts") {
-		if scalarOf(valueOf(valueOf(item, "context"), "cluster")) == cluster {
-			contexts[scalarOf(valueOf(item, "name"))] = true
-			users[scalarOf(valueOf(valueOf(item, "context"), "user"))] = true
-		}
-	}
-	// another cluster may share a user
-	for _, item := range itemsOf(root, "contexts") {
-		if scalarOf(valueOf(valueOf(item, "context"), "cluster")) != cluster {
-			delete(users, scalarOf(valueOf(valueOf(item, "context"), "user")))
-		}
-	}
-	for section, gone := range map[string]map[string]bool{"contexts": contexts, "users": users, "clusters": {cluster: true}} {
-		var kept []*yaml.Node
-		for _, item := range itemsOf(root, section) {
-			if !gone[scalarOf(valueOf(item, "name"))] {
-				kept = append(kept, item)
-			}
-		}
-		if list := valueOf(root, section); list != nil {
-			list.Content = kept
-		}
-	}
-	if current := valueOf(root, "current-context"); contexts[scalarOf(current)] {
-		current.Value, current.Style = "", yaml.DoubleQuotedStyle
-	}
-	text, err := yaml.Marshal(root)
-	if err != nil {
-		return nil, fmt.Errorf("kubeconfig: cannot format: %w", err)
-	}
-	return text, nil
-}
-
-func itemsOf(mapping *yaml.Node, key string) []*yaml.Node {
-	if list := valueOf(mapping, key); list != nil {
-		return list.Content
-	}
-	return nil
-}
-
-func valueOf(mapping *yaml.Node, key string) *yaml.Node {
-	if mapping == nil || mapping.Kind != yaml.MappingNode {
-		return nil
-	}
-	for i := 0; i+1 < len(mapping.Content); i += 2 {
-		if mapping.Content[i].Value == key {
-			return mapping.Content[i+1]
-		}
-	}
-	return nil
-}
-
-func setValue(mapping *yaml.Node, key string, value *yaml.Node) {
-	for i := 0; i+1 < len(mapping.Content); i += 2 {
-		if mapping.Content[i].Value == key {
-			mapping.Content[i+1] = value
-			return
-		}
-	}
-	mapping.Content = append(mapping.Content, &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!str", Value: key}, value)
-}
-
-func scalarOf(node *yaml.Node) string {
-	if node == nil || node.Kind != yaml.ScalarNode {
-		return ""
-	}
-	return node.Value
 }

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"crypto/x509"
 	"fmt"
 	"os"
 	"text/tabwriter"
@@ -12,6 +11,7 @@ import (
 
 	"github.com/orlop-os/orlop/orlopctl/exit"
 	"github.com/orlop-os/orlop/orlopctl/format"
+	"github.com/orlop-os/orlop/orlopctl/gen"
 	"github.com/orlop-os/orlop/orlopctl/iostreams"
 	"github.com/orlop-os/orlop/orlopctl/secretfile"
 	"github.com/orlop-os/orlop/pkg/api"
@@ -53,13 +53,13 @@ func nodesAddCommand(ios *iostreams.Streams, conn *connector) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if err := validateFlags(config.New(args[0], config.RoleWorker).WithNode(node)); err != nil {
+			if err := gen.Validate(config.New(args[0], config.RoleWorker).WithNode(node)); err != nil {
 				return err // check before a ticket is created
 			}
 			if noTicket && life != 0 {
 				return exit.Usagef("--life: cannot use with --no-ticket; `orlopctl nodes approve --life` bounds the time in which the machine must join")
 			}
-			key, request, err := newRequest()
+			key, request, err := gen.NewRequest()
 			if err != nil {
 				return err
 			}
@@ -71,7 +71,7 @@ func nodesAddCommand(ios *iostreams.Streams, conn *connector) *cobra.Command {
 			}
 			// The machine may have to remove an earlier machine with this name first.
 			return conn.callFor(removeTime, func(ctx context.Context, c *client.Client) error {
-				text, err := createTicket(ctx, c, &api.CreateTicketRequest{Name: args[0], Csr: request, Ttl: lifeOf(life)}, key, node)
+				text, err := gen.WorkerConfig(ctx, c, &api.CreateTicketRequest{Name: args[0], Csr: request, Ttl: lifeOf(life)}, key, node)
 				if err != nil {
 					return err
 				}
@@ -98,40 +98,6 @@ func nodesAddCommand(ios *iostreams.Streams, conn *connector) *cobra.Command {
 	f.BoolVar(&force, "force", false, "replace an existing file")
 	marks.register(f)
 	return c
-}
-
-// createTicket lets a machine issue a ticket, and returns the worker's configuration with the
-// ticket and with the labels and taints of its node. A nil ticket means no ticket.
-func createTicket(ctx context.Context, c *client.Client, r *api.CreateTicketRequest, ticket *pki.Leaf, node config.Node) ([]byte, error) {
-	answer, err := c.Cluster.CreateTicket(ctx, r)
-	if err != nil {
-		return nil, err
-	}
-	if ticket == nil {
-		return withTicket(answer, config.CertKey{}, node)
-	}
-	if ticket.Cert, err = x509.ParseCertificate(answer.Certificate); err != nil {
-		return nil, fmt.Errorf("ticket: cannot parse the certificate from the machine: %w", err)
-	}
-	pair, err := config.NewCertKey(string(ticket.CertPEM()), string(ticket.KeyPEM()))
-	if err != nil {
-		return nil, err
-	}
-	return withTicket(answer, pair, node)
-}
-
-// withTicket adds a ticket and the labels and taints of the node to a worker's configuration, and
-// validates the result like the machine.
-func withTicket(answer *api.CreateTicketResponse, ticket config.CertKey, node config.Node) ([]byte, error) {
-	c, problems := config.Parse("worker", answer.Documents)
-	if len(problems) == 0 {
-		c = c.WithJoin(config.Join{Ticket: ticket, From: answer.ControlPlanes}).WithNode(node)
-		problems = config.Check(c)
-	}
-	if len(problems) > 0 {
-		return nil, fmt.Errorf("the machine's answer cannot be used; compare its version with that of your tool: %w", problems.Err())
-	}
-	return config.Marshal(c), nil
 }
 
 func nodesPendingCommand(ios *iostreams.Streams, conn *connector) *cobra.Command {

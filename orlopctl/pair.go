@@ -9,7 +9,9 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/orlop-os/orlop/orlopctl/contexts"
 	"github.com/orlop-os/orlop/orlopctl/exit"
+	"github.com/orlop-os/orlop/orlopctl/gen"
 	"github.com/orlop-os/orlop/orlopctl/iostreams"
 	"github.com/orlop-os/orlop/pkg/client"
 	"github.com/orlop-os/orlop/pkg/pairing"
@@ -32,7 +34,7 @@ func pairCommand(ios *iostreams.Streams, conn *connector) *cobra.Command {
 			}
 			// This check comes before the machine is claimed: an overwritten context may hold the
 			// only key to another machine.
-			known, err := loadContexts()
+			known, err := contexts.Load()
 			if err != nil {
 				return err
 			}
@@ -62,8 +64,8 @@ func pairCommand(ios *iostreams.Streams, conn *connector) *cobra.Command {
 			case err != nil:
 				return &exit.Error{Code: exit.Unreachable, Err: err, Hint: "if its console shows no code any more, you have claimed it: use `orlopctl config set` with the fingerprint on the console"}
 			}
-			err = changeContexts(func(f *contextsFile) error {
-				f.Contexts[name] = machineContext{Endpoint: args[0], Fingerprint: fingerprint, Cert: owner.Cert, Key: owner.Key, Operator: owner.Operator}
+			err = contexts.Change(func(f *contexts.File) error {
+				f.Contexts[name] = contexts.Context{Endpoint: args[0], Fingerprint: fingerprint, Cert: owner.Cert, Key: owner.Key, Operator: owner.Operator}
 				f.Current = name
 				return nil
 			})
@@ -82,17 +84,17 @@ func pairCommand(ios *iostreams.Streams, conn *connector) *cobra.Command {
 }
 
 // operatorFolder reads the files of an operator's directory for a context, with the operator CA.
-func operatorFolder(dir string) (c machineContext, err error) {
+func operatorFolder(dir string) (c contexts.Context, err error) {
 	if c.Operator, err = filepath.Abs(dir); err != nil {
 		return c, fmt.Errorf("operator: %w", err)
 	}
-	if err := freshAdmin(dir); err != nil {
+	if err := gen.FreshAdmin(dir); err != nil {
 		return c, err
 	}
 	for _, f := range []struct {
 		name string
 		to   *string
-	}{{operatorCert, &c.CA}, {adminName + ".crt", &c.Cert}, {adminName + ".key", &c.Key}} {
+	}{{gen.CACert, &c.CA}, {gen.AdminName + ".crt", &c.Cert}, {gen.AdminName + ".key", &c.Key}} {
 		text, err := os.ReadFile(filepath.Join(dir, f.name))
 		if err != nil {
 			return c, exit.Usagef("operator: cannot read: %w; make a CA with `orlopctl gen operator`, and name its directory with --operator", err)

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/orlop-os/orlop/orlopctl/exit"
+	"github.com/orlop-os/orlop/orlopctl/gen"
 	"github.com/orlop-os/orlop/orlopctl/iostreams"
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/client"
@@ -23,7 +24,7 @@ type rollout struct {
 	file            string // path of the file with the cluster's secrets
 	dryRun, oneStep bool
 
-	secrets *secrets
+	secrets *gen.Secrets
 	fleet   *fleet
 	// roles from the machines' configurations, in the order of the fleet; empty before they are
 	// read
@@ -79,7 +80,7 @@ func (r *rollout) flags(f *pflag.FlagSet, what string) {
 func (r *rollout) run(of rotation) (err error) {
 	ctx, stop := interruptible()
 	defer stop()
-	if r.secrets, err = readSecrets(r.file); err != nil {
+	if r.secrets, err = gen.ReadSecrets(r.file); err != nil {
 		return err
 	}
 	if r.fleet, err = r.conn.fleet(); err != nil {

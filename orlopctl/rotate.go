@@ -13,7 +13,9 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/orlop-os/orlop/orlopctl/contexts"
 	"github.com/orlop-os/orlop/orlopctl/exit"
+	"github.com/orlop-os/orlop/orlopctl/gen"
 	"github.com/orlop-os/orlop/orlopctl/iostreams"
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/client"
@@ -41,10 +43,6 @@ var rotatables = map[string]rotatable{
 	"kubernetes":  {"kubernetes", "kubernetes", kubernetesHold, "`orlopctl kubeconfig --force` makes new kubeconfigs; earlier kubeconfigs are rejected"},
 	"front-proxy": {"frontProxy", "kubernetes front proxy", kubernetesHold, ""},
 	"etcd":        {"etcd", "etcd", 0, ""},
-}
-
-func (s *secrets) authority(field string) *certKey {
-	return map[string]*certKey{"client": &s.Client, "machine": &s.Machine, "kubernetes": &s.Kubernetes, "frontProxy": &s.FrontProxy, "etcd": &s.Etcd}[field]
 }
 
 func trustRotateCommand(ios *iostreams.Streams, conn *connector) *cobra.Command {
@@ -110,7 +108,7 @@ func (r *rotating) begin(ctx context.Context) error {
 	if begun {
 		r.next, err = pki.ParseCA([]byte(pair.Cert), []byte(pair.Key))
 	} else {
-		r.next, err = pki.NewCA(r.ca.cn, clusterCALife)
+		r.next, err = pki.NewCA(r.ca.cn, gen.ClusterCATTL)
 	}
 	if err != nil {
 		return fmt.Errorf("%s: the new CA: %w", r.file, err)
@@ -122,10 +120,10 @@ func (r *rotating) begin(ctx context.Context) error {
 		return err
 	}
 	if r.secrets.Next == nil {
-		r.secrets.Next = map[string]certKey{}
+		r.secrets.Next = map[string]gen.Pair{}
 	}
-	r.secrets.Next[r.ca.field] = certKey{Cert: string(r.next.CertPEM()), Key: string(r.next.KeyPEM())}
-	if err := r.secrets.write(r.file, true); err != nil {
+	r.secrets.Next[r.ca.field] = gen.Pair{Cert: string(r.next.CertPEM()), Key: string(r.next.KeyPEM())}
+	if err := r.secrets.Write(r.file, true); err != nil {
 		return err
 	}
 	r.ios.Println("made a new CA and added it to " + r.file)
@@ -182,7 +180,7 @@ func (r *rotating) readStates(ctx context.Context) error {
 		}
 	}
 	var known *x509.Certificate
-	if text := r.secrets.authority(r.ca.field).Cert; text != "" {
+	if text := r.secrets.Authority(r.ca.field).Cert; text != "" {
 		var err error
 		if known, err = pki.ParseCert([]byte(text)); err != nil {
 			return exit.Usagef("%s: %s: %w", r.file, r.ca.field, err)
@@ -284,7 +282,7 @@ func (r *rotating) changeContexts(change func([]*x509.Certificate) []*x509.Certi
 	if r.ca.field != "machine" {
 		return nil
 	}
-	return changeContexts(func(f *contextsFile) error {
+	return contexts.Change(func(f *contexts.File) error {
 		for name, c := range f.Contexts {
 			known, err := pki.ParseCerts([]byte(c.CA))
 			ours := func(c *x509.Certificate) bool {
@@ -302,12 +300,12 @@ func (r *rotating) changeContexts(change func([]*x509.Certificate) []*x509.Certi
 
 // finish replaces the old CA in the local files.
 func (r *rotating) finish() error {
-	*r.secrets.authority(r.ca.field) = r.secrets.Next[r.ca.field]
+	*r.secrets.Authority(r.ca.field) = r.secrets.Next[r.ca.field]
 	delete(r.secrets.Next, r.ca.field)
 	if err := r.changeContexts(func([]*x509.Certificate) []*x509.Certificate { return []*x509.Certificate{r.next.Cert} }); err != nil {
 		return err
 	}
-	if err := r.secrets.write(r.file, true); err != nil {
+	if err := r.secrets.Write(r.file, true); err != nil {
 		return err
 	}
 	r.ios.Printf("done: %s is the only %s CA now, on the machines and in %s\n", r.next.Cert.Subject, r.name, r.file)

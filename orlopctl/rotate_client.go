@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/orlop-os/orlop/orlopctl/exit"
+	"github.com/orlop-os/orlop/orlopctl/gen"
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/client"
 	"github.com/orlop-os/orlop/pkg/pki"
@@ -42,7 +43,7 @@ func (r *rotating) replaceOwnCertificate(ctx context.Context) error {
 			made, err = renew(ctx, c, own, 0)
 			return err
 		}
-		leaf, request, err := newRequest()
+		leaf, request, err := gen.NewRequest()
 		if err != nil {
 			return err
 		}
@@ -61,7 +62,7 @@ func (r *rotating) replaceOwnCertificate(ctx context.Context) error {
 		return fmt.Errorf("your own certificate: %w", err)
 	}
 	if r.conn.flags.cert != "" {
-		err = writePair(r.conn.flags.cert, r.conn.flags.key, made)
+		err = gen.WritePair(r.conn.flags.cert, r.conn.flags.key, made)
 	} else {
 		err = storeRenewed(name, chosen, made)
 	}

@@ -190,7 +190,7 @@ func (r *rotatingKey) begin(ctx context.Context) error {
 		return err
 	}
 	r.secrets.NextEncryptionKey = next
-	if err := r.secrets.write(r.file, true); err != nil {
+	if err := r.secrets.Write(r.file, true); err != nil {
 		return err
 	}
 	r.ios.Println("made a new key and added it to " + r.file)
@@ -253,7 +253,7 @@ func (r *rotatingKey) apply(ctx context.Context, i int) error {
 func (r *rotatingKey) finish() error {
 	r.secrets.FormerEncryptionKeys = append(r.secrets.FormerEncryptionKeys, r.secrets.SecretsEncryptionKey)
 	r.secrets.SecretsEncryptionKey, r.secrets.NextEncryptionKey = r.secrets.NextEncryptionKey, nil
-	if err := r.secrets.write(r.file, true); err != nil {
+	if err := r.secrets.Write(r.file, true); err != nil {
 		return err
 	}
 	r.ios.Printf("done: %s is now the only encryption key, on the machines and in %s; the previous key stays there for earlier backups (formerEncryptionKeys)\n", r.next, r.file)

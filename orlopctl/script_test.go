@@ -20,6 +20,8 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 	"sigs.k8s.io/yaml"
 
+	"github.com/orlop-os/orlop/orlopctl/contexts"
+	"github.com/orlop-os/orlop/orlopctl/gen"
 	"github.com/orlop-os/orlop/pkg/pki"
 )
 
@@ -86,7 +88,7 @@ func cmdMachine(ts *testscript.TestScript, _ bool, args []string) {
 
 func cmdCert(ts *testscript.TestScript, _ bool, args []string) {
 	dir := ts.MkAbs(args[0])
-	ca, err := readOperator(dir)
+	ca, err := gen.ReadOperator(dir)
 	ts.Check(err)
 	ttl, err := time.ParseDuration(args[3])
 	ts.Check(err)
@@ -131,7 +133,7 @@ func cmdDue(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) != 1 {
 		ts.Fatalf("usage: due FILE")
 	}
-	file := &contextsFile{}
+	file := &contexts.File{}
 	ts.Check(yaml.Unmarshal([]byte(ts.ReadFile(args[0])), file))
 	for name, c := range file.Contexts {
 		c.RenewAfter = time.Now().Add(-time.Second)

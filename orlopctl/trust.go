@@ -14,10 +14,11 @@ import (
 	"github.com/spf13/cobra"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"github.com/orlop-os/orlop/orlopctl/contexts"
 	"github.com/orlop-os/orlop/orlopctl/exit"
 	"github.com/orlop-os/orlop/orlopctl/format"
+	"github.com/orlop-os/orlop/orlopctl/gen"
 	"github.com/orlop-os/orlop/orlopctl/iostreams"
-	"github.com/orlop-os/orlop/orlopctl/secretfile"
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/client"
 	"github.com/orlop-os/orlop/pkg/pki"
@@ -47,7 +48,7 @@ func trustIssueCommand(ios *iostreams.Streams, conn *connector) *cobra.Command {
 		Example: "  orlopctl trust issue --name dora --role reader --out dora",
 		Args:    cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
-			key, request, err := newRequest()
+			key, request, err := gen.NewRequest()
 			if err != nil {
 				return err
 			}
@@ -70,7 +71,7 @@ func trustIssueCommand(ios *iostreams.Streams, conn *connector) *cobra.Command {
 				if err := os.MkdirAll(out, 0o700); err != nil {
 					return fmt.Errorf("directory: cannot create: %w", err)
 				}
-				if err := writePair(certFile, keyFile, key); err != nil {
+				if err := gen.WritePair(certFile, keyFile, key); err != nil {
 					return err
 				}
 				ios.Printf("wrote %s and %s: serial %s, valid until %s\n", certFile, keyFile, pki.Serial(cert), cert.NotAfter.Format(time.RFC3339))
@@ -80,7 +81,7 @@ func trustIssueCommand(ios *iostreams.Streams, conn *connector) *cobra.Command {
 	}
 	f := c.Flags()
 	f.StringVar(&name, "name", "", "name of the client; it is in the audit log")
-	f.StringVar(&role, "role", "reader", roleNames())
+	f.StringVar(&role, "role", "reader", gen.RoleNames())
 	f.StringVar(&out, "out", ".", "directory for the files")
 	f.DurationVar(&life, "life", 0, "how long it is valid (default: 24h; at most 720h)")
 	f.BoolVar(&force, "force", false, "replace existing files")
@@ -114,7 +115,7 @@ func trustRenewCommand(ios *iostreams.Streams, conn *connector) *cobra.Command {
 					return err
 				}
 				if conn.flags.cert != "" {
-					err = writePair(conn.flags.cert, conn.flags.key, leaf)
+					err = gen.WritePair(conn.flags.cert, conn.flags.key, leaf)
 				} else {
 					err = storeRenewed(name, chosen, leaf)
 				}
@@ -284,20 +285,10 @@ func lifeOf(d time.Duration) *durationpb.Duration {
 	return durationpb.New(d)
 }
 
-// newRequest makes a key and its CSR.
-func newRequest() (*pki.Leaf, []byte, error) {
-	key, err := pki.NewKey()
-	if err != nil {
-		return nil, nil, err
-	}
-	request, err := pki.NewRequest(key)
-	return &pki.Leaf{Key: key}, request, err
-}
-
 // renew requests a certificate with a new key for the caller, whose certificate is present. The
 // result must be equivalent.
 func renew(ctx context.Context, c *client.Client, present *pki.Leaf, life time.Duration) (*pki.Leaf, error) {
-	leaf, request, err := newRequest()
+	leaf, request, err := gen.NewRequest()
 	if err != nil {
 		return nil, err
 	}
@@ -322,27 +313,10 @@ func renew(ctx context.Context, c *client.Client, present *pki.Leaf, life time.D
 	return leaf, nil
 }
 
-// writePair replaces a certificate and its key. Both are on the disk before the first is replaced.
-func writePair(certFile, keyFile string, leaf *pki.Leaf) error {
-	const next = ".next"
-	if err := secretfile.Write(keyFile+next, leaf.KeyPEM(), true); err != nil {
-		return err
-	}
-	if err := secretfile.Write(certFile+next, leaf.CertPEM(), true); err != nil {
-		return err
-	}
-	for _, name := range []string{keyFile, certFile} {
-		if err := os.Rename(name+next, name); err != nil {
-			return fmt.Errorf("%s: cannot replace: %w", name, err)
-		}
-	}
-	return nil
-}
-
 // storeRenewed stores a new certificate in a context, unless the context has changed meanwhile, and
 // in the other contexts of the cluster with the same certificate.
-func storeRenewed(name string, was machineContext, leaf *pki.Leaf) error {
-	return changeContexts(func(f *contextsFile) error {
+func storeRenewed(name string, was contexts.Context, leaf *pki.Leaf) error {
+	return contexts.Change(func(f *contexts.File) error {
 		for other, c := range f.Contexts {
 			if c.Cert != was.Cert || c.Key != was.Key || other != name && (was.CA == "" || c.CA != was.CA) {
 				continue
@@ -354,34 +328,6 @@ func storeRenewed(name string, was machineContext, leaf *pki.Leaf) error {
 	})
 }
 
-// renewBefore is the remaining validity at which a certificate is renewed, if no machine issued it.
-const renewBefore = 8 * time.Hour
-
-// renewalDue reports whether a certificate has expired or soon will. It ignores an unreadable
-// certificate; other code reports that.
-func renewalDue(cert, key string) (*pki.Leaf, bool) {
-	leaf, err := pki.ParseLeaf([]byte(cert), []byte(key))
-	return leaf, err == nil && time.Until(leaf.Cert.NotAfter) < renewBefore
-}
-
-// freshAdmin renews the admin's certificate in an operator's directory, if necessary and if the
-// CA's key is there.
-func freshAdmin(dir string) error {
-	cert, err := os.ReadFile(filepath.Join(dir, adminName+".crt"))
-	key, keyErr := os.ReadFile(filepath.Join(dir, adminName+".key"))
-	if err != nil || keyErr != nil {
-		return nil // the next reader reports the missing files
-	}
-	if _, is := renewalDue(string(cert), string(key)); !is {
-		return nil
-	}
-	ca, err := readOperator(dir)
-	if err != nil {
-		return nil
-	}
-	return makeClient(ca, dir, adminName, pki.RoleAdmin, clientLife, true)
-}
-
 // usesContextCert reports whether the call goes to a machine of a context with the certificate of
 // the context.
 func (conn *connector) usesContextCert() bool {
@@ -390,12 +336,12 @@ func (conn *connector) usesContextCert() bool {
 
 // signedAgain returns a context with a new certificate by the operator CA, if it is necessary and
 // the CA's key is still in the directory of the context. It also replaces an expired certificate.
-func (conn *connector) signedAgain(name string, c machineContext) machineContext {
-	leaf, is := renewalDue(c.Cert, c.Key)
+func (conn *connector) signedAgain(name string, c contexts.Context) contexts.Context {
+	leaf, is := gen.RenewalDue(c.Cert, c.Key)
 	if !is || c.Operator == "" || !conn.usesContextCert() {
 		return c
 	}
-	ca, err := readOperator(c.Operator)
+	ca, err := gen.ReadOperator(c.Operator)
 	if err != nil {
 		return c
 	}
@@ -404,7 +350,7 @@ func (conn *connector) signedAgain(name string, c machineContext) machineContext
 	if _, root := pki.LineageOf(leaf.Cert); leaf.Cert.CheckSignatureFrom(ca.Cert) != nil && root != pki.Fingerprint(ca.Cert) {
 		return c
 	}
-	made, err := issueClient(ca, leaf.Cert.Subject.CommonName, leaf.Cert.Subject.Organization, clientLife)
+	made, err := gen.IssueClient(ca, leaf.Cert.Subject.CommonName, leaf.Cert.Subject.Organization, gen.ClientTTL)
 	if err != nil {
 		return c
 	}
@@ -421,11 +367,11 @@ func renewAt(leaf *pki.Leaf) time.Time {
 
 // keepFresh lets the machine renew the context's certificate when it is due. A failure does not
 // make the command fail, because the certificate is still valid.
-func (conn *connector) keepFresh(ctx context.Context, c *client.Client, name string, chosen machineContext) {
+func (conn *connector) keepFresh(ctx context.Context, c *client.Client, name string, chosen contexts.Context) {
 	if !conn.usesContextCert() {
 		return
 	}
-	present, is := renewalDue(chosen.Cert, chosen.Key)
+	present, is := gen.RenewalDue(chosen.Cert, chosen.Key)
 	if present == nil || chosen.RenewAfter.IsZero() && !is || time.Now().Before(chosen.RenewAfter) {
 		return
 	}

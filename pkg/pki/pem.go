@@ -94,6 +94,13 @@ func ParseCerts(text []byte) ([]*x509.Certificate, error) {
 	return certs, nil
 }
 
+// HaveCommonCert reports whether two PEM texts have a certificate in common.
+func HaveCommonCert(a, b string) bool {
+	these, err := ParseCerts([]byte(a))
+	others, err2 := ParseCerts([]byte(b))
+	return err == nil && err2 == nil && slices.ContainsFunc(these, func(c *x509.Certificate) bool { return slices.ContainsFunc(others, c.Equal) })
+}
+
 // ParseCert parses exactly one certificate from PEM.
 func ParseCert(text []byte) (*x509.Certificate, error) {
 	certs, err := ParseCerts(text)

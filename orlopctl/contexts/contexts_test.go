@@ -1,4 +1,4 @@
-package main
+package contexts
 
 import (
 	"path/filepath"
@@ -9,13 +9,13 @@ import (
 
 // TestContextsTogether checks that concurrent changes of the contexts lose no added context.
 func TestContextsTogether(t *testing.T) {
-	t.Setenv("ORLOP_CONFIG", filepath.Join(t.TempDir(), "folder", "config"))
+	t.Setenv("ORLOP_CONFIG", filepath.Join(t.TempDir(), "directory", "config"))
 	const count = 30
 	var all sync.WaitGroup
 	for n := range count {
 		all.Go(func() {
-			err := changeContexts(func(f *contextsFile) error {
-				f.Contexts["m"+strconv.Itoa(n)] = machineContext{Endpoint: "h"}
+			err := Change(func(f *File) error {
+				f.Contexts["m"+strconv.Itoa(n)] = Context{Endpoint: "h"}
 				return nil
 			})
 			if err != nil {
@@ -24,7 +24,7 @@ func TestContextsTogether(t *testing.T) {
 		})
 	}
 	all.Wait()
-	file, err := loadContexts()
+	file, err := Load()
 	if err != nil || len(file.Contexts) != count {
 		t.Fatalf("%d contexts are left of %d, %v", len(file.Contexts), count, err)
 	}
