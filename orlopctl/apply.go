@@ -18,17 +18,15 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"github.com/orlop-os/orlop/orlopctl/connect"
 	"github.com/orlop-os/orlop/orlopctl/exit"
 	"github.com/orlop-os/orlop/orlopctl/format"
 	"github.com/orlop-os/orlop/orlopctl/iostreams"
+	"github.com/orlop-os/orlop/orlopctl/trial"
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/client"
 	"github.com/orlop-os/orlop/pkg/config"
 )
-
-// applyTimeout bounds one apply. A first configuration formats disks, and this is slow on a slow
-// machine.
-const applyTimeout = 5 * time.Minute
 
 func validateCommand(ios *iostreams.Streams) *cobra.Command {
 	var file string
@@ -97,7 +95,7 @@ func judge(file string, c *config.Config, problems config.Problems, now time.Tim
 	return j
 }
 
-func applyCommand(ios *iostreams.Streams, conn *connector) *cobra.Command {
+func applyCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Command {
 	var file string
 	var how applying
 	c := &cobra.Command{
@@ -145,7 +143,7 @@ func (a *applying) flags(f *pflag.FlagSet) {
 }
 
 // apply sends a configuration, or a patch of it, and prints the result.
-func apply(ios *iostreams.Streams, conn *connector, r *api.ApplyRequest, a applying) error {
+func apply(ios *iostreams.Streams, conn *connect.Connector, r *api.ApplyRequest, a applying) error {
 	var known bool
 	if r.Mode, known = applyModes[a.mode]; !known {
 		return exit.Usagef("--mode %q: cannot apply: expected auto, no-reboot, try, staged or reboot", a.mode)
@@ -158,15 +156,15 @@ func apply(ios *iostreams.Streams, conn *connector, r *api.ApplyRequest, a apply
 		r.Mode = api.ApplyRequest_MODE_DRY_RUN
 	}
 	r.Force, r.NoTrial = a.force, a.noTrial
-	if automatic(r.Mode) {
-		r.TrialName = trialName()
+	if trial.IsAutomatic(r.Mode) {
+		r.TrialName = trial.NewName()
 	}
 	answer, err := sendApply(ios, conn, r)
 	if err != nil {
 		return err
 	}
-	if answer.TrialDeadline != nil && automatic(r.Mode) {
-		if err := confirmTrial(ios, conn, r.TrialName, answer); err != nil {
+	if answer.TrialDeadline != nil && trial.IsAutomatic(r.Mode) {
+		if err := trial.Confirm(ios, conn, r.TrialName, answer); err != nil {
 			return err
 		}
 		answer.Warnings = nil // validation has shown that the warnings do not apply
@@ -186,13 +184,13 @@ func apply(ios *iostreams.Streams, conn *connector, r *api.ApplyRequest, a apply
 }
 
 // sendApply makes the call.
-func sendApply(ios *iostreams.Streams, conn *connector, r *api.ApplyRequest) (answer *api.ApplyResponse, err error) {
-	err = conn.callFor(applyTimeout-usualTimeout, func(ctx context.Context, c *client.Client) error {
+func sendApply(ios *iostreams.Streams, conn *connect.Connector, r *api.ApplyRequest) (answer *api.ApplyResponse, err error) {
+	err = conn.CallFor(connect.ApplyTimeout-connect.DefaultTimeout, func(ctx context.Context, c *client.Client) error {
 		answer, err = c.Config.Apply(ctx, r)
 		return err
 	})
-	if s, ok := exit.StatusOf(err); ok && s.Code() == codes.Unavailable && automatic(r.Mode) && !r.NoTrial {
-		return lostAnswer(ios, conn, err, r)
+	if s, ok := exit.StatusOf(err); ok && s.Code() == codes.Unavailable && trial.IsAutomatic(r.Mode) && !r.NoTrial {
+		return trial.ConfirmLost(ios, conn, err, r)
 	}
 	hint := "the machine may continue: `orlopctl events` and `orlopctl show-config` show the active configuration"
 	if r.Mode == api.ApplyRequest_MODE_TRY {
@@ -201,7 +199,7 @@ func sendApply(ios *iostreams.Streams, conn *connector, r *api.ApplyRequest) (an
 	return answer, mayContinue(err, hint)
 }
 
-func patchCommand(ios *iostreams.Streams, conn *connector) *cobra.Command {
+func patchCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Command {
 	var file, text string
 	var how applying
 	c := &cobra.Command{
@@ -233,7 +231,7 @@ func patchCommand(ios *iostreams.Streams, conn *connector) *cobra.Command {
 	return c
 }
 
-func editCommand(ios *iostreams.Streams, conn *connector) *cobra.Command {
+func editCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Command {
 	var how applying
 	c := &cobra.Command{
 		Use:   "edit-config",
@@ -244,7 +242,7 @@ func editCommand(ios *iostreams.Streams, conn *connector) *cobra.Command {
 		Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			var before []byte
-			err := conn.call(func(ctx context.Context, c *client.Client) error {
+			err := conn.Call(func(ctx context.Context, c *client.Client) error {
 				answer, err := c.Config.Get(ctx, &api.GetConfigRequest{})
 				if err == nil {
 					before = answer.Documents

@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/orlop-os/orlop/orlopctl/connect"
 	"github.com/orlop-os/orlop/orlopctl/exit"
 	"github.com/orlop-os/orlop/orlopctl/format"
 	"github.com/orlop-os/orlop/orlopctl/iostreams"
@@ -16,13 +17,13 @@ import (
 	"github.com/orlop-os/orlop/pkg/client"
 )
 
-func auditCommand(ios *iostreams.Streams, conn *connector) *cobra.Command {
+func auditCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Command {
 	c := &cobra.Command{Use: "audit", Short: "The audit log of the machine"}
 	c.AddCommand(auditListCommand(ios, conn), auditVerifyCommand(ios, conn))
 	return c
 }
 
-func auditListCommand(ios *iostreams.Streams, conn *connector) *cobra.Command {
+func auditListCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Command {
 	l := auditList{ios: ios}
 	c := &cobra.Command{
 		Use:   "list",
@@ -41,7 +42,7 @@ func auditListCommand(ios *iostreams.Streams, conn *connector) *cobra.Command {
 			if l.after > 0 && l.which == "" {
 				l.records = []string{""}
 			}
-			return conn.stream(l.run)
+			return conn.Stream(l.run)
 		},
 	}
 	c.Flags().BoolVarP(&l.follow, "follow", "f", false, "go on with each new call")
@@ -149,7 +150,7 @@ func (l *auditList) print(line auditLine) error {
 	return nil
 }
 
-func auditVerifyCommand(ios *iostreams.Streams, conn *connector) *cobra.Command {
+func auditVerifyCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Command {
 	var since string
 	c := &cobra.Command{
 		Use:   "verify",
@@ -167,7 +168,7 @@ func auditVerifyCommand(ios *iostreams.Streams, conn *connector) *cobra.Command 
 				}
 			}
 			chain, refused := audit.Chain{Want: want}, audit.Chain{Record: audit.Refused}
-			err := conn.stream(func(ctx context.Context, c *client.Client) error {
+			err := conn.Stream(func(ctx context.Context, c *client.Client) error {
 				nothing := func(auditLine) error { return nil }
 				if err := readRecord(ctx, c, &chain, 0, false, true, nothing); err != nil {
 					return err
@@ -223,7 +224,7 @@ func readRecord(ctx context.Context, c *client.Client, chain *audit.Chain, after
 		return err
 	}
 	errOlder := errors.New("a machine with one record")
-	err = each(stream.Recv, func(l *api.AuditLine) error {
+	err = connect.Each(stream.Recv, func(l *api.AuditLine) error {
 		line := auditLine{text: l.Line}
 		if !check {
 			return do(line)

@@ -15,6 +15,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/orlop-os/orlop/orlopctl/connect"
 	"github.com/orlop-os/orlop/orlopctl/contexts"
 	"github.com/orlop-os/orlop/orlopctl/exit"
 	"github.com/orlop-os/orlop/orlopctl/format"
@@ -31,7 +32,7 @@ const qemuTimeout = 2 * time.Minute
 // defaultCluster is the name of a local cluster if the command line gives no name.
 const defaultCluster = "dev"
 
-func clusterCommand(ios *iostreams.Streams, conn *connector) *cobra.Command {
+func clusterCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "cluster",
 		Short: "Local machines in QEMU",
@@ -50,7 +51,7 @@ func clusterRunnerCommand() *cobra.Command {
 			if len(args) != 2 || args[0] != "-dir" {
 				return exit.Usagef("cluster runner: cannot run: expected -dir DIRECTORY")
 			}
-			ctx, stop := interruptible()
+			ctx, stop := connect.Interruptible()
 			defer stop()
 			return vm.Run(ctx, args[1])
 		},
@@ -92,11 +93,11 @@ func clusterDir(args []string) (name, dir string, err error) {
 	return name, filepath.Join(all, name), err
 }
 
-func clusterStatusCommand(ios *iostreams.Streams, conn *connector) *cobra.Command {
+func clusterStatusCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Command {
 	return &cobra.Command{
 		Use: "status", Short: "List the local clusters and their machines", Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
-			ctx, cancel := context.WithTimeout(context.Background(), conn.timeout(usualTimeout))
+			ctx, cancel := context.WithTimeout(context.Background(), conn.Timeout(connect.DefaultTimeout))
 			defer cancel()
 			all, err := localClusters(ctx)
 			if err != nil {
@@ -194,7 +195,7 @@ func readCluster(ctx context.Context, name, dir string) (localCluster, error) {
 	return c, nil
 }
 
-func clusterStartCommand(ios *iostreams.Streams, conn *connector) *cobra.Command {
+func clusterStartCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Command {
 	return &cobra.Command{
 		Use: "start [NAME]", Short: "Switch the machines of a local cluster on again, with their disks as they are", Args: cobra.MaximumNArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {
@@ -206,7 +207,7 @@ func clusterStartCommand(ios *iostreams.Streams, conn *connector) *cobra.Command
 			if err != nil {
 				return err
 			}
-			ctx, cancel := context.WithTimeout(context.Background(), conn.timeout(qemuTimeout))
+			ctx, cancel := context.WithTimeout(context.Background(), conn.Timeout(qemuTimeout))
 			defer cancel()
 			running, err := vm.Resume(ctx, dir, runner...)
 			if err != nil {
@@ -230,7 +231,7 @@ func clusterStartCommand(ios *iostreams.Streams, conn *connector) *cobra.Command
 	}
 }
 
-func clusterDestroyCommand(ios *iostreams.Streams, conn *connector) *cobra.Command {
+func clusterDestroyCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Command {
 	return &cobra.Command{
 		Use: "destroy [NAME]", Short: "Switch the machines of a local cluster off and remove everything of it", Args: cobra.MaximumNArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {
@@ -238,7 +239,7 @@ func clusterDestroyCommand(ios *iostreams.Streams, conn *connector) *cobra.Comma
 			if err != nil {
 				return err
 			}
-			ctx, cancel := context.WithTimeout(context.Background(), conn.timeout(qemuTimeout))
+			ctx, cancel := context.WithTimeout(context.Background(), conn.Timeout(qemuTimeout))
 			defer cancel()
 			if _, err := os.Stat(dir); err != nil {
 				return &exit.Error{Code: exit.Usage, Err: fmt.Errorf("cluster %q: cannot destroy: it does not exist", name), Hint: "`orlopctl cluster status` lists them"}

@@ -6,6 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/orlop-os/orlop/orlopctl/connect"
 	"github.com/orlop-os/orlop/orlopctl/format"
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/client"
@@ -16,14 +17,14 @@ const completionTimeout = 2 * time.Second
 
 // completed completes the single argument of a command with the answer of a machine. There are no
 // completions if the machine does not answer in time, and completion renews no certificate.
-func completed(conn *connector, ask func(context.Context, *client.Client) ([]string, error)) cobra.CompletionFunc {
+func completed(conn *connect.Connector, ask func(context.Context, *client.Client) ([]string, error)) cobra.CompletionFunc {
 	return func(_ *cobra.Command, args []string, _ string) (words []string, _ cobra.ShellCompDirective) {
 		if len(args) > 0 {
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		}
 		ctx, cancel := context.WithTimeout(context.Background(), completionTimeout)
 		defer cancel()
-		_, chosen, err := conn.chosen()
+		_, chosen, err := conn.Chosen()
 		if err != nil {
 			return nil, cobra.ShellCompDirectiveError
 		}
@@ -31,7 +32,7 @@ func completed(conn *connector, ask func(context.Context, *client.Client) ([]str
 		if err != nil {
 			return nil, cobra.ShellCompDirectiveError
 		}
-		err = connectedTo(ctx, endpoint, func(c *client.Client) (err error) {
+		err = connect.Do(ctx, endpoint, func(c *client.Client) (err error) {
 			words, err = ask(ctx, c)
 			return err
 		})

@@ -15,9 +15,11 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/orlop-os/orlop/orlopctl/connect"
 	"github.com/orlop-os/orlop/orlopctl/contexts"
 	"github.com/orlop-os/orlop/orlopctl/exit"
 	"github.com/orlop-os/orlop/orlopctl/gen"
+	"github.com/orlop-os/orlop/orlopctl/health"
 	"github.com/orlop-os/orlop/orlopctl/iostreams"
 	"github.com/orlop-os/orlop/orlopctl/kubeconfig"
 	"github.com/orlop-os/orlop/orlopctl/secretfile"
@@ -42,7 +44,7 @@ const (
 // creation is one run of `cluster create`.
 type creation struct {
 	ios            *iostreams.Streams
-	conn           *connector
+	conn           *connect.Connector
 	name, dir      string
 	image          string // the disk image
 	operator       string // directory of the operator CA in the image
@@ -66,7 +68,7 @@ type creation struct {
 	signer         string // the operator's directory, absolute
 }
 
-func clusterCreateCommand(ios *iostreams.Streams, conn *connector) *cobra.Command {
+func clusterCreateCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Command {
 	c := &creation{ios: ios, conn: conn}
 	command := &cobra.Command{
 		Use:   "create [NAME]",
@@ -84,9 +86,9 @@ func clusterCreateCommand(ios *iostreams.Streams, conn *connector) *cobra.Comman
 			if c.name, c.dir, err = clusterDir(args); err != nil {
 				return err
 			}
-			ctx, stop := interruptible()
+			ctx, stop := connect.Interruptible()
 			defer stop()
-			ctx, cancel := context.WithTimeout(ctx, conn.timeout(createTimeout))
+			ctx, cancel := context.WithTimeout(ctx, conn.Timeout(createTimeout))
 			defer cancel()
 			return c.run(ctx)
 		},
@@ -265,7 +267,7 @@ func (c *creation) bringUp(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	err = waitHealthy(ctx, pinned, false, func(r healthReport) error {
+	err = health.Wait(ctx, pinned, false, func(r health.Report) error {
 		c.timeline.follow(ctx, connection)
 		c.timeline.wait(waitingFor(r))
 		return nil
@@ -285,12 +287,12 @@ func (c *creation) bringUp(ctx context.Context) error {
 }
 
 // waitingFor returns the failed checks of a report in one line.
-func waitingFor(r healthReport) string {
-	if r.waiting != nil {
-		return exit.Message(r.waiting)
+func waitingFor(r health.Report) string {
+	if r.Waiting != nil {
+		return exit.Message(r.Waiting)
 	}
 	var missing []string
-	for _, check := range r.answer.Checks {
+	for _, check := range r.Answer.Checks {
 		if !check.Ok {
 			missing = append(missing, strings.TrimSuffix(check.Name+": "+check.Detail, ": "))
 		}
@@ -306,7 +308,7 @@ func (c *creation) firstAnswer(ctx context.Context, address, fingerprint string)
 	}
 	c.timeline.wait("the machine's API answers")
 	for {
-		dialing, cancel := context.WithTimeout(ctx, dialTimeout)
+		dialing, cancel := context.WithTimeout(ctx, connect.DialTimeout)
 		connection, err := client.Dial(dialing, e)
 		cancel()
 		if err == nil {
@@ -324,7 +326,7 @@ func (c *creation) firstAnswer(ctx context.Context, address, fingerprint string)
 		} else if !exit.IsTemporary(err) {
 			return nil, e, err
 		}
-		if !sleep(ctx, dialInterval/5) {
+		if !connect.Sleep(ctx, connect.DialInterval/5) {
 			return nil, e, errors.Join(context.Cause(ctx), err)
 		}
 	}
@@ -430,7 +432,7 @@ func (c *creation) finish(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return connectedTo(ctx, endpoint, func(connection *client.Client) error {
+	return connect.Do(ctx, endpoint, func(connection *client.Client) error {
 		answer, err := connection.Cluster.Kubeconfig(ctx, &api.KubeconfigRequest{Server: "https://" + c.kubeAddress})
 		if err != nil {
 			return err

@@ -5,9 +5,11 @@ import (
 	"path/filepath"
 	"strconv"
 
+	"github.com/orlop-os/orlop/orlopctl/connect"
 	"github.com/orlop-os/orlop/orlopctl/contexts"
 	"github.com/orlop-os/orlop/orlopctl/exit"
 	"github.com/orlop-os/orlop/orlopctl/gen"
+	"github.com/orlop-os/orlop/orlopctl/health"
 	"github.com/orlop-os/orlop/orlopctl/secretfile"
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/client"
@@ -81,7 +83,7 @@ func (c *creation) addNode(ctx context.Context, host client.Endpoint, name strin
 	if err != nil {
 		return nil, err
 	}
-	err = connectedTo(ctx, host, func(connection *client.Client) error {
+	err = connect.Do(ctx, host, func(connection *client.Client) error {
 		documents, err = gen.WorkerConfig(ctx, connection, &api.CreateTicketRequest{Name: name, Csr: request}, ticket, config.Node{})
 		return err
 	})
@@ -122,7 +124,7 @@ func (c *creation) configure(ctx context.Context, m member, documents []byte) (c
 // joined waits until a machine is healthy, and stores its context.
 func (c *creation) joined(ctx context.Context, m member, pinned client.Endpoint) error {
 	name := m.status.Name
-	err := waitHealthy(ctx, pinned, false, func(r healthReport) error {
+	err := health.Wait(ctx, pinned, false, func(r health.Report) error {
 		c.timeline.wait(name + ": " + waitingFor(r))
 		return nil
 	})

@@ -18,6 +18,7 @@ import (
 	"github.com/orlop-os/orlop/orlopctl/exit"
 	"github.com/orlop-os/orlop/orlopctl/gen"
 	"github.com/orlop-os/orlop/orlopctl/iostreams"
+	"github.com/orlop-os/orlop/orlopctl/machinetest"
 	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/paths"
 	"github.com/orlop-os/orlop/vm"
@@ -30,7 +31,7 @@ func TestBringUp(t *testing.T) {
 	t.Setenv("ORLOP_CONFIG", filepath.Join(dir, "config"))
 	t.Setenv("KUBECONFIG", filepath.Join(dir, "kube"))
 	fake, c, out := newCreation(t, dir)
-	console := "UEFI firmware\r\norlop: Orlop OS 1.2.3\r\norlop: machine identity " + fake.fingerprint + "\r\n"
+	console := "UEFI firmware\r\norlop: Orlop OS 1.2.3\r\norlop: machine identity " + fake.Fingerprint + "\r\n"
 	if err := os.WriteFile(c.machine.Console, []byte(console), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -42,7 +43,7 @@ func TestBringUp(t *testing.T) {
 	if err := c.finish(ctx); err != nil {
 		t.Fatal(err)
 	}
-	if got := fake.current(); got == nil || got.Machine.Metadata.Name != machineName || got.Cluster.Spec.Endpoint.String() != "https://10.77.0.11:6443" {
+	if got := fake.Current(); got == nil || got.Machine.Metadata.Name != machineName || got.Cluster.Spec.Endpoint.String() != "https://10.77.0.11:6443" {
 		t.Errorf("the machine was configured as %+v", got)
 	}
 	// The lines in their order, without the figures: they differ from run to run.
@@ -142,7 +143,7 @@ func TestBringUpFails(t *testing.T) {
 }
 
 // newCreation prepares a creation with a fake machine.
-func newCreation(t *testing.T, dir string) (*fakeMachine, *creation, *bytes.Buffer) {
+func newCreation(t *testing.T, dir string) (*machinetest.Machine, *creation, *bytes.Buffer) {
 	t.Helper()
 	operator := filepath.Join(dir, "operator")
 	if err := gen.MakeOperator(operator, "test", false); err != nil {
@@ -152,12 +153,12 @@ func newCreation(t *testing.T, dir string) (*fakeMachine, *creation, *bytes.Buff
 	if err != nil {
 		t.Fatal(err)
 	}
-	fake, err := startFake(ca)
+	fake, err := machinetest.Start(ca)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := fake.stop(); err != nil {
+		if err := fake.Stop(); err != nil {
 			t.Error(err)
 		}
 	})
@@ -182,7 +183,7 @@ func newCreation(t *testing.T, dir string) (*fakeMachine, *creation, *bytes.Buff
 	}
 	poweron := time.Now().Add(-10 * time.Second)
 	c.machine = vm.MachineStatus{Name: machineName, Addr: netip.MustParseAddr("10.77.0.11"), Console: filepath.Join(c.dir, "console.log"), PoweredOn: poweron}
-	c.apiAddress, c.kubeAddress = fake.address, "127.0.0.1:6443"
+	c.apiAddress, c.kubeAddress = fake.Address, "127.0.0.1:6443"
 	c.timeline = newTimeline(ios, poweron, vm.Clock{})
 	return fake, c, out
 }

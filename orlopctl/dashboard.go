@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
+	"github.com/orlop-os/orlop/orlopctl/connect"
 	"github.com/orlop-os/orlop/orlopctl/contexts"
 	"github.com/orlop-os/orlop/orlopctl/dashboard"
 	"github.com/orlop-os/orlop/orlopctl/exit"
@@ -36,7 +37,7 @@ const (
 	logTail = 500
 )
 
-func dashboardCommand(ios *iostreams.Streams, conn *connector) *cobra.Command {
+func dashboardCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Command {
 	var contexts []string
 	c := &cobra.Command{
 		Use:   "dashboard",
@@ -53,11 +54,11 @@ func dashboardCommand(ios *iostreams.Streams, conn *connector) *cobra.Command {
 					Hint: "`orlopctl health`, `orlopctl watch TOPIC` and `orlopctl events --follow` write lines, JSON or YAML",
 				}
 			}
-			feeds, err := newFeeds(conn, contexts)
+			feeds, err := newFeeds(ios, conn, contexts)
 			if err != nil {
 				return err
 			}
-			ctx, stop := interruptible()
+			ctx, stop := connect.Interruptible()
 			defer stop()
 			return showDashboard(ctx, feeds, os.Getenv("NO_COLOR") == "", tea.WithInput(in), tea.WithOutput(ios.Out))
 		},
@@ -70,31 +71,31 @@ func dashboardCommand(ios *iostreams.Streams, conn *connector) *cobra.Command {
 type feed struct {
 	index  int
 	known  dashboard.Machine
-	conn   *connector  // with the flags that select the machine
-	files  *sync.Mutex // held while one feed reads or changes the file of contexts
+	conn   *connect.Connector // with the flags that select the machine
+	files  *sync.Mutex        // held while one feed reads or changes the file of contexts
 	wanted *latest.Cell[dashboard.Log]
 	send   func(dashboard.Message)
 }
 
 // newFeeds returns the feeds for the machines of some contexts, or for the machine that the flags
 // select.
-func newFeeds(conn *connector, contexts []string) ([]*feed, error) {
+func newFeeds(ios *iostreams.Streams, conn *connect.Connector, contexts []string) ([]*feed, error) {
 	if len(contexts) == 0 {
-		contexts = []string{conn.flags.context}
-	} else if conn.flags.context != "" || len(conn.flags.endpoints) > 0 || conn.flags.fingerprint != "" || conn.flags.serverName != "" {
+		contexts = []string{conn.Flags.Context}
+	} else if conn.Flags.Context != "" || len(conn.Flags.Endpoints) > 0 || conn.Flags.Fingerprint != "" || conn.Flags.ServerName != "" {
 		return nil, exit.Usagef("--contexts: cannot use together with flags that name one machine")
 	}
 	files := new(sync.Mutex)
 	var feeds []*feed
 	for i, name := range contexts {
 		// output to stderr would be written into the screen
-		one := conn.withContext(name, conn.ios.Silent())
-		name, _, endpoint, err := one.called()
+		one := conn.ForContext(name, ios.Silent())
+		name, _, endpoint, err := one.Called()
 		if err != nil {
 			return nil, err
 		}
 		known := dashboard.Machine{Context: name, Address: endpoint.Address}
-		if len(conn.flags.endpoints) > 0 {
+		if len(conn.Flags.Endpoints) > 0 {
 			known.Context = ""
 		}
 		feeds = append(feeds, &feed{index: i, known: known, conn: one, files: files})
@@ -106,7 +107,7 @@ func newFeeds(conn *connector, contexts []string) ([]*feed, error) {
 func (f *feed) called() (string, contexts.Context, client.Endpoint, error) {
 	f.files.Lock()
 	defer f.files.Unlock()
-	return f.conn.called()
+	return f.conn.Called()
 }
 
 // showDashboard runs the dashboard until the user quits or the context ends.
@@ -189,7 +190,7 @@ func (f *feed) run(ctx context.Context) {
 			reason = why // the row already shows the machine
 		}
 		f.report(dashboard.Disconnected{Reason: reason, Next: time.Now().Add(pause)})
-		if !sleep(ctx, pause) {
+		if !connect.Sleep(ctx, pause) {
 			return
 		}
 	}
@@ -202,7 +203,7 @@ func (f *feed) connect(ctx context.Context, connected func()) error {
 	if err != nil {
 		return err
 	}
-	return attempt(ctx, endpoint, func(_ context.Context, c *client.Client) error {
+	return connect.Attempt(ctx, endpoint, func(_ context.Context, c *client.Client) error {
 		connected()
 		f.report(dashboard.Connected{})
 		return f.follow(ctx, c)
@@ -252,7 +253,7 @@ func pass[T any](f *feed, source string, stream interface{ Recv() (T, error) }, 
 		return err
 	}
 	f.report(dashboard.Started{Source: source})
-	return each(stream.Recv, func(v T) error {
+	return connect.Each(stream.Recv, func(v T) error {
 		f.report(v)
 		return nil
 	})
@@ -272,7 +273,7 @@ func (f *feed) again(ctx context.Context, source string, ask func(context.Contex
 			f.report(dashboard.Failed{Source: source, Reason: exit.Message(err)})
 			return nil
 		}
-		if !sleep(ctx, pollInterval) {
+		if !connect.Sleep(ctx, pollInterval) {
 			return ctx.Err()
 		}
 	}
@@ -281,14 +282,14 @@ func (f *feed) again(ctx context.Context, source string, ask func(context.Contex
 // heartbeat polls the version, a call that every role may make, until the machine does not answer.
 func (f *feed) heartbeat(ctx context.Context, c *client.Client) error {
 	for {
-		asking, cancel := context.WithTimeout(ctx, dialTimeout)
+		asking, cancel := context.WithTimeout(ctx, connect.DialTimeout)
 		v, err := c.Machine.Version(asking, &api.VersionRequest{})
 		cancel()
 		if err != nil {
 			return err
 		}
 		f.report(v)
-		if !sleep(ctx, pollInterval) {
+		if !connect.Sleep(ctx, pollInterval) {
 			return ctx.Err()
 		}
 	}
@@ -342,7 +343,7 @@ func (n named) Recv() (dashboard.LogLine, error) {
 func (f *feed) keepFresh(ctx context.Context, c *client.Client) {
 	for {
 		f.renew(ctx, c)
-		if !sleep(ctx, renewInterval) {
+		if !connect.Sleep(ctx, renewInterval) {
 			return
 		}
 	}
@@ -351,9 +352,9 @@ func (f *feed) keepFresh(ctx context.Context, c *client.Client) {
 func (f *feed) renew(ctx context.Context, c *client.Client) {
 	f.files.Lock()
 	defer f.files.Unlock()
-	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
+	ctx, cancel := context.WithTimeout(ctx, connect.DialTimeout)
 	defer cancel()
-	if name, chosen, err := f.conn.chosen(); err == nil {
-		f.conn.keepFresh(ctx, c, name, chosen)
+	if name, chosen, err := f.conn.Chosen(); err == nil {
+		f.conn.KeepFresh(ctx, c, name, chosen)
 	}
 }

@@ -14,9 +14,11 @@ import (
 
 	tea "charm.land/bubbletea/v2"
 
+	"github.com/orlop-os/orlop/orlopctl/connect"
 	"github.com/orlop-os/orlop/orlopctl/contexts"
 	"github.com/orlop-os/orlop/orlopctl/dashboard"
 	"github.com/orlop-os/orlop/orlopctl/iostreams"
+	"github.com/orlop-os/orlop/orlopctl/machinetest"
 	latest "github.com/orlop-os/orlop/pkg/cell"
 	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/pki"
@@ -27,23 +29,23 @@ const dashboardLimit = 30 * time.Second
 
 // startDashboardMachine starts a fake machine. It returns the machine with a connector whose
 // current context is this machine, with a reader's certificate.
-func startDashboardMachine(t *testing.T, name string) (*fakeMachine, *connector) {
+func startDashboardMachine(t *testing.T, name string) (*machinetest.Machine, *connect.Connector) {
 	t.Helper()
 	t.Setenv("ORLOP_CONFIG", filepath.Join(t.TempDir(), "contexts"))
 	operator, err := pki.NewCA("operator", time.Hour)
 	if err != nil {
 		t.Fatal(err)
 	}
-	fake, err := startFake(operator.CertPEM())
+	fake, err := machinetest.Start(operator.CertPEM())
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := fake.stop(); err != nil {
+		if err := fake.Stop(); err != nil {
 			t.Logf("the fake machine: %v", err)
 		}
 	})
-	if err := fake.configure(&config.Config{Machine: config.Machine{Metadata: config.Metadata{Name: name}}}); err != nil {
+	if err := fake.Configure(&config.Config{Machine: config.Machine{Metadata: config.Metadata{Name: name}}}); err != nil {
 		t.Fatal(err)
 	}
 	leaf, err := operator.Issue(pki.Spec{CN: "dora", O: []string{pki.RolePrefix + "reader"}, Usage: pki.Client, TTL: time.Hour})
@@ -51,14 +53,14 @@ func startDashboardMachine(t *testing.T, name string) (*fakeMachine, *connector)
 		t.Fatal(err)
 	}
 	err = contexts.Change(func(f *contexts.File) error {
-		f.Contexts["one"] = contexts.Context{Endpoint: fake.address, Fingerprint: fake.fingerprint, Cert: string(leaf.CertPEM()), Key: string(leaf.KeyPEM())}
+		f.Contexts["one"] = contexts.Context{Endpoint: fake.Address, Fingerprint: fake.Fingerprint, Cert: string(leaf.CertPEM()), Key: string(leaf.KeyPEM())}
 		f.Current = "one"
 		return nil
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	return fake, &connector{ios: &iostreams.Streams{Err: io.Discard}}
+	return fake, connect.New(&iostreams.Streams{Err: io.Discard})
 }
 
 // picture collects the output to a terminal.
@@ -80,7 +82,7 @@ func (p *picture) Write(b []byte) (int, error) {
 // the screen, and q ends the program.
 func TestDashboard(t *testing.T) {
 	_, conn := startDashboardMachine(t, "zebra")
-	feeds, err := newFeeds(conn, nil)
+	feeds, err := newFeeds(&iostreams.Streams{}, conn, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -162,8 +164,8 @@ func TestDashboardComesBack(t *testing.T) {
 	defer listener.Close()
 	cable := &line{Listener: listener}
 	go cable.serve()
-	conn.flags.endpoints = []string{listener.Addr().String()}
-	feeds, err := newFeeds(conn, nil)
+	conn.Flags.Endpoints = []string{listener.Addr().String()}
+	feeds, err := newFeeds(&iostreams.Streams{}, conn, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -180,7 +182,7 @@ func TestDashboardComesBack(t *testing.T) {
 	for _, step := range []struct {
 		to  string
 		see []string
-	}{{"", []string{"away: the machine cannot be reached"}}, {fake.address, there}, {"", []string{"away: "}}, {fake.address, there}} {
+	}{{"", []string{"away: the machine cannot be reached"}}, {fake.Address, there}, {"", []string{"away: "}}, {fake.Address, there}} {
 		cable.connect(step.to)
 		for _, part := range step.see {
 			shown, err := latest.Wait(ctx, state, func(s dashboard.State) bool { return strings.Contains(s.Draw(), part) })
@@ -194,15 +196,15 @@ func TestDashboardComesBack(t *testing.T) {
 // TestDashboardFeeds checks which machines the dashboard shows.
 func TestDashboardFeeds(t *testing.T) {
 	fake, conn := startDashboardMachine(t, "zebra")
-	feeds, err := newFeeds(conn, []string{"one", "one"})
-	if want := (dashboard.Machine{Context: "one", Address: fake.address}); err != nil || len(feeds) != 2 || feeds[1].known != want || feeds[1].index != 1 {
+	feeds, err := newFeeds(&iostreams.Streams{}, conn, []string{"one", "one"})
+	if want := (dashboard.Machine{Context: "one", Address: fake.Address}); err != nil || len(feeds) != 2 || feeds[1].known != want || feeds[1].index != 1 {
 		t.Errorf("%v, %v", feeds, err)
 	}
-	if _, err := newFeeds(conn, []string{"one", "two"}); err == nil || !strings.Contains(err.Error(), `context "two"`) {
+	if _, err := newFeeds(&iostreams.Streams{}, conn, []string{"one", "two"}); err == nil || !strings.Contains(err.Error(), `context "two"`) {
 		t.Errorf("a context that is not there: %v", err)
 	}
-	conn.flags.endpoints = []string{"10.0.0.11"}
-	if _, err := newFeeds(conn, []string{"one"}); err == nil {
+	conn.Flags.Endpoints = []string{"10.0.0.11"}
+	if _, err := newFeeds(&iostreams.Streams{}, conn, []string{"one"}); err == nil {
 		t.Error("contexts and an endpoint at once are taken")
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"github.com/orlop-os/orlop/orlopctl/connect"
 	"github.com/orlop-os/orlop/orlopctl/exit"
 	"github.com/orlop-os/orlop/orlopctl/format"
 	"github.com/orlop-os/orlop/orlopctl/iostreams"
@@ -25,7 +26,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/profile"
 )
 
-func captureCommand(ios *iostreams.Streams, conn *connector) *cobra.Command {
+func captureCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Command {
 	var filter, out string
 	var duration time.Duration
 	request := &api.CaptureRequest{}
@@ -50,7 +51,7 @@ func captureCommand(ios *iostreams.Streams, conn *connector) *cobra.Command {
 			if request.Link = args[0]; duration != 0 {
 				request.Duration = durationpb.New(duration)
 			}
-			return conn.stream(func(ctx context.Context, c *client.Client) error { return savePackets(ctx, ios, c, request, out) })
+			return conn.Stream(func(ctx context.Context, c *client.Client) error { return savePackets(ctx, ios, c, request, out) })
 		},
 	}
 	f := c.Flags()
@@ -92,7 +93,7 @@ func savePackets(ctx context.Context, ios *iostreams.Streams, c *client.Client, 
 	if err := pcap.WriteFileHeader(snaplen, layers.LinkType(begun.LinkType)); err != nil {
 		return errors.Join(fmt.Errorf("--out: cannot write: %w", err), finish())
 	}
-	err = each(stream.Recv, func(r *api.CaptureResponse) error {
+	err = connect.Each(stream.Recv, func(r *api.CaptureResponse) error {
 		dropped = r.Dropped
 		for _, p := range r.Packets {
 			packets++
@@ -120,7 +121,7 @@ func captured(packets int, dropped uint64) string {
 	return text
 }
 
-func profileCommand(ios *iostreams.Streams, conn *connector) *cobra.Command {
+func profileCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Command {
 	var out string
 	var duration time.Duration
 	request := &api.ProfileRequest{}
@@ -139,7 +140,7 @@ func profileCommand(ios *iostreams.Streams, conn *connector) *cobra.Command {
 			if request.Process = args[0]; duration != 0 {
 				request.Duration = durationpb.New(duration)
 			}
-			return conn.callFor(order.Duration, func(ctx context.Context, c *client.Client) error {
+			return conn.CallFor(order.Duration, func(ctx context.Context, c *client.Client) error {
 				answer, err := c.Debug.Profile(ctx, request)
 				if err != nil {
 					return err

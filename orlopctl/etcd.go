@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/orlop-os/orlop/orlopctl/connect"
 	"github.com/orlop-os/orlop/orlopctl/exit"
 	"github.com/orlop-os/orlop/orlopctl/format"
 	"github.com/orlop-os/orlop/orlopctl/iostreams"
@@ -22,7 +23,7 @@ import (
 // etcdTimeout bounds calls that transfer all data of the cluster: 4 GiB at most.
 const etcdTimeout = 30 * time.Minute
 
-func etcdCommand(ios *iostreams.Streams, conn *connector) *cobra.Command {
+func etcdCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Command {
 	c := &cobra.Command{Use: "etcd", Short: "The cluster's data: how they are, their backup, and their way back"}
 	alarm := &cobra.Command{Use: "alarm", Short: "The alarms of etcd"}
 	alarm.AddCommand(
@@ -33,7 +34,7 @@ func etcdCommand(ios *iostreams.Streams, conn *connector) *cobra.Command {
 		&cobra.Command{
 			Use: "disarm", Short: "Disarm all alarms, so that etcd accepts writes again", Args: cobra.NoArgs,
 			RunE: func(*cobra.Command, []string) error {
-				return conn.call(func(ctx context.Context, c *client.Client) error {
+				return conn.Call(func(ctx context.Context, c *client.Client) error {
 					answer, err := c.Etcd.Disarm(ctx, &api.EtcdDisarmRequest{})
 					if err != nil {
 						return err
@@ -47,7 +48,7 @@ func etcdCommand(ios *iostreams.Streams, conn *connector) *cobra.Command {
 		&cobra.Command{
 			Use: "status", Short: "Show how etcd is, also when it does not run", Args: cobra.NoArgs,
 			RunE: func(*cobra.Command, []string) error {
-				return conn.call(func(ctx context.Context, c *client.Client) error {
+				return conn.Call(func(ctx context.Context, c *client.Client) error {
 					answer, err := c.Etcd.Status(ctx, &api.EtcdStatusRequest{})
 					if err != nil {
 						return err
@@ -64,7 +65,7 @@ func etcdCommand(ios *iostreams.Streams, conn *connector) *cobra.Command {
 				"machines have done so: each has a database of its own, and the fullest raises the alarm.",
 			Args: cobra.NoArgs,
 			RunE: func(*cobra.Command, []string) error {
-				return conn.callFor(etcdTimeout, func(ctx context.Context, c *client.Client) error {
+				return conn.CallFor(etcdTimeout, func(ctx context.Context, c *client.Client) error {
 					answer, err := c.Etcd.Defragment(ctx, &api.EtcdDefragmentRequest{})
 					if err != nil {
 						return err
@@ -125,8 +126,8 @@ func restoredText(r *api.EtcdRestored) string {
 	return text
 }
 
-func etcdAlarms(ios *iostreams.Streams, conn *connector) error {
-	return conn.call(func(ctx context.Context, c *client.Client) error {
+func etcdAlarms(ios *iostreams.Streams, conn *connect.Connector) error {
+	return conn.Call(func(ctx context.Context, c *client.Client) error {
 		answer, err := c.Etcd.Status(ctx, &api.EtcdStatusRequest{})
 		if err != nil {
 			return err

@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/orlop-os/orlop/orlopctl/connect"
 	"github.com/orlop-os/orlop/orlopctl/format"
 	"github.com/orlop-os/orlop/orlopctl/iostreams"
 	"github.com/orlop-os/orlop/pkg/api"
@@ -17,7 +18,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/etcdjoin"
 )
 
-func etcdMembersCommand(ios *iostreams.Streams, conn *connector) *cobra.Command {
+func etcdMembersCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Command {
 	return &cobra.Command{
 		Use:   "members",
 		Short: "List the machines that hold the cluster's data, and whether each answers",
@@ -25,7 +26,7 @@ func etcdMembersCommand(ios *iostreams.Streams, conn *connector) *cobra.Command 
 			"voting members must answer.",
 		Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
-			return conn.call(func(ctx context.Context, c *client.Client) error {
+			return conn.Call(func(ctx context.Context, c *client.Client) error {
 				answer, err := c.Etcd.Status(ctx, &api.EtcdStatusRequest{})
 				if err != nil {
 					return err
@@ -64,7 +65,7 @@ func etcdMembersTable(w io.Writer, s *api.EtcdStatusResponse) {
 	fmt.Fprintf(w, "voting members reachable: %d of %d; quorum: %d; failures tolerated: %d\n", answering, voters, etcdjoin.QuorumSize(voters), etcdjoin.FailureTolerance(voters))
 }
 
-func etcdRemoveCommand(ios *iostreams.Streams, conn *connector) *cobra.Command {
+func etcdRemoveCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Command {
 	return &cobra.Command{
 		Use:   "remove MEMBER",
 		Short: "Remove a permanently lost member from etcd",
@@ -76,7 +77,7 @@ func etcdRemoveCommand(ios *iostreams.Streams, conn *connector) *cobra.Command {
 			"machine for good\").",
 		Args: cobra.ExactArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {
-			return conn.callFor(removeTime, func(ctx context.Context, c *client.Client) error {
+			return conn.CallFor(removeTime, func(ctx context.Context, c *client.Client) error {
 				answer, err := c.Etcd.RemoveMember(ctx, &api.EtcdRemoveMemberRequest{Member: args[0]})
 				if err != nil {
 					return err
@@ -94,7 +95,7 @@ func etcdRemoveCommand(ios *iostreams.Streams, conn *connector) *cobra.Command {
 	}
 }
 
-func etcdRecoverCommand(ios *iostreams.Streams, conn *connector) *cobra.Command {
+func etcdRecoverCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Command {
 	return etcdConsented(ios, conn, &cobra.Command{
 		Use:   "recover",
 		Short: "Go on with this machine's data alone, when most members are lost for good",
@@ -109,7 +110,7 @@ func etcdRecoverCommand(ios *iostreams.Streams, conn *connector) *cobra.Command 
 	})
 }
 
-func etcdRejoinCommand(ios *iostreams.Streams, conn *connector) *cobra.Command {
+func etcdRejoinCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Command {
 	return etcdConsented(ios, conn, &cobra.Command{
 		Use:   "rejoin",
 		Short: "Drop the data of a machine that is no member any more, and have it join again",
@@ -124,11 +125,11 @@ func etcdRejoinCommand(ios *iostreams.Streams, conn *connector) *cobra.Command {
 
 // etcdConsented completes an irreversible command: the machine performs it only after the operator
 // has typed the machine's name.
-func etcdConsented(ios *iostreams.Streams, conn *connector, c *cobra.Command, what string, do func(context.Context, *client.Client) (answer proto.Message, done string, err error)) *cobra.Command {
+func etcdConsented(ios *iostreams.Streams, conn *connect.Connector, c *cobra.Command, what string, do func(context.Context, *client.Client) (answer proto.Message, done string, err error)) *cobra.Command {
 	yes := c.Flags().Bool("yes", false, "do not prompt for confirmation")
 	c.Args = cobra.NoArgs
 	c.RunE = func(*cobra.Command, []string) error {
-		return conn.callFor(etcdTimeout, func(ctx context.Context, c *client.Client) error {
+		return conn.CallFor(etcdTimeout, func(ctx context.Context, c *client.Client) error {
 			if !*yes {
 				if err := confirm(ctx, ios, c, what); err != nil {
 					return err

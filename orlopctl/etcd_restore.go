@@ -15,13 +15,14 @@ import (
 	"filippo.io/age/agessh"
 	"github.com/spf13/cobra"
 
+	"github.com/orlop-os/orlop/orlopctl/connect"
 	"github.com/orlop-os/orlop/orlopctl/exit"
 	"github.com/orlop-os/orlop/orlopctl/iostreams"
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/client"
 )
 
-func etcdRestoreCommand(ios *iostreams.Streams, conn *connector) *cobra.Command {
+func etcdRestoreCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Command {
 	var undo, yes bool
 	var kept string
 	var keys []string
@@ -62,7 +63,7 @@ func etcdRestoreCommand(ios *iostreams.Streams, conn *connector) *cobra.Command 
 					return err
 				}
 			}
-			return conn.callFor(etcdTimeout, func(ctx context.Context, c *client.Client) error {
+			return conn.CallFor(etcdTimeout, func(ctx context.Context, c *client.Client) error {
 				if !yes {
 					if err := confirm(ctx, ios, c, "replace the data of its cluster"); err != nil {
 						return err

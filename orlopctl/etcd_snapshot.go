@@ -16,6 +16,7 @@ import (
 	agecrypt "filippo.io/age"
 	"github.com/spf13/cobra"
 
+	"github.com/orlop-os/orlop/orlopctl/connect"
 	"github.com/orlop-os/orlop/orlopctl/exit"
 	"github.com/orlop-os/orlop/orlopctl/format"
 	"github.com/orlop-os/orlop/orlopctl/iostreams"
@@ -24,7 +25,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/client"
 )
 
-func etcdSnapshotCommand(ios *iostreams.Streams, conn *connector) *cobra.Command {
+func etcdSnapshotCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Command {
 	var to []string
 	var out, kept string
 	var force bool
@@ -53,7 +54,7 @@ func etcdSnapshotCommand(ios *iostreams.Streams, conn *connector) *cobra.Command
 			if _, err := os.Lstat(out); err == nil && !force {
 				return exit.Usagef("%s: cannot write: it exists; --force replaces it", out)
 			}
-			return conn.callFor(etcdTimeout, func(ctx context.Context, c *client.Client) error {
+			return conn.CallFor(etcdTimeout, func(ctx context.Context, c *client.Client) error {
 				return etcdSnapshot(ctx, ios, c, kept, out, readers)
 			})
 		},
@@ -122,7 +123,7 @@ func receiveSnapshot(ctx context.Context, ios *iostreams.Streams, c *client.Clie
 	}
 	sum, came, announced := sha256.New(), int64(0), ""
 	progress := func(int64) {}
-	err = each(stream.Recv, func(r *api.EtcdSnapshotResponse) error {
+	err = connect.Each(stream.Recv, func(r *api.EtcdSnapshotResponse) error {
 		if r.Header != nil {
 			taken.Revision, taken.Keys, taken.Size, taken.Version = r.Header.Revision, r.Header.Keys, r.Header.Size, r.Header.Version
 			progress = newProgress(ios, "received", taken.Size)
@@ -148,7 +149,7 @@ func receiveSnapshot(ctx context.Context, ios *iostreams.Streams, c *client.Clie
 // isEncrypted reports by its name whether a stored snapshot is encrypted.
 func isEncrypted(kept string) bool { return strings.HasSuffix(kept, ".age") }
 
-func etcdSnapshotsCommand(ios *iostreams.Streams, conn *connector) *cobra.Command {
+func etcdSnapshotsCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Command {
 	return &cobra.Command{
 		Use:   "snapshots",
 		Short: "List the stored snapshots of the machine",
@@ -159,7 +160,7 @@ func etcdSnapshotsCommand(ios *iostreams.Streams, conn *connector) *cobra.Comman
 			"elsewhere.",
 		Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
-			return conn.call(func(ctx context.Context, c *client.Client) error {
+			return conn.Call(func(ctx context.Context, c *client.Client) error {
 				answer, err := c.Etcd.ListSnapshots(ctx, &api.EtcdListSnapshotsRequest{})
 				if err != nil {
 					return err
@@ -198,7 +199,7 @@ func snapshotsTable(w io.Writer, answer *api.EtcdListSnapshotsResponse) {
 	}
 }
 
-func etcdTakeCommand(ios *iostreams.Streams, conn *connector) *cobra.Command {
+func etcdTakeCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Command {
 	return &cobra.Command{
 		Use:   "take-snapshot",
 		Short: "Make the machine take a stored snapshot now, and upload it",
@@ -207,7 +208,7 @@ func etcdTakeCommand(ios *iostreams.Streams, conn *connector) *cobra.Command {
 			"snapshot is deleted if the retention is exceeded.",
 		Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
-			return conn.callFor(etcdTimeout, func(ctx context.Context, c *client.Client) error {
+			return conn.CallFor(etcdTimeout, func(ctx context.Context, c *client.Client) error {
 				answer, err := c.Etcd.TakeSnapshot(ctx, &api.EtcdTakeSnapshotRequest{})
 				if err != nil {
 					return err

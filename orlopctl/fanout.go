@@ -6,17 +6,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
-	"slices"
 	"strings"
 	"sync"
 
 	"github.com/spf13/cobra"
 
+	"github.com/orlop-os/orlop/orlopctl/connect"
 	"github.com/orlop-os/orlop/orlopctl/exit"
 	"github.com/orlop-os/orlop/orlopctl/iostreams"
-	"github.com/orlop-os/orlop/pkg/client"
-	"github.com/orlop-os/orlop/pkg/relay"
 )
 
 // One command on several machines (--nodes). The command runs once per machine, as a separate tool
@@ -50,13 +47,6 @@ var fanoutModes = map[string]fanoutMode{
 	"trust revoke": wholeFleet, "trust rotate-ca": wholeFleet, "trust rotate-key": wholeFleet,
 }
 
-// A machine relays at most eight connections of one caller. A finished connection counts until both
-// ends have closed it.
-const (
-	maxStreams  = 8 // concurrent machines if each call streams
-	maxParallel = 4 // concurrent machines if each call ends by itself
-)
-
 // nameOf returns the name of a command without the name of the tool: "trust revoke".
 func nameOf(c *cobra.Command) string {
 	return strings.TrimPrefix(c.CommandPath(), c.Root().Name()+" ")
@@ -76,32 +66,16 @@ func fanoutModeOf(c *cobra.Command, nodes int) (fanoutMode, error) {
 		return how, exit.Usagef("%s: cannot be used with --nodes: it calls no machine, or reads input or writes output for one machine", name)
 	case how == singleMachine && nodes > 1:
 		return how, &exit.Error{Code: exit.Usage, Err: fmt.Errorf("%s: cannot be used on several machines: each has its own configuration", name), Hint: "`orlopctl patch-config` changes the same fields on several"}
-	case how == streaming && nodes > maxStreams:
-		return how, exit.Usagef("%s: cannot watch %d machines: at most %d at the same time", name, nodes, maxStreams)
+	case how == streaming && nodes > connect.MaxStreams:
+		return how, exit.Usagef("%s: cannot watch %d machines: at most %d at the same time", name, nodes, connect.MaxStreams)
 	}
 	return how, nil
-}
-
-// parseNodes parses the addresses of the machines and rejects duplicates.
-func parseNodes(named []string) ([]string, error) {
-	var nodes []string
-	for _, name := range named {
-		addr, err := relay.ParseTarget(name)
-		if err != nil {
-			return nil, exit.Usagef("--nodes: %w", err)
-		}
-		if slices.Contains(nodes, addr.String()) {
-			return nil, exit.Usagef("--nodes: machine %s is named twice", addr)
-		}
-		nodes = append(nodes, addr.String())
-	}
-	return nodes, nil
 }
 
 // onNodes runs a command on each machine of --nodes. The error lists the machines that failed;
 // their reasons are already printed.
 func (t *tool) onNodes(c *cobra.Command) error {
-	nodes, err := parseNodes(t.conn.flags.nodes)
+	nodes, err := connect.ParseNodes(t.conn.Flags.Nodes)
 	if err != nil {
 		return err
 	}
@@ -109,24 +83,24 @@ func (t *tool) onNodes(c *cobra.Command) error {
 	if err != nil {
 		return err
 	}
-	name, chosen, endpoint, err := t.conn.called()
+	name, chosen, endpoint, err := t.conn.Called()
 	if err != nil {
 		return err
 	}
 	if endpoint.CA == nil {
-		return errOnlyFingerprint()
+		return connect.ErrOnlyFingerprint()
 	}
-	w := &relayConn{endpoint: endpoint}
-	defer w.close()
-	ctx, stop := interruptible()
+	w := connect.NewRelay(endpoint)
+	defer w.Close()
+	ctx, stop := connect.Interruptible()
 	defer stop()
-	dialing, cancel := context.WithTimeout(ctx, t.conn.timeout(usualTimeout))
+	dialing, cancel := context.WithTimeout(ctx, t.conn.Timeout(connect.DefaultTimeout))
 	defer cancel()
-	first, err := w.connected(dialing)
+	first, err := w.Client(dialing)
 	if err != nil {
 		return err
 	}
-	t.conn.keepFresh(dialing, first, name, chosen)
+	t.conn.KeepFresh(dialing, first, name, chosen)
 	r := &round{ctx: ctx, tool: t, relay: w, nodes: nodes, codes: make([]int, len(nodes)), called: len(nodes)}
 	switch how {
 	case parallel:
@@ -139,59 +113,11 @@ func (t *tool) onNodes(c *cobra.Command) error {
 	return r.outcome()
 }
 
-// relayConn is the connection to the endpoint's machine, which relays to the other machines.
-type relayConn struct {
-	endpoint client.Endpoint
-
-	mu     sync.Mutex
-	client *client.Client // nil before its first use
-}
-
-// endpointOf returns the endpoint of a machine behind the relay.
-func (w *relayConn) endpointOf(node string) client.Endpoint {
-	return client.Endpoint{Address: node, Cert: w.endpoint.Cert, CA: w.endpoint.CA, Dialer: w.dial}
-}
-
-func (w *relayConn) dial(ctx context.Context, address string) (net.Conn, error) {
-	c, err := w.connected(ctx)
-	if err != nil {
-		return nil, err
-	}
-	return c.Relay(ctx, address)
-}
-
-// connected returns the connection, and reconnects if it was lost: the endpoint's machine may be
-// among the machines that reboot.
-func (w *relayConn) connected(ctx context.Context) (*client.Client, error) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.client != nil && w.client.Connected() {
-		return w.client, nil
-	}
-	w.closeLocked()
-	var err error
-	w.client, err = client.Dial(ctx, w.endpoint)
-	return w.client, err
-}
-
-func (w *relayConn) close() {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.closeLocked()
-}
-
-func (w *relayConn) closeLocked() {
-	if w.client != nil {
-		_ = w.client.Close() // no more data is sent
-		w.client = nil
-	}
-}
-
 // round is one run of a command on several machines.
 type round struct {
 	ctx    context.Context // ends with Ctrl-C
 	tool   *tool
-	relay  *relayConn
+	relay  *connect.Relay
 	nodes  []string
 	codes  []int      // exit status per machine
 	called int        // number of machines called, from the first on
@@ -205,8 +131,8 @@ func (r *round) run(i int, stdout io.Writer) {
 		return
 	}
 	stderr := &prefixed{to: locked{&r.mu, r.tool.ios.Err}, prefix: r.nodes[i] + ": "}
-	one := newTool(&iostreams.Streams{In: noInput{}, Out: stdout, Err: stderr, Node: r.nodes[i]})
-	one.conn.relay, one.conn.node = r.relay, r.nodes[i]
+	ios := &iostreams.Streams{In: noInput{}, Out: stdout, Err: stderr, Node: r.nodes[i]}
+	one := &tool{ios: ios, conn: connect.NewRelayed(ios, r.relay, r.nodes[i])}
 	r.codes[i] = one.run(r.tool.args)
 	stderr.end()
 }
@@ -214,13 +140,13 @@ func (r *round) run(i int, stdout io.Writer) {
 // runParallel prints the answers of the machines in order, each as a whole.
 func (r *round) runParallel() {
 	texts, done := make([]bytes.Buffer, len(r.nodes)), make([]chan struct{}, len(r.nodes))
-	places := make(chan struct{}, maxParallel)
+	running := make(chan struct{}, connect.MaxParallel)
 	for i := range r.nodes {
 		done[i] = make(chan struct{})
 		go func() {
 			defer close(done[i])
-			places <- struct{}{}
-			defer func() { <-places }()
+			running <- struct{}{}
+			defer func() { <-running }()
 			r.to(i, &texts[i], "  ")
 		}()
 	}

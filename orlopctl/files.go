@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/orlop-os/orlop/orlopctl/connect"
 	"github.com/orlop-os/orlop/orlopctl/format"
 	"github.com/orlop-os/orlop/orlopctl/iostreams"
 	"github.com/orlop-os/orlop/pkg/api"
@@ -21,14 +22,14 @@ import (
 const filesHelp = "Only files without secrets are readable: most of /proc except processes, the device descriptions in /sys, and /usr and /etc of\n" +
 	"the image; with the role admin also /var/log. Start with `orlopctl ls /`. Calls are audited."
 
-func catCommand(ios *iostreams.Streams, conn *connector) *cobra.Command {
+func catCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Command {
 	request := &api.ReadFileRequest{}
 	c := &cobra.Command{
 		Use: "cat PATH", Short: "Show a file of the machine", Long: "Show a file of the machine. " + filesHelp,
 		Args: cobra.ExactArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {
 			request.Path = path.Clean(args[0])
-			return conn.stream(func(ctx context.Context, c *client.Client) error {
+			return conn.Stream(func(ctx context.Context, c *client.Client) error {
 				stream, err := c.Machine.ReadFile(ctx, request)
 				if err != nil {
 					return err
@@ -40,7 +41,7 @@ func catCommand(ios *iostreams.Streams, conn *connector) *cobra.Command {
 					out = lines
 				}
 				at := request.Offset
-				return each(stream.Recv, func(r *api.ReadFileResponse) error {
+				return connect.Each(stream.Recv, func(r *api.ReadFileResponse) error {
 					at += int64(len(r.Chunk))
 					if r.Truncated {
 						defer ios.Errorln(fmt.Sprintf("%s: the file continues; --offset %d shows more", request.Path, at))
@@ -82,12 +83,12 @@ func (p *printableLines) Write(text []byte) (int, error) {
 // end writes the last line if it has no line break.
 func (p *printableLines) end() { _, _ = io.WriteString(p.to, format.Clean(string(p.line))) }
 
-func lsCommand(ios *iostreams.Streams, conn *connector) *cobra.Command {
+func lsCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Command {
 	return &cobra.Command{
 		Use: "ls [PATH]", Short: "List a directory of the machine", Long: "List the readable entries of a directory of the machine (default: /). " + filesHelp,
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {
-			return conn.call(func(ctx context.Context, c *client.Client) error {
+			return conn.Call(func(ctx context.Context, c *client.Client) error {
 				answer, err := c.Machine.ListFiles(ctx, &api.ListFilesRequest{Path: path.Clean("/" + first(args))})
 				if err != nil {
 					return err

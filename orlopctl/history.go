@@ -9,14 +9,16 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/orlop-os/orlop/orlopctl/connect"
 	"github.com/orlop-os/orlop/orlopctl/exit"
 	"github.com/orlop-os/orlop/orlopctl/format"
 	"github.com/orlop-os/orlop/orlopctl/iostreams"
+	"github.com/orlop-os/orlop/orlopctl/trial"
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/client"
 )
 
-func confirmCommand(ios *iostreams.Streams, conn *connector) *cobra.Command {
+func confirmCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Command {
 	return &cobra.Command{
 		Use:   "confirm-config",
 		Short: "Keep the configuration that is tried",
@@ -24,25 +26,25 @@ func confirmCommand(ios *iostreams.Streams, conn *connector) *cobra.Command {
 			"active again, when the trial ends or when the machine reboots.",
 		Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
-			ctx, stop := interruptible()
+			ctx, stop := connect.Interruptible()
 			defer stop()
-			ctx, cancel := context.WithTimeout(ctx, conn.timeout(usualTimeout))
+			ctx, cancel := context.WithTimeout(ctx, conn.Timeout(connect.DefaultTimeout))
 			defer cancel()
-			_, _, endpoint, err := conn.called()
+			_, _, endpoint, err := conn.Called()
 			if err != nil {
 				return err
 			}
-			c := newConfirmation(conn, "", placesOf(endpoint, nil))
-			if err := c.run(ctx); err != nil {
+			c := trial.New(conn, "", trial.EndpointsOf(endpoint, nil))
+			if err := c.Run(ctx); err != nil {
 				return err
 			}
 			if ios.Human() {
 				ios.Println("confirmed: the configuration stays")
 			}
-			for _, f := range c.failures {
+			for _, f := range c.Failures {
 				ios.Errorln("failed: " + format.CleanLines(f))
 			}
-			if n := len(c.failures); n > 0 {
+			if n := len(c.Failures); n > 0 {
 				return &exit.Error{Code: exit.Failure, Err: fmt.Errorf("the configuration stays, except for %s that failed; the machine retries", format.Count(n, "operation")), Hint: "`orlopctl get drift` lists the remaining operations"}
 			}
 			return nil
@@ -50,13 +52,13 @@ func confirmCommand(ios *iostreams.Streams, conn *connector) *cobra.Command {
 	}
 }
 
-func historyCommand(ios *iostreams.Streams, conn *connector) *cobra.Command {
+func historyCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Command {
 	return &cobra.Command{
 		Use:   "config-history",
 		Short: "The configurations that were active, and the changes of each",
 		Args:  cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
-			return conn.call(func(ctx context.Context, c *client.Client) error {
+			return conn.Call(func(ctx context.Context, c *client.Client) error {
 				answer, err := c.Config.History(ctx, &api.ConfigHistoryRequest{})
 				if err != nil {
 					return err
@@ -76,7 +78,7 @@ func historyCommand(ios *iostreams.Streams, conn *connector) *cobra.Command {
 	}
 }
 
-func showConfigCommand(ios *iostreams.Streams, conn *connector) *cobra.Command {
+func showConfigCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Command {
 	var origins bool
 	c := &cobra.Command{
 		Use:   "show-config [NUMBER]",
@@ -87,7 +89,7 @@ func showConfigCommand(ios *iostreams.Streams, conn *connector) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return conn.call(func(ctx context.Context, c *client.Client) error {
+			return conn.Call(func(ctx context.Context, c *client.Client) error {
 				answer, err := c.Config.Get(ctx, &api.GetConfigRequest{Number: numbers[0], Origins: origins})
 				if err != nil {
 					return err
@@ -107,7 +109,7 @@ func showConfigCommand(ios *iostreams.Streams, conn *connector) *cobra.Command {
 	return c
 }
 
-func diffConfigCommand(ios *iostreams.Streams, conn *connector) *cobra.Command {
+func diffConfigCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Command {
 	return &cobra.Command{
 		Use:   "diff-config FROM [TO]",
 		Short: "The differences between an earlier configuration and another, or the active configuration",
@@ -119,7 +121,7 @@ func diffConfigCommand(ios *iostreams.Streams, conn *connector) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return conn.call(func(ctx context.Context, c *client.Client) error {
+			return conn.Call(func(ctx context.Context, c *client.Client) error {
 				answer, err := c.Config.Compare(ctx, &api.CompareConfigRequest{From: numbers[0], To: numbers[1]})
 				if err != nil {
 					return err
@@ -137,7 +139,7 @@ func diffConfigCommand(ios *iostreams.Streams, conn *connector) *cobra.Command {
 	}
 }
 
-func rollbackConfigCommand(ios *iostreams.Streams, conn *connector) *cobra.Command {
+func rollbackConfigCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Command {
 	var how applying
 	c := &cobra.Command{
 		Use:   "rollback-config NUMBER",

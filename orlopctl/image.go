@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/orlop-os/orlop/orlopctl/connect"
 	"github.com/orlop-os/orlop/orlopctl/exit"
 	"github.com/orlop-os/orlop/orlopctl/format"
 	"github.com/orlop-os/orlop/orlopctl/iostreams"
@@ -24,13 +25,13 @@ const chunkSize = 1 << 20
 // importTimeout bounds an import; a slow machine unpacks for minutes.
 const importTimeout = 15 * time.Minute
 
-func imageCommand(ios *iostreams.Streams, conn *connector) *cobra.Command {
+func imageCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Command {
 	c := &cobra.Command{Use: "image", Short: "Container images on the machine"}
 	c.AddCommand(
 		&cobra.Command{
 			Use: "list", Short: "List the container images", Args: cobra.NoArgs,
 			RunE: func(*cobra.Command, []string) error {
-				return conn.call(func(ctx context.Context, c *client.Client) error {
+				return conn.Call(func(ctx context.Context, c *client.Client) error {
 					answer, err := c.Image.List(ctx, &api.ListImagesRequest{})
 					if err != nil {
 						return err
@@ -56,16 +57,16 @@ func imagesTable(w io.Writer, images []*api.ContainerImage) {
 	}
 }
 
-func importImage(ios *iostreams.Streams, conn *connector, name string) error {
+func importImage(ios *iostreams.Streams, conn *connect.Connector, name string) error {
 	archive, total, err := openInput(ios, name)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = archive.Close() }() // the file was only read
-	if conn.flags.timeout == 0 {
-		conn.flags.timeout = importTimeout
+	if conn.Flags.Timeout == 0 {
+		conn.Flags.Timeout = importTimeout
 	}
-	return conn.call(func(ctx context.Context, c *client.Client) error {
+	return conn.Call(func(ctx context.Context, c *client.Client) error {
 		stream, err := c.Image.Import(ctx)
 		if err != nil {
 			return err

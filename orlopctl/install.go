@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/orlop-os/orlop/orlopctl/connect"
 	"github.com/orlop-os/orlop/orlopctl/exit"
 	"github.com/orlop-os/orlop/orlopctl/iostreams"
 	"github.com/orlop-os/orlop/pkg/api"
@@ -31,14 +32,14 @@ var errInstalled = errors.New("installed")
 
 // awaitInstall shows the progress of an installation until the machine reboots from the disk. It
 // reconnects after a lost connection; the installation does not depend on the connection.
-func awaitInstall(ios *iostreams.Streams, conn *connector) error {
-	endpoint, err := conn.machine()
+func awaitInstall(ios *iostreams.Streams, conn *connect.Connector) error {
+	endpoint, err := conn.Machine()
 	if err != nil {
 		return err
 	}
-	ctx, stop := interruptible()
+	ctx, stop := connect.Interruptible()
 	defer stop()
-	ctx, cancel := context.WithTimeout(ctx, conn.timeout(installTimeout))
+	ctx, cancel := context.WithTimeout(ctx, conn.Timeout(installTimeout))
 	defer cancel()
 	var last installProgress
 	for {
@@ -48,7 +49,7 @@ func awaitInstall(ios *iostreams.Streams, conn *connector) error {
 			return nil
 		case ctx.Err() == nil && !exit.IsTemporary(err):
 			return err
-		case !sleep(ctx, dialInterval):
+		case !connect.Sleep(ctx, connect.DialInterval):
 			return &exit.Error{Code: exit.Unhealthy, Err: fmt.Errorf("install: not complete in time; the last operation was %q", last.Operation), Hint: "`orlopctl get install` shows the progress"}
 		}
 	}
@@ -57,7 +58,7 @@ func awaitInstall(ios *iostreams.Streams, conn *connector) error {
 // followInstall connects and shows the progress until the installation is complete (errInstalled)
 // or has failed.
 func followInstall(ctx context.Context, ios *iostreams.Streams, endpoint client.Endpoint, last *installProgress) error {
-	return attempt(ctx, endpoint, func(dialing context.Context, c *client.Client) error {
+	return connect.Attempt(ctx, endpoint, func(dialing context.Context, c *client.Client) error {
 		v, err := c.Machine.Version(dialing, &api.VersionRequest{})
 		if err != nil {
 			return err
@@ -70,7 +71,7 @@ func followInstall(ctx context.Context, ios *iostreams.Streams, endpoint client.
 		if err != nil {
 			return err
 		}
-		return each(stream.Recv, func(s *api.TopicValue) error {
+		return connect.Each(stream.Recv, func(s *api.TopicValue) error {
 			text, err := s.Value.MarshalJSON()
 			var now installProgress
 			if err == nil {

@@ -7,6 +7,7 @@ import (
 	"github.com/spf13/cobra"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"github.com/orlop-os/orlop/orlopctl/connect"
 	"github.com/orlop-os/orlop/orlopctl/iostreams"
 	"github.com/orlop-os/orlop/orlopctl/kubeconfig"
 	"github.com/orlop-os/orlop/orlopctl/secretfile"
@@ -14,7 +15,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/client"
 )
 
-func kubeconfigCommand(ios *iostreams.Streams, conn *connector) *cobra.Command {
+func kubeconfigCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Command {
 	var out, server string
 	var ttl time.Duration
 	var force bool
@@ -25,7 +26,7 @@ func kubeconfigCommand(ios *iostreams.Streams, conn *connector) *cobra.Command {
 			"current context. Other clusters in the file stay as they are. With --out the file is written alone; - is the standard output.",
 		Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
-			return conn.call(func(ctx context.Context, c *client.Client) error {
+			return conn.Call(func(ctx context.Context, c *client.Client) error {
 				request := &api.KubeconfigRequest{Server: server}
 				if ttl > 0 {
 					request.Ttl = durationpb.New(ttl)

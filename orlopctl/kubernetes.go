@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/orlop-os/orlop/orlopctl/connect"
 	"github.com/orlop-os/orlop/orlopctl/format"
 	"github.com/orlop-os/orlop/orlopctl/iostreams"
 	"github.com/orlop-os/orlop/pkg/api"
@@ -17,7 +18,7 @@ import (
 // suspendTimeout bounds a call with several steps on the machine, each up to a minute.
 const suspendTimeout = 4 * time.Minute
 
-func kubernetesCommand(ios *iostreams.Streams, conn *connector) *cobra.Command {
+func kubernetesCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "kubernetes",
 		Short: "Repair a cluster whose API rejects requests",
@@ -30,7 +31,7 @@ func kubernetesCommand(ios *iostreams.Streams, conn *connector) *cobra.Command {
 	return c
 }
 
-func suspendCommand(ios *iostreams.Streams, conn *connector) *cobra.Command {
+func suspendCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Command {
 	return &cobra.Command{
 		Use:   "suspend KIND NAME",
 		Short: "Suspend an object that makes the API reject requests",
@@ -40,7 +41,7 @@ func suspendCommand(ios *iostreams.Streams, conn *connector) *cobra.Command {
 		Args:              cobra.ExactArgs(2),
 		ValidArgsFunction: completeSuspendKinds,
 		RunE: func(_ *cobra.Command, args []string) error {
-			return conn.callFor(suspendTimeout, func(ctx context.Context, c *client.Client) error {
+			return conn.CallFor(suspendTimeout, func(ctx context.Context, c *client.Client) error {
 				answer, err := c.Cluster.Suspend(ctx, &api.SuspendRequest{Kind: args[0], Name: args[1]})
 				if err != nil {
 					return err
@@ -55,7 +56,7 @@ func suspendCommand(ios *iostreams.Streams, conn *connector) *cobra.Command {
 	}
 }
 
-func resumeCommand(ios *iostreams.Streams, conn *connector) *cobra.Command {
+func resumeCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Command {
 	var forget bool
 	c := &cobra.Command{
 		Use:               "resume KIND NAME",
@@ -63,7 +64,7 @@ func resumeCommand(ios *iostreams.Streams, conn *connector) *cobra.Command {
 		Args:              cobra.ExactArgs(2),
 		ValidArgsFunction: completeSuspendKinds,
 		RunE: func(_ *cobra.Command, args []string) error {
-			return conn.callFor(suspendTimeout, func(ctx context.Context, c *client.Client) error {
+			return conn.CallFor(suspendTimeout, func(ctx context.Context, c *client.Client) error {
 				answer, err := c.Cluster.Resume(ctx, &api.ResumeRequest{Kind: args[0], Name: args[1], Discard: forget})
 				if err != nil {
 					return err
@@ -80,13 +81,13 @@ func resumeCommand(ios *iostreams.Streams, conn *connector) *cobra.Command {
 	return c
 }
 
-func suspendedCommand(ios *iostreams.Streams, conn *connector) *cobra.Command {
+func suspendedCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Command {
 	return &cobra.Command{
 		Use:   "suspended",
 		Short: "List the suspended objects on this machine",
 		Args:  cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
-			return conn.call(func(ctx context.Context, c *client.Client) error {
+			return conn.Call(func(ctx context.Context, c *client.Client) error {
 				answer, err := c.Cluster.ListSuspended(ctx, &api.ListSuspendedRequest{})
 				if err != nil {
 					return err

@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/orlop-os/orlop/orlopctl/connect"
 	"github.com/orlop-os/orlop/orlopctl/exit"
 	"github.com/orlop-os/orlop/orlopctl/format"
 	"github.com/orlop-os/orlop/orlopctl/gen"
@@ -20,7 +21,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/pki"
 )
 
-func nodesCommand(ios *iostreams.Streams, conn *connector) *cobra.Command {
+func nodesCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "nodes",
 		Short: "The cluster's machines: add, approve, list and remove workers",
@@ -33,7 +34,7 @@ func nodesCommand(ios *iostreams.Streams, conn *connector) *cobra.Command {
 	return c
 }
 
-func nodesAddCommand(ios *iostreams.Streams, conn *connector) *cobra.Command {
+func nodesAddCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Command {
 	var out string
 	var life time.Duration
 	var marks nodeFlags
@@ -70,8 +71,8 @@ func nodesAddCommand(ios *iostreams.Streams, conn *connector) *cobra.Command {
 				return exit.Usagef("%s: cannot write: it exists; --force replaces it", out)
 			}
 			// The machine may have to remove an earlier machine with this name first.
-			return conn.callFor(removeTime, func(ctx context.Context, c *client.Client) error {
-				text, err := gen.WorkerConfig(ctx, c, &api.CreateTicketRequest{Name: args[0], Csr: request, Ttl: lifeOf(life)}, key, node)
+			return conn.CallFor(removeTime, func(ctx context.Context, c *client.Client) error {
+				text, err := gen.WorkerConfig(ctx, c, &api.CreateTicketRequest{Name: args[0], Csr: request, Ttl: connect.TTLOf(life)}, key, node)
 				if err != nil {
 					return err
 				}
@@ -100,7 +101,7 @@ func nodesAddCommand(ios *iostreams.Streams, conn *connector) *cobra.Command {
 	return c
 }
 
-func nodesPendingCommand(ios *iostreams.Streams, conn *connector) *cobra.Command {
+func nodesPendingCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Command {
 	return &cobra.Command{
 		Use:   "pending",
 		Short: "List the join requests",
@@ -109,7 +110,7 @@ func nodesPendingCommand(ios *iostreams.Streams, conn *connector) *cobra.Command
 			"the fingerprint on the machine's console before you approve it.",
 		Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
-			return conn.call(func(ctx context.Context, c *client.Client) error {
+			return conn.Call(func(ctx context.Context, c *client.Client) error {
 				answer, err := c.Cluster.ListPending(ctx, &api.ListPendingRequest{})
 				if err != nil {
 					return err
@@ -125,7 +126,7 @@ func nodesPendingCommand(ios *iostreams.Streams, conn *connector) *cobra.Command
 	}
 }
 
-func nodesApproveCommand(ios *iostreams.Streams, conn *connector) *cobra.Command {
+func nodesApproveCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Command {
 	var life time.Duration
 	c := &cobra.Command{
 		Use:   "approve NAME FINGERPRINT",
@@ -139,8 +140,8 @@ func nodesApproveCommand(ios *iostreams.Streams, conn *connector) *cobra.Command
 			if err := consoleFingerprint(args[1]); err != nil {
 				return err
 			}
-			return conn.call(func(ctx context.Context, c *client.Client) error {
-				if _, err := c.Cluster.Approve(ctx, &api.ApproveRequest{Name: args[0], Fingerprint: args[1], Ttl: lifeOf(life)}); err != nil {
+			return conn.Call(func(ctx context.Context, c *client.Client) error {
+				if _, err := c.Cluster.Approve(ctx, &api.ApproveRequest{Name: args[0], Fingerprint: args[1], Ttl: connect.TTLOf(life)}); err != nil {
 					return err
 				}
 				ios.Printf("approved: %s joins with its next request; then `orlopctl nodes list` lists it\n", args[0])
@@ -152,7 +153,7 @@ func nodesApproveCommand(ios *iostreams.Streams, conn *connector) *cobra.Command
 	return c
 }
 
-func nodesDenyCommand(ios *iostreams.Streams, conn *connector) *cobra.Command {
+func nodesDenyCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Command {
 	return &cobra.Command{
 		Use:   "deny NAME FINGERPRINT",
 		Short: "Deny a join request",
@@ -163,7 +164,7 @@ func nodesDenyCommand(ios *iostreams.Streams, conn *connector) *cobra.Command {
 			if err := consoleFingerprint(args[1]); err != nil {
 				return err
 			}
-			return conn.call(func(ctx context.Context, c *client.Client) error {
+			return conn.Call(func(ctx context.Context, c *client.Client) error {
 				answer, err := c.Cluster.Deny(ctx, &api.DenyRequest{Name: args[0], Fingerprint: args[1]})
 				if err != nil {
 					return err
@@ -186,13 +187,13 @@ func consoleFingerprint(text string) error {
 	return nil
 }
 
-func nodesListCommand(ios *iostreams.Streams, conn *connector) *cobra.Command {
+func nodesListCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Command {
 	return &cobra.Command{
 		Use:   "list",
 		Short: "List workers and unused join tickets",
 		Args:  cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
-			return conn.call(func(ctx context.Context, c *client.Client) error {
+			return conn.Call(func(ctx context.Context, c *client.Client) error {
 				answer, err := c.Cluster.ListMembers(ctx, &api.ListMembersRequest{})
 				if err != nil {
 					return err
@@ -214,7 +215,7 @@ func membersTable(w *tabwriter.Writer, list *api.ListMembersResponse) {
 	}
 }
 
-func nodesRemoveCommand(ios *iostreams.Streams, conn *connector) *cobra.Command {
+func nodesRemoveCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Command {
 	return &cobra.Command{
 		Use:   "remove NAME",
 		Short: "Remove a worker from the cluster, and revoke its certificates and its pods' tokens",
@@ -227,7 +228,7 @@ func nodesRemoveCommand(ios *iostreams.Streams, conn *connector) *cobra.Command 
 			"change them.",
 		Args: cobra.ExactArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {
-			return conn.callFor(removeTime, func(ctx context.Context, c *client.Client) error {
+			return conn.CallFor(removeTime, func(ctx context.Context, c *client.Client) error {
 				answer, err := c.Cluster.RemoveMember(ctx, &api.RemoveMemberRequest{Name: args[0]})
 				switch {
 				case err != nil:

@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/orlop-os/orlop/orlopctl/connect"
 	"github.com/orlop-os/orlop/orlopctl/contexts"
 	"github.com/orlop-os/orlop/orlopctl/exit"
 	"github.com/orlop-os/orlop/orlopctl/gen"
@@ -17,7 +18,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/pairing"
 )
 
-func pairCommand(ios *iostreams.Streams, conn *connector) *cobra.Command {
+func pairCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Command {
 	var operator, name, typed string
 	var force bool
 	c := &cobra.Command{
@@ -45,13 +46,13 @@ func pairCommand(ios *iostreams.Streams, conn *connector) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			ctx, stop := interruptible()
+			ctx, stop := connect.Interruptible()
 			defer stop()
 			code, err := pairingCode(ctx, ios, typed)
 			if err != nil {
 				return err
 			}
-			ctx, cancel := context.WithTimeout(ctx, conn.timeout(usualTimeout))
+			ctx, cancel := context.WithTimeout(ctx, conn.Timeout(connect.DefaultTimeout))
 			defer cancel()
 			fingerprint, err := client.Pair(ctx, args[0], []byte(owner.CA), code)
 			switch {

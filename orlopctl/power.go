@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"github.com/orlop-os/orlop/orlopctl/connect"
 	"github.com/orlop-os/orlop/orlopctl/exit"
 	"github.com/orlop-os/orlop/orlopctl/iostreams"
 	"github.com/orlop-os/orlop/pkg/api"
@@ -39,14 +40,14 @@ func mayContinue(err error, hint string) error {
 	return err
 }
 
-func rebootCommand(ios *iostreams.Streams, conn *connector) *cobra.Command {
+func rebootCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Command {
 	return powerCommand(ios, conn, "reboot", "Reboot the machine in good order", "the machine reboots",
 		func(ctx context.Context, c *client.Client, r *api.PowerRequest) (*api.PowerResponse, error) {
 			return c.Machine.Reboot(ctx, r)
 		})
 }
 
-func shutdownCommand(ios *iostreams.Streams, conn *connector) *cobra.Command {
+func shutdownCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Command {
 	return powerCommand(ios, conn, "shutdown", "Switch the machine off in good order", "the machine shuts down",
 		func(ctx context.Context, c *client.Client, r *api.PowerRequest) (*api.PowerResponse, error) {
 			return c.Machine.Shutdown(ctx, r)
@@ -55,12 +56,12 @@ func shutdownCommand(ios *iostreams.Streams, conn *connector) *cobra.Command {
 
 type powerCall func(context.Context, *client.Client, *api.PowerRequest) (*api.PowerResponse, error)
 
-func powerCommand(ios *iostreams.Streams, conn *connector, name, short, done string, do powerCall) *cobra.Command {
+func powerCommand(ios *iostreams.Streams, conn *connect.Connector, name, short, done string, do powerCall) *cobra.Command {
 	var grace time.Duration
 	c := &cobra.Command{
 		Use: name, Short: short, Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
-			return conn.call(func(ctx context.Context, c *client.Client) error {
+			return conn.Call(func(ctx context.Context, c *client.Client) error {
 				request := &api.PowerRequest{}
 				if grace > 0 {
 					request.GracePeriod = durationpb.New(grace)
@@ -91,7 +92,7 @@ var wipes = map[string]struct {
 	"all":   {api.ResetRequest_WIPE_ALL, "forget its configuration and all its data"},
 }
 
-func resetCommand(ios *iostreams.Streams, conn *connector) *cobra.Command {
+func resetCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Command {
 	var wipe string
 	var yes bool
 	c := &cobra.Command{
@@ -107,10 +108,10 @@ func resetCommand(ios *iostreams.Streams, conn *connector) *cobra.Command {
 			if !known {
 				return exit.Usagef("reset: --wipe %q is not known; it is state, data or all", wipe)
 			}
-			if conn.flags.timeout == 0 {
-				conn.flags.timeout = resetTimeout
+			if conn.Flags.Timeout == 0 {
+				conn.Flags.Timeout = resetTimeout
 			}
-			return conn.call(func(ctx context.Context, c *client.Client) error {
+			return conn.Call(func(ctx context.Context, c *client.Client) error {
 				if !yes {
 					if err := confirm(ctx, ios, c, what.forget); err != nil {
 						return err

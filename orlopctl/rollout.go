@@ -10,9 +10,11 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"github.com/orlop-os/orlop/orlopctl/connect"
 	"github.com/orlop-os/orlop/orlopctl/exit"
 	"github.com/orlop-os/orlop/orlopctl/gen"
 	"github.com/orlop-os/orlop/orlopctl/iostreams"
+	"github.com/orlop-os/orlop/orlopctl/trial"
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/client"
 )
@@ -20,12 +22,12 @@ import (
 // rollout applies the steps of a rotation to the machines of a fleet, one machine after the other.
 type rollout struct {
 	ios             *iostreams.Streams
-	conn            *connector
+	conn            *connect.Connector
 	file            string // path of the file with the cluster's secrets
 	dryRun, oneStep bool
 
 	secrets *gen.Secrets
-	fleet   *fleet
+	fleet   *connect.Fleet
 	// roles from the machines' configurations, in the order of the fleet; empty before they are
 	// read
 	planes []plane
@@ -36,7 +38,7 @@ type rollout struct {
 // CA would be useless to it.
 func (r *rollout) order() []int {
 	var first, then []int
-	for i := range r.fleet.names {
+	for i := range r.fleet.Names {
 		if i < len(r.planes) && r.planes[i].controls {
 			first = append(first, i)
 		} else {
@@ -78,15 +80,15 @@ func (r *rollout) flags(f *pflag.FlagSet, what string) {
 
 // run performs the remaining steps of a rotation.
 func (r *rollout) run(of rotation) (err error) {
-	ctx, stop := interruptible()
+	ctx, stop := connect.Interruptible()
 	defer stop()
 	if r.secrets, err = gen.ReadSecrets(r.file); err != nil {
 		return err
 	}
-	if r.fleet, err = r.conn.fleet(); err != nil {
+	if r.fleet, err = r.conn.Fleet(); err != nil {
 		return err
 	}
-	defer r.fleet.close()
+	defer r.fleet.Close()
 	if err := of.begin(ctx); err != nil {
 		return err
 	}
@@ -115,7 +117,7 @@ func (r *rollout) run(of rotation) (err error) {
 		for _, i := range r.order() {
 			if is, has := of.state(i); has && is == at {
 				if err := of.apply(ctx, i); err != nil {
-					return withMachine(r.fleet.names[i], err)
+					return withMachine(r.fleet.Names[i], err)
 				}
 			}
 		}
@@ -125,7 +127,7 @@ func (r *rollout) run(of rotation) (err error) {
 // leastFar returns the earliest state of any machine that takes part.
 func (r *rollout) leastFar(of rotation) state {
 	least := newOnly
-	for i := range r.fleet.names {
+	for i := range r.fleet.Names {
 		if is, has := of.state(i); has {
 			least = min(least, is)
 		}
@@ -142,7 +144,7 @@ func (r *rollout) plan(ctx context.Context, of rotation, at state) error {
 	for step := at + 1; step <= newOnly; step++ {
 		r.ios.Printf("step %d of 3: %s\n", step, of.stepName(step))
 		for _, i := range r.order() {
-			name := r.fleet.names[i]
+			name := r.fleet.Names[i]
 			is, has := of.state(i)
 			if !has || is >= step {
 				continue
@@ -155,7 +157,7 @@ func (r *rollout) plan(ctx context.Context, of rotation, at state) error {
 			if err != nil {
 				return err
 			}
-			if err := r.fleet.call(ctx, i, func(ctx context.Context, c *client.Client) error {
+			if err := r.fleet.Call(ctx, i, func(ctx context.Context, c *client.Client) error {
 				answer, err := c.Config.Apply(ctx, request)
 				for _, op := range answer.GetOperations() {
 					r.ios.Println("    " + op)
@@ -177,9 +179,9 @@ const rotationTimeout = 10 * time.Minute
 func (r *rollout) performStep(ctx context.Context, i int, request *api.ApplyRequest) (operations []string, err error) {
 	was := map[string]int32{}
 	var restarts []string
-	var trial *api.ApplyResponse
-	request.TrialName = trialName()
-	err = r.fleet.call(ctx, i, func(ctx context.Context, c *client.Client) error {
+	var applied *api.ApplyResponse
+	request.TrialName = trial.NewName()
+	err = r.fleet.Call(ctx, i, func(ctx context.Context, c *client.Client) error {
 		list, err := c.Service.List(ctx, &api.ListServicesRequest{})
 		if err != nil {
 			return err
@@ -189,16 +191,16 @@ func (r *rollout) performStep(ctx context.Context, i int, request *api.ApplyRequ
 		}
 		answer, err := c.Config.Apply(ctx, request)
 		operations, restarts = answer.GetOperations(), answer.GetRestarts()
-		trial = answer
+		applied = answer
 		return err
 	})
-	if err == nil && trial.TrialDeadline != nil {
-		err = r.confirm(ctx, i, request.TrialName, trial)
+	if err == nil && applied.TrialDeadline != nil {
+		err = r.confirm(ctx, i, request.TrialName, applied)
 	}
 	if err != nil {
 		return nil, err
 	}
-	line := "  machine " + r.fleet.names[i] + ": done"
+	line := "  machine " + r.fleet.Names[i] + ": done"
 	if len(restarts) > 0 {
 		line += ", restarts: " + strings.Join(restarts, ", ")
 	}
@@ -218,16 +220,13 @@ func (r *rollout) confirm(ctx context.Context, i int, name string, answer *api.A
 	until := time.Now().Add(left)
 	ctx, cancel := context.WithDeadline(ctx, until)
 	defer cancel()
-	e, err := r.fleet.endpoint(i)
+	e, err := r.fleet.Endpoint(i)
 	if err != nil {
 		return err
 	}
-	c := &confirmation{trial: name, places: placesOf(e, nil)}
-	if r.fleet.relay != nil {
-		c.anew = r.fleet.relay.close
-	}
-	if err := c.run(ctx); err != nil {
-		return notConfirmed(err, time.Until(until))
+	c := &trial.Confirmation{Name: name, Endpoints: trial.EndpointsOf(e, nil), BeforeDial: r.fleet.CloseRelay}
+	if err := c.Run(ctx); err != nil {
+		return trial.NotConfirmed(err, time.Until(until))
 	}
 	return nil
 }
@@ -258,15 +257,15 @@ func notRestarted(services []byte, was map[string]int32, restarts []string) (str
 // reason why the state is not reached yet, or an empty string when it is reached. look ends when
 // that function returns an error, and returns this error.
 func (r *rollout) await(ctx context.Context, i int, look func(context.Context, *client.Client, func(waits string) error) error) error {
-	ctx, cancel := context.WithTimeout(ctx, r.conn.timeout(rotationTimeout))
+	ctx, cancel := context.WithTimeout(ctx, r.conn.Timeout(rotationTimeout))
 	defer cancel()
 	var last string
 	for {
-		e, err := r.fleet.endpoint(i)
+		e, err := r.fleet.Endpoint(i)
 		if err != nil {
 			return err
 		}
-		c, err := r.fleet.connected(ctx, i, e)
+		c, err := r.fleet.Client(ctx, i, e)
 		if err == nil {
 			err = look(ctx, c, func(waits string) error {
 				if last = waits; waits == "" {
@@ -280,7 +279,7 @@ func (r *rollout) await(ctx context.Context, i int, look func(context.Context, *
 			return nil
 		case ctx.Err() == nil && !exit.IsTemporary(err):
 			return err
-		case !sleep(ctx, dialInterval):
+		case !connect.Sleep(ctx, connect.DialInterval):
 			return &exit.Error{Code: exit.Unhealthy, Err: fmt.Errorf("stopped before it was done: %s", last), Hint: "call it again: it continues in the same place"}
 		}
 	}
@@ -299,7 +298,7 @@ func (r *rollout) awaitTopic(ctx context.Context, i int, topic string, waits fun
 		if err != nil {
 			return err
 		}
-		return each(stream.Recv, func(s *api.TopicValue) error {
+		return connect.Each(stream.Recv, func(s *api.TopicValue) error {
 			text, err := s.Value.MarshalJSON()
 			if err != nil {
 				return err
@@ -322,7 +321,7 @@ func (r *rollout) healthy(ctx context.Context, i int) error {
 		if err != nil {
 			return err
 		}
-		return each(stream.Recv, func(h *api.HealthResponse) error {
+		return connect.Each(stream.Recv, func(h *api.HealthResponse) error {
 			var bad []string
 			for _, check := range h.Checks {
 				if !check.Ok {

@@ -1,17 +1,13 @@
 package main
 
 import (
-	"context"
 	"fmt"
-	"os/signal"
-	"syscall"
-	"time"
 
 	"github.com/spf13/cobra"
 
+	"github.com/orlop-os/orlop/orlopctl/connect"
 	"github.com/orlop-os/orlop/orlopctl/exit"
 	"github.com/orlop-os/orlop/orlopctl/iostreams"
-	"github.com/orlop-os/orlop/pkg/client"
 )
 
 // tool is one run of the program.
@@ -19,37 +15,17 @@ type tool struct {
 	args    []string // the command line
 	started bool     // a command has started, so the command line was valid
 	ios     *iostreams.Streams
-	conn    *connector
+	conn    *connect.Connector
 }
 
-func newTool(ios *iostreams.Streams) *tool { return &tool{ios: ios, conn: &connector{ios: ios}} }
-
-// connector connects to the machines that the flags and the contexts select.
-type connector struct {
-	ios   *iostreams.Streams
-	flags connectFlags
-	// relay is the connection to the relay, in a run for one machine of --nodes.
-	relay *relayConn
-	node  string // the machine behind the relay
-	// stay is, with several endpoints, the endpoint that the command continues to use, because it
-	// started the operation there.
-	stay *client.ConnPool
-}
-
-// connectFlags are the flags that select a machine and the credentials.
-type connectFlags struct {
-	context, serverName        string
-	endpoints, nodes           []string
-	cert, key, ca, fingerprint string
-	timeout                    time.Duration
-}
+func newTool(ios *iostreams.Streams) *tool { return &tool{ios: ios, conn: connect.New(ios)} }
 
 func (t *tool) rootCommand() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "orlopctl",
 		Short: "Operate Orlop OS machines",
 		Long:  "orlopctl operates Orlop OS machines: keys, configuration, health, logs, power, and local machines in QEMU.\n\n" + exit.Help,
-		// report prints the error once.
+		// Report prints the error once.
 		SilenceErrors: true, SilenceUsage: true,
 		PersistentPreRunE: func(*cobra.Command, []string) error { return t.ios.CheckOutput() },
 	}
@@ -57,16 +33,8 @@ func (t *tool) rootCommand() *cobra.Command {
 	root.SetOut(t.ios.Out)
 	root.SetErr(t.ios.Err)
 	f := root.PersistentFlags()
-	f.StringVar(&t.conn.flags.context, "context", "", "use this context instead of the current context")
-	f.StringSliceVarP(&t.conn.flags.endpoints, "endpoint", "e", nil, "address of the machine, host[:port]; with several (a,b,c) the first that admits you is used")
-	f.StringSliceVarP(&t.conn.flags.nodes, "nodes", "n", nil, "make the call to each of these machines of the cluster (IP addresses: a,b,c), through the machine of the endpoint")
-	f.StringVar(&t.conn.flags.serverName, "server-name", "", "name that the machine's certificate must hold (default: the host of the endpoint)")
-	f.StringVar(&t.conn.flags.cert, "cert", "", "file with your client certificate")
-	f.StringVar(&t.conn.flags.key, "key", "", "file with its key")
-	f.StringVar(&t.conn.flags.ca, "ca", "", "file with the cluster's machine CA, or with the cluster's secrets, which contain it")
-	f.StringVar(&t.conn.flags.fingerprint, "fingerprint", "", "verify the machine by the fingerprint on its console (sha256:…)")
+	t.conn.Flags.Register(f)
 	f.StringVarP(&t.ios.Format, "output", "o", "table", "table, json or yaml")
-	f.DurationVar(&t.conn.flags.timeout, "timeout", 0, "time limit (default: 30s; more for slow commands)")
 	must(root.RegisterFlagCompletionFunc("context", completeContexts))
 	must(root.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]cobra.Completion{"table", "json", "yaml"}, cobra.ShellCompDirectiveNoFileComp)))
 
@@ -106,7 +74,7 @@ func (t *tool) noteStart(c *cobra.Command) {
 	if work := c.RunE; work != nil {
 		c.RunE = func(c *cobra.Command, args []string) error {
 			t.started = true
-			if len(t.conn.flags.nodes) > 0 && t.conn.relay == nil && fanoutModes[nameOf(c)] != wholeFleet {
+			if len(t.conn.Flags.Nodes) > 0 && !t.conn.Relayed() && fanoutModes[nameOf(c)] != wholeFleet {
 				return t.onNodes(c)
 			}
 			return work(c, args)
@@ -129,73 +97,4 @@ func group(c *cobra.Command, args []string) error {
 		err = fmt.Errorf("%w; did you mean %q?", err, near[0])
 	}
 	return &exit.Error{Code: exit.Usage, Err: err, Hint: "see `" + c.CommandPath() + " --help`"}
-}
-
-// timeout returns the value of --timeout, or the default of the command.
-func (conn *connector) timeout(usual time.Duration) time.Duration {
-	if conn.flags.timeout > 0 {
-		return conn.flags.timeout
-	}
-	return usual
-}
-
-// usualTimeout bounds calls that return immediately.
-const usualTimeout = 30 * time.Second
-
-// interruptible returns a context that ends with Ctrl-C.
-func interruptible() (context.Context, context.CancelFunc) {
-	return signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
-}
-
-// call connects, makes a call that returns immediately, and disconnects.
-func (conn *connector) call(do func(context.Context, *client.Client) error) error {
-	return conn.callFor(0, do)
-}
-
-// callFor is call for an operation that takes up to work on the machine.
-func (conn *connector) callFor(work time.Duration, do func(context.Context, *client.Client) error) error {
-	ctx, stop := interruptible()
-	defer stop()
-	ctx, cancel := context.WithTimeout(ctx, conn.timeout(work+usualTimeout))
-	defer cancel()
-	return conn.connected(ctx, ctx, do)
-}
-
-// stream connects within the usual time and makes a call of unlimited duration. It ends with the
-// call, with Ctrl-C, or after --timeout if that is set.
-func (conn *connector) stream(do func(context.Context, *client.Client) error) error {
-	ctx, stop := interruptible()
-	defer stop()
-	if conn.flags.timeout > 0 {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, conn.flags.timeout)
-		defer cancel()
-	}
-	dialing, cancel := context.WithTimeout(ctx, usualTimeout)
-	defer cancel()
-	err := conn.connected(dialing, ctx, do)
-	if ctx.Err() == context.Canceled {
-		return nil // Ctrl-C is the normal end of a stream
-	}
-	return err
-}
-
-func (conn *connector) connected(dialing, calling context.Context, do func(context.Context, *client.Client) error) error {
-	name, chosen, endpoint, err := conn.called()
-	if err != nil {
-		return err
-	}
-	return connectedTo(dialing, endpoint, func(c *client.Client) error {
-		conn.keepFresh(dialing, c, name, chosen)
-		return do(calling, c)
-	})
-}
-
-func connectedTo(dialing context.Context, e client.Endpoint, do func(*client.Client) error) error {
-	c, err := client.Dial(dialing, e)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = c.Close() }() // no more data is sent
-	return do(c)
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/orlop-os/orlop/orlopctl/connect"
 	"github.com/orlop-os/orlop/orlopctl/contexts"
 	"github.com/orlop-os/orlop/orlopctl/exit"
 	"github.com/orlop-os/orlop/orlopctl/gen"
@@ -45,7 +46,7 @@ var rotatables = map[string]rotatable{
 	"etcd":        {"etcd", "etcd", 0, ""},
 }
 
-func trustRotateCommand(ios *iostreams.Streams, conn *connector) *cobra.Command {
+func trustRotateCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Command {
 	r := rotating{rollout: rollout{ios: ios, conn: conn}}
 	names := slices.Sorted(maps.Keys(rotatables))
 	c := &cobra.Command{
@@ -114,7 +115,7 @@ func (r *rotating) begin(ctx context.Context) error {
 		return fmt.Errorf("%s: the new CA: %w", r.file, err)
 	}
 	if r.ca.field == "machine" {
-		r.fleet.trust = r.next.Cert
+		r.fleet.Trust = r.next.Cert
 	}
 	if err := r.readStates(ctx); err != nil || begun || r.dryRun {
 		return err
@@ -132,11 +133,11 @@ func (r *rotating) begin(ctx context.Context) error {
 
 // readStates reads the certificates in the machines' configurations.
 func (r *rotating) readStates(ctx context.Context) error {
-	r.all = make([]holding, len(r.fleet.names))
+	r.all = make([]holding, len(r.fleet.Names))
 	planes := make([]plane, len(r.all))
 	here, members := map[string]bool{}, map[string]string{}
-	for i, name := range r.fleet.names {
-		err := r.fleet.call(ctx, i, func(ctx context.Context, c *client.Client) error {
+	for i, name := range r.fleet.Names {
+		err := r.fleet.Call(ctx, i, func(ctx context.Context, c *client.Client) error {
 			answer, err := c.Config.Get(ctx, &api.GetConfigRequest{})
 			if err == nil {
 				r.all[i], err = readHolding(answer.Documents, r.ca.field)
@@ -163,7 +164,7 @@ func (r *rotating) readStates(ctx context.Context) error {
 			return withMachine(name, err)
 		}
 	}
-	if _, err := checkPlane(r.fleet.names, planes); err != nil {
+	if _, err := checkPlane(r.fleet.Names, planes); err != nil {
 		return err
 	}
 	r.planes = planes
@@ -186,7 +187,7 @@ func (r *rotating) readStates(ctx context.Context) error {
 			return exit.Usagef("%s: %s: %w", r.file, r.ca.field, err)
 		}
 	}
-	return related(r.fleet.names, r.all, known, r.next.Cert)
+	return related(r.fleet.Names, r.all, known, r.next.Cert)
 }
 
 // apply performs the next step of a machine.
@@ -227,7 +228,7 @@ func (r *rotating) waitEffective(ctx context.Context, at state) error {
 			err = r.held(ctx, i)
 		}
 		if err != nil {
-			return withMachine(r.fleet.names[i], err)
+			return withMachine(r.fleet.Names[i], err)
 		}
 	}
 	switch at {
@@ -246,8 +247,8 @@ func (r *rotating) held(ctx context.Context, i int) error {
 	if err != nil || left <= 0 {
 		return err
 	}
-	r.ios.Printf("  machine %s: waits %s for clients that read their files only at intervals\n", r.fleet.names[i], left.Round(time.Second))
-	if !sleep(ctx, left) {
+	r.ios.Printf("  machine %s: waits %s for clients that read their files only at intervals\n", r.fleet.Names[i], left.Round(time.Second))
+	if !connect.Sleep(ctx, left) {
 		return errors.New("stopped during a wait; call it again: it continues in the same place")
 	}
 	return nil
@@ -258,7 +259,7 @@ func (r *rotating) since(ctx context.Context, i int) (time.Time, error) {
 	var shown struct {
 		Applied time.Time `json:"applied"`
 	}
-	return shown.Applied, r.fleet.call(ctx, i, func(ctx context.Context, c *client.Client) error {
+	return shown.Applied, r.fleet.Call(ctx, i, func(ctx context.Context, c *client.Client) error {
 		answer, err := c.Machine.Get(ctx, &api.GetRequest{Topic: "configuration"})
 		if err != nil {
 			return err

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/orlop-os/orlop/orlopctl/connect"
 	"github.com/orlop-os/orlop/orlopctl/exit"
 	"github.com/orlop-os/orlop/orlopctl/gen"
 	"github.com/orlop-os/orlop/pkg/api"
@@ -22,7 +23,7 @@ func (r *rotating) replaceOwnCertificate(ctx context.Context) error {
 	if r.ca.field != "client" {
 		return nil
 	}
-	name, chosen, _, err := r.conn.called()
+	name, chosen, _, err := r.conn.Called()
 	if err != nil {
 		return err
 	}
@@ -38,9 +39,9 @@ func (r *rotating) replaceOwnCertificate(ctx context.Context) error {
 		return r.checkOtherClients(ctx, own.Cert.Subject.CommonName)
 	}
 	var made *pki.Leaf
-	err = r.fleet.call(ctx, 0, func(ctx context.Context, c *client.Client) error {
+	err = r.fleet.Call(ctx, 0, func(ctx context.Context, c *client.Client) error {
 		if !rooted { // an operator CA is its root
-			made, err = renew(ctx, c, own, 0)
+			made, err = connect.Renew(ctx, c, own, 0)
 			return err
 		}
 		leaf, request, err := gen.NewRequest()
@@ -61,15 +62,15 @@ func (r *rotating) replaceOwnCertificate(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("your own certificate: %w", err)
 	}
-	if r.conn.flags.cert != "" {
-		err = gen.WritePair(r.conn.flags.cert, r.conn.flags.key, made)
+	if r.conn.Flags.Cert != "" {
+		err = gen.WritePair(r.conn.Flags.Cert, r.conn.Flags.Key, made)
 	} else {
-		err = storeRenewed(name, chosen, made)
+		err = connect.StoreRenewed(name, chosen, made)
 	}
 	if err != nil {
 		return err
 	}
-	r.fleet.close()
+	r.fleet.Close()
 	r.ios.Printf("your own certificate is now issued by the new CA, valid until %s\n", made.Cert.NotAfter.Format(time.RFC3339))
 	return r.checkOtherClients(ctx, own.Cert.Subject.CommonName)
 }
@@ -78,12 +79,12 @@ func (r *rotating) replaceOwnCertificate(ctx context.Context) error {
 // certificates.
 func (r *rotating) checkOtherClients(ctx context.Context, own string) error {
 	good, left := map[string]bool{own: true}, map[string]bool{}
-	for i := range r.fleet.names {
+	for i := range r.fleet.Names {
 		since, err := r.since(ctx, i)
 		if err != nil {
 			return err
 		}
-		err = r.fleet.call(ctx, i, func(ctx context.Context, c *client.Client) error {
+		err = r.fleet.Call(ctx, i, func(ctx context.Context, c *client.Client) error {
 			list, err := c.Trust.ListCertificates(ctx, &api.ListCertificatesRequest{})
 			if err != nil {
 				return err
@@ -107,7 +108,7 @@ func (r *rotating) checkOtherClients(ctx context.Context, own string) error {
 			return nil
 		})
 		if err != nil {
-			return withMachine(r.fleet.names[i], err)
+			return withMachine(r.fleet.Names[i], err)
 		}
 	}
 	maps.DeleteFunc(left, func(name string, _ bool) bool { return good[name] })

@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 	sigsyaml "sigs.k8s.io/yaml"
 
+	"github.com/orlop-os/orlop/orlopctl/connect"
 	"github.com/orlop-os/orlop/orlopctl/exit"
 	"github.com/orlop-os/orlop/orlopctl/iostreams"
 	"github.com/orlop-os/orlop/pkg/api"
@@ -97,7 +98,7 @@ func checkEncryptionKeys(names []string, all []encryptionKeys, own, next string)
 	return nil
 }
 
-func trustRotateKeyCommand(ios *iostreams.Streams, conn *connector) *cobra.Command {
+func trustRotateKeyCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Command {
 	r := rotatingKey{rollout: rollout{ios: ios, conn: conn}}
 	c := &cobra.Command{
 		Use:   "rotate-key",
@@ -134,7 +135,7 @@ func (r *rotatingKey) what() string { return "the key " + r.next }
 // waitEffective waits until every machine's API server runs with the latest step. An interrupted
 // command can therefore be repeated.
 func (r *rotatingKey) waitEffective(ctx context.Context, _ state) error {
-	for i, name := range r.fleet.names {
+	for i, name := range r.fleet.Names {
 		if _, has := r.state(i); !has {
 			continue
 		}
@@ -199,9 +200,9 @@ func (r *rotatingKey) begin(ctx context.Context) error {
 
 // readStates reads the key names of the machines.
 func (r *rotatingKey) readStates(ctx context.Context) error {
-	r.all = make([]encryptionKeys, len(r.fleet.names))
-	for i, name := range r.fleet.names {
-		err := r.fleet.call(ctx, i, func(ctx context.Context, c *client.Client) error {
+	r.all = make([]encryptionKeys, len(r.fleet.Names))
+	for i, name := range r.fleet.Names {
+		err := r.fleet.Call(ctx, i, func(ctx context.Context, c *client.Client) error {
 			topic, err := c.Machine.Get(ctx, &api.GetRequest{Topic: "configuration"})
 			if err != nil {
 				return err
@@ -225,7 +226,7 @@ func (r *rotatingKey) readStates(ctx context.Context) error {
 			return withMachine(name, err)
 		}
 	}
-	return checkEncryptionKeys(r.fleet.names, r.all, config.NewEncryptionKey([32]byte(r.secrets.SecretsEncryptionKey)).Name(), r.next)
+	return checkEncryptionKeys(r.fleet.Names, r.all, config.NewEncryptionKey([32]byte(r.secrets.SecretsEncryptionKey)).Name(), r.next)
 }
 
 // request returns the next step of a machine.

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/orlop-os/orlop/orlopctl/connect"
 	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/pki"
 )
@@ -67,7 +68,7 @@ func TestAllCertificatesTrusted(t *testing.T) {
 	// the second machine does not use the authority
 	all := []holding{{own: old}, {}, {own: old}, {own: old}}
 	taken := 0
-	r := rotating{rollout: rollout{fleet: &fleet{names: make([]string, len(all))}}, next: &pki.CA{Cert: next}, all: all}
+	r := rotating{rollout: rollout{fleet: &connect.Fleet{Names: make([]string, len(all))}}, next: &pki.CA{Cert: next}, all: all}
 	for at := r.leastFar(&r); at != newOnly; at = r.leastFar(&r) {
 		i := slices.IndexFunc(all, func(h holding) bool { return h.own != nil && h.state(next) == at })
 		all[i] = all[i].step(next)

@@ -22,6 +22,7 @@ import (
 
 	"github.com/orlop-os/orlop/orlopctl/contexts"
 	"github.com/orlop-os/orlop/orlopctl/gen"
+	"github.com/orlop-os/orlop/orlopctl/machinetest"
 	"github.com/orlop-os/orlop/pkg/pki"
 )
 
@@ -55,7 +56,7 @@ func TestScripts(t *testing.T) {
 			e.Setenv("HOME", e.WorkDir)
 			e.Setenv("KUBECONFIG", "")
 			e.Setenv("ORLOP_CONFIG", "")
-			e.Values[networkKey{}] = &fakeNetwork{}
+			e.Values[networkKey{}] = &machinetest.Network{}
 			return nil
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
@@ -69,21 +70,21 @@ func TestScripts(t *testing.T) {
 type networkKey struct{}
 
 func cmdMachine(ts *testscript.TestScript, _ bool, args []string) {
-	fake, err := startFake([]byte(ts.ReadFile(args[0])))
+	fake, err := machinetest.Start([]byte(ts.ReadFile(args[0])))
 	ts.Check(err)
 	ts.Defer(func() {
-		if err := fake.stop(); err != nil {
+		if err := fake.Stop(); err != nil {
 			ts.Logf("the fake machine: %v", err)
 		}
 	})
 	if len(args) > 1 {
 		node, err := netip.ParseAddr(args[1])
 		ts.Check(err)
-		fake.join(ts.Value(networkKey{}).(*fakeNetwork), node)
+		fake.Join(ts.Value(networkKey{}).(*machinetest.Network), node)
 	}
-	ts.Setenv("ENDPOINT", fake.address)
-	ts.Setenv("FINGERPRINT", fake.fingerprint)
-	ts.Setenv("CODE", string(fake.code))
+	ts.Setenv("ENDPOINT", fake.Address)
+	ts.Setenv("FINGERPRINT", fake.Fingerprint)
+	ts.Setenv("CODE", string(fake.Code))
 }
 
 func cmdCert(ts *testscript.TestScript, _ bool, args []string) {

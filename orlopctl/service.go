@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/orlop-os/orlop/orlopctl/connect"
 	"github.com/orlop-os/orlop/orlopctl/exit"
 	"github.com/orlop-os/orlop/orlopctl/format"
 	"github.com/orlop-os/orlop/orlopctl/iostreams"
@@ -17,15 +18,15 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-func servicesCommand(ios *iostreams.Streams, conn *connector) *cobra.Command {
+func servicesCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Command {
 	return &cobra.Command{
 		Use: "services", Short: "List the services and their components", Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error { return listServices(ios, conn) },
 	}
 }
 
-func listServices(ios *iostreams.Streams, conn *connector) error {
-	return conn.call(func(ctx context.Context, c *client.Client) error {
+func listServices(ios *iostreams.Streams, conn *connect.Connector) error {
+	return conn.Call(func(ctx context.Context, c *client.Client) error {
 		answer, err := c.Service.List(ctx, &api.ListServicesRequest{})
 		if err != nil {
 			return err
@@ -60,14 +61,14 @@ func servicesTable(w *tabwriter.Writer, services []*api.ServiceStatus) {
 	}
 }
 
-func serviceCommand(ios *iostreams.Streams, conn *connector) *cobra.Command {
+func serviceCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Command {
 	c := &cobra.Command{Use: "service", Short: "Act on one service"}
 	var kill bool
 	restart := &cobra.Command{
 		Use: "restart NAME", Short: "Restart a service", Args: cobra.ExactArgs(1),
 		ValidArgsFunction: completed(conn, serviceNames),
 		RunE: func(_ *cobra.Command, args []string) error {
-			return conn.call(func(ctx context.Context, c *client.Client) error {
+			return conn.Call(func(ctx context.Context, c *client.Client) error {
 				answer, err := c.Service.Restart(ctx, &api.RestartServiceRequest{Name: args[0], Kill: kill})
 				if err != nil {
 					return exit.WithHint(err, "`orlopctl services` lists them")
@@ -85,7 +86,7 @@ func serviceCommand(ios *iostreams.Streams, conn *connector) *cobra.Command {
 	return c
 }
 
-func logsCommand(ios *iostreams.Streams, conn *connector) *cobra.Command {
+func logsCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Command {
 	var follow bool
 	var tail uint32
 	c := &cobra.Command{
@@ -98,12 +99,12 @@ func logsCommand(ios *iostreams.Streams, conn *connector) *cobra.Command {
 			if len(args) == 0 {
 				return listServices(ios, conn)
 			}
-			return conn.stream(func(ctx context.Context, c *client.Client) error {
+			return conn.Stream(func(ctx context.Context, c *client.Client) error {
 				stream, err := c.Log.Service(ctx, &api.ServiceLogRequest{Service: args[0], Follow: follow, Tail: tail})
 				if err != nil {
 					return err
 				}
-				return exit.WithHint(each(stream.Recv, func(l *api.LogLine) error { return printLine(ios, l) }), "`orlopctl services` lists them")
+				return exit.WithHint(connect.Each(stream.Recv, func(l *api.LogLine) error { return printLine(ios, l) }), "`orlopctl services` lists them")
 			})
 		},
 	}
@@ -112,7 +113,7 @@ func logsCommand(ios *iostreams.Streams, conn *connector) *cobra.Command {
 	return c
 }
 
-func dmesgCommand(ios *iostreams.Streams, conn *connector) *cobra.Command {
+func dmesgCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Command {
 	request := &api.KernelLogRequest{}
 	c := &cobra.Command{
 		Use: "dmesg", Short: "Show the kernel log",
@@ -122,12 +123,12 @@ func dmesgCommand(ios *iostreams.Streams, conn *connector) *cobra.Command {
 			"support.",
 		Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
-			return conn.stream(func(ctx context.Context, c *client.Client) error {
+			return conn.Stream(func(ctx context.Context, c *client.Client) error {
 				stream, err := c.Log.Kernel(ctx, request)
 				if err != nil {
 					return err
 				}
-				return each(stream.Recv, func(l *api.LogLine) error { return printKernelLine(ios, l) })
+				return connect.Each(stream.Recv, func(l *api.LogLine) error { return printKernelLine(ios, l) })
 			})
 		},
 	}

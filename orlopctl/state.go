@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -15,13 +14,14 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 	"sigs.k8s.io/yaml"
 
+	"github.com/orlop-os/orlop/orlopctl/connect"
 	"github.com/orlop-os/orlop/orlopctl/format"
 	"github.com/orlop-os/orlop/orlopctl/iostreams"
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/client"
 )
 
-func getCommand(ios *iostreams.Streams, conn *connector) *cobra.Command {
+func getCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Command {
 	return &cobra.Command{
 		Use:   "get [TOPIC]",
 		Short: "Show one topic of the machine's state, or the list of topics",
@@ -29,7 +29,7 @@ func getCommand(ios *iostreams.Streams, conn *connector) *cobra.Command {
 
 		ValidArgsFunction: completed(conn, topicNames),
 		RunE: func(_ *cobra.Command, args []string) error {
-			return conn.call(func(ctx context.Context, c *client.Client) error {
+			return conn.Call(func(ctx context.Context, c *client.Client) error {
 				answer, err := c.Machine.Get(ctx, &api.GetRequest{Topic: first(args)})
 				if err != nil {
 					return topicHint(err, first(args))
@@ -49,7 +49,7 @@ func getCommand(ios *iostreams.Streams, conn *connector) *cobra.Command {
 	}
 }
 
-func watchCommand(ios *iostreams.Streams, conn *connector) *cobra.Command {
+func watchCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Command {
 	return &cobra.Command{
 		Use:   "watch TOPIC",
 		Short: "Show a topic of the machine's state now and after every change",
@@ -57,12 +57,12 @@ func watchCommand(ios *iostreams.Streams, conn *connector) *cobra.Command {
 
 		ValidArgsFunction: completed(conn, topicNames),
 		RunE: func(_ *cobra.Command, args []string) error {
-			return conn.stream(func(ctx context.Context, c *client.Client) error {
+			return conn.Stream(func(ctx context.Context, c *client.Client) error {
 				stream, err := c.Machine.Watch(ctx, &api.GetRequest{Topic: args[0]})
 				if err != nil {
 					return err
 				}
-				return topicHint(each(stream.Recv, func(s *api.TopicValue) error {
+				return topicHint(connect.Each(stream.Recv, func(s *api.TopicValue) error {
 					return ios.PrintNext(s, func() error {
 						ios.Printf("# %s, revision %d\n", s.Topic, s.Revision)
 						return printValue(ios, s.Topic, s.Value)
@@ -70,22 +70,6 @@ func watchCommand(ios *iostreams.Streams, conn *connector) *cobra.Command {
 				}), args[0])
 			})
 		},
-	}
-}
-
-// each passes each message of a stream to do, until the stream ends.
-func each[T any](recv func() (T, error), do func(T) error) error {
-	for {
-		value, err := recv()
-		if errors.Is(err, io.EOF) {
-			return nil
-		}
-		if err != nil {
-			return err
-		}
-		if err := do(value); err != nil {
-			return err
-		}
 	}
 }
 
@@ -206,18 +190,18 @@ func cell(v *structpb.Value) string {
 	return string(text)
 }
 
-func eventsCommand(ios *iostreams.Streams, conn *connector) *cobra.Command {
+func eventsCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Command {
 	var follow bool
 	var after uint64
 	c := &cobra.Command{
 		Use: "events", Short: "Show the events of the machine", Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
-			return conn.stream(func(ctx context.Context, c *client.Client) error {
+			return conn.Stream(func(ctx context.Context, c *client.Client) error {
 				stream, err := c.Machine.Events(ctx, &api.EventsRequest{Follow: follow, After: after})
 				if err != nil {
 					return err
 				}
-				return each(stream.Recv, func(e *api.Event) error {
+				return connect.Each(stream.Recv, func(e *api.Event) error {
 					return ios.PrintNext(e, func() error {
 						ios.Println(eventLine(e))
 						return nil

@@ -22,6 +22,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/orlop-os/orlop/orlopctl/connect"
 	"github.com/orlop-os/orlop/orlopctl/exit"
 	"github.com/orlop-os/orlop/orlopctl/format"
 	"github.com/orlop-os/orlop/orlopctl/iostreams"
@@ -43,7 +44,7 @@ const (
 	maxSupportBytes = 256 << 20
 )
 
-func supportCommand(ios *iostreams.Streams, conn *connector) *cobra.Command {
+func supportCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Command {
 	var to []string
 	var out string
 	var plain, force bool
@@ -73,10 +74,10 @@ func supportCommand(ios *iostreams.Streams, conn *connector) *cobra.Command {
 			if _, err := os.Lstat(out); err == nil && !force {
 				return exit.Usagef("%s: cannot write: it exists; --force replaces it", out)
 			}
-			if conn.flags.timeout == 0 {
-				conn.flags.timeout = supportTimeout
+			if conn.Flags.Timeout == 0 {
+				conn.Flags.Timeout = supportTimeout
 			}
-			return conn.call(func(ctx context.Context, c *client.Client) error { return collectSupport(ctx, ios, c, out, readers) })
+			return conn.Call(func(ctx context.Context, c *client.Client) error { return collectSupport(ctx, ios, c, out, readers) })
 		},
 	}
 	f := c.Flags()
@@ -331,7 +332,7 @@ func lines[Q, A any](method func(context.Context, Q, ...grpc.CallOption) (grpc.S
 		var bytes, older int
 		stream, err := method(ctx, request)
 		if err == nil {
-			err = each(stream.Recv, func(a *A) error {
+			err = connect.Each(stream.Recv, func(a *A) error {
 				kept = append(kept, line(a)+"\n")
 				for bytes += len(kept[len(kept)-1]); len(kept) > maxPartLines || bytes > maxPartBytes; kept = kept[1:] {
 					bytes, older = bytes-len(kept[0]), older+1

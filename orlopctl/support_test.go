@@ -46,11 +46,11 @@ func TestSupportHoldsNoSecret(t *testing.T) {
 	if len(secrets) != 17 {
 		t.Fatalf("the reference has %d secrets, and 17 are known", len(secrets))
 	}
-	if err := fake.configure(c); err != nil {
+	if err := fake.Configure(c); err != nil {
 		t.Fatal(err)
 	}
-	fake.slips = slipsOf(secrets)
-	if leaked(strings.Join(fake.slips, "\n"), secrets) == "" {
+	fake.Slips = slipsOf(secrets)
+	if leaked(strings.Join(fake.Slips, "\n"), secrets) == "" {
 		t.Fatal("the test does not see what was let slip")
 	}
 
@@ -63,7 +63,7 @@ func TestSupportHoldsNoSecret(t *testing.T) {
 		t.Fatal(err)
 	}
 	var stdout, stderr bytes.Buffer
-	if code := run([]string{"support", "--out", filepath.Join(out, "m1.age"), "--to", key.Recipient().String(), "--endpoint", fake.address, "--fingerprint", fake.fingerprint,
+	if code := run([]string{"support", "--out", filepath.Join(out, "m1.age"), "--to", key.Recipient().String(), "--endpoint", fake.Address, "--fingerprint", fake.Fingerprint,
 		"--cert", filepath.Join(dir, "operator", "admin.crt"), "--key", filepath.Join(dir, "operator", "admin.key")}, strings.NewReader(""), &stdout, &stderr); code != exit.OK {
 		t.Fatalf("exit status %d: %s", code, stderr.String())
 	}

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"crypto/x509"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -12,9 +11,8 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"google.golang.org/protobuf/types/known/durationpb"
 
-	"github.com/orlop-os/orlop/orlopctl/contexts"
+	"github.com/orlop-os/orlop/orlopctl/connect"
 	"github.com/orlop-os/orlop/orlopctl/exit"
 	"github.com/orlop-os/orlop/orlopctl/format"
 	"github.com/orlop-os/orlop/orlopctl/gen"
@@ -24,7 +22,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/pki"
 )
 
-func trustCommand(ios *iostreams.Streams, conn *connector) *cobra.Command {
+func trustCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "trust",
 		Short: "Issue, renew, list and revoke client certificates",
@@ -37,7 +35,7 @@ func trustCommand(ios *iostreams.Streams, conn *connector) *cobra.Command {
 	return c
 }
 
-func trustIssueCommand(ios *iostreams.Streams, conn *connector) *cobra.Command {
+func trustIssueCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Command {
 	var name, role, out string
 	var life time.Duration
 	var force bool
@@ -58,8 +56,8 @@ func trustIssueCommand(ios *iostreams.Streams, conn *connector) *cobra.Command {
 					return exit.Usagef("%s: cannot write: it exists; --force replaces it", file)
 				}
 			}
-			return conn.call(func(ctx context.Context, c *client.Client) error {
-				answer, err := c.Trust.Issue(ctx, &api.IssueRequest{Name: name, Role: role, Csr: request, Ttl: lifeOf(life)})
+			return conn.Call(func(ctx context.Context, c *client.Client) error {
+				answer, err := c.Trust.Issue(ctx, &api.IssueRequest{Name: name, Role: role, Csr: request, Ttl: connect.TTLOf(life)})
 				if err != nil {
 					return err
 				}
@@ -89,7 +87,7 @@ func trustIssueCommand(ios *iostreams.Streams, conn *connector) *cobra.Command {
 	return c
 }
 
-func trustRenewCommand(ios *iostreams.Streams, conn *connector) *cobra.Command {
+func trustRenewCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Command {
 	var life time.Duration
 	c := &cobra.Command{
 		Use:   "renew",
@@ -98,10 +96,10 @@ func trustRenewCommand(ios *iostreams.Streams, conn *connector) *cobra.Command {
 			"--cert and --key. The old certificate stays valid until it expires.",
 		Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
-			if (conn.flags.cert == "") != (conn.flags.key == "") || conn.flags.cert == "" && !conn.usesContextCert() {
+			if (conn.Flags.Cert == "") != (conn.Flags.Key == "") || conn.Flags.Cert == "" && !conn.UsesContextCert() {
 				return exit.Usagef("trust renew: cannot renew: expected a context, or both --cert and --key")
 			}
-			name, chosen, err := conn.chosen()
+			name, chosen, err := conn.Chosen()
 			if err != nil {
 				return err
 			}
@@ -109,15 +107,15 @@ func trustRenewCommand(ios *iostreams.Streams, conn *connector) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return conn.call(func(ctx context.Context, c *client.Client) error {
-				leaf, err := renew(ctx, c, present, life)
+			return conn.Call(func(ctx context.Context, c *client.Client) error {
+				leaf, err := connect.Renew(ctx, c, present, life)
 				if err != nil {
 					return err
 				}
-				if conn.flags.cert != "" {
-					err = gen.WritePair(conn.flags.cert, conn.flags.key, leaf)
+				if conn.Flags.Cert != "" {
+					err = gen.WritePair(conn.Flags.Cert, conn.Flags.Key, leaf)
 				} else {
-					err = storeRenewed(name, chosen, leaf)
+					err = connect.StoreRenewed(name, chosen, leaf)
 				}
 				if err != nil {
 					return err
@@ -131,13 +129,13 @@ func trustRenewCommand(ios *iostreams.Streams, conn *connector) *cobra.Command {
 	return c
 }
 
-func trustListCommand(ios *iostreams.Streams, conn *connector) *cobra.Command {
+func trustListCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Command {
 	return &cobra.Command{
 		Use:   "list",
 		Short: "List the certificates that the machine has issued, and the revocations",
 		Args:  cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
-			return conn.call(func(ctx context.Context, c *client.Client) error {
+			return conn.Call(func(ctx context.Context, c *client.Client) error {
 				answer, err := c.Trust.ListCertificates(ctx, &api.ListCertificatesRequest{})
 				if err != nil {
 					return err
@@ -170,7 +168,7 @@ func trustTable(w *tabwriter.Writer, list *api.ListCertificatesResponse, now tim
 	}
 }
 
-func trustRevokeCommand(ios *iostreams.Streams, conn *connector) *cobra.Command {
+func trustRevokeCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Command {
 	r := &api.RevokeRequest{}
 	var file string
 	c := &cobra.Command{
@@ -215,25 +213,25 @@ func trustRevokeCommand(ios *iostreams.Streams, conn *connector) *cobra.Command 
 
 // revoke revokes or restores on all machines of the context concurrently. An unreachable machine
 // does not delay the others.
-func revoke(ios *iostreams.Streams, conn *connector, r *api.RevokeRequest) error {
-	ctx, stop := interruptible()
+func revoke(ios *iostreams.Streams, conn *connect.Connector, r *api.RevokeRequest) error {
+	ctx, stop := connect.Interruptible()
 	defer stop()
-	f, err := conn.fleet()
+	f, err := conn.Fleet()
 	if err != nil {
 		return err
 	}
-	defer f.close()
-	answers := make([]*api.RevokeResponse, len(f.names))
+	defer f.Close()
+	answers := make([]*api.RevokeResponse, len(f.Names))
 	ask := func(ctx context.Context, i int, c *client.Client) (err error) {
 		answers[i], err = c.Trust.Revoke(ctx, r)
 		return err
 	}
-	errs := f.all(ctx, ask)
+	errs := f.All(ctx, ask)
 	// Only the machine that issued a certificate knows the first certificate of its lineage; the
 	// command passes it to the others.
 	if i := slices.IndexFunc(answers, func(a *api.RevokeResponse) bool { return a.GetIssuedHere() && a.Revocation.Lineage != r.Serial }); i >= 0 && r.Serial != "" {
 		r.Serial = answers[i].Revocation.Lineage
-		errs = f.all(ctx, ask)
+		errs = f.All(ctx, ask)
 	}
 	issued := r.Serial == "" // by at least one of the machines
 	for i, answer := range answers {
@@ -242,8 +240,8 @@ func revoke(ios *iostreams.Streams, conn *connector, r *api.RevokeRequest) error
 		}
 		issued = issued || answer.IssuedHere
 		named := ios
-		if len(f.names) > 1 || f.relayed {
-			named = ios.ForNode(f.names[i])
+		if len(f.Names) > 1 || f.Relayed {
+			named = ios.ForNode(f.Names[i])
 		}
 		if err := printRevoked(named, r, answer); err != nil {
 			return err
@@ -252,7 +250,7 @@ func revoke(ios *iostreams.Streams, conn *connector, r *api.RevokeRequest) error
 	if !issued && ios.Human() && slices.ContainsFunc(answers, func(a *api.RevokeResponse) bool { return a != nil }) {
 		ios.Errorln("none of the called machines has issued it: unless the number is the whole serial of the first certificate of the lineage, other certificates of the lineage stay valid")
 	}
-	return f.failed(ios, errs, "call it again when they answer")
+	return f.Failed(ios, errs, "call it again when they answer")
 }
 
 func printRevoked(ios *iostreams.Streams, r *api.RevokeRequest, answer *api.RevokeResponse) error {
@@ -276,110 +274,4 @@ func revoked(r *api.Revocation) string {
 		return "every certificate of " + r.Name
 	}
 	return "certificate " + r.Lineage + " and its renewals"
-}
-
-func lifeOf(d time.Duration) *durationpb.Duration {
-	if d == 0 {
-		return nil
-	}
-	return durationpb.New(d)
-}
-
-// renew requests a certificate with a new key for the caller, whose certificate is present. The
-// result must be equivalent.
-func renew(ctx context.Context, c *client.Client, present *pki.Leaf, life time.Duration) (*pki.Leaf, error) {
-	leaf, request, err := gen.NewRequest()
-	if err != nil {
-		return nil, err
-	}
-	answer, err := c.Trust.Renew(ctx, &api.RenewRequest{Csr: request, Ttl: lifeOf(life)})
-	if err != nil {
-		return nil, err
-	}
-	if leaf.Cert, err = x509.ParseCertificate(answer.Certificate); err != nil {
-		return nil, fmt.Errorf("certificate: cannot use the certificate from the machine: %w", err)
-	}
-	switch {
-	case !pki.Matches(leaf.Cert, leaf.Key):
-		err = errors.New("it is for another key")
-	case leaf.Cert.Subject.String() != present.Cert.Subject.String():
-		err = fmt.Errorf("it is for %s, and yours for %s", leaf.Cert.Subject, present.Cert.Subject)
-	case !time.Now().Before(leaf.Cert.NotAfter):
-		err = fmt.Errorf("it expired at %s; the machine's clock is behind, or yours ahead", leaf.Cert.NotAfter.Format(time.RFC3339))
-	}
-	if err != nil {
-		return nil, fmt.Errorf("certificate: cannot use the certificate from the machine: %w; nothing was replaced", err)
-	}
-	return leaf, nil
-}
-
-// storeRenewed stores a new certificate in a context, unless the context has changed meanwhile, and
-// in the other contexts of the cluster with the same certificate.
-func storeRenewed(name string, was contexts.Context, leaf *pki.Leaf) error {
-	return contexts.Change(func(f *contexts.File) error {
-		for other, c := range f.Contexts {
-			if c.Cert != was.Cert || c.Key != was.Key || other != name && (was.CA == "" || c.CA != was.CA) {
-				continue
-			}
-			c.Cert, c.Key, c.RenewAfter = string(leaf.CertPEM()), string(leaf.KeyPEM()), renewAt(leaf)
-			f.Contexts[other] = c
-		}
-		return nil
-	})
-}
-
-// usesContextCert reports whether the call goes to a machine of a context with the certificate of
-// the context.
-func (conn *connector) usesContextCert() bool {
-	return conn.flags.cert == "" && conn.flags.key == "" && len(conn.flags.endpoints) == 0
-}
-
-// signedAgain returns a context with a new certificate by the operator CA, if it is necessary and
-// the CA's key is still in the directory of the context. It also replaces an expired certificate.
-func (conn *connector) signedAgain(name string, c contexts.Context) contexts.Context {
-	leaf, is := gen.RenewalDue(c.Cert, c.Key)
-	if !is || c.Operator == "" || !conn.usesContextCert() {
-		return c
-	}
-	ca, err := gen.ReadOperator(c.Operator)
-	if err != nil {
-		return c
-	}
-	// The directory may now hold another CA. A renewed certificate contains the fingerprint of the
-	// CA that signed the first of its lineage.
-	if _, root := pki.LineageOf(leaf.Cert); leaf.Cert.CheckSignatureFrom(ca.Cert) != nil && root != pki.Fingerprint(ca.Cert) {
-		return c
-	}
-	made, err := gen.IssueClient(ca, leaf.Cert.Subject.CommonName, leaf.Cert.Subject.Organization, gen.ClientTTL)
-	if err != nil {
-		return c
-	}
-	if err := storeRenewed(name, c, made); err != nil {
-		conn.ios.Errorln("a new certificate of yours cannot be stored: " + err.Error())
-	}
-	c.Cert, c.Key, c.RenewAfter = string(made.CertPEM()), string(made.KeyPEM()), renewAt(made)
-	return c
-}
-
-func renewAt(leaf *pki.Leaf) time.Time {
-	return time.Now().Add(time.Until(leaf.Cert.NotAfter) / 3 * 2).UTC().Truncate(time.Second)
-}
-
-// keepFresh lets the machine renew the context's certificate when it is due. A failure does not
-// make the command fail, because the certificate is still valid.
-func (conn *connector) keepFresh(ctx context.Context, c *client.Client, name string, chosen contexts.Context) {
-	if !conn.usesContextCert() {
-		return
-	}
-	present, is := gen.RenewalDue(chosen.Cert, chosen.Key)
-	if present == nil || chosen.RenewAfter.IsZero() && !is || time.Now().Before(chosen.RenewAfter) {
-		return
-	}
-	leaf, err := renew(ctx, c, present, 0)
-	if err != nil || !leaf.Cert.NotAfter.After(present.Cert.NotAfter) {
-		return
-	}
-	if err := storeRenewed(name, chosen, leaf); err != nil {
-		conn.ios.Errorln("your certificate was renewed, but cannot be stored: " + err.Error())
-	}
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/spf13/cobra"
 	"google.golang.org/grpc/codes"
 
+	"github.com/orlop-os/orlop/orlopctl/connect"
 	"github.com/orlop-os/orlop/orlopctl/exit"
 	"github.com/orlop-os/orlop/orlopctl/format"
 	"github.com/orlop-os/orlop/orlopctl/iostreams"
@@ -29,7 +30,7 @@ import (
 // new version five minutes per attempt.
 const upgradeTimeout = 30 * time.Minute
 
-func upgradeCommand(ios *iostreams.Streams, conn *connector) *cobra.Command {
+func upgradeCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Command {
 	var file, peer string
 	var from registryFlags
 	var noWait, withoutSavepoint bool
@@ -94,7 +95,7 @@ type registryFlags struct {
 	username, password string // password is a file
 }
 
-func upgradeStatusCommand(ios *iostreams.Streams, conn *connector) *cobra.Command {
+func upgradeStatusCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Command {
 	var wait bool
 	c := &cobra.Command{
 		Use: "status", Short: "Show the last upgrade, its progress, and the reason for a rollback", Args: cobra.NoArgs,
@@ -102,7 +103,7 @@ func upgradeStatusCommand(ios *iostreams.Streams, conn *connector) *cobra.Comman
 			if wait {
 				return awaitUpgrade(ios, conn, "")
 			}
-			return conn.call(func(ctx context.Context, c *client.Client) error {
+			return conn.Call(func(ctx context.Context, c *client.Client) error {
 				answer, err := c.Upgrade.Status(ctx, &api.UpgradeStatusRequest{})
 				if err != nil {
 					return err
@@ -115,7 +116,7 @@ func upgradeStatusCommand(ios *iostreams.Streams, conn *connector) *cobra.Comman
 	return c
 }
 
-func rollbackCommand(ios *iostreams.Streams, conn *connector) *cobra.Command {
+func rollbackCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Command {
 	var yes bool
 	c := &cobra.Command{
 		Use:   "rollback",
@@ -124,11 +125,11 @@ func rollbackCommand(ios *iostreams.Streams, conn *connector) *cobra.Command {
 			"You must type the machine's name first, unless --yes is given.",
 		Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
-			if conn.flags.timeout == 0 {
-				conn.flags.timeout = upgradeTimeout + drainTime
+			if conn.Flags.Timeout == 0 {
+				conn.Flags.Timeout = upgradeTimeout + drainTime
 			}
 			var to string
-			err := conn.call(func(ctx context.Context, c *client.Client) error {
+			err := conn.Call(func(ctx context.Context, c *client.Client) error {
 				if !yes {
 					if err := confirm(ctx, ios, c, "go back to the version before"); err != nil {
 						return err
@@ -167,14 +168,14 @@ func (f registryFlags) request() (r *api.FetchBundleRequest, err error) {
 }
 
 // fetchBundle lets the machine fetch a bundle, and returns when the machine has started to.
-func fetchBundle(conn *connector, r *api.FetchBundleRequest) (begun *api.UpgradeStarted, err error) {
-	ctx, stop := interruptible()
+func fetchBundle(conn *connect.Connector, r *api.FetchBundleRequest) (begun *api.UpgradeStarted, err error) {
+	ctx, stop := connect.Interruptible()
 	defer stop()
-	ctx, cancel := context.WithTimeout(ctx, conn.timeout(upgradeTimeout))
+	ctx, cancel := context.WithTimeout(ctx, conn.Timeout(upgradeTimeout))
 	defer cancel()
-	dialing, cancel := context.WithTimeout(ctx, usualTimeout)
+	dialing, cancel := context.WithTimeout(ctx, connect.DefaultTimeout)
 	defer cancel()
-	err = conn.connected(dialing, ctx, func(ctx context.Context, c *client.Client) (err error) {
+	err = conn.Connect(dialing, ctx, func(ctx context.Context, c *client.Client) (err error) {
 		begun, err = c.Upgrade.Fetch(ctx, r)
 		return err
 	})
@@ -183,7 +184,7 @@ func fetchBundle(conn *connector, r *api.FetchBundleRequest) (begun *api.Upgrade
 
 // sendBundle uploads a bundle, resumes after a lost connection, and returns when the machine has
 // the bundle.
-func sendBundle(ios *iostreams.Streams, conn *connector, name string, withoutSavepoint bool) (*api.UpgradeStarted, error) {
+func sendBundle(ios *iostreams.Streams, conn *connect.Connector, name string, withoutSavepoint bool) (*api.UpgradeStarted, error) {
 	file, err := os.Open(name)
 	if err != nil {
 		return nil, exit.Usagef("upgrade: cannot read: %w", err)
@@ -201,7 +202,7 @@ func sendBundle(ios *iostreams.Streams, conn *connector, name string, withoutSav
 // upload is the upload of a bundle to a machine.
 type upload struct {
 	ios   *iostreams.Streams
-	conn  *connector
+	conn  *connect.Connector
 	file  io.ReadSeeker
 	offer *api.BeginUploadRequest
 	// withoutSavepoint: the machine takes no savepoint.
@@ -211,21 +212,21 @@ type upload struct {
 // send tries until the machine has the bundle. The machine must admit the first attempt; after that
 // a connection may be lost, and a machine may restart.
 func (u upload) send() (begun *api.UpgradeStarted, err error) {
-	endpoint, err := u.conn.machine()
+	endpoint, err := u.conn.Machine()
 	if err != nil {
 		return nil, err
 	}
-	ctx, stop := interruptible()
+	ctx, stop := connect.Interruptible()
 	defer stop()
-	ctx, cancel := context.WithTimeout(ctx, u.conn.timeout(upgradeTimeout))
+	ctx, cancel := context.WithTimeout(ctx, u.conn.Timeout(upgradeTimeout))
 	defer cancel()
 	told := ""
 	for sending := false; ; {
-		err := attempt(ctx, endpoint, func(_ context.Context, c *client.Client) (err error) {
+		err := connect.Attempt(ctx, endpoint, func(_ context.Context, c *client.Client) (err error) {
 			begun, err = u.try(ctx, c, &sending)
 			return err
 		})
-		if err == nil || !sending || !exit.IsTemporary(err) && !interrupted(err) || !sleep(ctx, dialInterval) {
+		if err == nil || !sending || !exit.IsTemporary(err) && !interrupted(err) || !connect.Sleep(ctx, connect.DialInterval) {
 			return begun, err
 		}
 		if line := "it broke off: " + exit.Message(err); u.ios.Human() && line != told {
@@ -272,14 +273,14 @@ func (u upload) try(ctx context.Context, c *client.Client, sending *bool) (*api.
 
 // awaitUpgrade waits for the result of an upgrade, across reboots, and shows the progress. It
 // succeeds when the wanted version runs, or without a wanted version when the upgrade is committed.
-func awaitUpgrade(ios *iostreams.Streams, conn *connector, wanted string) error {
-	endpoint, err := conn.machine()
+func awaitUpgrade(ios *iostreams.Streams, conn *connect.Connector, wanted string) error {
+	endpoint, err := conn.Machine()
 	if err != nil {
 		return err
 	}
-	ctx, stop := interruptible()
+	ctx, stop := connect.Interruptible()
 	defer stop()
-	ctx, cancel := context.WithTimeout(ctx, conn.timeout(upgradeTimeout))
+	ctx, cancel := context.WithTimeout(ctx, conn.Timeout(upgradeTimeout))
 	defer cancel()
 	var last *api.UpgradeStatus
 	show := newStagePrinter(ios)
@@ -295,7 +296,7 @@ func awaitUpgrade(ios *iostreams.Streams, conn *connector, wanted string) error 
 		if ctx.Err() == nil && !exit.IsTemporary(err) {
 			return err
 		}
-		if !sleep(ctx, dialInterval) {
+		if !connect.Sleep(ctx, connect.DialInterval) {
 			return &exit.Error{Code: exit.Unhealthy, Err: fmt.Errorf("upgrade: not complete in time; its phase is %q", last.GetPhase()), Hint: "`orlopctl upgrade status --wait` continues to wait"}
 		}
 	}
@@ -304,7 +305,7 @@ func awaitUpgrade(ios *iostreams.Streams, conn *connector, wanted string) error 
 // followUpgrade connects and passes the status to enough, until it returns true or the connection
 // is lost.
 func followUpgrade(ctx context.Context, endpoint client.Endpoint, enough func(*api.UpgradeStatus) bool) error {
-	return attempt(ctx, endpoint, func(_ context.Context, c *client.Client) error {
+	return connect.Attempt(ctx, endpoint, func(_ context.Context, c *client.Client) error {
 		stream, err := c.Upgrade.Watch(ctx, &api.WatchUpgradeRequest{})
 		if err != nil {
 			return err

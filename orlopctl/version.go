@@ -9,13 +9,14 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/orlop-os/orlop/orlopctl/connect"
 	"github.com/orlop-os/orlop/orlopctl/format"
 	"github.com/orlop-os/orlop/orlopctl/iostreams"
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/client"
 )
 
-func versionCommand(ios *iostreams.Streams, conn *connector) *cobra.Command {
+func versionCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Command {
 	var own bool
 	c := &cobra.Command{
 		Use: "version", Short: "Show the versions of the machine and of this tool", Args: cobra.NoArgs,
@@ -24,7 +25,7 @@ func versionCommand(ios *iostreams.Streams, conn *connector) *cobra.Command {
 				ios.Println("orlopctl " + toolVersion())
 				return nil
 			}
-			return conn.call(func(ctx context.Context, c *client.Client) error {
+			return conn.Call(func(ctx context.Context, c *client.Client) error {
 				answer, err := c.Machine.Version(ctx, &api.VersionRequest{})
 				if err != nil {
 					return err

@@ -1,4 +1,4 @@
-package main
+package machinetest
 
 import (
 	"cmp"
@@ -16,8 +16,8 @@ import (
 )
 
 // CreateTicket gives every caller a ticket signed by the client CA.
-func (s *fakeClusterService) CreateTicket(_ context.Context, r *api.CreateTicketRequest) (*api.CreateTicketResponse, error) {
-	cluster := s.f.current()
+func (s *clusterService) CreateTicket(_ context.Context, r *api.CreateTicketRequest) (*api.CreateTicketResponse, error) {
+	cluster := s.f.Current()
 	if cluster == nil || cluster.Cluster == nil {
 		return nil, status.Error(codes.FailedPrecondition, "this machine belongs to no cluster; ask a control-plane machine")
 	}
@@ -46,7 +46,7 @@ func (s *fakeClusterService) CreateTicket(_ context.Context, r *api.CreateTicket
 	return &api.CreateTicketResponse{Certificate: leaf.Cert.Raw, Documents: config.Marshal(worker), ControlPlanes: []string{"10.0.0.11"}}, nil
 }
 
-func (s *fakeClusterService) ListMembers(context.Context, *api.ListMembersRequest) (*api.ListMembersResponse, error) {
+func (s *clusterService) ListMembers(context.Context, *api.ListMembersRequest) (*api.ListMembersResponse, error) {
 	s.f.mu.Lock()
 	defer s.f.mu.Unlock()
 	if !s.f.ticketRequested {
@@ -59,7 +59,7 @@ func (s *fakeClusterService) ListMembers(context.Context, *api.ListMembersReques
 	}, nil
 }
 
-func (s *fakeClusterService) RemoveMember(_ context.Context, r *api.RemoveMemberRequest) (*api.RemoveMemberResponse, error) {
+func (s *clusterService) RemoveMember(_ context.Context, r *api.RemoveMemberRequest) (*api.RemoveMemberResponse, error) {
 	if r.Name != "w1" {
 		return nil, status.Errorf(codes.FailedPrecondition, "machine %q: cannot be removed: it is not a member", r.Name)
 	}
@@ -69,20 +69,20 @@ func (s *fakeClusterService) RemoveMember(_ context.Context, r *api.RemoveMember
 // asks is the key fingerprint of the machine with the join request.
 var asks = "sha256:" + strings.Repeat("ab", 32)
 
-func (s *fakeClusterService) ListPending(context.Context, *api.ListPendingRequest) (*api.ListPendingResponse, error) {
+func (s *clusterService) ListPending(context.Context, *api.ListPendingRequest) (*api.ListPendingResponse, error) {
 	return &api.ListPendingResponse{Machines: []*api.PendingMachine{
 		{Name: "w5", Address: "10.0.0.25", Fingerprint: asks, Since: timestamppb.New(time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC))},
 	}}, nil
 }
 
-func (s *fakeClusterService) Approve(_ context.Context, r *api.ApproveRequest) (*api.ApproveResponse, error) {
+func (s *clusterService) Approve(_ context.Context, r *api.ApproveRequest) (*api.ApproveResponse, error) {
 	if r.Name != "w5" || r.Fingerprint != asks {
 		return nil, status.Errorf(codes.FailedPrecondition, "machine %s: no join request here at present", r.Name)
 	}
 	return &api.ApproveResponse{}, nil
 }
 
-func (s *fakeClusterService) Deny(_ context.Context, r *api.DenyRequest) (*api.DenyResponse, error) {
+func (s *clusterService) Deny(_ context.Context, r *api.DenyRequest) (*api.DenyResponse, error) {
 	if r.Name != "w5" || r.Fingerprint != asks {
 		return nil, status.Errorf(codes.FailedPrecondition, "machine %s: no join request here at present", r.Name)
 	}

@@ -1,4 +1,4 @@
-package main
+package machinetest
 
 import (
 	"context"
@@ -13,9 +13,9 @@ import (
 	"github.com/orlop-os/orlop/pkg/api"
 )
 
-// fakeUpgradeService simulates a machine behind an unreliable line: uploads to it and its status
+// upgradeService simulates a machine behind an unreliable line: uploads to it and its status
 // streams break off.
-type fakeUpgradeService struct {
+type upgradeService struct {
 	api.UnimplementedUpgradeServer
 	mu     sync.Mutex
 	have   int64
@@ -24,11 +24,11 @@ type fakeUpgradeService struct {
 }
 
 const (
-	fakeLine   = 1_500_000 // bytes that pass before the line breaks
-	fakeBroken = "1.6.0"   // a version that every machine rolls back
+	brokenAfter   = 1_500_000 // bytes that pass before the line breaks
+	brokenVersion = "1.6.0"   // a version that every machine rolls back
 )
 
-func (s *fakeUpgradeService) BeginUpload(_ context.Context, r *api.BeginUploadRequest) (*api.BeginUploadResponse, error) {
+func (s *upgradeService) BeginUpload(_ context.Context, r *api.BeginUploadRequest) (*api.BeginUploadResponse, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if r.Size < 1<<20 {
@@ -37,7 +37,7 @@ func (s *fakeUpgradeService) BeginUpload(_ context.Context, r *api.BeginUploadRe
 	return &api.BeginUploadResponse{Received: s.have}, nil
 }
 
-func (s *fakeUpgradeService) Upload(stream grpc.ClientStreamingServer[api.UploadBundleRequest, api.UpgradeStarted]) error {
+func (s *upgradeService) Upload(stream grpc.ClientStreamingServer[api.UploadBundleRequest, api.UpgradeStarted]) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	first, err := stream.Recv()
@@ -56,20 +56,20 @@ func (s *fakeUpgradeService) Upload(stream grpc.ClientStreamingServer[api.Upload
 			return err
 		}
 		came, s.have = came+int64(len(r.Chunk)), s.have+int64(len(r.Chunk))
-		if came > fakeLine {
+		if came > brokenAfter {
 			s.breaks++
 			return status.Error([]codes.Code{codes.Unavailable, codes.Aborted}[s.breaks%2], "the test breaks it off")
 		}
 	}
 }
 
-func (s *fakeUpgradeService) Fetch(_ context.Context, r *api.FetchBundleRequest) (*api.UpgradeStarted, error) {
+func (s *upgradeService) Fetch(_ context.Context, r *api.FetchBundleRequest) (*api.UpgradeStarted, error) {
 	version := "1.4.0"
 	switch {
 	case r.Peer == "10.0.0.12" && r.Reference == "":
 		version = "1.5.0"
 	case r.Peer == "10.0.0.66" && r.Reference == "":
-		version = fakeBroken
+		version = brokenVersion
 	case r.Reference != "registry.test/orlop:1" || string(r.Ca) != "a CA\n" || r.Username != "dora" || r.Password != "secret":
 		return nil, status.Errorf(codes.FailedPrecondition, "the test does not expect %v", r)
 	}
@@ -78,26 +78,26 @@ func (s *fakeUpgradeService) Fetch(_ context.Context, r *api.FetchBundleRequest)
 	return s.begin(version), nil
 }
 
-func (s *fakeUpgradeService) begin(version string) *api.UpgradeStarted {
+func (s *upgradeService) begin(version string) *api.UpgradeStarted {
 	s.record = &api.UpgradeStatus{Running: "1.2.3", From: "1.2.3", To: version, Phase: "writing", Operation: "write", Done: 1 << 20, Total: 2 << 20}
 	return &api.UpgradeStarted{From: "1.2.3", To: version}
 }
 
-func (s *fakeUpgradeService) Status(context.Context, *api.UpgradeStatusRequest) (*api.UpgradeStatus, error) {
+func (s *upgradeService) Status(context.Context, *api.UpgradeStatusRequest) (*api.UpgradeStatus, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.record, nil
 }
 
-func (s *fakeUpgradeService) Watch(_ *api.WatchUpgradeRequest, stream grpc.ServerStreamingServer[api.UpgradeStatus]) error {
+func (s *upgradeService) Watch(_ *api.WatchUpgradeRequest, stream grpc.ServerStreamingServer[api.UpgradeStatus]) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if err := stream.Send(s.record); err != nil {
 		return err
 	}
 	if s.record.GetPhase() == "writing" {
-		if s.record.To == fakeBroken {
-			s.record = &api.UpgradeStatus{Running: "1.2.3", From: "1.2.3", To: fakeBroken, Phase: "rolled back", Reason: "the test rolls it back"}
+		if s.record.To == brokenVersion {
+			s.record = &api.UpgradeStatus{Running: "1.2.3", From: "1.2.3", To: brokenVersion, Phase: "rolled back", Reason: "the test rolls it back"}
 		} else {
 			s.record = &api.UpgradeStatus{Running: s.record.To, From: "1.2.3", To: s.record.To, Phase: "committed"}
 		}

@@ -1,4 +1,6 @@
-package main
+// Package machinetest is a fake machine for the tests of orlopctl: the services of the API with
+// canned answers, behind a real apid.
+package machinetest
 
 import (
 	"bytes"
@@ -30,17 +32,17 @@ import (
 	"github.com/orlop-os/orlop/pkg/relay"
 )
 
-// fakeMachine is a simulated machine: the services of the API with canned answers on a Unix socket,
+// Machine is a simulated machine: the services of the API with canned answers on a Unix socket,
 // behind a real apid on a real TCP port.
-type fakeMachine struct {
-	code                 pairing.Code // the code on its console
-	address, fingerprint string
+type Machine struct {
+	Code                 pairing.Code // the code on its console
+	Address, Fingerprint string
 	dir                  string // files of apid
 	key                  *pki.Leaf
 	clients              *pki.CA
-	stop                 func() error
-	network              *fakeNetwork // nil without a network
-	node                 netip.Addr   // its address in the network
+	Stop                 func() error
+	network              *Network   // nil without a network
+	node                 netip.Addr // its address in the network
 
 	mu      sync.Mutex
 	config  *config.Config
@@ -48,7 +50,7 @@ type fakeMachine struct {
 	past    []*config.Config // earlier configurations; number 1 is the first
 	// secrets that its programs have leaked: lines of every log, events, and texts in topic
 	// "memory"
-	slips           []string
+	Slips           []string
 	install         string // name of a machine that runs from memory and installs itself
 	trial           string // name of the current trial
 	confirms        int    // calls to confirm it
@@ -56,17 +58,17 @@ type fakeMachine struct {
 	watched         int    // number of calls that watched the request
 }
 
-// startFake starts a machine that trusts an operator CA and has no configuration yet.
-func startFake(operatorCA []byte) (*fakeMachine, error) {
+// Start starts a machine that trusts an operator CA and has no configuration yet.
+func Start(operatorCA []byte) (*Machine, error) {
 	dir, err := os.MkdirTemp("", "orlop") // short: the path of a Unix socket has at most 108 bytes
 	if err != nil {
 		return nil, err
 	}
-	f := &fakeMachine{dir: dir, code: pairing.NewCode()}
+	f := &Machine{dir: dir, Code: pairing.NewCode()}
 	if f.key, err = pki.SelfSigned(pki.Spec{CN: "orlop", Usage: pki.Server, TTL: time.Hour}); err != nil {
 		return nil, err
 	}
-	f.fingerprint = pki.Fingerprint(f.key.Cert)
+	f.Fingerprint = pki.Fingerprint(f.key.Cert)
 	if f.clients, err = pki.NewCA("clients", 100*time.Hour); err != nil {
 		return nil, err
 	}
@@ -84,30 +86,30 @@ func startFake(operatorCA []byte) (*fakeMachine, error) {
 		return nil, err
 	}
 	server := grpc.NewServer()
-	api.RegisterMachineServer(server, &fakeMachineService{f: f})
-	api.RegisterConfigServer(server, &fakeConfigService{f: f})
-	api.RegisterApidInternalServer(server, &fakeInternalService{f: f})
-	api.RegisterServiceServer(server, &fakeServiceService{})
-	api.RegisterLogServer(server, &fakeLogService{f: f})
-	api.RegisterImageServer(server, &fakeImageService{})
-	api.RegisterClusterServer(server, &fakeClusterService{f: f})
-	api.RegisterUpgradeServer(server, &fakeUpgradeService{})
-	api.RegisterAuditServer(server, &fakeAuditService{})
-	api.RegisterTrustServer(server, &fakeTrustService{f: f})
-	api.RegisterDebugServer(server, fakeDebugService{})
-	api.RegisterEtcdServer(server, &fakeEtcdService{})
+	api.RegisterMachineServer(server, &machineService{f: f})
+	api.RegisterConfigServer(server, &configService{f: f})
+	api.RegisterApidInternalServer(server, &internalService{f: f})
+	api.RegisterServiceServer(server, &serviceService{})
+	api.RegisterLogServer(server, &logService{f: f})
+	api.RegisterImageServer(server, &imageService{})
+	api.RegisterClusterServer(server, &clusterService{f: f})
+	api.RegisterUpgradeServer(server, &upgradeService{})
+	api.RegisterAuditServer(server, &auditService{})
+	api.RegisterTrustServer(server, &trustService{f: f})
+	api.RegisterDebugServer(server, debugService{})
+	api.RegisterEtcdServer(server, &etcdService{})
 	front, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return nil, err
 	}
-	f.address = front.Addr().String()
+	f.Address = front.Addr().String()
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 2)
 	go func() { done <- server.Serve(backend) }()
 	go func() {
 		done <- apid.Serve(ctx, apid.Options{Listener: front, Dir: dir, Backend: socket, Log: io.Discard})
 	}()
-	f.stop = func() error {
+	f.Stop = func() error {
 		cancel()
 		server.Stop()
 		return errors.Join(<-done, <-done, os.RemoveAll(dir))
@@ -115,38 +117,38 @@ func startFake(operatorCA []byte) (*fakeMachine, error) {
 	return f, nil
 }
 
-// fakeInternalService pairs a machine that was started without an operator CA.
-type fakeInternalService struct {
+// internalService pairs a machine that was started without an operator CA.
+type internalService struct {
 	api.UnimplementedApidInternalServer
-	f *fakeMachine
+	f *Machine
 }
 
-func (s *fakeInternalService) Pair(_ context.Context, r *api.PairRequest) (*api.PairResponse, error) {
+func (s *internalService) Pair(_ context.Context, r *api.PairRequest) (*api.PairResponse, error) {
 	claim := pairing.Claim{CA: r.Ca, Proof: r.Proof}
-	if !s.f.code.Accepts(r.ChannelBinding, claim) {
+	if !s.f.Code.Accepts(r.ChannelBinding, claim) {
 		return &api.PairResponse{Refusal: "this is not the code that the machine's console shows now"}, nil
 	}
 	if err := os.WriteFile(filepath.Join(s.f.dir, apid.OperatorCAsFile), r.Ca, 0o600); err != nil {
 		return nil, err
 	}
-	return &api.PairResponse{Proof: s.f.code.NewAnswer(r.ChannelBinding, claim).Proof}, nil
+	return &api.PairResponse{Proof: s.f.Code.NewAnswer(r.ChannelBinding, claim).Proof}, nil
 }
 
-func (f *fakeMachine) slipped() []string {
+func (f *Machine) slipped() []string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.slips
+	return f.Slips
 }
 
-func (f *fakeMachine) current() *config.Config {
+func (f *Machine) Current() *config.Config {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.config
 }
 
-// configure applies a configuration and issues a certificate by the cluster's machine CA, like
+// Configure applies a configuration and issues a certificate by the cluster's machine CA, like
 // machined.
-func (f *fakeMachine) configure(c *config.Config) error {
+func (f *Machine) Configure(c *config.Config) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.config, f.applied = c, time.Now()
@@ -182,7 +184,7 @@ func (f *fakeMachine) configure(c *config.Config) error {
 }
 
 // replace replaces a file of apid, like machined.
-func (f *fakeMachine) replace(name string, content []byte) error {
+func (f *Machine) replace(name string, content []byte) error {
 	temporary := filepath.Join(f.dir, "new")
 	if err := os.WriteFile(temporary, content, 0o600); err != nil {
 		return err
@@ -190,18 +192,18 @@ func (f *fakeMachine) replace(name string, content []byte) error {
 	return os.Rename(temporary, filepath.Join(f.dir, name))
 }
 
-// fakeNetwork connects fake machines: it maps the address of each machine to its TCP address.
-type fakeNetwork struct{ sync.Map }
+// Network connects fake machines: it maps the address of each machine to its TCP address.
+type Network struct{ sync.Map }
 
-// join gives a machine an address, before it gets a configuration.
-func (f *fakeMachine) join(n *fakeNetwork, node netip.Addr) {
+// Join gives a machine an address, before it gets a configuration.
+func (f *Machine) Join(n *Network, node netip.Addr) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.network, f.node = n, node
-	n.Store(node.String(), f.address)
+	n.Store(node.String(), f.Address)
 }
 
-func (s *fakeMachineService) Relay(stream grpc.BidiStreamingServer[api.RelayData, api.RelayData]) error {
+func (s *machineService) Relay(stream grpc.BidiStreamingServer[api.RelayData, api.RelayData]) error {
 	first, err := stream.Recv()
 	if err != nil {
 		return err
@@ -222,16 +224,16 @@ func (s *fakeMachineService) Relay(stream grpc.BidiStreamingServer[api.RelayData
 	return relay.Join(stream, conn, time.Minute)
 }
 
-var fakeNow = timestamppb.New(time.Date(2026, 5, 4, 3, 2, 1, 0, time.UTC))
+var now = timestamppb.New(time.Date(2026, 5, 4, 3, 2, 1, 0, time.UTC))
 
-type fakeMachineService struct {
+type machineService struct {
 	api.UnimplementedMachineServer
-	f *fakeMachine
+	f *Machine
 }
 
-func (s *fakeMachineService) Version(context.Context, *api.VersionRequest) (*api.VersionResponse, error) {
-	answer := &api.VersionResponse{Version: "1.2.3", Kubernetes: "v1.36.3", Kernel: "6.12.1-cloud", Slot: "A", Profile: "qemu", Built: fakeNow}
-	if c := s.f.current(); c != nil {
+func (s *machineService) Version(context.Context, *api.VersionRequest) (*api.VersionResponse, error) {
+	answer := &api.VersionResponse{Version: "1.2.3", Kubernetes: "v1.36.3", Kernel: "6.12.1-cloud", Slot: "A", Profile: "qemu", Built: now}
+	if c := s.f.Current(); c != nil {
 		answer.Machine = c.Machine.Metadata.Name
 	}
 	s.f.mu.Lock()
@@ -242,7 +244,7 @@ func (s *fakeMachineService) Version(context.Context, *api.VersionRequest) (*api
 	return answer, nil
 }
 
-func (s *fakeMachineService) Get(_ context.Context, r *api.GetRequest) (*api.TopicValue, error) {
+func (s *machineService) Get(_ context.Context, r *api.GetRequest) (*api.TopicValue, error) {
 	var value any
 	switch r.Topic {
 	case "":
@@ -255,7 +257,7 @@ func (s *fakeMachineService) Get(_ context.Context, r *api.GetRequest) (*api.Top
 		}
 	case "timeline":
 		moments := []any{map[string]any{"name": "machined", "seconds": 0.5}, map[string]any{"name": "storage", "seconds": 1.5}, map[string]any{"name": "identity", "seconds": 2}}
-		if s.f.current() != nil {
+		if s.f.Current() != nil {
 			moments = append(moments, map[string]any{"name": "orchestrator-api/etcd", "seconds": 2.5})
 		}
 		value = moments
@@ -263,7 +265,7 @@ func (s *fakeMachineService) Get(_ context.Context, r *api.GetRequest) (*api.Top
 		s.f.mu.Lock()
 		shown := map[string]any{"applied": s.f.applied.Format(time.RFC3339Nano)}
 		s.f.mu.Unlock()
-		if c := s.f.current(); c != nil && c.Cluster != nil {
+		if c := s.f.Current(); c != nil && c.Cluster != nil {
 			var names []any
 			for _, key := range c.Cluster.Spec.EncryptionKeys() {
 				names = append(names, key.Name())
@@ -293,7 +295,7 @@ func (s *fakeMachineService) Get(_ context.Context, r *api.GetRequest) (*api.Top
 
 // watchInstall simulates an installation that loses the connection once. The installation of
 // machine "worn" fails, and machine "restless" boots from its boot medium again.
-func (s *fakeMachineService) watchInstall(stream grpc.ServerStreamingServer[api.TopicValue]) error {
+func (s *machineService) watchInstall(stream grpc.ServerStreamingServer[api.TopicValue]) error {
 	s.f.mu.Lock()
 	s.f.watched++
 	states := []map[string]any{{"phase": "installing", "operation": "write version 1.2.3 to ROOT-A (/dev/vda2)", "done": 1 << 20, "total": 2 << 20}}
@@ -327,13 +329,13 @@ func (s *fakeMachineService) watchInstall(stream grpc.ServerStreamingServer[api.
 	return nil
 }
 
-// fakeTopics are constant topics whose watch never ends.
-var fakeTopics = map[string]string{
+// topics are constant topics whose watch never ends.
+var topics = map[string]string{
 	"services": `[{"name": "containerd", "state": "running", "restarts": 0, "since": "2026-05-04T03:02:01Z"}, {"name": "apid", "state": "backoff", "restarts": 3}]`,
 	"system":   `{"cpus": 2, "uptimeSeconds": 7200, "load1": 0.5}`,
 }
 
-func (s *fakeMachineService) Watch(r *api.GetRequest, stream grpc.ServerStreamingServer[api.TopicValue]) error {
+func (s *machineService) Watch(r *api.GetRequest, stream grpc.ServerStreamingServer[api.TopicValue]) error {
 	if r.Topic == "install" {
 		return s.watchInstall(stream)
 	}
@@ -358,7 +360,7 @@ func (s *fakeMachineService) Watch(r *api.GetRequest, stream grpc.ServerStreamin
 		}
 		return err
 	}
-	if state, lasting := fakeTopics[r.Topic]; lasting {
+	if state, lasting := topics[r.Topic]; lasting {
 		value := &structpb.Value{}
 		err := value.UnmarshalJSON([]byte(state))
 		if err == nil {
@@ -379,9 +381,9 @@ func (s *fakeMachineService) Watch(r *api.GetRequest, stream grpc.ServerStreamin
 	return nil
 }
 
-func (s *fakeMachineService) Events(r *api.EventsRequest, stream grpc.ServerStreamingServer[api.Event]) error {
+func (s *machineService) Events(r *api.EventsRequest, stream grpc.ServerStreamingServer[api.Event]) error {
 	for cursor, text := range append([]string{"format STATE (/dev/vda4) as ext4", "containerd is running"}, s.f.slipped()...) {
-		event := &api.Event{Cursor: uint64(cursor + 1), Time: fakeNow, Source: []string{"disk", "service/containerd"}[min(cursor, 1)], Kind: []string{"operation", "state"}[min(cursor, 1)], Message: text}
+		event := &api.Event{Cursor: uint64(cursor + 1), Time: now, Source: []string{"disk", "service/containerd"}[min(cursor, 1)], Kind: []string{"operation", "state"}[min(cursor, 1)], Message: text}
 		if event.Cursor > r.After {
 			if err := stream.Send(event); err != nil {
 				return err
@@ -394,30 +396,30 @@ func (s *fakeMachineService) Events(r *api.EventsRequest, stream grpc.ServerStre
 	return nil
 }
 
-func (s *fakeMachineService) Reboot(context.Context, *api.PowerRequest) (*api.PowerResponse, error) {
+func (s *machineService) Reboot(context.Context, *api.PowerRequest) (*api.PowerResponse, error) {
 	return &api.PowerResponse{}, nil
 }
 
-func (s *fakeMachineService) Shutdown(_ context.Context, r *api.PowerRequest) (*api.PowerResponse, error) {
+func (s *machineService) Shutdown(_ context.Context, r *api.PowerRequest) (*api.PowerResponse, error) {
 	if r.GracePeriod.AsDuration() != 90*time.Second {
 		return nil, status.Errorf(codes.InvalidArgument, "grace %s: the test expects 90s", r.GracePeriod.AsDuration())
 	}
 	return &api.PowerResponse{}, nil
 }
 
-func (s *fakeMachineService) Reset(context.Context, *api.ResetRequest) (*api.PowerResponse, error) {
+func (s *machineService) Reset(context.Context, *api.ResetRequest) (*api.PowerResponse, error) {
 	s.f.mu.Lock()
 	defer s.f.mu.Unlock()
 	s.f.config = nil
 	return &api.PowerResponse{}, nil
 }
 
-type fakeConfigService struct {
+type configService struct {
 	api.UnimplementedConfigServer
-	f *fakeMachine
+	f *Machine
 }
 
-func (s *fakeConfigService) Get(_ context.Context, r *api.GetConfigRequest) (*api.GetConfigResponse, error) {
+func (s *configService) Get(_ context.Context, r *api.GetConfigRequest) (*api.GetConfigResponse, error) {
 	c, err := s.numbered(r.Number)
 	if err != nil {
 		return nil, err
@@ -430,7 +432,7 @@ func (s *fakeConfigService) Get(_ context.Context, r *api.GetConfigRequest) (*ap
 }
 
 // numbered returns an earlier configuration, or the active configuration for 0.
-func (s *fakeConfigService) numbered(number uint64) (*config.Config, error) {
+func (s *configService) numbered(number uint64) (*config.Config, error) {
 	s.f.mu.Lock()
 	defer s.f.mu.Unlock()
 	switch {
@@ -444,12 +446,12 @@ func (s *fakeConfigService) numbered(number uint64) (*config.Config, error) {
 	return s.f.past[number-1], nil
 }
 
-func (s *fakeConfigService) History(context.Context, *api.ConfigHistoryRequest) (*api.ConfigHistoryResponse, error) {
+func (s *configService) History(context.Context, *api.ConfigHistoryRequest) (*api.ConfigHistoryResponse, error) {
 	s.f.mu.Lock()
 	defer s.f.mu.Unlock()
 	out, before := &api.ConfigHistoryResponse{}, (*config.Config)(nil)
 	for i, c := range s.f.past {
-		e := &api.ConfigEntry{Number: uint64(i + 1), At: fakeNow, By: "CN=admin", Changes: config.Changes(before, c)}
+		e := &api.ConfigEntry{Number: uint64(i + 1), At: now, By: "CN=admin", Changes: config.Changes(before, c)}
 		if before == nil {
 			e.Changes = []string{"all of it"}
 		}
@@ -458,7 +460,7 @@ func (s *fakeConfigService) History(context.Context, *api.ConfigHistoryRequest) 
 	return out, nil
 }
 
-func (s *fakeConfigService) Compare(_ context.Context, r *api.CompareConfigRequest) (*api.CompareConfigResponse, error) {
+func (s *configService) Compare(_ context.Context, r *api.CompareConfigRequest) (*api.CompareConfigResponse, error) {
 	from, err := s.numbered(r.From)
 	if err != nil {
 		return nil, err
@@ -467,20 +469,20 @@ func (s *fakeConfigService) Compare(_ context.Context, r *api.CompareConfigReque
 	return &api.CompareConfigResponse{Changes: config.Changes(from, to)}, err
 }
 
-func (s *fakeConfigService) Apply(_ context.Context, r *api.ApplyRequest) (*api.ApplyResponse, error) {
+func (s *configService) Apply(_ context.Context, r *api.ApplyRequest) (*api.ApplyResponse, error) {
 	if r.Number != 0 {
 		next, err := s.numbered(r.Number)
 		if err != nil {
 			return nil, err
 		}
-		answer := &api.ApplyResponse{Operations: config.Changes(s.f.current(), next)}
+		answer := &api.ApplyResponse{Operations: config.Changes(s.f.Current(), next)}
 		if r.Mode == api.ApplyRequest_MODE_TRY {
-			answer.TrialDeadline = timestamppb.New(fakeNow.AsTime().Add(r.TrialDuration.AsDuration()))
+			answer.TrialDeadline = timestamppb.New(now.AsTime().Add(r.TrialDuration.AsDuration()))
 		}
-		return answer, s.f.configure(next)
+		return answer, s.f.Configure(next)
 	}
 	if r.Patch {
-		present := s.f.current()
+		present := s.f.Current()
 		merged, err := config.Merge(config.Marshal(present), r.Documents)
 		if err != nil {
 			return nil, status.Error(codes.FailedPrecondition, err.Error())
@@ -512,7 +514,7 @@ func (s *fakeConfigService) Apply(_ context.Context, r *api.ApplyRequest) (*api.
 		s.f.mu.Unlock()
 		return &api.ApplyResponse{Operations: []string{"install: onto /dev/vda", "install: write the boot loader (/dev/vda1)"}, Install: "/dev/vda"}, nil
 	}
-	if s.f.current() != nil {
+	if s.f.Current() != nil {
 		return &api.ApplyResponse{}, nil
 	}
 	answer := &api.ApplyResponse{
@@ -523,33 +525,33 @@ func (s *fakeConfigService) Apply(_ context.Context, r *api.ApplyRequest) (*api.
 	if r.Mode == api.ApplyRequest_MODE_DRY_RUN {
 		return answer, nil
 	}
-	return answer, s.f.configure(parsed)
+	return answer, s.f.Configure(parsed)
 }
 
-type fakeServiceService struct{ api.UnimplementedServiceServer }
+type serviceService struct{ api.UnimplementedServiceServer }
 
-func (fakeServiceService) List(context.Context, *api.ListServicesRequest) (*api.ListServicesResponse, error) {
+func (serviceService) List(context.Context, *api.ListServicesRequest) (*api.ListServicesResponse, error) {
 	return &api.ListServicesResponse{Services: []*api.ServiceStatus{
-		{Name: "containerd", State: "running", Pid: 210, Since: fakeNow},
-		{Name: "orchestrator-api", State: "starting", Detail: "waits for kube-apiserver", Pid: 211, Restarts: 2, Since: fakeNow, Components: []*api.Component{
+		{Name: "containerd", State: "running", Pid: 210, Since: now},
+		{Name: "orchestrator-api", State: "starting", Detail: "waits for kube-apiserver", Pid: 211, Restarts: 2, Since: now, Components: []*api.Component{
 			{Name: "etcd", Ready: true, Detail: "serving"}, {Name: "kube-apiserver", Detail: "readyz: poststarthook"},
 		}},
 	}}, nil
 }
 
-func (fakeServiceService) Restart(_ context.Context, r *api.RestartServiceRequest) (*api.RestartServiceResponse, error) {
+func (serviceService) Restart(_ context.Context, r *api.RestartServiceRequest) (*api.RestartServiceResponse, error) {
 	if r.Name != "containerd" {
 		return nil, status.Errorf(codes.NotFound, "service %q: cannot restart: there is no such service", r.Name)
 	}
 	return &api.RestartServiceResponse{}, nil
 }
 
-type fakeLogService struct {
+type logService struct {
 	api.UnimplementedLogServer
-	f *fakeMachine
+	f *Machine
 }
 
-func (s *fakeLogService) Service(r *api.ServiceLogRequest, stream grpc.ServerStreamingServer[api.LogLine]) error {
+func (s *logService) Service(r *api.ServiceLogRequest, stream grpc.ServerStreamingServer[api.LogLine]) error {
 	if r.Service != "containerd" {
 		return status.Errorf(codes.NotFound, "service %q: cannot show its log: there is no such service", r.Service)
 	}
@@ -558,22 +560,22 @@ func (s *fakeLogService) Service(r *api.ServiceLogRequest, stream grpc.ServerStr
 		lines = lines[max(0, len(lines)-int(r.Tail)):]
 	}
 	for _, text := range lines {
-		if err := stream.Send(&api.LogLine{Time: fakeNow, Text: text}); err != nil {
+		if err := stream.Send(&api.LogLine{Time: now, Text: text}); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (s *fakeLogService) Kernel(r *api.KernelLogRequest, stream grpc.ServerStreamingServer[api.LogLine]) error {
+func (s *logService) Kernel(r *api.KernelLogRequest, stream grpc.ServerStreamingServer[api.LogLine]) error {
 	if r.Crash {
 		return status.Error(codes.NotFound, "kernel log: no crash is stored")
 	}
 	if r.PreviousBoot {
-		return stream.Send(&api.LogLine{Time: fakeNow, Text: "reboot: Restarting system", Priority: 5})
+		return stream.Send(&api.LogLine{Time: now, Text: "reboot: Restarting system", Priority: 5})
 	}
-	after := timestamppb.New(fakeNow.AsTime().Add(1500 * time.Millisecond))
-	err := errors.Join(stream.Send(&api.LogLine{Time: fakeNow, Text: "Linux version 6.12", Priority: 5}),
+	after := timestamppb.New(now.AsTime().Add(1500 * time.Millisecond))
+	err := errors.Join(stream.Send(&api.LogLine{Time: now, Text: "Linux version 6.12", Priority: 5}),
 		stream.Send(&api.LogLine{Time: after, Text: "Run /init as init process", Priority: 6}))
 	for _, slip := range s.f.slipped() {
 		err = errors.Join(err, stream.Send(&api.LogLine{Time: after, Text: slip}))
@@ -581,9 +583,9 @@ func (s *fakeLogService) Kernel(r *api.KernelLogRequest, stream grpc.ServerStrea
 	return err
 }
 
-type fakeImageService struct{ api.UnimplementedImageServer }
+type imageService struct{ api.UnimplementedImageServer }
 
-func (fakeImageService) Import(stream grpc.ClientStreamingServer[api.ImportImageRequest, api.ImportImageResponse]) error {
+func (imageService) Import(stream grpc.ClientStreamingServer[api.ImportImageRequest, api.ImportImageResponse]) error {
 	var size int64
 	for {
 		request, err := stream.Recv()
@@ -601,23 +603,23 @@ func (fakeImageService) Import(stream grpc.ClientStreamingServer[api.ImportImage
 	return stream.SendAndClose(&api.ImportImageResponse{Images: []*api.ContainerImage{{Name: "example.test/app:1", Digest: "sha256:abc", Size: size}}})
 }
 
-func (fakeImageService) List(context.Context, *api.ListImagesRequest) (*api.ListImagesResponse, error) {
+func (imageService) List(context.Context, *api.ListImagesRequest) (*api.ListImagesResponse, error) {
 	return &api.ListImagesResponse{Images: []*api.ContainerImage{
 		{Name: "example.test/pause:3", Digest: "sha256:def", Size: 700 << 10}, {Name: "example.test/app:1", Digest: "sha256:abc"},
 	}}, nil
 }
 
-type fakeClusterService struct {
+type clusterService struct {
 	api.UnimplementedClusterServer
-	f         *fakeMachine
+	f         *Machine
 	suspended *api.SuspendedObject // fake_suspend_test.go
 }
 
-func (s *fakeClusterService) Health(r *api.HealthRequest, stream grpc.ServerStreamingServer[api.HealthResponse]) error {
+func (s *clusterService) Health(r *api.HealthRequest, stream grpc.ServerStreamingServer[api.HealthResponse]) error {
 	check := func(name string, ok bool, detail string) *api.HealthCheck {
-		return &api.HealthCheck{Name: name, Ok: ok, Detail: detail, Since: fakeNow}
+		return &api.HealthCheck{Name: name, Ok: ok, Detail: detail, Since: now}
 	}
-	c := s.f.current()
+	c := s.f.Current()
 	if c == nil {
 		if err := stream.Send(&api.HealthResponse{Checks: []*api.HealthCheck{check("configuration", false, "waits for a configuration")}}); err != nil || r.Once {
 			return err
@@ -640,7 +642,7 @@ func (s *fakeClusterService) Health(r *api.HealthRequest, stream grpc.ServerStre
 	return nil
 }
 
-func (s *fakeClusterService) Kubeconfig(ctx context.Context, r *api.KubeconfigRequest) (*api.KubeconfigResponse, error) {
+func (s *clusterService) Kubeconfig(ctx context.Context, r *api.KubeconfigRequest) (*api.KubeconfigResponse, error) {
 	md, _ := metadata.FromIncomingContext(ctx)
 	if role := md.Get(callerid.KeyRole); len(role) != 1 || role[0] != "admin" {
 		return nil, status.Errorf(codes.PermissionDenied, "role %q", role)
@@ -668,12 +670,12 @@ contexts:
 `)}, nil
 }
 
-// fakeAuditService has a record of three calls. A query after 100 omits the second call, and a
+// auditService has a record of three calls. A query after 100 omits the second call, and a
 // query after 200 has another third call; these simulate a tampered log. The record of rejected
 // calls has two entries.
-type fakeAuditService struct{ api.UnimplementedAuditServer }
+type auditService struct{ api.UnimplementedAuditServer }
 
-func (fakeAuditService) Read(r *api.ReadAuditRequest, stream grpc.ServerStreamingServer[api.AuditLine]) error {
+func (auditService) Read(r *api.ReadAuditRequest, stream grpc.ServerStreamingServer[api.AuditLine]) error {
 	dir, err := os.MkdirTemp("", "audit")
 	if err != nil {
 		return err

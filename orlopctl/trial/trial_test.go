@@ -1,4 +1,4 @@
-package main
+package trial
 
 import (
 	"context"
@@ -12,6 +12,8 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/orlop-os/orlop/orlopctl/exit"
+	"github.com/orlop-os/orlop/orlopctl/machinetest"
+
 	"github.com/orlop-os/orlop/pkg/client"
 	"github.com/orlop-os/orlop/pkg/pki"
 )
@@ -23,12 +25,12 @@ func TestConfirmElsewhere(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	fake, err := startFake(operator.CertPEM())
+	fake, err := machinetest.Start(operator.CertPEM())
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := fake.stop(); err != nil {
+		if err := fake.Stop(); err != nil {
 			t.Error(err)
 		}
 	})
@@ -44,20 +46,20 @@ func TestConfirmElsewhere(t *testing.T) {
 	if err := gone.Close(); err != nil {
 		t.Fatal(err)
 	}
-	usual := client.Endpoint{Address: address, ServerName: "m1", Fingerprint: fake.fingerprint,
+	usual := client.Endpoint{Address: address, ServerName: "m1", Fingerprint: fake.Fingerprint,
 		Cert: tls.Certificate{Certificate: [][]byte{leaf.Cert.Raw}, PrivateKey: leaf.Key, Leaf: leaf.Cert}}
-	anew := 0
-	c := &confirmation{places: placesOf(usual, []string{fake.address}), anew: func() { anew++ }}
+	dials := 0
+	c := &Confirmation{Endpoints: EndpointsOf(usual, []string{fake.Address}), BeforeDial: func() { dials++ }}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	if err := c.run(ctx); err != nil || c.at.Address != fake.address || anew != 2 {
-		t.Errorf("%v, at %s, %d connections of its own", err, c.at.Address, anew)
+	if err := c.Run(ctx); err != nil || c.At.Address != fake.Address || dials != 2 {
+		t.Errorf("%v, at %s, %d connections of its own", err, c.At.Address, dials)
 	}
-	lost := &confirmation{places: placesOf(usual, nil)}
+	lost := &Confirmation{Endpoints: EndpointsOf(usual, nil)}
 	soon, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
 	defer cancel()
-	err = lost.run(soon)
-	if code, _ := exit.Code(notConfirmed(err, 30*time.Second)); err == nil || code != exit.Unreachable {
+	err = lost.Run(soon)
+	if code, _ := exit.Code(NotConfirmed(err, 30*time.Second)); err == nil || code != exit.Unreachable {
 		t.Errorf("%v, exit status %d", err, code)
 	}
 }
@@ -65,12 +67,12 @@ func TestConfirmElsewhere(t *testing.T) {
 // TestNotConfirmed checks that the error says what the machine does next, and when.
 func TestNotConfirmed(t *testing.T) {
 	for left, want := range map[time.Duration]string{30 * time.Second: "to the previous configuration in 30s (at ", 0: "to the previous configuration now (at ", -time.Second: "to the previous configuration now (at "} {
-		if got := notConfirmed(client.ErrUnreachable, left).Error(); !strings.Contains(got, want) {
+		if got := NotConfirmed(client.ErrUnreachable, left).Error(); !strings.Contains(got, want) {
 			t.Errorf("%v: %q, want %q", left, got, want)
 		}
 	}
 	for code, again := range map[codes.Code]bool{codes.Unavailable: true, codes.DeadlineExceeded: true, codes.Unauthenticated: true, codes.FailedPrecondition: false, codes.PermissionDenied: false, codes.Unimplemented: false} {
-		if got := isTemporaryOrUnauthorized(status.Error(code, "x")); got != again {
+		if got := IsTemporaryOrUnauthorized(status.Error(code, "x")); got != again {
 			t.Errorf("%v: another attempt: %v", code, got)
 		}
 	}

@@ -1,4 +1,4 @@
-package main
+package machinetest
 
 import (
 	"context"
@@ -17,8 +17,8 @@ import (
 
 // Confirm confirms the current trial. It does not confirm a configuration of link eth9, because the
 // call would not reach a machine with that configuration.
-func (s *fakeConfigService) Confirm(_ context.Context, r *api.ConfirmConfigRequest) (*api.ConfirmConfigResponse, error) {
-	now := s.f.current()
+func (s *configService) Confirm(_ context.Context, r *api.ConfirmConfigRequest) (*api.ConfirmConfigResponse, error) {
+	now := s.f.Current()
 	s.f.mu.Lock()
 	defer s.f.mu.Unlock()
 	if s.f.trial == "" && r.TrialName == "" {
@@ -50,7 +50,7 @@ func failuresIn(c *config.Config) []string {
 
 // completed adds the consequences on a machine to the answer to a patch: a change of a link starts
 // a trial.
-func (s *fakeConfigService) completed(answer *api.ApplyResponse, before, next *config.Config, r *api.ApplyRequest) (*api.ApplyResponse, error) {
+func (s *configService) completed(answer *api.ApplyResponse, before, next *config.Config, r *api.ApplyRequest) (*api.ApplyResponse, error) {
 	if slices.Contains(next.Machine.Spec.KernelModules, "iscsi_tcp") {
 		answer.Operations = append(answer.Operations, "host: load kernel modules iscsi_tcp")
 	}
@@ -69,10 +69,10 @@ func (s *fakeConfigService) completed(answer *api.ApplyResponse, before, next *c
 		if r.TrialDuration != nil {
 			answer.TrialDuration = r.TrialDuration
 		}
-		answer.TrialDeadline = timestamppb.New(fakeNow.AsTime().Add(answer.TrialDuration.AsDuration()))
+		answer.TrialDeadline = timestamppb.New(now.AsTime().Add(answer.TrialDuration.AsDuration()))
 	default:
 		answer.Failures = failuresIn(next)
 		answer.Operations = reconcile.Done(answer.Operations, answer.Failures)
 	}
-	return answer, s.f.configure(next)
+	return answer, s.f.Configure(next)
 }

@@ -1,4 +1,4 @@
-package main
+package machinetest
 
 import (
 	"context"
@@ -18,11 +18,11 @@ import (
 	"github.com/orlop-os/orlop/pkg/profile"
 )
 
-// fakeDebugService has one link with three captured and two lost packets. It runs filters like the
+// debugService has one link with three captured and two lost packets. It runs filters like the
 // kernel.
-type fakeDebugService struct{ api.UnimplementedDebugServer }
+type debugService struct{ api.UnimplementedDebugServer }
 
-func (fakeDebugService) Capture(r *api.CaptureRequest, stream grpc.ServerStreamingServer[api.CaptureResponse]) error {
+func (debugService) Capture(r *api.CaptureRequest, stream grpc.ServerStreamingServer[api.CaptureResponse]) error {
 	if r.Link != "eth0" {
 		return status.Errorf(codes.NotFound, "link %s: cannot capture: there is no such link; links that are up: eth0, lo", r.Link)
 	}
@@ -43,7 +43,7 @@ func (fakeDebugService) Capture(r *api.CaptureRequest, stream grpc.ServerStreami
 		return err
 	}
 	var passed []*api.Packet
-	for i, data := range fakePackets() {
+	for i, data := range packets() {
 		if n, err := vm.Run(data); err != nil || n == 0 {
 			continue
 		}
@@ -51,7 +51,7 @@ func (fakeDebugService) Capture(r *api.CaptureRequest, stream grpc.ServerStreami
 		if r.Snaplen > 0 {
 			kept = data[:min(int(r.Snaplen), len(data))]
 		}
-		passed = append(passed, &api.Packet{TimeNs: fakeNow.AsTime().Add(time.Duration(i) * time.Microsecond).UnixNano(), Length: uint32(len(data)), Data: kept})
+		passed = append(passed, &api.Packet{TimeNs: now.AsTime().Add(time.Duration(i) * time.Microsecond).UnixNano(), Length: uint32(len(data)), Data: kept})
 	}
 	if r.Count > 0 {
 		return stream.Send(&api.CaptureResponse{Packets: passed[:min(int(r.Count), len(passed))]})
@@ -66,9 +66,9 @@ func (fakeDebugService) Capture(r *api.CaptureRequest, stream grpc.ServerStreami
 	return stream.Send(&api.CaptureResponse{Dropped: 2})
 }
 
-// fakePackets are a DNS query, the first packet of a connection to a web server, and a packet of a
+// packets are a DNS query, the first packet of a connection to a web server, and a packet of a
 // connection to the API.
-func fakePackets() [][]byte {
+func packets() [][]byte {
 	ip := func(p layers.IPProtocol) *layers.IPv4 {
 		return &layers.IPv4{Version: 4, IHL: 5, TTL: 64, SrcIP: net.IP{10, 0, 0, 11}, DstIP: net.IP{10, 0, 0, 1}, Protocol: p}
 	}
@@ -88,7 +88,7 @@ func fakePackets() [][]byte {
 	return all
 }
 
-func (fakeDebugService) Profile(ctx context.Context, r *api.ProfileRequest) (*api.ProfileResponse, error) {
+func (debugService) Profile(ctx context.Context, r *api.ProfileRequest) (*api.ProfileResponse, error) {
 	if r.Process != "machined" && r.Process != "apid" {
 		return nil, status.Errorf(codes.NotFound, "process %q: there is none that gives profiles; there are apid, machined", r.Process)
 	}

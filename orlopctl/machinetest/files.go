@@ -1,4 +1,4 @@
-package main
+package machinetest
 
 import (
 	"context"
@@ -10,11 +10,11 @@ import (
 	"github.com/orlop-os/orlop/pkg/api"
 )
 
-// fakeFiles are the files of a fake machine. The first is larger than one message.
-var fakeFiles = map[string]string{"/proc/large": "0123456789", "/proc/version": "Linux version 6.12\n"}
+// files are the files of a fake machine. The first is larger than one message.
+var files = map[string]string{"/proc/large": "0123456789", "/proc/version": "Linux version 6.12\n"}
 
-func (s *fakeMachineService) ReadFile(r *api.ReadFileRequest, stream grpc.ServerStreamingServer[api.ReadFileResponse]) error {
-	text, known := fakeFiles[r.Path]
+func (s *machineService) ReadFile(r *api.ReadFileRequest, stream grpc.ServerStreamingServer[api.ReadFileResponse]) error {
+	text, known := files[r.Path]
 	if !known {
 		return status.Errorf(codes.InvalidArgument, "%s: is not on the allow-list; what may be: /proc", r.Path)
 	}
@@ -26,13 +26,13 @@ func (s *fakeMachineService) ReadFile(r *api.ReadFileRequest, stream grpc.Server
 	return stream.Send(&api.ReadFileResponse{Chunk: []byte(text)})
 }
 
-func (s *fakeMachineService) ListFiles(_ context.Context, r *api.ListFilesRequest) (*api.ListFilesResponse, error) {
+func (s *machineService) ListFiles(_ context.Context, r *api.ListFilesRequest) (*api.ListFilesResponse, error) {
 	switch r.Path {
 	case "/":
-		return &api.ListFilesResponse{Entries: []*api.FileEntry{{Name: "proc", Mode: "dr-xr-xr-x", Modified: fakeNow}}}, nil
+		return &api.ListFilesResponse{Entries: []*api.FileEntry{{Name: "proc", Mode: "dr-xr-xr-x", Modified: now}}}, nil
 	case "/proc":
 		return &api.ListFilesResponse{Truncated: true, Entries: []*api.FileEntry{
-			{Name: "net", Mode: "Lrwxrwxrwx", Size: 8, Modified: fakeNow, Target: "self/net"}, {Name: "version", Mode: "-r--r--r--", Modified: fakeNow},
+			{Name: "net", Mode: "Lrwxrwxrwx", Size: 8, Modified: now, Target: "self/net"}, {Name: "version", Mode: "-r--r--r--", Modified: now},
 		}}, nil
 	}
 	return nil, status.Errorf(codes.NotFound, "%s: is not there", r.Path)

@@ -1,4 +1,4 @@
-package main
+package machinetest
 
 import (
 	"context"
@@ -26,9 +26,9 @@ func bundled(own config.Certificate, accepted []config.Certificate) []byte {
 }
 
 // certificates is topic "certificates": for each authority a leaf and its CA bundle.
-func (f *fakeMachine) certificates() any {
+func (f *Machine) certificates() any {
 	list := []any{}
-	c := f.current()
+	c := f.Current()
 	if c == nil || c.Cluster == nil {
 		return list
 	}
@@ -46,24 +46,24 @@ func (f *fakeMachine) certificates() any {
 	return list
 }
 
-// fakeTrustService signs every request, and has no ledger.
-type fakeTrustService struct {
+// trustService signs every request, and has no ledger.
+type trustService struct {
 	api.UnimplementedTrustServer
-	f      *fakeMachine
+	f      *Machine
 	signed int
 }
 
-func (s *fakeTrustService) Issue(_ context.Context, r *api.IssueRequest) (*api.IssueResponse, error) {
+func (s *trustService) Issue(_ context.Context, r *api.IssueRequest) (*api.IssueResponse, error) {
 	return s.sign(pki.Spec{CN: r.Name}, r.Csr, r.Role, r.Ttl.AsDuration())
 }
 
-func (s *fakeTrustService) Renew(ctx context.Context, r *api.RenewRequest) (*api.IssueResponse, error) {
+func (s *trustService) Renew(ctx context.Context, r *api.RenewRequest) (*api.IssueResponse, error) {
 	md, _ := metadata.FromIncomingContext(ctx)
 	spec := pki.Spec{CN: md.Get(callerid.KeyName)[0], Lineage: md.Get(callerid.KeyLineage)[0], Root: md.Get(callerid.KeyIssuer)[0]}
 	return s.sign(spec, r.Csr, md.Get(callerid.KeyRole)[0], r.Ttl.AsDuration())
 }
 
-func (s *fakeTrustService) sign(spec pki.Spec, request []byte, role string, life time.Duration) (*api.IssueResponse, error) {
+func (s *trustService) sign(spec pki.Spec, request []byte, role string, life time.Duration) (*api.IssueResponse, error) {
 	public, err := pki.ParseRequest(request)
 	if err != nil {
 		return nil, err
@@ -83,7 +83,7 @@ func (s *fakeTrustService) sign(spec pki.Spec, request []byte, role string, life
 	return &api.IssueResponse{Certificate: leaf.Cert.Raw}, nil
 }
 
-func (s *fakeTrustService) ListCertificates(context.Context, *api.ListCertificatesRequest) (*api.ListCertificatesResponse, error) {
+func (s *trustService) ListCertificates(context.Context, *api.ListCertificatesRequest) (*api.ListCertificatesResponse, error) {
 	at := timestamppb.New(time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC))
 	soon, far := timestamppb.New(at.AsTime().Add(time.Hour)), timestamppb.New(at.AsTime().AddDate(1000, 0, 0))
 	return &api.ListCertificatesResponse{
@@ -96,7 +96,7 @@ func (s *fakeTrustService) ListCertificates(context.Context, *api.ListCertificat
 	}, nil
 }
 
-func (s *fakeTrustService) Revoke(_ context.Context, r *api.RevokeRequest) (*api.RevokeResponse, error) {
+func (s *trustService) Revoke(_ context.Context, r *api.RevokeRequest) (*api.RevokeResponse, error) {
 	if r.Restore && r.Name != "emil" {
 		return nil, status.Errorf(codes.FailedPrecondition, "name %q: cannot restore: it is not revoked", r.Name)
 	}

@@ -1,4 +1,4 @@
-package main
+package machinetest
 
 import (
 	"context"
@@ -11,15 +11,15 @@ import (
 )
 
 // Suspend suspends the webhook configuration "policy", which is the only object of this cluster.
-func (s *fakeClusterService) Suspend(_ context.Context, r *api.SuspendRequest) (*api.SuspendResponse, error) {
+func (s *clusterService) Suspend(_ context.Context, r *api.SuspendRequest) (*api.SuspendResponse, error) {
 	if !strings.EqualFold(r.Kind, "validatingwebhookconfiguration") || r.Name != "policy" {
 		return nil, status.Errorf(codes.FailedPrecondition, "%s %s: not found", r.Kind, r.Name)
 	}
-	s.suspended = &api.SuspendedObject{Kind: "validatingwebhookconfiguration", Name: r.Name, At: fakeNow, By: "CN=admin"}
+	s.suspended = &api.SuspendedObject{Kind: "validatingwebhookconfiguration", Name: r.Name, At: now, By: "CN=admin"}
 	return &api.SuspendResponse{Object: s.suspended}, nil
 }
 
-func (s *fakeClusterService) Resume(_ context.Context, r *api.ResumeRequest) (*api.ResumeResponse, error) {
+func (s *clusterService) Resume(_ context.Context, r *api.ResumeRequest) (*api.ResumeResponse, error) {
 	if s.suspended == nil {
 		return nil, status.Errorf(codes.NotFound, "%s %s: was not suspended on this machine", r.Kind, r.Name)
 	}
@@ -28,7 +28,7 @@ func (s *fakeClusterService) Resume(_ context.Context, r *api.ResumeRequest) (*a
 	return &api.ResumeResponse{Object: o}, nil
 }
 
-func (s *fakeClusterService) ListSuspended(context.Context, *api.ListSuspendedRequest) (*api.ListSuspendedResponse, error) {
+func (s *clusterService) ListSuspended(context.Context, *api.ListSuspendedRequest) (*api.ListSuspendedResponse, error) {
 	if s.suspended == nil {
 		return &api.ListSuspendedResponse{}, nil
 	}

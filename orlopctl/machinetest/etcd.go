@@ -1,4 +1,4 @@
-package main
+package machinetest
 
 import (
 	"bytes"
@@ -18,12 +18,12 @@ import (
 	"github.com/orlop-os/orlop/pkg/api"
 )
 
-// fakeEtcdService has data of 300 kB. Its second snapshot breaks off and its third is damaged in
+// etcdService has data of 300 kB. Its second snapshot breaks off and its third is damaged in
 // transit. It restores a snapshot that it has sent and its stored snapshots, and can undo that
-// once. After the first list there are two stored snapshots, one of them encrypted for fakeReader.
+// once. After the first list there are two stored snapshots, one of them encrypted for reader.
 // Its data has no space until it is defragmented and disarmed, and etcd does not run after that.
 // Its S3 target accepts only stored snapshots after the first time.
-type fakeEtcdService struct {
+type etcdService struct {
 	api.UnimplementedEtcdServer
 	mu               sync.Mutex
 	asked, kept      int
@@ -31,9 +31,9 @@ type fakeEtcdService struct {
 	defragged, still bool
 }
 
-var fakeSnapshot = []byte(strings.Repeat("the cluster's data ", 300000/19))
+var snapshot = []byte(strings.Repeat("the cluster's data ", 300000/19))
 
-func (s *fakeEtcdService) Snapshot(request *api.EtcdSnapshotRequest, stream grpc.ServerStreamingServer[api.EtcdSnapshotResponse]) error {
+func (s *etcdService) Snapshot(request *api.EtcdSnapshotRequest, stream grpc.ServerStreamingServer[api.EtcdSnapshotResponse]) error {
 	if request.Stored != "" {
 		return sendFakeSnapshot(request.Stored, stream)
 	}
@@ -41,11 +41,11 @@ func (s *fakeEtcdService) Snapshot(request *api.EtcdSnapshotRequest, stream grpc
 	s.asked++
 	asked := s.asked
 	s.mu.Unlock()
-	sum := sha256.Sum256(fakeSnapshot)
-	half := len(fakeSnapshot) / 2
+	sum := sha256.Sum256(snapshot)
+	half := len(snapshot) / 2
 	all := []*api.EtcdSnapshotResponse{
-		{Header: &api.EtcdSnapshotInfo{Revision: 1234, Keys: 567, Size: int64(len(fakeSnapshot)), Version: "3.6.0"}},
-		{Chunk: fakeSnapshot[:half]}, {Chunk: fakeSnapshot[half:]}, {Sha256: hex.EncodeToString(sum[:])},
+		{Header: &api.EtcdSnapshotInfo{Revision: 1234, Keys: 567, Size: int64(len(snapshot)), Version: "3.6.0"}},
+		{Chunk: snapshot[:half]}, {Chunk: snapshot[half:]}, {Sha256: hex.EncodeToString(sum[:])},
 	}
 	switch asked {
 	case 2:
@@ -62,28 +62,28 @@ func (s *fakeEtcdService) Snapshot(request *api.EtcdSnapshotRequest, stream grpc
 }
 
 const (
-	fakeKept   = "20260504T030201Z-1200-3.6.0.db"
-	fakeSealed = "20260504T020201Z-1100-3.6.0.db.age"
-	fakeReader = "age17v5l8engqx6xqx094k2dnwr8t3q4f7p294ceggy6zu2yce4vfeaquctkrq"
-	fakePlace  = "https://s3.example.com:443/backups"
+	kept         = "20260504T030201Z-1200-3.6.0.db"
+	sealed       = "20260504T020201Z-1100-3.6.0.db.age"
+	reader       = "age17v5l8engqx6xqx094k2dnwr8t3q4f7p294ceggy6zu2yce4vfeaquctkrq"
+	uploadTarget = "https://s3.example.com:443/backups"
 )
 
 // sendFakeSnapshot sends a stored snapshot.
 func sendFakeSnapshot(name string, stream grpc.ServerStreamingServer[api.EtcdSnapshotResponse]) error {
-	content := fakeSnapshot
+	content := snapshot
 	switch name {
-	case fakeKept:
-	case fakeSealed:
-		reader, err := agecrypt.ParseX25519Recipient(fakeReader)
+	case kept:
+	case sealed:
+		reader, err := agecrypt.ParseX25519Recipient(reader)
 		if err != nil {
 			return err
 		}
 		var to bytes.Buffer
-		w, err := encrypt(&to, []agecrypt.Recipient{reader})
+		w, err := agecrypt.Encrypt(&to, reader)
 		if err != nil {
 			return err
 		}
-		if _, err := w.Write(fakeSnapshot); err != nil {
+		if _, err := w.Write(snapshot); err != nil {
 			return err
 		}
 		if err := w.Close(); err != nil {
@@ -104,39 +104,39 @@ func sendFakeSnapshot(name string, stream grpc.ServerStreamingServer[api.EtcdSna
 	return nil
 }
 
-func (s *fakeEtcdService) TakeSnapshot(context.Context, *api.EtcdTakeSnapshotRequest) (*api.EtcdTakeSnapshotResponse, error) {
+func (s *etcdService) TakeSnapshot(context.Context, *api.EtcdTakeSnapshotRequest) (*api.EtcdTakeSnapshotResponse, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.kept++
-	made := &api.EtcdStoredSnapshot{Name: fakeSealed, At: fakeNow, Revision: 1100, Size: 99 << 20, Version: "3.6.0", Encrypted: true}
+	made := &api.EtcdStoredSnapshot{Name: sealed, At: now, Revision: 1100, Size: 99 << 20, Version: "3.6.0", Encrypted: true}
 	if s.kept == 1 {
-		return &api.EtcdTakeSnapshotResponse{Snapshot: made, Problem: fakePlace + ": the store answers AccessDenied: Access Denied (HTTP 403)"}, nil
+		return &api.EtcdTakeSnapshotResponse{Snapshot: made, Problem: uploadTarget + ": the store answers AccessDenied: Access Denied (HTTP 403)"}, nil
 	}
-	made.Uploaded = fakeNow
+	made.Uploaded = now
 	return &api.EtcdTakeSnapshotResponse{Snapshot: made}, nil
 }
 
-func (s *fakeEtcdService) ListSnapshots(context.Context, *api.EtcdListSnapshotsRequest) (*api.EtcdListSnapshotsResponse, error) {
+func (s *etcdService) ListSnapshots(context.Context, *api.EtcdListSnapshotsRequest) (*api.EtcdListSnapshotsResponse, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.asked == 0 { // it has not run for long
 		return &api.EtcdListSnapshotsResponse{}, nil
 	}
 	r := &api.EtcdListSnapshotsResponse{Snapshots: []*api.EtcdStoredSnapshot{
-		{Name: fakeKept, At: fakeNow, Revision: 1200, Size: 99 << 20, Version: "3.6.0"},
-		{Name: fakeSealed, At: fakeNow, Revision: 1100, Size: 99 << 20, Version: "3.6.0", Encrypted: true},
+		{Name: kept, At: now, Revision: 1200, Size: 99 << 20, Version: "3.6.0"},
+		{Name: sealed, At: now, Revision: 1100, Size: 99 << 20, Version: "3.6.0", Encrypted: true},
 	}}
 	switch s.kept {
 	case 0:
 	case 1:
-		r.Target, r.Problem = fakePlace, "the store answers AccessDenied: Access Denied (HTTP 403)"
+		r.Target, r.Problem = uploadTarget, "the store answers AccessDenied: Access Denied (HTTP 403)"
 	default:
-		r.Target, r.Snapshots[1].Uploaded = fakePlace, fakeNow
+		r.Target, r.Snapshots[1].Uploaded = uploadTarget, now
 	}
 	return r, nil
 }
 
-func (s *fakeEtcdService) Restore(stream grpc.ClientStreamingServer[api.EtcdRestoreRequest, api.EtcdRestoreResponse]) error {
+func (s *etcdService) Restore(stream grpc.ClientStreamingServer[api.EtcdRestoreRequest, api.EtcdRestoreResponse]) error {
 	first, err := stream.Recv()
 	if err != nil {
 		return err
@@ -147,13 +147,13 @@ func (s *fakeEtcdService) Restore(stream grpc.ClientStreamingServer[api.EtcdRest
 		if s.restored == nil {
 			return status.Error(codes.FailedPrecondition, "etcd: cannot undo: no restore on this machine has replaced data")
 		}
-		s.restored = &api.EtcdRestored{At: fakeNow, By: "CN=admin", Revision: 2345, Keys: 600, Replaced: 1001240, Undo: true}
+		s.restored = &api.EtcdRestored{At: now, By: "CN=admin", Revision: 2345, Keys: 600, Replaced: 1001240, Undo: true}
 		return stream.SendAndClose(&api.EtcdRestoreResponse{Restored: s.restored})
 	}
 	switch first.Stored {
 	case "":
-	case fakeKept:
-		s.restored = &api.EtcdRestored{At: fakeNow, By: "CN=admin", Revision: 1200, Keys: 500, Replaced: 2345}
+	case kept:
+		s.restored = &api.EtcdRestored{At: now, By: "CN=admin", Revision: 1200, Keys: 500, Replaced: 2345}
 		return stream.SendAndClose(&api.EtcdRestoreResponse{Restored: s.restored})
 	default:
 		return status.Errorf(codes.FailedPrecondition, "etcd: cannot restore, nothing was changed: no stored snapshot %s", first.Stored)
@@ -173,14 +173,14 @@ func (s *fakeEtcdService) Restore(stream grpc.ClientStreamingServer[api.EtcdRest
 	if got := hex.EncodeToString(sum.Sum(nil)); got != first.Sha256 || size != first.Size {
 		return status.Errorf(codes.InvalidArgument, "%d bytes with %s came", size, got)
 	}
-	if want := sha256.Sum256(fakeSnapshot); hex.EncodeToString(want[:]) != first.Sha256 {
+	if want := sha256.Sum256(snapshot); hex.EncodeToString(want[:]) != first.Sha256 {
 		return status.Error(codes.FailedPrecondition, "etcd: cannot restore, nothing was changed: the snapshot is damaged: its digest is another one")
 	}
-	s.restored = &api.EtcdRestored{At: fakeNow, By: "CN=admin", Revision: 1234, Keys: 567, Replaced: 2345}
+	s.restored = &api.EtcdRestored{At: now, By: "CN=admin", Revision: 1234, Keys: 567, Replaced: 2345}
 	return stream.SendAndClose(&api.EtcdRestoreResponse{Restored: s.restored})
 }
 
-func (s *fakeEtcdService) Status(context.Context, *api.EtcdStatusRequest) (*api.EtcdStatusResponse, error) {
+func (s *etcdService) Status(context.Context, *api.EtcdStatusRequest) (*api.EtcdStatusResponse, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.still {
@@ -201,14 +201,14 @@ func (s *fakeEtcdService) Status(context.Context, *api.EtcdStatusRequest) (*api.
 	return r, nil
 }
 
-func (s *fakeEtcdService) Defragment(context.Context, *api.EtcdDefragmentRequest) (*api.EtcdDefragmentResponse, error) {
+func (s *etcdService) Defragment(context.Context, *api.EtcdDefragmentRequest) (*api.EtcdDefragmentResponse, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.defragged = true
 	return &api.EtcdDefragmentResponse{Before: 100 << 20, After: 60 << 20, Compacted: 1234}, nil
 }
 
-func (s *fakeEtcdService) Disarm(context.Context, *api.EtcdDisarmRequest) (*api.EtcdDisarmResponse, error) {
+func (s *etcdService) Disarm(context.Context, *api.EtcdDisarmRequest) (*api.EtcdDisarmResponse, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !s.defragged {
@@ -222,17 +222,17 @@ func (s *fakeEtcdService) Disarm(context.Context, *api.EtcdDisarmRequest) (*api.
 }
 
 // RemoveMember removes m3, which does not answer, and rejects the other members like a machine.
-func (s *fakeEtcdService) RemoveMember(_ context.Context, r *api.EtcdRemoveMemberRequest) (*api.EtcdRemoveMemberResponse, error) {
+func (s *etcdService) RemoveMember(_ context.Context, r *api.EtcdRemoveMemberRequest) (*api.EtcdRemoveMemberResponse, error) {
 	if r.Member != "m3" {
 		return nil, status.Errorf(codes.FailedPrecondition, "etcd: cannot remove %s, nothing was changed: 2 of 3 members answer; without it there would be 2 members, of which 2 are required, and only 1 would answer", r.Member)
 	}
 	return &api.EtcdRemoveMemberResponse{Removed: &api.EtcdMember{Id: "cee81545452c54fd", Name: "m3"}, NodeError: "Cluster.spec.controlPlanes names 10.0.0.13"}, nil
 }
 
-func (s *fakeEtcdService) Recover(context.Context, *api.EtcdRecoverRequest) (*api.EtcdRecoverResponse, error) {
+func (s *etcdService) Recover(context.Context, *api.EtcdRecoverRequest) (*api.EtcdRecoverResponse, error) {
 	return &api.EtcdRecoverResponse{RemovedMembers: []string{"m2", "m3"}}, nil
 }
 
-func (s *fakeEtcdService) Rejoin(context.Context, *api.EtcdRejoinRequest) (*api.EtcdRejoinResponse, error) {
+func (s *etcdService) Rejoin(context.Context, *api.EtcdRejoinRequest) (*api.EtcdRejoinResponse, error) {
 	return &api.EtcdRejoinResponse{}, nil
 }

@@ -1,0 +1,76 @@
+package connect
+
+import (
+	"os"
+	"time"
+
+	"github.com/orlop-os/orlop/orlopctl/contexts"
+	"github.com/orlop-os/orlop/orlopctl/exit"
+	"github.com/orlop-os/orlop/orlopctl/gen"
+	"github.com/spf13/pflag"
+	"sigs.k8s.io/yaml"
+)
+
+// Flags are the flags that select a machine and the credentials.
+type Flags struct {
+	Context, ServerName        string
+	Endpoints, Nodes           []string
+	Cert, Key, CA, Fingerprint string
+	Timeout                    time.Duration
+}
+
+// Register adds the flags to a command.
+func (f *Flags) Register(set *pflag.FlagSet) {
+	set.StringVar(&f.Context, "context", "", "use this context instead of the current context")
+	set.StringSliceVarP(&f.Endpoints, "endpoint", "e", nil, "address of the machine, host[:port]; with several (a,b,c) the first that admits you is used")
+	set.StringSliceVarP(&f.Nodes, "nodes", "n", nil, "make the call to each of these machines of the cluster (IP addresses: a,b,c), through the machine of the endpoint")
+	set.StringVar(&f.ServerName, "server-name", "", "name that the machine's certificate must hold (default: the host of the endpoint)")
+	set.StringVar(&f.Cert, "cert", "", "file with your client certificate")
+	set.StringVar(&f.Key, "key", "", "file with its key")
+	set.StringVar(&f.CA, "ca", "", "file with the cluster's machine CA, or with the cluster's secrets, which contain it")
+	set.StringVar(&f.Fingerprint, "fingerprint", "", "verify the machine by the fingerprint on its console (sha256:…)")
+	set.DurationVar(&f.Timeout, "timeout", 0, "time limit (default: 30s; more for slow commands)")
+}
+
+// Overlay replaces the values of a context by the values of the flags.
+func (conn *Connector) Overlay(c contexts.Context) (contexts.Context, error) {
+	f := conn.Flags
+	if len(f.Endpoints) > 0 {
+		c.Endpoint, c.Fallback = f.Endpoints[0], f.Endpoints[1:]
+	}
+	if len(c.Fallback) > 0 {
+		c.ServerName = "" // belongs to the previous machine
+	}
+	if f.ServerName != "" {
+		c.ServerName = f.ServerName
+	}
+	if f.Fingerprint != "" {
+		c.Fingerprint, c.CA = f.Fingerprint, ""
+	}
+	for _, file := range []struct {
+		flag, path string
+		to         *string
+	}{{"--cert", f.Cert, &c.Cert}, {"--key", f.Key, &c.Key}, {"--ca", f.CA, &c.CA}} {
+		if file.path == "" {
+			continue
+		}
+		text, err := os.ReadFile(file.path)
+		if err != nil {
+			return c, exit.Usagef("%s: cannot read: %w", file.flag, err)
+		}
+		*file.to = string(text)
+	}
+	if s := new(gen.Secrets); f.CA != "" && yaml.UnmarshalStrict([]byte(c.CA), s) == nil {
+		c.CA = s.Machine.Cert + s.Next["machine"].Cert
+	}
+	if f.Cert != "" || f.Key != "" {
+		c.Operator, c.RenewAfter = "", time.Time{} // belong to another certificate
+	}
+	if f.CA != "" {
+		if f.Fingerprint != "" {
+			return c, exit.Usagef("--ca and --fingerprint: cannot use both: each determines how the machine is verified")
+		}
+		c.Fingerprint = ""
+	}
+	return c, nil
+}

@@ -1,0 +1,183 @@
+// Package trial confirms changes of the configuration that are on trial.
+//
+// A change that can cut off its caller automatically starts a trial on the machine
+// (docs/decisions/0056-lockout.md). The tool then proves that the machine is still reachable: it
+// opens a new connection and confirms over it.
+package trial
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+	"time"
+
+	"google.golang.org/grpc/codes"
+
+	"github.com/orlop-os/orlop/orlopctl/connect"
+	"github.com/orlop-os/orlop/orlopctl/exit"
+	"github.com/orlop-os/orlop/orlopctl/iostreams"
+	"github.com/orlop-os/orlop/pkg/api"
+	"github.com/orlop-os/orlop/pkg/client"
+	"github.com/orlop-os/orlop/pkg/reconcile"
+)
+
+const (
+	// lostTrial bounds the search for a machine whose answer was lost. It is the default length of
+	// such a trial.
+	lostTrial = time.Minute
+	// confirmDial and confirmCall bound one attempt to confirm. The machine waits up to 20 s for
+	// its network.
+	confirmDial = 10 * time.Second
+	confirmCall = 25 * time.Second
+)
+
+// NewName returns a random name for a trial, so that this command confirms no other trial.
+func NewName() string { return rand.Text() }
+
+// IsAutomatic reports whether the machine decides in this mode whether a change starts a trial.
+func IsAutomatic(m api.ApplyRequest_Mode) bool {
+	return m == api.ApplyRequest_MODE_UNSPECIFIED || m == api.ApplyRequest_MODE_AUTO || m == api.ApplyRequest_MODE_NO_REBOOT
+}
+
+// Confirmation is the confirmation of one trial.
+type Confirmation struct {
+	Name       string            // its name; empty: any trial
+	Endpoints  []client.Endpoint // endpoints of the machine, the usual endpoint first
+	BeforeDial func()            // closes the open connections below the new connection; may be nil
+	// operations of the configuration that failed; set after the confirmation
+	Failures []string
+	At       client.Endpoint // endpoint of the successful call
+}
+
+// EndpointsOf returns the endpoints of a machine: the usual endpoint, and the addresses in the
+// configuration on trial.
+func EndpointsOf(e client.Endpoint, addresses []string) []client.Endpoint {
+	endpoints := []client.Endpoint{e}
+	for _, address := range addresses {
+		other := e
+		other.Address, other.ServerName, other.Fallback, other.Pool = address, "", nil, nil
+		endpoints = append(endpoints, other)
+	}
+	return endpoints
+}
+
+// Run confirms over a new connection, and repeats this until the call succeeds, the machine reports
+// that there is no trial, or the time is up. The error is that of the usual endpoint.
+func (c *Confirmation) Run(ctx context.Context) error {
+	for {
+		var first error
+		for i, endpoint := range c.Endpoints {
+			err := c.attempt(ctx, endpoint)
+			if err == nil || !IsTemporaryOrUnauthorized(err) {
+				return err
+			}
+			if i == 0 {
+				first = err
+			}
+		}
+		if !connect.Sleep(ctx, connect.DialInterval) {
+			return first
+		}
+	}
+}
+
+func (c *Confirmation) attempt(ctx context.Context, endpoint client.Endpoint) error {
+	if c.BeforeDial != nil {
+		c.BeforeDial()
+	}
+	dialing, cancel := context.WithTimeout(ctx, confirmDial)
+	defer cancel()
+	return connect.Do(dialing, endpoint, func(to *client.Client) error {
+		calling, cancel := context.WithTimeout(ctx, confirmCall)
+		defer cancel()
+		answer, err := to.Config.Confirm(calling, &api.ConfirmConfigRequest{TrialName: c.Name})
+		if err == nil {
+			c.Failures, c.At = answer.Failures, endpoint
+		}
+		return err
+	})
+}
+
+// IsTemporaryOrUnauthorized reports whether another attempt to confirm may succeed. A machine that
+// does not admit the caller now may admit it soon.
+func IsTemporaryOrUnauthorized(err error) bool {
+	s, ok := exit.StatusOf(err)
+	return !ok || s.Code() == codes.Unavailable || s.Code() == codes.DeadlineExceeded || s.Code() == codes.Canceled || s.Code() == codes.Unauthenticated
+}
+
+// Confirm confirms the trial that the machine has started automatically, and adds the result
+// to the answer.
+func Confirm(ios *iostreams.Streams, conn *connect.Connector, name string, answer *api.ApplyResponse) error {
+	left := answer.TrialDuration.AsDuration()
+	until := time.Now().Add(left)
+	ctx, stop := connect.Interruptible()
+	defer stop()
+	ctx, cancel := context.WithDeadline(ctx, until)
+	defer cancel()
+	_, _, endpoint, err := conn.Called()
+	if err != nil {
+		return err
+	}
+	ios.Errorln("the change can cut you off: it is on trial until " + until.Format(time.TimeOnly) + ", and is now confirmed over a new connection")
+	c := New(conn, name, EndpointsOf(endpoint, answer.Addresses))
+	if err := c.Run(ctx); err != nil {
+		return NotConfirmed(err, time.Until(until))
+	}
+	answer.TrialDeadline, answer.TrialDuration = nil, nil
+	answer.Failures = c.Failures
+	answer.Operations = reconcile.Done(answer.Operations, c.Failures)
+	ios.Errorln("confirmed: the configuration stays")
+	if c.At.Address != endpoint.Address {
+		ios.Errorln(fmt.Sprintf("the machine was reached at %s and not at %s; `orlopctl config set NAME -e %s` stores that", c.At.Address, endpoint.Address, c.At.Address))
+	}
+	return nil
+}
+
+// New returns the confirmation of a trial of the machine of a connector.
+func New(conn *connect.Connector, name string, endpoints []client.Endpoint) *Confirmation {
+	return &Confirmation{Name: name, Endpoints: endpoints, BeforeDial: conn.CloseRelay}
+}
+
+// NotConfirmed returns the error of an unconfirmed trial; it says what the machine does next, and
+// when.
+func NotConfirmed(err error, left time.Duration) error {
+	code, _ := exit.Code(err)
+	if s, ok := exit.StatusOf(err); ok && s.Code() == codes.FailedPrecondition {
+		return &exit.Error{Code: exit.Failure, Err: err, Hint: "the change was reverted; `orlopctl config-history` shows the active configuration"}
+	}
+	when := "now"
+	if left = left.Round(time.Second); left > 0 {
+		when = "in " + left.String()
+	}
+	return &exit.Error{
+		Code: code,
+		Err: fmt.Errorf("the configuration is not confirmed: %s; the machine reverts to the previous configuration %s (at %s), without your help", exit.Message(err), when,
+			time.Now().Add(max(left, 0)).Format(time.TimeOnly)),
+		Hint: "correct the change and apply it again; --try-for makes the trial longer, and --no-trial applies it without a trial",
+	}
+}
+
+// ConfirmLost continues after the loss of a machine's answer, which a change can cause that cuts off
+// its caller. The machine may have started a trial, with a minute for its confirmation.
+func ConfirmLost(ios *iostreams.Streams, conn *connect.Connector, err error, r *api.ApplyRequest) (*api.ApplyResponse, error) {
+	left := lostTrial
+	if r.TrialDuration != nil {
+		left = r.TrialDuration.AsDuration()
+	}
+	ios.Errorln("the answer was lost: " + exit.Message(err))
+	ios.Errorln("if the change can cut you off, the machine reverts it within " + left.String() + " unless it is confirmed; trying to confirm it")
+	ctx, stop := connect.Interruptible()
+	defer stop()
+	ctx, cancel := context.WithTimeout(ctx, left)
+	defer cancel()
+	_, _, endpoint, calling := conn.Called()
+	if calling != nil {
+		return nil, calling
+	}
+	c := New(conn, r.TrialName, EndpointsOf(endpoint, nil))
+	if confirming := c.Run(ctx); confirming != nil {
+		code, _ := exit.Code(err)
+		return nil, &exit.Error{Code: code, Err: fmt.Errorf("%w; it could not be confirmed either: %s", err, exit.Message(confirming)), Hint: "`orlopctl events` and `orlopctl config-history` show the active configuration"}
+	}
+	return &api.ApplyResponse{Failures: c.Failures}, nil
+}
