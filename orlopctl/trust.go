@@ -17,6 +17,7 @@ import (
 	"github.com/orlop-os/orlop/orlopctl/format"
 	"github.com/orlop-os/orlop/orlopctl/gen"
 	"github.com/orlop-os/orlop/orlopctl/iostreams"
+	"github.com/orlop-os/orlop/orlopctl/rotation"
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/client"
 	"github.com/orlop-os/orlop/pkg/pki"
@@ -31,7 +32,7 @@ func trustCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Comman
 			"third of its validity, by any command that makes a single call (get, version, apply-config and similar commands). After that, an\n" +
 			"operator must request another certificate.",
 	}
-	c.AddCommand(trustIssueCommand(ios, conn), trustRenewCommand(ios, conn), trustListCommand(ios, conn), trustRevokeCommand(ios, conn), trustRotateCommand(ios, conn), trustRotateKeyCommand(ios, conn))
+	c.AddCommand(trustIssueCommand(ios, conn), trustRenewCommand(ios, conn), trustListCommand(ios, conn), trustRevokeCommand(ios, conn), rotation.CACommand(ios, conn), rotation.KeyCommand(ios, conn))
 	return c
 }
 

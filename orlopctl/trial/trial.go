@@ -157,8 +157,8 @@ func NotConfirmed(err error, left time.Duration) error {
 	}
 }
 
-// ConfirmLost continues after the loss of a machine's answer, which a change can cause that cuts off
-// its caller. The machine may have started a trial, with a minute for its confirmation.
+// ConfirmLost continues after the loss of a machine's answer, which a change can cause that cuts
+// off its caller. The machine may have started a trial, with a minute for its confirmation.
 func ConfirmLost(ios *iostreams.Streams, conn *connect.Connector, err error, r *api.ApplyRequest) (*api.ApplyResponse, error) {
 	left := lostTrial
 	if r.TrialDuration != nil {

@@ -1,4 +1,4 @@
-package main
+package rotation
 
 import (
 	"context"
@@ -46,8 +46,9 @@ var rotatables = map[string]rotatable{
 	"etcd":        {"etcd", "etcd", 0, ""},
 }
 
-func trustRotateCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Command {
-	r := rotating{rollout: rollout{ios: ios, conn: conn}}
+// CACommand returns the command that replaces a CA.
+func CACommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Command {
+	r := caRotation{rollout: rollout{ios: ios, conn: conn}}
 	names := slices.Sorted(maps.Keys(rotatables))
 	c := &cobra.Command{
 		Use:   "rotate-ca " + strings.Join(names, "|"),
@@ -78,8 +79,11 @@ func trustRotateCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.
 	return c
 }
 
-// rotating is the rotation of a CA.
-type rotating struct {
+// names of the steps to each state
+var stepNames = []string{accepted: "accept", issues: "issue", newOnly: "drop"}
+
+// caRotation is the rotation of a CA.
+type caRotation struct {
 	rollout
 	name  string
 	ca    rotatable
@@ -90,20 +94,20 @@ type rotating struct {
 	all  []holding // of the machines of the fleet
 }
 
-func (r *rotating) state(i int) (state, bool) {
+func (r *caRotation) state(i int) (state, bool) {
 	if r.all[i].own == nil {
 		return 0, false
 	}
 	return r.all[i].state(r.next.Cert), true
 }
 
-func (r *rotating) stepName(to state) string { return stepNames[to] }
+func (r *caRotation) stepName(to state) string { return stepNames[to] }
 
-func (r *rotating) what() string { return r.next.Cert.Subject.String() }
+func (r *caRotation) newValue() string { return r.next.Cert.Subject.String() }
 
 // begin reads the new CA from the file of secrets, or creates it and stores it there before any
 // machine gets it.
-func (r *rotating) begin(ctx context.Context) error {
+func (r *caRotation) begin(ctx context.Context) error {
 	pair, begun := r.secrets.Next[r.ca.field]
 	var err error
 	if begun {
@@ -132,9 +136,9 @@ func (r *rotating) begin(ctx context.Context) error {
 }
 
 // readStates reads the certificates in the machines' configurations.
-func (r *rotating) readStates(ctx context.Context) error {
+func (r *caRotation) readStates(ctx context.Context) error {
 	r.all = make([]holding, len(r.fleet.Names))
-	planes := make([]plane, len(r.all))
+	roles := make([]machineRole, len(r.all))
 	here, members := map[string]bool{}, map[string]string{}
 	for i, name := range r.fleet.Names {
 		err := r.fleet.Call(ctx, i, func(ctx context.Context, c *client.Client) error {
@@ -143,7 +147,7 @@ func (r *rotating) readStates(ctx context.Context) error {
 				r.all[i], err = readHolding(answer.Documents, r.ca.field)
 			}
 			if err == nil {
-				planes[i], err = readPlane(answer.Documents)
+				roles[i], err = readRole(answer.Documents)
 			}
 			if err != nil {
 				return err
@@ -153,7 +157,7 @@ func (r *rotating) readStates(ctx context.Context) error {
 				return err
 			}
 			here[version.Machine] = true
-			planes[i].machine = version.Machine
+			roles[i].machine = version.Machine
 			list, err := c.Cluster.ListMembers(ctx, &api.ListMembersRequest{})
 			for _, m := range list.GetMembers() {
 				members[m.Name] = m.Address
@@ -164,10 +168,10 @@ func (r *rotating) readStates(ctx context.Context) error {
 			return withMachine(name, err)
 		}
 	}
-	if _, err := checkPlane(r.fleet.Names, planes); err != nil {
+	if _, err := checkRoles(r.fleet.Names, roles); err != nil {
 		return err
 	}
-	r.planes = planes
+	r.roles = roles
 	// A worker that did not get the new CA in time could not verify any other machine.
 	if r.ca.field == "kubernetes" || r.ca.field == "machine" || r.ca.field == "client" {
 		for name := range here {
@@ -191,7 +195,7 @@ func (r *rotating) readStates(ctx context.Context) error {
 }
 
 // apply performs the next step of a machine.
-func (r *rotating) apply(ctx context.Context, i int) error {
+func (r *caRotation) apply(ctx context.Context, i int) error {
 	request, err := r.request(i, api.ApplyRequest_MODE_NO_REBOOT)
 	if err != nil {
 		return err
@@ -201,7 +205,7 @@ func (r *rotating) apply(ctx context.Context, i int) error {
 }
 
 // request returns the next step of a machine.
-func (r *rotating) request(i int, mode api.ApplyRequest_Mode) (*api.ApplyRequest, error) {
+func (r *caRotation) request(i int, mode api.ApplyRequest_Mode) (*api.ApplyRequest, error) {
 	was := r.all[i]
 	patch, err := was.step(r.next.Cert).patch(r.ca.field, was, string(r.next.KeyPEM()))
 	return &api.ApplyRequest{Documents: patch, Filename: "rotate-ca", Patch: true, Mode: mode}, err
@@ -209,7 +213,7 @@ func (r *rotating) request(i int, mode api.ApplyRequest_Mode) (*api.ApplyRequest
 
 // waitEffective waits until the latest step is effective on all machines: their files show it, they
 // are healthy, and the hold time has passed.
-func (r *rotating) waitEffective(ctx context.Context, at state) error {
+func (r *caRotation) waitEffective(ctx context.Context, at state) error {
 	for i, h := range r.all {
 		if h.own == nil {
 			continue
@@ -241,7 +245,7 @@ func (r *rotating) waitEffective(ctx context.Context, at state) error {
 }
 
 // held waits until the machine's configuration has been active for the hold time.
-func (r *rotating) held(ctx context.Context, i int) error {
+func (r *caRotation) held(ctx context.Context, i int) error {
 	since, err := r.since(ctx, i)
 	left := time.Until(since.Add(r.hold))
 	if err != nil || left <= 0 {
@@ -255,7 +259,7 @@ func (r *rotating) held(ctx context.Context, i int) error {
 }
 
 // since returns the time at which a machine's configuration became active.
-func (r *rotating) since(ctx context.Context, i int) (time.Time, error) {
+func (r *caRotation) since(ctx context.Context, i int) (time.Time, error) {
 	var shown struct {
 		Applied time.Time `json:"applied"`
 	}
@@ -274,12 +278,12 @@ func (r *rotating) since(ctx context.Context, i int) (time.Time, error) {
 
 // trustInContexts adds a machine CA to every context that trusts the machine CA of this cluster. It
 // runs before the machines have certificates by the new CA.
-func (r *rotating) trustInContexts(ca *x509.Certificate) error {
+func (r *caRotation) trustInContexts(ca *x509.Certificate) error {
 	return r.changeContexts(func(known []*x509.Certificate) []*x509.Certificate { return append(known, ca) })
 }
 
 // changeContexts changes the CAs in the contexts of this cluster.
-func (r *rotating) changeContexts(change func([]*x509.Certificate) []*x509.Certificate) error {
+func (r *caRotation) changeContexts(change func([]*x509.Certificate) []*x509.Certificate) error {
 	if r.ca.field != "machine" {
 		return nil
 	}
@@ -300,7 +304,7 @@ func (r *rotating) changeContexts(change func([]*x509.Certificate) []*x509.Certi
 }
 
 // finish replaces the old CA in the local files.
-func (r *rotating) finish() error {
+func (r *caRotation) finish() error {
 	*r.secrets.Authority(r.ca.field) = r.secrets.Next[r.ca.field]
 	delete(r.secrets.Next, r.ca.field)
 	if err := r.changeContexts(func([]*x509.Certificate) []*x509.Certificate { return []*x509.Certificate{r.next.Cert} }); err != nil {

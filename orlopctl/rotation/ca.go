@@ -1,4 +1,4 @@
-package main
+package rotation
 
 import (
 	"bytes"
@@ -14,33 +14,8 @@ import (
 	sigsyaml "sigs.k8s.io/yaml"
 
 	"github.com/orlop-os/orlop/orlopctl/exit"
-	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/pki"
 )
-
-// How one of a cluster's CAs is replaced while the cluster serves
-// (docs/decisions/0027-ca-rotation.md). Each machine goes through four states, and no two machines
-// are more than one state apart:
-//
-// 	before     accept →  accepted   issue →  issues     drop →  alone
-// 	old issues           old issues          new issues         new issues
-// 	                     new accepted        old accepted
-//
-// The state of a machine follows from its configuration, and the new CA is in the file of secrets.
-// There is no other record, so an interrupted command continues in the same place.
-
-// state is the progress of a machine.
-type state int
-
-const (
-	before state = iota
-	accepted
-	issues
-	newOnly
-)
-
-// names of the steps to each state
-var stepNames = []string{accepted: "accept", issues: "issue", newOnly: "drop"}
 
 // holding is the part of a machine's configuration about one authority.
 type holding struct {
@@ -48,53 +23,6 @@ type holding struct {
 	own      *x509.Certificate
 	key      bool // the machine has the CA's key
 	accepted []*x509.Certificate
-}
-
-// plane is the control plane as a machine's configuration describes it.
-type plane struct {
-	machine  string   // its name
-	controls bool     // it is a control-plane machine
-	members  []string // the control-plane machines in its configuration
-}
-
-// readPlane reads the plane from a machine's documents, without the machine's name.
-func readPlane(documents []byte) (p plane, err error) {
-	for dec := yaml.NewDecoder(bytes.NewReader(documents)); ; {
-		var doc struct {
-			Kind string `yaml:"kind"`
-			Spec struct {
-				Role          config.Role `yaml:"role"`
-				ControlPlanes []string    `yaml:"controlPlanes"`
-			} `yaml:"spec"`
-		}
-		switch err := dec.Decode(&doc); {
-		case errors.Is(err, io.EOF):
-			return p, nil
-		case err != nil:
-			return p, fmt.Errorf("configuration: cannot read the machine's answer: %w", err)
-		case doc.Kind == "Machine":
-			p.controls = doc.Spec.Role == config.RoleControlPlane
-		case doc.Kind == "Cluster":
-			p.members = doc.Spec.ControlPlanes
-		}
-	}
-}
-
-// checkPlane rejects an incomplete control plane, and returns its number of machines. A machine
-// that missed a step could not verify the other machines, or could not decrypt their Secrets.
-func checkPlane(names []string, all []plane) (count int, err error) {
-	machines := map[string]bool{} // two addresses may name the same machine
-	for _, p := range all {
-		if p.controls {
-			machines[p.machine] = true
-		}
-	}
-	for i, p := range all {
-		if p.controls && len(p.members) > len(machines) {
-			return 0, &exit.Error{Code: exit.Usage, Err: fmt.Errorf("machine %s: its cluster has %d control-plane machines (%s), and %d of the named machines have a control plane", names[i], len(p.members), strings.Join(p.members, ", "), len(machines)), Hint: "name all of them with -n"}
-		}
-	}
-	return len(machines), nil
 }
 
 func (h holding) trusts(c *x509.Certificate) bool {
@@ -111,32 +39,6 @@ func (h holding) state(next *x509.Certificate) state {
 func (h holding) step(next *x509.Certificate) holding {
 	h.own, h.accepted = stepOf((*x509.Certificate).Equal, h.own, h.accepted, next)
 	return h
-}
-
-// stateOf returns the state of a machine from its own value and the values that it accepts in
-// addition.
-func stateOf[T any](same func(T, T) bool, own T, beside []T, next T) state {
-	switch isNext := func(o T) bool { return same(o, next) }; {
-	case !isNext(own) && !slices.ContainsFunc(beside, isNext):
-		return before
-	case !isNext(own):
-		return accepted
-	case len(beside) > 0:
-		return issues
-	}
-	return newOnly
-}
-
-// stepOf returns the values of a machine one state later.
-func stepOf[T any](same func(T, T) bool, own T, beside []T, next T) (T, []T) {
-	switch stateOf(same, own, beside, next) {
-	case before:
-		return own, append(slices.Clone(beside), next)
-	case accepted:
-		others := slices.DeleteFunc(slices.Clone(beside), func(o T) bool { return same(o, next) })
-		return next, append([]T{own}, others...)
-	}
-	return own, nil
 }
 
 // related rejects machines of different clusters, and a file of secrets of another cluster. known

@@ -1,15 +1,12 @@
-package main
+package rotation
 
 import (
 	"crypto/x509"
 	"encoding/hex"
-	"fmt"
-	"slices"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/orlop-os/orlop/orlopctl/connect"
 	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/pki"
 )
@@ -40,16 +37,16 @@ func TestStates(t *testing.T) {
 		at   state
 		then string
 	}{
-		{holding{own: old}, before, "old + next"},
+		{holding{own: old}, stateBefore, "old + next"},
 		{holding{own: old, accepted: list(next)}, accepted, "next + old"},
 		{holding{own: next, accepted: list(old)}, issues, "next +"},
 		{holding{own: next}, newOnly, "next +"},
 		// Another rotation was abandoned after its first or second step. Trusted CAs are dropped
 		// only at the end.
-		{holding{own: old, accepted: list(other)}, before, "old + other next"},
+		{holding{own: old, accepted: list(other)}, stateBefore, "old + other next"},
 		{holding{own: old, accepted: list(other, next)}, accepted, "next + old other"},
 		{holding{own: next, accepted: list(old, other)}, issues, "next +"},
-		{holding{own: other, accepted: list(old)}, before, "other + old next"},
+		{holding{own: other, accepted: list(old)}, stateBefore, "other + old next"},
 	} {
 		if at := c.h.state(next); at != c.at {
 			t.Errorf("%s: is in %d, want %d", show(c.h), at, c.at)
@@ -68,9 +65,15 @@ func TestAllCertificatesTrusted(t *testing.T) {
 	// the second machine does not use the authority
 	all := []holding{{own: old}, {}, {own: old}, {own: old}}
 	taken := 0
-	r := rotating{rollout: rollout{fleet: &connect.Fleet{Names: make([]string, len(all))}}, next: &pki.CA{Cert: next}, all: all}
-	for at := r.leastFar(&r); at != newOnly; at = r.leastFar(&r) {
-		i := slices.IndexFunc(all, func(h holding) bool { return h.own != nil && h.state(next) == at })
+	remaining := func() []plannedStep {
+		states := make([]progress, len(all))
+		for i, h := range all {
+			states[i] = progress{at: h.state(next), takesPart: h.own != nil}
+		}
+		return plan(order(len(all), nil), states)
+	}
+	for steps := remaining(); len(steps) > 0; steps = remaining() {
+		i, at := steps[0].machines[0], steps[0].to-1
 		all[i] = all[i].step(next)
 		taken++
 		for a, h := range all {
@@ -191,45 +194,5 @@ func TestPendingFile(t *testing.T) {
 		if got := pendingFile(c.h, next.Cert, c.files); got != c.want {
 			t.Errorf("got %q, want %q", got, c.want)
 		}
-	}
-}
-
-func TestNotRestarted(t *testing.T) {
-	was := map[string]int32{"controllers": 7, "node": 8}
-	for pid, want := range map[int]string{7: "controllers has not restarted", 0: "controllers has not restarted", 9: ""} {
-		services := fmt.Sprintf(`[{"name": "controllers", "pid": %d}, {"name": "node", "pid": 8}]`, pid)
-		if got, err := notRestarted([]byte(services), was, []string{"controllers"}); got != want || err != nil {
-			t.Errorf("pid %d: %q, %v", pid, got, err)
-		}
-	}
-}
-
-// TestCheckPlane checks that a CA or key is not replaced on only a part of the control-plane
-// machines.
-func TestCheckPlane(t *testing.T) {
-	three := []string{"10.0.0.1", "10.0.0.2", "10.0.0.3"}
-	of := func(machine string, members ...string) plane {
-		return plane{machine: machine, controls: true, members: members}
-	}
-	for name, c := range map[string]struct {
-		all  []plane
-		fine bool
-	}{
-		"one alone":            {[]plane{of("a")}, true},
-		"one of three":         {[]plane{of("a", three...)}, false},
-		"one, by two names":    {[]plane{of("a", three...), of("a", three...), of("b", three...)}, false},
-		"all":                  {[]plane{of("a", three...), of("b", three...), of("c", three...)}, true},
-		"all, and a worker":    {[]plane{of("a", three[0]), {machine: "w", members: three}}, true},
-		"a worker for another": {[]plane{of("a", three[:2]...), {machine: "w", members: three[:2]}}, false},
-	} {
-		names := make([]string, len(c.all))
-		if _, err := checkPlane(names, c.all); (err == nil) != c.fine {
-			t.Errorf("%s: %v", name, err)
-		}
-	}
-	documents := "kind: Machine\nspec: {role: controlplane}\n---\nkind: Cluster\nspec: {controlPlanes: [10.0.0.1, 10.0.0.2]}\n"
-	p, err := readPlane([]byte(documents))
-	if err != nil || !p.controls || len(p.members) != 2 {
-		t.Errorf("%+v, %v", p, err)
 	}
 }

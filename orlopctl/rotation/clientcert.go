@@ -1,4 +1,4 @@
-package main
+package rotation
 
 import (
 	"context"
@@ -19,7 +19,7 @@ import (
 
 // replaceOwnCertificate replaces the caller's certificate if it depends on the client CA that will
 // be dropped, and returns an error if other clients still depend on that CA.
-func (r *rotating) replaceOwnCertificate(ctx context.Context) error {
+func (r *caRotation) replaceOwnCertificate(ctx context.Context) error {
 	if r.ca.field != "client" {
 		return nil
 	}
@@ -77,8 +77,8 @@ func (r *rotating) replaceOwnCertificate(ctx context.Context) error {
 
 // checkOtherClients returns an error if the old client CA is the only issuer of another client's
 // certificates.
-func (r *rotating) checkOtherClients(ctx context.Context, own string) error {
-	good, left := map[string]bool{own: true}, map[string]bool{}
+func (r *caRotation) checkOtherClients(ctx context.Context, own string) error {
+	clients := otherClients{current: map[string]bool{own: true}, old: map[string]bool{}}
 	for i := range r.fleet.Names {
 		since, err := r.since(ctx, i)
 		if err != nil {
@@ -89,37 +89,57 @@ func (r *rotating) checkOtherClients(ctx context.Context, own string) error {
 			if err != nil {
 				return err
 			}
-			begun := map[string]time.Time{} // issue time of the first certificate of each lineage
-			for _, e := range list.Issued {
-				if e.Serial == e.Lineage {
-					begun[e.Lineage] = e.At.AsTime()
-				}
-			}
-			for _, e := range list.Issued {
-				first, known := begun[e.Lineage]
-				switch {
-				case !time.Now().Before(e.Expires.AsTime()), slices.ContainsFunc(list.Revoked, isOf(e)):
-				case e.At.AsTime().Before(since), known && first.Before(since):
-					left[e.Name] = true
-				default:
-					good[e.Name] = true
-				}
-			}
+			clients.add(list, since, time.Now())
 			return nil
 		})
 		if err != nil {
 			return withMachine(r.fleet.Names[i], err)
 		}
 	}
-	maps.DeleteFunc(left, func(name string, _ bool) bool { return good[name] })
+	left := clients.onlyOld()
 	if len(left) == 0 || r.force {
 		return nil
 	}
 	return &exit.Error{
 		Code: exit.Failure,
-		Err:  fmt.Errorf("the old client CA is not dropped yet: these clients have only certificates by it: %s", strings.Join(slices.Sorted(maps.Keys(left)), ", ")),
+		Err:  fmt.Errorf("the old client CA is not dropped yet: these clients have only certificates by it: %s", strings.Join(left, ", ")),
 		Hint: "issue new certificates (`orlopctl trust issue`), or revoke these, and call it again; --force drops it immediately, for example after a theft of the CA",
 	}
+}
+
+// otherClients are the names of clients with certificates of the current client CA, and of the old
+// client CA.
+type otherClients struct{ current, old map[string]bool }
+
+// add sorts the valid certificates of a machine, which uses the current client CA since a time.
+func (o otherClients) add(list *api.ListCertificatesResponse, since, now time.Time) {
+	begun := map[string]time.Time{} // issue time of the first certificate of each lineage
+	for _, e := range list.Issued {
+		if e.Serial == e.Lineage {
+			begun[e.Lineage] = e.At.AsTime()
+		}
+	}
+	for _, e := range list.Issued {
+		first, known := begun[e.Lineage]
+		switch {
+		case !now.Before(e.Expires.AsTime()), slices.ContainsFunc(list.Revoked, isOf(e)):
+		case e.At.AsTime().Before(since), known && first.Before(since):
+			o.old[e.Name] = true
+		default:
+			o.current[e.Name] = true
+		}
+	}
+}
+
+// onlyOld returns the names of the clients without a certificate of the current client CA.
+func (o otherClients) onlyOld() []string {
+	var names []string
+	for _, name := range slices.Sorted(maps.Keys(o.old)) {
+		if !o.current[name] {
+			names = append(names, name)
+		}
+	}
+	return names
 }
 
 // isOf returns a function that reports whether a revocation applies to a certificate.

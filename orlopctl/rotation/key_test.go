@@ -1,4 +1,4 @@
-package main
+package rotation
 
 import (
 	"fmt"
@@ -14,13 +14,13 @@ func TestKeyStates(t *testing.T) {
 		at   state
 		then string
 	}{
-		{encryptionKeys{own: "old"}, before, "old + next"},
+		{encryptionKeys{own: "old"}, stateBefore, "old + next"},
 		{encryptionKeys{own: "old", accepted: []string{"next"}}, accepted, "next + old"},
 		{encryptionKeys{own: "next", accepted: []string{"old"}}, issues, "next +"},
 		{encryptionKeys{own: "next"}, newOnly, "next +"},
 		// Other keys are left from a restore, or from a rotation with another new key. Every key
 		// that decrypts stays until the last step.
-		{encryptionKeys{own: "old", accepted: []string{"older"}}, before, "old + older next"},
+		{encryptionKeys{own: "old", accepted: []string{"older"}}, stateBefore, "old + older next"},
 		{encryptionKeys{own: "old", accepted: []string{"older", "next"}}, accepted, "next + old older"},
 		{encryptionKeys{own: "next", accepted: []string{"old", "older"}}, issues, "next +"},
 	} {
@@ -55,7 +55,7 @@ func TestCheckSealing(t *testing.T) {
 	machines := 0
 	of := func(own string, members []string, accepted ...string) encryptionKeys {
 		machines++
-		return encryptionKeys{own: own, accepted: accepted, plane: plane{machine: fmt.Sprint(machines), controls: true, members: members}}
+		return encryptionKeys{own: own, accepted: accepted, role: machineRole{machine: fmt.Sprint(machines), controlPlane: true, controlPlanes: members}}
 	}
 	twice := of("old", three)
 	for name, c := range map[string]struct {
@@ -86,7 +86,7 @@ func TestCheckSealing(t *testing.T) {
 func TestReadSealing(t *testing.T) {
 	documents := "kind: Machine\nspec: {}\n---\nkind: Cluster\nspec: {controlPlanes: [10.0.0.1, 10.0.0.2]}\n"
 	s, err := readEncryptionKeys([]byte(`{"present":true,"encryptionKeys":["a","b"]}`), []byte(documents))
-	if err != nil || s.own != "a" || fmt.Sprint(s.accepted, s.members) != "[b] [10.0.0.1 10.0.0.2]" {
+	if err != nil || s.own != "a" || fmt.Sprint(s.accepted, s.role.controlPlanes) != "[b] [10.0.0.1 10.0.0.2]" {
 		t.Errorf("%+v, %v", s, err)
 	}
 	if s, err := readEncryptionKeys([]byte(`{"present":true}`), []byte("kind: Machine\n")); err != nil || s.own != "" {

@@ -1,0 +1,61 @@
+package rotation
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/orlop-os/orlop/orlopctl/exit"
+	"github.com/orlop-os/orlop/pkg/config"
+)
+
+// machineRole is the control plane as a machine's configuration describes it.
+type machineRole struct {
+	machine       string   // its name
+	controlPlane  bool     // it is a control-plane machine
+	controlPlanes []string // the control-plane machines in its configuration
+}
+
+// readRole reads the role from a machine's documents, without the machine's name.
+func readRole(documents []byte) (p machineRole, err error) {
+	for dec := yaml.NewDecoder(bytes.NewReader(documents)); ; {
+		var doc struct {
+			Kind string `yaml:"kind"`
+			Spec struct {
+				Role          config.Role `yaml:"role"`
+				ControlPlanes []string    `yaml:"controlPlanes"`
+			} `yaml:"spec"`
+		}
+		switch err := dec.Decode(&doc); {
+		case errors.Is(err, io.EOF):
+			return p, nil
+		case err != nil:
+			return p, fmt.Errorf("configuration: cannot read the machine's answer: %w", err)
+		case doc.Kind == "Machine":
+			p.controlPlane = doc.Spec.Role == config.RoleControlPlane
+		case doc.Kind == "Cluster":
+			p.controlPlanes = doc.Spec.ControlPlanes
+		}
+	}
+}
+
+// checkRoles rejects an incomplete control plane, and returns its number of machines. A machine
+// that missed a step could not verify the other machines, or could not decrypt their Secrets.
+func checkRoles(names []string, all []machineRole) (count int, err error) {
+	machines := map[string]bool{} // two addresses may name the same machine
+	for _, p := range all {
+		if p.controlPlane {
+			machines[p.machine] = true
+		}
+	}
+	for i, p := range all {
+		if p.controlPlane && len(p.controlPlanes) > len(machines) {
+			return 0, &exit.Error{Code: exit.Usage, Err: fmt.Errorf("machine %s: its cluster has %d control-plane machines (%s), and %d of the named machines have a control plane", names[i], len(p.controlPlanes), strings.Join(p.controlPlanes, ", "), len(machines)), Hint: "name all of them with -n"}
+		}
+	}
+	return len(machines), nil
+}

@@ -1,0 +1,35 @@
+package rotation
+
+import (
+	"testing"
+)
+
+// TestCheckRoles checks that a CA or key is not replaced on only a part of the control-plane
+// machines.
+func TestCheckRoles(t *testing.T) {
+	three := []string{"10.0.0.1", "10.0.0.2", "10.0.0.3"}
+	of := func(machine string, members ...string) machineRole {
+		return machineRole{machine: machine, controlPlane: true, controlPlanes: members}
+	}
+	for name, c := range map[string]struct {
+		all  []machineRole
+		fine bool
+	}{
+		"one alone":            {[]machineRole{of("a")}, true},
+		"one of three":         {[]machineRole{of("a", three...)}, false},
+		"one, by two names":    {[]machineRole{of("a", three...), of("a", three...), of("b", three...)}, false},
+		"all":                  {[]machineRole{of("a", three...), of("b", three...), of("c", three...)}, true},
+		"all, and a worker":    {[]machineRole{of("a", three[0]), {machine: "w", controlPlanes: three}}, true},
+		"a worker for another": {[]machineRole{of("a", three[:2]...), {machine: "w", controlPlanes: three[:2]}}, false},
+	} {
+		names := make([]string, len(c.all))
+		if _, err := checkRoles(names, c.all); (err == nil) != c.fine {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	documents := "kind: Machine\nspec: {role: controlplane}\n---\nkind: Cluster\nspec: {controlPlanes: [10.0.0.1, 10.0.0.2]}\n"
+	p, err := readRole([]byte(documents))
+	if err != nil || !p.controlPlane || len(p.controlPlanes) != 2 {
+		t.Errorf("%+v, %v", p, err)
+	}
+}

@@ -1,0 +1,223 @@
+package rotation
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	"github.com/orlop-os/orlop/orlopctl/connect"
+	"github.com/orlop-os/orlop/orlopctl/gen"
+	"github.com/orlop-os/orlop/orlopctl/iostreams"
+	"github.com/orlop-os/orlop/orlopctl/trial"
+	"github.com/orlop-os/orlop/pkg/api"
+	"github.com/orlop-os/orlop/pkg/client"
+)
+
+// rollout applies the steps of a rotation to the machines of a fleet, one machine after the other.
+type rollout struct {
+	ios             *iostreams.Streams
+	conn            *connect.Connector
+	file            string // path of the file with the cluster's secrets
+	dryRun, oneStep bool
+
+	secrets *gen.Secrets
+	fleet   *connect.Fleet
+	// roles from the machines' configurations, in the order of the fleet; empty before they are
+	// read
+	roles []machineRole
+}
+
+// rotation is the stepwise replacement of a key or CA of a cluster. Three steps take each machine
+// through the states stateBefore, accepted, issues and newOnly (state.go).
+type rotation interface {
+	// begin reads the replacement from the file of secrets, or creates it and stores it there
+	// before any machine gets it.
+	begin(ctx context.Context) error
+	// readStates reads the states of the machines.
+	readStates(ctx context.Context) error
+	// state returns the state of a machine; false if the machine does not take part.
+	state(i int) (state, bool)
+	// waitEffective waits until all machines work with the step that led to the state at. Then it
+	// does the work that must precede the next step, for example it adds a new CA to the contexts.
+	waitEffective(ctx context.Context, at state) error
+	// request returns the next step of a machine, and apply performs it.
+	request(i int, mode api.ApplyRequest_Mode) (*api.ApplyRequest, error)
+	apply(ctx context.Context, i int) error
+	// finish replaces the old value in the local files.
+	finish() error
+	// stepName returns the name of the step that leads to a state.
+	stepName(to state) string
+	newValue() string // name of the new value
+}
+
+// flags adds the flags of every rotation. what is the name of the value that the rotation replaces.
+func (r *rollout) flags(f *pflag.FlagSet, what string) {
+	f.StringVar(&r.file, "secrets", "secrets.yaml", "the cluster's secrets; the new "+what+" is added to the file, and replaces the old value at the end")
+	f.BoolVar(&r.dryRun, "dry-run", false, "change nothing, only list the next steps and their operations")
+	f.BoolVar(&r.oneStep, "one-step", false, "perform only the next step, on every machine")
+}
+
+// run performs the remaining steps of a rotation.
+func (r *rollout) run(rot rotation) (err error) {
+	ctx, stop := connect.Interruptible()
+	defer stop()
+	if r.secrets, err = gen.ReadSecrets(r.file); err != nil {
+		return err
+	}
+	if r.fleet, err = r.conn.Fleet(); err != nil {
+		return err
+	}
+	defer r.fleet.Close()
+	if err := rot.begin(ctx); err != nil {
+		return err
+	}
+	for taken := false; ; taken = true {
+		if err := rot.readStates(ctx); err != nil {
+			return err
+		}
+		steps := r.steps(rot)
+		if r.dryRun {
+			return r.print(ctx, rot, steps)
+		}
+		at := newOnly // only machines in this state may take a step
+		if len(steps) > 0 {
+			at = steps[0].to - 1
+		}
+		if taken && r.oneStep && at != newOnly {
+			r.ios.Printf("stopped after one step; the same command performs the next step %q\n", rot.stepName(at+1))
+			return nil
+		}
+		// at least one step was performed
+		if at > stateBefore {
+			if err := rot.waitEffective(ctx, at); err != nil {
+				return err
+			}
+		}
+		if at == newOnly {
+			return rot.finish()
+		}
+		r.ios.Printf("step %d of 3: %s %s\n", at+1, rot.stepName(at+1), rot.newValue())
+		for _, i := range steps[0].machines {
+			if err := rot.apply(ctx, i); err != nil {
+				return withMachine(r.fleet.Names[i], err)
+			}
+		}
+	}
+}
+
+// steps returns the remaining steps.
+func (r *rollout) steps(rot rotation) []plannedStep {
+	all := make([]progress, len(r.fleet.Names))
+	for i := range all {
+		all[i].at, all[i].takesPart = rot.state(i)
+	}
+	return plan(order(len(all), r.roles), all)
+}
+
+// print prints the remaining steps with their machines, and the operations of the next step.
+func (r *rollout) print(ctx context.Context, rot rotation, steps []plannedStep) error {
+	if len(steps) == 0 {
+		r.ios.Println("the machines have performed every step; still to update: the file of secrets and your context")
+		return nil
+	}
+	for n, step := range steps {
+		r.ios.Printf("step %d of 3: %s\n", step.to, rot.stepName(step.to))
+		for _, i := range step.machines {
+			r.ios.Println("  machine " + r.fleet.Names[i])
+			if n > 0 {
+				continue
+			}
+			if err := r.printOperations(ctx, rot, i); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// printOperations prints the operations of the next step of a machine.
+func (r *rollout) printOperations(ctx context.Context, rot rotation, i int) error {
+	request, err := rot.request(i, api.ApplyRequest_MODE_DRY_RUN)
+	if err != nil {
+		return err
+	}
+	err = r.fleet.Call(ctx, i, func(ctx context.Context, c *client.Client) error {
+		answer, err := c.Config.Apply(ctx, request)
+		for _, op := range answer.GetOperations() {
+			r.ios.Println("    " + op)
+		}
+		return err
+	})
+	if err != nil {
+		return withMachine(r.fleet.Names[i], err)
+	}
+	return nil
+}
+
+// performStep performs a step on one machine, waits for the services that restart because of it,
+// and returns the operations that the machine reports.
+func (r *rollout) performStep(ctx context.Context, i int, request *api.ApplyRequest) (operations []string, err error) {
+	was := map[string]int32{}
+	var restarts []string
+	var applied *api.ApplyResponse
+	request.TrialName = trial.NewName()
+	err = r.fleet.Call(ctx, i, func(ctx context.Context, c *client.Client) error {
+		list, err := c.Service.List(ctx, &api.ListServicesRequest{})
+		if err != nil {
+			return err
+		}
+		for _, s := range list.Services {
+			was[s.Name] = s.Pid
+		}
+		answer, err := c.Config.Apply(ctx, request)
+		operations, restarts = answer.GetOperations(), answer.GetRestarts()
+		applied = answer
+		return err
+	})
+	if err == nil && applied.TrialDeadline != nil {
+		err = r.confirm(ctx, i, request.TrialName, applied)
+	}
+	if err != nil {
+		return nil, err
+	}
+	line := "  machine " + r.fleet.Names[i] + ": done"
+	if len(restarts) > 0 {
+		line += ", restarts: " + strings.Join(restarts, ", ")
+	}
+	r.ios.Println(line)
+	err = r.awaitTopic(ctx, i, "services", func(text []byte) (string, error) { return notRestarted(text, was, restarts) })
+	if err != nil || len(restarts) == 0 {
+		return operations, err
+	}
+	// the next machine has to wait for this machine, so that the other machines serve meanwhile
+	return operations, r.healthy(ctx, i)
+}
+
+// confirm confirms the trial of a machine. Each attempt uses a new connection to the machine, and
+// to the machine that relays to it, because the step changes the trusted CAs.
+func (r *rollout) confirm(ctx context.Context, i int, name string, answer *api.ApplyResponse) error {
+	left := answer.TrialDuration.AsDuration()
+	until := time.Now().Add(left)
+	ctx, cancel := context.WithDeadline(ctx, until)
+	defer cancel()
+	e, err := r.fleet.Endpoint(i)
+	if err != nil {
+		return err
+	}
+	c := &trial.Confirmation{Name: name, Endpoints: trial.EndpointsOf(e, nil), BeforeDial: r.fleet.CloseRelay}
+	if err := c.Run(ctx); err != nil {
+		return trial.NotConfirmed(err, time.Until(until))
+	}
+	return nil
+}
+
+// withMachine adds the name of the machine to an error, unless the error contains it.
+func withMachine(name string, err error) error {
+	if strings.HasPrefix(err.Error(), "machine ") {
+		return err
+	}
+	return fmt.Errorf("machine %s: %w", name, err)
+}

@@ -1,0 +1,123 @@
+package rotation
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/orlop-os/orlop/orlopctl/connect"
+	"github.com/orlop-os/orlop/orlopctl/exit"
+	"github.com/orlop-os/orlop/pkg/api"
+	"github.com/orlop-os/orlop/pkg/client"
+)
+
+// machineTimeout bounds the wait for a machine after a step.
+const machineTimeout = 10 * time.Minute
+
+// notRestarted returns a sentence about a service that still has to restart, or an empty string.
+// services is the JSON value of the machine's topic "services", was contains the process IDs before
+// the step, and restarts names the services to restart.
+func notRestarted(services []byte, was map[string]int32, restarts []string) (string, error) {
+	var list []struct {
+		Name string `json:"name"`
+		PID  int32  `json:"pid"`
+	}
+	if err := json.Unmarshal(services, &list); err != nil {
+		return "", fmt.Errorf("services: cannot read the machine's answer: %w", err)
+	}
+	for _, name := range restarts {
+		for _, s := range list {
+			if s.Name == name && (s.PID == 0 || s.PID == was[name]) {
+				return name + " has not restarted", nil
+			}
+		}
+	}
+	return "", nil
+}
+
+// await waits until a machine reaches a state. It connects and calls look; after a lost connection
+// it does both again. look watches the machine and reports each change to its last argument: the
+// reason why the state is not reached yet, or an empty string when it is reached. look ends when
+// that function returns an error, and returns this error.
+func (r *rollout) await(ctx context.Context, i int, look func(context.Context, *client.Client, func(waits string) error) error) error {
+	ctx, cancel := context.WithTimeout(ctx, r.conn.Timeout(machineTimeout))
+	defer cancel()
+	var last string
+	for {
+		e, err := r.fleet.Endpoint(i)
+		if err != nil {
+			return err
+		}
+		c, err := r.fleet.Client(ctx, i, e)
+		if err == nil {
+			err = look(ctx, c, func(waits string) error {
+				if last = waits; waits == "" {
+					return errDone
+				}
+				return nil
+			})
+		}
+		switch {
+		case errors.Is(err, errDone):
+			return nil
+		case ctx.Err() == nil && !exit.IsTemporary(err):
+			return err
+		case !connect.Sleep(ctx, connect.DialInterval):
+			return &exit.Error{Code: exit.Unhealthy, Err: fmt.Errorf("stopped before it was done: %s", last), Hint: "call it again: it continues in the same place"}
+		}
+	}
+}
+
+// errDone ends look in await when the state is reached.
+var errDone = errors.New("the wait is over")
+
+// awaitTopic is await for a topic of the machine, which it watches. waits returns, for a value of
+// the topic, the reason why the state is not reached yet, or an empty string.
+func (r *rollout) awaitTopic(ctx context.Context, i int, topic string, waits func([]byte) (string, error)) error {
+	return r.await(ctx, i, func(ctx context.Context, c *client.Client, say func(string) error) error {
+		ctx, cancel := context.WithCancel(ctx)
+		defer cancel()
+		stream, err := c.Machine.Watch(ctx, &api.GetRequest{Topic: topic})
+		if err != nil {
+			return err
+		}
+		return connect.Each(stream.Recv, func(s *api.TopicValue) error {
+			text, err := s.Value.MarshalJSON()
+			if err != nil {
+				return err
+			}
+			what, err := waits(text)
+			if err != nil {
+				return err
+			}
+			return say(what)
+		})
+	})
+}
+
+// healthy waits until the machine is healthy.
+func (r *rollout) healthy(ctx context.Context, i int) error {
+	return r.await(ctx, i, func(ctx context.Context, c *client.Client, say func(string) error) error {
+		ctx, cancel := context.WithCancel(ctx)
+		defer cancel()
+		stream, err := c.Cluster.Health(ctx, &api.HealthRequest{})
+		if err != nil {
+			return err
+		}
+		return connect.Each(stream.Recv, func(h *api.HealthResponse) error {
+			var bad []string
+			for _, check := range h.Checks {
+				if !check.Ok {
+					bad = append(bad, strings.TrimSuffix(check.Name+": "+check.Detail, ": "))
+				}
+			}
+			if h.Healthy {
+				return say("")
+			}
+			return say("not healthy: " + strings.Join(bad, ", "))
+		})
+	})
+}
