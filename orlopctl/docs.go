@@ -23,8 +23,8 @@ type page struct {
 	text  string
 }
 
-// referencePage is the annotated reference of the configuration. Its file is in pkg/config, whose
-// tests check it.
+// referencePage is the annotated reference of the configuration. The tests of pkg/config check its
+// file.
 const referencePage = "config/reference"
 
 func docsCommand(ios *iostreams.Streams) *cobra.Command {

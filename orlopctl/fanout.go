@@ -16,9 +16,9 @@ import (
 	"github.com/orlop-os/orlop/orlopctl/iostreams"
 )
 
-// One command on several machines (--nodes). The command runs once per machine, as a separate tool
-// that reaches its machine through the machine of the endpoint (docs/decisions/0022-relay.md) and
-// whose output names the machine.
+// A command on several machines (--nodes). The command runs once per machine, as a separate tool
+// that reaches its machine through the machine of the endpoint (docs/decisions/0022-relay.md). The
+// output of each run names the machine.
 
 // fanoutMode is the way in which a command runs on several machines.
 type fanoutMode int

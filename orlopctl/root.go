@@ -8,6 +8,7 @@ import (
 	"github.com/orlop-os/orlop/orlopctl/connect"
 	"github.com/orlop-os/orlop/orlopctl/exit"
 	"github.com/orlop-os/orlop/orlopctl/iostreams"
+	"github.com/orlop-os/orlop/orlopctl/localcluster"
 )
 
 // tool is one run of the program.
@@ -50,7 +51,7 @@ func (t *tool) rootCommand() *cobra.Command {
 			root.AddCommand(c)
 		}
 	}
-	add("make", genCommand(t.ios), pairCommand(t.ios, t.conn), validateCommand(t.ios), clusterCommand(t.ios, t.conn))
+	add("make", genCommand(t.ios), pairCommand(t.ios, t.conn), validateCommand(t.ios), localcluster.Command(t.ios, t.conn))
 	add("look", healthCommand(t.ios, t.conn), getCommand(t.ios, t.conn), watchCommand(t.ios, t.conn), servicesCommand(t.ios, t.conn), logsCommand(t.ios, t.conn), dmesgCommand(t.ios, t.conn), eventsCommand(t.ios, t.conn),
 		catCommand(t.ios, t.conn), lsCommand(t.ios, t.conn), auditCommand(t.ios, t.conn), captureCommand(t.ios, t.conn), profileCommand(t.ios, t.conn), versionCommand(t.ios, t.conn), showConfigCommand(t.ios, t.conn), historyCommand(t.ios, t.conn), diffConfigCommand(t.ios, t.conn),
 		supportCommand(t.ios, t.conn), dashboardCommand(t.ios, t.conn))

@@ -25,6 +25,8 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/orlop-os/orlop/orlopctl/exit"
+	"github.com/orlop-os/orlop/orlopctl/gen"
+	"github.com/orlop-os/orlop/orlopctl/machinetest"
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/config"
 )
@@ -34,7 +36,11 @@ import (
 func TestSupportHoldsNoSecret(t *testing.T) {
 	dir := t.TempDir()
 	t.Setenv("ORLOP_CONFIG", filepath.Join(dir, "config"))
-	fake, _, _ := newCreation(t, dir)
+	operator := filepath.Join(dir, "operator")
+	if err := gen.MakeOperator(operator, "test", false); err != nil {
+		t.Fatal(err)
+	}
+	fake := machinetest.New(t, []byte(read(t, filepath.Join(operator, gen.CACert))))
 	c, problems := config.Parse("reference.yaml", []byte(config.Reference))
 	if err := problems.Err(); err != nil {
 		t.Fatal(err)

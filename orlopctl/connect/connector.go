@@ -28,7 +28,7 @@ type Connector struct {
 	stay *client.ConnPool
 }
 
-// New returns a connector whose flags are not parsed yet.
+// New returns a connector; Register adds its flags to a command.
 func New(ios *iostreams.Streams) *Connector { return &Connector{ios: ios} }
 
 // NewRelayed returns a connector to a machine behind a relay.

@@ -205,8 +205,8 @@ func mergeNamed(into *yaml.Node, section string, fresh *yaml.Node) error {
 }
 
 // RemoveCluster removes a cluster with its contexts and their users from a file, which may be
-// missing. A cluster with this name whose CA is not in own, a PEM text, is another cluster and
-// stays.
+// missing. own is the PEM text of the CAs of the cluster. A cluster with this name and another CA
+// is another cluster and stays.
 func RemoveCluster(path, cluster, own string) error {
 	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
 		return nil

@@ -22,6 +22,7 @@ import (
 // kernel.
 type debugService struct{ api.UnimplementedDebugServer }
 
+// Capture implements api.DebugServer.
 func (debugService) Capture(r *api.CaptureRequest, stream grpc.ServerStreamingServer[api.CaptureResponse]) error {
 	if r.Link != "eth0" {
 		return status.Errorf(codes.NotFound, "link %s: cannot capture: there is no such link; links that are up: eth0, lo", r.Link)
@@ -88,6 +89,7 @@ func packets() [][]byte {
 	return all
 }
 
+// Profile implements api.DebugServer.
 func (debugService) Profile(ctx context.Context, r *api.ProfileRequest) (*api.ProfileResponse, error) {
 	if r.Process != "machined" && r.Process != "apid" {
 		return nil, status.Errorf(codes.NotFound, "process %q: there is none that gives profiles; there are apid, machined", r.Process)

@@ -33,6 +33,7 @@ type etcdService struct {
 
 var snapshot = []byte(strings.Repeat("the cluster's data ", 300000/19))
 
+// Snapshot implements api.EtcdServer.
 func (s *etcdService) Snapshot(request *api.EtcdSnapshotRequest, stream grpc.ServerStreamingServer[api.EtcdSnapshotResponse]) error {
 	if request.Stored != "" {
 		return sendFakeSnapshot(request.Stored, stream)
@@ -104,6 +105,7 @@ func sendFakeSnapshot(name string, stream grpc.ServerStreamingServer[api.EtcdSna
 	return nil
 }
 
+// TakeSnapshot implements api.EtcdServer.
 func (s *etcdService) TakeSnapshot(context.Context, *api.EtcdTakeSnapshotRequest) (*api.EtcdTakeSnapshotResponse, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -116,6 +118,7 @@ func (s *etcdService) TakeSnapshot(context.Context, *api.EtcdTakeSnapshotRequest
 	return &api.EtcdTakeSnapshotResponse{Snapshot: made}, nil
 }
 
+// ListSnapshots implements api.EtcdServer.
 func (s *etcdService) ListSnapshots(context.Context, *api.EtcdListSnapshotsRequest) (*api.EtcdListSnapshotsResponse, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -136,6 +139,7 @@ func (s *etcdService) ListSnapshots(context.Context, *api.EtcdListSnapshotsReque
 	return r, nil
 }
 
+// Restore implements api.EtcdServer.
 func (s *etcdService) Restore(stream grpc.ClientStreamingServer[api.EtcdRestoreRequest, api.EtcdRestoreResponse]) error {
 	first, err := stream.Recv()
 	if err != nil {
@@ -180,6 +184,7 @@ func (s *etcdService) Restore(stream grpc.ClientStreamingServer[api.EtcdRestoreR
 	return stream.SendAndClose(&api.EtcdRestoreResponse{Restored: s.restored})
 }
 
+// Status implements api.EtcdServer.
 func (s *etcdService) Status(context.Context, *api.EtcdStatusRequest) (*api.EtcdStatusResponse, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -201,6 +206,7 @@ func (s *etcdService) Status(context.Context, *api.EtcdStatusRequest) (*api.Etcd
 	return r, nil
 }
 
+// Defragment implements api.EtcdServer.
 func (s *etcdService) Defragment(context.Context, *api.EtcdDefragmentRequest) (*api.EtcdDefragmentResponse, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -208,6 +214,7 @@ func (s *etcdService) Defragment(context.Context, *api.EtcdDefragmentRequest) (*
 	return &api.EtcdDefragmentResponse{Before: 100 << 20, After: 60 << 20, Compacted: 1234}, nil
 }
 
+// Disarm implements api.EtcdServer.
 func (s *etcdService) Disarm(context.Context, *api.EtcdDisarmRequest) (*api.EtcdDisarmResponse, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -229,10 +236,12 @@ func (s *etcdService) RemoveMember(_ context.Context, r *api.EtcdRemoveMemberReq
 	return &api.EtcdRemoveMemberResponse{Removed: &api.EtcdMember{Id: "cee81545452c54fd", Name: "m3"}, NodeError: "Cluster.spec.controlPlanes names 10.0.0.13"}, nil
 }
 
+// Recover implements api.EtcdServer.
 func (s *etcdService) Recover(context.Context, *api.EtcdRecoverRequest) (*api.EtcdRecoverResponse, error) {
 	return &api.EtcdRecoverResponse{RemovedMembers: []string{"m2", "m3"}}, nil
 }
 
+// Rejoin implements api.EtcdServer.
 func (s *etcdService) Rejoin(context.Context, *api.EtcdRejoinRequest) (*api.EtcdRejoinResponse, error) {
 	return &api.EtcdRejoinResponse{}, nil
 }

@@ -13,6 +13,7 @@ import (
 // files are the files of a fake machine. The first is larger than one message.
 var files = map[string]string{"/proc/large": "0123456789", "/proc/version": "Linux version 6.12\n"}
 
+// ReadFile implements api.MachineServer.
 func (s *machineService) ReadFile(r *api.ReadFileRequest, stream grpc.ServerStreamingServer[api.ReadFileResponse]) error {
 	text, known := files[r.Path]
 	if !known {
@@ -26,6 +27,7 @@ func (s *machineService) ReadFile(r *api.ReadFileRequest, stream grpc.ServerStre
 	return stream.Send(&api.ReadFileResponse{Chunk: []byte(text)})
 }
 
+// ListFiles implements api.MachineServer.
 func (s *machineService) ListFiles(_ context.Context, r *api.ListFilesRequest) (*api.ListFilesResponse, error) {
 	switch r.Path {
 	case "/":

@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"testing"
 	"time"
 
 	"google.golang.org/grpc"
@@ -45,17 +46,23 @@ type Machine struct {
 	node                 netip.Addr // its address in the network
 
 	mu      sync.Mutex
-	config  *config.Config
-	applied time.Time
-	past    []*config.Config // earlier configurations; number 1 is the first
+	configs struct {
+		present *config.Config
+		applied time.Time
+		past    []*config.Config // earlier configurations; number 1 is the first
+	}
 	// secrets that its programs have leaked: lines of every log, events, and texts in topic
 	// "memory"
-	Slips           []string
-	install         string // name of a machine that runs from memory and installs itself
-	trial           string // name of the current trial
-	confirms        int    // calls to confirm it
-	ticketRequested bool   // a ticket was requested
-	watched         int    // number of calls that watched the request
+	Slips   []string
+	install struct {
+		name    string // name of a machine that runs from memory and installs itself
+		watched int    // number of calls that watched it
+	}
+	trial struct {
+		name     string // name of the current trial
+		confirms int    // calls to confirm it
+	}
+	ticketRequested bool // a ticket was requested
 }
 
 // Start starts a machine that trusts an operator CA and has no configuration yet.
@@ -117,12 +124,28 @@ func Start(operatorCA []byte) (*Machine, error) {
 	return f, nil
 }
 
+// New starts a machine that stops at the end of the test.
+func New(t testing.TB, operatorCA []byte) *Machine {
+	t.Helper()
+	f, err := Start(operatorCA)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := f.Stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	return f
+}
+
 // internalService pairs a machine that was started without an operator CA.
 type internalService struct {
 	api.UnimplementedApidInternalServer
 	f *Machine
 }
 
+// Pair implements api.ApidInternalServer.
 func (s *internalService) Pair(_ context.Context, r *api.PairRequest) (*api.PairResponse, error) {
 	claim := pairing.Claim{CA: r.Ca, Proof: r.Proof}
 	if !s.f.Code.Accepts(r.ChannelBinding, claim) {
@@ -140,10 +163,11 @@ func (f *Machine) slipped() []string {
 	return f.Slips
 }
 
+// Current returns the present configuration, or nil.
 func (f *Machine) Current() *config.Config {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.config
+	return f.configs.present
 }
 
 // Configure applies a configuration and issues a certificate by the cluster's machine CA, like
@@ -151,8 +175,8 @@ func (f *Machine) Current() *config.Config {
 func (f *Machine) Configure(c *config.Config) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.config, f.applied = c, time.Now()
-	f.past = append(f.past, c)
+	f.configs.present, f.configs.applied = c, time.Now()
+	f.configs.past = append(f.configs.past, c)
 	if c.Cluster == nil {
 		return nil
 	}
@@ -203,6 +227,7 @@ func (f *Machine) Join(n *Network, node netip.Addr) {
 	n.Store(node.String(), f.Address)
 }
 
+// Relay implements api.MachineServer.
 func (s *machineService) Relay(stream grpc.BidiStreamingServer[api.RelayData, api.RelayData]) error {
 	first, err := stream.Recv()
 	if err != nil {
@@ -231,6 +256,7 @@ type machineService struct {
 	f *Machine
 }
 
+// Version implements api.MachineServer.
 func (s *machineService) Version(context.Context, *api.VersionRequest) (*api.VersionResponse, error) {
 	answer := &api.VersionResponse{Version: "1.2.3", Kubernetes: "v1.36.3", Kernel: "6.12.1-cloud", Slot: "A", Profile: "qemu", Built: now}
 	if c := s.f.Current(); c != nil {
@@ -238,12 +264,13 @@ func (s *machineService) Version(context.Context, *api.VersionRequest) (*api.Ver
 	}
 	s.f.mu.Lock()
 	defer s.f.mu.Unlock()
-	if s.f.install != "" && s.f.install != "quick" {
+	if s.f.install.name != "" && s.f.install.name != "quick" {
 		answer.Slot, answer.BootMedium = "", "memory"
 	}
 	return answer, nil
 }
 
+// Get implements api.MachineServer.
 func (s *machineService) Get(_ context.Context, r *api.GetRequest) (*api.TopicValue, error) {
 	var value any
 	switch r.Topic {
@@ -263,7 +290,7 @@ func (s *machineService) Get(_ context.Context, r *api.GetRequest) (*api.TopicVa
 		value = moments
 	case "configuration":
 		s.f.mu.Lock()
-		shown := map[string]any{"applied": s.f.applied.Format(time.RFC3339Nano)}
+		shown := map[string]any{"applied": s.f.configs.applied.Format(time.RFC3339Nano)}
 		s.f.mu.Unlock()
 		if c := s.f.Current(); c != nil && c.Cluster != nil {
 			var names []any
@@ -297,22 +324,22 @@ func (s *machineService) Get(_ context.Context, r *api.GetRequest) (*api.TopicVa
 // machine "worn" fails, and machine "restless" boots from its boot medium again.
 func (s *machineService) watchInstall(stream grpc.ServerStreamingServer[api.TopicValue]) error {
 	s.f.mu.Lock()
-	s.f.watched++
+	s.f.install.watched++
 	states := []map[string]any{{"phase": "installing", "operation": "write version 1.2.3 to ROOT-A (/dev/vda2)", "done": 1 << 20, "total": 2 << 20}}
-	if s.f.watched > 1 {
+	if s.f.install.watched > 1 {
 		states = []map[string]any{
 			{"phase": "installing", "operation": "write version 1.2.3 to ROOT-A (/dev/vda2)", "done": 2 << 20, "total": 2 << 20},
 			{"phase": "installing", "operation": "write the boot loader (/dev/vda1)"},
 			{"phase": "installed", "disk": "/dev/vda"},
 		}
-		if s.f.install == "worn" {
+		if s.f.install.name == "worn" {
 			states[2] = map[string]any{"phase": "failed", "reason": "cannot write the boot loader (/dev/vda1): input/output error"}
 		}
-		if s.f.install == "restless" {
+		if s.f.install.name == "restless" {
 			states = []map[string]any{{}}
 		}
 	}
-	lost := s.f.watched == 1
+	lost := s.f.install.watched == 1
 	s.f.mu.Unlock()
 	for _, state := range states {
 		value, err := structpb.NewValue(state)
@@ -329,12 +356,13 @@ func (s *machineService) watchInstall(stream grpc.ServerStreamingServer[api.Topi
 	return nil
 }
 
-// topics are constant topics whose watch never ends.
+// topics are constant topics. A watch of them never ends.
 var topics = map[string]string{
 	"services": `[{"name": "containerd", "state": "running", "restarts": 0, "since": "2026-05-04T03:02:01Z"}, {"name": "apid", "state": "backoff", "restarts": 3}]`,
 	"system":   `{"cpus": 2, "uptimeSeconds": 7200, "load1": 0.5}`,
 }
 
+// Watch implements api.MachineServer.
 func (s *machineService) Watch(r *api.GetRequest, stream grpc.ServerStreamingServer[api.TopicValue]) error {
 	if r.Topic == "install" {
 		return s.watchInstall(stream)
@@ -381,6 +409,7 @@ func (s *machineService) Watch(r *api.GetRequest, stream grpc.ServerStreamingSer
 	return nil
 }
 
+// Events implements api.MachineServer.
 func (s *machineService) Events(r *api.EventsRequest, stream grpc.ServerStreamingServer[api.Event]) error {
 	for cursor, text := range append([]string{"format STATE (/dev/vda4) as ext4", "containerd is running"}, s.f.slipped()...) {
 		event := &api.Event{Cursor: uint64(cursor + 1), Time: now, Source: []string{"disk", "service/containerd"}[min(cursor, 1)], Kind: []string{"operation", "state"}[min(cursor, 1)], Message: text}
@@ -396,10 +425,12 @@ func (s *machineService) Events(r *api.EventsRequest, stream grpc.ServerStreamin
 	return nil
 }
 
+// Reboot implements api.MachineServer.
 func (s *machineService) Reboot(context.Context, *api.PowerRequest) (*api.PowerResponse, error) {
 	return &api.PowerResponse{}, nil
 }
 
+// Shutdown implements api.MachineServer.
 func (s *machineService) Shutdown(_ context.Context, r *api.PowerRequest) (*api.PowerResponse, error) {
 	if r.GracePeriod.AsDuration() != 90*time.Second {
 		return nil, status.Errorf(codes.InvalidArgument, "grace %s: the test expects 90s", r.GracePeriod.AsDuration())
@@ -407,10 +438,11 @@ func (s *machineService) Shutdown(_ context.Context, r *api.PowerRequest) (*api.
 	return &api.PowerResponse{}, nil
 }
 
+// Reset implements api.MachineServer.
 func (s *machineService) Reset(context.Context, *api.ResetRequest) (*api.PowerResponse, error) {
 	s.f.mu.Lock()
 	defer s.f.mu.Unlock()
-	s.f.config = nil
+	s.f.configs.present = nil
 	return &api.PowerResponse{}, nil
 }
 
@@ -419,6 +451,7 @@ type configService struct {
 	f *Machine
 }
 
+// Get implements api.ConfigServer.
 func (s *configService) Get(_ context.Context, r *api.GetConfigRequest) (*api.GetConfigResponse, error) {
 	c, err := s.numbered(r.Number)
 	if err != nil {
@@ -436,21 +469,22 @@ func (s *configService) numbered(number uint64) (*config.Config, error) {
 	s.f.mu.Lock()
 	defer s.f.mu.Unlock()
 	switch {
-	case number == 0 && s.f.config == nil:
+	case number == 0 && s.f.configs.present == nil:
 		return nil, status.Error(codes.NotFound, "configuration: there is none yet; apply one")
 	case number == 0:
-		return s.f.config, nil
-	case number > uint64(len(s.f.past)):
+		return s.f.configs.present, nil
+	case number > uint64(len(s.f.configs.past)):
 		return nil, status.Errorf(codes.NotFound, "configuration %d: cannot find", number)
 	}
-	return s.f.past[number-1], nil
+	return s.f.configs.past[number-1], nil
 }
 
+// History implements api.ConfigServer.
 func (s *configService) History(context.Context, *api.ConfigHistoryRequest) (*api.ConfigHistoryResponse, error) {
 	s.f.mu.Lock()
 	defer s.f.mu.Unlock()
 	out, before := &api.ConfigHistoryResponse{}, (*config.Config)(nil)
-	for i, c := range s.f.past {
+	for i, c := range s.f.configs.past {
 		e := &api.ConfigEntry{Number: uint64(i + 1), At: now, By: "CN=admin", Changes: config.Changes(before, c)}
 		if before == nil {
 			e.Changes = []string{"all of it"}
@@ -460,6 +494,7 @@ func (s *configService) History(context.Context, *api.ConfigHistoryRequest) (*ap
 	return out, nil
 }
 
+// Compare implements api.ConfigServer.
 func (s *configService) Compare(_ context.Context, r *api.CompareConfigRequest) (*api.CompareConfigResponse, error) {
 	from, err := s.numbered(r.From)
 	if err != nil {
@@ -469,6 +504,7 @@ func (s *configService) Compare(_ context.Context, r *api.CompareConfigRequest) 
 	return &api.CompareConfigResponse{Changes: config.Changes(from, to)}, err
 }
 
+// Apply implements api.ConfigServer.
 func (s *configService) Apply(_ context.Context, r *api.ApplyRequest) (*api.ApplyResponse, error) {
 	if r.Number != 0 {
 		next, err := s.numbered(r.Number)
@@ -510,7 +546,7 @@ func (s *configService) Apply(_ context.Context, r *api.ApplyRequest) (*api.Appl
 	}
 	if parsed.Machine.Spec.Install != nil {
 		s.f.mu.Lock()
-		s.f.install, s.f.watched = parsed.Machine.Metadata.Name, 0
+		s.f.install.name, s.f.install.watched = parsed.Machine.Metadata.Name, 0
 		s.f.mu.Unlock()
 		return &api.ApplyResponse{Operations: []string{"install: onto /dev/vda", "install: write the boot loader (/dev/vda1)"}, Install: "/dev/vda"}, nil
 	}
@@ -530,6 +566,7 @@ func (s *configService) Apply(_ context.Context, r *api.ApplyRequest) (*api.Appl
 
 type serviceService struct{ api.UnimplementedServiceServer }
 
+// List implements api.ServiceServer.
 func (serviceService) List(context.Context, *api.ListServicesRequest) (*api.ListServicesResponse, error) {
 	return &api.ListServicesResponse{Services: []*api.ServiceStatus{
 		{Name: "containerd", State: "running", Pid: 210, Since: now},
@@ -539,6 +576,7 @@ func (serviceService) List(context.Context, *api.ListServicesRequest) (*api.List
 	}}, nil
 }
 
+// Restart implements api.ServiceServer.
 func (serviceService) Restart(_ context.Context, r *api.RestartServiceRequest) (*api.RestartServiceResponse, error) {
 	if r.Name != "containerd" {
 		return nil, status.Errorf(codes.NotFound, "service %q: cannot restart: there is no such service", r.Name)
@@ -551,6 +589,7 @@ type logService struct {
 	f *Machine
 }
 
+// Service implements api.LogServer.
 func (s *logService) Service(r *api.ServiceLogRequest, stream grpc.ServerStreamingServer[api.LogLine]) error {
 	if r.Service != "containerd" {
 		return status.Errorf(codes.NotFound, "service %q: cannot show its log: there is no such service", r.Service)
@@ -567,6 +606,7 @@ func (s *logService) Service(r *api.ServiceLogRequest, stream grpc.ServerStreami
 	return nil
 }
 
+// Kernel implements api.LogServer.
 func (s *logService) Kernel(r *api.KernelLogRequest, stream grpc.ServerStreamingServer[api.LogLine]) error {
 	if r.Crash {
 		return status.Error(codes.NotFound, "kernel log: no crash is stored")
@@ -585,6 +625,7 @@ func (s *logService) Kernel(r *api.KernelLogRequest, stream grpc.ServerStreaming
 
 type imageService struct{ api.UnimplementedImageServer }
 
+// Import implements api.ImageServer.
 func (imageService) Import(stream grpc.ClientStreamingServer[api.ImportImageRequest, api.ImportImageResponse]) error {
 	var size int64
 	for {
@@ -603,6 +644,7 @@ func (imageService) Import(stream grpc.ClientStreamingServer[api.ImportImageRequ
 	return stream.SendAndClose(&api.ImportImageResponse{Images: []*api.ContainerImage{{Name: "example.test/app:1", Digest: "sha256:abc", Size: size}}})
 }
 
+// List implements api.ImageServer.
 func (imageService) List(context.Context, *api.ListImagesRequest) (*api.ListImagesResponse, error) {
 	return &api.ListImagesResponse{Images: []*api.ContainerImage{
 		{Name: "example.test/pause:3", Digest: "sha256:def", Size: 700 << 10}, {Name: "example.test/app:1", Digest: "sha256:abc"},
@@ -615,6 +657,7 @@ type clusterService struct {
 	suspended *api.SuspendedObject // fake_suspend_test.go
 }
 
+// Health implements api.ClusterServer.
 func (s *clusterService) Health(r *api.HealthRequest, stream grpc.ServerStreamingServer[api.HealthResponse]) error {
 	check := func(name string, ok bool, detail string) *api.HealthCheck {
 		return &api.HealthCheck{Name: name, Ok: ok, Detail: detail, Since: now}
@@ -642,6 +685,7 @@ func (s *clusterService) Health(r *api.HealthRequest, stream grpc.ServerStreamin
 	return nil
 }
 
+// Kubeconfig implements api.ClusterServer.
 func (s *clusterService) Kubeconfig(ctx context.Context, r *api.KubeconfigRequest) (*api.KubeconfigResponse, error) {
 	md, _ := metadata.FromIncomingContext(ctx)
 	if role := md.Get(callerid.KeyRole); len(role) != 1 || role[0] != "admin" {
@@ -675,6 +719,7 @@ contexts:
 // calls has two entries.
 type auditService struct{ api.UnimplementedAuditServer }
 
+// Read implements api.AuditServer.
 func (auditService) Read(r *api.ReadAuditRequest, stream grpc.ServerStreamingServer[api.AuditLine]) error {
 	dir, err := os.MkdirTemp("", "audit")
 	if err != nil {

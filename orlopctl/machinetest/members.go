@@ -46,6 +46,7 @@ func (s *clusterService) CreateTicket(_ context.Context, r *api.CreateTicketRequ
 	return &api.CreateTicketResponse{Certificate: leaf.Cert.Raw, Documents: config.Marshal(worker), ControlPlanes: []string{"10.0.0.11"}}, nil
 }
 
+// ListMembers implements api.ClusterServer.
 func (s *clusterService) ListMembers(context.Context, *api.ListMembersRequest) (*api.ListMembersResponse, error) {
 	s.f.mu.Lock()
 	defer s.f.mu.Unlock()
@@ -59,6 +60,7 @@ func (s *clusterService) ListMembers(context.Context, *api.ListMembersRequest) (
 	}, nil
 }
 
+// RemoveMember implements api.ClusterServer.
 func (s *clusterService) RemoveMember(_ context.Context, r *api.RemoveMemberRequest) (*api.RemoveMemberResponse, error) {
 	if r.Name != "w1" {
 		return nil, status.Errorf(codes.FailedPrecondition, "machine %q: cannot be removed: it is not a member", r.Name)
@@ -69,12 +71,14 @@ func (s *clusterService) RemoveMember(_ context.Context, r *api.RemoveMemberRequ
 // asks is the key fingerprint of the machine with the join request.
 var asks = "sha256:" + strings.Repeat("ab", 32)
 
+// ListPending implements api.ClusterServer.
 func (s *clusterService) ListPending(context.Context, *api.ListPendingRequest) (*api.ListPendingResponse, error) {
 	return &api.ListPendingResponse{Machines: []*api.PendingMachine{
 		{Name: "w5", Address: "10.0.0.25", Fingerprint: asks, Since: timestamppb.New(time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC))},
 	}}, nil
 }
 
+// Approve implements api.ClusterServer.
 func (s *clusterService) Approve(_ context.Context, r *api.ApproveRequest) (*api.ApproveResponse, error) {
 	if r.Name != "w5" || r.Fingerprint != asks {
 		return nil, status.Errorf(codes.FailedPrecondition, "machine %s: no join request here at present", r.Name)
@@ -82,6 +86,7 @@ func (s *clusterService) Approve(_ context.Context, r *api.ApproveRequest) (*api
 	return &api.ApproveResponse{}, nil
 }
 
+// Deny implements api.ClusterServer.
 func (s *clusterService) Deny(_ context.Context, r *api.DenyRequest) (*api.DenyResponse, error) {
 	if r.Name != "w5" || r.Fingerprint != asks {
 		return nil, status.Errorf(codes.FailedPrecondition, "machine %s: no join request here at present", r.Name)

@@ -19,6 +19,7 @@ func (s *clusterService) Suspend(_ context.Context, r *api.SuspendRequest) (*api
 	return &api.SuspendResponse{Object: s.suspended}, nil
 }
 
+// Resume implements api.ClusterServer.
 func (s *clusterService) Resume(_ context.Context, r *api.ResumeRequest) (*api.ResumeResponse, error) {
 	if s.suspended == nil {
 		return nil, status.Errorf(codes.NotFound, "%s %s: was not suspended on this machine", r.Kind, r.Name)
@@ -28,6 +29,7 @@ func (s *clusterService) Resume(_ context.Context, r *api.ResumeRequest) (*api.R
 	return &api.ResumeResponse{Object: o}, nil
 }
 
+// ListSuspended implements api.ClusterServer.
 func (s *clusterService) ListSuspended(context.Context, *api.ListSuspendedRequest) (*api.ListSuspendedResponse, error) {
 	if s.suspended == nil {
 		return &api.ListSuspendedResponse{}, nil

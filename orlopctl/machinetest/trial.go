@@ -21,21 +21,21 @@ func (s *configService) Confirm(_ context.Context, r *api.ConfirmConfigRequest) 
 	now := s.f.Current()
 	s.f.mu.Lock()
 	defer s.f.mu.Unlock()
-	if s.f.trial == "" && r.TrialName == "" {
+	if s.f.trial.name == "" && r.TrialName == "" {
 		return &api.ConfirmConfigResponse{}, nil // a trial of mode try
 	}
-	s.f.confirms++
+	s.f.trial.confirms++
 	switch {
-	case r.TrialName != "" && r.TrialName != s.f.trial:
+	case r.TrialName != "" && r.TrialName != s.f.trial.name:
 		return nil, status.Error(codes.FailedPrecondition, "configuration: not confirmed: another one than yours is on trial")
-	case s.f.confirms == 1:
+	case s.f.trial.confirms == 1:
 		return nil, status.Error(codes.Unavailable, "configuration: not confirmed: the connection is older than what is on trial")
 	case now.Network.Spec.Links[0].Name == "eth9":
 		return nil, status.Error(codes.Unavailable, "no such machine")
 	case now.Network.Spec.Links[0].Name == "eth8":
 		return nil, status.Error(codes.FailedPrecondition, "configuration: there is none on trial that could be confirmed")
 	}
-	s.f.trial = ""
+	s.f.trial.name = ""
 	return &api.ConfirmConfigResponse{Failures: failuresIn(now)}, nil
 }
 
@@ -63,7 +63,7 @@ func (s *configService) completed(answer *api.ApplyResponse, before, next *confi
 		return answer, nil
 	case cuts && r.Mode == api.ApplyRequest_MODE_AUTO && !r.NoTrial:
 		s.f.mu.Lock()
-		s.f.trial, s.f.confirms = r.TrialName, 0
+		s.f.trial.name, s.f.trial.confirms = r.TrialName, 0
 		s.f.mu.Unlock()
 		answer.TrialDuration = durationpb.New(time.Minute)
 		if r.TrialDuration != nil {

@@ -53,10 +53,12 @@ type trustService struct {
 	signed int
 }
 
+// Issue implements api.TrustServer.
 func (s *trustService) Issue(_ context.Context, r *api.IssueRequest) (*api.IssueResponse, error) {
 	return s.sign(pki.Spec{CN: r.Name}, r.Csr, r.Role, r.Ttl.AsDuration())
 }
 
+// Renew implements api.TrustServer.
 func (s *trustService) Renew(ctx context.Context, r *api.RenewRequest) (*api.IssueResponse, error) {
 	md, _ := metadata.FromIncomingContext(ctx)
 	spec := pki.Spec{CN: md.Get(callerid.KeyName)[0], Lineage: md.Get(callerid.KeyLineage)[0], Root: md.Get(callerid.KeyIssuer)[0]}
@@ -83,6 +85,7 @@ func (s *trustService) sign(spec pki.Spec, request []byte, role string, life tim
 	return &api.IssueResponse{Certificate: leaf.Cert.Raw}, nil
 }
 
+// ListCertificates implements api.TrustServer.
 func (s *trustService) ListCertificates(context.Context, *api.ListCertificatesRequest) (*api.ListCertificatesResponse, error) {
 	at := timestamppb.New(time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC))
 	soon, far := timestamppb.New(at.AsTime().Add(time.Hour)), timestamppb.New(at.AsTime().AddDate(1000, 0, 0))
@@ -96,6 +99,7 @@ func (s *trustService) ListCertificates(context.Context, *api.ListCertificatesRe
 	}, nil
 }
 
+// Revoke implements api.TrustServer.
 func (s *trustService) Revoke(_ context.Context, r *api.RevokeRequest) (*api.RevokeResponse, error) {
 	if r.Restore && r.Name != "emil" {
 		return nil, status.Errorf(codes.FailedPrecondition, "name %q: cannot restore: it is not revoked", r.Name)

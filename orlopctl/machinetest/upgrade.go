@@ -28,6 +28,7 @@ const (
 	brokenVersion = "1.6.0"   // a version that every machine rolls back
 )
 
+// BeginUpload implements api.UpgradeServer.
 func (s *upgradeService) BeginUpload(_ context.Context, r *api.BeginUploadRequest) (*api.BeginUploadResponse, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -37,6 +38,7 @@ func (s *upgradeService) BeginUpload(_ context.Context, r *api.BeginUploadReques
 	return &api.BeginUploadResponse{Received: s.have}, nil
 }
 
+// Upload implements api.UpgradeServer.
 func (s *upgradeService) Upload(stream grpc.ClientStreamingServer[api.UploadBundleRequest, api.UpgradeStarted]) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -63,6 +65,7 @@ func (s *upgradeService) Upload(stream grpc.ClientStreamingServer[api.UploadBund
 	}
 }
 
+// Fetch implements api.UpgradeServer.
 func (s *upgradeService) Fetch(_ context.Context, r *api.FetchBundleRequest) (*api.UpgradeStarted, error) {
 	version := "1.4.0"
 	switch {
@@ -83,12 +86,14 @@ func (s *upgradeService) begin(version string) *api.UpgradeStarted {
 	return &api.UpgradeStarted{From: "1.2.3", To: version}
 }
 
+// Status implements api.UpgradeServer.
 func (s *upgradeService) Status(context.Context, *api.UpgradeStatusRequest) (*api.UpgradeStatus, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.record, nil
 }
 
+// Watch implements api.UpgradeServer.
 func (s *upgradeService) Watch(_ *api.WatchUpgradeRequest, stream grpc.ServerStreamingServer[api.UpgradeStatus]) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

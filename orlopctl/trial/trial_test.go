@@ -25,15 +25,7 @@ func TestConfirmElsewhere(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	fake, err := machinetest.Start(operator.CertPEM())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := fake.Stop(); err != nil {
-			t.Error(err)
-		}
-	})
+	fake := machinetest.New(t, operator.CertPEM())
 	leaf, err := operator.Issue(pki.Spec{CN: "admin", O: []string{pki.RoleAdmin}, Usage: pki.Client, TTL: time.Hour})
 	if err != nil {
 		t.Fatal(err)

@@ -1,14 +1,16 @@
-package main
+// Package localcluster creates, starts and destroys clusters of QEMU machines on this computer,
+// for `orlopctl cluster`.
+//
+// plan.go computes the machines, their names and their ports. The package vm runs the machines.
+package localcluster
 
 import (
 	"context"
 	"errors"
 	"fmt"
 	"io/fs"
-	"net"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -21,7 +23,6 @@ import (
 	"github.com/orlop-os/orlop/orlopctl/format"
 	"github.com/orlop-os/orlop/orlopctl/gen"
 	"github.com/orlop-os/orlop/orlopctl/iostreams"
-	"github.com/orlop-os/orlop/orlopctl/kubeconfig"
 	"github.com/orlop-os/orlop/pkg/paths"
 	"github.com/orlop-os/orlop/vm"
 )
@@ -32,7 +33,8 @@ const qemuTimeout = 2 * time.Minute
 // defaultCluster is the name of a local cluster if the command line gives no name.
 const defaultCluster = "dev"
 
-func clusterCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Command {
+// Command returns the commands of local clusters.
+func Command(ios *iostreams.Streams, conn *connect.Connector) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "cluster",
 		Short: "Local machines in QEMU",
@@ -138,13 +140,13 @@ func localClusters(ctx context.Context) ([]localCluster, error) {
 	if err != nil {
 		return nil, err
 	}
-	folders, err := os.ReadDir(all)
+	directories, err := os.ReadDir(all)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("clusters: cannot list: %w", err)
 	}
 	clusters := []localCluster{}
-	for _, folder := range folders {
-		c, err := readCluster(ctx, folder.Name(), filepath.Join(all, folder.Name()))
+	for _, directory := range directories {
+		c, err := readCluster(ctx, directory.Name(), filepath.Join(all, directory.Name()))
 		if err != nil { // the other clusters are listed all the same
 			c.Machines = noMachine("unknown: " + exit.Message(err))
 		}
@@ -153,7 +155,7 @@ func localClusters(ctx context.Context) ([]localCluster, error) {
 	return clusters, nil
 }
 
-// noMachine returns the row for a cluster whose machines are unknown; state holds the reason.
+// noMachine returns the row for a cluster with unknown machines; state holds the reason.
 func noMachine(state string) []localMachine {
 	return []localMachine{{Name: "-", State: state, Up: "-", API: "-", Kubernetes: "-", Console: "-"}}
 }
@@ -269,79 +271,4 @@ func clusterDestroyCommand(ios *iostreams.Streams, conn *connect.Connector) *cob
 			return nil
 		},
 	}
-}
-
-// contextOf returns the name of the context for a machine of a local cluster.
-func contextOf(cluster, machine string) string {
-	if machine == machineName {
-		return cluster
-	}
-	return cluster + "-" + machine
-}
-
-// clusterContexts returns the names that contexts of a local cluster can have.
-func clusterContexts(name string) []string {
-	var all []string
-	for n := range maxControlPlanes {
-		all = append(all, contextOf(name, controlPlaneName(n+1)))
-	}
-	for n := range maxWorkers {
-		all = append(all, contextOf(name, workerName(n+1)))
-	}
-	return all
-}
-
-// moveContexts updates the addresses in the contexts of a local cluster's machines. Contexts of
-// another cluster with the same name stay unchanged.
-func moveContexts(name string, own *gen.Secrets, now vm.Status) error {
-	return contexts.Change(func(f *contexts.File) error {
-		for _, m := range now.Machines {
-			context := contextOf(name, m.Name)
-			stored, exists := f.Contexts[context]
-			address := now.Forward(m.Name, paths.PortApid)
-			if exists && address != "" && own.HasMachineCA(stored.CA) {
-				stored.Endpoint = address
-				f.Contexts[context] = stored
-			}
-		}
-		return nil
-	})
-}
-
-// removeClusterContexts removes a local cluster from the contexts and from the kubeconfig. An entry
-// with one of its names but another CA belongs to another cluster and stays.
-func removeClusterContexts(name string, own *gen.Secrets) error {
-	err := contexts.Change(func(f *contexts.File) error {
-		for _, one := range clusterContexts(name) {
-			if own.HasMachineCA(f.Contexts[one].CA) {
-				f.Forget(one)
-			}
-		}
-		return nil
-	})
-	if err != nil {
-		return err
-	}
-	path, err := kubeconfig.Path()
-	if err != nil {
-		return err
-	}
-	return kubeconfig.RemoveCluster(path, name, own.Kubernetes.Cert+own.Next["kubernetes"].Cert)
-}
-
-// freePort returns a TCP port on loopback: the usual port if it is free, any other free port
-// otherwise.
-func freePort(usual uint16) (uint16, error) {
-	for _, want := range []uint16{usual, 0} {
-		listener, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(int(want))))
-		if err != nil {
-			continue
-		}
-		port := listener.Addr().(*net.TCPAddr).Port
-		if err := listener.Close(); err != nil {
-			return 0, fmt.Errorf("port %d: cannot release: %w", port, err)
-		}
-		return uint16(port), nil
-	}
-	return 0, errors.New("ports: cannot find a free port on 127.0.0.1")
 }

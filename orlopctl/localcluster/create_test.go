@@ -1,4 +1,4 @@
-package main
+package localcluster
 
 import (
 	"bytes"
@@ -30,9 +30,9 @@ func TestBringUp(t *testing.T) {
 	dir := t.TempDir()
 	t.Setenv("ORLOP_CONFIG", filepath.Join(dir, "config"))
 	t.Setenv("KUBECONFIG", filepath.Join(dir, "kube"))
-	fake, c, out := newCreation(t, dir)
+	fake, c, out := NewCreation(t, dir)
 	console := "UEFI firmware\r\norlop: Orlop OS 1.2.3\r\norlop: machine identity " + fake.Fingerprint + "\r\n"
-	if err := os.WriteFile(c.machine.Console, []byte(console), 0o600); err != nil {
+	if err := os.WriteFile(c.first().status.Console, []byte(console), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
@@ -43,7 +43,7 @@ func TestBringUp(t *testing.T) {
 	if err := c.finish(ctx); err != nil {
 		t.Fatal(err)
 	}
-	if got := fake.Current(); got == nil || got.Machine.Metadata.Name != machineName || got.Cluster.Spec.Endpoint.String() != "https://10.77.0.11:6443" {
+	if got := fake.Current(); got == nil || got.Machine.Metadata.Name != firstMachine || got.Cluster.Spec.Endpoint.String() != "https://10.77.0.11:6443" {
 		t.Errorf("the machine was configured as %+v", got)
 	}
 	// The lines in their order, without the figures: they differ from run to run.
@@ -64,12 +64,12 @@ func TestBringUp(t *testing.T) {
 	// After it was switched off and on, the machine has another address. A context with the same
 	// name and another CA belongs to a machine of another cluster.
 	if err := contexts.Change(func(f *contexts.File) error {
-		f.Contexts["t1-w1"], f.Contexts["t1-w2"] = c.known("127.0.0.1:1", "w1"), contexts.Context{Endpoint: "127.0.0.1:2", CA: c.secrets.Etcd.Cert}
+		f.Contexts["t1-w1"], f.Contexts["t1-w2"] = c.known(member{vm.MachineStatus{Name: "w1"}, "127.0.0.1:1"}), contexts.Context{Endpoint: "127.0.0.1:2", CA: c.secrets.Etcd.Cert}
 		return nil
 	}); err != nil {
 		t.Fatal(err)
 	}
-	now := vm.Status{Machines: []vm.MachineStatus{{Name: machineName}, {Name: "w1"}, {Name: "w2"}, {Name: "w3"}}}
+	now := vm.Status{Machines: []vm.MachineStatus{{Name: firstMachine}, {Name: "w1"}, {Name: "w2"}, {Name: "w3"}}}
 	for i, m := range now.Machines {
 		now.Forwards = append(now.Forwards, vm.ForwardStatus{
 			ForwardSpec: vm.ForwardSpec{Machine: m.Name, Port: paths.PortApid}, Addr: fmt.Sprintf("127.0.0.1:%d", 10+i),
@@ -122,8 +122,8 @@ func TestBringUp(t *testing.T) {
 // TestBringUpFails checks the output for a machine that does not become healthy: the end of its
 // console and a hint.
 func TestBringUpFails(t *testing.T) {
-	_, c, out := newCreation(t, t.TempDir())
-	if err := os.WriteFile(c.machine.Console, []byte("orlop: init: cannot boot: no disk\r\n"), 0o600); err != nil {
+	_, c, out := NewCreation(t, t.TempDir())
+	if err := os.WriteFile(c.first().status.Console, []byte("orlop: init: cannot boot: no disk\r\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
@@ -142,8 +142,8 @@ func TestBringUpFails(t *testing.T) {
 	}
 }
 
-// newCreation prepares a creation with a fake machine.
-func newCreation(t *testing.T, dir string) (*machinetest.Machine, *creation, *bytes.Buffer) {
+// NewCreation prepares a creation with a fake machine.
+func NewCreation(t *testing.T, dir string) (*machinetest.Machine, *creation, *bytes.Buffer) {
 	t.Helper()
 	operator := filepath.Join(dir, "operator")
 	if err := gen.MakeOperator(operator, "test", false); err != nil {
@@ -153,15 +153,7 @@ func newCreation(t *testing.T, dir string) (*machinetest.Machine, *creation, *by
 	if err != nil {
 		t.Fatal(err)
 	}
-	fake, err := machinetest.Start(ca)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := fake.Stop(); err != nil {
-			t.Error(err)
-		}
-	})
+	fake := machinetest.New(t, ca)
 	image := filepath.Join(dir, "image")
 	if err := os.MkdirAll(image, 0o700); err != nil {
 		t.Fatal(err)
@@ -171,19 +163,19 @@ func newCreation(t *testing.T, dir string) (*machinetest.Machine, *creation, *by
 	}
 	out := &bytes.Buffer{}
 	ios := &iostreams.Streams{In: strings.NewReader(""), Out: out, Err: out, Format: "table"}
-	c := &creation{ios: ios, name: "t1", dir: filepath.Join(dir, "clusters", "t1"), image: image}
+	c := &creation{ios: ios, name: "t1", dir: filepath.Join(dir, "clusters", "t1"), options: options{image: image}}
 	if err := c.prepare(); err != nil {
 		t.Fatal(err)
 	}
-	if c.operator != operator {
-		t.Errorf("the operator's directory: got %s, want %s", c.operator, operator)
+	if c.options.operator != operator {
+		t.Errorf("the operator's directory: got %s, want %s", c.options.operator, operator)
 	}
 	if err := os.MkdirAll(c.dir, 0o700); err != nil {
 		t.Fatal(err)
 	}
 	poweron := time.Now().Add(-10 * time.Second)
-	c.machine = vm.MachineStatus{Name: machineName, Addr: netip.MustParseAddr("10.77.0.11"), Console: filepath.Join(c.dir, "console.log"), PoweredOn: poweron}
-	c.apiAddress, c.kubeAddress = fake.Address, "127.0.0.1:6443"
+	c.failed = vm.MachineStatus{Name: firstMachine, Addr: netip.MustParseAddr("10.77.0.11"), Console: filepath.Join(c.dir, "console.log"), PoweredOn: poweron}
+	c.machines, c.kubeAddress = []member{{c.failed, fake.Address}}, "127.0.0.1:6443"
 	c.timeline = newTimeline(ios, poweron, vm.Clock{})
 	return fake, c, out
 }
@@ -198,7 +190,7 @@ func TestFreePort(t *testing.T) {
 // TestConfigPatch checks that the configurations of the control-plane machines contain the patch,
 // and that an unusable patch is rejected before any machine exists.
 func TestConfigPatch(t *testing.T) {
-	c := &creation{ios: &iostreams.Streams{}, name: "t1", controlPlanes: 3, patchFile: filepath.Join(t.TempDir(), "patch.yaml")}
+	c := &creation{ios: &iostreams.Streams{}, name: "t1", options: options{controlPlanes: 3, patchFile: filepath.Join(t.TempDir(), "patch.yaml")}}
 	var err error
 	if c.secrets, err = gen.NewSecrets(); err != nil {
 		t.Fatal(err)
@@ -209,7 +201,7 @@ func TestConfigPatch(t *testing.T) {
 		{"kind: Cluster\nspec: {nonsense: 1}\n", "nonsense"},
 		{"spec: {}\n", "kind"},
 	} {
-		if err := os.WriteFile(c.patchFile, []byte(p.patch), 0o600); err != nil {
+		if err := os.WriteFile(c.options.patchFile, []byte(p.patch), 0o600); err != nil {
 			t.Fatal(err)
 		}
 		err := c.readPatch()

@@ -1,52 +1,31 @@
-package main
+package localcluster
 
 import (
 	"context"
 	"path/filepath"
-	"strconv"
 
 	"github.com/orlop-os/orlop/orlopctl/connect"
 	"github.com/orlop-os/orlop/orlopctl/contexts"
-	"github.com/orlop-os/orlop/orlopctl/exit"
 	"github.com/orlop-os/orlop/orlopctl/gen"
 	"github.com/orlop-os/orlop/orlopctl/health"
 	"github.com/orlop-os/orlop/orlopctl/secretfile"
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/client"
 	"github.com/orlop-os/orlop/pkg/config"
-	"github.com/orlop-os/orlop/pkg/paths"
-	"github.com/orlop-os/orlop/vm"
 )
-
-// maxWorkers bounds a local cluster. Each worker is a machine with all its memory on this
-// computer.
-const maxWorkers = 16
-
-// workerName returns the name of the n-th worker of a local cluster; n starts at 1.
-func workerName(n int) string { return "w" + strconv.Itoa(n) }
-
-// controlPlaneName returns the name of the n-th control-plane machine of a local cluster; n starts
-// at 1.
-func controlPlaneName(n int) string { return "cp" + strconv.Itoa(n) }
-
-// member is a running machine other than the first.
-type member struct {
-	status     vm.MachineStatus
-	apiAddress string
-}
 
 // configureOthers configures the control-plane machines after the first. The cluster starts after
 // all of them have reported that they have no data. It returns the endpoint of each machine.
 func (c *creation) configureOthers(ctx context.Context) ([]client.Endpoint, error) {
 	var all []client.Endpoint
-	for _, m := range c.others {
+	for _, m := range c.otherControlPlanes() {
 		documents, err := c.documents(m.status)
 		if err != nil {
 			return nil, err
 		}
 		pinned, err := c.configure(ctx, m, documents)
 		if err != nil {
-			c.machine = m.status // explain prints the console of this machine
+			c.failed = m.status
 			return nil, err
 		}
 		all = append(all, pinned)
@@ -57,20 +36,20 @@ func (c *creation) configureOthers(ctx context.Context) ([]client.Endpoint, erro
 // bringUpWorkers joins the workers one after the other, because they share the processors of this
 // computer.
 func (c *creation) bringUpWorkers(ctx context.Context) error {
-	if len(c.joining) == 0 {
+	if len(c.workers()) == 0 {
 		return nil
 	}
-	host, err := c.known(c.apiAddress, machineName).Client()
+	host, err := c.known(c.first()).Client()
 	if err != nil {
 		return err
 	}
-	for _, w := range c.joining {
+	for _, w := range c.workers() {
 		documents, err := c.addNode(ctx, host, w.status.Name)
 		if err != nil {
 			return err
 		}
 		if err := c.joinWorker(ctx, w, documents); err != nil {
-			c.machine = w.status // explain prints the console of this machine
+			c.failed = w.status
 			return err
 		}
 	}
@@ -133,39 +112,7 @@ func (c *creation) joined(ctx context.Context, m member, pinned client.Endpoint)
 	}
 	c.timeline.add(name, "healthy: one of the cluster")
 	return contexts.Change(func(f *contexts.File) error {
-		f.Contexts[contextOf(c.name, name)] = c.known(m.apiAddress, name)
+		f.Contexts[contextOf(c.name, name)] = c.known(m)
 		return nil
 	})
-}
-
-// forwardsOf returns the port forwards to the machines of a local cluster.
-func (c *creation) forwardsOf(others []string) ([]vm.ForwardSpec, error) {
-	kube, err := freePort(paths.PortKubernetes)
-	if err != nil {
-		return nil, err
-	}
-	out := []vm.ForwardSpec{{Machine: machineName, Port: paths.PortKubernetes, HostPort: kube}}
-	door, err := freePort(paths.PortApid)
-	if err != nil {
-		return nil, err
-	}
-	out = append(out, vm.ForwardSpec{Machine: machineName, Port: paths.PortApid, HostPort: door})
-	for i, name := range others { // any free port
-		out = append(out, vm.ForwardSpec{Machine: name, Port: paths.PortApid})
-		if i+1 < c.controlPlanes {
-			out = append(out, vm.ForwardSpec{Machine: name, Port: paths.PortKubernetes})
-		}
-	}
-	return out, nil
-}
-
-// checkNumbers rejects implausible numbers of machines.
-func (c *creation) checkNumbers() error {
-	if c.controlPlanes < 1 || c.controlPlanes > maxControlPlanes {
-		return exit.Usagef("--control-planes %d: cannot use: expected 1 to %d", c.controlPlanes, maxControlPlanes)
-	}
-	if c.workers < 0 || c.workers > maxWorkers {
-		return exit.Usagef("--workers %d: cannot use: expected 0 to %d", c.workers, maxWorkers)
-	}
-	return nil
 }

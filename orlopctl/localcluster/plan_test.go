@@ -1,0 +1,37 @@
+package localcluster
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/orlop-os/orlop/pkg/paths"
+)
+
+// TestPlan checks the machines and the ports of a cluster with each kind of machine.
+func TestPlan(t *testing.T) {
+	o := options{image: "disk.raw", memory: 2048, workerMemory: 1024, cpus: 2, diskGiB: 8, controlPlanes: 2, workers: 1}
+	if got := strings.Join(o.machineNames(), " "); got != "cp1 cp2 w1" {
+		t.Errorf("names: %s", got)
+	}
+	var memory []int
+	for _, m := range o.machineSpecs() {
+		memory = append(memory, m.MemoryMiB)
+	}
+	if len(memory) != 3 || memory[0] != 2048 || memory[1] != 2048 || memory[2] != 1024 {
+		t.Errorf("memory: %v", memory)
+	}
+	var forwards []string
+	for _, f := range o.forwards(16443, 0) {
+		name := f.Machine + ":api"
+		if f.Port == paths.PortKubernetes {
+			name = f.Machine + ":kubernetes"
+		}
+		if f.HostPort != 0 {
+			name += "=16443"
+		}
+		forwards = append(forwards, name)
+	}
+	if got := strings.Join(forwards, " "); got != "cp1:kubernetes=16443 cp1:api cp2:api cp2:kubernetes w1:api" {
+		t.Errorf("forwards: %s", got)
+	}
+}
