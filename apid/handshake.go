@@ -82,7 +82,7 @@ func (d *serverCredentials) ServerHandshake(raw net.Conn) (net.Conn, credentials
 
 // admit counts a connection with a verified chain, and closes it when the chain becomes invalid.
 func (d *serverCredentials) admit(c *limitedConn, chain []*x509.Certificate) error {
-	kind := callerKind
+	kind := userKind
 	if d.store.isMachine(chain) {
 		kind = machineKind
 	}

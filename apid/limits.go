@@ -76,17 +76,17 @@ const (
 type limitListener struct {
 	net.Listener
 	perAddress int
-	total      [2]int // limits of connections with a certificate, by kind
+	maxByKind  [2]int // limits of connections with a certificate, by kind
 	maxWaiting int    // limit of connections without a certificate
 	silent     time.Duration
 	every      rate.Limit // connections per second from an address
 	burst      int
 
-	mu        sync.Mutex
-	addresses map[netip.Addr]*address
-	sum       [2]int         // open connections with a certificate, by kind …
-	holders   map[string]int // … and by the certificate's holder
-	waiting   []*limitedConn // connections without a certificate, the oldest first
+	mu         sync.Mutex
+	addresses  map[netip.Addr]*address
+	openByKind [2]int         // open connections with a certificate, by kind …
+	holders    map[string]int // … and by the certificate's holder
+	waiting    []*limitedConn // connections without a certificate, the oldest first
 	// time of the last sweep of addresses
 	swept time.Time
 }
@@ -94,7 +94,7 @@ type limitListener struct {
 // The kinds of clients with a certificate: machines of the cluster, and all other callers. Each
 // kind has its own limit: the number of machines in a cluster cannot block its operators.
 const (
-	callerKind = iota
+	userKind = iota
 	machineKind
 )
 
@@ -104,10 +104,10 @@ type address struct {
 	limiter *rate.Limiter
 }
 
-// newLimitListener returns a limitListener. total contains the limits of connections with a
-// certificate, by kind; unproved is the limit of connections without a certificate.
-func newLimitListener(l net.Listener, perAddress int, total [2]int, unproved int, every rate.Limit, burst int) *limitListener {
-	return &limitListener{Listener: l, perAddress: perAddress, total: total, maxWaiting: unproved, silent: silentTimeout, every: every, burst: burst, addresses: map[netip.Addr]*address{}, holders: map[string]int{}}
+// newLimitListener returns a limitListener. maxByKind contains the limits of connections with a
+// certificate, by kind; maxWaiting is the limit of connections without a certificate.
+func newLimitListener(l net.Listener, perAddress int, maxByKind [2]int, maxWaiting int, every rate.Limit, burst int) *limitListener {
+	return &limitListener{Listener: l, perAddress: perAddress, maxByKind: maxByKind, maxWaiting: maxWaiting, silent: silentTimeout, every: every, burst: burst, addresses: map[netip.Addr]*address{}, holders: map[string]int{}}
 }
 
 // Accept implements net.Listener.
@@ -200,14 +200,14 @@ func (l *limitListener) authenticate(c *limitedConn, kind int, holder string, fo
 	if at < 0 {
 		return net.ErrClosed // add has closed it in favor of another connection
 	}
-	if l.sum[kind] >= l.total[kind] {
-		return fmt.Errorf("%d connections are open, which is the limit", l.sum[kind])
+	if l.openByKind[kind] >= l.maxByKind[kind] {
+		return fmt.Errorf("%d connections are open, which is the limit", l.openByKind[kind])
 	}
 	if l.holders[holder] >= maxPerHolder {
 		return fmt.Errorf("%d connections with certificates of this holder are open, which is the limit", maxPerHolder)
 	}
 	l.waiting = slices.Delete(l.waiting, at, at+1)
-	l.sum[kind]++
+	l.openByKind[kind]++
 	l.holders[holder]++
 	c.kind, c.holder, c.forget = kind, holder, forget
 	return nil
@@ -224,7 +224,7 @@ func (l *limitListener) remove(c *limitedConn) {
 	if at := slices.Index(l.waiting, c); at >= 0 {
 		l.waiting = slices.Delete(l.waiting, at, at+1)
 	} else {
-		l.sum[c.kind]--
+		l.openByKind[c.kind]--
 		if l.holders[c.holder]--; l.holders[c.holder] == 0 {
 			delete(l.holders, c.holder)
 		}

@@ -32,7 +32,7 @@ func TestConnectionLimits(t *testing.T) {
 		if taken {
 			all = append(all, conn)
 		}
-		if err := conn.authenticate(callerKind, "", nil); taken && (err == nil) != c.proved {
+		if err := conn.authenticate(userKind, "", nil); taken && (err == nil) != c.proved {
 			t.Errorf("step %d: %v", i, err)
 		}
 	}
@@ -49,14 +49,14 @@ func TestConnectionLimits(t *testing.T) {
 	l.remove(all[4])
 	all = slices.Delete(all, 4, 5)
 	l.remove(all[0])
-	if err := all[3].authenticate(callerKind, "", nil); err != nil {
+	if err := all[3].authenticate(userKind, "", nil); err != nil {
 		t.Errorf("a place that was given back is not taken: %v", err)
 	}
 	for _, c := range all[1:] {
 		l.remove(c)
 	}
-	if l.sum != [2]int{} || len(l.waiting) != 0 {
-		t.Errorf("%v and %d are counted, and all have gone", l.sum, len(l.waiting))
+	if l.openByKind != [2]int{} || len(l.waiting) != 0 {
+		t.Errorf("%v and %d are counted, and all have gone", l.openByKind, len(l.waiting))
 	}
 }
 
@@ -69,14 +69,14 @@ func TestConnectionsPerHolder(t *testing.T) {
 	for i := range maxPerHolder + 1 {
 		conn := &limitedConn{list: l, addr: netip.AddrFrom4([4]byte{192, 0, 2, byte(i)})}
 		l.add(conn, time.Now())
-		if err := conn.authenticate(callerKind, "1a", func() { forgotten++ }); (err == nil) != (i < maxPerHolder) {
+		if err := conn.authenticate(userKind, "1a", func() { forgotten++ }); (err == nil) != (i < maxPerHolder) {
 			t.Fatalf("connection %d: %v", i, err)
 		}
 		all = append(all, conn)
 	}
 	other := &limitedConn{list: l, addr: netip.MustParseAddr("198.51.100.1")}
 	l.add(other, time.Now())
-	if err := other.authenticate(callerKind, "2b", func() {}); err != nil {
+	if err := other.authenticate(userKind, "2b", func() {}); err != nil {
 		t.Errorf("another certificate: %v", err)
 	}
 	for _, c := range append(all, other) {
@@ -101,7 +101,7 @@ func TestUnauthenticatedMakeRoom(t *testing.T) {
 		return conn, oldest
 	}
 	proved, _ := come()
-	if err := proved.authenticate(callerKind, "", nil); err != nil {
+	if err := proved.authenticate(userKind, "", nil); err != nil {
 		t.Fatal(err)
 	}
 	first, _ := come()
@@ -112,7 +112,7 @@ func TestUnauthenticatedMakeRoom(t *testing.T) {
 		t.Errorf("%v made room, not the oldest", oldest)
 	}
 	l.remove(first)
-	if err := first.authenticate(callerKind, "", nil); !errors.Is(err, net.ErrClosed) {
+	if err := first.authenticate(userKind, "", nil); !errors.Is(err, net.ErrClosed) {
 		t.Errorf("a displaced connection: %v", err)
 	}
 }
@@ -159,7 +159,7 @@ func TestFairShare(t *testing.T) {
 			}
 		}
 		for _, conn := range honest {
-			if err := conn.authenticate(callerKind, "1a", nil); err != nil {
+			if err := conn.authenticate(userKind, "1a", nil); err != nil {
 				t.Errorf("%s: %v made room for others", name, conn.addr)
 			}
 		}

@@ -63,7 +63,7 @@ func Serve(ctx context.Context, o Options) error {
 		<-ctx.Done()
 		stopServer(server)
 	}()
-	limited := newLimitListener(o.Listener, maxPerAddress, [2]int{callerKind: maxConnections, machineKind: maxMachines}, maxUnauthenticated, ConnectionsPerAddress, ConnectionBurst)
+	limited := newLimitListener(o.Listener, maxPerAddress, [2]int{userKind: maxConnections, machineKind: maxMachines}, maxUnauthenticated, ConnectionsPerAddress, ConnectionBurst)
 	if err := server.Serve(limited); err != nil && !errors.Is(err, grpc.ErrServerStopped) {
 		return fmt.Errorf("apid: cannot serve on %s: %w", o.Listener.Addr(), err)
 	}
