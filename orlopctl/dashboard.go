@@ -103,7 +103,7 @@ func newFeeds(ios *iostreams.Streams, conn *connect.Connector, contexts []string
 	return feeds, nil
 }
 
-// called is connector.called, safe for concurrent calls of several feeds.
+// called is Connector.Called, safe for concurrent calls of several feeds.
 func (f *feed) called() (string, contexts.Context, client.Endpoint, error) {
 	f.files.Lock()
 	defer f.files.Unlock()

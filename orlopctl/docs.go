@@ -96,8 +96,8 @@ func pages() []page {
 
 func pageName(file string) string {
 	file = strings.TrimSuffix(strings.ToLower(path.Clean(file)), path.Ext(file))
-	for _, folder := range []string{"docs/", "pkg/"} {
-		file = strings.TrimPrefix(file, folder)
+	for _, prefix := range []string{"docs/", "pkg/"} {
+		file = strings.TrimPrefix(file, prefix)
 	}
 	return file
 }

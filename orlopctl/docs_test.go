@@ -57,8 +57,8 @@ func TestRunbook(t *testing.T) {
 		var all strings.Builder
 		for name := range strings.SplitSeq(shown[1], ", ") {
 			text := ""
-			for _, folder := range []string{"testdata/script", "../test/integration/testdata", "../test/integration/testdata/faults"} {
-				if content, err := os.ReadFile(filepath.Join(folder, name+".txtar")); err == nil {
+			for _, directory := range []string{"testdata/script", "../test/integration/testdata", "../test/integration/testdata/faults"} {
+				if content, err := os.ReadFile(filepath.Join(directory, name+".txtar")); err == nil {
 					text += string(content)
 				}
 			}

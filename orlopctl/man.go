@@ -18,7 +18,7 @@ import (
 func manCommand(ios *iostreams.Streams) *cobra.Command {
 	var out string
 	c := &cobra.Command{
-		Use:   "man --out FOLDER",
+		Use:   "man --out DIRECTORY",
 		Short: "Write the man pages of this tool",
 		Long:  "Write the man pages of this tool, a page per command (section 1). The same tool writes the same bytes.",
 		Args:  cobra.NoArgs,
@@ -39,8 +39,8 @@ func manCommand(ios *iostreams.Streams) *cobra.Command {
 }
 
 // writeManPages writes the pages of a command and of its subcommands, and returns their number.
-func writeManPages(c *cobra.Command, folder string) (int, error) {
-	file := filepath.Join(folder, strings.ReplaceAll(c.CommandPath(), " ", "-")+".1")
+func writeManPages(c *cobra.Command, directory string) (int, error) {
+	file := filepath.Join(directory, strings.ReplaceAll(c.CommandPath(), " ", "-")+".1")
 	text, err := manPage(c)
 	if err == nil {
 		err = os.WriteFile(file, text, 0o644)
@@ -53,7 +53,7 @@ func writeManPages(c *cobra.Command, folder string) (int, error) {
 		if !sub.IsAvailableCommand() || sub.IsAdditionalHelpTopicCommand() {
 			continue
 		}
-		n, err := writeManPages(sub, folder)
+		n, err := writeManPages(sub, directory)
 		if err != nil {
 			return 0, err
 		}

@@ -42,7 +42,7 @@ func pairCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Command
 			if c, exists := known.Contexts[name]; exists && c.Endpoint != args[0] && !force {
 				return &exit.Error{Code: exit.Usage, Err: fmt.Errorf("context %q: cannot store: it already exists for the machine at %s", name, c.Endpoint), Hint: "choose another name with --name; --force replaces it"}
 			}
-			owner, err := operatorFolder(operator)
+			owner, err := operatorContext(operator)
 			if err != nil {
 				return err
 			}
@@ -84,8 +84,8 @@ func pairCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Command
 	return c
 }
 
-// operatorFolder reads the files of an operator's directory for a context, with the operator CA.
-func operatorFolder(dir string) (c contexts.Context, err error) {
+// operatorContext reads the files of an operator's directory for a context, with the operator CA.
+func operatorContext(dir string) (c contexts.Context, err error) {
 	if c.Operator, err = filepath.Abs(dir); err != nil {
 		return c, fmt.Errorf("operator: %w", err)
 	}

@@ -51,13 +51,30 @@ func (t *tool) rootCommand() *cobra.Command {
 			root.AddCommand(c)
 		}
 	}
-	add("make", genCommand(t.ios), pairCommand(t.ios, t.conn), validateCommand(t.ios), localcluster.Command(t.ios, t.conn))
-	add("look", healthCommand(t.ios, t.conn), getCommand(t.ios, t.conn), watchCommand(t.ios, t.conn), servicesCommand(t.ios, t.conn), logsCommand(t.ios, t.conn), dmesgCommand(t.ios, t.conn), eventsCommand(t.ios, t.conn),
-		catCommand(t.ios, t.conn), lsCommand(t.ios, t.conn), auditCommand(t.ios, t.conn), captureCommand(t.ios, t.conn), profileCommand(t.ios, t.conn), versionCommand(t.ios, t.conn), showConfigCommand(t.ios, t.conn), historyCommand(t.ios, t.conn), diffConfigCommand(t.ios, t.conn),
-		supportCommand(t.ios, t.conn), dashboardCommand(t.ios, t.conn))
-	add("change", applyCommand(t.ios, t.conn), patchCommand(t.ios, t.conn), editCommand(t.ios, t.conn), confirmCommand(t.ios, t.conn), rollbackConfigCommand(t.ios, t.conn), serviceCommand(t.ios, t.conn),
-		imageCommand(t.ios, t.conn), etcdCommand(t.ios, t.conn), trustCommand(t.ios, t.conn), nodesCommand(t.ios, t.conn), kubernetesCommand(t.ios, t.conn), kubeconfigCommand(t.ios, t.conn), upgradeCommand(t.ios, t.conn), rollbackCommand(t.ios, t.conn), rebootCommand(t.ios, t.conn), shutdownCommand(t.ios, t.conn), resetCommand(t.ios, t.conn))
-	add("tool", configCommand(t.ios, t.conn), docsCommand(t.ios), manCommand(t.ios))
+	ios, conn := t.ios, t.conn
+	add("make",
+		genCommand(ios), pairCommand(ios, conn), validateCommand(ios),
+		localcluster.Command(ios, conn),
+	)
+	add("look",
+		healthCommand(ios, conn), getCommand(ios, conn), watchCommand(ios, conn),
+		servicesCommand(ios, conn), logsCommand(ios, conn), dmesgCommand(ios, conn),
+		eventsCommand(ios, conn), catCommand(ios, conn), lsCommand(ios, conn),
+		auditCommand(ios, conn), captureCommand(ios, conn), profileCommand(ios, conn),
+		versionCommand(ios, conn), showConfigCommand(ios, conn), historyCommand(ios, conn),
+		diffConfigCommand(ios, conn), supportCommand(ios, conn), dashboardCommand(ios, conn),
+	)
+	add("change",
+		applyCommand(ios, conn), patchCommand(ios, conn), editCommand(ios, conn),
+		confirmCommand(ios, conn), rollbackConfigCommand(ios, conn), serviceCommand(ios, conn),
+		imageCommand(ios, conn), etcdCommand(ios, conn), trustCommand(ios, conn),
+		nodesCommand(ios, conn), kubernetesCommand(ios, conn), kubeconfigCommand(ios, conn),
+		upgradeCommand(ios, conn), rollbackCommand(ios, conn), rebootCommand(ios, conn),
+		shutdownCommand(ios, conn), resetCommand(ios, conn),
+	)
+	add("tool",
+		configCommand(ios, conn), docsCommand(ios), manCommand(ios),
+	)
 	root.SetHelpCommandGroupID("tool")
 	root.SetCompletionCommandGroupID("tool")
 	// otherwise the library adds it only while it parses the command line

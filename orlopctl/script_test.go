@@ -43,7 +43,7 @@ func TestMain(m *testing.M) {
 //	due FILE                       make the certificates of a file of contexts due for renewal
 //	mode FILE 0600                 check a file's permissions
 //	agekey FILE                    make a key for decryption; sets $RECIPIENT to its public key
-//	unpack FILE FOLDER [KEY]       decrypt a support bundle, if there is a key, and unpack it
+//	unpack FILE DIR [KEY]          decrypt a support bundle, if there is a key, and unpack it
 //	decrypt FILE KEY TO            decrypt a file
 //	packets FILE                   print the packets of a pcap file
 func TestScripts(t *testing.T) {

@@ -92,8 +92,8 @@ func supportCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Comm
 // collectSupport writes a bundle to a file, encrypted if there are recipients, and reports the
 // missing parts.
 func collectSupport(ctx context.Context, ios *iostreams.Streams, c *client.Client, out string, readers []agecrypt.Recipient) error {
-	folder, _, _ := strings.Cut(filepath.Base(out), ".")
-	b := &supportBundle{folder: folder, timeout: partTimeout, index: supportIndex{Tool: toolVersion(), Began: time.Now().UTC().Truncate(time.Second)}}
+	directory, _, _ := strings.Cut(filepath.Base(out), ".")
+	b := &supportBundle{directory: directory, timeout: partTimeout, index: supportIndex{Tool: toolVersion(), Began: time.Now().UTC().Truncate(time.Second)}}
 	err := secretfile.WriteAtomic(out, func(file io.Writer) error {
 		encrypted, err := encrypt(file, readers)
 		if err != nil {
@@ -165,12 +165,12 @@ type supportPart struct {
 
 // supportBundle is a bundle during its creation. Only one part of it is in memory at a time.
 type supportBundle struct {
-	tar     *tar.Writer
-	folder  string        // top directory in the tar
-	timeout time.Duration // time limit for each part
-	index   supportIndex
-	bytes   int   // of all parts
-	first   error // error of the first missing part
+	tar       *tar.Writer
+	directory string        // top directory in the tar
+	timeout   time.Duration // time limit for each part
+	index     supportIndex
+	bytes     int   // of all parts
+	first     error // error of the first missing part
 }
 
 // collect reads all parts from a machine, one after the other, and records failures. It returns an
@@ -259,7 +259,7 @@ func (b *supportBundle) add(ctx context.Context, name string, read reading) erro
 }
 
 func (b *supportBundle) write(name string, text []byte) error {
-	err := b.tar.WriteHeader(&tar.Header{Name: path.Join(b.folder, name), Mode: 0o600, Size: int64(len(text)), ModTime: b.index.Began})
+	err := b.tar.WriteHeader(&tar.Header{Name: path.Join(b.directory, name), Mode: 0o600, Size: int64(len(text)), ModTime: b.index.Began})
 	if err == nil {
 		_, err = b.tar.Write(text)
 	}

@@ -226,7 +226,7 @@ func unpacked(archive []byte) (map[string]string, error) {
 // not end the bundle, while Ctrl-C does.
 func TestSupportPart(t *testing.T) {
 	var out bytes.Buffer
-	b := &supportBundle{tar: tar.NewWriter(&out), folder: "m", timeout: time.Millisecond, bytes: maxSupportBytes - 10}
+	b := &supportBundle{tar: tar.NewWriter(&out), directory: "m", timeout: time.Millisecond, bytes: maxSupportBytes - 10}
 	hangs := func(ctx context.Context) (content, error) { <-ctx.Done(); return textContent("so far\n"), ctx.Err() }
 	for name, read := range map[string]reading{
 		"hangs":  hangs,

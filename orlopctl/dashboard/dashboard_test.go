@@ -225,7 +225,7 @@ func TestWants(t *testing.T) {
 		t.Errorf("the lines of the service before are still shown:\n%s", shown)
 	}
 	if shown := s.Apply(Message{0, Started{Logs}}).Draw(); strings.Contains(shown, "line 3") {
-		t.Errorf("a log that began anew still has its former lines:\n%s", shown)
+		t.Errorf("a log that began again still has its former lines:\n%s", shown)
 	}
 }
 

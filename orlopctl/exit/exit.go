@@ -93,7 +93,7 @@ func Code(err error) (code int, hint string) {
 	case codes.PermissionDenied:
 		return Unreachable, "use a certificate with that role: an admin can let the machine issue it (`orlopctl trust issue --role`), or issue it by the operator CA (`orlopctl gen client --role`)"
 	case codes.Unavailable:
-		return Unreachable, "the machine may be going down or starting; `orlopctl health` waits for it"
+		return Unreachable, "the machine may be shutting down or starting; `orlopctl health` waits for it"
 	case codes.DeadlineExceeded:
 		return Unhealthy, "allow more time with --timeout"
 	case codes.NotFound:

@@ -20,7 +20,7 @@ const (
 	ClusterCATTL = 10 * year
 	// ClientTTL is short to limit the damage of a stolen certificate. An operator with the CA key
 	// makes another certificate in a second; for other operators a machine renews the certificate
-	// (trust.go).
+	// (orlopctl/connect).
 	ClientTTL = 24 * time.Hour
 	// clientBackdate makes a client certificate valid on a machine whose clock shows the build time
 	// of its image.
