@@ -4,11 +4,12 @@ import (
 	"os"
 	"time"
 
+	"github.com/spf13/pflag"
+	"sigs.k8s.io/yaml"
+
 	"github.com/orlop-os/orlop/orlopctl/contexts"
 	"github.com/orlop-os/orlop/orlopctl/exit"
 	"github.com/orlop-os/orlop/orlopctl/gen"
-	"github.com/spf13/pflag"
-	"sigs.k8s.io/yaml"
 )
 
 // Flags are the flags that select a machine and the credentials.

@@ -139,32 +139,12 @@ func (r *caRotation) begin(ctx context.Context) error {
 func (r *caRotation) readStates(ctx context.Context) error {
 	r.all = make([]holding, len(r.fleet.Names))
 	roles := make([]machineRole, len(r.all))
-	here, members := map[string]bool{}, map[string]string{}
+	workers := map[string]string{}
 	for i, name := range r.fleet.Names {
-		err := r.fleet.Call(ctx, i, func(ctx context.Context, c *client.Client) error {
-			answer, err := c.Config.Get(ctx, &api.GetConfigRequest{})
-			if err == nil {
-				r.all[i], err = readHolding(answer.Documents, r.ca.field)
-			}
-			if err == nil {
-				roles[i], err = readRole(answer.Documents)
-			}
-			if err != nil {
-				return err
-			}
-			version, err := c.Machine.Version(ctx, &api.VersionRequest{})
-			if err != nil {
-				return err
-			}
-			here[version.Machine] = true
-			roles[i].machine = version.Machine
-			list, err := c.Cluster.ListMembers(ctx, &api.ListMembersRequest{})
-			for _, m := range list.GetMembers() {
-				members[m.Name] = m.Address
-			}
+		if err := r.fleet.Call(ctx, i, func(ctx context.Context, c *client.Client) (err error) {
+			r.all[i], roles[i], err = readMachine(ctx, c, r.ca.field, workers)
 			return err
-		})
-		if err != nil {
+		}); err != nil {
 			return withMachine(name, err)
 		}
 	}
@@ -172,16 +152,9 @@ func (r *caRotation) readStates(ctx context.Context) error {
 		return err
 	}
 	r.roles = roles
-	// A worker that did not get the new CA in time could not verify any other machine.
 	if r.ca.field == "kubernetes" || r.ca.field == "machine" || r.ca.field == "client" {
-		for name := range here {
-			delete(members, name)
-		}
-		if len(members) > 0 {
-			return &exit.Error{
-				Code: exit.Usage, Err: fmt.Errorf("the cluster has workers that are not in --nodes: %s", strings.Join(slices.Sorted(maps.Keys(members)), ", ")),
-				Hint: "name all machines of the cluster with -n (" + strings.Join(slices.Sorted(maps.Values(members)), ",") + "), and remove the workers that no longer exist (`orlopctl nodes remove`)",
-			}
+		if err := checkWorkers(roles, workers); err != nil {
+			return err
 		}
 	}
 	var known *x509.Certificate
@@ -192,6 +165,31 @@ func (r *caRotation) readStates(ctx context.Context) error {
 		}
 	}
 	return related(r.fleet.Names, r.all, known, r.next.Cert)
+}
+
+// readMachine reads an authority and the role of a machine. It adds the workers that the machine
+// knows, with their addresses.
+func readMachine(ctx context.Context, c *client.Client, field string, workers map[string]string) (h holding, role machineRole, err error) {
+	answer, err := c.Config.Get(ctx, &api.GetConfigRequest{})
+	if err != nil {
+		return h, role, err
+	}
+	if h, err = readHolding(answer.Documents, field); err != nil {
+		return h, role, err
+	}
+	if role, err = readRole(answer.Documents); err != nil {
+		return h, role, err
+	}
+	version, err := c.Machine.Version(ctx, &api.VersionRequest{})
+	if err != nil {
+		return h, role, err
+	}
+	role.machine = version.Machine
+	list, err := c.Cluster.ListMembers(ctx, &api.ListMembersRequest{})
+	for _, m := range list.GetMembers() {
+		workers[m.Name] = m.Address
+	}
+	return h, role, err
 }
 
 // apply performs the next step of a machine.

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
+	"slices"
 	"strings"
 
 	"go.yaml.in/yaml/v3"
@@ -58,4 +60,20 @@ func checkRoles(names []string, all []machineRole) (count int, err error) {
 		}
 	}
 	return len(machines), nil
+}
+
+// checkWorkers rejects a rotation without all workers of the cluster. workers maps their names to
+// their addresses. A worker that did not get the new CA in time could not verify any other machine.
+func checkWorkers(all []machineRole, workers map[string]string) error {
+	missing := maps.Clone(workers)
+	for _, m := range all {
+		delete(missing, m.machine)
+	}
+	if len(missing) == 0 {
+		return nil
+	}
+	return &exit.Error{
+		Code: exit.Usage, Err: fmt.Errorf("the cluster has workers that are not in --nodes: %s", strings.Join(slices.Sorted(maps.Keys(missing)), ", ")),
+		Hint: "name all machines of the cluster with -n (" + strings.Join(slices.Sorted(maps.Values(missing)), ",") + "), and remove the workers that no longer exist (`orlopctl nodes remove`)",
+	}
 }

@@ -1,7 +1,10 @@
 package rotation
 
 import (
+	"strings"
 	"testing"
+
+	"github.com/orlop-os/orlop/orlopctl/exit"
 )
 
 // TestCheckRoles checks that a CA or key is not replaced on only a part of the control-plane
@@ -31,5 +34,17 @@ func TestCheckRoles(t *testing.T) {
 	p, err := readRole([]byte(documents))
 	if err != nil || !p.controlPlane || len(p.controlPlanes) != 2 {
 		t.Errorf("%+v, %v", p, err)
+	}
+}
+
+// TestCheckWorkers checks that the error names each worker that takes no part, with its address.
+func TestCheckWorkers(t *testing.T) {
+	named := []machineRole{{machine: "cp1", controlPlane: true}, {machine: "w1"}}
+	if err := checkWorkers(named, map[string]string{"w1": "10.0.0.21"}); err != nil {
+		t.Error(err)
+	}
+	err := checkWorkers(named, map[string]string{"w1": "10.0.0.21", "w3": "10.0.0.23", "w2": "10.0.0.22"})
+	if _, hint := exit.Code(err); err == nil || !strings.HasSuffix(err.Error(), ": w2, w3") || !strings.Contains(hint, "-n (10.0.0.22,10.0.0.23)") {
+		t.Errorf("%v, hint %q", err, hint)
 	}
 }
