@@ -24,7 +24,7 @@ import (
 
 func etcdRestoreCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Command {
 	var undo, yes bool
-	var kept string
+	var storedName string
 	var keys []string
 	c := &cobra.Command{
 		Use:   "restore FILE | --from-machine NAME | --undo [--identity KEY...]",
@@ -42,15 +42,15 @@ func etcdRestoreCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.
 		Example: "  orlopctl etcd restore cluster.db\n  orlopctl etcd restore --from-machine 20261122T201140Z-1234-3.6.0.db\n  orlopctl etcd restore --from-machine 20261122T201140Z-1234-3.6.0.db.age --identity operator.key\n  orlopctl etcd restore --undo",
 		Args:    cobra.MaximumNArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {
-			if undo && kept != "" || (undo || kept != "") == (len(args) == 1) {
+			if undo && storedName != "" || (undo || storedName != "") == (len(args) == 1) {
 				return exit.Usagef("etcd: cannot restore: expected a file, or --from-machine, or --undo")
 			}
 			identities, err := identities(keys)
 			if err != nil {
 				return err
 			}
-			if isEncrypted(kept) && len(identities) == 0 {
-				return needsIdentity(kept)
+			if isEncrypted(storedName) && len(identities) == 0 {
+				return needsIdentity(storedName)
 			}
 			var from *stored
 			if len(args) == 1 {
@@ -69,14 +69,14 @@ func etcdRestoreCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.
 						return err
 					}
 				}
-				if isEncrypted(kept) {
-					return etcdRestoreSealed(ctx, ios, c, kept, identities)
+				if isEncrypted(storedName) {
+					return etcdRestoreEncrypted(ctx, ios, c, storedName, identities)
 				}
-				return etcdRestore(ctx, ios, c, &api.EtcdRestoreRequest{Undo: undo, Stored: kept}, from)
+				return etcdRestore(ctx, ios, c, &api.EtcdRestoreRequest{Undo: undo, Stored: storedName}, from)
 			})
 		},
 	}
-	c.Flags().StringVar(&kept, "from-machine", "", "the stored snapshot with this name (orlopctl etcd snapshots)")
+	c.Flags().StringVar(&storedName, "from-machine", "", "the stored snapshot with this name (orlopctl etcd snapshots)")
 	c.Flags().StringArrayVarP(&keys, "identity", "i", nil, "file with a key that decrypts it; repeatable")
 	c.Flags().BoolVar(&undo, "undo", false, "restore the data that the last restore replaced")
 	c.Flags().BoolVar(&yes, "yes", false, "do not prompt for confirmation")
@@ -88,22 +88,22 @@ func needsIdentity(name string) error {
 	return &exit.Error{Code: exit.Usage, Err: fmt.Errorf("%s: cannot restore: it is encrypted", name), Hint: "name the file with its key: `--identity KEY`"}
 }
 
-// etcdRestoreSealed restores a stored snapshot that the machine cannot decrypt: it downloads the
+// etcdRestoreEncrypted restores a stored snapshot that the machine cannot decrypt: it downloads the
 // encrypted snapshot and uploads it decrypted.
-func etcdRestoreSealed(ctx context.Context, ios *iostreams.Streams, c *client.Client, kept string, identities []agecrypt.Identity) error {
+func etcdRestoreEncrypted(ctx context.Context, ios *iostreams.Streams, c *client.Client, storedName string, identities []agecrypt.Identity) error {
 	file, err := os.CreateTemp("", "orlop-snapshot-*") // mode 0600
 	if err != nil {
 		return fmt.Errorf("etcd: cannot fetch the snapshot: %w", err)
 	}
 	// the remaining file does not disclose the data
 	defer func() { _ = errors.Join(file.Close(), os.Remove(file.Name())) }()
-	if _, err := receiveSnapshot(ctx, ios, c, kept, file); err != nil {
+	if _, err := receiveSnapshot(ctx, ios, c, storedName, file); err != nil {
 		if errors.Is(err, errIncomplete) {
 			return fmt.Errorf("%w, and nothing was changed; try again", err)
 		}
 		return err
 	}
-	from, err := readSnapshot(file, kept, identities)
+	from, err := readSnapshot(file, storedName, identities)
 	if err != nil {
 		return err
 	}

@@ -27,7 +27,7 @@ import (
 
 func etcdSnapshotCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Command {
 	var to []string
-	var out, kept string
+	var out, storedName string
 	var force bool
 	c := &cobra.Command{
 		Use:   "snapshot --out FILE [--to RECIPIENT...] [--from-machine NAME]",
@@ -48,21 +48,21 @@ func etcdSnapshotCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra
 			if err != nil {
 				return err
 			}
-			if isEncrypted(kept) && len(readers) > 0 {
-				return exit.Usagef("--to: cannot encrypt %s: it is encrypted", kept)
+			if isEncrypted(storedName) && len(readers) > 0 {
+				return exit.Usagef("--to: cannot encrypt %s: it is encrypted", storedName)
 			}
 			if _, err := os.Lstat(out); err == nil && !force {
 				return exit.Usagef("%s: cannot write: it exists; --force replaces it", out)
 			}
 			return conn.CallFor(etcdTimeout, func(ctx context.Context, c *client.Client) error {
-				return etcdSnapshot(ctx, ios, c, kept, out, readers)
+				return etcdSnapshot(ctx, ios, c, storedName, out, readers)
 			})
 		},
 	}
 	f := c.Flags()
 	f.StringVar(&out, "out", "", "file to write")
 	f.StringArrayVar(&to, "to", nil, "encrypt it for this recipient; repeatable")
-	f.StringVar(&kept, "from-machine", "", "the stored snapshot with this name (orlopctl etcd snapshots)")
+	f.StringVar(&storedName, "from-machine", "", "the stored snapshot with this name (orlopctl etcd snapshots)")
 	f.BoolVar(&force, "force", false, "replace an existing file")
 	must(c.MarkFlagRequired("out"))
 	return c
@@ -79,14 +79,14 @@ type takenSnapshot struct {
 }
 
 // etcdSnapshot writes a snapshot from a machine to a file, encrypted if there are recipients.
-func etcdSnapshot(ctx context.Context, ios *iostreams.Streams, c *client.Client, kept, out string, readers []agecrypt.Recipient) error {
+func etcdSnapshot(ctx context.Context, ios *iostreams.Streams, c *client.Client, storedName, out string, readers []agecrypt.Recipient) error {
 	var taken takenSnapshot
 	err := secretfile.WriteAtomic(out, func(file io.Writer) error {
 		encrypted, err := encrypt(file, readers)
 		if err != nil {
 			return err
 		}
-		if taken, err = receiveSnapshot(ctx, ios, c, kept, encrypted); err != nil {
+		if taken, err = receiveSnapshot(ctx, ios, c, storedName, encrypted); err != nil {
 			if errors.Is(err, errIncomplete) {
 				return fmt.Errorf("%w, and no file was written; try again", err)
 			}
@@ -105,7 +105,7 @@ func etcdSnapshot(ctx context.Context, ios *iostreams.Streams, c *client.Client,
 		return ios.PrintPlain(taken)
 	}
 	keys := ""
-	if kept == "" {
+	if storedName == "" {
 		keys = format.Count(int(taken.Keys), "key") + ", "
 	}
 	ios.Printf("wrote %s: revision %d, %s%s, SHA-256 %s\n", out, taken.Revision, keys, format.Size(taken.Size), taken.SHA256)
@@ -116,8 +116,8 @@ func etcdSnapshot(ctx context.Context, ios *iostreams.Streams, c *client.Client,
 var errIncomplete = errors.New("etcd: the snapshot is incomplete or damaged")
 
 // receiveSnapshot writes a snapshot from a machine: of its current data, or a stored snapshot.
-func receiveSnapshot(ctx context.Context, ios *iostreams.Streams, c *client.Client, kept string, to io.Writer) (taken takenSnapshot, err error) {
-	stream, err := c.Etcd.Snapshot(ctx, &api.EtcdSnapshotRequest{Stored: kept})
+func receiveSnapshot(ctx context.Context, ios *iostreams.Streams, c *client.Client, storedName string, to io.Writer) (taken takenSnapshot, err error) {
+	stream, err := c.Etcd.Snapshot(ctx, &api.EtcdSnapshotRequest{Stored: storedName})
 	if err != nil {
 		return taken, err
 	}
@@ -147,7 +147,7 @@ func receiveSnapshot(ctx context.Context, ios *iostreams.Streams, c *client.Clie
 }
 
 // isEncrypted reports by its name whether a stored snapshot is encrypted.
-func isEncrypted(kept string) bool { return strings.HasSuffix(kept, ".age") }
+func isEncrypted(storedName string) bool { return strings.HasSuffix(storedName, ".age") }
 
 func etcdSnapshotsCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Command {
 	return &cobra.Command{
