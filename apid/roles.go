@@ -20,7 +20,7 @@ import (
 type rule struct {
 	minimum api.Role   // and all higher roles
 	narrow  []api.Role // additional roles
-	audited bool       // although a reader may call it
+	audited bool       // it has an audit rule; a reader may call it nevertheless
 }
 
 // roleTable contains the rule of each method, by full name ("/orlop.v1alpha1.Machine/Version").
@@ -46,8 +46,7 @@ func ruleOf(m protoreflect.MethodDescriptor) rule {
 	// rejected.
 	least, _ := proto.GetExtension(m.Options(), api.E_Role).(api.Role)
 	narrow, _ := proto.GetExtension(m.Options(), api.E_Narrow).([]api.Role)
-	audited, _ := proto.GetExtension(m.Options(), api.E_Audited).(bool)
-	return rule{minimum: least, narrow: narrow, audited: audited}
+	return rule{minimum: least, narrow: narrow, audited: proto.HasExtension(m.Options(), api.E_Audit)}
 }
 
 // check returns nil if a caller with that role may call the method. The error is a sentence for the

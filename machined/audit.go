@@ -13,6 +13,7 @@ import (
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/audit"
@@ -20,7 +21,6 @@ import (
 	"github.com/orlop-os/orlop/pkg/paths"
 	"github.com/orlop-os/orlop/pkg/pki"
 	"github.com/orlop-os/orlop/pkg/sanitize"
-	"github.com/orlop-os/orlop/pkg/trust"
 )
 
 // The audit log (package audit) has two records: for calls that changed or revealed data, and for
@@ -176,23 +176,18 @@ const (
 	effectCertain
 )
 
-// reveals are the calls that change no data and reveal data that not every reader may see.
-var reveals = map[string]bool{
-	api.Machine_ReadFile_FullMethodName: true, api.Machine_ListFiles_FullMethodName: true, api.Machine_Relay_FullMethodName: true,
-	api.Debug_Capture_FullMethodName: true, api.Debug_Profile_FullMethodName: true,
-}
-
 // effectOf returns the effect of a call that has ended: sent reports that its caller received an
 // answer, unchanged that its handler changed no data.
 func effectOf(c audit.Call, code codes.Code, sent, unchanged bool) effect {
+	readOnly := api.AuditRuleOf(c.Method).GetReadOnly()
 	switch {
 	case code == codes.OK && unchanged:
 		return effectNone
-	case code == codes.OK && !reveals[c.Method] && mayChange(c.Role):
+	case code == codes.OK && !readOnly && mayChange(c.Role):
 		return effectCertain
 	case code == codes.OK:
 		return effectPossible
-	case !sent && (reveals[c.Method] || slices.Contains(rejectionCodes, code)):
+	case !sent && (readOnly || slices.Contains(rejectionCodes, code)):
 		return effectNone
 	}
 	return effectPossible // it failed while it ran
@@ -212,78 +207,12 @@ func mayChange(role string) bool {
 // roleName returns a role as apid writes it: "admin".
 func roleName(organisation string) string { return strings.TrimPrefix(organisation, pki.RolePrefix) }
 
-// target returns the object of a call for the audit log. Its text may come from a caller that is
-// rejected.
-func target(request, answer any) string {
+// target returns the object of a call for the audit log: the target of the method's audit rule and,
+// for an issued certificate, its serial number. Its text may come from a caller that is rejected.
+func target(method string, request, answer any) string {
 	what := ""
-	switch r := request.(type) {
-	case *api.RestartServiceRequest:
-		what = "service " + r.Name
-	case *api.IssueRequest:
-		what = "name " + r.Name + ", role " + r.Role
-	case *api.RevokeRequest:
-		what = trust.Revocation{Lineage: r.Serial, Name: r.Name}.String()
-		if r.Restore {
-			what = "restore " + what
-		}
-	case *api.ResetRequest:
-		what = enum(r.Wipe, "WIPE_")
-	case *api.ApplyRequest:
-		if what = enum(r.Mode, "MODE_"); r.Patch {
-			what += ", patch"
-		}
-		if r.Number != 0 {
-			what += fmt.Sprintf(", number %d", r.Number)
-		}
-		if r.NoTrial {
-			what += ", no trial"
-		}
-		if r.Force {
-			what += ", force"
-		}
-	case *api.CaptureRequest:
-		what = "link " + r.Link
-	case *api.ProfileRequest:
-		what = "process " + r.Process + ", " + cmp.Or(r.Kind, "cpu")
-	case *api.ReadFileRequest:
-		what = "file " + r.Path
-	case *api.ListFilesRequest:
-		what = "directory " + r.Path
-	case *api.FetchBundleRequest: // it may hold a password
-		what = cmp.Or(r.Reference, "peer "+r.Peer)
-	case *api.EtcdRestoreRequest:
-		switch what = "SHA-256 " + r.Sha256; {
-		case r.Undo:
-			what = "undo"
-		case r.Stored != "":
-			what = "snapshot " + r.Stored
-		}
-	case *api.EtcdSnapshotRequest:
-		if r.Stored != "" {
-			what = "snapshot " + r.Stored
-		}
-	case *api.RelayData:
-		what = "machine " + r.Target
-	case *api.CreateTicketRequest:
-		what = "machine " + r.Name
-	case *api.ApproveRequest:
-		what = "machine " + r.Name + ", key " + r.Fingerprint
-	case *api.DenyRequest:
-		what = "machine " + r.Name + ", key " + r.Fingerprint
-	case *api.RemoveMemberRequest:
-		what = "machine " + r.Name
-	case *api.SuspendRequest:
-		what = r.Kind + " " + r.Name
-	case *api.ResumeRequest:
-		if what = r.Kind + " " + r.Name; r.Discard {
-			what += ", forget"
-		}
-	case *api.EtcdRemoveMemberRequest:
-		what = "member " + r.Member
-	case *api.KubeconfigRequest:
-		if ttl := r.Ttl.AsDuration(); ttl > 0 {
-			what = "for " + ttl.String()
-		}
+	if r, ok := request.(proto.Message); ok {
+		what = audit.Target(api.AuditRuleOf(method).GetTarget(), r)
 	}
 	if issued, ok := answer.(*api.IssueResponse); ok && issued != nil {
 		if cert, err := x509.ParseCertificate(issued.Certificate); err == nil {
@@ -291,11 +220,6 @@ func target(request, answer any) string {
 		}
 	}
 	return sanitize.ASCII(strings.TrimPrefix(what, ", "), 200)
-}
-
-// enum returns the value of an enumeration without the common prefix: "state", or "unspecified".
-func enum(value fmt.Stringer, prefix string) string {
-	return strings.ToLower(strings.TrimPrefix(value.String(), prefix))
 }
 
 // refusedLimit limits the entries about rejected calls and about callers that may change no data:

@@ -26,11 +26,11 @@ type auditInterceptor struct {
 
 func (g auditInterceptor) unary(ctx context.Context, r any, info *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (answer any, err error) {
 	err = g.handle(ctx, info.FullMethod, func(ctx context.Context, o *recordedCall) error {
-		if err := o.begin(target(r, nil), false); err != nil {
+		if err := o.begin(target(info.FullMethod, r, nil), false); err != nil {
 			return err
 		}
 		err := panics.Do("call "+info.FullMethod, func() (err error) { answer, err = handle(ctx, r); return err })
-		o.setTarget(target(r, answer))
+		o.setTarget(target(info.FullMethod, r, answer))
 		return err
 	})
 	return answer, err
@@ -99,22 +99,13 @@ func (o *recordedCall) begin(target string, inRecord bool) error {
 		if mayChange(o.call.Role) {
 			o.call.ID = rand.Text()[:16]
 		}
-		if err := o.m.recordStart(o.call, inRecord); err != nil && !withoutRecord[o.call.Method] {
+		if err := o.m.recordStart(o.call, inRecord); err != nil && !api.AuditRuleOf(o.call.Method).GetOptional() {
 			o.m.events.add("audit", "failure", err.Error())
 			o.call.ID, o.rejected = "", status.Errorf(codes.Unavailable,
 				"%s: refused, nothing was changed: cannot write the audit log (%v); free space on STATE, or reboot the machine", o.call.Method, err)
 		}
 	})
 	return o.rejected
-}
-
-// withoutRecord are the calls that run even if the audit log cannot be written: the calls that shut
-// down, reboot or reset a machine with a bad disk, revoke a stolen certificate, suspend an object
-// that blocks Kubernetes, and show the cause within the permissions of a reader.
-var withoutRecord = map[string]bool{
-	api.Machine_Reboot_FullMethodName: true, api.Machine_Shutdown_FullMethodName: true, api.Machine_Reset_FullMethodName: true,
-	api.Trust_Revoke_FullMethodName: true, api.Cluster_Suspend_FullMethodName: true, api.Cluster_Resume_FullMethodName: true,
-	api.Machine_ReadFile_FullMethodName: true, api.Machine_ListFiles_FullMethodName: true, api.Machine_Relay_FullMethodName: true,
 }
 
 // recordStart records the start of a call, after the calls that could not be written before.
@@ -186,7 +177,7 @@ func (s *recordedStream) RecvMsg(request any) error {
 	if s.of == nil {
 		return nil
 	}
-	return s.of.begin(target(request, nil), true)
+	return s.of.begin(target(s.of.call.Method, request, nil), true)
 }
 
 // SendMsg implements grpc.ServerStream.

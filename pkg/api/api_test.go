@@ -1,6 +1,7 @@
 package api_test
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
@@ -16,6 +17,27 @@ func TestEveryMethodHasARole(t *testing.T) {
 		role, _ := proto.GetExtension(m.Options(), api.E_Role).(api.Role)
 		if _, known := api.Role_name[int32(role)]; !known || role == api.Role_ROLE_UNSPECIFIED {
 			t.Errorf("%s: no role; add option (role) = … to the method in orlop.proto", m.FullName())
+		}
+	})
+}
+
+// TestEveryMethodHasAuditRule checks that the calls of every method above ROLE_READER are recorded,
+// with a target or an explicit rule without one.
+func TestEveryMethodHasAuditRule(t *testing.T) {
+	eachMethod(t, func(m protoreflect.MethodDescriptor) {
+		role, _ := proto.GetExtension(m.Options(), api.E_Role).(api.Role)
+		if role > api.Role_ROLE_READER && !proto.HasExtension(m.Options(), api.E_Audit) {
+			t.Errorf("%s: no audit rule; add option (audit) = { target: … }, or {} for a call without an object, to the method in orlop.proto", m.FullName())
+		}
+	})
+}
+
+// TestEveryMethodHasFanout fails for a method without a manner for several machines.
+func TestEveryMethodHasFanout(t *testing.T) {
+	eachMethod(t, func(m protoreflect.MethodDescriptor) {
+		fanout := api.FanoutOf(fmt.Sprintf("/%s/%s", m.Parent().FullName(), m.Name()))
+		if _, known := api.Fanout_name[int32(fanout)]; !known || fanout == api.Fanout_FANOUT_UNSPECIFIED {
+			t.Errorf("%s: no manner for several machines; add option (fanout) = … to the method in orlop.proto", m.FullName())
 		}
 	})
 }

@@ -1,6 +1,6 @@
 // Package api is the management API of an Orlop OS machine as generated Go code. Its source is
 // orlop.proto, which documents the API, and apid.proto, the interface between apid and machined.
-// Only this file and the test are written by hand.
+// Only this file, options.go and the tests are written by hand.
 //
 // To regenerate it, install Debian's protobuf-compiler and run `go generate ./pkg/api` from
 // anywhere in the repository.

@@ -1,0 +1,33 @@
+package api
+
+import (
+	"strings"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/reflect/protoregistry"
+)
+
+// AuditRuleOf returns the audit rule of a method by its full name
+// ("/orlop.v1alpha1.Machine/Reset"). It returns nil if the calls of the method are not recorded.
+func AuditRuleOf(method string) *AuditRule {
+	rule, _ := optionOf(method, E_Audit).(*AuditRule)
+	return rule
+}
+
+// FanoutOf returns the manner in which a command calls a method, by its full name, on several
+// machines.
+func FanoutOf(method string) Fanout {
+	fanout, _ := optionOf(method, E_Fanout).(Fanout)
+	return fanout
+}
+
+// optionOf returns the value of an option of a method, or nil for an unknown method.
+func optionOf(method string, option protoreflect.ExtensionType) any {
+	name := strings.ReplaceAll(strings.TrimPrefix(method, "/"), "/", ".")
+	m, err := protoregistry.GlobalFiles.FindDescriptorByName(protoreflect.FullName(name))
+	if err != nil {
+		return nil
+	}
+	return proto.GetExtension(m.Options(), option)
+}
