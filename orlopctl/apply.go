@@ -99,8 +99,9 @@ func applyCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Comman
 	var file string
 	var how applying
 	c := &cobra.Command{
-		Use:   "apply-config -f FILE",
-		Short: "Apply a configuration to the machine, whole or not at all",
+		Use:         "apply-config -f FILE",
+		Annotations: calls(api.Config_Apply_FullMethodName),
+		Short:       "Apply a configuration to the machine, whole or not at all",
 		Long: "Apply a configuration to the machine, whole or not at all. A machine that runs from memory installs itself to\n" +
 			"the disk that Machine.spec.install selects; its progress is shown until it reboots from that disk.",
 		Example: "  orlopctl apply-config -f cp1.yaml --dry-run\n" +
@@ -203,8 +204,9 @@ func patchCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Comman
 	var file, text string
 	var how applying
 	c := &cobra.Command{
-		Use:   "patch-config -p PATCH | -f FILE",
-		Short: "Change single fields of the machine's configuration",
+		Use:         "patch-config -p PATCH | -f FILE",
+		Annotations: fanout(api.Fanout_FANOUT_SEQUENTIAL),
+		Short:       "Change single fields of the machine's configuration",
 		Long: "Change single fields of the machine's configuration. The patch holds the kind of the document and the fields\n" +
 			"that change: mappings are merged, lists are replaced as a whole, null removes (RFC 7396). All other fields\n" +
 			"stay, including comments and secrets. The machine applies the result whole or not at all.",

@@ -26,8 +26,9 @@ func auditCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Comman
 func auditListCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Command {
 	l := auditList{ios: ios}
 	c := &cobra.Command{
-		Use:   "list",
-		Short: "List the calls that changed something, and the calls that were rejected",
+		Use:         "list",
+		Annotations: calls(api.Audit_Read_FullMethodName),
+		Short:       "List the calls that changed something, and the calls that were rejected",
 		Long: "List the calls that changed something or returned a secret, and the calls that were rejected or failed. The\n" +
 			"machine has two records, so that rejected calls do not displace the others: a number with prefix r is of the\n" +
 			"record `refused`, which also has the start of each stream. An unfinished call was running when the machine\n" +
@@ -153,8 +154,9 @@ func (l *auditList) print(line auditLine) error {
 func auditVerifyCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Command {
 	var since string
 	c := &cobra.Command{
-		Use:   "verify",
-		Short: "Check that no line of the audit log was changed or removed",
+		Use:         "verify",
+		Annotations: calls(api.Audit_Read_FullMethodName),
+		Short:       "Check that no line of the audit log was changed or removed",
 		Long: "Check that no line of the audit log was changed or removed: each line holds the digest of the previous line.\n" +
 			"The command prints the mark of the last line. Store it outside the machine: --since with this mark shows later\n" +
 			"that the audit log was not rewritten.",

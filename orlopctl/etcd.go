@@ -29,10 +29,12 @@ func etcdCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Command
 	alarm.AddCommand(
 		&cobra.Command{
 			Use: "list", Short: "List the alarms that are raised", Args: cobra.NoArgs,
-			RunE: func(*cobra.Command, []string) error { return etcdAlarms(ios, conn) },
+			Annotations: calls(api.Etcd_Status_FullMethodName),
+			RunE:        func(*cobra.Command, []string) error { return etcdAlarms(ios, conn) },
 		},
 		&cobra.Command{
 			Use: "disarm", Short: "Disarm all alarms, so that etcd accepts writes again", Args: cobra.NoArgs,
+			Annotations: calls(api.Etcd_Disarm_FullMethodName),
 			RunE: func(*cobra.Command, []string) error {
 				return conn.Call(func(ctx context.Context, c *client.Client) error {
 					answer, err := c.Etcd.Disarm(ctx, &api.EtcdDisarmRequest{})
@@ -47,6 +49,7 @@ func etcdCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Command
 	c.AddCommand(etcdSnapshotCommand(ios, conn), etcdSnapshotsCommand(ios, conn), etcdTakeCommand(ios, conn), etcdRestoreCommand(ios, conn), etcdMembersCommand(ios, conn), etcdRemoveCommand(ios, conn), etcdRecoverCommand(ios, conn), etcdRejoinCommand(ios, conn), alarm,
 		&cobra.Command{
 			Use: "status", Short: "Show how etcd is, also when it does not run", Args: cobra.NoArgs,
+			Annotations: calls(api.Etcd_Status_FullMethodName),
 			RunE: func(*cobra.Command, []string) error {
 				return conn.Call(func(ctx context.Context, c *client.Client) error {
 					answer, err := c.Etcd.Status(ctx, &api.EtcdStatusRequest{})
@@ -58,8 +61,9 @@ func etcdCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Command
 			},
 		},
 		&cobra.Command{
-			Use:   "defrag",
-			Short: "Return the unused space of the database to the disk",
+			Use:         "defrag",
+			Annotations: calls(api.Etcd_Defragment_FullMethodName),
+			Short:       "Return the unused space of the database to the disk",
 			Long: "Give the space that the database does not use back to the disk. etcd answers nobody meanwhile, which takes seconds. If the alarm\n" +
 				"NOSPACE is raised, old revisions are dropped first; `orlopctl etcd alarm disarm` then lets etcd take writes again, when all control-plane\n" +
 				"machines have done so: each has a database of its own, and the fullest raises the alarm.",

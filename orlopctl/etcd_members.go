@@ -20,8 +20,9 @@ import (
 
 func etcdMembersCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Command {
 	return &cobra.Command{
-		Use:   "members",
-		Short: "List the machines that hold the cluster's data, and whether each answers",
+		Use:         "members",
+		Annotations: calls(api.Etcd_Status_FullMethodName),
+		Short:       "List the machines that hold the cluster's data, and whether each answers",
 		Long: "List the etcd members, as known by the called machine, and whether each answers it. More than half of the\n" +
 			"voting members must answer.",
 		Args: cobra.NoArgs,

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -14,37 +15,28 @@ import (
 	"github.com/orlop-os/orlop/orlopctl/connect"
 	"github.com/orlop-os/orlop/orlopctl/exit"
 	"github.com/orlop-os/orlop/orlopctl/iostreams"
+	"github.com/orlop-os/orlop/pkg/api"
 )
 
 // A command on several machines (--nodes). The command runs once per machine, as a separate tool
 // that reaches its machine through the machine of the endpoint (docs/decisions/0022-relay.md). The
 // output of each run names the machine.
 
-// fanoutMode is the way in which a command runs on several machines.
-type fanoutMode int
+// fanoutKey is the annotation of a command with its api.Fanout. A command without it calls no
+// machine, or reads or writes a local file for one machine.
+const fanoutKey = "fanout"
 
-const (
-	// The command calls no machine, or reads or writes a local file for one machine.
-	noFanout fanoutMode = iota
-	// The command only reads. It runs on all machines concurrently; each answer is printed as a
-	// whole, in the order of the machines.
-	parallel
-	streaming // it streams: it runs on all machines concurrently, and prints line by line
-	// it makes a change: it runs on one machine after the other, until the first failure
-	sequential
-	singleMachine // it makes a change from a file for one machine
-	wholeFleet    // it handles all machines itself (fleet)
-)
+// calls is the annotation of a command that makes a call: it runs on several machines in the manner
+// of the method.
+func calls(method string) map[string]string { return fanout(api.FanoutOf(method)) }
 
-// fanoutModes maps each command that supports --nodes to its mode.
-var fanoutModes = map[string]fanoutMode{
-	"get": parallel, "services": parallel, "logs": parallel, "dmesg": parallel, "events": parallel, "audit list": parallel, "audit verify": parallel, "version": parallel,
-	"cat": parallel, "ls": parallel, "image list": parallel, "etcd status": parallel, "etcd members": parallel, "etcd alarm list": parallel, "trust list": parallel, "nodes list": parallel, "kubernetes suspended": parallel, "upgrade status": parallel, "show-config": parallel, "config-history": parallel,
-	"health": streaming, "watch": streaming,
-	"patch-config": sequential, "confirm-config": sequential, "service restart": sequential, "image import": sequential, "etcd defrag": sequential, "etcd alarm disarm": sequential, "upgrade": sequential, "rollback": sequential, "reboot": sequential,
-	"shutdown": sequential, "reset": sequential,
-	"apply-config": singleMachine,
-	"trust revoke": wholeFleet, "trust rotate-ca": wholeFleet, "trust rotate-key": wholeFleet,
+// fanout is the annotation of a command that runs on several machines in another manner than the
+// calls that it makes.
+func fanout(f api.Fanout) map[string]string { return map[string]string{fanoutKey: f.String()} }
+
+// fanoutOf returns the manner of a command without its flags.
+func fanoutOf(c *cobra.Command) api.Fanout {
+	return cmp.Or(api.Fanout(api.Fanout_value[c.Annotations[fanoutKey]]), api.Fanout_FANOUT_NONE)
 }
 
 // nameOf returns the name of a command without the name of the tool: "trust revoke".
@@ -52,21 +44,21 @@ func nameOf(c *cobra.Command) string {
 	return strings.TrimPrefix(c.CommandPath(), c.Root().Name()+" ")
 }
 
-// fanoutModeOf returns the mode of a command with its flags for this number of machines.
-func fanoutModeOf(c *cobra.Command, nodes int) (fanoutMode, error) {
+// fanoutModeOf returns the manner of a command with its flags for this number of machines.
+func fanoutModeOf(c *cobra.Command, nodes int) (api.Fanout, error) {
 	name := nameOf(c)
-	how := fanoutModes[name]
+	how := fanoutOf(c)
 	for _, flag := range []string{"follow", "wait"} {
-		if on, err := c.Flags().GetBool(flag); err == nil && on && how == parallel {
-			how = streaming
+		if on, err := c.Flags().GetBool(flag); err == nil && on && how == api.Fanout_FANOUT_PARALLEL {
+			how = api.Fanout_FANOUT_STREAMING
 		}
 	}
 	switch {
-	case how == noFanout:
+	case how == api.Fanout_FANOUT_NONE:
 		return how, exit.Usagef("%s: cannot be used with --nodes: it calls no machine, or reads input or writes output for one machine", name)
-	case how == singleMachine && nodes > 1:
+	case how == api.Fanout_FANOUT_SINGLE && nodes > 1:
 		return how, &exit.Error{Code: exit.Usage, Err: fmt.Errorf("%s: cannot be used on several machines: each has its own configuration", name), Hint: "`orlopctl patch-config` changes the same fields on several"}
-	case how == streaming && nodes > connect.MaxStreams:
+	case how == api.Fanout_FANOUT_STREAMING && nodes > connect.MaxStreams:
 		return how, exit.Usagef("%s: cannot watch %d machines: at most %d at the same time", name, nodes, connect.MaxStreams)
 	}
 	return how, nil
@@ -103,9 +95,9 @@ func (t *tool) onNodes(c *cobra.Command) error {
 	t.conn.KeepFresh(dialing, first, name, chosen)
 	r := &round{ctx: ctx, tool: t, relay: w, nodes: nodes, codes: make([]int, len(nodes)), called: len(nodes)}
 	switch how {
-	case parallel:
+	case api.Fanout_FANOUT_PARALLEL:
 		r.runParallel()
-	case streaming:
+	case api.Fanout_FANOUT_STREAMING:
 		r.runStreaming()
 	default:
 		r.runSequential()

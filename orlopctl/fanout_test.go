@@ -2,26 +2,51 @@ package main
 
 import (
 	"bytes"
+	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/spf13/cobra"
 
 	"github.com/orlop-os/orlop/orlopctl/iostreams"
+	"github.com/orlop-os/orlop/pkg/api"
 )
 
-// TestFanoutModes checks that each command in fanoutModes exists, and that streaming commands are
-// marked as such.
-func TestFanoutModes(t *testing.T) {
-	for name := range fanoutModes {
-		c, rest, err := newTool(&iostreams.Streams{}).rootCommand().Find(strings.Fields(name))
-		if err != nil || len(rest) > 0 || !c.Runnable() {
-			t.Errorf("%s: there is no such command (%v)", name, err)
+// TestFanoutOfCommands compares the manner of each command that supports --nodes with
+// testdata/fanout.txt.
+func TestFanoutOfCommands(t *testing.T) {
+	var out strings.Builder
+	eachCommand(newTool(&iostreams.Streams{}).rootCommand(), func(c *cobra.Command) {
+		how, err := fanoutModeOf(c, 1)
+		if (err == nil) != (how != api.Fanout_FANOUT_NONE) {
+			t.Errorf("%s: %v, %v", nameOf(c), how, err)
+		}
+		if err == nil {
+			fmt.Fprintf(&out, "%s: %s\n", nameOf(c), strings.ToLower(strings.TrimPrefix(how.String(), "FANOUT_")))
+		}
+	})
+	golden := filepath.Join("testdata", "fanout.txt")
+	if *update {
+		if err := os.WriteFile(golden, []byte(out.String()), 0o644); err != nil {
+			t.Fatal(err)
 		}
 	}
-	for line, want := range map[string]fanoutMode{
-		"logs etcd": parallel, "logs etcd -f": streaming, "audit list --follow": streaming, "upgrade status": parallel, "upgrade status --wait": streaming,
-		"health": streaming, "upgrade": sequential, "kubeconfig": noFanout, "trust renew": noFanout, "gen operator": noFanout, "cluster destroy": noFanout,
+	if want, err := os.ReadFile(golden); err != nil || out.String() != string(want) {
+		t.Errorf("%s differs (%v); run: go test ./orlopctl -update; got:\n%s", golden, err, out.String())
+	}
+}
+
+// TestFanoutOfFlags checks that a command that follows or waits is streamed.
+func TestFanoutOfFlags(t *testing.T) {
+	for line, want := range map[string]api.Fanout{
+		"logs etcd": api.Fanout_FANOUT_PARALLEL, "logs etcd -f": api.Fanout_FANOUT_STREAMING,
+		"audit list --follow": api.Fanout_FANOUT_STREAMING,
+		"upgrade status":      api.Fanout_FANOUT_PARALLEL, "upgrade status --wait": api.Fanout_FANOUT_STREAMING,
+		"health": api.Fanout_FANOUT_STREAMING, "upgrade": api.Fanout_FANOUT_SEQUENTIAL,
+		"kubeconfig": api.Fanout_FANOUT_NONE, "trust renew": api.Fanout_FANOUT_NONE,
+		"gen operator": api.Fanout_FANOUT_NONE, "cluster destroy": api.Fanout_FANOUT_NONE,
 	} {
 		c, flags, err := newTool(&iostreams.Streams{}).rootCommand().Find(strings.Fields(line))
 		if err == nil {
@@ -30,28 +55,31 @@ func TestFanoutModes(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got, err := fanoutModeOf(c, 2); got != want || (err == nil) != (want != noFanout) {
+		if got, err := fanoutModeOf(c, 2); got != want || (err == nil) != (want != api.Fanout_FANOUT_NONE) {
 			t.Errorf("%s: %v, %v; want %v", line, got, err, want)
 		}
+	}
+}
+
+// eachCommand calls do for a command and all commands below it.
+func eachCommand(c *cobra.Command, do func(*cobra.Command)) {
+	do(c)
+	for _, below := range c.Commands() {
+		eachCommand(below, do)
 	}
 }
 
 // TestFanoutModesAsDocumented checks that a command whose help mentions --nodes supports it.
 func TestFanoutModesAsDocumented(t *testing.T) {
 	spoken := 0
-	var look func(c *cobra.Command)
-	look = func(c *cobra.Command) {
+	eachCommand(newTool(&iostreams.Streams{}).rootCommand(), func(c *cobra.Command) {
 		if strings.Contains(strings.ReplaceAll(c.Long, "\n", " "), "machines of --nodes") || strings.Contains(c.Example, " -n 10.") {
 			spoken++
-			if fanoutModes[nameOf(c)] == noFanout {
+			if fanoutOf(c) == api.Fanout_FANOUT_NONE {
 				t.Errorf("%s: its help speaks of --nodes, with which it cannot be made", nameOf(c))
 			}
 		}
-		for _, below := range c.Commands() {
-			look(below)
-		}
-	}
-	look(newTool(&iostreams.Streams{}).rootCommand())
+	})
 	if spoken < 3 {
 		t.Errorf("only %d commands were looked at", spoken)
 	}

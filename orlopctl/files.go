@@ -26,7 +26,8 @@ func catCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Command 
 	request := &api.ReadFileRequest{}
 	c := &cobra.Command{
 		Use: "cat PATH", Short: "Show a file of the machine", Long: "Show a file of the machine. " + filesHelp,
-		Args: cobra.ExactArgs(1),
+		Annotations: calls(api.Machine_ReadFile_FullMethodName),
+		Args:        cobra.ExactArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {
 			request.Path = path.Clean(args[0])
 			return conn.Stream(func(ctx context.Context, c *client.Client) error {
@@ -86,7 +87,8 @@ func (p *printableLines) end() { _, _ = io.WriteString(p.to, format.Clean(string
 func lsCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Command {
 	return &cobra.Command{
 		Use: "ls [PATH]", Short: "List a directory of the machine", Long: "List the readable entries of a directory of the machine (default: /). " + filesHelp,
-		Args: cobra.MaximumNArgs(1),
+		Annotations: calls(api.Machine_ListFiles_FullMethodName),
+		Args:        cobra.MaximumNArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {
 			return conn.Call(func(ctx context.Context, c *client.Client) error {
 				answer, err := c.Machine.ListFiles(ctx, &api.ListFilesRequest{Path: path.Clean("/" + first(args))})

@@ -15,6 +15,7 @@ import (
 	"github.com/orlop-os/orlop/orlopctl/format"
 	"github.com/orlop-os/orlop/orlopctl/health"
 	"github.com/orlop-os/orlop/orlopctl/iostreams"
+	"github.com/orlop-os/orlop/pkg/api"
 )
 
 const healthTimeout = 10 * time.Minute
@@ -22,10 +23,11 @@ const healthTimeout = 10 * time.Minute
 func healthCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Command {
 	var once bool
 	c := &cobra.Command{
-		Use:   "health",
-		Short: "Wait until the cluster is healthy, and show the failed checks",
-		Long:  "Wait until the cluster is healthy, and show the failed checks. The command also waits for a machine that is not reachable yet.\nThe exit status is 0 when it is healthy and 4 when it does not become healthy in time.",
-		Args:  cobra.NoArgs,
+		Use:         "health",
+		Annotations: calls(api.Cluster_Health_FullMethodName),
+		Short:       "Wait until the cluster is healthy, and show the failed checks",
+		Long:        "Wait until the cluster is healthy, and show the failed checks. The command also waits for a machine that is not reachable yet.\nThe exit status is 0 when it is healthy and 4 when it does not become healthy in time.",
+		Args:        cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			endpoint, err := conn.Machine()
 			if err != nil {

@@ -20,8 +20,9 @@ import (
 
 func confirmCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Command {
 	return &cobra.Command{
-		Use:   "confirm-config",
-		Short: "Keep the configuration that is tried",
+		Use:         "confirm-config",
+		Annotations: calls(api.Config_Confirm_FullMethodName),
+		Short:       "Keep the configuration that is tried",
 		Long: "Confirm the configuration that was applied with --mode try. Otherwise the previous configuration becomes\n" +
 			"active again, when the trial ends or when the machine reboots.",
 		Args: cobra.NoArgs,
@@ -54,9 +55,10 @@ func confirmCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Comm
 
 func historyCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Command {
 	return &cobra.Command{
-		Use:   "config-history",
-		Short: "The configurations that were active, and the changes of each",
-		Args:  cobra.NoArgs,
+		Use:         "config-history",
+		Annotations: calls(api.Config_History_FullMethodName),
+		Short:       "The configurations that were active, and the changes of each",
+		Args:        cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			return conn.Call(func(ctx context.Context, c *client.Client) error {
 				answer, err := c.Config.History(ctx, &api.ConfigHistoryRequest{})
@@ -81,9 +83,10 @@ func historyCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Comm
 func showConfigCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Command {
 	var origins bool
 	c := &cobra.Command{
-		Use:   "show-config [NUMBER]",
-		Short: "The active configuration, or an earlier configuration, without its secrets",
-		Args:  cobra.MaximumNArgs(1),
+		Use:         "show-config [NUMBER]",
+		Annotations: calls(api.Config_Get_FullMethodName),
+		Short:       "The active configuration, or an earlier configuration, without its secrets",
+		Args:        cobra.MaximumNArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {
 			numbers, err := configNumbers(args)
 			if err != nil {

@@ -30,6 +30,7 @@ func imageCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Comman
 	c.AddCommand(
 		&cobra.Command{
 			Use: "list", Short: "List the container images", Args: cobra.NoArgs,
+			Annotations: calls(api.Image_List_FullMethodName),
 			RunE: func(*cobra.Command, []string) error {
 				return conn.Call(func(ctx context.Context, c *client.Client) error {
 					answer, err := c.Image.List(ctx, &api.ListImagesRequest{})
@@ -41,10 +42,11 @@ func imageCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Comman
 			},
 		},
 		&cobra.Command{
-			Use:   "import FILE|-",
-			Short: "Store the images of an OCI or docker save archive on the machine",
-			Args:  cobra.ExactArgs(1),
-			RunE:  func(_ *cobra.Command, args []string) error { return importImage(ios, conn, args[0]) },
+			Use:         "import FILE|-",
+			Annotations: calls(api.Image_Import_FullMethodName),
+			Short:       "Store the images of an OCI or docker save archive on the machine",
+			Args:        cobra.ExactArgs(1),
+			RunE:        func(_ *cobra.Command, args []string) error { return importImage(ios, conn, args[0]) },
 		},
 	)
 	return c

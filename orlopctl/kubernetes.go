@@ -83,9 +83,10 @@ func resumeCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Comma
 
 func suspendedCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Command {
 	return &cobra.Command{
-		Use:   "suspended",
-		Short: "List the suspended objects on this machine",
-		Args:  cobra.NoArgs,
+		Use:         "suspended",
+		Annotations: calls(api.Cluster_ListSuspended_FullMethodName),
+		Short:       "List the suspended objects on this machine",
+		Args:        cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			return conn.Call(func(ctx context.Context, c *client.Client) error {
 				answer, err := c.Cluster.ListSuspended(ctx, &api.ListSuspendedRequest{})

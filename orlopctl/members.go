@@ -189,9 +189,10 @@ func consoleFingerprint(text string) error {
 
 func nodesListCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Command {
 	return &cobra.Command{
-		Use:   "list",
-		Short: "List workers and unused join tickets",
-		Args:  cobra.NoArgs,
+		Use:         "list",
+		Annotations: calls(api.Cluster_ListMembers_FullMethodName),
+		Short:       "List workers and unused join tickets",
+		Args:        cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			return conn.Call(func(ctx context.Context, c *client.Client) error {
 				answer, err := c.Cluster.ListMembers(ctx, &api.ListMembersRequest{})

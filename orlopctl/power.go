@@ -41,14 +41,14 @@ func mayContinue(err error, hint string) error {
 }
 
 func rebootCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Command {
-	return powerCommand(ios, conn, "reboot", "Reboot the machine in good order", "the machine reboots",
+	return powerCommand(ios, conn, "reboot", api.Machine_Reboot_FullMethodName, "Reboot the machine in good order", "the machine reboots",
 		func(ctx context.Context, c *client.Client, r *api.PowerRequest) (*api.PowerResponse, error) {
 			return c.Machine.Reboot(ctx, r)
 		})
 }
 
 func shutdownCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Command {
-	return powerCommand(ios, conn, "shutdown", "Switch the machine off in good order", "the machine shuts down",
+	return powerCommand(ios, conn, "shutdown", api.Machine_Shutdown_FullMethodName, "Switch the machine off in good order", "the machine shuts down",
 		func(ctx context.Context, c *client.Client, r *api.PowerRequest) (*api.PowerResponse, error) {
 			return c.Machine.Shutdown(ctx, r)
 		})
@@ -56,10 +56,11 @@ func shutdownCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Com
 
 type powerCall func(context.Context, *client.Client, *api.PowerRequest) (*api.PowerResponse, error)
 
-func powerCommand(ios *iostreams.Streams, conn *connect.Connector, name, short, done string, do powerCall) *cobra.Command {
+func powerCommand(ios *iostreams.Streams, conn *connect.Connector, name, method, short, done string, do powerCall) *cobra.Command {
 	var grace time.Duration
 	c := &cobra.Command{
 		Use: name, Short: short, Args: cobra.NoArgs,
+		Annotations: calls(method),
 		RunE: func(*cobra.Command, []string) error {
 			return conn.Call(func(ctx context.Context, c *client.Client) error {
 				request := &api.PowerRequest{}
@@ -96,8 +97,9 @@ func resetCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Comman
 	var wipe string
 	var yes bool
 	c := &cobra.Command{
-		Use:   "reset",
-		Short: "Delete the machine's configuration or data and reboot it",
+		Use:         "reset",
+		Annotations: calls(api.Machine_Reset_FullMethodName),
+		Short:       "Delete the machine's configuration or data and reboot it",
 		Long: "Delete data of the machine and reboot it: with --wipe state its configuration and its key, so that it waits\n" +
 			"for a configuration again; with --wipe data etcd, images, volumes and logs, so that it boots with its\n" +
 			"configuration alone: as an empty cluster, or it joins again if other machines have the cluster's data; with\n" +

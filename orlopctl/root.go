@@ -9,6 +9,7 @@ import (
 	"github.com/orlop-os/orlop/orlopctl/exit"
 	"github.com/orlop-os/orlop/orlopctl/iostreams"
 	"github.com/orlop-os/orlop/orlopctl/localcluster"
+	"github.com/orlop-os/orlop/pkg/api"
 )
 
 // tool is one run of the program.
@@ -92,7 +93,7 @@ func (t *tool) noteStart(c *cobra.Command) {
 	if work := c.RunE; work != nil {
 		c.RunE = func(c *cobra.Command, args []string) error {
 			t.started = true
-			if len(t.conn.Flags.Nodes) > 0 && !t.conn.Relayed() && fanoutModes[nameOf(c)] != wholeFleet {
+			if len(t.conn.Flags.Nodes) > 0 && !t.conn.Relayed() && fanoutOf(c) != api.Fanout_FANOUT_FLEET {
 				return t.onNodes(c)
 			}
 			return work(c, args)

@@ -21,7 +21,8 @@ import (
 func servicesCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Command {
 	return &cobra.Command{
 		Use: "services", Short: "List the services and their components", Args: cobra.NoArgs,
-		RunE: func(*cobra.Command, []string) error { return listServices(ios, conn) },
+		Annotations: calls(api.Service_List_FullMethodName),
+		RunE:        func(*cobra.Command, []string) error { return listServices(ios, conn) },
 	}
 }
 
@@ -66,6 +67,7 @@ func serviceCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Comm
 	var kill bool
 	restart := &cobra.Command{
 		Use: "restart NAME", Short: "Restart a service", Args: cobra.ExactArgs(1),
+		Annotations:       calls(api.Service_Restart_FullMethodName),
 		ValidArgsFunction: completed(conn, serviceNames),
 		RunE: func(_ *cobra.Command, args []string) error {
 			return conn.Call(func(ctx context.Context, c *client.Client) error {
@@ -91,6 +93,7 @@ func logsCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Command
 	var tail uint32
 	c := &cobra.Command{
 		Use: "logs [SERVICE]", Short: "Show the log of a service, or the list of services",
+		Annotations: calls(api.Log_Service_FullMethodName),
 		Long: "Show the log of a service, or the list of services. A component (└ in `orlopctl services`) has no log of its\n" +
 			"own: the log of its service is shown.",
 		Args:              cobra.MaximumNArgs(1),
@@ -117,6 +120,7 @@ func dmesgCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Comman
 	request := &api.KernelLogRequest{}
 	c := &cobra.Command{
 		Use: "dmesg", Short: "Show the kernel log",
+		Annotations: calls(api.Log_Kernel_FullMethodName),
 		Long: "Show the kernel log: of this boot, of the previous boot (--before), or of the last crash (--crash). Of the\n" +
 			"previous boot, the machine retains at least the last 256 KiB; the last five seconds before a power cut are\n" +
 			"lost. Of a crash, it has the part that the kernel could save in the firmware, which some machines do not\n" +

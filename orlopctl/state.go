@@ -23,9 +23,10 @@ import (
 
 func getCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Command {
 	return &cobra.Command{
-		Use:   "get [TOPIC]",
-		Short: "Show one topic of the machine's state, or the list of topics",
-		Args:  cobra.MaximumNArgs(1),
+		Use:         "get [TOPIC]",
+		Annotations: calls(api.Machine_Get_FullMethodName),
+		Short:       "Show one topic of the machine's state, or the list of topics",
+		Args:        cobra.MaximumNArgs(1),
 
 		ValidArgsFunction: completed(conn, topicNames),
 		RunE: func(_ *cobra.Command, args []string) error {
@@ -51,9 +52,10 @@ func getCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Command 
 
 func watchCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Command {
 	return &cobra.Command{
-		Use:   "watch TOPIC",
-		Short: "Show a topic of the machine's state now and after every change",
-		Args:  cobra.ExactArgs(1),
+		Use:         "watch TOPIC",
+		Annotations: calls(api.Machine_Watch_FullMethodName),
+		Short:       "Show a topic of the machine's state now and after every change",
+		Args:        cobra.ExactArgs(1),
 
 		ValidArgsFunction: completed(conn, topicNames),
 		RunE: func(_ *cobra.Command, args []string) error {
@@ -195,6 +197,7 @@ func eventsCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Comma
 	var after uint64
 	c := &cobra.Command{
 		Use: "events", Short: "Show the events of the machine", Args: cobra.NoArgs,
+		Annotations: calls(api.Machine_Events_FullMethodName),
 		RunE: func(*cobra.Command, []string) error {
 			return conn.Stream(func(ctx context.Context, c *client.Client) error {
 				stream, err := c.Machine.Events(ctx, &api.EventsRequest{Follow: follow, After: after})

@@ -32,7 +32,9 @@ func trustCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Comman
 			"third of its validity, by any command that makes a single call (get, version, apply-config and similar commands). After that, an\n" +
 			"operator must request another certificate.",
 	}
-	c.AddCommand(trustIssueCommand(ios, conn), trustRenewCommand(ios, conn), trustListCommand(ios, conn), trustRevokeCommand(ios, conn), rotation.CACommand(ios, conn), rotation.KeyCommand(ios, conn))
+	rotateCA, rotateKey := rotation.CACommand(ios, conn), rotation.KeyCommand(ios, conn)
+	rotateCA.Annotations, rotateKey.Annotations = fanout(api.Fanout_FANOUT_FLEET), fanout(api.Fanout_FANOUT_FLEET)
+	c.AddCommand(trustIssueCommand(ios, conn), trustRenewCommand(ios, conn), trustListCommand(ios, conn), trustRevokeCommand(ios, conn), rotateCA, rotateKey)
 	return c
 }
 
@@ -132,9 +134,10 @@ func trustRenewCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.C
 
 func trustListCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Command {
 	return &cobra.Command{
-		Use:   "list",
-		Short: "List the certificates that the machine has issued, and the revocations",
-		Args:  cobra.NoArgs,
+		Use:         "list",
+		Annotations: calls(api.Trust_ListCertificates_FullMethodName),
+		Short:       "List the certificates that the machine has issued, and the revocations",
+		Args:        cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			return conn.Call(func(ctx context.Context, c *client.Client) error {
 				answer, err := c.Trust.ListCertificates(ctx, &api.ListCertificatesRequest{})
@@ -173,8 +176,9 @@ func trustRevokeCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.
 	r := &api.RevokeRequest{}
 	var file string
 	c := &cobra.Command{
-		Use:   "revoke",
-		Short: "Revoke a certificate, or all certificates with a name",
+		Use:         "revoke",
+		Annotations: calls(api.Trust_Revoke_FullMethodName),
+		Short:       "Revoke a certificate, or all certificates with a name",
 		Long: "Revoke a certificate, or all certificates with a name, issued by the machine or by an operator CA. The\n" +
 			"revocation takes effect immediately, ends running calls, and survives restarts and upgrades. With a\n" +
 			"certificate its whole lineage is revoked: the certificates that it was renewed from and all that were renewed\n" +

@@ -35,8 +35,9 @@ func upgradeCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Comm
 	var from registryFlags
 	var noWait, withoutSavepoint bool
 	c := &cobra.Command{
-		Use:   "upgrade -f BUNDLE | --from-registry REFERENCE | --from-peer ADDRESS",
-		Short: "Replace the machine's system by another version",
+		Use:         "upgrade -f BUNDLE | --from-registry REFERENCE | --from-peer ADDRESS",
+		Annotations: calls(api.Upgrade_Upload_FullMethodName),
+		Short:       "Replace the machine's system by another version",
 		Long: "Replace the machine's system by another version, and wait for the outcome. The new version is written to the\n" +
 			"unused slot; if its upgrade probes fail after the reboot, the machine rolls back automatically to the present\n" +
 			"version with its configuration. The exit status is 0 when the new version is committed and 1 when the machine\n" +
@@ -99,6 +100,7 @@ func upgradeStatusCommand(ios *iostreams.Streams, conn *connect.Connector) *cobr
 	var wait bool
 	c := &cobra.Command{
 		Use: "status", Short: "Show the last upgrade, its progress, and the reason for a rollback", Args: cobra.NoArgs,
+		Annotations: calls(api.Upgrade_Status_FullMethodName),
 		RunE: func(*cobra.Command, []string) error {
 			if wait {
 				return awaitUpgrade(ios, conn, "")
@@ -119,8 +121,9 @@ func upgradeStatusCommand(ios *iostreams.Streams, conn *connect.Connector) *cobr
 func rollbackCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Command {
 	var yes bool
 	c := &cobra.Command{
-		Use:   "rollback",
-		Short: "Go back to the version before",
+		Use:         "rollback",
+		Annotations: calls(api.Upgrade_Rollback_FullMethodName),
+		Short:       "Go back to the version before",
 		Long: "Reboot into the previous version, with the configuration that it was committed with, and wait for it.\n" +
 			"You must type the machine's name first, unless --yes is given.",
 		Args: cobra.NoArgs,

@@ -20,6 +20,7 @@ func versionCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Comm
 	var own bool
 	c := &cobra.Command{
 		Use: "version", Short: "Show the versions of the machine and of this tool", Args: cobra.NoArgs,
+		Annotations: calls(api.Machine_Version_FullMethodName),
 		RunE: func(*cobra.Command, []string) error {
 			if own {
 				ios.Println("orlopctl " + toolVersion())
