@@ -224,7 +224,8 @@ func TestStreamBegins(t *testing.T) {
 }
 
 // TestRecordCannotBeWritten checks that no call changes data without the audit log, except the
-// calls that are optional in the log, and that running calls are recorded once it is writable again.
+// calls that are optional in the log, and that running calls are recorded once it is writable
+// again.
 func TestRecordCannotBeWritten(t *testing.T) {
 	m := recording(t, audit.DefaultSize)
 	g := auditInterceptor{m: m, audited: apid.Mutates()}

@@ -20,8 +20,6 @@
 //
 // For upgrades:
 //
-//	orchestrator take-savepoint        takes a savepoint, writes a nodespec.Savepoint
-//	                                   (etcd.Commands)
 //	orchestrator drain                 reads a nodespec.DrainRequest, evicts the node's pods,
 //	                                   writes a nodespec.DrainResult
 //	orchestrator delete-removed-nodes  reads a nodespec.NodeGCRequest, deletes these Nodes,
@@ -32,32 +30,7 @@
 //	orchestrator canary                creates a pod sandbox and removes it, or fails with the
 //	                                   reason
 //
-// For the data of etcd (etcd.Commands), some with a file as descriptor 3:
-//
-//	orchestrator stream-snapshot    reads a nodespec.SendSnapshotRequest, writes the present
-//	                                data or a stored snapshot to the file, writes a
-//	                                nodespec.EtcdSnapshot
-//	orchestrator restore-data       reads a nodespec.EtcdRestore and the file, writes the
-//	                                nodespec.EtcdRestored that the next start of "api" performs
-//	orchestrator take-snapshot      reads a nodespec.TakeSnapshotRequest, stores a snapshot on
-//	                                DATA, writes its nodespec.StoredSnapshot
-//	orchestrator list-snapshots     reads the place of a nodespec.EtcdTarget, writes the
-//	                                nodespec.StoredSnapshot of each snapshot, the newest first
-//	orchestrator upload-snapshot    reads a nodespec.EtcdTarget, uploads the newest snapshot
-//	                                that the target does not have, writes a
-//	                                nodespec.UploadResult
-//	orchestrator data-status        writes a nodespec.EtcdStatus
-//	orchestrator remove-member      reads a name or ID, writes the removed nodespec.EtcdMember
-//	orchestrator leave-cluster      removes this machine's own member if there are others,
-//	                                writes its nodespec.EtcdMember
-//	orchestrator recover-data       marks etcd to continue as the only member at its next start,
-//	                                writes a nodespec.EtcdRecovered
-//	orchestrator rejoin-data        marks the data to be dropped at etcd's next start, so that
-//	                                the machine joins the cluster again
-//	orchestrator defragment-data    writes a nodespec.EtcdDefragmented
-//	orchestrator reencrypt-secrets  reads a nodespec.ReencryptRequest, re-encrypts all Secrets
-//	                                with the current key, writes a nodespec.ReencryptResult
-//	orchestrator disarm-data        clears the alarms, writes their names
+// etcd.Commands lists the commands for the data of etcd.
 //
 // Each process reads the description of the node (paths.NodeSpec). It writes the configuration
 // files of its components beside the credentials that machined has put into its directory, and runs

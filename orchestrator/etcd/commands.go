@@ -24,40 +24,64 @@ import (
 // of process "api". It reads its request as JSON and writes its answer as JSON.
 type Command func(ctx context.Context, spec nodespec.Spec, dirs dirs.Dirs, request io.Reader) (answer any, err error)
 
-// Commands are all commands, by the name with which machined starts the orchestrator.
+// Commands are all commands, by the name with which machined starts the orchestrator. A new command
+// is registered by its entry here.
 var Commands = map[string]Command{
+	// It takes a savepoint before an upgrade and writes a nodespec.Savepoint.
 	"take-savepoint": bare(func(ctx context.Context, l localMember) (any, error) {
 		return l.savepoints().take(ctx, reserve)
 	}),
+	// It reads a nodespec.SendSnapshotRequest, writes the present data or a stored snapshot to the
+	// inherited file, and writes a nodespec.EtcdSnapshot.
 	"stream-snapshot": with(func(ctx context.Context, l localMember, order nodespec.SendSnapshotRequest) (any, error) {
 		if order.Stored != "" {
 			return l.snapshots().copyTo(order.Stored, inheritedFile())
 		}
 		return Snapshot(ctx, l.dirs, inheritedFile())
 	}),
+	// It reads a nodespec.EtcdRestore and the inherited file, and writes the nodespec.EtcdRestored
+	// that the next start of "api" performs.
 	"restore-data": with(func(ctx context.Context, l localMember, order nodespec.EtcdRestore) (any, error) {
 		return l.restores().prepare(ctx, order, inheritedFile(), ownFormat())
 	}),
+	// It reads a nodespec.TakeSnapshotRequest, stores a snapshot on DATA, and writes its
+	// nodespec.StoredSnapshot.
 	"take-snapshot": with(func(ctx context.Context, l localMember, order nodespec.TakeSnapshotRequest) (any, error) {
 		return l.snapshots().take(ctx, order, minFreePercent)
 	}),
+	// It reads the place of a nodespec.EtcdTarget, and writes the nodespec.StoredSnapshot of each
+	// snapshot, newest first.
 	"list-snapshots": with(func(_ context.Context, l localMember, target string) (any, error) {
 		return l.snapshots().list(target)
 	}),
+	// It reads a nodespec.EtcdTarget, uploads the newest snapshot that the target does not have,
+	// and writes a nodespec.UploadResult.
 	"upload-snapshot": with(func(ctx context.Context, l localMember, target nodespec.EtcdTarget) (any, error) {
 		return l.uploader().next(ctx, target)
 	}),
-	"data-status":     bare(func(ctx context.Context, l localMember) (any, error) { return l.members().status(ctx), nil }),
+	// It writes a nodespec.EtcdStatus.
+	"data-status": bare(func(ctx context.Context, l localMember) (any, error) { return l.members().status(ctx), nil }),
+	// It writes a nodespec.EtcdDefragmented.
 	"defragment-data": bare(func(ctx context.Context, l localMember) (any, error) { return defragment(ctx, l.dirs) }),
+	// It reads a name or ID, and writes the removed nodespec.EtcdMember.
 	"remove-member": with(func(ctx context.Context, l localMember, name string) (any, error) {
 		return l.members().remove(ctx, name)
 	}),
+	// It removes the own member of this machine if there are others, and writes its
+	// nodespec.EtcdMember.
 	"leave-cluster": bare(func(ctx context.Context, l localMember) (any, error) { return l.members().leave(ctx) }),
-	"recover-data":  bare(func(ctx context.Context, l localMember) (any, error) { return l.members().recover(ctx) }),
-	"rejoin-data":   bare(func(ctx context.Context, l localMember) (any, error) { return l.members().rejoin(ctx) }),
+	// It marks etcd to continue as the only member at its next start, and writes a
+	// nodespec.EtcdRecovered.
+	"recover-data": bare(func(ctx context.Context, l localMember) (any, error) { return l.members().recover(ctx) }),
+	// It marks the data to be dropped at the next start of etcd, so that the machine joins the
+	// cluster again.
+	"rejoin-data": bare(func(ctx context.Context, l localMember) (any, error) { return l.members().rejoin(ctx) }),
+	// It reads a nodespec.ReencryptRequest, re-encrypts all Secrets with the current key, and
+	// writes a nodespec.ReencryptResult.
 	"reencrypt-secrets": with(func(ctx context.Context, l localMember, order nodespec.ReencryptRequest) (any, error) {
 		return reencrypt(ctx, l.dirs, order.Count)
 	}),
+	// It clears the alarms and writes their names.
 	"disarm-data": bare(func(ctx context.Context, l localMember) (any, error) { return disarm(ctx, l.dirs) }),
 }
 
