@@ -12,7 +12,7 @@ import (
 	"github.com/orlop-os/orlop/orlopctl/exit"
 )
 
-// Hints for operators who know another tool: the corresponding commands of orlopctl.
+// Hints for operators with knowledge of another tool: the corresponding commands of orlopctl.
 
 // kubectlHint is the hint for a resource of Kubernetes.
 const kubectlHint = "that belongs to Kubernetes: `orlopctl kubeconfig` gives kubectl access, and `kubectl %s` shows it"

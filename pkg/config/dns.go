@@ -13,25 +13,14 @@ import (
 // ClusterDNS configures how the cluster's DNS resolves names outside the cluster. The DNS runs on
 // each machine independently.
 type ClusterDNS struct {
-	// Upstreams are resolvers for all names outside the stub domains, at most 8, in this order; the
-	// next is used if a resolver does not answer, rejects the query or fails. The default is the
-	// machine's own resolvers (Network.spec.dns, DHCP); without those, other names do not exist.
-	Upstreams NameServers `yaml:"upstreams,omitempty"`
-	// StubDomains are domains with their own resolvers, at most 64. The longest matching domain
-	// applies.
+	Upstreams   NameServers  `yaml:"upstreams,omitempty"`
 	StubDomains []StubDomain `yaml:"stubDomains,omitempty"`
-	// CacheTTL is the maximum time for which an answer from outside is cached: whole seconds, 1s to
-	// 1h. The cluster's own names are answered from memory.
-	CacheTTL Duration `yaml:"cacheTTL"`
+	CacheTTL    Duration     `yaml:"cacheTTL"`
 }
 
 // StubDomain is a domain with its own resolvers.
 type StubDomain struct {
-	// Domain is the domain in lower case, including all subdomains. It must not be, contain or be
-	// below the cluster's domain. A reverse zone matches addresses, for example
-	// 168.192.in-addr.arpa.
-	Domain string `yaml:"domain" jsonschema:"required"`
-	// Servers are its resolvers, at most 8, in this order.
+	Domain  string      `yaml:"domain" jsonschema:"required"`
 	Servers NameServers `yaml:"servers" jsonschema:"required"`
 }
 

@@ -5,8 +5,9 @@
 //	        file, line, column, field, reason, expected value, nearest name
 //
 // It defines the types with their units and defaults, the validation of values, and the detection
-// of contradictions. The annotated reference of every field is reference.yaml in this directory; it
-// is a test.
+// of contradictions. The annotated reference, reference.yaml in this directory, describes every
+// field: its comments are the only texts about the fields, and schema.json contains them. It is a
+// test.
 //
 // It depends on no kernel, files or clock, so the same text gives the same result on every machine
 // at any time (except CheckTime, which gets the time as an argument). It does not know the hardware

@@ -8,33 +8,20 @@ import (
 // Install selects the disk for the installation of a machine that runs from memory (from a boot
 // medium, or from the network). It has no effect on an installed machine.
 type Install struct {
-	// Disk selects the disk: exactly one disk must match all conditions.
 	Disk DiskSelector `yaml:"disk" jsonschema:"required"`
-	// Wipe names the disk that may be erased, by path, serial number or WWID. Without it, the
-	// machine rejects a disk that is not blank.
-	Wipe string `yaml:"wipe,omitempty"`
+	Wipe string       `yaml:"wipe,omitempty"`
 }
 
 // DiskSelector selects a disk by its properties. Texts are patterns: "*" matches any text, "?" one
 // character, [a-z] a set of characters.
 type DiskSelector struct {
-	// Size is a minimum, a maximum, or both: ">= 100GiB", "<= 2TiB", ">= 100GiB, <= 2TiB".
-	Size SizeRange `yaml:"size,omitempty"`
-	// Model is the model name that the disk reports.
-	Model string `yaml:"model,omitempty"`
-	// Serial is the disk's serial number.
-	Serial string `yaml:"serial,omitempty"`
-	// WWID is the disk's world wide identifier.
-	WWID string `yaml:"wwid,omitempty"`
-	// Bus is the disk's transport (nvme, sata, sas, scsi, usb, virtio, mmc), or the path of its
-	// controller in sysfs.
-	Bus string `yaml:"bus,omitempty"`
-	// Path is the kernel's name of the disk. It can change from one boot to the next.
-	Path string `yaml:"path,omitempty"`
-	// Match is an expression (CEL) over the disk: disk.size, disk.sectorSize (bytes), disk.model,
-	// disk.serial, disk.wwid, disk.bus, disk.transport, disk.path (texts), disk.rotational,
-	// disk.readOnly; KiB, MiB, GiB and TiB are numbers.
-	Match string `yaml:"match,omitempty"`
+	Size   SizeRange `yaml:"size,omitempty"`
+	Model  string    `yaml:"model,omitempty"`
+	Serial string    `yaml:"serial,omitempty"`
+	WWID   string    `yaml:"wwid,omitempty"`
+	Bus    string    `yaml:"bus,omitempty"`
+	Path   string    `yaml:"path,omitempty"`
+	Match  string    `yaml:"match,omitempty"`
 }
 
 // SizeRange is a minimum size, a maximum size, or both. The zero value permits any size.

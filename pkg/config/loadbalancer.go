@@ -9,23 +9,15 @@ import (
 
 // LoadBalancer configures the addresses of Services of type LoadBalancer.
 type LoadBalancer struct {
-	// Pools are the sources of addresses; the first pool with a free address is used. Without
-	// pools, no component of Orlop OS serves these Services. Before the last pool is removed,
-	// change the type of Services that have an address.
 	Pools []AddressPool `yaml:"pools,omitempty"`
 }
 
 // AddressPool is a set of addresses for Services. The machines announce used addresses by ARP and
 // NDP, so the addresses must belong to the machines' own network and must not be used otherwise.
 type AddressPool struct {
-	// Name identifies the pool in the Service annotation orlop.dev/pool: a DNS label.
-	Name string `yaml:"name" jsonschema:"required"`
-	// Ranges are the addresses: networks, or the first and the last address with a dash, at most
-	// 65536 addresses each. All are used, including the first and the last address of a network.
-	Ranges []AddressRange `yaml:"ranges" jsonschema:"required"`
-	// OnRequest reserves the pool for Services that request it, or an address in it. False makes it
-	// available to every Service.
-	OnRequest bool `yaml:"onRequest"`
+	Name      string         `yaml:"name" jsonschema:"required"`
+	Ranges    []AddressRange `yaml:"ranges" jsonschema:"required"`
+	OnRequest bool           `yaml:"onRequest"`
 }
 
 // AddressRange is the range of addresses from First to Last, of one family. Its text is a network

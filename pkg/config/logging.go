@@ -11,32 +11,19 @@ import (
 
 // Logging configures log shipping.
 type Logging struct {
-	// Receivers receive the machine's logs over TLS, at most 4.
 	Receivers []Receiver `yaml:"receivers,omitempty"`
 }
 
 // Receiver is a remote receiver of logs. While it is unreachable, lines are lost only if the
 // machine no longer stores them.
 type Receiver struct {
-	// Name identifies the receiver in events and in the machine's state: a DNS label, unique. The
-	// machine stores the position of the receiver under this name.
-	Name string `yaml:"name" jsonschema:"required"`
-	// Address is host:port of the receiver. The machine's own resolvers resolve a name.
-	Address HostPort `yaml:"address" jsonschema:"required"`
-	// Format of the output: json is one JSON object per line; syslog is RFC 5424, with octet
-	// counting as in RFC 5425.
-	Format LogFormat `yaml:"format"`
-	// CA is the CA of the receiver's certificate, in PEM. No other CA is trusted for it.
-	CA Bundle `yaml:"ca" jsonschema:"required"`
-	// ServerName is the name or address that the receiver's certificate must contain; the default
-	// is the host of the address.
-	ServerName string `yaml:"serverName,omitempty"`
-	// Client is the machine's client certificate with its key; the default is the machine's own
-	// certificate by the cluster's machine CA.
-	Client *CertKey `yaml:"client,omitempty"`
-	// Sources are the logs to ship: audit is the audit log, events the machine's events, services
-	// the output of the system's services, kernel the kernel log.
-	Sources []LogSource `yaml:"sources"`
+	Name       string      `yaml:"name" jsonschema:"required"`
+	Address    HostPort    `yaml:"address" jsonschema:"required"`
+	Format     LogFormat   `yaml:"format"`
+	CA         Bundle      `yaml:"ca" jsonschema:"required"`
+	ServerName string      `yaml:"serverName,omitempty"`
+	Client     *CertKey    `yaml:"client,omitempty"`
+	Sources    []LogSource `yaml:"sources"`
 }
 
 // maxReceivers limits the memory of PID 1 for connections.

@@ -11,23 +11,14 @@ import (
 // Node configures labels and taints of the machine's Kubernetes Node, in addition to those of
 // Kubernetes and the system.
 type Node struct {
-	// Labels of the Node, at most 64. Keys in kubernetes.io and k8s.io are rejected, except the
-	// labels that a kubelet may set on its own Node: topology.kubernetes.io/zone and region,
-	// node.kubernetes.io/instance-type, and keys with a prefix that ends with node.kubernetes.io or
-	// kubelet.kubernetes.io.
 	Labels map[string]string `yaml:"labels,omitempty"`
-	// Taints of the Node repel pods without a toleration. At most 32; each key once per effect.
-	Taints []Taint `yaml:"taints,omitempty"`
+	Taints []Taint           `yaml:"taints,omitempty"`
 }
 
 // Taint repels pods without a toleration.
 type Taint struct {
-	// Key of the taint, in the format of a label key.
-	Key string `yaml:"key" jsonschema:"required"`
-	// Value of the taint, in the format of a label value.
-	Value string `yaml:"value,omitempty"`
-	// Effect of the taint: NoSchedule rejects new pods, PreferNoSchedule avoids them if another
-	// Node is available, NoExecute also evicts running pods.
+	Key    string      `yaml:"key" jsonschema:"required"`
+	Value  string      `yaml:"value,omitempty"`
 	Effect TaintEffect `yaml:"effect" jsonschema:"required"`
 }
 

@@ -8,21 +8,12 @@ import (
 
 // ImageRegistry configures a registry for images of pods.
 type ImageRegistry struct {
-	// Address is the registry, with an optional port; for a mirror with a path prefix, the path
-	// follows.
-	Address RegistryPath `yaml:"address" jsonschema:"required"`
-	// Mirrors are the registries of images that are pulled from here first, in the notation of
-	// image names, for example docker.io; "*" means all. Without mirrors, only the registry's own
-	// images are pulled from it.
-	Mirrors []RegistryName `yaml:"mirrors,omitempty"`
-	// CA is the CA of the registry's certificate, in PEM, in addition to the public CAs.
-	CA Bundle `yaml:"ca,omitempty"`
-	// PlainHTTP disables TLS.
-	PlainHTTP bool `yaml:"plainHTTP"`
-	// Username is the user at the registry; without it, only the imagePullSecrets of pods are used.
-	Username string `yaml:"username,omitempty"`
-	// Password is the user's password, or a token.
-	Password Secret `yaml:"password,omitempty"`
+	Address   RegistryPath   `yaml:"address" jsonschema:"required"`
+	Mirrors   []RegistryName `yaml:"mirrors,omitempty"`
+	CA        Bundle         `yaml:"ca,omitempty"`
+	PlainHTTP bool           `yaml:"plainHTTP"`
+	Username  string         `yaml:"username,omitempty"`
+	Password  Secret         `yaml:"password,omitempty"`
 }
 
 // RegistryName is the registry part of image names: host or host:port; or AnyRegistry.

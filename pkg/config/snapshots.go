@@ -11,41 +11,23 @@ import (
 
 // Snapshots configures the interval, the retention and the encryption of stored snapshots.
 type Snapshots struct {
-	// Every is the interval of snapshots, 10m to 168h; 0s disables them and retains the existing
-	// snapshots.
-	Every Duration `yaml:"every"`
-	// Keep is the number of retained snapshots, 1 to 32. Each uses as much of DATA as the etcd
-	// data.
-	Keep int `yaml:"keep" jsonschema:"minimum=1,maximum=32"`
-	// Recipients are the public keys of age (age-encryption.org) to which snapshots are encrypted,
-	// at most 8; without recipients they are not encrypted. The private keys are on no machine.
-	// Existing snapshots do not change.
-	Recipients []Recipient `yaml:"recipients,omitempty"`
-	// Target is a store to which encrypted snapshots are uploaded, in addition to the machine's own
-	// disk. It requires recipients.
-	Target *SnapshotTarget `yaml:"target,omitempty"`
+	Every      Duration        `yaml:"every"`
+	Keep       int             `yaml:"keep" jsonschema:"minimum=1,maximum=32"`
+	Recipients []Recipient     `yaml:"recipients,omitempty"`
+	Target     *SnapshotTarget `yaml:"target,omitempty"`
 }
 
 // SnapshotTarget is a bucket of an S3-compatible store. Each snapshot is uploaded once, as
 // PREFIX/CLUSTER/MACHINE/NAME. The machine neither reads nor deletes objects, and its user at the
 // store should not be permitted to: the bucket defines the retention.
 type SnapshotTarget struct {
-	// Endpoint is the URL of the store: https://host or https://host:port. The bucket is in the
-	// path, not in the host name.
-	Endpoint StoreEndpoint `yaml:"endpoint" jsonschema:"required"`
-	// Bucket is the name of the bucket: 3 to 63 lower-case letters, digits, "-" and ".".
-	Bucket string `yaml:"bucket" jsonschema:"required"`
-	// Prefix is the prefix of object names; without it they begin with the cluster's name.
-	Prefix string `yaml:"prefix,omitempty"`
-	// Region is the region for signing requests. Stores without regions accept the default.
-	Region string `yaml:"region"`
-	// AccessKey identifies the user at the store. The user should be permitted only to create
-	// objects there (s3:PutObject).
-	AccessKey Secret `yaml:"accessKey" jsonschema:"required"`
-	// SecretKey is the user's key, which signs the requests.
-	SecretKey Secret `yaml:"secretKey" jsonschema:"required"`
-	// CA is the CA of the store's certificate, in PEM, in addition to the public CAs.
-	CA Bundle `yaml:"ca,omitempty"`
+	Endpoint  StoreEndpoint `yaml:"endpoint" jsonschema:"required"`
+	Bucket    string        `yaml:"bucket" jsonschema:"required"`
+	Prefix    string        `yaml:"prefix,omitempty"`
+	Region    string        `yaml:"region"`
+	AccessKey Secret        `yaml:"accessKey" jsonschema:"required"`
+	SecretKey Secret        `yaml:"secretKey" jsonschema:"required"`
+	CA        Bundle        `yaml:"ca,omitempty"`
 }
 
 func defaultSnapshots() Snapshots { return Snapshots{Every: Duration(6 * time.Hour), Keep: 4} }

@@ -1,7 +1,7 @@
 // Package schema generates the JSON Schema of the configuration for editors: the syntax that
-// pkg/config accepts, with the comments of its structs as descriptions. It is separate from
-// pkg/config because it needs the Go sources and a library that PID 1 must not link; only tests run
-// it. The result is pkg/config/schema.json, which package config provides as config.Schema.
+// pkg/config accepts, with the comments of the annotated reference as descriptions. It is separate
+// from pkg/config because it needs a library that PID 1 must not link; only tests run it. The
+// result is pkg/config/schema.json.
 //
 // The schema describes the syntax of a single document. It does not detect contradictions between
 // fields and documents: config.Parse is authoritative, and stricter.
@@ -23,18 +23,14 @@ import (
 )
 
 const (
-	module  = "github.com/orlop-os/orlop"
-	address = "https://orlop.dev/schema/v1alpha1.json"
+	address     = "https://orlop.dev/schema/v1alpha1.json"
+	definitions = "#/$defs/"
 )
 
-// Generate generates the schema. It reads the comments of package config, so the working directory
-// must be the directory of this package, as in tests.
+// Generate generates the schema.
 func Generate() ([]byte, error) {
 	r := &jsonschema.Reflector{
 		FieldNameTag: "yaml", RequiredFromJSONSchemaTags: true, Anonymous: true, ExpandedStruct: true, Mapper: scalar,
-	}
-	if err := r.AddGoComments(module+"/pkg/config/schema", "../", jsonschema.WithFullComment()); err != nil {
-		return nil, fmt.Errorf("schema: cannot read the comments of package config: %w", err)
 	}
 	root := &jsonschema.Schema{
 		Version: jsonschema.Version, ID: address, Title: "Orlop OS configuration",
@@ -49,13 +45,15 @@ func Generate() ([]byte, error) {
 		s.Version, s.Definitions = "", nil
 		envelope(s, kind)
 		root.Definitions[kind] = s
-		root.OneOf = append(root.OneOf, &jsonschema.Schema{Ref: "#/$defs/" + kind})
-	}
-	for _, definition := range root.Definitions {
-		tidy(definition)
+		root.OneOf = append(root.OneOf, &jsonschema.Schema{Ref: definitions + kind})
 	}
 	if err := addDefaults(root); err != nil {
 		return nil, err
+	}
+	d := describer{comments: config.ReferenceComments(), schema: root, described: map[string]bool{}}
+	for _, kind := range root.OneOf {
+		name := strings.TrimPrefix(kind.Ref, definitions)
+		root.Definitions[name] = d.describe(root.Definitions[name], name)
 	}
 	var out bytes.Buffer
 	encoder := json.NewEncoder(&out)
@@ -97,7 +95,7 @@ func addDefaults(root *jsonschema.Schema) error {
 
 func setDefaults(root, s *jsonschema.Schema, values map[string]any) {
 	for p := s.Properties.Oldest(); p != nil; p = p.Next() {
-		name, isRef := strings.CutPrefix(p.Value.Ref, "#/$defs/")
+		name, isRef := strings.CutPrefix(p.Value.Ref, definitions)
 		switch value := values[p.Key].(type) {
 		case map[string]any:
 			if isRef {
@@ -114,15 +112,62 @@ func setDefaults(root, s *jsonschema.Schema, values map[string]any) {
 	}
 }
 
-// tidy joins each description to one line, because editors display it as a paragraph.
-func tidy(s *jsonschema.Schema) {
-	s.Description = strings.Join(strings.Fields(s.Description), " ")
-	if s.Properties == nil {
-		return
-	}
+// describer adds the comments of the reference to the schema.
+type describer struct {
+	comments  map[string]string // by path
+	schema    *jsonschema.Schema
+	described map[string]bool // the definitions that have the comments of a path
+}
+
+// describe returns a copy of the schema of an object with the comments for a path. A definition has
+// the comments of the first path that refers to it. If the comments differ at a later path, the
+// object is described there.
+func (d describer) describe(s *jsonschema.Schema, path string) *jsonschema.Schema {
+	out := *s
+	out.Description = paragraph(d.comments[path])
+	out.Properties = jsonschema.NewProperties()
 	for p := s.Properties.Oldest(); p != nil; p = p.Next() {
-		tidy(p.Value)
+		field, at := *p.Value, path+"."+p.Key
+		if field.Items != nil {
+			field.Items = d.resolve(field.Items, at)
+		} else {
+			field = *d.resolve(&field, at)
+		}
+		if text := paragraph(d.comments[at]); text != "" {
+			field.Description = text
+		}
+		out.Properties.Set(p.Key, &field)
 	}
+	return &out
+}
+
+// resolve returns a reference to the definition of an object, or the object itself if its comments
+// differ from those of the definition. It returns every other schema unchanged.
+func (d describer) resolve(s *jsonschema.Schema, path string) *jsonschema.Schema {
+	name, isRef := strings.CutPrefix(s.Ref, definitions)
+	definition := d.schema.Definitions[name]
+	if !isRef || definition.Properties == nil {
+		return s
+	}
+	object := d.describe(definition, path)
+	object.Description = ""
+	if !d.described[name] {
+		d.described[name] = true
+		d.schema.Definitions[name] = object
+	}
+	if !reflect.DeepEqual(object, d.schema.Definitions[name]) {
+		return object
+	}
+	return s
+}
+
+// paragraph joins a comment to one line, because editors display it as a paragraph.
+func paragraph(comment string) string {
+	var words []string
+	for line := range strings.Lines(comment) {
+		words = append(words, strings.Fields(strings.TrimPrefix(line, "#"))...)
+	}
+	return strings.Join(words, " ")
 }
 
 // scalar returns the schema of a type with its own text format, or of a type with a fixed set of

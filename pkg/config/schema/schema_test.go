@@ -23,8 +23,8 @@ var update = flag.Bool("update", false, "rewrite ../schema.json")
 
 const golden = "../schema.json"
 
-// TestGolden checks that schema.json matches the structs. Update it by: go test ./pkg/config/schema
-// -update.
+// TestGolden checks that schema.json matches the structs and the reference. Update it by: go test
+// ./pkg/config/schema -update.
 func TestGolden(t *testing.T) {
 	got, err := Generate()
 	if err != nil {
@@ -36,7 +36,7 @@ func TestGolden(t *testing.T) {
 		}
 	}
 	if want, err := os.ReadFile(golden); err != nil || !bytes.Equal(got, want) {
-		t.Errorf("%s is not what the structs say (%v); run: go test ./pkg/config/schema -update", golden, err)
+		t.Errorf("%s is not what the structs and the reference say (%v); run: go test ./pkg/config/schema -update", golden, err)
 	}
 }
 
