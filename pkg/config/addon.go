@@ -22,7 +22,7 @@ type AddonSpec struct {
 	Namespace     string          `yaml:"namespace,omitempty"`
 	Scope         AddonScope      `yaml:"scope" jsonschema:"required"`
 	Rights        AddonRights     `yaml:"rights" jsonschema:"required"`
-	HealthyWithin Duration        `yaml:"healthyWithin"`
+	HealthyWithin Duration        `yaml:"healthyWithin" limits:"2m to 24h, or 0s to never roll back"`
 	Requires      AddonRequires   `yaml:"requires"`
 }
 

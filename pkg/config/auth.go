@@ -37,7 +37,7 @@ type AuthenticationWebhook struct {
 	URL      string   `yaml:"url" jsonschema:"required"`
 	CA       Bundle   `yaml:"ca" jsonschema:"required"`
 	Client   *CertKey `yaml:"client,omitempty"`
-	CacheTTL Duration `yaml:"cacheTTL"`
+	CacheTTL Duration `yaml:"cacheTTL" limits:"0s to 1h"`
 }
 
 func (w *AuthenticationWebhook) defaults() { w.CacheTTL = Duration(2 * time.Minute) }

@@ -136,9 +136,9 @@ func (c CertKey) IsZero() bool { return c.Cert.IsZero() && c.Key.IsZero() }
 // Kubernetes configures the components of Kubernetes.
 type Kubernetes struct {
 	AllowSchedulingOnControlPlane bool           `yaml:"allowSchedulingOnControlPlane"`
-	MaxPods                       int            `yaml:"maxPods" jsonschema:"minimum=1,maximum=253"`
-	FinishedPods                  int            `yaml:"finishedPods" jsonschema:"minimum=1,maximum=100000"`
-	PodEvictionTimeout            Duration       `yaml:"podEvictionTimeout"`
+	MaxPods                       int            `yaml:"maxPods" limits:"1 to 253, the addresses of the machine's /24"`
+	FinishedPods                  int            `yaml:"finishedPods" limits:"1 to 100000"`
+	PodEvictionTimeout            Duration       `yaml:"podEvictionTimeout" limits:"whole seconds, 10s to 24h"`
 	APIServer                     APIServer      `yaml:"apiServer"`
 	Kubelet                       Kubelet        `yaml:"kubelet"`
 	PodSecurity                   PodSecurity    `yaml:"podSecurity"`
@@ -150,7 +150,7 @@ type Kubernetes struct {
 // APIServer configures the API server.
 type APIServer struct {
 	ExtraSANs []string `yaml:"extraSANs,omitempty"`
-	EventTTL  Duration `yaml:"eventTTL"`
+	EventTTL  Duration `yaml:"eventTTL" limits:"1m to 168h"`
 }
 
 // Kubelet restricts access to the kubelets' port, 10250, by clients other than the API server. Each
@@ -184,8 +184,8 @@ func (PodSecurityLevel) Names() []string {
 
 // Audit limits the size of the audit log on disk.
 type Audit struct {
-	MaxFileSize Bytes `yaml:"maxFileSize"`
-	MaxFiles    int   `yaml:"maxFiles" jsonschema:"minimum=1,maximum=100"`
+	MaxFileSize Bytes `yaml:"maxFileSize" limits:"whole MiB, 1MiB to 1GiB"`
+	MaxFiles    int   `yaml:"maxFiles" limits:"1 to 100"`
 }
 
 func (c *Cluster) defaults() {

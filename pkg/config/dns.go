@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 )
 
 // ClusterDNS configures how the cluster's DNS resolves names outside the cluster. The DNS runs on
@@ -15,7 +14,7 @@ import (
 type ClusterDNS struct {
 	Upstreams   NameServers  `yaml:"upstreams,omitempty"`
 	StubDomains []StubDomain `yaml:"stubDomains,omitempty"`
-	CacheTTL    Duration     `yaml:"cacheTTL"`
+	CacheTTL    Duration     `yaml:"cacheTTL" limits:"whole seconds, 1s to 1h"`
 }
 
 // StubDomain is a domain with its own resolvers.
@@ -105,9 +104,6 @@ func (v dnsValidator) clusterDNS(path string, dns *ClusterDNS) {
 			v.on(at+".servers", wrong{reason: "is empty", expected: "at least one resolver"})
 		}
 		v.nameServers(at+".servers", s.Servers)
-	}
-	if d := time.Duration(dns.CacheTTL); d < time.Second || d > time.Hour || d%time.Second != 0 {
-		v.on(path+".cacheTTL", wrong{reason: dns.CacheTTL.String() + " is out of range", expected: "whole seconds, 1s to 1h"})
 	}
 }
 

@@ -70,6 +70,9 @@ func judgeComment(comment string, f reflect.StructField, v reflect.Value) string
 	group := v.Kind() == reflect.Struct && !isText(v.Type())
 	told, hasDefault := strings.CutPrefix(last, "Default: ")
 	required := f.Tag.Get("jsonschema") == "required"
+	if problem := judgeLimits(comment, f); problem != "" {
+		return problem
+	}
 	switch {
 	case group:
 		return ""
@@ -91,6 +94,29 @@ func judgeComment(comment string, f reflect.StructField, v reflect.Value) string
 	}
 	if got := strings.TrimSpace(string(real)); got != told {
 		return fmt.Sprintf("the real default is %s", got)
+	}
+	return ""
+}
+
+// judgeLimits returns the error in the limits of a field, or in its comment about them.
+func judgeLimits(comment string, f reflect.StructField) string {
+	tag, limited := f.Tag.Lookup("limits")
+	if !limited {
+		return ""
+	}
+	p := partsOf(tag)
+	if least, err := limit(p.least, f.Type); err != nil || !withinLimits(tag, reflect.ValueOf(least).Convert(f.Type)) {
+		return fmt.Sprintf("the limits do not fit the type (%v)", err)
+	}
+	stated := []string{p.least + " to " + p.most}
+	if p.unit != "" {
+		stated = append(stated, "whole "+p.unit+",")
+	}
+	text := strings.Join(strings.Fields(strings.ReplaceAll(comment, "\n#", " ")), " ")
+	for _, part := range stated {
+		if !strings.Contains(text, part) {
+			return "the comment does not state the limits: " + part
+		}
 	}
 	return ""
 }

@@ -11,8 +11,8 @@ import (
 
 // Snapshots configures the interval, the retention and the encryption of stored snapshots.
 type Snapshots struct {
-	Every      Duration        `yaml:"every"`
-	Keep       int             `yaml:"keep" jsonschema:"minimum=1,maximum=32"`
+	Every      Duration        `yaml:"every" limits:"10m to 168h, or 0s for none"`
+	Keep       int             `yaml:"keep" limits:"1 to 32"`
 	Recipients []Recipient     `yaml:"recipients,omitempty"`
 	Target     *SnapshotTarget `yaml:"target,omitempty"`
 }
@@ -87,12 +87,6 @@ const maxRecipients = 8
 const longestPrefix = 512
 
 func (v clusterValidator) snapshots(path string, s *Snapshots) {
-	if d := time.Duration(s.Every); d != 0 && (d < 10*time.Minute || d > 7*24*time.Hour) {
-		v.on(path+".every", wrong{reason: s.Every.String() + " is out of range", expected: "10m to 168h, or 0s for none"})
-	}
-	if s.Keep < 1 || s.Keep > 32 {
-		v.on(path+".keep", wrong{reason: fmt.Sprintf("%d is out of range", s.Keep), expected: "1 to 32"})
-	}
 	if len(s.Recipients) > maxRecipients {
 		v.on(path+".recipients", wrong{reason: fmt.Sprintf("%d recipients", len(s.Recipients)), expected: fmt.Sprintf("at most %d", maxRecipients)})
 	}

@@ -83,7 +83,7 @@ const DefaultUpgradeDeadline = 5 * time.Minute
 
 // Upgrade configures the transition to a new version of the system.
 type Upgrade struct {
-	Deadline Duration `yaml:"deadline"`
+	Deadline Duration `yaml:"deadline" limits:"1m to 1h"`
 	Drain    Drain    `yaml:"drain"`
 }
 
@@ -91,7 +91,7 @@ type Upgrade struct {
 // static pods stay.
 type Drain struct {
 	Policy  DrainPolicy `yaml:"policy"`
-	Timeout Duration    `yaml:"timeout"`
+	Timeout Duration    `yaml:"timeout" limits:"1s to 1h"`
 }
 
 // DrainPolicy defines how the drain respects PodDisruptionBudgets.

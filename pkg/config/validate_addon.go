@@ -4,9 +4,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"reflect"
 	"slices"
 	"strings"
-	"time"
 
 	"go.yaml.in/yaml/v3"
 )
@@ -37,9 +37,7 @@ func (v addonValidator) addons() {
 		if err := dnsLabel(a.Metadata.Name); err != nil && a.Metadata.Name != "" {
 			v.on(path+".metadata.name", wrong{reason: fmt.Sprintf("%s %v", quote(a.Metadata.Name), err), expected: "a DNS label"})
 		}
-		if d := time.Duration(a.Spec.HealthyWithin); d != 0 && (d < 2*time.Minute || d > 24*time.Hour) {
-			v.on(path+".spec.healthyWithin", wrong{reason: a.Spec.HealthyWithin.String() + " is out of range", expected: "2m to 24h, or 0s to never roll back"})
-		}
+		v.limits(path, reflect.ValueOf(a))
 		v.addonScope(path+".spec", &a.Spec)
 		v.addonRights(path+".spec.rights", &a.Spec)
 		v.addonSource(path+".spec", &a.Spec)

@@ -32,9 +32,6 @@ func (v accessValidator) authentication(path string, a *Authentication) {
 	}
 	if w := a.Webhook; w != nil {
 		v.webhook(path+".webhook", w.URL, w.Client)
-		if d := time.Duration(w.CacheTTL); d > time.Hour {
-			v.on(path+".webhook.cacheTTL", wrong{reason: fmt.Sprintf("%s is out of range", w.CacheTTL), expected: "0s to 1h"})
-		}
 	}
 }
 

@@ -3,8 +3,8 @@ package config
 import (
 	"fmt"
 	"net/netip"
+	"reflect"
 	"slices"
-	"time"
 )
 
 // clusterValidator checks the Cluster document.
@@ -15,6 +15,7 @@ type clusterValidator struct {
 
 func (v clusterValidator) cluster(c *Cluster) {
 	v.objectName("Cluster.metadata.name", c.Metadata.Name)
+	v.limits("Cluster", reflect.ValueOf(*c))
 	const spec = "Cluster.spec"
 	v.controlPlanes(spec+".controlPlanes", c.Spec.ControlPlanes)
 	v.virtualAddresses(spec+".virtualAddresses", &c.Spec)
@@ -31,18 +32,6 @@ func (v clusterValidator) cluster(c *Cluster) {
 	}
 	k := &c.Spec.Kubernetes
 	const kube = spec + ".kubernetes"
-	if k.MaxPods < 1 || k.MaxPods > 253 {
-		v.on(kube+".maxPods", wrong{reason: fmt.Sprintf("%d is out of range", k.MaxPods), expected: "1 to 253, the addresses of the machine's /24"})
-	}
-	if k.FinishedPods < 1 || k.FinishedPods > 100000 {
-		v.on(kube+".finishedPods", wrong{reason: fmt.Sprintf("%d is out of range", k.FinishedPods), expected: "1 to 100000"})
-	}
-	if d := time.Duration(k.PodEvictionTimeout); d < 10*time.Second || d > 24*time.Hour || d%time.Second != 0 {
-		v.on(kube+".podEvictionTimeout", wrong{reason: k.PodEvictionTimeout.String() + " is out of range", expected: "whole seconds, 10s to 24h"})
-	}
-	if d := time.Duration(k.APIServer.EventTTL); d < time.Minute || d > 7*24*time.Hour {
-		v.on(kube+".apiServer.eventTTL", wrong{reason: k.APIServer.EventTTL.String() + " is out of range", expected: "1m to 168h"})
-	}
 	seen := map[string]bool{}
 	for i, san := range k.APIServer.ExtraSANs {
 		path := fmt.Sprintf("%s.apiServer.extraSANs[%d]", kube, i)
@@ -56,12 +45,6 @@ func (v clusterValidator) cluster(c *Cluster) {
 	}
 	v.kubelet(kube+".kubelet", &c.Spec)
 	v.namespaces(kube+".podSecurity.exemptNamespaces", k.PodSecurity.ExemptNamespaces)
-	if size := k.Audit.MaxFileSize; size < 1<<20 || size > 1<<30 || size%(1<<20) != 0 {
-		v.on(kube+".audit.maxFileSize", wrong{reason: size.String() + " is out of range", expected: "whole MiB, 1MiB to 1GiB"})
-	}
-	if n := k.Audit.MaxFiles; n < 1 || n > 100 {
-		v.on(kube+".audit.maxFiles", wrong{reason: fmt.Sprintf("%d is out of range", n), expected: "1 to 100"})
-	}
 	access := accessValidator{v.checks}
 	access.authentication(kube+".authentication", &k.Authentication)
 	access.authorization(kube+".authorization", &k.Authorization)

@@ -2,8 +2,8 @@ package config
 
 import (
 	"fmt"
+	"reflect"
 	"strings"
-	"time"
 
 	"github.com/orlop-os/orlop/pkg/sysctl"
 )
@@ -16,6 +16,7 @@ type machineValidator struct {
 
 func (v machineValidator) machine(m *Machine) {
 	v.objectName("Machine.metadata.name", m.Metadata.Name)
+	v.limits("Machine", reflect.ValueOf(*m))
 	const spec = "Machine.spec"
 	for i, ca := range m.Spec.Trust.OperatorCAs {
 		v.authority(fmt.Sprintf("%s.trust.operatorCAs[%d]", spec, i), ca)
@@ -37,12 +38,6 @@ func (v machineValidator) machine(m *Machine) {
 	v.node(spec+".node", &m.Spec.Node)
 	v.imageRegistries(spec+".registries", m.Spec.Registries)
 	v.logging(spec+".logging", &m.Spec.Logging)
-	if d := time.Duration(m.Spec.Upgrade.Deadline); d < time.Minute || d > time.Hour {
-		v.on(spec+".upgrade.deadline", wrong{reason: m.Spec.Upgrade.Deadline.String() + " is out of range", expected: "1m to 1h"})
-	}
-	if d := time.Duration(m.Spec.Upgrade.Drain.Timeout); d < time.Second || d > time.Hour {
-		v.on(spec+".upgrade.drain.timeout", wrong{reason: m.Spec.Upgrade.Drain.Timeout.String() + " is out of range", expected: "1s to 1h"})
-	}
 	if m.Spec.Reserved.CPU < 50 {
 		v.on(spec+".reserved.cpu", wrong{reason: fmt.Sprintf("%q is too little for the system", m.Spec.Reserved.CPU), expected: "at least 50m"})
 	}

@@ -42,6 +42,7 @@ func Generate() ([]byte, error) {
 		for name, definition := range s.Definitions {
 			root.Definitions[name] = definition
 		}
+		addLimits(root, s, reflect.TypeOf(document))
 		s.Version, s.Definitions = "", nil
 		envelope(s, kind)
 		root.Definitions[kind] = s
@@ -75,6 +76,32 @@ func envelope(s *jsonschema.Schema, kind string) {
 	}
 	s.Properties = fields
 	s.Required = append([]string{"apiVersion", "kind"}, s.Required...)
+}
+
+// addLimits adds the limits of the whole numbers in a type (package config describes the tag).
+func addLimits(root, s *jsonschema.Schema, t reflect.Type) {
+	for t.Kind() == reflect.Pointer || t.Kind() == reflect.Slice {
+		t = t.Elem()
+		if s.Items != nil {
+			s = s.Items
+		}
+	}
+	if name, isRef := strings.CutPrefix(s.Ref, definitions); isRef {
+		s = root.Definitions[name]
+	}
+	if s.Properties == nil {
+		return
+	}
+	for field := range t.Fields() {
+		name, _, _ := strings.Cut(field.Tag.Get("yaml"), ",")
+		property, _ := s.Properties.Get(name)
+		if tag, limited := field.Tag.Lookup("limits"); limited && field.Type.Kind() == reflect.Int {
+			least, most, _ := strings.Cut(tag, " to ")
+			most, _, _ = strings.Cut(most, ",")
+			property.Minimum, property.Maximum = json.Number(least), json.Number(most)
+		}
+		addLimits(root, property, field.Type)
+	}
 }
 
 // addDefaults adds the defaults of an empty configuration to the schema, set by the same code as in
