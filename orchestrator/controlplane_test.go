@@ -49,7 +49,7 @@ func TestControlPlane(t *testing.T) {
 	network(t, spec.Node.IPs[0].String()+"/24")
 	site := newOutside(t)
 	access := credentials.Access{Authentication: config.Authentication{Webhook: site.tokens()}}
-	spec.APIServer.TokenWebhook, spec.Network.Pools, spec.Pods.Certificates, spec.Pods.Eviction = access.TokenWebhook(), testPool(), true, 77
+	spec.TokenWebhook, spec.Network.Pools, spec.PodCertificates, spec.Kubernetes.PodEvictionTimeout = access.TokenWebhook(), testPool(), true, config.Duration(77*time.Second)
 	m := prepare(t, spec)
 	m.use(t, access)
 	zero := time.Now()
@@ -79,13 +79,13 @@ func TestControlPlane(t *testing.T) {
 		t.Errorf("namespaces is announced as ready: %v", err)
 	}
 
-	enoughEnded := endPods(ctx, t, admin, spec.Pods.Finished)
+	enoughEnded := endPods(ctx, t, admin, spec.Kubernetes.FinishedPods)
 	fake := startKubelet(ctx, t, m, admin)
 	fake.scaled(ctx, t)
 	t.Run("strangers are kept out", func(t *testing.T) { strangers(ctx, t, m) })
 	t.Run("secrets are sealed", func(t *testing.T) { sealed(ctx, t, m, admin) })
 	t.Run("pod security", func(t *testing.T) { podSecurity(ctx, t, admin) })
-	t.Run("pods of lost nodes", func(t *testing.T) { podEviction(ctx, t, admin, int64(spec.Pods.Eviction)) })
+	t.Run("pods of lost nodes", func(t *testing.T) { podEviction(ctx, t, admin, spec.Kubernetes.PodEvictionTimeout.Seconds()) })
 	t.Run("least rights", func(t *testing.T) { leastRights(ctx, t, m) })
 	t.Run("documents", func(t *testing.T) { documents(ctx, t, admin) })
 	t.Run("conventions", func(t *testing.T) { conventions(ctx, t, m, admin) })

@@ -113,9 +113,13 @@ func testSpec() nodespec.Spec {
 			DNSDomain:     "cluster.local",
 			Encapsulation: "wireguard",
 		},
-		DNS:       nodespec.DNS{NodeUpstreams: []netip.Addr{netip.MustParseAddr("192.0.2.53")}},
-		Pods:      nodespec.Pods{MaxPerNode: 110, Finished: 10, Eviction: 300, Security: "baseline", SecurityExempt: []string{"kube-system"}},
-		APIServer: nodespec.APIServer{EventTTL: "1h", AuditFileMiB: 100, AuditFiles: 10},
+		DNS: nodespec.DNS{NodeUpstreams: []netip.Addr{netip.MustParseAddr("192.0.2.53")}},
+		Kubernetes: config.Kubernetes{
+			MaxPods: 110, FinishedPods: 10, PodEvictionTimeout: config.Duration(5 * time.Minute),
+			APIServer:   config.APIServer{EventTTL: config.Duration(time.Hour)},
+			PodSecurity: config.PodSecurity{Default: config.PodSecurityBaseline, ExemptNamespaces: []string{"kube-system"}},
+			Audit:       config.Audit{MaxFileSize: 100 << 20, MaxFiles: 10},
+		},
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 	"github.com/orlop-os/orlop/orchestrator/dirs"
 	"github.com/orlop-os/orlop/orchestrator/kubeproxy"
 	"github.com/orlop-os/orlop/orchestrator/netpolicy"
+	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
@@ -24,8 +25,8 @@ func TestServices(t *testing.T) {
 	dual.Network.PodCIDRs = append(dual.Network.PodCIDRs, netip.MustParsePrefix("fd00:10:244::/56"))
 	dual.Network.ServiceCIDRs = append(dual.Network.ServiceCIDRs, netip.MustParsePrefix("fd00:10:96::/112"))
 	dual.Network.DNSIPs = append(dual.Network.DNSIPs, netip.MustParseAddr("fd00:10:96::a"))
-	dual.Pods.Certificates = true
-	dual.Node.Taint, dual.Pods.Security, dual.Pods.SecurityExempt = true, "restricted", nil
+	dual.PodCertificates = true
+	dual.Node.Taint, dual.Kubernetes.PodSecurity = true, config.PodSecurity{Default: config.PodSecurityRestricted}
 	dual.Network.Pools = []nodespec.Pool{{Name: "public", Ranges: []nodespec.Range{{First: netip.MustParseAddr("192.0.2.64"), Last: netip.MustParseAddr("192.0.2.95")}}}}
 	several := testSpec()
 	several.ControlPlanes = append([]netip.Addr{netip.MustParseAddr("192.0.2.9")}, several.Node.IPs...)

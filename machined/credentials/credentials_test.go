@@ -233,7 +233,7 @@ func TestIdentityKeyStays(t *testing.T) {
 // TestAPIServerNames shows the names and addresses in the API server's certificate.
 func TestAPIServerNames(t *testing.T) {
 	spec := node()
-	spec.APIServer.ExtraSANs = []string{"cluster.example.net", "192.0.2.7", "api.example.net"}
+	spec.Kubernetes.APIServer.ExtraSANs = []string{"cluster.example.net", "192.0.2.7", "api.example.net"}
 	w := plan(t, spec, authorities(t), t.TempDir())
 	i := slices.IndexFunc(w.Leaves, func(l Leaf) bool { return l.Spec.CN == "kube-apiserver" && l.Spec.Usage == pki.Server })
 	if i < 0 {

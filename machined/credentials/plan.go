@@ -197,7 +197,7 @@ func (w *Want) api(node nodespec.Spec, a Authorities, endpoint string) {
 		ips = append(ips, r.Masked().Addr().Next())
 	}
 	ips = append(append(ips, node.Node.IPs...), node.VirtualAddresses...)
-	for _, name := range append([]string{endpoint}, node.APIServer.ExtraSANs...) {
+	for _, name := range append([]string{endpoint}, node.Kubernetes.APIServer.ExtraSANs...) {
 		if ip, err := netip.ParseAddr(name); err == nil {
 			ips = append(ips, ip)
 		} else {

@@ -35,13 +35,6 @@ func Spec(c *config.Config, state network.State, r buildinfo.Release) (nodespec.
 			ReservedMemory: int64(c.Machine.Spec.Reserved.Memory),
 			ReservedCPU:    int64(c.Machine.Spec.Reserved.CPU),
 		},
-		APIServer: nodespec.APIServer{
-			ExtraSANs:    kube.APIServer.ExtraSANs,
-			EventTTL:     kube.APIServer.EventTTL.String(),
-			AuditFileMiB: int(kube.Audit.MaxFileSize / mib),
-			AuditFiles:   kube.Audit.MaxFiles,
-			TokenWebhook: Access(c.Cluster).TokenWebhook(),
-		},
 		Network: nodespec.Network{
 			PodCIDRs:      cluster.Networks.Pods,
 			ServiceCIDRs:  cluster.Networks.Services,
@@ -50,18 +43,12 @@ func Spec(c *config.Config, state network.State, r buildinfo.Release) (nodespec.
 			Pools:         pools(cluster.Networks.LoadBalancer),
 			ExternalIPs:   ranges(cluster.Networks.ExternalIPs),
 		},
-		DNS: clusterDNS(cluster.DNS, own),
-		Pods: nodespec.Pods{
-			MaxPerNode:     kube.MaxPods,
-			Finished:       kube.FinishedPods,
-			Eviction:       int(time.Duration(kube.PodEvictionTimeout) / time.Second),
-			Security:       string(kube.PodSecurity.Default),
-			SecurityExempt: kube.PodSecurity.ExemptNamespaces,
-			Certificates:   cluster.PodCertificates.Enabled,
-		},
-		External:     nodespec.External{Proxy: cluster.HasExternal(config.PartProxy), DNS: cluster.HasExternal(config.PartDNS), Network: cluster.HasExternal(config.PartNetwork)},
-		Kubelet:      nodespec.Kubelet{ClosedToPods: kube.Kubelet.ClosedToPods, Namespaces: kube.Kubelet.OpenToNamespaces},
-		LocalVolumes: nodespec.LocalVolumes{Disabled: !cluster.LocalVolumes.Enabled, Reserve: int64(cluster.LocalVolumes.Reserve)},
+		DNS:             clusterDNS(cluster.DNS, own),
+		External:        nodespec.External{Proxy: cluster.HasExternal(config.PartProxy), DNS: cluster.HasExternal(config.PartDNS), Network: cluster.HasExternal(config.PartNetwork)},
+		LocalVolumes:    nodespec.LocalVolumes{Disabled: !cluster.LocalVolumes.Enabled, Reserve: int64(cluster.LocalVolumes.Reserve)},
+		Kubernetes:      kube,
+		PodCertificates: cluster.PodCertificates.Enabled,
+		TokenWebhook:    Access(c.Cluster).TokenWebhook(),
 	}
 	spec.DNS.NodeUpstreams, spec.DNS.NodeSearch = own, state.Search
 	for _, r := range cluster.Networks.Services {

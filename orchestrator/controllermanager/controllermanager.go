@@ -58,14 +58,14 @@ func flags(spec nodespec.Spec, dirs dirs.Dirs, config string) []string {
 		"--controllers=*,-" + strings.Join(nodecontrollers.Extracted, ",-"),
 		"--allocate-node-cidrs=false",
 		"--controller-start-interval=0s",
-		fmt.Sprintf("--terminated-pod-gc-threshold=%d", spec.Pods.Finished),
+		fmt.Sprintf("--terminated-pod-gc-threshold=%d", spec.Kubernetes.FinishedPods),
 		// Every controller has a separate limit; the default of 20 a second delays the first
 		// minute.
 		"--kube-api-qps=100",
 		"--kube-api-burst=200",
 		"--profiling=false",
 	})
-	if spec.Pods.Certificates {
+	if spec.PodCertificates {
 		args = append(args, component.FeatureGates(component.PodCertificateFeatures()))
 	}
 	return args

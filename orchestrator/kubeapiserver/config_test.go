@@ -25,6 +25,7 @@ import (
 
 	"github.com/orlop-os/orlop/machined/credentials"
 	"github.com/orlop-os/orlop/orchestrator/dirs"
+	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 	"github.com/orlop-os/orlop/pkg/pki"
 )
@@ -35,11 +36,15 @@ func parsed(t *testing.T) options.CompletedOptions {
 	t.Helper()
 	dirs := dirs.In(t.TempDir())
 	spec := nodespec.Spec{
-		Cluster:   "c",
-		Node:      nodespec.Node{Name: "node-1", ControlPlane: true, IPs: []netip.Addr{netip.MustParseAddr("127.0.0.1")}},
-		Network:   nodespec.Network{DNSDomain: "cluster.local", ServiceCIDRs: []netip.Prefix{netip.MustParsePrefix("10.96.0.0/12")}},
-		Pods:      nodespec.Pods{Security: "baseline", Eviction: 300},
-		APIServer: nodespec.APIServer{AuditFileMiB: 1, AuditFiles: 1, EventTTL: "1h"},
+		Cluster: "c",
+		Node:    nodespec.Node{Name: "node-1", ControlPlane: true, IPs: []netip.Addr{netip.MustParseAddr("127.0.0.1")}},
+		Network: nodespec.Network{DNSDomain: "cluster.local", ServiceCIDRs: []netip.Prefix{netip.MustParsePrefix("10.96.0.0/12")}},
+		Kubernetes: config.Kubernetes{
+			PodEvictionTimeout: config.Duration(5 * time.Minute),
+			APIServer:          config.APIServer{EventTTL: config.Duration(time.Hour)},
+			PodSecurity:        config.PodSecurity{Default: config.PodSecurityBaseline},
+			Audit:              config.Audit{MaxFileSize: 1 << 20, MaxFiles: 1},
+		},
 	}
 	c := Component(spec, dirs)
 	if err := c.WriteFiles(); err != nil {

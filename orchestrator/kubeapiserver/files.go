@@ -33,8 +33,8 @@ func files(spec nodespec.Spec, dirs dirs.Dirs) []component.File {
 // configuration also lists the addresses that no Service may have.
 func admissionConfig(spec nodespec.Spec) string {
 	exempt := "[]"
-	if len(spec.Pods.SecurityExempt) > 0 {
-		exempt = "\n      - " + strings.Join(spec.Pods.SecurityExempt, "\n      - ")
+	if len(spec.Kubernetes.PodSecurity.ExemptNamespaces) > 0 {
+		exempt = "\n      - " + strings.Join(spec.Kubernetes.PodSecurity.ExemptNamespaces, "\n      - ")
 	}
 	return fmt.Sprintf(`apiVersion: apiserver.config.k8s.io/v1
 kind: AdmissionConfiguration
@@ -56,7 +56,7 @@ plugins:
       namespaces: %[2]s
 - name: %[3]s
   configuration: %[4]s
-`, spec.Pods.Security, exempt, MachinePorts, reservedConfig(spec))
+`, spec.Kubernetes.PodSecurity.Default, exempt, MachinePorts, reservedConfig(spec))
 }
 
 // audit is the audit policy of every cluster; the first rule that matches a request decides.

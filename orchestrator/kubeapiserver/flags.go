@@ -41,10 +41,10 @@ func flags(spec nodespec.Spec, dirs dirs.Dirs) []string {
 		"--profiling=false",
 		"--contention-profiling=false",
 	})
-	if spec.Pods.Certificates {
+	if spec.PodCertificates {
 		args = append(args, component.FeatureGates(component.PodCertificateFeatures()), "--runtime-config=certificates.k8s.io/v1beta1=true")
 	}
-	if w := spec.APIServer.TokenWebhook; w != nil {
+	if w := spec.TokenWebhook; w != nil {
 		args = append(args,
 			"--authentication-token-webhook-config-file="+at(w.Kubeconfig),
 			"--authentication-token-webhook-version=v1",
@@ -65,7 +65,7 @@ func dataFlags(spec nodespec.Spec, dirs dirs.Dirs, at func(name string) string) 
 
 		"--etcd-servers=unix://" + dirs.EtcdSocket(),
 		"--etcd-prefix=/registry",
-		"--event-ttl=" + spec.APIServer.EventTTL,
+		"--event-ttl=" + spec.Kubernetes.APIServer.EventTTL.String(),
 		"--encryption-provider-config=" + at(nodespec.Encryption),
 		"--encryption-provider-config-automatic-reload=true",
 
@@ -85,8 +85,8 @@ func accessFlags(spec nodespec.Spec, at func(name string) string) []string {
 		"--authorization-config=" + at(nodespec.Authorization),
 		"--enable-admission-plugins=NodeRestriction," + NodeAgentAccess + "," + NodeAnnotations + "," + ReservedNamespaces + "," + MachinePorts,
 		"--admission-control-config-file=" + at(admissionFile),
-		fmt.Sprintf("--default-not-ready-toleration-seconds=%d", spec.Pods.Eviction),
-		fmt.Sprintf("--default-unreachable-toleration-seconds=%d", spec.Pods.Eviction),
+		fmt.Sprintf("--default-not-ready-toleration-seconds=%d", spec.Kubernetes.PodEvictionTimeout.Seconds()),
+		fmt.Sprintf("--default-unreachable-toleration-seconds=%d", spec.Kubernetes.PodEvictionTimeout.Seconds()),
 
 		"--kubelet-certificate-authority=" + at(nodespec.CA),
 		"--kubelet-client-certificate=" + at(nodespec.KubeletClientCert),
@@ -117,8 +117,8 @@ func auditFlags(spec nodespec.Spec, dirs dirs.Dirs, at func(name string) string)
 		// Blocking: the server answers a request after it has written its line, so that a crash
 		// loses no line.
 		"--audit-log-mode=blocking",
-		fmt.Sprintf("--audit-log-maxsize=%d", spec.APIServer.AuditFileMiB),
-		fmt.Sprintf("--audit-log-maxbackup=%d", spec.APIServer.AuditFiles),
+		fmt.Sprintf("--audit-log-maxsize=%d", spec.Kubernetes.Audit.MaxFileSize>>20),
+		fmt.Sprintf("--audit-log-maxbackup=%d", spec.Kubernetes.Audit.MaxFiles),
 		// Compression reduces old files to a tenth. Their number limits them; the CIS benchmark
 		// also requires an age.
 		"--audit-log-compress=true",

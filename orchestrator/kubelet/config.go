@@ -122,7 +122,7 @@ func configuration(spec nodespec.Spec, dirs dirs.Dirs, resolvConf string) string
 		"clusterDNS":     dns,
 		"clusterDomain":  spec.Network.DNSDomain,
 		"resolvConf":     resolvConf,
-		"maxPods":        spec.Pods.MaxPerNode,
+		"maxPods":        spec.Kubernetes.MaxPods,
 		"podPidsLimit":   4096, // so one pod's fork bomb leaves processes to the other pods
 
 		// The runtime and the machine.
@@ -143,7 +143,7 @@ func configuration(spec nodespec.Spec, dirs dirs.Dirs, resolvConf string) string
 	}
 	maps.Copy(content, serverSettings(dirs))
 	maps.Copy(content, resourceSettings(spec))
-	if spec.Pods.Certificates {
+	if spec.PodCertificates {
 		gates := map[string]bool{}
 		for _, feature := range component.PodCertificateFeatures() {
 			gates[feature] = true

@@ -28,8 +28,8 @@ func spec() nodespec.Spec {
 			ReservedMemory: 512 << 20,
 			ReservedCPU:    250,
 		},
-		Network: nodespec.Network{DNSDomain: "cluster.local", DNSIPs: []netip.Addr{netip.MustParseAddr("10.96.0.10")}},
-		Pods:    nodespec.Pods{MaxPerNode: 60},
+		Network:    nodespec.Network{DNSDomain: "cluster.local", DNSIPs: []netip.Addr{netip.MustParseAddr("10.96.0.10")}},
+		Kubernetes: config.Kubernetes{MaxPods: 60},
 	}
 }
 

@@ -39,7 +39,7 @@ const secretKey = "authorities.pem"
 // Components describes the signer without its Run function. The list is empty if pod certificates
 // are disabled.
 func Components(spec nodespec.Spec, dirs dirs.Dirs) []component.Component {
-	if !spec.Pods.Certificates {
+	if !spec.PodCertificates {
 		return nil
 	}
 	return []component.Component{kubeconfig.ControllersComponent(spec, dirs, Name, nodespec.ControllersCert, nodespec.ControllersKey)}

@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 	"github.com/orlop-os/orlop/pkg/paths"
 )
@@ -20,7 +21,7 @@ type Input struct {
 	Pods     []netip.Prefix
 	// Kubelet defines the access to the kubelets; Readers are the addresses of this node's pods
 	// that have access although the kubelets are closed to pods.
-	Kubelet nodespec.Kubelet
+	Kubelet config.Kubelet
 	Readers []netip.Addr
 }
 

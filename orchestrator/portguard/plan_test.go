@@ -4,9 +4,8 @@ import (
 	"net/netip"
 	"testing"
 
+	"github.com/orlop-os/orlop/pkg/config"
 	"gotest.tools/v3/golden"
-
-	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
 func addresses(texts ...string) []netip.Addr {
@@ -25,7 +24,7 @@ func TestCommands(t *testing.T) {
 		Pods:     []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16"), netip.MustParsePrefix("fd00:244::/48")},
 	}
 	golden.Assert(t, w.Commands(), "open.txt")
-	w.Kubelet = nodespec.Kubelet{ClosedToPods: true, Namespaces: []string{"monitoring"}}
+	w.Kubelet = config.Kubelet{ClosedToPods: true, OpenToNamespaces: []string{"monitoring"}}
 	w.Readers = addresses("10.244.1.9", "fd00:244:0:1::9")
 	golden.Assert(t, w.Commands(), "readers.txt")
 	w.Readers, w.Pods = nil, w.Pods[:1]

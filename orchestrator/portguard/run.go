@@ -180,7 +180,7 @@ func newWatcher(api kubernetes.Interface, spec nodespec.Spec) (*watcher, error) 
 	// a Node is updated every few seconds
 	same := func(before, now any) bool { return slices.Equal(addressesOf(before), addressesOf(now)) }
 	watched := []component.Watched{{Informer: f.nodes, Same: same}}
-	if spec.Kubelet.ClosedToPods && len(spec.Kubelet.Namespaces) > 0 {
+	if spec.Kubernetes.Kubelet.ClosedToPods && len(spec.Kubernetes.Kubelet.OpenToNamespaces) > 0 {
 		f.pods = here.Core().V1().Pods().Informer()
 		watched = append(watched, component.Watched{Informer: f.pods, Same: same})
 	}
@@ -199,13 +199,13 @@ func newWatcher(api kubernetes.Interface, spec nodespec.Spec) (*watcher, error) 
 
 // input returns the current input, and whether the Nodes are known yet.
 func (f *watcher) input() (w Input, known bool) {
-	w = Input{Machines: slices.Concat(f.spec.Node.IPs, f.spec.ControlPlanes, f.spec.VirtualAddresses), Pods: f.spec.Network.PodCIDRs, Kubelet: f.spec.Kubelet}
+	w = Input{Machines: slices.Concat(f.spec.Node.IPs, f.spec.ControlPlanes, f.spec.VirtualAddresses), Pods: f.spec.Network.PodCIDRs, Kubelet: f.spec.Kubernetes.Kubelet}
 	for _, o := range f.nodes.GetStore().List() {
 		w.Machines = append(w.Machines, addressesOf(o)...)
 	}
 	if f.pods != nil {
 		for _, o := range f.pods.GetStore().List() {
-			if p, ok := o.(*corev1.Pod); ok && slices.Contains(f.spec.Kubelet.Namespaces, p.Namespace) {
+			if p, ok := o.(*corev1.Pod); ok && slices.Contains(f.spec.Kubernetes.Kubelet.OpenToNamespaces, p.Namespace) {
 				w.Readers = append(w.Readers, addressesOf(p)...)
 			}
 		}

@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes/fake"
 
+	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
@@ -59,9 +60,9 @@ func wait(t *testing.T, tables <-chan string, words, without []string) {
 // is announced and retried.
 func TestWatch(t *testing.T) {
 	spec := nodespec.Spec{
-		Node:    nodespec.Node{Name: "a", IPs: []netip.Addr{netip.MustParseAddr("10.0.0.5")}},
-		Network: nodespec.Network{PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")}},
-		Kubelet: nodespec.Kubelet{ClosedToPods: true, Namespaces: []string{"monitoring"}},
+		Node:       nodespec.Node{Name: "a", IPs: []netip.Addr{netip.MustParseAddr("10.0.0.5")}},
+		Network:    nodespec.Network{PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")}},
+		Kubernetes: config.Kubernetes{Kubelet: config.Kubelet{ClosedToPods: true, OpenToNamespaces: []string{"monitoring"}}},
 	}
 	api := fake.NewClientset(node("a", "10.0.0.5"), pod("monitoring", "prometheus", "10.244.1.9", false), pod("monitoring", "exporter", "10.0.0.5", true), pod("default", "web", "10.244.1.8", false))
 	f, err := newWatcher(api, spec)

@@ -134,8 +134,12 @@ type CertKey struct {
 func (c CertKey) IsZero() bool { return c.Cert.IsZero() && c.Key.IsZero() }
 
 // Kubernetes configures the components of Kubernetes.
+//
+// Package nodespec gives it to the processes of Kubernetes as JSON, without the fields that
+// machined translates: the taint of the node, and the documents of authenticators and authorizers,
+// which contain secrets.
 type Kubernetes struct {
-	AllowSchedulingOnControlPlane bool           `yaml:"allowSchedulingOnControlPlane"`
+	AllowSchedulingOnControlPlane bool           `yaml:"allowSchedulingOnControlPlane" json:"-"`
 	MaxPods                       int            `yaml:"maxPods" limits:"1 to 253, the addresses of the machine's /24"`
 	FinishedPods                  int            `yaml:"finishedPods" limits:"1 to 100000"`
 	PodEvictionTimeout            Duration       `yaml:"podEvictionTimeout" limits:"whole seconds, 10s to 24h"`
@@ -143,8 +147,8 @@ type Kubernetes struct {
 	Kubelet                       Kubelet        `yaml:"kubelet"`
 	PodSecurity                   PodSecurity    `yaml:"podSecurity"`
 	Audit                         Audit          `yaml:"audit"`
-	Authentication                Authentication `yaml:"authentication"`
-	Authorization                 Authorization  `yaml:"authorization"`
+	Authentication                Authentication `yaml:"authentication" json:"-"`
+	Authorization                 Authorization  `yaml:"authorization" json:"-"`
 }
 
 // APIServer configures the API server.

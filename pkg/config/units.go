@@ -171,6 +171,9 @@ func (d Duration) String() string {
 	return b.String()
 }
 
+// Seconds returns the number of whole seconds.
+func (d Duration) Seconds() int64 { return int64(time.Duration(d) / time.Second) }
+
 // MarshalText returns String.
 func (d Duration) MarshalText() ([]byte, error) { return []byte(d.String()), nil }
 

@@ -7,6 +7,8 @@ import (
 	"net/netip"
 	"slices"
 	"time"
+
+	"github.com/orlop-os/orlop/pkg/config"
 )
 
 // PodBridge is the link on which the machine receives packets of its own pods.
@@ -27,19 +29,22 @@ type Spec struct {
 	// control-plane machine holds each address at a time.
 	VirtualAddresses []netip.Addr `json:"virtualAddresses,omitempty"`
 
-	Node      Node      `json:"node"`      // this machine
-	APIServer APIServer `json:"apiServer"` // options of the API server
-	Network   Network   `json:"network"`   // ranges and addresses of the cluster
-	DNS       DNS       `json:"dns"`       // resolvers for names outside the cluster
-	Pods      Pods      `json:"pods"`      // limits and rules for pods
+	Node    Node    `json:"node"`    // this machine
+	Network Network `json:"network"` // ranges and addresses of the cluster
+	DNS     DNS     `json:"dns"`     // resolvers for names outside the cluster
 
 	// External selects the cluster parts that an external component replaces.
 	External External `json:"external,omitzero"`
-	// Kubelet restricts the pods that can reach the kubelets of the cluster's machines, at
-	// paths.PortKubelet.
-	Kubelet Kubelet `json:"kubelet,omitzero"`
 	// LocalVolumes configures volumes for PersistentVolumeClaims on the nodes' own disks.
 	LocalVolumes LocalVolumes `json:"localVolumes,omitzero"`
+
+	// Kubernetes are the settings of components, as the configuration states them.
+	Kubernetes config.Kubernetes `json:"kubernetes"`
+	// PodCertificates reports whether pods can get certificates for their identity.
+	PodCertificates bool `json:"podCertificates,omitempty"`
+	// TokenWebhook is the service that the API server calls for tokens that no other authenticator
+	// knows; nil: none.
+	TokenWebhook *TokenWebhook `json:"tokenWebhook,omitempty"`
 }
 
 // Node describes this machine as a node of the cluster.
@@ -59,17 +64,6 @@ type Node struct {
 	ReservedCPU    int64 `json:"reservedCPU"`
 }
 
-// APIServer holds the options of the API server.
-type APIServer struct {
-	ExtraSANs    []string `json:"extraSANs"`    // additional names and addresses of its certificate
-	EventTTL     string   `json:"eventTTL"`     // how long Events are retained, such as 1h
-	AuditFileMiB int      `json:"auditFileMiB"` // size of a file of its audit log
-	AuditFiles   int      `json:"auditFiles"`   // number of old files of it
-	// TokenWebhook is the service that the API server calls for tokens that no other authenticator
-	// knows; nil: none.
-	TokenWebhook *TokenWebhook `json:"tokenWebhook,omitempty"`
-}
-
 // Network holds the ranges and addresses of the cluster.
 type Network struct {
 	PodCIDRs     []netip.Prefix `json:"podCIDRs"`     // one per address family
@@ -85,27 +79,6 @@ type Network struct {
 	Pools []Pool `json:"pools,omitempty"`
 	// ExternalIPs are the addresses that Services may use as external IPs; without them, none.
 	ExternalIPs []Range `json:"externalIPs,omitempty"`
-}
-
-// Pods holds the limits and rules of the cluster for pods.
-type Pods struct {
-	MaxPerNode int `json:"maxPerNode"` // maximum number of pods of a node
-	Finished   int `json:"finished"`   // retained terminated pods in the whole cluster
-	// seconds until the eviction of pods from an unready or unreachable node, for pods without
-	// their own toleration
-	Eviction int `json:"eviction"`
-	// Pod Security level for namespaces without a level of their own
-	Security       string   `json:"security"`
-	SecurityExempt []string `json:"securityExempt"` // namespaces without a check of the level
-	// Certificates reports whether pods can get certificates for their identity.
-	Certificates bool `json:"certificates,omitempty"`
-}
-
-// Kubelet restricts the pods that can reach the kubelets' port. The zero value permits all.
-type Kubelet struct {
-	ClosedToPods bool `json:"closedToPods,omitempty"`
-	// pods in these namespaces reach it all the same
-	Namespaces []string `json:"namespaces,omitempty"`
 }
 
 // External selects the cluster parts that an external component replaces. Orlop's own parts do not

@@ -3,6 +3,8 @@ package nodespec
 import (
 	"net/netip"
 	"testing"
+
+	"github.com/orlop-os/orlop/pkg/config"
 )
 
 func addresses(texts ...string) []netip.Addr {
@@ -19,8 +21,8 @@ func TestReserved(t *testing.T) {
 	spec := Spec{
 		Node:          Node{IPs: addresses("10.0.0.5", "2001:db8::5")},
 		ControlPlanes: addresses("10.0.0.5", "10.0.0.6"), VirtualAddresses: addresses("10.0.0.9"),
-		Endpoint:  "https://203.0.113.1:6443",
-		APIServer: APIServer{ExtraSANs: []string{"api.example.com", "203.0.113.2"}},
+		Endpoint:   "https://203.0.113.1:6443",
+		Kubernetes: config.Kubernetes{APIServer: config.APIServer{ExtraSANs: []string{"api.example.com", "203.0.113.2"}}},
 		Network: Network{
 			PodCIDRs:     []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")},
 			ServiceCIDRs: []netip.Prefix{netip.MustParsePrefix("10.96.0.0/12")},
