@@ -72,6 +72,7 @@ require (
 	github.com/aws/aws-sdk-go-v2 v1.48.0
 	github.com/beevik/ntp v1.6.0
 	github.com/charmbracelet/x/ansi v0.11.9
+	github.com/cockroachdb/datadriven v1.0.3
 	github.com/container-storage-interface/spec v1.9.0
 	github.com/containerd/containerd/api v1.10.0
 	github.com/containerd/go-dmverity v0.1.0

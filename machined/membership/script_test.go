@@ -6,16 +6,13 @@ import (
 	"crypto/ecdsa"
 	"crypto/x509"
 	"errors"
-	"flag"
 	"fmt"
 	"maps"
 	"net/netip"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"google.golang.org/grpc/status"
@@ -27,78 +24,31 @@ import (
 	"github.com/orlop-os/orlop/pkg/client"
 	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/pki"
+	"github.com/orlop-os/orlop/pkg/scripttest"
 	"github.com/orlop-os/orlop/pkg/trust"
 )
 
-var update = flag.Bool("update", false, "rewrite the expected output in the scripts")
-
-// TestScripts runs testdata/*.txt. A line is a command or a comment; the indented lines after a
-// command are its output. The clock is virtual, and a call takes a millisecond per machine, so the
-// order of answers is fixed. scriptCommands lists the commands.
+// TestScripts runs testdata/*.txt (package scripttest). A call takes a millisecond per machine, so
+// the order of answers is fixed. scriptCommands lists the commands.
 func TestScripts(t *testing.T) {
-	scripts, err := filepath.Glob("testdata/*.txt")
-	if err != nil || len(scripts) == 0 {
-		t.Fatal(scripts, err)
+	commands := scripttest.Commands[*site]{}
+	for name, do := range scriptCommands {
+		commands[name] = func(s *site, args []string) string {
+			out := do(s, args)
+			time.Sleep(callAllTimeout) // until all calls have ended
+			s.learnNames()
+			return s.readable(out)
+		}
 	}
-	for _, name := range scripts {
-		t.Run(strings.TrimSuffix(filepath.Base(name), ".txt"), func(t *testing.T) {
-			text, err := os.ReadFile(name)
-			if err != nil {
-				t.Fatal(err)
-			}
-			var got string
-			synctest.Test(t, func(t *testing.T) { got = runScript(t, string(text)) })
-			if *update {
-				if err := os.WriteFile(name, []byte(got), 0o644); err != nil {
-					t.Fatal(err)
-				}
-			} else if got != string(text) {
-				t.Errorf("%s: the output differs:\n%s", name, firstDifference(got, string(text)))
-			}
-		})
-	}
+	scripttest.Run(t, newSite, commands)
 }
 
-// firstDifference returns the first lines that differ, with the lines before.
-func firstDifference(got, want string) string {
-	g, w := strings.Split(got, "\n"), strings.Split(want, "\n")
-	n := 0
-	for n < len(g) && n < len(w) && g[n] == w[n] {
-		n++
-	}
-	at := func(lines []string) string { return strings.Join(lines[min(n, len(lines)):min(n+4, len(lines))], "\n") }
-	return fmt.Sprintf("%s\ngot:\n%s\nwant:\n%s", strings.Join(g[max(0, n-4):n], "\n"), at(g), at(w))
-}
-
-// runScript runs a script and returns it with the present outputs.
-func runScript(t *testing.T, text string) string {
+// newSite returns a cluster without machines.
+func newSite(t *testing.T) *site {
 	s := &site{t: t, net: newNetwork(), byName: map[string]*scriptMachine{}, names: map[string]string{}, nodes: map[string]bool{}}
 	s.net.delay = func(to netip.Addr) { time.Sleep(time.Duration(to.As4()[3]) * time.Millisecond) }
 	s.net.reaches = s.reaches
-	var out strings.Builder
-	for line := range strings.Lines(text) {
-		if strings.HasPrefix(line, "\t") {
-			continue // former output
-		}
-		out.WriteString(line)
-		words := strings.Fields(line)
-		if len(words) == 0 || strings.HasPrefix(line, "#") {
-			continue
-		}
-		do := scriptCommands[words[0]]
-		if do == nil {
-			t.Fatalf("unknown command: %s", line)
-		}
-		result := do(s, words[1:])
-		time.Sleep(callAllTimeout) // until all calls have ended
-		s.learnNames()
-		for _, l := range strings.Split(strings.TrimSpace(result), "\n") {
-			if l != "" {
-				fmt.Fprintf(&out, "\t%s\n", s.readable(l))
-			}
-		}
-	}
-	return out.String()
+	return s
 }
 
 // site is the cluster of a script.
@@ -127,7 +77,7 @@ type scriptMachine struct {
 }
 
 // scriptCommands are the commands of the scripts.
-var scriptCommands = map[string]func(s *site, args []string) string{
+var scriptCommands = scripttest.Commands[*site]{
 	"machines": (*site).machines,      // machines a b c: control-plane machines, which have synced
 	"ticket":   (*site).createTicket,  // ticket w1 on a [for 10m]: an operator creates a ticket
 	"copy":     (*site).copyWorker,    // copy w1 as t: a machine with the configuration of w1

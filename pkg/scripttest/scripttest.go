@@ -1,0 +1,82 @@
+// Package scripttest runs the text scripts of a package's tests, testdata/*.txt, in the format of
+// github.com/cockroachdb/datadriven. A script consists of comments and blocks. A block has commands,
+// a line of four dashes, and the output of these commands up to a blank line:
+//
+//	# Two machines present the same ticket.
+//	ticket w1 on a
+//	copy w1 as thief
+//	join thief via a
+//	join w1 via b
+//	----
+//	thief has certificates for 10.0.0.22
+//	10.0.0.12: ticket: another machine has used it
+//
+// A command is a word with arguments; the package under test defines the commands. A script stops
+// at the first block with a different output. `go test -update` writes the present output into the
+// scripts.
+package scripttest
+
+import (
+	"flag"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/synctest"
+
+	"github.com/cockroachdb/datadriven"
+	"gotest.tools/v3/golden"
+)
+
+// Commands are the commands of scripts by their names. A command gets the state of its script and
+// its arguments, and returns its output, which may be empty.
+type Commands[S any] map[string]func(s S, args []string) string
+
+// Run runs each script as a subtest with a new state. The clock of a script is virtual (package
+// testing/synctest).
+func Run[S any](t *testing.T, start func(t *testing.T) S, commands Commands[S]) {
+	t.Helper()
+	if golden.FlagUpdate() {
+		if err := flag.Set("rewrite", "true"); err != nil { // the flag of datadriven
+			t.Fatal(err)
+		}
+	}
+	paths, err := filepath.Glob("testdata/*.txt")
+	if err != nil || len(paths) == 0 {
+		t.Fatalf("testdata: no script (%v)", err)
+	}
+	for _, path := range paths {
+		t.Run(strings.TrimSuffix(filepath.Base(path), ".txt"), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := start(t)
+				datadriven.RunTestAny(quiet{t}, path, func(t testing.TB, d *datadriven.TestData) string {
+					return commands.block(t, s, d)
+				})
+			})
+		})
+	}
+}
+
+// block runs the commands of a block and returns their output.
+func (c Commands[S]) block(t testing.TB, s S, d *datadriven.TestData) string {
+	var out strings.Builder
+	for line := range strings.Lines(d.String()) {
+		words := strings.Fields(line)
+		if len(words) == 0 || strings.HasPrefix(words[0], "#") {
+			continue
+		}
+		do := c[words[0]]
+		if do == nil {
+			d.Fatalf(t, "unknown command: %s", line)
+		}
+		if text := strings.TrimSpace(do(s, words[1:])); text != "" {
+			out.WriteString(text + "\n")
+		}
+	}
+	return out.String()
+}
+
+// quiet is a test without the messages of datadriven about slow commands: the virtual clock would
+// cause many of them.
+type quiet struct{ testing.TB }
+
+func (quiet) Logf(string, ...any) {}
