@@ -1,6 +1,6 @@
 // Package scripttest runs the text scripts of a package's tests, testdata/*.txt, in the format of
-// github.com/cockroachdb/datadriven. A script consists of comments and blocks. A block has commands,
-// a line of four dashes, and the output of these commands up to a blank line:
+// github.com/cockroachdb/datadriven. A script consists of comments and blocks. A block has
+// commands, a line of four dashes, and the output of these commands up to a blank line:
 //
 //	# Two machines present the same ticket.
 //	ticket w1 on a

@@ -3,77 +3,16 @@ package trust
 import (
 	"bytes"
 	"fmt"
-	"slices"
-	"strings"
 	"testing"
 	"time"
 )
 
-// TestRemovedMachines: the revocation of a ticket retains the name of its machine, in every order
-// of merges, and the machine can be removed again.
-func TestRemovedMachines(t *testing.T) {
-	member := Member{Name: "w1", Ticket: "1a", Key: "sha256:" + strings.Repeat("0", 64), Address: "10.0.0.21", Joined: noon, Renewed: noon, Expires: noon.Add(time.Hour)}
-	open := Ticket{Serial: "2b", Name: "w2", At: noon, Expires: noon.Add(time.Hour), Voters: []string{strings.Repeat("0", 32)}, Quorum: 1}
-	all := Ledger{Membership: Membership{Members: []Member{member}, Tickets: []Ticket{open}}}
-	of := func(b Ledger, now time.Time) (names []string) {
-		for _, g := range b.RemovedSince(noon.Add(-time.Hour), now) {
-			names = append(names, g.Name+" "+g.Ticket)
-		}
-		return names
-	}
-	b, tickets, err := all.Remove("w1", noon, "admin")
-	if err != nil || !slices.Equal(tickets, []string{"1a"}) || !slices.Equal(of(b, noon), []string{"w1 1a"}) {
-		t.Fatalf("%v, %v, %v", tickets, of(b, noon), err)
-	}
-	again, tickets, err := b.Remove("w1", noon.Add(time.Hour), "admin")
-	if err != nil || !slices.Equal(tickets, []string{"1a"}) || !bytes.Equal(again.Revoked.Digest(), b.Revoked.Digest()) {
-		t.Errorf("removed again: %v, %v", tickets, err)
-	}
-	for _, name := range []string{"w3", ""} {
-		if _, _, err := b.Remove(name, noon, "admin"); err == nil {
-			t.Errorf("%q was removed", name)
-		}
-	}
-	if b, _, err = b.Revoke(Revocation{Lineage: "2b", At: noon, By: "admin"}); err != nil || !slices.Equal(of(b, noon), []string{"w1 1a", "w2 2b"}) {
-		t.Errorf("%v, %v", of(b, noon), err)
-	}
-	if got := b.RemovedSince(noon, noon); len(got) != 0 {
-		t.Errorf("removed after noon: %v", got)
-	}
-
-	// A machine that never knew the member gets its name by a merge, even if it got the revocation
-	// without the name before.
-	nameless := Revocation{Lineage: "1a", At: noon, By: "admin", Generation: 1}
-	stranger, _, err := Ledger{}.MergeRevocations([]Revocation{nameless}, noon)
-	if err != nil || len(of(stranger, noon)) != 0 {
-		t.Fatal(of(stranger, noon), err)
-	}
-	for range 2 {
-		if stranger, _, err = stranger.MergeRevocations(b.Revoked, noon); err != nil || !bytes.Equal(stranger.Revoked.Digest(), b.Revoked.Digest()) {
-			t.Errorf("%v, %v", stranger.Revoked, err)
-		}
-		if stranger, _, err = stranger.MergeRevocations([]Revocation{nameless}, noon); err != nil || !bytes.Equal(stranger.Revoked.Digest(), b.Revoked.Digest()) {
-			t.Errorf("it has forgotten the name: %v, %v", stranger.Revoked, err)
-		}
-	}
-	knew, _, err := all.MergeRevocations([]Revocation{nameless}, noon)
-	if err != nil || !slices.Equal(of(knew, noon), []string{"w1 1a"}) {
-		t.Errorf("%v, %v", of(knew, noon), err)
-	}
-	for _, bad := range []Revocation{{Name: "dora", Machine: "w1"}, {Lineage: "1a", Machine: "a\nb"}} {
-		if _, _, err := (Ledger{}).MergeRevocations([]Revocation{bad}, noon); err == nil {
-			t.Errorf("accepted %+v", bad)
-		}
-	}
-
-	// The name is in use again: first by an open ticket, then by a member.
-	open.Serial, open.Name = "3c", "w1"
-	if b, err = b.AddTicket(open); err != nil || !slices.Equal(of(b, noon), []string{"w2 2b"}) || len(of(b, noon.Add(time.Hour))) != 2 {
-		t.Errorf("%v, %v", of(b, noon), err)
-	}
-	member.Ticket = "3c"
-	if b.Members = []Member{member}; !slices.Equal(of(b.normalize(), noon.Add(time.Hour)), []string{"w2 2b"}) {
-		t.Errorf("%v", of(b, noon))
+// TestRemoveWithoutName checks that an empty name removes nothing: it is the machine of revocations
+// without a machine.
+func TestRemoveWithoutName(t *testing.T) {
+	b := Ledger{Revoked: []Revocation{{Lineage: "1a", At: noon, Generation: 1}}}
+	if _, tickets, err := b.Remove("", noon, "admin"); err == nil {
+		t.Errorf("removed %v", tickets)
 	}
 }
 

@@ -304,7 +304,7 @@ func TestMergeRefuses(t *testing.T) {
 	for what, r := range map[string]Revocation{
 		"nothing": {}, "both": {Name: "dora", Lineage: "1a"}, "a certificate restored": {Lineage: "1a", Restored: true}, "no serial": {Lineage: "0x1A"},
 		"control characters": {Name: "do\nra"}, "a long subject": {Name: "dora", By: strings.Repeat("x", 129)},
-		"a subject that is no text": {Name: "dora", By: "\xff"}, "a subject of two lines": {Name: "dora", By: "a\nb"}, "a machine of no text": {Lineage: "1a", Machine: "\xff"},
+		"a subject that is no text": {Name: "dora", By: "\xff"}, "a subject of two lines": {Name: "dora", By: "a\nb"}, "a machine of no text": {Lineage: "1a", Machine: "\xff"}, "a machine of two lines": {Lineage: "1a", Machine: "a\nb"},
 		"a machine of a name": {Name: "dora", Machine: "m1"}, "a time that cannot be written": {Name: "dora", At: time.Date(10000, 1, 1, 0, 0, 0, 0, time.UTC)},
 		"a time before all": {Lineage: "1a", At: time.Date(-1, 1, 1, 0, 0, 0, 0, time.UTC)},
 	} {
