@@ -124,14 +124,6 @@ func (s *site) find(name string) *scriptMachine {
 	return m
 }
 
-// word returns the argument after a word; empty if it is absent.
-func word(args []string, after string) string {
-	if i := slices.Index(args, after); i >= 0 && i+1 < len(args) {
-		return args[i+1]
-	}
-	return ""
-}
-
 // result is the output of a command that returns an error.
 func result(err error, ok string) string {
 	if err == nil {
@@ -223,10 +215,10 @@ func (s *site) readable(line string) string {
 func operator() callerid.Caller { return from(admin, "10.0.0.5:1") }
 
 func (s *site) createTicket(args []string) string {
-	name, on := args[0], s.find(word(args, "on"))
+	name, on := args[0], s.find(scripttest.Word(args, "on"))
 	key, request := newRequest(s.t)
 	r := &api.CreateTicketRequest{Name: name, Csr: request}
-	if ttl := word(args, "for"); ttl != "" {
+	if ttl := scripttest.Word(args, "for"); ttl != "" {
 		d, err := time.ParseDuration(ttl)
 		if err != nil {
 			s.t.Fatal(err)
@@ -291,7 +283,7 @@ func (s *site) newWorker(name string, c *config.Config) *scriptMachine {
 
 func (s *site) copyWorker(args []string) string {
 	of := s.find(args[0])
-	thief := s.newWorker(word(args, "as"), of.configuration())
+	thief := s.newWorker(scripttest.Word(args, "as"), of.configuration())
 	thief.ticket = of.ticket
 	return ""
 }
@@ -307,7 +299,7 @@ func (s *site) via(w *scriptMachine, args []string) *config.Config {
 		join = *c.Machine.Spec.Join
 	}
 	join.From = nil
-	for _, name := range strings.Split(word(args, "via"), ",") {
+	for _, name := range strings.Split(scripttest.Word(args, "via"), ",") {
 		join.From = append(join.From, s.find(name).addr.String())
 	}
 	return c.WithJoin(join)
@@ -349,14 +341,14 @@ func (s *site) renew(args []string) string {
 func (s *site) move(args []string) string {
 	w := s.find(args[0])
 	delete(s.net.machines, w.addr)
-	w.addr = netip.MustParseAddr(word(args, "to"))
+	w.addr = netip.MustParseAddr(scripttest.Word(args, "to"))
 	s.net.machines[w.addr] = w.machine
 	w.addresses.Set(at(w.addr))
 	return ""
 }
 
 func (s *site) remove(args []string) string {
-	answer, err := s.find(word(args, "on")).RemoveMember(operator(), &api.RemoveMemberRequest{Name: args[0]})
+	answer, err := s.find(scripttest.Word(args, "on")).RemoveMember(operator(), &api.RemoveMemberRequest{Name: args[0]})
 	if err != nil {
 		return result(err, "")
 	}
@@ -371,7 +363,7 @@ func (s *site) remove(args []string) string {
 }
 
 func (s *site) changeName(args []string, restore bool) string {
-	m := s.find(word(args, "on"))
+	m := s.find(scripttest.Word(args, "on"))
 	_, _, err := m.Server.Revoke(s.t.Context(), operator(), &api.RevokeRequest{Name: args[0], Restore: restore})
 	return result(err, "")
 }
@@ -380,7 +372,7 @@ func (s *site) revoke(args []string) string      { return s.changeName(args, fal
 func (s *site) restoreName(args []string) string { return s.changeName(args, true) }
 
 func (s *site) newList(args []string) string {
-	m := s.find(word(args, "on"))
+	m := s.find(scripttest.Word(args, "on"))
 	_, _, err := m.Server.Revoke(s.t.Context(), operator(), &api.RevokeRequest{Name: "nobody", NewList: true})
 	return result(err, "")
 }
@@ -406,7 +398,7 @@ func (s *site) addNewcomer(args []string) string {
 		s.t.Fatal(problems)
 	}
 	as := args[0]
-	if other := word(args, "as"); other != "" {
+	if other := scripttest.Word(args, "as"); other != "" {
 		as = other
 	}
 	s.newWorker(as, c.WithJoin(config.Join{From: answer.ControlPlanes}))
@@ -414,7 +406,7 @@ func (s *site) addNewcomer(args []string) string {
 }
 
 func (s *site) pending(args []string) string {
-	list, err := s.find(word(args, "on")).Requests.ListPending()
+	list, err := s.find(scripttest.Word(args, "on")).Requests.ListPending()
 	if err != nil {
 		return result(err, "")
 	}
@@ -433,7 +425,7 @@ func (s *site) asked(args []string) (name, fingerprint string) {
 
 func (s *site) approve(args []string) string {
 	name, key := s.asked(args)
-	on := s.find(word(args, "on"))
+	on := s.find(scripttest.Word(args, "on"))
 	unchanged, err := on.Requests.Approve(s.t.Context(), operator(), &api.ApproveRequest{Name: name, Fingerprint: key})
 	if unchanged {
 		return "it is approved already"
@@ -450,7 +442,7 @@ func (s *site) approve(args []string) string {
 
 func (s *site) deny(args []string) string {
 	name, key := s.asked(args)
-	answer, err := s.find(word(args, "on")).Requests.Deny(s.t.Context(), &api.DenyRequest{Name: name, Fingerprint: key})
+	answer, err := s.find(scripttest.Word(args, "on")).Requests.Deny(s.t.Context(), &api.DenyRequest{Name: name, Fingerprint: key})
 	if err != nil {
 		return result(err, "")
 	}
@@ -690,7 +682,7 @@ func (s *site) listsEqual([]string) string {
 }
 
 func (s *site) call(args []string) string {
-	caller, to := s.find(word(args, "from")), s.find(word(args, "to"))
+	caller, to := s.find(scripttest.Word(args, "from")), s.find(scripttest.Word(args, "to"))
 	own, err := caller.certificate()
 	if err != nil {
 		s.t.Fatal(err)

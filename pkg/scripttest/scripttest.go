@@ -19,6 +19,7 @@ package scripttest
 import (
 	"flag"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -73,6 +74,29 @@ func (c Commands[S]) block(t testing.TB, s S, d *datadriven.TestData) string {
 		}
 	}
 	return out.String()
+}
+
+// Word returns the argument after a preposition of a command, such as b in `join w1 via b`. It is
+// empty if the preposition is absent.
+func Word(args []string, preposition string) string {
+	words := Words(args, preposition)
+	if len(words) == 0 {
+		return ""
+	}
+	return words[0]
+}
+
+// Words returns the arguments after a preposition, up to the next of the given prepositions.
+func Words(args []string, preposition string, next ...string) []string {
+	i := slices.Index(args, preposition)
+	if i < 0 {
+		return nil
+	}
+	words := args[i+1:]
+	if end := slices.IndexFunc(words, func(word string) bool { return slices.Contains(next, word) }); end >= 0 {
+		words = words[:end]
+	}
+	return words
 }
 
 // quiet is a test without the messages of datadriven about slow commands: the virtual clock would

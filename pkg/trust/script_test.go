@@ -73,23 +73,10 @@ func (h *holder) now() time.Time { return noon.Add(sinceStart() + h.ahead) }
 // sinceStart returns the virtual time since the start of a script.
 func sinceStart() time.Duration { return time.Since(time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)) }
 
-// after returns the arguments after a word, up to the next of the given words.
-func after(args []string, word string, ends ...string) []string {
-	i := slices.Index(args, word)
-	if i < 0 {
-		return nil
-	}
-	rest := args[i+1:]
-	if end := slices.IndexFunc(rest, func(a string) bool { return slices.Contains(ends, a) }); end >= 0 {
-		rest = rest[:end]
-	}
-	return rest
-}
-
 // on returns the machines after the word on.
 func (w *ledgers) on(args []string) []*holder {
 	var out []*holder
-	for _, name := range after(args, "on", "by") {
+	for _, name := range scripttest.Words(args, "on", "by") {
 		out = append(out, w.find(name))
 	}
 	return out
@@ -140,10 +127,10 @@ func (w *ledgers) result(h *holder, next Ledger, err error) string {
 
 func (w *ledgers) addTicket(args []string) string {
 	on := w.on(args)
-	ticket := Ticket{Serial: args[0], Name: after(args, "for")[0], At: on[0].now(), Expires: on[0].now().Add(time.Hour), By: "admin"}
-	voters := after(args, "by")
+	ticket := Ticket{Serial: args[0], Name: scripttest.Word(args, "for"), At: on[0].now(), Expires: on[0].now().Add(time.Hour), By: "admin"}
+	voters := scripttest.Words(args, "by")
 	if voters == nil {
-		voters = after(args, "on")
+		voters = scripttest.Words(args, "on")
 	}
 	for _, name := range voters {
 		ticket.Voters = append(ticket.Voters, w.find(name).ID)
@@ -159,16 +146,16 @@ func (w *ledgers) addTicket(args []string) string {
 
 // candidate parses `w 1a key 1 at 10.0.0.21 [known]`.
 func (w *ledgers) candidate(args []string, now time.Time) (m Member, known bool) {
-	key, err := strconv.Atoi(after(args, "key")[0])
+	key, err := strconv.Atoi(scripttest.Word(args, "key"))
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	return Member{Name: args[0], Ticket: args[1], Key: finger(key), Address: after(args, "at")[0], Renewed: now}, slices.Contains(args, "known")
+	return Member{Name: args[0], Ticket: args[1], Key: finger(key), Address: scripttest.Word(args, "at"), Renewed: now}, slices.Contains(args, "known")
 }
 
 func (w *ledgers) vote(args []string) string {
 	h := w.find(args[0])
-	m, known := w.candidate(after(args, "for"), h.now())
+	m, known := w.candidate(scripttest.Words(args, "for"), h.now())
 	next, err := h.Vote(m, known, h.session, h.now())
 	return cmp.Or(w.result(h, next, err), args[0]+" votes yes")
 }
@@ -177,7 +164,7 @@ func (w *ledgers) admit(args []string) string {
 	h := w.find(args[0])
 	m, known := w.candidate(args[1:], h.now())
 	votes, quorum := 0, 0
-	if v := after(args, "votes"); v != nil {
+	if v := scripttest.Words(args, "votes"); v != nil {
 		if _, err := fmt.Sscanf(v[0]+" "+v[2], "%d %d", &votes, &quorum); err != nil {
 			w.t.Fatal(err)
 		}
@@ -192,7 +179,7 @@ func (w *ledgers) admit(args []string) string {
 func (w *ledgers) merge(args []string) string {
 	h := w.find(args[0])
 	var out []string
-	for _, name := range after(args, "from") {
+	for _, name := range scripttest.Words(args, "from") {
 		from := w.find(name)
 		next, added, err := h.MergeRevocations(from.Revoked, h.now())
 		if err != nil {
@@ -220,8 +207,8 @@ func (w *ledgers) remove(args []string) string {
 func (w *ledgers) removed(args []string) string {
 	h := w.find(args[0])
 	var since time.Time
-	if d := after(args, "since"); d != nil {
-		since = h.now().Add(-w.duration(d[0]))
+	if d := scripttest.Word(args, "since"); d != "" {
+		since = h.now().Add(-w.duration(d))
 	}
 	var out []string
 	for _, r := range h.RemovedSince(since, h.now()) {
@@ -231,10 +218,7 @@ func (w *ledgers) removed(args []string) string {
 }
 
 func (w *ledgers) issue(args []string) string {
-	i := Issued{Serial: args[0], Lineage: args[0], Name: after(args, "for")[0], Role: "reader", By: "admin"}
-	if lineage := after(args, "lineage"); lineage != nil {
-		i.Lineage = lineage[0]
-	}
+	i := Issued{Serial: args[0], Lineage: cmp.Or(scripttest.Word(args, "lineage"), args[0]), Name: scripttest.Word(args, "for"), Role: "reader", By: "admin"}
 	for _, h := range w.on(args) {
 		i.At, i.Expires = h.now(), h.now().Add(time.Hour)
 		h.Ledger = h.AddIssued(i)
