@@ -69,7 +69,7 @@ func (c Commands[S]) block(t testing.TB, s S, d *datadriven.TestData) string {
 		if do == nil {
 			d.Fatalf(t, "unknown command: %s", line)
 		}
-		if text := strings.TrimSpace(do(s, words[1:])); text != "" {
+		if text := strings.TrimRight(do(s, words[1:]), " \n"); text != "" {
 			out.WriteString(text + "\n")
 		}
 	}

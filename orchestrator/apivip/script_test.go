@@ -1,0 +1,253 @@
+package apivip
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/orlop-os/orlop/orchestrator/neighbor"
+	"github.com/orlop-os/orlop/pkg/scripttest"
+)
+
+// TestScripts runs testdata/*.txt (package scripttest). All machines step at the same moment, and
+// know at once which API servers they reach are ready.
+//
+// The output of `run` and `see` has a letter for each step of a machine, 200 ms apart: "." it
+// listens, "?" it probes the link, "A" it announces the address, "a" it holds the address, and "_"
+// it does not run.
+//
+// The argument of `see` is the input of each step of a single machine: "." nothing, "l" and "h"
+// claims of a machine with a lower and a higher hardware address, "x" its API server is not ready,
+// "o" it knows no ready API server, "i" it knows no ready majority, "L" and "H" claims meanwhile,
+// and "_" it stands still.
+func TestScripts(t *testing.T) {
+	scripttest.Run(t, func(t *testing.T) *link { return &link{t: t} }, scripttest.Commands[*link]{
+		"see":       (*link).see,       // see TIMELINE [ahead 2]
+		"machines":  (*link).addAll,    // machines a b c: control-plane machines in the order of the list
+		"run":       (*link).run,       // run 3s
+		"wait":      (*link).wait,      // wait 1m: without output
+		"api":       (*link).api,       // api a ready|unready
+		"link":      (*link).setLink,   // link a up|down
+		"split":     (*link).split,     // split a | b c: the network is split
+		"heal":      (*link).heal,      // heal
+		"stop":      (*link).stop,      // stop a: it stands still
+		"continue":  (*link).resume,    // continue a
+		"crash":     (*link).crash,     // crash a: it has no power
+		"start":     (*link).start,     // start a: it starts without state
+		"component": (*link).component, // component a stops|starts: but its API server works
+	})
+}
+
+// link is the network of a script.
+type link struct {
+	t        *testing.T
+	machines []*scripted
+}
+
+// scripted is a machine of a script.
+type scripted struct {
+	name    string
+	address netip.Addr
+	mac     neighbor.MAC
+	ready   bool // its API server
+	on      bool
+	stands  bool
+	mute    bool // the component does not run
+	up      bool // its link
+	side    string
+	state   State
+	claims  []neighbor.MAC
+}
+
+// letter describes the result of a step.
+func letter(t *testing.T, s State, todo Actions) string {
+	switch {
+	case todo.Announce && s.Active && !todo.Probe:
+		return "A"
+	case todo.Announce:
+		t.Fatalf("%+v although it answers: %t", todo, s.Active)
+	case todo.Probe:
+		return "?"
+	case s.Active:
+		return "a"
+	}
+	return "."
+}
+
+func (n *link) see(args []string) string {
+	low, own, high := neighbor.MAC{2, 0, 0, 0, 0, 1}, neighbor.MAC{2, 0, 0, 0, 0, 2}, neighbor.MAC{2, 0, 0, 0, 0, 3}
+	claims := map[rune]neighbor.MAC{'l': low, 'h': high, 'L': low, 'H': high}
+	first := 0
+	if word := scripttest.Word(args, "ahead"); word != "" {
+		var err error
+		if first, err = strconv.Atoi(word); err != nil {
+			n.t.Fatal(err)
+		}
+	}
+	var s State
+	out := ""
+	for _, seen := range args[0] {
+		time.Sleep(neighbor.StepInterval)
+		if seen == '_' {
+			out += "_"
+			continue
+		}
+		v := Observation{Now: time.Now(), Eligible: seen != 'x' && seen != 'o', Last: seen == 'o', Most: !strings.ContainsRune("oiLH", seen), Ahead: first, Own: own}
+		if other, ok := claims[seen]; ok {
+			v.Claims = append(v.Claims, other)
+		}
+		var todo Actions
+		s, todo = s.Step(v)
+		out += letter(n.t, s, todo)
+	}
+	return "    " + out // below the input
+}
+
+func (n *link) addAll(args []string) string {
+	for i, name := range args {
+		n.machines = append(n.machines, &scripted{name: name, address: netip.AddrFrom4([4]byte{192, 0, 2, byte(10 + i)}), mac: neighbor.MAC{2, 0, 0, 0, 0, byte(i + 1)}, ready: true, on: true, up: true})
+	}
+	return ""
+}
+
+// find returns a machine.
+func (n *link) find(name string) *scripted {
+	i := slices.IndexFunc(n.machines, func(m *scripted) bool { return m.name == name })
+	if i < 0 {
+		n.t.Fatalf("no machine %q", name)
+	}
+	return n.machines[i]
+}
+
+// connected reports whether packets of one machine reach another.
+func connected(a, b *scripted) bool { return a.up && b.up && a.side == b.side }
+
+// steps reports whether the component of a machine runs.
+func (m *scripted) steps() bool { return m.on && !m.stands && !m.mute }
+
+// known returns the readiness of the API servers as a machine knows it.
+func (n *link) known(m *scripted) (list []netip.Addr, servers map[netip.Addr]APIServer) {
+	servers = map[netip.Addr]APIServer{}
+	for _, o := range n.machines {
+		list = append(list, o.address)
+		servers[o.address] = APIServer{Ready: o.ready && o.on && !o.stands && (o == m || connected(o, m))}
+	}
+	return list, servers
+}
+
+func (n *link) run(args []string) string {
+	d, err := time.ParseDuration(args[0])
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	rows := make([]string, len(n.machines))
+	var moves []string
+	for begin := time.Now(); time.Since(begin) < d; {
+		time.Sleep(neighbor.StepInterval)
+		for i, m := range n.machines {
+			if !m.steps() {
+				rows[i] += "_"
+				continue
+			}
+			todo := n.step(m)
+			rows[i] += letter(n.t, m.state, todo)
+			if todo.Moved {
+				moves = append(moves, fmt.Sprintf("%s after %s: the holder has changed", m.name, time.Since(begin)))
+			}
+		}
+	}
+	for i, m := range n.machines {
+		rows[i] = m.name + " " + rows[i]
+	}
+	return strings.Join(append(rows, moves...), "\n")
+}
+
+func (n *link) wait(args []string) string {
+	n.run(args)
+	return ""
+}
+
+// step performs a step of a machine.
+func (n *link) step(m *scripted) Actions {
+	list, servers := n.known(m)
+	var todo Actions
+	m.state, todo = m.state.Step(Observation{
+		Now: time.Now(), Eligible: m.up && servers[m.address].Ready, Last: m.up && !anyReady(list, servers), Most: mostReady(list, servers),
+		Ahead: ahead(list, m.address, servers), Own: m.mac, Claims: m.claims,
+	})
+	m.claims = nil
+	for _, o := range n.machines {
+		if o == m || !o.steps() || !connected(m, o) {
+			continue
+		}
+		if todo.Announce {
+			o.claims = append(o.claims, m.mac)
+		}
+		if todo.Probe && o.state.Active {
+			m.claims = append(m.claims, o.mac)
+		}
+	}
+	return todo
+}
+
+func (n *link) api(args []string) string {
+	n.find(args[0]).ready = args[1] == "ready"
+	return ""
+}
+
+func (n *link) setLink(args []string) string {
+	n.find(args[0]).up = args[1] == "up"
+	return ""
+}
+
+func (n *link) split(args []string) string {
+	side := 0
+	for _, name := range args {
+		if name == "|" {
+			side++
+			continue
+		}
+		n.find(name).side = fmt.Sprint(side)
+	}
+	return ""
+}
+
+func (n *link) heal([]string) string {
+	for _, m := range n.machines {
+		m.side = ""
+	}
+	return ""
+}
+
+func (n *link) stop(args []string) string {
+	n.find(args[0]).stands = true
+	return ""
+}
+
+func (n *link) resume(args []string) string {
+	n.find(args[0]).stands = false
+	return ""
+}
+
+func (n *link) crash(args []string) string {
+	n.find(args[0]).on = false
+	return ""
+}
+
+func (n *link) start(args []string) string {
+	m := n.find(args[0])
+	m.on, m.mute, m.state, m.claims = true, false, State{}, nil
+	return ""
+}
+
+func (n *link) component(args []string) string {
+	if args[1] == "starts" {
+		return n.start(args)
+	}
+	n.find(args[0]).mute = true
+	return ""
+}
