@@ -122,102 +122,12 @@ func TestElectMoves(t *testing.T) {
 	}
 }
 
-// TestClaims replays a node's input second by second.
-func TestClaims(t *testing.T) {
-	start := time.Unix(1000, 0)
-	type moment struct {
-		at      int // seconds
-		won     string
-		cutOff  bool
-		claimed string
-		want    string // the addresses that it answers for, announces and probes
-	}
-	for name, moments := range map[string][]moment{
-		"three announcements": {
-			{0, "192.0.2.70", false, "", "answers 192.0.2.70, announces 192.0.2.70"}, {0, "192.0.2.70", false, "", "answers 192.0.2.70"},
-			{1, "192.0.2.70", false, "", "answers 192.0.2.70, announces 192.0.2.70"}, {2, "192.0.2.70", false, "", "answers 192.0.2.70, announces 192.0.2.70"},
-			{3, "192.0.2.70", false, "", "answers 192.0.2.70"},
-		},
-		"and reminders, but not of one that is cut off": {
-			{0, "192.0.2.70", false, "", "answers 192.0.2.70, announces 192.0.2.70"}, {1, "192.0.2.70", false, "", "answers 192.0.2.70, announces 192.0.2.70"},
-			{2, "192.0.2.70", false, "", "answers 192.0.2.70, announces 192.0.2.70"}, {31, "192.0.2.70", false, "", "answers 192.0.2.70"},
-			{32, "192.0.2.70", false, "", "answers 192.0.2.70, announces 192.0.2.70"}, {33, "192.0.2.70", false, "", "answers 192.0.2.70"},
-			{62, "192.0.2.70", false, "", "answers 192.0.2.70, announces 192.0.2.70"}, {92, "192.0.2.70", true, "", "answers 192.0.2.70, probes 192.0.2.70"},
-		},
-		"lost and won": {
-			{0, "192.0.2.70", false, "", "answers 192.0.2.70, announces 192.0.2.70"}, {1, "", false, "", "answers"},
-			{2, "192.0.2.70", false, "", "answers 192.0.2.70, announces 192.0.2.70"},
-		},
-		"a claim that is not believed": {
-			{0, "192.0.2.70", false, "192.0.2.70", "answers 192.0.2.70, announces 192.0.2.70"}, {1, "192.0.2.70", false, "192.0.2.70", "answers 192.0.2.70, announces 192.0.2.70"},
-		},
-		"cut off, and alone": {
-			{0, "192.0.2.70", false, "", "answers 192.0.2.70, announces 192.0.2.70"}, {1, "192.0.2.70", false, "", "answers 192.0.2.70, announces 192.0.2.70"},
-			{2, "192.0.2.70", false, "", "answers 192.0.2.70, announces 192.0.2.70"}, {40, "192.0.2.70", true, "", "answers 192.0.2.70, probes 192.0.2.70"},
-			{41, "192.0.2.70", true, "", "answers 192.0.2.70"}, {45, "192.0.2.70", true, "", "answers 192.0.2.70, probes 192.0.2.70"},
-		},
-		"cut off, and another one took over": {
-			{0, "192.0.2.70", false, "", "answers 192.0.2.70, announces 192.0.2.70"}, {50, "192.0.2.70", true, "192.0.2.70", "answers 192.0.2.70"},
-			{51, "192.0.2.70", true, "192.0.2.70", "answers 192.0.2.70"}, {52, "192.0.2.70", true, "192.0.2.70", "answers"},
-			{60, "192.0.2.70", true, "", "answers, probes 192.0.2.70"}, {61, "192.0.2.70", true, "192.0.2.70", "answers"}, {80, "192.0.2.70", false, "", "answers 192.0.2.70, announces 192.0.2.70"},
-		},
-		"cut off, and the other one was wrong": {
-			{0, "192.0.2.70", false, "", "answers 192.0.2.70, announces 192.0.2.70"}, {48, "192.0.2.70", true, "192.0.2.70", "answers 192.0.2.70"},
-			{50, "192.0.2.70", true, "192.0.2.70", "answers"}, {55, "192.0.2.70", true, "", "answers, probes 192.0.2.70"}, {56, "192.0.2.70", true, "192.0.2.70", "answers"},
-			{61, "192.0.2.70", true, "", "answers, probes 192.0.2.70"}, {75, "192.0.2.70", true, "", "answers, probes 192.0.2.70"},
-			{76, "192.0.2.70", true, "", "answers 192.0.2.70, announces 192.0.2.70"},
-		},
-		"cut off, and the other one had not heard this one": {
-			{0, "192.0.2.70", false, "", "answers 192.0.2.70, announces 192.0.2.70"}, {1, "192.0.2.70", false, "", "answers 192.0.2.70, announces 192.0.2.70"},
-			{2, "192.0.2.70", false, "", "answers 192.0.2.70, announces 192.0.2.70"}, {50, "192.0.2.70", true, "192.0.2.70", "answers 192.0.2.70"},
-			{51, "192.0.2.70", true, "", "answers 192.0.2.70"}, {52, "192.0.2.70", true, "", "answers 192.0.2.70, probes 192.0.2.70"},
-			{60, "192.0.2.70", true, "192.0.2.70", "answers 192.0.2.70"},
-		},
-		"others are told who has it, but not again and again": {
-			{0, "192.0.2.70", false, "", "answers 192.0.2.70, announces 192.0.2.70"}, {1, "192.0.2.70", false, "", "answers 192.0.2.70, announces 192.0.2.70"},
-			{2, "192.0.2.70", false, "", "answers 192.0.2.70, announces 192.0.2.70"}, {20, "192.0.2.70", false, "192.0.2.70", "answers 192.0.2.70, announces 192.0.2.70"},
-			{21, "192.0.2.70", false, "192.0.2.70", "answers 192.0.2.70"}, {29, "192.0.2.70", false, "192.0.2.70", "answers 192.0.2.70"},
-			{30, "192.0.2.70", false, "192.0.2.70", "answers 192.0.2.70, announces 192.0.2.70"},
-		},
-		"cut off, and back when it has lost": {
-			{0, "192.0.2.70", false, "", "answers 192.0.2.70, announces 192.0.2.70"}, {50, "192.0.2.70", true, "192.0.2.70", "answers 192.0.2.70"},
-			{52, "192.0.2.70", true, "192.0.2.70", "answers"}, {90, "", false, "", "answers"},
-		},
-		"a claim to another's": {{0, "192.0.2.70", true, "192.0.2.71", "answers 192.0.2.70, announces 192.0.2.70"}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			var c claims
-			for _, m := range moments {
-				var do claimActions
-				c, do = c.step(claimInput{now: start.Add(time.Duration(m.at) * time.Second), won: some(m.won), cutOff: m.cutOff, claimed: some(m.claimed)})
-				got := strings.TrimSuffix("answers "+words(c.answered()), " ")
-				if len(do.announce) > 0 {
-					got += ", announces " + words(do.announce)
-				}
-				if len(do.probe) > 0 {
-					got += ", probes " + words(do.probe)
-				}
-				if got != m.want {
-					t.Errorf("at %d s: %s; want %s", m.at, got, m.want)
-				}
-			}
-		})
-	}
-}
-
 func TestReannounce(t *testing.T) {
 	now := time.Unix(1000, 0)
 	c := claims{vip4: {announced: announcements, next: now}, vip6: {yielded: now}}.reannounce()
 	if _, do := c.step(claimInput{now: now, won: []netip.Addr{vip4, vip6}, cutOff: true}); !slices.Equal(do.announce, []netip.Addr{vip4}) {
 		t.Errorf("announces %v on another link", do.announce)
 	}
-}
-
-func some(word string) []netip.Addr {
-	if word == "" {
-		return nil
-	}
-	return addrs(word)
 }
 
 func words(addresses []netip.Addr) string {

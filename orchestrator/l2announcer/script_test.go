@@ -1,0 +1,402 @@
+package l2announcer
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/orlop-os/orlop/orchestrator/neighbor"
+	"github.com/orlop-os/orlop/pkg/scripttest"
+)
+
+// TestScripts runs testdata/*.txt (package scripttest). All nodes step at the same moment, packets
+// and objects arrive at once, and each kubelet renews its Lease every 10 s. The output of `run` is
+// each change and each packet of a node except its announcements of itself, with the time since
+// the start of the command.
+//
+// The argument of `hear` has a letter for each step, 200 ms apart, of a node that listens to a
+// peer: "!" an announcement, "+" another packet, "." nothing, "_" the node stood still for a
+// second, and "-" for three. In the output, "h" is a peer that is heard, "?" a peer that is heard
+// and solicited, and "s" a silent peer; "b" is a node that relies on the API server. A capital
+// letter means that the node announces its addresses again. A number repeats the next letter, and
+// makes the output count letters, too.
+func TestScripts(t *testing.T) {
+	scripttest.Run(t, func(t *testing.T) *link { return &link{t: t, apiServer: true} }, scripttest.Commands[*link]{
+		"hear":      (*link).hear,      // hear TIMELINE
+		"nodes":     (*link).addNodes,  // nodes a b c
+		"service":   (*link).service,   // service 192.0.2.70 [local a b]
+		"run":       (*link).run,       // run 3s
+		"wait":      (*link).wait,      // wait 3s: run without output
+		"owners":    (*link).owners,    // owners: the nodes that answer for each address
+		"claim":     (*link).claim,     // claim 192.0.2.70 to a: by another machine
+		"crash":     (*link).crash,     // crash a: it has no power
+		"start":     (*link).start,     // start a: it starts without state
+		"stop":      (*link).stop,      // stop a: it stands still
+		"continue":  (*link).resume,    // continue a
+		"announcer": (*link).announcer, // announcer a stops|starts: but its kernel works
+		"link":      (*link).setLink,   // link a down|up
+		"split":     (*link).split,     // split a | b c: the network is split
+		"heal":      (*link).heal,      // heal
+		"apiserver": (*link).setServer, // apiserver down|up
+		"offline":   (*link).offline,   // offline a: it does not reach the API server
+		"online":    (*link).online,    // online a
+		"exclude":   (*link).exclude,   // exclude a: its Node gets the label
+		"include":   (*link).include,   // include a
+	})
+}
+
+// link is the network of a script.
+type link struct {
+	t         *testing.T
+	nodes     []*scripted
+	apiServer bool
+	objects   facts
+	begin     time.Time // of the run
+	out       []string
+}
+
+// scripted is a node of a script.
+type scripted struct {
+	name    string
+	address netip.Addr
+	mac     neighbor.MAC
+	on      bool // it has power and does not stand still
+	works   bool // its announcer
+	up      bool // its link
+	side    string
+	online  bool // it reaches the API server
+	renewed time.Time
+	lease   lease
+	known   facts
+	state   state
+	heard   []neighbor.SeenAddress
+	// as printed last
+	answers, silent string
+	cutOff          bool
+}
+
+// running reports whether the announcer runs.
+func (m *scripted) running() bool { return m.on && m.works }
+
+// repeated is a number and the letter that it repeats.
+var repeated = regexp.MustCompile(`[0-9]+[^0-9]`)
+
+// counted returns a row of letters with the number of each.
+func counted(row string) string {
+	var out []string
+	for row != "" {
+		rest := strings.TrimLeft(row, row[:1])
+		out = append(out, fmt.Sprint(len(row)-len(rest), row[:1]))
+		row = rest
+	}
+	return strings.Join(out, " ")
+}
+
+func (n *link) hear(args []string) string {
+	others := []Node{{Name: "other", Addresses: []netip.Addr{vip4}}}
+	var h peerState
+	input := repeated.ReplaceAllStringFunc(args[0], func(part string) string {
+		count, err := strconv.Atoi(part[:len(part)-1])
+		if err != nil {
+			n.t.Fatal(err)
+		}
+		return strings.Repeat(part[len(part)-1:], count)
+	})
+	out := ""
+	for _, what := range input {
+		var claims []neighbor.SeenAddress
+		switch what {
+		case '!', '+':
+			claims = []neighbor.SeenAddress{{Address: vip4.Next(), Announced: true}, {Address: vip4, MAC: other, Announced: what == '!'}}
+		case '_':
+			time.Sleep(time.Second)
+		case '-':
+			time.Sleep(3 * time.Second)
+		}
+		var do peerActions
+		h, do = h.step(time.Now(), others, claims)
+		time.Sleep(neighbor.StepInterval)
+		letter := "h"
+		switch _, heard := h.heard["other"]; {
+		case len(do.solicit) > 0:
+			letter = "?"
+		case h.silent("other"):
+			letter = "s"
+		case !heard:
+			letter = "b"
+		}
+		if do.reannounce {
+			letter = strings.ToUpper(letter)
+		}
+		out += letter
+	}
+	if input != args[0] {
+		return counted(out)
+	}
+	return "     " + out // below the input
+}
+
+func (n *link) addNodes(args []string) string {
+	for i, name := range args {
+		m := &scripted{name: name, address: netip.AddrFrom4([4]byte{192, 0, 2, byte(10 + i)}), mac: neighbor.MAC{2, 0, 0, 0, 0, byte(i + 1)}, up: true, online: true}
+		n.nodes = append(n.nodes, m)
+		n.objects.nodes = append(n.objects.nodes, Node{Name: name, Ready: true, Addresses: []netip.Addr{m.address}})
+		n.start([]string{name})
+	}
+	return ""
+}
+
+// change changes the objects of the API server.
+func (n *link) change(how func(*facts)) {
+	next := facts{n.objects.version + 1, slices.Clone(n.objects.nodes), slices.Clone(n.objects.services)}
+	how(&next)
+	n.objects = next
+}
+
+func (n *link) service(args []string) string {
+	s := Service{Addresses: addrs(args[0]), Local: slices.Contains(args, "local"), Endpoints: scripttest.Words(args, "local")}
+	n.change(func(f *facts) {
+		f.services = slices.DeleteFunc(f.services, func(o Service) bool { return o.Addresses[0] == s.Addresses[0] })
+		f.services = append(f.services, s)
+	})
+	return ""
+}
+
+// index returns the index of a node.
+func (n *link) index(name string) int {
+	i := slices.IndexFunc(n.nodes, func(m *scripted) bool { return m.name == name })
+	if i < 0 {
+		n.t.Fatalf("no node %q", name)
+	}
+	return i
+}
+
+// find returns a node.
+func (n *link) find(name string) *scripted { return n.nodes[n.index(name)] }
+
+// print adds a line about a node to the output.
+func (n *link) print(m *scripted, format string, args ...any) {
+	n.out = append(n.out, fmt.Sprintf("%s %s: ", time.Since(n.begin), m.name)+fmt.Sprintf(format, args...))
+}
+
+func (n *link) run(args []string) string {
+	d, err := time.ParseDuration(args[0])
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	n.out = nil
+	for n.begin = time.Now(); time.Since(n.begin) < d; time.Sleep(neighbor.StepInterval) {
+		n.controlPlane()
+		for _, m := range n.nodes {
+			if m.running() {
+				n.step(m)
+			}
+		}
+	}
+	return strings.Join(n.out, "\n")
+}
+
+func (n *link) wait(args []string) string {
+	n.run(args)
+	return ""
+}
+
+// controlPlane renews Leases and updates the readiness of Nodes.
+func (n *link) controlPlane() {
+	if !n.apiServer {
+		return
+	}
+	for i, m := range n.nodes {
+		if m.on && m.online && time.Since(m.renewed) >= 10*time.Second {
+			m.renewed = time.Now()
+		}
+		if ready := time.Since(m.renewed) <= lost; ready != n.objects.nodes[i].Ready {
+			n.change(func(f *facts) { f.nodes[i].Ready = ready })
+			n.print(m, "its Node is ready: %t", ready)
+		}
+	}
+}
+
+// connected reports whether packets of one node reach another.
+func connected(a, b *scripted) bool {
+	return a != b && a.on && b.on && a.up && b.up && a.side == b.side
+}
+
+// send delivers a packet.
+func send(from, to *scripted, a netip.Addr, announced bool) {
+	if connected(from, to) && to.works {
+		to.heard = append(to.heard, neighbor.SeenAddress{Address: a, MAC: from.mac, Announced: announced})
+	}
+}
+
+// step performs a step of a node.
+func (n *link) step(m *scripted) {
+	if m.online && n.apiServer {
+		m.lease = m.lease.renewed(m.renewed.String(), time.Now())
+		if m.known.nodes == nil || m.known.version != n.objects.version {
+			m.known, m.state.candidates = n.objects, nil
+		}
+	}
+	if m.known.nodes == nil {
+		m.heard = nil // it does not listen before its first list
+		return
+	}
+	cutOff := m.lease.cutOff(time.Now())
+	if cutOff != m.cutOff {
+		m.cutOff = cutOff
+		n.print(m, "is cut off from the API server: %t", cutOff)
+	}
+	var do actions
+	m.state, do = m.state.step(observation{
+		now: time.Now(), self: m.name, nodes: m.known.nodes, services: m.known.services, heard: m.heard, noLink: !m.up, cutOff: cutOff,
+	})
+	m.heard = nil
+	if silent := strings.Join(do.silent, " "); silent != m.silent {
+		m.silent = silent
+		n.print(m, "silent nodes: %s", cmp.Or(silent, "none"))
+	}
+	if answers := words(m.state.claims.answered()); answers != m.answers {
+		m.answers = answers
+		n.print(m, "answers for %s", cmp.Or(answers, "no address"))
+	}
+	n.perform(m, do)
+}
+
+// perform sends the packets of a step.
+func (n *link) perform(m *scripted, do actions) {
+	if len(do.announce) > 0 {
+		n.print(m, "announces %s", words(do.announce))
+	}
+	if len(do.probe) > 0 {
+		n.print(m, "probes %s", words(do.probe))
+	}
+	for _, o := range n.nodes {
+		if do.announceSelf {
+			send(m, o, m.address, true)
+		}
+		for _, a := range do.announce {
+			send(m, o, a, true)
+		}
+		for _, a := range do.probe {
+			if connected(m, o) && o.works && slices.Contains(o.state.claims.answered(), a) {
+				send(o, m, a, false)
+			}
+		}
+		for _, c := range do.solicit {
+			if c.MAC == o.mac {
+				send(o, m, o.address, false) // the kernel answers
+			}
+		}
+	}
+}
+
+func (n *link) owners([]string) string {
+	var out []string
+	for _, s := range n.objects.services {
+		line := s.Addresses[0].String() + ":"
+		for _, m := range n.nodes {
+			if m.running() && slices.Contains(m.state.claims.answered(), s.Addresses[0]) {
+				line += " " + m.name
+			}
+		}
+		out = append(out, line)
+	}
+	return strings.Join(out, "\n")
+}
+
+func (n *link) claim(args []string) string {
+	m := n.find(scripttest.Word(args, "to"))
+	m.heard = append(m.heard, neighbor.SeenAddress{Address: netip.MustParseAddr(args[0]), MAC: other, Announced: true})
+	return ""
+}
+
+func (n *link) crash(args []string) string {
+	m := n.find(args[0])
+	m.on, m.works = false, false
+	return ""
+}
+
+func (n *link) start(args []string) string {
+	m := n.find(args[0])
+	m.on, m.works, m.state, m.heard, m.known = true, true, state{}, nil, facts{}
+	m.answers, m.silent, m.cutOff, m.lease = "", "", false, lease{}.renewed("", time.Now())
+	return ""
+}
+
+func (n *link) stop(args []string) string {
+	n.find(args[0]).on = false
+	return ""
+}
+
+func (n *link) resume(args []string) string {
+	n.find(args[0]).on = true
+	return ""
+}
+
+func (n *link) announcer(args []string) string {
+	if args[1] == "starts" {
+		return n.start(args)
+	}
+	n.find(args[0]).works = false
+	return ""
+}
+
+func (n *link) setLink(args []string) string {
+	m := n.find(args[0])
+	m.up = args[1] == "up"
+	m.state.peers, m.state.claims = peerState{}, m.state.claims.reannounce() // as run does
+	return ""
+}
+
+func (n *link) split(args []string) string {
+	side := 0
+	for _, name := range args {
+		if name == "|" {
+			side++
+			continue
+		}
+		n.find(name).side = fmt.Sprint(side)
+	}
+	return ""
+}
+
+func (n *link) heal([]string) string {
+	for _, m := range n.nodes {
+		m.side = ""
+	}
+	return ""
+}
+
+func (n *link) setServer(args []string) string {
+	n.apiServer = args[0] == "up"
+	for _, m := range n.nodes { // no node could renew its Lease
+		m.renewed = time.Now()
+	}
+	return ""
+}
+
+func (n *link) offline(args []string) string {
+	n.find(args[0]).online = false
+	return ""
+}
+
+func (n *link) online(args []string) string {
+	n.find(args[0]).online = true
+	return ""
+}
+
+func (n *link) exclude(args []string) string {
+	n.change(func(f *facts) { f.nodes[n.index(args[0])].Excluded = true })
+	return ""
+}
+
+func (n *link) include(args []string) string {
+	n.change(func(f *facts) { f.nodes[n.index(args[0])].Excluded = false })
+	return ""
+}
