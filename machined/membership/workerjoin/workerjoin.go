@@ -103,6 +103,10 @@ func Next(f Facts) Decision {
 	return s
 }
 
+// signedBy is a variable because the simulation stores its results: it checks each certificate
+// many times, and each check takes longer than a decision.
+var signedBy = pki.SignedBy
+
 // certificatesFit returns why the certificates of the machine do not fit its configured cluster, or
 // nil.
 func certificatesFit(f Facts) error {
@@ -110,7 +114,7 @@ func certificatesFit(f Facts) error {
 		return errors.New("this machine has not joined the cluster yet")
 	}
 	by := func(c *x509.Certificate, cas []*x509.Certificate) error {
-		if !pki.SignedBy(c, cas...) {
+		if !signedBy(c, cas...) {
 			return errors.New("the certificates of this machine are of another cluster")
 		}
 		return nil
@@ -144,7 +148,7 @@ func valid(f Facts) error {
 
 // bySigningCA reports whether the issuing CAs of the present have signed all certificates.
 func bySigningCA(f Facts) bool {
-	return pki.SignedBy(f.Certificates.Machine, f.MachineCAs[0]) && !slices.ContainsFunc(f.Certificates.Node, func(c *x509.Certificate) bool { return !pki.SignedBy(c, f.NodeCAs[0]) })
+	return signedBy(f.Certificates.Machine, f.MachineCAs[0]) && !slices.ContainsFunc(f.Certificates.Node, func(c *x509.Certificate) bool { return !signedBy(c, f.NodeCAs[0]) })
 }
 
 // renewAt returns the first time at which a certificate has passed two thirds of its validity
