@@ -7,6 +7,7 @@ import (
 
 	"github.com/orlop-os/orlop/orchestrator/neighbor"
 	"github.com/orlop-os/orlop/orchestrator/neighbor/linktest"
+	"github.com/orlop-os/orlop/pkg/simtest"
 )
 
 // The simulation has control-plane machines on one network that fail and recover in every way, and
@@ -224,7 +225,7 @@ func (w *world) settledSince(a, b *machine) time.Duration {
 	return max(a.state.Since.Sub(begin)-a.Offset, b.state.Since.Sub(begin)-b.Offset)
 }
 
-var begin = linktest.Begin()
+var begin = simtest.Begin()
 
 // TestSimulation checks that within the guaranteed times a machine answers, a single machine where
 // they hear each other, and the same machine as long as it can, for all failures of machines and

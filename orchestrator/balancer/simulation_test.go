@@ -2,11 +2,11 @@ package balancer
 
 import (
 	"fmt"
-	"math/rand/v2"
 	"slices"
-	"strings"
 	"testing"
 	"time"
+
+	"github.com/orlop-os/orlop/pkg/simtest"
 )
 
 // The simulation has servers that fail and recover in every way, clients that connect all the time,
@@ -49,25 +49,16 @@ type opened struct {
 	at     time.Duration
 }
 
-type event struct {
-	at time.Duration
-	do func()
-}
-
 // world is a run of the simulation.
 type world struct {
-	t *testing.T
+	*simtest.Simulation
 	// single answers of working servers are lost, which must not affect open connections
 	lossy   bool
-	random  *rand.Rand
-	now     time.Duration
-	events  []event
-	wake    time.Duration // the time of the next step
-	names   []string      // of the servers, the preferred server of the node first
+	names   []string // of the servers, the preferred server of the node first
 	servers map[string]*simulated
 	state   State
 	open    []opened
-	log     []string
+	steps   int // number of calls of step
 	served  int // connections
 	moved   int // connections that were closed
 	judged  int // connections that had to be with a working server
@@ -75,49 +66,42 @@ type world struct {
 	away    int // with a failed preferred server
 }
 
-func (w *world) say(format string, args ...any) {
-	w.log = append(w.log, fmt.Sprintf("%8.3fs ", w.now.Seconds())+fmt.Sprintf(format, args...))
+func (w *world) clock() time.Time { return simtest.Begin().Add(w.Now) }
+
+// in schedules an event after a delay, and a step after the event.
+func (w *world) in(d time.Duration, do func()) {
+	w.In(d, func() {
+		do()
+		w.step()
+	})
 }
-
-func (w *world) fail(format string, args ...any) {
-	w.say(format, args...)
-	w.t.Fatalf("%s", strings.Join(w.log[max(0, len(w.log)-60):], "\n"))
-}
-
-func (w *world) in(d time.Duration, do func()) { w.events = append(w.events, event{w.now + d, do}) }
-
-func (w *world) upTo(d time.Duration) time.Duration {
-	return time.Duration(w.random.Int64N(int64(d)) + 1)
-}
-
-func (w *world) clock() time.Time { return begin.Add(w.now) }
 
 // turn changes the mode of a server, repeatedly.
 func (w *world) turn(name string) {
 	s := w.servers[name]
 	next := works
-	if s.mode == works || w.random.IntN(4) == 0 {
-		next = mode(w.random.IntN(int(modes)))
+	if s.mode == works || w.Random.IntN(4) == 0 {
+		next = mode(w.Random.IntN(int(modes)))
 	}
 	if (next == works) != (s.mode == works) {
-		s.well = w.now
+		s.well = w.Now
 	}
-	s.mode, s.since = next, w.now
-	w.say("%s: mode %d", name, next)
-	w.in(w.upTo(40*time.Second), func() { w.turn(name) })
+	s.mode, s.since = next, w.Now
+	w.Logf("%s: mode %d", name, next)
+	w.in(w.UpTo(40*time.Second), func() { w.turn(name) })
 }
 
 // ask simulates the prober.
 func (w *world) ask(name string) {
-	w.in(w.upTo(answerTime), func() {
+	w.in(w.UpTo(answerTime), func() {
 		s := w.servers[name]
 		tell := func(a ProbeResult) {
-			w.say("%s answers: %+v", name, a)
+			w.Logf("%s answers: %+v", name, a)
 			w.state.ProbeDone(name, a, w.clock())
 		}
 		switch s.mode {
 		case works:
-			if s.lost = w.lossy && !s.lost && w.random.IntN(8) == 0; s.lost {
+			if s.lost = w.lossy && !s.lost && w.Random.IntN(8) == 0; s.lost {
 				w.in(timeout-answerTime, func() { tell(ProbeResult{Problem: "lost"}) })
 				return
 			}
@@ -136,30 +120,30 @@ func (w *world) ask(name string) {
 // order.
 func (w *world) connect(came time.Duration, order []string) {
 	if len(order) == 0 {
-		w.say("a client of %v gets nothing", came)
+		w.Logf("a client of %v gets nothing", came)
 		w.judge(came, "")
 		return
 	}
 	name := order[0]
 	failed := func() {
-		w.say("%s takes no connection", name)
+		w.Logf("%s takes no connection", name)
 		w.state.ConnectFailed(name, "failed")
 		w.connect(came, order[1:])
 	}
-	w.in(w.upTo(answerTime), func() {
+	w.in(w.UpTo(answerTime), func() {
 		switch w.servers[name].mode {
 		case refuses:
 			failed()
 		case silent:
 			w.in(connectTimeout-answerTime, failed)
 		default:
-			w.say("a client of %v gets %s", came, name)
+			w.Logf("a client of %v gets %s", came, name)
 			w.judge(came, name)
 			w.state.ConnOpened(name)
-			c := opened{name, w.now}
+			c := opened{name, w.Now}
 			w.open = append(w.open, c)
 			w.served++
-			w.in(w.upTo(time.Minute), func() { w.end(c) })
+			w.in(w.UpTo(time.Minute), func() { w.end(c) })
 		}
 	})
 }
@@ -185,7 +169,7 @@ func (w *world) judge(came time.Duration, got string) {
 			break
 		}
 		if s := w.servers[name]; s.mode == works && came-s.well >= noticed {
-			w.fail("that is wrong: %s is preferred, and works since %v", name, s.well)
+			w.Fail("that is wrong: %s is preferred, and works since %v", name, s.well)
 		}
 	}
 	for name, s := range w.servers {
@@ -202,10 +186,10 @@ func (w *world) judge(came time.Duration, got string) {
 			w.away++
 		}
 		if got == "" || w.servers[got].mode != works {
-			w.fail("that is wrong: another one works, and nothing has changed for %v", settled)
+			w.Fail("that is wrong: another one works, and nothing has changed for %v", settled)
 		}
 	case calm && got != "" && w.servers[got].mode != works && came-w.servers[got].well >= noticed:
-		w.fail("that is wrong: all others work for long, and this one does not since %v", w.servers[got].well)
+		w.Fail("that is wrong: all others work for long, and this one does not since %v", w.servers[got].well)
 	}
 }
 
@@ -216,8 +200,8 @@ func (w *world) step() {
 		w.ask(name)
 	}
 	for _, name := range todo.Close {
-		if s := w.servers[name]; s.mode == works && w.now-s.well >= noticed {
-			w.fail("%s loses its connections although it works since %v", name, s.well)
+		if s := w.servers[name]; s.mode == works && w.Now-s.well >= noticed {
+			w.Fail("%s loses its connections although it works since %v", name, s.well)
 		}
 		for _, c := range slices.Clone(w.open) {
 			if c.server == name {
@@ -225,50 +209,33 @@ func (w *world) step() {
 				w.end(c)
 			}
 		}
-		w.say("%s: connections are closed", name)
+		w.Logf("%s: connections are closed", name)
 	}
-	w.wake = 0
-	if !todo.Until.IsZero() {
-		w.wake = todo.Until.Sub(begin)
+	if w.steps++; !todo.Until.IsZero() {
+		step := w.steps
+		w.In(todo.Until.Sub(w.clock()), func() {
+			if step == w.steps { // no other step has replaced it
+				w.step()
+			}
+		})
 	}
 	for _, c := range w.open {
 		s := w.servers[c.server]
-		if w.lossy || s.mode == works || w.now-s.well < closed || w.now-c.at < closed {
+		if w.lossy || s.mode == works || w.Now-s.well < closed || w.Now-c.at < closed {
 			continue
 		}
 		for name, other := range w.servers {
-			if other.mode == works && w.now-other.well >= closed {
-				w.fail("a connection is with %s since %v, which does not work since %v; %s works since %v", c.server, c.at, s.well, name, other.well)
+			if other.mode == works && w.Now-other.well >= closed {
+				w.Fail("a connection is with %s since %v, which does not work since %v; %s works since %v", c.server, c.at, s.well, name, other.well)
 			}
 		}
 	}
 }
 
-// run advances the simulation.
-func (w *world) run(end time.Duration) {
-	var client func()
-	client = func() {
-		w.connect(w.now, w.state.Order())
-		w.in(w.upTo(2*time.Second), client)
-	}
-	client()
-	for w.now < end {
-		w.step()
-		i := 0
-		for j, e := range w.events {
-			if e.at < w.events[i].at {
-				i = j
-			}
-		}
-		next := w.events[i]
-		if w.wake != 0 && w.wake < next.at {
-			w.now = w.wake
-			continue
-		}
-		w.events = slices.Delete(w.events, i, i+1)
-		w.now = next.at
-		next.do()
-	}
+// connectClients makes clients connect, repeatedly.
+func (w *world) connectClients() {
+	w.connect(w.Now, w.state.Order())
+	w.in(w.UpTo(2*time.Second), w.connectClients)
 }
 
 // TestSimulation checks that within the guaranteed times a client gets a working server, and its
@@ -277,16 +244,17 @@ func TestSimulation(t *testing.T) {
 	const worlds = 2000
 	var served, moved, judged, first, away int
 	for seed := range uint64(worlds) {
-		w := &world{t: t, lossy: seed%4 == 0, random: rand.New(rand.NewPCG(seed, 1)), servers: map[string]*simulated{}}
-		w.say("seed %d", seed)
-		for i := range 1 + w.random.IntN(5) {
+		w := &world{Simulation: simtest.New(t, seed, 1), lossy: seed%4 == 0, servers: map[string]*simulated{}}
+		for i := range 1 + w.Random.IntN(5) {
 			name := fmt.Sprintf("s%d", i)
 			w.names = append(w.names, name)
-			w.servers[name] = &simulated{mode: mode(w.random.IntN(int(modes)))}
-			w.in(w.upTo(40*time.Second), func() { w.turn(name) })
+			w.servers[name] = &simulated{mode: mode(w.Random.IntN(int(modes)))}
+			w.in(w.UpTo(40*time.Second), func() { w.turn(name) })
 		}
 		w.state = NewState(w.names, "")
-		w.run(2 * time.Minute)
+		w.connectClients()
+		w.step()
+		w.Run(2 * time.Minute)
 		served, moved, judged, first, away = served+w.served, moved+w.moved, judged+w.judged, first+w.first, away+w.away
 	}
 	t.Logf("%d worlds: %d connections, %d of them closed for a better server, %d judged: %d with the preferred one, %d without it",

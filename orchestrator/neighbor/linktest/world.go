@@ -4,29 +4,19 @@
 package linktest
 
 import (
-	"container/heap"
-	"fmt"
-	"math/rand/v2"
-	"strings"
 	"testing"
 	"time"
+
+	"github.com/orlop-os/orlop/pkg/simtest"
 )
 
 // FrameTime is the longest delay of a packet on the link.
 const FrameTime = 5 * time.Millisecond
 
-// Begin returns the time of a clock without an offset when the simulation begins.
-func Begin() time.Time { return time.Unix(1_000_000, 0) }
-
 // Simulation is one run. Make it with New.
 type Simulation struct {
-	Random *rand.Rand
-	Loss   float64       // of packets, up to 1
-	Now    time.Duration // since the begin
-	t      testing.TB
-	events events
-	order  int
-	log    []string
+	*simtest.Simulation
+	Loss float64 // of packets, up to 1
 }
 
 // Machine is a machine on the link. The zero Machine has no power and no link.
@@ -40,71 +30,17 @@ type Machine struct {
 	waiting []func() // the pending events of a machine that stands still
 }
 
-type event struct {
-	at    time.Duration
-	order int
-	do    func()
-}
-
-type events []event
-
-func (e events) Len() int { return len(e) }
-func (e events) Less(i, j int) bool {
-	return e[i].at < e[j].at || e[i].at == e[j].at && e[i].order < e[j].order
-}
-func (e events) Swap(i, j int) { e[i], e[j] = e[j], e[i] }
-func (e *events) Push(x any)   { *e = append(*e, x.(event)) }
-func (e *events) Pop() any {
-	old := *e
-	last := old[len(old)-1]
-	*e = old[:len(old)-1]
-	return last
-}
-
 // New returns a simulation without machines; every third seed loses packets.
 func New(t testing.TB, seed, stream uint64) *Simulation {
-	w := &Simulation{t: t, Random: rand.New(rand.NewPCG(seed, stream))}
+	w := &Simulation{Simulation: simtest.New(t, seed, stream)}
 	if seed%3 == 0 {
 		w.Loss = 0.05
 	}
-	w.Logf("seed %d, loss %v", seed, w.Loss)
 	return w
 }
 
-// Run processes events until a time.
-func (w *Simulation) Run(until time.Duration) {
-	for w.Now < until {
-		next := heap.Pop(&w.events).(event)
-		w.Now = next.at
-		next.do()
-	}
-}
-
-// Logf writes into the log of the simulation, which a failure prints.
-func (w *Simulation) Logf(format string, args ...any) {
-	w.log = append(w.log, fmt.Sprintf("%8.3fs ", w.Now.Seconds())+fmt.Sprintf(format, args...))
-}
-
-// Fail ends the test and prints the last entries of the log.
-func (w *Simulation) Fail(format string, args ...any) {
-	w.t.Helper()
-	w.Logf(format, args...)
-	w.t.Fatalf("%s", strings.Join(w.log[max(0, len(w.log)-80):], "\n"))
-}
-
-// In schedules an event after a delay.
-func (w *Simulation) In(d time.Duration, do func()) {
-	w.order++
-	heap.Push(&w.events, event{w.Now + d, w.order, do})
-}
-
-// UpTo returns a random duration.
-func (w *Simulation) UpTo(d time.Duration) time.Duration {
-	return time.Duration(w.Random.Int64N(int64(d)) + 1)
-}
-
 // Clock returns the time on a machine's clock.
-func (w *Simulation) Clock(m *Machine) time.Time { return Begin().Add(w.Now + m.Offset) }
+func (w *Simulation) Clock(m *Machine) time.Time { return simtest.Begin().Add(w.Now + m.Offset) }
 
 // Of schedules an event of a machine after a delay, for the current run of the machine. If the
 // machine stands still, the event waits until it continues.

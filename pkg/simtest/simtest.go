@@ -1,0 +1,78 @@
+// Package simtest simulates events with a virtual clock, a random source and a log. The test
+// defines the events and checks its guarantees; the simulation is the same for the same seed.
+package simtest
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// Simulation is one run. Make it with New.
+type Simulation struct {
+	Random *rand.Rand
+	Now    time.Duration // since the begin
+	t      testing.TB
+	events []event // the latest first
+	log    []string
+}
+
+type event struct {
+	at time.Duration
+	do func()
+}
+
+// Begin returns the time of a correct clock when the simulation begins.
+func Begin() time.Time { return time.Unix(1_000_000, 0) }
+
+// New returns a simulation without events. Simulations with one seed and different streams are
+// independent.
+func New(t testing.TB, seed, stream uint64) *Simulation {
+	w := &Simulation{t: t, Random: rand.New(rand.NewPCG(seed, stream))}
+	w.Logf("seed %d", seed)
+	return w
+}
+
+// Run processes events until a time.
+func (w *Simulation) Run(until time.Duration) {
+	for w.Now < until {
+		last := len(w.events) - 1
+		next := w.events[last]
+		w.events[last] = event{}
+		w.events = w.events[:last]
+		w.Now = next.at
+		next.do()
+	}
+}
+
+// In schedules an event after a delay. Events at the same time keep their order.
+func (w *Simulation) In(d time.Duration, do func()) {
+	at := w.Now + d
+	i, _ := slices.BinarySearchFunc(w.events, at, func(e event, at time.Duration) int {
+		if e.at > at {
+			return -1
+		}
+		return 1
+	})
+	w.events = slices.Insert(w.events, i, event{at, do})
+}
+
+// UpTo returns a random duration.
+func (w *Simulation) UpTo(d time.Duration) time.Duration {
+	return time.Duration(w.Random.Int64N(int64(d)) + 1)
+}
+
+// Logf writes into the log of the simulation, which a failure prints.
+func (w *Simulation) Logf(format string, args ...any) {
+	w.log = append(w.log, fmt.Sprintf("%8.3fs ", w.Now.Seconds())+fmt.Sprintf(format, args...))
+}
+
+// Fail ends the test and prints the last entries of the log.
+func (w *Simulation) Fail(format string, args ...any) {
+	w.t.Helper()
+	w.Logf(format, args...)
+	w.t.Fatalf("%s", strings.Join(w.log[max(0, len(w.log)-80):], "\n"))
+}
