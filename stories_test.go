@@ -1,0 +1,186 @@
+package orlop
+
+import (
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"gotest.tools/v3/golden"
+)
+
+// TestStoryVerbs checks that verbsFile documents each verb of the stories, and compares
+// docs/stories.md with the page that these comments give. `go test . -update` writes the page.
+func TestStoryVerbs(t *testing.T) {
+	file, err := parser.ParseFile(token.NewFileSet(), verbsFile, nil, parser.ParseComments)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var verbs []entry
+	sections := map[string]string{}
+	for _, d := range file.Decls {
+		f, ok := d.(*ast.FuncDecl)
+		if !ok {
+			continue
+		}
+		switch f.Name.Name {
+		case "verbs":
+			verbs = entries(storyComment(file))
+			checkVerbs(t, f, verbs)
+		case "machineVerb":
+			sections["machine"] = keys(f.Doc.Text())
+		}
+	}
+	golden.Assert(t, storiesPage(verbs, usedIn(t), sections["machine"]), filepath.Join("..", "docs", "stories.md"))
+}
+
+const verbsFile = "test/integration/verbs_test.go"
+
+// entry is a documented verb.
+type entry struct {
+	usages []string // such as `powercut NAME`; several with one description
+	text   string
+}
+
+// verb returns the verb of a usage.
+func verb(usage string) string { return strings.Fields(usage)[0] }
+
+// storyComment returns the comment about the verbs.
+func storyComment(file *ast.File) string {
+	for _, c := range file.Comments {
+		if text := c.Text(); strings.HasPrefix(text, "The verbs of the stories") {
+			return text
+		}
+	}
+	return ""
+}
+
+// entries parses a comment: an indented line is a usage, and the lines below with more indentation
+// are its description.
+func entries(comment string) (all []entry) {
+	for line := range strings.Lines(comment) {
+		text := strings.TrimSpace(line)
+		last := len(all) - 1
+		switch {
+		case strings.HasPrefix(line, "\t    ") && last >= 0:
+			all[last].text = strings.TrimSpace(all[last].text + " " + text)
+		case strings.HasPrefix(line, "\t"):
+			all = append(all, entry{usages: strings.Split(text, ", ")})
+		}
+	}
+	return all
+}
+
+// checkVerbs compares the documented verbs with the keys of the map that a function returns.
+func checkVerbs(t *testing.T, f *ast.FuncDecl, documented []entry) {
+	t.Helper()
+	known := map[string]bool{}
+	ast.Inspect(f, func(n ast.Node) bool {
+		if pair, ok := n.(*ast.KeyValueExpr); ok {
+			known[strings.Trim(pair.Key.(*ast.BasicLit).Value, `"`)] = true
+		}
+		return true
+	})
+	found := map[string]bool{}
+	for _, e := range documented {
+		for _, u := range e.usages {
+			found[verb(u)] = true
+		}
+	}
+	if have, want := slices.Sorted(maps.Keys(found)), slices.Sorted(maps.Keys(known)); !slices.Equal(have, want) {
+		t.Errorf("%s documents the verbs %v; the verbs are %v", verbsFile, have, want)
+	}
+}
+
+// keys returns a table of the lines `key  description` of a comment.
+func keys(comment string) string {
+	var rows []string
+	for line := range strings.Lines(comment) {
+		key, text, ok := strings.Cut(strings.TrimSpace(line), "  ")
+		switch {
+		case !strings.HasPrefix(line, "\t"):
+		case strings.HasPrefix(line, "\t ") || !ok: // the second line of a description
+			rows[len(rows)-1] += " " + strings.TrimSpace(line)
+		default:
+			rows = append(rows, fmt.Sprintf("| `%s` | %s", cell(key), cell(strings.TrimSpace(text))))
+		}
+	}
+	return "| key | meaning |\n|---|---|\n" + strings.Join(rows, " |\n") + " |\n"
+}
+
+// cell returns text for a cell of a Markdown table.
+func cell(text string) string { return strings.ReplaceAll(text, "|", `\|`) }
+
+// storyLine matches a line of a story with a verb.
+var storyLine = regexp.MustCompile(`^(?:\[[^]]*\] )?(?:[!?] )?([a-z-]+)\b`)
+
+// usedIn returns the names of the stories that use each verb.
+func usedIn(t *testing.T) map[string][]string {
+	t.Helper()
+	used := map[string][]string{}
+	err := filepath.WalkDir("test/integration/testdata", func(path string, _ fs.DirEntry, err error) error {
+		if err != nil || filepath.Ext(path) != ".txtar" {
+			return err
+		}
+		text, err := os.ReadFile(path)
+		story := strings.TrimSuffix(filepath.Base(path), ".txtar")
+		for line := range strings.Lines(string(text)) {
+			if strings.HasPrefix(line, "-- ") { // the files of the story
+				break
+			}
+			if m := storyLine.FindStringSubmatch(line); m != nil && !slices.Contains(used[m[1]], story) {
+				used[m[1]] = append(used[m[1]], story)
+			}
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return used
+}
+
+// storiesPage returns docs/stories.md.
+func storiesPage(verbs []entry, used map[string][]string, machineKeys string) string {
+	var page strings.Builder
+	page.WriteString(`# Verbs of the stories
+
+A story is a text script that boots machines and uses the API, the console and the power switch. Its
+format is [testscript](https://pkg.go.dev/github.com/rogpeppe/go-internal/testscript), with the
+standard verbs (` + "`stdout`, `cmp`, `grep`" + ` and others) and the verbs below. The stories are in
+` + "`test/integration/testdata`" + `; [status.md](status.md) names the claim that each story proves.
+
+` + "`go test . -update`" + ` writes this page from the comments in ` + "`" + verbsFile + "`" + `. An
+argument in brackets is optional; a leading ` + "`!`" + ` negates a verb, where its description says so.
+
+| verb | effect | stories |
+|---|---|---|
+`)
+	for _, e := range verbs {
+		var usages, names []string
+		for _, u := range e.usages {
+			usages = append(usages, "`"+cell(u)+"`")
+			for _, name := range used[verb(u)] {
+				if !slices.Contains(names, name) {
+					names = append(names, name)
+				}
+			}
+		}
+		slices.Sort(names)
+		in := fmt.Sprint(len(names))
+		if len(names) <= 3 {
+			in = "`" + strings.Join(names, "`, `") + "`"
+		}
+		fmt.Fprintf(&page, "| %s | %s | %s |\n", strings.Join(usages, ", "), cell(e.text), in)
+	}
+	page.WriteString("\n## Keys of `machine`\n\n" + machineKeys)
+	return page.String()
+}
