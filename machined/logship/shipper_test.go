@@ -1,7 +1,6 @@
 package logship
 
 import (
-	"bufio"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -10,6 +9,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -17,90 +17,68 @@ import (
 	"github.com/orlop-os/orlop/pkg/audit"
 	"github.com/orlop-os/orlop/pkg/cell"
 	"github.com/orlop-os/orlop/pkg/config"
+	"github.com/orlop-os/orlop/pkg/logship/logshiptest"
 	"github.com/orlop-os/orlop/pkg/pki"
 )
 
-// archive is a receiver of JSON lines, which stores the texts of each source.
+// archive is a receiver of JSON lines.
 type archive struct {
-	ca    *pki.CA
-	addr  netip.AddrPort
-	texts *cell.Cell[map[string][]string]
+	*logshiptest.Receiver
+	lines *cell.Cell[[]string]
 }
 
-func newArchive(t *testing.T) *archive {
+func newArchive(t *testing.T) archive {
 	t.Helper()
-	ca, err := pki.NewCA("archives", time.Hour)
+	r, err := logshiptest.New(func() (net.Listener, error) { return net.Listen("tcp", "127.0.0.1:0") }, pki.Spec{CN: "archive", DNS: []string{"archive"}})
 	check(t, err)
-	leaf, err := ca.Issue(pki.Spec{CN: "archive", Usage: pki.Server, DNS: []string{"archive"}, TTL: time.Hour})
-	check(t, err)
-	pair, err := tls.X509KeyPair(leaf.CertPEM(), leaf.KeyPEM())
-	check(t, err)
-	a := &archive{ca: ca, texts: cell.New(map[string][]string{})}
-	a.addr = listening(t, func(raw net.Conn) {
-		conn := tls.Server(raw, &tls.Config{Certificates: []tls.Certificate{pair}})
-		defer conn.Close()
-		for lines := bufio.NewReader(conn); ; {
-			line, err := lines.ReadBytes('\n')
-			if err != nil {
-				return
-			}
-			var l struct{ Machine, Source, Kind, Text string }
-			if err := json.Unmarshal(line, &l); err != nil || l.Machine != "m1" {
-				t.Errorf("%s: %v", line, err)
-			}
-			a.texts.Update(func(all map[string][]string) map[string][]string {
-				next := map[string][]string{l.Source: append(all[l.Source][:len(all[l.Source]):len(all[l.Source])], l.Text)}
-				for source, texts := range all {
-					if source != l.Source {
-						next[source] = texts
-					}
-				}
-				return next
-			})
-		}
-	})
+	a := archive{r, cell.New([]string(nil))}
+	r.Line = func(line string) {
+		a.lines.Update(func(all []string) []string { return append(slices.Clip(all), line) })
+	}
+	check(t, r.Start())
+	t.Cleanup(r.Kill)
 	return a
 }
 
+// texts returns the texts of a source in JSON lines of machine m1.
+func texts(t *testing.T, lines []string, source string) (all []string) {
+	t.Helper()
+	for _, line := range lines {
+		var l struct{ Machine, Source, Kind, Text string }
+		if err := json.Unmarshal([]byte(line), &l); err != nil || l.Machine != "m1" {
+			t.Errorf("%s: %v", line, err)
+		}
+		if l.Source == source {
+			all = append(all, l.Text)
+		}
+	}
+	return all
+}
+
 // wait waits until n lines of a source have arrived, and returns them.
-func (a *archive) wait(t *testing.T, source string, n int) []string {
+func (a archive) wait(t *testing.T, source string, n int) []string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	all, err := cell.Wait(ctx, a.texts, func(all map[string][]string) bool { return len(all[source]) >= n })
+	lines, err := cell.Wait(ctx, a.lines, func(lines []string) bool { return len(texts(t, lines, source)) >= n })
+	all := texts(t, lines, source)
 	if err != nil {
-		t.Fatalf("%s: %d lines; want %d", source, len(all[source]), n)
+		t.Fatalf("%s: %d lines; want %d", source, len(all), n)
 	}
-	return all[source]
+	return all
 }
 
 // receiver is the receiver in the form of the configuration.
-func (a *archive) receiver(t *testing.T, name string, sources ...config.LogSource) config.Receiver {
+func (a archive) receiver(t *testing.T, name string, sources ...config.LogSource) config.Receiver {
 	t.Helper()
-	ca, err := config.ParseCertificate(string(a.ca.CertPEM()))
+	ca, err := config.ParseCertificate(string(a.CA.CertPEM()))
+	check(t, err)
+	addr, err := netip.ParseAddrPort(a.Addr().String())
 	check(t, err)
 	return config.Receiver{
-		Name: name, Address: config.HostPort{Host: a.addr.Addr().String(), Port: a.addr.Port()}, CA: config.NewBundle(ca), ServerName: "archive",
+		Name: name, Address: config.HostPort{Host: addr.Addr().String(), Port: addr.Port()}, CA: config.NewBundle(ca), ServerName: "archive",
 		Format: config.FormatJSON, Sources: sources,
 	}
-}
-
-// listening calls serve for each connection to the returned address.
-func listening(t *testing.T, serve func(net.Conn)) netip.AddrPort {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	check(t, err)
-	t.Cleanup(func() { l.Close() })
-	go func() {
-		for {
-			conn, err := l.Accept()
-			if err != nil {
-				return
-			}
-			go serve(conn)
-		}
-	}()
-	return netip.MustParseAddrPort(l.Addr().String())
 }
 
 // eventList is the events of a machine.
@@ -168,10 +146,10 @@ func TestShipping(t *testing.T) {
 	check(t, m.set(t.Context(), Config{"m1", both}))
 	events.add("disk", "operation", "grow DATA")
 	second.wait(t, "audit", 5)
-	texts := strings.Join(second.wait(t, "events", 3), "\n")
+	told := strings.Join(second.wait(t, "events", 3), "\n")
 	for _, want := range []string{"log-shipping: send to receiver first at 127.0.0.1:", "log-shipping: send to receiver second at", "disk: grow DATA"} {
-		if strings.Count(texts, want) != 1 {
-			t.Errorf("the events want %q once:\n%s", want, texts)
+		if strings.Count(told, want) != 1 {
+			t.Errorf("the events want %q once:\n%s", want, told)
 		}
 	}
 	var chain audit.Chain
@@ -194,8 +172,8 @@ func TestShipping(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	check(t, m.Close(ctx))
-	if all, _ := first.texts.Get(); len(all["audit"]) != 5 || len(all["events"]) > 0 {
-		t.Errorf("a receiver that is not configured has got %v", all)
+	if lines, _ := first.lines.Get(); len(texts(t, lines, "audit")) != 5 || len(texts(t, lines, "events")) > 0 {
+		t.Errorf("a receiver that is not configured has got %v", lines)
 	}
 	check(t, m.set(t.Context(), Config{"m1", both})) // during the shutdown no sender starts
 	if states, err = m.States(); len(states) != 1 || !states[0].Connected.IsZero() || err != nil {

@@ -1,7 +1,6 @@
 package integration
 
 import (
-	"bufio"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -13,14 +12,13 @@ import (
 	"regexp"
 	"slices"
 	"strings"
-	"sync"
-	"time"
 
 	"github.com/rogpeppe/go-internal/testscript"
 	"sigs.k8s.io/yaml"
 
 	"github.com/orlop-os/orlop/pkg/audit"
 	"github.com/orlop-os/orlop/pkg/cell"
+	"github.com/orlop-os/orlop/pkg/logship/logshiptest"
 	"github.com/orlop-os/orlop/pkg/pki"
 	"github.com/orlop-os/orlop/vm"
 )
@@ -30,86 +28,27 @@ const receiverPort = 6514
 
 // receiver is a host of the network that receives JSON lines from the machines of a cluster.
 type receiver struct {
+	*logshiptest.Receiver
 	host  *vm.Host
-	tls   *tls.Config
 	lines *cell.Cell[[]string]
-
-	mu     sync.Mutex
-	listen net.Listener // nil while it is stopped
-	open   map[net.Conn]bool
 }
 
-// newReceiver makes a receiver that admits clients with a certificate of the CA. It returns the
-// receiver's own CA, in PEM.
-func newReceiver(network *vm.Network, machines *x509.CertPool) (*receiver, []byte, error) {
+// newReceiver makes a receiver that admits clients with a certificate of the CA.
+func newReceiver(network *vm.Network, machines *x509.CertPool) (*receiver, error) {
 	host, err := network.NewHost("archive", netip.Addr{})
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	ca, err := pki.NewCA("receivers", time.Hour)
+	r, err := logshiptest.New(func() (net.Listener, error) { return host.Listen(receiverPort) }, pki.Spec{CN: "archive", IPs: []netip.Addr{host.Addr()}})
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	leaf, err := ca.Issue(pki.Spec{CN: "archive", Usage: pki.Server, IPs: []netip.Addr{host.Addr()}, TTL: time.Hour})
-	if err != nil {
-		return nil, nil, err
+	r.TLS.ClientCAs, r.TLS.ClientAuth = machines, tls.RequireAndVerifyClientCert
+	lines := cell.New([]string(nil))
+	r.Line = func(line string) {
+		lines.Update(func(all []string) []string { return append(slices.Clip(all), line) })
 	}
-	pair, err := tls.X509KeyPair(leaf.CertPEM(), leaf.KeyPEM())
-	if err != nil {
-		return nil, nil, err
-	}
-	r := &receiver{
-		host: host, lines: cell.New([]string(nil)),
-		tls: &tls.Config{Certificates: []tls.Certificate{pair}, ClientCAs: machines, ClientAuth: tls.RequireAndVerifyClientCert, MinVersion: tls.VersionTLS13},
-	}
-	return r, ca.CertPEM(), nil
-}
-
-// start runs it until it is killed or the network ends.
-func (r *receiver) start() error {
-	l, err := r.host.Listen(receiverPort)
-	if err != nil {
-		return err
-	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.listen, r.open = l, map[net.Conn]bool{}
-	go func() {
-		for {
-			raw, err := l.Accept()
-			if err != nil {
-				return
-			}
-			r.mu.Lock()
-			r.open[raw] = true
-			r.mu.Unlock()
-			go r.take(raw)
-		}
-	}()
-	return nil
-}
-
-// take reads a connection to its end, and closes it.
-func (r *receiver) take(raw net.Conn) {
-	conn := tls.Server(raw, r.tls)
-	defer conn.Close()
-	for lines := bufio.NewReader(conn); ; {
-		line, err := lines.ReadString('\n')
-		if err != nil {
-			return // an incomplete line is sent again
-		}
-		r.lines.Update(func(all []string) []string { return append(slices.Clip(all), strings.TrimSpace(line)) })
-	}
-}
-
-// kill closes its sockets abruptly.
-func (r *receiver) kill() {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.listen.Close()
-	for c := range r.open {
-		c.Close()
-	}
+	return &receiver{r, host, lines}, nil
 }
 
 // texts returns the texts of a source, in the order of their first arrival.
@@ -139,21 +78,21 @@ func (s *story) receiverVerb(ts *testscript.TestScript, neg bool, args []string)
 		machines := x509.NewCertPool()
 		// the file of the verb trust
 		machines.AppendCertsFromPEM([]byte(ts.ReadFile("machine-ca.crt")))
-		r, ca, err := newReceiver(s.network, machines)
+		r, err := newReceiver(s.network, machines)
 		ts.Check(err)
-		ts.Check(r.start())
+		ts.Check(r.Start())
 		s.receiver = r
 		patch, err := yaml.Marshal(map[string]any{"kind": "Machine", "spec": map[string]any{"logging": map[string]any{"receivers": []any{
-			map[string]any{"name": "archive", "address": fmt.Sprintf("%s:%d", r.host.Addr(), receiverPort), "ca": string(ca)},
+			map[string]any{"name": "archive", "address": fmt.Sprintf("%s:%d", r.host.Addr(), receiverPort), "ca": string(r.CA.CertPEM())},
 		}}}})
 		ts.Check(err)
 		ts.Check(os.WriteFile(ts.MkAbs(args[1]), patch, 0o600))
 		s.note("a receiver of logs is at %s", r.host.Addr())
 	case args[0] == "kill" && len(args) == 1:
-		r.kill()
+		r.Kill()
 		s.note("the receiver is killed")
 	case args[0] == "again" && len(args) == 1:
-		ts.Check(r.start())
+		ts.Check(r.Start())
 		s.note("the receiver is back")
 	case args[0] == "has" && len(args) == 3:
 		pattern, err := regexp.Compile(args[2])

@@ -2,6 +2,7 @@ package sender
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -18,6 +19,7 @@ import (
 	"time"
 
 	"github.com/orlop-os/orlop/pkg/cell"
+	"github.com/orlop-os/orlop/pkg/logship/logshiptest"
 	"github.com/orlop-os/orlop/pkg/pki"
 )
 
@@ -93,33 +95,26 @@ const (
 
 // receiver accepts JSON lines.
 type receiver struct {
-	t      *testing.T
-	ca     *pki.CA
-	config *tls.Config
-	lines  *cell.Cell[[]got]
-	conns  *cell.Cell[int] // number of accepted connections
-	sent   *cell.Cell[int] // number of lines sent to it
+	*logshiptest.Receiver
+	t     *testing.T
+	lines *cell.Cell[[]got]
+	conns *cell.Cell[int] // number of accepted connections
+	sent  *cell.Cell[int] // number of lines sent to it
 
 	mu      sync.Mutex
-	addr    string
+	addr    string // empty before the first start
 	manners manners
 	hanging chan struct{} // closed when the hanging receiver is killed; nil if it does not hang
-	open    map[net.Conn]bool
-	listen  net.Listener
 }
 
 func newReceiver(t *testing.T) *receiver {
 	t.Helper()
-	ca, err := pki.NewCA("receivers", time.Hour)
+	r := &receiver{t: t, lines: cell.New([]got(nil)), conns: cell.New(0), sent: cell.New(0)}
+	listen := func() (net.Listener, error) { return net.Listen("tcp", cmp.Or(r.addr, "127.0.0.1:0")) }
+	var err error
+	r.Receiver, err = logshiptest.New(listen, pki.Spec{CN: "logs", IPs: []netip.Addr{netip.MustParseAddr("127.0.0.1")}})
 	check(t, err)
-	leaf, err := ca.Issue(pki.Spec{CN: "logs", Usage: pki.Server, IPs: []netip.Addr{netip.MustParseAddr("127.0.0.1")}, TTL: time.Hour})
-	check(t, err)
-	pair, err := tls.X509KeyPair(leaf.CertPEM(), leaf.KeyPEM())
-	check(t, err)
-	r := &receiver{
-		t: t, ca: ca, config: &tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS13},
-		lines: cell.New([]got(nil)), conns: cell.New(0), sent: cell.New(0), addr: "127.0.0.1:0",
-	}
+	r.Serve = r.take
 	r.start()
 	t.Cleanup(r.kill)
 	return r
@@ -128,23 +123,8 @@ func newReceiver(t *testing.T) *receiver {
 // start starts the receiver at its previous address.
 func (r *receiver) start() {
 	r.t.Helper()
-	l, err := net.Listen("tcp", r.addr)
-	check(r.t, err)
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.listen, r.addr, r.open, r.hanging = l, l.Addr().String(), map[net.Conn]bool{}, nil
-	go func() {
-		for {
-			raw, err := l.Accept()
-			if err != nil {
-				return
-			}
-			r.mu.Lock()
-			r.open[raw] = true
-			r.mu.Unlock()
-			go r.take(raw)
-		}
-	}()
+	check(r.t, r.Start())
+	r.addr = r.Addr().String()
 }
 
 // take reads a connection to its end and closes it.
@@ -152,7 +132,7 @@ func (r *receiver) take(raw net.Conn) {
 	if !r.awake() {
 		return
 	}
-	conn := tls.Server(raw, r.config)
+	conn := tls.Server(raw, r.TLS)
 	defer conn.Close()
 	if conn.Handshake() != nil {
 		return
@@ -230,15 +210,11 @@ func (r *receiver) hang() {
 	r.mu.Unlock()
 }
 
-// kill ends the receiver like SIGKILL: the kernel closes its sockets, even with unread bytes.
+// kill ends the receiver, also while it hangs.
 func (r *receiver) kill() {
+	r.Kill()
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.listen.Close()
-	for c := range r.open {
-		c.Close()
-	}
-	r.open = map[net.Conn]bool{}
 	if r.hanging != nil {
 		close(r.hanging)
 		r.hanging = nil
@@ -285,7 +261,7 @@ func check(t testing.TB, err error) {
 // sender returns a sender with short timeouts and a channel of its events.
 func (r *receiver) sender(cursors string, stores ...*store) (*Sender, <-chan string) {
 	pool := x509.NewCertPool()
-	pool.AddCert(r.ca.Cert)
+	pool.AddCert(r.CA.Cert)
 	events := make(chan string, 100)
 	c := Config{
 		Name: "test", Address: r.addr, Cursors: cursors,
@@ -517,12 +493,7 @@ func TestQuiet(t *testing.T) {
 		if i == 3 {
 			break
 		}
-		r.mu.Lock()
-		for c := range r.open {
-			c.Close()
-			delete(r.open, c)
-		}
-		r.mu.Unlock()
+		r.CloseConnections()
 	}
 	audit.add(1)
 	r.wait("audit", 1)
@@ -639,7 +610,7 @@ func TestWhoIsWho(t *testing.T) {
 	s.config.Address = stranger.addr
 	problem(stranger, s, events, "certificate signed by unknown authority")
 
-	r.config.ClientAuth = tls.RequireAnyClientCert
+	r.TLS.ClientAuth = tls.RequireAnyClientCert
 	s, events = r.sender("", store)
 	s.times.steady = testTimeout
 	problem(r, s, events, "certificate required")

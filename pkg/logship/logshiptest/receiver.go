@@ -1,0 +1,106 @@
+// Package logshiptest implements a receiver of log lines over TLS for tests.
+package logshiptest
+
+import (
+	"bufio"
+	"crypto/tls"
+	"net"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/orlop-os/orlop/pkg/pki"
+)
+
+// Receiver receives lines over TLS. A single goroutine calls its methods, and changes its fields
+// only before Start.
+type Receiver struct {
+	CA  *pki.CA // issuer of its certificate
+	TLS *tls.Config
+	// Line gets each complete line. Several connections call it at a time.
+	Line func(line string)
+	// Serve serves a connection and closes it. The default calls Line.
+	Serve func(raw net.Conn)
+
+	listen func() (net.Listener, error)
+	socket net.Listener // of the last start
+	mu     sync.Mutex
+	open   map[net.Conn]bool
+}
+
+// New returns a receiver that has a certificate by spec. Each start calls listen.
+func New(listen func() (net.Listener, error), spec pki.Spec) (*Receiver, error) {
+	ca, err := pki.NewCA("receivers", time.Hour)
+	if err != nil {
+		return nil, err
+	}
+	spec.Usage, spec.TTL = pki.Server, time.Hour
+	leaf, err := ca.Issue(spec)
+	if err != nil {
+		return nil, err
+	}
+	pair, err := tls.X509KeyPair(leaf.CertPEM(), leaf.KeyPEM())
+	if err != nil {
+		return nil, err
+	}
+	r := &Receiver{
+		CA: ca, TLS: &tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS13},
+		listen: listen, open: map[net.Conn]bool{},
+	}
+	r.Serve = r.readLines
+	return r, nil
+}
+
+// Start accepts connections until Kill.
+func (r *Receiver) Start() error {
+	socket, err := r.listen()
+	if err != nil {
+		return err
+	}
+	r.socket = socket
+	go func() {
+		for {
+			raw, err := socket.Accept()
+			if err != nil {
+				return
+			}
+			r.mu.Lock()
+			r.open[raw] = true
+			r.mu.Unlock()
+			go r.Serve(raw)
+		}
+	}()
+	return nil
+}
+
+// Addr returns the address of the last start.
+func (r *Receiver) Addr() net.Addr { return r.socket.Addr() }
+
+// readLines reads a connection to its end, and closes it. A sender repeats an incomplete line.
+func (r *Receiver) readLines(raw net.Conn) {
+	conn := tls.Server(raw, r.TLS)
+	defer conn.Close()
+	for lines := bufio.NewReader(conn); ; {
+		line, err := lines.ReadString('\n')
+		if err != nil {
+			return
+		}
+		r.Line(strings.TrimSpace(line))
+	}
+}
+
+// Kill ends the receiver like SIGKILL: the kernel closes its sockets, even with unread bytes.
+func (r *Receiver) Kill() {
+	_ = r.socket.Close() // no data were sent
+	r.CloseConnections()
+}
+
+// CloseConnections closes the present connections, even with unread bytes.
+func (r *Receiver) CloseConnections() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for c := range r.open {
+		_ = c.Close() // the test expects the loss of data
+	}
+	clear(r.open)
+}
