@@ -146,15 +146,33 @@ func dhcpLink(name string) network.Config {
 	return network.Config{Links: []network.LinkConfig{{Name: name, DHCP4: true}}}
 }
 
+// launchLeased starts a controller for eth0, which a cable connects to a DHCP server on sw0, and
+// waits for the address 192.0.2.55.
+func launchLeased(t *testing.T, plan dhcptest.Plan) (*testController, *dhcptest.Server, *rtnltest.Namespace) {
+	t.Helper()
+	other := cable(t)
+	server := dhcptest.Start(t, other, "sw0", dhcpServer, plan)
+	s := launch(t, dhcpLink("eth0"))
+	s.wait(t, slowTimeout, "leased", has("eth0", "192.0.2.55/24"))
+	return s, server, other
+}
+
+// cable connects eth0 to sw0 of another machine.
+func cable(t *testing.T) *rtnltest.Namespace {
+	t.Helper()
+	other := rtnltest.NewOther(t)
+	rtnltest.Veth(t, "eth0", "sw0")
+	other.MoveLink(t, "sw0")
+	return other
+}
+
 // TestFirstLeaseKernel covers the first minute of a machine: a link that is down, a DHCP server on
 // it, and a configuration from the lease.
 func TestFirstLeaseKernel(t *testing.T) {
 	if !rtnltest.Isolate(t) {
 		return
 	}
-	other := rtnltest.NewOther(t)
-	rtnltest.Veth(t, "eth0", "sw0")
-	other.MoveLink(t, "sw0")
+	other := cable(t)
 	server := dhcptest.Start(t, other, "sw0", dhcpServer, hourLease())
 	start := time.Now()
 	s := launch(t, dhcpLink("eth0"))
@@ -234,11 +252,7 @@ func TestFlapAndReplugKernel(t *testing.T) {
 	if !rtnltest.Isolate(t) {
 		return
 	}
-	other := rtnltest.NewOther(t)
-	rtnltest.Veth(t, "eth0", "sw0")
-	other.MoveLink(t, "sw0")
-	dhcptest.Start(t, other, "sw0", dhcpServer, hourLease())
-	s := launch(t, dhcpLink("eth0"))
+	s, _, other := launchLeased(t, hourLease())
 	leased := has("eth0", "192.0.2.55/24")
 	down := func(st network.State) bool { return !leased(st) }
 	withRoute := func(st network.State) bool { return leased(st) && len(st.Routes) == 1 }
@@ -457,17 +471,12 @@ func TestRenewKernel(t *testing.T) {
 	if !rtnltest.Isolate(t) {
 		return
 	}
-	other := rtnltest.NewOther(t)
-	rtnltest.Veth(t, "eth0", "sw0")
-	other.MoveLink(t, "sw0")
 	plan := dhcptest.Plan{Offer: netip.MustParseAddr("192.0.2.55"), Lease: 4 * time.Second, Options: []dhcpv4.Option{
 		dhcptest.Seconds(dhcpv4.OptionRenewTimeValue, time.Second),
 		dhcptest.Seconds(dhcpv4.OptionRebindingTimeValue, 2*time.Second),
 	}}
-	server := dhcptest.Start(t, other, "sw0", dhcpServer, plan)
-	s := launch(t, dhcpLink("eth0"))
+	s, server, _ := launchLeased(t, plan)
 	leased := has("eth0", "192.0.2.55/24")
-	s.wait(t, slowTimeout, "leased", leased)
 	saw := func(what string) func([]string) bool {
 		return func(seen []string) bool { return slices.Contains(seen, what) }
 	}
@@ -496,14 +505,9 @@ func TestUnusableKernel(t *testing.T) {
 	if !rtnltest.Isolate(t) {
 		return
 	}
-	other := rtnltest.NewOther(t)
-	rtnltest.Veth(t, "eth0", "sw0")
-	other.MoveLink(t, "sw0")
 	plan := hourLease()
 	plan.Options = append(plan.Options, dhcpv4.OptDNS(ip4(127, 0, 0, 53), ip4(192, 0, 2, 54)), dhcptest.Seconds(dhcpv4.OptionRenewTimeValue, time.Second))
-	server := dhcptest.Start(t, other, "sw0", dhcpServer, plan)
-	s := launch(t, dhcpLink("eth0"))
-	s.wait(t, slowTimeout, "leased", has("eth0", "192.0.2.55/24"))
+	s, server, _ := launchLeased(t, plan)
 	server.Wait(t, slowTimeout, func(seen []string) bool {
 		// the first request was answered
 		return slices.Index(seen, "REQUEST renewing") != len(seen)-1 && slices.Contains(seen, "REQUEST renewing")
@@ -530,15 +534,10 @@ func TestNakKernel(t *testing.T) {
 	if !rtnltest.Isolate(t) {
 		return
 	}
-	other := rtnltest.NewOther(t)
-	rtnltest.Veth(t, "eth0", "sw0")
-	other.MoveLink(t, "sw0")
 	plan := dhcptest.Plan{Offer: netip.MustParseAddr("192.0.2.55"), Lease: time.Minute, Options: []dhcpv4.Option{
 		dhcptest.Seconds(dhcpv4.OptionRenewTimeValue, time.Second),
 	}}
-	server := dhcptest.Start(t, other, "sw0", dhcpServer, plan)
-	s := launch(t, dhcpLink("eth0"))
-	s.wait(t, slowTimeout, "leased", has("eth0", "192.0.2.55/24"))
+	s, server, _ := launchLeased(t, plan)
 	plan.Refuse = true
 	server.Set(plan)
 	s.wait(t, slowTimeout, "without the address", hasNot("eth0", "192.0.2.55/24"))
@@ -554,12 +553,7 @@ func TestRestartKernel(t *testing.T) {
 	if !rtnltest.Isolate(t) {
 		return
 	}
-	other := rtnltest.NewOther(t)
-	rtnltest.Veth(t, "eth0", "sw0")
-	other.MoveLink(t, "sw0")
-	server := dhcptest.Start(t, other, "sw0", dhcpServer, hourLease())
-	s := launch(t, dhcpLink("eth0"))
-	s.wait(t, slowTimeout, "leased", has("eth0", "192.0.2.55/24"))
+	s, server, _ := launchLeased(t, hourLease())
 	before := len(server.Seen())
 	again := s.restart(t)
 	again.wait(t, 3*time.Second, "leased", has("eth0", "192.0.2.55/24"))
@@ -599,13 +593,8 @@ func TestGatewayKernel(t *testing.T) {
 	if !rtnltest.Isolate(t) {
 		return
 	}
-	other := rtnltest.NewOther(t)
-	rtnltest.Veth(t, "eth0", "sw0")
-	other.MoveLink(t, "sw0")
-	other.SetUp(t, "sw0", true)
-	dhcptest.Start(t, other, "sw0", dhcpServer, hourLease())
-	s := launch(t, dhcpLink("eth0"))
-	st := s.wait(t, slowTimeout, "with its lease", has("eth0", "192.0.2.55/24"))
+	s, _, _ := launchLeased(t, hourLease())
+	st, _ := s.state.Get()
 	gateways := st.Gateways()
 	if len(gateways) != 1 || gateways[0].Via != dhcpServer.Addr() {
 		t.Fatalf("gateways are %+v", gateways)
