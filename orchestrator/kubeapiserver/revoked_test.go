@@ -2,9 +2,6 @@ package kubeapiserver
 
 import (
 	"context"
-	"crypto/tls"
-	"crypto/x509"
-	"encoding/json"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -12,24 +9,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/renameio/v2"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
 
+	"github.com/orlop-os/orlop/orchestrator/revocation/revocationtest"
 	"github.com/orlop-os/orlop/pkg/pki"
 	"github.com/orlop-os/orlop/pkg/trust"
 )
-
-// list writes revocations into a file, as machined does.
-func list(t *testing.T, file string, all ...trust.Revocation) {
-	t.Helper()
-	text, err := json.Marshal(trust.RevokedSet{Revoked: all})
-	if err == nil {
-		err = renameio.WriteFile(file, text, 0o600)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-}
 
 // look reloads the list, as watch does.
 func look(t *testing.T, r *revocations) {
@@ -47,20 +32,14 @@ func TestRevoked(t *testing.T) {
 		t.Fatal(err)
 	}
 	request := func(ticket string) *http.Request {
-		leaf, err := ca.Issue(pki.Spec{CN: "system:node:w", Usage: pki.Client, TTL: time.Hour, Ticket: ticket})
-		if err != nil {
-			t.Fatal(err)
-		}
-		r := httptest.NewRequest(http.MethodGet, "/api", nil)
-		r.TLS = &tls.ConnectionState{PeerCertificates: []*x509.Certificate{leaf.Cert}}
-		return r
+		return revocationtest.Request(t, ca, pki.Spec{CN: "system:node:w", Ticket: ticket})
 	}
 	out, in, late := request("12ab"), request("34cd"), request("56ef")
 	file := filepath.Join(t.TempDir(), "revoked.json")
 	if _, err := newRevocations(file); err == nil {
 		t.Error("a list that is missing is no list")
 	}
-	list(t, file)
+	revocationtest.Write(t, file, trust.RevokedSet{})
 	r, err := newRevocations(file)
 	if err != nil {
 		t.Fatal(err)
@@ -88,7 +67,7 @@ func TestRevoked(t *testing.T) {
 	<-begun
 	<-begun
 	at := time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC)
-	list(t, file, trust.Revocation{Lineage: "12ab", At: at})
+	revocationtest.Write(t, file, trust.RevokedSet{Revoked: []trust.Revocation{{Lineage: "12ab", At: at}}})
 	look(t, r)
 	if got, want := <-ended, "12ab: your certificate was revoked at 2026-05-01T12:00:00Z (certificate 12ab)"; got != want {
 		t.Errorf("ended: %s", got)
@@ -96,7 +75,7 @@ func TestRevoked(t *testing.T) {
 	// A request that began before its authentication is rejected, not ended: the client gets 401
 	// instead of a timeout.
 	r.track(http.HandlerFunc(func(_ http.ResponseWriter, request *http.Request) {
-		list(t, file, trust.Revocation{Lineage: "12ab", At: at}, trust.Revocation{Lineage: "56ef", At: at})
+		revocationtest.Write(t, file, trust.RevokedSet{Revoked: []trust.Revocation{{Lineage: "12ab", At: at}, {Lineage: "56ef", At: at}}})
 		look(t, r)
 		if lets(request) || request.Context().Err() != nil {
 			t.Errorf("a certificate that is revoked between the connection and authentication: %v", request.Context().Err())

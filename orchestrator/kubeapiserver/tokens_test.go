@@ -16,6 +16,7 @@ import (
 	"k8s.io/apiserver/pkg/authentication/serviceaccount"
 	"k8s.io/apiserver/pkg/authentication/user"
 
+	"github.com/orlop-os/orlop/orchestrator/revocation/revocationtest"
 	"github.com/orlop-os/orlop/pkg/trust"
 )
 
@@ -51,7 +52,7 @@ func TestTokensOfRemovedNodes(t *testing.T) {
 	there := &some{here: map[string]types.UID{"w1": "1", "old": "1", "out": "1"}, there: map[string]types.UID{"new": "2", "old": "2"}}
 	file := filepath.Join(t.TempDir(), "revoked.json")
 	// another machine has the name of the second machine
-	list(t, file, trust.Revocation{Lineage: "12ab", Machine: "out"}, trust.Revocation{Lineage: "34cd"})
+	revocationtest.Write(t, file, trust.RevokedSet{Revoked: []trust.Revocation{{Lineage: "12ab", Machine: "out"}, {Lineage: "34cd"}}})
 	r, err := newRevocations(file)
 	if err != nil {
 		t.Fatal(err)
@@ -120,7 +121,7 @@ func TestTokensOfRemovedNodes(t *testing.T) {
 	}
 	// another Node of that name
 	r.nodeDeleted(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "new", UID: "1"}})
-	list(t, file, trust.Revocation{Lineage: "12ab", Machine: "new"})
+	revocationtest.Write(t, file, trust.RevokedSet{Revoked: []trust.Revocation{{Lineage: "12ab", Machine: "new"}}})
 	look(t, r)
 	if got := <-ended; got != errRemoved("new").Error() {
 		t.Errorf("ended: %s", got)

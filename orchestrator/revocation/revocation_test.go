@@ -1,9 +1,6 @@
 package revocation
 
 import (
-	"crypto/tls"
-	"crypto/x509"
-	"encoding/json"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -12,9 +9,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/renameio/v2"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
 
+	"github.com/orlop-os/orlop/orchestrator/revocation/revocationtest"
 	"github.com/orlop-os/orlop/pkg/pki"
 	"github.com/orlop-os/orlop/pkg/trust"
 )
@@ -26,30 +23,12 @@ func TestWrapAuthenticator(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	by := func(s pki.Spec) *http.Request {
-		s.Usage, s.TTL = pki.Client, time.Hour
-		leaf, err := ca.Issue(s)
-		if err != nil {
-			t.Fatal(err)
-		}
-		r := httptest.NewRequest(http.MethodGet, "/pods", nil)
-		r.TLS = &tls.ConnectionState{PeerCertificates: []*x509.Certificate{leaf.Cert}}
-		return r
-	}
+	by := func(s pki.Spec) *http.Request { return revocationtest.Request(t, ca, s) }
 	path := filepath.Join(t.TempDir(), "revoked.json")
 	if _, err := Open(path, nil); err == nil {
 		t.Error("a list that is missing is no list")
 	}
-	put := func(r trust.RevokedSet) {
-		t.Helper()
-		text, err := json.Marshal(r)
-		if err == nil {
-			err = renameio.WriteFile(path, text, 0o600)
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
+	put := func(r trust.RevokedSet) { revocationtest.Write(t, path, r) }
 	one, two := "sha256:"+strings.Repeat("1", 64), "sha256:"+strings.Repeat("2", 64)
 	put(trust.RevokedSet{TrustedRoots: []string{one, two}})
 	changes := 0
