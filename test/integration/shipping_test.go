@@ -16,9 +16,9 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 	"sigs.k8s.io/yaml"
 
+	"github.com/orlop-os/orlop/machined/logship/logshiptest"
 	"github.com/orlop-os/orlop/pkg/audit"
 	"github.com/orlop-os/orlop/pkg/cell"
-	"github.com/orlop-os/orlop/pkg/logship/logshiptest"
 	"github.com/orlop-os/orlop/pkg/pki"
 	"github.com/orlop-os/orlop/vm"
 )

@@ -18,8 +18,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/orlop-os/orlop/machined/logship/logshiptest"
 	"github.com/orlop-os/orlop/pkg/cell"
-	"github.com/orlop-os/orlop/pkg/logship/logshiptest"
 	"github.com/orlop-os/orlop/pkg/pki"
 )
 
