@@ -158,7 +158,6 @@ var bare = map[string]string{
 	"newMachine":   "the reaper: without it no process ends",
 	"feedWatchdog": "its end resets the machine",
 	"Run":          "of power.WatchdogFeeder: its end resets the machine",
-	"Buttons":      "the readers of power buttons; a panic of a reader is not recovered yet",
 	"shutDown":     "its end resets the machine, which goes down in any case",
 }
 

@@ -13,6 +13,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/orlop-os/orlop/pkg/panics"
 )
 
 // modeOf returns the shutdown mode of a signal to PID 1; empty for other signals. SIGINT is
@@ -82,13 +84,15 @@ func Buttons(ctx context.Context, dir string, rescan <-chan struct{}, pressed fu
 			if known {
 				continue
 			}
-			watching.Go(func() {
+			watching.Go(panics.Guarded("power button "+path, func() {
+				defer func() {
+					mu.Lock()
+					defer mu.Unlock()
+					// the device is gone or has no power key; a later device may have the same name
+					delete(open, path)
+				}()
 				watchButton(ctx, path, pressed)
-				mu.Lock()
-				defer mu.Unlock()
-				// the device is gone or has no power key; a later device may have the same name
-				delete(open, path)
-			})
+			}))
 		}
 	}
 	for {
