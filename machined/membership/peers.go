@@ -205,8 +205,11 @@ func callAll[T any](ctx context.Context, p *Peers, addrs []netip.Addr, do func(c
 	}
 }
 
-// peerError formats an error of another machine.
+// peerError formats an error of another machine. For a status it returns the message alone.
 func peerError(addr netip.Addr, err error) string {
+	if call := (failedCall{}); errors.As(err, &call) {
+		err = call.error
+	}
 	if s, ok := status.FromError(err); ok {
 		return fmt.Sprintf("%s: %s", addr, s.Message())
 	}
