@@ -21,7 +21,6 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
-	"github.com/orlop-os/orlop/machined/nodeplan"
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/callerid"
 	"github.com/orlop-os/orlop/pkg/config"
@@ -307,7 +306,7 @@ func (m *machine) breakGlass(by callerid.Caller, kind, name string) (string, sus
 }
 
 func (m *machine) breakGlassStep(ctx context.Context, cluster *config.Cluster, as pki.Spec, o nodespec.SuspendRequest) (nodespec.SuspendResult, error) {
-	ca, err := nodeplan.CA(cluster.Spec.PKI.Kubernetes)
+	ca, err := pki.ParseCA(cluster.Spec.PKI.Kubernetes.PEM())
 	if err != nil {
 		return nodespec.SuspendResult{}, err
 	}

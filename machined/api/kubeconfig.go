@@ -89,7 +89,7 @@ func kubernetesURL(spec config.ClusterSpec) string {
 // kubeconfig issues a client certificate and returns it as a kubeconfig.
 func kubeconfig(cluster *config.Cluster, server string, as pki.Spec) ([]byte, error) {
 	own := cluster.Spec.PKI.Kubernetes
-	ca, err := pki.ParseCA([]byte(own.Cert.PEM()), []byte(own.Key.PEM()))
+	ca, err := pki.ParseCA(own.PEM())
 	if err != nil {
 		return nil, fmt.Errorf("kubeconfig: %w", err)
 	}

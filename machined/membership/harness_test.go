@@ -131,7 +131,7 @@ func (m *machine) certificate() (tls.Certificate, error) {
 		s, _ := m.Worker.State.Get()
 		return tls.Certificate{Certificate: [][]byte{s.Certs.Machine.Cert.Raw}, PrivateKey: m.identity}, nil
 	}
-	ca, err := authority(c.Cluster.Spec.PKI.Machine)
+	ca, err := pki.ParseCA(c.Cluster.Spec.PKI.Machine.PEM())
 	if err != nil {
 		return tls.Certificate{}, err
 	}

@@ -63,7 +63,7 @@ func (s *Server) issue(by callerid.Caller, request []byte, ttl time.Duration, en
 	if c == nil || c.Cluster == nil || c.Cluster.Spec.PKI.Client.Key.IsZero() {
 		return nil, status.Error(codes.FailedPrecondition, "this machine issues no certificates: its configuration has no client CA with its key (Cluster.spec.pki.client); `orlopctl gen client` makes one by the operator's own CA")
 	}
-	ca, err := authority(c.Cluster.Spec.PKI.Client)
+	ca, err := pki.ParseCA(c.Cluster.Spec.PKI.Client.PEM())
 	if err != nil {
 		return nil, status.Errorf(codes.Internal, "Cluster.spec.pki.client: %v", err)
 	}

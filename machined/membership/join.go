@@ -194,7 +194,7 @@ type signer struct {
 
 // issue signs a certificate with a CA of the cluster.
 func (s *signer) issue(pair config.CertKey, spec pki.Spec, key *ecdsa.PublicKey) ([]byte, error) {
-	ca, err := authority(pair)
+	ca, err := pki.ParseCA(pair.PEM())
 	if err != nil {
 		return nil, err
 	}

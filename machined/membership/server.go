@@ -15,7 +15,6 @@ import (
 	"github.com/orlop-os/orlop/pkg/callerid"
 	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/limits"
-	"github.com/orlop-os/orlop/pkg/pki"
 	"github.com/orlop-os/orlop/pkg/trust"
 )
 
@@ -54,11 +53,6 @@ func newServer(d *Deps, q quorum, requests *Requests, gc *NodeGC) *Server {
 func (s *Server) addresses(c *config.Config) []string {
 	now, _ := s.deps.Addresses.Get()
 	return addressStrings(now.reachable(c))
-}
-
-// authority parses a CA of the cluster.
-func authority(pair config.CertKey) (*pki.CA, error) {
-	return pki.ParseCA([]byte(pair.Cert.PEM()), []byte(pair.Key.PEM()))
 }
 
 // issuingConfig returns the configuration of a machine that can admit others, or a status error.

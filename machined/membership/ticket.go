@@ -151,7 +151,7 @@ func newTicketSigner(c *config.Config, r *api.CreateTicketRequest) (ticketSigner
 	if err != nil {
 		return ticketSigner{}, status.Error(codes.InvalidArgument, err.Error())
 	}
-	ca, err := authority(c.Cluster.Spec.PKI.Client)
+	ca, err := pki.ParseCA(c.Cluster.Spec.PKI.Client.PEM())
 	if err != nil {
 		return ticketSigner{}, status.Errorf(codes.Internal, "Cluster.spec.pki.client: %v", err)
 	}

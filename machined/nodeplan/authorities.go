@@ -70,13 +70,13 @@ func CAs(c *config.Cluster) (credentials.Authorities, error) {
 	var a credentials.Authorities
 	var err error
 	own, accepted := c.Spec.PKI, c.Spec.PKI.Accepted
-	if a.Kubernetes.CA, err = CA(own.Kubernetes); err != nil {
+	if a.Kubernetes.CA, err = pki.ParseCA(own.Kubernetes.PEM()); err != nil {
 		return a, fmt.Errorf("Cluster.spec.pki.kubernetes: %w", err)
 	}
-	if a.Etcd.CA, err = CA(own.Etcd); err != nil {
+	if a.Etcd.CA, err = pki.ParseCA(own.Etcd.PEM()); err != nil {
 		return a, fmt.Errorf("Cluster.spec.pki.etcd: %w", err)
 	}
-	if a.FrontProxy.CA, err = CA(own.FrontProxy); err != nil {
+	if a.FrontProxy.CA, err = pki.ParseCA(own.FrontProxy.PEM()); err != nil {
 		return a, fmt.Errorf("Cluster.spec.pki.frontProxy: %w", err)
 	}
 	a.Kubernetes.Accepted, a.Etcd.Accepted, a.FrontProxy.Accepted = x509s(accepted.Kubernetes), x509s(accepted.Etcd), x509s(accepted.FrontProxy)
@@ -93,11 +93,6 @@ func CAs(c *config.Cluster) (credentials.Authorities, error) {
 	a.EncryptionKeys = c.Spec.EncryptionKeys()
 	a.Access = Access(c)
 	return a, nil
-}
-
-// CA parses a CA of the cluster.
-func CA(pair config.CertKey) (*pki.CA, error) {
-	return pki.ParseCA([]byte(pair.Cert.PEM()), []byte(pair.Key.PEM()))
 }
 
 // x509s converts certificates to the form of crypto/x509.

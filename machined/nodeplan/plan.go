@@ -129,7 +129,7 @@ func API(c *config.Config, f Facts) (credentials.Want, error) {
 		name = c.Machine.Metadata.Name
 		if c.Cluster != nil && !c.Cluster.Spec.PKI.Machine.Key.IsZero() {
 			var err error
-			if ca, err = CA(c.Cluster.Spec.PKI.Machine); err != nil {
+			if ca, err = pki.ParseCA(c.Cluster.Spec.PKI.Machine.PEM()); err != nil {
 				return credentials.Want{}, fmt.Errorf("Cluster.spec.pki.machine: %w", err)
 			}
 		}

@@ -181,7 +181,7 @@ func (f *Machine) Configure(c *config.Config) error {
 		return nil
 	}
 	pair := c.Cluster.Spec.PKI.Machine
-	ca, err := pki.ParseCA([]byte(pair.Cert.PEM()), []byte(pair.Key.PEM()))
+	ca, err := pki.ParseCA(pair.PEM())
 	if err != nil {
 		return err
 	}
@@ -190,7 +190,7 @@ func (f *Machine) Configure(c *config.Config) error {
 		ips = append(ips, f.node)
 	}
 	if own := c.Cluster.Spec.PKI; !own.Client.Key.IsZero() {
-		if f.clients, err = pki.ParseCA([]byte(own.Client.Cert.PEM()), []byte(own.Client.Key.PEM())); err != nil {
+		if f.clients, err = pki.ParseCA(own.Client.PEM()); err != nil {
 			return err
 		}
 		if err := f.replace(apid.ClientCAsFile, bundled(own.Client.Cert, own.Accepted.Client)); err != nil {

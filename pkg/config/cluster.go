@@ -133,6 +133,9 @@ type CertKey struct {
 // IsZero reports whether both are missing.
 func (c CertKey) IsZero() bool { return c.Cert.IsZero() && c.Key.IsZero() }
 
+// PEM returns both, in PEM.
+func (c CertKey) PEM() (cert, key []byte) { return []byte(c.Cert.PEM()), []byte(c.Key.PEM()) }
+
 // Kubernetes configures the components of Kubernetes.
 //
 // Package nodespec gives it to the processes of Kubernetes as JSON, without the fields that
