@@ -58,9 +58,14 @@ func TestStorageHealth(t *testing.T) {
 
 // TestOwnDisk checks that a read of the system disk retains the data of the others.
 func TestOwnDisk(t *testing.T) {
-	known := []disk.Disk{{Path: "/dev/vda", Boot: true, Table: "gpt"}, {Path: "/dev/vdb", Table: "a whole-disk ext4"}}
-	got := mergeDisks([]disk.Disk{{Path: "/dev/vda", Boot: true, Table: "gpt", Size: 5}, {Path: "/dev/vdb", Table: "unexamined"}, {Path: "/dev/vdc", Table: "unexamined"}}, known)
-	if len(got) != 3 || got[0].Size != 5 || got[1].Table != "a whole-disk ext4" || got[2].Table != "unexamined" {
+	of := func(path, kind string) disk.Disk {
+		return disk.Disk{Path: path, Boot: path == "/dev/vda", Table: disk.Table{Kind: kind}}
+	}
+	known := []disk.Disk{of("/dev/vda", "gpt"), of("/dev/vdb", "a whole-disk ext4")}
+	read := []disk.Disk{of("/dev/vda", "gpt"), of("/dev/vdb", "unexamined"), of("/dev/vdc", "unexamined")}
+	read[0].Size = 5
+	got := mergeDisks(read, known)
+	if len(got) != 3 || got[0].Size != 5 || got[1].Table.Kind != "a whole-disk ext4" || got[2].Table.Kind != "unexamined" {
 		t.Errorf("%+v", got)
 	}
 }

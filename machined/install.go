@@ -121,7 +121,7 @@ func (m *machine) installDisks(ctx context.Context) ([]install.Disk, error) {
 func installDisk(d disk.Disk, media []seed.Device) install.Disk {
 	out := install.Disk{
 		Path: d.Path, Model: d.Model, Serial: d.Serial, WWID: d.WWID, Bus: d.Bus, Transport: d.Transport, Size: d.Size, SectorSize: d.SectorSize,
-		Rotational: d.Rotational, ReadOnly: d.ReadOnly, Table: d.Table,
+		Rotational: d.Rotational, ReadOnly: d.ReadOnly, Table: d.Table.Kind,
 	}
 	if d.Boot {
 		out.Medium = "the system runs from it"

@@ -17,8 +17,8 @@ import (
 func TestInstallDisk(t *testing.T) {
 	root := uuid.New()
 	d := disk.Disk{
-		Path: "/dev/sda", Size: 1 << 40, SectorSize: 512, Model: "m", Serial: "s", WWID: "w", Bus: "b", Transport: "t", Rotational: true, ReadOnly: true, Table: "gpt",
-		Partitions: []disk.Partition{{UUID: root, Entry: disk.Entry{Number: 1, Label: disklayout.ESP, Type: disklayout.TypeESP, Size: 5}, Content: disk.Content{Kind: "vfat", Label: "ESP"}}},
+		Path: "/dev/sda", Hardware: disk.Hardware{Size: 1 << 40, SectorSize: 512, Model: "m", Serial: "s", WWID: "w", Bus: "b", Transport: "t", Rotational: true, ReadOnly: true},
+		Table: disk.Table{Kind: "gpt", Partitions: []disk.Partition{{UUID: root, Entry: disk.Entry{Number: 1, Label: disklayout.ESP, Type: disklayout.TypeESP, Size: 5}, Content: disk.Content{Kind: "vfat", Label: "ESP"}}}},
 	}
 	want := install.Disk{
 		Path: "/dev/sda", Size: 1 << 40, SectorSize: 512, Model: "m", Serial: "s", WWID: "w", Bus: "b", Transport: "t", Rotational: true, ReadOnly: true, Table: "gpt",

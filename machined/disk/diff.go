@@ -36,7 +36,7 @@ func Diff(have Have, want Want, run mkfs.Runner) []reconcile.Op {
 
 // diffTable compares the actual table with the plan.
 func diffTable(disk Disk, want Want) (WriteTable, bool) {
-	t := WriteTable{Disk: disk.Path, New: want.NewTable && !tableIs(disk, want), Mirror: disk.Table == "gpt" && !disk.BackupAtEnd}
+	t := WriteTable{Disk: disk.Path, New: want.NewTable && !tableIs(disk, want), Mirror: disk.Table.Kind == "gpt" && !disk.BackupAtEnd}
 	if t.New {
 		t.Mirror = false
 		t.Add = want.Partitions
@@ -68,7 +68,7 @@ func same(a, b Entry) bool {
 
 // tableIs reports whether the disk already has the planned new table.
 func tableIs(disk Disk, want Want) bool {
-	return disk.Table == "gpt" && slices.EqualFunc(disk.Partitions, want.Partitions, func(p Partition, e Entry) bool { return p.Entry == e })
+	return disk.Table.Kind == "gpt" && slices.EqualFunc(disk.Partitions, want.Partitions, func(p Partition, e Entry) bool { return p.Entry == e })
 }
 
 // diffVolume returns the operations from the partition table to the mounted volume.

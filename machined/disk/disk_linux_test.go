@@ -309,7 +309,7 @@ func TestListing(t *testing.T) {
 		t.Fatalf("%d disks, want at least 2 (kernel-test plugs in two)", len(have.Disks))
 	}
 	unlooked, err := Read(t.Context(), nil)
-	if err != nil || len(unlooked.Disks) != len(have.Disks) || unlooked.Disks[0].Table != unexamined || unlooked.Disks[0].Size != have.Disks[0].Size {
+	if err != nil || len(unlooked.Disks) != len(have.Disks) || unlooked.Disks[0].Table.Kind != unexamined || unlooked.Disks[0].Size != have.Disks[0].Size {
 		t.Errorf("without an examination: %+v, %v", unlooked.Disks, err)
 	}
 	d := have.Disks[0]

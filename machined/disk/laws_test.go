@@ -22,10 +22,10 @@ func model(s scenario) Have {
 	if s.disk.absent {
 		return Have{}
 	}
-	d := Disk{Path: "/dev/vda", Size: diskSize * mib, SectorSize: 512, Boot: !s.disk.data, Table: s.disk.table, Alignment: mib,
-		First: mib, End: diskSize*mib - 34*512}
+	d := Disk{Path: "/dev/vda", Hardware: Hardware{Size: diskSize * mib, SectorSize: 512}, Boot: !s.disk.data,
+		Table: Table{Kind: s.disk.table, Alignment: mib, First: mib, End: diskSize*mib - 34*512}}
 	d.Shared = s.disk.shared
-	d.BackupAtEnd = d.Table == "gpt" && !s.disk.torn && s.disk.tableSize == 0
+	d.BackupAtEnd = d.Table.Kind == "gpt" && !s.disk.torn && s.disk.tableSize == 0
 	at := uint64(mib)
 	for i, p := range s.disk.partitions {
 		path := parttable.PartitionPath(d.Path, i+1)
@@ -73,7 +73,7 @@ func done(have Have, op reconcile.Op) Have {
 		if op.New {
 			d.Partitions = nil
 		}
-		d.Table, d.BackupAtEnd = "gpt", true
+		d.Table.Kind, d.BackupAtEnd = "gpt", true
 		for _, e := range op.Remove {
 			d.Partitions = slices.DeleteFunc(d.Partitions, func(p Partition) bool { return p.Number == e.Number })
 		}
@@ -108,7 +108,7 @@ func cut(have Have, op reconcile.Op) []Have {
 	case WriteTable:
 		wiped, torn := clone(have), done(have, op)
 		if op.New { // the old table is removed before the new table is written
-			wiped.Disks[0].Table, wiped.Disks[0].Partitions, wiped.Disks[0].BackupAtEnd = "", nil, false
+			wiped.Disks[0].Table.Kind, wiped.Disks[0].Partitions, wiped.Disks[0].BackupAtEnd = "", nil, false
 		}
 		// the backup is new, the primary is broken: the new table is read
 		torn.Disks[0].BackupAtEnd = false

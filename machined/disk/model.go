@@ -13,9 +13,19 @@ type Have struct {
 	Mounts []mount.Mount // all mounts, in order
 }
 
-// Disk is a whole disk.
+// Disk is a whole disk. The JSON form has the fields of all three parts side by side.
 type Disk struct {
-	Path       string `json:"path"`             // "/dev/vda"
+	Path string `json:"path"` // "/dev/vda"
+	Hardware
+	Table
+	// Boot is true if the running root is on this disk.
+	Boot bool `json:"boot"`
+	// Root is the unique GUID of the partition with the running root; zero on other disks.
+	Root uuid.UUID `json:"-"`
+}
+
+// Hardware is the properties that the device and the kernel report, without the content.
+type Hardware struct {
 	Size       uint64 `json:"size"`             // bytes
 	SectorSize uint64 `json:"sectorSize"`       // bytes
 	Model      string `json:"model,omitempty"`  // as the disk reports it
@@ -26,13 +36,13 @@ type Disk struct {
 	Transport  string `json:"transport,omitempty"`
 	Rotational bool   `json:"rotational"`
 	ReadOnly   bool   `json:"readOnly"`
-	// Boot is true if the running root is on this disk.
-	Boot bool `json:"boot"`
-	// Root is the unique GUID of the partition with the running root; zero on other disks.
-	Root uuid.UUID `json:"-"`
-	// Table is the kind of partition table: "gpt", "" for a blank disk, else a description of the
+}
+
+// Table is the partition table of a disk, with the partitions and the range for them.
+type Table struct {
+	// Kind is the kind of partition table: "gpt", "" for a blank disk, else a description of the
 	// content.
-	Table string `json:"table"`
+	Kind string `json:"table"`
 	// BackupAtEnd is true if the primary GPT is valid and its backup in the last sector mirrors it.
 	// It is false after a disk image was written to a larger disk.
 	BackupAtEnd bool `json:"-"`
@@ -48,8 +58,8 @@ type Disk struct {
 }
 
 // align rounds an offset up to the next permitted start of a partition.
-func (d Disk) align(offset uint64) uint64 {
-	return (offset + d.Alignment - 1) / d.Alignment * d.Alignment
+func (t Table) align(offset uint64) uint64 {
+	return (offset + t.Alignment - 1) / t.Alignment * t.Alignment
 }
 
 // Entry is an entry of the partition table.

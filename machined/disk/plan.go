@@ -51,7 +51,7 @@ func Plan(config Config, have Have) (Want, error) {
 		}
 		want.NewTable, kept = true, nil
 	}
-	if disk.Table == "" {
+	if disk.Table.Kind == "" {
 		want.NewTable = true
 	}
 	if want.Partitions, err = arrange(config, disk, kept); err != nil {
@@ -164,12 +164,12 @@ func (d Disk) has(guid uuid.UUID) bool {
 
 // foreignTable returns why the table of a disk is foreign; "" if it is an Orlop table or blank.
 func foreignTable(disk Disk) string {
-	switch disk.Table {
+	switch disk.Table.Kind {
 	case "":
 		return ""
 	case "gpt":
 	default:
-		return "it holds " + disk.Table + " instead of a GPT partition table"
+		return "it holds " + disk.Table.Kind + " instead of a GPT partition table"
 	}
 	if disk.Boot {
 		return ""

@@ -116,15 +116,15 @@ func foreignDisk(r diskprobe.DeviceResult) (Disk, bool) {
 	disk := newDisk(r.Device)
 	switch {
 	case errors.Is(r.Err, errUnexamined), errors.Is(r.Err, diskprobe.ErrSkipped):
-		disk.Table = unexamined
+		disk.Table.Kind = unexamined
 	case r.Err != nil:
-		disk.Table = "content that cannot be examined: " + r.Err.Error()
+		disk.Table.Kind = "content that cannot be examined: " + r.Err.Error()
 	default:
 		disk.resize(a.Size)
-		disk.Table, disk.BackupAtEnd = a.Table, a.Mirrored
+		disk.Table.Kind, disk.BackupAtEnd = a.Table, a.Mirrored
 		// the table belongs to the array, not to the disk
 		if a.Table == "gpt" && a.Whole.Kind != "" && a.Whole.Kind != "iso9660" {
-			disk.Table = a.Whole.Kind + " with a GPT partition table"
+			disk.Table.Kind = a.Whole.Kind + " with a GPT partition table"
 		}
 	}
 	for _, e := range a.Entries {
@@ -139,7 +139,10 @@ func foreignDisk(r diskprobe.DeviceResult) (Disk, bool) {
 // newDisk returns the properties that the kernel reports. It opens no device, so it cannot block on
 // a disk.
 func newDisk(d diskprobe.Device) Disk {
-	disk := Disk{Path: d.Path, SectorSize: d.SectorSize, ReadOnly: d.ReadOnly, Alignment: max(1<<20, preferred(filepath.Join(sysBlock, d.Name)))}
+	disk := Disk{
+		Path: d.Path, Hardware: Hardware{SectorSize: d.SectorSize, ReadOnly: d.ReadOnly},
+		Table: Table{Alignment: max(1<<20, preferred(filepath.Join(sysBlock, d.Name)))},
+	}
 	disk.resize(d.Size)
 	describeDevice(&disk)
 	return disk
@@ -217,10 +220,10 @@ func readOwn(d diskprobe.Device) (Disk, error) {
 	disk.resize(sized.GetSize())
 	table, err := parttable.Read(sized)
 	if err != nil {
-		disk.Table = "a partition table that cannot be read (" + err.Error() + ")"
+		disk.Table.Kind = "a partition table that cannot be read (" + err.Error() + ")"
 		return disk, nil
 	}
-	disk.Table, disk.BackupAtEnd = "gpt", parttable.Mirrored(sized)
+	disk.Table.Kind, disk.BackupAtEnd = "gpt", parttable.Mirrored(sized)
 	disk.Shared = parttable.Shared(parttable.DiskGUID(sized), table.Partitions())
 	for i, p := range table.Partitions() {
 		if p == nil {

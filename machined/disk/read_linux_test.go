@@ -51,7 +51,7 @@ func TestForeignDisks(t *testing.T) {
 		t.Fatalf("%+v, %v", disks, err)
 	}
 	for i, want := range []string{"", "content that cannot be examined: no answer within 15s", "gpt", "a whole-disk Linux RAID member", unexamined, "Intel RAID member with a GPT partition table"} {
-		if disks[i].Table != want || disks[i].Boot || disks[i].Size != 8<<30 {
+		if disks[i].Table.Kind != want || disks[i].Boot || disks[i].Size != 8<<30 {
 			t.Errorf("%+v, want %q", disks[i], want)
 		}
 	}
@@ -60,12 +60,12 @@ func TestForeignDisks(t *testing.T) {
 		t.Errorf("%+v", parts)
 	}
 	for _, d := range []Disk{disks[1], disks[3], disks[4], disks[5]} {
-		if _, err := Plan(Config{Disk: d.Path}, Have{Disks: disks}); err == nil || !strings.Contains(err.Error(), "refusing to use the disk: it holds "+d.Table) {
+		if _, err := Plan(Config{Disk: d.Path}, Have{Disks: disks}); err == nil || !strings.Contains(err.Error(), "refusing to use the disk: it holds "+d.Table.Kind) {
 			t.Errorf("%s: %v", d.Path, err)
 		}
 	}
 	unlooked, err := readAll(t.Context(), devices, "", nil)
-	if err != nil || len(unlooked) != 7 || unlooked[0].Table != unexamined {
+	if err != nil || len(unlooked) != 7 || unlooked[0].Table.Kind != unexamined {
 		t.Errorf("without an examination: %+v, %v", unlooked, err)
 	}
 }
