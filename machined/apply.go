@@ -103,7 +103,7 @@ func (m *machine) apply(ctx context.Context, filename string, r *api.ApplyReques
 		return out, err
 	}
 	hardware, cutOff := facts.Warnings(next)
-	out.plan, out.warnings = facts.Trial, slices.Concat(hardware, out.warnings, cutOff)
+	out.trialPlan, out.warnings = facts.Trial, slices.Concat(hardware, out.warnings, cutOff)
 	lines, err := m.reencryptSecrets(ctx, now.config, next, r.Mode == api.ApplyRequest_MODE_DRY_RUN)
 	if err != nil {
 		return outcome{}, err
@@ -136,8 +136,8 @@ func (m *machine) applyRequest(ctx context.Context, filename string, r *api.Appl
 	out := &api.ApplyResponse{Operations: done.operations, Restarts: done.restarts, Reboot: done.reboot, Install: done.install, Warnings: done.warnings}
 	switch {
 	// Confirm returns the failures: this connection may be cut off later
-	case !done.trial.IsZero():
-		out.TrialDeadline, out.TrialDuration = timestamppb.New(done.trial), durationpb.New(time.Until(done.trial))
+	case !done.deadline.IsZero():
+		out.TrialDeadline, out.TrialDuration = timestamppb.New(done.deadline), durationpb.New(time.Until(done.deadline))
 		for _, address := range transition.StaticAddresses(done.config) {
 			out.Addresses = append(out.Addresses, address.String())
 		}
@@ -194,18 +194,18 @@ func (m *machine) stageForBoot(ctx context.Context, text []byte, out outcome) (o
 func (m *machine) activate(ctx context.Context, now applied, next *config.Config, text []byte, r *api.ApplyRequest, out outcome) (outcome, error) {
 	// checkMachine has checked that the configuration allows to wipe the disk
 	if why, _ := m.storageProblem.Get(); why != "" {
-		if err := m.bringStorage(ctx, disk.Config{Wipe: true}); err != nil {
+		if err := m.setUpStorage(ctx, disk.Config{Wipe: true}); err != nil {
 			return outcome{}, fmt.Errorf("configuration refused: no disk to store it on: %w", err)
 		}
 	}
 	// The machine's key and the operator CA of a pairing may be in memory only until now; store
 	// them.
-	err := errors.Join(persistIdentity(m.identity.Load()), ownership.MoveOwner())
+	err := errors.Join(persistIdentity(m.identity.Load()), ownership.PersistOwner())
 	if err != nil {
 		return outcome{}, err
 	}
-	if out.plan.Duration > 0 {
-		out.trial = time.Now().Add(out.plan.Duration)
+	if out.trialPlan.Duration > 0 {
+		out.deadline = time.Now().Add(out.trialPlan.Duration)
 		err = configs.StartTrial(text)
 	} else if err = configs.Put(text); err == nil {
 		err = configs.DropStaged()
@@ -214,20 +214,20 @@ func (m *machine) activate(ctx context.Context, now applied, next *config.Config
 		return outcome{}, err
 	}
 	by := callerid.FromContext(ctx).String()
-	m.events.add("config", "config", "applied by "+by+withoutTrial(r, out.plan))
+	m.events.add("config", "config", "applied by "+by+withoutTrial(r, out.trialPlan))
 	for _, change := range config.Changes(now.config, next) {
 		m.events.add("config", "config", change)
 	}
-	fresh := applied{config: next, applied: time.Now(), source: "API (" + by + ")", trial: out.trial}
-	if out.plan.Duration > 0 {
+	fresh := applied{config: next, applied: time.Now(), source: "API (" + by + ")", trial: out.deadline}
+	if out.trialPlan.Duration > 0 {
 		fresh.trialName = r.TrialName
 		fresh.sameNetwork = now.trial.IsZero() && reflect.DeepEqual(nodeplan.Network(now.config), nodeplan.Network(next))
 	}
-	if len(out.plan.CutOffs) > 0 {
+	if len(out.trialPlan.CutOffs) > 0 {
 		fresh.due = time.Now().Add(activationDelay)
 	}
 	out.config = next
-	if !out.trial.IsZero() && !now.trial.IsZero() {
+	if !out.deadline.IsZero() && !now.trial.IsZero() {
 		fresh.tried = append(slices.Clone(now.tried), now.config)
 	}
 	m.config.Set(fresh)

@@ -90,11 +90,11 @@ type outcome struct {
 	restarts   []string
 	reboot     bool
 	install    string    // disk of the installation
-	trial      time.Time // end of the trial; zero without a trial
+	deadline   time.Time // end of the trial; zero without a trial
 	warnings   []string
 	// why there is a trial, or not
-	plan   transition.Trial
-	config *config.Config // activated configuration; nil if none
+	trialPlan transition.Trial
+	config    *config.Config // activated configuration; nil if none
 }
 
 // add adds the operations of a domain.

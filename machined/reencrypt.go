@@ -43,7 +43,7 @@ func (m *machine) reencryptSecrets(ctx context.Context, before, next *config.Con
 	}
 	ctx, cancel := limits.Within(ctx, m.runCtx, reencryptTimeout)
 	defer cancel()
-	done, err := runCommand[nodespec.ReencryptResult](ctx, m, paths.UserAPI, "reencrypt-secrets", nodespec.ReencryptRequest{Count: dry})
+	done, err := runCommand[nodespec.ReencryptResult](ctx, m, paths.UserAPI, "reencrypt-secrets", nodespec.ReencryptRequest{CountOnly: dry})
 	if err != nil {
 		return refused(err)
 	}

@@ -225,7 +225,7 @@ func stepStorage(ctx context.Context, m *machine) error {
 		m.restarter().Go(ctx, "disks", m.watchDisks)
 		return nil
 	}
-	if err := m.bringStorage(ctx, disk.Config{}); err != nil {
+	if err := m.setUpStorage(ctx, disk.Config{}); err != nil {
 		m.logConsole("storage: " + err.Error())
 	}
 	m.restarter().Go(ctx, "disks", m.watchDisks)
@@ -233,9 +233,9 @@ func stepStorage(ctx context.Context, m *machine) error {
 	return nil
 }
 
-// bringStorage performs the remaining disk operations and stores the result in the disks topic and
+// setUpStorage performs the remaining disk operations and stores the result in the disks topic and
 // storageProblem.
-func (m *machine) bringStorage(ctx context.Context, c disk.Config) error {
+func (m *machine) setUpStorage(ctx context.Context, c disk.Config) error {
 	run := func(ctx context.Context, args ...string) ([]byte, error) {
 		out, err := m.reaper.Run(ctx, args...)
 		if exit := (*supervise.ExitError)(nil); errors.As(err, &exit) && args[0] == paths.E2fsck {

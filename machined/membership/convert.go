@@ -18,8 +18,8 @@ func toMembership(r trust.Membership) *api.Membership {
 			Serial: t.Serial, Name: t.Name, Expires: timestamppb.New(t.Expires), By: t.By, At: timestamppb.New(t.At), Voters: t.Voters, Quorum: int32(t.Quorum),
 		})
 	}
-	for _, c := range r.Bindings {
-		out.Bindings = append(out.Bindings, &api.TicketBinding{Ticket: c.Ticket, Voter: c.Voter, Key: c.Key})
+	for _, b := range r.Bindings {
+		out.Bindings = append(out.Bindings, &api.TicketBinding{Ticket: b.Ticket, Voter: b.Voter, Key: b.Key})
 	}
 	return out
 }
@@ -39,10 +39,10 @@ func fromMembership(r *api.Membership) trust.Membership {
 }
 
 // fromBindings converts ticket bindings from the API's form.
-func fromBindings(claims []*api.TicketBinding) []trust.TicketBinding {
+func fromBindings(bindings []*api.TicketBinding) []trust.TicketBinding {
 	var out []trust.TicketBinding
-	for _, c := range claims {
-		out = append(out, trust.TicketBinding{Ticket: c.Ticket, Voter: c.Voter, Key: c.Key})
+	for _, b := range bindings {
+		out = append(out, trust.TicketBinding{Ticket: b.Ticket, Voter: b.Voter, Key: b.Key})
 	}
 	return out
 }

@@ -72,10 +72,10 @@ type facts struct {
 // outcome is the output of decide. The caller stores the ledger, then enforces the new revocations,
 // then answers.
 type outcome struct {
-	ledger    trust.Ledger
-	rejection error              // of a requested vote; the ledger is stored all the same
-	news      []trust.Revocation // that this machine did not know
-	tickets   []string           // that a removal revokes
+	ledger         trust.Ledger
+	rejection      error              // of a requested vote; the ledger is stored all the same
+	newRevocations []trust.Revocation // that this machine did not know
+	tickets        []string           // that a removal revokes
 }
 
 // decide returns the answer of a control-plane machine to a request. The first row that applies is
@@ -196,12 +196,12 @@ func (f facts) merge(l trust.Ledger, r replicated) (outcome, error) {
 			return outcome{}, err
 		}
 	}
-	next, news, err := l.MergeRevocations(r.revocations, f.now)
+	next, added, err := l.MergeRevocations(r.revocations, f.now)
 	if err != nil {
 		return outcome{}, fmt.Errorf("replicated by %s: %w", r.from, err)
 	}
 	next, _, err = next.MergeMembership(r.membership, f.session, f.now)
-	return outcome{ledger: next, news: news}, err
+	return outcome{ledger: next, newRevocations: added}, err
 }
 
 // checkName rejects the name of another part of the cluster.

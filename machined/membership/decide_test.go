@@ -233,12 +233,12 @@ var rows = map[string]func(*decision) *decision{
 	},
 	"replicated a removal": func(d *decision) *decision {
 		return d.ask(replicated{revocations: []trust.Revocation{{Lineage: "1a", Generation: 1, At: noon}}}, func(o outcome) bool {
-			return len(o.news) == 1 && len(o.ledger.Tickets) == 0 && o.ledger.Revoked[0].Machine == "w"
+			return len(o.newRevocations) == 1 && len(o.ledger.Tickets) == 0 && o.ledger.Revoked[0].Machine == "w"
 		})
 	},
 	"replicated otherwise": func(d *decision) *decision {
 		return d.ask(replicated{membership: trust.Membership{Members: []trust.Member{memberOf("1a", "w", 1)}}}, func(o outcome) bool {
-			return len(o.ledger.Members) == 1 && len(o.ledger.Tickets) == 0 && len(o.news) == 0
+			return len(o.ledger.Members) == 1 && len(o.ledger.Tickets) == 0 && len(o.newRevocations) == 0
 		})
 	},
 	"removed the name is unknown": func(d *decision) *decision {

@@ -219,7 +219,7 @@ func (l *Ledger) withIDLocked() (trust.Ledger, error) {
 }
 
 // syncMembership polls the membership of another control-plane machine by means of ask, merges it
-// and stores the changes. Peers exchange the public membership (Public); the answer omits it if its
+// and stores the changes. Peers exchange the public membership; the answer omits it if its
 // digest is that of the request. The session records which ledgers were synced since the start of
 // machined. syncMembership returns the ledger ID of the other machine.
 func (l *Ledger) syncMembership(ask func(*api.GetMembershipRequest) (*api.GetMembershipResponse, error)) (from string, err error) {
@@ -239,12 +239,12 @@ func (l *Ledger) syncMembership(ask func(*api.GetMembershipRequest) (*api.GetMem
 	if known, err = l.withIDLocked(); err != nil { // another call may have written meanwhile
 		return "", err
 	}
-	next, news, err := known.MergeMembership(fromMembership(answer.Membership), &l.session, l.deps.Now())
+	next, changed, err := known.MergeMembership(fromMembership(answer.Membership), &l.session, l.deps.Now())
 	if err != nil {
 		return "", err
 	}
 	next, pruned := next.Prune(&l.session, l.deps.Now())
-	if news || pruned {
+	if changed || pruned {
 		if err := l.storeLocked(next); err != nil {
 			return "", err
 		}

@@ -141,7 +141,8 @@ func (f *NodeGC) Run(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		}
-		if skip--; !f.deps.APIServerReady() || skip > 0 && !f.HasNew(f.removedMachines()) {
+		skip--
+		if due := skip <= 0 || f.HasNew(f.removedMachines()); !due || !f.deps.APIServerReady() {
 			continue
 		}
 		if f.Collect(ctx) {

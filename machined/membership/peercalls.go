@@ -61,15 +61,15 @@ func (s *Server) ReplicateMembership(ctx context.Context, by callerid.Caller, r 
 	if err != nil {
 		return nil, err
 	}
-	return &api.ReplicateMembershipResponse{Ledger: done.ledger.ID, StoredTickets: storedTickets(done.ledger, request.membership)}, s.enforce(ctx, by, done.news)
+	return &api.ReplicateMembershipResponse{Ledger: done.ledger.ID, StoredTickets: storedTickets(done.ledger, request.membership)}, s.enforce(ctx, by, done.newRevocations)
 }
 
 // enforce enforces revocations that another control-plane machine has replicated.
-func (s *Server) enforce(ctx context.Context, by callerid.Caller, news []trust.Revocation) error {
-	if len(news) == 0 {
+func (s *Server) enforce(ctx context.Context, by callerid.Caller, added []trust.Revocation) error {
+	if len(added) == 0 {
 		return nil
 	}
-	for _, v := range news {
+	for _, v := range added {
 		s.deps.Event("trust", "config", fmt.Sprintf("%s is revoked: replicated by %s, done by %s", v, by.Name, v.By))
 	}
 	if err := s.deps.Enforce(context.WithoutCancel(ctx)); err != nil {
@@ -83,7 +83,7 @@ func (s *Server) enforce(ctx context.Context, by callerid.Caller, news []trust.R
 func fromRemovals(all []*api.Revocation) (out []trust.Revocation, err error) {
 	for _, v := range all {
 		if v.Name != "" || v.Lineage == "" {
-			return nil, status.Error(codes.InvalidArgument, "a removal must name a ticket")
+			return nil, status.Error(codes.InvalidArgument, "a replicated revocation must have the serial number of a ticket, and no name")
 		}
 		out = append(out, fromAPIRevocation(v))
 	}

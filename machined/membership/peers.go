@@ -82,9 +82,9 @@ func (p *Peers) connTo(ctx context.Context, addr netip.Addr) (*client.Client, []
 	return c.client, c.cert, err
 }
 
-// Dial connects to another control-plane machine with the machine certificate. shown is the
+// Dial connects to another control-plane machine with the machine certificate. cert is the
 // certificate that it presents (DER).
-func (p *Peers) Dial(ctx context.Context, addr netip.Addr) (c *client.Client, shown []byte, err error) {
+func (p *Peers) Dial(ctx context.Context, addr netip.Addr) (c *client.Client, cert []byte, err error) {
 	e, err := p.Endpoint(netip.AddrPortFrom(addr, paths.PortApid).String())
 	if err != nil {
 		return nil, nil, err
@@ -154,15 +154,15 @@ func (p *Peers) closeExcept(named []netip.Addr) {
 
 // Call makes a call to another machine of the cluster. Its error is a failedCall.
 func (p *Peers) Call(ctx context.Context, addr netip.Addr, do func(*client.Client) error) error {
-	c, shown, err := p.connTo(ctx, addr)
+	c, cert, err := p.connTo(ctx, addr)
 	if err != nil {
-		return failedCall{err, shown}
+		return failedCall{err, cert}
 	}
 	if err := do(c); err != nil {
 		// The connection may be the cause: the server may have revoked the client certificate that
 		// this machine presented. The next call dials again.
 		_ = c.Close()
-		return failedCall{err, shown}
+		return failedCall{err, cert}
 	}
 	return nil
 }

@@ -118,7 +118,7 @@ func (q quorum) replicate(ctx context.Context, others []netip.Addr, r *api.Repli
 		case ticket == "" || slices.Contains(a.answer.StoredTickets, ticket):
 			stored = append(stored, a.from.String())
 		default:
-			unreached = append(unreached, fmt.Sprintf("%s: it has been removed there", a.from))
+			unreached = append(unreached, fmt.Sprintf("%s: the ticket was revoked there", a.from))
 		}
 		return len(stored) >= enough
 	})

@@ -82,7 +82,7 @@ func TestVote(t *testing.T) {
 		}
 		return answer
 	}
-	if r := vouch(1, "10.0.0.21").RejectionReason; !strings.Contains(r, "has not synced with all its voters") {
+	if r := vouch(1, "10.0.0.21").RejectionReason; !strings.Contains(r, "has not synced with all voters of the ticket") {
 		t.Errorf("votes before it has synced with the others: %q", r)
 	}
 	a.Ledger.session.MarkSynced(other)

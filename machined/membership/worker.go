@@ -298,7 +298,7 @@ func (w *Worker) signCertificates(ctx context.Context, how workerjoin.Action, c 
 	return got, got.add(answer, c)
 }
 
-// shown returns the certificate that the worker presents: the ticket to join, its machine
+// cert returns the certificate that the worker presents: the ticket to join, its machine
 // certificate to renew.
 func (w *Worker) shown(how workerjoin.Action, c *config.Config, ticket *x509.Certificate, held Certificates) tls.Certificate {
 	identity := w.deps.Identity()

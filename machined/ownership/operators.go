@@ -40,8 +40,8 @@ func Owner() ([]byte, error) {
 	return nil, nil
 }
 
-// MoveOwner moves the CA from memory to STATE after STATE is mounted.
-func MoveOwner() error {
+// PersistOwner moves the CA from memory to STATE after STATE is mounted.
+func PersistOwner() error {
 	if _, err := os.Stat(paths.PairedCA); !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}

@@ -46,14 +46,14 @@ func CheckFixed(before, next *config.Config, now time.Time) Problems {
 }
 
 // checkCAChange rejects a new CA that the previous configuration did not accept, and a CA change
-// after which certificates of the former CA are not accepted. accepted and still are the accepted
-// CAs of the previous and of the next configuration. If the former CA has expired, its certificates
-// are invalid in any case.
-func checkCAChange(name string, was, is config.Certificate, accepted, still []config.Certificate, now time.Time) Problems {
+// after which certificates of the former CA are not accepted. accepted and acceptedAfter are the
+// accepted CAs of the previous and of the next configuration. If the former CA has expired, its
+// certificates are invalid in any case.
+func checkCAChange(name string, was, is config.Certificate, accepted, acceptedAfter []config.Certificate, now time.Time) Problems {
 	has := func(list []config.Certificate, c config.Certificate) bool {
 		return slices.ContainsFunc(list, func(o config.Certificate) bool { return o.PEM() == c.PEM() })
 	}
-	if was.PEM() == is.PEM() || was.IsZero() || now.After(was.X509().NotAfter) || has(accepted, is) && has(still, was) {
+	if was.PEM() == is.PEM() || was.IsZero() || now.After(was.X509().NotAfter) || has(accepted, is) && has(acceptedAfter, was) {
 		return nil
 	}
 	return problem("Cluster.spec.pki."+name, "cannot change in one step to a CA that was not accepted before, or from a CA that is not accepted afterwards",
@@ -70,10 +70,10 @@ func checkLockout(next *config.Config, caller Caller) Problems {
 	if slices.ContainsFunc(caller.Operators, is) {
 		return nil
 	}
-	// the client CA is trusted only if operator CAs exist; in this block own is the PKI of next
+	// the client CA is trusted only if operator CAs exist
 	if len(caller.Operators) > 0 && next.Cluster != nil && !next.Cluster.Spec.PKI.Client.Cert.IsZero() {
-		own := next.Cluster.Spec.PKI
-		if is(own.Client.Cert.X509()) || slices.ContainsFunc(own.Accepted.Client, func(c config.Certificate) bool { return is(c.X509()) }) {
+		nextPKI := next.Cluster.Spec.PKI
+		if is(nextPKI.Client.Cert.X509()) || slices.ContainsFunc(nextPKI.Accepted.Client, func(c config.Certificate) bool { return is(c.X509()) }) {
 			return nil
 		}
 	}

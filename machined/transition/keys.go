@@ -9,11 +9,11 @@ import (
 
 // checkEncryptionKeys rejects a new encryption key that the previous configuration did not accept:
 // other machines may not accept it either. It also rejects a configuration that does not accept the
-// previous key any more, with which Secrets are encrypted. was and is are the previous and the next
-// Cluster document, own and next their encryption keys.
-func checkEncryptionKeys(was, is config.ClusterSpec) Problems {
-	own, next := was.SecretsEncryptionKey, is.SecretsEncryptionKey
-	if own.IsZero() || own.Equal(next.Secret) || hasKey(was.AcceptedEncryptionKeys, next) && hasKey(is.AcceptedEncryptionKeys, own) {
+// previous key any more, with which Secrets are encrypted. before and after are the
+// previous and the next Cluster document.
+func checkEncryptionKeys(before, after config.ClusterSpec) Problems {
+	oldKey, newKey := before.SecretsEncryptionKey, after.SecretsEncryptionKey
+	if oldKey.IsZero() || oldKey.Equal(newKey.Secret) || hasKey(before.AcceptedEncryptionKeys, newKey) && hasKey(after.AcceptedEncryptionKeys, oldKey) {
 		return nil
 	}
 	return problem("Cluster.spec.secretsEncryptionKey",

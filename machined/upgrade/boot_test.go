@@ -9,7 +9,7 @@ import (
 // TestEntriesUnread checks that a version on trial stays on trial without a readable ESP, by the
 // loader's counter or by the record; no other version is.
 func TestEntriesUnread(t *testing.T) {
-	trial := slot.Entry{Version: "2.0.0", Trial: true, Left: 2, Done: 1}
+	trial := slot.Entry{Version: "2.0.0", Trial: true, Left: 2, Tries: 1}
 	for _, c := range []struct {
 		what    string
 		running string

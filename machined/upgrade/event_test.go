@@ -73,7 +73,7 @@ var (
 	upgrading = slot.Record{From: "2.0.0", To: "3.0.0", Phase: slot.Writing}
 	proving   = slot.Record{From: "1.0.0", To: "2.0.0", Phase: slot.Trial, Tries: 1}
 	reverting = slot.Record{From: "2.0.0", To: "3.0.0", Phase: slot.Trial, Reason: "unhealthy"}
-	failed    = slot.Entry{Version: "3.0.0", Trial: true, Done: 1}
+	failed    = slot.Entry{Version: "3.0.0", Trial: true, Tries: 1}
 )
 
 // TestHandle checks the order of the actions of an event and the reaction to an error.

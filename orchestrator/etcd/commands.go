@@ -79,7 +79,7 @@ var Commands = map[string]Command{
 	// It reads a nodespec.ReencryptRequest, re-encrypts all Secrets with the current key, and
 	// writes a nodespec.ReencryptResult.
 	"reencrypt-secrets": with(func(ctx context.Context, l localMember, order nodespec.ReencryptRequest) (any, error) {
-		return reencrypt(ctx, l.dirs, order.Count)
+		return reencrypt(ctx, l.dirs, order.CountOnly)
 	}),
 	// It clears the alarms and writes their names.
 	"disarm-data": bare(func(ctx context.Context, l localMember) (any, error) { return disarm(ctx, l.dirs) }),

@@ -20,8 +20,8 @@ func TestCounted(t *testing.T) {
 		want     slot.Entry
 		known    bool
 	}{
-		{variable(`\EFI\Linux\orlop-2.0.0+2-1.efi`), slot.Entry{Version: "2.0.0", Trial: true, Left: 2, Done: 1}, true},
-		{variable(`\EFI\Linux\orlop-2.0.0+0-3.efi`), slot.Entry{Version: "2.0.0", Trial: true, Done: 3}, true},
+		{variable(`\EFI\Linux\orlop-2.0.0+2-1.efi`), slot.Entry{Version: "2.0.0", Trial: true, Left: 2, Tries: 1}, true},
+		{variable(`\EFI\Linux\orlop-2.0.0+0-3.efi`), slot.Entry{Version: "2.0.0", Trial: true, Tries: 3}, true},
 		{variable(`\EFI\Linux\another+2-1.efi`), slot.Entry{}, false},
 		{variable(""), slot.Entry{}, false},
 		{[]byte{6, 0}, slot.Entry{}, false},

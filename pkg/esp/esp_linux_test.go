@@ -20,7 +20,7 @@ func TestEntries(t *testing.T) {
 		}
 	}
 	all, err := entries(dir)
-	if want := []slot.Entry{{Version: "1.0.0"}, {Version: "1.1.0", Trial: true, Done: 3}}; err != nil || !reflect.DeepEqual(all, want) {
+	if want := []slot.Entry{{Version: "1.0.0"}, {Version: "1.1.0", Trial: true, Tries: 3}}; err != nil || !reflect.DeepEqual(all, want) {
 		t.Errorf("%+v, %v", all, err)
 	}
 	if err := others(dir, "1.0.0", remove); err != nil {

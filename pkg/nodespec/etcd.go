@@ -145,7 +145,7 @@ type EtcdRecovered struct {
 // ReencryptRequest is the input of `orchestrator reencrypt-secrets`, which re-encrypts all Secrets
 // that are not encrypted with the current key.
 type ReencryptRequest struct {
-	Count bool `json:"count"` // only count, change nothing
+	CountOnly bool `json:"count"` // changes nothing
 }
 
 // ReencryptResult is the output of `orchestrator reencrypt-secrets`.

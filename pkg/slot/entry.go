@@ -26,7 +26,7 @@ type Entry struct {
 	Version string
 	Trial   bool // has a counter
 	Left    int  // remaining tries
-	Done    int  // used tries
+	Tries   int  // used tries
 }
 
 var entryName = regexp.MustCompile(`^orlop-([0-9][0-9A-Za-z.~-]*?)(?:\+(\d+)(?:-(\d+))?)?\.efi$`)
@@ -46,7 +46,7 @@ func ParseEntry(name string) (Entry, bool) {
 		return Entry{}, false
 	}
 	if m[3] != "" {
-		if e.Done, err = strconv.Atoi(m[3]); err != nil {
+		if e.Tries, err = strconv.Atoi(m[3]); err != nil {
 			return Entry{}, false
 		}
 	}
@@ -58,7 +58,7 @@ func (e Entry) Name() string {
 	if !e.Trial {
 		return "orlop-" + e.Version + ".efi"
 	}
-	return fmt.Sprintf("orlop-%s+%d-%d.efi", e.Version, e.Left, e.Done)
+	return fmt.Sprintf("orlop-%s+%d-%d.efi", e.Version, e.Left, e.Tries)
 }
 
 // Failed reports whether no try is left.

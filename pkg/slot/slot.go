@@ -34,7 +34,7 @@ const (
 	Failed     Phase = "failed"      // the new version never booted
 )
 
-// Done reports whether the phase is final.
+// Tries reports whether the phase is final.
 func (p Phase) Done() bool { return p == "" || p == Committed || p == RolledBack || p == Failed }
 
 // Record is the record of the last upgrade.
@@ -223,7 +223,7 @@ func Step(running string, r Record, e Event) (Record, []Action, error) {
 			return r, nil, nil
 		}
 		r.Reason, r.Log = e.Reason, e.Log
-		return r, []Action{Rename{To: Entry{Version: running, Trial: true, Done: max(r.Tries, 1)}}, Reboot{Why: e.Reason}}, nil
+		return r, []Action{Rename{To: Entry{Version: running, Trial: true, Tries: max(r.Tries, 1)}}, Reboot{Why: e.Reason}}, nil
 	case RollbackRequested:
 		if err := r.Undecided(); err != nil {
 			return r, nil, err
@@ -238,7 +238,7 @@ func Step(running string, r Record, e Event) (Record, []Action, error) {
 		}
 		// as if the running version were on trial and had failed
 		r = Record{From: other.Version, To: running, Phase: Trial, Reason: e.Reason, Started: e.At}
-		return r, []Action{Rename{To: Entry{Version: running, Trial: true, Done: 1}}, Reboot{Why: e.Reason}}, nil
+		return r, []Action{Rename{To: Entry{Version: running, Trial: true, Tries: 1}}, Reboot{Why: e.Reason}}, nil
 	}
 	return r, nil, fmt.Errorf("slot: unknown event %T", e)
 }
@@ -261,7 +261,7 @@ func booted(running string, r Record, e Booted) (Record, []Action) {
 		if r.To != running { // the record is lost; the entry decides
 			r = Record{To: running, Started: e.At}
 		}
-		r.Phase, r.Tries, r.Reason = Trial, max(own.Done, 1), ""
+		r.Phase, r.Tries, r.Reason = Trial, max(own.Tries, 1), ""
 		return r, []Action{Watch{}}
 	}
 	if r.Phase.Done() {
@@ -287,9 +287,9 @@ func booted(running string, r Record, e Booted) (Record, []Action) {
 	case !other.Failed(): // the operator chose the old version
 		return r, nil
 	}
-	r.Tries = max(r.Tries, other.Done)
+	r.Tries = max(r.Tries, other.Tries)
 	if r.Reason == "" {
-		r.Reason = fmt.Sprintf("version %s did not boot in %d tries", r.To, other.Done)
+		r.Reason = fmt.Sprintf("version %s did not boot in %d tries", r.To, other.Tries)
 	}
 	if len(r.Log) == 0 {
 		r.Log = e.Log

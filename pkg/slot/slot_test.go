@@ -12,9 +12,9 @@ func TestEntry(t *testing.T) {
 	for name, want := range map[string]Entry{
 		"orlop-1.2.0.efi":         {Version: "1.2.0"},
 		"orlop-1.2.0+3-0.efi":     {Version: "1.2.0", Trial: true, Left: 3},
-		"orlop-1.2.0+0-3.efi":     {Version: "1.2.0", Trial: true, Done: 3},
+		"orlop-1.2.0+0-3.efi":     {Version: "1.2.0", Trial: true, Tries: 3},
 		"orlop-0.3.0-dev+2.efi":   {Version: "0.3.0-dev", Trial: true, Left: 2},
-		"orlop-1.0.0~rc1+1-2.efi": {Version: "1.0.0~rc1", Trial: true, Left: 1, Done: 2},
+		"orlop-1.0.0~rc1+1-2.efi": {Version: "1.0.0~rc1", Trial: true, Left: 1, Tries: 2},
 	} {
 		got, ok := ParseEntry(name)
 		if !ok || got != want {
@@ -88,7 +88,7 @@ func TestCompare(t *testing.T) {
 }
 
 func TestFirst(t *testing.T) {
-	good, trial, failed := Entry{Version: "1"}, Entry{Version: "2", Trial: true, Left: 1, Done: 2}, Entry{Version: "3", Trial: true, Done: 3}
+	good, trial, failed := Entry{Version: "1"}, Entry{Version: "2", Trial: true, Left: 1, Tries: 2}, Entry{Version: "3", Trial: true, Tries: 3}
 	for _, c := range []struct {
 		all  []Entry
 		want Entry
@@ -111,7 +111,7 @@ var at = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 // TestStep checks each line of the table of Step.
 func TestStep(t *testing.T) {
 	record := func(p Phase) Record { return Record{From: "1", To: "2", Phase: p} }
-	good, trial, failed := Entry{Version: "2"}, Entry{Version: "2", Trial: true, Left: 1, Done: 2}, Entry{Version: "2", Trial: true, Done: 3}
+	good, trial, failed := Entry{Version: "2"}, Entry{Version: "2", Trial: true, Left: 1, Tries: 2}, Entry{Version: "2", Trial: true, Tries: 3}
 	old := Entry{Version: "1"}
 	booted := func(all ...Entry) Event { return Booted{Entries: all, At: at} }
 	for _, c := range []struct {
@@ -154,11 +154,11 @@ func TestStep(t *testing.T) {
 		{"the gate holds", "2", record(Trial), ChecksPassed{At: at}, Committed, "", []Action{Rename{To: good}}, ""},
 		{"the gate of no trial", "2", record(Committed), ChecksPassed{At: at}, Committed, "", nil, ""},
 		{"the gate fails", "2", record(Trial), ChecksFailed{Reason: "node is not Ready"}, Trial, "not Ready",
-			[]Action{Rename{To: Entry{Version: "2", Trial: true, Done: 1}}, Reboot{Why: "node is not Ready"}}, ""},
+			[]Action{Rename{To: Entry{Version: "2", Trial: true, Tries: 1}}, Reboot{Why: "node is not Ready"}}, ""},
 		{"back by hand", "2", record(Committed), RollbackRequested{Entries: []Entry{old, good}, Reason: "asked", At: at}, Trial, "asked",
-			[]Action{Rename{To: Entry{Version: "2", Trial: true, Done: 1}}, Reboot{Why: "asked"}}, ""},
+			[]Action{Rename{To: Entry{Version: "2", Trial: true, Tries: 1}}, Reboot{Why: "asked"}}, ""},
 		{"back to the same epoch", "2", record(Committed), RollbackRequested{Entries: []Entry{old, good}, Reason: "asked", At: at, Epochs: map[string]int{"1": 3}, Floor: 3}, Trial, "asked",
-			[]Action{Rename{To: Entry{Version: "2", Trial: true, Done: 1}}, Reboot{Why: "asked"}}, ""},
+			[]Action{Rename{To: Entry{Version: "2", Trial: true, Tries: 1}}, Reboot{Why: "asked"}}, ""},
 		{"back to a lower epoch", "2", record(Committed), RollbackRequested{Entries: []Entry{old, good}, Reason: "asked", At: at, Epochs: map[string]int{"1": 2, "2": 3}, Floor: 3}, Committed, "", nil,
 			"version 1 has epoch 2, and one with epoch 3 was committed"},
 		{"back to one that does not say its epoch", "2", record(Committed), RollbackRequested{Entries: []Entry{old, good}, At: at, Epochs: map[string]int{"2": 1}, Floor: 1}, Committed, "", nil, "has epoch 0"},
@@ -192,7 +192,8 @@ func TestAlwaysAWayBack(t *testing.T) {
 			}
 			return
 		}
-		entries[1].Left, entries[1].Done = entries[1].Left-1, entries[1].Done+1 // the loader counts
+		// the loader counts
+		entries[1].Left, entries[1].Tries = entries[1].Left-1, entries[1].Tries+1
 	}
 	t.Error("never went back")
 }
@@ -200,7 +201,7 @@ func TestAlwaysAWayBack(t *testing.T) {
 // TestLog: the record holds the log from a version that failed its probes, or else the log that it
 // has left behind.
 func TestLog(t *testing.T) {
-	failed := []Entry{{Version: "1"}, {Version: "2", Trial: true, Done: 3}}
+	failed := []Entry{{Version: "1"}, {Version: "2", Trial: true, Tries: 3}}
 	for _, c := range []struct{ own, left, want []string }{
 		{[]string{"gave up"}, []string{"tail"}, []string{"gave up"}},
 		{nil, []string{"tail"}, []string{"tail"}},

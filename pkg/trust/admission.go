@@ -31,10 +31,10 @@ func (l Ledger) AddTicket(ticket Ticket) (Ledger, error) {
 //
 // The caller stores the returned ledger before it reports the vote. For a ticket, the ledger
 // records the first key that presented the ticket; Vote returns an error for every other key. For a
-// member, the ledger records the source address of the last call. known reports that the machine
-// authenticated with a certificate that was issued to its key earlier, not with the ticket. s is
-// the state of this machine since its start.
-func (l Ledger) Vote(m Member, known bool, s *Session, now time.Time) (Ledger, error) {
+// member, the ledger records the source address of the last call. hasCertificate reports that the
+// machine authenticated with a certificate that was issued to its key earlier, not with the ticket.
+// s is the state of this machine since its start.
+func (l Ledger) Vote(m Member, hasCertificate bool, s *Session, now time.Time) (Ledger, error) {
 	if l.Revoked.hasTicket(m.Ticket) {
 		return l, errTicketRevoked
 	}
@@ -53,7 +53,7 @@ func (l Ledger) Vote(m Member, known bool, s *Session, now time.Time) (Ledger, e
 			l.Members[at].Generation++
 		}
 		return l.normalize(), nil
-	case known: // this ledger replaced a lost ledger; the certificate proves that m was a member
+	case hasCertificate: // this ledger replaced a lost ledger; the certificate proves that m was a member
 		return l, nil
 	}
 	t, found := l.ticket(m.Ticket)
@@ -90,19 +90,19 @@ func (l Ledger) Vote(m Member, known bool, s *Session, now time.Time) (Ledger, e
 //   - The ledger replaces a lost ledger. Then it has a new ID, which the ticket does not list as a
 //     voter.
 //   - This machine has dropped the ticket since its start, because the ticket had expired
-//     (s.dropped), and with it the recorded key.
+//     (s.droppedTickets), and with it the recorded key.
 //   - The ledger is an older copy, put back after a loss. Then it has the same ID, but lacks a key
 //     that was recorded after the copy. This machine recorded that key because another
 //     control-plane machine requested its vote, and that machine had recorded the key in its own
 //     ledger before. Therefore this machine votes only after it has synced with all other voters of
 //     the ticket since its start (s.synced): the sync returns the key.
 func (l Ledger) checkVoter(t Ticket, s *Session) error {
-	if !slices.Contains(t.Voters, l.ID) || s.dropped[t.Serial] {
+	if !slices.Contains(t.Voters, l.ID) || s.droppedTickets[t.Serial] {
 		return errors.New("ticket: this machine is not a voter of the ticket, or no longer; try another control-plane machine, or create another ticket (`orlopctl nodes add`)")
 	}
 	for _, v := range t.Voters {
 		if v != l.ID && !s.synced[v] {
-			return errors.New("ticket: this machine has restarted since it was issued, and has not synced with all its voters yet; try another control-plane machine, or create another ticket (`orlopctl nodes add`)")
+			return errors.New("ticket: this machine has restarted since the ticket was issued, and has not synced with all voters of the ticket yet; try another control-plane machine, or create another ticket (`orlopctl nodes add`)")
 		}
 	}
 	return nil
@@ -115,15 +115,15 @@ func ticketUsedError(old Member) error {
 }
 
 // checkConflicts returns an error if another machine holds the name or the address of m, which
-// joins or renews. member reports that m is already a member: it keeps its name, so only its
+// joins or renews. isMember reports that m is already a member: it keeps its name, so only its
 // address is checked.
-func (l Ledger) checkConflicts(m Member, member bool, now time.Time) error {
+func (l Ledger) checkConflicts(m Member, isMember bool, now time.Time) error {
 	for _, o := range l.Members {
 		switch {
 		case o.Ticket == m.Ticket, o.Key == m.Key && o.Name == m.Name: // it is the same machine
 		case o.Address == m.Address:
 			return fmt.Errorf("machine %s: cannot join: another member has the address %s", m.Name, m.Address)
-		case o.Name == m.Name && !member:
+		case o.Name == m.Name && !isMember:
 			return fmt.Errorf("machine %s: cannot join: a member has this name; remove it first (`orlopctl nodes remove %s`)", m.Name, m.Name)
 		}
 	}
@@ -138,7 +138,7 @@ func (l Ledger) checkConflicts(m Member, member bool, now time.Time) error {
 		switch {
 		case c.Address == m.Address:
 			return fmt.Errorf("machine %s: cannot join: a machine with a ticket for %s has the address %s; if that machine shall not join, revoke its ticket (`orlopctl nodes remove %s`)", m.Name, t.Name, m.Address, t.Name)
-		case t.Name == m.Name && !member:
+		case t.Name == m.Name && !isMember:
 			return fmt.Errorf("machine %s: cannot join: another machine has presented another ticket for this name; revoke both (`orlopctl nodes remove %s`) and create a new ticket", m.Name, m.Name)
 		}
 	}
@@ -152,8 +152,8 @@ var ErrNoQuorum = errors.New("no quorum of control-plane machines")
 // Admit returns the ledger with m as a member, after this machine has voted for it (Vote). A
 // machine that joins with a ticket needs a quorum of ticket bindings for its key in the ledger; the
 // parameters votes and quorum do not apply to it. For a member, or a machine with an earlier
-// certificate (known), votes is the number of control-plane machines that voted for it, this
-// machine included, and quorum is the required number. m.Renewed is the time of the admission.
+// certificate (hasCertificate), votes is the number of control-plane machines that voted for it,
+// this machine included, and quorum is the required number. m.Renewed is the time of the admission.
 // Admit ignores m.Joined: a member retains its first time, and a new member gets m.Renewed. A
 // machine that repeats the request with the same key gets the same answer, because the first answer
 // may have been lost.
@@ -161,12 +161,12 @@ var ErrNoQuorum = errors.New("no quorum of control-plane machines")
 // More than half of all ledgers must store the result before the machine gets certificates.
 // Otherwise another control-plane machine could admit a second machine with its name or address.
 // The error is ErrNoQuorum if a retry can succeed.
-func (l Ledger) Admit(m Member, known bool, votes, quorum int) (Ledger, error) {
+func (l Ledger) Admit(m Member, hasCertificate bool, votes, quorum int) (Ledger, error) {
 	if l.Revoked.hasTicket(m.Ticket) {
 		return l, errTicketRevoked
 	}
 	at := l.member(m.Ticket)
-	if at < 0 && !known {
+	if at < 0 && !hasCertificate {
 		t, found := l.ticket(m.Ticket)
 		// Vote found the ticket, so it was revoked since.
 		if !found {
@@ -200,12 +200,12 @@ func (l Ledger) Admit(m Member, known bool, votes, quorum int) (Ledger, error) {
 }
 
 // AdmitWithVotes calls Admit after it has merged the ticket bindings of the other voters.
-func (l Ledger) AdmitWithVotes(m Member, known bool, bindings []TicketBinding, votes, quorum int, s *Session) (Ledger, error) {
+func (l Ledger) AdmitWithVotes(m Member, hasCertificate bool, bindings []TicketBinding, votes, quorum int, s *Session) (Ledger, error) {
 	next, _, err := l.MergeMembership(Membership{Bindings: bindings}, s, m.Renewed)
 	if err != nil {
 		return l, err
 	}
-	return next.Admit(m, known, votes, quorum)
+	return next.Admit(m, hasCertificate, votes, quorum)
 }
 
 // RemovedMachine is a machine that was removed from the cluster.

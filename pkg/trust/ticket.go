@@ -126,7 +126,7 @@ func (v tally) contestedError(key string) error {
 type Session struct {
 	synced map[string]bool // IDs of the ledgers that were merged
 	// tickets that were dropped or ignored because they had expired by the local clock
-	dropped map[string]bool
+	droppedTickets map[string]bool
 }
 
 // MarkSynced records that the ledger of a peer, by its ID, was merged and stored completely.
@@ -138,10 +138,10 @@ func (s *Session) MarkSynced(id string) {
 }
 
 func (s *Session) drop(ticket string) {
-	if s.dropped == nil {
-		s.dropped = map[string]bool{}
+	if s.droppedTickets == nil {
+		s.droppedTickets = map[string]bool{}
 	}
-	s.dropped[ticket] = true
+	s.droppedTickets[ticket] = true
 }
 
 // pruneTickets returns the tickets without long-expired ones. It records the dropped tickets in the
