@@ -60,6 +60,7 @@ import (
 	"github.com/orlop-os/orlop/machined/network"
 	"github.com/orlop-os/orlop/machined/ownership"
 	"github.com/orlop-os/orlop/machined/power"
+	"github.com/orlop-os/orlop/machined/suspend"
 	"github.com/orlop-os/orlop/machined/timesync"
 	"github.com/orlop-os/orlop/machined/upgrade"
 	"github.com/orlop-os/orlop/pkg/bootmedium"
@@ -165,7 +166,7 @@ type machine struct {
 
 	// resolvers that pods do not use; only reconcile reads it
 	unusedResolvers []string
-	suspender       suspender // suspended Kubernetes objects
+	suspended       *suspend.Manager // suspended Kubernetes objects
 }
 
 func newMachine() *machine {
@@ -184,7 +185,6 @@ func newMachine() *machine {
 		rulesProblem:   cell.New(""),
 		storageProblem: cell.New(""),
 		callRecords:    newCallRecords(),
-		suspender:      suspender{store: suspendedStore{paths.SuspendedObjects}},
 		readCommands:   make(chan struct{}, maxReadCommands),
 		disks:          cell.New(diskState{}),
 		networkConfig:  cell.New(network.Config{}),

@@ -21,6 +21,7 @@ import (
 	"github.com/orlop-os/orlop/machined/nodeplan"
 	"github.com/orlop-os/orlop/machined/ownership"
 	"github.com/orlop-os/orlop/machined/power"
+	"github.com/orlop-os/orlop/machined/suspend"
 	"github.com/orlop-os/orlop/machined/upgrade"
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/audit"
@@ -43,6 +44,7 @@ func assemble(m *machine) {
 	m.images = newImages(m)
 	m.logShipping = newLogShipping(m)
 	m.pairing = newPairing(m)
+	m.suspended = newSuspended(m)
 	m.api = newAPI(m)
 }
 
@@ -64,7 +66,7 @@ func newAPI(m *machine) *machinedapi.API {
 			WatchHealth:  m.reportHealth,
 			Members:      m.members.Server,
 			JoinRequests: m.members.Requests,
-			Suspended:    suspendedObjects{m},
+			Suspended:    m.suspended,
 		},
 		Internal: machinedapi.InternalDeps{
 			Pair:          m.pairing.Pair,
@@ -246,6 +248,21 @@ func newPairing(m *machine) *ownership.Pairing {
 		Event:         func(kind, message string) { m.events.add("pairing", kind, message) },
 		Console:       m.logConsole,
 	})
+}
+
+func newSuspended(m *machine) *suspend.Manager {
+	d := suspend.Deps{
+		Dir:            paths.SuspendedObjects,
+		Config:         func() *config.Config { now, _ := m.config.Get(); return now.config },
+		StorageProblem: func() string { why, _ := m.storageProblem.Get(); return why },
+		Command:        m.orchestrator,
+		Stopping:       m.runCtx,
+		Event:          func(kind, message string) { m.events.add("cluster", kind, message) },
+	}
+	if m.bootMedium != "" {
+		d.NotInstalled = notInstalled
+	}
+	return suspend.New(d)
 }
 
 // serve sends data to another machine with send, which calls taken after each piece. It ends if no

@@ -1,4 +1,4 @@
-package main
+package suspend
 
 import (
 	"context"
@@ -14,7 +14,6 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
@@ -51,8 +50,8 @@ func (f *fakeKubernetes) step(_ context.Context, o nodespec.SuspendRequest) (nod
 func TestSuspend(t *testing.T) {
 	const kind, name = "apiservice", "v1.example.org"
 	ctx, at := t.Context(), time.Unix(1000, 0)
-	s := &suspender{store: suspendedStore{filepath.Join(t.TempDir(), "suspended")}}
-	kept := func(want int) []suspended {
+	s := New(Deps{Dir: filepath.Join(t.TempDir(), "suspended")})
+	kept := func(want int) []object {
 		t.Helper()
 		all, err := s.store.list()
 		if err != nil || len(all) != want {
@@ -108,7 +107,7 @@ func TestSuspend(t *testing.T) {
 	if _, err := s.resume(ctx, kind, name, false, k.step); status.Code(err) != codes.NotFound {
 		t.Errorf("%v", err)
 	}
-	s.Lock()
+	s.mu.Lock()
 	if _, err := s.suspend(ctx, kind, name, "alice", at, k.step); status.Code(err) != codes.Aborted {
 		t.Errorf("two at a time: %v", err)
 	}
@@ -117,21 +116,21 @@ func TestSuspend(t *testing.T) {
 // TestSuspendedStore checks the limits and the permissions of the store, and that a damaged file
 // hides no other.
 func TestSuspendedStore(t *testing.T) {
-	s := suspendedStore{filepath.Join(t.TempDir(), "suspended")}
-	object := json.RawMessage(`{}`)
+	s := store{filepath.Join(t.TempDir(), "suspended")}
+	content := json.RawMessage(`{}`)
 	for i := range maxSuspended {
-		if err := s.put(suspended{Kind: "apiservice", Name: fmt.Sprint("v", i), Object: object}); err != nil {
+		if err := s.put(object{Kind: "apiservice", Name: fmt.Sprint("v", i), Object: content}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := s.put(suspended{Kind: "apiservice", Name: "more", Object: object}); err == nil {
+	if err := s.put(object{Kind: "apiservice", Name: "more", Object: content}); err == nil {
 		t.Error("one more than is kept")
 	}
-	if err := s.put(suspended{Kind: "apiservice", Name: "v1", By: "again", Object: object}); err != nil {
+	if err := s.put(object{Kind: "apiservice", Name: "v1", By: "again", Object: content}); err != nil {
 		t.Errorf("one that is kept already: %v", err)
 	}
 	large := json.RawMessage(`"` + strings.Repeat("x", maxSuspendedSize) + `"`)
-	if err := s.put(suspended{Kind: "apiservice", Name: "v1", Object: large}); err == nil {
+	if err := s.put(object{Kind: "apiservice", Name: "v1", Object: large}); err == nil {
 		t.Error("a large one")
 	}
 	path := s.file("apiservice", "v2")
@@ -159,19 +158,9 @@ func TestSuspendTarget(t *testing.T) {
 		{"pod", "x", ""}, {"apiservice", "", ""}, {"apiservice", "../x", ""}, {"apiservice", "A", ""}, {"apiservice", "a/b", ""},
 		{"apiservice", strings.Repeat("x", 254), ""}, {"apiservice", "x\n", ""}, {"", "x", ""},
 	} {
-		got, err := suspendTarget(c.kind, c.name)
+		got, err := checkTarget(c.kind, c.name)
 		if got != c.want || (status.Code(err) == codes.InvalidArgument) != (c.want == "") {
 			t.Errorf("%q %q: %q, %v", c.kind, c.name, got, err)
 		}
-	}
-}
-
-// TestSuspendIsOnRecord checks that the record contains the object of a call.
-func TestSuspendIsOnRecord(t *testing.T) {
-	if got := target(api.Cluster_Suspend_FullMethodName, &api.SuspendRequest{Kind: "apiservice", Name: "v1.x"}, nil); got != "apiservice v1.x" {
-		t.Error(got)
-	}
-	if got := target(api.Cluster_Resume_FullMethodName, &api.ResumeRequest{Kind: "apiservice", Name: "v1.x", Discard: true}, nil); got != "apiservice v1.x, forget" {
-		t.Error(got)
 	}
 }
