@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"reflect"
@@ -17,7 +16,6 @@ import (
 	"github.com/orlop-os/orlop/machined/transition"
 	"github.com/orlop-os/orlop/pkg/cell"
 	"github.com/orlop-os/orlop/pkg/config"
-	"github.com/orlop-os/orlop/pkg/nodespec"
 	"github.com/orlop-os/orlop/pkg/reconcile"
 	"github.com/orlop-os/orlop/pkg/supervise"
 )
@@ -53,28 +51,16 @@ func diskDomain(storageProblem *cell.Cell[string], inMemory bool) domain {
 	}
 }
 
-// firewallDomain is the table of the firewall, and the port guard. problem gets a failure, which
-// the health reports.
-func firewallDomain(filter *packetFilter, set setRules, problem *cell.Cell[string]) domain {
+// firewallDomain is the table of the firewall, and the port guard. The health reports a failure.
+func firewallDomain(filter *firewall.Filter) domain {
 	return domain{
 		name: "firewall", keepGoing: true,
-		diff: func(_ context.Context, g goal) (ops []reconcile.Op, err error) {
-			have := filter.get()
-			if g.want.Firewall.Commands(nodespec.PodBridge) != cmp.Or(have.firewall, firewall.Absent) {
-				ops = append(ops, setFirewall{filter, set, g.want.Firewall})
-			}
-			if guard := g.want.Guard.Commands(nodespec.PodBridge); guard != have.guard {
-				ops = append(ops, setGuard{filter, set, guard})
-			}
-			return ops, nil
+		diff: func(_ context.Context, g goal) ([]reconcile.Op, error) {
+			return filter.Diff(g.want.Firewall, g.want.Guard), nil
 		},
 		apply: func(_ context.Context, _ goal, inOrder func() error) error {
 			err := inOrder()
-			text := ""
-			if err != nil {
-				text = err.Error()
-			}
-			problem.Set(text)
+			filter.SetProblem(err)
 			return err
 		},
 	}

@@ -39,7 +39,7 @@ type domain struct {
 func (m *machine) domains() []domain {
 	return []domain{
 		diskDomain(m.storageProblem, m.bootMedium != ""),
-		firewallDomain(&m.packets, m.setRules, m.rulesProblem),
+		firewallDomain(m.packets),
 		networkDomain(m.network, m.networkConfig, m.timeServers),
 		hostDomain(m.kernel, &m.facts),
 		apiDomain(func() bool { return m.identity.Load() != nil }, m.pairing.Update),

@@ -15,6 +15,7 @@ import (
 	"testing"
 
 	"github.com/orlop-os/orlop/machined/credentials"
+	"github.com/orlop-os/orlop/machined/firewall"
 	"github.com/orlop-os/orlop/machined/membership"
 	"github.com/orlop-os/orlop/machined/network"
 	"github.com/orlop-os/orlop/machined/nodeplan"
@@ -31,7 +32,7 @@ import (
 func domainMachine(t *testing.T) *machine {
 	t.Helper()
 	m := &machine{
-		events: newEventLog(), rulesProblem: cell.New(""), storageProblem: cell.New(""),
+		events: newEventLog(), packets: firewall.NewFilter(nil), storageProblem: cell.New(""),
 		networkConfig: cell.New(network.Config{}), networkState: cell.New(network.State{}), timeServers: cell.New([]string(nil)),
 		config: cell.New(applied{}), stage: cell.New(stage{}),
 		services: supervise.NewManager(supervise.Config{Reaper: supervise.NewReaper(nil), Groups: cgroup.Tree(t.TempDir())}),
@@ -157,7 +158,7 @@ func TestGate(t *testing.T) {
 		if got := strings.Join(reports, " "); got != want || err == nil || err.Error() != failing+": cannot impossible: no" || entered != (failing != "credentials") {
 			t.Errorf("%s: %s, services %t, %v; want %s", failing, got, entered, err, want)
 		}
-		if problem, _ := m.rulesProblem.Get(); (problem != "") != (failing == "firewall") {
+		if problem, _ := m.packets.Problem().Get(); (problem != "") != (failing == "firewall") {
 			t.Errorf("%s: the health reports %q", failing, problem)
 		}
 	}
@@ -240,13 +241,13 @@ func TestFirewallDomain(t *testing.T) {
 	const guard, table = "keep Services and pods from the machine's own ports", "accept the connections of 1 rules, and reject all others"
 	const rules = "accept tcp port 50000 from all networks|reject all other new connections"
 	var refused string
-	filter, problem := &packetFilter{}, cell.New("")
-	d := firewallDomain(filter, func(_ context.Context, commands string, _ ...string) error {
+	filter := firewall.NewFilter(func(_ context.Context, commands string, _ ...string) error {
 		if refused != "" && strings.Contains(commands, refused) {
 			return errors.New("the kernel says no")
 		}
 		return nil
-	}, problem)
+	})
+	d := firewallDomain(filter)
 	for _, step := range []struct {
 		name       string
 		config     *config.Config
@@ -284,7 +285,7 @@ func TestFirewallDomain(t *testing.T) {
 		if (err == nil) != (step.left == "") || strings.Join(tried, "|") != step.drift {
 			t.Errorf("%s: tried %q, %v", step.name, tried, err)
 		}
-		if why, _ := problem.Get(); (why == "") != (err == nil) {
+		if why, _ := filter.Problem().Get(); (why == "") != (err == nil) {
 			t.Errorf("%s: the health reports %q", step.name, why)
 		}
 		if got := drift(); got != step.left {

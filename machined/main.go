@@ -52,6 +52,7 @@ import (
 	"github.com/orlop-os/orlop/machined/console"
 	"github.com/orlop-os/orlop/machined/debug"
 	"github.com/orlop-os/orlop/machined/etcd"
+	"github.com/orlop-os/orlop/machined/firewall"
 	"github.com/orlop-os/orlop/machined/host"
 	"github.com/orlop-os/orlop/machined/images"
 	"github.com/orlop-os/orlop/machined/install"
@@ -128,7 +129,7 @@ type machine struct {
 	reconcileMu sync.Mutex // at most one reconciliation at a time
 	// since when the services have no address; nil if they have an address
 	noAddressSince atomic.Pointer[time.Time]
-	packets        packetFilter
+	packets        *firewall.Filter
 	prober         *diskprobe.Prober
 	readCommands   chan struct{} // one element per process of a read-only RPC
 	callRecords    *callRecords  // audit log
@@ -149,11 +150,10 @@ type machine struct {
 	stopFeeding context.CancelFunc
 
 	// The cells behind the topics. newMachine passes a cell to the component that owns it.
-	config       *cell.Cell[applied]
-	convergence  *cell.Cell[convergence] // result of the last reconciliation of a configuration
-	stage        *cell.Cell[stage]
-	timeline     *cell.Cell[[]moment]
-	rulesProblem *cell.Cell[string] // why the nftables rules are not active; empty if they are
+	config      *cell.Cell[applied]
+	convergence *cell.Cell[convergence] // result of the last reconciliation of a configuration
+	stage       *cell.Cell[stage]
+	timeline    *cell.Cell[[]moment]
 	// why no disk is mounted for storage; empty if a disk is mounted
 	storageProblem *cell.Cell[string]
 	disks          *cell.Cell[diskState]
@@ -182,7 +182,6 @@ func newMachine() *machine {
 		convergence:    cell.New(convergence{}),
 		stage:          cell.New(stage{Name: "starting"}),
 		timeline:       cell.New([]moment(nil)),
-		rulesProblem:   cell.New(""),
 		storageProblem: cell.New(""),
 		callRecords:    newCallRecords(),
 		readCommands:   make(chan struct{}, maxReadCommands),
@@ -204,6 +203,7 @@ func newMachine() *machine {
 		Event:  func(service, kind, message string) { m.events.add("service/"+service, kind, message) },
 	})
 	m.kernel = host.NewKernel(m.modules)
+	m.packets = firewall.NewFilter(m.setRules)
 	m.network = network.New(network.Deps{
 		Config: m.networkConfig,
 		State:  m.networkState,

@@ -114,7 +114,7 @@ func (m *machine) applyServices(_ context.Context, g goal, _ func() error) error
 		return w.Services.Problem
 	}
 	m.enter("running", "")
-	m.packets.update(func(r *packetRules) { r.started = true })
+	m.packets.SetStarted()
 	if m.shutdown.Load() != nil { // the shutdown meanwhile decides which services run
 		return nil
 	}

@@ -167,7 +167,7 @@ type healthWatcher struct {
 func (m *machine) watchHealth() upgrade.HealthWatcher {
 	return healthWatcher{
 		version: m.release.Version, storageProblem: m.storageProblem, config: m.config.Watch(), services: m.services.Status().Watch(),
-		members: m.members.Worker.State.Watch(), rules: m.rulesProblem.Watch(), panics: m.panicState.Watch(),
+		members: m.members.Worker.State.Watch(), rules: m.packets.Problem().Watch(), panics: m.panicState.Watch(),
 	}
 }
 

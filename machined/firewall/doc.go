@@ -1,9 +1,9 @@
-// Package firewall generates two tables of nft(8): the table of Network.spec.firewall, which
+// Package firewall generates and installs two tables of nft(8): the table of Network.spec.firewall, which
 // filters connections that other hosts open to the machine, and the port guard (Guard), which keeps
 // the machine's own ports from Services and pods.
 //
-// The package is pure. machined/nodeplan derives its input from the configuration, and
-// machined/firewall.go passes the tables to the kernel.
+// machined/nodeplan derives the input from the configuration. Filter knows which tables are
+// installed and returns the operations that install other tables; all other functions are pure.
 //
 // The firewall filters traffic to the machine itself, and not to pods: that traffic is forwarded,
 // and network policies filter it. The owner of a Service or host port has admitted traffic to it;
