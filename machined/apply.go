@@ -200,7 +200,7 @@ func (m *machine) activate(ctx context.Context, now applied, next *config.Config
 	}
 	// The machine's key and the operator CA of a pairing may be in memory only until now; store
 	// them.
-	err := errors.Join(persistIdentity(m.identity.Load()), ownership.PersistOwner())
+	err := errors.Join(m.identity.Persist(), ownership.PersistOwner())
 	if err != nil {
 		return outcome{}, err
 	}

@@ -16,13 +16,13 @@ import (
 
 	"github.com/orlop-os/orlop/machined/credentials"
 	"github.com/orlop-os/orlop/machined/firewall"
+	"github.com/orlop-os/orlop/machined/identity"
 	"github.com/orlop-os/orlop/machined/membership"
 	"github.com/orlop-os/orlop/machined/network"
 	"github.com/orlop-os/orlop/machined/nodeplan"
 	"github.com/orlop-os/orlop/pkg/cell"
 	"github.com/orlop-os/orlop/pkg/cgroup"
 	"github.com/orlop-os/orlop/pkg/config"
-	"github.com/orlop-os/orlop/pkg/pki"
 	"github.com/orlop-os/orlop/pkg/reconcile"
 	"github.com/orlop-os/orlop/pkg/supervise"
 )
@@ -39,7 +39,11 @@ func domainMachine(t *testing.T) *machine {
 	}
 	m.pairing = newPairing(m)
 	m.setMembers(func(*membership.Deps) {})
-	m.identity.Store(&pki.Leaf{})
+	files := identity.Files{Key: filepath.Join(t.TempDir(), "key"), Cert: filepath.Join(t.TempDir(), "crt"), DirMode: 0o700}
+	m.identity = identity.New(identity.Deps{Name: "m", Memory: files})
+	if err := m.identity.Read(false); err != nil {
+		t.Fatal(err)
+	}
 	t.Cleanup(func() { m.services.Shutdown(context.Background()) })
 	return m
 }

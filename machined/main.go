@@ -54,6 +54,7 @@ import (
 	"github.com/orlop-os/orlop/machined/etcd"
 	"github.com/orlop-os/orlop/machined/firewall"
 	"github.com/orlop-os/orlop/machined/host"
+	"github.com/orlop-os/orlop/machined/identity"
 	"github.com/orlop-os/orlop/machined/images"
 	"github.com/orlop-os/orlop/machined/install"
 	"github.com/orlop-os/orlop/machined/logship"
@@ -72,7 +73,6 @@ import (
 	"github.com/orlop-os/orlop/pkg/kmod"
 	"github.com/orlop-os/orlop/pkg/panics"
 	"github.com/orlop-os/orlop/pkg/paths"
-	"github.com/orlop-os/orlop/pkg/pki"
 	"github.com/orlop-os/orlop/pkg/supervise"
 	"github.com/orlop-os/orlop/pkg/watchdog"
 )
@@ -111,14 +111,13 @@ type machine struct {
 	// followed it would never be done.
 	facts host.Facts
 
-	events   *eventLog
-	reaper   *supervise.Reaper
-	services *supervise.Manager
-	kernel   *host.Kernel
-	network  *network.Controller
-	console  *console.Console
-	// machine key, in the certificate with which it was stored; nil until stepIdentity
-	identity      atomic.Pointer[pki.Leaf]
+	events        *eventLog
+	reaper        *supervise.Reaper
+	services      *supervise.Manager
+	kernel        *host.Kernel
+	network       *network.Controller
+	console       *console.Console
+	identity      *identity.Identity // machine key
 	modules       func() (*kmod.Index, error)
 	inputsChanged chan struct{} // wakes the reader of power buttons: an input device was added
 	blocksChanged chan struct{} // wakes watchDisks: a disk or a partition was added or removed

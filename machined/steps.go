@@ -5,9 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"os"
-	"path/filepath"
 	"slices"
 	"sync"
 	"time"
@@ -26,9 +24,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/mount"
 	"github.com/orlop-os/orlop/pkg/panics"
 	"github.com/orlop-os/orlop/pkg/paths"
-	"github.com/orlop-os/orlop/pkg/pki"
 	"github.com/orlop-os/orlop/pkg/reconcile"
-	"github.com/orlop-os/orlop/pkg/safefile"
 	"github.com/orlop-os/orlop/pkg/supervise"
 )
 
@@ -326,88 +322,18 @@ func loadConfiguration(ctx context.Context, m *machine) {
 	}
 }
 
-// stepIdentity reads the machine key, or creates it on first boot. Without a disk the key exists
-// until power-off.
+// stepIdentity reads the machine key. If only DATA has an error, STATE is mounted, and the machine
+// retains its key.
 func stepIdentity(_ context.Context, m *machine) error {
-	// files in memory
-	const lostKey, lostCert = paths.Run + "/identity.key", paths.Run + "/identity.crt"
-	key, cert := paths.MachineKey, paths.MachineCert
+	hasStorage := true
 	if why, _ := m.storageProblem.Get(); why != "" {
-		// If only DATA has an error, STATE is mounted, and the machine retains its key.
-		if _, there, err := mount.At(paths.State); err != nil || !there {
-			key, cert = lostKey, lostCert
-		}
+		_, mounted, err := mount.At(paths.State)
+		hasStorage = err == nil && mounted
 	}
-	leaf, err := readIdentity(key, cert)
-	if errors.Is(err, fs.ErrNotExist) {
-		leaf, err = makeIdentity(key, cert)
-	}
-	if err != nil {
-		// Without a key the API could not even report the problem.
-		m.logConsole(err.Error() + "; the machine uses a temporary key until power-off; `orlopctl reset --wipe state` creates a new one")
-		if leaf, err = makeIdentity(lostKey, lostCert); err != nil {
-			return err
-		}
-	}
-	m.identity.Store(leaf)
-	m.members.Worker.Load()
-	return nil
-}
-
-func readIdentity(key, cert string) (*pki.Leaf, error) {
-	k, err := os.ReadFile(key)
-	if err != nil {
-		return nil, fmt.Errorf("identity: %w", err)
-	}
-	c, err := os.ReadFile(cert)
-	if err != nil {
-		return nil, fmt.Errorf("identity: %w", err)
-	}
-	leaf, err := pki.ParseLeaf(c, k)
-	if err != nil {
-		return nil, fmt.Errorf("identity: cannot use %s: %w", key, err)
-	}
-	return leaf, nil
-}
-
-// identityTTL exceeds the lifetime of any machine: the certificate only carries the name of the
-// key.
-const identityTTL = 50 * 365 * 24 * time.Hour
-
-// makeIdentity creates the key. It writes the certificate last: after a power cut between the two
-// writes no identity exists, and the next boot creates another key before a client has seen the
-// first.
-func makeIdentity(key, cert string) (*pki.Leaf, error) {
-	leaf, err := pki.SelfSigned(pki.Spec{CN: network.DefaultHostname, Usage: pki.Server, TTL: identityTTL, Backdate: pki.CABackdate})
-	if err != nil {
-		return nil, fmt.Errorf("identity: cannot create a key: %w", err)
-	}
-	return leaf, storeIdentity(leaf, key, cert)
-}
-
-// persistIdentity stores the key of a machine that had no disk when it created the key. If the disk
-// has a key already, that key stays: the operators know it, and the next boot reads it.
-func persistIdentity(leaf *pki.Leaf) error {
-	if _, err := readIdentity(paths.MachineKey, paths.MachineCert); !errors.Is(err, fs.ErrNotExist) {
+	if err := m.identity.Read(hasStorage); err != nil {
 		return err
 	}
-	return storeIdentity(leaf, paths.MachineKey, paths.MachineCert)
-}
-
-func storeIdentity(leaf *pki.Leaf, key, cert string) error {
-	mode := os.FileMode(0o700)
-	if filepath.Dir(key) == paths.Run {
-		mode = 0o755 // other users need access to the directory
-	}
-	if err := os.MkdirAll(filepath.Dir(key), mode); err != nil {
-		return fmt.Errorf("identity: cannot store: %w", err)
-	}
-	if err := safefile.WriteFile(key, leaf.KeyPEM(), 0o600); err != nil {
-		return fmt.Errorf("identity: cannot store: %w", err)
-	}
-	if err := safefile.WriteFile(cert, leaf.CertPEM(), 0o600); err != nil {
-		return fmt.Errorf("identity: cannot store: %w", err)
-	}
+	m.members.Worker.Load()
 	return nil
 }
 

@@ -15,9 +15,11 @@ import (
 	machinedapi "github.com/orlop-os/orlop/machined/api"
 	"github.com/orlop-os/orlop/machined/debug"
 	"github.com/orlop-os/orlop/machined/etcd"
+	"github.com/orlop-os/orlop/machined/identity"
 	"github.com/orlop-os/orlop/machined/images"
 	"github.com/orlop-os/orlop/machined/logship"
 	"github.com/orlop-os/orlop/machined/membership"
+	"github.com/orlop-os/orlop/machined/network"
 	"github.com/orlop-os/orlop/machined/nodeplan"
 	"github.com/orlop-os/orlop/machined/ownership"
 	"github.com/orlop-os/orlop/machined/power"
@@ -36,6 +38,7 @@ import (
 
 // assemble makes machined's packages, each from its Deps.
 func assemble(m *machine) {
+	m.identity = newIdentity(m)
 	m.members = membership.New(memberDeps(m)) // first, because the others use it
 	m.upgrade = newUpgrade(m)
 	m.install = newInstall(m)
@@ -122,6 +125,15 @@ func machineDeps(m *machine) machinedapi.MachineDeps {
 		Reset:        m.reset,
 		PeerEndpoint: m.members.Peers.Endpoint,
 	}
+}
+
+func newIdentity(m *machine) *identity.Identity {
+	return identity.New(identity.Deps{
+		Name:    network.DefaultHostname,
+		Stored:  identity.Files{Key: paths.MachineKey, Cert: paths.MachineCert, DirMode: 0o700},
+		Memory:  identity.Files{Key: paths.Run + "/identity.key", Cert: paths.Run + "/identity.crt", DirMode: 0o755}, // other users need access to the directory
+		Console: m.logConsole,
+	})
 }
 
 func newDebug(m *machine) *debug.Tools {
