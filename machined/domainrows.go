@@ -9,6 +9,7 @@ import (
 
 	"github.com/orlop-os/orlop/machined/credentials"
 	"github.com/orlop-os/orlop/machined/disk"
+	"github.com/orlop-os/orlop/machined/drift"
 	"github.com/orlop-os/orlop/machined/firewall"
 	"github.com/orlop-os/orlop/machined/host"
 	"github.com/orlop-os/orlop/machined/network"
@@ -30,7 +31,7 @@ func diskDomain(storageProblem *cell.Cell[string], inMemory bool) domain {
 		name: "disk",
 		want: func(g goal) error {
 			if why, _ := storageProblem.Get(); inMemory || g.dry && why == "" {
-				return errNoDomain
+				return drift.ErrAbsent
 			}
 			return nil
 		},
@@ -127,7 +128,7 @@ func apiDomain(identified func() bool, callers func(c *config.Config, operators 
 		name: "api",
 		want: func(g goal) error {
 			if g.want.APIProblem == nil && !identified() {
-				return errNoDomain
+				return drift.ErrAbsent
 			}
 			return g.want.APIProblem
 		},
@@ -146,7 +147,7 @@ func credentialsDomain() domain {
 		name: "credentials", gates: true, apply: applyInOrder,
 		want: func(g goal) error {
 			if g.want.Services.Hold != nodeplan.HoldNothing {
-				return errNoDomain
+				return drift.ErrAbsent
 			}
 			return g.want.NodeProblem
 		},

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/orlop-os/orlop/machined/credentials"
+	"github.com/orlop-os/orlop/machined/drift"
 	"github.com/orlop-os/orlop/machined/network"
 	"github.com/orlop-os/orlop/machined/nodeplan"
 	"github.com/orlop-os/orlop/machined/transition"
@@ -17,7 +18,7 @@ import (
 // domain is an area of the machine with its own plan, diff and operations.
 type domain struct {
 	name string
-	// want returns why the plan has no desired state for the domain: errNoDomain if the machine
+	// want returns why the plan has no desired state for the domain: drift.ErrAbsent if the machine
 	// does not have it at present. nil: it always has a desired state.
 	want func(goal) error
 	// diff reads the actual state and returns the operations that lead to the desired state.
@@ -56,9 +57,6 @@ func (m *machine) domain(name string) domain {
 
 // applyInOrder is domain.apply of a domain without a step of its own.
 func applyInOrder(_ context.Context, _ goal, inOrder func() error) error { return inOrder() }
-
-// errNoDomain is returned if the machine does not have a domain at present.
-var errNoDomain = errors.New("nothing is configured here")
 
 // goal is a configuration to which the domains converge, with all documents that follow from it.
 type goal struct {
@@ -118,7 +116,7 @@ func (m *machine) dryRun(ctx context.Context, before, next *config.Config) (outc
 func (o *outcome) addDomains(ctx context.Context, all []domain, g goal) error {
 	for _, d := range all {
 		ops, remarks, err := d.read(ctx, g)
-		if errors.Is(err, errNoDomain) {
+		if errors.Is(err, drift.ErrAbsent) {
 			continue
 		}
 		if err != nil {
@@ -164,7 +162,7 @@ func details(op reconcile.Op) []string {
 // a shutdown.
 func (m *machine) driftOf(ctx context.Context, d domain) ([]string, error) {
 	if m.shutdown.Load() != nil {
-		return nil, errNoDomain
+		return nil, drift.ErrAbsent
 	}
 	now, _ := m.config.Get()
 	state, _ := m.networkState.Get()
@@ -209,7 +207,7 @@ func convergeAll(ctx context.Context, all []domain, plan func() goal, report fun
 // converge leads a domain to its goal.
 func (d domain) converge(ctx context.Context, g goal, report func(reconcile.Report)) error {
 	if d.want != nil {
-		if err := d.want(g); errors.Is(err, errNoDomain) {
+		if err := d.want(g); errors.Is(err, drift.ErrAbsent) {
 			return nil
 		} else if err != nil {
 			return err

@@ -15,6 +15,7 @@ import (
 	"testing"
 
 	"github.com/orlop-os/orlop/machined/credentials"
+	"github.com/orlop-os/orlop/machined/drift"
 	"github.com/orlop-os/orlop/machined/firewall"
 	"github.com/orlop-os/orlop/machined/identity"
 	"github.com/orlop-os/orlop/machined/membership"
@@ -124,8 +125,8 @@ func TestDomains(t *testing.T) {
 		}
 	}
 	var names []string
-	for _, d := range m.newDrift().domains[1:] {
-		names = append(names, d.name)
+	for _, d := range m.driftSources()[1:] {
+		names = append(names, d.Name)
 	}
 	if got := fmt.Sprint(names); got != "[disk firewall network host api credentials services]" {
 		t.Errorf("drift has %s", got)
@@ -217,7 +218,7 @@ func TestServicesHeldBack(t *testing.T) {
 		if got := strings.Join(lines, ", "); got != test.drift || (err == nil) != (test.problem == "") || err != nil && err.Error() != test.problem {
 			t.Errorf("%s: drift %s, %v; want %s, %s", test.name, got, err, test.drift, test.problem)
 		}
-		if lines, err := m.domain("credentials").drift(t.Context(), g); !errors.Is(err, errNoDomain) {
+		if lines, err := m.domain("credentials").drift(t.Context(), g); !errors.Is(err, drift.ErrAbsent) {
 			t.Errorf("%s: credentials: %q, %v", test.name, lines, err)
 		}
 		if test.dry == "" {

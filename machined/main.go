@@ -14,7 +14,6 @@
 //	domains.go         the table of domains for dry run, drift and reconciliation
 //	domainrows.go      its rows
 //	reconcile.go       the reconciliation with configuration and addresses
-//	drift.go           the drift as a topic
 //	upgrade.go         the environment of upgrades (machined/upgrade)
 //	install.go         the installation of a system that runs from memory
 //	members.go         the membership of the cluster (machined/membership)

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/orlop-os/orlop/machined/drift"
 	"github.com/orlop-os/orlop/machined/membership"
 	"github.com/orlop-os/orlop/machined/network"
 	"github.com/orlop-os/orlop/machined/nodeplan"
@@ -147,3 +148,37 @@ func (m *machine) enterHold(w nodeplan.Want, state network.State) {
 // machine has lost its address. A longer loss is no renewal of a lease: the services would fail and
 // restart, at full load, until it ends.
 const noAddressTime = time.Minute
+
+// driftSources returns the machine's domains, after the configuration itself. No domain reveals a secret: operations name
+// files and parameters, and operations that write keys do not show the content.
+func (m *machine) driftSources() []drift.Source {
+	sources := []drift.Source{{Name: "configuration", Diff: m.configurationDrift}}
+	for _, of := range m.domains() {
+		sources = append(sources, drift.Source{Name: of.name, Diff: func(ctx context.Context) ([]string, error) { return m.driftOf(ctx, of) }})
+	}
+	return sources
+}
+
+// driftEpoch changes with the active configuration, and with every reconciliation.
+func (m *machine) driftEpoch() uint64 {
+	_, configured := m.config.Get()
+	_, settled := m.convergence.Get()
+	return configured + settled
+}
+
+// configurationDrift has no operations of its own: it returns the failures of the last
+// reconciliation, of every domain, so that each failure of reconcile is visible here.
+func (m *machine) configurationDrift(context.Context) ([]string, error) {
+	if m.shutdown.Load() != nil {
+		return nil, drift.ErrAbsent
+	}
+	now, _ := m.config.Get()
+	s, _ := m.convergence.Get()
+	if s.config != now.config {
+		return []string{"activate the configuration"}, nil
+	}
+	if len(s.failures) > 0 {
+		return nil, errors.New(strings.Join(s.failures, "; "))
+	}
+	return nil, nil
+}

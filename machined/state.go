@@ -7,6 +7,7 @@ import (
 
 	"github.com/orlop-os/orlop/machined/credentials"
 	"github.com/orlop-os/orlop/machined/disk"
+	"github.com/orlop-os/orlop/machined/drift"
 	"github.com/orlop-os/orlop/machined/host"
 	"github.com/orlop-os/orlop/machined/network"
 	"github.com/orlop-os/orlop/pkg/supervise"
@@ -71,8 +72,8 @@ func (m *machine) observable() []topic.Topic {
 		topic.Polled("configuration", ignoreContext(m.configurationState)), // configurationState
 		// diskState: disks, partitions, file systems
 		topic.Watched("disks", m.disks),
-		// []driftState: differences from the configured state
-		m.newDrift().topic(),
+		// []drift.State: differences from the configured state
+		drift.New(drift.Deps{Domains: m.driftSources(), Epoch: m.driftEpoch}).Topic(),
 		// []host.FilesystemState: usage of file systems
 		topic.Polled("filesystems", ignoreContext(m.kernel.ReadUsage)),
 		// install.State: progress of an installation

@@ -1,4 +1,4 @@
-package main
+package drift
 
 import (
 	"context"
@@ -36,8 +36,8 @@ func (s *saidDrift) diff(context.Context) ([]string, error) {
 func TestDrift(t *testing.T) {
 	host, disk := &saidDrift{}, &saidDrift{}
 	// every call refreshes
-	d := &drift{domains: []driftSource{{"disk", disk.diff}, {"host", host.diff}}, timeout: time.Minute}
-	look := func(want string, revision uint64) []driftState {
+	d := &Reader{deps: Deps{Domains: []Source{{"disk", disk.diff}, {"host", host.diff}}}, timeout: time.Minute}
+	look := func(want string, revision uint64) []State {
 		t.Helper()
 		d.interval = time.Hour
 		d.mu.Lock()
@@ -65,7 +65,7 @@ func TestDrift(t *testing.T) {
 	if later := look("disk [] /dev/vda: cannot examine: input/output error;host [set kernel parameter b] and a link is missing;", 3)[1].Since; !later.Equal(since) {
 		t.Errorf("since %v, and then since %v", since, later)
 	}
-	disk.set(errNoDomain)
+	disk.set(ErrAbsent)
 	host.set(nil)
 	look("host [] ;", 4)
 	if n := disk.asked.Load(); n != 5 {
@@ -91,7 +91,7 @@ func TestDriftHangs(t *testing.T) {
 		}
 		return nil, nil
 	}
-	d := &drift{domains: []driftSource{{"disk", hangs}, {"host", host.diff}}, timeout: time.Millisecond}
+	d := &Reader{deps: Deps{Domains: []Source{{"disk", hangs}, {"host", host.diff}}}, timeout: time.Millisecond}
 	first := func() string {
 		d.interval = time.Hour
 		d.readAt = time.Time{}
@@ -127,16 +127,15 @@ func TestDriftHangs(t *testing.T) {
 // TestDriftIsWatched checks that only a change wakes a watcher.
 func TestDriftIsWatched(t *testing.T) {
 	host := &saidDrift{}
-	d := &drift{domains: []driftSource{{"host", host.diff}}, interval: time.Millisecond, timeout: time.Minute}
-	topic := d.topic()
-	_, seen, err := topic.Get(t.Context())
+	d := &Reader{deps: Deps{Domains: []Source{{"host", host.diff}}}, interval: time.Millisecond, timeout: time.Minute}
+	_, seen, err := d.get(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
 	ended := make(chan error, 1)
-	go func() { ended <- topic.Next(ctx, seen) }()
+	go func() { ended <- d.next(ctx, seen) }()
 	for host.asked.Load() < 5 {
 		select {
 		case err := <-ended:
@@ -148,7 +147,7 @@ func TestDriftIsWatched(t *testing.T) {
 	if err := <-ended; err != nil {
 		t.Fatal(err)
 	}
-	if value, revision, err := topic.Get(t.Context()); err != nil || revision != seen+1 || value.([]driftState)[0].Operations[0] != "set kernel parameter a" {
+	if value, revision, err := d.get(t.Context()); err != nil || revision != seen+1 || value[0].Operations[0] != "set kernel parameter a" {
 		t.Errorf("%v, %d, %v", value, revision, err)
 	}
 }
@@ -156,7 +155,8 @@ func TestDriftIsWatched(t *testing.T) {
 // TestDriftOfAnotherConfiguration checks that a new configuration invalidates the former drift.
 func TestDriftOfAnotherConfiguration(t *testing.T) {
 	host, epoch := &saidDrift{}, atomic.Uint64{}
-	d := &drift{domains: []driftSource{{"host", host.diff}}, interval: time.Hour, timeout: time.Minute, epoch: epoch.Load}
+	d := &Reader{deps: Deps{Domains: []Source{{"host", host.diff}}}, interval: time.Hour, timeout: time.Minute}
+	d.deps.Epoch = epoch.Load
 	look := func(want string) {
 		t.Helper()
 		states, _, err := d.get(t.Context())

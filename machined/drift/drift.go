@@ -1,0 +1,216 @@
+package drift
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/orlop-os/orlop/pkg/panics"
+	"github.com/orlop-os/orlop/pkg/topic"
+)
+
+const (
+	readInterval = 10 * time.Second
+	// diffTimeout bounds the diff of a domain. Less than a second is usual.
+	diffTimeout = 5 * time.Second
+)
+
+// State is the drift of a domain, an element of topic "drift".
+type State struct {
+	Domain string `json:"domain"`
+	// in the form of a dry run; empty without drift
+	Operations []string `json:"operations"`
+	// first read with drift or with a problem
+	Since time.Time `json:"since,omitzero"`
+	// why the drift is unknown, or which operation is impossible
+	Problem string `json:"problem,omitempty"`
+}
+
+// clean reports whether there is no drift and no problem.
+func (s State) clean() bool { return len(s.Operations) == 0 && s.Problem == "" }
+
+// ErrAbsent is returned by a source if the machine does not have the domain at present.
+var ErrAbsent = errors.New("nothing is configured here")
+
+// Source is a domain that can compute its drift.
+type Source struct {
+	Name string
+	// Diff returns the operations. It returns an error if they are unknown or, together with
+	// operations, if parts of the state cannot be restored. ErrAbsent: the machine does not have
+	// this domain at present.
+	Diff func(context.Context) ([]string, error)
+}
+
+// Deps is the environment of a Reader.
+type Deps struct {
+	Domains []Source
+	// Epoch changes with the desired state, which invalidates earlier results. nil: it never
+	// changes.
+	Epoch func() uint64
+}
+
+// Reader computes the drift for all watchers.
+type Reader struct {
+	deps     Deps
+	interval time.Duration // readInterval
+	timeout  time.Duration // diffTimeout
+
+	mu        sync.Mutex
+	states    []State
+	revision  uint64          // increases with each change
+	readAt    time.Time       // time of states
+	readEpoch uint64          // epoch of states
+	running   chan struct{}   // closed at the end of the running refresh; nil if none runs
+	hung      map[string]bool // domains with an earlier diff that has not returned
+}
+
+// New returns a reader that has not read yet.
+func New(d Deps) *Reader { return &Reader{deps: d, interval: readInterval, timeout: diffTimeout} }
+
+// Topic returns the topic of the drift.
+func (d *Reader) Topic() topic.Topic {
+	return topic.Topic{
+		Name: "drift",
+		Get: func(ctx context.Context) (any, uint64, error) {
+			states, revision, err := d.get(ctx)
+			return states, revision, err
+		},
+		Next: d.next,
+	}
+}
+
+// next waits for a revision newer than seen. A watcher wakes only for a change.
+func (d *Reader) next(ctx context.Context, seen uint64) error {
+	tick := time.NewTicker(d.interval)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+		if _, revision, err := d.get(ctx); err != nil || revision > seen {
+			return err
+		}
+	}
+}
+
+// get returns the drift, which is at most readInterval old, and its revision. Concurrent callers share a refresh.
+func (d *Reader) get(ctx context.Context) ([]State, uint64, error) {
+	for {
+		d.mu.Lock()
+		fresh := !d.readAt.IsZero() && time.Since(d.readAt) < d.interval && d.readEpoch == d.currentEpoch()
+		states, revision := d.states, d.revision
+		if !fresh && d.running == nil {
+			d.running = make(chan struct{})
+			panics.Go("drift", d.refresh)
+		}
+		running := d.running
+		d.mu.Unlock()
+		if fresh {
+			return states, revision, nil
+		}
+		select {
+		case <-running:
+		case <-ctx.Done():
+			return nil, 0, ctx.Err()
+		}
+	}
+}
+
+// currentEpoch returns the present epoch.
+func (d *Reader) currentEpoch() uint64 {
+	if d.deps.Epoch == nil {
+		return 0
+	}
+	return d.deps.Epoch()
+}
+
+// refresh computes the drift of all domains in parallel.
+func (d *Reader) refresh() {
+	of := d.currentEpoch() // read before the diffs
+	found := make([]*State, len(d.deps.Domains))
+	var wait sync.WaitGroup
+	for i, one := range d.deps.Domains {
+		wait.Go(panics.Guarded("drift of "+one.Name, func() { found[i] = d.diff(one) }))
+	}
+	wait.Wait()
+	states := []State{}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	now := time.Now()
+	for _, s := range found {
+		if s == nil {
+			continue
+		}
+		if !s.clean() {
+			s.Since = now
+			if i := slices.IndexFunc(d.states, func(old State) bool { return old.Domain == s.Domain && !old.clean() }); i >= 0 {
+				s.Since = d.states[i].Since
+			}
+		}
+		states = append(states, *s)
+	}
+	same := func(a, b State) bool {
+		return a.Domain == b.Domain && a.Problem == b.Problem && a.Since.Equal(b.Since) && slices.Equal(a.Operations, b.Operations)
+	}
+	if d.revision == 0 || !slices.EqualFunc(d.states, states, same) {
+		d.states = states
+		d.revision++
+	}
+	d.readAt, d.readEpoch = now, of
+	close(d.running)
+	d.running = nil
+}
+
+// diff computes the drift of a domain; nil if the machine does not have it. A domain that hangs (a
+// disk that does not answer) is skipped until its diff returns.
+func (d *Reader) diff(one Source) *State {
+	s := &State{Domain: one.Name, Operations: []string{}}
+	d.mu.Lock()
+	hung := d.hung[one.Name]
+	d.mu.Unlock()
+	if hung {
+		s.Problem = "an earlier read has not returned"
+		return s
+	}
+	type answer struct {
+		operations []string
+		err        error
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), d.timeout)
+	defer cancel()
+	answers := make(chan answer, 1)
+	d.setHung(one.Name, true)
+	go func() {
+		var a answer
+		a.err = panics.Do("drift of "+one.Name, func() (err error) { a.operations, err = one.Diff(ctx); return err })
+		d.setHung(one.Name, false)
+		answers <- a
+	}()
+	select {
+	case a := <-answers:
+		if errors.Is(a.err, ErrAbsent) {
+			return nil
+		}
+		s.Operations = append(s.Operations, a.operations...)
+		if a.err != nil {
+			s.Problem = a.err.Error()
+		}
+	case <-ctx.Done():
+		s.Problem = fmt.Sprintf("unknown: no result within %v", d.timeout)
+	}
+	return s
+}
+
+func (d *Reader) setHung(name string, hung bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.hung == nil {
+		d.hung = map[string]bool{}
+	}
+	d.hung[name] = hung
+}
