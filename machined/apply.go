@@ -31,7 +31,7 @@ import (
 //  1. The documents are parsed and checked as a whole; a problem rejects all of them.
 //  2. Changes that the running machine cannot make are rejected (package transition).
 //  3. Every domain (an area of the machine such as disk, network or host) lists its operations
-//     (domains.go). A dry run ends here.
+//     (package converge). A dry run ends here.
 //  4. The documents are written to STATE and replace the present documents by a rename (package
 //     configstore). After a power cut either the old or the new documents are complete. Staged
 //     documents are stored beside them and replace them at the next boot; during a trial, the
@@ -126,6 +126,35 @@ func (m *machine) apply(ctx context.Context, filename string, r *api.ApplyReques
 	return m.activate(ctx, now, next, text, r, out)
 }
 
+// outcome is the result of an apply or a dry run.
+type outcome struct {
+	operations []string
+	restarts   []string
+	reboot     bool
+	install    string    // disk of the installation
+	deadline   time.Time // end of the trial; zero without a trial
+	warnings   []string
+	// why there is a trial, or not
+	trialPlan transition.Trial
+	config    *config.Config // activated configuration; nil if none
+}
+
+// add adds the operations of a domain.
+func (o *outcome) add(domain string, lines []string) {
+	for _, l := range lines {
+		o.operations = append(o.operations, domain+": "+l)
+	}
+}
+
+// dryRun returns the changes of the next configuration and the operations of every domain for it.
+func (m *machine) dryRun(ctx context.Context, before, next *config.Config) (outcome, error) {
+	var out outcome
+	out.add("config", config.Changes(before, next))
+	dry, err := m.reconciler.DryRun(ctx, next)
+	out.operations, out.restarts, out.warnings = append(out.operations, dry.Operations...), dry.Restarts, dry.Warnings
+	return out, err
+}
+
 // applyRequest applies the documents of a request, and waits until their operations were tried.
 func (m *machine) applyRequest(ctx context.Context, filename string, r *api.ApplyRequest) (*api.ApplyResponse, error) {
 	before, _ := m.config.Get()
@@ -142,7 +171,7 @@ func (m *machine) applyRequest(ctx context.Context, filename string, r *api.Appl
 			out.Addresses = append(out.Addresses, address.String())
 		}
 	case done.config != nil:
-		out.Failures = m.awaitConverged(ctx, done.config, nodeplan.Network(before.config))
+		out.Failures = m.reconciler.AwaitConverged(ctx, done.config, nodeplan.Network(before.config))
 		out.Operations = reconcile.Done(out.Operations, out.Failures)
 	}
 	return out, nil
@@ -232,12 +261,10 @@ func (m *machine) activate(ctx context.Context, now applied, next *config.Config
 	}
 	m.config.Set(fresh)
 	m.addToHistory(text, by)
-	// configureAPI runs here and not only in the reconciliation, so that the caller's next call
+	// ConfigureAPI runs here and not only in the reconciliation, so that the caller's next call
 	// already reaches the machine under its new name.
 	state, _ := m.networkState.Get()
-	m.reconcileMu.Lock()
-	defer m.reconcileMu.Unlock()
-	return out, m.configureAPI(ctx, next, state)
+	return out, m.reconciler.ConfigureAPI(ctx, next, state)
 }
 
 // withoutTrial returns the end of the text of an event. It is not empty if a change can cut off its

@@ -85,9 +85,6 @@ func (m *machine) planFacts(c *config.Config, state network.State) nodeplan.Fact
 	f := m.apiFacts(c, state)
 	f.Release, f.InMemory, f.PreviousSysctls = m.release, m.bootMedium != "", m.kernel.PreviousSysctls()
 	f.Artifacts, _ = m.images.Artifacts().Get()
-	f.Services.Exposed = m.packets.Exposed(nodeplan.Firewall(c))
-	since := m.noAddressSince.Load()
-	f.Services.AddressLost = since != nil && time.Since(*since) >= noAddressTime
 	if c != nil && c.Cluster != nil {
 		f.Services.Refusal = m.checkMachine(c)
 	}

@@ -17,20 +17,20 @@ import (
 // reportHealth passes the health to each, now and after each change, while each wants more.
 func (m *machine) reportHealth(ctx context.Context, each func(*api.HealthResponse) (more bool, err error)) error {
 	services, configuration, members, rules := m.services.Status().Watch(), m.config.Watch(), m.members.Worker.State.Watch(), m.packets.Problem().Watch()
-	program, settled, disks, states := m.panicState.Watch(), m.convergence.Watch(), m.disks.Watch(), m.networkState.Watch()
+	program, settled, disks, states := m.panicState.Watch(), m.reconciler.State().Watch(), m.disks.Watch(), m.networkState.Watch()
 	floor, began := m.upgrade.Controller.EpochFloor(), time.Now()
 	for {
 		now := configuration.Current()
 		have := clusterHealth(now, members.Current(), services.Current())
 		health.Add(have, health.Firewall(rules.Current(), now.applied), panicCheck(program.Current()))
-		if broken := configurationProblem(now, settled.Current(), states.Current()); broken != "" {
+		if broken := settled.Current().Problem(now.config, states.Current()); broken != "" {
 			health.ConfigurationNotActive(have, broken)
 		}
 		upgrade.ReleaseCheck(have, m.release, floor, began)
 		health.Add(have, storageCheck(disks.Current().Filesystems))
 		var later <-chan time.Time
 		if have.Healthy && time.Since(now.applied) < activationTime {
-			if waits, err := m.servicesWaiting(now.config); err == nil && len(waits) > 0 {
+			if waits, err := m.reconciler.WaitingServices(now.config); err == nil && len(waits) > 0 {
 				health.ConfigurationNotActive(have, "not active yet: "+strings.Join(waits, ", "))
 				later = time.After(activationPollInterval)
 			}

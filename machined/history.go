@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"reflect"
 	"slices"
 	"time"
 
@@ -12,7 +11,6 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/orlop-os/orlop/machined/configstore"
-	"github.com/orlop-os/orlop/machined/network"
 	"github.com/orlop-os/orlop/machined/nodeplan"
 	"github.com/orlop-os/orlop/machined/power"
 	"github.com/orlop-os/orlop/machined/transition"
@@ -140,48 +138,6 @@ func (m *machine) revertTrial(until time.Time) error {
 	return nil
 }
 
-// networkTimeout bounds the convergence of the network to a configuration.
-const networkTimeout = 20 * time.Second
-
-// awaitNetwork waits until the network has converged to a configuration.
-func (m *machine) awaitNetwork(ctx context.Context, c *config.Config) error {
-	ctx, cancel := context.WithTimeout(ctx, networkTimeout)
-	defer cancel()
-	want, revision := nodeplan.Network(c), uint64(0)
-	for w := m.networkConfig.Watch(); ; {
-		have, next, err := w.Next(ctx)
-		if err != nil {
-			return errNetworkNotReady
-		}
-		if reflect.DeepEqual(have, want) {
-			revision = next
-			break
-		}
-	}
-	for w := m.networkState.Watch(); ; {
-		state, _, err := w.Next(ctx)
-		if err != nil {
-			return errNetworkNotReady
-		}
-		if state.Revision >= revision && networkReady(state, want) {
-			return nil
-		}
-	}
-}
-
-// networkReady reports whether the network has converged, with a lease on each connected link with
-// DHCP. If the configuration names no link, all links use DHCP, and few machines have a server on
-// each: one address is enough.
-func networkReady(state network.State, c network.Config) bool {
-	if len(c.Links) == 0 {
-		return state.Converged && len(state.NodeAddresses(nil)) > 0
-	}
-	waits := func(l network.LinkState) bool { return l.Carrier && l.DHCP != nil && l.DHCP.Lease == nil }
-	return state.Converged && !slices.ContainsFunc(state.Links, waits)
-}
-
-var errNetworkNotReady = status.Errorf(codes.Unavailable, "configuration: not confirmed: the network has not converged after %v; `orlopctl get network` says why; try again", networkTimeout)
-
 var errOldConnection = status.Error(codes.Unavailable, "configuration: not confirmed: the connection is older than the configuration on trial, so it does not prove that a new connection is possible; call again over a new one")
 
 // confirmTrial ends the trial, and returns the operations of the configuration that failed.
@@ -190,7 +146,7 @@ func (m *machine) confirmTrial(ctx context.Context, by callerid.Caller, name str
 	if err != nil {
 		return nil, err
 	}
-	return m.awaitConverged(ctx, now.config, nodeplan.Network(now.config)), nil
+	return m.reconciler.AwaitConverged(ctx, now.config, nodeplan.Network(now.config)), nil
 }
 
 // confirm ends the trial and returns the configuration that stays.
@@ -204,12 +160,12 @@ func (m *machine) confirm(ctx context.Context, by callerid.Caller, name string) 
 	if name != "" && name != now.trialName {
 		return applied{}, status.Error(codes.FailedPrecondition, "configuration: not confirmed: another configuration than yours is on trial; `orlopctl config-history` shows it")
 	}
-	if s, _ := m.convergence.Get(); !s.proves(now.config, by.Age, time.Now()) {
+	if s, _ := m.reconciler.State().Get(); !s.Proves(now.config, by.Age, time.Now()) {
 		return applied{}, errOldConnection
 	}
 	// The network must have converged: until then the caller uses the old network.
 	if !now.sameNetwork {
-		if err := m.awaitNetwork(ctx, now.config); err != nil {
+		if err := m.reconciler.AwaitNetwork(ctx, now.config); err != nil {
 			return applied{}, err
 		}
 	}

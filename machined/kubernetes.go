@@ -2,23 +2,15 @@ package main
 
 import (
 	"crypto/x509"
-	"encoding/json"
-	"errors"
-	"fmt"
-	"io/fs"
 	"net/netip"
-	"os"
-	"path/filepath"
 	"slices"
 
-	"github.com/google/renameio/v2"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
 	"github.com/orlop-os/orlop/machined/network"
 	"github.com/orlop-os/orlop/machined/nodeplan"
 	"github.com/orlop-os/orlop/pkg/config"
-	"github.com/orlop-os/orlop/pkg/paths"
 	"github.com/orlop-os/orlop/pkg/pki"
 	"github.com/orlop-os/orlop/pkg/supervise"
 )
@@ -44,46 +36,6 @@ func trusted(own config.Certificate, accepted []config.Certificate) []byte {
 		certs = append(certs, c.X509())
 	}
 	return pki.EncodeCerts(certs...)
-}
-
-// prepareKubernetes writes the files that the services of a node read at their start. It is
-// idempotent.
-func prepareKubernetes(n nodeplan.Node) error {
-	text, err := json.MarshalIndent(n.Spec, "", "  ")
-	if err != nil {
-		return fmt.Errorf("node: cannot describe: %w", err)
-	}
-	for _, dir := range []string{filepath.Dir(paths.NodeSpec), filepath.Dir(paths.ContainerdConfig), paths.CNIConfig} {
-		if err := os.MkdirAll(dir, 0o755); err != nil {
-			return fmt.Errorf("node: cannot create directory: %w", err)
-		}
-	}
-	if err := renameio.WriteFile(paths.NodeSpec, text, 0o644); err != nil {
-		return fmt.Errorf("node: cannot write its description: %w", err)
-	}
-	if n.Spec.External.Network {
-		if err := emptyPluginsOnce(paths.ContainerdConfig, paths.ExternalCNIPlugins); err != nil {
-			return fmt.Errorf("pod network: cannot create the directory for its plugins: %w", err)
-		}
-	}
-	if err := renameio.WriteFile(paths.ContainerdConfig, n.Containerd, 0o644); err != nil {
-		return fmt.Errorf("containerd: cannot write its configuration: %w", err)
-	}
-	return nil
-}
-
-// emptyPluginsOnce creates the directory into which an external pod network writes its plugins.
-// containerd runs them as root, and the directory is on a disk: only plugins that a pod wrote in
-// this boot may run. The configuration of containerd is in memory, so its absence shows that the
-// machine has just booted.
-func emptyPluginsOnce(configuration, plugins string) error {
-	if _, err := os.Stat(configuration); !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	if err := os.RemoveAll(plugins); err != nil {
-		return err
-	}
-	return os.MkdirAll(plugins, 0o755)
 }
 
 // containerdReady rejects calls that need containerd while it does not run.

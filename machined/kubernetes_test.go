@@ -1,8 +1,6 @@
 package main
 
 import (
-	"os"
-	"path/filepath"
 	"reflect"
 	"slices"
 	"testing"
@@ -10,17 +8,6 @@ import (
 	"github.com/orlop-os/orlop/machined/membership"
 	"github.com/orlop-os/orlop/pkg/config"
 )
-
-// TestUnusedResolvers checks that resolvers that pods do not use are reported once.
-func TestUnusedResolvers(t *testing.T) {
-	m := &machine{events: newEventLog()}
-	for range 3 {
-		m.reportUnusedResolvers([]string{"a", "b"})
-	}
-	if all := m.events.after(0); len(all) != 2 {
-		t.Errorf("events: %v", all)
-	}
-}
 
 // TestWorkerDocuments checks that the documents of a worker contain all cluster-wide fields, but no
 // keys and no fields of a control plane.
@@ -42,32 +29,4 @@ func TestWorkerDocuments(t *testing.T) {
 			t.Errorf("%s: the worker has %v, and the control plane %v", field, a, b)
 		}
 	}
-}
-
-// TestEmptyPluginsOnce checks that no plugin of an external pod network from an earlier boot runs.
-func TestEmptyPluginsOnce(t *testing.T) {
-	dir := t.TempDir()
-	configuration, plugins := filepath.Join(dir, "config.toml"), filepath.Join(dir, "cni/bin")
-	plugin := filepath.Join(plugins, "other")
-	is := func(when string, there bool) {
-		t.Helper()
-		if err := emptyPluginsOnce(configuration, plugins); err != nil {
-			t.Fatalf("%s: %v", when, err)
-		}
-		if _, err := os.Stat(plugin); (err == nil) != there {
-			t.Errorf("%s: the plugin: %v; want it there: %t", when, err, there)
-		}
-	}
-	write := func(file string) {
-		t.Helper()
-		if err := os.WriteFile(file, nil, 0o700); err != nil {
-			t.Fatal(err)
-		}
-	}
-	is("at the first start", false)
-	write(plugin)
-	is("at the next start", false)
-	write(plugin)
-	write(configuration)
-	is("while the machine runs", true)
 }

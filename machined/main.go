@@ -10,17 +10,13 @@
 //	documents.go       the origins of the documents; reencrypt.go new encryption keys
 //	history.go         configurations on trial, and earlier configurations
 //	reach.go           the return from a configuration without an address
-//	convergence.go     which operations of a configuration failed
-//	domains.go         the table of domains for dry run, drift and reconciliation
-//	domainrows.go      its rows
-//	reconcile.go       the reconciliation with configuration and addresses
 //	upgrade.go         the environment of upgrades (machined/upgrade)
 //	install.go         the installation of a system that runs from memory
 //	members.go         the membership of the cluster (machined/membership)
 //	seed.go            the configuration on a boot medium
 //	diskprobe.go       how foreign disks are examined
 //	power_linux.go     how the machine shuts down
-//	kubernetes.go      the files of the node's processes (package nodeplan has their content)
+//	kubernetes.go      helpers of the plan for a node (package nodeplan)
 //	state.go           the topics
 //	program.go         the handling of a panic
 //	health.go          the state from which package health computes the health
@@ -49,6 +45,7 @@ import (
 	"github.com/orlop-os/orlop/apid"
 	machinedapi "github.com/orlop-os/orlop/machined/api"
 	"github.com/orlop-os/orlop/machined/console"
+	"github.com/orlop-os/orlop/machined/converge"
 	"github.com/orlop-os/orlop/machined/debug"
 	"github.com/orlop-os/orlop/machined/etcd"
 	"github.com/orlop-os/orlop/machined/firewall"
@@ -123,23 +120,21 @@ type machine struct {
 	// containerd is the connection to containerd's socket; it opens at first use.
 	containerd *grpc.ClientConn
 
-	applyMu     sync.Mutex // at most one configuration is applied at a time
-	reconcileMu sync.Mutex // at most one reconciliation at a time
-	// since when the services have no address; nil if they have an address
-	noAddressSince atomic.Pointer[time.Time]
-	packets        *firewall.Filter
-	prober         *diskprobe.Prober
-	readCommands   chan struct{} // one element per process of a read-only RPC
-	callRecords    *callRecords  // audit log
-	upgrade        *upgrade.Upgrade
-	install        *install.Manager
-	api            *machinedapi.API
-	debug          *debug.Tools
-	etcd           *etcd.Manager
-	images         *images.Manager
-	logShipping    *logship.Shipper
-	members        *membership.Members // membership of the cluster
-	pairing        *ownership.Pairing
+	applyMu      sync.Mutex // at most one configuration is applied at a time
+	packets      *firewall.Filter
+	prober       *diskprobe.Prober
+	readCommands chan struct{} // one element per process of a read-only RPC
+	callRecords  *callRecords  // audit log
+	upgrade      *upgrade.Upgrade
+	install      *install.Manager
+	api          *machinedapi.API
+	debug        *debug.Tools
+	etcd         *etcd.Manager
+	images       *images.Manager
+	logShipping  *logship.Shipper
+	members      *membership.Members // membership of the cluster
+	pairing      *ownership.Pairing
+	reconciler   *converge.Reconciler
 	// pending shutdown request; no service is started any more. nil while the machine runs
 	shutdown  atomic.Pointer[powerRequest]
 	runCtx    context.Context // canceled at shutdown
@@ -148,10 +143,9 @@ type machine struct {
 	stopFeeding context.CancelFunc
 
 	// The cells behind the topics. newMachine passes a cell to the component that owns it.
-	config      *cell.Cell[applied]
-	convergence *cell.Cell[convergence] // result of the last reconciliation of a configuration
-	stage       *cell.Cell[stage]
-	timeline    *cell.Cell[[]moment]
+	config   *cell.Cell[applied]
+	stage    *cell.Cell[stage]
+	timeline *cell.Cell[[]moment]
 	// why no disk is mounted for storage; empty if a disk is mounted
 	storageProblem *cell.Cell[string]
 	disks          *cell.Cell[diskState]
@@ -162,9 +156,7 @@ type machine struct {
 	timeFloor      *timesync.Floor
 	panicState     *cell.Cell[panicState]
 
-	// resolvers that pods do not use; only reconcile reads it
-	unusedResolvers []string
-	suspended       *suspend.Manager // suspended Kubernetes objects
+	suspended *suspend.Manager // suspended Kubernetes objects
 }
 
 func newMachine() *machine {
@@ -177,7 +169,6 @@ func newMachine() *machine {
 		blocksChanged:  make(chan struct{}, 1),
 		modules:        host.ModuleIndex(),
 		config:         cell.New(applied{}),
-		convergence:    cell.New(convergence{}),
 		stage:          cell.New(stage{Name: "starting"}),
 		timeline:       cell.New([]moment(nil)),
 		storageProblem: cell.New(""),

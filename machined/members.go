@@ -5,7 +5,6 @@ import (
 	"crypto/ecdsa"
 	"crypto/tls"
 	"encoding/json"
-	"errors"
 	"path/filepath"
 	"slices"
 	"time"
@@ -41,7 +40,7 @@ func memberDeps(m *machine) membership.Deps {
 		},
 		APIServerReady: m.apiServerReady,
 		StopPods:       m.stopPods,
-		Enforce:        m.enforceRevocations,
+		Enforce:        func(ctx context.Context) error { return m.reconciler.EnforceRevocations(ctx) },
 		Event:          m.events.add,
 		Now:            time.Now,
 		Floor:          func() time.Time { return m.timeFloor.Now(time.Now()) },
@@ -71,25 +70,6 @@ func (m *machine) apiServerReady() bool {
 
 // componentAPIServer is the component name of the API server.
 const componentAPIServer = "kube-apiserver"
-
-// enforceRevocations makes the revocations effective in apid and in the API server.
-func (m *machine) enforceRevocations(ctx context.Context) error {
-	m.reconcileMu.Lock()
-	defer m.reconcileMu.Unlock()
-	now, _ := m.config.Get()
-	state, _ := m.networkState.Get()
-	if err := m.configureAPI(ctx, now.config, state); err != nil {
-		return err
-	}
-	if !now.config.IsControlPlane() {
-		return nil
-	}
-	w := m.goal(now.config, state).want
-	if errors.Is(w.NodeProblem, nodeplan.ErrNoAddress) || errors.Is(w.NodeProblem, nodeplan.ErrNoNode) {
-		return nil // no API server runs yet
-	}
-	return m.convergeCredentials(ctx, w)
-}
 
 // callers returns the CAs of the callers that the machine accepts.
 func (m *machine) callers(c *config.Config) (credentials.CallerCAs, error) {

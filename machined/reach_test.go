@@ -9,6 +9,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/orlop-os/orlop/machined/configstore"
+	"github.com/orlop-os/orlop/machined/converge"
 	"github.com/orlop-os/orlop/machined/network"
 	"github.com/orlop-os/orlop/machined/nodeplan"
 	"github.com/orlop-os/orlop/machined/upgrade"
@@ -126,7 +127,7 @@ func keeping(t *testing.T, current []byte) *machine {
 		t.Fatal(err)
 	}
 	m := &machine{
-		events: newEventLog(), config: cell.New(applied{}), convergence: cell.New(convergence{}), storageProblem: cell.New(""), upgrade: upgrade.New(upgrade.Deps{}),
+		events: newEventLog(), config: cell.New(applied{}), reconciler: converge.New(converge.Deps{}), storageProblem: cell.New(""), upgrade: upgrade.New(upgrade.Deps{}),
 		networkConfig: cell.New(network.Config{}), networkState: cell.New(network.State{}),
 	}
 	a, _, err := load()
@@ -216,7 +217,7 @@ func TestConfirm(t *testing.T) {
 	if got := call("0", "mine"); got != codes.Unavailable {
 		t.Errorf("it is not active yet: %v", got)
 	}
-	m.convergence.Set(convergence{}.next(tried.config, nil, time.Now().Add(-10*time.Second)))
+	m.reconciler.State().Set(converge.State{Config: tried.config, Done: true, First: time.Now().Add(-10 * time.Second)})
 	for _, c := range []struct {
 		age, name string
 		want      codes.Code

@@ -13,7 +13,6 @@ import (
 	"github.com/orlop-os/orlop/pkg/limits"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 	"github.com/orlop-os/orlop/pkg/paths"
-	"github.com/orlop-os/orlop/pkg/supervise"
 )
 
 // reencryptTimeout bounds the rewrite of all Secrets, for which etcd reads and writes its data: at
@@ -34,7 +33,7 @@ func (m *machine) reencryptSecrets(ctx context.Context, before, next *config.Con
 	// An API server that still encrypts with a former key would continue to do so after the
 	// rewrite. A running API server without a pending restart has the configured key, because the
 	// file with the key is written before it starts.
-	waits, err := m.servicesWaiting(before)
+	waits, err := m.reconciler.WaitingServices(before)
 	if err != nil {
 		return refused(err)
 	}
@@ -48,25 +47,4 @@ func (m *machine) reencryptSecrets(ctx context.Context, before, next *config.Con
 		return refused(err)
 	}
 	return []string{fmt.Sprintf("drop the encryption key %s: %d of %d Secrets were encrypted with another key than the present one, and are rewritten", strings.Join(dropped, ", "), done.Reencrypted, done.Secrets)}, nil
-}
-
-// servicesWaiting returns the names of services that do not run with a configuration yet: they have
-// still to start or stop.
-func (m *machine) servicesWaiting(c *config.Config) ([]string, error) {
-	state, _ := m.networkState.Get()
-	want := m.goal(c, state).want.Services
-	if want.Problem != nil && want.Hold != nodeplan.HoldRefused {
-		return nil, want.Problem
-	}
-	var names []string
-	for _, change := range supervise.Diff(m.services.Services(), want.All) {
-		names = append(names, change.Service)
-	}
-	list, _ := m.services.Status().Get()
-	for _, s := range list {
-		if s.State != supervise.Running && !slices.Contains(names, s.Name) {
-			names = append(names, s.Name)
-		}
-	}
-	return names, nil
 }

@@ -73,7 +73,7 @@ func (m *machine) observable() []topic.Topic {
 		// diskState: disks, partitions, file systems
 		topic.Watched("disks", m.disks),
 		// []drift.State: differences from the configured state
-		drift.New(drift.Deps{Domains: m.driftSources(), Epoch: m.driftEpoch}).Topic(),
+		drift.New(drift.Deps{Domains: m.reconciler.DriftSources(), Epoch: m.reconciler.DriftEpoch}).Topic(),
 		// []host.FilesystemState: usage of file systems
 		topic.Polled("filesystems", ignoreContext(m.kernel.ReadUsage)),
 		// install.State: progress of an installation
@@ -136,7 +136,7 @@ func (m *machine) configurationState() (configurationState, error) {
 		s.Cluster = now.config.Cluster.Metadata.Name
 		if m.bootMedium == "" {
 			var err error
-			if s.WaitingFor, err = m.servicesWaiting(now.config); err != nil {
+			if s.WaitingFor, err = m.reconciler.WaitingServices(now.config); err != nil {
 				s.WaitingFor = []string{err.Error()}
 			}
 		}

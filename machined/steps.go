@@ -130,7 +130,7 @@ func stepHost(ctx context.Context, m *machine) error {
 	}
 	// An error (for example a parameter that this kernel does not have) is reported as an event and
 	// does not stop the boot.
-	if err := m.domain("host").converge(ctx, goal{want: nodeplan.Want{Host: m.hostConfig(nil)}}, m.report); err != nil {
+	if err := m.reconciler.ConfigureHost(ctx, m.hostConfig(nil)); err != nil {
 		m.logConsole(err.Error())
 	}
 	return nil
@@ -241,7 +241,7 @@ func (m *machine) setUpStorage(ctx context.Context, c disk.Config) error {
 		return out, err
 	}
 	err := reconcile.Converge(ctx, reconcile.Config{
-		Name: "disk", Report: m.report,
+		Name: "disk", Report: func(r reconcile.Report) { m.events.add(r.Domain, r.Kind(), r.String()) },
 		Diff: func(ctx context.Context) ([]reconcile.Op, error) {
 			have, err := disk.Read(ctx, m.examinedBeforeMount())
 			if err != nil {
@@ -285,15 +285,11 @@ func mergeDisks(read, known []disk.Disk) []disk.Disk {
 // stepConfiguration loads the configuration. If the stored configuration is unreadable, the machine
 // goes into maintenance and reports the reason, and its operator can apply another configuration.
 //
-// The nftables rules are installed before the network starts. reconcile tries again the rules that
-// the kernel rejects.
+// The nftables rules are installed before the network starts.
 func stepConfiguration(ctx context.Context, m *machine) error {
 	loadConfiguration(ctx, m)
-	m.reconcileMu.Lock()
-	defer m.reconcileMu.Unlock()
 	now, _ := m.config.Get()
-	rules := nodeplan.Want{Firewall: nodeplan.Firewall(now.config), Guard: nodeplan.Guard(now.config)}
-	if err := m.domain("firewall").converge(ctx, goal{want: rules}, m.report); err != nil {
+	if err := m.reconciler.ConfigureFirewall(ctx, now.config); err != nil {
 		m.logConsole(err.Error())
 	}
 	return nil
@@ -400,7 +396,7 @@ func stepAPI(ctx context.Context, m *machine) error {
 		}
 	}()
 	now, _ := m.config.Get()
-	if err := m.configureAPI(ctx, now.config, network.State{}); err != nil {
+	if err := m.reconciler.ConfigureAPI(ctx, now.config, network.State{}); err != nil {
 		m.logConsole(err.Error()) // a machine without an operator still runs its configuration
 	}
 	return m.services.Set([]supervise.Service{nodeplan.Apid()})
@@ -415,7 +411,7 @@ func stepServices(ctx context.Context, m *machine) error {
 	if m.bootMedium == "" {
 		m.restarter().Go(ctx, "artifacts", m.images.RunArtifacts)
 	}
-	m.restarter().Go(ctx, "configuration", m.runReconcile)
+	m.restarter().Go(ctx, "configuration", m.reconciler.Run)
 	m.restarter().Go(ctx, "membership", m.members.Worker.Run)
 	m.restarter().Go(ctx, "removal", m.members.Worker.RunRemoval)
 	if m.bootMedium == "" { // a system that is not installed is unclaimed and ships no logs

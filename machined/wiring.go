@@ -13,8 +13,10 @@ import (
 
 	"github.com/orlop-os/orlop/apid"
 	machinedapi "github.com/orlop-os/orlop/machined/api"
+	"github.com/orlop-os/orlop/machined/converge"
 	"github.com/orlop-os/orlop/machined/debug"
 	"github.com/orlop-os/orlop/machined/etcd"
+	"github.com/orlop-os/orlop/machined/host"
 	"github.com/orlop-os/orlop/machined/identity"
 	"github.com/orlop-os/orlop/machined/images"
 	"github.com/orlop-os/orlop/machined/logship"
@@ -48,6 +50,7 @@ func assemble(m *machine) {
 	m.logShipping = newLogShipping(m)
 	m.pairing = newPairing(m)
 	m.suspended = newSuspended(m)
+	m.reconciler = converge.New(convergeDeps(m))
 	m.api = newAPI(m)
 }
 
@@ -241,9 +244,9 @@ func newPairing(m *machine) *ownership.Pairing {
 				m.applyMu.Unlock()
 				return nil, "the machine is being installed, and reboots then; pair with it afterwards"
 			}
-			m.reconcileMu.Lock()
+			m.reconciler.Lock()
 			return func() {
-				m.reconcileMu.Unlock()
+				m.reconciler.Unlock()
 				unlockWrites()
 				m.applyMu.Unlock()
 			}, ""
@@ -253,7 +256,7 @@ func newPairing(m *machine) *ownership.Pairing {
 		Stored:     func() bool { why, _ := m.storageProblem.Get(); return why == "" },
 		Activate: func(ctx context.Context, c *config.Config) error {
 			state, _ := m.networkState.Get()
-			return m.configureAPI(ctx, c, state)
+			return m.reconciler.ConfigureAPILocked(ctx, c, state)
 		},
 		Record:        m.record,
 		RecordRefused: m.recordRefused,
@@ -275,6 +278,36 @@ func newSuspended(m *machine) *suspend.Manager {
 		d.NotInstalled = notInstalled
 	}
 	return suspend.New(d)
+}
+
+func convergeDeps(m *machine) converge.Deps {
+	return converge.Deps{
+		Config: cell.Map(m.config, func(now applied) converge.Config { return converge.Config{Config: now.config, Due: now.due} }),
+		Domains: converge.Domains{
+			StorageProblem: func() string { why, _ := m.storageProblem.Get(); return why },
+			InMemory:       m.bootMedium != "",
+			Firewall:       m.packets,
+			Network:        converge.Network{Controller: m.network, Config: m.networkConfig, State: m.networkState, TimeServers: m.timeServers},
+			Kernel:         m.kernel,
+			HostFacts:      func() host.Facts { return m.facts },
+			HasIdentity:    func() bool { return m.identity.Load() != nil },
+			UpdatePairing:  m.pairing.Update,
+			Services:       m.services,
+		},
+		Facts:    m.planFacts,
+		APIFacts: m.apiFacts,
+		Changes: converge.Changes{
+			Membership: m.members.Worker.State.View().Changes(),
+			Artifacts:  m.images.Artifacts().Changes(),
+			Ledger:     m.members.Ledger.Changes().View().Changes(),
+		},
+		MemberProblem:       func() string { member, _ := m.members.Worker.State.Get(); return member.Problem },
+		ConfigureRegistries: m.images.ConfigureRegistries,
+		Enter:               m.enter,
+		Stopping:            func() bool { return m.shutdown.Load() != nil },
+		Event:               m.events.add,
+		Console:             m.logConsole,
+	}
 }
 
 // serve sends data to another machine with send, which calls taken after each piece. It ends if no

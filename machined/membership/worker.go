@@ -33,7 +33,7 @@ import (
 //     control-plane machine: with its ticket the first time, with its machine certificate
 //     afterwards.
 //  2. It stores the certificates on STATE before any process uses them.
-//  3. reconcile.go passes them to apid and to the node's processes.
+//  3. machined/converge passes them to apid and to the node's processes.
 
 // State is the membership of a worker: topic "membership".
 type State struct {

@@ -133,6 +133,14 @@ func Map[A, B any](c *Cell[A], convert func(A) B) View[B] {
 	}}
 }
 
+// Changes returns a view of the changes without the value.
+func (v View[T]) Changes() View[struct{}] {
+	return View[struct{}]{load: func() (struct{}, uint64, <-chan struct{}) {
+		_, rev, changed := v.load()
+		return struct{}{}, rev, changed
+	}}
+}
+
 // Get returns the current value and its revision.
 func (v View[T]) Get() (T, uint64) {
 	value, rev, _ := v.load()

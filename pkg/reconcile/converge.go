@@ -37,6 +37,14 @@ func (r Report) String() string {
 	return fmt.Sprintf("%s: cannot %s: %v", r.Domain, r.Op, r.Err)
 }
 
+// Kind is the kind of event: "operation" or "failure".
+func (r Report) Kind() string {
+	if r.Err != nil {
+		return "failure"
+	}
+	return "operation"
+}
+
 // Converge repeats the diff and its operations until no operation remains. The error names the
 // failed operations, or the operations that come back in each round.
 func Converge(ctx context.Context, c Config) error {

@@ -1,4 +1,4 @@
-package main
+package converge
 
 import (
 	"context"
@@ -12,25 +12,41 @@ import (
 	"github.com/orlop-os/orlop/machined/drift"
 	"github.com/orlop-os/orlop/machined/firewall"
 	"github.com/orlop-os/orlop/machined/host"
-	"github.com/orlop-os/orlop/machined/network"
 	"github.com/orlop-os/orlop/machined/nodeplan"
 	"github.com/orlop-os/orlop/machined/transition"
-	"github.com/orlop-os/orlop/pkg/cell"
 	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/reconcile"
 	"github.com/orlop-os/orlop/pkg/supervise"
 )
 
-// The rows of the table of domains (domains.go), each with the values that it needs.
+// domains is the table of all domains, in the order of their activation.
+func (r *Reconciler) domains() []domain {
+	d := r.deps.Domains
+	return []domain{
+		diskDomain(d.StorageProblem, d.InMemory),
+		firewallDomain(d.Firewall),
+		networkDomain(d.Network),
+		hostDomain(d.Kernel, d.HostFacts),
+		apiDomain(d.HasIdentity, d.UpdatePairing),
+		credentialsDomain(),
+		servicesDomain(d.Services, r.applyServices),
+	}
+}
+
+// domain returns the domain of a name.
+func (r *Reconciler) domain(name string) domain {
+	all := r.domains()
+	return all[slices.IndexFunc(all, func(d domain) bool { return d.name == name })]
+}
 
 // diskDomain is the system disk. The boot performs its operations; an apply performs them on a
 // machine without storage, and may then wipe a disk with foreign data. A system in memory writes to
 // no disk.
-func diskDomain(storageProblem *cell.Cell[string], inMemory bool) domain {
+func diskDomain(storageProblem func() string, inMemory bool) domain {
 	return domain{
 		name: "disk",
 		want: func(g goal) error {
-			if why, _ := storageProblem.Get(); inMemory || g.dry && why == "" {
+			if inMemory || g.dry && storageProblem() == "" {
 				return drift.ErrAbsent
 			}
 			return nil
@@ -69,11 +85,11 @@ func firewallDomain(filter *firewall.Filter) domain {
 
 // networkDomain is links, addresses and routes. Its controller performs the operations, with the
 // leases; apply passes it the configuration, and the time servers to the time client.
-func networkDomain(controller *network.Controller, configured *cell.Cell[network.Config], timeServers *cell.Cell[[]string]) domain {
+func networkDomain(n Network) domain {
 	return domain{
 		name: "network",
 		diff: func(_ context.Context, g goal) (ops []reconcile.Op, err error) {
-			lines, err := controller.DryRun(g.want.Network)
+			lines, err := n.Controller.DryRun(g.want.Network)
 			if err != nil && g.dry {
 				err = fmt.Errorf("network: cannot plan: %w", err)
 			}
@@ -83,11 +99,11 @@ func networkDomain(controller *network.Controller, configured *cell.Cell[network
 			return ops, err
 		},
 		apply: func(_ context.Context, g goal, _ func() error) error {
-			if have, _ := configured.Get(); !reflect.DeepEqual(have, g.want.Network) {
-				configured.Set(g.want.Network)
+			if have, _ := n.Config.Get(); !reflect.DeepEqual(have, g.want.Network) {
+				n.Config.Set(g.want.Network)
 			}
-			if have, _ := timeServers.Get(); !slices.Equal(have, g.state.TimeServers) {
-				timeServers.Set(g.state.TimeServers)
+			if have, _ := n.TimeServers.Get(); !slices.Equal(have, g.state.TimeServers) {
+				n.TimeServers.Set(g.state.TimeServers)
 			}
 			return nil
 		},
@@ -101,13 +117,12 @@ func networkDomain(controller *network.Controller, configured *cell.Cell[network
 	}
 }
 
-// hostDomain is kernel parameters, modules, mounts and control groups. facts are read by a boot
-// step.
-func hostDomain(kernel *host.Kernel, facts *host.Facts) domain {
+// hostDomain is kernel parameters, modules, mounts and control groups. A boot step reads the facts.
+func hostDomain(kernel *host.Kernel, facts func() host.Facts) domain {
 	return domain{
 		name: "host", keepGoing: true, apply: applyInOrder,
 		diff: func(ctx context.Context, g goal) ([]reconcile.Op, error) {
-			want := host.Plan(g.want.Host, *facts)
+			want := host.Plan(g.want.Host, facts())
 			return kernel.Diff(func() host.Want { return want })(ctx)
 		},
 		// the kernel modules that stay although the configuration no longer names them

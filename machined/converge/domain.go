@@ -1,16 +1,13 @@
-package main
+package converge
 
 import (
 	"context"
 	"errors"
-	"slices"
-	"time"
 
 	"github.com/orlop-os/orlop/machined/credentials"
 	"github.com/orlop-os/orlop/machined/drift"
 	"github.com/orlop-os/orlop/machined/network"
 	"github.com/orlop-os/orlop/machined/nodeplan"
-	"github.com/orlop-os/orlop/machined/transition"
 	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/reconcile"
 )
@@ -34,27 +31,6 @@ type domain struct {
 	gates bool
 }
 
-// domains is the table of all domains, in the order of their activation. A dry run prints the
-// operations of the next configuration, drift prints the operations of the active configuration,
-// and a reconciliation performs them.
-func (m *machine) domains() []domain {
-	return []domain{
-		diskDomain(m.storageProblem, m.bootMedium != ""),
-		firewallDomain(m.packets),
-		networkDomain(m.network, m.networkConfig, m.timeServers),
-		hostDomain(m.kernel, &m.facts),
-		apiDomain(func() bool { return m.identity.Load() != nil }, m.pairing.Update),
-		credentialsDomain(),
-		servicesDomain(m.services, m.applyServices),
-	}
-}
-
-// domain returns the domain of a name.
-func (m *machine) domain(name string) domain {
-	all := m.domains()
-	return all[slices.IndexFunc(all, func(d domain) bool { return d.name == name })]
-}
-
 // applyInOrder is domain.apply of a domain without a step of its own.
 func applyInOrder(_ context.Context, _ goal, inOrder func() error) error { return inOrder() }
 
@@ -68,12 +44,6 @@ type goal struct {
 	dry bool
 }
 
-// goal returns the goal of a configuration (nil for none).
-func (m *machine) goal(c *config.Config, state network.State) goal {
-	facts := m.planFacts(c, state)
-	return goal{config: c, state: state, callers: facts.Trust.Callers, want: nodeplan.Plan(c, facts)}
-}
-
 // reported is an operation that another component performs.
 type reported string
 
@@ -81,57 +51,6 @@ func (r reported) String() string { return string(r) }
 
 // Do implements reconcile.Op.
 func (reported) Do(context.Context) error { return nil }
-
-// outcome is the result of an apply or a dry run.
-type outcome struct {
-	operations []string
-	restarts   []string
-	reboot     bool
-	install    string    // disk of the installation
-	deadline   time.Time // end of the trial; zero without a trial
-	warnings   []string
-	// why there is a trial, or not
-	trialPlan transition.Trial
-	config    *config.Config // activated configuration; nil if none
-}
-
-// add adds the operations of a domain.
-func (o *outcome) add(domain string, lines []string) {
-	for _, l := range lines {
-		o.operations = append(o.operations, domain+": "+l)
-	}
-}
-
-// dryRun returns the operations of every domain for the next configuration.
-func (m *machine) dryRun(ctx context.Context, before, next *config.Config) (outcome, error) {
-	var out outcome
-	out.add("config", config.Changes(before, next))
-	state, _ := m.networkState.Get()
-	g := m.goal(next, state)
-	g.dry = true
-	return out, out.addDomains(ctx, m.domains(), g)
-}
-
-// addDomains adds the operations of every domain.
-func (o *outcome) addDomains(ctx context.Context, all []domain, g goal) error {
-	for _, d := range all {
-		ops, remarks, err := d.read(ctx, g)
-		if errors.Is(err, drift.ErrAbsent) {
-			continue
-		}
-		if err != nil {
-			return err
-		}
-		for _, op := range ops {
-			o.add(d.name, details(op))
-			if s, ok := op.(serviceChange); ok && s.Kind == "restart" {
-				o.restarts = append(o.restarts, s.Service)
-			}
-		}
-		o.warnings = append(o.warnings, remarks...)
-	}
-	return nil
-}
 
 // read returns the operations of a domain, and the remarks about it. An error comes with the
 // operations that are known.
@@ -156,17 +75,6 @@ func details(op reconcile.Op) []string {
 		return d.Details()
 	}
 	return []string{op.String()}
-}
-
-// driftOf returns the operations of a domain for the active configuration. There is no drift during
-// a shutdown.
-func (m *machine) driftOf(ctx context.Context, d domain) ([]string, error) {
-	if m.shutdown.Load() != nil {
-		return nil, drift.ErrAbsent
-	}
-	now, _ := m.config.Get()
-	state, _ := m.networkState.Get()
-	return d.drift(ctx, m.goal(now.config, state))
 }
 
 // drift returns the operations of a domain, and as an error why they are unknown or which
@@ -219,32 +127,4 @@ func (d domain) converge(ctx context.Context, g goal, report func(reconcile.Repo
 			Diff: func(ctx context.Context) ([]reconcile.Op, error) { return d.diff(ctx, g) },
 		})
 	})
-}
-
-// report adds an event about an operation.
-func (m *machine) report(r reconcile.Report) {
-	kind := "operation"
-	if r.Err != nil {
-		kind = "failure"
-	}
-	m.events.add(r.Domain, kind, r.String())
-}
-
-// configureAPI leads apid to a configuration, without the other domains.
-func (m *machine) configureAPI(ctx context.Context, c *config.Config, state network.State) error {
-	facts := m.apiFacts(c, state)
-	g := goal{config: c, state: state, callers: facts.Trust.Callers}
-	g.want.API, g.want.APIProblem = nodeplan.API(c, facts)
-	return m.domain("api").converge(ctx, g, m.report)
-}
-
-// convergeCredentials converges the credentials of the node's processes, even while services are
-// held back: they may still run.
-func (m *machine) convergeCredentials(ctx context.Context, w nodeplan.Want) error {
-	if w.NodeProblem != nil {
-		return w.NodeProblem
-	}
-	d := credentialsDomain()
-	d.want = nil
-	return d.converge(ctx, goal{want: w}, m.report)
 }

@@ -1,4 +1,4 @@
-package main
+package converge
 
 import (
 	"context"
@@ -17,21 +17,22 @@ import (
 func TestAwaitNetwork(t *testing.T) {
 	c := config.New("n1", config.RoleWorker)
 	c.Network.Spec.Links = []config.Link{{Name: "eth0", Addresses: []netip.Prefix{netip.MustParsePrefix("10.0.0.5/24")}}}
-	m := &machine{networkConfig: cell.New(network.Config{}), networkState: cell.New(network.State{Converged: true, Revision: 1})}
+	of := Network{Config: cell.New(network.Config{}), State: cell.New(network.State{Converged: true, Revision: 1})}
+	r := New(Deps{Domains: Domains{Network: of}})
 	soon := func() (context.Context, context.CancelFunc) {
 		return context.WithTimeout(t.Context(), 50*time.Millisecond)
 	}
 	for range 2 {
 		ctx, cancel := soon()
-		if err := m.awaitNetwork(ctx, c); err == nil {
+		if err := r.AwaitNetwork(ctx, c); err == nil {
 			t.Error("confirmed by the network of the configuration before")
 		}
 		cancel()
-		m.networkConfig.Set(nodeplan.Network(c)) // wanted now, and not yet converged
+		of.Config.Set(nodeplan.Network(c)) // wanted now, and not yet converged
 	}
-	_, revision := m.networkConfig.Get()
-	m.networkState.Set(network.State{Converged: true, Revision: revision})
-	if err := m.awaitNetwork(t.Context(), c); err != nil {
+	_, revision := of.Config.Get()
+	of.State.Set(network.State{Converged: true, Revision: revision})
+	if err := r.AwaitNetwork(t.Context(), c); err != nil {
 		t.Error(err)
 	}
 }

@@ -1,4 +1,4 @@
-package main
+package converge
 
 import (
 	"errors"
@@ -42,28 +42,30 @@ func TestUndone(t *testing.T) {
 func TestAwaitConverged(t *testing.T) {
 	before, mine, other := config.New("n1", config.RoleWorker), config.New("n1", config.RoleWorker), config.New("n1", config.RoleWorker)
 	for name, c := range map[string]struct {
-		then []convergence // each a second later
+		then []State // each a second later
 		want string
 	}{
-		"done":                     {[]convergence{{config: mine, done: true}}, ""},
-		"it fails":                 {[]convergence{{config: mine, done: true, failures: []string{"host: cannot load"}}}, "host: cannot load"},
-		"it fails, in other words": {[]convergence{{config: mine, done: true, failures: []string{"a"}}, {config: mine, done: true, failures: []string{"b"}}}, "b"},
-		"it fails for a moment":    {[]convergence{{config: mine, done: true, failures: []string{"a"}}, {config: mine, done: true}}, ""},
-		"another takes its place":  {[]convergence{{config: other, done: true}}, "configuration: another one became active meanwhile"},
+		"done":                     {[]State{{Config: mine, Done: true}}, ""},
+		"it fails":                 {[]State{{Config: mine, Done: true, Failures: []string{"host: cannot load"}}}, "host: cannot load"},
+		"it fails, in other words": {[]State{{Config: mine, Done: true, Failures: []string{"a"}}, {Config: mine, Done: true, Failures: []string{"b"}}}, "b"},
+		"it fails for a moment":    {[]State{{Config: mine, Done: true, Failures: []string{"a"}}, {Config: mine, Done: true}}, ""},
+		"another takes its place":  {[]State{{Config: other, Done: true}}, "configuration: another one became active meanwhile"},
 		"it takes too long":        {nil, "configuration: its operations are not done after 1m0s; `orlopctl get drift` shows the remaining ones"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				m := &machine{config: cell.New(applied{config: mine}), convergence: cell.New(convergence{config: before, done: true, failures: []string{"old"}}),
-					networkState: cell.New(network.State{}), networkConfig: cell.New(network.Config{})}
+				r := testReconciler(t)
+				active := cell.New(Config{Config: mine})
+				r.deps.Config = active.View()
+				r.state.Set(State{Config: before, Done: true, Failures: []string{"old"}})
 				go func() {
 					for _, s := range c.then {
 						time.Sleep(time.Second)
-						m.config.Set(applied{config: s.config})
-						m.convergence.Set(s)
+						active.Set(Config{Config: s.Config})
+						r.state.Set(s)
 					}
 				}()
-				if got := strings.Join(m.awaitConverged(t.Context(), mine, nodeplan.Network(mine)), "; "); got != c.want {
+				if got := strings.Join(r.AwaitConverged(t.Context(), mine, nodeplan.Network(mine)), "; "); got != c.want {
 					t.Errorf("%q, want %q", got, c.want)
 				}
 			})
@@ -71,30 +73,29 @@ func TestAwaitConverged(t *testing.T) {
 	}
 }
 
-// TestConfigurationProblem checks that the health contains failures of all domains, and none of
+// TestProblem checks that the health contains failures of all domains, and none of
 // another configuration.
-func TestConfigurationProblem(t *testing.T) {
+func TestProblem(t *testing.T) {
 	mine := config.New("n1", config.RoleWorker)
 	mine.Network.Spec.Links = []config.Link{{Name: "eth0"}, {MAC: "02:00:00:00:00:01"}}
 	both := []network.LinkState{{Name: "lo"}, {Name: "eth0"}, {Name: "eth1", MAC: "02:00:00:00:00:01"}}
-	now := applied{config: mine}
 	for name, c := range map[string]struct {
-		settled convergence
+		settled State
 		state   network.State
 		want    string
 	}{
-		"all is well":           {convergence{config: mine}, network.State{Links: both, Problems: []string{"link eth1: no carrier"}}, ""},
-		"an operation":          {convergence{config: mine, failures: []string{"host: cannot load"}}, network.State{Links: both}, "operations fail: host: cannot load"},
-		"one of the network":    {convergence{config: mine}, network.State{Links: both, Failed: []string{"route x: add: cannot do: no"}}, "operations fail: network: route x: add: cannot do: no"},
-		"a link":                {convergence{config: mine}, network.State{Links: both[:2]}, "operations fail: network: cannot configure link 02:00:00:00:00:01: it does not exist"},
-		"nothing is known":      {convergence{config: mine}, network.State{}, ""},
-		"another configuration": {convergence{config: config.New("n1", config.RoleWorker), failures: []string{"x"}}, network.State{Links: both}, ""},
+		"all is well":           {State{Config: mine}, network.State{Links: both, Problems: []string{"link eth1: no carrier"}}, ""},
+		"an operation":          {State{Config: mine, Failures: []string{"host: cannot load"}}, network.State{Links: both}, "operations fail: host: cannot load"},
+		"one of the network":    {State{Config: mine}, network.State{Links: both, Failed: []string{"route x: add: cannot do: no"}}, "operations fail: network: route x: add: cannot do: no"},
+		"a link":                {State{Config: mine}, network.State{Links: both[:2]}, "operations fail: network: cannot configure link 02:00:00:00:00:01: it does not exist"},
+		"nothing is known":      {State{Config: mine}, network.State{}, ""},
+		"another configuration": {State{Config: config.New("n1", config.RoleWorker), Failures: []string{"x"}}, network.State{Links: both}, ""},
 	} {
-		if got := configurationProblem(now, c.settled, c.state); got != c.want {
+		if got := c.settled.Problem(mine, c.state); got != c.want {
 			t.Errorf("%s: %q, want %q", name, got, c.want)
 		}
 	}
-	if got := configurationProblem(applied{}, convergence{}, network.State{Failed: []string{"x"}}); got != "" {
+	if got := (State{}).Problem(nil, network.State{Failed: []string{"x"}}); got != "" {
 		t.Errorf("without a configuration: %q", got)
 	}
 }
@@ -104,18 +105,18 @@ func TestConfigurationProblem(t *testing.T) {
 func TestProves(t *testing.T) {
 	c := &config.Config{}
 	now := time.Now()
-	tried := convergence{}.next(c, nil, now.Add(-10*time.Second))
+	tried := State{}.next(c, nil, now.Add(-10*time.Second))
 	for age, want := range map[string]bool{"0": true, "8500": true, "9500": false, "10500": false, "60000": false, "": true, "x": false, "-1": true} {
-		if got := tried.proves(c, age, now); got != want {
+		if got := tried.Proves(c, age, now); got != want {
 			t.Errorf("%s ms: %v", age, got)
 		}
 	}
-	if tried.proves(&config.Config{}, "0", now) || (convergence{}).proves(c, "0", now) {
+	if tried.Proves(&config.Config{}, "0", now) || (State{}).Proves(c, "0", now) {
 		t.Error("what is not in force yet is proved")
 	}
 	// Rules that were installed at the second attempt are proved by a later connection.
-	again := convergence{}.next(c, []string{"firewall: no memory"}, now.Add(-10*time.Second)).next(c, nil, now.Add(-5*time.Second)).next(c, nil, now)
-	if again.proves(c, "7000", now) || !again.proves(c, "3000", now) {
-		t.Errorf("in force since %v", now.Sub(again.first))
+	again := State{}.next(c, []string{"firewall: no memory"}, now.Add(-10*time.Second)).next(c, nil, now.Add(-5*time.Second)).next(c, nil, now)
+	if again.Proves(c, "7000", now) || !again.Proves(c, "3000", now) {
+		t.Errorf("in force since %v", now.Sub(again.First))
 	}
 }

@@ -1,4 +1,4 @@
-package main
+package converge
 
 import (
 	"context"
@@ -17,8 +17,7 @@ import (
 	"github.com/orlop-os/orlop/machined/credentials"
 	"github.com/orlop-os/orlop/machined/drift"
 	"github.com/orlop-os/orlop/machined/firewall"
-	"github.com/orlop-os/orlop/machined/identity"
-	"github.com/orlop-os/orlop/machined/membership"
+	"github.com/orlop-os/orlop/machined/host"
 	"github.com/orlop-os/orlop/machined/network"
 	"github.com/orlop-os/orlop/machined/nodeplan"
 	"github.com/orlop-os/orlop/pkg/cell"
@@ -28,25 +27,28 @@ import (
 	"github.com/orlop-os/orlop/pkg/supervise"
 )
 
-// domainMachine is a machine with domains that do not reach the kernel of the test. The control
-// groups of its services are in a directory without a cgroup file system, so no process starts.
-func domainMachine(t *testing.T) *machine {
+// testReconciler has domains that do not reach the kernel of the test. The control groups of its
+// services are in a directory without a cgroup file system, so no process starts.
+func testReconciler(t *testing.T) *Reconciler {
 	t.Helper()
-	m := &machine{
-		events: newEventLog(), packets: firewall.NewFilter(nil), storageProblem: cell.New(""),
-		networkConfig: cell.New(network.Config{}), networkState: cell.New(network.State{}), timeServers: cell.New([]string(nil)),
-		config: cell.New(applied{}), stage: cell.New(stage{}),
-		services: supervise.NewManager(supervise.Config{Reaper: supervise.NewReaper(nil), Groups: cgroup.Tree(t.TempDir())}),
-	}
-	m.pairing = newPairing(m)
-	m.setMembers(func(*membership.Deps) {})
-	files := identity.Files{Key: filepath.Join(t.TempDir(), "key"), Cert: filepath.Join(t.TempDir(), "crt"), DirMode: 0o700}
-	m.identity = identity.New(identity.Deps{Name: "m", Memory: files})
-	if err := m.identity.Read(false); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { m.services.Shutdown(context.Background()) })
-	return m
+	services := supervise.NewManager(supervise.Config{Reaper: supervise.NewReaper(nil), Groups: cgroup.Tree(t.TempDir())})
+	t.Cleanup(func() { services.Shutdown(context.Background()) })
+	return New(Deps{
+		Config: cell.New(Config{}).View(),
+		Domains: Domains{
+			StorageProblem: func() string { return "" },
+			Firewall:       firewall.NewFilter(nil),
+			Network:        Network{Config: cell.New(network.Config{}), State: cell.New(network.State{}), TimeServers: cell.New([]string(nil))},
+			HostFacts:      func() host.Facts { return host.Facts{} },
+			HasIdentity:    func() bool { return true },
+			UpdatePairing:  func(*config.Config, []byte) {},
+			Services:       services,
+		},
+		MemberProblem: func() string { return "" },
+		Enter:         func(string, string) {},
+		Stopping:      func() bool { return false },
+		Event:         func(string, string, string) {},
+	})
 }
 
 // pending is a domain with the operations that a test sets; a performed operation is removed.
@@ -78,8 +80,8 @@ func (p *pending) diff(context.Context, goal) (ops []reconcile.Op, err error) {
 // TestDomains checks for every domain of the table that drift and dry run report exactly the
 // operations that a reconciliation performs, and that no operation remains.
 func TestDomains(t *testing.T) {
-	m := domainMachine(t)
-	all := m.domains()
+	r := testReconciler(t)
+	all := r.domains()
 	// Other components perform the operations of these domains: the boot, the network controller,
 	// the service manager. TestDomainsOfOthers checks the last two.
 	others := map[string]bool{"disk": true, "network": true, "services": true}
@@ -96,7 +98,7 @@ func TestDomains(t *testing.T) {
 		}
 		drifts[d.name] = lines
 	}
-	var dry outcome
+	var dry DryRun
 	if err := dry.addDomains(t.Context(), all, goal{dry: true}); err != nil {
 		t.Fatal(err)
 	}
@@ -105,14 +107,14 @@ func TestDomains(t *testing.T) {
 	err := convergeAll(t.Context(), all, func() goal {
 		plans++
 		return goal{want: nodeplan.Want{Services: nodeplan.Services{Hold: nodeplan.HoldRemoved}}}
-	}, func(r reconcile.Report) { reports = append(reports, r.String()) })
+	}, func(done reconcile.Report) { reports = append(reports, done.String()) })
 	if err != nil || plans != 5 { // credentials and services share a plan
 		t.Errorf("%v, %d plans", err, plans)
 	}
 	performed := dry
-	performed.operations = slices.DeleteFunc(slices.Clone(dry.operations), func(l string) bool { name, _, _ := strings.Cut(l, ": "); return others[name] })
-	if !slices.Equal(reports, performed.operations) {
-		t.Errorf("performed %q\n  dry run %q", reports, performed.operations)
+	performed.Operations = slices.DeleteFunc(slices.Clone(dry.Operations), func(l string) bool { name, _, _ := strings.Cut(l, ": "); return others[name] })
+	if !slices.Equal(reports, performed.Operations) {
+		t.Errorf("performed %q\n  dry run %q", reports, performed.Operations)
 	}
 	for name, p := range states {
 		if others[name] {
@@ -125,7 +127,7 @@ func TestDomains(t *testing.T) {
 		}
 	}
 	var names []string
-	for _, d := range m.driftSources()[1:] {
+	for _, d := range r.DriftSources()[1:] {
 		names = append(names, d.Name)
 	}
 	if got := fmt.Sprint(names); got != "[disk firewall network host api credentials services]" {
@@ -142,8 +144,8 @@ func TestGate(t *testing.T) {
 		"api":         "firewall host credentials",
 		"credentials": "firewall host api",
 	} {
-		m := domainMachine(t)
-		all := m.domains()
+		r := testReconciler(t)
+		all := r.domains()
 		var reports []string
 		for i, d := range all {
 			p := &pending{left: []string{"first", "last"}}
@@ -155,15 +157,15 @@ func TestGate(t *testing.T) {
 		i := len(all) - 1
 		entered := false
 		all[i].apply = func(context.Context, goal, func() error) error { entered = true; return nil }
-		err := convergeAll(t.Context(), all, func() goal { return goal{} }, func(r reconcile.Report) {
-			if r.Err == nil && r.Op == "last" {
-				reports = append(reports, r.Domain)
+		err := convergeAll(t.Context(), all, func() goal { return goal{} }, func(done reconcile.Report) {
+			if done.Err == nil && done.Op == "last" {
+				reports = append(reports, done.Domain)
 			}
 		})
 		if got := strings.Join(reports, " "); got != want || err == nil || err.Error() != failing+": cannot impossible: no" || entered != (failing != "credentials") {
 			t.Errorf("%s: %s, services %t, %v; want %s", failing, got, entered, err, want)
 		}
-		if problem, _ := m.packets.Problem().Get(); (problem != "") != (failing == "firewall") {
+		if problem, _ := r.deps.Domains.Firewall.Problem().Get(); (problem != "") != (failing == "firewall") {
 			t.Errorf("%s: the health reports %q", failing, problem)
 		}
 	}
@@ -172,28 +174,28 @@ func TestGate(t *testing.T) {
 // TestDomainsOfOthers checks that the components that perform the operations of network and
 // services get the desired state of the diff.
 func TestDomainsOfOthers(t *testing.T) {
-	m := domainMachine(t)
+	r := testReconciler(t)
 	g := goal{state: network.State{TimeServers: []string{"192.0.2.1"}}}
 	g.want = nodeplan.Plan(nil, nodeplan.Facts{})
 	g.want.Network.Hostname = "n1"
 	for _, name := range []string{"network", "services"} {
-		d := m.domain(name)
+		d := r.domain(name)
 		if name == "services" {
 			if lines, err := d.drift(t.Context(), g); err != nil || fmt.Sprint(lines) != "[start service apid]" {
 				t.Errorf("%s: %q, %v", name, lines, err)
 			}
 		}
-		if err := d.converge(t.Context(), g, m.report); err != nil {
+		if err := d.converge(t.Context(), g, r.report); err != nil {
 			t.Error(err)
 		}
 	}
-	if got, _ := m.networkConfig.Get(); got.Hostname != "n1" {
+	if got, _ := r.deps.Domains.Network.Config.Get(); got.Hostname != "n1" {
 		t.Errorf("the controller gets %+v", got)
 	}
-	if got, _ := m.timeServers.Get(); fmt.Sprint(got) != "[192.0.2.1]" {
+	if got, _ := r.deps.Domains.Network.TimeServers.Get(); fmt.Sprint(got) != "[192.0.2.1]" {
 		t.Errorf("time servers %v", got)
 	}
-	if lines, err := m.domain("services").drift(t.Context(), g); err != nil || len(lines) > 0 {
+	if lines, err := r.domain("services").drift(t.Context(), g); err != nil || len(lines) > 0 {
 		t.Errorf("services remain: %q, %v", lines, err)
 	}
 }
@@ -201,7 +203,7 @@ func TestDomainsOfOthers(t *testing.T) {
 // TestServicesHeldBack checks that drift lists only changes that a reconciliation makes, while a
 // dry run lists all services of the configuration.
 func TestServicesHeldBack(t *testing.T) {
-	m := domainMachine(t)
+	r := testReconciler(t)
 	c := config.New("n1", config.RoleControlPlane).WithCluster("c", config.Endpoint{Host: "10.0.0.11", Port: 6443}, config.PKI{}, config.EncryptionKey{})
 	for _, test := range []struct {
 		name       string
@@ -214,22 +216,22 @@ func TestServicesHeldBack(t *testing.T) {
 		{"no firewall", nodeplan.ServiceFacts{Exposed: true}, "start service apid", "", ""},
 	} {
 		g := goal{config: c, want: nodeplan.Plan(c, nodeplan.Facts{Services: test.facts})}
-		lines, err := m.domain("services").drift(t.Context(), g)
+		lines, err := r.domain("services").drift(t.Context(), g)
 		if got := strings.Join(lines, ", "); got != test.drift || (err == nil) != (test.problem == "") || err != nil && err.Error() != test.problem {
 			t.Errorf("%s: drift %s, %v; want %s, %s", test.name, got, err, test.drift, test.problem)
 		}
-		if lines, err := m.domain("credentials").drift(t.Context(), g); !errors.Is(err, drift.ErrAbsent) {
+		if lines, err := r.domain("credentials").drift(t.Context(), g); !errors.Is(err, drift.ErrAbsent) {
 			t.Errorf("%s: credentials: %q, %v", test.name, lines, err)
 		}
 		if test.dry == "" {
 			continue
 		}
 		g.dry = true
-		var out outcome
-		if err := out.addDomains(t.Context(), []domain{m.domain("credentials"), m.domain("services")}, g); err != nil {
+		var out DryRun
+		if err := out.addDomains(t.Context(), []domain{r.domain("credentials"), r.domain("services")}, g); err != nil {
 			t.Fatal(err)
 		}
-		if got := strings.ReplaceAll(strings.Join(out.operations, ", "), "services: ", ""); got != test.dry {
+		if got := strings.ReplaceAll(strings.Join(out.Operations, ", "), "services: ", ""); got != test.dry {
 			t.Errorf("%s: dry run %s, want %s", test.name, got, test.dry)
 		}
 	}
@@ -278,11 +280,11 @@ func TestFirewallDomain(t *testing.T) {
 		if got := drift(); got != step.drift {
 			t.Errorf("%s: drift %s, want %s", step.name, got, step.drift)
 		}
-		var out outcome
+		var out DryRun
 		if err := out.addDomains(t.Context(), []domain{d}, g); err != nil {
 			t.Fatal(err)
 		}
-		if got := strings.ReplaceAll(strings.Join(out.operations, "|"), "firewall: ", ""); got != step.dry {
+		if got := strings.ReplaceAll(strings.Join(out.Operations, "|"), "firewall: ", ""); got != step.dry {
 			t.Errorf("%s: dry run %s, want %s", step.name, got, step.dry)
 		}
 		var tried []string
@@ -315,7 +317,7 @@ func TestFileDomains(t *testing.T) {
 		t.Fatal(err)
 	}
 	facts := nodeplan.Facts{Identity: key, Network: network.State{Links: []network.LinkState{{Managed: true, Up: true, Addresses: []network.AddressState{address}}}}}
-	m := domainMachine(t)
+	r := testReconciler(t)
 	g := goal{config: c, want: nodeplan.Plan(c, facts)}
 	if g.want.NodeProblem != nil {
 		t.Fatal(g.want.NodeProblem)
@@ -324,14 +326,14 @@ func TestFileDomains(t *testing.T) {
 	below(&g.want.API, root)
 	below(&g.want.Node.Credentials, root)
 	for _, name := range []string{"api", "credentials"} {
-		d := m.domain(name)
+		d := r.domain(name)
 		lines, err := d.drift(t.Context(), g)
 		if err != nil || len(lines) < 5 {
 			t.Fatalf("%s: %q, %v", name, lines, err)
 		}
 		dry := g
 		dry.dry = true
-		var out outcome
+		var out DryRun
 		if err := out.addDomains(t.Context(), []domain{d}, dry); err != nil {
 			t.Fatal(err)
 		}
@@ -342,8 +344,8 @@ func TestFileDomains(t *testing.T) {
 		for i := range lines {
 			lines[i] = name + ": " + lines[i]
 		}
-		if !slices.Equal(done, lines) || !slices.Equal(done, out.operations) {
-			t.Errorf("%s: performed %q\ndrift %q\ndry run %q", name, done, lines, out.operations)
+		if !slices.Equal(done, lines) || !slices.Equal(done, out.Operations) {
+			t.Errorf("%s: performed %q\ndrift %q\ndry run %q", name, done, lines, out.Operations)
 		}
 		if lines, err := d.drift(t.Context(), g); err != nil || len(lines) > 0 {
 			t.Errorf("%s: %q remain, %v", name, lines, err)

@@ -1,0 +1,12 @@
+// Package converge leads the domains of the machine to a configuration. It holds the table of
+// domains: the dry run prints the operations for the next configuration, drift prints the
+// operations for the active configuration, and the reconciliation performs them.
+//
+// The reconciliation runs each time the configuration, the addresses, the membership, the artifacts
+// or the ledger change. Its result is State: which operations of which configuration failed. A call
+// can wait for it (AwaitConverged).
+//
+// The package reads no facts of its own: machined collects them (Deps.Facts), and machined/nodeplan
+// derives the desired state of all domains from configuration and facts. It neither stores a
+// configuration nor decides which one is active.
+package converge

@@ -1,0 +1,257 @@
+package converge
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/orlop-os/orlop/machined/firewall"
+	"github.com/orlop-os/orlop/machined/host"
+	"github.com/orlop-os/orlop/machined/membership"
+	"github.com/orlop-os/orlop/machined/network"
+	"github.com/orlop-os/orlop/machined/nodeplan"
+	"github.com/orlop-os/orlop/pkg/cell"
+	"github.com/orlop-os/orlop/pkg/config"
+	"github.com/orlop-os/orlop/pkg/reconcile"
+	"github.com/orlop-os/orlop/pkg/supervise"
+)
+
+// Config is the configuration to which the domains converge.
+type Config struct {
+	Config *config.Config // nil: none
+	// Due is the time at which the configuration becomes active: by then the caller has received
+	// the answer.
+	Due time.Time
+}
+
+// Deps is the environment of a Reconciler.
+type Deps struct {
+	Config  cell.View[Config]
+	Domains Domains
+	// Facts returns the facts on which the plan for a configuration depends; APIFacts only those
+	// for the credentials of apid.
+	Facts, APIFacts func(*config.Config, network.State) nodeplan.Facts
+	// Changes start a reconciliation.
+	Changes Changes
+	// MemberProblem returns why a worker is no member of its cluster; empty if it is.
+	MemberProblem func() string
+	// ConfigureRegistries writes the configuration of the image registries.
+	ConfigureRegistries func(*config.Config) error
+	// Enter sets the current step of the boot, with the resource for which it waits.
+	Enter func(step, waitsFor string)
+	// Stopping reports that the machine shuts down: no domain changes any more.
+	Stopping func() bool
+	// Event adds an event; Console also writes the line to the console.
+	Event   func(source, kind, message string)
+	Console func(line string)
+}
+
+// Domains is the access to the actual state of the domains.
+type Domains struct {
+	// StorageProblem returns why no disk is mounted for storage; empty if a disk is mounted.
+	StorageProblem func() string
+	InMemory       bool // the system runs from memory and writes to no disk
+	Firewall       *firewall.Filter
+	Network        Network
+	Kernel         *host.Kernel
+	HostFacts      func() host.Facts
+	// HasIdentity reports that the machine key exists.
+	HasIdentity func() bool
+	// UpdatePairing begins or ends the pairing of a machine with these operators.
+	UpdatePairing func(c *config.Config, operators []byte)
+	Services      *supervise.Manager
+}
+
+// Network is the controller of the network with its cells.
+type Network struct {
+	Controller  *network.Controller
+	Config      *cell.Cell[network.Config] // written: the input of the controller
+	State       *cell.Cell[network.State]  // read
+	TimeServers *cell.Cell[[]string]       // written: the input of the time client
+}
+
+// Changes are values that the facts contain.
+type Changes struct {
+	Membership, Artifacts, Ledger cell.View[struct{}]
+}
+
+// Reconciler leads the domains to the active configuration.
+type Reconciler struct {
+	deps  Deps
+	mu    sync.Mutex // at most one reconciliation at a time
+	state *cell.Cell[State]
+	// since when the services have no address; nil if they have an address
+	noAddressSince atomic.Pointer[time.Time]
+	// resolvers that pods do not use; guarded by mu
+	unusedResolvers []string
+}
+
+// New returns a reconciler before its first reconciliation.
+func New(d Deps) *Reconciler { return &Reconciler{deps: d, state: cell.New(State{})} }
+
+// State holds the result of the latest reconciliation.
+func (r *Reconciler) State() *cell.Cell[State] { return r.state }
+
+// Lock prevents a reconciliation until Unlock; the caller may call ConfigureAPILocked.
+func (r *Reconciler) Lock() { r.mu.Lock() }
+
+// Unlock ends Lock.
+func (r *Reconciler) Unlock() { r.mu.Unlock() }
+
+// resyncInterval is the interval at which credentials are reconciled without a change: after a
+// change of the clock a certificate may be due at once. Reading them takes less than a millisecond.
+const resyncInterval = membership.ResyncInterval
+
+// Run reconciles the machine each time the configuration, the addresses or one of Deps.Changes
+// changes.
+func (r *Reconciler) Run(ctx context.Context) {
+	configs, states := r.deps.Config.Watch(), r.deps.Domains.Network.State.Watch()
+	members, artifacts, ledger := r.deps.Changes.Membership.Watch(), r.deps.Changes.Artifacts.Watch(), r.deps.Changes.Ledger.Watch()
+	tick := time.NewTicker(resyncInterval)
+	defer tick.Stop()
+	var problem string
+	for {
+		// Read before the reconciliation, which can take seconds: the select below sees a change
+		// during it.
+		now, state := configs.Current(), states.Current()
+		members.Current()
+		artifacts.Current()
+		ledger.Current()
+		if early := time.Until(now.Due); early > 0 {
+			select {
+			case <-time.After(early):
+			case <-configs.Changed():
+				continue
+			case <-ctx.Done():
+				return
+			}
+		}
+		err := r.reconcile(ctx, now.Config, state)
+		r.state.Update(func(s State) State { return s.next(now.Config, failuresOf(err), time.Now()) })
+		switch {
+		case err != nil && err.Error() != problem:
+			problem = err.Error()
+			r.deps.Event("config", "failure", problem)
+			r.deps.Console(problem)
+		case err == nil:
+			problem = ""
+		}
+		select {
+		case <-configs.Changed():
+		case <-states.Changed():
+		case <-members.Changed():
+		case <-artifacts.Changed():
+		case <-ledger.Changed():
+		case <-tick.C:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// reconcile converges the machine to a configuration once (nil for none). It is idempotent.
+func (r *Reconciler) reconcile(ctx context.Context, c *config.Config, state network.State) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.deps.Stopping() {
+		return nil
+	}
+	return convergeAll(ctx, r.domains(), func() goal { return r.goal(c, state) }, r.report)
+}
+
+// goal returns the goal of a configuration (nil for none).
+func (r *Reconciler) goal(c *config.Config, state network.State) goal {
+	facts := r.deps.Facts(c, state)
+	facts.Services.Exposed = r.deps.Domains.Firewall.Exposed(nodeplan.Firewall(c))
+	since := r.noAddressSince.Load()
+	facts.Services.AddressLost = since != nil && time.Since(*since) >= noAddressTime
+	return goal{config: c, state: state, callers: facts.Trust.Callers, want: nodeplan.Plan(c, facts)}
+}
+
+// ConfigureHost leads the host to a configuration at boot, before the other domains.
+func (r *Reconciler) ConfigureHost(ctx context.Context, c host.Config) error {
+	return r.domain("host").converge(ctx, goal{want: nodeplan.Want{Host: c}}, r.report)
+}
+
+// ConfigureFirewall installs the nftables rules of a configuration at boot, before the network
+// starts. The reconciliation tries again the rules that the kernel rejects.
+func (r *Reconciler) ConfigureFirewall(ctx context.Context, c *config.Config) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	rules := nodeplan.Want{Firewall: nodeplan.Firewall(c), Guard: nodeplan.Guard(c)}
+	return r.domain("firewall").converge(ctx, goal{want: rules}, r.report)
+}
+
+// ConfigureAPI leads apid to a configuration, without the other domains.
+func (r *Reconciler) ConfigureAPI(ctx context.Context, c *config.Config, state network.State) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.ConfigureAPILocked(ctx, c, state)
+}
+
+// ConfigureAPILocked is ConfigureAPI for a caller that has called Lock.
+func (r *Reconciler) ConfigureAPILocked(ctx context.Context, c *config.Config, state network.State) error {
+	facts := r.deps.APIFacts(c, state)
+	g := goal{config: c, state: state, callers: facts.Trust.Callers}
+	g.want.API, g.want.APIProblem = nodeplan.API(c, facts)
+	return r.domain("api").converge(ctx, g, r.report)
+}
+
+// EnforceRevocations makes the revocations of the ledger effective in apid and in the API server.
+func (r *Reconciler) EnforceRevocations(ctx context.Context) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	now, _ := r.deps.Config.Get()
+	state, _ := r.deps.Domains.Network.State.Get()
+	if err := r.ConfigureAPILocked(ctx, now.Config, state); err != nil {
+		return err
+	}
+	if !now.Config.IsControlPlane() {
+		return nil
+	}
+	w := r.goal(now.Config, state).want
+	if errors.Is(w.NodeProblem, nodeplan.ErrNoAddress) || errors.Is(w.NodeProblem, nodeplan.ErrNoNode) {
+		return nil // no API server runs yet
+	}
+	return r.convergeCredentials(ctx, w)
+}
+
+// convergeCredentials converges the credentials of the node's processes, even while services are
+// held back: they may still run.
+func (r *Reconciler) convergeCredentials(ctx context.Context, w nodeplan.Want) error {
+	if w.NodeProblem != nil {
+		return w.NodeProblem
+	}
+	d := credentialsDomain()
+	d.want = nil
+	return d.converge(ctx, goal{want: w}, r.report)
+}
+
+// report adds an event about an operation.
+func (r *Reconciler) report(done reconcile.Report) {
+	r.deps.Event(done.Domain, done.Kind(), done.String())
+}
+
+// WaitingServices returns the names of services that do not run with a configuration yet: they have
+// still to start or stop.
+func (r *Reconciler) WaitingServices(c *config.Config) ([]string, error) {
+	state, _ := r.deps.Domains.Network.State.Get()
+	want := r.goal(c, state).want.Services
+	if want.Problem != nil && want.Hold != nodeplan.HoldRefused {
+		return nil, want.Problem
+	}
+	var names []string
+	for _, change := range supervise.Diff(r.deps.Domains.Services.Services(), want.All) {
+		names = append(names, change.Service)
+	}
+	list, _ := r.deps.Domains.Services.Status().Get()
+	for _, s := range list {
+		if s.State != supervise.Running && !slices.Contains(names, s.Name) {
+			names = append(names, s.Name)
+		}
+	}
+	return names, nil
+}
