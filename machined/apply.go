@@ -213,7 +213,7 @@ func (m *machine) stageForBoot(ctx context.Context, text []byte, out outcome) (o
 	}
 	m.events.add("config", "config", "staged for the next boot by "+by)
 	if out.reboot {
-		return out, m.shutDown(powerRequest{to: power.Reboot, why: "to apply a configuration, asked by " + by})
+		return out, m.power.Shutdown(power.Request{To: power.Reboot, Why: "to apply a configuration, asked by " + by})
 	}
 	return out, nil
 }

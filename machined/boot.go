@@ -75,7 +75,7 @@ func (m *machine) boot(ctx context.Context) {
 	defer deadline.Stop()
 	m.mark("machined")
 	for _, s := range Boot {
-		if m.shutdown.Load() != nil { // the power button was pressed
+		if m.power.Stopping() { // the power button was pressed
 			return
 		}
 		m.enter(s.Name, s.WaitsFor)
@@ -85,7 +85,7 @@ func (m *machine) boot(ctx context.Context) {
 		if err != nil {
 			m.logConsole(fmt.Sprintf("boot: %s: %v; resetting in %v", s.Name, err, failPause))
 			<-time.After(failPause)
-			m.runShutdown(powerRequest{to: power.Reboot, why: "boot: " + s.Name + " failed"})
+			m.power.Perform(power.Request{To: power.Reboot, Why: "boot: " + s.Name + " failed"})
 			return
 		}
 		m.mark(s.Name)

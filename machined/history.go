@@ -94,7 +94,7 @@ func (m *machine) watchTrial(ctx context.Context) {
 			}
 			m.logConsole(err.Error())
 			if failed++; failed == trialRetries {
-				_ = m.shutDown(powerRequest{to: power.Reboot, why: "to revert an unconfirmed configuration: " + err.Error()})
+				_ = m.power.Shutdown(power.Request{To: power.Reboot, Why: "to revert an unconfirmed configuration: " + err.Error()})
 			}
 			m.config.Update(func(a applied) applied { a.trial = time.Now().Add(trialRetry); return a })
 		case <-w.Changed():
@@ -133,7 +133,7 @@ func (m *machine) revertTrial(until time.Time) error {
 	}
 	m.addToHistory(a.documents, "the end of an unconfirmed trial")
 	if a.config != nil && slices.ContainsFunc(append(tried.tried, tried.config), func(c *config.Config) bool { return transition.NeedsReboot(c, a.config) }) {
-		return m.shutDown(powerRequest{to: power.Reboot, why: "to revert the kernel parameters or modules of a configuration on trial"})
+		return m.power.Shutdown(power.Request{To: power.Reboot, Why: "to revert the kernel parameters or modules of a configuration on trial"})
 	}
 	return nil
 }

@@ -36,8 +36,8 @@ func newInstall(m *machine) *install.Manager {
 		Run:         m.reaper.Run,
 		LoadModules: m.kernel.LoadModules,
 		Lock:        m.upgrade.Controller.TryLock,
-		Reboot:      func(why string) { m.runShutdown(powerRequest{to: power.Reboot, why: why}) },
-		Running:     m.runCtx,
+		Reboot:      func(why string) { m.power.Perform(power.Request{To: power.Reboot, Why: why}) },
+		Running:     m.power.Running(),
 		Event:       func(kind, message string) { m.events.add("install", kind, message) },
 		Console:     m.logConsole,
 	})

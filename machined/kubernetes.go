@@ -39,8 +39,8 @@ func trusted(own config.Certificate, accepted []config.Certificate) []byte {
 }
 
 // containerdReady rejects calls that need containerd while it does not run.
-func (m *machine) containerdReady() error {
-	list, _ := m.services.Status().Get()
+func containerdReady(services *supervise.Manager) error {
+	list, _ := services.Status().Get()
 	i := slices.IndexFunc(list, func(s supervise.Status) bool { return s.Name == nodeplan.ServiceContainerd })
 	if i < 0 {
 		return status.Error(codes.FailedPrecondition, "images: containerd does not run before the machine has a configuration with a Cluster document; apply one")

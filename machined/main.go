@@ -15,7 +15,7 @@
 //	members.go         the membership of the cluster (machined/membership)
 //	seed.go            the configuration on a boot medium
 //	diskprobe.go       how foreign disks are examined
-//	power_linux.go     how the machine shuts down
+//	shutdown.go        how the machine shuts down (machined/power), and the reset
 //	kubernetes.go      helpers of the plan for a node (package nodeplan)
 //	state.go           the topics
 //	program.go         the handling of a panic
@@ -35,7 +35,6 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -57,6 +56,7 @@ import (
 	"github.com/orlop-os/orlop/machined/membership"
 	"github.com/orlop-os/orlop/machined/network"
 	"github.com/orlop-os/orlop/machined/ownership"
+	"github.com/orlop-os/orlop/machined/pods"
 	"github.com/orlop-os/orlop/machined/power"
 	"github.com/orlop-os/orlop/machined/suspend"
 	"github.com/orlop-os/orlop/machined/timesync"
@@ -135,10 +135,8 @@ type machine struct {
 	members      *membership.Members // membership of the cluster
 	pairing      *ownership.Pairing
 	reconciler   *converge.Reconciler
-	// pending shutdown request; no service is started any more. nil while the machine runs
-	shutdown  atomic.Pointer[powerRequest]
-	runCtx    context.Context // canceled at shutdown
-	cancelRun context.CancelCauseFunc
+	power        *power.Controller
+	pods         *pods.Stopper
 	// stopFeeding stops the feeding of the watchdog.
 	stopFeeding context.CancelFunc
 
@@ -182,7 +180,7 @@ func newMachine() *machine {
 		timeFloor:      timesync.NewFloor(time.Time{}, time.Now()),
 		panicState:     cell.New(panicState{}),
 	}
-	m.runCtx, m.cancelRun = context.WithCancelCause(context.Background())
+	m.power = newPower(m)
 	m.reaper = supervise.NewReaper(nil)
 	go m.reaper.Loop(context.Background())
 	m.prober = diskprobe.New(m.probeDisk, diskprobe.Deadline, func() { wake(m.blocksChanged) })
@@ -248,11 +246,11 @@ func (m *machine) loop(ctx context.Context) {
 	unix.Reboot(unix.LINUX_REBOOT_CMD_CAD_OFF)
 	m.restarter().Go(ctx, "power button", func(ctx context.Context) {
 		power.Buttons(ctx, "/dev/input", m.inputsChanged, func(device string) {
-			m.shutDown(powerRequest{to: power.PowerOff, why: "power button (" + device + ")"})
+			m.power.Shutdown(power.Request{To: power.PowerOff, Why: "power button (" + device + ")"})
 		})
 	})
 	power.Signals(ctx, func(mode power.Mode, why string) {
-		m.shutDown(powerRequest{to: mode, why: why})
+		m.power.Shutdown(power.Request{To: mode, Why: why})
 	})
 	select {} // PID 1 must not end
 }

@@ -39,12 +39,12 @@ func memberDeps(m *machine) membership.Deps {
 			return runCommand[[]string](ctx, m, paths.UserControllers, "delete-removed-nodes", r)
 		},
 		APIServerReady: m.apiServerReady,
-		StopPods:       m.stopPods,
+		StopPods:       func(ctx context.Context) error { return m.pods.Stop(ctx) },
 		Enforce:        func(ctx context.Context) error { return m.reconciler.EnforceRevocations(ctx) },
 		Event:          m.events.add,
 		Now:            time.Now,
 		Floor:          func() time.Time { return m.timeFloor.Now(time.Now()) },
-		Running:        m.runCtx,
+		Running:        m.power.Running(),
 	}
 }
 

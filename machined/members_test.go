@@ -21,6 +21,7 @@ import (
 
 	"github.com/orlop-os/orlop/machined/membership"
 	"github.com/orlop-os/orlop/machined/network"
+	"github.com/orlop-os/orlop/machined/power"
 	"github.com/orlop-os/orlop/machined/transition"
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/callerid"
@@ -50,6 +51,9 @@ func issuing(t *testing.T, file string) *machine {
 // setMembers gives a machine a membership with changed dependencies. Nothing is enforced, and there
 // are no Nodes.
 func (m *machine) setMembers(change func(*membership.Deps)) {
+	if m.power == nil {
+		m.power = power.NewController(power.Deps{})
+	}
 	d := memberDeps(m)
 	d.Floor, d.Running = nil, context.Background()
 	d.Enforce = func(context.Context) error { return nil }
@@ -99,7 +103,6 @@ func controlPlane(t *testing.T) *machine {
 		Kubernetes: ca("kubernetes"), Machine: ca("machines"), Etcd: ca("etcd"), Client: c.Cluster.Spec.PKI.Client,
 	}, config.EncryptionKey{})
 	m.config.Set(applied{config: whole})
-	m.runCtx = t.Context()
 	m.networkState = cell.New(network.State{Links: []network.LinkState{{Managed: true, Up: true, Addresses: []network.AddressState{{Prefix: netip.MustParsePrefix("10.0.0.11/24")}}}}})
 	m.setMembers(func(d *membership.Deps) { d.Files.Ledger = file })
 	m.upgrade = newUpgrade(m)

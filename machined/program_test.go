@@ -158,7 +158,7 @@ var bare = map[string]string{
 	"newMachine":   "the reaper: without it no process ends",
 	"feedWatchdog": "its end resets the machine",
 	"Run":          "of power.WatchdogFeeder: its end resets the machine",
-	"shutDown":     "its end resets the machine, which goes down in any case",
+	"Shutdown":     "its end resets the machine, which goes down in any case",
 }
 
 // TestGoroutines checks that every goroutine of PID 1 recovers panics, except the listed functions.

@@ -208,7 +208,7 @@ func (m *machine) returnToReached(a applied) error {
 	}
 	m.addToHistory(fresh.documents, "the machine, without an address with the previous one")
 	if fresh.config != nil && transition.NeedsReboot(now.config, fresh.config) {
-		return m.shutDown(powerRequest{to: power.Reboot, why: "to revert the kernel parameters or modules of a configuration without an address"})
+		return m.power.Shutdown(power.Request{To: power.Reboot, Why: "to revert the kernel parameters or modules of a configuration without an address"})
 	}
 	return nil
 }

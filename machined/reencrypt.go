@@ -40,7 +40,7 @@ func (m *machine) reencryptSecrets(ctx context.Context, before, next *config.Con
 	if slices.Contains(waits, nodeplan.ServiceKubeAPI) {
 		return refused(fmt.Errorf("%s does not run with the present configuration yet; wait for that (`orlopctl health`)", nodeplan.ServiceKubeAPI))
 	}
-	ctx, cancel := limits.Within(ctx, m.runCtx, reencryptTimeout)
+	ctx, cancel := limits.Within(ctx, m.power.Running(), reencryptTimeout)
 	defer cancel()
 	done, err := runCommand[nodespec.ReencryptResult](ctx, m, paths.UserAPI, "reencrypt-secrets", nodespec.ReencryptRequest{CountOnly: dry})
 	if err != nil {

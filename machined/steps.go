@@ -392,7 +392,7 @@ func stepAPI(ctx context.Context, m *machine) error {
 	go func() {
 		if err := panics.Do("the local API", func() error { return server.Serve(listener) }); err != nil {
 			m.logConsole(fmt.Sprintf("api: the local socket failed: %v; resetting", err))
-			m.runShutdown(powerRequest{to: power.Reboot, why: "the local API failed"})
+			m.power.Perform(power.Request{To: power.Reboot, Why: "the local API failed"})
 		}
 	}()
 	now, _ := m.config.Get()

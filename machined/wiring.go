@@ -24,6 +24,7 @@ import (
 	"github.com/orlop-os/orlop/machined/network"
 	"github.com/orlop-os/orlop/machined/nodeplan"
 	"github.com/orlop-os/orlop/machined/ownership"
+	"github.com/orlop-os/orlop/machined/pods"
 	"github.com/orlop-os/orlop/machined/power"
 	"github.com/orlop-os/orlop/machined/suspend"
 	"github.com/orlop-os/orlop/machined/upgrade"
@@ -41,6 +42,7 @@ import (
 // assemble makes machined's packages, each from its Deps.
 func assemble(m *machine) {
 	m.identity = newIdentity(m)
+	m.pods = pods.New(pods.Deps{Services: m.services, Containerd: m.containerd, Console: m.logConsole})
 	m.members = membership.New(memberDeps(m)) // first, because the others use it
 	m.upgrade = newUpgrade(m)
 	m.install = newInstall(m)
@@ -85,10 +87,10 @@ func newAPI(m *machine) *machinedapi.API {
 			Server:   m.upgrade.Server,
 			Rollback: m.upgrade.Controller.Rollback,
 		},
-		Audit:           machinedapi.AuditDeps{Record: m.callRecords.record, Stopping: m.runCtx.Done()},
+		Audit:           machinedapi.AuditDeps{Record: m.callRecords.record, Stopping: m.power.Running().Done()},
 		Certificates:    m.members.Server,
 		Images:          m.images,
-		ContainerdReady: m.containerdReady,
+		ContainerdReady: func() error { return containerdReady(m.services) },
 		Debug:           m.debug,
 		Etcd:            m.etcd,
 		Event:           m.events.add,
@@ -109,7 +111,7 @@ func newConnLimit(m *machine) machinedapi.ConnLimit {
 func machineDeps(m *machine) machinedapi.MachineDeps {
 	shutDown := func(to power.Mode) func(time.Duration, string) error {
 		return func(grace time.Duration, why string) error {
-			return m.shutDown(powerRequest{to: to, gracePeriod: grace, why: why})
+			return m.power.Shutdown(power.Request{To: to, GracePeriod: grace, Why: why})
 		}
 	}
 	return machinedapi.MachineDeps{
@@ -141,7 +143,7 @@ func newIdentity(m *machine) *identity.Identity {
 
 func newDebug(m *machine) *debug.Tools {
 	return debug.New(debug.Deps{
-		Stopping:    m.runCtx.Done(),
+		Stopping:    m.power.Running().Done(),
 		Services:    m.services.Services,
 		Run:         m.reaper.RunCommand,
 		LoadModules: m.kernel.LoadModules,
@@ -161,7 +163,7 @@ func newEtcd(m *machine) *etcd.Manager {
 	d := etcd.Deps{
 		Config:         cell.Map(m.config, func(now applied) etcd.Config { return etcd.Config{Config: now.config, OnTrial: !now.trial.IsZero()} }),
 		Started:        m.started,
-		Stopping:       m.runCtx,
+		Stopping:       m.power.Running(),
 		Command:        m.orchestrator,
 		ReadCommand:    m.readOrchestrator,
 		Services:       m.services,
@@ -199,7 +201,7 @@ func newImages(m *machine) *images.Manager {
 			return c, err
 		},
 		Serve:    m.serve,
-		Stopping: m.runCtx,
+		Stopping: m.power.Running(),
 		Event:    m.events.add,
 	})
 }
@@ -271,7 +273,7 @@ func newSuspended(m *machine) *suspend.Manager {
 		Config:         func() *config.Config { now, _ := m.config.Get(); return now.config },
 		StorageProblem: func() string { why, _ := m.storageProblem.Get(); return why },
 		Command:        m.orchestrator,
-		Stopping:       m.runCtx,
+		Stopping:       m.power.Running(),
 		Event:          func(kind, message string) { m.events.add("cluster", kind, message) },
 	}
 	if m.bootMedium != "" {
@@ -304,7 +306,7 @@ func convergeDeps(m *machine) converge.Deps {
 		MemberProblem:       func() string { member, _ := m.members.Worker.State.Get(); return member.Problem },
 		ConfigureRegistries: m.images.ConfigureRegistries,
 		Enter:               m.enter,
-		Stopping:            func() bool { return m.shutdown.Load() != nil },
+		Stopping:            func() bool { return m.power.Stopping() },
 		Event:               m.events.add,
 		Console:             m.logConsole,
 	}
@@ -315,7 +317,7 @@ func convergeDeps(m *machine) converge.Deps {
 func (m *machine) serve(ctx context.Context, send func(ctx context.Context, taken func()) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	err := transfer.Watch("giving a bundle or an image", m.runCtx.Done(), 0, func(moved func()) error { return send(ctx, moved) })
+	err := transfer.Watch("giving a bundle or an image", m.power.Running().Done(), 0, func(moved func()) error { return send(ctx, moved) })
 	switch {
 	case errors.Is(err, transfer.ErrStalled):
 		return status.Errorf(codes.DeadlineExceeded, "the receiver has read no data for %v", transfer.StallTimeout)

@@ -11,11 +11,11 @@ import (
 
 // Names of the services in the API.
 const (
-	ServiceApid        = "apid"
-	ServiceContainerd  = "containerd"
+	ServiceApid        = nodespec.ServiceApid
+	ServiceContainerd  = nodespec.ServiceContainerd
 	ServiceKubeAPI     = nodespec.ServiceAPI
 	ServiceControllers = nodespec.ServiceControllers
-	ServiceNode        = "orchestrator-node"
+	ServiceNode        = nodespec.ServiceNode
 )
 
 // group is the control group of the system's own services. It has reserved memory and CPU (see

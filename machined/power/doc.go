@@ -5,5 +5,6 @@
 // must finish. Mounts are removed by operations like a domain's (PlanUnmount). Only the last step,
 // reboot(2), cannot report an error.
 //
-// The package knows no services or pods: the caller passes functions that stop them.
+// Controller performs the first request, and rejects a different one. The package knows no services
+// or pods: machined passes functions that stop them (Deps).
 package power

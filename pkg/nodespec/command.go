@@ -9,6 +9,9 @@ import (
 
 // Names of the services that run the orchestrator's processes of the control plane.
 const (
+	ServiceApid        = "apid"
+	ServiceContainerd  = "containerd"
+	ServiceNode        = "orchestrator-node"
 	ServiceAPI         = "orchestrator-api"
 	ServiceControllers = "orchestrator-controllers"
 )

@@ -1,0 +1,68 @@
+package main
+
+import (
+	"context"
+	"slices"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/orlop-os/orlop/machined/disk"
+	"github.com/orlop-os/orlop/machined/power"
+	"github.com/orlop-os/orlop/pkg/disklayout"
+)
+
+// newPower makes the controller of the shutdown. Its functions use packages that are made later.
+func newPower(m *machine) *power.Controller {
+	return power.NewController(power.Deps{
+		StopPods:     func(ctx context.Context) error { return m.pods.Stop(ctx) },
+		StopServices: func(ctx context.Context) error { return m.services.Shutdown(ctx) },
+		CloseLogs: func(ctx context.Context) error {
+			err := m.logShipping.Close(ctx)
+			m.debug.EndKernelLog(ctx)
+			return err
+		},
+		Wipe:        m.wipe,
+		StopFeeding: func() { m.stopFeeding() },
+		Enter:       m.enter,
+		Console:     m.logConsole,
+	})
+}
+
+// reset wipes partitions during a shutdown and reboots. The pods are evicted before, and an etcd
+// member without its data leaves the cluster. by is the caller.
+func (m *machine) reset(labels []string, by string) error {
+	if m.bootMedium != "" {
+		return status.Error(codes.FailedPrecondition, "reset refused: "+notInstalled)
+	}
+	if err := m.power.Check(); err != nil {
+		return err
+	}
+	if err := m.upgrade.Drainer.Drain(); err != nil {
+		return status.Errorf(codes.FailedPrecondition, "reset refused: %v", err)
+	}
+	may := m.etcd.CheckQuorumWithout
+	if slices.Contains(labels, disklayout.Data) {
+		may = func() error { return m.etcd.Leave(by) }
+	}
+	if err := may(); err != nil {
+		m.upgrade.Drainer.Uncordon()
+		return status.Errorf(codes.FailedPrecondition, "reset refused: %v", err)
+	}
+	return m.power.Shutdown(power.Request{To: power.Reboot, Wipe: labels, Why: "reset by " + by})
+}
+
+// wipe erases the partitions for a reset.
+func (m *machine) wipe(ctx context.Context, labels []string) error {
+	have, err := disk.Read(ctx, nil)
+	if err != nil {
+		return err
+	}
+	for _, op := range disk.Reset(have, labels, func(line string) { m.logConsole("reset: " + line) }) {
+		m.logConsole("reset: " + op.String())
+		if err := op.Do(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
