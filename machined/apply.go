@@ -222,8 +222,8 @@ func (m *machine) stageForBoot(ctx context.Context, text []byte, out outcome) (o
 // m.applyMu.
 func (m *machine) activate(ctx context.Context, now applied, next *config.Config, text []byte, r *api.ApplyRequest, out outcome) (outcome, error) {
 	// checkMachine has checked that the configuration allows to wipe the disk
-	if why, _ := m.storageProblem.Get(); why != "" {
-		if err := m.setUpStorage(ctx, disk.Config{Wipe: true}); err != nil {
+	if why, _ := m.disks.Problem().Get(); why != "" {
+		if err := m.disks.SetUp(ctx, disk.Config{Wipe: true}); err != nil {
 			return outcome{}, fmt.Errorf("configuration refused: no disk to store it on: %w", err)
 		}
 	}

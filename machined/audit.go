@@ -55,7 +55,7 @@ func newCallRecords() *callRecords {
 // were interrupted when the machine stopped.
 func (m *machine) openRecords() error {
 	dirs := [3]string{paths.Audit, paths.AuditRefused, paths.AuditInProgress}
-	if why, _ := m.storageProblem.Get(); why != "" {
+	if why, _ := m.disks.Problem().Get(); why != "" {
 		dirs = [3]string{paths.AuditInMemory, paths.AuditInMemory + "-refused", paths.AuditInMemory + "-in-progress"}
 	}
 	var err, err2 error

@@ -37,7 +37,7 @@ func (m *machine) showConsole(ctx context.Context) {
 // watchConsole derives the status of the console from the cells.
 func (m *machine) watchConsole(ctx context.Context, status *cell.Cell[console.Status]) {
 	stages, services := m.stage.Watch(), m.services.Status().Watch()
-	networks, configs, storage := m.networkState.Watch(), m.config.Watch(), m.storageProblem.Watch()
+	networks, configs, storage := m.networkState.Watch(), m.config.Watch(), m.disks.Problem().Watch()
 	codes := m.pairing.Code().Watch()
 	for {
 		stages.Current()
@@ -64,7 +64,7 @@ func (m *machine) consoleStatus() console.Status {
 	stage, _ := m.stage.Get()
 	list, _ := m.services.Status().Get()
 	state, _ := m.networkState.Get()
-	problem, _ := m.storageProblem.Get()
+	problem, _ := m.disks.Problem().Get()
 	s := console.Status{Name: m.name(), Version: m.release.Version, Slot: m.slot, Medium: m.bootMedium, Stage: stage.Name, Problem: problem}
 	if m.bootMedium != "" {
 		s.Problem = "" // it needs no disk

@@ -73,7 +73,7 @@ func load() (applied, string, error) {
 // fallback returns the configuration to which a trial would revert: the active configuration or,
 // during a trial, the previous configuration; nil if there is none.
 func (m *machine) fallback(now applied) *config.Config {
-	if why, _ := m.storageProblem.Get(); why != "" || m.bootMedium != "" {
+	if why, _ := m.disks.Problem().Get(); why != "" || m.bootMedium != "" {
 		return nil // without storage there is no trial
 	}
 	if now.trial.IsZero() {

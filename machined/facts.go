@@ -32,7 +32,7 @@ func (m *machine) transitionFacts(ctx context.Context, now applied, next *config
 // machineFacts returns the facts on which the machine's ability to run a configuration depends.
 func (m *machine) machineFacts(next *config.Config) transition.Machine {
 	state, _ := m.networkState.Get()
-	problem, _ := m.storageProblem.Get()
+	problem, _ := m.disks.Problem().Get()
 	f := transition.Machine{Memory: m.facts.Memory, CPUs: m.facts.CPUs, InMemory: m.bootMedium != "", NoStorage: problem, Addresses: nodeplan.Addresses(next, state)}
 	if next.Cluster != nil && !next.IsWorker() { // a worker holds no CA keys
 		_, f.CAs = nodeplan.CAs(next.Cluster)

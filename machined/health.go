@@ -5,6 +5,9 @@ import (
 	"strings"
 	"time"
 
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/orlop-os/orlop/machined/disk"
 	"github.com/orlop-os/orlop/machined/health"
 	"github.com/orlop-os/orlop/machined/membership"
 	"github.com/orlop-os/orlop/machined/nodeplan"
@@ -17,7 +20,7 @@ import (
 // reportHealth passes the health to each, now and after each change, while each wants more.
 func (m *machine) reportHealth(ctx context.Context, each func(*api.HealthResponse) (more bool, err error)) error {
 	services, configuration, members, rules := m.services.Status().Watch(), m.config.Watch(), m.members.Worker.State.Watch(), m.packets.Problem().Watch()
-	program, settled, disks, states := m.panicState.Watch(), m.reconciler.State().Watch(), m.disks.Watch(), m.networkState.Watch()
+	program, settled, disks, states := m.panicState.Watch(), m.reconciler.State().Watch(), m.disks.State().Watch(), m.networkState.Watch()
 	floor, began := m.upgrade.Controller.EpochFloor(), time.Now()
 	for {
 		now := configuration.Current()
@@ -80,4 +83,20 @@ func expectedServices(c *config.Config) []string {
 		names = append(names, s.Name)
 	}
 	return names
+}
+
+// storageCheck returns the check of the file systems with errors; nil if there are none. The
+// upgrade checks ignore it: the version is not at fault.
+func storageCheck(list []disk.FilesystemErrors) *api.HealthCheck {
+	if len(list) == 0 {
+		return nil
+	}
+	check := &api.HealthCheck{Name: "storage", Ok: true, Since: timestamppb.New(time.Time{})}
+	var details []string
+	for _, s := range list {
+		check.Ok = check.Ok && s.OK()
+		details = append(details, s.String())
+	}
+	check.Detail = strings.Join(details, "; ")
+	return check
 }

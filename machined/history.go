@@ -56,7 +56,7 @@ func (m *machine) beginConfiguration(adopt bool) string {
 // addToHistory adds the active configuration to the history. An error of the history does not stop
 // the activation.
 func (m *machine) addToHistory(text []byte, by string) {
-	if why, _ := m.storageProblem.Get(); why != "" {
+	if why, _ := m.disks.Problem().Get(); why != "" {
 		return
 	}
 	err := configs.Add(text, by, time.Now(), func(before string) []string { return compared([]byte(before), text) })

@@ -102,11 +102,11 @@ func (m *machine) beginInstall(w install.Want, documents []byte, by string) erro
 
 // installDisks reads the disks for package install.
 func (m *machine) installDisks(ctx context.Context) ([]install.Disk, error) {
-	have, err := disk.Read(ctx, m.examined(diskprobe.Fresh))
+	have, err := disk.Read(ctx, m.disks.Examine(diskprobe.Fresh))
 	if err != nil {
 		return nil, err
 	}
-	media, err := seed.List(ctx, m.prober)
+	media, err := seed.List(ctx, m.disks.Prober())
 	if err != nil {
 		return nil, err
 	}

@@ -14,7 +14,6 @@
 //	install.go         the installation of a system that runs from memory
 //	members.go         the membership of the cluster (machined/membership)
 //	seed.go            the configuration on a boot medium
-//	diskprobe.go       how foreign disks are examined
 //	shutdown.go        how the machine shuts down (machined/power), and the reset
 //	kubernetes.go      helpers of the plan for a node (package nodeplan)
 //	state.go           the topics
@@ -46,6 +45,7 @@ import (
 	"github.com/orlop-os/orlop/machined/console"
 	"github.com/orlop-os/orlop/machined/converge"
 	"github.com/orlop-os/orlop/machined/debug"
+	"github.com/orlop-os/orlop/machined/disk"
 	"github.com/orlop-os/orlop/machined/etcd"
 	"github.com/orlop-os/orlop/machined/firewall"
 	"github.com/orlop-os/orlop/machined/host"
@@ -116,13 +116,11 @@ type machine struct {
 	identity      *identity.Identity // machine key
 	modules       func() (*kmod.Index, error)
 	inputsChanged chan struct{} // wakes the reader of power buttons: an input device was added
-	blocksChanged chan struct{} // wakes watchDisks: a disk or a partition was added or removed
 	// containerd is the connection to containerd's socket; it opens at first use.
 	containerd *grpc.ClientConn
 
 	applyMu      sync.Mutex // at most one configuration is applied at a time
 	packets      *firewall.Filter
-	prober       *diskprobe.Prober
 	readCommands chan struct{} // one element per process of a read-only RPC
 	callRecords  *callRecords  // audit log
 	upgrade      *upgrade.Upgrade
@@ -141,49 +139,49 @@ type machine struct {
 	stopFeeding context.CancelFunc
 
 	// The cells behind the topics. newMachine passes a cell to the component that owns it.
-	config   *cell.Cell[applied]
-	stage    *cell.Cell[stage]
-	timeline *cell.Cell[[]moment]
-	// why no disk is mounted for storage; empty if a disk is mounted
-	storageProblem *cell.Cell[string]
-	disks          *cell.Cell[diskState]
-	networkConfig  *cell.Cell[network.Config]
-	networkState   *cell.Cell[network.State]
-	timeServers    *cell.Cell[[]string]
-	timeState      *cell.Cell[timesync.Status]
-	timeFloor      *timesync.Floor
-	panicState     *cell.Cell[panicState]
+	config        *cell.Cell[applied]
+	stage         *cell.Cell[stage]
+	timeline      *cell.Cell[[]moment]
+	disks         *disk.Controller
+	networkConfig *cell.Cell[network.Config]
+	networkState  *cell.Cell[network.State]
+	timeServers   *cell.Cell[[]string]
+	timeState     *cell.Cell[timesync.Status]
+	timeFloor     *timesync.Floor
+	panicState    *cell.Cell[panicState]
 
 	suspended *suspend.Manager // suspended Kubernetes objects
 }
 
 func newMachine() *machine {
 	m := &machine{
-		slot:           os.Getenv("ORLOP_SLOT"),
-		bootMedium:     os.Getenv(bootmedium.Env),
-		started:        userspaceStart(os.Getenv("ORLOP_USERSPACE_START")),
-		events:         newEventLog(),
-		inputsChanged:  make(chan struct{}, 1),
-		blocksChanged:  make(chan struct{}, 1),
-		modules:        host.ModuleIndex(),
-		config:         cell.New(applied{}),
-		stage:          cell.New(stage{Name: "starting"}),
-		timeline:       cell.New([]moment(nil)),
-		storageProblem: cell.New(""),
-		callRecords:    newCallRecords(),
-		readCommands:   make(chan struct{}, maxReadCommands),
-		disks:          cell.New(diskState{}),
-		networkConfig:  cell.New(network.Config{}),
-		networkState:   cell.New(network.State{}),
-		timeServers:    cell.New([]string(nil)),
-		timeState:      cell.New(timesync.Status{}),
-		timeFloor:      timesync.NewFloor(time.Time{}, time.Now()),
-		panicState:     cell.New(panicState{}),
+		slot:          os.Getenv("ORLOP_SLOT"),
+		bootMedium:    os.Getenv(bootmedium.Env),
+		started:       userspaceStart(os.Getenv("ORLOP_USERSPACE_START")),
+		events:        newEventLog(),
+		inputsChanged: make(chan struct{}, 1),
+		modules:       host.ModuleIndex(),
+		config:        cell.New(applied{}),
+		stage:         cell.New(stage{Name: "starting"}),
+		timeline:      cell.New([]moment(nil)),
+		callRecords:   newCallRecords(),
+		readCommands:  make(chan struct{}, maxReadCommands),
+		networkConfig: cell.New(network.Config{}),
+		networkState:  cell.New(network.State{}),
+		timeServers:   cell.New([]string(nil)),
+		timeState:     cell.New(timesync.Status{}),
+		timeFloor:     timesync.NewFloor(time.Time{}, time.Now()),
+		panicState:    cell.New(panicState{}),
 	}
-	m.power = newPower(m)
 	m.reaper = supervise.NewReaper(nil)
+	m.disks = disk.New(disk.Deps{
+		Reaper:  m.reaper,
+		Mounted: func() { m.debug.StartKernelLog() },
+		Event:   func(kind, message string) { m.events.add("disk", kind, message) },
+		Console: m.logConsole,
+	})
+	m.power = newPower(m)
 	go m.reaper.Loop(context.Background())
-	m.prober = diskprobe.New(m.probeDisk, diskprobe.Deadline, func() { wake(m.blocksChanged) })
 	m.services = supervise.NewManager(supervise.Config{
 		Reaper: m.reaper,
 		Groups: cgroup.Tree(cgroup.Mount),

@@ -127,7 +127,7 @@ func (m *machine) watchReach(ctx context.Context) {
 // reachInput returns the observation.
 func (m *machine) reachInput(now applied, state network.State) reachInput {
 	in := reachInput{now: time.Now(), config: now.config}
-	why, _ := m.storageProblem.Get()
+	why, _ := m.disks.Problem().Get()
 	in.decided = now.trial.IsZero() && m.upgrade.Controller.Record().Undecided() == nil && m.bootMedium == "" && why == ""
 	if now.config == nil || !in.decided {
 		return in

@@ -10,6 +10,7 @@ import (
 
 	"github.com/orlop-os/orlop/machined/configstore"
 	"github.com/orlop-os/orlop/machined/converge"
+	"github.com/orlop-os/orlop/machined/disk"
 	"github.com/orlop-os/orlop/machined/network"
 	"github.com/orlop-os/orlop/machined/nodeplan"
 	"github.com/orlop-os/orlop/machined/upgrade"
@@ -127,7 +128,7 @@ func keeping(t *testing.T, current []byte) *machine {
 		t.Fatal(err)
 	}
 	m := &machine{
-		events: newEventLog(), config: cell.New(applied{}), reconciler: converge.New(converge.Deps{}), storageProblem: cell.New(""), upgrade: upgrade.New(upgrade.Deps{}),
+		events: newEventLog(), config: cell.New(applied{}), reconciler: converge.New(converge.Deps{}), disks: disk.New(disk.Deps{}), upgrade: upgrade.New(upgrade.Deps{}),
 		networkConfig: cell.New(network.Config{}), networkState: cell.New(network.State{}),
 	}
 	a, _, err := load()

@@ -17,7 +17,7 @@ import (
 // watchSeeds adopts a configuration from a medium that is plugged in later, and installs to the
 // disk that it selects.
 func (m *machine) watchSeeds(ctx context.Context) {
-	for w := m.disks.Watch(); ; {
+	for w := m.disks.State().Watch(); ; {
 		if _, _, err := w.Next(ctx); err != nil {
 			return
 		}
@@ -37,7 +37,7 @@ func (m *machine) adoptSeed(ctx context.Context) {
 	if !m.needsSeed() {
 		return
 	}
-	document, err := seed.Find(ctx, m.prober)
+	document, err := seed.Find(ctx, m.disks.Prober())
 	m.applyMu.Lock()
 	defer m.applyMu.Unlock()
 	if !m.needsSeed() {
@@ -90,7 +90,7 @@ func (m *machine) adopt(ctx context.Context, d seed.Document) error {
 		return fmt.Errorf("%s: %w", d.Name, err)
 	}
 	if m.bootMedium == "" {
-		if why, _ := m.storageProblem.Get(); why != "" {
+		if why, _ := m.disks.Problem().Get(); why != "" {
 			return fmt.Errorf("%s: no disk to store it on: %s", d.Name, why)
 		}
 		if err := configs.Put(d.Text); err != nil {

@@ -7,7 +7,6 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"github.com/orlop-os/orlop/machined/disk"
 	"github.com/orlop-os/orlop/machined/power"
 	"github.com/orlop-os/orlop/pkg/disklayout"
 )
@@ -22,7 +21,7 @@ func newPower(m *machine) *power.Controller {
 			m.debug.EndKernelLog(ctx)
 			return err
 		},
-		Wipe:        m.wipe,
+		Wipe:        m.disks.Wipe,
 		StopFeeding: func() { m.stopFeeding() },
 		Enter:       m.enter,
 		Console:     m.logConsole,
@@ -50,19 +49,4 @@ func (m *machine) reset(labels []string, by string) error {
 		return status.Errorf(codes.FailedPrecondition, "reset refused: %v", err)
 	}
 	return m.power.Shutdown(power.Request{To: power.Reboot, Wipe: labels, Why: "reset by " + by})
-}
-
-// wipe erases the partitions for a reset.
-func (m *machine) wipe(ctx context.Context, labels []string) error {
-	have, err := disk.Read(ctx, nil)
-	if err != nil {
-		return err
-	}
-	for _, op := range disk.Reset(have, labels, func(line string) { m.logConsole("reset: " + line) }) {
-		m.logConsole("reset: " + op.String())
-		if err := op.Do(ctx); err != nil {
-			return err
-		}
-	}
-	return nil
 }

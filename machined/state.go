@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/orlop-os/orlop/machined/credentials"
-	"github.com/orlop-os/orlop/machined/disk"
 	"github.com/orlop-os/orlop/machined/drift"
 	"github.com/orlop-os/orlop/machined/host"
 	"github.com/orlop-os/orlop/machined/network"
@@ -27,15 +26,6 @@ type stage struct {
 type moment struct {
 	Name    string  `json:"name"`    // step of the boot, or "service/component"
 	Seconds float64 `json:"seconds"` // since the start of init, the first process
-}
-
-// diskState is the state of the disks: topic "disks".
-type diskState struct {
-	Disks   []disk.Disk `json:"disks"`
-	Problem string      `json:"problem,omitempty"` // why no disk is mounted for storage
-	// Filesystems lists STATE and DATA if they report errors, at present or before the check of
-	// this boot.
-	Filesystems []disk.FilesystemErrors `json:"filesystems,omitempty"`
 }
 
 // configurationState describes the configuration: topic "configuration". Config.Get returns its
@@ -70,8 +60,8 @@ func (m *machine) observable() []topic.Topic {
 		// []host.GroupUsage: control groups and their usage
 		topic.Polled("cgroups", ignoreContext(m.kernel.ReadGroups)),
 		topic.Polled("configuration", ignoreContext(m.configurationState)), // configurationState
-		// diskState: disks, partitions, file systems
-		topic.Watched("disks", m.disks),
+		// disk.State: disks, partitions, file systems
+		topic.Watched("disks", m.disks.State()),
 		// []drift.State: differences from the configured state
 		drift.New(drift.Deps{Domains: m.reconciler.DriftSources(), Epoch: m.reconciler.DriftEpoch}).Topic(),
 		// []host.FilesystemState: usage of file systems

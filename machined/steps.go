@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"slices"
 	"sync"
 	"time"
 
@@ -19,12 +18,9 @@ import (
 	"github.com/orlop-os/orlop/machined/power"
 	"github.com/orlop-os/orlop/machined/timesync"
 	"github.com/orlop-os/orlop/machined/transition"
-	"github.com/orlop-os/orlop/machined/uevent"
-	"github.com/orlop-os/orlop/pkg/diskprobe"
 	"github.com/orlop-os/orlop/pkg/mount"
 	"github.com/orlop-os/orlop/pkg/panics"
 	"github.com/orlop-os/orlop/pkg/paths"
-	"github.com/orlop-os/orlop/pkg/reconcile"
 	"github.com/orlop-os/orlop/pkg/supervise"
 )
 
@@ -52,7 +48,7 @@ func stepClock(_ context.Context, m *machine) error {
 // stepTimeMark raises the clock to the time stored on STATE and stores the time from now on. An
 // error of reading or writing is reported, and the boot continues.
 func stepTimeMark(ctx context.Context, m *machine) error {
-	if problem, _ := m.storageProblem.Get(); m.bootMedium != "" || problem != "" {
+	if problem, _ := m.disks.Problem().Get(); m.bootMedium != "" || problem != "" {
 		return nil
 	}
 	mark, err := timesync.ReadFloor(paths.TimeFloor, time.Unix(m.release.BuildTime, 0))
@@ -147,7 +143,7 @@ func stepDevices(ctx context.Context, m *machine) error {
 				wake(m.inputsChanged)
 			}
 			if e == nil || e.Subsystem == "block" {
-				wake(m.blocksChanged)
+				m.disks.Wake()
 			}
 		},
 		Report: func(message string, err error) {
@@ -183,32 +179,6 @@ func wake(c chan<- struct{}) {
 	}
 }
 
-// watchDisks updates the state of the disks when a disk is added or removed. It examines a disk
-// again after the retry delay of the prober if an examination failed.
-func (m *machine) watchDisks(ctx context.Context) {
-	rested := time.NewTimer(0)
-	defer rested.Stop()
-	for {
-		select {
-		case <-m.blocksChanged:
-		case <-rested.C:
-		case <-ctx.Done():
-			return
-		}
-		have, err := disk.Read(ctx, m.examined(diskprobe.Cached))
-		if next, waits := m.prober.Next(); waits {
-			rested.Reset(max(time.Until(next), time.Second))
-		} else {
-			rested.Stop()
-		}
-		if err != nil {
-			m.events.add("disk", "failure", err.Error())
-			continue
-		}
-		m.disks.Update(func(d diskState) diskState { d.Disks = have.Disks; return d })
-	}
-}
-
 // notInstalled explains why a machine that runs from memory stores nothing.
 const notInstalled = "the system runs from memory; it writes to no disk before its installation"
 
@@ -217,69 +187,16 @@ const notInstalled = "the system runs from memory; it writes to no disk before i
 // only reads its disks.
 func stepStorage(ctx context.Context, m *machine) error {
 	if m.bootMedium != "" {
-		m.storageProblem.Set(notInstalled)
-		m.restarter().Go(ctx, "disks", m.watchDisks)
+		m.disks.Problem().Set(notInstalled)
+		m.restarter().Go(ctx, "disks", m.disks.Watch)
 		return nil
 	}
-	if err := m.setUpStorage(ctx, disk.Config{}); err != nil {
+	if err := m.disks.SetUp(ctx, disk.Config{}); err != nil {
 		m.logConsole("storage: " + err.Error())
 	}
-	m.restarter().Go(ctx, "disks", m.watchDisks)
-	m.restarter().Go(ctx, "file systems", m.watchFSErrors)
+	m.restarter().Go(ctx, "disks", m.disks.Watch)
+	m.restarter().Go(ctx, "file systems", m.disks.WatchErrors)
 	return nil
-}
-
-// setUpStorage performs the remaining disk operations and stores the result in the disks topic and
-// storageProblem.
-func (m *machine) setUpStorage(ctx context.Context, c disk.Config) error {
-	run := func(ctx context.Context, args ...string) ([]byte, error) {
-		out, err := m.reaper.Run(ctx, args...)
-		if exit := (*supervise.ExitError)(nil); errors.As(err, &exit) && args[0] == paths.E2fsck {
-			// The event reports the repairs; machined/disk does not treat status 1 as a failure.
-			m.events.add("disk", "failure", err.Error())
-		}
-		return out, err
-	}
-	err := reconcile.Converge(ctx, reconcile.Config{
-		Name: "disk", Report: func(r reconcile.Report) { m.events.add(r.Domain, r.Kind(), r.String()) },
-		Diff: func(ctx context.Context) ([]reconcile.Op, error) {
-			have, err := disk.Read(ctx, m.examinedBeforeMount())
-			if err != nil {
-				return nil, err
-			}
-			m.disks.Update(func(d diskState) diskState {
-				return diskState{Disks: mergeDisks(have.Disks, d.Disks), Filesystems: d.Filesystems}
-			})
-			m.recordBeforeCheck(have)
-			want, err := disk.Plan(c, have)
-			if err != nil {
-				return nil, err
-			}
-			return disk.Diff(have, want, run), nil
-		},
-	})
-	problem := ""
-	if err != nil {
-		problem = err.Error()
-	}
-	m.storageProblem.Set(problem)
-	m.disks.Update(func(d diskState) diskState { d.Problem = problem; return d })
-	if err == nil {
-		m.debug.StartKernelLog()
-	}
-	return err
-}
-
-// mergeDisks returns the new data of the system disk together with the known data of the other
-// disks.
-func mergeDisks(read, known []disk.Disk) []disk.Disk {
-	out := slices.Clone(read)
-	for i, d := range out {
-		if before := slices.IndexFunc(known, func(k disk.Disk) bool { return k.Path == d.Path }); !d.Boot && before >= 0 {
-			out[i] = known[before]
-		}
-	}
-	return out
 }
 
 // stepConfiguration loads the configuration. If the stored configuration is unreadable, the machine
@@ -322,7 +239,7 @@ func loadConfiguration(ctx context.Context, m *machine) {
 // retains its key.
 func stepIdentity(_ context.Context, m *machine) error {
 	hasStorage := true
-	if why, _ := m.storageProblem.Get(); why != "" {
+	if why, _ := m.disks.Problem().Get(); why != "" {
 		_, mounted, err := mount.At(paths.State)
 		hasStorage = err == nil && mounted
 	}

@@ -39,11 +39,11 @@ func newUpgrade(m *machine) *upgrade.Upgrade {
 		Disk: upgrade.Disk{
 			RunningSlot: m.slot,
 			Slots: func() (upgrade.Slot, error) {
-				disks, _ := m.disks.Get()
+				disks, _ := m.disks.State().Get()
 				return findSlots(disks.Disks, m.slot)
 			},
 			LoadModules:    m.kernel.LoadModules,
-			StorageProblem: func() string { why, _ := m.storageProblem.Get(); return why },
+			StorageProblem: func() string { why, _ := m.disks.Problem().Get(); return why },
 		},
 		Files: upgrade.Files{
 			Records:        upgrade.Store{Dir: paths.Upgrade},
@@ -166,7 +166,7 @@ type healthWatcher struct {
 
 func (m *machine) watchHealth() upgrade.HealthWatcher {
 	return healthWatcher{
-		version: m.release.Version, storageProblem: m.storageProblem, config: m.config.Watch(), services: m.services.Status().Watch(),
+		version: m.release.Version, storageProblem: m.disks.Problem(), config: m.config.Watch(), services: m.services.Status().Watch(),
 		members: m.members.Worker.State.Watch(), rules: m.packets.Problem().Watch(), panics: m.panicState.Watch(),
 	}
 }

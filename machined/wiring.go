@@ -215,7 +215,7 @@ func newLogShipping(m *machine) *logship.Shipper {
 			return logship.Config{Machine: now.config.Machine.Metadata.Name, Receivers: now.config.Machine.Spec.Logging.Receivers}
 		}),
 		Dir: func() string {
-			if why, _ := m.storageProblem.Get(); why != "" {
+			if why, _ := m.disks.Problem().Get(); why != "" {
 				return ""
 			}
 			return paths.LogShipping
@@ -255,7 +255,7 @@ func newPairing(m *machine) *ownership.Pairing {
 		},
 		Config:     func() (*config.Config, string) { now, _ := m.config.Get(); return now.config, now.source },
 		Unreadable: func(c *config.Config) bool { return c == nil && m.bootMedium == "" && hasStoredConfig() },
-		Stored:     func() bool { why, _ := m.storageProblem.Get(); return why == "" },
+		Stored:     func() bool { why, _ := m.disks.Problem().Get(); return why == "" },
 		Activate: func(ctx context.Context, c *config.Config) error {
 			state, _ := m.networkState.Get()
 			return m.reconciler.ConfigureAPILocked(ctx, c, state)
@@ -271,7 +271,7 @@ func newSuspended(m *machine) *suspend.Manager {
 	d := suspend.Deps{
 		Dir:            paths.SuspendedObjects,
 		Config:         func() *config.Config { now, _ := m.config.Get(); return now.config },
-		StorageProblem: func() string { why, _ := m.storageProblem.Get(); return why },
+		StorageProblem: func() string { why, _ := m.disks.Problem().Get(); return why },
 		Command:        m.orchestrator,
 		Stopping:       m.power.Running(),
 		Event:          func(kind, message string) { m.events.add("cluster", kind, message) },
@@ -286,7 +286,7 @@ func convergeDeps(m *machine) converge.Deps {
 	return converge.Deps{
 		Config: cell.Map(m.config, func(now applied) converge.Config { return converge.Config{Config: now.config, Due: now.due} }),
 		Domains: converge.Domains{
-			StorageProblem: func() string { why, _ := m.storageProblem.Get(); return why },
+			StorageProblem: func() string { why, _ := m.disks.Problem().Get(); return why },
 			InMemory:       m.bootMedium != "",
 			Firewall:       m.packets,
 			Network:        converge.Network{Controller: m.network, Config: m.networkConfig, State: m.networkState, TimeServers: m.timeServers},

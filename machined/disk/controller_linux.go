@@ -1,0 +1,209 @@
+package disk
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"time"
+
+	"github.com/orlop-os/orlop/pkg/cell"
+	"github.com/orlop-os/orlop/pkg/diskprobe"
+	"github.com/orlop-os/orlop/pkg/mount"
+	"github.com/orlop-os/orlop/pkg/paths"
+	"github.com/orlop-os/orlop/pkg/reconcile"
+	"github.com/orlop-os/orlop/pkg/supervise"
+)
+
+// Deps is the environment of a Controller.
+type Deps struct {
+	// Reaper runs the programs that check and create file systems, and the sandboxed process that
+	// examines foreign disks.
+	Reaper *supervise.Reaper
+	// Mounted is called after STATE and DATA were mounted.
+	Mounted func()
+	// Event adds an event of the disks; Console writes a line to the console.
+	Event   func(kind, message string)
+	Console func(line string)
+}
+
+// Controller owns the state of the disks: it sets up STATE and DATA, examines foreign disks when
+// disks are added or removed, and reports file systems with errors.
+type Controller struct {
+	deps    Deps
+	state   *cell.Cell[State]
+	problem *cell.Cell[string]
+	prober  *diskprobe.Prober
+	changed chan struct{} // wakes Watch: a disk or a partition was added or removed
+}
+
+// State is the state of the disks: topic "disks".
+type State struct {
+	Disks   []Disk `json:"disks"`
+	Problem string `json:"problem,omitempty"` // why no disk is mounted for storage
+	// Filesystems lists STATE and DATA if they report errors, at present or before the check of
+	// this boot.
+	Filesystems []FilesystemErrors `json:"filesystems,omitempty"`
+}
+
+// New returns a controller that has not read the disks.
+func New(d Deps) *Controller {
+	c := &Controller{deps: d, state: cell.New(State{}), problem: cell.New(""), changed: make(chan struct{}, 1)}
+	c.prober = diskprobe.New(c.probe, diskprobe.Deadline, c.Wake)
+	return c
+}
+
+// State holds the state of the disks.
+func (c *Controller) State() *cell.Cell[State] { return c.state }
+
+// Problem holds the reason why no disk is mounted for storage; empty if a disk is mounted.
+func (c *Controller) Problem() *cell.Cell[string] { return c.problem }
+
+// Prober examines foreign disks in a sandboxed process.
+func (c *Controller) Prober() *diskprobe.Prober { return c.prober }
+
+// Wake reports that a disk or a partition was added or removed.
+func (c *Controller) Wake() {
+	select {
+	case c.changed <- struct{}{}:
+	default: // Watch is awake already
+	}
+}
+
+// SetUp performs the remaining disk operations and stores the result in State and Problem.
+func (c *Controller) SetUp(ctx context.Context, want Config) error {
+	run := func(ctx context.Context, args ...string) ([]byte, error) {
+		out, err := c.deps.Reaper.Run(ctx, args...)
+		if exit := (*supervise.ExitError)(nil); errors.As(err, &exit) && args[0] == paths.E2fsck {
+			// The event reports the repairs; machined/disk does not treat status 1 as a failure.
+			c.deps.Event("failure", err.Error())
+		}
+		return out, err
+	}
+	err := reconcile.Converge(ctx, reconcile.Config{
+		Name: "disk", Report: func(r reconcile.Report) { c.deps.Event(r.Kind(), r.String()) },
+		Diff: func(ctx context.Context) ([]reconcile.Op, error) {
+			have, err := Read(ctx, c.examinedBeforeMount())
+			if err != nil {
+				return nil, err
+			}
+			c.state.Update(func(d State) State {
+				return State{Disks: mergeDisks(have.Disks, d.Disks), Filesystems: d.Filesystems}
+			})
+			c.recordBeforeCheck(have)
+			planned, err := Plan(want, have)
+			if err != nil {
+				return nil, err
+			}
+			return Diff(have, planned, run), nil
+		},
+	})
+	problem := ""
+	if err != nil {
+		problem = err.Error()
+	}
+	c.problem.Set(problem)
+	c.state.Update(func(d State) State { d.Problem = problem; return d })
+	if err == nil {
+		c.deps.Mounted()
+	}
+	return err
+}
+
+// mergeDisks returns the new data of the system disk together with the known data of the other
+// disks.
+func mergeDisks(read, known []Disk) []Disk {
+	out := slices.Clone(read)
+	for i, d := range out {
+		if before := slices.IndexFunc(known, func(k Disk) bool { return k.Path == d.Path }); !d.Boot && before >= 0 {
+			out[i] = known[before]
+		}
+	}
+	return out
+}
+
+// Watch updates the state of the disks when a disk is added or removed. It examines a disk
+// again after the retry delay of the prober if an examination failed.
+func (c *Controller) Watch(ctx context.Context) {
+	rested := time.NewTimer(0)
+	defer rested.Stop()
+	for {
+		select {
+		case <-c.changed:
+		case <-rested.C:
+		case <-ctx.Done():
+			return
+		}
+		have, err := Read(ctx, c.Examine(diskprobe.Cached))
+		if next, waits := c.prober.Next(); waits {
+			rested.Reset(max(time.Until(next), time.Second))
+		} else {
+			rested.Stop()
+		}
+		if err != nil {
+			c.deps.Event("failure", err.Error())
+			continue
+		}
+		c.state.Update(func(d State) State { d.Disks = have.Disks; return d })
+	}
+}
+
+// Wipe erases the partitions with these labels, for a reset.
+func (c *Controller) Wipe(ctx context.Context, labels []string) error {
+	have, err := Read(ctx, nil)
+	if err != nil {
+		return err
+	}
+	for _, op := range Reset(have, labels, func(line string) { c.deps.Console("reset: " + line) }) {
+		c.deps.Console("reset: " + op.String())
+		if err := op.Do(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// probe examines a foreign disk with a sandboxed process. A failure is reported once: the disk
+// is then skipped for a while.
+func (c *Controller) probe(ctx context.Context, d diskprobe.Device, f *diskprobe.File) (diskprobe.Result, error) {
+	a, err := diskprobe.Probe(ctx, d, f, c.startProbe)
+	if err != nil && !errors.Is(err, diskprobe.ErrNoMedium) {
+		if ctx.Err() != nil {
+			err = context.Cause(ctx)
+		}
+		c.deps.Event("failure", fmt.Sprintf("%s: content cannot be examined: %v; the disk is treated as holding data, and examined again later", d.Path, err))
+	}
+	return a, err
+}
+
+// startProbe runs the process (package diskprobe).
+func (c *Controller) startProbe(ctx context.Context, question []byte, files []*os.File, most int) ([]byte, error) {
+	text, err := c.deps.Reaper.RunCommand(ctx, supervise.Command{
+		Args: []string{paths.Diskprobe}, Env: diskprobe.Environment, Stdin: question, Files: files,
+		UID: paths.UserProbe, SeparateStderr: true, MaxOutput: most, Nice: 10, KillFirst: true,
+	})
+	if exit := (*supervise.ExitError)(nil); errors.As(err, &exit) {
+		// its output may contain text of the disk
+		return nil, errors.New("its process " + exit.Exit.String())
+	}
+	return text, err
+}
+
+// examinedBeforeMount examines foreign disks until STATE is mounted, because a foreign disk may be
+// a clone of the system disk (Plan rejects it). A disk that does not answer within the
+// prober's timeout delays the boot no longer. After the mount, no code here waits for foreign
+// disks: Watch examines them.
+func (c *Controller) examinedBeforeMount() Examine {
+	if _, mounted, err := mount.At(paths.State); err == nil && mounted {
+		return nil
+	}
+	return c.Examine(diskprobe.Cached)
+}
+
+// Examine returns the examination of foreign disks for package
+func (c *Controller) Examine(fresh diskprobe.Freshness) Examine {
+	return func(ctx context.Context, devices []diskprobe.Device) []diskprobe.DeviceResult {
+		return c.prober.All(ctx, devices, fresh)
+	}
+}

@@ -1,0 +1,69 @@
+package disk
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+)
+
+// errorsInterval is the interval at which the kernel's error counts of STATE and DATA are read.
+// The kernel sends no event for them.
+const errorsInterval = 30 * time.Second
+
+// recordBeforeCheck records the errors in STATE or DATA of an earlier boot: the following check
+// clears them.
+func (c *Controller) recordBeforeCheck(have Have) {
+	for _, s := range BeforeCheck(have) {
+		c.deps.Event("failure", fmt.Sprintf("%s (%s): an earlier boot left a file system with errors (%s); it is checked now", s.Label, s.Device, s.Faults))
+		c.state.Update(func(d State) State {
+			d.Filesystems = append(slices.DeleteFunc(slices.Clone(d.Filesystems), func(o FilesystemErrors) bool { return o.Label == s.Label }), s)
+			return d
+		})
+	}
+}
+
+// WatchErrors reports new errors in STATE or DATA and updates topic "disks".
+func (c *Controller) WatchErrors(ctx context.Context) {
+	tick := time.NewTicker(errorsInterval)
+	defer tick.Stop()
+	for {
+		if now, err := ReadFilesystemErrors(); err == nil {
+			c.updateErrors(now)
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// updateErrors reports the new errors.
+func (c *Controller) updateErrors(now []FilesystemErrors) {
+	before, _ := c.state.Get()
+	for _, s := range NewErrors(before.Filesystems, now) {
+		c.deps.Console("storage: " + s.String())
+	}
+	next := withErrors(before.Filesystems, now)
+	if slices.Equal(next, before.Filesystems) {
+		return
+	}
+	c.state.Update(func(d State) State { d.Filesystems = next; return d })
+}
+
+// withErrors returns the file systems with errors, and the file systems that the check at this boot
+// has repaired.
+func withErrors(before, now []FilesystemErrors) []FilesystemErrors {
+	var out []FilesystemErrors
+	for _, s := range now {
+		was := slices.IndexFunc(before, func(b FilesystemErrors) bool { return b.Label == s.Label && b.Checked })
+		switch {
+		case !s.OK():
+			out = append(out, s)
+		case was >= 0:
+			out = append(out, before[was])
+		}
+	}
+	return out
+}
