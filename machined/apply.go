@@ -185,7 +185,7 @@ func (m *machine) parseRequest(now applied, filename string, r *api.ApplyRequest
 	}
 	next, problems := config.Parse(filename, text)
 	// with a clock that may be wrong, expiry is unknown
-	if t, _ := m.timeState.Get(); len(problems) == 0 && t.Synced {
+	if t, _ := m.clock.status.Get(); len(problems) == 0 && t.Synced {
 		problems = next.CheckTime(time.Now())
 	}
 	return next, text, problems.Err()
@@ -263,7 +263,7 @@ func (m *machine) activate(ctx context.Context, now applied, next *config.Config
 	m.addToHistory(text, by)
 	// ConfigureAPI runs here and not only in the reconciliation, so that the caller's next call
 	// already reaches the machine under its new name.
-	state, _ := m.networkState.Get()
+	state, _ := m.network.State.Get()
 	return out, m.reconciler.ConfigureAPI(ctx, next, state)
 }
 
@@ -289,7 +289,7 @@ func (m *machine) checkAccess(ctx context.Context, c *config.Cluster) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
-	text, err := m.orchestrator(ctx, paths.UserAPI, "check-access", check)
+	text, err := m.orchestrator.run(ctx, paths.UserAPI, "check-access", check)
 	if failed := (*supervise.ExitError)(nil); errors.As(err, &failed) && failed.Exit.Code == 1 {
 		return transition.Refuse(errors.New(credentials.InDocument(string(text))))
 	}

@@ -56,7 +56,7 @@ func TestCaptureIsOnRecord(t *testing.T) {
 // TestRelayOnRecord checks that a relay is recorded with its caller and target, for every result.
 func TestRelayOnRecord(t *testing.T) {
 	m := recording(t, audit.DefaultSize)
-	m.config, m.networkState = cell.New(applied{}), cell.New(network.State{})
+	m.config, m.network.State = cell.New(applied{}), cell.New(network.State{})
 	m.setMembers(func(*membership.Deps) {})
 	server := grpc.NewServer(grpc.StreamInterceptor(auditInterceptor{m: m, audited: apid.Mutates()}.stream))
 	t.Cleanup(server.Stop)

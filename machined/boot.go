@@ -73,12 +73,12 @@ const failPause = 10 * time.Second
 func (m *machine) boot(ctx context.Context) {
 	began, deadline := time.Now(), time.NewTimer(bootDeadline)
 	defer deadline.Stop()
-	m.mark("machined")
+	m.progress.mark("machined")
 	for _, s := range Boot {
 		if m.power.Stopping() { // the power button was pressed
 			return
 		}
-		m.enter(s.Name, s.WaitsFor)
+		m.progress.enter(s.Name, s.WaitsFor)
 		done := make(chan error, 1)
 		go func() { done <- panics.Do("boot step "+s.Name, func() error { return s.Do(ctx, m) }) }()
 		err := m.awaitStep(ctx, done, deadline, began)
@@ -88,7 +88,7 @@ func (m *machine) boot(ctx context.Context) {
 			m.power.Perform(power.Request{To: power.Reboot, Why: "boot: " + s.Name + " failed"})
 			return
 		}
-		m.mark(s.Name)
+		m.progress.mark(s.Name)
 		switch s.Name {
 		// The EFI variables are readable from here on. A version on trial gets at most its upgrade
 		// deadline for the whole boot.

@@ -30,14 +30,14 @@ func (m *machine) showConsole(ctx context.Context) {
 		return
 	}
 	m.console = c
-	m.restarter().Go(ctx, "console", c.Run)
-	m.restarter().Go(ctx, "console status", func(ctx context.Context) { m.watchConsole(ctx, status) })
+	m.panics.restarter().Go(ctx, "console", c.Run)
+	m.panics.restarter().Go(ctx, "console status", func(ctx context.Context) { m.watchConsole(ctx, status) })
 }
 
 // watchConsole derives the status of the console from the cells.
 func (m *machine) watchConsole(ctx context.Context, status *cell.Cell[console.Status]) {
-	stages, services := m.stage.Watch(), m.services.Status().Watch()
-	networks, configs, storage := m.networkState.Watch(), m.config.Watch(), m.disks.Problem().Watch()
+	stages, services := m.progress.stage.Watch(), m.services.Status().Watch()
+	networks, configs, storage := m.network.State.Watch(), m.config.Watch(), m.disks.Problem().Watch()
 	codes := m.pairing.Code().Watch()
 	for {
 		stages.Current()
@@ -61,9 +61,9 @@ func (m *machine) watchConsole(ctx context.Context, status *cell.Cell[console.St
 }
 
 func (m *machine) consoleStatus() console.Status {
-	stage, _ := m.stage.Get()
+	stage, _ := m.progress.stage.Get()
 	list, _ := m.services.Status().Get()
-	state, _ := m.networkState.Get()
+	state, _ := m.network.State.Get()
 	problem, _ := m.disks.Problem().Get()
 	s := console.Status{Name: m.name(), Version: m.release.Version, Slot: m.slot, Medium: m.bootMedium, Stage: stage.Name, Problem: problem}
 	if m.bootMedium != "" {

@@ -31,7 +31,7 @@ func (m *machine) transitionFacts(ctx context.Context, now applied, next *config
 
 // machineFacts returns the facts on which the machine's ability to run a configuration depends.
 func (m *machine) machineFacts(next *config.Config) transition.Machine {
-	state, _ := m.networkState.Get()
+	state, _ := m.network.State.Get()
 	problem, _ := m.disks.Problem().Get()
 	f := transition.Machine{Memory: m.facts.Memory, CPUs: m.facts.CPUs, InMemory: m.bootMedium != "", NoStorage: problem, Addresses: nodeplan.Addresses(next, state)}
 	if next.Cluster != nil && !next.IsWorker() { // a worker holds no CA keys
@@ -60,7 +60,7 @@ func callerFacts(ctx context.Context, next *config.Config) (transition.Caller, e
 
 // hardwareFacts returns the names of the next configuration that do not exist on this machine.
 func (m *machine) hardwareFacts(before, next *config.Config) (f transition.Hardware, err error) {
-	if f.MissingLinks, f.PresentLinks, err = m.network.MissingLinks(nodeplan.Network(next)); err != nil {
+	if f.MissingLinks, f.PresentLinks, err = m.network.Controller.MissingLinks(nodeplan.Network(next)); err != nil {
 		return f, fmt.Errorf("network: cannot list links: %w", err)
 	}
 	f.KnownLinks = transition.LinkSelectors(before)

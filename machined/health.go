@@ -20,7 +20,7 @@ import (
 // reportHealth passes the health to each, now and after each change, while each wants more.
 func (m *machine) reportHealth(ctx context.Context, each func(*api.HealthResponse) (more bool, err error)) error {
 	services, configuration, members, rules := m.services.Status().Watch(), m.config.Watch(), m.members.Worker.State.Watch(), m.packets.Problem().Watch()
-	program, settled, disks, states := m.panicState.Watch(), m.reconciler.State().Watch(), m.disks.State().Watch(), m.networkState.Watch()
+	program, settled, disks, states := m.panics.state.Watch(), m.reconciler.State().Watch(), m.disks.State().Watch(), m.network.State.Watch()
 	floor, began := m.upgrade.Controller.EpochFloor(), time.Now()
 	for {
 		now := configuration.Current()

@@ -32,7 +32,7 @@ func newInstall(m *machine) *install.Manager {
 		Release:     func() buildinfo.Release { return m.release },
 		Identity:    func() *pki.Leaf { return m.identity.Load() },
 		ConfigFile:  configs.Current(),
-		Command:     m.orchestrator,
+		Command:     m.orchestrator.run,
 		Run:         m.reaper.Run,
 		LoadModules: m.kernel.LoadModules,
 		Lock:        m.upgrade.Controller.TryLock,

@@ -16,7 +16,7 @@
 //	seed.go            the configuration on a boot medium
 //	shutdown.go        how the machine shuts down (machined/power), and the reset
 //	kubernetes.go      helpers of the plan for a node (package nodeplan)
-//	state.go           the topics
+//	state.go           the topics; progress.go the progress of the boot
 //	program.go         the handling of a panic
 //	health.go          the state from which package health computes the health
 //	audit.go           the audit log; auditinterceptor.go the interceptor of each call
@@ -86,7 +86,7 @@ func main() {
 	}
 	ctx := context.Background()
 	m := newMachine()
-	panics.OnPanic(m.panicked)
+	panics.OnPanic(m.panics.add)
 	m.showConsole(ctx)
 	var feeding context.Context
 	feeding, m.stopFeeding = context.WithCancel(ctx)
@@ -101,7 +101,6 @@ type machine struct {
 	slot    string // "A" or "B"; empty if the system runs from memory
 	// boot medium if the system is not installed (bootmedium.Memory); empty if it runs from a disk
 	bootMedium string
-	started    time.Time // start of init
 	// facts are the facts that stepHost read. They do not change afterwards: MemTotal can grow by a
 	// page at run time (the kernel frees memory that only its start needed), and a plan that
 	// followed it would never be done.
@@ -111,7 +110,11 @@ type machine struct {
 	reaper        *supervise.Reaper
 	services      *supervise.Manager
 	kernel        *host.Kernel
-	network       *network.Controller
+	network       converge.Network
+	clock         clock
+	progress      *bootProgress
+	panics        *panicLog
+	orchestrator  *orchestrator // runs its commands
 	console       *console.Console
 	identity      *identity.Identity // machine key
 	modules       func() (*kmod.Index, error)
@@ -119,36 +122,27 @@ type machine struct {
 	// containerd is the connection to containerd's socket; it opens at first use.
 	containerd *grpc.ClientConn
 
-	applyMu      sync.Mutex // at most one configuration is applied at a time
-	packets      *firewall.Filter
-	readCommands chan struct{} // one element per process of a read-only RPC
-	callRecords  *callRecords  // audit log
-	upgrade      *upgrade.Upgrade
-	install      *install.Manager
-	api          *machinedapi.API
-	debug        *debug.Tools
-	etcd         *etcd.Manager
-	images       *images.Manager
-	logShipping  *logship.Shipper
-	members      *membership.Members // membership of the cluster
-	pairing      *ownership.Pairing
-	reconciler   *converge.Reconciler
-	power        *power.Controller
-	pods         *pods.Stopper
+	applyMu     sync.Mutex // at most one configuration is applied at a time
+	packets     *firewall.Filter
+	callRecords *callRecords // audit log
+	upgrade     *upgrade.Upgrade
+	install     *install.Manager
+	api         *machinedapi.API
+	debug       *debug.Tools
+	etcd        *etcd.Manager
+	images      *images.Manager
+	logShipping *logship.Shipper
+	members     *membership.Members // membership of the cluster
+	pairing     *ownership.Pairing
+	reconciler  *converge.Reconciler
+	power       *power.Controller
+	pods        *pods.Stopper
 	// stopFeeding stops the feeding of the watchdog.
 	stopFeeding context.CancelFunc
 
 	// The cells behind the topics. newMachine passes a cell to the component that owns it.
-	config        *cell.Cell[applied]
-	stage         *cell.Cell[stage]
-	timeline      *cell.Cell[[]moment]
-	disks         *disk.Controller
-	networkConfig *cell.Cell[network.Config]
-	networkState  *cell.Cell[network.State]
-	timeServers   *cell.Cell[[]string]
-	timeState     *cell.Cell[timesync.Status]
-	timeFloor     *timesync.Floor
-	panicState    *cell.Cell[panicState]
+	config *cell.Cell[applied]
+	disks  *disk.Controller
 
 	suspended *suspend.Manager // suspended Kubernetes objects
 }
@@ -157,23 +151,16 @@ func newMachine() *machine {
 	m := &machine{
 		slot:          os.Getenv("ORLOP_SLOT"),
 		bootMedium:    os.Getenv(bootmedium.Env),
-		started:       userspaceStart(os.Getenv("ORLOP_USERSPACE_START")),
 		events:        newEventLog(),
 		inputsChanged: make(chan struct{}, 1),
 		modules:       host.ModuleIndex(),
 		config:        cell.New(applied{}),
-		stage:         cell.New(stage{Name: "starting"}),
-		timeline:      cell.New([]moment(nil)),
 		callRecords:   newCallRecords(),
-		readCommands:  make(chan struct{}, maxReadCommands),
-		networkConfig: cell.New(network.Config{}),
-		networkState:  cell.New(network.State{}),
-		timeServers:   cell.New([]string(nil)),
-		timeState:     cell.New(timesync.Status{}),
-		timeFloor:     timesync.NewFloor(time.Time{}, time.Now()),
-		panicState:    cell.New(panicState{}),
 	}
+	m.progress = newBootProgress(userspaceStart(os.Getenv("ORLOP_USERSPACE_START")), func(message string) { m.events.add("boot", "stage", message) })
+	m.panics = newPanicLog(m)
 	m.reaper = supervise.NewReaper(nil)
+	m.orchestrator = newOrchestrator(m.reaper)
 	m.disks = disk.New(disk.Deps{
 		Reaper:  m.reaper,
 		Mounted: func() { m.debug.StartKernelLog() },
@@ -189,17 +176,25 @@ func newMachine() *machine {
 	})
 	m.kernel = host.NewKernel(m.modules)
 	m.packets = firewall.NewFilter(m.setRules)
-	m.network = network.New(network.Deps{
-		Config: m.networkConfig,
-		State:  m.networkState,
-		Files:  network.SystemFiles,
-		Leases: paths.State + "/dhcp",
-		Log:    func(line string) { m.events.add("network", "operation", line) },
-	})
+	m.network = newNetwork(m.events)
+	m.clock = newClock()
 	// NewClient does not resolve the address of a Unix socket, so it cannot fail.
 	m.containerd, _ = grpc.NewClient("unix://"+paths.ContainerdSocket, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	assemble(m)
 	return m
+}
+
+// newNetwork makes the controller of the network with its cells.
+func newNetwork(events *eventLog) converge.Network {
+	n := converge.Network{Config: cell.New(network.Config{}), State: cell.New(network.State{}), TimeServers: cell.New([]string(nil))}
+	n.Controller = network.New(network.Deps{
+		Config: n.Config,
+		State:  n.State,
+		Files:  network.SystemFiles,
+		Leases: paths.State + "/dhcp",
+		Log:    func(line string) { events.add("network", "operation", line) },
+	})
+	return n
 }
 
 // userspaceStart converts the start of init, in nanoseconds on the monotonic clock
@@ -242,7 +237,7 @@ func (m *machine) loop(ctx context.Context) {
 	// Ctrl-Alt-Del arrives as SIGINT if a keyboard is not disabled (machined/console), once the
 	// kernel is told not to reboot by itself (reboot(2)).
 	unix.Reboot(unix.LINUX_REBOOT_CMD_CAD_OFF)
-	m.restarter().Go(ctx, "power button", func(ctx context.Context) {
+	m.panics.restarter().Go(ctx, "power button", func(ctx context.Context) {
 		power.Buttons(ctx, "/dev/input", m.inputsChanged, func(device string) {
 			m.power.Shutdown(power.Request{To: power.PowerOff, Why: "power button (" + device + ")"})
 		})
@@ -305,7 +300,7 @@ func (m *machine) feedWatchdog(ctx context.Context) {
 	power.WatchdogFeeder{
 		Every: petInterval, Pet: dog.Pet,
 		Alive: func(context.Context) error {
-			m.stage.Get()
+			m.progress.stage.Get()
 			m.events.after(0)
 			select {
 			case <-answered:

@@ -29,21 +29,21 @@ import (
 func memberDeps(m *machine) membership.Deps {
 	return membership.Deps{
 		Config:      cell.Map(m.config, func(now applied) *config.Config { return now.config }),
-		Addresses:   cell.Map(m.networkState, addressesOf),
+		Addresses:   cell.Map(m.network.State, addressesOf),
 		Files:       membership.Files{Ledger: paths.TrustLedger, Certificates: paths.Membership, OfflineAPI: paths.OfflineAPI},
 		Installed:   m.bootMedium == "",
 		Identity:    func() *ecdsa.PrivateKey { return m.identity.Load().Key },
 		Certificate: servingCertificate,
 		Transport:   membership.Transport{Dial: client.Dial, RequestJoin: client.RequestJoin},
 		DeleteNodes: func(ctx context.Context, r nodespec.NodeGCRequest) ([]string, error) {
-			return runCommand[[]string](ctx, m, paths.UserControllers, "delete-removed-nodes", r)
+			return nodespec.Run[[]string](ctx, m.orchestrator.run, paths.UserControllers, "delete-removed-nodes", r)
 		},
 		APIServerReady: m.apiServerReady,
 		StopPods:       func(ctx context.Context) error { return m.pods.Stop(ctx) },
 		Enforce:        func(ctx context.Context) error { return m.reconciler.EnforceRevocations(ctx) },
 		Event:          m.events.add,
 		Now:            time.Now,
-		Floor:          func() time.Time { return m.timeFloor.Now(time.Now()) },
+		Floor:          func() time.Time { return m.clock.floor.Now(time.Now()) },
 		Running:        m.power.Running(),
 	}
 }

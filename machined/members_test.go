@@ -19,6 +19,7 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
+	"github.com/orlop-os/orlop/machined/converge"
 	"github.com/orlop-os/orlop/machined/membership"
 	"github.com/orlop-os/orlop/machined/network"
 	"github.com/orlop-os/orlop/machined/power"
@@ -43,7 +44,7 @@ func issuing(t *testing.T, file string) *machine {
 	if c.Cluster.Spec.PKI.Client, err = config.NewCertKey(string(ca.CertPEM()), string(ca.KeyPEM())); err != nil {
 		t.Fatal(err)
 	}
-	m := &machine{config: cell.New(applied{config: c}), networkState: cell.New(network.State{}), events: newEventLog()}
+	m := &machine{config: cell.New(applied{config: c}), network: converge.Network{State: cell.New(network.State{})}, events: newEventLog()}
 	m.setMembers(func(d *membership.Deps) { d.Files.Ledger = file })
 	return m
 }
@@ -103,8 +104,9 @@ func controlPlane(t *testing.T) *machine {
 		Kubernetes: ca("kubernetes"), Machine: ca("machines"), Etcd: ca("etcd"), Client: c.Cluster.Spec.PKI.Client,
 	}, config.EncryptionKey{})
 	m.config.Set(applied{config: whole})
-	m.networkState = cell.New(network.State{Links: []network.LinkState{{Managed: true, Up: true, Addresses: []network.AddressState{{Prefix: netip.MustParsePrefix("10.0.0.11/24")}}}}})
+	m.network.State = cell.New(network.State{Links: []network.LinkState{{Managed: true, Up: true, Addresses: []network.AddressState{{Prefix: netip.MustParsePrefix("10.0.0.11/24")}}}}})
 	m.setMembers(func(d *membership.Deps) { d.Files.Ledger = file })
+	m.progress, m.panics = newBootProgress(time.Now(), func(string) {}), newPanicLog(m)
 	m.upgrade = newUpgrade(m)
 	return m
 }

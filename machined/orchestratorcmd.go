@@ -7,34 +7,38 @@ import (
 	"os"
 
 	"github.com/orlop-os/orlop/pkg/limits"
-	"github.com/orlop-os/orlop/pkg/nodespec"
 	"github.com/orlop-os/orlop/pkg/paths"
 	"github.com/orlop-os/orlop/pkg/supervise"
 )
-
-// runCommand runs a command of the orchestrator and decodes its answer (nodespec.Run).
-func runCommand[A any](ctx context.Context, m *machine, uid uint32, command string, request any, files ...*os.File) (A, error) {
-	return nodespec.Run[A](ctx, m.orchestrator, uid, command, request, files...)
-}
 
 // maxReadCommands bounds concurrent orchestrator processes for read-only RPCs: each is a large
 // program, and every reader can call as often as it likes.
 const maxReadCommands = 2
 
-// readOrchestrator runs a command for an RPC that every reader can call: at most maxReadCommands
+// orchestrator runs the commands of the orchestrator.
+type orchestrator struct {
+	reaper *supervise.Reaper
+	reads  chan struct{} // one element per process of a read-only RPC
+}
+
+func newOrchestrator(reaper *supervise.Reaper) *orchestrator {
+	return &orchestrator{reaper: reaper, reads: make(chan struct{}, maxReadCommands)}
+}
+
+// read runs a command for an RPC that every reader can call: at most maxReadCommands
 // run at a time, the others wait.
-func (m *machine) readOrchestrator(ctx context.Context, uid uint32, command string, request any, files ...*os.File) ([]byte, error) {
-	release, err := limits.Acquire(ctx, m.readCommands, command)
+func (o *orchestrator) read(ctx context.Context, uid uint32, command string, request any, files ...*os.File) ([]byte, error) {
+	release, err := limits.Acquire(ctx, o.reads, command)
 	if err != nil {
 		return nil, err
 	}
 	defer release()
-	return m.orchestrator(ctx, uid, command, request, files...)
+	return o.run(ctx, uid, command, request, files...)
 }
 
-// orchestrator runs a command of the orchestrator and returns its standard output, also on failure:
+// run runs a command of the orchestrator and returns its standard output, also on failure:
 // the libraries of Kubernetes log to standard error, which is only part of the error.
-func (m *machine) orchestrator(ctx context.Context, uid uint32, command string, request any, files ...*os.File) ([]byte, error) {
+func (o *orchestrator) run(ctx context.Context, uid uint32, command string, request any, files ...*os.File) ([]byte, error) {
 	c := supervise.Command{Args: []string{paths.Orchestrator, command}, Env: []string{}, UID: uid, SeparateStderr: true, Files: files}
 	if request != nil {
 		var err error
@@ -42,5 +46,5 @@ func (m *machine) orchestrator(ctx context.Context, uid uint32, command string, 
 			return nil, fmt.Errorf("orchestrator: cannot encode the request of %s: %w", command, err)
 		}
 	}
-	return m.reaper.RunCommand(ctx, c)
+	return o.reaper.RunCommand(ctx, c)
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/audit"
+	"github.com/orlop-os/orlop/pkg/cell"
 	"github.com/orlop-os/orlop/pkg/panics"
 )
 
@@ -37,10 +38,21 @@ const (
 	maxPanicsRecorded = 20
 )
 
+// panicLog counts and records the panics.
+type panicLog struct {
+	state  *cell.Cell[panicState]
+	event  func(kind, message string)
+	record func(audit.Call) // in the audit log
+}
+
+func newPanicLog(m *machine) *panicLog {
+	return &panicLog{state: cell.New(panicState{}), event: func(kind, message string) { m.events.add("panics", kind, message) }, record: m.record}
+}
+
 // restarter runs the tasks that last as long as the machine runs.
-func (m *machine) restarter() panics.Restarter {
+func (l *panicLog) restarter() panics.Restarter {
 	return panics.Restarter{MinBackoff: restartMinBackoff, MaxBackoff: restartMaxBackoff, BackingOff: func(where string, rests bool) {
-		m.panicState.Update(func(s panicState) panicState {
+		l.state.Update(func(s panicState) panicState {
 			s.BackingOff = slices.DeleteFunc(slices.Clone(s.BackingOff), func(w string) bool { return w == where })
 			if rests {
 				s.BackingOff = append(s.BackingOff, where)
@@ -50,12 +62,12 @@ func (m *machine) restarter() panics.Restarter {
 	}}
 }
 
-// panicked records a panic. It takes no lock that the panicking goroutine can hold, except the
+// add records a panic. It takes no lock that the panicking goroutine can hold, except the
 // locks of the events and of the audit log: their own panics are not recovered twice, because they
 // have recorded by then, or the process ends.
-func (m *machine) panicked(e *panics.Error) {
+func (l *panicLog) add(e *panics.Error) {
 	count := 0
-	m.panicState.Update(func(s panicState) panicState {
+	l.state.Update(func(s panicState) panicState {
 		s.Panics++
 		count, s.Last, s.At = s.Panics, e.Error(), time.Now()
 		return s
@@ -63,14 +75,14 @@ func (m *machine) panicked(e *panics.Error) {
 	if count > maxPanicsRecorded {
 		return
 	}
-	m.events.add("panics", "failure", e.Error())
+	l.event("failure", e.Error())
 	for i, line := range slices.Collect(strings.Lines(e.Stack)) {
 		if i >= stackLines {
 			break
 		}
-		m.events.add("panics", "stack", strings.TrimRight(line, "\n"))
+		l.event("stack", strings.TrimRight(line, "\n"))
 	}
-	m.record(audit.Call{Role: "nobody", Method: "panic", Target: e.Where, Status: codes.Internal.String(), Reason: e.Value})
+	l.record(audit.Call{Role: "nobody", Method: "panic", Target: e.Where, Status: codes.Internal.String(), Reason: e.Value})
 }
 
 // stackLines is the number of stack lines that become events: two per call. The event log holds a

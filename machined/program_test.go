@@ -21,7 +21,6 @@ import (
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/audit"
 	"github.com/orlop-os/orlop/pkg/callerid"
-	"github.com/orlop-os/orlop/pkg/cell"
 	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/panics"
 )
@@ -38,8 +37,9 @@ func (s fakeStream) Context() context.Context { return s.ctx }
 // separately with its stack; the health counts it, and a version on trial is rolled back.
 func TestCallPanics(t *testing.T) {
 	m := controlPlane(t)
-	m.panicState, m.pairing, m.callRecords = cell.New(panicState{}), unpaired(), recording(t, audit.DefaultSize).callRecords
-	panics.OnPanic(m.panicked)
+	m.pairing, m.callRecords = unpaired(), recording(t, audit.DefaultSize).callRecords
+	m.panics = newPanicLog(m)
+	panics.OnPanic(m.panics.add)
 	t.Cleanup(func() { panics.OnPanic(nil) })
 	if have := (&api.HealthResponse{Healthy: true}); true {
 		if health.Add(have, panicCheck(panicState{})); !have.Healthy || len(have.Checks) != 0 || panicReason("2", panicState{}) != "" {
@@ -69,7 +69,7 @@ func TestCallPanics(t *testing.T) {
 		t.Errorf("the next call: %v", err)
 	}
 
-	now, _ := m.panicState.Get()
+	now, _ := m.panics.state.Get()
 	have := &api.HealthResponse{Healthy: true}
 	health.Add(have, panicCheck(now))
 	if why := panicReason("2", now); !strings.HasPrefix(why, "version 2 failed its checks: giving a bundle or an image: panic: ") {
@@ -97,26 +97,28 @@ func TestCallPanics(t *testing.T) {
 
 // TestPanicsAreBounded checks that many panics do not fill the events and the record.
 func TestPanicsAreBounded(t *testing.T) {
-	m := &machine{events: newEventLog(), panicState: cell.New(panicState{})}
+	m := &machine{events: newEventLog()}
+	m.panics = newPanicLog(m)
 	for range 1000 {
-		m.panicked(&panics.Error{Where: "a", Value: "b", Stack: strings.Repeat("line\n", 1000)})
+		m.panics.add(&panics.Error{Where: "a", Value: "b", Stack: strings.Repeat("line\n", 1000)})
 	}
 	if n := len(m.events.after(0)); n > maxPanicsRecorded*(stackLines+1) {
 		t.Errorf("%d events", n)
 	}
-	if now, _ := m.panicState.Get(); now.Panics != 1000 {
+	if now, _ := m.panics.state.Get(); now.Panics != 1000 {
 		t.Errorf("%d are counted", now.Panics)
 	}
 }
 
 // TestBackingOff checks that the state contains a task while it waits for its restart.
 func TestBackingOff(t *testing.T) {
-	m := &machine{panicState: cell.New(panicState{})}
-	k := m.restarter()
+	m := &machine{}
+	m.panics = newPanicLog(m)
+	k := m.panics.restarter()
 	k.BackingOff("a", true)
 	k.BackingOff("b", true)
 	k.BackingOff("a", false)
-	if now, _ := m.panicState.Get(); !slices.Equal(now.BackingOff, []string{"b"}) {
+	if now, _ := m.panics.state.Get(); !slices.Equal(now.BackingOff, []string{"b"}) {
 		t.Errorf("%v", now.BackingOff)
 	}
 }

@@ -93,7 +93,7 @@ func hasAddress(s network.State) bool {
 func (m *machine) watchReach(ctx context.Context) {
 	var r reachState
 	var act reachAction
-	for configs, states := m.config.Watch(), m.networkState.Watch(); ; {
+	for configs, states := m.config.Watch(), m.network.State.Watch(); ; {
 		now, state := configs.Current(), states.Current()
 		in := m.reachInput(now, state)
 		var rest time.Duration
@@ -132,7 +132,7 @@ func (m *machine) reachInput(now applied, state network.State) reachInput {
 	if now.config == nil || !in.decided {
 		return in
 	}
-	want, revision := m.networkConfig.Get()
+	want, revision := m.network.Config.Get()
 	// Until then the state belongs to the previous configuration.
 	in.hasAddress = reflect.DeepEqual(want, nodeplan.Network(now.config)) && state.Revision >= revision && hasAddress(state)
 	var err error

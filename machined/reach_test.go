@@ -129,7 +129,7 @@ func keeping(t *testing.T, current []byte) *machine {
 	}
 	m := &machine{
 		events: newEventLog(), config: cell.New(applied{}), reconciler: converge.New(converge.Deps{}), disks: disk.New(disk.Deps{}), upgrade: upgrade.New(upgrade.Deps{}),
-		networkConfig: cell.New(network.Config{}), networkState: cell.New(network.State{}),
+		network: converge.Network{Config: cell.New(network.Config{}), State: cell.New(network.State{})},
 	}
 	a, _, err := load()
 	if err != nil {
@@ -152,7 +152,7 @@ func TestReturnToReached(t *testing.T) {
 	if in := m.reachInput(now, state); in.hasAddress || in.hadAddress || in.hasFallback {
 		t.Errorf("with a network of no configuration: %+v", in)
 	}
-	m.networkConfig.Set(nodeplan.Network(now.config))
+	m.network.Config.Set(nodeplan.Network(now.config))
 	if in := m.reachInput(now, state); !in.hasAddress || in.hadAddress || !in.decided {
 		t.Errorf("with an address: %+v", in)
 	}

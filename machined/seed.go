@@ -86,7 +86,7 @@ func (m *machine) adopt(ctx context.Context, d seed.Document) error {
 	if err := m.checkAccess(ctx, next.Cluster); err != nil {
 		return fmt.Errorf("%s: %w", d.Name, err)
 	}
-	if err := awaitLinks(ctx, next, m.network.MissingLinks, linkTimeout); err != nil {
+	if err := awaitLinks(ctx, next, m.network.Controller.MissingLinks, linkTimeout); err != nil {
 		return fmt.Errorf("%s: %w", d.Name, err)
 	}
 	if m.bootMedium == "" {

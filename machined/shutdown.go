@@ -23,7 +23,7 @@ func newPower(m *machine) *power.Controller {
 		},
 		Wipe:        m.disks.Wipe,
 		StopFeeding: func() { m.stopFeeding() },
-		Enter:       m.enter,
+		Enter:       m.progress.enter,
 		Console:     m.logConsole,
 	})
 }

@@ -2,31 +2,14 @@ package main
 
 import (
 	"context"
-	"fmt"
 	"time"
 
 	"github.com/orlop-os/orlop/machined/credentials"
 	"github.com/orlop-os/orlop/machined/drift"
 	"github.com/orlop-os/orlop/machined/host"
 	"github.com/orlop-os/orlop/machined/network"
-	"github.com/orlop-os/orlop/pkg/supervise"
 	"github.com/orlop-os/orlop/pkg/topic"
 )
-
-// stage is the current step of the boot: topic "stage".
-type stage struct {
-	// name of the step in boot.go, or "running", "not installed", "going down"
-	Name       string    `json:"name"`
-	WaitingFor string    `json:"waitingFor,omitempty"` // resource for which the step waits
-	Since      time.Time `json:"since"`
-}
-
-// moment is the time at which a step or service was reached for the first time since power-on:
-// topic "timeline".
-type moment struct {
-	Name    string  `json:"name"`    // step of the boot, or "service/component"
-	Seconds float64 `json:"seconds"` // since the start of init, the first process
-}
 
 // configurationState describes the configuration: topic "configuration". Config.Get returns its
 // text.
@@ -74,14 +57,14 @@ func (m *machine) observable() []topic.Topic {
 		topic.Polled("modules", ignoreContext(m.kernel.ReadModules)), // []host.LoadedModule
 		topic.Polled("mounts", ignoreContext(m.kernel.ReadMounts)),   // []host.MountState
 		// network.State: links, addresses, routes, leases, resolver
-		topic.Watched("network", m.networkState),
+		topic.Watched("network", m.network.State),
 		// []debug.RuleTable: the nftables rules, as nft prints them
 		topic.Polled("nftables", m.debug.RuleTables),
 		topic.Polled("pci", ignoreContext(m.kernel.ReadPCI)), // []host.PCIDevice
 		// []host.ProcessState, with memory
 		topic.Polled("processes", ignoreContext(m.kernel.ReadProcesses)),
 		// panicState: panics of the system's programs
-		topic.Watched("panics", m.panicState),
+		topic.Watched("panics", m.panics.state),
 		// []network.KernelRoute: all routes of the kernel, of any origin
 		topic.Polled("routes", ignoreContext(network.KernelRoutes)),
 		// []host.Sensor: temperatures, fans, voltages, power
@@ -91,14 +74,14 @@ func (m *machine) observable() []topic.Topic {
 		// []logship.State: receivers of logs
 		topic.Polled("log-shipping", ignoreContext(m.logShipping.States)),
 		// stage: step of the boot and the resource for which it waits
-		topic.Watched("stage", m.stage),
+		topic.Watched("stage", m.progress.stage),
 		// []host.SysctlState: configured kernel parameters
 		topic.Polled("sysctls", ignoreContext(m.sysctls)),
 		// host.System: kernel, processors, uptime
 		topic.Polled("system", ignoreContext(m.kernel.ReadSystem)),
-		topic.Watched("time", m.timeState), // timesync.Status
+		topic.Watched("time", m.clock.status), // timesync.Status
 		// []moment: time of each step and first readiness
-		topic.Watched("timeline", m.timeline),
+		topic.Watched("timeline", m.progress.timeline),
 		// upgrade.State: the last upgrade and its progress
 		topic.Watched("upgrade", m.upgrade.Controller.State()),
 	}
@@ -144,47 +127,4 @@ func (m *machine) name() string {
 		return ""
 	}
 	return now.config.Machine.Metadata.Name
-}
-
-// enter sets the current step of the boot.
-func (m *machine) enter(name, waits string) {
-	m.stage.Set(stage{Name: name, WaitingFor: waits, Since: time.Now()})
-}
-
-// mark records the first time at which a step or service is reached.
-func (m *machine) mark(what string) {
-	seconds := time.Since(m.started).Seconds()
-	added := false
-	m.timeline.Update(func(have []moment) []moment {
-		for _, h := range have {
-			if h.Name == what {
-				return have
-			}
-		}
-		added = true
-		return append(have[:len(have):len(have)], moment{Name: what, Seconds: seconds})
-	})
-	if added {
-		m.events.add("boot", "stage", fmt.Sprintf("%s after %.2f s", what, seconds))
-	}
-}
-
-// watchServices marks the first readiness of each service and component in the timeline.
-func (m *machine) watchServices(ctx context.Context) {
-	for w := m.services.Status().Watch(); ; {
-		list, _, err := w.Next(ctx)
-		if err != nil {
-			return
-		}
-		for _, s := range list {
-			if s.State == supervise.Running {
-				m.mark(s.Name)
-			}
-			for _, c := range s.Components {
-				if c.Ready {
-					m.mark(s.Name + "/" + c.Name)
-				}
-			}
-		}
-	}
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/orlop-os/orlop/machined/power"
 	"github.com/orlop-os/orlop/machined/timesync"
 	"github.com/orlop-os/orlop/machined/transition"
+	"github.com/orlop-os/orlop/pkg/cell"
 	"github.com/orlop-os/orlop/pkg/mount"
 	"github.com/orlop-os/orlop/pkg/panics"
 	"github.com/orlop-os/orlop/pkg/paths"
@@ -41,7 +42,7 @@ func stepRelease(_ context.Context, m *machine) (err error) {
 func stepClock(_ context.Context, m *machine) error {
 	built := time.Unix(m.release.BuildTime, 0)
 	err := m.notBefore(built, "the build of the system")
-	m.timeFloor.Raise(built, time.Now())
+	m.clock.floor.Raise(built, time.Now())
 	return err
 }
 
@@ -55,15 +56,25 @@ func stepTimeMark(ctx context.Context, m *machine) error {
 	if err != nil {
 		m.logConsole(err.Error())
 	}
-	m.restarter().Go(ctx, "time mark", func(ctx context.Context) {
-		m.timeFloor.Run(ctx, paths.TimeFloor, mark, func(err error) { m.events.add("time", "failure", err.Error()) })
+	m.panics.restarter().Go(ctx, "time mark", func(ctx context.Context) {
+		m.clock.floor.Run(ctx, paths.TimeFloor, mark, func(err error) { m.events.add("time", "failure", err.Error()) })
 	})
-	if mark.Before(m.timeFloor.Now(time.Now())) {
+	if mark.Before(m.clock.floor.Now(time.Now())) {
 		return nil
 	}
 	err = m.notBefore(mark, "the time stored on STATE")
-	m.timeFloor.Raise(mark, time.Now())
+	m.clock.floor.Raise(mark, time.Now())
 	return err
+}
+
+// clock is the state of the system clock.
+type clock struct {
+	status *cell.Cell[timesync.Status]
+	floor  *timesync.Floor // time that has certainly passed
+}
+
+func newClock() clock {
+	return clock{status: cell.New(timesync.Status{}), floor: timesync.NewFloor(time.Time{}, time.Now())}
 }
 
 // notBefore sets the clock to floor, a time that has certainly passed, if the clock shows an
@@ -188,14 +199,14 @@ const notInstalled = "the system runs from memory; it writes to no disk before i
 func stepStorage(ctx context.Context, m *machine) error {
 	if m.bootMedium != "" {
 		m.disks.Problem().Set(notInstalled)
-		m.restarter().Go(ctx, "disks", m.disks.Watch)
+		m.panics.restarter().Go(ctx, "disks", m.disks.Watch)
 		return nil
 	}
 	if err := m.disks.SetUp(ctx, disk.Config{}); err != nil {
 		m.logConsole("storage: " + err.Error())
 	}
-	m.restarter().Go(ctx, "disks", m.disks.Watch)
-	m.restarter().Go(ctx, "file systems", m.disks.WatchErrors)
+	m.panics.restarter().Go(ctx, "disks", m.disks.Watch)
+	m.panics.restarter().Go(ctx, "file systems", m.disks.WatchErrors)
 	return nil
 }
 
@@ -229,7 +240,7 @@ func loadConfiguration(ctx context.Context, m *machine) {
 		return
 	}
 	m.adoptSeed(ctx)
-	m.restarter().Go(ctx, "media", m.watchSeeds)
+	m.panics.restarter().Go(ctx, "media", m.watchSeeds)
 	if now, _ := m.config.Get(); now.config == nil {
 		m.logConsole("no configuration yet; waiting for one over the API, or on a medium labeled ORLOPCFG or cidata")
 	}
@@ -256,10 +267,10 @@ const networkRetry = time.Second
 
 func stepNetwork(ctx context.Context, m *machine) error {
 	now, _ := m.config.Get()
-	m.networkConfig.Set(nodeplan.Network(now.config))
+	m.network.Config.Set(nodeplan.Network(now.config))
 	go func() {
 		for ctx.Err() == nil {
-			err := panics.Do("network", func() error { return m.network.Run(ctx) })
+			err := panics.Do("network", func() error { return m.network.Controller.Run(ctx) })
 			m.events.add("network", "failure", fmt.Sprint("stopped, and restarts: ", err))
 			select {
 			case <-time.After(networkRetry):
@@ -271,9 +282,9 @@ func stepNetwork(ctx context.Context, m *machine) error {
 }
 
 func stepTime(ctx context.Context, m *machine) error {
-	m.restarter().Go(ctx, "time", func(ctx context.Context) {
+	m.panics.restarter().Go(ctx, "time", func(ctx context.Context) {
 		timesync.Run(ctx, timesync.Deps{
-			Servers: m.timeServers, Status: m.timeState, Clock: timesync.SystemClock(), Floor: m.timeFloor,
+			Servers: m.network.TimeServers, Status: m.clock.status, Clock: timesync.SystemClock(), Floor: m.clock.floor,
 			Log: func(line string) { m.events.add("time", "operation", line) },
 		})
 	})
@@ -321,26 +332,26 @@ func stepAPI(ctx context.Context, m *machine) error {
 
 func stepServices(ctx context.Context, m *machine) error {
 	if m.bootMedium != "" {
-		m.enter("not installed", "being installed on a disk")
+		m.progress.enter("not installed", "being installed on a disk")
 	}
-	m.restarter().Go(ctx, "services", m.watchServices)
-	m.restarter().Go(ctx, "images", m.images.RunImport)
+	m.panics.restarter().Go(ctx, "services", func(ctx context.Context) { m.progress.watchServices(ctx, m.services) })
+	m.panics.restarter().Go(ctx, "images", m.images.RunImport)
 	if m.bootMedium == "" {
-		m.restarter().Go(ctx, "artifacts", m.images.RunArtifacts)
+		m.panics.restarter().Go(ctx, "artifacts", m.images.RunArtifacts)
 	}
-	m.restarter().Go(ctx, "configuration", m.reconciler.Run)
-	m.restarter().Go(ctx, "membership", m.members.Worker.Run)
-	m.restarter().Go(ctx, "removal", m.members.Worker.RunRemoval)
+	m.panics.restarter().Go(ctx, "configuration", m.reconciler.Run)
+	m.panics.restarter().Go(ctx, "membership", m.members.Worker.Run)
+	m.panics.restarter().Go(ctx, "removal", m.members.Worker.RunRemoval)
 	if m.bootMedium == "" { // a system that is not installed is unclaimed and ships no logs
-		m.restarter().Go(ctx, "log-shipping", m.logShipping.Run)
+		m.panics.restarter().Go(ctx, "log-shipping", m.logShipping.Run)
 	}
-	m.restarter().Go(ctx, "trial", m.upgrade.Controller.ResumeTrial)
-	m.restarter().Go(ctx, "configuration on trial", m.watchTrial)
-	m.restarter().Go(ctx, "reach", m.watchReach)
-	m.restarter().Go(ctx, "pace of connections", newConnLimit(m).Install)
-	m.restarter().Go(ctx, "revocations", m.members.Sync.Run)
-	m.restarter().Go(ctx, "Nodes of removed machines", m.members.NodeGC.Run)
-	m.restarter().Go(ctx, "snapshots", func(context.Context) { m.etcd.RunSchedule() })
-	m.restarter().Go(ctx, "sending snapshots", func(context.Context) { m.etcd.RunUploads() })
+	m.panics.restarter().Go(ctx, "trial", m.upgrade.Controller.ResumeTrial)
+	m.panics.restarter().Go(ctx, "configuration on trial", m.watchTrial)
+	m.panics.restarter().Go(ctx, "reach", m.watchReach)
+	m.panics.restarter().Go(ctx, "pace of connections", newConnLimit(m).Install)
+	m.panics.restarter().Go(ctx, "revocations", m.members.Sync.Run)
+	m.panics.restarter().Go(ctx, "Nodes of removed machines", m.members.NodeGC.Run)
+	m.panics.restarter().Go(ctx, "snapshots", func(context.Context) { m.etcd.RunSchedule() })
+	m.panics.restarter().Go(ctx, "sending snapshots", func(context.Context) { m.etcd.RunUploads() })
 	return nil
 }

@@ -63,7 +63,7 @@ func newUpgrade(m *machine) *upgrade.Upgrade {
 			},
 		},
 		Trial: upgrade.Trial{
-			Started:     m.started,
+			Started:     m.progress.started,
 			Watch:       m.watchHealth,
 			Events:      m.upgradeEvents,
 			Services:    m.services,
@@ -71,7 +71,7 @@ func newUpgrade(m *machine) *upgrade.Upgrade {
 		},
 		Network: upgrade.Network{
 			Addresses: func(c *config.Config) []netip.Addr {
-				state, _ := m.networkState.Get()
+				state, _ := m.network.State.Get()
 				return nodeplan.Addresses(c, state)
 			},
 			Gateways: m.gatewayProbes,
@@ -79,13 +79,13 @@ func newUpgrade(m *machine) *upgrade.Upgrade {
 		Node: upgrade.Node{
 			Config:  func() *config.Config { now, _ := m.config.Get(); return now.config },
 			Removed: func() bool { member, _ := m.members.Worker.State.Get(); return member.Removed },
-			Command: m.orchestrator,
+			Command: m.orchestrator.run,
 		},
 		PeerEndpoint: m.members.Peers.Endpoint,
 		Serve:        m.serve,
 		Reboot:       func(why string) error { return m.power.Shutdown(power.Request{To: power.Reboot, Why: why}) },
 		Running:      m.power.Running(),
-		Restarter:    m.restarter(),
+		Restarter:    m.panics.restarter(),
 		Event:        func(kind, message string) { m.events.add("upgrade", kind, message) },
 		Console:      m.logConsole,
 	})
@@ -145,7 +145,7 @@ func (m *machine) upgradeEvents() []upgrade.Event {
 
 // gatewayProbes returns a probe for each gateway.
 func (m *machine) gatewayProbes() []func(context.Context) error {
-	state, _ := m.networkState.Get()
+	state, _ := m.network.State.Get()
 	var out []func(context.Context) error
 	for _, r := range state.Gateways() {
 		out = append(out, func(ctx context.Context) error { return network.AwaitGateway(ctx, r) })
@@ -167,7 +167,7 @@ type healthWatcher struct {
 func (m *machine) watchHealth() upgrade.HealthWatcher {
 	return healthWatcher{
 		version: m.release.Version, storageProblem: m.disks.Problem(), config: m.config.Watch(), services: m.services.Status().Watch(),
-		members: m.members.Worker.State.Watch(), rules: m.packets.Problem().Watch(), panics: m.panicState.Watch(),
+		members: m.members.Worker.State.Watch(), rules: m.packets.Problem().Watch(), panics: m.panics.state.Watch(),
 	}
 }
 

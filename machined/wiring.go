@@ -162,10 +162,10 @@ func (m *machine) kernelStarted() (time.Time, error) {
 func newEtcd(m *machine) *etcd.Manager {
 	d := etcd.Deps{
 		Config:         cell.Map(m.config, func(now applied) etcd.Config { return etcd.Config{Config: now.config, OnTrial: !now.trial.IsZero()} }),
-		Started:        m.started,
+		Started:        m.progress.started,
 		Stopping:       m.power.Running(),
-		Command:        m.orchestrator,
-		ReadCommand:    m.readOrchestrator,
+		Command:        m.orchestrator.run,
+		ReadCommand:    m.orchestrator.read,
 		Services:       m.services,
 		LockUpgrade:    m.upgrade.Controller.TryLock,
 		UpgradePending: func() error { return m.upgrade.Controller.Record().Undecided() },
@@ -193,7 +193,7 @@ func newImages(m *machine) *images.Manager {
 		}),
 		UpgradePending: func() bool { return m.upgrade.Controller.Record().Undecided() != nil },
 		PauseImage:     func() string { return m.release.PauseImage },
-		Imported:       func() { m.mark("images") },
+		Imported:       func() { m.progress.mark("images") },
 		Peers:          func() []netip.Addr { now, _ := m.config.Get(); return m.members.Peers.Others(now.config) },
 		Call:           m.members.Peers.Call,
 		Dial: func(ctx context.Context, addr netip.Addr) (*client.Client, error) {
@@ -230,7 +230,7 @@ func newLogShipping(m *machine) *logship.Shipper {
 			},
 		},
 		Services:  m.services,
-		Restarter: m.restarter(),
+		Restarter: m.panics.restarter(),
 		Event:     func(kind, message string) { m.events.add("log-shipping", kind, message) },
 	})
 }
@@ -257,7 +257,7 @@ func newPairing(m *machine) *ownership.Pairing {
 		Unreadable: func(c *config.Config) bool { return c == nil && m.bootMedium == "" && hasStoredConfig() },
 		Stored:     func() bool { why, _ := m.disks.Problem().Get(); return why == "" },
 		Activate: func(ctx context.Context, c *config.Config) error {
-			state, _ := m.networkState.Get()
+			state, _ := m.network.State.Get()
 			return m.reconciler.ConfigureAPILocked(ctx, c, state)
 		},
 		Record:        m.record,
@@ -272,7 +272,7 @@ func newSuspended(m *machine) *suspend.Manager {
 		Dir:            paths.SuspendedObjects,
 		Config:         func() *config.Config { now, _ := m.config.Get(); return now.config },
 		StorageProblem: func() string { why, _ := m.disks.Problem().Get(); return why },
-		Command:        m.orchestrator,
+		Command:        m.orchestrator.run,
 		Stopping:       m.power.Running(),
 		Event:          func(kind, message string) { m.events.add("cluster", kind, message) },
 	}
@@ -289,7 +289,7 @@ func convergeDeps(m *machine) converge.Deps {
 			StorageProblem: func() string { why, _ := m.disks.Problem().Get(); return why },
 			InMemory:       m.bootMedium != "",
 			Firewall:       m.packets,
-			Network:        converge.Network{Controller: m.network, Config: m.networkConfig, State: m.networkState, TimeServers: m.timeServers},
+			Network:        m.network,
 			Kernel:         m.kernel,
 			HostFacts:      func() host.Facts { return m.facts },
 			HasIdentity:    func() bool { return m.identity.Load() != nil },
@@ -305,7 +305,7 @@ func convergeDeps(m *machine) converge.Deps {
 		},
 		MemberProblem:       func() string { member, _ := m.members.Worker.State.Get(); return member.Problem },
 		ConfigureRegistries: m.images.ConfigureRegistries,
-		Enter:               m.enter,
+		Enter:               m.progress.enter,
 		Stopping:            func() bool { return m.power.Stopping() },
 		Event:               m.events.add,
 		Console:             m.logConsole,
