@@ -11,7 +11,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
-	"github.com/orlop-os/orlop/machined/configstore"
+	"github.com/orlop-os/orlop/machined/activeconfig"
 	"github.com/orlop-os/orlop/machined/credentials"
 	"github.com/orlop-os/orlop/machined/disk"
 	"github.com/orlop-os/orlop/machined/nodeplan"
@@ -35,8 +35,8 @@ import (
 //  4. The documents are written to STATE and replace the present documents by a rename (package
 //     configstore). After a power cut either the old or the new documents are complete. Staged
 //     documents are stored beside them and replace them at the next boot; during a trial, the
-//     previous documents are stored beside them (history.go).
-//  5. The configuration cell (machine.config), a variable that every domain watches, gets the new
+//     previous documents are stored beside them (package activeconfig).
+//  5. The cell of the active configuration, a variable that every domain watches, gets the new
 //     value. Each domain reads its actual state, computes the difference and performs its
 //     operations, now and whenever the kernel's state changes. It reports each operation as an
 //     event, and a failure in its topic.
@@ -45,33 +45,6 @@ import (
 // than a second on real hardware.
 const checkTimeout = time.Minute
 
-// applied is the active configuration.
-type applied struct {
-	config  *config.Config // nil if there is none
-	applied time.Time
-	// source: "STATE", "image", "API (CN=…)", "medium /dev/sdb1:machine.yaml"
-	source string
-	// original documents from STATE, the image or a medium; nil after an apply over the API
-	documents []byte
-	problem   string // why the stored configuration is unusable
-	// deadline of the trial, at which the previous configuration becomes active again; zero if this
-	// configuration is not on trial
-	trial time.Time
-	// tried are the earlier configurations of the same trial, which were not confirmed.
-	tried []*config.Config
-	// trialName is the caller's name for the trial; it can be empty.
-	trialName string
-	// sameNetwork reports that links, addresses and routes are unchanged from the configuration
-	// before the trial.
-	sameNetwork bool
-	// due is the time at which this configuration becomes active: by then the caller has received
-	// the answer.
-	due time.Time
-}
-
-// configs is the store of the configurations.
-var configs = configstore.Store{Dir: paths.Config}
-
 // activationDelay is the delay before a configuration on trial becomes active, so that the answer
 // is sent over the connection that the configuration may cut.
 const activationDelay = time.Second
@@ -79,10 +52,10 @@ const activationDelay = time.Second
 // apply converges the machine to the documents or rejects them. The error is config.Problems if the
 // documents have problems.
 func (m *machine) apply(ctx context.Context, filename string, r *api.ApplyRequest) (outcome, error) {
-	m.applyMu.Lock()
-	defer m.applyMu.Unlock()
+	m.active.Lock()
+	defer m.active.Unlock()
 
-	now, _ := m.config.Get()
+	now := m.active.Current()
 	next, text, err := m.parseRequest(now, filename, r)
 	if err != nil {
 		return outcome{}, err
@@ -92,26 +65,26 @@ func (m *machine) apply(ctx context.Context, filename string, r *api.ApplyReques
 		return outcome{}, err
 	}
 	if m.bootMedium != "" {
-		return m.applyInstall(ctx, now.config, next, text, r.Mode == api.ApplyRequest_MODE_DRY_RUN)
+		return m.applyInstall(ctx, now.Config, next, text, r.Mode == api.ApplyRequest_MODE_DRY_RUN)
 	}
 	// although an installed machine does not use the expression
 	if err := m.install.CheckMatch(ctx, next); err != nil {
 		return outcome{}, err
 	}
-	out, err := m.dryRun(ctx, now.config, next)
+	out, err := m.dryRun(ctx, now.Config, next)
 	if err != nil {
 		return out, err
 	}
 	hardware, cutOff := facts.Warnings(next)
 	out.trialPlan, out.warnings = facts.Trial, slices.Concat(hardware, out.warnings, cutOff)
-	lines, err := m.reencryptSecrets(ctx, now.config, next, r.Mode == api.ApplyRequest_MODE_DRY_RUN)
+	lines, err := m.reencryptSecrets(ctx, now.Config, next, r.Mode == api.ApplyRequest_MODE_DRY_RUN)
 	if err != nil {
 		return outcome{}, err
 	}
 	out.add("etcd", lines)
 	staged := r.Mode == api.ApplyRequest_MODE_STAGED
 	// another pod network takes a reboot
-	out.reboot = !staged && transition.ReplacesPodNetwork(now.config, next)
+	out.reboot = !staged && transition.ReplacesPodNetwork(now.Config, next)
 	if r.Mode == api.ApplyRequest_MODE_DRY_RUN {
 		return out, nil
 	}
@@ -119,7 +92,7 @@ func (m *machine) apply(ctx context.Context, filename string, r *api.ApplyReques
 	if staged || out.reboot {
 		return m.stageForBoot(ctx, text, out)
 	}
-	if now.config != nil && len(config.Changes(now.config, next)) == 0 && now.trial.IsZero() && r.Mode != api.ApplyRequest_MODE_TRY && configs.Staged().IsZero() {
+	if now.Config != nil && len(config.Changes(now.Config, next)) == 0 && !now.OnTrial() && r.Mode != api.ApplyRequest_MODE_TRY && m.active.Store().Staged().IsZero() {
 		// recorded as a call without a change, but the text is stored: it can differ in comments
 		setUnchanged(ctx)
 	}
@@ -157,7 +130,7 @@ func (m *machine) dryRun(ctx context.Context, before, next *config.Config) (outc
 
 // applyRequest applies the documents of a request, and waits until their operations were tried.
 func (m *machine) applyRequest(ctx context.Context, filename string, r *api.ApplyRequest) (*api.ApplyResponse, error) {
-	before, _ := m.config.Get()
+	before := m.active.Current()
 	done, err := m.apply(ctx, filename, r)
 	if err != nil {
 		return nil, err
@@ -171,15 +144,15 @@ func (m *machine) applyRequest(ctx context.Context, filename string, r *api.Appl
 			out.Addresses = append(out.Addresses, address.String())
 		}
 	case done.config != nil:
-		out.Failures = m.reconciler.AwaitConverged(ctx, done.config, nodeplan.Network(before.config))
+		out.Failures = m.reconciler.AwaitConverged(ctx, done.config, nodeplan.Network(before.Config))
 		out.Operations = reconcile.Done(out.Operations, out.Failures)
 	}
 	return out, nil
 }
 
 // parseRequest reads the documents of a request and checks them by themselves.
-func (m *machine) parseRequest(now applied, filename string, r *api.ApplyRequest) (*config.Config, []byte, error) {
-	filename, text, err := requested(now, filename, r)
+func (m *machine) parseRequest(now activeconfig.Active, filename string, r *api.ApplyRequest) (*config.Config, []byte, error) {
+	filename, text, err := m.active.Requested(now, filename, r)
 	if err != nil {
 		return nil, nil, transition.Refuse(err)
 	}
@@ -193,12 +166,12 @@ func (m *machine) parseRequest(now applied, filename string, r *api.ApplyRequest
 
 // checkTransition rejects a change that this machine cannot make, and returns the facts by which it
 // decided.
-func (m *machine) checkTransition(ctx context.Context, now applied, next *config.Config, r *api.ApplyRequest) (transition.Facts, error) {
+func (m *machine) checkTransition(ctx context.Context, now activeconfig.Active, next *config.Config, r *api.ApplyRequest) (transition.Facts, error) {
 	facts, err := m.transitionFacts(ctx, now, next, r)
 	if err != nil {
 		return facts, err
 	}
-	if err := transition.Check(now.config, next, facts).Err(); err != nil {
+	if err := transition.Check(now.Config, next, facts).Err(); err != nil {
 		return facts, err
 	}
 	return facts, m.checkAccess(ctx, next.Cluster)
@@ -208,7 +181,7 @@ func (m *machine) checkTransition(ctx context.Context, now applied, next *config
 // reboot.
 func (m *machine) stageForBoot(ctx context.Context, text []byte, out outcome) (outcome, error) {
 	by := callerid.FromContext(ctx).String()
-	if err := configs.Stage(text); err != nil {
+	if err := m.active.Store().Stage(text); err != nil {
 		return outcome{}, err
 	}
 	m.events.add("config", "config", "staged for the next boot by "+by)
@@ -219,8 +192,8 @@ func (m *machine) stageForBoot(ctx context.Context, text []byte, out outcome) (o
 }
 
 // activate stores the checked documents and sets the configuration cell. The caller holds
-// m.applyMu.
-func (m *machine) activate(ctx context.Context, now applied, next *config.Config, text []byte, r *api.ApplyRequest, out outcome) (outcome, error) {
+// m.active.
+func (m *machine) activate(ctx context.Context, now activeconfig.Active, next *config.Config, text []byte, r *api.ApplyRequest, out outcome) (outcome, error) {
 	// checkMachine has checked that the configuration allows to wipe the disk
 	if why, _ := m.disks.Problem().Get(); why != "" {
 		if err := m.disks.SetUp(ctx, disk.Config{Wipe: true}); err != nil {
@@ -235,32 +208,32 @@ func (m *machine) activate(ctx context.Context, now applied, next *config.Config
 	}
 	if out.trialPlan.Duration > 0 {
 		out.deadline = time.Now().Add(out.trialPlan.Duration)
-		err = configs.StartTrial(text)
-	} else if err = configs.Put(text); err == nil {
-		err = configs.DropStaged()
+		err = m.active.Store().StartTrial(text)
+	} else if err = m.active.Store().Put(text); err == nil {
+		err = m.active.Store().DropStaged()
 	}
 	if err != nil {
 		return outcome{}, err
 	}
 	by := callerid.FromContext(ctx).String()
 	m.events.add("config", "config", "applied by "+by+withoutTrial(r, out.trialPlan))
-	for _, change := range config.Changes(now.config, next) {
+	for _, change := range config.Changes(now.Config, next) {
 		m.events.add("config", "config", change)
 	}
-	fresh := applied{config: next, applied: time.Now(), source: "API (" + by + ")", trial: out.deadline}
+	fresh := activeconfig.Active{Config: next, At: time.Now(), Source: "API (" + by + ")", TrialEnd: out.deadline}
 	if out.trialPlan.Duration > 0 {
-		fresh.trialName = r.TrialName
-		fresh.sameNetwork = now.trial.IsZero() && reflect.DeepEqual(nodeplan.Network(now.config), nodeplan.Network(next))
+		fresh.TrialName = r.TrialName
+		fresh.SameNetwork = !now.OnTrial() && reflect.DeepEqual(nodeplan.Network(now.Config), nodeplan.Network(next))
 	}
 	if len(out.trialPlan.CutOffs) > 0 {
-		fresh.due = time.Now().Add(activationDelay)
+		fresh.Due = time.Now().Add(activationDelay)
 	}
 	out.config = next
-	if !out.deadline.IsZero() && !now.trial.IsZero() {
-		fresh.tried = append(slices.Clone(now.tried), now.config)
+	if !out.deadline.IsZero() && now.OnTrial() {
+		fresh.Tried = append(slices.Clone(now.Tried), now.Config)
 	}
-	m.config.Set(fresh)
-	m.addToHistory(text, by)
+	m.active.Cell().Set(fresh)
+	m.active.AddToHistory(text, by)
 	// ConfigureAPI runs here and not only in the reconciliation, so that the caller's next call
 	// already reaches the machine under its new name.
 	state, _ := m.network.State.Get()
@@ -294,4 +267,13 @@ func (m *machine) checkAccess(ctx context.Context, c *config.Cluster) error {
 		return transition.Refuse(errors.New(credentials.InDocument(string(text))))
 	}
 	return err
+}
+
+// confirmTrial ends the trial, and returns the operations of the configuration that failed.
+func (m *machine) confirmTrial(ctx context.Context, by callerid.Caller, name string) (failures []string, err error) {
+	c, err := m.active.Confirm(ctx, by, name)
+	if err != nil {
+		return nil, err
+	}
+	return m.reconciler.AwaitConverged(ctx, c, nodeplan.Network(c)), nil
 }

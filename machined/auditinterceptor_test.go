@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/orlop-os/orlop/apid"
+	"github.com/orlop-os/orlop/machined/activeconfig"
 	machinedapi "github.com/orlop-os/orlop/machined/api"
 	"github.com/orlop-os/orlop/machined/membership"
 	"github.com/orlop-os/orlop/machined/network"
@@ -56,7 +57,7 @@ func TestCaptureIsOnRecord(t *testing.T) {
 // TestRelayOnRecord checks that a relay is recorded with its caller and target, for every result.
 func TestRelayOnRecord(t *testing.T) {
 	m := recording(t, audit.DefaultSize)
-	m.config, m.network.State = cell.New(applied{}), cell.New(network.State{})
+	m.active, m.network.State = activeconfig.New(activeconfig.Deps{}), cell.New(network.State{})
 	m.setMembers(func(*membership.Deps) {})
 	server := grpc.NewServer(grpc.StreamInterceptor(auditInterceptor{m: m, audited: apid.Mutates()}.stream))
 	t.Cleanup(server.Stop)

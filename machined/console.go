@@ -37,13 +37,13 @@ func (m *machine) showConsole(ctx context.Context) {
 // watchConsole derives the status of the console from the cells.
 func (m *machine) watchConsole(ctx context.Context, status *cell.Cell[console.Status]) {
 	stages, services := m.progress.stage.Watch(), m.services.Status().Watch()
-	networks, configs, storage := m.network.State.Watch(), m.config.Watch(), m.disks.Problem().Watch()
+	networks, configs, storage := m.network.State.Watch(), m.active.Cell().Watch(), m.disks.Problem().Watch()
 	codes := m.pairing.Code().Watch()
 	for {
 		stages.Current()
 		services.Current()
 		networks.Current()
-		configs.Current()
+		m.active.Store().Current()
 		storage.Current()
 		codes.Current()
 		status.Set(m.consoleStatus())
@@ -69,9 +69,9 @@ func (m *machine) consoleStatus() console.Status {
 	if m.bootMedium != "" {
 		s.Problem = "" // it needs no disk
 	}
-	now, _ := m.config.Get()
+	now := m.active.Current()
 	if s.Problem == "" {
-		s.Problem = now.problem
+		s.Problem = now.Problem
 	}
 	if id := m.identity.Load(); id != nil {
 		s.Identity = pki.Fingerprint(id.Cert)
@@ -82,10 +82,10 @@ func (m *machine) consoleStatus() console.Status {
 	if stage.WaitingFor != "" {
 		s.WaitsFor = append(s.WaitsFor, stage.WaitingFor)
 	}
-	if now.config != nil && now.config.Cluster != nil {
+	if now.Config != nil && now.Config.Cluster != nil {
 		s.Kubernetes = m.release.Kubernetes
 	}
-	for _, a := range nodeplan.Addresses(now.config, state) {
+	for _, a := range nodeplan.Addresses(now.Config, state) {
 		s.Addresses = append(s.Addresses, a.String())
 	}
 	for _, one := range list {

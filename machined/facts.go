@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/orlop-os/orlop/machined/activeconfig"
 	"github.com/orlop-os/orlop/machined/host"
 	"github.com/orlop-os/orlop/machined/network"
 	"github.com/orlop-os/orlop/machined/nodeplan"
@@ -17,15 +18,15 @@ import (
 )
 
 // transitionFacts returns the facts on which the change to the next configuration depends.
-func (m *machine) transitionFacts(ctx context.Context, now applied, next *config.Config, r *api.ApplyRequest) (f transition.Facts, err error) {
+func (m *machine) transitionFacts(ctx context.Context, now activeconfig.Active, next *config.Config, r *api.ApplyRequest) (f transition.Facts, err error) {
 	f = transition.Facts{
-		Request: r, Trial: transition.PlanTrial(m.fallback(now), next, r), OnTrial: !now.trial.IsZero(), Now: time.Now(),
+		Request: r, Trial: transition.PlanTrial(m.active.Fallback(now), next, r), OnTrial: now.OnTrial(), Now: time.Now(),
 		Upgrade: m.upgrade.Controller.Record().Undecided(), Machine: m.machineFacts(next),
 	}
 	if f.Caller, err = callerFacts(ctx, next); err != nil {
 		return f, err
 	}
-	f.Hardware, err = m.hardwareFacts(now.config, next)
+	f.Hardware, err = m.hardwareFacts(now.Config, next)
 	return f, err
 }
 

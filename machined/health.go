@@ -7,6 +7,7 @@ import (
 
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/orlop-os/orlop/machined/activeconfig"
 	"github.com/orlop-os/orlop/machined/disk"
 	"github.com/orlop-os/orlop/machined/health"
 	"github.com/orlop-os/orlop/machined/membership"
@@ -19,21 +20,21 @@ import (
 
 // reportHealth passes the health to each, now and after each change, while each wants more.
 func (m *machine) reportHealth(ctx context.Context, each func(*api.HealthResponse) (more bool, err error)) error {
-	services, configuration, members, rules := m.services.Status().Watch(), m.config.Watch(), m.members.Worker.State.Watch(), m.packets.Problem().Watch()
+	services, configuration, members, rules := m.services.Status().Watch(), m.active.Cell().Watch(), m.members.Worker.State.Watch(), m.packets.Problem().Watch()
 	program, settled, disks, states := m.panics.state.Watch(), m.reconciler.State().Watch(), m.disks.State().Watch(), m.network.State.Watch()
 	floor, began := m.upgrade.Controller.EpochFloor(), time.Now()
 	for {
 		now := configuration.Current()
 		have := clusterHealth(now, members.Current(), services.Current())
-		health.Add(have, health.Firewall(rules.Current(), now.applied), panicCheck(program.Current()))
-		if broken := settled.Current().Problem(now.config, states.Current()); broken != "" {
+		health.Add(have, health.Firewall(rules.Current(), now.At), panicCheck(program.Current()))
+		if broken := settled.Current().Problem(now.Config, states.Current()); broken != "" {
 			health.ConfigurationNotActive(have, broken)
 		}
 		upgrade.ReleaseCheck(have, m.release, floor, began)
 		health.Add(have, storageCheck(disks.Current().Filesystems))
 		var later <-chan time.Time
-		if have.Healthy && time.Since(now.applied) < activationTime {
-			if waits, err := m.reconciler.WaitingServices(now.config); err == nil && len(waits) > 0 {
+		if have.Healthy && time.Since(now.At) < activationTime {
+			if waits, err := m.reconciler.WaitingServices(now.Config); err == nil && len(waits) > 0 {
 				health.ConfigurationNotActive(have, "not active yet: "+strings.Join(waits, ", "))
 				later = time.After(activationPollInterval)
 			}
@@ -66,9 +67,9 @@ const (
 )
 
 // clusterHealth returns the machine's view of its cluster.
-func clusterHealth(now applied, member membership.State, services []supervise.Status) *api.HealthResponse {
+func clusterHealth(now activeconfig.Active, member membership.State, services []supervise.Status) *api.HealthResponse {
 	return health.Of(health.Machine{
-		Config: now.config, Applied: now.applied, Expected: expectedServices(now.config), Services: services,
+		Config: now.Config, Applied: now.At, Expected: expectedServices(now.Config), Services: services,
 		Membership: health.Membership{Joined: member.Joined, Removed: member.Removed, Problem: member.Problem},
 	})
 }

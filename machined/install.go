@@ -31,7 +31,7 @@ func newInstall(m *machine) *install.Manager {
 		Disks:       m.installDisks,
 		Release:     func() buildinfo.Release { return m.release },
 		Identity:    func() *pki.Leaf { return m.identity.Load() },
-		ConfigFile:  configs.Current(),
+		ConfigFile:  m.active.Store().Current(),
 		Command:     m.orchestrator.run,
 		Run:         m.reaper.Run,
 		LoadModules: m.kernel.LoadModules,
@@ -61,13 +61,13 @@ func stepInstall(ctx context.Context, m *machine) error {
 // caller, so the console and the topic report an error. It is called again when disks are added or
 // removed; a failure after the first write is not retried by itself.
 func (m *machine) installUnattended(ctx context.Context) {
-	now, _ := m.config.Get()
-	if m.bootMedium == "" || now.config == nil || m.identity.Load() == nil || m.install.Began() {
+	now := m.active.Current()
+	if m.bootMedium == "" || now.Config == nil || m.identity.Load() == nil || m.install.Began() {
 		return
 	}
-	w, err := m.install.Plan(ctx, now.config, true)
+	w, err := m.install.Plan(ctx, now.Config, true)
 	if err == nil {
-		err = m.beginInstall(w, now.documents, now.source)
+		err = m.beginInstall(w, now.Documents, now.Source)
 	}
 	if err != nil {
 		m.install.Reject(err)

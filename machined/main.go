@@ -7,9 +7,7 @@
 //	boot.go            the boot table; steps.go its steps
 //	apply.go           how a configuration is applied
 //	facts.go           the facts for packages transition and nodeplan
-//	documents.go       the origins of the documents; reencrypt.go new encryption keys
-//	history.go         configurations on trial, and earlier configurations
-//	reach.go           the return from a configuration without an address
+//	reencrypt.go       new encryption keys
 //	upgrade.go         the environment of upgrades (machined/upgrade)
 //	install.go         the installation of a system that runs from memory
 //	members.go         the membership of the cluster (machined/membership)
@@ -33,7 +31,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -41,6 +38,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/orlop-os/orlop/apid"
+	"github.com/orlop-os/orlop/machined/activeconfig"
 	machinedapi "github.com/orlop-os/orlop/machined/api"
 	"github.com/orlop-os/orlop/machined/console"
 	"github.com/orlop-os/orlop/machined/converge"
@@ -122,7 +120,6 @@ type machine struct {
 	// containerd is the connection to containerd's socket; it opens at first use.
 	containerd *grpc.ClientConn
 
-	applyMu     sync.Mutex // at most one configuration is applied at a time
 	packets     *firewall.Filter
 	callRecords *callRecords // audit log
 	upgrade     *upgrade.Upgrade
@@ -141,7 +138,7 @@ type machine struct {
 	stopFeeding context.CancelFunc
 
 	// The cells behind the topics. newMachine passes a cell to the component that owns it.
-	config *cell.Cell[applied]
+	active *activeconfig.Manager // active configuration
 	disks  *disk.Controller
 
 	suspended *suspend.Manager // suspended Kubernetes objects
@@ -154,7 +151,6 @@ func newMachine() *machine {
 		events:        newEventLog(),
 		inputsChanged: make(chan struct{}, 1),
 		modules:       host.ModuleIndex(),
-		config:        cell.New(applied{}),
 		callRecords:   newCallRecords(),
 	}
 	m.progress = newBootProgress(userspaceStart(os.Getenv("ORLOP_USERSPACE_START")), func(message string) { m.events.add("boot", "stage", message) })

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/orlop-os/orlop/apid"
+	"github.com/orlop-os/orlop/machined/activeconfig"
 	"github.com/orlop-os/orlop/machined/credentials"
 	"github.com/orlop-os/orlop/machined/membership"
 	"github.com/orlop-os/orlop/machined/network"
@@ -28,7 +29,7 @@ import (
 // memberDeps are the dependencies of the membership.
 func memberDeps(m *machine) membership.Deps {
 	return membership.Deps{
-		Config:      cell.Map(m.config, func(now applied) *config.Config { return now.config }),
+		Config:      cell.Map(m.active.Cell(), func(now activeconfig.Active) *config.Config { return now.Config }),
 		Addresses:   cell.Map(m.network.State, addressesOf),
 		Files:       membership.Files{Ledger: paths.TrustLedger, Certificates: paths.Membership, OfflineAPI: paths.OfflineAPI},
 		Installed:   m.bootMedium == "",

@@ -19,6 +19,7 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
+	"github.com/orlop-os/orlop/machined/activeconfig"
 	"github.com/orlop-os/orlop/machined/converge"
 	"github.com/orlop-os/orlop/machined/membership"
 	"github.com/orlop-os/orlop/machined/network"
@@ -44,7 +45,8 @@ func issuing(t *testing.T, file string) *machine {
 	if c.Cluster.Spec.PKI.Client, err = config.NewCertKey(string(ca.CertPEM()), string(ca.KeyPEM())); err != nil {
 		t.Fatal(err)
 	}
-	m := &machine{config: cell.New(applied{config: c}), network: converge.Network{State: cell.New(network.State{})}, events: newEventLog()}
+	m := &machine{active: activeconfig.New(activeconfig.Deps{}), network: converge.Network{State: cell.New(network.State{})}, events: newEventLog()}
+	m.active.Cell().Set(activeconfig.Active{Config: c})
 	m.setMembers(func(d *membership.Deps) { d.Files.Ledger = file })
 	return m
 }
@@ -83,8 +85,8 @@ var operator = &x509.Certificate{Subject: pkix.Name{CommonName: "admin", Organiz
 func controlPlane(t *testing.T) *machine {
 	file := filepath.Join(t.TempDir(), "ledger.json")
 	m := issuing(t, file)
-	now, _ := m.config.Get()
-	c := now.config
+	now := m.active.Current()
+	c := now.Config
 	ca := func(name string) config.CertKey {
 		made, err := pki.NewCA(name, 1000*24*time.Hour)
 		if err != nil {
@@ -103,7 +105,7 @@ func controlPlane(t *testing.T) *machine {
 	whole := c.WithCluster("orlop", endpoint, config.PKI{
 		Kubernetes: ca("kubernetes"), Machine: ca("machines"), Etcd: ca("etcd"), Client: c.Cluster.Spec.PKI.Client,
 	}, config.EncryptionKey{})
-	m.config.Set(applied{config: whole})
+	m.active.Cell().Set(activeconfig.Active{Config: whole})
 	m.network.State = cell.New(network.State{Links: []network.LinkState{{Managed: true, Up: true, Addresses: []network.AddressState{{Prefix: netip.MustParsePrefix("10.0.0.11/24")}}}}})
 	m.setMembers(func(d *membership.Deps) { d.Files.Ledger = file })
 	m.progress, m.panics = newBootProgress(time.Now(), func(string) {}), newPanicLog(m)
@@ -161,9 +163,9 @@ func TestRevokedCallers(t *testing.T) {
 	m := issuing(t, file)
 	restart := func() { m.setMembers(func(d *membership.Deps) { d.Files.Ledger = file }) }
 	caller := callerid.Caller{Lineage: "1f", Name: "admin"}
-	now, _ := m.config.Get()
+	now := m.active.Current()
 	// any CA will do
-	now.config.Machine.Spec.Trust.OperatorCAs = []config.Certificate{now.config.Cluster.Spec.PKI.Client.Cert}
+	now.Config.Machine.Spec.Trust.OperatorCAs = []config.Certificate{now.Config.Cluster.Spec.PKI.Client.Cert}
 	revoke := func(name string, r *api.RevokeRequest) error {
 		r.Name = name
 		_, _, err := m.members.Server.Revoke(t.Context(), caller, r)
@@ -177,7 +179,7 @@ func TestRevokedCallers(t *testing.T) {
 	}
 	for range 2 { // written, and read again
 		restart()
-		callers, err := m.callers(now.config)
+		callers, err := m.callers(now.Config)
 		var revoked []trust.Revocation
 		if err == nil {
 			err = json.Unmarshal(callers.Revoked, &revoked)
@@ -191,7 +193,7 @@ func TestRevokedCallers(t *testing.T) {
 		t.Fatal(err)
 	}
 	restart()
-	callers, err := m.callers(now.config)
+	callers, err := m.callers(now.Config)
 	if err != nil || len(callers.Clients) != 0 || len(callers.Operators) == 0 {
 		t.Errorf("%d bytes of client CAs, %d of operators', %v", len(callers.Clients), len(callers.Operators), err)
 	}
@@ -214,7 +216,7 @@ func TestRevokedCallers(t *testing.T) {
 	if text, err := os.ReadFile(file + ".damaged"); err != nil || string(text) != "{torn" {
 		t.Errorf("the damaged file was not kept: %q, %v", text, err)
 	}
-	if callers, err = m.callers(now.config); err != nil || len(callers.Clients) == 0 {
+	if callers, err = m.callers(now.Config); err != nil || len(callers.Clients) == 0 {
 		t.Errorf("after a new book was begun: %d bytes of client CAs, %v", len(callers.Clients), err)
 	}
 }
@@ -222,31 +224,31 @@ func TestRevokedCallers(t *testing.T) {
 // TestCheckLockout checks that a configuration has to trust the caller's CA, for each kind of CA.
 func TestCheckLockout(t *testing.T) {
 	m := issuing(t, "")
-	now, _ := m.config.Get()
-	client := now.config.Cluster.Spec.PKI.Client
+	now := m.active.Current()
+	client := now.Config.Cluster.Spec.PKI.Client
 	other := issuing(t, "")
-	next, _ := other.config.Get()
+	next, _ := other.active.Cell().Get()
 	// any CA will do
-	next.config.Machine.Spec.Trust.OperatorCAs = []config.Certificate{next.config.Cluster.Spec.PKI.Client.Cert}
+	next.Config.Machine.Spec.Trust.OperatorCAs = []config.Certificate{next.Config.Cluster.Spec.PKI.Client.Cert}
 	by := callerid.Caller{Issuer: pki.Fingerprint(client.Cert.X509())}
 	ctx := metadata.NewIncomingContext(t.Context(), by.Metadata())
 	check := func() error {
-		caller, err := callerFacts(ctx, next.config)
+		caller, err := callerFacts(ctx, next.Config)
 		if err != nil {
 			t.Fatal(err)
 		}
 		r := &api.ApplyRequest{}
-		return transition.Check(nil, next.config, transition.Facts{Request: r, Caller: caller, Machine: transition.Machine{Memory: transition.MinMemory, CPUs: 64}}).Err()
+		return transition.Check(nil, next.Config, transition.Facts{Request: r, Caller: caller, Machine: transition.Machine{Memory: transition.MinMemory, CPUs: 64}}).Err()
 	}
 	if err := check(); err == nil || !strings.Contains(err.Error(), "would lock you out") {
 		t.Error("whoever applies it would not get in again")
 	}
-	next.config.Cluster.Spec.PKI.Client.Cert = client.Cert
+	next.Config.Cluster.Spec.PKI.Client.Cert = client.Cert
 	if err := check(); err != nil {
 		t.Error(err)
 	}
-	next.config.Cluster.Spec.PKI.Client = config.CertKey{}
-	next.config.Machine.Spec.Trust.OperatorCAs = []config.Certificate{client.Cert}
+	next.Config.Cluster.Spec.PKI.Client = config.CertKey{}
+	next.Config.Machine.Spec.Trust.OperatorCAs = []config.Certificate{client.Cert}
 	if err := check(); err != nil {
 		t.Error(err)
 	}

@@ -17,6 +17,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/orlop-os/orlop/apid"
+	"github.com/orlop-os/orlop/machined/activeconfig"
 	"github.com/orlop-os/orlop/machined/health"
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/audit"
@@ -127,7 +128,7 @@ func TestBackingOff(t *testing.T) {
 // two steps (a trial that reverts to an unreadable configuration).
 func TestConfigurationGoes(t *testing.T) {
 	m := controlPlane(t)
-	whole, _ := m.config.Get()
+	whole, _ := m.active.Cell().Get()
 	_, request := newRequest(t)
 	ctx, by := t.Context(), from(operator, "10.0.0.5:1")
 	stop, flapping := make(chan struct{}), sync.WaitGroup{}
@@ -137,8 +138,8 @@ func TestConfigurationGoes(t *testing.T) {
 			case <-stop:
 				return
 			default:
-				m.config.Set(applied{problem: "it cannot be read"})
-				m.config.Set(whole)
+				m.active.Cell().Set(activeconfig.Active{Problem: "it cannot be read"})
+				m.active.Cell().Set(whole)
 			}
 		}
 	})

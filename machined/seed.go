@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/orlop-os/orlop/machined/activeconfig"
 	"github.com/orlop-os/orlop/machined/network"
 	"github.com/orlop-os/orlop/machined/nodeplan"
 	"github.com/orlop-os/orlop/machined/ownership"
@@ -38,8 +39,8 @@ func (m *machine) adoptSeed(ctx context.Context) {
 		return
 	}
 	document, err := seed.Find(ctx, m.disks.Prober())
-	m.applyMu.Lock()
-	defer m.applyMu.Unlock()
+	m.active.Lock()
+	defer m.active.Unlock()
 	if !m.needsSeed() {
 		return
 	}
@@ -50,7 +51,7 @@ func (m *machine) adoptSeed(ctx context.Context) {
 	if err != nil {
 		problem = err.Error()
 	}
-	if now, _ := m.config.Get(); now.config != nil || now.problem == problem {
+	if now := m.active.Current(); now.Config != nil || now.Problem == problem {
 		return
 	}
 	// Reported before it is set: the console shows the new state by itself, and the reason should
@@ -58,13 +59,13 @@ func (m *machine) adoptSeed(ctx context.Context) {
 	for line := range strings.Lines(problem) {
 		m.logConsole("configuration: " + strings.TrimSpace(line))
 	}
-	m.config.Update(func(a applied) applied { a.problem = problem; return a })
+	m.active.Cell().Update(func(a activeconfig.Active) activeconfig.Active { a.Problem = problem; return a })
 }
 
 // needsSeed reports whether the machine has no configuration, and no unreadable file on STATE.
 func (m *machine) needsSeed() bool {
-	now, _ := m.config.Get()
-	return now.config == nil && (m.bootMedium != "" || !hasStoredConfig())
+	now := m.active.Current()
+	return now.Config == nil && (m.bootMedium != "" || !m.active.HasStored())
 }
 
 // adopt activates the configuration of a medium, or returns an error.
@@ -93,13 +94,13 @@ func (m *machine) adopt(ctx context.Context, d seed.Document) error {
 		if why, _ := m.disks.Problem().Get(); why != "" {
 			return fmt.Errorf("%s: no disk to store it on: %s", d.Name, why)
 		}
-		if err := configs.Put(d.Text); err != nil {
+		if err := m.active.Store().Put(d.Text); err != nil {
 			return err
 		}
-		m.addToHistory(d.Text, "medium "+d.Name)
+		m.active.AddToHistory(d.Text, "medium "+d.Name)
 	}
 	m.logConsole("configuration: taken from " + d.Name)
-	m.config.Set(applied{config: next, applied: time.Now(), source: "medium " + d.Name, documents: d.Text})
+	m.active.Cell().Set(activeconfig.Active{Config: next, At: time.Now(), Source: "medium " + d.Name, Documents: d.Text})
 	return nil
 }
 

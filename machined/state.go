@@ -92,28 +92,28 @@ func ignoreContext[T any](read func() (T, error)) func(context.Context) (T, erro
 }
 
 func (m *machine) sysctls() ([]host.SysctlState, error) {
-	now, _ := m.config.Get()
-	return m.kernel.ReadSysctls(m.hostConfig(now.config))
+	now := m.active.Current()
+	return m.kernel.ReadSysctls(m.hostConfig(now.Config))
 }
 
 func certificates() ([]credentials.State, error) { return credentials.List(credentials.Dirs()...) }
 
 func (m *machine) configurationState() (configurationState, error) {
-	now, _ := m.config.Get()
-	if now.config == nil {
-		return configurationState{Problem: now.problem, Staged: configs.Staged()}, nil
+	now := m.active.Current()
+	if now.Config == nil {
+		return configurationState{Problem: now.Problem, Staged: m.active.Store().Staged()}, nil
 	}
-	s := configurationState{Present: true, Source: now.source, Machine: now.config.Machine.Metadata.Name, Role: string(now.config.Machine.Spec.Role),
-		Applied: now.applied, TrialDeadline: now.trial, Staged: configs.Staged()}
-	if now.config.Cluster != nil {
-		s.Cluster = now.config.Cluster.Metadata.Name
+	s := configurationState{Present: true, Source: now.Source, Machine: now.Config.Machine.Metadata.Name, Role: string(now.Config.Machine.Spec.Role),
+		Applied: now.At, TrialDeadline: now.TrialEnd, Staged: m.active.Store().Staged()}
+	if now.Config.Cluster != nil {
+		s.Cluster = now.Config.Cluster.Metadata.Name
 		if m.bootMedium == "" {
 			var err error
-			if s.WaitingFor, err = m.reconciler.WaitingServices(now.config); err != nil {
+			if s.WaitingFor, err = m.reconciler.WaitingServices(now.Config); err != nil {
 				s.WaitingFor = []string{err.Error()}
 			}
 		}
-		for _, k := range now.config.Cluster.Spec.EncryptionKeys() {
+		for _, k := range now.Config.Cluster.Spec.EncryptionKeys() {
 			s.EncryptionKeys = append(s.EncryptionKeys, k.Name())
 		}
 	}
@@ -122,9 +122,9 @@ func (m *machine) configurationState() (configurationState, error) {
 
 // name returns the machine name; empty if it has no configuration.
 func (m *machine) name() string {
-	now, _ := m.config.Get()
-	if now.config == nil {
+	now := m.active.Current()
+	if now.Config == nil {
 		return ""
 	}
-	return now.config.Machine.Metadata.Name
+	return now.Config.Machine.Metadata.Name
 }

@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/orlop-os/orlop/apid"
+	"github.com/orlop-os/orlop/machined/activeconfig"
 	"github.com/orlop-os/orlop/machined/disk"
 	"github.com/orlop-os/orlop/machined/network"
 	"github.com/orlop-os/orlop/machined/nodeplan"
@@ -216,8 +217,8 @@ func stepStorage(ctx context.Context, m *machine) error {
 // The nftables rules are installed before the network starts.
 func stepConfiguration(ctx context.Context, m *machine) error {
 	loadConfiguration(ctx, m)
-	now, _ := m.config.Get()
-	if err := m.reconciler.ConfigureFirewall(ctx, now.config); err != nil {
+	now := m.active.Current()
+	if err := m.reconciler.ConfigureFirewall(ctx, now.Config); err != nil {
 		m.logConsole(err.Error())
 	}
 	return nil
@@ -225,23 +226,23 @@ func stepConfiguration(ctx context.Context, m *machine) error {
 
 func loadConfiguration(ctx context.Context, m *machine) {
 	// after a rollback the staged configuration belongs to the other version
-	by := m.beginConfiguration(!m.upgrade.Controller.Record().BeingReplaced(m.release.Version))
-	a, from, err := load()
+	by := m.active.Boot(!m.upgrade.Controller.Record().BeingReplaced(m.release.Version))
+	a, from, err := m.active.Load()
 	if err != nil {
 		problem := fmt.Sprintf("%s cannot be used: %v", from, err)
 		m.logConsole("configuration: " + problem + "; apply a new one")
-		m.config.Set(applied{problem: problem})
+		m.active.Cell().Set(activeconfig.Active{Problem: problem})
 		return
 	}
-	if a.config != nil {
+	if a.Config != nil {
 		m.events.add("config", "config", "loaded from "+from)
-		m.config.Set(a)
-		m.addToHistory(a.documents, by)
+		m.active.Cell().Set(a)
+		m.active.AddToHistory(a.Documents, by)
 		return
 	}
 	m.adoptSeed(ctx)
 	m.panics.restarter().Go(ctx, "media", m.watchSeeds)
-	if now, _ := m.config.Get(); now.config == nil {
+	if now := m.active.Current(); now.Config == nil {
 		m.logConsole("no configuration yet; waiting for one over the API, or on a medium labeled ORLOPCFG or cidata")
 	}
 }
@@ -266,8 +267,8 @@ func stepIdentity(_ context.Context, m *machine) error {
 const networkRetry = time.Second
 
 func stepNetwork(ctx context.Context, m *machine) error {
-	now, _ := m.config.Get()
-	m.network.Config.Set(nodeplan.Network(now.config))
+	now := m.active.Current()
+	m.network.Config.Set(nodeplan.Network(now.Config))
 	go func() {
 		for ctx.Err() == nil {
 			err := panics.Do("network", func() error { return m.network.Controller.Run(ctx) })
@@ -323,8 +324,8 @@ func stepAPI(ctx context.Context, m *machine) error {
 			m.power.Perform(power.Request{To: power.Reboot, Why: "the local API failed"})
 		}
 	}()
-	now, _ := m.config.Get()
-	if err := m.reconciler.ConfigureAPI(ctx, now.config, network.State{}); err != nil {
+	now := m.active.Current()
+	if err := m.reconciler.ConfigureAPI(ctx, now.Config, network.State{}); err != nil {
 		m.logConsole(err.Error()) // a machine without an operator still runs its configuration
 	}
 	return m.services.Set([]supervise.Service{nodeplan.Apid()})
@@ -346,8 +347,8 @@ func stepServices(ctx context.Context, m *machine) error {
 		m.panics.restarter().Go(ctx, "log-shipping", m.logShipping.Run)
 	}
 	m.panics.restarter().Go(ctx, "trial", m.upgrade.Controller.ResumeTrial)
-	m.panics.restarter().Go(ctx, "configuration on trial", m.watchTrial)
-	m.panics.restarter().Go(ctx, "reach", m.watchReach)
+	m.panics.restarter().Go(ctx, "configuration on trial", m.active.WatchTrial)
+	m.panics.restarter().Go(ctx, "reach", m.active.WatchReach)
 	m.panics.restarter().Go(ctx, "pace of connections", newConnLimit(m).Install)
 	m.panics.restarter().Go(ctx, "revocations", m.members.Sync.Run)
 	m.panics.restarter().Go(ctx, "Nodes of removed machines", m.members.NodeGC.Run)

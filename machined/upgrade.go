@@ -3,22 +3,19 @@ package main
 import (
 	"cmp"
 	"context"
-	"errors"
-	"io/fs"
 	"net/netip"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/orlop-os/orlop/apid"
+	"github.com/orlop-os/orlop/machined/activeconfig"
 	"github.com/orlop-os/orlop/machined/disk"
 	"github.com/orlop-os/orlop/machined/membership"
 	"github.com/orlop-os/orlop/machined/network"
 	"github.com/orlop-os/orlop/machined/nodeplan"
 	"github.com/orlop-os/orlop/machined/power"
-	"github.com/orlop-os/orlop/machined/transition"
 	"github.com/orlop-os/orlop/machined/upgrade"
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/buildinfo"
@@ -53,13 +50,13 @@ func newUpgrade(m *machine) *upgrade.Upgrade {
 			EtcdSnapshots:  paths.EtcdSnapshots,
 		},
 		Configuration: upgrade.Configuration{
-			Confirmed:  configs.Confirmed,
-			DropStaged: configs.DropStaged,
-			Restore:    restoreConfiguration,
+			Confirmed:  m.active.Store().Confirmed,
+			DropStaged: m.active.Store().DropStaged,
+			Restore:    m.active.Restore,
 			Reload: func() {
-				m.applyMu.Lock()
-				defer m.applyMu.Unlock()
-				_, _ = m.reload() // the configuration topic reports the problem
+				m.active.Lock()
+				defer m.active.Unlock()
+				_, _ = m.active.Reload() // the configuration topic reports the problem
 			},
 		},
 		Trial: upgrade.Trial{
@@ -77,7 +74,7 @@ func newUpgrade(m *machine) *upgrade.Upgrade {
 			Gateways: m.gatewayProbes,
 		},
 		Node: upgrade.Node{
-			Config:  func() *config.Config { now, _ := m.config.Get(); return now.config },
+			Config:  func() *config.Config { now := m.active.Current(); return now.Config },
 			Removed: func() bool { member, _ := m.members.Worker.State.Get(); return member.Removed },
 			Command: m.orchestrator.run,
 		},
@@ -123,17 +120,6 @@ func findSlots(disks []disk.Disk, running string) (upgrade.Slot, error) {
 	return upgrade.Slot{}, upgrade.ErrNoSlots
 }
 
-// restoreConfiguration replaces the stored documents by the documents of another version.
-func restoreConfiguration(saved []byte) error {
-	// Without a present configuration there are no keys to retain.
-	if current, err := os.ReadFile(configs.Current()); err == nil {
-		if saved, err = transition.WithPresentKeys(saved, current); err != nil {
-			return err
-		}
-	}
-	return configs.Put(saved)
-}
-
 // upgradeEvents returns the events since boot.
 func (m *machine) upgradeEvents() []upgrade.Event {
 	var out []upgrade.Event
@@ -157,7 +143,8 @@ func (m *machine) gatewayProbes() []func(context.Context) error {
 type healthWatcher struct {
 	version        string
 	storageProblem *cell.Cell[string]
-	config         *cell.Watcher[applied]
+	hasStored      func() bool // a configuration
+	config         *cell.Watcher[activeconfig.Active]
 	services       *cell.Watcher[[]supervise.Status]
 	members        *cell.Watcher[membership.State]
 	rules          *cell.Watcher[string]
@@ -166,7 +153,8 @@ type healthWatcher struct {
 
 func (m *machine) watchHealth() upgrade.HealthWatcher {
 	return healthWatcher{
-		version: m.release.Version, storageProblem: m.disks.Problem(), config: m.config.Watch(), services: m.services.Status().Watch(),
+		version: m.release.Version, storageProblem: m.disks.Problem(), hasStored: m.active.HasStored,
+		config: m.active.Cell().Watch(), services: m.services.Status().Watch(),
 		members: m.members.Worker.State.Watch(), rules: m.packets.Problem().Watch(), panics: m.panics.state.Watch(),
 	}
 }
@@ -174,8 +162,8 @@ func (m *machine) watchHealth() upgrade.HealthWatcher {
 func (w healthWatcher) Health() upgrade.Health {
 	now := w.config.Current()
 	storage, _ := w.storageProblem.Get()
-	failed := failedCheck(now, w.members.Current(), w.services.Current(), hasStoredConfig(), storage)
-	return upgrade.Health{Config: now.config, Failed: cmp.Or(failed, w.rules.Current())}
+	failed := failedCheck(now, w.members.Current(), w.services.Current(), w.hasStored(), storage)
+	return upgrade.Health{Config: now.Config, Failed: cmp.Or(failed, w.rules.Current())}
 }
 
 func (w healthWatcher) Panic() string { return panicReason(w.version, w.panics.Current()) }
@@ -197,13 +185,13 @@ func (w healthWatcher) Wait(ctx context.Context) error {
 // configuration the management API is the only check, because a client can apply a configuration
 // over it; with a configuration all checks of `orlopctl health` count. storage is the reason for
 // which STATE is absent: the former version had STATE, or no upgrade would have been possible.
-func failedCheck(now applied, member membership.State, services []supervise.Status, stored bool, storage string) string {
+func failedCheck(now activeconfig.Active, member membership.State, services []supervise.Status, stored bool, storage string) string {
 	switch {
 	case storage != "":
 		return "storage: " + storage
-	case stored && now.config == nil:
+	case stored && now.Config == nil:
 		return "configuration: the stored one is unusable"
-	case now.config == nil || now.config.Cluster == nil:
+	case now.Config == nil || now.Config.Cluster == nil:
 		i := slices.IndexFunc(services, func(s supervise.Status) bool { return s.Name == nodeplan.ServiceApid })
 		if i < 0 || services[i].State != supervise.Running {
 			return "management API: not answering yet"
@@ -222,10 +210,4 @@ func failedCheck(now applied, member membership.State, services []supervise.Stat
 // and an upgrade that fixes the problem must be possible.
 func isUserProblem(c *api.HealthCheck) bool {
 	return strings.HasPrefix(c.Detail, nodespec.ProblemPrefix) && slices.Contains([]string{"bootstrap", "metrics", nodespec.Extensions}, c.Name)
-}
-
-// hasStoredConfig reports whether STATE has a configuration.
-func hasStoredConfig() bool {
-	_, err := os.Stat(configs.Current())
-	return !errors.Is(err, fs.ErrNotExist)
 }

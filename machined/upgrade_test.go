@@ -3,6 +3,7 @@ package main
 import (
 	"testing"
 
+	"github.com/orlop-os/orlop/machined/activeconfig"
 	"github.com/orlop-os/orlop/machined/membership"
 	"github.com/orlop-os/orlop/machined/nodeplan"
 	"github.com/orlop-os/orlop/pkg/config"
@@ -15,10 +16,10 @@ func TestFailedCheck(t *testing.T) {
 		return supervise.Status{Name: name, State: supervise.Running, Components: components}
 	}
 	door := running(nodeplan.ServiceApid)
-	node := applied{config: &config.Config{Cluster: &config.Cluster{}}}
-	node.config.Machine.Spec.Role = config.RoleControlPlane
+	node := activeconfig.Active{Config: &config.Config{Cluster: &config.Cluster{}}}
+	node.Config.Machine.Spec.Role = config.RoleControlPlane
 	var all []supervise.Status
-	for _, name := range expectedServices(node.config) {
+	for _, name := range expectedServices(node.Config) {
 		all = append(all, running(name))
 	}
 	unready := append([]supervise.Status{door, running(nodeplan.ServiceNode, supervise.Component{Name: "node", Detail: "KubeletNotReady"})}, all...)
@@ -27,18 +28,18 @@ func TestFailedCheck(t *testing.T) {
 	}
 	for _, c := range []struct {
 		what     string
-		now      applied
+		now      activeconfig.Active
 		services []supervise.Status
 		stored   bool
 		storage  string
 		want     string
 	}{
-		{"nothing runs", applied{}, nil, false, "", "management API: not answering yet"},
-		{"the API answers, and nothing else was asked for", applied{}, []supervise.Status{door}, false, "", ""},
-		{"the API answers, but the configuration cannot be read", applied{}, []supervise.Status{door}, true, "", "configuration: the stored one is unusable"},
-		{"a node whose services are missing", node, []supervise.Status{door}, true, "", expectedServices(node.config)[0] + ": not started yet"},
+		{"nothing runs", activeconfig.Active{}, nil, false, "", "management API: not answering yet"},
+		{"the API answers, and nothing else was asked for", activeconfig.Active{}, []supervise.Status{door}, false, "", ""},
+		{"the API answers, but the configuration cannot be read", activeconfig.Active{}, []supervise.Status{door}, true, "", "configuration: the stored one is unusable"},
+		{"a node whose services are missing", node, []supervise.Status{door}, true, "", expectedServices(node.Config)[0] + ": not started yet"},
 		{"a node that is not Ready", node, unready, true, "", "node: KubeletNotReady"},
-		{"no STATE, where there was one", applied{}, []supervise.Status{door}, false, "e2fsck: signal: killed", "storage: e2fsck: signal: killed"},
+		{"no STATE, where there was one", activeconfig.Active{}, []supervise.Status{door}, false, "e2fsck: signal: killed", "storage: e2fsck: signal: killed"},
 		{"a dead webhook, which no version is to blame for", node, with(nodeplan.ServiceKubeAPI, "extensions", "problem: ValidatingWebhookConfiguration policy"), true, "", ""},
 		{"a controller manager that ends", node, with(nodeplan.ServiceControllers, "kube-controller-manager", "problem: ended"), true, "", "kube-controller-manager: problem: ended"},
 		{"a node", node, append([]supervise.Status{door}, all...), true, "", ""},

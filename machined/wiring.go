@@ -12,7 +12,9 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/orlop-os/orlop/apid"
+	"github.com/orlop-os/orlop/machined/activeconfig"
 	machinedapi "github.com/orlop-os/orlop/machined/api"
+	"github.com/orlop-os/orlop/machined/configstore"
 	"github.com/orlop-os/orlop/machined/converge"
 	"github.com/orlop-os/orlop/machined/debug"
 	"github.com/orlop-os/orlop/machined/etcd"
@@ -41,6 +43,7 @@ import (
 
 // assemble makes machined's packages, each from its Deps.
 func assemble(m *machine) {
+	m.active = newActiveConfig(m)
 	m.identity = newIdentity(m)
 	m.pods = pods.New(pods.Deps{Services: m.services, Containerd: m.containerd, Console: m.logConsole})
 	m.members = membership.New(memberDeps(m)) // first, because the others use it
@@ -64,13 +67,13 @@ func newAPI(m *machine) *machinedapi.API {
 		Config: machinedapi.ConfigDeps{
 			Apply:    m.applyRequest,
 			Confirm:  m.confirmTrial,
-			Revision: m.revision,
-			History:  configHistory,
+			Revision: m.active.Revision,
+			History:  m.active.History,
 		},
 		Services:      m.services,
 		KernelStarted: m.kernelStarted,
 		Cluster: machinedapi.ClusterDeps{
-			Config:       func() *config.Config { now, _ := m.config.Get(); return now.config },
+			Config:       func() *config.Config { now := m.active.Current(); return now.Config },
 			WatchHealth:  m.reportHealth,
 			Members:      m.members.Server,
 			JoinRequests: m.members.Requests,
@@ -161,7 +164,9 @@ func (m *machine) kernelStarted() (time.Time, error) {
 
 func newEtcd(m *machine) *etcd.Manager {
 	d := etcd.Deps{
-		Config:         cell.Map(m.config, func(now applied) etcd.Config { return etcd.Config{Config: now.config, OnTrial: !now.trial.IsZero()} }),
+		Config: cell.Map(m.active.Cell(), func(now activeconfig.Active) etcd.Config {
+			return etcd.Config{Config: now.Config, OnTrial: now.OnTrial()}
+		}),
 		Started:        m.progress.started,
 		Stopping:       m.power.Running(),
 		Command:        m.orchestrator.run,
@@ -188,13 +193,13 @@ func newImages(m *machine) *images.Manager {
 			i := slices.IndexFunc(list, func(s supervise.Status) bool { return s.Name == nodeplan.ServiceContainerd })
 			return i >= 0 && list[i].State == supervise.Running
 		}),
-		Config: cell.Map(m.config, func(now applied) images.Config {
-			return images.Config{Config: now.config, OnTrial: !now.trial.IsZero()}
+		Config: cell.Map(m.active.Cell(), func(now activeconfig.Active) images.Config {
+			return images.Config{Config: now.Config, OnTrial: now.OnTrial()}
 		}),
 		UpgradePending: func() bool { return m.upgrade.Controller.Record().Undecided() != nil },
 		PauseImage:     func() string { return m.release.PauseImage },
 		Imported:       func() { m.progress.mark("images") },
-		Peers:          func() []netip.Addr { now, _ := m.config.Get(); return m.members.Peers.Others(now.config) },
+		Peers:          func() []netip.Addr { now := m.active.Current(); return m.members.Peers.Others(now.Config) },
 		Call:           m.members.Peers.Call,
 		Dial: func(ctx context.Context, addr netip.Addr) (*client.Client, error) {
 			c, _, err := m.members.Peers.Dial(ctx, addr)
@@ -208,11 +213,11 @@ func newImages(m *machine) *images.Manager {
 
 func newLogShipping(m *machine) *logship.Shipper {
 	return logship.New(logship.Deps{
-		Config: cell.Map(m.config, func(now applied) logship.Config {
-			if now.config == nil {
+		Config: cell.Map(m.active.Cell(), func(now activeconfig.Active) logship.Config {
+			if now.Config == nil {
 				return logship.Config{}
 			}
-			return logship.Config{Machine: now.config.Machine.Metadata.Name, Receivers: now.config.Machine.Spec.Logging.Receivers}
+			return logship.Config{Machine: now.Config.Machine.Metadata.Name, Receivers: now.Config.Machine.Spec.Logging.Receivers}
 		}),
 		Dir: func() string {
 			if why, _ := m.disks.Problem().Get(); why != "" {
@@ -238,23 +243,23 @@ func newLogShipping(m *machine) *logship.Shipper {
 func newPairing(m *machine) *ownership.Pairing {
 	return ownership.New(ownership.Deps{
 		Lock: func() (unlock func(), busy string) {
-			if !m.applyMu.TryLock() {
+			if !m.active.TryLock() {
 				return nil, "a configuration is being applied; try again"
 			}
 			unlockWrites, ok := m.upgrade.Controller.TryLock()
 			if !ok {
-				m.applyMu.Unlock()
+				m.active.Unlock()
 				return nil, "the machine is being installed, and reboots then; pair with it afterwards"
 			}
 			m.reconciler.Lock()
 			return func() {
 				m.reconciler.Unlock()
 				unlockWrites()
-				m.applyMu.Unlock()
+				m.active.Unlock()
 			}, ""
 		},
-		Config:     func() (*config.Config, string) { now, _ := m.config.Get(); return now.config, now.source },
-		Unreadable: func(c *config.Config) bool { return c == nil && m.bootMedium == "" && hasStoredConfig() },
+		Config:     func() (*config.Config, string) { now := m.active.Current(); return now.Config, now.Source },
+		Unreadable: func(c *config.Config) bool { return c == nil && m.bootMedium == "" && m.active.HasStored() },
 		Stored:     func() bool { why, _ := m.disks.Problem().Get(); return why == "" },
 		Activate: func(ctx context.Context, c *config.Config) error {
 			state, _ := m.network.State.Get()
@@ -270,7 +275,7 @@ func newPairing(m *machine) *ownership.Pairing {
 func newSuspended(m *machine) *suspend.Manager {
 	d := suspend.Deps{
 		Dir:            paths.SuspendedObjects,
-		Config:         func() *config.Config { now, _ := m.config.Get(); return now.config },
+		Config:         func() *config.Config { now := m.active.Current(); return now.Config },
 		StorageProblem: func() string { why, _ := m.disks.Problem().Get(); return why },
 		Command:        m.orchestrator.run,
 		Stopping:       m.power.Running(),
@@ -284,7 +289,9 @@ func newSuspended(m *machine) *suspend.Manager {
 
 func convergeDeps(m *machine) converge.Deps {
 	return converge.Deps{
-		Config: cell.Map(m.config, func(now applied) converge.Config { return converge.Config{Config: now.config, Due: now.due} }),
+		Config: cell.Map(m.active.Cell(), func(now activeconfig.Active) converge.Config {
+			return converge.Config{Config: now.Config, Due: now.Due}
+		}),
 		Domains: converge.Domains{
 			StorageProblem: func() string { why, _ := m.disks.Problem().Get(); return why },
 			InMemory:       m.bootMedium != "",
@@ -325,4 +332,23 @@ func (m *machine) serve(ctx context.Context, send func(ctx context.Context, take
 		return status.Error(codes.Unavailable, "this machine is shutting down")
 	}
 	return machinedapi.EndOfStream(err)
+}
+
+func newActiveConfig(m *machine) *activeconfig.Manager {
+	return activeconfig.New(activeconfig.Deps{
+		Store:          configstore.Store{Dir: paths.Config},
+		Embedded:       paths.EmbeddedConfig,
+		StorageProblem: func() string { why, _ := m.disks.Problem().Get(); return why },
+		InMemory:       m.bootMedium != "",
+		Network:        activeconfig.Network{Config: m.network.Config, State: m.network.State},
+		Undecided:      func() error { return m.upgrade.Controller.Record().Undecided() },
+		Proves: func(c *config.Config, age string) bool {
+			s, _ := m.reconciler.State().Get()
+			return s.Proves(c, age, time.Now())
+		},
+		AwaitNetwork: func(ctx context.Context, c *config.Config) error { return m.reconciler.AwaitNetwork(ctx, c) },
+		Reboot:       func(why string) error { return m.power.Shutdown(power.Request{To: power.Reboot, Why: why}) },
+		Event:        func(kind, message string) { m.events.add("config", kind, message) },
+		Console:      m.logConsole,
+	})
 }

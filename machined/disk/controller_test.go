@@ -7,8 +7,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/superblock"
 )
 
-// TestUpdateErrors checks that a new error is a single line, and in the state of the disks. An error
-// that the check at boot has repaired stays visible.
+// TestUpdateErrors checks that a new error is a single line, and in the state of the disks. An
+// error that the check at boot has repaired stays visible.
 func TestUpdateErrors(t *testing.T) {
 	var lines []string
 	c := New(Deps{Console: func(line string) { lines = append(lines, line) }})

@@ -3,8 +3,8 @@
 // On first boot it creates them behind the partitions of the image and formats them. It checks them
 // before each mount, mounts them, and grows DATA after the disk has grown. Later boots create
 // nothing; if both volumes are mounted, there are no operations. The package also lists the disks
-// for the machine's state, and empties the partitions for a reset. Controller does this for machined,
-// and examines foreign disks in a sandboxed process (pkg/diskprobe).
+// for the machine's state, and empties the partitions for a reset. Controller does this for
+// machined, and examines foreign disks in a sandboxed process (pkg/diskprobe).
 //
 // The package never overwrites foreign content. It rejects a foreign partition table, an unknown
 // partition in the required range, or a foreign file system in place of its own, unless the

@@ -1,7 +1,8 @@
-package main
+package activeconfig
 
 import (
 	"net/netip"
+	"path/filepath"
 	"testing"
 	"time"
 
@@ -9,11 +10,8 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/orlop-os/orlop/machined/configstore"
-	"github.com/orlop-os/orlop/machined/converge"
-	"github.com/orlop-os/orlop/machined/disk"
 	"github.com/orlop-os/orlop/machined/network"
 	"github.com/orlop-os/orlop/machined/nodeplan"
-	"github.com/orlop-os/orlop/machined/upgrade"
 	"github.com/orlop-os/orlop/pkg/callerid"
 	"github.com/orlop-os/orlop/pkg/cell"
 	"github.com/orlop-os/orlop/pkg/config"
@@ -118,41 +116,43 @@ func document(link string) []byte {
 		"apiVersion: orlop.dev/v1alpha1\nkind: Network\nspec:\n  links:\n  - {name: " + link + ", addresses: [10.0.0.5/24]}\n")
 }
 
-// keeping is a machine with configurations in a directory of the test.
-func keeping(t *testing.T, current []byte) *machine {
+// testManager has its configurations in a directory of the test, and a network without addresses.
+func testManager(t *testing.T, current []byte) *Manager {
 	t.Helper()
-	former := configs
-	configs = configstore.Store{Dir: t.TempDir()}
-	t.Cleanup(func() { configs = former })
-	if err := configs.Put(current); err != nil {
+	m := New(Deps{
+		Store:          configstore.Store{Dir: t.TempDir()},
+		Embedded:       filepath.Join(t.TempDir(), "none"),
+		StorageProblem: func() string { return "" },
+		Network:        Network{Config: cell.New(network.Config{}), State: cell.New(network.State{})},
+		Undecided:      func() error { return nil },
+		Event:          func(string, string) {},
+		Console:        func(string) {},
+	})
+	if err := m.Store().Put(current); err != nil {
 		t.Fatal(err)
 	}
-	m := &machine{
-		events: newEventLog(), config: cell.New(applied{}), reconciler: converge.New(converge.Deps{}), disks: disk.New(disk.Deps{}), upgrade: upgrade.New(upgrade.Deps{}),
-		network: converge.Network{Config: cell.New(network.Config{}), State: cell.New(network.State{})},
-	}
-	a, _, err := load()
+	a, _, err := m.Load()
 	if err != nil {
 		t.Fatal(err)
 	}
-	m.config.Set(a)
+	m.cell.Set(a)
 	return m
 }
 
 // TestReturnToReached checks that the machine records the configuration with which it had an
 // address, and returns to it, also after a boot.
 func TestReturnToReached(t *testing.T) {
-	m := keeping(t, document("eth0"))
+	m := testManager(t, document("eth0"))
 	link := func() string {
-		now, _ := m.config.Get()
-		return now.config.Network.Spec.Links[0].Name
+		now := m.Current()
+		return now.Config.Network.Spec.Links[0].Name
 	}
 	state := network.State{Revision: 2, Links: []network.LinkState{{Managed: true, Up: true, Carrier: true, Addresses: []network.AddressState{{Prefix: netip.MustParsePrefix("10.0.0.5/24")}}}}}
-	now, _ := m.config.Get()
+	now := m.Current()
 	if in := m.reachInput(now, state); in.hasAddress || in.hadAddress || in.hasFallback {
 		t.Errorf("with a network of no configuration: %+v", in)
 	}
-	m.network.Config.Set(nodeplan.Network(now.config))
+	m.deps.Network.Config.Set(nodeplan.Network(now.Config))
 	if in := m.reachInput(now, state); !in.hasAddress || in.hadAddress || !in.decided {
 		t.Errorf("with an address: %+v", in)
 	}
@@ -163,13 +163,13 @@ func TestReturnToReached(t *testing.T) {
 		t.Errorf("the cable is pulled: %+v", in)
 	}
 
-	if err := configs.Put(document("eth9")); err != nil {
+	if err := m.Store().Put(document("eth9")); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := m.reload(); err != nil {
+	if _, err := m.Reload(); err != nil {
 		t.Fatal(err)
 	}
-	lost, _ := m.config.Get()
+	lost := m.Current()
 	if in := m.reachInput(lost, state); in.hasAddress || in.hadAddress || !in.hasFallback {
 		t.Errorf("another one, by the state of the one before: %+v", in)
 	}
@@ -178,17 +178,17 @@ func TestReturnToReached(t *testing.T) {
 		t.Errorf("%v, link %s", err, link())
 	}
 	trying := lost
-	trying.trial = time.Now().Add(time.Hour)
+	trying.TrialEnd = time.Now().Add(time.Hour)
 	if in := m.reachInput(trying, network.State{}); in.decided {
 		t.Error("a trial is not waited for")
 	}
 	if err := m.returnToReached(lost); err != nil || link() != "eth0" {
 		t.Errorf("%v, link %s", err, link())
 	}
-	if _, current, err := configs.LastReachable(); err != nil || !current {
+	if _, current, err := m.Store().LastReachable(); err != nil || !current {
 		t.Errorf("what is in force now had an address: %v, %v", current, err)
 	}
-	last, err := configs.Last()
+	last, err := m.Store().Last()
 	if err != nil || last.By != "the machine, without an address with the previous one" {
 		t.Errorf("the history says %q, %v", last.By, err)
 	}
@@ -197,28 +197,30 @@ func TestReturnToReached(t *testing.T) {
 // TestConfirm checks that only a call with the name of this trial, over a younger connection,
 // confirms the configuration.
 func TestConfirm(t *testing.T) {
-	m := keeping(t, document("eth0"))
+	m := testManager(t, document("eth0"))
+	var active *config.Config // since 10 s
+	m.deps.Proves = func(c *config.Config, age string) bool { return c == active && age != "20000" }
 	call := func(age, name string) codes.Code {
 		t.Helper()
-		_, err := m.confirm(t.Context(), callerid.Caller{Age: age}, name)
+		_, err := m.Confirm(t.Context(), callerid.Caller{Age: age}, name)
 		return status.Code(err)
 	}
 	if got := call("0", ""); got != codes.FailedPrecondition {
 		t.Errorf("nothing is on trial: %v", got)
 	}
-	if err := configs.StartTrial(document("eth1")); err != nil {
+	if err := m.Store().StartTrial(document("eth1")); err != nil {
 		t.Fatal(err)
 	}
-	tried, err := m.reload()
+	tried, err := m.Reload()
 	if err != nil {
 		t.Fatal(err)
 	}
-	tried.trial, tried.trialName, tried.sameNetwork = time.Now().Add(time.Hour), "mine", true
-	m.config.Set(tried)
+	tried.TrialEnd, tried.TrialName, tried.SameNetwork = time.Now().Add(time.Hour), "mine", true
+	m.cell.Set(tried)
 	if got := call("0", "mine"); got != codes.Unavailable {
 		t.Errorf("it is not active yet: %v", got)
 	}
-	m.reconciler.State().Set(converge.State{Config: tried.config, Done: true, First: time.Now().Add(-10 * time.Second)})
+	active = tried.Config
 	for _, c := range []struct {
 		age, name string
 		want      codes.Code
@@ -227,7 +229,7 @@ func TestConfirm(t *testing.T) {
 			t.Errorf("age %s, name %s: %v, want %v", c.age, c.name, got, c.want)
 		}
 	}
-	if text, err := configs.Confirmed(); err != nil || string(text) != string(document("eth1")) {
+	if text, err := m.Store().Confirmed(); err != nil || string(text) != string(document("eth1")) {
 		t.Errorf("what lasts: %s, %v", text, err)
 	}
 }

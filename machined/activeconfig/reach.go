@@ -1,4 +1,4 @@
-package main
+package activeconfig
 
 import (
 	"context"
@@ -9,7 +9,6 @@ import (
 
 	"github.com/orlop-os/orlop/machined/network"
 	"github.com/orlop-os/orlop/machined/nodeplan"
-	"github.com/orlop-os/orlop/machined/power"
 	"github.com/orlop-os/orlop/machined/transition"
 	"github.com/orlop-os/orlop/pkg/config"
 )
@@ -89,11 +88,11 @@ func hasAddress(s network.State) bool {
 	})
 }
 
-// watchReach watches whether the machine has an address with its configuration.
-func (m *machine) watchReach(ctx context.Context) {
+// WatchReach watches whether the machine has an address with its configuration.
+func (m *Manager) WatchReach(ctx context.Context) {
 	var r reachState
 	var act reachAction
-	for configs, states := m.config.Watch(), m.network.State.Watch(); ; {
+	for configs, states := m.cell.Watch(), m.deps.Network.State.Watch(); ; {
 		now, state := configs.Current(), states.Current()
 		in := m.reachInput(now, state)
 		var rest time.Duration
@@ -102,12 +101,12 @@ func (m *machine) watchReach(ctx context.Context) {
 		case reachNone:
 		case reachRecord:
 			if err := m.recordReached(now); err != nil {
-				m.events.add("config", "failure", err.Error())
+				m.deps.Event("failure", err.Error())
 				rest = reachRetry
 			}
 		case reachReturn:
 			if err := m.returnToReached(now); err != nil {
-				m.logConsole(err.Error())
+				m.deps.Console(err.Error())
 			}
 		}
 		var later <-chan time.Time
@@ -125,30 +124,30 @@ func (m *machine) watchReach(ctx context.Context) {
 }
 
 // reachInput returns the observation.
-func (m *machine) reachInput(now applied, state network.State) reachInput {
-	in := reachInput{now: time.Now(), config: now.config}
-	why, _ := m.disks.Problem().Get()
-	in.decided = now.trial.IsZero() && m.upgrade.Controller.Record().Undecided() == nil && m.bootMedium == "" && why == ""
-	if now.config == nil || !in.decided {
+func (m *Manager) reachInput(now Active, state network.State) reachInput {
+	in := reachInput{now: time.Now(), config: now.Config}
+	why := m.deps.StorageProblem()
+	in.decided = !now.OnTrial() && m.deps.Undecided() == nil && !m.deps.InMemory && why == ""
+	if now.Config == nil || !in.decided {
 		return in
 	}
-	want, revision := m.network.Config.Get()
+	want, revision := m.deps.Network.Config.Get()
 	// Until then the state belongs to the previous configuration.
-	in.hasAddress = reflect.DeepEqual(want, nodeplan.Network(now.config)) && state.Revision >= revision && hasAddress(state)
+	in.hasAddress = reflect.DeepEqual(want, nodeplan.Network(now.Config)) && state.Revision >= revision && hasAddress(state)
 	var err error
-	if _, in.hadAddress, err = configs.LastReachable(); err != nil {
+	if _, in.hadAddress, err = m.deps.Store.LastReachable(); err != nil {
 		in.hadAddress = true // on an error, the machine does not return
 		return in
 	}
-	_, err = m.lastReached(now.config)
+	_, err = m.lastReached(now.Config)
 	in.hasFallback = err == nil
 	return in
 }
 
 // lastReached returns the documents of the last configuration with which the machine had an
 // address, in the form in which they would replace the present documents.
-func (m *machine) lastReached(present *config.Config) ([]byte, error) {
-	text, current, err := configs.LastReachable()
+func (m *Manager) lastReached(present *config.Config) ([]byte, error) {
+	text, current, err := m.deps.Store.LastReachable()
 	switch {
 	case err != nil:
 		return nil, err
@@ -167,48 +166,48 @@ func (m *machine) lastReached(present *config.Config) ([]byte, error) {
 
 // recordReached records that the machine has had an address with a configuration, if that is still
 // active.
-func (m *machine) recordReached(a applied) error {
-	m.applyMu.Lock()
-	defer m.applyMu.Unlock()
-	if now, _ := m.config.Get(); now.config != a.config || !now.trial.IsZero() {
+func (m *Manager) recordReached(a Active) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if now, _ := m.cell.Get(); now.Config != a.Config || now.OnTrial() {
 		return nil
 	}
-	text, err := configs.Confirmed()
+	text, err := m.deps.Store.Confirmed()
 	// nil: the configuration of the image, which every version contains
 	if err != nil || text == nil {
 		return err
 	}
-	return configs.MarkReachable(text)
+	return m.deps.Store.MarkReachable(text)
 }
 
 // returnToReached activates the last configuration with which the machine had an address, if the
 // configuration without address is still active.
-func (m *machine) returnToReached(a applied) error {
-	m.applyMu.Lock()
-	defer m.applyMu.Unlock()
-	now, _ := m.config.Get()
-	if now.config != a.config || !now.trial.IsZero() {
+func (m *Manager) returnToReached(a Active) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	now, _ := m.cell.Get()
+	if now.Config != a.Config || now.OnTrial() {
 		return nil
 	}
-	text, err := m.lastReached(now.config)
+	text, err := m.lastReached(now.Config)
 	if err == nil {
-		err = configs.Put(text)
+		err = m.deps.Store.Put(text)
 	}
 	if err == nil {
 		// its encryption keys may differ from the stored documents
-		err = configs.MarkReachable(text)
+		err = m.deps.Store.MarkReachable(text)
 	}
 	if err != nil {
 		return fmt.Errorf("configuration: cannot return to the last one with which the machine had an address: %w", err)
 	}
-	m.logConsole(fmt.Sprintf("configuration: the machine had no address with this one in %v; the last one with an address is active again", reachTimeout))
-	fresh, err := m.reload()
+	m.deps.Console(fmt.Sprintf("configuration: the machine had no address with this one in %v; the last one with an address is active again", reachTimeout))
+	fresh, err := m.Reload()
 	if err != nil {
 		return nil // the configuration topic reports the problem
 	}
-	m.addToHistory(fresh.documents, "the machine, without an address with the previous one")
-	if fresh.config != nil && transition.NeedsReboot(now.config, fresh.config) {
-		return m.power.Shutdown(power.Request{To: power.Reboot, Why: "to revert the kernel parameters or modules of a configuration without an address"})
+	m.AddToHistory(fresh.Documents, "the machine, without an address with the previous one")
+	if fresh.Config != nil && transition.NeedsReboot(now.Config, fresh.Config) {
+		return m.deps.Reboot("to revert the kernel parameters or modules of a configuration without an address")
 	}
 	return nil
 }

@@ -1,0 +1,108 @@
+package activeconfig
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+
+	"github.com/orlop-os/orlop/machined/transition"
+	"github.com/orlop-os/orlop/pkg/api"
+	"github.com/orlop-os/orlop/pkg/config"
+)
+
+// The origins of the documents of a configuration: a request, a patch, the history, STATE, the
+// image.
+
+// Requested returns the documents of a request, and their name in messages.
+func (m *Manager) Requested(now Active, filename string, r *api.ApplyRequest) (name string, text []byte, err error) {
+	switch {
+	case r.Number != 0 && (r.Patch || len(r.Documents) > 0):
+		return "", nil, errors.New("cannot apply documents or a patch together with the number of an earlier configuration")
+	case r.Number != 0:
+		e, err := m.deps.Store.Entry(r.Number)
+		return fmt.Sprintf("configuration %d", r.Number), []byte(e.Documents), err
+	case r.Patch:
+		text, err := m.patched(now, r.Documents)
+		return "patched", text, err // line numbers refer to the result
+	}
+	return filename, r.Documents, nil
+}
+
+// patched returns the present documents with a patch applied.
+func (m *Manager) patched(now Active, patch []byte) ([]byte, error) {
+	if now.Config == nil {
+		return nil, errors.New("patch: no configuration to change; apply one")
+	}
+	present, err := os.ReadFile(m.deps.Store.Current())
+	if errors.Is(err, fs.ErrNotExist) { // the active configuration is part of the image
+		present, err = config.Marshal(now.Config), nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("cannot read the present configuration: %w", err)
+	}
+	return config.Merge(present, patch)
+}
+
+// Load reads the configuration on STATE, else the configuration in the image, else none. An
+// unreadable stored configuration is an error and not the same as none: a machine without a
+// configuration can be unclaimed, and would accept a pairing with any operator CA.
+func (m *Manager) Load() (Active, string, error) {
+	for _, place := range []struct{ file, source string }{{m.deps.Store.Current(), "STATE"}, {m.deps.Embedded, "image"}} {
+		from := place.file
+		text, err := os.ReadFile(from)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return Active{}, from, fmt.Errorf("configuration: cannot read: %w", err)
+		}
+		c, problems := config.Parse(from, text)
+		if len(problems) > 0 {
+			return Active{}, from, problems
+		}
+		info, err := os.Stat(from)
+		if err != nil {
+			return Active{}, from, fmt.Errorf("configuration: %w", err)
+		}
+		return Active{Config: c, At: info.ModTime(), Source: place.source, Documents: text}, from, nil
+	}
+	return Active{}, "", nil
+}
+
+// Fallback returns the configuration to which a trial would revert: the active configuration or,
+// during a trial, the previous configuration; nil if there is none.
+func (m *Manager) Fallback(now Active) *config.Config {
+	if why := m.deps.StorageProblem(); why != "" || m.deps.InMemory {
+		return nil // without storage there is no trial
+	}
+	if !now.OnTrial() {
+		return now.Config
+	}
+	text, err := m.deps.Store.Confirmed()
+	if err != nil {
+		return now.Config
+	}
+	c, problems := config.Parse("", text)
+	if len(problems) > 0 {
+		return now.Config
+	}
+	return c
+}
+
+// Restore replaces the stored documents by the documents of another version.
+func (m *Manager) Restore(saved []byte) error {
+	// Without a present configuration there are no keys to retain.
+	if current, err := os.ReadFile(m.deps.Store.Current()); err == nil {
+		if saved, err = transition.WithPresentKeys(saved, current); err != nil {
+			return err
+		}
+	}
+	return m.deps.Store.Put(saved)
+}
+
+// HasStored reports whether STATE has a configuration.
+func (m *Manager) HasStored() bool {
+	_, err := os.Stat(m.deps.Store.Current())
+	return !errors.Is(err, fs.ErrNotExist)
+}
