@@ -64,7 +64,7 @@ func (m *machine) apply(ctx context.Context, filename string, r *api.ApplyReques
 	if err != nil {
 		return outcome{}, err
 	}
-	if m.bootMedium != "" {
+	if m.system.inMemory() {
 		return m.applyInstall(ctx, now.Config, next, text, r.Mode == api.ApplyRequest_MODE_DRY_RUN)
 	}
 	// although an installed machine does not use the expression
@@ -167,7 +167,7 @@ func (m *machine) parseRequest(now activeconfig.Active, filename string, r *api.
 // checkTransition rejects a change that this machine cannot make, and returns the facts by which it
 // decided.
 func (m *machine) checkTransition(ctx context.Context, now activeconfig.Active, next *config.Config, r *api.ApplyRequest) (transition.Facts, error) {
-	facts, err := m.transitionFacts(ctx, now, next, r)
+	facts, err := m.facts.transition(ctx, now, next, r)
 	if err != nil {
 		return facts, err
 	}

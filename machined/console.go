@@ -65,8 +65,8 @@ func (m *machine) consoleStatus() console.Status {
 	list, _ := m.services.Status().Get()
 	state, _ := m.network.State.Get()
 	problem, _ := m.disks.Problem().Get()
-	s := console.Status{Name: m.name(), Version: m.release.Version, Slot: m.slot, Medium: m.bootMedium, Stage: stage.Name, Problem: problem}
-	if m.bootMedium != "" {
+	s := console.Status{Name: m.name(), Version: m.system.release.Version, Slot: m.system.slot, Medium: m.system.bootMedium, Stage: stage.Name, Problem: problem}
+	if m.system.inMemory() {
 		s.Problem = "" // it needs no disk
 	}
 	now := m.active.Current()
@@ -83,7 +83,7 @@ func (m *machine) consoleStatus() console.Status {
 		s.WaitsFor = append(s.WaitsFor, stage.WaitingFor)
 	}
 	if now.Config != nil && now.Config.Cluster != nil {
-		s.Kubernetes = m.release.Kubernetes
+		s.Kubernetes = m.system.release.Kubernetes
 	}
 	for _, a := range nodeplan.Addresses(now.Config, state) {
 		s.Addresses = append(s.Addresses, a.String())

@@ -2,39 +2,67 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"time"
 
 	"github.com/orlop-os/orlop/machined/activeconfig"
+	"github.com/orlop-os/orlop/machined/converge"
+	"github.com/orlop-os/orlop/machined/credentials"
+	"github.com/orlop-os/orlop/machined/disk"
 	"github.com/orlop-os/orlop/machined/host"
+	"github.com/orlop-os/orlop/machined/identity"
+	"github.com/orlop-os/orlop/machined/images"
+	"github.com/orlop-os/orlop/machined/membership"
 	"github.com/orlop-os/orlop/machined/network"
 	"github.com/orlop-os/orlop/machined/nodeplan"
 	"github.com/orlop-os/orlop/machined/ownership"
 	"github.com/orlop-os/orlop/machined/transition"
+	"github.com/orlop-os/orlop/machined/upgrade"
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/callerid"
 	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/pki"
 )
 
-// transitionFacts returns the facts on which the change to the next configuration depends.
-func (m *machine) transitionFacts(ctx context.Context, now activeconfig.Active, next *config.Config, r *api.ApplyRequest) (f transition.Facts, err error) {
+// facts reads the facts on which plans and decisions about a configuration depend.
+type facts struct {
+	system   *system
+	kernel   *host.Kernel
+	network  converge.Network
+	disks    *disk.Controller
+	identity *identity.Identity
+	members  *membership.Members
+	images   *images.Manager
+	upgrade  *upgrade.Upgrade
+	active   *activeconfig.Manager
+}
+
+func newFacts(m *machine) *facts {
+	return &facts{
+		system: &m.system, kernel: m.kernel, network: m.network, disks: m.disks, identity: m.identity,
+		members: m.members, images: m.images, upgrade: m.upgrade, active: m.active,
+	}
+}
+
+// transition returns the facts on which the change to the next configuration depends.
+func (r *facts) transition(ctx context.Context, now activeconfig.Active, next *config.Config, request *api.ApplyRequest) (f transition.Facts, err error) {
 	f = transition.Facts{
-		Request: r, Trial: transition.PlanTrial(m.active.Fallback(now), next, r), OnTrial: now.OnTrial(), Now: time.Now(),
-		Upgrade: m.upgrade.Controller.Record().Undecided(), Machine: m.machineFacts(next),
+		Request: request, Trial: transition.PlanTrial(r.active.Fallback(now), next, request), OnTrial: now.OnTrial(), Now: time.Now(),
+		Upgrade: r.upgrade.Controller.Record().Undecided(), Machine: r.machine(next),
 	}
 	if f.Caller, err = callerFacts(ctx, next); err != nil {
 		return f, err
 	}
-	f.Hardware, err = m.hardwareFacts(now.Config, next)
+	f.Hardware, err = r.hardware(now.Config, next)
 	return f, err
 }
 
-// machineFacts returns the facts on which the machine's ability to run a configuration depends.
-func (m *machine) machineFacts(next *config.Config) transition.Machine {
-	state, _ := m.network.State.Get()
-	problem, _ := m.disks.Problem().Get()
-	f := transition.Machine{Memory: m.facts.Memory, CPUs: m.facts.CPUs, InMemory: m.bootMedium != "", NoStorage: problem, Addresses: nodeplan.Addresses(next, state)}
+// machine returns the facts on which the machine's ability to run a configuration depends.
+func (r *facts) machine(next *config.Config) transition.Machine {
+	state, _ := r.network.State.Get()
+	problem, _ := r.disks.Problem().Get()
+	f := transition.Machine{Memory: r.system.hardware.Memory, CPUs: r.system.hardware.CPUs, InMemory: r.system.inMemory(), NoStorage: problem, Addresses: nodeplan.Addresses(next, state)}
 	if next.Cluster != nil && !next.IsWorker() { // a worker holds no CA keys
 		_, f.CAs = nodeplan.CAs(next.Cluster)
 	}
@@ -42,8 +70,8 @@ func (m *machine) machineFacts(next *config.Config) transition.Machine {
 }
 
 // checkMachine rejects a configuration that this machine cannot run at present.
-func (m *machine) checkMachine(next *config.Config) error {
-	return transition.CheckMachine(next, m.machineFacts(next)).Err()
+func (r *facts) checkMachine(next *config.Config) error {
+	return transition.CheckMachine(next, r.machine(next)).Err()
 }
 
 // callerFacts returns the facts about the caller.
@@ -59,53 +87,75 @@ func callerFacts(ctx context.Context, next *config.Config) (transition.Caller, e
 	return f, err
 }
 
-// hardwareFacts returns the names of the next configuration that do not exist on this machine.
-func (m *machine) hardwareFacts(before, next *config.Config) (f transition.Hardware, err error) {
-	if f.MissingLinks, f.PresentLinks, err = m.network.Controller.MissingLinks(nodeplan.Network(next)); err != nil {
+// hardware returns the names of the next configuration that do not exist on this machine.
+func (r *facts) hardware(before, next *config.Config) (f transition.Hardware, err error) {
+	if f.MissingLinks, f.PresentLinks, err = r.network.Controller.MissingLinks(nodeplan.Network(next)); err != nil {
 		return f, fmt.Errorf("network: cannot list links: %w", err)
 	}
 	f.KnownLinks = transition.LinkSelectors(before)
-	f.Unusable, err = m.kernel.Unusable(m.hostConfig(before), m.hostConfig(next))
+	f.Unusable, err = r.kernel.Unusable(r.hostConfig(before), r.hostConfig(next))
 	return f, err
 }
 
-// apiFacts returns the facts on which the credentials of apid depend.
-func (m *machine) apiFacts(c *config.Config, state network.State) nodeplan.Facts {
-	member, _ := m.members.Worker.State.Get()
-	f := nodeplan.Facts{Network: state, Trust: m.trustFacts(c), Member: nodeplan.Member{
+// api returns the facts on which the credentials of apid depend.
+func (r *facts) api(c *config.Config, state network.State) nodeplan.Facts {
+	member, _ := r.members.Worker.State.Get()
+	f := nodeplan.Facts{Network: state, Trust: r.trust(c), Member: nodeplan.Member{
 		Joined: member.Joined, Removed: member.Removed, PodsStopped: member.PodsStopped, Machine: member.Certs.Machine, Node: member.Certs.Node,
 	}}
-	if own := m.identity.Load(); own != nil {
+	if own := r.identity.Load(); own != nil {
 		f.Identity = own.Key
 	}
 	return f
 }
 
-// planFacts returns the facts on which the plan for a configuration depends.
-func (m *machine) planFacts(c *config.Config, state network.State) nodeplan.Facts {
-	f := m.apiFacts(c, state)
-	f.Release, f.InMemory, f.PreviousSysctls = m.release, m.bootMedium != "", m.kernel.PreviousSysctls()
-	f.Artifacts, _ = m.images.Artifacts().Get()
+// plan returns the facts on which the plan for a configuration depends.
+func (r *facts) plan(c *config.Config, state network.State) nodeplan.Facts {
+	f := r.api(c, state)
+	f.Release, f.InMemory, f.PreviousSysctls = r.system.release, r.system.inMemory(), r.kernel.PreviousSysctls()
+	f.Artifacts, _ = r.images.Artifacts().Get()
 	if c != nil && c.Cluster != nil {
-		f.Services.Refusal = m.checkMachine(c)
+		f.Services.Refusal = r.checkMachine(c)
 	}
 	return f
 }
 
-// trustFacts returns the clients that the machine accepts.
-func (m *machine) trustFacts(c *config.Config) (t nodeplan.Trust) {
-	if t.Callers, t.Problem = m.callers(c); t.Problem != nil {
+// trust returns the clients that the machine accepts.
+func (r *facts) trust(c *config.Config) (t nodeplan.Trust) {
+	if t.Callers, t.Problem = r.callers(c); t.Problem != nil {
 		return t
 	}
-	t.Revoked = m.members.Ledger.RevocationsForAPIServer(c)
+	t.Revoked = r.members.Ledger.RevocationsForAPIServer(c)
 	return t
 }
 
 // hostConfig returns the host settings of a configuration.
-func (m *machine) hostConfig(c *config.Config) host.Config {
-	f := nodeplan.Facts{PreviousSysctls: m.kernel.PreviousSysctls()}
-	if own := m.identity.Load(); own != nil {
+func (r *facts) hostConfig(c *config.Config) host.Config {
+	f := nodeplan.Facts{PreviousSysctls: r.kernel.PreviousSysctls()}
+	if own := r.identity.Load(); own != nil {
 		f.Identity = own.Key
 	}
 	return nodeplan.Host(c, f)
+}
+
+// callers returns the CAs of the callers that the machine accepts.
+func (r *facts) callers(c *config.Config) (credentials.CallerCAs, error) {
+	var out credentials.CallerCAs
+	var err error
+	if out.Operators, err = ownership.Operators(c); err != nil {
+		return out, err
+	}
+	revoked, damaged := r.members.Ledger.Revocations()
+	if c != nil && c.Cluster != nil {
+		own := c.Cluster.Spec.PKI
+		out.Machines = trusted(own.Machine.Cert, own.Accepted.Machine)
+		// It is unknown which of the issued certificates were revoked, so none is valid; the
+		// operators' own certificates stay valid.
+		if !own.Client.Cert.IsZero() && damaged == nil {
+			out.Clients = trusted(own.Client.Cert, own.Accepted.Client)
+		}
+	}
+	out.JoinRequests = membership.AcceptsJoinRequests(c)
+	out.Revoked, err = json.Marshal(revoked)
+	return out, err
 }

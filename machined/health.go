@@ -30,7 +30,7 @@ func (m *machine) reportHealth(ctx context.Context, each func(*api.HealthRespons
 		if broken := settled.Current().Problem(now.Config, states.Current()); broken != "" {
 			health.ConfigurationNotActive(have, broken)
 		}
-		upgrade.ReleaseCheck(have, m.release, floor, began)
+		upgrade.ReleaseCheck(have, m.system.release, floor, began)
 		health.Add(have, storageCheck(disks.Current().Filesystems))
 		var later <-chan time.Time
 		if have.Healthy && time.Since(now.At) < activationTime {

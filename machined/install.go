@@ -29,7 +29,7 @@ import (
 func newInstall(m *machine) *install.Manager {
 	return install.New(install.Deps{
 		Disks:       m.installDisks,
-		Release:     func() buildinfo.Release { return m.release },
+		Release:     func() buildinfo.Release { return m.system.release },
 		Identity:    func() *pki.Leaf { return m.identity.Load() },
 		ConfigFile:  m.active.Store().Current(),
 		Command:     m.orchestrator.run,
@@ -46,7 +46,7 @@ func newInstall(m *machine) *install.Manager {
 // stepInstall starts the installation that the configuration of a boot medium requests, and reports
 // disks with an installed system.
 func stepInstall(ctx context.Context, m *machine) error {
-	if m.bootMedium == "" {
+	if !m.system.inMemory() {
 		return nil
 	}
 	if err := m.install.ReportInstalled(ctx); err != nil {
@@ -62,7 +62,7 @@ func stepInstall(ctx context.Context, m *machine) error {
 // removed; a failure after the first write is not retried by itself.
 func (m *machine) installUnattended(ctx context.Context) {
 	now := m.active.Current()
-	if m.bootMedium == "" || now.Config == nil || m.identity.Load() == nil || m.install.Began() {
+	if !m.system.inMemory() || now.Config == nil || m.identity.Load() == nil || m.install.Began() {
 		return
 	}
 	w, err := m.install.Plan(ctx, now.Config, true)

@@ -95,14 +95,8 @@ func main() {
 
 // machine is the state of machined. Each field has one owner.
 type machine struct {
-	release buildinfo.Release
-	slot    string // "A" or "B"; empty if the system runs from memory
-	// boot medium if the system is not installed (bootmedium.Memory); empty if it runs from a disk
-	bootMedium string
-	// facts are the facts that stepHost read. They do not change afterwards: MemTotal can grow by a
-	// page at run time (the kernel frees memory that only its start needed), and a plan that
-	// followed it would never be done.
-	facts host.Facts
+	system system
+	facts  *facts
 
 	events        *eventLog
 	reaper        *supervise.Reaper
@@ -144,10 +138,24 @@ type machine struct {
 	suspended *suspend.Manager // suspended Kubernetes objects
 }
 
+// system is the running version of the system and the machine that it runs on.
+type system struct {
+	release buildinfo.Release // read by stepRelease
+	slot    string            // "A" or "B"; empty if the system runs from memory
+	// boot medium if the system is not installed (bootmedium.Memory); empty if it runs from a disk
+	bootMedium string
+	// hardware is the facts that stepHost read. They do not change afterwards: MemTotal can grow by
+	// a page at run time (the kernel frees memory that only its start needed), and a plan that
+	// followed it would never be done.
+	hardware host.Facts
+}
+
+// inMemory reports whether the system is not installed.
+func (s *system) inMemory() bool { return s.bootMedium != "" }
+
 func newMachine() *machine {
 	m := &machine{
-		slot:          os.Getenv("ORLOP_SLOT"),
-		bootMedium:    os.Getenv(bootmedium.Env),
+		system:        system{slot: os.Getenv("ORLOP_SLOT"), bootMedium: os.Getenv(bootmedium.Env)},
 		events:        newEventLog(),
 		inputsChanged: make(chan struct{}, 1),
 		modules:       host.ModuleIndex(),

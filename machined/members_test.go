@@ -179,7 +179,7 @@ func TestRevokedCallers(t *testing.T) {
 	}
 	for range 2 { // written, and read again
 		restart()
-		callers, err := m.callers(now.Config)
+		callers, err := newFacts(m).callers(now.Config)
 		var revoked []trust.Revocation
 		if err == nil {
 			err = json.Unmarshal(callers.Revoked, &revoked)
@@ -193,7 +193,7 @@ func TestRevokedCallers(t *testing.T) {
 		t.Fatal(err)
 	}
 	restart()
-	callers, err := m.callers(now.Config)
+	callers, err := newFacts(m).callers(now.Config)
 	if err != nil || len(callers.Clients) != 0 || len(callers.Operators) == 0 {
 		t.Errorf("%d bytes of client CAs, %d of operators', %v", len(callers.Clients), len(callers.Operators), err)
 	}
@@ -216,7 +216,7 @@ func TestRevokedCallers(t *testing.T) {
 	if text, err := os.ReadFile(file + ".damaged"); err != nil || string(text) != "{torn" {
 		t.Errorf("the damaged file was not kept: %q, %v", text, err)
 	}
-	if callers, err = m.callers(now.Config); err != nil || len(callers.Clients) == 0 {
+	if callers, err = newFacts(m).callers(now.Config); err != nil || len(callers.Clients) == 0 {
 		t.Errorf("after a new book was begun: %d bytes of client CAs, %v", len(callers.Clients), err)
 	}
 }

@@ -65,7 +65,7 @@ func (m *machine) adoptSeed(ctx context.Context) {
 // needsSeed reports whether the machine has no configuration, and no unreadable file on STATE.
 func (m *machine) needsSeed() bool {
 	now := m.active.Current()
-	return now.Config == nil && (m.bootMedium != "" || !m.active.HasStored())
+	return now.Config == nil && (m.system.inMemory() || !m.active.HasStored())
 }
 
 // adopt activates the configuration of a medium, or returns an error.
@@ -81,7 +81,7 @@ func (m *machine) adopt(ctx context.Context, d seed.Document) error {
 	if err := ownership.CheckMedium(own, next); err != nil {
 		return fmt.Errorf("%s: %w", d.Name, err)
 	}
-	if err := m.checkMachine(next); err != nil {
+	if err := m.facts.checkMachine(next); err != nil {
 		return fmt.Errorf("%s: %w", d.Name, err)
 	}
 	if err := m.checkAccess(ctx, next.Cluster); err != nil {
@@ -90,7 +90,7 @@ func (m *machine) adopt(ctx context.Context, d seed.Document) error {
 	if err := awaitLinks(ctx, next, m.network.Controller.MissingLinks, linkTimeout); err != nil {
 		return fmt.Errorf("%s: %w", d.Name, err)
 	}
-	if m.bootMedium == "" {
+	if !m.system.inMemory() {
 		if why, _ := m.disks.Problem().Get(); why != "" {
 			return fmt.Errorf("%s: no disk to store it on: %s", d.Name, why)
 		}

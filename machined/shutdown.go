@@ -31,7 +31,7 @@ func newPower(m *machine) *power.Controller {
 // reset wipes partitions during a shutdown and reboots. The pods are evicted before, and an etcd
 // member without its data leaves the cluster. by is the caller.
 func (m *machine) reset(labels []string, by string) error {
-	if m.bootMedium != "" {
+	if m.system.inMemory() {
 		return status.Error(codes.FailedPrecondition, "reset refused: "+notInstalled)
 	}
 	if err := m.power.Check(); err != nil {

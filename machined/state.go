@@ -93,7 +93,7 @@ func ignoreContext[T any](read func() (T, error)) func(context.Context) (T, erro
 
 func (m *machine) sysctls() ([]host.SysctlState, error) {
 	now := m.active.Current()
-	return m.kernel.ReadSysctls(m.hostConfig(now.Config))
+	return m.kernel.ReadSysctls(m.facts.hostConfig(now.Config))
 }
 
 func certificates() ([]credentials.State, error) { return credentials.List(credentials.Dirs()...) }
@@ -107,7 +107,7 @@ func (m *machine) configurationState() (configurationState, error) {
 		Applied: now.At, TrialDeadline: now.TrialEnd, Staged: m.active.Store().Staged()}
 	if now.Config.Cluster != nil {
 		s.Cluster = now.Config.Cluster.Metadata.Name
-		if m.bootMedium == "" {
+		if !m.system.inMemory() {
 			var err error
 			if s.WaitingFor, err = m.reconciler.WaitingServices(now.Config); err != nil {
 				s.WaitingFor = []string{err.Error()}

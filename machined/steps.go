@@ -29,19 +29,19 @@ import (
 // The steps of boot.go, in their order.
 
 func stepRelease(_ context.Context, m *machine) (err error) {
-	m.release, err = readRelease()
+	m.system.release, err = readRelease()
 	if err == nil {
-		from := "slot " + m.slot
-		if m.bootMedium != "" {
-			from = "from " + m.bootMedium
+		from := "slot " + m.system.slot
+		if m.system.inMemory() {
+			from = "from " + m.system.bootMedium
 		}
-		m.logConsole(fmt.Sprintf("%s %s, profile %s, %s", m.release.Name, m.release.Version, m.release.Profile, from))
+		m.logConsole(fmt.Sprintf("%s %s, profile %s, %s", m.system.release.Name, m.system.release.Version, m.system.release.Profile, from))
 	}
 	return err
 }
 
 func stepClock(_ context.Context, m *machine) error {
-	built := time.Unix(m.release.BuildTime, 0)
+	built := time.Unix(m.system.release.BuildTime, 0)
 	err := m.notBefore(built, "the build of the system")
 	m.clock.floor.Raise(built, time.Now())
 	return err
@@ -50,10 +50,10 @@ func stepClock(_ context.Context, m *machine) error {
 // stepTimeMark raises the clock to the time stored on STATE and stores the time from now on. An
 // error of reading or writing is reported, and the boot continues.
 func stepTimeMark(ctx context.Context, m *machine) error {
-	if problem, _ := m.disks.Problem().Get(); m.bootMedium != "" || problem != "" {
+	if problem, _ := m.disks.Problem().Get(); m.system.inMemory() || problem != "" {
 		return nil
 	}
-	mark, err := timesync.ReadFloor(paths.TimeFloor, time.Unix(m.release.BuildTime, 0))
+	mark, err := timesync.ReadFloor(paths.TimeFloor, time.Unix(m.system.release.BuildTime, 0))
 	if err != nil {
 		m.logConsole(err.Error())
 	}
@@ -96,7 +96,7 @@ func (m *machine) notBefore(floor time.Time, what string) error {
 // answers makes both later. The pages stay reclaimable. A machine that runs from memory has the
 // programs in memory already and does not run them.
 func stepPrograms(ctx context.Context, m *machine) error {
-	if m.bootMedium != "" {
+	if m.system.inMemory() {
 		return nil
 	}
 	panics.Go("programs", func() {
@@ -132,13 +132,13 @@ func stepHost(ctx context.Context, m *machine) error {
 	if err != nil {
 		return err
 	}
-	m.facts = facts
+	m.system.hardware = facts
 	if facts.Memory < transition.MinMemory {
 		m.logConsole(fmt.Sprintf("memory: %d MiB are too little for Kubernetes; give the machine at least %d MiB", facts.Memory>>20, transition.MinMemory>>20))
 	}
 	// An error (for example a parameter that this kernel does not have) is reported as an event and
 	// does not stop the boot.
-	if err := m.reconciler.ConfigureHost(ctx, m.hostConfig(nil)); err != nil {
+	if err := m.reconciler.ConfigureHost(ctx, m.facts.hostConfig(nil)); err != nil {
 		m.logConsole(err.Error())
 	}
 	return nil
@@ -198,7 +198,7 @@ const notInstalled = "the system runs from memory; it writes to no disk before i
 // address and an API that reports the problem, and stores nothing. A machine that is not installed
 // only reads its disks.
 func stepStorage(ctx context.Context, m *machine) error {
-	if m.bootMedium != "" {
+	if m.system.inMemory() {
 		m.disks.Problem().Set(notInstalled)
 		m.panics.restarter().Go(ctx, "disks", m.disks.Watch)
 		return nil
@@ -226,7 +226,7 @@ func stepConfiguration(ctx context.Context, m *machine) error {
 
 func loadConfiguration(ctx context.Context, m *machine) {
 	// after a rollback the staged configuration belongs to the other version
-	by := m.active.Boot(!m.upgrade.Controller.Record().BeingReplaced(m.release.Version))
+	by := m.active.Boot(!m.upgrade.Controller.Record().BeingReplaced(m.system.release.Version))
 	a, from, err := m.active.Load()
 	if err != nil {
 		problem := fmt.Sprintf("%s cannot be used: %v", from, err)
@@ -332,18 +332,18 @@ func stepAPI(ctx context.Context, m *machine) error {
 }
 
 func stepServices(ctx context.Context, m *machine) error {
-	if m.bootMedium != "" {
+	if m.system.inMemory() {
 		m.progress.enter("not installed", "being installed on a disk")
 	}
 	m.panics.restarter().Go(ctx, "services", func(ctx context.Context) { m.progress.watchServices(ctx, m.services) })
 	m.panics.restarter().Go(ctx, "images", m.images.RunImport)
-	if m.bootMedium == "" {
+	if !m.system.inMemory() {
 		m.panics.restarter().Go(ctx, "artifacts", m.images.RunArtifacts)
 	}
 	m.panics.restarter().Go(ctx, "configuration", m.reconciler.Run)
 	m.panics.restarter().Go(ctx, "membership", m.members.Worker.Run)
 	m.panics.restarter().Go(ctx, "removal", m.members.Worker.RunRemoval)
-	if m.bootMedium == "" { // a system that is not installed is unclaimed and ships no logs
+	if !m.system.inMemory() { // a system that is not installed is unclaimed and ships no logs
 		m.panics.restarter().Go(ctx, "log-shipping", m.logShipping.Run)
 	}
 	m.panics.restarter().Go(ctx, "trial", m.upgrade.Controller.ResumeTrial)

@@ -32,12 +32,12 @@ import (
 
 func newUpgrade(m *machine) *upgrade.Upgrade {
 	return upgrade.New(upgrade.Deps{
-		Release: func() buildinfo.Release { return m.release },
+		Release: func() buildinfo.Release { return m.system.release },
 		Disk: upgrade.Disk{
-			RunningSlot: m.slot,
+			RunningSlot: m.system.slot,
 			Slots: func() (upgrade.Slot, error) {
 				disks, _ := m.disks.State().Get()
-				return findSlots(disks.Disks, m.slot)
+				return findSlots(disks.Disks, m.system.slot)
 			},
 			LoadModules:    m.kernel.LoadModules,
 			StorageProblem: func() string { why, _ := m.disks.Problem().Get(); return why },
@@ -153,7 +153,7 @@ type healthWatcher struct {
 
 func (m *machine) watchHealth() upgrade.HealthWatcher {
 	return healthWatcher{
-		version: m.release.Version, storageProblem: m.disks.Problem(), hasStored: m.active.HasStored,
+		version: m.system.release.Version, storageProblem: m.disks.Problem(), hasStored: m.active.HasStored,
 		config: m.active.Cell().Watch(), services: m.services.Status().Watch(),
 		members: m.members.Worker.State.Watch(), rules: m.packets.Problem().Watch(), panics: m.panics.state.Watch(),
 	}

@@ -55,6 +55,7 @@ func assemble(m *machine) {
 	m.logShipping = newLogShipping(m)
 	m.pairing = newPairing(m)
 	m.suspended = newSuspended(m)
+	m.facts = newFacts(m)
 	m.reconciler = converge.New(convergeDeps(m))
 	m.api = newAPI(m)
 }
@@ -118,9 +119,9 @@ func machineDeps(m *machine) machinedapi.MachineDeps {
 		}
 	}
 	return machinedapi.MachineDeps{
-		Release:    func() buildinfo.Release { return m.release },
-		Slot:       m.slot,
-		BootMedium: m.bootMedium,
+		Release:    func() buildinfo.Release { return m.system.release },
+		Slot:       m.system.slot,
+		BootMedium: m.system.bootMedium,
 		Name:       m.name,
 		Topics:     m.observable(),
 		TailEvents: func(ctx context.Context, after uint64, follow bool, each func(*api.Event) error) error {
@@ -180,7 +181,7 @@ func newEtcd(m *machine) *etcd.Manager {
 		DeleteNodes:    m.members.NodeGC.Delete,
 		Event:          m.events.add,
 	}
-	if m.bootMedium != "" {
+	if m.system.inMemory() {
 		d.NotInstalled = notInstalled
 	}
 	return etcd.New(d)
@@ -197,7 +198,7 @@ func newImages(m *machine) *images.Manager {
 			return images.Config{Config: now.Config, OnTrial: now.OnTrial()}
 		}),
 		UpgradePending: func() bool { return m.upgrade.Controller.Record().Undecided() != nil },
-		PauseImage:     func() string { return m.release.PauseImage },
+		PauseImage:     func() string { return m.system.release.PauseImage },
 		Imported:       func() { m.progress.mark("images") },
 		Peers:          func() []netip.Addr { now := m.active.Current(); return m.members.Peers.Others(now.Config) },
 		Call:           m.members.Peers.Call,
@@ -259,7 +260,7 @@ func newPairing(m *machine) *ownership.Pairing {
 			}, ""
 		},
 		Config:     func() (*config.Config, string) { now := m.active.Current(); return now.Config, now.Source },
-		Unreadable: func(c *config.Config) bool { return c == nil && m.bootMedium == "" && m.active.HasStored() },
+		Unreadable: func(c *config.Config) bool { return c == nil && !m.system.inMemory() && m.active.HasStored() },
 		Stored:     func() bool { why, _ := m.disks.Problem().Get(); return why == "" },
 		Activate: func(ctx context.Context, c *config.Config) error {
 			state, _ := m.network.State.Get()
@@ -281,7 +282,7 @@ func newSuspended(m *machine) *suspend.Manager {
 		Stopping:       m.power.Running(),
 		Event:          func(kind, message string) { m.events.add("cluster", kind, message) },
 	}
-	if m.bootMedium != "" {
+	if m.system.inMemory() {
 		d.NotInstalled = notInstalled
 	}
 	return suspend.New(d)
@@ -294,17 +295,17 @@ func convergeDeps(m *machine) converge.Deps {
 		}),
 		Domains: converge.Domains{
 			StorageProblem: func() string { why, _ := m.disks.Problem().Get(); return why },
-			InMemory:       m.bootMedium != "",
+			InMemory:       m.system.inMemory(),
 			Firewall:       m.packets,
 			Network:        m.network,
 			Kernel:         m.kernel,
-			HostFacts:      func() host.Facts { return m.facts },
+			HostFacts:      func() host.Facts { return m.system.hardware },
 			HasIdentity:    func() bool { return m.identity.Load() != nil },
 			UpdatePairing:  m.pairing.Update,
 			Services:       m.services,
 		},
-		Facts:    m.planFacts,
-		APIFacts: m.apiFacts,
+		Facts:    m.facts.plan,
+		APIFacts: m.facts.api,
 		Changes: converge.Changes{
 			Membership: m.members.Worker.State.View().Changes(),
 			Artifacts:  m.images.Artifacts().Changes(),
@@ -339,7 +340,7 @@ func newActiveConfig(m *machine) *activeconfig.Manager {
 		Store:          configstore.Store{Dir: paths.Config},
 		Embedded:       paths.EmbeddedConfig,
 		StorageProblem: func() string { why, _ := m.disks.Problem().Get(); return why },
-		InMemory:       m.bootMedium != "",
+		InMemory:       m.system.inMemory(),
 		Network:        activeconfig.Network{Config: m.network.Config, State: m.network.State},
 		Undecided:      func() error { return m.upgrade.Controller.Record().Undecided() },
 		Proves: func(c *config.Config, age string) bool {
