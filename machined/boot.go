@@ -81,7 +81,7 @@ func (m *machine) boot(ctx context.Context) {
 		m.progress.enter(s.Name, s.WaitsFor)
 		done := make(chan error, 1)
 		go func() { done <- panics.Do("boot step "+s.Name, func() error { return s.Do(ctx, m) }) }()
-		err := m.awaitStep(ctx, done, deadline, began)
+		err := awaitStep(ctx, done, deadline, began, m.logConsole)
 		if err != nil {
 			m.logConsole(fmt.Sprintf("boot: %s: %v; resetting in %v", s.Name, err, failPause))
 			<-time.After(failPause)
@@ -103,7 +103,7 @@ func (m *machine) boot(ctx context.Context) {
 }
 
 // awaitStep waits for a step until the boot deadline.
-func (m *machine) awaitStep(ctx context.Context, done <-chan error, deadline *time.Timer, began time.Time) error {
+func awaitStep(ctx context.Context, done <-chan error, deadline *time.Timer, began time.Time, console func(line string)) error {
 	for {
 		select {
 		case err := <-done:
@@ -115,7 +115,7 @@ func (m *machine) awaitStep(ctx context.Context, done <-chan error, deadline *ti
 			if took >= checkDeadline || !fsckRunning("/proc") {
 				return fmt.Errorf("not done within %v", took)
 			}
-			m.logConsole(fmt.Sprintf("storage: e2fsck still checks a disk after %v; the boot continues afterwards", took))
+			console(fmt.Sprintf("storage: e2fsck still checks a disk after %v; the boot continues afterwards", took))
 			deadline.Reset(bootDeadline)
 		}
 	}

@@ -65,7 +65,7 @@ func (m *machine) consoleStatus() console.Status {
 	list, _ := m.services.Status().Get()
 	state, _ := m.network.State.Get()
 	problem, _ := m.disks.Problem().Get()
-	s := console.Status{Name: m.name(), Version: m.system.release.Version, Slot: m.system.slot, Medium: m.system.bootMedium, Stage: stage.Name, Problem: problem}
+	s := console.Status{Name: m.active.Current().MachineName(), Version: m.system.release.Version, Slot: m.system.slot, Medium: m.system.bootMedium, Stage: stage.Name, Problem: problem}
 	if m.system.inMemory() {
 		s.Problem = "" // it needs no disk
 	}

@@ -28,7 +28,7 @@ import (
 
 func newInstall(m *machine) *install.Manager {
 	return install.New(install.Deps{
-		Disks:       m.installDisks,
+		Disks:       func(ctx context.Context) ([]install.Disk, error) { return installDisks(ctx, m.disks) },
 		Release:     func() buildinfo.Release { return m.system.release },
 		Identity:    func() *pki.Leaf { return m.identity.Load() },
 		ConfigFile:  m.active.Store().Current(),
@@ -67,7 +67,7 @@ func (m *machine) installUnattended(ctx context.Context) {
 	}
 	w, err := m.install.Plan(ctx, now.Config, true)
 	if err == nil {
-		err = m.beginInstall(w, now.Documents, now.Source)
+		err = beginInstall(m.install, w, now.Documents, now.Source)
 	}
 	if err != nil {
 		m.install.Reject(err)
@@ -89,32 +89,32 @@ func (m *machine) applyInstall(ctx context.Context, before, next *config.Config,
 	if dry {
 		return out, nil
 	}
-	return out, m.beginInstall(w, documents, callerid.FromContext(ctx).String())
+	return out, beginInstall(m.install, w, documents, callerid.FromContext(ctx).String())
 }
 
 // beginInstall starts an installation, or rejects its configuration.
-func (m *machine) beginInstall(w install.Want, documents []byte, by string) error {
-	if err := m.install.Begin(w, documents, by); err != nil {
+func beginInstall(manager *install.Manager, w install.Want, documents []byte, by string) error {
+	if err := manager.Begin(w, documents, by); err != nil {
 		return transition.Refuse(err)
 	}
 	return nil
 }
 
 // installDisks reads the disks for package install.
-func (m *machine) installDisks(ctx context.Context) ([]install.Disk, error) {
-	have, err := disk.Read(ctx, m.disks.Examine(diskprobe.Fresh))
+func installDisks(ctx context.Context, disks *disk.Controller) ([]install.Disk, error) {
+	have, err := disk.Read(ctx, disks.Examine(diskprobe.Fresh))
 	if err != nil {
 		return nil, err
 	}
-	media, err := seed.List(ctx, m.disks.Prober())
+	media, err := seed.List(ctx, disks.Prober())
 	if err != nil {
 		return nil, err
 	}
-	var disks []install.Disk
+	var out []install.Disk
 	for _, d := range have.Disks {
-		disks = append(disks, installDisk(d, media))
+		out = append(out, installDisk(d, media))
 	}
-	return disks, nil
+	return out, nil
 }
 
 // installDisk converts a disk to the form of package install.

@@ -34,12 +34,9 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/orlop-os/orlop/apid"
 	"github.com/orlop-os/orlop/machined/activeconfig"
-	machinedapi "github.com/orlop-os/orlop/machined/api"
 	"github.com/orlop-os/orlop/machined/console"
 	"github.com/orlop-os/orlop/machined/converge"
 	"github.com/orlop-os/orlop/machined/debug"
@@ -56,15 +53,12 @@ import (
 	"github.com/orlop-os/orlop/machined/ownership"
 	"github.com/orlop-os/orlop/machined/pods"
 	"github.com/orlop-os/orlop/machined/power"
-	"github.com/orlop-os/orlop/machined/suspend"
-	"github.com/orlop-os/orlop/machined/timesync"
 	"github.com/orlop-os/orlop/machined/upgrade"
 	"github.com/orlop-os/orlop/pkg/bootmedium"
 	"github.com/orlop-os/orlop/pkg/buildinfo"
 	"github.com/orlop-os/orlop/pkg/cell"
 	"github.com/orlop-os/orlop/pkg/cgroup"
 	"github.com/orlop-os/orlop/pkg/diskprobe"
-	"github.com/orlop-os/orlop/pkg/kmod"
 	"github.com/orlop-os/orlop/pkg/panics"
 	"github.com/orlop-os/orlop/pkg/paths"
 	"github.com/orlop-os/orlop/pkg/supervise"
@@ -86,9 +80,7 @@ func main() {
 	m := newMachine()
 	panics.OnPanic(m.panics.add)
 	m.showConsole(ctx)
-	var feeding context.Context
-	feeding, m.stopFeeding = context.WithCancel(ctx)
-	go m.feedWatchdog(feeding)
+	go m.feedWatchdog(m.power.Feeding())
 	go m.boot(ctx)
 	m.loop(ctx)
 }
@@ -98,27 +90,22 @@ type machine struct {
 	system system
 	facts  *facts
 
-	events        *eventLog
-	reaper        *supervise.Reaper
-	services      *supervise.Manager
-	kernel        *host.Kernel
-	network       converge.Network
-	clock         clock
-	progress      *bootProgress
-	panics        *panicLog
-	orchestrator  *orchestrator // runs its commands
-	console       *console.Console
-	identity      *identity.Identity // machine key
-	modules       func() (*kmod.Index, error)
-	inputsChanged chan struct{} // wakes the reader of power buttons: an input device was added
-	// containerd is the connection to containerd's socket; it opens at first use.
-	containerd *grpc.ClientConn
+	events       *eventLog
+	reaper       *supervise.Reaper
+	services     *supervise.Manager
+	kernel       *host.Kernel
+	network      converge.Network
+	clock        clock
+	progress     *bootProgress
+	panics       *panicLog
+	orchestrator *orchestrator // runs its commands
+	console      *console.Console
+	identity     *identity.Identity // machine key
 
 	packets     *firewall.Filter
 	callRecords *callRecords // audit log
 	upgrade     *upgrade.Upgrade
 	install     *install.Manager
-	api         *machinedapi.API
 	debug       *debug.Tools
 	etcd        *etcd.Manager
 	images      *images.Manager
@@ -128,14 +115,10 @@ type machine struct {
 	reconciler  *converge.Reconciler
 	power       *power.Controller
 	pods        *pods.Stopper
-	// stopFeeding stops the feeding of the watchdog.
-	stopFeeding context.CancelFunc
 
 	// The cells behind the topics. newMachine passes a cell to the component that owns it.
 	active *activeconfig.Manager // active configuration
 	disks  *disk.Controller
-
-	suspended *suspend.Manager // suspended Kubernetes objects
 }
 
 // system is the running version of the system and the machine that it runs on.
@@ -155,11 +138,9 @@ func (s *system) inMemory() bool { return s.bootMedium != "" }
 
 func newMachine() *machine {
 	m := &machine{
-		system:        system{slot: os.Getenv("ORLOP_SLOT"), bootMedium: os.Getenv(bootmedium.Env)},
-		events:        newEventLog(),
-		inputsChanged: make(chan struct{}, 1),
-		modules:       host.ModuleIndex(),
-		callRecords:   newCallRecords(),
+		system:      system{slot: os.Getenv("ORLOP_SLOT"), bootMedium: os.Getenv(bootmedium.Env)},
+		events:      newEventLog(),
+		callRecords: newCallRecords(),
 	}
 	m.progress = newBootProgress(userspaceStart(os.Getenv("ORLOP_USERSPACE_START")), func(message string) { m.events.add("boot", "stage", message) })
 	m.panics = newPanicLog(m)
@@ -178,12 +159,10 @@ func newMachine() *machine {
 		Groups: cgroup.Tree(cgroup.Mount),
 		Event:  func(service, kind, message string) { m.events.add("service/"+service, kind, message) },
 	})
-	m.kernel = host.NewKernel(m.modules)
-	m.packets = firewall.NewFilter(m.setRules)
+	m.kernel = host.NewKernel(host.ModuleIndex())
+	m.packets = firewall.NewFilter(setRules(m.kernel, m.reaper))
 	m.network = newNetwork(m.events)
-	m.clock = newClock()
-	// NewClient does not resolve the address of a Unix socket, so it cannot fail.
-	m.containerd, _ = grpc.NewClient("unix://"+paths.ContainerdSocket, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	m.clock = newClock(m.logConsole)
 	assemble(m)
 	return m
 }
@@ -241,11 +220,7 @@ func (m *machine) loop(ctx context.Context) {
 	// Ctrl-Alt-Del arrives as SIGINT if a keyboard is not disabled (machined/console), once the
 	// kernel is told not to reboot by itself (reboot(2)).
 	unix.Reboot(unix.LINUX_REBOOT_CMD_CAD_OFF)
-	m.panics.restarter().Go(ctx, "power button", func(ctx context.Context) {
-		power.Buttons(ctx, "/dev/input", m.inputsChanged, func(device string) {
-			m.power.Shutdown(power.Request{To: power.PowerOff, Why: "power button (" + device + ")"})
-		})
-	})
+	m.panics.restarter().Go(ctx, "power button", m.power.WatchButtons)
 	power.Signals(ctx, func(mode power.Mode, why string) {
 		m.power.Shutdown(power.Request{To: mode, Why: why})
 	})

@@ -21,10 +21,9 @@ func newPower(m *machine) *power.Controller {
 			m.debug.EndKernelLog(ctx)
 			return err
 		},
-		Wipe:        m.disks.Wipe,
-		StopFeeding: func() { m.stopFeeding() },
-		Enter:       m.progress.enter,
-		Console:     m.logConsole,
+		Wipe:    m.disks.Wipe,
+		Enter:   m.progress.enter,
+		Console: m.logConsole,
 	})
 }
 

@@ -76,7 +76,9 @@ func (m *machine) observable() []topic.Topic {
 		// stage: step of the boot and the resource for which it waits
 		topic.Watched("stage", m.progress.stage),
 		// []host.SysctlState: configured kernel parameters
-		topic.Polled("sysctls", ignoreContext(m.sysctls)),
+		topic.Polled("sysctls", ignoreContext(func() ([]host.SysctlState, error) {
+			return m.kernel.ReadSysctls(m.facts.hostConfig(m.active.Current().Config))
+		})),
 		// host.System: kernel, processors, uptime
 		topic.Polled("system", ignoreContext(m.kernel.ReadSystem)),
 		topic.Watched("time", m.clock.status), // timesync.Status
@@ -89,11 +91,6 @@ func (m *machine) observable() []topic.Topic {
 
 func ignoreContext[T any](read func() (T, error)) func(context.Context) (T, error) {
 	return func(context.Context) (T, error) { return read() }
-}
-
-func (m *machine) sysctls() ([]host.SysctlState, error) {
-	now := m.active.Current()
-	return m.kernel.ReadSysctls(m.facts.hostConfig(now.Config))
 }
 
 func certificates() ([]credentials.State, error) { return credentials.List(credentials.Dirs()...) }
@@ -118,13 +115,4 @@ func (m *machine) configurationState() (configurationState, error) {
 		}
 	}
 	return s, nil
-}
-
-// name returns the machine name; empty if it has no configuration.
-func (m *machine) name() string {
-	now := m.active.Current()
-	if now.Config == nil {
-		return ""
-	}
-	return now.Config.Machine.Metadata.Name
 }

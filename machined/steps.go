@@ -42,7 +42,7 @@ func stepRelease(_ context.Context, m *machine) (err error) {
 
 func stepClock(_ context.Context, m *machine) error {
 	built := time.Unix(m.system.release.BuildTime, 0)
-	err := m.notBefore(built, "the build of the system")
+	err := m.clock.notBefore(built, "the build of the system")
 	m.clock.floor.Raise(built, time.Now())
 	return err
 }
@@ -63,28 +63,29 @@ func stepTimeMark(ctx context.Context, m *machine) error {
 	if mark.Before(m.clock.floor.Now(time.Now())) {
 		return nil
 	}
-	err = m.notBefore(mark, "the time stored on STATE")
+	err = m.clock.notBefore(mark, "the time stored on STATE")
 	m.clock.floor.Raise(mark, time.Now())
 	return err
 }
 
 // clock is the state of the system clock.
 type clock struct {
-	status *cell.Cell[timesync.Status]
-	floor  *timesync.Floor // time that has certainly passed
+	status  *cell.Cell[timesync.Status]
+	floor   *timesync.Floor // time that has certainly passed
+	console func(line string)
 }
 
-func newClock() clock {
-	return clock{status: cell.New(timesync.Status{}), floor: timesync.NewFloor(time.Time{}, time.Now())}
+func newClock(console func(line string)) clock {
+	return clock{status: cell.New(timesync.Status{}), floor: timesync.NewFloor(time.Time{}, time.Now()), console: console}
 }
 
 // notBefore sets the clock to floor, a time that has certainly passed, if the clock shows an
 // earlier time.
-func (m *machine) notBefore(floor time.Time, what string) error {
+func (c clock) notBefore(floor time.Time, what string) error {
 	before := time.Now()
 	moved, err := timesync.Plausible(floor)
 	if moved {
-		m.logConsole(fmt.Sprintf("the clock was behind, at %s; set it to %s, %s", before.UTC().Format(time.RFC3339), what, floor.UTC().Format(time.RFC3339)))
+		c.console(fmt.Sprintf("the clock was behind, at %s; set it to %s, %s", before.UTC().Format(time.RFC3339), what, floor.UTC().Format(time.RFC3339)))
 	}
 	return err
 }
@@ -149,10 +150,10 @@ func stepDevices(ctx context.Context, m *machine) error {
 	ready := make(chan struct{})
 	failed := make(chan error, 1)
 	loader := &uevent.Loader{
-		Sys: "/sys", Index: m.modules,
+		Sys: "/sys", Index: m.kernel.Modules,
 		Each: func(e *uevent.Event) {
 			if e == nil || e.Subsystem == "input" {
-				wake(m.inputsChanged)
+				m.power.InputAdded()
 			}
 			if e == nil || e.Subsystem == "block" {
 				m.disks.Wake()
@@ -174,21 +175,13 @@ func stepDevices(ctx context.Context, m *machine) error {
 	case err := <-failed:
 		return fmt.Errorf("devices: %w", err)
 	}
-	wake(m.inputsChanged) // The host step loads drivers too, before the reader listens.
+	m.power.InputAdded() // The host step loads drivers too, before the reader listens.
 	panics.Go("devices", func() {
 		if err := <-failed; ctx.Err() == nil {
 			m.logConsole(fmt.Sprintf("devices: new devices are not detected any more: %v", err))
 		}
 	})
 	return nil
-}
-
-// wake sends on a channel of capacity 1 without blocking.
-func wake(c chan<- struct{}) {
-	select {
-	case c <- struct{}{}:
-	default: // the receiver is awake already
-	}
 }
 
 // notInstalled explains why a machine that runs from memory stores nothing.
@@ -313,7 +306,7 @@ func stepAPI(ctx context.Context, m *machine) error {
 	server := grpc.NewServer(grpc.MaxRecvMsgSize(maxMessage), grpc.MaxConcurrentStreams(maxStreams),
 		grpc.StaticStreamWindowSize(streamWindow), grpc.StaticConnWindowSize(connWindow),
 		grpc.UnaryInterceptor(g.unary), grpc.StreamInterceptor(g.stream))
-	m.api.Register(server)
+	newAPI(m).Register(server)
 	listener, err := listenForApid(paths.MachinedSocket)
 	if err != nil {
 		return err

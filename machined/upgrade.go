@@ -60,9 +60,14 @@ func newUpgrade(m *machine) *upgrade.Upgrade {
 			},
 		},
 		Trial: upgrade.Trial{
-			Started:     m.progress.started,
-			Watch:       m.watchHealth,
-			Events:      m.upgradeEvents,
+			Started: m.progress.started,
+			Watch:   m.watchHealth,
+			Events: func() (out []upgrade.Event) {
+				for _, e := range m.events.after(0) {
+					out = append(out, upgrade.Event{Time: e.time, Source: e.source, Text: e.message})
+				}
+				return out
+			},
 			Services:    m.services,
 			KernelStart: func() (time.Time, error) { s, err := m.kernel.ReadSystem(); return s.Started, err },
 		},
@@ -71,7 +76,10 @@ func newUpgrade(m *machine) *upgrade.Upgrade {
 				state, _ := m.network.State.Get()
 				return nodeplan.Addresses(c, state)
 			},
-			Gateways: m.gatewayProbes,
+			Gateways: func() []func(context.Context) error {
+				state, _ := m.network.State.Get()
+				return gatewayProbes(state)
+			},
 		},
 		Node: upgrade.Node{
 			Config:  func() *config.Config { now := m.active.Current(); return now.Config },
@@ -120,18 +128,8 @@ func findSlots(disks []disk.Disk, running string) (upgrade.Slot, error) {
 	return upgrade.Slot{}, upgrade.ErrNoSlots
 }
 
-// upgradeEvents returns the events since boot.
-func (m *machine) upgradeEvents() []upgrade.Event {
-	var out []upgrade.Event
-	for _, e := range m.events.after(0) {
-		out = append(out, upgrade.Event{Time: e.time, Source: e.source, Text: e.message})
-	}
-	return out
-}
-
 // gatewayProbes returns a probe for each gateway.
-func (m *machine) gatewayProbes() []func(context.Context) error {
-	state, _ := m.network.State.Get()
+func gatewayProbes(state network.State) []func(context.Context) error {
 	var out []func(context.Context) error
 	for _, r := range state.Gateways() {
 		out = append(out, func(ctx context.Context) error { return network.AwaitGateway(ctx, r) })

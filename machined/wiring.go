@@ -7,7 +7,9 @@ import (
 	"slices"
 	"time"
 
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
@@ -45,23 +47,23 @@ import (
 func assemble(m *machine) {
 	m.active = newActiveConfig(m)
 	m.identity = newIdentity(m)
-	m.pods = pods.New(pods.Deps{Services: m.services, Containerd: m.containerd, Console: m.logConsole})
+	// NewClient does not resolve the address of a Unix socket, so it cannot fail. The connection
+	// opens at first use.
+	containerd, _ := grpc.NewClient("unix://"+paths.ContainerdSocket, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	m.pods = pods.New(pods.Deps{Services: m.services, Containerd: containerd, Console: m.logConsole})
 	m.members = membership.New(memberDeps(m)) // first, because the others use it
 	m.upgrade = newUpgrade(m)
 	m.install = newInstall(m)
 	m.debug = newDebug(m)
 	m.etcd = newEtcd(m)
-	m.images = newImages(m)
+	m.images = newImages(m, containerd)
 	m.logShipping = newLogShipping(m)
 	m.pairing = newPairing(m)
-	m.suspended = newSuspended(m)
 	m.facts = newFacts(m)
 	m.reconciler = converge.New(convergeDeps(m))
-	m.api = newAPI(m)
 }
 
-// newAPI makes the services of the management API. They serve callers only after all other packages
-// are made.
+// newAPI makes the services of the management API. A boot step calls it, after all packages are made.
 func newAPI(m *machine) *machinedapi.API {
 	return machinedapi.New(machinedapi.Deps{
 		Machine: machineDeps(m),
@@ -72,13 +74,13 @@ func newAPI(m *machine) *machinedapi.API {
 			History:  m.active.History,
 		},
 		Services:      m.services,
-		KernelStarted: m.kernelStarted,
+		KernelStarted: func() (time.Time, error) { return kernelStarted(m.kernel) },
 		Cluster: machinedapi.ClusterDeps{
 			Config:       func() *config.Config { now := m.active.Current(); return now.Config },
 			WatchHealth:  m.reportHealth,
 			Members:      m.members.Server,
 			JoinRequests: m.members.Requests,
-			Suspended:    m.suspended,
+			Suspended:    newSuspended(m),
 		},
 		Internal: machinedapi.InternalDeps{
 			Pair:          m.pairing.Pair,
@@ -106,7 +108,7 @@ func newConnLimit(m *machine) machinedapi.ConnLimit {
 	return machinedapi.ConnLimit{
 		PerSecond: apid.ConnectionsPerAddress,
 		Burst:     apid.ConnectionBurst,
-		SetRules:  m.setRules,
+		SetRules:  setRules(m.kernel, m.reaper),
 		Event:     m.events.add,
 	}
 }
@@ -122,7 +124,7 @@ func machineDeps(m *machine) machinedapi.MachineDeps {
 		Release:    func() buildinfo.Release { return m.system.release },
 		Slot:       m.system.slot,
 		BootMedium: m.system.bootMedium,
-		Name:       m.name,
+		Name:       func() string { return m.active.Current().MachineName() },
 		Topics:     m.observable(),
 		TailEvents: func(ctx context.Context, after uint64, follow bool, each func(*api.Event) error) error {
 			return m.events.tail(ctx, after, follow, func(e event) error {
@@ -151,15 +153,15 @@ func newDebug(m *machine) *debug.Tools {
 		Services:    m.services.Services,
 		Run:         m.reaper.RunCommand,
 		LoadModules: m.kernel.LoadModules,
-		Started:     m.kernelStarted,
+		Started:     func() (time.Time, error) { return kernelStarted(m.kernel) },
 		Event:       m.events.add,
 		Console:     m.logConsole,
 	})
 }
 
 // kernelStarted returns the start of the kernel.
-func (m *machine) kernelStarted() (time.Time, error) {
-	system, err := m.kernel.ReadSystem()
+func kernelStarted(kernel *host.Kernel) (time.Time, error) {
+	system, err := kernel.ReadSystem()
 	return system.Started, err
 }
 
@@ -187,9 +189,9 @@ func newEtcd(m *machine) *etcd.Manager {
 	return etcd.New(d)
 }
 
-func newImages(m *machine) *images.Manager {
+func newImages(m *machine, containerd *grpc.ClientConn) *images.Manager {
 	return images.New(images.Deps{
-		Containerd: m.containerd,
+		Containerd: containerd,
 		Running: cell.Map(m.services.Status(), func(list []supervise.Status) bool {
 			i := slices.IndexFunc(list, func(s supervise.Status) bool { return s.Name == nodeplan.ServiceContainerd })
 			return i >= 0 && list[i].State == supervise.Running

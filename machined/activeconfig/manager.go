@@ -75,6 +75,14 @@ type Active struct {
 // OnTrial reports whether the configuration reverts unless a client confirms it.
 func (a Active) OnTrial() bool { return !a.TrialEnd.IsZero() }
 
+// MachineName returns the machine name; empty without a configuration.
+func (a Active) MachineName() string {
+	if a.Config == nil {
+		return ""
+	}
+	return a.Config.Machine.Metadata.Name
+}
+
 // Cell holds the active configuration.
 func (m *Manager) Cell() *cell.Cell[Active] { return m.cell }
 

@@ -37,6 +37,9 @@ func NewKernel(index func() (*kmod.Index, error)) *Kernel {
 	return &Kernel{proc: "/proc", sys: "/sys", machineID: paths.MachineID, tree: cgroup.Mount, modules: index}
 }
 
+// Modules returns the index of the running kernel's modules.
+func (k *Kernel) Modules() (*kmod.Index, error) { return k.modules() }
+
 // ModuleIndex returns a function that reads the index of the running kernel's modules on its first
 // call.
 func ModuleIndex() func() (*kmod.Index, error) {

@@ -39,8 +39,6 @@ type Deps struct {
 	StopServices, CloseLogs func(context.Context) error
 	// Wipe erases the volumes with these labels after all file systems are unmounted.
 	Wipe func(ctx context.Context, labels []string) error
-	// StopFeeding stops the feeding of the watchdog.
-	StopFeeding func()
 	// Enter sets the step that clients and the console show, with its reason.
 	Enter   func(step, why string)
 	Console func(line string)
@@ -52,17 +50,40 @@ type Controller struct {
 	request atomic.Pointer[Request] // nil while the machine runs
 	running context.Context
 	cancel  context.CancelCauseFunc
+	// feeding is canceled as the last step: the watchdog is not fed any more.
+	feeding     context.Context
+	stopFeeding context.CancelFunc
+	rescan      chan struct{} // wakes the reader of power buttons: an input device was added
 }
 
 // NewController returns the controller of a machine that runs.
 func NewController(d Deps) *Controller {
-	c := &Controller{deps: d}
+	c := &Controller{deps: d, rescan: make(chan struct{}, 1)}
+	c.feeding, c.stopFeeding = context.WithCancel(context.Background())
 	c.running, c.cancel = context.WithCancelCause(context.Background())
 	return c
 }
 
 // Running is canceled at the start of a shutdown.
 func (c *Controller) Running() context.Context { return c.running }
+
+// Feeding is canceled as the last step of a shutdown: the watchdog is not fed any more.
+func (c *Controller) Feeding() context.Context { return c.feeding }
+
+// WatchButtons shuts the machine down when a power button is pressed.
+func (c *Controller) WatchButtons(ctx context.Context) {
+	Buttons(ctx, "/dev/input", c.rescan, func(device string) {
+		_ = c.Shutdown(Request{To: PowerOff, Why: "power button (" + device + ")"})
+	})
+}
+
+// InputAdded reports that an input device was added.
+func (c *Controller) InputAdded() {
+	select {
+	case c.rescan <- struct{}{}:
+	default: // the reader is awake already
+	}
+}
 
 // Stopping reports whether a shutdown was requested: no service is started any more.
 func (c *Controller) Stopping() bool { return c.request.Load() != nil }
@@ -98,7 +119,7 @@ func (c *Controller) Perform(r Request) {
 	c.deps.Enter("going down", r.Why)
 	c.deps.Console(fmt.Sprintf("%s: %s", r.To, r.Why))
 	parts := Config{
-		Last: c.deps.StopFeeding,
+		Last: c.stopFeeding,
 		Pods: c.deps.StopPods,
 		// their last log lines are still shipped and stored
 		Services: func(ctx context.Context) error {
