@@ -78,6 +78,7 @@ func main() {
 	}
 	ctx := context.Background()
 	m := newMachine()
+	go m.reaper.Loop(ctx)
 	panics.OnPanic(m.panics.add)
 	m.showConsole(ctx)
 	go m.feedWatchdog(m.power.Feeding())
@@ -136,6 +137,7 @@ type system struct {
 // inMemory reports whether the system is not installed.
 func (s *system) inMemory() bool { return s.bootMedium != "" }
 
+// newMachine makes all packages. It starts nothing.
 func newMachine() *machine {
 	m := &machine{
 		system:      system{slot: os.Getenv("ORLOP_SLOT"), bootMedium: os.Getenv(bootmedium.Env)},
@@ -153,7 +155,6 @@ func newMachine() *machine {
 		Console: m.logConsole,
 	})
 	m.power = newPower(m)
-	go m.reaper.Loop(context.Background())
 	m.services = supervise.NewManager(supervise.Config{
 		Reaper: m.reaper,
 		Groups: cgroup.Tree(cgroup.Mount),

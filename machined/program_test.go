@@ -157,8 +157,7 @@ func TestConfigurationGoes(t *testing.T) {
 
 // bare are the functions that may start a goroutine without recovery of panics, with the reason.
 var bare = map[string]string{
-	"main":         "the boot, whose steps are guarded one by one, and the watchdog, whose end resets the machine",
-	"newMachine":   "the reaper: without it no process ends",
+	"main":         "the reaper, without which no process ends; the boot, whose steps are guarded one by one, and the watchdog, whose end resets the machine",
 	"feedWatchdog": "its end resets the machine",
 	"Run":          "of power.WatchdogFeeder: its end resets the machine",
 	"Shutdown":     "its end resets the machine, which goes down in any case",

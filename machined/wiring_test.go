@@ -1,0 +1,67 @@
+package main
+
+import (
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// optional are the fields that may be nil after newMachine.
+var optional = []string{"machine.console"}
+
+// TestWiring checks that newMachine gives each package all its dependencies: a package that is made
+// too early gets a nil value.
+func TestWiring(t *testing.T) {
+	missing := unset(reflect.ValueOf(newMachine()).Elem(), "machine")
+	for _, field := range missing {
+		if !slices.Contains(optional, field) {
+			t.Errorf("%s is not set", field)
+		}
+	}
+}
+
+// unset returns the nil fields of machine, and below it of every value that is a dependency: a field
+// with the name "deps", and the structs in it.
+func unset(v reflect.Value, path string) (missing []string) {
+	for i := range v.NumField() {
+		name, field := path+"."+v.Type().Field(i).Name, v.Field(i)
+		switch field.Kind() {
+		case reflect.Func, reflect.Interface, reflect.Chan:
+			if field.IsNil() {
+				missing = append(missing, name)
+			}
+		case reflect.Pointer:
+			switch {
+			case field.IsNil():
+				missing = append(missing, name)
+			case path == "machine" || strings.HasSuffix(name, ".deps"):
+				missing = append(missing, dependencies(field.Elem(), name)...)
+			}
+		case reflect.Struct:
+			missing = append(missing, unset(field, name)...)
+		}
+	}
+	return missing
+}
+
+// dependencies returns the nil fields of the dependencies of a package.
+func dependencies(v reflect.Value, path string) (missing []string) {
+	if v.Kind() != reflect.Struct {
+		return nil
+	}
+	if strings.HasSuffix(path, ".deps") {
+		return unset(v, path)
+	}
+	for i := range v.NumField() {
+		name, field := path+"."+v.Type().Field(i).Name, v.Field(i)
+		if v.Type().Field(i).Name != "deps" {
+			continue
+		}
+		if field.Kind() == reflect.Pointer {
+			field = field.Elem()
+		}
+		missing = append(missing, unset(field, name)...)
+	}
+	return missing
+}
