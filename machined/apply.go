@@ -262,7 +262,7 @@ func (m *machine) checkAccess(ctx context.Context, c *config.Cluster) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
-	text, err := m.orchestrator.run(ctx, paths.UserAPI, "check-access", check)
+	text, err := m.commands.run(ctx, paths.UserAPI, "check-access", check)
 	if failed := (*supervise.ExitError)(nil); errors.As(err, &failed) && failed.Exit.Code == 1 {
 		return transition.Refuse(errors.New(credentials.InDocument(string(text))))
 	}

@@ -74,7 +74,7 @@ func (m *machine) openRecord(dir, name string, files int) (*audit.Log, error) {
 		return l, nil
 	}
 	aside := dir + ".damaged"
-	m.logConsole(fmt.Sprintf("%v; it is moved to %s, and a new record starts", err, aside))
+	m.events.logConsole(fmt.Sprintf("%v; it is moved to %s, and a new record starts", err, aside))
 	if err := errors.Join(os.RemoveAll(aside), os.Rename(dir, aside)); err != nil {
 		return nil, fmt.Errorf("audit: %w", err)
 	}

@@ -81,9 +81,9 @@ func (m *machine) boot(ctx context.Context) {
 		m.progress.enter(s.Name, s.WaitsFor)
 		done := make(chan error, 1)
 		go func() { done <- panics.Do("boot step "+s.Name, func() error { return s.Do(ctx, m) }) }()
-		err := awaitStep(ctx, done, deadline, began, m.logConsole)
+		err := awaitStep(ctx, done, deadline, began, m.events.logConsole)
 		if err != nil {
-			m.logConsole(fmt.Sprintf("boot: %s: %v; resetting in %v", s.Name, err, failPause))
+			m.events.logConsole(fmt.Sprintf("boot: %s: %v; resetting in %v", s.Name, err, failPause))
 			<-time.After(failPause)
 			m.power.Perform(power.Request{To: power.Reboot, Why: "boot: " + s.Name + " failed"})
 			return

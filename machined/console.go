@@ -12,14 +12,6 @@ import (
 	"github.com/orlop-os/orlop/pkg/supervise"
 )
 
-// logConsole writes a line to the console and adds it as an event.
-func (m *machine) logConsole(line string) {
-	m.events.add("boot", "console", line)
-	if m.console != nil {
-		m.console.Line(line)
-	}
-}
-
 // showConsole opens the consoles and updates their status. A machine without a console still has
 // its events.
 func (m *machine) showConsole(ctx context.Context) {
@@ -29,7 +21,7 @@ func (m *machine) showConsole(ctx context.Context) {
 		m.events.add("console", "failure", err.Error())
 		return
 	}
-	m.console = c
+	m.events.console = c
 	m.panics.restarter().Go(ctx, "console", c.Run)
 	m.panics.restarter().Go(ctx, "console status", func(ctx context.Context) { m.watchConsole(ctx, status) })
 }

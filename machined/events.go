@@ -5,6 +5,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/orlop-os/orlop/machined/console"
 	"github.com/orlop-os/orlop/pkg/cell"
 	"github.com/orlop-os/orlop/pkg/sanitize"
 )
@@ -28,6 +29,8 @@ type eventLog struct {
 	mu     sync.Mutex
 	newest []event // ascending cursors, at most maxEvents
 	last   *cell.Cell[uint64]
+	// console also shows some events; nil before showConsole, and without a console
+	console *console.Console
 }
 
 func newEventLog() *eventLog { return &eventLog{last: cell.New(uint64(0))} }
@@ -44,6 +47,14 @@ func (l *eventLog) add(source, kind, message string) {
 	}
 	l.newest = append(l.newest, e)
 	l.last.Set(e.cursor)
+}
+
+// logConsole writes a line to the console and adds it as an event.
+func (l *eventLog) logConsole(line string) {
+	l.add("boot", "console", line)
+	if l.console != nil {
+		l.console.Line(line)
+	}
 }
 
 // after returns the retained events with a greater cursor.

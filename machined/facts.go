@@ -28,7 +28,6 @@ import (
 // facts reads the facts on which plans and decisions about a configuration depend.
 type facts struct {
 	system   *system
-	kernel   *host.Kernel
 	network  converge.Network
 	disks    *disk.Controller
 	identity *identity.Identity
@@ -40,7 +39,7 @@ type facts struct {
 
 func newFacts(m *machine) *facts {
 	return &facts{
-		system: &m.system, kernel: m.kernel, network: m.network, disks: m.disks, identity: m.identity,
+		system: &m.system, network: m.network, disks: m.disks, identity: m.identity,
 		members: m.members, images: m.images, upgrade: m.upgrade, active: m.active,
 	}
 }
@@ -93,7 +92,7 @@ func (r *facts) hardware(before, next *config.Config) (f transition.Hardware, er
 		return f, fmt.Errorf("network: cannot list links: %w", err)
 	}
 	f.KnownLinks = transition.LinkSelectors(before)
-	f.Unusable, err = r.kernel.Unusable(r.hostConfig(before), r.hostConfig(next))
+	f.Unusable, err = r.system.kernel.Unusable(r.hostConfig(before), r.hostConfig(next))
 	return f, err
 }
 
@@ -112,7 +111,7 @@ func (r *facts) api(c *config.Config, state network.State) nodeplan.Facts {
 // plan returns the facts on which the plan for a configuration depends.
 func (r *facts) plan(c *config.Config, state network.State) nodeplan.Facts {
 	f := r.api(c, state)
-	f.Release, f.InMemory, f.PreviousSysctls = r.system.release, r.system.inMemory(), r.kernel.PreviousSysctls()
+	f.Release, f.InMemory, f.PreviousSysctls = r.system.release, r.system.inMemory(), r.system.kernel.PreviousSysctls()
 	f.Artifacts, _ = r.images.Artifacts().Get()
 	if c != nil && c.Cluster != nil {
 		f.Services.Refusal = r.checkMachine(c)
@@ -131,7 +130,7 @@ func (r *facts) trust(c *config.Config) (t nodeplan.Trust) {
 
 // hostConfig returns the host settings of a configuration.
 func (r *facts) hostConfig(c *config.Config) host.Config {
-	f := nodeplan.Facts{PreviousSysctls: r.kernel.PreviousSysctls()}
+	f := nodeplan.Facts{PreviousSysctls: r.system.kernel.PreviousSysctls()}
 	if own := r.identity.Load(); own != nil {
 		f.Identity = own.Key
 	}

@@ -32,14 +32,14 @@ func newInstall(m *machine) *install.Manager {
 		Release:     func() buildinfo.Release { return m.system.release },
 		Identity:    func() *pki.Leaf { return m.identity.Load() },
 		ConfigFile:  m.active.Store().Current(),
-		Command:     m.orchestrator.run,
-		Run:         m.reaper.Run,
-		LoadModules: m.kernel.LoadModules,
+		Command:     m.commands.run,
+		Run:         m.commands.reaper.Run,
+		LoadModules: m.system.kernel.LoadModules,
 		Lock:        m.upgrade.Controller.TryLock,
 		Reboot:      func(why string) { m.power.Perform(power.Request{To: power.Reboot, Why: why}) },
 		Running:     m.power.Running(),
 		Event:       func(kind, message string) { m.events.add("install", kind, message) },
-		Console:     m.logConsole,
+		Console:     m.events.logConsole,
 	})
 }
 
@@ -50,7 +50,7 @@ func stepInstall(ctx context.Context, m *machine) error {
 		return nil
 	}
 	if err := m.install.ReportInstalled(ctx); err != nil {
-		m.logConsole(err.Error())
+		m.events.logConsole(err.Error())
 		return nil
 	}
 	m.installUnattended(ctx)

@@ -37,7 +37,6 @@ import (
 
 	"github.com/orlop-os/orlop/apid"
 	"github.com/orlop-os/orlop/machined/activeconfig"
-	"github.com/orlop-os/orlop/machined/console"
 	"github.com/orlop-os/orlop/machined/converge"
 	"github.com/orlop-os/orlop/machined/debug"
 	"github.com/orlop-os/orlop/machined/disk"
@@ -51,7 +50,6 @@ import (
 	"github.com/orlop-os/orlop/machined/membership"
 	"github.com/orlop-os/orlop/machined/network"
 	"github.com/orlop-os/orlop/machined/ownership"
-	"github.com/orlop-os/orlop/machined/pods"
 	"github.com/orlop-os/orlop/machined/power"
 	"github.com/orlop-os/orlop/machined/upgrade"
 	"github.com/orlop-os/orlop/pkg/bootmedium"
@@ -78,7 +76,7 @@ func main() {
 	}
 	ctx := context.Background()
 	m := newMachine()
-	go m.reaper.Loop(ctx)
+	go m.commands.reaper.Loop(ctx)
 	panics.OnPanic(m.panics.add)
 	m.showConsole(ctx)
 	go m.feedWatchdog(m.power.Feeding())
@@ -91,17 +89,14 @@ type machine struct {
 	system system
 	facts  *facts
 
-	events       *eventLog
-	reaper       *supervise.Reaper
-	services     *supervise.Manager
-	kernel       *host.Kernel
-	network      converge.Network
-	clock        clock
-	progress     *bootProgress
-	panics       *panicLog
-	orchestrator *orchestrator // runs its commands
-	console      *console.Console
-	identity     *identity.Identity // machine key
+	events   *eventLog
+	services *supervise.Manager
+	network  converge.Network
+	clock    clock
+	progress *bootProgress
+	panics   *panicLog
+	commands *commands
+	identity *identity.Identity // machine key
 
 	packets     *firewall.Filter
 	callRecords *callRecords // audit log
@@ -115,9 +110,7 @@ type machine struct {
 	pairing     *ownership.Pairing
 	reconciler  *converge.Reconciler
 	power       *power.Controller
-	pods        *pods.Stopper
 
-	// The cells behind the topics. newMachine passes a cell to the component that owns it.
 	active *activeconfig.Manager // active configuration
 	disks  *disk.Controller
 }
@@ -132,6 +125,7 @@ type system struct {
 	// a page at run time (the kernel frees memory that only its start needed), and a plan that
 	// followed it would never be done.
 	hardware host.Facts
+	kernel   *host.Kernel
 }
 
 // inMemory reports whether the system is not installed.
@@ -146,24 +140,22 @@ func newMachine() *machine {
 	}
 	m.progress = newBootProgress(userspaceStart(os.Getenv("ORLOP_USERSPACE_START")), func(message string) { m.events.add("boot", "stage", message) })
 	m.panics = newPanicLog(m)
-	m.reaper = supervise.NewReaper(nil)
-	m.orchestrator = newOrchestrator(m.reaper)
+	m.commands = newCommands()
 	m.disks = disk.New(disk.Deps{
-		Reaper:  m.reaper,
+		Reaper:  m.commands.reaper,
 		Mounted: func() { m.debug.StartKernelLog() },
 		Event:   func(kind, message string) { m.events.add("disk", kind, message) },
-		Console: m.logConsole,
+		Console: m.events.logConsole,
 	})
-	m.power = newPower(m)
 	m.services = supervise.NewManager(supervise.Config{
-		Reaper: m.reaper,
+		Reaper: m.commands.reaper,
 		Groups: cgroup.Tree(cgroup.Mount),
 		Event:  func(service, kind, message string) { m.events.add("service/"+service, kind, message) },
 	})
-	m.kernel = host.NewKernel(host.ModuleIndex())
-	m.packets = firewall.NewFilter(setRules(m.kernel, m.reaper))
+	m.system.kernel = host.NewKernel(host.ModuleIndex())
+	m.packets = firewall.NewFilter(setRules(m.system.kernel, m.commands.reaper))
 	m.network = newNetwork(m.events)
-	m.clock = newClock(m.logConsole)
+	m.clock = newClock(m.events.logConsole)
 	assemble(m)
 	return m
 }
@@ -294,7 +286,7 @@ func (m *machine) feedWatchdog(ctx context.Context) {
 		},
 		Report: func(err error) {
 			if err != nil {
-				m.logConsole("watchdog: not fed: " + err.Error())
+				m.events.logConsole("watchdog: not fed: " + err.Error())
 			}
 		},
 	}.Run(ctx)

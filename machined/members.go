@@ -34,10 +34,10 @@ func memberDeps(m *machine) membership.Deps {
 		Certificate: servingCertificate,
 		Transport:   membership.Transport{Dial: client.Dial, RequestJoin: client.RequestJoin},
 		DeleteNodes: func(ctx context.Context, r nodespec.NodeGCRequest) ([]string, error) {
-			return nodespec.Run[[]string](ctx, m.orchestrator.run, paths.UserControllers, "delete-removed-nodes", r)
+			return nodespec.Run[[]string](ctx, m.commands.run, paths.UserControllers, "delete-removed-nodes", r)
 		},
 		APIServerReady: func() bool { return apiServerReady(m.services) },
-		StopPods:       func(ctx context.Context) error { return m.pods.Stop(ctx) },
+		StopPods:       func(ctx context.Context) error { return m.power.StopPods(ctx) },
 		Enforce:        func(ctx context.Context) error { return m.reconciler.EnforceRevocations(ctx) },
 		Event:          m.events.add,
 		Now:            time.Now,

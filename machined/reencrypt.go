@@ -42,7 +42,7 @@ func (m *machine) reencryptSecrets(ctx context.Context, before, next *config.Con
 	}
 	ctx, cancel := limits.Within(ctx, m.power.Running(), reencryptTimeout)
 	defer cancel()
-	done, err := nodespec.Run[nodespec.ReencryptResult](ctx, m.orchestrator.run, paths.UserAPI, "reencrypt-secrets", nodespec.ReencryptRequest{CountOnly: dry})
+	done, err := nodespec.Run[nodespec.ReencryptResult](ctx, m.commands.run, paths.UserAPI, "reencrypt-secrets", nodespec.ReencryptRequest{CountOnly: dry})
 	if err != nil {
 		return refused(err)
 	}

@@ -4,18 +4,21 @@ import (
 	"context"
 	"slices"
 
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/orlop-os/orlop/machined/pods"
 	"github.com/orlop-os/orlop/machined/power"
 	"github.com/orlop-os/orlop/pkg/disklayout"
 )
 
 // newPower makes the controller of the shutdown. Its functions use packages that are made later.
-func newPower(m *machine) *power.Controller {
+func newPower(m *machine, containerd *grpc.ClientConn) *power.Controller {
+	stopper := pods.New(pods.Deps{Services: m.services, Containerd: containerd, Console: m.events.logConsole})
 	return power.NewController(power.Deps{
-		StopPods:     func(ctx context.Context) error { return m.pods.Stop(ctx) },
-		StopServices: func(ctx context.Context) error { return m.services.Shutdown(ctx) },
+		StopPods:     stopper.Stop,
+		StopServices: m.services.Shutdown,
 		CloseLogs: func(ctx context.Context) error {
 			err := m.logShipping.Close(ctx)
 			m.debug.EndKernelLog(ctx)
@@ -23,7 +26,7 @@ func newPower(m *machine) *power.Controller {
 		},
 		Wipe:    m.disks.Wipe,
 		Enter:   m.progress.enter,
-		Console: m.logConsole,
+		Console: m.events.logConsole,
 	})
 }
 

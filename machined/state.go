@@ -41,34 +41,34 @@ func (m *machine) observable() []topic.Topic {
 		// []credentials.State, with expiry
 		topic.Polled("certificates", ignoreContext(certificates)),
 		// []host.GroupUsage: control groups and their usage
-		topic.Polled("cgroups", ignoreContext(m.kernel.ReadGroups)),
+		topic.Polled("cgroups", ignoreContext(m.system.kernel.ReadGroups)),
 		topic.Polled("configuration", ignoreContext(m.configurationState)), // configurationState
 		// disk.State: disks, partitions, file systems
 		topic.Watched("disks", m.disks.State()),
 		// []drift.State: differences from the configured state
 		drift.New(drift.Deps{Domains: m.reconciler.DriftSources(), Epoch: m.reconciler.DriftEpoch}).Topic(),
 		// []host.FilesystemState: usage of file systems
-		topic.Polled("filesystems", ignoreContext(m.kernel.ReadUsage)),
+		topic.Polled("filesystems", ignoreContext(m.system.kernel.ReadUsage)),
 		// install.State: progress of an installation
 		topic.Watched("install", m.install.State()),
 		// membership.State: membership of a worker in its cluster
 		topic.Watched("membership", m.members.Worker.State),
-		topic.Polled("memory", ignoreContext(m.kernel.ReadMemory)),   // host.Memory, bytes
-		topic.Polled("modules", ignoreContext(m.kernel.ReadModules)), // []host.LoadedModule
-		topic.Polled("mounts", ignoreContext(m.kernel.ReadMounts)),   // []host.MountState
+		topic.Polled("memory", ignoreContext(m.system.kernel.ReadMemory)),   // host.Memory, bytes
+		topic.Polled("modules", ignoreContext(m.system.kernel.ReadModules)), // []host.LoadedModule
+		topic.Polled("mounts", ignoreContext(m.system.kernel.ReadMounts)),   // []host.MountState
 		// network.State: links, addresses, routes, leases, resolver
 		topic.Watched("network", m.network.State),
 		// []debug.RuleTable: the nftables rules, as nft prints them
 		topic.Polled("nftables", m.debug.RuleTables),
-		topic.Polled("pci", ignoreContext(m.kernel.ReadPCI)), // []host.PCIDevice
+		topic.Polled("pci", ignoreContext(m.system.kernel.ReadPCI)), // []host.PCIDevice
 		// []host.ProcessState, with memory
-		topic.Polled("processes", ignoreContext(m.kernel.ReadProcesses)),
+		topic.Polled("processes", ignoreContext(m.system.kernel.ReadProcesses)),
 		// panicState: panics of the system's programs
 		topic.Watched("panics", m.panics.state),
 		// []network.KernelRoute: all routes of the kernel, of any origin
 		topic.Polled("routes", ignoreContext(network.KernelRoutes)),
 		// []host.Sensor: temperatures, fans, voltages, power
-		topic.Polled("sensors", ignoreContext(m.kernel.ReadSensors)),
+		topic.Polled("sensors", ignoreContext(m.system.kernel.ReadSensors)),
 		// []supervise.Status, with components
 		topic.Watched("services", m.services.Status()),
 		// []logship.State: receivers of logs
@@ -77,10 +77,10 @@ func (m *machine) observable() []topic.Topic {
 		topic.Watched("stage", m.progress.stage),
 		// []host.SysctlState: configured kernel parameters
 		topic.Polled("sysctls", ignoreContext(func() ([]host.SysctlState, error) {
-			return m.kernel.ReadSysctls(m.facts.hostConfig(m.active.Current().Config))
+			return m.system.kernel.ReadSysctls(m.facts.hostConfig(m.active.Current().Config))
 		})),
 		// host.System: kernel, processors, uptime
-		topic.Polled("system", ignoreContext(m.kernel.ReadSystem)),
+		topic.Polled("system", ignoreContext(m.system.kernel.ReadSystem)),
 		topic.Watched("time", m.clock.status), // timesync.Status
 		// []moment: time of each step and first readiness
 		topic.Watched("timeline", m.progress.timeline),

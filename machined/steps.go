@@ -35,7 +35,7 @@ func stepRelease(_ context.Context, m *machine) (err error) {
 		if m.system.inMemory() {
 			from = "from " + m.system.bootMedium
 		}
-		m.logConsole(fmt.Sprintf("%s %s, profile %s, %s", m.system.release.Name, m.system.release.Version, m.system.release.Profile, from))
+		m.events.logConsole(fmt.Sprintf("%s %s, profile %s, %s", m.system.release.Name, m.system.release.Version, m.system.release.Profile, from))
 	}
 	return err
 }
@@ -55,7 +55,7 @@ func stepTimeMark(ctx context.Context, m *machine) error {
 	}
 	mark, err := timesync.ReadFloor(paths.TimeFloor, time.Unix(m.system.release.BuildTime, 0))
 	if err != nil {
-		m.logConsole(err.Error())
+		m.events.logConsole(err.Error())
 	}
 	m.panics.restarter().Go(ctx, "time mark", func(ctx context.Context) {
 		m.clock.floor.Run(ctx, paths.TimeFloor, mark, func(err error) { m.events.add("time", "failure", err.Error()) })
@@ -129,18 +129,18 @@ func readThrough(ctx context.Context, path string) error {
 }
 
 func stepHost(ctx context.Context, m *machine) error {
-	facts, err := m.kernel.ReadFacts()
+	facts, err := m.system.kernel.ReadFacts()
 	if err != nil {
 		return err
 	}
 	m.system.hardware = facts
 	if facts.Memory < transition.MinMemory {
-		m.logConsole(fmt.Sprintf("memory: %d MiB are too little for Kubernetes; give the machine at least %d MiB", facts.Memory>>20, transition.MinMemory>>20))
+		m.events.logConsole(fmt.Sprintf("memory: %d MiB are too little for Kubernetes; give the machine at least %d MiB", facts.Memory>>20, transition.MinMemory>>20))
 	}
 	// An error (for example a parameter that this kernel does not have) is reported as an event and
 	// does not stop the boot.
 	if err := m.reconciler.ConfigureHost(ctx, m.facts.hostConfig(nil)); err != nil {
-		m.logConsole(err.Error())
+		m.events.logConsole(err.Error())
 	}
 	return nil
 }
@@ -150,7 +150,7 @@ func stepDevices(ctx context.Context, m *machine) error {
 	ready := make(chan struct{})
 	failed := make(chan error, 1)
 	loader := &uevent.Loader{
-		Sys: "/sys", Index: m.kernel.Modules,
+		Sys: "/sys", Index: m.system.kernel.Modules,
 		Each: func(e *uevent.Event) {
 			if e == nil || e.Subsystem == "input" {
 				m.power.InputAdded()
@@ -178,7 +178,7 @@ func stepDevices(ctx context.Context, m *machine) error {
 	m.power.InputAdded() // The host step loads drivers too, before the reader listens.
 	panics.Go("devices", func() {
 		if err := <-failed; ctx.Err() == nil {
-			m.logConsole(fmt.Sprintf("devices: new devices are not detected any more: %v", err))
+			m.events.logConsole(fmt.Sprintf("devices: new devices are not detected any more: %v", err))
 		}
 	})
 	return nil
@@ -197,7 +197,7 @@ func stepStorage(ctx context.Context, m *machine) error {
 		return nil
 	}
 	if err := m.disks.SetUp(ctx, disk.Config{}); err != nil {
-		m.logConsole("storage: " + err.Error())
+		m.events.logConsole("storage: " + err.Error())
 	}
 	m.panics.restarter().Go(ctx, "disks", m.disks.Watch)
 	m.panics.restarter().Go(ctx, "file systems", m.disks.WatchErrors)
@@ -212,7 +212,7 @@ func stepConfiguration(ctx context.Context, m *machine) error {
 	loadConfiguration(ctx, m)
 	now := m.active.Current()
 	if err := m.reconciler.ConfigureFirewall(ctx, now.Config); err != nil {
-		m.logConsole(err.Error())
+		m.events.logConsole(err.Error())
 	}
 	return nil
 }
@@ -223,7 +223,7 @@ func loadConfiguration(ctx context.Context, m *machine) {
 	a, from, err := m.active.Load()
 	if err != nil {
 		problem := fmt.Sprintf("%s cannot be used: %v", from, err)
-		m.logConsole("configuration: " + problem + "; apply a new one")
+		m.events.logConsole("configuration: " + problem + "; apply a new one")
 		m.active.Cell().Set(activeconfig.Active{Problem: problem})
 		return
 	}
@@ -236,7 +236,7 @@ func loadConfiguration(ctx context.Context, m *machine) {
 	m.adoptSeed(ctx)
 	m.panics.restarter().Go(ctx, "media", m.watchSeeds)
 	if now := m.active.Current(); now.Config == nil {
-		m.logConsole("no configuration yet; waiting for one over the API, or on a medium labeled ORLOPCFG or cidata")
+		m.events.logConsole("no configuration yet; waiting for one over the API, or on a medium labeled ORLOPCFG or cidata")
 	}
 }
 
@@ -300,7 +300,7 @@ const (
 // stepAPI opens the local socket and starts apid.
 func stepAPI(ctx context.Context, m *machine) error {
 	if err := m.openRecords(); err != nil {
-		m.logConsole(err.Error() + "; mutating calls are refused until it can be written")
+		m.events.logConsole(err.Error() + "; mutating calls are refused until it can be written")
 	}
 	g := auditInterceptor{m: m, audited: apid.Mutates()}
 	server := grpc.NewServer(grpc.MaxRecvMsgSize(maxMessage), grpc.MaxConcurrentStreams(maxStreams),
@@ -313,13 +313,13 @@ func stepAPI(ctx context.Context, m *machine) error {
 	}
 	go func() {
 		if err := panics.Do("the local API", func() error { return server.Serve(listener) }); err != nil {
-			m.logConsole(fmt.Sprintf("api: the local socket failed: %v; resetting", err))
+			m.events.logConsole(fmt.Sprintf("api: the local socket failed: %v; resetting", err))
 			m.power.Perform(power.Request{To: power.Reboot, Why: "the local API failed"})
 		}
 	}()
 	now := m.active.Current()
 	if err := m.reconciler.ConfigureAPI(ctx, now.Config, network.State{}); err != nil {
-		m.logConsole(err.Error()) // a machine without an operator still runs its configuration
+		m.events.logConsole(err.Error()) // a machine without an operator still runs its configuration
 	}
 	return m.services.Set([]supervise.Service{nodeplan.Apid()})
 }

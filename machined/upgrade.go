@@ -39,7 +39,7 @@ func newUpgrade(m *machine) *upgrade.Upgrade {
 				disks, _ := m.disks.State().Get()
 				return findSlots(disks.Disks, m.system.slot)
 			},
-			LoadModules:    m.kernel.LoadModules,
+			LoadModules:    m.system.kernel.LoadModules,
 			StorageProblem: func() string { why, _ := m.disks.Problem().Get(); return why },
 		},
 		Files: upgrade.Files{
@@ -69,7 +69,7 @@ func newUpgrade(m *machine) *upgrade.Upgrade {
 				return out
 			},
 			Services:    m.services,
-			KernelStart: func() (time.Time, error) { s, err := m.kernel.ReadSystem(); return s.Started, err },
+			KernelStart: func() (time.Time, error) { s, err := m.system.kernel.ReadSystem(); return s.Started, err },
 		},
 		Network: upgrade.Network{
 			Addresses: func(c *config.Config) []netip.Addr {
@@ -84,7 +84,7 @@ func newUpgrade(m *machine) *upgrade.Upgrade {
 		Node: upgrade.Node{
 			Config:  func() *config.Config { now := m.active.Current(); return now.Config },
 			Removed: func() bool { member, _ := m.members.Worker.State.Get(); return member.Removed },
-			Command: m.orchestrator.run,
+			Command: m.commands.run,
 		},
 		PeerEndpoint: m.members.Peers.Endpoint,
 		Serve:        m.serve,
@@ -92,7 +92,7 @@ func newUpgrade(m *machine) *upgrade.Upgrade {
 		Running:      m.power.Running(),
 		Restarter:    m.panics.restarter(),
 		Event:        func(kind, message string) { m.events.add("upgrade", kind, message) },
-		Console:      m.logConsole,
+		Console:      m.events.logConsole,
 	})
 }
 

@@ -28,7 +28,6 @@ import (
 	"github.com/orlop-os/orlop/machined/network"
 	"github.com/orlop-os/orlop/machined/nodeplan"
 	"github.com/orlop-os/orlop/machined/ownership"
-	"github.com/orlop-os/orlop/machined/pods"
 	"github.com/orlop-os/orlop/machined/power"
 	"github.com/orlop-os/orlop/machined/suspend"
 	"github.com/orlop-os/orlop/machined/upgrade"
@@ -45,12 +44,12 @@ import (
 
 // assemble makes machined's packages, each from its Deps.
 func assemble(m *machine) {
-	m.active = newActiveConfig(m)
-	m.identity = newIdentity(m)
 	// NewClient does not resolve the address of a Unix socket, so it cannot fail. The connection
 	// opens at first use.
 	containerd, _ := grpc.NewClient("unix://"+paths.ContainerdSocket, grpc.WithTransportCredentials(insecure.NewCredentials()))
-	m.pods = pods.New(pods.Deps{Services: m.services, Containerd: containerd, Console: m.logConsole})
+	m.power = newPower(m, containerd)
+	m.active = newActiveConfig(m)
+	m.identity = newIdentity(m)
 	m.members = membership.New(memberDeps(m)) // first, because the others use it
 	m.upgrade = newUpgrade(m)
 	m.install = newInstall(m)
@@ -74,7 +73,7 @@ func newAPI(m *machine) *machinedapi.API {
 			History:  m.active.History,
 		},
 		Services:      m.services,
-		KernelStarted: func() (time.Time, error) { return kernelStarted(m.kernel) },
+		KernelStarted: func() (time.Time, error) { return kernelStarted(m.system.kernel) },
 		Cluster: machinedapi.ClusterDeps{
 			Config:       func() *config.Config { now := m.active.Current(); return now.Config },
 			WatchHealth:  m.reportHealth,
@@ -108,7 +107,7 @@ func newConnLimit(m *machine) machinedapi.ConnLimit {
 	return machinedapi.ConnLimit{
 		PerSecond: apid.ConnectionsPerAddress,
 		Burst:     apid.ConnectionBurst,
-		SetRules:  setRules(m.kernel, m.reaper),
+		SetRules:  setRules(m.system.kernel, m.commands.reaper),
 		Event:     m.events.add,
 	}
 }
@@ -143,7 +142,7 @@ func newIdentity(m *machine) *identity.Identity {
 		Name:    network.DefaultHostname,
 		Stored:  identity.Files{Key: paths.MachineKey, Cert: paths.MachineCert, DirMode: 0o700},
 		Memory:  identity.Files{Key: paths.Run + "/identity.key", Cert: paths.Run + "/identity.crt", DirMode: 0o755}, // other users need access to the directory
-		Console: m.logConsole,
+		Console: m.events.logConsole,
 	})
 }
 
@@ -151,11 +150,11 @@ func newDebug(m *machine) *debug.Tools {
 	return debug.New(debug.Deps{
 		Stopping:    m.power.Running().Done(),
 		Services:    m.services.Services,
-		Run:         m.reaper.RunCommand,
-		LoadModules: m.kernel.LoadModules,
-		Started:     func() (time.Time, error) { return kernelStarted(m.kernel) },
+		Run:         m.commands.reaper.RunCommand,
+		LoadModules: m.system.kernel.LoadModules,
+		Started:     func() (time.Time, error) { return kernelStarted(m.system.kernel) },
 		Event:       m.events.add,
-		Console:     m.logConsole,
+		Console:     m.events.logConsole,
 	})
 }
 
@@ -172,8 +171,8 @@ func newEtcd(m *machine) *etcd.Manager {
 		}),
 		Started:        m.progress.started,
 		Stopping:       m.power.Running(),
-		Command:        m.orchestrator.run,
-		ReadCommand:    m.orchestrator.read,
+		Command:        m.commands.run,
+		ReadCommand:    m.commands.read,
 		Services:       m.services,
 		LockUpgrade:    m.upgrade.Controller.TryLock,
 		UpgradePending: func() error { return m.upgrade.Controller.Record().Undecided() },
@@ -271,7 +270,7 @@ func newPairing(m *machine) *ownership.Pairing {
 		Record:        m.record,
 		RecordRefused: m.recordRefused,
 		Event:         func(kind, message string) { m.events.add("pairing", kind, message) },
-		Console:       m.logConsole,
+		Console:       m.events.logConsole,
 	})
 }
 
@@ -280,7 +279,7 @@ func newSuspended(m *machine) *suspend.Manager {
 		Dir:            paths.SuspendedObjects,
 		Config:         func() *config.Config { now := m.active.Current(); return now.Config },
 		StorageProblem: func() string { why, _ := m.disks.Problem().Get(); return why },
-		Command:        m.orchestrator.run,
+		Command:        m.commands.run,
 		Stopping:       m.power.Running(),
 		Event:          func(kind, message string) { m.events.add("cluster", kind, message) },
 	}
@@ -300,7 +299,7 @@ func convergeDeps(m *machine) converge.Deps {
 			InMemory:       m.system.inMemory(),
 			Firewall:       m.packets,
 			Network:        m.network,
-			Kernel:         m.kernel,
+			Kernel:         m.system.kernel,
 			HostFacts:      func() host.Facts { return m.system.hardware },
 			HasIdentity:    func() bool { return m.identity.Load() != nil },
 			UpdatePairing:  m.pairing.Update,
@@ -318,7 +317,7 @@ func convergeDeps(m *machine) converge.Deps {
 		Enter:               m.progress.enter,
 		Stopping:            func() bool { return m.power.Stopping() },
 		Event:               m.events.add,
-		Console:             m.logConsole,
+		Console:             m.events.logConsole,
 	}
 }
 
@@ -352,6 +351,6 @@ func newActiveConfig(m *machine) *activeconfig.Manager {
 		AwaitNetwork: func(ctx context.Context, c *config.Config) error { return m.reconciler.AwaitNetwork(ctx, c) },
 		Reboot:       func(why string) error { return m.power.Shutdown(power.Request{To: power.Reboot, Why: why}) },
 		Event:        func(kind, message string) { m.events.add("config", kind, message) },
-		Console:      m.logConsole,
+		Console:      m.events.logConsole,
 	})
 }

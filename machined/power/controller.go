@@ -70,6 +70,9 @@ func (c *Controller) Running() context.Context { return c.running }
 // Feeding is canceled as the last step of a shutdown: the watchdog is not fed any more.
 func (c *Controller) Feeding() context.Context { return c.feeding }
 
+// StopPods stops the pods without a shutdown.
+func (c *Controller) StopPods(ctx context.Context) error { return c.deps.StopPods(ctx) }
+
 // WatchButtons shuts the machine down when a power button is pressed.
 func (c *Controller) WatchButtons(ctx context.Context) {
 	Buttons(ctx, "/dev/input", c.rescan, func(device string) {
