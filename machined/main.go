@@ -14,6 +14,7 @@
 //	seed.go            the configuration on a boot medium
 //	shutdown.go        how the machine shuts down (machined/power), and the reset
 //	kubernetes.go      helpers of the plan for a node (package nodeplan)
+//	events.go          the events and the console; commands.go the programs that machined runs
 //	state.go           the topics; progress.go the progress of the boot
 //	program.go         the handling of a panic
 //	health.go          the state from which package health computes the health
