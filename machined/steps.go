@@ -319,7 +319,8 @@ func stepAPI(ctx context.Context, m *machine) error {
 	}()
 	now := m.active.Current()
 	if err := m.reconciler.ConfigureAPI(ctx, now.Config, network.State{}); err != nil {
-		m.events.logConsole(err.Error()) // a machine without an operator still runs its configuration
+		// a machine without an operator still runs its configuration
+		m.events.logConsole(err.Error())
 	}
 	return m.services.Set([]supervise.Service{nodeplan.Apid()})
 }

@@ -62,7 +62,8 @@ func assemble(m *machine) {
 	m.reconciler = converge.New(convergeDeps(m))
 }
 
-// newAPI makes the services of the management API. A boot step calls it, after all packages are made.
+// newAPI makes the services of the management API. A boot step calls it, after all packages are
+// made.
 func newAPI(m *machine) *machinedapi.API {
 	return machinedapi.New(machinedapi.Deps{
 		Machine: machineDeps(m),
@@ -139,9 +140,10 @@ func machineDeps(m *machine) machinedapi.MachineDeps {
 
 func newIdentity(m *machine) *identity.Identity {
 	return identity.New(identity.Deps{
-		Name:    network.DefaultHostname,
-		Stored:  identity.Files{Key: paths.MachineKey, Cert: paths.MachineCert, DirMode: 0o700},
-		Memory:  identity.Files{Key: paths.Run + "/identity.key", Cert: paths.Run + "/identity.crt", DirMode: 0o755}, // other users need access to the directory
+		Name:   network.DefaultHostname,
+		Stored: identity.Files{Key: paths.MachineKey, Cert: paths.MachineCert, DirMode: 0o700},
+		// other users need access to the directory
+		Memory:  identity.Files{Key: paths.Run + "/identity.key", Cert: paths.Run + "/identity.crt", DirMode: 0o755},
 		Console: m.events.logConsole,
 	})
 }

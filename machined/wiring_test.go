@@ -14,8 +14,8 @@ func TestWiring(t *testing.T) {
 	}
 }
 
-// unset returns the nil fields of machine, and below it of every value that is a dependency: a field
-// with the name "deps", and the structs in it.
+// unset returns the nil fields of machine, and below it of every value that is a dependency: a
+// field with the name "deps", and the structs in it.
 func unset(v reflect.Value, path string) (missing []string) {
 	for i := range v.NumField() {
 		name, field := path+"."+v.Type().Field(i).Name, v.Field(i)

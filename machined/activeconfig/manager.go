@@ -54,11 +54,12 @@ type Active struct {
 	At     time.Time      // time of its activation
 	// Source: "STATE", "image", "API (CN=…)", "medium /dev/sdb1:machine.yaml"
 	Source string
-	// Documents are the original documents from STATE, the image or a medium; nil after an apply over the API
+	// Documents are the original documents from STATE, the image or a medium; nil after an apply
+	// over the API
 	Documents []byte
 	Problem   string // why the stored configuration is unusable
-	// TrialEnd is the deadline of the trial, at which the previous configuration becomes active again; zero if this
-	// configuration is not on trial
+	// TrialEnd is the deadline of the trial, at which the previous configuration becomes active
+	// again; zero if this configuration is not on trial
 	TrialEnd time.Time
 	// Tried are the earlier configurations of the same trial, which were not confirmed.
 	Tried []*config.Config

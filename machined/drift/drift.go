@@ -98,7 +98,8 @@ func (d *Reader) next(ctx context.Context, seen uint64) error {
 	}
 }
 
-// get returns the drift, which is at most readInterval old, and its revision. Concurrent callers share a refresh.
+// get returns the drift, which is at most readInterval old, and its revision. Concurrent callers
+// share a refresh.
 func (d *Reader) get(ctx context.Context) ([]State, uint64, error) {
 	for {
 		d.mu.Lock()

@@ -1,6 +1,6 @@
-// Package firewall generates and installs two tables of nft(8): the table of Network.spec.firewall, which
-// filters connections that other hosts open to the machine, and the port guard (Guard), which keeps
-// the machine's own ports from Services and pods.
+// Package firewall generates and installs two tables of nft(8): the table of Network.spec.firewall,
+// which filters connections that other hosts open to the machine, and the port guard (Guard), which
+// keeps the machine's own ports from Services and pods.
 //
 // machined/nodeplan derives the input from the configuration. Filter knows which tables are
 // installed and returns the operations that install other tables; all other functions are pure.

@@ -112,8 +112,8 @@ func (c *Controller) Shutdown(r Request) error {
 	return nil
 }
 
-// Perform performs the shutdown and does not return. Kubernetes' own processes stop before the pods,
-// so that they do not restart stopped pods.
+// Perform performs the shutdown and does not return. Kubernetes' own processes stop before the
+// pods, so that they do not restart stopped pods.
 func (c *Controller) Perform(r Request) {
 	if r.GracePeriod == 0 {
 		r.GracePeriod = defaultGracePeriod
