@@ -426,10 +426,10 @@ func TestTargets(t *testing.T) {
 
 // TestSuspendIsOnRecord checks that the record contains the object of a call.
 func TestSuspendIsOnRecord(t *testing.T) {
-	if got := target(&api.SuspendRequest{Kind: "apiservice", Name: "v1.x"}, nil); got != "apiservice v1.x" {
+	if got := target(api.Cluster_Suspend_FullMethodName, &api.SuspendRequest{Kind: "apiservice", Name: "v1.x"}, nil); got != "apiservice v1.x" {
 		t.Error(got)
 	}
-	if got := target(&api.ResumeRequest{Kind: "apiservice", Name: "v1.x", Discard: true}, nil); got != "apiservice v1.x, forget" {
+	if got := target(api.Cluster_Resume_FullMethodName, &api.ResumeRequest{Kind: "apiservice", Name: "v1.x", Discard: true}, nil); got != "apiservice v1.x, forget" {
 		t.Error(got)
 	}
 }
