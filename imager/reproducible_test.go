@@ -76,7 +76,7 @@ func TestReproducible(t *testing.T) {
 
 // sameArtefacts compares all files of two builds, except those in the directory for intermediate
 // files.
-func sameArtefacts(t *testing.T, one, two string) {
+func sameArtefacts(t *testing.T, one, two string) map[string]HashedFile {
 	t.Helper()
 	digests := func(dir string) map[string]HashedFile {
 		all := map[string]HashedFile{}
@@ -90,7 +90,7 @@ func sameArtefacts(t *testing.T, one, two string) {
 				}
 				return nil
 			}
-			name := strings.TrimPrefix(path, dir)
+			name := strings.TrimPrefix(path, dir+"/")
 			all[name], err = hashFile(name, path)
 			return err
 		})
@@ -108,6 +108,7 @@ func sameArtefacts(t *testing.T, one, two string) {
 			t.Errorf("%s: built twice, it differs:\n%+v\n%+v", name, a[name], b[name])
 		}
 	}
+	return a
 }
 
 // checkPartitions reads the partition table: three partitions, the root's GUID, both copies of the
