@@ -178,8 +178,8 @@ func TestGoroutines(t *testing.T) {
 	}
 	used := map[string]bool{}
 	for _, name := range files {
-		if strings.HasSuffix(name, "_test.go") {
-			continue
+		if strings.HasSuffix(name, "_test.go") || strings.HasSuffix(filepath.Dir(name), "test") {
+			continue // PID 1 does not link it
 		}
 		set := token.NewFileSet()
 		parsed, err := parser.ParseFile(set, name, nil, parser.SkipObjectResolution)

@@ -3,8 +3,8 @@
 //
 // It uses only the gRPC API of the machines. Its file ~/.orlop/config holds the known machines
 // (contexts). Each file of this package holds the commands of one noun; a command is a function of
-// the streams (iostreams) and of the connector (connect). The other packages below orlopctl hold the
-// work that does not belong to one command.
+// the streams (iostreams) and of the connector (connect). The other packages below orlopctl hold
+// the work that does not belong to one command.
 //
 // It holds no policy: pkg/config and the machine validate configurations, and apid on the machine
 // authorizes calls.

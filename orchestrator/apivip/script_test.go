@@ -27,7 +27,7 @@ import (
 func TestScripts(t *testing.T) {
 	scripttest.Run(t, func(t *testing.T) *link { return &link{t: t} }, scripttest.Commands[*link]{
 		"see":       (*link).see,       // see TIMELINE [ahead 2]
-		"machines":  (*link).addAll,    // machines a b c: control-plane machines in the order of the list
+		"machines":  (*link).addAll,    // machines a b c: in the order of the list
 		"run":       (*link).run,       // run 3s
 		"wait":      (*link).wait,      // wait 1m: without output
 		"api":       (*link).api,       // api a ready|unready

@@ -145,7 +145,7 @@ func (e *ended) Flush() { _ = http.NewResponseController(e.ResponseWriter).Flush
 
 // CloseNotify implements http.CloseNotifier, which upstream requires.
 func (e *ended) CloseNotify() <-chan bool {
-	if n, ok := e.ResponseWriter.(http.CloseNotifier); ok { //nolint:staticcheck // upstream's handlers want it of every writer
+	if n, ok := e.ResponseWriter.(http.CloseNotifier); ok { //nolint:staticcheck // upstream's handlers require it
 		return n.CloseNotify()
 	}
 	return make(chan bool)

@@ -64,7 +64,7 @@ func answered(r *certificates.PodCertificateRequest) bool { return len(r.Status.
 // has the private key.
 func keyOf(r *certificates.PodCertificateRequest) (crypto.PublicKey, error) {
 	if len(r.Spec.StubPKCS10Request) == 0 {
-		return x509.ParsePKIXPublicKey(r.Spec.PKIXPublicKey) //nolint:staticcheck // what a kubelet of the version before sends
+		return x509.ParsePKIXPublicKey(r.Spec.PKIXPublicKey) //nolint:staticcheck // from older kubelets
 	}
 	stub, err := x509.ParseCertificateRequest(r.Spec.StubPKCS10Request)
 	if err != nil {

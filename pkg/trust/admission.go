@@ -53,7 +53,8 @@ func (l Ledger) Vote(m Member, hasCertificate bool, s *Session, now time.Time) (
 			l.Members[at].Generation++
 		}
 		return l.normalize(), nil
-	case hasCertificate: // this ledger replaced a lost ledger; the certificate proves that m was a member
+	case hasCertificate:
+		// This ledger replaced a lost ledger; the certificate proves that m was a member.
 		return l, nil
 	}
 	t, found := l.ticket(m.Ticket)

@@ -130,7 +130,8 @@ func (l Ledger) Restore(r Revocation) (Ledger, error) {
 		return l, fmt.Errorf("name %.80q: cannot restore: it is not revoked", r.Name)
 	}
 	r.Generation, r.Restored = l.Revoked[i].Generation+1, true
-	l.Revoked, _ = l.Revoked.set(r, l.pruneTime(r.At)) // it replaces an entry, so the list cannot overflow
+	// r replaces an entry, so the list cannot overflow.
+	l.Revoked, _ = l.Revoked.set(r, l.pruneTime(r.At))
 	return l, nil
 }
 
