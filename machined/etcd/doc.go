@@ -1,6 +1,6 @@
 // Package etcd operates on the etcd data of a control-plane machine: snapshots by request and by
 // schedule, their upload, restore, members (docs/decisions/0025-etcd-restore.md,
-// docs/decisions/0029-members.md).
+// 0029-members.md, 0066-scheduled-snapshots.md, 0069-etcd-operations.md, 0085-snapshot-upload.md).
 //
 // The orchestrator owns etcd and its files (orchestrator/etcd); it interprets the data and decides
 // which changes are safe. This package decides when an operation runs, and excludes operations that

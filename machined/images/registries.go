@@ -47,7 +47,7 @@ func (m *Manager) ConfigureRegistries(c *config.Config) error {
 // access to registries: a directory for each configured registry, and a directory for all others
 // (containerd's docs/hosts.md). containerd reads them at every pull. If the machine has peers with
 // images, their mirror comes first. Registries that mirror others are called through proxy, which
-// gives up on a registry that does not answer (docs/decisions/0061-image-import.md).
+// gives up on a registry that does not answer (docs/decisions/0070-mirror-timeout.md).
 func registryFiles(all []config.ImageRegistry, images, proxy localMirror) map[string][]byte {
 	files := map[string][]byte{}
 	for i, r := range all {

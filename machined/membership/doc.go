@@ -1,6 +1,6 @@
 // Package membership decides which machines belong to the cluster: which client certificates are
-// valid (docs/decisions/0021), how a worker joins, renews and is removed (0028), and how a worker
-// requests a ticket (0044).
+// valid (docs/decisions/0021), how a worker joins and renews (0028), how it is removed (0062), how
+// the control plane votes (0063), and how a worker requests a ticket (0044).
 //
 // decide.go has the table of all answers of a control-plane machine. The scripts in testdata show
 // the machines of a cluster together: joins, lost machines, stolen tickets, removals.

@@ -14,7 +14,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/trust"
 )
 
-// How the Node of a removed machine is deleted (docs/decisions/0028-joining.md). Other machines
+// How the Node of a removed machine is deleted (docs/decisions/0062-removal.md). Other machines
 // route to the pods of every Node, so the Node of a stolen machine must neither stay nor come back:
 //
 //  1. The control-plane machine that removes the machine deletes its Node and its pods at once

@@ -18,8 +18,8 @@ import (
 )
 
 // How the control-plane machines of a cluster agree on its members, without Kubernetes and without
-// etcd (docs/decisions/0028-joining.md). Each of them has a ledger (trust.Ledger) with the members,
-// the unused join tickets and the revocations. A join ticket, short ticket, is the client
+// etcd (docs/decisions/0063-membership-votes.md). Each of them has a ledger (trust.Ledger) with the
+// members, the unused join tickets and the revocations. A join ticket, short ticket, is the client
 // certificate with which a machine can join. trust.Ledger decides each vote.
 //
 //  1. Each machine polls the others every few seconds for the membership, as for revocations

@@ -15,7 +15,7 @@ import (
 // How a removed worker stops its pods and its node (recordRemoved). Its pods are created again on
 // other machines, so its own pods stop in order. Its node stops too: it would keep calling an API
 // server that rejects it. The worker retains its data, its configuration and its API, and continues
-// with them after it joins again (docs/decisions/0028-joining.md).
+// with them after it joins again (docs/decisions/0062-removal.md).
 
 // removalGracePeriod is the time for the pods of a removed worker to stop, as at a shutdown.
 const removalGracePeriod = 60 * time.Second

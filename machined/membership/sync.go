@@ -19,7 +19,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/trust"
 )
 
-// How a revocation reaches every machine of a cluster (docs/decisions/0021-client-certificates.md):
+// How a revocation reaches every machine of a cluster (docs/decisions/0068-revocation-sync.md):
 //
 //  1. Each machine polls its peers every few seconds, and after boot, for revocations and restored
 //     names. The peers are the machines of Cluster.spec.controlPlanes; for a worker also the

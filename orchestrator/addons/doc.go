@@ -24,5 +24,6 @@
 // the label, such as an object of the cluster itself, belongs to another owner, and the add-on does
 // not take it over.
 //
-// docs/decisions/0035-addons.md contains the reasons.
+// docs/decisions/0035-addons.md, 0064-addon-reconciliation.md and 0065-addon-artifacts.md contain
+// the reasons.
 package addons

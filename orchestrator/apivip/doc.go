@@ -13,5 +13,6 @@
 // The address is on no link: machined's network code does not know it, and it is not an address of
 // the node.
 //
-// docs/decisions/0034-virtual-address.md contains the reasons.
+// docs/decisions/0034-virtual-address.md and 0075-virtual-address-translation.md contain the
+// reasons.
 package apivip

@@ -21,9 +21,9 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// Operations of an operator on the members (docs/decisions/0029-members.md): remove a member,
-// recover with a single member after a permanent loss of quorum, and rejoin with useless data. None
-// of them needs Kubernetes.
+// Operations of an operator on the members (docs/decisions/0069-etcd-operations.md): remove a
+// member, recover with a single member after a permanent loss of quorum, and rejoin with useless
+// data. None of them needs Kubernetes.
 
 // members are the members of the cluster, as this machine knows them.
 type members struct{ localMember }

@@ -27,8 +27,8 @@ const (
 )
 
 // reencrypt rewrites all Secrets that are not encrypted with the current encryption key of the API
-// server (docs/decisions/0027-ca-rotation.md). It works on etcd directly: no webhook can interfere,
-// and the API server need not run. With count it changes nothing.
+// server (docs/decisions/0067-key-rotation.md). It works on etcd directly: no webhook can
+// interfere, and the API server need not run. With count it changes nothing.
 func reencrypt(ctx context.Context, dirs dirs.Dirs, count bool) (nodespec.ReencryptResult, error) {
 	ctx, cancel := context.WithTimeout(ctx, reencryptTimeout)
 	defer cancel()

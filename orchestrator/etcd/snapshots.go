@@ -22,8 +22,8 @@ import (
 )
 
 // The snapshots that the machine takes by schedule or on request
-// (docs/decisions/0025-etcd-restore.md) are in a directory beside the data. machined decides when.
-// The name of each file contains its description, so that listing reads no file:
+// (docs/decisions/0066-scheduled-snapshots.md) are in a directory beside the data. machined decides
+// when. The name of each file contains its description, so that listing reads no file:
 // 20261122T201140Z-1234-3.6.0.db, or 20261122T201140Z-1234-3.6.0.db.age if it is encrypted.
 
 const (

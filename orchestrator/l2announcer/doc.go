@@ -24,5 +24,6 @@
 // answer for the other addresses: during an outage of the control plane all nodes have old Leases,
 // and otherwise no node would answer.
 //
-// docs/decisions/0031-loadbalancer.md gives the reasons.
+// docs/decisions/0031-loadbalancer.md, 0071-packet-socket.md and 0076-cut-off-announcer.md give the
+// reasons.
 package l2announcer

@@ -17,5 +17,6 @@
 // snapshotobjects.go writes the objects; copying_linux.go makes one copy at a time with
 // copy_linux.go and orchestrator/localvolumes/copytree). The source is not mounted meanwhile.
 //
-// docs/decisions/0036-local-volumes.md and 0037-volume-snapshots.md give the reasons.
+// docs/decisions/0036-local-volumes.md, 0037-volume-snapshots.md, 0072-volume-control.md,
+// 0073-volume-copies.md and 0078-snapshot-space.md give the reasons.
 package localvolumes

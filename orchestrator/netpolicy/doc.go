@@ -23,6 +23,6 @@
 //
 // Packets from and to the node itself are not forwarded, so no rule applies to them.
 //
-// docs/decisions/0030-network-policy.md gives the reasons, the guarantees for a pod's first packet,
-// and the limits.
+// docs/decisions/0030-network-policy.md gives the reasons and the limits, 0074-first-packet.md the
+// guarantees for a pod's first packet, 0084-policy-table.md the size of the table.
 package netpolicy

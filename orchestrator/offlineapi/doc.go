@@ -14,5 +14,5 @@
 // and adds to the file of CAs that they trust (run.go); its key is only in memory. It answers only
 // clients with a certificate of the cluster's CA for a component of this node.
 //
-// docs/decisions/0046-offline-api.md gives the reasons.
+// docs/decisions/0046-offline-api.md and 0079-offline-record.md give the reasons.
 package offlineapi

@@ -36,6 +36,6 @@
 // the service proxy masquerades into the tunnel, and packets of the machine's processes, have a
 // source address that the other end accepts from this node and to which it can answer.
 //
-// docs/decisions/0026-pod-network.md gives the reasons for an own implementation and its trust
-// model.
+// docs/decisions/0026-pod-network.md and 0083-wireguard-keys.md give the reasons for an own
+// implementation and its trust model.
 package podnetwork

@@ -19,7 +19,7 @@ import (
 )
 
 // grace is how long a component may take to stop. Two in sequence stay below machined's timeout for
-// a process (machined/services.go, 20 s).
+// a process (machined/nodeplan/services.go, 20 s).
 const grace = 8 * time.Second
 
 type running struct {

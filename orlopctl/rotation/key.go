@@ -11,7 +11,7 @@ import (
 	"github.com/orlop-os/orlop/orlopctl/exit"
 )
 
-// The rotation of the encryption key for Secrets (docs/decisions/0027-ca-rotation.md). It has the
+// The rotation of the encryption key for Secrets (docs/decisions/0067-key-rotation.md). It has the
 // same states as the rotation of a CA (ca.go), but identifies keys by their names, because no
 // machine returns a key.
 

@@ -1,6 +1,6 @@
 // Package esp manages the content of the EFI system partition: the boot loader, and the entries of
 // the systems that it can start. A power cut during a write leaves the old content or the new
-// content, although FAT has no journal (docs/decisions/0012-upgrade-order.md). The package does not
+// content, although FAT has no journal (docs/decisions/0081-fat-names.md). The package does not
 // decide which system is started: pkg/slot does.
 package esp
 

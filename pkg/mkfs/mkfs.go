@@ -70,7 +70,7 @@ func FAT32(ctx context.Context, run Runner, device, label string) error {
 
 // FAT32Cluster returns the sectors of 512 bytes per cluster of a FAT32 file system of size bytes.
 // The result leaves at least twice the number of clusters that firmware expects of FAT32 (65525),
-// so that a directory rarely needs a second cluster (docs/decisions/0012-upgrade-order.md).
+// so that a directory rarely needs a second cluster (docs/decisions/0081-fat-names.md).
 func FAT32Cluster(size uint64) int {
 	const leastClusters, most = 2 << 16, 64 // all firmware reads at most 32 KiB
 	sectors := 1

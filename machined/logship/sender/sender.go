@@ -11,7 +11,7 @@
 //
 // The package stores no lines. They come from stores that number them and drop the oldest: each
 // store is the buffer. A separate line reports lines that were dropped before they could be sent.
-// docs/decisions/0024-shipping.md gives the reasons.
+// docs/decisions/0024-shipping.md and 0080-shipping-receipt.md give the reasons.
 package sender
 
 import (
