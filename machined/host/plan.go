@@ -110,7 +110,7 @@ func Plan(c Config, f Facts) Want {
 }
 
 // planModules lists the modules that the kernel would otherwise load by modprobe(8), which the
-// image does not have (see kernel.modprobe in sysctls.go): no pod can make the kernel load code.
+// image does not have (see kernel.modprobe in pkg/sysctl): no pod can make the kernel load code.
 // Modules for devices are not in this list. The modules for pods, the service proxy and the CNI
 // plugins are loaded only if pods will run: they are most of the code and of the time (0.5 s under
 // emulation), and the machine's API waits for this list.

@@ -66,8 +66,8 @@ func Run(ctx context.Context, env component.Env, addresses func(context.Context)
 	corefile := Corefile(env.Spec, component.KubeconfigPath(env.Dir, Name), listen)
 	server, err := caddy.Start(caddy.CaddyfileInput{Filepath: "Corefile", Contents: []byte(corefile), ServerTypeName: "dns"})
 	// CoreDNS redirects Kubernetes' log of the whole process to its own. Its own goes to the
-	// standard log (see main.go, which must not send that back to Kubernetes' log: two locks, one
-	// deadlock).
+	// standard log (see orchestrator/main.go, which must not send that back to Kubernetes' log: two
+	// locks, a deadlock).
 	klog.ClearLogger()
 	if err != nil {
 		return fmt.Errorf("cannot listen on %s: %w", join(listen), err)

@@ -3,7 +3,7 @@
 // foreign ones.
 //
 // The kubelet sets the labels of a new Node (package kubelet). Afterwards the node part maintains
-// them (node.go) with the kubelet's identity; upstream's admission restricts the rights of this
+// them (labels.go) with the kubelet's identity; upstream's admission restricts the rights of this
 // identity to a machine's own statements. This identity may not change taints. So the node part
 // publishes the configured taints in an annotation, and the part beside the controllers (taints.go)
 // sets only these taints. It never changes or adopts taints that the Node had before or that come

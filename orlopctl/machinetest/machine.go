@@ -536,7 +536,7 @@ func (imageService) List(context.Context, *api.ListImagesRequest) (*api.ListImag
 type clusterService struct {
 	api.UnimplementedClusterServer
 	f         *Machine
-	suspended *api.SuspendedObject // fake_suspend_test.go
+	suspended *api.SuspendedObject // suspend.go
 }
 
 // Health implements api.ClusterServer.

@@ -65,8 +65,8 @@ const (
 	// TrustLedger holds the issued and revoked client certificates and the membership (package
 	// trust), JSON.
 	TrustLedger = State + "/trust/ledger.json"
-	// Membership holds the certificates that a worker has received, with their keys (machined's
-	// worker.go), JSON.
+	// Membership holds the certificates that a worker has received, with their keys (package
+	// membership), JSON.
 	Membership = State + "/membership.json"
 	// TimeFloor is a time that has certainly passed (package timesync): the clock never starts
 	// before it.
