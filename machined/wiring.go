@@ -253,7 +253,7 @@ func newPairing(m *machine) *ownership.Pairing {
 			unlockWrites, ok := m.upgrade.Controller.TryLock()
 			if !ok {
 				m.active.Unlock()
-				return nil, "the machine is being installed, and reboots then; pair with it afterwards"
+				return nil, "an installation, upgrade, rollback or restore is in progress; pair with the machine when it has ended"
 			}
 			m.reconciler.Lock()
 			return func() {
