@@ -36,7 +36,7 @@ func nodesCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Comman
 
 func nodesAddCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Command {
 	var out string
-	var life time.Duration
+	var ttl time.Duration
 	var marks nodeFlags
 	var force, noTicket bool
 	c := &cobra.Command{
@@ -57,8 +57,8 @@ func nodesAddCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Com
 			if err := gen.Validate(config.New(args[0], config.RoleWorker).WithNode(node)); err != nil {
 				return err // check before a ticket is created
 			}
-			if noTicket && life != 0 {
-				return exit.Usagef("--life: cannot use with --no-ticket; `orlopctl nodes approve --life` bounds the time in which the machine must join")
+			if noTicket && ttl != 0 {
+				return exit.Usagef("--ttl: cannot use with --no-ticket; `orlopctl nodes approve --ttl` bounds the time in which the machine must join")
 			}
 			key, request, err := gen.NewRequest()
 			if err != nil {
@@ -72,7 +72,7 @@ func nodesAddCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Com
 			}
 			// The machine may have to remove an earlier machine with this name first.
 			return conn.CallFor(removeTime, func(ctx context.Context, c *client.Client) error {
-				text, err := gen.WorkerConfig(ctx, c, &api.CreateTicketRequest{Name: args[0], Csr: request, Ttl: connect.TTLOf(life)}, key, node)
+				text, err := gen.WorkerConfig(ctx, c, &api.CreateTicketRequest{Name: args[0], Csr: request, Ttl: connect.TTLOf(ttl)}, key, node)
 				if err != nil {
 					return err
 				}
@@ -94,7 +94,7 @@ func nodesAddCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Com
 	}
 	f := c.Flags()
 	f.StringVar(&out, "out", "-", "file to write; - for the standard output")
-	f.DurationVar(&life, "life", 0, "until when the ticket can be used (default: 1h; at most 168h)")
+	f.DurationVar(&ttl, "ttl", 0, "validity of the ticket (default: 1h; at most 168h)")
 	f.BoolVar(&noTicket, "no-ticket", false, "no ticket: the machine sends a join request, and an operator approves it (Cluster.spec.joinRequests)")
 	f.BoolVar(&force, "force", false, "replace an existing file")
 	marks.register(f)
@@ -127,7 +127,7 @@ func nodesPendingCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra
 }
 
 func nodesApproveCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Command {
-	var life time.Duration
+	var ttl time.Duration
 	c := &cobra.Command{
 		Use:   "approve NAME FINGERPRINT",
 		Short: "Approve a join request",
@@ -141,7 +141,7 @@ func nodesApproveCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra
 				return err
 			}
 			return conn.Call(func(ctx context.Context, c *client.Client) error {
-				if _, err := c.Cluster.Approve(ctx, &api.ApproveRequest{Name: args[0], Fingerprint: args[1], Ttl: connect.TTLOf(life)}); err != nil {
+				if _, err := c.Cluster.Approve(ctx, &api.ApproveRequest{Name: args[0], Fingerprint: args[1], Ttl: connect.TTLOf(ttl)}); err != nil {
 					return err
 				}
 				ios.Printf("approved: %s joins with its next request; then `orlopctl nodes list` lists it\n", args[0])
@@ -149,7 +149,7 @@ func nodesApproveCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra
 			})
 		},
 	}
-	c.Flags().DurationVar(&life, "life", 0, "until when it has to come (default: 1h; at most 168h)")
+	c.Flags().DurationVar(&ttl, "ttl", 0, "time in which the machine must join (default: 1h; at most 168h)")
 	return c
 }
 

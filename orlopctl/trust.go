@@ -40,7 +40,7 @@ func trustCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Comman
 
 func trustIssueCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Command {
 	var name, role, out string
-	var life time.Duration
+	var ttl time.Duration
 	var force bool
 	c := &cobra.Command{
 		Use:     "issue",
@@ -60,7 +60,7 @@ func trustIssueCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.C
 				}
 			}
 			return conn.Call(func(ctx context.Context, c *client.Client) error {
-				answer, err := c.Trust.Issue(ctx, &api.IssueRequest{Name: name, Role: role, Csr: request, Ttl: connect.TTLOf(life)})
+				answer, err := c.Trust.Issue(ctx, &api.IssueRequest{Name: name, Role: role, Csr: request, Ttl: connect.TTLOf(ttl)})
 				if err != nil {
 					return err
 				}
@@ -84,14 +84,14 @@ func trustIssueCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.C
 	f.StringVar(&name, "name", "", "name of the client; it is in the audit log")
 	f.StringVar(&role, "role", "reader", gen.RoleNames())
 	f.StringVar(&out, "out", ".", "directory for the files")
-	f.DurationVar(&life, "life", 0, "how long it is valid (default: 24h; at most 720h)")
+	f.DurationVar(&ttl, "ttl", 0, "validity of the certificate (default: 24h; at most 720h)")
 	f.BoolVar(&force, "force", false, "replace existing files")
 	must(c.MarkFlagRequired("name"))
 	return c
 }
 
 func trustRenewCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Command {
-	var life time.Duration
+	var ttl time.Duration
 	c := &cobra.Command{
 		Use:   "renew",
 		Short: "Have the machine renew your own certificate",
@@ -111,7 +111,7 @@ func trustRenewCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.C
 				return err
 			}
 			return conn.Call(func(ctx context.Context, c *client.Client) error {
-				leaf, err := connect.Renew(ctx, c, present, life)
+				leaf, err := connect.Renew(ctx, c, present, ttl)
 				if err != nil {
 					return err
 				}
@@ -128,7 +128,7 @@ func trustRenewCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.C
 			})
 		},
 	}
-	c.Flags().DurationVar(&life, "life", 0, "its validity (default: 24h, or less if the present certificate is valid for less)")
+	c.Flags().DurationVar(&ttl, "ttl", 0, "validity of the new certificate (default: 24h, or less if the present certificate is valid for less)")
 	return c
 }
 

@@ -26,12 +26,12 @@ func TTLOf(d time.Duration) *durationpb.Duration {
 
 // Renew requests a certificate with a new key for the caller, whose certificate is present. The
 // result must be equivalent.
-func Renew(ctx context.Context, c *client.Client, present *pki.Leaf, life time.Duration) (*pki.Leaf, error) {
+func Renew(ctx context.Context, c *client.Client, present *pki.Leaf, ttl time.Duration) (*pki.Leaf, error) {
 	leaf, request, err := gen.NewRequest()
 	if err != nil {
 		return nil, err
 	}
-	answer, err := c.Trust.Renew(ctx, &api.RenewRequest{Csr: request, Ttl: TTLOf(life)})
+	answer, err := c.Trust.Renew(ctx, &api.RenewRequest{Csr: request, Ttl: TTLOf(ttl)})
 	if err != nil {
 		return nil, err
 	}

@@ -65,17 +65,17 @@ func (s *trustService) Renew(ctx context.Context, r *api.RenewRequest) (*api.Iss
 	return s.sign(spec, r.Csr, md.Get(callerid.KeyRole)[0], r.Ttl.AsDuration())
 }
 
-func (s *trustService) sign(spec pki.Spec, request []byte, role string, life time.Duration) (*api.IssueResponse, error) {
+func (s *trustService) sign(spec pki.Spec, request []byte, role string, ttl time.Duration) (*api.IssueResponse, error) {
 	public, err := pki.ParseRequest(request)
 	if err != nil {
 		return nil, err
 	}
-	if life == 0 {
+	if ttl == 0 {
 		s.signed++
 		// each certificate is valid for longer than the previous
-		life = time.Hour + time.Duration(s.signed)*time.Minute
+		ttl = time.Hour + time.Duration(s.signed)*time.Minute
 	}
-	spec.O, spec.Usage, spec.TTL, spec.For = []string{pki.RolePrefix + role}, pki.Client, life, public
+	spec.O, spec.Usage, spec.TTL, spec.For = []string{pki.RolePrefix + role}, pki.Client, ttl, public
 	s.f.mu.Lock()
 	defer s.f.mu.Unlock()
 	leaf, err := s.f.clients.Issue(spec)
