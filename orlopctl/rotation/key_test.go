@@ -44,7 +44,7 @@ func TestEverySecretReadable(t *testing.T) {
 	for s.state("next") != newOnly {
 		then := s.step("next")
 		if !reads(then, s.own) && s.state("next") != issues || !reads(s, then.own) {
-			t.Errorf("%+v and %+v: one cannot read what the other seals", s, then)
+			t.Errorf("%+v and %+v: one cannot read what the other encrypts", s, then)
 		}
 		s = then
 	}

@@ -19,7 +19,7 @@ import (
 )
 
 // keyStepNames are the names of the steps to each state.
-var keyStepNames = []string{accepted: "accept", issues: "seal", newOnly: "drop"}
+var keyStepNames = []string{accepted: "accept", issues: "encrypt", newOnly: "drop"}
 
 // KeyCommand returns the command that replaces the encryption key.
 func KeyCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Command {
