@@ -110,7 +110,7 @@ func (c *creation) joined(ctx context.Context, m member, pinned client.Endpoint)
 	if err != nil {
 		return err
 	}
-	c.timeline.add(name, "healthy: one of the cluster")
+	c.timeline.add(name, "healthy, and a member of the cluster")
 	return contexts.Change(func(f *contexts.File) error {
 		f.Contexts[contextOf(c.name, name)] = c.known(m)
 		return nil
