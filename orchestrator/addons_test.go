@@ -223,7 +223,7 @@ func addOns(ctx context.Context, t *testing.T, m machine, admin kubernetes.Inter
 	m.configure(t, next, guest)
 	state("guest", "Failed", "artifact: nobody has brought it")
 	if _, err := admin.CoreV1().ConfigMaps("orlop-guest").Get(ctx, "x", metav1.GetOptions{}); err != nil {
-		t.Errorf("what is there while the artefact is missing: %v", err)
+		t.Errorf("what is there while the artifact is missing: %v", err)
 	}
 	if err := (artifact.Store{Dir: m.dirs.Addons, Group: os.Getgid()}).Fetch(ctx, sum, shelf); err != nil {
 		t.Fatal(err)
@@ -232,7 +232,7 @@ func addOns(ctx context.Context, t *testing.T, m machine, admin kubernetes.Inter
 	m.configure(t, next, guest)
 	state("guest", "Ready", "")
 	if _, err := admin.CoreV1().ConfigMaps("orlop-guest").Get(ctx, "fetched", metav1.GetOptions{}); err != nil {
-		t.Errorf("the artefact's object: %v", err)
+		t.Errorf("the artifact's object: %v", err)
 	}
 	if _, err := admin.CoreV1().ConfigMaps("orlop-guest").Get(ctx, "x", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
 		t.Errorf("what was wanted before: %v", err)

@@ -225,7 +225,7 @@ func closed(names ...string) func(described) string {
 }
 
 // kept requires that only their user can access the files of machined, and that they are read-only.
-// Issued files are always 0400 and directories 0700 (credentials.Leaf, credentials.Folder).
+// Issued files are always 0400 and directories 0700 (credentials.Leaf, credentials.Dir).
 func kept(d described) string {
 	if len(d.credentials.Dirs) == 0 || len(d.credentials.Files) == 0 || len(d.credentials.Leaves) == 0 {
 		return "there are no credentials"

@@ -160,8 +160,8 @@ func (w *wiring) runScheduler(c component.Component) runFunc {
 
 func (w *wiring) runKubelet(c component.Component) runFunc {
 	return withHealthCheck(c.Name, health.Check{URL: plainHealthURL(kubelet.HealthPort)}, func(ctx context.Context) error {
-		standIn := w.offlineAPI != nil && w.offlineAPI.Address() != ""
-		return kubelet.Run(ctx, c.Args, w.nodeLabels, w.apiReady, standIn, filepath.Join(w.dirs.Node, nodespec.Revoked), filepath.Join(w.dirs.Node, "logind.sock"), w.powerDown, w.podsEnded)
+		offlineAPI := w.offlineAPI != nil && w.offlineAPI.Address() != ""
+		return kubelet.Run(ctx, c.Args, w.nodeLabels, w.apiReady, offlineAPI, filepath.Join(w.dirs.Node, nodespec.Revoked), filepath.Join(w.dirs.Node, "logind.sock"), w.powerDown, w.podsEnded)
 	})
 }
 

@@ -46,7 +46,7 @@ func TestArtifact(t *testing.T) {
 	}
 	inline := nodespec.Addon{Name: "web", Namespace: "web", Manifests: []string{text}}
 	if here, there := Read(inline, nil, known), Read(nodespec.Addon{Name: "web", Namespace: "web"}, files[:1], known); here.Digest != there.Digest {
-		t.Errorf("the same text has the digest %s in the document, and %s in an artefact: its hooks would run again", here.Digest, there.Digest)
+		t.Errorf("the same text has the digest %s in the document, and %s in an artifact: its hooks would run again", here.Digest, there.Digest)
 	}
 	twice := a
 	twice.Manifests = []string{text}

@@ -175,6 +175,6 @@ func TestVolumePlugins(t *testing.T) {
 		t.Errorf("kinds of volumes: %s, want %s", have, want)
 	}
 	if parts.DynamicPluginProber != nil {
-		t.Error("the kubelet looks for FlexVolume drivers: it would run, as root, what lies in a folder")
+		t.Error("the kubelet looks for FlexVolume drivers: it would run, as root, what lies in a directory")
 	}
 }

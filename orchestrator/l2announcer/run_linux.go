@@ -125,26 +125,26 @@ func (a *agent) run(ctx context.Context, links <-chan struct{}, versions <-chan 
 	defer func() { a.stop() }()
 	tick := time.NewTicker(neighbor.StepInterval)
 	defer tick.Stop()
-	anew := false // the watch restarted since the node is back
+	restarted := false // the watch restarted since the node is back
 	for told := ""; ; {
 		select {
 		case <-a.from.changed:
 			if err := a.read(); err != nil {
 				return err
 			}
-			a.stale = a.stale && !anew
+			a.stale = a.stale && !restarted
 		case <-links:
 			if err := a.relink(); err != nil {
 				return err
 			}
 		case answer := <-versions:
 			a.lease = a.lease.renewed(answer.version, answer.at)
-			if a.stale && !anew && !a.lease.cutOff(time.Now()) {
+			if a.stale && !restarted && !a.lease.cutOff(time.Now()) {
 				// A watch may detect its broken connection late. A new list is current.
 				if err := a.restartWatch(ctx); err != nil {
 					return err
 				}
-				anew = true
+				restarted = true
 			}
 		case other := <-a.ports.Heard:
 			// before the first list, claims are ignored
@@ -165,7 +165,7 @@ func (a *agent) run(ctx context.Context, links <-chan struct{}, versions <-chan 
 		}
 		now := time.Now()
 		if a.lease.cutOff(now) {
-			a.stale, anew = true, false
+			a.stale, restarted = true, false
 		}
 		detail := a.step(now)
 		if detail != told && ctx.Err() == nil {

@@ -71,7 +71,7 @@ const (
 type tree struct {
 	ctx   context.Context
 	top   int // file descriptor
-	own   func(folder string) error
+	own   func(dir string) error
 	moved int // number of directories that were moved to the top
 }
 
@@ -80,8 +80,8 @@ type tree struct {
 // maxOpenDepth to the top and removes them there; own assigns the directory to the top's project,
 // because the kernel moves no files between projects. Entries that cannot be removed do not stop
 // the removal of the others.
-func removeTree(ctx context.Context, folder string, own func(folder string) error) error {
-	top, err := os.OpenFile(folder, os.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
+func removeTree(ctx context.Context, dir string, own func(dir string) error) error {
+	top, err := os.OpenFile(dir, os.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil
 	}
@@ -93,22 +93,22 @@ func removeTree(ctx context.Context, folder string, own func(folder string) erro
 	if err := t.empty(top, 0); err != nil {
 		return err
 	}
-	return os.Remove(folder)
+	return os.Remove(dir)
 }
 
 // empty removes the contents of a directory.
-func (t *tree) empty(folder *os.File, depth int) error {
+func (t *tree) empty(dir *os.File, depth int) error {
 	for {
 		if t.ctx.Err() != nil {
 			return context.Cause(t.ctx)
 		}
 		// From the beginning each time: the kernel may reorder the remaining entries.
-		if _, err := folder.Seek(0, 0); err != nil {
+		if _, err := dir.Seek(0, 0); err != nil {
 			return err
 		}
 		var problems error
 		for removed := false; !removed; {
-			names, err := folder.Readdirnames(readBatch)
+			names, err := dir.Readdirnames(readBatch)
 			if errors.Is(err, io.EOF) {
 				return problems
 			}
@@ -119,7 +119,7 @@ func (t *tree) empty(folder *os.File, depth int) error {
 				if t.ctx.Err() != nil {
 					return context.Cause(t.ctx)
 				}
-				if err := t.remove(int(folder.Fd()), name, depth); err == nil {
+				if err := t.remove(int(dir.Fd()), name, depth); err == nil {
 					removed = true
 				} else if problems == nil { // only the first of possibly millions
 					problems = fmt.Errorf("%q: %w", name, err)
@@ -130,19 +130,19 @@ func (t *tree) empty(folder *os.File, depth int) error {
 }
 
 // remove removes an entry of a directory.
-func (t *tree) remove(folder int, name string, depth int) error {
-	err := unix.Unlinkat(folder, name, 0)
+func (t *tree) remove(dir int, name string, depth int) error {
+	err := unix.Unlinkat(dir, name, 0)
 	if !errors.Is(err, unix.EISDIR) {
 		return err
 	}
-	err = unix.Unlinkat(folder, name, unix.AT_REMOVEDIR)
+	err = unix.Unlinkat(dir, name, unix.AT_REMOVEDIR)
 	if !errors.Is(err, unix.ENOTEMPTY) {
 		return err
 	}
 	if depth == maxOpenDepth {
-		return t.lift(folder, name)
+		return t.lift(dir, name)
 	}
-	fd, err := unix.Openat(folder, name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	fd, err := unix.Openat(dir, name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return err
 	}
@@ -151,18 +151,18 @@ func (t *tree) remove(folder int, name string, depth int) error {
 	if err := t.empty(below, depth+1); err != nil {
 		return err
 	}
-	return unix.Unlinkat(folder, name, unix.AT_REMOVEDIR)
+	return unix.Unlinkat(dir, name, unix.AT_REMOVEDIR)
 }
 
 // lift moves a directory to the top.
-func (t *tree) lift(folder int, name string) error {
+func (t *tree) lift(dir int, name string) error {
 	for owned := false; ; {
-		err := unix.Renameat2(folder, name, t.top, fmt.Sprint("deep-", t.moved), unix.RENAME_NOREPLACE)
+		err := unix.Renameat2(dir, name, t.top, fmt.Sprint("deep-", t.moved), unix.RENAME_NOREPLACE)
 		switch {
 		case errors.Is(err, unix.EEXIST): // the pod used this name itself
 			t.moved++
 		case errors.Is(err, unix.EXDEV) && !owned:
-			if err := t.own(filepath.Join("/proc/self/fd", fmt.Sprint(folder), name)); err != nil {
+			if err := t.own(filepath.Join("/proc/self/fd", fmt.Sprint(dir), name)); err != nil {
 				return err
 			}
 			owned = true

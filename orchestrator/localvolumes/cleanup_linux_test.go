@@ -14,9 +14,9 @@ import (
 )
 
 // dig makes nested directories that are too deep for a path, and a file in the deepest directory.
-func dig(t *testing.T, folder string, depth int) {
+func dig(t *testing.T, dir string, depth int) {
 	t.Helper()
-	at, err := unix.Open(folder, unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	at, err := unix.Open(dir, unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	for range depth {
 		if err != nil {
 			break
@@ -42,19 +42,19 @@ func dig(t *testing.T, folder string, depth int) {
 func TestRemoveTree(t *testing.T) {
 	elsewhere := t.TempDir()
 	kept := filepath.Join(elsewhere, "kept")
-	folder := filepath.Join(t.TempDir(), "volume")
-	err := errors.Join(os.Mkdir(folder, 0o700), os.WriteFile(kept, nil, 0o600), os.Symlink(elsewhere, filepath.Join(folder, "link")), os.Mkdir(filepath.Join(folder, "second"), 0o700))
+	dir := filepath.Join(t.TempDir(), "volume")
+	err := errors.Join(os.Mkdir(dir, 0o700), os.WriteFile(kept, nil, 0o600), os.Symlink(elsewhere, filepath.Join(dir, "link")), os.Mkdir(filepath.Join(dir, "second"), 0o700))
 	for n := range 3 * readBatch {
-		err = errors.Join(err, os.WriteFile(filepath.Join(folder, "second", fmt.Sprint(n)), nil, 0o600))
+		err = errors.Join(err, os.WriteFile(filepath.Join(dir, "second", fmt.Sprint(n)), nil, 0o600))
 	}
 	for n := range 5 { // names that the removal itself uses
-		err = errors.Join(err, os.MkdirAll(filepath.Join(folder, fmt.Sprint("deep-", n), "x"), 0o700))
+		err = errors.Join(err, os.MkdirAll(filepath.Join(dir, fmt.Sprint("deep-", n), "x"), 0o700))
 	}
 	if err != nil {
 		t.Fatal(err)
 	}
-	dig(t, folder, 3000)
-	dig(t, filepath.Join(folder, "second"), 500)
+	dig(t, dir, 3000)
+	dig(t, filepath.Join(dir, "second"), 500)
 
 	var limit syscall.Rlimit
 	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {
@@ -65,20 +65,20 @@ func TestRemoveTree(t *testing.T) {
 	if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &few); err != nil {
 		t.Fatal(err)
 	}
-	err = removeTree(t.Context(), folder, func(string) error { return errors.New("nothing is of another project") })
+	err = removeTree(t.Context(), dir, func(string) error { return errors.New("nothing is of another project") })
 	if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {
 		t.Fatal(err)
 	}
 	if err != nil {
 		t.Error(err)
 	}
-	if _, err := os.Lstat(folder); !errors.Is(err, os.ErrNotExist) {
+	if _, err := os.Lstat(dir); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("it is there still: %v", err)
 	}
 	if _, err := os.Stat(kept); err != nil {
 		t.Errorf("what a link led to: %v", err)
 	}
-	if err := removeTree(t.Context(), folder, nil); err != nil {
+	if err := removeTree(t.Context(), dir, nil); err != nil {
 		t.Errorf("once more: %v", err)
 	}
 }

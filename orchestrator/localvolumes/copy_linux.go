@@ -172,9 +172,9 @@ func (s *store) whole(name string) (since int64, ok bool, err error) {
 	if !there || v.retired || v.making {
 		return 0, false, nil
 	}
-	folder := filepath.Join(s.root, volumes, name)
+	dir := filepath.Join(s.root, volumes, name)
 	var x unix.Statx_t
-	if err := unix.Statx(unix.AT_FDCWD, folder, unix.AT_SYMLINK_NOFOLLOW, unix.STATX_BTIME, &x); err != nil {
+	if err := unix.Statx(unix.AT_FDCWD, dir, unix.AT_SYMLINK_NOFOLLOW, unix.STATX_BTIME, &x); err != nil {
 		return 0, false, fmt.Errorf("%s: cannot read its creation time: %w", name, err)
 	}
 	if x.Mask&unix.STATX_BTIME == 0 {

@@ -46,12 +46,12 @@ func roomy() (free, size int64, err error) { return gib, 2 * gib, nil }
 func use(t *testing.T, s *store, name, from, text string) string {
 	t.Helper()
 	var found []byte
-	err := s.show(name, mib, from, func(folder string) (err error) {
-		found, err = os.ReadFile(filepath.Join(folder, "file"))
+	err := s.show(name, mib, from, func(dir string) (err error) {
+		found, err = os.ReadFile(filepath.Join(dir, "file"))
 		if err != nil && !os.IsNotExist(err) || text == "" {
 			return err
 		}
-		return os.WriteFile(filepath.Join(folder, "file"), []byte(text), 0o600)
+		return os.WriteFile(filepath.Join(dir, "file"), []byte(text), 0o600)
 	})
 	if err != nil {
 		t.Fatal(err)

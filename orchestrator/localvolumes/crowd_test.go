@@ -202,7 +202,7 @@ func TestManyDeleted(t *testing.T) {
 		c.kubelet(r, 0)
 	}
 	if len(c.Volumes)+len(c.Contents)+len(disk) > 0 {
-		t.Errorf("%d volumes, %d snapshots and %d folders are left", len(c.Volumes), len(c.Contents), len(disk))
+		t.Errorf("%d volumes, %d snapshots and %d directories are left", len(c.Volumes), len(c.Contents), len(disk))
 	}
 	if want := 2600 / maxObsolete; passes < want {
 		t.Errorf("%d passes", passes)

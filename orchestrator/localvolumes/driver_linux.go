@@ -109,10 +109,10 @@ func (d *driver) NodePublishVolume(_ context.Context, r *csi.NodePublishVolumeRe
 	if err != nil {
 		return nil, status.Errorf(codes.InvalidArgument, "volume %s: its size cannot be read: %v", r.GetVolumeId(), err)
 	}
-	err = d.store.show(r.GetVolumeId(), size, r.GetVolumeContext()[attributeSource], func(folder string) error {
+	err = d.store.show(r.GetVolumeId(), size, r.GetVolumeContext()[attributeSource], func(dir string) error {
 		there, err := d.mounted(r.GetTargetPath())
 		if err == nil && !there {
-			err = d.bind(folder, r.GetTargetPath(), flags)
+			err = d.bind(dir, r.GetTargetPath(), flags)
 		}
 		return err
 	})

@@ -104,7 +104,7 @@ func TestNode(t *testing.T) {
 	publish(named(1), 16*mib)
 	publish(named(1), 16*mib)
 	if fitted, err := fill(filepath.Join(target, "file")); fitted != 15 || !errors.Is(err, unix.EDQUOT) && !errors.Is(err, unix.ENOSPC) {
-		t.Errorf("%d of 16 MiB fitted, with the folder itself, then: %v", fitted, err)
+		t.Errorf("%d of 16 MiB fitted, with the directory itself, then: %v", fitted, err)
 	} else {
 		t.Logf("a write beyond the size: %v", err)
 	}
@@ -123,9 +123,9 @@ func TestNode(t *testing.T) {
 	}
 	// Its pod changes the directory's project, possibly to another tenant's. The start of the node
 	// restores it.
-	folder := filepath.Join(data.Target, "local-volumes", volumes, named(1))
-	own, err := projectquota.Of(folder)
-	if err = errors.Join(err, projectquota.Assign(folder, own+1)); err != nil {
+	dir := filepath.Join(data.Target, "local-volumes", volumes, named(1))
+	own, err := projectquota.Of(dir)
+	if err = errors.Join(err, projectquota.Assign(dir, own+1)); err != nil {
 		t.Fatal(err)
 	}
 	unix.Sync()
@@ -138,7 +138,7 @@ func TestNode(t *testing.T) {
 	if err != nil || after.Filesystem != before.Filesystem || after.Size != before.Size {
 		t.Errorf("after the power was cut: %+v, %v, before: %+v", after, err, before)
 	}
-	if is, err := projectquota.Of(folder); is != own || err != nil {
+	if is, err := projectquota.Of(dir); is != own || err != nil {
 		t.Errorf("its project is %d, and was %d: %v", is, own, err)
 	}
 	if after.Volumes[named(1)] != 24*mib {
@@ -207,7 +207,7 @@ func TestSnapshotOnDisk(t *testing.T) {
 	}
 	show := func(name, from string) {
 		t.Helper()
-		if err := n.store.show(name, 16*mib, from, func(folder string) error { return mount.Bind(folder, target, mount.NoSuid) }); err != nil {
+		if err := n.store.show(name, 16*mib, from, func(dir string) error { return mount.Bind(dir, target, mount.NoSuid) }); err != nil {
 			t.Fatal(err)
 		}
 	}

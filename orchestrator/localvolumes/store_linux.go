@@ -54,17 +54,17 @@ const (
 
 // quotas are the store's operations of the kernel; tests have a fake.
 type quotas interface {
-	Enforce(folder string) error
-	Assign(folder string, project uint32) error
-	Of(folder string) (uint32, error)
-	SetLimit(folder string, project uint32, limit projectquota.Limit) error
-	Get(folder string, project uint32) (projectquota.Limit, projectquota.Usage, error)
+	Enforce(dir string) error
+	Assign(dir string, project uint32) error
+	Of(dir string) (uint32, error)
+	SetLimit(dir string, project uint32, limit projectquota.Limit) error
+	Get(dir string, project uint32) (projectquota.Limit, projectquota.Usage, error)
 }
 
 // kernelQuotas implements quotas with package projectquota.
 type kernelQuotas struct{}
 
-func (kernelQuotas) Enforce(folder string) error { return projectquota.Enforce(folder) }
+func (kernelQuotas) Enforce(dir string) error { return projectquota.Enforce(dir) }
 
 // projectAttr is the extended attribute of a volume's directory that records its project, in
 // decimal. A pod that owns the directory can change its project (FS_IOC_FSSETXATTR), for example to
@@ -73,39 +73,39 @@ func (kernelQuotas) Enforce(folder string) error { return projectquota.Enforce(f
 const projectAttr = "trusted.orlop.project"
 
 // Assign assigns a directory to a project and records the project.
-func (kernelQuotas) Assign(folder string, id uint32) error {
-	if err := unix.Lsetxattr(folder, projectAttr, []byte(strconv.FormatUint(uint64(id), 10)), 0); err != nil {
-		return fmt.Errorf("%s: cannot record its project: %w", folder, err)
+func (kernelQuotas) Assign(dir string, id uint32) error {
+	if err := unix.Lsetxattr(dir, projectAttr, []byte(strconv.FormatUint(uint64(id), 10)), 0); err != nil {
+		return fmt.Errorf("%s: cannot record its project: %w", dir, err)
 	}
-	return projectquota.Assign(folder, id)
+	return projectquota.Assign(dir, id)
 }
 
 // Of returns the recorded project of a directory, and restores it if it was changed.
-func (kernelQuotas) Of(folder string) (uint32, error) {
-	is, err := projectquota.Of(folder)
+func (kernelQuotas) Of(dir string) (uint32, error) {
+	is, err := projectquota.Of(dir)
 	if err != nil {
 		return 0, err
 	}
 	text := make([]byte, 16)
-	n, err := unix.Lgetxattr(folder, projectAttr, text)
+	n, err := unix.Lgetxattr(dir, projectAttr, text)
 	if errors.Is(err, unix.ENODATA) {
 		return is, nil
 	}
 	if err != nil {
-		return 0, fmt.Errorf("%s: cannot read the recorded project: %w", folder, err)
+		return 0, fmt.Errorf("%s: cannot read the recorded project: %w", dir, err)
 	}
 	noted, err := strconv.ParseUint(string(text[:n]), 10, 32)
 	if err != nil || uint32(noted) == is {
 		return is, nil
 	}
-	return uint32(noted), projectquota.Assign(folder, uint32(noted))
+	return uint32(noted), projectquota.Assign(dir, uint32(noted))
 }
 
-func (kernelQuotas) SetLimit(folder string, id uint32, l projectquota.Limit) error {
-	return projectquota.SetLimit(folder, id, l)
+func (kernelQuotas) SetLimit(dir string, id uint32, l projectquota.Limit) error {
+	return projectquota.SetLimit(dir, id, l)
 }
-func (kernelQuotas) Get(folder string, id uint32) (projectquota.Limit, projectquota.Usage, error) {
-	return projectquota.Get(folder, id)
+func (kernelQuotas) Get(dir string, id uint32) (projectquota.Limit, projectquota.Usage, error) {
+	return projectquota.Get(dir, id)
 }
 
 // volume is a volume or snapshot on the disk.
@@ -181,14 +181,14 @@ func openStore(root string, q quotas) (*store, error) {
 		return nil, err
 	}
 	for _, e := range unfinished {
-		folder := filepath.Join(root, making, e.Name())
-		if os.Remove(folder) == nil {
+		dir := filepath.Join(root, making, e.Name())
+		if os.Remove(dir) == nil {
 			continue // it was empty
 		}
 		// it may be large, so it is removed in the background
-		err := os.Rename(folder, filepath.Join(root, removing, e.Name()))
+		err := os.Rename(dir, filepath.Join(root, removing, e.Name()))
 		if errors.Is(err, fs.ErrExist) || errors.Is(err, unix.ENOTEMPTY) {
-			err = os.RemoveAll(folder)
+			err = os.RemoveAll(dir)
 		}
 		if err != nil {
 			return nil, fmt.Errorf("cannot remove an unfinished volume: %w", err)
@@ -248,8 +248,8 @@ func (s *store) read(place string) error {
 		return err
 	}
 	for _, e := range entries {
-		folder := filepath.Join(s.root, place, e.Name())
-		project, err := s.quotas.Of(folder)
+		dir := filepath.Join(s.root, place, e.Name())
+		project, err := s.quotas.Of(dir)
 		if err != nil {
 			return err
 		}
@@ -276,19 +276,19 @@ func (s *store) sizes() map[string]int64 {
 // show calls do to mount a volume's directory, and creates the directory if necessary: the quota is
 // effective and on the disk before the first write. No copy and no removal can begin between the
 // check and the mount. A volume with a source is created by a copy and not here.
-func (s *store) show(name string, size int64, from string, do func(folder string) error) error {
+func (s *store) show(name string, size int64, from string, do func(dir string) error) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	folder, err := s.ensure(name, size, from)
+	dir, err := s.ensure(name, size, from)
 	if err != nil {
 		return err
 	}
-	return do(folder)
+	return do(dir)
 }
 
 // ensure returns a volume's directory and creates it if necessary, for show.
-func (s *store) ensure(name string, size int64, from string) (folder string, err error) {
-	folder = filepath.Join(s.root, volumes, name)
+func (s *store) ensure(name string, size int64, from string) (dir string, err error) {
+	dir = filepath.Join(s.root, volumes, name)
 	v, there := s.all[name]
 	switch {
 	case there && v.retired:
@@ -305,9 +305,9 @@ func (s *store) ensure(name string, size int64, from string) (folder string, err
 		}
 		v.size = size
 		s.all[name] = v
-		return folder, nil
+		return dir, nil
 	case there:
-		return folder, nil
+		return dir, nil
 	case !volumeName.MatchString(name):
 		return "", fmt.Errorf("%q is not a volume of this driver: its name must be pvc- and a claim's UID", name)
 	case size < 1:
@@ -337,13 +337,13 @@ func (s *store) ensure(name string, size int64, from string) (folder string, err
 		err = persist(unfinished)
 	}
 	if err == nil {
-		err = os.Rename(unfinished, folder)
+		err = os.Rename(unfinished, dir)
 	}
 	if err != nil {
 		return "", errors.Join(fmt.Errorf("volume %s: cannot be made: %w", name, err), os.RemoveAll(unfinished))
 	}
 	s.all[name] = v
-	return folder, persist(filepath.Join(s.root, volumes))
+	return dir, persist(filepath.Join(s.root, volumes))
 }
 
 // limit sets the quota of a project.
@@ -439,7 +439,7 @@ func (s *store) clear(ctx context.Context, name string) error {
 		return nil
 	}
 	top := filepath.Join(s.root, removing, name)
-	own := func(folder string) error { return s.quotas.Assign(folder, v.project) }
+	own := func(dir string) error { return s.quotas.Assign(dir, v.project) }
 	// The pod may have changed the project of the directory itself, and the kernel moves no files
 	// between projects.
 	if err := own(top); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -496,8 +496,8 @@ func (s *store) retired() []string {
 }
 
 // persist waits until a directory is on the disk.
-func persist(folder string) error {
-	f, err := os.Open(folder)
+func persist(dir string) error {
+	f, err := os.Open(dir)
 	if err != nil {
 		return err
 	}
@@ -506,8 +506,8 @@ func persist(folder string) error {
 
 // persistAll waits until the whole file system of a directory is on the disk: quotas are not part
 // of any directory.
-func persistAll(folder string) error {
-	f, err := os.Open(folder)
+func persistAll(dir string) error {
+	f, err := os.Open(dir)
 	if err != nil {
 		return err
 	}
@@ -517,10 +517,10 @@ func persistAll(folder string) error {
 // filesystem returns the ID of a directory's file system, and its capacity for files: root has the
 // last percent (machined/disk). statfs(2) reports that share too, but a different share when the
 // disk is almost full.
-func filesystem(folder string) (id string, size int64, err error) {
+func filesystem(dir string) (id string, size int64, err error) {
 	var s unix.Statfs_t
-	if err := unix.Statfs(folder, &s); err != nil {
-		return "", 0, fmt.Errorf("%s: cannot read the state of the file system: %w", folder, err)
+	if err := unix.Statfs(dir, &s); err != nil {
+		return "", 0, fmt.Errorf("%s: cannot read the state of the file system: %w", dir, err)
 	}
 	return fmt.Sprintf("%08x%08x", uint32(s.Fsid.Val[0]), uint32(s.Fsid.Val[1])), int64(s.Blocks-s.Blocks/100) * s.Bsize, nil
 }

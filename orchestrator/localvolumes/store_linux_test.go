@@ -36,18 +36,18 @@ func newMemory() *memory {
 }
 
 func (m *memory) Enforce(string) error { return m.err }
-func (m *memory) Assign(folder string, id uint32) error {
+func (m *memory) Assign(dir string, id uint32) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.err == nil {
-		m.projects[filepath.Base(folder)] = id
+		m.projects[filepath.Base(dir)] = id
 	}
 	return m.err
 }
-func (m *memory) Of(folder string) (uint32, error) {
+func (m *memory) Of(dir string) (uint32, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.projects[filepath.Base(folder)], nil
+	return m.projects[filepath.Base(dir)], nil
 }
 func (m *memory) SetLimit(_ string, id uint32, limit projectquota.Limit) error {
 	m.mu.Lock()
@@ -83,14 +83,14 @@ func open(t *testing.T, root string, q quotas) *store {
 func TestStore(t *testing.T) {
 	root, kernel := filepath.Join(t.TempDir(), "local-volumes"), newMemory()
 	s := open(t, root, kernel)
-	folder, err := s.ensure(named(1), 64*mib, "")
+	dir, err := s.ensure(named(1), 64*mib, "")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if info, err := os.Stat(folder); err != nil || info.Mode() != fs.ModeDir|0o777 {
-		t.Errorf("the folder of a volume: %v, %v", info, err)
+	if info, err := os.Stat(dir); err != nil || info.Mode() != fs.ModeDir|0o777 {
+		t.Errorf("the directory of a volume: %v, %v", info, err)
 	}
-	if again, err := s.ensure(named(1), 128*mib, ""); err != nil || again != folder {
+	if again, err := s.ensure(named(1), 128*mib, ""); err != nil || again != dir {
 		t.Errorf("a second time: %s, %v", again, err)
 	}
 	if _, err := s.ensure(named(2), mib, ""); err != nil {
@@ -145,9 +145,9 @@ func TestStore(t *testing.T) {
 func TestRemove(t *testing.T) {
 	root, kernel := filepath.Join(t.TempDir(), "local-volumes"), newMemory()
 	s := open(t, root, kernel)
-	folder, err := s.ensure(named(1), mib, "")
+	dir, err := s.ensure(named(1), mib, "")
 	if err == nil {
-		err = os.WriteFile(filepath.Join(folder, "file"), nil, 0o600)
+		err = os.WriteFile(filepath.Join(dir, "file"), nil, 0o600)
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -162,7 +162,7 @@ func TestRemove(t *testing.T) {
 		if err := s.clear(t.Context(), named(1)); err != nil {
 			t.Error(err)
 		}
-		if _, err := os.Stat(folder); err != nil {
+		if _, err := os.Stat(dir); err != nil {
 			t.Fatalf("what is in use was removed: %v", err)
 		}
 	}
@@ -183,13 +183,13 @@ func TestRemove(t *testing.T) {
 	if left, err := s.retire(named(1)); left || err != nil {
 		t.Error(left, err)
 	}
-	if _, err := os.Stat(folder); !errors.Is(err, fs.ErrNotExist) || len(s.sizes()) > 0 {
+	if _, err := os.Stat(dir); !errors.Is(err, fs.ErrNotExist) || len(s.sizes()) > 0 {
 		t.Errorf("it is there still: %v, %v", err, s.sizes())
 	}
 	// Its object reappears after a restore of the cluster's data.
 	for range 2 {
 		if _, err := s.ensure(named(1), mib, ""); err == nil || !strings.Contains(err.Error(), "its data are lost") {
-			t.Errorf("an empty folder in its place: %v", err)
+			t.Errorf("an empty directory in its place: %v", err)
 		}
 		s = open(t, root, kernel)
 	}

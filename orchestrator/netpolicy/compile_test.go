@@ -470,6 +470,6 @@ spec: {podSelector: {}, ingress: [{ports: [{port: 80}]}]}`
 	w.Policies = w.Policies[:2]
 	table, problems = Compile(w)
 	if len(problems) > 0 || !passes(table, packet{from: outside, to: netip.MustParseAddr("10.244.0.2"), protocol: tcp, port: 80, in: "eth0", out: "cni0"}) {
-		t.Errorf("what fits is not in force: %v", problems)
+		t.Errorf("the rules that fit are not active: %v", problems)
 	}
 }

@@ -50,10 +50,10 @@ func TestDeleteNodes(t *testing.T) {
 		}
 		return false, nil, nil
 	})
-	anew := 1
+	recreated := 1
 	client.PrependReactor("delete", "nodes", func(a core.Action) (bool, runtime.Object, error) {
-		if name := a.(core.DeleteAction).GetName(); name == "w1" && anew > 0 {
-			anew--
+		if name := a.(core.DeleteAction).GetName(); name == "w1" && recreated > 0 {
+			recreated--
 			return true, nil, nil // the Node exists again
 		}
 		return false, nil, nil

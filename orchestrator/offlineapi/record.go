@@ -87,8 +87,8 @@ const fileName = "record.json"
 
 // Read returns the record in a directory. For a missing record, and for a record of another cluster
 // or node, it returns an error that wraps fs.ErrNotExist.
-func Read(folder string, spec nodespec.Spec) (*Record, error) {
-	path := filepath.Join(folder, fileName)
+func Read(dir string, spec nodespec.Spec) (*Record, error) {
+	path := filepath.Join(dir, fileName)
 	content, err := os.ReadFile(path)
 	if err != nil {
 		return nil, fmt.Errorf("record: cannot read: %w", err)
@@ -105,23 +105,23 @@ func Read(folder string, spec nodespec.Spec) (*Record, error) {
 
 // writeRecord replaces the record in a directory (0700), so that after a power cut either the old
 // or the new record exists.
-func writeRecord(folder string, r Record) error {
+func writeRecord(dir string, r Record) error {
 	content, err := json.Marshal(r)
 	if err != nil {
 		return fmt.Errorf("record: cannot encode: %w", err)
 	}
-	if err := os.MkdirAll(folder, 0o700); err != nil {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return fmt.Errorf("record: cannot create its directory: %w", err)
 	}
-	if err := safefile.WriteFile(filepath.Join(folder, fileName), content, 0o600); err != nil {
+	if err := safefile.WriteFile(filepath.Join(dir, fileName), content, 0o600); err != nil {
 		return fmt.Errorf("record: cannot write: %w", err)
 	}
 	return nil
 }
 
 // Remove removes the record from a directory, if it exists.
-func Remove(folder string) error {
-	if err := os.Remove(filepath.Join(folder, fileName)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+func Remove(dir string) error {
+	if err := os.Remove(filepath.Join(dir, fileName)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("record: cannot remove: %w", err)
 	}
 	return nil

@@ -46,7 +46,7 @@ const maxShown = 3
 // recorder maintains the record.
 type recorder struct {
 	cluster, node  string
-	folder         string
+	dir            string
 	kubelet, agent rest.Interface    // clients with the two identities
 	last           [sha256.Size]byte // of the objects that were stored last, encoded
 	forbidden      map[string]bool   // volumes that were forbidden at the last read
@@ -111,12 +111,12 @@ func (k *recorder) run(ctx context.Context, kubelet, agent string, tell func(str
 
 // prune removes the node's pods from the record, except pods with a UID in left.
 func (k *recorder) prune(left map[string]bool) error {
-	r, err := Read(k.folder, nodespec.Spec{Cluster: k.cluster, Node: nodespec.Node{Name: k.node}})
+	r, err := Read(k.dir, nodespec.Spec{Cluster: k.cluster, Node: nodespec.Node{Name: k.node}})
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
 	if err != nil {
-		return errors.Join(err, Remove(k.folder))
+		return errors.Join(err, Remove(k.dir))
 	}
 	all := r.Objects[pods.resource]
 	before := len(all)
@@ -126,12 +126,12 @@ func (k *recorder) prune(left map[string]bool) error {
 	})
 	switch r.Objects[pods.resource] = all; {
 	case len(namesOf(all, k.node)) == 0:
-		return Remove(k.folder)
+		return Remove(k.dir)
 	case len(all) == before:
 		return nil
 	}
 	k.last = [sha256.Size]byte{}
-	return writeRecord(k.folder, *r)
+	return writeRecord(k.dir, *r)
 }
 
 func client(kubeconfig string) (kubernetes.Interface, error) {
@@ -195,7 +195,7 @@ func (k *recorder) pass(ctx context.Context) (string, error) {
 	names := namesOf(r.Objects[pods.resource], k.node)
 	if len(names) == 0 {
 		k.last = [sha256.Size]byte{}
-		return describe(names, problems), Remove(k.folder)
+		return describe(names, problems), Remove(k.dir)
 	}
 	content, err := json.Marshal([]any{r.Objects, r.Missing})
 	if err != nil {
@@ -205,7 +205,7 @@ func (k *recorder) pass(ctx context.Context) (string, error) {
 		return "", fmt.Errorf("the objects for a start without an API server are %d MiB: a record of more than %d MiB is not stored", len(content)>>20, maxSize>>20)
 	}
 	if sum := sha256.Sum256(content); sum != k.last {
-		if err := writeRecord(k.folder, r); err != nil {
+		if err := writeRecord(k.dir, r); err != nil {
 			return "", err
 		}
 		k.last = sum

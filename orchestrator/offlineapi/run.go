@@ -141,7 +141,7 @@ func (s *Server) Run(ctx context.Context, announce component.Announce) error {
 	if err := component.WriteFile(component.File{Path: s.met(), Mode: 0o600}); err != nil {
 		return err
 	}
-	k := recorder{cluster: s.spec.Cluster, node: s.spec.Node.Name, folder: s.dirs.OfflineAPI}
+	k := recorder{cluster: s.spec.Cluster, node: s.spec.Node.Name, dir: s.dirs.OfflineAPI}
 	parts.Go(func() {
 		ended <- k.run(ctx, component.KubeconfigPath(s.dirs.Node, asKubelet), component.KubeconfigPath(s.dirs.Node, Name), tell)
 	})

@@ -30,11 +30,11 @@ import (
 
 // machine is a machine with a record and without a ready API server.
 type machine struct {
-	dirs    dirs.Dirs
-	ca      *pki.CA
-	standIn *Server
-	said    chan string
-	ended   chan error
+	dirs   dirs.Dirs
+	ca     *pki.CA
+	server *Server
+	said   chan string
+	ended  chan error
 }
 
 func start(t *testing.T) *machine {
@@ -61,7 +61,7 @@ func start(t *testing.T) *machine {
 	if err := writeRecord(m.dirs.OfflineAPI, *record(t)); err != nil {
 		t.Fatal(err)
 	}
-	if m.standIn, err = New(spec, m.dirs); err != nil {
+	if m.server, err = New(spec, m.dirs); err != nil {
 		t.Fatal(err)
 	}
 	for _, c := range Components(spec, m.dirs) {
@@ -70,7 +70,7 @@ func start(t *testing.T) *machine {
 		}
 	}
 	ctx, stop := context.WithCancel(context.Background())
-	go func() { m.ended <- m.standIn.Run(ctx, func(_ string, _ bool, detail string) { m.said <- detail }) }()
+	go func() { m.ended <- m.server.Run(ctx, func(_ string, _ bool, detail string) { m.said <- detail }) }()
 	t.Cleanup(func() {
 		stop()
 		if err := <-m.ended; err != nil {
@@ -94,7 +94,7 @@ func (m *machine) as(t *testing.T, name string) kubernetes.Interface {
 	t.Helper()
 	leaf := m.leaf(t, name)
 	config := &rest.Config{
-		Host: "https://" + m.standIn.Address(), ContentConfig: rest.ContentConfig{ContentType: runtime.ContentTypeProtobuf},
+		Host: "https://" + m.server.Address(), ContentConfig: rest.ContentConfig{ContentType: runtime.ContentTypeProtobuf},
 		TLSClientConfig: rest.TLSClientConfig{CAFile: m.dirs.Authorities(), ServerName: "localhost", CertData: leaf.CertPEM(), KeyData: leaf.KeyPEM()},
 	}
 	client, err := kubernetes.NewForConfig(config)
@@ -173,7 +173,7 @@ func TestKubelet(t *testing.T) {
 		t.Errorf("the service proxy hears of %v", s.Endpoints)
 	}
 
-	if _, err := os.Stat(m.standIn.met()); err == nil {
+	if _, err := os.Stat(m.server.met()); err == nil {
 		t.Error("an API server was met")
 	}
 
@@ -183,7 +183,7 @@ func TestKubelet(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m.standIn.Stop()
+	m.server.Stop()
 	event := <-watching.ResultChan()
 	for event.Type == "MODIFIED" { // since its start
 		event = <-watching.ResultChan()
@@ -201,12 +201,12 @@ func TestKubelet(t *testing.T) {
 		case <-time.After(10 * time.Millisecond):
 		}
 	}
-	if err := m.standIn.authorities(); err != nil {
+	if err := m.server.authorities(); err != nil {
 		t.Fatal(err)
 	}
 	// the next process serves no record
 	for found := false; !found; {
-		_, err := os.Stat(m.standIn.met())
+		_, err := os.Stat(m.server.met())
 		found = err == nil
 		select {
 		case <-deadline:
@@ -250,7 +250,7 @@ func TestStrangers(t *testing.T) {
 	web := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
 	defer web.CloseIdleConnections()
 	for path, want := range map[string]int{"/livez": 200, "/healthz": 200, "/api/v1/pods": 401, "/api/v1/namespaces/one/secrets/s": 401, "/": 401} {
-		answer, err := web.Get("https://" + m.standIn.Address() + path)
+		answer, err := web.Get("https://" + m.server.Address() + path)
 		if err != nil {
 			t.Fatal(err)
 		}

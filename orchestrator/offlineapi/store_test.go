@@ -266,25 +266,25 @@ func TestSelections(t *testing.T) {
 // TestRecordOfAnotherNode checks that a record is stored completely and with private permissions,
 // and is rejected on another node.
 func TestRecordOfAnotherNode(t *testing.T) {
-	folder := t.TempDir() + "/offline-api"
-	if _, err := Read(folder, nodespec.Spec{}); !errors.Is(err, fs.ErrNotExist) {
+	dir := t.TempDir() + "/offline-api"
+	if _, err := Read(dir, nodespec.Spec{}); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("nothing was kept: %v", err)
 	}
 	want := record(t)
-	if err := writeRecord(folder, *want); err != nil {
+	if err := writeRecord(dir, *want); err != nil {
 		t.Fatal(err)
 	}
-	got, err := Read(folder, nodespec.Spec{Cluster: "c", Node: nodespec.Node{Name: "n1"}})
+	got, err := Read(dir, nodespec.Spec{Cluster: "c", Node: nodespec.Node{Name: "n1"}})
 	if err != nil || !reflect.DeepEqual(got, want) {
 		t.Errorf("%v, %v", got, err)
 	}
 	for _, spec := range []nodespec.Spec{{Cluster: "d", Node: nodespec.Node{Name: "n1"}}, {Cluster: "c", Node: nodespec.Node{Name: "m"}}} {
-		if _, err := Read(folder, spec); !errors.Is(err, fs.ErrNotExist) {
+		if _, err := Read(dir, spec); !errors.Is(err, fs.ErrNotExist) {
 			t.Errorf("%+v reads it: %v", spec, err)
 		}
 	}
 	for range 2 {
-		if err := Remove(folder); err != nil {
+		if err := Remove(dir); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -325,12 +325,12 @@ spec: {publishNotReadyAddresses: true}`)
 // TestPrune checks that a pod that has ended is not started from an earlier record, even if other
 // objects could not be read.
 func TestPrune(t *testing.T) {
-	k := recorder{cluster: "c", node: "n1", folder: t.TempDir()}
-	if err := writeRecord(k.folder, *record(t)); err != nil {
+	k := recorder{cluster: "c", node: "n1", dir: t.TempDir()}
+	if err := writeRecord(k.dir, *record(t)); err != nil {
 		t.Fatal(err)
 	}
 	names := func() []string {
-		r, err := Read(k.folder, nodespec.Spec{Cluster: "c", Node: nodespec.Node{Name: "n1"}})
+		r, err := Read(k.dir, nodespec.Spec{Cluster: "c", Node: nodespec.Node{Name: "n1"}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -346,7 +346,7 @@ func TestPrune(t *testing.T) {
 		if err := k.prune(nil); err != nil {
 			t.Error(err)
 		}
-		if _, err := Read(k.folder, nodespec.Spec{Cluster: "c", Node: nodespec.Node{Name: "n1"}}); !errors.Is(err, fs.ErrNotExist) {
+		if _, err := Read(k.dir, nodespec.Spec{Cluster: "c", Node: nodespec.Node{Name: "n1"}}); !errors.Is(err, fs.ErrNotExist) {
 			t.Errorf("something is left: %v", err)
 		}
 	}

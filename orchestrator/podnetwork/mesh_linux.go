@@ -439,8 +439,8 @@ func underlayMTU(address netip.Addr) (int, error) {
 // of other nodes reach this node before it has contacted the API. An unreadable key, or the key of
 // another node, is replaced by a new key, which the other nodes adopt: a machine with data from an
 // earlier use under another name must not use the key of a Node that still exists.
-func privateKey(folder, node string) (wgtypes.Key, error) {
-	path := filepath.Join(folder, "wireguard.key")
+func privateKey(dir, node string) (wgtypes.Key, error) {
+	path := filepath.Join(dir, "wireguard.key")
 	text, err := os.ReadFile(path)
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return wgtypes.Key{}, fmt.Errorf("key of the pod network: cannot read: %w", err)
@@ -453,7 +453,7 @@ func privateKey(folder, node string) (wgtypes.Key, error) {
 	if err != nil {
 		return wgtypes.Key{}, fmt.Errorf("key of the pod network: cannot create: %w", err)
 	}
-	if err := os.MkdirAll(folder, 0o700); err != nil {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return wgtypes.Key{}, fmt.Errorf("key of the pod network: cannot create directory: %w", err)
 	}
 	if err := renameio.WriteFile(path, []byte(key.String()+" "+node), 0o600); err != nil {

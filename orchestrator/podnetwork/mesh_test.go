@@ -222,28 +222,28 @@ func TestNodeOf(t *testing.T) {
 // TestKey checks that the key is created once, and that a damaged key, or another node's, is
 // replaced.
 func TestKey(t *testing.T) {
-	folder := t.TempDir() + "/podnetwork"
-	first, err := privateKey(folder, "n1")
+	dir := t.TempDir() + "/podnetwork"
+	first, err := privateKey(dir, "n1")
 	if err != nil {
 		t.Fatal(err)
 	}
-	second, err := privateKey(folder, "n1")
+	second, err := privateKey(dir, "n1")
 	if err != nil || second != first {
 		t.Errorf("another key the second time: %v", err)
 	}
-	for path, want := range map[string]os.FileMode{folder: 0o700 | os.ModeDir, folder + "/wireguard.key": 0o600} {
+	for path, want := range map[string]os.FileMode{dir: 0o700 | os.ModeDir, dir + "/wireguard.key": 0o600} {
 		if info, err := os.Stat(path); err != nil || info.Mode() != want {
 			t.Errorf("%s: %v, %v; want %v", path, info, err, want)
 		}
 	}
-	if err := os.WriteFile(folder+"/wireguard.key", []byte("torn"), 0o600); err != nil {
+	if err := os.WriteFile(dir+"/wireguard.key", []byte("torn"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	third, err := privateKey(folder, "n1")
+	third, err := privateKey(dir, "n1")
 	if err != nil || third == first || third == (wgtypes.Key{}) {
 		t.Errorf("after damage: %v", err)
 	}
-	fourth, err := privateKey(folder, "n2")
+	fourth, err := privateKey(dir, "n2")
 	if err != nil || fourth == third {
 		t.Errorf("the same key under another name: %v", err)
 	}
