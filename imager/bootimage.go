@@ -75,14 +75,14 @@ func (b *Build) makeNetboot() error {
 	if err != nil {
 		return err
 	}
-	folder := strings.TrimPrefix(bootmedium.Dir, "/")
-	entries := []boot.Entry{{Name: folder, Mode: fs.ModeDir | 0o755}}
+	systemDir := strings.TrimPrefix(bootmedium.Dir, "/")
+	entries := []boot.Entry{{Name: systemDir, Mode: fs.ModeDir | 0o755}}
 	files := map[string][]byte{paths.SystemRoot: root, paths.SystemUKI: b.uki, paths.SystemLoader: loader}
 	if b.statement != nil {
 		files[paths.SystemStatement] = b.statement
 	}
 	for place, content := range files {
-		entries = append(entries, boot.Entry{Name: path.Join(folder, path.Base(place)), Mode: 0o644, Content: content})
+		entries = append(entries, boot.Entry{Name: path.Join(systemDir, path.Base(place)), Mode: 0o644, Content: content})
 	}
 	system, err := boot.Initramfs(entries)
 	if err != nil {

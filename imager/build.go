@@ -405,7 +405,7 @@ func (b *Build) describe() error {
 		if err != nil {
 			return err
 		}
-		m.Artefacts = append(m.Artefacts, h)
+		m.Artifacts = append(m.Artifacts, h)
 	}
 	if err := m.Write(b.out("manifest.json")); err != nil {
 		return err

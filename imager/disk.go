@@ -142,7 +142,7 @@ func makeESP(image string, start, size, epoch int64, files map[string][]byte, wo
 	drive := fmt.Sprintf("%s@@%d", image, start)
 	made := map[string]bool{}
 	for _, name := range sortedKeys(files) {
-		for _, dir := range foldersAbove(name) {
+		for _, dir := range parentDirs(name) {
 			if made[dir] {
 				continue
 			}
@@ -162,8 +162,8 @@ func makeESP(image string, start, size, epoch int64, files map[string][]byte, wo
 	return nil
 }
 
-// foldersAbove lists the parent directories of an absolute path, topmost first.
-func foldersAbove(name string) []string {
+// parentDirs lists the parent directories of an absolute path, topmost first.
+func parentDirs(name string) []string {
 	var all []string
 	for dir := path.Dir(name); dir != "/"; dir = path.Dir(dir) {
 		all = append([]string{dir}, all...)

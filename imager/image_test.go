@@ -132,7 +132,7 @@ func TestImage(t *testing.T) {
 			c.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
 		}
 	})
-	files := sameArtefacts(t, one, two)
+	files := sameArtifacts(t, one, two)
 	t.Run("manifest", func(t *testing.T) { checkManifest(t, one, files) })
 	t.Run("root", func(t *testing.T) { checkRoot(t, filepath.Join(one, "work", "root")) })
 	t.Run("disk", func(t *testing.T) { checkDisk(t, one) })
@@ -269,13 +269,13 @@ func checkManifest(t *testing.T, out string, files map[string]HashedFile) {
 	readJSON(t, filepath.Join(out, "manifest.json"), &m)
 	// relative to testdata of the root, where the test runs
 	golden.Assert(t, strings.Join(m.Executables, "\n")+"\n", "../imager/testdata/executables.txt")
-	for _, a := range m.Artefacts {
+	for _, a := range m.Artifacts {
 		if h := files[a.Name]; h != a {
 			t.Errorf("manifest says %+v, the file is %+v", a, h)
 		}
 	}
-	if len(m.Artefacts) != 3+len(outputs) || len(m.Inputs) < 20 || len(m.Programs) != len(programs) {
-		t.Errorf("%d artifacts, %d inputs, %d programs in the manifest", len(m.Artefacts), len(m.Inputs), len(m.Programs))
+	if len(m.Artifacts) != 3+len(outputs) || len(m.Inputs) < 20 || len(m.Programs) != len(programs) {
+		t.Errorf("%d artifacts, %d inputs, %d programs in the manifest", len(m.Artifacts), len(m.Inputs), len(m.Programs))
 	}
 	var bill struct {
 		Packages      []struct{ Name string }

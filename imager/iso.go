@@ -22,15 +22,15 @@ func (b *Build) makeISO() error {
 	if err != nil {
 		return err
 	}
-	folder := b.work("iso")
-	if err := os.RemoveAll(folder); err != nil {
+	dir := b.work("iso")
+	if err := os.RemoveAll(dir); err != nil {
 		return err
 	}
-	if err := os.MkdirAll(folder, 0o755); err != nil {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
 	}
 	const mib = 1 << 20
-	fat := filepath.Join(folder, "efi.img")
+	fat := filepath.Join(dir, "efi.img")
 	size := (int64(len(image))/mib + 4) * mib // the FAT itself needs a hundredth
 	if err := os.WriteFile(fat, nil, 0o644); err != nil {
 		return err
@@ -46,7 +46,7 @@ func (b *Build) makeISO() error {
 		// One sector means: to the end of the CD (UEFI 2.10, section 13.3.2.1). The field is too
 		// small for the size.
 		"-e", filepath.Base(fat), "-no-emul-boot", "-boot-load-size", "1",
-		"-efi-boot-part", "--efi-boot-image", folder)
+		"-efi-boot-part", "--efi-boot-image", dir)
 	// All other times, and GUIDs derived from them.
 	c.Env = append(os.Environ(), fmt.Sprintf("SOURCE_DATE_EPOCH=%d", b.Release.BuildTime), "TZ=UTC", "LC_ALL=C")
 	if out, err := c.CombinedOutput(); err != nil {

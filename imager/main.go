@@ -34,7 +34,7 @@ import (
 )
 
 func main() {
-	err := errors.New("usage: imager -profile FILE -out FOLDER, imager lock [-check], imager keys -out FOLDER, or imager sign -bundle FILE -key FILE")
+	err := errors.New("usage: imager -profile FILE -out DIR, imager lock [-check], imager keys -out DIR, or imager sign -bundle FILE -key FILE")
 	switch {
 	case len(os.Args) == 2 && os.Args[1] == "lock":
 		err = updateLock()

@@ -30,10 +30,10 @@ type Manifest struct {
 	// Tools are the versions of the Debian packages on the building computer that influence the
 	// bytes.
 	Tools map[string]string `json:"tools"`
-	// Inputs are the pinned inputs of the build; Artefacts are its results.
+	// Inputs are the pinned inputs of the build; Artifacts are its results.
 	Inputs    []HashedFile `json:"inputs"`
 	Programs  []HashedFile `json:"programs"`
-	Artefacts []HashedFile `json:"artefacts"`
+	Artifacts []HashedFile `json:"artifacts"`
 	// Parts are the sizes of the parts of the root, before erofs compresses it.
 	Parts []Part `json:"parts"`
 	// Boot are the sizes of the parts of the unified kernel image.
@@ -124,7 +124,7 @@ func toolVersions() (map[string]string, error) {
 // Write writes the manifest as JSON.
 func (m *Manifest) Write(path string) error { return writeJSON(path, m) }
 
-// Print shows parts, executables and artefacts as tables.
+// Print shows parts, executables and artifacts as tables.
 func (m *Manifest) Print(w io.Writer) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(t, "\nfiles\tMiB\t  part of the root")
@@ -136,7 +136,7 @@ func (m *Manifest) Print(w io.Writer) error {
 		fmt.Fprintf(t, "\t%.1f\t  %s\n", mib(p.Bytes), p.Name)
 	}
 	fmt.Fprintln(t, "\nSHA-256\tMiB\t  artifact")
-	for _, a := range m.Artefacts {
+	for _, a := range m.Artifacts {
 		fmt.Fprintf(t, "%.12s\t%.1f\t  %s\n", a.SHA256, mib(a.Bytes), a.Name)
 	}
 	if err := t.Flush(); err != nil {

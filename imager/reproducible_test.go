@@ -71,12 +71,12 @@ func TestReproducible(t *testing.T) {
 			c.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
 		}
 	})
-	sameArtefacts(t, one, two)
+	sameArtifacts(t, one, two)
 }
 
-// sameArtefacts compares all files of two builds, except those in the directory for intermediate
+// sameArtifacts compares all files of two builds, except those in the directory for intermediate
 // files.
-func sameArtefacts(t *testing.T, one, two string) map[string]HashedFile {
+func sameArtifacts(t *testing.T, one, two string) map[string]HashedFile {
 	t.Helper()
 	digests := func(dir string) map[string]HashedFile {
 		all := map[string]HashedFile{}

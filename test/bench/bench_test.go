@@ -57,7 +57,7 @@ func TestParseBaselineThatIsNotWhole(t *testing.T) {
 func example(t *testing.T) report {
 	t.Helper()
 	v := func(f float64) *float64 { return &f }
-	r := report{Image: artefact{ArtifactMiB: 107.3, Executables: []string{"/usr/bin/machined", "/usr/bin/runc"}}, MemoryMiB: 6144, Processors: 2, IdleSeconds: 60}
+	r := report{Image: imageFacts{ArtifactMiB: 107.3, Executables: []string{"/usr/bin/machined", "/usr/bin/runc"}}, MemoryMiB: 6144, Processors: 2, IdleSeconds: 60}
 	for i := range 2 {
 		run := machineRun{figures: figures{
 			startFigures: startFigures{

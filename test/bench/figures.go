@@ -102,8 +102,8 @@ type machineRun struct {
 // baselineRun is one boot of the baseline.
 type baselineRun struct{ figures }
 
-// artefact is the image's manifest and size.
-type artefact struct {
+// imageFacts is the image's manifest and size.
+type imageFacts struct {
 	ArtifactMiB float64  `json:"artifact_mib"` // disk.raw.zst
 	Executables []string `json:"executables"`
 }
@@ -126,8 +126,8 @@ type ratios struct {
 
 // report is the file. Its top-level figures are the medians of our runs.
 type report struct {
-	Image       artefact `json:"-"`
-	Executables []string `json:"executables"`
+	Image       imageFacts `json:"-"`
+	Executables []string   `json:"executables"`
 	figures
 	MemoryMiB   int          `json:"memory_mib"`
 	Processors  int          `json:"processors"`
@@ -242,9 +242,9 @@ func divide(a, b *float64) *float64 {
 	return &q
 }
 
-// readArtefact reads the image's manifest and the size of the compressed disk.
-func readArtefact(dir string) (artefact, error) {
-	var a artefact
+// readImage reads the image's manifest and the size of the compressed disk.
+func readImage(dir string) (imageFacts, error) {
+	var a imageFacts
 	text, err := os.ReadFile(filepath.Join(dir, "manifest.json"))
 	if err == nil {
 		err = json.Unmarshal(text, &a)

@@ -99,7 +99,7 @@ func parse(args []string, getenv func(string) string) (options, error) {
 // run boots both in turn, and writes the file after each pair, so an interrupted run leaves its
 // results.
 func run(ctx context.Context, o options) error {
-	artefact, err := readArtefact(o.image)
+	image, err := readImage(o.image)
 	if err != nil {
 		return err
 	}
@@ -114,7 +114,7 @@ func run(ctx context.Context, o options) error {
 	if err := testimage.Write(ctx, podImage, imageName); err != nil {
 		return err
 	}
-	result := report{Image: artefact, MemoryMiB: o.memoryMiB, Processors: processors, IdleSeconds: o.idle.Seconds()}
+	result := report{Image: image, MemoryMiB: o.memoryMiB, Processors: processors, IdleSeconds: o.idle.Seconds()}
 	for pair := 1; pair <= o.pairs; pair++ {
 		name := fmt.Sprintf("pair %d of %d", pair, o.pairs)
 		dir := filepath.Join(logs, fmt.Sprintf("pair-%d", pair))

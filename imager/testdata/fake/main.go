@@ -1,4 +1,4 @@
-// Command standin takes the place of every program in the tests' image: it does nothing.
+// Command fake takes the place of every program in the tests' image: it does nothing.
 package main
 
 func main() {}
