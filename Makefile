@@ -14,7 +14,7 @@ HEAVY   := github.com/orlop-os/orlop/orchestrator
 LIGHT    = $(or $(shell go list ./... | grep -v -e '^$(HEAVY)' -e '/test/integration$$'),$(error the packages cannot be listed))
 # Without go vet, which `make check` runs whole: for a test it would read all of Kubernetes once more.
 TEST    := CGO_ENABLED=0 go test -vet=off
-# What tells stories, and what builds another version of the image as an upgrade: -out FOLDER -version V.
+# What tells stories, and what builds another version of the image as an upgrade: -out DIR -version V.
 PATIENCE = 75m
 STORIES  = $(TEST) -count=1 -v -timeout $(PATIENCE) ./test/integration -args -image $(CURDIR)/$(IMAGE) -bin $(CURDIR)/$(BUILD)/bin -operator $(CURDIR)/$(BUILD)/operator -versions $(CURDIR)/$(BUILD)
 VERSION  = $(BUILD)/bin/imager -profile profiles/$(PROFILE).yaml -outputs orlop.bundle -bin ''
@@ -104,7 +104,7 @@ faults: versions broken charts ## the long stories: broken versions, lost machin
 	$(STORIES) -stories testdata/faults
 
 # A chart of somebody else's, as helm renders it; hack/charts/go.mod has both. It is told to start no pods, whose image nobody has.
-# It is downloaded first: of a module that is not there 'go list' names no folder.
+# It is downloaded first: of a module that is not there 'go list' names no directory.
 .PHONY: charts
 charts:
 	mkdir -p $(BUILD)/charts
@@ -196,7 +196,7 @@ history: image operator ## what clients saw of three control-plane machines amid
 cuts: versions ## a few of them (two minutes)
 	$(SOAK) -n 4 -whole 0 -classes first-boot,apply,run,kill -out $(BUILD)/cuts.json
 
-reproducible: packages tools $(BUILD)/operator/ca.crt $(BUILD)/release/signing.key ## build the image twice, once from nothing, in different folders, and compare every byte (ten minutes)
+reproducible: packages tools $(BUILD)/operator/ca.crt $(BUILD)/release/signing.key ## build the image twice, once from nothing, in different directories, and compare every byte (ten minutes)
 	ORLOP_TEST_REPRODUCIBLE=1 go test ./imager -count=1 -run 'TestReproducible$$' -v -timeout 90m
 
 bench: versions ## figures against the same Kubernetes as separate processes; see docs/bench.md

@@ -76,15 +76,15 @@ func TestBoot(t *testing.T) {
 		end     string   // QEMU's reason for the end; "watchdog": a reset without a panic
 	}{
 		{name: "root in A", cmdline: sound, damage: -1, slot: "ROOT-A", end: "guest-shutdown", want: []string{
-			`standin: pid 1 slot A medium  watchdog "\d+" started "\d+" stdout <nil>`, `standin: standard output works`,
+			`fake: pid 1 slot A medium  watchdog "\d+" started "\d+" stdout <nil>`, `fake: standard output works`,
 			`mounts <nil> devtmpfs /dev devtmpfs rw,nosuid,noexec,.*; /dev/dm-0 / erofs ro,nosuid,nodev,`,
 			`root <nil> \[- big d dev/ d proc/ d run/ d sys/ d usr/\]`, `write open /usr/new: read-only file system`, `read 30000000 bytes, <nil>`}},
-		{name: "root in B", cmdline: sound, damage: -1, slot: "ROOT-B", end: "guest-shutdown", want: []string{`standin: pid 1 slot B `, `read 30000000 bytes, <nil>`}},
+		{name: "root in B", cmdline: sound, damage: -1, slot: "ROOT-B", end: "guest-shutdown", want: []string{`fake: pid 1 slot B `, `read 30000000 bytes, <nil>`}},
 		{name: "disk that needs another driver", cmdline: sound, damage: -1, slot: "ROOT-A", sata: true, end: "guest-shutdown", want: []string{`read 30000000 bytes, <nil>`}},
 		{name: "two disks with the root, and no firmware that says which was booted", cmdline: sound, damage: -1, slot: "ROOT-A", twice: true, end: waits, want: []string{
 			`orlop: init: cannot tell the system disk: it is not known which disk was booted .*: /dev/vda \(256 MiB, serial disk0\), /dev/vdb \(256 MiB, serial disk1\)`}},
 		{name: "root in memory", cmdline: sound + " orlop.medium=memory", damage: -1, memory: true, end: "guest-shutdown", want: []string{
-			`standin: pid 1 slot  medium memory `, `; /dev/dm-0 / erofs ro,nosuid,nodev,.*; rootfs /run/orlop/system rootfs ro,nosuid,nodev,noexec`, `read 30000000 bytes, <nil>`}},
+			`fake: pid 1 slot  medium memory `, `; /dev/dm-0 / erofs ro,nosuid,nodev,.*; rootfs /run/orlop/system rootfs ro,nosuid,nodev,noexec`, `read 30000000 bytes, <nil>`}},
 		{name: "byte flipped in a root in memory", cmdline: sound + " orlop.medium=memory", damage: 12 * mib, memory: true, end: "guest-reset", want: []string{
 			`verity: .*: data block 3072 is corrupted`, `Kernel panic - not syncing: dm-verity device corrupted`}},
 		{name: "no root in the initramfs", cmdline: sound + " orlop.medium=memory", damage: -1, slot: "ROOT-A", end: "guest-reset", want: []string{
@@ -101,7 +101,7 @@ func TestBoot(t *testing.T) {
 			`orlop: init: cannot boot: /dev/vda2: is labelled "ROOT-C", ROOT-A or ROOT-B expected`}},
 		{name: "module missing", cmdline: sound, damage: -1, slot: "ROOT-A", list: []string{"nonesuch"}, end: "guest-reset", want: []string{
 			`orlop: init: cannot boot: kernel module nonesuch: no such module in /usr/lib/modules/`}},
-		{name: "machined hangs", cmdline: sound + " standin=hang", damage: -1, slot: "ROOT-A", end: "watchdog", want: []string{`standin: pid 1`}},
+		{name: "machined hangs", cmdline: sound + " fake=hang", damage: -1, slot: "ROOT-A", end: "watchdog", want: []string{`fake: pid 1`}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			// One processor: with two, the emulator occasionally runs an instruction that the

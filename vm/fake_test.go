@@ -194,7 +194,7 @@ func TestSpecIsChecked(t *testing.T) {
 	for what, change := range map[string]func(*MachineSpec){
 		"name":        func(s *MachineSpec) { s.Name = "Über" },
 		"gateway":     func(s *MachineSpec) { s.Name = GatewayName },
-		"folder":      func(s *MachineSpec) { s.Dir = "" },
+		"directory":   func(s *MachineSpec) { s.Dir = "" },
 		"memory":      func(s *MachineSpec) { s.MemoryMiB = 1 },
 		"kernel":      func(s *MachineSpec) { s.Kernel.Image = "/nonexistent/kernel" },
 		"firmware":    func(s *MachineSpec) { s.Kernel.Image, s.Firmware.Code = "", "/nonexistent/code.fd" },

@@ -95,35 +95,35 @@ func killHolder(ctx context.Context, dir string, kill bool) error {
 // listenControl opens the control socket. Its path uses a file descriptor, because the path of a
 // Unix socket is limited to 107 bytes and test directories have longer paths.
 func listenControl(dir string) (net.Listener, func(), error) {
-	folder, err := os.Open(dir)
+	opened, err := os.Open(dir)
 	if err != nil {
 		return nil, nil, fmt.Errorf("cluster: %w", err)
 	}
-	path := fmt.Sprintf("/proc/self/fd/%d/%s", folder.Fd(), socketFile)
+	path := fmt.Sprintf("/proc/self/fd/%d/%s", opened.Fd(), socketFile)
 	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
-		folder.Close()
+		opened.Close()
 		return nil, nil, fmt.Errorf("cluster: cannot remove the old control socket: %w", err)
 	}
 	listener, err := net.Listen("unix", path)
 	if err != nil {
-		folder.Close()
+		opened.Close()
 		return nil, nil, fmt.Errorf("cluster: cannot open the control socket: %w", err)
 	}
 	if err := os.Chmod(path, 0o600); err != nil {
 		listener.Close()
-		folder.Close()
+		opened.Close()
 		return nil, nil, fmt.Errorf("cluster: cannot protect the control socket: %w", err)
 	}
-	return listener, func() { listener.Close(); folder.Close() }, nil
+	return listener, func() { listener.Close(); opened.Close() }, nil
 }
 
 // dialControl connects to the control socket in dir.
 func dialControl(ctx context.Context, dir string) (net.Conn, error) {
-	folder, err := os.Open(dir)
+	opened, err := os.Open(dir)
 	if err != nil {
 		return nil, err
 	}
-	defer folder.Close()
+	defer opened.Close()
 	var d net.Dialer
-	return d.DialContext(ctx, "unix", fmt.Sprintf("/proc/self/fd/%d/%s", folder.Fd(), socketFile))
+	return d.DialContext(ctx, "unix", fmt.Sprintf("/proc/self/fd/%d/%s", opened.Fd(), socketFile))
 }

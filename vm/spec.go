@@ -116,7 +116,7 @@ const (
 	BusCD Bus = "ide-cd"
 )
 
-// Disk is a disk in the machine's folder, called NAME.raw.
+// Disk is a disk in the machine's directory, called NAME.raw.
 type Disk struct {
 	// Name is the file's name and the disk's serial number in the guest; default "disk0", "disk1",
 	// …

@@ -131,7 +131,7 @@ func TestWriteRegistries(t *testing.T) {
 			if entry.IsDir() {
 				// An empty directory of a registry hides "_default".
 				if inside, err := os.ReadDir(path); path != dir && (err != nil || len(inside) == 0) {
-					t.Errorf("folder %s is empty, with %q wanted; %v", path, slices.Sorted(maps.Keys(files)), err)
+					t.Errorf("directory %s is empty, with %q wanted; %v", path, slices.Sorted(maps.Keys(files)), err)
 				}
 				return nil
 			}

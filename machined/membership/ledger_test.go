@@ -91,7 +91,7 @@ func TestIssueAndRenew(t *testing.T) {
 	if again, err := a.Server.ListCertificates(), error(nil); err != nil || len(again.Issued) != 5 {
 		t.Errorf("%v, %v", again, err)
 	}
-	a.with(filepath.Join(file, "no-folder"))
+	a.with(filepath.Join(file, "no-directory"))
 	if _, err := a.Server.Issue(by(admin), &api.IssueRequest{Name: "dora", Role: "reader", Csr: request}); status.Code(err) != codes.FailedPrecondition {
 		t.Errorf("issued without a book: %v", err)
 	}

@@ -72,7 +72,7 @@ func (b *bench) blackout(ctx context.Context) (_ figures, err error) {
 		return f, err
 	}
 	defer a.end()
-	ready, err := b.startedAnew(ctx, starts)
+	ready, err := b.awaitRestart(ctx, starts)
 	if answers := a.answers(); len(answers) > 0 {
 		f.API = since(on, answers[0])
 	}
@@ -115,9 +115,9 @@ func (b *bench) starts(ctx context.Context) (map[string]string, error) {
 	return ids, nil
 }
 
-// startedAnew waits until all Nodes are Ready in a new boot. The condition alone is not enough: a
+// awaitRestart waits until all Nodes are Ready in a new boot. The condition alone is not enough: a
 // Node stays Ready until its machine has been unreachable for a while.
-func (b *bench) startedAnew(ctx context.Context, before map[string]string) (time.Time, error) {
+func (b *bench) awaitRestart(ctx context.Context, before map[string]string) (time.Time, error) {
 	for {
 		list, err := b.kube.CoreV1().Nodes().List(ctx, meta.ListOptions{})
 		if err == nil {

@@ -54,7 +54,7 @@ func TestLatencies(t *testing.T) {
 		t.Errorf("since then %v", got)
 	}
 	if got := l.since(latencies{"GET": {{0.1, 0}, {math.Inf(1), 300}}})["GET"]; !slices.Equal(got, want) {
-		t.Errorf("of a server that began anew %v", got)
+		t.Errorf("of a server that restarted %v", got)
 	}
 	for _, text := range []string{"", "{", "# TYPE other counter\nother 1\n"} {
 		if _, err := readLatencies(strings.NewReader(text)); err == nil {

@@ -52,7 +52,7 @@ func fromDebian(cache string, names ...string) (ociarchive.Layer, error) {
 // take adds one entry of a package.
 func take(root ociarchive.Layer, name string, h *tar.Header, content io.Reader) error {
 	name = merged(name)
-	if name == "/" || slices.ContainsFunc(notRead, func(folder string) bool { return strings.HasPrefix(name+"/", folder) }) {
+	if name == "/" || slices.ContainsFunc(notRead, func(dir string) bool { return strings.HasPrefix(name+"/", dir) }) {
 		return nil
 	}
 	f := ociarchive.File{Mode: h.FileInfo().Mode()}

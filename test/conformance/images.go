@@ -47,9 +47,9 @@ func named(list []string, recipes map[string]ociarchive.Image) []ociarchive.Imag
 	var all []ociarchive.Image
 	for _, name := range list {
 		repository := name[:max(0, strings.LastIndexByte(name, ':'))]
-		folder, base := path.Split(repository)
+		parent, base := path.Split(repository)
 		image, made := recipes[base]
-		if made && (path.Base(folder) == "e2e-test-images" || strings.Count(repository, "/") == 1) {
+		if made && (path.Base(parent) == "e2e-test-images" || strings.Count(repository, "/") == 1) {
 			image.Name = name
 			all = append(all, image)
 		}

@@ -64,8 +64,8 @@ func run(ctx context.Context, o options) (err error) {
 		return err
 	}
 	programs, cache, archive := filepath.Join(dir, "programs"), filepath.Join(dir, "packages"), filepath.Join(dir, "images.tar")
-	for _, folder := range []string{programs, cache} {
-		if err := os.MkdirAll(folder, 0o755); err != nil {
+	for _, needed := range []string{programs, cache} {
+		if err := os.MkdirAll(needed, 0o755); err != nil {
 			return fmt.Errorf("directory: cannot make: %w", err)
 		}
 	}

@@ -60,11 +60,11 @@ func parse(args []string) (options, error) {
 	return o, nil
 }
 
-// folder returns the directory for all files of a report.
-func folder(file string) string { return strings.TrimSuffix(file, filepath.Ext(file)) }
+// reportDir returns the directory for all files of a report.
+func reportDir(file string) string { return strings.TrimSuffix(file, filepath.Ext(file)) }
 
 func run(ctx context.Context, o options) (err error) {
-	dir, err := filepath.Abs(folder(o.out))
+	dir, err := filepath.Abs(reportDir(o.out))
 	if err != nil {
 		return err
 	}
@@ -157,6 +157,6 @@ func conclude(o options, history []operation, result *report) error {
 	if result.Verdict == linearizable {
 		return nil
 	}
-	picture := filepath.Join(folder(o.out), "operations.html")
+	picture := filepath.Join(reportDir(o.out), "operations.html")
 	return errors.Join(fmt.Errorf("the history is %s: see %s", result.Verdict, picture), porcupine.VisualizePath(model(), info, picture))
 }

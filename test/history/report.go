@@ -49,7 +49,7 @@ func (r *report) count(history []operation) {
 
 // write replaces the report, and the history beside it, which another checker can read.
 func (r report) write(file string, history []operation) error {
-	for name, value := range map[string]any{file: r, filepath.Join(folder(file), "operations.json"): history} {
+	for name, value := range map[string]any{file: r, filepath.Join(reportDir(file), "operations.json"): history} {
 		text, err := json.MarshalIndent(value, "", "  ")
 		if err != nil {
 			return err

@@ -115,7 +115,7 @@ func (s *story) refusesVerb(ts *testscript.TestScript, neg bool, args []string) 
 }
 
 func (s *story) expiredVerb(ts *testscript.TestScript, neg bool, args []string) {
-	need(ts, neg, args, 1, 1, "expired FOLDER")
+	need(ts, neg, args, 1, 1, "expired DIR")
 	leaf, err := operatorCA(ts).Issue(pki.Spec{
 		CN: "late", O: []string{pki.RoleAdmin}, Usage: pki.Client,
 		Now: time.Now().Add(-48 * time.Hour), TTL: 24 * time.Hour, Backdate: time.Minute,

@@ -30,11 +30,11 @@ func (s *story) medium(ts *testscript.TestScript, machine, label, name, file str
 
 // otherLoader makes a medium with a boot loader of Debian, which boots netboot.efi: iPXE over the
 // network according to DHCP, and GRUB from the medium. Both add their own kernel parameters.
-func (s *story) otherLoader(ts *testscript.TestScript, machine, folder, loader string) vm.Disk {
+func (s *story) otherLoader(ts *testscript.TestScript, machine, dir, loader string) vm.Disk {
 	const script = "chainloader /netboot.efi orlop.root=none quiet\nboot\n"
 	image, config := filepath.Join(s.dir, machine+"-loader.img"), filepath.Join(s.dir, machine+"-grub.cfg")
 	ts.Check(os.WriteFile(config, []byte(script), 0o600))
-	boot := filepath.Join(folder, "netboot.efi")
+	boot := filepath.Join(dir, "netboot.efi")
 	commands := [][]string{{"mkfs.fat", "-C", "-F", "32", image, "262144"}, {"mmd", "-i", image, "::EFI", "::EFI/BOOT", "::EFI/debian"}}
 	switch loader {
 	case "ipxe":
@@ -56,11 +56,11 @@ func (s *story) otherLoader(ts *testscript.TestScript, machine, folder, loader s
 
 // disc returns a CD image with a configuration as user-data, as hypervisors add it.
 func (s *story) disc(ts *testscript.TestScript, machine, file string) vm.Disk {
-	folder, image := filepath.Join(s.dir, machine+"-disc"), filepath.Join(s.dir, machine+"-disc.iso")
-	ts.Check(os.MkdirAll(folder, 0o755))
-	ts.Check(os.WriteFile(filepath.Join(folder, "user-data"), []byte(ts.ReadFile(file)), 0o600))
-	ts.Check(os.WriteFile(filepath.Join(folder, "meta-data"), nil, 0o600))
-	argv := []string{"xorriso", "-as", "mkisofs", "-iso-level", "4", "-V", "cidata", "-o", image, folder}
+	dir, image := filepath.Join(s.dir, machine+"-disc"), filepath.Join(s.dir, machine+"-disc.iso")
+	ts.Check(os.MkdirAll(dir, 0o755))
+	ts.Check(os.WriteFile(filepath.Join(dir, "user-data"), []byte(ts.ReadFile(file)), 0o600))
+	ts.Check(os.WriteFile(filepath.Join(dir, "meta-data"), nil, 0o600))
+	argv := []string{"xorriso", "-as", "mkisofs", "-iso-level", "4", "-V", "cidata", "-o", image, dir}
 	if out, err := exec.Command(argv[0], argv[1:]...).CombinedOutput(); err != nil {
 		ts.Fatalf("%v: %v: %s", argv, err, out)
 	}

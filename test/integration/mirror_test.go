@@ -40,9 +40,9 @@ func registryWith(ts *testscript.TestScript, reference string, push func(context
 // configuration accepts connections and never answers.
 func (s *story) mirrorVerb(ts *testscript.TestScript, neg bool, args []string) {
 	need(ts, neg, args, 2, 2, "mirror PATCH NAME")
-	const folder, username, password = "outside", "machines", "let me in"
+	const namespace, username, password = "outside", "machines", "let me in"
 	of, image, _ := strings.Cut(args[1], "/")
-	handler := registryWith(ts, folder+"/"+image, func(ctx context.Context, repository *remote.Repository) {
+	handler := registryWith(ts, namespace+"/"+image, func(ctx context.Context, repository *remote.Repository) {
 		archive := ts.MkAbs("mirror.tar")
 		ts.Check(testimage.Write(ctx, archive, args[1]))
 		store, err := oci.NewFromTar(ctx, archive)
@@ -68,7 +68,7 @@ func (s *story) mirrorVerb(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Check(err)
 	patch, err := yaml.Marshal(map[string]any{"kind": "Machine", "spec": map[string]any{"registries": []any{
 		map[string]any{"address": hung.Addr().String(), "mirrors": []string{of}},
-		map[string]any{"address": host.Addr().String() + "/" + folder, "mirrors": []string{of}, "ca": string(ca), "username": username, "password": password},
+		map[string]any{"address": host.Addr().String() + "/" + namespace, "mirrors": []string{of}, "ca": string(ca), "username": username, "password": password},
 	}}})
 	ts.Check(err)
 	ts.Check(os.WriteFile(ts.MkAbs(args[0]), patch, 0o600))

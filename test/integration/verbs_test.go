@@ -157,7 +157,7 @@ import (
 //	    repeat the command until its output matches, or with a ! no longer matches
 //	refuses NAME FILE
 //	    send documents that orlopctl rejects: the machine rejects them too; prints its error
-//	expired FOLDER
+//	expired DIR
 //	    make an expired operator certificate (client.crt, client.key)
 //	button NAME
 //	    press the power button
@@ -298,7 +298,7 @@ func deadlineOf(ts *testscript.TestScript, text string) time.Duration {
 func (s *story) machineVerb(ts *testscript.TestScript, neg bool, args []string) {
 	need(ts, neg, args, 1, -1, "machine NAME [key=value…]")
 	spec := vm.MachineSpec{Name: args[0], MemoryMiB: 4096, CPUs: 2, Watchdog: true}
-	folder, size := *imageDir, int64(8192)
+	dir, size := *imageDir, int64(8192)
 	var blank, media []vm.Disk
 	var overNetwork, kernel, loader string
 	var first []vm.Disk
@@ -315,7 +315,7 @@ func (s *story) machineVerb(ts *testscript.TestScript, neg bool, args []string) 
 		case "disk":
 			size, err = strconv.ParseInt(value, 10, 64)
 		case "profile":
-			folder = filepath.Join(*versions, value)
+			dir = filepath.Join(*versions, value)
 		case "blank":
 			for text := range strings.SplitSeq(value, ",") {
 				mib, err := strconv.ParseInt(text, 10, 64)
@@ -366,20 +366,20 @@ func (s *story) machineVerb(ts *testscript.TestScript, neg bool, args []string) 
 	spec.Disks = blank
 	switch {
 	case kernel != "":
-		spec.QEMU.Args = append(spec.QEMU.Args, "-kernel", filepath.Join(folder, kernel))
+		spec.QEMU.Args = append(spec.QEMU.Args, "-kernel", filepath.Join(dir, kernel))
 	case loader != "":
-		media = append(media, s.otherLoader(ts, spec.Name, folder, loader))
+		media = append(media, s.otherLoader(ts, spec.Name, dir, loader))
 	case len(blank)+len(media) == 0 && overNetwork == "": // the system is already on a disk
-		spec.Disks = vm.BootDisk(filepath.Join(folder, "disk.raw"), size)
+		spec.Disks = vm.BootDisk(filepath.Join(dir, "disk.raw"), size)
 		if damage != nil {
 			spec.Disks[0].Image = filepath.Join(s.dir, spec.Name+"-image.raw")
-			ts.Check(copyImage(filepath.Join(folder, "disk.raw"), spec.Disks[0].Image, size))
+			ts.Check(copyImage(filepath.Join(dir, "disk.raw"), spec.Disks[0].Image, size))
 			ts.Check(damage(spec.Disks[0].Image))
 		}
 	}
 	for _, d := range media {
 		if !filepath.IsAbs(d.Image) {
-			d.Image = filepath.Join(folder, d.Image)
+			d.Image = filepath.Join(dir, d.Image)
 		}
 		spec.Disks = append(spec.Disks, d)
 	}
@@ -388,7 +388,7 @@ func (s *story) machineVerb(ts *testscript.TestScript, neg bool, args []string) 
 	}
 	if overNetwork != "" {
 		spec.Firmware.Boot = append(spec.Firmware.Boot, overNetwork)
-		ts.Check(s.network.ServeBoot(filepath.Join(folder, "netboot.efi")))
+		ts.Check(s.network.ServeBoot(filepath.Join(dir, "netboot.efi")))
 	}
 	spec.Disks = slices.Concat(first, spec.Disks, others)
 	s.start(ts, spec)

@@ -108,7 +108,7 @@ func (c Cluster) Healthy(ctx context.Context) error {
 func (c Cluster) patience() time.Duration { return vm.Clock{Dilation: c.Dilation}.Outside(patience) }
 
 // Power returns a client for the machines' power switches and their network.
-func (c Cluster) Power() (*vm.Client, error) { return vm.Connect(c.folder()) }
+func (c Cluster) Power() (*vm.Client, error) { return vm.Connect(c.clusterDir()) }
 
 // Connect returns a connection to a machine's own API, by the name of its context (Machines).
 func (c Cluster) Connect(ctx context.Context, name string) (*client.Client, error) {
@@ -139,7 +139,7 @@ func (c Cluster) Connect(ctx context.Context, name string) (*client.Client, erro
 
 // Destroy ends the machines, if they exist, even after the end of ctx.
 func (c Cluster) Destroy(ctx context.Context) error {
-	if _, err := os.Stat(c.folder()); errors.Is(err, fs.ErrNotExist) {
+	if _, err := os.Stat(c.clusterDir()); errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), teardown)
@@ -149,7 +149,7 @@ func (c Cluster) Destroy(ctx context.Context) error {
 
 func (c Cluster) contexts() string { return filepath.Join(c.Dir, "config") }
 
-func (c Cluster) folder() string { return filepath.Join(c.Dir, "clusters", c.Name) }
+func (c Cluster) clusterDir() string { return filepath.Join(c.Dir, "clusters", c.Name) }
 
 // Orlopctl runs the tool, which prints its progress.
 func (c Cluster) Orlopctl(ctx context.Context, args ...string) error {

@@ -34,10 +34,10 @@ func newArchive(path string) (*archive, error) {
 
 // Types of files in st_mode (stat(2)).
 const (
-	typeFolder = 0o040000
-	typeFile   = 0o100000
-	typeLink   = 0o120000
-	typeChar   = 0o020000
+	typeDir  = 0o040000
+	typeFile = 0o100000
+	typeLink = 0o120000
+	typeChar = 0o020000
 )
 
 // entry writes an entry and, before it, its missing parent directories.
@@ -47,7 +47,7 @@ func (a *archive) entry(name string, mode uint32, major, minor int, size int64, 
 		return nil
 	}
 	if dir := filepath.Dir(name); dir != "." {
-		if err := a.folder(dir); err != nil {
+		if err := a.dir(dir); err != nil {
 			return err
 		}
 	}
@@ -83,8 +83,8 @@ func (a *archive) bytes(from io.Reader, size int64) error {
 	return err
 }
 
-func (a *archive) folder(name string) error {
-	return a.entry(name, typeFolder|0o755, 0, 0, 0, nil)
+func (a *archive) dir(name string) error {
+	return a.entry(name, typeDir|0o755, 0, 0, 0, nil)
 }
 
 func (a *archive) link(name, target string) error {
@@ -122,7 +122,7 @@ func (a *archive) copyTree(name, from string) error {
 		to := filepath.Join(name, below)
 		switch {
 		case d.IsDir():
-			return a.folder(to)
+			return a.dir(to)
 		case d.Type() == fs.ModeSymlink:
 			target, err := os.Readlink(path)
 			if err != nil {
@@ -189,7 +189,7 @@ func (a *archive) tool(path string) error {
 // skeleton adds the entries of every guest.
 func (a *archive) skeleton() error {
 	for _, dir := range []string{"usr/bin", "usr/sbin", "usr/lib", "usr/lib64", "root", "tmp", "run", "proc", "sys", "dev", "etc", "var", "mnt"} {
-		if err := a.folder(dir); err != nil {
+		if err := a.dir(dir); err != nil {
 			return err
 		}
 	}

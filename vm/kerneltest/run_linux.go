@@ -213,7 +213,7 @@ func pack(path string, k *kernel, o Options) (err error) {
 	if err := a.copyFile(protocol.ProgramFile, o.Program); err != nil {
 		return err
 	}
-	if err := a.folder(protocol.WorkDir); err != nil {
+	if err := a.dir(protocol.WorkDir); err != nil {
 		return err
 	}
 	for to, from := range o.Files {

@@ -1,5 +1,5 @@
 // This program replaces machined in init's boot test: it prints its arguments, reads the whole
-// root, and powers off. The kernel command line can request more: standin=hang stops until the
+// root, and powers off. The kernel command line can request more: fake=hang stops until the
 // watchdog fires.
 package main
 
@@ -16,8 +16,8 @@ func main() {
 	if err != nil {
 		os.Exit(1)
 	}
-	say := func(format string, args ...any) { fmt.Fprintf(log, "<2>standin: "+format+"\n", args...) }
-	_, err = fmt.Println("standin: standard output works")
+	say := func(format string, args ...any) { fmt.Fprintf(log, "<2>fake: "+format+"\n", args...) }
+	_, err = fmt.Println("fake: standard output works")
 	say("pid %d slot %s medium %s watchdog %q started %q stdout %v", os.Getpid(), os.Getenv("ORLOP_SLOT"), os.Getenv("ORLOP_MEDIUM"), os.Getenv("ORLOP_WATCHDOG_FD"), os.Getenv("ORLOP_USERSPACE_START"), err)
 	mounts, err := os.ReadFile("/proc/self/mounts")
 	say("mounts %v %s", err, strings.ReplaceAll(string(mounts), "\n", "; "))
@@ -25,7 +25,7 @@ func main() {
 	say("root %v %v", err, entries)
 	say("write %v", os.WriteFile("/usr/new", nil, 0o600))
 	cmdline, _ := os.ReadFile("/proc/cmdline")
-	if strings.Contains(string(cmdline), "standin=hang") {
+	if strings.Contains(string(cmdline), "fake=hang") {
 		// an empty select would be a deadlock, which ends a Go program
 		_, _, _ = syscall.Syscall(syscall.SYS_PAUSE, 0, 0, 0)
 	}

@@ -121,7 +121,7 @@ var commands = []command{
 		return err
 	}},
 	// list a directory
-	{"list", "FOLDER", func(_ context.Context, args []string) error {
+	{"list", "DIR", func(_ context.Context, args []string) error {
 		entries, err := os.ReadDir(args[0])
 		for _, e := range entries {
 			fmt.Println(e)
@@ -161,7 +161,7 @@ var commands = []command{
 		}
 		return crowd(args[0], percent)
 	}},
-	{"sizes", "FOLDER", sizes},
+	{"sizes", "DIR", sizes},
 }
 
 func run(args []string) error {

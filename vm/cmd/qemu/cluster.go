@@ -15,8 +15,8 @@ import (
 // startLimit bounds the start and the end of a cluster.
 const startLimit = 2 * time.Minute
 
-// folder parses the flags of a command with a cluster's directory.
-func folder(flags *flag.FlagSet, args []string) (string, error) {
+// parseDir parses the flags of a command with a cluster's directory.
+func parseDir(flags *flag.FlagSet, args []string) (string, error) {
 	dir := flags.String("dir", "", "directory of the cluster")
 	if err := flags.Parse(args); err != nil {
 		return "", err
@@ -29,7 +29,7 @@ func folder(flags *flag.FlagSet, args []string) (string, error) {
 }
 
 func run(ctx context.Context, args []string) error {
-	dir, err := folder(flag.NewFlagSet("run", flag.ContinueOnError), args)
+	dir, err := parseDir(flag.NewFlagSet("run", flag.ContinueOnError), args)
 	if err != nil {
 		return err
 	}
@@ -39,7 +39,7 @@ func run(ctx context.Context, args []string) error {
 func start(ctx context.Context, args []string) error {
 	flags := flag.NewFlagSet("start", flag.ContinueOnError)
 	file := flags.String("spec", "", "file with the cluster's specification (JSON, qemu.ClusterSpec); without it a stopped cluster runs again")
-	dir, err := folder(flags, args)
+	dir, err := parseDir(flags, args)
 	if err != nil {
 		return err
 	}
@@ -68,7 +68,7 @@ func start(ctx context.Context, args []string) error {
 }
 
 func status(ctx context.Context, args []string) error {
-	dir, err := folder(flag.NewFlagSet("status", flag.ContinueOnError), args)
+	dir, err := parseDir(flag.NewFlagSet("status", flag.ContinueOnError), args)
 	if err != nil {
 		return err
 	}
@@ -90,7 +90,7 @@ func printStatus(ctx context.Context, client *vm.Client) error {
 }
 
 func destroy(ctx context.Context, args []string) error {
-	dir, err := folder(flag.NewFlagSet("destroy", flag.ContinueOnError), args)
+	dir, err := parseDir(flag.NewFlagSet("destroy", flag.ContinueOnError), args)
 	if err != nil {
 		return err
 	}
