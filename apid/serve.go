@@ -20,6 +20,7 @@ import (
 	reflectionpb "google.golang.org/grpc/reflection/grpc_reflection_v1"
 
 	"github.com/orlop-os/orlop/pkg/api"
+	"github.com/orlop-os/orlop/pkg/wake"
 )
 
 // Options are the options of Serve.
@@ -134,7 +135,7 @@ type watcher struct {
 const expiryCheckInterval = time.Second
 
 func (w *watcher) run(ctx context.Context) {
-	changes := make(chan struct{}, 1)
+	changes := wake.New()
 	go w.watchBackend(ctx, changes)
 	go w.watchFiles(ctx, changes)
 	tick := time.NewTicker(expiryCheckInterval)
@@ -174,14 +175,14 @@ func (w *watcher) report() {
 	}
 }
 
-func (w *watcher) watchBackend(ctx context.Context, changes chan<- struct{}) {
+func (w *watcher) watchBackend(ctx context.Context, changes wake.Signal) {
 	w.backend.Connect()
 	for {
 		state := w.backend.GetState()
 		if state == connectivity.Idle {
 			w.backend.Connect()
 		}
-		wake(changes)
+		changes.Wake()
 		if !w.backend.WaitForStateChange(ctx, state) {
 			return
 		}
@@ -190,7 +191,7 @@ func (w *watcher) watchBackend(ctx context.Context, changes chan<- struct{}) {
 
 // watchFiles reloads the directory as soon as a file in it changes, so that a call of a client
 // of a removed CA ends at once and not with the next handshake.
-func (w *watcher) watchFiles(ctx context.Context, changes chan<- struct{}) {
+func (w *watcher) watchFiles(ctx context.Context, changes wake.Signal) {
 	files, err := fsnotify.NewWatcher()
 	if err == nil {
 		defer func() { _ = files.Close() }() // the process ends with it
@@ -210,21 +211,13 @@ func (w *watcher) watchFiles(ctx context.Context, changes chan<- struct{}) {
 			if !ok {
 				return
 			}
-			wake(changes)
+			changes.Wake()
 		case err, ok := <-files.Errors:
 			if !ok {
 				return
 			}
 			w.log.Warn("apid: watching the credentials directory", "reason", err.Error())
-			wake(changes)
+			changes.Wake()
 		}
-	}
-}
-
-// wake wakes the receiver; a single pending signal is enough for any number of changes.
-func wake(changes chan<- struct{}) {
-	select {
-	case changes <- struct{}{}:
-	default:
 	}
 }

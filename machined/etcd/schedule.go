@@ -130,7 +130,7 @@ func (k *Manager) takeDueSnapshot(now time.Time, want config.Snapshots) error {
 	if _, err := k.takeSnapshot(ctx, want); err != nil {
 		return err
 	}
-	k.uploader.wake()
+	k.uploader.wakeup.Wake()
 	return nil
 }
 

@@ -11,6 +11,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/limits"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 	"github.com/orlop-os/orlop/pkg/paths"
+	"github.com/orlop-os/orlop/pkg/wake"
 )
 
 // The upload of encrypted stored snapshots to Cluster.spec.etcd.snapshots.target. The orchestrator
@@ -60,19 +61,11 @@ func (s *uploadState) failure(err error, now time.Time) time.Duration {
 
 // uploader uploads one snapshot at a time.
 type uploader struct {
-	busy   sync.Mutex    // held during an upload
-	wakeup chan struct{} // capacity 1; wakes the upload
+	busy   sync.Mutex  // held during an upload
+	wakeup wake.Signal // wakes the upload
 
 	mu    sync.Mutex
 	state uploadState
-}
-
-// wake wakes the upload.
-func (s *uploader) wake() {
-	select {
-	case s.wakeup <- struct{}{}:
-	default:
-	}
 }
 
 // addPending records a new snapshot. A running delay stays.
@@ -175,7 +168,7 @@ func (k *Manager) uploadNow(want config.Snapshots) (problem string) {
 	if !k.uploader.busy.TryLock() {
 		return "another upload is running; this one is the next"
 	}
-	defer k.uploader.wake() // for the remaining snapshots, after busy is released
+	defer k.uploader.wakeup.Wake() // for the remaining snapshots, after busy is released
 	defer k.uploader.busy.Unlock()
 	k.uploader.mu.Lock()
 	k.uploader.state.next(target, time.Now()) // the target may have changed

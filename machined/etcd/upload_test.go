@@ -9,6 +9,7 @@ import (
 
 	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/nodespec"
+	"github.com/orlop-os/orlop/pkg/wake"
 )
 
 // TestUploadState checks that a failed upload is retried after a growing delay, and that a change
@@ -84,7 +85,7 @@ func TestSnapshotTarget(t *testing.T) {
 // TestUploader checks that the problem of the last attempt for a target is visible, and that a wake
 // is not lost.
 func TestUploader(t *testing.T) {
-	s := uploader{wakeup: make(chan struct{}, 1)}
+	s := uploader{wakeup: wake.New()}
 	s.state.next(nodespec.EtcdTarget{Place: "a"}, time.Now())
 	s.state.failure(errors.New("refused"), time.Now())
 	if a, b := s.problem("a"), s.problem("b"); a != "refused" || b != "" {
@@ -96,8 +97,8 @@ func TestUploader(t *testing.T) {
 	if !s.state.pending || s.problem("a") != "" {
 		t.Errorf("%+v", s.state)
 	}
-	s.wake()
-	s.wake()
+	s.wakeup.Wake()
+	s.wakeup.Wake()
 	select {
 	case <-s.wakeup:
 	default:

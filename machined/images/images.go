@@ -23,6 +23,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/limits"
 	"github.com/orlop-os/orlop/pkg/paths"
 	"github.com/orlop-os/orlop/pkg/transfer"
+	"github.com/orlop-os/orlop/pkg/wake"
 )
 
 // Config is the configuration of a machine's images.
@@ -64,8 +65,8 @@ type Manager struct {
 	imported  *imagestore.Imported // imported images that other machines can pull
 	blobReads *limits.Limiter      // blobs that other machines pull
 	artifacts *cell.Cell[Artifacts]
-	// capacity 1; wakes RunArtifacts: containerd started, or an image was imported
-	changed chan struct{}
+	// wakes RunArtifacts: containerd started, or an image was imported
+	changed wake.Signal
 
 	// Only ConfigureRegistries opens and reads the endpoints of the mirror.
 	imageMirror   localMirror // for imported images
@@ -78,14 +79,7 @@ func New(d Deps) *Manager {
 	store := imagestore.New(d.Containerd)
 	return &Manager{
 		deps: d, store: store, imported: imagestore.NewImported(store), blobReads: limits.NewLimiter(maxBlobReads, maxBlobReadsPerMachine),
-		artifacts: cell.New(Artifacts{}), changed: make(chan struct{}, 1),
-	}
-}
-
-func (m *Manager) wakeArtifacts() {
-	select {
-	case m.changed <- struct{}{}:
-	default:
+		artifacts: cell.New(Artifacts{}), changed: wake.New(),
 	}
 }
 
@@ -101,7 +95,7 @@ func (m *Manager) Import(ctx context.Context, archive io.Reader, by string) ([]i
 	for _, i := range images {
 		m.deps.Event("image", "operation", "imported "+i.Name+" by "+by)
 	}
-	m.wakeArtifacts()
+	m.changed.Wake()
 	return images, nil
 }
 
@@ -184,7 +178,7 @@ func (m *Manager) RunImport(ctx context.Context) {
 				now, again = false, time.After(importRetry)
 			} else {
 				m.deps.Imported()
-				m.wakeArtifacts()
+				m.changed.Wake()
 			}
 		}
 		up = now

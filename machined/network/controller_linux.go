@@ -16,6 +16,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/cell"
 	"github.com/orlop-os/orlop/pkg/panics"
 	"github.com/orlop-os/orlop/pkg/rtnl"
+	"github.com/orlop-os/orlop/pkg/wake"
 )
 
 // Deps are the dependencies of the controller.
@@ -44,7 +45,7 @@ const (
 // Controller converges the network to the configuration.
 type Controller struct {
 	deps    Deps
-	changes chan struct{} // signals a change
+	changes wake.Signal // signals a change
 
 	mu      sync.Mutex // guards the fields that the goroutines of the watcher and the clients use
 	managed map[int]bool
@@ -71,7 +72,7 @@ type client struct {
 // New returns a controller. The caller calls Run once at a time.
 func New(d Deps) *Controller {
 	return &Controller{
-		deps: d, changes: make(chan struct{}, 1),
+		deps: d, changes: wake.New(),
 		managed: map[int]bool{}, status: map[int]dhcp.Status{}, mtus: formerMTUs{}, clients: map[int]*client{}, last: map[string]*dhcp.Lease{},
 	}
 }
@@ -163,14 +164,7 @@ func (c *Controller) handleNotification(n rtnl.Change) {
 	default:
 		return
 	}
-	c.wake()
-}
-
-func (c *Controller) wake() {
-	select {
-	case c.changes <- struct{}{}:
-	default:
-	}
+	c.changes.Wake()
 }
 
 // reconcile reads, plans and performs operations until none remain, and publishes the state. It
@@ -329,7 +323,7 @@ func (c *Controller) startClient(ctx context.Context, l Link, have Have) *client
 			c.mu.Lock()
 			c.status[l.Index] = st
 			c.mu.Unlock()
-			c.wake()
+			c.changes.Wake()
 		},
 	})
 	ctx, cancel := context.WithCancel(ctx)

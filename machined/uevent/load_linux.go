@@ -9,6 +9,7 @@ import (
 
 	"github.com/orlop-os/orlop/pkg/kmod"
 	"github.com/orlop-os/orlop/pkg/panics"
+	"github.com/orlop-os/orlop/pkg/wake"
 )
 
 // Loader loads the modules for present and new devices.
@@ -21,10 +22,10 @@ type Loader struct {
 	// Report receives a line for each loaded module and for each failure. It may be nil.
 	Report func(message string, err error)
 
-	mu      sync.Mutex
-	pending []string // modaliases without a lookup so far
-	tried   map[string]bool
-	wake    chan struct{}
+	mu        sync.Mutex
+	pending   []string // modaliases without a lookup so far
+	tried     map[string]bool
+	requested wake.Signal
 }
 
 // Run loads the modules for the present devices, and then for each new device, until the context
@@ -36,7 +37,7 @@ func (l *Loader) Run(ctx context.Context, ready func()) error {
 		return err
 	}
 	defer listener.Close()
-	l.tried, l.wake = map[string]bool{}, make(chan struct{}, 1)
+	l.tried, l.requested = map[string]bool{}, wake.New()
 	ctx, cancel := context.WithCancel(ctx)
 	var loading sync.WaitGroup
 	loading.Go(func() {
@@ -90,10 +91,7 @@ func (l *Loader) request(alias string) {
 	l.mu.Lock()
 	l.pending = append(l.pending, alias)
 	l.mu.Unlock()
-	select {
-	case l.wake <- struct{}{}:
-	default: // a lookup is already due
-	}
+	l.requested.Wake()
 }
 
 // load serves requests until the context ends. One module can make several devices appear at once,
@@ -101,7 +99,7 @@ func (l *Loader) request(alias string) {
 func (l *Loader) load(ctx context.Context) {
 	for {
 		select {
-		case <-l.wake:
+		case <-l.requested:
 		case <-ctx.Done():
 			return
 		}

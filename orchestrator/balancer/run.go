@@ -14,6 +14,7 @@ import (
 	"github.com/orlop-os/orlop/orchestrator/health"
 	"github.com/orlop-os/orlop/orchestrator/kubeconfig"
 	"github.com/orlop-os/orlop/pkg/nodespec"
+	"github.com/orlop-os/orlop/pkg/wake"
 )
 
 // Name is the name of the component.
@@ -66,8 +67,8 @@ type balancer struct {
 	prober     *health.Prober
 	offlineAPI OfflineAPI
 	announce   component.Announce
-	changed    component.Signal // the state has changed
-	slots      chan struct{}    // semaphore of the connections
+	changed    wake.Signal   // the state has changed
+	slots      chan struct{} // semaphore of the connections
 
 	mu    sync.Mutex
 	state State
@@ -78,7 +79,7 @@ func newBalancer(socket *net.TCPListener, caFile string, servers []string, offli
 	dialer := dialer(socket.Addr().(*net.TCPAddr).AddrPort())
 	return &balancer{
 		socket: socket, dialer: dialer, prober: newProber(caFile, dialer), offlineAPI: offline, announce: announce,
-		changed: component.NewSignal(), slots: make(chan struct{}, maxOpen), state: NewState(servers, offline.Address()), open: map[*connection]struct{}{},
+		changed: wake.New(), slots: make(chan struct{}, maxOpen), state: NewState(servers, offline.Address()), open: map[*connection]struct{}{},
 	}
 }
 

@@ -34,6 +34,7 @@ import (
 	"github.com/orlop-os/orlop/orchestrator/component"
 	"github.com/orlop-os/orlop/pkg/backoff"
 	"github.com/orlop-os/orlop/pkg/nodespec"
+	"github.com/orlop-os/orlop/pkg/wake"
 )
 
 // Name is the name of the component.
@@ -146,7 +147,7 @@ func maintain(ctx context.Context, config *rest.Config, all []managed, found *pr
 	if err != nil {
 		found.of("watch")(fmt.Sprintf("deleted objects are restored late: cannot create client: %v", err))
 	}
-	changed := component.NewSignal()
+	changed := wake.New()
 	if client != nil {
 		watchManaged(ctx, client, all, changed.Wake)
 	}

@@ -9,22 +9,9 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/tools/cache"
+
+	"github.com/orlop-os/orlop/pkg/wake"
 )
-
-// Signal wakes a loop that receives from it. A second wake-up before the loop receives has no
-// effect. Make it with NewSignal.
-type Signal chan struct{}
-
-// NewSignal returns a signal.
-func NewSignal() Signal { return make(Signal, 1) }
-
-// Wake sends the signal without blocking.
-func (s Signal) Wake() {
-	select {
-	case s <- struct{}{}:
-	default: // a wake-up is pending
-	}
-}
 
 // Wait waits until a channel is closed, or returns ctx's error.
 func Wait(ctx context.Context, closed <-chan struct{}) error {
@@ -89,7 +76,7 @@ type Factory interface {
 
 // Reconciler makes a pass after every change of the watched objects (ResyncLoop).
 type Reconciler struct {
-	Changed   Signal
+	Changed   wake.Signal
 	Factories []Factory // of the watched informers; Run starts them
 	Watched   []Watched
 	// Unsynced means that the first pass does not wait for the first lists.
@@ -128,7 +115,7 @@ func (r Reconciler) Run(ctx context.Context) error {
 	return nil
 }
 
-func wakeEvery(ctx context.Context, period time.Duration, changed Signal) {
+func wakeEvery(ctx context.Context, period time.Duration, changed wake.Signal) {
 	ticker := time.NewTicker(period)
 	defer ticker.Stop()
 	for {

@@ -10,6 +10,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes/fake"
+
+	"github.com/orlop-os/orlop/pkg/wake"
 )
 
 // TestReconciler checks that a pass follows each change that matters, and that the first pass knows
@@ -26,7 +28,7 @@ func TestReconciler(t *testing.T) {
 	zone := func(o any) string { return o.(*corev1.Node).Labels["zone"] }
 	passes := make(chan string, 16)
 	r := Reconciler{
-		Changed: NewSignal(), RetryInterval: time.Millisecond, Factories: []Factory{factory},
+		Changed: wake.New(), RetryInterval: time.Millisecond, Factories: []Factory{factory},
 		Watched: []Watched{{Informer: informer, IgnoreDeletes: true, Same: func(before, now any) bool { return zone(before) == zone(now) }}},
 		Pass: func(context.Context) (string, error) {
 			detail := ""
@@ -60,18 +62,6 @@ func TestReconciler(t *testing.T) {
 	cancel()
 	if err := <-ended; err != nil {
 		t.Error(err)
-	}
-}
-
-func TestSignal(t *testing.T) {
-	s := NewSignal()
-	s.Wake()
-	s.Wake()
-	<-s
-	select {
-	case <-s:
-		t.Error("two wake-ups before the loop receives are two signals")
-	default:
 	}
 }
 

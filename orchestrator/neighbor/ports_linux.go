@@ -12,6 +12,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/orlop-os/orlop/pkg/rtnl"
+	"github.com/orlop-os/orlop/pkg/wake"
 )
 
 // portKey identifies a port: the current state of a link, and a family.
@@ -209,8 +210,8 @@ func WithLinks(ctx context.Context, run func(ctx context.Context, links <-chan s
 	}
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
-	links := make(chan struct{}, 1)
-	links <- struct{}{}
+	links := wake.New()
+	links.Wake()
 	go func() { stop(watcher.Run(ctx, onLinks(links))) }()
 	if err := run(ctx, links); err != nil {
 		return err
@@ -222,14 +223,11 @@ func WithLinks(ctx context.Context, run func(ctx context.Context, links <-chan s
 }
 
 // onLinks signals changes of links and addresses, except of the links of pods.
-func onLinks(changed chan<- struct{}) func(rtnl.Change) {
+func onLinks(changed wake.Signal) func(rtnl.Change) {
 	return func(c rtnl.Change) {
 		if c.Kind == rtnl.RouteChanged || c.LinkKind == "veth" {
 			return
 		}
-		select {
-		case changed <- struct{}{}:
-		default:
-		}
+		changed.Wake()
 	}
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/orlop-os/orlop/orchestrator/kubeconfig"
 	"github.com/orlop-os/orlop/orchestrator/nodecontrollers"
 	"github.com/orlop-os/orlop/pkg/nodespec"
+	"github.com/orlop-os/orlop/pkg/wake"
 )
 
 // Name is the component's name.
@@ -61,7 +62,7 @@ type signer struct {
 	client   kubernetes.Interface
 	factory  informers.SharedInformerFactory
 	requests cache.SharedIndexInformer
-	changed  component.Signal
+	changed  wake.Signal
 	now      func() time.Time
 
 	known        Authorities
@@ -72,7 +73,7 @@ func newSigner(cluster string, own, acting kubernetes.Interface) *signer {
 	factory := informers.NewSharedInformerFactoryWithOptions(own, 0, component.Only("spec.signerName", bootstrap.PodSigner))
 	return &signer{
 		cluster: cluster, client: acting, factory: factory, requests: factory.Certificates().V1beta1().PodCertificateRequests().Informer(),
-		changed: component.NewSignal(), now: time.Now,
+		changed: wake.New(), now: time.Now,
 	}
 }
 

@@ -20,6 +20,7 @@ import (
 
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/panics"
+	"github.com/orlop-os/orlop/pkg/wake"
 )
 
 // Chunk is the maximum payload of a message, in bytes.
@@ -114,16 +115,10 @@ func (c *conn) Close() error {
 // either direction. It buffers one Chunk in addition to the gRPC buffers of a stream.
 func Join(stream grpc.BidiStreamingServer[api.RelayData, api.RelayData], conn net.Conn, idle time.Duration) error {
 	defer func() { _ = conn.Close() }()
-	moved := make(chan struct{}, 1)
-	note := func() {
-		select {
-		case moved <- struct{}{}:
-		default:
-		}
-	}
+	moved := wake.New()
 	up, down := make(chan error, 1), make(chan error, 1)
-	go func() { up <- panics.Do("relay", func() error { return upward(stream, conn, note) }) }()
-	go func() { down <- panics.Do("relay", func() error { return downward(stream, conn, note) }) }()
+	go func() { up <- panics.Do("relay", func() error { return upward(stream, conn, moved) }) }()
+	go func() { down <- panics.Do("relay", func() error { return downward(stream, conn, moved) }) }()
 	for late := time.NewTimer(idle); ; late.Reset(idle) {
 		select {
 		case <-moved:
@@ -141,7 +136,7 @@ func Join(stream grpc.BidiStreamingServer[api.RelayData, api.RelayData], conn ne
 }
 
 // upward copies data from the caller until the caller closes its side.
-func upward(stream grpc.BidiStreamingServer[api.RelayData, api.RelayData], conn net.Conn, note func()) error {
+func upward(stream grpc.BidiStreamingServer[api.RelayData, api.RelayData], conn net.Conn, moved wake.Signal) error {
 	for {
 		m, err := stream.Recv()
 		if errors.Is(err, io.EOF) {
@@ -159,12 +154,12 @@ func upward(stream grpc.BidiStreamingServer[api.RelayData, api.RelayData], conn 
 		if _, err := conn.Write(m.Chunk); err != nil {
 			return nil // downward returns the reason, after the last data of the target
 		}
-		note()
+		moved.Wake()
 	}
 }
 
 // downward copies data from the target until the target closes its side.
-func downward(stream grpc.BidiStreamingServer[api.RelayData, api.RelayData], conn net.Conn, note func()) error {
+func downward(stream grpc.BidiStreamingServer[api.RelayData, api.RelayData], conn net.Conn, moved wake.Signal) error {
 	buf := make([]byte, Chunk)
 	for {
 		n, err := conn.Read(buf)
@@ -172,7 +167,7 @@ func downward(stream grpc.BidiStreamingServer[api.RelayData, api.RelayData], con
 			if err := stream.Send(&api.RelayData{Chunk: buf[:n]}); err != nil {
 				return err
 			}
-			note()
+			moved.Wake()
 		}
 		if errors.Is(err, io.EOF) {
 			return nil

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/orlop-os/orlop/pkg/panics"
+	"github.com/orlop-os/orlop/pkg/wake"
 )
 
 // StallTimeout is the time without data after which a transfer between a machine and a caller ends.
@@ -24,14 +25,8 @@ var (
 // limit), and with ErrStopped when stopped is closed. move can be blocked in a stream then; the
 // return of the call ends the stream, and with it move. where names the transfer for a panic.
 func Watch(where string, stopped <-chan struct{}, most time.Duration, move func(moved func()) error) error {
-	some, done := make(chan struct{}, 1), make(chan error, 1)
-	moved := func() {
-		select {
-		case some <- struct{}{}:
-		default:
-		}
-	}
-	go func() { done <- panics.Do(where, func() error { return move(moved) }) }()
+	moved, done := wake.New(), make(chan error, 1)
+	go func() { done <- panics.Do(where, func() error { return move(moved.Wake) }) }()
 	var end <-chan time.Time
 	if most > 0 {
 		timer := time.NewTimer(most)
@@ -44,7 +39,7 @@ func Watch(where string, stopped <-chan struct{}, most time.Duration, move func(
 		select {
 		case err := <-done:
 			return err
-		case <-some:
+		case <-moved:
 		case <-stall.C:
 			return ErrStalled
 		case <-end:

@@ -24,6 +24,7 @@ import (
 
 	"github.com/orlop-os/orlop/pkg/client"
 	"github.com/orlop-os/orlop/pkg/ociarchive"
+	"github.com/orlop-os/orlop/pkg/wake"
 	"github.com/orlop-os/orlop/test/testimage"
 	"github.com/orlop-os/orlop/vm"
 )
@@ -612,7 +613,7 @@ func (s *story) portforwardVerb(ts *testscript.TestScript, neg bool, args []stri
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	cmd := kubectl(ctx, ts, "port-forward", args[0], ":"+args[1])
-	out := &lines{seen: make(chan struct{}, 1)}
+	out := &lines{seen: wake.New()}
 	cmd.Stdout, cmd.Stderr = out, out
 	ts.Check(cmd.Start())
 	defer func() { cancel(); cmd.Wait() }()
@@ -639,16 +640,13 @@ func (s *story) portforwardVerb(ts *testscript.TestScript, neg bool, args []stri
 type lines struct {
 	mu   sync.Mutex
 	buf  bytes.Buffer
-	seen chan struct{}
+	seen wake.Signal
 }
 
 func (l *lines) Write(p []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	select {
-	case l.seen <- struct{}{}:
-	default:
-	}
+	l.seen.Wake()
 	return l.buf.Write(p)
 }
 

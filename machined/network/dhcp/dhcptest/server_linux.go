@@ -19,6 +19,7 @@ import (
 
 	"github.com/orlop-os/orlop/pkg/rtnl"
 	"github.com/orlop-os/orlop/pkg/rtnl/rtnltest"
+	"github.com/orlop-os/orlop/pkg/wake"
 )
 
 // Plan configures a server. A server with the zero Plan does not answer.
@@ -38,13 +39,13 @@ type Server struct {
 	mu   sync.Mutex
 	plan Plan
 	seen []string
-	news chan struct{}
+	news wake.Signal
 }
 
 // Start adds the address self to link in the namespace and runs a server there until the test ends.
 func Start(t *testing.T, o *rtnltest.Namespace, link string, self netip.Prefix, plan Plan) *Server {
 	t.Helper()
-	s := &Server{self: self, plan: plan, news: make(chan struct{}, 1)}
+	s := &Server{self: self, plan: plan, news: wake.New()}
 	var conn *net.UDPConn
 	var err error
 	o.Do(func() {
@@ -150,10 +151,7 @@ func (s *Server) answer(m *dhcpv4.DHCPv4, toMe bool) *dhcpv4.DHCPv4 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.seen = append(s.seen, classify(m, toMe))
-	select {
-	case s.news <- struct{}{}:
-	default:
-	}
+	s.news.Wake()
 	p := s.plan
 	discover := m.MessageType() == dhcpv4.MessageTypeDiscover
 	if !p.Offer.IsValid() || !discover && (p.IgnoreAll || p.NoRenew && toMe) {
