@@ -10,6 +10,7 @@ import (
 
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/capture"
+	"github.com/orlop-os/orlop/pkg/limits"
 	"github.com/orlop-os/orlop/pkg/panics"
 	"github.com/orlop-os/orlop/pkg/transfer"
 )
@@ -39,14 +40,13 @@ func (t *Tools) Capture(ctx context.Context, r *api.CaptureRequest, by string, s
 	if r.Snaplen > capture.MaxSnaplen {
 		return status.Errorf(codes.InvalidArgument, "snaplen: %d bytes exceed the limit of %d", r.Snaplen, capture.MaxSnaplen)
 	}
-	select {
-	case t.captures <- struct{}{}:
-	default:
+	release, ok := limits.TryAcquire(t.captures)
+	if !ok {
 		return status.Errorf(codes.ResourceExhausted, "link %s: cannot capture: %d captures run at present; try again when one has ended", r.Link, maxCaptures)
 	}
 	c, err := capture.Open(r.Link, capture.Options{Filter: filter, Snaplen: int(r.Snaplen), Promiscuous: r.Promiscuous})
 	if err != nil {
-		<-t.captures
+		release()
 		return status.Error(captureCode(err), err.Error())
 	}
 	t.deps.Event("network", "operation", "capture on link "+r.Link+" started by "+by)
@@ -55,7 +55,7 @@ func (t *Tools) Capture(ctx context.Context, r *api.CaptureRequest, by string, s
 	done := make(chan error, 1)
 	go func() {
 		err := errors.Join(panics.Do("capture", func() error { return sendPackets(limited, c, r.Count, send) }), c.Close())
-		<-t.captures // before the caller sees the end, and may start the next capture
+		release() // before the caller sees the end, and may start the next capture
 		done <- err
 	}()
 	late := time.NewTimer(long + transfer.StallTimeout)

@@ -17,6 +17,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/orlop-os/orlop/pkg/api"
+	"github.com/orlop-os/orlop/pkg/limits"
 	"github.com/orlop-os/orlop/pkg/panics"
 	"github.com/orlop-os/orlop/pkg/paths"
 	"github.com/orlop-os/orlop/pkg/pki"
@@ -119,16 +120,15 @@ func (t *Tools) withFile(ctx context.Context, path string, read func(context.Con
 	if len(path) >= unix.PathMax { // the error and the audit log would repeat it
 		return status.Errorf(codes.InvalidArgument, "a path of %d bytes is too long: the limit of the kernel is %d", len(path), unix.PathMax-1)
 	}
-	select {
-	case t.fileReads <- struct{}{}:
-	default:
+	release, ok := limits.TryAcquire(t.fileReads)
+	if !ok {
 		return status.Errorf(codes.ResourceExhausted, "%s: cannot read: %d files are read at present; try again when one has ended", path, maxFileReads)
 	}
 	limited, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
 	done := make(chan error, 1)
 	go func() {
-		defer func() { <-t.fileReads }()
+		defer release()
 		done <- panics.Do("reading files", func() error { return read(limited) })
 	}()
 	select {

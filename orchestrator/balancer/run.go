@@ -13,6 +13,7 @@ import (
 	"github.com/orlop-os/orlop/orchestrator/component"
 	"github.com/orlop-os/orlop/orchestrator/health"
 	"github.com/orlop-os/orlop/orchestrator/kubeconfig"
+	"github.com/orlop-os/orlop/pkg/limits"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 	"github.com/orlop-os/orlop/pkg/wake"
 )
@@ -187,15 +188,15 @@ func (b *balancer) accept(ctx context.Context, parts *sync.WaitGroup) error {
 				return nil
 			}
 		}
-		select {
-		case b.slots <- struct{}{}:
-			parts.Go(func() {
-				b.serve(ctx, client)
-				<-b.slots
-			})
-		default:
+		release, ok := limits.TryAcquire(b.slots)
+		if !ok {
 			_ = client.Close() // no data were accepted from it
+			continue
 		}
+		parts.Go(func() {
+			b.serve(ctx, client)
+			release()
+		})
 	}
 }
 

@@ -15,3 +15,14 @@ func Acquire(ctx context.Context, semaphore chan struct{}, operation string) (re
 		return nil, fmt.Errorf("%s: timeout while other calls were running: %w", operation, context.Cause(ctx))
 	}
 }
+
+// TryAcquire takes a free place in a semaphore without waiting; ok is false if there is none.
+// release frees the place.
+func TryAcquire(semaphore chan struct{}) (release func(), ok bool) {
+	select {
+	case semaphore <- struct{}{}:
+		return func() { <-semaphore }, true
+	default:
+		return nil, false
+	}
+}

@@ -14,6 +14,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/orlop-os/orlop/pkg/client"
+	"github.com/orlop-os/orlop/pkg/limits"
 	"github.com/orlop-os/orlop/pkg/paths"
 	"github.com/orlop-os/orlop/test/command"
 	"github.com/orlop-os/orlop/test/machinestate"
@@ -189,13 +190,12 @@ func (a *asker) run(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		}
-		select {
-		case places <- struct{}{}:
-		default:
+		release, ok := limits.TryAcquire(places)
+		if !ok {
 			continue // with so many open requests, another request gives no information
 		}
 		a.done.Go(func() {
-			defer func() { <-places }()
+			defer release()
 			err := a.once(ctx)
 			a.mu.Lock()
 			defer a.mu.Unlock()

@@ -1,0 +1,35 @@
+package limits
+
+import (
+	"context"
+	"errors"
+	"testing"
+)
+
+// TestSemaphore checks that a full semaphore admits no operation until a release, that Acquire ends
+// with its context, and that TryAcquire does not wait.
+func TestSemaphore(t *testing.T) {
+	places := make(chan struct{}, 1)
+	release, ok := TryAcquire(places)
+	if !ok {
+		t.Fatal("a free place is not taken")
+	}
+	if _, ok := TryAcquire(places); ok {
+		t.Error("a taken place is taken again")
+	}
+	stopped, cancel := context.WithCancelCause(t.Context())
+	ended := errors.New("ended")
+	cancel(ended)
+	if _, err := Acquire(stopped, places, "reading"); !errors.Is(err, ended) {
+		t.Errorf("Acquire with a canceled context: %v", err)
+	}
+	release()
+	release, err := Acquire(t.Context(), places, "reading")
+	if err != nil {
+		t.Fatal(err)
+	}
+	release()
+	if len(places) != 0 {
+		t.Error("a released place is taken")
+	}
+}
