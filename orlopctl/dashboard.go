@@ -19,6 +19,7 @@ import (
 	"github.com/orlop-os/orlop/orlopctl/exit"
 	"github.com/orlop-os/orlop/orlopctl/iostreams"
 	"github.com/orlop-os/orlop/pkg/api"
+	"github.com/orlop-os/orlop/pkg/backoff"
 	latest "github.com/orlop-os/orlop/pkg/cell"
 	"github.com/orlop-os/orlop/pkg/client"
 )
@@ -180,8 +181,8 @@ func (f *feed) report(body any) { f.send(dashboard.Message{Machine: f.index, Bod
 // run keeps a connection to the machine and reports the messages that it receives, until the
 // context ends.
 func (f *feed) run(ctx context.Context) {
-	for pause := minBackoff; ; pause = min(2*pause, maxBackoff) {
-		err := f.connect(ctx, func() { pause = minBackoff })
+	for failures := 1; ; failures++ {
+		err := f.connect(ctx, func() { failures = 1 })
 		if ctx.Err() != nil {
 			return
 		}
@@ -189,6 +190,7 @@ func (f *feed) run(ctx context.Context) {
 		if _, why, is := strings.Cut(reason, ": cannot connect: "); is {
 			reason = why // the row already shows the machine
 		}
+		pause := backoff.Backoff{Min: minBackoff, Max: maxBackoff}.Delay(failures)
 		f.report(dashboard.Disconnected{Reason: reason, Next: time.Now().Add(pause)})
 		if !connect.Sleep(ctx, pause) {
 			return

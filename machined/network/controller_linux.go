@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/orlop-os/orlop/machined/network/dhcp"
+	"github.com/orlop-os/orlop/pkg/backoff"
 	"github.com/orlop-os/orlop/pkg/cell"
 	"github.com/orlop-os/orlop/pkg/panics"
 	"github.com/orlop-os/orlop/pkg/rtnl"
@@ -107,7 +108,7 @@ func (c *Controller) Run(ctx context.Context) error {
 
 func (c *Controller) loop(ctx context.Context, kernel *Kernel) error {
 	config := c.deps.Config.Watch()
-	retry := minBackoff
+	failures := 0
 	for {
 		// The watch precedes the reading: a configuration set in between wakes the next round.
 		cfg, revision, err := config.Next(ctx)
@@ -117,9 +118,10 @@ func (c *Controller) loop(ctx context.Context, kernel *Kernel) error {
 		for again := true; again; {
 			wait := resyncPeriod
 			if c.reconcile(ctx, kernel, cfg, revision) {
-				retry = minBackoff
+				failures = 0
 			} else {
-				wait, retry = retry, min(retry*2, maxBackoff)
+				failures++
+				wait = backoff.Backoff{Min: minBackoff, Max: maxBackoff}.Delay(failures)
 			}
 			if err := sleep(ctx, burstDelay); err != nil {
 				return context.Cause(ctx)

@@ -17,6 +17,8 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/metadata"
 	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
+
+	"github.com/orlop-os/orlop/pkg/backoff"
 )
 
 // The objects are also restored while the machine runs: a user may delete an object together with a
@@ -85,7 +87,7 @@ func resyncLoop(ctx context.Context, all []managed, changed <-chan struct{}, per
 	timer := time.NewTimer(min(period, firstResync))
 	defer timer.Stop()
 	failed := map[string]bool{}
-	for pause := minBackoff; ; {
+	for failures := 1; ; {
 		select {
 		case <-changed:
 			if !sleep(ctx, minBackoff) {
@@ -105,15 +107,15 @@ func resyncLoop(ctx context.Context, all []managed, changed <-chan struct{}, per
 				report(k.name, fmt.Sprintf("%s: cannot restore: %v", k.text(), err))
 				failed[k.text()] = true
 				if !errors.As(err, new(conflictError)) { // which persists until the operator acts
-					next = pause
+					next = backoff.Backoff{Min: minBackoff, Max: period}.Delay(failures)
 				}
 			case failed[k.text()]:
 				report(k.name, "")
 				delete(failed, k.text())
 			}
 		}
-		if pause = min(2*pause, period); next == period {
-			pause = minBackoff
+		if failures++; next == period {
+			failures = 1
 		}
 		timer.Reset(next)
 	}

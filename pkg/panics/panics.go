@@ -16,6 +16,8 @@ import (
 	"runtime/debug"
 	"sync/atomic"
 	"time"
+
+	"github.com/orlop-os/orlop/pkg/backoff"
 )
 
 // MaxStack is the maximum length of a recorded stack, in bytes; the innermost calls come first.
@@ -95,15 +97,15 @@ func (k Restarter) Go(ctx context.Context, where string, f func(context.Context)
 
 // Run runs f until it returns or ctx is done. After a panic it runs f again.
 func (k Restarter) Run(ctx context.Context, where string, f func(context.Context)) {
-	for rest := k.MinBackoff; ctx.Err() == nil; rest = min(2*rest, k.MaxBackoff) {
+	for failures := 1; ctx.Err() == nil; failures++ {
 		began := time.Now()
 		if Do(where, func() error { f(ctx); return nil }) == nil {
 			return
 		}
 		if time.Since(began) > k.MaxBackoff {
-			rest = k.MinBackoff
+			failures = 1
 		}
-		if !k.rest(ctx, where, rest) {
+		if !k.rest(ctx, where, backoff.Backoff{Min: k.MinBackoff, Max: k.MaxBackoff}.Delay(failures)) {
 			return
 		}
 	}

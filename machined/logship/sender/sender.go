@@ -31,6 +31,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/orlop-os/orlop/pkg/backoff"
 	"github.com/orlop-os/orlop/pkg/panics"
 	"github.com/orlop-os/orlop/pkg/safefile"
 )
@@ -170,7 +171,7 @@ func (s *Sender) Run(ctx context.Context) {
 	if err := s.load(); err != nil {
 		s.config.Event("failure", err.Error())
 	}
-	for pause := s.times.minBackoff; ; pause = min(2*pause, s.times.maxBackoff) {
+	for failures := 1; ; failures++ {
 		err := s.stream(ctx)
 		s.mu.Lock()
 		since := s.state.Connected
@@ -184,8 +185,9 @@ func (s *Sender) Run(ctx context.Context) {
 			s.fail(err)
 		}
 		if !since.IsZero() && time.Since(since) >= s.times.steady {
-			pause = s.times.minBackoff
+			failures = 1
 		}
+		pause := backoff.Backoff{Min: s.times.minBackoff, Max: s.times.maxBackoff}.Delay(failures)
 		// jitter, so that the machines of a cluster do not connect all at once
 		timer := time.NewTimer(pause*2/3 + rand.N(pause/3))
 		select {
