@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/google/uuid"
-	"github.com/siderolabs/go-blockdevice/v2/block"
 	"github.com/siderolabs/go-blockdevice/v2/partitioning/gpt"
 	"golang.org/x/sys/unix"
 
@@ -199,15 +198,11 @@ func partitionGUIDs(disk string) ([]uuid.UUID, error) {
 }
 
 func readTable(device string) ([]*gpt.Partition, error) {
-	disk, err := block.NewFromPath(device)
+	disk, sized, err := parttable.Open(device)
 	if err != nil {
 		return nil, err
 	}
 	defer disk.Close()
-	sized, err := gpt.DeviceFromBlockDevice(disk)
-	if err != nil {
-		return nil, err
-	}
 	table, err := parttable.Read(sized)
 	if err != nil {
 		return nil, err

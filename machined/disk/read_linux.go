@@ -13,7 +13,6 @@ import (
 	"strings"
 
 	"github.com/siderolabs/go-blockdevice/v2/block"
-	"github.com/siderolabs/go-blockdevice/v2/partitioning/gpt"
 	"golang.org/x/sys/unix"
 
 	"github.com/orlop-os/orlop/pkg/diskprobe"
@@ -206,15 +205,11 @@ func bootPartition(mounts []mount.Mount) string {
 
 // readOwn reads the boot disk.
 func readOwn(d diskprobe.Device) (Disk, error) {
-	device, err := block.NewFromPath(d.Path)
+	device, sized, err := parttable.Open(d.Path)
 	if err != nil {
 		return Disk{}, err
 	}
 	defer device.Close()
-	sized, err := gpt.DeviceFromBlockDevice(device)
-	if err != nil {
-		return Disk{}, err
-	}
 	disk := newDisk(d)
 	disk.Boot = true
 	disk.resize(sized.GetSize())

@@ -21,15 +21,11 @@ func (t WriteTable) Do(context.Context) error {
 }
 
 func (t WriteTable) write() error {
-	device, err := block.NewFromPath(t.Disk, block.OpenForWrite())
+	device, plain, err := parttable.Open(t.Disk, block.OpenForWrite())
 	if err != nil {
 		return err
 	}
 	defer device.Close()
-	plain, err := gpt.DeviceFromBlockDevice(device)
-	if err != nil {
-		return err
-	}
 	disk := parttable.Ordered(plain)
 	var table *gpt.Table
 	if t.New {

@@ -36,15 +36,11 @@ func (d CreatePartitionTable) Do(context.Context) error {
 }
 
 func (d CreatePartitionTable) divide() error {
-	device, err := block.NewFromPath(d.Disk, block.OpenForWrite(), block.OpenAssertNotMounted())
+	device, plain, err := parttable.Open(d.Disk, block.OpenForWrite(), block.OpenAssertNotMounted())
 	if err != nil {
 		return err
 	}
 	defer device.Close()
-	plain, err := gpt.DeviceFromBlockDevice(device)
-	if err != nil {
-		return err
-	}
 	if err := parttable.Wipe(device, 0, plain.GetSize()); err != nil {
 		return err
 	}

@@ -92,15 +92,11 @@ func shared(p *gpt.Partition) bool {
 // Identify replaces the GUIDs that a disk ("/dev/vda") shares with other disks (Shared) by new
 // GUIDs. After a power cut the disk has the old or the new GUIDs. All other GUIDs stay.
 func Identify(path string) error {
-	device, err := block.NewFromPath(path, block.OpenForWrite())
+	device, plain, err := Open(path, block.OpenForWrite())
 	if err != nil {
 		return fmt.Errorf("%s: cannot open: %w", path, err)
 	}
 	defer device.Close()
-	plain, err := gpt.DeviceFromBlockDevice(device)
-	if err != nil {
-		return fmt.Errorf("%s: %w", path, err)
-	}
 	if err := identify(plain, uuid.NewRandom); err != nil {
 		return fmt.Errorf("%s: cannot set new GUIDs: %w", path, err)
 	}

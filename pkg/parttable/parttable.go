@@ -4,6 +4,7 @@ package parttable
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"slices"
 
@@ -11,6 +12,19 @@ import (
 	"github.com/siderolabs/go-blockdevice/v2/block"
 	"github.com/siderolabs/go-blockdevice/v2/partitioning/gpt"
 )
+
+// Open opens a disk ("/dev/vda"). It returns the device, which the caller closes, and the same
+// device in the form that the library of partition tables needs.
+func Open(path string, options ...block.Option) (device *block.Device, disk gpt.Device, err error) {
+	device, err = block.NewFromPath(path, options...)
+	if err != nil {
+		return nil, nil, err
+	}
+	if disk, err = gpt.DeviceFromBlockDevice(device); err != nil {
+		return nil, nil, errors.Join(err, device.Close())
+	}
+	return device, disk, nil
+}
 
 // Read reads the partition table of a disk: the primary table, or if that is damaged the backup at
 // the end of the disk, like the kernel (block/partitions/efi.c, with "gpt" on its command line). An
@@ -103,15 +117,11 @@ func (d *orderedDevice) Sync() error {
 // SetGUID sets the unique GUID of a partition of a disk ("/dev/vda", numbered from 1). The label
 // must match, so that no other partition is changed by mistake.
 func SetGUID(disk string, number int, label string, guid uuid.UUID) error {
-	device, err := block.NewFromPath(disk, block.OpenForWrite())
+	device, plain, err := Open(disk, block.OpenForWrite())
 	if err != nil {
 		return fmt.Errorf("%s: cannot open: %w", disk, err)
 	}
 	defer device.Close()
-	plain, err := gpt.DeviceFromBlockDevice(device)
-	if err != nil {
-		return fmt.Errorf("%s: %w", disk, err)
-	}
 	table, err := Read(Ordered(plain))
 	if err != nil {
 		return fmt.Errorf("%s: cannot read partition table: %w", disk, err)
