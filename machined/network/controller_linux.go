@@ -210,11 +210,11 @@ func (c *Controller) reconcile(ctx context.Context, kernel *Kernel, cfg Config, 
 // better than no link.
 func (c *Controller) do(ctx context.Context, kernel *Kernel, ops []Op) []string {
 	var failed []string
-	for _, op := range kernel.Bind(ops) {
+	for _, op := range ops {
 		if ctx.Err() != nil {
 			break
 		}
-		if err := op.Do(ctx); err != nil {
+		if err := kernel.Do(op); err != nil {
 			failed = append(failed, err.Error())
 			continue
 		}

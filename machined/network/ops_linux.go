@@ -1,7 +1,6 @@
 package network
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"net"
@@ -15,28 +14,9 @@ import (
 	"github.com/jsimonetti/rtnetlink/v2"
 	"golang.org/x/sys/unix"
 
-	"github.com/orlop-os/orlop/pkg/reconcile"
 	"github.com/orlop-os/orlop/pkg/rtnl"
 	"github.com/orlop-os/orlop/pkg/sysctl"
 )
-
-// Bind makes operations executable on this kernel.
-func (k *Kernel) Bind(ops []Op) []reconcile.Op {
-	out := make([]reconcile.Op, len(ops))
-	for i, o := range ops {
-		out[i] = bound{o, k}
-	}
-	return out
-}
-
-// bound is an operation with its kernel.
-type bound struct {
-	Op
-	kernel *Kernel
-}
-
-// Do implements reconcile.Op.
-func (b bound) Do(context.Context) error { return b.kernel.Do(b.Op) }
 
 // Do performs an operation. To repeat it is not an error, nor is the removal of an object that is
 // already gone.
