@@ -192,7 +192,7 @@ func (f *feed) run(ctx context.Context) {
 		}
 		pause := backoff.Backoff{Min: minBackoff, Max: maxBackoff}.Delay(failures)
 		f.report(dashboard.Disconnected{Reason: reason, Next: time.Now().Add(pause)})
-		if !connect.Sleep(ctx, pause) {
+		if backoff.Sleep(ctx, pause) != nil {
 			return
 		}
 	}
@@ -275,7 +275,7 @@ func (f *feed) again(ctx context.Context, source string, ask func(context.Contex
 			f.report(dashboard.Failed{Source: source, Reason: exit.Message(err)})
 			return nil
 		}
-		if !connect.Sleep(ctx, pollInterval) {
+		if backoff.Sleep(ctx, pollInterval) != nil {
 			return ctx.Err()
 		}
 	}
@@ -291,7 +291,7 @@ func (f *feed) heartbeat(ctx context.Context, c *client.Client) error {
 			return err
 		}
 		f.report(v)
-		if !connect.Sleep(ctx, pollInterval) {
+		if backoff.Sleep(ctx, pollInterval) != nil {
 			return ctx.Err()
 		}
 	}
@@ -345,7 +345,7 @@ func (n named) Recv() (dashboard.LogLine, error) {
 func (f *feed) keepFresh(ctx context.Context, c *client.Client) {
 	for {
 		f.renew(ctx, c)
-		if !connect.Sleep(ctx, renewInterval) {
+		if backoff.Sleep(ctx, renewInterval) != nil {
 			return
 		}
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/orlop-os/orlop/orlopctl/exit"
 	"github.com/orlop-os/orlop/orlopctl/iostreams"
 	"github.com/orlop-os/orlop/pkg/api"
+	"github.com/orlop-os/orlop/pkg/backoff"
 	"github.com/orlop-os/orlop/pkg/client"
 )
 
@@ -49,7 +50,7 @@ func awaitInstall(ios *iostreams.Streams, conn *connect.Connector) error {
 			return nil
 		case ctx.Err() == nil && !exit.IsTemporary(err):
 			return err
-		case !connect.Sleep(ctx, connect.DialInterval):
+		case backoff.Sleep(ctx, connect.DialInterval) != nil:
 			return &exit.Error{Code: exit.Unhealthy, Err: fmt.Errorf("install: not complete in time; the last operation was %q", last.Operation), Hint: "`orlopctl get install` shows the progress"}
 		}
 	}

@@ -21,6 +21,7 @@ import (
 	"github.com/orlop-os/orlop/orlopctl/format"
 	"github.com/orlop-os/orlop/orlopctl/iostreams"
 	"github.com/orlop-os/orlop/pkg/api"
+	"github.com/orlop-os/orlop/pkg/backoff"
 	"github.com/orlop-os/orlop/pkg/bundle"
 	"github.com/orlop-os/orlop/pkg/client"
 	"github.com/orlop-os/orlop/pkg/slot"
@@ -229,7 +230,7 @@ func (u upload) send() (begun *api.UpgradeStarted, err error) {
 			begun, err = u.try(ctx, c, &sending)
 			return err
 		})
-		if err == nil || !sending || !exit.IsTemporary(err) && !interrupted(err) || !connect.Sleep(ctx, connect.DialInterval) {
+		if err == nil || !sending || !exit.IsTemporary(err) && !interrupted(err) || backoff.Sleep(ctx, connect.DialInterval) != nil {
 			return begun, err
 		}
 		if line := "it broke off: " + exit.Message(err); u.ios.Human() && line != told {
@@ -299,7 +300,7 @@ func awaitUpgrade(ios *iostreams.Streams, conn *connect.Connector, wanted string
 		if ctx.Err() == nil && !exit.IsTemporary(err) {
 			return err
 		}
-		if !connect.Sleep(ctx, connect.DialInterval) {
+		if backoff.Sleep(ctx, connect.DialInterval) != nil {
 			return &exit.Error{Code: exit.Unhealthy, Err: fmt.Errorf("upgrade: not complete in time; its phase is %q", last.GetPhase()), Hint: "`orlopctl upgrade status --wait` continues to wait"}
 		}
 	}

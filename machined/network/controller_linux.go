@@ -123,8 +123,8 @@ func (c *Controller) loop(ctx context.Context, kernel *Kernel) error {
 				failures++
 				wait = backoff.Backoff{Min: minBackoff, Max: maxBackoff}.Delay(failures)
 			}
-			if err := sleep(ctx, burstDelay); err != nil {
-				return context.Cause(ctx)
+			if err := backoff.Sleep(ctx, burstDelay); err != nil {
+				return err
 			}
 			timer := time.NewTimer(wait)
 			select {
@@ -138,18 +138,6 @@ func (c *Controller) loop(ctx context.Context, kernel *Kernel) error {
 			}
 			timer.Stop()
 		}
-	}
-}
-
-// sleep waits, or returns ctx's error.
-func sleep(ctx context.Context, d time.Duration) error {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
 	}
 }
 

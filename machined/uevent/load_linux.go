@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/orlop-os/orlop/pkg/backoff"
 	"github.com/orlop-os/orlop/pkg/kmod"
 	"github.com/orlop-os/orlop/pkg/panics"
 	"github.com/orlop-os/orlop/pkg/wake"
@@ -103,11 +104,7 @@ func (l *Loader) load(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		}
-		together := time.NewTimer(5 * time.Millisecond)
-		select {
-		case <-together.C:
-		case <-ctx.Done():
-			together.Stop()
+		if backoff.Sleep(ctx, 5*time.Millisecond) != nil {
 			return
 		}
 		l.mu.Lock()

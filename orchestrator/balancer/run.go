@@ -13,6 +13,7 @@ import (
 	"github.com/orlop-os/orlop/orchestrator/component"
 	"github.com/orlop-os/orlop/orchestrator/health"
 	"github.com/orlop-os/orlop/orchestrator/kubeconfig"
+	"github.com/orlop-os/orlop/pkg/backoff"
 	"github.com/orlop-os/orlop/pkg/limits"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 	"github.com/orlop-os/orlop/pkg/wake"
@@ -181,12 +182,10 @@ func (b *balancer) accept(ctx context.Context, parts *sync.WaitGroup) error {
 		}
 		// Descriptors or memory are exhausted at present (accept(2)); the next attempt may succeed.
 		if err != nil {
-			select {
-			case <-time.After(acceptRetry):
-				continue
-			case <-ctx.Done():
+			if backoff.Sleep(ctx, acceptRetry) != nil {
 				return nil
 			}
+			continue
 		}
 		release, ok := limits.TryAcquire(b.slots)
 		if !ok {

@@ -90,7 +90,7 @@ func resyncLoop(ctx context.Context, all []managed, changed <-chan struct{}, per
 	for failures := 1; ; {
 		select {
 		case <-changed:
-			if !sleep(ctx, minBackoff) {
+			if backoff.Sleep(ctx, minBackoff) != nil {
 				return
 			}
 		case <-timer.C:
@@ -118,17 +118,6 @@ func resyncLoop(ctx context.Context, all []managed, changed <-chan struct{}, per
 			failures = 1
 		}
 		timer.Reset(next)
-	}
-}
-
-func sleep(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-ctx.Done():
-		return false
 	}
 }
 
@@ -163,7 +152,7 @@ func Changes(ctx context.Context, open func(context.Context) (watch.Interface, e
 			receive(ctx, w, counts, wake)
 			w.Stop()
 		}
-		if !sleep(ctx, reopenAfter) {
+		if backoff.Sleep(ctx, reopenAfter) != nil {
 			return
 		}
 		wake()

@@ -205,10 +205,8 @@ func start(ctx context.Context, file string, k localMember, report func(why stri
 			return nil, fmt.Errorf("%s: cannot start from: %w", config.Dir, err)
 		}
 		report("joins again: " + err.Error())
-		select {
-		case <-time.After(backoff.Backoff{Min: retryInterval, Max: maxBackoff}.Delay(attempts)):
-		case <-ctx.Done():
-			return nil, context.Cause(ctx)
+		if err := backoff.Sleep(ctx, backoff.Backoff{Min: retryInterval, Max: maxBackoff}.Delay(attempts)); err != nil {
+			return nil, err
 		}
 	}
 }

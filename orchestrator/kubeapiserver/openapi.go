@@ -22,6 +22,8 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 	openapi "k8s.io/kube-openapi/pkg/common"
+
+	"github.com/orlop-os/orlop/pkg/backoff"
 )
 
 // The paths of OpenAPI documents, as upstream serves them.
@@ -105,11 +107,7 @@ func (d *documents) makeNow() { d.served = d.build() }
 
 // buildAhead builds the documents after the given delay, unless a client has requested them before.
 func (d *documents) buildAhead(ctx context.Context, after time.Duration) {
-	timer := time.NewTimer(after)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-ctx.Done():
+	if backoff.Sleep(ctx, after) != nil {
 		return
 	}
 	if d.requested.Load() {

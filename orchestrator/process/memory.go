@@ -8,6 +8,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/orlop-os/orlop/pkg/backoff"
 )
 
 // HeapLimiter manages a process's heap: the heap grows during the start and is kept small
@@ -63,11 +65,7 @@ func (m HeapLimiter) Manage(ctx context.Context) (settle func()) {
 }
 
 func settleDown(ctx context.Context, settled *atomic.Bool) {
-	timer := time.NewTimer(quiet)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-ctx.Done():
+	if backoff.Sleep(ctx, quiet) != nil {
 		return
 	}
 	settled.Store(true)

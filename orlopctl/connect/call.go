@@ -40,18 +40,6 @@ func Do(dialing context.Context, e client.Endpoint, do func(*client.Client) erro
 	return do(c)
 }
 
-// Sleep waits between two attempts. It returns false if the context ends meanwhile.
-func Sleep(ctx context.Context, pause time.Duration) bool {
-	timer := time.NewTimer(pause)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
-}
-
 // Attempt makes one of several attempts to connect, and passes the connection to do. The context
 // for do ends with the time limit of the attempt.
 func Attempt(ctx context.Context, endpoint client.Endpoint, do func(dialing context.Context, c *client.Client) error) error {

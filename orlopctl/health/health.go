@@ -10,6 +10,7 @@ import (
 	"github.com/orlop-os/orlop/orlopctl/connect"
 	"github.com/orlop-os/orlop/orlopctl/exit"
 	"github.com/orlop-os/orlop/pkg/api"
+	"github.com/orlop-os/orlop/pkg/backoff"
 	"github.com/orlop-os/orlop/pkg/client"
 )
 
@@ -42,7 +43,7 @@ func Wait(ctx context.Context, endpoint client.Endpoint, once bool, show func(Re
 		if err := show(Report{Waiting: err}); err != nil {
 			return err
 		}
-		if !connect.Sleep(ctx, connect.DialInterval) {
+		if backoff.Sleep(ctx, connect.DialInterval) != nil {
 			return gaveUp(ctx, last, err)
 		}
 	}

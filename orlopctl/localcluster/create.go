@@ -20,6 +20,7 @@ import (
 	"github.com/orlop-os/orlop/orlopctl/kubeconfig"
 	"github.com/orlop-os/orlop/orlopctl/secretfile"
 	"github.com/orlop-os/orlop/pkg/api"
+	"github.com/orlop-os/orlop/pkg/backoff"
 	"github.com/orlop-os/orlop/pkg/client"
 	"github.com/orlop-os/orlop/vm"
 )
@@ -189,7 +190,7 @@ func (c *creation) firstAnswer(ctx context.Context, address, fingerprint string)
 		} else if !exit.IsTemporary(err) {
 			return nil, e, err
 		}
-		if !connect.Sleep(ctx, connect.DialInterval/5) {
+		if backoff.Sleep(ctx, connect.DialInterval/5) != nil {
 			return nil, e, errors.Join(context.Cause(ctx), err)
 		}
 	}

@@ -19,6 +19,7 @@ import (
 	"github.com/orlop-os/orlop/orlopctl/gen"
 	"github.com/orlop-os/orlop/orlopctl/iostreams"
 	"github.com/orlop-os/orlop/pkg/api"
+	"github.com/orlop-os/orlop/pkg/backoff"
 	"github.com/orlop-os/orlop/pkg/client"
 	"github.com/orlop-os/orlop/pkg/pki"
 )
@@ -250,7 +251,7 @@ func (r *caRotation) held(ctx context.Context, i int) error {
 		return err
 	}
 	r.ios.Printf("  machine %s: waits %s for clients that read their files only at intervals\n", r.fleet.Names[i], left.Round(time.Second))
-	if !connect.Sleep(ctx, left) {
+	if backoff.Sleep(ctx, left) != nil {
 		return errors.New("stopped during a wait; call it again: it continues in the same place")
 	}
 	return nil

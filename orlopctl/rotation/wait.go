@@ -11,6 +11,7 @@ import (
 	"github.com/orlop-os/orlop/orlopctl/connect"
 	"github.com/orlop-os/orlop/orlopctl/exit"
 	"github.com/orlop-os/orlop/pkg/api"
+	"github.com/orlop-os/orlop/pkg/backoff"
 	"github.com/orlop-os/orlop/pkg/client"
 )
 
@@ -65,7 +66,7 @@ func (r *rollout) await(ctx context.Context, i int, look func(context.Context, *
 			return nil
 		case ctx.Err() == nil && !exit.IsTemporary(err):
 			return err
-		case !connect.Sleep(ctx, connect.DialInterval):
+		case backoff.Sleep(ctx, connect.DialInterval) != nil:
 			return &exit.Error{Code: exit.Unhealthy, Err: fmt.Errorf("stopped before it was done: %s", last), Hint: "call it again: it continues in the same place"}
 		}
 	}

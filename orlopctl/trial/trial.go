@@ -17,6 +17,7 @@ import (
 	"github.com/orlop-os/orlop/orlopctl/exit"
 	"github.com/orlop-os/orlop/orlopctl/iostreams"
 	"github.com/orlop-os/orlop/pkg/api"
+	"github.com/orlop-os/orlop/pkg/backoff"
 	"github.com/orlop-os/orlop/pkg/client"
 	"github.com/orlop-os/orlop/pkg/reconcile"
 )
@@ -75,7 +76,7 @@ func (c *Confirmation) Run(ctx context.Context) error {
 				first = err
 			}
 		}
-		if !connect.Sleep(ctx, connect.DialInterval) {
+		if backoff.Sleep(ctx, connect.DialInterval) != nil {
 			return first
 		}
 	}

@@ -1,8 +1,12 @@
-// Package backoff computes how long to wait before the next attempt. It holds no state and reads no
-// clock, so that a pure state machine can use it; the caller counts the failures.
+// Package backoff computes how long to wait before the next attempt, and waits. A Backoff holds no
+// state and reads no clock, so that a pure state machine can use it; the caller counts the
+// failures.
 package backoff
 
-import "time"
+import (
+	"context"
+	"time"
+)
 
 // Backoff doubles the delay with each failure in a row, from Min to Max. Both are positive, and Max
 // is not smaller than Min.
@@ -23,4 +27,16 @@ func (b Backoff) Delay(failures int) time.Duration {
 		delay *= 2
 	}
 	return min(delay, b.Max)
+}
+
+// Sleep waits for a delay. If ctx ends first, it returns the cause of ctx.
+func Sleep(ctx context.Context, delay time.Duration) error {
+	timer := time.NewTimer(delay)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
 }

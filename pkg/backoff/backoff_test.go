@@ -1,8 +1,11 @@
 package backoff
 
 import (
+	"context"
+	"errors"
 	"math"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
@@ -23,4 +26,21 @@ func TestDelay(t *testing.T) {
 	if got := (Backoff{Min: time.Minute, Max: time.Minute}).Delay(7); got != time.Minute {
 		t.Errorf("Min is Max: got %v", got)
 	}
+}
+
+// TestSleep checks that a sleep lasts for the delay, and ends with its context.
+func TestSleep(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		began := time.Now()
+		if err := Sleep(t.Context(), time.Minute); err != nil || time.Since(began) != time.Minute {
+			t.Errorf("after %v: %v", time.Since(began), err)
+		}
+		ended := errors.New("ended")
+		ctx, cancel := context.WithTimeoutCause(t.Context(), time.Second, ended)
+		defer cancel()
+		began = time.Now()
+		if err := Sleep(ctx, time.Minute); !errors.Is(err, ended) || time.Since(began) != time.Second {
+			t.Errorf("after %v: %v", time.Since(began), err)
+		}
+	})
 }

@@ -117,12 +117,5 @@ func (k Restarter) rest(ctx context.Context, where string, long time.Duration) b
 		k.BackingOff(where, true)
 		defer k.BackingOff(where, false)
 	}
-	timer := time.NewTimer(long)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
+	return backoff.Sleep(ctx, long) == nil
 }

@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/orlop-os/orlop/test/command"
+	"github.com/orlop-os/orlop/pkg/backoff"
 )
 
 // script makes a directory with a run.sh that replaces the baseline's.
@@ -73,7 +73,7 @@ func TestBootBaselineBrokenOff(t *testing.T) {
 				pids <- pid
 				return
 			}
-			if command.Wait(ctx, pause) != nil {
+			if backoff.Sleep(ctx, pause) != nil {
 				return
 			}
 		}
@@ -93,7 +93,7 @@ func TestBootBaselineBrokenOff(t *testing.T) {
 		if text, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat"); err != nil || strings.Contains(string(text), ") Z ") {
 			return // dead; its new parent has not reaped it yet
 		}
-		if command.Wait(deadline, pause) != nil {
+		if backoff.Sleep(deadline, pause) != nil {
 			t.Fatalf("process %d still runs", pid)
 		}
 	}

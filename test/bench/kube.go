@@ -15,7 +15,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/orlop-os/orlop/pkg/api"
-	"github.com/orlop-os/orlop/test/command"
+	"github.com/orlop-os/orlop/pkg/backoff"
 )
 
 // imageName is the image of the pod: the stories' web server, which is two to three times as large
@@ -106,7 +106,7 @@ func until(ctx context.Context, begin func() (watch.Interface, error), ok func(w
 		if ctx.Err() == nil {
 			last = err
 		}
-		if end := command.Wait(ctx, retryPause); end != nil {
+		if end := backoff.Sleep(ctx, retryPause); end != nil {
 			return time.Time{}, errors.Join(end, last)
 		}
 	}
@@ -163,7 +163,7 @@ func createPod(ctx context.Context, kube kubernetes.Interface) error {
 		if err == nil {
 			return nil
 		}
-		if end := command.Wait(ctx, retryPause); end != nil {
+		if end := backoff.Sleep(ctx, retryPause); end != nil {
 			return fmt.Errorf("pod: cannot create: %w: %w", end, err)
 		}
 	}

@@ -15,9 +15,9 @@ import (
 	"time"
 
 	"github.com/orlop-os/orlop/pkg/api"
+	"github.com/orlop-os/orlop/pkg/backoff"
 	"github.com/orlop-os/orlop/pkg/client"
 	"github.com/orlop-os/orlop/pkg/paths"
-	"github.com/orlop-os/orlop/test/command"
 	"github.com/orlop-os/orlop/test/machinestate"
 	"github.com/orlop-os/orlop/vm"
 )
@@ -237,7 +237,7 @@ func (b *boot) measure(ctx context.Context, documents []byte, podImage string) (
 	// The last moments follow after the pod runs; then no connection of this program may keep the
 	// machine from idling.
 	stop()
-	if err := command.Wait(ctx, b.idle); err != nil {
+	if err := backoff.Sleep(ctx, b.idle); err != nil {
 		return run, err
 	}
 	if run, err = b.readMemory(ctx); err != nil {
@@ -302,7 +302,7 @@ func (b *boot) firstAnswer(ctx context.Context) (time.Time, error) {
 		if errors.Is(err, client.ErrRefused) || errors.Is(err, client.ErrUntrusted) {
 			return time.Time{}, fmt.Errorf("first answer: %w; the image answers only to the operator that it was built for", err)
 		}
-		if end := command.Wait(ctx, pause); end != nil {
+		if end := backoff.Sleep(ctx, pause); end != nil {
 			return time.Time{}, fmt.Errorf("first answer: %w: %w", end, err)
 		}
 	}
@@ -318,7 +318,7 @@ func (b *boot) dialUntilOpen(ctx context.Context, to string) (net.Conn, error) {
 		if err == nil {
 			return conn, nil
 		}
-		if command.Wait(ctx, pause) != nil {
+		if backoff.Sleep(ctx, pause) != nil {
 			return nil, err
 		}
 	}

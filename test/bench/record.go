@@ -11,8 +11,8 @@ import (
 	"time"
 
 	"github.com/orlop-os/orlop/pkg/api"
+	"github.com/orlop-os/orlop/pkg/backoff"
 	"github.com/orlop-os/orlop/pkg/client"
-	"github.com/orlop-os/orlop/test/command"
 	"github.com/orlop-os/orlop/test/machinestate"
 )
 
@@ -69,7 +69,7 @@ func watchTopic[T any](ctx context.Context, c *client.Client, topic string, add 
 				add(at, value)
 			}
 		}
-		if command.Wait(ctx, retryPause) != nil {
+		if backoff.Sleep(ctx, retryPause) != nil {
 			return
 		}
 	}

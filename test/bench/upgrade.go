@@ -14,8 +14,8 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
+	"github.com/orlop-os/orlop/pkg/backoff"
 	"github.com/orlop-os/orlop/pkg/paths"
-	"github.com/orlop-os/orlop/test/command"
 )
 
 // askLimit bounds one request to the Kubernetes API, which may be unreachable.
@@ -117,7 +117,7 @@ func observe(ctx context.Context, kube kubernetes.Interface, one string) (observ
 				return out, nil
 			}
 		}
-		if end := command.Wait(ctx, retryPause); end != nil {
+		if end := backoff.Sleep(ctx, retryPause); end != nil {
 			return out, fmt.Errorf("node: not Ready: %w", errors.Join(end, err))
 		}
 	}

@@ -10,7 +10,7 @@ import (
 	core "k8s.io/api/core/v1"
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/orlop-os/orlop/test/command"
+	"github.com/orlop-os/orlop/pkg/backoff"
 	"github.com/orlop-os/orlop/vm"
 )
 
@@ -127,7 +127,7 @@ func (b *bench) awaitRestart(ctx context.Context, before map[string]string) (tim
 			}
 			err = fmt.Errorf("not Ready in a new start: %q", missing)
 		}
-		if command.Wait(ctx, pause) != nil {
+		if backoff.Sleep(ctx, pause) != nil {
 			return time.Time{}, fmt.Errorf("Nodes: %w", err)
 		}
 	}

@@ -12,8 +12,8 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
+	"github.com/orlop-os/orlop/pkg/backoff"
 	"github.com/orlop-os/orlop/pkg/client"
-	"github.com/orlop-os/orlop/test/command"
 	"github.com/orlop-os/orlop/vm"
 )
 
@@ -143,7 +143,7 @@ func (b *bench) allReady(ctx context.Context, number int) (map[string]time.Time,
 			}
 			err = fmt.Errorf("%d of %d Nodes are Ready, %d are wanted", len(since), len(list.Items), number)
 		}
-		if end := command.Wait(ctx, pause); end != nil {
+		if end := backoff.Sleep(ctx, pause); end != nil {
 			return nil, err
 		}
 	}

@@ -13,10 +13,10 @@ import (
 
 	"k8s.io/client-go/rest"
 
+	"github.com/orlop-os/orlop/pkg/backoff"
 	"github.com/orlop-os/orlop/pkg/client"
 	"github.com/orlop-os/orlop/pkg/limits"
 	"github.com/orlop-os/orlop/pkg/paths"
-	"github.com/orlop-os/orlop/test/command"
 	"github.com/orlop-os/orlop/test/machinestate"
 	"github.com/orlop-os/orlop/vm"
 )
@@ -242,7 +242,7 @@ func (a *asker) steadily(ctx context.Context, after time.Time) error {
 		if from := now.Add(-steady); from.After(after) && answeredThroughout(a.answers(), from, now) {
 			return nil
 		}
-		if end := command.Wait(ctx, askEvery); end != nil {
+		if end := backoff.Sleep(ctx, askEvery); end != nil {
 			a.mu.Lock()
 			defer a.mu.Unlock()
 			return fmt.Errorf("virtual address %s: no steady answers: %w", virtualAddress(), a.last)

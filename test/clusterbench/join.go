@@ -18,9 +18,9 @@ import (
 	watchtools "k8s.io/client-go/tools/watch"
 
 	"github.com/orlop-os/orlop/pkg/api"
+	"github.com/orlop-os/orlop/pkg/backoff"
 	"github.com/orlop-os/orlop/pkg/client"
 	"github.com/orlop-os/orlop/pkg/paths"
-	"github.com/orlop-os/orlop/test/command"
 	"github.com/orlop-os/orlop/test/machinestate"
 	"github.com/orlop-os/orlop/vm"
 )
@@ -116,7 +116,7 @@ func identity(ctx context.Context, console string) (string, error) {
 		if match := machinestate.IdentityLine.FindSubmatch(text); match != nil {
 			return string(match[1]), nil
 		}
-		if command.Wait(ctx, pause/5) != nil {
+		if backoff.Sleep(ctx, pause/5) != nil {
 			return "", fmt.Errorf("console %s: it shows no identity", console)
 		}
 	}
@@ -142,7 +142,7 @@ func (b *bench) firstAnswer(ctx context.Context, e client.Endpoint) (*client.Cli
 		if errors.Is(err, client.ErrRefused) || errors.Is(err, client.ErrUntrusted) {
 			return nil, fmt.Errorf("first answer: %w; the image answers only to the operator that it was built for", err)
 		}
-		if command.Wait(ctx, pause/5) != nil {
+		if backoff.Sleep(ctx, pause/5) != nil {
 			return nil, fmt.Errorf("first answer: %w", err)
 		}
 	}

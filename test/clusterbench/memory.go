@@ -8,8 +8,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/orlop-os/orlop/pkg/backoff"
 	"github.com/orlop-os/orlop/pkg/client"
-	"github.com/orlop-os/orlop/test/command"
 	"github.com/orlop-os/orlop/test/machinestate"
 )
 
@@ -65,7 +65,7 @@ func shares(sizes map[string]float64) string {
 // memory lets the machines idle, and reads their memory use.
 func (b *bench) memory(ctx context.Context) (figures, error) {
 	f := &memoryFigures{IdleS: b.idle.Seconds()}
-	if err := command.Wait(ctx, b.clock.Outside(b.idle)); err != nil {
+	if err := backoff.Sleep(ctx, b.clock.Outside(b.idle)); err != nil {
 		return f, err
 	}
 	contexts := b.cluster.Machines()

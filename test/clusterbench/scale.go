@@ -20,9 +20,9 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/klog/v2"
 
+	"github.com/orlop-os/orlop/pkg/backoff"
 	"github.com/orlop-os/orlop/pkg/client"
 	"github.com/orlop-os/orlop/test/clusterbench/simulation"
-	"github.com/orlop-os/orlop/test/command"
 	"github.com/orlop-os/orlop/test/machinestate"
 )
 
@@ -157,7 +157,7 @@ func (b *bench) loadWith(ctx context.Context, fleet *simulation.Fleet, r *scaleR
 	if err != nil {
 		return err
 	}
-	if err := command.Wait(ctx, b.clock.Outside(quietTime)); err != nil {
+	if err := backoff.Sleep(ctx, b.clock.Outside(quietTime)); err != nil {
 		return err
 	}
 	after, err := b.lookAtMachine(ctx)
@@ -215,7 +215,7 @@ func (b *bench) allSayReady(ctx context.Context, fleet *simulation.Fleet, nodes 
 		if s.Ready >= nodes {
 			return nil
 		}
-		if command.Wait(ctx, pause) != nil {
+		if backoff.Sleep(ctx, pause) != nil {
 			return fmt.Errorf("%d of %d nodes have reported that they are Ready; the last failure: %w", s.Ready, nodes, s.Last)
 		}
 	}
@@ -302,7 +302,7 @@ func (b *bench) until(ctx context.Context, pods int, limit time.Duration) (updat
 				return updated, true, nil
 			}
 		}
-		if command.Wait(limited, 4*pause) != nil {
+		if backoff.Sleep(limited, 4*pause) != nil {
 			if ctx.Err() != nil {
 				return updated, false, errors.Join(context.Cause(ctx), err)
 			}

@@ -11,7 +11,7 @@ import (
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
-	"github.com/orlop-os/orlop/test/command"
+	"github.com/orlop-os/orlop/pkg/backoff"
 	"github.com/orlop-os/orlop/test/testimage"
 )
 
@@ -120,7 +120,7 @@ func (b *bench) allBack(ctx context.Context, app string, wanted int, before map[
 			}
 			err = fmt.Errorf("%d of %d pods are Ready", len(ids), wanted)
 		}
-		if command.Wait(ctx, pause) != nil {
+		if backoff.Sleep(ctx, pause) != nil {
 			return time.Time{}, nil, fmt.Errorf("Deployment %s: %w", app, err)
 		}
 	}

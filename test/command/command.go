@@ -1,4 +1,4 @@
-// Package command has the common main function of the measuring programs below test.
+// Package command has the main function of the measuring programs below test.
 package command
 
 import (
@@ -9,7 +9,6 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
-	"time"
 )
 
 // Main parses the arguments and runs the program until its end, an interrupt or SIGTERM. An error
@@ -27,17 +26,5 @@ func Main[Options any](name string, parse func(args []string) (Options, error), 
 	if err != nil {
 		fmt.Fprintf(os.Stderr, "%s: %v\n", name, err)
 		os.Exit(1)
-	}
-}
-
-// Wait waits for d, or for the end of ctx, and then returns its cause.
-func Wait(ctx context.Context, d time.Duration) error {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
 	}
 }

@@ -189,11 +189,7 @@ func (s *Sender) Run(ctx context.Context) {
 		}
 		pause := backoff.Backoff{Min: s.times.minBackoff, Max: s.times.maxBackoff}.Delay(failures)
 		// jitter, so that the machines of a cluster do not connect all at once
-		timer := time.NewTimer(pause*2/3 + rand.N(pause/3))
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-			timer.Stop()
+		if backoff.Sleep(ctx, pause*2/3+rand.N(pause/3)) != nil {
 			return
 		}
 	}
@@ -282,11 +278,7 @@ func (s *Sender) readSource(ctx context.Context, source Source, lines chan<- Rec
 			return
 		}
 		s.problem(fmt.Errorf("cannot read a source, retrying: %w", err))
-		timer := time.NewTimer(s.times.sourceRetry)
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-			timer.Stop()
+		if backoff.Sleep(ctx, s.times.sourceRetry) != nil {
 			return
 		}
 	}

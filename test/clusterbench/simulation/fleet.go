@@ -22,6 +22,7 @@ import (
 	"k8s.io/component-helpers/apimachinery/lease"
 	"k8s.io/utils/clock"
 
+	"github.com/orlop-os/orlop/pkg/backoff"
 	"github.com/orlop-os/orlop/vm"
 )
 
@@ -136,12 +137,8 @@ func (f *Fleet) register(ctx context.Context, name string) error {
 			return nil
 		}
 		f.failed(err)
-		again := time.NewTimer(f.clock.Outside(retry))
-		select {
-		case <-again.C:
-		case <-ctx.Done():
-			again.Stop()
-			return fmt.Errorf("%w: %w", context.Cause(ctx), err)
+		if ended := backoff.Sleep(ctx, f.clock.Outside(retry)); ended != nil {
+			return fmt.Errorf("%w: %w", ended, err)
 		}
 	}
 }
