@@ -14,6 +14,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/paths"
 	"github.com/orlop-os/orlop/pkg/reconcile"
 	"github.com/orlop-os/orlop/pkg/supervise"
+	"github.com/orlop-os/orlop/pkg/wake"
 )
 
 // Deps is the environment of a Controller.
@@ -35,7 +36,7 @@ type Controller struct {
 	state   *cell.Cell[State]
 	problem *cell.Cell[string]
 	prober  *diskprobe.Prober
-	changed chan struct{} // wakes Watch: a disk or a partition was added or removed
+	changed wake.Signal // wakes Watch: a disk or a partition was added or removed
 }
 
 // State is the state of the disks: topic "disks".
@@ -49,7 +50,7 @@ type State struct {
 
 // New returns a controller that has not read the disks.
 func New(d Deps) *Controller {
-	c := &Controller{deps: d, state: cell.New(State{}), problem: cell.New(""), changed: make(chan struct{}, 1)}
+	c := &Controller{deps: d, state: cell.New(State{}), problem: cell.New(""), changed: wake.New()}
 	c.prober = diskprobe.New(c.probe, diskprobe.Deadline, c.Wake)
 	return c
 }
@@ -65,10 +66,7 @@ func (c *Controller) Prober() *diskprobe.Prober { return c.prober }
 
 // Wake reports that a disk or a partition was added or removed.
 func (c *Controller) Wake() {
-	select {
-	case c.changed <- struct{}{}:
-	default: // Watch is awake already
-	}
+	c.changed.Wake()
 }
 
 // SetUp performs the remaining disk operations and stores the result in State and Problem.

@@ -9,6 +9,8 @@ import (
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+
+	"github.com/orlop-os/orlop/pkg/wake"
 )
 
 // Request is a request to shut down.
@@ -53,12 +55,12 @@ type Controller struct {
 	// feeding is canceled as the last step: the watchdog is not fed any more.
 	feeding     context.Context
 	stopFeeding context.CancelFunc
-	rescan      chan struct{} // wakes the reader of power buttons: an input device was added
+	rescan      wake.Signal // wakes the reader of power buttons: an input device was added
 }
 
 // NewController returns the controller of a machine that runs.
 func NewController(d Deps) *Controller {
-	c := &Controller{deps: d, rescan: make(chan struct{}, 1)}
+	c := &Controller{deps: d, rescan: wake.New()}
 	c.feeding, c.stopFeeding = context.WithCancel(context.Background())
 	c.running, c.cancel = context.WithCancelCause(context.Background())
 	return c
@@ -82,10 +84,7 @@ func (c *Controller) WatchButtons(ctx context.Context) {
 
 // InputAdded reports that an input device was added.
 func (c *Controller) InputAdded() {
-	select {
-	case c.rescan <- struct{}{}:
-	default: // the reader is awake already
-	}
+	c.rescan.Wake()
 }
 
 // Stopping reports whether a shutdown was requested: no service is started any more.
