@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"slices"
 	"time"
+
+	"github.com/orlop-os/orlop/pkg/backoff"
 )
 
 // StepOver is the largest offset that is slewed; a larger offset is stepped.
@@ -183,11 +185,12 @@ func quorum(good []Sample, best Sample) bool {
 
 // Intervals between rounds.
 const (
-	minPoll    = 64 * time.Second
-	maxPoll    = 1024 * time.Second
-	minBackoff = time.Second // after a failed round
-	maxBackoff = 64 * time.Second
+	minPoll = 64 * time.Second
+	maxPoll = 1024 * time.Second
 )
+
+// retries is the time to the next round after a failed round.
+var retries = backoff.Backoff{Min: time.Second, Max: 64 * time.Second}
 
 // nextPoll returns the time to the next round: it doubles from 64 s to 1024 s while the clock stays
 // close, and restarts at 64 s after a step.
@@ -196,9 +199,4 @@ func nextPoll(last time.Duration, m Adjustment) time.Duration {
 		return minPoll
 	}
 	return min(last*2, maxPoll)
-}
-
-// nextBackoff returns the time to the next round after a failed round: 1 s doubled up to 64 s.
-func nextBackoff(last time.Duration) time.Duration {
-	return min(max(last*2, minBackoff), maxBackoff)
 }

@@ -65,9 +65,8 @@ func TestPolls(t *testing.T) {
 	if p = nextPoll(p, Step); p != minPoll {
 		t.Errorf("poll after a step: %v", p)
 	}
-	var w time.Duration
-	for _, want := range []time.Duration{1, 2, 4, 8, 16, 32, 64, 64} {
-		if w = nextBackoff(w); w != want*time.Second {
+	for n, want := range []time.Duration{1, 2, 4, 8, 16, 32, 64, 64} {
+		if w := retries.Delay(n + 1); w != want*time.Second {
 			t.Fatalf("wait of %v, want %v s", w, int(want))
 		}
 	}

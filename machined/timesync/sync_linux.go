@@ -12,6 +12,7 @@ import (
 
 	"github.com/beevik/ntp"
 
+	"github.com/orlop-os/orlop/pkg/backoff"
 	"github.com/orlop-os/orlop/pkg/cell"
 	"github.com/orlop-os/orlop/pkg/panics"
 )
@@ -86,7 +87,7 @@ type synced struct{ last time.Time }
 func (d Deps) rounds(ctx context.Context, servers []string, known *synced) {
 	st := Status{Servers: servers}
 	d.publish(st)
-	var poll, wait time.Duration
+	var poll time.Duration
 	failures := 0
 	for len(servers) > 0 {
 		dec, err := d.round(ctx, servers, known)
@@ -97,25 +98,20 @@ func (d Deps) rounds(ctx context.Context, servers []string, known *synced) {
 		if err != nil {
 			failures++
 			d.Floor.Failed()
-			wait = nextBackoff(wait)
-			next = wait
+			next = retries.Delay(failures)
 			if err.Error() != st.Problem {
 				d.Log("time: " + err.Error())
 			}
 			st.Problem, st.Synced = err.Error(), st.Synced && failures < 3
 		} else {
-			failures, wait = 0, 0
+			failures = 0
 			poll = nextPoll(poll, dec.Move)
 			next = poll
 			st = d.status(servers, dec, st)
 		}
 		d.publish(st)
-		timer := time.NewTimer(next)
-		select {
-		case <-ctx.Done():
-			timer.Stop()
+		if backoff.Sleep(ctx, next) != nil {
 			return
-		case <-timer.C:
 		}
 	}
 	<-ctx.Done()
