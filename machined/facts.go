@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"crypto/ecdsa"
 	"encoding/json"
 	"fmt"
 	"time"
@@ -108,10 +109,10 @@ func (r *facts) api(c *config.Config, state network.State) nodeplan.Facts {
 	return f
 }
 
-// plan returns the facts on which the plan for a configuration depends.
+// plan returns the facts on which the plan for the node and its services depends.
 func (r *facts) plan(c *config.Config, state network.State) nodeplan.Facts {
 	f := r.api(c, state)
-	f.Release, f.InMemory, f.PreviousSysctls = r.system.release, r.system.inMemory(), r.system.kernel.PreviousSysctls()
+	f.Release, f.InMemory = r.system.release, r.system.inMemory()
 	f.Artifacts, _ = r.images.Artifacts().Get()
 	if c != nil && c.Cluster != nil {
 		f.Services.Refusal = r.checkMachine(c)
@@ -130,11 +131,11 @@ func (r *facts) trust(c *config.Config) (t nodeplan.Trust) {
 
 // hostConfig returns the host settings of a configuration.
 func (r *facts) hostConfig(c *config.Config) host.Config {
-	f := nodeplan.Facts{PreviousSysctls: r.system.kernel.PreviousSysctls()}
+	var key *ecdsa.PrivateKey
 	if own := r.identity.Load(); own != nil {
-		f.Identity = own.Key
+		key = own.Key
 	}
-	return nodeplan.Host(c, f)
+	return nodeplan.Host(c, key, r.system.kernel.PreviousSysctls())
 }
 
 // callers returns the CAs of the callers that the machine accepts.

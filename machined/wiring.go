@@ -307,8 +307,9 @@ func convergeDeps(m *machine) converge.Deps {
 			UpdatePairing:  m.pairing.Update,
 			Services:       m.services,
 		},
-		Facts:    m.facts.plan,
-		APIFacts: m.facts.api,
+		HostConfig: m.facts.hostConfig,
+		APIFacts:   m.facts.api,
+		NodeFacts:  m.facts.plan,
 		Changes: converge.Changes{
 			Membership: m.members.Worker.State.View().Changes(),
 			Artifacts:  m.images.Artifacts().Changes(),

@@ -6,7 +6,8 @@
 // or the ledger change. Its result is State: which operations of which configuration failed. A call
 // can wait for it (AwaitConverged).
 //
-// The package reads no facts of its own: machined collects them (Deps.Facts), and machined/nodeplan
-// derives the desired state of all domains from configuration and facts. It neither stores a
-// configuration nor decides which one is active.
+// The package reads no facts of its own: machined collects them (Deps.APIFacts, Deps.NodeFacts),
+// and machined/nodeplan derives the desired state of all domains from configuration and facts. Only
+// the domains api, credentials and services depend on the ledger and on STATE. The package neither
+// stores a configuration nor decides which one is active.
 package converge

@@ -6,6 +6,8 @@ import (
 
 	"github.com/orlop-os/orlop/machined/credentials"
 	"github.com/orlop-os/orlop/machined/drift"
+	"github.com/orlop-os/orlop/machined/firewall"
+	"github.com/orlop-os/orlop/machined/host"
 	"github.com/orlop-os/orlop/machined/network"
 	"github.com/orlop-os/orlop/machined/nodeplan"
 	"github.com/orlop-os/orlop/pkg/config"
@@ -36,12 +38,27 @@ func applyInOrder(_ context.Context, _ goal, inOrder func() error) error { retur
 
 // goal is a configuration to which the domains converge, with all documents that follow from it.
 type goal struct {
-	config  *config.Config // nil: none
-	state   network.State
-	callers credentials.CallerCAs
-	want    nodeplan.Want
+	config *config.Config // nil: none
+	state  network.State
+
+	network  network.Config
+	host     host.Config
+	firewall *firewall.Config // nil: it admits all packets
+	guard    firewall.Guard
+	// Both read the ledger and STATE, at the first call: only the domains that need them wait for a
+	// STATE that hangs.
+	api  func() apiGoal
+	node func() nodeplan.Want
+
 	// the configuration is not active yet: for a dry run
 	dry bool
+}
+
+// apiGoal is the goal of the API.
+type apiGoal struct {
+	want      credentials.Want // unusable with problem, which says why it cannot be planned
+	operators []byte           // CAs of the operators
+	problem   error
 }
 
 // reported is an operation that another component performs.

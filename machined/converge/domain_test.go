@@ -44,11 +44,22 @@ func testReconciler(t *testing.T) *Reconciler {
 			UpdatePairing:  func(*config.Config, []byte) {},
 			Services:       services,
 		},
+		HostConfig:    func(c *config.Config) host.Config { return nodeplan.Host(c, nil, nil) },
+		APIFacts:      func(*config.Config, network.State) nodeplan.Facts { return nodeplan.Facts{} },
+		NodeFacts:     func(*config.Config, network.State) nodeplan.Facts { return nodeplan.Facts{} },
 		MemberProblem: func() string { return "" },
 		Enter:         func(string, string) {},
 		Stopping:      func() bool { return false },
 		Event:         func(string, string, string) {},
 	})
+}
+
+// planned returns the goal of a configuration with these facts.
+func planned(r *Reconciler, c *config.Config, facts nodeplan.Facts) goal {
+	r.deps.APIFacts = func(*config.Config, network.State) nodeplan.Facts { return facts }
+	g := r.goal(c, facts.Network)
+	g.node = func() nodeplan.Want { return nodeplan.Plan(c, facts) }
+	return g
 }
 
 // pending is a domain with the operations that a test sets; a performed operation is removed.
@@ -106,7 +117,9 @@ func TestDomains(t *testing.T) {
 	plans := 0
 	err := convergeAll(t.Context(), all, func() goal {
 		plans++
-		return goal{want: nodeplan.Want{Services: nodeplan.Services{Hold: nodeplan.HoldRemoved}}}
+		g := r.goal(nil, network.State{})
+		g.node = func() nodeplan.Want { return nodeplan.Want{Services: nodeplan.Services{Hold: nodeplan.HoldRemoved}} }
+		return g
 	}, func(done reconcile.Report) { reports = append(reports, done.String()) })
 	if err != nil || plans != 5 { // credentials and services share a plan
 		t.Errorf("%v, %d plans", err, plans)
@@ -157,7 +170,7 @@ func TestGate(t *testing.T) {
 		i := len(all) - 1
 		entered := false
 		all[i].apply = func(context.Context, goal, func() error) error { entered = true; return nil }
-		err := convergeAll(t.Context(), all, func() goal { return goal{} }, func(done reconcile.Report) {
+		err := convergeAll(t.Context(), all, func() goal { return r.goal(nil, network.State{}) }, func(done reconcile.Report) {
 			if done.Err == nil && done.Op == "last" {
 				reports = append(reports, done.Domain)
 			}
@@ -175,9 +188,8 @@ func TestGate(t *testing.T) {
 // services get the desired state of the diff.
 func TestDomainsOfOthers(t *testing.T) {
 	r := testReconciler(t)
-	g := goal{state: network.State{TimeServers: []string{"192.0.2.1"}}}
-	g.want = nodeplan.Plan(nil, nodeplan.Facts{})
-	g.want.Network.Hostname = "n1"
+	g := planned(r, nil, nodeplan.Facts{Network: network.State{TimeServers: []string{"192.0.2.1"}}})
+	g.network.Hostname = "n1"
 	for _, name := range []string{"network", "services"} {
 		d := r.domain(name)
 		if name == "services" {
@@ -215,7 +227,7 @@ func TestServicesHeldBack(t *testing.T) {
 		{"refused", nodeplan.ServiceFacts{Refusal: errors.New("too little memory")}, "start service apid", "", "too little memory"},
 		{"no firewall", nodeplan.ServiceFacts{Exposed: true}, "start service apid", "", ""},
 	} {
-		g := goal{config: c, want: nodeplan.Plan(c, nodeplan.Facts{Services: test.facts})}
+		g := planned(r, c, nodeplan.Facts{Services: test.facts})
 		lines, err := r.domain("services").drift(t.Context(), g)
 		if got := strings.Join(lines, ", "); got != test.drift || (err == nil) != (test.problem == "") || err != nil && err.Error() != test.problem {
 			t.Errorf("%s: drift %s, %v; want %s, %s", test.name, got, err, test.drift, test.problem)
@@ -269,7 +281,7 @@ func TestFirewallDomain(t *testing.T) {
 		{"pods", other, "", "accept all connections|" + guard, "accept all connections|" + guard, ""},
 	} {
 		refused = step.refused
-		g := goal{want: nodeplan.Plan(step.config, nodeplan.Facts{})}
+		g := goal{firewall: nodeplan.Firewall(step.config), guard: nodeplan.Guard(step.config)}
 		drift := func() string {
 			lines, err := d.drift(t.Context(), g)
 			if err != nil {
@@ -318,13 +330,15 @@ func TestFileDomains(t *testing.T) {
 	}
 	facts := nodeplan.Facts{Identity: key, Network: network.State{Links: []network.LinkState{{Managed: true, Up: true, Addresses: []network.AddressState{address}}}}}
 	r := testReconciler(t)
-	g := goal{config: c, want: nodeplan.Plan(c, facts)}
-	if g.want.NodeProblem != nil {
-		t.Fatal(g.want.NodeProblem)
+	g := planned(r, c, facts)
+	api, node := g.api(), g.node()
+	if err := errors.Join(api.problem, node.NodeProblem); err != nil {
+		t.Fatal(err)
 	}
 	root := t.TempDir()
-	below(&g.want.API, root)
-	below(&g.want.Node.Credentials, root)
+	below(&api.want, root)
+	below(&node.Node.Credentials, root)
+	g.api, g.node = func() apiGoal { return api }, func() nodeplan.Want { return node }
 	for _, name := range []string{"api", "credentials"} {
 		d := r.domain(name)
 		lines, err := d.drift(t.Context(), g)

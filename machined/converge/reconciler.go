@@ -31,9 +31,11 @@ type Config struct {
 type Deps struct {
 	Config  cell.View[Config]
 	Domains Domains
-	// Facts returns the facts on which the plan for a configuration depends; APIFacts only those
-	// for the credentials of apid.
-	Facts, APIFacts func(*config.Config, network.State) nodeplan.Facts
+	// HostConfig returns the host settings of a configuration.
+	HostConfig func(*config.Config) host.Config
+	// APIFacts returns the facts on which the credentials of apid depend, NodeFacts the facts on
+	// which the node and its services depend. Both read the ledger and STATE, which may block.
+	APIFacts, NodeFacts func(*config.Config, network.State) nodeplan.Facts
 	// Changes start a reconciliation.
 	Changes Changes
 	// MemberProblem returns why a worker is no member of its cluster; empty if it is.
@@ -159,21 +161,40 @@ func (r *Reconciler) reconcile(ctx context.Context, c *config.Config, state netw
 	if r.deps.Stopping() {
 		return nil
 	}
-	return convergeAll(ctx, r.domains(), func() goal { return r.goal(c, state) }, r.report)
+	return r.lead(ctx, r.domains(), c, state)
+}
+
+// lead leads these domains to a configuration.
+func (r *Reconciler) lead(ctx context.Context, all []domain, c *config.Config, state network.State) error {
+	return convergeAll(ctx, all, func() goal { return r.goal(c, state) }, r.report)
 }
 
 // goal returns the goal of a configuration (nil for none).
 func (r *Reconciler) goal(c *config.Config, state network.State) goal {
-	facts := r.deps.Facts(c, state)
-	facts.Services.Exposed = r.deps.Domains.Firewall.Exposed(nodeplan.Firewall(c))
-	since := r.noAddressSince.Load()
-	facts.Services.AddressLost = since != nil && time.Since(*since) >= noAddressTime
-	return goal{config: c, state: state, callers: facts.Trust.Callers, want: nodeplan.Plan(c, facts)}
+	return goal{
+		config: c, state: state,
+		network: nodeplan.Network(c), host: r.deps.HostConfig(c), firewall: nodeplan.Firewall(c), guard: nodeplan.Guard(c),
+		api: sync.OnceValue(func() apiGoal { return r.apiGoal(c, state) }),
+		node: sync.OnceValue(func() nodeplan.Want {
+			facts := r.deps.NodeFacts(c, state)
+			facts.Services.Exposed = r.deps.Domains.Firewall.Exposed(nodeplan.Firewall(c))
+			since := r.noAddressSince.Load()
+			facts.Services.AddressLost = since != nil && time.Since(*since) >= noAddressTime
+			return nodeplan.Plan(c, facts)
+		}),
+	}
+}
+
+// apiGoal returns the goal of the API for a configuration (nil for none).
+func (r *Reconciler) apiGoal(c *config.Config, state network.State) apiGoal {
+	facts := r.deps.APIFacts(c, state)
+	want, err := nodeplan.API(c, facts)
+	return apiGoal{want: want, operators: facts.Trust.Callers.Operators, problem: err}
 }
 
 // ConfigureHost leads the host to a configuration at boot, before the other domains.
 func (r *Reconciler) ConfigureHost(ctx context.Context, c host.Config) error {
-	return r.domain("host").converge(ctx, goal{want: nodeplan.Want{Host: c}}, r.report)
+	return r.domain("host").converge(ctx, goal{host: c}, r.report)
 }
 
 // ConfigureFirewall installs the nftables rules of a configuration at boot, before the network
@@ -181,8 +202,7 @@ func (r *Reconciler) ConfigureHost(ctx context.Context, c host.Config) error {
 func (r *Reconciler) ConfigureFirewall(ctx context.Context, c *config.Config) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	rules := nodeplan.Want{Firewall: nodeplan.Firewall(c), Guard: nodeplan.Guard(c)}
-	return r.domain("firewall").converge(ctx, goal{want: rules}, r.report)
+	return r.domain("firewall").converge(ctx, goal{firewall: nodeplan.Firewall(c), guard: nodeplan.Guard(c)}, r.report)
 }
 
 // ConfigureAPI leads apid to a configuration, without the other domains.
@@ -194,9 +214,7 @@ func (r *Reconciler) ConfigureAPI(ctx context.Context, c *config.Config, state n
 
 // ConfigureAPILocked is ConfigureAPI for a caller that has called Lock.
 func (r *Reconciler) ConfigureAPILocked(ctx context.Context, c *config.Config, state network.State) error {
-	facts := r.deps.APIFacts(c, state)
-	g := goal{config: c, state: state, callers: facts.Trust.Callers}
-	g.want.API, g.want.APIProblem = nodeplan.API(c, facts)
+	g := goal{config: c, state: state, api: sync.OnceValue(func() apiGoal { return r.apiGoal(c, state) })}
 	return r.domain("api").converge(ctx, g, r.report)
 }
 
@@ -212,7 +230,7 @@ func (r *Reconciler) EnforceRevocations(ctx context.Context) error {
 	if !now.Config.IsControlPlane() {
 		return nil
 	}
-	w := r.goal(now.Config, state).want
+	w := r.goal(now.Config, state).node()
 	if errors.Is(w.NodeProblem, nodeplan.ErrNoAddress) || errors.Is(w.NodeProblem, nodeplan.ErrNoNode) {
 		return nil // no API server runs yet
 	}
@@ -227,7 +245,7 @@ func (r *Reconciler) convergeCredentials(ctx context.Context, w nodeplan.Want) e
 	}
 	d := credentialsDomain()
 	d.want = nil
-	return d.converge(ctx, goal{want: w}, r.report)
+	return d.converge(ctx, goal{node: func() nodeplan.Want { return w }}, r.report)
 }
 
 // report adds an event about an operation.
@@ -239,7 +257,7 @@ func (r *Reconciler) report(done reconcile.Report) {
 // still to start or stop.
 func (r *Reconciler) WaitingServices(c *config.Config) ([]string, error) {
 	state, _ := r.deps.Domains.Network.State.Get()
-	want := r.goal(c, state).want.Services
+	want := r.goal(c, state).node().Services
 	if want.Problem != nil && want.Hold != nodeplan.HoldRefused {
 		return nil, want.Problem
 	}

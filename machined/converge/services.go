@@ -34,7 +34,7 @@ func (r *Reconciler) reportUnusedResolvers(unused []string) {
 // applyServices writes the files of the services and then sets the services that should run; the
 // service manager performs the operations.
 func (r *Reconciler) applyServices(_ context.Context, g goal, _ func() error) error {
-	w := g.want
+	w := g.node()
 	r.enterHold(w, g.state)
 	switch w.Services.Hold {
 	case nodeplan.HoldNothing:

@@ -73,7 +73,7 @@ func firewallDomain(filter *firewall.Filter) domain {
 	return domain{
 		name: "firewall", keepGoing: true,
 		diff: func(_ context.Context, g goal) ([]reconcile.Op, error) {
-			return filter.Diff(g.want.Firewall, g.want.Guard), nil
+			return filter.Diff(g.firewall, g.guard), nil
 		},
 		apply: func(_ context.Context, _ goal, inOrder func() error) error {
 			err := inOrder()
@@ -89,7 +89,7 @@ func networkDomain(n Network) domain {
 	return domain{
 		name: "network",
 		diff: func(_ context.Context, g goal) (ops []reconcile.Op, err error) {
-			lines, err := n.Controller.DryRun(g.want.Network)
+			lines, err := n.Controller.DryRun(g.network)
 			if err != nil && g.dry {
 				err = fmt.Errorf("network: cannot plan: %w", err)
 			}
@@ -99,8 +99,8 @@ func networkDomain(n Network) domain {
 			return ops, err
 		},
 		apply: func(_ context.Context, g goal, _ func() error) error {
-			if have, _ := n.Config.Get(); !reflect.DeepEqual(have, g.want.Network) {
-				n.Config.Set(g.want.Network)
+			if have, _ := n.Config.Get(); !reflect.DeepEqual(have, g.network) {
+				n.Config.Set(g.network)
 			}
 			if have, _ := n.TimeServers.Get(); !slices.Equal(have, g.state.TimeServers) {
 				n.TimeServers.Set(g.state.TimeServers)
@@ -122,12 +122,12 @@ func hostDomain(kernel *host.Kernel, facts func() host.Facts) domain {
 	return domain{
 		name: "host", keepGoing: true, apply: applyInOrder,
 		diff: func(ctx context.Context, g goal) ([]reconcile.Op, error) {
-			want := host.Plan(g.want.Host, facts())
+			want := host.Plan(g.host, facts())
 			return kernel.Diff(func() host.Want { return want })(ctx)
 		},
 		// the kernel modules that stay although the configuration no longer names them
 		remarks: func(g goal) ([]string, error) {
-			left, err := kernel.LeftoverModules(g.want.Host)
+			left, err := kernel.LeftoverModules(g.host)
 			if err != nil || len(left) == 0 {
 				return nil, err
 			}
@@ -142,14 +142,15 @@ func apiDomain(identified func() bool, callers func(c *config.Config, operators 
 	return domain{
 		name: "api",
 		want: func(g goal) error {
-			if g.want.APIProblem == nil && !identified() {
+			problem := g.api().problem
+			if problem == nil && !identified() {
 				return drift.ErrAbsent
 			}
-			return g.want.APIProblem
+			return problem
 		},
-		diff: func(_ context.Context, g goal) ([]reconcile.Op, error) { return diffFiles(g.want.API) },
+		diff: func(_ context.Context, g goal) ([]reconcile.Op, error) { return diffFiles(g.api().want) },
 		apply: func(_ context.Context, g goal, inOrder func() error) error {
-			callers(g.config, g.callers.Operators)
+			callers(g.config, g.api().operators)
 			return inOrder()
 		},
 	}
@@ -161,12 +162,13 @@ func credentialsDomain() domain {
 	return domain{
 		name: "credentials", gates: true, apply: applyInOrder,
 		want: func(g goal) error {
-			if g.want.Services.Hold != nodeplan.HoldNothing {
+			w := g.node()
+			if w.Services.Hold != nodeplan.HoldNothing {
 				return drift.ErrAbsent
 			}
-			return g.want.NodeProblem
+			return w.NodeProblem
 		},
-		diff: func(_ context.Context, g goal) ([]reconcile.Op, error) { return diffFiles(g.want.Node.Credentials) },
+		diff: func(_ context.Context, g goal) ([]reconcile.Op, error) { return diffFiles(g.node().Node.Credentials) },
 	}
 }
 
@@ -190,7 +192,7 @@ func servicesDomain(manager *supervise.Manager, apply func(context.Context, goal
 	return domain{
 		name: "services", apply: apply,
 		diff: func(_ context.Context, g goal) (ops []reconcile.Op, err error) {
-			services := g.want.Services
+			services := g.node().Services
 			if services.Problem != nil && services.Hold == nodeplan.HoldNothing {
 				return nil, nil // no service is started or stopped
 			}
@@ -205,6 +207,6 @@ func servicesDomain(manager *supervise.Manager, apply func(context.Context, goal
 			return ops, nil
 		},
 		// why services cannot be planned, or why the machine refuses the configuration
-		remarks: func(g goal) ([]string, error) { return nil, g.want.Services.Problem },
+		remarks: func(g goal) ([]string, error) { return nil, g.node().Services.Problem },
 	}
 }

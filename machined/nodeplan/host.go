@@ -1,6 +1,7 @@
 package nodeplan
 
 import (
+	"crypto/ecdsa"
 	"net"
 	"slices"
 
@@ -29,11 +30,13 @@ func Network(c *config.Config) network.Config {
 	return out
 }
 
-// Host returns the host settings of a configuration.
-func Host(c *config.Config, f Facts) host.Config {
-	out := host.Config{PreviousSysctls: f.PreviousSysctls}
-	if f.Identity != nil {
-		out.MachineID = host.MachineID(pki.EncodePublicKey(f.Identity))
+// Host returns the host settings of a configuration (nil for none). identity is the machine key,
+// nil if it is not loaded yet; previous contains the values of kernel parameters from before the
+// system first set them.
+func Host(c *config.Config, identity *ecdsa.PrivateKey, previous map[string]string) host.Config {
+	out := host.Config{PreviousSysctls: previous}
+	if identity != nil {
+		out.MachineID = host.MachineID(pki.EncodePublicKey(identity))
 	}
 	if c != nil {
 		out.Sysctls, out.Modules = c.Machine.Spec.Sysctls, c.Machine.Spec.KernelModules

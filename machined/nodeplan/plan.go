@@ -6,8 +6,6 @@ import (
 	"fmt"
 
 	"github.com/orlop-os/orlop/machined/credentials"
-	"github.com/orlop-os/orlop/machined/firewall"
-	"github.com/orlop-os/orlop/machined/host"
 	"github.com/orlop-os/orlop/machined/network"
 	"github.com/orlop-os/orlop/pkg/buildinfo"
 	"github.com/orlop-os/orlop/pkg/config"
@@ -27,9 +25,7 @@ type Facts struct {
 	Trust    Trust
 	// why an artifact of an add-on is missing, by digest; empty: present
 	Artifacts map[string]string
-	// values of kernel parameters from before the system first set them
-	PreviousSysctls map[string]string
-	Services        ServiceFacts
+	Services  ServiceFacts
 }
 
 // Member is the membership of a worker in its cluster.
@@ -60,17 +56,10 @@ type ServiceFacts struct {
 	AddressLost bool
 }
 
-// Want contains all documents that follow from a configuration.
+// Want contains the documents of the node and its services.
 type Want struct {
-	Network  network.Config
-	Host     host.Config
-	Firewall *firewall.Config // nil: it admits all packets
-	Guard    firewall.Guard
-	// credentials of apid; unusable with APIProblem, which says why they cannot be planned
-	API        credentials.Want
-	APIProblem error
-	// documents of the node; unusable with NodeProblem, which is ErrNoNode, ErrNoAddress or says
-	// why they cannot be planned
+	// unusable with NodeProblem, which is ErrNoNode, ErrNoAddress or says why the documents cannot
+	// be planned
 	Node        Node
 	NodeProblem error
 	Services    Services
@@ -92,10 +81,9 @@ var (
 	ErrNoAddress = errors.New("no address yet")
 )
 
-// Plan returns all documents that follow from a configuration (nil for none).
+// Plan returns the documents of the node and its services for a configuration (nil for none).
 func Plan(c *config.Config, f Facts) Want {
-	w := Want{Network: Network(c), Host: Host(c, f), Firewall: Firewall(c), Guard: Guard(c)}
-	w.API, w.APIProblem = API(c, f)
+	var w Want
 	var a credentials.Authorities
 	w.Node, a, w.NodeProblem = node(c, f)
 	w.Services = services(c, f, w, a)

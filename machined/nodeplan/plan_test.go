@@ -52,9 +52,11 @@ func facts(t *testing.T) Facts {
 			Callers: credentials.CallerCAs{Revoked: []byte("[]")},
 			Revoked: []trust.Revocation{{Lineage: "1f", Name: "eve", At: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), By: "CN=admin"}},
 		},
-		PreviousSysctls: map[string]string{"vm.swappiness": "60"},
 	}
 }
+
+// previousSysctls are the values of kernel parameters from before the system first set them.
+var previousSysctls = map[string]string{"vm.swappiness": "60"}
 
 // indented returns a document as JSON.
 func indented(t *testing.T, document any) string {
@@ -90,20 +92,20 @@ func TestPlan(t *testing.T) {
 	c := reference(t)
 	f := facts(t)
 	w := Plan(c, f)
-	if w.APIProblem != nil || w.NodeProblem != nil || w.Services.Problem != nil || w.Services.Hold != HoldNothing {
-		t.Fatalf("%v, %v, %v, %q", w.APIProblem, w.NodeProblem, w.Services.Problem, w.Services.Hold)
+	api, err := API(c, f)
+	if err != nil || w.NodeProblem != nil || w.Services.Problem != nil || w.Services.Hold != HoldNothing {
+		t.Fatalf("%v, %v, %v, %q", err, w.NodeProblem, w.Services.Problem, w.Services.Hold)
 	}
 	a, err := authorities(c, f)
 	if err != nil {
 		t.Fatal(err)
 	}
-	w.Host.MachineID = "" // of a random key
 	for name, got := range map[string]string{
-		"network.json":     indented(t, w.Network),
-		"host.json":        indented(t, w.Host),
-		"firewall.nft":     w.Firewall.Commands(nodespec.PodBridge),
-		"guard.nft":        w.Guard.Commands(nodespec.PodBridge),
-		"api.txt":          content(w.API),
+		"network.json":     indented(t, Network(c)),
+		"host.json":        indented(t, Host(c, nil, previousSysctls)),
+		"firewall.nft":     Firewall(c).Commands(nodespec.PodBridge),
+		"guard.nft":        Guard(c).Commands(nodespec.PodBridge),
+		"api.txt":          content(api),
 		"node.json":        indented(t, w.Node.Spec),
 		"credentials.txt":  content(w.Node.Credentials),
 		"addons.json":      string(a.Addons) + "\n",
@@ -120,8 +122,11 @@ func TestPlan(t *testing.T) {
 // unconfigured lists what a machine without a configuration gets.
 func unconfigured(t *testing.T, f Facts) string {
 	w := Plan(nil, f)
-	w.Host.MachineID = ""
-	return fmt.Sprintf("network %+v\nhost %+v\nfirewall %v\nnode: %v\nservices %v\n%s", w.Network, w.Host, w.Firewall.Lines(), w.NodeProblem, names(w.Services.Now(nil)), content(w.API))
+	api, err := API(nil, f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return fmt.Sprintf("network %+v\nhost %+v\nfirewall %v\nnode: %v\nservices %v\n%s", Network(nil), Host(nil, nil, previousSysctls), Firewall(nil).Lines(), w.NodeProblem, names(w.Services.Now(nil)), content(api))
 }
 
 func names(services []supervise.Service) (out []string) {
