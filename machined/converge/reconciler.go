@@ -85,7 +85,7 @@ type Reconciler struct {
 	deps  Deps
 	mu    sync.Mutex // at most one reconciliation at a time
 	state *cell.Cell[State]
-	// since when the services have no address; nil if they have an address
+	// since when the machine has no address; nil if it has an address
 	noAddressSince atomic.Pointer[time.Time]
 	// resolvers that pods do not use; guarded by mu
 	unusedResolvers []string
@@ -164,9 +164,21 @@ func (r *Reconciler) reconcile(ctx context.Context, c *config.Config, state netw
 	return r.lead(ctx, r.domains(), c, state)
 }
 
-// lead leads these domains to a configuration.
+// lead leads these domains to a configuration. The loss of the address is recorded first: it counts
+// even if a domain fails before the services.
 func (r *Reconciler) lead(ctx context.Context, all []domain, c *config.Config, state network.State) error {
+	r.recordAddress(c, state)
 	return convergeAll(ctx, all, func() goal { return r.goal(c, state) }, r.report)
+}
+
+// recordAddress records since when the machine has no address.
+func (r *Reconciler) recordAddress(c *config.Config, state network.State) {
+	if len(nodeplan.Addresses(c, state)) > 0 {
+		r.noAddressSince.Store(nil)
+		return
+	}
+	now := time.Now()
+	r.noAddressSince.CompareAndSwap(nil, &now)
 }
 
 // goal returns the goal of a configuration (nil for none).

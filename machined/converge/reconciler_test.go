@@ -2,11 +2,16 @@ package converge
 
 import (
 	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/orlop-os/orlop/machined/firewall"
 	"github.com/orlop-os/orlop/machined/host"
@@ -14,6 +19,7 @@ import (
 	"github.com/orlop-os/orlop/machined/nodeplan"
 	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/reconcile"
+	"github.com/orlop-os/orlop/pkg/supervise"
 )
 
 // TestStateHangs checks that disk, firewall, network and host, and their drift, do not wait for
@@ -72,5 +78,69 @@ func TestStateHangs(t *testing.T) {
 			t.Errorf("drift of %s", got)
 		}
 		close(state)
+	})
+}
+
+// TestAddressReturns checks that the time without an address begins again with each loss, even if
+// the credentials could not be written while the machine had its address.
+func TestAddressReturns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c, problems := config.Parse("reference.yaml", []byte(config.Reference))
+		if err := problems.Err(); err != nil {
+			t.Fatal(err)
+		}
+		c.Network.Spec.Firewall = nil
+		r := testReconciler(t)
+		facts := func(_ *config.Config, state network.State) nodeplan.Facts {
+			return nodeplan.Facts{Identity: key, Network: state}
+		}
+		r.deps.APIFacts, r.deps.NodeFacts = facts, facts
+		all := r.domains()
+		for i, d := range all {
+			switch d.name {
+			case "credentials":
+				all[i].diff = (&pending{left: []string{"impossible"}}).diff
+			case "services":
+			default:
+				all[i].diff = (&pending{}).diff
+			}
+		}
+		address := network.AddressState{Prefix: netip.MustParsePrefix("10.0.0.11/24")}
+		lost := network.State{}
+		returned := network.State{Links: []network.LinkState{{Managed: true, Up: true, Addresses: []network.AddressState{address}}}}
+		const running = "apid containerd orchestrator-api orchestrator-controllers orchestrator-node"
+		if err := r.deps.Domains.Services.Set(append([]supervise.Service{nodeplan.Apid()}, nodeplan.Kubernetes(true)...)); err != nil {
+			t.Fatal(err)
+		}
+		start := time.Now()
+		for _, step := range []struct {
+			at       time.Duration
+			state    network.State
+			problem  string
+			services string
+		}{
+			{0, lost, "", running},
+			{30 * time.Second, returned, "credentials: cannot impossible: no", running},
+			{90 * time.Second, lost, "", running},
+			{149 * time.Second, lost, "", running},
+			{150 * time.Second, lost, "", "apid containerd"},
+		} {
+			time.Sleep(time.Until(start.Add(step.at)))
+			problem := ""
+			if err := r.lead(t.Context(), all, c, step.state); err != nil {
+				problem = err.Error()
+			}
+			var names []string
+			for _, s := range r.deps.Domains.Services.Services() {
+				names = append(names, s.Name)
+			}
+			if got := strings.Join(names, " "); got != step.services || problem != step.problem {
+				t.Errorf("after %v: %s, %q; want %s, %q", step.at, got, problem, step.services, step.problem)
+			}
+		}
 	})
 }

@@ -66,16 +66,13 @@ func (r *Reconciler) applyServices(_ context.Context, g goal, _ func() error) er
 	return r.deps.Domains.Services.Set(w.Services.Now(nil))
 }
 
-// enterHold sets the step of the boot to the reason for which services are held back, and records
-// since when the machine has no address.
+// enterHold sets the step of the boot to the reason for which services are held back.
 func (r *Reconciler) enterHold(w nodeplan.Want, state network.State) {
 	switch w.Services.Hold {
 	case nodeplan.HoldNoNode, nodeplan.HoldRefused, nodeplan.HoldExposed:
 		return // the errors are reported
 	case nodeplan.HoldNoAddress:
 		r.deps.Enter("services", "an address: "+strings.Join(append(state.Problems, "none on any link yet"), "; "))
-		now := time.Now()
-		r.noAddressSince.CompareAndSwap(nil, &now)
 		return
 	case nodeplan.HoldNotJoined:
 		r.deps.Enter("joining", strings.TrimSuffix("the cluster: "+r.deps.MemberProblem(), ": "))
@@ -83,7 +80,6 @@ func (r *Reconciler) enterHold(w nodeplan.Want, state network.State) {
 		r.deps.Enter("removed", r.deps.MemberProblem()+"; reset it, or give it another ticket (`orlopctl nodes add`)")
 	case nodeplan.HoldNothing:
 	}
-	r.noAddressSince.Store(nil)
 	r.reportUnusedResolvers(w.Node.UnusedResolvers)
 }
 
