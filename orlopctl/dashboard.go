@@ -89,17 +89,17 @@ func newFeeds(ios *iostreams.Streams, conn *connect.Connector, contexts []string
 	files := new(sync.Mutex)
 	var feeds []*feed
 	for i, name := range contexts {
-		// output to stderr would be written into the screen
-		one := conn.ForContext(name, ios.Silent())
-		name, _, endpoint, err := one.Called()
+		// the screen is not drawn yet: a problem with the certificate is still visible
+		shown, _, endpoint, err := conn.ForContext(name, ios).Called()
 		if err != nil {
 			return nil, err
 		}
-		known := dashboard.Machine{Context: name, Address: endpoint.Address}
+		known := dashboard.Machine{Context: shown, Address: endpoint.Address}
 		if len(conn.Flags.Endpoints) > 0 {
 			known.Context = ""
 		}
-		feeds = append(feeds, &feed{index: i, known: known, conn: one, files: files})
+		// output to stderr would be written into the screen
+		feeds = append(feeds, &feed{index: i, known: known, conn: conn.ForContext(name, ios.Silent()), files: files})
 	}
 	return feeds, nil
 }

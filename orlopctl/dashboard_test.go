@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"os"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -17,6 +18,7 @@ import (
 	"github.com/orlop-os/orlop/orlopctl/connect"
 	"github.com/orlop-os/orlop/orlopctl/contexts"
 	"github.com/orlop-os/orlop/orlopctl/dashboard"
+	"github.com/orlop-os/orlop/orlopctl/gen"
 	"github.com/orlop-os/orlop/orlopctl/iostreams"
 	"github.com/orlop-os/orlop/orlopctl/machinetest"
 	latest "github.com/orlop-os/orlop/pkg/cell"
@@ -206,5 +208,48 @@ func TestDashboardFeeds(t *testing.T) {
 	conn.Flags.Endpoints = []string{"10.0.0.11"}
 	if _, err := newFeeds(&iostreams.Streams{}, conn, []string{"one"}); err == nil {
 		t.Error("contexts and an endpoint at once are taken")
+	}
+}
+
+// TestDashboardReportsCertificate checks that a new certificate that cannot be stored is reported
+// before the screen is drawn, and not into the screen.
+func TestDashboardReportsCertificate(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "contexts")
+	t.Setenv("ORLOP_CONFIG", file)
+	operator, err := pki.NewCA("operator", time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	leaf, err := operator.Issue(pki.Spec{CN: "dora", O: []string{pki.RoleAdmin}, Usage: pki.Client, TTL: time.Minute})
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	for name, text := range map[string][]byte{gen.CACert: operator.CertPEM(), gen.CAKey: operator.KeyPEM()} {
+		if err := os.WriteFile(filepath.Join(dir, name), text, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	err = contexts.Change(func(f *contexts.File) error {
+		f.Contexts["one"] = contexts.Context{
+			Endpoint: "10.0.0.11", Fingerprint: pki.Fingerprint(operator.Cert), Cert: string(leaf.CertPEM()), Key: string(leaf.KeyPEM()), Operator: dir,
+		}
+		return nil
+	})
+	if err == nil {
+		err = errors.Join(os.Remove(file+".lock"), os.Mkdir(file+".lock", 0o700)) // no change is possible
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	var reported bytes.Buffer
+	ios := &iostreams.Streams{Err: &reported}
+	feeds, err := newFeeds(ios, connect.New(ios), []string{"one"})
+	if err != nil || strings.Count(reported.String(), "a new certificate of yours cannot be stored: ") != 1 {
+		t.Fatalf("%v, reported %q", err, reported.String())
+	}
+	reported.Reset()
+	if _, _, _, err := feeds[0].called(); err != nil || reported.Len() > 0 {
+		t.Errorf("%v, written into the screen: %q", err, reported.String())
 	}
 }
