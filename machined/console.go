@@ -35,7 +35,7 @@ func (m *machine) watchConsole(ctx context.Context, status *cell.Cell[console.St
 		stages.Current()
 		services.Current()
 		networks.Current()
-		m.active.Store().Current()
+		configs.Current()
 		storage.Current()
 		codes.Current()
 		status.Set(m.consoleStatus())
