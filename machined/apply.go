@@ -12,6 +12,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/orlop-os/orlop/machined/activeconfig"
+	machinedapi "github.com/orlop-os/orlop/machined/api"
 	"github.com/orlop-os/orlop/machined/credentials"
 	"github.com/orlop-os/orlop/machined/disk"
 	"github.com/orlop-os/orlop/machined/nodeplan"
@@ -94,7 +95,7 @@ func (m *machine) apply(ctx context.Context, filename string, r *api.ApplyReques
 	}
 	if now.Config != nil && len(config.Changes(now.Config, next)) == 0 && !now.OnTrial() && r.Mode != api.ApplyRequest_MODE_TRY && m.active.Store().Staged().IsZero() {
 		// recorded as a call without a change, but the text is stored: it can differ in comments
-		setUnchanged(ctx)
+		machinedapi.SetUnchanged(ctx)
 	}
 	return m.activate(ctx, now, next, text, r, out)
 }

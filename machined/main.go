@@ -18,7 +18,6 @@
 //	state.go           the topics; progress.go the progress of the boot
 //	program.go         the handling of a panic
 //	health.go          the state from which package health computes the health
-//	audit.go           the audit log; auditinterceptor.go the interceptor of each call
 //
 // If its name is apid, the executable runs the listener of the API instead (package apid); if its
 // name is diskprobe, it examines a foreign disk (package diskprobe). One executable for all three
@@ -38,6 +37,7 @@ import (
 
 	"github.com/orlop-os/orlop/apid"
 	"github.com/orlop-os/orlop/machined/activeconfig"
+	machinedapi "github.com/orlop-os/orlop/machined/api"
 	"github.com/orlop-os/orlop/machined/converge"
 	"github.com/orlop-os/orlop/machined/debug"
 	"github.com/orlop-os/orlop/machined/disk"
@@ -100,7 +100,7 @@ type machine struct {
 	identity *identity.Identity // machine key
 
 	packets     *firewall.Filter
-	callRecords *callRecords // audit log
+	auditLog    *machinedapi.AuditLog
 	upgrade     *upgrade.Upgrade
 	install     *install.Manager
 	debug       *debug.Tools
@@ -135,10 +135,13 @@ func (s *system) inMemory() bool { return s.bootMedium != "" }
 // newMachine makes all packages. It starts nothing.
 func newMachine() *machine {
 	m := &machine{
-		system:      system{slot: os.Getenv("ORLOP_SLOT"), bootMedium: os.Getenv(bootmedium.Env)},
-		events:      newEventLog(),
-		callRecords: newCallRecords(),
+		system: system{slot: os.Getenv("ORLOP_SLOT"), bootMedium: os.Getenv(bootmedium.Env)},
+		events: newEventLog(),
 	}
+	m.auditLog = machinedapi.NewAuditLog(machinedapi.AuditLogDeps{
+		Event:   func(kind, message string) { m.events.add("audit", kind, message) },
+		Console: m.events.logConsole,
+	})
 	m.progress = newBootProgress(userspaceStart(os.Getenv("ORLOP_USERSPACE_START")), func(message string) { m.events.add("boot", "stage", message) })
 	m.panics = newPanicLog(m)
 	m.commands = newCommands()

@@ -20,6 +20,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/orlop-os/orlop/machined/activeconfig"
+	machinedapi "github.com/orlop-os/orlop/machined/api"
 	"github.com/orlop-os/orlop/machined/converge"
 	"github.com/orlop-os/orlop/machined/membership"
 	"github.com/orlop-os/orlop/machined/network"
@@ -108,6 +109,7 @@ func controlPlane(t *testing.T) *machine {
 	m.active.Cell().Set(activeconfig.Active{Config: whole})
 	m.network.State = cell.New(network.State{Links: []network.LinkState{{Managed: true, Up: true, Addresses: []network.AddressState{{Prefix: netip.MustParsePrefix("10.0.0.11/24")}}}}})
 	m.setMembers(func(d *membership.Deps) { d.Files.Ledger = file })
+	m.auditLog = machinedapi.NewAuditLog(machinedapi.AuditLogDeps{})
 	m.progress, m.panics = newBootProgress(time.Now(), func(string) {}), newPanicLog(m)
 	m.upgrade = newUpgrade(m)
 	return m

@@ -1,14 +1,12 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
 	"time"
 
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/orlop-os/orlop/pkg/api"
@@ -46,7 +44,7 @@ type panicLog struct {
 }
 
 func newPanicLog(m *machine) *panicLog {
-	return &panicLog{state: cell.New(panicState{}), event: func(kind, message string) { m.events.add("panics", kind, message) }, record: m.record}
+	return &panicLog{state: cell.New(panicState{}), event: func(kind, message string) { m.events.add("panics", kind, message) }, record: m.auditLog.Record}
 }
 
 // restarter runs the tasks that last as long as the machine runs.
@@ -88,14 +86,6 @@ func (l *panicLog) add(e *panics.Error) {
 // stackLines is the number of stack lines that become events: two per call. The event log holds a
 // day of a quiet machine.
 const stackLines = 40
-
-// panicError returns the error for the caller of a call that panicked.
-func panicError(err error) error {
-	if e := (*panics.Error)(nil); errors.As(err, &e) {
-		return status.Error(codes.Internal, e.Error()+"; the events contain the stack (`orlopctl events`)")
-	}
-	return err
-}
 
 // panicCheck returns the check of the panics; nil if there were none. It fails while a task waits
 // for its restart; a call that panicked is only counted, because it leaves no state.

@@ -16,11 +16,10 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
-	"github.com/orlop-os/orlop/apid"
 	"github.com/orlop-os/orlop/machined/activeconfig"
+	machinedapi "github.com/orlop-os/orlop/machined/api"
 	"github.com/orlop-os/orlop/machined/health"
 	"github.com/orlop-os/orlop/pkg/api"
-	"github.com/orlop-os/orlop/pkg/audit"
 	"github.com/orlop-os/orlop/pkg/callerid"
 	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/panics"
@@ -38,7 +37,7 @@ func (s fakeStream) Context() context.Context { return s.ctx }
 // separately with its stack; the health counts it, and a version on trial is rolled back.
 func TestCallPanics(t *testing.T) {
 	m := controlPlane(t)
-	m.pairing, m.callRecords = unpaired(), recording(t, audit.DefaultSize).callRecords
+	m.pairing, m.auditLog = unpaired(), recording(t).auditLog
 	m.panics = newPanicLog(m)
 	panics.OnPanic(m.panics.add)
 	t.Cleanup(func() { panics.OnPanic(nil) })
@@ -48,25 +47,30 @@ func TestCallPanics(t *testing.T) {
 		}
 	}
 
-	g := auditInterceptor{m: m, audited: apid.Mutates()}
+	g := interceptorOf(m)
 	ctx := metadata.NewIncomingContext(t.Context(), metadata.Pairs(callerid.KeySubject, "CN=admin", callerid.KeyRole, "admin"))
 	var nothing *config.Config
-	_, err := g.unary(ctx, &api.ResetRequest{}, &grpc.UnaryServerInfo{FullMethod: api.Machine_Reboot_FullMethodName}, func(context.Context, any) (any, error) {
+	_, err := g.Unary(ctx, &api.ResetRequest{}, &grpc.UnaryServerInfo{FullMethod: api.Machine_Reboot_FullMethodName}, func(context.Context, any) (any, error) {
 		return nothing.Machine.Metadata.Name, nil // as with a configuration that has disappeared
 	})
 	if status.Code(err) != codes.Internal || !strings.Contains(err.Error(), "nil pointer") {
 		t.Errorf("a call: %v", err)
 	}
-	err = g.stream(nil, fakeStream{ctx: ctx}, &grpc.StreamServerInfo{FullMethod: api.Machine_Version_FullMethodName}, func(any, grpc.ServerStream) error { panic("a fake") })
+	err = g.Stream(nil, fakeStream{ctx: ctx}, &grpc.StreamServerInfo{FullMethod: api.Machine_Version_FullMethodName}, func(any, grpc.ServerStream) error { panic("a fake") })
 	if status.Code(err) != codes.Internal {
 		t.Errorf("a stream: %v", err)
 	}
 	// A goroutine that a handler has started, and waits for.
-	err = g.do(ctx, api.Machine_Version_FullMethodName, m.serve(ctx, func(context.Context, func()) error { panic("a fake below") }))
+	serve := machinedapi.Serve(m.power.Running().Done())
+	version := func(err error) error {
+		_, got := g.Unary(ctx, nil, &grpc.UnaryServerInfo{FullMethod: api.Machine_Version_FullMethodName}, func(context.Context, any) (any, error) { return nil, err })
+		return got
+	}
+	err = version(serve(ctx, func(context.Context, func()) error { panic("a fake below") }))
 	if status.Code(err) != codes.Internal {
 		t.Errorf("a goroutine of a call: %v", err)
 	}
-	if err := g.do(ctx, api.Machine_Version_FullMethodName, nil); err != nil {
+	if err := version(nil); err != nil {
 		t.Errorf("the next call: %v", err)
 	}
 
@@ -90,15 +94,19 @@ func TestCallPanics(t *testing.T) {
 	if !stack {
 		t.Error("no event says where it was")
 	}
-	got := brief(entries(t, m.callRecords.changes, ""))
-	if strings.Count(got, "nobody panic Internal") != 3 || !strings.Contains(got, "admin Machine/Reboot Internal") {
-		t.Errorf("on record: %s", got)
+	changes, _ := m.auditLog.Records()
+	got := map[string]int{}
+	for _, e := range entries(t, changes, "") {
+		got[e.Role+" "+e.Method+" "+e.Status]++
+	}
+	if got["nobody panic Internal"] != 3 || got["admin "+api.Machine_Reboot_FullMethodName+" Internal"] == 0 {
+		t.Errorf("on record: %v", got)
 	}
 }
 
 // TestPanicsAreBounded checks that many panics do not fill the events and the record.
 func TestPanicsAreBounded(t *testing.T) {
-	m := &machine{events: newEventLog()}
+	m := &machine{events: newEventLog(), auditLog: machinedapi.NewAuditLog(machinedapi.AuditLogDeps{})}
 	m.panics = newPanicLog(m)
 	for range 1000 {
 		m.panics.add(&panics.Error{Where: "a", Value: "b", Stack: strings.Repeat("line\n", 1000)})
@@ -113,7 +121,7 @@ func TestPanicsAreBounded(t *testing.T) {
 
 // TestBackingOff checks that the state contains a task while it waits for its restart.
 func TestBackingOff(t *testing.T) {
-	m := &machine{}
+	m := &machine{auditLog: machinedapi.NewAuditLog(machinedapi.AuditLogDeps{})}
 	m.panics = newPanicLog(m)
 	k := m.panics.restarter()
 	k.BackingOff("a", true)

@@ -9,10 +9,9 @@ import (
 	"sync"
 	"time"
 
-	"google.golang.org/grpc"
-
 	"github.com/orlop-os/orlop/apid"
 	"github.com/orlop-os/orlop/machined/activeconfig"
+	machinedapi "github.com/orlop-os/orlop/machined/api"
 	"github.com/orlop-os/orlop/machined/disk"
 	"github.com/orlop-os/orlop/machined/network"
 	"github.com/orlop-os/orlop/machined/nodeplan"
@@ -286,29 +285,13 @@ func stepTime(ctx context.Context, m *machine) error {
 	return nil
 }
 
-// The limits of the local API. apid has its own limits for clients; these limits protect PID 1 from
-// a faulty apid.
-const (
-	maxMessage = 4 << 20 // bytes
-	maxStreams = 256
-	// streamWindow is the number of bytes that apid can send on a stream before machined reads
-	// them, in addition to one message. gRPC would let the window grow to 16 MiB.
-	streamWindow = 256 << 10
-	// bytes in flight from apid, of all streams; machined reads them from the socket at once
-	connWindow = 1 << 20
-)
-
 // stepAPI opens the local socket and starts apid.
 func stepAPI(ctx context.Context, m *machine) error {
-	if err := m.openRecords(); err != nil {
+	if err := m.auditLog.Open(auditDirs(m.disks)); err != nil {
 		m.events.logConsole(err.Error() + "; mutating calls are refused until it can be written")
 	}
-	g := auditInterceptor{m: m, audited: apid.Mutates()}
-	server := grpc.NewServer(grpc.MaxRecvMsgSize(maxMessage), grpc.MaxConcurrentStreams(maxStreams),
-		grpc.StaticStreamWindowSize(streamWindow), grpc.StaticConnWindowSize(connWindow),
-		grpc.UnaryInterceptor(g.unary), grpc.StreamInterceptor(g.stream))
-	newAPI(m).Register(server)
-	listener, err := listenForApid(paths.MachinedSocket)
+	server := newAPI(m).NewServer(machinedapi.Interceptor{AuditLog: m.auditLog, Audited: apid.Mutates(), RejectUnclaimed: m.pairing.RejectUnclaimed})
+	listener, err := machinedapi.Listen(paths.MachinedSocket)
 	if err != nil {
 		return err
 	}
@@ -324,6 +307,14 @@ func stepAPI(ctx context.Context, m *machine) error {
 		m.events.logConsole(err.Error())
 	}
 	return m.services.Set([]supervise.Service{nodeplan.Apid()})
+}
+
+// auditDirs returns the directories of the audit log: on STATE, or in memory without STATE.
+func auditDirs(disks *disk.Controller) machinedapi.AuditDirs {
+	if why, _ := disks.Problem().Get(); why != "" {
+		return machinedapi.AuditDirs{Changes: paths.AuditInMemory, Refused: paths.AuditInMemory + "-refused", InProgress: paths.AuditInMemory + "-in-progress"}
+	}
+	return machinedapi.AuditDirs{Changes: paths.Audit, Refused: paths.AuditRefused, InProgress: paths.AuditInProgress}
 }
 
 func stepServices(ctx context.Context, m *machine) error {

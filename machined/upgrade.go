@@ -11,6 +11,7 @@ import (
 
 	"github.com/orlop-os/orlop/apid"
 	"github.com/orlop-os/orlop/machined/activeconfig"
+	machinedapi "github.com/orlop-os/orlop/machined/api"
 	"github.com/orlop-os/orlop/machined/disk"
 	"github.com/orlop-os/orlop/machined/membership"
 	"github.com/orlop-os/orlop/machined/network"
@@ -87,7 +88,7 @@ func newUpgrade(m *machine) *upgrade.Upgrade {
 			Command: m.commands.run,
 		},
 		PeerEndpoint: m.members.Peers.Endpoint,
-		Serve:        m.serve,
+		Serve:        machinedapi.Serve(m.power.Running().Done()),
 		Reboot:       func(why string) error { return m.power.Shutdown(power.Request{To: power.Reboot, Why: why}) },
 		Running:      m.power.Running(),
 		Restarter:    m.panics.restarter(),

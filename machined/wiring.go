@@ -2,15 +2,12 @@ package main
 
 import (
 	"context"
-	"errors"
 	"net/netip"
 	"slices"
 	"time"
 
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
-	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/orlop-os/orlop/apid"
@@ -32,14 +29,12 @@ import (
 	"github.com/orlop-os/orlop/machined/suspend"
 	"github.com/orlop-os/orlop/machined/upgrade"
 	"github.com/orlop-os/orlop/pkg/api"
-	"github.com/orlop-os/orlop/pkg/audit"
 	"github.com/orlop-os/orlop/pkg/buildinfo"
 	"github.com/orlop-os/orlop/pkg/cell"
 	"github.com/orlop-os/orlop/pkg/client"
 	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/paths"
 	"github.com/orlop-os/orlop/pkg/supervise"
-	"github.com/orlop-os/orlop/pkg/transfer"
 )
 
 // assemble makes machined's packages, each from its Deps.
@@ -83,9 +78,8 @@ func newAPI(m *machine) *machinedapi.API {
 			Suspended:    newSuspended(m),
 		},
 		Internal: machinedapi.InternalDeps{
-			Pair:          m.pairing.Pair,
-			RequestJoin:   m.members.Requests.RequestJoin,
-			RecordRefusal: m.recordRefusal,
+			Pair:        m.pairing.Pair,
+			RequestJoin: m.members.Requests.RequestJoin,
 		},
 		Upgrade: machinedapi.UpgradeDeps{
 			Status:   cell.Map(m.upgrade.Controller.State(), m.upgrade.Controller.Status),
@@ -93,14 +87,13 @@ func newAPI(m *machine) *machinedapi.API {
 			Server:   m.upgrade.Server,
 			Rollback: m.upgrade.Controller.Rollback,
 		},
-		Audit:           machinedapi.AuditDeps{Record: m.callRecords.record, Stopping: m.power.Running().Done()},
+		Audit:           machinedapi.AuditDeps{Log: m.auditLog, Stopping: m.power.Running().Done()},
 		Certificates:    m.members.Server,
 		Images:          m.images,
 		ContainerdReady: func() error { return containerdReady(m.services) },
 		Debug:           m.debug,
 		Etcd:            m.etcd,
 		Event:           m.events.add,
-		Unchanged:       setUnchanged,
 	})
 }
 
@@ -209,7 +202,7 @@ func newImages(m *machine, containerd *grpc.ClientConn) *images.Manager {
 			c, _, err := m.members.Peers.Dial(ctx, addr)
 			return c, err
 		},
-		Serve:    m.serve,
+		Serve:    machinedapi.Serve(m.power.Running().Done()),
 		Stopping: m.power.Running(),
 		Event:    m.events.add,
 	})
@@ -229,7 +222,7 @@ func newLogShipping(m *machine) *logship.Shipper {
 			}
 			return paths.LogShipping
 		},
-		AuditLogs: func() (changes, refused *audit.Log) { return m.callRecords.changes, m.callRecords.refused },
+		AuditLogs: m.auditLog.Records,
 		Events: logship.Events{
 			Newest: func() uint64 { last, _ := m.events.last.Get(); return last },
 			Tail: func(ctx context.Context, after uint64, each func(logship.Event) error) error {
@@ -269,8 +262,8 @@ func newPairing(m *machine) *ownership.Pairing {
 			state, _ := m.network.State.Get()
 			return m.reconciler.ConfigureAPILocked(ctx, c, state)
 		},
-		Record:        m.record,
-		RecordRefused: m.recordRefused,
+		Record:        m.auditLog.Record,
+		RecordRefused: m.auditLog.RecordRefused,
 		Event:         func(kind, message string) { m.events.add("pairing", kind, message) },
 		Console:       m.events.logConsole,
 	})
@@ -322,21 +315,6 @@ func convergeDeps(m *machine) converge.Deps {
 		Event:               m.events.add,
 		Console:             m.events.logConsole,
 	}
-}
-
-// serve sends data to another machine with send, which calls taken after each piece. It ends if no
-// piece was taken for a while, and at shutdown; a blocked send ends after it.
-func (m *machine) serve(ctx context.Context, send func(ctx context.Context, taken func()) error) error {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	err := transfer.Watch("giving a bundle or an image", m.power.Running().Done(), 0, func(moved func()) error { return send(ctx, moved) })
-	switch {
-	case errors.Is(err, transfer.ErrStalled):
-		return status.Errorf(codes.DeadlineExceeded, "the receiver has read no data for %v", transfer.StallTimeout)
-	case errors.Is(err, transfer.ErrStopped):
-		return status.Error(codes.Unavailable, "this machine is shutting down")
-	}
-	return machinedapi.EndOfStream(err)
 }
 
 func newActiveConfig(m *machine) *activeconfig.Manager {

@@ -38,8 +38,6 @@ type Deps struct {
 	Etcd Etcd
 	// Event adds an event.
 	Event func(source, kind, message string)
-	// Unchanged marks a call that succeeds as a call that changed no data, for the audit log.
-	Unchanged func(ctx context.Context)
 }
 
 // API holds the services.
@@ -62,17 +60,17 @@ type API struct {
 func New(d Deps) *API {
 	return &API{
 		machine:  machineService{deps: d.Machine, debug: d.Debug, relays: newRelays()},
-		config:   configService{deps: d.Config, unchanged: d.Unchanged},
+		config:   configService{deps: d.Config},
 		process:  processService{services: d.Services, event: d.Event},
 		log:      logService{services: d.Services, kernelStarted: d.KernelStarted, debug: d.Debug},
-		cluster:  clusterService{deps: d.Cluster, event: d.Event, unchanged: d.Unchanged},
-		trust:    trustService{certificates: d.Certificates, unchanged: d.Unchanged},
-		internal: internalService{deps: d.Internal},
+		cluster:  clusterService{deps: d.Cluster, event: d.Event},
+		trust:    trustService{certificates: d.Certificates},
+		internal: internalService{deps: d.Internal, log: d.Audit.Log},
 		upgrade:  upgradeService{deps: d.Upgrade},
 		audit:    auditService{deps: d.Audit},
 		image:    imageService{images: d.Images, containerdReady: d.ContainerdReady},
 		debug:    debugService{debug: d.Debug},
-		etcd:     etcdService{etcd: d.Etcd, unchanged: d.Unchanged},
+		etcd:     etcdService{etcd: d.Etcd},
 	}
 }
 

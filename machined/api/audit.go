@@ -6,14 +6,11 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/orlop-os/orlop/pkg/api"
-	"github.com/orlop-os/orlop/pkg/audit"
 )
 
 // AuditDeps are the dependencies of service Audit.
 type AuditDeps struct {
-	// Record returns the record of the calls that changed or revealed data, or of the rejected
-	// calls; the error is a gRPC status.
-	Record func(rejected bool) (*audit.Log, error)
+	Log *AuditLog
 	// Stopping is closed at shutdown.
 	Stopping <-chan struct{}
 }
@@ -24,7 +21,7 @@ type auditService struct {
 }
 
 func (s auditService) Read(r *api.ReadAuditRequest, stream grpc.ServerStreamingServer[api.AuditLine]) error {
-	log, err := s.deps.Record(r.Refused)
+	log, err := s.deps.Log.record(r.Refused)
 	if err != nil {
 		return err
 	}

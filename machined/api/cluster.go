@@ -51,9 +51,8 @@ type Suspended interface {
 
 type clusterService struct {
 	api.UnimplementedClusterServer
-	deps      ClusterDeps
-	event     func(source, kind, message string)
-	unchanged func(context.Context)
+	deps  ClusterDeps
+	event func(source, kind, message string)
 }
 
 func (s clusterService) Health(r *api.HealthRequest, stream grpc.ServerStreamingServer[api.HealthResponse]) error {
@@ -108,7 +107,7 @@ func (s clusterService) Approve(ctx context.Context, r *api.ApproveRequest) (*ap
 		return nil, err
 	}
 	if unchanged {
-		s.unchanged(ctx)
+		SetUnchanged(ctx)
 	}
 	return &api.ApproveResponse{}, nil
 }

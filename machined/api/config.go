@@ -31,8 +31,7 @@ type ConfigDeps struct {
 
 type configService struct {
 	api.UnimplementedConfigServer
-	deps      ConfigDeps
-	unchanged func(context.Context)
+	deps ConfigDeps
 }
 
 // maxDocuments is the maximum size of a configuration, in bytes.
@@ -51,7 +50,7 @@ func (s configService) Apply(ctx context.Context, r *api.ApplyRequest) (*api.App
 		return nil, status.Error(codes.FailedPrecondition, err.Error())
 	}
 	if r.Mode == api.ApplyRequest_MODE_DRY_RUN {
-		s.unchanged(ctx)
+		SetUnchanged(ctx)
 	}
 	return out, nil
 }

@@ -18,31 +18,30 @@ import (
 func TestApply(t *testing.T) {
 	var fails error
 	var filename string
-	unchanged := 0
 	s := configService{
 		deps: ConfigDeps{Apply: func(_ context.Context, name string, _ *api.ApplyRequest) (*api.ApplyResponse, error) {
 			filename = name
 			return &api.ApplyResponse{}, fails
 		}},
-		unchanged: func(context.Context) { unchanged++ },
 	}
 	for _, c := range []struct {
 		what      string
 		r         *api.ApplyRequest
 		fails     error
 		code      codes.Code
-		unchanged int
+		unchanged bool
 	}{
-		{"a change", &api.ApplyRequest{}, nil, codes.OK, 0},
-		{"a dry run", &api.ApplyRequest{Mode: api.ApplyRequest_MODE_DRY_RUN}, nil, codes.OK, 1},
-		{"too large", &api.ApplyRequest{Documents: make([]byte, maxDocuments+1)}, nil, codes.InvalidArgument, 0},
-		{"impossible", &api.ApplyRequest{}, errors.New("not now"), codes.FailedPrecondition, 0},
-		{"with a problem", &api.ApplyRequest{}, config.Problems{{File: "a.yaml", Line: 3, Field: "Machine.spec.role", Reason: "is missing"}}, codes.InvalidArgument, 0},
+		{"a change", &api.ApplyRequest{}, nil, codes.OK, false},
+		{"a dry run", &api.ApplyRequest{Mode: api.ApplyRequest_MODE_DRY_RUN}, nil, codes.OK, true},
+		{"too large", &api.ApplyRequest{Documents: make([]byte, maxDocuments+1)}, nil, codes.InvalidArgument, false},
+		{"impossible", &api.ApplyRequest{}, errors.New("not now"), codes.FailedPrecondition, false},
+		{"with a problem", &api.ApplyRequest{}, config.Problems{{File: "a.yaml", Line: 3, Field: "Machine.spec.role", Reason: "is missing"}}, codes.InvalidArgument, false},
 	} {
-		fails, unchanged = c.fails, 0
-		_, err := s.Apply(t.Context(), c.r)
-		if status.Code(err) != c.code || unchanged != c.unchanged {
-			t.Errorf("%s: %v, unchanged %d times", c.what, err, unchanged)
+		fails = c.fails
+		call := &recordedCall{}
+		_, err := s.Apply(context.WithValue(t.Context(), recordedCallKey{}, call), c.r)
+		if unchanged := call.unchanged.Load(); status.Code(err) != c.code || unchanged != c.unchanged {
+			t.Errorf("%s: %v, unchanged %t", c.what, err, unchanged)
 		}
 		if _, problems := c.fails.(config.Problems); !problems {
 			continue

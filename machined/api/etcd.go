@@ -28,8 +28,7 @@ type Etcd interface {
 
 type etcdService struct {
 	api.UnimplementedEtcdServer
-	etcd      Etcd
-	unchanged func(context.Context)
+	etcd Etcd
 }
 
 func (s etcdService) Snapshot(r *api.EtcdSnapshotRequest, stream grpc.ServerStreamingServer[api.EtcdSnapshotResponse]) error {
@@ -112,7 +111,7 @@ func (s etcdService) Disarm(ctx context.Context, _ *api.EtcdDisarmRequest) (*api
 		return nil, err
 	}
 	if len(raised) == 0 {
-		s.unchanged(ctx)
+		SetUnchanged(ctx)
 	}
 	return &api.EtcdDisarmResponse{Alarms: raised}, nil
 }

@@ -12,14 +12,13 @@ type InternalDeps struct {
 	Pair func(ctx context.Context, r *api.PairRequest) *api.PairResponse
 	// RequestJoin adds a request of a machine without a ticket.
 	RequestJoin func(r *api.RequestJoinRequest) *api.RequestJoinResponse
-	// RecordRefusal records a call that apid rejected.
-	RecordRefusal func(r *api.RecordRefusalRequest)
 }
 
 // internalService serves the calls of apid on its own behalf.
 type internalService struct {
 	api.UnimplementedApidInternalServer
 	deps InternalDeps
+	log  *AuditLog
 }
 
 func (s internalService) Pair(ctx context.Context, r *api.PairRequest) (*api.PairResponse, error) {
@@ -31,6 +30,6 @@ func (s internalService) RequestJoin(_ context.Context, r *api.RequestJoinReques
 }
 
 func (s internalService) RecordRefusal(_ context.Context, r *api.RecordRefusalRequest) (*api.RecordRefusalResponse, error) {
-	s.deps.RecordRefusal(r)
+	s.log.recordRefusal(r)
 	return &api.RecordRefusalResponse{}, nil
 }

@@ -20,7 +20,6 @@ type Certificates interface {
 type trustService struct {
 	api.UnimplementedTrustServer
 	certificates Certificates
-	unchanged    func(context.Context)
 }
 
 func (s trustService) Issue(ctx context.Context, r *api.IssueRequest) (*api.IssueResponse, error) {
@@ -42,7 +41,7 @@ func (s trustService) GetRevocations(_ context.Context, r *api.GetRevocationsReq
 func (s trustService) Revoke(ctx context.Context, r *api.RevokeRequest) (*api.RevokeResponse, error) {
 	out, unchanged, err := s.certificates.Revoke(ctx, callerid.FromContext(ctx), r)
 	if unchanged {
-		s.unchanged(ctx)
+		SetUnchanged(ctx)
 	}
 	return out, err
 }

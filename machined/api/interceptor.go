@@ -1,8 +1,9 @@
-package main
+package api
 
 import (
 	"context"
 	"crypto/rand"
+	"errors"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -17,14 +18,18 @@ import (
 	"github.com/orlop-os/orlop/pkg/panics"
 )
 
-// auditInterceptor wraps every call from apid: it records the call (audit.go), and limits a panic
-// to the call (program.go).
-type auditInterceptor struct {
-	m       *machine
-	audited func(method string) bool // apid.Mutates
+// Interceptor wraps every call from apid: it records the call (AuditLog), and limits a panic to the
+// call.
+type Interceptor struct {
+	AuditLog *AuditLog
+	// Audited reports whether the calls of a method are recorded.
+	Audited func(method string) bool
+	// RejectUnclaimed rejects a call that an unclaimed machine does not admit.
+	RejectUnclaimed func(method string) error
 }
 
-func (g auditInterceptor) unary(ctx context.Context, r any, info *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (answer any, err error) {
+// Unary wraps a call with one request and one answer.
+func (g Interceptor) Unary(ctx context.Context, r any, info *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (answer any, err error) {
 	err = g.handle(ctx, info.FullMethod, func(ctx context.Context, o *recordedCall) error {
 		if err := o.begin(target(info.FullMethod, r, nil), false); err != nil {
 			return err
@@ -36,22 +41,23 @@ func (g auditInterceptor) unary(ctx context.Context, r any, info *grpc.UnaryServ
 	return answer, err
 }
 
-func (g auditInterceptor) stream(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handle grpc.StreamHandler) error {
+// Stream wraps a call with a stream.
+func (g Interceptor) Stream(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handle grpc.StreamHandler) error {
 	return g.handle(stream.Context(), info.FullMethod, func(ctx context.Context, o *recordedCall) error {
 		return panics.Do("call "+info.FullMethod, func() error { return handle(srv, &recordedStream{ServerStream: stream, ctx: ctx, of: o}) })
 	})
 }
 
 // handle runs a call. call gets nil for a call that is not recorded.
-func (g auditInterceptor) handle(ctx context.Context, method string, call func(context.Context, *recordedCall) error) error {
-	if err := g.m.pairing.RejectUnclaimed(method); err != nil {
+func (g Interceptor) handle(ctx context.Context, method string, call func(context.Context, *recordedCall) error) error {
+	if err := g.RejectUnclaimed(method); err != nil {
 		return err
 	}
-	if !g.audited(method) {
+	if !g.Audited(method) {
 		return panicError(call(ctx, nil))
 	}
 	by := callerid.FromContext(ctx)
-	o := &recordedCall{m: g.m, start: time.Now(), call: audit.Call{Subject: by.Subject, Serial: by.Serial, Role: by.Role, Peer: by.Peer, Method: method}}
+	o := &recordedCall{log: g.AuditLog, start: time.Now(), call: audit.Call{Subject: by.Subject, Serial: by.Serial, Role: by.Role, Peer: by.Peer, Method: method}}
 	err := panicError(call(context.WithValue(ctx, recordedCallKey{}, o), o))
 	o.end(err)
 	return err
@@ -60,7 +66,7 @@ func (g auditInterceptor) handle(ctx context.Context, method string, call func(c
 // recordedCall is a call that is recorded. Its methods are safe for concurrent use, and for nil,
 // which is a call that is not recorded.
 type recordedCall struct {
-	m     *machine
+	log   *AuditLog
 	start time.Time
 	call  audit.Call
 
@@ -73,8 +79,8 @@ type recordedCall struct {
 
 type recordedCallKey struct{}
 
-// setUnchanged marks the call of a context, which succeeds, as a call that changed no data.
-func setUnchanged(ctx context.Context) {
+// SetUnchanged marks the call of a context, which succeeds, as a call that changed no data.
+func SetUnchanged(ctx context.Context) {
 	if o, ok := ctx.Value(recordedCallKey{}).(*recordedCall); ok {
 		o.unchanged.Store(true)
 	}
@@ -99,8 +105,8 @@ func (o *recordedCall) begin(target string, inRecord bool) error {
 		if mayChange(o.call.Role) {
 			o.call.ID = rand.Text()[:16]
 		}
-		if err := o.m.recordStart(o.call, inRecord); err != nil && !api.AuditRuleOf(o.call.Method).GetOptional() {
-			o.m.events.add("audit", "failure", err.Error())
+		if err := o.log.recordStart(o.call, inRecord); err != nil && !api.AuditRuleOf(o.call.Method).GetOptional() {
+			o.log.deps.Event("failure", err.Error())
 			o.call.ID, o.rejected = "", status.Errorf(codes.Unavailable,
 				"%s: refused, nothing was changed: cannot write the audit log (%v); free space on STATE, or reboot the machine", o.call.Method, err)
 		}
@@ -109,25 +115,24 @@ func (o *recordedCall) begin(target string, inRecord bool) error {
 }
 
 // recordStart records the start of a call, after the calls that could not be written before.
-func (m *machine) recordStart(c audit.Call, inRecord bool) error {
-	r := m.callRecords
-	if r.changes == nil {
+func (l *AuditLog) recordStart(c audit.Call, inRecord bool) error {
+	if l.changes == nil {
 		return errNoRecord
 	}
-	r.mu.Lock()
-	err := r.flushLocked()
-	r.mu.Unlock()
+	l.mu.Lock()
+	err := l.flushLocked()
+	l.mu.Unlock()
 	if err != nil {
 		return err
 	}
 	if c.ID != "" {
-		if err := r.inProgress.Begin(time.Now(), bounded(c)); err != nil {
+		if err := l.inProgress.Begin(time.Now(), bounded(c)); err != nil {
 			return err
 		}
 	}
 	if inRecord {
 		c.Status = audit.Started
-		m.recordRefused(c)
+		l.RecordRefused(c)
 	}
 	return nil
 }
@@ -144,17 +149,17 @@ func (o *recordedCall) end(err error) {
 		c.Reason = status.Convert(err).Message()
 	}
 	w := effectOf(c, code, o.sent.Load(), o.unchanged.Load())
-	if o.rejected != nil || w == effectPossible && !o.m.callRecords.changesLimit.Allow(callerKey(c)) {
+	if o.rejected != nil || w == effectPossible && !o.log.changesLimit.Allow(callerKey(c)) {
 		w = effectNone
 	}
 	if w != effectNone {
-		o.m.record(c)
+		o.log.Record(c)
 		return
 	}
-	o.m.recordRefused(c)
+	o.log.RecordRefused(c)
 	if c.ID != "" {
-		if err := o.m.callRecords.inProgress.End(c.ID); err != nil {
-			o.m.events.add("audit", "failure", err.Error())
+		if err := o.log.inProgress.End(c.ID); err != nil {
+			o.log.deps.Event("failure", err.Error())
 		}
 	}
 }
@@ -186,4 +191,12 @@ func (s *recordedStream) SendMsg(answer any) error {
 		s.of.sent.Store(true)
 	}
 	return s.ServerStream.SendMsg(answer)
+}
+
+// panicError returns the error for the caller of a call that panicked.
+func panicError(err error) error {
+	if e := (*panics.Error)(nil); errors.As(err, &e) {
+		return status.Error(codes.Internal, e.Error()+"; the events contain the stack (`orlopctl events`)")
+	}
+	return err
 }

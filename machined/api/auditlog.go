@@ -1,4 +1,4 @@
-package main
+package api
 
 import (
 	"cmp"
@@ -18,7 +18,6 @@ import (
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/audit"
 	"github.com/orlop-os/orlop/pkg/limits"
-	"github.com/orlop-os/orlop/pkg/paths"
 	"github.com/orlop-os/orlop/pkg/pki"
 	"github.com/orlop-os/orlop/pkg/sanitize"
 )
@@ -28,8 +27,18 @@ import (
 // (docs/decisions/0058-audit-records.md). machined records every call that changes data or reveals
 // a secret, and every pairing attempt; apid reports the calls that it has rejected.
 
-// callRecords is the audit log.
-type callRecords struct {
+// AuditLogDeps are the dependencies of the audit log.
+type AuditLogDeps struct {
+	// Event adds an event of source "audit".
+	Event func(kind, message string)
+	// Console writes a line to the console.
+	Console func(line string)
+}
+
+// AuditLog is the audit log.
+type AuditLog struct {
+	deps AuditLogDeps
+
 	changes, refused *audit.Log // nil if they cannot be written
 	inProgress       audit.Journal
 	refusedLimit     *refusedLimit // limits the entries of refused
@@ -45,36 +54,38 @@ type callRecords struct {
 // unwritten, so they belong to calls that ran at the same time.
 const maxUnwritten = 256
 
-// newCallRecords limits each caller to thirty entries at once, and one per minute in the long run,
-// about calls that may have changed no data.
-func newCallRecords() *callRecords {
-	return &callRecords{refusedLimit: newRefusedLimit(), changesLimit: limits.Rates{Interval: time.Minute, Burst: 30}}
+// NewAuditLog makes the audit log; Open opens its records. It limits each caller to thirty entries
+// at once, and one per minute in the long run, about calls that may have changed no data.
+func NewAuditLog(d AuditLogDeps) *AuditLog {
+	return &AuditLog{deps: d, refusedLimit: newRefusedLimit(), changesLimit: limits.Rates{Interval: time.Minute, Burst: 30}}
 }
 
-// openRecords opens the records on STATE, or in memory without STATE. It records the calls that
-// were interrupted when the machine stopped.
-func (m *machine) openRecords() error {
-	dirs := [3]string{paths.Audit, paths.AuditRefused, paths.AuditInProgress}
-	if why, _ := m.disks.Problem().Get(); why != "" {
-		dirs = [3]string{paths.AuditInMemory, paths.AuditInMemory + "-refused", paths.AuditInMemory + "-in-progress"}
-	}
+// AuditDirs are the directories of the audit log.
+type AuditDirs struct{ Changes, Refused, InProgress string }
+
+// Open opens the records. It records the calls that were interrupted when the machine stopped.
+func (l *AuditLog) Open(dirs AuditDirs) error {
 	var err, err2 error
-	if m.callRecords.changes, err = m.openRecord(dirs[0], "", audit.DefaultFiles); err == nil {
-		m.callRecords.inProgress = audit.Journal{Dir: dirs[2]}
-		err = m.recordUnfinished()
+	if l.changes, err = l.openRecord(dirs.Changes, "", audit.DefaultFiles); err == nil {
+		l.inProgress = audit.Journal{Dir: dirs.InProgress}
+		err = l.recordUnfinished()
 	}
-	m.callRecords.refused, err2 = m.openRecord(dirs[1], audit.Refused, audit.RefusedFiles)
+	l.refused, err2 = l.openRecord(dirs.Refused, audit.Refused, audit.RefusedFiles)
 	return errors.Join(err, err2)
 }
 
+// Records returns the records of the calls that changed or revealed data, and of the rejected
+// calls; nil if they cannot be written.
+func (l *AuditLog) Records() (changes, refused *audit.Log) { return l.changes, l.refused }
+
 // openRecord opens a record. It moves a damaged record aside and starts a new record.
-func (m *machine) openRecord(dir, name string, files int) (*audit.Log, error) {
-	l, err := audit.OpenNamed(dir, name, audit.DefaultSize, files)
+func (l *AuditLog) openRecord(dir, name string, files int) (*audit.Log, error) {
+	record, err := audit.OpenNamed(dir, name, audit.DefaultSize, files)
 	if err == nil {
-		return l, nil
+		return record, nil
 	}
 	aside := dir + ".damaged"
-	m.events.logConsole(fmt.Sprintf("%v; it is moved to %s, and a new record starts", err, aside))
+	l.deps.Console(fmt.Sprintf("%v; it is moved to %s, and a new record starts", err, aside))
 	if err := errors.Join(os.RemoveAll(aside), os.Rename(dir, aside)); err != nil {
 		return nil, fmt.Errorf("audit: %w", err)
 	}
@@ -82,15 +93,15 @@ func (m *machine) openRecord(dir, name string, files int) (*audit.Log, error) {
 }
 
 // recordUnfinished records the calls that had not ended when the machine stopped.
-func (m *machine) recordUnfinished() error {
-	left, err := m.callRecords.inProgress.Unfinished()
+func (l *AuditLog) recordUnfinished() error {
+	left, err := l.inProgress.Unfinished()
 	for _, e := range left {
 		c := e.Call
 		c.Status, c.Reason = audit.Unfinished, "started at "+e.At.Format(time.RFC3339Nano)+"; the machine stopped before the call ended"
-		if failed := m.callRecords.changes.Append(time.Now(), c); failed != nil {
+		if failed := l.changes.Append(time.Now(), c); failed != nil {
 			return errors.Join(err, failed)
 		}
-		err = errors.Join(err, m.callRecords.inProgress.End(c.ID))
+		err = errors.Join(err, l.inProgress.End(c.ID))
 	}
 	return err
 }
@@ -108,58 +119,56 @@ func bounded(c audit.Call) audit.Call {
 // maxReason is the maximum size of a recorded reason, in bytes.
 const maxReason = 400
 
-// record writes a call that changed data into the first record. If the write fails, the call is
+// Record writes a call that changed data into the first record. If the write fails, the call is
 // written before the next call starts, or recorded as unfinished at the next boot.
-func (m *machine) record(c audit.Call) {
-	r := m.callRecords
-	if r == nil || r.changes == nil {
+func (l *AuditLog) Record(c audit.Call) {
+	if l.changes == nil {
 		return
 	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if len(r.unwritten) < maxUnwritten {
-		r.unwritten = append(r.unwritten, bounded(c))
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.unwritten) < maxUnwritten {
+		l.unwritten = append(l.unwritten, bounded(c))
 	}
-	if err := r.flushLocked(); err != nil {
-		m.events.add("audit", "failure", err.Error())
+	if err := l.flushLocked(); err != nil {
+		l.deps.Event("failure", err.Error())
 	}
 }
 
 // flushLocked writes the calls that could not be written before.
-func (r *callRecords) flushLocked() error {
-	for len(r.unwritten) > 0 {
-		c := r.unwritten[0]
-		if err := r.changes.Append(time.Now(), c); err != nil {
+func (l *AuditLog) flushLocked() error {
+	for len(l.unwritten) > 0 {
+		c := l.unwritten[0]
+		if err := l.changes.Append(time.Now(), c); err != nil {
 			return err
 		}
-		r.unwritten = r.unwritten[1:]
+		l.unwritten = l.unwritten[1:]
 		if c.ID == "" {
 			continue
 		}
-		if err := r.inProgress.End(c.ID); err != nil {
+		if err := l.inProgress.End(c.ID); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// recordRefused writes a rejected call, or the start of a call, into the second record, within the
+// RecordRefused writes a rejected call, or the start of a call, into the second record, within the
 // limit of the caller. The caller is identified by its subject and not by its certificate: a
 // machine gets another certificate on request.
-func (m *machine) recordRefused(c audit.Call) {
-	r := m.callRecords
-	if r == nil || r.refused == nil {
+func (l *AuditLog) RecordRefused(c audit.Call) {
+	if l.refused == nil {
 		return
 	}
-	recorded, before := r.refusedLimit.next(callerKey(c))
+	recorded, before := l.refusedLimit.next(callerKey(c))
 	if !recorded {
 		return
 	}
 	if before > 0 {
 		c.Reason = strings.TrimPrefix(fmt.Sprintf("%s (and %d more of this caller before it)", c.Reason, before), " ")
 	}
-	if err := r.refused.Append(time.Now(), bounded(c)); err != nil {
-		m.events.add("audit", "failure", err.Error())
+	if err := l.refused.Append(time.Now(), bounded(c)); err != nil {
+		l.deps.Event("failure", err.Error())
 	}
 }
 
@@ -256,8 +265,8 @@ func (r *refusedLimit) next(key string) (record bool, before int) {
 }
 
 // recordRefusal records a call that apid rejected.
-func (m *machine) recordRefusal(r *api.RecordRefusalRequest) {
-	m.recordRefused(audit.Call{
+func (l *AuditLog) recordRefusal(r *api.RecordRefusalRequest) {
+	l.RecordRefused(audit.Call{
 		Subject: r.Subject, Serial: r.Serial, Role: r.Role, Peer: r.Peer, Method: r.Method, Status: r.Outcome, Reason: r.Reason,
 		Duration: time.Duration(r.DurationNs),
 	})
@@ -266,11 +275,12 @@ func (m *machine) recordRefusal(r *api.RecordRefusalRequest) {
 // errNoRecord is returned if the audit log cannot be written.
 var errNoRecord = errors.New("audit: the audit log is not writable on this machine; `orlopctl events` shows why")
 
-// record returns a record for the API.
-func (r *callRecords) record(rejected bool) (*audit.Log, error) {
-	log := r.changes
+// record returns the record of the calls that changed or revealed data, or of the rejected calls;
+// the error is a gRPC status.
+func (l *AuditLog) record(rejected bool) (*audit.Log, error) {
+	log := l.changes
 	if rejected {
-		log = r.refused
+		log = l.refused
 	}
 	if log == nil {
 		return nil, status.Error(codes.FailedPrecondition, errNoRecord.Error())

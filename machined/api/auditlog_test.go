@@ -1,0 +1,477 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/orlop-os/orlop/apid"
+	"github.com/orlop-os/orlop/machined/ownership"
+	"github.com/orlop-os/orlop/pkg/api"
+	"github.com/orlop-os/orlop/pkg/audit"
+	"github.com/orlop-os/orlop/pkg/callerid"
+	"github.com/orlop-os/orlop/pkg/config"
+	"github.com/orlop-os/orlop/pkg/limits"
+)
+
+// recording is an audit log with records in directories of a test, so small that few calls fill
+// them.
+func recording(t *testing.T, size int) *AuditLog {
+	t.Helper()
+	l := NewAuditLog(AuditLogDeps{Event: func(kind, message string) {}, Console: func(string) {}})
+	dir := t.TempDir()
+	var err, err2 error
+	l.changes, err = audit.Open(filepath.Join(dir, "changes"), size, 3)
+	l.refused, err2 = audit.OpenNamed(filepath.Join(dir, "refused"), audit.Refused, size, 3)
+	if err := errors.Join(err, err2); err != nil {
+		t.Fatal(err)
+	}
+	l.inProgress.Dir = filepath.Join(dir, "going")
+	return l
+}
+
+// interceptorOf is the interceptor of a claimed machine.
+func interceptorOf(l *AuditLog) Interceptor {
+	return Interceptor{AuditLog: l, Audited: apid.Mutates(), RejectUnclaimed: func(string) error { return nil }}
+}
+
+// fakeStream is a stream with only a context.
+type fakeStream struct {
+	grpc.ServerStream
+	ctx context.Context
+}
+
+func (s fakeStream) Context() context.Context { return s.ctx }
+
+// callBy is the context of a call.
+func callBy(t *testing.T, subject, role string) context.Context {
+	return metadata.NewIncomingContext(t.Context(), metadata.Pairs(
+		callerid.KeySubject, subject, callerid.KeySerial, "1f", callerid.KeyRole, role, callerid.KeyPeer, "10.0.0.1:4711"))
+}
+
+// entries returns the lines of a record after it has verified the chain.
+func entries(t *testing.T, l *audit.Log, name string) (out []audit.Entry) {
+	t.Helper()
+	chain := audit.Chain{Record: name}
+	err := l.Read(0, func(_ uint64, line []byte) error {
+		e, err := chain.Check(line)
+		out = append(out, e)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+// brief formats entries as "role method outcome reason".
+func brief(list []audit.Entry) string {
+	var out []string
+	for _, e := range list {
+		out = append(out, strings.TrimSpace(strings.Join([]string{e.Role, strings.TrimPrefix(e.Method, "/orlop.v1alpha1."), e.Status, e.Reason}, " ")))
+	}
+	return strings.Join(out, "\n")
+}
+
+// do makes a unary call with a handler that returns err.
+func (g Interceptor) do(ctx context.Context, method string, err error) error {
+	_, got := g.Unary(ctx, nil, &grpc.UnaryServerInfo{FullMethod: method}, func(context.Context, any) (any, error) { return nil, err })
+	return got
+}
+
+// TestInterceptor checks that a call that changes data is recorded with its caller and result, and
+// a read-only call is not; that rejected calls are in a record of their own; and that an unclaimed
+// machine admits only pairing.
+func TestInterceptor(t *testing.T) {
+	l := recording(t, audit.DefaultSize)
+	g := interceptorOf(l)
+	ctx := callBy(t, "CN=admin,O=orlop:admin", "admin")
+	refused := status.Error(codes.FailedPrecondition, "not now")
+	for _, c := range []struct {
+		method string
+		err    error
+	}{{api.Machine_Reboot_FullMethodName, nil}, {api.Config_Apply_FullMethodName, refused}, {api.Machine_Version_FullMethodName, nil}, {api.Cluster_Kubeconfig_FullMethodName, nil}} {
+		if err := g.do(ctx, c.method, c.err); err != c.err {
+			t.Errorf("%s: %v", c.method, err)
+		}
+	}
+	l.recordRefusal(&api.RecordRefusalRequest{Subject: "CN=eye", Role: "reader", Method: api.Machine_Reset_FullMethodName, Outcome: "PermissionDenied"})
+	pairing := ownership.New(ownership.Deps{Unreadable: func(*config.Config) bool { return false }})
+	pairing.Update(nil, nil)
+	g.RejectUnclaimed = pairing.RejectUnclaimed
+	if err := g.do(ctx, api.Machine_Version_FullMethodName, nil); status.Code(err) != codes.FailedPrecondition {
+		t.Errorf("a call to a machine of nobody: %v", err)
+	}
+	if err := g.do(ctx, api.ApidInternal_Pair_FullMethodName, nil); err != nil {
+		t.Errorf("pairing with a machine of nobody: %v", err)
+	}
+	changes := entries(t, l.changes, "")
+	if got, want := brief(changes), "admin Machine/Reboot OK\nadmin Cluster/Kubeconfig OK"; got != want || changes[0].Subject != "CN=admin,O=orlop:admin" || changes[0].ID == "" {
+		t.Errorf("%s", got)
+	}
+	if got, want := brief(entries(t, l.refused, audit.Refused)), "admin Config/Apply FailedPrecondition not now\nreader Machine/Reset PermissionDenied"; got != want {
+		t.Errorf("%s", got)
+	}
+	if left, err := l.inProgress.Unfinished(); err != nil || len(left) != 0 {
+		t.Errorf("still going on: %v, %v", left, err)
+	}
+}
+
+// TestRefusedPushOutNothing checks that rejected, canceled, redundant and read-only calls never
+// displace records of changes, in any number.
+func TestRefusedPushOutNothing(t *testing.T) {
+	l := recording(t, 8000) // some seventy lines
+	g := interceptorOf(l)
+	if err := g.do(callBy(t, "CN=boss", "admin"), api.Trust_Issue_FullMethodName, nil); err != nil {
+		t.Fatal(err)
+	}
+	ctx := callBy(t, "CN=op", "operator")
+	unchanged := func(ctx context.Context, _ any) (any, error) { SetUnchanged(ctx); return nil, nil }
+	for i := range 120 {
+		_ = g.do(ctx, api.Config_Apply_FullMethodName, status.Error(codes.Code(1+i%16), strings.Repeat("x", 100)))
+		_ = g.do(ctx, api.Machine_ListFiles_FullMethodName, nil)
+		_, _ = g.Unary(ctx, nil, &grpc.UnaryServerInfo{FullMethod: api.Config_Apply_FullMethodName}, unchanged)
+		_ = g.Stream(nil, fakeStream{ctx: ctx}, &grpc.StreamServerInfo{FullMethod: api.Image_Import_FullMethodName}, func(any, grpc.ServerStream) error {
+			return status.Error(codes.Canceled, "it left before it had said anything")
+		})
+		l.recordRefusal(&api.RecordRefusalRequest{Subject: "CN=op", Role: "operator", Method: api.Machine_Reset_FullMethodName, Outcome: "PermissionDenied"})
+	}
+	changes := entries(t, l.changes, "")
+	if changes[0].Method != api.Trust_Issue_FullMethodName || changes[0].Number != 1 || len(changes) > 40 {
+		t.Errorf("%d lines, the first one is %+v", len(changes), changes[0])
+	}
+	if n := len(entries(t, l.refused, audit.Refused)); n < 60 || n > 70 {
+		t.Errorf("%d refusals are on record", n)
+	}
+}
+
+func TestWeigh(t *testing.T) {
+	for _, c := range []struct {
+		role, method    string
+		code            codes.Code
+		sent, unchanged bool
+		want            effect
+	}{
+		{"admin", api.Config_Apply_FullMethodName, codes.OK, false, false, effectCertain},
+		{"admin", api.Config_Apply_FullMethodName, codes.OK, false, true, effectNone},
+		{"admin", api.Config_Apply_FullMethodName, codes.Internal, false, true, effectPossible},
+		{"operator", api.Service_Restart_FullMethodName, codes.OK, false, false, effectCertain},
+		{"operator", api.Service_Restart_FullMethodName, codes.NotFound, false, false, effectNone},
+		{"etcd-backup", api.Etcd_Snapshot_FullMethodName, codes.OK, true, false, effectCertain},
+		{"etcd-backup", api.Etcd_Snapshot_FullMethodName, codes.Canceled, true, false, effectPossible},
+		{"etcd-backup", api.Etcd_Snapshot_FullMethodName, codes.FailedPrecondition, false, false, effectNone},
+		{"etcd-backup", api.Etcd_Snapshot_FullMethodName, codes.ResourceExhausted, true, false, effectPossible},
+		{"admin", api.Machine_ReadFile_FullMethodName, codes.OK, true, false, effectPossible},
+		{"admin", api.Machine_ReadFile_FullMethodName, codes.Aborted, true, false, effectPossible},
+		{"admin", api.Machine_ReadFile_FullMethodName, codes.Aborted, false, false, effectNone},
+		{"reader", api.Trust_Renew_FullMethodName, codes.OK, false, false, effectPossible},
+		{"machine", api.Cluster_Join_FullMethodName, codes.OK, false, false, effectPossible},
+		{"admin", api.Upgrade_Rollback_FullMethodName, codes.Unavailable, false, false, effectPossible},
+	} {
+		if got := effectOf(audit.Call{Role: c.role, Method: c.method}, c.code, c.sent, c.unchanged); got != c.want {
+			t.Errorf("%s %s %s, sent %t: %d, want %d", c.role, c.method, c.code, c.sent, got, c.want)
+		}
+	}
+}
+
+// askingStream is a stream of one request.
+type askingStream struct{ fakeStream }
+
+func (askingStream) RecvMsg(any) error { return nil }
+func (askingStream) SendMsg(any) error { return nil }
+
+// TestStreamBegins checks that a stream is recorded when it begins, and that an interrupted stream
+// is recorded at the next boot.
+func TestStreamBegins(t *testing.T) {
+	l := recording(t, audit.DefaultSize)
+	g := interceptorOf(l)
+	info := &grpc.StreamServerInfo{FullMethod: api.Etcd_Snapshot_FullMethodName}
+	var cut *AuditLog
+	err := g.Stream(nil, askingStream{fakeStream{ctx: callBy(t, "CN=keeper", "etcd-backup")}}, info, func(_ any, s grpc.ServerStream) error {
+		if err := s.RecvMsg(&api.EtcdSnapshotRequest{Stored: "one"}); err != nil {
+			return err
+		}
+		if got := brief(entries(t, l.refused, audit.Refused)); got != "etcd-backup Etcd/Snapshot Begun" {
+			t.Errorf("while it goes on: %s", got)
+		}
+		// Power cut: the next boot finds the present content of the disk.
+		cut = recording(t, audit.DefaultSize)
+		if err := os.CopyFS(cut.inProgress.Dir, os.DirFS(l.inProgress.Dir)); err != nil {
+			t.Fatal(err)
+		}
+		return s.SendMsg(nil)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(cut.recordUnfinished(), l.recordUnfinished()); err != nil {
+		t.Fatal(err)
+	}
+	after := entries(t, cut.changes, "")
+	if len(after) != 1 || after[0].Status != audit.Unfinished || after[0].Subject != "CN=keeper" || after[0].Target != "snapshot one" || after[0].ID == "" {
+		t.Errorf("after the cut: %+v", after)
+	}
+	ended := entries(t, l.changes, "")
+	if len(ended) != 1 || ended[0].Status != "OK" || ended[0].ID != after[0].ID {
+		t.Errorf("without one: %+v", ended)
+	}
+	for _, j := range []audit.Journal{cut.inProgress, l.inProgress} {
+		if left, err := j.Unfinished(); err != nil || len(left) != 0 {
+			t.Errorf("still going on: %v, %v", left, err)
+		}
+	}
+}
+
+// TestRecordCannotBeWritten checks that no call changes data without the audit log, except the
+// calls that are optional in the log, and that running calls are recorded once it is writable
+// again.
+func TestRecordCannotBeWritten(t *testing.T) {
+	l := recording(t, audit.DefaultSize)
+	g := interceptorOf(l)
+	ctx := callBy(t, "CN=admin", "admin")
+	called := 0
+	call := func(method string) error {
+		_, err := g.Unary(ctx, nil, &grpc.UnaryServerInfo{FullMethod: method}, func(context.Context, any) (any, error) { called++; return nil, nil })
+		return err
+	}
+	dir := l.inProgress.Dir
+	l.inProgress.Dir = filepath.Join(dir, "file", "below")
+	if err := errors.Join(os.MkdirAll(dir, 0o700), os.WriteFile(filepath.Join(dir, "file"), nil, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	for _, method := range []string{api.Config_Apply_FullMethodName, api.Cluster_Kubeconfig_FullMethodName, api.Service_Restart_FullMethodName} {
+		if err := call(method); status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), "refused, nothing was changed") {
+			t.Errorf("%s: %v", method, err)
+		}
+	}
+	if called != 0 {
+		t.Errorf("%d of them were made", called)
+	}
+	optional := optionalCalls()
+	for _, method := range optional {
+		if err := call(method); err != nil {
+			t.Errorf("%s: %v", method, err)
+		}
+	}
+	if called != len(optional) || called != 9 {
+		t.Errorf("%d of %d are made", called, len(optional))
+	}
+
+	// The record is not writable when a call ends.
+	l = recording(t, audit.DefaultSize)
+	g.AuditLog = l
+	aside := l.changes
+	l.changes = closedLog(t)
+	if err := call(api.Service_Restart_FullMethodName); err != nil {
+		t.Fatal(err)
+	}
+	if err := call(api.Config_Apply_FullMethodName); status.Code(err) != codes.Unavailable {
+		t.Errorf("after an end that is not on record: %v", err)
+	}
+	if left, err := l.inProgress.Unfinished(); err != nil || len(left) != 1 {
+		t.Errorf("a power cut now: %v, %v", left, err)
+	}
+	l.changes = aside
+	if err := call(api.Config_Apply_FullMethodName); err != nil {
+		t.Errorf("it can be written again: %v", err)
+	}
+	if got, want := brief(entries(t, aside, "")), "admin Service/Restart OK\nadmin Config/Apply OK"; got != want {
+		t.Errorf("%s", got)
+	}
+	l.changes = nil
+	if err := call(api.Config_Apply_FullMethodName); status.Code(err) != codes.Unavailable {
+		t.Errorf("without a record: %v", err)
+	}
+}
+
+// optionalCalls returns the methods whose calls run without a record.
+func optionalCalls() (methods []string) {
+	services := api.File_orlop_proto.Services()
+	for i := range services.Len() {
+		for j := range services.Get(i).Methods().Len() {
+			m := services.Get(i).Methods().Get(j)
+			name := fmt.Sprintf("/%s/%s", m.Parent().FullName(), m.Name())
+			if api.AuditRuleOf(name).GetOptional() {
+				methods = append(methods, name)
+			}
+		}
+	}
+	return methods
+}
+
+// closedLog is a record without its directory.
+func closedLog(t *testing.T) *audit.Log {
+	t.Helper()
+	dir := filepath.Join(t.TempDir(), "gone")
+	l, err := audit.Open(dir, audit.DefaultSize, 3)
+	if err == nil {
+		err = os.Remove(dir)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+// TestRecordIsBounded checks the limit of recorded calls without a change per caller, and the
+// length of each.
+func TestRecordIsBounded(t *testing.T) {
+	l := recording(t, audit.DefaultSize)
+	g := interceptorOf(l)
+	for _, role := range []string{"operator", "reader"} {
+		began := time.Now()
+		for i := range 200 { // with another certificate each time
+			ctx := metadata.NewIncomingContext(t.Context(), metadata.Pairs(callerid.KeySerial, fmt.Sprint(i), callerid.KeySubject, "CN="+role, callerid.KeyRole, role))
+			_ = g.do(ctx, api.Machine_ListFiles_FullMethodName, status.Error(codes.InvalidArgument, strings.Repeat("<\x1b", 1<<10)))
+		}
+		lines := 0
+		for _, e := range entries(t, l.refused, audit.Refused) {
+			if e.Role == role {
+				lines++
+			}
+			if len(e.Reason) > maxReason+100 || strings.Contains(e.Reason, "\x1b") {
+				t.Fatalf("%d bytes of reason", len(e.Reason))
+			}
+		}
+		// A burst of 60, and one more each second.
+		if most := 61 + int(time.Since(began)/time.Second); lines < 60 || lines > most {
+			t.Errorf("%s: %d calls are recorded, expected 60 to %d", role, lines, most)
+		}
+	}
+}
+
+// TestRefusedLimit checks that repeated rejected calls do not fill the record, and are counted.
+func TestRefusedLimit(t *testing.T) {
+	r := newRefusedLimit()
+	recorded := 0
+	for range 500 {
+		if ok, before := r.next("1f"); ok {
+			recorded++
+			if before != 0 {
+				t.Errorf("%d were left out before one of the first", before)
+			}
+		}
+	}
+	if recorded < 60 || recorded > 62 {
+		t.Errorf("%d of 500 recorded", recorded)
+	}
+	if ok, _ := r.next("2e"); !ok {
+		t.Error("another caller is not recorded")
+	}
+	r.rates = limits.Rates{Interval: time.Second, Burst: 60} // as after a while
+	if ok, before := r.next("1f"); !ok || before != 500-recorded {
+		t.Errorf("recorded %t, %d before, want %d", ok, before, 500-recorded)
+	}
+	for i := range 3 * limits.MaxKeys {
+		r.next(fmt.Sprint("many ", i))
+	}
+	if len(r.skipped) > limits.MaxKeys {
+		t.Errorf("it remembers %d callers", len(r.skipped))
+	}
+}
+
+// TestTargets checks the target in the audit log for each method whose rule has one.
+func TestTargets(t *testing.T) {
+	for _, c := range []struct {
+		method  string
+		request proto.Message
+		want    string
+	}{
+		{api.Service_Restart_FullMethodName, &api.RestartServiceRequest{Name: "etcd", Kill: true}, "service etcd"},
+		{api.Trust_Issue_FullMethodName, &api.IssueRequest{Name: "alice", Role: "reader"}, "name alice, role reader"},
+		{api.Trust_Revoke_FullMethodName, &api.RevokeRequest{Serial: "1f"}, "certificate 1f"},
+		{api.Trust_Revoke_FullMethodName, &api.RevokeRequest{Serial: "1f", Name: "alice"}, "name alice"},
+		{api.Trust_Revoke_FullMethodName, &api.RevokeRequest{Name: "alice", Restore: true}, "restore name alice"},
+		{api.Machine_Reset_FullMethodName, &api.ResetRequest{Wipe: api.ResetRequest_WIPE_STATE}, "state"},
+		{api.Config_Apply_FullMethodName, &api.ApplyRequest{}, "unspecified"},
+		{api.Config_Apply_FullMethodName, &api.ApplyRequest{Mode: api.ApplyRequest_MODE_AUTO}, "auto"},
+		{api.Config_Apply_FullMethodName, &api.ApplyRequest{Mode: api.ApplyRequest_MODE_AUTO, Patch: true, NoTrial: true}, "auto, patch, no trial"},
+		{api.Config_Apply_FullMethodName, &api.ApplyRequest{Mode: api.ApplyRequest_MODE_TRY, Number: 7, Force: true}, "try, number 7, force"},
+		{api.Config_Apply_FullMethodName, &api.ApplyRequest{Mode: api.ApplyRequest_MODE_STAGED, NoTrial: true, Force: true}, "staged, no trial, force"},
+		{api.Config_Apply_FullMethodName, &api.ApplyRequest{Mode: api.ApplyRequest_MODE_DRY_RUN}, "dry_run"},
+		{api.Debug_Capture_FullMethodName, &api.CaptureRequest{Link: "eth0"}, "link eth0"},
+		{api.Debug_Profile_FullMethodName, &api.ProfileRequest{Process: "machined"}, "process machined, cpu"},
+		{api.Debug_Profile_FullMethodName, &api.ProfileRequest{Process: "apid", Kind: "heap"}, "process apid, heap"},
+		{api.Machine_ReadFile_FullMethodName, &api.ReadFileRequest{Path: "/proc/mounts"}, "file /proc/mounts"},
+		{api.Machine_ListFiles_FullMethodName, &api.ListFilesRequest{Path: "/sys"}, "directory /sys"},
+		{api.Upgrade_Fetch_FullMethodName, &api.FetchBundleRequest{Reference: "r.example.com/orlop:1", Peer: "p", Username: "u", Password: "secret"}, "r.example.com/orlop:1"},
+		{api.Upgrade_Fetch_FullMethodName, &api.FetchBundleRequest{Peer: "10.0.0.12"}, "peer 10.0.0.12"},
+		{api.Etcd_Restore_FullMethodName, &api.EtcdRestoreRequest{Sha256: "ab", Size: 1}, "SHA-256 ab"},
+		{api.Etcd_Restore_FullMethodName, &api.EtcdRestoreRequest{Stored: "one"}, "snapshot one"},
+		{api.Etcd_Restore_FullMethodName, &api.EtcdRestoreRequest{Undo: true, Stored: "one"}, "undo"},
+		{api.Etcd_Snapshot_FullMethodName, &api.EtcdSnapshotRequest{}, ""},
+		{api.Etcd_Snapshot_FullMethodName, &api.EtcdSnapshotRequest{Stored: "one"}, "snapshot one"},
+		{api.Etcd_RemoveMember_FullMethodName, &api.EtcdRemoveMemberRequest{Member: "node-2"}, "member node-2"},
+		{api.Machine_Relay_FullMethodName, &api.RelayData{Target: "10.0.0.12"}, "machine 10.0.0.12"},
+		{api.Cluster_CreateTicket_FullMethodName, &api.CreateTicketRequest{Name: "w1"}, "machine w1"},
+		{api.Cluster_Approve_FullMethodName, &api.ApproveRequest{Name: "w1", Fingerprint: "sha256:a"}, "machine w1, key sha256:a"},
+		{api.Cluster_Deny_FullMethodName, &api.DenyRequest{Name: "w1", Fingerprint: "sha256:a"}, "machine w1, key sha256:a"},
+		{api.Cluster_RemoveMember_FullMethodName, &api.RemoveMemberRequest{Name: "w1"}, "machine w1"},
+		{api.Cluster_Suspend_FullMethodName, &api.SuspendRequest{Kind: "apiservice", Name: "v1.x"}, "apiservice v1.x"},
+		{api.Cluster_Resume_FullMethodName, &api.ResumeRequest{Kind: "apiservice", Name: "v1.x", Discard: true}, "apiservice v1.x, forget"},
+		{api.Cluster_Kubeconfig_FullMethodName, &api.KubeconfigRequest{}, ""},
+		{api.Cluster_Kubeconfig_FullMethodName, &api.KubeconfigRequest{Ttl: durationpb.New(time.Hour)}, "for 1h0m0s"},
+		{api.Machine_Reboot_FullMethodName, &api.PowerRequest{}, ""},
+		{api.Machine_ReadFile_FullMethodName, &api.ReadFileRequest{Path: "/\x1b" + strings.Repeat("ä", 300)}, "file /" + strings.Repeat("?", 194)},
+	} {
+		if got := target(c.method, c.request, nil); got != c.want {
+			t.Errorf("%s %v: %q, want %q", c.method, c.request, got, c.want)
+		}
+	}
+	if got := target(api.Machine_Reset_FullMethodName, nil, nil); got != "" {
+		t.Errorf("without a request: %q", got)
+	}
+}
+
+// TestSuspendIsOnRecord checks that the record contains the object of a call.
+func TestSuspendIsOnRecord(t *testing.T) {
+	if got := target(api.Cluster_Suspend_FullMethodName, &api.SuspendRequest{Kind: "apiservice", Name: "v1.x"}, nil); got != "apiservice v1.x" {
+		t.Error(got)
+	}
+	if got := target(api.Cluster_Resume_FullMethodName, &api.ResumeRequest{Kind: "apiservice", Name: "v1.x", Discard: true}, nil); got != "apiservice v1.x, forget" {
+		t.Error(got)
+	}
+}
+
+// captureStream is the stream of a capture with a single request.
+type captureStream struct {
+	grpc.ServerStream
+	ctx  context.Context
+	link string
+}
+
+func (s captureStream) Context() context.Context { return s.ctx }
+
+func (s captureStream) RecvMsg(m any) error {
+	m.(*api.CaptureRequest).Link = s.link
+	return nil
+}
+
+// TestCaptureIsOnRecord checks that the record of a stream contains its target.
+func TestCaptureIsOnRecord(t *testing.T) {
+	l := recording(t, audit.DefaultSize)
+	g := interceptorOf(l)
+	stream := captureStream{ctx: t.Context(), link: "eth0"}
+	err := g.Stream(nil, stream, &grpc.StreamServerInfo{FullMethod: api.Debug_Capture_FullMethodName}, func(_ any, s grpc.ServerStream) error {
+		return s.RecvMsg(new(api.CaptureRequest))
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	began, ended := entries(t, l.refused, audit.Refused), entries(t, l.changes, "")
+	if len(began) != 1 || len(ended) != 1 || began[0].Status != audit.Started || began[0].Target != "link eth0" || ended[0].Target != "link eth0" {
+		t.Errorf("%+v, %+v", began, ended)
+	}
+}
