@@ -185,7 +185,7 @@ func (m *machine) stageForBoot(ctx context.Context, text []byte, out outcome) (o
 	if err := m.active.Store().Stage(text); err != nil {
 		return outcome{}, err
 	}
-	m.events.add("config", "config", "staged for the next boot by "+by)
+	m.events.Add("config", "config", "staged for the next boot by "+by)
 	if out.reboot {
 		return out, m.power.Shutdown(power.Request{To: power.Reboot, Why: "to apply a configuration, asked by " + by})
 	}
@@ -217,9 +217,9 @@ func (m *machine) activate(ctx context.Context, now activeconfig.Active, next *c
 		return outcome{}, err
 	}
 	by := callerid.FromContext(ctx).String()
-	m.events.add("config", "config", "applied by "+by+withoutTrial(r, out.trialPlan))
+	m.events.Add("config", "config", "applied by "+by+withoutTrial(r, out.trialPlan))
 	for _, change := range config.Changes(now.Config, next) {
-		m.events.add("config", "config", change)
+		m.events.Add("config", "config", change)
 	}
 	fresh := activeconfig.Active{Config: next, At: time.Now(), Source: "API (" + by + ")", TrialEnd: out.deadline}
 	if out.trialPlan.Duration > 0 {

@@ -15,6 +15,7 @@ import (
 	"github.com/orlop-os/orlop/apid"
 	"github.com/orlop-os/orlop/machined/activeconfig"
 	machinedapi "github.com/orlop-os/orlop/machined/api"
+	"github.com/orlop-os/orlop/machined/events"
 	"github.com/orlop-os/orlop/machined/membership"
 	"github.com/orlop-os/orlop/machined/network"
 	"github.com/orlop-os/orlop/machined/ownership"
@@ -33,8 +34,8 @@ func unpaired() *ownership.Pairing {
 // recording is a machine with an audit log in directories of a test.
 func recording(t *testing.T) *machine {
 	t.Helper()
-	m := &machine{pairing: unpaired(), events: newEventLog()}
-	m.auditLog = machinedapi.NewAuditLog(machinedapi.AuditLogDeps{Event: func(kind, message string) { m.events.add("audit", kind, message) }, Console: m.events.logConsole})
+	m := &machine{pairing: unpaired(), events: events.NewLog()}
+	m.auditLog = machinedapi.NewAuditLog(machinedapi.AuditLogDeps{Event: func(kind, message string) { m.events.Add("audit", kind, message) }, Console: m.events.LogConsole})
 	dir := t.TempDir()
 	if err := m.auditLog.Open(machinedapi.AuditDirs{Changes: dir + "/changes", Refused: dir + "/refused", InProgress: dir + "/going"}); err != nil {
 		t.Fatal(err)

@@ -73,22 +73,22 @@ const failPause = 10 * time.Second
 func (m *machine) boot(ctx context.Context) {
 	began, deadline := time.Now(), time.NewTimer(bootDeadline)
 	defer deadline.Stop()
-	m.progress.mark("machined")
+	m.progress.Mark("machined")
 	for _, s := range Boot {
 		if m.power.Stopping() { // the power button was pressed
 			return
 		}
-		m.progress.enter(s.Name, s.WaitsFor)
+		m.progress.Enter(s.Name, s.WaitsFor)
 		done := make(chan error, 1)
 		go func() { done <- panics.Do("boot step "+s.Name, func() error { return s.Do(ctx, m) }) }()
-		err := awaitStep(ctx, done, deadline, began, m.events.logConsole)
+		err := awaitStep(ctx, done, deadline, began, m.events.LogConsole)
 		if err != nil {
-			m.events.logConsole(fmt.Sprintf("boot: %s: %v; resetting in %v", s.Name, err, failPause))
+			m.events.LogConsole(fmt.Sprintf("boot: %s: %v; resetting in %v", s.Name, err, failPause))
 			<-time.After(failPause)
 			m.power.Perform(power.Request{To: power.Reboot, Why: "boot: " + s.Name + " failed"})
 			return
 		}
-		m.progress.mark(s.Name)
+		m.progress.Mark(s.Name)
 		switch s.Name {
 		// The EFI variables are readable from here on. A version on trial gets at most its upgrade
 		// deadline for the whole boot.

@@ -16,19 +16,19 @@ import (
 // its events.
 func (m *machine) showConsole(ctx context.Context) {
 	status := cell.New(console.Status{Stage: "starting"})
-	c, err := console.Open(status, func(err error) { m.events.add("console", "failure", err.Error()) })
+	c, err := console.Open(status, func(err error) { m.events.Add("console", "failure", err.Error()) })
 	if err != nil {
-		m.events.add("console", "failure", err.Error())
+		m.events.Add("console", "failure", err.Error())
 		return
 	}
-	m.events.console = c
-	m.panics.restarter().Go(ctx, "console", c.Run)
-	m.panics.restarter().Go(ctx, "console status", func(ctx context.Context) { m.watchConsole(ctx, status) })
+	m.events.ShowOn(c)
+	m.panics.Restarter().Go(ctx, "console", c.Run)
+	m.panics.Restarter().Go(ctx, "console status", func(ctx context.Context) { m.watchConsole(ctx, status) })
 }
 
 // watchConsole derives the status of the console from the cells.
 func (m *machine) watchConsole(ctx context.Context, status *cell.Cell[console.Status]) {
-	stages, services := m.progress.stage.Watch(), m.services.Status().Watch()
+	stages, services := m.progress.Stage().Watch(), m.services.Status().Watch()
 	networks, configs, storage := m.network.State.Watch(), m.active.Cell().Watch(), m.disks.Problem().Watch()
 	codes := m.pairing.Code().Watch()
 	for {
@@ -53,7 +53,7 @@ func (m *machine) watchConsole(ctx context.Context, status *cell.Cell[console.St
 }
 
 func (m *machine) consoleStatus() console.Status {
-	stage, _ := m.progress.stage.Get()
+	stage, _ := m.progress.Stage().Get()
 	list, _ := m.services.Status().Get()
 	state, _ := m.network.State.Get()
 	problem, _ := m.disks.Problem().Get()

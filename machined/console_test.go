@@ -28,7 +28,7 @@ func TestWatchConsole(t *testing.T) {
 	if err := await(100 * time.Millisecond); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("without a change: %v", err)
 	}
-	m.progress.enter("storage", "")
+	m.progress.Enter("storage", "")
 	if err := await(time.Minute); err != nil {
 		t.Errorf("after a change: %v", err)
 	}

@@ -21,12 +21,12 @@ import (
 // reportHealth passes the health to each, now and after each change, while each wants more.
 func (m *machine) reportHealth(ctx context.Context, each func(*api.HealthResponse) (more bool, err error)) error {
 	services, configuration, members, rules := m.services.Status().Watch(), m.active.Cell().Watch(), m.members.Worker.State.Watch(), m.packets.Problem().Watch()
-	program, settled, disks, states := m.panics.state.Watch(), m.reconciler.State().Watch(), m.disks.State().Watch(), m.network.State.Watch()
+	program, settled, disks, states := m.panics.State().Watch(), m.reconciler.State().Watch(), m.disks.State().Watch(), m.network.State.Watch()
 	floor, began := m.upgrade.Controller.EpochFloor(), time.Now()
 	for {
 		now := configuration.Current()
 		have := clusterHealth(now, members.Current(), services.Current())
-		health.Add(have, health.Firewall(rules.Current(), now.At), panicCheck(program.Current()))
+		health.Add(have, health.Firewall(rules.Current(), now.At), program.Current().Check())
 		if broken := settled.Current().Problem(now.Config, states.Current()); broken != "" {
 			health.ConfigurationNotActive(have, broken)
 		}

@@ -38,8 +38,8 @@ func newInstall(m *machine) *install.Manager {
 		Lock:        m.upgrade.Controller.TryLock,
 		Reboot:      func(why string) { m.power.Perform(power.Request{To: power.Reboot, Why: why}) },
 		Running:     m.power.Running(),
-		Event:       func(kind, message string) { m.events.add("install", kind, message) },
-		Console:     m.events.logConsole,
+		Event:       func(kind, message string) { m.events.Add("install", kind, message) },
+		Console:     m.events.LogConsole,
 	})
 }
 
@@ -50,7 +50,7 @@ func stepInstall(ctx context.Context, m *machine) error {
 		return nil
 	}
 	if err := m.install.ReportInstalled(ctx); err != nil {
-		m.events.logConsole(err.Error())
+		m.events.LogConsole(err.Error())
 		return nil
 	}
 	m.installUnattended(ctx)

@@ -14,9 +14,8 @@
 //	seed.go            the configuration on a boot medium
 //	shutdown.go        how the machine shuts down (machined/power), and the reset
 //	kubernetes.go      helpers of the plan for a node (package nodeplan)
-//	events.go          the events and the console; commands.go the programs that machined runs
-//	state.go           the topics; progress.go the progress of the boot
-//	program.go         the handling of a panic
+//	console.go         the status on the console; commands.go the programs that machined runs
+//	state.go           the topics
 //	health.go          the state from which package health computes the health
 //
 // If its name is apid, the executable runs the listener of the API instead (package apid); if its
@@ -42,6 +41,7 @@ import (
 	"github.com/orlop-os/orlop/machined/debug"
 	"github.com/orlop-os/orlop/machined/disk"
 	"github.com/orlop-os/orlop/machined/etcd"
+	"github.com/orlop-os/orlop/machined/events"
 	"github.com/orlop-os/orlop/machined/firewall"
 	"github.com/orlop-os/orlop/machined/host"
 	"github.com/orlop-os/orlop/machined/identity"
@@ -78,7 +78,7 @@ func main() {
 	ctx := context.Background()
 	m := newMachine()
 	go m.commands.reaper.Loop(ctx)
-	panics.OnPanic(m.panics.add)
+	panics.OnPanic(m.panics.Add)
 	m.showConsole(ctx)
 	go m.feedWatchdog(m.power.Feeding())
 	go m.boot(ctx)
@@ -90,12 +90,12 @@ type machine struct {
 	system system
 	facts  *facts
 
-	events   *eventLog
+	events   *events.Log
 	services *supervise.Manager
 	network  converge.Network
 	clock    clock
-	progress *bootProgress
-	panics   *panicLog
+	progress *events.Progress
+	panics   *events.Panics
 	commands *commands
 	identity *identity.Identity // machine key
 
@@ -136,43 +136,47 @@ func (s *system) inMemory() bool { return s.bootMedium != "" }
 func newMachine() *machine {
 	m := &machine{
 		system: system{slot: os.Getenv("ORLOP_SLOT"), bootMedium: os.Getenv(bootmedium.Env)},
-		events: newEventLog(),
+		events: events.NewLog(),
 	}
 	m.auditLog = machinedapi.NewAuditLog(machinedapi.AuditLogDeps{
-		Event:   func(kind, message string) { m.events.add("audit", kind, message) },
-		Console: m.events.logConsole,
+		Event:   func(kind, message string) { m.events.Add("audit", kind, message) },
+		Console: m.events.LogConsole,
 	})
-	m.progress = newBootProgress(userspaceStart(os.Getenv("ORLOP_USERSPACE_START")), func(message string) { m.events.add("boot", "stage", message) })
-	m.panics = newPanicLog(m)
+	m.progress = events.NewProgress(userspaceStart(os.Getenv("ORLOP_USERSPACE_START")), func(message string) { m.events.Add("boot", "stage", message) })
+	m.panics = newPanics(m)
 	m.commands = newCommands()
 	m.disks = disk.New(disk.Deps{
 		Reaper:  m.commands.reaper,
 		Mounted: func() { m.debug.StartKernelLog() },
-		Event:   func(kind, message string) { m.events.add("disk", kind, message) },
-		Console: m.events.logConsole,
+		Event:   func(kind, message string) { m.events.Add("disk", kind, message) },
+		Console: m.events.LogConsole,
 	})
 	m.services = supervise.NewManager(supervise.Config{
 		Reaper: m.commands.reaper,
 		Groups: cgroup.Tree(cgroup.Mount),
-		Event:  func(service, kind, message string) { m.events.add("service/"+service, kind, message) },
+		Event:  func(service, kind, message string) { m.events.Add("service/"+service, kind, message) },
 	})
 	m.system.kernel = host.NewKernel(host.ModuleIndex())
 	m.packets = firewall.NewFilter(setRules(m.system.kernel, m.commands.reaper))
-	m.network = newNetwork(m.events)
-	m.clock = newClock(m.events.logConsole)
+	m.network = newNetwork(m.events.Add)
+	m.clock = newClock(m.events.LogConsole)
 	assemble(m)
 	return m
 }
 
+func newPanics(m *machine) *events.Panics {
+	return events.NewPanics(func(kind, message string) { m.events.Add("panics", kind, message) }, m.auditLog.Record)
+}
+
 // newNetwork makes the controller of the network with its cells.
-func newNetwork(events *eventLog) converge.Network {
+func newNetwork(event func(source, kind, message string)) converge.Network {
 	n := converge.Network{Config: cell.New(network.Config{}), State: cell.New(network.State{}), TimeServers: cell.New([]string(nil))}
 	n.Controller = network.New(network.Deps{
 		Config: n.Config,
 		State:  n.State,
 		Files:  network.SystemFiles,
 		Leases: paths.State + "/dhcp",
-		Log:    func(line string) { events.add("network", "operation", line) },
+		Log:    func(line string) { event("network", "operation", line) },
 	})
 	return n
 }
@@ -217,7 +221,7 @@ func (m *machine) loop(ctx context.Context) {
 	// Ctrl-Alt-Del arrives as SIGINT if a keyboard is not disabled (machined/console), once the
 	// kernel is told not to reboot by itself (reboot(2)).
 	unix.Reboot(unix.LINUX_REBOOT_CMD_CAD_OFF)
-	m.panics.restarter().Go(ctx, "power button", m.power.WatchButtons)
+	m.panics.Restarter().Go(ctx, "power button", m.power.WatchButtons)
 	power.Signals(ctx, func(mode power.Mode, why string) {
 		m.power.Shutdown(power.Request{To: mode, Why: why})
 	})
@@ -252,15 +256,15 @@ func lateWatchdog(ctx context.Context) *watchdog.Watchdog {
 func (m *machine) feedWatchdog(ctx context.Context) {
 	dog, err := watchdog.Inherit(os.Getenv(watchdog.FileEnv))
 	if err != nil {
-		m.events.add("watchdog", "failure", err.Error())
+		m.events.Add("watchdog", "failure", err.Error())
 		return
 	}
 	if dog == nil {
 		if dog = lateWatchdog(ctx); dog == nil {
-			m.events.add("watchdog", "state", "this machine has no watchdog")
+			m.events.Add("watchdog", "state", "this machine has no watchdog")
 			return
 		}
-		m.events.add("watchdog", "state", "armed after its driver was loaded late")
+		m.events.Add("watchdog", "state", "armed after its driver was loaded late")
 	}
 	answered := make(chan struct{}, 1)
 	go func() {
@@ -276,8 +280,8 @@ func (m *machine) feedWatchdog(ctx context.Context) {
 	power.WatchdogFeeder{
 		Every: petInterval, Pet: dog.Pet,
 		Alive: func(context.Context) error {
-			m.progress.stage.Get()
-			m.events.after(0)
+			m.progress.Stage().Get()
+			m.events.After(0)
 			select {
 			case <-answered:
 				last = time.Now()
@@ -290,7 +294,7 @@ func (m *machine) feedWatchdog(ctx context.Context) {
 		},
 		Report: func(err error) {
 			if err != nil {
-				m.events.logConsole("watchdog: not fed: " + err.Error())
+				m.events.LogConsole("watchdog: not fed: " + err.Error())
 			}
 		},
 	}.Run(ctx)

@@ -39,7 +39,7 @@ func memberDeps(m *machine) membership.Deps {
 		APIServerReady: func() bool { return apiServerReady(m.services) },
 		StopPods:       func(ctx context.Context) error { return m.power.StopPods(ctx) },
 		Enforce:        func(ctx context.Context) error { return m.reconciler.EnforceRevocations(ctx) },
-		Event:          m.events.add,
+		Event:          m.events.Add,
 		Now:            time.Now,
 		Floor:          func() time.Time { return m.clock.floor.Now(time.Now()) },
 		Running:        m.power.Running(),

@@ -22,6 +22,7 @@ import (
 	"github.com/orlop-os/orlop/machined/activeconfig"
 	machinedapi "github.com/orlop-os/orlop/machined/api"
 	"github.com/orlop-os/orlop/machined/converge"
+	"github.com/orlop-os/orlop/machined/events"
 	"github.com/orlop-os/orlop/machined/membership"
 	"github.com/orlop-os/orlop/machined/network"
 	"github.com/orlop-os/orlop/machined/power"
@@ -46,7 +47,7 @@ func issuing(t *testing.T, file string) *machine {
 	if c.Cluster.Spec.PKI.Client, err = config.NewCertKey(string(ca.CertPEM()), string(ca.KeyPEM())); err != nil {
 		t.Fatal(err)
 	}
-	m := &machine{active: activeconfig.New(activeconfig.Deps{}), network: converge.Network{State: cell.New(network.State{})}, events: newEventLog()}
+	m := &machine{active: activeconfig.New(activeconfig.Deps{}), network: converge.Network{State: cell.New(network.State{})}, events: events.NewLog()}
 	m.active.Cell().Set(activeconfig.Active{Config: c})
 	m.setMembers(func(d *membership.Deps) { d.Files.Ledger = file })
 	return m
@@ -110,7 +111,7 @@ func controlPlane(t *testing.T) *machine {
 	m.network.State = cell.New(network.State{Links: []network.LinkState{{Managed: true, Up: true, Addresses: []network.AddressState{{Prefix: netip.MustParsePrefix("10.0.0.11/24")}}}}})
 	m.setMembers(func(d *membership.Deps) { d.Files.Ledger = file })
 	m.auditLog = machinedapi.NewAuditLog(machinedapi.AuditLogDeps{})
-	m.progress, m.panics = newBootProgress(time.Now(), func(string) {}), newPanicLog(m)
+	m.progress, m.panics = events.NewProgress(time.Now(), func(string) {}), newPanics(m)
 	m.upgrade = newUpgrade(m)
 	return m
 }

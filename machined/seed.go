@@ -57,7 +57,7 @@ func (m *machine) adoptSeed(ctx context.Context) {
 	// Reported before it is set: the console shows the new state by itself, and the reason should
 	// precede its consequences.
 	for line := range strings.Lines(problem) {
-		m.events.logConsole("configuration: " + strings.TrimSpace(line))
+		m.events.LogConsole("configuration: " + strings.TrimSpace(line))
 	}
 	m.active.Cell().Update(func(a activeconfig.Active) activeconfig.Active { a.Problem = problem; return a })
 }
@@ -99,7 +99,7 @@ func (m *machine) adopt(ctx context.Context, d seed.Document) error {
 		}
 		m.active.AddToHistory(d.Text, "medium "+d.Name)
 	}
-	m.events.logConsole("configuration: taken from " + d.Name)
+	m.events.LogConsole("configuration: taken from " + d.Name)
 	m.active.Cell().Set(activeconfig.Active{Config: next, At: time.Now(), Source: "medium " + d.Name, Documents: d.Text})
 	return nil
 }

@@ -15,7 +15,7 @@ import (
 
 // newPower makes the controller of the shutdown. Its functions use packages that are made later.
 func newPower(m *machine, containerd *grpc.ClientConn) *power.Controller {
-	stopper := pods.New(pods.Deps{Services: m.services, Containerd: containerd, Console: m.events.logConsole})
+	stopper := pods.New(pods.Deps{Services: m.services, Containerd: containerd, Console: m.events.LogConsole})
 	return power.NewController(power.Deps{
 		StopPods:     stopper.Stop,
 		StopServices: m.services.Shutdown,
@@ -25,8 +25,8 @@ func newPower(m *machine, containerd *grpc.ClientConn) *power.Controller {
 			return err
 		},
 		Wipe:    m.disks.Wipe,
-		Enter:   m.progress.enter,
-		Console: m.events.logConsole,
+		Enter:   m.progress.Enter,
+		Console: m.events.LogConsole,
 	})
 }
 

@@ -63,8 +63,8 @@ func (m *machine) observable() []topic.Topic {
 		topic.Polled("pci", ignoreContext(m.system.kernel.ReadPCI)), // []host.PCIDevice
 		// []host.ProcessState, with memory
 		topic.Polled("processes", ignoreContext(m.system.kernel.ReadProcesses)),
-		// panicState: panics of the system's programs
-		topic.Watched("panics", m.panics.state),
+		// events.PanicState: panics of the system's programs
+		topic.Watched("panics", m.panics.State()),
 		// []network.KernelRoute: all routes of the kernel, of any origin
 		topic.Polled("routes", ignoreContext(network.KernelRoutes)),
 		// []host.Sensor: temperatures, fans, voltages, power
@@ -73,8 +73,8 @@ func (m *machine) observable() []topic.Topic {
 		topic.Watched("services", m.services.Status()),
 		// []logship.State: receivers of logs
 		topic.Polled("log-shipping", ignoreContext(m.logShipping.States)),
-		// stage: step of the boot and the resource for which it waits
-		topic.Watched("stage", m.progress.stage),
+		// events.Stage: step of the boot and the resource for which it waits
+		topic.Watched("stage", m.progress.Stage()),
 		// []host.SysctlState: configured kernel parameters
 		topic.Polled("sysctls", ignoreContext(func() ([]host.SysctlState, error) {
 			return m.system.kernel.ReadSysctls(m.facts.hostConfig(m.active.Current().Config))
@@ -82,8 +82,8 @@ func (m *machine) observable() []topic.Topic {
 		// host.System: kernel, processors, uptime
 		topic.Polled("system", ignoreContext(m.system.kernel.ReadSystem)),
 		topic.Watched("time", m.clock.status), // timesync.Status
-		// []moment: time of each step and first readiness
-		topic.Watched("timeline", m.progress.timeline),
+		// []events.Moment: time of each step and first readiness
+		topic.Watched("timeline", m.progress.Timeline()),
 		// upgrade.State: the last upgrade and its progress
 		topic.Watched("upgrade", m.upgrade.Controller.State()),
 	}

@@ -35,7 +35,7 @@ func stepRelease(_ context.Context, m *machine) (err error) {
 		if m.system.inMemory() {
 			from = "from " + m.system.bootMedium
 		}
-		m.events.logConsole(fmt.Sprintf("%s %s, profile %s, %s", m.system.release.Name, m.system.release.Version, m.system.release.Profile, from))
+		m.events.LogConsole(fmt.Sprintf("%s %s, profile %s, %s", m.system.release.Name, m.system.release.Version, m.system.release.Profile, from))
 	}
 	return err
 }
@@ -55,10 +55,10 @@ func stepTimeMark(ctx context.Context, m *machine) error {
 	}
 	mark, err := timesync.ReadFloor(paths.TimeFloor, time.Unix(m.system.release.BuildTime, 0))
 	if err != nil {
-		m.events.logConsole(err.Error())
+		m.events.LogConsole(err.Error())
 	}
-	m.panics.restarter().Go(ctx, "time mark", func(ctx context.Context) {
-		m.clock.floor.Run(ctx, paths.TimeFloor, mark, func(err error) { m.events.add("time", "failure", err.Error()) })
+	m.panics.Restarter().Go(ctx, "time mark", func(ctx context.Context) {
+		m.clock.floor.Run(ctx, paths.TimeFloor, mark, func(err error) { m.events.Add("time", "failure", err.Error()) })
 	})
 	if mark.Before(m.clock.floor.Now(time.Now())) {
 		return nil
@@ -103,7 +103,7 @@ func stepPrograms(ctx context.Context, m *machine) error {
 	panics.Go("programs", func() {
 		for _, program := range []string{paths.Orchestrator, paths.Containerd} {
 			if err := readThrough(ctx, program); err != nil {
-				m.events.add("programs", "failure", err.Error())
+				m.events.Add("programs", "failure", err.Error())
 			}
 		}
 	})
@@ -135,12 +135,12 @@ func stepHost(ctx context.Context, m *machine) error {
 	}
 	m.system.hardware = facts
 	if facts.Memory < transition.MinMemory {
-		m.events.logConsole(fmt.Sprintf("memory: %d MiB are too little for Kubernetes; give the machine at least %d MiB", facts.Memory>>20, transition.MinMemory>>20))
+		m.events.LogConsole(fmt.Sprintf("memory: %d MiB are too little for Kubernetes; give the machine at least %d MiB", facts.Memory>>20, transition.MinMemory>>20))
 	}
 	// An error (for example a parameter that this kernel does not have) is reported as an event and
 	// does not stop the boot.
 	if err := m.reconciler.ConfigureHost(ctx, m.facts.hostConfig(nil)); err != nil {
-		m.events.logConsole(err.Error())
+		m.events.LogConsole(err.Error())
 	}
 	return nil
 }
@@ -161,10 +161,10 @@ func stepDevices(ctx context.Context, m *machine) error {
 		},
 		Report: func(message string, err error) {
 			if err != nil {
-				m.events.add("devices", "failure", message+": "+err.Error())
+				m.events.Add("devices", "failure", message+": "+err.Error())
 				return
 			}
-			m.events.add("devices", "operation", message)
+			m.events.Add("devices", "operation", message)
 		},
 	}
 	go func() {
@@ -178,7 +178,7 @@ func stepDevices(ctx context.Context, m *machine) error {
 	m.power.InputAdded() // The host step loads drivers too, before the reader listens.
 	panics.Go("devices", func() {
 		if err := <-failed; ctx.Err() == nil {
-			m.events.logConsole(fmt.Sprintf("devices: new devices are not detected any more: %v", err))
+			m.events.LogConsole(fmt.Sprintf("devices: new devices are not detected any more: %v", err))
 		}
 	})
 	return nil
@@ -193,14 +193,14 @@ const notInstalled = "the system runs from memory; it writes to no disk before i
 func stepStorage(ctx context.Context, m *machine) error {
 	if m.system.inMemory() {
 		m.disks.Problem().Set(notInstalled)
-		m.panics.restarter().Go(ctx, "disks", m.disks.Watch)
+		m.panics.Restarter().Go(ctx, "disks", m.disks.Watch)
 		return nil
 	}
 	if err := m.disks.SetUp(ctx, disk.Config{}); err != nil {
-		m.events.logConsole("storage: " + err.Error())
+		m.events.LogConsole("storage: " + err.Error())
 	}
-	m.panics.restarter().Go(ctx, "disks", m.disks.Watch)
-	m.panics.restarter().Go(ctx, "file systems", m.disks.WatchErrors)
+	m.panics.Restarter().Go(ctx, "disks", m.disks.Watch)
+	m.panics.Restarter().Go(ctx, "file systems", m.disks.WatchErrors)
 	return nil
 }
 
@@ -212,7 +212,7 @@ func stepConfiguration(ctx context.Context, m *machine) error {
 	loadConfiguration(ctx, m)
 	now := m.active.Current()
 	if err := m.reconciler.ConfigureFirewall(ctx, now.Config); err != nil {
-		m.events.logConsole(err.Error())
+		m.events.LogConsole(err.Error())
 	}
 	return nil
 }
@@ -223,20 +223,20 @@ func loadConfiguration(ctx context.Context, m *machine) {
 	a, from, err := m.active.Load()
 	if err != nil {
 		problem := fmt.Sprintf("%s cannot be used: %v", from, err)
-		m.events.logConsole("configuration: " + problem + "; apply a new one")
+		m.events.LogConsole("configuration: " + problem + "; apply a new one")
 		m.active.Cell().Set(activeconfig.Active{Problem: problem})
 		return
 	}
 	if a.Config != nil {
-		m.events.add("config", "config", "loaded from "+from)
+		m.events.Add("config", "config", "loaded from "+from)
 		m.active.Cell().Set(a)
 		m.active.AddToHistory(a.Documents, by)
 		return
 	}
 	m.adoptSeed(ctx)
-	m.panics.restarter().Go(ctx, "media", m.watchSeeds)
+	m.panics.Restarter().Go(ctx, "media", m.watchSeeds)
 	if now := m.active.Current(); now.Config == nil {
-		m.events.logConsole("no configuration yet; waiting for one over the API, or on a medium labeled ORLOPCFG or cidata")
+		m.events.LogConsole("no configuration yet; waiting for one over the API, or on a medium labeled ORLOPCFG or cidata")
 	}
 }
 
@@ -265,7 +265,7 @@ func stepNetwork(ctx context.Context, m *machine) error {
 	go func() {
 		for ctx.Err() == nil {
 			err := panics.Do("network", func() error { return m.network.Controller.Run(ctx) })
-			m.events.add("network", "failure", fmt.Sprint("stopped, and restarts: ", err))
+			m.events.Add("network", "failure", fmt.Sprint("stopped, and restarts: ", err))
 			select {
 			case <-time.After(networkRetry):
 			case <-ctx.Done():
@@ -276,10 +276,10 @@ func stepNetwork(ctx context.Context, m *machine) error {
 }
 
 func stepTime(ctx context.Context, m *machine) error {
-	m.panics.restarter().Go(ctx, "time", func(ctx context.Context) {
+	m.panics.Restarter().Go(ctx, "time", func(ctx context.Context) {
 		timesync.Run(ctx, timesync.Deps{
 			Servers: m.network.TimeServers, Status: m.clock.status, Clock: timesync.SystemClock(), Floor: m.clock.floor,
-			Log: func(line string) { m.events.add("time", "operation", line) },
+			Log: func(line string) { m.events.Add("time", "operation", line) },
 		})
 	})
 	return nil
@@ -288,7 +288,7 @@ func stepTime(ctx context.Context, m *machine) error {
 // stepAPI opens the local socket and starts apid.
 func stepAPI(ctx context.Context, m *machine) error {
 	if err := m.auditLog.Open(auditDirs(m.disks)); err != nil {
-		m.events.logConsole(err.Error() + "; mutating calls are refused until it can be written")
+		m.events.LogConsole(err.Error() + "; mutating calls are refused until it can be written")
 	}
 	server := newAPI(m).NewServer(machinedapi.Interceptor{AuditLog: m.auditLog, Audited: apid.Mutates(), RejectUnclaimed: m.pairing.RejectUnclaimed})
 	listener, err := machinedapi.Listen(paths.MachinedSocket)
@@ -297,14 +297,14 @@ func stepAPI(ctx context.Context, m *machine) error {
 	}
 	go func() {
 		if err := panics.Do("the local API", func() error { return server.Serve(listener) }); err != nil {
-			m.events.logConsole(fmt.Sprintf("api: the local socket failed: %v; resetting", err))
+			m.events.LogConsole(fmt.Sprintf("api: the local socket failed: %v; resetting", err))
 			m.power.Perform(power.Request{To: power.Reboot, Why: "the local API failed"})
 		}
 	}()
 	now := m.active.Current()
 	if err := m.reconciler.ConfigureAPI(ctx, now.Config, network.State{}); err != nil {
 		// a machine without an operator still runs its configuration
-		m.events.logConsole(err.Error())
+		m.events.LogConsole(err.Error())
 	}
 	return m.services.Set([]supervise.Service{nodeplan.Apid()})
 }
@@ -319,26 +319,26 @@ func auditDirs(disks *disk.Controller) machinedapi.AuditDirs {
 
 func stepServices(ctx context.Context, m *machine) error {
 	if m.system.inMemory() {
-		m.progress.enter("not installed", "being installed on a disk")
+		m.progress.Enter("not installed", "being installed on a disk")
 	}
-	m.panics.restarter().Go(ctx, "services", func(ctx context.Context) { m.progress.watchServices(ctx, m.services) })
-	m.panics.restarter().Go(ctx, "images", m.images.RunImport)
+	m.panics.Restarter().Go(ctx, "services", func(ctx context.Context) { m.progress.WatchServices(ctx, m.services) })
+	m.panics.Restarter().Go(ctx, "images", m.images.RunImport)
 	if !m.system.inMemory() {
-		m.panics.restarter().Go(ctx, "artifacts", m.images.RunArtifacts)
+		m.panics.Restarter().Go(ctx, "artifacts", m.images.RunArtifacts)
 	}
-	m.panics.restarter().Go(ctx, "configuration", m.reconciler.Run)
-	m.panics.restarter().Go(ctx, "membership", m.members.Worker.Run)
-	m.panics.restarter().Go(ctx, "removal", m.members.Worker.RunRemoval)
+	m.panics.Restarter().Go(ctx, "configuration", m.reconciler.Run)
+	m.panics.Restarter().Go(ctx, "membership", m.members.Worker.Run)
+	m.panics.Restarter().Go(ctx, "removal", m.members.Worker.RunRemoval)
 	if !m.system.inMemory() { // a system that is not installed is unclaimed and ships no logs
-		m.panics.restarter().Go(ctx, "log-shipping", m.logShipping.Run)
+		m.panics.Restarter().Go(ctx, "log-shipping", m.logShipping.Run)
 	}
-	m.panics.restarter().Go(ctx, "trial", m.upgrade.Controller.ResumeTrial)
-	m.panics.restarter().Go(ctx, "configuration on trial", m.active.WatchTrial)
-	m.panics.restarter().Go(ctx, "reach", m.active.WatchReach)
-	m.panics.restarter().Go(ctx, "pace of connections", newConnLimit(m).Install)
-	m.panics.restarter().Go(ctx, "revocations", m.members.Sync.Run)
-	m.panics.restarter().Go(ctx, "Nodes of removed machines", m.members.NodeGC.Run)
-	m.panics.restarter().Go(ctx, "snapshots", func(context.Context) { m.etcd.RunSchedule() })
-	m.panics.restarter().Go(ctx, "sending snapshots", func(context.Context) { m.etcd.RunUploads() })
+	m.panics.Restarter().Go(ctx, "trial", m.upgrade.Controller.ResumeTrial)
+	m.panics.Restarter().Go(ctx, "configuration on trial", m.active.WatchTrial)
+	m.panics.Restarter().Go(ctx, "reach", m.active.WatchReach)
+	m.panics.Restarter().Go(ctx, "pace of connections", newConnLimit(m).Install)
+	m.panics.Restarter().Go(ctx, "revocations", m.members.Sync.Run)
+	m.panics.Restarter().Go(ctx, "Nodes of removed machines", m.members.NodeGC.Run)
+	m.panics.Restarter().Go(ctx, "snapshots", func(context.Context) { m.etcd.RunSchedule() })
+	m.panics.Restarter().Go(ctx, "sending snapshots", func(context.Context) { m.etcd.RunUploads() })
 	return nil
 }

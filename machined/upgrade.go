@@ -13,6 +13,7 @@ import (
 	"github.com/orlop-os/orlop/machined/activeconfig"
 	machinedapi "github.com/orlop-os/orlop/machined/api"
 	"github.com/orlop-os/orlop/machined/disk"
+	"github.com/orlop-os/orlop/machined/events"
 	"github.com/orlop-os/orlop/machined/membership"
 	"github.com/orlop-os/orlop/machined/network"
 	"github.com/orlop-os/orlop/machined/nodeplan"
@@ -61,11 +62,11 @@ func newUpgrade(m *machine) *upgrade.Upgrade {
 			},
 		},
 		Trial: upgrade.Trial{
-			Started: m.progress.started,
+			Started: m.progress.Started(),
 			Watch:   m.watchHealth,
 			Events: func() (out []upgrade.Event) {
-				for _, e := range m.events.after(0) {
-					out = append(out, upgrade.Event{Time: e.time, Source: e.source, Text: e.message})
+				for _, e := range m.events.After(0) {
+					out = append(out, upgrade.Event{Time: e.Time, Source: e.Source, Text: e.Message})
 				}
 				return out
 			},
@@ -91,9 +92,9 @@ func newUpgrade(m *machine) *upgrade.Upgrade {
 		Serve:        machinedapi.Serve(m.power.Running().Done()),
 		Reboot:       func(why string) error { return m.power.Shutdown(power.Request{To: power.Reboot, Why: why}) },
 		Running:      m.power.Running(),
-		Restarter:    m.panics.restarter(),
-		Event:        func(kind, message string) { m.events.add("upgrade", kind, message) },
-		Console:      m.events.logConsole,
+		Restarter:    m.panics.Restarter(),
+		Event:        func(kind, message string) { m.events.Add("upgrade", kind, message) },
+		Console:      m.events.LogConsole,
 	})
 }
 
@@ -147,14 +148,14 @@ type healthWatcher struct {
 	services       *cell.Watcher[[]supervise.Status]
 	members        *cell.Watcher[membership.State]
 	rules          *cell.Watcher[string]
-	panics         *cell.Watcher[panicState]
+	panics         *cell.Watcher[events.PanicState]
 }
 
 func (m *machine) watchHealth() upgrade.HealthWatcher {
 	return healthWatcher{
 		version: m.system.release.Version, storageProblem: m.disks.Problem(), hasStored: m.active.HasStored,
 		config: m.active.Cell().Watch(), services: m.services.Status().Watch(),
-		members: m.members.Worker.State.Watch(), rules: m.packets.Problem().Watch(), panics: m.panics.state.Watch(),
+		members: m.members.Worker.State.Watch(), rules: m.packets.Problem().Watch(), panics: m.panics.State().Watch(),
 	}
 }
 
@@ -165,7 +166,7 @@ func (w healthWatcher) Health() upgrade.Health {
 	return upgrade.Health{Config: now.Config, Failed: cmp.Or(failed, w.rules.Current())}
 }
 
-func (w healthWatcher) Panic() string { return panicReason(w.version, w.panics.Current()) }
+func (w healthWatcher) Panic() string { return w.panics.Current().Reason(w.version) }
 
 func (w healthWatcher) Wait(ctx context.Context) error {
 	select {

@@ -17,6 +17,7 @@ import (
 	"github.com/orlop-os/orlop/machined/converge"
 	"github.com/orlop-os/orlop/machined/debug"
 	"github.com/orlop-os/orlop/machined/etcd"
+	"github.com/orlop-os/orlop/machined/events"
 	"github.com/orlop-os/orlop/machined/host"
 	"github.com/orlop-os/orlop/machined/identity"
 	"github.com/orlop-os/orlop/machined/images"
@@ -93,7 +94,7 @@ func newAPI(m *machine) *machinedapi.API {
 		ContainerdReady: func() error { return containerdReady(m.services) },
 		Debug:           m.debug,
 		Etcd:            m.etcd,
-		Event:           m.events.add,
+		Event:           m.events.Add,
 	})
 }
 
@@ -102,7 +103,7 @@ func newConnLimit(m *machine) machinedapi.ConnLimit {
 		PerSecond: apid.ConnectionsPerAddress,
 		Burst:     apid.ConnectionBurst,
 		SetRules:  setRules(m.system.kernel, m.commands.reaper),
-		Event:     m.events.add,
+		Event:     m.events.Add,
 	}
 }
 
@@ -120,8 +121,8 @@ func machineDeps(m *machine) machinedapi.MachineDeps {
 		Name:       func() string { return m.active.Current().MachineName() },
 		Topics:     m.observable(),
 		TailEvents: func(ctx context.Context, after uint64, follow bool, each func(*api.Event) error) error {
-			return m.events.tail(ctx, after, follow, func(e event) error {
-				return each(&api.Event{Cursor: e.cursor, Time: timestamppb.New(e.time), Source: e.source, Kind: e.kind, Message: e.message})
+			return m.events.Tail(ctx, after, follow, func(e events.Event) error {
+				return each(&api.Event{Cursor: e.Cursor, Time: timestamppb.New(e.Time), Source: e.Source, Kind: e.Kind, Message: e.Message})
 			})
 		},
 		Reboot:       shutDown(power.Reboot),
@@ -137,7 +138,7 @@ func newIdentity(m *machine) *identity.Identity {
 		Stored: identity.Files{Key: paths.MachineKey, Cert: paths.MachineCert, DirMode: 0o700},
 		// other users need access to the directory
 		Memory:  identity.Files{Key: paths.Run + "/identity.key", Cert: paths.Run + "/identity.crt", DirMode: 0o755},
-		Console: m.events.logConsole,
+		Console: m.events.LogConsole,
 	})
 }
 
@@ -148,8 +149,8 @@ func newDebug(m *machine) *debug.Tools {
 		Run:         m.commands.reaper.RunCommand,
 		LoadModules: m.system.kernel.LoadModules,
 		Started:     func() (time.Time, error) { return kernelStarted(m.system.kernel) },
-		Event:       m.events.add,
-		Console:     m.events.logConsole,
+		Event:       m.events.Add,
+		Console:     m.events.LogConsole,
 	})
 }
 
@@ -164,7 +165,7 @@ func newEtcd(m *machine) *etcd.Manager {
 		Config: cell.Map(m.active.Cell(), func(now activeconfig.Active) etcd.Config {
 			return etcd.Config{Config: now.Config, OnTrial: now.OnTrial()}
 		}),
-		Started:        m.progress.started,
+		Started:        m.progress.Started(),
 		Stopping:       m.power.Running(),
 		Command:        m.commands.run,
 		ReadCommand:    m.commands.read,
@@ -175,7 +176,7 @@ func newEtcd(m *machine) *etcd.Manager {
 		DataReplaced:   m.members.NodeGC.RestartAll,
 		NameInUse:      m.members.NodeGC.Reassigned,
 		DeleteNodes:    m.members.NodeGC.Delete,
-		Event:          m.events.add,
+		Event:          m.events.Add,
 	}
 	if m.system.inMemory() {
 		d.NotInstalled = notInstalled
@@ -195,7 +196,7 @@ func newImages(m *machine, containerd *grpc.ClientConn) *images.Manager {
 		}),
 		UpgradePending: func() bool { return m.upgrade.Controller.Record().Undecided() != nil },
 		PauseImage:     func() string { return m.system.release.PauseImage },
-		Imported:       func() { m.progress.mark("images") },
+		Imported:       func() { m.progress.Mark("images") },
 		Peers:          func() []netip.Addr { now := m.active.Current(); return m.members.Peers.Others(now.Config) },
 		Call:           m.members.Peers.Call,
 		Dial: func(ctx context.Context, addr netip.Addr) (*client.Client, error) {
@@ -204,7 +205,7 @@ func newImages(m *machine, containerd *grpc.ClientConn) *images.Manager {
 		},
 		Serve:    machinedapi.Serve(m.power.Running().Done()),
 		Stopping: m.power.Running(),
-		Event:    m.events.add,
+		Event:    m.events.Add,
 	})
 }
 
@@ -224,16 +225,16 @@ func newLogShipping(m *machine) *logship.Shipper {
 		},
 		AuditLogs: m.auditLog.Records,
 		Events: logship.Events{
-			Newest: func() uint64 { last, _ := m.events.last.Get(); return last },
+			Newest: func() uint64 { last, _ := m.events.Last().Get(); return last },
 			Tail: func(ctx context.Context, after uint64, each func(logship.Event) error) error {
-				return m.events.tail(ctx, after, true, func(e event) error {
-					return each(logship.Event{Number: e.cursor, Time: e.time, Source: e.source, Kind: e.kind, Message: e.message})
+				return m.events.Tail(ctx, after, true, func(e events.Event) error {
+					return each(logship.Event{Number: e.Cursor, Time: e.Time, Source: e.Source, Kind: e.Kind, Message: e.Message})
 				})
 			},
 		},
 		Services:  m.services,
-		Restarter: m.panics.restarter(),
-		Event:     func(kind, message string) { m.events.add("log-shipping", kind, message) },
+		Restarter: m.panics.Restarter(),
+		Event:     func(kind, message string) { m.events.Add("log-shipping", kind, message) },
 	})
 }
 
@@ -264,8 +265,8 @@ func newPairing(m *machine) *ownership.Pairing {
 		},
 		Record:        m.auditLog.Record,
 		RecordRefused: m.auditLog.RecordRefused,
-		Event:         func(kind, message string) { m.events.add("pairing", kind, message) },
-		Console:       m.events.logConsole,
+		Event:         func(kind, message string) { m.events.Add("pairing", kind, message) },
+		Console:       m.events.LogConsole,
 	})
 }
 
@@ -276,7 +277,7 @@ func newSuspended(m *machine) *suspend.Manager {
 		StorageProblem: func() string { why, _ := m.disks.Problem().Get(); return why },
 		Command:        m.commands.run,
 		Stopping:       m.power.Running(),
-		Event:          func(kind, message string) { m.events.add("cluster", kind, message) },
+		Event:          func(kind, message string) { m.events.Add("cluster", kind, message) },
 	}
 	if m.system.inMemory() {
 		d.NotInstalled = notInstalled
@@ -310,10 +311,10 @@ func convergeDeps(m *machine) converge.Deps {
 		},
 		MemberProblem:       func() string { member, _ := m.members.Worker.State.Get(); return member.Problem },
 		ConfigureRegistries: m.images.ConfigureRegistries,
-		Enter:               m.progress.enter,
+		Enter:               m.progress.Enter,
 		Stopping:            func() bool { return m.power.Stopping() },
-		Event:               m.events.add,
-		Console:             m.events.logConsole,
+		Event:               m.events.Add,
+		Console:             m.events.LogConsole,
 	}
 }
 
@@ -331,7 +332,7 @@ func newActiveConfig(m *machine) *activeconfig.Manager {
 		},
 		AwaitNetwork: func(ctx context.Context, c *config.Config) error { return m.reconciler.AwaitNetwork(ctx, c) },
 		Reboot:       func(why string) error { return m.power.Shutdown(power.Request{To: power.Reboot, Why: why}) },
-		Event:        func(kind, message string) { m.events.add("config", kind, message) },
-		Console:      m.events.logConsole,
+		Event:        func(kind, message string) { m.events.Add("config", kind, message) },
+		Console:      m.events.LogConsole,
 	})
 }

@@ -6,7 +6,6 @@ import (
 	"go/parser"
 	"go/token"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -18,6 +17,7 @@ import (
 
 	"github.com/orlop-os/orlop/machined/activeconfig"
 	machinedapi "github.com/orlop-os/orlop/machined/api"
+	"github.com/orlop-os/orlop/machined/events"
 	"github.com/orlop-os/orlop/machined/health"
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/callerid"
@@ -38,11 +38,11 @@ func (s fakeStream) Context() context.Context { return s.ctx }
 func TestCallPanics(t *testing.T) {
 	m := controlPlane(t)
 	m.pairing, m.auditLog = unpaired(), recording(t).auditLog
-	m.panics = newPanicLog(m)
-	panics.OnPanic(m.panics.add)
+	m.panics = newPanics(m)
+	panics.OnPanic(m.panics.Add)
 	t.Cleanup(func() { panics.OnPanic(nil) })
 	if have := (&api.HealthResponse{Healthy: true}); true {
-		if health.Add(have, panicCheck(panicState{})); !have.Healthy || len(have.Checks) != 0 || panicReason("2", panicState{}) != "" {
+		if health.Add(have, (events.PanicState{}).Check()); !have.Healthy || len(have.Checks) != 0 || (events.PanicState{}).Reason("2") != "" {
 			t.Errorf("before anything has panicked: %v", have)
 		}
 	}
@@ -74,22 +74,22 @@ func TestCallPanics(t *testing.T) {
 		t.Errorf("the next call: %v", err)
 	}
 
-	now, _ := m.panics.state.Get()
+	now, _ := m.panics.State().Get()
 	have := &api.HealthResponse{Healthy: true}
-	health.Add(have, panicCheck(now))
-	if why := panicReason("2", now); !strings.HasPrefix(why, "version 2 failed its checks: giving a bundle or an image: panic: ") {
+	health.Add(have, now.Check())
+	if why := now.Reason("2"); !strings.HasPrefix(why, "version 2 failed its checks: giving a bundle or an image: panic: ") {
 		t.Errorf("a version on trial is left for %q", why)
 	}
 	if now.Panics != 3 || !have.Healthy || len(have.Checks) != 1 || !strings.Contains(have.Checks[0].Detail, "panicked 3 times") {
 		t.Errorf("%+v, %v", now, have)
 	}
 	now.BackingOff = []string{"snapshots"}
-	if health.Add(have, panicCheck(now)); have.Healthy {
+	if health.Add(have, now.Check()); have.Healthy {
 		t.Error("a task rests, and the machine is well")
 	}
 	stack := false
-	for _, e := range m.events.after(0) {
-		stack = stack || e.kind == "stack" && strings.Contains(e.message, "TestCallPanics")
+	for _, e := range m.events.After(0) {
+		stack = stack || e.Kind == "stack" && strings.Contains(e.Message, "TestCallPanics")
 	}
 	if !stack {
 		t.Error("no event says where it was")
@@ -101,34 +101,6 @@ func TestCallPanics(t *testing.T) {
 	}
 	if got["nobody panic Internal"] != 3 || got["admin "+api.Machine_Reboot_FullMethodName+" Internal"] == 0 {
 		t.Errorf("on record: %v", got)
-	}
-}
-
-// TestPanicsAreBounded checks that many panics do not fill the events and the record.
-func TestPanicsAreBounded(t *testing.T) {
-	m := &machine{events: newEventLog(), auditLog: machinedapi.NewAuditLog(machinedapi.AuditLogDeps{})}
-	m.panics = newPanicLog(m)
-	for range 1000 {
-		m.panics.add(&panics.Error{Where: "a", Value: "b", Stack: strings.Repeat("line\n", 1000)})
-	}
-	if n := len(m.events.after(0)); n > maxPanicsRecorded*(stackLines+1) {
-		t.Errorf("%d events", n)
-	}
-	if now, _ := m.panics.state.Get(); now.Panics != 1000 {
-		t.Errorf("%d are counted", now.Panics)
-	}
-}
-
-// TestBackingOff checks that the state contains a task while it waits for its restart.
-func TestBackingOff(t *testing.T) {
-	m := &machine{auditLog: machinedapi.NewAuditLog(machinedapi.AuditLogDeps{})}
-	m.panics = newPanicLog(m)
-	k := m.panics.restarter()
-	k.BackingOff("a", true)
-	k.BackingOff("b", true)
-	k.BackingOff("a", false)
-	if now, _ := m.panics.state.Get(); !slices.Equal(now.BackingOff, []string{"b"}) {
-		t.Errorf("%v", now.BackingOff)
 	}
 }
 

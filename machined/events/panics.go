@@ -1,4 +1,4 @@
-package main
+package events
 
 import (
 	"fmt"
@@ -17,11 +17,11 @@ import (
 
 // The handling of a panic in PID 1 (docs/decisions/0059-panics.md): a call that panics fails, and a
 // task that panics is restarted. Both are recorded and counted, and a version on trial that panics
-// is rolled back. A panic of the main loop is not recovered (main.go): the process ends, and the
-// machine resets.
+// is rolled back. A panic of the main loop is not recovered (machined/main.go): the process ends,
+// and the machine resets.
 
-// panicState is the panics since the start of machined: topic "panics".
-type panicState struct {
+// PanicState is the panics since the start of machined: topic "panics".
+type PanicState struct {
 	Panics int       `json:"panics"`         // recovered panics
 	Last   string    `json:"last,omitempty"` // the last one
 	At     time.Time `json:"at,omitzero"`    // its time
@@ -36,21 +36,26 @@ const (
 	maxPanicsRecorded = 20
 )
 
-// panicLog counts and records the panics.
-type panicLog struct {
-	state  *cell.Cell[panicState]
+// Panics counts and records the panics.
+type Panics struct {
+	state  *cell.Cell[PanicState]
 	event  func(kind, message string)
-	record func(audit.Call) // in the audit log
+	record func(audit.Call)
 }
 
-func newPanicLog(m *machine) *panicLog {
-	return &panicLog{state: cell.New(panicState{}), event: func(kind, message string) { m.events.add("panics", kind, message) }, record: m.auditLog.Record}
+// NewPanics returns the panics of a machine without a panic. event adds an event of the panics,
+// record adds a call to the audit log.
+func NewPanics(event func(kind, message string), record func(audit.Call)) *Panics {
+	return &Panics{state: cell.New(PanicState{}), event: event, record: record}
 }
 
-// restarter runs the tasks that last as long as the machine runs.
-func (l *panicLog) restarter() panics.Restarter {
+// State holds the panics since the start of machined.
+func (l *Panics) State() *cell.Cell[PanicState] { return l.state }
+
+// Restarter runs the tasks that last as long as the machine runs.
+func (l *Panics) Restarter() panics.Restarter {
 	return panics.Restarter{MinBackoff: restartMinBackoff, MaxBackoff: restartMaxBackoff, BackingOff: func(where string, rests bool) {
-		l.state.Update(func(s panicState) panicState {
+		l.state.Update(func(s PanicState) PanicState {
 			s.BackingOff = slices.DeleteFunc(slices.Clone(s.BackingOff), func(w string) bool { return w == where })
 			if rests {
 				s.BackingOff = append(s.BackingOff, where)
@@ -60,12 +65,12 @@ func (l *panicLog) restarter() panics.Restarter {
 	}}
 }
 
-// add records a panic. It takes no lock that the panicking goroutine can hold, except the
+// Add records a panic. It takes no lock that the panicking goroutine can hold, except the
 // locks of the events and of the audit log: their own panics are not recovered twice, because they
 // have recorded by then, or the process ends.
-func (l *panicLog) add(e *panics.Error) {
+func (l *Panics) Add(e *panics.Error) {
 	count := 0
-	l.state.Update(func(s panicState) panicState {
+	l.state.Update(func(s PanicState) PanicState {
 		s.Panics++
 		count, s.Last, s.At = s.Panics, e.Error(), time.Now()
 		return s
@@ -87,9 +92,9 @@ func (l *panicLog) add(e *panics.Error) {
 // day of a quiet machine.
 const stackLines = 40
 
-// panicCheck returns the check of the panics; nil if there were none. It fails while a task waits
+// Check returns the check of the panics; nil if there were none. It fails while a task waits
 // for its restart; a call that panicked is only counted, because it leaves no state.
-func panicCheck(s panicState) *api.HealthCheck {
+func (s PanicState) Check() *api.HealthCheck {
 	if s.Panics == 0 {
 		return nil
 	}
@@ -100,8 +105,8 @@ func panicCheck(s panicState) *api.HealthCheck {
 	return &api.HealthCheck{Name: "panics", Ok: ok, Detail: detail, Since: timestamppb.New(s.At)}
 }
 
-// panicReason returns why a version on trial that panicked fails; empty if it has not panicked.
-func panicReason(version string, s panicState) string {
+// Reason returns why a version on trial that panicked fails; empty if it has not panicked.
+func (s PanicState) Reason(version string) string {
 	if s.Panics == 0 {
 		return ""
 	}
