@@ -11,8 +11,6 @@
 //	upgrade.go         the environment of upgrades (machined/upgrade)
 //	install.go         the installation of a system that runs from memory
 //	members.go         the membership of the cluster (machined/membership)
-//	seed.go            the configuration on a boot medium
-//	shutdown.go        how the machine shuts down (machined/power), and the reset
 //	kubernetes.go      helpers of the plan for a node (package nodeplan)
 //	console.go         the status on the console; commands.go the programs that machined runs
 //	state.go           the topics
@@ -157,7 +155,7 @@ func newMachine() *machine {
 		Event:  func(service, kind, message string) { m.events.Add("service/"+service, kind, message) },
 	})
 	m.system.kernel = host.NewKernel(host.ModuleIndex())
-	m.packets = firewall.NewFilter(setRules(m.system.kernel, m.commands.reaper))
+	m.packets = firewall.NewFilter(firewall.NewSetRules(m.system.kernel.LoadModules, m.commands.reaper.RunCommand))
 	m.network = newNetwork(m.events.Add)
 	m.clock = newClock(m.events.LogConsole)
 	assemble(m)

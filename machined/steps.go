@@ -233,10 +233,22 @@ func loadConfiguration(ctx context.Context, m *machine) {
 		m.active.AddToHistory(a.Documents, by)
 		return
 	}
-	m.adoptSeed(ctx)
-	m.panics.Restarter().Go(ctx, "media", m.watchSeeds)
+	m.active.AdoptSeed(ctx)
+	m.panics.Restarter().Go(ctx, "media", func(ctx context.Context) { watchSeeds(ctx, m) })
 	if now := m.active.Current(); now.Config == nil {
 		m.events.LogConsole("no configuration yet; waiting for one over the API, or on a medium labeled ORLOPCFG or cidata")
+	}
+}
+
+// watchSeeds adopts a configuration from a medium that is plugged in later, and installs to the
+// disk that it selects.
+func watchSeeds(ctx context.Context, m *machine) {
+	for w := m.disks.State().Watch(); ; {
+		if _, _, err := w.Next(ctx); err != nil {
+			return
+		}
+		m.active.AdoptSeed(ctx)
+		m.installUnattended(ctx)
 	}
 }
 

@@ -18,6 +18,7 @@ import (
 	"github.com/orlop-os/orlop/machined/debug"
 	"github.com/orlop-os/orlop/machined/etcd"
 	"github.com/orlop-os/orlop/machined/events"
+	"github.com/orlop-os/orlop/machined/firewall"
 	"github.com/orlop-os/orlop/machined/host"
 	"github.com/orlop-os/orlop/machined/identity"
 	"github.com/orlop-os/orlop/machined/images"
@@ -26,7 +27,9 @@ import (
 	"github.com/orlop-os/orlop/machined/network"
 	"github.com/orlop-os/orlop/machined/nodeplan"
 	"github.com/orlop-os/orlop/machined/ownership"
+	"github.com/orlop-os/orlop/machined/pods"
 	"github.com/orlop-os/orlop/machined/power"
+	"github.com/orlop-os/orlop/machined/seed"
 	"github.com/orlop-os/orlop/machined/suspend"
 	"github.com/orlop-os/orlop/machined/upgrade"
 	"github.com/orlop-os/orlop/pkg/api"
@@ -98,11 +101,38 @@ func newAPI(m *machine) *machinedapi.API {
 	})
 }
 
+// newPower makes the controller of the shutdown. Its functions use packages that are made later.
+func newPower(m *machine, containerd *grpc.ClientConn) *power.Controller {
+	stopper := pods.New(pods.Deps{Services: m.services, Containerd: containerd, Console: m.events.LogConsole})
+	d := power.Deps{
+		StopPods:     stopper.Stop,
+		StopServices: m.services.Shutdown,
+		CloseLogs: func(ctx context.Context) error {
+			err := m.logShipping.Close(ctx)
+			m.debug.EndKernelLog(ctx)
+			return err
+		},
+		Wipe: m.disks.Wipe,
+		Reset: power.ResetDeps{
+			Drain:       func() error { return m.upgrade.Drainer.Drain() },
+			Uncordon:    func() { m.upgrade.Drainer.Uncordon() },
+			CheckQuorum: func() error { return m.etcd.CheckQuorumWithout() },
+			Leave:       func(by string) error { return m.etcd.Leave(by) },
+		},
+		Enter:   m.progress.Enter,
+		Console: m.events.LogConsole,
+	}
+	if m.system.inMemory() {
+		d.NotInstalled = notInstalled
+	}
+	return power.NewController(d)
+}
+
 func newConnLimit(m *machine) machinedapi.ConnLimit {
 	return machinedapi.ConnLimit{
 		PerSecond: apid.ConnectionsPerAddress,
 		Burst:     apid.ConnectionBurst,
-		SetRules:  setRules(m.system.kernel, m.commands.reaper),
+		SetRules:  firewall.NewSetRules(m.system.kernel.LoadModules, m.commands.reaper.RunCommand),
 		Event:     m.events.Add,
 	}
 }
@@ -127,7 +157,7 @@ func machineDeps(m *machine) machinedapi.MachineDeps {
 		},
 		Reboot:       shutDown(power.Reboot),
 		PowerOff:     shutDown(power.PowerOff),
-		Reset:        m.reset,
+		Reset:        m.power.Reset,
 		PeerEndpoint: m.members.Peers.Endpoint,
 	}
 }
@@ -325,7 +355,17 @@ func newActiveConfig(m *machine) *activeconfig.Manager {
 		StorageProblem: func() string { why, _ := m.disks.Problem().Get(); return why },
 		InMemory:       m.system.inMemory(),
 		Network:        activeconfig.Network{Config: m.network.Config, State: m.network.State},
-		Undecided:      func() error { return m.upgrade.Controller.Record().Undecided() },
+		Seed: activeconfig.SeedDeps{
+			Find: func(ctx context.Context) (*seed.Document, error) { return seed.Find(ctx, m.disks.Prober()) },
+			Check: func(ctx context.Context, next *config.Config) error {
+				if err := m.facts.checkMachine(next); err != nil {
+					return err
+				}
+				return m.checkAccess(ctx, next.Cluster)
+			},
+			MissingLinks: m.network.Controller.MissingLinks,
+		},
+		Undecided: func() error { return m.upgrade.Controller.Record().Undecided() },
 		Proves: func(c *config.Config, age string) bool {
 			s, _ := m.reconciler.State().Get()
 			return s.Proves(c, age, time.Now())

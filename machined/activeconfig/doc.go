@@ -7,6 +7,8 @@
 // cannot be corrected over the network: the machine returns to the last configuration with an
 // address (docs/decisions/0056-lockout.md).
 //
+// A machine without a configuration adopts the configuration on a labelled medium (AdoptSeed).
+//
 // The package decides neither whether a configuration is permitted (machined/transition), nor does
 // it store files itself (machined/configstore). The domains converge to the configuration by
 // themselves (machined/converge).

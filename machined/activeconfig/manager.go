@@ -19,6 +19,7 @@ type Deps struct {
 	StorageProblem func() string
 	InMemory       bool // the system runs from memory
 	Network        Network
+	Seed           SeedDeps
 	// Undecided returns why an upgrade is not decided yet, or nil.
 	Undecided func() error
 	// Proves reports whether a connection of this age proves that a configuration accepts new

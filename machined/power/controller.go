@@ -41,6 +41,10 @@ type Deps struct {
 	StopServices, CloseLogs func(context.Context) error
 	// Wipe erases the volumes with these labels after all file systems are unmounted.
 	Wipe func(ctx context.Context, labels []string) error
+	// NotInstalled is why a machine that runs from memory has nothing to reset; empty if the system
+	// is installed.
+	NotInstalled string
+	Reset        ResetDeps
 	// Enter sets the step that clients and the console show, with its reason.
 	Enter   func(step, why string)
 	Console func(line string)

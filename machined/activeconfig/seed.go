@@ -1,4 +1,4 @@
-package main
+package activeconfig
 
 import (
 	"context"
@@ -6,7 +6,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/orlop-os/orlop/machined/activeconfig"
 	"github.com/orlop-os/orlop/machined/network"
 	"github.com/orlop-os/orlop/machined/nodeplan"
 	"github.com/orlop-os/orlop/machined/ownership"
@@ -15,32 +14,31 @@ import (
 	"github.com/orlop-os/orlop/pkg/config"
 )
 
-// watchSeeds adopts a configuration from a medium that is plugged in later, and installs to the
-// disk that it selects.
-func (m *machine) watchSeeds(ctx context.Context) {
-	for w := m.disks.State().Watch(); ; {
-		if _, _, err := w.Next(ctx); err != nil {
-			return
-		}
-		m.adoptSeed(ctx)
-		m.installUnattended(ctx)
-	}
+// SeedDeps are the dependencies for the configuration on a medium.
+type SeedDeps struct {
+	// Find reads the configuration of a labelled medium; nil without a medium.
+	Find func(context.Context) (*seed.Document, error)
+	// Check rejects a configuration that this machine cannot run at present.
+	Check func(context.Context, *config.Config) error
+	// MissingLinks returns the links of a configuration that the machine does not have, and its
+	// links.
+	MissingLinks func(network.Config) (missing, present []string, err error)
 }
 
-// adoptSeed adopts the configuration on a labeled medium if the machine has none. An installed
+// AdoptSeed adopts the configuration on a labeled medium if the machine has none. An installed
 // machine stores it on STATE as if it were applied, so that the medium can be removed; a machine
 // that runs from memory installs itself with it. A problem is reported on the console and in topic
 // "configuration".
 //
 // The search holds no lock: a medium that does not answer would block pairing and the apply of a
 // configuration. Its result is used only if the machine still has no configuration.
-func (m *machine) adoptSeed(ctx context.Context) {
+func (m *Manager) AdoptSeed(ctx context.Context) {
 	if !m.needsSeed() {
 		return
 	}
-	document, err := seed.Find(ctx, m.disks.Prober())
-	m.active.Lock()
-	defer m.active.Unlock()
+	document, err := m.deps.Seed.Find(ctx)
+	m.Lock()
+	defer m.Unlock()
 	if !m.needsSeed() {
 		return
 	}
@@ -51,25 +49,25 @@ func (m *machine) adoptSeed(ctx context.Context) {
 	if err != nil {
 		problem = err.Error()
 	}
-	if now := m.active.Current(); now.Config != nil || now.Problem == problem {
+	if now := m.Current(); now.Config != nil || now.Problem == problem {
 		return
 	}
 	// Reported before it is set: the console shows the new state by itself, and the reason should
 	// precede its consequences.
 	for line := range strings.Lines(problem) {
-		m.events.LogConsole("configuration: " + strings.TrimSpace(line))
+		m.deps.Console("configuration: " + strings.TrimSpace(line))
 	}
-	m.active.Cell().Update(func(a activeconfig.Active) activeconfig.Active { a.Problem = problem; return a })
+	m.cell.Update(func(a Active) Active { a.Problem = problem; return a })
 }
 
 // needsSeed reports whether the machine has no configuration, and no unreadable file on STATE.
-func (m *machine) needsSeed() bool {
-	now := m.active.Current()
-	return now.Config == nil && (m.system.inMemory() || !m.active.HasStored())
+func (m *Manager) needsSeed() bool {
+	now := m.Current()
+	return now.Config == nil && (m.deps.InMemory || !m.HasStored())
 }
 
 // adopt activates the configuration of a medium, or returns an error.
-func (m *machine) adopt(ctx context.Context, d seed.Document) error {
+func (m *Manager) adopt(ctx context.Context, d seed.Document) error {
 	next, problems := config.Parse(d.Name, d.Text)
 	if len(problems) > 0 {
 		return problems
@@ -81,26 +79,23 @@ func (m *machine) adopt(ctx context.Context, d seed.Document) error {
 	if err := ownership.CheckMedium(own, next); err != nil {
 		return fmt.Errorf("%s: %w", d.Name, err)
 	}
-	if err := m.facts.checkMachine(next); err != nil {
+	if err := m.deps.Seed.Check(ctx, next); err != nil {
 		return fmt.Errorf("%s: %w", d.Name, err)
 	}
-	if err := m.checkAccess(ctx, next.Cluster); err != nil {
+	if err := awaitLinks(ctx, next, m.deps.Seed.MissingLinks, linkTimeout); err != nil {
 		return fmt.Errorf("%s: %w", d.Name, err)
 	}
-	if err := awaitLinks(ctx, next, m.network.Controller.MissingLinks, linkTimeout); err != nil {
-		return fmt.Errorf("%s: %w", d.Name, err)
-	}
-	if !m.system.inMemory() {
-		if why, _ := m.disks.Problem().Get(); why != "" {
+	if !m.deps.InMemory {
+		if why := m.deps.StorageProblem(); why != "" {
 			return fmt.Errorf("%s: no disk to store it on: %s", d.Name, why)
 		}
-		if err := m.active.Store().Put(d.Text); err != nil {
+		if err := m.deps.Store.Put(d.Text); err != nil {
 			return err
 		}
-		m.active.AddToHistory(d.Text, "medium "+d.Name)
+		m.AddToHistory(d.Text, "medium "+d.Name)
 	}
-	m.events.LogConsole("configuration: taken from " + d.Name)
-	m.active.Cell().Set(activeconfig.Active{Config: next, At: time.Now(), Source: "medium " + d.Name, Documents: d.Text})
+	m.deps.Console("configuration: taken from " + d.Name)
+	m.cell.Set(Active{Config: next, At: time.Now(), Source: "medium " + d.Name, Documents: d.Text})
 	return nil
 }
 
