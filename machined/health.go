@@ -1,37 +1,37 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"strings"
 	"time"
 
-	"google.golang.org/protobuf/types/known/timestamppb"
-
 	"github.com/orlop-os/orlop/machined/activeconfig"
-	"github.com/orlop-os/orlop/machined/disk"
+	"github.com/orlop-os/orlop/machined/events"
 	"github.com/orlop-os/orlop/machined/health"
 	"github.com/orlop-os/orlop/machined/membership"
 	"github.com/orlop-os/orlop/machined/nodeplan"
 	"github.com/orlop-os/orlop/machined/upgrade"
 	"github.com/orlop-os/orlop/pkg/api"
+	"github.com/orlop-os/orlop/pkg/cell"
 	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/supervise"
 )
 
 // reportHealth passes the health to each, now and after each change, while each wants more.
-func (m *machine) reportHealth(ctx context.Context, each func(*api.HealthResponse) (more bool, err error)) error {
+func reportHealth(ctx context.Context, m *machine, each func(*api.HealthResponse) (more bool, err error)) error {
 	services, configuration, members, rules := m.services.Status().Watch(), m.active.Cell().Watch(), m.members.Worker.State.Watch(), m.packets.Problem().Watch()
 	program, settled, disks, states := m.panics.State().Watch(), m.reconciler.State().Watch(), m.disks.State().Watch(), m.network.State.Watch()
 	floor, began := m.upgrade.Controller.EpochFloor(), time.Now()
 	for {
 		now := configuration.Current()
-		have := clusterHealth(now, members.Current(), services.Current())
+		have := health.Of(healthOf(now, members.Current(), services.Current()))
 		health.Add(have, health.Firewall(rules.Current(), now.At), program.Current().Check())
 		if broken := settled.Current().Problem(now.Config, states.Current()); broken != "" {
 			health.ConfigurationNotActive(have, broken)
 		}
 		upgrade.ReleaseCheck(have, m.system.release, floor, began)
-		health.Add(have, storageCheck(disks.Current().Filesystems))
+		health.Add(have, health.Storage(disks.Current().Filesystems))
 		var later <-chan time.Time
 		if have.Healthy && time.Since(now.At) < activationTime {
 			if waits, err := m.reconciler.WaitingServices(now.Config); err == nil && len(waits) > 0 {
@@ -66,12 +66,12 @@ const (
 	activationPollInterval = time.Second
 )
 
-// clusterHealth returns the machine's view of its cluster.
-func clusterHealth(now activeconfig.Active, member membership.State, services []supervise.Status) *api.HealthResponse {
-	return health.Of(health.Machine{
+// healthOf returns the state of the machine from which package health computes the health.
+func healthOf(now activeconfig.Active, member membership.State, services []supervise.Status) health.Machine {
+	return health.Machine{
 		Config: now.Config, Applied: now.At, Expected: expectedServices(now.Config), Services: services,
 		Membership: health.Membership{Joined: member.Joined, Removed: member.Removed, Problem: member.Problem},
-	})
+	}
 }
 
 // expectedServices returns the services of a configuration, running or not.
@@ -86,18 +86,47 @@ func expectedServices(c *config.Config) []string {
 	return names
 }
 
-// storageCheck returns the check of the file systems with errors; nil if there are none. The
-// upgrade checks ignore it: the version is not at fault.
-func storageCheck(list []disk.FilesystemErrors) *api.HealthCheck {
-	if len(list) == 0 {
-		return nil
+// healthWatcher watches the health of a version on trial.
+type healthWatcher struct {
+	version        string
+	storageProblem *cell.Cell[string]
+	hasStored      func() bool // a configuration
+	config         *cell.Watcher[activeconfig.Active]
+	services       *cell.Watcher[[]supervise.Status]
+	members        *cell.Watcher[membership.State]
+	rules          *cell.Watcher[string]
+	panics         *cell.Watcher[events.PanicState]
+}
+
+func watchHealth(m *machine) upgrade.HealthWatcher {
+	return healthWatcher{
+		version: m.system.release.Version, storageProblem: m.disks.Problem(), hasStored: m.active.HasStored,
+		config: m.active.Cell().Watch(), services: m.services.Status().Watch(),
+		members: m.members.Worker.State.Watch(), rules: m.packets.Problem().Watch(), panics: m.panics.State().Watch(),
 	}
-	check := &api.HealthCheck{Name: "storage", Ok: true, Since: timestamppb.New(time.Time{})}
-	var details []string
-	for _, s := range list {
-		check.Ok = check.Ok && s.OK()
-		details = append(details, s.String())
+}
+
+func (w healthWatcher) Health() upgrade.Health {
+	now := w.config.Current()
+	storage, _ := w.storageProblem.Get()
+	failed := health.FailedCheck(health.Trial{
+		Machine:        healthOf(now, w.members.Current(), w.services.Current()),
+		StorageProblem: storage, Stored: w.hasStored(), API: nodeplan.ServiceApid,
+	})
+	return upgrade.Health{Config: now.Config, Failed: cmp.Or(failed, w.rules.Current())}
+}
+
+func (w healthWatcher) Panic() string { return w.panics.Current().Reason(w.version) }
+
+func (w healthWatcher) Wait(ctx context.Context) error {
+	select {
+	case <-w.config.Changed():
+	case <-w.services.Changed():
+	case <-w.members.Changed():
+	case <-w.rules.Changed():
+	case <-w.panics.Changed():
+	case <-ctx.Done():
+		return ctx.Err()
 	}
-	check.Detail = strings.Join(details, "; ")
-	return check
+	return nil
 }

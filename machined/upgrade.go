@@ -1,32 +1,22 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"net/netip"
 	"path/filepath"
-	"slices"
-	"strings"
 	"time"
 
 	"github.com/orlop-os/orlop/apid"
-	"github.com/orlop-os/orlop/machined/activeconfig"
 	machinedapi "github.com/orlop-os/orlop/machined/api"
 	"github.com/orlop-os/orlop/machined/disk"
-	"github.com/orlop-os/orlop/machined/events"
-	"github.com/orlop-os/orlop/machined/membership"
 	"github.com/orlop-os/orlop/machined/network"
 	"github.com/orlop-os/orlop/machined/nodeplan"
 	"github.com/orlop-os/orlop/machined/power"
 	"github.com/orlop-os/orlop/machined/upgrade"
-	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/buildinfo"
-	"github.com/orlop-os/orlop/pkg/cell"
 	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/disklayout"
-	"github.com/orlop-os/orlop/pkg/nodespec"
 	"github.com/orlop-os/orlop/pkg/paths"
-	"github.com/orlop-os/orlop/pkg/supervise"
 	"github.com/orlop-os/orlop/pkg/transfer"
 )
 
@@ -63,7 +53,7 @@ func newUpgrade(m *machine) *upgrade.Upgrade {
 		},
 		Trial: upgrade.Trial{
 			Started: m.progress.Started(),
-			Watch:   m.watchHealth,
+			Watch:   func() upgrade.HealthWatcher { return watchHealth(m) },
 			Events: func() (out []upgrade.Event) {
 				for _, e := range m.events.After(0) {
 					out = append(out, upgrade.Event{Time: e.Time, Source: e.Source, Text: e.Message})
@@ -137,77 +127,4 @@ func gatewayProbes(state network.State) []func(context.Context) error {
 		out = append(out, func(ctx context.Context) error { return network.AwaitGateway(ctx, r) })
 	}
 	return out
-}
-
-// healthWatcher watches the health of a version on trial.
-type healthWatcher struct {
-	version        string
-	storageProblem *cell.Cell[string]
-	hasStored      func() bool // a configuration
-	config         *cell.Watcher[activeconfig.Active]
-	services       *cell.Watcher[[]supervise.Status]
-	members        *cell.Watcher[membership.State]
-	rules          *cell.Watcher[string]
-	panics         *cell.Watcher[events.PanicState]
-}
-
-func (m *machine) watchHealth() upgrade.HealthWatcher {
-	return healthWatcher{
-		version: m.system.release.Version, storageProblem: m.disks.Problem(), hasStored: m.active.HasStored,
-		config: m.active.Cell().Watch(), services: m.services.Status().Watch(),
-		members: m.members.Worker.State.Watch(), rules: m.packets.Problem().Watch(), panics: m.panics.State().Watch(),
-	}
-}
-
-func (w healthWatcher) Health() upgrade.Health {
-	now := w.config.Current()
-	storage, _ := w.storageProblem.Get()
-	failed := failedCheck(now, w.members.Current(), w.services.Current(), w.hasStored(), storage)
-	return upgrade.Health{Config: now.Config, Failed: cmp.Or(failed, w.rules.Current())}
-}
-
-func (w healthWatcher) Panic() string { return w.panics.Current().Reason(w.version) }
-
-func (w healthWatcher) Wait(ctx context.Context) error {
-	select {
-	case <-w.config.Changed():
-	case <-w.services.Changed():
-	case <-w.members.Changed():
-	case <-w.rules.Changed():
-	case <-w.panics.Changed():
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-	return nil
-}
-
-// failedCheck returns the first failed check of a version on trial; "" if all passed. Without a
-// configuration the management API is the only check, because a client can apply a configuration
-// over it; with a configuration all checks of `orlopctl health` count. storage is the reason for
-// which STATE is absent: the former version had STATE, or no upgrade would have been possible.
-func failedCheck(now activeconfig.Active, member membership.State, services []supervise.Status, stored bool, storage string) string {
-	switch {
-	case storage != "":
-		return "storage: " + storage
-	case stored && now.Config == nil:
-		return "configuration: the stored one is unusable"
-	case now.Config == nil || now.Config.Cluster == nil:
-		i := slices.IndexFunc(services, func(s supervise.Status) bool { return s.Name == nodeplan.ServiceApid })
-		if i < 0 || services[i].State != supervise.Running {
-			return "management API: not answering yet"
-		}
-		return ""
-	}
-	for _, c := range clusterHealth(now, member, services).Checks {
-		if !c.Ok && !isUserProblem(c) {
-			return strings.TrimSuffix(c.Name+": "+c.Detail, ": ")
-		}
-	}
-	return ""
-}
-
-// isUserProblem reports whether objects of users cause a failed check: the version is not at fault,
-// and an upgrade that fixes the problem must be possible.
-func isUserProblem(c *api.HealthCheck) bool {
-	return strings.HasPrefix(c.Detail, nodespec.ProblemPrefix) && slices.Contains([]string{"bootstrap", "metrics", nodespec.Extensions}, c.Name)
 }

@@ -75,8 +75,10 @@ func newAPI(m *machine) *machinedapi.API {
 		Services:      m.services,
 		KernelStarted: func() (time.Time, error) { return kernelStarted(m.system.kernel) },
 		Cluster: machinedapi.ClusterDeps{
-			Config:       func() *config.Config { now := m.active.Current(); return now.Config },
-			WatchHealth:  m.reportHealth,
+			Config: func() *config.Config { now := m.active.Current(); return now.Config },
+			WatchHealth: func(ctx context.Context, each func(*api.HealthResponse) (more bool, err error)) error {
+				return reportHealth(ctx, m, each)
+			},
 			Members:      m.members.Server,
 			JoinRequests: m.members.Requests,
 			Suspended:    newSuspended(m),

@@ -92,6 +92,30 @@ func Firewall(why string, since time.Time) *api.HealthCheck {
 	return &api.HealthCheck{Name: "firewall", Detail: why, Since: timestamppb.New(since)}
 }
 
+// Filesystem is a file system with errors.
+type Filesystem interface {
+	// OK reports whether the operator has nothing to do at present.
+	OK() bool
+	// String describes the errors and the remedy.
+	String() string
+}
+
+// Storage returns the check of the file systems with errors; nil if there are none. FailedCheck
+// ignores it: the version is not at fault.
+func Storage[F Filesystem](list []F) *api.HealthCheck {
+	if len(list) == 0 {
+		return nil
+	}
+	check := &api.HealthCheck{Name: "storage", Ok: true, Since: timestamppb.New(time.Time{})}
+	var details []string
+	for _, s := range list {
+		check.Ok = check.Ok && s.OK()
+		details = append(details, s.String())
+	}
+	check.Detail = strings.Join(details, "; ")
+	return check
+}
+
 // ConfigurationNotActive makes the check of the configuration fail, with the reason.
 func ConfigurationNotActive(health *api.HealthResponse, why string) {
 	health.Healthy = false

@@ -1,11 +1,14 @@
 package health
 
 import (
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/orlop-os/orlop/machined/disk"
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/config"
+	"github.com/orlop-os/orlop/pkg/superblock"
 	"github.com/orlop-os/orlop/pkg/supervise"
 )
 
@@ -47,5 +50,31 @@ func TestAdd(t *testing.T) {
 	}
 	if Add(health, Firewall("no rules", time.Time{})); health.Healthy || len(health.Checks) != 1 || health.Checks[0].Detail != "no rules" {
 		t.Errorf("without rules: %v", health)
+	}
+}
+
+// TestStorage checks that a file system with an error is unhealthy, and that a repaired file
+// system is healthy and stays visible.
+func TestStorage(t *testing.T) {
+	broken := disk.FilesystemErrors{Label: "DATA", Device: "/dev/vda5", Faults: superblock.Errors{Marked: true, Count: 1, First: superblock.Error{Function: "ext4_lookup"}}}
+	repaired := broken
+	repaired.Checked = true
+	for _, test := range []struct {
+		name    string
+		list    []disk.FilesystemErrors
+		healthy bool
+		detail  string // a part of it; empty: no check
+	}{
+		{"sound", nil, true, ""},
+		{"broken", []disk.FilesystemErrors{broken}, false, "DATA (/dev/vda5): the file system has 1 error"},
+		{"repaired", []disk.FilesystemErrors{repaired}, true, "had 1 error"},
+	} {
+		h := &api.HealthResponse{Healthy: true}
+		Add(h, Storage(test.list))
+		if h.Healthy != test.healthy || len(h.Checks) > 0 != (test.detail != "") {
+			t.Errorf("%s: %v", test.name, h)
+		} else if test.detail != "" && (h.Checks[0].Ok != test.healthy || !strings.Contains(h.Checks[0].Detail, test.detail)) {
+			t.Errorf("%s: %v", test.name, h)
+		}
 	}
 }
