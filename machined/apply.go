@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"reflect"
 	"slices"
+	"strings"
 	"time"
 
 	"google.golang.org/protobuf/types/known/durationpb"
@@ -13,8 +14,12 @@ import (
 
 	"github.com/orlop-os/orlop/machined/activeconfig"
 	machinedapi "github.com/orlop-os/orlop/machined/api"
+	"github.com/orlop-os/orlop/machined/converge"
 	"github.com/orlop-os/orlop/machined/credentials"
 	"github.com/orlop-os/orlop/machined/disk"
+	"github.com/orlop-os/orlop/machined/etcd"
+	"github.com/orlop-os/orlop/machined/identity"
+	"github.com/orlop-os/orlop/machined/install"
 	"github.com/orlop-os/orlop/machined/nodeplan"
 	"github.com/orlop-os/orlop/machined/ownership"
 	"github.com/orlop-os/orlop/machined/power"
@@ -46,39 +51,57 @@ import (
 // than a second on real hardware.
 const checkTimeout = time.Minute
 
+// applier applies configurations.
+type applier struct {
+	system   *system
+	disks    *disk.Controller
+	network  converge.Network
+	clock    clock
+	identity *identity.Identity
+	commands *commands
+	install  *install.Manager
+	etcd     *etcd.Manager
+	power    *power.Controller
+
+	active     *activeconfig.Manager
+	facts      *facts
+	reconciler *converge.Reconciler
+	event      func(source, kind, message string)
+}
+
 // activationDelay is the delay before a configuration on trial becomes active, so that the answer
 // is sent over the connection that the configuration may cut.
 const activationDelay = time.Second
 
 // apply converges the machine to the documents or rejects them. The error is config.Problems if the
 // documents have problems.
-func (m *machine) apply(ctx context.Context, filename string, r *api.ApplyRequest) (outcome, error) {
-	m.active.Lock()
-	defer m.active.Unlock()
+func (a *applier) apply(ctx context.Context, filename string, r *api.ApplyRequest) (outcome, error) {
+	a.active.Lock()
+	defer a.active.Unlock()
 
-	now := m.active.Current()
-	next, text, err := m.parseRequest(now, filename, r)
+	now := a.active.Current()
+	next, text, err := a.parseRequest(now, filename, r)
 	if err != nil {
 		return outcome{}, err
 	}
-	facts, err := m.checkTransition(ctx, now, next, r)
+	facts, err := a.checkTransition(ctx, now, next, r)
 	if err != nil {
 		return outcome{}, err
 	}
-	if m.system.inMemory() {
-		return m.applyInstall(ctx, now.Config, next, text, r.Mode == api.ApplyRequest_MODE_DRY_RUN)
+	if a.system.inMemory() {
+		return a.beginInstallation(ctx, now.Config, next, text, r.Mode == api.ApplyRequest_MODE_DRY_RUN)
 	}
 	// although an installed machine does not use the expression
-	if err := m.install.CheckMatch(ctx, next); err != nil {
+	if err := a.install.CheckMatch(ctx, next); err != nil {
 		return outcome{}, err
 	}
-	out, err := m.dryRun(ctx, now.Config, next)
+	out, err := a.dryRun(ctx, now.Config, next)
 	if err != nil {
 		return out, err
 	}
 	hardware, cutOff := facts.Warnings(next)
 	out.trialPlan, out.warnings = facts.Trial, slices.Concat(hardware, out.warnings, cutOff)
-	lines, err := m.reencryptSecrets(ctx, now.Config, next, r.Mode == api.ApplyRequest_MODE_DRY_RUN)
+	lines, err := a.reencryptSecrets(ctx, now.Config, next, r.Mode == api.ApplyRequest_MODE_DRY_RUN)
 	if err != nil {
 		return outcome{}, err
 	}
@@ -91,13 +114,13 @@ func (m *machine) apply(ctx context.Context, filename string, r *api.ApplyReques
 	}
 	out.reboot = out.reboot || r.Mode == api.ApplyRequest_MODE_REBOOT
 	if staged || out.reboot {
-		return m.stageForBoot(ctx, text, out)
+		return a.stageForBoot(ctx, text, out)
 	}
-	if now.Config != nil && len(config.Changes(now.Config, next)) == 0 && !now.OnTrial() && r.Mode != api.ApplyRequest_MODE_TRY && m.active.Store().Staged().IsZero() {
+	if now.Config != nil && len(config.Changes(now.Config, next)) == 0 && !now.OnTrial() && r.Mode != api.ApplyRequest_MODE_TRY && a.active.Store().Staged().IsZero() {
 		// recorded as a call without a change, but the text is stored: it can differ in comments
 		machinedapi.SetUnchanged(ctx)
 	}
-	return m.activate(ctx, now, next, text, r, out)
+	return a.activate(ctx, now, next, text, r, out)
 }
 
 // outcome is the result of an apply or a dry run.
@@ -121,18 +144,18 @@ func (o *outcome) add(domain string, lines []string) {
 }
 
 // dryRun returns the changes of the next configuration and the operations of every domain for it.
-func (m *machine) dryRun(ctx context.Context, before, next *config.Config) (outcome, error) {
+func (a *applier) dryRun(ctx context.Context, before, next *config.Config) (outcome, error) {
 	var out outcome
 	out.add("config", config.Changes(before, next))
-	dry, err := m.reconciler.DryRun(ctx, next)
+	dry, err := a.reconciler.DryRun(ctx, next)
 	out.operations, out.restarts, out.warnings = append(out.operations, dry.Operations...), dry.Restarts, dry.Warnings
 	return out, err
 }
 
-// applyRequest applies the documents of a request, and waits until their operations were tried.
-func (m *machine) applyRequest(ctx context.Context, filename string, r *api.ApplyRequest) (*api.ApplyResponse, error) {
-	before := m.active.Current()
-	done, err := m.apply(ctx, filename, r)
+// request applies the documents of a request, and waits until their operations were tried.
+func (a *applier) request(ctx context.Context, filename string, r *api.ApplyRequest) (*api.ApplyResponse, error) {
+	before := a.active.Current()
+	done, err := a.apply(ctx, filename, r)
 	if err != nil {
 		return nil, err
 	}
@@ -145,21 +168,21 @@ func (m *machine) applyRequest(ctx context.Context, filename string, r *api.Appl
 			out.Addresses = append(out.Addresses, address.String())
 		}
 	case done.config != nil:
-		out.Failures = m.reconciler.AwaitConverged(ctx, done.config, nodeplan.Network(before.Config))
+		out.Failures = a.reconciler.AwaitConverged(ctx, done.config, nodeplan.Network(before.Config))
 		out.Operations = reconcile.Done(out.Operations, out.Failures)
 	}
 	return out, nil
 }
 
 // parseRequest reads the documents of a request and checks them by themselves.
-func (m *machine) parseRequest(now activeconfig.Active, filename string, r *api.ApplyRequest) (*config.Config, []byte, error) {
-	filename, text, err := m.active.Requested(now, filename, r)
+func (a *applier) parseRequest(now activeconfig.Active, filename string, r *api.ApplyRequest) (*config.Config, []byte, error) {
+	filename, text, err := a.active.Requested(now, filename, r)
 	if err != nil {
 		return nil, nil, transition.Refuse(err)
 	}
 	next, problems := config.Parse(filename, text)
 	// with a clock that may be wrong, expiry is unknown
-	if t, _ := m.clock.status.Get(); len(problems) == 0 && t.Synced {
+	if t, _ := a.clock.status.Get(); len(problems) == 0 && t.Synced {
 		problems = next.CheckTime(time.Now())
 	}
 	return next, text, problems.Err()
@@ -167,59 +190,59 @@ func (m *machine) parseRequest(now activeconfig.Active, filename string, r *api.
 
 // checkTransition rejects a change that this machine cannot make, and returns the facts by which it
 // decided.
-func (m *machine) checkTransition(ctx context.Context, now activeconfig.Active, next *config.Config, r *api.ApplyRequest) (transition.Facts, error) {
-	facts, err := m.facts.transition(ctx, now, next, r)
+func (a *applier) checkTransition(ctx context.Context, now activeconfig.Active, next *config.Config, r *api.ApplyRequest) (transition.Facts, error) {
+	facts, err := a.facts.transition(ctx, now, next, r)
 	if err != nil {
 		return facts, err
 	}
 	if err := transition.Check(now.Config, next, facts).Err(); err != nil {
 		return facts, err
 	}
-	return facts, m.checkAccess(ctx, next.Cluster)
+	return facts, a.checkAccess(ctx, next.Cluster)
 }
 
 // stageForBoot stores documents for the next boot, which follows at once if the outcome is a
 // reboot.
-func (m *machine) stageForBoot(ctx context.Context, text []byte, out outcome) (outcome, error) {
+func (a *applier) stageForBoot(ctx context.Context, text []byte, out outcome) (outcome, error) {
 	by := callerid.FromContext(ctx).String()
-	if err := m.active.Store().Stage(text); err != nil {
+	if err := a.active.Store().Stage(text); err != nil {
 		return outcome{}, err
 	}
-	m.events.Add("config", "config", "staged for the next boot by "+by)
+	a.event("config", "config", "staged for the next boot by "+by)
 	if out.reboot {
-		return out, m.power.Shutdown(power.Request{To: power.Reboot, Why: "to apply a configuration, asked by " + by})
+		return out, a.power.Shutdown(power.Request{To: power.Reboot, Why: "to apply a configuration, asked by " + by})
 	}
 	return out, nil
 }
 
 // activate stores the checked documents and sets the configuration cell. The caller holds
-// m.active.
-func (m *machine) activate(ctx context.Context, now activeconfig.Active, next *config.Config, text []byte, r *api.ApplyRequest, out outcome) (outcome, error) {
+// a.active.
+func (a *applier) activate(ctx context.Context, now activeconfig.Active, next *config.Config, text []byte, r *api.ApplyRequest, out outcome) (outcome, error) {
 	// checkMachine has checked that the configuration allows to wipe the disk
-	if why, _ := m.disks.Problem().Get(); why != "" {
-		if err := m.disks.SetUp(ctx, disk.Config{Wipe: true}); err != nil {
+	if why, _ := a.disks.Problem().Get(); why != "" {
+		if err := a.disks.SetUp(ctx, disk.Config{Wipe: true}); err != nil {
 			return outcome{}, fmt.Errorf("configuration refused: no disk to store it on: %w", err)
 		}
 	}
 	// The machine's key and the operator CA of a pairing may be in memory only until now; store
 	// them.
-	err := errors.Join(m.identity.Persist(), ownership.PersistOwner())
+	err := errors.Join(a.identity.Persist(), ownership.PersistOwner())
 	if err != nil {
 		return outcome{}, err
 	}
 	if out.trialPlan.Duration > 0 {
 		out.deadline = time.Now().Add(out.trialPlan.Duration)
-		err = m.active.Store().StartTrial(text)
-	} else if err = m.active.Store().Put(text); err == nil {
-		err = m.active.Store().DropStaged()
+		err = a.active.Store().StartTrial(text)
+	} else if err = a.active.Store().Put(text); err == nil {
+		err = a.active.Store().DropStaged()
 	}
 	if err != nil {
 		return outcome{}, err
 	}
 	by := callerid.FromContext(ctx).String()
-	m.events.Add("config", "config", "applied by "+by+withoutTrial(r, out.trialPlan))
+	a.event("config", "config", "applied by "+by+withoutTrial(r, out.trialPlan))
 	for _, change := range config.Changes(now.Config, next) {
-		m.events.Add("config", "config", change)
+		a.event("config", "config", change)
 	}
 	fresh := activeconfig.Active{Config: next, At: time.Now(), Source: "API (" + by + ")", TrialEnd: out.deadline}
 	if out.trialPlan.Duration > 0 {
@@ -233,12 +256,66 @@ func (m *machine) activate(ctx context.Context, now activeconfig.Active, next *c
 	if !out.deadline.IsZero() && now.OnTrial() {
 		fresh.Tried = append(slices.Clone(now.Tried), now.Config)
 	}
-	m.active.Cell().Set(fresh)
-	m.active.AddToHistory(text, by)
+	a.active.Cell().Set(fresh)
+	a.active.AddToHistory(text, by)
 	// ConfigureAPI runs here and not only in the reconciliation, so that the caller's next call
 	// already reaches the machine under its new name.
-	state, _ := m.network.State.Get()
-	return out, m.reconciler.ConfigureAPI(ctx, next, state)
+	state, _ := a.network.State.Get()
+	return out, a.reconciler.ConfigureAPI(ctx, next, state)
+}
+
+// reencryptSecrets rewrites all Secrets with the current encryption key before an old key is
+// dropped. It returns the operations, or with dry the planned operations. An error rejects the
+// configuration: a machine without the old key cannot read the Secrets that are encrypted with it.
+func (a *applier) reencryptSecrets(ctx context.Context, before, next *config.Config, dry bool) ([]string, error) {
+	dropped := transition.DroppedKeys(before, next)
+	if len(dropped) == 0 {
+		return nil, nil
+	}
+	refused := func(err error) ([]string, error) {
+		return nil, fmt.Errorf("configuration refused, only the encryption of Secrets may have changed: Cluster.spec.acceptedEncryptionKeys: cannot drop %s: %w", strings.Join(dropped, ", "), err)
+	}
+	// An API server that still encrypts with a former key would continue to do so after the
+	// rewrite. A running API server without a pending restart has the configured key, because the
+	// file with the key is written before it starts.
+	waits, err := a.reconciler.WaitingServices(before)
+	if err != nil {
+		return refused(err)
+	}
+	if slices.Contains(waits, nodeplan.ServiceKubeAPI) {
+		return refused(fmt.Errorf("%s does not run with the present configuration yet; wait for that (`orlopctl health`)", nodeplan.ServiceKubeAPI))
+	}
+	done, err := a.etcd.Reencrypt(ctx, dry)
+	if err != nil {
+		return refused(err)
+	}
+	return []string{fmt.Sprintf("drop the encryption key %s: %d of %d Secrets were encrypted with another key than the present one, and are rewritten", strings.Join(dropped, ", "), done.Reencrypted, done.Secrets)}, nil
+}
+
+// beginInstallation is apply on a machine that runs from memory.
+func (a *applier) beginInstallation(ctx context.Context, before, next *config.Config, documents []byte, dry bool) (outcome, error) {
+	w, err := a.install.Plan(ctx, next, false)
+	if problems := (config.Problems)(nil); errors.As(err, &problems) {
+		return outcome{}, problems
+	}
+	if err != nil {
+		return outcome{}, transition.Refuse(err)
+	}
+	out := outcome{install: w.Disk.Path}
+	out.add("config", config.Changes(before, next))
+	out.add("install", install.Print(w))
+	if dry {
+		return out, nil
+	}
+	return out, beginInstall(a.install, w, documents, callerid.FromContext(ctx).String())
+}
+
+// beginInstall starts an installation, or rejects its configuration.
+func beginInstall(manager *install.Manager, w install.Want, documents []byte, by string) error {
+	if err := manager.Begin(w, documents, by); err != nil {
+		return transition.Refuse(err)
+	}
+	return nil
 }
 
 // withoutTrial returns the end of the text of an event. It is not empty if a change can cut off its
@@ -253,7 +330,7 @@ func withoutTrial(r *api.ApplyRequest, p transition.Trial) string {
 // checkAccess rejects expressions for authentication and authorization (Cluster document) that the
 // API server could not compile: it would not start. Only Kubernetes can check them, so the
 // orchestrator does it, as the user of the API server.
-func (m *machine) checkAccess(ctx context.Context, c *config.Cluster) error {
+func (a *applier) checkAccess(ctx context.Context, c *config.Cluster) error {
 	if c == nil {
 		return nil
 	}
@@ -263,18 +340,18 @@ func (m *machine) checkAccess(ctx context.Context, c *config.Cluster) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
-	text, err := m.commands.run(ctx, paths.UserAPI, "check-access", check)
+	text, err := a.commands.run(ctx, paths.UserAPI, "check-access", check)
 	if failed := (*supervise.ExitError)(nil); errors.As(err, &failed) && failed.Exit.Code == 1 {
 		return transition.Refuse(errors.New(credentials.InDocument(string(text))))
 	}
 	return err
 }
 
-// confirmTrial ends the trial, and returns the operations of the configuration that failed.
-func (m *machine) confirmTrial(ctx context.Context, by callerid.Caller, name string) (failures []string, err error) {
-	c, err := m.active.Confirm(ctx, by, name)
+// confirm ends the trial, and returns the operations of the configuration that failed.
+func (a *applier) confirm(ctx context.Context, by callerid.Caller, name string) (failures []string, err error) {
+	c, err := a.active.Confirm(ctx, by, name)
 	if err != nil {
 		return nil, err
 	}
-	return m.reconciler.AwaitConverged(ctx, c, nodeplan.Network(c)), nil
+	return a.reconciler.AwaitConverged(ctx, c, nodeplan.Network(c)), nil
 }

@@ -15,7 +15,6 @@ import (
 	"github.com/orlop-os/orlop/apid"
 	"github.com/orlop-os/orlop/machined/activeconfig"
 	machinedapi "github.com/orlop-os/orlop/machined/api"
-	"github.com/orlop-os/orlop/machined/events"
 	"github.com/orlop-os/orlop/machined/membership"
 	"github.com/orlop-os/orlop/machined/network"
 	"github.com/orlop-os/orlop/machined/ownership"
@@ -34,10 +33,9 @@ func unpaired() *ownership.Pairing {
 // recording is a machine with an audit log in directories of a test.
 func recording(t *testing.T) *machine {
 	t.Helper()
-	m := &machine{pairing: unpaired(), events: events.NewLog()}
-	m.auditLog = machinedapi.NewAuditLog(machinedapi.AuditLogDeps{Event: func(kind, message string) { m.events.Add("audit", kind, message) }, Console: m.events.LogConsole})
+	m := &machine{pairing: unpaired(), reports: newReports()}
 	dir := t.TempDir()
-	if err := m.auditLog.Open(machinedapi.AuditDirs{Changes: dir + "/changes", Refused: dir + "/refused", InProgress: dir + "/going"}); err != nil {
+	if err := m.reports.auditLog.Open(machinedapi.AuditDirs{Changes: dir + "/changes", Refused: dir + "/refused", InProgress: dir + "/going"}); err != nil {
 		t.Fatal(err)
 	}
 	return m
@@ -45,7 +43,7 @@ func recording(t *testing.T) *machine {
 
 // interceptorOf is the interceptor of a machine.
 func interceptorOf(m *machine) machinedapi.Interceptor {
-	return machinedapi.Interceptor{AuditLog: m.auditLog, Audited: apid.Mutates(), RejectUnclaimed: m.pairing.RejectUnclaimed}
+	return machinedapi.Interceptor{AuditLog: m.reports.auditLog, Audited: apid.Mutates(), RejectUnclaimed: m.pairing.RejectUnclaimed}
 }
 
 // entries returns the lines of a record after it has verified the chain.
@@ -66,7 +64,7 @@ func entries(t *testing.T, l *audit.Log, name string) (out []audit.Entry) {
 // TestRelayOnRecord checks that a relay is recorded with its caller and target, for every result.
 func TestRelayOnRecord(t *testing.T) {
 	m := recording(t)
-	m.active, m.network.State = activeconfig.New(activeconfig.Deps{}), cell.New(network.State{})
+	m.config.active, m.domains.network.State = activeconfig.New(activeconfig.Deps{}), cell.New(network.State{})
 	m.setMembers(func(*membership.Deps) {})
 	server := grpc.NewServer(grpc.StreamInterceptor(interceptorOf(m).Stream))
 	t.Cleanup(server.Stop)
@@ -96,7 +94,7 @@ func TestRelayOnRecord(t *testing.T) {
 		}
 	}
 	seen := map[string]bool{}
-	_, refused := m.auditLog.Records()
+	_, refused := m.reports.auditLog.Records()
 	for _, e := range entries(t, refused, audit.Refused) {
 		seen[e.Target+" "+e.Status] = true
 	}

@@ -24,8 +24,8 @@ type Step struct {
 }
 
 // Boot lists the steps of the boot in order. If a step fails, the boot stops and the machine resets
-// (see boot). A step with an optional resource (disk, network) reports the problem in the machine's
-// state and does not fail.
+// (see runSteps). A step with an optional resource (disk, network) reports the problem in the
+// machine's state and does not fail.
 var Boot = []Step{
 	{"release", "", stepRelease}, // reads the build information of the image
 	// sets the clock no earlier than the build
@@ -68,27 +68,28 @@ const checkDeadline = 24 * time.Hour
 // failPause is the time for which the console shows a failure before the machine resets.
 const failPause = 10 * time.Second
 
-// boot runs the steps. If a step fails, the machine reports the step and its error and resets:
-// another attempt, or another slot, can succeed, and a stopped machine helps no operator.
-func (m *machine) boot(ctx context.Context) {
+// runSteps runs the steps of the boot. If a step fails, the machine reports the step and its error
+// and resets: another attempt, or another slot, can succeed, and a stopped machine helps no
+// operator.
+func runSteps(ctx context.Context, m *machine) {
 	began, deadline := time.Now(), time.NewTimer(bootDeadline)
 	defer deadline.Stop()
-	m.progress.Mark("machined")
+	m.reports.progress.Mark("machined")
 	for _, s := range Boot {
 		if m.power.Stopping() { // the power button was pressed
 			return
 		}
-		m.progress.Enter(s.Name, s.WaitsFor)
+		m.reports.progress.Enter(s.Name, s.WaitsFor)
 		done := make(chan error, 1)
 		go func() { done <- panics.Do("boot step "+s.Name, func() error { return s.Do(ctx, m) }) }()
-		err := awaitStep(ctx, done, deadline, began, m.events.LogConsole)
+		err := awaitStep(ctx, done, deadline, began, m.reports.events.LogConsole)
 		if err != nil {
-			m.events.LogConsole(fmt.Sprintf("boot: %s: %v; resetting in %v", s.Name, err, failPause))
+			m.reports.events.LogConsole(fmt.Sprintf("boot: %s: %v; resetting in %v", s.Name, err, failPause))
 			<-time.After(failPause)
 			m.power.Perform(power.Request{To: power.Reboot, Why: "boot: " + s.Name + " failed"})
 			return
 		}
-		m.progress.Mark(s.Name)
+		m.reports.progress.Mark(s.Name)
 		switch s.Name {
 		// The EFI variables are readable from here on. A version on trial gets at most its upgrade
 		// deadline for the whole boot.

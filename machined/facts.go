@@ -3,8 +3,10 @@ package main
 import (
 	"context"
 	"crypto/ecdsa"
+	"crypto/x509"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/orlop-os/orlop/machined/activeconfig"
@@ -38,18 +40,11 @@ type facts struct {
 	active   *activeconfig.Manager
 }
 
-func newFacts(m *machine) *facts {
-	return &facts{
-		system: &m.system, network: m.network, disks: m.disks, identity: m.identity,
-		members: m.members, images: m.images, upgrade: m.upgrade, active: m.active,
-	}
-}
-
 // transition returns the facts on which the change to the next configuration depends.
 func (r *facts) transition(ctx context.Context, now activeconfig.Active, next *config.Config, request *api.ApplyRequest) (f transition.Facts, err error) {
 	f = transition.Facts{
 		Request: request, Trial: transition.PlanTrial(r.active.Fallback(now), next, request), OnTrial: now.OnTrial(), Now: time.Now(),
-		Upgrade: r.upgrade.Controller.Record().Undecided(), Machine: r.machine(next),
+		Upgrade: r.upgrade.Controller.Record().Undecided(), Machine: r.capacity(next),
 	}
 	if f.Caller, err = callerFacts(ctx, next); err != nil {
 		return f, err
@@ -58,8 +53,8 @@ func (r *facts) transition(ctx context.Context, now activeconfig.Active, next *c
 	return f, err
 }
 
-// machine returns the facts on which the machine's ability to run a configuration depends.
-func (r *facts) machine(next *config.Config) transition.Machine {
+// capacity returns the facts on which the machine's ability to run a configuration depends.
+func (r *facts) capacity(next *config.Config) transition.Machine {
 	state, _ := r.network.State.Get()
 	problem, _ := r.disks.Problem().Get()
 	f := transition.Machine{Memory: r.system.hardware.Memory, CPUs: r.system.hardware.CPUs, InMemory: r.system.inMemory(), NoStorage: problem, Addresses: nodeplan.Addresses(next, state)}
@@ -71,7 +66,7 @@ func (r *facts) machine(next *config.Config) transition.Machine {
 
 // checkMachine rejects a configuration that this machine cannot run at present.
 func (r *facts) checkMachine(next *config.Config) error {
-	return transition.CheckMachine(next, r.machine(next)).Err()
+	return transition.CheckMachine(next, r.capacity(next)).Err()
 }
 
 // callerFacts returns the facts about the caller.
@@ -158,4 +153,16 @@ func (r *facts) callers(c *config.Config) (credentials.CallerCAs, error) {
 	out.JoinRequests = membership.AcceptsJoinRequests(c)
 	out.Revoked, err = json.Marshal(revoked)
 	return out, err
+}
+
+// trusted returns a CA and the CAs that are accepted beside it, in PEM; empty without the CA.
+func trusted(own config.Certificate, accepted []config.Certificate) []byte {
+	if own.IsZero() {
+		return nil
+	}
+	var certs []*x509.Certificate
+	for _, c := range append(slices.Clone(accepted), own) {
+		certs = append(certs, c.X509())
+	}
+	return pki.EncodeCerts(certs...)
 }

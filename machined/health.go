@@ -20,8 +20,8 @@ import (
 
 // reportHealth passes the health to each, now and after each change, while each wants more.
 func reportHealth(ctx context.Context, m *machine, each func(*api.HealthResponse) (more bool, err error)) error {
-	services, configuration, members, rules := m.services.Status().Watch(), m.active.Cell().Watch(), m.members.Worker.State.Watch(), m.packets.Problem().Watch()
-	program, settled, disks, states := m.panics.State().Watch(), m.reconciler.State().Watch(), m.disks.State().Watch(), m.network.State.Watch()
+	services, configuration, members, rules := m.processes.services.Status().Watch(), m.config.active.Cell().Watch(), m.members.Worker.State.Watch(), m.domains.packets.Problem().Watch()
+	program, settled, disks, states := m.reports.panics.State().Watch(), m.config.reconciler.State().Watch(), m.domains.disks.State().Watch(), m.domains.network.State.Watch()
 	floor, began := m.upgrade.Controller.EpochFloor(), time.Now()
 	for {
 		now := configuration.Current()
@@ -34,7 +34,7 @@ func reportHealth(ctx context.Context, m *machine, each func(*api.HealthResponse
 		health.Add(have, health.Storage(disks.Current().Filesystems))
 		var later <-chan time.Time
 		if have.Healthy && time.Since(now.At) < activationTime {
-			if waits, err := m.reconciler.WaitingServices(now.Config); err == nil && len(waits) > 0 {
+			if waits, err := m.config.reconciler.WaitingServices(now.Config); err == nil && len(waits) > 0 {
 				health.ConfigurationNotActive(have, "not active yet: "+strings.Join(waits, ", "))
 				later = time.After(activationPollInterval)
 			}
@@ -100,9 +100,9 @@ type healthWatcher struct {
 
 func watchHealth(m *machine) upgrade.HealthWatcher {
 	return healthWatcher{
-		version: m.system.release.Version, storageProblem: m.disks.Problem(), hasStored: m.active.HasStored,
-		config: m.active.Cell().Watch(), services: m.services.Status().Watch(),
-		members: m.members.Worker.State.Watch(), rules: m.packets.Problem().Watch(), panics: m.panics.State().Watch(),
+		version: m.system.release.Version, storageProblem: m.domains.disks.Problem(), hasStored: m.config.active.HasStored,
+		config: m.config.active.Cell().Watch(), services: m.processes.services.Status().Watch(),
+		members: m.members.Worker.State.Watch(), rules: m.domains.packets.Problem().Watch(), panics: m.reports.panics.State().Watch(),
 	}
 }
 

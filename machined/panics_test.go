@@ -37,9 +37,8 @@ func (s fakeStream) Context() context.Context { return s.ctx }
 // separately with its stack; the health counts it, and a version on trial is rolled back.
 func TestCallPanics(t *testing.T) {
 	m := controlPlane(t)
-	m.pairing, m.auditLog = unpaired(), recording(t).auditLog
-	m.panics = newPanics(m)
-	panics.OnPanic(m.panics.Add)
+	m.pairing, m.reports = unpaired(), recording(t).reports
+	panics.OnPanic(m.reports.panics.Add)
 	t.Cleanup(func() { panics.OnPanic(nil) })
 	if have := (&api.HealthResponse{Healthy: true}); true {
 		if health.Add(have, (events.PanicState{}).Check()); !have.Healthy || len(have.Checks) != 0 || (events.PanicState{}).Reason("2") != "" {
@@ -74,7 +73,7 @@ func TestCallPanics(t *testing.T) {
 		t.Errorf("the next call: %v", err)
 	}
 
-	now, _ := m.panics.State().Get()
+	now, _ := m.reports.panics.State().Get()
 	have := &api.HealthResponse{Healthy: true}
 	health.Add(have, now.Check())
 	if why := now.Reason("2"); !strings.HasPrefix(why, "version 2 failed its checks: giving a bundle or an image: panic: ") {
@@ -88,13 +87,13 @@ func TestCallPanics(t *testing.T) {
 		t.Error("a task rests, and the machine is well")
 	}
 	stack := false
-	for _, e := range m.events.After(0) {
+	for _, e := range m.reports.events.After(0) {
 		stack = stack || e.Kind == "stack" && strings.Contains(e.Message, "TestCallPanics")
 	}
 	if !stack {
 		t.Error("no event says where it was")
 	}
-	changes, _ := m.auditLog.Records()
+	changes, _ := m.reports.auditLog.Records()
 	got := map[string]int{}
 	for _, e := range entries(t, changes, "") {
 		got[e.Role+" "+e.Method+" "+e.Status]++
@@ -108,7 +107,7 @@ func TestCallPanics(t *testing.T) {
 // two steps (a trial that reverts to an unreadable configuration).
 func TestConfigurationGoes(t *testing.T) {
 	m := controlPlane(t)
-	whole, _ := m.active.Cell().Get()
+	whole, _ := m.config.active.Cell().Get()
 	_, request := newRequest(t)
 	ctx, by := t.Context(), from(operator, "10.0.0.5:1")
 	stop, flapping := make(chan struct{}), sync.WaitGroup{}
@@ -118,8 +117,8 @@ func TestConfigurationGoes(t *testing.T) {
 			case <-stop:
 				return
 			default:
-				m.active.Cell().Set(activeconfig.Active{Problem: "it cannot be read"})
-				m.active.Cell().Set(whole)
+				m.config.active.Cell().Set(activeconfig.Active{Problem: "it cannot be read"})
+				m.config.active.Cell().Set(whole)
 			}
 		}
 	})

@@ -19,7 +19,6 @@ import (
 	"github.com/orlop-os/orlop/machined/timesync"
 	"github.com/orlop-os/orlop/machined/transition"
 	"github.com/orlop-os/orlop/machined/uevent"
-	"github.com/orlop-os/orlop/pkg/cell"
 	"github.com/orlop-os/orlop/pkg/mount"
 	"github.com/orlop-os/orlop/pkg/panics"
 	"github.com/orlop-os/orlop/pkg/paths"
@@ -35,58 +34,36 @@ func stepRelease(_ context.Context, m *machine) (err error) {
 		if m.system.inMemory() {
 			from = "from " + m.system.bootMedium
 		}
-		m.events.LogConsole(fmt.Sprintf("%s %s, profile %s, %s", m.system.release.Name, m.system.release.Version, m.system.release.Profile, from))
+		m.reports.events.LogConsole(fmt.Sprintf("%s %s, profile %s, %s", m.system.release.Name, m.system.release.Version, m.system.release.Profile, from))
 	}
 	return err
 }
 
 func stepClock(_ context.Context, m *machine) error {
 	built := time.Unix(m.system.release.BuildTime, 0)
-	err := m.clock.notBefore(built, "the build of the system")
-	m.clock.floor.Raise(built, time.Now())
+	err := m.domains.clock.notBefore(built, "the build of the system")
+	m.domains.clock.floor.Raise(built, time.Now())
 	return err
 }
 
 // stepTimeMark raises the clock to the time stored on STATE and stores the time from now on. An
 // error of reading or writing is reported, and the boot continues.
 func stepTimeMark(ctx context.Context, m *machine) error {
-	if problem, _ := m.disks.Problem().Get(); m.system.inMemory() || problem != "" {
+	if problem, _ := m.domains.disks.Problem().Get(); m.system.inMemory() || problem != "" {
 		return nil
 	}
 	mark, err := timesync.ReadFloor(paths.TimeFloor, time.Unix(m.system.release.BuildTime, 0))
 	if err != nil {
-		m.events.LogConsole(err.Error())
+		m.reports.events.LogConsole(err.Error())
 	}
-	m.panics.Restarter().Go(ctx, "time mark", func(ctx context.Context) {
-		m.clock.floor.Run(ctx, paths.TimeFloor, mark, func(err error) { m.events.Add("time", "failure", err.Error()) })
+	m.reports.panics.Restarter().Go(ctx, "time mark", func(ctx context.Context) {
+		m.domains.clock.floor.Run(ctx, paths.TimeFloor, mark, func(err error) { m.reports.events.Add("time", "failure", err.Error()) })
 	})
-	if mark.Before(m.clock.floor.Now(time.Now())) {
+	if mark.Before(m.domains.clock.floor.Now(time.Now())) {
 		return nil
 	}
-	err = m.clock.notBefore(mark, "the time stored on STATE")
-	m.clock.floor.Raise(mark, time.Now())
-	return err
-}
-
-// clock is the state of the system clock.
-type clock struct {
-	status  *cell.Cell[timesync.Status]
-	floor   *timesync.Floor // time that has certainly passed
-	console func(line string)
-}
-
-func newClock(console func(line string)) clock {
-	return clock{status: cell.New(timesync.Status{}), floor: timesync.NewFloor(time.Time{}, time.Now()), console: console}
-}
-
-// notBefore sets the clock to floor, a time that has certainly passed, if the clock shows an
-// earlier time.
-func (c clock) notBefore(floor time.Time, what string) error {
-	before := time.Now()
-	moved, err := timesync.Plausible(floor)
-	if moved {
-		c.console(fmt.Sprintf("the clock was behind, at %s; set it to %s, %s", before.UTC().Format(time.RFC3339), what, floor.UTC().Format(time.RFC3339)))
-	}
+	err = m.domains.clock.notBefore(mark, "the time stored on STATE")
+	m.domains.clock.floor.Raise(mark, time.Now())
 	return err
 }
 
@@ -103,7 +80,7 @@ func stepPrograms(ctx context.Context, m *machine) error {
 	panics.Go("programs", func() {
 		for _, program := range []string{paths.Orchestrator, paths.Containerd} {
 			if err := readThrough(ctx, program); err != nil {
-				m.events.Add("programs", "failure", err.Error())
+				m.reports.events.Add("programs", "failure", err.Error())
 			}
 		}
 	})
@@ -135,12 +112,12 @@ func stepHost(ctx context.Context, m *machine) error {
 	}
 	m.system.hardware = facts
 	if facts.Memory < transition.MinMemory {
-		m.events.LogConsole(fmt.Sprintf("memory: %d MiB are too little for Kubernetes; give the machine at least %d MiB", facts.Memory>>20, transition.MinMemory>>20))
+		m.reports.events.LogConsole(fmt.Sprintf("memory: %d MiB are too little for Kubernetes; give the machine at least %d MiB", facts.Memory>>20, transition.MinMemory>>20))
 	}
 	// An error (for example a parameter that this kernel does not have) is reported as an event and
 	// does not stop the boot.
-	if err := m.reconciler.ConfigureHost(ctx, m.facts.hostConfig(nil)); err != nil {
-		m.events.LogConsole(err.Error())
+	if err := m.config.reconciler.ConfigureHost(ctx, m.config.facts.hostConfig(nil)); err != nil {
+		m.reports.events.LogConsole(err.Error())
 	}
 	return nil
 }
@@ -156,15 +133,15 @@ func stepDevices(ctx context.Context, m *machine) error {
 				m.power.InputAdded()
 			}
 			if e == nil || e.Subsystem == "block" {
-				m.disks.Wake()
+				m.domains.disks.Wake()
 			}
 		},
 		Report: func(message string, err error) {
 			if err != nil {
-				m.events.Add("devices", "failure", message+": "+err.Error())
+				m.reports.events.Add("devices", "failure", message+": "+err.Error())
 				return
 			}
-			m.events.Add("devices", "operation", message)
+			m.reports.events.Add("devices", "operation", message)
 		},
 	}
 	go func() {
@@ -178,29 +155,33 @@ func stepDevices(ctx context.Context, m *machine) error {
 	m.power.InputAdded() // The host step loads drivers too, before the reader listens.
 	panics.Go("devices", func() {
 		if err := <-failed; ctx.Err() == nil {
-			m.events.LogConsole(fmt.Sprintf("devices: new devices are not detected any more: %v", err))
+			m.reports.events.LogConsole(fmt.Sprintf("devices: new devices are not detected any more: %v", err))
 		}
 	})
 	return nil
 }
-
-// notInstalled explains why a machine that runs from memory stores nothing.
-const notInstalled = "the system runs from memory; it writes to no disk before its installation"
 
 // stepStorage mounts STATE and DATA. Without them the machine continues in maintenance: it has an
 // address and an API that reports the problem, and stores nothing. A machine that is not installed
 // only reads its disks.
 func stepStorage(ctx context.Context, m *machine) error {
 	if m.system.inMemory() {
-		m.disks.Problem().Set(notInstalled)
-		m.panics.Restarter().Go(ctx, "disks", m.disks.Watch)
+		m.domains.disks.Problem().Set(notInstalled)
+		m.reports.panics.Restarter().Go(ctx, "disks", m.domains.disks.Watch)
 		return nil
 	}
-	if err := m.disks.SetUp(ctx, disk.Config{}); err != nil {
-		m.events.LogConsole("storage: " + err.Error())
+	if err := m.domains.disks.SetUp(ctx, disk.Config{}); err != nil {
+		m.reports.events.LogConsole("storage: " + err.Error())
 	}
-	m.panics.Restarter().Go(ctx, "disks", m.disks.Watch)
-	m.panics.Restarter().Go(ctx, "file systems", m.disks.WatchErrors)
+	m.reports.panics.Restarter().Go(ctx, "disks", m.domains.disks.Watch)
+	m.reports.panics.Restarter().Go(ctx, "file systems", m.domains.disks.WatchErrors)
+	return nil
+}
+
+// stepUpgrade loads the record of the last upgrade, before the configuration is loaded, which a
+// rollback replaces.
+func stepUpgrade(ctx context.Context, m *machine) error {
+	m.upgrade.Controller.Load(ctx)
 	return nil
 }
 
@@ -210,45 +191,45 @@ func stepStorage(ctx context.Context, m *machine) error {
 // The nftables rules are installed before the network starts.
 func stepConfiguration(ctx context.Context, m *machine) error {
 	loadConfiguration(ctx, m)
-	now := m.active.Current()
-	if err := m.reconciler.ConfigureFirewall(ctx, now.Config); err != nil {
-		m.events.LogConsole(err.Error())
+	now := m.config.active.Current()
+	if err := m.config.reconciler.ConfigureFirewall(ctx, now.Config); err != nil {
+		m.reports.events.LogConsole(err.Error())
 	}
 	return nil
 }
 
 func loadConfiguration(ctx context.Context, m *machine) {
 	// after a rollback the staged configuration belongs to the other version
-	by := m.active.Boot(!m.upgrade.Controller.Record().BeingReplaced(m.system.release.Version))
-	a, from, err := m.active.Load()
+	by := m.config.active.Boot(!m.upgrade.Controller.Record().BeingReplaced(m.system.release.Version))
+	a, from, err := m.config.active.Load()
 	if err != nil {
 		problem := fmt.Sprintf("%s cannot be used: %v", from, err)
-		m.events.LogConsole("configuration: " + problem + "; apply a new one")
-		m.active.Cell().Set(activeconfig.Active{Problem: problem})
+		m.reports.events.LogConsole("configuration: " + problem + "; apply a new one")
+		m.config.active.Cell().Set(activeconfig.Active{Problem: problem})
 		return
 	}
 	if a.Config != nil {
-		m.events.Add("config", "config", "loaded from "+from)
-		m.active.Cell().Set(a)
-		m.active.AddToHistory(a.Documents, by)
+		m.reports.events.Add("config", "config", "loaded from "+from)
+		m.config.active.Cell().Set(a)
+		m.config.active.AddToHistory(a.Documents, by)
 		return
 	}
-	m.active.AdoptSeed(ctx)
-	m.panics.Restarter().Go(ctx, "media", func(ctx context.Context) { watchSeeds(ctx, m) })
-	if now := m.active.Current(); now.Config == nil {
-		m.events.LogConsole("no configuration yet; waiting for one over the API, or on a medium labeled ORLOPCFG or cidata")
+	m.config.active.AdoptSeed(ctx)
+	m.reports.panics.Restarter().Go(ctx, "media", func(ctx context.Context) { watchSeeds(ctx, m) })
+	if now := m.config.active.Current(); now.Config == nil {
+		m.reports.events.LogConsole("no configuration yet; waiting for one over the API, or on a medium labeled ORLOPCFG or cidata")
 	}
 }
 
 // watchSeeds adopts a configuration from a medium that is plugged in later, and installs to the
 // disk that it selects.
 func watchSeeds(ctx context.Context, m *machine) {
-	for w := m.disks.State().Watch(); ; {
+	for w := m.domains.disks.State().Watch(); ; {
 		if _, _, err := w.Next(ctx); err != nil {
 			return
 		}
-		m.active.AdoptSeed(ctx)
-		m.installUnattended(ctx)
+		m.config.active.AdoptSeed(ctx)
+		installUnattended(ctx, m)
 	}
 }
 
@@ -256,7 +237,7 @@ func watchSeeds(ctx context.Context, m *machine) {
 // retains its key.
 func stepIdentity(_ context.Context, m *machine) error {
 	hasStorage := true
-	if why, _ := m.disks.Problem().Get(); why != "" {
+	if why, _ := m.domains.disks.Problem().Get(); why != "" {
 		_, mounted, err := mount.At(paths.State)
 		hasStorage = err == nil && mounted
 	}
@@ -272,12 +253,12 @@ func stepIdentity(_ context.Context, m *machine) error {
 const networkRetry = time.Second
 
 func stepNetwork(ctx context.Context, m *machine) error {
-	now := m.active.Current()
-	m.network.Config.Set(nodeplan.Network(now.Config))
+	now := m.config.active.Current()
+	m.domains.network.Config.Set(nodeplan.Network(now.Config))
 	go func() {
 		for ctx.Err() == nil {
-			err := panics.Do("network", func() error { return m.network.Controller.Run(ctx) })
-			m.events.Add("network", "failure", fmt.Sprint("stopped, and restarts: ", err))
+			err := panics.Do("network", func() error { return m.domains.network.Controller.Run(ctx) })
+			m.reports.events.Add("network", "failure", fmt.Sprint("stopped, and restarts: ", err))
 			select {
 			case <-time.After(networkRetry):
 			case <-ctx.Done():
@@ -288,10 +269,10 @@ func stepNetwork(ctx context.Context, m *machine) error {
 }
 
 func stepTime(ctx context.Context, m *machine) error {
-	m.panics.Restarter().Go(ctx, "time", func(ctx context.Context) {
+	m.reports.panics.Restarter().Go(ctx, "time", func(ctx context.Context) {
 		timesync.Run(ctx, timesync.Deps{
-			Servers: m.network.TimeServers, Status: m.clock.status, Clock: timesync.SystemClock(), Floor: m.clock.floor,
-			Log: func(line string) { m.events.Add("time", "operation", line) },
+			Servers: m.domains.network.TimeServers, Status: m.domains.clock.status, Clock: timesync.SystemClock(), Floor: m.domains.clock.floor,
+			Log: func(line string) { m.reports.events.Add("time", "operation", line) },
 		})
 	})
 	return nil
@@ -299,26 +280,26 @@ func stepTime(ctx context.Context, m *machine) error {
 
 // stepAPI opens the local socket and starts apid.
 func stepAPI(ctx context.Context, m *machine) error {
-	if err := m.auditLog.Open(auditDirs(m.disks)); err != nil {
-		m.events.LogConsole(err.Error() + "; mutating calls are refused until it can be written")
+	if err := m.reports.auditLog.Open(auditDirs(m.domains.disks)); err != nil {
+		m.reports.events.LogConsole(err.Error() + "; mutating calls are refused until it can be written")
 	}
-	server := newAPI(m).NewServer(machinedapi.Interceptor{AuditLog: m.auditLog, Audited: apid.Mutates(), RejectUnclaimed: m.pairing.RejectUnclaimed})
+	server := newAPI(m).NewServer(machinedapi.Interceptor{AuditLog: m.reports.auditLog, Audited: apid.Mutates(), RejectUnclaimed: m.pairing.RejectUnclaimed})
 	listener, err := machinedapi.Listen(paths.MachinedSocket)
 	if err != nil {
 		return err
 	}
 	go func() {
 		if err := panics.Do("the local API", func() error { return server.Serve(listener) }); err != nil {
-			m.events.LogConsole(fmt.Sprintf("api: the local socket failed: %v; resetting", err))
+			m.reports.events.LogConsole(fmt.Sprintf("api: the local socket failed: %v; resetting", err))
 			m.power.Perform(power.Request{To: power.Reboot, Why: "the local API failed"})
 		}
 	}()
-	now := m.active.Current()
-	if err := m.reconciler.ConfigureAPI(ctx, now.Config, network.State{}); err != nil {
+	now := m.config.active.Current()
+	if err := m.config.reconciler.ConfigureAPI(ctx, now.Config, network.State{}); err != nil {
 		// a machine without an operator still runs its configuration
-		m.events.LogConsole(err.Error())
+		m.reports.events.LogConsole(err.Error())
 	}
-	return m.services.Set([]supervise.Service{nodeplan.Apid()})
+	return m.processes.services.Set([]supervise.Service{nodeplan.Apid()})
 }
 
 // auditDirs returns the directories of the audit log: on STATE, or in memory without STATE.
@@ -329,28 +310,59 @@ func auditDirs(disks *disk.Controller) machinedapi.AuditDirs {
 	return machinedapi.AuditDirs{Changes: paths.Audit, Refused: paths.AuditRefused, InProgress: paths.AuditInProgress}
 }
 
+// stepInstall starts the installation that the configuration of a boot medium requests, and reports
+// disks with an installed system.
+func stepInstall(ctx context.Context, m *machine) error {
+	if !m.system.inMemory() {
+		return nil
+	}
+	if err := m.install.ReportInstalled(ctx); err != nil {
+		m.reports.events.LogConsole(err.Error())
+		return nil
+	}
+	installUnattended(ctx, m)
+	return nil
+}
+
+// installUnattended installs by the configuration of a boot medium, or of the image. There is no
+// caller, so the console and the topic report an error. It is called again when disks are added or
+// removed; a failure after the first write is not retried by itself.
+func installUnattended(ctx context.Context, m *machine) {
+	now := m.config.active.Current()
+	if !m.system.inMemory() || now.Config == nil || m.identity.Load() == nil || m.install.Began() {
+		return
+	}
+	w, err := m.install.Plan(ctx, now.Config, true)
+	if err == nil {
+		err = beginInstall(m.install, w, now.Documents, now.Source)
+	}
+	if err != nil {
+		m.install.Reject(err)
+	}
+}
+
 func stepServices(ctx context.Context, m *machine) error {
 	if m.system.inMemory() {
-		m.progress.Enter("not installed", "being installed on a disk")
+		m.reports.progress.Enter("not installed", "being installed on a disk")
 	}
-	m.panics.Restarter().Go(ctx, "services", func(ctx context.Context) { m.progress.WatchServices(ctx, m.services) })
-	m.panics.Restarter().Go(ctx, "images", m.images.RunImport)
+	m.reports.panics.Restarter().Go(ctx, "services", func(ctx context.Context) { m.reports.progress.WatchServices(ctx, m.processes.services) })
+	m.reports.panics.Restarter().Go(ctx, "images", m.images.RunImport)
 	if !m.system.inMemory() {
-		m.panics.Restarter().Go(ctx, "artifacts", m.images.RunArtifacts)
+		m.reports.panics.Restarter().Go(ctx, "artifacts", m.images.RunArtifacts)
 	}
-	m.panics.Restarter().Go(ctx, "configuration", m.reconciler.Run)
-	m.panics.Restarter().Go(ctx, "membership", m.members.Worker.Run)
-	m.panics.Restarter().Go(ctx, "removal", m.members.Worker.RunRemoval)
+	m.reports.panics.Restarter().Go(ctx, "configuration", m.config.reconciler.Run)
+	m.reports.panics.Restarter().Go(ctx, "membership", m.members.Worker.Run)
+	m.reports.panics.Restarter().Go(ctx, "removal", m.members.Worker.RunRemoval)
 	if !m.system.inMemory() { // a system that is not installed is unclaimed and ships no logs
-		m.panics.Restarter().Go(ctx, "log-shipping", m.logShipping.Run)
+		m.reports.panics.Restarter().Go(ctx, "log-shipping", m.logShipping.Run)
 	}
-	m.panics.Restarter().Go(ctx, "trial", m.upgrade.Controller.ResumeTrial)
-	m.panics.Restarter().Go(ctx, "configuration on trial", m.active.WatchTrial)
-	m.panics.Restarter().Go(ctx, "reach", m.active.WatchReach)
-	m.panics.Restarter().Go(ctx, "pace of connections", newConnLimit(m).Install)
-	m.panics.Restarter().Go(ctx, "revocations", m.members.Sync.Run)
-	m.panics.Restarter().Go(ctx, "Nodes of removed machines", m.members.NodeGC.Run)
-	m.panics.Restarter().Go(ctx, "snapshots", func(context.Context) { m.etcd.RunSchedule() })
-	m.panics.Restarter().Go(ctx, "sending snapshots", func(context.Context) { m.etcd.RunUploads() })
+	m.reports.panics.Restarter().Go(ctx, "trial", m.upgrade.Controller.ResumeTrial)
+	m.reports.panics.Restarter().Go(ctx, "configuration on trial", m.config.active.WatchTrial)
+	m.reports.panics.Restarter().Go(ctx, "reach", m.config.active.WatchReach)
+	m.reports.panics.Restarter().Go(ctx, "pace of connections", newConnLimit(m).Install)
+	m.reports.panics.Restarter().Go(ctx, "revocations", m.members.Sync.Run)
+	m.reports.panics.Restarter().Go(ctx, "Nodes of removed machines", m.members.NodeGC.Run)
+	m.reports.panics.Restarter().Go(ctx, "snapshots", func(context.Context) { m.etcd.RunSchedule() })
+	m.reports.panics.Restarter().Go(ctx, "sending snapshots", func(context.Context) { m.etcd.RunUploads() })
 	return nil
 }

@@ -14,8 +14,8 @@ func TestWiring(t *testing.T) {
 	}
 }
 
-// unset returns the nil fields of machine, and below it of every value that is a dependency: a
-// field with the name "deps", and the structs in it.
+// unset returns the nil fields of machine and of the types of this package below it, and of every
+// value that is a dependency: a field with the name "deps", and the structs in it.
 func unset(v reflect.Value, path string) (missing []string) {
 	for i := range v.NumField() {
 		name, field := path+"."+v.Type().Field(i).Name, v.Field(i)
@@ -28,7 +28,9 @@ func unset(v reflect.Value, path string) (missing []string) {
 			switch {
 			case field.IsNil():
 				missing = append(missing, name)
-			case path == "machine" || strings.HasSuffix(name, ".deps"):
+			case !strings.Contains(path, ".deps") && field.Elem().Type().PkgPath() == v.Type().PkgPath() && v.Type().PkgPath() == reflect.TypeFor[machine]().PkgPath():
+				missing = append(missing, unset(field.Elem(), name)...)
+			case !strings.Contains(path, ".deps") || strings.HasSuffix(name, ".deps"):
 				missing = append(missing, dependencies(field.Elem(), name)...)
 			}
 		case reflect.Struct:

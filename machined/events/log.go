@@ -51,6 +51,11 @@ func (l *Log) Add(source, kind, message string) {
 	l.last.Set(e.Cursor)
 }
 
+// From returns Add with a source.
+func (l *Log) From(source string) func(kind, message string) {
+	return func(kind, message string) { l.Add(source, kind, message) }
+}
+
 // ShowOn sets the console for LogConsole.
 func (l *Log) ShowOn(c Console) { l.console = c }
 

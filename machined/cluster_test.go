@@ -20,9 +20,6 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/orlop-os/orlop/machined/activeconfig"
-	machinedapi "github.com/orlop-os/orlop/machined/api"
-	"github.com/orlop-os/orlop/machined/converge"
-	"github.com/orlop-os/orlop/machined/events"
 	"github.com/orlop-os/orlop/machined/membership"
 	"github.com/orlop-os/orlop/machined/network"
 	"github.com/orlop-os/orlop/machined/power"
@@ -47,8 +44,9 @@ func issuing(t *testing.T, file string) *machine {
 	if c.Cluster.Spec.PKI.Client, err = config.NewCertKey(string(ca.CertPEM()), string(ca.KeyPEM())); err != nil {
 		t.Fatal(err)
 	}
-	m := &machine{active: activeconfig.New(activeconfig.Deps{}), network: converge.Network{State: cell.New(network.State{})}, events: events.NewLog()}
-	m.active.Cell().Set(activeconfig.Active{Config: c})
+	m := &machine{reports: newReports()}
+	m.config.active, m.domains.network.State = activeconfig.New(activeconfig.Deps{}), cell.New(network.State{})
+	m.config.active.Cell().Set(activeconfig.Active{Config: c})
 	m.setMembers(func(d *membership.Deps) { d.Files.Ledger = file })
 	return m
 }
@@ -87,7 +85,7 @@ var operator = &x509.Certificate{Subject: pkix.Name{CommonName: "admin", Organiz
 func controlPlane(t *testing.T) *machine {
 	file := filepath.Join(t.TempDir(), "ledger.json")
 	m := issuing(t, file)
-	now := m.active.Current()
+	now := m.config.active.Current()
 	c := now.Config
 	ca := func(name string) config.CertKey {
 		made, err := pki.NewCA(name, 1000*24*time.Hour)
@@ -107,11 +105,9 @@ func controlPlane(t *testing.T) *machine {
 	whole := c.WithCluster("orlop", endpoint, config.PKI{
 		Kubernetes: ca("kubernetes"), Machine: ca("machines"), Etcd: ca("etcd"), Client: c.Cluster.Spec.PKI.Client,
 	}, config.EncryptionKey{})
-	m.active.Cell().Set(activeconfig.Active{Config: whole})
-	m.network.State = cell.New(network.State{Links: []network.LinkState{{Managed: true, Up: true, Addresses: []network.AddressState{{Prefix: netip.MustParsePrefix("10.0.0.11/24")}}}}})
+	m.config.active.Cell().Set(activeconfig.Active{Config: whole})
+	m.domains.network.State = cell.New(network.State{Links: []network.LinkState{{Managed: true, Up: true, Addresses: []network.AddressState{{Prefix: netip.MustParsePrefix("10.0.0.11/24")}}}}})
 	m.setMembers(func(d *membership.Deps) { d.Files.Ledger = file })
-	m.auditLog = machinedapi.NewAuditLog(machinedapi.AuditLogDeps{})
-	m.progress, m.panics = events.NewProgress(time.Now(), func(string) {}), newPanics(m)
 	m.upgrade = newUpgrade(m)
 	return m
 }
@@ -166,7 +162,7 @@ func TestRevokedCallers(t *testing.T) {
 	m := issuing(t, file)
 	restart := func() { m.setMembers(func(d *membership.Deps) { d.Files.Ledger = file }) }
 	caller := callerid.Caller{Lineage: "1f", Name: "admin"}
-	now := m.active.Current()
+	now := m.config.active.Current()
 	// any CA will do
 	now.Config.Machine.Spec.Trust.OperatorCAs = []config.Certificate{now.Config.Cluster.Spec.PKI.Client.Cert}
 	revoke := func(name string, r *api.RevokeRequest) error {
@@ -227,10 +223,10 @@ func TestRevokedCallers(t *testing.T) {
 // TestCheckLockout checks that a configuration has to trust the caller's CA, for each kind of CA.
 func TestCheckLockout(t *testing.T) {
 	m := issuing(t, "")
-	now := m.active.Current()
+	now := m.config.active.Current()
 	client := now.Config.Cluster.Spec.PKI.Client
 	other := issuing(t, "")
-	next, _ := other.active.Cell().Get()
+	next, _ := other.config.active.Cell().Get()
 	// any CA will do
 	next.Config.Machine.Spec.Trust.OperatorCAs = []config.Certificate{next.Config.Cluster.Spec.PKI.Client.Cert}
 	by := callerid.Caller{Issuer: pki.Fingerprint(client.Cert.X509())}

@@ -15,7 +15,7 @@ func TestWatchConsole(t *testing.T) {
 	m, status := newMachine(), cell.New(console.Status{})
 	updates := status.Watch()
 	updates.Current()
-	go m.watchConsole(t.Context(), status)
+	go watchConsole(t.Context(), m, status)
 	await := func(bound time.Duration) error {
 		ctx, cancel := context.WithTimeout(t.Context(), bound)
 		defer cancel()
@@ -28,7 +28,7 @@ func TestWatchConsole(t *testing.T) {
 	if err := await(100 * time.Millisecond); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("without a change: %v", err)
 	}
-	m.progress.Enter("storage", "")
+	m.reports.progress.Enter("storage", "")
 	if err := await(time.Minute); err != nil {
 		t.Errorf("after a change: %v", err)
 	}

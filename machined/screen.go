@@ -14,22 +14,22 @@ import (
 
 // showConsole opens the consoles and updates their status. A machine without a console still has
 // its events.
-func (m *machine) showConsole(ctx context.Context) {
+func showConsole(ctx context.Context, m *machine) {
 	status := cell.New(console.Status{Stage: "starting"})
-	c, err := console.Open(status, func(err error) { m.events.Add("console", "failure", err.Error()) })
+	c, err := console.Open(status, func(err error) { m.reports.events.Add("console", "failure", err.Error()) })
 	if err != nil {
-		m.events.Add("console", "failure", err.Error())
+		m.reports.events.Add("console", "failure", err.Error())
 		return
 	}
-	m.events.ShowOn(c)
-	m.panics.Restarter().Go(ctx, "console", c.Run)
-	m.panics.Restarter().Go(ctx, "console status", func(ctx context.Context) { m.watchConsole(ctx, status) })
+	m.reports.events.ShowOn(c)
+	m.reports.panics.Restarter().Go(ctx, "console", c.Run)
+	m.reports.panics.Restarter().Go(ctx, "console status", func(ctx context.Context) { watchConsole(ctx, m, status) })
 }
 
 // watchConsole derives the status of the console from the cells.
-func (m *machine) watchConsole(ctx context.Context, status *cell.Cell[console.Status]) {
-	stages, services := m.progress.Stage().Watch(), m.services.Status().Watch()
-	networks, configs, storage := m.network.State.Watch(), m.active.Cell().Watch(), m.disks.Problem().Watch()
+func watchConsole(ctx context.Context, m *machine, status *cell.Cell[console.Status]) {
+	stages, services := m.reports.progress.Stage().Watch(), m.processes.services.Status().Watch()
+	networks, configs, storage := m.domains.network.State.Watch(), m.config.active.Cell().Watch(), m.domains.disks.Problem().Watch()
 	codes := m.pairing.Code().Watch()
 	for {
 		stages.Current()
@@ -38,7 +38,7 @@ func (m *machine) watchConsole(ctx context.Context, status *cell.Cell[console.St
 		configs.Current()
 		storage.Current()
 		codes.Current()
-		status.Set(m.consoleStatus())
+		status.Set(consoleStatus(m))
 		select {
 		case <-stages.Changed():
 		case <-services.Changed():
@@ -52,16 +52,16 @@ func (m *machine) watchConsole(ctx context.Context, status *cell.Cell[console.St
 	}
 }
 
-func (m *machine) consoleStatus() console.Status {
-	stage, _ := m.progress.Stage().Get()
-	list, _ := m.services.Status().Get()
-	state, _ := m.network.State.Get()
-	problem, _ := m.disks.Problem().Get()
-	s := console.Status{Name: m.active.Current().MachineName(), Version: m.system.release.Version, Slot: m.system.slot, Medium: m.system.bootMedium, Stage: stage.Name, Problem: problem}
+func consoleStatus(m *machine) console.Status {
+	stage, _ := m.reports.progress.Stage().Get()
+	list, _ := m.processes.services.Status().Get()
+	state, _ := m.domains.network.State.Get()
+	problem, _ := m.domains.disks.Problem().Get()
+	s := console.Status{Name: m.config.active.Current().MachineName(), Version: m.system.release.Version, Slot: m.system.slot, Medium: m.system.bootMedium, Stage: stage.Name, Problem: problem}
 	if m.system.inMemory() {
 		s.Problem = "" // it needs no disk
 	}
-	now := m.active.Current()
+	now := m.config.active.Current()
 	if s.Problem == "" {
 		s.Problem = now.Problem
 	}

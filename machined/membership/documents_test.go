@@ -1,11 +1,10 @@
-package main
+package membership
 
 import (
 	"reflect"
 	"slices"
 	"testing"
 
-	"github.com/orlop-os/orlop/machined/membership"
 	"github.com/orlop-os/orlop/pkg/config"
 )
 
@@ -16,7 +15,7 @@ func TestWorkerDocuments(t *testing.T) {
 	if err := problems.Err(); err != nil {
 		t.Fatal(err)
 	}
-	got, want := reflect.ValueOf(membership.WorkerDocuments(c, "w1").Cluster.Spec), reflect.ValueOf(c.Cluster.Spec)
+	got, want := reflect.ValueOf(WorkerDocuments(c, "w1").Cluster.Spec), reflect.ValueOf(c.Cluster.Spec)
 	if keys := got.FieldByName("AcceptedEncryptionKeys"); keys.Len() > 0 {
 		t.Error("the worker has keys of Secrets")
 	}

@@ -1,0 +1,74 @@
+package main
+
+import (
+	"github.com/orlop-os/orlop/machined/activeconfig"
+	machinedapi "github.com/orlop-os/orlop/machined/api"
+	"github.com/orlop-os/orlop/machined/converge"
+	"github.com/orlop-os/orlop/machined/debug"
+	"github.com/orlop-os/orlop/machined/disk"
+	"github.com/orlop-os/orlop/machined/etcd"
+	"github.com/orlop-os/orlop/machined/events"
+	"github.com/orlop-os/orlop/machined/firewall"
+	"github.com/orlop-os/orlop/machined/identity"
+	"github.com/orlop-os/orlop/machined/images"
+	"github.com/orlop-os/orlop/machined/install"
+	"github.com/orlop-os/orlop/machined/logship"
+	"github.com/orlop-os/orlop/machined/membership"
+	"github.com/orlop-os/orlop/machined/ownership"
+	"github.com/orlop-os/orlop/machined/power"
+	"github.com/orlop-os/orlop/machined/upgrade"
+	"github.com/orlop-os/orlop/pkg/supervise"
+)
+
+// machine is the state of machined. Each field has one owner.
+type machine struct {
+	system    system
+	reports   reports
+	processes processes
+	domains   domains
+	config    configuration
+
+	identity *identity.Identity // machine key
+	pairing  *ownership.Pairing
+	members  *membership.Members // membership of the cluster
+	etcd     *etcd.Manager
+	images   *images.Manager
+
+	install *install.Manager
+	upgrade *upgrade.Upgrade
+	power   *power.Controller
+
+	debug       *debug.Tools
+	logShipping *logship.Shipper
+}
+
+// reports are the records of the operation of machined, for operators.
+type reports struct {
+	events   *events.Log
+	progress *events.Progress
+	panics   *events.Panics
+	auditLog *machinedapi.AuditLog
+}
+
+// processes are the programs that machined runs.
+type processes struct {
+	services *supervise.Manager
+	commands *commands
+}
+
+// domains are the areas of the machine whose state the steps of the boot, too, read or change.
+type domains struct {
+	disks   *disk.Controller
+	packets *firewall.Filter
+	network converge.Network
+	clock   clock
+}
+
+// configuration is the active configuration, and the functions that replace it and converge the
+// machine to it.
+type configuration struct {
+	active     *activeconfig.Manager
+	facts      *facts
+	reconciler *converge.Reconciler
+	applier    *applier
+}
