@@ -109,9 +109,9 @@ func (s *Server) Join(ctx context.Context, by callerid.Caller, r *api.JoinReques
 
 // syncFor syncs with a quorum about a member that this ledger does not know.
 func (s *Server) syncFor(ctx context.Context, vs voters) error {
-	synced, unreached := s.quorum.sync(ctx, vs.others, vs.majority()-vs.selfVotes())
+	synced, failed := s.quorum.sync(ctx, vs.others, vs.majority()-vs.selfVotes())
 	if len(synced)+vs.selfVotes() < vs.majority() {
-		return noQuorum(len(synced)+vs.selfVotes(), vs, "answered whether they know the machine", unreached)
+		return noQuorum(len(synced)+vs.selfVotes(), vs, "answered whether they know the machine", failed)
 	}
 	return nil
 }
@@ -178,9 +178,9 @@ func (s *Server) storeMember(ctx context.Context, c *config.Config, vs voters, m
 	}
 	ticket := m.member.Ticket
 	changed := &api.ReplicateMembershipRequest{Membership: toMembership(admitted.ledger.PublicForTicket(ticket))}
-	stored, unreached, _ := s.quorum.replicate(ctx, vs.others, changed, ticket, vs.majority()-vs.selfVotes())
+	stored, failed, _ := s.quorum.replicate(ctx, vs.others, changed, ticket, vs.majority()-vs.selfVotes())
 	if len(stored)+vs.selfVotes() < vs.majority() {
-		return noQuorum(len(stored)+vs.selfVotes(), vs, "hold "+m.member.Name+" in their ledgers", unreached)
+		return noQuorum(len(stored)+vs.selfVotes(), vs, "hold "+m.member.Name+" in their ledgers", failed)
 	}
 	_, err = s.check(c, signed{m.member}) // an operator can have removed it meanwhile
 	return err

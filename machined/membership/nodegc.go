@@ -32,29 +32,30 @@ import (
 
 const (
 	// nodeGCInterval is the interval between checks while the Nodes of removed machines stay
-	// absent. Each check starts a process, on each control-plane machine and again after each boot;
-	// under emulation the process takes ten seconds of processor time.
+	// absent. Each control-plane machine performs the checks, and repeats them after each boot. A
+	// check starts a process, which takes ten seconds of processor time under emulation.
 	nodeGCInterval = time.Minute
-	// nodeGCMinBackoff is the longest time from the sync of a removal to the first check, and the
-	// first delay after a check that failed or found a Node; that delay doubles each time. It is
-	// longer than the time in which the other control-plane machines sync a removal (syncInterval)
-	// and their API servers read it.
+	// nodeGCMinBackoff is the tick of Run: the first check after the sync of a removal waits for
+	// the next tick. It is also the first delay after a check that failed or found a Node; each
+	// further delay is twice as long. nodeGCMinBackoff is longer than the time in which the other
+	// control-plane machines sync a removal (syncInterval) and their API servers read it.
 	nodeGCMinBackoff = 15 * time.Second
-	// nodeGCChecks is the number of consecutive checks in which a Node must be absent. They take
-	// five minutes. A machine that has failed to enforce a revocation retries that several times
-	// meanwhile (ResyncInterval).
+	// nodeGCChecks is the number of consecutive checks in which a Node must be absent. The checks
+	// take five minutes. Meanwhile a control-plane machine that could not make the revocation
+	// effective retries several times (ResyncInterval).
 	nodeGCChecks = 5
-	// nodeGCTimeout bounds the deletion of Nodes: the start of a process takes seconds on a slow
+	// nodeGCTimeout bounds the deletion of Nodes: the start of the process takes seconds on a slow
 	// processor, and the API server may be down.
 	nodeGCTimeout = time.Minute
-	// nodeGCCreatedWithin is the time after the check of the names in which a new Node still counts
-	// as that of the removed machine, and is deleted: the removed machine can create it until the
-	// API servers have read the revocation. A new machine with the name takes longer to create its
-	// Node.
+	// nodeGCCreatedWithin protects the Node of a new machine with the name of a removed machine.
+	// Delete deletes a Node that was created up to this long after Delete has begun: until the API
+	// servers have read the revocation, the removed machine can create its Node again. A new
+	// machine takes longer to join and to create its Node.
 	nodeGCCreatedWithin = 15 * time.Second
 )
 
-// NodeGC deletes the Node objects of removed machines. Its zero value tracks the progress only.
+// NodeGC deletes the Node objects of removed machines. Only the methods Due, record, HasNew,
+// restart and RestartAll work on the zero value, which tests use.
 type NodeGC struct {
 	deps   *Deps
 	ledger *Ledger
@@ -67,73 +68,75 @@ type NodeGC struct {
 
 // Due returns the names of the removed machines with remaining checks. It starts to track the
 // machines that are new in removed, and stops for machines that are not in removed any more.
-func (f *NodeGC) Due(removed []trust.RemovedMachine) []string {
-	f.mu.Lock()
-	defer f.mu.Unlock()
+func (gc *NodeGC) Due(removed []trust.RemovedMachine) []string {
+	gc.mu.Lock()
+	defer gc.mu.Unlock()
 	left := map[string]int{}
 	var names []string
-	for _, g := range removed {
-		n, known := f.remaining[g.Ticket]
+	for _, m := range removed {
+		n, known := gc.remaining[m.Ticket]
 		if !known {
 			n = nodeGCChecks
 		}
-		if left[g.Ticket] = n; n > 0 && !slices.Contains(names, g.Name) {
-			names = append(names, g.Name)
+		if left[m.Ticket] = n; n > 0 && !slices.Contains(names, m.Name) {
+			names = append(names, m.Name)
 		}
 	}
-	f.remaining = left
+	gc.remaining = left
 	return names
 }
 
-// record records the result of a check of names, in which the Nodes found existed. A machine that
-// the methods restart or RestartAll have dropped since Due is skipped: all its checks are repeated.
-func (f *NodeGC) record(removed []trust.RemovedMachine, names, found []string) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	for _, g := range removed {
-		if _, known := f.remaining[g.Ticket]; !known {
+// record records the result of a check. names are the checked names, and found are the names of the
+// Nodes that existed. It skips a machine that the method restart or RestartAll has dropped since
+// the call of Due: all checks of that machine are repeated.
+func (gc *NodeGC) record(removed []trust.RemovedMachine, names, found []string) {
+	gc.mu.Lock()
+	defer gc.mu.Unlock()
+	for _, m := range removed {
+		if _, known := gc.remaining[m.Ticket]; !known {
 			continue
 		}
 		switch {
-		case slices.Contains(found, g.Name):
-			f.remaining[g.Ticket] = nodeGCChecks
-		case slices.Contains(names, g.Name):
-			f.remaining[g.Ticket] = max(0, f.remaining[g.Ticket]-1)
+		case slices.Contains(found, m.Name):
+			gc.remaining[m.Ticket] = nodeGCChecks
+		case slices.Contains(names, m.Name):
+			gc.remaining[m.Ticket] = max(0, gc.remaining[m.Ticket]-1)
 		}
 	}
 }
 
-// HasNew reports whether removed contains a machine for which Due was not called yet, or all checks
-// are to be repeated.
-func (f *NodeGC) HasNew(removed []trust.RemovedMachine) bool {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return slices.ContainsFunc(removed, func(g trust.RemovedMachine) bool { _, known := f.remaining[g.Ticket]; return !known })
+// HasNew reports whether removed contains a machine for which Due was not called yet, or was not
+// called since restart or RestartAll.
+func (gc *NodeGC) HasNew(removed []trust.RemovedMachine) bool {
+	gc.mu.Lock()
+	defer gc.mu.Unlock()
+	return slices.ContainsFunc(removed, func(m trust.RemovedMachine) bool { _, known := gc.remaining[m.Ticket]; return !known })
 }
 
 // restart repeats all checks for the machines with these tickets.
-func (f *NodeGC) restart(tickets []string) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
+func (gc *NodeGC) restart(tickets []string) {
+	gc.mu.Lock()
+	defer gc.mu.Unlock()
 	for _, t := range tickets {
-		delete(f.remaining, t)
+		delete(gc.remaining, t)
 	}
 }
 
 // RestartAll repeats all checks: restored etcd data may contain the Nodes.
-func (f *NodeGC) RestartAll() {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.remaining = nil
+func (gc *NodeGC) RestartAll() {
+	gc.mu.Lock()
+	defer gc.mu.Unlock()
+	gc.remaining = nil
 }
 
 // Run checks for the Nodes of removed machines as long as the machine runs.
-func (f *NodeGC) Run(ctx context.Context) {
+func (gc *NodeGC) Run(ctx context.Context) {
 	tick := time.NewTicker(nodeGCMinBackoff)
 	defer tick.Stop()
 	const maxSkip = int(nodeGCInterval / nodeGCMinBackoff)
-	// skip is the number of ticks until the next check; a machine that was not checked yet does not
-	// wait for it. nextSkip is the value of skip after a check that failed or found a Node.
+	// skip is the number of ticks until the next check. If HasNew reports true, the check is due at
+	// the next tick, regardless of skip. nextSkip is the value of skip after a check that failed or
+	// found a Node.
 	skip, nextSkip := 0, 1
 	for {
 		select {
@@ -142,10 +145,10 @@ func (f *NodeGC) Run(ctx context.Context) {
 			return
 		}
 		skip--
-		if due := skip <= 0 || f.HasNew(f.removedMachines()); !due || !f.deps.APIServerReady() {
+		if due := skip <= 0 || gc.HasNew(gc.removedMachines()); !due || !gc.deps.APIServerReady() {
 			continue
 		}
-		if f.Collect(ctx) {
+		if gc.Collect(ctx) {
 			skip, nextSkip = maxSkip, 1
 		} else {
 			skip, nextSkip = nextSkip, min(2*nextSkip, maxSkip)
@@ -154,65 +157,65 @@ func (f *NodeGC) Run(ctx context.Context) {
 }
 
 // removedMachines returns the removed machines that may hold a valid certificate.
-func (f *NodeGC) removedMachines() []trust.RemovedMachine {
-	return f.ledger.Current().RemovedSince(f.deps.Now().Add(-memberTTL), f.deps.Now())
+func (gc *NodeGC) removedMachines() []trust.RemovedMachine {
+	return gc.ledger.Current().RemovedSince(gc.deps.Now().Add(-memberTTL), gc.deps.Now())
 }
 
-// Collect checks once and reports whether no Node was there. It does nothing if no machine was
-// removed lately.
-func (f *NodeGC) Collect(ctx context.Context) bool {
-	c := f.deps.config()
+// Collect performs a single check. It returns true if the check succeeded and found no Node. It
+// also returns true, without a check, if no check is due, and on a worker.
+func (gc *NodeGC) Collect(ctx context.Context) bool {
+	c := gc.deps.config()
 	if !c.IsControlPlane() {
 		return true
 	}
-	removed := f.removedMachines()
-	names := f.Due(removed)
+	removed := gc.removedMachines()
+	names := gc.Due(removed)
 	if len(names) == 0 {
 		return true
 	}
-	found, err := f.Delete(ctx, c, names)
+	found, err := gc.Delete(ctx, c, names)
 	problem := ""
 	if err != nil {
 		problem = fmt.Sprintf("cannot check for the Nodes of removed machines: %v; retry within %v", err, nodeGCInterval)
 	} else {
-		f.record(removed, names, found)
+		gc.record(removed, names, found)
 	}
 	for _, name := range found {
-		f.deps.Event("cluster", "operation", fmt.Sprintf("deleted the Node of removed machine %s", name))
+		gc.deps.Event("cluster", "operation", fmt.Sprintf("deleted the Node of removed machine %s", name))
 	}
-	if problem != "" && problem != f.problem {
-		f.deps.Event("cluster", "failure", problem)
+	if problem != "" && problem != gc.problem {
+		gc.deps.Event("cluster", "failure", problem)
 	}
-	f.problem = problem
+	gc.problem = problem
 	return err == nil && len(found) == 0
 }
 
-// Delete deletes the Nodes of removed machines, but not of reassigned names, and returns the
-// names of the Nodes that existed.
-func (f *NodeGC) Delete(ctx context.Context, c *config.Config, names []string) (found []string, err error) {
-	started := f.deps.Now() // before the check of the names
-	vs := f.quorum.voters(c)
-	synced, unreached := f.quorum.sync(ctx, vs.others, vs.majority()-vs.selfVotes())
+// Delete deletes the Nodes with these names, except names that meanwhile belong to another machine
+// or ticket. It returns the names of the Nodes that existed.
+func (gc *NodeGC) Delete(ctx context.Context, c *config.Config, names []string) (found []string, err error) {
+	started := gc.deps.Now() // before the check of the names
+	vs := gc.quorum.voters(c)
+	synced, failed := gc.quorum.sync(ctx, vs.others, vs.majority()-vs.selfVotes())
 	if len(synced)+vs.selfVotes() < vs.majority() {
-		return nil, fmt.Errorf("%d of %d control-plane machines answered whether the names are reassigned; quorum: %d (%s)", len(synced)+vs.selfVotes(), vs.all(), vs.majority(), strings.Join(unreached, "; "))
+		return nil, fmt.Errorf("%d of %d control-plane machines answered whether the names are reassigned; quorum: %d (%s)", len(synced)+vs.selfVotes(), vs.all(), vs.majority(), strings.Join(failed, "; "))
 	}
-	known, damaged := f.ledger.readable()
+	known, damaged := gc.ledger.readable()
 	if damaged != nil { // the members are unknown
 		return nil, damaged
 	}
 	names = slices.DeleteFunc(slices.Clone(names), func(name string) bool {
-		return reservedName(c, known, name) || known.NameInUse(name, f.deps.Now())
+		return reservedName(c, known, name) || known.NameInUse(name, gc.deps.Now())
 	})
 	if len(names) == 0 {
 		return nil, nil
 	}
-	ctx, cancel := limits.Within(ctx, f.deps.Running, nodeGCTimeout)
+	ctx, cancel := limits.Within(ctx, gc.deps.Running, nodeGCTimeout)
 	defer cancel()
-	return f.deps.DeleteNodes(ctx, nodespec.NodeGCRequest{Names: names, MadeBefore: started.Add(nodeGCCreatedWithin)})
+	return gc.deps.DeleteNodes(ctx, nodespec.NodeGCRequest{Names: names, MadeBefore: started.Add(nodeGCCreatedWithin)})
 }
 
 // Reassigned reports whether a name belongs to the control plane, to a member or to an open ticket.
-func (f *NodeGC) Reassigned(c *config.Config, name string) bool {
-	known := f.ledger.Current()
-	return reservedName(c, known, name) || known.NameInUse(name, f.deps.Now())
+func (gc *NodeGC) Reassigned(c *config.Config, name string) bool {
+	known := gc.ledger.Current()
+	return reservedName(c, known, name) || known.NameInUse(name, gc.deps.Now())
 }

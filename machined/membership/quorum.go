@@ -18,7 +18,7 @@ import (
 )
 
 // How the control-plane machines of a cluster agree on its members, without Kubernetes and without
-// etcd (docs/decisions/0063-membership-votes.md). Each of them has a ledger (trust.Ledger) with the
+// etcd (docs/decisions/0063-membership-votes.md). Each machine has a ledger (trust.Ledger) with the
 // members, the unused join tickets and the revocations. A join ticket, short ticket, is the client
 // certificate with which a machine can join. trust.Ledger decides each vote.
 //
@@ -28,9 +28,10 @@ import (
 //  2. A ticket is issued after a majority of the machines stored it (ReplicateMembership).
 //  3. A machine with a ticket is admitted if a majority votes that no other key presented the
 //     ticket (Vote). It gets certificates after a majority stored it as a member in their ledgers
-//     (ReplicateMembership). A member that renews is admitted if a majority has no objection.
+//     (ReplicateMembership). A member that renews its certificates needs the votes of a majority
+//     too.
 //  4. A machine that removes a member replicates the removal to the others at once, and reports the
-//     machines that did not answer. These receive the removal by a later sync.
+//     machines that did not answer. A machine that did not answer gets the removal by a later sync.
 //
 // A control plane of one machine is its own quorum.
 
@@ -42,26 +43,26 @@ type voters struct {
 
 // voters returns the voters of a control-plane machine with a cluster configuration. Peers.Others
 // leaves out the address of this machine, so this machine is a voter if others is shorter than
-// Cluster.spec.controlPlanes. If controlPlanes is empty, this machine is the only voter. The
-// configuration is a parameter and not read again: a call uses one configuration from its beginning
-// to its end.
+// Cluster.spec.controlPlanes. If controlPlanes is empty, this machine is the only voter. The caller
+// passes the configuration, so that a call uses the same configuration from its beginning to its
+// end.
 func (q quorum) voters(c *config.Config) voters {
-	e := voters{others: q.peers.Others(c)}
-	e.self = len(c.Cluster.Spec.ControlPlanes) == 0 || len(e.others) < len(c.Cluster.Spec.ControlPlanes)
-	return e
+	vs := voters{others: q.peers.Others(c)}
+	vs.self = len(c.Cluster.Spec.ControlPlanes) == 0 || len(vs.others) < len(c.Cluster.Spec.ControlPlanes)
+	return vs
 }
 
 // selfVotes returns 1 if this machine is a voter, else 0.
-func (e voters) selfVotes() int {
-	if e.self {
+func (vs voters) selfVotes() int {
+	if vs.self {
 		return 1
 	}
 	return 0
 }
 
-func (e voters) all() int { return len(e.others) + e.selfVotes() }
+func (vs voters) all() int { return len(vs.others) + vs.selfVotes() }
 
-func (e voters) majority() int { return trust.Majority(e.all()) }
+func (vs voters) majority() int { return trust.Majority(vs.all()) }
 
 // quorum reads and changes the ledgers of the other control-plane machines.
 type quorum struct {
@@ -71,18 +72,18 @@ type quorum struct {
 }
 
 // sync polls the other control-plane machines until enough of them have answered. It returns the
-// ledger IDs by address, and the errors of the machines with a failed call.
-func (q quorum) sync(ctx context.Context, others []netip.Addr, enough int) (ledgers map[netip.Addr]string, unreached []string) {
+// IDs of their ledgers by the address of the machine, and the errors of the failed calls.
+func (q quorum) sync(ctx context.Context, others []netip.Addr, enough int) (ledgers map[netip.Addr]string, failed []string) {
 	ledgers = map[netip.Addr]string{}
 	callAll(ctx, q.peers, others, q.syncWith, func(a peerAnswer[string]) bool {
 		if a.err != nil {
-			unreached = append(unreached, peerError(a.from, a.err))
+			failed = append(failed, peerError(a.from, a.err))
 		} else {
 			ledgers[a.from] = a.answer
 		}
 		return len(ledgers) >= enough
 	})
-	return ledgers, unreached
+	return ledgers, failed
 }
 
 // syncWith polls another machine, and returns the ID of its ledger.
@@ -92,7 +93,8 @@ func (q quorum) syncWith(ctx context.Context, c *client.Client) (string, error) 
 	})
 }
 
-// vote requests the votes of the others until enough ledgers voted for the machine.
+// vote sends r, the request to vote for a machine, to the other control-plane machines until enough
+// voters have voted yes. v collects the answers; it counts the votes by ledger ID.
 func (q quorum) vote(ctx context.Context, others []netip.Addr, r *api.VoteRequest, v *votes, enough int) {
 	request := func(ctx context.Context, c *client.Client) (*api.VoteResponse, error) { return c.Cluster.Vote(ctx, r) }
 	callAll(ctx, q.peers, others, request, func(a peerAnswer[*api.VoteResponse]) bool {
@@ -101,31 +103,34 @@ func (q quorum) vote(ctx context.Context, others []netip.Addr, r *api.VoteReques
 	})
 }
 
-// replicate sends r to the other control-plane machines until enough of them store the ticket, or
-// the member that joined with it. If ticket is empty, each answer without an error counts. It
-// returns the addresses of the machines that count, and the errors of the other machines. refused
-// is the error of a machine that rejects r.
-func (q quorum) replicate(ctx context.Context, others []netip.Addr, r *api.ReplicateMembershipRequest, ticket string, enough int) (stored, unreached []string, refused error) {
+// replicate sends r to the other control-plane machines until enough of them have stored it. A
+// machine has stored r if its answer lists ticket, a serial number: then its ledger contains the
+// ticket, or the member that joined with it. If ticket is empty, every answer without an error is a
+// success. stored are the addresses of the machines that have stored r, and failed are the errors
+// of the other machines. refused is the error of a machine that rejects r.
+func (q quorum) replicate(ctx context.Context, others []netip.Addr, r *api.ReplicateMembershipRequest, ticket string, enough int) (stored, failed []string, refused error) {
 	callAll(ctx, q.peers, others, func(ctx context.Context, c *client.Client) (*api.ReplicateMembershipResponse, error) {
 		return c.Cluster.ReplicateMembership(ctx, r)
 	}, func(a peerAnswer[*api.ReplicateMembershipResponse]) bool {
 		switch {
 		case status.Code(a.err) == codes.FailedPrecondition:
 			refused = errors.New(peerError(a.from, a.err))
-			unreached = append(unreached, refused.Error())
+			failed = append(failed, refused.Error())
 		case a.err != nil:
-			unreached = append(unreached, peerError(a.from, a.err))
+			failed = append(failed, peerError(a.from, a.err))
 		case ticket == "" || slices.Contains(a.answer.StoredTickets, ticket):
 			stored = append(stored, a.from.String())
+		// the machine has merged r; of the tickets in r, a ledger drops only revoked tickets
 		default:
-			unreached = append(unreached, fmt.Sprintf("%s: the ticket was revoked there", a.from))
+			failed = append(failed, fmt.Sprintf("%s: the ticket was revoked there", a.from))
 		}
 		return len(stored) >= enough
 	})
-	return stored, unreached, refused
+	return stored, failed, refused
 }
 
-// noQuorum is the error if fewer control-plane machines than a majority answer.
-func noQuorum(answered int, vs voters, what string, unreached []string) error {
-	return status.Errorf(codes.Unavailable, "%d of %d control-plane machines %s; quorum: %d; try again when more of them answer (%s)", answered, vs.all(), what, vs.majority(), strings.Join(unreached, "; "))
+// noQuorum is the error if fewer control-plane machines than a majority have answered. did
+// completes the sentence "1 of 3 control-plane machines …".
+func noQuorum(answered int, vs voters, did string, failed []string) error {
+	return status.Errorf(codes.Unavailable, "%d of %d control-plane machines %s; quorum: %d; try again when more of them answer (%s)", answered, vs.all(), did, vs.majority(), strings.Join(failed, "; "))
 }

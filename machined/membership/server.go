@@ -115,8 +115,8 @@ func (s *Server) RemoveMember(ctx context.Context, by callerid.Caller, r *api.Re
 	}
 	ctx = context.WithoutCancel(ctx)
 	vs := s.quorum.voters(c)
-	_, unreached := s.quorum.sync(ctx, vs.others, len(vs.others)) // it may have joined a moment ago
-	done, err := s.apply(c, removed{name: r.Name, by: by.Subject, unreached: strings.Join(unreached, "; ")})
+	_, failed := s.quorum.sync(ctx, vs.others, len(vs.others)) // it may have joined a moment ago
+	done, err := s.apply(c, removed{name: r.Name, by: by.Subject, unreached: strings.Join(failed, "; ")})
 	if err != nil {
 		return nil, err
 	}

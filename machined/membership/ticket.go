@@ -109,14 +109,14 @@ func (s *Server) issueTicket(ctx context.Context, c *config.Config, by callerid.
 // ticketVoters syncs with the other voters, and returns the addresses and the ledgers of those that
 // answered; each ledger once.
 func (s *Server) ticketVoters(ctx context.Context, vs voters) (addresses []netip.Addr, ids []string, err error) {
-	ledgers, unreached := s.quorum.sync(ctx, vs.others, len(vs.others))
+	ledgers, failed := s.quorum.sync(ctx, vs.others, len(vs.others))
 	for _, addr := range slices.SortedFunc(maps.Keys(ledgers), netip.Addr.Compare) {
 		if id := ledgers[addr]; !slices.Contains(ids, id) {
 			addresses, ids = append(addresses, addr), append(ids, id)
 		}
 	}
 	if len(ids)+vs.selfVotes() < vs.majority() {
-		return nil, nil, noQuorum(len(ids)+vs.selfVotes(), vs, "store the ticket", unreached)
+		return nil, nil, noQuorum(len(ids)+vs.selfVotes(), vs, "store the ticket", failed)
 	}
 	return addresses, ids, nil
 }
@@ -124,12 +124,12 @@ func (s *Server) ticketVoters(ctx context.Context, vs voters) (addresses []netip
 // storeTicket returns the addresses of the machines that store a ticket, sorted. With this machine
 // they are a quorum.
 func (s *Server) storeTicket(ctx context.Context, vs voters, told []netip.Addr, ticket trust.Membership, serial string) ([]string, error) {
-	stored, unreached, refused := s.quorum.replicate(ctx, told, &api.ReplicateMembershipRequest{Membership: toMembership(ticket)}, serial, len(told))
+	stored, failed, refused := s.quorum.replicate(ctx, told, &api.ReplicateMembershipRequest{Membership: toMembership(ticket)}, serial, len(told))
 	if refused != nil {
 		return nil, status.Error(codes.FailedPrecondition, refused.Error())
 	}
 	if len(stored)+vs.selfVotes() < vs.majority() {
-		return nil, noQuorum(len(stored)+vs.selfVotes(), vs, "store the ticket", unreached)
+		return nil, noQuorum(len(stored)+vs.selfVotes(), vs, "store the ticket", failed)
 	}
 	slices.Sort(stored)
 	return stored, nil

@@ -286,7 +286,7 @@ func (w *Worker) signCertificates(ctx context.Context, how workerjoin.Action, c 
 		return Certificates{}, err
 	}
 	got.addresses = addresses
-	endpoint := client.Endpoint{CA: machinePool(c), Accepts: w.peers.checkControlPlane, Cert: w.shown(how, c, ticket, held)}
+	endpoint := client.Endpoint{CA: machinePool(c), Accepts: w.peers.checkControlPlane, Cert: w.clientCert(how, c, ticket, held)}
 	answer, err := firstAnswer(ctx, controlPlanes(c), func(ctx context.Context, from string) (*api.JoinResponse, error) {
 		endpoint := endpoint
 		endpoint.Address = from
@@ -298,9 +298,9 @@ func (w *Worker) signCertificates(ctx context.Context, how workerjoin.Action, c 
 	return got, got.add(answer, c)
 }
 
-// cert returns the certificate that the worker presents: the ticket to join, its machine
+// clientCert returns the certificate that the worker presents: the ticket to join, its machine
 // certificate to renew.
-func (w *Worker) shown(how workerjoin.Action, c *config.Config, ticket *x509.Certificate, held Certificates) tls.Certificate {
+func (w *Worker) clientCert(how workerjoin.Action, c *config.Config, ticket *x509.Certificate, held Certificates) tls.Certificate {
 	identity := w.deps.Identity()
 	if how != workerjoin.Join {
 		return tls.Certificate{Certificate: [][]byte{held.Machine.Cert.Raw}, PrivateKey: identity}

@@ -2,16 +2,18 @@
 // boots next, when a new version is committed, when the machine rolls back, and how the record of
 // the upgrade changes. It is pure: no clock, no disk, no network.
 //
-// Three pieces of state are stored, and each alone may be lost or old after a power cut:
+// Three pieces of state are stored. After a power cut, each of them can be lost or out of date,
+// independently of the others:
 //
-//   - the entries: files in the ESP, in the names of which the boot loader counts tries, that is
-//     boots of a version (Entry)
+//   - the entries: a UKI per version, an EFI file in the ESP with the kernel, the initramfs and the
+//     command line; in the name of the file the boot loader counts the tries, the boots of a new
+//     version (Entry)
 //   - the record of the last upgrade, on the STATE partition (Record)
-//   - the two root partitions: an entry is a UKI, an EFI file with the kernel, the initramfs and
-//     the command line; it finds its root by the root's hash, or not at all (docs/decisions/0002)
+//   - the two root partitions: the command line of an entry contains the root hash of its version,
+//     and the entry boots only with the partition that has this hash (docs/decisions/0002)
 //
 // The entries alone decide which version boots, so a machine without its STATE partition still
-// rolls back. The record only stores the reason.
+// rolls back. The record stores the progress and the reason of a rollback.
 package slot
 
 import (
@@ -34,7 +36,7 @@ const (
 	Failed     Phase = "failed"      // the new version never booted
 )
 
-// Tries reports whether the phase is final.
+// Done reports whether the upgrade has ended, or no upgrade was recorded.
 func (p Phase) Done() bool { return p == "" || p == Committed || p == RolledBack || p == Failed }
 
 // Record is the record of the last upgrade.
@@ -75,8 +77,10 @@ type (
 		To      string
 		At      time.Time
 		Reached bool // the running version reaches its gateway
-		Epoch   int  // release epoch of To
-		Floor   int  // highest epoch of a version committed on this machine
+		// Epoch is the release epoch of To, a number that a release increases when it fixes a
+		// vulnerability of earlier versions (docs/decisions/0057).
+		Epoch int
+		Floor int // highest epoch of a version committed on this machine
 	}
 	// WriteFailed: the new version could not be written to the disk.
 	WriteFailed struct {
@@ -89,7 +93,7 @@ type (
 	Booted struct {
 		Entries []Entry
 		At      time.Time
-		Log     []string // log that a version on trial has left
+		Log     []string // last log lines of a version on trial that ran before this boot
 	}
 	// ChecksPassed: all upgrade probes have passed.
 	ChecksPassed struct{ At time.Time }
@@ -118,7 +122,8 @@ func (RollbackRequested) event() {}
 
 // Action is an output of Step. The caller stores the new record first, and then performs the
 // actions in order. RestoreConfiguration is the exception: the caller performs it before it stores
-// the record, because it can be repeated after a power cut.
+// the record. After a power cut between the two steps, the old record requests it again; in the
+// other order it would be lost.
 type Action interface{ action() }
 
 type (
@@ -137,12 +142,13 @@ func (Rename) action()               {}
 func (RestoreConfiguration) action() {}
 func (Reboot) action()               {}
 
-// Step returns the new record and the actions for an event, on a machine that runs the version
-// running. An error explains why the event is rejected; then the record is unchanged.
+// Step returns the new record and the actions for an event. running is the version that the machine
+// runs. An error explains why the event is rejected; then the record is unchanged.
 //
-// In the table, From and To are fields of the record, and the own entry is that of the running
-// version. An entry without a try counter is good, an entry with a try counter is on trial, and an
-// entry without a remaining try has failed. In brackets is the usual cause of a row.
+// In the table, From and To are fields of the record, and the own entry is the entry of the running
+// version. An entry without a try counter is good. The own entry is on trial if it has a try
+// counter, even in its last try. Any other entry has failed if it has a try counter and no
+// remaining try. In brackets is the usual cause of a row.
 //
 //	record            event         condition                 new record    actions
 //	done              Started       newer, epoch not below    writing       -
@@ -161,8 +167,9 @@ func (Reboot) action()               {}
 //	written, trial    Booted        running is From,          rolled back   RestoreConfiguration
 //	                                the entry of To failed
 //	trial             Booted        running is From, no       rolled back   RestoreConfiguration
-//	                                entry of To (the
-//	                                firmware has lost it)
+//	                                entry of To (a power cut
+//	                                while the loader renamed
+//	                                it: docs/decisions/0081)
 //	written, writing  Booted        running is From, no       failed        -
 //	                                entry of To
 //	written, trial    Booted        running is From, To has   unchanged     -
@@ -175,9 +182,9 @@ func (Reboot) action()               {}
 //	                  Requested     failed, epoch not below                 failed, Reboot
 //	                                the floor
 //
-// A requested rollback gets the record of a failed trial: To is the running version and From is the
-// version to which the machine returns. So the boot of that version ends it like an automatic
-// rollback.
+// A requested rollback gets the record of a failed trial: To is the running version, and From is
+// the version to which the machine returns. So the next boot, of version From, completes it like an
+// automatic rollback.
 //
 // The floor applies to requests of operators. A version on trial with failed probes rolls back
 // regardless of the epoch of the previous version: only a commit raises the floor, and the version
@@ -223,7 +230,7 @@ func Step(running string, r Record, e Event) (Record, []Action, error) {
 			return r, nil, nil
 		}
 		r.Reason, r.Log = e.Reason, e.Log
-		return r, []Action{Rename{To: Entry{Version: running, Trial: true, Tries: max(r.Tries, 1)}}, Reboot{Why: e.Reason}}, nil
+		return r, []Action{Rename{To: failedEntry(running, max(r.Tries, 1))}, Reboot{Why: e.Reason}}, nil
 	case RollbackRequested:
 		if err := r.Undecided(); err != nil {
 			return r, nil, err
@@ -238,9 +245,14 @@ func Step(running string, r Record, e Event) (Record, []Action, error) {
 		}
 		// as if the running version were on trial and had failed
 		r = Record{From: other.Version, To: running, Phase: Trial, Reason: e.Reason, Started: e.At}
-		return r, []Action{Rename{To: Entry{Version: running, Trial: true, Tries: 1}}, Reboot{Why: e.Reason}}, nil
+		return r, []Action{Rename{To: failedEntry(running, 1)}, Reboot{Why: e.Reason}}, nil
 	}
 	return r, nil, fmt.Errorf("slot: unknown event %T", e)
+}
+
+// failedEntry returns the entry of a version with used tries and no remaining try.
+func failedEntry(version string, used int) Entry {
+	return Entry{Version: version, Trial: true, Left: 0, Tries: used}
 }
 
 // below returns the error for a version with a lower epoch than a committed version.
@@ -248,6 +260,7 @@ func below(version string, epoch, floor int) error {
 	return fmt.Errorf("version %s has epoch %d, and one with epoch %d was committed on this machine: fixed vulnerabilities would return; use a version with epoch %[3]d or higher", version, epoch, floor)
 }
 
+// booted is Step for the event Booted.
 func booted(running string, r Record, e Booted) (Record, []Action) {
 	entry := func(version string) (Entry, bool) {
 		i := slices.IndexFunc(e.Entries, func(o Entry) bool { return o.Version == version })
@@ -267,13 +280,13 @@ func booted(running string, r Record, e Booted) (Record, []Action) {
 	if r.Phase.Done() {
 		return r, nil
 	}
-	if running == r.To {
+	if running == r.To { // its entry is good
 		r.Phase, r.Ended = Committed, e.At
 		return r, nil
 	}
 	other, there := entry(r.To)
 	switch {
-	// the firmware has lost the entry of r.To: rolled back, below the switch
+	// a power cut while the loader renamed the entry: the code after the switch rolls back
 	case !there && r.Phase == Trial:
 		if r.Reason == "" {
 			r.Reason = fmt.Sprintf("the power was cut during the trial, and the firmware's entry of version %s is missing", r.To)

@@ -30,10 +30,11 @@ func (l Ledger) AddTicket(ticket Ticket) (Ledger, error) {
 // why it votes no.
 //
 // The caller stores the returned ledger before it reports the vote. For a ticket, the ledger
-// records the first key that presented the ticket; Vote returns an error for every other key. For a
-// member, the ledger records the source address of the last call. hasCertificate reports that the
-// machine authenticated with a certificate that was issued to its key earlier, not with the ticket.
-// s is the state of this machine since its start.
+// records the first key that presented the ticket to this machine; the record is a TicketBinding,
+// short binding. Vote returns an error for every other key. For a member, the ledger records the
+// source address of the last call. hasCertificate reports that the machine authenticated with a
+// certificate that was issued to its key earlier, not with the ticket. s shows which ledgers this
+// machine has merged since its start.
 func (l Ledger) Vote(m Member, hasCertificate bool, s *Session, now time.Time) (Ledger, error) {
 	if l.Revoked.hasTicket(m.Ticket) {
 		return l, errTicketRevoked
@@ -50,7 +51,7 @@ func (l Ledger) Vote(m Member, hasCertificate bool, s *Session, now time.Time) (
 		if l.Members[at].Address != m.Address {
 			l.Members = slices.Clone(l.Members)
 			l.Members[at].Address = m.Address
-			l.Members[at].Generation++
+			l.Members[at].Generation++ // a merge takes the entry with the higher generation
 		}
 		return l.normalize(), nil
 	case hasCertificate:
@@ -85,18 +86,20 @@ func (l Ledger) Vote(m Member, hasCertificate bool, s *Session, now time.Time) (
 	return l, nil
 }
 
-// checkVoter returns nil if this machine cannot have recorded another first key for the ticket in
-// the past. Otherwise it returns the reason for the doubt. There are three:
+// checkVoter returns an error if this machine may have bound the ticket to a key and lost the
+// binding. There are three cases:
 //
 //   - The ledger replaces a lost ledger. Then it has a new ID, which the ticket does not list as a
 //     voter.
-//   - This machine has dropped the ticket since its start, because the ticket had expired
-//     (s.droppedTickets), and with it the recorded key.
-//   - The ledger is an older copy, put back after a loss. Then it has the same ID, but lacks a key
-//     that was recorded after the copy. This machine recorded that key because another
-//     control-plane machine requested its vote, and that machine had recorded the key in its own
-//     ledger before. Therefore this machine votes only after it has synced with all other voters of
-//     the ticket since its start (s.synced): the sync returns the key.
+//   - This machine has dropped the ticket and its binding since its start, because the ticket had
+//     expired (s.droppedTickets).
+//   - The ledger is an older copy, put back after a loss. Then it has the same ID, but lacks the
+//     bindings that were recorded after the copy. Therefore this machine votes only after it has
+//     synced with all other voters of the ticket since its start (s.synced). The sync returns the
+//     key of a lost binding. If another voter requested the vote of this machine, that voter has
+//     bound the ticket to the key in its own ledger before. If the joining machine called this
+//     machine, the vote requests of this machine contained the binding, and the other voters merged
+//     it.
 func (l Ledger) checkVoter(t Ticket, s *Session) error {
 	if !slices.Contains(t.Voters, l.ID) || s.droppedTickets[t.Serial] {
 		return errors.New("ticket: this machine is not a voter of the ticket, or no longer; try another control-plane machine, or create another ticket (`orlopctl nodes add`)")
@@ -129,8 +132,9 @@ func (l Ledger) checkConflicts(m Member, isMember bool, now time.Time) error {
 		}
 	}
 	// This machine has voted for the machines in its own bindings. Another control-plane machine
-	// may admit them at this moment, even if their tickets expire meanwhile, so they hold their
-	// names and addresses too.
+	// may admit them at this moment, so they hold their names and addresses too. They hold them
+	// until long after the expiry of the ticket, because the admission may have begun before. A
+	// ticket is spent if no key can get a quorum any more: then it admits no machine.
 	for _, c := range l.Bindings {
 		t, _ := l.ticket(c.Ticket)
 		if c.Voter != l.ID || c.Ticket == m.Ticket || c.Key == m.Key || longExpired(t, now) || l.tally(t).spent() {
@@ -152,12 +156,12 @@ var ErrNoQuorum = errors.New("no quorum of control-plane machines")
 
 // Admit returns the ledger with m as a member, after this machine has voted for it (Vote). A
 // machine that joins with a ticket needs a quorum of ticket bindings for its key in the ledger; the
-// parameters votes and quorum do not apply to it. For a member, or a machine with an earlier
-// certificate (hasCertificate), votes is the number of control-plane machines that voted for it,
-// this machine included, and quorum is the required number. m.Renewed is the time of the admission.
-// Admit ignores m.Joined: a member retains its first time, and a new member gets m.Renewed. A
-// machine that repeats the request with the same key gets the same answer, because the first answer
-// may have been lost.
+// parameters votes and quorum do not apply to it. For a member, or for another machine with a
+// certificate (hasCertificate, see Vote), votes is the number of control-plane machines that voted
+// for it, this machine included, and quorum is the required number. m.Renewed is the time of the
+// admission. Admit ignores m.Joined: a member retains the time at which it joined, and for a new
+// member Joined is m.Renewed. A machine that repeats the request with the same key gets the same
+// answer, because the first answer may have been lost.
 //
 // More than half of all ledgers must store the result before the machine gets certificates.
 // Otherwise another control-plane machine could admit a second machine with its name or address.
@@ -186,7 +190,8 @@ func (l Ledger) Admit(m Member, hasCertificate bool, votes, quorum int) (Ledger,
 		return l, err
 	}
 	l.Members = slices.Clone(l.Members)
-	if m.Joined = m.Renewed; at >= 0 {
+	m.Joined = m.Renewed
+	if at >= 0 {
 		old := l.Members[at]
 		if old.Key != m.Key || old.Name != m.Name {
 			return l, ticketUsedError(old)
@@ -209,17 +214,19 @@ func (l Ledger) AdmitWithVotes(m Member, hasCertificate bool, bindings []TicketB
 	return next.Admit(m, hasCertificate, votes, quorum)
 }
 
-// RemovedMachine is a machine that was removed from the cluster.
+// RemovedMachine is a machine that was removed from the cluster. Ticket is the serial number of the
+// ticket with which it joined or could have joined.
 type RemovedMachine struct {
 	Name, Ticket string
 }
 
-// RemovedSince returns the machines that were removed later than after, except machines with a name
-// that is in use again.
-func (l Ledger) RemovedSince(after, now time.Time) []RemovedMachine {
+// RemovedSince returns the machines that were removed after the time since, except machines with a
+// name that is in use again. A revocation of a machine has the serial number of its ticket in the
+// field Lineage.
+func (l Ledger) RemovedSince(since, now time.Time) []RemovedMachine {
 	var out []RemovedMachine
 	for _, r := range l.Revoked {
-		if r.Machine != "" && r.At.After(after) && !l.NameInUse(r.Machine, now) {
+		if r.Machine != "" && r.At.After(since) && !l.NameInUse(r.Machine, now) {
 			out = append(out, RemovedMachine{r.Machine, r.Lineage})
 		}
 	}
@@ -237,13 +244,14 @@ func (l Ledger) Remove(name string, at time.Time, by string) (Ledger, []string, 
 			tickets = append(tickets, m.Ticket)
 		}
 	}
-	// expired tickets too: a machine may be joining with its expired ticket right now
+	// expired tickets too: a machine may be joining at this moment with a ticket that has just
+	// expired
 	for _, t := range l.Tickets {
 		if t.Name == name {
 			tickets = append(tickets, t.Serial)
 		}
 	}
-	if len(tickets) == 0 {
+	if len(tickets) == 0 { // removed before
 		for _, r := range l.Revoked {
 			if r.Machine == name && name != "" {
 				tickets = append(tickets, r.Lineage)
