@@ -20,18 +20,20 @@ const (
 	maxRequest = 1<<20 + 64<<10
 	maxAnswer  = 4 << 20 // bytes of a message to a client
 	maxStreams = 100     // concurrent calls per connection
-	// concurrent calls per certificate holder (pki.HolderID) …
+	// concurrent calls per certificate holder (pki.HolderID) with another role than operator or
+	// admin …
 	maxCalls = 32
-	// … and per operator: an operator may call many machines through this machine
+	// … and per operator or admin, which may call many machines through this machine
 	maxCallsOperator = 128
 	maxHeader        = 16 << 10 // bytes of a call's headers
 	maxPerAddress    = 32       // concurrent connections per address …
 	maxPerHolder     = 32       // … and per holder
 	// flow-control window of a call: bytes that a peer may send before apid has read them, in
-	// addition to the message that apid is reading; gRPC would let the window grow to 16 MiB
+	// addition to the message that apid is reading; without this limit gRPC enlarges the window up
+	// to 16 MiB
 	streamWindow = 256 << 10
-	// flow-control window of a connection: bytes in flight of all its calls; gRPC reads them
-	// without delay
+	// flow-control window of a connection: bytes of all its calls that are on the way. It can be
+	// small, because gRPC reads them at once
 	connWindow = 1 << 20
 	// concurrent connections of clients with a certificate that are not machines of the cluster
 	maxConnections = 256
@@ -47,8 +49,8 @@ const (
 	handshakeTimeout = 10 * time.Second // from the first byte to the end of TLS and HTTP/2 set-up
 	lingerTime       = time.Second      // time in which a rejected client may read the reason …
 	lingerBytes      = 64 << 10         // … and bytes that it may send meanwhile
-	// grace period for connections of a revoked client, so that its calls get the error; a removed
-	// machine polls every 4 seconds (machined/membership/sync.go)
+	// grace period for connections of a revoked client, so that its next call gets the error; a
+	// removed machine calls every 4 seconds (machined/membership/sync.go)
 	revokedGracePeriod = 10 * time.Second
 	// a client that pings more often is disconnected; our clients ping every 20 s, but in tests the
 	// clock of a client can run eight times faster than that of the machine (docs/decisions/0042)
@@ -71,16 +73,17 @@ const (
 // can request handshakes, and a close costs a hundredth of a handshake.
 //
 // Connections without a certificate yet have a separate limit, so that clients that only connect do
-// not block clients with certificates. Among themselves, they share fairly (victimLocked): a client
-// with fewer connections than others keeps them until it shows a certificate or times out.
+// not block clients with certificates. If they exceed this limit, the client with the most
+// connections loses a connection (victimLocked). A client with fewer connections keeps them until
+// it shows a certificate or times out.
 type limitListener struct {
 	net.Listener
 	perAddress int
 	maxByKind  [2]int // limits of connections with a certificate, by kind
 	maxWaiting int    // limit of connections without a certificate
 	silent     time.Duration
-	every      rate.Limit // connections per second from an address
-	burst      int
+	rate       rate.Limit // connections per second from an address, long-term …
+	burst      int        // … and in a burst
 
 	mu         sync.Mutex
 	addresses  map[netip.Addr]*address
@@ -106,8 +109,8 @@ type address struct {
 
 // newLimitListener returns a limitListener. maxByKind contains the limits of connections with a
 // certificate, by kind; maxWaiting is the limit of connections without a certificate.
-func newLimitListener(l net.Listener, perAddress int, maxByKind [2]int, maxWaiting int, every rate.Limit, burst int) *limitListener {
-	return &limitListener{Listener: l, perAddress: perAddress, maxByKind: maxByKind, maxWaiting: maxWaiting, silent: silentTimeout, every: every, burst: burst, addresses: map[netip.Addr]*address{}, holders: map[string]int{}}
+func newLimitListener(l net.Listener, perAddress int, maxByKind [2]int, maxWaiting int, perSecond rate.Limit, burst int) *limitListener {
+	return &limitListener{Listener: l, perAddress: perAddress, maxByKind: maxByKind, maxWaiting: maxWaiting, silent: silentTimeout, rate: perSecond, burst: burst, addresses: map[netip.Addr]*address{}, holders: map[string]int{}}
 }
 
 // Accept implements net.Listener.
@@ -117,7 +120,7 @@ func (l *limitListener) Accept() (net.Conn, error) {
 		if err != nil {
 			return nil, err
 		}
-		c := &limitedConn{Conn: conn, list: l, addr: remoteAddr(conn), left: maxHandshake, since: time.Now()}
+		c := &limitedConn{Conn: conn, listener: l, addr: remoteAddr(conn), left: maxHandshake, since: time.Now()}
 		c.release = sync.OnceFunc(func() { l.remove(c) })
 		taken, out := l.add(c, time.Now())
 		if out != nil {
@@ -127,7 +130,7 @@ func (l *limitListener) Accept() (net.Conn, error) {
 			c.closeIfSilent(l.silent)
 			return c, nil
 		}
-		// The client gets no other answer than the end of the connection, and no caller needs the
+		// The client gets only the end of the connection as an answer, and no caller needs the
 		// error.
 		_ = conn.Close()
 	}
@@ -141,7 +144,7 @@ func (l *limitListener) add(c *limitedConn, now time.Time) (taken bool, out *lim
 	l.sweepLocked(now)
 	a, known := l.addresses[c.addr]
 	if !known {
-		a = &address{limiter: rate.NewLimiter(l.every, l.burst)}
+		a = &address{limiter: rate.NewLimiter(l.rate, l.burst)}
 		l.addresses[c.addr] = a
 	}
 	if a.open >= l.perAddress || !a.limiter.AllowN(now, 1) {
@@ -157,9 +160,10 @@ func (l *limitListener) add(c *limitedConn, now time.Time) (taken bool, out *lim
 
 // victimLocked returns the connection to close among the connections without a certificate. It
 // selects the network with the most of these connections, then the address with the most in this
-// network, then the oldest connection of this address. Between networks or addresses with equal
-// numbers it selects the owner of the oldest connection. So a dozen addresses that use up the limit
-// displace only each other, and no other client, inside or outside their network.
+// network, then the oldest connection of this address. If several networks or addresses have the
+// same number, the oldest connection decides. So a dozen addresses that use up the limit displace
+// only each other's connections. They displace no client of another network, and no other client of
+// their own network.
 func (l *limitListener) victimLocked() *limitedConn {
 	networks, addresses := map[netip.Prefix]int{}, map[netip.Addr]int{}
 	for _, c := range l.waiting {
@@ -191,8 +195,9 @@ func networkOf(addr netip.Addr) netip.Prefix {
 	return network
 }
 
-// authenticate counts a connection as a connection with a certificate; forget is called when it is
-// closed. It fails if there are too many, in total or for this holder.
+// authenticate counts a connection as a connection with a certificate. forget is called when the
+// connection is closed. authenticate fails if there are too many connections, of this kind or of
+// this holder.
 func (l *limitListener) authenticate(c *limitedConn, kind int, holder string, forget func()) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -264,20 +269,20 @@ func remoteAddr(conn net.Conn) netip.Addr {
 
 type limitedConn struct {
 	net.Conn
-	list          *limitListener
+	listener      *limitListener
 	addr          netip.Addr
 	release       func()
 	kind          int    // kind, set by authenticate …
 	holder        string // … and holder of the certificate
 	left          int    // bytes that the client may still send without a certificate
-	authenticated bool   // set by the reading goroutine, before any other goroutine reads from it
+	authenticated bool   // set in the handshake, before another goroutine reads from the connection
 	received      atomic.Bool
 	forget        func() // set by authenticate: called when the connection is closed
 	since         time.Time
 }
 
-// RemoteAddr implements net.Conn. gRPC passes it to every call, together with the age of the
-// connection.
+// RemoteAddr implements net.Conn. gRPC passes the address to every call, so the address also
+// contains the age of the connection.
 func (c *limitedConn) RemoteAddr() net.Addr { return agedAddr{c.Conn.RemoteAddr(), c.since} }
 
 // agedAddr is the address of a peer with the start time of the connection.
@@ -295,16 +300,16 @@ func ageOf(a net.Addr) string {
 }
 
 // authenticate records that the client has shown a certificate. forget is called when the
-// connection is closed. It fails if there are too many connections.
+// connection is closed. authenticate fails if there are too many connections.
 func (c *limitedConn) authenticate(kind int, holder string, forget func()) error {
-	err := c.list.authenticate(c, kind, holder, forget)
+	err := c.listener.authenticate(c, kind, holder, forget)
 	c.authenticated = err == nil
 	return err
 }
 
-// closeIfSilent closes the connection if no data arrives within most.
-func (c *limitedConn) closeIfSilent(most time.Duration) {
-	time.AfterFunc(most, func() {
+// closeIfSilent closes the connection if no data arrives within the timeout.
+func (c *limitedConn) closeIfSilent(timeout time.Duration) {
+	time.AfterFunc(timeout, func() {
 		if !c.received.Load() {
 			_ = c.Close() // harmless if it is already closed
 		}
@@ -348,26 +353,27 @@ func (c *limitedConn) CloseWrite() error {
 // cannot fill the log.
 func newLogLimit() *rate.Limiter { return rate.NewLimiter(rate.Every(time.Second), 10) }
 
-// callers counts the active calls by caller: each call is a stream to machined, which limits
-// streams.
+// callers counts the active calls by certificate holder. Each call is a stream to machined, which
+// limits its streams.
 type callers struct {
-	mu  sync.Mutex
-	now map[string]int
+	mu     sync.Mutex
+	active map[string]int
 }
 
-// acquire counts a call until release is called. It fails if the caller has too many calls.
-func (c *callers) acquire(holder string, most int) (release func(), err error) {
+// acquire counts a call until release is called. acquire fails if the active calls of the holder
+// have reached the limit.
+func (c *callers) acquire(holder string, limit int) (release func(), err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.now[holder] >= most {
-		return nil, fmt.Errorf("you have %d active calls, which is the limit; end one first", most)
+	if c.active[holder] >= limit {
+		return nil, fmt.Errorf("you have %d active calls, which is the limit; end one first", limit)
 	}
-	c.now[holder]++
+	c.active[holder]++
 	return func() {
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		if c.now[holder]--; c.now[holder] == 0 {
-			delete(c.now, holder)
+		if c.active[holder]--; c.active[holder] == 0 {
+			delete(c.active, holder)
 		}
 	}, nil
 }

@@ -24,7 +24,7 @@ func TestConnectionLimits(t *testing.T) {
 		taken  bool
 		proved bool
 	}{{one, true, true}, {one, true, true}, {one, false, false}, {two, true, true}, {two, true, false}, {three, true, false}} {
-		conn := &limitedConn{list: l, addr: c.addr}
+		conn := &limitedConn{listener: l, addr: c.addr}
 		taken, oldest := l.add(conn, now)
 		if taken != c.taken || oldest != nil {
 			t.Fatalf("step %d: taken: %v, in the place of %v", i, taken, oldest)
@@ -40,7 +40,7 @@ func TestConnectionLimits(t *testing.T) {
 	if err := all[4].authenticate(machineKind, "", nil); err != nil {
 		t.Errorf("callers have taken a machine's place: %v", err)
 	}
-	machine := &limitedConn{list: l, addr: netip.MustParseAddr("192.0.2.4")}
+	machine := &limitedConn{listener: l, addr: netip.MustParseAddr("192.0.2.4")}
 	l.add(machine, now)
 	if err := machine.authenticate(machineKind, "", nil); err == nil {
 		t.Error("more machines than there are places")
@@ -67,14 +67,14 @@ func TestConnectionsPerHolder(t *testing.T) {
 	forgotten := 0
 	var all []*limitedConn
 	for i := range maxPerHolder + 1 {
-		conn := &limitedConn{list: l, addr: netip.AddrFrom4([4]byte{192, 0, 2, byte(i)})}
+		conn := &limitedConn{listener: l, addr: netip.AddrFrom4([4]byte{192, 0, 2, byte(i)})}
 		l.add(conn, time.Now())
 		if err := conn.authenticate(userKind, "1a", func() { forgotten++ }); (err == nil) != (i < maxPerHolder) {
 			t.Fatalf("connection %d: %v", i, err)
 		}
 		all = append(all, conn)
 	}
-	other := &limitedConn{list: l, addr: netip.MustParseAddr("198.51.100.1")}
+	other := &limitedConn{listener: l, addr: netip.MustParseAddr("198.51.100.1")}
 	l.add(other, time.Now())
 	if err := other.authenticate(userKind, "2b", func() {}); err != nil {
 		t.Errorf("another certificate: %v", err)
@@ -93,7 +93,7 @@ func TestUnauthenticatedMakeRoom(t *testing.T) {
 	l := newLimitListener(nil, 8, [2]int{2, 2}, 3, 1, 8)
 	now, addr := time.Now(), netip.MustParseAddr("192.0.2.1")
 	come := func() (conn, oldest *limitedConn) {
-		conn = &limitedConn{list: l, addr: addr}
+		conn = &limitedConn{listener: l, addr: addr}
 		taken, oldest := l.add(conn, now)
 		if !taken {
 			t.Fatal("a connection was refused")
@@ -133,7 +133,7 @@ func TestFairShare(t *testing.T) {
 		l := newLimitListener(nil, places, [2]int{8, 8}, places, rate.Inf, 1)
 		now := time.Now()
 		come := func(addr string) *limitedConn {
-			conn := &limitedConn{list: l, addr: netip.MustParseAddr(addr)}
+			conn := &limitedConn{listener: l, addr: netip.MustParseAddr(addr)}
 			taken, out := l.add(conn, now)
 			if !taken {
 				t.Fatalf("%s: %s is refused", name, addr)
@@ -172,7 +172,7 @@ func TestSilentConnectionsClose(t *testing.T) {
 	for _, speaks := range []bool{false, true} {
 		here, there := net.Pipe()
 		l := newLimitListener(nil, 8, [2]int{2, 2}, 3, 1, 8)
-		conn := &limitedConn{Conn: there, list: l, addr: netip.MustParseAddr("192.0.2.1"), left: maxHandshake}
+		conn := &limitedConn{Conn: there, listener: l, addr: netip.MustParseAddr("192.0.2.1"), left: maxHandshake}
 		conn.release = sync.OnceFunc(func() { l.remove(conn) })
 		if taken, _ := l.add(conn, time.Now()); !taken {
 			t.Fatal("a connection was refused")
@@ -213,7 +213,7 @@ func TestHandshakeDataLimit(t *testing.T) {
 		defer there.Close()
 		_, _ = there.Write(make([]byte, maxHandshake+1)) // it ends when here is closed
 	}()
-	conn := &limitedConn{Conn: here, list: newLimitListener(nil, 8, [2]int{8, 8}, 8, 1, 8), left: maxHandshake}
+	conn := &limitedConn{Conn: here, listener: newLimitListener(nil, 8, [2]int{8, 8}, 8, 1, 8), left: maxHandshake}
 	n, err := io.Copy(io.Discard, conn)
 	if n != maxHandshake || !errors.Is(err, errTooLong) {
 		t.Errorf("%d bytes, %v", n, err)
@@ -223,7 +223,7 @@ func TestHandshakeDataLimit(t *testing.T) {
 // TestCallsPerHolder checks the limit of concurrent calls per certificate, and that it does not
 // affect other certificates.
 func TestCallsPerHolder(t *testing.T) {
-	c := callers{now: map[string]int{}}
+	c := callers{active: map[string]int{}}
 	var leave []func()
 	for range 3 {
 		done, err := c.acquire("a", 3)
@@ -247,8 +247,8 @@ func TestCallsPerHolder(t *testing.T) {
 	for _, done := range append(leave[1:], other, again) {
 		done()
 	}
-	if len(c.now) != 0 {
-		t.Errorf("%v are counted, and none go on", c.now)
+	if len(c.active) != 0 {
+		t.Errorf("%v are counted, and none go on", c.active)
 	}
 }
 
@@ -260,7 +260,7 @@ func TestConnectionRate(t *testing.T) {
 	one, two := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2")
 	comes := func(addr netip.Addr, after time.Duration) bool {
 		now = now.Add(after)
-		c := &limitedConn{list: l, addr: addr}
+		c := &limitedConn{listener: l, addr: addr}
 		came, _ := l.add(c, now)
 		if came {
 			l.remove(c)

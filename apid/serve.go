@@ -92,7 +92,7 @@ func connect(socket string) (*grpc.ClientConn, error) {
 // itself.
 func newServer(store *store, log *slog.Logger, backend, readOnly grpc.ClientConnInterface) (*grpc.Server, *health.Server) {
 	internal := api.NewApidInternalClient(backend)
-	g := &interceptor{roles: newRoleTable(), store: store, log: log, internal: internal, callers: callers{now: map[string]int{}}, logLimit: newLogLimit()}
+	g := &interceptor{roles: newRoleTable(), store: store, log: log, internal: internal, callers: callers{active: map[string]int{}}, logLimit: newLogLimit()}
 	server := grpc.NewServer(
 		grpc.Creds(newServerCredentials(store, log, internal)),
 		grpc.ForceServerCodecV2(newCodec()),

@@ -17,19 +17,22 @@ import (
 )
 
 const (
-	// probeInterval is the time between an answer and the next probe of a server that has
-	// connections, is the preferred server, or is not ready.
+	// probeInterval is the pause from the end of a probe to the next probe of a server that has
+	// connections, is the first in the order of preference, or is not ready.
 	probeInterval = 2 * time.Second
-	// standbyInterval is the same for the other servers. A server that gets a connection after a
-	// long time is probed at once. With this interval, each of three servers gets 24 probes per
-	// second from a hundred nodes together; a probe is small and uses an open connection.
+	// standbyInterval is the pause for the other servers. When a standby server gets its first
+	// connection, its pause becomes probeInterval, so it is usually probed at once. With three
+	// servers and a hundred nodes, each server gets 24 probes per second in total: a third of the
+	// nodes prefers it and probes it every 2 s, the other nodes probe it every 10 s. A probe is
+	// small and uses an open connection.
 	standbyInterval = 10 * time.Second
-	// retryInterval is the same after the first failure of a server, and for all servers while no
+	// retryInterval is the pause after the first failure of a server, and for all servers while no
 	// server is ready.
 	retryInterval = 500 * time.Millisecond
 	// offlineAfter is the time from the start of the balancer until connections can go to the
-	// offline API server. They go there if no API server is ready, doubted or unknown at that time.
-	// A server or link that restarts within this time causes no switch.
+	// offline API server, which answers from recorded objects (package offlineapi). They go there
+	// if every API server is unready or down by then. A server or link that restarts within this
+	// time causes no switch.
 	offlineAfter = 10 * time.Second
 )
 
@@ -40,8 +43,8 @@ const (
 	ready   level = iota
 	doubted       // it was ready, and then failed once
 	unknown       // it was not probed yet
-	// it answers that it is not ready, or rejects the probe; it gets connections if there is no
-	// better server, because it may still serve them
+	// it answers that it is not ready, or rejects the probe; it may still serve connections, so it
+	// gets them if there is no better server
 	unready
 	down // it does not answer, or is not of this cluster; it gets no connection
 )
@@ -118,7 +121,8 @@ func addresses(machines []netip.Addr) (all []string) {
 	return all
 }
 
-// weight is the preference of a node for a server: random, but always the same.
+// weight is the preference of a node for a server: a hash of both names, random but always the
+// same.
 func weight(node, server string) string {
 	sum := sha256.Sum256([]byte(node + " " + server))
 	return string(sum[:])
@@ -153,8 +157,8 @@ func (s *State) sorted() []server {
 }
 
 // ProbeDone records the result of a probe. A ready server is doubted after its first failed probe.
-// Any other server, a doubted server too, is unready after a failed probe that it has answered, and
-// else down.
+// Every other server, also a doubted server, becomes unready if it has answered the failed probe,
+// and down if it has not.
 func (s *State) ProbeDone(address string, a ProbeResult, now time.Time) {
 	one := s.find(address)
 	one.probing, one.lastProbe, one.problem = false, now, a.Problem
@@ -172,8 +176,8 @@ func (s *State) ProbeDone(address string, a ProbeResult, now time.Time) {
 }
 
 // ConnectFailed records that a server did not accept a connection. The cause may be this machine,
-// so the server is probed at once and its other connections stay; but new connections go elsewhere
-// until it has answered.
+// so the other connections of the server stay, and it is probed at once. Until it has answered, new
+// connections prefer the other ready servers.
 func (s *State) ConnectFailed(address, problem string) {
 	if one := s.find(address); one.level == ready {
 		one.level, one.problem, one.lastProbe = doubted, problem, time.Time{}
@@ -186,9 +190,9 @@ func (s *State) ConnOpened(address string) { s.find(address).open++ }
 // ConnClosed counts a closed connection of a server.
 func (s *State) ConnClosed(address string) { s.find(address).open-- }
 
-// Next returns the actions of this moment, and assumes that they are performed. Connections are
-// closed only if there is a better server for them: otherwise a closed connection would help no
-// client, and the kernel ends connections with a lost peer.
+// Next returns the actions of this moment, and assumes that they are performed. Next closes
+// connections only if there is a better server for them: otherwise a client gains nothing, and the
+// kernel ends the connections with a lost peer.
 func (s *State) Next(now time.Time) Actions {
 	var todo Actions
 	better := s.count(ready) > 0
@@ -200,9 +204,10 @@ func (s *State) Next(now time.Time) Actions {
 	// down. That does not harm an unready server: it is still probed, and gets connections again
 	// when it is ready.
 	if due := s.started.Add(offlineAfter); s.offlineAPI != "" && !s.offline && s.count(ready)+s.count(doubted)+s.count(unknown) == 0 {
-		if s.offline = !due.After(now); !s.offline {
+		s.offline = !now.Before(due)
+		if !s.offline {
 			todo.Until = due
-		} else { // clients of an unready server shall connect to the offline API server
+		} else { // so that the clients of an unready server connect to the offline API server
 			for _, one := range s.servers {
 				if one.open > 0 {
 					todo.Close = append(todo.Close, one.address)
@@ -230,7 +235,8 @@ func (s *State) Next(now time.Time) Actions {
 	return todo
 }
 
-// pause returns the time from the last answer of a server, by index, to its next probe.
+// pause returns the time from the end of the last probe of a server, by its index, to the next
+// probe.
 func (s *State) pause(i int) time.Duration {
 	one := s.servers[i]
 	switch {
@@ -253,8 +259,8 @@ func (s *State) count(l level) int {
 	return n
 }
 
-// Describe reports whether a server works, which server gets new connections, and the problems of
-// the others. Before the first answer the detail is empty.
+// Describe reports whether a server works (is ready or doubted). detail contains the server that
+// gets new connections, and the problems of the others; it is empty before the first answer.
 func (s *State) Describe() (works bool, detail string) {
 	if s.count(unknown) == len(s.servers) {
 		return false, ""

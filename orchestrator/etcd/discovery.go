@@ -35,21 +35,21 @@ import (
 // (docs/decisions/0029-members.md). Package etcdjoin decides on their answers; this file sends the
 // probes and performs the decision. All connections require a certificate of the etcd CA.
 //
-// The probes must also distinguish a machine without data from an unreachable machine. Therefore
-// this file listens on the peer port until etcd starts there, and answers GET requests for
-// waitingPath only.
+// A prober must distinguish a machine without data from an unreachable machine. Therefore a machine
+// without data listens on the peer port until its etcd starts there, and answers GET requests for
+// waitingPath only (serveWaiting).
 
 const (
 	// requestTimeout bounds one request to another machine.
 	requestTimeout = 3 * time.Second
 	// retryInterval is the time between two rounds of probes. It is also the first delay between
-	// failed attempts to join; maxBackoff is the longest.
+	// failed attempts to join (function start in etcd.go); maxBackoff is the longest.
 	retryInterval = time.Second
 	maxBackoff    = 2 * time.Minute
 	// changeTimeout bounds a change of the members, which needs a quorum.
 	changeTimeout = 10 * time.Second
-	// waitingPath is the path that a machine answers while it runs discovery and waits for etcd to
-	// start. etcd, on the same port, does not know the path.
+	// waitingPath is the path that a machine answers while it runs discovery (the loop before its
+	// etcd starts). etcd, later on the same port, does not know the path.
 	waitingPath = "/orlop/waiting"
 	// membersPath is the path on the peer port at which etcd lists its members (etcd's package
 	// etcdhttp, peer.go).
@@ -63,6 +63,7 @@ const (
 func self(spec nodespec.Spec) etcdjoin.Self {
 	return etcdjoin.Self{
 		Name: spec.Node.Name, URL: peerURL(spec),
+		// only the first control-plane machine may bootstrap the cluster
 		First: len(spec.ControlPlanes) == 0 || slices.Contains(spec.Node.IPs, spec.ControlPlanes[0]),
 	}
 }
@@ -84,8 +85,9 @@ type joiner struct {
 	report func(why string) // shows the operator why the machine waits
 }
 
-// discover blocks until this machine has bootstrapped the cluster or was added to it, and completes
-// config with the members.
+// discover blocks until etcd may start on this machine: either to bootstrap the cluster, or as a
+// member that was added to the existing cluster. For an added member it completes config with the
+// list of members.
 func (n joiner) discover(ctx context.Context, config *embed.Config) error {
 	if len(n.spec.OtherControlPlanes()) == 0 {
 		return nil // the configuration bootstraps a cluster of one machine
@@ -98,10 +100,11 @@ func (n joiner) discover(ctx context.Context, config *embed.Config) error {
 	ticker := time.NewTicker(retryInterval)
 	defer ticker.Stop()
 	reported := ""
-	for last := []etcdjoin.PeerAnswer(nil); ; {
-		now := n.probeAll(ctx)
-		step := etcdjoin.Next(self(n.spec), last, now)
-		last = now
+	var previous []etcdjoin.PeerAnswer
+	for {
+		answers := n.probeAll(ctx)
+		step := etcdjoin.Next(self(n.spec), previous, answers)
+		previous = answers
 		why := step.Reason
 		done, err := n.perform(ctx, step, config)
 		if err != nil {
@@ -168,7 +171,7 @@ func initialCluster(name string, id uint64, all []*etcdserverpb.Member) string {
 	return strings.Join(words, ",")
 }
 
-// serveWaiting answers on the peer port that this machine waits, until stop is called.
+// serveWaiting answers waitingPath on the peer port until stop is called.
 func (n joiner) serveWaiting() (stop func(), err error) {
 	config, err := identity(n.dirs).ServerConfig()
 	if err != nil {
@@ -204,19 +207,19 @@ func (n joiner) findServing(ctx context.Context) (netip.Addr, bool) {
 
 // probeAll probes all other control-plane machines in parallel.
 func (n joiner) probeAll(ctx context.Context) []etcdjoin.PeerAnswer {
-	return probeOthers(n, func(a netip.Addr) etcdjoin.PeerAnswer { return n.probe(ctx, a) })
+	return forOthers(n, func(a netip.Addr) etcdjoin.PeerAnswer { return n.probe(ctx, a) })
 }
 
-// probeOthers calls ask for all other control-plane machines in parallel, and returns the answers
-// in the order of the machines.
-func probeOthers[Answer any](n joiner, ask func(netip.Addr) Answer) []Answer {
+// forOthers runs call for all other control-plane machines in parallel, and returns the answers in
+// the order of the machines.
+func forOthers[Answer any](n joiner, call func(netip.Addr) Answer) []Answer {
 	list := n.spec.OtherControlPlanes()
 	answers := make([]Answer, len(list))
-	var asking sync.WaitGroup
+	var calls sync.WaitGroup
 	for i, a := range list {
-		asking.Go(func() { answers[i] = ask(a) })
+		calls.Go(func() { answers[i] = call(a) })
 	}
-	asking.Wait()
+	calls.Wait()
 	return answers
 }
 
@@ -262,7 +265,7 @@ func (n joiner) probe(ctx context.Context, a netip.Addr) etcdjoin.PeerAnswer {
 		return says(etcdjoin.Unreachable, errors.New("is still joining"))
 	}
 	// A member without a quorum can answer only from its own memory (a serializable request). The
-	// first request has used up its timeout, so this request gets a timeout of its own.
+	// first request may have used up its timeout, so this request gets another timeout.
 	again, cancel := context.WithTimeout(context.WithoutCancel(ctx), requestTimeout)
 	defer cancel()
 	if list, err := c.MemberList(again, clientv3.WithSerializable()); err == nil {
@@ -275,8 +278,9 @@ func (n joiner) probe(ctx context.Context, a netip.Addr) etcdjoin.PeerAnswer {
 }
 
 // peerMembers returns the members that an etcd lists at its peer URL. etcd answers there from its
-// disk as soon as it runs. Its client port and its socket answer nothing until it has had a quorum
-// once since its start (etcd's package embed, serve.go).
+// disk as soon as it runs. It answers at its client port, and at its Unix socket for the API server
+// of its machine, only after it has had a quorum once since its start (etcd's package embed,
+// serve.go).
 func peerMembers(ctx context.Context, dirs dirs.Dirs, url string) ([]membership.Member, error) {
 	answer, err := getFromPeer(ctx, dirs, url+membersPath)
 	if err != nil {
@@ -293,8 +297,8 @@ func peerMembers(ctx context.Context, dirs dirs.Dirs, url string) ([]membership.
 	return list, nil
 }
 
-// isWaiting reports whether a machine answers waitingPath: then it has no data and runs discovery
-// itself.
+// isWaiting reports whether a machine answers waitingPath: then that machine has no data and runs
+// discovery itself.
 func (n joiner) isWaiting(ctx context.Context, a netip.Addr) (bool, error) {
 	answer, err := getFromPeer(ctx, n.dirs, etcdjoin.PeerURL(a)+waitingPath)
 	if err != nil {
@@ -338,7 +342,8 @@ func toJoinMembers(members []*etcdserverpb.Member) []etcdjoin.Member {
 	return out
 }
 
-// shortReason returns the innermost cause of an error of net/http, without the URL.
+// shortReason returns a short text for the common causes of a failed call (an error of the kernel,
+// a timeout), and the whole text of any other error.
 func shortReason(err error) string {
 	if errno := syscall.Errno(0); errors.As(err, &errno) {
 		return errno.Error()

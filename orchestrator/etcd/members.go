@@ -392,7 +392,7 @@ func (l members) checkCluster(ctx context.Context) error {
 		return nil // etcd itself reports the damage of its log
 	}
 	n := l.prober()
-	clusters := probeOthers(n, func(a netip.Addr) uint64 { return n.clusterID(ctx, a) })
+	clusters := forOthers(n, func(a netip.Addr) uint64 { return n.clusterID(ctx, a) })
 	if !slices.ContainsFunc(clusters, func(c uint64) bool { return c != 0 && c != own }) {
 		return nil
 	}

@@ -38,13 +38,13 @@ type store struct {
 	node string
 
 	mu sync.Mutex
-	// resourceVersion of the last change; it counts from 1, and a real API server considers so low
-	// a version expired
+	// resourceVersion of the last change. It counts from 1: a real API server considers so low a
+	// version expired, so a client that switches to it lists again
 	version int64
 	objects map[string]map[types.NamespacedName]Object
-	// objects that the API server reported as missing
+	// objects to which a recorded pod refers and that did not exist when the record was made
 	missing map[reference]bool
-	// EndpointSlices as recorded, before updateEndpoints
+	// EndpointSlices as recorded; updateEndpoints derives the served slices from them
 	recorded []discoveryv1.EndpointSlice
 	watches  map[*watch]struct{}
 }
@@ -66,10 +66,11 @@ type watch struct {
 // maxPending bounds the events that a client has not read yet.
 const maxPending = 256
 
-// newStore makes a store of a record, for the state after a boot: its pods have no addresses yet
-// and are not ready, and the Node has a condition about the missing API server.
+// newStore makes a store of a record, for the state after a boot: the pods of this node are not
+// ready, and have no addresses yet unless they use the host's network. The condition Ready of the
+// Node reports the missing API server.
 func newStore(r *Record) (*store, error) {
-	w := &store{node: r.Node, objects: map[string]map[types.NamespacedName]Object{}, missing: map[reference]bool{}, watches: map[*watch]struct{}{}, version: 1}
+	s := &store{node: r.Node, objects: map[string]map[types.NamespacedName]Object{}, missing: map[reference]bool{}, watches: map[*watch]struct{}{}, version: 1}
 	for _, k := range kinds {
 		all := map[types.NamespacedName]Object{}
 		for _, o := range r.Objects[k.resource] {
@@ -78,19 +79,19 @@ func newStore(r *Record) (*store, error) {
 				return nil, fmt.Errorf("record: an entry of its %s has no name", k.resource)
 			}
 			all[types.NamespacedName{Namespace: u.GetNamespace(), Name: u.GetName()}] = o
-			u.SetResourceVersion(strconv.FormatInt(w.version, 10))
+			u.SetResourceVersion(strconv.FormatInt(s.version, 10))
 		}
-		w.objects[k.resource] = all
+		s.objects[k.resource] = all
 	}
 	for _, m := range r.Missing {
-		w.missing[reference{kind{resource: m.Resource}, m.Namespace, m.Name}] = true
+		s.missing[reference{kind{resource: m.Resource}, m.Namespace, m.Name}] = true
 	}
-	for key, o := range w.objects[pods.resource] {
+	for key, o := range s.objects[pods.resource] {
 		var pod corev1.Pod
 		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(o, &pod); err != nil {
 			return nil, fmt.Errorf("record: pod %s: %w", key, err)
 		}
-		if pod.Spec.NodeName != w.node {
+		if pod.Spec.NodeName != s.node {
 			continue
 		}
 		if !pod.Spec.HostNetwork {
@@ -99,45 +100,45 @@ func newStore(r *Record) (*store, error) {
 		}
 		unstructured.RemoveNestedField(o, "status", "conditions")
 	}
-	if o := w.objects[nodes.resource][types.NamespacedName{Name: w.node}]; o != nil {
+	if o := s.objects[nodes.resource][types.NamespacedName{Name: s.node}]; o != nil {
 		ready := Object{
 			"type": string(corev1.NodeReady), "status": string(corev1.ConditionUnknown), "reason": reason,
 			"message": "no API server is reachable; annotated pods start from the record of " + r.At.UTC().Format("2006-01-02 15:04 UTC"),
 		}
 		if err := unstructured.SetNestedSlice(o, []any{ready}, "status", "conditions"); err != nil {
-			return nil, fmt.Errorf("record: Node %s: %w", w.node, err)
+			return nil, fmt.Errorf("record: Node %s: %w", s.node, err)
 		}
 		// With these annotations the controller of local volumes orders the node to destroy and to
-		// copy volumes. The recorded orders are outdated, and a destroyed volume is lost. The
-		// controller has to repeat the orders.
+		// copy volumes. The recorded orders can be out of date, and a destroyed volume is lost. So
+		// the node waits until the controller repeats them.
 		unstructured.RemoveNestedField(o, "metadata", "annotations", localvolumes.ObsoleteAnnotation)
 		unstructured.RemoveNestedField(o, "metadata", "annotations", localvolumes.CopiesAnnotation)
 	}
-	for key, o := range w.objects[endpointSlices.resource] {
-		var s discoveryv1.EndpointSlice
-		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(o, &s); err != nil {
+	for key, o := range s.objects[endpointSlices.resource] {
+		var slice discoveryv1.EndpointSlice
+		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(o, &slice); err != nil {
 			return nil, fmt.Errorf("record: EndpointSlice %s: %w", key, err)
 		}
-		w.recorded = append(w.recorded, s)
+		s.recorded = append(s.recorded, slice)
 	}
-	return w, w.updateEndpoints()
+	return s, s.updateEndpoints()
 }
 
 // list returns the selected objects in order of their names, and the current version. The caller
 // must not change them.
-func (w *store) list(s selection) (found []Object, version int64) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.selected(s), w.version
+func (s *store) list(sel selection) (found []Object, version int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.selected(sel), s.version
 }
 
-func (w *store) selected(s selection) []Object {
+func (s *store) selected(sel selection) []Object {
 	var found []Object
-	all := w.objects[s.kind.resource]
+	all := s.objects[sel.kind.resource]
 	for _, key := range slices.SortedFunc(maps.Keys(all), func(a, b types.NamespacedName) int {
 		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
 	}) {
-		if s.matches(all[key]) {
+		if sel.matches(all[key]) {
 			found = append(found, all[key])
 		}
 	}
@@ -145,47 +146,48 @@ func (w *store) selected(s selection) []Object {
 }
 
 // get returns an object, or nil if the record does not contain it.
-func (w *store) get(k kind, key types.NamespacedName) Object {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.objects[k.resource][key]
+func (s *store) get(k kind, key types.NamespacedName) Object {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.objects[k.resource][key]
 }
 
-// absent reports whether the API server has reported the object as missing.
-func (w *store) absent(k kind, key types.NamespacedName) bool {
-	return w.missing[reference{kind{resource: k.resource}, key.Namespace, key.Name}]
+// absent reports whether the API server reported, when the record was made, that the object does
+// not exist.
+func (s *store) absent(k kind, key types.NamespacedName) bool {
+	return s.missing[reference{kind{resource: k.resource}, key.Namespace, key.Name}]
 }
 
-// watch starts a watch of changes since a version of this store. It rejects a later version, which
-// must come from an API server. unwatch ends the watch.
-func (w *store) watch(s selection, since int64) (*watch, error) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if since > w.version {
+// watch starts a watch of changes since a version of this store. A later version can only be the
+// version of an API server, so watch rejects it. unwatch ends the watch.
+func (s *store) watch(sel selection, since int64) (*watch, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if since > s.version {
 		return nil, apierrors.NewResourceExpired("the version is an API server's")
 	}
-	one := &watch{selection: s, events: make(chan Object, maxPending)}
-	w.watches[one] = struct{}{}
-	for _, o := range w.selected(s) {
+	w := &watch{selection: sel, events: make(chan Object, maxPending)}
+	s.watches[w] = struct{}{}
+	for _, o := range s.selected(sel) {
 		if version, err := strconv.ParseInt((&unstructured.Unstructured{Object: o}).GetResourceVersion(), 10, 64); err == nil && version > since {
-			w.notify(one, o)
+			s.notify(w, o)
 		}
 	}
-	return one, nil
+	return w, nil
 }
 
-func (w *store) unwatch(one *watch) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	delete(w.watches, one)
+func (s *store) unwatch(w *watch) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.watches, w)
 }
 
 // patchStatus applies the kubelet's status of a pod (a strategic merge patch of the subresource
 // status), and updates the endpoints of Services. It returns the new pod.
-func (w *store) patchStatus(key types.NamespacedName, patch []byte) (Object, error) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	pod := w.objects[pods.resource][key]
+func (s *store) patchStatus(key types.NamespacedName, patch []byte) (Object, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	pod := s.objects[pods.resource][key]
 	if pod == nil {
 		return nil, apierrors.NewServiceUnavailable(fmt.Sprintf("pod %s is not in the record", key))
 	}
@@ -205,44 +207,46 @@ func (w *store) patchStatus(key types.NamespacedName, patch []byte) (Object, err
 	if err != nil {
 		return nil, apierrors.NewBadRequest(err.Error())
 	}
-	w.put(pods, key, changed)
-	return changed, w.updateEndpoints()
+	s.put(pods, key, changed)
+	return changed, s.updateEndpoints()
 }
 
-// updateEndpoints updates the recorded EndpointSlices for the present state of the node's pods.
-func (w *store) updateEndpoints() error {
+// updateEndpoints computes the served EndpointSlices from the recorded slices and the present state
+// of the node's pods.
+func (s *store) updateEndpoints() error {
 	own := map[types.UID]*corev1.Pod{}
-	for key, o := range w.objects[pods.resource] {
+	for key, o := range s.objects[pods.resource] {
 		var pod corev1.Pod
 		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(o, &pod); err != nil {
 			return fmt.Errorf("pod %s: %w", key, err)
 		}
-		if pod.Spec.NodeName == w.node {
+		if pod.Spec.NodeName == s.node {
 			own[pod.UID] = &pod
 		}
 	}
-	for _, recorded := range w.recorded {
-		service := w.objects[services.resource][types.NamespacedName{Namespace: recorded.Namespace, Name: recorded.Labels[discoveryv1.LabelServiceName]}]
-		early, _, _ := unstructured.NestedBool(service, "spec", "publishNotReadyAddresses")
-		follows := updateSlice(recorded, w.node, own, early)
-		o, err := runtime.DefaultUnstructuredConverter.ToUnstructured(&follows)
+	for _, recorded := range s.recorded {
+		service := s.objects[services.resource][types.NamespacedName{Namespace: recorded.Namespace, Name: recorded.Labels[discoveryv1.LabelServiceName]}]
+		publishNotReady, _, _ := unstructured.NestedBool(service, "spec", "publishNotReadyAddresses")
+		updated := updateSlice(recorded, s.node, own, publishNotReady)
+		o, err := runtime.DefaultUnstructuredConverter.ToUnstructured(&updated)
 		if err != nil {
 			return fmt.Errorf("EndpointSlice %s/%s: %w", recorded.Namespace, recorded.Name, err)
 		}
 		o["kind"], o["apiVersion"] = endpointSlices.name, endpointSlices.version
 		key := types.NamespacedName{Namespace: recorded.Namespace, Name: recorded.Name}
-		if have := w.objects[endpointSlices.resource][key]; !reflect.DeepEqual(have["endpoints"], o["endpoints"]) {
-			w.put(endpointSlices, key, o)
+		if have := s.objects[endpointSlices.resource][key]; !reflect.DeepEqual(have["endpoints"], o["endpoints"]) {
+			s.put(endpointSlices, key, o)
 		}
 	}
 	return nil
 }
 
-// updateSlice returns a recorded slice for the present pods of the node, which own contains by UID:
-// an endpoint has its pod's address and readiness, and a pod without an address has no endpoint.
-// early reports that the Service publishes pods that are not ready (publishNotReadyAddresses).
-// Endpoints on other nodes, and endpoints that are not pods, stay unchanged.
-func updateSlice(recorded discoveryv1.EndpointSlice, node string, own map[types.UID]*corev1.Pod, early bool) discoveryv1.EndpointSlice {
+// updateSlice returns a recorded slice with the present state of the node's pods. own maps the UID
+// of each of these pods to the pod. An endpoint gets its pod's address and readiness, and a pod
+// without an address has no endpoint. publishNotReady reports that the Service publishes pods that
+// are not ready (publishNotReadyAddresses). Endpoints on other nodes, and endpoints that are not
+// pods, stay unchanged.
+func updateSlice(recorded discoveryv1.EndpointSlice, node string, own map[types.UID]*corev1.Pod, publishNotReady bool) discoveryv1.EndpointSlice {
 	out := *recorded.DeepCopy()
 	out.Endpoints = nil
 	for _, e := range recorded.DeepCopy().Endpoints {
@@ -259,7 +263,7 @@ func updateSlice(recorded discoveryv1.EndpointSlice, node string, own map[types.
 			continue
 		}
 		serves, terminating := ready(pod), false
-		listed := serves || early
+		listed := serves || publishNotReady
 		e.Addresses = []string{address}
 		e.Conditions = discoveryv1.EndpointConditions{Ready: &listed, Serving: &serves, Terminating: &terminating}
 		out.Endpoints = append(out.Endpoints, e)
@@ -278,36 +282,36 @@ func addressOf(pod *corev1.Pod, family discoveryv1.AddressType) string {
 }
 
 // put replaces an object and notifies the watches that select it.
-func (w *store) put(k kind, key types.NamespacedName, o Object) {
-	w.version++
-	(&unstructured.Unstructured{Object: o}).SetResourceVersion(strconv.FormatInt(w.version, 10))
-	w.objects[k.resource][key] = o
-	for one := range w.watches {
-		if one.kind == k && one.matches(o) {
-			w.notify(one, o)
+func (s *store) put(k kind, key types.NamespacedName, o Object) {
+	s.version++
+	(&unstructured.Unstructured{Object: o}).SetResourceVersion(strconv.FormatInt(s.version, 10))
+	s.objects[k.resource][key] = o
+	for w := range s.watches {
+		if w.kind == k && w.matches(o) {
+			s.notify(w, o)
 		}
 	}
 }
 
-func (w *store) notify(one *watch, o Object) {
-	if _, listens := w.watches[one]; !listens {
+func (s *store) notify(w *watch, o Object) {
+	if _, listens := s.watches[w]; !listens {
 		return
 	}
 	select {
-	case one.events <- o:
+	case w.events <- o:
 	default:
-		close(one.events)
-		delete(w.watches, one)
+		close(w.events)
+		delete(s.watches, w)
 	}
 }
 
 // matches reports whether an object of the kind is selected.
-func (s selection) matches(o Object) bool {
+func (sel selection) matches(o Object) bool {
 	u := unstructured.Unstructured{Object: o}
-	if s.namespace != "" && u.GetNamespace() != s.namespace {
+	if sel.namespace != "" && u.GetNamespace() != sel.namespace {
 		return false
 	}
-	return s.labels.Matches(labels.Set(u.GetLabels())) && s.fields.Matches(fieldsOf(o))
+	return sel.labels.Matches(labels.Set(u.GetLabels())) && sel.fields.Matches(fieldsOf(o))
 }
 
 // selectable maps the supported field selectors to their paths. selectionOf rejects a request with

@@ -25,24 +25,26 @@ type rollout struct {
 
 	secrets *gen.Secrets
 	fleet   *connect.Fleet
-	// roles from the machines' configurations, in the order of the fleet; empty before they are
-	// read
+	// the roles in the machines' configurations, in the order of the fleet; empty until the
+	// rotation has read them
 	roles []machineRole
 }
 
 // rotation is the stepwise replacement of a key or CA of a cluster. Three steps take each machine
-// through the states stateBefore, accepted, issues and newOnly (state.go).
+// through four states (state.go): stateBefore, accepted (the machine accepts the new value), issues
+// (it issues or encrypts with the new value) and newOnly (it has dropped the old value).
 type rotation interface {
 	// begin reads the replacement from the file of secrets, or creates it and stores it there
 	// before any machine gets it.
 	begin(ctx context.Context) error
 	// readStates reads the states of the machines.
 	readStates(ctx context.Context) error
-	// state returns the state of a machine; false if the machine does not take part.
+	// state returns the state of a machine, by its index in the fleet; false if the machine does
+	// not take part.
 	state(i int) (state, bool)
-	// waitEffective waits until all machines work with the step that led to the state at. Then it
+	// waitEffective waits until the step to the state reached is effective on all machines. Then it
 	// does the work that must precede the next step, for example it adds a new CA to the contexts.
-	waitEffective(ctx context.Context, at state) error
+	waitEffective(ctx context.Context, reached state) error
 	// request returns the next step of a machine, and apply performs it.
 	request(i int, mode api.ApplyRequest_Mode) (*api.ApplyRequest, error)
 	apply(ctx context.Context, i int) error
@@ -82,7 +84,9 @@ func (r *rollout) run(rot rotation) (err error) {
 		if r.dryRun {
 			return r.print(ctx, rot, steps)
 		}
-		at := newOnly // only machines in this state may take a step
+		// at is the state that all machines have reached, and from which some machines still have
+		// to take the next step; newOnly if no step remains.
+		at := newOnly
 		if len(steps) > 0 {
 			at = steps[0].to - 1
 		}
@@ -90,7 +94,7 @@ func (r *rollout) run(rot rotation) (err error) {
 			r.ios.Printf("stopped after one step; the same command performs the next step %q\n", rot.stepName(at+1))
 			return nil
 		}
-		// at least one step was performed
+		// all machines have performed the step to at, in this run or in an earlier one
 		if at > stateBefore {
 			if err := rot.waitEffective(ctx, at); err != nil {
 				return err
@@ -192,7 +196,8 @@ func (r *rollout) performStep(ctx context.Context, i int, request *api.ApplyRequ
 	if err != nil || len(restarts) == 0 {
 		return operations, err
 	}
-	// the next machine has to wait for this machine, so that the other machines serve meanwhile
+	// the next machine waits until this machine is healthy, so that the other machines serve during
+	// its restart
 	return operations, r.healthy(ctx, i)
 }
 
