@@ -28,7 +28,7 @@ type layer struct {
 // layers is the order of the packages, lowest first. It is a statement of policy: do not change it
 // to make a build pass.
 var layers = []layer{
-	// The first three are the shelves of pkg. Mechanisms know neither the cluster nor a document of
+	// The first three are the layers of pkg. Mechanisms know neither the cluster nor a document of
 	// it. The package at the root contains the documents.
 	{"mechanisms", true, []string{
 		"",

@@ -45,10 +45,10 @@ import (
 //  5. The cell of the active configuration, a variable that every domain watches, gets the new
 //     value. Each domain reads its actual state, computes the difference and performs its
 //     operations, now and whenever the kernel's state changes. It reports each operation as an
-//     event, and a failure in its topic.
+//     event, and a failure in its topic (a part of the machine's state that clients can watch).
 
-// checkTimeout bounds the check of expressions by the orchestrator (checkAccess), which takes less
-// than a second on real hardware.
+// checkTimeout bounds checkAccess, in which the orchestrator checks the expressions for
+// authentication and authorization. The check takes less than a second on real hardware.
 const checkTimeout = time.Minute
 
 // applier applies configurations.
@@ -73,8 +73,8 @@ type applier struct {
 // is sent over the connection that the configuration may cut.
 const activationDelay = time.Second
 
-// apply converges the machine to the documents or rejects them. The error is config.Problems if the
-// documents have problems.
+// apply converges the machine to the documents of a request, or rejects them. The error is
+// config.Problems if the documents have problems.
 func (a *applier) apply(ctx context.Context, filename string, r *api.ApplyRequest) (outcome, error) {
 	a.active.Lock()
 	defer a.active.Unlock()
@@ -91,7 +91,8 @@ func (a *applier) apply(ctx context.Context, filename string, r *api.ApplyReques
 	if a.system.inMemory() {
 		return a.beginInstallation(ctx, now.Config, next, text, r.Mode == api.ApplyRequest_MODE_DRY_RUN)
 	}
-	// although an installed machine does not use the expression
+	// The expression install.disk.match must be valid also on an installed machine, which does not
+	// use it.
 	if err := a.install.CheckMatch(ctx, next); err != nil {
 		return outcome{}, err
 	}
@@ -107,7 +108,7 @@ func (a *applier) apply(ctx context.Context, filename string, r *api.ApplyReques
 	}
 	out.add("etcd", lines)
 	staged := r.Mode == api.ApplyRequest_MODE_STAGED
-	// another pod network takes a reboot
+	// a replacement of the pod network needs a reboot
 	out.reboot = !staged && transition.ReplacesPodNetwork(now.Config, next)
 	if r.Mode == api.ApplyRequest_MODE_DRY_RUN {
 		return out, nil
@@ -117,7 +118,8 @@ func (a *applier) apply(ctx context.Context, filename string, r *api.ApplyReques
 		return a.stageForBoot(ctx, text, out)
 	}
 	if now.Config != nil && len(config.Changes(now.Config, next)) == 0 && !now.OnTrial() && r.Mode != api.ApplyRequest_MODE_TRY && a.active.Store().Staged().IsZero() {
-		// recorded as a call without a change, but the text is stored: it can differ in comments
+		// The audit log records a call without a change. The text is stored all the same, because
+		// its comments can differ.
 		machinedapi.SetUnchanged(ctx)
 	}
 	return a.activate(ctx, now, next, text, r, out)
@@ -131,7 +133,7 @@ type outcome struct {
 	install    string    // disk of the installation
 	deadline   time.Time // end of the trial; zero without a trial
 	warnings   []string
-	// why there is a trial, or not
+	// plan of the trial; its duration is 0 without a trial
 	trialPlan transition.Trial
 	config    *config.Config // activated configuration; nil if none
 }
@@ -152,7 +154,8 @@ func (a *applier) dryRun(ctx context.Context, before, next *config.Config) (outc
 	return out, err
 }
 
-// request applies the documents of a request, and waits until their operations were tried.
+// request applies the documents of a request, and waits until their operations were tried, except on
+// trial.
 func (a *applier) request(ctx context.Context, filename string, r *api.ApplyRequest) (*api.ApplyResponse, error) {
 	before := a.active.Current()
 	done, err := a.apply(ctx, filename, r)
@@ -161,7 +164,8 @@ func (a *applier) request(ctx context.Context, filename string, r *api.ApplyRequ
 	}
 	out := &api.ApplyResponse{Operations: done.operations, Restarts: done.restarts, Reboot: done.reboot, Install: done.install, Warnings: done.warnings}
 	switch {
-	// Confirm returns the failures: this connection may be cut off later
+	// On trial, the configuration may cut this connection. So the answer does not wait for the
+	// operations: Confirm returns the failures.
 	case !done.deadline.IsZero():
 		out.TrialDeadline, out.TrialDuration = timestamppb.New(done.deadline), durationpb.New(time.Until(done.deadline))
 		for _, address := range transition.StaticAddresses(done.config) {
@@ -174,22 +178,22 @@ func (a *applier) request(ctx context.Context, filename string, r *api.ApplyRequ
 	return out, nil
 }
 
-// parseRequest reads the documents of a request and checks them by themselves.
+// parseRequest reads the documents of a request. It checks them without regard to this machine.
 func (a *applier) parseRequest(now activeconfig.Active, filename string, r *api.ApplyRequest) (*config.Config, []byte, error) {
 	filename, text, err := a.active.Requested(now, filename, r)
 	if err != nil {
 		return nil, nil, transition.Refuse(err)
 	}
 	next, problems := config.Parse(filename, text)
-	// with a clock that may be wrong, expiry is unknown
+	// without a synchronized clock, the expiry of certificates cannot be checked
 	if t, _ := a.clock.status.Get(); len(problems) == 0 && t.Synced {
 		problems = next.CheckTime(time.Now())
 	}
 	return next, text, problems.Err()
 }
 
-// checkTransition rejects a change that this machine cannot make, and returns the facts by which it
-// decided.
+// checkTransition rejects a change that this machine cannot make, and returns the facts about the
+// machine on which the decision depends.
 func (a *applier) checkTransition(ctx context.Context, now activeconfig.Active, next *config.Config, r *api.ApplyRequest) (transition.Facts, error) {
 	facts, err := a.facts.transition(ctx, now, next, r)
 	if err != nil {
@@ -201,8 +205,8 @@ func (a *applier) checkTransition(ctx context.Context, now activeconfig.Active, 
 	return facts, a.checkAccess(ctx, next.Cluster)
 }
 
-// stageForBoot stores documents for the next boot, which follows at once if the outcome is a
-// reboot.
+// stageForBoot stores documents for the next boot. If out.reboot is set, the machine reboots at
+// once.
 func (a *applier) stageForBoot(ctx context.Context, text []byte, out outcome) (outcome, error) {
 	by := callerid.FromContext(ctx).String()
 	if err := a.active.Store().Stage(text); err != nil {
@@ -218,14 +222,15 @@ func (a *applier) stageForBoot(ctx context.Context, text []byte, out outcome) (o
 // activate stores the checked documents and sets the configuration cell. The caller holds
 // a.active.
 func (a *applier) activate(ctx context.Context, now activeconfig.Active, next *config.Config, text []byte, r *api.ApplyRequest, out outcome) (outcome, error) {
-	// checkMachine has checked that the configuration allows to wipe the disk
+	// Without storage, transition.Check has accepted only a configuration that allows machined to
+	// wipe the disk.
 	if why, _ := a.disks.Problem().Get(); why != "" {
 		if err := a.disks.SetUp(ctx, disk.Config{Wipe: true}); err != nil {
 			return outcome{}, fmt.Errorf("configuration refused: no disk to store it on: %w", err)
 		}
 	}
-	// The machine's key and the operator CA of a pairing may be in memory only until now; store
-	// them.
+	// Until now, the machine's key may be in memory only, and so may the operator CA of a pairing
+	// (the CA that has claimed the machine).
 	err := errors.Join(a.identity.Persist(), ownership.PersistOwner())
 	if err != nil {
 		return outcome{}, err
@@ -258,8 +263,8 @@ func (a *applier) activate(ctx context.Context, now activeconfig.Active, next *c
 	}
 	a.active.Cell().Set(fresh)
 	a.active.AddToHistory(text, by)
-	// ConfigureAPI runs here and not only in the reconciliation, so that the caller's next call
-	// already reaches the machine under its new name.
+	// ConfigureAPI runs here already, and again in the reconciliation, so that the caller's next
+	// call reaches the machine under its new name.
 	state, _ := a.network.State.Get()
 	return out, a.reconciler.ConfigureAPI(ctx, next, state)
 }
@@ -318,8 +323,8 @@ func beginInstall(manager *install.Manager, w install.Want, documents []byte, by
 	return nil
 }
 
-// withoutTrial returns the end of the text of an event. It is not empty if a change can cut off its
-// caller and the caller requested no trial.
+// withoutTrial returns the end of the text of an event. The end is empty unless a change can cut
+// off its caller and the caller asked to apply it without a trial.
 func withoutTrial(r *api.ApplyRequest, p transition.Trial) string {
 	if r.NoTrial && len(p.CutOffs) > 0 {
 		return ", without a trial, although it can cut off its caller"
@@ -328,8 +333,8 @@ func withoutTrial(r *api.ApplyRequest, p transition.Trial) string {
 }
 
 // checkAccess rejects expressions for authentication and authorization (Cluster document) that the
-// API server could not compile: it would not start. Only Kubernetes can check them, so the
-// orchestrator does it, as the user of the API server.
+// API server could not compile: the API server would not start. Only the code of Kubernetes can
+// check them, so the orchestrator checks them, as the user of the API server.
 func (a *applier) checkAccess(ctx context.Context, c *config.Cluster) error {
 	if c == nil {
 		return nil
