@@ -154,8 +154,8 @@ func (a *applier) dryRun(ctx context.Context, before, next *config.Config) (outc
 	return out, err
 }
 
-// request applies the documents of a request, and waits until their operations were tried, except on
-// trial.
+// request applies the documents of a request. Without a trial, it waits until their operations were
+// tried.
 func (a *applier) request(ctx context.Context, filename string, r *api.ApplyRequest) (*api.ApplyResponse, error) {
 	before := a.active.Current()
 	done, err := a.apply(ctx, filename, r)
@@ -219,8 +219,8 @@ func (a *applier) stageForBoot(ctx context.Context, text []byte, out outcome) (o
 	return out, nil
 }
 
-// activate stores the checked documents and sets the configuration cell. The caller holds
-// a.active.
+// activate stores the checked documents and sets the cell of the active configuration. The caller
+// holds the lock a.active.
 func (a *applier) activate(ctx context.Context, now activeconfig.Active, next *config.Config, text []byte, r *api.ApplyRequest, out outcome) (outcome, error) {
 	// Without storage, transition.Check has accepted only a configuration that allows machined to
 	// wipe the disk.

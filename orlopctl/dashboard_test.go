@@ -236,8 +236,8 @@ func TestDashboardReportsCertificate(t *testing.T) {
 		}
 		return nil
 	})
-	if err == nil {
-		err = errors.Join(os.Remove(file+".lock"), os.Mkdir(file+".lock", 0o700)) // no change is possible
+	if err == nil { // the directory in place of the lock prevents a change
+		err = errors.Join(os.Remove(file+".lock"), os.Mkdir(file+".lock", 0o700))
 	}
 	if err != nil {
 		t.Fatal(err)

@@ -145,7 +145,8 @@ func (e *ended) Flush() { _ = http.NewResponseController(e.ResponseWriter).Flush
 
 // CloseNotify implements http.CloseNotifier, which upstream requires.
 func (e *ended) CloseNotify() <-chan bool {
-	if n, ok := e.ResponseWriter.(http.CloseNotifier); ok { //nolint:staticcheck // upstream's handlers require it
+	//lint:ignore SA1019 upstream's handlers require it
+	if n, ok := e.ResponseWriter.(http.CloseNotifier); ok {
 		return n.CloseNotify()
 	}
 	return make(chan bool)

@@ -64,7 +64,8 @@ func answered(r *certificates.PodCertificateRequest) bool { return len(r.Status.
 // has the private key.
 func keyOf(r *certificates.PodCertificateRequest) (crypto.PublicKey, error) {
 	if len(r.Spec.StubPKCS10Request) == 0 {
-		return x509.ParsePKIXPublicKey(r.Spec.PKIXPublicKey) //nolint:staticcheck // from older kubelets
+		//lint:ignore SA1019 older kubelets send it
+		return x509.ParsePKIXPublicKey(r.Spec.PKIXPublicKey)
 	}
 	stub, err := x509.ParseCertificateRequest(r.Spec.StubPKCS10Request)
 	if err != nil {
