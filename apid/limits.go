@@ -37,11 +37,11 @@ const (
 	connWindow = 1 << 20
 	// concurrent connections of clients with a certificate that are not machines of the cluster
 	maxConnections = 256
-	// concurrent connections of machines of the cluster: each keeps a connection to each
+	// concurrent connections of machines of the cluster: each machine keeps a connection to each
 	// control-plane machine (machined/membership/sync.go)
 	maxMachines = 1024
 	// concurrent connections without a certificate yet; beyond the limit, the client with the most
-	// of these connections loses one (victimLocked)
+	// of these connections loses a connection (victimLocked)
 	maxUnauthenticated = 128
 	silentTimeout      = 3 * time.Second // until the first byte of a connection
 	// bytes that a client may send before it has shown a certificate
@@ -53,12 +53,13 @@ const (
 	// removed machine calls every 4 seconds (machined/membership/sync.go)
 	revokedGracePeriod = 10 * time.Second
 	// a client that pings more often is disconnected; our clients ping every 20 s, but in tests the
-	// clock of a client can run eight times faster than that of the machine (docs/decisions/0042)
+	// clock of a client can run eight times faster than the clock of the machine
+	// (docs/decisions/0042)
 	keepaliveMin     = 2 * time.Second
 	keepaliveTime    = 30 * time.Second // apid pings a silent connection …
 	keepaliveTimeout = 20 * time.Second // … and closes it if no answer arrives in this time
 	maxIdle          = 15 * time.Minute // a connection without calls is closed
-	// bytes of read and write buffer per connection; small, for memory
+	// bytes of the read buffer and of the write buffer of a connection; small, to save memory
 	transportBuffer = 4 << 10
 )
 

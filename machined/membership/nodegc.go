@@ -17,12 +17,12 @@ import (
 // How the Node of a removed machine is deleted (docs/decisions/0062-removal.md). Other machines
 // route to the pods of every Node, so the Node of a stolen machine must neither stay nor come back:
 //
-//  1. The control-plane machine that removes the machine deletes its Node and its pods at once
-//     (server.go).
-//  2. Until the API servers have synced the revocation, the machine can create its Node again. So
-//     each control-plane machine, after its sync, checks for the Node every nodeGCInterval and
-//     deletes it, until the Node was absent in nodeGCChecks consecutive checks. A control-plane
-//     machine that was off syncs later and begins then.
+//  1. The control-plane machine that performs the removal deletes the Node and the pods of the
+//     removed machine at once (server.go).
+//  2. Until the API servers have read the revocation, the removed machine can create its Node
+//     again. So each control-plane machine that has synced the revocation checks for the Node every
+//     nodeGCInterval, and deletes it. It stops when the Node was absent in nodeGCChecks consecutive
+//     checks. A control-plane machine that was off syncs and begins later.
 //  3. A Node with a name that was reassigned is not deleted. Therefore each check first syncs the
 //     memberships of a majority of the control plane. A new machine needs a ticket that a majority
 //     has stored, so the sync finds a ticket for the name if there is one.

@@ -22,12 +22,12 @@ import (
 // members, the unused join tickets and the revocations. A join ticket, short ticket, is the client
 // certificate with which a machine can join. trust.Ledger decides each vote.
 //
-//  1. Each machine polls the others every few seconds for the membership, as for revocations
-//     (sync.go), and merges it into its own ledger. The answer also contains the name of the polled
-//     machine. From then on the name is reserved: no worker can join with it.
+//  1. Each machine polls the others every few seconds for the revocations (sync.go) and the
+//     membership, and merges both into its own ledger. The answer also contains the name of the
+//     polled machine. From then on the name is reserved: no worker can join with it.
 //  2. A ticket is issued after a majority of the machines stored it (ReplicateMembership).
 //  3. A machine with a ticket is admitted if a majority votes that no other key presented the
-//     ticket (Vote). It gets certificates after a majority stored it as a member in their ledgers
+//     ticket (Vote). It gets certificates after a majority of the ledgers contain it as a member
 //     (ReplicateMembership). A member that renews its certificates needs the votes of a majority
 //     too.
 //  4. A machine that removes a member replicates the removal to the others at once, and reports the

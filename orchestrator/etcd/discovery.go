@@ -32,12 +32,13 @@ import (
 )
 
 // Before its etcd starts, a machine without data probes the other control-plane machines
-// (docs/decisions/0029-members.md). Package etcdjoin decides on their answers; this file sends the
-// probes and performs the decision. All connections require a certificate of the etcd CA.
+// (docs/decisions/0029-members.md). Package etcdjoin decides by their answers whether to bootstrap,
+// join or wait. This file sends the probes and performs the decision. All connections require a
+// certificate of the etcd CA.
 //
-// A prober must distinguish a machine without data from an unreachable machine. Therefore a machine
-// without data listens on the peer port until its etcd starts there, and answers GET requests for
-// waitingPath only (serveWaiting).
+// The probes must distinguish a machine without data from an unreachable machine. Therefore a
+// machine without data listens on the peer port until its etcd starts there, and answers GET
+// requests for waitingPath only (serveWaiting).
 
 const (
 	// requestTimeout bounds one request to another machine.

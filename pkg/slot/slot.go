@@ -186,9 +186,9 @@ func (Reboot) action()               {}
 // the version to which the machine returns. So the next boot, of version From, completes it like an
 // automatic rollback.
 //
-// The floor applies to requests of operators. A version on trial with failed probes rolls back
-// regardless of the epoch of the previous version: only a commit raises the floor, and the version
-// on trial was not committed.
+// The floor, the highest epoch of a committed version, applies to requests of operators. It does
+// not apply to the automatic rollback of a version on trial: only a commit raises the floor, and
+// the version on trial was not committed.
 func Step(running string, r Record, e Event) (Record, []Action, error) {
 	switch e := e.(type) {
 	case Started:
