@@ -79,37 +79,37 @@ func (a *applier) apply(ctx context.Context, filename string, r *api.ApplyReques
 	a.active.Lock()
 	defer a.active.Unlock()
 
-	now := a.active.Current()
-	next, text, err := a.parseRequest(now, filename, r)
+	before := a.active.Current()
+	next, text, err := a.parseRequest(before, filename, r)
 	if err != nil {
 		return outcome{}, err
 	}
-	facts, err := a.checkTransition(ctx, now, next, r)
+	facts, err := a.checkTransition(ctx, before, next, r)
 	if err != nil {
 		return outcome{}, err
 	}
-	if a.system.inMemory() {
-		return a.beginInstallation(ctx, now.Config, next, text, r.Mode == api.ApplyRequest_MODE_DRY_RUN)
+	if a.system.inMemory() { // booted from a medium, not installed yet
+		return a.beginInstallation(ctx, before.Config, next, text, r.Mode == api.ApplyRequest_MODE_DRY_RUN)
 	}
 	// The expression install.disk.match must be valid also on an installed machine, which does not
 	// use it.
 	if err := a.install.CheckMatch(ctx, next); err != nil {
 		return outcome{}, err
 	}
-	out, err := a.dryRun(ctx, now.Config, next)
+	out, err := a.dryRun(ctx, before.Config, next)
 	if err != nil {
 		return out, err
 	}
 	hardware, cutOff := facts.Warnings(next)
 	out.trialPlan, out.warnings = facts.Trial, slices.Concat(hardware, out.warnings, cutOff)
-	lines, err := a.reencryptSecrets(ctx, now.Config, next, r.Mode == api.ApplyRequest_MODE_DRY_RUN)
+	lines, err := a.reencryptSecrets(ctx, before.Config, next, r.Mode == api.ApplyRequest_MODE_DRY_RUN)
 	if err != nil {
 		return outcome{}, err
 	}
 	out.add("etcd", lines)
 	staged := r.Mode == api.ApplyRequest_MODE_STAGED
 	// a replacement of the pod network needs a reboot
-	out.reboot = !staged && transition.ReplacesPodNetwork(now.Config, next)
+	out.reboot = !staged && transition.ReplacesPodNetwork(before.Config, next)
 	if r.Mode == api.ApplyRequest_MODE_DRY_RUN {
 		return out, nil
 	}
@@ -117,12 +117,12 @@ func (a *applier) apply(ctx context.Context, filename string, r *api.ApplyReques
 	if staged || out.reboot {
 		return a.stageForBoot(ctx, text, out)
 	}
-	if now.Config != nil && len(config.Changes(now.Config, next)) == 0 && !now.OnTrial() && r.Mode != api.ApplyRequest_MODE_TRY && a.active.Store().Staged().IsZero() {
+	if before.Config != nil && len(config.Changes(before.Config, next)) == 0 && !before.OnTrial() && r.Mode != api.ApplyRequest_MODE_TRY && a.active.Store().Staged().IsZero() {
 		// The audit log records a call without a change. The text is stored all the same, because
 		// its comments can differ.
 		machinedapi.SetUnchanged(ctx)
 	}
-	return a.activate(ctx, now, next, text, r, out)
+	return a.activate(ctx, before, next, text, r, out)
 }
 
 // outcome is the result of an apply or a dry run.
@@ -179,8 +179,8 @@ func (a *applier) request(ctx context.Context, filename string, r *api.ApplyRequ
 }
 
 // parseRequest reads the documents of a request. It checks them without regard to this machine.
-func (a *applier) parseRequest(now activeconfig.Active, filename string, r *api.ApplyRequest) (*config.Config, []byte, error) {
-	filename, text, err := a.active.Requested(now, filename, r)
+func (a *applier) parseRequest(before activeconfig.Active, filename string, r *api.ApplyRequest) (*config.Config, []byte, error) {
+	filename, text, err := a.active.Requested(before, filename, r)
 	if err != nil {
 		return nil, nil, transition.Refuse(err)
 	}
@@ -194,12 +194,12 @@ func (a *applier) parseRequest(now activeconfig.Active, filename string, r *api.
 
 // checkTransition rejects a change that this machine cannot make, and returns the facts about the
 // machine on which the decision depends.
-func (a *applier) checkTransition(ctx context.Context, now activeconfig.Active, next *config.Config, r *api.ApplyRequest) (transition.Facts, error) {
-	facts, err := a.facts.transition(ctx, now, next, r)
+func (a *applier) checkTransition(ctx context.Context, before activeconfig.Active, next *config.Config, r *api.ApplyRequest) (transition.Facts, error) {
+	facts, err := a.facts.transition(ctx, before, next, r)
 	if err != nil {
 		return facts, err
 	}
-	if err := transition.Check(now.Config, next, facts).Err(); err != nil {
+	if err := transition.Check(before.Config, next, facts).Err(); err != nil {
 		return facts, err
 	}
 	return facts, a.checkAccess(ctx, next.Cluster)
@@ -221,7 +221,7 @@ func (a *applier) stageForBoot(ctx context.Context, text []byte, out outcome) (o
 
 // activate stores the checked documents and sets the cell of the active configuration. The caller
 // holds the lock a.active.
-func (a *applier) activate(ctx context.Context, now activeconfig.Active, next *config.Config, text []byte, r *api.ApplyRequest, out outcome) (outcome, error) {
+func (a *applier) activate(ctx context.Context, before activeconfig.Active, next *config.Config, text []byte, r *api.ApplyRequest, out outcome) (outcome, error) {
 	// Without storage, transition.Check has accepted only a configuration that allows machined to
 	// wipe the disk.
 	if why, _ := a.disks.Problem().Get(); why != "" {
@@ -246,20 +246,23 @@ func (a *applier) activate(ctx context.Context, now activeconfig.Active, next *c
 	}
 	by := callerid.FromContext(ctx).String()
 	a.event("config", "config", "applied by "+by+withoutTrial(r, out.trialPlan))
-	for _, change := range config.Changes(now.Config, next) {
+	for _, change := range config.Changes(before.Config, next) {
 		a.event("config", "config", change)
 	}
 	fresh := activeconfig.Active{Config: next, At: time.Now(), Source: "API (" + by + ")", TrialEnd: out.deadline}
 	if out.trialPlan.Duration > 0 {
 		fresh.TrialName = r.TrialName
-		fresh.SameNetwork = !now.OnTrial() && reflect.DeepEqual(nodeplan.Network(now.Config), nodeplan.Network(next))
+		// Confirm does not wait for the network if it is unchanged.
+		fresh.SameNetwork = !before.OnTrial() && reflect.DeepEqual(nodeplan.Network(before.Config), nodeplan.Network(next))
 	}
 	if len(out.trialPlan.CutOffs) > 0 {
 		fresh.Due = time.Now().Add(activationDelay)
 	}
 	out.config = next
-	if !out.deadline.IsZero() && now.OnTrial() {
-		fresh.Tried = append(slices.Clone(now.Tried), now.Config)
+	// If this trial replaces a trial, Tried also contains the configuration of the replaced trial:
+	// the revert needs a reboot if any tried configuration needs it.
+	if !out.deadline.IsZero() && before.OnTrial() {
+		fresh.Tried = append(slices.Clone(before.Tried), before.Config)
 	}
 	a.active.Cell().Set(fresh)
 	a.active.AddToHistory(text, by)
@@ -323,8 +326,8 @@ func beginInstall(manager *install.Manager, w install.Want, documents []byte, by
 	return nil
 }
 
-// withoutTrial returns the end of the text of an event. The end is empty unless a change can cut
-// off its caller and the caller asked to apply it without a trial.
+// withoutTrial returns the end of the text of an event: a note if a change can cut off its caller
+// and the caller asked to apply it without a trial, else an empty string.
 func withoutTrial(r *api.ApplyRequest, p transition.Trial) string {
 	if r.NoTrial && len(p.CutOffs) > 0 {
 		return ", without a trial, although it can cut off its caller"
@@ -352,7 +355,7 @@ func (a *applier) checkAccess(ctx context.Context, c *config.Cluster) error {
 	return err
 }
 
-// confirm ends the trial, and returns the operations of the configuration that failed.
+// confirm ends the trial, and returns the failed operations of the configuration.
 func (a *applier) confirm(ctx context.Context, by callerid.Caller, name string) (failures []string, err error) {
 	c, err := a.active.Confirm(ctx, by, name)
 	if err != nil {
