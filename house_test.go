@@ -393,10 +393,11 @@ func TestNamedFilesExist(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, doc := range append(docs, "README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "findings/README.md") {
-		if doc == "docs/glossary.md" { // names the packages into which machined will be split
-			continue
-		}
+	decisions, err := filepath.Glob("docs/decisions/*.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, doc := range append(append(docs, decisions...), "README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "findings/README.md") {
 		f, err := os.Open(doc)
 		if err != nil {
 			t.Error(err)

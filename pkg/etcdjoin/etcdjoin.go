@@ -106,7 +106,7 @@ func Next(s Self, last, now []PeerAnswer) Decision {
 	if !s.First {
 		return Decision{Reason: "waits for the first machine of Cluster.spec.controlPlanes to bootstrap etcd: no machine has data"}
 	}
-	// The peers were queried in sequence; their states can have changed meanwhile.
+	// The answers are of different moments, and a peer's state can have changed between them.
 	if len(now) > 0 && !sameEmpty(last, now) {
 		return Decision{Reason: "no machine has data; queries all machines once more"}
 	}
