@@ -162,9 +162,9 @@ func (l *limitListener) add(c *limitedConn, now time.Time) (taken bool, out *lim
 // victimLocked returns the connection to close among the connections without a certificate. It
 // selects the network with the most of these connections, then the address with the most in this
 // network, then the oldest connection of this address. If several networks or addresses have the
-// same number, the oldest connection decides. So a dozen addresses that use up the limit displace
-// only each other's connections. They displace no client of another network, and no other client of
-// their own network.
+// same number, the oldest connection decides. So the few addresses of one network that together
+// use up the limit displace only each other's connections. They displace no client of another
+// network, and no other client of their own network.
 func (l *limitListener) victimLocked() *limitedConn {
 	networks, addresses := map[netip.Prefix]int{}, map[netip.Addr]int{}
 	for _, c := range l.waiting {

@@ -118,8 +118,8 @@ func (a *applier) apply(ctx context.Context, filename string, r *api.ApplyReques
 		return a.stageForBoot(ctx, text, out)
 	}
 	if before.Config != nil && len(config.Changes(before.Config, next)) == 0 && !before.OnTrial() && r.Mode != api.ApplyRequest_MODE_TRY && a.active.Store().Staged().IsZero() {
-		// The audit log records a call without a change. The text is stored all the same, because
-		// its comments can differ.
+		// The record of the call in the audit log says that it changed nothing. The text is stored
+		// all the same, because its comments can differ.
 		machinedapi.SetUnchanged(ctx)
 	}
 	return a.activate(ctx, before, next, text, r, out)
@@ -229,8 +229,8 @@ func (a *applier) activate(ctx context.Context, before activeconfig.Active, next
 			return outcome{}, fmt.Errorf("configuration refused: no disk to store it on: %w", err)
 		}
 	}
-	// Until now, the machine's key may be in memory only, and so may the operator CA of a pairing
-	// (the CA that has claimed the machine).
+	// Until now, the machine's key and the operator CA of a pairing (which claimed the machine) may
+	// be in memory only.
 	err := errors.Join(a.identity.Persist(), ownership.PersistOwner())
 	if err != nil {
 		return outcome{}, err
@@ -281,7 +281,7 @@ func (a *applier) reencryptSecrets(ctx context.Context, before, next *config.Con
 		return nil, nil
 	}
 	refused := func(err error) ([]string, error) {
-		return nil, fmt.Errorf("configuration refused, only the encryption of Secrets may have changed: Cluster.spec.acceptedEncryptionKeys: cannot drop %s: %w", strings.Join(dropped, ", "), err)
+		return nil, fmt.Errorf("configuration refused; some Secrets may be encrypted again already, nothing else has changed: Cluster.spec.acceptedEncryptionKeys: cannot drop %s: %w", strings.Join(dropped, ", "), err)
 	}
 	// An API server that still encrypts with a former key would continue to do so after the
 	// rewrite. A running API server without a pending restart has the configured key, because the

@@ -47,10 +47,10 @@ const (
 	// nodeGCTimeout bounds the deletion of Nodes: the start of the process takes seconds on a slow
 	// processor, and the API server may be down.
 	nodeGCTimeout = time.Minute
-	// nodeGCCreatedWithin protects the Node of a new machine with the name of a removed machine.
-	// Delete deletes a Node that was created up to this long after Delete has begun: until the API
-	// servers have read the revocation, the removed machine can create its Node again. A new
-	// machine takes longer to join and to create its Node.
+	// nodeGCCreatedWithin separates the Node of a removed machine from the Node of a new machine
+	// with its name. Delete spares a Node that was created later than this after Delete has begun:
+	// a new machine takes longer to join and to create its Node. It deletes an earlier Node: until
+	// the API servers have read the revocation, the removed machine can create its Node again.
 	nodeGCCreatedWithin = 15 * time.Second
 )
 

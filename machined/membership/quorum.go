@@ -120,8 +120,9 @@ func (q quorum) replicate(ctx context.Context, others []netip.Addr, r *api.Repli
 			failed = append(failed, peerError(a.from, a.err))
 		case ticket == "" || slices.Contains(a.answer.StoredTickets, ticket):
 			stored = append(stored, a.from.String())
-		// the machine has merged r; of the tickets in r, a ledger drops only revoked tickets
 		default:
+			// The machine has merged r without the ticket. A ledger drops a ticket of r only if the
+			// ticket is revoked.
 			failed = append(failed, fmt.Sprintf("%s: the ticket was revoked there", a.from))
 		}
 		return len(stored) >= enough

@@ -82,7 +82,7 @@ type Actions struct {
 	Probe      []string // servers; ProbeDone reports each result
 	Close      []string // servers; all connections to them are closed
 	FirstReady bool     // a server is ready for the first time, so the offline API server stops
-	// time of the next call of Next without an earlier event; zero for never
+	// Next must be called at this time if no event occurs before; zero: only at an event
 	Until time.Time
 }
 
@@ -192,7 +192,7 @@ func (s *State) ConnClosed(address string) { s.find(address).open-- }
 
 // Next returns the actions of this moment, and assumes that they are performed. Next closes
 // connections only if there is a better server for them: otherwise a client gains nothing, and the
-// kernel ends the connections with a lost peer.
+// kernel itself ends a connection whose peer is lost.
 func (s *State) Next(now time.Time) Actions {
 	var todo Actions
 	better := s.count(ready) > 0
@@ -272,6 +272,7 @@ func (s *State) Describe() (works bool, detail string) {
 		case i == 0 && one.level <= doubted:
 			works = true
 			parts = append(parts, "API server "+one.address)
+		// a server that was not probed yet is listed only if no server works
 		case one.problem != "" && (one.level != unknown || !works):
 			parts = append(parts, one.address+": "+one.problem)
 		}

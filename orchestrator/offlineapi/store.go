@@ -39,7 +39,7 @@ type store struct {
 
 	mu sync.Mutex
 	// resourceVersion of the last change. It counts from 1: a real API server considers so low a
-	// version expired, so a client that switches to it lists again
+	// version expired, so a client that switches from this server to a real one lists again
 	version int64
 	objects map[string]map[types.NamespacedName]Object
 	// objects to which a recorded pod refers and that did not exist when the record was made

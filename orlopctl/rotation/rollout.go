@@ -42,8 +42,9 @@ type rotation interface {
 	// state returns the state of a machine, by its index in the fleet; false if the machine does
 	// not take part.
 	state(i int) (state, bool)
-	// waitEffective waits until the step to the state reached is effective on all machines. Then it
-	// does the work that must precede the next step, for example it adds a new CA to the contexts.
+	// waitEffective waits until the state of the parameter reached is effective on all machines.
+	// Then it does the work that must precede the next step, for example it adds a new CA to the
+	// contexts.
 	waitEffective(ctx context.Context, reached state) error
 	// request returns the next step of a machine, and apply performs it.
 	request(i int, mode api.ApplyRequest_Mode) (*api.ApplyRequest, error)
@@ -94,7 +95,7 @@ func (r *rollout) run(rot rotation) (err error) {
 			r.ios.Printf("stopped after one step; the same command performs the next step %q\n", rot.stepName(at+1))
 			return nil
 		}
-		// all machines have performed the step to at, in this run or in an earlier one
+		// all machines have reached the state "at", in this run or in an earlier one
 		if at > stateBefore {
 			if err := rot.waitEffective(ctx, at); err != nil {
 				return err

@@ -5,9 +5,9 @@
 // Three pieces of state are stored. After a power cut, each of them can be lost or out of date,
 // independently of the others:
 //
-//   - the entries: a UKI per version, an EFI file in the ESP with the kernel, the initramfs and the
-//     command line; in the name of the file the boot loader counts the tries, the boots of a new
-//     version (Entry)
+//   - the entries (Entry): per version a UKI, which is an EFI file in the ESP with the kernel, the
+//     initramfs and the command line. The boot loader counts the boots of a new version, its tries,
+//     in the name of the file.
 //   - the record of the last upgrade, on the STATE partition (Record)
 //   - the two root partitions: the command line of an entry contains the root hash of its version,
 //     and the entry boots only with the partition that has this hash (docs/decisions/0002)
@@ -289,7 +289,7 @@ func booted(running string, r Record, e Booted) (Record, []Action) {
 	// a power cut while the loader renamed the entry: the code after the switch rolls back
 	case !there && r.Phase == Trial:
 		if r.Reason == "" {
-			r.Reason = fmt.Sprintf("the power was cut during the trial, and the firmware's entry of version %s is missing", r.To)
+			r.Reason = fmt.Sprintf("the power was cut during the trial, and the boot entry of version %s is missing", r.To)
 		}
 	case !there:
 		r.Phase, r.Ended = Failed, e.At

@@ -95,11 +95,10 @@ func (l Ledger) Vote(m Member, hasCertificate bool, s *Session, now time.Time) (
 //     expired (s.droppedTickets).
 //   - The ledger is an older copy, put back after a loss. Then it has the same ID, but lacks the
 //     bindings that were recorded after the copy. Therefore this machine votes only after it has
-//     synced with all other voters of the ticket since its start (s.synced). The sync returns the
-//     key of a lost binding. If another voter requested the vote of this machine, that voter has
-//     bound the ticket to the key in its own ledger before. If the joining machine called this
-//     machine, the vote requests of this machine contained the binding, and the other voters merged
-//     it.
+//     synced with all other voters of the ticket since its start (s.synced). The sync returns a
+//     lost binding, because another voter has it in each case: either that voter requested the vote
+//     of this machine, after it had bound the ticket itself; or this machine requested the votes,
+//     and its requests contained the binding.
 func (l Ledger) checkVoter(t Ticket, s *Session) error {
 	if !slices.Contains(t.Voters, l.ID) || s.droppedTickets[t.Serial] {
 		return errors.New("ticket: this machine is not a voter of the ticket, or no longer; try another control-plane machine, or create another ticket (`orlopctl nodes add`)")
@@ -263,6 +262,7 @@ func (l Ledger) Remove(name string, at time.Time, by string) (Ledger, []string, 
 	}
 	for _, ticket := range tickets {
 		var err error
+		// Revoke adds the name of the machine.
 		if l, _, err = l.Revoke(Revocation{Lineage: ticket, At: at, By: by}); err != nil {
 			return l, nil, err
 		}
