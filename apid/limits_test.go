@@ -173,7 +173,8 @@ func TestSilentConnectionsClose(t *testing.T) {
 		here, there := net.Pipe()
 		l := newLimitListener(nil, 8, [2]int{2, 2}, 3, 1, 8)
 		conn := &limitedConn{Conn: there, listener: l, addr: netip.MustParseAddr("192.0.2.1"), left: maxHandshake}
-		conn.release = sync.OnceFunc(func() { l.remove(conn) })
+		released := make(chan struct{})
+		conn.release = sync.OnceFunc(func() { l.remove(conn); close(released) })
 		if taken, _ := l.add(conn, time.Now()); !taken {
 			t.Fatal("a connection was refused")
 		}
@@ -183,7 +184,6 @@ func TestSilentConnectionsClose(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		conn.closeIfSilent(time.Millisecond)
 		patience := 20 * time.Second // until it is closed
 		if speaks {
 			patience = 50 * time.Millisecond // it must not be closed in this time
@@ -191,8 +191,15 @@ func TestSilentConnectionsClose(t *testing.T) {
 		if err := here.SetReadDeadline(time.Now().Add(patience)); err != nil {
 			t.Fatal(err)
 		}
+		conn.closeIfSilent(time.Millisecond)
 		if _, err := here.Read(make([]byte, 1)); errors.Is(err, io.EOF) == speaks {
 			t.Errorf("it has spoken: %t; %v", speaks, err)
+		}
+		if !speaks { // the place is released after the close
+			select {
+			case <-released:
+			case <-time.After(patience):
+			}
 		}
 		l.mu.Lock()
 		open := len(l.waiting) == 1
