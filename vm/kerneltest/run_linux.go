@@ -113,7 +113,8 @@ func Run(ctx context.Context, o Options) (Result, error) {
 	}
 	spec.Dir, spec.Kernel.Image, spec.Kernel.Initrd = filepath.Join(dir, "machine"), k.image, initrd
 	// panic=-1 resets immediately, and QEMU ends instead of a reset.
-	spec.Kernel.Append, spec.QEMU.NoReboot = strings.TrimSpace("console=ttyS0 quiet loglevel=4 panic=-1 rdinit=/init net.ifnames=0 cgroup_no_v1=all "+o.Append), true
+	// no_timer_check: on a busy host the kernel takes late timer interrupts for broken hardware.
+	spec.Kernel.Append, spec.QEMU.NoReboot = strings.TrimSpace("console=ttyS0 quiet loglevel=4 panic=-1 no_timer_check rdinit=/init net.ifnames=0 cgroup_no_v1=all "+o.Append), true
 	spec.Channels = []string{protocol.StdoutPort, protocol.StderrPort, protocol.ControlPort}
 	for boot := 1; ; boot++ {
 		result, err := once(ctx, spec, o)
