@@ -141,14 +141,14 @@ broken: versions
 
 # The decoders of bytes that come over the network, in a file, or from a foreign disk: package and test.
 FUZZ = orchestrator/neighbor:FuzzFrames \
+	machined/debug/bootlog:FuzzCrash \
 	pkg/artifact:FuzzTexts \
-	pkg/bootlog:FuzzCrash \
+	pkg/bootenv:FuzzGUID \
 	pkg/bundle:FuzzOpen \
 	pkg/config:FuzzMerge \
 	pkg/config:FuzzParse \
 	machined/network/dhcp:FuzzReply \
 	pkg/diskprobe:FuzzAnswer \
-	pkg/efivar:FuzzGUID \
 	pkg/esp:FuzzCounted \
 	pkg/esp:FuzzDirectory \
 	pkg/imagestore:FuzzChoose \

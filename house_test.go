@@ -37,12 +37,12 @@ var layers = []layer{
 		"pkg/reconcile", "pkg/safefile", "pkg/sanitize", "pkg/scripttest", "pkg/simtest", "pkg/topic", "pkg/transfer",
 		"pkg/wake",
 		// the disk and the boot
-		"pkg/bootmedium", "pkg/cmdline", "pkg/disklayout", "pkg/diskprobe/...", "pkg/efivar", "pkg/esp", "pkg/mkfs/...",
+		"pkg/bootenv", "pkg/disklayout", "pkg/diskprobe/...", "pkg/esp", "pkg/mkfs/...",
 		"pkg/parttable", "pkg/slot", "pkg/superblock", "pkg/verity", "pkg/vpd",
 		// the kernel
 		"pkg/cgroup", "pkg/confine", "pkg/kmod", "pkg/kmsg", "pkg/mount", "pkg/rtnl/...", "pkg/sysctl", "pkg/watchdog",
 		// processes and their records
-		"pkg/audit", "pkg/bootlog", "pkg/capture", "pkg/fdpass", "pkg/logring", "pkg/notify", "pkg/profile", "pkg/supervise/...",
+		"pkg/audit", "pkg/capture", "pkg/fdpass", "pkg/logring", "pkg/notify", "pkg/profile", "pkg/supervise/...",
 		// images and artifacts
 		"pkg/artifact/...", "pkg/imagestore", "pkg/ociarchive", "pkg/registry",
 	}},
@@ -59,7 +59,7 @@ var layers = []layer{
 		"machined/credentials", "machined/disk", "machined/firewall", "machined/host", "machined/install", "machined/network/...",
 		"machined/seed", "machined/upgrade",
 		// subjects: calls and tasks
-		"machined/api", "machined/configstore", "machined/console", "machined/debug", "machined/drift", "machined/etcd", "machined/events", "machined/health", "machined/identity", "machined/images/...", "machined/logship/...",
+		"machined/api", "machined/configstore", "machined/console", "machined/debug/...", "machined/drift", "machined/etcd", "machined/events", "machined/health", "machined/identity", "machined/images/...", "machined/logship/...",
 		"machined/membership/...", "machined/ownership", "machined/pods", "machined/power", "machined/suspend", "machined/timesync", "machined/uevent",
 		"apid", "vm/...",
 	}},

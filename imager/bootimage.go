@@ -9,7 +9,7 @@ import (
 	"strings"
 
 	"github.com/orlop-os/orlop/imager/boot"
-	"github.com/orlop-os/orlop/pkg/bootmedium"
+	"github.com/orlop-os/orlop/pkg/bootenv"
 	"github.com/orlop-os/orlop/pkg/paths"
 	"github.com/orlop-os/orlop/pkg/verity"
 )
@@ -75,7 +75,7 @@ func (b *Build) makeNetboot() error {
 	if err != nil {
 		return err
 	}
-	systemDir := strings.TrimPrefix(bootmedium.Dir, "/")
+	systemDir := strings.TrimPrefix(bootenv.MediumDir, "/")
 	entries := []boot.Entry{{Name: systemDir, Mode: fs.ModeDir | 0o755}}
 	files := map[string][]byte{paths.SystemRoot: root, paths.SystemUKI: b.uki, paths.SystemLoader: loader}
 	if b.statement != nil {
@@ -88,7 +88,7 @@ func (b *Build) makeNetboot() error {
 	if err != nil {
 		return err
 	}
-	image, err := b.bootImage(b.commandLine()+" "+bootmedium.Argument+"="+bootmedium.Memory, slices.Concat(b.pieces.initramfs, system))
+	image, err := b.bootImage(b.commandLine()+" "+bootenv.MediumArgument+"="+bootenv.MediumMemory, slices.Concat(b.pieces.initramfs, system))
 	if err != nil {
 		return err
 	}

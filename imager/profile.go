@@ -76,7 +76,7 @@ const (
 	// outputBundle is the version as an upgrade for machines with another version (package bundle).
 	outputBundle = "orlop.bundle"
 	// outputNetboot is a boot image with its root, for a network boot or a boot medium (package
-	// bootmedium).
+	// bootenv).
 	outputNetboot = "netboot.efi"
 	// outputISO is a CD and a USB stick with outputNetboot.
 	outputISO = "orlop.iso"

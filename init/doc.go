@@ -15,7 +15,7 @@
 // Kernel arguments: orlop.root=… describes the root (verity.Parse). With orlop.medium=memory the
 // boot image contains the root (/system in the initramfs): init waits for no disk and opens the
 // root from memory, and the files for an installation stay visible at /run/orlop/system (package
-// bootmedium).
+// bootenv).
 //
 // init has no configuration, uses no network, starts no other process and never returns. After a
 // fatal error, it writes the reason in one line to the kernel log, which includes every console and

@@ -8,8 +8,8 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/orlop-os/orlop/pkg/bootenv"
 	"github.com/orlop-os/orlop/pkg/disklayout"
-	"github.com/orlop-os/orlop/pkg/efivar"
 	"github.com/orlop-os/orlop/pkg/kmod"
 	"github.com/orlop-os/orlop/pkg/mount"
 	"github.com/orlop-os/orlop/pkg/sanitize"
@@ -46,16 +46,16 @@ func (f *firmware) read(drivers *kmod.Index) (err error) {
 	if err := kmod.Load(steps); err != nil {
 		return err
 	}
-	variables := mount.Mount{Source: "efivarfs", Target: efivar.Dir, Type: "efivarfs", Flags: mount.ReadOnly | mount.NoSuid | mount.NoDev | mount.NoExec}
+	variables := mount.Mount{Source: "efivarfs", Target: bootenv.VariablesDir, Type: "efivarfs", Flags: mount.ReadOnly | mount.NoSuid | mount.NoDev | mount.NoExec}
 	if err := variables.Do(); err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, mount.Unmount(efivar.Dir)) }()
-	content, err := efivar.Read(efivar.Dir, efivar.Partition)
+	defer func() { err = errors.Join(err, mount.Unmount(bootenv.VariablesDir)) }()
+	content, err := bootenv.ReadVariable(bootenv.VariablesDir, bootenv.LoaderPartition)
 	if err != nil {
 		return err
 	}
-	f.partition, err = efivar.GUID(content)
+	f.partition, err = bootenv.VariableGUID(content)
 	return err
 }
 

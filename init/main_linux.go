@@ -10,8 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/orlop-os/orlop/pkg/bootmedium"
-	"github.com/orlop-os/orlop/pkg/cmdline"
+	"github.com/orlop-os/orlop/pkg/bootenv"
 	"github.com/orlop-os/orlop/pkg/kmod"
 	"github.com/orlop-os/orlop/pkg/paths"
 	"github.com/orlop-os/orlop/pkg/verity"
@@ -54,7 +53,7 @@ func boot() error {
 	resetOnPanic()
 	times.lap("mounts")
 
-	line, err := os.ReadFile(cmdline.File)
+	line, err := os.ReadFile(bootenv.CommandLine)
 	if err != nil {
 		return fmt.Errorf("cannot read kernel command line: %w", err)
 	}
@@ -207,7 +206,7 @@ func pet(dog *watchdog.Watchdog) {
 func execMachined(slot string, dog *watchdog.Watchdog, began time.Duration) error {
 	env := []string{"ORLOP_SLOT=" + slot, fmt.Sprintf("ORLOP_USERSPACE_START=%d", began.Nanoseconds())}
 	if slot == "" {
-		env = append(env, bootmedium.Env+"="+bootmedium.Memory)
+		env = append(env, bootenv.MediumEnv+"="+bootenv.MediumMemory)
 	}
 	if dog != nil {
 		file, err := dog.HandOver()

@@ -7,7 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/orlop-os/orlop/pkg/bootmedium"
+	"github.com/orlop-os/orlop/pkg/bootenv"
 	"github.com/orlop-os/orlop/pkg/mount"
 	"github.com/orlop-os/orlop/pkg/paths"
 )
@@ -19,7 +19,7 @@ const loopModule = "loop"
 // the pages of the file are the only copy, apart from the page cache of the blocks read, which the
 // kernel can drop.
 func attachRoot() (choice, error) {
-	root := path.Join(bootmedium.Dir, path.Base(paths.SystemRoot))
+	root := path.Join(bootenv.MediumDir, path.Base(paths.SystemRoot))
 	file, err := os.Open(root)
 	if err != nil {
 		return choice{}, fmt.Errorf("the boot image does not contain the root: %w", err)
@@ -50,5 +50,5 @@ func attachRoot() (choice, error) {
 // keepSystem makes the files of the boot image visible below /run, where they stay after the switch
 // of the root.
 func keepSystem() error {
-	return mount.Bind(bootmedium.Dir, paths.System, mount.ReadOnly|mount.NoSuid|mount.NoDev|mount.NoExec)
+	return mount.Bind(bootenv.MediumDir, paths.System, mount.ReadOnly|mount.NoSuid|mount.NoDev|mount.NoExec)
 }

@@ -10,8 +10,7 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/orlop-os/orlop/pkg/bootmedium"
-	"github.com/orlop-os/orlop/pkg/cmdline"
+	"github.com/orlop-os/orlop/pkg/bootenv"
 	"github.com/orlop-os/orlop/pkg/mount"
 	"github.com/orlop-os/orlop/pkg/sanitize"
 )
@@ -37,9 +36,9 @@ func rootMount(device string) mount.Mount {
 
 // rootInMemory reports whether the boot image contains the root, and no disk.
 func rootInMemory(line string) (bool, error) {
-	value, found, err := cmdline.Value(line, bootmedium.Argument)
-	if err == nil && found && value != bootmedium.Memory {
-		err = fmt.Errorf("%s: cannot be %q, only %s", bootmedium.Argument, value, bootmedium.Memory)
+	value, found, err := bootenv.Argument(line, bootenv.MediumArgument)
+	if err == nil && found && value != bootenv.MediumMemory {
+		err = fmt.Errorf("%s: cannot be %q, only %s", bootenv.MediumArgument, value, bootenv.MediumMemory)
 	}
 	return found, err
 }

@@ -7,7 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/orlop-os/orlop/pkg/bootmedium"
+	"github.com/orlop-os/orlop/pkg/bootenv"
 	"github.com/orlop-os/orlop/pkg/mount"
 )
 
@@ -53,7 +53,7 @@ func emptyInitramfs() error {
 		return fmt.Errorf("initramfs: cannot list: %w", err)
 	}
 	for _, entry := range entries {
-		if path := "/" + entry.Name(); path != sysroot && path != bootmedium.Dir {
+		if path := "/" + entry.Name(); path != sysroot && path != bootenv.MediumDir {
 			// Memory that cannot be freed must not prevent the boot.
 			if err := os.RemoveAll(path); err != nil {
 				say(warning, "initramfs: %v", err)

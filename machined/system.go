@@ -11,7 +11,7 @@ import (
 
 	"github.com/orlop-os/orlop/machined/host"
 	"github.com/orlop-os/orlop/machined/timesync"
-	"github.com/orlop-os/orlop/pkg/bootmedium"
+	"github.com/orlop-os/orlop/pkg/bootenv"
 	"github.com/orlop-os/orlop/pkg/buildinfo"
 	"github.com/orlop-os/orlop/pkg/cell"
 	"github.com/orlop-os/orlop/pkg/paths"
@@ -21,7 +21,8 @@ import (
 type system struct {
 	release buildinfo.Release // read by stepRelease
 	slot    string            // "A" or "B"; empty if the system runs from memory
-	// boot medium if the system is not installed (bootmedium.Memory); empty if it runs from a disk
+	// boot medium if the system is not installed (bootenv.MediumMemory); empty if it runs from a
+	// disk
 	bootMedium string
 	// hardware is the facts that stepHost read. They do not change afterwards: MemTotal can grow by
 	// a page at run time (the kernel frees memory that only its start needed), and a plan that
@@ -31,7 +32,7 @@ type system struct {
 }
 
 func newSystem() system {
-	return system{slot: os.Getenv("ORLOP_SLOT"), bootMedium: os.Getenv(bootmedium.Env), kernel: host.NewKernel(host.ModuleIndex())}
+	return system{slot: os.Getenv("ORLOP_SLOT"), bootMedium: os.Getenv(bootenv.MediumEnv), kernel: host.NewKernel(host.ModuleIndex())}
 }
 
 // inMemory reports whether the system is not installed.

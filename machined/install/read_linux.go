@@ -5,8 +5,8 @@ import (
 	"fmt"
 	"os"
 
+	"github.com/orlop-os/orlop/pkg/bootenv"
 	"github.com/orlop-os/orlop/pkg/buildinfo"
-	"github.com/orlop-os/orlop/pkg/cmdline"
 	"github.com/orlop-os/orlop/pkg/paths"
 	"github.com/orlop-os/orlop/pkg/verity"
 )
@@ -15,7 +15,7 @@ import (
 // image for the disk must contain the same root hash as the kernel's command line.
 func ReadSystem(r buildinfo.Release) (System, error) {
 	s := System{Version: r.Version, Sizes: r.Disk}
-	line, err := os.ReadFile(cmdline.File)
+	line, err := os.ReadFile(bootenv.CommandLine)
 	if err != nil {
 		return System{}, fmt.Errorf("kernel command line: cannot read: %w", err)
 	}

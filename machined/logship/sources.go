@@ -11,7 +11,7 @@ import (
 
 	"github.com/orlop-os/orlop/machined/logship/sender"
 	"github.com/orlop-os/orlop/pkg/audit"
-	"github.com/orlop-os/orlop/pkg/bootlog"
+	"github.com/orlop-os/orlop/pkg/bootenv"
 	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/kmsg"
 	"github.com/orlop-os/orlop/pkg/logring"
@@ -27,7 +27,7 @@ const severityWarning, severityNotice, severityInfo = 4, 5, 6
 
 // sources returns the sources of a receiver.
 func (s *Shipper) sources(want []config.LogSource) (list []sender.Source) {
-	boot := bootlog.ID()
+	boot := bootenv.BootID()
 	changes, refused := s.deps.AuditLogs()
 	for _, source := range want {
 		switch source {

@@ -22,7 +22,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/orlop-os/orlop/orchestrator/dirs"
-	"github.com/orlop-os/orlop/pkg/bootlog"
+	"github.com/orlop-os/orlop/pkg/bootenv"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 	"github.com/orlop-os/orlop/pkg/safefile"
 )
@@ -187,13 +187,13 @@ func (l localMember) build(from, dir string, bump uint64, database bool) error {
 // reboots: the operator decided for the machines that were on at the time. After a power cut all
 // machines may return, and the operator may not remember the instruction.
 func (l localMember) writeOrder(name string) error {
-	return safefile.WriteFile(l.at(name), []byte(bootlog.ID()), 0o600)
+	return safefile.WriteFile(l.at(name), []byte(bootenv.BootID()), 0o600)
 }
 
 // isStale reports whether an instruction is from an earlier boot.
 func (l localMember) isStale(name string) bool {
 	of, err := os.ReadFile(l.at(name))
-	return err == nil && string(of) != bootlog.ID()
+	return err == nil && string(of) != bootenv.BootID()
 }
 
 // removeMarker removes a recorded instruction durably.

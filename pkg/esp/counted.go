@@ -3,7 +3,7 @@ package esp
 import (
 	"strings"
 
-	"github.com/orlop-os/orlop/pkg/efivar"
+	"github.com/orlop-os/orlop/pkg/bootenv"
 	"github.com/orlop-os/orlop/pkg/slot"
 )
 
@@ -11,7 +11,7 @@ import (
 // (systemd's Boot Loader Interface, LoaderBootCountPath). The entry has the name of this attempt.
 // The ESP need not be readable.
 func CurrentTrial() (slot.Entry, bool) {
-	variable, err := efivar.Read(efivar.Dir, efivar.CountedPath)
+	variable, err := bootenv.ReadVariable(bootenv.VariablesDir, bootenv.LoaderCountedPath)
 	if err != nil {
 		return slot.Entry{}, false
 	}
@@ -20,7 +20,7 @@ func CurrentTrial() (slot.Entry, bool) {
 
 // counted parses the entry in the path of the variable.
 func counted(variable []byte) (slot.Entry, bool) {
-	name, err := efivar.Text(variable)
+	name, err := bootenv.VariableText(variable)
 	if err != nil {
 		return slot.Entry{}, false
 	}

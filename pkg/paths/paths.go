@@ -108,7 +108,7 @@ const (
 	// root, 0700: the upgrade bundle of the present or the last transfer
 	Bundle   = Data + "/lib/bundle"
 	AuditLog = Data + "/log/kube-audit" // owner UserAPI, 0700
-	// root, 0700: the kernel log of this boot and the previous boot (package bootlog)
+	// root, 0700: the kernel log of this boot and the previous boot (machined/debug/bootlog)
 	KernelLog = Data + "/log/kernel"
 )
 
@@ -118,7 +118,7 @@ const (
 	// MachinedSocket is machined's gRPC socket; its owner is root:apid, mode 0660.
 	MachinedSocket = Run + "/machined.sock"
 	// System holds the parts of the system that an installation writes to a disk, on a machine that
-	// runs from memory (package bootmedium). It is read-only, and occupies memory only once. It is
+	// runs from memory (package bootenv). It is read-only, and occupies memory only once. It is
 	// missing on an installed machine.
 	System       = Run + "/system"
 	SystemRoot   = System + "/root.img"            // the sealed root: all bytes of a root partition

@@ -20,7 +20,7 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/orlop-os/orlop/pkg/cmdline"
+	"github.com/orlop-os/orlop/pkg/bootenv"
 )
 
 const (
@@ -46,7 +46,7 @@ type Params struct {
 
 // FromCommandLine parses the parameters from a kernel command line.
 func FromCommandLine(line string) (Params, error) {
-	value, found, err := cmdline.Value(line, Argument)
+	value, found, err := bootenv.Argument(line, Argument)
 	if err != nil {
 		return Params{}, err
 	}

@@ -1,4 +1,4 @@
-package efivar
+package bootenv
 
 import (
 	"bytes"
@@ -44,7 +44,7 @@ func TestGUID(t *testing.T) {
 		{[]byte{6, 0}, ""},
 		{nil, ""},
 	} {
-		got, err := GUID(c.variable)
+		got, err := VariableGUID(c.variable)
 		if c.want == "" {
 			if err == nil {
 				t.Errorf("%q: taken for %s", c.variable, got)
@@ -57,15 +57,15 @@ func TestGUID(t *testing.T) {
 
 func TestRead(t *testing.T) {
 	dir := t.TempDir()
-	if _, err := Read(dir, Partition); !errors.Is(err, fs.ErrNotExist) {
+	if _, err := ReadVariable(dir, LoaderPartition); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("a variable that does not exist: %v", err)
 	}
 	for size, good := range map[int]bool{0: true, limit: true, limit + 1: false} {
 		content := bytes.Repeat([]byte{1}, size)
-		if err := os.WriteFile(filepath.Join(dir, Partition), content, 0o600); err != nil {
+		if err := os.WriteFile(filepath.Join(dir, LoaderPartition), content, 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if got, err := Read(dir, Partition); good != (err == nil) || good && !bytes.Equal(got, content) {
+		if got, err := ReadVariable(dir, LoaderPartition); good != (err == nil) || good && !bytes.Equal(got, content) {
 			t.Errorf("%d bytes: %d bytes, %v", size, len(got), err)
 		}
 	}
@@ -78,7 +78,7 @@ func FuzzGUID(f *testing.F) {
 	f.Add([]byte{6, 0, 0, 0, 0, 0xd8, 0, 0}) // half of a surrogate pair
 	f.Add([]byte{7, 0, 0, 0, 0, 0})
 	f.Fuzz(func(t *testing.T, content []byte) {
-		id, err := GUID(content)
+		id, err := VariableGUID(content)
 		if err != nil {
 			return
 		}

@@ -1,0 +1,9 @@
+// Package bootenv reads the environment in which the boot loader starts the system:
+//
+//	commandline.go  the kernel command line
+//	variables.go    the firmware variables of the boot loader
+//	medium.go       the names of a system that runs from a boot medium
+//	id.go           the identifier of the boot
+//
+// It mounts no file system, writes no variables, and does not decide how the system boots.
+package bootenv

@@ -1,0 +1,90 @@
+package bootenv
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"unicode/utf16"
+
+	"github.com/google/uuid"
+)
+
+// VariablesDir is the directory of the firmware variables
+// (Documentation/filesystems/efivarfs.rst). It exists only if UEFI firmware with readable variables
+// booted the machine.
+const VariablesDir = "/sys/firmware/efi/efivars"
+
+// loader is the vendor GUID of the variables of the boot loader (systemd's Boot Loader Interface).
+const loader = "4a67b082-0a4c-41cf-b6c7-440b29bb8c4f"
+
+// Variables of the boot loader, as files of VariablesDir. Both are volatile, and are set at each
+// boot.
+const (
+	// LoaderPartition is the unique GUID of the partition from which the loader was started.
+	// systemd-boot sets it; its stub sets it if the firmware started the UKI itself. Neither sets
+	// it for an image from the network.
+	LoaderPartition = "LoaderDevicePartUUID-" + loader
+	// LoaderCountedPath is the path of the started entry on the ESP, if the entry is on trial.
+	LoaderCountedPath = "LoaderBootCountPath-" + loader
+)
+
+// limit is the maximum size of a variable in bytes. The variables above hold at most a path.
+const limit = 4096
+
+// ReadVariable reads a variable of this package in a directory of variables, for VariableText. The
+// error for a missing variable wraps fs.ErrNotExist.
+func ReadVariable(dir, name string) ([]byte, error) {
+	f, err := os.Open(filepath.Join(dir, name))
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	content, err := io.ReadAll(io.LimitReader(f, limit+1))
+	if err != nil {
+		return nil, err
+	}
+	if len(content) > limit {
+		return nil, fmt.Errorf("%s: is larger than %d bytes", name, limit)
+	}
+	return content, nil
+}
+
+// VariableText returns the text of a variable. A file of efivarfs consists of four bytes of
+// attributes and, for these variables, UTF-16 in little-endian order with a terminating zero (UEFI
+// 2.10, 8.2 and 2.3.1). Data after the zero is ignored.
+func VariableText(variable []byte) (string, error) {
+	const attributes = 4
+	if len(variable) < attributes || len(variable)%2 != 0 {
+		return "", fmt.Errorf("a text of %d bytes: expected attributes and UTF-16", len(variable))
+	}
+	var units []uint16
+	for rest := variable[attributes:]; len(rest) >= 2; rest = rest[2:] {
+		unit := binary.LittleEndian.Uint16(rest)
+		if unit == 0 {
+			return string(utf16.Decode(units)), nil
+		}
+		units = append(units, unit)
+	}
+	return "", errors.New("a text without a terminating zero")
+}
+
+// VariableGUID returns the GUID in the text of a variable. It must have the usual notation, in
+// upper or lower case.
+func VariableGUID(variable []byte) (uuid.UUID, error) {
+	const length = 36 // uuid.Parse accepts other notations, too
+	text, err := VariableText(variable)
+	if err != nil {
+		return uuid.Nil, err
+	}
+	if len(text) != length {
+		return uuid.Nil, fmt.Errorf("%.50q is not a GUID", text)
+	}
+	id, err := uuid.Parse(text)
+	if err == nil && id == uuid.Nil {
+		err = errors.New("the GUID is zero")
+	}
+	return id, err
+}
