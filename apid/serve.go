@@ -20,7 +20,7 @@ import (
 	reflectionpb "google.golang.org/grpc/reflection/grpc_reflection_v1"
 
 	"github.com/orlop-os/orlop/pkg/api"
-	"github.com/orlop-os/orlop/pkg/wake"
+	"github.com/orlop-os/orlop/pkg/cell"
 )
 
 // Options are the options of Serve.
@@ -135,7 +135,7 @@ type watcher struct {
 const expiryCheckInterval = time.Second
 
 func (w *watcher) run(ctx context.Context) {
-	changes := wake.New()
+	changes := cell.NewSignal()
 	go w.watchBackend(ctx, changes)
 	go w.watchFiles(ctx, changes)
 	tick := time.NewTicker(expiryCheckInterval)
@@ -175,7 +175,7 @@ func (w *watcher) report() {
 	}
 }
 
-func (w *watcher) watchBackend(ctx context.Context, changes wake.Signal) {
+func (w *watcher) watchBackend(ctx context.Context, changes cell.Signal) {
 	w.backend.Connect()
 	for {
 		state := w.backend.GetState()
@@ -191,7 +191,7 @@ func (w *watcher) watchBackend(ctx context.Context, changes wake.Signal) {
 
 // watchFiles reloads the directory as soon as a file in it changes, so that a call of a client
 // of a removed CA ends at once and not with the next handshake.
-func (w *watcher) watchFiles(ctx context.Context, changes wake.Signal) {
+func (w *watcher) watchFiles(ctx context.Context, changes cell.Signal) {
 	files, err := fsnotify.NewWatcher()
 	if err == nil {
 		defer func() { _ = files.Close() }() // the process ends with it

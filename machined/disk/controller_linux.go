@@ -14,7 +14,6 @@ import (
 	"github.com/orlop-os/orlop/pkg/paths"
 	"github.com/orlop-os/orlop/pkg/reconcile"
 	"github.com/orlop-os/orlop/pkg/supervise"
-	"github.com/orlop-os/orlop/pkg/wake"
 )
 
 // Deps is the environment of a Controller.
@@ -36,7 +35,7 @@ type Controller struct {
 	state   *cell.Cell[State]
 	problem *cell.Cell[string]
 	prober  *diskprobe.Prober
-	changed wake.Signal // wakes Watch: a disk or a partition was added or removed
+	changed cell.Signal // wakes Watch: a disk or a partition was added or removed
 }
 
 // State is the state of the disks: topic "disks".
@@ -50,7 +49,7 @@ type State struct {
 
 // New returns a controller that has not read the disks.
 func New(d Deps) *Controller {
-	c := &Controller{deps: d, state: cell.New(State{}), problem: cell.New(""), changed: wake.New()}
+	c := &Controller{deps: d, state: cell.New(State{}), problem: cell.New(""), changed: cell.NewSignal()}
 	c.prober = diskprobe.New(c.probe, diskprobe.Deadline, c.Wake)
 	return c
 }

@@ -16,7 +16,6 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 	"github.com/orlop-os/orlop/pkg/paths"
 	"github.com/orlop-os/orlop/pkg/supervise"
-	"github.com/orlop-os/orlop/pkg/wake"
 )
 
 const (
@@ -88,7 +87,7 @@ type Manager struct {
 
 // New returns the manager of a machine. RunSchedule and RunUploads start its schedule.
 func New(d Deps) *Manager {
-	return &Manager{deps: d, uploader: uploader{wakeup: wake.New()}}
+	return &Manager{deps: d, uploader: uploader{wakeup: cell.NewSignal()}}
 }
 
 var errSnapshotBusy = status.Error(codes.Aborted, "etcd: another snapshot is being taken, sent or restored on this machine; try again when that is done")

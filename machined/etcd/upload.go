@@ -7,11 +7,11 @@ import (
 	"time"
 
 	"github.com/orlop-os/orlop/pkg/backoff"
+	"github.com/orlop-os/orlop/pkg/cell"
 	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/limits"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 	"github.com/orlop-os/orlop/pkg/paths"
-	"github.com/orlop-os/orlop/pkg/wake"
 )
 
 // The upload of encrypted stored snapshots to Cluster.spec.etcd.snapshots.target. The orchestrator
@@ -62,7 +62,7 @@ func (s *uploadState) failure(err error, now time.Time) time.Duration {
 // uploader uploads one snapshot at a time.
 type uploader struct {
 	busy   sync.Mutex  // held during an upload
-	wakeup wake.Signal // wakes the upload
+	wakeup cell.Signal // wakes the upload
 
 	mu    sync.Mutex
 	state uploadState

@@ -7,9 +7,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/orlop-os/orlop/pkg/cell"
 	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/nodespec"
-	"github.com/orlop-os/orlop/pkg/wake"
 )
 
 // TestUploadState checks that a failed upload is retried after a growing delay, and that a change
@@ -85,7 +85,7 @@ func TestSnapshotTarget(t *testing.T) {
 // TestUploader checks that the problem of the last attempt for a target is visible, and that a wake
 // is not lost.
 func TestUploader(t *testing.T) {
-	s := uploader{wakeup: wake.New()}
+	s := uploader{wakeup: cell.NewSignal()}
 	s.state.next(nodespec.EtcdTarget{Place: "a"}, time.Now())
 	s.state.failure(errors.New("refused"), time.Now())
 	if a, b := s.problem("a"), s.problem("b"); a != "refused" || b != "" {

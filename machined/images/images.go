@@ -23,7 +23,6 @@ import (
 	"github.com/orlop-os/orlop/pkg/limits"
 	"github.com/orlop-os/orlop/pkg/paths"
 	"github.com/orlop-os/orlop/pkg/transfer"
-	"github.com/orlop-os/orlop/pkg/wake"
 )
 
 // Config is the configuration of a machine's images.
@@ -66,7 +65,7 @@ type Manager struct {
 	blobReads *limits.Limiter      // blobs that other machines pull
 	artifacts *cell.Cell[Artifacts]
 	// wakes RunArtifacts: containerd started, or an image was imported
-	changed wake.Signal
+	changed cell.Signal
 
 	// Only ConfigureRegistries opens and reads the endpoints of the mirror.
 	imageMirror   localMirror // for imported images
@@ -79,7 +78,7 @@ func New(d Deps) *Manager {
 	store := imagestore.New(d.Containerd)
 	return &Manager{
 		deps: d, store: store, imported: imagestore.NewImported(store), blobReads: limits.NewLimiter(maxBlobReads, maxBlobReadsPerMachine),
-		artifacts: cell.New(Artifacts{}), changed: wake.New(),
+		artifacts: cell.New(Artifacts{}), changed: cell.NewSignal(),
 	}
 }
 

@@ -17,7 +17,6 @@ import (
 	"github.com/orlop-os/orlop/pkg/cell"
 	"github.com/orlop-os/orlop/pkg/panics"
 	"github.com/orlop-os/orlop/pkg/rtnl"
-	"github.com/orlop-os/orlop/pkg/wake"
 )
 
 // Deps are the dependencies of the controller.
@@ -46,7 +45,7 @@ const (
 // Controller converges the network to the configuration.
 type Controller struct {
 	deps    Deps
-	changes wake.Signal // signals a change
+	changes cell.Signal // signals a change
 
 	mu      sync.Mutex // guards the fields that the goroutines of the watcher and the clients use
 	managed map[int]bool
@@ -73,7 +72,7 @@ type client struct {
 // New returns a controller. The caller calls Run once at a time.
 func New(d Deps) *Controller {
 	return &Controller{
-		deps: d, changes: wake.New(),
+		deps: d, changes: cell.NewSignal(),
 		managed: map[int]bool{}, status: map[int]dhcp.Status{}, mtus: formerMTUs{}, clients: map[int]*client{}, last: map[string]*dhcp.Lease{},
 	}
 }

@@ -10,7 +10,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"github.com/orlop-os/orlop/pkg/wake"
+	"github.com/orlop-os/orlop/pkg/cell"
 )
 
 // Request is a request to shut down.
@@ -59,12 +59,12 @@ type Controller struct {
 	// feeding is canceled as the last step: the watchdog is not fed any more.
 	feeding     context.Context
 	stopFeeding context.CancelFunc
-	rescan      wake.Signal // wakes the reader of power buttons: an input device was added
+	rescan      cell.Signal // wakes the reader of power buttons: an input device was added
 }
 
 // NewController returns the controller of a machine that runs.
 func NewController(d Deps) *Controller {
-	c := &Controller{deps: d, rescan: wake.New()}
+	c := &Controller{deps: d, rescan: cell.NewSignal()}
 	c.feeding, c.stopFeeding = context.WithCancel(context.Background())
 	c.running, c.cancel = context.WithCancelCause(context.Background())
 	return c

@@ -8,9 +8,9 @@ import (
 	"time"
 
 	"github.com/orlop-os/orlop/pkg/backoff"
+	"github.com/orlop-os/orlop/pkg/cell"
 	"github.com/orlop-os/orlop/pkg/kmod"
 	"github.com/orlop-os/orlop/pkg/panics"
-	"github.com/orlop-os/orlop/pkg/wake"
 )
 
 // Loader loads the modules for present and new devices.
@@ -26,7 +26,7 @@ type Loader struct {
 	mu        sync.Mutex
 	pending   []string // modaliases without a lookup so far
 	tried     map[string]bool
-	requested wake.Signal
+	requested cell.Signal
 }
 
 // Run loads the modules for the present devices, and then for each new device, until the context
@@ -38,7 +38,7 @@ func (l *Loader) Run(ctx context.Context, ready func()) error {
 		return err
 	}
 	defer listener.Close()
-	l.tried, l.requested = map[string]bool{}, wake.New()
+	l.tried, l.requested = map[string]bool{}, cell.NewSignal()
 	ctx, cancel := context.WithCancel(ctx)
 	var loading sync.WaitGroup
 	loading.Go(func() {

@@ -14,9 +14,9 @@ import (
 	"github.com/orlop-os/orlop/orchestrator/health"
 	"github.com/orlop-os/orlop/orchestrator/kubeconfig"
 	"github.com/orlop-os/orlop/pkg/backoff"
+	"github.com/orlop-os/orlop/pkg/cell"
 	"github.com/orlop-os/orlop/pkg/limits"
 	"github.com/orlop-os/orlop/pkg/nodespec"
-	"github.com/orlop-os/orlop/pkg/wake"
 )
 
 // Name is the name of the component.
@@ -69,7 +69,7 @@ type balancer struct {
 	prober     *health.Prober
 	offlineAPI OfflineAPI
 	announce   component.Announce
-	changed    wake.Signal   // the state has changed
+	changed    cell.Signal   // the state has changed
 	slots      chan struct{} // semaphore of the connections
 
 	mu    sync.Mutex
@@ -81,7 +81,7 @@ func newBalancer(socket *net.TCPListener, caFile string, servers []string, offli
 	dialer := dialer(socket.Addr().(*net.TCPAddr).AddrPort())
 	return &balancer{
 		socket: socket, dialer: dialer, prober: newProber(caFile, dialer), offlineAPI: offline, announce: announce,
-		changed: wake.New(), slots: make(chan struct{}, maxOpen), state: NewState(servers, offline.Address()), open: map[*connection]struct{}{},
+		changed: cell.NewSignal(), slots: make(chan struct{}, maxOpen), state: NewState(servers, offline.Address()), open: map[*connection]struct{}{},
 	}
 }
 

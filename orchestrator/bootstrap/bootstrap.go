@@ -33,8 +33,8 @@ import (
 
 	"github.com/orlop-os/orlop/orchestrator/component"
 	"github.com/orlop-os/orlop/pkg/backoff"
+	"github.com/orlop-os/orlop/pkg/cell"
 	"github.com/orlop-os/orlop/pkg/nodespec"
-	"github.com/orlop-os/orlop/pkg/wake"
 )
 
 // Name is the name of the component.
@@ -147,7 +147,7 @@ func maintain(ctx context.Context, config *rest.Config, all []managed, found *pr
 	if err != nil {
 		found.of("watch")(fmt.Sprintf("deleted objects are restored late: cannot create client: %v", err))
 	}
-	changed := wake.New()
+	changed := cell.NewSignal()
 	if client != nil {
 		watchManaged(ctx, client, all, changed.Wake)
 	}

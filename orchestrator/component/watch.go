@@ -10,7 +10,7 @@ import (
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/tools/cache"
 
-	"github.com/orlop-os/orlop/pkg/wake"
+	"github.com/orlop-os/orlop/pkg/cell"
 )
 
 // Wait waits until a channel is closed, or returns ctx's error.
@@ -76,7 +76,7 @@ type Factory interface {
 
 // Reconciler makes a pass after every change of the watched objects (ResyncLoop).
 type Reconciler struct {
-	Changed   wake.Signal
+	Changed   cell.Signal
 	Factories []Factory // of the watched informers; Run starts them
 	Watched   []Watched
 	// Unsynced means that the first pass does not wait for the first lists.
@@ -115,7 +115,7 @@ func (r Reconciler) Run(ctx context.Context) error {
 	return nil
 }
 
-func wakeEvery(ctx context.Context, period time.Duration, changed wake.Signal) {
+func wakeEvery(ctx context.Context, period time.Duration, changed cell.Signal) {
 	ticker := time.NewTicker(period)
 	defer ticker.Stop()
 	for {

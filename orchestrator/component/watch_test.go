@@ -11,7 +11,7 @@ import (
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes/fake"
 
-	"github.com/orlop-os/orlop/pkg/wake"
+	"github.com/orlop-os/orlop/pkg/cell"
 )
 
 // TestReconciler checks that a pass follows each change that matters, and that the first pass knows
@@ -28,7 +28,7 @@ func TestReconciler(t *testing.T) {
 	zone := func(o any) string { return o.(*corev1.Node).Labels["zone"] }
 	passes := make(chan string, 16)
 	r := Reconciler{
-		Changed: wake.New(), RetryInterval: time.Millisecond, Factories: []Factory{factory},
+		Changed: cell.NewSignal(), RetryInterval: time.Millisecond, Factories: []Factory{factory},
 		Watched: []Watched{{Informer: informer, IgnoreDeletes: true, Same: func(before, now any) bool { return zone(before) == zone(now) }}},
 		Pass: func(context.Context) (string, error) {
 			detail := ""

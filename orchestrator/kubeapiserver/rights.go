@@ -22,7 +22,7 @@ import (
 
 	"github.com/orlop-os/orlop/orchestrator/bootstrap"
 	"github.com/orlop-os/orlop/orchestrator/component"
-	"github.com/orlop-os/orlop/pkg/wake"
+	"github.com/orlop-os/orlop/pkg/cell"
 )
 
 // rightsHook is the name of the hook that replaces upstream's hook rbac/bootstrap-roles. /readyz
@@ -113,7 +113,7 @@ const bootstrapped = "kubernetes.io/bootstrapping=rbac-defaults"
 // deleted, until ctx is done; upstream itself does so only at each start. A controller without its
 // role fails with errors that name no role.
 func reconcileUpstream(ctx context.Context, client kubernetes.Interface, again time.Duration, reconcile func() error) {
-	changed := wake.New()
+	changed := cell.NewSignal()
 	all := metav1.ListOptions{LabelSelector: bootstrapped}
 	rbac := client.RbacV1()
 	for _, open := range []func(context.Context) (watch.Interface, error){
@@ -164,7 +164,7 @@ func rightsMissing(ctx context.Context, client kubernetes.Interface) (missing, f
 func restoreProbeRights(ctx context.Context, client kubernetes.Interface, again time.Duration, missed <-chan struct{}) {
 	role, binding := probeRights()
 	named := informers.NewSharedInformerFactoryWithOptions(client, 0, component.Only(metav1.ObjectNameField, lastBinding))
-	changed := wake.New()
+	changed := cell.NewSignal()
 	// Additions do not count: in a new cluster, makeRights creates these objects last.
 	handler := cache.ResourceEventHandlerFuncs{UpdateFunc: func(any, any) { changed.Wake() }, DeleteFunc: func(any) { changed.Wake() }}
 	for _, i := range []cache.SharedIndexInformer{named.Rbac().V1().ClusterRoles().Informer(), named.Rbac().V1().ClusterRoleBindings().Informer()} {

@@ -17,8 +17,8 @@ import (
 
 	"github.com/orlop-os/orlop/orchestrator/component"
 	"github.com/orlop-os/orlop/orchestrator/loadbalancer"
+	"github.com/orlop-os/orlop/pkg/cell"
 	"github.com/orlop-os/orlop/pkg/nodespec"
-	"github.com/orlop-os/orlop/pkg/wake"
 )
 
 // byService is the index of EndpointSlices.
@@ -27,7 +27,7 @@ const byService = "service"
 // cluster watches the objects on which the election depends.
 type cluster struct {
 	pools    []nodespec.Pool
-	changed  wake.Signal // signals changes, after all caches are synced
+	changed  cell.Signal // signals changes, after all caches are synced
 	nodes    cache.SharedIndexInformer
 	services cache.SharedIndexInformer
 	slices   cache.SharedIndexInformer
@@ -37,7 +37,7 @@ type cluster struct {
 func watch(ctx context.Context, api kubernetes.Interface, pools []nodespec.Pool) (*cluster, error) {
 	factory := informers.NewSharedInformerFactoryWithOptions(api, 0, informers.WithTransform(trim))
 	c := &cluster{
-		pools: pools, changed: wake.New(), nodes: factory.Core().V1().Nodes().Informer(),
+		pools: pools, changed: cell.NewSignal(), nodes: factory.Core().V1().Nodes().Informer(),
 		services: factory.Core().V1().Services().Informer(), slices: factory.Discovery().V1().EndpointSlices().Informer(),
 	}
 	if err := c.slices.AddIndexers(cache.Indexers{byService: func(o any) ([]string, error) { return []string{serviceOf(o)}, nil }}); err != nil {

@@ -23,8 +23,8 @@ import (
 	"github.com/orlop-os/orlop/orchestrator/dirs"
 	"github.com/orlop-os/orlop/orchestrator/kubeconfig"
 	"github.com/orlop-os/orlop/orchestrator/nodecontrollers"
+	"github.com/orlop-os/orlop/pkg/cell"
 	"github.com/orlop-os/orlop/pkg/nodespec"
-	"github.com/orlop-os/orlop/pkg/wake"
 )
 
 // Name is the component's name.
@@ -68,7 +68,7 @@ type controller struct {
 	factory  informers.SharedInformerFactory
 	services cache.SharedIndexInformer
 	nodes    cache.SharedIndexInformer
-	changed  wake.Signal
+	changed  cell.Signal
 	// by Service, the version before the last write: a cache with this version is stale
 	written    map[string]string
 	unanswered map[string]string // the same for writes without an answer
@@ -81,7 +81,7 @@ func newController(spec nodespec.Spec, own, acting kubernetes.Interface, events 
 	c := &controller{
 		pools: spec.Network.Pools, own: spec.Reserved().Machines, now: time.Now, client: acting, events: events, factory: factory,
 		services: factory.Core().V1().Services().Informer(), nodes: factory.Core().V1().Nodes().Informer(),
-		changed: wake.New(), written: map[string]string{}, unanswered: map[string]string{}, reported: map[types.UID][]Problem{},
+		changed: cell.NewSignal(), written: map[string]string{}, unanswered: map[string]string{}, reported: map[types.UID][]Problem{},
 	}
 	c.timer = time.AfterFunc(time.Hour, c.changed.Wake)
 	c.timer.Stop()

@@ -24,9 +24,9 @@ import (
 	"github.com/orlop-os/orlop/orchestrator/dirs"
 	"github.com/orlop-os/orlop/orchestrator/kubeconfig"
 	"github.com/orlop-os/orlop/orchestrator/localvolumes/projectquota"
+	"github.com/orlop-os/orlop/pkg/cell"
 	"github.com/orlop-os/orlop/pkg/mount"
 	"github.com/orlop-os/orlop/pkg/nodespec"
-	"github.com/orlop-os/orlop/pkg/wake"
 )
 
 // NodeName is the name of the component on each node.
@@ -86,7 +86,7 @@ type node struct {
 	size       func() (int64, error) // of the file system, which may grow
 	store      *store                // nil: the node has no volumes because of problem
 	problem    string
-	changed    wake.Signal
+	changed    cell.Signal
 	copying    copying
 	clearing   clearing
 	// namespace/name of the node's pods, by UID
@@ -103,7 +103,7 @@ func newNode(spec nodespec.Spec, root string, q quotas) (*node, error) {
 	if err != nil {
 		return nil, err
 	}
-	n := &node{name: spec.Node.Name, version: spec.Version, filesystem: id, changed: wake.New()}
+	n := &node{name: spec.Node.Name, version: spec.Version, filesystem: id, changed: cell.NewSignal()}
 	n.size = func() (int64, error) {
 		_, size, err := filesystem(root)
 		return size, err

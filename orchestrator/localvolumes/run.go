@@ -24,8 +24,8 @@ import (
 	"github.com/orlop-os/orlop/orchestrator/dirs"
 	"github.com/orlop-os/orlop/orchestrator/kubeconfig"
 	"github.com/orlop-os/orlop/orchestrator/nodecontrollers"
+	"github.com/orlop-os/orlop/pkg/cell"
 	"github.com/orlop-os/orlop/pkg/nodespec"
-	"github.com/orlop-os/orlop/pkg/wake"
 )
 
 // Name is the name of the controller's component.
@@ -126,7 +126,7 @@ type controller struct {
 	events    record.EventRecorder
 	factories []component.Factory
 	caches
-	changed wake.Signal
+	changed cell.Signal
 	// the version before the write, empty for a new object: a cache with this version is stale
 	promised map[promise]string
 	reported map[types.UID]string // the last message to each claim
@@ -157,7 +157,7 @@ func newController(reserve int64, own, acting clients, events record.EventRecord
 			classes: all.Storage().V1().StorageClasses().Informer(), nodes: all.Core().V1().Nodes().Informer(),
 			capacities: system.Storage().V1().CSIStorageCapacities().Informer(),
 		},
-		changed: wake.New(), promised: map[promise]string{}, reported: map[types.UID]string{},
+		changed: cell.NewSignal(), promised: map[promise]string{}, reported: map[types.UID]string{},
 	}
 }
 

@@ -11,8 +11,8 @@ import (
 
 	"github.com/vishvananda/netlink"
 
+	"github.com/orlop-os/orlop/pkg/cell"
 	"github.com/orlop-os/orlop/pkg/rtnl"
-	"github.com/orlop-os/orlop/pkg/wake"
 )
 
 // portKey identifies a port: the current state of a link, and a family.
@@ -210,7 +210,7 @@ func WithLinks(ctx context.Context, run func(ctx context.Context, links <-chan s
 	}
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
-	links := wake.New()
+	links := cell.NewSignal()
 	links.Wake()
 	go func() { stop(watcher.Run(ctx, onLinks(links))) }()
 	if err := run(ctx, links); err != nil {
@@ -223,7 +223,7 @@ func WithLinks(ctx context.Context, run func(ctx context.Context, links <-chan s
 }
 
 // onLinks signals changes of links and addresses, except of the links of pods.
-func onLinks(changed wake.Signal) func(rtnl.Change) {
+func onLinks(changed cell.Signal) func(rtnl.Change) {
 	return func(c rtnl.Change) {
 		if c.Kind == rtnl.RouteChanged || c.LinkKind == "veth" {
 			return

@@ -17,8 +17,8 @@ import (
 
 	"github.com/orlop-os/orlop/orchestrator/component"
 	"github.com/orlop-os/orlop/orchestrator/podnetwork"
+	"github.com/orlop-os/orlop/pkg/cell"
 	"github.com/orlop-os/orlop/pkg/nodespec"
-	"github.com/orlop-os/orlop/pkg/wake"
 )
 
 // watcher watches Pods, Namespaces, NetworkPolicies and Nodes. While the API server does not
@@ -27,7 +27,7 @@ type watcher struct {
 	spec                              nodespec.Spec
 	pods, namespaces, policies, nodes cache.SharedIndexInformer
 	// signals a relevant change or a failed list
-	changed wake.Signal
+	changed cell.Signal
 
 	mu      sync.Mutex
 	problem string // the error of the last list or watch
@@ -37,7 +37,7 @@ type watcher struct {
 func watch(ctx context.Context, api kubernetes.Interface, spec nodespec.Spec, rights func(context.Context) error) (*watcher, error) {
 	factory := informers.NewSharedInformerFactoryWithOptions(api, 0, informers.WithTransform(trim))
 	f := &watcher{
-		spec: spec, changed: wake.New(),
+		spec: spec, changed: cell.NewSignal(),
 		pods: factory.Core().V1().Pods().Informer(), namespaces: factory.Core().V1().Namespaces().Informer(),
 		policies: factory.Networking().V1().NetworkPolicies().Informer(), nodes: factory.Core().V1().Nodes().Informer(),
 	}

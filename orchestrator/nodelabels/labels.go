@@ -20,8 +20,8 @@ import (
 	"github.com/orlop-os/orlop/orchestrator/component"
 	"github.com/orlop-os/orlop/orchestrator/dirs"
 	"github.com/orlop-os/orlop/orchestrator/kubeconfig"
+	"github.com/orlop-os/orlop/pkg/cell"
 	"github.com/orlop-os/orlop/pkg/nodespec"
-	"github.com/orlop-os/orlop/pkg/wake"
 )
 
 // NodeName is the name of the component on each node.
@@ -67,7 +67,7 @@ func RunNode(ctx context.Context, env component.Env, registered nodespec.NodeLab
 	if err != nil {
 		return err
 	}
-	n := &node{name: env.Spec.Node.Name, dirs: env.Dirs, registered: registered, api: api, changed: wake.New()}
+	n := &node{name: env.Spec.Node.Name, dirs: env.Dirs, registered: registered, api: api, changed: cell.NewSignal()}
 	return n.run(ctx, env.AnnounceReady(NodeName))
 }
 
@@ -78,7 +78,7 @@ type node struct {
 	registered nodespec.NodeLabels
 	api        kubernetes.Interface
 	nodes      cache.SharedIndexInformer // contains only the machine's own Node
-	changed    wake.Signal
+	changed    cell.Signal
 }
 
 func (n *node) run(ctx context.Context, tell func(detail string)) error {

@@ -16,8 +16,8 @@ import (
 	"github.com/orlop-os/orlop/orchestrator/dirs"
 	"github.com/orlop-os/orlop/orchestrator/kubeconfig"
 	"github.com/orlop-os/orlop/orchestrator/nodecontrollers"
+	"github.com/orlop-os/orlop/pkg/cell"
 	"github.com/orlop-os/orlop/pkg/nodespec"
-	"github.com/orlop-os/orlop/pkg/wake"
 )
 
 // Name is the name of the component that sets taints.
@@ -42,13 +42,13 @@ type controller struct {
 	factory informers.SharedInformerFactory
 	nodes   cache.SharedIndexInformer
 	api     kubernetes.Interface
-	changed wake.Signal
+	changed cell.Signal
 }
 
 // newController returns a controller that watches with an identity and makes changes with another.
 func newController(own, acting kubernetes.Interface) *controller {
 	factory := informers.NewSharedInformerFactoryWithOptions(own, 0, informers.WithTransform(trim))
-	return &controller{factory: factory, nodes: factory.Core().V1().Nodes().Informer(), api: acting, changed: wake.New()}
+	return &controller{factory: factory, nodes: factory.Core().V1().Nodes().Informer(), api: acting, changed: cell.NewSignal()}
 }
 
 func (c *controller) run(ctx context.Context, tell func(detail string)) error {

@@ -22,8 +22,8 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/orlop-os/orlop/orchestrator/component"
+	"github.com/orlop-os/orlop/pkg/cell"
 	"github.com/orlop-os/orlop/pkg/nodespec"
-	"github.com/orlop-os/orlop/pkg/wake"
 )
 
 const (
@@ -64,7 +64,7 @@ func (k *recorder) run(ctx context.Context, kubelet, agent string, tell func(str
 		return err
 	}
 	k.kubelet, k.agent = own.Discovery().RESTClient(), others.Discovery().RESTClient()
-	changed := wake.New()
+	changed := cell.NewSignal()
 	factory := informers.NewSharedInformerFactoryWithOptions(own, 0, informers.WithTransform(outline), component.Only("spec.nodeName", k.node))
 	later := time.AfterFunc(settleTime, changed.Wake)
 	defer later.Stop()

@@ -18,8 +18,8 @@ import (
 	"github.com/orlop-os/orlop/orchestrator/dirs"
 	"github.com/orlop-os/orlop/orchestrator/kubeconfig"
 	"github.com/orlop-os/orlop/orchestrator/nodecontrollers"
+	"github.com/orlop-os/orlop/pkg/cell"
 	"github.com/orlop-os/orlop/pkg/nodespec"
-	"github.com/orlop-os/orlop/pkg/wake"
 )
 
 // Name is the component's name.
@@ -62,7 +62,7 @@ type signer struct {
 	client   kubernetes.Interface
 	factory  informers.SharedInformerFactory
 	requests cache.SharedIndexInformer
-	changed  wake.Signal
+	changed  cell.Signal
 	now      func() time.Time
 
 	known        Authorities
@@ -73,7 +73,7 @@ func newSigner(cluster string, own, acting kubernetes.Interface) *signer {
 	factory := informers.NewSharedInformerFactoryWithOptions(own, 0, component.Only("spec.signerName", bootstrap.PodSigner))
 	return &signer{
 		cluster: cluster, client: acting, factory: factory, requests: factory.Certificates().V1beta1().PodCertificateRequests().Informer(),
-		changed: wake.New(), now: time.Now,
+		changed: cell.NewSignal(), now: time.Now,
 	}
 }
 

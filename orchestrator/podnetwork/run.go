@@ -25,8 +25,8 @@ import (
 	"github.com/orlop-os/orlop/orchestrator/component"
 	"github.com/orlop-os/orlop/orchestrator/dirs"
 	"github.com/orlop-os/orlop/orchestrator/kubeconfig"
+	"github.com/orlop-os/orlop/pkg/cell"
 	"github.com/orlop-os/orlop/pkg/nodespec"
-	"github.com/orlop-os/orlop/pkg/wake"
 )
 
 // Name is the component's name; NodeName is the name of the component that announces the Node
@@ -63,7 +63,7 @@ type Agent struct {
 	gate      *apiready.Waiter
 	nodes     chan *corev1.Node // for the network
 	seen      chan *corev1.Node // for the Node's state
-	changed   wake.Signal       // signals a change of any Node
+	changed   cell.Signal       // signals a change of any Node
 	all       cache.Store       // of Nodes; complete after the first signal on changed
 	addrs     []netip.Addr
 	bridged   chan struct{} // closed when addrs are known and on the bridge
@@ -78,7 +78,7 @@ func New(spec nodespec.Spec, dirs dirs.Dirs, gate *apiready.Waiter) *Agent {
 	return &Agent{
 		spec: spec, dirs: dirs, gate: gate,
 		nodes: make(chan *corev1.Node, 1), seen: make(chan *corev1.Node, 1), bridged: make(chan struct{}), known: make(chan struct{}),
-		changed: wake.New(),
+		changed: cell.NewSignal(),
 	}
 }
 

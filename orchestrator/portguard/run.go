@@ -23,9 +23,9 @@ import (
 	"github.com/orlop-os/orlop/orchestrator/component"
 	"github.com/orlop-os/orlop/orchestrator/dirs"
 	"github.com/orlop-os/orlop/orchestrator/kubeconfig"
+	"github.com/orlop-os/orlop/pkg/cell"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 	"github.com/orlop-os/orlop/pkg/paths"
-	"github.com/orlop-os/orlop/pkg/wake"
 )
 
 // Name is the component's name.
@@ -170,11 +170,11 @@ type watcher struct {
 	start   func(context.Context)
 	nodes   cache.SharedIndexInformer
 	pods    cache.SharedIndexInformer // nil if the namespaces of pods do not matter
-	changed wake.Signal
+	changed cell.Signal
 }
 
 func newWatcher(api kubernetes.Interface, spec nodespec.Spec) (*watcher, error) {
-	f := &watcher{spec: spec, changed: wake.New()}
+	f := &watcher{spec: spec, changed: cell.NewSignal()}
 	everywhere := informers.NewSharedInformerFactoryWithOptions(api, 0, informers.WithTransform(trim))
 	here := informers.NewSharedInformerFactoryWithOptions(api, 0, informers.WithTransform(trim), component.Only("spec.nodeName", spec.Node.Name))
 	f.nodes = everywhere.Core().V1().Nodes().Informer()

@@ -3,7 +3,8 @@
 // A Cell is for state with an owner and many readers: the addresses of a link, the states of
 // services, the stage of the boot. A slow or ended reader never blocks the owner and never gets a
 // queue of old values: a read returns the newest value. A channel carries every message and blocks;
-// a sync.Cond cannot be combined with a context. Therefore the package uses neither.
+// a sync.Cond cannot be combined with a context. Therefore a Cell uses neither. A Signal is for a
+// single loop that reads the state elsewhere: a cell without a value.
 //
 // A Cell does not store history (the event log of machined does), does not compare values, and does
 // not copy them: the caller must not change a value after Set.

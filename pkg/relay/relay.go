@@ -20,7 +20,6 @@ import (
 
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/panics"
-	"github.com/orlop-os/orlop/pkg/wake"
 )
 
 // Chunk is the maximum payload of a message, in bytes.
@@ -115,13 +114,14 @@ func (c *conn) Close() error {
 // either direction. It buffers one Chunk in addition to the gRPC buffers of a stream.
 func Join(stream grpc.BidiStreamingServer[api.RelayData, api.RelayData], conn net.Conn, idle time.Duration) error {
 	defer func() { _ = conn.Close() }()
-	moved := wake.New()
+	late := time.NewTimer(idle)
+	defer late.Stop()
+	moved := func() { late.Reset(idle) }
 	up, down := make(chan error, 1), make(chan error, 1)
 	go func() { up <- panics.Do("relay", func() error { return upward(stream, conn, moved) }) }()
 	go func() { down <- panics.Do("relay", func() error { return downward(stream, conn, moved) }) }()
-	for late := time.NewTimer(idle); ; late.Reset(idle) {
+	for {
 		select {
-		case <-moved:
 		case err := <-down:
 			return err
 		case err := <-up:
@@ -129,6 +129,7 @@ func Join(stream grpc.BidiStreamingServer[api.RelayData, api.RelayData], conn ne
 				return err
 			}
 			up = nil // data from the target still arrives
+			moved()
 		case <-late.C: // the return ends the call, and with it a hanging Send
 			return status.Errorf(codes.DeadlineExceeded, "no data was relayed for %v", idle)
 		}
@@ -136,7 +137,7 @@ func Join(stream grpc.BidiStreamingServer[api.RelayData, api.RelayData], conn ne
 }
 
 // upward copies data from the caller until the caller closes its side.
-func upward(stream grpc.BidiStreamingServer[api.RelayData, api.RelayData], conn net.Conn, moved wake.Signal) error {
+func upward(stream grpc.BidiStreamingServer[api.RelayData, api.RelayData], conn net.Conn, moved func()) error {
 	for {
 		m, err := stream.Recv()
 		if errors.Is(err, io.EOF) {
@@ -154,12 +155,12 @@ func upward(stream grpc.BidiStreamingServer[api.RelayData, api.RelayData], conn 
 		if _, err := conn.Write(m.Chunk); err != nil {
 			return nil // downward returns the reason, after the last data of the target
 		}
-		moved.Wake()
+		moved()
 	}
 }
 
 // downward copies data from the target until the target closes its side.
-func downward(stream grpc.BidiStreamingServer[api.RelayData, api.RelayData], conn net.Conn, moved wake.Signal) error {
+func downward(stream grpc.BidiStreamingServer[api.RelayData, api.RelayData], conn net.Conn, moved func()) error {
 	buf := make([]byte, Chunk)
 	for {
 		n, err := conn.Read(buf)
@@ -167,7 +168,7 @@ func downward(stream grpc.BidiStreamingServer[api.RelayData, api.RelayData], con
 			if err := stream.Send(&api.RelayData{Chunk: buf[:n]}); err != nil {
 				return err
 			}
-			moved.Wake()
+			moved()
 		}
 		if errors.Is(err, io.EOF) {
 			return nil

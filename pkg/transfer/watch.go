@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"github.com/orlop-os/orlop/pkg/panics"
-	"github.com/orlop-os/orlop/pkg/wake"
 )
 
 // StallTimeout is the time without data after which a transfer between a machine and a caller ends.
@@ -25,27 +24,24 @@ var (
 // limit), and with ErrStopped when stopped is closed. move can be blocked in a stream then; the
 // return of the call ends the stream, and with it move. where names the transfer for a panic.
 func Watch(where string, stopped <-chan struct{}, most time.Duration, move func(moved func()) error) error {
-	moved, done := wake.New(), make(chan error, 1)
-	go func() { done <- panics.Do(where, func() error { return move(moved.Wake) }) }()
+	stall, done := time.NewTimer(StallTimeout), make(chan error, 1)
+	defer stall.Stop()
+	moved := func() { stall.Reset(StallTimeout) }
+	go func() { done <- panics.Do(where, func() error { return move(moved) }) }()
 	var end <-chan time.Time
 	if most > 0 {
 		timer := time.NewTimer(most)
 		defer timer.Stop()
 		end = timer.C
 	}
-	stall := time.NewTimer(StallTimeout)
-	defer stall.Stop()
-	for ; ; stall.Reset(StallTimeout) {
-		select {
-		case err := <-done:
-			return err
-		case <-moved:
-		case <-stall.C:
-			return ErrStalled
-		case <-end:
-			return ErrTooLong
-		case <-stopped:
-			return ErrStopped
-		}
+	select {
+	case err := <-done:
+		return err
+	case <-stall.C:
+		return ErrStalled
+	case <-end:
+		return ErrTooLong
+	case <-stopped:
+		return ErrStopped
 	}
 }

@@ -22,9 +22,9 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 	"sigs.k8s.io/yaml"
 
+	"github.com/orlop-os/orlop/pkg/cell"
 	"github.com/orlop-os/orlop/pkg/client"
 	"github.com/orlop-os/orlop/pkg/ociarchive"
-	"github.com/orlop-os/orlop/pkg/wake"
 	"github.com/orlop-os/orlop/test/testimage"
 	"github.com/orlop-os/orlop/vm"
 )
@@ -613,7 +613,7 @@ func (s *story) portforwardVerb(ts *testscript.TestScript, neg bool, args []stri
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	cmd := kubectl(ctx, ts, "port-forward", args[0], ":"+args[1])
-	out := &lines{seen: wake.New()}
+	out := &lines{seen: cell.NewSignal()}
 	cmd.Stdout, cmd.Stderr = out, out
 	ts.Check(cmd.Start())
 	defer func() { cancel(); cmd.Wait() }()
@@ -640,7 +640,7 @@ func (s *story) portforwardVerb(ts *testscript.TestScript, neg bool, args []stri
 type lines struct {
 	mu   sync.Mutex
 	buf  bytes.Buffer
-	seen wake.Signal
+	seen cell.Signal
 }
 
 func (l *lines) Write(p []byte) (int, error) {

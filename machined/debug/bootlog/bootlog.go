@@ -24,10 +24,10 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/orlop-os/orlop/pkg/cell"
 	"github.com/orlop-os/orlop/pkg/kmsg"
 	"github.com/orlop-os/orlop/pkg/panics"
 	"github.com/orlop-os/orlop/pkg/safefile"
-	"github.com/orlop-os/orlop/pkg/wake"
 )
 
 // maxPart is the maximum size in bytes of each of a boot's two files. The older file is dropped
@@ -118,7 +118,7 @@ func (l *Log) Begin() error {
 // context ends. It then writes the last batch and returns the error of follow.
 func (l *Log) Run(ctx context.Context, follow func(context.Context, func(kmsg.Record) error) error) error {
 	var b batch
-	more, ended := wake.New(), make(chan error, 1)
+	more, ended := cell.NewSignal(), make(chan error, 1)
 	go func() {
 		ended <- panics.Do("the kernel's log", func() error {
 			return follow(ctx, func(r kmsg.Record) error {

@@ -17,9 +17,9 @@ import (
 	"golang.org/x/net/ipv4"
 	"golang.org/x/sys/unix"
 
+	"github.com/orlop-os/orlop/pkg/cell"
 	"github.com/orlop-os/orlop/pkg/rtnl"
 	"github.com/orlop-os/orlop/pkg/rtnl/rtnltest"
-	"github.com/orlop-os/orlop/pkg/wake"
 )
 
 // Plan configures a server. A server with the zero Plan does not answer.
@@ -39,13 +39,13 @@ type Server struct {
 	mu   sync.Mutex
 	plan Plan
 	seen []string
-	news wake.Signal
+	news cell.Signal
 }
 
 // Start adds the address self to link in the namespace and runs a server there until the test ends.
 func Start(t *testing.T, o *rtnltest.Namespace, link string, self netip.Prefix, plan Plan) *Server {
 	t.Helper()
-	s := &Server{self: self, plan: plan, news: wake.New()}
+	s := &Server{self: self, plan: plan, news: cell.NewSignal()}
 	var conn *net.UDPConn
 	var err error
 	o.Do(func() {

@@ -1,10 +1,10 @@
-package wake
+package cell
 
 import "testing"
 
 // TestSignal checks that two wake-ups before the loop receives are one signal.
 func TestSignal(t *testing.T) {
-	s := New()
+	s := NewSignal()
 	s.Wake()
 	s.Wake()
 	<-s
