@@ -12,6 +12,7 @@
 package joinrequest
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -19,8 +20,6 @@ import (
 	"slices"
 	"strings"
 	"time"
-
-	"github.com/orlop-os/orlop/pkg/jsonline"
 )
 
 // Protocol is the ALPN protocol name (RFC 7301).
@@ -78,10 +77,19 @@ func Serve(conn io.ReadWriter, judge func(Request) Answer) error {
 	return send(conn, judge(r))
 }
 
-func send(conn io.Writer, message any) error { return jsonline.Send(conn, "join request", message) }
+// send writes a message as a line of JSON.
+func send(conn io.Writer, message any) error {
+	if err := json.NewEncoder(conn).Encode(message); err != nil {
+		return fmt.Errorf("join request: cannot send: %w", err)
+	}
+	return nil
+}
 
 func receive(conn io.Reader, message any) error {
-	return jsonline.Receive(conn, "join request", maxMessage, message)
+	if err := json.NewDecoder(io.LimitReader(conn, maxMessage)).Decode(message); err != nil {
+		return fmt.Errorf("join request: cannot parse answer: %w", err)
+	}
+	return nil
 }
 
 // Interval is the period at which a waiting machine repeats its request.

@@ -18,12 +18,12 @@ import (
 	"crypto/rand"
 	"crypto/sha256"
 	"crypto/tls"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"strings"
 
-	"github.com/orlop-os/orlop/pkg/jsonline"
 	"github.com/orlop-os/orlop/pkg/sanitize"
 )
 
@@ -182,8 +182,17 @@ func Serve(conn io.ReadWriter, judge func(Claim) Answer) error {
 	return send(conn, judge(claim))
 }
 
-func send(conn io.Writer, message any) error { return jsonline.Send(conn, "pairing", message) }
+// send writes a message as a line of JSON.
+func send(conn io.Writer, message any) error {
+	if err := json.NewEncoder(conn).Encode(message); err != nil {
+		return fmt.Errorf("pairing: cannot send: %w", err)
+	}
+	return nil
+}
 
 func receive(conn io.Reader, message any) error {
-	return jsonline.Receive(conn, "pairing", maxMessage, message)
+	if err := json.NewDecoder(io.LimitReader(conn, maxMessage)).Decode(message); err != nil {
+		return fmt.Errorf("pairing: cannot parse answer: %w", err)
+	}
+	return nil
 }
