@@ -33,7 +33,7 @@ var layers = []layer{
 	{"mechanisms", true, []string{
 		"",
 		// files, memory, goroutines
-		"pkg/backoff", "pkg/cell", "pkg/distinct", "pkg/glob", "pkg/jsonline", "pkg/limits", "pkg/panics", "pkg/paths",
+		"pkg/backoff", "pkg/cell", "pkg/distinct", "pkg/glob", "pkg/limits", "pkg/panics", "pkg/paths",
 		"pkg/reconcile", "pkg/safefile", "pkg/sanitize", "pkg/scripttest", "pkg/simtest", "pkg/topic", "pkg/transfer",
 		// the disk and the boot
 		"pkg/bootenv", "pkg/disklayout", "pkg/diskprobe/...", "pkg/esp", "pkg/mkfs/...",
@@ -41,7 +41,7 @@ var layers = []layer{
 		// the kernel
 		"pkg/cgroup", "pkg/confine", "pkg/kmod", "pkg/kmsg", "pkg/mount", "pkg/rtnl/...", "pkg/sysctl", "pkg/watchdog",
 		// processes and their records
-		"pkg/audit", "pkg/capture", "pkg/fdpass", "pkg/logring", "pkg/notify", "pkg/profile", "pkg/supervise/...",
+		"pkg/audit", "pkg/capture", "pkg/logring", "pkg/notify", "pkg/profile", "pkg/supervise/...",
 		// images and artifacts
 		"pkg/artifact/...", "pkg/imagestore", "pkg/ociarchive", "pkg/registry",
 	}},

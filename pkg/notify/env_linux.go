@@ -3,13 +3,13 @@ package notify
 import (
 	"fmt"
 
-	"github.com/orlop-os/orlop/pkg/fdpass"
+	"github.com/orlop-os/orlop/pkg/safefile"
 )
 
 // FromEnv returns a Writer to the pipe in the environment. Without this variable it returns nil,
 // which is a Writer that sends nothing. Call it once, early.
 func FromEnv() (*Writer, error) {
-	pipe, err := fdpass.File(Env)
+	pipe, err := safefile.Inherited(Env)
 	if err != nil {
 		return nil, fmt.Errorf("notify: %w", err)
 	}

@@ -4,13 +4,13 @@ import (
 	"fmt"
 	"os"
 
-	"github.com/orlop-os/orlop/pkg/fdpass"
+	"github.com/orlop-os/orlop/pkg/safefile"
 )
 
 // FromEnv serves profiles on the socket in the environment until the process exits; without this
 // variable it does nothing. Call it once, early.
 func FromEnv() error {
-	socket, err := fdpass.File(Env)
+	socket, err := safefile.Inherited(Env)
 	if err != nil {
 		return fmt.Errorf("profile: %w", err)
 	}

@@ -1,8 +1,8 @@
 // Package safefile reads and writes files safely. WriteFile and SyncDir replace files atomically
 // and durably: after a power cut a file has the old content or the new content, and it has the new
 // content if the write was reported as successful. They neither set owners nor create directories.
-// ReadUntrusted reads a file that a less trusted party can replace, and AllowList opens only files
-// that a client may read.
+// ReadUntrusted reads a file that a less trusted party can replace, AllowList opens only files that
+// a client may read, and Inherited takes over an open file of the parent process.
 package safefile
 
 import (

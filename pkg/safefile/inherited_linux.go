@@ -1,6 +1,4 @@
-// Package fdpass returns open files that the parent process passed in addition to the standard
-// files.
-package fdpass
+package safefile
 
 import (
 	"fmt"
@@ -10,10 +8,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// File returns the open file with the descriptor number in an environment variable, or nil without
-// that variable. It removes the variable and marks the descriptor close-on-exec, so that child
-// processes inherit neither.
-func File(variable string) (*os.File, error) {
+// Inherited returns an open file that the parent process passed in addition to the standard files:
+// the file with the descriptor number in an environment variable, or nil without that variable. It
+// removes the variable and marks the descriptor close-on-exec, so that child processes inherit
+// neither.
+func Inherited(variable string) (*os.File, error) {
 	value, ok := os.LookupEnv(variable)
 	if !ok {
 		return nil, nil
