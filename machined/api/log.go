@@ -11,7 +11,6 @@ import (
 
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/kmsg"
-	"github.com/orlop-os/orlop/pkg/logring"
 	"github.com/orlop-os/orlop/pkg/supervise"
 )
 
@@ -33,11 +32,11 @@ func (s logService) Service(r *api.ServiceLogRequest, stream grpc.ServerStreamin
 			return err
 		}
 	}
-	send := func(l logring.Line, missed uint64) error { return sendLine(stream, l, missed) }
+	send := func(l supervise.LogLine, missed uint64) error { return sendLine(stream, l, missed) }
 	if r.Follow {
 		return EndOfStream(ring.Follow(stream.Context(), int(r.Tail), send))
 	}
-	return sendAll(ring.Tail(int(r.Tail)), func(l logring.Line) error { return send(l, 0) })
+	return sendAll(ring.Tail(int(r.Tail)), func(l supervise.LogLine) error { return send(l, 0) })
 }
 
 // sendAll sends each line of a list.
@@ -52,7 +51,7 @@ func sendAll[T any](lines []T, send func(T) error) error {
 
 // log returns the log of a service. For a component it returns the log of its service, and about, a
 // line that tells the caller so: the process does not record which component wrote a line.
-func (s logService) log(name string) (ring *logring.Ring, about string, err error) {
+func (s logService) log(name string) (ring *supervise.LogRing, about string, err error) {
 	if ring, err = s.services.Log(name); err == nil {
 		return ring, "", nil
 	}
@@ -68,7 +67,7 @@ func (s logService) log(name string) (ring *logring.Ring, about string, err erro
 }
 
 // sendLine sends a line, after the number of lines that were dropped before it.
-func sendLine(stream grpc.ServerStreamingServer[api.LogLine], l logring.Line, missed uint64) error {
+func sendLine(stream grpc.ServerStreamingServer[api.LogLine], l supervise.LogLine, missed uint64) error {
 	if missed > 0 {
 		dropped := fmt.Sprintf("(%d lines were dropped here: the reader was too slow)", missed)
 		if err := stream.Send(&api.LogLine{Time: timestamppb.New(l.Time), Text: dropped}); err != nil {

@@ -14,8 +14,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/bootenv"
 	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/kmsg"
-	"github.com/orlop-os/orlop/pkg/logring"
 	"github.com/orlop-os/orlop/pkg/panics"
+	"github.com/orlop-os/orlop/pkg/supervise"
 )
 
 // facilityAudit and facilityDaemon are syslog's facilities log audit and system daemons (RFC 5424,
@@ -177,7 +177,7 @@ func (s *Shipper) servicesSource(boot string) sender.Source {
 			var followers sync.WaitGroup
 			defer followers.Wait()
 			defer stop()
-			following, stops := map[string]*logring.Ring{}, map[string]context.CancelFunc{}
+			following, stops := map[string]*supervise.LogRing{}, map[string]context.CancelFunc{}
 			for w := s.deps.Services.Status().Watch(); ; {
 				list, _, err := w.Next(ctx)
 				if err != nil {
@@ -201,7 +201,7 @@ func (s *Shipper) servicesSource(boot string) sender.Source {
 					following[service], stops[service] = n.ring, stopOne
 					followers.Go(panics.Guarded("log of "+service, func() {
 						defer stopOne()
-						n.tail(one, after(prefix+service), func(l logring.Line) error {
+						n.tail(one, after(prefix+service), func(l supervise.LogLine) error {
 							return each(sender.Record{
 								Source: prefix + service, Boot: boot, Number: n.before + l.Seq, Time: l.Time,
 								Facility: facilityDaemon, Severity: severityInfo, App: service, Kind: "log", Text: l.Text,
@@ -223,14 +223,14 @@ type rings struct {
 
 // countedRing is a service's log.
 type countedRing struct {
-	ring   *logring.Ring
+	ring   *supervise.LogRing
 	before uint64 // number of lines in the former logs
 }
 
 func (c countedRing) newest() uint64 { return c.before + c.ring.Newest() }
 
 // tail calls each for the lines after a number until the context ends or each fails.
-func (c countedRing) tail(ctx context.Context, after uint64, each func(logring.Line) error) {
+func (c countedRing) tail(ctx context.Context, after uint64, each func(supervise.LogLine) error) {
 	for seq := after - min(after, c.before); ; {
 		lines, _, err := c.ring.After(ctx, seq)
 		if err != nil {
@@ -246,7 +246,7 @@ func (c countedRing) tail(ctx context.Context, after uint64, each func(logring.L
 }
 
 // set sets the present log of a service.
-func (r *rings) set(service string, ring *logring.Ring) {
+func (r *rings) set(service string, ring *supervise.LogRing) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.all == nil {

@@ -9,7 +9,7 @@ import (
 	"github.com/orlop-os/orlop/machined/logship/sender"
 	"github.com/orlop-os/orlop/pkg/audit"
 	"github.com/orlop-os/orlop/pkg/kmsg"
-	"github.com/orlop-os/orlop/pkg/logring"
+	"github.com/orlop-os/orlop/pkg/supervise"
 )
 
 // TestRecordBegunAnew checks that a cursor of a former record does not block a restarted record.
@@ -35,25 +35,25 @@ func TestRecordBegunAnew(t *testing.T) {
 // lines leave a gap.
 func TestRings(t *testing.T) {
 	var all rings
-	write := func(r *logring.Ring, lines ...string) *logring.Ring {
+	write := func(r *supervise.LogRing, lines ...string) *supervise.LogRing {
 		for _, l := range lines {
 			fmt.Fprintln(r, l)
 		}
 		return r
 	}
-	all.set("apid", write(logring.New(10, 1000), "a", "b"))
+	all.set("apid", write(supervise.NewLogRing(10, 1000), "a", "b"))
 	all.set("apid", write(all.get()["apid"].ring, "c"))
 	if n := all.get()["apid"]; n.before != 0 || n.newest() != 3 {
 		t.Errorf("%+v", n)
 	}
-	all.set("apid", write(logring.New(10, 1000), "d", "e"))
+	all.set("apid", write(supervise.NewLogRing(10, 1000), "d", "e"))
 	n := all.get()["apid"]
 	if n.newest() != 5 {
 		t.Errorf("%+v", n)
 	}
 	for after, want := range map[uint64]string{0: "4d 5e", 2: "4d 5e", 4: "5e"} {
 		var got []string
-		n.tail(t.Context(), after, func(l logring.Line) error {
+		n.tail(t.Context(), after, func(l supervise.LogLine) error {
 			got = append(got, fmt.Sprint(n.before+l.Seq, l.Text))
 			if l.Seq == 2 {
 				return fmt.Errorf("stop")

@@ -2,8 +2,6 @@ package supervise
 
 import (
 	"regexp"
-
-	"github.com/orlop-os/orlop/pkg/logring"
 )
 
 // dying matches the first line of a fatal error of a Go program: klog's fatal line ("F1123
@@ -13,7 +11,7 @@ var dying = regexp.MustCompile(`^(F\d{4} |panic: |fatal error: |\{"level":"(fata
 
 // lastWords returns the part of the log that explains the end of a process, to be appended to its
 // exit status; empty without lines.
-func lastWords(lines []logring.Line) string {
+func lastWords(lines []LogLine) string {
 	for _, l := range lines {
 		if dying.MatchString(l.Text) {
 			return ": " + l.Text

@@ -1,10 +1,6 @@
 package supervise
 
-import (
-	"testing"
-
-	"github.com/orlop-os/orlop/pkg/logring"
-)
+import "testing"
 
 func TestLastWords(t *testing.T) {
 	for _, c := range []struct {
@@ -19,9 +15,9 @@ func TestLastWords(t *testing.T) {
 		{[]string{`{"level":"fatal","msg":"cannot find the book"}`, "goroutine 7 [running]:"}, `: {"level":"fatal","msg":"cannot find the book"}`},
 		{[]string{"Fine", `says {"level":"fatal"}`, "a panic: none"}, ", last line: a panic: none"},
 	} {
-		var lines []logring.Line
+		var lines []LogLine
 		for _, l := range c.lines {
-			lines = append(lines, logring.Line{Text: l})
+			lines = append(lines, LogLine{Text: l})
 		}
 		if got := lastWords(lines); got != c.want {
 			t.Errorf("of %q: %q, want %q", c.lines, got, c.want)

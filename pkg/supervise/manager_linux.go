@@ -14,7 +14,6 @@ import (
 
 	"github.com/orlop-os/orlop/pkg/cell"
 	"github.com/orlop-os/orlop/pkg/cgroup"
-	"github.com/orlop-os/orlop/pkg/logring"
 	"golang.org/x/sys/unix"
 )
 
@@ -44,7 +43,7 @@ type unit struct {
 	service Service  // definition of the present or the next process
 	next    *Service // definition of the next process, if it differs
 	removed bool     // to be deleted after it has stopped
-	log     *logring.Ring
+	log     *LogRing
 
 	state   State
 	since   time.Time
@@ -72,7 +71,7 @@ func NewManager(config Config) *Manager {
 func (m *Manager) Status() *cell.Cell[[]Status] { return m.status }
 
 // Log returns the output of a service.
-func (m *Manager) Log(name string) (*logring.Ring, error) {
+func (m *Manager) Log(name string) (*LogRing, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	u, err := m.find(name)
@@ -127,7 +126,7 @@ func (m *Manager) set(services []Service) {
 func (m *Manager) setOne(s Service) {
 	u, there := m.units[s.Name]
 	if !there {
-		u = &unit{service: s, log: logring.New(s.LogLines, s.LogBytes), state: State{Phase: Stopped}, since: time.Now()}
+		u = &unit{service: s, log: NewLogRing(s.LogLines, s.LogBytes), state: State{Phase: Stopped}, since: time.Now()}
 		m.units[s.Name] = u
 		m.step(u, Want)
 		return
@@ -160,7 +159,7 @@ func (u *unit) applyNext() {
 		return
 	}
 	if u.next.LogLines != u.service.LogLines || u.next.LogBytes != u.service.LogBytes {
-		u.log = logring.New(u.next.LogLines, u.next.LogBytes)
+		u.log = NewLogRing(u.next.LogLines, u.next.LogBytes)
 	}
 	u.service, u.next = *u.next, nil
 }

@@ -17,7 +17,6 @@ import (
 
 	"github.com/orlop-os/orlop/pkg/cell"
 	"github.com/orlop-os/orlop/pkg/cgroup"
-	"github.com/orlop-os/orlop/pkg/logring"
 	"github.com/orlop-os/orlop/pkg/profile"
 	"golang.org/x/sys/unix"
 )
@@ -332,7 +331,7 @@ func TestFloodDoesNotGrow(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
 	done := errors.New("done")
-	err = log.Follow(ctx, 0, func(_ logring.Line, missed uint64) error {
+	err = log.Follow(ctx, 0, func(_ LogLine, missed uint64) error {
 		if missed > 0 {
 			return done
 		}

@@ -10,7 +10,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/orlop-os/orlop/pkg/logring"
 	"github.com/orlop-os/orlop/pkg/notify"
 	"github.com/orlop-os/orlop/pkg/panics"
 	"github.com/orlop-os/orlop/pkg/profile"
@@ -114,7 +113,7 @@ func (m *Manager) startProcess(s Service, p pipes) (*Process, error) {
 
 // pump copies the output of the process to the ring, so the process never waits for a reader of the
 // ring.
-func pump(r *os.File, log *logring.Ring) {
+func pump(r *os.File, log *LogRing) {
 	defer r.Close()
 	buffer := make([]byte, 4096)
 	for {

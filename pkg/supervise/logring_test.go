@@ -1,4 +1,4 @@
-package logring
+package supervise
 
 import (
 	"context"
@@ -10,7 +10,7 @@ import (
 	"unicode/utf8"
 )
 
-func texts(lines []Line) string {
+func texts(lines []LogLine) string {
 	var all []string
 	for _, line := range lines {
 		all = append(all, fmt.Sprintf("%d:%s", line.Seq, line.Text))
@@ -34,7 +34,7 @@ func TestLines(t *testing.T) {
 		{"bytes", 9, 2*lineCost + 4, []string{"aa\nbb\ncc\n"}, 0, "2:bb 3:cc", "2:bb 3:cc", 2*lineCost + 4},
 		{"one line is always kept", 9, 1, []string{"aaaa\nbbbb\n"}, 0, "2:bbbb", "2:bbbb", lineCost + 4},
 	} {
-		r := New(c.lines, c.bytes)
+		r := NewLogRing(c.lines, c.bytes)
 		for _, w := range c.writes {
 			if n, err := r.Write([]byte(w)); n != len(w) || err != nil {
 				t.Fatalf("%s: Write = %d, %v", c.name, n, err)
@@ -54,7 +54,7 @@ func TestLines(t *testing.T) {
 }
 
 func TestSince(t *testing.T) {
-	r := New(2, 9999)
+	r := NewLogRing(2, 9999)
 	if _, err := r.Write([]byte("a\nb\nc\n")); err != nil {
 		t.Fatal(err)
 	}
@@ -66,12 +66,12 @@ func TestSince(t *testing.T) {
 }
 
 func TestLongLineIsSplit(t *testing.T) {
-	r := New(10, 1<<20)
-	if _, err := r.Write([]byte(strings.Repeat("x", MaxLine) + "y\nz\n")); err != nil {
+	r := NewLogRing(10, 1<<20)
+	if _, err := r.Write([]byte(strings.Repeat("x", MaxLogLine) + "y\nz\n")); err != nil {
 		t.Fatal(err)
 	}
 	lines := r.Tail(0)
-	if len(lines) != 3 || len(lines[0].Text) != MaxLine || lines[1].Text != "y" || lines[2].Text != "z" {
+	if len(lines) != 3 || len(lines[0].Text) != MaxLogLine || lines[1].Text != "y" || lines[2].Text != "z" {
 		t.Fatalf("%d lines, the last %q", len(lines), lines[len(lines)-1].Text)
 	}
 }
@@ -79,8 +79,8 @@ func TestLongLineIsSplit(t *testing.T) {
 // TestOtherBytes: bytes that are not valid in a proto3 string are replaced, also where a line is
 // cut within a character.
 func TestOtherBytes(t *testing.T) {
-	r := New(10, 1<<20)
-	write(t, r, "a\xffb\n"+strings.Repeat("x", MaxLine-1)+"é\n")
+	r := NewLogRing(10, 1<<20)
+	write(t, r, "a\xffb\n"+strings.Repeat("x", MaxLogLine-1)+"é\n")
 	lines := r.Tail(0)
 	if len(lines) != 3 || lines[0].Text != "a\uFFFDb" || !utf8.ValidString(lines[1].Text) || !utf8.ValidString(lines[2].Text) {
 		t.Errorf("%d lines: %s", len(lines), texts(lines))
@@ -88,7 +88,7 @@ func TestOtherBytes(t *testing.T) {
 }
 
 func TestSlowReaderIsToldWhatItMissed(t *testing.T) {
-	r := New(3, 1<<20)
+	r := NewLogRing(3, 1<<20)
 	write(t, r, "1\n2\n3\n4\n5\n")
 	lines, missed, err := r.After(t.Context(), 1)
 	if texts(lines) != "3:3 4:4 5:5" || missed != 1 || err != nil {
@@ -105,7 +105,7 @@ func TestSlowReaderIsToldWhatItMissed(t *testing.T) {
 // serves the race detector.
 func TestFollow(t *testing.T) {
 	const last = 2000
-	r := New(last, 1<<20)
+	r := NewLogRing(last, 1<<20)
 	write(t, r, "old 1\nold 2\n")
 	var group sync.WaitGroup
 	group.Go(func() {
@@ -115,7 +115,7 @@ func TestFollow(t *testing.T) {
 	})
 	done := errors.New("done")
 	expect := uint64(2)
-	err := r.Follow(t.Context(), 1, func(line Line, missed uint64) error {
+	err := r.Follow(t.Context(), 1, func(line LogLine, missed uint64) error {
 		if expect == 2 {
 			expect = line.Seq
 		}
@@ -134,7 +134,7 @@ func TestFollow(t *testing.T) {
 	group.Wait()
 }
 
-func write(t *testing.T, r *Ring, text string) {
+func write(t *testing.T, r *LogRing, text string) {
 	if _, err := r.Write([]byte(text)); err != nil {
 		t.Error(err)
 	}

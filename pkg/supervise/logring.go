@@ -1,9 +1,4 @@
-// Package logring stores the last log lines of a service in memory, bounded by lines and by bytes.
-//
-// The writer never waits for a reader: a full ring drops the oldest lines, and a slow reader gets
-// the number of lines that it missed. The package deliberately writes nothing to disk and parses no
-// line.
-package logring
+package supervise
 
 import (
 	"bytes"
@@ -13,41 +8,46 @@ import (
 	"time"
 )
 
-// MaxLine is the maximum length of a line in bytes. The rest of a longer line continues as another
-// line.
-const MaxLine = 8192
+// MaxLogLine is the maximum length of a line in bytes. The rest of a longer line continues as
+// another line.
+const MaxLogLine = 8192
 
-// lineCost is added to the length of a line in the byte count: the size of a Line in memory.
+// lineCost is added to the length of a line in the byte count: the size of a LogLine in memory.
 const lineCost = 48
 
-// Line is a line of text without its newline.
-type Line struct {
+// LogLine is a line of text without its newline.
+type LogLine struct {
 	Seq  uint64    // increases by 1 with each line; the first line has 1
 	Time time.Time // when the line was complete
 	Text string
 }
 
-// Ring stores the last lines. New creates it. All methods are safe for concurrent use.
-type Ring struct {
+// LogRing stores the last lines of a service's output in memory, bounded by lines and by bytes.
+// NewLogRing creates it. All methods are safe for concurrent use.
+//
+// The writer never waits for a reader: a full ring drops the oldest lines, and a slow reader gets
+// the number of lines that it missed. A ring deliberately writes nothing to disk and parses no
+// line.
+type LogRing struct {
 	maxLines, maxBytes int
 
 	mu      sync.Mutex
-	lines   []Line // oldest first
+	lines   []LogLine // oldest first
 	bytes   int
 	next    uint64        // Seq of the next line
 	partial []byte        // text since the last newline
 	changed chan struct{} // closed by the next line, then replaced
 }
 
-// New returns an empty ring with at most maxLines lines and maxBytes bytes of text (plus lineCost
-// for each line). Both limits are at least 1.
-func New(maxLines, maxBytes int) *Ring {
-	return &Ring{maxLines: max(maxLines, 1), maxBytes: max(maxBytes, 1), next: 1, changed: make(chan struct{})}
+// NewLogRing returns an empty ring with at most maxLines lines and maxBytes bytes of text (plus
+// lineCost for each line). Both limits are at least 1.
+func NewLogRing(maxLines, maxBytes int) *LogRing {
+	return &LogRing{maxLines: max(maxLines, 1), maxBytes: max(maxBytes, 1), next: 1, changed: make(chan struct{})}
 }
 
 // Write adds text, and sets the time of each completed line to now. It never blocks and never
 // fails, so it can be the io.Writer behind the output of a process.
-func (r *Ring) Write(text []byte) (int, error) {
+func (r *LogRing) Write(text []byte) (int, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	size, before := len(text), r.next
@@ -57,7 +57,7 @@ func (r *Ring) Write(text []byte) (int, error) {
 		if end >= 0 {
 			take = text[:end]
 		}
-		if room := MaxLine - len(r.partial); len(take) > room {
+		if room := MaxLogLine - len(r.partial); len(take) > room {
 			take, end = take[:room], -1
 		}
 		r.partial = append(r.partial, take...)
@@ -65,7 +65,7 @@ func (r *Ring) Write(text []byte) (int, error) {
 		if end >= 0 {
 			text = text[1:]
 		}
-		if end >= 0 || len(r.partial) == MaxLine {
+		if end >= 0 || len(r.partial) == MaxLogLine {
 			r.add()
 		}
 	}
@@ -77,7 +77,7 @@ func (r *Ring) Write(text []byte) (int, error) {
 
 // Flush turns the text after the last newline into a line, if there is any. The caller calls it
 // when a process has exited.
-func (r *Ring) Flush() {
+func (r *LogRing) Flush() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if len(r.partial) > 0 {
@@ -88,11 +88,11 @@ func (r *Ring) Flush() {
 
 // add turns the partial text into a line, and drops the oldest lines beyond the limits. The caller
 // holds the lock.
-func (r *Ring) add() {
+func (r *LogRing) add() {
 	// Bytes that are not UTF-8, or a character that was cut, are not valid in a proto3 string.
 	text := strings.ToValidUTF8(string(bytes.TrimSuffix(r.partial, []byte("\r"))), "\uFFFD")
 	r.partial = r.partial[:0]
-	r.lines = append(r.lines, Line{Seq: r.next, Time: time.Now(), Text: text})
+	r.lines = append(r.lines, LogLine{Seq: r.next, Time: time.Now(), Text: text})
 	r.next++
 	r.bytes += len(text) + lineCost
 	drop := 0
@@ -104,32 +104,32 @@ func (r *Ring) add() {
 	r.lines = r.lines[drop:]
 }
 
-func (r *Ring) notify() {
+func (r *LogRing) notify() {
 	close(r.changed)
 	r.changed = make(chan struct{})
 }
 
 // Newest returns the Seq of the last line, even if the ring has dropped it; 0 before the first
 // line.
-func (r *Ring) Newest() uint64 {
+func (r *LogRing) Newest() uint64 {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.next - 1
 }
 
 // Tail returns the last n stored lines, oldest first; all of them if n is 0.
-func (r *Ring) Tail(n int) []Line {
+func (r *LogRing) Tail(n int) []LogLine {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	from := 0
 	if n > 0 && n < len(r.lines) {
 		from = len(r.lines) - n
 	}
-	return append([]Line(nil), r.lines[from:]...)
+	return append([]LogLine(nil), r.lines[from:]...)
 }
 
 // Since returns the stored lines with a Seq greater than seq, oldest first.
-func (r *Ring) Since(seq uint64) []Line {
+func (r *LogRing) Since(seq uint64) []LogLine {
 	lines, _, _ := r.after(seq)
 	return lines
 }
@@ -137,7 +137,7 @@ func (r *Ring) Since(seq uint64) []Line {
 // After waits for a line with a Seq greater than seq, and returns all such stored lines. missed is
 // the number of dropped lines between seq and the first returned line. The only possible error is
 // the error of the context.
-func (r *Ring) After(ctx context.Context, seq uint64) (lines []Line, missed uint64, err error) {
+func (r *LogRing) After(ctx context.Context, seq uint64) (lines []LogLine, missed uint64, err error) {
 	for {
 		lines, missed, changed := r.after(seq)
 		if len(lines) > 0 {
@@ -151,7 +151,7 @@ func (r *Ring) After(ctx context.Context, seq uint64) (lines []Line, missed uint
 	}
 }
 
-func (r *Ring) after(seq uint64) ([]Line, uint64, <-chan struct{}) {
+func (r *LogRing) after(seq uint64) ([]LogLine, uint64, <-chan struct{}) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if len(r.lines) == 0 || seq >= r.next-1 {
@@ -159,15 +159,15 @@ func (r *Ring) after(seq uint64) ([]Line, uint64, <-chan struct{}) {
 	}
 	first := r.lines[0].Seq
 	if seq+1 < first {
-		return append([]Line(nil), r.lines...), first - seq - 1, r.changed
+		return append([]LogLine(nil), r.lines...), first - seq - 1, r.changed
 	}
-	return append([]Line(nil), r.lines[seq+1-first:]...), 0, r.changed
+	return append([]LogLine(nil), r.lines[seq+1-first:]...), 0, r.changed
 }
 
 // Follow calls each for the last tail stored lines (for all if tail is 0) and then for every new
 // line, until the context ends (Follow returns its error) or each fails. missed is the number of
 // lines before this line that were lost because each was slower than the writer.
-func (r *Ring) Follow(ctx context.Context, tail int, each func(line Line, missed uint64) error) error {
+func (r *LogRing) Follow(ctx context.Context, tail int, each func(line LogLine, missed uint64) error) error {
 	r.mu.Lock()
 	last := r.next - 1
 	r.mu.Unlock()
