@@ -14,7 +14,6 @@ import (
 	"gotest.tools/v3/golden"
 
 	"github.com/orlop-os/orlop/pkg/config"
-	"github.com/orlop-os/orlop/pkg/nodecerts"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 	"github.com/orlop-os/orlop/pkg/pki"
 	"github.com/orlop-os/orlop/pkg/reconcile"
@@ -85,8 +84,8 @@ func TestGolden(t *testing.T) {
 			spec.Node.ControlPlane = controlPlane
 			a := authorities(t)
 			if !controlPlane { // it issues nothing
-				a = Authorities{Kubernetes: Authority{CA: &pki.CA{Cert: a.Kubernetes.Cert}}, Issued: nodecerts.Issued{}}
-				for _, l := range nodecerts.NodeLeaves(spec.Node.Name, spec.Node.IPs) {
+				a = Authorities{Kubernetes: Authority{CA: &pki.CA{Cert: a.Kubernetes.Cert}}, Issued: nodespec.IssuedCerts{}}
+				for _, l := range nodespec.NodeLeaves(spec.Node.Name, spec.Node.IPs) {
 					leaf, err := pki.SelfSigned(pki.Spec{CN: "given", Usage: pki.Client, TTL: time.Hour})
 					if err != nil {
 						t.Fatal(err)

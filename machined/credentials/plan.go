@@ -14,7 +14,6 @@ import (
 
 	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/distinct"
-	"github.com/orlop-os/orlop/pkg/nodecerts"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 	"github.com/orlop-os/orlop/pkg/paths"
 	"github.com/orlop-os/orlop/pkg/pki"
@@ -49,7 +48,7 @@ type Authorities struct {
 	RevokedSet     []byte // JSON, a trust.RevokedSet
 	Addons         []byte // JSON, a list of nodespec.Addon
 	NodeLabels     []byte // JSON, a nodespec.NodeLabels
-	Issued         nodecerts.Issued
+	Issued         nodespec.IssuedCerts
 }
 
 // ReadAtStart returns the data that the orchestrator process with a directory reads only at its
@@ -150,7 +149,7 @@ func APIServer(identity *ecdsa.PrivateKey, name string, ips []netip.Addr, ca *pk
 		p.addFile(cert, given.CertPEM())
 		return w
 	}
-	leaf := nodecerts.MachineLeaf(name, ips)
+	leaf := nodespec.MachineLeaf(name, ips)
 	leaf.Key = identity
 	if ca == nil {
 		leaf.Usage, leaf.O = pki.Server, nil
@@ -165,7 +164,7 @@ func (w *Want) node(node nodespec.Spec, a Authorities) {
 	p.addFile(nodespec.CA, a.Kubernetes.Bundle())
 	p.addFile(nodespec.NodeLabelsFile, a.NodeLabels)
 	p.addFile(nodespec.Revoked, a.RevokedSet)
-	for _, l := range nodecerts.NodeLeaves(node.Node.Name, node.Node.IPs) {
+	for _, l := range nodespec.NodeLeaves(node.Node.Name, node.Node.IPs) {
 		if given := a.Issued[l.Cert]; given != nil {
 			p.addFile(l.Key, given.KeyPEM())
 			p.addFile(l.Cert, given.CertPEM())
@@ -244,7 +243,7 @@ func (p process) addFile(name string, content []byte) {
 }
 
 func (p process) addLeaf(cert, key string, by *pki.CA, spec pki.Spec) {
-	spec.TTL, spec.Backdate = leafTTL, nodecerts.Backdate
+	spec.TTL, spec.Backdate = leafTTL, nodespec.LeafBackdate
 	p.w.Leaves = append(p.w.Leaves, Leaf{filepath.Join(p.dir, cert), filepath.Join(p.dir, key), p.uid, by, spec})
 }
 

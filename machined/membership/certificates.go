@@ -14,7 +14,7 @@ import (
 	"github.com/orlop-os/orlop/machined/membership/workerjoin"
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/config"
-	"github.com/orlop-os/orlop/pkg/nodecerts"
+	"github.com/orlop-os/orlop/pkg/nodespec"
 	"github.com/orlop-os/orlop/pkg/pki"
 	"github.com/orlop-os/orlop/pkg/safefile"
 )
@@ -22,7 +22,7 @@ import (
 // Certificates are the certificates of a member. The value is always replaced as a whole.
 type Certificates struct {
 	Machine   *pki.Leaf
-	Node      nodecerts.Issued
+	Node      nodespec.IssuedCerts
 	addresses []netip.Addr // addresses of the machine at the time of the request
 }
 
@@ -59,7 +59,7 @@ func readCertificates(file string, identity *ecdsa.PrivateKey) (Certificates, er
 	if err == nil {
 		err = json.Unmarshal(text, &s)
 	}
-	h := Certificates{Node: nodecerts.Issued{}, addresses: s.Addresses}
+	h := Certificates{Node: nodespec.IssuedCerts{}, addresses: s.Addresses}
 	if err == nil {
 		h.Machine, err = pki.ParseLeaf([]byte(s.Machine), pki.EncodeKey(identity))
 	}

@@ -28,7 +28,6 @@ import (
 	"github.com/orlop-os/orlop/pkg/client"
 	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/joinrequest"
-	"github.com/orlop-os/orlop/pkg/nodecerts"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 	"github.com/orlop-os/orlop/pkg/pki"
 	"github.com/orlop-os/orlop/pkg/trust"
@@ -135,7 +134,7 @@ func (m *machine) certificate() (tls.Certificate, error) {
 	if err != nil {
 		return tls.Certificate{}, err
 	}
-	spec := nodecerts.MachineLeaf(c.Machine.Metadata.Name, m.own())
+	spec := nodespec.MachineLeaf(c.Machine.Metadata.Name, m.own())
 	spec.Key, spec.TTL = m.identity, 365*24*time.Hour
 	leaf, err := ca.Issue(spec)
 	if err != nil {

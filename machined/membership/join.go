@@ -13,7 +13,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/callerid"
 	"github.com/orlop-os/orlop/pkg/config"
-	"github.com/orlop-os/orlop/pkg/nodecerts"
+	"github.com/orlop-os/orlop/pkg/nodespec"
 	"github.com/orlop-os/orlop/pkg/pki"
 	"github.com/orlop-os/orlop/pkg/trust"
 )
@@ -198,7 +198,7 @@ func (s *signer) issue(pair config.CertKey, spec pki.Spec, key *ecdsa.PublicKey)
 	if err != nil {
 		return nil, err
 	}
-	spec.TTL, spec.Backdate, spec.For, spec.Ticket = memberTTL, nodecerts.Backdate, key, s.ticket
+	spec.TTL, spec.Backdate, spec.For, spec.Ticket = memberTTL, nodespec.LeafBackdate, key, s.ticket
 	leaf, err := ca.Issue(spec)
 	if err != nil {
 		return nil, err
@@ -213,10 +213,10 @@ func (s *signer) issue(pair config.CertKey, spec pki.Spec, key *ecdsa.PublicKey)
 func sign(c *config.Config, m candidate, requests map[string][]byte) (out *api.JoinResponse, expires time.Time, err error) {
 	s, addresses := signer{ticket: m.member.Ticket}, []netip.Addr{m.address}
 	out = &api.JoinResponse{NodeCertificates: map[string][]byte{}}
-	if out.MachineCertificate, err = s.issue(c.Cluster.Spec.PKI.Machine, nodecerts.MachineLeaf(m.member.Name, addresses), m.key); err != nil {
+	if out.MachineCertificate, err = s.issue(c.Cluster.Spec.PKI.Machine, nodespec.MachineLeaf(m.member.Name, addresses), m.key); err != nil {
 		return nil, expires, err
 	}
-	for _, l := range nodecerts.NodeLeaves(m.member.Name, addresses) {
+	for _, l := range nodespec.NodeLeaves(m.member.Name, addresses) {
 		key, err := pki.ParseRequest(requests[l.Cert])
 		if err != nil {
 			return nil, expires, fmt.Errorf("%s: %w", l.Cert, err)

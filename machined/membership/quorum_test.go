@@ -18,7 +18,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/orlop-os/orlop/pkg/api"
-	"github.com/orlop-os/orlop/pkg/nodecerts"
+	"github.com/orlop-os/orlop/pkg/nodespec"
 	"github.com/orlop-os/orlop/pkg/pki"
 	"github.com/orlop-os/orlop/pkg/trust"
 )
@@ -199,7 +199,7 @@ func TestThree(t *testing.T) {
 	}
 	join := func(at *machine, shown *x509.Certificate, key *ecdsa.PrivateKey, peer string) (*x509.Certificate, error) {
 		r := &api.JoinRequest{MachineCsr: request(key), NodeCsrs: map[string][]byte{}}
-		for _, l := range nodecerts.NodeLeaves("w", nil) {
+		for _, l := range nodespec.NodeLeaves("w", nil) {
 			r.NodeCsrs[l.Cert] = request(newKey())
 		}
 		answer, err := at.Join(from(shown, peer), r)

@@ -14,7 +14,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/joinrequest"
-	"github.com/orlop-os/orlop/pkg/nodecerts"
+	"github.com/orlop-os/orlop/pkg/nodespec"
 	"github.com/orlop-os/orlop/pkg/pki"
 	"github.com/orlop-os/orlop/pkg/trust"
 )
@@ -140,7 +140,7 @@ func TestJoinRequests(t *testing.T) {
 
 	// It joins with the ticket, and then no other machine can request its name.
 	r := &api.JoinRequest{MachineCsr: request, NodeCsrs: map[string][]byte{}}
-	for _, l := range nodecerts.NodeLeaves("w1", nil) {
+	for _, l := range nodespec.NodeLeaves("w1", nil) {
 		leaf, err := pki.NewKey()
 		if err != nil {
 			t.Fatal(err)

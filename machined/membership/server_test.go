@@ -13,7 +13,6 @@ import (
 
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/config"
-	"github.com/orlop-os/orlop/pkg/nodecerts"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 	"github.com/orlop-os/orlop/pkg/pki"
 	"github.com/orlop-os/orlop/pkg/trust"
@@ -52,8 +51,8 @@ func TestMembers(t *testing.T) {
 	// asks sends the request of a machine and processes the answer.
 	asks := func(cert *x509.Certificate, identity *pki.Leaf, peer string) (Certificates, error) {
 		r := &api.JoinRequest{MachineCsr: request(identity), NodeCsrs: map[string][]byte{}}
-		got := Certificates{Machine: &pki.Leaf{Key: identity.Key}, Node: nodecerts.Issued{}}
-		for _, l := range nodecerts.NodeLeaves("w1", nil) {
+		got := Certificates{Machine: &pki.Leaf{Key: identity.Key}, Node: nodespec.IssuedCerts{}}
+		for _, l := range nodespec.NodeLeaves("w1", nil) {
 			got.Node[l.Cert] = &pki.Leaf{}
 			r.NodeCsrs[l.Cert] = request(got.Node[l.Cert])
 		}

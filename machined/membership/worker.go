@@ -22,7 +22,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/client"
 	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/joinrequest"
-	"github.com/orlop-os/orlop/pkg/nodecerts"
+	"github.com/orlop-os/orlop/pkg/nodespec"
 	"github.com/orlop-os/orlop/pkg/pki"
 )
 
@@ -315,12 +315,12 @@ func (w *Worker) clientCert(how workerjoin.Action, c *config.Config, ticket *x50
 // newCertificates creates the keys of a machine's certificates, and the request for their
 // signatures.
 func newCertificates(identity *ecdsa.PrivateKey, name string) (Certificates, *api.JoinRequest, error) {
-	got, r := Certificates{Machine: &pki.Leaf{Key: identity}, Node: nodecerts.Issued{}}, &api.JoinRequest{NodeCsrs: map[string][]byte{}}
+	got, r := Certificates{Machine: &pki.Leaf{Key: identity}, Node: nodespec.IssuedCerts{}}, &api.JoinRequest{NodeCsrs: map[string][]byte{}}
 	var err error
 	if r.MachineCsr, err = pki.NewRequest(identity); err != nil {
 		return got, nil, err
 	}
-	for _, l := range nodecerts.NodeLeaves(name, nil) {
+	for _, l := range nodespec.NodeLeaves(name, nil) {
 		key, err := pki.NewKey()
 		if err != nil {
 			return got, nil, err

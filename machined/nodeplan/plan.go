@@ -9,7 +9,6 @@ import (
 	"github.com/orlop-os/orlop/machined/network"
 	"github.com/orlop-os/orlop/pkg/buildinfo"
 	"github.com/orlop-os/orlop/pkg/config"
-	"github.com/orlop-os/orlop/pkg/nodecerts"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 	"github.com/orlop-os/orlop/pkg/pki"
 	"github.com/orlop-os/orlop/pkg/trust"
@@ -36,7 +35,7 @@ type Member struct {
 	PodsStopped bool // after the removal, its pods have stopped
 	// certificates issued to the machine and to its node
 	Machine *pki.Leaf
-	Node    nodecerts.Issued
+	Node    nodespec.IssuedCerts
 }
 
 // Trust are the clients that the machine accepts.

@@ -17,7 +17,6 @@ import (
 	"github.com/orlop-os/orlop/pkg/callerid"
 	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/limits"
-	"github.com/orlop-os/orlop/pkg/nodecerts"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 	"github.com/orlop-os/orlop/pkg/paths"
 	"github.com/orlop-os/orlop/pkg/pki"
@@ -200,7 +199,7 @@ func (m *Manager) prepare(by callerid.Caller, kind, name string) (string, step, 
 		return "", nil, status.Error(codes.FailedPrecondition, "no storage for the object: "+why)
 	}
 	as := pki.Spec{
-		CN: nodespec.BreakGlassUser, O: []string{"system:masters"}, Usage: pki.Client, TTL: certTTL, Backdate: nodecerts.Backdate,
+		CN: nodespec.BreakGlassUser, O: []string{"system:masters"}, Usage: pki.Client, TTL: certTTL, Backdate: nodespec.LeafBackdate,
 		Lineage: by.Lineage, Root: by.Issuer,
 	}
 	return kind, func(ctx context.Context, o nodespec.SuspendRequest) (nodespec.SuspendResult, error) {
