@@ -4,11 +4,11 @@ import (
 	"context"
 	"time"
 
+	machinedapi "github.com/orlop-os/orlop/machined/api"
 	"github.com/orlop-os/orlop/machined/credentials"
 	"github.com/orlop-os/orlop/machined/drift"
 	"github.com/orlop-os/orlop/machined/host"
 	"github.com/orlop-os/orlop/machined/network"
-	"github.com/orlop-os/orlop/pkg/topic"
 )
 
 // configurationState describes the configuration: topic "configuration". Config.Get returns its
@@ -36,57 +36,68 @@ type configurationState struct {
 
 // observable lists all topics of the machine's state, one line per topic. The API sends the JSON
 // form of the named type.
-func observable(m *machine) []topic.Topic {
-	return []topic.Topic{
+func observable(m *machine) []machinedapi.Topic {
+	return []machinedapi.Topic{
 		// []credentials.State, with expiry
-		topic.Polled("certificates", ignoreContext(certificates)),
+		machinedapi.PolledTopic("certificates", ignoreContext(certificates)),
 		// []host.GroupUsage: control groups and their usage
-		topic.Polled("cgroups", ignoreContext(m.system.kernel.ReadGroups)),
+		machinedapi.PolledTopic("cgroups", ignoreContext(m.system.kernel.ReadGroups)),
 		// configurationState
-		topic.Polled("configuration", ignoreContext(func() (configurationState, error) { return readConfiguration(m) })),
+		machinedapi.PolledTopic("configuration", ignoreContext(func() (configurationState, error) { return readConfiguration(m) })),
 		// disk.State: disks, partitions, file systems
-		topic.Watched("disks", m.domains.disks.State()),
+		machinedapi.WatchedTopic("disks", m.domains.disks.State()),
 		// []drift.State: differences from the configured state
-		drift.New(drift.Deps{Domains: m.config.reconciler.DriftSources(), Epoch: m.config.reconciler.DriftEpoch}).Topic(),
+		driftTopic(drift.New(drift.Deps{Domains: m.config.reconciler.DriftSources(), Epoch: m.config.reconciler.DriftEpoch})),
 		// []host.FilesystemState: usage of file systems
-		topic.Polled("filesystems", ignoreContext(m.system.kernel.ReadUsage)),
+		machinedapi.PolledTopic("filesystems", ignoreContext(m.system.kernel.ReadUsage)),
 		// install.State: progress of an installation
-		topic.Watched("install", m.install.State()),
+		machinedapi.WatchedTopic("install", m.install.State()),
 		// membership.State: membership of a worker in its cluster
-		topic.Watched("membership", m.members.Worker.State),
-		topic.Polled("memory", ignoreContext(m.system.kernel.ReadMemory)),   // host.Memory, bytes
-		topic.Polled("modules", ignoreContext(m.system.kernel.ReadModules)), // []host.LoadedModule
-		topic.Polled("mounts", ignoreContext(m.system.kernel.ReadMounts)),   // []host.MountState
+		machinedapi.WatchedTopic("membership", m.members.Worker.State),
+		// host.Memory, bytes
+		machinedapi.PolledTopic("memory", ignoreContext(m.system.kernel.ReadMemory)),
+		// []host.LoadedModule
+		machinedapi.PolledTopic("modules", ignoreContext(m.system.kernel.ReadModules)),
+		// []host.MountState
+		machinedapi.PolledTopic("mounts", ignoreContext(m.system.kernel.ReadMounts)),
 		// network.State: links, addresses, routes, leases, resolver
-		topic.Watched("network", m.domains.network.State),
+		machinedapi.WatchedTopic("network", m.domains.network.State),
 		// []debug.RuleTable: the nftables rules, as nft prints them
-		topic.Polled("nftables", m.debug.RuleTables),
-		topic.Polled("pci", ignoreContext(m.system.kernel.ReadPCI)), // []host.PCIDevice
+		machinedapi.PolledTopic("nftables", m.debug.RuleTables),
+		machinedapi.PolledTopic("pci", ignoreContext(m.system.kernel.ReadPCI)), // []host.PCIDevice
 		// []host.ProcessState, with memory
-		topic.Polled("processes", ignoreContext(m.system.kernel.ReadProcesses)),
+		machinedapi.PolledTopic("processes", ignoreContext(m.system.kernel.ReadProcesses)),
 		// events.PanicState: panics of the system's programs
-		topic.Watched("panics", m.reports.panics.State()),
+		machinedapi.WatchedTopic("panics", m.reports.panics.State()),
 		// []network.KernelRoute: all routes of the kernel, of any origin
-		topic.Polled("routes", ignoreContext(network.KernelRoutes)),
+		machinedapi.PolledTopic("routes", ignoreContext(network.KernelRoutes)),
 		// []host.Sensor: temperatures, fans, voltages, power
-		topic.Polled("sensors", ignoreContext(m.system.kernel.ReadSensors)),
+		machinedapi.PolledTopic("sensors", ignoreContext(m.system.kernel.ReadSensors)),
 		// []supervise.Status, with components
-		topic.Watched("services", m.processes.services.Status()),
+		machinedapi.WatchedTopic("services", m.processes.services.Status()),
 		// []logship.State: receivers of logs
-		topic.Polled("log-shipping", ignoreContext(m.logShipping.States)),
+		machinedapi.PolledTopic("log-shipping", ignoreContext(m.logShipping.States)),
 		// events.Stage: step of the boot and the resource for which it waits
-		topic.Watched("stage", m.reports.progress.Stage()),
+		machinedapi.WatchedTopic("stage", m.reports.progress.Stage()),
 		// []host.SysctlState: configured kernel parameters
-		topic.Polled("sysctls", ignoreContext(func() ([]host.SysctlState, error) {
+		machinedapi.PolledTopic("sysctls", ignoreContext(func() ([]host.SysctlState, error) {
 			return m.system.kernel.ReadSysctls(m.config.facts.hostConfig(m.config.active.Current().Config))
 		})),
 		// host.System: kernel, processors, uptime
-		topic.Polled("system", ignoreContext(m.system.kernel.ReadSystem)),
-		topic.Watched("time", m.domains.clock.status), // timesync.Status
+		machinedapi.PolledTopic("system", ignoreContext(m.system.kernel.ReadSystem)),
+		machinedapi.WatchedTopic("time", m.domains.clock.status), // timesync.Status
 		// []events.Moment: time of each step and first readiness
-		topic.Watched("timeline", m.reports.progress.Timeline()),
+		machinedapi.WatchedTopic("timeline", m.reports.progress.Timeline()),
 		// upgrade.State: the last upgrade and its progress
-		topic.Watched("upgrade", m.upgrade.Controller.State()),
+		machinedapi.WatchedTopic("upgrade", m.upgrade.Controller.State()),
+	}
+}
+
+func driftTopic(d *drift.Reader) machinedapi.Topic {
+	return machinedapi.Topic{
+		Name: "drift",
+		Get:  func(ctx context.Context) (any, uint64, error) { return d.Get(ctx) },
+		Next: d.Next,
 	}
 }
 

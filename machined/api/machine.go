@@ -14,7 +14,6 @@ import (
 	"github.com/orlop-os/orlop/pkg/callerid"
 	"github.com/orlop-os/orlop/pkg/client"
 	"github.com/orlop-os/orlop/pkg/disklayout"
-	"github.com/orlop-os/orlop/pkg/topic"
 )
 
 // MachineDeps are the dependencies of service Machine.
@@ -29,7 +28,7 @@ type MachineDeps struct {
 	// Name returns the name of the machine; empty if it has no configuration.
 	Name func() string
 	// Topics are the topics of the machine's state.
-	Topics []topic.Topic
+	Topics []Topic
 	// TailEvents passes the events after a cursor to each; with follow also each new event.
 	TailEvents func(ctx context.Context, after uint64, follow bool, each func(*api.Event) error) error
 	// Reboot and PowerOff start the shutdown. gracePeriod is the time for the workloads to stop; 0

@@ -13,7 +13,6 @@ import (
 
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/cell"
-	"github.com/orlop-os/orlop/pkg/topic"
 )
 
 // TestReset checks which partitions each mode wipes, and that no other mode resets.
@@ -53,9 +52,9 @@ func TestGet(t *testing.T) {
 	type state struct {
 		Phase string `json:"phase"`
 	}
-	s := machineService{deps: MachineDeps{Topics: []topic.Topic{
-		topic.Watched("stage", cell.New(state{Phase: "running"})),
-		topic.Polled("memory", func(context.Context) (int, error) { return 1, nil }),
+	s := machineService{deps: MachineDeps{Topics: []Topic{
+		WatchedTopic("stage", cell.New(state{Phase: "running"})),
+		PolledTopic("memory", func(context.Context) (int, error) { return 1, nil }),
 	}}}
 	if got, err := s.Get(t.Context(), &api.GetRequest{}); err != nil || !slices.Equal(got.Topics, []string{"stage", "memory"}) {
 		t.Errorf("%v, %v", got, err)

@@ -12,7 +12,6 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 
 	"github.com/orlop-os/orlop/pkg/api"
-	"github.com/orlop-os/orlop/pkg/topic"
 )
 
 func (s machineService) Get(ctx context.Context, r *api.GetRequest) (*api.TopicValue, error) {
@@ -53,17 +52,17 @@ func (s machineService) topicNames() []string {
 	return names
 }
 
-func (s machineService) topic(name string) (topic.Topic, error) {
+func (s machineService) topic(name string) (Topic, error) {
 	for _, t := range s.deps.Topics {
 		if t.Name == name {
 			return t, nil
 		}
 	}
-	return topic.Topic{}, status.Errorf(codes.NotFound, "state: topic %q does not exist; topics: %s", name, strings.Join(s.topicNames(), ", "))
+	return Topic{}, status.Errorf(codes.NotFound, "state: topic %q does not exist; topics: %s", name, strings.Join(s.topicNames(), ", "))
 }
 
 // valueOf reads a topic.
-func valueOf(ctx context.Context, t topic.Topic) (*api.TopicValue, error) {
+func valueOf(ctx context.Context, t Topic) (*api.TopicValue, error) {
 	v, rev, err := t.Get(ctx)
 	if err != nil {
 		return nil, status.Errorf(codes.Internal, "state: cannot read topic %s: %v", t.Name, err)

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/orlop-os/orlop/pkg/panics"
-	"github.com/orlop-os/orlop/pkg/topic"
 )
 
 const (
@@ -70,20 +69,8 @@ type Reader struct {
 // New returns a reader that has not read yet.
 func New(d Deps) *Reader { return &Reader{deps: d, interval: readInterval, timeout: diffTimeout} }
 
-// Topic returns the topic of the drift.
-func (d *Reader) Topic() topic.Topic {
-	return topic.Topic{
-		Name: "drift",
-		Get: func(ctx context.Context) (any, uint64, error) {
-			states, revision, err := d.get(ctx)
-			return states, revision, err
-		},
-		Next: d.next,
-	}
-}
-
-// next waits for a revision newer than seen. A watcher wakes only for a change.
-func (d *Reader) next(ctx context.Context, seen uint64) error {
+// Next waits for a revision newer than seen. A watcher wakes only for a change.
+func (d *Reader) Next(ctx context.Context, seen uint64) error {
 	tick := time.NewTicker(d.interval)
 	defer tick.Stop()
 	for {
@@ -92,15 +79,15 @@ func (d *Reader) next(ctx context.Context, seen uint64) error {
 		case <-ctx.Done():
 			return ctx.Err()
 		}
-		if _, revision, err := d.get(ctx); err != nil || revision > seen {
+		if _, revision, err := d.Get(ctx); err != nil || revision > seen {
 			return err
 		}
 	}
 }
 
-// get returns the drift, which is at most readInterval old, and its revision. Concurrent callers
+// Get returns the drift, which is at most readInterval old, and its revision. Concurrent callers
 // share a refresh.
-func (d *Reader) get(ctx context.Context) ([]State, uint64, error) {
+func (d *Reader) Get(ctx context.Context) ([]State, uint64, error) {
 	for {
 		d.mu.Lock()
 		fresh := !d.readAt.IsZero() && time.Since(d.readAt) < d.interval && d.readEpoch == d.currentEpoch()

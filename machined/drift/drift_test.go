@@ -43,7 +43,7 @@ func TestDrift(t *testing.T) {
 		d.mu.Lock()
 		d.readAt = time.Time{}
 		d.mu.Unlock()
-		states, got, err := d.get(t.Context())
+		states, got, err := d.Get(t.Context())
 		text := ""
 		for _, s := range states {
 			text += fmt.Sprintf("%s %v %s;", s.Domain, s.Operations, s.Problem)
@@ -72,7 +72,7 @@ func TestDrift(t *testing.T) {
 		t.Errorf("asked %d times", n)
 	}
 	for range 10 { // soon repeated calls get the same
-		if _, revision, err := d.get(t.Context()); revision != 4 || err != nil {
+		if _, revision, err := d.Get(t.Context()); revision != 4 || err != nil {
 			t.Errorf("%d, %v", revision, err)
 		}
 	}
@@ -95,7 +95,7 @@ func TestDriftHangs(t *testing.T) {
 	first := func() string {
 		d.interval = time.Hour
 		d.readAt = time.Time{}
-		states, _, err := d.get(t.Context())
+		states, _, err := d.Get(t.Context())
 		if err != nil || len(states) != 2 {
 			t.Fatalf("%v, %v", states, err)
 		}
@@ -119,7 +119,7 @@ func TestDriftHangs(t *testing.T) {
 	leave()
 	d.readAt = time.Time{}
 	d.running = make(chan struct{})
-	if _, _, err := d.get(leaving); !errors.Is(err, context.Canceled) {
+	if _, _, err := d.Get(leaving); !errors.Is(err, context.Canceled) {
 		t.Errorf("a caller who has left: %v", err)
 	}
 }
@@ -128,14 +128,14 @@ func TestDriftHangs(t *testing.T) {
 func TestDriftIsWatched(t *testing.T) {
 	host := &saidDrift{}
 	d := &Reader{deps: Deps{Domains: []Source{{"host", host.diff}}}, interval: time.Millisecond, timeout: time.Minute}
-	_, seen, err := d.get(t.Context())
+	_, seen, err := d.Get(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
 	ended := make(chan error, 1)
-	go func() { ended <- d.next(ctx, seen) }()
+	go func() { ended <- d.Next(ctx, seen) }()
 	for host.asked.Load() < 5 {
 		select {
 		case err := <-ended:
@@ -147,7 +147,7 @@ func TestDriftIsWatched(t *testing.T) {
 	if err := <-ended; err != nil {
 		t.Fatal(err)
 	}
-	if value, revision, err := d.get(t.Context()); err != nil || revision != seen+1 || value[0].Operations[0] != "set kernel parameter a" {
+	if value, revision, err := d.Get(t.Context()); err != nil || revision != seen+1 || value[0].Operations[0] != "set kernel parameter a" {
 		t.Errorf("%v, %d, %v", value, revision, err)
 	}
 }
@@ -159,7 +159,7 @@ func TestDriftOfAnotherConfiguration(t *testing.T) {
 	d.deps.Epoch = epoch.Load
 	look := func(want string) {
 		t.Helper()
-		states, _, err := d.get(t.Context())
+		states, _, err := d.Get(t.Context())
 		if got := fmt.Sprint(states[0].Operations); err != nil || got != want {
 			t.Errorf("got %s, %v; want %s", got, err, want)
 		}

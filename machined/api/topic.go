@@ -1,7 +1,4 @@
-// Package topic makes parts of the machine's state observable under a name. The owner of a value
-// makes its topic; the management API lists all topics, and clients get or watch them. The package
-// holds no values.
-package topic
+package api
 
 import (
 	"context"
@@ -15,7 +12,8 @@ import (
 // for.
 const pollInterval = 2 * time.Second
 
-// Topic is an observable part of the machine's state, under its API name.
+// Topic is a part of the machine's state that clients get or watch under its name. The owner of the
+// value makes its topic, which holds no value itself.
 type Topic struct {
 	Name string
 	// Get returns the present value and its revision.
@@ -24,8 +22,8 @@ type Topic struct {
 	Next func(ctx context.Context, seen uint64) error
 }
 
-// Watched is a topic with its value in a cell.
-func Watched[T any](name string, c *cell.Cell[T]) Topic {
+// WatchedTopic is a topic with its value in a cell.
+func WatchedTopic[T any](name string, c *cell.Cell[T]) Topic {
 	return Topic{
 		Name: name,
 		Get:  func(context.Context) (any, uint64, error) { v, rev := c.Get(); return v, rev, nil },
@@ -39,9 +37,9 @@ func Watched[T any](name string, c *cell.Cell[T]) Topic {
 	}
 }
 
-// Polled is a topic that reads its value on every Get. Its revision is the time in
+// PolledTopic is a topic that reads its value on every Get. Its revision is the time in
 // milliseconds since 1970.
-func Polled[T any](name string, read func(context.Context) (T, error)) Topic {
+func PolledTopic[T any](name string, read func(context.Context) (T, error)) Topic {
 	return Topic{
 		Name: name,
 		Get: func(ctx context.Context) (any, uint64, error) {
