@@ -34,22 +34,22 @@ var layers = []layer{
 		"",
 		// files, memory, goroutines
 		"pkg/backoff", "pkg/cell", "pkg/distinct", "pkg/glob", "pkg/limits", "pkg/panics", "pkg/paths",
-		"pkg/reconcile", "pkg/safefile", "pkg/sanitize", "pkg/scripttest", "pkg/simtest", "pkg/topic", "pkg/transfer",
+		"pkg/reconcile", "pkg/safefile", "pkg/sanitize", "pkg/scripttest", "pkg/simtest", "pkg/transfer",
 		// the disk and the boot
 		"pkg/bootenv", "pkg/disklayout", "pkg/diskprobe/...", "pkg/esp", "pkg/mkfs/...",
 		"pkg/parttable", "pkg/slot", "pkg/superblock", "pkg/verity", "pkg/vpd",
 		// the kernel
 		"pkg/cgroup", "pkg/confine", "pkg/kmod", "pkg/kmsg", "pkg/mount", "pkg/rtnl/...", "pkg/sysctl", "pkg/watchdog",
 		// processes and their records
-		"pkg/audit", "pkg/capture", "pkg/logring", "pkg/notify", "pkg/profile", "pkg/supervise/...",
+		"pkg/audit", "pkg/capture", "pkg/notify", "pkg/profile", "pkg/supervise/...",
 		// images and artifacts
-		"pkg/artifact/...", "pkg/imagestore", "pkg/ociarchive", "pkg/registry",
+		"pkg/artifact/...", "pkg/imagestore", "pkg/registry",
 	}},
 	// the identity of machines and clients, and the admission of machines
 	{"cluster", true, []string{"pkg/callerid", "pkg/etcdjoin", "pkg/joinrequest", "pkg/pairing", "pkg/pki", "pkg/trust/..."}},
 	// the documents and calls by which programs and operators communicate
 	{"contract", true, []string{
-		"pkg/api", "pkg/buildinfo", "pkg/bundle", "pkg/client/...", "pkg/config/...", "pkg/nodecerts", "pkg/nodespec/...", "pkg/relay",
+		"pkg/api", "pkg/buildinfo", "pkg/bundle", "pkg/client/...", "pkg/config/...", "pkg/nodespec/...", "pkg/relay",
 	}},
 	{"parts of machined", false, []string{
 		// decide which configuration may follow another
@@ -72,7 +72,7 @@ var layers = []layer{
 
 // engines orders the mechanisms that run tasks: all other packages of pkg < cell < reconcile,
 // supervise.
-var engines = map[string]int{"pkg/cell": 1, "pkg/reconcile": 2, "pkg/supervise": 2, "pkg/topic": 2}
+var engines = map[string]int{"pkg/cell": 1, "pkg/reconcile": 2, "pkg/supervise": 2}
 
 // withoutEngines are the parts that import only pkg, and of the engines only cell.
 var withoutEngines = []string{"init", "apid", "imager/..."}

@@ -15,7 +15,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/orlop-os/orlop/pkg/ociarchive"
+	"github.com/orlop-os/orlop/imager/ociarchive"
 )
 
 //go:embed src/pause.c

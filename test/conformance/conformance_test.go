@@ -10,7 +10,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/orlop-os/orlop/pkg/ociarchive"
+	"github.com/orlop-os/orlop/imager/ociarchive"
 )
 
 // list has the format of the suite's list of tests.

@@ -15,7 +15,7 @@ import (
 	"strings"
 
 	"github.com/orlop-os/orlop/imager/debian"
-	"github.com/orlop-os/orlop/pkg/ociarchive"
+	"github.com/orlop-os/orlop/imager/ociarchive"
 )
 
 // notNeeded are dependencies of packages that only the installation needs, or that are one of

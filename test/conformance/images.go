@@ -15,8 +15,8 @@ import (
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 
+	"github.com/orlop-os/orlop/imager/ociarchive"
 	"github.com/orlop-os/orlop/imager/pause"
-	"github.com/orlop-os/orlop/pkg/ociarchive"
 )
 
 // tools are the packages for the commands that the suite runs in its pods, besides busybox:

@@ -12,7 +12,7 @@ import (
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 
-	"github.com/orlop-os/orlop/pkg/ociarchive"
+	"github.com/orlop-os/orlop/imager/ociarchive"
 	"github.com/orlop-os/orlop/test/localcluster"
 )
 

@@ -22,9 +22,9 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 	"sigs.k8s.io/yaml"
 
+	"github.com/orlop-os/orlop/imager/ociarchive"
 	"github.com/orlop-os/orlop/pkg/cell"
 	"github.com/orlop-os/orlop/pkg/client"
-	"github.com/orlop-os/orlop/pkg/ociarchive"
 	"github.com/orlop-os/orlop/test/testimage"
 	"github.com/orlop-os/orlop/vm"
 )

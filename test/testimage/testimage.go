@@ -9,7 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 
-	"github.com/orlop-os/orlop/pkg/ociarchive"
+	"github.com/orlop-os/orlop/imager/ociarchive"
 )
 
 // program is the package of the image's program: a web server, and a client.

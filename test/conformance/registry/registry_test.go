@@ -11,7 +11,7 @@ import (
 	"oras.land/oras-go/v2/errdef"
 	"oras.land/oras-go/v2/registry/remote"
 
-	"github.com/orlop-os/orlop/pkg/ociarchive"
+	"github.com/orlop-os/orlop/imager/ociarchive"
 )
 
 // TestServe checks that an image is pulled completely by its name without the registry, and that
