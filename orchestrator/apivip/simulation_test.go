@@ -7,7 +7,7 @@ import (
 
 	"github.com/orlop-os/orlop/orchestrator/neighbor"
 	"github.com/orlop-os/orlop/orchestrator/neighbor/linktest"
-	"github.com/orlop-os/orlop/pkg/simtest"
+	"github.com/orlop-os/orlop/orchestrator/simtest"
 )
 
 // The simulation has control-plane machines on one network that fail and recover in every way, and

@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/orlop-os/orlop/pkg/simtest"
+	"github.com/orlop-os/orlop/orchestrator/simtest"
 )
 
 // The simulation has servers that fail and recover in every way, clients that connect all the time,

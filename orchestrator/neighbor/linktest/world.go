@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/orlop-os/orlop/pkg/simtest"
+	"github.com/orlop-os/orlop/orchestrator/simtest"
 )
 
 // FrameTime is the longest delay of a packet on the link.
