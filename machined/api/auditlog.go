@@ -213,9 +213,6 @@ func mayChange(role string) bool {
 	return slices.Contains([]string{pki.RoleAdmin, pki.RoleOperator, pki.RoleImageImport, pki.RoleEtcdBackup}, pki.RolePrefix+role)
 }
 
-// roleName returns a role as apid writes it: "admin".
-func roleName(organisation string) string { return strings.TrimPrefix(organisation, pki.RolePrefix) }
-
 // target returns the object of a call for the audit log: the target of the method's audit rule and,
 // for an issued certificate, its serial number. Its text may come from a caller that is rejected.
 func target(method string, request, answer any) string {

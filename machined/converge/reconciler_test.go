@@ -42,8 +42,8 @@ func TestStateHangs(t *testing.T) {
 		// the kernel of the test keeps its settings
 		all := r.domains()
 		i := slices.IndexFunc(all, func(d domain) bool { return d.name == "host" })
-		all[i].diff = func(_ context.Context, g goal) ([]reconcile.Op, error) {
-			return (&pending{left: g.host.Modules}).diff(nil, g)
+		all[i].diff = func(ctx context.Context, g goal) ([]reconcile.Op, error) {
+			return (&pending{left: g.host.Modules}).diff(ctx, g)
 		}
 		all[i].apply = func(ctx context.Context, g goal, _ func() error) error {
 			ops, err := all[i].diff(ctx, g)
