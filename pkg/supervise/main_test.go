@@ -35,6 +35,8 @@ var orphans = make(chan string, 64)
 
 func TestMain(m *testing.M) {
 	if role := os.Getenv(roleEnv); role != "" {
+		// A failed test may leave the process behind; go test ends the test itself after this time.
+		time.AfterFunc(10*time.Minute, func() { os.Exit(3) })
 		os.Exit(play(role))
 	}
 	go reaper.Loop(context.Background())
