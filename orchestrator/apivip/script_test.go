@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/orlop-os/orlop/orchestrator/neighbor"
+	"github.com/orlop-os/orlop/orchestrator/neighbor/linktest"
 	"github.com/orlop-os/orlop/pkg/scripttest"
 )
 
@@ -36,7 +37,7 @@ func TestScripts(t *testing.T) {
 		"heal":      (*link).heal,      // heal
 		"stop":      (*link).stop,      // stop a: it stands still
 		"continue":  (*link).resume,    // continue a
-		"crash":     (*link).crash,     // crash a: it has no power
+		"crash":     (*link).stop,      // crash a: it has no power
 		"start":     (*link).start,     // start a: it starts without state
 		"component": (*link).component, // component a stops|starts: but its API server works
 	})
@@ -50,15 +51,12 @@ type link struct {
 
 // scripted is a machine of a script.
 type scripted struct {
+	linktest.Machine
 	name    string
 	address netip.Addr
 	mac     neighbor.MAC
 	ready   bool // its API server
-	on      bool
-	stands  bool
 	mute    bool // the component does not run
-	up      bool // its link
-	side    string
 	state   State
 	claims  []neighbor.MAC
 }
@@ -109,7 +107,10 @@ func (n *link) see(args []string) string {
 
 func (n *link) addAll(args []string) string {
 	for i, name := range args {
-		n.machines = append(n.machines, &scripted{name: name, address: netip.AddrFrom4([4]byte{192, 0, 2, byte(10 + i)}), mac: neighbor.MAC{2, 0, 0, 0, 0, byte(i + 1)}, ready: true, on: true, up: true})
+		n.machines = append(n.machines, &scripted{
+			Machine: linktest.Machine{Running: true, Link: true}, name: name, ready: true,
+			address: netip.AddrFrom4([4]byte{192, 0, 2, byte(10 + i)}), mac: neighbor.MAC{2, 0, 0, 0, 0, byte(i + 1)},
+		})
 	}
 	return ""
 }
@@ -123,18 +124,15 @@ func (n *link) find(name string) *scripted {
 	return n.machines[i]
 }
 
-// connected reports whether packets of one machine reach another.
-func connected(a, b *scripted) bool { return a.up && b.up && a.side == b.side }
-
 // steps reports whether the component of a machine runs.
-func (m *scripted) steps() bool { return m.on && !m.stands && !m.mute }
+func (m *scripted) steps() bool { return m.Running && !m.mute }
 
 // known returns the readiness of the API servers as a machine knows it.
 func (n *link) known(m *scripted) (list []netip.Addr, servers map[netip.Addr]APIServer) {
 	servers = map[netip.Addr]APIServer{}
 	for _, o := range n.machines {
 		list = append(list, o.address)
-		servers[o.address] = APIServer{Ready: o.ready && o.on && !o.stands && (o == m || connected(o, m))}
+		servers[o.address] = APIServer{Ready: o.ready && o.Running && (o == m || linktest.Connected(&o.Machine, &m.Machine))}
 	}
 	return list, servers
 }
@@ -176,12 +174,12 @@ func (n *link) step(m *scripted) Actions {
 	list, servers := n.known(m)
 	var todo Actions
 	m.state, todo = m.state.Step(Observation{
-		Now: time.Now(), Eligible: m.up && servers[m.address].Ready, Last: m.up && !anyReady(list, servers), Most: mostReady(list, servers),
+		Now: time.Now(), Eligible: m.Link && servers[m.address].Ready, Last: m.Link && !anyReady(list, servers), Most: mostReady(list, servers),
 		Ahead: ahead(list, m.address, servers), Own: m.mac, Claims: m.claims,
 	})
 	m.claims = nil
 	for _, o := range n.machines {
-		if o == m || !o.steps() || !connected(m, o) {
+		if o == m || !o.steps() || !linktest.Connected(&m.Machine, &o.Machine) {
 			continue
 		}
 		if todo.Announce {
@@ -200,47 +198,36 @@ func (n *link) api(args []string) string {
 }
 
 func (n *link) setLink(args []string) string {
-	n.find(args[0]).up = args[1] == "up"
+	n.find(args[0]).Link = args[1] == "up"
 	return ""
 }
 
 func (n *link) split(args []string) string {
-	side := 0
-	for _, name := range args {
-		if name == "|" {
-			side++
-			continue
-		}
-		n.find(name).side = fmt.Sprint(side)
-	}
+	linktest.Split(args, func(name string) *linktest.Machine { return &n.find(name).Machine })
 	return ""
 }
 
 func (n *link) heal([]string) string {
 	for _, m := range n.machines {
-		m.side = ""
+		m.Side = 0
 	}
 	return ""
 }
 
 func (n *link) stop(args []string) string {
-	n.find(args[0]).stands = true
+	n.find(args[0]).Running = false
 	return ""
 }
 
 func (n *link) resume(args []string) string {
-	n.find(args[0]).stands = false
-	return ""
-}
-
-func (n *link) crash(args []string) string {
-	n.find(args[0]).on = false
+	n.find(args[0]).Running = true
 	return ""
 }
 
 func (n *link) start(args []string) string {
 	m := n.find(args[0])
-	m.on, m.mute, m.state, m.claims = true, false, State{}, nil
+	m.Start()
+	m.mute, m.state, m.claims = false, State{}, nil
 	return ""
 }
 

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/orlop-os/orlop/orchestrator/neighbor"
+	"github.com/orlop-os/orlop/orchestrator/neighbor/linktest"
 	"github.com/orlop-os/orlop/pkg/scripttest"
 )
 
@@ -63,13 +64,11 @@ type link struct {
 
 // scripted is a node of a script.
 type scripted struct {
+	linktest.Machine
 	name    string
 	address netip.Addr
 	mac     neighbor.MAC
-	on      bool // it has power and does not stand still
 	works   bool // its announcer
-	up      bool // its link
-	side    string
 	online  bool // it reaches the API server
 	renewed time.Time
 	lease   lease
@@ -82,7 +81,7 @@ type scripted struct {
 }
 
 // running reports whether the announcer runs.
-func (m *scripted) running() bool { return m.on && m.works }
+func (m *scripted) running() bool { return m.Running && m.works }
 
 // repeated is a number and the letter that it repeats.
 var repeated = regexp.MustCompile(`[0-9]+[^0-9]`)
@@ -144,7 +143,10 @@ func (n *link) hear(args []string) string {
 
 func (n *link) addNodes(args []string) string {
 	for i, name := range args {
-		m := &scripted{name: name, address: netip.AddrFrom4([4]byte{192, 0, 2, byte(10 + i)}), mac: neighbor.MAC{2, 0, 0, 0, 0, byte(i + 1)}, up: true, online: true}
+		m := &scripted{
+			Machine: linktest.Machine{Link: true}, name: name, online: true,
+			address: netip.AddrFrom4([4]byte{192, 0, 2, byte(10 + i)}), mac: neighbor.MAC{2, 0, 0, 0, 0, byte(i + 1)},
+		}
 		n.nodes = append(n.nodes, m)
 		n.objects.nodes = append(n.objects.nodes, Node{Name: name, Ready: true, Addresses: []netip.Addr{m.address}})
 		n.start([]string{name})
@@ -213,7 +215,7 @@ func (n *link) controlPlane() {
 		return
 	}
 	for i, m := range n.nodes {
-		if m.on && m.online && time.Since(m.renewed) >= 10*time.Second {
+		if m.Running && m.online && time.Since(m.renewed) >= 10*time.Second {
 			m.renewed = time.Now()
 		}
 		if ready := time.Since(m.renewed) <= lost; ready != n.objects.nodes[i].Ready {
@@ -225,7 +227,7 @@ func (n *link) controlPlane() {
 
 // connected reports whether packets of one node reach another.
 func connected(a, b *scripted) bool {
-	return a != b && a.on && b.on && a.up && b.up && a.side == b.side
+	return a != b && a.Running && b.Running && linktest.Connected(&a.Machine, &b.Machine)
 }
 
 // send delivers a packet.
@@ -254,7 +256,7 @@ func (n *link) step(m *scripted) {
 	}
 	var do actions
 	m.state, do = m.state.step(observation{
-		now: time.Now(), self: m.name, nodes: m.known.nodes, services: m.known.services, heard: m.heard, noLink: !m.up, cutOff: cutOff,
+		now: time.Now(), self: m.name, nodes: m.known.nodes, services: m.known.services, heard: m.heard, noLink: !m.Link, cutOff: cutOff,
 	})
 	m.heard = nil
 	if silent := strings.Join(do.silent, " "); silent != m.silent {
@@ -318,24 +320,25 @@ func (n *link) claim(args []string) string {
 
 func (n *link) crash(args []string) string {
 	m := n.find(args[0])
-	m.on, m.works = false, false
+	m.Running, m.works = false, false
 	return ""
 }
 
 func (n *link) start(args []string) string {
 	m := n.find(args[0])
-	m.on, m.works, m.state, m.heard, m.known = true, true, state{}, nil, facts{}
+	m.Start()
+	m.works, m.state, m.heard, m.known = true, state{}, nil, facts{}
 	m.answers, m.silent, m.cutOff, m.lease = "", "", false, lease{}.renewed("", time.Now())
 	return ""
 }
 
 func (n *link) stop(args []string) string {
-	n.find(args[0]).on = false
+	n.find(args[0]).Running = false
 	return ""
 }
 
 func (n *link) resume(args []string) string {
-	n.find(args[0]).on = true
+	n.find(args[0]).Running = true
 	return ""
 }
 
@@ -349,26 +352,19 @@ func (n *link) announcer(args []string) string {
 
 func (n *link) setLink(args []string) string {
 	m := n.find(args[0])
-	m.up = args[1] == "up"
+	m.Link = args[1] == "up"
 	m.state.peers, m.state.claims = peerState{}, m.state.claims.reannounce() // as run does
 	return ""
 }
 
 func (n *link) split(args []string) string {
-	side := 0
-	for _, name := range args {
-		if name == "|" {
-			side++
-			continue
-		}
-		n.find(name).side = fmt.Sprint(side)
-	}
+	linktest.Split(args, func(name string) *linktest.Machine { return &n.find(name).Machine })
 	return ""
 }
 
 func (n *link) heal([]string) string {
 	for _, m := range n.nodes {
-		m.side = ""
+		m.Side = 0
 	}
 	return ""
 }

@@ -64,6 +64,19 @@ func (w *Simulation) Frame(from, to *Machine, do func()) {
 	}
 }
 
+// Split partitions the network by the arguments of a script's command, such as `a | b c`. find
+// returns a machine by its name.
+func Split(args []string, find func(name string) *Machine) {
+	side := 1 // a machine that is not named stays on its side, 0 before the first split
+	for _, name := range args {
+		if name == "|" {
+			side++
+			continue
+		}
+		find(name).Side = side
+	}
+}
+
 // Connected reports whether the link carries packets between two machines.
 func Connected(a, b *Machine) bool { return a.Link && b.Link && a.Side == b.Side }
 
