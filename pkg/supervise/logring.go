@@ -168,9 +168,7 @@ func (r *LogRing) after(seq uint64) ([]LogLine, uint64, <-chan struct{}) {
 // line, until the context ends (Follow returns its error) or each fails. missed is the number of
 // lines before this line that were lost because each was slower than the writer.
 func (r *LogRing) Follow(ctx context.Context, tail int, each func(line LogLine, missed uint64) error) error {
-	r.mu.Lock()
-	last := r.next - 1
-	r.mu.Unlock()
+	last := r.Newest()
 	for _, line := range r.Tail(tail) {
 		if err := each(line, 0); err != nil {
 			return err
