@@ -13,6 +13,7 @@ import (
 
 	"github.com/orlop-os/orlop/orchestrator/localvolumes/copytree"
 	"github.com/orlop-os/orlop/orchestrator/localvolumes/projectquota"
+	"github.com/orlop-os/orlop/pkg/safefile"
 )
 
 // slack returns the bytes beyond its size that a copy may use while it is made: the number of
@@ -160,7 +161,7 @@ func (s *store) finish(j job, size int64, failed error) error {
 		return errors.Join(failed, fmt.Errorf("%s: cannot be moved into place: %w", j.copy.Name, err))
 	}
 	s.all[j.copy.Name] = volume{project: j.project, size: size, retired: failed != nil}
-	return errors.Join(failed, persist(filepath.Join(s.root, target)))
+	return errors.Join(failed, safefile.SyncDir(filepath.Join(s.root, target)))
 }
 
 // whole reports whether a copy is complete, and when it began, which is the creation time of its

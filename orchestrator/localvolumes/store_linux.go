@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/orlop-os/orlop/orchestrator/localvolumes/projectquota"
+	"github.com/orlop-os/orlop/pkg/safefile"
 )
 
 // The directories below the store's root. A volume is created in the first, used in the second and
@@ -334,7 +335,7 @@ func (s *store) ensure(name string, size int64, from string) (dir string, err er
 		os.Chmod(unfinished, 0o777),
 	)
 	if err == nil {
-		err = persist(unfinished)
+		err = safefile.SyncDir(unfinished)
 	}
 	if err == nil {
 		err = os.Rename(unfinished, dir)
@@ -343,7 +344,7 @@ func (s *store) ensure(name string, size int64, from string) (dir string, err er
 		return "", errors.Join(fmt.Errorf("volume %s: cannot be made: %w", name, err), os.RemoveAll(unfinished))
 	}
 	s.all[name] = v
-	return dir, persist(filepath.Join(s.root, volumes))
+	return dir, safefile.SyncDir(filepath.Join(s.root, volumes))
 }
 
 // limit sets the quota of a project.
@@ -427,7 +428,7 @@ func (s *store) retire(name string) (left bool, err error) {
 	}
 	v.retired = true
 	s.all[name] = v
-	return true, persist(filepath.Join(s.root, removing))
+	return true, safefile.SyncDir(filepath.Join(s.root, removing))
 }
 
 // clear removes the data of a retired volume. It may take long and blocks no other operation.
@@ -493,15 +494,6 @@ func (s *store) retired() []string {
 	going := maps.Clone(s.all)
 	maps.DeleteFunc(going, func(_ string, v volume) bool { return !v.retired })
 	return slices.Sorted(maps.Keys(going))
-}
-
-// persist waits until a directory is on the disk.
-func persist(dir string) error {
-	f, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	return errors.Join(f.Sync(), f.Close())
 }
 
 // persistAll waits until the whole file system of a directory is on the disk: quotas are not part
