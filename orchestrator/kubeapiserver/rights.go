@@ -22,6 +22,7 @@ import (
 
 	"github.com/orlop-os/orlop/orchestrator/bootstrap"
 	"github.com/orlop-os/orlop/orchestrator/component"
+	"github.com/orlop-os/orlop/pkg/backoff"
 	"github.com/orlop-os/orlop/pkg/cell"
 )
 
@@ -136,9 +137,8 @@ func reconcileUpstream(ctx context.Context, client kubernetes.Interface, again t
 			klog.ErrorS(err, "Cannot restore upstream's roles; it is retried", "after", again)
 			changed.Wake()
 		}
-		select { // a pass makes changes of its own, and changes come in groups
-		case <-time.After(again):
-		case <-ctx.Done():
+		// A pass makes changes of its own, and changes come in groups.
+		if backoff.Sleep(ctx, again) != nil {
 			return
 		}
 	}

@@ -16,6 +16,8 @@ import (
 
 	"github.com/godbus/dbus/v5"
 	"golang.org/x/sys/unix"
+
+	"github.com/orlop-os/orlop/orchestrator/component"
 )
 
 // The kubelet ends its pods in order (hooks, each pod's grace period, critical pods last) only if
@@ -207,10 +209,5 @@ func (l *logind) shutdown(ctx context.Context) error {
 			_, _ = lock.Read(make([]byte, 1)) // the pipe has no writes: Read returns at EOF
 		}
 	}()
-	select {
-	case <-released:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
+	return component.Wait(ctx, released)
 }
