@@ -255,7 +255,7 @@ func TestNames(t *testing.T) {
 	}
 }
 
-// TestEveryFuzzTestRuns checks that make fuzz runs every fuzz test.
+// TestEveryFuzzTestRuns checks that make fuzz or make fuzz-heavy runs every fuzz test.
 func TestEveryFuzzTestRuns(t *testing.T) {
 	makefile, err := os.ReadFile("Makefile")
 	if err != nil {
