@@ -7,7 +7,7 @@ import (
 	"os"
 )
 
-// Names of the services that run the orchestrator's processes of the control plane.
+// Names of the services that machined supervises.
 const (
 	ServiceApid        = "apid"
 	ServiceContainerd  = "containerd"

@@ -1,6 +1,7 @@
 // Package nodespec defines the specification of the node, which machined writes as JSON to
 // paths.NodeSpec before it starts the orchestrator's processes. It contains no secrets; they are in
-// separate files (see Files), which the package names with their certificates.
+// separate files (see Files), which the package names with their certificates. The package also
+// defines the input and output of the orchestrator's commands (Command).
 package nodespec
 
 import (

@@ -11,6 +11,8 @@
 //   - The Reaper collects every child of the process, supervised or not, because PID 1 inherits
 //     orphans and no other code may wait for "any child".
 //
+// The last lines of a service's output are in memory (LogRing).
+//
 // The package does not know the services, stores no state on disk, rotates no files, and has no
 // sockets of its own. It creates control groups with pkg/cgroup; the caller decides on their
 // limits.
