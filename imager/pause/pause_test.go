@@ -48,7 +48,7 @@ func TestEndsOnSignal(t *testing.T) {
 		c := exec.Command(file)
 		c.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWUSER | syscall.CLONE_NEWPID}
 		if err := c.Start(); errors.Is(err, syscall.EPERM) {
-			t.Skip("this machine does not allow user namespaces, and without one a PID namespace needs root")
+			t.Skip("needs a user namespace, which this machine does not permit")
 		} else if err != nil {
 			t.Fatal(err)
 		}

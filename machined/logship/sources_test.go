@@ -70,12 +70,12 @@ func TestRings(t *testing.T) {
 // past.
 func TestKernelLines(t *testing.T) {
 	if _, err := kmsg.Tail(1); err != nil {
-		t.Skip("the kernel's log cannot be read here")
+		t.Skipf("needs to read the kernel's log, as root or with kernel.dmesg_restrict=0: %v", err)
 	}
 	source, stop, last, count := kernelSource("b"), fmt.Errorf("stop"), uint64(0), 0
 	newest := source.Newest()["kernel"]
 	if newest < 2 {
-		t.Skip("the kernel has not written two lines yet")
+		t.Skip("needs two lines in the kernel's log")
 	}
 	err := source.Follow(t.Context(), func(string) uint64 { return newest - 2 }, func(l sender.Record) error {
 		if l.Number < newest-1 || l.Number <= last || l.Time.After(time.Now()) {

@@ -479,7 +479,7 @@ func write(t *testing.T, table Table) {
 		t.Skip("the kernel of this machine has no nf_tables; the product's has, and `make kernel` runs the test there")
 	}
 	if errors.Is(err, unix.EMSGSIZE) {
-		t.Skip("a socket's buffer may be made large enough for this by root only")
+		t.Skip("needs root: only root can enlarge the socket's buffer for this table; `make kernel` runs the test as root")
 	}
 	must(t, err)
 	if have, err := (kernel{}).read(); have != table.Fingerprint() || err != nil {

@@ -161,7 +161,7 @@ func TestCopy(t *testing.T) {
 // devices, attributes, ACLs.
 func TestCopyAsRootOnly(t *testing.T) {
 	if os.Geteuid() != 0 {
-		t.Skip("makes files of others and devices: root may, others may not")
+		t.Skip("needs root to make devices and files of other owners; `make kernel` runs the test as root")
 	}
 	from, to := testDirs(t)
 	in := func(name string) string { return filepath.Join(from, name) }
