@@ -12,6 +12,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 )
 
@@ -118,18 +119,31 @@ func root(pkg string) string {
 
 type file struct {
 	path, pkg string // relative to the module
+	src       string
+	syntax    *ast.File // with comments; positions holds the positions
 	imports   []string
-	doc       bool // has a package comment
-	lines     int
 	test      bool
 	generated bool
 }
 
+// positions holds the positions of all files.
+var positions = token.NewFileSet()
+
+// parsed reads and parses the files once for all tests.
+var parsed = sync.OnceValues(parseFiles)
+
 // files returns every Go file of the module, without the modules nested in it.
 func files(t *testing.T) []file {
 	t.Helper()
-	var all []file
-	err := filepath.WalkDir(".", func(path string, d fs.DirEntry, err error) error {
+	all, err := parsed()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+func parseFiles() (all []file, err error) {
+	err = filepath.WalkDir(".", func(path string, d fs.DirEntry, err error) error {
 		if err != nil {
 			return err
 		}
@@ -146,25 +160,22 @@ func files(t *testing.T) []file {
 		if err != nil {
 			return err
 		}
-		f, err := parser.ParseFile(token.NewFileSet(), path, src, parser.ImportsOnly|parser.ParseComments)
+		f, err := parser.ParseFile(positions, path, src, parser.ParseComments|parser.SkipObjectResolution)
 		if err != nil {
 			return err
 		}
-		one := file{path: path, pkg: filepath.ToSlash(filepath.Dir(path)), doc: f.Doc != nil, lines: strings.Count(string(src), "\n"), test: strings.HasSuffix(path, "_test.go")}
+		one := file{path: path, pkg: filepath.ToSlash(filepath.Dir(path)), src: string(src), syntax: f, test: strings.HasSuffix(path, "_test.go")}
 		if one.pkg == "." {
 			one.pkg = ""
 		}
-		one.generated = strings.Contains(string(src[:min(len(src), 400)]), "Code generated")
+		one.generated = strings.Contains(one.src[:min(len(one.src), 400)], "Code generated")
 		for _, i := range f.Imports {
 			one.imports = append(one.imports, strings.Trim(i.Path.Value, `"`))
 		}
 		all = append(all, one)
 		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return all
+	return all, err
 }
 
 // TestArrows checks that imports point in one direction.
@@ -235,7 +246,7 @@ func TestEveryPackageSaysWhatItIs(t *testing.T) {
 	doc := map[string]bool{}
 	for _, f := range files(t) {
 		if !f.test {
-			doc[f.pkg] = doc[f.pkg] || f.doc
+			doc[f.pkg] = doc[f.pkg] || f.syntax.Doc != nil
 		}
 	}
 	for pkg, ok := range doc {
@@ -266,11 +277,7 @@ func TestEveryFuzzTestRuns(t *testing.T) {
 		if !f.test {
 			continue
 		}
-		src, err := os.ReadFile(f.path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, m := range declared.FindAllStringSubmatch(string(src), -1) {
+		for _, m := range declared.FindAllStringSubmatch(f.src, -1) {
 			if target := regexp.MustCompile(`\b` + strings.TrimPrefix(f.pkg, "pkg/") + ":" + m[1] + `\b`); !target.Match(makefile) {
 				t.Errorf("%s: %s is not in the Makefile's FUZZ", f.path, m[1])
 			}
@@ -281,8 +288,8 @@ func TestEveryFuzzTestRuns(t *testing.T) {
 // TestSizes limits the size of files.
 func TestSizes(t *testing.T) {
 	for _, f := range files(t) {
-		if f.lines > 800 && !f.generated {
-			t.Errorf("%s has %d lines; the limit is 800, and 500 is the aim", f.path, f.lines)
+		if lines := strings.Count(f.src, "\n"); lines > 800 && !f.generated {
+			t.Errorf("%s has %d lines; the limit is 800, and 500 is the aim", f.path, lines)
 		}
 	}
 }
@@ -318,12 +325,7 @@ func measure(t *testing.T) map[string]int {
 		if f.test || f.generated {
 			continue
 		}
-		set := token.NewFileSet()
-		parsed, err := parser.ParseFile(set, f.path, nil, parser.SkipObjectResolution)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, d := range parsed.Decls {
+		for _, d := range f.syntax.Decls {
 			for name, node := range parts(d) {
 				name = f.pkg + "." + name
 				if method, ok := node.(*ast.FuncDecl); ok && method.Recv != nil {
@@ -333,7 +335,7 @@ func measure(t *testing.T) map[string]int {
 				ast.Inspect(node, func(n ast.Node) bool {
 					switch n := n.(type) {
 					case *ast.FuncDecl, *ast.FuncLit:
-						lines := set.Position(n.End()).Line - set.Position(n.Pos()).Line + 1
+						lines := positions.Position(n.End()).Line - positions.Position(n.Pos()).Line + 1
 						all["function "+name] = max(all["function "+name], lines)
 					case *ast.StructType:
 						all["struct "+name] = max(all["struct "+name], n.Fields.NumFields())

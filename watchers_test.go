@@ -15,19 +15,14 @@ func TestWatchersAdvance(t *testing.T) {
 		if f.generated {
 			continue
 		}
-		set := token.NewFileSet()
-		parsed, err := parser.ParseFile(set, f.path, nil, parser.SkipObjectResolution)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, d := range parsed.Decls {
+		for _, d := range f.syntax.Decls {
 			ast.Inspect(d, func(n ast.Node) bool {
 				loop, ok := n.(*ast.ForStmt)
 				if !ok {
 					return true
 				}
 				for watcher, at := range unread(loop) {
-					t.Errorf("%s: the loop waits for %s.Changed and never calls %s.Current", set.Position(at), watcher, watcher)
+					t.Errorf("%s: the loop waits for %s.Changed and never calls %s.Current", positions.Position(at), watcher, watcher)
 				}
 				return false // an inner loop may leave the read to this one
 			})
