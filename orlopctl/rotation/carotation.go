@@ -262,7 +262,7 @@ func (r *caRotation) since(ctx context.Context, i int) (time.Time, error) {
 	var shown struct {
 		Applied time.Time `json:"applied"`
 	}
-	return shown.Applied, r.fleet.Call(ctx, i, func(ctx context.Context, c *client.Client) error {
+	err := r.fleet.Call(ctx, i, func(ctx context.Context, c *client.Client) error {
 		answer, err := c.Machine.Get(ctx, &api.GetRequest{Topic: "configuration"})
 		if err != nil {
 			return err
@@ -273,6 +273,7 @@ func (r *caRotation) since(ctx context.Context, i int) (time.Time, error) {
 		}
 		return err
 	})
+	return shown.Applied, err
 }
 
 // trustInContexts adds a machine CA to every context that trusts the machine CA of this cluster. It
