@@ -31,7 +31,7 @@ func confirmCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Comm
 			defer stop()
 			ctx, cancel := context.WithTimeout(ctx, conn.Timeout(connect.DefaultTimeout))
 			defer cancel()
-			_, _, endpoint, err := conn.Called()
+			endpoint, err := conn.Machine()
 			if err != nil {
 				return err
 			}

@@ -115,7 +115,7 @@ func Confirm(ios *iostreams.Streams, conn *connect.Connector, name string, answe
 	defer stop()
 	ctx, cancel := context.WithDeadline(ctx, until)
 	defer cancel()
-	_, _, endpoint, err := conn.Called()
+	endpoint, err := conn.Machine()
 	if err != nil {
 		return err
 	}
@@ -171,7 +171,7 @@ func ConfirmLost(ios *iostreams.Streams, conn *connect.Connector, err error, r *
 	defer stop()
 	ctx, cancel := context.WithTimeout(ctx, left)
 	defer cancel()
-	_, _, endpoint, calling := conn.Called()
+	endpoint, calling := conn.Machine()
 	if calling != nil {
 		return nil, calling
 	}
