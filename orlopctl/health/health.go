@@ -70,6 +70,17 @@ func gaveUp(ctx context.Context, last *api.HealthResponse, err error) error {
 	return unhealthy(last)
 }
 
+// Failed returns the failed checks of an answer, each with its reason.
+func Failed(answer *api.HealthResponse) []string {
+	var failed []string
+	for _, check := range answer.GetChecks() {
+		if !check.Ok {
+			failed = append(failed, strings.TrimSuffix(check.Name+": "+check.Detail, ": "))
+		}
+	}
+	return failed
+}
+
 func unhealthy(last *api.HealthResponse) error {
 	var missing []string
 	for _, check := range last.GetChecks() {

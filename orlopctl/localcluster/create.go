@@ -155,13 +155,7 @@ func waitingFor(r health.Report) string {
 	if r.Waiting != nil {
 		return exit.Message(r.Waiting)
 	}
-	var missing []string
-	for _, check := range r.Answer.Checks {
-		if !check.Ok {
-			missing = append(missing, strings.TrimSuffix(check.Name+": "+check.Detail, ": "))
-		}
-	}
-	return strings.Join(missing, "; ")
+	return strings.Join(health.Failed(r.Answer), "; ")
 }
 
 // firstAnswer connects as soon as the machine answers. The fingerprint identifies the machine.

@@ -10,6 +10,7 @@ import (
 
 	"github.com/orlop-os/orlop/orlopctl/connect"
 	"github.com/orlop-os/orlop/orlopctl/exit"
+	"github.com/orlop-os/orlop/orlopctl/health"
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/backoff"
 	"github.com/orlop-os/orlop/pkg/client"
@@ -109,16 +110,10 @@ func (r *rollout) healthy(ctx context.Context, i int) error {
 			return err
 		}
 		return connect.Each(stream.Recv, func(h *api.HealthResponse) error {
-			var bad []string
-			for _, check := range h.Checks {
-				if !check.Ok {
-					bad = append(bad, strings.TrimSuffix(check.Name+": "+check.Detail, ": "))
-				}
-			}
 			if h.Healthy {
 				return say("")
 			}
-			return say("not healthy: " + strings.Join(bad, ", "))
+			return say("not healthy: " + strings.Join(health.Failed(h), ", "))
 		})
 	})
 }
