@@ -55,12 +55,14 @@ func (r *rollout) await(ctx context.Context, i int, look func(context.Context, *
 		}
 		c, err := r.fleet.Client(ctx, i, e)
 		if err == nil {
-			err = look(ctx, c, func(waits string) error {
+			looking, stop := context.WithCancel(ctx)
+			err = look(looking, c, func(waits string) error {
 				if last = waits; waits == "" {
 					return errDone
 				}
 				return nil
 			})
+			stop() // ends the watch
 		}
 		switch {
 		case errors.Is(err, errDone):
@@ -80,8 +82,6 @@ var errDone = errors.New("the wait is over")
 // the topic, the reason why the state is not reached yet, or an empty string.
 func (r *rollout) awaitTopic(ctx context.Context, i int, topic string, waits func([]byte) (string, error)) error {
 	return r.await(ctx, i, func(ctx context.Context, c *client.Client, say func(string) error) error {
-		ctx, cancel := context.WithCancel(ctx)
-		defer cancel()
 		stream, err := c.Machine.Watch(ctx, &api.GetRequest{Topic: topic})
 		if err != nil {
 			return err
@@ -103,8 +103,6 @@ func (r *rollout) awaitTopic(ctx context.Context, i int, topic string, waits fun
 // healthy waits until the machine is healthy.
 func (r *rollout) healthy(ctx context.Context, i int) error {
 	return r.await(ctx, i, func(ctx context.Context, c *client.Client, say func(string) error) error {
-		ctx, cancel := context.WithCancel(ctx)
-		defer cancel()
 		stream, err := c.Cluster.Health(ctx, &api.HealthRequest{})
 		if err != nil {
 			return err
