@@ -70,7 +70,7 @@ type auditLine struct {
 func (l *auditList) run(ctx context.Context, c *client.Client) error {
 	if len(l.records) == 1 {
 		chain := audit.Chain{Record: l.records[0]}
-		return readRecord(ctx, c, &chain, l.after, l.follow, l.ios.Human() && l.ios.Format != "yaml", l.print)
+		return readRecord(ctx, c, &chain, l.after, l.follow, l.ios.Human(), l.print)
 	}
 	chains := [2]audit.Chain{{}, {Record: audit.Refused}}
 	var read [2][]auditLine

@@ -8,9 +8,10 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
-	"sort"
+	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -202,11 +203,4 @@ func lock() (unlock func(), err error) {
 }
 
 // Names returns the names of the contexts in alphabetical order.
-func (f *File) Names() []string {
-	var names []string
-	for name := range f.Contexts {
-		names = append(names, name)
-	}
-	sort.Strings(names)
-	return names
-}
+func (f *File) Names() []string { return slices.Sorted(maps.Keys(f.Contexts)) }

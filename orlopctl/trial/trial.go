@@ -69,7 +69,7 @@ func (c *Confirmation) Run(ctx context.Context) error {
 		var first error
 		for i, endpoint := range c.Endpoints {
 			err := c.attempt(ctx, endpoint)
-			if err == nil || !IsTemporaryOrUnauthorized(err) {
+			if err == nil || !isTemporaryOrUnauthorized(err) {
 				return err
 			}
 			if i == 0 {
@@ -99,9 +99,9 @@ func (c *Confirmation) attempt(ctx context.Context, endpoint client.Endpoint) er
 	})
 }
 
-// IsTemporaryOrUnauthorized reports whether another attempt to confirm may succeed. A machine that
+// isTemporaryOrUnauthorized reports whether another attempt to confirm may succeed. A machine that
 // does not admit the caller now may admit it soon.
-func IsTemporaryOrUnauthorized(err error) bool {
+func isTemporaryOrUnauthorized(err error) bool {
 	s, ok := exit.StatusOf(err)
 	return !ok || s.Code() == codes.Unavailable || s.Code() == codes.DeadlineExceeded || s.Code() == codes.Canceled || s.Code() == codes.Unauthenticated
 }

@@ -63,7 +63,7 @@ func TestNotConfirmed(t *testing.T) {
 		}
 	}
 	for code, again := range map[codes.Code]bool{codes.Unavailable: true, codes.DeadlineExceeded: true, codes.Unauthenticated: true, codes.FailedPrecondition: false, codes.PermissionDenied: false, codes.Unimplemented: false} {
-		if got := IsTemporaryOrUnauthorized(status.Error(code, "x")); got != again {
+		if got := isTemporaryOrUnauthorized(status.Error(code, "x")); got != again {
 			t.Errorf("%v: another attempt: %v", code, got)
 		}
 	}
