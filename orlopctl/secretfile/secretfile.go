@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 
 	"github.com/orlop-os/orlop/orlopctl/exit"
+	"github.com/orlop-os/orlop/pkg/safefile"
 )
 
 // File is a file that only its owner can read.
@@ -49,8 +50,8 @@ func WriteAll(files []File, replace bool) error {
 		staged = append(staged, temporary)
 	}
 	for i, f := range files {
-		if err := os.Rename(staged[i], linked(f.Path)); err != nil {
-			return fmt.Errorf("%s: cannot write: %w", f.Path, err)
+		if err := publish(staged[i], f.Path); err != nil {
+			return err
 		}
 	}
 	return nil
@@ -63,10 +64,22 @@ func WriteAtomic(path string, write func(io.Writer) error) error {
 	if err != nil {
 		return err
 	}
-	if err := os.Rename(temporary, linked(path)); err != nil {
+	if err := publish(temporary, path); err != nil {
 		_ = os.Remove(temporary) // the temporary file is useless now
+		return err
+	}
+	return nil
+}
+
+// publish renames a staged file to path. The new file survives a power cut: it may hold the only
+// copy of a key that a machine gets next.
+func publish(temporary, path string) error {
+	place := linked(path)
+	if err := os.Rename(temporary, place); err != nil {
 		return fmt.Errorf("%s: cannot write: %w", path, err)
 	}
+	// some network file systems cannot flush a directory; the file itself is written
+	_ = safefile.SyncDir(filepath.Dir(place))
 	return nil
 }
 
