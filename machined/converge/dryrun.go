@@ -21,7 +21,8 @@ func (r *Reconciler) DryRun(ctx context.Context, next *config.Config) (DryRun, e
 	state, _ := r.deps.Domains.Network.State.Get()
 	g := r.goal(next, state)
 	g.dry = true
-	return out, out.addDomains(ctx, r.domains(), g)
+	err := out.addDomains(ctx, r.domains(), g)
+	return out, err
 }
 
 // addDomains adds the operations of every domain.

@@ -60,7 +60,8 @@ func TestMembers(t *testing.T) {
 		if err != nil {
 			return got, err
 		}
-		return got, got.add(answer, c)
+		err = got.add(answer, c)
+		return got, err
 	}
 	var own, thief pki.Leaf
 	held, err := asks(ticket, &own, "[::ffff:10.0.0.21]:4711")

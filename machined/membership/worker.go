@@ -295,7 +295,8 @@ func (w *Worker) signCertificates(ctx context.Context, how workerjoin.Action, c 
 	if err != nil {
 		return Certificates{}, err
 	}
-	return got, got.add(answer, c)
+	err = got.add(answer, c)
+	return got, err
 }
 
 // clientCert returns the certificate that the worker presents: the ticket to join, its machine
