@@ -23,7 +23,7 @@ func productKernel(t *testing.T) string {
 	t.Helper()
 	dir := os.Getenv("ORLOP_KERNEL")
 	if dir == "" {
-		dir = "../../../build/qemu/kernel"
+		dir = "../../build/qemu/kernel"
 	}
 	if _, err := os.Stat(dir); err != nil {
 		t.Skipf("needs a kernel to boot: `make image`, or ORLOP_KERNEL: %v", err)
