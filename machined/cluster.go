@@ -6,7 +6,6 @@ import (
 	"crypto/tls"
 	"net/netip"
 	"path/filepath"
-	"slices"
 	"time"
 
 	"google.golang.org/grpc"
@@ -71,11 +70,7 @@ func servingCertificate() (tls.Certificate, error) {
 // apiServerReady reports whether the API server of this machine is ready.
 func apiServerReady(services *supervise.Manager) bool {
 	list, _ := services.Status().Get()
-	return slices.ContainsFunc(list, func(s supervise.Status) bool {
-		return s.Name == nodeplan.ServiceKubeAPI && slices.ContainsFunc(s.Components, func(c supervise.Component) bool {
-			return c.Name == componentAPIServer && c.Ready
-		})
-	})
+	return supervise.Find(list, nodeplan.ServiceKubeAPI).ComponentReady(componentAPIServer)
 }
 
 // componentAPIServer is the component name of the API server.
@@ -130,8 +125,7 @@ func newImages(m *machine, containerd *grpc.ClientConn) *images.Manager {
 	return images.New(images.Deps{
 		Containerd: containerd,
 		Running: cell.Map(m.processes.services.Status(), func(list []supervise.Status) bool {
-			i := slices.IndexFunc(list, func(s supervise.Status) bool { return s.Name == nodeplan.ServiceContainerd })
-			return i >= 0 && list[i].State == supervise.Running
+			return supervise.Find(list, nodeplan.ServiceContainerd).State == supervise.Running
 		}),
 		Config: cell.Map(m.config.active.Cell(), func(now activeconfig.Active) images.Config {
 			return images.Config{Config: now.Config, OnTrial: now.OnTrial()}
@@ -154,12 +148,12 @@ func newImages(m *machine, containerd *grpc.ClientConn) *images.Manager {
 // containerdReady rejects calls that need containerd while it does not run.
 func containerdReady(services *supervise.Manager) error {
 	list, _ := services.Status().Get()
-	i := slices.IndexFunc(list, func(s supervise.Status) bool { return s.Name == nodeplan.ServiceContainerd })
-	if i < 0 {
+	state := supervise.Find(list, nodeplan.ServiceContainerd).State
+	if state == "" {
 		return status.Error(codes.FailedPrecondition, "images: containerd does not run before the machine has a configuration with a Cluster document; apply one")
 	}
-	if list[i].State != supervise.Running {
-		return status.Errorf(codes.Unavailable, "images: containerd is %s; wait for `orlopctl services` to show it running", list[i].State)
+	if state != supervise.Running {
+		return status.Errorf(codes.Unavailable, "images: containerd is %s; wait for `orlopctl services` to show it running", state)
 	}
 	return nil
 }

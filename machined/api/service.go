@@ -2,7 +2,6 @@ package api
 
 import (
 	"context"
-	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -36,18 +35,18 @@ func (s processService) List(context.Context, *api.ListServicesRequest) (*api.Li
 
 func (s processService) Restart(ctx context.Context, r *api.RestartServiceRequest) (*api.RestartServiceResponse, error) {
 	all, _ := s.services.Status().Get()
-	i := slices.IndexFunc(all, func(p supervise.Status) bool { return p.Name == r.Name })
-	if i < 0 {
+	service := supervise.Find(all, r.Name)
+	if service.State == "" {
 		return nil, noService(all, r.Name)
 	}
 	how, err := "restart", error(nil)
 	switch {
 	case !r.Kill:
 		err = s.services.Restart(r.Name)
-	case all[i].PID == 0:
-		return nil, status.Errorf(codes.FailedPrecondition, "service %s: has no process to kill, it is %s", r.Name, all[i].State)
+	case service.PID == 0:
+		return nil, status.Errorf(codes.FailedPrecondition, "service %s: has no process to kill, it is %s", r.Name, service.State)
 	default:
-		how, err = "kill", unix.Kill(all[i].PID, unix.SIGKILL)
+		how, err = "kill", unix.Kill(service.PID, unix.SIGKILL)
 	}
 	if err != nil {
 		return nil, status.Errorf(codes.Internal, "service %s: cannot %s: %v", r.Name, how, err)

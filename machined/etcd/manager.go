@@ -3,7 +3,6 @@ package etcd
 import (
 	"context"
 	"fmt"
-	"slices"
 	"sync"
 	"time"
 
@@ -123,24 +122,18 @@ func (k *Manager) restart(started func() bool) (failed string, err error) {
 			return false
 		}
 		failed = exitReason(list, nodespec.ServiceAPI)
-		return failed != "" || componentReady(list, nodespec.ServiceAPI, componentEtcd)
+		return failed != "" || supervise.Find(list, nodespec.ServiceAPI).ComponentReady(componentEtcd)
 	})
 	return failed, err
 }
 
 // exitReason returns why a service has ended that waits for its restart; empty if it does not wait.
 func exitReason(list []supervise.Status, service string) string {
-	i := slices.IndexFunc(list, func(s supervise.Status) bool { return s.Name == service })
-	if i < 0 || list[i].State != supervise.BackingOff {
+	s := supervise.Find(list, service)
+	if s.State != supervise.BackingOff {
 		return ""
 	}
-	return list[i].Detail
-}
-
-// componentReady reports whether a component of a service is ready.
-func componentReady(list []supervise.Status, service, component string) bool {
-	i := slices.IndexFunc(list, func(s supervise.Status) bool { return s.Name == service })
-	return i >= 0 && slices.ContainsFunc(list[i].Components, func(c supervise.Component) bool { return c.Name == component && c.Ready })
+	return s.Detail
 }
 
 // Status returns the state of etcd.

@@ -30,8 +30,7 @@ func FailedCheck(t Trial) string {
 	case t.Stored && c == nil:
 		return "configuration: the stored one is unusable"
 	case c == nil || c.Cluster == nil:
-		i := slices.IndexFunc(t.Machine.Services, func(s supervise.Status) bool { return s.Name == t.API })
-		if i < 0 || t.Machine.Services[i].State != supervise.Running {
+		if supervise.Find(t.Machine.Services, t.API).State != supervise.Running {
 			return "management API: not answering yet"
 		}
 		return ""

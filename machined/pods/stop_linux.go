@@ -49,8 +49,8 @@ func (s *Stopper) stopByKubelet(ctx context.Context) {
 		defer cancel()
 	}
 	_, err := cell.Wait(ctx, s.deps.Services.Status(), func(list []supervise.Status) bool {
-		i := slices.IndexFunc(list, func(p supervise.Status) bool { return p.Name == nodespec.ServiceNode })
-		return i < 0 || !list[i].State.Alive() || slices.ContainsFunc(list[i].Components, func(c supervise.Component) bool { return c.Detail == nodespec.PodsStoppedDetail })
+		node := supervise.Find(list, nodespec.ServiceNode)
+		return !node.State.Alive() || slices.ContainsFunc(node.Components, func(c supervise.Component) bool { return c.Detail == nodespec.PodsStoppedDetail })
 	})
 	if err != nil {
 		s.deps.Console("the kubelet has not stopped all pods in time")
@@ -84,8 +84,7 @@ func (s *Stopper) Stop(ctx context.Context) error {
 
 func (s *Stopper) containerdRuns() bool {
 	list, _ := s.deps.Services.Status().Get()
-	i := slices.IndexFunc(list, func(p supervise.Status) bool { return p.Name == nodespec.ServiceContainerd })
-	return i >= 0 && list[i].State == supervise.Running
+	return supervise.Find(list, nodespec.ServiceContainerd).State == supervise.Running
 }
 
 // stopContainers signals every container to stop, waits for all, and kills the rest shortly before

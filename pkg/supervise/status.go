@@ -21,6 +21,21 @@ type Status struct {
 	Components []Component `json:"components,omitempty"`
 }
 
+// Find returns the status of a service in a list; its State is empty if the list does not have the
+// service.
+func Find(list []Status, name string) Status {
+	i := slices.IndexFunc(list, func(s Status) bool { return s.Name == name })
+	if i < 0 {
+		return Status{}
+	}
+	return list[i]
+}
+
+// ComponentReady reports whether a component of the service is ready.
+func (s Status) ComponentReady(name string) bool {
+	return slices.ContainsFunc(s.Components, func(c Component) bool { return c.Name == name && c.Ready })
+}
+
 // Component is a part of a process with its own readiness (pkg/notify).
 type Component struct {
 	Name   string    `json:"name"`
