@@ -224,7 +224,7 @@ func (a *applier) stageForBoot(ctx context.Context, text []byte, out outcome) (o
 func (a *applier) activate(ctx context.Context, before activeconfig.Active, next *config.Config, text []byte, r *api.ApplyRequest, out outcome) (outcome, error) {
 	// Without storage, transition.Check has accepted only a configuration that allows machined to
 	// wipe the disk.
-	if why, _ := a.disks.Problem().Get(); why != "" {
+	if a.disks.StorageProblem() != "" {
 		if err := a.disks.SetUp(ctx, disk.Config{Wipe: true}); err != nil {
 			return outcome{}, fmt.Errorf("configuration refused: no disk to store it on: %w", err)
 		}

@@ -178,7 +178,7 @@ func newPairing(m *machine) *ownership.Pairing {
 		},
 		Config:     func() (*config.Config, string) { now := m.config.active.Current(); return now.Config, now.Source },
 		Unreadable: func(c *config.Config) bool { return c == nil && !m.system.inMemory() && m.config.active.HasStored() },
-		Stored:     func() bool { why, _ := m.domains.disks.Problem().Get(); return why == "" },
+		Stored:     func() bool { return m.domains.disks.StorageProblem() == "" },
 		Activate: func(ctx context.Context, c *config.Config) error {
 			state, _ := m.domains.network.State.Get()
 			return m.config.reconciler.ConfigureAPILocked(ctx, c, state)
@@ -194,7 +194,7 @@ func newSuspended(m *machine) *suspend.Manager {
 	d := suspend.Deps{
 		Dir:            paths.SuspendedObjects,
 		Config:         func() *config.Config { now := m.config.active.Current(); return now.Config },
-		StorageProblem: func() string { why, _ := m.domains.disks.Problem().Get(); return why },
+		StorageProblem: m.domains.disks.StorageProblem,
 		Command:        m.processes.commands.run,
 		Stopping:       m.power.Running(),
 		Event:          m.reports.events.From("cluster"),

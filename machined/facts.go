@@ -56,8 +56,7 @@ func (r *facts) transition(ctx context.Context, now activeconfig.Active, next *c
 // capacity returns the facts on which the machine's ability to run a configuration depends.
 func (r *facts) capacity(next *config.Config) transition.Machine {
 	state, _ := r.network.State.Get()
-	problem, _ := r.disks.Problem().Get()
-	f := transition.Machine{Memory: r.system.hardware.Memory, CPUs: r.system.hardware.CPUs, InMemory: r.system.inMemory(), NoStorage: problem, Addresses: nodeplan.Addresses(next, state)}
+	f := transition.Machine{Memory: r.system.hardware.Memory, CPUs: r.system.hardware.CPUs, InMemory: r.system.inMemory(), NoStorage: r.disks.StorageProblem(), Addresses: nodeplan.Addresses(next, state)}
 	if next.Cluster != nil && !next.IsWorker() { // a worker holds no CA keys
 		_, f.CAs = nodeplan.CAs(next.Cluster)
 	}

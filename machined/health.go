@@ -89,7 +89,7 @@ func expectedServices(c *config.Config) []string {
 // healthWatcher watches the health of a version on trial.
 type healthWatcher struct {
 	version        string
-	storageProblem *cell.Cell[string]
+	storageProblem func() string
 	hasStored      func() bool // a configuration
 	config         *cell.Watcher[activeconfig.Active]
 	services       *cell.Watcher[[]supervise.Status]
@@ -100,7 +100,7 @@ type healthWatcher struct {
 
 func watchHealth(m *machine) upgrade.HealthWatcher {
 	return healthWatcher{
-		version: m.system.release.Version, storageProblem: m.domains.disks.Problem(), hasStored: m.config.active.HasStored,
+		version: m.system.release.Version, storageProblem: m.domains.disks.StorageProblem, hasStored: m.config.active.HasStored,
 		config: m.config.active.Cell().Watch(), services: m.processes.services.Status().Watch(),
 		members: m.members.Worker.State.Watch(), rules: m.domains.packets.Problem().Watch(), panics: m.reports.panics.State().Watch(),
 	}
@@ -108,10 +108,9 @@ func watchHealth(m *machine) upgrade.HealthWatcher {
 
 func (w healthWatcher) Health() upgrade.Health {
 	now := w.config.Current()
-	storage, _ := w.storageProblem.Get()
 	failed := health.FailedCheck(health.Trial{
 		Machine:        healthOf(now, w.members.Current(), w.services.Current()),
-		StorageProblem: storage, Stored: w.hasStored(), API: nodeplan.ServiceApid,
+		StorageProblem: w.storageProblem(), Stored: w.hasStored(), API: nodeplan.ServiceApid,
 	})
 	return upgrade.Health{Config: now.Config, Failed: cmp.Or(failed, w.rules.Current())}
 }

@@ -60,7 +60,7 @@ func newUpgrade(m *machine) *upgrade.Upgrade {
 				return findSlots(disks.Disks, m.system.slot)
 			},
 			LoadModules:    m.system.kernel.LoadModules,
-			StorageProblem: func() string { why, _ := m.domains.disks.Problem().Get(); return why },
+			StorageProblem: m.domains.disks.StorageProblem,
 		},
 		Files: upgrade.Files{
 			Records:        upgrade.Store{Dir: paths.Upgrade},

@@ -56,12 +56,11 @@ func consoleStatus(m *machine) console.Status {
 	stage, _ := m.reports.progress.Stage().Get()
 	list, _ := m.processes.services.Status().Get()
 	state, _ := m.domains.network.State.Get()
-	problem, _ := m.domains.disks.Problem().Get()
-	s := console.Status{Name: m.config.active.Current().MachineName(), Version: m.system.release.Version, Slot: m.system.slot, Medium: m.system.bootMedium, Stage: stage.Name, Problem: problem}
+	now := m.config.active.Current()
+	s := console.Status{Name: now.MachineName(), Version: m.system.release.Version, Slot: m.system.slot, Medium: m.system.bootMedium, Stage: stage.Name, Problem: m.domains.disks.StorageProblem()}
 	if m.system.inMemory() {
 		s.Problem = "" // it needs no disk
 	}
-	now := m.config.active.Current()
 	if s.Problem == "" {
 		s.Problem = now.Problem
 	}

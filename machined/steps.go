@@ -49,7 +49,7 @@ func stepClock(_ context.Context, m *machine) error {
 // stepTimeMark raises the clock to the time stored on STATE and stores the time from now on. An
 // error of reading or writing is reported, and the boot continues.
 func stepTimeMark(ctx context.Context, m *machine) error {
-	if problem, _ := m.domains.disks.Problem().Get(); m.system.inMemory() || problem != "" {
+	if m.system.inMemory() || m.domains.disks.StorageProblem() != "" {
 		return nil
 	}
 	mark, err := timesync.ReadFloor(paths.TimeFloor, time.Unix(m.system.release.BuildTime, 0))
@@ -237,7 +237,7 @@ func watchSeeds(ctx context.Context, m *machine) {
 // retains its key.
 func stepIdentity(_ context.Context, m *machine) error {
 	hasStorage := true
-	if why, _ := m.domains.disks.Problem().Get(); why != "" {
+	if m.domains.disks.StorageProblem() != "" {
 		_, mounted, err := mount.At(paths.State)
 		hasStorage = err == nil && mounted
 	}
@@ -304,7 +304,7 @@ func stepAPI(ctx context.Context, m *machine) error {
 
 // auditDirs returns the directories of the audit log: on STATE, or in memory without STATE.
 func auditDirs(disks *disk.Controller) machinedapi.AuditDirs {
-	if why, _ := disks.Problem().Get(); why != "" {
+	if disks.StorageProblem() != "" {
 		return machinedapi.AuditDirs{Changes: paths.AuditInMemory, Refused: paths.AuditInMemory + "-refused", InProgress: paths.AuditInMemory + "-in-progress"}
 	}
 	return machinedapi.AuditDirs{Changes: paths.Audit, Refused: paths.AuditRefused, InProgress: paths.AuditInProgress}

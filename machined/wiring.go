@@ -254,7 +254,7 @@ func newLogShipping(m *machine) *logship.Shipper {
 			return logship.Config{Machine: now.Config.Machine.Metadata.Name, Receivers: now.Config.Machine.Spec.Logging.Receivers}
 		}),
 		Dir: func() string {
-			if why, _ := m.domains.disks.Problem().Get(); why != "" {
+			if m.domains.disks.StorageProblem() != "" {
 				return ""
 			}
 			return paths.LogShipping
@@ -280,7 +280,7 @@ func convergeDeps(m *machine) converge.Deps {
 			return converge.Config{Config: now.Config, Due: now.Due}
 		}),
 		Domains: converge.Domains{
-			StorageProblem: func() string { why, _ := m.domains.disks.Problem().Get(); return why },
+			StorageProblem: m.domains.disks.StorageProblem,
 			InMemory:       m.system.inMemory(),
 			Firewall:       m.domains.packets,
 			Network:        m.domains.network,
@@ -311,7 +311,7 @@ func newActiveConfig(m *machine) *activeconfig.Manager {
 	return activeconfig.New(activeconfig.Deps{
 		Store:          configstore.Store{Dir: paths.Config},
 		Embedded:       paths.EmbeddedConfig,
-		StorageProblem: func() string { why, _ := m.domains.disks.Problem().Get(); return why },
+		StorageProblem: m.domains.disks.StorageProblem,
 		InMemory:       m.system.inMemory(),
 		Network:        activeconfig.Network{Config: m.domains.network.Config, State: m.domains.network.State},
 		Seed: activeconfig.SeedDeps{

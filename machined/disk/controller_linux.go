@@ -60,6 +60,12 @@ func (c *Controller) State() *cell.Cell[State] { return c.state }
 // Problem holds the reason why no disk is mounted for storage; empty if a disk is mounted.
 func (c *Controller) Problem() *cell.Cell[string] { return c.problem }
 
+// StorageProblem returns why no disk is mounted for storage; empty if a disk is mounted.
+func (c *Controller) StorageProblem() string {
+	why, _ := c.problem.Get()
+	return why
+}
+
 // Prober examines foreign disks in a sandboxed process.
 func (c *Controller) Prober() *diskprobe.Prober { return c.prober }
 
