@@ -5,7 +5,6 @@ import (
 	"net/netip"
 	"path/filepath"
 	"slices"
-	"time"
 
 	"github.com/orlop-os/orlop/apid"
 	machinedapi "github.com/orlop-os/orlop/machined/api"
@@ -89,7 +88,7 @@ func newUpgrade(m *machine) *upgrade.Upgrade {
 				return out
 			},
 			Services:    m.processes.services,
-			KernelStart: func() (time.Time, error) { s, err := m.system.kernel.ReadSystem(); return s.Started, err },
+			KernelStart: m.system.kernelStarted,
 		},
 		Network: upgrade.Network{
 			Addresses: func(c *config.Config) []netip.Addr {

@@ -72,9 +72,9 @@ func readRelease() (buildinfo.Release, error) {
 }
 
 // kernelStarted returns the start of the kernel.
-func kernelStarted(kernel *host.Kernel) (time.Time, error) {
-	system, err := kernel.ReadSystem()
-	return system.Started, err
+func (s *system) kernelStarted() (time.Time, error) {
+	now, err := s.kernel.ReadSystem()
+	return now.Started, err
 }
 
 // clock is the state of the system clock.

@@ -142,7 +142,7 @@ func newAPI(m *machine) *machinedapi.API {
 			History:  m.config.active.History,
 		},
 		Services:      m.processes.services,
-		KernelStarted: func() (time.Time, error) { return kernelStarted(m.system.kernel) },
+		KernelStarted: m.system.kernelStarted,
 		Cluster: machinedapi.ClusterDeps{
 			Config: func() *config.Config { now := m.config.active.Current(); return now.Config },
 			WatchHealth: func(ctx context.Context, each func(*api.HealthResponse) (more bool, err error)) error {
@@ -239,7 +239,7 @@ func newDebug(m *machine) *debug.Tools {
 		Services:    m.processes.services.Services,
 		Run:         m.processes.commands.reaper.RunCommand,
 		LoadModules: m.system.kernel.LoadModules,
-		Started:     func() (time.Time, error) { return kernelStarted(m.system.kernel) },
+		Started:     m.system.kernelStarted,
 		Event:       m.reports.events.Add,
 		Console:     m.reports.events.LogConsole,
 	})
