@@ -110,7 +110,7 @@ func (w healthWatcher) Health() upgrade.Health {
 	now := w.config.Current()
 	failed := health.FailedCheck(health.Trial{
 		Machine:        healthOf(now, w.members.Current(), w.services.Current()),
-		StorageProblem: w.storageProblem(), Stored: w.hasStored(), API: nodeplan.ServiceApid,
+		StorageProblem: w.storageProblem(), Stored: w.hasStored(),
 	})
 	return upgrade.Health{Config: now.Config, Failed: cmp.Or(failed, w.rules.Current())}
 }

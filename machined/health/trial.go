@@ -15,8 +15,7 @@ type Trial struct {
 	// StorageProblem is the reason for which STATE is absent: the former version had STATE, or no
 	// upgrade would have been possible.
 	StorageProblem string
-	Stored         bool   // STATE has a configuration
-	API            string // service of the management API
+	Stored         bool // STATE has a configuration
 }
 
 // FailedCheck returns the first failed check of a version on trial; "" if all passed. Without a
@@ -30,7 +29,7 @@ func FailedCheck(t Trial) string {
 	case t.Stored && c == nil:
 		return "configuration: the stored one is unusable"
 	case c == nil || c.Cluster == nil:
-		if supervise.Find(t.Machine.Services, t.API).State != supervise.Running {
+		if supervise.Find(t.Machine.Services, nodespec.ServiceApid).State != supervise.Running {
 			return "management API: not answering yet"
 		}
 		return ""

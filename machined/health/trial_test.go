@@ -43,7 +43,7 @@ func TestFailedCheck(t *testing.T) {
 		{"a controller manager that ends", node, with(nodeplan.ServiceControllers, "kube-controller-manager", "problem: ended"), true, "", "kube-controller-manager: problem: ended"},
 		{"a node", node, append([]supervise.Status{door}, all...), true, "", ""},
 	} {
-		trial := Trial{Machine: Machine{Config: c.now, Expected: expected, Services: c.services}, Stored: c.stored, StorageProblem: c.storage, API: nodeplan.ServiceApid}
+		trial := Trial{Machine: Machine{Config: c.now, Expected: expected, Services: c.services}, Stored: c.stored, StorageProblem: c.storage}
 		if got := FailedCheck(trial); got != c.want {
 			t.Errorf("%s: waits for %q, want %q", c.what, got, c.want)
 		}
