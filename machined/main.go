@@ -141,7 +141,7 @@ func feedWatchdog(ctx context.Context, m *machine) {
 		},
 		Report: func(err error) {
 			if err != nil {
-				m.reports.events.LogConsole("watchdog: not fed: " + err.Error())
+				m.reports.events.LogConsole(err.Error())
 			}
 		},
 	}.Run(ctx)
