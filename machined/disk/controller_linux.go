@@ -79,7 +79,7 @@ func (c *Controller) SetUp(ctx context.Context, want Config) error {
 	run := func(ctx context.Context, args ...string) ([]byte, error) {
 		out, err := c.deps.Reaper.Run(ctx, args...)
 		if exit := (*supervise.ExitError)(nil); errors.As(err, &exit) && args[0] == paths.E2fsck {
-			// The event reports the repairs; machined/disk does not treat status 1 as a failure.
+			// The event reports the repairs; Check does not treat status 1 as a failure.
 			c.deps.Event("failure", err.Error())
 		}
 		return out, err
@@ -204,7 +204,8 @@ func (c *Controller) examinedBeforeMount() Examine {
 	return c.Examine(diskprobe.Cached)
 }
 
-// Examine returns the examination of foreign disks for package
+// Examine returns the examination of foreign disks for Read. fresh tells whether a known result
+// counts.
 func (c *Controller) Examine(fresh diskprobe.Freshness) Examine {
 	return func(ctx context.Context, devices []diskprobe.Device) []diskprobe.DeviceResult {
 		return c.prober.All(ctx, devices, fresh)
