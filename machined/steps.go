@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/orlop-os/orlop/apid"
-	"github.com/orlop-os/orlop/machined/activeconfig"
 	machinedapi "github.com/orlop-os/orlop/machined/api"
 	"github.com/orlop-os/orlop/machined/disk"
 	"github.com/orlop-os/orlop/machined/network"
@@ -203,9 +202,8 @@ func loadConfiguration(ctx context.Context, m *machine) {
 	by := m.config.active.Boot(!m.upgrade.Controller.Record().BeingReplaced(m.system.release.Version))
 	a, from, err := m.config.active.Load()
 	if err != nil {
-		problem := fmt.Sprintf("%s cannot be used: %v", from, err)
-		m.reports.events.LogConsole("configuration: " + problem + "; apply a new one")
-		m.config.active.Cell().Set(activeconfig.Active{Problem: problem})
+		m.reports.events.LogConsole("configuration: " + a.Problem + "; apply a new one")
+		m.config.active.Cell().Set(a)
 		return
 	}
 	if a.Config != nil {

@@ -44,10 +44,19 @@ func (m *Manager) patched(now Active, patch []byte) ([]byte, error) {
 	return config.Merge(present, patch)
 }
 
-// Load reads the configuration on STATE, else the configuration in the image, else none. An
-// unreadable stored configuration is an error and not the same as none: a machine without a
-// configuration can be unclaimed, and would accept a pairing with any operator CA.
-func (m *Manager) Load() (Active, string, error) {
+// Load reads the configuration on STATE, else the configuration in the image, else none, and
+// returns the file that it read. An unreadable stored configuration is an error, with its Problem,
+// and not the same as none: a machine without a configuration can be unclaimed, and would accept a
+// pairing with any operator CA.
+func (m *Manager) Load() (a Active, from string, err error) {
+	if a, from, err = m.read(); err != nil {
+		a = Active{Problem: fmt.Sprintf("%s cannot be used: %v", from, err)}
+	}
+	return a, from, err
+}
+
+// read reads the configuration on STATE, else the configuration in the image, else none.
+func (m *Manager) read() (Active, string, error) {
 	for _, place := range []struct{ file, source string }{{m.deps.Store.Current(), "STATE"}, {m.deps.Embedded, "image"}} {
 		from := place.file
 		text, err := os.ReadFile(from)

@@ -58,7 +58,7 @@ func (m *Manager) History() ([]*api.ConfigEntry, error) {
 // and the author of its activation.
 func (m *Manager) Revision(number uint64) (c *config.Config, at time.Time, by string, err error) {
 	if number == 0 {
-		now, _ := m.cell.Get()
+		now := m.Current()
 		if now.Config == nil {
 			return nil, time.Time{}, "", status.Error(codes.NotFound, "configuration: there is none yet; apply one")
 		}

@@ -169,7 +169,7 @@ func (m *Manager) lastReached(present *config.Config) ([]byte, error) {
 func (m *Manager) recordReached(a Active) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if now, _ := m.cell.Get(); now.Config != a.Config || now.OnTrial() {
+	if now := m.Current(); now.Config != a.Config || now.OnTrial() {
 		return nil
 	}
 	text, err := m.deps.Store.Confirmed()
@@ -185,7 +185,7 @@ func (m *Manager) recordReached(a Active) error {
 func (m *Manager) returnToReached(a Active) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	now, _ := m.cell.Get()
+	now := m.Current()
 	if now.Config != a.Config || now.OnTrial() {
 		return nil
 	}

@@ -2,7 +2,6 @@ package activeconfig
 
 import (
 	"context"
-	"fmt"
 	"slices"
 	"time"
 
@@ -78,10 +77,7 @@ func (m *Manager) WatchTrial(ctx context.Context) {
 // Reload activates the stored configuration. An unreadable configuration is handled as at boot. The
 // caller holds the lock (Lock).
 func (m *Manager) Reload() (Active, error) {
-	a, from, err := m.Load()
-	if err != nil {
-		a = Active{Problem: fmt.Sprintf("%s cannot be used: %v", from, err)}
-	}
+	a, _, err := m.Load()
 	m.cell.Set(a)
 	return a, err
 }
@@ -90,7 +86,7 @@ func (m *Manager) Reload() (Active, error) {
 func (m *Manager) revertTrial(until time.Time) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	tried, _ := m.cell.Get()
+	tried := m.Current()
 	if !tried.TrialEnd.Equal(until) {
 		return nil
 	}
@@ -115,7 +111,7 @@ var errOldConnection = status.Error(codes.Unavailable, "configuration: not confi
 func (m *Manager) Confirm(ctx context.Context, by callerid.Caller, name string) (*config.Config, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	now, _ := m.cell.Get()
+	now := m.Current()
 	if !now.OnTrial() {
 		return nil, status.Error(codes.FailedPrecondition, "configuration: none is on trial; `orlopctl config-history` shows whether the previous one is active again")
 	}
