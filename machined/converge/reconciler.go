@@ -183,13 +183,14 @@ func (r *Reconciler) recordAddress(c *config.Config, state network.State) {
 
 // goal returns the goal of a configuration (nil for none).
 func (r *Reconciler) goal(c *config.Config, state network.State) goal {
+	filter := nodeplan.Firewall(c)
 	return goal{
 		config: c, state: state,
-		network: nodeplan.Network(c), host: r.deps.HostConfig(c), firewall: nodeplan.Firewall(c), guard: nodeplan.Guard(c),
+		network: nodeplan.Network(c), host: r.deps.HostConfig(c), firewall: filter, guard: nodeplan.Guard(c),
 		api: sync.OnceValue(func() apiGoal { return r.apiGoal(c, state) }),
 		node: sync.OnceValue(func() nodeplan.Want {
 			facts := r.deps.NodeFacts(c, state)
-			facts.Services.Exposed = r.deps.Domains.Firewall.Exposed(nodeplan.Firewall(c))
+			facts.Services.Exposed = r.deps.Domains.Firewall.Exposed(filter)
 			since := r.noAddressSince.Load()
 			facts.Services.AddressLost = since != nil && time.Since(*since) >= noAddressTime
 			return nodeplan.Plan(c, facts)
