@@ -136,6 +136,7 @@ type outcome struct {
 	// plan of the trial; its duration is 0 without a trial
 	trialPlan transition.Trial
 	config    *config.Config // activated configuration; nil if none
+	before    *config.Config // the configuration that it replaced; nil if none
 }
 
 // add adds the operations of a domain.
@@ -157,7 +158,6 @@ func (a *applier) dryRun(ctx context.Context, before, next *config.Config) (outc
 // request applies the documents of a request. Without a trial, it waits until their operations were
 // tried.
 func (a *applier) request(ctx context.Context, filename string, r *api.ApplyRequest) (*api.ApplyResponse, error) {
-	before := a.active.Current()
 	done, err := a.apply(ctx, filename, r)
 	if err != nil {
 		return nil, err
@@ -172,7 +172,7 @@ func (a *applier) request(ctx context.Context, filename string, r *api.ApplyRequ
 			out.Addresses = append(out.Addresses, address.String())
 		}
 	case done.config != nil:
-		out.Failures = a.reconciler.AwaitConverged(ctx, done.config, nodeplan.Network(before.Config))
+		out.Failures = a.reconciler.AwaitConverged(ctx, done.config, nodeplan.Network(done.before))
 		out.Operations = reconcile.Done(out.Operations, out.Failures)
 	}
 	return out, nil
@@ -258,7 +258,7 @@ func (a *applier) activate(ctx context.Context, before activeconfig.Active, next
 	if len(out.trialPlan.CutOffs) > 0 {
 		fresh.Due = time.Now().Add(activationDelay)
 	}
-	out.config = next
+	out.config, out.before = next, before.Config
 	// If this trial replaces a trial, Tried also contains the configuration of the replaced trial:
 	// the revert needs a reboot if any tried configuration needs it.
 	if !out.deadline.IsZero() && before.OnTrial() {
