@@ -300,32 +300,6 @@ func (a *applier) reencryptSecrets(ctx context.Context, before, next *config.Con
 	return []string{fmt.Sprintf("drop the encryption key %s: %d of %d Secrets were encrypted with another key than the present one, and are rewritten", strings.Join(dropped, ", "), done.Reencrypted, done.Secrets)}, nil
 }
 
-// beginInstallation is apply on a machine that runs from memory.
-func (a *applier) beginInstallation(ctx context.Context, before, next *config.Config, documents []byte, dry bool) (outcome, error) {
-	w, err := a.install.Plan(ctx, next, false)
-	if problems := (config.Problems)(nil); errors.As(err, &problems) {
-		return outcome{}, problems
-	}
-	if err != nil {
-		return outcome{}, transition.Refuse(err)
-	}
-	out := outcome{install: w.Disk.Path}
-	out.add("config", config.Changes(before, next))
-	out.add("install", install.Print(w))
-	if dry {
-		return out, nil
-	}
-	return out, beginInstall(a.install, w, documents, callerid.FromContext(ctx).String())
-}
-
-// beginInstall starts an installation, or rejects its configuration.
-func beginInstall(manager *install.Manager, w install.Want, documents []byte, by string) error {
-	if err := manager.Begin(w, documents, by); err != nil {
-		return transition.Refuse(err)
-	}
-	return nil
-}
-
 // withoutTrial returns the end of the text of an event: a note if a change can cut off its caller
 // and the caller asked to apply it without a trial, else an empty string.
 func withoutTrial(r *api.ApplyRequest, p transition.Trial) string {

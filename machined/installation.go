@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"net/netip"
 	"path/filepath"
 	"slices"
@@ -14,8 +15,10 @@ import (
 	"github.com/orlop-os/orlop/machined/nodeplan"
 	"github.com/orlop-os/orlop/machined/power"
 	"github.com/orlop-os/orlop/machined/seed"
+	"github.com/orlop-os/orlop/machined/transition"
 	"github.com/orlop-os/orlop/machined/upgrade"
 	"github.com/orlop-os/orlop/pkg/buildinfo"
+	"github.com/orlop-os/orlop/pkg/callerid"
 	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/disklayout"
 	"github.com/orlop-os/orlop/pkg/diskprobe"
@@ -147,6 +150,49 @@ func gatewayProbes(state network.State) []func(context.Context) error {
 		out = append(out, func(ctx context.Context) error { return network.AwaitGateway(ctx, r) })
 	}
 	return out
+}
+
+// beginInstallation is apply on a machine that runs from memory.
+func (a *applier) beginInstallation(ctx context.Context, before, next *config.Config, documents []byte, dry bool) (outcome, error) {
+	w, err := a.install.Plan(ctx, next, false)
+	if problems := (config.Problems)(nil); errors.As(err, &problems) {
+		return outcome{}, problems
+	}
+	if err != nil {
+		return outcome{}, transition.Refuse(err)
+	}
+	out := outcome{install: w.Disk.Path}
+	out.add("config", config.Changes(before, next))
+	out.add("install", install.Print(w))
+	if dry {
+		return out, nil
+	}
+	return out, beginInstall(a.install, w, documents, callerid.FromContext(ctx).String())
+}
+
+// beginInstall starts an installation, or rejects its configuration.
+func beginInstall(manager *install.Manager, w install.Want, documents []byte, by string) error {
+	if err := manager.Begin(w, documents, by); err != nil {
+		return transition.Refuse(err)
+	}
+	return nil
+}
+
+// installUnattended installs by the configuration of a boot medium, or of the image. There is no
+// caller, so the console and the topic report an error. It is called again when disks are added or
+// removed; a failure after the first write is not retried by itself.
+func installUnattended(ctx context.Context, m *machine) {
+	now := m.config.active.Current()
+	if !m.system.inMemory() || now.Config == nil || m.identity.Load() == nil || m.install.Began() {
+		return
+	}
+	w, err := m.install.Plan(ctx, now.Config, true)
+	if err == nil {
+		err = beginInstall(m.install, w, now.Documents, now.Source)
+	}
+	if err != nil {
+		m.install.Reject(err)
+	}
 }
 
 // installDisks reads the disks for package install.

@@ -8,7 +8,7 @@
 //	machine.go         the state of machined; system.go the running system
 //	wiring.go          the packages of machined, each made from its Deps
 //	cluster.go         the same for the identity of the machine and its cluster
-//	installation.go    the same for installations and upgrades
+//	installation.go    the same for installations and upgrades, and the start of an installation
 //	apply.go           how a configuration is applied
 //	facts.go           the facts for packages transition and nodeplan
 //	health.go          the state from which package health computes the health

@@ -322,23 +322,6 @@ func stepInstall(ctx context.Context, m *machine) error {
 	return nil
 }
 
-// installUnattended installs by the configuration of a boot medium, or of the image. There is no
-// caller, so the console and the topic report an error. It is called again when disks are added or
-// removed; a failure after the first write is not retried by itself.
-func installUnattended(ctx context.Context, m *machine) {
-	now := m.config.active.Current()
-	if !m.system.inMemory() || now.Config == nil || m.identity.Load() == nil || m.install.Began() {
-		return
-	}
-	w, err := m.install.Plan(ctx, now.Config, true)
-	if err == nil {
-		err = beginInstall(m.install, w, now.Documents, now.Source)
-	}
-	if err != nil {
-		m.install.Reject(err)
-	}
-}
-
 func stepServices(ctx context.Context, m *machine) error {
 	if m.system.inMemory() {
 		m.reports.progress.Enter("not installed", "being installed on a disk")
