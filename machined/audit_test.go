@@ -20,6 +20,7 @@ import (
 	"github.com/orlop-os/orlop/machined/ownership"
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/audit"
+	"github.com/orlop-os/orlop/pkg/audit/audittest"
 	"github.com/orlop-os/orlop/pkg/callerid"
 	"github.com/orlop-os/orlop/pkg/cell"
 	"github.com/orlop-os/orlop/pkg/config"
@@ -44,21 +45,6 @@ func recording(t *testing.T) *machine {
 // interceptorOf is the interceptor of a machine.
 func interceptorOf(m *machine) machinedapi.Interceptor {
 	return machinedapi.Interceptor{AuditLog: m.reports.auditLog, Audited: apid.Mutates(), RejectUnclaimed: m.pairing.RejectUnclaimed}
-}
-
-// entries returns the lines of a record after it has verified the chain.
-func entries(t *testing.T, l *audit.Log, name string) (out []audit.Entry) {
-	t.Helper()
-	chain := audit.Chain{Record: name}
-	err := l.Read(0, func(_ uint64, line []byte) error {
-		e, err := chain.Check(line)
-		out = append(out, e)
-		return err
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return out
 }
 
 // TestRelayOnRecord checks that a relay is recorded with its caller and target, for every result.
@@ -95,7 +81,7 @@ func TestRelayOnRecord(t *testing.T) {
 	}
 	seen := map[string]bool{}
 	_, refused := m.reports.auditLog.Records()
-	for _, e := range entries(t, refused, audit.Refused) {
+	for _, e := range audittest.Entries(t, refused, audit.Refused) {
 		seen[e.Target+" "+e.Status] = true
 	}
 	// start and end of each

@@ -20,6 +20,7 @@ import (
 	"github.com/orlop-os/orlop/machined/events"
 	"github.com/orlop-os/orlop/machined/health"
 	"github.com/orlop-os/orlop/pkg/api"
+	"github.com/orlop-os/orlop/pkg/audit/audittest"
 	"github.com/orlop-os/orlop/pkg/callerid"
 	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/panics"
@@ -95,7 +96,7 @@ func TestCallPanics(t *testing.T) {
 	}
 	changes, _ := m.reports.auditLog.Records()
 	got := map[string]int{}
-	for _, e := range entries(t, changes, "") {
+	for _, e := range audittest.Entries(t, changes, "") {
 		got[e.Role+" "+e.Method+" "+e.Status]++
 	}
 	if got["nobody panic Internal"] != 3 || got["admin "+api.Machine_Reboot_FullMethodName+" Internal"] == 0 {

@@ -21,6 +21,7 @@ import (
 	"github.com/orlop-os/orlop/machined/ownership"
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/audit"
+	"github.com/orlop-os/orlop/pkg/audit/audittest"
 	"github.com/orlop-os/orlop/pkg/callerid"
 	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/limits"
@@ -59,21 +60,6 @@ func (s fakeStream) Context() context.Context { return s.ctx }
 func callBy(t *testing.T, subject, role string) context.Context {
 	return metadata.NewIncomingContext(t.Context(), metadata.Pairs(
 		callerid.KeySubject, subject, callerid.KeySerial, "1f", callerid.KeyRole, role, callerid.KeyPeer, "10.0.0.1:4711"))
-}
-
-// entries returns the lines of a record after it has verified the chain.
-func entries(t *testing.T, l *audit.Log, name string) (out []audit.Entry) {
-	t.Helper()
-	chain := audit.Chain{Record: name}
-	err := l.Read(0, func(_ uint64, line []byte) error {
-		e, err := chain.Check(line)
-		out = append(out, e)
-		return err
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return out
 }
 
 // brief formats entries as "role method outcome reason".
@@ -117,11 +103,11 @@ func TestInterceptor(t *testing.T) {
 	if err := g.do(ctx, api.ApidInternal_Pair_FullMethodName, nil); err != nil {
 		t.Errorf("pairing with a machine of nobody: %v", err)
 	}
-	changes := entries(t, l.changes, "")
+	changes := audittest.Entries(t, l.changes, "")
 	if got, want := brief(changes), "admin Machine/Reboot OK\nadmin Cluster/Kubeconfig OK"; got != want || changes[0].Subject != "CN=admin,O=orlop:admin" || changes[0].ID == "" {
 		t.Errorf("%s", got)
 	}
-	if got, want := brief(entries(t, l.refused, audit.Refused)), "admin Config/Apply FailedPrecondition not now\nreader Machine/Reset PermissionDenied"; got != want {
+	if got, want := brief(audittest.Entries(t, l.refused, audit.Refused)), "admin Config/Apply FailedPrecondition not now\nreader Machine/Reset PermissionDenied"; got != want {
 		t.Errorf("%s", got)
 	}
 	if left, err := l.inProgress.Unfinished(); err != nil || len(left) != 0 {
@@ -148,11 +134,11 @@ func TestRefusedPushOutNothing(t *testing.T) {
 		})
 		l.recordRefusal(&api.RecordRefusalRequest{Subject: "CN=op", Role: "operator", Method: api.Machine_Reset_FullMethodName, Outcome: "PermissionDenied"})
 	}
-	changes := entries(t, l.changes, "")
+	changes := audittest.Entries(t, l.changes, "")
 	if changes[0].Method != api.Trust_Issue_FullMethodName || changes[0].Number != 1 || len(changes) > 40 {
 		t.Errorf("%d lines, the first one is %+v", len(changes), changes[0])
 	}
-	if n := len(entries(t, l.refused, audit.Refused)); n < 60 || n > 70 {
+	if n := len(audittest.Entries(t, l.refused, audit.Refused)); n < 60 || n > 70 {
 		t.Errorf("%d refusals are on record", n)
 	}
 }
@@ -203,7 +189,7 @@ func TestStreamBegins(t *testing.T) {
 		if err := s.RecvMsg(&api.EtcdSnapshotRequest{Stored: "one"}); err != nil {
 			return err
 		}
-		if got := brief(entries(t, l.refused, audit.Refused)); got != "etcd-backup Etcd/Snapshot Begun" {
+		if got := brief(audittest.Entries(t, l.refused, audit.Refused)); got != "etcd-backup Etcd/Snapshot Begun" {
 			t.Errorf("while it goes on: %s", got)
 		}
 		// Power cut: the next boot finds the present content of the disk.
@@ -219,11 +205,11 @@ func TestStreamBegins(t *testing.T) {
 	if err := errors.Join(cut.recordUnfinished(), l.recordUnfinished()); err != nil {
 		t.Fatal(err)
 	}
-	after := entries(t, cut.changes, "")
+	after := audittest.Entries(t, cut.changes, "")
 	if len(after) != 1 || after[0].Status != audit.Unfinished || after[0].Subject != "CN=keeper" || after[0].Target != "snapshot one" || after[0].ID == "" {
 		t.Errorf("after the cut: %+v", after)
 	}
-	ended := entries(t, l.changes, "")
+	ended := audittest.Entries(t, l.changes, "")
 	if len(ended) != 1 || ended[0].Status != "OK" || ended[0].ID != after[0].ID {
 		t.Errorf("without one: %+v", ended)
 	}
@@ -287,7 +273,7 @@ func TestRecordCannotBeWritten(t *testing.T) {
 	if err := call(api.Config_Apply_FullMethodName); err != nil {
 		t.Errorf("it can be written again: %v", err)
 	}
-	if got, want := brief(entries(t, aside, "")), "admin Service/Restart OK\nadmin Config/Apply OK"; got != want {
+	if got, want := brief(audittest.Entries(t, aside, "")), "admin Service/Restart OK\nadmin Config/Apply OK"; got != want {
 		t.Errorf("%s", got)
 	}
 	l.changes = nil
@@ -337,7 +323,7 @@ func TestRecordIsBounded(t *testing.T) {
 			_ = g.do(ctx, api.Machine_ListFiles_FullMethodName, status.Error(codes.InvalidArgument, strings.Repeat("<\x1b", 1<<10)))
 		}
 		lines := 0
-		for _, e := range entries(t, l.refused, audit.Refused) {
+		for _, e := range audittest.Entries(t, l.refused, audit.Refused) {
 			if e.Role == role {
 				lines++
 			}
@@ -470,7 +456,7 @@ func TestCaptureIsOnRecord(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	began, ended := entries(t, l.refused, audit.Refused), entries(t, l.changes, "")
+	began, ended := audittest.Entries(t, l.refused, audit.Refused), audittest.Entries(t, l.changes, "")
 	if len(began) != 1 || len(ended) != 1 || began[0].Status != audit.Started || began[0].Target != "link eth0" || ended[0].Target != "link eth0" {
 		t.Errorf("%+v, %+v", began, ended)
 	}

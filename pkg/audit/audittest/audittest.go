@@ -1,0 +1,23 @@
+// Package audittest reads records of the audit log in tests.
+package audittest
+
+import (
+	"testing"
+
+	"github.com/orlop-os/orlop/pkg/audit"
+)
+
+// Entries returns the lines of a record after it has verified the chain.
+func Entries(t *testing.T, l *audit.Log, name string) (out []audit.Entry) {
+	t.Helper()
+	chain := audit.Chain{Record: name}
+	err := l.Read(0, func(_ uint64, line []byte) error {
+		e, err := chain.Check(line)
+		out = append(out, e)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
