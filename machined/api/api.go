@@ -93,8 +93,8 @@ func (a *API) Register(s grpc.ServiceRegistrar) {
 // caller returns the caller of a call, for events.
 func caller(ctx context.Context) string { return callerid.FromContext(ctx).String() }
 
-// EndOfStream returns the status of a stream that the caller ended.
-func EndOfStream(err error) error {
+// endOfStream returns the status of a stream that the caller ended.
+func endOfStream(err error) error {
 	if err == nil || errors.Is(err, io.EOF) {
 		return nil
 	}

@@ -31,12 +31,12 @@ func (s auditService) Read(r *api.ReadAuditRequest, stream grpc.ServerStreamingS
 			after = max(after, number) // the caller sees an unreadable line
 			return stream.Send(&api.AuditLine{Line: line})
 		}); err != nil || !r.Follow {
-			return EndOfStream(err)
+			return endOfStream(err)
 		}
 		select {
 		case <-grown:
 		case <-stream.Context().Done():
-			return EndOfStream(stream.Context().Err())
+			return endOfStream(stream.Context().Err())
 		case <-s.deps.Stopping:
 			return status.Error(codes.Unavailable, "the machine is shutting down")
 		}

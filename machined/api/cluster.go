@@ -66,7 +66,7 @@ func (s clusterService) Health(r *api.HealthRequest, stream grpc.ServerStreaming
 		}
 		return !r.Once && !health.Healthy, nil
 	})
-	return EndOfStream(err)
+	return endOfStream(err)
 }
 
 func (s clusterService) CreateTicket(ctx context.Context, r *api.CreateTicketRequest) (*api.CreateTicketResponse, error) {

@@ -27,7 +27,7 @@ type debugService struct {
 }
 
 func (s debugService) Capture(r *api.CaptureRequest, stream grpc.ServerStreamingServer[api.CaptureResponse]) error {
-	return EndOfStream(s.debug.Capture(stream.Context(), r, caller(stream.Context()), stream.Send))
+	return endOfStream(s.debug.Capture(stream.Context(), r, caller(stream.Context()), stream.Send))
 }
 
 func (s debugService) Profile(ctx context.Context, r *api.ProfileRequest) (*api.ProfileResponse, error) {

@@ -32,7 +32,7 @@ type etcdService struct {
 }
 
 func (s etcdService) Snapshot(r *api.EtcdSnapshotRequest, stream grpc.ServerStreamingServer[api.EtcdSnapshotResponse]) error {
-	return EndOfStream(s.etcd.SendSnapshot(stream.Context(), r.Stored, caller(stream.Context()), stream.Send))
+	return endOfStream(s.etcd.SendSnapshot(stream.Context(), r.Stored, caller(stream.Context()), stream.Send))
 }
 
 func (s etcdService) ListSnapshots(ctx context.Context, _ *api.EtcdListSnapshotsRequest) (*api.EtcdListSnapshotsResponse, error) {

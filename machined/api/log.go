@@ -34,7 +34,7 @@ func (s logService) Service(r *api.ServiceLogRequest, stream grpc.ServerStreamin
 	}
 	send := func(l supervise.LogLine, missed uint64) error { return sendLine(stream, l, missed) }
 	if r.Follow {
-		return EndOfStream(ring.Follow(stream.Context(), int(r.Tail), send))
+		return endOfStream(ring.Follow(stream.Context(), int(r.Tail), send))
 	}
 	return sendAll(ring.Tail(int(r.Tail)), func(l supervise.LogLine) error { return send(l, 0) })
 }
@@ -89,7 +89,7 @@ func (s logService) Kernel(r *api.KernelLogRequest, stream grpc.ServerStreamingS
 		return stream.Send(&api.LogLine{Time: timestamppb.New(started.Add(l.At)), Text: l.Text, Priority: uint32(l.Priority)})
 	}
 	if r.Follow {
-		return EndOfStream(kmsg.Follow(stream.Context(), int(r.Tail), send))
+		return endOfStream(kmsg.Follow(stream.Context(), int(r.Tail), send))
 	}
 	records, err := kmsg.Tail(int(r.Tail))
 	if err != nil {

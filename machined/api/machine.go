@@ -57,7 +57,7 @@ func (s machineService) Version(context.Context, *api.VersionRequest) (*api.Vers
 }
 
 func (s machineService) Events(r *api.EventsRequest, stream grpc.ServerStreamingServer[api.Event]) error {
-	return EndOfStream(s.deps.TailEvents(stream.Context(), r.After, r.Follow, stream.Send))
+	return endOfStream(s.deps.TailEvents(stream.Context(), r.After, r.Follow, stream.Send))
 }
 
 // maxGracePeriod bounds the time that a caller can give the workloads to stop at a shutdown.

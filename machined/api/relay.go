@@ -72,7 +72,7 @@ func (r *relays) acquire(who string) (leave func(), err error) {
 func (s machineService) Relay(stream grpc.BidiStreamingServer[api.RelayData, api.RelayData]) error {
 	first, err := stream.Recv()
 	if err != nil {
-		return EndOfStream(err)
+		return endOfStream(err)
 	}
 	target, err := relay.ParseTarget(first.Target)
 	if err != nil {

@@ -24,6 +24,6 @@ func Serve(stopping <-chan struct{}) func(ctx context.Context, send func(ctx con
 		case errors.Is(err, transfer.ErrStopped):
 			return status.Error(codes.Unavailable, "this machine is shutting down")
 		}
-		return EndOfStream(err)
+		return endOfStream(err)
 	}
 }

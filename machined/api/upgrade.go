@@ -48,7 +48,7 @@ func (s upgradeService) Watch(_ *api.WatchUpgradeRequest, stream grpc.ServerStre
 	for w := s.deps.Status.Watch(); ; {
 		now, _, err := w.Next(stream.Context())
 		if err != nil {
-			return EndOfStream(err)
+			return endOfStream(err)
 		}
 		if err := stream.Send(now); err != nil {
 			return err

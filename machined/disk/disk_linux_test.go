@@ -266,7 +266,7 @@ func TestFaultsOnRealDisk(t *testing.T) {
 		}
 		return all[i]
 	}
-	now, err := ReadFilesystemErrors()
+	now, err := readFilesystemErrors()
 	if err != nil || len(now) != 2 || !now[0].OK() || !now[1].OK() {
 		t.Fatalf("after a format: %+v, %v", now, err)
 	}
@@ -274,7 +274,7 @@ func TestFaultsOnRealDisk(t *testing.T) {
 	if err := os.WriteFile(trigger, []byte("a test"), 0); err != nil {
 		t.Fatal(err)
 	}
-	if now, err = ReadFilesystemErrors(); err != nil {
+	if now, err = readFilesystemErrors(); err != nil {
 		t.Fatal(err)
 	}
 	broken := of(now, disklayout.Data)
@@ -283,16 +283,16 @@ func TestFaultsOnRealDisk(t *testing.T) {
 	}
 	t.Log(broken)
 	unmount(t)
-	before := BeforeCheck(facts(t, s))
+	before := beforeCheck(facts(t, s))
 	if len(before) != 1 || before[0].Label != disklayout.Data || before[0].Faults.Count < 1 || before[0].Faults.First.Function != broken.Faults.First.Function {
 		t.Errorf("before the check: %+v", before)
 	}
 	settle(t, s)
-	if now, err = ReadFilesystemErrors(); err != nil || !of(now, disklayout.Data).OK() {
+	if now, err = readFilesystemErrors(); err != nil || !of(now, disklayout.Data).OK() {
 		t.Errorf("after the check: %+v, %v", now, err)
 	}
 	unmount(t)
-	if left := BeforeCheck(facts(t, s)); len(left) > 0 {
+	if left := beforeCheck(facts(t, s)); len(left) > 0 {
 		t.Errorf("after the check there is left: %+v", left)
 	}
 }

@@ -43,9 +43,9 @@ func counted(f superblock.Errors) string {
 	return f.String()
 }
 
-// BeforeCheck lists the recorded errors that a check would clear: errors of unmounted volumes on
+// beforeCheck lists the recorded errors that a check would clear: errors of unmounted volumes on
 // the boot disk.
-func BeforeCheck(have Have) []FilesystemErrors {
+func beforeCheck(have Have) []FilesystemErrors {
 	var found []FilesystemErrors
 	for _, d := range have.Disks {
 		for _, p := range d.Partitions {
@@ -67,8 +67,8 @@ func mountOf(have Have, device string) (target string, mounted bool) {
 	return "", false
 }
 
-// NewErrors returns the file systems with new or additional errors since the previous reading.
-func NewErrors(before, now []FilesystemErrors) []FilesystemErrors {
+// newErrors returns the file systems with new or additional errors since the previous reading.
+func newErrors(before, now []FilesystemErrors) []FilesystemErrors {
 	known := map[string]FilesystemErrors{}
 	for _, s := range before {
 		known[s.Label] = s

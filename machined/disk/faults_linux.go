@@ -17,9 +17,9 @@ import (
 // sysExt4 contains a directory for each mounted ext4 (Documentation/ABI/testing/sysfs-fs-ext4).
 const sysExt4 = "/sys/fs/ext4"
 
-// ReadFilesystemErrors reads the error state of the mounted volumes from the kernel. It reads no
+// readFilesystemErrors reads the error state of the mounted volumes from the kernel. It reads no
 // disk.
-func ReadFilesystemErrors() ([]FilesystemErrors, error) {
+func readFilesystemErrors() ([]FilesystemErrors, error) {
 	var all []FilesystemErrors
 	for _, v := range systemVolumes() {
 		m, mounted, err := mount.At(v.Mount.Target)

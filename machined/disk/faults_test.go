@@ -68,7 +68,7 @@ func TestNewErrors(t *testing.T) {
 		{"nothing", sound, sound, false}, {"the first error", sound, one, true}, {"the same", one, one, false}, {"another one", one, two, true},
 		{"no more writes", one, stopped, true}, {"repaired", two, checked, false}, {"again after the check", checked, one, true},
 	} {
-		if got := NewErrors([]FilesystemErrors{c.before}, []FilesystemErrors{c.now}); (len(got) > 0) != c.news {
+		if got := newErrors([]FilesystemErrors{c.before}, []FilesystemErrors{c.now}); (len(got) > 0) != c.news {
 			t.Errorf("%s: %v", c.name, got)
 		}
 	}
@@ -78,15 +78,15 @@ func TestNewErrors(t *testing.T) {
 func TestBeforeCheck(t *testing.T) {
 	have := model(scenario{disk: diskSpec{table: "gpt", partitions: imageAnd(state, data)}})
 	have.Disks[0].Partitions[4].Faults = superblock.Errors{Marked: true}
-	if got := BeforeCheck(have); len(got) != 1 || got[0].Label != disklayout.Data || got[0].Device != "/dev/vda5" || !got[0].Checked {
+	if got := beforeCheck(have); len(got) != 1 || got[0].Label != disklayout.Data || got[0].Device != "/dev/vda5" || !got[0].Checked {
 		t.Errorf("%+v", got)
 	}
 	have.Mounts = mountAll(have.Disks[0])
-	if got := BeforeCheck(have); len(got) != 0 {
+	if got := beforeCheck(have); len(got) != 0 {
 		t.Errorf("of a mounted file system: %+v", got)
 	}
 	have.Mounts, have.Disks[0].Boot = nil, false
-	if got := BeforeCheck(have); len(got) != 0 {
+	if got := beforeCheck(have); len(got) != 0 {
 		t.Errorf("of another machine's disk: %+v", got)
 	}
 }

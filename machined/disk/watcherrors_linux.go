@@ -14,7 +14,7 @@ const errorsInterval = 30 * time.Second
 // recordBeforeCheck records the errors in STATE or DATA of an earlier boot: the following check
 // clears them.
 func (c *Controller) recordBeforeCheck(have Have) {
-	for _, s := range BeforeCheck(have) {
+	for _, s := range beforeCheck(have) {
 		c.deps.Event("failure", fmt.Sprintf("%s (%s): an earlier boot left a file system with errors (%s); it is checked now", s.Label, s.Device, s.Faults))
 		c.state.Update(func(d State) State {
 			d.Filesystems = append(slices.DeleteFunc(slices.Clone(d.Filesystems), func(o FilesystemErrors) bool { return o.Label == s.Label }), s)
@@ -28,7 +28,7 @@ func (c *Controller) WatchErrors(ctx context.Context) {
 	tick := time.NewTicker(errorsInterval)
 	defer tick.Stop()
 	for {
-		if now, err := ReadFilesystemErrors(); err == nil {
+		if now, err := readFilesystemErrors(); err == nil {
 			c.updateErrors(now)
 		}
 		select {
@@ -42,7 +42,7 @@ func (c *Controller) WatchErrors(ctx context.Context) {
 // updateErrors reports the new errors.
 func (c *Controller) updateErrors(now []FilesystemErrors) {
 	before, _ := c.state.Get()
-	for _, s := range NewErrors(before.Filesystems, now) {
+	for _, s := range newErrors(before.Filesystems, now) {
 		c.deps.Console("storage: " + s.String())
 	}
 	next := withErrors(before.Filesystems, now)
