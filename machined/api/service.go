@@ -46,7 +46,7 @@ func (s processService) Restart(ctx context.Context, r *api.RestartServiceReques
 	case service.PID == 0:
 		return nil, status.Errorf(codes.FailedPrecondition, "service %s: has no process to kill, it is %s", r.Name, service.State)
 	default:
-		how, err = "kill", unix.Kill(service.PID, unix.SIGKILL)
+		how, err = "kill", s.services.Signal(r.Name, unix.SIGKILL)
 	}
 	if err != nil {
 		return nil, status.Errorf(codes.Internal, "service %s: cannot %s: %v", r.Name, how, err)
