@@ -21,7 +21,7 @@ const (
 	// name.
 	maxRevoked = 10000
 	// keepTicket is the minimum time for which a full list retains the revocation of a ticket. The
-	// certificates of the ticket had 90 days when it was revoked (memberLife in machined), and
+	// certificates of the ticket had 90 days when it was revoked (memberTTL in machined), and
 	// other issued certificates have MaxTTL. Certificates of an operator's own CA have no ticket
 	// and can be valid for years.
 	keepTicket = 120 * 24 * time.Hour

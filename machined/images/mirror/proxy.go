@@ -128,7 +128,7 @@ func (t *proxy) fail(w http.ResponseWriter, r *http.Request, up Upstream, err er
 	http.Error(w, fmt.Sprintf("the mirror %s: %v", up.Name, err), http.StatusBadGateway)
 }
 
-// report reports why a registry fails, at most once per limits.rest.
+// report reports why a registry fails, at most once per limits.pause.
 func (t *proxy) report(name string, err error) {
 	t.mu.Lock()
 	now := time.Now()
@@ -148,7 +148,7 @@ func (t *proxy) paused(name string) bool {
 	return time.Now().Before(t.pausedUntil[name])
 }
 
-// pause stops requests to a registry for limits.rest. A registry that is only slow, because it
+// pause stops requests to a registry for limits.pause. A registry that is only slow, because it
 // first fetches an image itself, ends the pause by its answer to a request for /v2/.
 func (t *proxy) pause(up Upstream) {
 	until := time.Now().Add(t.limits.pause)
