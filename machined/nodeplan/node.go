@@ -52,7 +52,7 @@ func Spec(c *config.Config, state network.State, r buildinfo.Release) (nodespec.
 	}
 	spec.DNS.NodeUpstreams, spec.DNS.NodeSearch = own, state.Search
 	for _, r := range cluster.Networks.Services {
-		spec.Network.DNSIPs = append(spec.Network.DNSIPs, nth(r, 10))
+		spec.Network.DNSIPs = append(spec.Network.DNSIPs, config.DNSAddress(r))
 	}
 	return spec, nil
 }
@@ -102,15 +102,6 @@ func ranges(all []config.AddressRange) []nodespec.Range {
 		out = append(out, nodespec.Range(r))
 	}
 	return out
-}
-
-// nth is the n-th address of a range.
-func nth(r netip.Prefix, n int) netip.Addr {
-	a := r.Masked().Addr()
-	for range n {
-		a = a.Next()
-	}
-	return a
 }
 
 // Addresses returns the machine's addresses that other machines can reach, one per family, IPv4

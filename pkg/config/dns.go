@@ -199,7 +199,7 @@ func (v dnsValidator) nameServers(path string, list NameServers) {
 			v.on(at, *w)
 		}
 		for _, r := range n.Services {
-			if usable(r) && tenth(r) == a {
+			if usable(r) && DNSAddress(r) == a {
 				v.on(at, wrong{reason: fmt.Sprintf("%s is the cluster's DNS, which would query itself", a), expected: "another resolver"})
 			}
 		}
@@ -256,8 +256,8 @@ func CheckNameServer(a netip.Addr, n ClusterNetworks) error {
 	return nil
 }
 
-// tenth returns the address of the cluster's DNS in a service range.
-func tenth(r netip.Prefix) netip.Addr {
+// DNSAddress returns the address of the cluster's DNS in a service range: the tenth.
+func DNSAddress(r netip.Prefix) netip.Addr {
 	a := r.Masked().Addr()
 	for range 10 {
 		a = a.Next()

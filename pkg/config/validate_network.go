@@ -200,21 +200,12 @@ func (v networkValidator) address(path string, a netip.Prefix) {
 		w.reason = "the prefix length is 0, so all addresses would be on this link"
 	case addr.BitLen()-a.Bits() >= 2 && a.Masked().Addr() == addr:
 		w.reason = fmt.Sprintf("%s is the network itself, not an address in it", a)
-	case addr.Is4() && addr.BitLen()-a.Bits() >= 2 && lastAddr(a) == addr:
+	case addr.Is4() && addr.BitLen()-a.Bits() >= 2 && last(a) == addr:
 		w.reason = fmt.Sprintf("%s is the broadcast address of its network", a)
 	default:
 		return
 	}
 	v.on(path, w)
-}
-
-// lastAddr returns the last address of an IPv4 network.
-func lastAddr(r netip.Prefix) netip.Addr {
-	b := r.Masked().Addr().As4()
-	for i := r.Bits(); i < 32; i++ {
-		b[i/8] |= 0x80 >> (i % 8)
-	}
-	return netip.AddrFrom4(b)
 }
 
 func (v networkValidator) route(path string, l *Link, r Route) {
