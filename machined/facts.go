@@ -3,10 +3,8 @@ package main
 import (
 	"context"
 	"crypto/ecdsa"
-	"crypto/x509"
 	"encoding/json"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/orlop-os/orlop/machined/activeconfig"
@@ -159,9 +157,5 @@ func trusted(own config.Certificate, accepted []config.Certificate) []byte {
 	if own.IsZero() {
 		return nil
 	}
-	var certs []*x509.Certificate
-	for _, c := range append(slices.Clone(accepted), own) {
-		certs = append(certs, c.X509())
-	}
-	return pki.EncodeCerts(certs...)
+	return pki.EncodeCerts(append(config.X509s(accepted), own.X509())...)
 }

@@ -3,7 +3,6 @@ package api
 import (
 	"cmp"
 	"context"
-	"crypto/x509"
 	"encoding/base64"
 	"fmt"
 	"net/netip"
@@ -97,10 +96,7 @@ func kubeconfig(cluster *config.Cluster, server string, as pki.Spec) ([]byte, er
 	if err != nil {
 		return nil, fmt.Errorf("kubeconfig: %w", err)
 	}
-	trusted := []*x509.Certificate{own.Cert.X509()}
-	for _, accepted := range cluster.Spec.PKI.Accepted.Kubernetes {
-		trusted = append(trusted, accepted.X509())
-	}
+	trusted := append(config.X509s(cluster.Spec.PKI.Accepted.Kubernetes), own.Cert.X509())
 	name, b64 := cluster.Metadata.Name, base64.StdEncoding.EncodeToString
 	return fmt.Appendf(nil, `apiVersion: v1
 kind: Config

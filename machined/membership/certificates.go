@@ -128,11 +128,7 @@ func nodeCAs(c *config.Config) []*x509.Certificate {
 }
 
 func allCAs(issuing config.Certificate, accepted []config.Certificate) []*x509.Certificate {
-	out := []*x509.Certificate{issuing.X509()}
-	for _, c := range accepted {
-		out = append(out, c.X509())
-	}
-	return out
+	return append([]*x509.Certificate{issuing.X509()}, config.X509s(accepted)...)
 }
 
 // machinePool is machineCAs as a pool, to verify another machine.

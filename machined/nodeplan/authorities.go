@@ -29,7 +29,7 @@ func authorities(c *config.Config, f Facts) (a credentials.Authorities, err erro
 	if c.IsWorker() {
 		own := c.Cluster.Spec.PKI
 		return credentials.Authorities{
-			Kubernetes: credentials.Authority{CA: &pki.CA{Cert: own.Kubernetes.Cert.X509()}, Accepted: x509s(own.Accepted.Kubernetes)},
+			Kubernetes: credentials.Authority{CA: &pki.CA{Cert: own.Kubernetes.Cert.X509()}, Accepted: config.X509s(own.Accepted.Kubernetes)},
 			NodeLabels: labels, RevokedSet: revoked, Issued: f.Member.Node,
 		}, nil
 	}
@@ -79,7 +79,7 @@ func CAs(c *config.Cluster) (credentials.Authorities, error) {
 	if a.FrontProxy.CA, err = pki.ParseCA(own.FrontProxy.PEM()); err != nil {
 		return a, fmt.Errorf("Cluster.spec.pki.frontProxy: %w", err)
 	}
-	a.Kubernetes.Accepted, a.Etcd.Accepted, a.FrontProxy.Accepted = x509s(accepted.Kubernetes), x509s(accepted.Etcd), x509s(accepted.FrontProxy)
+	a.Kubernetes.Accepted, a.Etcd.Accepted, a.FrontProxy.Accepted = config.X509s(accepted.Kubernetes), config.X509s(accepted.Etcd), config.X509s(accepted.FrontProxy)
 	a.ServiceAccountKey = []byte(c.Spec.PKI.ServiceAccountKey.PEM())
 	key := c.Spec.PKI.ServiceAccountKey.Signer()
 	if key == nil {
@@ -93,15 +93,6 @@ func CAs(c *config.Cluster) (credentials.Authorities, error) {
 	a.EncryptionKeys = c.Spec.EncryptionKeys()
 	a.Access = Access(c)
 	return a, nil
-}
-
-// x509s converts certificates to the form of crypto/x509.
-func x509s(certs []config.Certificate) []*x509.Certificate {
-	var out []*x509.Certificate
-	for _, c := range certs {
-		out = append(out, c.X509())
-	}
-	return out
 }
 
 // Access returns the authentication and authorization of the API server.

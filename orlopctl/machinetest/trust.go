@@ -2,7 +2,6 @@ package machinetest
 
 import (
 	"context"
-	"crypto/x509"
 	"encoding/hex"
 	"time"
 
@@ -18,11 +17,7 @@ import (
 )
 
 func bundled(own config.Certificate, accepted []config.Certificate) []byte {
-	certs := []*x509.Certificate{own.X509()}
-	for _, c := range accepted {
-		certs = append(certs, c.X509())
-	}
-	return pki.EncodeCerts(certs...)
+	return pki.EncodeCerts(append(config.X509s(accepted), own.X509())...)
 }
 
 // certificates is topic "certificates": for each authority a leaf and its CA bundle.

@@ -124,6 +124,15 @@ func (c Certificate) PEM() string { return c.text }
 // X509 returns the certificate; nil for the zero value. Do not modify it.
 func (c Certificate) X509() *x509.Certificate { return c.cert }
 
+// X509s returns the certificates of a list. Do not modify them.
+func X509s(list []Certificate) []*x509.Certificate {
+	var out []*x509.Certificate
+	for _, c := range list {
+		out = append(out, c.X509())
+	}
+	return out
+}
+
 // IsZero reports whether there is no certificate.
 func (c Certificate) IsZero() bool { return c.cert == nil }
 
