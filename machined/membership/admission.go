@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/trust"
@@ -39,6 +40,12 @@ func checkCallerAddress(c *config.Config, own []netip.Addr, a netip.Addr) error 
 		return nil
 	}
 	return fmt.Errorf("the call comes from %s, which is the address of %s; a machine joins from an address of its own", a, owner)
+}
+
+// reassigned reports whether the name of a removed machine belongs to the control plane, to a
+// member or to an open ticket.
+func reassigned(c *config.Config, known trust.Ledger, name string, now time.Time) bool {
+	return reservedName(c, known, name) || known.NameInUse(name, now)
 }
 
 // reservedName reports whether certificates for a name would impersonate another part of the

@@ -109,11 +109,8 @@ func (s *Server) Join(ctx context.Context, by callerid.Caller, r *api.JoinReques
 
 // syncFor syncs with a quorum about a member that this ledger does not know.
 func (s *Server) syncFor(ctx context.Context, vs voters) error {
-	synced, failed := s.quorum.sync(ctx, vs.others, vs.majority()-vs.selfVotes())
-	if len(synced)+vs.selfVotes() < vs.majority() {
-		return noQuorum(len(synced)+vs.selfVotes(), vs, "answered whether they know the machine", failed)
-	}
-	return nil
+	synced, failed := s.quorum.sync(ctx, vs.others, vs.needed())
+	return vs.check(len(synced), "answered whether they know the machine", failed)
 }
 
 // votes are the collected votes for a machine.
@@ -178,9 +175,9 @@ func (s *Server) storeMember(ctx context.Context, c *config.Config, vs voters, m
 	}
 	ticket := m.member.Ticket
 	changed := &api.ReplicateMembershipRequest{Membership: toMembership(admitted.ledger.PublicForTicket(ticket))}
-	stored, failed, _ := s.quorum.replicate(ctx, vs.others, changed, ticket, vs.majority()-vs.selfVotes())
-	if len(stored)+vs.selfVotes() < vs.majority() {
-		return noQuorum(len(stored)+vs.selfVotes(), vs, "hold "+m.member.Name+" in their ledgers", failed)
+	stored, failed, _ := s.quorum.replicate(ctx, vs.others, changed, ticket, vs.needed())
+	if err := vs.check(len(stored), "hold "+m.member.Name+" in their ledgers", failed); err != nil {
+		return err
 	}
 	_, err = s.check(c, signed{m.member}) // an operator can have removed it meanwhile
 	return err

@@ -359,7 +359,7 @@ func (l *Ledger) RevocationsForAPIServer(c *config.Config) []trust.Revocation {
 	defer l.mu.Unlock()
 	known, revoked := l.currentLocked(), l.revokedLocked()
 	for i, r := range revoked {
-		if r.Machine != "" && (reservedName(c, known, r.Machine) || known.NameInUse(r.Machine, l.deps.Now())) {
+		if r.Machine != "" && reassigned(c, known, r.Machine, l.deps.Now()) {
 			revoked[i].Machine = ""
 		}
 	}

@@ -195,17 +195,15 @@ func (gc *NodeGC) Collect(ctx context.Context) bool {
 func (gc *NodeGC) Delete(ctx context.Context, c *config.Config, names []string) (found []string, err error) {
 	started := gc.deps.Now() // before the check of the names
 	vs := gc.quorum.voters(c)
-	synced, failed := gc.quorum.sync(ctx, vs.others, vs.majority()-vs.selfVotes())
-	if len(synced)+vs.selfVotes() < vs.majority() {
+	synced, failed := gc.quorum.sync(ctx, vs.others, vs.needed())
+	if len(synced) < vs.needed() {
 		return nil, fmt.Errorf("%d of %d control-plane machines answered whether the names are reassigned; quorum: %d (%s)", len(synced)+vs.selfVotes(), vs.all(), vs.majority(), strings.Join(failed, "; "))
 	}
 	known, damaged := gc.ledger.readable()
 	if damaged != nil { // the members are unknown
 		return nil, damaged
 	}
-	names = slices.DeleteFunc(slices.Clone(names), func(name string) bool {
-		return reservedName(c, known, name) || known.NameInUse(name, gc.deps.Now())
-	})
+	names = slices.DeleteFunc(slices.Clone(names), func(name string) bool { return reassigned(c, known, name, gc.deps.Now()) })
 	if len(names) == 0 {
 		return nil, nil
 	}
@@ -216,6 +214,5 @@ func (gc *NodeGC) Delete(ctx context.Context, c *config.Config, names []string) 
 
 // Reassigned reports whether a name belongs to the control plane, to a member or to an open ticket.
 func (gc *NodeGC) Reassigned(c *config.Config, name string) bool {
-	known := gc.ledger.Current()
-	return reservedName(c, known, name) || known.NameInUse(name, gc.deps.Now())
+	return reassigned(c, gc.ledger.Current(), name, gc.deps.Now())
 }

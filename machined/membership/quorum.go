@@ -64,6 +64,17 @@ func (vs voters) all() int { return len(vs.others) + vs.selfVotes() }
 
 func (vs voters) majority() int { return trust.Majority(vs.all()) }
 
+// needed returns how many of the others are a majority together with this machine.
+func (vs voters) needed() int { return vs.majority() - vs.selfVotes() }
+
+// check returns noQuorum if fewer of the others than needed have answered.
+func (vs voters) check(answered int, did string, failed []string) error {
+	if answered < vs.needed() {
+		return noQuorum(answered+vs.selfVotes(), vs, did, failed)
+	}
+	return nil
+}
+
 // quorum reads and changes the ledgers of the other control-plane machines.
 type quorum struct {
 	deps   *Deps

@@ -115,8 +115,8 @@ func (s *Server) ticketVoters(ctx context.Context, vs voters) (addresses []netip
 			addresses, ids = append(addresses, addr), append(ids, id)
 		}
 	}
-	if len(ids)+vs.selfVotes() < vs.majority() {
-		return nil, nil, noQuorum(len(ids)+vs.selfVotes(), vs, "store the ticket", failed)
+	if err := vs.check(len(ids), "store the ticket", failed); err != nil {
+		return nil, nil, err
 	}
 	return addresses, ids, nil
 }
@@ -128,8 +128,8 @@ func (s *Server) storeTicket(ctx context.Context, vs voters, told []netip.Addr, 
 	if refused != nil {
 		return nil, status.Error(codes.FailedPrecondition, refused.Error())
 	}
-	if len(stored)+vs.selfVotes() < vs.majority() {
-		return nil, noQuorum(len(stored)+vs.selfVotes(), vs, "store the ticket", failed)
+	if err := vs.check(len(stored), "store the ticket", failed); err != nil {
+		return nil, err
 	}
 	slices.Sort(stored)
 	return stored, nil
