@@ -15,7 +15,7 @@ func TestWorkerDocuments(t *testing.T) {
 	if err := problems.Err(); err != nil {
 		t.Fatal(err)
 	}
-	got, want := reflect.ValueOf(WorkerDocuments(c, "w1").Cluster.Spec), reflect.ValueOf(c.Cluster.Spec)
+	got, want := reflect.ValueOf(workerDocuments(c, "w1").Cluster.Spec), reflect.ValueOf(c.Cluster.Spec)
 	if keys := got.FieldByName("AcceptedEncryptionKeys"); keys.Len() > 0 {
 		t.Error("the worker has keys of Secrets")
 	}

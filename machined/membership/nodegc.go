@@ -54,7 +54,7 @@ const (
 	nodeGCCreatedWithin = 15 * time.Second
 )
 
-// NodeGC deletes the Node objects of removed machines. Only the methods Due, record, HasNew,
+// NodeGC deletes the Node objects of removed machines. Only the methods Due, record, hasNew,
 // restart and RestartAll work on the zero value, which tests use.
 type NodeGC struct {
 	deps   *Deps
@@ -105,9 +105,9 @@ func (gc *NodeGC) record(removed []trust.RemovedMachine, names, found []string) 
 	}
 }
 
-// HasNew reports whether removed contains a machine for which Due was not called yet, or was not
+// hasNew reports whether removed contains a machine for which Due was not called yet, or was not
 // called since restart or RestartAll.
-func (gc *NodeGC) HasNew(removed []trust.RemovedMachine) bool {
+func (gc *NodeGC) hasNew(removed []trust.RemovedMachine) bool {
 	gc.mu.Lock()
 	defer gc.mu.Unlock()
 	return slices.ContainsFunc(removed, func(m trust.RemovedMachine) bool { _, known := gc.remaining[m.Ticket]; return !known })
@@ -134,7 +134,7 @@ func (gc *NodeGC) Run(ctx context.Context) {
 	tick := time.NewTicker(nodeGCMinBackoff)
 	defer tick.Stop()
 	const maxSkip = int(nodeGCInterval / nodeGCMinBackoff)
-	// skip is the number of ticks until the next check. If HasNew reports true, the check is due at
+	// skip is the number of ticks until the next check. If hasNew reports true, the check is due at
 	// the next tick, regardless of skip. nextSkip is the value of skip after a check that failed or
 	// found a Node.
 	skip, nextSkip := 0, 1
@@ -145,7 +145,7 @@ func (gc *NodeGC) Run(ctx context.Context) {
 			return
 		}
 		skip--
-		if due := skip <= 0 || gc.HasNew(gc.removedMachines()); !due || !gc.deps.APIServerReady() {
+		if due := skip <= 0 || gc.hasNew(gc.removedMachines()); !due || !gc.deps.APIServerReady() {
 			continue
 		}
 		if gc.Collect(ctx) {

@@ -86,15 +86,15 @@ func TestCollectNodes(t *testing.T) {
 			}
 		}
 	}
-	if !a.NodeGC.HasNew(a.NodeGC.removedMachines()) {
+	if !a.NodeGC.hasNew(a.NodeGC.removedMachines()) {
 		t.Error("it was looked for before anybody has")
 	}
 	looks(1 + nodeGCChecks)
-	if a.NodeGC.HasNew(a.NodeGC.removedMachines()) {
+	if a.NodeGC.hasNew(a.NodeGC.removedMachines()) {
 		t.Error("it was looked for, and nobody knows")
 	}
 	a.NodeGC.restart([]string{"1a"})
-	if !a.NodeGC.HasNew(a.NodeGC.removedMachines()) {
+	if !a.NodeGC.hasNew(a.NodeGC.removedMachines()) {
 		t.Error("it was removed again, and it is not looked for at once")
 	}
 	for range 3 {
@@ -299,7 +299,7 @@ func TestNodeGCMeanwhile(t *testing.T) {
 		names := f.Due(gone)
 		meanwhile(f)
 		f.record(gone, names, nil)
-		if !f.HasNew(gone) || !slices.Equal(f.Due(gone), []string{"a"}) {
+		if !f.hasNew(gone) || !slices.Equal(f.Due(gone), []string{"a"}) {
 			t.Errorf("%s: the look that was asked for does not come", what)
 		}
 	}

@@ -60,7 +60,7 @@ func (s *Server) newDocuments(ctx context.Context, c *config.Config, name string
 	if err := s.facts(c).checkName(known, name, "cannot create ticket"); err != nil {
 		return nil, status.Error(codes.InvalidArgument, err.Error())
 	}
-	documents := WorkerDocuments(c, name)
+	documents := workerDocuments(c, name)
 	if err := config.Check(documents).Err(); err != nil { // usually an invalid name
 		return nil, status.Error(codes.InvalidArgument, err.Error())
 	}
@@ -166,9 +166,9 @@ func (t ticketSigner) issue() (*x509.Certificate, error) {
 	return leaf.Cert, nil
 }
 
-// WorkerDocuments is the configuration of a worker of this cluster, without any key. The client
+// workerDocuments is the configuration of a worker of this cluster, without any key. The client
 // that holds the key of the ticket adds the ticket.
-func WorkerDocuments(c *config.Config, name string) *config.Config {
+func workerDocuments(c *config.Config, name string) *config.Config {
 	out := config.New(name, config.RoleWorker)
 	if cas := c.Machine.Spec.Trust.OperatorCAs; len(cas) > 0 {
 		out = out.WithOperatorCAs(cas...)

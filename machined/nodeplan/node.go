@@ -11,9 +11,9 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// Spec describes this node for the orchestrator. It returns ErrNoAddress if the machine has
+// nodeSpec describes this node for the orchestrator. It returns ErrNoAddress if the machine has
 // no address.
-func Spec(c *config.Config, state network.State, r buildinfo.Release) (nodespec.Spec, error) {
+func nodeSpec(c *config.Config, state network.State, r buildinfo.Release) (nodespec.Spec, error) {
 	ips := Addresses(c, state)
 	if len(ips) == 0 {
 		return nodespec.Spec{}, ErrNoAddress

@@ -22,7 +22,7 @@ func TestNodeSpecControlPlanes(t *testing.T) {
 	for _, role := range []config.Role{config.RoleWorker, config.RoleControlPlane} {
 		c := config.New("n1", role).WithCluster("c", config.Endpoint{Host: "10.0.0.11", Port: 6443}, config.PKI{}, config.EncryptionKey{})
 		c.Cluster.Spec.ControlPlanes = planes
-		spec, err := Spec(c, state, buildinfo.Release{})
+		spec, err := nodeSpec(c, state, buildinfo.Release{})
 		if err != nil || !slices.Equal(spec.ControlPlanes, planes) || spec.Endpoint != "https://10.0.0.11:6443" {
 			t.Errorf("%s: %v at %s, %v", role, spec.ControlPlanes, spec.Endpoint, err)
 		}
@@ -39,7 +39,7 @@ func TestNodeAddressOfControlPlanes(t *testing.T) {
 	c := config.New("n1", config.RoleControlPlane).WithCluster("c", config.Endpoint{Host: "10.0.0.11", Port: 6443}, config.PKI{}, config.EncryptionKey{})
 	for _, test := range []struct{ planes, want string }{{"10.0.0.12", "192.0.2.11"}, {"10.0.0.11", "10.0.0.11"}} {
 		c.Cluster.Spec.ControlPlanes = []netip.Addr{netip.MustParseAddr("10.0.0.13"), netip.MustParseAddr(test.planes)}
-		spec, err := Spec(c, state, buildinfo.Release{})
+		spec, err := nodeSpec(c, state, buildinfo.Release{})
 		if err != nil || len(spec.Node.IPs) != 1 || spec.Node.IPs[0] != netip.MustParseAddr(test.want) {
 			t.Errorf("%s: %v, %v; want %s", test.planes, spec.Node.IPs, err, test.want)
 		}
@@ -85,7 +85,7 @@ func TestResolversOfPods(t *testing.T) {
 	c := config.New("n1", config.RoleWorker).WithCluster("c", config.Endpoint{Host: "10.0.0.11", Port: 6443}, config.PKI{}, config.EncryptionKey{})
 	c.Cluster.Spec.Networks.Pods = []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")}
 	c.Cluster.Spec.Networks.Services = []netip.Prefix{netip.MustParsePrefix("10.96.0.0/12")}
-	spec, err := Spec(c, state, buildinfo.Release{})
+	spec, err := nodeSpec(c, state, buildinfo.Release{})
 	want := []netip.Addr{at("169.254.169.253"), at("10.0.0.2")}
 	if err != nil || !slices.Equal(spec.DNS.NodeUpstreams, want) || len(spec.DNS.Upstreams) != 2 || !slices.Equal(spec.DNS.NodeSearch, state.Search) {
 		t.Errorf("%v, %v, %v, %v", spec.DNS.NodeUpstreams, spec.DNS.Upstreams, spec.DNS.NodeSearch, err)
@@ -117,7 +117,7 @@ func TestVirtualAddresses(t *testing.T) {
 	c := config.New("n1", config.RoleControlPlane).WithCluster("c", config.Endpoint{Host: "k8s.example", Port: 443}, config.PKI{}, config.EncryptionKey{})
 	for _, addresses := range [][]netip.Addr{nil, {netip.MustParseAddr("10.0.0.9"), netip.MustParseAddr("2001:db8::9")}} {
 		c.Cluster.Spec.VirtualAddresses = addresses
-		if spec, err := Spec(c, state, buildinfo.Release{}); err != nil || !slices.Equal(spec.VirtualAddresses, addresses) {
+		if spec, err := nodeSpec(c, state, buildinfo.Release{}); err != nil || !slices.Equal(spec.VirtualAddresses, addresses) {
 			t.Errorf("%v: the orchestrator gets %v, %v", addresses, spec.VirtualAddresses, err)
 		}
 	}

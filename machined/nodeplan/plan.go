@@ -94,7 +94,7 @@ func node(c *config.Config, f Facts) (n Node, a credentials.Authorities, err err
 	if c == nil || c.Cluster == nil || f.InMemory {
 		return n, a, ErrNoNode
 	}
-	if n.Spec, err = Spec(c, f.Network, f.Release); err != nil {
+	if n.Spec, err = nodeSpec(c, f.Network, f.Release); err != nil {
 		return n, a, err
 	}
 	_, n.UnusedResolvers = resolvers(c.Cluster.Spec.Networks, f.Network.Servers)

@@ -184,7 +184,7 @@ func checkMode(before, next *config.Config, f Facts) Problems {
 func checkKeyMode(before, next *config.Config, f Facts) Problems {
 	const field = "Cluster.spec.secretsEncryptionKey, acceptedEncryptionKeys"
 	switch {
-	case !OtherKeys(before, next):
+	case !otherKeys(before, next):
 		return nil
 	case f.Request.Mode == api.ApplyRequest_MODE_TRY:
 		return problem(field, "new encryption keys cannot be on trial: Secrets that they encrypt would stay after the revert", "`orlopctl trust rotate-key` replaces the key")

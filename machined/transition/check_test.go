@@ -128,7 +128,7 @@ func TestWithPresentKeys(t *testing.T) {
 	if err := problems.Err(); err != nil {
 		t.Fatal(err)
 	}
-	if OtherKeys(back, &now) || back.Cluster.Spec.Kubernetes.MaxPods != parsed.Cluster.Spec.Kubernetes.MaxPods {
+	if otherKeys(back, &now) || back.Cluster.Spec.Kubernetes.MaxPods != parsed.Cluster.Spec.Kubernetes.MaxPods {
 		t.Errorf("keys %v, at most %d pods", back.Cluster.Spec.EncryptionKeys(), back.Cluster.Spec.Kubernetes.MaxPods)
 	}
 	if kept, err := WithPresentKeys([]byte("nonsense"), earlier); err != nil || string(kept) != "nonsense" {

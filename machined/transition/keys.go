@@ -21,8 +21,8 @@ func checkEncryptionKeys(before, after config.ClusterSpec) Problems {
 		"`orlopctl trust rotate-key` does it step by step (Cluster.spec.acceptedEncryptionKeys)")
 }
 
-// OtherKeys reports whether the encryption keys of a cluster machine would change, or their order.
-func OtherKeys(before, next *config.Config) bool {
+// otherKeys reports whether the encryption keys of a cluster machine would change, or their order.
+func otherKeys(before, next *config.Config) bool {
 	return before != nil && before.Cluster != nil && next.Cluster != nil &&
 		!slices.EqualFunc(before.Cluster.Spec.EncryptionKeys(), next.Cluster.Spec.EncryptionKeys(), func(a, b config.EncryptionKey) bool { return a.Equal(b.Secret) })
 }
@@ -33,7 +33,7 @@ func OtherKeys(before, next *config.Config) bool {
 func WithPresentKeys(earlier, present []byte) ([]byte, error) {
 	then, problems := config.Parse("", earlier)
 	now, others := config.Parse("", present)
-	if len(problems)+len(others) > 0 || !OtherKeys(then, now) {
+	if len(problems)+len(others) > 0 || !otherKeys(then, now) {
 		return earlier, nil
 	}
 	var accepted []string
