@@ -27,6 +27,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/callerid"
 	"github.com/orlop-os/orlop/pkg/config"
+	"github.com/orlop-os/orlop/pkg/nodespec"
 	"github.com/orlop-os/orlop/pkg/paths"
 	"github.com/orlop-os/orlop/pkg/reconcile"
 	"github.com/orlop-os/orlop/pkg/supervise"
@@ -290,8 +291,8 @@ func (a *applier) reencryptSecrets(ctx context.Context, before, next *config.Con
 	if err != nil {
 		return refused(err)
 	}
-	if slices.Contains(waits, nodeplan.ServiceKubeAPI) {
-		return refused(fmt.Errorf("%s does not run with the present configuration yet; wait for that (`orlopctl health`)", nodeplan.ServiceKubeAPI))
+	if slices.Contains(waits, nodespec.ServiceAPI) {
+		return refused(fmt.Errorf("%s does not run with the present configuration yet; wait for that (`orlopctl health`)", nodespec.ServiceAPI))
 	}
 	done, err := a.etcd.Reencrypt(ctx, dry)
 	if err != nil {

@@ -20,7 +20,6 @@ import (
 	"github.com/orlop-os/orlop/machined/images"
 	"github.com/orlop-os/orlop/machined/membership"
 	"github.com/orlop-os/orlop/machined/network"
-	"github.com/orlop-os/orlop/machined/nodeplan"
 	"github.com/orlop-os/orlop/machined/ownership"
 	"github.com/orlop-os/orlop/machined/suspend"
 	"github.com/orlop-os/orlop/machined/upgrade"
@@ -70,7 +69,7 @@ func servingCertificate() (tls.Certificate, error) {
 // apiServerReady reports whether the API server of this machine is ready.
 func apiServerReady(services *supervise.Manager) bool {
 	list, _ := services.Status().Get()
-	return supervise.Find(list, nodeplan.ServiceKubeAPI).ComponentReady(componentAPIServer)
+	return supervise.Find(list, nodespec.ServiceAPI).ComponentReady(componentAPIServer)
 }
 
 // componentAPIServer is the component name of the API server.
@@ -125,7 +124,7 @@ func newImages(m *machine, containerd *grpc.ClientConn) *images.Manager {
 	return images.New(images.Deps{
 		Containerd: containerd,
 		Running: cell.Map(m.processes.services.Status(), func(list []supervise.Status) bool {
-			return supervise.Find(list, nodeplan.ServiceContainerd).State == supervise.Running
+			return supervise.Find(list, nodespec.ServiceContainerd).State == supervise.Running
 		}),
 		Config: cell.Map(m.config.active.Cell(), func(now activeconfig.Active) images.Config {
 			return images.Config{Config: now.Config, OnTrial: now.OnTrial()}
@@ -148,7 +147,7 @@ func newImages(m *machine, containerd *grpc.ClientConn) *images.Manager {
 // containerdReady rejects calls that need containerd while it does not run.
 func containerdReady(services *supervise.Manager) error {
 	list, _ := services.Status().Get()
-	state := supervise.Find(list, nodeplan.ServiceContainerd).State
+	state := supervise.Find(list, nodespec.ServiceContainerd).State
 	if state == "" {
 		return status.Error(codes.FailedPrecondition, "images: containerd does not run before the machine has a configuration with a Cluster document; apply one")
 	}

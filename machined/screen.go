@@ -7,6 +7,7 @@ import (
 	"github.com/orlop-os/orlop/machined/console"
 	"github.com/orlop-os/orlop/machined/nodeplan"
 	"github.com/orlop-os/orlop/pkg/cell"
+	"github.com/orlop-os/orlop/pkg/nodespec"
 	"github.com/orlop-os/orlop/pkg/paths"
 	"github.com/orlop-os/orlop/pkg/pki"
 	"github.com/orlop-os/orlop/pkg/supervise"
@@ -81,7 +82,7 @@ func consoleStatus(m *machine) console.Status {
 	}
 	for _, one := range list {
 		line := one.Name + " " + string(one.State)
-		if one.Name == nodeplan.ServiceApid && one.State == supervise.Running && len(s.Addresses) > 0 {
+		if one.Name == nodespec.ServiceApid && one.State == supervise.Running && len(s.Addresses) > 0 {
 			s.Endpoint = fmt.Sprintf("%s:%d", s.Addresses[0], paths.PortApid)
 		}
 		s.Services = append(s.Services, line)

@@ -5,6 +5,7 @@ import (
 
 	"github.com/orlop-os/orlop/machined/nodeplan"
 	"github.com/orlop-os/orlop/pkg/config"
+	"github.com/orlop-os/orlop/pkg/nodespec"
 	"github.com/orlop-os/orlop/pkg/supervise"
 )
 
@@ -13,7 +14,7 @@ func TestFailedCheck(t *testing.T) {
 	running := func(name string, components ...supervise.Component) supervise.Status {
 		return supervise.Status{Name: name, State: supervise.Running, Components: components}
 	}
-	door := running(nodeplan.ServiceApid)
+	door := running(nodespec.ServiceApid)
 	node := &config.Config{Cluster: &config.Cluster{}}
 	node.Machine.Spec.Role = config.RoleControlPlane
 	var all []supervise.Status
@@ -21,7 +22,7 @@ func TestFailedCheck(t *testing.T) {
 	for _, s := range nodeplan.Kubernetes(true) {
 		all, expected = append(all, running(s.Name)), append(expected, s.Name)
 	}
-	unready := append([]supervise.Status{door, running(nodeplan.ServiceNode, supervise.Component{Name: "node", Detail: "KubeletNotReady"})}, all...)
+	unready := append([]supervise.Status{door, running(nodespec.ServiceNode, supervise.Component{Name: "node", Detail: "KubeletNotReady"})}, all...)
 	with := func(service, component, detail string) []supervise.Status {
 		return append([]supervise.Status{door, running(service, supervise.Component{Name: component, Ready: true, Detail: detail})}, all...)
 	}
@@ -39,8 +40,8 @@ func TestFailedCheck(t *testing.T) {
 		{"a node whose services are missing", node, []supervise.Status{door}, true, "", expected[0] + ": not started yet"},
 		{"a node that is not Ready", node, unready, true, "", "node: KubeletNotReady"},
 		{"no STATE, where there was one", nil, []supervise.Status{door}, false, "e2fsck: signal: killed", "storage: e2fsck: signal: killed"},
-		{"a dead webhook, which no version is to blame for", node, with(nodeplan.ServiceKubeAPI, "extensions", "problem: ValidatingWebhookConfiguration policy"), true, "", ""},
-		{"a controller manager that ends", node, with(nodeplan.ServiceControllers, "kube-controller-manager", "problem: ended"), true, "", "kube-controller-manager: problem: ended"},
+		{"a dead webhook, which no version is to blame for", node, with(nodespec.ServiceAPI, "extensions", "problem: ValidatingWebhookConfiguration policy"), true, "", ""},
+		{"a controller manager that ends", node, with(nodespec.ServiceControllers, "kube-controller-manager", "problem: ended"), true, "", "kube-controller-manager: problem: ended"},
 		{"a node", node, append([]supervise.Status{door}, all...), true, "", ""},
 	} {
 		trial := Trial{Machine: Machine{Config: c.now, Expected: expected, Services: c.services}, Stored: c.stored, StorageProblem: c.storage}

@@ -101,7 +101,7 @@ func TestResolversRestartTheNodeAlone(t *testing.T) {
 	resolver := netip.MustParseAddr("10.0.0.2")
 	one := nodespec.Spec{Node: nodespec.Node{Name: "a"}, DNS: nodespec.DNS{NodeSearch: []string{"corp.example"}, NodeUpstreams: []netip.Addr{resolver}, Upstreams: []netip.AddrPort{netip.AddrPortFrom(resolver, 53)}}}
 	other := nodespec.Spec{Node: nodespec.Node{Name: "a"}}
-	for service, same := range map[string]bool{ServiceKubeAPI: true, ServiceControllers: true, ServiceNode: false} {
+	for service, same := range map[string]bool{nodespec.ServiceAPI: true, nodespec.ServiceControllers: true, nodespec.ServiceNode: false} {
 		if got := reflect.DeepEqual(specFor(one, service), specFor(other, service)); got != same {
 			t.Errorf("%s: the same: %t, want %t", service, got, same)
 		}

@@ -9,15 +9,6 @@ import (
 	"github.com/orlop-os/orlop/pkg/supervise"
 )
 
-// Names of the services in the API.
-const (
-	ServiceApid        = nodespec.ServiceApid
-	ServiceContainerd  = nodespec.ServiceContainerd
-	ServiceKubeAPI     = nodespec.ServiceAPI
-	ServiceControllers = nodespec.ServiceControllers
-	ServiceNode        = nodespec.ServiceNode
-)
-
 // group is the control group of the system's own services. It has reserved memory and CPU (see
 // machined/host), so that no workload can starve them; pods are in /kubepods beside it.
 const group = "/orlop/"
@@ -35,7 +26,7 @@ func profileSocket(service string) string { return paths.Profiles + "/" + servic
 // Apid is the service apid, which runs with and without a configuration.
 func Apid() supervise.Service {
 	return supervise.Service{
-		Name: ServiceApid,
+		Name: nodespec.ServiceApid,
 		Process: supervise.Spec{
 			Args: []string{"/usr/bin/apid"},
 			// Without GOMAXPROCS Go would need more threads than PidsMax on large machines.
@@ -45,9 +36,9 @@ func Apid() supervise.Service {
 			NoNewPrivs:  true,
 			OOMScoreAdj: new(-998),
 		},
-		Cgroup:       group + ServiceApid,
+		Cgroup:       group + nodespec.ServiceApid,
 		Limits:       cgroup.Limits{MemoryMax: 160 * mib, MemoryMin: 16 * mib, CPUWeight: 200, PidsMax: 64},
-		Profile:      profileSocket(ServiceApid),
+		Profile:      profileSocket(nodespec.ServiceApid),
 		Ready:        supervise.Probe{Notify: true},
 		StartTimeout: 30 * time.Second,
 		GracePeriod:  5 * time.Second,
@@ -62,13 +53,13 @@ const componentsGracePeriod = 20 * time.Second
 // because most of their start needs no other service.
 func Kubernetes(controlPlane bool) []supervise.Service {
 	list := []supervise.Service{{
-		Name: ServiceContainerd,
+		Name: nodespec.ServiceContainerd,
 		Process: supervise.Spec{
 			Args:        []string{paths.Containerd, "--config", paths.ContainerdConfig},
 			Env:         []string{path},
 			OOMScoreAdj: new(-999),
 		},
-		Cgroup: group + ServiceContainerd,
+		Cgroup: group + nodespec.ServiceContainerd,
 		// Shims are children in containerd's group and outlive it, so the group has no limit that
 		// could kill pods.
 		Limits:        cgroup.Limits{MemoryMin: 64 * mib, CPUWeight: 200},
@@ -78,7 +69,7 @@ func Kubernetes(controlPlane bool) []supervise.Service {
 	}}
 	if controlPlane {
 		list = append(list, supervise.Service{
-			Name: ServiceKubeAPI,
+			Name: nodespec.ServiceAPI,
 			Process: supervise.Spec{
 				Args:        []string{paths.Orchestrator, "api"},
 				UID:         paths.UserAPI,
@@ -86,14 +77,14 @@ func Kubernetes(controlPlane bool) []supervise.Service {
 				NoNewPrivs:  true,
 				OOMScoreAdj: new(-997),
 			},
-			Cgroup:       group + ServiceKubeAPI,
+			Cgroup:       group + nodespec.ServiceAPI,
 			Limits:       cgroup.Limits{MemoryMin: 256 * mib, CPUWeight: 800},
-			Profile:      profileSocket(ServiceKubeAPI),
+			Profile:      profileSocket(nodespec.ServiceAPI),
 			Ready:        supervise.Probe{Notify: true},
 			StartTimeout: 5 * time.Minute,
 			GracePeriod:  componentsGracePeriod,
 		}, supervise.Service{
-			Name: ServiceControllers,
+			Name: nodespec.ServiceControllers,
 			Process: supervise.Spec{
 				Args:        []string{paths.Orchestrator, "controllers"},
 				UID:         paths.UserControllers,
@@ -101,25 +92,25 @@ func Kubernetes(controlPlane bool) []supervise.Service {
 				NoNewPrivs:  true,
 				OOMScoreAdj: new(-996),
 			},
-			Cgroup:       group + ServiceControllers,
+			Cgroup:       group + nodespec.ServiceControllers,
 			Limits:       cgroup.Limits{MemoryMin: 64 * mib, CPUWeight: 100},
-			Profile:      profileSocket(ServiceControllers),
+			Profile:      profileSocket(nodespec.ServiceControllers),
 			Ready:        supervise.Probe{Notify: true},
 			StartTimeout: 5 * time.Minute,
 			GracePeriod:  componentsGracePeriod,
 		})
 	}
 	return append(list, supervise.Service{
-		Name:      ServiceNode,
-		DependsOn: []string{ServiceContainerd},
+		Name:      nodespec.ServiceNode,
+		DependsOn: []string{nodespec.ServiceContainerd},
 		Process: supervise.Spec{
 			Args:        []string{paths.Orchestrator, "node"},
 			Env:         []string{path},
 			OOMScoreAdj: new(-999),
 		},
-		Cgroup:      group + ServiceNode,
+		Cgroup:      group + nodespec.ServiceNode,
 		Limits:      cgroup.Limits{MemoryMin: 64 * mib, CPUWeight: 200},
-		Profile:     profileSocket(ServiceNode),
+		Profile:     profileSocket(nodespec.ServiceNode),
 		Ready:       supervise.Probe{Notify: true},
 		GracePeriod: componentsGracePeriod,
 		// Its readiness includes the Node object, which needs a control plane, perhaps on another

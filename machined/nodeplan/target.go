@@ -87,7 +87,7 @@ func services(c *config.Config, f Facts, w Want, a credentials.Authorities) Serv
 // withSpec adds to each service a hash of the files that it reads at its start: supervise.Diff
 // compares whole services.
 func withSpec(services []supervise.Service, spec nodespec.Spec, a credentials.Authorities) ([]supervise.Service, error) {
-	dirs := map[string]string{ServiceKubeAPI: paths.KubeAPI, ServiceControllers: paths.KubeControllers, ServiceNode: paths.KubeNode}
+	dirs := map[string]string{nodespec.ServiceAPI: paths.KubeAPI, nodespec.ServiceControllers: paths.KubeControllers, nodespec.ServiceNode: paths.KubeNode}
 	for i, s := range services {
 		dir, ours := dirs[s.Name]
 		if !ours {
@@ -105,7 +105,7 @@ func withSpec(services []supervise.Service, spec nodespec.Spec, a credentials.Au
 // specFor returns the part of the node's description that a service reads: a change of the
 // resolvers, for example by a new lease, does not restart etcd and the API server.
 func specFor(spec nodespec.Spec, service string) nodespec.Spec {
-	if service != ServiceNode {
+	if service != nodespec.ServiceNode {
 		spec.DNS = nodespec.DNS{}
 	}
 	return spec
@@ -114,10 +114,10 @@ func specFor(spec nodespec.Spec, service string) nodespec.Spec {
 // needsNoAddress reports whether a service runs on a machine without an address. containerd
 // continues, and so do the pods.
 func needsNoAddress(s supervise.Service) bool {
-	return s.Name == ServiceApid || s.Name == ServiceContainerd
+	return s.Name == nodespec.ServiceApid || s.Name == nodespec.ServiceContainerd
 }
 
 // withoutNode returns the services of a removed worker.
 func withoutNode(services []supervise.Service) []supervise.Service {
-	return slices.DeleteFunc(services, func(s supervise.Service) bool { return s.Name == ServiceNode })
+	return slices.DeleteFunc(services, func(s supervise.Service) bool { return s.Name == nodespec.ServiceNode })
 }
