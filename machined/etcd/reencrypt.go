@@ -2,21 +2,16 @@ package etcd
 
 import (
 	"context"
-	"time"
 
 	"github.com/orlop-os/orlop/pkg/limits"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 	"github.com/orlop-os/orlop/pkg/paths"
 )
 
-// reencryptTimeout bounds the rewrite of all Secrets, for which etcd reads and writes its data: at
-// most 4 GiB, for which a slow disk takes minutes.
-const reencryptTimeout = 10 * time.Minute
-
 // Reencrypt rewrites all Secrets with the current encryption key; with countOnly it only counts the
 // Secrets that it would rewrite.
 func (k *Manager) Reencrypt(ctx context.Context, countOnly bool) (nodespec.ReencryptResult, error) {
-	ctx, cancel := limits.Within(ctx, k.deps.Stopping, reencryptTimeout)
+	ctx, cancel := limits.Within(ctx, k.deps.Stopping, dataTimeout)
 	defer cancel()
 	return nodespec.Run[nodespec.ReencryptResult](ctx, k.deps.Command, paths.UserAPI, "reencrypt-secrets", nodespec.ReencryptRequest{CountOnly: countOnly})
 }
