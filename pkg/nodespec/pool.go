@@ -3,6 +3,8 @@ package nodespec
 import (
 	"net/netip"
 	"slices"
+
+	"github.com/orlop-os/orlop/pkg/config"
 )
 
 // Pool is a set of addresses for Services of type LoadBalancer.
@@ -20,9 +22,7 @@ type Range struct {
 }
 
 // Contains reports whether an address is in the range.
-func (r Range) Contains(a netip.Addr) bool {
-	return r.First.BitLen() == a.BitLen() && r.First.Compare(a) <= 0 && a.Compare(r.Last) <= 0
-}
+func (r Range) Contains(a netip.Addr) bool { return config.AddressRange(r).Contains(a) }
 
 // Contains reports whether an address is in a range of the pool.
 func (p Pool) Contains(a netip.Addr) bool {
