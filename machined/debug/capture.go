@@ -1,6 +1,7 @@
 package debug
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"time"
@@ -54,7 +55,8 @@ func (t *Tools) Capture(ctx context.Context, r *api.CaptureRequest, by string, s
 	defer cancel()
 	done := make(chan error, 1)
 	go func() {
-		err := errors.Join(panics.Do("capture", func() error { return sendPackets(limited, c, r.Count, send) }), c.Close())
+		// one error, not errors.Join: the message of a joined status begins with "rpc error:"
+		err := cmp.Or(panics.Do("capture", func() error { return sendPackets(limited, c, r.Count, send) }), c.Close())
 		release() // before the caller sees the end, and may start the next capture
 		done <- err
 	}()

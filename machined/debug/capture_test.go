@@ -134,6 +134,11 @@ func TestCapture(t *testing.T) {
 			t.Errorf("%v: %v", c.r, err)
 		}
 	}
+	failed := status.Error(codes.FailedPrecondition, "the link is down")
+	send := func(*api.CaptureResponse) error { return failed }
+	if err := a.Capture(t.Context(), &api.CaptureRequest{Link: "lo"}, "a test", send); status.Code(err) != codes.FailedPrecondition || status.Convert(err).Message() != "the link is down" {
+		t.Errorf("when a message cannot be sent: %v", status.Convert(err))
+	}
 	shutDown()
 	if err := <-endedToo; status.Code(err) != codes.Unavailable {
 		t.Errorf("when the machine is shutting down: %v", err)
