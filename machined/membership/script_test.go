@@ -219,11 +219,7 @@ func (s *site) createTicket(args []string) string {
 	key, request := newRequest(s.t)
 	r := &api.CreateTicketRequest{Name: name, Csr: request}
 	if ttl := scripttest.Word(args, "for"); ttl != "" {
-		d, err := time.ParseDuration(ttl)
-		if err != nil {
-			s.t.Fatal(err)
-		}
-		r.Ttl = durationpb.New(d)
+		r.Ttl = durationpb.New(scripttest.Duration(s.t, ttl))
 	}
 	answer, err := on.CreateTicket(operator(), r)
 	if err != nil {
@@ -622,20 +618,12 @@ func (s *site) rollBack(args []string) string {
 }
 
 func (s *site) setClock(args []string) string {
-	d, err := time.ParseDuration(args[1])
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	s.find(args[0]).ahead = d
+	s.find(args[0]).ahead = scripttest.Duration(s.t, args[1])
 	return ""
 }
 
 func (s *site) wait(args []string) string {
-	d, err := time.ParseDuration(args[0])
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	time.Sleep(d)
+	time.Sleep(scripttest.Duration(s.t, args[0]))
 	return ""
 }
 

@@ -138,10 +138,7 @@ func (n *link) known(m *scripted) (list []netip.Addr, servers map[netip.Addr]API
 }
 
 func (n *link) run(args []string) string {
-	d, err := time.ParseDuration(args[0])
-	if err != nil {
-		n.t.Fatal(err)
-	}
+	d := scripttest.Duration(n.t, args[0])
 	rows := make([]string, len(n.machines))
 	var moves []string
 	for begin := time.Now(); time.Since(begin) < d; {

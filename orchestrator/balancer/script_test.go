@@ -141,10 +141,7 @@ func (n *node) close(args []string) string {
 }
 
 func (n *node) wait(args []string) string {
-	d, err := time.ParseDuration(args[0])
-	if err != nil {
-		n.t.Fatal(err)
-	}
+	d := scripttest.Duration(n.t, args[0])
 	begin := time.Now()
 	var out []string
 	for end := begin.Add(d); ; {

@@ -188,10 +188,7 @@ func (n *link) print(m *scripted, format string, args ...any) {
 }
 
 func (n *link) run(args []string) string {
-	d, err := time.ParseDuration(args[0])
-	if err != nil {
-		n.t.Fatal(err)
-	}
+	d := scripttest.Duration(n.t, args[0])
 	n.out = nil
 	for n.begin = time.Now(); time.Since(n.begin) < d; time.Sleep(neighbor.StepInterval) {
 		n.controlPlane()

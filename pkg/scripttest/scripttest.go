@@ -23,6 +23,7 @@ import (
 	"strings"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/cockroachdb/datadriven"
 	"gotest.tools/v3/golden"
@@ -97,6 +98,16 @@ func Words(args []string, preposition string, next ...string) []string {
 		words = words[:end]
 	}
 	return words
+}
+
+// Duration returns the duration that an argument states. An invalid argument ends the test.
+func Duration(t testing.TB, arg string) time.Duration {
+	t.Helper()
+	d, err := time.ParseDuration(arg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d
 }
 
 // quiet is a test without the messages of datadriven about slow commands: the virtual clock would

@@ -208,7 +208,7 @@ func (w *ledgers) removed(args []string) string {
 	h := w.find(args[0])
 	var since time.Time
 	if d := scripttest.Word(args, "since"); d != "" {
-		since = h.now().Add(-w.duration(d))
+		since = h.now().Add(-scripttest.Duration(w.t, d))
 	}
 	var out []string
 	for _, r := range h.RemovedSince(since, h.now()) {
@@ -286,22 +286,13 @@ func (w *ledgers) prune(args []string) string {
 	return ""
 }
 
-// duration parses an argument.
-func (w *ledgers) duration(text string) time.Duration {
-	d, err := time.ParseDuration(text)
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	return d
-}
-
 func (w *ledgers) setClock(args []string) string {
-	w.find(args[0]).ahead = w.duration(args[1])
+	w.find(args[0]).ahead = scripttest.Duration(w.t, args[1])
 	return ""
 }
 
 func (w *ledgers) wait(args []string) string {
-	time.Sleep(w.duration(args[0]))
+	time.Sleep(scripttest.Duration(w.t, args[0]))
 	return ""
 }
 
