@@ -56,8 +56,7 @@ func (s *Server) CreateTicket(ctx context.Context, by callerid.Caller, r *api.Cr
 // newDocuments returns the configuration of a new worker, after the Node of a removed machine with
 // its name is deleted.
 func (s *Server) newDocuments(ctx context.Context, c *config.Config, name string) ([]byte, error) {
-	known := s.ledger.Current()
-	if err := s.facts(c).checkName(known, name, "cannot create ticket"); err != nil {
+	if err := s.facts(c).checkName(s.ledger.Current(), name, "cannot create ticket"); err != nil {
 		return nil, status.Error(codes.InvalidArgument, err.Error())
 	}
 	documents := workerDocuments(c, name)
@@ -66,8 +65,7 @@ func (s *Server) newDocuments(ctx context.Context, c *config.Config, name string
 	}
 	// A Node of that name can still exist, with the pods of the former machine: their tokens would
 	// be valid as long as it exists.
-	former := known.RemovedSince(s.deps.Now().Add(-memberTTL), s.deps.Now())
-	if slices.ContainsFunc(former, func(g trust.RemovedMachine) bool { return g.Name == name }) {
+	if slices.ContainsFunc(s.nodeGC.removedMachines(), func(g trust.RemovedMachine) bool { return g.Name == name }) {
 		if _, err := s.nodeGC.Delete(ctx, c, []string{name}); err != nil {
 			return nil, status.Errorf(codes.Unavailable, "machine %s: cannot create ticket yet: a machine of this name was removed, and its Node may still exist, with the tokens of its pods: %v; try again", name, err)
 		}
