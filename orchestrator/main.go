@@ -155,7 +155,7 @@ func etcdCommand(ctx context.Context, command string, dirs dirs.Dirs, in io.Read
 	if err != nil {
 		return err
 	}
-	return json.NewEncoder(out).Encode(answer)
+	return etcd.Encode(out, answer)
 }
 
 // respond decodes a request and writes the answer to it.

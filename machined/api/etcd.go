@@ -2,8 +2,10 @@ package api
 
 import (
 	"context"
+	"fmt"
 
 	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/orlop-os/orlop/pkg/api"
@@ -12,16 +14,17 @@ import (
 
 // Etcd is the etcd of this machine (package etcd of machined).
 type Etcd interface {
+	// Read and Change run a command of the orchestrator without rules of its own, which reads the
+	// request (nil: none) and writes the answer. After a success Change adds an event with the text
+	// that event returns (nil: no event).
+	Read(ctx context.Context, command string, request, answer proto.Message) error
+	Change(ctx context.Context, command string, request, answer proto.Message, event func() string) error
+
 	SendSnapshot(ctx context.Context, stored, by string, send func(*api.EtcdSnapshotResponse) error) error
-	// ListSnapshots returns the stored snapshots, the URL to which they are uploaded, and the error
-	// of the last upload.
-	ListSnapshots(ctx context.Context) (stored []nodespec.StoredSnapshot, target, problem string, err error)
-	TakeSnapshot() (made nodespec.StoredSnapshot, problem string, err error)
+	ListSnapshots(ctx context.Context) (*api.EtcdListSnapshotsResponse, error)
+	TakeSnapshot() (*api.EtcdTakeSnapshotResponse, error)
 	Restore(first *api.EtcdRestoreRequest, receive func() (*api.EtcdRestoreRequest, error), by string) (nodespec.EtcdRestored, error)
-	Status(ctx context.Context) (nodespec.EtcdStatus, error)
-	Defragment(ctx context.Context, by string) (nodespec.EtcdDefragmented, error)
-	Disarm(ctx context.Context) (alarms []string, err error)
-	RemoveMember(member, by string) (removed nodespec.EtcdMember, nodeError string, err error)
+	RemoveMember(member, by string) (*api.EtcdRemoveMemberResponse, error)
 	Recover(by string) (dropped []string, err error)
 	Rejoin(by string) error
 }
@@ -36,31 +39,11 @@ func (s etcdService) Snapshot(r *api.EtcdSnapshotRequest, stream grpc.ServerStre
 }
 
 func (s etcdService) ListSnapshots(ctx context.Context, _ *api.EtcdListSnapshotsRequest) (*api.EtcdListSnapshotsResponse, error) {
-	stored, target, problem, err := s.etcd.ListSnapshots(ctx)
-	if err != nil {
-		return nil, err
-	}
-	out := &api.EtcdListSnapshotsResponse{Target: target, Problem: problem}
-	for _, one := range stored {
-		out.Snapshots = append(out.Snapshots, toStoredSnapshot(one))
-	}
-	return out, nil
-}
-
-func toStoredSnapshot(s nodespec.StoredSnapshot) *api.EtcdStoredSnapshot {
-	out := &api.EtcdStoredSnapshot{Name: s.Name, At: timestamppb.New(s.At), Revision: s.Revision, Size: s.Size, Version: s.Version, Encrypted: s.Encrypted}
-	if !s.Uploaded.IsZero() {
-		out.Uploaded = timestamppb.New(s.Uploaded)
-	}
-	return out
+	return s.etcd.ListSnapshots(ctx)
 }
 
 func (s etcdService) TakeSnapshot(context.Context, *api.EtcdTakeSnapshotRequest) (*api.EtcdTakeSnapshotResponse, error) {
-	made, problem, err := s.etcd.TakeSnapshot()
-	if err != nil {
-		return nil, err
-	}
-	return &api.EtcdTakeSnapshotResponse{Snapshot: toStoredSnapshot(made), Problem: problem}, nil
+	return s.etcd.TakeSnapshot()
 }
 
 func (s etcdService) Restore(stream grpc.ClientStreamingServer[api.EtcdRestoreRequest, api.EtcdRestoreResponse]) error {
@@ -80,52 +63,37 @@ func toRestored(r nodespec.EtcdRestored) *api.EtcdRestored {
 }
 
 func (s etcdService) Status(ctx context.Context, _ *api.EtcdStatusRequest) (*api.EtcdStatusResponse, error) {
-	have, err := s.etcd.Status(ctx)
-	if err != nil {
+	out := &api.EtcdStatusResponse{}
+	if err := s.etcd.Read(ctx, "data-status", nil, out); err != nil {
 		return nil, err
-	}
-	out := &api.EtcdStatusResponse{
-		Problem: have.Problem, Member: have.Member, Id: have.ID, Leader: have.Leader, Version: have.Version, Size: have.Size, Used: have.Used, Quota: have.Quota,
-		Revision: have.Revision, RaftIndex: have.Index, RaftTerm: have.Term, Alarms: have.Alarms, UndoSize: have.UndoSize,
-	}
-	if have.Restored != nil {
-		out.Restored = toRestored(*have.Restored)
-	}
-	for _, m := range have.Members {
-		out.Members = append(out.Members, toEtcdMember(m))
 	}
 	return out, nil
 }
 
 func (s etcdService) Defragment(ctx context.Context, _ *api.EtcdDefragmentRequest) (*api.EtcdDefragmentResponse, error) {
-	done, err := s.etcd.Defragment(ctx, caller(ctx))
+	out := &api.EtcdDefragmentResponse{}
+	err := s.etcd.Change(ctx, "defragment-data", nil, out, func() string {
+		return fmt.Sprintf("defragmented from %d KiB to %d KiB, asked by %s", out.Before>>10, out.After>>10, caller(ctx))
+	})
 	if err != nil {
 		return nil, err
 	}
-	return &api.EtcdDefragmentResponse{Before: done.Before, After: done.After, Compacted: done.Compacted}, nil
+	return out, nil
 }
 
 func (s etcdService) Disarm(ctx context.Context, _ *api.EtcdDisarmRequest) (*api.EtcdDisarmResponse, error) {
-	raised, err := s.etcd.Disarm(ctx)
-	if err != nil {
+	out := &api.EtcdDisarmResponse{}
+	if err := s.etcd.Change(ctx, "disarm-data", nil, out, nil); err != nil {
 		return nil, err
 	}
-	if len(raised) == 0 {
+	if len(out.Alarms) == 0 {
 		SetUnchanged(ctx)
 	}
-	return &api.EtcdDisarmResponse{Alarms: raised}, nil
-}
-
-func toEtcdMember(m nodespec.EtcdMember) *api.EtcdMember {
-	return &api.EtcdMember{Id: m.ID, Name: m.Name, PeerUrls: m.PeerURLs, Learner: m.Learner, Problem: m.Problem}
+	return out, nil
 }
 
 func (s etcdService) RemoveMember(ctx context.Context, r *api.EtcdRemoveMemberRequest) (*api.EtcdRemoveMemberResponse, error) {
-	removed, nodeError, err := s.etcd.RemoveMember(r.Member, caller(ctx))
-	if err != nil {
-		return nil, err
-	}
-	return &api.EtcdRemoveMemberResponse{Removed: toEtcdMember(removed), NodeError: nodeError}, nil
+	return s.etcd.RemoveMember(r.Member, caller(ctx))
 }
 
 func (s etcdService) Recover(ctx context.Context, _ *api.EtcdRecoverRequest) (*api.EtcdRecoverResponse, error) {

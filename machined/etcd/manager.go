@@ -2,7 +2,6 @@ package etcd
 
 import (
 	"context"
-	"fmt"
 	"sync"
 	"time"
 
@@ -11,9 +10,7 @@ import (
 
 	"github.com/orlop-os/orlop/pkg/cell"
 	"github.com/orlop-os/orlop/pkg/config"
-	"github.com/orlop-os/orlop/pkg/limits"
 	"github.com/orlop-os/orlop/pkg/nodespec"
-	"github.com/orlop-os/orlop/pkg/paths"
 	"github.com/orlop-os/orlop/pkg/supervise"
 )
 
@@ -134,43 +131,4 @@ func exitReason(list []supervise.Status, service string) string {
 		return ""
 	}
 	return s.Detail
-}
-
-// Status returns the state of etcd.
-func (k *Manager) Status(ctx context.Context) (nodespec.EtcdStatus, error) {
-	if err := k.check(); err != nil {
-		return nodespec.EtcdStatus{}, err
-	}
-	s, err := nodespec.Run[nodespec.EtcdStatus](ctx, k.deps.ReadCommand, paths.UserAPI, "data-status", nil)
-	if err != nil {
-		return s, status.Error(codes.FailedPrecondition, err.Error())
-	}
-	return s, nil
-}
-
-// Defragment returns unused space of the database to the disk.
-func (k *Manager) Defragment(ctx context.Context, by string) (nodespec.EtcdDefragmented, error) {
-	if err := k.check(); err != nil {
-		return nodespec.EtcdDefragmented{}, err
-	}
-	ctx, cancel := limits.Within(ctx, k.deps.Stopping, dataTimeout)
-	defer cancel()
-	done, err := nodespec.Run[nodespec.EtcdDefragmented](ctx, k.deps.Command, paths.UserAPI, "defragment-data", nil)
-	if err != nil {
-		return done, status.Error(codes.FailedPrecondition, err.Error())
-	}
-	k.deps.Event("etcd", "operation", fmt.Sprintf("defragmented from %d KiB to %d KiB, asked by %s", done.Before>>10, done.After>>10, by))
-	return done, nil
-}
-
-// Disarm clears the alarms of etcd and returns them.
-func (k *Manager) Disarm(ctx context.Context) ([]string, error) {
-	if err := k.check(); err != nil {
-		return nil, err
-	}
-	raised, err := nodespec.Run[[]string](ctx, k.deps.Command, paths.UserAPI, "disarm-data", nil)
-	if err != nil {
-		return nil, status.Error(codes.FailedPrecondition, err.Error())
-	}
-	return raised, nil
 }

@@ -29,13 +29,12 @@ func TestWithoutEtcd(t *testing.T) {
 		k := New(d)
 		for name, do := range map[string]func() error{
 			"SendSnapshot":  func() error { return k.SendSnapshot(t.Context(), "", "a", nil) },
-			"ListSnapshots": func() error { _, _, _, err := k.ListSnapshots(t.Context()); return err },
-			"TakeSnapshot":  func() error { _, _, err := k.TakeSnapshot(); return err },
+			"ListSnapshots": func() error { _, err := k.ListSnapshots(t.Context()); return err },
+			"TakeSnapshot":  func() error { _, err := k.TakeSnapshot(); return err },
 			"Restore":       func() error { _, err := k.Restore(&api.EtcdRestoreRequest{}, nil, "a"); return err },
-			"Status":        func() error { _, err := k.Status(t.Context()); return err },
-			"Defragment":    func() error { _, err := k.Defragment(t.Context(), "a"); return err },
-			"Disarm":        func() error { _, err := k.Disarm(t.Context()); return err },
-			"RemoveMember":  func() error { _, _, err := k.RemoveMember("1", "a"); return err },
+			"Read":          func() error { return k.Read(t.Context(), "data-status", nil, &api.EtcdStatusResponse{}) },
+			"Change":        func() error { return k.Change(t.Context(), "disarm-data", nil, &api.EtcdDisarmResponse{}, nil) },
+			"RemoveMember":  func() error { _, err := k.RemoveMember("1", "a"); return err },
 			"Recover":       func() error { _, err := k.Recover("a"); return err },
 			"Rejoin":        func() error { return k.Rejoin("a") },
 		} {
@@ -68,7 +67,7 @@ func TestSchedule(t *testing.T) {
 		Command: func(_ context.Context, _ uint32, command string, _ any, _ ...*os.File) ([]byte, error) {
 			ran = append(ran, command)
 			if command == "list-snapshots" {
-				return []byte("[]"), nil
+				return []byte("{}"), nil
 			}
 			return []byte(`{"at": "2026-11-22T12:30:00Z"}`), nil
 		},

@@ -15,34 +15,34 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/etcdjoin"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 	"github.com/orlop-os/orlop/pkg/paths"
 )
 
-// RemoveMember removes a member, and deletes its Node if it was a machine; nodeError is the reason
-// why the Node stays.
-func (k *Manager) RemoveMember(member, by string) (removed nodespec.EtcdMember, nodeError string, err error) {
+// RemoveMember removes a member, and deletes its Node if it was a machine.
+func (k *Manager) RemoveMember(member, by string) (*api.EtcdRemoveMemberResponse, error) {
 	if err := k.check(); err != nil {
-		return removed, "", err
+		return nil, err
 	}
 	if member == "" {
-		return removed, "", status.Error(codes.InvalidArgument, "etcd: no member is named; `orlopctl etcd members` lists them")
+		return nil, status.Error(codes.InvalidArgument, "etcd: no member is named; `orlopctl etcd members` lists them")
 	}
 	// It continues if the caller disconnects: the deletion of the Node cannot be requested again,
 	// because the etcd member does not exist any more.
-	removed, err = nodespec.Run[nodespec.EtcdMember](k.deps.Stopping, k.deps.Command, paths.UserAPI, "remove-member", member)
-	if err != nil {
-		return removed, "", status.Error(codes.FailedPrecondition, err.Error())
+	removed := &api.EtcdMember{}
+	if err := run(k.deps.Stopping, k.deps.Command, "remove-member", &api.EtcdRemoveMemberRequest{Member: member}, removed); err != nil {
+		return nil, commandError(err)
 	}
-	k.deps.Event("etcd", "operation", fmt.Sprintf("the member %s (%s) was removed by %s", removed.Name, removed.ID, by))
-	return removed, k.deleteMemberNode(k.deps.Stopping, removed), nil
+	k.deps.Event("etcd", "operation", fmt.Sprintf("the member %s (%s) was removed by %s", removed.Name, removed.Id, by))
+	return &api.EtcdRemoveMemberResponse{Removed: removed, NodeError: k.deleteMemberNode(k.deps.Stopping, removed)}, nil
 }
 
 // deleteMemberNode deletes the Node and the pods of a control-plane machine after the removal of
 // its etcd member, or returns why the Node stays. A machine in the configuration may come back, and
 // its replacement may have its name already.
-func (k *Manager) deleteMemberNode(ctx context.Context, removed nodespec.EtcdMember) string {
+func (k *Manager) deleteMemberNode(ctx context.Context, removed *api.EtcdMember) string {
 	if removed.Name == "" {
 		return "" // its etcd has never started, so its Node is unknown
 	}
@@ -50,7 +50,7 @@ func (k *Manager) deleteMemberNode(ctx context.Context, removed nodespec.EtcdMem
 	if !now.Config.IsControlPlane() {
 		return "this machine has no configuration of a control plane any more; `kubectl delete node " + removed.Name + "`"
 	}
-	for _, at := range removed.PeerURLs {
+	for _, at := range removed.PeerUrls {
 		u, err := url.Parse(at)
 		if err != nil {
 			continue
@@ -82,11 +82,11 @@ func (k *Manager) Recover(by string) (dropped []string, err error) {
 	// The other members may have come back before the restart; then etcd continues with them.
 	//
 	// It continues if the caller disconnects.
-	now, err := nodespec.Run[nodespec.EtcdStatus](k.deps.Stopping, k.deps.Command, paths.UserAPI, "data-status", nil)
-	if err != nil {
+	now := &api.EtcdStatusResponse{}
+	if err := run(k.deps.Stopping, k.deps.Command, "data-status", nil, now); err != nil {
 		return nil, status.Errorf(codes.Unavailable, "etcd: serves, but its remaining members are unknown: %v; `orlopctl etcd members` lists them", err)
 	}
-	if i := slices.IndexFunc(now.Members, func(m nodespec.EtcdMember) bool { return slices.Contains(done.IDs, m.ID) }); i >= 0 {
+	if i := slices.IndexFunc(now.Members, func(m *api.EtcdMember) bool { return slices.Contains(done.IDs, m.Id) }); i >= 0 {
 		return nil, status.Errorf(codes.FailedPrecondition, "etcd: no member was removed: %s came back meanwhile, and a quorum answers", now.Members[i].Name)
 	}
 	k.deps.Event("etcd", "operation", fmt.Sprintf("etcd continues without %s, asked by %s", strings.Join(done.RemovedMembers, ", "), by))
@@ -110,9 +110,10 @@ func (k *Manager) Leave(by string) error {
 	if k.check() != nil {
 		return nil
 	}
-	left, err := nodespec.Run[nodespec.EtcdMember](k.deps.Stopping, k.deps.Command, paths.UserAPI, "leave-cluster", nil)
-	if err == nil && left.ID != "" {
-		k.deps.Event("etcd", "operation", fmt.Sprintf("this machine's member %s has left, asked by %s", left.ID, by))
+	left := &api.EtcdMember{}
+	err := run(k.deps.Stopping, k.deps.Command, "leave-cluster", nil, left)
+	if err == nil && left.Id != "" {
+		k.deps.Event("etcd", "operation", fmt.Sprintf("this machine's member %s has left, asked by %s", left.Id, by))
 	}
 	return err
 }
@@ -124,14 +125,15 @@ func (k *Manager) CheckQuorumWithout() error {
 	if k.check() != nil {
 		return nil
 	}
-	now, err := nodespec.Run[nodespec.EtcdStatus](k.deps.Stopping, k.deps.Command, paths.UserAPI, "data-status", nil)
+	now := &api.EtcdStatusResponse{}
+	err := run(k.deps.Stopping, k.deps.Command, "data-status", nil, now)
 	if err != nil || now.Leader == "" {
 		return nil
 	}
-	if slices.ContainsFunc(now.Members, func(m nodespec.EtcdMember) bool { return m.Learner && m.ID == now.ID }) {
+	if slices.ContainsFunc(now.Members, func(m *api.EtcdMember) bool { return m.Learner && m.Id == now.Id }) {
 		return nil // it has no vote
 	}
-	return etcdjoin.MayRestart(nodespec.CountVoters(now.Members))
+	return etcdjoin.MayRestart(api.CountVoters(now.Members))
 }
 
 // changeMembership stores a request that etcd performs at its next start, restarts etcd, and
@@ -145,7 +147,7 @@ func changeMembership[Answer any](k *Manager, command, mark string) (answer Answ
 	}
 	defer k.snapshotMu.Unlock()
 	if answer, err = nodespec.Run[Answer](k.deps.Stopping, k.deps.Command, paths.UserAPI, command, nil); err != nil {
-		return answer, status.Error(codes.FailedPrecondition, err.Error())
+		return answer, commandError(err)
 	}
 	return answer, k.restartFor(mark)
 }

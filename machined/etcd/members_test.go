@@ -7,9 +7,9 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/cell"
 	"github.com/orlop-os/orlop/pkg/config"
-	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
 // configured returns a configuration of a control-plane machine.
@@ -44,17 +44,17 @@ func TestDeleteMemberNode(t *testing.T) {
 		{"m2", "https://10.0.0.13:2380", "", []string{"m1", "w1"}},
 		{"m2", "https://10.0.0.13:2380", "", []string{"m1", "w1"}},
 	} {
-		got := k.deleteMemberNode(t.Context(), nodespec.EtcdMember{ID: "1", Name: c.name, PeerURLs: []string{c.at}})
+		got := k.deleteMemberNode(t.Context(), &api.EtcdMember{Id: "1", Name: c.name, PeerUrls: []string{c.at}})
 		if got != c.want || !slices.Equal(nodes, c.left) {
 			t.Errorf("%s at %s: %q, want %q; there are %v, want %v", c.name, c.at, got, c.want, nodes, c.left)
 		}
 	}
 	refuse = errors.New("it does not answer")
-	if got := k.deleteMemberNode(t.Context(), nodespec.EtcdMember{ID: "1", Name: "m3"}); got != "it does not answer" {
+	if got := k.deleteMemberNode(t.Context(), &api.EtcdMember{Id: "1", Name: "m3"}); got != "it does not answer" {
 		t.Error(got)
 	}
 	now.Set(Config{})
-	if got := k.deleteMemberNode(t.Context(), nodespec.EtcdMember{ID: "1", Name: "m3"}); got != "this machine has no configuration of a control plane any more; `kubectl delete node m3`" {
+	if got := k.deleteMemberNode(t.Context(), &api.EtcdMember{Id: "1", Name: "m3"}); got != "this machine has no configuration of a control plane any more; `kubectl delete node m3`" {
 		t.Error(got)
 	}
 }

@@ -6,10 +6,10 @@ import (
 	"sync"
 	"time"
 
+	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/limits"
 	"github.com/orlop-os/orlop/pkg/nodespec"
-	"github.com/orlop-os/orlop/pkg/paths"
 )
 
 // Scheduled etcd snapshots (Cluster.spec.etcd.snapshots). The orchestrator owns the files
@@ -116,13 +116,13 @@ func (k *Manager) checkSchedule(now time.Time) {
 func (k *Manager) takeDueSnapshot(now time.Time, want config.Snapshots) error {
 	ctx, cancel := limits.Within(context.Background(), k.deps.Stopping, dataTimeout)
 	defer cancel()
-	stored, err := nodespec.Run[[]nodespec.StoredSnapshot](ctx, k.deps.Command, paths.UserAPI, "list-snapshots", "")
+	stored, err := listSnapshots(ctx, k.deps.Command, "")
 	if err != nil {
 		return err
 	}
 	last := time.Time{}
 	if len(stored) > 0 {
-		last = stored[0].At
+		last = stored[0].At.AsTime()
 	}
 	if k.schedule.setLast(last); !due(last, now, time.Duration(want.Every)) {
 		return nil
@@ -135,16 +135,16 @@ func (k *Manager) takeDueSnapshot(now time.Time, want config.Snapshots) error {
 }
 
 // takeSnapshot takes a stored snapshot.
-func (k *Manager) takeSnapshot(ctx context.Context, want config.Snapshots) (nodespec.StoredSnapshot, error) {
+func (k *Manager) takeSnapshot(ctx context.Context, want config.Snapshots) (*api.EtcdStoredSnapshot, error) {
 	request := nodespec.TakeSnapshotRequest{Most: want.Keep}
 	for _, r := range want.Recipients {
 		request.Recipients = append(request.Recipients, string(r))
 	}
-	made, err := nodespec.Run[nodespec.StoredSnapshot](ctx, k.deps.Command, paths.UserAPI, "take-snapshot", request)
-	if err != nil {
-		return made, err
+	made := &api.EtcdStoredSnapshot{}
+	if err := run(ctx, k.deps.Command, "take-snapshot", request, made); err != nil {
+		return nil, err
 	}
-	k.schedule.setLast(made.At)
+	k.schedule.setLast(made.At.AsTime())
 	k.uploader.addPending()
 	k.deps.Event("etcd", "operation", fmt.Sprintf("took the snapshot %s, %d KiB", made.Name, made.Size>>10))
 	return made, nil

@@ -66,7 +66,7 @@ func (k *Manager) SendSnapshot(ctx context.Context, stored, by string, send func
 		return err
 	}
 	defer f.Close()
-	taken, err := k.fillSnapshot(ctx, stored, f)
+	about, err := k.fillSnapshot(ctx, stored, f)
 	if err != nil {
 		return err
 	}
@@ -74,8 +74,8 @@ func (k *Manager) SendSnapshot(ctx context.Context, stored, by string, send func
 	if err != nil {
 		return status.Errorf(codes.Internal, "etcd: cannot read the snapshot: %v", err)
 	}
-	about := &api.EtcdSnapshotInfo{Revision: taken.Revision, Keys: int64(taken.Keys), Size: info.Size(), Version: taken.Version}
-	what := fmt.Sprintf("a snapshot was taken at revision %d", taken.Revision)
+	about.Size = info.Size()
+	what := fmt.Sprintf("a snapshot was taken at revision %d", about.Revision)
 	if stored != "" {
 		what = fmt.Sprintf("the snapshot %q was fetched", stored)
 	}
@@ -90,18 +90,18 @@ func (k *Manager) SendSnapshot(ctx context.Context, stored, by string, send func
 
 // fillSnapshot writes a new or a stored snapshot into a file. Other snapshots wait for that, but
 // not for the caller that reads the file: it does not change any more.
-func (k *Manager) fillSnapshot(ctx context.Context, stored string, f *os.File) (taken nodespec.EtcdSnapshot, err error) {
+func (k *Manager) fillSnapshot(ctx context.Context, stored string, f *os.File) (*api.EtcdSnapshotInfo, error) {
 	if !k.snapshotMu.TryLock() {
-		return taken, errSnapshotBusy
+		return nil, errSnapshotBusy
 	}
 	defer k.snapshotMu.Unlock()
 	ctx, cancel := limits.Within(ctx, k.deps.Stopping, dataTimeout)
 	defer cancel()
-	taken, err = nodespec.Run[nodespec.EtcdSnapshot](ctx, k.deps.Command, paths.UserAPI, "stream-snapshot", nodespec.SendSnapshotRequest{Stored: stored}, f)
-	if err != nil {
-		return taken, status.Error(codes.FailedPrecondition, err.Error())
+	about := &api.EtcdSnapshotInfo{}
+	if err := run(ctx, k.deps.Command, "stream-snapshot", &api.EtcdSnapshotRequest{Stored: stored}, about, f); err != nil {
+		return nil, commandError(err)
 	}
-	return taken, nil
+	return about, nil
 }
 
 // sendSnapshot sends a snapshot, and its digest last.
@@ -127,53 +127,62 @@ func sendSnapshot(about *api.EtcdSnapshotInfo, from io.Reader, send func(*api.Et
 	}
 }
 
-// ListSnapshots returns the stored snapshots, the URL to which they are uploaded (empty if there is
-// none), and the error of the last upload (empty if it succeeded).
-func (k *Manager) ListSnapshots(ctx context.Context) (stored []nodespec.StoredSnapshot, target, problem string, err error) {
+// ListSnapshots returns the stored snapshots, the URL to which they are uploaded, and the error of
+// the last upload.
+func (k *Manager) ListSnapshots(ctx context.Context) (*api.EtcdListSnapshotsResponse, error) {
 	if err := k.check(); err != nil {
-		return nil, "", "", err
+		return nil, err
 	}
 	want, _ := k.wantedSnapshots()
-	target = snapshotTarget(want).Place
-	stored, err = nodespec.Run[[]nodespec.StoredSnapshot](ctx, k.deps.ReadCommand, paths.UserAPI, "list-snapshots", target)
+	target := snapshotTarget(want).Place
+	stored, err := listSnapshots(ctx, k.deps.ReadCommand, target)
 	if err != nil {
-		return nil, "", "", status.Error(codes.FailedPrecondition, err.Error())
+		return nil, commandError(err)
 	}
-	return stored, target, k.uploader.problem(target), nil
+	return &api.EtcdListSnapshotsResponse{Snapshots: stored, Target: target, Problem: k.uploader.problem(target)}, nil
 }
 
-// TakeSnapshot takes a stored snapshot and uploads it; problem is the error of the upload.
-func (k *Manager) TakeSnapshot() (made nodespec.StoredSnapshot, problem string, err error) {
+// listSnapshots returns the stored snapshots, the newest first, with the times of their uploads to
+// a target.
+func listSnapshots(ctx context.Context, start nodespec.Command, target string) ([]*api.EtcdStoredSnapshot, error) {
+	list := &api.EtcdListSnapshotsResponse{}
+	err := run(ctx, start, "list-snapshots", target, list)
+	return list.Snapshots, err
+}
+
+// TakeSnapshot takes a stored snapshot and uploads it.
+func (k *Manager) TakeSnapshot() (*api.EtcdTakeSnapshotResponse, error) {
 	if err := k.check(); err != nil {
-		return made, "", err
+		return nil, err
 	}
 	want, _ := k.wantedSnapshots()
 	if pending := k.deps.UpgradePending(); pending != nil {
-		return made, "", status.Errorf(codes.FailedPrecondition, "etcd: cannot take a snapshot: %v", pending)
+		return nil, status.Errorf(codes.FailedPrecondition, "etcd: cannot take a snapshot: %v", pending)
 	}
-	if made, err = k.takeSnapshotNow(want); err != nil {
-		return made, "", err
+	made, err := k.takeSnapshotNow(want)
+	if err != nil {
+		return nil, err
 	}
-	problem = k.uploadNow(want)
-	if list, err := nodespec.Run[[]nodespec.StoredSnapshot](k.deps.Stopping, k.deps.Command, paths.UserAPI, "list-snapshots", snapshotTarget(want).Place); err == nil {
-		if i := slices.IndexFunc(list, func(s nodespec.StoredSnapshot) bool { return s.Name == made.Name }); i >= 0 {
+	problem := k.uploadNow(want)
+	if list, err := listSnapshots(k.deps.Stopping, k.deps.Command, snapshotTarget(want).Place); err == nil {
+		if i := slices.IndexFunc(list, func(s *api.EtcdStoredSnapshot) bool { return s.Name == made.Name }); i >= 0 {
 			made = list[i] // with the time of its upload
 		}
 	}
-	return made, problem, nil
+	return &api.EtcdTakeSnapshotResponse{Snapshot: made, Problem: problem}, nil
 }
 
 // takeSnapshotNow takes a stored snapshot. It continues if the caller disconnects.
-func (k *Manager) takeSnapshotNow(want config.Snapshots) (nodespec.StoredSnapshot, error) {
+func (k *Manager) takeSnapshotNow(want config.Snapshots) (*api.EtcdStoredSnapshot, error) {
 	if !k.snapshotMu.TryLock() {
-		return nodespec.StoredSnapshot{}, errSnapshotBusy
+		return nil, errSnapshotBusy
 	}
 	defer k.snapshotMu.Unlock()
 	ctx, cancel := limits.Within(context.Background(), k.deps.Stopping, dataTimeout)
 	defer cancel()
 	made, err := k.takeSnapshot(ctx, want)
 	if err != nil {
-		return made, status.Errorf(codes.FailedPrecondition, "etcd: cannot take a snapshot: %v", err)
+		return nil, status.Errorf(codes.FailedPrecondition, "etcd: cannot take a snapshot: %v", err)
 	}
 	return made, nil
 }

@@ -148,8 +148,8 @@ func (k *Manager) uploadSnapshot(target nodespec.EtcdTarget) (left int, err erro
 	switch {
 	case err == nil:
 		k.uploader.state.uploaded(done.Remaining)
-		if done.Uploaded.Name != "" {
-			k.deps.Event("etcd", "operation", fmt.Sprintf("the snapshot %s was uploaded to %s", done.Uploaded.Name, target.Place))
+		if done.Uploaded != "" {
+			k.deps.Event("etcd", "operation", fmt.Sprintf("the snapshot %s was uploaded to %s", done.Uploaded, target.Place))
 		}
 	case k.deps.Stopping.Err() == nil:
 		rest := k.uploader.state.failure(err, time.Now())

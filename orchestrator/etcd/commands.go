@@ -2,7 +2,6 @@ package etcd
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -17,11 +16,13 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/orlop-os/orlop/orchestrator/dirs"
+	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
 // Command is an operation on etcd that machined requests. It runs in a separate process as the user
-// of process "api". It reads its request as JSON and writes its answer as JSON.
+// of process "api". It reads its request and writes its answer as JSON; a message of the API
+// has protobuf's JSON form.
 type Command func(ctx context.Context, spec nodespec.Spec, dirs dirs.Dirs, request io.Reader) (answer any, err error)
 
 // Commands are all commands, by the name with which machined starts the orchestrator. A new command
@@ -31,9 +32,9 @@ var Commands = map[string]Command{
 	"take-savepoint": bare(func(ctx context.Context, l localMember) (any, error) {
 		return l.savepoints().take(ctx, reserve)
 	}),
-	// It reads a nodespec.SendSnapshotRequest, writes the present data or a stored snapshot to the
-	// inherited file, and writes a nodespec.EtcdSnapshot.
-	"stream-snapshot": with(func(ctx context.Context, l localMember, order nodespec.SendSnapshotRequest) (any, error) {
+	// It reads an api.EtcdSnapshotRequest, writes the present data or a stored snapshot to the
+	// inherited file, and writes an api.EtcdSnapshotInfo without the size.
+	"stream-snapshot": with(func(ctx context.Context, l localMember, order *api.EtcdSnapshotRequest) (any, error) {
 		if order.Stored != "" {
 			return l.snapshots().copyTo(order.Stored, inheritedFile())
 		}
@@ -45,30 +46,36 @@ var Commands = map[string]Command{
 		return l.restores().prepare(ctx, order, inheritedFile(), ownFormat())
 	}),
 	// It reads a nodespec.TakeSnapshotRequest, stores a snapshot on DATA, and writes its
-	// nodespec.StoredSnapshot.
+	// api.EtcdStoredSnapshot.
 	"take-snapshot": with(func(ctx context.Context, l localMember, order nodespec.TakeSnapshotRequest) (any, error) {
-		return l.snapshots().take(ctx, order, minFreePercent)
+		made, err := l.snapshots().take(ctx, order, minFreePercent)
+		return made.message(), err
 	}),
-	// It reads the place of a nodespec.EtcdTarget, and writes the nodespec.StoredSnapshot of each
-	// snapshot, newest first.
+	// It reads the place of a nodespec.EtcdTarget, and writes an api.EtcdListSnapshotsResponse with
+	// the snapshots only.
 	"list-snapshots": with(func(_ context.Context, l localMember, target string) (any, error) {
-		return l.snapshots().list(target)
+		all, err := l.snapshots().list(target)
+		out := &api.EtcdListSnapshotsResponse{}
+		for _, s := range all {
+			out.Snapshots = append(out.Snapshots, s.message())
+		}
+		return out, err
 	}),
 	// It reads a nodespec.EtcdTarget, uploads the newest snapshot that the target does not have,
 	// and writes a nodespec.UploadResult.
 	"upload-snapshot": with(func(ctx context.Context, l localMember, target nodespec.EtcdTarget) (any, error) {
 		return l.uploader().next(ctx, target)
 	}),
-	// It writes a nodespec.EtcdStatus.
+	// It writes an api.EtcdStatusResponse.
 	"data-status": bare(func(ctx context.Context, l localMember) (any, error) { return l.members().status(ctx), nil }),
-	// It writes a nodespec.EtcdDefragmented.
+	// It writes an api.EtcdDefragmentResponse.
 	"defragment-data": bare(func(ctx context.Context, l localMember) (any, error) { return defragment(ctx, l.dirs) }),
-	// It reads a name or ID, and writes the removed nodespec.EtcdMember.
-	"remove-member": with(func(ctx context.Context, l localMember, name string) (any, error) {
-		return l.members().remove(ctx, name)
+	// It reads an api.EtcdRemoveMemberRequest, and writes the removed api.EtcdMember.
+	"remove-member": with(func(ctx context.Context, l localMember, order *api.EtcdRemoveMemberRequest) (any, error) {
+		return l.members().remove(ctx, order.Member)
 	}),
 	// It removes the own member of this machine if there are others, and writes its
-	// nodespec.EtcdMember.
+	// api.EtcdMember.
 	"leave-cluster": bare(func(ctx context.Context, l localMember) (any, error) { return l.members().leave(ctx) }),
 	// It marks etcd to continue as the only member at its next start, and writes a
 	// nodespec.EtcdRecovered.
@@ -81,7 +88,7 @@ var Commands = map[string]Command{
 	"reencrypt-secrets": with(func(ctx context.Context, l localMember, order nodespec.ReencryptRequest) (any, error) {
 		return reencrypt(ctx, l.dirs, order.CountOnly)
 	}),
-	// It clears the alarms and writes their names.
+	// It clears the alarms and writes an api.EtcdDisarmResponse.
 	"disarm-data": bare(func(ctx context.Context, l localMember) (any, error) { return disarm(ctx, l.dirs) }),
 }
 
@@ -101,14 +108,6 @@ func bare(do func(context.Context, localMember) (any, error)) Command {
 	return func(ctx context.Context, spec nodespec.Spec, dirs dirs.Dirs, _ io.Reader) (any, error) {
 		return do(ctx, localMember{dirs, spec})
 	}
-}
-
-// decode reads a request.
-func decode[Q any](from io.Reader) (request Q, err error) {
-	if err := json.NewDecoder(from).Decode(&request); err != nil {
-		return request, fmt.Errorf("cannot decode the request: %w", err)
-	}
-	return request, nil
 }
 
 // inheritedFile returns the file that machined passes to the command as descriptor 3.
@@ -159,7 +158,8 @@ func alarmNames(alarms []*etcdserverpb.AlarmMember) []string {
 // defragment returns unused space of the database to the disk. If the database is full, it compacts
 // first: the API server compacts every few minutes, but records each compaction with a write, which
 // a full database rejects.
-func defragment(ctx context.Context, dirs dirs.Dirs) (done nodespec.EtcdDefragmented, err error) {
+func defragment(ctx context.Context, dirs dirs.Dirs) (done *api.EtcdDefragmentResponse, err error) {
+	done = &api.EtcdDefragmentResponse{}
 	c, err := connect(ctx, dirs)
 	if err != nil {
 		return done, err
@@ -198,7 +198,7 @@ func defragment(ctx context.Context, dirs dirs.Dirs) (done nodespec.EtcdDefragme
 }
 
 // disarm clears the raised alarms and returns their names.
-func disarm(ctx context.Context, dirs dirs.Dirs) ([]string, error) {
+func disarm(ctx context.Context, dirs dirs.Dirs) (*api.EtcdDisarmResponse, error) {
 	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
 	defer cancel()
 	c, err := connect(ctx, dirs)
@@ -210,5 +210,5 @@ func disarm(ctx context.Context, dirs dirs.Dirs) ([]string, error) {
 	if err != nil {
 		return nil, fmt.Errorf("etcd: cannot clear the alarms: %w", err)
 	}
-	return alarmNames(raised.Alarms), nil
+	return &api.EtcdDisarmResponse{Alarms: alarmNames(raised.Alarms)}, nil
 }

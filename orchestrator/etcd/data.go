@@ -22,6 +22,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/orlop-os/orlop/orchestrator/dirs"
+	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/bootenv"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 	"github.com/orlop-os/orlop/pkg/safefile"
@@ -150,7 +151,7 @@ func (l localMember) readLog(do func(r walpb.Record) (more bool, err error)) err
 }
 
 // storedMembers returns the members of the database, which no process has open.
-func (l localMember) storedMembers() (all []nodespec.EtcdMember, err error) {
+func (l localMember) storedMembers() (all []*api.EtcdMember, err error) {
 	err = viewDatabase(l.database(), func(tx *bolt.Tx) error {
 		members := tx.Bucket(schema.Members.Name())
 		if members == nil {

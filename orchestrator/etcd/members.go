@@ -17,6 +17,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/server/v3/etcdserver/api/membership"
 
+	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/etcdjoin"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
@@ -33,28 +34,28 @@ const waitsForQuorum = "it runs, and waits for a quorum"
 
 // list returns the members from etcd and checks whether each answers. It needs no quorum if
 // there was a quorum once since etcd started.
-func (l members) list(ctx context.Context, c *clientv3.Client) ([]nodespec.EtcdMember, error) {
+func (l members) list(ctx context.Context, c *clientv3.Client) ([]*api.EtcdMember, error) {
 	asking, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	list, err := c.MemberList(asking, clientv3.WithSerializable())
 	if err != nil {
 		return nil, fmt.Errorf("etcd: cannot list the members: %w", err)
 	}
-	all := make([]nodespec.EtcdMember, len(list.Members))
+	all := make([]*api.EtcdMember, len(list.Members))
 	for i, m := range list.Members {
-		all[i] = nodespec.EtcdMember{ID: id(m.ID), Name: m.Name, PeerURLs: m.PeerURLs, Learner: m.IsLearner}
+		all[i] = &api.EtcdMember{Id: id(m.ID), Name: m.Name, PeerUrls: m.PeerURLs, Learner: m.IsLearner}
 	}
 	return checkEach(all, func(i int) error { return l.check(ctx, c, list.Members[i]) }), nil
 }
 
 // listWaiting returns the members from an etcd that waits for a quorum, and checks whether each
 // of them waits, too.
-func (l members) listWaiting(ctx context.Context) ([]nodespec.EtcdMember, error) {
+func (l members) listWaiting(ctx context.Context) ([]*api.EtcdMember, error) {
 	list, err := peerMembers(ctx, l.dirs, peerURL(l.spec))
 	if err != nil {
 		return nil, fmt.Errorf("etcd: cannot list the members: %w", err)
 	}
-	var all []nodespec.EtcdMember
+	var all []*api.EtcdMember
 	for _, m := range list {
 		all = append(all, memberOf(m))
 	}
@@ -62,8 +63,8 @@ func (l members) listWaiting(ctx context.Context) ([]nodespec.EtcdMember, error)
 }
 
 // memberOf converts a member from etcd's stored form.
-func memberOf(m membership.Member) nodespec.EtcdMember {
-	return nodespec.EtcdMember{ID: id(uint64(m.ID)), Name: m.Name, PeerURLs: m.PeerURLs, Learner: m.IsLearner}
+func memberOf(m membership.Member) *api.EtcdMember {
+	return &api.EtcdMember{Id: id(uint64(m.ID)), Name: m.Name, PeerUrls: m.PeerURLs, Learner: m.IsLearner}
 }
 
 // checkWaiting returns the reason why a member at these addresses does not answer. The best reason
@@ -80,7 +81,7 @@ func (l members) checkWaiting(ctx context.Context, urls []string) error {
 
 // checkEach runs check for all members at once, records the errors as problems, and sorts the
 // members.
-func checkEach(all []nodespec.EtcdMember, ask func(i int) error) []nodespec.EtcdMember {
+func checkEach(all []*api.EtcdMember, ask func(i int) error) []*api.EtcdMember {
 	var asking sync.WaitGroup
 	for i := range all {
 		asking.Go(func() {
@@ -90,8 +91,8 @@ func checkEach(all []nodespec.EtcdMember, ask func(i int) error) []nodespec.Etcd
 		})
 	}
 	asking.Wait()
-	slices.SortFunc(all, func(a, b nodespec.EtcdMember) int {
-		return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.ID, b.ID))
+	slices.SortFunc(all, func(a, b *api.EtcdMember) int {
+		return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.Id, b.Id))
 	})
 	return all
 }
@@ -117,19 +118,19 @@ func (l members) check(ctx context.Context, local *clientv3.Client, m *etcdserve
 }
 
 // countVotes counts the voting members, the answering and the waiting members among them.
-func countVotes(all []nodespec.EtcdMember) (voters, answering, waiting int) {
+func countVotes(all []*api.EtcdMember) (voters, answering, waiting int) {
 	for _, m := range all {
 		if !m.Learner && m.Problem == waitsForQuorum {
 			waiting++
 		}
 	}
-	voters, answering = nodespec.CountVoters(all)
+	voters, answering = api.CountVoters(all)
 	return voters, answering, waiting
 }
 
 // remove removes a member from etcd, unless the others would lose their quorum.
-func (l members) remove(ctx context.Context, name string) (nodespec.EtcdMember, error) {
-	fail := func(err error) (nodespec.EtcdMember, error) { return nodespec.EtcdMember{}, err }
+func (l members) remove(ctx context.Context, name string) (*api.EtcdMember, error) {
+	fail := func(err error) (*api.EtcdMember, error) { return nil, err }
 	c, err := connect(ctx, l.dirs)
 	if err != nil {
 		return fail(err)
@@ -139,17 +140,17 @@ func (l members) remove(ctx context.Context, name string) (nodespec.EtcdMember, 
 	if err != nil {
 		return fail(err)
 	}
-	i := slices.IndexFunc(all, func(m nodespec.EtcdMember) bool { return m.Name == name || m.ID == name })
+	i := slices.IndexFunc(all, func(m *api.EtcdMember) bool { return m.Name == name || m.Id == name })
 	if i < 0 {
 		return fail(fmt.Errorf("etcd: no member %q; `orlopctl etcd members` lists them", name))
 	}
 	if !all[i].Learner {
-		voters, answering := nodespec.CountVoters(all)
+		voters, answering := api.CountVoters(all)
 		if err := etcdjoin.MayRemove(voters, answering, all[i].Problem == ""); err != nil {
 			return fail(fmt.Errorf("etcd: cannot remove %s, nothing was changed: %w", name, err))
 		}
 	}
-	number, err := strconv.ParseUint(all[i].ID, 16, 64)
+	number, err := strconv.ParseUint(all[i].Id, 16, 64)
 	if err != nil {
 		return fail(fmt.Errorf("etcd: cannot parse the member's ID: %w", err))
 	}
@@ -195,21 +196,21 @@ func removeByID(ctx context.Context, c *clientv3.Client, id uint64) error {
 // no other member, or no reachable member with a quorum. It returns an error if the others would
 // lose their quorum. It also returns an error if that is not known: the etcd of this machine runs,
 // and neither it nor another member answers.
-func (l members) leave(ctx context.Context) (left nodespec.EtcdMember, err error) {
-	var s nodespec.EtcdStatus
-	mute := l.queryStatus(ctx, &s)
+func (l members) leave(ctx context.Context) (left *api.EtcdMember, err error) {
+	s := &api.EtcdStatusResponse{}
+	mute := l.queryStatus(ctx, s)
 	if mute == nil && s.Leader != "" {
 		if len(s.Members) < 2 {
 			return left, nil
 		}
-		return l.remove(ctx, s.ID)
+		return l.remove(ctx, s.Id)
 	}
 	if !l.hasData() {
 		return left, nil
 	}
 	answers := l.prober().probeAll(ctx)
-	served, err := l.atServingPeer(ctx, answers, func(c *clientv3.Client, m nodespec.EtcdMember) error {
-		number, err := strconv.ParseUint(m.ID, 16, 64)
+	served, err := l.atServingPeer(ctx, answers, func(c *clientv3.Client, m *api.EtcdMember) error {
+		number, err := strconv.ParseUint(m.Id, 16, 64)
 		if err == nil {
 			err = removeByID(ctx, c, number)
 		}
@@ -230,13 +231,13 @@ func (l members) leave(ctx context.Context) (left nodespec.EtcdMember, err error
 
 // ownIndex returns the index of this machine's member in all, or a negative number. A member that
 // has just been added has no name yet.
-func (l members) ownIndex(all []nodespec.EtcdMember) int {
+func (l members) ownIndex(all []*api.EtcdMember) int {
 	number, _, err := l.memberID()
-	return slices.IndexFunc(all, func(m nodespec.EtcdMember) bool {
+	return slices.IndexFunc(all, func(m *api.EtcdMember) bool {
 		if err != nil {
-			return slices.Contains(m.PeerURLs, peerURL(l.spec))
+			return slices.Contains(m.PeerUrls, peerURL(l.spec))
 		}
-		return m.ID == id(number)
+		return m.Id == id(number)
 	})
 }
 
@@ -244,7 +245,7 @@ func (l members) ownIndex(all []nodespec.EtcdMember) int {
 // same cluster; served reports whether that member exists. If the others would lose their quorum
 // without this machine, it returns an error and does not call do. It is for a machine with an etcd
 // that does not answer: that etcd may still run and count as a vote.
-func (l members) atServingPeer(ctx context.Context, answers []etcdjoin.PeerAnswer, do func(c *clientv3.Client, own nodespec.EtcdMember) error) (served bool, err error) {
+func (l members) atServingPeer(ctx context.Context, answers []etcdjoin.PeerAnswer, do func(c *clientv3.Client, own *api.EtcdMember) error) (served bool, err error) {
 	_, cluster, unread := l.memberID()
 	i := slices.IndexFunc(answers, func(a etcdjoin.PeerAnswer) bool {
 		return a.State == etcdjoin.Serving && (unread != nil || a.Cluster == cluster)
@@ -267,7 +268,7 @@ func (l members) atServingPeer(ctx context.Context, answers []etcdjoin.PeerAnswe
 	}
 	if !all[own].Learner {
 		all[own].Problem = ""
-		voters, answering := nodespec.CountVoters(all)
+		voters, answering := api.CountVoters(all)
 		if err := etcdjoin.MayRemove(voters, answering, true); err != nil {
 			return true, fmt.Errorf("nothing was changed: %w", err)
 		}
@@ -300,7 +301,7 @@ func (l members) recover(ctx context.Context) (r nodespec.EtcdRecovered, err err
 		return r, fmt.Errorf("etcd: nothing was changed: %w", errNoVote)
 	}
 	for _, m := range slices.Delete(all, own, own+1) {
-		r.RemovedMembers, r.IDs = append(r.RemovedMembers, cmp.Or(m.Name, m.ID)), append(r.IDs, m.ID)
+		r.RemovedMembers, r.IDs = append(r.RemovedMembers, cmp.Or(m.Name, m.Id)), append(r.IDs, m.Id)
 	}
 	if err := l.writeOrder(nodespec.ForceNewClusterFile); err != nil {
 		return r, fmt.Errorf("etcd: cannot record the request to recover: %w", err)
@@ -313,7 +314,7 @@ var errNoVote = errors.New("this machine has no vote yet, and may not have all o
 
 // listKnown returns the members from etcd's client port or peer port. If etcd does not run, it
 // returns the members of the database, without checking them.
-func (l members) listKnown(ctx context.Context) ([]nodespec.EtcdMember, error) {
+func (l members) listKnown(ctx context.Context) ([]*api.EtcdMember, error) {
 	c, err := connect(ctx, l.dirs)
 	if err == nil {
 		defer c.Close()
@@ -368,12 +369,12 @@ func (l members) forcesNewCluster(ctx context.Context) (bool, error) {
 
 // checkNoQuorumAhead returns an error if enough other members run to form a quorum with this
 // machine. The etcd of this machine does not run yet.
-func (l members) checkNoQuorumAhead(ctx context.Context, all []nodespec.EtcdMember, own int) error {
+func (l members) checkNoQuorumAhead(ctx context.Context, all []*api.EtcdMember, own int) error {
 	asked := checkEach(slices.Clone(all), func(i int) error {
 		if i == own {
 			return errors.New(waitsForQuorum)
 		}
-		return l.checkWaiting(ctx, all[i].PeerURLs)
+		return l.checkWaiting(ctx, all[i].PeerUrls)
 	})
 	if voters, _, waiting := countVotes(asked); len(all) > 1 && waiting >= etcdjoin.QuorumSize(voters) {
 		return fmt.Errorf("recovery with one member canceled: %d of %d members run, including this machine, and will form a quorum; if one of them cannot, switch it off, and repeat `orlopctl etcd recover`", waiting, voters)
@@ -419,15 +420,15 @@ func (l members) rejoin(ctx context.Context) (struct{}, error) {
 	if len(l.spec.OtherControlPlanes()) == 0 {
 		return none, errors.New("etcd: nothing was changed: Cluster.spec.controlPlanes names no other machine to join")
 	}
-	var s nodespec.EtcdStatus
-	if l.queryStatus(ctx, &s) == nil && s.Leader != "" {
+	s := &api.EtcdStatusResponse{}
+	if l.queryStatus(ctx, s) == nil && s.Leader != "" {
 		return none, errors.New("etcd: nothing was changed: this machine is a member with a quorum")
 	}
 	answers := l.prober().probeAll(ctx)
 	if !slices.ContainsFunc(answers, func(a etcdjoin.PeerAnswer) bool { return a.State == etcdjoin.Serving }) {
 		return none, errors.New("etcd: nothing was changed: no other machine of Cluster.spec.controlPlanes serves the cluster's data, so there is no member to join; switch them on, or run `orlopctl etcd recover` on the machine that has the right data")
 	}
-	if _, err := l.atServingPeer(ctx, answers, func(*clientv3.Client, nodespec.EtcdMember) error { return nil }); err != nil {
+	if _, err := l.atServingPeer(ctx, answers, func(*clientv3.Client, *api.EtcdMember) error { return nil }); err != nil {
 		return none, fmt.Errorf("etcd: %w", err)
 	}
 	if err := l.writeOrder(nodespec.RejoinFile); err != nil {

@@ -377,7 +377,7 @@ func TestRecover(t *testing.T) {
 	c.waitListening()
 	began := time.Now()
 	// The operator must see how recent the data of each machine are, although etcd answers nothing.
-	if s := c.local().members().status(context.Background()); s.Term == 0 || s.Index == 0 {
+	if s := c.local().members().status(context.Background()); s.RaftTerm == 0 || s.RaftIndex == 0 {
 		t.Errorf("its progress is not visible: %+v", s)
 	}
 	if s := c.local().members().status(context.Background()); s.Problem != "etcd waits for a quorum: 1 of 3 members run, the quorum is 2" || len(s.Members) != 3 || s.Members[2].Problem != waitsForQuorum || s.Members[0].Problem == "" {
@@ -613,12 +613,12 @@ func TestLeaveNoAnswer(t *testing.T) {
 	if got := a.members(); !slices.Equal(got, []string{"a", "b"}) {
 		t.Fatalf("a knows the members %v", got)
 	}
-	if left, err := c.local().members().leave(ctx); err != nil || left.ID != "" {
+	if left, err := c.local().members().leave(ctx); err != nil || left.GetId() != "" {
 		t.Fatalf("c leaves again: %v %v", left, err)
 	}
 	b.stop()
 	a.stop()
-	if left, err := a.local().members().leave(ctx); err != nil || left.ID != "" {
+	if left, err := a.local().members().leave(ctx); err != nil || left.GetId() != "" {
 		t.Fatalf("a leaves where no member serves: %v %v", left, err)
 	}
 }

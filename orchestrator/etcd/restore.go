@@ -25,6 +25,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/orlop-os/orlop/orchestrator/dirs"
+	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 	"github.com/orlop-os/orlop/pkg/safefile"
 )
@@ -43,7 +44,7 @@ const (
 )
 
 // Snapshot writes the present data of etcd to a file and verifies the file.
-func Snapshot(ctx context.Context, dirs dirs.Dirs, to *os.File) (about nodespec.EtcdSnapshot, err error) {
+func Snapshot(ctx context.Context, dirs dirs.Dirs, to *os.File) (about *api.EtcdSnapshotInfo, err error) {
 	c, err := connect(ctx, dirs)
 	if err != nil {
 		return about, err
@@ -84,7 +85,7 @@ func checkSpace(dir string, bytes, spare int64, what string) error {
 
 // checkSnapshot verifies a snapshot that etcd has sent, and returns its description and the format
 // of its writer. It compares the digest first: the code after it does not expect arbitrary bytes.
-func checkSnapshot(f *os.File) (about nodespec.EtcdSnapshot, writer format, err error) {
+func checkSnapshot(f *os.File) (about *api.EtcdSnapshotInfo, writer format, err error) {
 	defer runtime.KeepAlive(f) // its path does not keep it open
 	info, err := f.Stat()
 	if err != nil {
@@ -113,7 +114,7 @@ func fdPath(f *os.File) string { return fmt.Sprintf("/proc/self/fd/%d", f.Fd()) 
 
 // checkDatabase verifies a database that no process has open, and returns its description and the
 // format of its writer.
-func checkDatabase(path string) (about nodespec.EtcdSnapshot, writer format, err error) {
+func checkDatabase(path string) (about *api.EtcdSnapshotInfo, writer format, err error) {
 	s, err := etcdutl.NewV3(zap.NewNop()).Status(path)
 	if err != nil {
 		return about, writer, fmt.Errorf("etcd: the snapshot is damaged or not a snapshot: %w", err)
@@ -140,7 +141,7 @@ func checkDatabase(path string) (about nodespec.EtcdSnapshot, writer format, err
 		// The system version that wrote it records no format, or had not done so yet.
 		writer.Etcd = s.Version
 	}
-	return nodespec.EtcdSnapshot{Revision: s.Revision, Keys: s.TotalKey, Version: s.Version}, writer, nil
+	return &api.EtcdSnapshotInfo{Revision: s.Revision, Keys: int64(s.TotalKey), Version: s.Version}, writer, nil
 }
 
 // lockTimeout is how long view waits for another process to release the database.
@@ -307,7 +308,8 @@ func (l restores) buildRequested(ctx context.Context, order nodespec.EtcdRestore
 		defer file.Close()
 	}
 	from := l.at(undoFile)
-	about, writer := nodespec.EtcdSnapshot{}, format{}
+	var about *api.EtcdSnapshotInfo
+	var writer format
 	defer runtime.KeepAlive(file) // its path does not keep it open
 	if order.Undo {
 		if !exists(from) {
@@ -345,14 +347,14 @@ func (l restores) buildRequested(ctx context.Context, order nodespec.EtcdRestore
 	if err := l.writeJSON(requestedDir+"/"+formatFile, own); err != nil {
 		return r, err
 	}
-	return nodespec.EtcdRestored{At: time.Now().UTC(), By: order.By, Undo: order.Undo, Revision: about.Revision, Keys: about.Keys}, nil
+	return nodespec.EtcdRestored{At: time.Now().UTC(), By: order.By, Undo: order.Undo, Revision: about.Revision, Keys: int(about.Keys)}, nil
 }
 
 // presentRevision returns the last revision of the present data, which etcd may have open, or 0 if
 // there are no data.
 func (l restores) presentRevision(ctx context.Context) (int64, error) {
-	var s nodespec.EtcdStatus
-	if l.members().queryStatus(ctx, &s) == nil {
+	s := &api.EtcdStatusResponse{}
+	if l.members().queryStatus(ctx, s) == nil {
 		return s.Revision, nil
 	}
 	revision, err := lastRevision(l.database())

@@ -105,7 +105,7 @@ func TestRestore(t *testing.T) {
 			t.Errorf("a revision that is gone: %v", err)
 		}
 		s := m.local.members().status(t.Context())
-		if s.Problem != "" || s.Leader == "" || s.Leader != s.ID || s.Restored == nil || s.Restored.Replaced != last || s.UndoSize == 0 || s.Size == 0 || s.Used > s.Size {
+		if s.Problem != "" || s.Leader == "" || s.Leader != s.Id || s.Restored == nil || s.Restored.Replaced != last || s.UndoSize == 0 || s.Size == 0 || s.Used > s.Size {
 			t.Errorf("%+v", s)
 		}
 	})
@@ -503,7 +503,7 @@ func TestNoSpace(t *testing.T) {
 		if err := full(); !errors.Is(err, rpctypes.ErrNoSpace) {
 			t.Errorf("the alarm was taken back: %v", err)
 		}
-		if raised, err := disarm(t.Context(), m.local.dirs); err != nil || !slices.Equal(raised, []string{"NOSPACE"}) {
+		if raised, err := disarm(t.Context(), m.local.dirs); err != nil || !slices.Equal(raised.GetAlarms(), []string{"NOSPACE"}) {
 			t.Errorf("%q, %v", raised, err)
 		}
 		if err := full(); err != nil {

@@ -16,7 +16,9 @@ import (
 
 	"filippo.io/age"
 	"golang.org/x/sys/unix"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 	"github.com/orlop-os/orlop/pkg/safefile"
 )
@@ -38,7 +40,28 @@ const (
 	minFreePercent = 20
 )
 
-func snapshotName(s nodespec.StoredSnapshot) string {
+// storedSnapshot is a snapshot on the machine's own disk.
+type storedSnapshot struct {
+	Name     string
+	At       time.Time // UTC, whole seconds
+	Revision int64     // last revision in it
+	Version  string    // version of etcd's storage format, "3.6.0"
+	Size     int64     // bytes
+	// Encrypted reports whether it is encrypted for the TakeSnapshotRequest.Recipients of that
+	// time.
+	Encrypted bool
+	Uploaded  time.Time // time of the upload, UTC; zero if not uploaded
+}
+
+func (s storedSnapshot) message() *api.EtcdStoredSnapshot {
+	out := &api.EtcdStoredSnapshot{Name: s.Name, At: timestamppb.New(s.At), Revision: s.Revision, Size: s.Size, Version: s.Version, Encrypted: s.Encrypted}
+	if !s.Uploaded.IsZero() {
+		out.Uploaded = timestamppb.New(s.Uploaded)
+	}
+	return out
+}
+
+func snapshotName(s storedSnapshot) string {
 	name := s.At.UTC().Format(snapshotTime) + "-" + strconv.FormatInt(s.Revision, 10) + "-" + s.Version + savepointSuffix
 	if s.Encrypted {
 		name += encryptedSuffix
@@ -48,7 +71,7 @@ func snapshotName(s nodespec.StoredSnapshot) string {
 
 // parseSnapshotName is the inverse of snapshotName. It accepts only names that snapshotName writes,
 // so a name cannot lead out of the directory.
-func parseSnapshotName(name string) (s nodespec.StoredSnapshot, ok bool) {
+func parseSnapshotName(name string) (s storedSnapshot, ok bool) {
 	plain, encrypted := strings.CutSuffix(name, encryptedSuffix)
 	parts := strings.SplitN(strings.TrimSuffix(plain, savepointSuffix), "-", 3)
 	if len(parts) != 3 || strings.ContainsRune(name, filepath.Separator) {
@@ -59,7 +82,7 @@ func parseSnapshotName(name string) (s nodespec.StoredSnapshot, ok bool) {
 	if err != nil || noNumber != nil {
 		return s, false
 	}
-	s = nodespec.StoredSnapshot{Name: name, At: at, Revision: revision, Version: parts[2], Encrypted: encrypted}
+	s = storedSnapshot{Name: name, At: at, Revision: revision, Version: parts[2], Encrypted: encrypted}
 	return s, snapshotName(s) == name
 }
 
@@ -68,7 +91,7 @@ type snapshots struct{ localMember }
 
 // list returns the stored snapshots, the newest first, and for each the time of its upload
 // to a target. With an empty target none counts as uploaded.
-func (l snapshots) list(place string) ([]nodespec.StoredSnapshot, error) {
+func (l snapshots) list(place string) ([]storedSnapshot, error) {
 	files, err := os.ReadDir(l.at(snapshotDir))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("etcd: cannot list the snapshots: %w", err)
@@ -77,7 +100,7 @@ func (l snapshots) list(place string) ([]nodespec.StoredSnapshot, error) {
 	if err != nil {
 		return nil, err
 	}
-	all := []nodespec.StoredSnapshot{}
+	all := []storedSnapshot{}
 	for _, f := range files {
 		s, ok := parseSnapshotName(f.Name())
 		if !ok {
@@ -90,7 +113,7 @@ func (l snapshots) list(place string) ([]nodespec.StoredSnapshot, error) {
 		s.Size, s.Uploaded = info.Size(), sent.At[s.Name]
 		all = append(all, s)
 	}
-	slices.SortFunc(all, func(a, b nodespec.StoredSnapshot) int {
+	slices.SortFunc(all, func(a, b storedSnapshot) int {
 		return cmp.Or(b.At.Compare(a.At), cmp.Compare(b.Revision, a.Revision))
 	})
 	return all, nil
@@ -98,7 +121,7 @@ func (l snapshots) list(place string) ([]nodespec.StoredSnapshot, error) {
 
 // take writes, verifies and encrypts a snapshot, and then applies retention. When it
 // returns, the snapshot is durable. It leaves free percent of DATA free.
-func (l snapshots) take(ctx context.Context, order nodespec.TakeSnapshotRequest, free int) (made nodespec.StoredSnapshot, err error) {
+func (l snapshots) take(ctx context.Context, order nodespec.TakeSnapshotRequest, free int) (made storedSnapshot, err error) {
 	readers, err := recipients(order.Recipients)
 	if err != nil {
 		return made, err
@@ -111,7 +134,7 @@ func (l snapshots) take(ctx context.Context, order nodespec.TakeSnapshotRequest,
 		copies = 2 // the plain snapshot that is verified, and the encrypted file
 	}
 	// Retention comes first: the limit may have been lowered because DATA has no space.
-	if _, err := l.applyRetention(nodespec.StoredSnapshot{At: time.Now()}, order.Most+1); err != nil {
+	if _, err := l.applyRetention(storedSnapshot{At: time.Now()}, order.Most+1); err != nil {
 		return made, err
 	}
 	if err := l.checkSpace(copies, free); err != nil {
@@ -126,7 +149,7 @@ func (l snapshots) take(ctx context.Context, order nodespec.TakeSnapshotRequest,
 	if err != nil {
 		return made, errors.Join(err, l.removeAll(snapshotDir+"/"+partialFile))
 	}
-	made = nodespec.StoredSnapshot{At: time.Now().UTC().Truncate(time.Second), Revision: about.Revision, Version: about.Version, Encrypted: len(readers) > 0}
+	made = storedSnapshot{At: time.Now().UTC().Truncate(time.Second), Revision: about.Revision, Version: about.Version, Encrypted: len(readers) > 0}
 	made.Name = snapshotName(made)
 	if err = os.Rename(part, filepath.Join(dir, made.Name)); err == nil {
 		err = safefile.SyncDir(dir)
@@ -141,7 +164,7 @@ func (l snapshots) take(ctx context.Context, order nodespec.TakeSnapshotRequest,
 	if err != nil {
 		return made, err
 	}
-	if i := slices.IndexFunc(all, func(s nodespec.StoredSnapshot) bool { return s.Name == made.Name }); i >= 0 {
+	if i := slices.IndexFunc(all, func(s storedSnapshot) bool { return s.Name == made.Name }); i >= 0 {
 		made = all[i] // with its size
 	}
 	return made, nil
@@ -149,7 +172,7 @@ func (l snapshots) take(ctx context.Context, order nodespec.TakeSnapshotRequest,
 
 // applyRetention removes the snapshots beyond the limit, counting a snapshot that was taken or is
 // about to be taken. It returns the list from before the removal.
-func (l snapshots) applyRetention(made nodespec.StoredSnapshot, most int) ([]nodespec.StoredSnapshot, error) {
+func (l snapshots) applyRetention(made storedSnapshot, most int) ([]storedSnapshot, error) {
 	all, err := l.list("")
 	if err != nil {
 		return nil, err
@@ -164,7 +187,7 @@ func (l snapshots) applyRetention(made nodespec.StoredSnapshot, most int) ([]nod
 
 // write writes a snapshot to a new file and flushes it. It encrypts for the recipients, if
 // there are any.
-func (l snapshots) write(ctx context.Context, name string, readers []age.Recipient) (about nodespec.EtcdSnapshot, err error) {
+func (l snapshots) write(ctx context.Context, name string, readers []age.Recipient) (about *api.EtcdSnapshotInfo, err error) {
 	f, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o600)
 	if err != nil {
 		return about, fmt.Errorf("etcd: cannot store a snapshot: %w", err)
@@ -186,7 +209,7 @@ func (l snapshots) write(ctx context.Context, name string, readers []age.Recipie
 
 // writeEncrypted first writes the snapshot to a file without a name, beside the database, which has
 // the same content in plain text. A snapshot that fails verification is not encrypted.
-func (l snapshots) writeEncrypted(ctx context.Context, to io.Writer, readers []age.Recipient) (about nodespec.EtcdSnapshot, err error) {
+func (l snapshots) writeEncrypted(ctx context.Context, to io.Writer, readers []age.Recipient) (about *api.EtcdSnapshotInfo, err error) {
 	fd, err := unix.Open(l.dirs.EtcdSnapshots, unix.O_TMPFILE|unix.O_RDWR|unix.O_CLOEXEC, 0o600)
 	if err != nil {
 		return about, fmt.Errorf("etcd: cannot store a snapshot: %w", err)
@@ -232,10 +255,10 @@ func recipients(keys []string) ([]age.Recipient, error) {
 // beyondRetention returns the snapshots to remove, so that made and the newest others remain, most
 // in all. A snapshot with a later time than made was taken under a wrong clock, and is removed
 // first.
-func beyondRetention(all []nodespec.StoredSnapshot, made nodespec.StoredSnapshot, most int) []nodespec.StoredSnapshot {
-	others := slices.DeleteFunc(slices.Clone(all), func(s nodespec.StoredSnapshot) bool { return s.Name == made.Name })
-	later := func(s nodespec.StoredSnapshot) int { return max(s.At.Compare(made.At), 0) }
-	slices.SortStableFunc(others, func(a, b nodespec.StoredSnapshot) int {
+func beyondRetention(all []storedSnapshot, made storedSnapshot, most int) []storedSnapshot {
+	others := slices.DeleteFunc(slices.Clone(all), func(s storedSnapshot) bool { return s.Name == made.Name })
+	later := func(s storedSnapshot) int { return max(s.At.Compare(made.At), 0) }
+	slices.SortStableFunc(others, func(a, b storedSnapshot) int {
 		return cmp.Or(cmp.Compare(later(a), later(b)), b.At.Compare(a.At))
 	})
 	return others[min(max(most-1, 0), len(others)):]
@@ -261,7 +284,7 @@ func (l snapshots) checkSpace(copies, percent int) error {
 }
 
 // copyTo copies a stored snapshot to a file, still encrypted if it is.
-func (l snapshots) copyTo(name string, to *os.File) (about nodespec.EtcdSnapshot, err error) {
+func (l snapshots) copyTo(name string, to *os.File) (about *api.EtcdSnapshotInfo, err error) {
 	f, err := l.open(name)
 	if err != nil {
 		return about, err
@@ -278,7 +301,7 @@ func (l snapshots) copyTo(name string, to *os.File) (about nodespec.EtcdSnapshot
 		return about, fmt.Errorf("etcd: cannot read the snapshot: %w", err)
 	}
 	s, _ := parseSnapshotName(name) // it was opened by this name
-	return nodespec.EtcdSnapshot{Revision: s.Revision, Version: s.Version}, nil
+	return &api.EtcdSnapshotInfo{Revision: s.Revision, Version: s.Version}, nil
 }
 
 // open opens a stored snapshot.

@@ -16,7 +16,7 @@ import (
 func TestSnapshotName(t *testing.T) {
 	const name = "20261122T201140Z-1234-3.6.0.db"
 	s, ok := parseSnapshotName(name)
-	want := nodespec.StoredSnapshot{Name: name, At: time.Date(2026, 11, 22, 20, 11, 40, 0, time.UTC), Revision: 1234, Version: "3.6.0"}
+	want := storedSnapshot{Name: name, At: time.Date(2026, 11, 22, 20, 11, 40, 0, time.UTC), Revision: 1234, Version: "3.6.0"}
 	if !ok || s != want {
 		t.Errorf("%+v, %t; want %+v", s, ok, want)
 	}
@@ -35,8 +35,8 @@ func TestSnapshotName(t *testing.T) {
 // TestBeyondRetention checks that the newest snapshots remain, the snapshot just made in any case,
 // and that snapshots of a fast clock go first.
 func TestBeyondRetention(t *testing.T) {
-	at := func(hour int) nodespec.StoredSnapshot {
-		s := nodespec.StoredSnapshot{At: time.Date(2026, 11, 22, hour, 0, 0, 0, time.UTC), Revision: 1, Version: "3.6.0"}
+	at := func(hour int) storedSnapshot {
+		s := storedSnapshot{At: time.Date(2026, 11, 22, hour, 0, 0, 0, time.UTC), Revision: 1, Version: "3.6.0"}
 		s.Name = snapshotName(s)
 		return s
 	}
@@ -53,7 +53,7 @@ func TestBeyondRetention(t *testing.T) {
 		{[]int{9, 8, 6, 5, 4}, 6, 4, []int{8}},
 		{[]int{9, 8, 6}, 6, 1, []int{9, 8}},
 	} {
-		var all []nodespec.StoredSnapshot
+		var all []storedSnapshot
 		for _, hour := range c.all {
 			all = append(all, at(hour))
 		}
@@ -78,7 +78,7 @@ func TestTakeSnapshot(t *testing.T) {
 	if _, err := m.local.snapshots().take(t.Context(), nodespec.TakeSnapshotRequest{Most: 1}, 0); err == nil || !strings.Contains(err.Error(), "no data") {
 		t.Errorf("without data: %v", err)
 	}
-	var kept nodespec.StoredSnapshot
+	var kept storedSnapshot
 	m.serve(thisFormat, func(c *clientv3.Client) {
 		if err := os.Mkdir(dir, 0o700); err != nil {
 			t.Fatal(err)

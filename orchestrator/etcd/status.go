@@ -6,28 +6,31 @@ import (
 	"fmt"
 	"os"
 
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/etcdjoin"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
 // status returns the status of etcd. A missing answer is not an error; it is the Problem of the
 // status.
-func (l members) status(ctx context.Context) nodespec.EtcdStatus {
-	s := nodespec.EtcdStatus{Member: l.spec.Node.Name}
-	if now, err := readRestored(l.at(nodespec.LastRestoreFile)); err == nil {
-		s.Restored = &now
+func (l members) status(ctx context.Context) *api.EtcdStatusResponse {
+	s := &api.EtcdStatusResponse{Member: l.spec.Node.Name}
+	if r, err := readRestored(l.at(nodespec.LastRestoreFile)); err == nil {
+		s.Restored = &api.EtcdRestored{At: timestamppb.New(r.At), By: r.By, Revision: r.Revision, Keys: int64(r.Keys), Replaced: r.Replaced, Undo: r.Undo}
 	}
 	if info, err := os.Stat(l.at(undoFile)); err == nil {
 		s.UndoSize = info.Size()
 	}
-	if err := l.queryStatus(ctx, &s); err != nil {
+	if err := l.queryStatus(ctx, s); err != nil {
 		s.Problem = err.Error()
 		if info, err := os.Stat(l.database()); err == nil {
 			s.Size = info.Size()
 		}
 		s.Revision, _ = lastRevision(l.database()) // 0: not known
 		// The operator compares them to choose the machine that recovers with one member.
-		s.Term, s.Index, _ = l.lastCommit()
+		s.RaftTerm, s.RaftIndex, _ = l.lastCommit()
 	}
 	return s
 }
@@ -36,7 +39,7 @@ func (l members) status(ctx context.Context) nodespec.EtcdStatus {
 var errNoAnswer = errors.New("etcd does not answer")
 
 // queryStatus fills s with the answers of etcd.
-func (l members) queryStatus(ctx context.Context, s *nodespec.EtcdStatus) error {
+func (l members) queryStatus(ctx context.Context, s *api.EtcdStatusResponse) error {
 	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
 	defer cancel()
 	c, err := connect(ctx, l.dirs)
@@ -53,8 +56,8 @@ func (l members) queryStatus(ctx context.Context, s *nodespec.EtcdStatus) error 
 		}
 		return fmt.Errorf("%w: %w", errNoAnswer, err)
 	}
-	s.ID, s.Version, s.Revision = id(now.Header.MemberId), now.Version, now.Header.Revision
-	s.Size, s.Used, s.Quota, s.Index, s.Term = now.DbSize, now.DbSizeInUse, now.DbSizeQuota, now.RaftIndex, now.RaftTerm
+	s.Id, s.Version, s.Revision = id(now.Header.MemberId), now.Version, now.Header.Revision
+	s.Size, s.Used, s.Quota, s.RaftIndex, s.RaftTerm = now.DbSize, now.DbSizeInUse, now.DbSizeQuota, now.RaftIndex, now.RaftTerm
 	if now.Leader != 0 {
 		s.Leader = id(now.Leader)
 	}

@@ -49,8 +49,8 @@ func (l snapshots) uploads(place string) (uploadRecord, error) {
 
 // notUploaded returns the encrypted snapshots that are not uploaded yet, in the order of all: the
 // newest first.
-func notUploaded(all []nodespec.StoredSnapshot) []nodespec.StoredSnapshot {
-	return slices.DeleteFunc(slices.Clone(all), func(s nodespec.StoredSnapshot) bool { return !s.Encrypted || !s.Uploaded.IsZero() })
+func notUploaded(all []storedSnapshot) []storedSnapshot {
+	return slices.DeleteFunc(slices.Clone(all), func(s storedSnapshot) bool { return !s.Encrypted || !s.Uploaded.IsZero() })
 }
 
 // uploader uploads the stored snapshots.
@@ -87,11 +87,11 @@ func (l uploader) next(ctx context.Context, target nodespec.EtcdTarget) (done no
 	if err := l.record(target.Place, all, s); err != nil {
 		return done, err
 	}
-	return nodespec.UploadResult{Uploaded: s, Remaining: len(waiting) - 1}, nil
+	return nodespec.UploadResult{Uploaded: s.Name, Remaining: len(waiting) - 1}, nil
 }
 
 // record adds an upload to the record, and drops the entries of deleted snapshots.
-func (l uploader) record(place string, all []nodespec.StoredSnapshot, one nodespec.StoredSnapshot) error {
+func (l uploader) record(place string, all []storedSnapshot, one storedSnapshot) error {
 	n := uploadRecord{Place: place, At: map[string]time.Time{one.Name: one.Uploaded}}
 	for _, s := range all {
 		if !s.Uploaded.IsZero() {

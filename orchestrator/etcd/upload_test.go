@@ -33,7 +33,7 @@ func operator(t *testing.T) (*age.X25519Identity, []string) {
 func TestSnapshotEncrypted(t *testing.T) {
 	m := newMember(t)
 	identity, recipients := operator(t)
-	var kept nodespec.StoredSnapshot
+	var kept storedSnapshot
 	plain, err := os.Create(filepath.Join(t.TempDir(), "plain"))
 	if err != nil {
 		t.Fatal(err)
@@ -125,9 +125,9 @@ func TestUpload(t *testing.T) {
 	if _, err := m.local.uploader().next(t.Context(), target); err == nil || !strings.Contains(err.Error(), "SlowDown") {
 		t.Errorf("refused: %v", err)
 	}
-	for i, want := range []nodespec.UploadResult{{Uploaded: nodespec.StoredSnapshot{Name: newest}, Remaining: 1}, {Uploaded: nodespec.StoredSnapshot{Name: older}}, {}} {
+	for i, want := range []nodespec.UploadResult{{Uploaded: newest, Remaining: 1}, {Uploaded: older}, {}} {
 		done, err := m.local.uploader().next(t.Context(), target)
-		if err != nil || done.Uploaded.Name != want.Uploaded.Name || done.Remaining != want.Remaining {
+		if err != nil || done.Uploaded != want.Uploaded || done.Remaining != want.Remaining {
 			t.Errorf("%d: %+v, %v; want %+v", i, done, err, want)
 		}
 	}
@@ -156,7 +156,7 @@ func TestUpload(t *testing.T) {
 		t.Fatal(err)
 	}
 	target.Place, target.Prefix = "two", ""
-	if done, err := m.local.uploader().next(t.Context(), target); err != nil || done.Uploaded.Name != newest || done.Remaining != 1 {
+	if done, err := m.local.uploader().next(t.Context(), target); err != nil || done.Uploaded != newest || done.Remaining != 1 {
 		t.Errorf("another place: %+v, %v", done, err)
 	}
 	if _, ok := store.Object("c/n/" + newest); !ok {
