@@ -1,0 +1,99 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/orlop-os/orlop/machined/activeconfig"
+	"github.com/orlop-os/orlop/machined/credentials"
+	"github.com/orlop-os/orlop/machined/nodeplan"
+	"github.com/orlop-os/orlop/machined/transition"
+	"github.com/orlop-os/orlop/pkg/api"
+	"github.com/orlop-os/orlop/pkg/config"
+	"github.com/orlop-os/orlop/pkg/nodespec"
+	"github.com/orlop-os/orlop/pkg/paths"
+	"github.com/orlop-os/orlop/pkg/supervise"
+)
+
+// checkTimeout bounds checkAccess, in which the orchestrator checks the expressions for
+// authentication and authorization. The check takes less than a second on real hardware.
+const checkTimeout = time.Minute
+
+// parseRequest reads the documents of a request. It checks them without regard to this machine.
+func (a *applier) parseRequest(before activeconfig.Active, filename string, r *api.ApplyRequest) (*config.Config, []byte, error) {
+	filename, text, err := a.active.Requested(before, filename, r)
+	if err != nil {
+		return nil, nil, transition.Refuse(err)
+	}
+	next, problems := config.Parse(filename, text)
+	// without a synchronized clock, the expiry of certificates cannot be checked
+	if t, _ := a.clock.status.Get(); len(problems) == 0 && t.Synced {
+		problems = next.CheckTime(time.Now())
+	}
+	return next, text, problems.Err()
+}
+
+// checkTransition rejects a change that this machine cannot make, and returns the facts about the
+// machine on which the decision depends.
+func (a *applier) checkTransition(ctx context.Context, before activeconfig.Active, next *config.Config, r *api.ApplyRequest) (transition.Facts, error) {
+	facts, err := a.facts.transition(ctx, before, next, r)
+	if err != nil {
+		return facts, err
+	}
+	if err := transition.Check(before.Config, next, facts).Err(); err != nil {
+		return facts, err
+	}
+	return facts, a.checkAccess(ctx, next.Cluster)
+}
+
+// checkAccess rejects expressions for authentication and authorization (Cluster document) that the
+// API server could not compile: the API server would not start. Only the code of Kubernetes can
+// check them, so the orchestrator checks them, as the user of the API server.
+func (a *applier) checkAccess(ctx context.Context, c *config.Cluster) error {
+	if c == nil {
+		return nil
+	}
+	check := nodeplan.Access(c).Check(c.Spec.Networks.Domain)
+	if check == nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
+	defer cancel()
+	text, err := a.commands.run(ctx, paths.UserAPI, "check-access", check)
+	if failed := (*supervise.ExitError)(nil); errors.As(err, &failed) && failed.Exit.Code == 1 {
+		return transition.Refuse(errors.New(credentials.InDocument(string(text))))
+	}
+	return err
+}
+
+// reencryptSecrets rewrites all Secrets with the current encryption key before an old key is
+// dropped. It returns the operations, or with dry the planned operations. An error rejects the
+// configuration: a machine without the old key cannot read the Secrets that are encrypted with it.
+func (a *applier) reencryptSecrets(ctx context.Context, before, next *config.Config, dry bool) ([]string, error) {
+	dropped := transition.DroppedKeys(before, next)
+	if len(dropped) == 0 {
+		return nil, nil
+	}
+	refused := func(err error) ([]string, error) {
+		return nil, fmt.Errorf("configuration refused; some Secrets may be encrypted again already, nothing else has changed: Cluster.spec.acceptedEncryptionKeys: cannot drop %s: %w", strings.Join(dropped, ", "), err)
+	}
+	// An API server that still encrypts with a former key would continue to do so after the
+	// rewrite. A running API server without a pending restart has the configured key, because the
+	// file with the key is written before it starts.
+	waits, err := a.reconciler.WaitingServices(before)
+	if err != nil {
+		return refused(err)
+	}
+	if slices.Contains(waits, nodespec.ServiceAPI) {
+		return refused(fmt.Errorf("%s does not run with the present configuration yet; wait for that (`orlopctl health`)", nodespec.ServiceAPI))
+	}
+	done, err := a.etcd.Reencrypt(ctx, dry)
+	if err != nil {
+		return refused(err)
+	}
+	return []string{fmt.Sprintf("drop the encryption key %s: %d of %d Secrets were encrypted with another key than the present one, and are rewritten", strings.Join(dropped, ", "), done.Reencrypted, done.Secrets)}, nil
+}
