@@ -2,6 +2,7 @@ package orlop
 
 import (
 	"bufio"
+	"fmt"
 	"go/ast"
 	"go/parser"
 	"go/token"
@@ -14,6 +15,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"unicode/utf8"
 )
 
 const module = "github.com/orlop-os/orlop"
@@ -385,6 +387,59 @@ func receiver(of ast.Expr) string {
 		return of.Name
 	}
 	return ""
+}
+
+// The limits of a decision page: it must be possible to read it as a whole.
+const (
+	maxPageLines   = 60
+	maxPageColumns = 100 // of a line outside tables and examples
+)
+
+// pageForm matches a decision page: the title with the number, then the sections, each with text.
+var pageForm = regexp.MustCompile(`^# (\d{4}) .+\n\n` + section("Context") + section("Decision") +
+	"(?:" + section("Rejected") + ")?" + section("Consequences") + "$")
+
+// section returns the expression of a section: a paragraph or more, and headings of lower levels.
+func section(name string) string {
+	return "## " + name + `\n\n(?:### .+\n\n)?[^#\n].*\n(?:(?:### )?[^#\n].*\n|\n)*`
+}
+
+// TestDecisions checks the length and the sections of the decision pages.
+func TestDecisions(t *testing.T) {
+	pages, err := filepath.Glob("docs/decisions/*.md")
+	if err != nil || len(pages) == 0 {
+		t.Fatalf("docs/decisions: no pages: %v", err)
+	}
+	for _, page := range pages {
+		text, err := os.ReadFile(page)
+		if err != nil {
+			t.Error(err)
+			continue
+		}
+		for _, problem := range pageProblems(filepath.Base(page), string(text)) {
+			t.Errorf("%s%s", page, problem)
+		}
+	}
+}
+
+// pageProblems returns the rules that a decision page breaks. Each text follows the path of the
+// page.
+func pageProblems(name, text string) (problems []string) {
+	lines := 0
+	for line := range strings.Lines(text) {
+		lines++
+		example := strings.HasPrefix(line, "|") || strings.HasPrefix(line, "    ")
+		if n := utf8.RuneCountInString(strings.TrimSuffix(line, "\n")); n > maxPageColumns && !example {
+			problems = append(problems, fmt.Sprintf(":%d has %d columns; the limit is %d", lines, n, maxPageColumns))
+		}
+	}
+	if lines > maxPageLines {
+		problems = append(problems, fmt.Sprintf(" has %d lines; the limit is %d: remove repetition, or split the page by decision", lines, maxPageLines))
+	}
+	if form := pageForm.FindStringSubmatch(text); form == nil || !strings.HasPrefix(name, form[1]+"-") {
+		problems = append(problems, " needs a title with the number of the file, and the sections Context, Decision, Rejected (optional) and Consequences, each with text")
+	}
+	return problems
 }
 
 // TestNamedFilesExist: each path that a document names in backquotes exists.
