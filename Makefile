@@ -26,7 +26,7 @@ KERNEL  := ./machined/disk ./machined/install ./machined/network ./machined/host
 # Tests of theirs that ask no kernel, and take from seconds to minutes under emulation; `make unit` runs them.
 PURE    := ^Test(Simulation|RandomWorlds|LawsOnRandomDisks|Turns|ElectMoves)$$
 
-.PHONY: help run test check baseline lint unit kernel stories image versions faults fuzz fuzz-heavy soak history cuts reproducible bench bench-cluster conformance lock lock-check generate packages tools clean
+.PHONY: help run test check baseline lint unit kernel stories image versions faults fuzz fuzz-heavy soak history cuts reproducible bench bench-cluster conformance lock lock-check outdated generate packages tools clean
 
 BUF = CGO_ENABLED=0 go tool -modfile=hack/tools/go.mod buf
 
@@ -210,6 +210,11 @@ conformance: image operator ## Kubernetes' own conformance suite on two machines
 
 lock-check: ## say which packages of imager's lock file have a newer build, such as one with security fixes; apt's lists have to be fresh
 	go run ./imager lock -check
+
+# As every failure of make, a missing security update is exit status 2 of make; of $(BUILD)/bin/imager outdated it is 3.
+outdated: packages ## list pinned modules, components and Debian packages that are behind, and missing security updates (exit status 3 of imager outdated; ALL=1 with indirect modules, JSON=1); apt's lists have to be fresh
+	@CGO_ENABLED=0 go build -o $(BUILD)/bin/ ./imager
+	@$(BUILD)/bin/imager outdated $(if $(ALL),-all) $(if $(JSON),-json)
 
 lock: ## take the newest Debian packages into imager's lock file
 	go run ./imager lock

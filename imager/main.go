@@ -4,13 +4,15 @@
 //
 //	imager -profile profiles/qemu.yaml -out build/qemu
 //	imager lock [-check]
+//	imager outdated [-json] [-all]
 //	imager keys -out build/release
 //	imager sign -bundle build/qemu/orlop.bundle -key elsewhere/signing.key
 //
 // It runs in the top directory of the source, as any user, without loop devices or containers. Its
 // inputs from Debian are pinned in imager/packages.lock (`imager lock` refreshes it, `imager lock
-// -check` reports whether that is due), its builds are pinned by go.sum. The same source gives the
-// same bytes. It signs only the upgrade bundle, does not publish and does not start machines.
+// -check` reports whether that is due), its builds are pinned by go.sum. `imager outdated` compares
+// both with the newest versions. The same source gives the same bytes. It signs only the upgrade
+// bundle, does not publish and does not start machines.
 package main
 
 import (
@@ -34,12 +36,17 @@ import (
 )
 
 func main() {
-	err := errors.New("usage: imager -profile FILE -out DIR, imager lock [-check], imager keys -out DIR, or imager sign -bundle FILE -key FILE")
+	err := errors.New("usage: imager -profile FILE -out DIR, imager lock [-check], imager outdated [-json] [-all], imager keys -out DIR, or imager sign -bundle FILE -key FILE")
 	switch {
 	case len(os.Args) == 2 && os.Args[1] == "lock":
 		err = updateLock()
 	case len(os.Args) == 3 && os.Args[1] == "lock" && os.Args[2] == "-check":
 		err = checkLock()
+	case len(os.Args) > 1 && os.Args[1] == "outdated":
+		var status int
+		if status, err = reportOutdated(os.Args[2:]); err == nil {
+			os.Exit(status)
+		}
 	case len(os.Args) > 1 && os.Args[1] == "keys":
 		err = makeKeys(os.Args[2:])
 	case len(os.Args) > 1 && os.Args[1] == "sign":

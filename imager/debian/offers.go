@@ -1,0 +1,107 @@
+package debian
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+)
+
+// Offer is a version of a package that a suite of the archive contains.
+type Offer struct {
+	Package string
+	Version string
+	Suite   string // bookworm, bookworm-updates, bookworm-security
+}
+
+// Offers gets every version of the packages from apt's lists. A package that no list contains has
+// no offers.
+func Offers(names ...string) ([]Offer, error) {
+	out, err := apt(".", append([]string{"apt-cache", "madison"}, names...)...)
+	if err != nil {
+		return nil, err
+	}
+	return parseMadison(out)
+}
+
+// parseMadison reads the table of apt-cache madison: package, version, and the index that contains
+// them. It ignores indexes of source packages.
+func parseMadison(text string) ([]Offer, error) {
+	var offers []Offer
+	for line := range strings.Lines(text) {
+		column := strings.Split(line, "|")
+		if len(column) != 3 {
+			return nil, fmt.Errorf("apt-cache madison: %q: three columns expected", strings.TrimSpace(line))
+		}
+		// such as: http://archive.example/debian bookworm/main amd64 Packages
+		index := strings.Fields(column[2])
+		if len(index) < 3 || index[len(index)-1] != "Packages" {
+			continue
+		}
+		suite, _, _ := strings.Cut(index[1], "/")
+		offers = append(offers, Offer{strings.TrimSpace(column[0]), strings.TrimSpace(column[1]), suite})
+	}
+	return offers, nil
+}
+
+// ArchiveTime returns the time of Debian's archive in apt's lists: the newest date of its release
+// files. The lists contain every update that was published before.
+func ArchiveTime() (time.Time, error) {
+	out, err := apt(".", "apt-get", "indextargets", "--format", "$(RELEASE) $(FILENAME)", "Created-By: Packages", "Origin: Debian")
+	if err != nil {
+		return time.Time{}, err
+	}
+	var newest time.Time
+	for _, file := range releaseFiles(out) {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			return time.Time{}, fmt.Errorf("cannot read release file: %w; `apt-get update` downloads it", err)
+		}
+		date, err := releaseDate(text)
+		if err != nil {
+			return time.Time{}, fmt.Errorf("%s: %w", file, err)
+		}
+		if date.After(newest) {
+			newest = date
+		}
+	}
+	if newest.IsZero() {
+		return newest, errors.New("apt has no lists of Debian; `apt-get update` downloads them")
+	}
+	return newest, nil
+}
+
+// releaseFiles returns the signed release files of the package indexes, from lines with the release
+// and the file of an index. apt stores both in a directory, with the URL in their names.
+func releaseFiles(indexes string) []string {
+	var files []string
+	seen := map[string]bool{}
+	for line := range strings.Lines(indexes) {
+		release, index, ok := strings.Cut(strings.TrimSpace(line), " ")
+		if !ok {
+			continue
+		}
+		dists := "_dists_" + strings.ReplaceAll(release, "/", "_") + "_"
+		prefix, _, ok := strings.Cut(filepath.Base(index), dists)
+		file := filepath.Join(filepath.Dir(index), prefix+dists+"InRelease")
+		if !ok || seen[file] {
+			continue
+		}
+		seen[file] = true
+		files = append(files, file)
+	}
+	return files
+}
+
+// releaseDate returns the field Date of a release file.
+func releaseDate(text []byte) (time.Time, error) {
+	for line := range bytes.Lines(text) {
+		if value, ok := bytes.CutPrefix(line, []byte("Date:")); ok {
+			return time.Parse(time.RFC1123, string(bytes.TrimSpace(value)))
+		}
+	}
+	return time.Time{}, errors.New("has no field Date")
+}

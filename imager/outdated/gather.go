@@ -1,0 +1,263 @@
+package outdated
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/orlop-os/orlop/imager/debian"
+)
+
+// Source is a go.mod file, and the packages; their dependencies are examined.
+type Source struct {
+	File     string
+	Packages []string
+	Tests    bool // the tests of the packages are examined, too
+	Image    bool // it pins modules of the image
+}
+
+// Sources are the go.mod files of the repository.
+var Sources = []Source{
+	{File: "go.mod", Packages: []string{"./..."}, Tests: true, Image: true},
+	{File: "imager/components/go.mod", Packages: []string{"tool"}, Image: true},
+	{File: "hack/tools/go.mod", Packages: []string{"tool"}},
+	{File: "hack/charts/go.mod", Packages: []string{"./...", "tool"}},
+	{File: "test/conformance/suite/go.mod", Packages: []string{"tool"}},
+}
+
+// Scan is a set of packages that are built together with the same settings.
+type Scan struct {
+	Dir      string // of the go.mod file
+	Tags     string
+	CGO      bool
+	Packages []string
+	Tests    bool
+	Image    bool // the packages are programs of the image
+}
+
+// suites is the table of Debian's suites in the package distro-info-data.
+const suites = "/usr/share/distro-info/debian.csv"
+
+// database is the module that contains the Go vulnerability database, in the directory data/osv.
+const database = "golang.org/x/vulndb"
+
+// Gather asks all sources. image are the programs of the image. A source without an answer is in
+// Failed; an error is a fault of the repository's own files.
+func Gather(lockFile string, lock debian.Lock, image []Scan, all bool, now time.Time) (Answers, error) {
+	a := Answers{LockFile: lockFile, Lock: lock, Facts: map[string]Facts{}, Served: map[string]map[string]bool{}}
+	for _, s := range Sources {
+		text, err := os.ReadFile(s.File)
+		if err != nil {
+			return a, err
+		}
+		pins, err := Pins(s.File, text)
+		if err != nil {
+			return a, err
+		}
+		a.Pins = append(a.Pins, pins...)
+	}
+	a.askGo()
+	a.askDatabase(image)
+	a.askProxy(all)
+	a.askDebian(now)
+	return a, nil
+}
+
+// fail records a source without an answer.
+func (a *Answers) fail(source string, err error) {
+	a.Failed = append(a.Failed, source+": "+strings.TrimSpace(err.Error()))
+}
+
+// askGo asks for the version of the go command, and for the published versions.
+func (a *Answers) askGo() {
+	out, err := run(".", nil, "go", "env", "GOVERSION")
+	a.Go = string(bytes.TrimSpace(out))
+	if err == nil {
+		out, err = run(os.TempDir(), nil, "go", "list", "-m", "-e", "-versions", "-json", "go@"+strings.TrimPrefix(a.Go, "go"))
+	}
+	if err != nil {
+		a.fail("Go toolchain", err)
+		return
+	}
+	facts, err := ParseFacts(bytes.NewReader(out))
+	if err == nil && len(facts) != 1 {
+		err = fmt.Errorf("one answer expected, got %d", len(facts))
+	}
+	if err != nil {
+		a.fail("Go toolchain", err)
+		return
+	}
+	a.Toolchain = facts[0]
+}
+
+// askDatabase asks the Go vulnerability database about the programs of the image and about all
+// other packages. The database is that of GOVULNDB, if it is set; otherwise the newest version of
+// its module from the module proxy.
+func (a *Answers) askDatabase(image []Scan) {
+	const source = "Go vulnerability database"
+	url := os.Getenv("GOVULNDB")
+	if url == "" {
+		dir, published, err := downloadDatabase()
+		if err != nil {
+			a.fail(source, err)
+			return
+		}
+		url, a.Database = "file://"+filepath.Join(dir, "data", "osv"), &published
+	}
+	scans := slices.Clone(image)
+	for _, s := range Sources {
+		scans = append(scans, Scan{Dir: filepath.Dir(s.File), Tags: "providerless", Packages: s.Packages, Tests: s.Tests})
+	}
+	for _, s := range scans {
+		findings, err := s.run(url)
+		if err != nil {
+			a.fail(source, fmt.Errorf("%s %s: %w", s.Dir, strings.Join(s.Packages, " "), err))
+			continue
+		}
+		a.Findings = append(a.Findings, findings...)
+	}
+}
+
+// downloadDatabase downloads the module of the database and returns its directory and time.
+func downloadDatabase() (dir string, published time.Time, err error) {
+	// outside of a module, so that no go.sum changes
+	out, err := run(os.TempDir(), nil, "go", "mod", "download", "-json", database+"@latest")
+	if err != nil {
+		return "", published, err
+	}
+	var m struct{ Dir, Info string }
+	if err := json.Unmarshal(out, &m); err != nil {
+		return "", published, err
+	}
+	info, err := os.ReadFile(m.Info)
+	if err != nil {
+		return "", published, err
+	}
+	var i struct{ Time time.Time }
+	err = json.Unmarshal(info, &i)
+	return m.Dir, i.Time, err
+}
+
+// run examines the packages.
+func (s Scan) run(url string) ([]Finding, error) {
+	tools, err := filepath.Abs("hack/tools/go.mod")
+	if err != nil {
+		return nil, err
+	}
+	args := []string{"tool", "-modfile=" + tools, "govulncheck", "-C", s.Dir, "-db", url, "-scan", "package", "-json", "-tags", s.Tags}
+	if s.Tests {
+		args = append(args, "-test")
+	}
+	cgo := "CGO_ENABLED=0"
+	if s.CGO {
+		cgo = "CGO_ENABLED=1"
+	}
+	out, err := run(".", []string{cgo}, "go", append(args, s.Packages...)...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseFindings(bytes.NewReader(out), s.Image)
+}
+
+// askProxy asks for the versions of the modules, and then for the versions that must be requested
+// by name.
+func (a *Answers) askProxy(all bool) {
+	byFile := map[string][]Pin{}
+	for _, p := range Wanted(a.Pins, a.Findings, all) {
+		byFile[p.File] = append(byFile[p.File], p)
+	}
+	for _, s := range Sources {
+		args := []string{"list", "-m", "-e", "-u", "-versions", "-json"}
+		for _, p := range byFile[s.File] {
+			if _, ok := a.Facts[p.String()]; !ok {
+				args = append(args, p.Module)
+			}
+		}
+		facts, err := list(filepath.Dir(s.File), args)
+		if err != nil {
+			a.fail("versions of "+s.File, err)
+			continue
+		}
+		for _, f := range facts {
+			a.Facts[f.Path+"@"+f.Version] = f
+		}
+	}
+	var probes []string
+	for _, p := range Wanted(a.Pins, a.Findings, all) {
+		for _, v := range Probes(p, a.Facts[p.String()]) {
+			probes = append(probes, p.Module+"@"+v)
+		}
+	}
+	facts, err := list(os.TempDir(), append([]string{"list", "-m", "-e", "-json"}, probes...))
+	if err != nil {
+		a.fail("versions by name", err)
+	}
+	for _, f := range facts {
+		if a.Served[f.Path] == nil {
+			a.Served[f.Path] = map[string]bool{}
+		}
+		a.Served[f.Path][f.Version] = f.Error == nil
+	}
+}
+
+// list runs go list, unless its last argument is an option: it has no modules to ask about.
+func list(dir string, args []string) ([]Facts, error) {
+	if strings.HasPrefix(args[len(args)-1], "-") {
+		return nil, nil
+	}
+	out, err := run(dir, []string{"GOFLAGS=-mod=readonly"}, "go", args...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseFacts(bytes.NewReader(out))
+}
+
+// askDebian asks apt's lists, and the table of suites.
+func (a *Answers) askDebian(now time.Time) {
+	var names []string
+	for _, p := range a.Lock {
+		names = append(names, p.Want)
+	}
+	offers, err := debian.Offers(names...)
+	if err != nil {
+		a.fail("Debian", err)
+		return
+	}
+	a.Offers = offers
+	if archive, err := debian.ArchiveTime(); err != nil {
+		a.fail("Debian", err)
+	} else {
+		a.Archive = &archive
+	}
+	table, err := os.Open(suites)
+	if err != nil {
+		a.fail("Debian's suites", fmt.Errorf("%w: the package distro-info-data contains it", err))
+		return
+	}
+	defer table.Close()
+	suite, err := suiteItem(table, codename(offers), a.LockFile, now)
+	if err != nil {
+		a.fail("Debian's suites", err)
+		return
+	}
+	a.Suite = &suite
+}
+
+// run runs a command in dir and returns its output.
+func run(dir string, env []string, name string, args ...string) ([]byte, error) {
+	c := exec.Command(name, args...)
+	c.Dir, c.Env = dir, append(os.Environ(), env...)
+	var stderr bytes.Buffer
+	c.Stderr = &stderr
+	out, err := c.Output()
+	if err != nil {
+		return nil, fmt.Errorf("%s %s: %w: %s", name, args[0], err, strings.TrimSpace(stderr.String()))
+	}
+	return out, nil
+}

@@ -1,0 +1,226 @@
+package outdated
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/orlop-os/orlop/imager/debian"
+)
+
+// Kinds of items.
+const (
+	KindGo     = "go"     // the Go toolchain with the standard library
+	KindModule = "module" // a Go module
+	KindDebian = "debian" // a Debian package
+	KindSuite  = "suite"  // the Debian suite of the packages
+)
+
+// components are the parts of the system that are known by a name of their own: Go modules, and
+// Debian packages by their wanted names.
+var components = map[string]string{
+	kubernetes:                               "Kubernetes",
+	"go.etcd.io/etcd/server/v3":              "etcd",
+	"github.com/containerd/containerd/v2":    "containerd",
+	"github.com/opencontainers/runc":         "runc",
+	"github.com/containernetworking/plugins": "CNI plugins",
+	"github.com/coredns/coredns":             "CoreDNS",
+	"systemd-boot-efi":                       "systemd-boot",
+	"libc6":                                  "GNU C library",
+	"nftables":                               "nftables",
+	"e2fsprogs":                              "e2fsprogs",
+}
+
+// componentOf returns the component of a module that a go.mod file of the image pins, or of a
+// Debian package.
+func componentOf(name, file string) string {
+	for _, s := range Sources {
+		if s.File == file && !s.Image {
+			return ""
+		}
+	}
+	if strings.HasPrefix(name, "linux-image-") {
+		return "Linux"
+	}
+	return components[name]
+}
+
+// Item is a pinned version and the versions after it.
+type Item struct {
+	Kind      string   `json:"kind"`
+	Name      string   `json:"name"`
+	Component string   `json:"component,omitempty"`
+	Files     []string `json:"files,omitempty"` // the files that pin it
+	Indirect  bool     `json:"indirect,omitempty"`
+	Pinned    string   `json:"pinned"`
+	// Newest is the newest version; empty if none is known that is newer than the pinned version.
+	Newest string `json:"newest,omitempty"`
+	// Patch is the newest patch of the same minor version, if it is not Newest.
+	Patch string `json:"patch,omitempty"`
+	// Fixed is the first version with the fixes of all known vulnerabilities that have a fix; of a
+	// Debian package, the newest security update. Empty: no fix is missing.
+	Fixed string `json:"fixed,omitempty"`
+	// Advisories are the known vulnerabilities of the pinned version. The archive of Debian has no
+	// such list.
+	Advisories []Advisory `json:"advisories,omitempty"`
+	Retracted  string     `json:"retracted,omitempty"` // why the author retracted the pinned version
+	Deprecated string     `json:"deprecated,omitempty"`
+	Notes      []string   `json:"notes,omitempty"`
+
+	unanswered string // why the source has no answer
+}
+
+// Security reports whether a security update of the image is missing: a fix exists of a package
+// that the image contains.
+func (i Item) Security() bool {
+	return i.Kind == KindDebian && i.Fixed != "" || slices.ContainsFunc(i.Advisories, func(a Advisory) bool { return a.Image && a.Fixed != "" })
+}
+
+// Report is the result of a comparison.
+type Report struct {
+	// Archive is the time of Debian's archive in apt's lists, Database the time of the Go
+	// vulnerability database; nil if not known.
+	Archive  *time.Time `json:"archive,omitempty"`
+	Database *time.Time `json:"database,omitempty"`
+	Items    []Item     `json:"items"`
+	// Failed are sources without an answer. The report is not complete.
+	Failed []string `json:"failed,omitempty"`
+	// Unknown are the limits of the sources.
+	Unknown []string `json:"unknown"`
+}
+
+// limits are true of each report.
+var limits = []string{
+	"whether a program calls the affected function: a vulnerability counts if the image contains the affected package",
+	"vulnerabilities of Debian packages without an update: Debian's security tracker is not part of the archive",
+	"updates of the building computer's own packages, such as libseccomp-dev, which is linked into runc: apt reports them",
+}
+
+// Exit statuses of the command.
+const (
+	ExitCurrent  = 0 // no security update is missing
+	ExitFailed   = 1 // a source has no answer, and the other sources know no security update
+	ExitSecurity = 3 // a security update is missing
+)
+
+// Exit returns the exit status.
+func (r *Report) Exit() int {
+	switch {
+	case slices.ContainsFunc(r.Items, Item.Security):
+		return ExitSecurity
+	case len(r.Failed) > 0:
+		return ExitFailed
+	}
+	return ExitCurrent
+}
+
+// Answers are the answers of all sources. A source without an answer has an entry in Failed.
+type Answers struct {
+	Pins []Pin
+	// Facts has the answers of the go command by module and version ("path@version").
+	Facts map[string]Facts
+	// Served has the probed versions that the proxy serves, by module.
+	Served    map[string]map[string]bool
+	Go        string // version of the go command, such as go1.26.8
+	Toolchain Facts  // the published Go versions
+	Findings  []Finding
+	Database  *time.Time
+
+	LockFile string
+	Lock     debian.Lock
+	Offers   []debian.Offer
+	Archive  *time.Time
+	Suite    *Item
+
+	Failed []string
+}
+
+// staleAfter is the age of apt's lists after which they say nothing about the present. Debian
+// publishes security updates several times a week.
+const staleAfter = 14 * 24 * time.Hour
+
+// Compare makes the report. Without all, it omits modules that only other modules need, unless they
+// have a known vulnerability.
+func Compare(a Answers, now time.Time, all bool) (*Report, error) {
+	r := &Report{Archive: a.Archive, Database: a.Database, Failed: slices.Clone(a.Failed), Unknown: slices.Clone(limits)}
+	if a.Archive != nil && now.Sub(*a.Archive) > staleAfter {
+		r.Failed = append(r.Failed, "Debian: apt's lists are of "+a.Archive.Format(time.DateOnly)+"; `apt-get update` downloads newer ones")
+	}
+	r.Items = append(r.Items, a.moduleItems(all)...)
+	toolchain := toolchainItem(a.Go, a.Toolchain)
+	toolchain.setAdvisories(advisories(standardLibrary, "v"+strings.TrimPrefix(a.Go, "go"), a.Findings))
+	toolchain.Fixed = goVersion(toolchain.Fixed)
+	r.Items = append(r.Items, toolchain)
+	if !all {
+		r.Unknown = append(r.Unknown, "newer versions of modules that only other modules need (-all looks them up)")
+	}
+	for _, p := range a.Lock {
+		i, err := debianItem(p, a.LockFile, a.Offers)
+		if err != nil {
+			return nil, err
+		}
+		r.Items = append(r.Items, i)
+	}
+	if a.Suite != nil {
+		r.Items = append(r.Items, *a.Suite)
+	}
+	r.Failed = append(r.Failed, unanswered(r.Items)...)
+	slices.SortStableFunc(r.Items, func(a, b Item) int {
+		return cmp.Or(cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Name, b.Name), cmp.Compare(a.Pinned, b.Pinned))
+	})
+	return r, nil
+}
+
+// unanswered describes the items without an answer.
+func unanswered(items []Item) []string {
+	var failed []string
+	for _, i := range items {
+		if i.unanswered != "" {
+			failed = append(failed, i.Name+" "+i.Pinned+": "+i.unanswered)
+		}
+	}
+	return failed
+}
+
+// setAdvisories sets the advisories and the version with their fixes.
+func (i *Item) setAdvisories(all []Advisory) { i.Advisories, i.Fixed = all, fixedBy(all) }
+
+// moduleItems returns an item for each module and pinned version.
+func (a Answers) moduleItems(all bool) []Item {
+	wanted := map[[2]string]bool{}
+	for _, p := range Wanted(a.Pins, a.Findings, all) {
+		wanted[[2]string{p.Module, p.Version}] = true
+	}
+	var items []Item
+	at := map[[2]string]int{}
+	for _, p := range a.Pins {
+		key := [2]string{p.Module, p.Version}
+		if !wanted[key] {
+			continue
+		}
+		if n, ok := at[key]; ok {
+			items[n].Files = append(items[n].Files, p.File)
+			items[n].Indirect = items[n].Indirect && p.Indirect
+			continue
+		}
+		i := moduleItem(p, a.Facts[p.String()], a.Served[p.Module])
+		i.setAdvisories(advisories(p.Module, p.Version, a.Findings))
+		at[key] = len(items)
+		items = append(items, i)
+	}
+	return items
+}
+
+// Wanted returns the pins to compare: with all, every pin except modules that follow Kubernetes;
+// otherwise the modules that a go.mod file names for its own needs, and all modules with a known
+// vulnerability.
+func Wanted(pins []Pin, findings []Finding, all bool) []Pin {
+	var wanted []Pin
+	for _, p := range pins {
+		if len(advisories(p.Module, p.Version, findings)) > 0 || !p.Follows && (all || !p.Indirect) {
+			wanted = append(wanted, p)
+		}
+	}
+	return wanted
+}

@@ -1,0 +1,141 @@
+package outdated
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"text/tabwriter"
+	"time"
+)
+
+// section is a part of the table: a title, and the items that belong to it.
+type section struct {
+	title string
+	row   func(Item) (columns []string, ok bool)
+}
+
+// sections are the parts of the table, in order.
+var sections = []section{
+	{"Components\tPINNED\tNEWEST\tPATCH\tSECURITY UPDATE", func(i Item) ([]string, bool) {
+		return []string{i.Component, i.Pinned, dash(i.Newest), dash(i.Patch), dash(i.securityUpdate())}, i.Component != ""
+	}},
+	{"Security updates of the image\tPINNED\tFIXED BY\tKNOWN VULNERABILITIES\tPINNED IN", func(i Item) ([]string, bool) {
+		return []string{i.Name, i.Pinned, i.Fixed, dash(i.identifiers(imageFixed)), i.files()}, i.Security()
+	}},
+	{"Vulnerabilities of the image without a fix\tPINNED\tKNOWN VULNERABILITIES\tPINNED IN", func(i Item) ([]string, bool) {
+		ids := i.identifiers(imageNotFixed)
+		return []string{i.Name, i.Pinned, ids, i.files()}, ids != ""
+	}},
+	{"Vulnerabilities outside of the image\tPINNED\tFIXED BY\tKNOWN VULNERABILITIES\tPINNED IN", func(i Item) ([]string, bool) {
+		ids := i.identifiers(notImage)
+		return []string{i.Name, i.Pinned, dash(i.Fixed), ids, i.files()}, ids != ""
+	}},
+	{"Retracted or deprecated by the author\tPINNED\tREASON\tPINNED IN", func(i Item) ([]string, bool) {
+		reason := strings.TrimPrefix(i.Retracted+"; "+i.Deprecated, "; ")
+		return []string{i.Name, i.Pinned, strings.TrimSuffix(firstLine(reason), "; "), i.files()}, i.Retracted+i.Deprecated != ""
+	}},
+	{"Newer versions\tPINNED\tNEWEST\tPATCH\tPINNED IN", func(i Item) ([]string, bool) {
+		return []string{i.Name, i.Pinned, dash(i.Newest), dash(i.Patch), i.files()}, i.Newest+i.Patch != ""
+	}},
+	{"Notes", func(i Item) ([]string, bool) {
+		return []string{i.Name, strings.Join(i.Notes, "; ")}, len(i.Notes) > 0
+	}},
+}
+
+// Print writes the report as tables.
+func (r *Report) Print(w io.Writer) error {
+	fmt.Fprintf(w, "Debian's archive of %s, Go vulnerability database of %s\n", day(r.Archive), day(r.Database))
+	for _, s := range sections {
+		if err := r.printSection(w, s); err != nil {
+			return err
+		}
+	}
+	if len(r.Failed) > 0 {
+		fmt.Fprintln(w, "\nNo answer:")
+	}
+	for _, f := range r.Failed {
+		fmt.Fprintln(w, "  -", f)
+	}
+	fmt.Fprintln(w, "\nNot known:")
+	for _, u := range r.Unknown {
+		fmt.Fprintln(w, "  -", u)
+	}
+	newer, security := 0, 0
+	for _, i := range r.Items {
+		if i.Newest+i.Patch != "" {
+			newer++
+		}
+		if i.Security() {
+			security++
+		}
+	}
+	_, err := fmt.Fprintf(w, "\n%d pinned versions, %d with a newer version, %d with a missing security update\n", len(r.Items), newer, security)
+	return err
+}
+
+func (r *Report) printSection(w io.Writer, s section) error {
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	rows := 0
+	for _, i := range r.Items {
+		columns, ok := s.row(i)
+		if !ok {
+			continue
+		}
+		if rows == 0 {
+			fmt.Fprintf(t, "\n%s\n", s.title)
+		}
+		rows++
+		fmt.Fprintln(t, "  "+strings.Join(columns, "\t"))
+	}
+	return t.Flush()
+}
+
+func imageFixed(a Advisory) bool    { return a.Image && a.Fixed != "" }
+func imageNotFixed(a Advisory) bool { return a.Image && a.Fixed == "" }
+func notImage(a Advisory) bool      { return !a.Image }
+
+// shownIDs is the number of advisories in a line of the table. The JSON has all of them.
+const shownIDs = 3
+
+// identifiers names the advisories that match.
+func (i Item) identifiers(match func(Advisory) bool) string {
+	var ids []string
+	for _, a := range i.Advisories {
+		if match(a) {
+			ids = append(ids, a.ID)
+		}
+	}
+	if more := len(ids) - shownIDs; more > 0 {
+		ids = append(ids[:shownIDs], fmt.Sprintf("and %d more", more))
+	}
+	return strings.Join(ids, " ")
+}
+
+// securityUpdate returns the version that closes the vulnerabilities of the image.
+func (i Item) securityUpdate() string {
+	if i.Security() {
+		return i.Fixed
+	}
+	return ""
+}
+
+func (i Item) files() string { return strings.Join(i.Files, ", ") }
+
+func day(t *time.Time) string {
+	if t == nil {
+		return "an unknown time"
+	}
+	return t.UTC().Format(time.DateOnly)
+}
+
+func dash(s string) string {
+	if s == "" {
+		return "-"
+	}
+	return s
+}
+
+func firstLine(s string) string {
+	line, _, _ := strings.Cut(s, "\n")
+	return line
+}

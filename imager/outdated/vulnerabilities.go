@@ -1,0 +1,129 @@
+package outdated
+
+import (
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"golang.org/x/mod/semver"
+)
+
+// standardLibrary is the name of the standard library in the database.
+const standardLibrary = "stdlib"
+
+// Advisory is a known vulnerability of a pinned version.
+type Advisory struct {
+	ID      string   `json:"id"`
+	Aliases []string `json:"aliases,omitempty"` // for example of CVE
+	Summary string   `json:"summary"`
+	// Fixed is the first version with the fix; empty: there is none.
+	Fixed string `json:"fixed,omitempty"`
+	// Image is true if a program of the image contains an affected package.
+	Image bool `json:"image"`
+}
+
+// Finding is an advisory with the module and the version that it affects.
+type Finding struct {
+	Module  string
+	Version string
+	Advisory
+}
+
+// message is an object in the JSON output of govulncheck, with the fields that matter here.
+type message struct {
+	OSV *struct {
+		ID      string   `json:"id"`
+		Aliases []string `json:"aliases"`
+		Summary string   `json:"summary"`
+	} `json:"osv"`
+	Finding *struct {
+		OSV   string `json:"osv"`
+		Fixed string `json:"fixed_version"`
+		Trace []struct {
+			Module  string `json:"module"`
+			Version string `json:"version"`
+			Package string `json:"package"`
+		} `json:"trace"`
+	} `json:"finding"`
+}
+
+// ParseFindings reads the output of `govulncheck -json`, which has a finding for each affected
+// module and, if it examined the packages, for each affected package. It returns a single finding
+// for each advisory and module. image is true if the programs of the image were examined.
+func ParseFindings(r io.Reader, image bool) ([]Finding, error) {
+	texts, found := map[string]Advisory{}, map[[2]string]Finding{}
+	for d := json.NewDecoder(r); ; {
+		var m message
+		err := d.Decode(&m)
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return nil, fmt.Errorf("govulncheck: %w", err)
+		}
+		if m.OSV != nil {
+			texts[m.OSV.ID] = Advisory{ID: m.OSV.ID, Aliases: m.OSV.Aliases, Summary: m.OSV.Summary}
+		}
+		if m.Finding == nil || len(m.Finding.Trace) == 0 {
+			continue
+		}
+		at := m.Finding.Trace[0]
+		key := [2]string{m.Finding.OSV, at.Module}
+		f := found[key]
+		f.Module, f.Version = at.Module, at.Version
+		f.ID, f.Fixed = m.Finding.OSV, m.Finding.Fixed
+		f.Image = f.Image || image && at.Package != ""
+		found[key] = f
+	}
+	var all []Finding
+	for _, f := range found {
+		f.Aliases, f.Summary = texts[f.ID].Aliases, texts[f.ID].Summary
+		all = append(all, f)
+	}
+	slices.SortFunc(all, func(a, b Finding) int {
+		return cmp.Or(cmp.Compare(a.Module, b.Module), cmp.Compare(a.Version, b.Version), cmp.Compare(a.ID, b.ID))
+	})
+	return all, nil
+}
+
+// advisories returns the advisories for a version of a module. An advisory that several scans found
+// affects the image if any of them says so.
+func advisories(module, version string, findings []Finding) []Advisory {
+	var all []Advisory
+	for _, f := range findings {
+		if f.Module != module || f.Version != version {
+			continue
+		}
+		if i := slices.IndexFunc(all, func(a Advisory) bool { return a.ID == f.ID }); i >= 0 {
+			all[i].Image = all[i].Image || f.Image
+			continue
+		}
+		all = append(all, f.Advisory)
+	}
+	slices.SortFunc(all, func(a, b Advisory) int { return cmp.Compare(a.ID, b.ID) })
+	return all
+}
+
+// fixedBy returns the first version that has the fixes of all advisories for which a fix exists.
+func fixedBy(all []Advisory) string {
+	fixed := ""
+	for _, a := range all {
+		if a.Fixed != "" && (fixed == "" || semver.Compare(a.Fixed, fixed) > 0) {
+			fixed = a.Fixed
+		}
+	}
+	return fixed
+}
+
+// goVersion returns the version of the go command for a version of the standard library in the
+// database.
+func goVersion(v string) string {
+	if v == "" {
+		return ""
+	}
+	return "go" + strings.TrimPrefix(v, "v")
+}
