@@ -32,7 +32,8 @@ import (
 type Options struct {
 	Profile *Profile
 	Release buildinfo.Release // the build sets Kernel, PauseImage and Disk
-	Out     string            // directory for the artifacts
+	Pins    Pins
+	Out     string // directory for the artifacts
 	// directory for downloads and files derived from them; shared by builds
 	Cache string
 	Log   io.Writer
@@ -290,7 +291,7 @@ func (b *Build) compressDisk() error {
 func (b *Build) writeSBOM() error {
 	b.manifest = &Manifest{
 		Release: b.Release, Root: b.params.String(), RootPartition: b.params.PartUUID().String(), CommandLine: b.commandLine(),
-		GoVersion: runtime.Version(), Executables: b.tree.Executables(), Inputs: b.inputs, Boot: b.pieces.parts(),
+		GoVersion: runtime.Version(), Pins: b.Pins, Executables: b.tree.Executables(), Inputs: b.inputs, Boot: b.pieces.parts(),
 	}
 	var err error
 	if b.manifest.Tools, err = toolVersions(); err != nil {

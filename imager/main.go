@@ -3,7 +3,7 @@
 // upgrade bundle, the manifest and the software bill of materials.
 //
 //	imager -profile profiles/qemu.yaml -out build/qemu
-//	imager lock [-check]
+//	imager lock [-check | -modules]
 //	imager outdated [-json] [-all]
 //	imager keys -out build/release
 //	imager sign -bundle build/qemu/orlop.bundle -key elsewhere/signing.key
@@ -36,10 +36,12 @@ import (
 )
 
 func main() {
-	err := errors.New("usage: imager -profile FILE -out DIR, imager lock [-check], imager outdated [-json] [-all], imager keys -out DIR, or imager sign -bundle FILE -key FILE")
+	err := errors.New("usage: imager -profile FILE -out DIR, imager lock [-check | -modules], imager outdated [-json] [-all], imager keys -out DIR, or imager sign -bundle FILE -key FILE")
 	switch {
 	case len(os.Args) == 2 && os.Args[1] == "lock":
 		err = updateLock()
+	case len(os.Args) == 3 && os.Args[1] == "lock" && os.Args[2] == "-modules":
+		err = updatePins(false)
 	case len(os.Args) == 3 && os.Args[1] == "lock" && os.Args[2] == "-check":
 		err = checkLock()
 	case len(os.Args) > 1 && os.Args[1] == "outdated":
@@ -60,7 +62,7 @@ func main() {
 	}
 }
 
-// updateLock pins the newest version of every package that the imager uses.
+// updateLock pins the newest version of every package that the imager uses, and records the dates.
 func updateLock() error {
 	lock, err := debian.Resolve(wantedPackages())
 	if err != nil {
@@ -70,7 +72,7 @@ func updateLock() error {
 		return err
 	}
 	fmt.Printf("%s: %d packages\n", lockFile, len(lock))
-	return nil
+	return updatePins(true)
 }
 
 // checkLock fails if Debian, according to apt's lists on this computer, has other versions than the
@@ -224,8 +226,16 @@ func build(args []string) error {
 	if err != nil {
 		return err
 	}
-	o := Options{Profile: profile, Release: r, Out: *out, Cache: *cache, Log: os.Stdout, Programs: ready,
-		Inputs: []string{*profilePath, lockFile, "go.sum", filepath.Join(componentsModule, "go.sum")}}
+	pins, notes, err := readPins()
+	if err != nil {
+		return err
+	}
+	for _, n := range notes {
+		fmt.Println("note:", n)
+	}
+	r.Pins = pins.release()
+	o := Options{Profile: profile, Release: r, Pins: pins, Out: *out, Cache: *cache, Log: os.Stdout, Programs: ready,
+		Inputs: []string{*profilePath, lockFile, pinsFile, "go.sum", filepath.Join(componentsModule, "go.sum")}}
 	if *bin != "" {
 		o.Kubectl = filepath.Join(*bin, kubectl.Name)
 	}

@@ -27,6 +27,8 @@ type Manifest struct {
 	RootPartition string `json:"rootPartition"`
 	CommandLine   string `json:"commandLine"`
 	GoVersion     string `json:"goVersion"`
+	// Pins are the dates of the packages and modules.
+	Pins Pins `json:"pins"`
 	// Tools are the versions of the Debian packages on the building computer that influence the
 	// bytes.
 	Tools map[string]string `json:"tools"`

@@ -6,8 +6,10 @@ import (
 	"runtime"
 	"runtime/debug"
 	"text/tabwriter"
+	"time"
 
 	"github.com/spf13/cobra"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/orlop-os/orlop/orlopctl/connect"
 	"github.com/orlop-os/orlop/orlopctl/format"
@@ -51,7 +53,16 @@ func versionTable(w *tabwriter.Writer, v *api.VersionResponse) {
 	}
 	iostreams.Row(w, "kubernetes", v.Kubernetes)
 	iostreams.Row(w, "kernel", v.Kernel)
+	iostreams.Row(w, "pinned", "Debian archive of "+day(v.DebianArchive)+", newest Go module of "+day(v.NewestModule))
 	iostreams.Row(w, "orlopctl", toolVersion())
+}
+
+// day returns the date of a time.
+func day(t *timestamppb.Timestamp) string {
+	if t == nil {
+		return "an unknown time"
+	}
+	return t.AsTime().Format(time.DateOnly)
 }
 
 // toolVersion returns the version that the Go toolchain recorded in this build.

@@ -19,7 +19,7 @@ const securitySuffix = "-security"
 // debianItem compares a pinned package with the versions in the archive. The offers have
 // the wanted name, which for a kernel is a meta package with the version of the kernel.
 func debianItem(p debian.Package, file string, offers []debian.Offer) (Item, error) {
-	i := Item{Kind: KindDebian, Name: p.Name, Component: componentOf(p.Want, file), Files: []string{file}, Pinned: p.Version}
+	i := Item{Kind: KindDebian, Name: p.Name, Component: ComponentOf(p.Want), Files: []string{file}, Pinned: p.Version}
 	pinned, err := version.Parse(p.Version)
 	if err != nil {
 		return i, fmt.Errorf("%s: %s: %w", file, p.Name, err)

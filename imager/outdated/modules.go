@@ -199,8 +199,11 @@ func Probes(p Pin, f Facts) []string {
 // moduleItem compares a pin with the facts, and with the versions that the proxy serves among the
 // probed versions.
 func moduleItem(p Pin, f Facts, served map[string]bool) Item {
-	i := Item{Kind: KindModule, Name: p.Module, Component: componentOf(p.Module, p.File), Files: []string{p.File}, Indirect: p.Indirect, Pinned: p.Version,
+	i := Item{Kind: KindModule, Name: p.Module, Files: []string{p.File}, Indirect: p.Indirect, Pinned: p.Version,
 		Retracted: strings.Join(f.Retracted, "; "), Deprecated: f.Deprecated}
+	if slices.ContainsFunc(Sources, func(s Source) bool { return s.File == p.File && s.Image }) {
+		i.Component = ComponentOf(p.Module)
+	}
 	if f.Update != nil {
 		i.Newest = f.Update.Version
 	}

@@ -32,14 +32,9 @@ var components = map[string]string{
 	"e2fsprogs":                              "e2fsprogs",
 }
 
-// componentOf returns the component of a module that a go.mod file of the image pins, or of a
-// Debian package.
-func componentOf(name, file string) string {
-	for _, s := range Sources {
-		if s.File == file && !s.Image {
-			return ""
-		}
-	}
+// ComponentOf returns the component of a Go module or a Debian package; empty if it has no name of
+// its own.
+func ComponentOf(name string) string {
 	if strings.HasPrefix(name, "linux-image-") {
 		return "Linux"
 	}

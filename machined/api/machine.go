@@ -53,7 +53,16 @@ func (s machineService) Version(context.Context, *api.VersionRequest) (*api.Vers
 	return &api.VersionResponse{
 		Version: r.Version, Kubernetes: r.Kubernetes, Kernel: r.Kernel, Slot: s.deps.Slot, BootMedium: s.deps.BootMedium, Profile: r.Profile,
 		Machine: s.deps.Name(), Built: timestamppb.New(time.Unix(r.BuildTime, 0)), Epoch: int64(r.Epoch),
+		DebianArchive: stampOrNil(r.Pins.Debian), NewestModule: stampOrNil(r.Pins.Modules),
 	}, nil
+}
+
+// stampOrNil returns a time in seconds since 1970; nil for 0, an unknown time.
+func stampOrNil(seconds int64) *timestamppb.Timestamp {
+	if seconds == 0 {
+		return nil
+	}
+	return timestamppb.New(time.Unix(seconds, 0))
 }
 
 func (s machineService) Events(r *api.EventsRequest, stream grpc.ServerStreamingServer[api.Event]) error {

@@ -12,8 +12,26 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/orlop-os/orlop/pkg/api"
+	"github.com/orlop-os/orlop/pkg/buildinfo"
 	"github.com/orlop-os/orlop/pkg/cell"
 )
+
+// TestVersionDates checks that an unknown date of the pinned versions is not sent as 1970.
+func TestVersionDates(t *testing.T) {
+	var pins buildinfo.Pins
+	s := machineService{deps: MachineDeps{
+		Release: func() buildinfo.Release { return buildinfo.Release{Version: "1.2.3", Pins: pins} }, Name: func() string { return "m1" },
+	}}
+	v, err := s.Version(t.Context(), &api.VersionRequest{})
+	if err != nil || v.DebianArchive != nil || v.NewestModule != nil {
+		t.Errorf("without dates: %v, %v", v, err)
+	}
+	pins = buildinfo.Pins{Debian: 1_700_000_000, Modules: 1_600_000_000}
+	v, err = s.Version(t.Context(), &api.VersionRequest{})
+	if err != nil || v.DebianArchive.GetSeconds() != pins.Debian || v.NewestModule.GetSeconds() != pins.Modules {
+		t.Errorf("with %+v: %v, %v", pins, v, err)
+	}
+}
 
 // TestReset checks which partitions each mode wipes, and that no other mode resets.
 func TestReset(t *testing.T) {

@@ -408,7 +408,13 @@ type VersionResponse struct {
 	Built      *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=built,proto3" json:"built,omitempty"`
 	BootMedium string                 `protobuf:"bytes,8,opt,name=boot_medium,json=bootMedium,proto3" json:"boot_medium,omitempty"` // "memory" for a system that is not installed on a disk
 	// A machine that committed this release epoch installs no version with a lower one.
-	Epoch         int64 `protobuf:"varint,9,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	Epoch int64 `protobuf:"varint,9,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	// The time of Debian's archive when its newest packages were pinned for this version. Not set if
+	// unknown.
+	DebianArchive *timestamppb.Timestamp `protobuf:"bytes,10,opt,name=debian_archive,json=debianArchive,proto3" json:"debian_archive,omitempty"`
+	// The publication of the newest Go module in this version; the other modules are older. Not set
+	// if unknown.
+	NewestModule  *timestamppb.Timestamp `protobuf:"bytes,11,opt,name=newest_module,json=newestModule,proto3" json:"newest_module,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -504,6 +510,20 @@ func (x *VersionResponse) GetEpoch() int64 {
 		return x.Epoch
 	}
 	return 0
+}
+
+func (x *VersionResponse) GetDebianArchive() *timestamppb.Timestamp {
+	if x != nil {
+		return x.DebianArchive
+	}
+	return nil
+}
+
+func (x *VersionResponse) GetNewestModule() *timestamppb.Timestamp {
+	if x != nil {
+		return x.NewestModule
+	}
+	return nil
 }
 
 type GetRequest struct {
@@ -8237,7 +8257,7 @@ const file_orlop_proto_rawDesc = "" +
 	"\x06target\x18\x01 \x01(\tR\x06target\x12\x1b\n" +
 	"\tread_only\x18\x02 \x01(\bR\breadOnly\x12\x1a\n" +
 	"\boptional\x18\x03 \x01(\bR\boptional\"\x10\n" +
-	"\x0eVersionRequest\"\x94\x02\n" +
+	"\x0eVersionRequest\"\x98\x03\n" +
 	"\x0fVersionResponse\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\tR\aversion\x12\x1e\n" +
 	"\n" +
@@ -8250,7 +8270,10 @@ const file_orlop_proto_rawDesc = "" +
 	"\x05built\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\x05built\x12\x1f\n" +
 	"\vboot_medium\x18\b \x01(\tR\n" +
 	"bootMedium\x12\x14\n" +
-	"\x05epoch\x18\t \x01(\x03R\x05epoch\"\"\n" +
+	"\x05epoch\x18\t \x01(\x03R\x05epoch\x12A\n" +
+	"\x0edebian_archive\x18\n" +
+	" \x01(\v2\x1a.google.protobuf.TimestampR\rdebianArchive\x12?\n" +
+	"\rnewest_module\x18\v \x01(\v2\x1a.google.protobuf.TimestampR\fnewestModule\"\"\n" +
 	"\n" +
 	"GetRequest\x12\x14\n" +
 	"\x05topic\x18\x01 \x01(\tR\x05topic\"\x84\x01\n" +
@@ -9095,221 +9118,223 @@ var file_orlop_proto_goTypes = []any{
 }
 var file_orlop_proto_depIdxs = []int32{
 	145, // 0: orlop.v1alpha1.VersionResponse.built:type_name -> google.protobuf.Timestamp
-	146, // 1: orlop.v1alpha1.TopicValue.value:type_name -> google.protobuf.Value
-	145, // 2: orlop.v1alpha1.Event.time:type_name -> google.protobuf.Timestamp
-	147, // 3: orlop.v1alpha1.PowerRequest.grace_period:type_name -> google.protobuf.Duration
-	2,   // 4: orlop.v1alpha1.ResetRequest.wipe:type_name -> orlop.v1alpha1.ResetRequest.Wipe
-	18,  // 5: orlop.v1alpha1.ListFilesResponse.entries:type_name -> orlop.v1alpha1.FileEntry
-	145, // 6: orlop.v1alpha1.FileEntry.modified:type_name -> google.protobuf.Timestamp
-	3,   // 7: orlop.v1alpha1.ApplyRequest.mode:type_name -> orlop.v1alpha1.ApplyRequest.Mode
-	147, // 8: orlop.v1alpha1.ApplyRequest.trial_duration:type_name -> google.protobuf.Duration
-	145, // 9: orlop.v1alpha1.ApplyResponse.trial_deadline:type_name -> google.protobuf.Timestamp
-	147, // 10: orlop.v1alpha1.ApplyResponse.trial_duration:type_name -> google.protobuf.Duration
-	145, // 11: orlop.v1alpha1.GetConfigResponse.applied:type_name -> google.protobuf.Timestamp
-	28,  // 12: orlop.v1alpha1.ConfigHistoryResponse.entries:type_name -> orlop.v1alpha1.ConfigEntry
-	145, // 13: orlop.v1alpha1.ConfigEntry.at:type_name -> google.protobuf.Timestamp
-	34,  // 14: orlop.v1alpha1.ListServicesResponse.services:type_name -> orlop.v1alpha1.ServiceStatus
-	145, // 15: orlop.v1alpha1.ServiceStatus.since:type_name -> google.protobuf.Timestamp
-	35,  // 16: orlop.v1alpha1.ServiceStatus.components:type_name -> orlop.v1alpha1.Component
-	145, // 17: orlop.v1alpha1.Component.since:type_name -> google.protobuf.Timestamp
-	145, // 18: orlop.v1alpha1.LogLine.time:type_name -> google.protobuf.Timestamp
-	49,  // 19: orlop.v1alpha1.ImportImageResponse.images:type_name -> orlop.v1alpha1.ContainerImage
-	49,  // 20: orlop.v1alpha1.ListImagesResponse.images:type_name -> orlop.v1alpha1.ContainerImage
-	145, // 21: orlop.v1alpha1.UpgradeStatus.started:type_name -> google.protobuf.Timestamp
-	145, // 22: orlop.v1alpha1.UpgradeStatus.ended:type_name -> google.protobuf.Timestamp
-	145, // 23: orlop.v1alpha1.UpgradeStatus.data_restored_from:type_name -> google.protobuf.Timestamp
-	74,  // 24: orlop.v1alpha1.GetRevocationsResponse.revocations:type_name -> orlop.v1alpha1.Revocation
-	147, // 25: orlop.v1alpha1.IssueRequest.ttl:type_name -> google.protobuf.Duration
-	147, // 26: orlop.v1alpha1.RenewRequest.ttl:type_name -> google.protobuf.Duration
-	73,  // 27: orlop.v1alpha1.ListCertificatesResponse.issued:type_name -> orlop.v1alpha1.IssuedCertificate
-	74,  // 28: orlop.v1alpha1.ListCertificatesResponse.revoked:type_name -> orlop.v1alpha1.Revocation
-	145, // 29: orlop.v1alpha1.IssuedCertificate.at:type_name -> google.protobuf.Timestamp
-	145, // 30: orlop.v1alpha1.IssuedCertificate.expires:type_name -> google.protobuf.Timestamp
-	145, // 31: orlop.v1alpha1.Revocation.at:type_name -> google.protobuf.Timestamp
-	74,  // 32: orlop.v1alpha1.RevokeResponse.revocation:type_name -> orlop.v1alpha1.Revocation
-	83,  // 33: orlop.v1alpha1.SuspendResponse.object:type_name -> orlop.v1alpha1.SuspendedObject
-	83,  // 34: orlop.v1alpha1.ResumeResponse.object:type_name -> orlop.v1alpha1.SuspendedObject
-	83,  // 35: orlop.v1alpha1.ListSuspendedResponse.objects:type_name -> orlop.v1alpha1.SuspendedObject
-	145, // 36: orlop.v1alpha1.SuspendedObject.at:type_name -> google.protobuf.Timestamp
-	86,  // 37: orlop.v1alpha1.HealthResponse.checks:type_name -> orlop.v1alpha1.HealthCheck
-	145, // 38: orlop.v1alpha1.HealthCheck.since:type_name -> google.protobuf.Timestamp
-	147, // 39: orlop.v1alpha1.KubeconfigRequest.ttl:type_name -> google.protobuf.Duration
-	147, // 40: orlop.v1alpha1.CreateTicketRequest.ttl:type_name -> google.protobuf.Duration
-	143, // 41: orlop.v1alpha1.JoinRequest.node_csrs:type_name -> orlop.v1alpha1.JoinRequest.NodeCsrsEntry
-	144, // 42: orlop.v1alpha1.JoinResponse.node_certificates:type_name -> orlop.v1alpha1.JoinResponse.NodeCertificatesEntry
-	95,  // 43: orlop.v1alpha1.ListPendingResponse.machines:type_name -> orlop.v1alpha1.PendingMachine
-	145, // 44: orlop.v1alpha1.PendingMachine.since:type_name -> google.protobuf.Timestamp
-	147, // 45: orlop.v1alpha1.ApproveRequest.ttl:type_name -> google.protobuf.Duration
-	102, // 46: orlop.v1alpha1.ListMembersResponse.members:type_name -> orlop.v1alpha1.Member
-	103, // 47: orlop.v1alpha1.ListMembersResponse.tickets:type_name -> orlop.v1alpha1.Ticket
-	145, // 48: orlop.v1alpha1.Member.joined:type_name -> google.protobuf.Timestamp
-	145, // 49: orlop.v1alpha1.Member.renewed:type_name -> google.protobuf.Timestamp
-	145, // 50: orlop.v1alpha1.Member.expires:type_name -> google.protobuf.Timestamp
-	145, // 51: orlop.v1alpha1.Ticket.expires:type_name -> google.protobuf.Timestamp
-	145, // 52: orlop.v1alpha1.Ticket.at:type_name -> google.protobuf.Timestamp
-	108, // 53: orlop.v1alpha1.GetMembershipResponse.membership:type_name -> orlop.v1alpha1.Membership
-	102, // 54: orlop.v1alpha1.Membership.members:type_name -> orlop.v1alpha1.Member
-	103, // 55: orlop.v1alpha1.Membership.tickets:type_name -> orlop.v1alpha1.Ticket
-	109, // 56: orlop.v1alpha1.Membership.bindings:type_name -> orlop.v1alpha1.TicketBinding
-	108, // 57: orlop.v1alpha1.ReplicateMembershipRequest.membership:type_name -> orlop.v1alpha1.Membership
-	74,  // 58: orlop.v1alpha1.ReplicateMembershipRequest.revocations:type_name -> orlop.v1alpha1.Revocation
-	108, // 59: orlop.v1alpha1.VoteRequest.membership:type_name -> orlop.v1alpha1.Membership
-	102, // 60: orlop.v1alpha1.VoteRequest.candidate:type_name -> orlop.v1alpha1.Member
-	109, // 61: orlop.v1alpha1.VoteResponse.bindings:type_name -> orlop.v1alpha1.TicketBinding
-	147, // 62: orlop.v1alpha1.CaptureRequest.duration:type_name -> google.protobuf.Duration
-	116, // 63: orlop.v1alpha1.CaptureResponse.packets:type_name -> orlop.v1alpha1.Packet
-	147, // 64: orlop.v1alpha1.ProfileRequest.duration:type_name -> google.protobuf.Duration
-	119, // 65: orlop.v1alpha1.EtcdRemoveMemberResponse.removed:type_name -> orlop.v1alpha1.EtcdMember
-	128, // 66: orlop.v1alpha1.EtcdSnapshotResponse.header:type_name -> orlop.v1alpha1.EtcdSnapshotInfo
-	131, // 67: orlop.v1alpha1.EtcdListSnapshotsResponse.snapshots:type_name -> orlop.v1alpha1.EtcdStoredSnapshot
-	145, // 68: orlop.v1alpha1.EtcdStoredSnapshot.at:type_name -> google.protobuf.Timestamp
-	145, // 69: orlop.v1alpha1.EtcdStoredSnapshot.uploaded:type_name -> google.protobuf.Timestamp
-	131, // 70: orlop.v1alpha1.EtcdTakeSnapshotResponse.snapshot:type_name -> orlop.v1alpha1.EtcdStoredSnapshot
-	136, // 71: orlop.v1alpha1.EtcdRestoreResponse.restored:type_name -> orlop.v1alpha1.EtcdRestored
-	145, // 72: orlop.v1alpha1.EtcdRestored.at:type_name -> google.protobuf.Timestamp
-	136, // 73: orlop.v1alpha1.EtcdStatusResponse.restored:type_name -> orlop.v1alpha1.EtcdRestored
-	119, // 74: orlop.v1alpha1.EtcdStatusResponse.members:type_name -> orlop.v1alpha1.EtcdMember
-	148, // 75: orlop.v1alpha1.role:extendee -> google.protobuf.MethodOptions
-	148, // 76: orlop.v1alpha1.narrow:extendee -> google.protobuf.MethodOptions
-	148, // 77: orlop.v1alpha1.audit:extendee -> google.protobuf.MethodOptions
-	148, // 78: orlop.v1alpha1.fanout:extendee -> google.protobuf.MethodOptions
-	0,   // 79: orlop.v1alpha1.role:type_name -> orlop.v1alpha1.Role
-	0,   // 80: orlop.v1alpha1.narrow:type_name -> orlop.v1alpha1.Role
-	4,   // 81: orlop.v1alpha1.audit:type_name -> orlop.v1alpha1.AuditRule
-	1,   // 82: orlop.v1alpha1.fanout:type_name -> orlop.v1alpha1.Fanout
-	5,   // 83: orlop.v1alpha1.Machine.Version:input_type -> orlop.v1alpha1.VersionRequest
-	7,   // 84: orlop.v1alpha1.Machine.Get:input_type -> orlop.v1alpha1.GetRequest
-	7,   // 85: orlop.v1alpha1.Machine.Watch:input_type -> orlop.v1alpha1.GetRequest
-	9,   // 86: orlop.v1alpha1.Machine.Events:input_type -> orlop.v1alpha1.EventsRequest
-	11,  // 87: orlop.v1alpha1.Machine.Reboot:input_type -> orlop.v1alpha1.PowerRequest
-	11,  // 88: orlop.v1alpha1.Machine.Shutdown:input_type -> orlop.v1alpha1.PowerRequest
-	13,  // 89: orlop.v1alpha1.Machine.Reset:input_type -> orlop.v1alpha1.ResetRequest
-	14,  // 90: orlop.v1alpha1.Machine.ReadFile:input_type -> orlop.v1alpha1.ReadFileRequest
-	16,  // 91: orlop.v1alpha1.Machine.ListFiles:input_type -> orlop.v1alpha1.ListFilesRequest
-	19,  // 92: orlop.v1alpha1.Machine.Relay:input_type -> orlop.v1alpha1.RelayData
-	20,  // 93: orlop.v1alpha1.Config.Apply:input_type -> orlop.v1alpha1.ApplyRequest
-	22,  // 94: orlop.v1alpha1.Config.Confirm:input_type -> orlop.v1alpha1.ConfirmConfigRequest
-	24,  // 95: orlop.v1alpha1.Config.Get:input_type -> orlop.v1alpha1.GetConfigRequest
-	26,  // 96: orlop.v1alpha1.Config.History:input_type -> orlop.v1alpha1.ConfigHistoryRequest
-	29,  // 97: orlop.v1alpha1.Config.Compare:input_type -> orlop.v1alpha1.CompareConfigRequest
-	32,  // 98: orlop.v1alpha1.Service.List:input_type -> orlop.v1alpha1.ListServicesRequest
-	36,  // 99: orlop.v1alpha1.Service.Restart:input_type -> orlop.v1alpha1.RestartServiceRequest
-	38,  // 100: orlop.v1alpha1.Log.Service:input_type -> orlop.v1alpha1.ServiceLogRequest
-	39,  // 101: orlop.v1alpha1.Log.Kernel:input_type -> orlop.v1alpha1.KernelLogRequest
-	45,  // 102: orlop.v1alpha1.Image.Import:input_type -> orlop.v1alpha1.ImportImageRequest
-	47,  // 103: orlop.v1alpha1.Image.List:input_type -> orlop.v1alpha1.ListImagesRequest
-	41,  // 104: orlop.v1alpha1.Image.Resolve:input_type -> orlop.v1alpha1.ResolveImageRequest
-	43,  // 105: orlop.v1alpha1.Image.ReadBlob:input_type -> orlop.v1alpha1.ReadBlobRequest
-	50,  // 106: orlop.v1alpha1.Upgrade.BeginUpload:input_type -> orlop.v1alpha1.BeginUploadRequest
-	52,  // 107: orlop.v1alpha1.Upgrade.Upload:input_type -> orlop.v1alpha1.UploadBundleRequest
-	53,  // 108: orlop.v1alpha1.Upgrade.Fetch:input_type -> orlop.v1alpha1.FetchBundleRequest
-	59,  // 109: orlop.v1alpha1.Upgrade.Status:input_type -> orlop.v1alpha1.UpgradeStatusRequest
-	60,  // 110: orlop.v1alpha1.Upgrade.Watch:input_type -> orlop.v1alpha1.WatchUpgradeRequest
-	54,  // 111: orlop.v1alpha1.Upgrade.DescribeBundle:input_type -> orlop.v1alpha1.DescribeBundleRequest
-	56,  // 112: orlop.v1alpha1.Upgrade.Download:input_type -> orlop.v1alpha1.DownloadBundleRequest
-	62,  // 113: orlop.v1alpha1.Upgrade.Rollback:input_type -> orlop.v1alpha1.RollbackRequest
-	64,  // 114: orlop.v1alpha1.Audit.Read:input_type -> orlop.v1alpha1.ReadAuditRequest
-	68,  // 115: orlop.v1alpha1.Trust.Issue:input_type -> orlop.v1alpha1.IssueRequest
-	69,  // 116: orlop.v1alpha1.Trust.Renew:input_type -> orlop.v1alpha1.RenewRequest
-	71,  // 117: orlop.v1alpha1.Trust.ListCertificates:input_type -> orlop.v1alpha1.ListCertificatesRequest
-	75,  // 118: orlop.v1alpha1.Trust.Revoke:input_type -> orlop.v1alpha1.RevokeRequest
-	66,  // 119: orlop.v1alpha1.Trust.GetRevocations:input_type -> orlop.v1alpha1.GetRevocationsRequest
-	84,  // 120: orlop.v1alpha1.Cluster.Health:input_type -> orlop.v1alpha1.HealthRequest
-	87,  // 121: orlop.v1alpha1.Cluster.Kubeconfig:input_type -> orlop.v1alpha1.KubeconfigRequest
-	89,  // 122: orlop.v1alpha1.Cluster.CreateTicket:input_type -> orlop.v1alpha1.CreateTicketRequest
-	91,  // 123: orlop.v1alpha1.Cluster.Join:input_type -> orlop.v1alpha1.JoinRequest
-	100, // 124: orlop.v1alpha1.Cluster.ListMembers:input_type -> orlop.v1alpha1.ListMembersRequest
-	104, // 125: orlop.v1alpha1.Cluster.RemoveMember:input_type -> orlop.v1alpha1.RemoveMemberRequest
-	93,  // 126: orlop.v1alpha1.Cluster.ListPending:input_type -> orlop.v1alpha1.ListPendingRequest
-	96,  // 127: orlop.v1alpha1.Cluster.Approve:input_type -> orlop.v1alpha1.ApproveRequest
-	98,  // 128: orlop.v1alpha1.Cluster.Deny:input_type -> orlop.v1alpha1.DenyRequest
-	106, // 129: orlop.v1alpha1.Cluster.GetMembership:input_type -> orlop.v1alpha1.GetMembershipRequest
-	110, // 130: orlop.v1alpha1.Cluster.ReplicateMembership:input_type -> orlop.v1alpha1.ReplicateMembershipRequest
-	112, // 131: orlop.v1alpha1.Cluster.Vote:input_type -> orlop.v1alpha1.VoteRequest
-	77,  // 132: orlop.v1alpha1.Cluster.Suspend:input_type -> orlop.v1alpha1.SuspendRequest
-	79,  // 133: orlop.v1alpha1.Cluster.Resume:input_type -> orlop.v1alpha1.ResumeRequest
-	81,  // 134: orlop.v1alpha1.Cluster.ListSuspended:input_type -> orlop.v1alpha1.ListSuspendedRequest
-	114, // 135: orlop.v1alpha1.Debug.Capture:input_type -> orlop.v1alpha1.CaptureRequest
-	117, // 136: orlop.v1alpha1.Debug.Profile:input_type -> orlop.v1alpha1.ProfileRequest
-	126, // 137: orlop.v1alpha1.Etcd.Snapshot:input_type -> orlop.v1alpha1.EtcdSnapshotRequest
-	129, // 138: orlop.v1alpha1.Etcd.ListSnapshots:input_type -> orlop.v1alpha1.EtcdListSnapshotsRequest
-	132, // 139: orlop.v1alpha1.Etcd.TakeSnapshot:input_type -> orlop.v1alpha1.EtcdTakeSnapshotRequest
-	134, // 140: orlop.v1alpha1.Etcd.Restore:input_type -> orlop.v1alpha1.EtcdRestoreRequest
-	137, // 141: orlop.v1alpha1.Etcd.Status:input_type -> orlop.v1alpha1.EtcdStatusRequest
-	139, // 142: orlop.v1alpha1.Etcd.Defragment:input_type -> orlop.v1alpha1.EtcdDefragmentRequest
-	141, // 143: orlop.v1alpha1.Etcd.Disarm:input_type -> orlop.v1alpha1.EtcdDisarmRequest
-	120, // 144: orlop.v1alpha1.Etcd.RemoveMember:input_type -> orlop.v1alpha1.EtcdRemoveMemberRequest
-	122, // 145: orlop.v1alpha1.Etcd.Recover:input_type -> orlop.v1alpha1.EtcdRecoverRequest
-	124, // 146: orlop.v1alpha1.Etcd.Rejoin:input_type -> orlop.v1alpha1.EtcdRejoinRequest
-	6,   // 147: orlop.v1alpha1.Machine.Version:output_type -> orlop.v1alpha1.VersionResponse
-	8,   // 148: orlop.v1alpha1.Machine.Get:output_type -> orlop.v1alpha1.TopicValue
-	8,   // 149: orlop.v1alpha1.Machine.Watch:output_type -> orlop.v1alpha1.TopicValue
-	10,  // 150: orlop.v1alpha1.Machine.Events:output_type -> orlop.v1alpha1.Event
-	12,  // 151: orlop.v1alpha1.Machine.Reboot:output_type -> orlop.v1alpha1.PowerResponse
-	12,  // 152: orlop.v1alpha1.Machine.Shutdown:output_type -> orlop.v1alpha1.PowerResponse
-	12,  // 153: orlop.v1alpha1.Machine.Reset:output_type -> orlop.v1alpha1.PowerResponse
-	15,  // 154: orlop.v1alpha1.Machine.ReadFile:output_type -> orlop.v1alpha1.ReadFileResponse
-	17,  // 155: orlop.v1alpha1.Machine.ListFiles:output_type -> orlop.v1alpha1.ListFilesResponse
-	19,  // 156: orlop.v1alpha1.Machine.Relay:output_type -> orlop.v1alpha1.RelayData
-	21,  // 157: orlop.v1alpha1.Config.Apply:output_type -> orlop.v1alpha1.ApplyResponse
-	23,  // 158: orlop.v1alpha1.Config.Confirm:output_type -> orlop.v1alpha1.ConfirmConfigResponse
-	25,  // 159: orlop.v1alpha1.Config.Get:output_type -> orlop.v1alpha1.GetConfigResponse
-	27,  // 160: orlop.v1alpha1.Config.History:output_type -> orlop.v1alpha1.ConfigHistoryResponse
-	30,  // 161: orlop.v1alpha1.Config.Compare:output_type -> orlop.v1alpha1.CompareConfigResponse
-	33,  // 162: orlop.v1alpha1.Service.List:output_type -> orlop.v1alpha1.ListServicesResponse
-	37,  // 163: orlop.v1alpha1.Service.Restart:output_type -> orlop.v1alpha1.RestartServiceResponse
-	40,  // 164: orlop.v1alpha1.Log.Service:output_type -> orlop.v1alpha1.LogLine
-	40,  // 165: orlop.v1alpha1.Log.Kernel:output_type -> orlop.v1alpha1.LogLine
-	46,  // 166: orlop.v1alpha1.Image.Import:output_type -> orlop.v1alpha1.ImportImageResponse
-	48,  // 167: orlop.v1alpha1.Image.List:output_type -> orlop.v1alpha1.ListImagesResponse
-	42,  // 168: orlop.v1alpha1.Image.Resolve:output_type -> orlop.v1alpha1.ResolveImageResponse
-	44,  // 169: orlop.v1alpha1.Image.ReadBlob:output_type -> orlop.v1alpha1.ReadBlobResponse
-	51,  // 170: orlop.v1alpha1.Upgrade.BeginUpload:output_type -> orlop.v1alpha1.BeginUploadResponse
-	58,  // 171: orlop.v1alpha1.Upgrade.Upload:output_type -> orlop.v1alpha1.UpgradeStarted
-	58,  // 172: orlop.v1alpha1.Upgrade.Fetch:output_type -> orlop.v1alpha1.UpgradeStarted
-	61,  // 173: orlop.v1alpha1.Upgrade.Status:output_type -> orlop.v1alpha1.UpgradeStatus
-	61,  // 174: orlop.v1alpha1.Upgrade.Watch:output_type -> orlop.v1alpha1.UpgradeStatus
-	55,  // 175: orlop.v1alpha1.Upgrade.DescribeBundle:output_type -> orlop.v1alpha1.DescribeBundleResponse
-	57,  // 176: orlop.v1alpha1.Upgrade.Download:output_type -> orlop.v1alpha1.DownloadBundleResponse
-	63,  // 177: orlop.v1alpha1.Upgrade.Rollback:output_type -> orlop.v1alpha1.RollbackResponse
-	65,  // 178: orlop.v1alpha1.Audit.Read:output_type -> orlop.v1alpha1.AuditLine
-	70,  // 179: orlop.v1alpha1.Trust.Issue:output_type -> orlop.v1alpha1.IssueResponse
-	70,  // 180: orlop.v1alpha1.Trust.Renew:output_type -> orlop.v1alpha1.IssueResponse
-	72,  // 181: orlop.v1alpha1.Trust.ListCertificates:output_type -> orlop.v1alpha1.ListCertificatesResponse
-	76,  // 182: orlop.v1alpha1.Trust.Revoke:output_type -> orlop.v1alpha1.RevokeResponse
-	67,  // 183: orlop.v1alpha1.Trust.GetRevocations:output_type -> orlop.v1alpha1.GetRevocationsResponse
-	85,  // 184: orlop.v1alpha1.Cluster.Health:output_type -> orlop.v1alpha1.HealthResponse
-	88,  // 185: orlop.v1alpha1.Cluster.Kubeconfig:output_type -> orlop.v1alpha1.KubeconfigResponse
-	90,  // 186: orlop.v1alpha1.Cluster.CreateTicket:output_type -> orlop.v1alpha1.CreateTicketResponse
-	92,  // 187: orlop.v1alpha1.Cluster.Join:output_type -> orlop.v1alpha1.JoinResponse
-	101, // 188: orlop.v1alpha1.Cluster.ListMembers:output_type -> orlop.v1alpha1.ListMembersResponse
-	105, // 189: orlop.v1alpha1.Cluster.RemoveMember:output_type -> orlop.v1alpha1.RemoveMemberResponse
-	94,  // 190: orlop.v1alpha1.Cluster.ListPending:output_type -> orlop.v1alpha1.ListPendingResponse
-	97,  // 191: orlop.v1alpha1.Cluster.Approve:output_type -> orlop.v1alpha1.ApproveResponse
-	99,  // 192: orlop.v1alpha1.Cluster.Deny:output_type -> orlop.v1alpha1.DenyResponse
-	107, // 193: orlop.v1alpha1.Cluster.GetMembership:output_type -> orlop.v1alpha1.GetMembershipResponse
-	111, // 194: orlop.v1alpha1.Cluster.ReplicateMembership:output_type -> orlop.v1alpha1.ReplicateMembershipResponse
-	113, // 195: orlop.v1alpha1.Cluster.Vote:output_type -> orlop.v1alpha1.VoteResponse
-	78,  // 196: orlop.v1alpha1.Cluster.Suspend:output_type -> orlop.v1alpha1.SuspendResponse
-	80,  // 197: orlop.v1alpha1.Cluster.Resume:output_type -> orlop.v1alpha1.ResumeResponse
-	82,  // 198: orlop.v1alpha1.Cluster.ListSuspended:output_type -> orlop.v1alpha1.ListSuspendedResponse
-	115, // 199: orlop.v1alpha1.Debug.Capture:output_type -> orlop.v1alpha1.CaptureResponse
-	118, // 200: orlop.v1alpha1.Debug.Profile:output_type -> orlop.v1alpha1.ProfileResponse
-	127, // 201: orlop.v1alpha1.Etcd.Snapshot:output_type -> orlop.v1alpha1.EtcdSnapshotResponse
-	130, // 202: orlop.v1alpha1.Etcd.ListSnapshots:output_type -> orlop.v1alpha1.EtcdListSnapshotsResponse
-	133, // 203: orlop.v1alpha1.Etcd.TakeSnapshot:output_type -> orlop.v1alpha1.EtcdTakeSnapshotResponse
-	135, // 204: orlop.v1alpha1.Etcd.Restore:output_type -> orlop.v1alpha1.EtcdRestoreResponse
-	138, // 205: orlop.v1alpha1.Etcd.Status:output_type -> orlop.v1alpha1.EtcdStatusResponse
-	140, // 206: orlop.v1alpha1.Etcd.Defragment:output_type -> orlop.v1alpha1.EtcdDefragmentResponse
-	142, // 207: orlop.v1alpha1.Etcd.Disarm:output_type -> orlop.v1alpha1.EtcdDisarmResponse
-	121, // 208: orlop.v1alpha1.Etcd.RemoveMember:output_type -> orlop.v1alpha1.EtcdRemoveMemberResponse
-	123, // 209: orlop.v1alpha1.Etcd.Recover:output_type -> orlop.v1alpha1.EtcdRecoverResponse
-	125, // 210: orlop.v1alpha1.Etcd.Rejoin:output_type -> orlop.v1alpha1.EtcdRejoinResponse
-	147, // [147:211] is the sub-list for method output_type
-	83,  // [83:147] is the sub-list for method input_type
-	79,  // [79:83] is the sub-list for extension type_name
-	75,  // [75:79] is the sub-list for extension extendee
-	0,   // [0:75] is the sub-list for field type_name
+	145, // 1: orlop.v1alpha1.VersionResponse.debian_archive:type_name -> google.protobuf.Timestamp
+	145, // 2: orlop.v1alpha1.VersionResponse.newest_module:type_name -> google.protobuf.Timestamp
+	146, // 3: orlop.v1alpha1.TopicValue.value:type_name -> google.protobuf.Value
+	145, // 4: orlop.v1alpha1.Event.time:type_name -> google.protobuf.Timestamp
+	147, // 5: orlop.v1alpha1.PowerRequest.grace_period:type_name -> google.protobuf.Duration
+	2,   // 6: orlop.v1alpha1.ResetRequest.wipe:type_name -> orlop.v1alpha1.ResetRequest.Wipe
+	18,  // 7: orlop.v1alpha1.ListFilesResponse.entries:type_name -> orlop.v1alpha1.FileEntry
+	145, // 8: orlop.v1alpha1.FileEntry.modified:type_name -> google.protobuf.Timestamp
+	3,   // 9: orlop.v1alpha1.ApplyRequest.mode:type_name -> orlop.v1alpha1.ApplyRequest.Mode
+	147, // 10: orlop.v1alpha1.ApplyRequest.trial_duration:type_name -> google.protobuf.Duration
+	145, // 11: orlop.v1alpha1.ApplyResponse.trial_deadline:type_name -> google.protobuf.Timestamp
+	147, // 12: orlop.v1alpha1.ApplyResponse.trial_duration:type_name -> google.protobuf.Duration
+	145, // 13: orlop.v1alpha1.GetConfigResponse.applied:type_name -> google.protobuf.Timestamp
+	28,  // 14: orlop.v1alpha1.ConfigHistoryResponse.entries:type_name -> orlop.v1alpha1.ConfigEntry
+	145, // 15: orlop.v1alpha1.ConfigEntry.at:type_name -> google.protobuf.Timestamp
+	34,  // 16: orlop.v1alpha1.ListServicesResponse.services:type_name -> orlop.v1alpha1.ServiceStatus
+	145, // 17: orlop.v1alpha1.ServiceStatus.since:type_name -> google.protobuf.Timestamp
+	35,  // 18: orlop.v1alpha1.ServiceStatus.components:type_name -> orlop.v1alpha1.Component
+	145, // 19: orlop.v1alpha1.Component.since:type_name -> google.protobuf.Timestamp
+	145, // 20: orlop.v1alpha1.LogLine.time:type_name -> google.protobuf.Timestamp
+	49,  // 21: orlop.v1alpha1.ImportImageResponse.images:type_name -> orlop.v1alpha1.ContainerImage
+	49,  // 22: orlop.v1alpha1.ListImagesResponse.images:type_name -> orlop.v1alpha1.ContainerImage
+	145, // 23: orlop.v1alpha1.UpgradeStatus.started:type_name -> google.protobuf.Timestamp
+	145, // 24: orlop.v1alpha1.UpgradeStatus.ended:type_name -> google.protobuf.Timestamp
+	145, // 25: orlop.v1alpha1.UpgradeStatus.data_restored_from:type_name -> google.protobuf.Timestamp
+	74,  // 26: orlop.v1alpha1.GetRevocationsResponse.revocations:type_name -> orlop.v1alpha1.Revocation
+	147, // 27: orlop.v1alpha1.IssueRequest.ttl:type_name -> google.protobuf.Duration
+	147, // 28: orlop.v1alpha1.RenewRequest.ttl:type_name -> google.protobuf.Duration
+	73,  // 29: orlop.v1alpha1.ListCertificatesResponse.issued:type_name -> orlop.v1alpha1.IssuedCertificate
+	74,  // 30: orlop.v1alpha1.ListCertificatesResponse.revoked:type_name -> orlop.v1alpha1.Revocation
+	145, // 31: orlop.v1alpha1.IssuedCertificate.at:type_name -> google.protobuf.Timestamp
+	145, // 32: orlop.v1alpha1.IssuedCertificate.expires:type_name -> google.protobuf.Timestamp
+	145, // 33: orlop.v1alpha1.Revocation.at:type_name -> google.protobuf.Timestamp
+	74,  // 34: orlop.v1alpha1.RevokeResponse.revocation:type_name -> orlop.v1alpha1.Revocation
+	83,  // 35: orlop.v1alpha1.SuspendResponse.object:type_name -> orlop.v1alpha1.SuspendedObject
+	83,  // 36: orlop.v1alpha1.ResumeResponse.object:type_name -> orlop.v1alpha1.SuspendedObject
+	83,  // 37: orlop.v1alpha1.ListSuspendedResponse.objects:type_name -> orlop.v1alpha1.SuspendedObject
+	145, // 38: orlop.v1alpha1.SuspendedObject.at:type_name -> google.protobuf.Timestamp
+	86,  // 39: orlop.v1alpha1.HealthResponse.checks:type_name -> orlop.v1alpha1.HealthCheck
+	145, // 40: orlop.v1alpha1.HealthCheck.since:type_name -> google.protobuf.Timestamp
+	147, // 41: orlop.v1alpha1.KubeconfigRequest.ttl:type_name -> google.protobuf.Duration
+	147, // 42: orlop.v1alpha1.CreateTicketRequest.ttl:type_name -> google.protobuf.Duration
+	143, // 43: orlop.v1alpha1.JoinRequest.node_csrs:type_name -> orlop.v1alpha1.JoinRequest.NodeCsrsEntry
+	144, // 44: orlop.v1alpha1.JoinResponse.node_certificates:type_name -> orlop.v1alpha1.JoinResponse.NodeCertificatesEntry
+	95,  // 45: orlop.v1alpha1.ListPendingResponse.machines:type_name -> orlop.v1alpha1.PendingMachine
+	145, // 46: orlop.v1alpha1.PendingMachine.since:type_name -> google.protobuf.Timestamp
+	147, // 47: orlop.v1alpha1.ApproveRequest.ttl:type_name -> google.protobuf.Duration
+	102, // 48: orlop.v1alpha1.ListMembersResponse.members:type_name -> orlop.v1alpha1.Member
+	103, // 49: orlop.v1alpha1.ListMembersResponse.tickets:type_name -> orlop.v1alpha1.Ticket
+	145, // 50: orlop.v1alpha1.Member.joined:type_name -> google.protobuf.Timestamp
+	145, // 51: orlop.v1alpha1.Member.renewed:type_name -> google.protobuf.Timestamp
+	145, // 52: orlop.v1alpha1.Member.expires:type_name -> google.protobuf.Timestamp
+	145, // 53: orlop.v1alpha1.Ticket.expires:type_name -> google.protobuf.Timestamp
+	145, // 54: orlop.v1alpha1.Ticket.at:type_name -> google.protobuf.Timestamp
+	108, // 55: orlop.v1alpha1.GetMembershipResponse.membership:type_name -> orlop.v1alpha1.Membership
+	102, // 56: orlop.v1alpha1.Membership.members:type_name -> orlop.v1alpha1.Member
+	103, // 57: orlop.v1alpha1.Membership.tickets:type_name -> orlop.v1alpha1.Ticket
+	109, // 58: orlop.v1alpha1.Membership.bindings:type_name -> orlop.v1alpha1.TicketBinding
+	108, // 59: orlop.v1alpha1.ReplicateMembershipRequest.membership:type_name -> orlop.v1alpha1.Membership
+	74,  // 60: orlop.v1alpha1.ReplicateMembershipRequest.revocations:type_name -> orlop.v1alpha1.Revocation
+	108, // 61: orlop.v1alpha1.VoteRequest.membership:type_name -> orlop.v1alpha1.Membership
+	102, // 62: orlop.v1alpha1.VoteRequest.candidate:type_name -> orlop.v1alpha1.Member
+	109, // 63: orlop.v1alpha1.VoteResponse.bindings:type_name -> orlop.v1alpha1.TicketBinding
+	147, // 64: orlop.v1alpha1.CaptureRequest.duration:type_name -> google.protobuf.Duration
+	116, // 65: orlop.v1alpha1.CaptureResponse.packets:type_name -> orlop.v1alpha1.Packet
+	147, // 66: orlop.v1alpha1.ProfileRequest.duration:type_name -> google.protobuf.Duration
+	119, // 67: orlop.v1alpha1.EtcdRemoveMemberResponse.removed:type_name -> orlop.v1alpha1.EtcdMember
+	128, // 68: orlop.v1alpha1.EtcdSnapshotResponse.header:type_name -> orlop.v1alpha1.EtcdSnapshotInfo
+	131, // 69: orlop.v1alpha1.EtcdListSnapshotsResponse.snapshots:type_name -> orlop.v1alpha1.EtcdStoredSnapshot
+	145, // 70: orlop.v1alpha1.EtcdStoredSnapshot.at:type_name -> google.protobuf.Timestamp
+	145, // 71: orlop.v1alpha1.EtcdStoredSnapshot.uploaded:type_name -> google.protobuf.Timestamp
+	131, // 72: orlop.v1alpha1.EtcdTakeSnapshotResponse.snapshot:type_name -> orlop.v1alpha1.EtcdStoredSnapshot
+	136, // 73: orlop.v1alpha1.EtcdRestoreResponse.restored:type_name -> orlop.v1alpha1.EtcdRestored
+	145, // 74: orlop.v1alpha1.EtcdRestored.at:type_name -> google.protobuf.Timestamp
+	136, // 75: orlop.v1alpha1.EtcdStatusResponse.restored:type_name -> orlop.v1alpha1.EtcdRestored
+	119, // 76: orlop.v1alpha1.EtcdStatusResponse.members:type_name -> orlop.v1alpha1.EtcdMember
+	148, // 77: orlop.v1alpha1.role:extendee -> google.protobuf.MethodOptions
+	148, // 78: orlop.v1alpha1.narrow:extendee -> google.protobuf.MethodOptions
+	148, // 79: orlop.v1alpha1.audit:extendee -> google.protobuf.MethodOptions
+	148, // 80: orlop.v1alpha1.fanout:extendee -> google.protobuf.MethodOptions
+	0,   // 81: orlop.v1alpha1.role:type_name -> orlop.v1alpha1.Role
+	0,   // 82: orlop.v1alpha1.narrow:type_name -> orlop.v1alpha1.Role
+	4,   // 83: orlop.v1alpha1.audit:type_name -> orlop.v1alpha1.AuditRule
+	1,   // 84: orlop.v1alpha1.fanout:type_name -> orlop.v1alpha1.Fanout
+	5,   // 85: orlop.v1alpha1.Machine.Version:input_type -> orlop.v1alpha1.VersionRequest
+	7,   // 86: orlop.v1alpha1.Machine.Get:input_type -> orlop.v1alpha1.GetRequest
+	7,   // 87: orlop.v1alpha1.Machine.Watch:input_type -> orlop.v1alpha1.GetRequest
+	9,   // 88: orlop.v1alpha1.Machine.Events:input_type -> orlop.v1alpha1.EventsRequest
+	11,  // 89: orlop.v1alpha1.Machine.Reboot:input_type -> orlop.v1alpha1.PowerRequest
+	11,  // 90: orlop.v1alpha1.Machine.Shutdown:input_type -> orlop.v1alpha1.PowerRequest
+	13,  // 91: orlop.v1alpha1.Machine.Reset:input_type -> orlop.v1alpha1.ResetRequest
+	14,  // 92: orlop.v1alpha1.Machine.ReadFile:input_type -> orlop.v1alpha1.ReadFileRequest
+	16,  // 93: orlop.v1alpha1.Machine.ListFiles:input_type -> orlop.v1alpha1.ListFilesRequest
+	19,  // 94: orlop.v1alpha1.Machine.Relay:input_type -> orlop.v1alpha1.RelayData
+	20,  // 95: orlop.v1alpha1.Config.Apply:input_type -> orlop.v1alpha1.ApplyRequest
+	22,  // 96: orlop.v1alpha1.Config.Confirm:input_type -> orlop.v1alpha1.ConfirmConfigRequest
+	24,  // 97: orlop.v1alpha1.Config.Get:input_type -> orlop.v1alpha1.GetConfigRequest
+	26,  // 98: orlop.v1alpha1.Config.History:input_type -> orlop.v1alpha1.ConfigHistoryRequest
+	29,  // 99: orlop.v1alpha1.Config.Compare:input_type -> orlop.v1alpha1.CompareConfigRequest
+	32,  // 100: orlop.v1alpha1.Service.List:input_type -> orlop.v1alpha1.ListServicesRequest
+	36,  // 101: orlop.v1alpha1.Service.Restart:input_type -> orlop.v1alpha1.RestartServiceRequest
+	38,  // 102: orlop.v1alpha1.Log.Service:input_type -> orlop.v1alpha1.ServiceLogRequest
+	39,  // 103: orlop.v1alpha1.Log.Kernel:input_type -> orlop.v1alpha1.KernelLogRequest
+	45,  // 104: orlop.v1alpha1.Image.Import:input_type -> orlop.v1alpha1.ImportImageRequest
+	47,  // 105: orlop.v1alpha1.Image.List:input_type -> orlop.v1alpha1.ListImagesRequest
+	41,  // 106: orlop.v1alpha1.Image.Resolve:input_type -> orlop.v1alpha1.ResolveImageRequest
+	43,  // 107: orlop.v1alpha1.Image.ReadBlob:input_type -> orlop.v1alpha1.ReadBlobRequest
+	50,  // 108: orlop.v1alpha1.Upgrade.BeginUpload:input_type -> orlop.v1alpha1.BeginUploadRequest
+	52,  // 109: orlop.v1alpha1.Upgrade.Upload:input_type -> orlop.v1alpha1.UploadBundleRequest
+	53,  // 110: orlop.v1alpha1.Upgrade.Fetch:input_type -> orlop.v1alpha1.FetchBundleRequest
+	59,  // 111: orlop.v1alpha1.Upgrade.Status:input_type -> orlop.v1alpha1.UpgradeStatusRequest
+	60,  // 112: orlop.v1alpha1.Upgrade.Watch:input_type -> orlop.v1alpha1.WatchUpgradeRequest
+	54,  // 113: orlop.v1alpha1.Upgrade.DescribeBundle:input_type -> orlop.v1alpha1.DescribeBundleRequest
+	56,  // 114: orlop.v1alpha1.Upgrade.Download:input_type -> orlop.v1alpha1.DownloadBundleRequest
+	62,  // 115: orlop.v1alpha1.Upgrade.Rollback:input_type -> orlop.v1alpha1.RollbackRequest
+	64,  // 116: orlop.v1alpha1.Audit.Read:input_type -> orlop.v1alpha1.ReadAuditRequest
+	68,  // 117: orlop.v1alpha1.Trust.Issue:input_type -> orlop.v1alpha1.IssueRequest
+	69,  // 118: orlop.v1alpha1.Trust.Renew:input_type -> orlop.v1alpha1.RenewRequest
+	71,  // 119: orlop.v1alpha1.Trust.ListCertificates:input_type -> orlop.v1alpha1.ListCertificatesRequest
+	75,  // 120: orlop.v1alpha1.Trust.Revoke:input_type -> orlop.v1alpha1.RevokeRequest
+	66,  // 121: orlop.v1alpha1.Trust.GetRevocations:input_type -> orlop.v1alpha1.GetRevocationsRequest
+	84,  // 122: orlop.v1alpha1.Cluster.Health:input_type -> orlop.v1alpha1.HealthRequest
+	87,  // 123: orlop.v1alpha1.Cluster.Kubeconfig:input_type -> orlop.v1alpha1.KubeconfigRequest
+	89,  // 124: orlop.v1alpha1.Cluster.CreateTicket:input_type -> orlop.v1alpha1.CreateTicketRequest
+	91,  // 125: orlop.v1alpha1.Cluster.Join:input_type -> orlop.v1alpha1.JoinRequest
+	100, // 126: orlop.v1alpha1.Cluster.ListMembers:input_type -> orlop.v1alpha1.ListMembersRequest
+	104, // 127: orlop.v1alpha1.Cluster.RemoveMember:input_type -> orlop.v1alpha1.RemoveMemberRequest
+	93,  // 128: orlop.v1alpha1.Cluster.ListPending:input_type -> orlop.v1alpha1.ListPendingRequest
+	96,  // 129: orlop.v1alpha1.Cluster.Approve:input_type -> orlop.v1alpha1.ApproveRequest
+	98,  // 130: orlop.v1alpha1.Cluster.Deny:input_type -> orlop.v1alpha1.DenyRequest
+	106, // 131: orlop.v1alpha1.Cluster.GetMembership:input_type -> orlop.v1alpha1.GetMembershipRequest
+	110, // 132: orlop.v1alpha1.Cluster.ReplicateMembership:input_type -> orlop.v1alpha1.ReplicateMembershipRequest
+	112, // 133: orlop.v1alpha1.Cluster.Vote:input_type -> orlop.v1alpha1.VoteRequest
+	77,  // 134: orlop.v1alpha1.Cluster.Suspend:input_type -> orlop.v1alpha1.SuspendRequest
+	79,  // 135: orlop.v1alpha1.Cluster.Resume:input_type -> orlop.v1alpha1.ResumeRequest
+	81,  // 136: orlop.v1alpha1.Cluster.ListSuspended:input_type -> orlop.v1alpha1.ListSuspendedRequest
+	114, // 137: orlop.v1alpha1.Debug.Capture:input_type -> orlop.v1alpha1.CaptureRequest
+	117, // 138: orlop.v1alpha1.Debug.Profile:input_type -> orlop.v1alpha1.ProfileRequest
+	126, // 139: orlop.v1alpha1.Etcd.Snapshot:input_type -> orlop.v1alpha1.EtcdSnapshotRequest
+	129, // 140: orlop.v1alpha1.Etcd.ListSnapshots:input_type -> orlop.v1alpha1.EtcdListSnapshotsRequest
+	132, // 141: orlop.v1alpha1.Etcd.TakeSnapshot:input_type -> orlop.v1alpha1.EtcdTakeSnapshotRequest
+	134, // 142: orlop.v1alpha1.Etcd.Restore:input_type -> orlop.v1alpha1.EtcdRestoreRequest
+	137, // 143: orlop.v1alpha1.Etcd.Status:input_type -> orlop.v1alpha1.EtcdStatusRequest
+	139, // 144: orlop.v1alpha1.Etcd.Defragment:input_type -> orlop.v1alpha1.EtcdDefragmentRequest
+	141, // 145: orlop.v1alpha1.Etcd.Disarm:input_type -> orlop.v1alpha1.EtcdDisarmRequest
+	120, // 146: orlop.v1alpha1.Etcd.RemoveMember:input_type -> orlop.v1alpha1.EtcdRemoveMemberRequest
+	122, // 147: orlop.v1alpha1.Etcd.Recover:input_type -> orlop.v1alpha1.EtcdRecoverRequest
+	124, // 148: orlop.v1alpha1.Etcd.Rejoin:input_type -> orlop.v1alpha1.EtcdRejoinRequest
+	6,   // 149: orlop.v1alpha1.Machine.Version:output_type -> orlop.v1alpha1.VersionResponse
+	8,   // 150: orlop.v1alpha1.Machine.Get:output_type -> orlop.v1alpha1.TopicValue
+	8,   // 151: orlop.v1alpha1.Machine.Watch:output_type -> orlop.v1alpha1.TopicValue
+	10,  // 152: orlop.v1alpha1.Machine.Events:output_type -> orlop.v1alpha1.Event
+	12,  // 153: orlop.v1alpha1.Machine.Reboot:output_type -> orlop.v1alpha1.PowerResponse
+	12,  // 154: orlop.v1alpha1.Machine.Shutdown:output_type -> orlop.v1alpha1.PowerResponse
+	12,  // 155: orlop.v1alpha1.Machine.Reset:output_type -> orlop.v1alpha1.PowerResponse
+	15,  // 156: orlop.v1alpha1.Machine.ReadFile:output_type -> orlop.v1alpha1.ReadFileResponse
+	17,  // 157: orlop.v1alpha1.Machine.ListFiles:output_type -> orlop.v1alpha1.ListFilesResponse
+	19,  // 158: orlop.v1alpha1.Machine.Relay:output_type -> orlop.v1alpha1.RelayData
+	21,  // 159: orlop.v1alpha1.Config.Apply:output_type -> orlop.v1alpha1.ApplyResponse
+	23,  // 160: orlop.v1alpha1.Config.Confirm:output_type -> orlop.v1alpha1.ConfirmConfigResponse
+	25,  // 161: orlop.v1alpha1.Config.Get:output_type -> orlop.v1alpha1.GetConfigResponse
+	27,  // 162: orlop.v1alpha1.Config.History:output_type -> orlop.v1alpha1.ConfigHistoryResponse
+	30,  // 163: orlop.v1alpha1.Config.Compare:output_type -> orlop.v1alpha1.CompareConfigResponse
+	33,  // 164: orlop.v1alpha1.Service.List:output_type -> orlop.v1alpha1.ListServicesResponse
+	37,  // 165: orlop.v1alpha1.Service.Restart:output_type -> orlop.v1alpha1.RestartServiceResponse
+	40,  // 166: orlop.v1alpha1.Log.Service:output_type -> orlop.v1alpha1.LogLine
+	40,  // 167: orlop.v1alpha1.Log.Kernel:output_type -> orlop.v1alpha1.LogLine
+	46,  // 168: orlop.v1alpha1.Image.Import:output_type -> orlop.v1alpha1.ImportImageResponse
+	48,  // 169: orlop.v1alpha1.Image.List:output_type -> orlop.v1alpha1.ListImagesResponse
+	42,  // 170: orlop.v1alpha1.Image.Resolve:output_type -> orlop.v1alpha1.ResolveImageResponse
+	44,  // 171: orlop.v1alpha1.Image.ReadBlob:output_type -> orlop.v1alpha1.ReadBlobResponse
+	51,  // 172: orlop.v1alpha1.Upgrade.BeginUpload:output_type -> orlop.v1alpha1.BeginUploadResponse
+	58,  // 173: orlop.v1alpha1.Upgrade.Upload:output_type -> orlop.v1alpha1.UpgradeStarted
+	58,  // 174: orlop.v1alpha1.Upgrade.Fetch:output_type -> orlop.v1alpha1.UpgradeStarted
+	61,  // 175: orlop.v1alpha1.Upgrade.Status:output_type -> orlop.v1alpha1.UpgradeStatus
+	61,  // 176: orlop.v1alpha1.Upgrade.Watch:output_type -> orlop.v1alpha1.UpgradeStatus
+	55,  // 177: orlop.v1alpha1.Upgrade.DescribeBundle:output_type -> orlop.v1alpha1.DescribeBundleResponse
+	57,  // 178: orlop.v1alpha1.Upgrade.Download:output_type -> orlop.v1alpha1.DownloadBundleResponse
+	63,  // 179: orlop.v1alpha1.Upgrade.Rollback:output_type -> orlop.v1alpha1.RollbackResponse
+	65,  // 180: orlop.v1alpha1.Audit.Read:output_type -> orlop.v1alpha1.AuditLine
+	70,  // 181: orlop.v1alpha1.Trust.Issue:output_type -> orlop.v1alpha1.IssueResponse
+	70,  // 182: orlop.v1alpha1.Trust.Renew:output_type -> orlop.v1alpha1.IssueResponse
+	72,  // 183: orlop.v1alpha1.Trust.ListCertificates:output_type -> orlop.v1alpha1.ListCertificatesResponse
+	76,  // 184: orlop.v1alpha1.Trust.Revoke:output_type -> orlop.v1alpha1.RevokeResponse
+	67,  // 185: orlop.v1alpha1.Trust.GetRevocations:output_type -> orlop.v1alpha1.GetRevocationsResponse
+	85,  // 186: orlop.v1alpha1.Cluster.Health:output_type -> orlop.v1alpha1.HealthResponse
+	88,  // 187: orlop.v1alpha1.Cluster.Kubeconfig:output_type -> orlop.v1alpha1.KubeconfigResponse
+	90,  // 188: orlop.v1alpha1.Cluster.CreateTicket:output_type -> orlop.v1alpha1.CreateTicketResponse
+	92,  // 189: orlop.v1alpha1.Cluster.Join:output_type -> orlop.v1alpha1.JoinResponse
+	101, // 190: orlop.v1alpha1.Cluster.ListMembers:output_type -> orlop.v1alpha1.ListMembersResponse
+	105, // 191: orlop.v1alpha1.Cluster.RemoveMember:output_type -> orlop.v1alpha1.RemoveMemberResponse
+	94,  // 192: orlop.v1alpha1.Cluster.ListPending:output_type -> orlop.v1alpha1.ListPendingResponse
+	97,  // 193: orlop.v1alpha1.Cluster.Approve:output_type -> orlop.v1alpha1.ApproveResponse
+	99,  // 194: orlop.v1alpha1.Cluster.Deny:output_type -> orlop.v1alpha1.DenyResponse
+	107, // 195: orlop.v1alpha1.Cluster.GetMembership:output_type -> orlop.v1alpha1.GetMembershipResponse
+	111, // 196: orlop.v1alpha1.Cluster.ReplicateMembership:output_type -> orlop.v1alpha1.ReplicateMembershipResponse
+	113, // 197: orlop.v1alpha1.Cluster.Vote:output_type -> orlop.v1alpha1.VoteResponse
+	78,  // 198: orlop.v1alpha1.Cluster.Suspend:output_type -> orlop.v1alpha1.SuspendResponse
+	80,  // 199: orlop.v1alpha1.Cluster.Resume:output_type -> orlop.v1alpha1.ResumeResponse
+	82,  // 200: orlop.v1alpha1.Cluster.ListSuspended:output_type -> orlop.v1alpha1.ListSuspendedResponse
+	115, // 201: orlop.v1alpha1.Debug.Capture:output_type -> orlop.v1alpha1.CaptureResponse
+	118, // 202: orlop.v1alpha1.Debug.Profile:output_type -> orlop.v1alpha1.ProfileResponse
+	127, // 203: orlop.v1alpha1.Etcd.Snapshot:output_type -> orlop.v1alpha1.EtcdSnapshotResponse
+	130, // 204: orlop.v1alpha1.Etcd.ListSnapshots:output_type -> orlop.v1alpha1.EtcdListSnapshotsResponse
+	133, // 205: orlop.v1alpha1.Etcd.TakeSnapshot:output_type -> orlop.v1alpha1.EtcdTakeSnapshotResponse
+	135, // 206: orlop.v1alpha1.Etcd.Restore:output_type -> orlop.v1alpha1.EtcdRestoreResponse
+	138, // 207: orlop.v1alpha1.Etcd.Status:output_type -> orlop.v1alpha1.EtcdStatusResponse
+	140, // 208: orlop.v1alpha1.Etcd.Defragment:output_type -> orlop.v1alpha1.EtcdDefragmentResponse
+	142, // 209: orlop.v1alpha1.Etcd.Disarm:output_type -> orlop.v1alpha1.EtcdDisarmResponse
+	121, // 210: orlop.v1alpha1.Etcd.RemoveMember:output_type -> orlop.v1alpha1.EtcdRemoveMemberResponse
+	123, // 211: orlop.v1alpha1.Etcd.Recover:output_type -> orlop.v1alpha1.EtcdRecoverResponse
+	125, // 212: orlop.v1alpha1.Etcd.Rejoin:output_type -> orlop.v1alpha1.EtcdRejoinResponse
+	149, // [149:213] is the sub-list for method output_type
+	85,  // [85:149] is the sub-list for method input_type
+	81,  // [81:85] is the sub-list for extension type_name
+	77,  // [77:81] is the sub-list for extension extendee
+	0,   // [0:77] is the sub-list for field type_name
 }
 
 func init() { file_orlop_proto_init() }

@@ -26,6 +26,18 @@ type Release struct {
 	// Expires is the end of the support of this version, in seconds since 1970; 0 if unknown. After
 	// that time, the version continues to work and warns.
 	Expires int64 `json:"expires,omitempty"`
+	// Pins are the dates of the packages and modules in the image.
+	Pins Pins `json:"pins,omitzero"`
 	// Disk holds the partition sizes for an installation.
 	Disk disklayout.Sizes `json:"disk"`
+}
+
+// Pins are the dates of the pinned versions, in seconds since 1970; 0 if unknown. They do not depend
+// on the time of the build.
+type Pins struct {
+	// Debian is the time of Debian's archive when its newest packages were pinned. The packages
+	// have every update that was published before.
+	Debian int64 `json:"debian,omitempty"`
+	// Modules is the publication of the newest Go module in the image. The other modules are older.
+	Modules int64 `json:"modules,omitempty"`
 }

@@ -1,0 +1,254 @@
+package main
+
+import (
+	"bytes"
+	"cmp"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/google/renameio/v2"
+
+	"github.com/orlop-os/orlop/imager/debian"
+	"github.com/orlop-os/orlop/imager/outdated"
+	"github.com/orlop-os/orlop/pkg/buildinfo"
+)
+
+// pinsFile has the dates of the pinned versions, relative to the working directory.
+const pinsFile = "imager/pins.json"
+
+// Pins are the dates of the pinned versions. A build cannot compute them: the archive of Debian
+// moves on, and the build may have no network. `imager lock` records the dates, with digests of the
+// pinned versions to which they belong.
+type Pins struct {
+	Debian  DebianPins `json:"debian"`
+	Modules ModulePins `json:"modules"`
+}
+
+// DebianPins belongs to the lock file.
+type DebianPins struct {
+	// Archive is the time of Debian's archive when its newest packages were pinned: the packages
+	// have every update that was published before.
+	Archive time.Time `json:"archive"`
+	SHA256  string    `json:"sha256"` // of the lock file
+}
+
+// ModulePins belongs to the Go modules that are linked into the programs of the image.
+type ModulePins struct {
+	// Newest is the module that was published last, in the form path@version. The other modules
+	// are older: unlike Debian's time, this time does not say that newer versions are missing.
+	Newest     string            `json:"newest"`
+	Published  time.Time         `json:"published"`
+	Components []PinnedComponent `json:"components"`
+	SHA256     string            `json:"sha256"` // of the versions in the go.mod files of the image
+}
+
+// PinnedComponent is a component with the publication of its pinned version.
+type PinnedComponent struct {
+	Name      string    `json:"name"`
+	Version   string    `json:"version"`
+	Published time.Time `json:"published"`
+}
+
+// readPins reads the recorded dates and omits those of other pinned versions than the present ones,
+// with a note for each. The file may be missing.
+func readPins() (Pins, []string, error) {
+	var p Pins
+	text, err := os.ReadFile(pinsFile)
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return p, nil, err
+	}
+	if err == nil {
+		if err := json.Unmarshal(text, &p); err != nil {
+			return p, nil, fmt.Errorf("%s: %w; `imager lock` writes it", pinsFile, err)
+		}
+	}
+	lock, err := hashFile(lockFile, lockFile)
+	if err != nil {
+		return p, nil, err
+	}
+	modules, err := moduleDigest()
+	if err != nil {
+		return p, nil, err
+	}
+	p, notes := p.of(lock.SHA256, modules)
+	return p, notes, nil
+}
+
+// of omits the dates that do not belong to the pinned versions with these digests.
+func (p Pins) of(lock, modules string) (Pins, []string) {
+	var notes []string
+	if p.Debian.SHA256 != lock {
+		p.Debian = DebianPins{}
+		notes = append(notes, pinsFile+": has no date for this "+lockFile+": run `imager lock`")
+	}
+	if p.Modules.SHA256 != modules {
+		p.Modules = ModulePins{}
+		notes = append(notes, pinsFile+": has no date for the modules in go.mod and "+componentsModule+"/go.mod: run `imager lock -modules`")
+	}
+	return p, notes
+}
+
+// release returns the dates for the description of the image.
+func (p Pins) release() buildinfo.Pins {
+	return buildinfo.Pins{Debian: seconds(p.Debian.Archive), Modules: seconds(p.Modules.Published)}
+}
+
+// seconds returns the seconds since 1970; 0 for the zero time.
+func seconds(t time.Time) int64 {
+	if t.IsZero() {
+		return 0
+	}
+	return t.Unix()
+}
+
+// moduleDigest returns the digest of the versions in the go.mod files of the image.
+func moduleDigest() (string, error) {
+	var lines []string
+	for _, s := range outdated.Sources {
+		if !s.Image {
+			continue
+		}
+		text, err := os.ReadFile(s.File)
+		if err != nil {
+			return "", err
+		}
+		pins, err := outdated.Pins(s.File, text)
+		if err != nil {
+			return "", err
+		}
+		for _, p := range pins {
+			lines = append(lines, p.File+" "+p.String()+"\n")
+		}
+	}
+	slices.Sort(lines)
+	sum := sha256.Sum256([]byte(strings.Join(lines, "")))
+	return hex.EncodeToString(sum[:]), nil
+}
+
+// pinModules returns the dates of the modules that are linked into the programs of the image.
+func pinModules() (ModulePins, error) {
+	var linked []outdated.Facts
+	for _, s := range imageScans() {
+		c := exec.Command("go", append([]string{"list", "-deps", "-json=Module", "-tags", s.Tags}, s.Packages...)...)
+		cgo := "CGO_ENABLED=0"
+		if s.CGO {
+			cgo = "CGO_ENABLED=1"
+		}
+		var stderr bytes.Buffer
+		c.Dir, c.Stderr = s.Dir, &stderr
+		c.Env = append(os.Environ(), cgo, "GOFLAGS=-mod=readonly", "GOOS=linux", "GOARCH=amd64", "GOWORK=off")
+		out, err := c.Output()
+		if err != nil {
+			return ModulePins{}, fmt.Errorf("go list: %w: %s", err, strings.TrimSpace(stderr.String()))
+		}
+		modules, err := linkedModules(bytes.NewReader(out))
+		if err != nil {
+			return ModulePins{}, err
+		}
+		linked = append(linked, modules...)
+	}
+	p, err := datesOf(linked)
+	if err != nil {
+		return p, err
+	}
+	p.SHA256, err = moduleDigest()
+	return p, err
+}
+
+// linkedModules reads the modules of packages from the output of `go list -json=Module`. The
+// standard library has no module, and the repository's own modules have no version.
+func linkedModules(r io.Reader) ([]outdated.Facts, error) {
+	var all []outdated.Facts
+	for d := json.NewDecoder(r); ; {
+		var pkg struct{ Module *outdated.Facts }
+		switch err := d.Decode(&pkg); {
+		case errors.Is(err, io.EOF):
+			return all, nil
+		case err != nil:
+			return nil, fmt.Errorf("go list: %w", err)
+		}
+		m := pkg.Module
+		if m != nil && m.Replace != nil {
+			m = m.Replace
+		}
+		if m != nil && m.Version != "" {
+			all = append(all, *m)
+		}
+	}
+}
+
+// datesOf returns the dates of linked modules.
+func datesOf(linked []outdated.Facts) (ModulePins, error) {
+	var p ModulePins
+	seen := map[string]bool{}
+	for _, m := range linked {
+		name := m.Path + "@" + m.Version
+		if m.Time == nil {
+			return p, fmt.Errorf("%s: the go command does not know when it was published; `go mod download` asks the module proxy", name)
+		}
+		if seen[name] {
+			continue
+		}
+		seen[name] = true
+		if m.Time.After(p.Published) || m.Time.Equal(p.Published) && name > p.Newest {
+			p.Newest, p.Published = name, *m.Time
+		}
+		if component := outdated.ComponentOf(m.Path); component != "" {
+			p.Components = append(p.Components, PinnedComponent{component, m.Version, *m.Time})
+		}
+	}
+	slices.SortFunc(p.Components, func(a, b PinnedComponent) int {
+		return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.Version, b.Version))
+	})
+	return p, nil
+}
+
+// updatePins records the dates: of the modules and, with packages, of the lock file, which must be
+// from apt's present lists.
+func updatePins(packages bool) error {
+	p, _, err := readPins()
+	if err != nil {
+		return err
+	}
+	if packages {
+		lock, err := hashFile(lockFile, lockFile)
+		if err != nil {
+			return err
+		}
+		archive, err := debian.ArchiveTime()
+		if err != nil {
+			return err
+		}
+		p.Debian = DebianPins{Archive: archive, SHA256: lock.SHA256}
+	}
+	if p.Modules, err = pinModules(); err != nil {
+		return err
+	}
+	text, err := json.MarshalIndent(p, "", "  ")
+	if err != nil {
+		return err
+	}
+	if err := renameio.WriteFile(filepath.FromSlash(pinsFile), append(text, '\n'), 0o644); err != nil {
+		return err
+	}
+	fmt.Printf("%s: Debian's archive of %s, newest Go module of %s\n", pinsFile, date(p.Debian.Archive), date(p.Modules.Published))
+	return nil
+}
+
+// date returns the day of a time.
+func date(t time.Time) string {
+	if t.IsZero() {
+		return "an unknown time"
+	}
+	return t.UTC().Format(time.DateOnly)
+}
