@@ -47,6 +47,9 @@ const suites = "/usr/share/distro-info/debian.csv"
 // database is the module that contains the Go vulnerability database, in the directory data/osv.
 const database = "golang.org/x/vulndb"
 
+// acceptedFile is the list of vulnerabilities that do not affect the image.
+const acceptedFile = "imager/vulnerabilities.json"
+
 // Gather asks all sources. image are the programs of the image. A source without an answer is in
 // Failed; an error is a fault of the repository's own files.
 func Gather(lockFile string, lock debian.Lock, image []Scan, all bool, now time.Time) (Answers, error) {
@@ -61,6 +64,13 @@ func Gather(lockFile string, lock debian.Lock, image []Scan, all bool, now time.
 			return a, err
 		}
 		a.Pins = append(a.Pins, pins...)
+	}
+	text, err := os.ReadFile(acceptedFile)
+	if err != nil {
+		return a, err
+	}
+	if a.Accepted, err = ParseAccepted(acceptedFile, text); err != nil {
+		return a, err
 	}
 	a.askGo()
 	a.askDatabase(image)

@@ -193,7 +193,8 @@ func Probes(p Pin, f Facts) []string {
 	if _, list := f.refusal(); list {
 		return candidates(p.Version)
 	}
-	return f.patches(p.Version)
+	// The go command has already requested the newest version.
+	return slices.DeleteFunc(f.patches(p.Version), func(v string) bool { return f.Update != nil && v == f.Update.Version })
 }
 
 // moduleItem compares a pin with the facts, and with the versions that the proxy serves among the
@@ -221,11 +222,14 @@ func moduleItem(p Pin, f Facts, served map[string]bool) Item {
 		i.unanswered = reason
 	default:
 		for _, v := range f.patches(p.Version) {
-			if served[v] {
+			ok, probed := served[v]
+			if ok || v == i.Newest {
 				i.Patch = v
 				break
 			}
-			i.Notes = append(i.Notes, v+" is listed, but refused")
+			if probed {
+				i.Notes = append(i.Notes, v+" is listed, but refused")
+			}
 		}
 	}
 	if i.Patch == i.Newest {

@@ -86,6 +86,11 @@ func answers(t *testing.T) Answers {
 		}
 		a.Findings = append(a.Findings, found...)
 	}
+	accepted, err := ParseAccepted("accepted.json", read(t, "accepted.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	a.Accepted = accepted
 	suite, err := suiteItem(bytes.NewReader(read(t, "suites.csv")), codename(a.Offers), a.LockFile, today)
 	if err != nil {
 		t.Fatal(err)
@@ -130,6 +135,7 @@ func TestExit(t *testing.T) {
 		{Kind: KindModule, Newest: "v2.0.0"},
 		{Kind: KindModule, Advisories: []Advisory{{ID: "GO-1", Fixed: "v1.0.1"}}, Fixed: "v1.0.1"},
 		{Kind: KindModule, Advisories: []Advisory{{ID: "GO-1", Image: true}}},
+		{Kind: KindModule, Advisories: []Advisory{{ID: "GO-1", Image: true, Fixed: "v1.0.1", Accepted: "is not called"}}},
 		{Kind: KindDebian, Newest: "2"},
 	}
 	for name, c := range map[string]struct {
@@ -185,6 +191,7 @@ func TestProbes(t *testing.T) {
 	a := answers(t)
 	for module, want := range map[string][]string{
 		"k8s.io/kubernetes":      {"v1.36.6", "v1.36.5", "v1.36.4"},
+		"example.com/accepted":   nil, // its only patch is the newest version
 		"example.com/pseudo":     nil,
 		"example.com/refused/v2": {"v2.0.26", "v2.0.27", "v2.0.28", "v2.0.29", "v2.0.30", "v2.0.31", "v2.0.32", "v2.0.33", "v2.0.34", "v2.0.35", "v2.1.0", "v2.2.0", "v2.3.0"},
 	} {
@@ -210,6 +217,28 @@ func TestDamagedAnswers(t *testing.T) {
 	}
 	if got, err := debianItem(debian.Package{Want: "a", Name: "a", Version: "x:1"}, "lock", nil); err == nil {
 		t.Errorf("a version that is none: %+v", got)
+	}
+}
+
+func TestParseAccepted(t *testing.T) {
+	text, err := os.ReadFile("../vulnerabilities.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := ParseAccepted("imager/vulnerabilities.json", text); err != nil {
+		t.Error(err)
+	}
+	const good = `{"id": "GO-1", "module": "example.com/a", "until": "2027-01-31", "reason": "is not called"}`
+	for text, want := range map[string]string{
+		`[{"id": "GO-1", "module": "example.com/a", "until": "2027-01-31"}]`:                      "reason",
+		`[{"id": "GO-1", "module": "example.com/a", "until": "soon", "reason": "is not called"}]`: "2027-03-31",
+		`[{"id": "GO-1", "modules": "example.com/a", "until": "2027-01-31", "reason": "is not"}]`: "modules",
+		`[` + good + `, ` + good + `]`: "twice",
+		`[` + good + `] []`:            "more text",
+	} {
+		if got, err := ParseAccepted("x.json", []byte(text)); err == nil || !strings.Contains(err.Error(), want) || !strings.HasPrefix(err.Error(), "x.json: ") {
+			t.Errorf("%s: %v, %v; want an error with %q", text, got, err, want)
+		}
 	}
 }
 

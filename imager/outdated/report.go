@@ -67,9 +67,9 @@ type Item struct {
 }
 
 // Security reports whether a security update of the image is missing: a fix exists of a package
-// that the image contains.
+// that the image contains, and the vulnerability is not accepted.
 func (i Item) Security() bool {
-	return i.Kind == KindDebian && i.Fixed != "" || slices.ContainsFunc(i.Advisories, func(a Advisory) bool { return a.Image && a.Fixed != "" })
+	return i.Kind == KindDebian && i.Fixed != "" || slices.ContainsFunc(i.Advisories, Advisory.due)
 }
 
 // Report is the result of a comparison.
@@ -81,6 +81,8 @@ type Report struct {
 	Items    []Item     `json:"items"`
 	// Failed are sources without an answer. The report is not complete.
 	Failed []string `json:"failed,omitempty"`
+	// Unneeded are acceptances of vulnerabilities that have ended or that no finding needs.
+	Unneeded []string `json:"unneeded,omitempty"`
 	// Unknown are the limits of the sources.
 	Unknown []string `json:"unknown"`
 }
@@ -120,6 +122,7 @@ type Answers struct {
 	Go        string // version of the go command, such as go1.26.8
 	Toolchain Facts  // the published Go versions
 	Findings  []Finding
+	Accepted  []Acceptance
 	Database  *time.Time
 
 	LockFile string
@@ -139,6 +142,7 @@ const staleAfter = 14 * 24 * time.Hour
 // have a known vulnerability.
 func Compare(a Answers, now time.Time, all bool) (*Report, error) {
 	r := &Report{Archive: a.Archive, Database: a.Database, Failed: slices.Clone(a.Failed), Unknown: slices.Clone(limits)}
+	a.Findings, r.Unneeded = accept(a.Findings, a.Accepted, now.UTC().Format(time.DateOnly))
 	if a.Archive != nil && now.Sub(*a.Archive) > staleAfter {
 		r.Failed = append(r.Failed, "Debian: apt's lists are of "+a.Archive.Format(time.DateOnly)+"; `apt-get update` downloads newer ones")
 	}

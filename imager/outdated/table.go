@@ -20,7 +20,7 @@ var sections = []section{
 		return []string{i.Component, i.Pinned, dash(i.Newest), dash(i.Patch), dash(i.securityUpdate())}, i.Component != ""
 	}},
 	{"Security updates of the image\tPINNED\tFIXED BY\tKNOWN VULNERABILITIES\tPINNED IN", func(i Item) ([]string, bool) {
-		return []string{i.Name, i.Pinned, i.Fixed, dash(i.identifiers(imageFixed)), i.files()}, i.Security()
+		return []string{i.Name, i.Pinned, i.Fixed, dash(i.identifiers(Advisory.due)), i.files()}, i.Security()
 	}},
 	{"Vulnerabilities of the image without a fix\tPINNED\tKNOWN VULNERABILITIES\tPINNED IN", func(i Item) ([]string, bool) {
 		ids := i.identifiers(imageNotFixed)
@@ -29,6 +29,15 @@ var sections = []section{
 	{"Vulnerabilities outside of the image\tPINNED\tFIXED BY\tKNOWN VULNERABILITIES\tPINNED IN", func(i Item) ([]string, bool) {
 		ids := i.identifiers(notImage)
 		return []string{i.Name, i.Pinned, dash(i.Fixed), ids, i.files()}, ids != ""
+	}},
+	{"Accepted vulnerabilities\tPINNED\tREASON", func(i Item) ([]string, bool) {
+		var reasons []string
+		for _, a := range i.Advisories {
+			if a.Accepted != "" {
+				reasons = append(reasons, a.ID+": "+a.Accepted)
+			}
+		}
+		return []string{i.Name, i.Pinned, strings.Join(reasons, "; ")}, len(reasons) > 0
 	}},
 	{"Retracted or deprecated by the author\tPINNED\tREASON\tPINNED IN", func(i Item) ([]string, bool) {
 		reason := strings.TrimPrefix(i.Retracted+"; "+i.Deprecated, "; ")
@@ -50,16 +59,9 @@ func (r *Report) Print(w io.Writer) error {
 			return err
 		}
 	}
-	if len(r.Failed) > 0 {
-		fmt.Fprintln(w, "\nNo answer:")
-	}
-	for _, f := range r.Failed {
-		fmt.Fprintln(w, "  -", f)
-	}
-	fmt.Fprintln(w, "\nNot known:")
-	for _, u := range r.Unknown {
-		fmt.Fprintln(w, "  -", u)
-	}
+	printList(w, "Acceptances without effect", r.Unneeded)
+	printList(w, "No answer", r.Failed)
+	printList(w, "Not known", r.Unknown)
 	newer, security := 0, 0
 	for _, i := range r.Items {
 		if i.Newest+i.Patch != "" {
@@ -71,6 +73,16 @@ func (r *Report) Print(w io.Writer) error {
 	}
 	_, err := fmt.Fprintf(w, "\n%d pinned versions, %d with a newer version, %d with a missing security update\n", len(r.Items), newer, security)
 	return err
+}
+
+// printList writes a title and the lines below it, if there are any.
+func printList(w io.Writer, title string, lines []string) {
+	if len(lines) > 0 {
+		fmt.Fprintf(w, "\n%s:\n", title)
+	}
+	for _, l := range lines {
+		fmt.Fprintln(w, "  -", l)
+	}
 }
 
 func (r *Report) printSection(w io.Writer, s section) error {
@@ -90,9 +102,8 @@ func (r *Report) printSection(w io.Writer, s section) error {
 	return t.Flush()
 }
 
-func imageFixed(a Advisory) bool    { return a.Image && a.Fixed != "" }
-func imageNotFixed(a Advisory) bool { return a.Image && a.Fixed == "" }
-func notImage(a Advisory) bool      { return !a.Image }
+func imageNotFixed(a Advisory) bool { return a.Image && a.Fixed == "" && a.Accepted == "" }
+func notImage(a Advisory) bool      { return !a.Image && a.Accepted == "" }
 
 // shownIDs is the number of advisories in a line of the table. The JSON has all of them.
 const shownIDs = 3

@@ -24,7 +24,12 @@ type Advisory struct {
 	Fixed string `json:"fixed,omitempty"`
 	// Image is true if a program of the image contains an affected package.
 	Image bool `json:"image"`
+	// Accepted is the reason for which it does not affect the image; empty without a decision.
+	Accepted string `json:"accepted,omitempty"`
 }
+
+// due reports whether the image needs an update: a fix exists, and no decision says otherwise.
+func (a Advisory) due() bool { return a.Image && a.Fixed != "" && a.Accepted == "" }
 
 // Finding is an advisory with the module and the version that it affects.
 type Finding struct {
@@ -108,11 +113,12 @@ func advisories(module, version string, findings []Finding) []Advisory {
 	return all
 }
 
-// fixedBy returns the first version that has the fixes of all advisories for which a fix exists.
+// fixedBy returns the first version that has the fixes of all advisories for which a fix exists,
+// without the accepted advisories.
 func fixedBy(all []Advisory) string {
 	fixed := ""
 	for _, a := range all {
-		if a.Fixed != "" && (fixed == "" || semver.Compare(a.Fixed, fixed) > 0) {
+		if a.Accepted == "" && a.Fixed != "" && (fixed == "" || semver.Compare(a.Fixed, fixed) > 0) {
 			fixed = a.Fixed
 		}
 	}

@@ -8,6 +8,7 @@ replace example.com/here => ./here
 
 require (
 	example.com/here v1.0.0
+	example.com/accepted v1.0.0
 	example.com/pseudo v0.0.0-20250222171855-c4b9df066048
 	example.com/refused/v2 v2.0.25
 	example.com/retracted v1.1.0

@@ -1,0 +1,72 @@
+package outdated
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+)
+
+// Acceptance is the decision that a vulnerability does not affect the image. It ends at a date;
+// then the decision must be made again.
+type Acceptance struct {
+	ID     string `json:"id"`
+	Module string `json:"module"`
+	Until  string `json:"until"` // the last day, in the form 2006-01-02
+	Reason string `json:"reason"`
+}
+
+// ParseAccepted reads a JSON list of acceptances. All fields are necessary.
+func ParseAccepted(file string, text []byte) ([]Acceptance, error) {
+	var all []Acceptance
+	d := json.NewDecoder(bytes.NewReader(text))
+	d.DisallowUnknownFields()
+	if err := d.Decode(&all); err != nil {
+		return nil, fmt.Errorf("%s: %w", file, err)
+	}
+	if _, err := d.Token(); !errors.Is(err, io.EOF) {
+		return nil, fmt.Errorf("%s: a single list expected, more text found", file)
+	}
+	seen := map[[2]string]bool{}
+	for _, a := range all {
+		key := [2]string{a.ID, a.Module}
+		switch _, err := time.Parse(time.DateOnly, a.Until); {
+		case a.ID == "" || a.Module == "" || a.Reason == "":
+			return nil, fmt.Errorf("%s: %+v: id, module and reason are necessary", file, a)
+		case err != nil:
+			return nil, fmt.Errorf("%s: %s: until: a date such as 2027-03-31 expected: %w", file, a.ID, err)
+		case seen[key]:
+			return nil, fmt.Errorf("%s: %s of %s is listed twice", file, a.ID, a.Module)
+		}
+		seen[key] = true
+	}
+	return all, nil
+}
+
+// accept returns the findings with the reasons of the acceptances that are valid on the day, and a
+// line for each acceptance without effect: it has ended, or no finding needs it.
+func accept(findings []Finding, accepted []Acceptance, day string) (marked []Finding, without []string) {
+	reasons, needed := map[[2]string]string{}, map[[2]string]bool{}
+	for _, a := range accepted {
+		if a.Until >= day {
+			reasons[[2]string{a.ID, a.Module}] = a.Reason
+		}
+	}
+	for _, f := range findings {
+		key := [2]string{f.ID, f.Module}
+		f.Accepted = reasons[key]
+		needed[key] = true
+		marked = append(marked, f)
+	}
+	for _, a := range accepted {
+		switch {
+		case a.Until < day:
+			without = append(without, fmt.Sprintf("%s of %s: ended on %s; examine it again", a.ID, a.Module, a.Until))
+		case len(findings) > 0 && !needed[[2]string{a.ID, a.Module}]:
+			without = append(without, fmt.Sprintf("%s of %s: is not found any more; remove it", a.ID, a.Module))
+		}
+	}
+	return marked, without
+}
