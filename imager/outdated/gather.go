@@ -3,6 +3,7 @@ package outdated
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -138,11 +139,14 @@ func (a *Answers) askDatabase(image []Scan) {
 func downloadDatabase() (dir string, published time.Time, err error) {
 	// outside of a module, so that no go.sum changes
 	out, err := run(os.TempDir(), nil, "go", "mod", "download", "-json", database+"@latest")
-	if err != nil {
-		return "", published, err
+	var m struct{ Dir, Info, Error string }
+	if broken := json.Unmarshal(out, &m); err == nil {
+		err = broken
 	}
-	var m struct{ Dir, Info string }
-	if err := json.Unmarshal(out, &m); err != nil {
+	if m.Error != "" {
+		err = errors.New(m.Error)
+	}
+	if err != nil {
 		return "", published, err
 	}
 	info, err := os.ReadFile(m.Info)
@@ -259,7 +263,7 @@ func (a *Answers) askDebian(now time.Time) {
 	a.Suite = &suite
 }
 
-// run runs a command in dir and returns its output.
+// run runs a command in dir and returns its output, after a failure too.
 func run(dir string, env []string, name string, args ...string) ([]byte, error) {
 	c := exec.Command(name, args...)
 	c.Dir, c.Env = dir, append(os.Environ(), env...)
@@ -267,7 +271,7 @@ func run(dir string, env []string, name string, args ...string) ([]byte, error) 
 	c.Stderr = &stderr
 	out, err := c.Output()
 	if err != nil {
-		return nil, fmt.Errorf("%s %s: %w: %s", name, args[0], err, strings.TrimSpace(stderr.String()))
+		return out, fmt.Errorf("%s %s: %w: %s", name, args[0], err, strings.TrimSpace(stderr.String()))
 	}
 	return out, nil
 }

@@ -164,6 +164,15 @@ func TestStaleLists(t *testing.T) {
 	}
 }
 
+// TestUnanswered checks that a module proxy without answers gives a line, not a line per module.
+func TestUnanswered(t *testing.T) {
+	got := unanswered([]Item{{Name: "a", Pinned: "v1", unanswered: "no route"}, {Name: "b", Pinned: "v1"}, {Name: "c", Pinned: "v1", unanswered: "not listed"},
+		{Name: "d", Pinned: "v2", unanswered: "no route"}})
+	if want := []string{"a v1 and 1 more: no route", "c v1: not listed"}; !slices.Equal(got, want) {
+		t.Errorf("%q, want %q", got, want)
+	}
+}
+
 func TestPins(t *testing.T) {
 	got := map[string]Pin{}
 	for _, p := range answers(t).Pins {

@@ -2,6 +2,7 @@ package outdated
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -36,6 +37,9 @@ var components = map[string]string{
 // its own.
 func ComponentOf(name string) string {
 	if strings.HasPrefix(name, "linux-image-") {
+		if strings.Contains(name, "-cloud-") {
+			return "Linux (cloud)"
+		}
 		return "Linux"
 	}
 	return components[name]
@@ -171,13 +175,25 @@ func Compare(a Answers, now time.Time, all bool) (*Report, error) {
 	return r, nil
 }
 
-// unanswered describes the items without an answer.
+// unanswered describes the items without an answer, with a line for each reason.
 func unanswered(items []Item) []string {
-	var failed []string
+	var reasons, failed []string
+	by := map[string][]string{}
 	for _, i := range items {
-		if i.unanswered != "" {
-			failed = append(failed, i.Name+" "+i.Pinned+": "+i.unanswered)
+		if i.unanswered == "" {
+			continue
 		}
+		if by[i.unanswered] == nil {
+			reasons = append(reasons, i.unanswered)
+		}
+		by[i.unanswered] = append(by[i.unanswered], i.Name+" "+i.Pinned)
+	}
+	for _, reason := range reasons {
+		line := by[reason][0]
+		if more := len(by[reason]) - 1; more > 0 {
+			line += fmt.Sprintf(" and %d more", more)
+		}
+		failed = append(failed, line+": "+reason)
 	}
 	return failed
 }
