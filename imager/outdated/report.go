@@ -63,9 +63,10 @@ type Item struct {
 	// Advisories are the known vulnerabilities of the pinned version. The archive of Debian has no
 	// such list.
 	Advisories []Advisory `json:"advisories,omitempty"`
-	Retracted  string     `json:"retracted,omitempty"` // why the author retracted the pinned version
-	Deprecated string     `json:"deprecated,omitempty"`
-	Notes      []string   `json:"notes,omitempty"`
+	// Retracted is the author's reason for the retraction of the pinned version.
+	Retracted  string   `json:"retracted,omitempty"`
+	Deprecated string   `json:"deprecated,omitempty"`
+	Notes      []string `json:"notes,omitempty"`
 
 	unanswered string // why the source has no answer
 }

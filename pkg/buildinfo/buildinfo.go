@@ -32,8 +32,8 @@ type Release struct {
 	Disk disklayout.Sizes `json:"disk"`
 }
 
-// Pins are the dates of the pinned versions, in seconds since 1970; 0 if unknown. They do not depend
-// on the time of the build.
+// Pins are the dates of the pinned versions, in seconds since 1970; 0 if unknown. They do not
+// depend on the time of the build.
 type Pins struct {
 	// Debian is the time of Debian's archive when its newest packages were pinned. The packages
 	// have every update that was published before.
