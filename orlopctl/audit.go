@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -76,7 +77,7 @@ func (l *auditList) run(ctx context.Context, c *client.Client) error {
 	var read [2][]auditLine
 	for i := range chains {
 		err := readRecord(ctx, c, &chains[i], 0, false, true, func(line auditLine) error { read[i] = append(read[i], line); return nil })
-		if err != nil {
+		if err != nil && !errors.Is(err, errNoRefused) {
 			return err
 		}
 	}
@@ -108,7 +109,10 @@ func (l *auditList) run(ctx context.Context, c *client.Client) error {
 				return err
 			}
 		case err := <-ended:
-			return err
+			if !errors.Is(err, errNoRefused) {
+				return err
+			}
+			// the record of changes goes on
 		}
 	}
 }
@@ -178,7 +182,10 @@ func auditVerifyCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.
 				if err := chain.End(); err != nil {
 					return brokenChain(err)
 				}
-				return readRecord(ctx, c, &refused, 0, false, true, nothing)
+				if err := readRecord(ctx, c, &refused, 0, false, true, nothing); !errors.Is(err, errNoRefused) {
+					return err
+				}
+				return nil
 			})
 			if err != nil {
 				return err
@@ -217,31 +224,36 @@ func printVerified(ios *iostreams.Streams, chain, refused audit.Chain) {
 	ios.Printf("calls %d to %d are unchanged; the mark of the last call is\n%s\n", chain.First.Number, chain.Last.Number, chain.Last)
 }
 
+// errNoRefused is returned for record `refused` of a machine with a version that has only record
+// `changes`.
+var errNoRefused = &exit.Error{
+	Code: exit.Failure, Err: errors.New("audit: the version of the machine has no record `refused`"),
+	Hint: "`orlopctl audit list --record changes` also lists the rejected calls of this version",
+}
+
 // readRecord reads a machine's record from a sequence number on, and checks each line if check is
 // set. A machine of a version that has only record `changes` sends that record for `refused` too;
-// such a machine has no record `refused`.
+// readRecord returns errNoRefused then.
 func readRecord(ctx context.Context, c *client.Client, chain *audit.Chain, after uint64, follow, check bool, do func(auditLine) error) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
 	stream, err := c.Audit.Read(ctx, &api.ReadAuditRequest{After: after, Follow: follow, Refused: chain.Record != ""})
 	if err != nil {
 		return err
 	}
-	errOlder := errors.New("a machine with one record")
-	err = connect.Each(stream.Recv, func(l *api.AuditLine) error {
+	begun := false
+	return connect.Each(stream.Recv, func(l *api.AuditLine) error {
+		if !begun && chain.Record != "" && !bytes.Contains(l.Line, []byte(`"record":`)) {
+			return errNoRefused
+		}
+		begun = true
 		line := auditLine{text: l.Line}
-		if !check {
-			return do(line)
-		}
-		if chain.Record != "" && chain.Last == (audit.Checkpoint{}) && !strings.Contains(string(l.Line), `"record":`) {
-			return errOlder
-		}
-		var err error
-		if line.entry, err = chain.Check(l.Line); err != nil {
-			return brokenChain(err)
+		if check {
+			var err error
+			if line.entry, err = chain.Check(l.Line); err != nil {
+				return brokenChain(err)
+			}
 		}
 		return do(line)
 	})
-	if errors.Is(err, errOlder) {
-		return nil
-	}
-	return err
 }

@@ -1,0 +1,132 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"io"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"google.golang.org/grpc"
+
+	"github.com/orlop-os/orlop/orlopctl/iostreams"
+	"github.com/orlop-os/orlop/pkg/api"
+	"github.com/orlop-os/orlop/pkg/audit"
+	"github.com/orlop-os/orlop/pkg/client"
+)
+
+// errCut ends the streams of a cutAudit.
+var errCut = errors.New("the connection was cut")
+
+// cutAudit is a machine with a record of changes and, if refused is not nil, a record of rejected
+// calls. A machine without the latter sends the record of changes for it, as an older version does.
+// Only a stream with follow gets the last line of its record. It ends with errCut; the
+// stream of rejected calls does not end.
+type cutAudit struct {
+	api.AuditClient
+	changes, refused [][]byte
+}
+
+// Read implements api.AuditClient.
+func (a cutAudit) Read(ctx context.Context, r *api.ReadAuditRequest, _ ...grpc.CallOption) (grpc.ServerStreamingClient[api.AuditLine], error) {
+	lines := a.changes
+	if r.Refused && a.refused != nil {
+		lines = a.refused
+	}
+	s := &auditStream{ctx: ctx, lines: lines[min(int(r.After), len(lines)):], end: io.EOF}
+	switch {
+	case !r.Follow:
+		s.lines = s.lines[:max(len(s.lines)-1, 0)]
+	case r.Refused:
+		s.end = nil
+	default:
+		s.end = errCut
+	}
+	return s, nil
+}
+
+// auditStream is a stream of lines with its end; nil waits for the end of the context.
+type auditStream struct {
+	grpc.ClientStream
+	ctx   context.Context
+	lines [][]byte
+	end   error
+}
+
+// Recv implements grpc.ServerStreamingClient.
+func (s *auditStream) Recv() (*api.AuditLine, error) {
+	if len(s.lines) == 0 {
+		if s.end == nil {
+			<-s.ctx.Done()
+			return nil, s.ctx.Err()
+		}
+		return nil, s.end
+	}
+	time.Sleep(time.Second) // until all other goroutines wait
+	line := s.lines[0]
+	s.lines = s.lines[1:]
+	return &api.AuditLine{Line: line}, nil
+}
+
+// auditLines returns the lines of a record about calls of these methods.
+func auditLines(t *testing.T, record string, methods ...string) [][]byte {
+	t.Helper()
+	l, err := audit.OpenNamed(t.TempDir(), record, audit.DefaultSize, 2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines := [][]byte{}
+	for _, method := range methods {
+		if err := l.Append(time.Now(), audit.Call{Method: method, Status: "OK"}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := l.Read(0, func(_ uint64, line []byte) error { lines = append(lines, line); return nil }); err != nil {
+		t.Fatal(err)
+	}
+	return lines
+}
+
+// TestAuditOfOneRecord checks a list of a machine of a version with one record: it contains each
+// line once, goes on with --follow, and fails for record `refused` alone in each output format.
+func TestAuditOfOneRecord(t *testing.T) {
+	one := cutAudit{changes: auditLines(t, "", "First", "Second", "Third")}
+	two := cutAudit{changes: one.changes, refused: auditLines(t, audit.Refused, "Rejected", "Later")}
+	both := []string{"", audit.Refused}
+	for name, c := range map[string]struct {
+		machine cutAudit
+		list    auditList
+		format  string
+		methods string
+		err     error
+	}{
+		"list":                   {one, auditList{records: both}, "table", "First Second", nil},
+		"follow":                 {one, auditList{records: both, follow: true}, "table", "First Second Third", errCut},
+		"follow, first line":     {cutAudit{changes: one.changes[:1]}, auditList{records: both, follow: true}, "table", "First", errCut},
+		"refused":                {one, auditList{records: both[1:]}, "table", "", errNoRefused},
+		"refused, as JSON":       {one, auditList{records: both[1:]}, "json", "", errNoRefused},
+		"refused, from a number": {one, auditList{records: both[1:], after: 1, follow: true}, "table", "", errNoRefused},
+		"two records":            {two, auditList{records: both}, "table", "First Second Rejected", nil},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			var out strings.Builder
+			c.list.ios = &iostreams.Streams{Out: &out, Format: c.format}
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			err := c.list.run(ctx, &client.Client{Audit: c.machine})
+			var methods []string
+			for line := range strings.Lines(out.String()) {
+				for _, method := range []string{"First", "Second", "Third", "Rejected", "Later"} {
+					if strings.Contains(line, method) {
+						methods = append(methods, method)
+					}
+				}
+			}
+			if got := strings.Join(methods, " "); got != c.methods || !errors.Is(err, c.err) {
+				t.Errorf("%s: %q, %v; want %q, %v", name, got, err, c.methods, c.err)
+			}
+		})
+	}
+}
