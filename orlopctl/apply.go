@@ -20,6 +20,7 @@ import (
 
 	"github.com/orlop-os/orlop/orlopctl/connect"
 	"github.com/orlop-os/orlop/orlopctl/exit"
+	"github.com/orlop-os/orlop/orlopctl/flags"
 	"github.com/orlop-os/orlop/orlopctl/format"
 	"github.com/orlop-os/orlop/orlopctl/iostreams"
 	"github.com/orlop-os/orlop/orlopctl/trial"
@@ -139,6 +140,7 @@ func (a *applying) flags(f *pflag.FlagSet) {
 	f.StringVar(&a.mode, "mode", "auto", "auto: now; no-reboot: now, unless it needs a reboot; try: now, and the previous configuration becomes active again unless `confirm-config` confirms it; "+
 		"staged: from the next boot on, or from the first boot of the next upgrade; reboot: staged, and the machine reboots")
 	f.DurationVar(&a.tryFor, "try-for", 0, "how long it is tried, 10s to 1h (default: 2m in the mode try, 1m for a change that can cut you off)")
+	flags.Positive(f, "try-for", &a.tryFor)
 	f.BoolVar(&a.force, "force", false, "apply it although it names links, kernel parameters or kernel modules that the machine does not have")
 	f.BoolVar(&a.noTrial, "no-trial", false, "modes auto and no-reboot: do not try a change that can cut you off; nothing brings the configuration before back")
 }

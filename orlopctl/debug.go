@@ -17,6 +17,7 @@ import (
 
 	"github.com/orlop-os/orlop/orlopctl/connect"
 	"github.com/orlop-os/orlop/orlopctl/exit"
+	"github.com/orlop-os/orlop/orlopctl/flags"
 	"github.com/orlop-os/orlop/orlopctl/format"
 	"github.com/orlop-os/orlop/orlopctl/iostreams"
 	"github.com/orlop-os/orlop/orlopctl/secretfile"
@@ -57,8 +58,11 @@ func captureCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Comm
 	f := c.Flags()
 	f.StringVar(&filter, "filter", "", "only these packets: \"tcp port 443 and host 10.0.0.12\"")
 	f.Uint64Var(&request.Count, "count", 0, "end after so many packets")
+	flags.Positive(f, "count", &request.Count)
 	f.DurationVar(&duration, "duration", 0, "end after this time (default 1m, at most 10m)")
+	flags.Positive(f, "duration", &duration)
 	f.Uint32Var(&request.Snaplen, "snaplen", 0, "keep so many bytes of each packet (default: all)")
+	flags.Positive(f, "snaplen", &request.Snaplen)
 	f.BoolVar(&request.Promiscuous, "promiscuous", false, "also record packets that are not addressed to the machine (promiscuous mode)")
 	f.StringVar(&out, "out", "-", "write to this file; - for the standard output")
 	return c
@@ -156,6 +160,7 @@ func profileCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Comm
 	f := c.Flags()
 	f.StringVar(&request.Kind, "kind", profile.Kinds[0], strings.Join(profile.Kinds, ", "))
 	f.DurationVar(&duration, "duration", 0, "cpu: how long to watch it (default 30s, at most 1m)")
+	flags.Positive(f, "duration", &duration)
 	f.StringVar(&out, "out", "", "write to this file")
 	must(c.MarkFlagRequired("out"))
 	return c

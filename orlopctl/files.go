@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/orlop-os/orlop/orlopctl/connect"
+	"github.com/orlop-os/orlop/orlopctl/flags"
 	"github.com/orlop-os/orlop/orlopctl/format"
 	"github.com/orlop-os/orlop/orlopctl/iostreams"
 	"github.com/orlop-os/orlop/pkg/api"
@@ -58,6 +59,7 @@ func catCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Command 
 		},
 	}
 	c.Flags().Int64Var(&request.Offset, "offset", 0, "start at this byte")
+	flags.NotNegative(c.Flags(), "offset", &request.Offset)
 	return c
 }
 

@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/orlop-os/orlop/orlopctl/exit"
+	"github.com/orlop-os/orlop/orlopctl/flags"
 	"github.com/orlop-os/orlop/orlopctl/gen"
 	"github.com/orlop-os/orlop/orlopctl/iostreams"
 	"github.com/orlop-os/orlop/pkg/pki"
@@ -80,6 +81,7 @@ func genClientCommand(ios *iostreams.Streams) *cobra.Command {
 	f.StringVar(&role, "role", "reader", gen.RoleNames())
 	f.StringVar(&out, "out", "", "directory for the files (default: the operator's)")
 	f.DurationVar(&ttl, "ttl", gen.ClientTTL, "how long the certificate is valid")
+	flags.Positive(f, "ttl", &ttl)
 	f.BoolVar(&force, "force", false, "replace existing files")
 	must(c.MarkFlagRequired("operator"))
 	return c

@@ -5,9 +5,9 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/orlop-os/orlop/orlopctl/connect"
+	"github.com/orlop-os/orlop/orlopctl/flags"
 	"github.com/orlop-os/orlop/orlopctl/iostreams"
 	"github.com/orlop-os/orlop/orlopctl/kubeconfig"
 	"github.com/orlop-os/orlop/orlopctl/secretfile"
@@ -27,11 +27,7 @@ func kubeconfigCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.C
 		Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			return conn.Call(func(ctx context.Context, c *client.Client) error {
-				request := &api.KubeconfigRequest{Server: server}
-				if ttl > 0 {
-					request.Ttl = durationpb.New(ttl)
-				}
-				answer, err := c.Cluster.Kubeconfig(ctx, request)
+				answer, err := c.Cluster.Kubeconfig(ctx, &api.KubeconfigRequest{Server: server, Ttl: connect.TTLOf(ttl)})
 				if err != nil {
 					return err
 				}
@@ -43,6 +39,7 @@ func kubeconfigCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.C
 	f.StringVar(&out, "out", "", "write to this file instead of merging; - for the standard output")
 	f.StringVar(&server, "server", "", "URL of the Kubernetes API to write into it (default: the first virtual address, else the endpoint)")
 	f.DurationVar(&ttl, "ttl", 0, "how long the certificate is valid (default 24h, at most 720h)")
+	flags.Positive(f, "ttl", &ttl)
 	f.BoolVar(&force, "force", false, "replace an existing file that --out names, or a cluster of the same name that has another CA")
 	return c
 }

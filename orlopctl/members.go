@@ -11,6 +11,7 @@ import (
 
 	"github.com/orlop-os/orlop/orlopctl/connect"
 	"github.com/orlop-os/orlop/orlopctl/exit"
+	"github.com/orlop-os/orlop/orlopctl/flags"
 	"github.com/orlop-os/orlop/orlopctl/format"
 	"github.com/orlop-os/orlop/orlopctl/gen"
 	"github.com/orlop-os/orlop/orlopctl/iostreams"
@@ -95,6 +96,7 @@ func nodesAddCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Com
 	f := c.Flags()
 	f.StringVar(&out, "out", "-", "file to write; - for the standard output")
 	f.DurationVar(&ttl, "ttl", 0, "validity of the ticket (default: 1h; at most 168h)")
+	flags.Positive(f, "ttl", &ttl)
 	f.BoolVar(&noTicket, "no-ticket", false, "no ticket: the machine sends a join request, and an operator approves it (Cluster.spec.joinRequests)")
 	f.BoolVar(&force, "force", false, "replace an existing file")
 	marks.register(f)
@@ -150,6 +152,7 @@ func nodesApproveCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra
 		},
 	}
 	c.Flags().DurationVar(&ttl, "ttl", 0, "time in which the machine must join (default: 1h; at most 168h)")
+	flags.Positive(c.Flags(), "ttl", &ttl)
 	return c
 }
 

@@ -14,6 +14,7 @@ import (
 
 	"github.com/orlop-os/orlop/orlopctl/connect"
 	"github.com/orlop-os/orlop/orlopctl/exit"
+	"github.com/orlop-os/orlop/orlopctl/flags"
 	"github.com/orlop-os/orlop/orlopctl/iostreams"
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/client"
@@ -64,7 +65,7 @@ func powerCommand(ios *iostreams.Streams, conn *connect.Connector, name, method,
 		RunE: func(*cobra.Command, []string) error {
 			return conn.Call(func(ctx context.Context, c *client.Client) error {
 				request := &api.PowerRequest{}
-				if grace > 0 {
+				if grace != 0 {
 					request.GracePeriod = durationpb.New(grace)
 				}
 				answer, err := do(ctx, c, request)
@@ -80,6 +81,7 @@ func powerCommand(ios *iostreams.Streams, conn *connect.Connector, name, method,
 		},
 	}
 	c.Flags().DurationVar(&grace, "grace", 0, "time limit for the end of services and pods (default: 60s)")
+	flags.Positive(c.Flags(), "grace", &grace)
 	return c
 }
 

@@ -11,6 +11,7 @@ import (
 
 	"github.com/orlop-os/orlop/orlopctl/connect"
 	"github.com/orlop-os/orlop/orlopctl/exit"
+	"github.com/orlop-os/orlop/orlopctl/flags"
 	"github.com/orlop-os/orlop/orlopctl/format"
 	"github.com/orlop-os/orlop/orlopctl/iostreams"
 	"github.com/orlop-os/orlop/pkg/api"
@@ -113,6 +114,7 @@ func logsCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Command
 	}
 	c.Flags().BoolVarP(&follow, "follow", "f", false, "go on with each new line")
 	c.Flags().Uint32Var(&tail, "tail", 0, "only this number of last lines (default: all retained lines)")
+	flags.Positive(c.Flags(), "tail", &tail)
 	return c
 }
 
@@ -139,6 +141,7 @@ func dmesgCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Comman
 	f := c.Flags()
 	f.BoolVarP(&request.Follow, "follow", "f", false, "go on with each new line")
 	f.Uint32Var(&request.Tail, "tail", 0, "only this number of last lines (default: all retained lines)")
+	flags.Positive(f, "tail", &request.Tail)
 	f.BoolVar(&request.PreviousBoot, "before", false, "of the previous boot")
 	f.BoolVar(&request.Crash, "crash", false, "the log that the kernel saved at its last crash")
 	c.MarkFlagsMutuallyExclusive("follow", "before", "crash")

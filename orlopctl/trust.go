@@ -14,6 +14,7 @@ import (
 
 	"github.com/orlop-os/orlop/orlopctl/connect"
 	"github.com/orlop-os/orlop/orlopctl/exit"
+	"github.com/orlop-os/orlop/orlopctl/flags"
 	"github.com/orlop-os/orlop/orlopctl/format"
 	"github.com/orlop-os/orlop/orlopctl/gen"
 	"github.com/orlop-os/orlop/orlopctl/iostreams"
@@ -85,6 +86,7 @@ func trustIssueCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.C
 	f.StringVar(&role, "role", "reader", gen.RoleNames())
 	f.StringVar(&out, "out", ".", "directory for the files")
 	f.DurationVar(&ttl, "ttl", 0, "validity of the certificate (default: 24h; at most 720h)")
+	flags.Positive(f, "ttl", &ttl)
 	f.BoolVar(&force, "force", false, "replace existing files")
 	must(c.MarkFlagRequired("name"))
 	return c
@@ -129,6 +131,7 @@ func trustRenewCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.C
 		},
 	}
 	c.Flags().DurationVar(&ttl, "ttl", 0, "validity of the new certificate (default: 24h, or less if the present certificate is valid for less)")
+	flags.Positive(c.Flags(), "ttl", &ttl)
 	return c
 }
 

@@ -24,8 +24,8 @@ type Clock struct {
 	Dilation int `json:"dilation,omitempty"`
 }
 
-// mostDilation bounds Dilation to tested values.
-const mostDilation = 8
+// MaxDilation bounds Dilation to tested values.
+const MaxDilation = 8
 
 // Now returns the present time of this clock.
 func (c Clock) Now() time.Time { return c.At(time.Now()) }
@@ -49,8 +49,8 @@ func (c Clock) Since(outside time.Time) time.Duration { return c.Now().Sub(c.At(
 const dilator = "/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1"
 
 func (c Clock) check() error {
-	if c.Dilation < 0 || c.Dilation > mostDilation {
-		return fmt.Errorf("network: time cannot pass %d times more slowly: expected 1 to %d", c.Dilation, mostDilation)
+	if c.Dilation < 0 || c.Dilation > MaxDilation {
+		return fmt.Errorf("network: time cannot pass %d times more slowly: expected 1 to %d", c.Dilation, MaxDilation)
 	}
 	if c.Dilation <= 1 {
 		return nil

@@ -32,7 +32,7 @@ func TestClock(t *testing.T) {
 	if got := slow.environment(outside); !slices.Equal(got, want) {
 		t.Errorf("environment:\n%q, want\n%q", got, want)
 	}
-	for _, d := range []int{-1, mostDilation + 1} {
+	for _, d := range []int{-1, MaxDilation + 1} {
 		if err := (ClusterSpec{Name: "x", Network: NetworkSpec{Dilation: d}, Machines: []MachineSpec{{Name: "m"}}}).check(); err == nil || !strings.Contains(err.Error(), "expected 1 to 8") {
 			t.Errorf("dilation %d: %v", d, err)
 		}

@@ -66,8 +66,8 @@ func kubeconfigRequest(cluster *config.Cluster, r *api.KubeconfigRequest) (serve
 	if r.Ttl != nil {
 		ttl = r.Ttl.AsDuration()
 	}
-	if ttl <= 0 || ttl > kubeconfigMaxTTL {
-		return "", 0, status.Errorf(codes.InvalidArgument, "kubeconfig: a TTL of %v is not between 0 and %v", ttl, kubeconfigMaxTTL)
+	if ttl < time.Minute || ttl > kubeconfigMaxTTL {
+		return "", 0, status.Errorf(codes.InvalidArgument, "kubeconfig: TTL %v: cannot use: expected %v to %v", ttl, time.Minute, kubeconfigMaxTTL)
 	}
 	server = cmp.Or(r.Server, kubernetesURL(cluster.Spec))
 	if u, err := url.Parse(server); err != nil || u.Scheme != "https" || u.Host == "" {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/orlop-os/orlop/orlopctl/contexts"
 	"github.com/orlop-os/orlop/orlopctl/exit"
+	"github.com/orlop-os/orlop/orlopctl/flags"
 	"github.com/orlop-os/orlop/orlopctl/gen"
 )
 
@@ -31,6 +32,7 @@ func (f *Flags) Register(set *pflag.FlagSet) {
 	set.StringVar(&f.CA, "ca", "", "file with the cluster's machine CA, or with the cluster's secrets, which contain it")
 	set.StringVar(&f.Fingerprint, "fingerprint", "", "verify the machine by the fingerprint on its console (sha256:…)")
 	set.DurationVar(&f.Timeout, "timeout", 0, "time limit (default: 30s; more for slow commands)")
+	flags.Positive(set, "timeout", &f.Timeout)
 }
 
 // Overlay replaces the values of a context by the values of the flags.

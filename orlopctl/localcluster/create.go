@@ -70,10 +70,7 @@ func clusterCreateCommand(ios *iostreams.Streams, conn *connect.Connector) *cobr
 			"context and kubeconfig; the contexts of the other machines are called NAME-MACHINE.",
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {
-			err := c.options.check()
-			if err != nil {
-				return err
-			}
+			var err error
 			if c.name, c.dir, err = clusterDir(args); err != nil {
 				return err
 			}

@@ -7,7 +7,7 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"github.com/orlop-os/orlop/orlopctl/exit"
+	"github.com/orlop-os/orlop/orlopctl/flags"
 	"github.com/orlop-os/orlop/pkg/paths"
 	"github.com/orlop-os/orlop/vm"
 )
@@ -21,6 +21,11 @@ const (
 	// maxWorkers bounds a local cluster. Each worker is a machine with all its memory on this
 	// computer.
 	maxWorkers = 16
+	// minMemory is the memory in MiB below which no machine starts its services.
+	minMemory = 512
+	// minDiskGiB is the smallest disk for the system and the smallest DATA
+	// (disklayout.MinimumData).
+	minDiskGiB = 3
 )
 
 // options are the flags of `cluster create`.
@@ -50,17 +55,14 @@ func (o *options) register(f *pflag.FlagSet) {
 	f.IntVar(&o.controlPlanes, "control-planes", 1, "number of control-plane machines; three tolerate one failure, five tolerate two")
 	f.IntVar(&o.workers, "workers", 0, "further machines, which join as workers")
 	f.Int64Var(&o.diskGiB, "disk", 8, "size of its disk in GiB; the file is sparse")
-}
 
-// check rejects implausible numbers of machines.
-func (o *options) check() error {
-	if o.controlPlanes < 1 || o.controlPlanes > maxControlPlanes {
-		return exit.Usagef("--control-planes %d: cannot use: expected 1 to %d", o.controlPlanes, maxControlPlanes)
-	}
-	if o.workers < 0 || o.workers > maxWorkers {
-		return exit.Usagef("--workers %d: cannot use: expected 0 to %d", o.workers, maxWorkers)
-	}
-	return nil
+	flags.Limit(f, "memory", &o.memory, minMemory, 0)
+	flags.Limit(f, "worker-memory", &o.workerMemory, minMemory, 0)
+	flags.Positive(f, "cpus", &o.cpus)
+	flags.Limit(f, "time-dilation", &o.dilation, 1, vm.MaxDilation)
+	flags.Limit(f, "control-planes", &o.controlPlanes, 1, maxControlPlanes)
+	flags.Limit(f, "workers", &o.workers, 0, maxWorkers)
+	flags.Limit(f, "disk", &o.diskGiB, minDiskGiB, 0)
 }
 
 // machineNames returns the names of the machines: the control-plane machines, then the workers.

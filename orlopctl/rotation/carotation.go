@@ -16,6 +16,7 @@ import (
 	"github.com/orlop-os/orlop/orlopctl/connect"
 	"github.com/orlop-os/orlop/orlopctl/contexts"
 	"github.com/orlop-os/orlop/orlopctl/exit"
+	"github.com/orlop-os/orlop/orlopctl/flags"
 	"github.com/orlop-os/orlop/orlopctl/gen"
 	"github.com/orlop-os/orlop/orlopctl/iostreams"
 	"github.com/orlop-os/orlop/pkg/api"
@@ -76,6 +77,7 @@ func CACommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Command {
 	f := c.Flags()
 	r.flags(f, "CA")
 	f.DurationVar(&r.hold, "hold", 0, "minimum time between two steps (default: 10m for kubernetes and front-proxy, else 0s)")
+	flags.NotNegative(f, "hold", &r.hold)
 	f.BoolVar(&r.force, "force", false, "client: drop the old CA although others still use certificates by it")
 	return c
 }

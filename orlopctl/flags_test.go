@@ -1,0 +1,58 @@
+package main
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/orlop-os/orlop/orlopctl/iostreams"
+)
+
+// zeroFlags are the flags for which zero is a value with a meaning.
+var zeroFlags = []string{
+	"orlopctl audit list --after", "orlopctl cat --offset", "orlopctl cluster create --workers", "orlopctl events --after",
+	"orlopctl trust rotate-ca --hold",
+}
+
+// TestNumericFlags checks that each flag for a number or a duration rejects negative values and
+// zero, unless zero has a meaning. A request expresses the default by zero, so a command would take
+// such a value as the default.
+func TestNumericFlags(t *testing.T) {
+	var zero []string
+	checked := 0
+	check := func(c *cobra.Command, f *pflag.Flag) {
+		if kind := f.Value.Type(); kind != "duration" && !strings.HasPrefix(strings.TrimPrefix(kind, "u"), "int") && !strings.HasPrefix(kind, "float") {
+			return
+		}
+		checked++
+		name := c.CommandPath() + " --" + f.Name
+		if f.Value.Set("-1") == nil || f.Value.Set("-1s") == nil {
+			t.Errorf("%s accepts a negative value", name)
+		}
+		if f.Value.Set("0") == nil {
+			zero = append(zero, name)
+		}
+	}
+	var walk func(c *cobra.Command)
+	walk = func(c *cobra.Command) {
+		c.LocalFlags().VisitAll(func(f *pflag.Flag) {
+			if !c.HasParent() || c.Root().PersistentFlags().Lookup(f.Name) != f {
+				check(c, f)
+			}
+		})
+		for _, sub := range c.Commands() {
+			walk(sub)
+		}
+	}
+	walk(newTool(&iostreams.Streams{}).rootCommand())
+	slices.Sort(zero)
+	if !slices.Equal(zero, zeroFlags) {
+		t.Errorf("zero is a value of\n%s\nwant\n%s", strings.Join(zero, "\n"), strings.Join(zeroFlags, "\n"))
+	}
+	if checked < 20 {
+		t.Errorf("only %d flags were checked", checked)
+	}
+}
