@@ -160,12 +160,15 @@ func (l *AuditLog) RecordRefused(c audit.Call) {
 	if l.refused == nil {
 		return
 	}
-	recorded, before := l.refusedLimit.next(callerKey(c))
+	recorded, before, others := l.refusedLimit.next(callerKey(c))
 	if !recorded {
 		return
 	}
 	if before > 0 {
 		c.Reason = strings.TrimPrefix(fmt.Sprintf("%s (and %d more of this caller before it)", c.Reason, before), " ")
+	}
+	if others > 0 {
+		c.Reason = strings.TrimPrefix(fmt.Sprintf("%s (and %d of other callers before it)", c.Reason, others), " ")
 	}
 	if err := l.refused.Append(time.Now(), bounded(c)); err != nil {
 		l.deps.Event("failure", err.Error())
@@ -236,6 +239,7 @@ type refusedLimit struct {
 
 	mu      sync.Mutex
 	skipped map[string]int // calls per caller since the last recorded call
+	others  int            // calls of callers that are not in skipped
 }
 
 // newRefusedLimit allows one entry per second and caller in the long run.
@@ -243,22 +247,27 @@ func newRefusedLimit() *refusedLimit {
 	return &refusedLimit{rates: limits.Rates{Interval: time.Second, Burst: 60}, skipped: map[string]int{}}
 }
 
-// next reports whether a call is recorded, and the number of calls of this caller that were left
-// out before it.
-func (r *refusedLimit) next(key string) (record bool, before int) {
+// next reports whether a call is recorded, and the number of calls that were left out before it: of
+// this caller, and of other callers, which are too many to be counted separately.
+func (r *refusedLimit) next(key string) (record bool, before, others int) {
 	record = r.rates.Allow(key)
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if !record {
-		if len(r.skipped) >= limits.MaxKeys {
-			clear(r.skipped)
-		}
-		r.skipped[key]++
-		return false, 0
+	if record {
+		before, others = r.skipped[key], r.others
+		delete(r.skipped, key)
+		r.others = 0
+		return true, before, others
 	}
-	before = r.skipped[key]
-	delete(r.skipped, key)
-	return true, before
+	r.skipped[key]++
+	for other, n := range r.skipped {
+		if len(r.skipped) <= limits.MaxKeys {
+			break
+		}
+		r.others += n
+		delete(r.skipped, other)
+	}
+	return false, 0, 0
 }
 
 // recordRefusal records a call that apid rejected.

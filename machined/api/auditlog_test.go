@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"google.golang.org/grpc"
@@ -338,34 +339,57 @@ func TestRecordIsBounded(t *testing.T) {
 	}
 }
 
-// TestRefusedLimit checks that repeated rejected calls do not fill the record, and are counted.
+// TestRefusedLimit checks that repeated rejected calls do not fill the record, and that each of them
+// is counted, however many callers there are.
 func TestRefusedLimit(t *testing.T) {
-	r := newRefusedLimit()
-	recorded := 0
-	for range 500 {
-		if ok, before := r.next("1f"); ok {
-			recorded++
-			if before != 0 {
-				t.Errorf("%d were left out before one of the first", before)
+	synctest.Test(t, func(t *testing.T) {
+		r := newRefusedLimit()
+		recorded, left := 0, 0
+		for range 500 {
+			if ok, before, _ := r.next("1f"); ok {
+				recorded++
+				if before != 0 {
+					t.Errorf("%d were left out before one of the first", before)
+				}
 			}
 		}
-	}
-	if recorded < 60 || recorded > 62 {
-		t.Errorf("%d of 500 recorded", recorded)
-	}
-	if ok, _ := r.next("2e"); !ok {
-		t.Error("another caller is not recorded")
-	}
-	r.rates = limits.Rates{Interval: time.Second, Burst: 60} // as after a while
-	if ok, before := r.next("1f"); !ok || before != 500-recorded {
-		t.Errorf("recorded %t, %d before, want %d", ok, before, 500-recorded)
-	}
-	for i := range 3 * limits.MaxKeys {
-		r.next(fmt.Sprint("many ", i))
-	}
-	if len(r.skipped) > limits.MaxKeys {
-		t.Errorf("it remembers %d callers", len(r.skipped))
-	}
+		if recorded != 60 {
+			t.Errorf("%d of 500 recorded", recorded)
+		}
+		if ok, _, _ := r.next("2e"); !ok {
+			t.Error("another caller is not recorded")
+		}
+		recorded++
+		// nearly all of these share a limit
+		const calls = 3 * limits.MaxKeys
+		for range 2 {
+			for i := range calls {
+				ok, before, others := r.next(fmt.Sprint("many ", i))
+				if left += before + others; ok {
+					recorded++
+				}
+			}
+		}
+		if ok, _, _ := r.next("1f"); ok {
+			t.Error("other callers have reset the limit")
+		}
+		if len(r.skipped) > limits.MaxKeys || r.others == 0 {
+			t.Errorf("it remembers %d callers, and %d calls of others", len(r.skipped), r.others)
+		}
+		time.Sleep(time.Second)
+		ok, before, others := r.next("1f")
+		if !ok {
+			t.Error("a caller is not recorded after the interval")
+		}
+		recorded++
+		left += before + others
+		for _, n := range r.skipped {
+			left += n
+		}
+		if want := 500 + 1 + 2*calls + 2; recorded+left != want || r.others != 0 {
+			t.Errorf("%d recorded, %d counted, %d still to report; %d calls were made", recorded, left, r.others, want)
+		}
+	})
 }
 
 // TestTargets checks the target in the audit log for each method whose rule has one.

@@ -86,11 +86,18 @@ func (q *Requests) answer(asks joinrequest.Machine) (answer joinrequest.Answer, 
 	return answer, known
 }
 
+// allow reports whether the limits of a caller admit its request now. A caller over the limit of its
+// address takes no place from its network, and a network over its limit adds no addresses.
+func (q *Requests) allow(peer string) bool {
+	address := limits.AddressOf(peer).String()
+	return !q.addressLimits.Exhausted(address) && q.networkLimits.Allow(limits.NetworkOf(peer)) && q.addressLimits.Allow(address)
+}
+
 // check returns the machine of a valid request. An invalid request does not reach an
 // operator.
 func (q *Requests) check(r *api.RequestJoinRequest) (joinrequest.Machine, error) {
 	var out joinrequest.Machine
-	if !q.addressLimits.Allow(limits.AddressOf(r.Peer).String()) || !q.networkLimits.Allow(limits.NetworkOf(r.Peer)) {
+	if !q.allow(r.Peer) {
 		return out, errors.New("too many requests from your address; wait a minute")
 	}
 	c := q.deps.config()

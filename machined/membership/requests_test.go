@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -216,4 +217,32 @@ func TestDeniedByOthers(t *testing.T) {
 	if _, err := a.ReplicateMembership(called("machine", ""), &api.ReplicateMembershipRequest{Denied: []string{print}}); err != nil || !a.Requests.list[print].Denied {
 		t.Errorf("%v, %v", err, a.Requests.list)
 	}
+}
+
+// TestRequestLimits checks that a flood of join requests, from one address or from many addresses
+// of a network, leaves the limits of other machines as they are.
+func TestRequestLimits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := newRequests(nil, nil)
+		allowed := func(n int, peer func(i int) string) (count int) {
+			for i := range n {
+				if q.allow(peer(i)) {
+					count++
+				}
+			}
+			return count
+		}
+		if n := allowed(1000, func(int) string { return "[2001:db8::1]:1" }); n != 20 {
+			t.Errorf("%d requests of an address are allowed at once", n)
+		}
+		if n := allowed(20, func(int) string { return "[2001:db8::2]:1" }); n != 20 {
+			t.Errorf("after a flood of an address, %d requests of its neighbor are allowed", n)
+		}
+		if n := allowed(5000, func(i int) string { return fmt.Sprintf("[2001:db8::1:%x]:1", i) }); n != 160 {
+			t.Errorf("%d requests of the addresses of a network are allowed at once", n)
+		}
+		if n := allowed(20, func(i int) string { return fmt.Sprintf("10.0.0.%d:1", i%2) }); n != 20 {
+			t.Errorf("after a flood of a network, %d requests of another network are allowed", n)
+		}
+	})
 }

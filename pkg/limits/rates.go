@@ -8,31 +8,74 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// Rates is a token bucket per key.
+// Rates is a token bucket per key. It remembers a bounded number of keys. A key that has used none
+// of its tokens lately loses its bucket to a new key; if there is none, all new keys share a
+// bucket. So a caller cannot refill its bucket by the use of other keys, however many it has.
 type Rates struct {
 	Interval time.Duration // interval between two operations, in the long run
 	Burst    int           // operations at once
 
 	mu      sync.Mutex
 	buckets map[string]*rate.Limiter
+	shared  *rate.Limiter // of the keys without a bucket
+	swept   time.Time     // last search for full buckets
 }
 
-// MaxKeys bounds the number of buckets; above it, all buckets are reset.
+// MaxKeys bounds the number of buckets.
 const MaxKeys = 1000
+
+// sweepInterval is the longest interval between two searches for full buckets while new keys come.
+const sweepInterval = time.Second
 
 // Allow reports whether an operation of a key may start now.
 func (t *Rates) Allow(key string) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.buckets == nil || len(t.buckets) >= MaxKeys {
-		t.buckets = map[string]*rate.Limiter{}
-	}
+	return t.bucketLocked(key, time.Now()).Allow()
+}
+
+// Exhausted reports whether Allow would reject an operation of a key by the key's own bucket. It
+// takes no token and remembers no key.
+func (t *Rates) Exhausted(key string) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
 	l := t.buckets[key]
-	if l == nil {
-		l = rate.NewLimiter(rate.Every(t.Interval), t.Burst)
-		t.buckets[key] = l
+	return l != nil && l.Tokens() < 1
+}
+
+// bucketLocked returns the bucket of a key. A new key gets a bucket if there is room for it.
+func (t *Rates) bucketLocked(key string, now time.Time) *rate.Limiter {
+	if l := t.buckets[key]; l != nil {
+		return l
 	}
-	return l.Allow()
+	if t.buckets == nil {
+		t.buckets, t.shared = map[string]*rate.Limiter{}, t.newBucket()
+	}
+	if len(t.buckets) >= MaxKeys {
+		t.sweepLocked(now)
+	}
+	if len(t.buckets) >= MaxKeys {
+		return t.shared
+	}
+	l := t.newBucket()
+	t.buckets[key] = l
+	return l
+}
+
+func (t *Rates) newBucket() *rate.Limiter { return rate.NewLimiter(rate.Every(t.Interval), t.Burst) }
+
+// sweepLocked removes the full buckets: a new bucket for the same key would be equal. It looks for
+// them rarely, because a flood of new keys must not cost a search each.
+func (t *Rates) sweepLocked(now time.Time) {
+	if now.Sub(t.swept) < min(t.Interval, sweepInterval) {
+		return
+	}
+	t.swept = now
+	for key, l := range t.buckets {
+		if l.TokensAt(now) >= float64(t.Burst) {
+			delete(t.buckets, key)
+		}
+	}
 }
 
 // NetworkOf returns the network of a caller's address, as apid counts it: an IPv6 client has a

@@ -3,24 +3,66 @@ package limits
 import (
 	"fmt"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
-// TestRates checks that each key has its own bucket, and that the number of buckets is bounded.
+// TestRates checks that each key has its own bucket, which fills again with time.
 func TestRates(t *testing.T) {
-	r := Rates{Interval: time.Hour, Burst: 2}
-	for i, want := range []bool{true, true, false} {
-		if got := r.Allow("a"); got != want {
-			t.Errorf("operation %d: %t", i, got)
+	synctest.Test(t, func(t *testing.T) {
+		r := Rates{Interval: time.Hour, Burst: 2}
+		if r.Exhausted("a") || len(r.buckets) > 0 {
+			t.Errorf("an unknown key is exhausted, or has one of %d buckets", len(r.buckets))
 		}
-	}
-	if !r.Allow("b") {
-		t.Error("the limit of a key applies to another key")
-	}
-	for i := range 3 * MaxKeys {
-		r.Allow(fmt.Sprint(i))
-	}
-	if len(r.buckets) > MaxKeys {
-		t.Errorf("%d buckets", len(r.buckets))
-	}
+		for i, want := range []bool{true, true, false} {
+			if exhausted := r.Exhausted("a"); exhausted == want {
+				t.Errorf("before operation %d: exhausted %t", i, exhausted)
+			}
+			if got := r.Allow("a"); got != want {
+				t.Errorf("operation %d: %t", i, got)
+			}
+		}
+		if !r.Allow("b") {
+			t.Error("the limit of a key applies to another key")
+		}
+		time.Sleep(time.Hour)
+		if r.Exhausted("a") || !r.Allow("a") || r.Allow("a") {
+			t.Error("a key does not have one operation after the interval")
+		}
+	})
+}
+
+// TestManyKeys checks that a caller with many keys neither refills the bucket of a key nor starts
+// more operations than the buckets have, and that unused keys make room for new keys.
+func TestManyKeys(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := Rates{Interval: time.Hour, Burst: 2}
+		r.Allow("a")
+		r.Allow("a")
+		allowed := 0
+		for i := range 10 * MaxKeys {
+			if r.Allow(fmt.Sprint(i)) {
+				allowed++
+			}
+			time.Sleep(time.Millisecond)
+		}
+		if !r.Exhausted("a") || r.Allow("a") {
+			t.Error("other keys have refilled a bucket")
+		}
+		// the last key with a bucket, then the keys that share a bucket
+		if want := MaxKeys - 1 + r.Burst; allowed != want || len(r.buckets) != MaxKeys {
+			t.Errorf("%d operations of new keys in %d buckets, want %d in %d", allowed, len(r.buckets), want, MaxKeys)
+		}
+		time.Sleep(time.Hour) // only "a" is not full then
+		for _, key := range []string{"new", "newer"} {
+			for i, want := range []bool{true, true, false} {
+				if got := r.Allow(key); got != want {
+					t.Errorf("operation %d of the key %q: %t", i, key, got)
+				}
+			}
+		}
+		if len(r.buckets) != 3 || !r.Allow("a") || r.Allow("a") {
+			t.Errorf("%d buckets, or the bucket of a key that was in use is lost", len(r.buckets))
+		}
+	})
 }
