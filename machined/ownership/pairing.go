@@ -53,6 +53,8 @@ type Pairing struct {
 	// eventLimit limits the events about rejected attempts, from all addresses: a flood of attempts
 	// must not displace the other events.
 	eventLimit *rate.Limiter
+	// operators returns the CAs of the operators of a configuration.
+	operators func(*config.Config) ([]byte, error)
 
 	mu sync.Mutex // guards changes of the code
 }
@@ -63,11 +65,16 @@ type Pairing struct {
 func New(d Deps) *Pairing {
 	return &Pairing{
 		deps: d, code: cell.New(pairing.Code("")), limits: limits.Rates{Interval: 12 * time.Second, Burst: 5},
-		eventLimit: rate.NewLimiter(rate.Every(10*time.Second), 10),
+		eventLimit: rate.NewLimiter(rate.Every(10*time.Second), 10), operators: Operators,
 	}
 }
 
-const tooManyAttempts = "too many attempts from your address; wait a minute"
+// Reasons for the rejection of an attempt.
+const (
+	alreadyClaimed  = "the machine is claimed already"
+	tooManyAttempts = "too many attempts from your address; wait a minute"
+	wrongCode       = "this is not the code that the machine's console shows now"
+)
 
 // Code returns the pairing code, for readers; empty if the machine is claimed.
 func (p *Pairing) Code() cell.View[pairing.Code] { return p.code.View() }
@@ -96,28 +103,40 @@ func (p *Pairing) setUnclaimed(unowned bool) {
 	}
 }
 
-// check verifies a claim and stores its CA with keep.
-func (p *Pairing) check(r *api.PairRequest, keep func(ca []byte) error) *api.PairResponse {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	code, _ := p.code.Get()
-	claim := pairing.Claim{CA: r.Ca, Proof: r.Proof}
+// check verifies an attempt and returns the reason for its rejection, or an empty string.
+func (p *Pairing) check(code pairing.Code, r *api.PairRequest) (refusal string) {
 	switch {
 	case code == "":
-		return &api.PairResponse{Refusal: "the machine is claimed already"}
+		return alreadyClaimed
 	case !p.limits.Allow(limits.NetworkOf(r.Peer)):
-		return &api.PairResponse{Refusal: tooManyAttempts}
-	case !code.Accepts(r.ChannelBinding, claim):
-		return &api.PairResponse{Refusal: "this is not the code that the machine's console shows now"}
+		return tooManyAttempts
+	case !code.Accepts(r.ChannelBinding, claimOf(r)):
+		return wrongCode
 	}
-	if err := soleCA(claim.CA); err != nil {
-		return &api.PairResponse{Refusal: "the operator's CA: " + err.Error()}
+	if err := soleCA(r.Ca); err != nil {
+		return "the operator's CA: " + err.Error()
 	}
-	if err := keep(claim.CA); err != nil {
+	return ""
+}
+
+// claimOf returns the claim of an attempt.
+func claimOf(r *api.PairRequest) pairing.Claim { return pairing.Claim{CA: r.Ca, Proof: r.Proof} }
+
+// accept stores the CA of an attempt with keep, unless the code of the attempt is no longer valid.
+func (p *Pairing) accept(code pairing.Code, r *api.PairRequest, keep func(ca []byte) error) *api.PairResponse {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	switch now, _ := p.code.Get(); {
+	case now == "":
+		return &api.PairResponse{Refusal: alreadyClaimed}
+	case now != code:
+		return &api.PairResponse{Refusal: wrongCode}
+	}
+	if err := keep(r.Ca); err != nil {
 		return &api.PairResponse{Refusal: err.Error()}
 	}
 	p.code.Set("")
-	return &api.PairResponse{Proof: code.NewAnswer(r.ChannelBinding, claim).Proof}
+	return &api.PairResponse{Proof: code.NewAnswer(r.ChannelBinding, claimOf(r)).Proof}
 }
 
 // soleCA checks that text is exactly one CA certificate.
@@ -151,15 +170,20 @@ func (p *Pairing) Pair(ctx context.Context, r *api.PairRequest) *api.PairRespons
 	return answer
 }
 
-// pair excludes all other changes of the operator.
+// pair verifies an attempt, and excludes all other changes of the operator only if it is valid:
+// every computer in the network can make attempts.
 func (p *Pairing) pair(ctx context.Context, r *api.PairRequest) *api.PairResponse {
+	code, _ := p.code.Get()
+	if refusal := p.check(code, r); refusal != "" {
+		return &api.PairResponse{Refusal: refusal}
+	}
 	unlock, busy := p.deps.Lock()
 	if busy != "" {
 		return &api.PairResponse{Refusal: busy}
 	}
 	defer unlock()
 	c, source := p.deps.Config()
-	answer := p.check(r, func(ca []byte) error { return p.claim(c, source, r.Peer, ca) })
+	answer := p.accept(code, r, func(ca []byte) error { return p.claim(c, source, r.Peer, ca) })
 	if answer.Refusal == "" {
 		// a failure is retried by the next reconciliation
 		if err := p.deps.Activate(ctx, c); err != nil {
@@ -171,8 +195,12 @@ func (p *Pairing) pair(ctx context.Context, r *api.PairRequest) *api.PairRespons
 
 // claim stores the CA of an operator with the right code.
 func (p *Pairing) claim(c *config.Config, source, peer string, ca []byte) error {
-	if operators, err := Operators(c); err != nil || !p.unclaimed(c, operators) {
-		return errors.Join(err, errors.New("the machine is claimed already"))
+	operators, err := p.operators(c)
+	if err != nil {
+		return fmt.Errorf("pairing: cannot tell whether the machine is claimed: %w; try again, or reboot the machine", err)
+	}
+	if !p.unclaimed(c, operators) {
+		return errors.New(alreadyClaimed)
 	}
 	if err := p.storeOwner(ca); err != nil {
 		return err

@@ -17,36 +17,71 @@ import (
 	"github.com/orlop-os/orlop/pkg/pki"
 )
 
-// TestPair checks that each rejected attempt is recorded, that a busy machine rejects it, and which
-// calls an unclaimed machine rejects.
+// TestPair checks that each rejected attempt is recorded with one reason, that only a valid attempt
+// excludes other changes, and which calls an unclaimed machine rejects.
 func TestPair(t *testing.T) {
 	ca, err := pki.NewCA("operator", time.Hour)
 	if err != nil {
 		t.Fatal(err)
 	}
 	var log []string
-	busy := "a configuration is being applied; try again"
+	busy, unreadable := "", false
 	p := New(Deps{
-		Lock:          func() (func(), string) { return func() { log = append(log, "unlocked") }, busy },
+		Lock: func() (func(), string) {
+			log = append(log, "locked")
+			return func() { log = append(log, "unlocked") }, busy
+		},
 		Config:        func() (*config.Config, string) { return nil, "" },
 		Unreadable:    func(*config.Config) bool { return true }, // so that nothing is stored
 		Record:        func(audit.Call) { log = append(log, "recorded") },
 		RecordRefused: func(c audit.Call) { log = append(log, "refused: "+c.Reason) },
-		Event:         func(_, message string) { log = append(log, message) },
+		Event:         func(_, message string) { log = append(log, strings.TrimPrefix(message, "refused to 10.0.0.1:1: ")) },
 	})
+	p.operators = func(*config.Config) ([]byte, error) {
+		if unreadable {
+			return nil, errors.New("api: cannot read the operator's CA: input/output error")
+		}
+		return nil, nil
+	}
+	attempt := func(code pairing.Code) *api.PairResponse {
+		claim := code.NewClaim(make([]byte, 32), ca.CertPEM())
+		return p.Pair(t.Context(), &api.PairRequest{ChannelBinding: make([]byte, 32), Ca: claim.CA, Proof: claim.Proof, Peer: "10.0.0.1:1"})
+	}
+	if a := attempt(pairing.NewCode()); a.Refusal != alreadyClaimed || strings.Join(log, "|") != "refused: "+alreadyClaimed+"|"+alreadyClaimed {
+		t.Errorf("an attempt at a claimed machine: %q, %q", a.Refusal, log)
+	}
 	p.setUnclaimed(true)
 	code, _ := p.Code().Get()
-	claim := code.NewClaim(make([]byte, 32), ca.CertPEM())
-	r := &api.PairRequest{ChannelBinding: make([]byte, 32), Ca: claim.CA, Proof: claim.Proof, Peer: "10.0.0.1:1"}
-	for _, want := range [][]string{
-		{"refused: " + busy, "refused to 10.0.0.1:1: " + busy},
-		{"unlocked", "refused: the machine is claimed already", "refused to 10.0.0.1:1: the machine is claimed already"},
+	for _, c := range []struct {
+		name       string
+		code       pairing.Code
+		busy       string
+		unreadable bool
+		says       string
+		locks      bool
+	}{
+		{"a wrong code", pairing.NewCode(), "", false, wrongCode, false},
+		{"a busy machine", code, "a configuration is being applied; try again", false, "a configuration is being applied; try again", true},
+		{"a CA that cannot be read", code, "", true,
+			"pairing: cannot tell whether the machine is claimed: api: cannot read the operator's CA: input/output error; try again, or reboot the machine", true},
+		{"an unreadable configuration", code, "", false, alreadyClaimed, true},
+		{"a fifth attempt", code, "", false, alreadyClaimed, true},
+		{"too many attempts", code, "", false, tooManyAttempts, false},
 	} {
-		log = nil
-		if a := p.Pair(t.Context(), r); a.Refusal == "" || !slices.Equal(log, want) {
-			t.Errorf("%v: %q; want %q", a, log, want)
+		busy, unreadable, log = c.busy, c.unreadable, nil
+		want := []string{"refused: " + c.says, c.says}
+		if c.says == tooManyAttempts {
+			want = want[1:]
 		}
-		busy = ""
+		if c.locks && c.busy == "" {
+			want = append([]string{"unlocked"}, want...)
+		}
+		if c.locks {
+			want = append([]string{"locked"}, want...)
+		}
+		if a := attempt(c.code); a.Refusal != c.says || !slices.Equal(log, want) {
+			t.Errorf("%s: %q, %q; want %q", c.name, a.Refusal, log, want)
+		}
 	}
 	if err := p.RejectUnclaimed(api.Machine_Reboot_FullMethodName); status.Code(err) != codes.FailedPrecondition {
 		t.Errorf("a call to an unclaimed machine: %v", err)
@@ -72,7 +107,12 @@ func TestCheck(t *testing.T) {
 	kept, failing := 0, error(nil)
 	try := func(peer string, code pairing.Code, text []byte) *api.PairResponse {
 		claim := code.NewClaim(binding, text)
-		return d.check(&api.PairRequest{ChannelBinding: binding, Ca: claim.CA, Proof: claim.Proof, Peer: peer}, func(got []byte) error {
+		r := &api.PairRequest{ChannelBinding: binding, Ca: claim.CA, Proof: claim.Proof, Peer: peer}
+		shown, _ := d.code.Get()
+		if refusal := d.check(shown, r); refusal != "" {
+			return &api.PairResponse{Refusal: refusal}
+		}
+		return d.accept(shown, r, func([]byte) error {
 			if failing == nil {
 				kept++
 			}
