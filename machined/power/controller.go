@@ -60,11 +60,14 @@ type Controller struct {
 	feeding     context.Context
 	stopFeeding context.CancelFunc
 	rescan      cell.Signal // wakes the reader of power buttons: an input device was added
+	// perform performs a shutdown and does not return.
+	perform func(Request)
 }
 
 // NewController returns the controller of a machine that runs.
 func NewController(d Deps) *Controller {
 	c := &Controller{deps: d, rescan: cell.NewSignal()}
+	c.perform = c.shutDown
 	c.feeding, c.stopFeeding = context.WithCancel(context.Background())
 	c.running, c.cancel = context.WithCancelCause(context.Background())
 	return c
@@ -111,13 +114,23 @@ func (c *Controller) Shutdown(r Request) error {
 		}
 		return nil
 	}
-	go c.Perform(r)
+	go c.perform(r)
 	return nil
 }
 
-// Perform performs the shutdown and does not return. Kubernetes' own processes stop before the
-// pods, so that they do not restart stopped pods.
+// Perform shuts the machine down and does not return. If another request was first, Perform waits
+// for the end of that shutdown.
 func (c *Controller) Perform(r Request) {
+	if c.request.CompareAndSwap(nil, &r) {
+		c.perform(r)
+	}
+	c.deps.Console(fmt.Sprintf("%s: %s: not performed: %s", r.To, r.Why, status.Convert(c.Check()).Message()))
+	select {}
+}
+
+// shutDown performs the shutdown and does not return. Kubernetes' own processes stop before the
+// pods, so that they do not restart stopped pods.
+func (c *Controller) shutDown(r Request) {
 	if r.GracePeriod == 0 {
 		r.GracePeriod = defaultGracePeriod
 	}

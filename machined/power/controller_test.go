@@ -32,3 +32,35 @@ func TestSecondRequest(t *testing.T) {
 		t.Errorf("%v", c.Check())
 	}
 }
+
+// TestPerform checks that a shutdown that is performed directly is the only one, before and after
+// other requests.
+func TestPerform(t *testing.T) {
+	performed, lines := make(chan Request, 4), make(chan string, 4)
+	c := NewController(Deps{Console: func(line string) { lines <- line }})
+	c.perform = func(r Request) {
+		performed <- r
+		select {}
+	}
+	go c.Perform(Request{To: Reboot, Why: "boot: mount failed"})
+	if r := <-performed; r.Why != "boot: mount failed" {
+		t.Errorf("performed: %v", r)
+	}
+	if !c.Stopping() || status.Code(c.Check()) != codes.FailedPrecondition {
+		t.Error("a shutdown that is performed directly is no request")
+	}
+	if err := c.Shutdown(Request{To: Reboot, Why: "asked by alice"}); err != nil {
+		t.Errorf("an equal request: %v", err)
+	}
+	if err := c.Shutdown(Request{To: PowerOff}); status.Code(err) != codes.FailedPrecondition {
+		t.Errorf("another mode: %v", err)
+	}
+	go c.Perform(Request{To: Reboot, Why: "the local API failed"})
+	const want = "reboot: the local API failed: not performed: the machine is already shutting down (reboot: boot: mount failed); call again after it has booted"
+	if line := <-lines; line != want {
+		t.Errorf("%q; want %q", line, want)
+	}
+	if len(performed) > 0 {
+		t.Errorf("a second shutdown was started: %v", <-performed)
+	}
+}
