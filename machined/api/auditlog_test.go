@@ -119,29 +119,31 @@ func TestInterceptor(t *testing.T) {
 // TestRefusedPushOutNothing checks that rejected, canceled, redundant and read-only calls never
 // displace records of changes, in any number.
 func TestRefusedPushOutNothing(t *testing.T) {
-	l := recording(t, 8000) // some seventy lines
-	g := interceptorOf(l)
-	if err := g.do(callBy(t, "CN=boss", "admin"), api.Trust_Issue_FullMethodName, nil); err != nil {
-		t.Fatal(err)
-	}
-	ctx := callBy(t, "CN=op", "operator")
-	unchanged := func(ctx context.Context, _ any) (any, error) { SetUnchanged(ctx); return nil, nil }
-	for i := range 120 {
-		_ = g.do(ctx, api.Config_Apply_FullMethodName, status.Error(codes.Code(1+i%16), strings.Repeat("x", 100)))
-		_ = g.do(ctx, api.Machine_ListFiles_FullMethodName, nil)
-		_, _ = g.Unary(ctx, nil, &grpc.UnaryServerInfo{FullMethod: api.Config_Apply_FullMethodName}, unchanged)
-		_ = g.Stream(nil, fakeStream{ctx: ctx}, &grpc.StreamServerInfo{FullMethod: api.Image_Import_FullMethodName}, func(any, grpc.ServerStream) error {
-			return status.Error(codes.Canceled, "it left before it had said anything")
-		})
-		l.recordRefusal(&api.RecordRefusalRequest{Subject: "CN=op", Role: "operator", Method: api.Machine_Reset_FullMethodName, Outcome: "PermissionDenied"})
-	}
-	changes := audittest.Entries(t, l.changes, "")
-	if changes[0].Method != api.Trust_Issue_FullMethodName || changes[0].Number != 1 || len(changes) > 40 {
-		t.Errorf("%d lines, the first one is %+v", len(changes), changes[0])
-	}
-	if n := len(audittest.Entries(t, l.refused, audit.Refused)); n < 60 || n > 70 {
-		t.Errorf("%d refusals are on record", n)
-	}
+	synctest.Test(t, func(t *testing.T) { // the limits count time
+		l := recording(t, 8000) // some seventy lines
+		g := interceptorOf(l)
+		if err := g.do(callBy(t, "CN=boss", "admin"), api.Trust_Issue_FullMethodName, nil); err != nil {
+			t.Fatal(err)
+		}
+		ctx := callBy(t, "CN=op", "operator")
+		unchanged := func(ctx context.Context, _ any) (any, error) { SetUnchanged(ctx); return nil, nil }
+		for i := range 120 {
+			_ = g.do(ctx, api.Config_Apply_FullMethodName, status.Error(codes.Code(1+i%16), strings.Repeat("x", 100)))
+			_ = g.do(ctx, api.Machine_ListFiles_FullMethodName, nil)
+			_, _ = g.Unary(ctx, nil, &grpc.UnaryServerInfo{FullMethod: api.Config_Apply_FullMethodName}, unchanged)
+			_ = g.Stream(nil, fakeStream{ctx: ctx}, &grpc.StreamServerInfo{FullMethod: api.Image_Import_FullMethodName}, func(any, grpc.ServerStream) error {
+				return status.Error(codes.Canceled, "it left before it had said anything")
+			})
+			l.recordRefusal(&api.RecordRefusalRequest{Subject: "CN=op", Role: "operator", Method: api.Machine_Reset_FullMethodName, Outcome: "PermissionDenied"})
+		}
+		changes := audittest.Entries(t, l.changes, "")
+		if changes[0].Method != api.Trust_Issue_FullMethodName || changes[0].Number != 1 || len(changes) > 40 {
+			t.Errorf("%d lines, the first one is %+v", len(changes), changes[0])
+		}
+		if n := len(audittest.Entries(t, l.refused, audit.Refused)); n < 60 || n > 70 {
+			t.Errorf("%d refusals are on record", n)
+		}
+	})
 }
 
 func TestWeigh(t *testing.T) {
