@@ -84,7 +84,7 @@ func (a *applier) reencryptSecrets(ctx context.Context, before, next *config.Con
 	// An API server that still encrypts with a former key would continue to do so after the
 	// rewrite. A running API server without a pending restart has the configured key, because the
 	// file with the key is written before it starts.
-	waits, err := a.reconciler.WaitingServices(before)
+	waits, err := a.reconciler.WaitingServices(ctx, before)
 	if err != nil {
 		return refused(err)
 	}

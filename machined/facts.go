@@ -91,8 +91,15 @@ func (r *facts) hardware(before, next *config.Config) (f transition.Hardware, er
 
 // api returns the facts on which the credentials of apid depend.
 func (r *facts) api(c *config.Config, state network.State) nodeplan.Facts {
+	f := r.memoryFacts(state)
+	f.Trust = r.trust(c)
+	return f
+}
+
+// memoryFacts returns the facts that need no read of STATE.
+func (r *facts) memoryFacts(state network.State) nodeplan.Facts {
 	member, _ := r.members.Worker.State.Get()
-	f := nodeplan.Facts{Network: state, Trust: r.trust(c), Member: nodeplan.Member{
+	f := nodeplan.Facts{Network: state, Member: nodeplan.Member{
 		Joined: member.Joined, Removed: member.Removed, PodsStopped: member.PodsStopped, Machine: member.Certs.Machine, Node: member.Certs.Node,
 	}}
 	if own := r.identity.Load(); own != nil {
@@ -101,12 +108,14 @@ func (r *facts) api(c *config.Config, state network.State) nodeplan.Facts {
 	return f
 }
 
-// plan returns the facts on which the plan for the node and its services depends.
+// plan returns the facts on which the plan for the node and its services depends. A machine without
+// a cluster runs no node: its plan does not read STATE.
 func (r *facts) plan(c *config.Config, state network.State) nodeplan.Facts {
-	f := r.api(c, state)
+	f := r.memoryFacts(state)
 	f.Release, f.InMemory = r.system.release, r.system.inMemory()
 	f.Artifacts, _ = r.images.Artifacts().Get()
 	if c != nil && c.Cluster != nil {
+		f.Trust = r.trust(c)
 		f.Services.Refusal = r.checkMachine(c)
 	}
 	return f

@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"context"
+	"errors"
 	"strings"
 	"time"
 
@@ -15,6 +16,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/cell"
 	"github.com/orlop-os/orlop/pkg/config"
+	"github.com/orlop-os/orlop/pkg/limits"
 	"github.com/orlop-os/orlop/pkg/supervise"
 )
 
@@ -22,7 +24,8 @@ import (
 func reportHealth(ctx context.Context, m *machine, each func(*api.HealthResponse) (more bool, err error)) error {
 	services, configuration, members, rules := m.processes.services.Status().Watch(), m.config.active.Cell().Watch(), m.members.Worker.State.Watch(), m.domains.packets.Problem().Watch()
 	program, settled, disks, states := m.reports.panics.State().Watch(), m.config.reconciler.State().Watch(), m.domains.disks.State().Watch(), m.domains.network.State.Watch()
-	floor, began := m.upgrade.Controller.EpochFloor(), time.Now()
+	began := time.Now()
+	floor, unknown := 0, error(limits.ErrUnknown)
 	for {
 		now := configuration.Current()
 		have := health.Of(healthOf(now, members.Current(), services.Current()))
@@ -30,14 +33,25 @@ func reportHealth(ctx context.Context, m *machine, each func(*api.HealthResponse
 		if broken := settled.Current().Problem(now.Config, states.Current()); broken != "" {
 			health.ConfigurationNotActive(have, broken)
 		}
+		if unknown != nil {
+			floor, unknown = m.upgrade.Controller.ReadEpochFloor(ctx)
+		}
 		upgrade.ReleaseCheck(have, m.system.release, floor, began)
-		health.Add(have, health.Storage(disks.Current().Filesystems))
+		health.Add(have, health.Storage(disks.Current().Filesystems), health.Unanswered("STATE", "which epoch is the highest of a committed version", unknown, began))
 		var later <-chan time.Time
 		if have.Healthy && time.Since(now.At) < activationTime {
-			if waits, err := m.config.reconciler.WaitingServices(now.Config); err == nil && len(waits) > 0 {
+			waits, err := m.config.reconciler.WaitingServices(ctx, now.Config)
+			switch {
+			case errors.Is(err, limits.ErrUnknown):
+				health.Add(have, health.Unanswered("STATE", "which services do not run with the configuration yet", err, now.At))
+			case err == nil && len(waits) > 0:
 				health.ConfigurationNotActive(have, "not active yet: "+strings.Join(waits, ", "))
+			}
+			if !have.Healthy {
 				later = time.After(activationPollInterval)
 			}
+		} else if unknown != nil {
+			later = time.After(activationPollInterval)
 		}
 		if more, err := each(have); err != nil || !more {
 			return err
@@ -91,6 +105,7 @@ type healthWatcher struct {
 	version        string
 	storageProblem func() string
 	hasStored      func() bool // a configuration
+	storedReads    *limits.Bounded
 	config         *cell.Watcher[activeconfig.Active]
 	services       *cell.Watcher[[]supervise.Status]
 	members        *cell.Watcher[membership.State]
@@ -100,18 +115,25 @@ type healthWatcher struct {
 
 func watchHealth(m *machine) upgrade.HealthWatcher {
 	return healthWatcher{
-		version: m.system.release.Version, storageProblem: m.domains.disks.StorageProblem, hasStored: m.config.active.HasStored,
+		version: m.system.release.Version, storageProblem: m.domains.disks.StorageProblem, hasStored: m.config.active.HasStored, storedReads: new(limits.Bounded),
 		config: m.config.active.Cell().Watch(), services: m.processes.services.Status().Watch(),
 		members: m.members.Worker.State.Watch(), rules: m.domains.packets.Problem().Watch(), panics: m.reports.panics.State().Watch(),
 	}
 }
 
+// storedTimeout bounds the read of STATE for a check of a version on trial.
+const storedTimeout = 5 * time.Second
+
 func (w healthWatcher) Health() upgrade.Health {
 	now := w.config.Current()
-	failed := health.FailedCheck(health.Trial{
-		Machine:        healthOf(now, w.members.Current(), w.services.Current()),
-		StorageProblem: w.storageProblem(), Stored: w.hasStored(),
-	})
+	trial := health.Trial{Machine: healthOf(now, w.members.Current(), w.services.Current()), StorageProblem: w.storageProblem()}
+	if now.Config == nil && trial.StorageProblem == "" {
+		stored, err := limits.Read(context.Background(), w.storedReads, "stored configuration", storedTimeout, func(context.Context) (bool, error) { return w.hasStored(), nil })
+		if trial.Stored = stored; err != nil {
+			trial.StorageProblem = "STATE does not answer, so it is unknown whether it has a configuration: " + err.Error()
+		}
+	}
+	failed := health.FailedCheck(trial)
 	return upgrade.Health{Config: now.Config, Failed: cmp.Or(failed, w.rules.Current())}
 }
 

@@ -27,7 +27,9 @@ type configurationState struct {
 	Staged time.Time `json:"staged,omitzero"`
 	// names of the encryption keys on a control-plane machine; the first key encrypts
 	EncryptionKeys []string `json:"encryptionKeys,omitempty"`
-	// services that do not run with this configuration yet
+	// why it is unknown whether a configuration is staged: STATE does not answer
+	StagedUnknown string `json:"stagedUnknown,omitempty"`
+	// services that do not run with this configuration yet, or why they are unknown
 	WaitingFor []string `json:"waitingFor,omitempty"`
 	// when the previous configuration becomes active again unless a client confirms the present
 	// one; zero if it is not on trial
@@ -43,7 +45,7 @@ func observable(m *machine) []machinedapi.Topic {
 		// []host.GroupUsage: control groups and their usage
 		machinedapi.PolledTopic("cgroups", ignoreContext(m.system.kernel.ReadGroups)),
 		// configurationState
-		machinedapi.PolledTopic("configuration", ignoreContext(func() (configurationState, error) { return readConfiguration(m) })),
+		machinedapi.PolledTopic("configuration", func(ctx context.Context) (configurationState, error) { return readConfiguration(ctx, m) }),
 		// disk.State: disks, partitions, file systems
 		machinedapi.WatchedTopic("disks", m.domains.disks.State()),
 		// []drift.State: differences from the configured state
@@ -107,24 +109,31 @@ func ignoreContext[T any](read func() (T, error)) func(context.Context) (T, erro
 
 func certificates() ([]credentials.State, error) { return credentials.List(credentials.Dirs()...) }
 
-func readConfiguration(m *machine) (configurationState, error) {
+// readConfiguration returns the state of the configuration. The parts on STATE have a deadline.
+func readConfiguration(ctx context.Context, m *machine) (configurationState, error) {
 	now := m.config.active.Current()
-	if now.Config == nil {
-		return configurationState{Problem: now.Problem, Staged: m.config.active.Store().Staged()}, nil
+	s := configurationState{Problem: now.Problem}
+	var err error
+	if s.Staged, err = m.config.active.Staged(ctx); err != nil {
+		s.StagedUnknown = err.Error()
 	}
-	s := configurationState{Present: true, Source: now.Source, Machine: now.Config.Machine.Metadata.Name, Role: string(now.Config.Machine.Spec.Role),
-		Applied: now.At, TrialDeadline: now.TrialEnd, Staged: m.config.active.Store().Staged()}
-	if now.Config.Cluster != nil {
-		s.Cluster = now.Config.Cluster.Metadata.Name
-		if !m.system.inMemory() {
-			var err error
-			if s.WaitingFor, err = m.config.reconciler.WaitingServices(now.Config); err != nil {
-				s.WaitingFor = []string{err.Error()}
-			}
+	if now.Config == nil {
+		return s, nil
+	}
+	s.Present, s.Source, s.Machine, s.Role = true, now.Source, now.Config.Machine.Metadata.Name, string(now.Config.Machine.Spec.Role)
+	s.Applied, s.TrialDeadline, s.Problem = now.At, now.TrialEnd, ""
+	if now.Config.Cluster == nil {
+		return s, nil
+	}
+	s.Cluster = now.Config.Cluster.Metadata.Name
+	if !m.system.inMemory() {
+		// a client that waits for an empty list waits as long as the list is unknown
+		if s.WaitingFor, err = m.config.reconciler.WaitingServices(ctx, now.Config); err != nil {
+			s.WaitingFor = []string{err.Error()}
 		}
-		for _, k := range now.Config.Cluster.Spec.EncryptionKeys() {
-			s.EncryptionKeys = append(s.EncryptionKeys, k.Name())
-		}
+	}
+	for _, k := range now.Config.Cluster.Spec.EncryptionKeys() {
+		s.EncryptionKeys = append(s.EncryptionKeys, k.Name())
 	}
 	return s, nil
 }

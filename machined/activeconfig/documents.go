@@ -1,14 +1,17 @@
 package activeconfig
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
+	"time"
 
 	"github.com/orlop-os/orlop/machined/transition"
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/config"
+	"github.com/orlop-os/orlop/pkg/limits"
 )
 
 // The origins of the documents of a configuration: a request, a patch, the history, STATE, the
@@ -108,6 +111,15 @@ func (m *Manager) Restore(saved []byte) error {
 		}
 	}
 	return m.deps.Store.Put(saved)
+}
+
+// stateTimeout bounds a read of STATE for a caller of the API. Less than a second is usual.
+const stateTimeout = 5 * time.Second
+
+// Staged returns the time of the staged configuration; zero if there is none. The error is
+// limits.ErrUnknown if STATE does not answer.
+func (m *Manager) Staged(ctx context.Context) (time.Time, error) {
+	return limits.Read(ctx, &m.stagedReads, "staged configuration", stateTimeout, func(context.Context) (time.Time, error) { return m.deps.Store.Staged(), nil })
 }
 
 // HasStored reports whether STATE has a configuration.

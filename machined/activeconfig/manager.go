@@ -9,6 +9,7 @@ import (
 	"github.com/orlop-os/orlop/machined/network"
 	"github.com/orlop-os/orlop/pkg/cell"
 	"github.com/orlop-os/orlop/pkg/config"
+	"github.com/orlop-os/orlop/pkg/limits"
 )
 
 // Deps is the environment of a Manager.
@@ -44,6 +45,8 @@ type Manager struct {
 	deps Deps
 	cell *cell.Cell[Active]
 	mu   sync.Mutex // at most one configuration is activated at a time
+
+	stagedReads limits.Bounded // reads of Staged
 }
 
 // New returns a manager without a configuration.

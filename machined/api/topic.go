@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/orlop-os/orlop/pkg/cell"
+	"github.com/orlop-os/orlop/pkg/limits"
 )
 
 // pollInterval is the interval at which a watched topic is read again if its value comes from
@@ -37,13 +38,18 @@ func WatchedTopic[T any](name string, c *cell.Cell[T]) Topic {
 	}
 }
 
+// readTimeout bounds a read of a polled topic, so that a disk or a device that does not answer
+// causes an error. It is less than the usual time limit of a client. Less than a second is usual.
+const readTimeout = 15 * time.Second
+
 // PolledTopic is a topic that reads its value on every Get. Its revision is the time in
 // milliseconds since 1970.
 func PolledTopic[T any](name string, read func(context.Context) (T, error)) Topic {
+	limit := new(limits.Bounded)
 	return Topic{
 		Name: name,
 		Get: func(ctx context.Context) (any, uint64, error) {
-			v, err := read(ctx)
+			v, err := limits.Read(ctx, limit, "topic "+name, readTimeout, read)
 			return v, uint64(time.Now().UnixMilli()), err
 		},
 		Next: func(ctx context.Context, _ uint64) error {

@@ -64,6 +64,9 @@ func (s machineService) topic(name string) (Topic, error) {
 // valueOf reads a topic.
 func valueOf(ctx context.Context, t Topic) (*api.TopicValue, error) {
 	v, rev, err := t.Get(ctx)
+	if err != nil && ctx.Err() != nil {
+		return nil, status.FromContextError(ctx.Err()).Err()
+	}
 	if err != nil {
 		return nil, status.Errorf(codes.Internal, "state: cannot read topic %s: %v", t.Name, err)
 	}

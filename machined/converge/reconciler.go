@@ -15,6 +15,7 @@ import (
 	"github.com/orlop-os/orlop/machined/nodeplan"
 	"github.com/orlop-os/orlop/pkg/cell"
 	"github.com/orlop-os/orlop/pkg/config"
+	"github.com/orlop-os/orlop/pkg/limits"
 	"github.com/orlop-os/orlop/pkg/reconcile"
 	"github.com/orlop-os/orlop/pkg/supervise"
 )
@@ -89,6 +90,7 @@ type Reconciler struct {
 	noAddressSince atomic.Pointer[time.Time]
 	// resolvers that pods do not use; guarded by mu
 	unusedResolvers []string
+	waitingReads    limits.Bounded // reads of WaitingServices
 }
 
 // New returns a reconciler before its first reconciliation.
@@ -266,9 +268,17 @@ func (r *Reconciler) report(done reconcile.Report) {
 	r.deps.Event(done.Domain, done.Kind(), done.String())
 }
 
+// planTimeout bounds the plan of the services for a caller of the API. Less than a second is usual.
+const planTimeout = 5 * time.Second
+
 // WaitingServices returns the names of services that do not run with a configuration yet: they have
-// still to start or stop.
-func (r *Reconciler) WaitingServices(c *config.Config) ([]string, error) {
+// still to start or stop. The plan reads STATE; the error is limits.ErrUnknown if STATE does not
+// answer.
+func (r *Reconciler) WaitingServices(ctx context.Context, c *config.Config) ([]string, error) {
+	return limits.Read(ctx, &r.waitingReads, "plan of the services", planTimeout, func(context.Context) ([]string, error) { return r.waitingServices(c) })
+}
+
+func (r *Reconciler) waitingServices(c *config.Config) ([]string, error) {
 	state, _ := r.deps.Domains.Network.State.Get()
 	want := r.goal(c, state).node().Services
 	if want.Problem != nil && want.Hold != nodeplan.HoldRefused {

@@ -5,6 +5,7 @@ import (
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -18,6 +19,7 @@ import (
 	"github.com/orlop-os/orlop/machined/network"
 	"github.com/orlop-os/orlop/machined/nodeplan"
 	"github.com/orlop-os/orlop/pkg/config"
+	"github.com/orlop-os/orlop/pkg/limits"
 	"github.com/orlop-os/orlop/pkg/reconcile"
 	"github.com/orlop-os/orlop/pkg/supervise"
 )
@@ -77,7 +79,17 @@ func TestStateHangs(t *testing.T) {
 		if got := fmt.Sprint(read); got != "map[disk:true firewall:true host:true network:true]" {
 			t.Errorf("drift of %s", got)
 		}
+		for _, want := range []string{"unknown: no result within 5s", "unknown: an earlier read has not returned"} {
+			if _, err := r.WaitingServices(t.Context(), c); !errors.Is(err, limits.ErrUnknown) || err.Error() != want {
+				t.Errorf("waiting services: %v, want %s", err, want)
+			}
+			synctest.Wait()
+		}
 		close(state)
+		synctest.Wait()
+		if _, err := r.WaitingServices(t.Context(), c); err != nil {
+			t.Errorf("waiting services after STATE has answered: %v", err)
+		}
 	})
 }
 

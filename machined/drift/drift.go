@@ -3,11 +3,11 @@ package drift
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"sync"
 	"time"
 
+	"github.com/orlop-os/orlop/pkg/limits"
 	"github.com/orlop-os/orlop/pkg/panics"
 )
 
@@ -59,15 +59,23 @@ type Reader struct {
 
 	mu        sync.Mutex
 	states    []State
-	revision  uint64          // increases with each change
-	readAt    time.Time       // time of states
-	readEpoch uint64          // epoch of states
-	running   chan struct{}   // closed at the end of the running refresh; nil if none runs
-	hung      map[string]bool // domains with an earlier diff that has not returned
+	revision  uint64            // increases with each change
+	readAt    time.Time         // time of states
+	readEpoch uint64            // epoch of states
+	running   chan struct{}     // closed at the end of the running refresh; nil if none runs
+	limits    []*limits.Bounded // of the diffs, by domain
 }
 
 // New returns a reader that has not read yet.
-func New(d Deps) *Reader { return &Reader{deps: d, interval: readInterval, timeout: diffTimeout} }
+func New(d Deps) *Reader { return newReader(d, readInterval, diffTimeout) }
+
+func newReader(d Deps, interval, timeout time.Duration) *Reader {
+	r := &Reader{deps: d, interval: interval, timeout: timeout}
+	for range d.Domains {
+		r.limits = append(r.limits, new(limits.Bounded))
+	}
+	return r
+}
 
 // Next waits for a revision newer than seen. A watcher wakes only for a change.
 func (d *Reader) Next(ctx context.Context, seen uint64) error {
@@ -123,7 +131,7 @@ func (d *Reader) refresh() {
 	found := make([]*State, len(d.deps.Domains))
 	var wait sync.WaitGroup
 	for i, one := range d.deps.Domains {
-		wait.Go(panics.Guarded("drift of "+one.Name, func() { found[i] = d.diff(one) }))
+		wait.Go(panics.Guarded("drift of "+one.Name, func() { found[i] = d.diff(one, d.limits[i]) }))
 	}
 	wait.Wait()
 	states := []State{}
@@ -156,49 +164,26 @@ func (d *Reader) refresh() {
 
 // diff computes the drift of a domain; nil if the machine does not have it. A domain that hangs (a
 // disk that does not answer) is skipped until its diff returns.
-func (d *Reader) diff(one Source) *State {
+func (d *Reader) diff(one Source, limit *limits.Bounded) *State {
 	s := &State{Domain: one.Name, Operations: []string{}}
-	d.mu.Lock()
-	hung := d.hung[one.Name]
-	d.mu.Unlock()
-	if hung {
-		s.Problem = "an earlier read has not returned"
-		return s
-	}
+	// a domain may return an error together with operations
 	type answer struct {
 		operations []string
 		err        error
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), d.timeout)
-	defer cancel()
-	answers := make(chan answer, 1)
-	d.setHung(one.Name, true)
-	go func() {
-		var a answer
-		a.err = panics.Do("drift of "+one.Name, func() (err error) { a.operations, err = one.Diff(ctx); return err })
-		d.setHung(one.Name, false)
-		answers <- a
-	}()
-	select {
-	case a := <-answers:
-		if errors.Is(a.err, ErrAbsent) {
-			return nil
-		}
-		s.Operations = append(s.Operations, a.operations...)
-		if a.err != nil {
-			s.Problem = a.err.Error()
-		}
-	case <-ctx.Done():
-		s.Problem = fmt.Sprintf("unknown: no result within %v", d.timeout)
+	found, err := limits.Read(context.Background(), limit, "drift of "+one.Name, d.timeout, func(ctx context.Context) (answer, error) {
+		operations, err := one.Diff(ctx)
+		return answer{operations, err}, nil
+	})
+	if err == nil {
+		err = found.err
+	}
+	if errors.Is(err, ErrAbsent) {
+		return nil
+	}
+	s.Operations = append(s.Operations, found.operations...)
+	if err != nil {
+		s.Problem = err.Error()
 	}
 	return s
-}
-
-func (d *Reader) setHung(name string, hung bool) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.hung == nil {
-		d.hung = map[string]bool{}
-	}
-	d.hung[name] = hung
 }

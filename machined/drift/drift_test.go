@@ -36,7 +36,7 @@ func (s *saidDrift) diff(context.Context) ([]string, error) {
 func TestDrift(t *testing.T) {
 	host, disk := &saidDrift{}, &saidDrift{}
 	// every call refreshes
-	d := &Reader{deps: Deps{Domains: []Source{{"disk", disk.diff}, {"host", host.diff}}}, timeout: time.Minute}
+	d := newReader(Deps{Domains: []Source{{"disk", disk.diff}, {"host", host.diff}}}, 0, time.Minute)
 	look := func(want string, revision uint64) []State {
 		t.Helper()
 		d.interval = time.Hour
@@ -91,7 +91,7 @@ func TestDriftHangs(t *testing.T) {
 		}
 		return nil, nil
 	}
-	d := &Reader{deps: Deps{Domains: []Source{{"disk", hangs}, {"host", host.diff}}}, timeout: time.Millisecond}
+	d := newReader(Deps{Domains: []Source{{"disk", hangs}, {"host", host.diff}}}, 0, time.Millisecond)
 	first := func() string {
 		d.interval = time.Hour
 		d.readAt = time.Time{}
@@ -105,7 +105,7 @@ func TestDriftHangs(t *testing.T) {
 		t.Errorf("%q", got)
 	}
 	d.timeout = time.Minute
-	if got := first(); got != "an earlier read has not returned" || asked.Load() != 1 {
+	if got := first(); got != "unknown: an earlier read has not returned" || asked.Load() != 1 {
 		t.Errorf("%q, asked %d times", got, asked.Load())
 	}
 	close(back)
@@ -127,7 +127,7 @@ func TestDriftHangs(t *testing.T) {
 // TestDriftIsWatched checks that only a change wakes a watcher.
 func TestDriftIsWatched(t *testing.T) {
 	host := &saidDrift{}
-	d := &Reader{deps: Deps{Domains: []Source{{"host", host.diff}}}, interval: time.Millisecond, timeout: time.Minute}
+	d := newReader(Deps{Domains: []Source{{"host", host.diff}}}, time.Millisecond, time.Minute)
 	_, seen, err := d.Get(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -155,7 +155,7 @@ func TestDriftIsWatched(t *testing.T) {
 // TestDriftOfAnotherConfiguration checks that a new configuration invalidates the former drift.
 func TestDriftOfAnotherConfiguration(t *testing.T) {
 	host, epoch := &saidDrift{}, atomic.Uint64{}
-	d := &Reader{deps: Deps{Domains: []Source{{"host", host.diff}}}, interval: time.Hour, timeout: time.Minute}
+	d := newReader(Deps{Domains: []Source{{"host", host.diff}}}, time.Hour, time.Minute)
 	d.deps.Epoch = epoch.Load
 	look := func(want string) {
 		t.Helper()

@@ -4,6 +4,7 @@
 package health
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -114,6 +115,17 @@ func Storage[F Filesystem](list []F) *api.HealthCheck {
 	}
 	check.Detail = strings.Join(details, "; ")
 	return check
+}
+
+// Unanswered returns the check of a partition that does not answer; nil without an error. The
+// detail states what is unknown because of err. FailedCheck ignores it: the version is not at
+// fault.
+func Unanswered(partition, what string, err error, since time.Time) *api.HealthCheck {
+	if err == nil {
+		return nil
+	}
+	return &api.HealthCheck{Name: "storage", Since: timestamppb.New(since),
+		Detail: fmt.Sprintf("%s does not answer (%v), so it is unknown %s; reboot the machine, and replace the disk if this happens again", partition, err, what)}
 }
 
 // ConfigurationNotActive makes the check of the configuration fail, with the reason.

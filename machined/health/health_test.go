@@ -1,6 +1,7 @@
 package health
 
 import (
+	"errors"
 	"strings"
 	"testing"
 	"time"
@@ -48,6 +49,14 @@ func TestAdd(t *testing.T) {
 	if Add(health, Firewall("", time.Time{})); !health.Healthy || len(health.Checks) > 0 {
 		t.Errorf("with active rules: %v", health)
 	}
+	if Add(health, Unanswered("STATE", "the epoch", nil, time.Time{})); !health.Healthy || len(health.Checks) > 0 {
+		t.Errorf("with a STATE that answers: %v", health)
+	}
+	if Add(health, Unanswered("STATE", "which epoch is the highest", errors.New("no result within 5s"), time.Time{})); health.Healthy ||
+		health.Checks[0].Detail != "STATE does not answer (no result within 5s), so it is unknown which epoch is the highest; reboot the machine, and replace the disk if this happens again" {
+		t.Errorf("with a STATE that does not answer: %v", health)
+	}
+	health = &api.HealthResponse{Healthy: true}
 	if Add(health, Firewall("no rules", time.Time{})); health.Healthy || len(health.Checks) != 1 || health.Checks[0].Detail != "no rules" {
 		t.Errorf("without rules: %v", health)
 	}

@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"slices"
 	"sync"
+	"sync/atomic"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -28,15 +29,33 @@ import (
 type Ledger struct {
 	deps *Deps
 
-	mu       sync.Mutex
-	loaded   bool
-	content  trust.Ledger
-	stored   []byte        // content as stored on STATE; nil if unknown
-	session  trust.Session // state since the start of machined
-	damaged  error         // why the stored ledger is unreadable
-	reported bool          // an event reported the damage
+	mu      sync.Mutex // a change holds it until its content is on STATE
+	loaded  bool
+	content trust.Ledger
+	stored  []byte        // content as stored on STATE; nil if unknown
+	session trust.Session // state since the start of machined
+	damaged error         // why the stored ledger is unreadable
+
+	// content and damaged for readers, which do not wait for a change; nil until they are loaded
+	present  atomic.Pointer[presentLedger]
+	reported atomic.Bool // an event reported the damage
 
 	changes *cell.Cell[int] // number of changes of the content
+}
+
+// presentLedger is the content of a ledger, or why it is unreadable.
+type presentLedger struct {
+	content trust.Ledger
+	damaged error
+}
+
+// revoked returns the active revocations. If the ledger is unreadable, the removed machines are
+// unknown, so it revokes all members.
+func (p presentLedger) revoked() []trust.Revocation {
+	if p.damaged != nil {
+		return []trust.Revocation{{Lineage: trust.AnyTicket}}
+	}
+	return p.content.Revoked.Active()
 }
 
 func newLedger(d *Deps) *Ledger { return &Ledger{deps: d, changes: cell.New(0)} }
@@ -47,24 +66,36 @@ func (l *Ledger) Changes() *cell.Cell[int] { return l.changes }
 // Revocations returns the active revocations, and why the ledger is unreadable. The first call
 // about an unreadable ledger adds an event.
 func (l *Ledger) Revocations() (active []trust.Revocation, damaged error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.currentLocked()
-	if l.damaged != nil && !l.reported {
-		l.reported = true
-		l.deps.Event("trust", "failure", l.damaged.Error()+"; certificates that machines have issued are rejected, and none is issued, until a new list is started (`orlopctl trust revoke --new-list`)")
+	now := l.read()
+	if now.damaged != nil && l.reported.CompareAndSwap(false, true) {
+		l.deps.Event("trust", "failure", now.damaged.Error()+"; certificates that machines have issued are rejected, and none is issued, until a new list is started (`orlopctl trust revoke --new-list`)")
 	}
-	return l.revokedLocked(), l.damaged
+	return now.revoked(), now.damaged
+}
+
+// read returns the present ledger. Once the ledger is loaded, it does not wait for STATE.
+func (l *Ledger) read() presentLedger {
+	now := l.present.Load()
+	if now == nil {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		return presentLedger{l.currentLocked(), l.damaged}
+	}
+	return presentLedger{l.withFloor(now.content), now.damaged}
+}
+
+// withFloor returns a ledger with the present floor.
+func (l *Ledger) withFloor(known trust.Ledger) trust.Ledger {
+	if l.deps.Floor != nil {
+		known.Floor = l.deps.Floor()
+	}
+	return known
 }
 
 // currentLocked reads the ledger from STATE at first use. Without storage the ledger is empty and
 // cannot be written.
 func (l *Ledger) currentLocked() trust.Ledger {
-	known := l.readLocked()
-	if l.deps.Floor != nil {
-		known.Floor = l.deps.Floor()
-	}
-	return known
+	return l.withFloor(l.readLocked())
 }
 
 func (l *Ledger) readLocked() trust.Ledger {
@@ -83,24 +114,21 @@ func (l *Ledger) readLocked() trust.Ledger {
 	if err != nil {
 		l.content, l.damaged = trust.Ledger{}, fmt.Errorf("%s: cannot read: %w", l.deps.Files.Ledger, err)
 	}
+	if l.loaded {
+		l.publishLocked()
+	}
 	return l.content
 }
 
-// revokedLocked returns the active revocations. If the ledger is unreadable, the removed machines
-// are unknown, so it revokes all members.
-func (l *Ledger) revokedLocked() []trust.Revocation {
-	known := l.currentLocked()
-	if l.damaged != nil {
-		return []trust.Revocation{{Lineage: trust.AnyTicket}}
-	}
-	return known.Revoked.Active()
-}
+// publishLocked shows the content to readers.
+func (l *Ledger) publishLocked() { l.present.Store(&presentLedger{l.content, l.damaged}) }
 
 // storeLocked writes another content to STATE.
 func (l *Ledger) storeLocked(next trust.Ledger) error {
 	text, err := json.Marshal(next)
 	if err == nil && l.damaged == nil && l.stored != nil && bytes.Equal(text, l.stored) {
 		l.content = next
+		l.publishLocked()
 		return nil
 	}
 	if err == nil {
@@ -114,23 +142,18 @@ func (l *Ledger) storeLocked(next trust.Ledger) error {
 		return fmt.Errorf("trust: cannot store the ledger: %w", err)
 	}
 	l.loaded, l.content, l.damaged, l.stored = true, next, nil, text
+	l.publishLocked()
 	l.changes.Update(func(n int) int { return n + 1 })
 	return nil
 }
 
 // Current returns the present ledger.
-func (l *Ledger) Current() trust.Ledger {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.currentLocked()
-}
+func (l *Ledger) Current() trust.Ledger { return l.read().content }
 
 // readable returns the present ledger, and why the stored ledger is unreadable.
 func (l *Ledger) readable() (known trust.Ledger, damaged error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	known = l.currentLocked()
-	return known, l.damaged
+	now := l.read()
+	return now.content, now.damaged
 }
 
 // addIssued records an issued certificate, or returns a status error.
@@ -355,11 +378,10 @@ func (l *Ledger) RevocationsForAPIServer(c *config.Config) []trust.Revocation {
 	if c == nil || c.Cluster == nil {
 		return nil
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	known, revoked := l.currentLocked(), l.revokedLocked()
+	now := l.read()
+	revoked := now.revoked()
 	for i, r := range revoked {
-		if r.Machine != "" && reassigned(c, known, r.Machine, l.deps.Now()) {
+		if r.Machine != "" && reassigned(c, now.content, r.Machine, l.deps.Now()) {
 			revoked[i].Machine = ""
 		}
 	}

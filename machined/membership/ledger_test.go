@@ -2,6 +2,7 @@ package membership
 
 import (
 	"crypto/x509"
+	"fmt"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -144,6 +145,7 @@ func TestSync(t *testing.T) {
 		t.Errorf("%d news, %d were sent of what is known", n, sent)
 	}
 	b.Ledger.loaded, b.Ledger.content = false, trust.Ledger{}
+	b.Ledger.present.Store(nil)
 	if revoked(b) != "dora" {
 		t.Errorf("after a restart: %s", revoked(b))
 	}
@@ -162,6 +164,7 @@ func TestSync(t *testing.T) {
 		t.Fatal(err)
 	}
 	a.Ledger.loaded = false
+	a.Ledger.present.Store(nil)
 	if _, err := a.Server.GetRevocations(&api.GetRevocationsRequest{}); status.Code(err) != codes.FailedPrecondition {
 		t.Errorf("teaches what it does not know: %v", err)
 	}
@@ -200,5 +203,30 @@ func TestLedgerFloor(t *testing.T) {
 	want = want.Add(time.Hour)
 	if again, err := b.withIDLocked(); err != nil || !again.Floor.Equal(want) {
 		t.Errorf("later: %s, %v", again.Floor, err)
+	}
+}
+
+// TestReadersDuringChange checks that readers get the ledger while a change waits for STATE.
+func TestReadersDuringChange(t *testing.T) {
+	a := issuing(t, filepath.Join(t.TempDir(), "ledger.json"))
+	if _, _, err := a.Server.Revoke(t.Context(), by(admin), &api.RevokeRequest{Name: "dora"}); err != nil {
+		t.Fatal(err)
+	}
+	l := a.Ledger
+	l.mu.Lock() // as a change does
+	defer l.mu.Unlock()
+	read := make(chan string)
+	go func() {
+		known, damaged := l.readable()
+		revoked, _ := l.Revocations()
+		read <- fmt.Sprintln(known.Revoked[0].Name, damaged, len(l.Current().Revoked), revoked[0].Name, len(l.RevocationsForAPIServer(a.deps.config())))
+	}()
+	select {
+	case got := <-read:
+		if got != "dora <nil> 1 dora 1\n" {
+			t.Errorf("read %s", got)
+		}
+	case <-time.After(20 * time.Second):
+		t.Error("readers wait for the change")
 	}
 }

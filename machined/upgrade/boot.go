@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/orlop-os/orlop/pkg/esp"
+	"github.com/orlop-os/orlop/pkg/limits"
 	"github.com/orlop-os/orlop/pkg/slot"
 )
 
@@ -109,6 +110,14 @@ func (c *Controller) EpochFloor() int {
 		return c.deps.Release().Epoch
 	}
 	return floor
+}
+
+// readTimeout bounds a read of STATE or DATA for a caller of the API. Less than a second is usual.
+const readTimeout = 5 * time.Second
+
+// ReadEpochFloor returns EpochFloor. The error is limits.ErrUnknown if STATE does not answer.
+func (c *Controller) ReadEpochFloor(ctx context.Context) (int, error) {
+	return limits.Read(ctx, &c.floorReads, "epoch floor", readTimeout, func(context.Context) (int, error) { return c.EpochFloor(), nil })
 }
 
 // raiseFloor raises the epoch floor to the running version, which is committed.

@@ -14,6 +14,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/client"
 	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/esp"
+	"github.com/orlop-os/orlop/pkg/limits"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 	"github.com/orlop-os/orlop/pkg/panics"
 	"github.com/orlop-os/orlop/pkg/paths"
@@ -169,6 +170,8 @@ type Controller struct {
 	eventMu    sync.Mutex // at most one event at a time
 	// at most one system is received or written at a time; the Receiver and TryLock share it
 	writeMu *sync.Mutex
+	// reads for callers of the API
+	floorReads, restoredReads limits.Bounded
 }
 
 // State returns the state of upgrades.

@@ -1,13 +1,17 @@
 package upgrade
 
 import (
+	"context"
 	"fmt"
+	"strings"
 	"time"
 
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/buildinfo"
+	"github.com/orlop-os/orlop/pkg/limits"
+	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
 // ReleaseCheck adds a warning to the health if the version has expired, or if its epoch is lower
@@ -31,7 +35,13 @@ func (c *Controller) Status(s State) *api.UpgradeStatus {
 		Running: c.deps.version(), From: s.From, To: s.To, Phase: string(s.Phase), Tries: uint32(s.Tries), Reason: s.Reason, Log: s.Log,
 		Operation: s.Operation, Done: s.Done, Total: s.Total, WaitingFor: s.WaitingFor,
 	}
-	if lost := c.savepoints.restored(s.Started); !lost.At.IsZero() {
+	lost, err := limits.Read(context.Background(), &c.restoredReads, "restored data", readTimeout, func(context.Context) (nodespec.SavepointRestored, error) {
+		return c.savepoints.restored(s.Started), nil
+	})
+	if err != nil {
+		out.Reason = strings.TrimPrefix(out.Reason+"; DATA does not answer, so it is unknown whether etcd data was restored", "; ")
+	}
+	if !lost.At.IsZero() {
 		out.DataRestoredFrom, out.LostRevisions = timestamppb.New(lost.Saved), lost.LostRevisions
 	}
 	if !s.Started.IsZero() {

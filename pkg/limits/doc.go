@@ -1,4 +1,4 @@
 // Package limits bounds the operations of callers: concurrent operations in total and per caller
 // (Limiter), operations per time and key (Rates), concurrent operations of a kind (Acquire,
-// TryAcquire), and the time of an operation (Within).
+// TryAcquire), the time of an operation (Within), and the time of a read that can hang (Read).
 package limits

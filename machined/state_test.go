@@ -1,0 +1,45 @@
+package main
+
+import (
+	"path/filepath"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/orlop-os/orlop/machined/activeconfig"
+	"github.com/orlop-os/orlop/machined/membership"
+	"github.com/orlop-os/orlop/machined/network"
+	"github.com/orlop-os/orlop/pkg/config"
+)
+
+// TestDiagnosisWithoutCluster checks that the plan of the services and the topic "configuration" of
+// a machine without a cluster do not wait for a ledger that cannot be read.
+func TestDiagnosisWithoutCluster(t *testing.T) {
+	ledger := filepath.Join(t.TempDir(), "ledger.json")
+	if err := unix.Mkfifo(ledger, 0o600); err != nil { // nothing is ever written to it
+		t.Fatal(err)
+	}
+	m := newMachine()
+	m.setMembers(func(d *membership.Deps) { d.Files.Ledger = ledger })
+	m.config.facts.members = m.members
+	m.config.active.Cell().Set(activeconfig.Active{Config: config.New("n1", config.RoleWorker)})
+	done := make(chan configurationState)
+	go func() {
+		m.config.facts.plan(nil, network.State{})
+		m.config.facts.plan(m.config.active.Current().Config, network.State{})
+		s, err := readConfiguration(t.Context(), m)
+		if err != nil {
+			t.Error(err)
+		}
+		done <- s
+	}()
+	select {
+	case s := <-done:
+		if !s.Present || s.Machine != "n1" || s.StagedUnknown != "" {
+			t.Errorf("%+v", s)
+		}
+	case <-time.After(20 * time.Second):
+		t.Error("it waits for the ledger")
+	}
+}

@@ -1,0 +1,84 @@
+package limits
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/orlop-os/orlop/pkg/panics"
+)
+
+// Bounded limits the time of a read that can hang, for example on a disk that does not answer: a
+// caller gets an error in time, and only the reads that are on their way when it begins to hang
+// wait for their end. The zero value is ready for use.
+type Bounded struct {
+	mu   sync.Mutex
+	late int // reads that have not returned in time and still run
+}
+
+// ErrUnknown is returned if a read has no result in time.
+var ErrUnknown = errors.New("unknown")
+
+// Read returns the result of a read. It fails with ErrUnknown after the time most, and at once
+// while an earlier read is late. The name is for the record of a panic.
+func Read[T any](ctx context.Context, b *Bounded, name string, most time.Duration, read func(context.Context) (T, error)) (T, error) {
+	var none T
+	if b.isLate() {
+		return none, fmt.Errorf("%w: an earlier read has not returned", ErrUnknown)
+	}
+	type result struct {
+		value T
+		err   error
+	}
+	limited, cancel := context.WithTimeout(ctx, most)
+	defer cancel()
+	results := make(chan result, 1)
+	done, expire := b.start(most)
+	go func() {
+		var r result
+		r.err = panics.Do(name, func() (err error) { r.value, err = read(limited); return err })
+		done()
+		results <- r
+	}()
+	select {
+	case r := <-results:
+		return r.value, r.err
+	case <-limited.Done():
+	}
+	if err := ctx.Err(); err != nil {
+		return none, err
+	}
+	expire() // the timer may fire a moment later
+	return none, fmt.Errorf("%w: no result within %v", ErrUnknown, most)
+}
+
+func (b *Bounded) isLate() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.late > 0
+}
+
+// start counts a read as late after the time most, whether or not its caller still waits, or when
+// expire is called. done ends the read.
+func (b *Bounded) start(most time.Duration) (done, expire func()) {
+	var ended, late bool
+	expire = func() {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		if !ended && !late {
+			late = true
+			b.late++
+		}
+	}
+	timer := time.AfterFunc(most, expire)
+	return func() {
+		timer.Stop()
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		if ended = true; late {
+			b.late--
+		}
+	}, expire
+}

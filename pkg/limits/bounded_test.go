@@ -1,0 +1,59 @@
+package limits
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// TestRead checks that a read returns its result, that a read that hangs fails in time, that no
+// other read starts while it is late, and that reads succeed again after its end.
+func TestRead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var b Bounded
+		started := 0
+		read := func(ctx context.Context, f func(context.Context) (int, error)) (int, error) {
+			return Read(ctx, &b, "test", time.Second, func(ctx context.Context) (int, error) { started++; return f(ctx) })
+		}
+		seven := func(context.Context) (int, error) { return 7, nil }
+		if n, err := read(t.Context(), seven); n != 7 || err != nil {
+			t.Errorf("%d, %v", n, err)
+		}
+		failure := errors.New("input/output error")
+		if _, err := read(t.Context(), func(context.Context) (int, error) { return 0, failure }); !errors.Is(err, failure) {
+			t.Errorf("a failed read: %v", err)
+		}
+		answers := make(chan struct{})
+		hangs := func(context.Context) (int, error) { <-answers; return 0, nil }
+		leaving, leave := context.WithCancel(t.Context())
+		leave()
+		if _, err := read(leaving, hangs); !errors.Is(err, context.Canceled) {
+			t.Errorf("a canceled read: %v", err)
+		}
+		if n, err := read(t.Context(), seven); n != 7 || err != nil {
+			t.Errorf("beside a read that is not late yet: %d, %v", n, err)
+		}
+		start := time.Now()
+		if _, err := read(t.Context(), hangs); !errors.Is(err, ErrUnknown) || !strings.HasSuffix(err.Error(), "no result within 1s") || time.Since(start) != time.Second {
+			t.Errorf("a read that hangs: %v after %v", err, time.Since(start))
+		}
+		synctest.Wait()
+		before := started
+		if _, err := read(t.Context(), seven); !errors.Is(err, ErrUnknown) || !strings.HasSuffix(err.Error(), "an earlier read has not returned") || started != before {
+			t.Errorf("after a late read: %v, %d reads", err, started-before)
+		}
+		close(answers)
+		synctest.Wait()
+		if n, err := read(t.Context(), seven); n != 7 || err != nil {
+			t.Errorf("after its end: %d, %v", n, err)
+		}
+		// a read gets the time limit, so that it can end by itself
+		_, err := read(t.Context(), func(ctx context.Context) (int, error) { <-ctx.Done(); return 0, ctx.Err() })
+		if !errors.Is(err, ErrUnknown) && !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("a read that ends with its context: %v", err)
+		}
+	})
+}
