@@ -30,7 +30,7 @@ type BundleReceiver interface {
 
 // BundleServer serves the running version to peers. by is the ID of the calling machine.
 type BundleServer interface {
-	DescribeBundle() (*api.DescribeBundleResponse, error)
+	DescribeBundle(ctx context.Context) (*api.DescribeBundleResponse, error)
 	Download(ctx context.Context, r *api.DownloadBundleRequest, by string, send func(piece []byte) error) error
 }
 
@@ -88,8 +88,8 @@ func (s upgradeService) Rollback(ctx context.Context, _ *api.RollbackRequest) (*
 	return &api.RollbackResponse{To: to}, nil
 }
 
-func (s upgradeService) DescribeBundle(context.Context, *api.DescribeBundleRequest) (*api.DescribeBundleResponse, error) {
-	return s.deps.Server.DescribeBundle()
+func (s upgradeService) DescribeBundle(ctx context.Context, _ *api.DescribeBundleRequest) (*api.DescribeBundleResponse, error) {
+	return s.deps.Server.DescribeBundle(ctx)
 }
 
 func (s upgradeService) Download(r *api.DownloadBundleRequest, stream grpc.ServerStreamingServer[api.DownloadBundleResponse]) error {

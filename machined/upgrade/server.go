@@ -18,6 +18,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/bundle"
 	"github.com/orlop-os/orlop/pkg/esp"
 	"github.com/orlop-os/orlop/pkg/limits"
+	"github.com/orlop-os/orlop/pkg/panics"
 	"github.com/orlop-os/orlop/pkg/slot"
 	"github.com/orlop-os/orlop/pkg/transfer"
 )
@@ -37,14 +38,20 @@ type Server struct {
 	esp       *esp.Partition
 	downloads *limits.Limiter // limits downloads
 
-	mu     sync.Mutex    // guards the fields below
+	// makeBundle makes the bundle that this machine serves.
+	makeBundle func() (*servedBundle, error)
+
+	mu     sync.Mutex    // guards the fields below; no file is read under it
+	making chan struct{} // closed at the end of the running attempt; nil if none runs
 	bundle *servedBundle // nil before the first call
 	err    error         // why there is none, since failed
 	failed time.Time
 }
 
 func newServer(d *Deps, p progress, partition *esp.Partition) *Server {
-	return &Server{deps: d, progress: p, esp: partition, downloads: limits.NewLimiter(maxDownloads, maxDownloadsPerMachine)}
+	s := &Server{deps: d, progress: p, esp: partition, downloads: limits.NewLimiter(maxDownloads, maxDownloadsPerMachine)}
+	s.makeBundle = s.readBundle
+	return s
 }
 
 // bootImage is the name of the copy of the boot image for peers, beside the received bundle: the
@@ -52,8 +59,9 @@ func newServer(d *Deps, p progress, partition *esp.Partition) *Server {
 const bootImage = "given.efi"
 
 // servedBundle returns the bundle that this machine serves, or an error. The bundle is made at the
-// first call and retained until shutdown: the running version does not change.
-func (s *Server) servedBundle() (*servedBundle, error) {
+// first call and retained until shutdown: the running version does not change. A caller waits for
+// it until ctx ends; the attempt continues without the caller.
+func (s *Server) servedBundle(ctx context.Context) (*servedBundle, error) {
 	if now := s.progress.record(); now.Phase == slot.Trial && now.To == s.deps.version() {
 		return nil, fmt.Errorf("version %s is on trial here; try again after its commit", s.deps.version())
 	}
@@ -62,19 +70,42 @@ func (s *Server) servedBundle() (*servedBundle, error) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.bundle == nil && time.Since(s.failed) >= bundleRetryInterval {
-		if s.bundle, s.err = s.makeBundle(); s.err != nil {
-			s.bundle, s.failed = nil, time.Now()
+	if s.bundle == nil && s.making == nil && time.Since(s.failed) >= bundleRetryInterval {
+		s.making = make(chan struct{})
+		panics.Go("bundle for peers", s.attempt)
+	}
+	if making := s.making; making != nil {
+		s.mu.Unlock()
+		select {
+		case <-making:
+		case <-ctx.Done():
 		}
+		s.mu.Lock()
+	}
+	if s.bundle == nil && ctx.Err() != nil {
+		return nil, context.Cause(ctx)
 	}
 	return s.bundle, s.err
+}
+
+// attempt makes the bundle, and ends the wait of the callers.
+func (s *Server) attempt() {
+	var made *servedBundle
+	err := panics.Do("bundle for peers", func() (err error) { made, err = s.makeBundle(); return err })
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.bundle, s.err = made, err; err != nil {
+		s.bundle, s.failed = nil, time.Now()
+	}
+	close(s.making)
+	s.making = nil
 }
 
 // bundleRetryInterval is the delay after a failure: each attempt reads all of the files.
 const bundleRetryInterval = time.Minute
 
-// makeBundle makes the bundle that this machine serves.
-func (s *Server) makeBundle() (*servedBundle, error) {
+// readBundle makes the bundle from the files of the running version.
+func (s *Server) readBundle() (*servedBundle, error) {
 	where, err := s.deps.Disk.Slots()
 	if err != nil {
 		return nil, err
@@ -144,12 +175,20 @@ func (s stoppable) ReadAt(p []byte, at int64) (int, error) {
 }
 
 // DescribeBundle describes the bundle that this machine serves to peers.
-func (s *Server) DescribeBundle() (*api.DescribeBundleResponse, error) {
-	g, err := s.servedBundle()
+func (s *Server) DescribeBundle(ctx context.Context) (*api.DescribeBundleResponse, error) {
+	g, err := s.servedBundle(ctx)
 	if err != nil {
-		return nil, status.Errorf(codes.FailedPrecondition, "bundle: cannot serve: %v", err)
+		return nil, cannotServe(ctx, err)
 	}
 	return &api.DescribeBundleResponse{Version: s.deps.version(), Sha256: g.sha256, Size: g.size}, nil
+}
+
+// cannotServe returns the status for a caller that gets no bundle.
+func cannotServe(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return status.FromContextError(ctx.Err()).Err()
+	}
+	return status.Errorf(codes.FailedPrecondition, "bundle: cannot serve: %v", err)
 }
 
 const (
@@ -161,9 +200,9 @@ const (
 
 // Download sends the bundle of this machine to a peer (by) from an offset, in pieces.
 func (s *Server) Download(ctx context.Context, r *api.DownloadBundleRequest, by string, send func(piece []byte) error) error {
-	g, err := s.servedBundle()
+	g, err := s.servedBundle(ctx)
 	if err != nil {
-		return status.Errorf(codes.FailedPrecondition, "bundle: cannot serve: %v", err)
+		return cannotServe(ctx, err)
 	}
 	if r.Sha256 != g.sha256 || r.Offset < 0 || r.Offset > g.size {
 		return status.Errorf(codes.Aborted, "bundle: this machine serves %s of %d bytes, and not byte %d of %s; ask for its description again", g.sha256, g.size, r.Offset, r.Sha256)

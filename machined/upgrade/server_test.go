@@ -7,10 +7,17 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/orlop-os/orlop/pkg/buildinfo"
 	"github.com/orlop-os/orlop/pkg/bundle"
+	"github.com/orlop-os/orlop/pkg/cell"
 	"github.com/orlop-os/orlop/pkg/transfer"
 )
 
@@ -74,4 +81,59 @@ func TestDownloadStops(t *testing.T) {
 	if err := g.send(ctx, int64(len(all)), func([]byte) error { return nil }); !errors.Is(err, gone) {
 		t.Errorf("the caller has left: %v", err)
 	}
+}
+
+// TestServedBundle checks that one attempt makes the bundle for all callers, that a caller stops to
+// wait with its context and then delays no other, and that a failure is retried later.
+func TestServedBundle(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		made, attempts := make(chan error), 0
+		d := &Deps{Release: func() buildinfo.Release { return buildinfo.Release{Version: "1.0.0"} }}
+		d.Disk.StorageProblem = func() string { return "" }
+		s := newServer(d, progress{state: cell.New(State{})}, nil)
+		s.makeBundle = func() (*servedBundle, error) {
+			attempts++
+			err := <-made
+			return &servedBundle{sha256: "ab"}, err
+		}
+		answers := make(chan error, 8)
+		describe := func(ctx context.Context) {
+			go func() {
+				answer, err := s.DescribeBundle(ctx)
+				if err == nil && answer.Sha256 != "ab" {
+					err = errors.New(answer.Sha256)
+				}
+				answers <- err
+			}()
+			synctest.Wait()
+		}
+		leaving, leave := context.WithCancel(t.Context())
+		describe(leaving)
+		describe(t.Context())
+		leave()
+		if err := <-answers; status.Code(err) != codes.Canceled {
+			t.Errorf("a caller that has left: %v", err)
+		}
+		made <- errors.New("disk: cannot read")
+		if err := <-answers; status.Code(err) != codes.FailedPrecondition || !strings.HasSuffix(err.Error(), "bundle: cannot serve: disk: cannot read") {
+			t.Errorf("after a failure: %v", err)
+		}
+		describe(t.Context())
+		if err := <-answers; status.Code(err) != codes.FailedPrecondition || attempts != 1 {
+			t.Errorf("soon after a failure: %v, %d attempts", err, attempts)
+		}
+		time.Sleep(bundleRetryInterval)
+		describe(t.Context())
+		describe(t.Context())
+		made <- nil
+		for range 2 {
+			if err := <-answers; err != nil || attempts != 2 {
+				t.Errorf("after another attempt: %v, %d attempts", err, attempts)
+			}
+		}
+		describe(leaving)
+		if err := <-answers; err != nil {
+			t.Errorf("with the bundle, a caller waits: %v", err)
+		}
+	})
 }
