@@ -32,6 +32,7 @@ type candidate struct {
 	// it presented a certificate of a member, not a ticket
 	hasCertificate bool
 	key            *ecdsa.PublicKey
+	nodeKeys       map[string]*ecdsa.PublicKey // of the node's certificates
 	address        netip.Addr
 }
 
@@ -66,6 +67,19 @@ func newCandidate(by callerid.Caller, csr []byte, now time.Time) (candidate, err
 	return m, nil
 }
 
+// parseNodeKeys reads the CSRs for the certificates of the node.
+func (m *candidate) parseNodeKeys(requests map[string][]byte) error {
+	m.nodeKeys = map[string]*ecdsa.PublicKey{}
+	for _, l := range nodespec.NodeLeaves(m.member.Name, []netip.Addr{m.address}) {
+		key, err := pki.ParseRequest(requests[l.Cert])
+		if err != nil {
+			return fmt.Errorf("%s: %w", l.Cert, err)
+		}
+		m.nodeKeys[l.Cert] = key
+	}
+	return nil
+}
+
 // Join signs certificates for the holder of a ticket, and for a member with a valid certificate.
 func (s *Server) Join(ctx context.Context, by callerid.Caller, r *api.JoinRequest) (*api.JoinResponse, error) {
 	c, err := s.issuingConfig()
@@ -75,6 +89,10 @@ func (s *Server) Join(ctx context.Context, by callerid.Caller, r *api.JoinReques
 	m, err := newCandidate(by, r.MachineCsr, s.deps.Now())
 	if err != nil {
 		return nil, err
+	}
+	// before this machine binds the ticket to the key
+	if err := m.parseNodeKeys(r.NodeCsrs); err != nil {
+		return nil, status.Error(codes.InvalidArgument, err.Error())
 	}
 	// A rejected call costs no signature, and no caller can cause repeated writes of the ledger or
 	// calls to the other voters.
@@ -95,9 +113,9 @@ func (s *Server) Join(ctx context.Context, by callerid.Caller, r *api.JoinReques
 	if err != nil {
 		return nil, err
 	}
-	answer, expires, err := sign(c, m, r.NodeCsrs)
+	answer, expires, err := sign(c, m)
 	if err != nil {
-		return nil, status.Error(codes.InvalidArgument, err.Error())
+		return nil, status.Error(codes.Internal, err.Error())
 	}
 	m.member.Expires = expires
 	if err := s.storeMember(ctx, c, vs, m, v); err != nil {
@@ -207,18 +225,14 @@ func (s *signer) issue(pair config.CertKey, spec pki.Spec, key *ecdsa.PublicKey)
 }
 
 // sign issues all certificates of a member, and returns their first expiry.
-func sign(c *config.Config, m candidate, requests map[string][]byte) (out *api.JoinResponse, expires time.Time, err error) {
+func sign(c *config.Config, m candidate) (out *api.JoinResponse, expires time.Time, err error) {
 	s, addresses := signer{ticket: m.member.Ticket}, []netip.Addr{m.address}
 	out = &api.JoinResponse{NodeCertificates: map[string][]byte{}}
 	if out.MachineCertificate, err = s.issue(c.Cluster.Spec.PKI.Machine, nodespec.MachineLeaf(m.member.Name, addresses), m.key); err != nil {
 		return nil, expires, err
 	}
 	for _, l := range nodespec.NodeLeaves(m.member.Name, addresses) {
-		key, err := pki.ParseRequest(requests[l.Cert])
-		if err != nil {
-			return nil, expires, fmt.Errorf("%s: %w", l.Cert, err)
-		}
-		if out.NodeCertificates[l.Cert], err = s.issue(c.Cluster.Spec.PKI.Kubernetes, l.Spec, key); err != nil {
+		if out.NodeCertificates[l.Cert], err = s.issue(c.Cluster.Spec.PKI.Kubernetes, l.Spec, m.nodeKeys[l.Cert]); err != nil {
 			return nil, expires, err
 		}
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/callerid"
 	"github.com/orlop-os/orlop/pkg/config"
+	"github.com/orlop-os/orlop/pkg/pki"
 	"github.com/orlop-os/orlop/pkg/trust"
 )
 
@@ -44,7 +45,7 @@ func (s *Server) GetMembership(by callerid.Caller, r *api.GetMembershipRequest) 
 	return out, nil
 }
 
-// ReplicateMembership stores the changes of another control-plane machine.
+// ReplicateMembership stores the changes of another control-plane machine, all or none.
 func (s *Server) ReplicateMembership(ctx context.Context, by callerid.Caller, r *api.ReplicateMembershipRequest) (*api.ReplicateMembershipResponse, error) {
 	c, err := s.controlPlaneConfig(by)
 	if err != nil {
@@ -54,13 +55,16 @@ func (s *Server) ReplicateMembership(ctx context.Context, by callerid.Caller, r 
 	if request.revocations, err = fromRemovals(r.Revocations); err != nil {
 		return nil, err
 	}
-	if err := s.requests.deny(r.Denied); err != nil {
-		return nil, err
+	for _, key := range r.Denied {
+		if _, err := pki.ParseFingerprint(key); err != nil {
+			return nil, status.Error(codes.InvalidArgument, err.Error())
+		}
 	}
 	done, err := s.apply(c, request)
 	if err != nil {
 		return nil, err
 	}
+	s.requests.deny(r.Denied)
 	return &api.ReplicateMembershipResponse{Ledger: done.ledger.ID, StoredTickets: storedTickets(done.ledger, request.membership)}, s.enforce(ctx, by, done.newRevocations)
 }
 

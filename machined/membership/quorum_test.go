@@ -34,6 +34,17 @@ func TestReplicateMembership(t *testing.T) {
 	if _, err := a.ReplicateMembership(ctx, &api.ReplicateMembershipRequest{Membership: &api.Membership{Tickets: []*api.Ticket{ticket("m1")}}}); status.Code(err) != codes.FailedPrecondition {
 		t.Errorf("the name of this machine is given away: %v", err)
 	}
+	denied := "sha256:" + strings.Repeat("1", 64)
+	for _, r := range []*api.ReplicateMembershipRequest{
+		{Denied: []string{denied}, Membership: &api.Membership{Tickets: []*api.Ticket{ticket("m1")}}},
+		{Denied: []string{denied, "sha256:12"}, Membership: &api.Membership{Tickets: []*api.Ticket{ticket("w1")}}},
+		{Denied: []string{denied}, Revocations: []*api.Revocation{{Name: "dora"}}},
+	} {
+		_, err := a.ReplicateMembership(ctx, r)
+		if known := a.Ledger.Current(); err == nil || len(a.Requests.list) > 0 || len(known.Tickets) > 0 || len(known.Revoked) > 0 {
+			t.Errorf("a rejected request: %v, denied %v, ledger %v", err, a.Requests.list, known)
+		}
+	}
 	answer, err := a.ReplicateMembership(ctx, &api.ReplicateMembershipRequest{Membership: &api.Membership{Tickets: []*api.Ticket{ticket("w1")}}})
 	if err != nil || len(answer.StoredTickets) != 1 || len(answer.Ledger) != 32 {
 		t.Fatal(answer, err)

@@ -1,6 +1,7 @@
 package membership
 
 import (
+	"context"
 	"crypto/x509"
 	"net/netip"
 	"path/filepath"
@@ -10,6 +11,7 @@ import (
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/config"
@@ -158,5 +160,37 @@ func TestCheckCallerAddress(t *testing.T) {
 		if (err == nil) != (whose == "") || err != nil && !strings.Contains(err.Error(), whose) {
 			t.Errorf("%s: %v, want %q", address, err, whose)
 		}
+	}
+}
+
+// TestRejectedCalls checks that a rejected call for a ticket deletes no Node, and that a rejected
+// call to join leaves the ticket unbound.
+func TestRejectedCalls(t *testing.T) {
+	a := controlPlane(t)
+	operator := from(admin, "10.0.0.5:1")
+	deleted := 0
+	a.deleteNodes = func(_ context.Context, names []string) ([]string, error) { deleted++; return names, nil }
+	recordRemovals(t, a, time.Now(), "w1")
+	_, request := newRequest(t)
+	for name, r := range map[string]*api.CreateTicketRequest{
+		"a TTL that is too long":          {Name: "w1", Csr: request, Ttl: durationpb.New(1000 * time.Hour)},
+		"a CSR that is none":              {Name: "w1", Csr: []byte("none")},
+		"join requests that are disabled": {Name: "w1"},
+	} {
+		if _, err := a.CreateTicket(operator, r); err == nil || deleted > 0 {
+			t.Errorf("%s: %v, %d Nodes deleted", name, err, deleted)
+		}
+	}
+	made, err := a.CreateTicket(operator, &api.CreateTicketRequest{Name: "w1", Csr: request})
+	if err != nil || deleted != 1 {
+		t.Fatalf("%v, %d Nodes deleted", err, deleted)
+	}
+	ticket, err := x509.ParseCertificate(made.Certificate)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = a.Join(from(ticket, "10.0.0.21:1"), &api.JoinRequest{MachineCsr: request, NodeCsrs: map[string][]byte{nodespec.KubeletCert: []byte("none")}})
+	if known := a.Ledger.Current(); status.Code(err) != codes.InvalidArgument || len(known.Bindings) > 0 {
+		t.Errorf("a CSR of the node that is none: %v, bindings %v", err, known.Bindings)
 	}
 }

@@ -20,8 +20,9 @@ import (
 // How a control-plane machine issues a ticket (docs/decisions/0028-joining.md):
 //
 //  1. It syncs with the others: the ledgers that answer become the voters of the ticket.
-//  2. More than half of the control plane stores the ticket.
-//  3. It stores the ticket itself, and the operator gets it.
+//  2. It checks the request. Only then it deletes the Node of a removed machine with the name.
+//  3. More than half of the control plane stores the ticket.
+//  4. It stores the ticket itself, and the operator gets it.
 
 // CreateTicket issues a ticket for a worker. Without a CSR it returns only the configuration of a
 // worker that sends a join request.
@@ -30,13 +31,16 @@ func (s *Server) CreateTicket(ctx context.Context, by callerid.Caller, r *api.Cr
 	if err != nil {
 		return nil, err
 	}
-	documents, err := s.newDocuments(ctx, c, r.Name)
+	documents, err := s.newDocuments(c, r.Name)
 	if err != nil {
 		return nil, err
 	}
 	out := &api.CreateTicketResponse{Documents: documents, ControlPlanes: s.addresses(c)}
 	if len(r.Csr) == 0 { // the machine will send a join request
 		if _, err := s.requests.config(); err != nil {
+			return nil, err
+		}
+		if err := s.deleteFormerNode(ctx, c, r.Name); err != nil {
 			return nil, err
 		}
 		return out, nil
@@ -53,9 +57,8 @@ func (s *Server) CreateTicket(ctx context.Context, by callerid.Caller, r *api.Cr
 	return out, nil
 }
 
-// newDocuments returns the configuration of a new worker, after the Node of a removed machine with
-// its name is deleted.
-func (s *Server) newDocuments(ctx context.Context, c *config.Config, name string) ([]byte, error) {
+// newDocuments returns the configuration of a new worker.
+func (s *Server) newDocuments(c *config.Config, name string) ([]byte, error) {
 	if err := s.facts(c).checkName(s.ledger.Current(), name, "cannot create ticket"); err != nil {
 		return nil, status.Error(codes.InvalidArgument, err.Error())
 	}
@@ -63,14 +66,20 @@ func (s *Server) newDocuments(ctx context.Context, c *config.Config, name string
 	if err := config.Check(documents).Err(); err != nil { // usually an invalid name
 		return nil, status.Error(codes.InvalidArgument, err.Error())
 	}
-	// A Node of that name can still exist, with the pods of the former machine: their tokens would
-	// be valid as long as it exists.
-	if slices.ContainsFunc(s.nodeGC.removedMachines(), func(g trust.RemovedMachine) bool { return g.Name == name }) {
-		if _, err := s.nodeGC.Delete(ctx, c, []string{name}); err != nil {
-			return nil, status.Errorf(codes.Unavailable, "machine %s: cannot create ticket yet: a machine of this name was removed, and its Node may still exist, with the tokens of its pods: %v; try again", name, err)
-		}
-	}
 	return config.Marshal(documents), nil
+}
+
+// deleteFormerNode deletes the Node of a removed machine with the name of a new worker. The Node
+// can still exist, with the pods of the former machine: their tokens would be valid as long as it
+// exists.
+func (s *Server) deleteFormerNode(ctx context.Context, c *config.Config, name string) error {
+	if !slices.ContainsFunc(s.nodeGC.removedMachines(), func(g trust.RemovedMachine) bool { return g.Name == name }) {
+		return nil
+	}
+	if _, err := s.nodeGC.Delete(ctx, c, []string{name}); err != nil {
+		return status.Errorf(codes.Unavailable, "machine %s: cannot create ticket yet: a machine of this name was removed, and its Node may still exist, with the tokens of its pods: %v; try again", name, err)
+	}
+	return nil
 }
 
 // issueTicket returns a ticket, and the addresses of the other machines that store it, sorted.
@@ -93,6 +102,9 @@ func (s *Server) issueTicket(ctx context.Context, c *config.Config, by callerid.
 	}}
 	checked, err := s.check(c, request)
 	if err != nil {
+		return nil, nil, err
+	}
+	if err := s.deleteFormerNode(ctx, c, r.Name); err != nil {
 		return nil, nil, err
 	}
 	if stored, err = s.storeTicket(ctx, vs, told, checked.ledger.PublicForTicket(request.ticket.Serial), request.ticket.Serial); err != nil {
