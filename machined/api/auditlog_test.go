@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -113,6 +114,40 @@ func TestInterceptor(t *testing.T) {
 	}
 	if left, err := l.inProgress.Unfinished(); err != nil || len(left) != 0 {
 		t.Errorf("still going on: %v, %v", left, err)
+	}
+}
+
+// TestPlainStatus checks that an answer has the code, the details and the message of a status that
+// an error wraps, joins or quotes, and that other errors stay as they are.
+func TestPlainStatus(t *testing.T) {
+	g := interceptorOf(recording(t, audit.DefaultSize))
+	ctx := callBy(t, "CN=admin,O=orlop:admin", "admin")
+	inner := status.Error(codes.NotFound, "it does not exist")
+	detailed, err := status.New(codes.InvalidArgument, "it is invalid").WithDetails(&api.Problem{Line: 3})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]struct {
+		err  error
+		code codes.Code
+		says string
+	}{
+		"a status":           {inner, codes.NotFound, "it does not exist"},
+		"wrapped":            {fmt.Errorf("object: cannot read: %w", inner), codes.NotFound, "object: cannot read: it does not exist"},
+		"joined":             {errors.Join(inner, errors.New("cannot close")), codes.NotFound, "it does not exist\ncannot close"},
+		"joined to a status": {errors.Join(inner, status.Error(codes.Unavailable, "cannot close")), codes.NotFound, "it does not exist\ncannot close"},
+		"quoted":             {status.Errorf(codes.Internal, "cannot read: %v", inner), codes.Internal, "cannot read: it does not exist"},
+		"quoted in an error": {fmt.Errorf("cannot read: %v", inner), codes.Unknown, "cannot read: it does not exist"},
+		"wrapped, detailed":  {fmt.Errorf("document: %w", detailed.Err()), codes.InvalidArgument, "document: it is invalid"},
+		"another error":      {io.ErrUnexpectedEOF, codes.Unknown, "unexpected EOF"},
+		"no error":           {nil, codes.OK, ""},
+	} {
+		for _, method := range []string{api.Machine_Version_FullMethodName, api.Machine_Reboot_FullMethodName} {
+			got := status.Convert(g.do(ctx, method, c.err))
+			if got.Code() != c.code || got.Message() != c.says || len(got.Details()) != len(status.Convert(c.err).Details()) {
+				t.Errorf("%s: %v with details %v; want %v, %s", name, got, got.Details(), c.code, c.says)
+			}
+		}
 	}
 }
 
@@ -341,8 +376,8 @@ func TestRecordIsBounded(t *testing.T) {
 	}
 }
 
-// TestRefusedLimit checks that repeated rejected calls do not fill the record, and that each of them
-// is counted, however many callers there are.
+// TestRefusedLimit checks that repeated rejected calls do not fill the record, and that each of
+// them is counted, however many callers there are.
 func TestRefusedLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRefusedLimit()

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"io/fs"
+	"slices"
 
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"google.golang.org/grpc"
@@ -41,9 +42,22 @@ func (s imageService) Import(stream grpc.ClientStreamingServer[api.ImportImageRe
 	archive := &transfer.Chunks[*api.ImportImageRequest]{Receive: stream.Recv}
 	images, err := s.images.Import(stream.Context(), archive, caller(stream.Context()))
 	if err != nil {
-		return status.Error(codes.InvalidArgument, err.Error())
+		return importError(stream.Context(), err)
 	}
 	return stream.SendAndClose(&api.ImportImageResponse{Images: toImages(images)})
+}
+
+// importError returns the status of a failed import. The archive is at fault, unless the caller has
+// left, or containerd does not answer or has no room.
+func importError(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return status.FromContextError(ctx.Err()).Err()
+	}
+	code := status.Code(err)
+	if !slices.Contains([]codes.Code{codes.Unavailable, codes.ResourceExhausted, codes.Canceled, codes.DeadlineExceeded}, code) {
+		code = codes.InvalidArgument
+	}
+	return status.Error(code, err.Error())
 }
 
 func (s imageService) List(ctx context.Context, _ *api.ListImagesRequest) (*api.ListImagesResponse, error) {

@@ -2,6 +2,8 @@ package api
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"io/fs"
 	"testing"
 
@@ -30,6 +32,27 @@ func TestResolveCallers(t *testing.T) {
 	for _, ticket := range []string{"", "1a"} {
 		if _, err := s.Resolve(called(t, "machine", ticket), &api.ResolveImageRequest{Name: "example.com/web:1"}); err != nil {
 			t.Errorf("Resolve of a machine with ticket %q: %v", ticket, err)
+		}
+	}
+}
+
+// TestImportError checks that only the archive makes the import of an image an invalid call.
+func TestImportError(t *testing.T) {
+	left, leave := context.WithCancel(t.Context())
+	leave()
+	for _, c := range []struct {
+		ctx  context.Context
+		err  error
+		code codes.Code
+	}{
+		{t.Context(), errors.New("layer 2: unexpected EOF"), codes.InvalidArgument},
+		{t.Context(), fmt.Errorf("layer 2: %w", status.Error(codes.NotFound, "no such blob")), codes.InvalidArgument},
+		{t.Context(), fmt.Errorf("layer 2: %w", status.Error(codes.Unavailable, "containerd stops")), codes.Unavailable},
+		{t.Context(), fmt.Errorf("layer 2: %w", status.Error(codes.ResourceExhausted, "no space left")), codes.ResourceExhausted},
+		{left, errors.New("layer 2: unexpected EOF"), codes.Canceled},
+	} {
+		if err := importError(c.ctx, c.err); status.Code(err) != c.code {
+			t.Errorf("%v: %v, want %v", c.err, err, c.code)
 		}
 	}
 }

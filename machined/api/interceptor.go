@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
+	"regexp"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -54,11 +55,11 @@ func (g Interceptor) handle(ctx context.Context, method string, call func(contex
 		return err
 	}
 	if !g.Audited(method) {
-		return panicError(call(ctx, nil))
+		return plainStatus(panicError(call(ctx, nil)))
 	}
 	by := callerid.FromContext(ctx)
 	o := &recordedCall{log: g.AuditLog, start: time.Now(), call: audit.Call{Subject: by.Subject, Serial: by.Serial, Role: by.Role, Peer: by.Peer, Method: method}}
-	err := panicError(call(context.WithValue(ctx, recordedCallKey{}, o), o))
+	err := plainStatus(panicError(call(context.WithValue(ctx, recordedCallKey{}, o), o)))
 	o.end(err)
 	return err
 }
@@ -199,4 +200,18 @@ func panicError(err error) error {
 		return status.Error(codes.Internal, e.Error()+"; the events contain the stack (`orlopctl events`)")
 	}
 	return err
+}
+
+// statusPrefix is the text that gRPC puts before the message of a status in an error.
+var statusPrefix = regexp.MustCompile(`rpc error: code = \w+ desc = `)
+
+// plainStatus returns an error with the message of each status in it as the status has it: an error
+// that wraps, joins or quotes a status has gRPC's prefix in its text.
+func plainStatus(err error) error {
+	if err == nil || !statusPrefix.MatchString(status.Convert(err).Message()) {
+		return err
+	}
+	s := status.Convert(err).Proto()
+	s.Message = statusPrefix.ReplaceAllString(s.Message, "")
+	return status.FromProto(s).Err()
 }

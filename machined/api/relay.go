@@ -104,7 +104,8 @@ func (r *relays) serve(stream grpc.BidiStreamingServer[api.RelayData, api.RelayD
 		return err
 	}
 	if err := stream.Send(&api.RelayData{}); err != nil {
-		return errors.Join(err, conn.Close())
+		_ = conn.Close() // the caller has left, and gets no answer
+		return endOfStream(err)
 	}
 	err = relay.Join(stream, conn, relayIdleTimeout)
 	if stream.Context().Err() != nil {

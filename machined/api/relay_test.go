@@ -211,3 +211,32 @@ func TestRelayLimits(t *testing.T) {
 		t.Errorf("%d places are taken, by %v; want %v", running, byCaller, want)
 	}
 }
+
+// brokenStream is a stream after the end of its caller.
+type brokenStream struct {
+	grpc.BidiStreamingServer[api.RelayData, api.RelayData]
+	ctx context.Context
+}
+
+// Context implements grpc.ServerStream.
+func (s brokenStream) Context() context.Context { return s.ctx }
+
+// Send implements grpc.BidiStreamingServer.
+func (brokenStream) Send(*api.RelayData) error {
+	return status.Error(codes.Unavailable, "transport is closing")
+}
+
+// closedConn is a connection that cannot be closed again.
+type closedConn struct{ net.Conn }
+
+// Close implements net.Conn.
+func (closedConn) Close() error { return net.ErrClosed }
+
+// TestRelayStatus checks that a relay to a caller that has left ends with the status of its stream.
+func TestRelayStatus(t *testing.T) {
+	r := newRelays()
+	err := r.serve(brokenStream{ctx: t.Context()}, func(context.Context) (net.Conn, error) { return closedConn{}, nil })
+	if s, ok := err.(interface{ GRPCStatus() *status.Status }); !ok || s.GRPCStatus().Message() != "transport is closing" {
+		t.Errorf("%v", err)
+	}
+}

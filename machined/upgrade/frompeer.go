@@ -60,6 +60,11 @@ func (p peer) Reader(ctx context.Context, at int64) io.Reader {
 	return transfer.ResumingReader(at, p.bundle.Size, func(at int64) (io.ReadCloser, error) { return p.open(ctx, at) })
 }
 
+// failed names the peer that sent an error.
+func (p peer) failed(err error) error {
+	return fmt.Errorf("machine %s: %s", p.endpoint.Address, status.Convert(err).Message())
+}
+
 // open connects to the peer and downloads its bundle from an offset.
 func (p peer) open(ctx context.Context, at int64) (io.ReadCloser, error) {
 	dialing, cancel := context.WithTimeout(ctx, dialTimeout)
@@ -72,12 +77,14 @@ func (p peer) open(ctx context.Context, at int64) (io.ReadCloser, error) {
 	stop := context.AfterFunc(ctx, func() { _ = c.Close() })
 	stream, err := c.Upgrade.Download(ctx, &api.DownloadBundleRequest{Sha256: p.bundle.Sha256, Offset: at})
 	if err != nil {
-		return nil, errors.Join(err, c.Close())
+		stop()
+		_ = c.Close() // no data was received
+		return nil, p.failed(err)
 	}
 	receive := func() (*api.DownloadBundleResponse, error) {
 		r, err := stream.Recv()
 		if err != nil && !errors.Is(err, io.EOF) {
-			err = fmt.Errorf("machine %s: %s", p.endpoint.Address, status.Convert(err).Message())
+			err = p.failed(err)
 		}
 		return r, err
 	}
