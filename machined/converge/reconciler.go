@@ -166,10 +166,11 @@ func (r *Reconciler) reconcile(ctx context.Context, c *config.Config, state netw
 	return r.lead(ctx, r.domains(), c, state)
 }
 
-// lead leads these domains to a configuration. The loss of the address is recorded first: it counts
-// even if a domain fails before the services.
+// lead leads these domains to a configuration. The loss of the address is recorded first, and the
+// unused resolvers are reported: both count even if a domain fails before the services.
 func (r *Reconciler) lead(ctx context.Context, all []domain, c *config.Config, state network.State) error {
 	r.recordAddress(c, state)
+	r.reportUnusedResolvers(c, state)
 	return convergeAll(ctx, all, func() goal { return r.goal(c, state) }, r.report)
 }
 

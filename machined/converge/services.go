@@ -16,12 +16,18 @@ import (
 
 	"github.com/orlop-os/orlop/machined/network"
 	"github.com/orlop-os/orlop/machined/nodeplan"
+	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/paths"
 	"github.com/orlop-os/orlop/pkg/supervise"
 )
 
 // reportUnusedResolvers reports the resolvers of the machine that pods do not use, once per change.
-func (r *Reconciler) reportUnusedResolvers(unused []string) {
+// A machine without an address has no resolvers at present; they are no change when it returns.
+func (r *Reconciler) reportUnusedResolvers(c *config.Config, state network.State) {
+	if r.deps.Domains.InMemory || len(nodeplan.Addresses(c, state)) == 0 {
+		return
+	}
+	unused := nodeplan.UnusedResolvers(c, state)
 	if slices.Equal(unused, r.unusedResolvers) {
 		return
 	}
@@ -80,7 +86,6 @@ func (r *Reconciler) enterHold(w nodeplan.Want, state network.State) {
 		r.deps.Enter("removed", r.deps.MemberProblem()+"; reset it, or give it another ticket (`orlopctl nodes add`)")
 	case nodeplan.HoldNothing:
 	}
-	r.reportUnusedResolvers(w.Node.UnusedResolvers)
 }
 
 // noAddressTime is the time for which services continue with their known addresses after the

@@ -57,6 +57,16 @@ func nodeSpec(c *config.Config, state network.State, r buildinfo.Release) (nodes
 	return spec, nil
 }
 
+// UnusedResolvers returns the resolvers of the machine that pods do not use, one line each; none if
+// its configuration (nil for none) runs no node.
+func UnusedResolvers(c *config.Config, state network.State) []string {
+	if c == nil || c.Cluster == nil {
+		return nil
+	}
+	_, unused := resolvers(c.Cluster.Spec.Networks, state.Servers)
+	return unused
+}
+
 // resolvers returns the resolvers of the machine that pods and the cluster DNS can use, and the
 // reason for each of the others. A resolver from DHCP can be any address; configured resolvers were
 // checked.

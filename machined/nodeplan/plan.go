@@ -69,8 +69,6 @@ type Node struct {
 	Spec        nodespec.Spec
 	Credentials credentials.Want
 	Containerd  []byte // its configuration file
-	// resolvers of the machine that pods do not use, one line each
-	UnusedResolvers []string
 }
 
 var (
@@ -97,7 +95,6 @@ func node(c *config.Config, f Facts) (n Node, a credentials.Authorities, err err
 	if n.Spec, err = nodeSpec(c, f.Network, f.Release); err != nil {
 		return n, a, err
 	}
-	_, n.UnusedResolvers = resolvers(c.Cluster.Spec.Networks, f.Network.Servers)
 	n.Containerd = containerdConfig(n.Spec.Node.PauseImage, n.Spec.External.Network)
 	if a, err = authorities(c, f); err != nil {
 		return n, a, err

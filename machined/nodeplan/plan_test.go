@@ -112,7 +112,7 @@ func TestPlan(t *testing.T) {
 		"labels.json":      string(a.NodeLabels) + "\n",
 		"revoked.json":     string(a.RevokedSet) + "\n",
 		"services.json":    indented(t, w.Services.All),
-		"resolvers.txt":    strings.Join(w.Node.UnusedResolvers, "\n") + "\n",
+		"resolvers.txt":    strings.Join(UnusedResolvers(c, f.Network), "\n") + "\n",
 		"unconfigured.txt": unconfigured(t, f),
 	} {
 		golden.Assert(t, got, "plan-"+name)
