@@ -188,6 +188,7 @@ func newPower(m *machine, containerd *grpc.ClientConn) *power.Controller {
 			Drain:       func() error { return m.upgrade.Drainer.Drain() },
 			Uncordon:    func() { m.upgrade.Drainer.Uncordon() },
 			CheckQuorum: func() error { return m.etcd.CheckQuorumWithout() },
+			CheckLeave:  func() error { return m.etcd.CheckLeave() },
 			Leave:       func(by string) error { return m.etcd.Leave(by) },
 		},
 		Enter:   m.reports.progress.Enter,

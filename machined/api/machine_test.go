@@ -65,6 +65,32 @@ func TestGracePeriod(t *testing.T) {
 	}
 }
 
+// TestInputBeforeState checks that each call that shuts the machine down checks its input before
+// the state of the machine. apid authorizes the caller before the call.
+func TestInputBeforeState(t *testing.T) {
+	busy := status.Error(codes.FailedPrecondition, "the machine is already shutting down")
+	start := func(time.Duration, string) error { return busy }
+	s := machineService{deps: MachineDeps{Reboot: start, PowerOff: start, Reset: func([]string, string) error { return busy }}}
+	for name, call := range map[string]func(valid bool) error{
+		"Reboot": func(valid bool) error {
+			_, err := s.Reboot(t.Context(), &api.PowerRequest{GracePeriod: durationpb.New(map[bool]time.Duration{false: -1}[valid])})
+			return err
+		},
+		"Shutdown": func(valid bool) error {
+			_, err := s.Shutdown(t.Context(), &api.PowerRequest{GracePeriod: durationpb.New(map[bool]time.Duration{false: -1}[valid])})
+			return err
+		},
+		"Reset": func(valid bool) error {
+			_, err := s.Reset(t.Context(), &api.ResetRequest{Wipe: map[bool]api.ResetRequest_Wipe{true: api.ResetRequest_WIPE_ALL, false: 99}[valid]})
+			return err
+		},
+	} {
+		if invalid, state := status.Code(call(false)), status.Code(call(true)); invalid != codes.InvalidArgument || state != codes.FailedPrecondition {
+			t.Errorf("%s: %v for invalid input, %v for the state", name, invalid, state)
+		}
+	}
+}
+
 // TestGet checks the list of the topics, the JSON form of a value, and the error for another name.
 func TestGet(t *testing.T) {
 	type state struct {

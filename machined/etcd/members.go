@@ -118,10 +118,25 @@ func (k *Manager) Leave(by string) error {
 	return err
 }
 
+// CheckLeave returns an error if Leave would fail because the others would lose their quorum. It
+// changes nothing. In an unknown state it returns none: then Leave asks the other members.
+func (k *Manager) CheckLeave() error {
+	return k.checkVoters(func(voters, answering int) error {
+		if voters < 2 {
+			return nil
+		}
+		return etcdjoin.MayRemove(voters, answering, true)
+	})
+}
+
 // CheckQuorumWithout returns an error if the others would lose their quorum while this machine,
 // which retains its data, has no configuration to start etcd. An unknown state is no error: a
 // machine in an unknown state does not vote either.
-func (k *Manager) CheckQuorumWithout() error {
+func (k *Manager) CheckQuorumWithout() error { return k.checkVoters(etcdjoin.MayRestart) }
+
+// checkVoters applies a rule to the number of voters, and of voters that answer. The rule does not
+// apply to a machine without a vote, or in an unknown state.
+func (k *Manager) checkVoters(rule func(voters, answering int) error) error {
 	if k.check() != nil {
 		return nil
 	}
@@ -133,7 +148,7 @@ func (k *Manager) CheckQuorumWithout() error {
 	if slices.ContainsFunc(now.Members, func(m *api.EtcdMember) bool { return m.Learner && m.Id == now.Id }) {
 		return nil // it has no vote
 	}
-	return etcdjoin.MayRestart(api.CountVoters(now.Members))
+	return rule(api.CountVoters(now.Members))
 }
 
 // changeMembership stores a request that etcd performs at its next start, restarts etcd, and

@@ -14,14 +14,16 @@ type ResetDeps struct {
 	// Drain evicts the pods of the machine, and Uncordon makes its Node schedulable again.
 	Drain    func() error
 	Uncordon func()
-	// CheckQuorum rejects the reset if etcd would have no quorum meanwhile. Leave removes the
-	// machine from etcd, on request of a caller.
-	CheckQuorum func() error
-	Leave       func(by string) error
+	// CheckQuorum rejects a reset that retains the data of etcd, and CheckLeave a reset that wipes
+	// them, if etcd would lose its quorum. Leave removes the machine from etcd, on request of a
+	// caller.
+	CheckQuorum, CheckLeave func() error
+	Leave                   func(by string) error
 }
 
 // Reset wipes partitions during a shutdown and reboots. The pods are evicted before, and an etcd
-// member without its data leaves the cluster. by is the caller.
+// member without its data leaves the cluster. by is the caller. All is checked before the first
+// change, and again after the drain, which can take minutes.
 func (c *Controller) Reset(labels []string, by string) error {
 	if why := c.deps.NotInstalled; why != "" {
 		return status.Error(codes.FailedPrecondition, "reset refused: "+why)
@@ -30,16 +32,29 @@ func (c *Controller) Reset(labels []string, by string) error {
 		return err
 	}
 	d := c.deps.Reset
-	if err := d.Drain(); err != nil {
-		return status.Errorf(codes.FailedPrecondition, "reset refused: %v", err)
-	}
-	may := d.CheckQuorum
+	check, leave := d.CheckQuorum, d.CheckQuorum
 	if slices.Contains(labels, disklayout.Data) {
-		may = func() error { return d.Leave(by) }
+		check, leave = d.CheckLeave, func() error { return d.Leave(by) }
 	}
-	if err := may(); err != nil {
+	for _, step := range []func() error{check, d.Drain} {
+		if err := step(); err != nil {
+			return status.Errorf(codes.FailedPrecondition, "reset refused: %v", err)
+		}
+	}
+	if err := c.afterDrain(leave, Request{To: Reboot, Wipe: labels, Why: "reset by " + by}); err != nil {
 		d.Uncordon()
+		return err
+	}
+	return nil
+}
+
+// afterDrain leaves etcd and starts the shutdown.
+func (c *Controller) afterDrain(leave func() error, r Request) error {
+	if err := c.Check(); err != nil {
+		return err
+	}
+	if err := leave(); err != nil {
 		return status.Errorf(codes.FailedPrecondition, "reset refused: %v", err)
 	}
-	return c.Shutdown(Request{To: Reboot, Wipe: labels, Why: "reset by " + by})
+	return c.Shutdown(r)
 }
