@@ -2,6 +2,7 @@ package api
 
 import (
 	"cmp"
+	"context"
 	"crypto/x509"
 	"errors"
 	"fmt"
@@ -45,9 +46,27 @@ type AuditLog struct {
 	// limits, per caller, the entries of changes about calls that may have changed no data
 	changesLimit limits.Rates
 
-	mu sync.Mutex
+	writeMu sync.Mutex // a flush holds it until STATE has answered
+	mu      sync.Mutex
 	// ends that could not be written, the oldest first; their calls are in inProgress
 	unwritten []audit.Call
+
+	writes  limits.Bounded // of changes, refused and inProgress
+	timeout time.Duration  // writeTimeout
+}
+
+// writeTimeout bounds the time for which a call waits for the audit log, if STATE does not answer.
+// Less than a second is usual.
+const writeTimeout = 5 * time.Second
+
+// within waits for a write of the audit log. The error is limits.ErrUnknown if STATE does not
+// answer; the write may still happen.
+func (l *AuditLog) within(write func() error) error {
+	_, err := limits.Read(context.Background(), &l.writes, "audit log", l.timeout, func(context.Context) (struct{}, error) { return struct{}{}, write() })
+	if errors.Is(err, limits.ErrUnknown) {
+		return fmt.Errorf("audit: STATE does not answer: %w", err)
+	}
+	return err
 }
 
 // maxUnwritten bounds the ends in memory that could not be written. No call starts while an end is
@@ -57,7 +76,7 @@ const maxUnwritten = 256
 // NewAuditLog makes the audit log; Open opens its records. It limits each caller to thirty entries
 // at once, and one per minute in the long run, about calls that may have changed no data.
 func NewAuditLog(d AuditLogDeps) *AuditLog {
-	return &AuditLog{deps: d, refusedLimit: newRefusedLimit(), changesLimit: limits.Rates{Interval: time.Minute, Burst: 30}}
+	return &AuditLog{deps: d, refusedLimit: newRefusedLimit(), changesLimit: limits.Rates{Interval: time.Minute, Burst: 30}, timeout: writeTimeout}
 }
 
 // AuditDirs are the directories of the audit log.
@@ -126,23 +145,30 @@ func (l *AuditLog) Record(c audit.Call) {
 		return
 	}
 	l.mu.Lock()
-	defer l.mu.Unlock()
 	if len(l.unwritten) < maxUnwritten {
 		l.unwritten = append(l.unwritten, bounded(c))
 	}
-	if err := l.flushLocked(); err != nil {
+	l.mu.Unlock()
+	if err := l.within(l.flush); err != nil {
 		l.deps.Event("failure", err.Error())
 	}
 }
 
-// flushLocked writes the calls that could not be written before.
-func (l *AuditLog) flushLocked() error {
-	for len(l.unwritten) > 0 {
-		c := l.unwritten[0]
+// flush writes the calls that could not be written before.
+func (l *AuditLog) flush() error {
+	l.writeMu.Lock()
+	defer l.writeMu.Unlock()
+	for {
+		c, found := l.nextUnwritten()
+		if !found {
+			return nil
+		}
 		if err := l.changes.Append(time.Now(), c); err != nil {
 			return err
 		}
-		l.unwritten = l.unwritten[1:]
+		l.mu.Lock()
+		l.unwritten = l.unwritten[1:] // only flush removes a call
+		l.mu.Unlock()
 		if c.ID == "" {
 			continue
 		}
@@ -150,7 +176,16 @@ func (l *AuditLog) flushLocked() error {
 			return err
 		}
 	}
-	return nil
+}
+
+// nextUnwritten returns the oldest call that could not be written.
+func (l *AuditLog) nextUnwritten() (c audit.Call, found bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.unwritten) == 0 {
+		return c, false
+	}
+	return l.unwritten[0], true
 }
 
 // RecordRefused writes a rejected call, or the start of a call, into the second record, within the
@@ -170,7 +205,7 @@ func (l *AuditLog) RecordRefused(c audit.Call) {
 	if others > 0 {
 		c.Reason = strings.TrimPrefix(fmt.Sprintf("%s (and %d of other callers before it)", c.Reason, others), " ")
 	}
-	if err := l.refused.Append(time.Now(), bounded(c)); err != nil {
+	if err := l.within(func() error { return l.refused.Append(time.Now(), bounded(c)) }); err != nil {
 		l.deps.Event("failure", err.Error())
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
@@ -114,6 +115,56 @@ func TestInterceptor(t *testing.T) {
 	}
 	if left, err := l.inProgress.Unfinished(); err != nil || len(left) != 0 {
 		t.Errorf("still going on: %v, %v", left, err)
+	}
+}
+
+// TestStateHangs checks that a call ends in time while STATE does not answer: a call that changes
+// data is rejected, a reboot is not, and its end is recorded when STATE answers again.
+func TestStateHangs(t *testing.T) {
+	l := recording(t, audit.DefaultSize)
+	g := interceptorOf(l)
+	ctx := callBy(t, "CN=admin,O=orlop:admin", "admin")
+	if err := g.do(ctx, api.Config_Apply_FullMethodName, nil); err != nil {
+		t.Fatal(err)
+	}
+	l.timeout = 2 * time.Second
+	// A FIFO without a reader blocks each write.
+	files, err := filepath.Glob(filepath.Join(filepath.Dir(l.inProgress.Dir), "changes", "*"))
+	if err != nil || len(files) != 1 {
+		t.Fatal(files, err)
+	}
+	file, aside := files[0], filepath.Join(t.TempDir(), "aside")
+	if err := errors.Join(os.Rename(file, aside), unix.Mkfifo(file, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	start := time.Now()
+	for _, c := range []struct {
+		method string
+		code   codes.Code
+	}{{api.Machine_Reboot_FullMethodName, codes.OK}, {api.Config_Apply_FullMethodName, codes.Unavailable}, {api.Machine_Reboot_FullMethodName, codes.OK}} {
+		if err := g.do(ctx, c.method, nil); status.Code(err) != c.code || err != nil && !strings.Contains(err.Error(), "nothing was changed: cannot write the audit log (audit: STATE does not answer: unknown: ") {
+			t.Errorf("%s: %v, want %v", c.method, err, c.code)
+		}
+	}
+	if took := time.Since(start); took > 20*time.Second {
+		t.Errorf("the calls took %v", took)
+	}
+	reader, err := os.OpenFile(file, os.O_RDONLY|unix.O_NONBLOCK, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := l.flush(); err == nil { // it waits for the write that hangs
+		t.Error("a FIFO holds a record")
+	}
+	if err := errors.Join(reader.Close(), os.Rename(aside, file), l.flush()); err != nil {
+		t.Fatal(err)
+	}
+	const want = "admin Config/Apply OK\nadmin Machine/Reboot OK\nadmin Machine/Reboot OK"
+	if got := brief(audittest.Entries(t, l.changes, "")); got != want {
+		t.Errorf("recorded\n%s\nwant\n%s", got, want)
+	}
+	if left, err := l.inProgress.Unfinished(); err != nil || len(left) != 0 {
+		t.Errorf("unfinished: %v, %v", left, err)
 	}
 }
 

@@ -106,7 +106,8 @@ func (o *recordedCall) begin(target string, inRecord bool) error {
 		if mayChange(o.call.Role) {
 			o.call.ID = rand.Text()[:16]
 		}
-		if err := o.log.recordStart(o.call, inRecord); err != nil && !api.AuditRuleOf(o.call.Method).GetOptional() {
+		c := o.call
+		if err := o.log.within(func() error { return o.log.recordStart(c, inRecord) }); err != nil && !api.AuditRuleOf(o.call.Method).GetOptional() {
 			o.log.deps.Event("failure", err.Error())
 			o.call.ID, o.rejected = "", status.Errorf(codes.Unavailable,
 				"%s: refused, nothing was changed: cannot write the audit log (%v); free space on STATE, or reboot the machine", o.call.Method, err)
@@ -120,10 +121,7 @@ func (l *AuditLog) recordStart(c audit.Call, inRecord bool) error {
 	if l.changes == nil {
 		return errNoRecord
 	}
-	l.mu.Lock()
-	err := l.flushLocked()
-	l.mu.Unlock()
-	if err != nil {
+	if err := l.flush(); err != nil {
 		return err
 	}
 	if c.ID != "" {
@@ -159,7 +157,7 @@ func (o *recordedCall) end(err error) {
 	}
 	o.log.RecordRefused(c)
 	if c.ID != "" {
-		if err := o.log.inProgress.End(c.ID); err != nil {
+		if err := o.log.within(func() error { return o.log.inProgress.End(c.ID) }); err != nil {
 			o.log.deps.Event("failure", err.Error())
 		}
 	}
