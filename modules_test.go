@@ -6,14 +6,12 @@ import (
 	"testing"
 
 	"golang.org/x/mod/modfile"
-	"golang.org/x/mod/semver"
 )
 
-// TestOneEtcd checks that etcd's server, clients and protocol have the same version, which its
-// maintainers have tested together. etcdutl, which reads and restores snapshots, may be older
-// within the minor version, because module proxies do not have all of its versions.
+// TestOneEtcd checks that all modules of etcd have the same version, which its maintainers have
+// tested together.
 func TestOneEtcd(t *testing.T) {
-	const prefix, server, tools = "go.etcd.io/etcd/", "go.etcd.io/etcd/server/v3", "go.etcd.io/etcd/etcdutl/v3"
+	const prefix, server = "go.etcd.io/etcd/", "go.etcd.io/etcd/server/v3"
 	text, err := os.ReadFile("go.mod")
 	if err != nil {
 		t.Fatal(err)
@@ -29,15 +27,11 @@ func TestOneEtcd(t *testing.T) {
 		}
 	}
 	want := versions[server]
-	if want == "" || len(versions) < 5 {
+	if want == "" || len(versions) < 6 {
 		t.Fatalf("go.mod names only %v of etcd", versions)
 	}
 	for module, version := range versions {
-		same := version == want
-		if module == tools {
-			same = semver.MajorMinor(version) == semver.MajorMinor(want) && semver.Compare(version, want) <= 0
-		}
-		if !same {
+		if version != want {
 			t.Errorf("%s is %s, and etcd's server is %s: `go get` all of them with one version", module, version, want)
 		}
 	}

@@ -372,6 +372,6 @@ func isCustom(i Item) bool {
 var builtin = map[string]bool{
 	"admissionregistration.k8s.io": true, "apiextensions.k8s.io": true, "apiregistration.k8s.io": true, "authentication.k8s.io": true,
 	"authorization.k8s.io": true, "certificates.k8s.io": true, "coordination.k8s.io": true, "discovery.k8s.io": true, "events.k8s.io": true,
-	"flowcontrol.apiserver.k8s.io": true, "networking.k8s.io": true, "node.k8s.io": true, rbacGroup: true, "resource.k8s.io": true,
+	"flowcontrol.apiserver.k8s.io": true, "lifecycle.k8s.io": true, "networking.k8s.io": true, "node.k8s.io": true, rbacGroup: true, "resource.k8s.io": true,
 	"scheduling.k8s.io": true, "storage.k8s.io": true, "storagemigration.k8s.io": true,
 }

@@ -20,6 +20,7 @@ import (
 	"go.etcd.io/etcd/server/v3/storage/wal/walpb"
 	"go.etcd.io/raft/v3/raftpb"
 	"go.uber.org/zap"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/orlop-os/orlop/orchestrator/dirs"
 	"github.com/orlop-os/orlop/pkg/api"
@@ -66,12 +67,12 @@ func (l localMember) dropUncommittedBootstrap() error {
 	if !l.hasData() || !exists(l.at(bootstrapFile)) {
 		return nil
 	}
-	log, err := wal.OpenForRead(nopLogger, filepath.Join(l.dirs.EtcdData, logDir), walpb.Snapshot{})
+	log, err := wal.OpenForRead(nopLogger, filepath.Join(l.dirs.EtcdData, logDir), &walpb.Snapshot{})
 	if err != nil {
 		return nil // etcd has committed entries, or reports the damage itself
 	}
 	defer log.Close()
-	if _, state, _, err := log.ReadAll(); err != nil || state.Commit > 0 {
+	if _, state, _, err := log.ReadAll(); err != nil || state.GetCommit() > 0 {
 		return nil
 	}
 	return l.dropData()
@@ -88,13 +89,13 @@ func (l localMember) dropData() error {
 // memberID returns the IDs of the member and of the cluster to which the data belong. Each file of
 // the log begins with them.
 func (l localMember) memberID() (number, cluster uint64, err error) {
-	err = l.readLog(func(r walpb.Record) (more bool, err error) {
-		if r.Type != wal.MetadataType {
+	err = l.readLog(func(r *walpb.Record) (more bool, err error) {
+		if r.GetType() != wal.MetadataType {
 			return true, nil
 		}
 		var m etcdserverpb.Metadata
-		err = m.Unmarshal(r.Data)
-		number, cluster = m.NodeID, m.ClusterID
+		err = proto.Unmarshal(r.GetData(), &m)
+		number, cluster = m.GetNodeID(), m.GetClusterID()
 		return false, err
 	})
 	if err == nil && number == 0 {
@@ -107,13 +108,13 @@ func (l localMember) memberID() (number, cluster uint64, err error) {
 // member records them. Recovery with one member (etcd's force-new-cluster) retains the entries up
 // to this index only. Each file of the log has both near its beginning and at every change.
 func (l localMember) lastCommit() (term, index uint64, err error) {
-	err = l.readLog(func(r walpb.Record) (more bool, err error) {
-		if r.Type != wal.StateType {
+	err = l.readLog(func(r *walpb.Record) (more bool, err error) {
+		if r.GetType() != wal.StateType {
 			return true, nil
 		}
 		var s raftpb.HardState
-		err = s.Unmarshal(r.Data)
-		term, index = s.Term, s.Commit
+		err = proto.Unmarshal(r.GetData(), &s)
+		term, index = s.GetTerm(), s.GetCommit()
 		return true, err
 	})
 	return term, index, err
@@ -121,7 +122,7 @@ func (l localMember) lastCommit() (term, index uint64, err error) {
 
 // readLog calls do with each record of the newest log file, until do returns false. etcd may be
 // writing to the file: an incomplete record ends it.
-func (l localMember) readLog(do func(r walpb.Record) (more bool, err error)) error {
+func (l localMember) readLog(do func(r *walpb.Record) (more bool, err error)) error {
 	files, err := filepath.Glob(filepath.Join(l.dirs.EtcdData, logDir, "*.wal"))
 	if err != nil || len(files) == 0 {
 		return errors.Join(errors.New("etcd: no log found"), err)
@@ -138,10 +139,10 @@ func (l localMember) readLog(do func(r walpb.Record) (more bool, err error)) err
 		if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
 			return nil
 		}
-		if err == nil && r.Type == wal.CrcType {
-			records.UpdateCRC(r.Crc)
+		if err == nil && r.GetType() == wal.CrcType {
+			records.UpdateCRC(r.GetCrc())
 		} else if err == nil {
-			more, err = do(r)
+			more, err = do(&r)
 		}
 		if err != nil {
 			return fmt.Errorf("etcd: cannot read its log: %w", err)

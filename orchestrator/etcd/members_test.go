@@ -21,6 +21,7 @@ import (
 	"go.etcd.io/etcd/server/v3/etcdserver/api/membership"
 	"go.etcd.io/etcd/server/v3/storage/schema"
 	"go.etcd.io/etcd/server/v3/storage/wal"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/orlop-os/orlop/orchestrator/dirs"
 	"github.com/orlop-os/orlop/pkg/nodespec"
@@ -478,7 +479,7 @@ func newLog(t *testing.T, k localMember, number, cluster uint64) (beside string)
 	if err := os.MkdirAll(filepath.Dir(k.database()), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	begins, err := (&etcdserverpb.Metadata{NodeID: number, ClusterID: cluster}).Marshal()
+	begins, err := proto.Marshal(&etcdserverpb.Metadata{NodeID: &number, ClusterID: &cluster})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -23,6 +23,7 @@ import (
 	"go.etcd.io/etcd/server/v3/storage/schema"
 	"go.uber.org/zap"
 	"golang.org/x/sys/unix"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/orlop-os/orlop/orchestrator/dirs"
 	"github.com/orlop-os/orlop/pkg/api"
@@ -125,7 +126,7 @@ func checkDatabase(path string) (about *api.EtcdSnapshotInfo, writer format, err
 				return nil
 			}
 			var kv mvccpb.KeyValue
-			if err := kv.Unmarshal(value); err != nil {
+			if err := proto.Unmarshal(value, &kv); err != nil {
 				return err
 			}
 			if string(kv.Key) != formatKey {

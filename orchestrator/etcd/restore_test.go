@@ -20,7 +20,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-var thisFormat = format{"3.6.8", "v1.36.3"}
+var thisFormat = format{"3.7.8", "v1.37.3"}
 
 // snapshotFile returns a file with a snapshot of etcd. It has no name, as on a machine.
 func (m testMember) snapshotFile() *os.File {
@@ -236,7 +236,7 @@ func TestRestoreRefused(t *testing.T) {
 			return text
 		}
 		good = read()
-		if err := recordFormat(t.Context(), c, format{"3.6.8", "v1.37.0"}); err != nil {
+		if err := recordFormat(t.Context(), c, format{"3.7.8", "v1.38.0"}); err != nil {
 			t.Fatal(err)
 		}
 		newer = read()
@@ -252,7 +252,7 @@ func TestRestoreRefused(t *testing.T) {
 		"cut":      {good[:len(good)-512], "is damaged: its digest does not match"},
 		"unsigned": {good[:len(good)-32], "does not end with a digest"},
 		"flipped":  {flipped, "is damaged: its digest does not match"},
-		"newer":    {newer, "written by etcd 3.6.8 and Kubernetes v1.37.0, which are newer"},
+		"newer":    {newer, "written by etcd 3.7.8 and Kubernetes v1.38.0, which are newer"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			file := filepath.Join(t.TempDir(), "snapshot")
@@ -283,7 +283,7 @@ func TestRestoreRefused(t *testing.T) {
 // TestWithMember checks that the record contains the newest format of the present members, and of
 // no other member.
 func TestWithMember(t *testing.T) {
-	old, next := format{"3.6.8", "v1.36.3"}, format{"3.6.8", "v1.37.0"}
+	old, next := format{"3.7.8", "v1.37.3"}, format{"3.7.8", "v1.38.0"}
 	both := []string{"a", "b"}
 	one := formatRecord{}.withMember(next, "a", []string{"a"})
 	if one.format != next {
@@ -314,7 +314,7 @@ func TestRecordFormatRollback(t *testing.T) {
 	m := newMember(t)
 	m.serve(thisFormat, func(c *clientv3.Client) {
 		m.put(c, "kept", 1)
-		for _, f := range []format{{"3.6.8", "v1.37.0"}, thisFormat, thisFormat} {
+		for _, f := range []format{{"3.7.8", "v1.38.0"}, thisFormat, thisFormat} {
 			if err := recordFormat(t.Context(), c, f); err != nil {
 				t.Fatal(err)
 			}
@@ -365,7 +365,7 @@ func TestRestoreCut(t *testing.T) {
 				m.prepare(f)
 			})
 			if newer {
-				if err := m.local.writeJSON(formatFile, format{"3.7.0", "v1.37.0"}); err != nil {
+				if err := m.local.writeJSON(formatFile, format{"3.8.0", "v1.38.0"}); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -449,7 +449,7 @@ func TestRestoreUnfinished(t *testing.T) {
 // TestRestoreThenBack restores a snapshot and then rolls back. The savepoint of the older version
 // replaces the restored data, which this version may not understand.
 func TestRestoreThenBack(t *testing.T) {
-	m, next := newMember(t), format{"3.7.0", "v1.37.0"}
+	m, next := newMember(t), format{"3.8.0", "v1.38.0"}
 	m.serve(thisFormat, func(c *clientv3.Client) {
 		m.put(c, "kept", 1)
 		if _, err := m.local.savepoints().take(t.Context(), reserve); err != nil {

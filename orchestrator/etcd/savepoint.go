@@ -38,8 +38,8 @@ import (
 
 // format is the pair of versions that wrote the data.
 type format struct {
-	Etcd       string `json:"etcd"`       // such as "3.6.8"
-	Kubernetes string `json:"kubernetes"` // such as "v1.36.3"
+	Etcd       string `json:"etcd"`       // such as "3.7.3"
+	Kubernetes string `json:"kubernetes"` // such as "v1.37.2"
 }
 
 // ownFormat returns the format that this executable writes.

@@ -22,19 +22,19 @@ import (
 )
 
 func TestNewer(t *testing.T) {
-	own := format{"3.6.8", "v1.36.3"}
+	own := format{"3.7.8", "v1.37.3"}
 	for _, c := range []struct {
 		f    format
 		want bool
 	}{
 		{format{}, false},
 		{own, false},
-		{format{"3.6.99", "v1.36.99"}, false},
+		{format{"3.7.99", "v1.37.99"}, false},
 		{format{"3.5.21", "v1.35.0"}, false},
-		{format{"3.7.0", "v1.36.3"}, true},
-		{format{"4.0.0", "v1.36.3"}, true},
-		{format{"3.6.8", "v1.37.0-rc.1"}, true},
-		{format{"3.10.0", "v1.36.3"}, true},
+		{format{"3.8.0", "v1.37.3"}, true},
+		{format{"4.0.0", "v1.37.3"}, true},
+		{format{"3.7.8", "v1.38.0-rc.1"}, true},
+		{format{"3.10.0", "v1.37.3"}, true},
 	} {
 		if got := c.f.newer(own); got != c.want {
 			t.Errorf("%+v: %t", c.f, got)
@@ -139,7 +139,7 @@ func (m testMember) restored() (r nodespec.SavepointRestored) {
 // TestRollback checks that the data roll back with the version if, and only if, a newer minor
 // version has written them.
 func TestRollback(t *testing.T) {
-	old, patch, next := format{"3.6.8", "v1.36.3"}, format{"3.6.9", "v1.36.4"}, format{"3.6.9", "v1.37.0"}
+	old, patch, next := format{"3.7.8", "v1.37.3"}, format{"3.7.9", "v1.37.4"}, format{"3.7.9", "v1.38.0"}
 	m := newMember(t)
 	var saved, last int64
 	m.serve(old, func(c *clientv3.Client) {
@@ -185,7 +185,7 @@ func TestRollback(t *testing.T) {
 
 	// The replaced data remain for a version that understands them.
 	back := nodespec.EtcdRestore{Undo: true}
-	if _, err := m.local.restores().prepare(t.Context(), back, nil, old); err == nil || !strings.Contains(err.Error(), "Kubernetes v1.37.0, which are newer") {
+	if _, err := m.local.restores().prepare(t.Context(), back, nil, old); err == nil || !strings.Contains(err.Error(), "Kubernetes v1.38.0, which are newer") {
 		t.Errorf("putting back what is too new: %v", err)
 	}
 	if _, err := m.local.restores().prepare(t.Context(), back, nil, next); err != nil {
@@ -201,14 +201,14 @@ func TestRollback(t *testing.T) {
 // TestRecordServed checks that newer data which etcd serves count as data of this version, and that
 // its savepoint no longer replaces them.
 func TestRecordServed(t *testing.T) {
-	own := format{"3.6.8", "v1.36.3"}
+	own := format{"3.7.8", "v1.37.3"}
 	for _, c := range []struct {
 		last, want format
 		kept       bool
 	}{
-		{format{"3.7.0", "v1.37.0"}, own, false},
+		{format{"3.8.0", "v1.38.0"}, own, false},
 		{own, own, true},
-		{format{"3.6.9", "v1.36.4"}, format{"3.6.9", "v1.36.4"}, true}, // ensureFormat changes it
+		{format{"3.7.9", "v1.37.4"}, format{"3.7.9", "v1.37.4"}, true}, // ensureFormat changes it
 	} {
 		m := newMember(t)
 		if err := m.local.writeJSON(formatFile, c.last); err != nil {
@@ -310,12 +310,12 @@ func TestPruneSavepoints(t *testing.T) {
 // error names the next step.
 func TestRollbackNoSavepoint(t *testing.T) {
 	m := newMember(t)
-	m.serve(format{"3.7.0", "v1.37.0"}, func(c *clientv3.Client) { m.put(c, "next", 1) })
-	err := m.local.savepoints().ensureFormat(format{"3.6.8", "v1.36.3"})
+	m.serve(format{"3.8.0", "v1.38.0"}, func(c *clientv3.Client) { m.put(c, "next", 1) })
+	err := m.local.savepoints().ensureFormat(format{"3.7.8", "v1.37.3"})
 	if err == nil || !strings.Contains(err.Error(), "there is no savepoint for version 1.0.0") {
 		t.Fatal(err)
 	}
-	m.serve(format{"3.7.0", "v1.37.0"}, func(c *clientv3.Client) {
+	m.serve(format{"3.8.0", "v1.38.0"}, func(c *clientv3.Client) {
 		if !m.has(c, "next") {
 			t.Error("the data are gone")
 		}
@@ -334,7 +334,7 @@ func TestRollbackCut(t *testing.T) {
 }
 
 func testRollbackCut(t *testing.T, named []netip.Addr) {
-	old, next := format{"3.6.8", "v1.36.3"}, format{"3.7.0", "v1.37.0"}
+	old, next := format{"3.7.8", "v1.37.3"}, format{"3.8.0", "v1.38.0"}
 	for name, cut := range map[string]func(k localMember) error{
 		"while restoring": func(k localMember) error { return os.Mkdir(k.at(restoringDir), 0o700) },
 		"restored":        func(k localMember) error { return k.savepoints().restore(next, old) },

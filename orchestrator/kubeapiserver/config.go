@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/google/uuid"
-	"go.opentelemetry.io/otel/trace/noop"
 	extensions "k8s.io/apiextensions-apiserver/pkg/apiserver"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -17,12 +16,10 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apiserver/pkg/endpoints/discovery/aggregated"
 	"k8s.io/apiserver/pkg/endpoints/openapi"
-	genericfeatures "k8s.io/apiserver/pkg/features"
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	"k8s.io/apiserver/pkg/server/dynamiccertificates"
 	"k8s.io/apiserver/pkg/server/filters"
 	serverstorage "k8s.io/apiserver/pkg/server/storage"
-	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	enabledopenapi "k8s.io/apiserver/pkg/util/openapi"
 	"k8s.io/apiserver/pkg/util/webhook"
 	"k8s.io/client-go/informers"
@@ -113,10 +110,8 @@ func genericConfig(opts options.CompletedOptions, etcd func() error, revoked *re
 	if err := opts.EgressSelector.ApplyTo(config); err != nil {
 		return fail("egress", err)
 	}
-	if utilfeature.DefaultFeatureGate.Enabled(genericfeatures.APIServerTracing) {
-		if err := opts.Traces.ApplyTo(config.EgressSelector, config); err != nil {
-			return fail("tracing", err)
-		}
+	if err := opts.Traces.ApplyTo(config.EgressSelector, config); err != nil {
+		return fail("tracing", err)
 	}
 	describe(config)
 	if err := etcd(); err != nil {
@@ -188,10 +183,7 @@ func store(opts options.CompletedOptions, config *genericapiserver.Config) (*ser
 	if config.EgressSelector != nil {
 		transport.EgressLookup = config.EgressSelector.Lookup
 	}
-	transport.TracerProvider = noop.NewTracerProvider()
-	if utilfeature.DefaultFeatureGate.Enabled(genericfeatures.APIServerTracing) {
-		transport.TracerProvider = config.TracerProvider
-	}
+	transport.TracerProvider = config.TracerProvider
 	wanted := kubeapiserver.NewStorageFactoryConfigEffectiveVersion(config.EffectiveVersion)
 	wanted.APIResourceConfig = config.MergedResourceConfig
 	wanted.DefaultResourceEncoding.SetEffectiveVersion(config.EffectiveVersion)

@@ -106,7 +106,7 @@ func TestSameAsUpstream(t *testing.T) {
 	}
 	upstream, _, _, err := controlplaneapiserver.BuildGenericConfig(parsed(t).CompletedOptions,
 		[]*runtime.Scheme{legacyscheme.Scheme, extensions.Scheme, aggregatorscheme.Scheme},
-		controlplane.DefaultAPIResourceConfigSource(), generatedopenapi.GetOpenAPIDefinitions)
+		controlplane.DefaultAPIResourceConfigSource(), generatedopenapi.GetOpenAPIDefinitions, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -231,7 +231,7 @@ func (p *machinePorts) serviceRange(ranges []string) error {
 // for this port to the pod. A pod with hostNetwork declares its listening ports and could bind a
 // port before the system does.
 func hostPorts(spec *core.PodSpec) error {
-	host := spec.SecurityContext != nil && spec.SecurityContext.HostNetwork
+	host := spec.HostNetwork
 	for _, c := range slices.Concat(spec.InitContainers, spec.Containers) {
 		for _, port := range c.Ports {
 			number := port.HostPort

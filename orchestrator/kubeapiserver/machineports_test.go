@@ -160,7 +160,7 @@ func TestServiceRanges(t *testing.T) {
 // TestHostPorts checks that no pod takes a port of the system, and that all other ports are free.
 func TestHostPorts(t *testing.T) {
 	pod := func(host bool, ports ...core.ContainerPort) *core.Pod {
-		return &core.Pod{Spec: core.PodSpec{SecurityContext: &core.PodSecurityContext{HostNetwork: host}, Containers: []core.Container{{Name: "c", Ports: ports}}}}
+		return &core.Pod{Spec: core.PodSpec{HostNetwork: host, Containers: []core.Container{{Name: "c", Ports: ports}}}}
 	}
 	p := newTestPorts(t, portsSpec(), true)
 	tcp, udp := core.ProtocolTCP, core.ProtocolUDP
