@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	certificates "k8s.io/api/certificates/v1beta1"
+	certificates "k8s.io/api/certificates/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
@@ -26,7 +26,7 @@ func podCertificates(ctx context.Context, t *testing.T, admin kubernetes.Interfa
 	if err != nil {
 		t.Fatal(err)
 	}
-	requests := admin.CertificatesV1beta1().PodCertificateRequests("default")
+	requests := admin.CertificatesV1().PodCertificateRequests("default")
 	_, err = requests.Create(ctx, &certificates.PodCertificateRequest{
 		ObjectMeta: metav1.ObjectMeta{Name: "web"},
 		Spec: certificates.PodCertificateRequestSpec{
@@ -53,7 +53,7 @@ func podCertificates(ctx context.Context, t *testing.T, admin kubernetes.Interfa
 	if err != nil {
 		t.Fatalf("the answer: %+v: %v", status, err)
 	}
-	bundle, err := admin.CertificatesV1beta1().ClusterTrustBundles().Get(ctx, bootstrap.PodTrust, metav1.GetOptions{})
+	bundle, err := admin.CertificatesV1().ClusterTrustBundles().Get(ctx, bootstrap.PodTrust, metav1.GetOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -27,17 +27,6 @@ const (
 	Node = "node"
 )
 
-// PodCertificateFeatures are upstream's feature gates for pod certificates in the API server, the
-// controllers and the kubelet.
-func PodCertificateFeatures() []string {
-	return []string{"ClusterTrustBundle", "ClusterTrustBundleProjection", "PodCertificateRequest"}
-}
-
-// FeatureGates returns the flag --feature-gates that enables features.
-func FeatureGates(features []string) string {
-	return "--feature-gates=" + strings.Join(features, "=true,") + "=true"
-}
-
 // File is a file that is written before the component starts.
 type File struct {
 	Path    string

@@ -65,9 +65,6 @@ func flags(spec nodespec.Spec, dirs dirs.Dirs, config string) []string {
 		"--kube-api-burst=200",
 		"--profiling=false",
 	})
-	if spec.PodCertificates {
-		args = append(args, component.FeatureGates(component.PodCertificateFeatures()))
-	}
 	return args
 }
 

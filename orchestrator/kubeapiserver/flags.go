@@ -42,7 +42,9 @@ func flags(spec nodespec.Spec, dirs dirs.Dirs) []string {
 		"--contention-profiling=false",
 	})
 	if spec.PodCertificates {
-		args = append(args, component.FeatureGates(component.PodCertificateFeatures()), "--runtime-config=certificates.k8s.io/v1beta1=true")
+		// Kubelets of Kubernetes 1.36 request certificates with this version of the API only. The
+		// control plane is upgraded before them.
+		args = append(args, "--runtime-config=certificates.k8s.io/v1beta1=true")
 	}
 	if w := spec.TokenWebhook; w != nil {
 		args = append(args,

@@ -143,13 +143,6 @@ func configuration(spec nodespec.Spec, dirs dirs.Dirs, resolvConf string) string
 	}
 	maps.Copy(content, serverSettings(dirs))
 	maps.Copy(content, resourceSettings(spec))
-	if spec.PodCertificates {
-		gates := map[string]bool{}
-		for _, feature := range component.PodCertificateFeatures() {
-			gates[feature] = true
-		}
-		content["featureGates"] = gates
-	}
 	if spec.Node.Taint {
 		content["registerWithTaints"] = []map[string]string{{"key": "node-role.kubernetes.io/control-plane", "effect": "NoSchedule"}}
 	}

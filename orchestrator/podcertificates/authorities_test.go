@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	certificates "k8s.io/api/certificates/v1beta1"
+	certificates "k8s.io/api/certificates/v1"
 
 	"github.com/orlop-os/orlop/pkg/pki"
 )

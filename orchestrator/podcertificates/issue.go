@@ -11,7 +11,7 @@ import (
 	"strings"
 	"time"
 
-	certificates "k8s.io/api/certificates/v1beta1"
+	certificates "k8s.io/api/certificates/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/orlop-os/orlop/orchestrator/bootstrap"
@@ -63,10 +63,6 @@ func answered(r *certificates.PodCertificateRequest) bool { return len(r.Status.
 // keyOf returns the public key of the certificate. The API server has verified that the requester
 // has the private key.
 func keyOf(r *certificates.PodCertificateRequest) (crypto.PublicKey, error) {
-	if len(r.Spec.StubPKCS10Request) == 0 {
-		//lint:ignore SA1019 older kubelets send it
-		return x509.ParsePKIXPublicKey(r.Spec.PKIXPublicKey)
-	}
 	stub, err := x509.ParseCertificateRequest(r.Spec.StubPKCS10Request)
 	if err != nil {
 		return nil, err

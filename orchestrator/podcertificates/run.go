@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"time"
 
-	certificates "k8s.io/api/certificates/v1beta1"
+	certificates "k8s.io/api/certificates/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -72,7 +72,7 @@ type signer struct {
 func newSigner(cluster string, own, acting kubernetes.Interface) *signer {
 	factory := informers.NewSharedInformerFactoryWithOptions(own, 0, component.Only("spec.signerName", bootstrap.PodSigner))
 	return &signer{
-		cluster: cluster, client: acting, factory: factory, requests: factory.Certificates().V1beta1().PodCertificateRequests().Informer(),
+		cluster: cluster, client: acting, factory: factory, requests: factory.Certificates().V1().PodCertificateRequests().Informer(),
 		changed: cell.NewSignal(), now: time.Now,
 	}
 }
@@ -121,7 +121,7 @@ func (s *signer) answer(ctx context.Context, r *certificates.PodCertificateReque
 	r.Status = status
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	_, err = s.client.CertificatesV1beta1().PodCertificateRequests(r.Namespace).UpdateStatus(ctx, r, metav1.UpdateOptions{})
+	_, err = s.client.CertificatesV1().PodCertificateRequests(r.Namespace).UpdateStatus(ctx, r, metav1.UpdateOptions{})
 	if apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
 		return nil // the watch reports the change
 	}
@@ -169,7 +169,7 @@ func (s *signer) reconcile(ctx context.Context, now time.Time) error {
 
 // publish writes the bundle of CAs that pods have to trust.
 func (s *signer) publish(ctx context.Context, bundle string) error {
-	bundles := s.client.CertificatesV1beta1().ClusterTrustBundles()
+	bundles := s.client.CertificatesV1().ClusterTrustBundles()
 	want := &certificates.ClusterTrustBundle{
 		ObjectMeta: metav1.ObjectMeta{Name: bootstrap.PodTrust},
 		Spec:       certificates.ClusterTrustBundleSpec{SignerName: bootstrap.PodSigner, TrustBundle: bundle},

@@ -14,7 +14,7 @@ import (
 	"testing"
 	"time"
 
-	certificates "k8s.io/api/certificates/v1beta1"
+	certificates "k8s.io/api/certificates/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -65,14 +65,14 @@ func TestSigner(t *testing.T) {
 	if want := "signs as orlop.dev/pods for spiffe://c, until 2026-05-30"; err != nil || detail != want {
 		t.Fatalf("%q, %v; want %q", detail, err, want)
 	}
-	bundle, err := client.CertificatesV1beta1().ClusterTrustBundles().Get(t.Context(), bootstrap.PodTrust, metav1.GetOptions{})
+	bundle, err := client.CertificatesV1().ClusterTrustBundles().Get(t.Context(), bootstrap.PodTrust, metav1.GetOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	trusted := x509.NewCertPool()
 	trusted.AppendCertsFromPEM([]byte(bundle.Spec.TrustBundle))
 	status := func(name string) certificates.PodCertificateRequestStatus {
-		r, err := client.CertificatesV1beta1().PodCertificateRequests("shop").Get(t.Context(), name, metav1.GetOptions{})
+		r, err := client.CertificatesV1().PodCertificateRequests("shop").Get(t.Context(), name, metav1.GetOptions{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -147,7 +147,7 @@ func TestFailures(t *testing.T) {
 	if _, err := s.pass(t.Context()); err == nil || !strings.Contains(err.Error(), "pod shop/web") {
 		t.Errorf("%v", err)
 	}
-	if r, err := client.CertificatesV1beta1().PodCertificateRequests("shop").Get(t.Context(), "good", metav1.GetOptions{}); err != nil || r.Status.CertificateChain == "" {
+	if r, err := client.CertificatesV1().PodCertificateRequests("shop").Get(t.Context(), "good", metav1.GetOptions{}); err != nil || r.Status.CertificateChain == "" {
 		t.Errorf("%+v, %v", r, err)
 	}
 
@@ -173,7 +173,7 @@ func TestFailures(t *testing.T) {
 	if _, err := unpublished.pass(context.Background()); err == nil || !strings.Contains(err.Error(), "ClusterTrustBundle orlop.dev:pods:trust: cannot write: no rights") {
 		t.Errorf("%v", err)
 	}
-	if r, err := client.CertificatesV1beta1().PodCertificateRequests("shop").Get(t.Context(), "good", metav1.GetOptions{}); err != nil || len(r.Status.Conditions) > 0 {
+	if r, err := client.CertificatesV1().PodCertificateRequests("shop").Get(t.Context(), "good", metav1.GetOptions{}); err != nil || len(r.Status.Conditions) > 0 {
 		t.Errorf("%+v, %v", r, err)
 	}
 }
