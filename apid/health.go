@@ -29,9 +29,11 @@ func healthService() *grpc.ServiceDesc {
 	return &out
 }
 
-// single is a unary method of the health service as a stream.
+// single is a unary method of the health service as a stream. ServerStreams is set because gRPC
+// calls the stream interceptor, which authorizes the call, only for methods that stream in a
+// direction.
 func single[R any](name string, do func(context.Context, healthpb.HealthServer, *R) (any, error)) grpc.StreamDesc {
-	return grpc.StreamDesc{StreamName: name, Handler: func(srv any, stream grpc.ServerStream) error {
+	return grpc.StreamDesc{StreamName: name, ServerStreams: true, Handler: func(srv any, stream grpc.ServerStream) error {
 		request := new(R)
 		if err := stream.RecvMsg(request); err != nil {
 			return err

@@ -188,7 +188,7 @@ func TestTokenWithoutTLS(t *testing.T) {
 	defer registry.Close()
 	ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: registry.Certificate().Raw})
 	s := Source{Reference: strings.TrimPrefix(registry.URL, "https://") + "/example/file:1", CA: ca, Username: "dora", Password: "secret"}
-	if _, err := s.Find(t.Context(), kind); err == nil || !strings.Contains(err.Error(), "a password is not sent without TLS") || asked {
+	if _, err := s.Find(t.Context(), kind); err == nil || !strings.Contains(err.Error(), "uses http but registry was contacted over https") || asked {
 		t.Errorf("asked: %t, %v", asked, err)
 	}
 }
