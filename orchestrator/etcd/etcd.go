@@ -125,7 +125,6 @@ warning-unary-request-duration: 300000000
 // starts, Run ensures that this version can serve the data (savepoint.go), and that a machine
 // without data is a member of its cluster.
 func Run(ctx context.Context, file string, spec nodespec.Spec, dirs dirs.Dirs, report func(why string), ready func()) error {
-	nameServer()
 	k := localMember{dirs, spec}
 	if err := k.savepoints().ensureFormat(ownFormat()); err != nil {
 		return err

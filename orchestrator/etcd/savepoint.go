@@ -11,6 +11,7 @@ import (
 	"slices"
 	"time"
 
+	"go.etcd.io/etcd/api/v3/version"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/client/v3/snapshot"
 	etcdutl "go.etcd.io/etcd/etcdutl/v3/snapshot"
@@ -42,9 +43,10 @@ type format struct {
 	Kubernetes string `json:"kubernetes"` // such as "v1.37.2"
 }
 
-// ownFormat returns the format that this executable writes.
+// ownFormat returns the format that this executable writes. version.Version is of the module of
+// etcd's API; all modules of etcd have one version (TestOneEtcd).
 func ownFormat() format {
-	return format{Etcd: serverVersion(), Kubernetes: kubernetes.Get().GitVersion}
+	return format{Etcd: version.Version, Kubernetes: kubernetes.Get().GitVersion}
 }
 
 // newer reports whether own may be unable to read data of format f.
