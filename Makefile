@@ -118,8 +118,8 @@ broken: versions
 	$(BUILD)/bin/refuses -pack $(IMAGE)/work/bin/machined apid $(BUILD)/bin/no-apid
 	$(BUILD)/bin/refuses -pack $(IMAGE)/work/bin/orchestrator node $(BUILD)/bin/no-node
 	$(BUILD)/bin/refuses -pack $(IMAGE)/work/bin/orchestrator api $(BUILD)/bin/no-api
-	$(call STAMPED,v1.35.0,older)
-	$(call STAMPED,v1.37.0,newer)
+	$(call STAMPED,v1.36.0,older)
+	$(call STAMPED,v1.38.0,newer)
 	for fault in $(FAULTS); do \
 		name=$${fault%%:*}; program=$${fault#*:}; \
 		$(VERSION) -out $(BUILD)/faults/$$name -version 99.1.0 -program $${program%=*}=$(BUILD)/bin/$${program#*=}; \
