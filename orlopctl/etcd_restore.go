@@ -39,7 +39,7 @@ func etcdRestoreCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.
 			"The command works when etcd or the API server does not run, and on a new machine with the configuration of the\n" +
 			"old machine. The machine checks the backup before it changes anything. You must type the machine's name first,\n" +
 			"unless --yes is given.",
-		Example: "  orlopctl etcd restore cluster.db\n  orlopctl etcd restore --from-machine 20261122T201140Z-1234-3.6.0.db\n  orlopctl etcd restore --from-machine 20261122T201140Z-1234-3.6.0.db.age --identity operator.key\n  orlopctl etcd restore --undo",
+		Example: "  orlopctl etcd restore cluster.db\n  orlopctl etcd restore --from-machine 20261122T201140Z-1234-3.7.0.db\n  orlopctl etcd restore --from-machine 20261122T201140Z-1234-3.7.0.db.age --identity operator.key\n  orlopctl etcd restore --undo",
 		Args:    cobra.MaximumNArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {
 			if undo && storedName != "" || (undo || storedName != "") == (len(args) == 1) {

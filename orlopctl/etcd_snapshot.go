@@ -41,7 +41,7 @@ func etcdSnapshotCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra
 			"it, the Secrets cannot be decrypted.\n\n" +
 			"With --from-machine no new snapshot is taken: it downloads a snapshot of `orlopctl etcd snapshots`, as it is\n" +
 			"stored.",
-		Example: "  orlopctl etcd snapshot --out cluster.db.age --to age1qz0…\n  orlopctl etcd snapshot --out cluster.db.age --from-machine 20261122T201140Z-1234-3.6.0.db.age",
+		Example: "  orlopctl etcd snapshot --out cluster.db.age --to age1qz0…\n  orlopctl etcd snapshot --out cluster.db.age --from-machine 20261122T201140Z-1234-3.7.0.db.age",
 		Args:    cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			readers, err := recipients(to)

@@ -26,7 +26,7 @@ import (
 // The snapshots that the machine takes by schedule or on request
 // (docs/decisions/0066-scheduled-snapshots.md) are in a directory beside the data. machined decides
 // when. The name of each file contains its description, so that listing reads no file:
-// 20261122T201140Z-1234-3.6.0.db, or 20261122T201140Z-1234-3.6.0.db.age if it is encrypted.
+// 20261122T201140Z-1234-3.7.0.db, or 20261122T201140Z-1234-3.7.0.db.age if it is encrypted.
 
 const (
 	snapshotDir = "snapshots"
@@ -45,7 +45,7 @@ type storedSnapshot struct {
 	Name     string
 	At       time.Time // UTC, whole seconds
 	Revision int64     // last revision in it
-	Version  string    // version of etcd's storage format, "3.6.0"
+	Version  string    // version of etcd's storage format, "3.7.0"
 	Size     int64     // bytes
 	// Encrypted reports whether it is encrypted for the TakeSnapshotRequest.Recipients of that
 	// time.

@@ -36,7 +36,7 @@ func sample(t *testing.T) State {
 			s = s.Apply(Message{Machine: machine, Body: body})
 		}
 	}
-	version := &api.VersionResponse{Version: "1.2.3", Kubernetes: "v1.36.3", Kernel: "6.12.1", Slot: "A", Profile: "metal", Machine: "m1"}
+	version := &api.VersionResponse{Version: "1.2.3", Kubernetes: "v1.37.2", Kernel: "6.12.1", Slot: "A", Profile: "metal", Machine: "m1"}
 	take(0, Connected{}, version, &api.HealthResponse{Healthy: true, Checks: []*api.HealthCheck{
 		{Name: "configuration", Ok: true, Detail: "dev", Since: ago(30 * time.Hour)}, {Name: "etcd", Ok: true, Detail: "serving", Since: ago(29 * time.Hour)},
 	}},
@@ -54,7 +54,7 @@ func sample(t *testing.T) State {
 			Message: "ended with exit status 1, and what it said last was so long that it does not fit into one row of this terminal"},
 		&api.UpgradeStatus{Running: "1.2.3", From: "1.2.3", To: "1.3.0", Phase: "writing", Operation: "write version 1.3.0 to ROOT-B (/dev/vda3)",
 			Done: 150 << 20, Total: 600 << 20, Started: ago(time.Minute)})
-	take(1, Connected{}, &api.VersionResponse{Version: "1.3.0", Kubernetes: "v1.36.3", Kernel: "6.12.2", Slot: "B", Profile: "metal", Machine: "m2"},
+	take(1, Connected{}, &api.VersionResponse{Version: "1.3.0", Kubernetes: "v1.37.2", Kernel: "6.12.2", Slot: "B", Profile: "metal", Machine: "m2"},
 		&api.HealthResponse{Checks: []*api.HealthCheck{
 			{Name: "configuration", Ok: true, Detail: "dev", Since: ago(90 * time.Second)}, {Name: "etcd", Detail: "starting", Since: ago(time.Minute)}, {Name: "node", Detail: "not Ready"},
 		}},

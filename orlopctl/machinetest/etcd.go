@@ -192,7 +192,7 @@ func (s *etcdService) Status(context.Context, *api.EtcdStatusRequest) (*api.Etcd
 		return &api.EtcdStatusResponse{Problem: "etcd does not run: connection refused", Member: "m1", Size: 100 << 20, Revision: 1234}, nil
 	}
 	r := &api.EtcdStatusResponse{
-		Member: "m1", Id: "8e9e05c52164694d", Leader: "8e9e05c52164694d", Version: "3.6.8", Size: 100 << 20, Used: 60 << 20, Quota: 4 << 30,
+		Member: "m1", Id: "8e9e05c52164694d", Leader: "8e9e05c52164694d", Version: "3.7.3", Size: 100 << 20, Used: 60 << 20, Quota: 4 << 30,
 		Revision: 1234, RaftIndex: 2000, RaftTerm: 3, Alarms: []string{"NOSPACE"}, Restored: s.restored,
 		Members: []*api.EtcdMember{
 			{Id: "8e9e05c52164694d", Name: "m1", PeerUrls: []string{"https://10.0.0.11:2380"}},

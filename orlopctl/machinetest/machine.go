@@ -258,7 +258,7 @@ type machineService struct {
 
 // Version implements api.MachineServer.
 func (s *machineService) Version(context.Context, *api.VersionRequest) (*api.VersionResponse, error) {
-	answer := &api.VersionResponse{Version: "1.2.3", Kubernetes: "v1.36.3", Kernel: "6.12.1-cloud", Slot: "A", Profile: "qemu", Built: now,
+	answer := &api.VersionResponse{Version: "1.2.3", Kubernetes: "v1.37.2", Kernel: "6.12.1-cloud", Slot: "A", Profile: "qemu", Built: now,
 		DebianArchive: now, NewestModule: timestamppb.New(now.AsTime().AddDate(0, 0, -20))}
 	if c := s.f.Current(); c != nil {
 		answer.Machine = c.Machine.Metadata.Name

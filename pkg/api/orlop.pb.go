@@ -7273,7 +7273,7 @@ type EtcdSnapshotInfo struct {
 	Revision      int64                  `protobuf:"varint,1,opt,name=revision,proto3" json:"revision,omitempty"` // the last one that it contains
 	Keys          int64                  `protobuf:"varint,2,opt,name=keys,proto3" json:"keys,omitempty"`         // 0 for a stored snapshot: its keys were not counted
 	Size          int64                  `protobuf:"varint,3,opt,name=size,proto3" json:"size,omitempty"`         // bytes of all chunks
-	Version       string                 `protobuf:"bytes,4,opt,name=version,proto3" json:"version,omitempty"`    // of the etcd storage format, "3.6.0"
+	Version       string                 `protobuf:"bytes,4,opt,name=version,proto3" json:"version,omitempty"`    // of the etcd storage format, "3.7.0"
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -7438,7 +7438,7 @@ type EtcdStoredSnapshot struct {
 	At       *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=at,proto3" json:"at,omitempty"`
 	Revision int64                  `protobuf:"varint,3,opt,name=revision,proto3" json:"revision,omitempty"` // the last one that it contains
 	Size     int64                  `protobuf:"varint,4,opt,name=size,proto3" json:"size,omitempty"`         // bytes
-	Version  string                 `protobuf:"bytes,5,opt,name=version,proto3" json:"version,omitempty"`    // of the etcd storage format, "3.6.0"
+	Version  string                 `protobuf:"bytes,5,opt,name=version,proto3" json:"version,omitempty"`    // of the etcd storage format, "3.7.0"
 	// For the Cluster.spec.etcd.snapshots.recipients at the time of the snapshot; the machine itself
 	// cannot decrypt it.
 	Encrypted     bool                   `protobuf:"varint,6,opt,name=encrypted,proto3" json:"encrypted,omitempty"`

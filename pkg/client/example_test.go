@@ -38,7 +38,7 @@ func Example() {
 		return
 	}
 	fmt.Println(version.Machine, "runs", version.Version, "with Kubernetes", version.Kubernetes)
-	// Output: m1 runs 1.2.3 with Kubernetes v1.36.3
+	// Output: m1 runs 1.2.3 with Kubernetes v1.37.2
 }
 
 // Watch the events of a machine, starting after the cursor of the last event that was received.
@@ -93,7 +93,7 @@ func ExampleDial_untrusted() {
 type machine struct{ api.UnimplementedMachineServer }
 
 func (machine) Version(context.Context, *api.VersionRequest) (*api.VersionResponse, error) {
-	return &api.VersionResponse{Machine: "m1", Version: "1.2.3", Kubernetes: "v1.36.3"}, nil
+	return &api.VersionResponse{Machine: "m1", Version: "1.2.3", Kubernetes: "v1.37.2"}, nil
 }
 
 func (machine) Events(r *api.EventsRequest, to grpc.ServerStreamingServer[api.Event]) error {

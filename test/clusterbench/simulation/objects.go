@@ -39,7 +39,7 @@ func nodeObject(name string, now time.Time) *core.Node {
 			Addresses: []core.NodeAddress{{Type: core.NodeHostName, Address: name}},
 			NodeInfo: core.NodeSystemInfo{
 				MachineID: name, SystemUUID: name, BootID: name, KernelVersion: "6.12.0", OSImage: "simulated", ContainerRuntimeVersion: "containerd://2.0.0",
-				KubeletVersion: "v1.36.0", OperatingSystem: "linux", Architecture: "amd64",
+				KubeletVersion: "v1.37.0", OperatingSystem: "linux", Architecture: "amd64",
 			},
 		},
 	}
