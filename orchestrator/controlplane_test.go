@@ -95,7 +95,7 @@ func TestControlPlane(t *testing.T) {
 	t.Run("names", func(t *testing.T) { names(ctx, t, m, spec) })
 	t.Run("addresses of services", func(t *testing.T) { serviceAddresses(ctx, t, admin) })
 	t.Run("ports of machines", func(t *testing.T) { machinePorts(ctx, t, admin, spec.Node.IPs[0].String()) })
-	t.Run("certificates of pods", func(t *testing.T) { podCertificates(ctx, t, admin) })
+	t.Run("certificates of pods", func(t *testing.T) { podCertificates(ctx, t, m, admin, node) })
 	t.Run("local volumes", func(t *testing.T) { localVolumes(ctx, t, admin) })
 	t.Run("labels and taints of nodes", func(t *testing.T) { nodeLabels(ctx, t, m, admin) })
 	t.Run("metrics", func(t *testing.T) { resourceMetrics(ctx, t, m, admin, fake) })

@@ -2,12 +2,18 @@ package main
 
 import (
 	"context"
+	"crypto"
 	"crypto/x509"
+	"strings"
 	"testing"
 	"time"
 
 	certificates "k8s.io/api/certificates/v1"
+	v1beta1 "k8s.io/api/certificates/v1beta1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
 
@@ -15,9 +21,11 @@ import (
 	"github.com/orlop-os/orlop/pkg/pki"
 )
 
-// podCertificates checks that the real API server accepts the signer's answer to a request, and
-// that the published CAs verify it.
-func podCertificates(ctx context.Context, t *testing.T, admin kubernetes.Interface) {
+// podCertificates checks that the real API server accepts a kubelet's request for its pod in the
+// present and in the former version of the API, and the signer's answer, which the published CAs
+// verify; and that a kubelet requests nothing else: no other signer, no pod of another node.
+func podCertificates(ctx context.Context, t *testing.T, m machine, admin kubernetes.Interface, node *corev1.Node) {
+	pod, account := certifiedPod(ctx, t, admin, node.Name)
 	key, err := pki.NewKey()
 	if err != nil {
 		t.Fatal(err)
@@ -26,20 +34,97 @@ func podCertificates(ctx context.Context, t *testing.T, admin kubernetes.Interfa
 	if err != nil {
 		t.Fatal(err)
 	}
-	requests := admin.CertificatesV1().PodCertificateRequests("default")
-	_, err = requests.Create(ctx, &certificates.PodCertificateRequest{
-		ObjectMeta: metav1.ObjectMeta{Name: "web"},
-		Spec: certificates.PodCertificateRequestSpec{
-			SignerName: bootstrap.PodSigner, PodName: "web", PodUID: "p", ServiceAccountName: "till", ServiceAccountUID: "s", NodeName: "node-1", NodeUID: "n",
-			MaxExpirationSeconds: new(int32(3600)), StubPKCS10Request: stub,
+	spec := certificates.PodCertificateRequestSpec{
+		SignerName: bootstrap.PodSigner, PodName: pod.Name, PodUID: pod.UID, ServiceAccountName: account.Name, ServiceAccountUID: account.UID,
+		NodeName: types.NodeName(node.Name), NodeUID: node.UID, MaxExpirationSeconds: new(int32(3600)), StubPKCS10Request: stub,
+	}
+	kubelet := func(node string) kubernetes.Interface { return m.client(t, "system:node:"+node, "system:nodes") }
+	own := kubelet(node.Name)
+
+	// Without PKIXPublicKey, as all kubelets of Kubernetes 1.36 create it.
+	former := v1beta1.PodCertificateRequestSpec{
+		SignerName: spec.SignerName, PodName: spec.PodName, PodUID: spec.PodUID, ServiceAccountName: spec.ServiceAccountName, ServiceAccountUID: spec.ServiceAccountUID,
+		NodeName: spec.NodeName, NodeUID: spec.NodeUID, MaxExpirationSeconds: spec.MaxExpirationSeconds, StubPKCS10Request: spec.StubPKCS10Request,
+	}
+	for name, create := range map[string]func(context.Context, metav1.ObjectMeta) error{
+		"present": func(ctx context.Context, o metav1.ObjectMeta) error {
+			_, err := own.CertificatesV1().PodCertificateRequests(pod.Namespace).Create(ctx, &certificates.PodCertificateRequest{ObjectMeta: o, Spec: spec}, metav1.CreateOptions{})
+			return err
 		},
-	}, metav1.CreateOptions{})
+		"former": func(ctx context.Context, o metav1.ObjectMeta) error {
+			_, err := own.CertificatesV1beta1().PodCertificateRequests(pod.Namespace).Create(ctx, &v1beta1.PodCertificateRequest{ObjectMeta: o, Spec: former}, metav1.CreateOptions{})
+			return err
+		},
+	} {
+		// NodeRestriction sees the new pod a moment later. Until then its error is not Forbidden.
+		var last error
+		err := wait.PollUntilContextTimeout(ctx, 50*time.Millisecond, 20*time.Second, true, func(ctx context.Context) (bool, error) {
+			last = create(ctx, metav1.ObjectMeta{Name: name})
+			if apierrors.IsForbidden(last) {
+				return false, last
+			}
+			return last == nil, nil
+		})
+		if err != nil {
+			t.Fatalf("%s version: %v: %v", name, err, last)
+		}
+		certificate(ctx, t, admin, name, key.Public())
+	}
+
+	other, err := admin.CoreV1().Nodes().Get(ctx, measuredNode, metav1.GetOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
+	foreign, elsewhere := spec, spec
+	foreign.SignerName = "example.com/else"
+	elsewhere.NodeName, elsewhere.NodeUID = measuredNode, other.UID
+	for want, c := range map[string]struct {
+		by   kubernetes.Interface
+		spec certificates.PodCertificateRequestSpec
+	}{
+		"does not mount a podCertificate projected volume": {own, foreign},
+		"is not the requesting node":                       {kubelet(measuredNode), spec},
+		"is not running on node":                           {kubelet(measuredNode), elsewhere},
+	} {
+		_, err := c.by.CertificatesV1().PodCertificateRequests(pod.Namespace).Create(ctx, &certificates.PodCertificateRequest{ObjectMeta: metav1.ObjectMeta{Name: "refused"}, Spec: c.spec}, metav1.CreateOptions{})
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v; want an error with %q", err, want)
+		}
+	}
+}
+
+// certifiedPod creates a pod on a node, which has a service account of its own and mounts a
+// certificate of the system's signer. The test deletes it at the end.
+func certifiedPod(ctx context.Context, t *testing.T, admin kubernetes.Interface, node string) (*corev1.Pod, *corev1.ServiceAccount) {
+	t.Helper()
+	account, err := admin.CoreV1().ServiceAccounts("default").Create(ctx, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "till"}}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	pod := plainPod("web")
+	pod.Spec.NodeName, pod.Spec.NodeSelector, pod.Spec.ServiceAccountName = node, nil, account.Name
+	pod.Spec.Volumes = []corev1.Volume{{Name: "identity", VolumeSource: corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{Sources: []corev1.VolumeProjection{{
+		PodCertificate: &corev1.PodCertificateProjection{SignerName: bootstrap.PodSigner, KeyType: "ED25519", CredentialBundlePath: "identity.pem"},
+	}}}}}}
+	pod, err = admin.CoreV1().Pods("default").Create(ctx, pod, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := admin.CoreV1().Pods("default").Delete(ctx, pod.Name, *metav1.NewDeleteOptions(0)); err != nil {
+			t.Error(err)
+		}
+	})
+	return pod, account
+}
+
+// certificate waits for the answer to a request, and checks that the certificate names the pod's
+// service account, has the key, and is verified by the published CAs.
+func certificate(ctx context.Context, t *testing.T, admin kubernetes.Interface, name string, key crypto.PublicKey) {
+	t.Helper()
 	var status certificates.PodCertificateRequestStatus
-	err = wait.PollUntilContextTimeout(ctx, 50*time.Millisecond, 20*time.Second, true, func(ctx context.Context) (bool, error) {
-		r, err := requests.Get(ctx, "web", metav1.GetOptions{})
+	err := wait.PollUntilContextTimeout(ctx, 50*time.Millisecond, 20*time.Second, true, func(ctx context.Context) (bool, error) {
+		r, err := admin.CertificatesV1().PodCertificateRequests("default").Get(ctx, name, metav1.GetOptions{})
 		if err != nil {
 			return false, err
 		}
@@ -47,11 +132,11 @@ func podCertificates(ctx context.Context, t *testing.T, admin kubernetes.Interfa
 		return len(status.Conditions) > 0, nil
 	})
 	if err != nil {
-		t.Fatalf("no answer: %v", err)
+		t.Fatalf("%s version: no answer: %v", name, err)
 	}
 	cert, err := pki.ParseCert([]byte(status.CertificateChain))
 	if err != nil {
-		t.Fatalf("the answer: %+v: %v", status, err)
+		t.Fatalf("%s version: the answer: %+v: %v", name, status, err)
 	}
 	bundle, err := admin.CertificatesV1().ClusterTrustBundles().Get(ctx, bootstrap.PodTrust, metav1.GetOptions{})
 	if err != nil {
@@ -62,7 +147,8 @@ func podCertificates(ctx context.Context, t *testing.T, admin kubernetes.Interfa
 	if _, err := cert.Verify(x509.VerifyOptions{Roots: trusted}); err != nil {
 		t.Error(err)
 	}
-	if len(cert.URIs) != 1 || cert.URIs[0].String() != "spiffe://test/ns/default/sa/till" || !key.PublicKey.Equal(cert.PublicKey) {
-		t.Errorf("is for %v", cert.URIs)
+	has, ok := cert.PublicKey.(interface{ Equal(crypto.PublicKey) bool })
+	if len(cert.URIs) != 1 || cert.URIs[0].String() != "spiffe://test/ns/default/sa/till" || !ok || !has.Equal(key) {
+		t.Errorf("%s version: is for %v", name, cert.URIs)
 	}
 }
