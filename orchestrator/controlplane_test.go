@@ -52,6 +52,7 @@ func TestControlPlane(t *testing.T) {
 	spec.TokenWebhook, spec.Network.Pools, spec.PodCertificates, spec.Kubernetes.PodEvictionTimeout = access.TokenWebhook(), testPool(), true, config.Duration(77*time.Second)
 	m := prepare(t, spec)
 	m.use(t, access)
+	secrets := m.secrets(t)
 	zero := time.Now()
 	api := m.start(t, component.API, zero)
 	controllers := m.start(t, component.Controllers, zero)
@@ -113,6 +114,8 @@ func TestControlPlane(t *testing.T) {
 	if err := controllers.stop(t, time.Minute); err != nil {
 		t.Errorf("controllers ended with: %v", err)
 	}
+	api.logHasNoSecrets(t, secrets)
+	controllers.logHasNoSecrets(t, secrets)
 }
 
 // network sets loopback up and gives the node's address to a dummy interface.

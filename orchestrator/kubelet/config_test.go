@@ -57,6 +57,9 @@ func TestUpstreamTakesTheConfiguration(t *testing.T) {
 	if config.ReadOnlyPort != 0 || config.Authentication.Anonymous.Enabled || !config.Authentication.Webhook.Enabled || config.Authorization.Mode != "Webhook" {
 		t.Error("strangers could read from the kubelet")
 	}
+	if config.EnableSystemLogHandler || config.EnableSystemLogQuery {
+		t.Error("nodes/log serves the logs of the machine")
+	}
 	if !config.SeccompDefault || !config.ProtectKernelDefaults || !config.FailCgroupV1 {
 		t.Error("pods' or the kernel's defaults are not protected")
 	}
