@@ -104,6 +104,7 @@ func TestControlPlane(t *testing.T) {
 	t.Run("removed nodes", func(t *testing.T) { removedNodes(ctx, t, m, admin) })
 	t.Run("ended pods", enoughEnded)
 	t.Run("drains", func(t *testing.T) { drains(ctx, t, m, admin, node.Name) })
+	t.Run("unreadable secret", func(t *testing.T) { unreadableSecret(ctx, t, m, admin) })
 
 	t.Logf("api: %s", api.usage(t))
 	t.Logf("controllers: %s", controllers.usage(t))
