@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"testing"
 	"time"
@@ -105,6 +106,7 @@ func TestControlPlane(t *testing.T) {
 	t.Run("ended pods", enoughEnded)
 	t.Run("drains", func(t *testing.T) { drains(ctx, t, m, admin, node.Name) })
 	t.Run("unreadable secret", func(t *testing.T) { unreadableSecret(ctx, t, m, admin) })
+	t.Run("lists of etcd", func(t *testing.T) { streamedLists(ctx, t, admin) })
 
 	t.Logf("api: %s", api.usage(t))
 	t.Logf("controllers: %s", controllers.usage(t))
@@ -363,6 +365,21 @@ func documents(ctx context.Context, t *testing.T, admin kubernetes.Interface) {
 	for name, there := range wanted {
 		if !there {
 			t.Errorf("OpenAPI v2: no definition of %s", name)
+		}
+	}
+}
+
+// streamedLists checks that the API server reads lists from etcd as a stream, as it does with etcd
+// 3.7 or newer. It would fall back to pages without an error.
+func streamedLists(ctx context.Context, t *testing.T, admin kubernetes.Interface) {
+	metrics, err := admin.Discovery().RESTClient().Get().AbsPath("/metrics").Do(ctx).Raw()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, streamed := range []bool{true, false} {
+		all := regexp.MustCompile(fmt.Sprintf(`(?m)^apiserver_storage_list_duration_seconds_count\{.*streamed="%t"\} [1-9].*$`, streamed)).FindAll(metrics, -1)
+		if found := len(all) > 0; found != streamed {
+			t.Errorf("streamed %t: %d resources: %.500s", streamed, len(all), bytes.Join(all, []byte("\n")))
 		}
 	}
 }
