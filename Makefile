@@ -8,6 +8,9 @@ PROFILE ?= qemu
 IMAGE   := $(BUILD)/$(PROFILE)
 GOFLAGS := -trimpath -buildvcs=false
 export GOFLAGS
+# The same compiler and standard library for every build. The go command downloads it as a module.
+GOTOOLCHAIN := $(shell sed -n 's/^toolchain //p' go.mod)
+export GOTOOLCHAIN
 
 # Packages that link Kubernetes take minutes to compile; everything else takes seconds.
 HEAVY   := github.com/orlop-os/orlop/orchestrator
