@@ -2,6 +2,8 @@ module github.com/orlop-os/orlop
 
 go 1.26.7
 
+toolchain go1.26.11
+
 replace k8s.io/api => k8s.io/api v0.37.2
 
 replace k8s.io/apiextensions-apiserver => k8s.io/apiextensions-apiserver v0.37.2

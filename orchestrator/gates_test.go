@@ -13,8 +13,8 @@ import (
 )
 
 // TestGates shows upstream's features that are on by default and not final. A new minor version of
-// Kubernetes enables features without a change of our flags. After an update, read the release notes
-// of each new line.
+// Kubernetes enables features without a change of our flags. After an update, read the release
+// notes of each new line.
 func TestGates(t *testing.T) {
 	all := utilfeature.DefaultMutableFeatureGate.GetAll()
 	var b strings.Builder
