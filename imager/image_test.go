@@ -41,6 +41,9 @@ func TestMain(m *testing.M) {
 // sampleProfile is the profile of the sample.
 const sampleProfile = "profiles/qemu.yaml"
 
+// sampleDisk has smaller partitions than the profile, because the test reads them several times.
+var sampleDisk = DiskProfile{ESP: 64 << 20, Root: 64 << 20}
+
 // buildSample builds the image of the qemu profile, with all outputs, in a copy of the source tree
 // (the working directory). A program that does nothing (the file fake) replaces each executable
 // that is built from source. All other inputs are real.
@@ -50,6 +53,7 @@ func buildSample(out string) error {
 		return err
 	}
 	p.Outputs = outputs
+	p.Disk = sampleDisk
 	p.OperatorCA, p.ReleaseKeys, p.SigningKey = "", "release/keys.pem", "release/signing.key"
 	o := Options{
 		Inputs: []string{sampleProfile, lockFile}, Profile: p, Out: out, Cache: "cache", Log: io.Discard, Programs: map[string]string{},
@@ -338,7 +342,7 @@ func checkDisk(t *testing.T, out string) {
 	}
 	checkPartitions(t, filepath.Join(out, outputRaw), p)
 	esp := filepath.Join(t.TempDir(), "esp")
-	copyRange(t, filepath.Join(out, outputRaw), esp, 1<<20, 256<<20)
+	copyRange(t, filepath.Join(out, outputRaw), esp, 1<<20, int64(sampleDisk.ESP))
 	if msg, err := exec.Command("fsck.fat", "-n", esp).CombinedOutput(); err != nil {
 		t.Errorf("fsck.fat: %v\n%s", err, msg)
 	}

@@ -9,12 +9,12 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/exec"
 	"path"
 	"strconv"
 	"strings"
 
 	"github.com/klauspost/compress/zstd"
-	"github.com/ulikunitz/xz"
 )
 
 // Walk calls visit for every entry of the package's data archive (deb(5)), in the archive's order.
@@ -30,6 +30,7 @@ func Walk(deb string, visit func(name string, h *tar.Header, content io.Reader) 
 	if err != nil {
 		return fmt.Errorf("%s: %w", deb, err)
 	}
+	defer data.Close()
 	for t := tar.NewReader(data); ; {
 		h, err := t.Next()
 		if errors.Is(err, io.EOF) {
@@ -50,7 +51,7 @@ func Walk(deb string, visit func(name string, h *tar.Header, content io.Reader) 
 
 // dataArchive finds the member data.tar.* of an ar archive (ar(5), the common format without long
 // names) and returns its decompressed content.
-func dataArchive(r *bufio.Reader) (io.Reader, error) {
+func dataArchive(r *bufio.Reader) (io.ReadCloser, error) {
 	const magic, headLen = "!<arch>\n", 60
 	head := make([]byte, headLen)
 	if _, err := io.ReadFull(r, head[:len(magic)]); err != nil || string(head[:len(magic)]) != magic {
@@ -75,14 +76,67 @@ func dataArchive(r *bufio.Reader) (io.Reader, error) {
 		member := io.LimitReader(r, size)
 		switch name {
 		case "data.tar":
-			return member, nil
+			return io.NopCloser(member), nil
 		case "data.tar.xz":
-			return xz.NewReader(member)
+			return unxz(member)
 		case "data.tar.gz":
 			return gzip.NewReader(member)
 		case "data.tar.zst":
-			return zstd.NewReader(member)
+			d, err := zstd.NewReader(member)
+			if err != nil {
+				return nil, err
+			}
+			return d.IOReadCloser(), nil
 		}
 		return nil, fmt.Errorf("%s: unknown compression", name)
+	}
+}
+
+// xzReader is the output of an xz process.
+type xzReader struct {
+	io.ReadCloser
+	command *exec.Cmd
+	message bytes.Buffer
+	done    bool
+	failed  error
+}
+
+// unxz starts the xz program of the computer, which is ten times as fast as a decoder in Go. It
+// verifies the checksums of the stream.
+func unxz(compressed io.Reader) (io.ReadCloser, error) {
+	x := &xzReader{command: exec.Command("xz", "--decompress", "--stdout")}
+	x.command.Stdin, x.command.Stderr = compressed, &x.message
+	var err error
+	if x.ReadCloser, err = x.command.StdoutPipe(); err != nil {
+		return nil, err
+	}
+	return x, x.command.Start()
+}
+
+// Read returns the error of the process instead of the end of its output.
+func (x *xzReader) Read(p []byte) (int, error) {
+	n, err := x.ReadCloser.Read(p)
+	if errors.Is(err, io.EOF) {
+		if x.wait(); x.failed != nil {
+			err = x.failed
+		}
+	}
+	return n, err
+}
+
+// Close ends the process, also before the end of its output.
+func (x *xzReader) Close() error {
+	_ = x.ReadCloser.Close() // the process ends when it writes
+	x.wait()
+	return nil
+}
+
+func (x *xzReader) wait() {
+	if x.done {
+		return
+	}
+	x.done = true
+	if err := x.command.Wait(); err != nil {
+		x.failed = fmt.Errorf("xz: %w: %s", err, strings.TrimSpace(x.message.String()))
 	}
 }

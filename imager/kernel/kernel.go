@@ -14,8 +14,6 @@ import (
 	"path/filepath"
 	"strings"
 
-	"github.com/ulikunitz/xz"
-
 	"github.com/orlop-os/orlop/imager/debian"
 )
 
@@ -63,7 +61,7 @@ func Unpack(deb, sha256, cache string) (*Kernel, error) {
 
 // unpack writes vmlinuz and lib/modules/<release>/ into dir, modules as plain .ko, and runs depmod.
 func unpack(deb, dir string) error {
-	release := ""
+	release, compressed := "", []string{}
 	err := debian.Walk(deb, func(name string, h *tar.Header, content io.Reader) error {
 		if h.Typeflag != tar.TypeReg {
 			return nil
@@ -75,13 +73,8 @@ func unpack(deb, dir string) error {
 		if !strings.HasPrefix(name, "/lib/modules/") {
 			return nil
 		}
-		if plain, ok := strings.CutSuffix(name, ".xz"); ok {
-			// Decompressed modules load faster, and the root image compresses them anyway.
-			r, err := xz.NewReader(content)
-			if err != nil {
-				return fmt.Errorf("%s: %w", name, err)
-			}
-			name, content = plain, r
+		if strings.HasSuffix(name, ".xz") {
+			compressed = append(compressed, filepath.Join(dir, name))
 		}
 		return write(filepath.Join(dir, name), content)
 	})
@@ -91,7 +84,24 @@ func unpack(deb, dir string) error {
 	if release == "" {
 		return fmt.Errorf("no /boot/vmlinuz-* in it")
 	}
+	if err := decompress(compressed); err != nil {
+		return err
+	}
 	return depmod(dir, release)
+}
+
+// decompress replaces modules by decompressed copies. These load faster, and the root image
+// compresses them anyway. A single xz process takes all files, because there are thousands.
+func decompress(files []string) error {
+	if len(files) == 0 {
+		return nil // without names, xz would read its standard input
+	}
+	command := exec.Command("xz", "--decompress", "--files0")
+	command.Stdin = strings.NewReader(strings.Join(files, "\x00") + "\x00")
+	if out, err := command.CombinedOutput(); err != nil {
+		return fmt.Errorf("xz: %w: %s", err, strings.TrimSpace(string(out)))
+	}
+	return nil
 }
 
 func write(path string, content io.Reader) error {
