@@ -6,7 +6,6 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
-	"fmt"
 	"io"
 	"net"
 	"net/netip"
@@ -30,12 +29,12 @@ import (
 	"github.com/orlop-os/orlop/pkg/joinrequest"
 	"github.com/orlop-os/orlop/pkg/pairing"
 	"github.com/orlop-os/orlop/pkg/pki"
-	"github.com/orlop-os/orlop/pkg/trust"
 )
 
 // TestEveryMethodAsEveryRole calls each method of the API as each role, over TLS, and checks
 // whether the call reaches the backend.
 func TestEveryMethodAsEveryRole(t *testing.T) {
+	t.Parallel()
 	b := newTestAPI(t)
 	callers := []struct {
 		name          string
@@ -417,140 +416,6 @@ func TestLongQuestion(t *testing.T) {
 	}
 	if _, err := stream.Recv(); status.Code(err) != codes.InvalidArgument {
 		t.Errorf("got %v", err)
-	}
-}
-
-// TestRevocation replaces the operators' CAs: an older connection loses its active and new calls.
-func TestRevocation(t *testing.T) {
-	b := newTestAPI(t)
-	b.backend.setAnswer(func(_ string, stream grpc.ServerStream) error {
-		<-stream.Context().Done()
-		return stream.Context().Err()
-	})
-	c := b.dial(pki.RoleAdmin)
-	stream, err := c.Machine.Watch(t.Context(), &api.GetRequest{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	eventually(t, "the call arrives", func() bool { return b.backend.taken("/orlop.v1alpha1.Machine/Watch") != nil })
-	next := mustCA(t, "next")
-	b.write(OperatorCAsFile, next.CertPEM())
-	if _, err := stream.Recv(); status.Code(err) != codes.Unauthenticated || !strings.Contains(err.Error(), "no longer trusted") {
-		t.Errorf("the call going on: got %v", err)
-	}
-	if _, err := c.Machine.Version(t.Context(), &api.VersionRequest{}); status.Code(err) != codes.Unauthenticated {
-		t.Errorf("a new call on the old connection: got %v", err)
-	}
-	eventually(t, "the connection, over which there are no calls any more, is closed", func() bool { return !c.Connected() })
-	b.backend.setAnswer(nil)
-	leaf := mustLeaf(t, next, pki.Spec{CN: "bob", O: []string{pki.RoleReader}, Usage: pki.Client, TTL: day})
-	if err := callRaw(t.Context(), b.dialWith(leaf), "/orlop.v1alpha1.Machine/Version"); err != nil {
-		t.Errorf("the new operator: %v", err)
-	}
-}
-
-// TestRevokedCertificate revokes one of two certificates: its active calls end, its connections
-// become useless, and new connections are rejected. A restored name is valid again.
-func TestRevokedCertificate(t *testing.T) {
-	b := newTestAPI(t)
-	b.backend.setAnswer(func(method string, stream grpc.ServerStream) error {
-		if method == api.Machine_Version_FullMethodName {
-			return stream.SendMsg(&api.VersionResponse{})
-		}
-		<-stream.Context().Done()
-		return stream.Context().Err()
-	})
-	// From either CA.
-	dora := mustLeaf(t, b.clients, pki.Spec{CN: "dora", O: []string{pki.RoleAdmin}, Usage: pki.Client, TTL: day})
-	emil := mustLeaf(t, b.operator, pki.Spec{CN: "emil", O: []string{pki.RoleAdmin}, Usage: pki.Client, TTL: day})
-	version := func(c *client.Client) error {
-		_, err := c.Machine.Version(t.Context(), &api.VersionRequest{})
-		return err
-	}
-	for _, leaf := range []*pki.Leaf{dora, emil} {
-		c, other := b.dialWith(leaf), b.dialWith(map[*pki.Leaf]*pki.Leaf{dora: emil, emil: dora}[leaf])
-		stream, err := c.Machine.Watch(t.Context(), &api.GetRequest{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		eventually(t, "the call arrives", func() bool { return b.backend.taken(api.Machine_Watch_FullMethodName) != nil })
-		name := leaf.Cert.Subject.CommonName
-		b.write(RevokedFile, fmt.Appendf(nil, `[{"name":%q,"at":"2026-05-01T12:00:00Z","by":"CN=admin"}]`, name))
-		if _, err := stream.Recv(); status.Code(err) != codes.Unauthenticated || !strings.Contains(err.Error(), "was revoked at 2026-05-01T12:00:00Z (name "+name+")") {
-			t.Errorf("the active call of %s: %v", name, err)
-		}
-		if err := version(c); status.Code(err) != codes.Unauthenticated || !strings.Contains(err.Error(), "was revoked") {
-			t.Errorf("%s, on the old connection: %v", name, err)
-		}
-		if c, err := client.Dial(t.Context(), b.endpoint(leaf)); !errors.Is(err, client.ErrRefused) {
-			t.Errorf("%s, on a new connection: %v", name, err)
-			_ = c.Close()
-		}
-		if err := version(other); err != nil {
-			t.Errorf("another certificate: %v", err)
-		}
-		b.write(RevokedFile, []byte("[]"))
-		if err := version(b.dialWith(leaf)); err != nil {
-			t.Errorf("%s, restored: %v", name, err)
-		}
-	}
-	b.write(RevokedFile, []byte(`[{"name":"dora"`))
-	b.waitReady(false) // the last valid files stay in use
-}
-
-// TestRevocationsLost checks that, if the revocations are lost, a machine with a ticket gets an
-// exact error message. A TLS alert would say that it was revoked, and a revoked worker stops its
-// pods.
-func TestRevocationsLost(t *testing.T) {
-	b := newTestAPI(t)
-	b.write(RevokedFile, fmt.Appendf(nil, `[{"lineage":%q}]`, trust.AnyTicket))
-	worker := mustLeaf(t, b.clients, pki.Spec{CN: "w1", O: []string{pki.RoleMachine}, Usage: pki.Client, TTL: day, Ticket: "0a1b2c"})
-	c, err := client.Dial(t.Context(), b.endpoint(worker))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.Close()
-	_, err = c.Machine.Version(t.Context(), &api.VersionRequest{})
-	if status.Code(err) != codes.Unauthenticated || !strings.Contains(err.Error(), trust.ErrRevocationsLost.Error()) || strings.Contains(err.Error(), trust.RevokedPrefix) {
-		t.Errorf("%v", err)
-	}
-}
-
-// TestExpiryEndsCalls lets a certificate expire during a call.
-func TestExpiryEndsCalls(t *testing.T) {
-	b := newTestAPI(t)
-	b.backend.setAnswer(func(_ string, stream grpc.ServerStream) error {
-		<-stream.Context().Done()
-		return stream.Context().Err()
-	})
-	leaf := mustLeaf(t, b.operator, pki.Spec{CN: "brief", O: []string{pki.RoleReader}, Usage: pki.Client, TTL: 5 * time.Second})
-	stream, err := b.dialWith(leaf).Machine.Watch(t.Context(), &api.GetRequest{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := stream.Recv(); status.Code(err) != codes.Unauthenticated || !strings.Contains(err.Error(), "expired at") {
-		t.Errorf("got %v", err)
-	}
-}
-
-// TestClockEndsCalls checks that a clock set past the expiry of a certificate ends its active
-// calls.
-func TestClockEndsCalls(t *testing.T) {
-	b := newTestAPI(t)
-	leaf := mustLeaf(t, b.operator, pki.Spec{CN: "a", O: []string{pki.RoleReader}, Usage: pki.Client, TTL: day})
-	store := newStore(b.dir)
-	held, _, release, err := store.registerCall(t.Context(), []*x509.Certificate{leaf.Cert, b.operator.Cert})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer release()
-	store.endExpired(time.Now())
-	if held.Err() != nil {
-		t.Errorf("ended before: %v", context.Cause(held))
-	}
-	store.endExpired(leaf.Cert.NotAfter)
-	if cause := context.Cause(held); cause == nil || !strings.Contains(cause.Error(), "expired at") {
-		t.Errorf("got %v", cause)
 	}
 }
 
