@@ -42,6 +42,7 @@ func TestClock(t *testing.T) {
 // TestStackClock checks that a host waits 3 s of the network's clock for a missing neighbor, like
 // other systems.
 func TestStackClock(t *testing.T) {
+	t.Parallel()
 	n := newTestNetwork(t, NetworkSpec{Dilation: 2})
 	began := time.Now()
 	_, err := n.DialContext(t.Context(), "tcp", "10.77.0.99:1")

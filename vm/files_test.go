@@ -50,6 +50,7 @@ func TestArguments(t *testing.T) {
 }
 
 func TestDiskIsASparseCopy(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	image, disk := filepath.Join(dir, "image.raw"), filepath.Join(dir, "disk0.raw")
 	file, err := os.Create(image)
@@ -64,7 +65,7 @@ func TestDiskIsASparseCopy(t *testing.T) {
 	if err := errors.Join(file.Truncate(64<<20), file.Close()); err != nil {
 		t.Fatal(err)
 	}
-	if err := makeDisk(disk, image, 256<<20); err != nil {
+	if err := makeDisk(disk, image, 80<<20); err != nil {
 		t.Fatal(err)
 	}
 	want, err := os.ReadFile(image)
@@ -75,7 +76,7 @@ func TestDiskIsASparseCopy(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(got) != 256<<20 || !bytes.Equal(got[:len(want)], want) || len(bytes.Trim(got[len(want):], "\x00")) != 0 {
+	if len(got) != 80<<20 || !bytes.Equal(got[:len(want)], want) || len(bytes.Trim(got[len(want):], "\x00")) != 0 {
 		t.Error("the disk is not the image followed by zeros")
 	}
 	var info syscall.Stat_t
@@ -89,7 +90,7 @@ func TestDiskIsASparseCopy(t *testing.T) {
 	if err := os.WriteFile(disk, []byte("written"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := makeDisk(disk, image, 256<<20); err != nil {
+	if err := makeDisk(disk, image, 80<<20); err != nil {
 		t.Fatal(err)
 	}
 	if data, err := os.ReadFile(disk); err != nil || string(data) != "written" {

@@ -14,6 +14,7 @@ import (
 // The firmware finds no system on a blank disk and reports this on the serial console: pflash,
 // disk, console and monitor work.
 func TestFirmwareBoot(t *testing.T) {
+	t.Parallel()
 	if testing.Short() {
 		t.Skip("boots a machine, which -short leaves out")
 	}

@@ -12,6 +12,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -126,15 +127,18 @@ func TestNoWayOut(t *testing.T) {
 		t.Fatalf("this test would not see sockets: %d found, two are open:\n%s", len(before), strings.Join(before, "\n"))
 	}
 
+	var dials sync.WaitGroup
 	for _, to := range []string{"192.0.2.1:80", "198.51.100.7:443", fmt.Sprintf("%s:%d", n.Gateway(), tcpPort), fmt.Sprintf("127.0.0.1:%d", tcpPort)} {
-		ctx, cancel := context.WithTimeout(t.Context(), 1500*time.Millisecond)
-		conn, err := g.DialContext(ctx, "tcp", to)
-		cancel()
-		if err == nil {
-			conn.Close()
-			t.Errorf("a guest connected to %s", to)
-		}
+		dials.Go(func() {
+			ctx, cancel := context.WithTimeout(t.Context(), 1500*time.Millisecond)
+			defer cancel()
+			if conn, err := g.DialContext(ctx, "tcp", to); err == nil {
+				conn.Close()
+				t.Errorf("a guest connected to %s", to)
+			}
+		})
 	}
+	dials.Wait()
 	for _, to := range []string{"192.0.2.1:53", "192.0.2.1:123", fmt.Sprintf("%s:%d", n.Gateway(), udpPort)} {
 		conn, err := g.DialContext(t.Context(), "udp", to)
 		if err != nil {
@@ -229,6 +233,7 @@ func TestGatewayHasNoForwarding(t *testing.T) {
 }
 
 func TestDHCP(t *testing.T) {
+	t.Parallel()
 	n := newTestNetwork(t, NetworkSpec{Lease: time.Minute})
 	addr, mac, err := n.reserve("cp1", netip.Addr{})
 	if err != nil {
@@ -432,6 +437,7 @@ func TestForward(t *testing.T) {
 // TestAddressThatMoves checks that a host with a neighbor entry updates it when another machine
 // announces the address, like other systems.
 func TestAddressThatMoves(t *testing.T) {
+	t.Parallel()
 	n := newTestNetwork(t, NetworkSpec{})
 	asks, one, two := guest(t, n, "asks"), guest(t, n, "one"), guest(t, n, "two")
 	moving := netip.PrefixFrom(netip.MustParseAddr("10.77.0.9"), 24)
