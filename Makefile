@@ -29,7 +29,7 @@ KERNEL  := ./machined/disk ./machined/install ./machined/network ./machined/host
 # Tests of theirs that ask no kernel, and take from seconds to minutes under emulation; `make unit` runs them.
 PURE    := ^Test(Simulation|RandomWorlds|LawsOnRandomDisks|Turns|ElectMoves)$$
 
-.PHONY: help run test check baseline lint unit kernel stories image versions faults fuzz fuzz-heavy soak history cuts reproducible bench bench-cluster conformance lock lock-check outdated generate packages tools clean
+.PHONY: help run test check baseline lint unit kernel stories image versions release-previous faults fuzz fuzz-heavy soak history cuts reproducible bench bench-cluster conformance lock lock-check outdated generate packages tools clean
 
 BUF = CGO_ENABLED=0 go tool -modfile=hack/tools/go.mod buf
 
@@ -101,6 +101,10 @@ versions: image operator ## what else the stories need: other versions of the im
 	grep -v -e '^operatorCA' profiles/$(PROFILE).yaml > $(BUILD)/generic/$(PROFILE).yaml
 	cp profiles/VERSION $(BUILD)/generic/
 	$(BUILD)/bin/imager -profile $(BUILD)/generic/$(PROFILE).yaml -out $(BUILD)/generic -outputs disk.raw -bin ''
+
+# The result is in build/previous: disk.raw, orlop.bundle, manifest.json and bin/orlopctl of that release.
+release-previous: packages tools $(BUILD)/operator/ca.crt $(BUILD)/release/signing.key ## build the last release of releases.yaml, once per computer (RELEASE=0.1.0: this one)
+	go run ./hack/previous -profile $(PROFILE) -link $(BUILD)/previous $(if $(RELEASE),-version $(RELEASE))
 
 # What is wrong with each version that `make faults` upgrades to: the program, and what takes its place.
 FAULTS = kernel-hangs:init=kernel-hangs machined-exits:machined=exits machined-hangs:machined=hangs \

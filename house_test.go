@@ -69,7 +69,7 @@ var layers = []layer{
 	{"plan of the node", false, []string{"machined/nodeplan"}},
 	// lead the domains to the plan, and hold the active configuration
 	{"convergence", false, []string{"machined/activeconfig", "machined/converge"}},
-	{"programs", false, []string{"machined", "init", "imager/...", "orchestrator/...", "orlopctl/...", "hack/words"}},
+	{"programs", false, []string{"machined", "init", "imager/...", "orchestrator/...", "orlopctl/...", "hack/previous", "hack/words"}},
 	{"tests", true, []string{"test/..."}},
 }
 
