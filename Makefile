@@ -59,11 +59,12 @@ lint: ## staticcheck of the orchestrator too; slow, because it loads all of Kube
 SLOW     = $(addprefix github.com/orlop-os/orlop/,orlopctl vm apid imager machined/network machined/membership/workerjoin machined/membership \
 	machined/credentials vm/kerneltest pkg/esp machined/network/dhcp machined/disk machined/logship/sender)
 # More tests at a time than processors (the default), because the slowest tests mostly wait: on two processors, 6 packages at a
-# time took 74 s where 2 took 125 s, with 105 s of processor time in both cases.
+# time took 74 s where 2 took 125 s, with 105 s of processor time in both cases. Their heaps are small, so a rarer garbage
+# collection costs little memory and saves up to half of the time (machined/logship/sender: 1.0 s instead of 2.4 s).
 WAITING  = -p 6 -parallel 8
 
 unit: packages tools ## pure tests and their goldens
-	$(TEST) -tags providerless $(WAITING) $(SLOW) $(filter-out $(SLOW),$(LIGHT))
+	GOGC=400 $(TEST) -tags providerless $(WAITING) $(SLOW) $(filter-out $(SLOW),$(LIGHT))
 	$(TEST) -tags providerless $(HEAVY)/...
 
 kernel: image ## the tests of kernel-facing code, under the product kernel in QEMU
