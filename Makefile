@@ -223,15 +223,15 @@ bench-cluster: image operator ## figures of whole clusters into the same file, P
 conformance: image operator ## Kubernetes' own conformance suite on two machines, FOCUS=REGEXP SKIP=REGEXP IMAGES=REGEXP CONTINUE=1; see docs/conformance.md (whole: most of a day)
 	CGO_ENABLED=0 go run ./test/conformance -image $(IMAGE) $(if $(FOCUS),-focus '$(FOCUS)') $(if $(SKIP),-skip '$(SKIP)') $(if $(IMAGES),-images '$(IMAGES)') $(if $(CONTINUE),-continue)
 
-lock-check: ## say which packages of imager's lock file have a newer build, such as one with security fixes; apt's lists have to be fresh
+lock-check: ## say which packages of imager's lock file have a newer build, such as one with security fixes
 	go run ./imager lock -check
 
 # As every failure of make, a missing security update is exit status 2 of make; of $(BUILD)/bin/imager outdated it is 3.
-outdated: packages ## list pinned modules, components and Debian packages that are behind, and missing security updates (exit status 3 of imager outdated; ALL=1 with indirect modules, JSON=1); apt's lists have to be fresh
+outdated: packages ## list pinned modules, components and Debian packages that are behind, and missing security updates (exit status 3 of imager outdated; ALL=1 with indirect modules, JSON=1)
 	@CGO_ENABLED=0 go build -o $(BUILD)/bin/ ./imager
 	@$(BUILD)/bin/imager outdated $(if $(ALL),-all) $(if $(JSON),-json)
 
-lock: ## take the newest Debian packages into imager's lock file
+lock: ## take the newest packages of the image's Debian into imager's lock file
 	go run ./imager lock
 
 generate: ## regenerate pkg/api from its .proto

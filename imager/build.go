@@ -133,7 +133,7 @@ func (b *Build) readInputs() error {
 		b.inputs = append(b.inputs, h)
 	}
 	lock, err := debian.ReadLock(lockFile)
-	b.archive = &Archive{Lock: lock, Cache: filepath.Join(b.Cache, "deb")}
+	b.archive = NewArchive(lock, b.Cache)
 	return err
 }
 
@@ -303,7 +303,7 @@ func (b *Build) writeSBOM() error {
 			images = append(images, h)
 		}
 	}
-	return writeSBOM(b.out("sbom.spdx.json"), b.manifest, b.built, images, b.archive.used, b.Release.BuildTime)
+	return writeSBOM(b.out("sbom.spdx.json"), b.manifest, b.built, images, b.archive, b.Release.BuildTime)
 }
 
 // makeBundle writes the version as an upgrade bundle, if the profile requests it.

@@ -41,7 +41,7 @@ func main() {
 	case len(os.Args) == 2 && os.Args[1] == "lock":
 		err = updateLock()
 	case len(os.Args) == 3 && os.Args[1] == "lock" && os.Args[2] == "-modules":
-		err = updatePins(false)
+		err = updatePins(nil)
 	case len(os.Args) == 3 && os.Args[1] == "lock" && os.Args[2] == "-check":
 		err = checkLock()
 	case len(os.Args) > 1 && os.Args[1] == "outdated":
@@ -62,33 +62,46 @@ func main() {
 	}
 }
 
+// defaultCache is the directory for downloads.
+var defaultCache = filepath.Join("build", "cache")
+
+// newest returns the newest version of every package that the imager uses, and the archive that has
+// them.
+func newest() (debian.Lock, *debian.Archive, error) {
+	archive := debian.NewArchive(debian.Suite, listsDir(defaultCache))
+	if err := archive.Update(); err != nil {
+		return debian.Lock{}, nil, err
+	}
+	lock, err := archive.Resolve(wantedPackages())
+	return lock, archive, err
+}
+
 // updateLock pins the newest version of every package that the imager uses, and records the dates.
 func updateLock() error {
-	lock, err := debian.Resolve(wantedPackages())
+	lock, archive, err := newest()
 	if err != nil {
 		return err
 	}
 	if err := lock.Write(lockFile); err != nil {
 		return err
 	}
-	fmt.Printf("%s: %d packages\n", lockFile, len(lock))
-	return updatePins(true)
+	fmt.Printf("%s: %d packages of Debian %s\n", lockFile, len(lock.Packages), lock.Suite)
+	return updatePins(archive)
 }
 
-// checkLock fails if Debian, according to apt's lists on this computer, has other versions than the
-// pinned versions.
+// checkLock fails if Debian has other versions than the pinned versions.
 func checkLock() error {
 	lock, err := debian.ReadLock(lockFile)
 	if err != nil {
 		return err
 	}
-	newest, err := debian.Resolve(wantedPackages())
+	now, _, err := newest()
 	if err != nil {
 		return err
 	}
-	behind := lock.Behind(newest)
+	behind := lock.Behind(now)
 	if len(behind) == 0 {
-		fmt.Printf("%s: %d packages, all of them Debian's newest\n", lockFile, len(newest))
+		fmt.Printf("%s: %d packages, all of them the newest of Debian %s\n", lockFile, len(now.Packages), now.Suite)
 		return nil
 	}
 	return fmt.Errorf("%s: is behind:\n%s\n`make lock` takes the newest", lockFile, strings.Join(behind, "\n"))
@@ -192,7 +205,7 @@ func build(args []string) error {
 	flags := flag.NewFlagSet("imager", flag.ContinueOnError)
 	profilePath := flags.String("profile", "", "the profile, a YAML `file`")
 	out := flags.String("out", "", "`directory` for the artifacts")
-	cache := flags.String("cache", filepath.Join("build", "cache"), "`directory` for downloads, shared by builds")
+	cache := flags.String("cache", defaultCache, "`directory` for downloads, shared by builds")
 	bin := flags.String("bin", filepath.Join("build", "bin"), "`directory` for kubectl; empty: do not build it")
 	version := flags.String("version", "", "`version` of the system, instead of the one in the file VERSION (for development)")
 	epoch := flags.Int("epoch", -1, "`epoch` of the system, instead of the one in the file VERSION (for development)")

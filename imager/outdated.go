@@ -28,7 +28,7 @@ func reportOutdated(args []string) (int, error) {
 		return outdated.ExitFailed, err
 	}
 	now := time.Now()
-	answers, err := outdated.Gather(lockFile, lock, imageScans(), *all, now)
+	answers, err := outdated.Gather(lockFile, lock, debian.NewArchive(lock.Suite, listsDir(defaultCache)), imageScans(), *all, now)
 	if err != nil {
 		return outdated.ExitFailed, err
 	}

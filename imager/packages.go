@@ -8,6 +8,7 @@ import (
 	"io"
 	"io/fs"
 	"path"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -29,32 +30,32 @@ var taken = []struct {
 	Package, From, To string
 	Mode              fs.FileMode
 }{
-	{"e2fsprogs", "/sbin/mke2fs", "/usr/sbin/mke2fs", 0o755},
-	{"e2fsprogs", "/sbin/e2fsck", "/usr/sbin/e2fsck", 0o755},
-	{"e2fsprogs", "/sbin/resize2fs", "/usr/sbin/resize2fs", 0o755},
+	{"e2fsprogs", "/usr/sbin/mke2fs", "/usr/sbin/mke2fs", 0o755},
+	{"e2fsprogs", "/usr/sbin/e2fsck", "/usr/sbin/e2fsck", 0o755},
+	{"e2fsprogs", "/usr/sbin/resize2fs", "/usr/sbin/resize2fs", 0o755},
 	// an installation makes the ESP with it
-	{"dosfstools", "/sbin/mkfs.fat", "/usr/sbin/mkfs.fat", 0o755},
+	{"dosfstools", "/usr/sbin/mkfs.fat", "/usr/sbin/mkfs.fat", 0o755},
 	{"e2fsprogs", "/etc/mke2fs.conf", "/etc/mke2fs.conf", 0o644},
 	// kube-proxy and the portmap plugin run it
 	{"nftables", "/usr/sbin/nft", "/usr/sbin/nft", 0o755},
-	{"mount", "/bin/mount", "/usr/bin/mount", 0o755}, // the kubelet runs it for volumes
-	{"mount", "/bin/umount", "/usr/bin/umount", 0o755},
+	{"mount", "/usr/bin/mount", "/usr/bin/mount", 0o755}, // the kubelet runs it for volumes
+	{"mount", "/usr/bin/umount", "/usr/bin/umount", 0o755},
 	// containerd runs it to load the profile of pods with the runtime's default profile
 	// (appArmorProfile: RuntimeDefault), and treats AppArmor as missing without it. The profile is
 	// for this version of the interface.
-	{"apparmor", "/sbin/apparmor_parser", "/usr/sbin/apparmor_parser", 0o755},
+	{"apparmor", "/usr/sbin/apparmor_parser", "/usr/sbin/apparmor_parser", 0o755},
 	{"apparmor", "/etc/apparmor/parser.conf", "/etc/apparmor/parser.conf", 0o644},
 	{"apparmor", "/etc/apparmor.d/abi/3.0", "/etc/apparmor.d/abi/3.0", 0o644},
 	{"apparmor", "/usr/share/apparmor-features/features", "/usr/share/apparmor-features/features", 0o644},
 	{"netbase", "/etc/protocols", "/etc/protocols", 0o644}, // nft looks protocols up by name
 	{"netbase", "/etc/services", "/etc/services", 0o644},
-	{"libc6", "/lib/x86_64-linux-gnu/ld-linux-x86-64.so.2", "/usr/lib64/ld-linux-x86-64.so.2", 0o755},
+	{"libc6", "/usr/lib/x86_64-linux-gnu/ld-linux-x86-64.so.2", "/usr/lib64/ld-linux-x86-64.so.2", 0o755},
 }
 
 // libraryPackages are searched for shared libraries. Each must contain at least one used library.
 var libraryPackages = []string{
 	"libc6",
-	"libext2fs2", "libcom-err2", "libblkid1", "libuuid1", // e2fsprogs
+	"libext2fs2t64", "libcom-err2", "libblkid1", "libuuid1", // e2fsprogs
 	// nft
 	"libnftables1", "libnftnl11", "libmnl0", "libxtables12", "libjansson4", "libgmp10", "libedit2", "libbsd0", "libmd0", "libtinfo6",
 	"libmount1", "libselinux1", "libpcre2-8-0", // mount
@@ -68,7 +69,7 @@ const (
 )
 
 // kernelPackages are the kernels that profiles can name.
-var kernelPackages = []string{"linux-image-6.12-cloud-amd64", "linux-image-6.12-amd64"}
+var kernelPackages = []string{"linux-image-cloud-amd64", "linux-image-amd64"}
 
 // wantedPackages returns the packages of the lock file.
 func wantedPackages() []string {
@@ -84,9 +85,20 @@ func wantedPackages() []string {
 type Archive struct {
 	Lock  debian.Lock
 	Cache string // directory for downloads
+	// source is the archive of the lock's suite.
+	source *debian.Archive
 	// used collects the packages that files were taken from, for the SBOM.
 	used map[string]debian.Package
 }
+
+// NewArchive returns the packages of a lock. Downloads and package lists are below the directory
+// cache.
+func NewArchive(lock debian.Lock, cache string) *Archive {
+	return &Archive{Lock: lock, Cache: filepath.Join(cache, "deb"), source: debian.NewArchive(lock.Suite, listsDir(cache))}
+}
+
+// listsDir is the directory of the package lists in the cache.
+func listsDir(cache string) string { return filepath.Join(cache, "apt") }
 
 // deb returns the package and its .deb file.
 func (a *Archive) deb(want string) (debian.Package, string, error) {
@@ -94,7 +106,7 @@ func (a *Archive) deb(want string) (debian.Package, string, error) {
 	if err != nil {
 		return p, "", err
 	}
-	files, err := debian.Fetch([]debian.Package{p}, a.Cache)
+	files, err := a.source.Fetch([]debian.Package{p}, a.Cache)
 	if err != nil {
 		return p, "", err
 	}

@@ -213,23 +213,23 @@ func datesOf(linked []outdated.Facts) (ModulePins, error) {
 	return p, nil
 }
 
-// updatePins records the dates: of the modules and, with packages, of the lock file, which must be
-// from apt's present lists.
-func updatePins(packages bool) error {
+// updatePins records the dates: of the modules and, with the archive from which it was just written,
+// of the lock file.
+func updatePins(archive *debian.Archive) error {
 	p, _, err := readPins()
 	if err != nil {
 		return err
 	}
-	if packages {
+	if archive != nil {
 		lock, err := hashFile(lockFile, lockFile)
 		if err != nil {
 			return err
 		}
-		archive, err := debian.ArchiveTime()
+		published, err := archive.Time()
 		if err != nil {
 			return err
 		}
-		p.Debian = DebianPins{Archive: archive, SHA256: lock.SHA256}
+		p.Debian = DebianPins{Archive: published, SHA256: lock.SHA256}
 	}
 	if p.Modules, err = pinModules(); err != nil {
 		return err

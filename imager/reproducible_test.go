@@ -152,14 +152,15 @@ func fillCache(t *testing.T, cache string) []string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	lock = slices.DeleteFunc(lock, func(d debian.Package) bool {
+	wanted := slices.DeleteFunc(lock.Packages, func(d debian.Package) bool {
 		return slices.Contains(kernelPackages, d.Want) && d.Want != p.Kernel.Package
 	})
-	debs, err := debian.Fetch(lock, filepath.Join(cache, "deb"))
+	archive := NewArchive(lock, cache)
+	debs, err := archive.source.Fetch(wanted, archive.Cache)
 	if err != nil {
 		t.Fatal(err)
 	}
-	for i, d := range lock {
+	for i, d := range wanted {
 		if d.Want == p.Kernel.Package {
 			if _, err := kernel.Unpack(debs[i], d.SHA256, filepath.Join(cache, "kernel")); err != nil {
 				t.Fatal(err)
@@ -176,7 +177,7 @@ func TestLock(t *testing.T) {
 		t.Fatal(err)
 	}
 	var got []string
-	for _, p := range lock {
+	for _, p := range lock.Packages {
 		got = append(got, p.Want)
 	}
 	if want := wantedPackages(); !slices.Equal(got, want) {

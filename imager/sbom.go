@@ -29,7 +29,7 @@ type sbom struct {
 // writeSBOM writes an SPDX 2.3 document: the image contains the executables, the Debian packages
 // and the archives of container images in the profile; each executable depends on the Go modules in
 // its build information.
-func writeSBOM(path string, m *Manifest, built map[string]string, images []HashedFile, debs map[string]debian.Package, epoch int64) error {
+func writeSBOM(path string, m *Manifest, built map[string]string, images []HashedFile, debs *Archive, epoch int64) error {
 	s := sbom{seen: map[common.ElementID]bool{}, programs: map[string]common.ElementID{}, doc: &v2_3.Document{
 		SPDXVersion: v2_3.Version, DataLicense: v2_3.DataLicense, SPDXIdentifier: "DOCUMENT",
 		DocumentName:      fmt.Sprintf("orlop-%s-%s", m.Release.Profile, m.Release.Version),
@@ -41,9 +41,9 @@ func writeSBOM(path string, m *Manifest, built map[string]string, images []Hashe
 	}}
 	image := s.add("image", "orlop", m.Release.Version, "pkg:generic/orlop@"+m.Release.Version)
 	s.relate("DOCUMENT", common.TypeRelationshipDescribe, image)
-	for _, name := range sortedKeys(debs) {
-		p := debs[name]
-		id := s.add("deb", p.Name, p.Version, p.PURL())
+	for _, name := range sortedKeys(debs.used) {
+		p := debs.used[name]
+		id := s.add("deb", p.Name, p.Version, p.PURL(debs.Lock.Suite))
 		s.doc.Packages[len(s.doc.Packages)-1].PackageChecksums = []common.Checksum{{Algorithm: common.SHA256, Value: p.SHA256}}
 		s.relate(image, common.TypeRelationshipContains, id)
 	}
@@ -103,7 +103,7 @@ func (s *sbom) addStatic(versions map[string]string) {
 			continue
 		}
 		for _, l := range staticLibraries {
-			id := s.add("deb", l, versions[l], debian.Package{Name: l, Version: versions[l], Arch: "amd64"}.PURL())
+			id := s.add("deb", l, versions[l], debian.Package{Name: l, Version: versions[l], Arch: "amd64"}.PURL(""))
 			s.relate(s.programs[p.Name], common.TypeRelationshipStaticLink, id)
 		}
 	}

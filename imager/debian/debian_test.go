@@ -19,11 +19,11 @@ var sum = strings.Repeat("ab", 32)
 
 func TestLockRoundTrip(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "lock")
-	want := Lock{
-		{"libc6", "libc6", "2.36-9+deb12u14", "amd64", sum},
-		{"linux-image-6.12-cloud-amd64", "linux-image-6.12.1+deb12-cloud-amd64", "6.12.1-1", "amd64", sum},
-	}
-	if err := (Lock{want[1], want[0]}).Write(path); err != nil {
+	want := Lock{"trixie", []Package{
+		{"libc6", "libc6", "2.41-12+deb13u5", "amd64", sum},
+		{"linux-image-cloud-amd64", "linux-image-6.12.1+deb13-cloud-amd64", "6.12.1-1", "amd64", sum},
+	}}
+	if err := (Lock{"trixie", []Package{want.Packages[1], want.Packages[0]}}).Write(path); err != nil {
 		t.Fatal(err)
 	}
 	got, err := ReadLock(path)
@@ -33,16 +33,18 @@ func TestLockRoundTrip(t *testing.T) {
 	if _, err := got.Find("bash"); err == nil || !strings.Contains(err.Error(), "imager lock") {
 		t.Errorf("Find of an unknown package: %v; want the command that helps", err)
 	}
-	if got, want := want[0].PURL(), "pkg:deb/debian/libc6@2.36-9%2Bdeb12u14?arch=amd64"; got != want {
-		t.Errorf("PURL %s, want %s", got, want)
+	for suite, url := range map[string]string{"": "pkg:deb/debian/libc6@2.41-12%2Bdeb13u5?arch=amd64", "trixie": "pkg:deb/debian/libc6@2.41-12%2Bdeb13u5?arch=amd64&distro=trixie"} {
+		if got := want.Packages[0].PURL(suite); got != url {
+			t.Errorf("PURL %s, want %s", got, url)
+		}
 	}
 }
 
 func TestBehind(t *testing.T) {
-	pinned := Lock{{Want: "a", Name: "a", Version: "1", SHA256: "11"}, {Want: "k", Name: "k-1", Version: "1", SHA256: "22"},
-		{Want: "same", Name: "same", Version: "1", SHA256: "33"}, {Want: "gone", Name: "gone", Version: "1"}, {Want: "file", Name: "file", Version: "1", SHA256: "44"}}
-	newest := Lock{{Want: "a", Name: "a", Version: "1+deb12u1", SHA256: "12"}, {Want: "k", Name: "k-2", Version: "1", SHA256: "23"},
-		{Want: "same", Name: "same", Version: "1", SHA256: "33"}, {Want: "new", Name: "new", Version: "2"}, {Want: "file", Name: "file", Version: "1", SHA256: "45"}}
+	pinned := Lock{"trixie", []Package{{Want: "a", Name: "a", Version: "1", SHA256: "11"}, {Want: "k", Name: "k-1", Version: "1", SHA256: "22"},
+		{Want: "same", Name: "same", Version: "1", SHA256: "33"}, {Want: "gone", Name: "gone", Version: "1"}, {Want: "file", Name: "file", Version: "1", SHA256: "44"}}}
+	newest := Lock{"trixie", []Package{{Want: "a", Name: "a", Version: "1+deb12u1", SHA256: "12"}, {Want: "k", Name: "k-2", Version: "1", SHA256: "23"},
+		{Want: "same", Name: "same", Version: "1", SHA256: "33"}, {Want: "new", Name: "new", Version: "2"}, {Want: "file", Name: "file", Version: "1", SHA256: "45"}}}
 	want := []string{"a: pinned is a 1, Debian has a 1+deb12u1", "k: pinned is k-1 1, Debian has k-2 1", "new: is not pinned; Debian has new 2",
 		"file: Debian has another file as file 1 than the one that is pinned"}
 	if got := pinned.Behind(newest); !slices.Equal(got, want) {
@@ -51,6 +53,9 @@ func TestBehind(t *testing.T) {
 	if got := pinned.Behind(pinned); len(got) > 0 {
 		t.Errorf("against itself: %q", got)
 	}
+	if got := pinned.Behind(Lock{Suite: "forky"}); !slices.Equal(got, []string{"suite: pinned is trixie, the imager takes forky"}) {
+		t.Errorf("another suite: %q", got)
+	}
 }
 
 func TestReadLockRefuses(t *testing.T) {
@@ -58,6 +63,8 @@ func TestReadLockRefuses(t *testing.T) {
 		"# ok\nlibc6 libc6 1 amd64\n":                      ":2: 5 fields expected, 4 found",
 		"libc6 libc6 1 amd64 abcd\n":                       ":1: libc6: \"abcd\" is not a SHA-256",
 		strings.Repeat("libc6 libc6 1 amd64 "+sum+"\n", 2): ":2: libc6 is named twice",
+		"suite trixie\nsuite bookworm\n":                   ":2: a second suite bookworm, after trixie",
+		"libc6 libc6 1 amd64 " + sum + "\n":                ": it names no suite of Debian; make it with `imager lock`",
 	} {
 		path := filepath.Join(t.TempDir(), "lock")
 		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
@@ -75,7 +82,7 @@ func TestFetchChecksTheCache(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, sum+".deb"), []byte("something else"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Fetch([]Package{p}, dir); err == nil || !strings.Contains(err.Error(), "the lock file says "+sum) {
+	if _, err := NewArchive("trixie", dir).Fetch([]Package{p}, dir); err == nil || !strings.Contains(err.Error(), "the lock file says "+sum) {
 		t.Errorf("a file that is not what the lock says: error %v", err)
 	}
 }

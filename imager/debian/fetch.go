@@ -1,23 +1,20 @@
 package debian
 
 import (
-	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 )
 
 // Fetch returns the .deb files of the packages, in their order: from the directory cache, or
-// downloaded into it with apt-get under the computer's own configuration. Every file is checked
-// against its SHA-256, cached or not.
-func Fetch(packages []Package, cache string) ([]string, error) {
+// downloaded into it. Every file is checked against its SHA-256, cached or not. If all files are
+// cached, it calls no program and needs no network.
+func (a *Archive) Fetch(packages []Package, cache string) ([]string, error) {
 	if err := os.MkdirAll(cache, 0o755); err != nil {
 		return nil, err
 	}
@@ -26,7 +23,7 @@ func Fetch(packages []Package, cache string) ([]string, error) {
 		file := filepath.Join(cache, p.SHA256+".deb")
 		sum, err := fileSum(file)
 		if os.IsNotExist(err) {
-			sum, err = download(p, file)
+			sum, err = a.download(p, file)
 		}
 		if err != nil {
 			return nil, err
@@ -40,16 +37,30 @@ func Fetch(packages []Package, cache string) ([]string, error) {
 	return files, nil
 }
 
-// download downloads a package to a file and returns the SHA-256 of the file.
-func download(p Package, file string) (string, error) {
+// download downloads a package to a file and returns the SHA-256 of the file. If the lists do not
+// contain the version, it updates them once.
+func (a *Archive) download(p Package, file string) (string, error) {
+	if err := a.open(); err != nil {
+		return "", err
+	}
 	dir, err := os.MkdirTemp(filepath.Dir(file), "download-")
 	if err != nil {
 		return "", err
 	}
 	defer os.RemoveAll(dir)
-	if _, err := apt(dir, "apt-get", "-qq", "download", p.Name+"="+p.Version); err != nil {
-		return "", fmt.Errorf("%s %s: cannot download: %w: the archive may have a newer version (`imager lock`), or apt's lists are old (`apt-get update`)",
-			p.Name, p.Version, err)
+	get := func() error {
+		_, err := a.apt(dir, "apt-get", "-qq", "download", p.Name+"="+p.Version)
+		return err
+	}
+	err = get()
+	if err != nil && !a.fresh {
+		if err = a.Update(); err == nil {
+			err = get()
+		}
+	}
+	if err != nil {
+		return "", fmt.Errorf("%s %s: cannot download: %w: Debian %s may have replaced it by a newer version (`imager lock`)",
+			p.Name, p.Version, err, a.suite)
 	}
 	got, err := filepath.Glob(filepath.Join(dir, "*.deb"))
 	if err != nil || len(got) != 1 {
@@ -63,36 +74,41 @@ func download(p Package, file string) (string, error) {
 }
 
 // Resolve gets the newest version of each wanted package from apt. For a meta package of a kernel
-// (linux-image-6.12-cloud-amd64) it returns the real kernel package that the meta package depends
-// on.
-func Resolve(want []string) (Lock, error) {
-	var l Lock
+// (linux-image-cloud-amd64) it returns the real kernel package that the meta package depends on.
+func (a *Archive) Resolve(want []string) (Lock, error) {
+	l := Lock{Suite: a.suite}
+	if err := a.open(); err != nil {
+		return l, err
+	}
 	for _, w := range want {
 		name := w
 		if strings.HasPrefix(w, "linux-image-") {
-			out, err := apt(".", "apt-cache", "depends", "--important", w)
+			out, err := a.apt(".", "apt-cache", "depends", "--important", w)
 			if err != nil {
-				return nil, err
+				return l, err
 			}
 			if _, rest, ok := strings.Cut(out, "Depends: linux-image-"); ok {
 				name = "linux-image-" + strings.Fields(rest)[0]
 			}
 		}
-		out, err := apt(".", "apt-cache", "show", "--no-all-versions", name)
+		out, err := a.apt(".", "apt-cache", "show", "--no-all-versions", name)
 		if err != nil {
-			return nil, fmt.Errorf("%s: apt does not know it: %w", name, err)
+			return l, fmt.Errorf("%s: Debian %s does not have it: %w", name, a.suite, err)
 		}
 		f := stanza(out)
-		l = append(l, Package{Want: w, Name: name, Version: f["Version"], Arch: f["Architecture"], SHA256: f["SHA256"]})
+		l.Packages = append(l.Packages, Package{Want: w, Name: name, Version: f["Version"], Arch: f["Architecture"], SHA256: f["SHA256"]})
 	}
 	return l, nil
 }
 
 // Closure gets from apt the names of the packages and of all their dependencies, with every
 // alternative, in order. Names of virtual packages are omitted.
-func Closure(names ...string) ([]string, error) {
+func (a *Archive) Closure(names ...string) ([]string, error) {
+	if err := a.open(); err != nil {
+		return nil, err
+	}
 	options := []string{"depends", "--recurse", "--no-pre-depends", "--no-recommends", "--no-suggests", "--no-conflicts", "--no-breaks", "--no-replaces", "--no-enhances"}
-	out, err := apt(".", append([]string{"apt-cache"}, append(options, names...)...)...)
+	out, err := a.apt(".", "apt-cache", append(options, names...)...)
 	if err != nil {
 		return nil, fmt.Errorf("%s: cannot find what they depend on: %w", strings.Join(names, ", "), err)
 	}
@@ -119,23 +135,6 @@ func stanza(text string) map[string]string {
 		}
 	}
 	return f
-}
-
-// apt runs a tool of apt in dir. An option prevents its "unsandboxed as root" warning.
-func apt(dir string, argv ...string) (string, error) {
-	if os.Geteuid() == 0 {
-		argv = append([]string{argv[0], "-o", "APT::Sandbox::User=root"}, argv[1:]...)
-	}
-	c := exec.Command(argv[0], argv[1:]...)
-	c.Dir = dir
-	c.Env = append(os.Environ(), "LC_ALL=C")
-	var stderr bytes.Buffer
-	c.Stderr = &stderr
-	out, err := c.Output()
-	if err != nil {
-		return "", fmt.Errorf("%s: %w: %s", strings.Join(argv, " "), err, strconv.Quote(strings.TrimSpace(stderr.String())))
-	}
-	return string(out), nil
 }
 
 func fileSum(path string) (string, error) {

@@ -21,65 +21,96 @@ type Package struct {
 	SHA256  string // of the .deb file, 64 hexadecimal digits
 }
 
-// PURL returns the package URL (purl specification, type deb) for SBOMs.
-func (p Package) PURL() string {
+// PURL returns the package URL (purl specification, type deb) for SBOMs. An empty suite is unknown.
+func (p Package) PURL(suite string) string {
 	escape := strings.NewReplacer("+", "%2B", ":", "%3A")
-	return fmt.Sprintf("pkg:deb/debian/%s@%s?arch=%s", escape.Replace(p.Name), escape.Replace(p.Version), p.Arch)
+	url := fmt.Sprintf("pkg:deb/debian/%s@%s?arch=%s", escape.Replace(p.Name), escape.Replace(p.Version), p.Arch)
+	if suite != "" {
+		url += "&distro=" + suite
+	}
+	return url
 }
 
-// Lock is the content of a lock file, ordered by Want.
-type Lock []Package
+// Lock is the content of a lock file.
+type Lock struct {
+	Suite    string    // suite of Debian: trixie
+	Packages []Package // ordered by Want
+}
 
 const lockHead = `# Debian packages that files are taken from. Written by "imager lock" (make lock); do not edit.
-# wanted name, package, version, architecture, SHA-256 of the .deb file
+# the suite; then: wanted name, package, version, architecture, SHA-256 of the .deb file
 `
 
 // ReadLock reads a lock file. An error names the file and the line.
 func ReadLock(path string) (Lock, error) {
+	var l Lock
 	f, err := os.Open(path)
 	if err != nil {
-		return nil, fmt.Errorf("cannot read lock file: %w; make it with `imager lock`", err)
+		return l, fmt.Errorf("cannot read lock file: %w; make it with `imager lock`", err)
 	}
 	defer f.Close()
-	var l Lock
 	s := bufio.NewScanner(f)
 	for n := 1; s.Scan(); n++ {
 		line := strings.TrimSpace(s.Text())
 		if line == "" || line[0] == '#' {
 			continue
 		}
-		field := strings.Fields(line)
-		if len(field) != 5 {
-			return nil, fmt.Errorf("%s:%d: 5 fields expected, %d found", path, n, len(field))
+		if err := l.add(strings.Fields(line)); err != nil {
+			return l, fmt.Errorf("%s:%d: %w", path, n, err)
 		}
-		p := Package{field[0], field[1], field[2], field[3], field[4]}
-		if sum, err := hex.DecodeString(p.SHA256); err != nil || len(sum) != 32 {
-			return nil, fmt.Errorf("%s:%d: %s: %q is not a SHA-256 in hexadecimal", path, n, p.Name, p.SHA256)
-		}
-		if _, err := l.Find(p.Want); err == nil {
-			return nil, fmt.Errorf("%s:%d: %s is named twice", path, n, p.Want)
-		}
-		l = append(l, p)
 	}
-	return l, s.Err()
+	if err := s.Err(); err != nil {
+		return l, fmt.Errorf("%s: cannot read lock file: %w", path, err)
+	}
+	if l.Suite == "" {
+		return l, fmt.Errorf("%s: it names no suite of Debian; make it with `imager lock`", path)
+	}
+	return l, nil
+}
+
+// add adds the fields of a line: the suite, or a package.
+func (l *Lock) add(field []string) error {
+	if field[0] == "suite" && len(field) == 2 {
+		if l.Suite != "" {
+			return fmt.Errorf("a second suite %s, after %s", field[1], l.Suite)
+		}
+		l.Suite = field[1]
+		return nil
+	}
+	if len(field) != 5 {
+		return fmt.Errorf("5 fields expected, %d found", len(field))
+	}
+	p := Package{field[0], field[1], field[2], field[3], field[4]}
+	if sum, err := hex.DecodeString(p.SHA256); err != nil || len(sum) != 32 {
+		return fmt.Errorf("%s: %q is not a SHA-256 in hexadecimal", p.Name, p.SHA256)
+	}
+	if _, err := l.Find(p.Want); err == nil {
+		return fmt.Errorf("%s is named twice", p.Want)
+	}
+	l.Packages = append(l.Packages, p)
+	return nil
 }
 
 // Write replaces the lock file.
 func (l Lock) Write(path string) error {
-	sorted := slices.SortedFunc(slices.Values(l), func(a, b Package) int { return cmp.Compare(a.Want, b.Want) })
+	sorted := slices.SortedFunc(slices.Values(l.Packages), func(a, b Package) int { return cmp.Compare(a.Want, b.Want) })
 	var b strings.Builder
 	b.WriteString(lockHead)
+	fmt.Fprintf(&b, "suite %s\n", l.Suite)
 	for _, p := range sorted {
 		fmt.Fprintf(&b, "%s %s %s %s %s\n", p.Want, p.Name, p.Version, p.Arch, p.SHA256)
 	}
 	return os.WriteFile(path, []byte(b.String()), 0o644)
 }
 
-// Behind lists the differences from newer packages, one line for each package: another version, or
-// a missing package. It ignores pinned packages that are no longer wanted.
+// Behind lists the differences from newer packages, one line for each: another suite, another
+// version, or a missing package. It ignores pinned packages that are no longer wanted.
 func (l Lock) Behind(newest Lock) []string {
 	var lines []string
-	for _, n := range newest {
+	if l.Suite != newest.Suite {
+		lines = append(lines, fmt.Sprintf("suite: pinned is %s, the imager takes %s", l.Suite, newest.Suite))
+	}
+	for _, n := range newest.Packages {
 		switch p, err := l.Find(n.Want); {
 		case err != nil:
 			lines = append(lines, fmt.Sprintf("%s: is not pinned; Debian has %s %s", n.Want, n.Name, n.Version))
@@ -94,7 +125,7 @@ func (l Lock) Behind(newest Lock) []string {
 
 // Find returns the package with this Want name.
 func (l Lock) Find(want string) (Package, error) {
-	for _, p := range l {
+	for _, p := range l.Packages {
 		if p.Want == want {
 			return p, nil
 		}

@@ -17,10 +17,12 @@ type Offer struct {
 	Suite   string // bookworm, bookworm-updates, bookworm-security
 }
 
-// Offers gets every version of the packages from apt's lists. A package that no list contains has
-// no offers.
-func Offers(names ...string) ([]Offer, error) {
-	out, err := apt(".", append([]string{"apt-cache", "madison"}, names...)...)
+// Offers gets every version of the packages. A package that the archive does not have has no offers.
+func (a *Archive) Offers(names ...string) ([]Offer, error) {
+	if err := a.open(); err != nil {
+		return nil, err
+	}
+	out, err := a.apt(".", "apt-cache", append([]string{"madison"}, names...)...)
 	if err != nil {
 		return nil, err
 	}
@@ -47,10 +49,13 @@ func parseMadison(text string) ([]Offer, error) {
 	return offers, nil
 }
 
-// ArchiveTime returns the time of Debian's archive in apt's lists: the newest date of its release
-// files. The lists contain every update that was published before.
-func ArchiveTime() (time.Time, error) {
-	out, err := apt(".", "apt-get", "indextargets", "--format", "$(RELEASE) $(FILENAME)", "Created-By: Packages", "Origin: Debian")
+// Time returns the time of the package lists: the newest date of the release files. The lists
+// contain every update that was published before.
+func (a *Archive) Time() (time.Time, error) {
+	if err := a.open(); err != nil {
+		return time.Time{}, err
+	}
+	out, err := a.apt(".", "apt-get", "indextargets", "--format", "$(RELEASE) $(FILENAME)", "Created-By: Packages", "Origin: Debian")
 	if err != nil {
 		return time.Time{}, err
 	}
@@ -58,7 +63,7 @@ func ArchiveTime() (time.Time, error) {
 	for _, file := range releaseFiles(out) {
 		text, err := os.ReadFile(file)
 		if err != nil {
-			return time.Time{}, fmt.Errorf("cannot read release file: %w; `apt-get update` downloads it", err)
+			return time.Time{}, fmt.Errorf("cannot read release file: %w", err)
 		}
 		date, err := releaseDate(text)
 		if err != nil {
@@ -69,7 +74,7 @@ func ArchiveTime() (time.Time, error) {
 		}
 	}
 	if newest.IsZero() {
-		return newest, errors.New("apt has no lists of Debian; `apt-get update` downloads them")
+		return newest, fmt.Errorf("apt has no lists of Debian %s", a.suite)
 	}
 	return newest, nil
 }

@@ -70,7 +70,8 @@ func unpack(deb, dir string) error {
 			release = rel
 			return write(filepath.Join(dir, "vmlinuz"), content)
 		}
-		if !strings.HasPrefix(name, "/lib/modules/") {
+		name, ok := strings.CutPrefix(name, "/usr") // depmod looks in lib/modules
+		if !ok || !strings.HasPrefix(name, "/lib/modules/") {
 			return nil
 		}
 		if strings.HasSuffix(name, ".xz") {

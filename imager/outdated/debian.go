@@ -102,13 +102,3 @@ func support(team, end, today string) string {
 	}
 	return team + " until " + end
 }
-
-// codename returns the suite from which the packages come.
-func codename(offers []debian.Offer) string {
-	for _, o := range offers {
-		if !strings.Contains(o.Suite, "-") {
-			return o.Suite
-		}
-	}
-	return ""
-}

@@ -53,7 +53,7 @@ const acceptedFile = "imager/vulnerabilities.json"
 
 // Gather asks all sources. image are the programs of the image. A source without an answer is in
 // Failed; an error is a fault of the repository's own files.
-func Gather(lockFile string, lock debian.Lock, image []Scan, all bool, now time.Time) (Answers, error) {
+func Gather(lockFile string, lock debian.Lock, archive *debian.Archive, image []Scan, all bool, now time.Time) (Answers, error) {
 	a := Answers{LockFile: lockFile, Lock: lock, Facts: map[string]Facts{}, Served: map[string]map[string]bool{}}
 	for _, s := range Sources {
 		text, err := os.ReadFile(s.File)
@@ -76,7 +76,7 @@ func Gather(lockFile string, lock debian.Lock, image []Scan, all bool, now time.
 	a.askGo()
 	a.askDatabase(image)
 	a.askProxy(all)
-	a.askDebian(now)
+	a.askDebian(archive, now)
 	return a, nil
 }
 
@@ -232,22 +232,26 @@ func list(dir string, args []string) ([]Facts, error) {
 	return ParseFacts(bytes.NewReader(out))
 }
 
-// askDebian asks apt's lists, and the table of suites.
-func (a *Answers) askDebian(now time.Time) {
+// askDebian downloads the package lists and asks them, and the table of suites.
+func (a *Answers) askDebian(archive *debian.Archive, now time.Time) {
+	if err := archive.Update(); err != nil {
+		a.fail("Debian", err)
+		return
+	}
 	var names []string
-	for _, p := range a.Lock {
+	for _, p := range a.Lock.Packages {
 		names = append(names, p.Want)
 	}
-	offers, err := debian.Offers(names...)
+	offers, err := archive.Offers(names...)
 	if err != nil {
 		a.fail("Debian", err)
 		return
 	}
 	a.Offers = offers
-	if archive, err := debian.ArchiveTime(); err != nil {
+	if published, err := archive.Time(); err != nil {
 		a.fail("Debian", err)
 	} else {
-		a.Archive = &archive
+		a.Archive = &published
 	}
 	table, err := os.Open(suites)
 	if err != nil {
@@ -255,7 +259,7 @@ func (a *Answers) askDebian(now time.Time) {
 		return
 	}
 	defer table.Close()
-	suite, err := suiteItem(table, codename(offers), a.LockFile, now)
+	suite, err := suiteItem(table, a.Lock.Suite, a.LockFile, now)
 	if err != nil {
 		a.fail("Debian's suites", err)
 		return

@@ -149,7 +149,7 @@ func Compare(a Answers, now time.Time, all bool) (*Report, error) {
 	r := &Report{Archive: a.Archive, Database: a.Database, Failed: slices.Clone(a.Failed), Unknown: slices.Clone(limits)}
 	a.Findings, r.Unneeded = accept(a.Findings, a.Accepted, now.UTC().Format(time.DateOnly))
 	if a.Archive != nil && now.Sub(*a.Archive) > staleAfter {
-		r.Failed = append(r.Failed, "Debian: apt's lists are of "+a.Archive.Format(time.DateOnly)+"; `apt-get update` downloads newer ones")
+		r.Failed = append(r.Failed, "Debian: apt's lists are of "+a.Archive.Format(time.DateOnly)+", and the mirror has no newer ones")
 	}
 	r.Items = append(r.Items, a.moduleItems(all)...)
 	toolchain := toolchainItem(a.Go, a.Toolchain)
@@ -159,7 +159,7 @@ func Compare(a Answers, now time.Time, all bool) (*Report, error) {
 	if !all {
 		r.Unknown = append(r.Unknown, "newer versions of modules that only other modules need (-all looks them up)")
 	}
-	for _, p := range a.Lock {
+	for _, p := range a.Lock.Packages {
 		i, err := debianItem(p, a.LockFile, a.Offers)
 		if err != nil {
 			return nil, err

@@ -20,23 +20,35 @@ import (
 
 // notNeeded are dependencies of packages that only the installation needs, or that are one of
 // several alternatives.
-var notNeeded = []string{"cdebconf", "debconf", "dpkg", "install-info", "tar", "gcc-12-base", "libdebian-installer4", "libnewt0.52", "libslang2", "libtextwrap1"}
+var notNeeded = []string{"cdebconf", "debconf", "dpkg", "install-info", "tar", "gcc-14-base", "libdebian-installer4", "libnewt0.52", "libslang2", "libtextwrap1"}
 
 // notRead are directories that no program reads.
 var notRead = []string{"/usr/share/doc/", "/usr/share/man/", "/usr/share/locale/", "/usr/share/info/", "/usr/share/lintian/", "/usr/share/bug/"}
 
-// fromDebian unpacks packages and all their dependencies. No maintainer script runs.
-func fromDebian(cache string, names ...string) (ociarchive.Layer, error) {
-	all, err := debian.Closure(names...)
+// distribution is the suite of Debian that the image's packages come from, too.
+type distribution struct {
+	archive *debian.Archive
+	cache   string // directory for downloads
+}
+
+// newDistribution gets the newest package lists.
+func newDistribution(cache string) (distribution, error) {
+	d := distribution{debian.NewArchive(debian.Suite, filepath.Join(cache, "apt")), cache}
+	return d, d.archive.Update()
+}
+
+// unpack unpacks packages and all their dependencies. No maintainer script runs.
+func (d distribution) unpack(names ...string) (ociarchive.Layer, error) {
+	all, err := d.archive.Closure(names...)
 	if err != nil {
 		return nil, err
 	}
 	all = slices.DeleteFunc(all, func(name string) bool { return slices.Contains(notNeeded, name) })
-	packages, err := debian.Resolve(all)
+	newest, err := d.archive.Resolve(all)
 	if err != nil {
 		return nil, err
 	}
-	archives, err := debian.Fetch(packages, cache)
+	archives, err := d.archive.Fetch(newest.Packages, d.cache)
 	if err != nil {
 		return nil, err
 	}
@@ -121,12 +133,12 @@ func together(trees ...ociarchive.Layer) ociarchive.Layer {
 }
 
 // busybox returns the program with a link for each of its applets; the program lists the applets.
-func busybox(ctx context.Context, cache string) (ociarchive.Layer, error) {
-	root, err := fromDebian(cache, "busybox-static")
+func (d distribution) busybox(ctx context.Context) (ociarchive.Layer, error) {
+	root, err := d.unpack("busybox-static")
 	if err != nil {
 		return nil, err
 	}
-	program := filepath.Join(cache, "busybox")
+	program := filepath.Join(d.cache, "busybox")
 	if err := os.WriteFile(program, root["/usr/bin/busybox"].Content, 0o755); err != nil {
 		return nil, fmt.Errorf("busybox: %w", err)
 	}

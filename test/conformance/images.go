@@ -65,12 +65,16 @@ type systems struct {
 }
 
 func newSystems(ctx context.Context, cache string) (systems, error) {
-	small, err := busybox(ctx, cache)
+	from, err := newDistribution(cache)
+	if err != nil {
+		return systems{}, err
+	}
+	small, err := from.busybox(ctx)
 	if err != nil {
 		return systems{}, err
 	}
 	// packages that bash needs before its own installation, but does not list as dependencies
-	bash, err := fromDebian(cache, "bash", "libc6", "libtinfo6")
+	bash, err := from.unpack("bash", "libc6", "libtinfo6")
 	if err != nil {
 		return systems{}, err
 	}
@@ -79,14 +83,14 @@ func newSystems(ctx context.Context, cache string) (systems, error) {
 	// So sh is bash. But /bin/sh of the image busybox is busybox's: a test expects its error
 	// message for a file that cannot be written.
 	bash["/usr/local/bin/sh"] = ociarchive.File{Mode: fs.ModePerm, Target: "/usr/bin/bash"}
-	large, err := fromDebian(cache, tools...)
+	large, err := from.unpack(tools...)
 	if err != nil {
 		return systems{}, err
 	}
 	large["/usr/bin/sh"] = ociarchive.File{Mode: fs.ModePerm, Target: "bash"}
 	// like Debian's alternatives
 	large["/usr/bin/nc"] = ociarchive.File{Mode: fs.ModePerm, Target: "nc.openbsd"}
-	webserver, err := fromDebian(cache, "nginx")
+	webserver, err := from.unpack("nginx")
 	if err != nil {
 		return systems{}, err
 	}

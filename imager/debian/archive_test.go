@@ -1,0 +1,128 @@
+package debian
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+func TestMirrors(t *testing.T) {
+	const debian, security = "Debian\tDebian\thttp://mirror.example/debian/\n", "Debian-Security\tDebian\thttp://mirror.example/debian-security/\n"
+	for lines, want := range map[string]string{
+		debian + debian + security: "",
+		security + "Debian\tDebian\thttp://other.example/debian/\n" + debian: "",
+		"":       "no list of Debian's archive",
+		security: "no list of Debian's archive",
+		debian:   "no list of Debian's security archive",
+		// an archive of another origin, and an archive without downloaded lists
+		"Debian\tExample\thttp://mirror.example/debian/\n" + security: "no list of Debian's archive",
+		"\t\thttp://mirror.example/debian/\n" + security:              "no list of Debian's archive",
+	} {
+		m, err := parseMirrors(lines)
+		if want != "" {
+			if err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "apt-get update") {
+				t.Errorf("%q: error %v, want %q and the remedy", lines, err, want)
+			}
+			continue
+		}
+		if err != nil || !strings.HasSuffix(m.main, ".example/debian/") || m.security != "http://mirror.example/debian-security/" {
+			t.Errorf("%q: %v, %v", lines, m, err)
+		}
+	}
+	got := mirrors{"http://a/debian/", "http://b/debian-security/"}.sources("trixie")
+	const options = "deb [arch=amd64 target=Packages signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] "
+	want := options + "http://a/debian/ trixie main\n" + options + "http://a/debian/ trixie-updates main\n" + options + "http://b/debian-security/ trixie-security main\n"
+	if got != want {
+		t.Errorf("sources.list:\n%s\nwant:\n%s", got, want)
+	}
+}
+
+// TestConfiguration lets apt read the configuration after that of a computer that prefers another
+// suite and runs a program after updates.
+func TestConfiguration(t *testing.T) {
+	tool, err := exec.LookPath("apt-config")
+	if err != nil {
+		t.Skip("apt is not installed")
+	}
+	dir := t.TempDir()
+	host, ours := filepath.Join(dir, "host.conf"), filepath.Join(dir, "apt.conf")
+	const hostText = `APT::Default-Release "bookworm"; APT::Update::Post-Invoke { "rm x"; }; Acquire::Languages { "de"; }; Acquire::http::Proxy "http://proxy.example";`
+	for file, text := range map[string]string{host: hostText, ours: aptConfig(dir)} {
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c := exec.Command(tool, "-c", ours, "dump")
+	c.Env = append(os.Environ(), "APT_CONFIG="+host)
+	out, err := c.Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := string(out)
+	for _, want := range []string{
+		`Dir::State::lists "` + dir + `/lists";`, `Dir::Etc::sourcelist "` + dir + `/sources.list";`, `Dir::Etc::sourceparts "/dev/null";`,
+		`Dir::Cache "` + dir + `/cache";`, `Dir::Cache::pkgcache "pkgcache.bin";`, `Acquire::Languages:: "none";`, `Acquire::http::Proxy "http://proxy.example";`,
+	} {
+		if !strings.Contains(got, "\n"+want+"\n") {
+			t.Errorf("apt does not use %s", want)
+		}
+	}
+	for _, gone := range []string{`"bookworm"`, `"rm x"`, `"de"`} {
+		if strings.Contains(got, gone) {
+			t.Errorf("apt still uses %s of this computer", gone)
+		}
+	}
+}
+
+// TestDownload runs with a program in place of apt-get. Its lists lack the package until their
+// update.
+func TestDownload(t *testing.T) {
+	if _, err := os.Stat(keyring); err != nil {
+		t.Skip("debian-archive-keyring is not installed")
+	}
+	dir, bin := t.TempDir(), t.TempDir()
+	const program = `#!/bin/sh
+echo "$*" | sed 's/.*apt.conf //' >> "$RECORD"
+case "$*" in
+*indextargets*) printf 'Debian\tDebian\thttp://mirror.example/debian/\nDebian-Security\tDebian\thttp://mirror.example/security/\n' ;;
+*update) touch "$LISTS/x_Packages"; touch "$LISTS/fresh" ;;
+*download*) test -e "$LISTS/fresh" || { echo "E: Version '1' for 'x' was not found" >&2; exit 100; }; printf content > x_1_all.deb ;;
+esac
+`
+	if err := os.WriteFile(filepath.Join(bin, "apt-get"), []byte(program), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	record, lists := filepath.Join(dir, "record"), filepath.Join(dir, "apt/trixie/lists")
+	t.Setenv("PATH", bin+":"+os.Getenv("PATH"))
+	t.Setenv("RECORD", record)
+	t.Setenv("LISTS", lists)
+	if err := os.MkdirAll(lists, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(lists, "x_Packages"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	content := sha256.Sum256([]byte("content"))
+	p := Package{"x", "x", "1", "all", hex.EncodeToString(content[:])}
+	for range 2 { // the second time from the cache
+		files, err := NewArchive("trixie", filepath.Join(dir, "apt")).Fetch([]Package{p}, filepath.Join(dir, "deb"))
+		if err != nil || len(files) != 1 || filepath.Base(files[0]) != p.SHA256+".deb" {
+			t.Fatalf("%v, %v", files, err)
+		}
+	}
+	got, err := os.ReadFile(record)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var calls []string
+	for line := range strings.Lines(string(got)) {
+		calls = append(calls, strings.Fields(strings.TrimPrefix(line, "-o APT::Sandbox::User=root "))[0]+" "+line[strings.LastIndexByte(strings.TrimSpace(line), ' ')+1:])
+	}
+	if want := "indextargets Packages\n,-qq x=1\n,indextargets Packages\n,-qq update\n,-qq x=1\n"; strings.Join(calls, ",") != want {
+		t.Errorf("apt-get was called for %q, want %q", strings.Join(calls, ","), want)
+	}
+}
