@@ -1,5 +1,5 @@
 // Package mkfs creates file systems with the programs mke2fs and mkfs.fat. It passes all options
-// explicitly, so no configuration file is needed. Its callers choose the partitions.
+// explicitly, so no configuration file changes the result. Its callers choose the partitions.
 package mkfs
 
 import (
@@ -37,23 +37,28 @@ const (
 // the first mount, and the group checksums record the progress. It does not discard the blocks,
 // because on large disks that takes longer than all other steps.
 func Ext4(ctx context.Context, run Runner, device, label string, reservedPercent int, quotas Quotas) error {
-	features := "has_journal,extent,huge_file,flex_bg,metadata_csum,64bit,dir_nlink,extra_isize,resize_inode,dir_index,filetype," +
+	_, err := wipe(device)
+	if err == nil {
+		_, err = run(ctx, ext4Command(device, label, reservedPercent, quotas)...)
+	}
+	if err != nil {
+		return fmt.Errorf("%s: cannot format %s: %w", device, label, err)
+	}
+	return nil
+}
+
+// ext4Command returns the command line of mke2fs.
+func ext4Command(device, label string, reservedPercent int, quotas Quotas) []string {
+	// none: otherwise the list is added to the features in mke2fs.conf, which depend on the version
+	features := "none,has_journal,extent,huge_file,flex_bg,metadata_csum,64bit,dir_nlink,extra_isize,resize_inode,dir_index,filetype," +
 		"sparse_super,large_file,ext_attr"
 	options := "lazy_itable_init=1,lazy_journal_init=1,nodiscard"
 	if quotas == ProjectQuotas {
 		features += ",quota,project"
 		options += ",quotatype=prjquota"
 	}
-	_, err := wipe(device)
-	if err == nil {
-		_, err = run(ctx, paths.Mke2fs, "-q", "-F", "-t", "ext4", "-b", strconv.Itoa(Ext4BlockSize), "-I", "256", "-i", "16384",
-			"-O", features, "-E", options, "-e", "remount-ro",
-			"-m", strconv.Itoa(reservedPercent), "-L", label, device)
-	}
-	if err != nil {
-		return fmt.Errorf("%s: cannot format %s: %w", device, label, err)
-	}
-	return nil
+	return []string{paths.Mke2fs, "-q", "-F", "-t", "ext4", "-b", strconv.Itoa(Ext4BlockSize), "-I", "256", "-i", "16384",
+		"-O", features, "-E", options, "-e", "remount-ro", "-m", strconv.Itoa(reservedPercent), "-L", label, device}
 }
 
 // FAT32 creates a FAT32 file system, which the firmware can read, on a partition.

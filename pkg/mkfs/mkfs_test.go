@@ -1,6 +1,14 @@
 package mkfs
 
-import "testing"
+import (
+	"encoding/binary"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+
+	"github.com/orlop-os/orlop/pkg/paths"
+)
 
 func TestFAT32Cluster(t *testing.T) {
 	for mib, want := range map[uint64]int{33: 1, 64: 1, 127: 1, 128: 2, 256: 4, 511: 4, 512: 8, 1024: 16, 8192: 64} {
@@ -11,6 +19,55 @@ func TestFAT32Cluster(t *testing.T) {
 		// The file allocation tables take far less than the remaining half.
 		if clusters := mib << 20 / 512 / uint64(got); mib >= 64 && clusters < 2*65525 {
 			t.Errorf("%d MiB: %d clusters are too near to FAT16", mib, clusters)
+		}
+	}
+}
+
+// TestExt4Features formats a file under the mke2fs.conf of two versions of e2fsprogs: the features
+// do not depend on it.
+func TestExt4Features(t *testing.T) {
+	if _, err := os.Stat(paths.Mke2fs); err != nil {
+		t.Skip("mke2fs is not installed")
+	}
+	// Documentation/filesystems/ext4/super.rst: compatible, incompatible and read-only compatible
+	// features
+	const superblock, features = 1024, 0x5c
+	want := [3]uint32{
+		0x4 | 0x8 | 0x10 | 0x20,   // has_journal, ext_attr, resize_inode, dir_index
+		0x2 | 0x40 | 0x80 | 0x200, // filetype, extent, 64bit, flex_bg
+		// sparse_super, large_file, huge_file, dir_nlink, extra_isize, quota, metadata_csum,
+		// project
+		0x1 | 0x2 | 0x8 | 0x20 | 0x40 | 0x100 | 0x400 | 0x2000,
+	}
+	for _, added := range []string{"", ",metadata_csum_seed,orphan_file"} {
+		dir := t.TempDir()
+		config, image := filepath.Join(dir, "mke2fs.conf"), filepath.Join(dir, "image")
+		text := "[defaults]\n\tbase_features = sparse_super,large_file,filetype,resize_inode,dir_index,ext_attr\n[fs_types]\n" +
+			"\text4 = {\n\t\tfeatures = has_journal,extent,huge_file,flex_bg,metadata_csum,64bit,dir_nlink,extra_isize" + added + "\n\t}\n\tsmall = {\n\t\tinode_ratio = 4096\n\t}\n"
+		for file, content := range map[string]string{config: text, image: ""} {
+			if err := os.WriteFile(file, []byte(content), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := os.Truncate(image, 64<<20); err != nil {
+			t.Fatal(err)
+		}
+		command := ext4Command(image, "TEST", 1, ProjectQuotas)
+		c := exec.Command(command[0], command[1:]...)
+		c.Env = append(os.Environ(), "MKE2FS_CONFIG="+config)
+		if msg, err := c.CombinedOutput(); err != nil || len(msg) > 0 {
+			t.Fatalf("mke2fs: %v, %s", err, msg)
+		}
+		content, err := os.ReadFile(image)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got [3]uint32
+		for i := range got {
+			got[i] = binary.LittleEndian.Uint32(content[superblock+features+4*i:])
+		}
+		if got != want {
+			t.Errorf("mke2fs.conf with %q: features %#x, want %#x", added, got, want)
 		}
 	}
 }
