@@ -39,7 +39,8 @@ func (b *Build) makeUKI() error {
 	if b.pieces.initramfs, err = b.initramfs(); err != nil {
 		return err
 	}
-	if b.uki, err = b.bootImage(b.commandLine(), b.pieces.initramfs); err != nil {
+	// without this section, systemd-boot does not list the image
+	if b.uki, err = b.bootImage(b.commandLine(), b.pieces.initramfs, boot.Section{Name: ".osrel", Content: osRelease(b.Release)}); err != nil {
 		return err
 	}
 	if err := os.WriteFile(b.out("orlop.efi"), b.uki, 0o644); err != nil {
@@ -48,21 +49,21 @@ func (b *Build) makeUKI() error {
 	return b.keepKernel()
 }
 
-// bootImage makes a unified kernel image.
-func (b *Build) bootImage(commandLine string, initramfs []byte) ([]byte, error) {
-	return boot.UKI(b.pieces.stub, []boot.Section{
-		{Name: ".osrel", Content: osRelease(b.Release)},
+// bootImage makes a unified kernel image, with more sections at its beginning.
+func (b *Build) bootImage(commandLine string, initramfs []byte, more ...boot.Section) ([]byte, error) {
+	return boot.UKI(b.pieces.stub, append(more, []boot.Section{
 		{Name: ".cmdline", Content: []byte(commandLine)},
 		{Name: ".uname", Content: []byte(b.kernel.Release)},
 		{Name: ".initrd", Content: initramfs},
 		// last: the kernel may need more memory after it than its file size
 		{Name: ".linux", Content: b.pieces.kernel},
-	})
+	}...))
 }
 
 // makeNetboot makes the boot image that contains its root, if the profile requests it or a boot
 // medium. It has the same initramfs followed by an archive of the files for an installation, and an
-// additional argument.
+// additional argument. It has no section .osrel: no loader lists it, and the stub would copy the
+// whole initramfs to add a file with that section.
 func (b *Build) makeNetboot() error {
 	if !slices.Contains(b.Profile.Outputs, outputNetboot) && !slices.Contains(b.Profile.Outputs, outputISO) {
 		return nil

@@ -77,6 +77,9 @@ func stub(t *testing.T, room int) []byte {
 		}
 	}
 	b.Write(make([]byte, 1024-b.Len()))
+	for _, input := range inputs {
+		b.Write(input.name)
+	}
 	b.WriteString(strings.Repeat("x", 500)) // not a multiple of the file alignment
 	return b.Bytes()
 }
@@ -117,6 +120,21 @@ func TestUKI(t *testing.T) {
 	}
 }
 
+func TestCloseInputs(t *testing.T) {
+	before := stub(t, 3)
+	out, err := UKI(before, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, input := range inputs {
+		at := bytes.Index(before, input.name)
+		closed := append(bytes.Repeat([]byte{0xff}, len(bytes.TrimRight(input.name, "\x00"))), 0)
+		if !bytes.HasPrefix(out[at:], closed) || bytes.Contains(out, input.name) {
+			t.Errorf("the stub still reads %s: % x", input.what, out[at:at+len(input.name)])
+		}
+	}
+}
+
 func TestUKIRefuses(t *testing.T) {
 	for name, c := range map[string]struct {
 		stub     []byte
@@ -126,6 +144,8 @@ func TestUKIRefuses(t *testing.T) {
 		"no PE":         {[]byte("ELF"), nil, "cannot read as PE"},
 		"no room":       {stub(t, 3), []Section{{".a", nil}, {".b", nil}}, "no room for 3 more sections"},
 		"name too long": {stub(t, 3), []Section{{".something", nil}}, ".something: name is longer"},
+		"input missing": {bytes.Replace(stub(t, 3), []byte("io.systemd"), []byte("IO.systemd"), 1), nil, "it has 0 places for arguments from the firmware's SMBIOS table"},
+		"input twice":   {append(stub(t, 3), utf16le(".addon.efi\x00")...), nil, "it has 2 places for arguments and initramfs archives from add-ons"},
 	} {
 		if _, err := UKI(c.stub, c.sections); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: error %v, want %s", name, err, c.want)

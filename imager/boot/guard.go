@@ -7,7 +7,7 @@ const guardSection = ".orlop"
 
 // guardCode is the first code of a boot image. systemd's stub uses load options, which a loader
 // passes, as the kernel's command line instead of the command line in the image, unless Secure Boot
-// is on (systemd 252, src/boot/efi/stub.c, use_load_options). iPXE always passes the name of the
+// is on (systemd 257, src/boot/stub.c, process_arguments). iPXE always passes the name of the
 // image, and other loaders pass their own options. The guard clears the load options, and jumps to
 // the stub.
 //

@@ -35,8 +35,8 @@ const (
 // UKI appends sections to a loader stub (systemd's linuxx64.efi.stub), in the given order. Each
 // starts on its own page after the previous section, so that the stub can run the kernel in place.
 // Before them is a section with the guard, which runs before the stub: the kernel then uses the
-// command line of the section .cmdline, regardless of the loader's options. The stub has no other
-// changes.
+// command line of the section .cmdline, regardless of the loader's options. In the stub, the names
+// of its other inputs are overwritten (closeInputs). It has no other changes.
 func UKI(stub []byte, sections []Section) ([]byte, error) {
 	sections = append([]Section{{Name: guardSection}}, sections...)
 	f, err := pe.NewFile(bytes.NewReader(stub))
@@ -60,6 +60,9 @@ func UKI(stub []byte, sections []Section) ([]byte, error) {
 	}
 
 	out := bytes.Clone(stub)
+	if err := closeInputs(out); err != nil {
+		return nil, err
+	}
 	out = append(out, make([]byte, roundUp(len(out), int(opt.FileAlignment))-len(out))...)
 	initData := opt.SizeOfInitializedData
 	for i, s := range sections {

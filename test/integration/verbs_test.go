@@ -299,6 +299,8 @@ func deadlineOf(ts *testscript.TestScript, text string) time.Duration {
 func (s *story) machineVerb(ts *testscript.TestScript, neg bool, args []string) {
 	need(ts, neg, args, 1, -1, "machine NAME [key=value…]")
 	spec := vm.MachineSpec{Name: args[0], MemoryMiB: 4096, CPUs: 2, Watchdog: true}
+	// An argument that the boot image must not pass to its kernel (docs/decisions/0089).
+	spec.QEMU.Args = []string{"-smbios", "type=11,value=io.systemd.stub.kernel-cmdline-extra=from-smbios"}
 	dir, size := *imageDir, int64(8192)
 	var blank, media []vm.Disk
 	var overNetwork, kernel, loader string
@@ -346,7 +348,7 @@ func (s *story) machineVerb(ts *testscript.TestScript, neg bool, args []string) 
 		case "nonic":
 			spec.NIC.Omit = true
 		case "scsi":
-			spec.QEMU.Args = []string{"-device", "virtio-scsi-pci,id=scsi0"}
+			spec.QEMU.Args = append(spec.QEMU.Args, "-device", "virtio-scsi-pci,id=scsi0")
 		case "noreboot":
 			spec.QEMU.NoReboot = true
 		case "config":
