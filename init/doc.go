@@ -8,7 +8,7 @@
 // steps together have three minutes.
 //
 // Any disk may contain that partition, because the image is public. The system disk is the disk
-// from which the firmware booted, as the boot loader reports (docs/decisions/0049-system-disk.md).
+// from which the firmware booted, as the boot image reports (docs/decisions/0049-system-disk.md).
 // If the boot disk is ambiguous, init shows the candidates and the remedy, and resets the machine
 // after two minutes.
 //

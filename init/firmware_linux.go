@@ -23,15 +23,15 @@ const (
 	variablesModule = "efivarfs"
 )
 
-// readFirmware returns the partition from which the firmware booted. It mounts the variables
-// read-only for this purpose only.
+// readFirmware returns the partition with the booted image. It mounts the variables read-only for
+// this purpose only.
 func readFirmware(drivers *kmod.Index) firmware {
 	if _, err := os.Stat(firmwareDir); err != nil {
 		return firmware{}
 	}
 	f := firmware{uefi: true}
 	if err := f.read(drivers); errors.Is(err, fs.ErrNotExist) {
-		f.problem = "the boot loader did not report it; it never does for a network image"
+		f.problem = "the boot image did not report it; it never does from the network"
 	} else if err != nil {
 		f.problem = err.Error()
 	}
@@ -51,7 +51,7 @@ func (f *firmware) read(drivers *kmod.Index) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, mount.Unmount(bootenv.VariablesDir)) }()
-	content, err := bootenv.ReadVariable(bootenv.VariablesDir, bootenv.LoaderPartition)
+	content, err := bootenv.ReadVariable(bootenv.VariablesDir, bootenv.ImagePartition)
 	if err != nil {
 		return err
 	}

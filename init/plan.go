@@ -106,11 +106,11 @@ func (c choice) String() string {
 	return "slot " + c.slot + " on " + c.device
 }
 
-// firmware is the information from the firmware and the boot loader about this boot.
+// firmware is the information from the firmware and the boot image about this boot.
 type firmware struct {
 	// UEFI firmware booted the machine; otherwise a hypervisor has loaded the kernel
 	uefi bool
-	// unique GUID of the partition from which the boot loader was started; zero if unknown
+	// unique GUID of the partition that contains the booted image; zero if unknown
 	partition uuid.UUID
 	problem   string // the reason why it is unknown
 }

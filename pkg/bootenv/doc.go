@@ -1,7 +1,7 @@
 // Package bootenv reads the environment in which the boot loader starts the system:
 //
 //	commandline.go  the kernel command line
-//	variables.go    the firmware variables of the boot loader
+//	variables.go    the firmware variables of the boot loader and the UKI
 //	medium.go       the names of a system that runs from a boot medium
 //	id.go           the identifier of the boot
 //

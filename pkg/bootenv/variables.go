@@ -20,13 +20,13 @@ const VariablesDir = "/sys/firmware/efi/efivars"
 // loader is the vendor GUID of the variables of the boot loader (systemd's Boot Loader Interface).
 const loader = "4a67b082-0a4c-41cf-b6c7-440b29bb8c4f"
 
-// Variables of the boot loader, as files of VariablesDir. Both are volatile, and are set at each
-// boot.
+// Variables of the boot loader and of the UKI's stub, as files of VariablesDir. Both are volatile.
 const (
-	// LoaderPartition is the unique GUID of the partition from which the loader was started.
-	// systemd-boot sets it; its stub sets it if the firmware started the UKI itself. Neither sets
-	// it for an image from the network.
-	LoaderPartition = "LoaderDevicePartUUID-" + loader
+	// ImagePartition is the unique GUID of the partition that contains the started UKI. The stub
+	// sets it at each start, but not for an image from the network. LoaderDevicePartUUID is not
+	// used: systemd-boot 257 keeps the value of a loader that the firmware started before it
+	// (docs/decisions/0089-systemd-boot-257.md).
+	ImagePartition = "StubDevicePartUUID-" + loader
 	// LoaderCountedPath is the path of the started entry on the ESP, if the entry is on trial.
 	LoaderCountedPath = "LoaderBootCountPath-" + loader
 )

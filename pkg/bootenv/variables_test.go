@@ -57,15 +57,15 @@ func TestGUID(t *testing.T) {
 
 func TestRead(t *testing.T) {
 	dir := t.TempDir()
-	if _, err := ReadVariable(dir, LoaderPartition); !errors.Is(err, fs.ErrNotExist) {
+	if _, err := ReadVariable(dir, ImagePartition); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("a variable that does not exist: %v", err)
 	}
 	for size, good := range map[int]bool{0: true, limit: true, limit + 1: false} {
 		content := bytes.Repeat([]byte{1}, size)
-		if err := os.WriteFile(filepath.Join(dir, LoaderPartition), content, 0o600); err != nil {
+		if err := os.WriteFile(filepath.Join(dir, ImagePartition), content, 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if got, err := ReadVariable(dir, LoaderPartition); good != (err == nil) || good && !bytes.Equal(got, content) {
+		if got, err := ReadVariable(dir, ImagePartition); good != (err == nil) || good && !bytes.Equal(got, content) {
 			t.Errorf("%d bytes: %d bytes, %v", size, len(got), err)
 		}
 	}
