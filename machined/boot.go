@@ -94,7 +94,7 @@ func runSteps(ctx context.Context, m *machine) {
 		// The EFI variables are readable from here on. A version on trial gets at most its upgrade
 		// deadline for the whole boot.
 		case "host":
-			if _, trial := esp.CurrentTrial(); trial {
+			if entry, trial := esp.CurrentTrial(); trial && entry.Version == m.system.release.Version {
 				deadline.Reset(config.DefaultUpgradeDeadline)
 			}
 		case "upgrade": // it supervises the trial from here on

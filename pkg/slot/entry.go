@@ -65,7 +65,7 @@ func (e Entry) Name() string {
 func (e Entry) Failed() bool { return e.Trial && e.Left == 0 }
 
 // First returns the entry that the loader would boot: the newest entry that has not failed, else
-// the newest failed entry (systemd 252, src/boot/efi/boot.c, boot_entry_compare). It returns false
+// the newest failed entry (systemd 257, src/boot/boot.c, boot_entry_compare). It returns false
 // without entries.
 func First(all []Entry) (Entry, bool) {
 	if len(all) == 0 {
@@ -83,7 +83,7 @@ func First(all []Entry) (Entry, bool) {
 }
 
 // Compare orders versions by the algorithm of the loader (UAPI.10 Version Format Specification;
-// systemd 252, src/fundamental/string-util-fundamental.c, strverscmp_improved): numbers compare as
+// systemd 257, src/fundamental/string-util-fundamental.c, strverscmp_improved): numbers compare as
 // numbers, words as words, and a version with a ~ suffix is older than the version without it. Each
 // iteration skips at most one of each separator, and checks for the end only after ~.
 func Compare(a, b string) int {
