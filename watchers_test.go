@@ -7,9 +7,9 @@ import (
 	"testing"
 )
 
-// TestWatchersAdvance checks that a loop that waits for a watcher of package cell also reads it. The
-// channel of Watcher.Changed stays closed until Watcher.Current or Watcher.Next reads the new value,
-// so a loop without the read never waits and takes a whole processor.
+// TestWatchersAdvance checks that a loop that waits for a watcher of package cell also reads it.
+// The channel of Watcher.Changed stays closed until Watcher.Current or Watcher.Next reads the new
+// value, so a loop without the read never waits and takes a whole processor.
 func TestWatchersAdvance(t *testing.T) {
 	for _, f := range files(t) {
 		if f.generated {

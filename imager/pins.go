@@ -213,8 +213,8 @@ func datesOf(linked []outdated.Facts) (ModulePins, error) {
 	return p, nil
 }
 
-// updatePins records the dates: of the modules and, with the archive from which it was just written,
-// of the lock file.
+// updatePins records the dates: of the modules and, with the archive from which it was just
+// written, of the lock file.
 func updatePins(archive *debian.Archive) error {
 	p, _, err := readPins()
 	if err != nil {

@@ -17,7 +17,7 @@ type Offer struct {
 	Suite   string // bookworm, bookworm-updates, bookworm-security
 }
 
-// Offers gets every version of the packages. A package that the archive does not have has no offers.
+// Offers gets every version of the packages. A package that is not in the archive has no offers.
 func (a *Archive) Offers(names ...string) ([]Offer, error) {
 	if err := a.open(); err != nil {
 		return nil, err
