@@ -29,7 +29,7 @@ func TestLimits(t *testing.T) {
 	}
 	for _, c := range []struct{ arg, err string }{
 		{"--ttl=1h", ""}, {"--ttl=0", "a duration greater than 0"}, {"--ttl=-1h", `invalid argument "-1h" for "--ttl" flag: expected a duration greater than 0`},
-		{"--ttl=soon", "invalid duration"}, {"--hold=0s", ""}, {"--hold=-1s", "expected 0s or a longer duration"},
+		{"--ttl=soon", "must be a duration"}, {"--hold=0s", ""}, {"--hold=-1s", "expected 0s or a longer duration"},
 		{"--cpus=1", ""}, {"--cpus=64", ""}, {"--cpus=0", "expected 1 to 64"}, {"--cpus=65", "expected 1 to 64"}, {"--tail=0", "expected 1 or more"}, {"--tail=9", ""},
 	} {
 		before := []any{ttl, hold, cpus, tail}
