@@ -15,6 +15,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/jsimonetti/rtnetlink/v2"
 	"github.com/jsimonetti/rtnetlink/v2/driver"
@@ -43,7 +44,7 @@ func Isolate(t *testing.T) bool {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.Command(self, "-test.run=^"+regexp.QuoteMeta(t.Name())+"$", "-test.v", "-test.count=1", "-test.timeout=240s")
+	cmd := exec.Command(self, "-test.run=^"+regexp.QuoteMeta(t.Name())+"$", "-test.v", "-test.count=1", "-test.timeout="+timeout(t).String())
 	cmd.Env = append(os.Environ(), inside+"="+t.Name())
 	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNET | unix.CLONE_NEWUTS, Pdeathsig: unix.SIGKILL}
 	if os.Getuid() != 0 { // root in a user namespace can own a network namespace
@@ -63,6 +64,16 @@ func Isolate(t *testing.T) bool {
 	}
 	t.Logf("%s", out)
 	return false
+}
+
+// timeout returns the time that the process has. It ends a little before the calling test does, so
+// that its goroutines are printed and not those of the calling test. 0 is no limit.
+func timeout(t *testing.T) time.Duration {
+	end, limited := t.Deadline()
+	if !limited {
+		return 0
+	}
+	return max(time.Until(end)-10*time.Second, time.Second)
 }
 
 // failureLines is the maximum number of repeated lines of each failed test.
