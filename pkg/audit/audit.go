@@ -83,9 +83,12 @@ type Log struct {
 	// file size in bytes at which the next file begins; maximum number of files
 	size, files int
 
+	writeMu sync.Mutex // an Append holds it until its line is on disk
+	file    string     // the newest file; empty before the first line
+	written int64      // bytes in file
+
+	// guards the fields below, which only an Append changes: readers do not wait for the disk
 	mu      sync.Mutex
-	file    string // the newest file; empty before the first line
-	written int64  // bytes in file
 	number  uint64 // number of the last line
 	digest  string // digest of the last line
 	changed chan struct{}
@@ -166,8 +169,8 @@ func (l *Log) fileNames() ([]string, error) {
 
 // Append writes a call to the record and returns when the line is on disk.
 func (l *Log) Append(at time.Time, c Call) error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+	l.writeMu.Lock()
+	defer l.writeMu.Unlock()
 	line, err := json.Marshal(Entry{Number: l.number + 1, At: at.UTC(), PreviousDigest: l.digest, Record: l.record, Call: c})
 	if err != nil {
 		return fmt.Errorf("audit: %w", err)
@@ -180,6 +183,8 @@ func (l *Log) Append(at time.Time, c Call) error {
 		return fmt.Errorf("audit: %w", errors.Join(err, os.Truncate(l.file, l.written)))
 	}
 	l.written += int64(len(line)) + 1
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	l.number, l.digest = l.number+1, digestOf(line)
 	close(l.changed)
 	l.changed = make(chan struct{})

@@ -9,6 +9,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 var noon = time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
@@ -160,6 +162,49 @@ func TestParseCheckpoint(t *testing.T) {
 		if _, err := ParseCheckpoint(text); err == nil {
 			t.Errorf("%q is a mark", text)
 		}
+	}
+}
+
+// TestAppendHangs checks that a reader does not wait for a write that the disk does not answer.
+func TestAppendHangs(t *testing.T) {
+	l := open(t, t.TempDir())
+	record(t, l, "/a/B")
+	// a FIFO without a reader blocks each write
+	if err := errors.Join(os.Remove(l.file), unix.Mkfifo(l.file, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	grown, appended, read := l.Changed(), make(chan error, 1), make(chan uint64, 1)
+	go func() { appended <- l.Append(noon, call("/a/B")) }()
+	for l.writeMu.TryLock() { // until the write has begun
+		l.writeMu.Unlock()
+		time.Sleep(time.Millisecond)
+	}
+	go func() { l.Changed(); read <- l.Newest() }()
+	select {
+	case number := <-read:
+		if number != 1 {
+			t.Errorf("during the write, the newest line is %d", number)
+		}
+	case <-time.After(20 * time.Second):
+		t.Error("a reader waits for the write")
+	}
+	reader, err := os.OpenFile(l.file, os.O_RDONLY|unix.O_NONBLOCK, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := <-appended; err == nil {
+		t.Error("a FIFO holds a record")
+	}
+	select {
+	case <-grown:
+		t.Error("a failed write is reported")
+	default:
+	}
+	if n := l.Newest(); n != 1 {
+		t.Errorf("after the failed write, the newest line is %d", n)
+	}
+	if err := reader.Close(); err != nil {
+		t.Error(err)
 	}
 }
 
