@@ -14,19 +14,25 @@ import (
 // caller gets an error in time, and only the reads that are on their way when it begins to hang
 // wait for their end. The zero value is ready for use.
 type Bounded struct {
-	mu   sync.Mutex
-	late int // reads that have not returned in time and still run
+	mu      sync.Mutex
+	running int // reads that have not returned
+	late    int // those of them that have not returned in time
 }
+
+// maxReads bounds the reads that run at a time. A read that hangs may hold a thread, and its caller
+// may have left: a caller that starts and cancels reads would end the process by their number.
+const maxReads = 256
 
 // ErrUnknown is returned if a read has no result in time.
 var ErrUnknown = errors.New("unknown")
 
 // Read returns the result of a read. It fails with ErrUnknown after the time most, and at once
-// while an earlier read is late. The name is for the record of a panic.
+// while an earlier read is late or maxReads run. The name is for the record of a panic.
 func Read[T any](ctx context.Context, b *Bounded, name string, most time.Duration, read func(context.Context) (T, error)) (T, error) {
 	var none T
-	if b.isLate() {
-		return none, fmt.Errorf("%w: an earlier read has not returned", ErrUnknown)
+	done, expire, err := b.start(most)
+	if err != nil {
+		return none, err
 	}
 	type result struct {
 		value T
@@ -35,7 +41,6 @@ func Read[T any](ctx context.Context, b *Bounded, name string, most time.Duratio
 	limited, cancel := context.WithTimeout(ctx, most)
 	defer cancel()
 	results := make(chan result, 1)
-	done, expire := b.start(most)
 	go func() {
 		var r result
 		r.err = panics.Do(name, func() (err error) { r.value, err = read(limited); return err })
@@ -54,15 +59,18 @@ func Read[T any](ctx context.Context, b *Bounded, name string, most time.Duratio
 	return none, fmt.Errorf("%w: no result within %v", ErrUnknown, most)
 }
 
-func (b *Bounded) isLate() bool {
+// start begins a read, or returns ErrUnknown. It counts the read as late after the time most,
+// whether or not its caller still waits, or when expire is called. done ends the read.
+func (b *Bounded) start(most time.Duration) (done, expire func(), err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.late > 0
-}
-
-// start counts a read as late after the time most, whether or not its caller still waits, or when
-// expire is called. done ends the read.
-func (b *Bounded) start(most time.Duration) (done, expire func()) {
+	switch {
+	case b.late > 0:
+		return nil, nil, fmt.Errorf("%w: an earlier read has not returned", ErrUnknown)
+	case b.running >= maxReads:
+		return nil, nil, fmt.Errorf("%w: %d reads run already", ErrUnknown, b.running)
+	}
+	b.running++
 	var ended, late bool
 	expire = func() {
 		b.mu.Lock()
@@ -77,8 +85,9 @@ func (b *Bounded) start(most time.Duration) (done, expire func()) {
 		timer.Stop()
 		b.mu.Lock()
 		defer b.mu.Unlock()
+		b.running--
 		if ended = true; late {
 			b.late--
 		}
-	}, expire
+	}, expire, nil
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -54,6 +55,34 @@ func TestRead(t *testing.T) {
 		_, err := read(t.Context(), func(ctx context.Context) (int, error) { <-ctx.Done(); return 0, ctx.Err() })
 		if !errors.Is(err, ErrUnknown) && !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("a read that ends with its context: %v", err)
+		}
+	})
+}
+
+// TestManyReads checks that a caller that starts reads and leaves leaves a bounded number of them
+// behind, and that reads succeed again after their end.
+func TestManyReads(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var b Bounded
+		var started atomic.Int32
+		answers := make(chan struct{})
+		hangs := func(context.Context) (int, error) { started.Add(1); <-answers; return 7, nil }
+		leaving, leave := context.WithCancel(t.Context())
+		leave()
+		for i := range maxReads + 10 {
+			_, err := Read(leaving, &b, "test", time.Second, hangs)
+			if want := map[bool]error{true: context.Canceled, false: ErrUnknown}[i < maxReads]; !errors.Is(err, want) {
+				t.Fatalf("read %d: %v, want %v", i, err, want)
+			}
+		}
+		synctest.Wait()
+		if n := started.Load(); n != maxReads {
+			t.Errorf("%d reads run, want %d", n, maxReads)
+		}
+		close(answers)
+		synctest.Wait()
+		if n, err := Read(t.Context(), &b, "test", time.Second, hangs); n != 7 || err != nil {
+			t.Errorf("after their end: %d, %v", n, err)
 		}
 	})
 }
