@@ -60,9 +60,9 @@ type AuditLog struct {
 const writeTimeout = 5 * time.Second
 
 // within waits for a write of the audit log. The error is limits.ErrUnknown if STATE does not
-// answer; the write may still happen.
-func (l *AuditLog) within(write func() error) error {
-	_, err := limits.Read(context.Background(), &l.writes, "audit log", l.timeout, func(context.Context) (struct{}, error) { return struct{}{}, write() })
+// answer; the write may still happen, and its context has ended then.
+func (l *AuditLog) within(write func(context.Context) error) error {
+	_, err := limits.Read(context.Background(), &l.writes, "audit log", l.timeout, func(ctx context.Context) (struct{}, error) { return struct{}{}, write(ctx) })
 	if errors.Is(err, limits.ErrUnknown) {
 		return fmt.Errorf("audit: STATE does not answer: %w", err)
 	}
@@ -149,7 +149,7 @@ func (l *AuditLog) Record(c audit.Call) {
 		l.unwritten = append(l.unwritten, bounded(c))
 	}
 	l.mu.Unlock()
-	if err := l.within(l.flush); err != nil {
+	if err := l.within(func(context.Context) error { return l.flush() }); err != nil {
 		l.deps.Event("failure", err.Error())
 	}
 }
@@ -205,7 +205,7 @@ func (l *AuditLog) RecordRefused(c audit.Call) {
 	if others > 0 {
 		c.Reason = strings.TrimPrefix(fmt.Sprintf("%s (and %d of other callers before it)", c.Reason, others), " ")
 	}
-	if err := l.within(func() error { return l.refused.Append(time.Now(), bounded(c)) }); err != nil {
+	if err := l.within(func(context.Context) error { return l.refused.Append(time.Now(), bounded(c)) }); err != nil {
 		l.deps.Event("failure", err.Error())
 	}
 }

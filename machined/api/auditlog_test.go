@@ -168,6 +168,36 @@ func TestStateHangs(t *testing.T) {
 	}
 }
 
+// TestLateStart checks that the journal does not keep the start of a call that STATE has not stored
+// in time: the call was rejected, or has run and is recorded.
+func TestLateStart(t *testing.T) {
+	for _, c := range []struct {
+		method   string
+		code     codes.Code
+		recorded string
+	}{{api.Config_Apply_FullMethodName, codes.Unavailable, ""}, {api.Machine_Reboot_FullMethodName, codes.OK, "admin Machine/Reboot OK"}} {
+		l := recording(t, audit.DefaultSize)
+		l.timeout = 10 * time.Millisecond
+		l.writeMu.Lock() // STATE does not answer
+		if err := interceptorOf(l).do(callBy(t, "CN=admin", "admin"), c.method, nil); status.Code(err) != c.code {
+			t.Errorf("%s: %v, want %v", c.method, err, c.code)
+		}
+		l.writeMu.Unlock()
+		l.timeout = 20 * time.Second
+		for deadline := time.Now().Add(l.timeout); l.within(func(context.Context) error { return nil }) != nil; time.Sleep(time.Millisecond) {
+			if time.Now().After(deadline) {
+				t.Fatalf("%s: the write of the start does not end", c.method)
+			}
+		}
+		if got := brief(audittest.Entries(t, l.changes, "")); got != c.recorded {
+			t.Errorf("%s: recorded %q, want %q", c.method, got, c.recorded)
+		}
+		if left, err := l.inProgress.Unfinished(); err != nil || len(left) != 0 {
+			t.Errorf("%s: unfinished: %v, %v", c.method, left, err)
+		}
+	}
+}
+
 // TestPlainStatus checks that an answer has the code, the details and the message of a status that
 // an error wraps, joins or quotes, and that other errors stay as they are.
 func TestPlainStatus(t *testing.T) {

@@ -107,7 +107,7 @@ func (o *recordedCall) begin(target string, inRecord bool) error {
 			o.call.ID = rand.Text()[:16]
 		}
 		c := o.call
-		if err := o.log.within(func() error { return o.log.recordStart(c, inRecord) }); err != nil && !api.AuditRuleOf(o.call.Method).GetOptional() {
+		if err := o.log.within(func(ctx context.Context) error { return o.log.recordStart(ctx, c, inRecord) }); err != nil && !api.AuditRuleOf(o.call.Method).GetOptional() {
 			o.log.deps.Event("failure", err.Error())
 			o.call.ID, o.rejected = "", status.Errorf(codes.Unavailable,
 				"%s: refused, nothing was changed: cannot write the audit log (%v); free space on STATE, or reboot the machine", o.call.Method, err)
@@ -116,8 +116,10 @@ func (o *recordedCall) begin(target string, inRecord bool) error {
 	return o.rejected
 }
 
-// recordStart records the start of a call, after the calls that could not be written before.
-func (l *AuditLog) recordStart(c audit.Call, inRecord bool) error {
+// recordStart records the start of a call, after the calls that could not be written before. If ctx
+// ends meanwhile, the call is rejected, or runs and may have ended: the journal does not keep its
+// start, which the next boot would record as an interrupted call.
+func (l *AuditLog) recordStart(ctx context.Context, c audit.Call, inRecord bool) error {
 	if l.changes == nil {
 		return errNoRecord
 	}
@@ -127,6 +129,9 @@ func (l *AuditLog) recordStart(c audit.Call, inRecord bool) error {
 	if c.ID != "" {
 		if err := l.inProgress.Begin(time.Now(), bounded(c)); err != nil {
 			return err
+		}
+		if ctx.Err() != nil {
+			return errors.Join(ctx.Err(), l.inProgress.End(c.ID))
 		}
 	}
 	if inRecord {
@@ -157,7 +162,7 @@ func (o *recordedCall) end(err error) {
 	}
 	o.log.RecordRefused(c)
 	if c.ID != "" {
-		if err := o.log.within(func() error { return o.log.inProgress.End(c.ID) }); err != nil {
+		if err := o.log.within(func(context.Context) error { return o.log.inProgress.End(c.ID) }); err != nil {
 			o.log.deps.Event("failure", err.Error())
 		}
 	}
