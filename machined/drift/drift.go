@@ -59,22 +59,18 @@ type Reader struct {
 
 	mu        sync.Mutex
 	states    []State
-	revision  uint64            // increases with each change
-	readAt    time.Time         // time of states
-	readEpoch uint64            // epoch of states
-	running   chan struct{}     // closed at the end of the running refresh; nil if none runs
-	limits    []*limits.Bounded // of the diffs, by domain
+	revision  uint64           // increases with each change
+	readAt    time.Time        // time of states
+	readEpoch uint64           // epoch of states
+	running   chan struct{}    // closed at the end of the running refresh; nil if none runs
+	limits    []limits.Bounded // of the diffs, by domain
 }
 
 // New returns a reader that has not read yet.
 func New(d Deps) *Reader { return newReader(d, readInterval, diffTimeout) }
 
 func newReader(d Deps, interval, timeout time.Duration) *Reader {
-	r := &Reader{deps: d, interval: interval, timeout: timeout}
-	for range d.Domains {
-		r.limits = append(r.limits, new(limits.Bounded))
-	}
-	return r
+	return &Reader{deps: d, interval: interval, timeout: timeout, limits: make([]limits.Bounded, len(d.Domains))}
 }
 
 // Next waits for a revision newer than seen. A watcher wakes only for a change.
@@ -131,7 +127,7 @@ func (d *Reader) refresh() {
 	found := make([]*State, len(d.deps.Domains))
 	var wait sync.WaitGroup
 	for i, one := range d.deps.Domains {
-		wait.Go(panics.Guarded("drift of "+one.Name, func() { found[i] = d.diff(one, d.limits[i]) }))
+		wait.Go(panics.Guarded("drift of "+one.Name, func() { found[i] = d.diff(one, &d.limits[i]) }))
 	}
 	wait.Wait()
 	states := []State{}
