@@ -121,14 +121,11 @@ func watchHealth(m *machine) upgrade.HealthWatcher {
 	}
 }
 
-// storedTimeout bounds the read of STATE for a check of a version on trial.
-const storedTimeout = 5 * time.Second
-
 func (w healthWatcher) Health() upgrade.Health {
 	now := w.config.Current()
 	trial := health.Trial{Machine: healthOf(now, w.members.Current(), w.services.Current()), StorageProblem: w.storageProblem()}
 	if now.Config == nil && trial.StorageProblem == "" {
-		stored, err := limits.Read(context.Background(), w.storedReads, "stored configuration", storedTimeout, func(context.Context) (bool, error) { return w.hasStored(), nil })
+		stored, err := limits.Read(context.Background(), w.storedReads, "stored configuration", limits.StateTimeout, func(context.Context) (bool, error) { return w.hasStored(), nil })
 		if trial.Stored = stored; err != nil {
 			trial.StorageProblem = "STATE does not answer, so it is unknown whether it has a configuration: " + err.Error()
 		}

@@ -113,13 +113,10 @@ func (m *Manager) Restore(saved []byte) error {
 	return m.deps.Store.Put(saved)
 }
 
-// stateTimeout bounds a read of STATE for a caller of the API. Less than a second is usual.
-const stateTimeout = 5 * time.Second
-
 // Staged returns the time of the staged configuration; zero if there is none. The error is
 // limits.ErrUnknown if STATE does not answer.
 func (m *Manager) Staged(ctx context.Context) (time.Time, error) {
-	return limits.Read(ctx, &m.stagedReads, "staged configuration", stateTimeout, func(context.Context) (time.Time, error) { return m.deps.Store.Staged(), nil })
+	return limits.Read(ctx, &m.stagedReads, "staged configuration", limits.StateTimeout, func(context.Context) (time.Time, error) { return m.deps.Store.Staged(), nil })
 }
 
 // HasStored reports whether STATE has a configuration.

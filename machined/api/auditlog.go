@@ -52,12 +52,8 @@ type AuditLog struct {
 	unwritten []audit.Call
 
 	writes  limits.Bounded // of changes, refused and inProgress
-	timeout time.Duration  // writeTimeout
+	timeout time.Duration  // limits.StateTimeout
 }
-
-// writeTimeout bounds the time for which a call waits for the audit log, if STATE does not answer.
-// Less than a second is usual.
-const writeTimeout = 5 * time.Second
 
 // within waits for a write of the audit log. The error is limits.ErrUnknown if STATE does not
 // answer; the write may still happen, and its context has ended then.
@@ -76,7 +72,7 @@ const maxUnwritten = 256
 // NewAuditLog makes the audit log; Open opens its records. It limits each caller to thirty entries
 // at once, and one per minute in the long run, about calls that may have changed no data.
 func NewAuditLog(d AuditLogDeps) *AuditLog {
-	return &AuditLog{deps: d, refusedLimit: newRefusedLimit(), changesLimit: limits.Rates{Interval: time.Minute, Burst: 30}, timeout: writeTimeout}
+	return &AuditLog{deps: d, refusedLimit: newRefusedLimit(), changesLimit: limits.Rates{Interval: time.Minute, Burst: 30}, timeout: limits.StateTimeout}
 }
 
 // AuditDirs are the directories of the audit log.

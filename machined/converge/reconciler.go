@@ -269,14 +269,11 @@ func (r *Reconciler) report(done reconcile.Report) {
 	r.deps.Event(done.Domain, done.Kind(), done.String())
 }
 
-// planTimeout bounds the plan of the services for a caller of the API. Less than a second is usual.
-const planTimeout = 5 * time.Second
-
 // WaitingServices returns the names of services that do not run with a configuration yet: they have
 // still to start or stop. The plan reads STATE; the error is limits.ErrUnknown if STATE does not
 // answer.
 func (r *Reconciler) WaitingServices(ctx context.Context, c *config.Config) ([]string, error) {
-	return limits.Read(ctx, &r.waitingReads, "plan of the services", planTimeout, func(context.Context) ([]string, error) { return r.waitingServices(c) })
+	return limits.Read(ctx, &r.waitingReads, "plan of the services", limits.StateTimeout, func(context.Context) ([]string, error) { return r.waitingServices(c) })
 }
 
 func (r *Reconciler) waitingServices(c *config.Config) ([]string, error) {

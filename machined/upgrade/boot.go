@@ -112,12 +112,9 @@ func (c *Controller) EpochFloor() int {
 	return floor
 }
 
-// readTimeout bounds a read of STATE or DATA for a caller of the API. Less than a second is usual.
-const readTimeout = 5 * time.Second
-
 // ReadEpochFloor returns EpochFloor. The error is limits.ErrUnknown if STATE does not answer.
 func (c *Controller) ReadEpochFloor(ctx context.Context) (int, error) {
-	return limits.Read(ctx, &c.floorReads, "epoch floor", readTimeout, func(context.Context) (int, error) { return c.EpochFloor(), nil })
+	return limits.Read(ctx, &c.floorReads, "epoch floor", limits.StateTimeout, func(context.Context) (int, error) { return c.EpochFloor(), nil })
 }
 
 // raiseFloor raises the epoch floor to the running version, which is committed.

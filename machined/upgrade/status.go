@@ -35,7 +35,7 @@ func (c *Controller) Status(s State) *api.UpgradeStatus {
 		Running: c.deps.version(), From: s.From, To: s.To, Phase: string(s.Phase), Tries: uint32(s.Tries), Reason: s.Reason, Log: s.Log,
 		Operation: s.Operation, Done: s.Done, Total: s.Total, WaitingFor: s.WaitingFor,
 	}
-	lost, err := limits.Read(context.Background(), &c.restoredReads, "restored data", readTimeout, func(context.Context) (nodespec.SavepointRestored, error) {
+	lost, err := limits.Read(context.Background(), &c.restoredReads, "restored data", limits.StateTimeout, func(context.Context) (nodespec.SavepointRestored, error) {
 		return c.savepoints.restored(s.Started), nil
 	})
 	if err != nil {

@@ -23,6 +23,10 @@ type Bounded struct {
 // may have left: a caller that starts and cancels reads would end the process by their number.
 const maxReads = 256
 
+// StateTimeout is the time limit of an access to STATE or DATA on which a caller waits. Less than a
+// second is usual.
+const StateTimeout = 5 * time.Second
+
 // ErrUnknown is returned if a read has no result in time.
 var ErrUnknown = errors.New("unknown")
 
