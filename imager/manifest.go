@@ -2,8 +2,6 @@ package main
 
 import (
 	"cmp"
-	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -16,6 +14,7 @@ import (
 	"text/tabwriter"
 
 	"github.com/orlop-os/orlop/pkg/buildinfo"
+	"github.com/orlop-os/orlop/pkg/filehash"
 )
 
 // Manifest describes the content of a build. It is written as manifest.json beside the artifacts.
@@ -60,17 +59,11 @@ type Part struct {
 
 // hashFile describes a file with this name in the manifest.
 func hashFile(name, file string) (HashedFile, error) {
-	f, err := os.Open(file)
+	sum, size, err := filehash.SHA256(file)
 	if err != nil {
 		return HashedFile{}, err
 	}
-	defer f.Close()
-	h := sha256.New()
-	n, err := io.Copy(h, f)
-	if err != nil {
-		return HashedFile{}, fmt.Errorf("%s: cannot read: %w", file, err)
-	}
-	return HashedFile{Name: name, Bytes: n, SHA256: hex.EncodeToString(h.Sum(nil))}, nil
+	return HashedFile{Name: name, Bytes: size, SHA256: sum}, nil
 }
 
 // parts sums up the tree, largest part first.

@@ -21,6 +21,7 @@ import (
 	"github.com/orlop-os/orlop/imager/debian"
 	"github.com/orlop-os/orlop/imager/outdated"
 	"github.com/orlop-os/orlop/pkg/buildinfo"
+	"github.com/orlop-os/orlop/pkg/filehash"
 )
 
 // pinsFile has the dates of the pinned versions, relative to the working directory.
@@ -72,7 +73,7 @@ func readPins() (Pins, []string, error) {
 			return p, nil, fmt.Errorf("%s: %w; `imager lock` writes it", pinsFile, err)
 		}
 	}
-	lock, err := hashFile(lockFile, lockFile)
+	lock, _, err := filehash.SHA256(lockFile)
 	if err != nil {
 		return p, nil, err
 	}
@@ -80,7 +81,7 @@ func readPins() (Pins, []string, error) {
 	if err != nil {
 		return p, nil, err
 	}
-	p, notes := p.of(lock.SHA256, modules)
+	p, notes := p.of(lock, modules)
 	return p, notes, nil
 }
 
@@ -221,7 +222,7 @@ func updatePins(archive *debian.Archive) error {
 		return err
 	}
 	if archive != nil {
-		lock, err := hashFile(lockFile, lockFile)
+		lock, _, err := filehash.SHA256(lockFile)
 		if err != nil {
 			return err
 		}
@@ -229,7 +230,7 @@ func updatePins(archive *debian.Archive) error {
 		if err != nil {
 			return err
 		}
-		p.Debian = DebianPins{Archive: published, SHA256: lock.SHA256}
+		p.Debian = DebianPins{Archive: published, SHA256: lock}
 	}
 	if p.Modules, err = pinModules(); err != nil {
 		return err

@@ -1,14 +1,13 @@
 package main
 
 import (
-	"crypto/sha256"
-	"encoding/hex"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
+
+	"github.com/orlop-os/orlop/pkg/filehash"
 )
 
 // sumsFile lists the digests of all other files of a directory, in the format of sha256sum(1).
@@ -25,7 +24,7 @@ func sums(dir string) (string, error) {
 		if err != nil || name == sumsFile {
 			return err
 		}
-		sum, err := fileSum(path)
+		sum, _, err := filehash.SHA256(path)
 		fmt.Fprintf(&text, "%s  %s\n", sum, filepath.ToSlash(name))
 		return err
 	})
@@ -59,17 +58,4 @@ func verifySums(dir string) error {
 		return fmt.Errorf("the files do not have the digests of %s", sumsFile)
 	}
 	return nil
-}
-
-func fileSum(path string) (string, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return "", err
-	}
-	defer f.Close()
-	h := sha256.New()
-	if _, err := io.Copy(h, f); err != nil {
-		return "", err
-	}
-	return hex.EncodeToString(h.Sum(nil)), nil
 }

@@ -1,14 +1,13 @@
 package debian
 
 import (
-	"crypto/sha256"
-	"encoding/hex"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"github.com/orlop-os/orlop/pkg/filehash"
 )
 
 // Fetch returns the .deb files of the packages, in their order: from the directory cache, or
@@ -21,7 +20,7 @@ func (a *Archive) Fetch(packages []Package, cache string) ([]string, error) {
 	var files []string
 	for _, p := range packages {
 		file := filepath.Join(cache, p.SHA256+".deb")
-		sum, err := fileSum(file)
+		sum, _, err := filehash.SHA256(file)
 		if os.IsNotExist(err) {
 			sum, err = a.download(p, file)
 		}
@@ -66,7 +65,7 @@ func (a *Archive) download(p Package, file string) (string, error) {
 	if err != nil || len(got) != 1 {
 		return "", fmt.Errorf("%s %s: apt-get left %d files, one expected", p.Name, p.Version, len(got))
 	}
-	sum, err := fileSum(got[0])
+	sum, _, err := filehash.SHA256(got[0])
 	if err != nil || sum != p.SHA256 {
 		return sum, err // a wrong file does not enter the cache
 	}
@@ -135,17 +134,4 @@ func stanza(text string) map[string]string {
 		}
 	}
 	return f
-}
-
-func fileSum(path string) (string, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return "", err
-	}
-	defer f.Close()
-	h := sha256.New()
-	if _, err := io.Copy(h, f); err != nil {
-		return "", err
-	}
-	return hex.EncodeToString(h.Sum(nil)), nil
 }

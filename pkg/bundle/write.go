@@ -17,6 +17,8 @@ import (
 	"github.com/opencontainers/image-spec/specs-go"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"github.com/secure-systems-lab/go-securesystemslib/dsse"
+
+	"github.com/orlop-os/orlop/pkg/filehash"
 )
 
 // Source lists the files and the properties of a bundle.
@@ -256,12 +258,6 @@ func sign(s Statement, keys ...Key) ([]byte, error) {
 }
 
 func partOf(file string) (Part, error) {
-	f, err := os.Open(file)
-	if err != nil {
-		return Part{}, err
-	}
-	defer f.Close()
-	h := sha256.New()
-	size, err := io.Copy(h, f)
-	return Part{SHA256: hex.EncodeToString(h.Sum(nil)), Size: size}, err
+	sum, size, err := filehash.SHA256(file)
+	return Part{SHA256: sum, Size: size}, err
 }

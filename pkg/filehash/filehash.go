@@ -1,0 +1,25 @@
+// Package filehash computes the SHA-256 of files.
+package filehash
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"io"
+	"os"
+)
+
+// SHA256 returns the digest of a file's content in lower-case hexadecimal, and its size in bytes.
+// The error is fs.ErrNotExist if the file does not exist.
+func SHA256(file string) (digest string, size int64, err error) {
+	f, err := os.Open(file)
+	if err != nil {
+		return "", 0, err
+	}
+	defer f.Close()
+	sum := sha256.New()
+	if size, err = io.Copy(sum, f); err != nil {
+		return "", 0, fmt.Errorf("%s: cannot read: %w", file, err)
+	}
+	return hex.EncodeToString(sum.Sum(nil)), size, nil
+}
