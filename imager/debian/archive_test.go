@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"testing"
 )
@@ -77,7 +78,7 @@ func TestConfiguration(t *testing.T) {
 // TestDownload runs with a program in place of apt-get. Its lists lack the package until their
 // update. The keys of Debian are from the packages of the build (imager/host-packages.txt).
 func TestDownload(t *testing.T) {
-	dir, bin := t.TempDir(), t.TempDir()
+	dir := t.TempDir()
 	const program = `#!/bin/sh
 echo "$*" | sed 's/.*apt.conf //' >> "$RECORD"
 case "$*" in
@@ -86,11 +87,8 @@ case "$*" in
 *download*) test -e "$LISTS/fresh" || { echo "E: Version '1' for 'x' was not found" >&2; exit 100; }; printf content > x_1_all.deb ;;
 esac
 `
-	if err := os.WriteFile(filepath.Join(bin, "apt-get"), []byte(program), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	standIn(t, map[string]string{"apt-get": program})
 	record, lists := filepath.Join(dir, "record"), filepath.Join(dir, "apt/trixie/lists")
-	t.Setenv("PATH", bin+":"+os.Getenv("PATH"))
 	t.Setenv("RECORD", record)
 	t.Setenv("LISTS", lists)
 	if err := os.MkdirAll(lists, 0o755); err != nil {
@@ -117,5 +115,44 @@ esac
 	}
 	if want := "indextargets Packages\n,-qq x=1\n,indextargets Packages\n,-qq update\n,-qq x=1\n"; strings.Join(calls, ",") != want {
 		t.Errorf("apt-get was called for %q, want %q", strings.Join(calls, ","), want)
+	}
+}
+
+// standIn makes scripts run in place of the programs with these names.
+func standIn(t *testing.T, scripts map[string]string) {
+	t.Helper()
+	bin := t.TempDir()
+	for name, text := range scripts {
+		if err := os.WriteFile(filepath.Join(bin, name), []byte(text), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Setenv("PATH", bin+":"+os.Getenv("PATH"))
+}
+
+// TestResolve runs with a program in place of apt-cache. As apt-cache, it omits packages that it
+// does not have.
+func TestResolve(t *testing.T) {
+	const mirrors = `#!/bin/sh
+printf 'Debian\tDebian\thttp://mirror.example/debian/\nDebian-Security\tDebian\thttp://mirror.example/security/\n'
+`
+	const cache = `#!/bin/sh
+case "$*" in
+*depends*) printf 'linux-image-amd64\n  Depends: linux-image-6.12.1-amd64\n' ;;
+*"show --no-all-versions linux-image-6.12.1-amd64 mount"*)
+	printf 'Package: linux-image-6.12.1-amd64\nVersion: 6.12.1-1\nArchitecture: amd64\nSHA256: aa\nDescription: kernel\n for servers\n\n'
+	printf 'Package: mount\nArchitecture: all\nVersion: 2.41\nSHA256: bb\n\n' ;;
+*) exit 100 ;;
+esac
+`
+	standIn(t, map[string]string{"apt-get": mirrors, "apt-cache": cache})
+	archive := NewArchive("trixie", t.TempDir())
+	got, err := archive.Resolve([]string{"linux-image-amd64", "mount"})
+	want := Lock{"trixie", []Package{{"linux-image-amd64", "linux-image-6.12.1-amd64", "6.12.1-1", "amd64", "aa"}, {"mount", "mount", "2.41", "all", "bb"}}}
+	if err != nil || !reflect.DeepEqual(got, want) {
+		t.Errorf("%v, %v; want %v", got, err, want)
+	}
+	if _, err := archive.Resolve([]string{"linux-image-amd64", "mount", "awk"}); err == nil || err.Error() != "awk: Debian trixie does not have it" {
+		t.Errorf("a package that is missing: error %v", err)
 	}
 }

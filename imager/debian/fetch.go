@@ -79,25 +79,47 @@ func (a *Archive) Resolve(want []string) (Lock, error) {
 	if err := a.open(); err != nil {
 		return l, err
 	}
+	var names []string
 	for _, w := range want {
-		name := w
-		if strings.HasPrefix(w, "linux-image-") {
-			out, err := a.apt(".", "apt-cache", "depends", "--important", w)
-			if err != nil {
-				return l, err
-			}
-			if _, rest, ok := strings.Cut(out, "Depends: linux-image-"); ok {
-				name = "linux-image-" + strings.Fields(rest)[0]
-			}
-		}
-		out, err := a.apt(".", "apt-cache", "show", "--no-all-versions", name)
+		name, err := a.realName(w)
 		if err != nil {
-			return l, fmt.Errorf("%s: Debian %s does not have it: %w", name, a.suite, err)
+			return l, err
 		}
-		f := stanza(out)
-		l.Packages = append(l.Packages, Package{Want: w, Name: name, Version: f["Version"], Arch: f["Architecture"], SHA256: f["SHA256"]})
+		names = append(names, name)
+	}
+	out, err := a.apt(".", "apt-cache", append([]string{"show", "--no-all-versions"}, names...)...)
+	if err != nil {
+		return l, err
+	}
+	shown := map[string]map[string]string{} // apt-cache omits unknown names
+	for paragraph := range strings.SplitSeq(out, "\n\n") {
+		f := stanza(paragraph)
+		shown[f["Package"]] = f
+	}
+	for i, name := range names {
+		f, ok := shown[name]
+		if !ok {
+			return l, fmt.Errorf("%s: Debian %s does not have it", name, a.suite)
+		}
+		l.Packages = append(l.Packages, Package{Want: want[i], Name: name, Version: f["Version"], Arch: f["Architecture"], SHA256: f["SHA256"]})
 	}
 	return l, nil
+}
+
+// realName returns the kernel package that a meta package of a kernel depends on, and the name of
+// any other package.
+func (a *Archive) realName(want string) (string, error) {
+	if !strings.HasPrefix(want, "linux-image-") {
+		return want, nil
+	}
+	out, err := a.apt(".", "apt-cache", "depends", "--important", want)
+	if err != nil {
+		return "", err
+	}
+	if _, rest, ok := strings.Cut(out, "Depends: linux-image-"); ok {
+		return "linux-image-" + strings.Fields(rest)[0], nil
+	}
+	return want, nil
 }
 
 // Closure gets from apt the names of the packages and of all their dependencies, with every
