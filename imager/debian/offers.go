@@ -49,8 +49,10 @@ func parseMadison(text string) ([]Offer, error) {
 	return offers, nil
 }
 
-// Time returns the time of the package lists: the newest date of the release files. The lists
-// contain every update that was published before.
+// Time returns the time of the package lists: the older date of the updates and of the security
+// updates. The lists contain every update that was published before. A mirror may serve an old
+// release file, whose signature stays valid, and a computer may permit that
+// (Acquire::Check-Valid-Until), so a new date of one archive says nothing about the other.
 func (a *Archive) Time() (time.Time, error) {
 	if err := a.open(); err != nil {
 		return time.Time{}, err
@@ -59,8 +61,17 @@ func (a *Archive) Time() (time.Time, error) {
 	if err != nil {
 		return time.Time{}, err
 	}
-	var newest time.Time
-	for _, file := range releaseFiles(out) {
+	return updatesTime(releaseFiles(out), a.suite)
+}
+
+// updatesTime returns the oldest date of the release files, without the file of the suite itself,
+// which changes with point releases only.
+func updatesTime(files []string, suite string) (time.Time, error) {
+	var oldest time.Time
+	for _, file := range files {
+		if strings.HasSuffix(file, "_dists_"+suite+"_InRelease") {
+			continue
+		}
 		text, err := os.ReadFile(file)
 		if err != nil {
 			return time.Time{}, fmt.Errorf("cannot read release file: %w", err)
@@ -69,14 +80,14 @@ func (a *Archive) Time() (time.Time, error) {
 		if err != nil {
 			return time.Time{}, fmt.Errorf("%s: %w", file, err)
 		}
-		if date.After(newest) {
-			newest = date
+		if oldest.IsZero() || date.Before(oldest) {
+			oldest = date
 		}
 	}
-	if newest.IsZero() {
-		return newest, fmt.Errorf("apt has no lists of Debian %s", a.suite)
+	if oldest.IsZero() {
+		return oldest, fmt.Errorf("apt has no lists of the updates of Debian %s", suite)
 	}
-	return newest, nil
+	return oldest, nil
 }
 
 // releaseFiles returns the signed release files of the package indexes, from lines with the release
