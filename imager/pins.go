@@ -214,23 +214,28 @@ func datesOf(linked []outdated.Facts) (ModulePins, error) {
 	return p, nil
 }
 
+// pinDebian returns the date of the lock file.
+func pinDebian(archive *debian.Archive) (DebianPins, error) {
+	published, err := archive.Time()
+	if err != nil {
+		return DebianPins{}, err
+	}
+	sum, _, err := filehash.SHA256(lockFile)
+	return DebianPins{Archive: published, SHA256: sum}, err
+}
+
 // updatePins records the dates: of the modules and, with the archive from which it was just
-// written, of the lock file.
+// written, of the lock file. With the archive, it also replaces a damaged file.
 func updatePins(archive *debian.Archive) error {
-	p, _, err := readPins()
+	var p Pins
+	var err error
+	if archive == nil {
+		p, _, err = readPins()
+	} else {
+		p.Debian, err = pinDebian(archive)
+	}
 	if err != nil {
 		return err
-	}
-	if archive != nil {
-		lock, _, err := filehash.SHA256(lockFile)
-		if err != nil {
-			return err
-		}
-		published, err := archive.Time()
-		if err != nil {
-			return err
-		}
-		p.Debian = DebianPins{Archive: published, SHA256: lock}
 	}
 	if p.Modules, err = pinModules(); err != nil {
 		return err
