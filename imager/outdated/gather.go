@@ -187,13 +187,13 @@ func (a *Answers) askProxy(all bool) {
 		byFile[p.File] = append(byFile[p.File], p)
 	}
 	for _, s := range Sources {
-		args := []string{"list", "-m", "-e", "-u", "-versions", "-json"}
+		var modules []string
 		for _, p := range byFile[s.File] {
 			if _, ok := a.Facts[p.String()]; !ok {
-				args = append(args, p.Module)
+				modules = append(modules, p.Module)
 			}
 		}
-		facts, err := list(filepath.Dir(s.File), args)
+		facts, err := list(filepath.Dir(s.File), modules, "-u", "-versions")
 		if err != nil {
 			a.fail("versions of "+s.File, err)
 			continue
@@ -208,7 +208,7 @@ func (a *Answers) askProxy(all bool) {
 			probes = append(probes, p.Module+"@"+v)
 		}
 	}
-	facts, err := list(os.TempDir(), append([]string{"list", "-m", "-e", "-json"}, probes...))
+	facts, err := list(os.TempDir(), probes)
 	if err != nil {
 		a.fail("versions by name", err)
 	}
@@ -220,11 +220,12 @@ func (a *Answers) askProxy(all bool) {
 	}
 }
 
-// list runs go list, unless its last argument is an option: it has no modules to ask about.
-func list(dir string, args []string) ([]Facts, error) {
-	if strings.HasPrefix(args[len(args)-1], "-") {
+// list asks the go command about modules. Without names, it would describe the module in dir.
+func list(dir string, modules []string, options ...string) ([]Facts, error) {
+	if len(modules) == 0 {
 		return nil, nil
 	}
+	args := slices.Concat([]string{"list", "-m", "-e", "-json"}, options, modules)
 	out, err := run(dir, []string{"GOFLAGS=-mod=readonly"}, "go", args...)
 	if err != nil {
 		return nil, err
