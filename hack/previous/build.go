@@ -60,7 +60,7 @@ func (b *builder) provide() (string, error) {
 	if err := os.MkdirAll(b.cache, 0o755); err != nil {
 		return "", err
 	}
-	unlock, err := lock(dir + ".lock")
+	unlock, err := lock(dir+".lock", b.log)
 	if err != nil {
 		return "", err
 	}
@@ -228,13 +228,19 @@ func (b *builder) git(dir string, args ...string) (string, error) {
 	return strings.TrimSpace(string(out)), nil
 }
 
-// lock waits for the exclusive lock of a file.
-func lock(name string) (unlock func(), err error) {
+// lock waits for the exclusive lock of a file, as long as another process builds the release. The
+// log says so.
+func lock(name string, log io.Writer) (unlock func(), err error) {
 	file, err := os.OpenFile(name, os.O_CREATE|os.O_RDWR, 0o644)
 	if err != nil {
 		return nil, err
 	}
-	if err := unix.Flock(int(file.Fd()), unix.LOCK_EX); err != nil {
+	err = unix.Flock(int(file.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+	if errors.Is(err, unix.EWOULDBLOCK) {
+		fmt.Fprintf(log, "%s: waiting for another process, which builds this release\n", name)
+		err = unix.Flock(int(file.Fd()), unix.LOCK_EX)
+	}
+	if err != nil {
 		file.Close()
 		return nil, fmt.Errorf("%s: cannot lock: %w", name, err)
 	}

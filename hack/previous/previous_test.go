@@ -1,8 +1,10 @@
 package main
 
 import (
+	"bufio"
 	"bytes"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -194,6 +196,33 @@ func TestProvideRefuses(t *testing.T) {
 		if left, err := filepath.Glob(filepath.Join(b.cache, "*[^k]")); err != nil || len(left) > 0 {
 			t.Errorf("%s: in the cache: %q, %v", want, left, err)
 		}
+	}
+}
+
+// TestLock waits for another holder of the lock, and tells why.
+func TestLock(t *testing.T) {
+	name := filepath.Join(t.TempDir(), "release.lock")
+	unlock, err := lock(name, io.Discard)
+	if err != nil {
+		t.Fatal(err)
+	}
+	log, write := io.Pipe()
+	done := make(chan error, 1)
+	go func() {
+		second, err := lock(name, write)
+		if err == nil {
+			second()
+		}
+		write.Close()
+		done <- err
+	}()
+	line, err := bufio.NewReader(log).ReadString('\n')
+	if want := name + ": waiting for another process, which builds this release\n"; err != nil || line != want {
+		t.Fatalf("the log has %q, %v; want %q", line, err, want)
+	}
+	unlock()
+	if err := <-done; err != nil {
+		t.Error(err)
 	}
 }
 
