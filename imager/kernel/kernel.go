@@ -7,12 +7,15 @@ package kernel
 
 import (
 	"archive/tar"
+	"errors"
 	"fmt"
 	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/orlop-os/orlop/imager/debian"
 )
@@ -52,11 +55,25 @@ func Unpack(deb, sha256, cache string) (*Kernel, error) {
 		if err := os.Chmod(tmp, 0o755); err != nil {
 			return nil, err
 		}
+		// After a power cut, files could be empty in a directory that counts as complete.
+		if err := persist(tmp); err != nil {
+			return nil, fmt.Errorf("%s: cannot store kernel: %w", tmp, err)
+		}
 		if err := os.Rename(tmp, dir); err != nil {
 			return nil, err
 		}
 	}
 	return open(dir)
+}
+
+// persist waits until the file system of a directory is on the disk. A single call is faster than
+// one for each of thousands of files.
+func persist(dir string) error {
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(unix.Syncfs(int(d.Fd())), d.Close())
 }
 
 // unpack writes vmlinuz and lib/modules/<release>/ into dir, modules as plain .ko, and runs depmod.
