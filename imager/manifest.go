@@ -14,7 +14,7 @@ import (
 	"text/tabwriter"
 
 	"github.com/orlop-os/orlop/pkg/buildinfo"
-	"github.com/orlop-os/orlop/pkg/filehash"
+	"github.com/orlop-os/orlop/pkg/safefile"
 )
 
 // Manifest describes the content of a build. It is written as manifest.json beside the artifacts.
@@ -59,7 +59,7 @@ type Part struct {
 
 // hashFile describes a file with this name in the manifest.
 func hashFile(name, file string) (HashedFile, error) {
-	sum, size, err := filehash.SHA256(file)
+	sum, size, err := safefile.SHA256(file)
 	if err != nil {
 		return HashedFile{}, err
 	}

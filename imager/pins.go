@@ -21,7 +21,7 @@ import (
 	"github.com/orlop-os/orlop/imager/debian"
 	"github.com/orlop-os/orlop/imager/outdated"
 	"github.com/orlop-os/orlop/pkg/buildinfo"
-	"github.com/orlop-os/orlop/pkg/filehash"
+	"github.com/orlop-os/orlop/pkg/safefile"
 )
 
 // pinsFile has the dates of the pinned versions, relative to the working directory.
@@ -73,7 +73,7 @@ func readPins() (Pins, []string, error) {
 			return p, nil, fmt.Errorf("%s: %w; `imager lock` writes it", pinsFile, err)
 		}
 	}
-	lock, _, err := filehash.SHA256(lockFile)
+	lock, _, err := safefile.SHA256(lockFile)
 	if err != nil {
 		return p, nil, err
 	}
@@ -220,7 +220,7 @@ func pinDebian(archive *debian.Archive) (DebianPins, error) {
 	if err != nil {
 		return DebianPins{}, err
 	}
-	sum, _, err := filehash.SHA256(lockFile)
+	sum, _, err := safefile.SHA256(lockFile)
 	return DebianPins{Archive: published, SHA256: sum}, err
 }
 

@@ -7,7 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 
-	"github.com/orlop-os/orlop/pkg/filehash"
+	"github.com/orlop-os/orlop/pkg/safefile"
 )
 
 // sumsFile lists the digests of all other files of a directory, in the format of sha256sum(1).
@@ -24,7 +24,7 @@ func sums(dir string) (string, error) {
 		if err != nil || name == sumsFile {
 			return err
 		}
-		sum, _, err := filehash.SHA256(path)
+		sum, _, err := safefile.SHA256(path)
 		fmt.Fprintf(&text, "%s  %s\n", sum, filepath.ToSlash(name))
 		return err
 	})

@@ -7,7 +7,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/orlop-os/orlop/pkg/filehash"
+	"github.com/orlop-os/orlop/pkg/safefile"
 )
 
 // Fetch returns the .deb files of the packages, in their order: from the directory cache, or
@@ -20,7 +20,7 @@ func (a *Archive) Fetch(packages []Package, cache string) ([]string, error) {
 	var files []string
 	for _, p := range packages {
 		file := filepath.Join(cache, p.SHA256+".deb")
-		sum, _, err := filehash.SHA256(file)
+		sum, _, err := safefile.SHA256(file)
 		if os.IsNotExist(err) {
 			sum, err = a.download(p, file)
 		}
@@ -65,7 +65,7 @@ func (a *Archive) download(p Package, file string) (string, error) {
 	if err != nil || len(got) != 1 {
 		return "", fmt.Errorf("%s %s: apt-get left %d files, one expected", p.Name, p.Version, len(got))
 	}
-	sum, _, err := filehash.SHA256(got[0])
+	sum, _, err := safefile.SHA256(got[0])
 	if err != nil || sum != p.SHA256 {
 		return sum, err // a wrong file does not enter the cache
 	}

@@ -18,7 +18,7 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"github.com/secure-systems-lab/go-securesystemslib/dsse"
 
-	"github.com/orlop-os/orlop/pkg/filehash"
+	"github.com/orlop-os/orlop/pkg/safefile"
 )
 
 // Source lists the files and the properties of a bundle.
@@ -258,6 +258,6 @@ func sign(s Statement, keys ...Key) ([]byte, error) {
 }
 
 func partOf(file string) (Part, error) {
-	sum, size, err := filehash.SHA256(file)
+	sum, size, err := safefile.SHA256(file)
 	return Part{SHA256: sum, Size: size}, err
 }

@@ -1,4 +1,4 @@
-package filehash_test
+package safefile
 
 import (
 	"errors"
@@ -7,8 +7,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-
-	"github.com/orlop-os/orlop/pkg/filehash"
 )
 
 func TestSHA256(t *testing.T) {
@@ -19,13 +17,13 @@ func TestSHA256(t *testing.T) {
 	}
 	// FIPS 180-2, appendix B.1
 	const want = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
-	if digest, size, err := filehash.SHA256(file); err != nil || digest != want || size != 3 {
+	if digest, size, err := SHA256(file); err != nil || digest != want || size != 3 {
 		t.Errorf("%s, %d bytes, %v; want %s, 3 bytes", digest, size, err, want)
 	}
-	if _, _, err := filehash.SHA256(filepath.Join(dir, "none")); !errors.Is(err, fs.ErrNotExist) {
+	if _, _, err := SHA256(filepath.Join(dir, "none")); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("a missing file: %v", err)
 	}
-	if _, _, err := filehash.SHA256(dir); err == nil || !strings.Contains(err.Error(), dir) {
+	if _, _, err := SHA256(dir); err == nil || !strings.Contains(err.Error(), dir) {
 		t.Errorf("a directory: error %v, want its name", err)
 	}
 }

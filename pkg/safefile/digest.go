@@ -1,5 +1,4 @@
-// Package filehash computes the SHA-256 of files.
-package filehash
+package safefile
 
 import (
 	"crypto/sha256"
