@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -37,71 +38,74 @@ func (s fakeStream) Context() context.Context { return s.ctx }
 // TestCallPanics checks that a call that panics fails alone. It is recorded with its caller, and
 // separately with its stack; the health counts it, and a version on trial is rolled back.
 func TestCallPanics(t *testing.T) {
-	m := controlPlane(t)
-	m.pairing, m.reports = unpaired(), recording(t).reports
-	panics.OnPanic(m.reports.panics.Add)
-	t.Cleanup(func() { panics.OnPanic(nil) })
-	if have := (&api.HealthResponse{Healthy: true}); true {
-		if health.Add(have, (events.PanicState{}).Check()); !have.Healthy || len(have.Checks) != 0 || (events.PanicState{}).Reason("2") != "" {
-			t.Errorf("before anything has panicked: %v", have)
+	// its clock does not advance during a write, so a slow disk exceeds no timeout of the audit log
+	synctest.Test(t, func(t *testing.T) {
+		m := controlPlane(t)
+		m.pairing, m.reports = unpaired(), recording(t).reports
+		panics.OnPanic(m.reports.panics.Add)
+		t.Cleanup(func() { panics.OnPanic(nil) })
+		if have := (&api.HealthResponse{Healthy: true}); true {
+			if health.Add(have, (events.PanicState{}).Check()); !have.Healthy || len(have.Checks) != 0 || (events.PanicState{}).Reason("2") != "" {
+				t.Errorf("before anything has panicked: %v", have)
+			}
 		}
-	}
 
-	g := interceptorOf(m)
-	ctx := metadata.NewIncomingContext(t.Context(), metadata.Pairs(callerid.KeySubject, "CN=admin", callerid.KeyRole, "admin"))
-	var nothing *config.Config
-	_, err := g.Unary(ctx, &api.ResetRequest{}, &grpc.UnaryServerInfo{FullMethod: api.Machine_Reboot_FullMethodName}, func(context.Context, any) (any, error) {
-		return nothing.Machine.Metadata.Name, nil // as with a configuration that has disappeared
+		g := interceptorOf(m)
+		ctx := metadata.NewIncomingContext(t.Context(), metadata.Pairs(callerid.KeySubject, "CN=admin", callerid.KeyRole, "admin"))
+		var nothing *config.Config
+		_, err := g.Unary(ctx, &api.ResetRequest{}, &grpc.UnaryServerInfo{FullMethod: api.Machine_Reboot_FullMethodName}, func(context.Context, any) (any, error) {
+			return nothing.Machine.Metadata.Name, nil // as with a configuration that has disappeared
+		})
+		if status.Code(err) != codes.Internal || !strings.Contains(err.Error(), "nil pointer") {
+			t.Errorf("a call: %v", err)
+		}
+		err = g.Stream(nil, fakeStream{ctx: ctx}, &grpc.StreamServerInfo{FullMethod: api.Machine_Version_FullMethodName}, func(any, grpc.ServerStream) error { panic("a fake") })
+		if status.Code(err) != codes.Internal {
+			t.Errorf("a stream: %v", err)
+		}
+		// A goroutine that a handler has started, and waits for.
+		serve := machinedapi.Serve(m.power.Running().Done())
+		version := func(err error) error {
+			_, got := g.Unary(ctx, nil, &grpc.UnaryServerInfo{FullMethod: api.Machine_Version_FullMethodName}, func(context.Context, any) (any, error) { return nil, err })
+			return got
+		}
+		err = version(serve(ctx, func(context.Context, func()) error { panic("a fake below") }))
+		if status.Code(err) != codes.Internal {
+			t.Errorf("a goroutine of a call: %v", err)
+		}
+		if err := version(nil); err != nil {
+			t.Errorf("the next call: %v", err)
+		}
+
+		now, _ := m.reports.panics.State().Get()
+		have := &api.HealthResponse{Healthy: true}
+		health.Add(have, now.Check())
+		if why := now.Reason("2"); !strings.HasPrefix(why, "version 2 failed its checks: giving a bundle or an image: panic: ") {
+			t.Errorf("a version on trial is left for %q", why)
+		}
+		if now.Panics != 3 || !have.Healthy || len(have.Checks) != 1 || !strings.Contains(have.Checks[0].Detail, "panicked 3 times") {
+			t.Errorf("%+v, %v", now, have)
+		}
+		now.BackingOff = []string{"snapshots"}
+		if health.Add(have, now.Check()); have.Healthy {
+			t.Error("a task rests, and the machine is well")
+		}
+		stack := false
+		for _, e := range m.reports.events.After(0) {
+			stack = stack || e.Kind == "stack" && strings.Contains(e.Message, "TestCallPanics")
+		}
+		if !stack {
+			t.Error("no event says where it was")
+		}
+		changes, _ := m.reports.auditLog.Records()
+		got := map[string]int{}
+		for _, e := range audittest.Entries(t, changes, "") {
+			got[e.Role+" "+e.Method+" "+e.Status]++
+		}
+		if got["nobody panic Internal"] != 3 || got["admin "+api.Machine_Reboot_FullMethodName+" Internal"] == 0 {
+			t.Errorf("on record: %v", got)
+		}
 	})
-	if status.Code(err) != codes.Internal || !strings.Contains(err.Error(), "nil pointer") {
-		t.Errorf("a call: %v", err)
-	}
-	err = g.Stream(nil, fakeStream{ctx: ctx}, &grpc.StreamServerInfo{FullMethod: api.Machine_Version_FullMethodName}, func(any, grpc.ServerStream) error { panic("a fake") })
-	if status.Code(err) != codes.Internal {
-		t.Errorf("a stream: %v", err)
-	}
-	// A goroutine that a handler has started, and waits for.
-	serve := machinedapi.Serve(m.power.Running().Done())
-	version := func(err error) error {
-		_, got := g.Unary(ctx, nil, &grpc.UnaryServerInfo{FullMethod: api.Machine_Version_FullMethodName}, func(context.Context, any) (any, error) { return nil, err })
-		return got
-	}
-	err = version(serve(ctx, func(context.Context, func()) error { panic("a fake below") }))
-	if status.Code(err) != codes.Internal {
-		t.Errorf("a goroutine of a call: %v", err)
-	}
-	if err := version(nil); err != nil {
-		t.Errorf("the next call: %v", err)
-	}
-
-	now, _ := m.reports.panics.State().Get()
-	have := &api.HealthResponse{Healthy: true}
-	health.Add(have, now.Check())
-	if why := now.Reason("2"); !strings.HasPrefix(why, "version 2 failed its checks: giving a bundle or an image: panic: ") {
-		t.Errorf("a version on trial is left for %q", why)
-	}
-	if now.Panics != 3 || !have.Healthy || len(have.Checks) != 1 || !strings.Contains(have.Checks[0].Detail, "panicked 3 times") {
-		t.Errorf("%+v, %v", now, have)
-	}
-	now.BackingOff = []string{"snapshots"}
-	if health.Add(have, now.Check()); have.Healthy {
-		t.Error("a task rests, and the machine is well")
-	}
-	stack := false
-	for _, e := range m.reports.events.After(0) {
-		stack = stack || e.Kind == "stack" && strings.Contains(e.Message, "TestCallPanics")
-	}
-	if !stack {
-		t.Error("no event says where it was")
-	}
-	changes, _ := m.reports.auditLog.Records()
-	got := map[string]int{}
-	for _, e := range audittest.Entries(t, changes, "") {
-		got[e.Role+" "+e.Method+" "+e.Status]++
-	}
-	if got["nobody panic Internal"] != 3 || got["admin "+api.Machine_Reboot_FullMethodName+" Internal"] == 0 {
-		t.Errorf("on record: %v", got)
-	}
 }
 
 // TestConfigurationGoes checks that a call gets an answer if its configuration disappears between
