@@ -14,9 +14,13 @@ import (
 	"time"
 )
 
-// quick are limits for tests: a working server answers in much less, and a pause lasts for the
-// whole test.
-var quick = limits{answer: 300 * time.Millisecond, stall: 300 * time.Millisecond, pause: time.Hour}
+// The limits for tests. A pause lasts for the whole test.
+var (
+	// quick are for servers that do not answer.
+	quick = limits{answer: 300 * time.Millisecond, stall: 300 * time.Millisecond, pause: time.Hour}
+	// patient are for servers that answer, on a busy computer too.
+	patient = limits{answer: time.Hour, stall: time.Hour, pause: time.Hour}
+)
 
 // only is an upstream with the name m.
 type only struct{ up Upstream }
@@ -32,7 +36,7 @@ type front struct {
 }
 
 // before returns the handler in front of a mirror at an address.
-func before(t *testing.T, address string) *front {
+func before(t *testing.T, address string, l limits) *front {
 	t.Helper()
 	f := &front{t: t}
 	at, err := url.Parse(address)
@@ -44,7 +48,7 @@ func before(t *testing.T, address string) *front {
 		f.mu.Lock()
 		defer f.mu.Unlock()
 		f.told = append(f.told, name+" "+err.Error())
-	}, quick))
+	}, l))
 	t.Cleanup(f.Close)
 	return f
 }
@@ -109,7 +113,7 @@ func TestThrough(t *testing.T) {
 		}
 	}))
 	defer registry.Close()
-	f := before(t, registry.URL)
+	f := before(t, registry.URL, patient)
 	for _, c := range []struct {
 		method, path string
 		headers      []string
@@ -148,7 +152,7 @@ func TestThrough(t *testing.T) {
 // TestSilent: a mirror that accepts connections and does not answer times out once for all
 // requests.
 func TestSilent(t *testing.T) {
-	f := before(t, "http://"+silent(t))
+	f := before(t, "http://"+silent(t), quick)
 	for range 20 {
 		response, content := f.ask("GET", "/through/m/v2/web/manifests/1")
 		if response.StatusCode != http.StatusBadGateway || !strings.Contains(content, "mirror.example.com") || !strings.Contains(content, "did not answer") && !strings.Contains(content, "does not answer") {
@@ -165,7 +169,7 @@ func TestSilent(t *testing.T) {
 
 // TestSilentTLS: a mirror that accepts connections without a TLS handshake also times out.
 func TestSilentTLS(t *testing.T) {
-	f := before(t, "https://"+silent(t))
+	f := before(t, "https://"+silent(t), quick)
 	if response, content := f.ask("HEAD", "/through/m/v2/web/manifests/1"); response.StatusCode != http.StatusBadGateway {
 		t.Errorf("%d %q", response.StatusCode, content)
 	}
@@ -182,7 +186,7 @@ func TestGone(t *testing.T) {
 	}
 	address := l.Addr().String()
 	l.Close()
-	f := before(t, "http://"+address)
+	f := before(t, "http://"+address, patient)
 	for range 2 {
 		if response, content := f.ask("GET", "/through/m/v2/web/manifests/1"); response.StatusCode != http.StatusBadGateway || !strings.Contains(content, "connection refused") {
 			t.Errorf("%d %q", response.StatusCode, content)
@@ -212,7 +216,7 @@ func TestSlow(t *testing.T) {
 	}))
 	defer registry.Close()
 	defer close(release)
-	f := before(t, registry.URL)
+	f := before(t, registry.URL, quick)
 	if response, _ := f.ask("GET", "/through/m/v2/slow/manifests/1"); response.StatusCode != http.StatusBadGateway {
 		t.Fatalf("%d", response.StatusCode)
 	}
@@ -245,7 +249,7 @@ func TestStalled(t *testing.T) {
 	}))
 	defer registry.Close()
 	defer close(release)
-	f := before(t, registry.URL)
+	f := before(t, registry.URL, limits{answer: patient.answer, stall: quick.stall, pause: quick.pause})
 	if _, content := f.ask("GET", "/through/m/v2/web/blobs/sha256:b"); content != "cut off" {
 		t.Errorf("%q is taken for the file", content)
 	}
@@ -273,7 +277,7 @@ func TestPage(t *testing.T) {
 		{"application/octet-stream", 200}, {"application/json", 200}, {"application/vnd.docker.distribution.manifest.v2+json", 200},
 	} {
 		kind = c.kind
-		f := before(t, registry.URL)
+		f := before(t, registry.URL, patient)
 		for _, method := range []string{"HEAD", "GET"} {
 			if response, _ := f.ask(method, "/through/m/v2/web/manifests/1"); response.StatusCode != c.status {
 				t.Errorf("%s %s: %d, want %d", method, c.kind, response.StatusCode, c.status)
@@ -287,7 +291,7 @@ func TestPage(t *testing.T) {
 
 // TestReasons: an error does not repeat the request, because the query may contain secrets.
 func TestReasons(t *testing.T) {
-	f := before(t, "http://127.0.0.1:1")
+	f := before(t, "http://127.0.0.1:1", patient)
 	if _, content := f.ask("GET", "/through/m/v2/web/manifests/1?secret=x"); strings.Contains(content, "secret") {
 		t.Errorf("%q", content)
 	}
