@@ -16,7 +16,6 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/orlop-os/orlop/orlopctl/connect"
 	"github.com/orlop-os/orlop/orlopctl/exit"
@@ -151,9 +150,7 @@ func apply(ios *iostreams.Streams, conn *connect.Connector, r *api.ApplyRequest,
 	if r.Mode, known = applyModes[a.mode]; !known {
 		return exit.Usagef("--mode %q: cannot apply: expected auto, no-reboot, try, staged or reboot", a.mode)
 	}
-	if a.tryFor != 0 {
-		r.TrialDuration = durationpb.New(a.tryFor)
-	}
+	r.TrialDuration = connect.DurationOf(a.tryFor)
 	if a.dryRun {
 		r.TrialDuration = nil
 		r.Mode = api.ApplyRequest_MODE_DRY_RUN

@@ -13,7 +13,6 @@ import (
 	"github.com/gopacket/gopacket/layers"
 	"github.com/gopacket/gopacket/pcapgo"
 	"github.com/spf13/cobra"
-	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/orlop-os/orlop/orlopctl/connect"
 	"github.com/orlop-os/orlop/orlopctl/exit"
@@ -49,9 +48,7 @@ func captureCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Comm
 			if request.Filter, err = capture.Encode(program); err != nil {
 				return err
 			}
-			if request.Link = args[0]; duration != 0 {
-				request.Duration = durationpb.New(duration)
-			}
+			request.Link, request.Duration = args[0], connect.DurationOf(duration)
 			return conn.Stream(func(ctx context.Context, c *client.Client) error { return savePackets(ctx, ios, c, request, out) })
 		},
 	}
@@ -141,9 +138,7 @@ func profileCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Comm
 			if err != nil {
 				return exit.Usagef("--%w", err)
 			}
-			if request.Process = args[0]; duration != 0 {
-				request.Duration = durationpb.New(duration)
-			}
+			request.Process, request.Duration = args[0], connect.DurationOf(duration)
 			return conn.CallFor(order.Duration, func(ctx context.Context, c *client.Client) error {
 				answer, err := c.Debug.Profile(ctx, request)
 				if err != nil {

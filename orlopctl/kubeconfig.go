@@ -27,7 +27,7 @@ func kubeconfigCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.C
 		Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			return conn.Call(func(ctx context.Context, c *client.Client) error {
-				answer, err := c.Cluster.Kubeconfig(ctx, &api.KubeconfigRequest{Server: server, Ttl: connect.TTLOf(ttl)})
+				answer, err := c.Cluster.Kubeconfig(ctx, &api.KubeconfigRequest{Server: server, Ttl: connect.DurationOf(ttl)})
 				if err != nil {
 					return err
 				}

@@ -73,7 +73,7 @@ func nodesAddCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Com
 			}
 			// The machine may have to remove an earlier machine with this name first.
 			return conn.CallFor(removeTime, func(ctx context.Context, c *client.Client) error {
-				text, err := gen.WorkerConfig(ctx, c, &api.CreateTicketRequest{Name: args[0], Csr: request, Ttl: connect.TTLOf(ttl)}, key, node)
+				text, err := gen.WorkerConfig(ctx, c, &api.CreateTicketRequest{Name: args[0], Csr: request, Ttl: connect.DurationOf(ttl)}, key, node)
 				if err != nil {
 					return err
 				}
@@ -143,7 +143,7 @@ func nodesApproveCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra
 				return err
 			}
 			return conn.Call(func(ctx context.Context, c *client.Client) error {
-				if _, err := c.Cluster.Approve(ctx, &api.ApproveRequest{Name: args[0], Fingerprint: args[1], Ttl: connect.TTLOf(ttl)}); err != nil {
+				if _, err := c.Cluster.Approve(ctx, &api.ApproveRequest{Name: args[0], Fingerprint: args[1], Ttl: connect.DurationOf(ttl)}); err != nil {
 					return err
 				}
 				ios.Printf("approved: %s joins with its next request; then `orlopctl nodes list` lists it\n", args[0])

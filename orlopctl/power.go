@@ -10,7 +10,6 @@ import (
 
 	"github.com/spf13/cobra"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/orlop-os/orlop/orlopctl/connect"
 	"github.com/orlop-os/orlop/orlopctl/exit"
@@ -64,11 +63,7 @@ func powerCommand(ios *iostreams.Streams, conn *connect.Connector, name, method,
 		Annotations: calls(method),
 		RunE: func(*cobra.Command, []string) error {
 			return conn.Call(func(ctx context.Context, c *client.Client) error {
-				request := &api.PowerRequest{}
-				if grace != 0 {
-					request.GracePeriod = durationpb.New(grace)
-				}
-				answer, err := do(ctx, c, request)
+				answer, err := do(ctx, c, &api.PowerRequest{GracePeriod: connect.DurationOf(grace)})
 				if err != nil {
 					return err
 				}

@@ -61,7 +61,7 @@ func trustIssueCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.C
 				}
 			}
 			return conn.Call(func(ctx context.Context, c *client.Client) error {
-				answer, err := c.Trust.Issue(ctx, &api.IssueRequest{Name: name, Role: role, Csr: request, Ttl: connect.TTLOf(ttl)})
+				answer, err := c.Trust.Issue(ctx, &api.IssueRequest{Name: name, Role: role, Csr: request, Ttl: connect.DurationOf(ttl)})
 				if err != nil {
 					return err
 				}

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/spf13/pflag"
+	"google.golang.org/protobuf/types/known/durationpb"
 	"sigs.k8s.io/yaml"
 
 	"github.com/orlop-os/orlop/orlopctl/contexts"
@@ -33,6 +34,15 @@ func (f *Flags) Register(set *pflag.FlagSet) {
 	set.StringVar(&f.Fingerprint, "fingerprint", "", "verify the machine by the fingerprint on its console (sha256:…)")
 	set.DurationVar(&f.Timeout, "timeout", 0, "time limit (default: 30s; more for slow commands)")
 	flags.Positive(set, "timeout", &f.Timeout)
+}
+
+// DurationOf returns the value of a flag for a request. Zero becomes nil, for which the machine uses
+// its default.
+func DurationOf(d time.Duration) *durationpb.Duration {
+	if d == 0 {
+		return nil
+	}
+	return durationpb.New(d)
 }
 
 // Overlay replaces the values of a context by the values of the flags.

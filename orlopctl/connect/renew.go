@@ -7,22 +7,12 @@ import (
 	"fmt"
 	"time"
 
-	"google.golang.org/protobuf/types/known/durationpb"
-
 	"github.com/orlop-os/orlop/orlopctl/contexts"
 	"github.com/orlop-os/orlop/orlopctl/gen"
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/client"
 	"github.com/orlop-os/orlop/pkg/pki"
 )
-
-// TTLOf returns the TTL of a request; nil means the default of the machine.
-func TTLOf(d time.Duration) *durationpb.Duration {
-	if d == 0 {
-		return nil
-	}
-	return durationpb.New(d)
-}
 
 // Renew requests a certificate with a new key for the caller, whose certificate is present. The
 // result must be equivalent.
@@ -31,7 +21,7 @@ func Renew(ctx context.Context, c *client.Client, present *pki.Leaf, ttl time.Du
 	if err != nil {
 		return nil, err
 	}
-	answer, err := c.Trust.Renew(ctx, &api.RenewRequest{Csr: request, Ttl: TTLOf(ttl)})
+	answer, err := c.Trust.Renew(ctx, &api.RenewRequest{Csr: request, Ttl: DurationOf(ttl)})
 	if err != nil {
 		return nil, err
 	}
