@@ -11,8 +11,8 @@
 //
 // The result is stored once per computer, outside of the working tree (os.UserCacheDir): a
 // directory per commit, profile and set of keys, which is complete as soon as it has its name. Its
-// file SHA256SUMS is verified before each use. It detects damage, for example by a power cut or by a
-// test that writes to a file. It does not stop a user who can write to the directory: the cache
+// file SHA256SUMS is verified before each use. It detects damage, for example by a power cut or by
+// a test that writes to a file. It does not stop a user who can write to the directory: the cache
 // needs the same protection as the working tree.
 package main
 

@@ -23,8 +23,8 @@ const convergeTimeout = time.Minute
 const failureGracePeriod = 5 * time.Second
 
 // AwaitConverged waits until the operations of a configuration were tried, and returns the
-// failures. before is the configuration of the network until then: if it is the same, AwaitConverged
-// does not wait for the network.
+// failures. before is the configuration of the network until then: if it is the same,
+// AwaitConverged does not wait for the network.
 func (r *Reconciler) AwaitConverged(ctx context.Context, c *config.Config, before network.Config) []string {
 	ctx, cancel := context.WithTimeout(ctx, convergeTimeout)
 	defer cancel()

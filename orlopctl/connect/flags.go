@@ -36,8 +36,8 @@ func (f *Flags) Register(set *pflag.FlagSet) {
 	flags.Positive(set, "timeout", &f.Timeout)
 }
 
-// DurationOf returns the value of a flag for a request. Zero becomes nil, for which the machine uses
-// its default.
+// DurationOf returns the value of a flag for a request. Zero becomes nil, for which the machine
+// uses its default.
 func DurationOf(d time.Duration) *durationpb.Duration {
 	if d == 0 {
 		return nil

@@ -10,8 +10,9 @@ import (
 
 // Rates is a token bucket per key. It remembers a bounded number of keys. A key that has used none
 // of its tokens lately loses its bucket to a new key; if there is none, all new keys share a
-// bucket. So a caller cannot refill its bucket by the use of other keys, however many it has. But as
-// long as a caller uses MaxKeys keys, it can take the tokens of the shared bucket from the others.
+// bucket. So a caller cannot refill its bucket by the use of other keys, however many it has. But
+// as long as a caller uses MaxKeys keys, it can take the tokens of the shared bucket from the
+// others.
 type Rates struct {
 	Interval time.Duration // interval between two operations, in the long run
 	Burst    int           // operations at once
