@@ -45,6 +45,9 @@ func TestMain(m *testing.M) {
 		ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 		dirs := dirs.In(os.Getenv(envRoot))
 		begin := func() error { return run(ctx, name, dirs) }
+		if name == idle {
+			begin = func() error { return runIdle(ctx) }
+		}
 		// the process of the controllers starts itself like this
 		if len(os.Args) == 2 && os.Args[1] == controllermanager.Name {
 			name, begin = controllermanager.Name, func() error { return runControllerManager(ctx, dirs) }
@@ -242,7 +245,11 @@ func (m machine) start(t *testing.T, name string, zero time.Time) *started {
 	p.cmd.Env = append(os.Environ(), envProcess+"="+name, envRoot+"="+m.root, notify.Env+"=3")
 	p.cmd.ExtraFiles = []*os.File{w}
 	p.cmd.Stdout, p.cmd.Stderr = logfile, logfile
-	if err := p.cmd.Start(); err != nil {
+	// A test that panics or exceeds its time calls no Cleanup, so the kernel kills the process.
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	begun := make(chan error, 1)
+	go p.run(begun)
+	if err := <-begun; err != nil {
 		t.Fatal(err)
 	}
 	w.Close()
@@ -259,14 +266,6 @@ func (m machine) start(t *testing.T, name string, zero time.Time) *started {
 			t.Errorf("%s: %v", name, err)
 		}
 	}()
-	go func() {
-		err := p.cmd.Wait()
-		p.mu.Lock()
-		p.done = true
-		p.mu.Unlock()
-		p.ended <- err
-		p.cond.Broadcast()
-	}()
 	t.Cleanup(func() {
 		p.cmd.Process.Kill()
 		if t.Failed() || os.Getenv("ORLOP_TEST_PROFILE") != "" {
@@ -279,6 +278,25 @@ func (m machine) start(t *testing.T, name string, zero time.Time) *started {
 		}
 	})
 	return p
+}
+
+// run runs the process to its end, and sends whether it could start. It retains the thread that
+// started the process: the kernel sends Pdeathsig when that thread ends (prctl(2),
+// PR_SET_PDEATHSIG).
+func (p *started) run(begun chan<- error) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	err := p.cmd.Start()
+	begun <- err
+	if err != nil {
+		return
+	}
+	err = p.cmd.Wait()
+	p.mu.Lock()
+	p.done = true
+	p.mu.Unlock()
+	p.ended <- err
+	p.cond.Broadcast()
 }
 
 // waitReady waits until the named components are ready.
