@@ -52,6 +52,10 @@ func Isolate(t *testing.T) bool {
 		cmd.SysProcAttr.UidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getuid(), Size: 1}}
 		cmd.SysProcAttr.GidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getgid(), Size: 1}}
 	}
+	// The kernel sends Pdeathsig when the thread that started the process ends (prctl(2),
+	// PR_SET_PDEATHSIG), as the thread of NewOther does.
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
 	out, err := cmd.CombinedOutput()
 	if cmd.Process == nil {
 		if os.Getenv(without) == "1" {
