@@ -2,11 +2,11 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"os"
 
 	"github.com/orlop-os/orlop/pkg/limits"
+	"github.com/orlop-os/orlop/pkg/nodespec"
 	"github.com/orlop-os/orlop/pkg/paths"
 	"github.com/orlop-os/orlop/pkg/supervise"
 )
@@ -42,7 +42,7 @@ func (c *commands) run(ctx context.Context, uid uint32, command string, request 
 	program := supervise.Command{Args: []string{paths.Orchestrator, command}, Env: []string{}, UID: uid, SeparateStderr: true, Files: files}
 	if request != nil {
 		var err error
-		if program.Stdin, err = json.Marshal(request); err != nil {
+		if program.Stdin, err = nodespec.Encode(request); err != nil {
 			return nil, fmt.Errorf("orchestrator: cannot encode the request of %s: %w", command, err)
 		}
 	}

@@ -155,20 +155,20 @@ func etcdCommand(ctx context.Context, command string, dirs dirs.Dirs, in io.Read
 	if err != nil {
 		return err
 	}
-	return etcd.Encode(out, answer)
+	return nodespec.WriteAnswer(out, answer)
 }
 
 // respond decodes a request and writes the answer to it.
 func respond[Q, A any](in io.Reader, out io.Writer, do func(order Q) (A, error)) error {
-	var order Q
-	if err := json.NewDecoder(in).Decode(&order); err != nil {
-		return fmt.Errorf("cannot decode the request: %w", err)
+	order, err := nodespec.ReadRequest[Q](in)
+	if err != nil {
+		return err
 	}
 	answer, err := do(order)
 	if err != nil {
 		return err
 	}
-	return json.NewEncoder(out).Encode(answer)
+	return nodespec.WriteAnswer(out, answer)
 }
 
 // drainNode evicts the node's pods.

@@ -2,7 +2,6 @@ package etcd
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"os"
 	"strings"
@@ -14,6 +13,7 @@ import (
 
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/cell"
+	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
 // TestCommands checks that a command gets the request and its answer is decoded without unknown
@@ -34,7 +34,7 @@ func TestCommands(t *testing.T) {
 			var got, events []string
 			command := func(by string) func(context.Context, uint32, string, any, ...*os.File) ([]byte, error) {
 				return func(_ context.Context, _ uint32, command string, request any, _ ...*os.File) ([]byte, error) {
-					text, err := json.Marshal(request)
+					text, err := nodespec.Encode(request)
 					if err != nil {
 						t.Fatal(err)
 					}

@@ -32,7 +32,7 @@ func (k *Manager) RemoveMember(member, by string) (*api.EtcdRemoveMemberResponse
 	// It continues if the caller disconnects: the deletion of the Node cannot be requested again,
 	// because the etcd member does not exist any more.
 	removed := &api.EtcdMember{}
-	if err := run(k.deps.Stopping, k.deps.Command, "remove-member", &api.EtcdRemoveMemberRequest{Member: member}, removed); err != nil {
+	if err := nodespec.RunInto(k.deps.Stopping, k.deps.Command, paths.UserAPI, "remove-member", &api.EtcdRemoveMemberRequest{Member: member}, removed); err != nil {
 		return nil, commandError(err)
 	}
 	k.deps.Event("etcd", "operation", fmt.Sprintf("the member %s (%s) was removed by %s", removed.Name, removed.Id, by))
@@ -83,7 +83,7 @@ func (k *Manager) Recover(by string) (dropped []string, err error) {
 	//
 	// It continues if the caller disconnects.
 	now := &api.EtcdStatusResponse{}
-	if err := run(k.deps.Stopping, k.deps.Command, "data-status", nil, now); err != nil {
+	if err := nodespec.RunInto(k.deps.Stopping, k.deps.Command, paths.UserAPI, "data-status", nil, now); err != nil {
 		return nil, status.Errorf(codes.Unavailable, "etcd: serves, but its remaining members are unknown: %v; `orlopctl etcd members` lists them", err)
 	}
 	if i := slices.IndexFunc(now.Members, func(m *api.EtcdMember) bool { return slices.Contains(done.IDs, m.Id) }); i >= 0 {
@@ -111,7 +111,7 @@ func (k *Manager) Leave(by string) error {
 		return nil
 	}
 	left := &api.EtcdMember{}
-	err := run(k.deps.Stopping, k.deps.Command, "leave-cluster", nil, left)
+	err := nodespec.RunInto(k.deps.Stopping, k.deps.Command, paths.UserAPI, "leave-cluster", nil, left)
 	if err == nil && left.Id != "" {
 		k.deps.Event("etcd", "operation", fmt.Sprintf("this machine's member %s has left, asked by %s", left.Id, by))
 	}
@@ -141,7 +141,7 @@ func (k *Manager) checkVoters(rule func(voters, answering int) error) error {
 		return nil
 	}
 	now := &api.EtcdStatusResponse{}
-	err := run(k.deps.Stopping, k.deps.Command, "data-status", nil, now)
+	err := nodespec.RunInto(k.deps.Stopping, k.deps.Command, paths.UserAPI, "data-status", nil, now)
 	if err != nil || now.Leader == "" {
 		return nil
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/limits"
 	"github.com/orlop-os/orlop/pkg/nodespec"
+	"github.com/orlop-os/orlop/pkg/paths"
 )
 
 // Scheduled etcd snapshots (Cluster.spec.etcd.snapshots). The orchestrator owns the files
@@ -141,7 +142,7 @@ func (k *Manager) takeSnapshot(ctx context.Context, want config.Snapshots) (*api
 		request.Recipients = append(request.Recipients, string(r))
 	}
 	made := &api.EtcdStoredSnapshot{}
-	if err := run(ctx, k.deps.Command, "take-snapshot", request, made); err != nil {
+	if err := nodespec.RunInto(ctx, k.deps.Command, paths.UserAPI, "take-snapshot", request, made); err != nil {
 		return nil, err
 	}
 	k.schedule.setLast(made.At.AsTime())

@@ -98,7 +98,7 @@ func (k *Manager) fillSnapshot(ctx context.Context, stored string, f *os.File) (
 	ctx, cancel := limits.Within(ctx, k.deps.Stopping, dataTimeout)
 	defer cancel()
 	about := &api.EtcdSnapshotInfo{}
-	if err := run(ctx, k.deps.Command, "stream-snapshot", &api.EtcdSnapshotRequest{Stored: stored}, about, f); err != nil {
+	if err := nodespec.RunInto(ctx, k.deps.Command, paths.UserAPI, "stream-snapshot", &api.EtcdSnapshotRequest{Stored: stored}, about, f); err != nil {
 		return nil, commandError(err)
 	}
 	return about, nil
@@ -146,7 +146,7 @@ func (k *Manager) ListSnapshots(ctx context.Context) (*api.EtcdListSnapshotsResp
 // a target.
 func listSnapshots(ctx context.Context, start nodespec.Command, target string) ([]*api.EtcdStoredSnapshot, error) {
 	list := &api.EtcdListSnapshotsResponse{}
-	err := run(ctx, start, "list-snapshots", target, list)
+	err := nodespec.RunInto(ctx, start, paths.UserAPI, "list-snapshots", target, list)
 	return list.Snapshots, err
 }
 

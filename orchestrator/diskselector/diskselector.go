@@ -3,7 +3,6 @@
 package diskselector
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
 	"maps"
@@ -20,16 +19,15 @@ const costLimit = 100_000
 
 // Answer reads a DiskMatchRequest and writes the DiskMatchResult, both as JSON.
 func Answer(from io.Reader, to io.Writer) error {
-	var q nodespec.DiskMatchRequest
-	if err := json.NewDecoder(from).Decode(&q); err != nil {
-		return fmt.Errorf("cannot decode the request: %w", err)
+	q, err := nodespec.ReadRequest[nodespec.DiskMatchRequest](from)
+	if err != nil {
+		return err
 	}
 	var a nodespec.DiskMatchResult
-	var err error
 	if a.Matches, err = match(q); err != nil {
 		a.Problem = err.Error()
 	}
-	return json.NewEncoder(to).Encode(a)
+	return nodespec.WriteAnswer(to, a)
 }
 
 // units are the constants for sizes in an expression.

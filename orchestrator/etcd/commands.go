@@ -95,7 +95,7 @@ var Commands = map[string]Command{
 // with is a command with a request.
 func with[Q any](do func(context.Context, localMember, Q) (any, error)) Command {
 	return func(ctx context.Context, spec nodespec.Spec, dirs dirs.Dirs, request io.Reader) (any, error) {
-		order, err := decode[Q](request)
+		order, err := nodespec.ReadRequest[Q](request)
 		if err != nil {
 			return nil, err
 		}

@@ -1,4 +1,4 @@
-package etcd
+package nodespec
 
 import (
 	"bytes"
@@ -9,18 +9,17 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/orlop-os/orlop/pkg/api"
-	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// TestEncode checks that an answer with invalid UTF-8 is readable, and that an answer without a
-// message is JSON.
-func TestEncode(t *testing.T) {
+// TestWriteAnswer checks that an answer with invalid UTF-8 is readable, and that an answer without
+// a message is JSON.
+func TestWriteAnswer(t *testing.T) {
 	var text bytes.Buffer
 	answer := &api.EtcdStatusResponse{
 		Problem: "no \xff\xfe", Revision: 1 << 60, Alarms: []string{"a\xff"},
 		Restored: &api.EtcdRestored{By: "b\xff"}, Members: []*api.EtcdMember{{Name: "m\xff", PeerUrls: []string{"u\xff"}}},
 	}
-	if err := Encode(&text, answer); err != nil {
+	if err := WriteAnswer(&text, answer); err != nil {
 		t.Fatal(err)
 	}
 	want := &api.EtcdStatusResponse{
@@ -32,27 +31,27 @@ func TestEncode(t *testing.T) {
 		t.Errorf("%s: %v", text.Bytes(), err)
 	}
 	for answer, want := range map[any]string{
-		(*api.EtcdMember)(nil):              "{}",
-		nodespec.UploadResult{Remaining: 1}: `{"uploaded":"","remaining":1}`,
+		(*api.EtcdMember)(nil):     "{}",
+		UploadResult{Remaining: 1}: `{"uploaded":"","remaining":1}`,
 	} {
 		text.Reset()
-		if err := Encode(&text, answer); err != nil || strings.TrimSpace(text.String()) != want {
+		if err := WriteAnswer(&text, answer); err != nil || strings.TrimSpace(text.String()) != want {
 			t.Errorf("%q, %v; want %s", text.String(), err, want)
 		}
 	}
 }
 
-// TestDecode checks that a request is read as JSON or as a message, and that an unknown field is
-// ignored.
-func TestDecode(t *testing.T) {
-	m, err := decode[*api.EtcdRemoveMemberRequest](strings.NewReader(`{"member": "a", "new": 1}`))
+// TestReadRequest checks that a request is read as JSON or as a message, and that an unknown field
+// is ignored.
+func TestReadRequest(t *testing.T) {
+	m, err := ReadRequest[*api.EtcdRemoveMemberRequest](strings.NewReader(`{"member": "a", "new": 1}`))
 	if err != nil || m.Member != "a" {
 		t.Errorf("%v, %v", m, err)
 	}
-	if m, err := decode[*api.EtcdRemoveMemberRequest](strings.NewReader(`"a"`)); err == nil || !strings.HasPrefix(err.Error(), "cannot decode the request: ") {
+	if m, err := ReadRequest[*api.EtcdRemoveMemberRequest](strings.NewReader(`"a"`)); err == nil || !strings.HasPrefix(err.Error(), "cannot decode the request: ") {
 		t.Errorf("%v, %v", m, err)
 	}
-	r, err := decode[nodespec.ReencryptRequest](strings.NewReader(`{"count": true, "new": 1}`))
+	r, err := ReadRequest[ReencryptRequest](strings.NewReader(`{"count": true, "new": 1}`))
 	if err != nil || !r.CountOnly {
 		t.Errorf("%v, %v", r, err)
 	}

@@ -1,4 +1,4 @@
-package etcd
+package nodespec
 
 import (
 	"encoding/json"
@@ -10,18 +10,36 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 )
 
-// decode reads a request.
-func decode[Q any](from io.Reader) (request Q, err error) {
-	message, ok := any(request).(proto.Message)
+// Encode returns the input or output of a command in JSON; a message of the API has protobuf's JSON
+// form. It replaces invalid UTF-8.
+func Encode(value any) ([]byte, error) {
+	message, ok := value.(proto.Message)
 	if !ok {
-		err = json.NewDecoder(from).Decode(&request)
-	} else {
+		return json.Marshal(value)
+	}
+	replaceInvalid(message.ProtoReflect())
+	return protojson.Marshal(message)
+}
+
+// decode reads the output of Encode into a message, or into another value by its pointer. It
+// ignores unknown fields.
+func decode(text []byte, into any) error {
+	if message, ok := into.(proto.Message); ok {
+		return protojson.UnmarshalOptions{DiscardUnknown: true}.Unmarshal(text, message)
+	}
+	return json.Unmarshal(text, into)
+}
+
+// ReadRequest reads the input of a command.
+func ReadRequest[Q any](from io.Reader) (request Q, err error) {
+	into := any(&request)
+	if message, ok := any(request).(proto.Message); ok {
 		message = message.ProtoReflect().New().Interface()
-		request = message.(Q)
-		var text []byte
-		if text, err = io.ReadAll(from); err == nil {
-			err = protojson.UnmarshalOptions{DiscardUnknown: true}.Unmarshal(text, message)
-		}
+		request, into = message.(Q), message
+	}
+	text, err := io.ReadAll(from)
+	if err == nil {
+		err = decode(text, into)
 	}
 	if err != nil {
 		return request, fmt.Errorf("cannot decode the request: %w", err)
@@ -29,14 +47,9 @@ func decode[Q any](from io.Reader) (request Q, err error) {
 	return request, nil
 }
 
-// Encode writes the answer of a command.
-func Encode(to io.Writer, answer any) error {
-	message, ok := answer.(proto.Message)
-	if !ok {
-		return json.NewEncoder(to).Encode(answer)
-	}
-	replaceInvalid(message.ProtoReflect())
-	text, err := protojson.Marshal(message)
+// WriteAnswer writes the output of a command.
+func WriteAnswer(to io.Writer, answer any) error {
+	text, err := Encode(answer)
 	if err != nil {
 		return fmt.Errorf("cannot encode the answer: %w", err)
 	}
