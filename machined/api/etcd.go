@@ -6,7 +6,6 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
-	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/nodespec"
@@ -55,11 +54,7 @@ func (s etcdService) Restore(stream grpc.ClientStreamingServer[api.EtcdRestoreRe
 	if err != nil {
 		return err
 	}
-	return stream.SendAndClose(&api.EtcdRestoreResponse{Restored: toRestored(restored)})
-}
-
-func toRestored(r nodespec.EtcdRestored) *api.EtcdRestored {
-	return &api.EtcdRestored{At: timestamppb.New(r.At), By: r.By, Revision: r.Revision, Keys: int64(r.Keys), Replaced: r.Replaced, Undo: r.Undo}
+	return stream.SendAndClose(&api.EtcdRestoreResponse{Restored: restored.Message()})
 }
 
 func (s etcdService) Status(ctx context.Context, _ *api.EtcdStatusRequest) (*api.EtcdStatusResponse, error) {

@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"os"
 
-	"google.golang.org/protobuf/types/known/timestamppb"
-
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/etcdjoin"
 	"github.com/orlop-os/orlop/pkg/nodespec"
@@ -18,7 +16,7 @@ import (
 func (l members) status(ctx context.Context) *api.EtcdStatusResponse {
 	s := &api.EtcdStatusResponse{Member: l.spec.Node.Name}
 	if r, err := readRestored(l.at(nodespec.LastRestoreFile)); err == nil {
-		s.Restored = &api.EtcdRestored{At: timestamppb.New(r.At), By: r.By, Revision: r.Revision, Keys: int64(r.Keys), Replaced: r.Replaced, Undo: r.Undo}
+		s.Restored = r.Message()
 	}
 	if info, err := os.Stat(l.at(undoFile)); err == nil {
 		s.UndoSize = info.Size()

@@ -1,6 +1,12 @@
 package nodespec
 
-import "time"
+import (
+	"time"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/orlop-os/orlop/pkg/api"
+)
 
 // Input and output (JSON) of the orchestrator's commands for etcd that are no messages of the API.
 
@@ -63,6 +69,11 @@ type EtcdRestored struct {
 	Keys     int       `json:"keys"`
 	// last revision of the replaced data; 0 if there was none or it was unreadable
 	Replaced int64 `json:"replaced"`
+}
+
+// Message returns the message of the API about the restore.
+func (r EtcdRestored) Message() *api.EtcdRestored {
+	return &api.EtcdRestored{At: timestamppb.New(r.At), By: r.By, Revision: r.Revision, Keys: int64(r.Keys), Replaced: r.Replaced, Undo: r.Undo}
 }
 
 // EtcdRecovered is the output of `orchestrator recover-data`.
