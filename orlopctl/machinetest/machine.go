@@ -422,6 +422,7 @@ func (s *machineService) Events(r *api.EventsRequest, stream grpc.ServerStreamin
 	}
 	if r.Follow {
 		<-stream.Context().Done()
+		return stream.Context().Err()
 	}
 	return nil
 }
