@@ -512,9 +512,9 @@ func TestJoinRequest(t *testing.T) {
 			return err
 		}
 		if r.Name != "w1" || string(r.Csr) != "key" || !strings.HasPrefix(r.Peer, "127.0.0.1:") {
-			return stream.SendMsg(&api.RequestJoinResponse{State: "rejected", Reason: "wrong"})
+			return stream.SendMsg(&api.RequestJoinResponse{State: string(joinrequest.Rejected), Reason: "wrong"})
 		}
-		return stream.SendMsg(&api.RequestJoinResponse{State: "approved", Certificate: []byte("ticket")})
+		return stream.SendMsg(&api.RequestJoinResponse{State: string(joinrequest.Approved), Certificate: []byte("ticket")})
 	})
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()

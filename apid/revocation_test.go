@@ -104,7 +104,7 @@ func TestRevokedCertificate(t *testing.T) {
 // pods.
 func TestRevocationsLost(t *testing.T) {
 	b := newTestAPI(t)
-	b.write(RevokedFile, fmt.Appendf(nil, `[{"lineage":%q}]`, trust.AnyTicket))
+	b.write(RevokedFile, fmt.Appendf(nil, `[{"origin":%q}]`, trust.AnyTicket))
 	worker := mustLeaf(t, b.clients, pki.Spec{CN: "w1", O: []string{pki.RoleMachine}, Usage: pki.Client, TTL: day, Ticket: "0a1b2c"})
 	c, err := client.Dial(t.Context(), b.endpoint(worker))
 	if err != nil {

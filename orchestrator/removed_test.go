@@ -130,9 +130,9 @@ func removedNodes(ctx context.Context, t *testing.T, m machine, admin kubernetes
 			t.Fatal(err)
 		}
 	}
-	revoked(`[{"lineage": "12ab", "machine": "` + name + `"}]`)
+	revoked(`[{"origin": "12ab", "machine": "` + name + `"}]`)
 	t.Logf("refused %s after the machine was taken out", outside(again).Round(time.Millisecond))
-	revoked(`[{"lineage": "12ab"}]`)
+	revoked(`[{"origin": "12ab"}]`)
 	waitUser(ctx, t, again, user.Username)
 
 	there, err := nodecontrollers.DeleteRemovedNodes(ctx, m.dirs, nodespec.NodeGCRequest{Names: []string{name, "never-there"}, MadeBefore: time.Now().Add(time.Minute)})

@@ -116,7 +116,7 @@ func TestRestore(t *testing.T) {
 	}
 	m.prepare(nil)
 	m.serve(thisFormat, func(c *clientv3.Client) { m.expect(c, "again", "kept") })
-	// format.json, last-restore.json, undo.snapshot
+	// format.json, put-back.json, undo.snapshot
 	if left, _ := filepath.Glob(m.local.at("*")); len(left) != 3 {
 		t.Errorf("%q is left", left)
 	}
@@ -465,7 +465,7 @@ func TestRestoreThenBack(t *testing.T) {
 		}
 	})
 	m.serve(thisFormat, func(c *clientv3.Client) { m.expect(c, "kept") })
-	// format.json, last-restore.json, restored.json, undo.snapshot, 1.0.0.db
+	// format.json, put-back.json, restored.json, undo.snapshot, 1.0.0.db
 	if left, _ := filepath.Glob(m.local.at("*")); len(left) != 5 {
 		t.Errorf("%q is left", left)
 	}

@@ -9,6 +9,8 @@ import (
 )
 
 // Input and output (JSON) of the orchestrator's commands for etcd that are no messages of the API.
+// The names of stored files and fields are those of version 0.1.0, which reads them after a
+// rollback (docs/decisions/0092-stored-formats.md).
 
 // TakeSnapshotRequest is the input of `orchestrator take-snapshot`.
 type TakeSnapshotRequest struct {
@@ -47,15 +49,15 @@ type EtcdRestore struct {
 
 // PendingRestoreFile, in paths.EtcdSnapshots, holds the EtcdRestored that the next start of
 // orchestrator api performs.
-const PendingRestoreFile = "pending-restore.json"
+const PendingRestoreFile = "asked.json"
 
 // LastRestoreFile, in paths.EtcdSnapshots, holds the EtcdRestored of the last performed restore.
-const LastRestoreFile = "last-restore.json"
+const LastRestoreFile = "put-back.json"
 
 // ForceNewClusterFile, in paths.EtcdSnapshots, makes etcd start as the only member with its data.
 // RejoinFile makes it drop its data first.
 const (
-	ForceNewClusterFile = "force-new-cluster"
+	ForceNewClusterFile = "alone"
 	RejoinFile          = "rejoin"
 )
 

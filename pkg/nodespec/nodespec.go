@@ -168,9 +168,9 @@ const RestoredFile = "restored.json"
 type SavepointRestored struct {
 	Version       string    `json:"version"` // version of the system that got its data back
 	At            time.Time `json:"at"`
-	Saved         time.Time `json:"saved"`         // time of the savepoint
-	Revision      int64     `json:"revision"`      // last revision in the savepoint
-	LostRevisions int64     `json:"lostRevisions"` // lost revisions after it
+	Saved         time.Time `json:"saved"`    // time of the savepoint
+	Revision      int64     `json:"revision"` // last revision in the savepoint
+	LostRevisions int64     `json:"dropped"`  // lost revisions after it
 }
 
 // NodeGCRequest is the JSON input of `orchestrator delete-removed-nodes`.

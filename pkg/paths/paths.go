@@ -1,5 +1,10 @@
 // Package paths defines every fixed path of the running system once, with its content and its
 // owner. It imports nothing.
+//
+// A path below State or Data is a contract: the released versions read and write it, and a rollback
+// runs them again (docs/decisions/0092-stored-formats.md). Some stored names are therefore older
+// than the names of their constants: etcd-kept (snapshots), stand-in (offline API server), shipping
+// (log shipping) and trust/book.json (ledger).
 package paths
 
 // The executables in the read-only root.
@@ -61,10 +66,10 @@ const (
 	AuditInProgress = State + "/audit-in-progress"
 	// LogShipping holds the position of each receiver in the audit log (package logship), a file
 	// per receiver.
-	LogShipping = State + "/log-shipping"
+	LogShipping = State + "/shipping"
 	// TrustLedger holds the issued and revoked client certificates and the membership (package
 	// trust), JSON.
-	TrustLedger = State + "/trust/ledger.json"
+	TrustLedger = State + "/trust/book.json"
 	// Membership holds the certificates that a worker has received, with their keys (package
 	// membership), JSON.
 	Membership = State + "/membership.json"
@@ -83,7 +88,7 @@ const (
 const (
 	EtcdData = Data + "/lib/etcd" // owner UserAPI, 0700
 	// owner UserAPI, 0700: savepoints and snapshots of etcd
-	EtcdSnapshots  = Data + "/lib/etcd-snapshots"
+	EtcdSnapshots  = Data + "/lib/etcd-kept"
 	ContainerdData = Data + "/lib/containerd" // root
 	KubeletData    = Data + "/lib/kubelet"    // root
 	PodLogs        = Data + "/log/pods"       // root
@@ -104,7 +109,7 @@ const (
 	PodNetwork     = Data + "/lib/podnetwork" // root, 0700: the node's WireGuard key
 	// root, 0700: the objects that pods need to start without an API server
 	// (orchestrator/offlineapi)
-	OfflineAPI = Data + "/lib/offline-api"
+	OfflineAPI = Data + "/lib/stand-in"
 	// root, 0700: the upgrade bundle of the present or the last transfer
 	Bundle   = Data + "/lib/bundle"
 	AuditLog = Data + "/log/kube-audit" // owner UserAPI, 0700

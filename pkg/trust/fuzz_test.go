@@ -9,10 +9,10 @@ import (
 // FuzzMerge merges arbitrary revocations of a peer. The valid entries are merged once, the ledger
 // stays within its limit, and it is equal after it was written and read.
 func FuzzMerge(f *testing.F) {
-	f.Add([]byte(`[{"lineage":"1a","by":"CN=admin"},{"name":"dora","generation":2,"restored":true}]`), []byte(`[{"name":"dora","generation":1}]`))
-	f.Add([]byte(`[{"lineage":"any ticket"}]`), []byte(`null`))
-	f.Add([]byte(`[{"lineage":"1a","name":"dora"}]`), []byte(`[{}]`))
-	f.Add([]byte(`[{"name":"dora","at":"2026-05-01T12:00:00Z"}]`), []byte(`[{"name":"emil","at":"9999-12-31T23:59:59-23:00"},{"lineage":"1a"}]`))
+	f.Add([]byte(`[{"origin":"1a","by":"CN=admin"},{"name":"dora","count":2,"restored":true}]`), []byte(`[{"name":"dora","count":1}]`))
+	f.Add([]byte(`[{"origin":"any ticket"}]`), []byte(`null`))
+	f.Add([]byte(`[{"origin":"1a","name":"dora"}]`), []byte(`[{}]`))
+	f.Add([]byte(`[{"name":"dora","at":"2026-05-01T12:00:00Z"}]`), []byte(`[{"name":"emil","at":"9999-12-31T23:59:59-23:00"},{"origin":"1a"}]`))
 	f.Fuzz(func(t *testing.T, before, sent []byte) {
 		var known Ledger
 		var received []Revocation

@@ -28,13 +28,13 @@ const (
 type Issued struct {
 	Serial string `json:"serial"` // hexadecimal
 	// serial number of the first certificate of the lineage; equal to Serial without a renewal
-	Lineage string        `json:"lineage"`
+	Lineage string        `json:"origin"`
 	Name    string        `json:"name"` // common name
 	Role    string        `json:"role"` // "reader"
 	At      time.Time     `json:"at"`
 	Expires time.Time     `json:"expires"`
-	TTL     time.Duration `json:"ttl"` // the requested TTL in nanoseconds
-	By      string        `json:"by"`  // subject of the caller that requested it
+	TTL     time.Duration `json:"life"` // the requested TTL in nanoseconds
+	By      string        `json:"by"`   // subject of the caller that requested it
 }
 
 // TTL returns the TTL of a certificate: asked, or if asked is zero, the default or most, the

@@ -22,9 +22,9 @@ const (
 // Merge works in any order and any number of times. A membership never contains a removed member or
 // a revoked ticket; the revocations record the removal.
 type Membership struct {
-	Members  []Member        `json:"members,omitempty"`  // in the order of joining
-	Tickets  []Ticket        `json:"tickets,omitempty"`  // unused tickets, oldest first
-	Bindings []TicketBinding `json:"bindings,omitempty"` // bindings of the unused tickets
+	Members  []Member        `json:"members,omitempty"` // in the order of joining
+	Tickets  []Ticket        `json:"tickets,omitempty"` // unused tickets, oldest first
+	Bindings []TicketBinding `json:"claims,omitempty"`  // bindings of the unused tickets
 }
 
 // Member is a worker that joined the cluster with a ticket. All certificates of the member contain
@@ -39,7 +39,7 @@ type Member struct {
 	Expires time.Time `json:"expires"` // expiry of these certificates
 	// Generation counts the issues of certificates, and the calls from an address that differs from
 	// the previous address.
-	Generation uint64 `json:"generation,omitempty"`
+	Generation uint64 `json:"count,omitempty"`
 }
 
 // Check returns an error if a ledger cannot contain the member.

@@ -30,8 +30,8 @@ const (
 // Revocation is the ledger entry for a revoked lineage or name. Exactly one of Lineage and Name is
 // set.
 type Revocation struct {
-	Lineage string `json:"lineage,omitempty"` // lineage ID: serial of its first certificate
-	Name    string `json:"name,omitempty"`    // common name in certificates
+	Lineage string `json:"origin,omitempty"` // lineage ID: serial of its first certificate
+	Name    string `json:"name,omitempty"`   // common name in certificates
 	// Machine is the name of the machine to which the ticket Lineage belongs. With it the node
 	// garbage collection deletes the Node even if no membership contains the machine any more. It
 	// is empty for other certificates, and where the machine is unknown.
@@ -40,7 +40,7 @@ type Revocation struct {
 	By      string    `json:"by"` // subject of the caller that revoked it
 	// Generation counts revocations and restorations. When machines sync, the entry with the
 	// greater generation wins, regardless of the clocks.
-	Generation uint64 `json:"generation,omitempty"`
+	Generation uint64 `json:"count,omitempty"`
 	// The name is valid again. The entry stays, so that a machine that was off does not bring the
 	// revocation back.
 	Restored bool `json:"restored,omitempty"`

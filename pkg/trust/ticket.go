@@ -41,7 +41,7 @@ type Ticket struct {
 	// admit its machine. So at most one key can join. A ledger that replaces a lost ledger has a
 	// different ID and no vote.
 	Voters []string `json:"voters"`
-	Quorum int      `json:"quorum"`
+	Quorum int      `json:"needs"`
 }
 
 func (t Ticket) check() error {

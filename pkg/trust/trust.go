@@ -9,6 +9,10 @@
 // restored.
 //
 // The package only makes decisions. It stores no files and issues no certificates.
+//
+// The JSON tags are those of version 0.1.0, which reads the same ledger after a rollback
+// (docs/decisions/0092-stored-formats.md): origin is the lineage, life the TTL, count the
+// generation, needs the quorum, planes the control plane and claims the ticket bindings.
 package trust
 
 import (
@@ -34,7 +38,7 @@ type Ledger struct {
 	Revoked Revocations  `json:"revoked,omitempty"`
 	// ControlPlanes maps the addresses of the other control-plane machines to the names that they
 	// have reported. No worker can join under these names, even while the machines are off.
-	ControlPlanes map[string]string `json:"controlPlanes,omitempty"`
+	ControlPlanes map[string]string `json:"planes,omitempty"`
 	Membership                      // members, tickets and ticket bindings
 	// Floor is a time that has certainly passed (package timesync). It is not stored. No entry is
 	// dropped if it expires after Floor, regardless of the clock, because time servers prove
