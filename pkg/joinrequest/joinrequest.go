@@ -9,6 +9,9 @@
 // key, and nothing else.
 //
 // The package only makes decisions and parses messages. It reads no clock and stores no files.
+//
+// The JSON names and the values of State are those of version 0.1.0, because workers and control
+// planes of both versions speak the same protocol: key is the CSR, standing the state.
 package joinrequest
 
 import (
@@ -33,7 +36,7 @@ const maxMessage = 16 << 10
 type Request struct {
 	Name string `json:"name"` // requested machine name
 	// PKCS #10, DER, signed with the machine's key: it proves that the sender has the key
-	CSR []byte `json:"csr"`
+	CSR []byte `json:"key"`
 }
 
 // State is the state of a join request.
@@ -41,15 +44,15 @@ type State string
 
 // States of a join request.
 const (
-	Pending  State = "pending"  // no operator has decided yet
+	Pending  State = "waits"    // no operator has decided yet
 	Approved State = "approved" // the answer contains the ticket
 	Denied   State = "denied"   // by an operator
-	Rejected State = "rejected" // not listed for the operator, see Reason
+	Rejected State = "refused"  // not listed for the operator, see Reason
 )
 
 // Answer is the message of the control-plane machine.
 type Answer struct {
-	State State `json:"state"`
+	State State `json:"standing"`
 	// X.509, DER: the ticket for the key of the request
 	Certificate []byte `json:"certificate,omitempty"`
 	Reason      string `json:"reason,omitempty"` // a sentence

@@ -178,7 +178,7 @@ func TestOverAConnection(t *testing.T) {
 	if err := <-served; err != nil {
 		t.Error(err)
 	}
-	for _, text := range []string{"", "{}\n", `{"state":"king"}` + "\n", strings.Repeat(" ", maxMessage) + `{"state":"pending"}`} {
+	for _, text := range []string{"", "{}\n", `{"standing":"king"}` + "\n", strings.Repeat(" ", maxMessage) + `{"standing":"waits"}`} {
 		if a, err := Send(struct {
 			io.Reader
 			io.Writer
