@@ -15,5 +15,8 @@
 // machined receives the identity of the caller as metadata (package callerid). apid forwards no
 // metadata of the client: machined reads none, so a client cannot forge it.
 //
+// apid replaces a former name of a method by the present name (api.PresentName) before step 2, so
+// that a former name leads to no other decision, record or handler.
+//
 // apid knows no method by name, has no state between calls and never changes the machine.
 package apid

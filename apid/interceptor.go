@@ -29,6 +29,8 @@ type caller struct {
 	subject, name, serial, origin, ticket, key, peer, issuer string
 	// of the connection at the start of the call, in milliseconds
 	age string
+	// authorized method of the call, by its present name
+	method string
 	// key by which calls are counted (pki.HolderID)
 	holder string
 	role   api.Role
@@ -85,8 +87,11 @@ func (g *interceptor) stream(srv any, stream grpc.ServerStream, info *grpc.Strea
 }
 
 // handle makes the call if the caller is authorized, and audits it.
+// A former name of a method is replaced first, so that all decisions, records and the proxy see the
+// present name only.
 func (g *interceptor) handle(ctx context.Context, method string, call func(context.Context) error) error {
 	start := time.Now()
+	method = api.PresentName(method)
 	c, err := identify(ctx)
 	if err != nil {
 		return g.refused(ctx, "call refused", c, method, start, err)
@@ -117,6 +122,7 @@ func (g *interceptor) handle(ctx context.Context, method string, call func(conte
 	if err := refusal(g.roles.check(method, c.role)); err != nil {
 		return g.refused(ctx, "call refused", c, method, start, err)
 	}
+	c.method = method
 	err = panics.Do("call "+sanitized(method), func() error { return call(context.WithValue(held, callerKey{}, c)) })
 	if failed := (*panics.Error)(nil); errors.As(err, &failed) {
 		return g.refused(ctx, "call failed", c, method, start, status.Error(codes.Internal, failed.Error()))

@@ -39,15 +39,14 @@ func (p *proxy) handle(_ any, down grpc.ServerStream) error {
 	if !ok {
 		return status.Error(codes.Internal, "the call did not pass the interceptor")
 	}
-	method, _ := grpc.MethodFromServerStream(down)
 	ctx, cancel := context.WithCancel(metadata.NewOutgoingContext(down.Context(), c.metadata()))
 	defer cancel()
-	up, err := p.to(c).NewStream(ctx, &bidirectional, method)
+	up, err := p.to(c).NewStream(ctx, &bidirectional, c.method)
 	if err != nil {
 		return unavailable(err)
 	}
 	go func() {
-		if err := panics.Do("call "+sanitized(method), func() error { return forward(up, down) }); err != nil {
+		if err := panics.Do("call "+sanitized(c.method), func() error { return forward(up, down) }); err != nil {
 			cancel() // the client disconnected: machined must know
 		}
 	}()

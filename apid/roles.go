@@ -55,7 +55,7 @@ func (t roleTable) check(method string, role api.Role) error {
 	rule, known := t[method]
 	switch {
 	case !known:
-		return fmt.Errorf("%s: cannot call: this machine knows no such method; compare its version with that of your tool", method)
+		return fmt.Errorf("%s: cannot call: %s; compare its version with that of your tool", method, api.UnknownMethod)
 	case rule.minimum == api.Role_ROLE_UNSPECIFIED:
 		return fmt.Errorf("%s: cannot call: the method has no role, so no caller may", method)
 	case role == api.Role_ROLE_UNSPECIFIED:

@@ -201,6 +201,7 @@ func dial(ctx context.Context, e Endpoint) (*Client, error) {
 			return new(net.Dialer).DialContext(ctx, "tcp", address)
 		}
 	}
+	names := new(methodNames)
 	// The target is a URL, which cannot hold every address.
 	conn, err := grpc.NewClient("passthrough:///machine",
 		grpc.WithTransportCredentials(watch),
@@ -214,6 +215,7 @@ func dial(ctx context.Context, e Endpoint) (*Client, error) {
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage), grpc.MaxCallSendMsgSize(maxMessage)),
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 20 * time.Second, Timeout: 20 * time.Second}),
 		grpc.WithDisableServiceConfig(), grpc.WithNoProxy(),
+		grpc.WithUnaryInterceptor(names.unary), grpc.WithStreamInterceptor(names.stream),
 	)
 	if err != nil {
 		return nil, fmt.Errorf("machine %s: cannot connect: %w", address, err)

@@ -1,0 +1,98 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"io"
+	"strings"
+	"sync/atomic"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/orlop-os/orlop/pkg/api"
+)
+
+// methodNames selects the names of methods on a connection. A machine of a former version rejects
+// the present name of a renamed method before it does any work; the call is then repeated with the
+// former name (api.FormerName).
+type methodNames struct {
+	former atomic.Bool // the machine answered to a former name
+}
+
+// order returns the names of a method in the order of the attempts. second is empty if the method
+// was never renamed.
+func (n *methodNames) order(method string) (first, second string) {
+	former := api.FormerName(method)
+	if former != "" && n.former.Load() {
+		return former, method
+	}
+	return method, former
+}
+
+// isUnknownMethod reports whether a machine knows no method with the name of the call.
+func isUnknownMethod(err error) bool {
+	s, ok := status.FromError(err)
+	return ok && s.Code() == codes.PermissionDenied && strings.Contains(s.Message(), api.UnknownMethod)
+}
+
+func (n *methodNames) unary(ctx context.Context, method string, request, answer any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker, options ...grpc.CallOption) error {
+	first, second := n.order(method)
+	err := invoke(ctx, first, request, answer, conn, options...)
+	if second == "" || !isUnknownMethod(err) {
+		return err
+	}
+	err = invoke(ctx, second, request, answer, conn, options...)
+	if !isUnknownMethod(err) {
+		n.former.Store(second != method)
+	}
+	return err
+}
+
+// stream repeats a call with a single request only. A client sends several requests after a unary
+// call on the same connection, which has found out the names.
+func (n *methodNames) stream(ctx context.Context, desc *grpc.StreamDesc, conn *grpc.ClientConn, method string, open grpc.Streamer, options ...grpc.CallOption) (grpc.ClientStream, error) {
+	first, second := n.order(method)
+	s, err := open(ctx, desc, conn, first, options...)
+	if err != nil || second == "" || desc.ClientStreams {
+		return s, err
+	}
+	return &repeatable{ClientStream: s, again: func() (grpc.ClientStream, error) { return open(ctx, desc, conn, second, options...) }}, nil
+}
+
+// repeatable is the stream of a call with a single request.
+type repeatable struct {
+	grpc.ClientStream
+	request any
+	again   func() (grpc.ClientStream, error) // nil after the first answer
+}
+
+// SendMsg implements grpc.ClientStream.
+func (s *repeatable) SendMsg(request any) error {
+	s.request = request
+	return s.ClientStream.SendMsg(request)
+}
+
+// RecvMsg implements grpc.ClientStream.
+func (s *repeatable) RecvMsg(answer any) error {
+	again := s.again
+	s.again = nil
+	err := s.ClientStream.RecvMsg(answer)
+	if again == nil || !isUnknownMethod(err) {
+		return err
+	}
+	repeated, err := again()
+	if err != nil {
+		return err
+	}
+	s.ClientStream = repeated
+	// io.EOF: the call has ended, and RecvMsg returns the reason
+	if err := s.ClientStream.SendMsg(s.request); err != nil && !errors.Is(err, io.EOF) {
+		return err
+	}
+	if err := s.ClientStream.CloseSend(); err != nil {
+		return err
+	}
+	return s.ClientStream.RecvMsg(answer)
+}
