@@ -89,7 +89,7 @@ func newNetwork(event func(source, kind, message string)) converge.Network {
 		Config: n.Config,
 		State:  n.State,
 		Files:  network.SystemFiles,
-		Leases: paths.State + "/dhcp",
+		Leases: paths.Leases,
 		Log:    func(line string) { event("network", "operation", line) },
 	})
 	return n

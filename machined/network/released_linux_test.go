@@ -1,0 +1,21 @@
+package network
+
+import (
+	"testing"
+
+	"github.com/orlop-os/orlop/pkg/releasedtest"
+)
+
+func TestReleasedLeases(t *testing.T) {
+	was, is := LeaseDir(releasedtest.Copy(t, ".")), LeaseDir(t.TempDir())
+	for _, mac := range []string{"52:54:00:12:34:56", "52:54:00:12:34:57"} {
+		l, err := was.Load(mac)
+		if err != nil || l == nil {
+			t.Fatalf("%s: %v, %v", mac, l, err)
+		}
+		if err := is.Save(mac, l); err != nil {
+			t.Fatal(err)
+		}
+	}
+	releasedtest.Compare(t, ".", string(is))
+}

@@ -1,0 +1,68 @@
+package upgrade
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/orlop-os/orlop/pkg/releasedtest"
+	"github.com/orlop-os/orlop/pkg/slot"
+)
+
+// TestReleasedRecords checks the record of an upgrade in each phase, with the configuration and the
+// log of a version on trial.
+func TestReleasedRecords(t *testing.T) {
+	for dir, phase := range map[string]slot.Phase{
+		"writing": slot.Writing, "written": slot.Written, "trial": slot.Trial,
+		"committed": slot.Committed, "rolled-back": slot.RolledBack, "failed": slot.Failed,
+	} {
+		was, is := Store{Dir: releasedtest.Copy(t, dir)}, Store{Dir: filepath.Join(t.TempDir(), "present")}
+		r, err := was.Load()
+		if err != nil || r.Phase != phase || r.From != "0.1.0" || r.Started.IsZero() {
+			t.Errorf("%s: %+v, %v", dir, r, err)
+		}
+		if err := is.Save(r); err != nil {
+			t.Fatal(err)
+		}
+		if configuration, err := was.SavedConfiguration("0.1.0"); err != nil || (configuration != nil) != (phase == slot.Trial) {
+			t.Errorf("%s: %q, %v", dir, configuration, err)
+		} else if configuration != nil {
+			if err := errors.Join(is.SaveConfiguration("0.1.0", configuration), is.SaveLog(was.SavedLog())); err != nil {
+				t.Fatal(err)
+			}
+		}
+		releasedtest.Compare(t, dir, is.Dir)
+	}
+}
+
+// TestReleasedInbox checks that an upload that version 0.1.0 has begun continues.
+func TestReleasedInbox(t *testing.T) {
+	in := Inbox{Dir: releasedtest.Copy(t, "inbox"), Free: func(string) (int64, error) { return 1 << 40, nil }, StallTimeout: time.Minute}
+	b, err := in.Bundle()
+	if err != nil || b.Have != 300 {
+		t.Fatalf("%+v, %v", b, err)
+	}
+	text, err := json.Marshal(b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	releasedtest.CompareFile(t, "inbox/bundle.json", text)
+	if b, err = in.Offer(b.SHA256, b.Size); err != nil || b.Have != 300 {
+		t.Fatalf("%+v, %v", b, err)
+	}
+	// The digest in the offer is not the digest of the content, so the end is a refusal.
+	rest := bytes.NewReader([]byte(strings.Repeat("orlop", 40)))
+	err = in.Receive(t.Context(), rest, func(io.Reader) error { return nil }, func(int64) {})
+	if want := "has SHA-256 "; err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("%v", err)
+	}
+	if all, err := os.ReadFile(in.file()); err != nil || string(all) != strings.Repeat("orlop", 100) {
+		t.Errorf("%q, %v", all, err)
+	}
+}
