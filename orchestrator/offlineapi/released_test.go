@@ -1,0 +1,23 @@
+package offlineapi
+
+import (
+	"testing"
+
+	"github.com/orlop-os/orlop/pkg/nodespec"
+	"github.com/orlop-os/orlop/pkg/releasedtest"
+)
+
+func TestReleasedRecord(t *testing.T) {
+	r, err := Read(releasedtest.Copy(t, "."), nodespec.Spec{Cluster: "c1", Node: nodespec.Node{Name: "w1"}})
+	if err != nil || len(r.Missing) != 1 {
+		t.Fatalf("%+v, %v", r, err)
+	}
+	if o := r.Objects[pods.resource]; len(o) != 1 || o[0]["metadata"].(Object)["annotations"].(Object)[Annotation] != "true" {
+		t.Errorf("pods: %v", o)
+	}
+	dir := t.TempDir()
+	if err := writeRecord(dir, *r); err != nil {
+		t.Fatal(err)
+	}
+	releasedtest.Compare(t, ".", dir)
+}
