@@ -103,6 +103,7 @@ func TestControlPlane(t *testing.T) {
 	t.Run("metrics", func(t *testing.T) { resourceMetrics(ctx, t, m, admin, fake) })
 	t.Run("add-ons", func(t *testing.T) { addOns(ctx, t, m, admin) })
 	t.Run("removed nodes", func(t *testing.T) { removedNodes(ctx, t, m, admin) })
+	t.Run("versions", func(t *testing.T) { listVersionsOf(ctx, t, m, spec) })
 	t.Run("ended pods", enoughEnded)
 	t.Run("drains", func(t *testing.T) { drains(ctx, t, m, admin, node.Name) })
 	t.Run("unreadable secret", func(t *testing.T) { unreadableSecret(ctx, t, m, admin) })

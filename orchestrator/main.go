@@ -25,6 +25,7 @@
 //	orchestrator delete-removed-nodes  reads a nodespec.NodeGCRequest, deletes these Nodes,
 //	                                   writes the names of the Nodes that existed; on a control
 //	                                   plane
+//	orchestrator list-versions         writes a disruption.Versions
 //	orchestrator suspend               reads a nodespec.SuspendRequest, writes a
 //	                                   nodespec.SuspendResult; on a control plane
 //	orchestrator canary                creates a pod sandbox and removes it, or fails with the
@@ -75,6 +76,7 @@ import (
 	"github.com/orlop-os/orlop/orchestrator/kubelet"
 	"github.com/orlop-os/orlop/orchestrator/nodecontrollers"
 	"github.com/orlop-os/orlop/orchestrator/process"
+	"github.com/orlop-os/orlop/orchestrator/skew"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 	"github.com/orlop-os/orlop/pkg/notify"
 	"github.com/orlop-os/orlop/pkg/profile"
@@ -82,7 +84,7 @@ import (
 
 func main() {
 	if len(os.Args) != 2 {
-		fmt.Fprintln(os.Stderr, "orchestrator: usage: orchestrator api|controllers|node|check-access|match-disks|drain|delete-removed-nodes|suspend|canary|"+strings.Join(slices.Sorted(maps.Keys(etcd.Commands)), "|"))
+		fmt.Fprintln(os.Stderr, "orchestrator: usage: orchestrator api|controllers|node|check-access|match-disks|drain|delete-removed-nodes|list-versions|suspend|canary|"+strings.Join(slices.Sorted(maps.Keys(etcd.Commands)), "|"))
 		os.Exit(2)
 	}
 	switch os.Args[1] {
@@ -106,6 +108,8 @@ func main() {
 		err = respond(os.Stdin, os.Stdout, func(order nodespec.NodeGCRequest) ([]string, error) {
 			return nodecontrollers.DeleteRemovedNodes(ctx, dirs, order)
 		})
+	case "list-versions":
+		err = listVersions(ctx, dirs, os.Stdout)
 	case "canary":
 		err = canary.Run(ctx, dirs)
 	case controllermanager.Name:
@@ -182,6 +186,15 @@ func drainNode(ctx context.Context, dirs dirs.Dirs, order nodespec.DrainRequest)
 		return nodespec.DrainResult{}, err
 	}
 	return drain.Drain(ctx, api, spec.Node.Name, order)
+}
+
+// listVersions writes the versions of Kubernetes in the cluster.
+func listVersions(ctx context.Context, dirs dirs.Dirs, out io.Writer) error {
+	spec, err := readSpec(dirs.Spec)
+	if err != nil {
+		return err
+	}
+	return json.NewEncoder(out).Encode(skew.List(ctx, spec, dirs))
 }
 
 // suspend performs a step of suspending an object of the cluster, or of resuming it.

@@ -30,6 +30,7 @@ import (
 	"github.com/orlop-os/orlop/orchestrator/podnetwork"
 	"github.com/orlop-os/orlop/orchestrator/portguard"
 	"github.com/orlop-os/orlop/orchestrator/scheduler"
+	"github.com/orlop-os/orlop/orchestrator/skew"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
@@ -53,6 +54,9 @@ var table = []entry{
 	})},
 	{controlPlane, named(component.API, extensions.Name), with(func(ctx context.Context, w *wiring, env component.Env) error {
 		return extensions.Run(ctx, env, w.apiserver.Loopback, w.rejections)
+	})},
+	{controlPlane, named(component.API, skew.Name), with(func(ctx context.Context, w *wiring, env component.Env) error {
+		return skew.Run(ctx, env, w.apiserver.Loopback)
 	})},
 	{leaderelection.NeedsElection, one(leaderelection.Component), with(func(ctx context.Context, w *wiring, env component.Env) error {
 		return w.elector.Run(ctx, env)

@@ -17,6 +17,7 @@ import (
 
 	"github.com/orlop-os/orlop/orchestrator/dirs"
 	"github.com/orlop-os/orlop/pkg/api"
+	"github.com/orlop-os/orlop/pkg/disruption"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
@@ -74,9 +75,15 @@ var Commands = map[string]Command{
 	"remove-member": with(func(ctx context.Context, l localMember, order *api.EtcdRemoveMemberRequest) (any, error) {
 		return l.members().remove(ctx, order.Member)
 	}),
-	// It removes the own member of this machine if there are others, and writes its
-	// api.EtcdMember.
-	"leave-cluster": bare(func(ctx context.Context, l localMember) (any, error) { return l.members().leave(ctx) }),
+	// It removes the own member of this machine if there are others, returns the turn to be away,
+	// and writes its api.EtcdMember.
+	"leave-cluster": bare(func(ctx context.Context, l localMember) (any, error) {
+		left, err := l.members().leave(ctx)
+		if err == nil && left != nil {
+			turns{l.members()}.giveBackElsewhere(ctx, l.spec.Node.Name)
+		}
+		return left, err
+	}),
 	// It marks etcd to continue as the only member at its next start, and writes a
 	// nodespec.EtcdRecovered.
 	"recover-data": bare(func(ctx context.Context, l localMember) (any, error) { return l.members().recover(ctx) }),
@@ -87,6 +94,15 @@ var Commands = map[string]Command{
 	// writes a nodespec.ReencryptResult.
 	"reencrypt-secrets": with(func(ctx context.Context, l localMember, order nodespec.ReencryptRequest) (any, error) {
 		return reencrypt(ctx, l.dirs, order.CountOnly)
+	}),
+	// It reads a disruption.TurnRequest, takes the turn to be away unless another machine has it or
+	// this machine is not needed, and writes a disruption.ControlPlane.
+	"take-turn": with(func(ctx context.Context, l localMember, order disruption.TurnRequest) (any, error) {
+		return turns{l.members()}.take(ctx, order), nil
+	}),
+	// It reads a disruption.TurnRequest, and deletes the turn of its machine.
+	"return-turn": with(func(ctx context.Context, l localMember, order disruption.TurnRequest) (any, error) {
+		return struct{}{}, turns{l.members()}.giveBack(ctx, order.Turn.Machine)
 	}),
 	// It clears the alarms and writes an api.EtcdDisarmResponse.
 	"disarm-data": bare(func(ctx context.Context, l localMember) (any, error) { return disarm(ctx, l.dirs) }),

@@ -1,0 +1,134 @@
+package disruption
+
+import (
+	"cmp"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/orlop-os/orlop/pkg/etcdjoin"
+)
+
+// Refusal is the reason for which an operation is refused, with the remedy.
+type Refusal struct {
+	Operation      Operation
+	Reason, Remedy string
+}
+
+// Error returns the refusal for the caller.
+func (r *Refusal) Error() string {
+	return fmt.Sprintf("%s refused: %s; %s, or use --force", r.Operation.Name(), r.Reason, r.Remedy)
+}
+
+// NeedsVersions reports whether the decision depends on the versions in the cluster: the operation
+// changes the minor version of Kubernetes.
+func NeedsVersions(m Machine, r Request) bool {
+	return r.Kubernetes != "" && minorOf(r.Kubernetes) != minorOf(m.Kubernetes)
+}
+
+// NeedsControlPlane reports whether the decision depends on the control plane. A machine alone is
+// not asked about it, so that it can be repaired in any state. A reset is for ever, so the members
+// of etcd count, and not the configuration.
+func NeedsControlPlane(m Machine, r Request) bool {
+	return m.ControlPlane && (m.Others || r.Operation.resets())
+}
+
+// Decide returns the reason for which an operation is refused; nil if it is permitted. It ignores
+// Force. The first row that applies decides:
+//
+//	machine                      state of the cluster                      decision
+//	any, the minor version stays any                                       no check of versions
+//	control plane                a worker's kubelet is newer than the new  refused
+//	                             version, or more than 3 minors older
+//	control plane                another API server differs by 2 minors    refused
+//	control plane with others    the versions are unknown                  refused
+//	control plane alone          the versions are unknown                  permitted
+//	worker                       the new version is newer than an API      refused
+//	                             server, or more than 3 minors older
+//	worker                       the version of a server is unknown        refused
+//	worker                       any other                                 permitted
+//	control plane alone,         any                                       permitted
+//	except for a reset
+//	control plane                etcd does not run on the machine          permitted
+//	control plane with others    the members are unknown                   refused
+//	control plane alone          the members are unknown                   permitted
+//	control plane, no voter,     any                                       permitted
+//	or its etcd does not answer
+//	the only voter               any                                       permitted
+//	voter                        no quorum, and no leader                  permitted
+//	voter                        another machine has the turn              refused
+//	voter                        the others would have no quorum           refused
+//	voter                        another voter is down                     refused
+//	voter with a ready           the API server of another voter is not    refused
+//	API server                   ready
+//	voter                        any other                                 permitted
+func Decide(m Machine, r Request, control ControlPlane, versions Versions) *Refusal {
+	if NeedsVersions(m, r) {
+		if no := checkSkew(m, r, versions); no != nil {
+			return no
+		}
+	}
+	if NeedsControlPlane(m, r) {
+		return checkControlPlane(m, r, control)
+	}
+	return nil
+}
+
+// checkControlPlane returns the reason for which the control plane needs the machine.
+func checkControlPlane(m Machine, r Request, c ControlPlane) *Refusal {
+	refuse := func(reason, remedy string) *Refusal { return &Refusal{r.Operation, reason, remedy} }
+	switch {
+	case c.Problem != "" && c.Stopped:
+		return nil
+	case c.Problem != "" && m.Others:
+		return refuse("it is unknown whether the other control-plane machines need this machine: "+c.Problem, "try again when etcd answers (`orlopctl etcd members`)")
+	case !c.Counts():
+		return nil
+	case c.Turn.OfAnother(m.Name):
+		return refuse(c.Turn.String(), fmt.Sprintf("wait until it is healthy (`orlopctl health -n %s`), or if it does not come back, until its turn ends at %s",
+			cmp.Or(c.Turn.Address, c.Turn.Machine), c.Turn.Ends.UTC().Format(time.TimeOnly+"Z")))
+	}
+	if why, remedy := checkQuorum(r.Operation, c); why != "" {
+		return refuse(why, remedy)
+	}
+	for _, other := range c.Members {
+		switch {
+		case other.Own || other.Learner:
+		case other.Problem != "":
+			return refuse(fmt.Sprintf("control-plane machine %s is down: %s", other.Name, other.Problem), "start it, or if it is lost, remove it (`orlopctl etcd remove "+other.Name+"`)")
+		case other.APIServer != "" && c.own().APIServer == "":
+			return refuse(fmt.Sprintf("the API server of control-plane machine %s is not ready: %s", other.Name, other.APIServer), fmt.Sprintf("wait until it is (`orlopctl health -n %s`)", cmp.Or(other.Address, other.Name)))
+		}
+	}
+	return nil
+}
+
+// checkQuorum returns the reason for which etcd would lose its quorum, with the remedy; both are
+// empty if it would not. A reset has more consequences than an absence of minutes.
+func checkQuorum(o Operation, c ControlPlane) (why, remedy string) {
+	voters, answering := c.count()
+	var err error
+	switch o {
+	case ResetData:
+		err = etcdjoin.MayRemove(voters, answering, true)
+	case Reset:
+		err = etcdjoin.MayRestart(voters, answering)
+	default:
+		if needed := etcdjoin.QuorumSize(voters); answering-1 < needed {
+			err = fmt.Errorf("etcd would lose its quorum, and the Kubernetes API would not answer: %d of %d members answer, %d are required, and without this machine %d would", answering, voters, needed, answering-1)
+		}
+	}
+	if err == nil {
+		return "", ""
+	}
+	var down []string
+	for _, m := range c.Members {
+		if !m.Learner && m.Problem != "" {
+			down = append(down, m.Name)
+		}
+	}
+	if len(down) == 0 {
+		return err.Error(), "add a third control-plane machine"
+	}
+	return err.Error(), fmt.Sprintf("start %s, or if lost, replace it", strings.Join(down, ", "))
+}

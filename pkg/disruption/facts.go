@@ -1,0 +1,193 @@
+package disruption
+
+import (
+	"cmp"
+	"fmt"
+	"time"
+
+	"github.com/orlop-os/orlop/pkg/etcdjoin"
+)
+
+// Operation is an operation that interrupts a machine.
+type Operation string
+
+// The operations. Reset deletes the configuration, and etcd retains its member; ResetData deletes
+// the data of etcd, too, and the member leaves before.
+const (
+	Upgrade   Operation = "upgrade"
+	Rollback  Operation = "rollback"
+	Reboot    Operation = "reboot"
+	Shutdown  Operation = "shutdown"
+	Reset     Operation = "reset"
+	ResetData Operation = "reset-data"
+)
+
+// Name returns the name of the operation on the command line.
+func (o Operation) Name() string {
+	if o == ResetData {
+		return string(Reset)
+	}
+	return string(o)
+}
+
+// resets reports whether the operation is a reset.
+func (o Operation) resets() bool { return o == Reset || o == ResetData }
+
+// Request is the operation that an operator requests.
+type Request struct {
+	Operation Operation
+	// Kubernetes is the version of Kubernetes after the operation, with a leading v; empty if it
+	// stays, or is unknown.
+	Kubernetes string
+	// Force overrides a refusal.
+	Force bool
+	By    string // caller
+	// GracePeriod is the time that the caller gives the pods and services to stop.
+	GracePeriod time.Duration
+	// Forgets reports that the version after the operation does not return the turn.
+	Forgets bool
+}
+
+// TurnLife returns the life of a turn for the operation.
+func (r Request) TurnLife() time.Duration {
+	if r.Forgets {
+		return shutdownLife + r.GracePeriod
+	}
+	return TurnLife + r.GracePeriod
+}
+
+// Machine is the machine that would be interrupted.
+type Machine struct {
+	Name         string
+	ControlPlane bool
+	Kubernetes   string // the running version, with a leading v
+	// Others reports whether the configuration names other control-plane machines.
+	Others bool
+}
+
+// TurnLife is the time after which a turn ends by itself. It exceeds a shutdown and a boot.
+// shutdownLife exceeds a shutdown: a machine is down for the others after its etcd has stopped.
+const (
+	TurnLife     = 10 * time.Minute
+	shutdownLife = 2 * time.Minute
+)
+
+// Turn is the right of a control-plane machine to be away. A cluster has a single turn.
+type Turn struct {
+	Machine   string    `json:"machine"`
+	Address   string    `json:"address,omitempty"`
+	Operation Operation `json:"operation"`
+	By        string    `json:"by"` // caller
+	At        time.Time `json:"at"`
+	// Ends is the time at which the turn ends by itself unless its machine renews it. It is for
+	// operators: the lease of etcd decides, because clocks of machines differ.
+	Ends time.Time `json:"ends"`
+}
+
+// String describes a turn.
+func (t Turn) String() string {
+	doing := map[Operation]string{
+		Upgrade: "is being upgraded", Rollback: "is being rolled back", Reboot: "reboots", Shutdown: "shuts down", Reset: "is being reset", ResetData: "is being reset",
+	}[t.Operation]
+	return fmt.Sprintf("control-plane machine %s %s since %s, asked by %s", t.Machine, cmp.Or(doing, "is away"), t.At.UTC().Format(time.TimeOnly+"Z"), t.By)
+}
+
+// OfAnother reports whether the turn belongs to another machine than this.
+func (t Turn) OfAnother(machine string) bool { return t.Machine != "" && t.Machine != machine }
+
+// TurnRequest is the input of `orchestrator take-turn` and `orchestrator return-turn`.
+type TurnRequest struct {
+	Turn Turn `json:"turn"`
+	// Life is the time from now until the turn ends by itself.
+	Life time.Duration `json:"life"`
+	// Force replaces the turn of another machine.
+	Force bool `json:"force,omitempty"`
+}
+
+// ControlPlane is the control plane as a machine of it sees it: the output of
+// `orchestrator take-turn`.
+type ControlPlane struct {
+	// Problem is the reason for which the members are unknown; empty if they are known.
+	Problem string `json:"problem,omitempty"`
+	// Stopped reports that etcd does not run on this machine.
+	Stopped bool `json:"stopped,omitempty"`
+	// Leader reports that etcd on this machine has a leader, and so a quorum.
+	Leader  bool     `json:"leader,omitempty"`
+	Members []Member `json:"members,omitempty"` // with this machine, unless it is no member
+	// Turn is the present turn; zero if there is none.
+	Turn Turn `json:"turn,omitzero"`
+}
+
+// Member is a member of etcd.
+type Member struct {
+	Name    string `json:"name"`
+	Address string `json:"address,omitempty"`
+	Own     bool   `json:"own,omitempty"` // this machine
+	Learner bool   `json:"learner,omitempty"`
+	// Problem is the reason for which etcd does not answer there; empty if it answers. A member
+	// that waits for a quorum answers.
+	Problem string `json:"problem,omitempty"`
+	// APIServer is the reason for which the API server of the machine is not ready; empty if it is
+	// ready.
+	APIServer string `json:"apiServer,omitempty"`
+}
+
+// own returns the member of this machine; nil if there is none.
+func (c ControlPlane) own() *Member {
+	for i, m := range c.Members {
+		if m.Own {
+			return &c.Members[i]
+		}
+	}
+	return nil
+}
+
+// count returns the number of voters, and of the answering voters.
+func (c ControlPlane) count() (voters, answering int) {
+	for _, m := range c.Members {
+		if m.Learner {
+			continue
+		}
+		voters++
+		if m.Problem == "" {
+			answering++
+		}
+	}
+	return voters, answering
+}
+
+// Counts reports whether the absence of this machine would matter to the others: there are other
+// voters, the voters have a quorum, and this machine is an answering voter. There is also a quorum
+// if etcd has a leader and this machine reaches too few of the others itself.
+func (c ControlPlane) Counts() bool {
+	own := c.own()
+	voters, answering := c.count()
+	return own != nil && !own.Learner && own.Problem == "" && voters > 1 && (c.Leader || answering >= etcdjoin.QuorumSize(voters))
+}
+
+// Versions are the versions of Kubernetes in the cluster: the output of
+// `orchestrator list-versions`.
+type Versions struct {
+	// Problem is the reason for which they are unknown; empty if they are known.
+	Problem string   `json:"problem,omitempty"`
+	Servers []Server `json:"servers,omitempty"` // API servers of the other machines
+	Nodes   []Node   `json:"nodes,omitempty"`   // all Nodes; none on a worker
+}
+
+// Server is an API server.
+type Server struct {
+	Address string `json:"address"`
+	Version string `json:"version,omitempty"` // with a leading v
+	// Emulated is the minor version that the server emulates ("v1.36"); empty if it is its own.
+	Emulated string `json:"emulated,omitempty"`
+	// Problem is the reason for which the version is unknown; empty if it is known.
+	Problem string `json:"problem,omitempty"`
+}
+
+// Node is a Node with its kubelet.
+type Node struct {
+	Name         string `json:"name"`
+	Address      string `json:"address,omitempty"`
+	Version      string `json:"version"` // of the kubelet, with a leading v
+	ControlPlane bool   `json:"controlPlane,omitempty"`
+}

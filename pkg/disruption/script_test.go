@@ -1,0 +1,202 @@
+package disruption
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/orlop-os/orlop/pkg/scripttest"
+)
+
+// TestScripts runs testdata/*.txt (package scripttest). The machine that is asked is m, or a member
+// of the control plane.
+func TestScripts(t *testing.T) {
+	scripttest.Run(t, func(t *testing.T) *cluster { return &cluster{t: t} }, scripttest.Commands[*cluster]{
+		"planes":   (*cluster).planes,   // planes v1.36.3 a b c: the first is asked
+		"worker":   (*cluster).worker,   // worker w v1.36.3: adds a worker
+		"as":       (*cluster).as,       // as w: a worker is asked
+		"alone":    (*cluster).alone,    // alone: the configuration names no other machine
+		"down":     (*cluster).down,     // down b: its etcd and its API server do not answer
+		"unready":  (*cluster).unready,  // unready b: its API server is not ready
+		"learner":  (*cluster).learner,  // learner b: it has no vote
+		"left":     (*cluster).left,     // left a: it is no member of etcd
+		"stopped":  (*cluster).stopped,  // stopped: etcd does not run on the machine
+		"mute":     (*cluster).mute,     // mute: etcd runs and does not answer
+		"version":  (*cluster).version,  // version 10.0.0.12 v1.35.1 [emulates v1.34]
+		"unknown":  (*cluster).unknown,  // unknown [10.0.0.12]: all versions, or of a server
+		"cut":      (*cluster).cut,      // cut: etcd has a leader, and the machine reaches no other
+		"turn":     (*cluster).turn,     // turn b upgrade [-30m]: b has the turn [since]
+		"upgrade":  (*cluster).upgrade,  // upgrade [v1.37.2]: is it permitted?
+		"rollback": (*cluster).rollback, // rollback [v1.35.1]
+		"reboot":   (*cluster).reboot,   // reboot
+		"shutdown": (*cluster).shutdown, // shutdown
+		"reset":    (*cluster).reset,    // reset [data]
+		"behind":   (*cluster).behind,   // behind: the warning of health
+	})
+}
+
+// cluster is the cluster of a script.
+type cluster struct {
+	t       *testing.T
+	machine Machine
+	control ControlPlane
+	seen    Versions
+}
+
+func (c *cluster) planes(args []string) string {
+	*c = cluster{t: c.t, machine: Machine{Name: args[1], ControlPlane: true, Kubernetes: args[0], Others: len(args) > 2}}
+	for i, name := range args[1:] {
+		address := fmt.Sprintf("10.0.0.%d", 11+i)
+		c.control.Members = append(c.control.Members, Member{Name: name, Address: address, Own: i == 0})
+		c.seen.Nodes = append(c.seen.Nodes, Node{Name: name, Address: address, Version: args[0], ControlPlane: true})
+		if i > 0 {
+			c.seen.Servers = append(c.seen.Servers, Server{Address: address, Version: args[0]})
+		}
+	}
+	return ""
+}
+
+func (c *cluster) worker(args []string) string {
+	c.seen.Nodes = append(c.seen.Nodes, Node{Name: args[0], Address: fmt.Sprintf("10.0.0.%d", 21+len(c.seen.Nodes)), Version: args[1]})
+	return ""
+}
+
+func (c *cluster) as(args []string) string {
+	i := slices.IndexFunc(c.seen.Nodes, func(n Node) bool { return n.Name == args[0] })
+	c.seen.Servers = append([]Server{{Address: "10.0.0.11", Version: c.machine.Kubernetes}}, c.seen.Servers...)
+	c.machine = Machine{Name: args[0], Kubernetes: c.seen.Nodes[i].Version}
+	c.control, c.seen.Nodes = ControlPlane{}, nil
+	return ""
+}
+
+func (c *cluster) alone([]string) string {
+	c.machine.Others = false
+	return ""
+}
+
+// member returns the member of a machine.
+func (c *cluster) member(name string) *Member {
+	c.t.Helper()
+	i := slices.IndexFunc(c.control.Members, func(m Member) bool { return m.Name == name })
+	if i < 0 {
+		c.t.Fatalf("no member %q", name)
+	}
+	return &c.control.Members[i]
+}
+
+func (c *cluster) down(args []string) string {
+	m := c.member(args[0])
+	m.Problem, m.APIServer = "no route to host", "no route to host"
+	return ""
+}
+
+func (c *cluster) unready(args []string) string {
+	c.member(args[0]).APIServer = "503 Service Unavailable"
+	return ""
+}
+
+func (c *cluster) learner(args []string) string {
+	c.member(args[0]).Learner = true
+	return ""
+}
+
+func (c *cluster) left(args []string) string {
+	c.control.Members = slices.DeleteFunc(c.control.Members, func(m Member) bool { return m.Name == args[0] })
+	return ""
+}
+
+func (c *cluster) stopped([]string) string {
+	c.control = ControlPlane{Problem: "etcd does not run", Stopped: true}
+	return ""
+}
+
+func (c *cluster) mute([]string) string {
+	c.control = ControlPlane{Problem: "etcd does not answer"}
+	return ""
+}
+
+func (c *cluster) cut([]string) string {
+	c.control.Leader = true
+	for i := range c.control.Members[1:] {
+		c.control.Members[1+i].Problem = "no route to host"
+	}
+	return ""
+}
+
+func (c *cluster) version(args []string) string {
+	s := c.server(args[0])
+	s.Version, s.Emulated = args[1], scripttest.Word(args, "emulates")
+	return ""
+}
+
+func (c *cluster) unknown(args []string) string {
+	if len(args) == 0 {
+		c.seen = Versions{Problem: "no API server answers"}
+		return ""
+	}
+	s := c.server(args[0])
+	s.Version, s.Problem = "", "no route to host"
+	return ""
+}
+
+// server returns the API server at an address.
+func (c *cluster) server(address string) *Server {
+	c.t.Helper()
+	i := slices.IndexFunc(c.seen.Servers, func(s Server) bool { return s.Address == address })
+	if i < 0 {
+		c.t.Fatalf("no API server %q", address)
+	}
+	return &c.seen.Servers[i]
+}
+
+func (c *cluster) turn(args []string) string {
+	at := time.Now()
+	if len(args) > 2 {
+		at = at.Add(scripttest.Duration(c.t, args[2]))
+	}
+	c.control.Turn = Turn{Machine: args[0], Operation: Operation(args[1]), By: "dora", At: at, Ends: at.Add(TurnLife)}
+	if args[0] != c.machine.Name {
+		c.control.Turn.Address = c.member(args[0]).Address
+	}
+	return ""
+}
+
+func (c *cluster) upgrade(args []string) string  { return c.ask(Upgrade, args) }
+func (c *cluster) rollback(args []string) string { return c.ask(Rollback, args) }
+func (c *cluster) reboot(args []string) string   { return c.ask(Reboot, args) }
+func (c *cluster) shutdown(args []string) string { return c.ask(Shutdown, args) }
+
+func (c *cluster) reset(args []string) string {
+	if len(args) > 0 {
+		return c.ask(ResetData, nil)
+	}
+	return c.ask(Reset, nil)
+}
+
+func (c *cluster) ask(o Operation, args []string) string {
+	r := Request{Operation: o, Kubernetes: strings.Join(args, "")}
+	if no := Decide(c.machine, r, c.control, c.seen); no != nil {
+		return no.Error()
+	}
+	return o.Name() + " permitted"
+}
+
+func (c *cluster) behind([]string) string { return Behind(c.seen.Nodes) }
+
+// TestTurnLife checks that a turn lasts for the shutdown that its operation needs.
+func TestTurnLife(t *testing.T) {
+	for _, test := range []struct {
+		request Request
+		want    time.Duration
+	}{
+		{Request{Operation: Reboot}, TurnLife},
+		{Request{Operation: Shutdown, GracePeriod: 5 * time.Minute}, TurnLife + 5*time.Minute},
+		{Request{Operation: Rollback, Forgets: true}, shutdownLife},
+	} {
+		if got := test.request.TurnLife(); got != test.want {
+			t.Errorf("%+v: %v", test.request, got)
+		}
+	}
+}
