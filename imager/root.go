@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/orlop-os/orlop/pkg/buildinfo"
+	"github.com/orlop-os/orlop/pkg/esp"
 	"github.com/orlop-os/orlop/pkg/paths"
 )
 
@@ -110,10 +111,10 @@ func utc() []byte {
 }
 
 // osRelease returns os-release(5); the loader reads the same text from the UKI for its menu and to
-// sort versions.
+// sort versions, and an upgrade reads the version of Kubernetes.
 func osRelease(r buildinfo.Release) []byte {
-	return fmt.Appendf(nil, "NAME=%q\nPRETTY_NAME=\"%s %s\"\nID=orlop\nVERSION_ID=%s\nIMAGE_ID=orlop\nIMAGE_VERSION=%s\nVARIANT_ID=%s\n",
-		r.Name, r.Name, r.Version, r.Version, r.Version, r.Profile)
+	return fmt.Appendf(nil, "NAME=%q\nPRETTY_NAME=\"%s %s\"\nID=orlop\nVERSION_ID=%s\nIMAGE_ID=orlop\nIMAGE_VERSION=%s\nVARIANT_ID=%s\n%s=%s\n",
+		r.Name, r.Name, r.Version, r.Version, r.Version, r.Profile, esp.KubernetesField, r.Kubernetes)
 }
 
 // addPrograms adds the executables that were built from source.

@@ -397,3 +397,29 @@ func TestCountersign(t *testing.T) {
 		t.Error("half of one is signed")
 	}
 }
+
+// TestSkipRoot checks that the boot image of a bundle can be read, and is verified, without the
+// root image before it.
+func TestSkipRoot(t *testing.T) {
+	file, _, trust := newBundle(t)
+	read := func(file []byte) ([]byte, error) {
+		r, err := Open(bytes.NewReader(file), trust)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := r.SkipRoot(); err != nil {
+			return nil, err
+		}
+		return r.UKI()
+	}
+	if got, err := read(file); err != nil || string(got) != "a kernel" {
+		t.Errorf("%q, %v", got, err)
+	}
+	damaged := bytes.Replace(file, []byte("a kernel"), []byte("a Kernel"), 1)
+	if _, err := read(damaged); !errors.Is(err, ErrDamaged) {
+		t.Errorf("damaged: %v", err)
+	}
+	if _, err := read(file[:Head/2]); err == nil {
+		t.Error("truncated, and no error")
+	}
+}

@@ -154,6 +154,10 @@ func readError(part string, err error) error {
 	return fmt.Errorf("bundle: cannot read its %s: %w", part, err)
 }
 
+// SkipRoot skips the root image, without reading it if the bundle is a file. The part after it is
+// verified as after Root.
+func (r *Reader) SkipRoot() error { return r.next("root image") }
+
 // Root writes the uncompressed root image and verifies it. It must be called before UKI. If it
 // returns an error, the written data is not usable.
 func (r *Reader) Root(to io.Writer) error {
