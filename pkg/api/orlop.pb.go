@@ -770,7 +770,9 @@ type PowerRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The time that services and pods have to end; 0 for the default (60 s). After it, the machine
 	// shuts down even if some of them still run.
-	GracePeriod   *durationpb.Duration `protobuf:"bytes,1,opt,name=grace_period,json=gracePeriod,proto3" json:"grace_period,omitempty"`
+	GracePeriod *durationpb.Duration `protobuf:"bytes,1,opt,name=grace_period,json=gracePeriod,proto3" json:"grace_period,omitempty"`
+	// Proceed although the cluster needs the machine (docs/decisions/0087-disruptions.md).
+	Force         bool `protobuf:"varint,2,opt,name=force,proto3" json:"force,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -812,6 +814,13 @@ func (x *PowerRequest) GetGracePeriod() *durationpb.Duration {
 	return nil
 }
 
+func (x *PowerRequest) GetForce() bool {
+	if x != nil {
+		return x.Force
+	}
+	return false
+}
+
 type PowerResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -849,8 +858,10 @@ func (*PowerResponse) Descriptor() ([]byte, []int) {
 }
 
 type ResetRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Wipe          ResetRequest_Wipe      `protobuf:"varint,1,opt,name=wipe,proto3,enum=orlop.v1alpha1.ResetRequest_Wipe" json:"wipe,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Wipe  ResetRequest_Wipe      `protobuf:"varint,1,opt,name=wipe,proto3,enum=orlop.v1alpha1.ResetRequest_Wipe" json:"wipe,omitempty"`
+	// As in PowerRequest. The data are wiped even if the member of the machine cannot leave etcd.
+	Force         bool `protobuf:"varint,2,opt,name=force,proto3" json:"force,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -890,6 +901,13 @@ func (x *ResetRequest) GetWipe() ResetRequest_Wipe {
 		return x.Wipe
 	}
 	return ResetRequest_WIPE_UNSPECIFIED
+}
+
+func (x *ResetRequest) GetForce() bool {
+	if x != nil {
+		return x.Force
+	}
+	return false
 }
 
 type ReadFileRequest struct {
@@ -3033,8 +3051,11 @@ type UploadBundleRequest struct {
 	// In the first message: upgrade without a savepoint; for a machine with an etcd that does not
 	// run.
 	WithoutSavepoint bool `protobuf:"varint,4,opt,name=without_savepoint,json=withoutSavepoint,proto3" json:"without_savepoint,omitempty"`
-	unknownFields    protoimpl.UnknownFields
-	sizeCache        protoimpl.SizeCache
+	// In the first message: upgrade although the cluster needs the machine, or does not support the
+	// version (docs/decisions/0087-disruptions.md).
+	Force         bool `protobuf:"varint,5,opt,name=force,proto3" json:"force,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *UploadBundleRequest) Reset() {
@@ -3095,6 +3116,13 @@ func (x *UploadBundleRequest) GetWithoutSavepoint() bool {
 	return false
 }
 
+func (x *UploadBundleRequest) GetForce() bool {
+	if x != nil {
+		return x.Force
+	}
+	return false
+}
+
 type FetchBundleRequest struct {
 	state            protoimpl.MessageState `protogen:"open.v1"`
 	Reference        string                 `protobuf:"bytes,1,opt,name=reference,proto3" json:"reference,omitempty"` // "registry.example.com/orlop/qemu:1.2.0", or with "@sha256:…"
@@ -3106,6 +3134,7 @@ type FetchBundleRequest struct {
 	// The address of another machine of the cluster, "10.0.0.12" or with a port. It replaces all
 	// fields above except without_savepoint.
 	Peer          string `protobuf:"bytes,7,opt,name=peer,proto3" json:"peer,omitempty"`
+	Force         bool   `protobuf:"varint,8,opt,name=force,proto3" json:"force,omitempty"` // as in UploadBundleRequest
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3187,6 +3216,13 @@ func (x *FetchBundleRequest) GetPeer() string {
 		return x.Peer
 	}
 	return ""
+}
+
+func (x *FetchBundleRequest) GetForce() bool {
+	if x != nil {
+		return x.Force
+	}
+	return false
 }
 
 type DescribeBundleRequest struct {
@@ -3666,6 +3702,7 @@ func (x *UpgradeStatus) GetLostRevisions() int64 {
 
 type RollbackRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
+	Force         bool                   `protobuf:"varint,1,opt,name=force,proto3" json:"force,omitempty"` // as in UploadBundleRequest
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3698,6 +3735,13 @@ func (x *RollbackRequest) ProtoReflect() protoreflect.Message {
 // Deprecated: Use RollbackRequest.ProtoReflect.Descriptor instead.
 func (*RollbackRequest) Descriptor() ([]byte, []int) {
 	return file_orlop_proto_rawDescGZIP(), []int{58}
+}
+
+func (x *RollbackRequest) GetForce() bool {
+	if x != nil {
+		return x.Force
+	}
+	return false
 }
 
 type RollbackResponse struct {
@@ -8291,12 +8335,14 @@ const file_orlop_proto_rawDesc = "" +
 	"\x04time\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x04time\x12\x16\n" +
 	"\x06source\x18\x03 \x01(\tR\x06source\x12\x12\n" +
 	"\x04kind\x18\x04 \x01(\tR\x04kind\x12\x18\n" +
-	"\amessage\x18\x05 \x01(\tR\amessage\"L\n" +
+	"\amessage\x18\x05 \x01(\tR\amessage\"b\n" +
 	"\fPowerRequest\x12<\n" +
-	"\fgrace_period\x18\x01 \x01(\v2\x19.google.protobuf.DurationR\vgracePeriod\"\x0f\n" +
-	"\rPowerResponse\"\x90\x01\n" +
+	"\fgrace_period\x18\x01 \x01(\v2\x19.google.protobuf.DurationR\vgracePeriod\x12\x14\n" +
+	"\x05force\x18\x02 \x01(\bR\x05force\"\x0f\n" +
+	"\rPowerResponse\"\xa6\x01\n" +
 	"\fResetRequest\x125\n" +
-	"\x04wipe\x18\x01 \x01(\x0e2!.orlop.v1alpha1.ResetRequest.WipeR\x04wipe\"I\n" +
+	"\x04wipe\x18\x01 \x01(\x0e2!.orlop.v1alpha1.ResetRequest.WipeR\x04wipe\x12\x14\n" +
+	"\x05force\x18\x02 \x01(\bR\x05force\"I\n" +
 	"\x04Wipe\x12\x14\n" +
 	"\x10WIPE_UNSPECIFIED\x10\x00\x12\x0e\n" +
 	"\n" +
@@ -8447,12 +8493,13 @@ const file_orlop_proto_rawDesc = "" +
 	"\x06sha256\x18\x01 \x01(\tR\x06sha256\x12\x12\n" +
 	"\x04size\x18\x02 \x01(\x03R\x04size\"1\n" +
 	"\x13BeginUploadResponse\x12\x1a\n" +
-	"\breceived\x18\x01 \x01(\x03R\breceived\"\x88\x01\n" +
+	"\breceived\x18\x01 \x01(\x03R\breceived\"\x9e\x01\n" +
 	"\x13UploadBundleRequest\x12\x16\n" +
 	"\x06sha256\x18\x01 \x01(\tR\x06sha256\x12\x16\n" +
 	"\x06offset\x18\x02 \x01(\x03R\x06offset\x12\x14\n" +
 	"\x05chunk\x18\x03 \x01(\fR\x05chunk\x12+\n" +
-	"\x11without_savepoint\x18\x04 \x01(\bR\x10withoutSavepoint\"\xda\x01\n" +
+	"\x11without_savepoint\x18\x04 \x01(\bR\x10withoutSavepoint\x12\x14\n" +
+	"\x05force\x18\x05 \x01(\bR\x05force\"\xf0\x01\n" +
 	"\x12FetchBundleRequest\x12\x1c\n" +
 	"\treference\x18\x01 \x01(\tR\treference\x12\x0e\n" +
 	"\x02ca\x18\x02 \x01(\fR\x02ca\x12\x1d\n" +
@@ -8461,7 +8508,8 @@ const file_orlop_proto_rawDesc = "" +
 	"\busername\x18\x04 \x01(\tR\busername\x12\x1a\n" +
 	"\bpassword\x18\x05 \x01(\tR\bpassword\x12+\n" +
 	"\x11without_savepoint\x18\x06 \x01(\bR\x10withoutSavepoint\x12\x12\n" +
-	"\x04peer\x18\a \x01(\tR\x04peer\"\x17\n" +
+	"\x04peer\x18\a \x01(\tR\x04peer\x12\x14\n" +
+	"\x05force\x18\b \x01(\bR\x05force\"\x17\n" +
 	"\x15DescribeBundleRequest\"^\n" +
 	"\x16DescribeBundleResponse\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\tR\aversion\x12\x16\n" +
@@ -8494,8 +8542,9 @@ const file_orlop_proto_rawDesc = "" +
 	"\vwaiting_for\x18\r \x01(\tR\n" +
 	"waitingFor\x12H\n" +
 	"\x12data_restored_from\x18\x0e \x01(\v2\x1a.google.protobuf.TimestampR\x10dataRestoredFrom\x12%\n" +
-	"\x0elost_revisions\x18\x0f \x01(\x03R\rlostRevisions\"\x11\n" +
-	"\x0fRollbackRequest\"\"\n" +
+	"\x0elost_revisions\x18\x0f \x01(\x03R\rlostRevisions\"'\n" +
+	"\x0fRollbackRequest\x12\x14\n" +
+	"\x05force\x18\x01 \x01(\bR\x05force\"\"\n" +
 	"\x10RollbackResponse\x12\x0e\n" +
 	"\x02to\x18\x01 \x01(\tR\x02to\"Z\n" +
 	"\x10ReadAuditRequest\x12\x14\n" +
@@ -8821,7 +8870,7 @@ const file_orlop_proto_rawDesc = "" +
 	"\x10FANOUT_STREAMING\x10\x03\x12\x15\n" +
 	"\x11FANOUT_SEQUENTIAL\x10\x04\x12\x11\n" +
 	"\rFANOUT_SINGLE\x10\x05\x12\x10\n" +
-	"\fFANOUT_FLEET\x10\x062\xaf\a\n" +
+	"\fFANOUT_FLEET\x10\x062\xdf\a\n" +
 	"\aMachine\x12[\n" +
 	"\aVersion\x12\x1e.orlop.v1alpha1.VersionRequest\x1a\x1f.orlop.v1alpha1.VersionResponse\"\x0f\x80\xb5\x18\n" +
 	"\x8a\xb5\x18\x03efg\xa0\xb5\x18\x02\x12G\n" +
@@ -8830,12 +8879,13 @@ const file_orlop_proto_rawDesc = "" +
 	"\x05Watch\x12\x1a.orlop.v1alpha1.GetRequest\x1a\x1a.orlop.v1alpha1.TopicValue\"\b\x80\xb5\x18\n" +
 	"\xa0\xb5\x18\x030\x01\x12O\n" +
 	"\x06Events\x12\x1d.orlop.v1alpha1.EventsRequest\x1a\x15.orlop.v1alpha1.Event\"\r\x80\xb5\x18\n" +
-	"\x8a\xb5\x18\x01e\xa0\xb5\x18\x020\x01\x12U\n" +
-	"\x06Reboot\x12\x1c.orlop.v1alpha1.PowerRequest\x1a\x1d.orlop.v1alpha1.PowerResponse\"\x0e\x80\xb5\x18\x14\x9a\xb5\x18\x02\x18\x01\xa0\xb5\x18\x04\x12W\n" +
-	"\bShutdown\x12\x1c.orlop.v1alpha1.PowerRequest\x1a\x1d.orlop.v1alpha1.PowerResponse\"\x0e\x80\xb5\x18\x14\x9a\xb5\x18\x02\x18\x01\xa0\xb5\x18\x04\x12\\\n" +
-	"\x05Reset\x12\x1c.orlop.v1alpha1.ResetRequest\x1a\x1d.orlop.v1alpha1.PowerResponse\"\x16\x80\xb5\x18\x1e\x9a\xb5\x18\n" +
-	"\n" +
-	"\x06{wipe}\x18\x01\xa0\xb5\x18\x04\x12n\n" +
+	"\x8a\xb5\x18\x01e\xa0\xb5\x18\x020\x01\x12e\n" +
+	"\x06Reboot\x12\x1c.orlop.v1alpha1.PowerRequest\x1a\x1d.orlop.v1alpha1.PowerResponse\"\x1e\x80\xb5\x18\x14\x9a\xb5\x18\x12\n" +
+	"\x0e[force?forced]\x18\x01\xa0\xb5\x18\x04\x12g\n" +
+	"\bShutdown\x12\x1c.orlop.v1alpha1.PowerRequest\x1a\x1d.orlop.v1alpha1.PowerResponse\"\x1e\x80\xb5\x18\x14\x9a\xb5\x18\x12\n" +
+	"\x0e[force?forced]\x18\x01\xa0\xb5\x18\x04\x12l\n" +
+	"\x05Reset\x12\x1c.orlop.v1alpha1.ResetRequest\x1a\x1d.orlop.v1alpha1.PowerResponse\"&\x80\xb5\x18\x1e\x9a\xb5\x18\x1a\n" +
+	"\x16{wipe}[force?, forced]\x18\x01\xa0\xb5\x18\x04\x12n\n" +
 	"\bReadFile\x12\x1f.orlop.v1alpha1.ReadFileRequest\x1a .orlop.v1alpha1.ReadFileResponse\"\x1d\x80\xb5\x18\n" +
 	"\x9a\xb5\x18\x11\n" +
 	"\vfile {path}\x10\x01\x18\x01\xa0\xb5\x18\x020\x01\x12t\n" +
@@ -8870,19 +8920,21 @@ const file_orlop_proto_rawDesc = "" +
 	"\x04List\x12!.orlop.v1alpha1.ListImagesRequest\x1a\".orlop.v1alpha1.ListImagesResponse\"\r\x80\xb5\x18\n" +
 	"\x8a\xb5\x18\x01f\xa0\xb5\x18\x02\x12^\n" +
 	"\aResolve\x12#.orlop.v1alpha1.ResolveImageRequest\x1a$.orlop.v1alpha1.ResolveImageResponse\"\b\x80\xb5\x18\x05\xa0\xb5\x18\x01\x12Y\n" +
-	"\bReadBlob\x12\x1f.orlop.v1alpha1.ReadBlobRequest\x1a .orlop.v1alpha1.ReadBlobResponse\"\b\x80\xb5\x18\x05\xa0\xb5\x18\x010\x012\xaf\x06\n" +
+	"\bReadBlob\x12\x1f.orlop.v1alpha1.ReadBlobRequest\x1a .orlop.v1alpha1.ReadBlobResponse\"\b\x80\xb5\x18\x05\xa0\xb5\x18\x010\x012\xe0\x06\n" +
 	"\aUpgrade\x12d\n" +
-	"\vBeginUpload\x12\".orlop.v1alpha1.BeginUploadRequest\x1a#.orlop.v1alpha1.BeginUploadResponse\"\f\x80\xb5\x18\x1e\x9a\xb5\x18\x00\xa0\xb5\x18\x04\x12]\n" +
-	"\x06Upload\x12#.orlop.v1alpha1.UploadBundleRequest\x1a\x1e.orlop.v1alpha1.UpgradeStarted\"\f\x80\xb5\x18\x1e\x9a\xb5\x18\x00\xa0\xb5\x18\x04(\x01\x12~\n" +
-	"\x05Fetch\x12\".orlop.v1alpha1.FetchBundleRequest\x1a\x1e.orlop.v1alpha1.UpgradeStarted\"1\x80\xb5\x18\x1e\x9a\xb5\x18%\n" +
-	"#[reference?{reference}|peer {peer}]\xa0\xb5\x18\x04\x12W\n" +
+	"\vBeginUpload\x12\".orlop.v1alpha1.BeginUploadRequest\x1a#.orlop.v1alpha1.BeginUploadResponse\"\f\x80\xb5\x18\x1e\x9a\xb5\x18\x00\xa0\xb5\x18\x04\x12m\n" +
+	"\x06Upload\x12#.orlop.v1alpha1.UploadBundleRequest\x1a\x1e.orlop.v1alpha1.UpgradeStarted\"\x1c\x80\xb5\x18\x1e\x9a\xb5\x18\x10\n" +
+	"\x0e[force?forced]\xa0\xb5\x18\x04(\x01\x12\x8e\x01\n" +
+	"\x05Fetch\x12\".orlop.v1alpha1.FetchBundleRequest\x1a\x1e.orlop.v1alpha1.UpgradeStarted\"A\x80\xb5\x18\x1e\x9a\xb5\x185\n" +
+	"3[reference?{reference}|peer {peer}][force?, forced]\xa0\xb5\x18\x04\x12W\n" +
 	"\x06Status\x12$.orlop.v1alpha1.UpgradeStatusRequest\x1a\x1d.orlop.v1alpha1.UpgradeStatus\"\b\x80\xb5\x18\n" +
 	"\xa0\xb5\x18\x02\x12W\n" +
 	"\x05Watch\x12#.orlop.v1alpha1.WatchUpgradeRequest\x1a\x1d.orlop.v1alpha1.UpgradeStatus\"\b\x80\xb5\x18\n" +
 	"\xa0\xb5\x18\x030\x01\x12i\n" +
 	"\x0eDescribeBundle\x12%.orlop.v1alpha1.DescribeBundleRequest\x1a&.orlop.v1alpha1.DescribeBundleResponse\"\b\x80\xb5\x18\x05\xa0\xb5\x18\x01\x12e\n" +
-	"\bDownload\x12%.orlop.v1alpha1.DownloadBundleRequest\x1a&.orlop.v1alpha1.DownloadBundleResponse\"\b\x80\xb5\x18\x05\xa0\xb5\x18\x010\x01\x12[\n" +
-	"\bRollback\x12\x1f.orlop.v1alpha1.RollbackRequest\x1a .orlop.v1alpha1.RollbackResponse\"\f\x80\xb5\x18\x1e\x9a\xb5\x18\x00\xa0\xb5\x18\x042X\n" +
+	"\bDownload\x12%.orlop.v1alpha1.DownloadBundleRequest\x1a&.orlop.v1alpha1.DownloadBundleResponse\"\b\x80\xb5\x18\x05\xa0\xb5\x18\x010\x01\x12k\n" +
+	"\bRollback\x12\x1f.orlop.v1alpha1.RollbackRequest\x1a .orlop.v1alpha1.RollbackResponse\"\x1c\x80\xb5\x18\x1e\x9a\xb5\x18\x10\n" +
+	"\x0e[force?forced]\xa0\xb5\x18\x042X\n" +
 	"\x05Audit\x12O\n" +
 	"\x04Read\x12 .orlop.v1alpha1.ReadAuditRequest\x1a\x19.orlop.v1alpha1.AuditLine\"\b\x80\xb5\x18\n" +
 	"\xa0\xb5\x18\x020\x012\xc1\x04\n" +

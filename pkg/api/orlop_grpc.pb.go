@@ -51,11 +51,12 @@ type MachineClient interface {
 	Watch(ctx context.Context, in *GetRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[TopicValue], error)
 	// Events sends the retained events and, with follow, each new event.
 	Events(ctx context.Context, in *EventsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[Event], error)
-	// Reboot shuts the machine down and boots it again.
+	// Reboot shuts the machine down and boots it again. FAILED_PRECONDITION: the cluster needs the
+	// machine at present, and force is not set.
 	Reboot(ctx context.Context, in *PowerRequest, opts ...grpc.CallOption) (*PowerResponse, error)
-	// Shutdown shuts the machine down and powers it off.
+	// Shutdown shuts the machine down and powers it off. Errors as of Reboot.
 	Shutdown(ctx context.Context, in *PowerRequest, opts ...grpc.CallOption) (*PowerResponse, error)
-	// Reset erases the configuration, the data or both, and reboots the machine.
+	// Reset erases the configuration, the data or both, and reboots the machine. Errors as of Reboot.
 	Reset(ctx context.Context, in *ResetRequest, opts ...grpc.CallOption) (*PowerResponse, error)
 	// ReadFile sends a file of the allow-list from an offset on, in order: up to 16 MiB, for at most
 	// 30 s. Logs of pods and the audit log of the Kubernetes API require the role admin. The error
@@ -226,11 +227,12 @@ type MachineServer interface {
 	Watch(*GetRequest, grpc.ServerStreamingServer[TopicValue]) error
 	// Events sends the retained events and, with follow, each new event.
 	Events(*EventsRequest, grpc.ServerStreamingServer[Event]) error
-	// Reboot shuts the machine down and boots it again.
+	// Reboot shuts the machine down and boots it again. FAILED_PRECONDITION: the cluster needs the
+	// machine at present, and force is not set.
 	Reboot(context.Context, *PowerRequest) (*PowerResponse, error)
-	// Shutdown shuts the machine down and powers it off.
+	// Shutdown shuts the machine down and powers it off. Errors as of Reboot.
 	Shutdown(context.Context, *PowerRequest) (*PowerResponse, error)
-	// Reset erases the configuration, the data or both, and reboots the machine.
+	// Reset erases the configuration, the data or both, and reboots the machine. Errors as of Reboot.
 	Reset(context.Context, *ResetRequest) (*PowerResponse, error)
 	// ReadFile sends a file of the allow-list from an offset on, in order: up to 16 MiB, for at most
 	// 30 s. Logs of pods and the audit log of the Kubernetes API require the role admin. The error
