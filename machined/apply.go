@@ -15,6 +15,7 @@ import (
 	machinedapi "github.com/orlop-os/orlop/machined/api"
 	"github.com/orlop-os/orlop/machined/converge"
 	"github.com/orlop-os/orlop/machined/disk"
+	guard "github.com/orlop-os/orlop/machined/disruption"
 	"github.com/orlop-os/orlop/machined/etcd"
 	"github.com/orlop-os/orlop/machined/identity"
 	"github.com/orlop-os/orlop/machined/install"
@@ -54,6 +55,7 @@ type applier struct {
 	install  *install.Manager
 	etcd     *etcd.Manager
 	power    *power.Controller
+	guard    *guard.Guard
 
 	active     *activeconfig.Manager
 	facts      *facts
@@ -174,12 +176,23 @@ func (a *applier) request(ctx context.Context, filename string, r *api.ApplyRequ
 // once.
 func (a *applier) stageForBoot(ctx context.Context, text []byte, out outcome) (outcome, error) {
 	by := callerid.FromContext(ctx).String()
-	if err := a.active.Store().Stage(text); err != nil {
-		return outcome{}, err
-	}
-	a.event("config", "config", "staged for the next boot by "+by)
+	giveBack := func() {}
 	if out.reboot {
-		return out, a.power.Shutdown(power.Request{To: power.Reboot, Why: "to apply a configuration, asked by " + by})
+		var err error
+		if giveBack, err = permitApply(ctx, a.guard, by); err != nil {
+			return outcome{}, err
+		}
+	}
+	err := a.active.Store().Stage(text)
+	if err == nil {
+		a.event("config", "config", "staged for the next boot by "+by)
+	}
+	if err == nil && out.reboot {
+		err = a.power.Shutdown(power.Request{To: power.Reboot, Why: "to apply a configuration, asked by " + by})
+	}
+	if err != nil {
+		giveBack()
+		return outcome{}, err
 	}
 	return out, nil
 }

@@ -24,6 +24,7 @@ import (
 func reportHealth(ctx context.Context, m *machine, each func(*api.HealthResponse) (more bool, err error)) error {
 	services, configuration, members, rules := m.processes.services.Status().Watch(), m.config.active.Cell().Watch(), m.members.Worker.State.Watch(), m.domains.packets.Problem().Watch()
 	program, settled, disks, states := m.reports.panics.State().Watch(), m.config.reconciler.State().Watch(), m.domains.disks.State().Watch(), m.domains.network.State.Watch()
+	turn := m.guard.State().Watch()
 	began := time.Now()
 	floor, unknown := 0, error(limits.ErrUnknown)
 	for {
@@ -53,6 +54,7 @@ func reportHealth(ctx context.Context, m *machine, each func(*api.HealthResponse
 		} else if unknown != nil {
 			later = time.After(activationPollInterval)
 		}
+		health.Add(have, turn.Current().Check()) // last: it does not count for the checks above
 		if more, err := each(have); err != nil || !more {
 			return err
 		}
@@ -65,6 +67,7 @@ func reportHealth(ctx context.Context, m *machine, each func(*api.HealthResponse
 		case <-settled.Changed():
 		case <-disks.Changed():
 		case <-states.Changed():
+		case <-turn.Changed():
 		case <-later:
 		case <-ctx.Done():
 			return ctx.Err()

@@ -108,6 +108,7 @@ func newUpgrade(m *machine) *upgrade.Upgrade {
 			Removed: func() bool { member, _ := m.members.Worker.State.Get(); return member.Removed },
 			Command: m.processes.commands.run,
 		},
+		Disruption:   m.guard,
 		PeerEndpoint: m.members.Peers.Endpoint,
 		Serve:        machinedapi.Serve(m.power.Running().Done()),
 		Reboot:       func(why string) error { return m.power.Shutdown(power.Request{To: power.Reboot, Why: why}) },

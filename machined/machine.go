@@ -6,6 +6,7 @@ import (
 	"github.com/orlop-os/orlop/machined/converge"
 	"github.com/orlop-os/orlop/machined/debug"
 	"github.com/orlop-os/orlop/machined/disk"
+	guard "github.com/orlop-os/orlop/machined/disruption"
 	"github.com/orlop-os/orlop/machined/etcd"
 	"github.com/orlop-os/orlop/machined/events"
 	"github.com/orlop-os/orlop/machined/firewall"
@@ -38,8 +39,9 @@ type machine struct {
 	upgrade *upgrade.Upgrade
 	power   *power.Controller
 
-	debug       *debug.Tools
-	logShipping *logship.Shipper
+	guard *guard.Guard // asks the cluster before the machine is away
+
+	debug *debug.Tools
 }
 
 // reports are the records of the operation of machined, for operators.
@@ -48,6 +50,7 @@ type reports struct {
 	progress *events.Progress
 	panics   *events.Panics
 	auditLog *machinedapi.AuditLog
+	shipping *logship.Shipper
 }
 
 // processes are the programs that machined runs.

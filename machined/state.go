@@ -78,7 +78,7 @@ func observable(m *machine) []machinedapi.Topic {
 		// []supervise.Status, with components
 		machinedapi.WatchedTopic("services", m.processes.services.Status()),
 		// []logship.State: receivers of logs
-		machinedapi.PolledTopic("log-shipping", ignoreContext(m.logShipping.States)),
+		machinedapi.PolledTopic("log-shipping", ignoreContext(m.reports.shipping.States)),
 		// events.Stage: step of the boot and the resource for which it waits
 		machinedapi.WatchedTopic("stage", m.reports.progress.Stage()),
 		// []host.SysctlState: configured kernel parameters

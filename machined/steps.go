@@ -178,9 +178,12 @@ func stepStorage(ctx context.Context, m *machine) error {
 }
 
 // stepUpgrade loads the record of the last upgrade, before the configuration is loaded, which a
-// rollback replaces.
+// rollback replaces, and the turn with which the machine was away.
 func stepUpgrade(ctx context.Context, m *machine) error {
 	m.upgrade.Controller.Load(ctx)
+	if m.domains.disks.StorageProblem() == "" {
+		m.guard.Load()
+	}
 	return nil
 }
 
@@ -335,8 +338,9 @@ func stepServices(ctx context.Context, m *machine) error {
 	m.reports.panics.Restarter().Go(ctx, "membership", m.members.Worker.Run)
 	m.reports.panics.Restarter().Go(ctx, "removal", m.members.Worker.RunRemoval)
 	if !m.system.inMemory() { // a system that is not installed is unclaimed and ships no logs
-		m.reports.panics.Restarter().Go(ctx, "log-shipping", m.logShipping.Run)
+		m.reports.panics.Restarter().Go(ctx, "log-shipping", m.reports.shipping.Run)
 	}
+	m.reports.panics.Restarter().Go(ctx, "turn", m.guard.Run)
 	m.reports.panics.Restarter().Go(ctx, "trial", m.upgrade.Controller.ResumeTrial)
 	m.reports.panics.Restarter().Go(ctx, "configuration on trial", m.config.active.WatchTrial)
 	m.reports.panics.Restarter().Go(ctx, "reach", m.config.active.WatchReach)

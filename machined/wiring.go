@@ -30,6 +30,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/cell"
 	"github.com/orlop-os/orlop/pkg/cgroup"
 	"github.com/orlop-os/orlop/pkg/config"
+	"github.com/orlop-os/orlop/pkg/disruption"
 	"github.com/orlop-os/orlop/pkg/paths"
 	"github.com/orlop-os/orlop/pkg/supervise"
 )
@@ -104,12 +105,13 @@ func assemble(m *machine) {
 	m.config.active = newActiveConfig(m)
 	m.identity = newIdentity(m)
 	m.members = membership.New(memberDeps(m)) // first, because the others use it
+	m.guard = newGuard(m)
 	m.upgrade = newUpgrade(m)
 	m.install = newInstall(m)
 	m.debug = newDebug(m)
 	m.etcd = newEtcd(m)
 	m.images = newImages(m, containerd)
-	m.logShipping = newLogShipping(m)
+	m.reports.shipping = newLogShipping(m)
 	m.pairing = newPairing(m)
 	m.config.facts = newFacts(m)
 	m.config.reconciler = converge.New(convergeDeps(m))
@@ -126,7 +128,7 @@ func newFacts(m *machine) *facts {
 func newApplier(m *machine) *applier {
 	return &applier{
 		system: &m.system, disks: m.domains.disks, network: m.domains.network, clock: m.domains.clock, identity: m.identity, commands: m.processes.commands,
-		install: m.install, etcd: m.etcd, power: m.power, active: m.config.active, facts: m.config.facts, reconciler: m.config.reconciler, event: m.reports.events.Add,
+		install: m.install, etcd: m.etcd, power: m.power, guard: m.guard, active: m.config.active, facts: m.config.facts, reconciler: m.config.reconciler, event: m.reports.events.Add,
 	}
 }
 
@@ -179,17 +181,17 @@ func newPower(m *machine, containerd *grpc.ClientConn) *power.Controller {
 		StopPods:     stopper.Stop,
 		StopServices: m.processes.services.Shutdown,
 		CloseLogs: func(ctx context.Context) error {
-			err := m.logShipping.Close(ctx)
+			err := m.reports.shipping.Close(ctx)
 			m.debug.EndKernelLog(ctx)
 			return err
 		},
 		Wipe: m.domains.disks.Wipe,
 		Reset: power.ResetDeps{
-			Drain:       func() error { return m.upgrade.Drainer.Drain() },
-			Uncordon:    func() { m.upgrade.Drainer.Uncordon() },
-			CheckQuorum: func() error { return m.etcd.CheckQuorumWithout() },
-			CheckLeave:  func() error { return m.etcd.CheckLeave() },
-			Leave:       func(by string) error { return m.etcd.Leave(by) },
+			Drain:    func() error { return m.upgrade.Drainer.Drain() },
+			Uncordon: func() { m.upgrade.Drainer.Uncordon() },
+			Permit:   func(data, force bool, by string) (func(), error) { return permitReset(m, data, force, by) },
+			Confirm:  func(data, force bool, by string) error { return confirmReset(m, data, force, by) },
+			Leave:    func(by string) error { return m.etcd.Leave(by) },
 		},
 		Enter:   m.reports.progress.Enter,
 		Console: m.reports.events.LogConsole,
@@ -211,11 +213,6 @@ func newConnLimit(m *machine) machinedapi.ConnLimit {
 
 // machineDeps are the dependencies of service Machine.
 func machineDeps(m *machine) machinedapi.MachineDeps {
-	shutDown := func(to power.Mode) func(time.Duration, string) error {
-		return func(grace time.Duration, why string) error {
-			return m.power.Shutdown(power.Request{To: to, GracePeriod: grace, Why: why})
-		}
-	}
 	return machinedapi.MachineDeps{
 		Release:    func() buildinfo.Release { return m.system.release },
 		Slot:       m.system.slot,
@@ -227,8 +224,8 @@ func machineDeps(m *machine) machinedapi.MachineDeps {
 				return each(&api.Event{Cursor: e.Cursor, Time: timestamppb.New(e.Time), Source: e.Source, Kind: e.Kind, Message: e.Message})
 			})
 		},
-		Reboot:       shutDown(power.Reboot),
-		PowerOff:     shutDown(power.PowerOff),
+		Reboot:       shutDown(m, power.Reboot, disruption.Reboot),
+		PowerOff:     shutDown(m, power.PowerOff, disruption.Shutdown),
 		Reset:        m.power.Reset,
 		PeerEndpoint: m.members.Peers.Endpoint,
 	}

@@ -31,14 +31,22 @@ type MachineDeps struct {
 	Topics []Topic
 	// TailEvents passes the events after a cursor to each; with follow also each new event.
 	TailEvents func(ctx context.Context, after uint64, follow bool, each func(*api.Event) error) error
-	// Reboot and PowerOff start the shutdown. gracePeriod is the time for the workloads to stop; 0
-	// is the default.
-	Reboot   func(gracePeriod time.Duration, why string) error
-	PowerOff func(gracePeriod time.Duration, why string) error
-	// Reset starts the shutdown, which wipes partitions and reboots.
-	Reset func(labels []string, by string) error
+	// Reboot and PowerOff start the shutdown, unless the cluster needs the machine.
+	Reboot   func(context.Context, Shutdown) error
+	PowerOff func(context.Context, Shutdown) error
+	// Reset starts the shutdown, which wipes partitions and reboots. force overrides the refusal of
+	// the cluster.
+	Reset func(labels []string, force bool, by string) error
 	// PeerEndpoint returns the endpoint of another machine of the cluster.
 	PeerEndpoint func(address string) (client.Endpoint, error)
+}
+
+// Shutdown is the request of a caller to shut down.
+type Shutdown struct {
+	// GracePeriod is the time for the workloads to stop; 0 is the default.
+	GracePeriod time.Duration
+	Force       bool // override the refusal of the cluster
+	By          string
 }
 
 type machineService struct {
@@ -73,12 +81,12 @@ func (s machineService) Events(r *api.EventsRequest, stream grpc.ServerStreaming
 const maxGracePeriod = 10 * time.Minute
 
 // shutDown starts a shutdown with the grace period of a request.
-func shutDown(ctx context.Context, start func(gracePeriod time.Duration, why string) error, r *api.PowerRequest) (*api.PowerResponse, error) {
+func shutDown(ctx context.Context, start func(context.Context, Shutdown) error, r *api.PowerRequest) (*api.PowerResponse, error) {
 	grace := r.GetGracePeriod().AsDuration()
 	if grace < 0 || grace > maxGracePeriod {
 		return nil, status.Errorf(codes.InvalidArgument, "grace: %v is not between 0 and %v", grace, maxGracePeriod)
 	}
-	return &api.PowerResponse{}, start(grace, "asked by "+caller(ctx))
+	return &api.PowerResponse{}, start(ctx, Shutdown{GracePeriod: grace, Force: r.GetForce(), By: caller(ctx)})
 }
 
 func (s machineService) Reboot(ctx context.Context, r *api.PowerRequest) (*api.PowerResponse, error) {
@@ -94,7 +102,7 @@ func (s machineService) Reset(ctx context.Context, r *api.ResetRequest) (*api.Po
 	if err != nil {
 		return nil, err
 	}
-	return &api.PowerResponse{}, s.deps.Reset(labels, caller(ctx))
+	return &api.PowerResponse{}, s.deps.Reset(labels, r.Force, caller(ctx))
 }
 
 // wipedPartitions returns the labels of the partitions that a reset wipes.

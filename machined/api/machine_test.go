@@ -33,10 +33,12 @@ func TestVersionDates(t *testing.T) {
 	}
 }
 
-// TestReset checks which partitions each mode wipes, and that no other mode resets.
+// TestReset checks which partitions each mode wipes, that no other mode resets, and that a reset
+// can be forced.
 func TestReset(t *testing.T) {
 	var wiped []string
-	s := machineService{deps: MachineDeps{Reset: func(labels []string, _ string) error { wiped = labels; return nil }}}
+	forced := false
+	s := machineService{deps: MachineDeps{Reset: func(labels []string, force bool, _ string) error { wiped, forced = labels, force; return nil }}}
 	for mode, want := range map[api.ResetRequest_Wipe][]string{
 		api.ResetRequest_WIPE_UNSPECIFIED: {"STATE"}, api.ResetRequest_WIPE_STATE: {"STATE"},
 		api.ResetRequest_WIPE_DATA: {"DATA"}, api.ResetRequest_WIPE_ALL: {"DATA", "STATE"},
@@ -44,6 +46,9 @@ func TestReset(t *testing.T) {
 		if _, err := s.Reset(t.Context(), &api.ResetRequest{Wipe: mode}); err != nil || !slices.Equal(wiped, want) {
 			t.Errorf("%v wipes %v, %v", mode, wiped, err)
 		}
+	}
+	if _, err := s.Reset(t.Context(), &api.ResetRequest{Force: true}); err != nil || !forced {
+		t.Errorf("forced: %v, %v", forced, err)
 	}
 	wiped = nil
 	if _, err := s.Reset(t.Context(), &api.ResetRequest{Wipe: 99}); status.Code(err) != codes.InvalidArgument || wiped != nil {
@@ -54,7 +59,7 @@ func TestReset(t *testing.T) {
 // TestGracePeriod checks the limits of the time that a caller can give the workloads.
 func TestGracePeriod(t *testing.T) {
 	var given time.Duration
-	s := machineService{deps: MachineDeps{Reboot: func(grace time.Duration, _ string) error { given = grace; return nil }}}
+	s := machineService{deps: MachineDeps{Reboot: func(_ context.Context, s Shutdown) error { given = s.GracePeriod; return nil }}}
 	for grace, code := range map[time.Duration]codes.Code{
 		0: codes.OK, maxGracePeriod: codes.OK, -time.Second: codes.InvalidArgument, maxGracePeriod + time.Second: codes.InvalidArgument,
 	} {
@@ -69,8 +74,8 @@ func TestGracePeriod(t *testing.T) {
 // the state of the machine. apid authorizes the caller before the call.
 func TestInputBeforeState(t *testing.T) {
 	busy := status.Error(codes.FailedPrecondition, "the machine is already shutting down")
-	start := func(time.Duration, string) error { return busy }
-	s := machineService{deps: MachineDeps{Reboot: start, PowerOff: start, Reset: func([]string, string) error { return busy }}}
+	start := func(context.Context, Shutdown) error { return busy }
+	s := machineService{deps: MachineDeps{Reboot: start, PowerOff: start, Reset: func([]string, bool, string) error { return busy }}}
 	for name, call := range map[string]func(valid bool) error{
 		"Reboot": func(valid bool) error {
 			_, err := s.Reboot(t.Context(), &api.PowerRequest{GracePeriod: durationpb.New(map[bool]time.Duration{false: -1}[valid])})

@@ -17,8 +17,9 @@ type UpgradeDeps struct {
 	Status   cell.View[*api.UpgradeStatus]
 	Receiver BundleReceiver
 	Server   BundleServer
-	// Rollback starts the other version, which it returns.
-	Rollback func(ctx context.Context, by string) (version string, err error)
+	// Rollback starts the other version, which it returns. force overrides the refusal of the
+	// cluster.
+	Rollback func(ctx context.Context, force bool, by string) (version string, err error)
 }
 
 // BundleReceiver receives a bundle from a client, a registry or a peer.
@@ -80,8 +81,8 @@ func (s upgradeService) Fetch(ctx context.Context, r *api.FetchBundleRequest) (*
 	return s.deps.Receiver.Fetch(ctx, r, caller(ctx))
 }
 
-func (s upgradeService) Rollback(ctx context.Context, _ *api.RollbackRequest) (*api.RollbackResponse, error) {
-	to, err := s.deps.Rollback(ctx, caller(ctx))
+func (s upgradeService) Rollback(ctx context.Context, r *api.RollbackRequest) (*api.RollbackResponse, error) {
+	to, err := s.deps.Rollback(ctx, r.Force, caller(ctx))
 	if err != nil {
 		return nil, err
 	}

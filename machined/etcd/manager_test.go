@@ -42,7 +42,7 @@ func TestWithoutEtcd(t *testing.T) {
 				t.Errorf("%s: %v, want %q", name, err, want)
 			}
 		}
-		if err := errors.Join(k.Leave("a"), k.CheckQuorumWithout(), k.CheckLeave()); err != nil {
+		if err := k.Leave("a"); err != nil {
 			t.Error(err)
 		}
 		if _, wanted := k.wantedSnapshots(); wanted {
@@ -125,35 +125,6 @@ func TestRestoreRejected(t *testing.T) {
 	for size, code := range map[int64]codes.Code{0: codes.InvalidArgument, maxSnapshot + 1: codes.InvalidArgument, 1: codes.FailedPrecondition} {
 		if err := k.checkSnapshotSpace(size); status.Code(err) != code {
 			t.Errorf("%d bytes: %v", size, err)
-		}
-	}
-}
-
-// TestQuorumWithout checks when the machine may stop its etcd, and when it may leave etcd.
-func TestQuorumWithout(t *testing.T) {
-	for answer, want := range map[string]struct{ stop, leave bool }{
-		`{"id": "1", "leader": "1", "members": [{"id": "1"}, {"id": "2"}, {"id": "3"}]}`:                           {true, true},
-		`{"id": "1", "leader": "1", "members": [{"id": "1"}, {"id": "2", "problem": "unreachable"}, {"id": "3"}]}`: {false, false},
-		`{"id": "1", "leader": "1", "members": [{"id": "1"}, {"id": "2"}]}`:                                        {false, true},
-		`{"id": "1", "leader": "1", "members": [{"id": "1"}]}`:                                                     {true, true},
-		`{"id": "1", "leader": "2", "members": [{"id": "1", "learner": true}, {"id": "2"}]}`:                       {true, true},
-		`{"id": "1", "members": [{"id": "1"}, {"id": "2"}]}`:                                                       {true, true},
-		"unreadable": {true, true},
-	} {
-		k := New(Deps{
-			Config: cell.New(Config{Config: configured()}).View(), Stopping: t.Context(),
-			Command: func(_ context.Context, _ uint32, command string, _ any, _ ...*os.File) ([]byte, error) {
-				if command != "data-status" {
-					t.Errorf("%s is run for a check", command)
-				}
-				return []byte(answer), nil
-			},
-		})
-		if err := k.CheckQuorumWithout(); (err == nil) != want.stop {
-			t.Errorf("%s: stop: %v", answer, err)
-		}
-		if err := k.CheckLeave(); (err == nil) != want.leave {
-			t.Errorf("%s: leave: %v", answer, err)
 		}
 	}
 }

@@ -16,7 +16,6 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/orlop-os/orlop/pkg/api"
-	"github.com/orlop-os/orlop/pkg/etcdjoin"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 	"github.com/orlop-os/orlop/pkg/paths"
 )
@@ -116,39 +115,6 @@ func (k *Manager) Leave(by string) error {
 		k.deps.Event("etcd", "operation", fmt.Sprintf("this machine's member %s has left, asked by %s", left.Id, by))
 	}
 	return err
-}
-
-// CheckLeave returns an error if Leave would fail because the others would lose their quorum. It
-// changes nothing. In an unknown state it returns none: then Leave asks the other members.
-func (k *Manager) CheckLeave() error {
-	return k.checkVoters(func(voters, answering int) error {
-		if voters < 2 {
-			return nil
-		}
-		return etcdjoin.MayRemove(voters, answering, true)
-	})
-}
-
-// CheckQuorumWithout returns an error if the others would lose their quorum while this machine,
-// which retains its data, has no configuration to start etcd. An unknown state is no error: a
-// machine in an unknown state does not vote either.
-func (k *Manager) CheckQuorumWithout() error { return k.checkVoters(etcdjoin.MayRestart) }
-
-// checkVoters applies a rule to the number of voters, and of voters that answer. The rule does not
-// apply to a machine without a vote, or in an unknown state.
-func (k *Manager) checkVoters(rule func(voters, answering int) error) error {
-	if k.check() != nil {
-		return nil
-	}
-	now := &api.EtcdStatusResponse{}
-	err := nodespec.RunInto(k.deps.Stopping, k.deps.Command, paths.UserAPI, "data-status", nil, now)
-	if err != nil || now.Leader == "" {
-		return nil
-	}
-	if slices.ContainsFunc(now.Members, func(m *api.EtcdMember) bool { return m.Learner && m.Id == now.Id }) {
-		return nil // it has no vote
-	}
-	return rule(api.CountVoters(now.Members))
 }
 
 // changeMembership stores a request that etcd performs at its next start, restarts etcd, and

@@ -1,6 +1,7 @@
 package power
 
 import (
+	"fmt"
 	"slices"
 
 	"google.golang.org/grpc/codes"
@@ -14,47 +15,60 @@ type ResetDeps struct {
 	// Drain evicts the pods of the machine, and Uncordon makes its Node schedulable again.
 	Drain    func() error
 	Uncordon func()
-	// CheckQuorum rejects a reset that retains the data of etcd, and CheckLeave a reset that wipes
-	// them, if etcd would lose its quorum. Leave removes the machine from etcd, on request of a
-	// caller.
-	CheckQuorum, CheckLeave func() error
-	Leave                   func(by string) error
+	// Permit returns the reason for which the cluster needs the machine, or with data its member of
+	// etcd. giveBack returns the turn of the machine if the machine is not away after all.
+	Permit func(data, force bool, by string) (giveBack func(), err error)
+	// Confirm asks again, after the drain.
+	Confirm func(data, force bool, by string) error
+	// Leave removes the machine from etcd, on request of a caller.
+	Leave func(by string) error
 }
 
 // Reset wipes partitions during a shutdown and reboots. The pods are evicted before, and an etcd
-// member without its data leaves the cluster. by is the caller. All is checked before the first
-// change, and again after the drain, which can take minutes.
-func (c *Controller) Reset(labels []string, by string) error {
+// member without its data leaves the cluster. force overrides the refusal of the cluster, also if
+// the member cannot leave. by is the caller. All is checked before the first change, and again
+// after the drain, which can take minutes.
+func (c *Controller) Reset(labels []string, force bool, by string) error {
 	if why := c.deps.NotInstalled; why != "" {
 		return status.Error(codes.FailedPrecondition, "reset refused: "+why)
 	}
 	if err := c.Check(); err != nil {
 		return err
 	}
-	d := c.deps.Reset
-	check, leave := d.CheckQuorum, d.CheckQuorum
-	if slices.Contains(labels, disklayout.Data) {
-		check, leave = d.CheckLeave, func() error { return d.Leave(by) }
+	d, data := c.deps.Reset, slices.Contains(labels, disklayout.Data)
+	giveBack, err := d.Permit(data, force, by)
+	if err != nil {
+		return status.Error(codes.FailedPrecondition, err.Error())
 	}
-	for _, step := range []func() error{check, d.Drain} {
-		if err := step(); err != nil {
-			return status.Errorf(codes.FailedPrecondition, "reset refused: %v", err)
-		}
+	if err := d.Drain(); err != nil {
+		giveBack()
+		return status.Errorf(codes.FailedPrecondition, "reset refused: %v", err)
 	}
-	if err := c.afterDrain(leave, Request{To: Reboot, Wipe: labels, Why: "reset by " + by}); err != nil {
+	if err := c.afterDrain(data, force, by, labels); err != nil {
 		d.Uncordon()
+		giveBack()
 		return err
 	}
 	return nil
 }
 
-// afterDrain leaves etcd and starts the shutdown.
-func (c *Controller) afterDrain(leave func() error, r Request) error {
+// afterDrain leaves etcd and starts the shutdown. The machine that has left returns the turn: the
+// others do not count on it any more.
+func (c *Controller) afterDrain(data, force bool, by string, labels []string) error {
 	if err := c.Check(); err != nil {
 		return err
 	}
-	if err := leave(); err != nil {
-		return status.Errorf(codes.FailedPrecondition, "reset refused: %v", err)
+	if err := c.deps.Reset.Confirm(data, force, by); err != nil {
+		return status.Error(codes.FailedPrecondition, err.Error())
 	}
-	return c.Shutdown(r)
+	if data {
+		err := c.deps.Reset.Leave(by)
+		if err != nil && !force {
+			return status.Errorf(codes.FailedPrecondition, "reset refused: %v", err)
+		}
+		if err != nil {
+			c.deps.Console(fmt.Sprintf("reset forced by %s, although: %v", by, err))
+		}
+	}
+	return c.Shutdown(Request{To: Reboot, Wipe: labels, Why: "reset by " + by})
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/cell"
 	"github.com/orlop-os/orlop/pkg/client"
 	"github.com/orlop-os/orlop/pkg/config"
+	"github.com/orlop-os/orlop/pkg/disruption"
 	"github.com/orlop-os/orlop/pkg/esp"
 	"github.com/orlop-os/orlop/pkg/limits"
 	"github.com/orlop-os/orlop/pkg/nodespec"
@@ -33,6 +34,7 @@ type Deps struct {
 	Trial         Trial
 	Network       Network
 	Node          Node
+	Disruption    Disruption
 	// PeerEndpoint returns the endpoint of another machine of the cluster.
 	PeerEndpoint func(address string) (client.Endpoint, error)
 	// Serve sends data to another machine with send, which calls taken after each piece; it ends a
@@ -118,6 +120,18 @@ type Node struct {
 	Removed func() bool
 	// Command runs a command of the orchestrator.
 	Command nodespec.Command
+}
+
+// Disruption asks the cluster before the machine is away (package disruption of machined).
+type Disruption interface {
+	// Permit takes the turn of the control plane for an operation, or returns the reason for which
+	// it is refused. giveBack returns the turn if the operation does not happen.
+	Permit(ctx context.Context, r disruption.Request) (giveBack func(), err error)
+	// Confirm checks a permitted operation again.
+	Confirm(ctx context.Context, r disruption.Request) error
+	// Held reports whether the machine has the turn, and Return returns it.
+	Held() bool
+	Return() bool
 }
 
 // State is the state of upgrades: topic "upgrade".

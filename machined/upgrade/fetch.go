@@ -60,7 +60,7 @@ func (r *Receiver) Fetch(ctx context.Context, request *api.FetchBundleRequest, b
 		return nil, status.Error(codes.FailedPrecondition, err.Error())
 	}
 	started := make(chan error, 2) // nil once the upgrade has started, then its error
-	go r.fetch(i, f, b, by, started)
+	go r.fetch(i, f, b, r.ask(request.Force, by), started)
 	select {
 	case err := <-started:
 		if err != nil {
@@ -73,16 +73,17 @@ func (r *Receiver) Fetch(ctx context.Context, request *api.FetchBundleRequest, b
 }
 
 // fetch receives the missing bytes of a bundle and installs it.
-func (r *Receiver) fetch(i Installer, f bundleSource, b Bundle, by string, started chan<- error) {
+func (r *Receiver) fetch(i Installer, f bundleSource, b Bundle, q *question, started chan<- error) {
 	ctx, cancel := context.WithCancel(r.deps.Running)
 	defer cancel() // the connection
 	err := panics.Do("fetching a bundle", func() error {
-		return r.receive(i, b, f.Reader(ctx, b.Have), by, func() { started <- nil })
+		return r.receive(i, b, f.Reader(ctx, b.Have), q, func() { started <- nil })
 	})
 	if err != nil {
+		q.end() // it may have panicked
 		r.writeMu.Unlock()
 		started <- err
 		return
 	}
-	r.install(i)
+	r.install(i, q)
 }

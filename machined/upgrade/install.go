@@ -11,6 +11,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/orlop-os/orlop/pkg/bundle"
+	"github.com/orlop-os/orlop/pkg/disruption"
 	"github.com/orlop-os/orlop/pkg/esp"
 	"github.com/orlop-os/orlop/pkg/parttable"
 	"github.com/orlop-os/orlop/pkg/slot"
@@ -48,9 +49,14 @@ type Installer struct {
 	// SaveConfiguration stores the active configuration for the running version, as the last
 	// operation before the boot loader knows the new version.
 	SaveConfiguration func() error
+	// Confirm asks the cluster again, before the boot loader knows the new version, and after the
+	// drain, which can take an hour.
+	Confirm func(context.Context) error
 	// Drain drains the node before the machine shuts down; nil: the pods stay. An error aborts the
 	// upgrade.
 	Drain func(context.Context) error
+	// Uncordon makes the node schedulable again if the upgrade is refused after Drain.
+	Uncordon func()
 	// Begin reports the start of each operation with its size in bytes (0: unknown). Done reports
 	// progress in bytes from time to time.
 	Begin func(operation string, total int64)
@@ -127,18 +133,28 @@ func (i Installer) Install(ctx context.Context, from io.Reader) error {
 		{"store the signed statement of version " + s.Version, 0, func() error {
 			return i.ESP.Write(esp.Statement(s.Version), bytes.NewReader(r.Envelope))
 		}},
+		{"ask the cluster again", 0, func() error { return i.Confirm(ctx) }},
 		{fmt.Sprintf("add the boot entry of version %s, with %d tries", s.Version, slot.Tries), 0, func() error {
 			return i.ESP.AddEntry(slot.Entry{Version: s.Version, Trial: true, Left: slot.Tries}, bytes.NewReader(uki))
 		}},
 	}...)
 	if i.Drain != nil {
-		all = append(all, operation{"drain the node", 0, func() error { return i.Drain(ctx) }})
+		all = append(all, operation{"drain the node", 0, func() error { return i.Drain(ctx) }}, operation{"ask the cluster after the drain", 0, func() error { return i.confirmDrained(ctx) }})
 	}
 	if err := i.do(ctx, all); err != nil {
 		// The new entry may already exist.
 		return errors.Join(err, i.ESP.RemoveOthers(i.Running))
 	}
 	return nil
+}
+
+// confirmDrained asks the cluster after the drain.
+func (i Installer) confirmDrained(ctx context.Context) error {
+	err := i.Confirm(ctx)
+	if err != nil {
+		i.Uncordon()
+	}
+	return err
 }
 
 // operation is a single change of the disk.
@@ -155,7 +171,11 @@ func (i Installer) do(ctx context.Context, all []operation) error {
 			return fmt.Errorf("upgrade: stopped before it could %s: %w", op.name, err)
 		}
 		i.Begin(op.name, op.size)
-		if err := op.do(); err != nil {
+		err := op.do()
+		if no := (*disruption.Refusal)(nil); errors.As(err, &no) {
+			return err
+		}
+		if err != nil {
 			return fmt.Errorf("upgrade: cannot %s: %w", op.name, err)
 		}
 	}

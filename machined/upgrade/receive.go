@@ -67,6 +67,7 @@ func (r *Receiver) installer(withoutSavepoint bool) (Installer, error) {
 		i.TakeSavepoint, i.DropSavepoint = nil, r.savepoints.drop
 	}
 	if _, drains := r.drainer.config(); drains {
+		i.Uncordon = r.drainer.Uncordon
 		i.Drain = func(ctx context.Context) error {
 			want, drains := r.drainer.config() // the configuration may have changed meanwhile
 			if !drains {
@@ -97,7 +98,7 @@ func (d *Deps) releaseKeys() (bundle.Trust, error) {
 
 // receive receives the rest of a bundle and returns when it is complete and verified. It calls
 // started when the upgrade has started: from then on the record holds the result.
-func (r *Receiver) receive(i Installer, b Bundle, from io.Reader, by string, started func()) error {
+func (r *Receiver) receive(i Installer, b Bundle, from io.Reader, q *question, started func()) error {
 	hasStarted := false
 	err := r.deps.Files.Inbox.Receive(r.deps.Running, from, func(head io.Reader) error {
 		s, err := i.Check(head)
@@ -108,17 +109,23 @@ func (r *Receiver) receive(i Installer, b Bundle, from io.Reader, by string, sta
 		if _, _, err := slot.Step(r.deps.version(), r.progress.record(), begins); err != nil {
 			return Refusal{Err: err}
 		}
+		if err := q.permit(r.deps.Running); err != nil {
+			return err
+		}
 		if err := r.controller.handle(r.deps.Running, begins); err != nil {
 			return err
 		}
 		hasStarted = true
-		r.progress.event("operation", "to version "+s.Version+", asked by "+by)
+		r.progress.event("operation", "to version "+s.Version+", asked by "+q.By)
 		r.progress.begin("receive version "+s.Version, b.Size)
 		started()
 		return nil
 	}, r.progress.setDone)
+	if err == nil {
+		err = r.confirmVersion(r.deps.Running, i, q)
+	}
 	if err != nil {
-		r.abort(hasStarted, err)
+		r.abort(hasStarted, err, q)
 		return err
 	}
 	r.progress.event("operation", fmt.Sprintf("the bundle is complete: %d bytes were received, %d were present", b.Size-b.Have, b.Have))
@@ -128,10 +135,11 @@ func (r *Receiver) receive(i Installer, b Bundle, from io.Reader, by string, sta
 // install writes the bundle into the other slot and reboots. It releases writeMu only after the
 // record contains the new version: the next upgrade starts by the removal of all versions without a
 // record.
-func (r *Receiver) install(i Installer) {
+func (r *Receiver) install(i Installer, q *question) {
 	defer r.writeMu.Unlock()
+	i.Confirm = q.confirm
 	if err := panics.Do("upgrade", func() error { return r.enterVersion(i) }); err != nil {
-		r.abort(true, err)
+		r.abort(true, err, q)
 		return
 	}
 	r.progress.begin("", 0)
@@ -161,7 +169,8 @@ func (r *Receiver) enterVersion(i Installer) error {
 }
 
 // abort ends an upgrade that is not on the disk.
-func (r *Receiver) abort(hasStarted bool, why error) {
+func (r *Receiver) abort(hasStarted bool, why error, q *question) {
+	defer q.end()
 	r.progress.failure(why.Error())
 	r.progress.begin("", 0)
 	// another attempt would not help
@@ -214,12 +223,14 @@ func (r *Receiver) Upload(first *api.UploadBundleRequest, next func() (*api.Uplo
 	if !r.writeMu.TryLock() {
 		return nil, errBusy
 	}
-	if err := panics.Do("receiving a bundle", func() error { return r.receiveUpload(i, first, next, by) }); err != nil {
+	q := r.ask(first.Force, by)
+	if err := panics.Do("receiving a bundle", func() error { return r.receiveUpload(i, first, next, q) }); err != nil {
+		q.end() // it may have panicked
 		r.writeMu.Unlock()
 		return nil, err
 	}
 	started := r.started()
-	go r.install(i)
+	go r.install(i, q)
 	return started, nil
 }
 
@@ -230,7 +241,7 @@ func (r *Receiver) started() *api.UpgradeStarted {
 }
 
 // receiveUpload receives the data of a client until the bundle is complete.
-func (r *Receiver) receiveUpload(i Installer, first *api.UploadBundleRequest, next func() (*api.UploadBundleRequest, error), by string) error {
+func (r *Receiver) receiveUpload(i Installer, first *api.UploadBundleRequest, next func() (*api.UploadBundleRequest, error), q *question) error {
 	b, err := r.deps.Files.Inbox.Bundle()
 	if err != nil {
 		return status.Error(codes.Internal, err.Error())
@@ -245,7 +256,7 @@ func (r *Receiver) receiveUpload(i Installer, first *api.UploadBundleRequest, ne
 		}
 		return request, err
 	}}
-	err = r.receive(i, b, rest, by, func() {})
+	err = r.receive(i, b, rest, q, func() {})
 	switch {
 	case errors.As(err, new(Unfinished)):
 		return status.Error(codes.Aborted, err.Error())

@@ -12,8 +12,8 @@ import (
 )
 
 // Rollback returns to the other version for a caller. It returns that version, and the machine
-// reboots.
-func (c *Controller) Rollback(ctx context.Context, by string) (version string, err error) {
+// reboots. force overrides a refusal by the cluster.
+func (c *Controller) Rollback(ctx context.Context, force bool, by string) (version string, err error) {
 	entries, err := c.esp.Entries()
 	if errors.Is(err, ErrNoSlots) {
 		return "", status.Errorf(codes.FailedPrecondition, "rollback: %v", err)
@@ -41,11 +41,16 @@ func (c *Controller) Rollback(ctx context.Context, by string) (version string, e
 	if err := where.VerifySlot(next.From, c.esp); err != nil {
 		return "", status.Errorf(codes.FailedPrecondition, "rollback refused: version %s, the target of the rollback, would not boot: %v; upgrade to a newer version", next.From, err)
 	}
-	if err := c.drainer.Drain(); err != nil {
-		return "", status.Errorf(codes.FailedPrecondition, "rollback refused: %v", err)
+	q, err := c.askRollback(next.From, force, by)
+	if err == nil {
+		err = c.drainFor(ctx, q)
+	}
+	if err != nil {
+		return "", status.Error(codes.FailedPrecondition, err.Error())
 	}
 	if err := c.handle(context.WithoutCancel(ctx), event); err != nil {
 		c.drainer.Uncordon()
+		q.end()
 		return "", status.Errorf(codes.FailedPrecondition, "rollback: %v", err)
 	}
 	return c.Record().From, nil

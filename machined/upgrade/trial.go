@@ -59,8 +59,13 @@ func (c *Controller) startTrial(ctx context.Context) {
 func (c *Controller) watchTrial(ctx context.Context) {
 	for watch := c.deps.Trial.Watch(); ; {
 		e := c.awaitResult(ctx, watch)
-		err := c.handle(ctx, e)
-		_, passed := e.(slot.ChecksPassed)
+		success, passed := e.(slot.ChecksPassed)
+		var err error
+		if passed {
+			err = c.commit(ctx, success)
+		} else {
+			err = c.handle(ctx, e)
+		}
 		// The loader would start the other version at the next boot: a rollback now restores its
 		// configuration too.
 		if passed && errors.Is(err, esp.ErrNoEntry) {

@@ -81,6 +81,9 @@ const (
 	// SuspendedObjects holds the Kubernetes objects that an admin has suspended (machined's
 	// suspend.go), a JSON file per object.
 	SuspendedObjects = State + "/suspended"
+	// Turn holds the turn of the control plane while this machine has it (machined/disruption),
+	// JSON.
+	Turn = State + "/turn.json"
 	// Upgrade holds the record of the last upgrade, and the configuration that each version was
 	// committed with.
 	Upgrade = State + "/upgrade"

@@ -1,0 +1,446 @@
+package disruption
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/orlop-os/orlop/pkg/disruption"
+)
+
+// fakeCluster is a cluster of three control-plane machines.
+type fakeCluster struct {
+	control  disruption.ControlPlane
+	ends     time.Time // end of the lease
+	versions disruption.Versions
+	broken   error // of each command
+	commands []string
+}
+
+func (f *fakeCluster) run(_ context.Context, uid uint32, command string, request any, _ ...*os.File) ([]byte, error) {
+	f.commands = append(f.commands, fmt.Sprintf("%s as %d", command, uid))
+	if f.broken != nil {
+		return nil, f.broken
+	}
+	order, _ := request.(disruption.TurnRequest)
+	switch command {
+	case "take-turn":
+		if f.control.Counts() && (order.Force || !f.control.Turn.OfAnother(order.Turn.Machine) || time.Now().After(f.ends)) {
+			f.control.Turn, f.ends = order.Turn, time.Now().Add(order.Life)
+		}
+		return json.Marshal(f.control)
+	case "return-turn":
+		if f.control.Turn.Machine == order.Turn.Machine {
+			f.control.Turn = disruption.Turn{}
+		}
+		return []byte("{}"), nil
+	case "list-versions":
+		return json.Marshal(f.versions)
+	}
+	return nil, errors.New("no such command")
+}
+
+// fixture is a machine of the cluster.
+type fixture struct {
+	*Guard
+	cluster   *fakeCluster
+	events    []string
+	healthy   bool
+	undecided bool
+	stop      context.CancelFunc
+}
+
+func newFixture(t *testing.T, name string, cluster *fakeCluster) *fixture {
+	f := &fixture{cluster: cluster, healthy: true}
+	ctx, stop := context.WithCancel(t.Context())
+	f.stop = stop
+	f.Guard = New(Deps{
+		Machine: func() Machine {
+			return Machine{
+				Machine: disruption.Machine{Name: name, ControlPlane: true, Kubernetes: "v1.36.3", Others: true}, Address: "10.0.0.11", InCluster: true,
+			}
+		},
+		Command: cluster.run,
+		File:    filepath.Join(t.TempDir(), "turn.json"),
+		Healthy: func(ctx context.Context) error {
+			for !f.healthy || f.undecided {
+				select {
+				case <-time.After(time.Second):
+				case <-ctx.Done():
+					return ctx.Err()
+				}
+			}
+			return nil
+		},
+		Undecided: func() bool { return f.undecided },
+		Stopping:  ctx,
+		Event:     func(kind, message string) { f.events = append(f.events, kind+": "+message) },
+	})
+	return f
+}
+
+// boot is the machine after its next boot.
+func (f *fixture) boot(t *testing.T) *fixture {
+	next := newFixture(t, f.deps.Machine().Name, f.cluster)
+	next.deps.File = f.deps.File
+	f.stop()
+	next.Load()
+	return next
+}
+
+func three() *fakeCluster {
+	return &fakeCluster{control: disruption.ControlPlane{Members: []disruption.Member{{Name: "a", Own: true}, {Name: "b"}, {Name: "c"}}}}
+}
+
+var reboot = disruption.Request{Operation: disruption.Reboot, By: "dora"}
+
+// TestTwoOperators checks that the second of two operators at two machines can proceed only after
+// the machine of the first is healthy again.
+func TestTwoOperators(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cluster := three()
+		a, b := newFixture(t, "a", cluster), newFixture(t, "b", cluster)
+		defer b.stop()
+		if _, err := a.Permit(t.Context(), reboot); err != nil {
+			t.Fatal(err)
+		}
+		if now, _ := a.State().Get(); now.Machine != "a" || !now.Check().Ok {
+			t.Errorf("a holds %+v", now)
+		}
+		_, err := b.Permit(t.Context(), disruption.Request{Operation: disruption.Shutdown, By: "eve"})
+		if err == nil || !strings.Contains(err.Error(), "shutdown refused: control-plane machine a reboots since 00:00:00Z, asked by dora") {
+			t.Errorf("the second operator: %v", err)
+		}
+		a = a.boot(t)
+		defer a.stop()
+		if now, _ := a.State().Get(); now.Check().Ok || !strings.Contains(now.Check().Detail, "returns it when it is healthy") {
+			t.Errorf("the health after the boot: %v", now.Check())
+		}
+		a.healthy = false
+		go a.Run(t.Context())
+		time.Sleep(time.Minute)
+		if _, err := b.Permit(t.Context(), reboot); err == nil {
+			t.Error("permitted before the first machine is healthy")
+		}
+		a.healthy = true
+		time.Sleep(time.Minute)
+		if now, _ := a.State().Get(); now.Check() != nil {
+			t.Errorf("a holds %+v", now)
+		}
+		if _, err := b.Permit(t.Context(), reboot); err != nil {
+			t.Error(err)
+		}
+		if _, err := os.Stat(a.deps.File); !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("the record of the turn: %v", err)
+		}
+	})
+}
+
+// TestCrash checks that the turn of a machine that does not become healthy ends, on the machine
+// itself, too, and that a version on trial renews its turn.
+func TestCrash(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cluster := three()
+		a := newFixture(t, "a", cluster)
+		if _, err := a.Permit(t.Context(), disruption.Request{Operation: disruption.Upgrade, By: "dora"}); err != nil {
+			t.Fatal(err)
+		}
+		a = a.boot(t)
+		defer a.stop()
+		a.healthy, a.undecided = false, true
+		go a.Run(t.Context())
+		time.Sleep(3 * disruption.TurnLife)
+		if cluster.control.Turn.Ends.Before(time.Now()) {
+			t.Errorf("the turn of a version on trial has ended: %+v", cluster.control.Turn)
+		}
+		a.undecided = false
+		time.Sleep(3 * disruption.TurnLife)
+		if !cluster.control.Turn.Ends.Before(time.Now()) {
+			t.Errorf("a machine that is not healthy renews its turn: %+v", cluster.control.Turn)
+		}
+		if now, _ := a.State().Get(); now.Check() != nil {
+			t.Errorf("the turn has ended, and the machine reports %v", now.Check())
+		}
+	})
+}
+
+// TestLongOperation checks that a turn is renewed while an upgrade is written and the node is
+// drained, and that an operation that fails returns it.
+func TestLongOperation(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cluster := three()
+		a := newFixture(t, "a", cluster)
+		defer a.stop()
+		upgrade := disruption.Request{Operation: disruption.Upgrade, By: "dora"}
+		giveBack, err := a.Permit(t.Context(), upgrade)
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(5 * disruption.TurnLife)
+		if !cluster.control.Turn.Ends.After(time.Now()) {
+			t.Errorf("the turn has ended: %+v", cluster.control.Turn)
+		}
+		// A second operation that is refused does not return the turn of the first.
+		cluster.control.Members[2].Problem = "no route to host"
+		if _, err := a.Permit(t.Context(), reboot); err == nil {
+			t.Error("permitted without a quorum")
+		}
+		if err := a.Confirm(t.Context(), upgrade); err == nil || !strings.Contains(err.Error(), "upgrade refused: etcd would lose its quorum") {
+			t.Errorf("the second check: %v", err)
+		}
+		if cluster.control.Turn.Machine != "a" {
+			t.Errorf("the turn is %+v", cluster.control.Turn)
+		}
+		giveBack()
+		if cluster.control.Turn != (disruption.Turn{}) {
+			t.Errorf("not returned: %+v", cluster.control.Turn)
+		}
+		// A version that does not return the turn gets a short turn, renewed during the drain.
+		cluster.control.Members[2].Problem = ""
+		giveBack, err = a.Permit(t.Context(), disruption.Request{Operation: disruption.Rollback, By: "dora", Forgets: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(30*time.Minute + time.Second)
+		if left := time.Until(cluster.control.Turn.Ends); left <= 0 || left > 2*time.Minute {
+			t.Errorf("the short turn ends in %v", left)
+		}
+		giveBack()
+		cluster.control.Members[2].Problem = "no route to host"
+		// A refused operation has no turn.
+		if _, err := a.Permit(t.Context(), reboot); err == nil || cluster.control.Turn != (disruption.Turn{}) {
+			t.Errorf("%v, %+v", err, cluster.control.Turn)
+		}
+	})
+}
+
+// TestOperationsTogether checks that the turn is retained as long as an operation needs it: by the
+// return of another operation, and of the turn of an earlier boot.
+func TestOperationsTogether(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cluster := three()
+		a := newFixture(t, "a", cluster)
+		first, err := a.Permit(t.Context(), disruption.Request{Operation: disruption.Reset, By: "dora"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		second, err := a.Permit(t.Context(), reboot)
+		if err != nil {
+			t.Fatal(err)
+		}
+		first()
+		first() // again, as a deferred call
+		if cluster.control.Turn.Machine != "a" {
+			t.Errorf("the reset returned the turn of the reboot: %+v", cluster.control.Turn)
+		}
+		second()
+		if cluster.control.Turn.Machine != "" || a.Held() {
+			t.Errorf("not returned: %+v", cluster.control.Turn)
+		}
+
+		if _, err = a.Permit(t.Context(), reboot); err != nil {
+			t.Fatal(err)
+		}
+		a = a.boot(t)
+		defer a.stop()
+		a.healthy = false
+		go a.Run(t.Context())
+		time.Sleep(time.Minute)
+		drained, err := a.Permit(t.Context(), disruption.Request{Operation: disruption.Reset, By: "eve"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		a.healthy = true
+		time.Sleep(time.Hour)
+		if now := a.state(); cluster.control.Turn.Machine != "a" || !cluster.ends.After(time.Now()) || !now.Check().Ok {
+			t.Errorf("the health returned the turn of the reset: %+v, %v", cluster.control.Turn, now.Check())
+		}
+		drained()
+		if cluster.control.Turn.Machine != "" || len(a.events) > 0 {
+			t.Errorf("not returned: %+v, %v", cluster.control.Turn, a.events)
+		}
+	})
+}
+
+// TestReturnFails checks that a turn which cannot be returned is returned later, that its machine
+// reports the problem once, and that it retains no turn beyond its end.
+func TestReturnFails(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for outage, want := range map[time.Duration]string{time.Minute: "", time.Hour: "a"} {
+			cluster := three()
+			a := newFixture(t, "a", cluster)
+			giveBack, err := a.Permit(t.Context(), reboot)
+			if err != nil {
+				t.Fatal(err)
+			}
+			cluster.broken = errors.New("no leader")
+			giveBack()
+			if !a.Held() {
+				t.Error("a turn is forgotten that was not returned")
+			}
+			time.Sleep(outage)
+			cluster.broken = nil
+			time.Sleep(time.Minute)
+			if cluster.control.Turn.Machine != want || a.Held() || !slices.Equal(a.events, []string{"failure: cannot return the turn: no leader"}) {
+				t.Errorf("after %v: %+v, %v", outage, cluster.control.Turn, a.events)
+			}
+			a.stop()
+		}
+	})
+}
+
+// TestLostTurn checks that a machine that lost its turn during a drain asks again before it shuts
+// down, and is refused then.
+func TestLostTurn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cluster := three()
+		a, b := newFixture(t, "a", cluster), newFixture(t, "b", cluster)
+		defer a.stop()
+		defer b.stop()
+		reset := disruption.Request{Operation: disruption.Reset, By: "dora"}
+		giveBack, err := a.Permit(t.Context(), reset)
+		if err != nil {
+			t.Fatal(err)
+		}
+		cluster.broken = errors.New("no route to host")
+		time.Sleep(2 * disruption.TurnLife)
+		cluster.broken = nil
+		if _, err := b.Permit(t.Context(), reboot); err != nil {
+			t.Fatal(err)
+		}
+		if err := a.Confirm(t.Context(), reset); err == nil || !strings.Contains(err.Error(), "reset refused: control-plane machine b reboots since") {
+			t.Errorf("after the loss: %v", err)
+		}
+		time.Sleep(disruption.TurnLife)
+		if a.Held() || !slices.ContainsFunc(a.events, func(e string) bool {
+			return strings.HasPrefix(e, "failure: this machine has lost its turn: control-plane machine b")
+		}) {
+			t.Errorf("%+v, %v", a.state(), a.events)
+		}
+		giveBack()
+		if cluster.control.Turn.Machine != "b" {
+			t.Errorf("a returned the turn of b: %+v", cluster.control.Turn)
+		}
+	})
+}
+
+// TestDisconnected checks that an operation has no turn, and does not happen, if its caller
+// disconnects during the question.
+func TestDisconnected(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cluster := three()
+		a := newFixture(t, "a", cluster)
+		defer a.stop()
+		ctx, disconnect := context.WithCancel(t.Context())
+		a.deps.Command = func(ctx context.Context, uid uint32, command string, request any, files ...*os.File) ([]byte, error) {
+			disconnect()
+			if ctx.Err() != nil {
+				t.Error("the question ends with the caller")
+			}
+			return cluster.run(ctx, uid, command, request, files...)
+		}
+		for range 2 { // the second has disconnected before the question
+			if _, err := a.Permit(ctx, reboot); !errors.Is(err, context.Canceled) || a.Held() || cluster.control.Turn.Machine != "" {
+				t.Errorf("%v, %+v", err, cluster.control.Turn)
+			}
+		}
+		if want := []string{"take-turn as 101", "return-turn as 101"}; !slices.Equal(cluster.commands, want) {
+			t.Errorf("%q", cluster.commands)
+		}
+	})
+}
+
+// TestWithoutState checks that a machine can be rebooted if its STATE cannot be written.
+func TestWithoutState(t *testing.T) {
+	cluster := three()
+	a := newFixture(t, "a", cluster)
+	defer a.stop()
+	a.deps.File = filepath.Join(t.TempDir(), "missing", "turn.json")
+	if _, err := a.Permit(t.Context(), reboot); err != nil || cluster.control.Turn.Machine != "a" {
+		t.Errorf("%v, %+v", err, cluster.control.Turn)
+	}
+	if len(a.events) != 1 || !strings.Contains(a.events[0], "cannot store the turn") || !strings.HasSuffix(a.events[0], "the turn ends by itself") {
+		t.Errorf("%q", a.events)
+	}
+}
+
+// TestForce checks that a refused operation can be forced, and is an event with the reason.
+func TestForce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cluster := three()
+		cluster.control.Members[1].Problem = "no route to host"
+		a := newFixture(t, "a", cluster)
+		defer a.stop()
+		if _, err := a.Permit(t.Context(), reboot); err == nil || len(a.events) != 0 {
+			t.Errorf("%v, %v", err, a.events)
+		}
+		forced := reboot
+		forced.Force = true
+		if _, err := a.Permit(t.Context(), forced); err != nil {
+			t.Error(err)
+		}
+		want := "forced: reboot forced by dora, although: etcd would lose its quorum"
+		if len(a.events) != 1 || !strings.HasPrefix(a.events[0], want) || cluster.control.Turn.Machine != "a" {
+			t.Errorf("%v, %+v", a.events, cluster.control.Turn)
+		}
+		// The cluster cannot be asked.
+		a.giveBack()
+		cluster.broken = errors.New("the program does not start")
+		if _, err := a.Permit(t.Context(), reboot); err == nil || !strings.Contains(err.Error(), "unknown whether the other control-plane machines need this machine: the program does not start") {
+			t.Error(err)
+		}
+		if _, err := a.Permit(t.Context(), forced); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// TestCommands checks which commands run for an operation: none on a machine that no other needs.
+func TestCommands(t *testing.T) {
+	other := disruption.Request{Operation: disruption.Upgrade, Kubernetes: "v1.37.2"}
+	for name, test := range map[string]struct {
+		machine Machine
+		request disruption.Request
+		want    []string
+	}{
+		"not in a cluster":           {Machine{}, other, nil},
+		"a worker reboots":           {Machine{InCluster: true}, reboot, nil},
+		"a worker is upgraded":       {Machine{InCluster: true, Machine: disruption.Machine{Kubernetes: "v1.36.3"}}, other, []string{"list-versions as 0"}},
+		"the only control plane":     {Machine{InCluster: true, Machine: disruption.Machine{ControlPlane: true}}, reboot, nil},
+		"one of the control plane":   {Machine{InCluster: true, Machine: disruption.Machine{ControlPlane: true, Others: true}}, reboot, []string{"take-turn as 101"}},
+		"a new minor version":        {Machine{InCluster: true, Machine: disruption.Machine{ControlPlane: true, Others: true}}, other, []string{"list-versions as 102", "take-turn as 101"}},
+		"a reset, for ever":          {Machine{InCluster: true, Machine: disruption.Machine{ControlPlane: true}}, disruption.Request{Operation: disruption.ResetData}, []string{"take-turn as 101"}},
+		"the same minor version":     {Machine{InCluster: true, Machine: disruption.Machine{Kubernetes: "v1.37.1"}}, other, nil},
+		"an unknown running version": {Machine{InCluster: true}, other, []string{"list-versions as 0"}},
+	} {
+		cluster := three()
+		a := newFixture(t, "a", cluster)
+		a.deps.Machine = func() Machine { return test.machine }
+		_, _ = a.Permit(t.Context(), test.request)
+		a.stop()
+		if !slices.Equal(cluster.commands, test.want) {
+			t.Errorf("%s: %q", name, cluster.commands)
+		}
+	}
+}
+
+// TestDamagedRecord checks that an unreadable record of the turn is reported, and no turn.
+func TestDamagedRecord(t *testing.T) {
+	a := newFixture(t, "a", three())
+	defer a.stop()
+	if err := os.WriteFile(a.deps.File, []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	a.Load()
+	if now, _ := a.State().Get(); now.Check() != nil || len(a.events) != 1 || !strings.Contains(a.events[0], "cannot read the turn") {
+		t.Errorf("%+v, %v", now, a.events)
+	}
+}

@@ -1,0 +1,138 @@
+package upgrade
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/orlop-os/orlop/pkg/bundle"
+	"github.com/orlop-os/orlop/pkg/disruption"
+	"github.com/orlop-os/orlop/pkg/esp"
+	"github.com/orlop-os/orlop/pkg/slot"
+)
+
+// How the cluster is asked before an upgrade or a rollback (docs/decisions/0087-disruptions.md).
+// An upgrade is checked several times:
+//
+//  1. When the statement of its bundle has arrived, before the rest is transferred.
+//  2. When the bundle is complete, if it changes the minor version of Kubernetes: the boot image
+//     names that version. Nothing was written to the other slot yet.
+//  3. Before the boot loader knows the version: the cluster can have changed meanwhile.
+//  4. After the drain, which can take an hour. So is a rollback.
+
+// question is the question of an upgrade to the cluster.
+type question struct {
+	with Disruption
+	disruption.Request
+	giveBack func() // nil before the upgrade is permitted
+}
+
+// ask returns the question of an upgrade for a caller.
+func (r *Receiver) ask(force bool, by string) *question {
+	return &question{with: r.deps.Disruption, Request: disruption.Request{Operation: disruption.Upgrade, Force: force, By: by}}
+}
+
+// permit takes the turn, or returns the reason for which the upgrade is refused.
+func (q *question) permit(ctx context.Context) (err error) {
+	q.giveBack, err = q.with.Permit(ctx, q.Request)
+	return err
+}
+
+// confirm checks the upgrade again.
+func (q *question) confirm(ctx context.Context) error { return q.with.Confirm(ctx, q.Request) }
+
+// end returns the turn after an upgrade that ended before the reboot.
+func (q *question) end() {
+	if q.giveBack != nil {
+		q.giveBack()
+	}
+	q.giveBack = nil // the next call does nothing
+}
+
+// confirmVersion checks the version of Kubernetes in the received bundle.
+func (r *Receiver) confirmVersion(ctx context.Context, i Installer, q *question) error {
+	f, err := r.deps.Files.Inbox.Open()
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	if q.Kubernetes, err = kubernetesIn(f, i.Trust); err != nil {
+		return err
+	}
+	if !disruption.NeedsVersions(disruption.Machine{Kubernetes: r.deps.Release().Kubernetes}, q.Request) {
+		return nil
+	}
+	return q.confirm(ctx)
+}
+
+// kubernetesIn returns the version of Kubernetes of a bundle; empty if the bundle does not name it.
+func kubernetesIn(f *os.File, trust bundle.Trust) (string, error) {
+	b, err := bundle.Open(f, trust)
+	if err != nil {
+		return "", err
+	}
+	if err := b.SkipRoot(); err != nil {
+		return "", err
+	}
+	uki, err := b.UKI()
+	if err != nil {
+		return "", err
+	}
+	return kubernetesOf(bytes.NewReader(uki)), nil
+}
+
+// kubernetesOf returns the version of Kubernetes of a boot image; empty if it does not name it. A
+// boot image of an unknown form was signed, and boots or is rolled back.
+func kubernetesOf(uki io.ReaderAt) string {
+	version, err := esp.KubernetesVersion(uki)
+	if err != nil {
+		return ""
+	}
+	return version
+}
+
+// askRollback returns the question of a rollback to a version.
+func (c *Controller) askRollback(version string, force bool, by string) (*question, error) {
+	r := disruption.Request{Operation: disruption.Rollback, Force: force, By: by}
+	err := c.esp.Version(version, func(uki *os.File, _ []byte) error {
+		r.Kubernetes = kubernetesOf(uki)
+		r.Forgets = r.Kubernetes == "" // the version is older than the turn
+		return nil
+	})
+	return &question{with: c.deps.Disruption, Request: r}, err
+}
+
+// drainFor drains the node for a rollback that the cluster permits before and after. An error
+// leaves the node, and the turn, as they were before.
+func (c *Controller) drainFor(ctx context.Context, q *question) error {
+	if err := q.permit(ctx); err != nil {
+		return err
+	}
+	if err := c.drainer.Drain(); err != nil {
+		q.end()
+		return fmt.Errorf("rollback refused: %w", err)
+	}
+	if err := q.confirm(c.deps.Running); err != nil {
+		c.drainer.Uncordon()
+		q.end()
+		return err
+	}
+	return nil
+}
+
+// commit handles the success of all checks. It returns the turn before the status says that the
+// upgrade has ended: an operator continues with the next machine then.
+func (c *Controller) commit(ctx context.Context, e slot.ChecksPassed) error {
+	if !c.deps.Disruption.Held() {
+		return c.handle(ctx, e)
+	}
+	c.progress.begin("return the turn of the control plane", 0)
+	defer c.progress.begin("", 0)
+	err := c.handle(ctx, e)
+	if err == nil {
+		c.deps.Disruption.Return() // if it fails, the turn is returned later, or ends
+	}
+	return err
+}

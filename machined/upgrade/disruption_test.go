@@ -1,0 +1,215 @@
+package upgrade
+
+import (
+	"bytes"
+	"context"
+	"debug/pe"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/orlop-os/orlop/pkg/buildinfo"
+	"github.com/orlop-os/orlop/pkg/bundle"
+	"github.com/orlop-os/orlop/pkg/config"
+	"github.com/orlop-os/orlop/pkg/disruption"
+	"github.com/orlop-os/orlop/pkg/nodespec"
+	"github.com/orlop-os/orlop/pkg/slot"
+)
+
+// fakeDisruption records its calls, and refuses an upgrade to another version of Kubernetes.
+type fakeDisruption struct {
+	calls []string
+	held  bool
+	// operation returns the progress of the upgrade at a call of Return.
+	operation func() string
+}
+
+var errSkew = errors.New("upgrade refused: the kubelet would be newer")
+
+func (f *fakeDisruption) Permit(_ context.Context, r disruption.Request) (func(), error) {
+	f.calls = append(f.calls, "permit "+string(r.Operation)+" "+r.Kubernetes)
+	return func() { f.calls = append(f.calls, "give back") }, nil
+}
+
+func (f *fakeDisruption) Confirm(_ context.Context, r disruption.Request) error {
+	f.calls = append(f.calls, "confirm "+r.Kubernetes)
+	if r.Kubernetes != "" && !r.Force {
+		return errSkew
+	}
+	return nil
+}
+
+func (f *fakeDisruption) Held() bool { return f.held }
+
+func (f *fakeDisruption) Return() bool {
+	f.calls, f.held = append(f.calls, "return during "+f.operation()), false
+	return true
+}
+
+// bootImageOf is a boot image with an os-release; empty: without a section.
+func bootImageOf(t *testing.T, osRelease string) []byte {
+	t.Helper()
+	var b bytes.Buffer
+	b.Write(append(append([]byte("MZ"), make([]byte, 0x3a)...), 64, 0, 0, 0))
+	section := pe.SectionHeader32{VirtualSize: uint32(len(osRelease)), SizeOfRawData: uint32(len(osRelease)), PointerToRawData: 512}
+	copy(section.Name[:], ".osrel")
+	for _, part := range []any{[]byte("PE\x00\x00"), pe.FileHeader{Machine: pe.IMAGE_FILE_MACHINE_AMD64, NumberOfSections: 1}, section} {
+		if err := binary.Write(&b, binary.LittleEndian, part); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return append(append(b.Bytes(), make([]byte, 512-b.Len())...), osRelease...)
+}
+
+// TestConfirmVersion checks that the version of Kubernetes in a received bundle is checked before
+// the upgrade writes to a slot, if it has another minor version, and that an upgrade which ends
+// returns the turn.
+func TestConfirmVersion(t *testing.T) {
+	for _, test := range []struct {
+		osRelease string
+		force     bool
+		want      []string
+		err       error
+	}{
+		{"ID=orlop\nORLOP_KUBERNETES_VERSION=v1.37.2\n", false, []string{"permit upgrade ", "confirm v1.37.2", "give back"}, errSkew},
+		{"ID=orlop\nORLOP_KUBERNETES_VERSION=v1.37.2\n", true, []string{"permit upgrade ", "confirm v1.37.2", "give back"}, nil},
+		{"ID=orlop\nORLOP_KUBERNETES_VERSION=v1.36.9\n", false, []string{"permit upgrade ", "give back"}, nil},
+		{"ID=orlop\n", false, []string{"permit upgrade ", "give back"}, nil},
+	} {
+		m := newTestMachine(t, slot.Record{})
+		cluster := &fakeDisruption{}
+		m.Receiver.deps.Disruption = cluster
+		m.Receiver.deps.Release = func() buildinfo.Release { return buildinfo.Release{Kubernetes: "v1.36.3"} }
+		trust := receivedBundle(t, m.Receiver.deps.Files.Inbox, bootImageOf(t, test.osRelease))
+		q := m.Receiver.ask(test.force, "dora")
+		q.end() // it was not permitted yet
+		if err := q.permit(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if err := m.Receiver.confirmVersion(t.Context(), Installer{Trust: trust}, q); !errors.Is(err, test.err) {
+			t.Errorf("%q: %v", test.osRelease, err)
+		}
+		m.Receiver.abort(false, errors.New("it ends"), q)
+		if !slices.Equal(cluster.calls, test.want) {
+			t.Errorf("%q: %q", test.osRelease, cluster.calls)
+		}
+	}
+}
+
+// receivedBundle stores a bundle with a boot image in the inbox, and returns its keys.
+func receivedBundle(t *testing.T, in Inbox, uki []byte) bundle.Trust {
+	t.Helper()
+	key, err := bundle.NewKey()
+	if err != nil {
+		t.Fatal(err)
+	}
+	image := filepath.Join(t.TempDir(), "uki")
+	if err := os.WriteFile(image, uki, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	source := bundle.Source{Version: "3.0.0", Profile: "test", Root: "root", RootImage: image, UKI: image, SBOM: image, Packed: image, Time: time.Unix(0, 0)}
+	envelope, err := source.Seal(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all bytes.Buffer
+	if err := bundle.Write(&all, source, envelope); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(in.file(), all.Bytes(), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	public, err := key.PublicPEM()
+	if err != nil {
+		t.Fatal(err)
+	}
+	trust, err := bundle.ParseTrust(public)
+	if err == nil {
+		trust, err = trust.WithThreshold(1)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return trust
+}
+
+// TestCommitReturnsTurn checks that a committed version returns the turn before the status says
+// that the upgrade has ended, and that a version which cannot be committed retains it.
+func TestCommitReturnsTurn(t *testing.T) {
+	for _, test := range []struct {
+		record slot.Record
+		held   bool
+		want   []string
+		err    error
+	}{
+		{slot.Record{To: "2.0.0", Phase: slot.Committed}, true, []string{"return during return the turn of the control plane"}, nil},
+		{slot.Record{To: "2.0.0", Phase: slot.Committed}, false, nil, nil},
+		{proving, true, nil, ErrNoSlots}, // its entry cannot be renamed
+	} {
+		m := newTestMachine(t, test.record)
+		now := func() string { s, _ := m.Controller.State().Get(); return s.Operation }
+		cluster := &fakeDisruption{held: test.held, operation: now}
+		m.Controller.deps.Disruption = cluster
+		if err := m.Controller.commit(t.Context(), slot.ChecksPassed{}); !errors.Is(err, test.err) {
+			t.Errorf("%+v: %v", test.record, err)
+		}
+		if !slices.Equal(cluster.calls, test.want) || now() != "" {
+			t.Errorf("%+v: %q, then %q", test.record, cluster.calls, now())
+		}
+	}
+}
+
+// TestAskAfterDrain checks that a rollback or an upgrade which is refused after its drain returns
+// the turn, makes the node schedulable again, and does not happen; and that a caller reads the
+// refusal as it is.
+func TestAskAfterDrain(t *testing.T) {
+	for name, test := range map[string]struct {
+		kubernetes string
+		blocked    bool // a pod stays
+		want       []string
+		says       string
+	}{
+		"permitted":   {"", false, []string{"permit rollback ", "drain", "confirm "}, ""},
+		"refused":     {"v1.35.1", false, []string{"permit rollback v1.35.1", "drain", "confirm v1.35.1", "uncordon", "give back"}, errSkew.Error()},
+		"a pod stays": {"", true, []string{"permit rollback ", "drain", "give back"}, "rollback refused: drain not complete within 1m0s: pod web"},
+	} {
+		m := newTestMachine(t, slot.Record{})
+		cluster := &fakeDisruption{}
+		m.Controller.deps.Disruption, m.Controller.deps.Running = cluster, t.Context()
+		m.Controller.deps.Node = Node{
+			Removed: func() bool { return false },
+			Config: func() *config.Config {
+				drain := config.Drain{Policy: config.DrainRespect, Timeout: config.Duration(time.Minute)}
+				return &config.Config{Cluster: &config.Cluster{}, Machine: config.Machine{Spec: config.MachineSpec{Upgrade: config.Upgrade{Drain: drain}}}}
+			},
+			Command: func(_ context.Context, _ uint32, _ string, request any, _ ...*os.File) ([]byte, error) {
+				if request.(nodespec.DrainRequest).Undo {
+					cluster.calls = append(cluster.calls, "uncordon")
+					return []byte("{}"), nil
+				}
+				cluster.calls = append(cluster.calls, "drain")
+				return json.Marshal(nodespec.DrainResult{Refused: test.blocked, Remaining: []string{"pod web"}})
+			},
+		}
+		q := &question{with: cluster, Request: disruption.Request{Operation: disruption.Rollback, Kubernetes: test.kubernetes}}
+		err := m.Controller.drainFor(t.Context(), q)
+		if got := fmt.Sprint(err); got != test.says && (err != nil || test.says != "") || !slices.Equal(cluster.calls, test.want) {
+			t.Errorf("%s: %v, %q", name, err, cluster.calls)
+		}
+	}
+
+	uncordoned := false
+	i := Installer{Begin: func(string, int64) {}, Uncordon: func() { uncordoned = true }, Confirm: func(context.Context) error {
+		return &disruption.Refusal{Operation: disruption.Upgrade, Reason: "b is down", Remedy: "start it"}
+	}}
+	err := i.do(t.Context(), []operation{{"ask the cluster", 0, func() error { return i.confirmDrained(t.Context()) }}})
+	if err == nil || err.Error() != "upgrade refused: b is down; start it, or use --force" || !uncordoned {
+		t.Errorf("%v, %v", err, uncordoned)
+	}
+}
