@@ -54,16 +54,29 @@ func shutdownCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Com
 		})
 }
 
+// askTimeout includes the time in which a machine asks the others whether they need it.
+const askTimeout = 90 * time.Second
+
+// forceFlag adds the flag that overrides a refusal by the cluster.
+func forceFlag(c *cobra.Command, force *bool) {
+	c.Flags().BoolVar(force, "force", false, "proceed although the cluster needs the machine at present; the audit log and the events record it")
+}
+
 type powerCall func(context.Context, *client.Client, *api.PowerRequest) (*api.PowerResponse, error)
 
 func powerCommand(ios *iostreams.Streams, conn *connect.Connector, name, method, short, done string, do powerCall) *cobra.Command {
 	var grace time.Duration
+	var force bool
 	c := &cobra.Command{
 		Use: name, Short: short, Args: cobra.NoArgs,
+		Long:        short + ". A control-plane machine asks the others first: the command is refused, with the reason,\nwhile they need it or another is away.",
 		Annotations: calls(method),
 		RunE: func(*cobra.Command, []string) error {
+			if conn.Flags.Timeout == 0 {
+				conn.Flags.Timeout = askTimeout
+			}
 			return conn.Call(func(ctx context.Context, c *client.Client) error {
-				answer, err := do(ctx, c, &api.PowerRequest{GracePeriod: connect.DurationOf(grace)})
+				answer, err := do(ctx, c, &api.PowerRequest{GracePeriod: connect.DurationOf(grace), Force: force})
 				if err != nil {
 					return err
 				}
@@ -77,6 +90,7 @@ func powerCommand(ios *iostreams.Streams, conn *connect.Connector, name, method,
 	}
 	c.Flags().DurationVar(&grace, "grace", 0, "time limit for the end of services and pods (default: 60s)")
 	flags.Positive(c.Flags(), "grace", &grace)
+	forceFlag(c, &force)
 	return c
 }
 
@@ -92,7 +106,7 @@ var wipes = map[string]struct {
 
 func resetCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Command {
 	var wipe string
-	var yes bool
+	var yes, force bool
 	c := &cobra.Command{
 		Use:         "reset",
 		Annotations: calls(api.Machine_Reset_FullMethodName),
@@ -100,7 +114,9 @@ func resetCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Comman
 		Long: "Delete data of the machine and reboot it: with --wipe state its configuration and its key, so that it waits\n" +
 			"for a configuration again; with --wipe data etcd, images, volumes and logs, so that it boots with its\n" +
 			"configuration alone: as an empty cluster, or it joins again if other machines have the cluster's data; with\n" +
-			"--wipe all both. You must type the machine's name first, unless --yes is given.",
+			"--wipe all both. You must type the machine's name first, unless --yes is given. A control-plane machine asks\n" +
+			"the others first: the command is refused, with the reason, while they need it or another is away. With\n" +
+			"--force the data are deleted even if the machine cannot leave etcd.",
 		Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			what, known := wipes[wipe]
@@ -116,7 +132,7 @@ func resetCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Comman
 						return err
 					}
 				}
-				answer, err := c.Machine.Reset(ctx, &api.ResetRequest{Wipe: what.wipe})
+				answer, err := c.Machine.Reset(ctx, &api.ResetRequest{Wipe: what.wipe, Force: force})
 				if err != nil {
 					return drainContinues(err)
 				}
@@ -130,6 +146,7 @@ func resetCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Comman
 	}
 	c.Flags().StringVar(&wipe, "wipe", "state", "what to delete: state, data or all")
 	c.Flags().BoolVar(&yes, "yes", false, "do not prompt for confirmation")
+	forceFlag(c, &force)
 	return c
 }
 

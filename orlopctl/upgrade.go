@@ -34,7 +34,7 @@ const upgradeTimeout = 30 * time.Minute
 func upgradeCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Command {
 	var file, peer string
 	var from registryFlags
-	var noWait, withoutSavepoint bool
+	var noWait, withoutSavepoint, force bool
 	c := &cobra.Command{
 		Use:         "upgrade -f BUNDLE | --from-registry REFERENCE | --from-peer ADDRESS",
 		Annotations: calls(api.Upgrade_Upload_FullMethodName),
@@ -44,7 +44,10 @@ func upgradeCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Comm
 			"version with its configuration. The exit status is 0 when the new version is committed and 1 when the machine\n" +
 			"has rolled back.\n\n" +
 			"Once the machine has the bundle, or fetches it, it continues alone: `orlopctl upgrade status --wait` shows its\n" +
-			"progress. A partly uploaded bundle is retained; the same command resumes the upload.",
+			"progress. A partly uploaded bundle is retained; the same command resumes the upload.\n\n" +
+			"The machine asks the cluster first: the upgrade is refused, with the reason, while the other control-plane\n" +
+			"machines need it or another is away, and if Kubernetes does not support the versions of kubelets and API\n" +
+			"servers after it. Upgrade the control plane first, machine by machine.",
 		Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			var begun *api.UpgradeStarted
@@ -54,15 +57,15 @@ func upgradeCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Comm
 			case len(sources) != 1:
 				return exit.Usagef("upgrade: expected -f with the upgrade bundle, or --from-registry, or --from-peer")
 			case file != "":
-				begun, err = sendBundle(ios, conn, file, withoutSavepoint)
+				begun, err = sendBundle(ios, conn, file, &api.UploadBundleRequest{WithoutSavepoint: withoutSavepoint, Force: force})
 			case peer != "":
-				begun, err = fetchBundle(conn, &api.FetchBundleRequest{Peer: peer, WithoutSavepoint: withoutSavepoint})
+				begun, err = fetchBundle(conn, &api.FetchBundleRequest{Peer: peer, WithoutSavepoint: withoutSavepoint, Force: force})
 			default:
 				request, wrong := from.request()
 				if wrong != nil {
 					return wrong
 				}
-				request.WithoutSavepoint = withoutSavepoint
+				request.WithoutSavepoint, request.Force = withoutSavepoint, force
 				begun, err = fetchBundle(conn, request)
 			}
 			if err != nil {
@@ -85,6 +88,7 @@ func upgradeCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Comm
 	c.Flags().StringVar(&from.username, "registry-user", "", "name to show to the registry (default: none)")
 	c.Flags().StringVar(&from.password, "registry-password-file", "", "file with the password for it")
 	c.Flags().BoolVar(&withoutSavepoint, "without-savepoint", false, "take no savepoint: for a machine whose etcd does not run, which could not be upgraded otherwise")
+	forceFlag(c, &force)
 	c.Flags().BoolVar(&noWait, "no-wait", false, "return when the machine continues alone; orlopctl upgrade status --wait continues to wait")
 	c.AddCommand(upgradeStatusCommand(ios, conn))
 	return c
@@ -120,13 +124,14 @@ func upgradeStatusCommand(ios *iostreams.Streams, conn *connect.Connector) *cobr
 }
 
 func rollbackCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Command {
-	var yes bool
+	var yes, force bool
 	c := &cobra.Command{
 		Use:         "rollback",
 		Annotations: calls(api.Upgrade_Rollback_FullMethodName),
 		Short:       "Go back to the version before",
 		Long: "Reboot into the previous version, with the configuration that it was committed with, and wait for it.\n" +
-			"You must type the machine's name first, unless --yes is given.",
+			"You must type the machine's name first, unless --yes is given. The machine asks the cluster first, as before\n" +
+			"an upgrade. Roll the workers back first if the minor version of Kubernetes differs.",
 		Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			if conn.Flags.Timeout == 0 {
@@ -139,7 +144,7 @@ func rollbackCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Com
 						return err
 					}
 				}
-				answer, err := c.Upgrade.Rollback(ctx, &api.RollbackRequest{})
+				answer, err := c.Upgrade.Rollback(ctx, &api.RollbackRequest{Force: force})
 				to = answer.GetTo()
 				return drainContinues(err)
 			})
@@ -150,6 +155,7 @@ func rollbackCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Com
 		},
 	}
 	c.Flags().BoolVar(&yes, "yes", false, "do not prompt for confirmation")
+	forceFlag(c, &force)
 	return c
 }
 
@@ -187,8 +193,8 @@ func fetchBundle(conn *connect.Connector, r *api.FetchBundleRequest) (begun *api
 }
 
 // sendBundle uploads a bundle, resumes after a lost connection, and returns when the machine has
-// the bundle.
-func sendBundle(ios *iostreams.Streams, conn *connect.Connector, name string, withoutSavepoint bool) (*api.UpgradeStarted, error) {
+// the bundle. first has the options of the upgrade.
+func sendBundle(ios *iostreams.Streams, conn *connect.Connector, name string, first *api.UploadBundleRequest) (*api.UpgradeStarted, error) {
 	file, err := os.Open(name)
 	if err != nil {
 		return nil, exit.Usagef("upgrade: cannot read: %w", err)
@@ -199,7 +205,7 @@ func sendBundle(ios *iostreams.Streams, conn *connect.Connector, name string, wi
 	if err != nil {
 		return nil, exit.Usagef("upgrade: cannot read the bundle: %w", err)
 	}
-	u := upload{ios: ios, conn: conn, file: file, offer: &api.BeginUploadRequest{Sha256: hex.EncodeToString(hash.Sum(nil)), Size: size}, withoutSavepoint: withoutSavepoint}
+	u := upload{ios: ios, conn: conn, file: file, offer: &api.BeginUploadRequest{Sha256: hex.EncodeToString(hash.Sum(nil)), Size: size}, first: first}
 	return u.send()
 }
 
@@ -209,8 +215,7 @@ type upload struct {
 	conn  *connect.Connector
 	file  io.ReadSeeker
 	offer *api.BeginUploadRequest
-	// withoutSavepoint: the machine takes no savepoint.
-	withoutSavepoint bool
+	first *api.UploadBundleRequest // options of the upgrade
 }
 
 // send tries until the machine has the bundle. The machine must admit the first attempt; after that
@@ -264,7 +269,8 @@ func (u upload) try(ctx context.Context, c *client.Client, sending *bool) (*api.
 		return nil, err
 	}
 	progress := newProgress(u.ios, "sent", u.offer.Size)
-	if stream.Send(&api.UploadBundleRequest{Sha256: u.offer.Sha256, Offset: answer.Received, WithoutSavepoint: u.withoutSavepoint}) == nil {
+	first := &api.UploadBundleRequest{Sha256: u.offer.Sha256, Offset: answer.Received, WithoutSavepoint: u.first.WithoutSavepoint, Force: u.first.Force}
+	if stream.Send(first) == nil {
 		err := send(u.file, func(sent int64) { progress(answer.Received + sent) }, func(chunk []byte) error {
 			return stream.Send(&api.UploadBundleRequest{Chunk: chunk})
 		})

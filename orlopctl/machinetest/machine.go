@@ -28,6 +28,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/audit"
 	"github.com/orlop-os/orlop/pkg/callerid"
 	"github.com/orlop-os/orlop/pkg/config"
+	"github.com/orlop-os/orlop/pkg/disruption"
 	"github.com/orlop-os/orlop/pkg/pairing"
 	"github.com/orlop-os/orlop/pkg/pki"
 	"github.com/orlop-os/orlop/pkg/relay"
@@ -100,7 +101,7 @@ func Start(operatorCA []byte) (*Machine, error) {
 	api.RegisterLogServer(server, &logService{f: f})
 	api.RegisterImageServer(server, &imageService{})
 	api.RegisterClusterServer(server, &clusterService{f: f})
-	api.RegisterUpgradeServer(server, &upgradeService{})
+	api.RegisterUpgradeServer(server, &upgradeService{f: f})
 	api.RegisterAuditServer(server, &auditService{})
 	api.RegisterTrustServer(server, &trustService{f: f})
 	api.RegisterDebugServer(server, debugService{})
@@ -428,12 +429,15 @@ func (s *machineService) Events(r *api.EventsRequest, stream grpc.ServerStreamin
 }
 
 // Reboot implements api.MachineServer.
-func (s *machineService) Reboot(context.Context, *api.PowerRequest) (*api.PowerResponse, error) {
-	return &api.PowerResponse{}, nil
+func (s *machineService) Reboot(_ context.Context, r *api.PowerRequest) (*api.PowerResponse, error) {
+	return &api.PowerResponse{}, s.f.checkNeeded(disruption.Reboot, r.Force)
 }
 
 // Shutdown implements api.MachineServer.
 func (s *machineService) Shutdown(_ context.Context, r *api.PowerRequest) (*api.PowerResponse, error) {
+	if err := s.f.checkNeeded(disruption.Shutdown, r.Force); err != nil {
+		return nil, err
+	}
 	if r.GracePeriod.AsDuration() != 90*time.Second {
 		return nil, status.Errorf(codes.InvalidArgument, "grace %s: the test expects 90s", r.GracePeriod.AsDuration())
 	}
@@ -441,7 +445,14 @@ func (s *machineService) Shutdown(_ context.Context, r *api.PowerRequest) (*api.
 }
 
 // Reset implements api.MachineServer.
-func (s *machineService) Reset(context.Context, *api.ResetRequest) (*api.PowerResponse, error) {
+func (s *machineService) Reset(_ context.Context, r *api.ResetRequest) (*api.PowerResponse, error) {
+	operation := disruption.Reset
+	if r.Wipe == api.ResetRequest_WIPE_DATA || r.Wipe == api.ResetRequest_WIPE_ALL {
+		operation = disruption.ResetData
+	}
+	if err := s.f.checkNeeded(operation, r.Force); err != nil {
+		return nil, err
+	}
 	s.f.mu.Lock()
 	defer s.f.mu.Unlock()
 	s.f.configs.present = nil

@@ -11,12 +11,14 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/orlop-os/orlop/pkg/api"
+	"github.com/orlop-os/orlop/pkg/disruption"
 )
 
 // upgradeService simulates a machine behind an unreliable line: uploads to it and its status
 // streams break off.
 type upgradeService struct {
 	api.UnimplementedUpgradeServer
+	f      *Machine
 	mu     sync.Mutex
 	have   int64
 	breaks int // number of broken streams
@@ -49,6 +51,9 @@ func (s *upgradeService) Upload(stream grpc.ClientStreamingServer[api.UploadBund
 	if first.Offset != s.have || len(first.Sha256) != 64 {
 		return status.Errorf(codes.FailedPrecondition, "offset %d of %s, the test expects %d", first.Offset, first.Sha256, s.have)
 	}
+	if err := s.f.checkNeeded(disruption.Upgrade, first.Force); err != nil {
+		return err
+	}
 	for came := int64(0); ; {
 		r, err := stream.Recv()
 		if errors.Is(err, io.EOF) {
@@ -67,6 +72,9 @@ func (s *upgradeService) Upload(stream grpc.ClientStreamingServer[api.UploadBund
 
 // Fetch implements api.UpgradeServer.
 func (s *upgradeService) Fetch(_ context.Context, r *api.FetchBundleRequest) (*api.UpgradeStarted, error) {
+	if err := s.f.checkNeeded(disruption.Upgrade, r.Force); err != nil {
+		return nil, err
+	}
 	version := "1.4.0"
 	switch {
 	case r.Peer == "10.0.0.12" && r.Reference == "":
@@ -79,6 +87,17 @@ func (s *upgradeService) Fetch(_ context.Context, r *api.FetchBundleRequest) (*a
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.begin(version), nil
+}
+
+// Rollback implements api.UpgradeServer.
+func (s *upgradeService) Rollback(_ context.Context, r *api.RollbackRequest) (*api.RollbackResponse, error) {
+	if err := s.f.checkNeeded(disruption.Rollback, r.Force); err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.record = &api.UpgradeStatus{Running: "1.2.2", From: "1.2.2", To: "1.2.3", Phase: "rolled back", Reason: "asked by admin"}
+	return &api.RollbackResponse{To: "1.2.2"}, nil
 }
 
 func (s *upgradeService) begin(version string) *api.UpgradeStarted {
