@@ -139,6 +139,9 @@ broken: versions
 		name=$${fault%%:*}; program=$${fault#*:}; \
 		$(VERSION) -out $(BUILD)/faults/$$name -version 99.1.0 -program $${program%=*}=$(BUILD)/bin/$${program#*=}; \
 	done
+	# Versions for the stories turns and fleet, which are refused for the Kubernetes that they name: one minor version newer, and four.
+	$(VERSION) -out $(BUILD)/faults/newer-kubernetes -version 99.2.0 -kubernetes $$(go list -m -f '{{.Version}}' k8s.io/kubernetes | awk -F. '{print "v1." $$2+1 ".0"}')
+	$(VERSION) -out $(BUILD)/faults/far-kubernetes -version 99.3.0 -kubernetes $$(go list -m -f '{{.Version}}' k8s.io/kubernetes | awk -F. '{print "v1." $$2+4 ".0"}')
 	$(VERSION) -out $(BUILD)/faults/data-migrated -version 99.1.0 -program orchestrator=$(BUILD)/bin/newer -program runc=$(BUILD)/bin/exits
 	# Versions for the story floor: one with a higher epoch, which wants two signatures for what follows it, and one without, which has them.
 	test -e $(BUILD)/release-second/signing.key || $(BUILD)/bin/imager keys -out $(BUILD)/release-second

@@ -209,6 +209,7 @@ func build(args []string) error {
 	bin := flags.String("bin", filepath.Join("build", "bin"), "`directory` for kubectl; empty: do not build it")
 	version := flags.String("version", "", "`version` of the system, instead of the one in the file VERSION (for development)")
 	epoch := flags.Int("epoch", -1, "`epoch` of the system, instead of the one in the file VERSION (for development)")
+	kubernetes := flags.String("kubernetes", "", "`version` of Kubernetes that the image names, instead of the one in go.mod (for tests)")
 	outputs := flags.String("outputs", "", "`names` of the artifacts to make, instead of the profile's, with commas between (for development)")
 	ready := map[string]string{}
 	flags.Func("program", "`name=file`: take a ready executable instead of building it (for development; may be repeated)", func(s string) error {
@@ -239,6 +240,7 @@ func build(args []string) error {
 	if err != nil {
 		return err
 	}
+	r.Kubernetes = cmp.Or(*kubernetes, r.Kubernetes)
 	pins, notes, err := readPins()
 	if err != nil {
 		return err

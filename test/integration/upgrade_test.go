@@ -7,8 +7,10 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/opencontainers/go-digest"
@@ -112,6 +114,36 @@ func (s *story) abandonVerb(ts *testscript.TestScript, neg bool, args []string) 
 	<-ended
 	s.note("orlopctl is killed while the machine does: %s (%d of %d bytes)", now.Operation, now.Done, now.Total)
 	_, err = ts.Stdout().Write(said.Bytes())
+	ts.Check(err)
+}
+
+// atOnceVerb runs orlopctl for two machines at the same time, as two operators do. Exactly one run
+// succeeds.
+func (s *story) atOnceVerb(ts *testscript.TestScript, neg bool, args []string) {
+	need(ts, neg, args, 4, -1, "at-once NAME NAME orlopctl ARGS")
+	if args[2] != "orlopctl" {
+		ts.Fatalf("at-once: only orlopctl is called")
+	}
+	var failed [2]error
+	var said [2]bytes.Buffer
+	var calling sync.WaitGroup
+	for i, name := range args[:2] {
+		operator := exec.Command(filepath.Join(*binDir, "orlopctl"), append(slices.Clone(args[3:]), "-n", ts.Getenv("IP_"+name))...)
+		operator.Env, operator.Stdout, operator.Stderr = s.env, &said[i], &said[i]
+		calling.Go(func() { failed[i] = operator.Run() })
+	}
+	calling.Wait()
+	if (failed[0] == nil) == (failed[1] == nil) {
+		ts.Fatalf("at-once: %s: %v: %s; %s: %v: %s", args[0], failed[0], said[0].String(), args[1], failed[1], said[1].String())
+	}
+	first, second := 0, 1
+	if failed[0] != nil {
+		first, second = 1, 0
+	}
+	ts.Setenv("FIRST", args[first])
+	ts.Setenv("SECOND", args[second])
+	s.note("%s went first, and %s said: %s", args[first], args[second], strings.TrimSpace(said[second].String()))
+	_, err := ts.Stderr().Write(said[second].Bytes())
 	ts.Check(err)
 }
 

@@ -126,6 +126,9 @@ import (
 //	    upload an upgrade, and cut the power during this operation of the upgrade
 //	abandon BUNDLE OPERATION MIB
 //	    run orlopctl upgrade -f, and kill it when the machine has done MIB of this operation
+//	at-once NAME NAME orlopctl ARGS
+//	    call two machines at the same time through another; exactly one call succeeds ($FIRST),
+//	    and the error of the other ($SECOND) goes to stderr
 //	registry BUNDLE CA
 //	    start a registry ($REGISTRY) with a bundle as orlop/test:1; CA is its CA
 //	mirror PATCH NAME
@@ -172,6 +175,7 @@ func (s *story) verbs() map[string]func(ts *testscript.TestScript, neg bool, arg
 		"cut-install":   s.cutInstallVerb,
 		"set":           s.setVerb,
 		"abandon":       s.abandonVerb,
+		"at-once":       s.atOnceVerb,
 		"registry":      s.registryVerb,
 		"mirror":        s.mirrorVerb,
 		"damage":        s.damageVerb,
