@@ -12,11 +12,11 @@ import (
 	"strings"
 	"time"
 
-	"github.com/anishathalye/porcupine"
-
 	"github.com/orlop-os/orlop/pkg/paths"
 	"github.com/orlop-os/orlop/test/command"
 	"github.com/orlop-os/orlop/test/localcluster"
+	"github.com/orlop-os/orlop/test/register"
+	"github.com/orlop-os/orlop/vm"
 )
 
 type options struct {
@@ -89,20 +89,20 @@ func run(ctx context.Context, o options) (err error) {
 		addresses = append(addresses, status.Forward(m.Name, paths.PortKubernetes))
 	}
 	clock := status.Clock
-	servers, err := apiClients(c.Kubeconfig(), addresses, clock)
+	servers, err := register.Clients(c.Kubeconfig(), addresses, clock)
 	if err != nil {
 		return err
 	}
 	result := report{Seed: o.seed, ControlPlanes: o.controlPlanes, Dilation: max(clock.Dilation, 1)}
-	r := &record{clock: clock, began: time.Now()}
-	if err := r.prepare(ctx, servers, 0); err != nil {
+	r := register.NewRecord(clock)
+	if err := r.NextRound(ctx, servers); err != nil {
 		return err
 	}
 	going, stop := context.WithCancel(ctx)
 	defer stop()
 	ended := make(chan struct{})
 	go func() {
-		follow(going, servers, o.clients, o.seed, r)
+		r.Run(going, servers, o.clients, o.seed)
 		close(ended)
 	}()
 	machines := slices.Sorted(maps.Keys(c.Machines()))
@@ -110,53 +110,53 @@ func run(ctx context.Context, o options) (err error) {
 	var disturbed error
 	for n := 0; n < o.rounds && disturbed == nil; n++ {
 		if n > 0 {
-			disturbed = r.prepare(ctx, servers, n)
+			disturbed = r.NextRound(ctx, servers)
 		}
 		if disturbed == nil {
 			f := draw(dice, machines)
 			fmt.Printf("round %d of %d: %s for %s\n", n+1, o.rounds, f, f.Lasts.Round(time.Second))
-			disturbed = disturb(ctx, f, c, power, r, &result)
+			disturbed = disturb(ctx, f, c, power, clock, r, &result)
 		}
 	}
 	stop()
 	<-ended
-	r.readAll(servers, o.clients)
-	return errors.Join(disturbed, conclude(o, r.operations(), &result))
+	r.ReadAll(servers, o.clients)
+	return errors.Join(disturbed, conclude(o, r.Operations(), &result))
 }
 
 // disturb causes a fault, and waits until all machines are healthy.
-func disturb(ctx context.Context, f fault, c localcluster.Cluster, p power, r *record, result *report) error {
-	from := r.now()
-	if err := f.inflict(ctx, p, r.clock); err != nil {
+func disturb(ctx context.Context, f fault, c localcluster.Cluster, p power, clock vm.Clock, r *register.Record, result *report) error {
+	from := r.Now()
+	if err := f.inflict(ctx, p, clock); err != nil {
 		return err
 	}
-	undone := r.now()
+	undone := r.Now()
 	if err := c.Healthy(ctx); err != nil {
 		return fmt.Errorf("after %s: %w", f, err)
 	}
-	of := slices.DeleteFunc(r.operations(), func(o operation) bool { return o.Answered < from })
+	of := slices.DeleteFunc(r.Operations(), func(o register.Operation) bool { return o.Answered < from })
 	for i := range of {
 		of[i].Answered -= from
 	}
 	result.Rounds++
-	result.Faults = append(result.Faults, round{f, silence(of).Seconds(), (r.now() - undone).Seconds()})
+	result.Faults = append(result.Faults, round{f, register.Silence(of).Seconds(), (r.Now() - undone).Seconds()})
 	return nil
 }
 
 // conclude checks the history, and writes the report.
-func conclude(o options, history []operation, result *report) error {
+func conclude(o options, history []register.Operation, result *report) error {
 	fmt.Printf("looking for an order of %d operations\n", len(history))
-	var info porcupine.LinearizationInfo
+	var picture register.Picture
 	result.count(history)
-	result.Verdict, info = judge(history, o.search)
+	result.Verdict, picture = register.Judge(history, o.search)
 	if err := result.write(o.out, history); err != nil {
 		return err
 	}
 	fmt.Printf("%d operations, %d of them without an answer, in %d rounds: %s; no answer for %.1f s at most\n",
 		result.Operations, result.Unknown, result.Rounds, result.Verdict, result.SilenceS)
-	if result.Verdict == linearizable {
+	if result.Verdict == register.Linearizable {
 		return nil
 	}
-	picture := filepath.Join(reportDir(o.out), "operations.html")
-	return errors.Join(fmt.Errorf("the history is %s: see %s", result.Verdict, picture), porcupine.VisualizePath(model(), info, picture))
+	page := filepath.Join(reportDir(o.out), "operations.html")
+	return errors.Join(fmt.Errorf("the history is %s: see %s", result.Verdict, page), picture.Write(page))
 }

@@ -5,21 +5,23 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+
+	"github.com/orlop-os/orlop/test/register"
 )
 
 // report is the format of build/history.json; docs/history.md describes its fields.
 type report struct {
-	Seed          uint64  `json:"seed"`
-	ControlPlanes int     `json:"control_planes"`
-	Dilation      int     `json:"time_dilation"` // all times are the machines'
-	Rounds        int     `json:"rounds"`
-	Verdict       verdict `json:"verdict"`
-	Operations    int     `json:"operations"`
-	Done          int     `json:"done"`
-	Refused       int     `json:"refused"`
-	Unknown       int     `json:"unknown"`
-	SilenceS      float64 `json:"longest_silence_s"`
-	Faults        []round `json:"faults"`
+	Seed          uint64           `json:"seed"`
+	ControlPlanes int              `json:"control_planes"`
+	Dilation      int              `json:"time_dilation"` // all times are the machines'
+	Rounds        int              `json:"rounds"`
+	Verdict       register.Verdict `json:"verdict"`
+	Operations    int              `json:"operations"`
+	Done          int              `json:"done"`
+	Refused       int              `json:"refused"`
+	Unknown       int              `json:"unknown"`
+	SilenceS      float64          `json:"longest_silence_s"`
+	Faults        []round          `json:"faults"`
 }
 
 // round is one fault and its effects.
@@ -32,23 +34,23 @@ type round struct {
 }
 
 // count sums up a history.
-func (r *report) count(history []operation) {
+func (r *report) count(history []register.Operation) {
 	r.Operations, r.Done, r.Refused, r.Unknown = len(history), 0, 0, 0
 	for _, o := range history {
 		switch o.Answer {
-		case done:
+		case register.Done:
 			r.Done++
-		case refused:
+		case register.Refused:
 			r.Refused++
-		case unknown:
+		case register.Unknown:
 			r.Unknown++
 		}
 	}
-	r.SilenceS = silence(history).Seconds()
+	r.SilenceS = register.Silence(history).Seconds()
 }
 
 // write replaces the report, and the history beside it, which another checker can read.
-func (r report) write(file string, history []operation) error {
+func (r report) write(file string, history []register.Operation) error {
 	for name, value := range map[string]any{file: r, filepath.Join(reportDir(file), "operations.json"): history} {
 		text, err := json.MarshalIndent(value, "", "  ")
 		if err != nil {

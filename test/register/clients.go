@@ -1,4 +1,8 @@
-package main
+// Package register lets clients read and write registers of a cluster, and checks their history for
+// linearizability: is there an order of all operations, each between its call and its answer, in
+// which every answer is right? In that case no acknowledged write was lost, and none was applied
+// twice. A register is a ConfigMap.
+package register
 
 import (
 	"context"
@@ -34,32 +38,41 @@ const perRound = 3
 
 func registerName(round, n int) string { return fmt.Sprintf("round-%d-%d", round, n) }
 
-// record is the history of all clients.
-type record struct {
-	clock vm.Clock  // clock of the machines; all recorded times use it
-	began time.Time // outside
-	round atomic.Int64
+// Record is the history of clients that read and write the registers of a round. The next round
+// has other registers.
+type Record struct {
+	clock vm.Clock     // clock of the machines; all recorded times use it
+	began time.Time    // outside
+	round atomic.Int64 // the present round; -1: none yet
 	mu    sync.Mutex
-	all   []operation
+	all   []Operation
 }
 
-// now is the time since the history began.
-func (r *record) now() time.Duration { return r.clock.Since(r.began) }
+// NewRecord returns an empty history that begins now.
+func NewRecord(clock vm.Clock) *Record {
+	r := &Record{clock: clock, began: time.Now()}
+	r.round.Store(-1)
+	return r
+}
 
-func (r *record) add(o operation) {
+// Now returns the time since the history began, in the machines' time.
+func (r *Record) Now() time.Duration { return r.clock.Since(r.began) }
+
+func (r *Record) add(o Operation) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.all = append(r.all, o)
 }
 
-func (r *record) operations() []operation {
+// Operations returns the operations that ended, in the order of their ends.
+func (r *Record) Operations() []Operation {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return append([]operation(nil), r.all...)
+	return append([]Operation(nil), r.all...)
 }
 
-// apiClients returns a client per API server; addresses are on this computer.
-func apiClients(kubeconfig string, addresses []string, clock vm.Clock) ([]kubernetes.Interface, error) {
+// Clients returns a client per API server; addresses are on this computer.
+func Clients(kubeconfig string, addresses []string, clock vm.Clock) ([]kubernetes.Interface, error) {
 	var all []kubernetes.Interface
 	for _, address := range addresses {
 		config, err := clientcmd.BuildConfigFromFlags("https://"+address, kubeconfig)
@@ -80,9 +93,10 @@ func apiClients(kubeconfig string, addresses []string, clock vm.Clock) ([]kubern
 // broke is given up only after a while.
 const prepareLimit = 2 * time.Minute
 
-// prepare creates the empty registers of a round at any API server that answers, and switches the
-// clients to them.
-func (r *record) prepare(ctx context.Context, servers []kubernetes.Interface, round int) error {
+// NextRound creates the empty registers of a round at any API server that answers, and switches the
+// clients to them. It fails if that takes more than two minutes of the machines' time.
+func (r *Record) NextRound(ctx context.Context, servers []kubernetes.Interface) error {
+	round := int(r.round.Load()) + 1
 	ctx, cancel := context.WithTimeout(ctx, r.clock.Outside(prepareLimit))
 	defer cancel()
 	for n := range perRound {
@@ -104,13 +118,14 @@ func (r *record) prepare(ctx context.Context, servers []kubernetes.Interface, ro
 	return nil
 }
 
-// readAll reads every register again, from every API server.
-func (r *record) readAll(servers []kubernetes.Interface, clients int) {
+// ReadAll reads every register again, from every API server. The numbers of its clients follow the
+// given number.
+func (r *Record) ReadAll(servers []kubernetes.Interface, clients int) {
 	for n, server := range servers {
 		c := &client{number: clients + n, record: r, seen: map[string]*core.ConfigMap{}}
 		for round := range r.round.Load() + 1 {
 			for i := range perRound {
-				c.ask(server, operation{Client: c.number, Register: registerName(int(round), i), Kind: read})
+				c.ask(server, Operation{Client: c.number, Register: registerName(int(round), i), Kind: Read})
 			}
 		}
 	}
@@ -126,7 +141,7 @@ type client struct {
 	number  int
 	servers []kubernetes.Interface
 	dice    *rand.Rand
-	record  *record
+	record  *Record
 	seen    map[string]*core.ConfigMap // latest read version of each register
 	writes  int
 }
@@ -134,7 +149,7 @@ type client struct {
 func (c *client) run(ctx context.Context) {
 	server := c.number % len(c.servers)
 	for ctx.Err() == nil {
-		if c.ask(c.servers[server], c.next()) == unknown {
+		if c.ask(c.servers[server], c.next()) == Unknown {
 			server = (server + 1) % len(c.servers)
 		}
 		select {
@@ -145,27 +160,27 @@ func (c *client) run(ctx context.Context) {
 }
 
 // ask performs and records an operation.
-func (c *client) ask(server kubernetes.Interface, o operation) answer {
-	o.Called = c.record.now()
+func (c *client) ask(server kubernetes.Interface, o Operation) Answer {
+	o.Called = c.record.Now()
 	c.do(server, &o)
-	o.Answered = c.record.now()
+	o.Answered = c.record.Now()
 	c.record.add(o)
 	return o.Answer
 }
 
 // next draws the next operation. One operation in eight reads a register of an earlier round.
-func (c *client) next() operation {
+func (c *client) next() Operation {
 	round := int(c.record.round.Load())
 	if round > 0 && c.dice.IntN(8) == 0 {
-		return operation{Client: c.number, Register: registerName(c.dice.IntN(round), c.dice.IntN(perRound)), Kind: read}
+		return Operation{Client: c.number, Register: registerName(c.dice.IntN(round), c.dice.IntN(perRound)), Kind: Read}
 	}
-	o := operation{Client: c.number, Register: registerName(round, c.dice.IntN(perRound)), Kind: read}
+	o := Operation{Client: c.number, Register: registerName(round, c.dice.IntN(perRound)), Kind: Read}
 	if roll := c.dice.IntN(4); roll == 0 {
-		o.Kind = write
+		o.Kind = Write
 	} else if roll == 1 && c.seen[o.Register] != nil {
-		o.Kind, o.Expected = swap, c.seen[o.Register].Data[field]
+		o.Kind, o.Expected = Swap, c.seen[o.Register].Data[field]
 	}
-	if o.Kind != read {
+	if o.Kind != Read {
 		c.writes++
 		o.Value = fmt.Sprintf("%d.%d", c.number, c.writes)
 	}
@@ -174,7 +189,7 @@ func (c *client) next() operation {
 
 // do calls an API server. An operation is never canceled, because its answer or its missing answer
 // belongs to the history.
-func (c *client) do(api kubernetes.Interface, o *operation) {
+func (c *client) do(api kubernetes.Interface, o *Operation) {
 	ctx, cancel := context.WithTimeout(context.Background(), c.record.clock.Outside(answerLimit))
 	defer cancel()
 	// The library would retry by itself, and report a conflict for a swap that its first attempt
@@ -185,13 +200,13 @@ func (c *client) do(api kubernetes.Interface, o *operation) {
 	object := &core.ConfigMap{}
 	var err error
 	switch o.Kind {
-	case read:
+	case Read:
 		if err = request("GET").Do(ctx).Into(object); err == nil {
 			o.Value = object.Data[field]
 		}
-	case write:
+	case Write:
 		err = request("PUT").Body(register(o.Register, o.Value, "")).Do(ctx).Into(object)
-	case swap:
+	case Swap:
 		err = request("PUT").Body(register(o.Register, o.Value, c.seen[o.Register].ResourceVersion)).Do(ctx).Into(object)
 	}
 	o.Answer = answered(err)
@@ -202,18 +217,19 @@ func (c *client) do(api kubernetes.Interface, o *operation) {
 
 // answered returns the answer for an error. A conflict is an answer. After any other error it is
 // unknown whether the write happened: an API server that fails may have written before.
-func answered(err error) answer {
+func answered(err error) Answer {
 	switch {
 	case err == nil:
-		return done
+		return Done
 	case apierrors.IsConflict(err):
-		return refused
+		return Refused
 	}
-	return unknown
+	return Unknown
 }
 
-// follow runs clients until ctx ends, and returns when all have their last answer.
-func follow(ctx context.Context, servers []kubernetes.Interface, number int, seed uint64, r *record) {
+// Run runs clients until ctx ends, and returns when all have their last answer. seed determines
+// their operations.
+func (r *Record) Run(ctx context.Context, servers []kubernetes.Interface, number int, seed uint64) {
 	var wait sync.WaitGroup
 	for n := range number {
 		c := &client{number: n, servers: servers, dice: rand.New(rand.NewPCG(seed, uint64(n))), record: r, seen: map[string]*core.ConfigMap{}}

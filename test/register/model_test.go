@@ -1,0 +1,89 @@
+package register
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+)
+
+// op returns an operation of register a, from one second to another.
+func op(k Kind, expected, value string, a Answer, called, answered int) Operation {
+	return Operation{Register: "a", Kind: k, Expected: expected, Value: value, Answer: a, Called: time.Duration(called) * time.Second, Answered: time.Duration(answered) * time.Second}
+}
+
+// TestJudge checks valid and invalid histories of a cluster.
+func TestJudge(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		history []Operation
+		want    Verdict
+	}{
+		{"what is written is read", []Operation{op(Write, "", "1", Done, 0, 1), op(Read, "", "1", Done, 2, 3)}, Linearizable},
+		{"an acknowledged write is lost", []Operation{op(Write, "", "1", Done, 0, 1), op(Read, "", "", Done, 2, 3)}, NotLinearizable},
+		{"a read beside a write sees it or not", []Operation{op(Write, "", "1", Done, 0, 9), op(Read, "", "1", Done, 2, 3), op(Read, "", "1", Done, 4, 5)}, Linearizable},
+		{"a write is seen, and then no more", []Operation{op(Write, "", "1", Done, 0, 9), op(Read, "", "1", Done, 2, 3), op(Read, "", "", Done, 4, 5)}, NotLinearizable},
+		{"a write without an answer is never done", []Operation{op(Write, "", "1", Unknown, 0, 1), op(Read, "", "", Done, 2, 3)}, Linearizable},
+		{"it is done late", []Operation{op(Write, "", "1", Unknown, 0, 1), op(Read, "", "", Done, 2, 3), op(Read, "", "1", Done, 4, 5)}, Linearizable},
+		{"it is done twice", []Operation{
+			op(Write, "", "1", Unknown, 0, 1), op(Read, "", "1", Done, 2, 3), op(Write, "", "2", Done, 4, 5), op(Read, "", "1", Done, 6, 7),
+		}, NotLinearizable},
+		{"of two swaps of the same value one is done", []Operation{op(Swap, "", "1", Done, 0, 5), op(Swap, "", "2", Refused, 0, 5), op(Read, "", "1", Done, 6, 7)}, Linearizable},
+		{"both are done", []Operation{op(Swap, "", "1", Done, 0, 5), op(Swap, "", "2", Done, 0, 5)}, NotLinearizable},
+		{"a swap is refused without a reason", []Operation{op(Swap, "", "1", Refused, 0, 1)}, NotLinearizable},
+		{"a swap without an answer was done", []Operation{op(Swap, "", "1", Unknown, 0, 1), op(Read, "", "1", Done, 2, 3)}, Linearizable},
+		{"a swap without an answer of another value was not", []Operation{op(Swap, "9", "1", Unknown, 0, 1), op(Read, "", "1", Done, 2, 3)}, NotLinearizable},
+		{"a read without an answer says nothing", []Operation{op(Read, "", "7", Unknown, 0, 1)}, Linearizable},
+	} {
+		if got, _ := Judge(c.history, time.Minute); got != c.want {
+			t.Errorf("%s: %s", c.name, got)
+		}
+	}
+}
+
+// TestJudgeFindsWhatIsLost simulates clients of a register that loses one write per history, and of
+// a register that does not.
+func TestJudgeFindsWhatIsLost(t *testing.T) {
+	for seed := range uint64(50) {
+		for _, forgets := range []bool{false, true} {
+			history := simulate(rand.New(rand.NewPCG(seed, 1)), forgets)
+			want := Linearizable
+			if forgets {
+				want = NotLinearizable
+			}
+			if got, _ := Judge(history, time.Minute); got != want {
+				t.Errorf("seed %d, forgets %v: %s", seed, forgets, got)
+			}
+		}
+	}
+}
+
+// simulate returns the history of a register with three concurrent clients. If it forgets, an
+// acknowledged write is undone.
+func simulate(dice *rand.Rand, forgets bool) []Operation {
+	var history []Operation
+	value, at, silent := "", 0, 0
+	for n := range 40 {
+		called := at + dice.IntN(3)
+		o := op(Read, "", value, Done, called, called+1+dice.IntN(3))
+		switch dice.IntN(4) {
+		case 0:
+			o.Kind, o.Value = Write, fmt.Sprint(n)
+			value = o.Value
+		case 1:
+			o.Kind, o.Expected, o.Value = Swap, value, fmt.Sprint(n)
+			value = o.Value
+		case 2:
+			if silent++; silent < 4 { // the search is exponential in their number
+				o = op(Write, "", fmt.Sprint(n), Unknown, called, called+1) // never applied
+			}
+		}
+		at = called + 1
+		history = append(history, o)
+	}
+	at += 10
+	if forgets {
+		history = append(history, op(Write, "", "kept", Done, at, at+1), op(Write, "", "lost", Done, at+2, at+3), op(Read, "", "kept", Done, at+4, at+5))
+	}
+	return history
+}
