@@ -29,7 +29,7 @@ KERNEL  := ./machined/disk ./machined/install ./machined/network ./machined/host
 # Tests of theirs that ask no kernel, and take from seconds to minutes under emulation; `make unit` runs them.
 PURE    := ^Test(Simulation|RandomWorlds|LawsOnRandomDisks|Turns|ElectMoves)$$
 
-.PHONY: help run test check baseline lint unit kernel stories image versions release-previous faults fuzz fuzz-heavy soak history cuts reproducible bench bench-cluster conformance lock lock-check outdated generate packages tools clean
+.PHONY: help run test check baseline lint unit kernel stories image versions release-previous faults releases fuzz fuzz-heavy soak history cuts reproducible bench bench-cluster conformance lock lock-check outdated generate packages tools clean
 
 BUF = CGO_ENABLED=0 go tool -modfile=hack/tools/go.mod buf
 
@@ -117,6 +117,10 @@ STAMPED = CGO_ENABLED=0 go build -tags providerless -ldflags '-s -w -X k8s.io/co
 faults: PATIENCE = 210m
 faults: versions broken charts ## the long stories: broken versions, lost machines, power cuts at every operation (three and a half hours at most)
 	$(STORIES) -stories testdata/faults
+
+releases: PATIENCE = 120m
+releases: versions broken release-previous ## the stories from the last release to this version and back, under writes (two hours at most)
+	$(STORIES) -stories testdata/releases
 
 # A chart of somebody else's, as helm renders it; hack/charts/go.mod has both. It is told to start no pods, whose image nobody has.
 # It is downloaded first: of a module that is not there 'go list' names no directory.

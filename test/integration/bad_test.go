@@ -51,7 +51,7 @@ func (s *story) exitsVerb(ts *testscript.TestScript, neg bool, args []string) {
 		ts.Fatalf("exits: only orlopctl documents its exit status")
 	}
 	began, got := time.Now(), 0
-	err := ts.Exec(filepath.Join(*binDir, "orlopctl"), args[2:]...)
+	err := ts.Exec(filepath.Join(s.tools, "orlopctl"), args[2:]...)
 	var exit *exec.ExitError
 	if errors.As(err, &exit) {
 		got = exit.ExitCode()
@@ -72,7 +72,7 @@ func (s *story) awaitVerb(ts *testscript.TestScript, neg bool, args []string) {
 	re, err := regexp.Compile("(?m)" + args[1])
 	ts.Check(err)
 	err = until(s.lasts(deadlineOf(ts, args[0])), func() error {
-		if err := ts.Exec(filepath.Join(*binDir, args[2]), args[3:]...); err != nil {
+		if err := ts.Exec(filepath.Join(s.tools, args[2]), args[3:]...); err != nil {
 			return err
 		}
 		if out := ts.ReadFile("stdout"); re.MatchString(out) == neg {

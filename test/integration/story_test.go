@@ -174,16 +174,18 @@ type story struct {
 	write    *writer
 	read     *reader
 	customer *customer
+	history  *history
 	issuer   *site
 	receiver *receiver
 	bucket   *s3test.Store
 	env      []string // of the programs that the story runs, from its setup on
+	tools    string   // directory of orlopctl and kubectl
 	current  string   // the machine that orlopctl calls
 	verify   []string // the flags with which orlopctl verifies the machine
 }
 
 func newStory(t *attempt) *story {
-	s := &story{t: t, dir: t.t.TempDir(), began: time.Now(), machines: map[string]*vm.Machine{}, seen: map[string]int64{}}
+	s := &story{t: t, dir: t.t.TempDir(), began: time.Now(), tools: *binDir, machines: map[string]*vm.Machine{}, seen: map[string]int64{}}
 	if err := s.connect(1); err != nil {
 		t.t.Fatal(err)
 	}
@@ -207,6 +209,9 @@ func (s *story) close() (oops string) {
 	}
 	if s.customer != nil {
 		s.customer.stop()
+	}
+	if s.history != nil {
+		s.history.stop()
 	}
 	if s.t.failed {
 		s.t.t.Logf("what happened:\n%s", strings.Join(s.timeline, "\n"))
@@ -248,7 +253,7 @@ func around(console, text string) string {
 func (s *story) ask(name string, args ...string) string {
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, filepath.Join(*binDir, name), args...)
+	cmd := exec.CommandContext(ctx, filepath.Join(s.tools, name), args...)
 	cmd.Env = s.env
 	out, err := cmd.CombinedOutput()
 	if err != nil {

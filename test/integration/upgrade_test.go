@@ -92,7 +92,7 @@ func (s *story) abandonVerb(ts *testscript.TestScript, neg bool, args []string) 
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	defer cancel()
 	var said bytes.Buffer
-	operator := exec.Command(filepath.Join(*binDir, "orlopctl"), "upgrade", "-f", ts.MkAbs(args[0]))
+	operator := exec.Command(filepath.Join(s.tools, "orlopctl"), "upgrade", "-f", ts.MkAbs(args[0]))
 	operator.Env, operator.Stdout, operator.Stderr = s.env, &said, &said
 	ts.Check(operator.Start())
 	ended := make(chan error, 1)
@@ -128,7 +128,7 @@ func (s *story) atOnceVerb(ts *testscript.TestScript, neg bool, args []string) {
 	var said [2]bytes.Buffer
 	var calling sync.WaitGroup
 	for i, name := range args[:2] {
-		operator := exec.Command(filepath.Join(*binDir, "orlopctl"), append(slices.Clone(args[3:]), "-n", ts.Getenv("IP_"+name))...)
+		operator := exec.Command(filepath.Join(s.tools, "orlopctl"), append(slices.Clone(args[3:]), "-n", ts.Getenv("IP_"+name))...)
 		operator.Env, operator.Stdout, operator.Stderr = s.env, &said[i], &said[i]
 		calling.Go(func() { failed[i] = operator.Run() })
 	}

@@ -61,7 +61,7 @@ import (
 //	addon-archive FILE NAME YAML
 //	    write an OCI archive of artifact NAME (with a tag) that holds the file YAML, in the form
 //	    of `flux push artifact`; $ARTIFACT becomes its name with the digest
-//	cluster NAME [KIND.FIELD YAML]
+//	cluster NAME [profile=DIRECTORY | KIND.FIELD YAML]
 //	    make a machine and a cluster on it with the test image, and with a field of its
 //	    configuration as in set; orlopctl and kubectl use it
 //	portforward TARGET PORT PATH
@@ -100,6 +100,11 @@ import (
 //	    write ConfigMaps as fast as they are acknowledged; check: all acknowledged ones exist
 //	reads KUBECONFIG, reads stop
 //	    read from the API repeatedly, each time over a new connection; stop: no read has failed
+//	history start MACHINE…, history next, history stop
+//	    run clients that read and write registers at these API servers; next gives them new
+//	    registers; stop checks that their history is linearizable: no acknowledged write is lost
+//	tools [DIRECTORY]
+//	    use the orlopctl and the kubectl of a directory below ${VERSIONS}, or the present ones
 //	client start ADDRESS, client stop
 //	    write and read at ADDRESS, five requests a second; stop: no request has failed twice,
 //	    and every acknowledged write exists
@@ -210,6 +215,8 @@ func (s *story) verbs() map[string]func(ts *testscript.TestScript, neg bool, arg
 		"writes":        s.writesVerb,
 		"reads":         s.readsVerb,
 		"client":        s.clientVerb,
+		"history":       s.historyVerb,
+		"tools":         s.toolsVerb,
 		"network":       s.networkVerb,
 		"leader":        s.leaderVerb,
 		"powercut":      s.powercutVerb,
@@ -401,11 +408,28 @@ func (s *story) machineVerb(ts *testscript.TestScript, neg bool, args []string) 
 	s.start(ts, spec)
 }
 
+// toolsVerb selects the orlopctl and the kubectl of a directory below ${VERSIONS}. Without an
+// argument it selects the present ones again. A former orlopctl writes configurations that a former
+// machine accepts.
+func (s *story) toolsVerb(ts *testscript.TestScript, neg bool, args []string) {
+	need(ts, neg, args, 0, 1, "tools [DIRECTORY]")
+	s.tools = *binDir
+	if len(args) == 1 {
+		s.tools = filepath.Join(*versions, args[0], "bin")
+	}
+	s.note("tools %s", strings.Join(args, " "))
+}
+
 // clusterVerb does the steps of the story life.
 func (s *story) clusterVerb(ts *testscript.TestScript, neg bool, args []string) {
-	need(ts, neg, args, 1, 3, "cluster NAME [KIND.FIELD YAML]")
+	need(ts, neg, args, 1, 3, "cluster NAME [profile=DIRECTORY | KIND.FIELD YAML]")
 	name, orlopctl := args[0], s.program("orlopctl")
-	s.machineVerb(ts, false, []string{name})
+	if len(args) == 2 {
+		s.machineVerb(ts, false, args)
+		args = args[:1]
+	} else {
+		s.machineVerb(ts, false, []string{name})
+	}
 	s.waitConsole(ts, name, "orlop: machine identity sha256:[0-9a-f]{64}", 90*time.Second)
 	s.waitConsole(ts, name, "orlop: API answers on", time.Minute)
 	s.fingerprintVerb(ts, false, []string{name})
@@ -478,7 +502,7 @@ func (s *story) trustVerb(ts *testscript.TestScript, neg bool, args []string) {
 func (s *story) setContext(ts *testscript.TestScript, name string, verify ...string) {
 	args := append([]string{"config", "set", name, "--endpoint", "127.0.0.1:" + ts.Getenv("PORT_"+name+"_50000"),
 		"--cert", filepath.Join(*operator, "admin.crt"), "--key", filepath.Join(*operator, "admin.key")}, verify...)
-	ts.Check(ts.Exec(filepath.Join(*binDir, "orlopctl"), args...))
+	ts.Check(ts.Exec(filepath.Join(s.tools, "orlopctl"), args...))
 	s.note("orlopctl config set %s %s", name, strings.Join(verify, " "))
 	s.current, s.verify = name, verify
 }
@@ -518,7 +542,7 @@ func (s *story) client(ts *testscript.TestScript) *client.Client {
 func (s *story) program(name string) func(ts *testscript.TestScript, neg bool, args []string) {
 	return func(ts *testscript.TestScript, neg bool, args []string) {
 		began := time.Now()
-		err := ts.Exec(filepath.Join(*binDir, name), s.timeouts(ts, args)...)
+		err := ts.Exec(filepath.Join(s.tools, name), s.timeouts(ts, args)...)
 		s.note("%s %s (%.1fs)", name, strings.Join(args, " "), s.network.Clock().Since(began).Seconds())
 		if neg && err == nil {
 			ts.Fatalf("%s succeeded, and should not have", name)
@@ -543,7 +567,7 @@ func (s *story) retryVerb(ts *testscript.TestScript, neg bool, args []string) {
 		ts.Fatalf("retry: only orlopctl and kubectl can be tried again")
 	}
 	err := until(s.lasts(deadlineOf(ts, args[0])), func() error {
-		err := ts.Exec(filepath.Join(*binDir, args[1]), args[2:]...)
+		err := ts.Exec(filepath.Join(s.tools, args[1]), args[2:]...)
 		if neg && err == nil {
 			return errors.New("it goes on working")
 		}
