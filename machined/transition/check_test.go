@@ -186,3 +186,36 @@ func TestCheckReserved(t *testing.T) {
 		}
 	}
 }
+
+// TestCheckMemorySysctls checks that kernel parameters leave the system its memory, also together.
+func TestCheckMemorySysctls(t *testing.T) {
+	const small, large = 1400 * mib, 64 << 30
+	for _, c := range []struct {
+		memory  int64
+		sysctls map[string]string
+		want    string
+	}{
+		{small, nil, ""},
+		{small, map[string]string{"vm.nr_hugepages": "350"}, ""},
+		{small, map[string]string{"vm.nr_hugepages": "351"}, `Machine.spec.sysctls["vm.nr_hugepages"]: with 351, 698 of 1400 MiB of the machine's memory would remain for the system and its pods; leave at least 700 MiB`},
+		{small, map[string]string{"vm.nr_hugepages": "300", "vm.min_free_kbytes": "102400"}, `Machine.spec.sysctls["vm.min_free_kbytes"]: with 102400, 650 of 1400 MiB of the machine's memory would remain for the system and its pods; leave at least 700 MiB`},
+		{small, map[string]string{"vm.min_free_kbytes": "102400"}, ""},
+		{large, map[string]string{"vm.nr_hugepages": "32000"}, ""},
+		{large, map[string]string{"vm.nr_hugepages": "1000000"}, `Machine.spec.sysctls["vm.nr_hugepages"]: with 1000000, 0 of 65536 MiB of the machine's memory would remain for the system and its pods; leave at least 700 MiB`},
+		{large, map[string]string{"vm.nr_hugepages": "9223372036854775807"}, `Machine.spec.sysctls["vm.nr_hugepages"]: with 9223372036854775807, 0 of 65536 MiB of the machine's memory would remain for the system and its pods; leave at least 700 MiB`},
+		{large, map[string]string{"vm.nr_hugepages_mempolicy": "0x7fff"}, `Machine.spec.sysctls["vm.nr_hugepages_mempolicy"]: with 0x7fff, 2 of 65536 MiB of the machine's memory would remain for the system and its pods; leave at least 700 MiB`},
+		{large, map[string]string{"vm.nr_hugepages": "many", "vm.min_free_kbytes": "-1"}, ""},
+		{512 * mib, map[string]string{"vm.nr_hugepages": "64"}, ""},
+		{0, map[string]string{"vm.nr_hugepages": "64"}, ""},
+	} {
+		next := config.New("n1", config.RoleWorker)
+		next.Machine.Spec.Sysctls = c.sysctls
+		got := ""
+		if problems := CheckMachine(next, Machine{Memory: c.memory}); len(problems) > 0 {
+			got = strings.TrimPrefix(problems.Error(), config.Refused+" ")
+		}
+		if got != c.want {
+			t.Errorf("%v of %d MiB:\n got %s\nwant %s", c.sysctls, c.memory/mib, got, c.want)
+		}
+	}
+}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/orlop-os/orlop/pkg/config"
@@ -21,6 +22,9 @@ func CheckMachine(next *config.Config, f Machine) Problems {
 	if f.NoStorage != "" && !f.InMemory && !next.Machine.Spec.Disk.WipeForeign {
 		return problem("", "no disk to store it on: "+f.NoStorage, "")
 	}
+	if problems := checkMemorySysctls(next.Machine.Spec.Sysctls, f.Memory); len(problems) > 0 {
+		return problems
+	}
 	if next.Cluster == nil {
 		return nil
 	}
@@ -35,6 +39,37 @@ func CheckMachine(next *config.Config, f Machine) Problems {
 	}
 	if f.CAs != nil {
 		return Problems{split(f.CAs.Error(), "")}
+	}
+	return nil
+}
+
+// hugePage is the size of a page of vm.nr_hugepages on x86-64, and on arm64 with 4-KiB pages.
+const hugePage = 2 * mib
+
+// memorySysctls are the kernel parameters that take memory from the system, with the bytes for each
+// unit of their values. The kernel begins to reclaim at half as much again as vm.min_free_kbytes
+// (__setup_per_zone_wmarks in mm/page_alloc.c).
+var memorySysctls = []struct {
+	name string
+	unit int64
+}{{"vm.nr_hugepages", hugePage}, {"vm.nr_hugepages_mempolicy", hugePage}, {"vm.min_free_kbytes", 1024 * 3 / 2}}
+
+// checkMemorySysctls rejects kernel parameters that leave too little memory for the system: the
+// kernel would kill its processes at each boot. The least is half of MinMemory, which an idle
+// control plane uses, but not more than half of the machine's memory. An unknown size of the memory
+// is 0.
+func checkMemorySysctls(sysctls map[string]string, memory int64) Problems {
+	left := memory
+	for _, p := range memorySysctls {
+		n, err := strconv.ParseInt(sysctls[p.name], 0, 64)
+		if err != nil || n <= 0 || memory <= 0 {
+			continue // not set, or no number: the kernel rejects it
+		}
+		if left -= min(n, memory/p.unit+1) * p.unit; left < min(MinMemory/2, memory/2) {
+			return problem(fmt.Sprintf("Machine.spec.sysctls[%q]", p.name),
+				fmt.Sprintf("with %s, %d of %d MiB of the machine's memory would remain for the system and its pods", sysctls[p.name], max(left, 0)/mib, memory/mib),
+				fmt.Sprintf("leave at least %d MiB", min(MinMemory/2, memory/2)/mib))
+		}
 	}
 	return nil
 }

@@ -42,7 +42,11 @@ func (v machineValidator) machine(m *Machine) {
 		v.on(spec+".reserved.cpu", wrong{reason: fmt.Sprintf("%q is too little for the system", m.Spec.Reserved.CPU), expected: "at least 50m"})
 	}
 	for name, value := range m.Spec.Sysctls {
-		v.sysctl(spec+`.sysctls["`+shorten(name)+`"]`, name, value)
+		path := spec + `.sysctls["` + shorten(name) + `"]`
+		v.sysctl(path, name, value)
+		if other := sysctl.Conflict(name, m.Spec.Sysctls); other != "" && name < other {
+			v.on(path, wrong{reason: fmt.Sprintf("%s sets the same value of the kernel, so only one of them could take effect", quote(other)), expected: "one of the two"})
+		}
 	}
 	seen := map[string]int{}
 	for i, name := range m.Spec.KernelModules {
@@ -76,8 +80,8 @@ func (v machineValidator) kernelModule(path, name string) {
 	}
 }
 
-// sysctl validates a kernel parameter: its name must be below /proc/sys, and the system must not
-// set it itself.
+// sysctl validates a kernel parameter: its name must be below /proc/sys, the system must not set it
+// itself, and must work with the value.
 func (v machineValidator) sysctl(path, name, value string) {
 	if err := sysctlName(name); err != "" {
 		v.on(path, wrong{reason: "the name " + err, expected: "a dotted name below /proc/sys, such as net.core.somaxconn"})
@@ -88,6 +92,10 @@ func (v machineValidator) sysctl(path, name, value string) {
 	}
 	if strings.ContainsAny(value, "\n\x00") || strings.TrimSpace(value) == "" || len(value) > 1024 {
 		v.on(path, wrong{reason: quote(value) + " is not a value", expected: "one line of at most 1024 characters"})
+		return
+	}
+	if why, least := sysctl.TooLow(name, value); why != "" {
+		v.on(path, wrong{reason: why, expected: fmt.Sprintf("at least %d", least)})
 	}
 }
 

@@ -174,6 +174,7 @@ var Links = []LinkParameter{
 // ReservedReason returns why a configuration cannot set the named parameter, or "" if it can. An
 // operator can set vm.min_free_kbytes, although machined/host computes a value for it.
 func ReservedReason(name string) string {
+	name = Canonical(name)
 	for _, table := range [][]Parameter{System, Pods, Reserved} {
 		for _, p := range table {
 			if p.Name == name {

@@ -30,6 +30,9 @@ func TestReservedReason(t *testing.T) {
 		"net.ipv4.accept_ra":                                "",
 		"vm.min_free_kbytes":                                "",
 		"net.core.somaxconn":                                "",
+		"user.max_inotify_instances":                        manyPods,
+		"user.max_inotify_watches":                          manyPods,
+		"net.nf_conntrack_max":                              "",
 	} {
 		if got := ReservedReason(name); got != want {
 			t.Errorf("%s: got %q, want %q", name, got, want)
@@ -46,6 +49,52 @@ func TestTables(t *testing.T) {
 				t.Errorf("%s: listed twice, or without a reason", p.Name)
 			}
 			seen[p.Name] = true
+		}
+	}
+}
+
+// TestTooLow checks the least values, by each name of a parameter, and values that are no number.
+func TestTooLow(t *testing.T) {
+	for _, c := range []struct {
+		name, value, reason string
+		least               int64
+	}{
+		{"fs.file-max", "64", "64 is too low: " + openFiles, 65536},
+		{"fs.file-max", "65535", "65535 is too low: " + openFiles, 65536},
+		{"fs.file-max", "65536", "", 0},
+		{"fs.file-max", "0x10000", "", 0},
+		{"fs.file-max", "9223372036854775807", "", 0},
+		{"fs.file-max", "many", `"many" is not a number`, 65536},
+		{"fs.file-max", "-1", "-1 is too low: " + openFiles, 65536},
+		{"kernel.threads-max", "50", "50 is too low: the system and the pods of one machine have that many threads", 8192},
+		{"net.netfilter.nf_conntrack_max", "0", "", 0},
+		{"net.nf_conntrack_max", "10", "10 is too low: each connection of the machine and its pods takes an entry", 4096},
+		{"user.max_mnt_namespaces", "0", "0 is too low: " + namespaces, 1024},
+		{"user.max_user_namespaces", "0", "", 0}, // pods need none by default
+		{"vm.swappiness", "0", "", 0},
+	} {
+		if reason, least := TooLow(c.name, c.value); reason != c.reason || least != c.least {
+			t.Errorf("%s = %s: %q, at least %d", c.name, c.value, reason, least)
+		}
+	}
+	seen := map[string]bool{}
+	for _, b := range Bounds {
+		if seen[b.Name] || b.Reason == "" || b.Least <= 0 || Canonical(b.Name) != b.Name || ReservedReason(b.Name) != "" {
+			t.Errorf("%s: twice, without a reason or a value, by another name, or of the system", b.Name)
+		}
+		seen[b.Name] = true
+	}
+}
+
+// TestConflict checks which parameters of a configuration set the same value.
+func TestConflict(t *testing.T) {
+	all := map[string]string{"vm.dirty_bytes": "", "vm.dirty_ratio": "", "vm.dirty_background_ratio": "", "net.nf_conntrack_max": "", "net.netfilter.nf_conntrack_max": ""}
+	for name, want := range map[string]string{
+		"vm.dirty_bytes": "vm.dirty_ratio", "vm.dirty_ratio": "vm.dirty_bytes", "vm.dirty_background_ratio": "",
+		"net.nf_conntrack_max": "net.netfilter.nf_conntrack_max", "net.netfilter.nf_conntrack_max": "net.nf_conntrack_max",
+	} {
+		if got := Conflict(name, all); got != want {
+			t.Errorf("%s: %q, want %q", name, got, want)
 		}
 	}
 }
