@@ -1,6 +1,7 @@
 package host
 
 import (
+	"maps"
 	"os"
 	"path/filepath"
 	"strings"
@@ -68,10 +69,52 @@ func TestUnderTheProductKernel(t *testing.T) {
 			t.Errorf("%s: %q, %v; want %q", file, text, err, part)
 		}
 	}
+	pairReturns(t, k, facts, config)
 	// Another configuration changes only the differences.
 	config.ReservedMemory = 300 << 20
 	ops, err := loop.Diff(t.Context())
 	if err != nil || len(ops) != 1 || ops[0].String() != "set memory.min = 314572800 in control group /orlop (was 268435456)" {
 		t.Errorf("%q, %v", reconcile.Print(ops), err)
+	}
+}
+
+// pairReturns checks on the kernel that two parameters for one setting return to their values from
+// before the configuration: a write of one sets the other to 0, and 0 is no number of bytes.
+func pairReturns(t *testing.T, k *Kernel, facts Facts, config Config) {
+	t.Helper()
+	values := func() (pair [2]string) {
+		for i, name := range []string{"vm.dirty_bytes", "vm.dirty_ratio"} {
+			value, there, err := k.readSysctl(name)
+			if err != nil || !there {
+				t.Fatalf("%s: %v, %v", name, there, err)
+			}
+			pair[i] = value
+		}
+		return pair
+	}
+	converges := func(c Config) {
+		t.Helper()
+		plan := func() Want {
+			c.PreviousSysctls = k.PreviousSysctls()
+			return Plan(c, facts)
+		}
+		loop := reconcile.Config{Name: "host", KeepGoing: true, Diff: k.Diff(plan), Report: func(reconcile.Report) {}}
+		if err := reconcile.Converge(t.Context(), loop); err != nil {
+			t.Fatal(err)
+		}
+		if ops, err := loop.Diff(t.Context()); len(ops) != 0 || err != nil {
+			t.Errorf("not settled: %q, %v", reconcile.Print(ops), err)
+		}
+	}
+	before, tried := values(), config
+	tried.Sysctls = maps.Clone(config.Sysctls)
+	tried.Sysctls["vm.dirty_bytes"] = "104857600"
+	converges(tried)
+	if got := values(); got != [2]string{"104857600", "0"} {
+		t.Errorf("set to %q", got)
+	}
+	converges(config)
+	if got := values(); got != before {
+		t.Errorf("back to %q, want %q", got, before)
 	}
 }

@@ -20,6 +20,7 @@ type Config struct {
 	Sysctls        map[string]string // the operator's kernel parameters, by dotted name
 	Modules        []string          // the operator's kernel modules
 	Pods           bool              // pods will run on this machine
+	ServiceProxy   bool              // the built-in service proxy (kube-proxy) will run
 	// PreviousSysctls are the values of kernel parameters from before this package first set them,
 	// by dotted name (Kernel.PreviousSysctls). Parameters that the configuration no longer contains
 	// return to them.
@@ -175,30 +176,103 @@ func planMounts(f Facts) []mount.Mount {
 
 // planSysctls joins the system's parameters with the operator's. pkg/config rejects a configuration
 // that sets a parameter of the system; if a conflict still occurs, the system's value wins. The
-// exception is the memory that the kernel keeps free, which the operator may set.
+// exceptions are the parameters of systemValues, which the operator may set. A parameter that the
+// configuration no longer contains returns to the system's value or, without one, to its previous
+// value.
 func planSysctls(c Config, f Facts) []Sysctl {
 	own := slices.Clone(sysctl.System)
 	if c.Pods {
 		own = append(own, sysctl.Pods...)
 	}
 	var list []Sysctl
+	listed := func(name string) bool {
+		return slices.ContainsFunc(list, func(s Sysctl) bool { return sysctl.Canonical(s.Name) == sysctl.Canonical(name) })
+	}
 	for _, p := range own {
 		list = append(list, Sysctl{Name: p.Name, Value: p.Value, Optional: p.Optional})
 	}
-	if _, set := c.Sysctls[minFreeName]; !set {
-		list = append(list, Sysctl{Name: minFreeName, Value: strconv.FormatInt(minFree(f.Memory), 10)})
-	}
 	for _, name := range slices.Sorted(maps.Keys(c.Sysctls)) {
-		if !slices.ContainsFunc(list, func(s Sysctl) bool { return s.Name == name }) {
+		if !listed(name) {
 			list = append(list, Sysctl{Name: name, Value: c.Sysctls[name]})
 		}
 	}
+	for _, s := range systemValues(c, f) {
+		if !listed(s.Name) {
+			list = append(list, s)
+		}
+	}
 	for _, name := range slices.Sorted(maps.Keys(c.PreviousSysctls)) {
-		if !slices.ContainsFunc(list, func(s Sysctl) bool { return s.Name == name }) {
-			list = append(list, Sysctl{Name: name, Value: c.PreviousSysctls[name], Optional: true, Restore: true})
+		value, other := c.PreviousSysctls[name], sysctl.Alternative(name)
+		switch {
+		case listed(name), other != "" && listed(other):
+		case value == "0" && c.PreviousSysctls[other] != "":
+			// the other one was in use, and its return sets this one to 0
+		case c.Pods && !c.ServiceProxy && conntrackNames[sysctl.Canonical(name)]:
+			// an external service proxy sets it
+		default:
+			list = append(list, Sysctl{Name: name, Value: value, Optional: true, Restore: true})
 		}
 	}
 	return list
+}
+
+// systemValues returns the parameters that the system sets and the operator may set to another
+// value.
+func systemValues(c Config, f Facts) []Sysctl {
+	list := []Sysctl{{Name: minFreeName, Value: strconv.FormatInt(minFree(f.Memory), 10)}}
+	if c.Pods && c.ServiceProxy {
+		list = append(list, conntrack(c, f)...)
+	}
+	return list
+}
+
+// Names of the parameters of connection tracking.
+const (
+	conntrackMax         = "net.netfilter.nf_conntrack_max"
+	conntrackBuckets     = "net.netfilter.nf_conntrack_buckets"
+	conntrackEstablished = "net.netfilter.nf_conntrack_tcp_timeout_established"
+	conntrackCloseWait   = "net.netfilter.nf_conntrack_tcp_timeout_close_wait"
+)
+
+// conntrackNames are the parameters that kube-proxy can set.
+var conntrackNames = map[string]bool{conntrackMax: true, conntrackBuckets: true, conntrackEstablished: true, conntrackCloseWait: true}
+
+// conntrack returns the parameters of connection tracking with kube-proxy's default values
+// (pkg/proxy/conntrack/sysctls.go). The built-in kube-proxy leaves them alone
+// (orchestrator/kubeproxy): it would overwrite the operator's values at each start. As there, the
+// maximum is not below the kernel's, and a bucket of the hash table has at most four entries.
+func conntrack(c Config, f Facts) []Sysctl {
+	const perCPU, least, most = 32768, 131072, 1 << 20
+	own := kernelConntrack(f.Memory)
+	entries := max(min(max(perCPU*int64(f.CPUs), least), most), own)
+	list := []Sysctl{
+		{Name: conntrackMax, Value: strconv.FormatInt(entries, 10)},
+		{Name: conntrackEstablished, Value: "86400"}, // seconds
+		{Name: conntrackCloseWait, Value: "3600"},
+	}
+	for name, value := range c.Sysctls {
+		if n, err := strconv.ParseInt(value, 0, 64); err == nil && sysctl.Canonical(name) == conntrackMax {
+			entries = n
+		}
+	}
+	// The kernel rounds up to whole pages of 8-byte pointers.
+	const page = 512
+	if buckets := (entries/4 + page - 1) / page * page; buckets > own {
+		list = append(list, Sysctl{Name: conntrackBuckets, Value: strconv.FormatInt(buckets, 10)})
+	}
+	return list
+}
+
+// kernelConntrack returns the number of entries and buckets that the kernel gives a machine with
+// that many bytes of memory (nf_conntrack_init_start in net/netfilter/nf_conntrack_core.c).
+func kernelConntrack(memory int64) int64 {
+	switch {
+	case memory > 4<<30:
+		return 262144
+	case memory > 1<<30:
+		return 65536
+	}
+	return max(memory/16384/8, 1024)
 }
 
 // minFreeName is the parameter for the memory that the kernel keeps free for allocations that

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/orlop-os/orlop/pkg/kmod"
+	"github.com/orlop-os/orlop/pkg/sysctl"
 )
 
 // These functions handle settings that a configuration no longer contains. A kernel parameter
@@ -24,10 +25,19 @@ func (k *Kernel) PreviousSysctls() map[string]string {
 	return maps.Clone(k.previous)
 }
 
-// recordPrevious stores the value of a parameter before it is set for the first time.
+// recordPrevious stores the value of a parameter before it is set for the first time, and the value
+// of the parameter that the kernel then sets to 0.
 func (k *Kernel) recordPrevious(name string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	k.recordValue(name)
+	if other := sysctl.Alternative(name); other != "" {
+		k.recordValue(other)
+	}
+}
+
+// recordValue stores the value of a parameter, unless it is known. The caller holds mu.
+func (k *Kernel) recordValue(name string) {
 	if _, known := k.previous[name]; known {
 		return
 	}
@@ -39,6 +49,30 @@ func (k *Kernel) recordPrevious(name string) {
 		k.previous = map[string]string{}
 	}
 	k.previous[name] = normalizeBlanks(string(text))
+}
+
+// DifferentSysctls returns which of the named parameters differ from their values with a
+// configuration, one line each, also by their other names (pkg/sysctl). Parameters that the kernel
+// lacks are omitted.
+func (k *Kernel) DifferentSysctls(c Config, f Facts, names []string) (lines []string, err error) {
+	of := func(want string) func(string) bool {
+		return func(name string) bool {
+			return sysctl.Canonical(name) == sysctl.Canonical(want) || sysctl.Alternative(name) == want
+		}
+	}
+	for _, want := range planSysctls(c, f) {
+		if !slices.ContainsFunc(names, of(want.Name)) {
+			continue
+		}
+		value, there, err := k.readSysctl(want.Name)
+		if err != nil {
+			return nil, err
+		}
+		if there && !sameValue(value, want.Value) {
+			lines = append(lines, fmt.Sprintf("%s is %q instead of %q", want.Name, value, want.Value))
+		}
+	}
+	return lines, nil
 }
 
 func (k *Kernel) recordLoaded(names []string) {

@@ -41,6 +41,7 @@ func Host(c *config.Config, identity *ecdsa.PrivateKey, previous map[string]stri
 	if c != nil {
 		out.Sysctls, out.Modules = c.Machine.Spec.Sysctls, c.Machine.Spec.KernelModules
 		out.Pods = c.Cluster != nil
+		out.ServiceProxy = out.Pods && !c.Cluster.Spec.HasExternal(config.PartProxy)
 		if out.Pods && c.Cluster.Spec.HasExternal(config.PartNetwork) {
 			// for the link with the DNS address (orchestrator/podnetwork)
 			out.Modules = append(slices.Clone(out.Modules), "dummy")

@@ -122,3 +122,25 @@ func TestVirtualAddresses(t *testing.T) {
 		}
 	}
 }
+
+// TestHostServiceProxy checks that the host settings of the built-in service proxy apply only where
+// it runs.
+func TestHostServiceProxy(t *testing.T) {
+	with := func(external ...config.ExternalComponent) *config.Config {
+		return &config.Config{Cluster: &config.Cluster{Spec: config.ClusterSpec{External: external}}}
+	}
+	for name, c := range map[string]struct {
+		config *config.Config
+		want   bool
+	}{
+		"none":           {nil, false},
+		"no cluster":     {&config.Config{}, false},
+		"a cluster":      {with(), true},
+		"external DNS":   {with(config.PartDNS), true},
+		"external proxy": {with(config.PartNetwork, config.PartProxy), false},
+	} {
+		if got := Host(c.config, nil, nil).ServiceProxy; got != c.want {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
+}

@@ -53,7 +53,8 @@ func Component(spec nodespec.Spec, dirs dirs.Dirs) component.Component {
 // old address, and if the Node has none, node ports answer on all addresses. Traffic from the pod
 // ranges is local and keeps its source address; kube-proxy masquerades all other traffic to a
 // service address. Without configured ranges, external addresses of Services have no effect; this
-// includes Services that are older than the admission check.
+// includes Services that are older than the admission check. The zeros leave the parameters of
+// connection tracking to machined/host, which sets upstream's values or the operator's.
 func configuration(spec nodespec.Spec, client string) string {
 	return fmt.Sprintf(`apiVersion: kubeproxy.config.k8s.io/v1alpha1
 kind: KubeProxyConfiguration
@@ -68,6 +69,11 @@ nodePortAddresses: [%s]
 healthzBindAddress: 127.0.0.1:%d
 metricsBindAddress: 127.0.0.1:10249
 enableProfiling: false
+conntrack:
+  maxPerCore: 0
+  min: 0
+  tcpEstablishedTimeout: 0s
+  tcpCloseWaitTimeout: 0s
 featureGates:
   AllowServiceExternalIPs: %t
 `, spec.Node.Name, spec.Node.IPs[0], client, component.JoinPrefixes(spec.Network.PodCIDRs), component.JoinPrefixes(nodePorts(spec.Node.IPs)), HealthPort, len(spec.Network.ExternalIPs) > 0)

@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -45,12 +46,17 @@ func TestUpstreamTakesTheConfiguration(t *testing.T) {
 			BindAddress       string
 			NodePortAddresses []string
 			FeatureGates      map[string]bool
+			Conntrack         map[string]any
 		}
 		if err := yaml.Unmarshal([]byte(configuration(spec, "")), &have); err != nil {
 			t.Fatal(err)
 		}
 		if have.BindAddress != spec.Node.IPs[0].String() || !slices.Equal(have.NodePortAddresses, c.nodePorts) {
 			t.Errorf("%s: %+v, want node ports at %q", c.own, have, c.nodePorts)
+		}
+		// machined/host sets the parameters of connection tracking
+		if want := map[string]any{"maxPerCore": 0.0, "min": 0.0, "tcpEstablishedTimeout": "0s", "tcpCloseWaitTimeout": "0s"}; !reflect.DeepEqual(have.Conntrack, want) {
+			t.Errorf("%s: connection tracking %v, want %v", c.own, have.Conntrack, want)
 		}
 		if on, said := have.FeatureGates["AllowServiceExternalIPs"]; on || !said {
 			t.Errorf("%s: without ranges, external addresses are taken from Services", c.own)
