@@ -37,8 +37,8 @@ import (
 //     (package converge). A dry run ends here.
 //  4. The documents are written to STATE and replace the present documents by a rename (package
 //     configstore). After a power cut either the old or the new documents are complete. Staged
-//     documents are stored beside them and replace them at the next boot; during a trial, the
-//     previous documents are stored beside them (package activeconfig).
+//     documents are stored beside them and replace them at the next boot, which may begin their
+//     trial; during a trial, the previous documents are stored beside them (package activeconfig).
 //  5. The cell of the active configuration, a variable that every domain watches, gets the new
 //     value. Each domain reads its actual state, computes the difference and performs its
 //     operations, now and whenever the kernel's state changes. It reports each operation as an
@@ -109,7 +109,8 @@ func (a *applier) apply(ctx context.Context, filename string, r *api.ApplyReques
 	}
 	out.reboot = out.reboot || r.Mode == api.ApplyRequest_MODE_REBOOT
 	if staged || out.reboot {
-		return a.stageForBoot(ctx, text, out)
+		out.staged = next
+		return a.stageForBoot(ctx, r, text, out)
 	}
 	if before.Config != nil && len(config.Changes(before.Config, next)) == 0 && !before.OnTrial() && r.Mode != api.ApplyRequest_MODE_TRY && a.active.Store().Staged().IsZero() {
 		// The record of the call in the audit log says that it changed nothing. The text is stored
@@ -131,6 +132,7 @@ type outcome struct {
 	trialPlan transition.Trial
 	config    *config.Config // activated configuration; nil if none
 	before    *config.Config // the configuration that it replaced; nil if none
+	staged    *config.Config // configuration for the next boot; nil if none
 }
 
 // add adds the operations of a domain.
@@ -162,9 +164,9 @@ func (a *applier) request(ctx context.Context, filename string, r *api.ApplyRequ
 	// operations: Confirm returns the failures.
 	case !done.deadline.IsZero():
 		out.TrialDeadline, out.TrialDuration = timestamppb.New(done.deadline), durationpb.New(time.Until(done.deadline))
-		for _, address := range transition.StaticAddresses(done.config) {
-			out.Addresses = append(out.Addresses, address.String())
-		}
+		out.Addresses = staticAddresses(done.config)
+	case done.staged != nil && done.trialPlan.AfterBoot:
+		out.TrialDuration, out.Addresses = durationpb.New(done.trialPlan.Duration), staticAddresses(done.staged)
 	case done.config != nil:
 		out.Failures = a.reconciler.AwaitConverged(ctx, done.config, nodeplan.Network(done.before))
 		out.Operations = reconcile.Done(out.Operations, out.Failures)
@@ -172,9 +174,17 @@ func (a *applier) request(ctx context.Context, filename string, r *api.ApplyRequ
 	return out, nil
 }
 
-// stageForBoot stores documents for the next boot. If out.reboot is set, the machine reboots at
-// once.
-func (a *applier) stageForBoot(ctx context.Context, text []byte, out outcome) (outcome, error) {
+// staticAddresses returns the addresses at which a client may have to look for the machine.
+func staticAddresses(c *config.Config) (list []string) {
+	for _, address := range transition.StaticAddresses(c) {
+		list = append(list, address.String())
+	}
+	return list
+}
+
+// stageForBoot stores documents for the next boot, with their trial. If out.reboot is set, the
+// machine reboots at once.
+func (a *applier) stageForBoot(ctx context.Context, r *api.ApplyRequest, text []byte, out outcome) (outcome, error) {
 	by := callerid.FromContext(ctx).String()
 	giveBack := func() {}
 	if out.reboot {
@@ -183,9 +193,14 @@ func (a *applier) stageForBoot(ctx context.Context, text []byte, out outcome) (o
 			return outcome{}, err
 		}
 	}
-	err := a.active.Store().Stage(text)
+	var err error
+	if out.trialPlan.AfterBoot {
+		err = a.active.Store().StageTrial(text, r.TrialName, out.trialPlan.Duration)
+	} else {
+		err = a.active.Store().Stage(text)
+	}
 	if err == nil {
-		a.event("config", "config", "staged for the next boot by "+by)
+		a.event("config", "config", "staged for the next boot by "+by+withoutTrial(r, out.trialPlan))
 	}
 	if err == nil && out.reboot {
 		err = a.power.Shutdown(power.Request{To: power.Reboot, Why: "to apply a configuration, asked by " + by})

@@ -202,8 +202,7 @@ func stepConfiguration(ctx context.Context, m *machine) error {
 
 func loadConfiguration(ctx context.Context, m *machine) {
 	// after a rollback the staged configuration belongs to the other version
-	by := m.config.active.Boot(!m.upgrade.Controller.Record().BeingReplaced(m.system.release.Version))
-	a, from, err := m.config.active.Load()
+	a, from, by, err := m.config.active.LoadAtBoot(!m.upgrade.Controller.Record().BeingReplaced(m.system.release.Version))
 	if err != nil {
 		m.reports.events.LogConsole("configuration: " + a.Problem + "; apply a new one")
 		m.config.active.Cell().Set(a)

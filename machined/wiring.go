@@ -328,8 +328,11 @@ func newActiveConfig(m *machine) *activeconfig.Manager {
 			return s.Proves(c, age, time.Now())
 		},
 		AwaitNetwork: func(ctx context.Context, c *config.Config) error { return m.config.reconciler.AwaitNetwork(ctx, c) },
-		Reboot:       func(why string) error { return m.power.Shutdown(power.Request{To: power.Reboot, Why: why}) },
-		Event:        m.reports.events.From("config"),
-		Console:      m.reports.events.LogConsole,
+		UnrestoredSysctls: func(c *config.Config, names []string) ([]string, error) {
+			return m.system.kernel.DifferentSysctls(m.config.facts.hostConfig(c), m.system.hardware, names)
+		},
+		Reboot:  func(why string) error { return m.power.Shutdown(power.Request{To: power.Reboot, Why: why}) },
+		Event:   m.reports.events.From("config"),
+		Console: m.reports.events.LogConsole,
 	})
 }

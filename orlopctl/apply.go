@@ -137,11 +137,11 @@ type applying struct {
 func (a *applying) flags(f *pflag.FlagSet) {
 	f.BoolVar(&a.dryRun, "dry-run", false, "change nothing, only list the operations")
 	f.StringVar(&a.mode, "mode", "auto", "auto: now; no-reboot: now, unless it needs a reboot; try: now, and the previous configuration becomes active again unless `confirm-config` confirms it; "+
-		"staged: from the next boot on, or from the first boot of the next upgrade; reboot: staged, and the machine reboots")
-	f.DurationVar(&a.tryFor, "try-for", 0, "how long it is tried, 10s to 1h (default: 2m in the mode try, 1m for a change that can cut you off)")
+		"staged: from the next boot on, or from the first boot of the next upgrade; reboot: staged, and the machine reboots. A change that can cut you off is tried and confirmed in the modes auto, no-reboot and reboot, and refused in the mode staged")
+	f.DurationVar(&a.tryFor, "try-for", 0, "how long it is tried, 10s to 1h (default: 2m in the mode try, 1m for a change that can cut you off, 5m from the boot on in the mode reboot)")
 	flags.Positive(f, "try-for", &a.tryFor)
 	f.BoolVar(&a.force, "force", false, "apply it although it names links, kernel parameters or kernel modules that the machine does not have")
-	f.BoolVar(&a.noTrial, "no-trial", false, "modes auto and no-reboot: do not try a change that can cut you off; nothing brings the configuration before back")
+	f.BoolVar(&a.noTrial, "no-trial", false, "do not try a change that can cut you off; nothing brings the configuration before back")
 }
 
 // apply sends a configuration, or a patch of it, and prints the result.
@@ -163,14 +163,16 @@ func apply(ios *iostreams.Streams, conn *connect.Connector, r *api.ApplyRequest,
 	if err != nil {
 		return err
 	}
-	if answer.TrialDeadline != nil && trial.IsAutomatic(r.Mode) {
+	how := r.Mode
+	if trial.IsAutomatic(r.Mode) && trial.Needed(answer) {
 		if err := trial.Confirm(ios, conn, r.TrialName, answer); err != nil {
 			return err
 		}
 		answer.Warnings = nil // validation has shown that the warnings do not apply
+		how, answer.Reboot = api.ApplyRequest_MODE_AUTO, false
 	}
 	if ios.Human() {
-		printApplied(ios, answer, r.Mode)
+		printApplied(ios, answer, how)
 	} else if err := ios.Print(answer, nil); err != nil {
 		return err
 	}

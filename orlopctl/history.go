@@ -23,8 +23,9 @@ func confirmCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Comm
 		Use:         "confirm-config",
 		Annotations: calls(api.Config_Confirm_FullMethodName),
 		Short:       "Keep the configuration that is tried",
-		Long: "Confirm the configuration that was applied with --mode try. Otherwise the previous configuration becomes\n" +
-			"active again, when the trial ends or when the machine reboots.",
+		Long: "Confirm the configuration that is on trial: it was applied with --mode try, or the command that applied it\n" +
+			"could not confirm it. Otherwise the previous configuration becomes active again, when the trial ends or when\n" +
+			"the machine reboots.",
 		Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			ctx, stop := connect.Interruptible()

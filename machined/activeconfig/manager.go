@@ -27,6 +27,9 @@ type Deps struct {
 	// connections. AwaitNetwork waits until the network has converged to a configuration.
 	Proves       func(c *config.Config, age string) bool
 	AwaitNetwork func(context.Context, *config.Config) error
+	// UnrestoredSysctls returns the named kernel parameters that differ from their values with a
+	// configuration.
+	UnrestoredSysctls func(c *config.Config, names []string) ([]string, error)
 	// Reboot starts a reboot.
 	Reboot func(why string) error
 	// Event adds an event of the configuration; Console writes a line to the console.

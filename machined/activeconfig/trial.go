@@ -2,23 +2,28 @@ package activeconfig
 
 import (
 	"context"
+	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
 	"github.com/orlop-os/orlop/machined/transition"
+	"github.com/orlop-os/orlop/pkg/backoff"
 	"github.com/orlop-os/orlop/pkg/callerid"
 	"github.com/orlop-os/orlop/pkg/config"
+	"github.com/orlop-os/orlop/pkg/panics"
 )
 
 // A configuration on trial, and the earlier configurations.
 //
 // During a trial the previous configuration is stored beside the new configuration on STATE
 // (package configstore). It becomes active again when the time is up (WatchTrial), and at the next
-// boot, for any reason. (Kernel parameters and modules revert at boot only, so the machine reboots
-// if the trial changed them.) Only Confirm ends the trial, and it requires a call over the API: a
+// boot, for any reason. (Modules and parameters of the network revert at boot only, so the machine
+// reboots if the trial changed them; it also reboots if another kernel parameter does not return to
+// its former value.) Only Confirm ends the trial, and it requires a call over the API: a
 // configuration that locks out its operator is never confirmed.
 
 // trialRetry is the delay after a failed revert. After trialRetries failures the machine reboots:
@@ -28,23 +33,48 @@ const (
 	trialRetries = 6
 )
 
-// Boot handles staged documents and trials at boot, and returns the origin of the
-// configuration for the history. adopt reports that staged documents are for this boot.
-func (m *Manager) Boot(adopt bool) string {
-	returned, staged, err := m.deps.Store.Boot(adopt)
+// restoreTimeout bounds the wait until the kernel parameters of a reverted trial have their former
+// values; restoreInterval is the interval of the checks.
+const (
+	restoreTimeout  = time.Minute
+	restoreInterval = 5 * time.Second
+)
+
+// LoadAtBoot performs the pending changes of a boot (configstore.Store.Boot) and reads the
+// configuration, with its file and its origin for the history. adopt reports that a staged
+// configuration is for this boot. A staged configuration on trial is active until the end of the
+// trial, which begins here: by now the record of the trial is stored, so a machine that crashes
+// with the configuration boots without it. If this version cannot read the configuration on trial,
+// it reverts at once.
+func (m *Manager) LoadAtBoot(adopt bool) (a Active, from, by string, err error) {
+	changed, err := m.deps.Store.Boot(adopt)
 	if err != nil {
 		m.deps.Console(err.Error())
 	}
-	by := "the start"
-	if returned {
+	by = "the start"
+	if changed.Returned {
 		by = "the boot, after an unconfirmed trial"
 		m.deps.Console("configuration: the one before the trial is active again: the new one was not confirmed before the reboot")
 	}
-	if staged {
+	if changed.Staged {
 		by = "the boot, from the staged configuration"
 		m.deps.Event("config", "the staged configuration is active")
 	}
-	return by
+	a, from, err = m.Load()
+	if changed.Trial == nil {
+		return a, from, by, err
+	}
+	if err != nil {
+		m.deps.Console("configuration: the one on trial cannot be used, and the previous one is active again: " + a.Problem)
+		if _, err := m.deps.Store.RevertTrial(); err != nil {
+			m.deps.Console(err.Error())
+		}
+		a, from, err = m.Load()
+		return a, from, "the boot, after an unusable trial", err
+	}
+	a.TrialEnd, a.TrialName = time.Now().Add(changed.Trial.Duration), changed.Trial.Name
+	m.deps.Console(fmt.Sprintf("configuration: on trial for %v: then the previous one becomes active again, unless a client confirms this one", changed.Trial.Duration))
+	return a, from, by, nil
 }
 
 // WatchTrial reverts a trial when its time is up.
@@ -57,9 +87,12 @@ func (m *Manager) WatchTrial(ctx context.Context) {
 		}
 		select {
 		case <-late:
-			err := m.revertTrial(now.TrialEnd)
+			restored, err := m.revertTrial(now.TrialEnd)
 			if err == nil {
 				failed = 0
+				if c := m.Current().Config; len(restored) > 0 {
+					panics.Go("restored kernel parameters", func() { m.awaitRestored(ctx, c, restored, restoreTimeout, restoreInterval) })
+				}
 				continue
 			}
 			m.deps.Console(err.Error())
@@ -82,27 +115,58 @@ func (m *Manager) Reload() (Active, error) {
 	return a, err
 }
 
-// revertTrial reverts the trial with this end, unless a client has ended it.
-func (m *Manager) revertTrial(until time.Time) error {
+// revertTrial reverts the trial with this end, unless a client has ended it. It returns the kernel
+// parameters that now return to their former values; after a start of a reboot there are none.
+func (m *Manager) revertTrial(until time.Time) (restored []string, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	tried := m.Current()
 	if !tried.TrialEnd.Equal(until) {
-		return nil
+		return nil, nil
 	}
 	if _, err := m.deps.Store.RevertTrial(); err != nil {
-		return err
+		return nil, err
 	}
 	m.deps.Console("configuration: the one on trial was not confirmed; the previous one is active again")
 	a, err := m.Reload()
 	if err != nil {
-		return nil
+		return nil, nil
 	}
 	m.AddToHistory(a.Documents, "the end of an unconfirmed trial")
-	if a.Config != nil && slices.ContainsFunc(append(tried.Tried, tried.Config), func(c *config.Config) bool { return transition.NeedsReboot(c, a.Config) }) {
-		return m.deps.Reboot("to revert the kernel parameters or modules of a configuration on trial")
+	if a.Config == nil {
+		return nil, nil
 	}
-	return nil
+	all := append(slices.Clone(tried.Tried), tried.Config)
+	if slices.ContainsFunc(all, func(c *config.Config) bool { return transition.NeedsReboot(c, a.Config) }) {
+		return nil, m.deps.Reboot("to revert the kernel parameters or modules of a configuration on trial")
+	}
+	return transition.RestoredSysctls(all, a.Config), nil
+}
+
+// awaitRestored waits until kernel parameters have their values of the active configuration, and
+// reboots the machine if some do not within the timeout: the kernel rejects their former values, or
+// an operation of the tried configuration does not end. A later configuration ends the wait.
+func (m *Manager) awaitRestored(ctx context.Context, c *config.Config, names []string, timeout, interval time.Duration) {
+	waiting, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	for {
+		left, err := m.deps.UnrestoredSysctls(c, names)
+		if err != nil {
+			left = []string{err.Error()}
+		}
+		if len(left) == 0 || m.Current().Config != c {
+			return
+		}
+		if backoff.Sleep(waiting, interval) == nil {
+			continue
+		}
+		if ctx.Err() == nil {
+			if err := m.deps.Reboot("to revert kernel parameters of a configuration on trial: " + strings.Join(left, ", ")); err != nil {
+				m.deps.Console(err.Error())
+			}
+		}
+		return
+	}
 }
 
 var errOldConnection = status.Error(codes.Unavailable, "configuration: not confirmed: the connection is older than the configuration on trial, so it does not prove that a new connection is possible; call again over a new one")
@@ -112,6 +176,9 @@ func (m *Manager) Confirm(ctx context.Context, by callerid.Caller, name string) 
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	now := m.Current()
+	if t, trying := m.deps.Store.StagedTrial(); trying && (name == "" && !now.OnTrial() || name != "" && name == t.Name) {
+		return nil, status.Error(codes.Unavailable, "configuration: not confirmed: it is staged, and its trial begins with the next boot; confirm it then")
+	}
 	if !now.OnTrial() {
 		return nil, status.Error(codes.FailedPrecondition, "configuration: none is on trial; `orlopctl config-history` shows whether the previous one is active again")
 	}

@@ -5,6 +5,7 @@
 //
 //	current.yaml    active configuration. Missing: the one of the image, or none.
 //	staged.yaml     replaces current.yaml at the next boot.
+//	try.json        staged.yaml is on trial from the next boot on (StagedTrial).
 //	return.json     current.yaml is on trial; its replacement at the next boot (revertRecord).
 //	reached.yaml    the last configuration with which the machine had an address.
 //	history/N.json  the active configuration with number N (Entry).
@@ -34,6 +35,7 @@ type Store struct{ Dir string }
 
 func (s Store) current() string    { return filepath.Join(s.Dir, "current.yaml") }
 func (s Store) staged() string     { return filepath.Join(s.Dir, "staged.yaml") }
+func (s Store) tryFile() string    { return filepath.Join(s.Dir, "try.json") }
 func (s Store) reached() string    { return filepath.Join(s.Dir, "reached.yaml") }
 func (s Store) revertFile() string { return filepath.Join(s.Dir, "return.json") }
 
@@ -74,13 +76,9 @@ func (s Store) StartTrial(documents []byte) error {
 	if last, trying := s.trial(); trying {
 		c.Tried, c.Documents = append(c.Tried, digest(present)), last.Documents
 	}
-	text, err := json.Marshal(c)
-	if err != nil {
-		return fmt.Errorf("configuration: cannot store the previous one: %w", err)
-	}
 	// Until the second write completes, the active configuration is either not on trial or still on
 	// the earlier trial.
-	if err := s.write(s.revertFile(), text); err != nil {
+	if err := s.writeJSON(s.revertFile(), c); err != nil {
 		return err
 	}
 	return s.write(s.current(), documents)
@@ -129,8 +127,53 @@ func (s Store) Confirmed() ([]byte, error) {
 	return []byte(c.Documents), nil
 }
 
-// Stage stores documents for the next boot. They replace an earlier staged configuration.
-func (s Store) Stage(documents []byte) error { return s.write(s.staged(), documents) }
+// StagedTrial is the trial that begins when a boot activates the staged configuration. It is valid
+// only for the documents with these digests, like a revertRecord.
+type StagedTrial struct {
+	// SHA-256 digests of the staged documents, and of the documents that they replace there
+	Tried    []string      `json:"tried"`
+	Duration time.Duration `json:"duration"` // nanoseconds
+	Name     string        `json:"name,omitempty"`
+}
+
+// Stage stores documents for the next boot, without a trial. They replace an earlier staged
+// configuration.
+func (s Store) Stage(documents []byte) error {
+	// Until the removal, try.json is valid only for the same documents.
+	if err := s.write(s.staged(), documents); err != nil {
+		return err
+	}
+	return s.remove(s.tryFile())
+}
+
+// StageTrial stores documents for the next boot, which puts them on trial. They replace an earlier
+// staged configuration.
+func (s Store) StageTrial(documents []byte, name string, duration time.Duration) error {
+	t := StagedTrial{Tried: []string{digest(documents)}, Duration: duration, Name: name}
+	if _, trying := s.StagedTrial(); trying {
+		earlier, err := read(s.staged())
+		if err != nil {
+			return err
+		}
+		t.Tried = append(t.Tried, digest(earlier))
+	}
+	// Until the second write completes, the earlier staged configuration keeps its trial, or has
+	// none as before.
+	if err := s.writeJSON(s.tryFile(), t); err != nil {
+		return err
+	}
+	return s.write(s.staged(), documents)
+}
+
+// StagedTrial returns the trial of the staged configuration, and reports whether it has one.
+func (s Store) StagedTrial() (t StagedTrial, trying bool) {
+	text, err := os.ReadFile(s.tryFile())
+	if err != nil || json.Unmarshal(text, &t) != nil {
+		return StagedTrial{}, false
+	}
+	staged, err := os.ReadFile(s.staged())
+	return t, err == nil && slices.Contains(t.Tried, digest(staged))
+}
 
 // Staged returns the time of the staging; the zero time if no configuration is staged.
 func (s Store) Staged() time.Time {
@@ -141,27 +184,56 @@ func (s Store) Staged() time.Time {
 	return info.ModTime()
 }
 
-// DropStaged removes the staged configuration.
-func (s Store) DropStaged() error { return s.remove(s.staged()) }
+// DropStaged removes the staged configuration, with its trial.
+func (s Store) DropStaged() error {
+	if err := s.remove(s.staged()); err != nil {
+		return err
+	}
+	return s.remove(s.tryFile())
+}
+
+// Changed is the result of Boot.
+type Changed struct {
+	Returned bool         // an unconfirmed trial was reverted
+	Staged   bool         // the staged configuration became active
+	Trial    *StagedTrial // its trial; nil if it has none
+}
 
 // Boot performs the pending changes at boot and reports them: it reverts an unconfirmed trial, and,
-// if adopt is true, activates the staged configuration. After a power cut between the two steps,
-// the next boot performs the second step.
-func (s Store) Boot(adopt bool) (returned, staged bool, err error) {
-	if returned, err = s.RevertTrial(); err != nil {
-		return returned, false, err
+// if adopt is true, activates the staged configuration. A staged configuration with a trial is
+// active in this boot only: the next one reverts it. After a power cut between the steps, the next
+// boot performs the remaining steps.
+func (s Store) Boot(adopt bool) (c Changed, err error) {
+	if c.Returned, err = s.RevertTrial(); err != nil || !adopt || s.Staged().IsZero() {
+		return c, err
 	}
-	if !adopt || s.Staged().IsZero() {
-		return returned, false, nil
-	}
-	err = os.Rename(s.staged(), s.current())
-	if err == nil {
-		err = safefile.SyncDir(s.Dir)
+	if t, trying := s.StagedTrial(); trying {
+		c.Trial = &t
+		err = s.startStaged(t)
+	} else {
+		err = s.rename(s.staged(), s.current())
 	}
 	if err != nil {
-		return returned, false, fmt.Errorf("configuration: cannot activate the staged one: %w", err)
+		return c, fmt.Errorf("configuration: cannot activate the staged one: %w", err)
 	}
-	return returned, true, nil
+	c.Staged = true
+	return c, nil
+}
+
+// startStaged activates the staged configuration on trial. The record of the trial is stored before
+// the configuration is active, and is valid only with it.
+func (s Store) startStaged(t StagedTrial) error {
+	present, err := read(s.current())
+	if err == nil {
+		err = s.writeJSON(s.revertFile(), revertRecord{Tried: t.Tried, Documents: string(present)})
+	}
+	if err == nil {
+		err = s.rename(s.staged(), s.current())
+	}
+	if err == nil {
+		err = s.remove(s.tryFile())
+	}
+	return err
 }
 
 // MarkReachable records that the machine had an address with these documents.
@@ -186,6 +258,21 @@ func (s Store) write(name string, content []byte) error {
 		return fmt.Errorf("configuration: cannot store: %w", err)
 	}
 	return nil
+}
+
+func (s Store) writeJSON(name string, v any) error {
+	text, err := json.Marshal(v)
+	if err != nil {
+		return fmt.Errorf("configuration: cannot store %s: %w", filepath.Base(name), err)
+	}
+	return s.write(name, text)
+}
+
+func (s Store) rename(from, to string) error {
+	if err := os.Rename(from, to); err != nil {
+		return err
+	}
+	return safefile.SyncDir(s.Dir)
 }
 
 func (s Store) remove(name string) error {

@@ -2,6 +2,7 @@ package configstore
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -57,8 +58,11 @@ func revertJSON(to string, tried ...string) string {
 }
 
 func TestStore(t *testing.T) {
-	begin := func(s Store) error { _, _, err := s.Boot(true); return err }
-	leave := func(s Store) error { _, _, err := s.Boot(false); return err }
+	begin := func(s Store) error { _, err := s.Boot(true); return err }
+	leave := func(s Store) error { _, err := s.Boot(false); return err }
+	stage := func(s Store) error { return s.Stage([]byte("later")) }
+	stageTrial := func(s Store) error { return s.StageTrial([]byte("later"), "mine", time.Minute) }
+	twice := func(s Store) error { return errors.Join(begin(s), begin(s)) }
 	giveUp := func(s Store) error { _, err := s.RevertTrial(); return err }
 	try := func(s Store) error { return s.StartTrial([]byte("new")) }
 	put := func(s Store) error { return s.Put([]byte("new")) }
@@ -87,6 +91,19 @@ func TestStore(t *testing.T) {
 		"begin, leaving":        {content{"current.yaml": "tried", "return.json": revertJSON("old", "tried"), "staged.yaml": "later"}, leave, content{"current.yaml": "old", "staged.yaml": "later"}},
 		"begin, another's":      {content{"current.yaml": "other", "return.json": revertJSON("old", "tried")}, begin, content{"current.yaml": "other"}},
 		"begin, damaged return": {content{"current.yaml": "old", "return.json": "{"}, begin, content{"current.yaml": "old"}},
+		"stage":                 {content{"current.yaml": "old"}, stage, content{"current.yaml": "old", "staged.yaml": "later"}},
+		"stage, over a trial":   {content{"staged.yaml": "later", "try.json": tryJSON("later")}, stage, content{"staged.yaml": "later"}},
+		"stage a trial":         {content{"current.yaml": "old"}, stageTrial, content{"current.yaml": "old", "staged.yaml": "later", "try.json": tryJSON("later")}},
+		"stage another trial":   {content{"staged.yaml": "x", "try.json": tryJSON("x")}, stageTrial, content{"staged.yaml": "later", "try.json": tryJSON("later", "x")}},
+		"stage a trial, over":   {content{"staged.yaml": "x"}, stageTrial, content{"staged.yaml": "later", "try.json": tryJSON("later")}},
+		"begin, staged trial":   {content{"current.yaml": "old", "staged.yaml": "later", "try.json": tryJSON("later")}, begin, content{"current.yaml": "later", "return.json": revertJSON("old", "later")}},
+		"begin, image, trial":   {content{"staged.yaml": "later", "try.json": tryJSON("later")}, begin, content{"current.yaml": "later", "return.json": revertJSON("", "later")}},
+		"begin, trial in trial": {content{"current.yaml": "tried", "return.json": revertJSON("old", "tried"), "staged.yaml": "later", "try.json": tryJSON("later")}, begin, content{"current.yaml": "later", "return.json": revertJSON("old", "later")}},
+		"begin, others' trial":  {content{"current.yaml": "old", "staged.yaml": "later", "try.json": tryJSON("x")}, begin, content{"current.yaml": "later", "try.json": tryJSON("x")}},
+		"begin twice, a trial":  {content{"current.yaml": "old", "staged.yaml": "later", "try.json": tryJSON("later")}, twice, content{"current.yaml": "old"}},
+		"begin twice, no trial": {content{"current.yaml": "old", "staged.yaml": "later"}, twice, content{"current.yaml": "later"}},
+		"leave a staged trial":  {content{"current.yaml": "old", "staged.yaml": "later", "try.json": tryJSON("later")}, leave, content{"current.yaml": "old", "staged.yaml": "later", "try.json": tryJSON("later")}},
+		"drop a staged trial":   {content{"current.yaml": "old", "staged.yaml": "later", "try.json": tryJSON("later")}, Store.DropStaged, content{"current.yaml": "old"}},
 		"drop staged":           {content{"current.yaml": "old", "staged.yaml": "later"}, Store.DropStaged, content{"current.yaml": "old"}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -101,8 +118,43 @@ func TestStore(t *testing.T) {
 	}
 }
 
-// TestPowerCut boots a machine from each state that a power cut can leave between two steps of a
-// change. The machine boots with the documents before or after the change, and never retains
+// tryJSON returns a try.json for a trial of the staged documents.
+func tryJSON(staged ...string) string {
+	t := StagedTrial{Duration: time.Minute, Name: "mine"}
+	for _, s := range staged {
+		t.Tried = append(t.Tried, digest([]byte(s)))
+	}
+	text, err := json.Marshal(t)
+	if err != nil {
+		panic(err)
+	}
+	return string(text)
+}
+
+// TestBootOfTrial checks the trial that a boot reports, its name and duration, and that the next
+// boot ends it.
+func TestBootOfTrial(t *testing.T) {
+	s := content{"current.yaml": "old"}.write(t)
+	if err := s.StageTrial([]byte("later"), "mine", 3*time.Minute); err != nil {
+		t.Fatal(err)
+	}
+	if c, err := s.Boot(false); err != nil || c != (Changed{}) {
+		t.Errorf("not adopted: %+v, %v", c, err)
+	}
+	c, err := s.Boot(true)
+	if err != nil || !c.Staged || c.Returned || c.Trial == nil || c.Trial.Name != "mine" || c.Trial.Duration != 3*time.Minute {
+		t.Fatalf("adopted: %+v, %v", c, err)
+	}
+	if text, err := s.Confirmed(); err != nil || string(text) != "old" {
+		t.Errorf("what lasts: %q, %v", text, err)
+	}
+	if c, err := s.Boot(true); err != nil || !c.Returned || c.Staged {
+		t.Errorf("the next boot: %+v, %v", c, err)
+	}
+}
+
+// TestPowerCut boots a machine twice from each state that a power cut can leave between two steps
+// of a change. The machine boots with the documents before or after the change, and never retains
 // documents on trial.
 func TestPowerCut(t *testing.T) {
 	for name, c := range map[string]struct {
@@ -116,11 +168,18 @@ func TestPowerCut(t *testing.T) {
 		"returned to the image's, not ended":  {content{"return.json": revertJSON("", "tried")}, content{}},
 		"trial over the image's, begun":       {content{"return.json": revertJSON("", "new")}, content{}},
 		"begun: returned and not yet adopted": {content{"current.yaml": "old", "staged.yaml": "later"}, content{"current.yaml": "later"}},
+		"trial for the boot, not staged":      {content{"current.yaml": "old", "try.json": tryJSON("later")}, content{"current.yaml": "old", "try.json": tryJSON("later")}},
+		"another one for the boot, not yet":   {content{"current.yaml": "old", "staged.yaml": "x", "try.json": tryJSON("later", "x")}, content{"current.yaml": "old"}},
+		"staged trial recorded, not in force": {content{"current.yaml": "old", "return.json": revertJSON("old", "later"), "staged.yaml": "later", "try.json": tryJSON("later")}, content{"current.yaml": "old"}},
+		"staged trial in force, not dropped":  {content{"current.yaml": "later", "return.json": revertJSON("old", "later"), "try.json": tryJSON("later")}, content{"current.yaml": "old", "try.json": tryJSON("later")}},
+		"dropped, its trial is left":          {content{"current.yaml": "old", "try.json": tryJSON("later")}, content{"current.yaml": "old", "try.json": tryJSON("later")}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := c.left.write(t)
-			if _, _, err := s.Boot(true); err != nil {
-				t.Fatal(err)
+			for range 2 {
+				if _, err := s.Boot(true); err != nil {
+					t.Fatal(err)
+				}
 			}
 			if got := contentOf(t, s); !maps.Equal(got, c.want) {
 				t.Errorf("got %v, want %v", got, c.want)
@@ -214,7 +273,7 @@ func TestLastReachable(t *testing.T) {
 		if err != nil || string(got) != c.want || current != c.current {
 			t.Errorf("%s: %q, %v, %v", name, got, current, err)
 		}
-		if _, _, err := s.Boot(true); err != nil {
+		if _, err := s.Boot(true); err != nil {
 			t.Fatal(err)
 		}
 		if again, still, err := s.LastReachable(); err != nil || string(again) != c.want || still != c.current {

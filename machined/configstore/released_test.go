@@ -34,9 +34,9 @@ func TestReleasedStore(t *testing.T) {
 	do(is.Stage(staged))
 	releasedtest.Compare(t, ".", is.Dir)
 	for _, s := range []Store{was, is} {
-		returned, adopted, err := s.Boot(false)
-		if now, _ := read(s.current()); err != nil || !returned || adopted || string(now) != "second\n" {
-			t.Errorf("%v, %v, %v: %q", returned, adopted, err, now)
+		changed, err := s.Boot(false)
+		if now, _ := read(s.current()); err != nil || changed != (Changed{Returned: true}) || string(now) != "second\n" {
+			t.Errorf("%+v, %v: %q", changed, err, now)
 		}
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"crypto/x509"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"time"
 
@@ -174,9 +175,31 @@ func checkMode(before, next *config.Config, f Facts) Problems {
 	case r.Mode == api.ApplyRequest_MODE_NO_REBOOT && f.Machine.InMemory:
 		return problem("", "an installation ends with a reboot", "use mode auto")
 	case (r.Mode == api.ApplyRequest_MODE_NO_REBOOT || r.Mode == api.ApplyRequest_MODE_TRY) && !f.Machine.InMemory && ReplacesPodNetwork(before, next):
-		return problem("Cluster.spec.external", "a replacement of the pod network needs a reboot", "use mode auto or staged")
+		return problem("Cluster.spec.external", "a replacement of the pod network needs a reboot", "use mode auto or reboot")
 	}
-	return checkTrial(before, next, f.Trial.Duration)
+	if problems := checkUnconfirmed(before, next, f); len(problems) > 0 {
+		return problems
+	}
+	return checkTrial(before, next, f.Trial)
+}
+
+// checkUnconfirmed rejects a change that can cut off its caller and has no trial, unless the caller
+// accepts that. The first Cluster document itself is permitted, because it only adds CAs and
+// addresses.
+func checkUnconfirmed(before, next *config.Config, f Facts) Problems {
+	if f.Request.NoTrial || f.Trial.noTrial == "" {
+		return nil
+	}
+	cutOffs, hint := f.Trial.CutOffs, "use --mode reboot, which confirms it after the boot, or --no-trial, which applies it unconfirmed"
+	if before != nil && before.Cluster == nil && next.Cluster != nil {
+		cutOffs = slices.DeleteFunc(slices.Clone(cutOffs), func(line string) bool { return strings.HasPrefix(line, "Cluster.") })
+		hint = "apply the other documents first and then the Cluster document, or use --no-trial"
+	}
+	if len(cutOffs) == 0 {
+		return nil
+	}
+	field, _, _ := strings.Cut(cutOffs[0], ": ")
+	return problem(field, "the change can cut you off, and has no trial: "+f.Trial.noTrial, hint)
 }
 
 // checkKeyMode rejects new encryption keys in a change that may be reverted: Secrets that they
@@ -197,16 +220,22 @@ func checkKeyMode(before, next *config.Config, f Facts) Problems {
 }
 
 // checkTrial rejects a trial that could not revert, and a trial time outside the limits.
-func checkTrial(before, next *config.Config, duration time.Duration) Problems {
+func checkTrial(before, next *config.Config, t Trial) Problems {
+	least := minTrial
+	if t.AfterBoot {
+		least = minBootTrial
+	}
 	switch {
-	case duration == 0:
+	case t.Duration == 0:
 		return nil
 	case before == nil:
 		return problem("", "no previous configuration to revert to", "use mode auto")
 	case before.Cluster == nil && next.Cluster != nil:
 		return problem("Cluster", "a first cluster cannot be on trial: its data would stay after the revert", "use mode auto")
-	case duration < minTrial || duration > maxTrial:
-		return problem("", fmt.Sprintf("a trial of %v is not between %v and %v", duration, minTrial, maxTrial), "")
+	case t.AfterBoot && t.Duration < least:
+		return problem("", fmt.Sprintf("a trial of %v is too short: it begins with a boot, and lasts at least %v", t.Duration, least), "use a longer --try-for")
+	case t.Duration < least || t.Duration > maxTrial:
+		return problem("", fmt.Sprintf("a trial of %v is not between %v and %v", t.Duration, least, maxTrial), "")
 	}
 	return nil
 }

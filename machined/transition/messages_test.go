@@ -57,7 +57,7 @@ func TestMessages(t *testing.T) {
 		"a pod network without a reboot": {func(c *config.Config) {
 			c.Cluster.Spec.External = []config.ExternalComponent{config.PartNetwork}
 		}, mode(api.ApplyRequest_MODE_NO_REBOOT),
-			"Cluster.spec.external: a replacement of the pod network needs a reboot; use mode auto or staged"},
+			"Cluster.spec.external: a replacement of the pod network needs a reboot; use mode auto or reboot"},
 		"an installation without a reboot": {nil, func(f *Facts) { f.Request.Mode, f.Machine.InMemory = api.ApplyRequest_MODE_NO_REBOOT, true }, "an installation ends with a reboot; use mode auto"},
 		"a missing link": {nil, func(f *Facts) {
 			f.Hardware = Hardware{MissingLinks: []string{"eth0"}, PresentLinks: []string{"eth1"}, Unusable: []string{"kernelModules[0]: this system has no module x"}}

@@ -49,7 +49,8 @@ func TestCutOffChanges(t *testing.T) {
 		`{kind: Cluster, spec: {endpoint: "https://10.9.9.9:6443"}}`:                        "Cluster.spec.endpoint",
 		`{kind: Cluster, spec: {controlPlanes: [10.9.9.9]}}`:                                "Cluster.spec.controlPlanes[0]",
 		`{kind: Cluster, spec: {virtualAddresses: [10.9.9.9]}}`:                             "Cluster.spec.virtualAddresses[0]",
-		`{kind: Machine, spec: {sysctls: {vm.swappiness: "99"}}}`:                           "",
+		`{kind: Machine, spec: {sysctls: {vm.swappiness: "99"}}}`:                           `Machine.spec.sysctls["vm.swappiness"]`,
+		`{kind: Machine, spec: {sysctls: {fs.file-max: "70000"}}}`:                          `Machine.spec.sysctls["fs.file-max"]`,
 		`{kind: Machine, spec: {reserved: {memory: 900MiB}}}`:                               "",
 		`{kind: Machine, spec: {logging: null}}`:                                            "",
 		`{kind: Network, spec: {ntp: {servers: [192.0.2.1]}}}`:                              "",
@@ -82,11 +83,13 @@ func TestCutOffChanges(t *testing.T) {
 		"Cluster.spec.pki.accepted.client[1]: CN=b → (none)":    true,
 		"Cluster.spec.pki.accepted.etcd[0]: CN=b → (none)":      false,
 		"Cluster.spec.pki.etcd.cert: CN=a → CN=b":               false,
-		"Cluster.spec.pki.clientele: a → b":                     false,
-		`Machine.spec.sysctls["netfilter.x"]: 1 → 2`:            false,
+		"Cluster.spec.pki.clientele: a → b":                     false, // as the rest of pki
+		`Machine.spec.sysctls["netfilter.x"]: 1 → 2`:            true,
 		`Machine.spec.node.labels["a"]: 1 → Network.spec.links`: false,
+		`Addon["a"].spec.x: 1 → 2`:                              false,
+		"Cluster.spec.unknown: 1 → 2":                           true,
 	} {
-		if got := cutsOff(line); got != want {
+		if got := judge(line).cuts; got != want {
 			t.Errorf("%s: %v", line, got)
 		}
 	}
@@ -107,6 +110,7 @@ func TestPlanTrial(t *testing.T) {
 		return c
 	}
 	moved := plain(func(c *config.Config) { c.Network.Spec.Links[0].Name = "eth1" })
+	renewed := plain(func(c *config.Config) { c.Machine.Spec.Upgrade.Deadline = config.Duration(time.Hour) })
 	tuned := plain(func(c *config.Config) { c.Machine.Spec.Sysctls = map[string]string{"vm.swappiness": "1"} })
 	first := plain(func(c *config.Config) { c.Network.Spec.Links[0].Name, c.Cluster = "eth1", &config.Cluster{} })
 	in := func(external bool, link string) *config.Config {
@@ -121,6 +125,7 @@ func TestPlanTrial(t *testing.T) {
 		base, next *config.Config
 		request    *api.ApplyRequest
 		length     time.Duration
+		afterBoot  bool
 		never      string
 		warnings   int
 	}{
@@ -128,21 +133,27 @@ func TestPlanTrial(t *testing.T) {
 		"no reboot":           {base: plain(nil), next: moved, request: &api.ApplyRequest{Mode: api.ApplyRequest_MODE_NO_REBOOT}, length: time.Minute, warnings: 2},
 		"dry run":             {base: plain(nil), next: moved, request: &api.ApplyRequest{Mode: api.ApplyRequest_MODE_DRY_RUN}, length: time.Minute, warnings: 2},
 		"a time of its own":   {base: plain(nil), next: moved, request: &api.ApplyRequest{TrialDuration: durationpb.New(20 * time.Second)}, length: 20 * time.Second, warnings: 2},
-		"harmless":            {base: plain(nil), next: tuned},
+		"harmless":            {base: plain(nil), next: renewed},
 		"the same":            {base: plain(nil), next: plain(nil)},
-		"harmless, asked for": {base: plain(nil), next: tuned, request: &api.ApplyRequest{Mode: api.ApplyRequest_MODE_TRY}, length: 2 * time.Minute},
+		"harmless, asked for": {base: plain(nil), next: renewed, request: &api.ApplyRequest{Mode: api.ApplyRequest_MODE_TRY}, length: 2 * time.Minute},
 		"not wanted":          {base: plain(nil), next: moved, request: &api.ApplyRequest{NoTrial: true}, never: "the caller requested no trial", warnings: 2},
-		"staged":              {base: plain(nil), next: moved, request: &api.ApplyRequest{Mode: api.ApplyRequest_MODE_STAGED}, never: "a staged configuration", warnings: 2},
+		"staged":              {base: plain(nil), next: moved, request: &api.ApplyRequest{Mode: api.ApplyRequest_MODE_STAGED}, never: "no client confirms", warnings: 2},
+		"staged, harmless":    {base: plain(nil), next: renewed, request: &api.ApplyRequest{Mode: api.ApplyRequest_MODE_STAGED}},
+		"a kernel parameter":  {base: plain(nil), next: tuned, length: time.Minute, warnings: 2},
+		"reboot":              {base: plain(nil), next: moved, request: &api.ApplyRequest{Mode: api.ApplyRequest_MODE_REBOOT}, length: 5 * time.Minute, afterBoot: true, warnings: 2},
+		"reboot, harmless":    {base: plain(nil), next: renewed, request: &api.ApplyRequest{Mode: api.ApplyRequest_MODE_REBOOT}},
+		"reboot, not wanted":  {base: plain(nil), next: moved, request: &api.ApplyRequest{Mode: api.ApplyRequest_MODE_REBOOT, NoTrial: true}, never: "the caller requested no trial", warnings: 2},
 		"the first":           {next: moved},
 		"the first cluster":   {base: plain(nil), next: first, never: "the first Cluster document", warnings: 2},
-		"takes a start":       {base: in(false, "eth0"), next: in(true, "eth1"), never: "the machine reboots", warnings: 2},
+		"takes a start":       {base: in(false, "eth0"), next: in(true, "eth1"), length: 5 * time.Minute, afterBoot: true, warnings: 2},
+		"a start, harmless":   {base: in(false, "eth0"), next: in(true, "eth0")},
 		"in a cluster":        {base: in(false, "eth0"), next: in(false, "eth1"), length: time.Minute, warnings: 2},
 	} {
 		if c.request == nil {
 			c.request = &api.ApplyRequest{}
 		}
 		p := PlanTrial(c.base, c.next, c.request)
-		if p.Duration != c.length || !strings.HasPrefix(p.noTrial, c.never) || (p.noTrial == "") != (c.never == "") || len(p.warnings()) != c.warnings {
+		if p.Duration != c.length || p.AfterBoot != c.afterBoot || !strings.HasPrefix(p.noTrial, c.never) || (p.noTrial == "") != (c.never == "") || len(p.warnings()) != c.warnings {
 			t.Errorf("%s: %+v, %q", name, p, p.warnings())
 		}
 	}
@@ -169,24 +180,124 @@ func TestMissingLinks(t *testing.T) {
 	}
 }
 
-// TestEveryFieldIsJudged checks that every field of the machine and network documents is listed
-// here as a cut-off or not, so that a new field needs a decision. TestCutOffChanges covers the
-// fields of clusters.
+// TestEveryFieldIsJudged checks that every field of the documents has exactly one row in the table,
+// and that every row is for a field and has a reason.
 func TestEveryFieldIsJudged(t *testing.T) {
-	judged := map[string]bool{
-		"Network.spec.links": true, "Network.spec.firewall": true, "Network.spec.dns": false, "Network.spec.ntp": false,
-		// the parameters of the network do, TestCutOffChanges
-		"Machine.spec.trust": true, "Machine.spec.kernelModules": true, "Machine.spec.sysctls": false,
-		"Machine.spec.role": false, "Machine.spec.reserved": false, "Machine.spec.disk": false, "Machine.spec.install": false, "Machine.spec.join": false,
-		"Machine.spec.node": false, "Machine.spec.upgrade": false, "Machine.spec.registries": false, "Machine.spec.logging": false,
-	}
-	for of, kind := range map[string]reflect.Type{"Network.spec.": reflect.TypeFor[config.NetworkSpec](), "Machine.spec.": reflect.TypeFor[config.MachineSpec]()} {
+	fields := map[string]bool{"Addon": true, "Network.metadata": true, "Cluster.metadata": true, "Machine.metadata.name": true}
+	for of, kind := range map[string]reflect.Type{
+		"Network.spec.": reflect.TypeFor[config.NetworkSpec](), "Machine.spec.": reflect.TypeFor[config.MachineSpec](), "Cluster.spec.": reflect.TypeFor[config.ClusterSpec](),
+		"Cluster.spec.pki.": reflect.TypeFor[config.PKI](), "Cluster.spec.pki.accepted.": reflect.TypeFor[config.Accepted](),
+	} {
 		for i := range kind.NumField() {
 			name, _, _ := strings.Cut(kind.Field(i).Tag.Get("yaml"), ",")
-			want, known := judged[of+name]
-			if got := cutsOff(of + name + ": a → b"); !known || got != want {
-				t.Errorf("%s%s: judged %v, can cut off %v", of, name, known, got)
+			fields[of+name] = true
+		}
+	}
+	for field := range fields {
+		if judge(field+": a → b") == unjudged {
+			t.Errorf("%s: no row says whether a change can cut off its caller", field)
+		}
+	}
+	seen := map[string]bool{}
+	for _, row := range judgments {
+		if !fields[row.field] || row.reason == "" || seen[row.field] {
+			t.Errorf("%s: no field of a document, without a reason, or twice", row.field)
+		}
+		seen[row.field] = true
+	}
+}
+
+// TestUnconfirmed checks that a change that can cut off its caller is rejected if it has no trial
+// and the caller did not ask for that, with the reason and the remedies.
+func TestUnconfirmed(t *testing.T) {
+	machine := func(change func(*config.Config)) *config.Config {
+		c := config.New("n1", config.RoleWorker)
+		if change != nil {
+			change(c)
+		}
+		return c
+	}
+	tuned := machine(func(c *config.Config) { c.Machine.Spec.Sysctls = map[string]string{"vm.swappiness": "1"} })
+	cluster := machine(func(c *config.Config) { c.Cluster = &config.Cluster{} })
+	both := machine(func(c *config.Config) {
+		c.Machine.Spec.Sysctls, c.Cluster = tuned.Machine.Spec.Sysctls, &config.Cluster{}
+	})
+	const staged = `Machine.spec.sysctls["vm.swappiness"]: the change can cut you off, and has no trial: no client confirms a staged configuration at the next boot; ` +
+		"use --mode reboot, which confirms it after the boot, or --no-trial, which applies it unconfirmed"
+	const first = `Machine.spec.sysctls["vm.swappiness"]: the change can cut you off, and has no trial: the first Cluster document cannot be on trial: its data would stay; ` +
+		"apply the other documents first and then the Cluster document, or use --no-trial"
+	for name, c := range map[string]struct {
+		next    *config.Config
+		request *api.ApplyRequest
+		want    string
+	}{
+		"staged":                           {tuned, &api.ApplyRequest{Mode: api.ApplyRequest_MODE_STAGED}, staged},
+		"staged, not wanted":               {tuned, &api.ApplyRequest{Mode: api.ApplyRequest_MODE_STAGED, NoTrial: true}, ""},
+		"staged, harmless":                 {machine(nil), &api.ApplyRequest{Mode: api.ApplyRequest_MODE_STAGED}, ""},
+		"reboot":                           {tuned, &api.ApplyRequest{Mode: api.ApplyRequest_MODE_REBOOT}, ""},
+		"a short trial after the boot":     {tuned, &api.ApplyRequest{Mode: api.ApplyRequest_MODE_REBOOT, TrialDuration: durationpb.New(20 * time.Second)}, "a trial of 20s is too short: it begins with a boot, and lasts at least 1m0s; use a longer --try-for"},
+		"a long trial after the boot":      {tuned, &api.ApplyRequest{Mode: api.ApplyRequest_MODE_REBOOT, TrialDuration: durationpb.New(2 * time.Hour)}, "a trial of 2h0m0s is not between 1m0s and 1h0m0s"},
+		"the first cluster":                {cluster, &api.ApplyRequest{}, ""},
+		"a cluster and more":               {both, &api.ApplyRequest{}, first},
+		"a cluster and more, with reboot":  {both, &api.ApplyRequest{Mode: api.ApplyRequest_MODE_REBOOT}, first},
+		"a cluster and more, not wanted":   {both, &api.ApplyRequest{NoTrial: true}, ""},
+		"a cluster and more, a dry run":    {both, &api.ApplyRequest{Mode: api.ApplyRequest_MODE_DRY_RUN}, first},
+		"a cluster, staged for next start": {cluster, &api.ApplyRequest{Mode: api.ApplyRequest_MODE_STAGED}, ""},
+	} {
+		f := Facts{Request: c.request, Trial: PlanTrial(machine(nil), c.next, c.request)}
+		got := ""
+		if problems := checkMode(machine(nil), c.next, f); len(problems) > 0 {
+			got = strings.TrimPrefix(problems.Error(), config.Refused+" ")
+		}
+		if got != c.want {
+			t.Errorf("%s:\n got %s\nwant %s", name, got, c.want)
+		}
+	}
+}
+
+// TestNeedsReboot checks which tried settings last until the next boot, and which kernel parameters
+// return to their former values without a reboot.
+func TestNeedsReboot(t *testing.T) {
+	with := func(change func(*config.Config)) *config.Config {
+		c := config.New("n1", config.RoleWorker)
+		change(c)
+		return c
+	}
+	sysctls := func(pairs ...string) *config.Config {
+		return with(func(c *config.Config) {
+			c.Machine.Spec.Sysctls = map[string]string{}
+			for i := 0; i < len(pairs); i += 2 {
+				c.Machine.Spec.Sysctls[pairs[i]] = pairs[i+1]
 			}
+		})
+	}
+	cluster := func(external ...config.ExternalComponent) *config.Config {
+		return with(func(c *config.Config) {
+			c.Cluster = &config.Cluster{Spec: config.ClusterSpec{External: external}}
+		})
+	}
+	module := with(func(c *config.Config) { c.Machine.Spec.KernelModules = []string{"sctp"} })
+	for _, c := range []struct {
+		name        string
+		tried, next *config.Config
+		reboot      bool
+		restored    string
+	}{
+		{"nothing", sysctls(), sysctls(), false, ""},
+		{"removed", sysctls("vm.swappiness", "1", "fs.file-max", "70000"), sysctls(), false, "fs.file-max vm.swappiness"},
+		{"changed", sysctls("vm.swappiness", "1"), sysctls("vm.swappiness", "2"), false, "vm.swappiness"},
+		{"kept", sysctls("vm.swappiness", "1"), sysctls("vm.swappiness", "1"), false, ""},
+		{"added", sysctls(), sysctls("vm.swappiness", "1"), false, ""},
+		{"of the network", sysctls("net.core.somaxconn", "1"), sysctls(), true, "net.core.somaxconn"},
+		{"a module", module, sysctls(), true, ""},
+		{"the pod network", cluster(config.PartNetwork), cluster(), true, ""},
+		{"the service proxy", cluster(config.PartProxy), cluster(), false, ""},
+	} {
+		if got := NeedsReboot(c.tried, c.next); got != c.reboot {
+			t.Errorf("%s: needs a reboot: %v", c.name, got)
+		}
+		if got := strings.Join(RestoredSysctls([]*config.Config{c.tried, c.tried}, c.next), " "); got != c.restored {
+			t.Errorf("%s: restored %q, want %q", c.name, got, c.restored)
 		}
 	}
 }

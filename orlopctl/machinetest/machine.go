@@ -62,6 +62,7 @@ type Machine struct {
 	trial struct {
 		name     string // name of the current trial
 		confirms int    // calls to confirm it
+		boots    int    // calls to confirm it before the reboot with which it begins
 	}
 	ticketRequested bool // a ticket was requested
 }

@@ -28,6 +28,9 @@ func (s *configService) Confirm(_ context.Context, r *api.ConfirmConfigRequest) 
 	switch {
 	case r.TrialName != "" && r.TrialName != s.f.trial.name:
 		return nil, status.Error(codes.FailedPrecondition, "configuration: not confirmed: another one than yours is on trial")
+	case s.f.trial.boots > 0:
+		s.f.trial.boots--
+		return nil, status.Error(codes.Unavailable, "configuration: not confirmed: it is staged, and its trial begins with the next boot; confirm it then")
 	case s.f.trial.confirms == 1:
 		return nil, status.Error(codes.Unavailable, "configuration: not confirmed: the connection is older than what is on trial")
 	case now.Network.Spec.Links[0].Name == "eth9":
@@ -61,6 +64,16 @@ func (s *configService) completed(answer *api.ApplyResponse, before, next *confi
 	switch {
 	case r.Mode == api.ApplyRequest_MODE_DRY_RUN:
 		return answer, nil
+	case cuts && r.Mode == api.ApplyRequest_MODE_STAGED && !r.NoTrial:
+		return nil, status.Error(codes.FailedPrecondition, "Network.spec.links: the change can cut you off, and has no trial; use --mode reboot, or --no-trial")
+	case r.Mode == api.ApplyRequest_MODE_REBOOT:
+		answer.Reboot = true
+		if cuts && !r.NoTrial {
+			s.f.mu.Lock()
+			s.f.trial.name, s.f.trial.confirms, s.f.trial.boots = r.TrialName, 0, 2
+			s.f.mu.Unlock()
+			answer.TrialDuration = durationpb.New(5 * time.Minute)
+		}
 	case cuts && r.Mode == api.ApplyRequest_MODE_AUTO && !r.NoTrial:
 		s.f.mu.Lock()
 		s.f.trial.name, s.f.trial.confirms = r.TrialName, 0

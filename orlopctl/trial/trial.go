@@ -26,6 +26,10 @@ const (
 	// lostTrial bounds the search for a machine whose answer was lost. It is the default length of
 	// such a trial.
 	lostTrial = time.Minute
+	// lostBootTrial is the default length of a trial that begins with a boot, and bootWait bounds
+	// the time until it begins: pods and services stop, and the firmware starts the machine.
+	lostBootTrial = 5 * time.Minute
+	bootWait      = 10 * time.Minute
 	// confirmDial and confirmCall bound one attempt to confirm. The machine waits up to 20 s for
 	// its network.
 	confirmDial = 10 * time.Second
@@ -37,7 +41,17 @@ func NewName() string { return rand.Text() }
 
 // IsAutomatic reports whether the machine decides in this mode whether a change starts a trial.
 func IsAutomatic(m api.ApplyRequest_Mode) bool {
-	return m == api.ApplyRequest_MODE_UNSPECIFIED || m == api.ApplyRequest_MODE_AUTO || m == api.ApplyRequest_MODE_NO_REBOOT
+	return m == api.ApplyRequest_MODE_UNSPECIFIED || m == api.ApplyRequest_MODE_AUTO || m == api.ApplyRequest_MODE_NO_REBOOT || m == api.ApplyRequest_MODE_REBOOT
+}
+
+// Needed reports whether an answer to a request in such a mode asks for a confirmation: of a trial
+// that runs, or of a trial that begins when the machine has rebooted.
+func Needed(answer *api.ApplyResponse) bool {
+	return answer.TrialDeadline != nil || afterBoot(answer)
+}
+
+func afterBoot(answer *api.ApplyResponse) bool {
+	return answer.Reboot && answer.TrialDuration != nil
 }
 
 // Confirmation is the confirmation of one trial.
@@ -106,11 +120,14 @@ func isTemporaryOrUnauthorized(err error) bool {
 	return !ok || s.Code() == codes.Unavailable || s.Code() == codes.DeadlineExceeded || s.Code() == codes.Canceled || s.Code() == codes.Unauthenticated
 }
 
-// Confirm confirms the trial that the machine has started automatically, and adds the result
-// to the answer.
+// Confirm confirms the trial that the machine has started automatically, or starts after a reboot,
+// and adds the result to the answer.
 func Confirm(ios *iostreams.Streams, conn *connect.Connector, name string, answer *api.ApplyResponse) error {
-	left := answer.TrialDuration.AsDuration()
+	left, reboots := answer.TrialDuration.AsDuration(), afterBoot(answer)
 	until := time.Now().Add(left)
+	if reboots {
+		until = time.Now().Add(conn.Timeout(bootWait + left))
+	}
 	ctx, stop := connect.Interruptible()
 	defer stop()
 	ctx, cancel := context.WithDeadline(ctx, until)
@@ -119,9 +136,16 @@ func Confirm(ios *iostreams.Streams, conn *connect.Connector, name string, answe
 	if err != nil {
 		return err
 	}
-	ios.Errorln("the change can cut you off: it is on trial until " + until.Format(time.TimeOnly) + ", and is now confirmed over a new connection")
+	if reboots {
+		ios.Errorln("the change can cut you off: the machine reboots now and is on trial for " + left.String() + " from then on; waiting, to confirm it over a new connection")
+	} else {
+		ios.Errorln("the change can cut you off: it is on trial until " + until.Format(time.TimeOnly) + ", and is now confirmed over a new connection")
+	}
 	c := New(conn, name, EndpointsOf(endpoint, answer.Addresses))
-	if err := c.Run(ctx); err != nil {
+	switch err := c.Run(ctx); {
+	case err != nil && reboots:
+		return notConfirmedAfterBoot(err, left)
+	case err != nil:
 		return NotConfirmed(err, time.Until(until))
 	}
 	answer.TrialDeadline, answer.TrialDuration = nil, nil
@@ -139,13 +163,35 @@ func New(conn *connect.Connector, name string, endpoints []client.Endpoint) *Con
 	return &Confirmation{Name: name, Endpoints: endpoints, BeforeDial: conn.CloseRelay}
 }
 
-// NotConfirmed returns the error of an unconfirmed trial; it says what the machine does next, and
-// when.
-func NotConfirmed(err error, left time.Duration) error {
-	code, _ := exit.Code(err)
+// reverted returns the error of a trial that the machine has already reverted; nil if another error
+// ended the confirmation.
+func reverted(err error) error {
 	if s, ok := exit.StatusOf(err); ok && s.Code() == codes.FailedPrecondition {
 		return &exit.Error{Code: exit.Failure, Err: err, Hint: "the change was reverted; `orlopctl config-history` shows the active configuration"}
 	}
+	return nil
+}
+
+// notConfirmedAfterBoot returns the error of an unconfirmed trial that begins with a boot.
+func notConfirmedAfterBoot(err error, length time.Duration) error {
+	if ended := reverted(err); ended != nil {
+		return ended
+	}
+	code, _ := exit.Code(err)
+	return &exit.Error{
+		Code: code,
+		Err:  fmt.Errorf("the configuration is not confirmed: %s; the machine reverts to the previous configuration %v after its boot, or at its next boot, without your help", exit.Message(err), length),
+		Hint: "`orlopctl confirm-config` can still confirm it; --try-for makes the trial longer, and --no-trial applies it without a trial",
+	}
+}
+
+// NotConfirmed returns the error of an unconfirmed trial; it says what the machine does next, and
+// when.
+func NotConfirmed(err error, left time.Duration) error {
+	if ended := reverted(err); ended != nil {
+		return ended
+	}
+	code, _ := exit.Code(err)
 	when := "now"
 	if left = left.Round(time.Second); left > 0 {
 		when = "in " + left.String()
@@ -162,8 +208,14 @@ func NotConfirmed(err error, left time.Duration) error {
 // off its caller. The machine may have started a trial, with a minute for its confirmation.
 func ConfirmLost(ios *iostreams.Streams, conn *connect.Connector, err error, r *api.ApplyRequest) (*api.ApplyResponse, error) {
 	left := lostTrial
+	if r.Mode == api.ApplyRequest_MODE_REBOOT {
+		left = lostBootTrial
+	}
 	if r.TrialDuration != nil {
 		left = r.TrialDuration.AsDuration()
+	}
+	if r.Mode == api.ApplyRequest_MODE_REBOOT {
+		left += bootWait
 	}
 	ios.Errorln("the answer was lost: " + exit.Message(err))
 	ios.Errorln("if the change can cut you off, the machine reverts it within " + left.String() + " unless it is confirmed; trying to confirm it")

@@ -10,9 +10,12 @@ import (
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/orlop-os/orlop/orlopctl/exit"
 	"github.com/orlop-os/orlop/orlopctl/machinetest"
+	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/client"
 	"github.com/orlop-os/orlop/pkg/pki"
 )
@@ -62,9 +65,45 @@ func TestNotConfirmed(t *testing.T) {
 			t.Errorf("%v: %q, want %q", left, got, want)
 		}
 	}
+	got := notConfirmedAfterBoot(client.ErrUnreachable, 5*time.Minute)
+	if code, _ := exit.Code(got); !strings.Contains(got.Error(), "the machine reverts to the previous configuration 5m0s after its boot, or at its next boot, without your help") || code != exit.Unreachable {
+		t.Errorf("after a boot: %v, exit status %d", got, code)
+	}
+	gone := status.Error(codes.FailedPrecondition, "none is on trial")
+	for _, got := range []error{notConfirmedAfterBoot(gone, time.Minute), NotConfirmed(gone, time.Minute)} {
+		if code, _ := exit.Code(got); code != exit.Failure || strings.Contains(got.Error(), "reverts") {
+			t.Errorf("already reverted: %v, exit status %d", got, code)
+		}
+	}
 	for code, again := range map[codes.Code]bool{codes.Unavailable: true, codes.DeadlineExceeded: true, codes.Unauthenticated: true, codes.FailedPrecondition: false, codes.PermissionDenied: false, codes.Unimplemented: false} {
 		if got := isTemporaryOrUnauthorized(status.Error(code, "x")); got != again {
 			t.Errorf("%v: another attempt: %v", code, got)
+		}
+	}
+}
+
+// TestNeeded checks which answers ask for a confirmation: of a trial that runs, or of a trial that
+// begins with a reboot. A reboot without a trial does not.
+func TestNeeded(t *testing.T) {
+	for name, c := range map[string]struct {
+		answer *api.ApplyResponse
+		want   bool
+	}{
+		"no trial":                     {&api.ApplyResponse{}, false},
+		"on trial":                     {&api.ApplyResponse{TrialDeadline: timestamppb.Now(), TrialDuration: durationpb.New(time.Minute)}, true},
+		"a reboot":                     {&api.ApplyResponse{Reboot: true}, false},
+		"a reboot that begins a trial": {&api.ApplyResponse{Reboot: true, TrialDuration: durationpb.New(time.Minute)}, true},
+	} {
+		if got := Needed(c.answer); got != c.want {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
+	for mode, want := range map[api.ApplyRequest_Mode]bool{
+		api.ApplyRequest_MODE_AUTO: true, api.ApplyRequest_MODE_NO_REBOOT: true, api.ApplyRequest_MODE_REBOOT: true, api.ApplyRequest_MODE_UNSPECIFIED: true,
+		api.ApplyRequest_MODE_STAGED: false, api.ApplyRequest_MODE_TRY: false, api.ApplyRequest_MODE_DRY_RUN: false,
+	} {
+		if got := IsAutomatic(mode); got != want {
+			t.Errorf("%v: %v", mode, got)
 		}
 	}
 }

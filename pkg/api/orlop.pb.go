@@ -234,13 +234,16 @@ const (
 	ApplyRequest_MODE_DRY_RUN ApplyRequest_Mode = 2 // no change; the response lists the operations that an apply would perform
 	// The machine stores the configuration, which becomes active at the next boot. If an upgrade
 	// begins before, it becomes active at the first boot of the new version, and a rollback drops
-	// it. It replaces a configuration that was staged before; an immediate apply drops it.
+	// it. It replaces a configuration that was staged before; an immediate apply drops it. A change
+	// that can cut off its caller is rejected without no_trial, because no client confirms it.
 	ApplyRequest_MODE_STAGED ApplyRequest_Mode = 3
 	// The configuration becomes active immediately; the previous configuration becomes active again
 	// at the end of the trial or at the next boot, unless a client confirms the new configuration.
 	ApplyRequest_MODE_TRY       ApplyRequest_Mode = 4
 	ApplyRequest_MODE_NO_REBOOT ApplyRequest_Mode = 5 // as AUTO, but an error if the change requires a reboot
-	ApplyRequest_MODE_REBOOT    ApplyRequest_Mode = 6 // staged, and the machine reboots
+	// Staged, and the machine reboots. The trial of a change that can cut off its caller begins with
+	// the boot.
+	ApplyRequest_MODE_REBOOT ApplyRequest_Mode = 6
 )
 
 // Enum value maps for ApplyRequest_Mode.
@@ -1250,12 +1253,13 @@ type ApplyRequest struct {
 	Patch  bool   `protobuf:"varint,4,opt,name=patch,proto3" json:"patch,omitempty"`
 	Number uint64 `protobuf:"varint,5,opt,name=number,proto3" json:"number,omitempty"` // of an earlier configuration, to apply instead of documents
 	// The duration of the trial: at least 10 s, at most 1 h. 0 means 2 min with MODE_TRY, and 1 min
-	// for a trial that the machine itself starts.
+	// for a trial that the machine itself starts. A trial that begins with a boot has at least 1 min;
+	// 0 means 5 min.
 	TrialDuration *durationpb.Duration `protobuf:"bytes,6,opt,name=trial_duration,json=trialDuration,proto3" json:"trial_duration,omitempty"`
 	// The checks against this machine (links, kernel parameters and modules exist) only warn.
 	Force bool `protobuf:"varint,7,opt,name=force,proto3" json:"force,omitempty"`
-	// MODE_AUTO and MODE_NO_REBOOT: a change that can cut off its caller does not start a trial. The
-	// machine does not return to the previous configuration.
+	// A change that can cut off its caller does not start a trial. The machine does not return to the
+	// previous configuration.
 	NoTrial bool `protobuf:"varint,8,opt,name=no_trial,json=noTrial,proto3" json:"no_trial,omitempty"`
 	// A name for the trial, at most 64 bytes, chosen by the caller: Confirm with the same name
 	// confirms only this trial.
@@ -1367,15 +1371,17 @@ type ApplyResponse struct {
 	// reboots at the end.
 	Install string `protobuf:"bytes,4,opt,name=install,proto3" json:"install,omitempty"`
 	// The time at which the trial ends without a confirmation: with MODE_TRY, and in the modes AUTO
-	// and NO_REBOOT if the change can cut off its caller.
+	// and NO_REBOOT if the change can cut off its caller. Not set if the trial begins with a boot.
 	TrialDeadline *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=trial_deadline,json=trialDeadline,proto3" json:"trial_deadline,omitempty"`
 	// Points to consider: a field that can cut off the caller, or a check that force overrode.
 	Warnings []string `protobuf:"bytes,6,rep,name=warnings,proto3" json:"warnings,omitempty"`
 	Failures []string `protobuf:"bytes,7,rep,name=failures,proto3" json:"failures,omitempty"` // failed operations; the machine repeats them
 	// Static addresses of the configuration on trial: from now on, the caller may need them to reach
 	// the machine.
-	Addresses     []string             `protobuf:"bytes,8,rep,name=addresses,proto3" json:"addresses,omitempty"`
-	TrialDuration *durationpb.Duration `protobuf:"bytes,9,opt,name=trial_duration,json=trialDuration,proto3" json:"trial_duration,omitempty"` // remaining duration of the trial
+	Addresses []string `protobuf:"bytes,8,rep,name=addresses,proto3" json:"addresses,omitempty"`
+	// The remaining duration of the trial. With reboot, the trial begins when the machine boots; until
+	// then Confirm answers UNAVAILABLE.
+	TrialDuration *durationpb.Duration `protobuf:"bytes,9,opt,name=trial_duration,json=trialDuration,proto3" json:"trial_duration,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }

@@ -1,0 +1,167 @@
+package activeconfig
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/orlop-os/orlop/pkg/callerid"
+	"github.com/orlop-os/orlop/pkg/config"
+)
+
+// tuned is a configuration with a kernel parameter, and with a module if module is not empty.
+func tuned(value, module string) []byte {
+	modules := ""
+	if module != "" {
+		modules = ", kernelModules: [" + module + "]"
+	}
+	return []byte("apiVersion: orlop.dev/v1alpha1\nkind: Machine\nmetadata: {name: n1}\nspec: {role: controlplane, sysctls: {vm.swappiness: '" + value + "'}" + modules + "}\n")
+}
+
+// TestBootOnTrial boots a machine with a configuration that was staged with a trial: the machine
+// runs it until the end of the trial, confirms it only after the boot, and leaves it at the next
+// boot, as after a crash.
+func TestBootOnTrial(t *testing.T) {
+	m := testManager(t, document("eth0"))
+	m.deps.Proves = func(*config.Config, string) bool { return true }
+	m.deps.AwaitNetwork = func(context.Context, *config.Config) error { return nil }
+	confirm := func(name string) codes.Code {
+		t.Helper()
+		_, err := m.Confirm(t.Context(), callerid.Caller{}, name)
+		return status.Code(err)
+	}
+	boot := func(adopt bool) (a Active, by string, err error) {
+		t.Helper()
+		a, _, by, err = m.LoadAtBoot(adopt)
+		m.cell.Set(a)
+		return a, by, err
+	}
+	stage := func(text []byte) {
+		t.Helper()
+		if err := m.Store().StageTrial(text, "mine", 3*time.Minute); err != nil {
+			t.Fatal(err)
+		}
+	}
+	stage(document("eth1"))
+	for name, want := range map[string]codes.Code{"mine": codes.Unavailable, "": codes.Unavailable, "another": codes.FailedPrecondition} {
+		if got := confirm(name); got != want {
+			t.Errorf("before the boot, %q: %v, want %v", name, got, want)
+		}
+	}
+	if a, by, err := boot(false); err != nil || a.OnTrial() || a.Config.Network.Spec.Links[0].Name != "eth0" || by != "the start" {
+		t.Errorf("a boot of another version: %+v, %s, %v", a, by, err)
+	}
+	a, by, err := boot(true)
+	if err != nil || a.Config.Network.Spec.Links[0].Name != "eth1" || a.TrialName != "mine" || by != "the boot, from the staged configuration" {
+		t.Fatalf("%+v, %s, %v", a, by, err)
+	}
+	if left := time.Until(a.TrialEnd); left <= 2*time.Minute || left > 3*time.Minute {
+		t.Errorf("on trial for %v", left)
+	}
+	if fallback := m.Fallback(a); fallback == nil || fallback.Network.Spec.Links[0].Name != "eth0" {
+		t.Errorf("it reverts to %+v", fallback)
+	}
+	if a, by, err := boot(true); err != nil || a.OnTrial() || a.Config.Network.Spec.Links[0].Name != "eth0" || by != "the boot, after an unconfirmed trial" {
+		t.Errorf("after a crash: %+v, %s, %v", a, by, err)
+	}
+	if got := confirm("mine"); got != codes.FailedPrecondition {
+		t.Errorf("after the revert: %v", got)
+	}
+
+	stage(document("eth1"))
+	if _, _, err := boot(true); err != nil || confirm("mine") != codes.OK {
+		t.Errorf("not confirmed: %v", err)
+	}
+	if a, _, err := boot(true); err != nil || a.OnTrial() || a.Config.Network.Spec.Links[0].Name != "eth1" {
+		t.Errorf("after the confirmation: %+v, %v", a, err)
+	}
+
+	stage([]byte("kind: [\n"))
+	if a, by, err := boot(true); err != nil || a.OnTrial() || a.Problem != "" || a.Config.Network.Spec.Links[0].Name != "eth1" || by != "the boot, after an unusable trial" {
+		t.Errorf("an unreadable one: %+v, %s, %v", a, by, err)
+	}
+}
+
+// TestRevertTrial reverts trials of kernel settings: the machine reboots for settings that last
+// until the next boot, and for parameters that do not return to their former values in time.
+func TestRevertTrial(t *testing.T) {
+	for name, c := range map[string]struct {
+		before, tried []byte
+		left          [][]string // answers of UnrestoredSysctls; the last one repeats
+		err           error
+		want          string // the reason of the reboot; empty: none
+	}{
+		"a parameter":             {tuned("10", ""), tuned("20", ""), [][]string{{"vm.swappiness"}, nil}, nil, ""},
+		"a parameter is added":    {document("eth0"), tuned("20", ""), [][]string{nil}, nil, ""},
+		"a parameter stays":       {tuned("10", ""), tuned("20", ""), [][]string{{"vm.swappiness is 20"}}, nil, "to revert kernel parameters of a configuration on trial: vm.swappiness is 20"},
+		"a parameter is not read": {tuned("10", ""), tuned("20", ""), [][]string{nil}, errors.New("cannot read"), "to revert kernel parameters of a configuration on trial: cannot read"},
+		"a module":                {tuned("10", ""), tuned("10", "sctp"), [][]string{{"none"}}, nil, "to revert the kernel parameters or modules of a configuration on trial"},
+		"neither":                 {document("eth0"), document("eth1"), [][]string{{"none"}}, nil, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := testManager(t, c.before)
+			reboots, reads := make(chan string, 1), 0
+			m.deps.Reboot = func(why string) error { reboots <- why; return nil }
+			m.deps.UnrestoredSysctls = func(active *config.Config, names []string) ([]string, error) {
+				if active != m.Current().Config || !slices.Equal(names, []string{"vm.swappiness"}) {
+					t.Errorf("asks for %q", names)
+				}
+				reads++
+				return c.left[min(reads, len(c.left))-1], c.err
+			}
+			if err := m.Store().StartTrial(c.tried); err != nil {
+				t.Fatal(err)
+			}
+			tried, err := m.Reload()
+			if err != nil {
+				t.Fatal(err)
+			}
+			tried.TrialEnd = time.Now()
+			m.cell.Set(tried)
+			names, err := m.revertTrial(tried.TrialEnd)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if len(names) > 0 {
+				m.awaitRestored(t.Context(), m.Current().Config, names, 50*time.Millisecond, time.Millisecond)
+			}
+			got := ""
+			select {
+			case got = <-reboots:
+			default:
+			}
+			if got != c.want {
+				t.Errorf("reboots %q, want %q", got, c.want)
+			}
+			if text, err := m.Store().Confirmed(); err != nil || string(text) != string(c.before) {
+				t.Errorf("it returns to %s, %v", text, err)
+			}
+		})
+	}
+}
+
+// TestRestoredLater checks that the wait for restored parameters ends with another configuration
+// and with the machine.
+func TestRestoredLater(t *testing.T) {
+	m := testManager(t, tuned("10", ""))
+	m.deps.Reboot = func(why string) error { t.Errorf("reboots %s", why); return nil }
+	m.deps.UnrestoredSysctls = func(*config.Config, []string) ([]string, error) { return []string{"vm.swappiness"}, nil }
+	m.awaitRestored(t.Context(), &config.Config{}, []string{"vm.swappiness"}, time.Hour, time.Millisecond)
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	m.awaitRestored(ended, m.Current().Config, []string{"vm.swappiness"}, time.Hour, time.Millisecond)
+
+	var lines []string
+	m.deps.Console = func(line string) { lines = append(lines, line) }
+	m.deps.Reboot = func(string) error { return errors.New("shuts down already") }
+	m.awaitRestored(t.Context(), m.Current().Config, []string{"vm.swappiness"}, time.Millisecond, time.Millisecond)
+	if got := strings.Join(lines, "\n"); got != "shuts down already" {
+		t.Errorf("the console shows %q", got)
+	}
+}
