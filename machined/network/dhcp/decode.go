@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"slices"
 	"strings"
@@ -110,8 +111,9 @@ const (
 	maxRoutes    = 64
 )
 
-// addrs returns the distinct usable IPv4 addresses of a list, and notes the unusable ones.
-func addrs(b []byte, what string, note func(string)) []netip.Addr {
+// addrs returns the distinct usable IPv4 addresses of a list, and notes the unusable ones. The
+// machine itself, with the offered address own, runs none of these servers.
+func addrs(b []byte, own netip.Addr, what string, note func(string)) []netip.Addr {
 	var out []netip.Addr
 	if len(b)%4 != 0 {
 		note(what + ": its length is not a multiple of 4")
@@ -121,6 +123,8 @@ func addrs(b []byte, what string, note func(string)) []netip.Addr {
 		switch {
 		case !usable(a):
 			note(fmt.Sprintf("%s: %s is not an address of a machine", what, a))
+		case a == own:
+			note(fmt.Sprintf("%s: %s is this machine's own address", what, a))
 		case !slices.Contains(out, a):
 			out = append(out, a)
 		}
@@ -165,6 +169,40 @@ func classless(b []byte) ([]Route, error) {
 		out = append(out, r)
 	}
 	return out, nil
+}
+
+// classful parses the routes of option 33 (RFC 2132 section 5.8): pairs of a destination and a
+// router. A destination without a part for the host is a network of its class, another one is a
+// host. It notes the unusable routes.
+func classful(b []byte, own netip.Addr, note func(string)) (routes []Route) {
+	const what = "routes (option 33)"
+	if len(b)%8 != 0 {
+		note(what + ": its length is not a multiple of 8")
+	}
+	for ; len(b) >= 8; b = b[8:] {
+		to, via := netip.AddrFrom4([4]byte(b)), netip.AddrFrom4([4]byte(b[4:]))
+		switch {
+		case len(routes) == maxRoutes-1: // beside the default route
+			note(fmt.Sprintf("%s: more than %d routes", what, maxRoutes-1))
+			return routes
+		case !usable(to):
+			note(fmt.Sprintf("%s: %s cannot be a destination", what, to))
+			continue
+		case !usable(via) || via == own:
+			note(fmt.Sprintf("%s: %s is not an address of a router", what, via))
+			continue
+		}
+		ones, _ := net.IP(to.AsSlice()).DefaultMask().Size()
+		r := Route{To: netip.PrefixFrom(to, ones), Via: via}
+		if r.To != r.To.Masked() {
+			r.To = netip.PrefixFrom(to, 32)
+		}
+		// the routes to one destination are in the order of priority
+		if !slices.ContainsFunc(routes, func(o Route) bool { return o.To == r.To }) {
+			routes = append(routes, r)
+		}
+	}
+	return routes
 }
 
 // searchList parses the domains of option 119: names in the encoding of RFC 1035 section 4.1.4,

@@ -23,7 +23,7 @@ type Lease struct {
 	T1       time.Duration `json:"t1"`       // renew after (option 58, else half)
 	// rebind after (option 59, else seven eighths)
 	T2 time.Duration `json:"t2"`
-	// option 121 if the server sent it, else 249, else the router of option 3
+	// option 121 if the server sent it, else 249, else the router of option 3 and the routes of 33
 	Routes []Route      `json:"routes,omitempty"`
 	DNS    []netip.Addr `json:"dns,omitempty"`    // option 6
 	Domain string       `json:"domain,omitempty"` // option 15; the first of several
@@ -85,7 +85,7 @@ const maxNotes = 8
 // invalid address, and grants without a duration.
 func parseReply(m *dhcpv4.DHCPv4) (*Reply, error) {
 	x := m.TransactionID
-	r := &Reply{XID: uint32(x[0])<<24 | uint32(x[1])<<16 | uint32(x[2])<<8 | uint32(x[3]), Text: m.Message()}
+	r := &Reply{XID: uint32(x[0])<<24 | uint32(x[1])<<16 | uint32(x[2])<<8 | uint32(x[3]), Text: trimmed(m.Options.Get(dhcpv4.OptionMessage))}
 	r.Lease.Server = addr(m.ServerIdentifier())
 	note := func(line string) {
 		if len(r.Notes) < maxNotes {
@@ -151,11 +151,16 @@ func readGrant(m *dhcpv4.DHCPv4, l *Lease, timesNeeded bool) error {
 // readSettings reads the network settings of the server.
 func readSettings(m *dhcpv4.DHCPv4, l *Lease, note func(string)) {
 	get := m.Options.Get
-	l.DNS = addrs(get(dhcpv4.OptionDomainNameServer), "resolvers (option 6)", note)
-	l.NTP = addrs(get(dhcpv4.OptionNTPServers), "time servers (option 42)", note)
+	own := l.Address.Addr()
+	l.DNS = addrs(get(dhcpv4.OptionDomainNameServer), own, "resolvers (option 6)", note)
+	l.NTP = addrs(get(dhcpv4.OptionNTPServers), own, "time servers (option 42)", note)
 	readDomains(get(dhcpv4.OptionDomainName), get(dhcpv4.OptionDNSDomainSearchList), l, note)
-	if h, _, _ := strings.Cut(strings.Trim(m.HostName(), " \x00"), "."); domainName(h) {
-		l.Hostname = strings.ToLower(h)
+	if name := trimmed(get(dhcpv4.OptionHostName)); name != "" {
+		if h, _, _ := strings.Cut(name, "."); domainName(h) {
+			l.Hostname = strings.ToLower(h)
+		} else {
+			note(fmt.Sprintf("host name (option 12): %.80q is not a name", name))
+		}
 	}
 	if b := get(dhcpv4.OptionInterfaceMTU); len(b) == 2 {
 		if mtu := int(b[0])<<8 | int(b[1]); mtu >= 576 { // RFC 791: every host accepts 576
@@ -165,18 +170,29 @@ func readSettings(m *dhcpv4.DHCPv4, l *Lease, note func(string)) {
 	readRoutes(m, l, note)
 }
 
+// trimmed returns the text of an option without white space and zero bytes around it: many servers
+// send the text of a file with its final newline, or as a string of C.
+func trimmed(option []byte) string {
+	return strings.Trim(string(option), " \t\r\n\x00")
+}
+
+// cleanDomain returns a domain without the white space around it and without its final dot.
+func cleanDomain(name string) string {
+	return strings.TrimRight(trimmed([]byte(name)), ".")
+}
+
 // readDomains reads options 15 and 119. Many servers send several domains in option 15, separated
-// by spaces.
+// by spaces or tabs.
 func readDomains(domain, search []byte, l *Lease, note func(string)) {
 	var domains []string
-	list := strings.TrimRight(string(domain), "\x00")
-	// control characters: reject the whole option
-	if strings.ContainsFunc(list, func(r rune) bool { return r < ' ' }) {
+	list := trimmed(domain)
+	// other control characters: reject the whole option
+	if strings.ContainsFunc(list, func(r rune) bool { return r < ' ' && r != '\t' }) {
 		note(fmt.Sprintf("domain (option 15): %.80q is not a name", list))
 		list = ""
 	}
-	for d := range strings.FieldsFuncSeq(list, func(r rune) bool { return r == ' ' || r == ',' }) {
-		if d = strings.TrimRight(d, "."); !domainName(d) {
+	for d := range strings.FieldsFuncSeq(list, func(r rune) bool { return r == ' ' || r == '\t' || r == ',' }) {
+		if d = cleanDomain(d); !domainName(d) {
 			note(fmt.Sprintf("domain (option 15): %.80q is not a name", d))
 		} else if !slices.Contains(domains, d) && len(domains) < maxDomains {
 			domains = append(domains, d)
@@ -190,10 +206,10 @@ func readDomains(domain, search []byte, l *Lease, note func(string)) {
 		note(fmt.Sprintf("search list (option 119): %v", err))
 	}
 	for _, d := range names {
-		if domainName(d) {
-			l.Search = append(l.Search, d)
-		} else {
+		if name := cleanDomain(d); !domainName(name) {
 			note(fmt.Sprintf("search list (option 119): %.80q is not a name", d))
+		} else if !slices.Contains(l.Search, name) {
+			l.Search = append(l.Search, name)
 		}
 	}
 	if len(l.Search) == 0 && len(domains) > 1 {
@@ -201,8 +217,8 @@ func readDomains(domain, search []byte, l *Lease, note func(string)) {
 	}
 }
 
-// readRoutes reads options 121, 249 (its predecessor) and 3. RFC 3442: a client that supports
-// option 121 ignores the router of option 3 if both are present.
+// readRoutes reads options 121, 249 (its predecessor), 3 and 33. RFC 3442: a client that supports
+// option 121 ignores options 3 and 33 if the server sends it.
 func readRoutes(m *dhcpv4.DHCPv4, l *Lease, note func(string)) {
 	for _, code := range []dhcpv4.OptionCode{dhcpv4.OptionClasslessStaticRoute, classlessMicrosoft} {
 		routes, err := classless(m.Options.Get(code))
@@ -215,9 +231,11 @@ func readRoutes(m *dhcpv4.DHCPv4, l *Lease, note func(string)) {
 			return
 		}
 	}
-	if routers := addrs(m.Options.Get(dhcpv4.OptionRouter), "routers (option 3)", note); len(routers) > 0 {
+	own := l.Address.Addr()
+	if routers := addrs(m.Options.Get(dhcpv4.OptionRouter), own, "routers (option 3)", note); len(routers) > 0 {
 		l.Routes = []Route{{To: netip.PrefixFrom(netip.IPv4Unspecified(), 0), Via: routers[0]}}
 	}
+	l.Routes = append(l.Routes, classful(m.Options.Get(dhcpv4.OptionStaticRoutingTable), own, note)...)
 }
 
 // domainName reports whether s is valid in resolv.conf and as a host name. Server data is

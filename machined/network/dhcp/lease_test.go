@@ -69,6 +69,29 @@ func TestParseSettings(t *testing.T) {
 			})},
 		{name: "names that would be lines of a file are dropped", options: []dhcpv4.Option{
 			dhcpv4.OptDomainName("a\nnameserver 203.0.113.1"), dhcpv4.OptHostName("x y")}, want: base},
+		{name: "white space around names", options: []dhcpv4.Option{
+			dhcpv4.OptGeneric(dhcpv4.OptionDomainName, []byte("\t lan.test.\r\n\x00")), dhcpv4.OptGeneric(dhcpv4.OptionHostName, []byte(" Anchor.lan.test.\n")),
+			dhcpv4.OptDomainSearch(&rfc1035label.Labels{Labels: []string{"a.test\n", " b.test", "a.test"}})},
+			want: with(func(l *Lease) { l.Hostname, l.Domain, l.Search = "anchor", "lan.test", []string{"a.test", "b.test"} })},
+		{name: "several domains in one option", options: []dhcpv4.Option{dhcpv4.OptGeneric(dhcpv4.OptionDomainName, []byte("a.test.\tb.test, c.test\n"))},
+			want: with(func(l *Lease) { l.Domain, l.Search = "a.test", []string{"a.test", "b.test", "c.test"} })},
+		{name: "the machine itself is no server", options: []dhcpv4.Option{
+			dhcpv4.OptDNS(net.IPv4(192, 0, 2, 5), net.IPv4(192, 0, 2, 53)), dhcpv4.OptNTPServers(net.IPv4(192, 0, 2, 5)), dhcpv4.OptRouter(net.IPv4(192, 0, 2, 5))},
+			want: with(func(l *Lease) { l.DNS = []netip.Addr{ip("192.0.2.53")} })},
+		{name: "routes of option 33", options: []dhcpv4.Option{router, dhcpv4.OptGeneric(dhcpv4.OptionStaticRoutingTable, []byte{
+			// one network of each class, and a host
+			10, 0, 0, 0, 192, 0, 2, 254, 172, 16, 0, 0, 192, 0, 2, 253, 198, 51, 100, 0, 192, 0, 2, 253, 10, 1, 2, 3, 192, 0, 2, 252,
+			// a route of lower priority, and unusable ones
+			10, 0, 0, 0, 192, 0, 2, 251, 0, 0, 0, 0, 192, 0, 2, 254, 10, 9, 9, 9, 192, 0, 2, 5, 10, 9, 9, 9, 0, 0, 0, 0})},
+			want: with(func(l *Lease) {
+				to := netip.MustParsePrefix
+				l.Routes = []Route{defaultRoute("192.0.2.1"), {to("10.0.0.0/8"), ip("192.0.2.254")}, {to("172.16.0.0/16"), ip("192.0.2.253")}, {to("198.51.100.0/24"), ip("192.0.2.253")},
+					{to("10.1.2.3/32"), ip("192.0.2.252")}}
+			})},
+		{name: "classless routes hide those of option 33", options: []dhcpv4.Option{
+			dhcpv4.OptClasslessStaticRoute(&dhcpv4.Route{Dest: &net.IPNet{IP: net.IPv4zero, Mask: net.CIDRMask(0, 32)}, Router: net.IPv4(192, 0, 2, 254)}),
+			dhcpv4.OptGeneric(dhcpv4.OptionStaticRoutingTable, []byte{10, 0, 0, 0, 192, 0, 2, 254})},
+			want: with(func(l *Lease) { l.Routes = []Route{defaultRoute("192.0.2.254")} })},
 		{name: "host name, time, MTU", options: []dhcpv4.Option{
 			dhcpv4.OptHostName("Anchor.lan.test"), dhcpv4.OptNTPServers(net.IPv4(192, 0, 2, 123)), dhcpv4.OptGeneric(dhcpv4.OptionInterfaceMTU, []byte{0x23, 0x28})},
 			want: with(func(l *Lease) { l.Hostname, l.NTP, l.MTU = "anchor", []netip.Addr{ip("192.0.2.123")}, 9000 })},
@@ -96,6 +119,39 @@ func TestParseSettings(t *testing.T) {
 				t.Errorf("through JSON: %+v, %v", back, err)
 			}
 		})
+	}
+}
+
+// TestNotes checks that a reply names the parts that are not used.
+func TestNotes(t *testing.T) {
+	for _, c := range []struct {
+		option dhcpv4.Option
+		want   string
+	}{
+		{dhcpv4.OptGeneric(dhcpv4.OptionDomainName, []byte("lan.test\n")), ""},
+		{dhcpv4.OptGeneric(dhcpv4.OptionDomainName, []byte("a\nb")), `domain (option 15): "a\nb" is not a name`},
+		{dhcpv4.OptGeneric(dhcpv4.OptionHostName, []byte("\n")), ""},
+		{dhcpv4.OptGeneric(dhcpv4.OptionHostName, []byte("x y\n")), `host name (option 12): "x y" is not a name`},
+		{dhcpv4.OptDNS(net.IPv4(192, 0, 2, 5)), "resolvers (option 6): 192.0.2.5 is this machine's own address"},
+		{dhcpv4.OptGeneric(dhcpv4.OptionStaticRoutingTable, []byte{10, 0, 0, 0, 192, 0, 2}), "routes (option 33): its length is not a multiple of 8"},
+		{dhcpv4.OptGeneric(dhcpv4.OptionStaticRoutingTable, []byte{0, 0, 0, 0, 192, 0, 2, 1}), "routes (option 33): 0.0.0.0 cannot be a destination"},
+		{dhcpv4.OptGeneric(dhcpv4.OptionStaticRoutingTable, []byte{10, 0, 0, 0, 192, 0, 2, 5}), "routes (option 33): 192.0.2.5 is not an address of a router"},
+	} {
+		r, err := parseReply(overTheWire(t, ack(t, c.option)))
+		if err != nil || strings.Join(r.Notes, "; ") != c.want {
+			t.Errorf("%v: %q, %v; want %q", c.option, r.Notes, err, c.want)
+		}
+	}
+	var many []byte
+	for i := range byte(100) {
+		many = append(many, 10, 0, 0, i+1, 192, 0, 2, 1)
+	}
+	r, err := parseReply(overTheWire(t, ack(t, dhcpv4.OptRouter(net.IPv4(192, 0, 2, 1)), dhcpv4.OptGeneric(dhcpv4.OptionStaticRoutingTable, many))))
+	if err != nil || len(r.Lease.Routes) != maxRoutes || !slices.Equal(r.Notes, []string{"routes (option 33): more than 63 routes"}) {
+		t.Errorf("a hundred hosts: %d routes, %q, %v", len(r.Lease.Routes), r.Notes, err)
+	}
+	if most, _ := parseReply(overTheWire(t, ack(t, dhcpv4.OptGeneric(dhcpv4.OptionStaticRoutingTable, slices.Repeat([]byte{10, 0, 0, 1, 192, 0, 2, 1}, 100))))); len(most.Lease.Routes) != 1 {
+		t.Errorf("one host, a hundred times: %v", most.Lease.Routes)
 	}
 }
 

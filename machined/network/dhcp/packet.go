@@ -17,13 +17,14 @@ const (
 // only this option.
 const classlessMicrosoft = dhcpv4.GenericOptionCode(249)
 
-// wanted is the parameter request list (option 55). Option 121 precedes option 3, as RFC 3442
-// requires.
+// wanted is the parameter request list (option 55). Option 121 precedes options 3 and 33, as RFC
+// 3442 requires.
 var wanted = dhcpv4.OptionCodeList{
 	dhcpv4.OptionSubnetMask,
 	dhcpv4.OptionClasslessStaticRoute,
 	classlessMicrosoft,
 	dhcpv4.OptionRouter,
+	dhcpv4.OptionStaticRoutingTable,
 	dhcpv4.OptionDomainNameServer,
 	dhcpv4.OptionDomainName,
 	dhcpv4.OptionDNSDomainSearchList,
