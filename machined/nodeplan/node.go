@@ -3,6 +3,7 @@ package nodeplan
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/orlop-os/orlop/machined/network"
@@ -13,15 +14,15 @@ import (
 
 // nodeSpec describes this node for the orchestrator. It returns ErrNoAddress if the machine has
 // no address.
-func nodeSpec(c *config.Config, state network.State, r buildinfo.Release) (nodespec.Spec, error) {
+func nodeSpec(c *config.Config, state network.State, release buildinfo.Release) (nodespec.Spec, error) {
 	ips := Addresses(c, state)
 	if len(ips) == 0 {
 		return nodespec.Spec{}, ErrNoAddress
 	}
 	cluster, kube := c.Cluster.Spec, c.Cluster.Spec.Kubernetes
-	own, _ := resolvers(cluster.Networks, state.Servers)
+	r, _ := findResolvers(c, state)
 	spec := nodespec.Spec{
-		Version:          r.Version,
+		Version:          release.Version,
 		Cluster:          c.Cluster.Metadata.Name,
 		Endpoint:         cluster.Endpoint.String(),
 		ControlPlanes:    cluster.ControlPlanes,
@@ -31,7 +32,7 @@ func nodeSpec(c *config.Config, state network.State, r buildinfo.Release) (nodes
 			IPs:            ips,
 			ControlPlane:   c.Machine.Spec.Role == config.RoleControlPlane,
 			Taint:          c.Machine.Spec.Role == config.RoleControlPlane && !kube.AllowSchedulingOnControlPlane,
-			PauseImage:     r.PauseImage,
+			PauseImage:     release.PauseImage,
 			ReservedMemory: int64(c.Machine.Spec.Reserved.Memory),
 			ReservedCPU:    int64(c.Machine.Spec.Reserved.CPU),
 		},
@@ -43,51 +44,79 @@ func nodeSpec(c *config.Config, state network.State, r buildinfo.Release) (nodes
 			Pools:         pools(cluster.Networks.LoadBalancer),
 			ExternalIPs:   ranges(cluster.Networks.ExternalIPs),
 		},
-		DNS:             clusterDNS(cluster.DNS, own),
+		DNS:             clusterDNS(cluster.DNS, r),
 		External:        nodespec.External{Proxy: cluster.HasExternal(config.PartProxy), DNS: cluster.HasExternal(config.PartDNS), Network: cluster.HasExternal(config.PartNetwork)},
 		LocalVolumes:    nodespec.LocalVolumes{Disabled: !cluster.LocalVolumes.Enabled, Reserve: int64(cluster.LocalVolumes.Reserve)},
 		Kubernetes:      kube,
 		PodCertificates: cluster.PodCertificates.Enabled,
 		TokenWebhook:    Access(c.Cluster).TokenWebhook(),
 	}
-	spec.DNS.NodeUpstreams, spec.DNS.NodeSearch = own, state.Search
-	for _, r := range cluster.Networks.Services {
-		spec.Network.DNSIPs = append(spec.Network.DNSIPs, config.DNSAddress(r))
+	spec.DNS.NodeUpstreams, spec.DNS.NodeSearch = r.own, state.Search
+	for _, services := range cluster.Networks.Services {
+		spec.Network.DNSIPs = append(spec.Network.DNSIPs, config.DNSAddress(services))
 	}
 	return spec, nil
 }
 
-// UnusedResolvers returns the resolvers of the machine that pods do not use, one line each; none if
-// its configuration (nil for none) runs no node.
+// UnusedResolvers returns the resolvers of the machine that pods do not use, and the configured
+// resolvers that the cluster DNS does not use, one line each; none if its configuration (nil for
+// none) runs no node.
 func UnusedResolvers(c *config.Config, state network.State) []string {
 	if c == nil || c.Cluster == nil {
 		return nil
 	}
-	_, unused := resolvers(c.Cluster.Spec.Networks, state.Servers)
+	_, unused := findResolvers(c, state)
 	return unused
 }
 
-// resolvers returns the resolvers of the machine that pods and the cluster DNS can use, and the
-// reason for each of the others. A resolver from DHCP can be any address; configured resolvers were
-// checked.
-func resolvers(n config.ClusterNetworks, all []netip.Addr) (usable []netip.Addr, unused []string) {
-	for _, a := range all {
-		if err := config.CheckNameServer(a, n); err != nil {
+// resolvers are the resolvers of a node.
+type resolvers struct {
+	own       []netip.Addr     // of the machine, for pods and the cluster DNS
+	upstreams []netip.AddrPort // configured, for the cluster DNS
+}
+
+// findResolvers returns the usable resolvers, and the reason for each of the others, one line each.
+// A resolver from DHCP can be any address. Configured resolvers were checked, but the machine can
+// have another address by now, for example by DHCP.
+func findResolvers(c *config.Config, state network.State) (r resolvers, unused []string) {
+	spec := c.Cluster.Spec
+	local := func(a netip.Addr) error {
+		has := func(l network.LinkState) bool {
+			return slices.ContainsFunc(l.Addresses, func(own network.AddressState) bool { return own.Prefix.Addr() == a })
+		}
+		if slices.ContainsFunc(state.Links, has) || slices.Contains(spec.VirtualAddresses, a) {
+			return fmt.Errorf("%s is an address of this machine, where no resolver runs", a)
+		}
+		return nil
+	}
+	for _, a := range state.Servers {
+		err := config.CheckNameServer(a, spec.Networks)
+		if err == nil {
+			err = local(a)
+		}
+		if err != nil {
 			unused = append(unused, fmt.Sprintf("resolver %s: pods do not use it: %v; configure another one (Network.spec.dns, Cluster.spec.dns)", a, err))
 			continue
 		}
-		usable = append(usable, a)
+		r.own = append(r.own, a)
 	}
-	return usable, unused
+	for _, server := range spec.DNS.Upstreams.AddrPorts() {
+		if err := local(server.Addr()); err != nil && server.Port() == config.PortDNS {
+			unused = append(unused, fmt.Sprintf("resolver %s: the cluster DNS does not use it: %v; configure another one (Cluster.spec.dns.upstreams)", server.Addr(), err))
+			continue
+		}
+		r.upstreams = append(r.upstreams, server)
+	}
+	return r, unused
 }
 
 // clusterDNS returns the upstreams of the cluster DNS: the configured upstreams, else the resolvers
 // of the machine.
-func clusterDNS(c config.ClusterDNS, own []netip.Addr) nodespec.DNS {
-	dns := nodespec.DNS{Upstreams: c.Upstreams.AddrPorts(), CacheTTL: int(time.Duration(c.CacheTTL) / time.Second)}
+func clusterDNS(c config.ClusterDNS, r resolvers) nodespec.DNS {
+	dns := nodespec.DNS{Upstreams: r.upstreams, CacheTTL: int(time.Duration(c.CacheTTL) / time.Second)}
 	if len(dns.Upstreams) == 0 {
 		// a network may announce dozens, and CoreDNS does not start with more
-		for _, a := range own[:min(len(own), config.MaxNameServers)] {
+		for _, a := range r.own[:min(len(r.own), config.MaxNameServers)] {
 			dns.Upstreams = append(dns.Upstreams, netip.AddrPortFrom(a, config.PortDNS))
 		}
 	}

@@ -1,6 +1,7 @@
 package nodeplan
 
 import (
+	"fmt"
 	"net/netip"
 	"reflect"
 	"slices"
@@ -68,7 +69,7 @@ func TestClusterDNS(t *testing.T) {
 			nodespec.DNS{CacheTTL: 90, Upstreams: []netip.AddrPort{at("10.0.0.2:53")}, StubDomains: asStubs},
 		},
 	} {
-		if got := clusterDNS(test.config, test.own); !reflect.DeepEqual(got, test.want) {
+		if got := clusterDNS(test.config, resolvers{test.own, test.config.Upstreams.AddrPorts()}); !reflect.DeepEqual(got, test.want) {
 			t.Errorf("%+v, own %v:\n got %+v\nwant %+v", test.config, test.own, got, test.want)
 		}
 	}
@@ -90,8 +91,44 @@ func TestResolversOfPods(t *testing.T) {
 	if err != nil || !slices.Equal(spec.DNS.NodeUpstreams, want) || len(spec.DNS.Upstreams) != 2 || !slices.Equal(spec.DNS.NodeSearch, state.Search) {
 		t.Errorf("%v, %v, %v, %v", spec.DNS.NodeUpstreams, spec.DNS.Upstreams, spec.DNS.NodeSearch, err)
 	}
-	if _, unused := resolvers(c.Cluster.Spec.Networks, state.Servers); len(unused) != 5 || !strings.Contains(unused[1], "10.96.0.10: pods do not use it") {
+	if unused := UnusedResolvers(c, state); len(unused) != 5 || !strings.Contains(unused[1], "10.96.0.10: pods do not use it") {
 		t.Errorf("left out: %q", unused)
+	}
+}
+
+// TestOwnResolvers checks that neither pods nor the cluster DNS use an address of the machine as a
+// resolver, and that the machine reports it.
+func TestOwnResolvers(t *testing.T) {
+	at := netip.MustParseAddr
+	state := network.State{
+		Links: []network.LinkState{
+			{Managed: true, Up: true, Addresses: []network.AddressState{{Prefix: netip.MustParsePrefix("10.0.0.21/24")}}},
+			{Addresses: []network.AddressState{{Prefix: netip.MustParsePrefix("2001:db8::21/64")}}},
+		},
+		Servers: []netip.Addr{at("10.0.0.21"), at("10.0.0.9"), at("10.0.0.2"), at("2001:db8::21")},
+	}
+	c := config.New("n1", config.RoleWorker).WithCluster("c", config.Endpoint{Host: "10.0.0.11", Port: 6443}, config.PKI{}, config.EncryptionKey{})
+	c.Cluster.Spec.VirtualAddresses = []netip.Addr{at("10.0.0.9")}
+	server := func(text string) config.NameServer { return config.NameServer(netip.MustParseAddrPort(text)) }
+	c.Cluster.Spec.DNS.Upstreams = config.NameServers{server("10.0.0.21:53"), server("10.0.0.21:5353"), server("10.0.0.3:53")}
+	spec, err := nodeSpec(c, state, buildinfo.Release{})
+	upstreams := []netip.AddrPort{netip.MustParseAddrPort("10.0.0.21:5353"), netip.MustParseAddrPort("10.0.0.3:53")}
+	if err != nil || !slices.Equal(spec.DNS.NodeUpstreams, []netip.Addr{at("10.0.0.2")}) || !slices.Equal(spec.DNS.Upstreams, upstreams) {
+		t.Errorf("pods use %v, the cluster DNS %v, %v", spec.DNS.NodeUpstreams, spec.DNS.Upstreams, err)
+	}
+	const pods = "pods do not use it: %[1]s is an address of this machine, where no resolver runs; configure another one (Network.spec.dns, Cluster.spec.dns)"
+	var want []string
+	for _, a := range []string{"10.0.0.21", "10.0.0.9", "2001:db8::21"} {
+		want = append(want, fmt.Sprintf("resolver %[1]s: "+pods, a))
+	}
+	want = append(want, "resolver 10.0.0.21: the cluster DNS does not use it: 10.0.0.21 is an address of this machine, where no resolver runs; configure another one (Cluster.spec.dns.upstreams)")
+	if unused := UnusedResolvers(c, state); !slices.Equal(unused, want) {
+		t.Errorf("reported %q, want %q", unused, want)
+	}
+	// without another upstream, the resolvers of the machine serve
+	c.Cluster.Spec.DNS.Upstreams = c.Cluster.Spec.DNS.Upstreams[:1]
+	if spec, err := nodeSpec(c, state, buildinfo.Release{}); err != nil || !slices.Equal(spec.DNS.Upstreams, []netip.AddrPort{netip.MustParseAddrPort("10.0.0.2:53")}) {
+		t.Errorf("the cluster DNS uses %v, %v", spec.DNS.Upstreams, err)
 	}
 }
 

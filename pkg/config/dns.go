@@ -87,6 +87,7 @@ const (
 // dnsValidator checks the resolvers of the cluster DNS.
 type dnsValidator struct {
 	checks
+	cfg      *Config
 	networks *ClusterNetworks
 }
 
@@ -198,6 +199,9 @@ func (v dnsValidator) nameServers(path string, list NameServers) {
 		if w := notAsked(a); w != nil {
 			v.on(at, *w)
 		}
+		if field := v.cfg.machineAddress(a); field != "" && netip.AddrPort(server).Port() == PortDNS {
+			v.on(at, wrong{reason: fmt.Sprintf("%s is an address of a machine of the cluster (%s), where no resolver runs", a, field), expected: "another resolver"})
+		}
 		for _, r := range n.Services {
 			if usable(r) && DNSAddress(r) == a {
 				v.on(at, wrong{reason: fmt.Sprintf("%s is the cluster's DNS, which would query itself", a), expected: "another resolver"})
@@ -212,6 +216,30 @@ func (v dnsValidator) nameServers(path string, list NameServers) {
 			}
 		}
 	}
+}
+
+// ownAddress returns the field that assigns an address to this machine; "" if there is none.
+func (c *Config) ownAddress(a netip.Addr) string {
+	for i, l := range c.Network.Spec.Links {
+		for j, own := range l.Addresses {
+			if own.IsValid() && own.Addr() == a {
+				return fmt.Sprintf("Network.spec.links[%d].addresses[%d]", i, j)
+			}
+		}
+	}
+	return ""
+}
+
+// machineAddress returns the field that assigns an address to a machine of the cluster, or to its
+// Kubernetes API; "" if there is none.
+func (c *Config) machineAddress(a netip.Addr) string {
+	if i := slices.Index(c.Cluster.Spec.ControlPlanes, a); i >= 0 {
+		return fmt.Sprintf("Cluster.spec.controlPlanes[%d]", i)
+	}
+	if i := slices.Index(c.Cluster.Spec.VirtualAddresses, a); i >= 0 {
+		return fmt.Sprintf("Cluster.spec.virtualAddresses[%d]", i)
+	}
+	return c.ownAddress(a)
 }
 
 // notAsked returns why an address cannot be a resolver, or nil. CoreDNS ignores the zone of an

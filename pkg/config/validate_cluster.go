@@ -24,7 +24,7 @@ func (v clusterValidator) cluster(c *Cluster) {
 	pools.pools(spec+".networks.loadBalancer.pools", c.Spec.Networks.LoadBalancer.Pools)
 	pools.externalIPs(spec+".networks.externalIPs", c.Spec.Networks.ExternalIPs)
 	v.external(spec+".external", &c.Spec)
-	dnsValidator{v.checks, &c.Spec.Networks}.clusterDNS(spec+".dns", &c.Spec.DNS)
+	dnsValidator{v.checks, v.cfg, &c.Spec.Networks}.clusterDNS(spec+".dns", &c.Spec.DNS)
 	v.pki(spec+".pki", &c.Spec)
 	v.snapshots(spec+".etcd.snapshots", &c.Spec.Etcd.Snapshots)
 	if r := c.Spec.LocalVolumes.Reserve; r != 0 && r < 256<<20 {

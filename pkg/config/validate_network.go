@@ -308,18 +308,6 @@ func (l *Link) networks() []string {
 	return all
 }
 
-// ownAddress returns the field that assigns an address to this machine; "" if there is none.
-func (v networkValidator) ownAddress(a netip.Addr) string {
-	for i, l := range v.cfg.Network.Spec.Links {
-		for j, own := range l.Addresses {
-			if own.IsValid() && own.Addr() == a {
-				return fmt.Sprintf("Network.spec.links[%d].addresses[%d]", i, j)
-			}
-		}
-	}
-	return ""
-}
-
 func (v networkValidator) resolvers(path string, d *DNS) {
 	if len(d.Servers) > 3 {
 		v.on(path+".servers", wrong{reason: fmt.Sprintf("%d servers", len(d.Servers)), expected: "at most 3 (MAXNS in resolv.h)"})
@@ -332,7 +320,7 @@ func (v networkValidator) resolvers(path string, d *DNS) {
 		}
 		if w := notAsked(server); w != nil {
 			v.on(at, *w)
-		} else if own := v.ownAddress(server); own != "" {
+		} else if own := v.cfg.ownAddress(server); own != "" {
 			v.on(at, wrong{reason: fmt.Sprintf("%s is the machine's own (%s), where no resolver runs", server, own), expected: "the address of a resolver"})
 		}
 		v.unique(at, "servers", server.String(), i, seen)
