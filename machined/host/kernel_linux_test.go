@@ -30,7 +30,7 @@ func TestUnderTheProductKernel(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	config := Config{Pods: true, ReservedMemory: 256<<20 + 2048, MachineID: "0123456789abcdef0123456789abcdef", Sysctls: map[string]string{"net.core.somaxconn": "9000"}}
+	config := Config{Pods: true, ServiceProxy: true, ReservedMemory: 256<<20 + 2048, MachineID: "0123456789abcdef0123456789abcdef", Sysctls: map[string]string{"net.core.somaxconn": "9000"}}
 	want := Plan(config, facts)
 	have, err := k.Read(want)
 	if err != nil {
@@ -63,6 +63,9 @@ func TestUnderTheProductKernel(t *testing.T) {
 		"/proc/sys/kernel/panic":           "10",
 		"/proc/sys/net/core/somaxconn":     "9000",
 		"/proc/self/limits":                "Max open files            1024                 524288",
+
+		"/proc/sys/net/netfilter/nf_conntrack_tcp_timeout_established": "86400\n",
+		"/proc/sys/net/netfilter/nf_conntrack_tcp_timeout_close_wait":  "3600\n",
 	} {
 		text, err := os.ReadFile(file)
 		if err != nil || !strings.Contains(string(text), part) {

@@ -170,7 +170,8 @@ func TestDifferentSysctls(t *testing.T) {
 	if got := strings.Join(lines, "; "); err != nil || got != `vm.swappiness is "7" instead of "60"` {
 		t.Errorf("%q, %v", got, err)
 	}
-	if err := os.WriteFile(filepath.Join(k.proc, "sys/vm/dirty_ratio"), []byte("0\n"), 0o644); err != nil { // as the kernel does
+	// as the kernel does
+	if err := os.WriteFile(filepath.Join(k.proc, "sys/vm/dirty_ratio"), []byte("0\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	lines, err = k.DifferentSysctls(former, small, []string{"vm.dirty_bytes"})
