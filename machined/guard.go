@@ -116,7 +116,7 @@ func resetRequest(data, force bool, by string) disruption.Request {
 func permitApply(ctx context.Context, g *guard.Guard, by string) (giveBack func(), err error) {
 	giveBack, err = g.Permit(ctx, disruption.Request{Operation: disruption.Reboot, By: by})
 	if no := (*disruption.Refusal)(nil); errors.As(err, &no) {
-		err = transition.Refuse(fmt.Errorf("it needs a reboot: %s; %s, or stage it (--mode staged) and reboot with --force", no.Reason, no.Remedy))
+		err = transition.Refuse(fmt.Errorf("it needs a reboot: %s; %s, or stage it (--mode staged, with --no-trial if it can cut you off) and reboot with --force", no.Reason, no.Remedy))
 	}
 	return giveBack, err
 }

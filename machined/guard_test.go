@@ -25,7 +25,7 @@ func TestPermitApply(t *testing.T) {
 		File:    filepath.Join(t.TempDir(), "turn.json"), Stopping: t.Context(), Event: func(string, string) {},
 	})
 	_, err := permitApply(t.Context(), g, "dora")
-	if err == nil || !strings.HasPrefix(err.Error(), config.Refused) || !strings.HasSuffix(err.Error(), "start c, or if lost, replace it, or stage it (--mode staged) and reboot with --force") {
+	if err == nil || !strings.HasPrefix(err.Error(), config.Refused) || !strings.HasSuffix(err.Error(), "start c, or if lost, replace it, or stage it (--mode staged, with --no-trial if it can cut you off) and reboot with --force") {
 		t.Error(err)
 	}
 	control.Members[2].Problem = ""
