@@ -21,15 +21,16 @@ const (
 	namespaces = "services of the system and each pod have namespaces of their own"
 )
 
-// Bounds lists the least values. The kernel itself rejects values that are too high.
+// Bounds lists the least values. None is above the kernel's default value on a machine with 1 GiB of
+// memory. The kernel itself rejects values that are too high.
 var Bounds = []Bound{
-	{Name: "fs.file-max", Least: 65536, Reason: openFiles},
+	{Name: "fs.file-max", Least: 32768, Reason: openFiles},
 	// the hard limit of open files that machined/host sets (planRlimits)
 	{Name: "fs.nr_open", Least: 1 << 19, Reason: "the system lets each process open that many files"},
 	{Name: "fs.mount-max", Least: 10000, Reason: "services of the system and each container have mounts of their own"},
 	{Name: "fs.epoll.max_user_watches", Least: 16384, Reason: openFiles},
 	{Name: "fs.pipe-user-pages-hard", Least: 16384, Zero: true, Reason: "services of the system have pipes"},
-	{Name: "kernel.threads-max", Least: 8192, Reason: "the system and the pods of one machine have that many threads"},
+	{Name: "kernel.threads-max", Least: 4096, Reason: "the system and the pods of one machine have that many threads"},
 	{Name: "net.netfilter.nf_conntrack_max", Least: 4096, Zero: true, Reason: "each connection of the machine and its pods takes an entry"},
 	{Name: "user.max_cgroup_namespaces", Least: 1024, Reason: namespaces},
 	{Name: "user.max_ipc_namespaces", Least: 1024, Reason: namespaces},

@@ -59,14 +59,14 @@ func TestTooLow(t *testing.T) {
 		name, value, reason string
 		least               int64
 	}{
-		{"fs.file-max", "64", "64 is too low: " + openFiles, 65536},
-		{"fs.file-max", "65535", "65535 is too low: " + openFiles, 65536},
-		{"fs.file-max", "65536", "", 0},
-		{"fs.file-max", "0x10000", "", 0},
+		{"fs.file-max", "64", "64 is too low: " + openFiles, 32768},
+		{"fs.file-max", "32767", "32767 is too low: " + openFiles, 32768},
+		{"fs.file-max", "32768", "", 0},
+		{"fs.file-max", "0x8000", "", 0},
 		{"fs.file-max", "9223372036854775807", "", 0},
-		{"fs.file-max", "many", `"many" is not a number`, 65536},
-		{"fs.file-max", "-1", "-1 is too low: " + openFiles, 65536},
-		{"kernel.threads-max", "50", "50 is too low: the system and the pods of one machine have that many threads", 8192},
+		{"fs.file-max", "many", `"many" is not a number`, 32768},
+		{"fs.file-max", "-1", "-1 is too low: " + openFiles, 32768},
+		{"kernel.threads-max", "50", "50 is too low: the system and the pods of one machine have that many threads", 4096},
 		{"net.netfilter.nf_conntrack_max", "0", "", 0},
 		{"net.nf_conntrack_max", "10", "10 is too low: each connection of the machine and its pods takes an entry", 4096},
 		{"user.max_mnt_namespaces", "0", "0 is too low: " + namespaces, 1024},
