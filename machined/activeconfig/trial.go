@@ -87,11 +87,11 @@ func (m *Manager) WatchTrial(ctx context.Context) {
 		}
 		select {
 		case <-late:
-			restored, err := m.revertTrial(now.TrialEnd)
+			left, err := m.revertTrial(now.TrialEnd)
 			if err == nil {
 				failed = 0
-				if c := m.Current().Config; len(restored) > 0 {
-					panics.Go("restored kernel parameters", func() { m.awaitRestored(ctx, c, restored, restoreTimeout, restoreInterval) })
+				if len(left.names) > 0 {
+					panics.Go("restored kernel parameters", func() { m.awaitRestored(ctx, left, restoreTimeout, restoreInterval) })
 				}
 				continue
 			}
@@ -115,46 +115,52 @@ func (m *Manager) Reload() (Active, error) {
 	return a, err
 }
 
+// restoration is the return of kernel parameters to their values of a configuration.
+type restoration struct {
+	config *config.Config
+	names  []string
+}
+
 // revertTrial reverts the trial with this end, unless a client has ended it. It returns the kernel
 // parameters that now return to their former values; after a start of a reboot there are none.
-func (m *Manager) revertTrial(until time.Time) (restored []string, err error) {
+func (m *Manager) revertTrial(until time.Time) (left restoration, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	tried := m.Current()
 	if !tried.TrialEnd.Equal(until) {
-		return nil, nil
+		return left, nil
 	}
 	if _, err := m.deps.Store.RevertTrial(); err != nil {
-		return nil, err
+		return left, err
 	}
 	m.deps.Console("configuration: the one on trial was not confirmed; the previous one is active again")
 	a, err := m.Reload()
 	if err != nil {
-		return nil, nil
+		return left, nil
 	}
 	m.AddToHistory(a.Documents, "the end of an unconfirmed trial")
 	if a.Config == nil {
-		return nil, nil
+		return left, nil
 	}
 	all := append(slices.Clone(tried.Tried), tried.Config)
 	if slices.ContainsFunc(all, func(c *config.Config) bool { return transition.NeedsReboot(c, a.Config) }) {
-		return nil, m.deps.Reboot("to revert the kernel parameters or modules of a configuration on trial")
+		return left, m.deps.Reboot("to revert the kernel parameters or modules of a configuration on trial")
 	}
-	return transition.RestoredSysctls(all, a.Config), nil
+	return restoration{a.Config, transition.RestoredSysctls(all, a.Config)}, nil
 }
 
 // awaitRestored waits until kernel parameters have their values of the active configuration, and
 // reboots the machine if some do not within the timeout: the kernel rejects their former values, or
 // an operation of the tried configuration does not end. A later configuration ends the wait.
-func (m *Manager) awaitRestored(ctx context.Context, c *config.Config, names []string, timeout, interval time.Duration) {
+func (m *Manager) awaitRestored(ctx context.Context, r restoration, timeout, interval time.Duration) {
 	waiting, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	for {
-		left, err := m.deps.UnrestoredSysctls(c, names)
+		left, err := m.deps.UnrestoredSysctls(r.config, r.names)
 		if err != nil {
 			left = []string{err.Error()}
 		}
-		if len(left) == 0 || m.Current().Config != c {
+		if len(left) == 0 || m.Current().Config != r.config {
 			return
 		}
 		if backoff.Sleep(waiting, interval) == nil {

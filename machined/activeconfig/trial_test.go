@@ -124,12 +124,12 @@ func TestRevertTrial(t *testing.T) {
 			}
 			tried.TrialEnd = time.Now()
 			m.cell.Set(tried)
-			names, err := m.revertTrial(tried.TrialEnd)
+			left, err := m.revertTrial(tried.TrialEnd)
 			if err != nil {
 				t.Fatal(err)
 			}
-			if len(names) > 0 {
-				m.awaitRestored(t.Context(), m.Current().Config, names, 50*time.Millisecond, time.Millisecond)
+			if len(left.names) > 0 {
+				m.awaitRestored(t.Context(), left, 50*time.Millisecond, time.Millisecond)
 			}
 			got := ""
 			select {
@@ -149,18 +149,18 @@ func TestRevertTrial(t *testing.T) {
 // TestRestoredLater checks that the wait for restored parameters ends with another configuration
 // and with the machine.
 func TestRestoredLater(t *testing.T) {
-	m := testManager(t, tuned("10", ""))
+	m, names := testManager(t, tuned("10", "")), []string{"vm.swappiness"}
 	m.deps.Reboot = func(why string) error { t.Errorf("reboots %s", why); return nil }
 	m.deps.UnrestoredSysctls = func(*config.Config, []string) ([]string, error) { return []string{"vm.swappiness"}, nil }
-	m.awaitRestored(t.Context(), &config.Config{}, []string{"vm.swappiness"}, time.Hour, time.Millisecond)
+	m.awaitRestored(t.Context(), restoration{&config.Config{}, names}, time.Hour, time.Millisecond)
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
-	m.awaitRestored(ended, m.Current().Config, []string{"vm.swappiness"}, time.Hour, time.Millisecond)
+	m.awaitRestored(ended, restoration{m.Current().Config, names}, time.Hour, time.Millisecond)
 
 	var lines []string
 	m.deps.Console = func(line string) { lines = append(lines, line) }
 	m.deps.Reboot = func(string) error { return errors.New("shuts down already") }
-	m.awaitRestored(t.Context(), m.Current().Config, []string{"vm.swappiness"}, time.Millisecond, time.Millisecond)
+	m.awaitRestored(t.Context(), restoration{m.Current().Config, names}, time.Millisecond, time.Millisecond)
 	if got := strings.Join(lines, "\n"); got != "shuts down already" {
 		t.Errorf("the console shows %q", got)
 	}
