@@ -10,6 +10,8 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"strconv"
+	"strings"
 	"sync"
 	"time"
 )
@@ -137,6 +139,43 @@ func (m *Machine) PID() int {
 		return 0
 	}
 	return m.current().cmd.Process.Pid
+}
+
+// ProcessorTime returns the processor time of this computer that the machine has used since
+// power-on: the time of the QEMU process with its threads, of which the emulated processors are the
+// largest part.
+func (m *Machine) ProcessorTime() (time.Duration, error) {
+	pid := m.PID()
+	if pid == 0 {
+		return 0, fmt.Errorf("machine %s: cannot read its processor time: it is off", m.spec.Name)
+	}
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return 0, fmt.Errorf("machine %s: cannot read its processor time: %w", m.spec.Name, err)
+	}
+	return processorTime(string(text))
+}
+
+// userHz is the unit of times in /proc/PID/stat, in all interfaces of Linux to programs.
+const userHz = 100
+
+// processorTime returns the sum of the fields utime and stime of /proc/PID/stat
+// (proc_pid_stat(5)). The second field, the name, may contain any character.
+func processorTime(stat string) (time.Duration, error) {
+	fields := strings.Fields(stat[strings.LastIndexByte(stat, ')')+1:])
+	const utime, stime = 11, 12 // fields 14 and 15; the third field is the first one here
+	if len(fields) <= stime {
+		return 0, fmt.Errorf("processor time: cannot understand %q", stat)
+	}
+	var sum time.Duration
+	for _, f := range []string{fields[utime], fields[stime]} {
+		ticks, err := strconv.ParseInt(f, 10, 64)
+		if err != nil {
+			return 0, fmt.Errorf("processor time: cannot understand %q: %w", stat, err)
+		}
+		sum += time.Duration(ticks) * (time.Second / userHz)
+	}
+	return sum, nil
 }
 
 // Events returns QEMU's reports since power-on: resets, the watchdog, the shutdown.

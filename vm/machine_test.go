@@ -73,3 +73,15 @@ func qemuLock(t *testing.T) {
 		t.Fatal(err)
 	}
 }
+
+func TestProcessorTime(t *testing.T) {
+	got, err := processorTime("42 (a) 7 (c) S 1 42 42 0 -1 4194560 9 0 0 0 1234 66 0 0 20 0 5 0 100\n")
+	if err != nil || got != 13*time.Second {
+		t.Errorf("%v, %v", got, err)
+	}
+	for _, text := range []string{"", "42 (a) S 1 2 3", "42 (a) S 1 42 42 0 -1 4194560 9 0 0 0 x 66 0"} {
+		if got, err := processorTime(text); err == nil {
+			t.Errorf("%q: %v", text, got)
+		}
+	}
+}
