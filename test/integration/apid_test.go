@@ -12,8 +12,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/rogpeppe/go-internal/testscript"
@@ -27,6 +25,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/client"
 	"github.com/orlop-os/orlop/pkg/pki"
+	"github.com/orlop-os/orlop/test/apiload"
 	"github.com/orlop-os/orlop/vm"
 )
 
@@ -37,19 +36,13 @@ type doorFigures struct {
 	WithoutRole      int `json:"methods_without_role"`
 	CallableByNobody int `json:"methods_callable_by_nobody"`
 	// number of pairs of a method and an unauthorized caller; each is tried on the machine
-	CasesRefused   int     `json:"cases_refused"`
-	DecodersFuzzed int     `json:"decoders_fuzzed"`
-	FuzzSeconds    int     `json:"fuzz_seconds"`
-	ApidAnonMiB    float64 `json:"apid_anon_mib"`
-	One            pace    `json:"clients_1"`
-	Many           pace    `json:"clients_64"`
-	Flood          flood   `json:"flood"`
-}
-
-type pace struct {
-	P50   float64 `json:"p50"`
-	P99   float64 `json:"p99"`
-	Calls float64 `json:"calls_per_s"`
+	CasesRefused   int          `json:"cases_refused"`
+	DecodersFuzzed int          `json:"decoders_fuzzed"`
+	FuzzSeconds    int          `json:"fuzz_seconds"`
+	ApidAnonMiB    float64      `json:"apid_anon_mib"`
+	One            apiload.Pace `json:"clients_1"`
+	Many           apiload.Pace `json:"clients_64"`
+	Flood          flood        `json:"flood"`
 }
 
 // flood holds the latency of an admitted client while other clients open handshakes as fast as they
@@ -69,8 +62,8 @@ func (s *story) doorVerb(ts *testscript.TestScript, neg bool, args []string) {
 	d := doorBed{s: s, ts: ts, to: s.machine(ts, args[0]).Addr().String() + ":50000"}
 	var out doorFigures
 	d.refusals(&out)
-	out.One = d.pace(1, measured)
-	out.Many = d.pace(64, measured)
+	out.One = d.pace(1)
+	out.Many = d.pace(64)
 	out.Flood = d.flood()
 	out.ApidAnonMiB = d.apidMemory()
 	if text, err := os.ReadFile(filepath.Join(*versions, "fuzz.json")); err == nil { // `make fuzz`
@@ -87,9 +80,6 @@ func (s *story) doorVerb(ts *testscript.TestScript, neg bool, args []string) {
 		ts.Fatalf("none of %d strangers was refused before the handshake", out.Flood.Tried)
 	}
 }
-
-// measured is the duration of a rate measurement: some hundred calls on an emulated processor.
-const measured = 10 * time.Second
 
 type doorBed struct {
 	s  *story
@@ -222,7 +212,7 @@ const perHost = 30
 
 // pace measures the rate of Version calls by this number of clients. Each client has its own
 // connection and makes one call after the other.
-func (d doorBed) pace(clients int, long time.Duration) pace {
+func (d doorBed) pace(clients int) apiload.Pace {
 	// one certificate per host, because apid limits the concurrent calls per certificate
 	var cert tls.Certificate
 	var open []*client.Client
@@ -242,94 +232,21 @@ func (d doorBed) pace(clients int, long time.Duration) pace {
 			h.Close()
 		}
 	}()
-	ctx, cancel := context.WithTimeout(context.Background(), long)
-	defer cancel()
-	var mu sync.Mutex
-	var all []time.Duration
-	var wait sync.WaitGroup
-	var failed error
-	for _, c := range open {
-		wait.Go(func() {
-			for ctx.Err() == nil {
-				began := time.Now()
-				calling, stop := context.WithTimeout(context.Background(), time.Minute)
-				_, err := c.Machine.Version(calling, &api.VersionRequest{})
-				stop()
-				mu.Lock()
-				all = append(all, time.Since(began))
-				failed = errors.Join(failed, err)
-				mu.Unlock()
-				if err != nil {
-					return
-				}
-			}
-		})
-	}
-	wait.Wait()
-	if failed != nil {
-		d.ts.Fatalf("Version with %d clients: %v", clients, failed)
-	}
-	slices.Sort(all)
-	at := func(share float64) float64 {
-		return float64(all[min(len(all)-1, int(share*float64(len(all))))].Microseconds()) / 1000
-	}
-	return pace{P50: at(0.5), P99: at(0.99), Calls: float64(len(all)) / long.Seconds()}
+	p, err := apiload.Measure(context.Background(), open, apiload.Measured)
+	d.ts.Check(err)
+	return p
 }
 
 // flood measures one client before and while two hosts open handshakes without a certificate as
 // fast as they can.
 func (d doorBed) flood() flood {
-	quiet := d.pace(1, measured)
-	ctx, cancel := context.WithCancel(context.Background())
-	var tried, refused atomic.Int64
-	var wait sync.WaitGroup
-	var hosts []*vm.Host
-	defer func() {
-		cancel()
-		wait.Wait()
-		for _, h := range hosts {
-			h.Close()
-		}
-	}()
-	for i := range 2 {
-		h := d.host(fmt.Sprintf("flood%d", i))
-		hosts = append(hosts, h)
-		for range 25 {
-			wait.Go(func() {
-				for ctx.Err() == nil {
-					without := d.stranger(ctx, h)
-					if ctx.Err() != nil {
-						return // the flood was ended; its last error has no meaning
-					}
-					tried.Add(1)
-					if without {
-						refused.Add(1)
-					}
-				}
-			})
-		}
-	}
-	loud := d.pace(1, measured)
-	f := flood{Tried: tried.Load(), Refused: refused.Load()}
-	f.QuietP99, f.P99, f.Ratio = quiet.P99, loud.P99, loud.P99/quiet.P99
-	return f
-}
-
-// unanswered is the time after which an attacking client gives up a connection and opens another;
-// normal TCP retransmits after a second.
-const unanswered = 100 * time.Millisecond
-
-// stranger opens a handshake, and reports whether it was rejected: the machine's kernel did not
-// answer, or apid closed the connection.
-func (d doorBed) stranger(ctx context.Context, h *vm.Host) (refused bool) {
-	ctx, cancel := context.WithTimeout(ctx, unanswered)
-	defer cancel()
-	raw, err := h.DialContext(ctx, "tcp", d.to)
-	if err != nil {
-		return true
-	}
-	defer raw.Close()
-	return tls.Client(raw, &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"h2"}}).HandshakeContext(ctx) != nil
+	quiet := d.pace(1)
+	load, err := apiload.StartFlood(func(name string) (*vm.Host, error) { return d.s.network.NewHost(name, netip.Addr{}) }, d.to)
+	d.ts.Check(err)
+	defer load.Stop() // after a failed measurement
+	loud := d.pace(1)
+	tried, refused := load.Stop()
+	return flood{Tried: tried, Refused: refused, QuietP99: quiet.P99, P99: loud.P99, Ratio: loud.P99 / quiet.P99}
 }
 
 // apidMemory returns the private memory of apid in MiB.

@@ -1,0 +1,85 @@
+package apiload
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+
+	"github.com/orlop-os/orlop/pkg/api"
+	"github.com/orlop-os/orlop/pkg/backoff"
+	"github.com/orlop-os/orlop/pkg/client"
+	"github.com/orlop-os/orlop/vm"
+)
+
+// fakeConn answers Version after a pause, or with an error.
+type fakeConn struct {
+	grpc.ClientConnInterface
+	pause time.Duration
+	err   error
+}
+
+func (c fakeConn) Invoke(ctx context.Context, method string, _, _ any, _ ...grpc.CallOption) error {
+	if method != api.Machine_Version_FullMethodName {
+		return errors.New("unexpected call: " + method)
+	}
+	return errors.Join(backoff.Sleep(ctx, c.pause), c.err)
+}
+
+func TestMeasure(t *testing.T) {
+	const pause, long = 10 * time.Millisecond, 200 * time.Millisecond
+	c := client.Over(fakeConn{pause: pause})
+	p, err := Measure(t.Context(), []*client.Client{c, c}, long)
+	if err != nil || p.P50 < 10 || p.P99 < p.P50 || p.Calls <= 0 || p.Calls > 2*100 {
+		t.Errorf("%+v, %v", p, err)
+	}
+	broken := client.Over(fakeConn{err: errors.New("broken")})
+	if _, err := Measure(t.Context(), []*client.Client{c, broken}, long); err == nil || !strings.Contains(err.Error(), "Version with 2 clients: broken") {
+		t.Errorf("with a broken client: %v", err)
+	}
+}
+
+func TestPace(t *testing.T) {
+	var all []time.Duration
+	for n := range 200 {
+		all = append(all, time.Duration(200-n)*time.Millisecond)
+	}
+	if p, err := pace(all, 10*time.Second); err != nil || p != (Pace{P50: 101, P99: 199, Calls: 20}) {
+		t.Errorf("%+v, %v", p, err)
+	}
+	if _, err := pace(nil, time.Second); err == nil {
+		t.Error("there is a latency without calls")
+	}
+}
+
+// TestFlood opens handshakes to a host that accepts no connection, so all are rejected.
+func TestFlood(t *testing.T) {
+	network, err := vm.NewNetwork(vm.NetworkSpec{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer network.Close()
+	var names []string
+	f, err := StartFlood(func(name string) (*vm.Host, error) {
+		names = append(names, name)
+		return network.NewHost(name, netip.Addr{})
+	}, network.Gateway().String()+":50000")
+	if err != nil {
+		t.Fatal(err)
+	}
+	deadline, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	for f.tried.Load() == 0 {
+		if err := backoff.Sleep(deadline, time.Millisecond); err != nil {
+			t.Error(err)
+			break
+		}
+	}
+	if tried, refused := f.Stop(); tried == 0 || refused != tried || len(names) != floodHosts {
+		t.Errorf("%d of %d handshakes were rejected, from %q", refused, tried, names)
+	}
+}
