@@ -136,20 +136,6 @@ func TestRolled(t *testing.T) {
 	}
 }
 
-func TestProcessors(t *testing.T) {
-	before := machineLook{cpus: 2, uptime: 100, idle: 150, processors: map[string]float64{"api": 10, "apid": 1}}
-	after := machineLook{cpus: 2, uptime: 110, idle: 155, processors: map[string]float64{"api": 22, "apid": 1.01, "new": 1}}
-	if got := after.busySince(before); got == nil || *got != 0.75 {
-		t.Errorf("busy %v", got)
-	}
-	if got := before.busySince(before); got != nil {
-		t.Errorf("busy in no time: %v", *got)
-	}
-	if got := after.processorsSince(before); len(got) != 2 || got["api"] != 12 || got["new"] != 1 {
-		t.Errorf("%v", got)
-	}
-}
-
 // TestHalf checks that the load ends early enough to read its results.
 func TestHalf(t *testing.T) {
 	b := &bench{options: options{load: time.Minute}}

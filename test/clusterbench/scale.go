@@ -4,11 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"time"
 
@@ -164,7 +162,7 @@ func (b *bench) loadWith(ctx context.Context, fleet *simulation.Fleet, r *scaleR
 	if err != nil {
 		return err
 	}
-	r.QuietBusy = after.busySince(before)
+	r.QuietBusy = after.BusySince(before.Use)
 	requests, err := b.latencies(ctx)
 	if err != nil {
 		return err
@@ -187,7 +185,7 @@ func (b *bench) sumUp(ctx context.Context, r *scaleRun, fleet *simulation.Fleet,
 	if err != nil {
 		return err
 	}
-	r.LoadBusy, r.Memory, r.ProcessorS = after.busySince(before), &after.usage, after.processorsSince(before)
+	r.LoadBusy, r.Memory, r.ProcessorS = after.BusySince(before.Use), &after.usage, after.Since(before.Use)
 	now, err := b.latencies(ctx)
 	if err != nil {
 		return err
@@ -348,57 +346,16 @@ func (b *bench) latencies(ctx context.Context) (latencies, error) {
 // machineLook holds the machine's figures of its memory and its processors.
 type machineLook struct {
 	usage
-	cpus         int
-	uptime, idle float64            // seconds; sum over all processors
-	processors   map[string]float64 // seconds by service
+	machinestate.Use
 }
 
 func (b *bench) lookAtMachine(ctx context.Context) (machineLook, error) {
 	var l machineLook
 	err := b.with(ctx, b.cluster.Name, func(c *client.Client) (err error) {
-		if l.usage, err = readUsage(ctx, c, "cp1"); err != nil {
-			return err
-		}
-		system, err := machinestate.Get[struct {
-			CPUs          int     `json:"cpus"`
-			UptimeSeconds float64 `json:"uptimeSeconds"`
-			IdleSeconds   float64 `json:"idleSeconds"`
-		}](ctx, c, "system")
-		if err != nil {
-			return err
-		}
-		l.cpus, l.uptime, l.idle = system.CPUs, system.UptimeSeconds, system.IdleSeconds
-		processes, err := machinestate.Get[[]machinestate.Process](ctx, c, "processes")
-		if err != nil {
-			return err
-		}
-		services, err := machinestate.Get[[]machinestate.Service](ctx, c, "services")
-		l.processors = map[string]float64{}
-		for i, name := range machinestate.Names(processes, services) {
-			l.processors[name] += processes[i].ProcessorSeconds
+		if l.usage, err = readUsage(ctx, c, "cp1"); err == nil {
+			l.Use, err = machinestate.ReadUse(ctx, c)
 		}
 		return err
 	})
 	return l, err
-}
-
-// busySince returns the busy share of the processors' time; nil if no time has passed.
-func (l machineLook) busySince(before machineLook) *float64 {
-	time := float64(l.cpus) * (l.uptime - before.uptime)
-	if time <= 0 {
-		return nil
-	}
-	busy := min(1, max(0, 1-(l.idle-before.idle)/time))
-	return &busy
-}
-
-// processorsSince returns the processor time of each service since before.
-func (l machineLook) processorsSince(before machineLook) map[string]float64 {
-	out := map[string]float64{}
-	for _, name := range slices.Sorted(maps.Keys(l.processors)) {
-		if took := l.processors[name] - before.processors[name]; took > 0.05 {
-			out[name] = took
-		}
-	}
-	return out
 }

@@ -2,6 +2,7 @@
 package machinestate
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -24,8 +25,19 @@ const callLimit = 20 * time.Second
 
 // Moment is an entry of the topic "timeline".
 type Moment struct {
-	Name    string  `json:"name"`
-	Seconds float64 `json:"seconds"` // since init started
+	Name    string
+	Seconds float64 // since init started
+}
+
+// UnmarshalJSON reads an entry. In release 0.1.0 the field of the name has another name.
+func (m *Moment) UnmarshalJSON(text []byte) error {
+	var entry struct {
+		Name, What string
+		Seconds    float64
+	}
+	err := json.Unmarshal(text, &entry)
+	m.Name, m.Seconds = cmp.Or(entry.Name, entry.What), entry.Seconds
+	return err
 }
 
 // Service is the used part of an entry of the topic "services".
