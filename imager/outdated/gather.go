@@ -30,6 +30,8 @@ var Sources = []Source{
 	{File: "hack/tools/go.mod", Packages: []string{"tool"}},
 	{File: "hack/charts/go.mod", Packages: []string{"./...", "tool"}},
 	{File: "test/conformance/suite/go.mod", Packages: []string{"tool"}},
+	// It follows go.mod (TestBaselineVersions). Its container runtime is imager/components.
+	{File: "test/bench/baseline/go.mod", Packages: []string{"./...", "tool"}},
 }
 
 // Scan is a set of packages that are built together with the same settings.

@@ -1,0 +1,40 @@
+// Command hyper is upstream Kubernetes and etcd in a single executable. The name of a link to it
+// selects the component. So the processes of the baseline share a file.
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/spf13/cobra"
+	"go.etcd.io/etcd/server/v3/etcdmain"
+	apiserver "k8s.io/kubernetes/cmd/kube-apiserver/app"
+	controllers "k8s.io/kubernetes/cmd/kube-controller-manager/app"
+	scheduler "k8s.io/kubernetes/cmd/kube-scheduler/app"
+	kubelet "k8s.io/kubernetes/cmd/kubelet/app"
+)
+
+func main() {
+	var c *cobra.Command
+	switch name := filepath.Base(os.Args[0]); name {
+	case "etcd":
+		etcdmain.Main(os.Args)
+		return
+	case "kube-apiserver":
+		c = apiserver.NewAPIServerCommand()
+	case "kube-controller-manager":
+		c = controllers.NewControllerManagerCommand()
+	case "kube-scheduler":
+		c = scheduler.NewSchedulerCommand()
+	case "kubelet":
+		c = kubelet.NewKubeletCommand(context.Background())
+	default:
+		fmt.Fprintf(os.Stderr, "hyper: %s: is no component; link one of their names to this file\n", name)
+		os.Exit(2)
+	}
+	if c.Execute() != nil {
+		os.Exit(1)
+	}
+}
