@@ -30,7 +30,14 @@ var publicKeys = []string{"build/operator/ca.crt", "build/release/keys.pem"}
 var kept = []string{"disk.raw", "disk.raw.zst", "netboot.efi", "orlop.bundle", "manifest.json", "sbom.spdx.json"}
 
 // required are the files without which a build is incomplete.
-var required = []string{"disk.raw", "orlop.bundle", "manifest.json", "bin/orlopctl"}
+var required = []string{"disk.raw", "disk.raw.zst", "orlop.bundle", "manifest.json", "bin/orlopctl", nextBundle}
+
+// nextBundle is an upgrade of the release to the same programs with a higher version, with which
+// `make bench` measures upgrades of the release.
+const nextBundle = "next/orlop.bundle"
+
+// nextVersion is the version of nextBundle, as in `make versions`.
+const nextVersion = "99.0.0"
 
 // builder provides a release.
 type builder struct {
@@ -65,7 +72,7 @@ func (b *builder) provide() (string, error) {
 		return "", err
 	}
 	defer unlock()
-	switch err := verifySums(dir); {
+	switch err := verify(dir); {
 	case err == nil:
 		fmt.Fprintf(b.log, "release %s is complete in %s\n", b.Version, dir)
 		return dir, nil
@@ -76,6 +83,20 @@ func (b *builder) provide() (string, error) {
 		return "", err
 	}
 	return dir, b.build(dir)
+}
+
+// verify checks that a directory has the files in sumsFile and all required files. A former version
+// of this program made fewer files. The error is fs.ErrNotExist if the directory is missing.
+func verify(dir string) error {
+	if err := verifySums(dir); err != nil {
+		return err
+	}
+	for _, name := range required {
+		if _, err := os.Stat(filepath.Join(dir, name)); err != nil {
+			return fmt.Errorf("is incomplete: %v", err) // not fs.ErrNotExist
+		}
+	}
+	return nil
 }
 
 // keyDigest returns the digest of the keys that the image of the release will trust.
@@ -122,12 +143,13 @@ func (b *builder) build(dir string) error {
 		return err
 	}
 	fmt.Fprintf(b.log, "building release %s, commit %s\n", b.Version, b.Commit)
-	image := exec.Command("make", "image", "PROFILE="+b.profile)
-	image.Dir, image.Stdout, image.Stderr = tree, b.log, b.log
-	image.Env = cleanEnvironment(os.Environ())
-	if err := image.Run(); err != nil {
+	if err := b.run(tree, "make", "image", "PROFILE="+b.profile); err != nil {
 		return fmt.Errorf("cannot build: make image: %w; a package that Debian no longer serves must be in %s under the name <SHA-256>.deb (snapshot.debian.org has all versions)",
 			err, filepath.Join(b.repository, packageCache))
+	}
+	if err := b.run(tree, filepath.Join("build", "bin", "imager"), "-profile", filepath.Join("profiles", b.profile+".yaml"),
+		"-outputs", "orlop.bundle", "-bin", "", "-out", filepath.Join("build", "next"), "-version", nextVersion); err != nil {
+		return fmt.Errorf("cannot build version %s of it: %w", nextVersion, err)
 	}
 	result := filepath.Join(work, "result")
 	if err := collect(filepath.Join(tree, "build"), b.profile, result); err != nil {
@@ -140,6 +162,14 @@ func (b *builder) build(dir string) error {
 		return err
 	}
 	return os.Rename(result, dir)
+}
+
+// run runs a program of the release in its tree.
+func (b *builder) run(tree, program string, args ...string) error {
+	c := exec.Command(program, args...)
+	c.Dir, c.Stdout, c.Stderr = tree, b.log, b.log
+	c.Env = cleanEnvironment(os.Environ())
+	return c.Run()
 }
 
 // checkOut makes a clone with the commit and its tag. The clone uses the objects of the repository.
@@ -192,6 +222,12 @@ func collect(build, profile, result string) error {
 	}
 	if err := os.Rename(filepath.Join(build, "bin"), filepath.Join(result, "bin")); err != nil {
 		return fmt.Errorf("make image has built no programs: %w", err)
+	}
+	if err := os.MkdirAll(filepath.Dir(filepath.Join(result, nextBundle)), 0o755); err != nil {
+		return err
+	}
+	if err := os.Rename(filepath.Join(build, nextBundle), filepath.Join(result, nextBundle)); err != nil {
+		return fmt.Errorf("the imager has built no bundle: %w", err)
 	}
 	for _, name := range required {
 		if _, err := os.Stat(filepath.Join(result, name)); err != nil {

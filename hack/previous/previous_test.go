@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"bytes"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -62,7 +63,10 @@ const fakeMakefile = `image:
 	cat build/release/signing.key > build/$(PROFILE)/orlop.bundle
 	git describe --tags > build/$(PROFILE)/manifest.json
 	echo "disk of $$(cat profiles/VERSION), flags '$$MAKEFLAGS$$GOFLAGS'" > build/$(PROFILE)/disk.raw
+	echo compressed > build/$(PROFILE)/disk.raw.zst
 	echo tool > build/bin/orlopctl
+	printf '#!/bin/sh\nmkdir -p build/next && echo "$$*" > build/next/orlop.bundle\n' > build/bin/imager
+	chmod +x build/bin/imager
 	echo package > build/cache/deb/aa.deb
 	echo built >> $(COUNT)
 `
@@ -130,6 +134,7 @@ func TestProvide(t *testing.T) {
 	}
 	for name, want := range map[string]string{
 		"orlop.bundle": "private", "manifest.json": "0.1.0\n", "disk.raw": "disk of 0.1.0, flags ' -- PROFILE=qemu'\n", "bin/orlopctl": "tool\n",
+		"next/orlop.bundle": "-profile profiles/qemu.yaml -outputs orlop.bundle -bin  -out build/next -version 99.0.0\n",
 	} {
 		if text, err := os.ReadFile(filepath.Join(dir, name)); err != nil || string(text) != want {
 			t.Errorf("%s holds %q, %v; want %q", name, text, err, want)
@@ -153,13 +158,16 @@ func TestProvide(t *testing.T) {
 		"a changed file":   func() error { return os.WriteFile(filepath.Join(dir, "disk.raw"), []byte("else"), 0o600) },
 		"a missing file":   func() error { return os.Remove(filepath.Join(dir, "orlop.bundle")) },
 		"no list of files": func() error { return os.Remove(filepath.Join(dir, sumsFile)) },
+		"no bundle, of a former version of this program": func() error {
+			return errors.Join(os.RemoveAll(filepath.Join(dir, "next")), writeSums(dir))
+		},
 	} {
 		if err := damage(); err != nil {
 			t.Fatal(err)
 		}
 		was := builds()
-		if _, err := b.provide(); err != nil || builds() != was+1 || verifySums(dir) != nil {
-			t.Errorf("%s: %v, %d builds, then %v", name, err, builds()-was, verifySums(dir))
+		if _, err := b.provide(); err != nil || builds() != was+1 || verify(dir) != nil {
+			t.Errorf("%s: %v, %d builds, then %v", name, err, builds()-was, verify(dir))
 		}
 	}
 	if err := os.WriteFile(filepath.Join(b.repository, publicKeys[1]), []byte("other keys"), 0o600); err != nil {
