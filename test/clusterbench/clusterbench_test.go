@@ -31,7 +31,7 @@ func TestFlags(t *testing.T) {
 	if o, err := parse([]string{"-only", "join,memory"}); err != nil || !slices.Equal(o.only, []string{"join", "memory"}) {
 		t.Errorf("-only: %+v, %v", o, err)
 	}
-	for _, args := range [][]string{{"-only", "jion"}, {"-cuts", "0"}, {"more"}, {"-idle", "-1s"}, {"-nodes", "200,100"}, {"-nodes", "many"}, {"-nodes", "0"}, {"-load", "0s"}} {
+	for _, args := range [][]string{{"-only", "jion"}, {"-cuts", "0"}, {"more"}, {"-idle", "-1s"}, {"-nodes", "200,100"}, {"-nodes", "many"}, {"-nodes", "0"}, {"-load", "0s"}, {"-pairs", "0"}, {"-against", "/nonexistent"}} {
 		if _, err := parse(args); err == nil {
 			t.Errorf("%q is accepted", args)
 		}
@@ -184,7 +184,7 @@ func TestRecord(t *testing.T) {
 	f.add(usage{Name: "w1", UsedMiB: 180})
 	f.add(usage{Name: "w2", UsedMiB: 190, AnonMiB: map[string]float64{"kubelet": 40, "apid": 60}})
 	f.ended(outcome{At: at(0).UTC(), TookS: 61, Error: "enough"})
-	if err := r.add("memory", f); err != nil {
+	if err := r.add(measured{pair: 1, name: "memory", figures: f}); err != nil {
 		t.Fatal(err)
 	}
 	text, err := os.ReadFile(file)

@@ -3,6 +3,7 @@
 // target.
 //
 //	main.go       flags, and one part after the other
+//	compare.go    the comparison with a former release, and the asked values
 //	report.go     common code: results, and the stored files of the machines
 //	timeline.go   the moments of a machine, by one clock
 //	create.go     three control-plane machines and two workers, from power-on to all Nodes Ready
@@ -36,6 +37,7 @@ import (
 
 	"github.com/orlop-os/orlop/test/command"
 	"github.com/orlop-os/orlop/test/localcluster"
+	"github.com/orlop-os/orlop/test/targets"
 	"github.com/orlop-os/orlop/vm"
 )
 
@@ -47,12 +49,15 @@ type options struct {
 	nodes                     []int
 	load                      time.Duration
 	dilation, scaleDilation   int
+	former                    *targets.Former // nil: no comparison with a former release
+	pairs                     int
+	command                   string // for the report
 }
 
 func main() { command.Main("clusterbench", parse, run) }
 
 func parse(args []string) (options, error) {
-	var o options
+	o := options{command: command.Line("go run ./test/clusterbench", args)}
 	f := flag.NewFlagSet("clusterbench", flag.ContinueOnError)
 	f.StringVar(&o.image, "image", filepath.Join("build", "qemu"), "`directory` of the image")
 	f.StringVar(&o.bin, "bin", filepath.Join("build", "bin"), "`directory` of orlopctl")
@@ -65,6 +70,8 @@ func parse(args []string) (options, error) {
 	f.IntVar(&o.cuts, "cuts", 2, "how often the machine that answers for the virtual address loses its power")
 	nodes := f.String("nodes", "200,1000", "`numbers` of simulated nodes, each with what is there of the one before")
 	f.DurationVar(&o.load, "load", 90*time.Second, "how long the pods of simulated nodes may take to be created, and to be rolled")
+	former := f.String("against", "", "`directory` or bundle of a former release, such as build/previous, of which the same parts but "+strings.Join(notComparable(), " and ")+" are measured; empty: none")
+	f.IntVar(&o.pairs, "pairs", 1, "how many times all is measured, in turn and in reverse")
 	if err := f.Parse(args); err != nil {
 		return o, err
 	}
@@ -80,6 +87,16 @@ func parse(args []string) (options, error) {
 	}
 	if o.cuts < 1 || o.idle < 0 || o.load <= 0 {
 		return o, fmt.Errorf("-cuts %d -idle %s -load %s: cannot use: expected one cut or more, and times that can be waited for", o.cuts, o.idle, o.load)
+	}
+	if o.pairs < 1 {
+		return o, fmt.Errorf("-pairs %d: cannot use: expected 1 or more", o.pairs)
+	}
+	if *former != "" {
+		release, err := targets.OpenFormer(*former)
+		if err != nil {
+			return o, err
+		}
+		o.former = &release
 	}
 	o.only = names()
 	if *only != "" {
@@ -145,6 +162,11 @@ func names() []string {
 	return all
 }
 
+// notComparable returns the parts that are not measured on a former release.
+func notComparable() []string {
+	return slices.DeleteFunc(names(), func(name string) bool { return slices.Contains(comparable, name) })
+}
+
 const (
 	controlPlanes         = 3
 	workers               = 2
@@ -164,9 +186,29 @@ func clusterPatch() string {
 	return "kind: Cluster\nspec: {virtualAddresses: [" + virtualAddress().String() + "]}\n"
 }
 
+// side is a version of our system.
+type side struct {
+	dir        string // of its logs, in the directory of the pair
+	image, bin string
+	former     bool
+	only       []string // parts
+}
+
+// sides returns our version and, if there is one, the former release.
+func (o options) sides() []side {
+	list := []side{{dir: "ours", image: o.image, bin: o.bin, only: o.only}}
+	if o.former != nil {
+		only := slices.DeleteFunc(slices.Clone(o.only), func(name string) bool { return !slices.Contains(comparable, name) })
+		list = append(list, side{dir: "release", image: o.former.Image, bin: o.former.Bin, former: true, only: only})
+	}
+	return list
+}
+
 // bench is the measured cluster.
 type bench struct {
 	options
+	side    side
+	pair    int
 	dir     string // for all files except the figures
 	cluster localcluster.Cluster
 	power   *vm.Client
@@ -178,6 +220,22 @@ type bench struct {
 	images   bool // the workers have the pods' image
 }
 
+// kind is a kind of cluster with its parts.
+type kind struct {
+	cluster localcluster.Cluster
+	patch   string
+	parts   []part
+}
+
+func (o options) kinds() []kind {
+	five := localcluster.Cluster{Name: "bench", ControlPlanes: controlPlanes, Workers: workers, MemoryMiB: controlPlaneMemoryMiB, WorkerMemoryMiB: workerMemoryMiB, CPUs: cpus, Dilation: o.dilation}
+	two := localcluster.Cluster{Name: "pods", ControlPlanes: 1, Workers: 1, MemoryMiB: controlPlaneMemoryMiB, CPUs: cpus, Dilation: o.dilation}
+	one := localcluster.Cluster{Name: "scale", ControlPlanes: 1, MemoryMiB: scaleMemoryMiB, Dilation: o.scaleDilation}
+	return []kind{{five, clusterPatch(), onFive()}, {two, "kind: Cluster\nspec: {}\n", onTwo()}, {one, scalePatch(), onOne(o)}}
+}
+
+// run measures the kinds of clusters in turn, and each on both versions, so that the halves of a
+// pair are close to each other.
 func run(ctx context.Context, o options) error {
 	dir, err := filepath.Abs(filepath.Join(filepath.Dir(o.out), "bench-cluster"))
 	if err != nil {
@@ -190,45 +248,56 @@ func run(ctx context.Context, o options) error {
 		return fmt.Errorf("logs: cannot create the directory: %w", err)
 	}
 	r := record{file: o.out}
+	if o.former != nil {
+		r.former = o.former.Version
+	}
 	if err := r.read(); err != nil {
 		return err
 	}
-	five := localcluster.Cluster{Name: "bench", ControlPlanes: controlPlanes, Workers: workers, MemoryMiB: controlPlaneMemoryMiB, WorkerMemoryMiB: workerMemoryMiB, CPUs: cpus, Dilation: o.dilation}
-	two := localcluster.Cluster{Name: "pods", ControlPlanes: 1, Workers: 1, MemoryMiB: controlPlaneMemoryMiB, CPUs: cpus, Dilation: o.dilation}
-	one := localcluster.Cluster{Name: "scale", ControlPlanes: 1, MemoryMiB: scaleMemoryMiB, Dilation: o.scaleDilation}
-	failed := errors.Join(
-		onCluster(ctx, &bench{options: o, dir: dir, cluster: five}, clusterPatch(), onFive(), &r),
-		onCluster(ctx, &bench{options: o, dir: dir, cluster: two}, "kind: Cluster\nspec: {}\n", onTwo(), &r),
-		onCluster(ctx, &bench{options: o, dir: dir, cluster: one}, scalePatch(), onOne(o), &r),
-	)
+	var failed error
+	for pair := 1; pair <= o.pairs; pair++ {
+		for _, k := range o.kinds() {
+			for _, s := range targets.InTurn(o.sides(), pair) {
+				b := &bench{options: o, side: s, pair: pair, cluster: k.cluster, dir: filepath.Join(dir, fmt.Sprintf("pair-%d", pair), s.dir)}
+				failed = errors.Join(failed, b.onCluster(ctx, k, &r))
+			}
+		}
+	}
 	r.print(os.Stdout)
+	fmt.Println()
+	if err := targets.Store(os.Stdout, filepath.Join(dir, "targets.md"), o.command, results(r.measured, r.former)); err != nil {
+		failed = errors.Join(failed, err)
+	}
 	fmt.Printf("\nThe figures are in the field cluster of %s; consoles and events are in %s.\n", o.out, dir)
 	return failed
 }
 
 // onCluster measures the selected parts, if any, and ends their cluster. The first part creates the
 // cluster.
-func onCluster(ctx context.Context, b *bench, patch string, list []part, r *record) (err error) {
-	isWanted := func(p part) bool { return slices.Contains(b.only, p.name) }
-	if ctx.Err() != nil || !slices.ContainsFunc(list, isWanted) {
+func (b *bench) onCluster(ctx context.Context, k kind, r *record) (err error) {
+	isWanted := func(p part) bool { return slices.Contains(b.side.only, p.name) }
+	if ctx.Err() != nil || !slices.ContainsFunc(k.parts, isWanted) {
 		return nil
 	}
 	c := &b.cluster
-	c.Bin, c.Image, c.Operator = b.bin, b.image, b.operator
+	c.Bin, c.Image, c.Operator = b.side.bin, b.side.image, b.operator
 	c.Dir, c.Patch = filepath.Join(b.dir, c.Name+"-cluster"), filepath.Join(b.dir, c.Name+".yaml")
-	if err := os.WriteFile(c.Patch, []byte(patch), 0o600); err != nil {
+	if err := os.MkdirAll(b.dir, 0o755); err != nil {
+		return fmt.Errorf("logs: cannot create the directory: %w", err)
+	}
+	if err := os.WriteFile(c.Patch, []byte(k.patch), 0o600); err != nil {
 		return fmt.Errorf("patch: cannot write: %w", err)
 	}
 	defer func() {
 		err = errors.Join(err, b.keep(context.WithoutCancel(ctx)), c.Destroy(ctx))
 	}()
-	for i, p := range list {
+	for i, p := range k.parts {
 		if i > 0 && !isWanted(p) {
 			continue
 		}
 		figures, failure := p.run(ctx, b)
 		if isWanted(p) {
-			err = errors.Join(err, r.add(p.name, figures))
+			err = errors.Join(err, r.add(measured{pair: b.pair, former: b.side.former, name: p.name, figures: figures}))
 		}
 		err = errors.Join(err, failure)
 		if i == 0 && failure != nil || ctx.Err() != nil {

@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -16,6 +17,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/client"
 	"github.com/orlop-os/orlop/test/benchfile"
 	"github.com/orlop-os/orlop/test/machinestate"
+	"github.com/orlop-os/orlop/test/targets"
 	"github.com/orlop-os/orlop/vm"
 )
 
@@ -39,6 +41,8 @@ type figures interface {
 	ended(outcome)
 	// rows returns the lines of the table: label, value, and target.
 	rows() []row
+	// values returns the figures that can be compared with those of a former release.
+	values() values
 }
 
 type row struct{ what, value, wanted string }
@@ -69,48 +73,96 @@ func say(format string, values ...any) {
 	fmt.Printf("%s  %s\n", time.Now().Format(time.TimeOnly), fmt.Sprintf(format, values...))
 }
 
-// record is the field Cluster of the file: an object with a field per part. Parts without a new
-// measurement keep their figures.
+// record is the field Cluster of the file: an object with a field per part, and the fields of the
+// comparison. Parts without a new measurement keep their figures.
 type record struct {
 	file     string
+	former   string // version of the former release; empty: none
 	fields   map[string]json.RawMessage
+	against  against
 	measured []measured // in this run
 }
 
-type measured struct {
-	name string
-	figures
-}
+// The fields beside those of the parts.
+const againstField, targetsField = "against", "targets"
 
 func (r *record) read() error {
 	r.fields = map[string]json.RawMessage{}
 	text, err := benchfile.Read(r.file, benchfile.Cluster)
-	if err != nil || text == nil {
-		return err
+	if err == nil && text != nil {
+		if err = json.Unmarshal(text, &r.fields); err == nil && r.fields[againstField] != nil {
+			err = json.Unmarshal(r.fields[againstField], &r.against)
+		}
+		if err != nil {
+			err = fmt.Errorf("%s: cannot keep the cluster's figures that are there: %w; remove the file if they are not wanted", r.file, err)
+		}
 	}
-	if err := json.Unmarshal(text, &r.fields); err != nil {
-		return fmt.Errorf("%s: cannot keep the cluster's figures that are there: %w; remove the file if they are not wanted", r.file, err)
+	if r.against.Version != r.former || r.against.Parts == nil {
+		r.against = against{Version: r.former, Parts: map[string]json.RawMessage{}}
 	}
-	return nil
+	return err
 }
 
 // add adds the figures of a part and writes the file, so an interrupted run leaves its results.
-func (r *record) add(name string, f figures) error {
-	text, err := json.Marshal(f)
+func (r *record) add(m measured) error {
+	text, err := json.Marshal(m.figures)
 	if err != nil {
 		return fmt.Errorf("report: cannot format: %w", err)
 	}
-	r.fields[name] = text
-	r.measured = append(r.measured, measured{name, f})
+	r.measured = append(r.measured, m)
+	if m.former {
+		r.against.Parts[m.name] = text
+	} else {
+		r.fields[m.name] = text
+	}
+	if r.former != "" {
+		r.against.compare(r.measured)
+		if r.fields[againstField], err = json.Marshal(r.against); err != nil {
+			return fmt.Errorf("report: cannot format: %w", err)
+		}
+	}
+	if err := r.addTargets(); err != nil {
+		return err
+	}
 	return benchfile.WriteCluster(r.file, r.fields)
+}
+
+// addTargets replaces the results of the targets that were measured in this run.
+func (r *record) addTargets() error {
+	var all []targets.Result
+	if text := r.fields[targetsField]; text != nil {
+		if err := json.Unmarshal(text, &all); err != nil {
+			return fmt.Errorf("report: the targets of an earlier run: %w", err)
+		}
+	}
+	for _, result := range results(r.measured, r.former) {
+		if result.Ours == nil {
+			continue
+		}
+		i := slices.IndexFunc(all, func(before targets.Result) bool { return before.Figure == result.Figure })
+		if i < 0 {
+			i, all = len(all), append(all, result)
+		}
+		all[i] = result
+	}
+	text, err := json.Marshal(all)
+	if err != nil {
+		return fmt.Errorf("report: cannot format: %w", err)
+	}
+	r.fields[targetsField] = text
+	return nil
 }
 
 func (r *record) print(out io.Writer) {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "\nPART\tFIGURE\tVALUE\tWANTED")
 	for _, m := range r.measured {
+		name := m.name
+		if m.former {
+			name += " of " + r.former
+		}
 		for _, line := range m.rows() {
-			fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", m.name, line.what, line.value, line.wanted)
+			fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", name, line.what, line.value, line.wanted)
 		}
 	}
 	w.Flush()

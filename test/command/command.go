@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 )
 
@@ -27,4 +28,15 @@ func Main[Options any](name string, parse func(args []string) (Options, error), 
 		fmt.Fprintf(os.Stderr, "%s: %v\n", name, err)
 		os.Exit(1)
 	}
+}
+
+// Line returns a command with its arguments for a shell, to show it in a report.
+func Line(command string, args []string) string {
+	for _, a := range args {
+		if a == "" || strings.ContainsAny(a, " \t\n'\"\\$`|&;()<>*?[]#~!{}") {
+			a = "'" + strings.ReplaceAll(a, "'", `'\''`) + "'"
+		}
+		command += " " + a
+	}
+	return command
 }
