@@ -103,7 +103,8 @@ versions: image operator ## what else the stories need: other versions of the im
 	cp profiles/VERSION $(BUILD)/generic/
 	$(BUILD)/bin/imager -profile $(BUILD)/generic/$(PROFILE).yaml -out $(BUILD)/generic -outputs disk.raw -bin ''
 
-# The result is in build/previous: disk.raw, orlop.bundle, manifest.json and bin/orlopctl of that release.
+# The result is in build/previous: disk.raw, orlop.bundle, manifest.json and bin/orlopctl of that release, and
+# next/orlop.bundle, the same programs with a higher version.
 release-previous: packages tools $(BUILD)/operator/ca.crt $(BUILD)/release/signing.key ## build the last release of releases.yaml, once per computer (RELEASE=0.1.0: this one)
 	go run ./hack/previous -profile $(PROFILE) -link $(BUILD)/previous $(if $(RELEASE),-version $(RELEASE))
 
@@ -221,11 +222,12 @@ cuts: versions ## a few of them (two minutes)
 reproducible: packages tools $(BUILD)/operator/ca.crt $(BUILD)/release/signing.key ## build the image twice, once from nothing, in different directories, and compare every byte (ten minutes)
 	ORLOP_TEST_REPRODUCIBLE=1 go test ./imager -count=1 -run 'TestReproducible$$' -v -timeout 90m
 
-bench: versions ## figures against the same Kubernetes as separate processes; see docs/bench.md
-	CGO_ENABLED=0 go run ./test/bench -image $(IMAGE) -out $(BUILD)/bench.json
+# AGAINST names a former release in both: build/previous, which `make release-previous` makes, or another directory of a release.
+bench: versions ## figures against the same Kubernetes as separate processes, AGAINST=build/previous a former release, too; see docs/bench.md
+	CGO_ENABLED=0 go run ./test/bench -image $(IMAGE) -out $(BUILD)/bench.json $(if $(PAIRS),-pairs $(PAIRS)) $(if $(AGAINST),-against $(AGAINST))
 
-bench-cluster: image operator ## figures of whole clusters into the same file, PARTS=create,join,… (all); see docs/bench.md (four hours at most)
-	CGO_ENABLED=0 go run ./test/clusterbench -image $(IMAGE) -out $(BUILD)/bench.json $(if $(PARTS),-only $(PARTS))
+bench-cluster: image operator ## figures of whole clusters into the same file, PARTS=create,join,… (all) AGAINST=build/previous; see docs/bench.md (four hours at most for each version)
+	CGO_ENABLED=0 go run ./test/clusterbench -image $(IMAGE) -out $(BUILD)/bench.json $(if $(PARTS),-only $(PARTS)) $(if $(LOAD),-load $(LOAD)) $(if $(PAIRS),-pairs $(PAIRS)) $(if $(AGAINST),-against $(AGAINST))
 
 conformance: image operator ## Kubernetes' own conformance suite on two machines, FOCUS=REGEXP SKIP=REGEXP IMAGES=REGEXP CONTINUE=1; see docs/conformance.md (whole: most of a day)
 	CGO_ENABLED=0 go run ./test/conformance -image $(IMAGE) $(if $(FOCUS),-focus '$(FOCUS)') $(if $(SKIP),-skip '$(SKIP)') $(if $(IMAGES),-images '$(IMAGES)') $(if $(CONTINUE),-continue)

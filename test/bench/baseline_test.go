@@ -4,112 +4,109 @@ import (
 	"context"
 	"errors"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"slices"
-	"strconv"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
 	"github.com/orlop-os/orlop/pkg/backoff"
+	"github.com/orlop-os/orlop/test/bench/bootfiles"
 )
 
-// script makes a directory with a run.sh that replaces the baseline's.
-func script(t *testing.T, body string) (options, string) {
+// fakeQEMU replaces the emulator: it accepts the first command of the
+// monitor, prints the text on the console, and runs the rest of the script.
+const fakeQEMU = `#!/bin/bash
+for a; do
+	case $a in
+	socket,id=console,fd=*) console=${a##*=} ;;
+	socket,id=qmp,fd=*) monitor=${a##*=} ;;
+	esac
+done
+echo '{"QMP": {"version": {}, "capabilities": []}}' >&$monitor
+read -r _ <&$monitor
+echo '{"id": 1, "return": {}}' >&$monitor
+say() { printf '%s\r\n' "$@" >&$console; }
+`
+
+// fakeBaseline returns the inputs of a boot with this script.
+func fakeBaseline(t *testing.T, body string) (options, bootfiles.Files, string) {
 	t.Helper()
 	dir := t.TempDir()
-	t.Setenv("BASELINE_BUILD", filepath.Join(dir, "build"))
-	text := "#!/bin/bash\nset -eu\nmkdir -p $BASELINE_BUILD/kernel/boot\necho k >$BASELINE_BUILD/kernel/boot/vmlinuz-1\n" + body
-	if err := os.WriteFile(filepath.Join(dir, "run.sh"), []byte(text), 0o755); err != nil {
+	if err := os.WriteFile(filepath.Join(dir, "qemu-system-x86_64"), []byte(fakeQEMU+body), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	return options{baseline: dir, memoryMiB: 4096, look: func(string) (string, error) { return "/bin/true", nil }}, filepath.Join(dir, "logs", "baseline.log")
+	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
+	f := bootfiles.Files{Kernel: filepath.Join(dir, "vmlinuz"), Initramfs: filepath.Join(dir, "initramfs.zst")}
+	for _, name := range []string{f.Kernel, f.Initramfs} {
+		if err := os.WriteFile(name, make([]byte, mib), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return options{memoryMiB: 4096}, f, filepath.Join(dir, "baseline")
 }
 
-const built = "truncate -s 2M $BASELINE_BUILD/initramfs.zst\n"
-
 func TestBootBaseline(t *testing.T) {
-	o, log := script(t, built+"echo memory $1\ncat <<'E'\n"+saidByBaseline+"E\n")
-	run, err := bootBaseline(t.Context(), o, log)
+	lines := strings.Split(strings.TrimSpace(saidByBaseline), "\r\n")
+	quote := func(lines []string) string { return "'" + strings.Join(lines, "' '") + "'" }
+	// The busy loop is the emulator's use of a processor between the two lines.
+	body := "say \"$*\" " + quote(lines[:len(lines)-1]) + "\nfor ((i = 0; i < 100000; i++)); do :; done\nsay " + quote(lines[len(lines)-1:]) + "\nexec sleep 1000\n"
+	o, files, dir := fakeBaseline(t, body)
+	run, err := bootBaseline(t.Context(), o, files, dir)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if run.ToNodeReady == nil || *run.ToNodeReady != 23.75 || run.ArtifactMiB == nil || *run.ArtifactMiB <= 2 {
-		t.Errorf("node %s, artifact %s", number(run.ToNodeReady), number(run.ArtifactMiB))
+	if run.ToNodeReady == nil || *run.ToNodeReady != 23.75 || run.ArtifactMiB == nil || *run.ArtifactMiB != 2 || run.IdleProcessor == nil || *run.IdleProcessor <= 0 {
+		t.Errorf("node %s, boot files %s, idle %s", number(run.ToNodeReady), number(run.ArtifactMiB), number(run.IdleProcessor))
 	}
-	text, err := os.ReadFile(log)
-	if err != nil || !strings.Contains(string(text), "memory 4096\n") {
-		t.Errorf("the log lacks the memory that was asked for: %q, %v", text, err)
+	console, err := os.ReadFile(filepath.Join(dir, "console.log"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, argument := range []string{"-m 4096", "-smp 2", "tb-size=1024", "-no-reboot", "-kernel " + files.Kernel, "-initrd " + files.Initramfs, "-append " + baselineArguments} {
+		if !strings.Contains(string(console), argument) {
+			t.Errorf("the emulator gets no %q: %s", argument, console)
+		}
 	}
 }
 
 func TestBootBaselineThatFails(t *testing.T) {
-	o, log := script(t, built+"echo BASELINE userspace 7.5\n")
-	if _, err := bootBaseline(t.Context(), o, log); !errors.Is(err, errEarly) || !strings.Contains(err.Error(), "userspace") {
-		t.Errorf("an emulator that ends early without a word: %v", err)
+	o, files, dir := fakeBaseline(t, "say 'BASELINE userspace 7.5'\n")
+	if _, err := bootBaseline(t.Context(), o, files, dir); !errors.Is(err, errEarly) || !strings.Contains(err.Error(), "userspace") {
+		t.Errorf("an emulator that ends early: %v", err)
 	}
-	o, log = script(t, "echo no compiler >&2\nexit 1\n")
-	if _, err := bootBaseline(t.Context(), o, log); err == nil || errors.Is(err, errEarly) || !strings.Contains(err.Error(), log) {
-		t.Errorf("a build that fails: %v", err)
+	o, files, dir = fakeBaseline(t, "say 'BASELINE idle 7.5' 'BASELINE end 67.5'\nexec sleep 1000\n")
+	if _, err := bootBaseline(t.Context(), o, files, dir); err == nil || errors.Is(err, errEarly) || !strings.Contains(err.Error(), "lacks a stage") {
+		t.Errorf("a guest that omits stages: %v", err)
 	}
-	o, log = script(t, built+"exit 124\n")
-	if _, err := bootBaseline(t.Context(), o, log); err == nil || errors.Is(err, errEarly) {
-		t.Errorf("a time limit: %v", err)
+	files.Initramfs += ".missing"
+	if _, err := bootBaseline(t.Context(), o, files, dir); err == nil || errors.Is(err, errEarly) || !strings.Contains(err.Error(), "initramfs.zst.missing") {
+		t.Errorf("without boot files: %v", err)
 	}
 }
 
-// A cancellation also ends the emulator, although timeout(1) puts it into a separate process group.
+// The end of the context is no early end, which would be repeated.
 func TestBootBaselineBrokenOff(t *testing.T) {
-	o, log := script(t, built+"timeout 600 bash -c 'echo $$ >$BASELINE_BUILD/pid.new; mv $BASELINE_BUILD/pid.new $BASELINE_BUILD/pid; exec sleep 500' | grep x\n")
-	ctx, cancel := context.WithCancel(t.Context())
-	pids := make(chan int, 1)
+	o, files, dir := fakeBaseline(t, "say 'BASELINE userspace 7.5'\nexec sleep 1000\n")
+	ctx, cancel := context.WithCancelCause(t.Context())
+	enough := errors.New("enough")
 	go func() {
-		defer cancel()
-		for ctx.Err() == nil {
-			text, err := os.ReadFile(filepath.Join(o.baseline, "build", "pid"))
-			if pid, notYet := strconv.Atoi(strings.TrimSpace(string(text))); err == nil && notYet == nil {
-				pids <- pid
-				return
-			}
-			if backoff.Sleep(ctx, pause) != nil {
+		defer cancel(enough)
+		for {
+			text, err := os.ReadFile(filepath.Join(dir, "console.log"))
+			if err == nil && strings.Contains(string(text), "userspace") || backoff.Sleep(ctx, pause) != nil {
 				return
 			}
 		}
 	}()
-	if _, err := bootBaseline(ctx, o, log); !errors.Is(err, context.Canceled) {
-		t.Errorf("broken off: %v", err)
-	}
-	deadline, stop := context.WithTimeout(t.Context(), 10*time.Second)
-	defer stop()
-	var pid int
-	select {
-	case pid = <-pids:
-	case <-deadline.Done():
-		t.Fatal("the build was not begun")
-	}
-	for syscall.Kill(pid, 0) == nil {
-		if text, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat"); err != nil || strings.Contains(string(text), ") Z ") {
-			return // dead; its new parent has not reaped it yet
-		}
-		if backoff.Sleep(deadline, pause) != nil {
-			t.Fatalf("process %d still runs", pid)
-		}
+	if _, err := bootBaseline(ctx, o, files, dir); !errors.Is(err, enough) || errors.Is(err, errEarly) || !strings.Contains(err.Error(), "console.log") {
+		t.Error(err)
 	}
 }
 
-func TestLacking(t *testing.T) {
-	if got := lacking(func(string) (string, error) { return "/bin/x", nil }); len(got) != 0 {
-		t.Errorf("nothing is missing, but: %q", got)
-	}
-	got := lacking(func(program string) (string, error) {
-		if program == "busybox" || program == "depmod" {
-			return "", exec.ErrNotFound
-		}
-		return "/bin/x", nil
-	})
-	if want := []string{"busybox-static", "kmod"}; !slices.Equal(got, want) {
-		t.Errorf("lacks %q, want %q", got, want)
+func TestUse(t *testing.T) {
+	now := time.Now()
+	before, after := use{now, 10 * time.Second}, use{now.Add(30 * time.Second), 14 * time.Second}
+	if got := after.perMinute(before); got != 8 {
+		t.Errorf("4 s in half a minute are %v s per minute", got)
 	}
 }

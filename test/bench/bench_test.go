@@ -4,8 +4,9 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
-	"os"
-	"path/filepath"
+	"maps"
+	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -14,11 +15,14 @@ import (
 	"gotest.tools/v3/golden"
 
 	"github.com/orlop-os/orlop/pkg/api"
+	"github.com/orlop-os/orlop/test/apiload"
+	"github.com/orlop-os/orlop/test/machinestate"
+	"github.com/orlop-os/orlop/test/targets"
 )
 
 const saidByBaseline = "BASELINE userspace 7.50\r\nBASELINE api 22.00\r\nBASELINE node-ready 31.25\r\nBASELINE pod-running 36.00\r\n" +
 	"BASELINE process etcd anon_kB 30720 rss_kB 61440 cpu_s 1.5\r\nBASELINE process kubelet anon_kB 40960 rss_kB 100000 cpu_s 2\r\n" +
-	"BASELINE memory used_kB 1048576 of which tmpfs_kB 462848\r\nBASELINE end 66.50\r\n"
+	"BASELINE memory used_kB 1048576 of which tmpfs_kB 462848\r\nBASELINE idle 66.50\r\nBASELINE end 126.50\r\n"
 
 func TestParseBaseline(t *testing.T) {
 	run, complete, err := parseBaseline(saidByBaseline)
@@ -53,31 +57,48 @@ func TestParseBaselineThatIsNotWhole(t *testing.T) {
 	}
 }
 
+// exampleRun returns a boot of ours; each time is multiplied by slow.
+func exampleRun(slow float64, i int) machineRun {
+	v := func(f float64) *float64 { f *= slow; return &f }
+	size := func(f float64) *float64 { return &f }
+	run := machineRun{figures: figures{
+		startFigures: startFigures{
+			PoweronToAPI: v(9 + float64(i)), PoweronToUserspace: v(6), APIAfterInit: v(3),
+			ToKubeAPI: v(8), ToNodeReady: v(12 + float64(4*i)), ToPodRunning: v(15),
+		},
+		memoryFigures:  memoryFigures{MachineUsedMiB: size(429)},
+		ArtifactMiB:    size(107.3),
+		upgradeFigures: newUpgradeFigures(time.Unix(0, 0), time.Unix(30, 0), time.Unix(60, 0), time.Unix(int64(70*slow), 0), time.Minute, 600<<20, 100<<20),
+		idleFigures:    idleFigures{IdleProcessor: v(9), IdleBusy: v(6), IdleByService: map[string]float64{"orchestrator-api": *v(3.5), "containerd": *v(0.2)}},
+		floodFigures:   newFloodFigures(apiload.Pace{P99: 40}, apiload.Pace{P99: 60 * slow}),
+	}}
+	run.addProcesses([]process{
+		{PID: 1, Name: "machined", Anonymous: 20 << 20}, {PID: 7, Name: "machined", Anonymous: 15 << 20}, {PID: 9, Name: "pause", Anonymous: 1 << 20}, {PID: 11, Name: "pause", Anonymous: 1 << 20},
+	}, []service{{Name: "apid", PID: 7}})
+	run.Timeline = []stage{{What: "init"}, {What: "orchestrator-api/etcd", Seconds: 5, Waits: []waited{{For: "its log is replayed", Seconds: 2}, {For: "too short", Seconds: 0.01}}}}
+	return run
+}
+
 // example returns a report of two pairs.
 func example(t *testing.T) report {
 	t.Helper()
-	v := func(f float64) *float64 { return &f }
-	r := report{Image: imageFacts{ArtifactMiB: 107.3, Executables: []string{"/usr/bin/machined", "/usr/bin/runc"}}, MemoryMiB: 6144, Processors: 2, IdleSeconds: 60}
+	r := report{
+		Version: "0.2.0", Command: "go run ./test/bench -against build/previous", Executables: []string{"/usr/bin/machined", "/usr/bin/runc"},
+		MemoryMiB: 6144, Processors: 2, IdleSeconds: 60, Against: &formerReport{Version: "0.1.0"},
+	}
 	for i := range 2 {
-		run := machineRun{figures: figures{
-			startFigures: startFigures{
-				PoweronToAPI: v(9 + float64(i)), PoweronToUserspace: v(6), APIAfterInit: v(3),
-				ToKubeAPI: v(8), ToNodeReady: v(12 + float64(4*i)), ToPodRunning: v(15),
-			},
-			memoryFigures: memoryFigures{MachineUsedMiB: v(429)},
-		}}
-		run.addProcesses([]process{
-			{PID: 1, Name: "machined", Anonymous: 20 << 20}, {PID: 7, Name: "machined", Anonymous: 15 << 20}, {PID: 9, Name: "pause", Anonymous: 1 << 20}, {PID: 11, Name: "pause", Anonymous: 1 << 20},
-		}, []service{{Name: "apid", PID: 7}})
-		run.Timeline = []stage{{What: "init"}, {What: "orchestrator-api/etcd", Seconds: 5, Waits: []waited{{For: "its log is replayed", Seconds: 2}, {For: "too short", Seconds: 0.01}}}}
-		r.Runs = append(r.Runs, run)
+		r.addOurs(exampleRun(1, i), 0, nil)
+		r.addFormer(exampleRun(2, i), 1, nil)
 		theirs, _, err := parseBaseline(saidByBaseline)
 		if err != nil {
 			t.Fatal(err)
 		}
+		idle := 12.0
+		theirs.IdleProcessor = &idle
 		r.addBaseline(theirs, i, nil)
 	}
-	r.summarise()
+	r.addFormer(machineRun{}, 2, errEarly)
+	r.summarize()
 	return r
 }
 
@@ -86,6 +107,9 @@ func TestReportGolden(t *testing.T) {
 	var out bytes.Buffer
 	printReport(&out, r)
 	printTimeline(&out, r.typical())
+	if err := targets.Write(&out, r.Command, r.Targets); err != nil {
+		t.Fatal(err)
+	}
 	golden.Assert(t, out.String(), "report.txt")
 	text, err := json.MarshalIndent(r, "", "  ")
 	if err != nil {
@@ -94,11 +118,11 @@ func TestReportGolden(t *testing.T) {
 	golden.Assert(t, string(text)+"\n", "report.json")
 }
 
-// Without a baseline, the report has no figure of it and no ratio, not even zeros.
-func TestReportWithoutBaseline(t *testing.T) {
+// Without other sides, the report has no figure of them and no ratio, not even zeros.
+func TestReportOfOneSide(t *testing.T) {
 	r := example(t)
-	r.Baseline, r.Ratio, r.PairRatios = nil, nil, nil
-	r.summarise()
+	r.Baseline, r.Against, r.comparison = nil, nil, comparison{}
+	r.summarize()
 	text, err := json.Marshal(r)
 	if err != nil {
 		t.Fatal(err)
@@ -107,7 +131,7 @@ func TestReportWithoutBaseline(t *testing.T) {
 	if err := json.Unmarshal(text, &fields); err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range []string{"baseline", "ratio", "pair_ratios"} {
+	for _, name := range []string{"baseline", "against", "ratio", "pair_ratios"} {
 		if v, there := fields[name]; there {
 			t.Errorf("%s is in the file: %s", name, v)
 		}
@@ -115,28 +139,77 @@ func TestReportWithoutBaseline(t *testing.T) {
 	if _, there := fields["userspace_to_node_ready_s"]; !there {
 		t.Error("userspace_to_node_ready_s is not in the file")
 	}
+	for _, result := range r.Targets {
+		if own := !strings.Contains(result.Figure, "ratio."); own != (result.Met != nil) || result.Other != nil || result.Ratio != nil {
+			t.Errorf("%s: %+v", result.Figure, result)
+		}
+	}
+}
+
+// A figure that one side of a pair lacks has no ratio, in this pair and others.
+func TestCompare(t *testing.T) {
+	v := func(f float64) *float64 { return &f }
+	start := func(api, kube *float64) *figures {
+		return &figures{startFigures: startFigures{APIAfterInit: api, ToKubeAPI: kube}}
+	}
+	c := compare([]*figures{start(v(1), v(2)), start(v(3), nil), start(v(9), v(9))}, []*figures{start(v(2), v(2)), start(v(2), v(2))})
+	want := comparison{
+		Ratio:      map[string]float64{"api": 1, "kube_api": 1},
+		PairRatios: []map[string]float64{{"api": 0.5, "kube_api": 1}, {"api": 1.5}},
+	}
+	if !reflect.DeepEqual(c, want) {
+		t.Errorf("%+v, want %+v", c, want)
+	}
+	if c := compare(nil, []*figures{start(v(1), v(1))}); c.Ratio != nil || c.PairRatios != nil {
+		t.Errorf("ratios without a pair: %+v", c)
+	}
+}
+
+// Each target names a figure, and no figure or ratio occurs twice.
+func TestTargetsName(t *testing.T) {
+	known := map[string]bool{}
+	for _, n := range new(figures).numbers() {
+		if n.ratio != "" && known[n.ratio] {
+			t.Errorf("two figures have the ratio %s", n.ratio)
+		}
+		known[n.ratio] = true
+	}
+	for _, target := range slices.Concat(baselineTargets, formerTargets, ownTargets) {
+		if !known[target.Figure] {
+			t.Errorf("no figure has the name %s", target.Figure)
+		}
+	}
 }
 
 func TestFlags(t *testing.T) {
-	dir := t.TempDir()
-	environment := func(v string) func(string) string { return func(string) string { return v } }
-	if _, err := parse(nil, environment("")); err == nil || !strings.Contains(err.Error(), baselineEnv) {
-		t.Errorf("without a baseline: %v", err)
+	if o, err := parse(nil); err != nil || o.bootFiles == "" || o.former != nil || o.pairs != 3 || o.command != "go run ./test/bench" {
+		t.Errorf("without flags: %+v, %v", o, err)
 	}
-	if _, err := parse(nil, environment(dir)); err == nil || !strings.Contains(err.Error(), "run.sh") {
-		t.Errorf("with a directory that is no baseline: %v", err)
+	if o, err := parse([]string{"-baseline", "", "-pairs", "1"}); err != nil || o.bootFiles != "" || o.pairs != 1 || o.command != "go run ./test/bench -baseline '' -pairs 1" {
+		t.Errorf("without a baseline: %+v, %v", o, err)
 	}
-	if err := os.WriteFile(filepath.Join(dir, "run.sh"), nil, 0o755); err != nil {
-		t.Fatal(err)
+	for _, args := range [][]string{{"-pairs", "0"}, {"-idle", "0s"}, {"more"}, {"-against", "/nonexistent"}} {
+		if _, err := parse(args); err == nil {
+			t.Errorf("%q: accepted", args)
+		}
 	}
-	if o, err := parse(nil, environment(dir)); err != nil || o.baseline != dir || o.pairs != 3 {
-		t.Errorf("with a baseline: %+v, %v", o, err)
+	o := options{ours: system{bundle: "next"}, former: &targets.Former{Version: "0.1.0", Image: "i", Bin: "b", Bundle: "former"}}
+	if s := o.releaseOf(); s != (system{"release 0.1.0", "i", "b", "former"}) {
+		t.Errorf("%+v", s)
 	}
-	if o, err := parse([]string{"-no-baseline", "-pairs", "1"}, environment(dir)); err != nil || o.baseline != "" || o.pairs != 1 {
-		t.Errorf("without wanting a baseline: %+v, %v", o, err)
+	o.ours.bundle = ""
+	if s := o.releaseOf(); s.bundle != "" {
+		t.Error("the upgrade of one side is measured")
 	}
-	if _, err := parse([]string{"-pairs", "0"}, environment(dir)); err == nil {
-		t.Error("no pairs are accepted")
+}
+
+func TestIdleFigures(t *testing.T) {
+	now := time.Now()
+	f := newIdleFigures(use{now, time.Second}, use{now.Add(time.Minute), 10 * time.Second},
+		machinestate.Use{CPUs: 2, Uptime: 100, Idle: 50, Seconds: map[string]float64{"apid": 1}},
+		machinestate.Use{CPUs: 2, Uptime: 160, Idle: 164, Seconds: map[string]float64{"apid": 4, "new": 0.01}})
+	if *f.IdleProcessor != 9 || *f.IdleBusy < 5.999 || *f.IdleBusy > 6.001 || !maps.Equal(f.IdleByService, map[string]float64{"apid": 3}) {
+		t.Errorf("%v %v %v", *f.IdleProcessor, *f.IdleBusy, f.IdleByService)
 	}
 }
 
@@ -209,11 +282,5 @@ func TestRecord(t *testing.T) {
 	waits := list[5].Waits
 	if len(waits) != 1 || waits[0].For != "starting" || waits[0].Seconds < 3.4 || waits[0].Seconds > 3.41 {
 		t.Errorf("containerd waited for %+v", waits)
-	}
-}
-
-func TestSession(t *testing.T) {
-	if got := session("42 (a) b) (c) S 7 42 99 0 -1"); got != 99 {
-		t.Errorf("session is %d, expected 99", got)
 	}
 }

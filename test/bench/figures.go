@@ -7,10 +7,9 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
-	"strings"
 
 	"github.com/orlop-os/orlop/test/machinestate"
+	"github.com/orlop-os/orlop/test/targets"
 )
 
 const mib = 1 << 20
@@ -22,6 +21,8 @@ type figures struct {
 	memoryFigures
 	ArtifactMiB *float64 `json:"artifact_mib,omitempty"`
 	upgradeFigures
+	idleFigures
+	floodFigures
 	// AnonMiB is anonymous memory by service, or by program name for other processes.
 	AnonMiB map[string]float64 `json:"anon_mib,omitempty"`
 }
@@ -63,32 +64,56 @@ type upgradeFigures struct {
 	BundleMiB         *float64 `json:"bundle_mib,omitempty"`
 }
 
-// numbers returns the fields that have a median, with their labels in the table.
-func (f *figures) numbers() []struct {
-	what string
-	at   **float64
-} {
-	return []struct {
-		what string
-		at   **float64
-	}{
-		{"power on → first API answer, s", &f.PoweronToAPI},
-		{"power on → userspace, s", &f.PoweronToUserspace},
-		{"userspace → first API answer, s", &f.APIAfterInit},
-		{"userspace → Kubernetes API ready, s", &f.ToKubeAPI},
-		{"userspace → node Ready, s", &f.ToNodeReady},
-		{"userspace → pod Running, s", &f.ToPodRunning},
-		{"memory used by the machine, MiB", &f.MachineUsedMiB},
-		{"anonymous memory of its processes, MiB", &f.AnonTotalMiB},
-		{"anonymous memory of PID 1, MiB", &f.PID1AnonMiB},
-		{"anonymous memory of apid, MiB", &f.ApidAnonMiB},
-		{"what it boots from, MiB", &f.ArtifactMiB},
-		{"upgrade: asked → committed, s", &f.Upgrade},
-		{"upgrade: asked → reset, s", &f.UpgradeToReset},
-		{"upgrade: reset → node Ready, s", &f.ResetToReady},
-		{"upgrade: Kubernetes API away, s", &f.UpgradeOutage},
-		{"upgrade: written to the disk, MiB", &f.UpgradeWrittenMiB},
-		{"upgrade: its bundle, MiB", &f.BundleMiB},
+// idleFigures are the use of processors without a request, in seconds per minute.
+type idleFigures struct {
+	// IdleProcessor is the time of this computer's processors that the emulator used.
+	IdleProcessor *float64 `json:"idle_processor_s_per_min,omitempty"`
+	// IdleBusy is the time that the machine's kernel reports as busy, summed over its processors.
+	IdleBusy *float64 `json:"idle_busy_s_per_min,omitempty"`
+	// IdleByService is the machine's own accounting by service, or by program name.
+	IdleByService map[string]float64 `json:"idle_by_service_s_per_min,omitempty"`
+}
+
+// floodFigures are the latency of the machine's own API on one processor, in milliseconds.
+type floodFigures struct {
+	QuietP99 *float64 `json:"quiet_p99_ms,omitempty"`
+	FloodP99 *float64 `json:"flood_p99_ms,omitempty"`
+	// FloodRatio is FloodP99 / QuietP99.
+	FloodRatio *float64 `json:"flood_ratio,omitempty"`
+}
+
+// figure describes a field that has a median.
+type figure struct {
+	what, unit string // its label in tables
+	ratio      string // its name among the ratios; empty: without a ratio
+	at         **float64
+}
+
+// numbers returns the fields that have a median.
+func (f *figures) numbers() []figure {
+	return []figure{
+		{"power on → first API answer", "s", "", &f.PoweronToAPI},
+		{"power on → userspace", "s", "", &f.PoweronToUserspace},
+		{"userspace → first API answer", "s", "api", &f.APIAfterInit},
+		{"userspace → Kubernetes API ready", "s", "kube_api", &f.ToKubeAPI},
+		{"userspace → node Ready", "s", "node_ready", &f.ToNodeReady},
+		{"userspace → pod Running", "s", "pod_running", &f.ToPodRunning},
+		{"memory used by the machine", "MiB", "memory", &f.MachineUsedMiB},
+		{"anonymous memory of its processes", "MiB", "", &f.AnonTotalMiB},
+		{"anonymous memory of PID 1", "MiB", "", &f.PID1AnonMiB},
+		{"anonymous memory of apid", "MiB", "", &f.ApidAnonMiB},
+		{"idle: processor time of the emulator", "s/min", "idle_processor", &f.IdleProcessor},
+		{"idle: busy by the machine's kernel", "s/min", "idle_busy", &f.IdleBusy},
+		{"boot files", "MiB", "artifact_mib", &f.ArtifactMiB},
+		{"upgrade: request → committed", "s", "upgrade", &f.Upgrade},
+		{"upgrade: request → reset", "s", "upgrade_to_reset", &f.UpgradeToReset},
+		{"upgrade: reset → node Ready", "s", "upgrade_reset_to_ready", &f.ResetToReady},
+		{"upgrade: Kubernetes API away", "s", "upgrade_api_outage", &f.UpgradeOutage},
+		{"upgrade: written to the disk", "MiB", "upgrade_written", &f.UpgradeWrittenMiB},
+		{"upgrade: its bundle", "MiB", "", &f.BundleMiB},
+		{"p99 of Version without a flood", "ms", "quiet_p99", &f.QuietP99},
+		{"p99 of Version in a flood of handshakes", "ms", "flood_p99", &f.FloodP99},
+		{"p99 of Version in a flood / without", "", "flood_ratio", &f.FloodRatio},
 	}
 }
 
@@ -104,8 +129,16 @@ type baselineRun struct{ figures }
 
 // imageFacts is the image's manifest and size.
 type imageFacts struct {
-	ArtifactMiB float64  `json:"artifact_mib"` // disk.raw.zst
-	Executables []string `json:"executables"`
+	Version     string
+	ArtifactMiB float64 // disk.raw.zst
+	Executables []string
+}
+
+// comparison holds our figures divided by the other side's: of each pair, and the median of all
+// pairs. figure.ratio has the names.
+type comparison struct {
+	Ratio      map[string]float64   `json:"ratio,omitempty"`
+	PairRatios []map[string]float64 `json:"pair_ratios,omitempty"`
 }
 
 // side is the baseline's part of the report.
@@ -116,27 +149,44 @@ type side struct {
 	EarlyEnds int `json:"early_ends"`
 }
 
-// ratios are our figures divided by the baseline's: the median of the ratios of all pairs.
-type ratios struct {
-	KubeAPI    *float64 `json:"kube_api,omitempty"`
-	NodeReady  *float64 `json:"node_ready,omitempty"`
-	PodRunning *float64 `json:"pod_running,omitempty"`
-	Memory     *float64 `json:"memory,omitempty"`
+// formerReport is the part of a former release in the report.
+type formerReport struct {
+	Version   string       `json:"version"`
+	figures                // medians
+	Runs      []machineRun `json:"runs"`
+	EarlyEnds int          `json:"early_ends"`
+	comparison
 }
 
 // report is the file. Its top-level figures are the medians of our runs.
 type report struct {
-	Image       imageFacts `json:"-"`
-	Executables []string   `json:"executables"`
+	Version     string   `json:"version"`
+	Command     string   `json:"command"`
+	Executables []string `json:"executables"`
 	figures
-	MemoryMiB   int          `json:"memory_mib"`
-	Processors  int          `json:"processors"`
-	IdleSeconds float64      `json:"idle_s"`
-	Runs        []machineRun `json:"runs"`
-	EarlyEnds   int          `json:"early_ends"`
-	Baseline    *side        `json:"baseline,omitempty"`
-	Ratio       *ratios      `json:"ratio,omitempty"`
-	PairRatios  []ratios     `json:"pair_ratios,omitempty"`
+	MemoryMiB   int              `json:"memory_mib"`
+	Processors  int              `json:"processors"`
+	IdleSeconds float64          `json:"idle_s"`
+	Runs        []machineRun     `json:"runs"`
+	EarlyEnds   int              `json:"early_ends"`
+	Against     *formerReport    `json:"against,omitempty"`
+	Baseline    *side            `json:"baseline,omitempty"`
+	comparison                   // with the baseline
+	Targets     []targets.Result `json:"targets,omitempty"`
+}
+
+func (r *report) addOurs(run machineRun, early int, err error) {
+	r.EarlyEnds += early
+	if err == nil {
+		r.Runs = append(r.Runs, run)
+	}
+}
+
+func (r *report) addFormer(run machineRun, early int, err error) {
+	r.Against.EarlyEnds += early
+	if err == nil {
+		r.Against.Runs = append(r.Against.Runs, run)
+	}
 }
 
 func (r *report) addBaseline(run baselineRun, early int, err error) {
@@ -149,31 +199,59 @@ func (r *report) addBaseline(run baselineRun, early int, err error) {
 	}
 }
 
-// summarise computes medians and ratios from the existing runs.
-func (r *report) summarise() {
-	var ours []*figures
-	for i := range r.Runs {
-		ours = append(ours, &r.Runs[i].figures)
-	}
+// summarize computes medians, ratios and targets from the existing runs.
+func (r *report) summarize() {
+	ours := figuresOf(r.Runs)
 	r.figures = medians(ours)
-	r.ArtifactMiB, r.Executables = &r.Image.ArtifactMiB, r.Image.Executables
-	if r.Baseline == nil {
-		return
+	if r.Against != nil {
+		theirs := figuresOf(r.Against.Runs)
+		r.Against.figures, r.Against.comparison = medians(theirs), compare(ours, theirs)
 	}
-	var theirs []*figures
-	for i := range r.Baseline.Runs {
-		theirs = append(theirs, &r.Baseline.Runs[i].figures)
+	if r.Baseline != nil {
+		theirs := baselineFigures(r.Baseline.Runs)
+		r.Baseline.figures, r.comparison = medians(theirs), compare(ours, theirs)
 	}
-	r.Baseline.figures = medians(theirs)
-	r.PairRatios = nil
-	var api, node, pod, memory []float64
+	r.Targets = r.results()
+}
+
+func figuresOf(runs []machineRun) []*figures {
+	var out []*figures
+	for i := range runs {
+		out = append(out, &runs[i].figures)
+	}
+	return out
+}
+
+func baselineFigures(runs []baselineRun) []*figures {
+	var out []*figures
+	for i := range runs {
+		out = append(out, &runs[i].figures)
+	}
+	return out
+}
+
+// compare divides the figures of each pair. A figure that one of them lacks has no ratio.
+func compare(ours, theirs []*figures) comparison {
+	var c comparison
+	all := map[string][]float64{}
 	for i := range min(len(ours), len(theirs)) {
-		a, b := ours[i], theirs[i]
-		one := ratios{divide(a.ToKubeAPI, b.ToKubeAPI), divide(a.ToNodeReady, b.ToNodeReady), divide(a.ToPodRunning, b.ToPodRunning), divide(a.MachineUsedMiB, b.MachineUsedMiB)}
-		r.PairRatios = append(r.PairRatios, one)
-		api, node, pod, memory = add(api, one.KubeAPI), add(node, one.NodeReady), add(pod, one.PodRunning), add(memory, one.Memory)
+		pair := map[string]float64{}
+		a, b := ours[i].numbers(), theirs[i].numbers()
+		for n := range a {
+			if q := targets.Divide(*a[n].at, *b[n].at); q != nil && a[n].ratio != "" {
+				pair[a[n].ratio] = *q
+				all[a[n].ratio] = append(all[a[n].ratio], *q)
+			}
+		}
+		c.PairRatios = append(c.PairRatios, pair)
 	}
-	r.Ratio = &ratios{KubeAPI: median(api), NodeReady: median(node), PodRunning: median(pod), Memory: median(memory)}
+	if len(all) > 0 {
+		c.Ratio = map[string]float64{}
+	}
+	for name, values := range all {
+		c.Ratio[name] = *targets.Median(values)
+	}
+	return c
 }
 
 // typical returns our run with the median time to node Ready; with two middle runs, the faster.
@@ -195,24 +273,28 @@ func medians(runs []*figures) figures {
 		for _, run := range runs {
 			values = add(values, *run.numbers()[i].at)
 		}
-		*n.at = median(values)
+		*n.at = targets.Median(values)
 	}
+	out.AnonMiB = medianOfNames(runs, func(f *figures) map[string]float64 { return f.AnonMiB })
+	out.IdleByService = medianOfNames(runs, func(f *figures) map[string]float64 { return f.IdleByService })
+	return out
+}
+
+// medianOfNames returns the median for each name, of the runs that have the name; nil without a
+// name.
+func medianOfNames(runs []*figures, of func(*figures) map[string]float64) map[string]float64 {
+	all := map[string][]float64{}
 	for _, run := range runs {
-		for name := range run.AnonMiB {
-			if _, done := out.AnonMiB[name]; done {
-				continue
-			}
-			var values []float64
-			for _, other := range runs {
-				if v, ok := other.AnonMiB[name]; ok {
-					values = append(values, v)
-				}
-			}
-			if out.AnonMiB == nil {
-				out.AnonMiB = map[string]float64{}
-			}
-			out.AnonMiB[name] = *median(values)
+		for name, v := range of(run) {
+			all[name] = append(all[name], v)
 		}
+	}
+	if len(all) == 0 {
+		return nil
+	}
+	out := map[string]float64{}
+	for name, values := range all {
+		out[name] = *targets.Median(values)
 	}
 	return out
 }
@@ -224,40 +306,24 @@ func add(to []float64, v *float64) []float64 {
 	return append(to, *v)
 }
 
-// median returns nil without values.
-func median(values []float64) *float64 {
-	if len(values) == 0 {
-		return nil
-	}
-	sorted := slices.Sorted(slices.Values(values))
-	m := (sorted[(len(sorted)-1)/2] + sorted[len(sorted)/2]) / 2
-	return &m
-}
-
-func divide(a, b *float64) *float64 {
-	if a == nil || b == nil || *b == 0 {
-		return nil
-	}
-	q := *a / *b
-	return &q
-}
-
 // readImage reads the image's manifest and the size of the compressed disk.
 func readImage(dir string) (imageFacts, error) {
-	var a imageFacts
+	var manifest struct {
+		Release     struct{ Version string }
+		Executables []string
+	}
 	text, err := os.ReadFile(filepath.Join(dir, "manifest.json"))
 	if err == nil {
-		err = json.Unmarshal(text, &a)
+		err = json.Unmarshal(text, &manifest)
 	}
 	if err != nil {
-		return a, fmt.Errorf("image: cannot read its manifest: %w; build it with `make image`", err)
+		return imageFacts{}, fmt.Errorf("image: cannot read its manifest: %w; build it with `make image`", err)
 	}
-	info, err := os.Stat(filepath.Join(dir, "disk.raw.zst"))
+	size, err := sizeOf(filepath.Join(dir, "disk.raw.zst"))
 	if err != nil {
-		return a, fmt.Errorf("image: cannot measure: %w; build it with `make image`", err)
+		return imageFacts{}, fmt.Errorf("image: %w; build it with `make image`", err)
 	}
-	a.ArtifactMiB = float64(info.Size()) / mib
-	return a, nil
+	return imageFacts{Version: manifest.Release.Version, ArtifactMiB: *size, Executables: manifest.Executables}, nil
 }
 
 // readMemory reads the machine's present use of memory.
@@ -298,54 +364,4 @@ func (f *figures) addProcesses(processes []process, services []service) {
 		}
 	}
 	f.AnonTotalMiB = &total
-}
-
-// parseBaseline reads the lines that the baseline's guest prints, and reports whether it reached
-// its end. Times are seconds of uptime.
-//
-//	BASELINE userspace|api|node-ready|pod-running|end SECONDS
-//	BASELINE process NAME anon_kB N …
-//	BASELINE memory used_kB N of which tmpfs_kB N
-func parseBaseline(text string) (run baselineRun, complete bool, err error) {
-	var userspace float64
-	stages := map[string]**float64{"api": &run.ToKubeAPI, "node-ready": &run.ToNodeReady, "pod-running": &run.ToPodRunning}
-	number := func(word string) float64 {
-		v, failed := strconv.ParseFloat(word, 64)
-		if failed != nil && err == nil {
-			err = fmt.Errorf("baseline: cannot understand its output: %w", failed)
-		}
-		return v
-	}
-	total := 0.0
-	for line := range strings.Lines(text) {
-		_, line, found := strings.Cut(line, "BASELINE ")
-		words := strings.Fields(line)
-		if !found || len(words) < 2 {
-			continue
-		}
-		switch {
-		case words[0] == "userspace":
-			userspace = number(words[1])
-		case words[0] == "end":
-			complete = true
-		case words[0] == "process" && len(words) > 3 && words[2] == "anon_kB":
-			if run.AnonMiB == nil {
-				run.AnonMiB = map[string]float64{}
-			}
-			size := number(words[3]) / 1024
-			run.AnonMiB[words[1]] = size
-			total += size
-		case words[0] == "memory" && len(words) == 7 && words[1] == "used_kB" && words[5] == "tmpfs_kB":
-			used := (number(words[2]) - number(words[6])) / 1024
-			run.MachineUsedMiB = &used
-		case stages[words[0]] != nil:
-			seconds := number(words[1]) - userspace
-			*stages[words[0]] = &seconds
-		}
-	}
-	if err == nil && complete && (run.ToKubeAPI == nil || run.ToNodeReady == nil || run.ToPodRunning == nil || run.MachineUsedMiB == nil || total == 0) {
-		err = fmt.Errorf("baseline: its output lacks a stage or its memory; it says %q", text)
-	}
-	run.AnonTotalMiB = &total
-	return run, complete, err
 }

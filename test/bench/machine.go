@@ -24,7 +24,7 @@ import (
 
 const (
 	machineName = "bench"
-	// processors and translationMiB have the values of the baseline's run.sh.
+	// processors and translationMiB are the same for all sides.
 	processors     = 2
 	translationMiB = 1024
 	// dialTry bounds one attempt to connect before the machine has an address; pause is the
@@ -35,10 +35,21 @@ const (
 	callLimit = 20 * time.Second
 )
 
-// boot is one measured power-on of our machine.
+// system is a version of our system that is measured.
+type system struct {
+	label  string // for messages
+	image  string // directory of disk.raw, disk.raw.zst and manifest.json
+	bin    string // directory of its orlopctl
+	bundle string // a higher version, to upgrade to; empty: no upgrade is measured
+}
+
+// boot is one measured power-on of a machine of ours.
 type boot struct {
 	options
+	system
 	dir     string
+	cpus    int
+	memory  int  // MiB
 	goesOn  bool // a reset does not end it
 	network *vm.Network
 	machine *vm.Machine
@@ -48,10 +59,15 @@ type boot struct {
 	record  *record
 }
 
-// bootMachine measures one machine from power-on to its memory after idling. The console and the
-// events are stored in dir.
-func bootMachine(ctx context.Context, o options, podImage, dir string) (run machineRun, err error) {
-	b := &boot{options: o, dir: dir, record: newRecord()}
+// newBoot returns a boot on the usual machine, with its files in dir.
+func newBoot(o options, s system, dir string) *boot {
+	return &boot{options: o, system: s, dir: dir, cpus: processors, memory: o.memoryMiB, record: newRecord()}
+}
+
+// bootMachine measures one machine from power-on to its memory after idling, and its use of
+// processors after that. The console and the events are stored in dir.
+func bootMachine(ctx context.Context, o options, s system, podImage, dir string) (run machineRun, err error) {
+	b := newBoot(o, s, dir)
 	err = b.whileOn(ctx, func(ctx context.Context, documents []byte) error {
 		run, err = b.measure(ctx, documents, podImage)
 		return err
@@ -199,7 +215,7 @@ func (b *boot) powerOn(ctx context.Context) error {
 	b.poweron = time.Now()
 	var err error
 	b.machine, err = vm.Start(ctx, vm.MachineSpec{
-		Name: machineName, Dir: b.dir, MemoryMiB: b.memoryMiB, CPUs: processors, Disks: vm.BootDisk("", 0), NIC: vm.NIC{Network: b.network},
+		Name: machineName, Dir: b.dir, MemoryMiB: b.memory, CPUs: b.cpus, Disks: vm.BootDisk("", 0), NIC: vm.NIC{Network: b.network},
 		Watchdog: true, QEMU: vm.QEMU{NoReboot: !b.goesOn, TranslationMiB: translationMiB},
 	})
 	if err != nil {
@@ -243,6 +259,9 @@ func (b *boot) measure(ctx context.Context, documents []byte, podImage string) (
 	if run, err = b.readMemory(ctx); err != nil {
 		return run, err
 	}
+	if run.idleFigures, err = b.measureIdle(ctx); err != nil {
+		return run, err
+	}
 	if err := b.record.complete(ctx, b.client); err != nil {
 		return run, err
 	}
@@ -271,15 +290,21 @@ func (b *boot) measure(ctx context.Context, documents []byte, podImage string) (
 // configure makes the machine a cluster. It returns the times of the first answer and of the
 // accepted configuration.
 func (b *boot) configure(ctx context.Context, documents []byte) (answered, applied time.Time, err error) {
-	match, err := b.machine.WaitConsole(ctx, machinestate.IdentityLine)
-	if err != nil {
-		return answered, applied, err
-	}
-	b.pinned.Fingerprint = match[1]
-	if answered, err = b.firstAnswer(ctx); err == nil {
+	if answered, err = b.meet(ctx); err == nil {
 		applied, err = b.apply(ctx, documents)
 	}
 	return answered, applied, err
+}
+
+// meet connects to the machine with the key that the console shows. It returns the time of the
+// first answer.
+func (b *boot) meet(ctx context.Context) (time.Time, error) {
+	match, err := b.machine.WaitConsole(ctx, machinestate.IdentityLine)
+	if err != nil {
+		return time.Time{}, err
+	}
+	b.pinned.Fingerprint = match[1]
+	return b.firstAnswer(ctx)
 }
 
 // firstAnswer connects as early as possible, and returns the time of the first answer.

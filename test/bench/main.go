@@ -1,15 +1,18 @@
-// Command bench measures a machine made from our image, and the same Kubernetes as separate
-// processes (the baseline), one after the other on an otherwise idle computer. It prints a table
-// and the machine's timeline with the waits of each component, and writes every figure to a file.
-// docs/bench.md describes the comparison.
+// Command bench measures a machine made from our image, and compares it with the same Kubernetes as
+// separate processes (the baseline) and with a former release, one after the other on an otherwise
+// idle computer. It prints tables and the machine's timeline with the waits of each component, and
+// writes every figure to a file. docs/bench.md describes the comparison.
 //
 //	main.go       flags and the order of the runs
 //	machine.go    one boot of our machine, from power-on to its idle memory
+//	idle.go       its use of processors while idle
 //	upgrade.go    one upgrade of our machine, with a client of the Kubernetes API
+//	flood.go      the latency of its own API in a flood of handshakes
 //	kube.go       the node and the pod, watched like any client of the Kubernetes API
 //	record.go     the machine's own reports during its boot, and the relation of the clocks
-//	baseline_linux.go  one boot of the baseline
+//	baseline.go   one boot of the baseline (bootfiles makes its files)
 //	figures.go    medians, ratios, the format of the file
+//	targets.go    the asked values
 //	print.go      the tables
 //
 // It does not build the image, and does not fail if a figure misses its target.
@@ -21,59 +24,56 @@ import (
 	"flag"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"time"
 
+	"github.com/orlop-os/orlop/test/bench/bootfiles"
 	"github.com/orlop-os/orlop/test/benchfile"
 	"github.com/orlop-os/orlop/test/command"
+	"github.com/orlop-os/orlop/test/targets"
 	"github.com/orlop-os/orlop/test/testimage"
 )
 
 const (
 	// machineLimit bounds one boot of our machine: about four times the usual duration, including
 	// idling.
-	machineLimit = 8 * time.Minute
-	// baselineLimit bounds one boot of the baseline, which may have to build itself first.
-	baselineLimit = time.Hour
+	machineLimit = 10 * time.Minute
+	// baselineLimit bounds one boot of the baseline.
+	baselineLimit = 10 * time.Minute
 )
 
 // tries is the number of attempts for one boot if the emulator ends without a message; see
 // docs/bench.md.
 const tries = 3
 
-// baselineEnv names the environment variable for the baseline's directory, used without the flag.
-const baselineEnv = "ORLOP_BASELINE"
-
 type options struct {
-	image, bin, operator string
-	baseline             string
-	noBaseline           bool
-	bundle               string
-	out                  string
-	pairs, memoryMiB     int
-	idle                 time.Duration
-	look                 func(program string) (string, error) // exec.LookPath
+	ours     system
+	former   *targets.Former // nil: no comparison with a former release
+	operator string
+	// bootFiles is the directory of the baseline's programs; empty: no baseline
+	bootFiles        string
+	out              string
+	pairs, memoryMiB int
+	idle             time.Duration
+	command          string // for the report
 }
 
-func main() {
-	command.Main("bench", func(args []string) (options, error) { return parse(args, os.Getenv) }, run)
-}
+func main() { command.Main("bench", parse, run) }
 
 // parse reads the flags and reports missing inputs before any boot.
-func parse(args []string, getenv func(string) string) (options, error) {
-	o := options{look: exec.LookPath}
+func parse(args []string) (options, error) {
+	o := options{ours: system{label: "our machine"}, command: command.Line("go run ./test/bench", args)}
 	f := flag.NewFlagSet("bench", flag.ContinueOnError)
-	f.StringVar(&o.image, "image", filepath.Join("build", "qemu"), "directory of the image (disk.raw, disk.raw.zst, manifest.json)")
-	f.StringVar(&o.bin, "bin", filepath.Join("build", "bin"), "directory of orlopctl")
-	f.StringVar(&o.operator, "operator", filepath.Join("build", "operator"), "directory of the operator that the image was built for")
-	f.StringVar(&o.baseline, "baseline", getenv(baselineEnv), "directory of the baseline, with run.sh (default: $"+baselineEnv+")")
-	f.BoolVar(&o.noBaseline, "no-baseline", false, "measure our machine only; baseline and ratio are left out of the file")
-	f.StringVar(&o.bundle, "bundle", filepath.Join("build", "next", "orlop.bundle"), "newer version of the image, to upgrade to; empty: no upgrade is measured")
-	f.StringVar(&o.out, "out", filepath.Join("build", "bench.json"), "file to write; logs of each boot go to a directory beside it")
-	f.IntVar(&o.pairs, "pairs", 3, "how many times both are booted, alternating")
-	f.IntVar(&o.memoryMiB, "memory", 6144, "memory of either machine in MiB; both have two processors")
-	f.DurationVar(&o.idle, "idle", time.Minute, "how long our machine idles before its memory is read")
+	f.StringVar(&o.ours.image, "image", filepath.Join("build", "qemu"), "`directory` of the image (disk.raw, disk.raw.zst, manifest.json)")
+	f.StringVar(&o.ours.bin, "bin", filepath.Join("build", "bin"), "`directory` of orlopctl")
+	f.StringVar(&o.operator, "operator", filepath.Join("build", "operator"), "`directory` of the operator that the image was built for")
+	f.StringVar(&o.ours.bundle, "bundle", filepath.Join("build", "next", "orlop.bundle"), "newer version of the image, to upgrade to; empty: no upgrade is measured")
+	f.StringVar(&o.bootFiles, "baseline", filepath.Join("build", "baseline"), "`directory` for the programs of the baseline; empty: no baseline, and no ratio with it in the file")
+	against := f.String("against", "", "`directory` or bundle of a former release to compare with, such as build/previous; empty: none")
+	f.StringVar(&o.out, "out", filepath.Join("build", "bench.json"), "`file` to write; logs of each boot go to a directory beside it")
+	f.IntVar(&o.pairs, "pairs", 3, "how many times all are booted, in turn and in reverse")
+	f.IntVar(&o.memoryMiB, "memory", 6144, "memory of each machine in MiB; each has two processors")
+	f.DurationVar(&o.idle, "idle", time.Minute, "how long our machine idles before its memory is read, and then its use of processors")
 	if err := f.Parse(args); err != nil {
 		return o, err
 	}
@@ -83,26 +83,37 @@ func parse(args []string, getenv func(string) string) (options, error) {
 	if o.pairs < 1 {
 		return o, fmt.Errorf("-pairs %d: cannot use: expected 1 or more", o.pairs)
 	}
-	if o.noBaseline {
-		o.baseline = ""
-		return o, nil
+	if o.idle < time.Second {
+		return o, fmt.Errorf("-idle %s: cannot use: expected a second or more", o.idle)
 	}
-	if o.baseline == "" {
-		return o, fmt.Errorf("baseline: cannot compare: its directory is not named; give -baseline DIR or set %s, or measure our machine alone with -no-baseline", baselineEnv)
-	}
-	if _, err := os.Stat(filepath.Join(o.baseline, "run.sh")); err != nil {
-		return o, fmt.Errorf("baseline: cannot use the directory: %w; give the one that holds run.sh with -baseline or %s, or measure our machine alone with -no-baseline", err, baselineEnv)
+	if *against != "" {
+		former, err := targets.OpenFormer(*against)
+		if err != nil {
+			return o, err
+		}
+		o.former = &former
 	}
 	return o, nil
 }
 
-// run boots both in turn, and writes the file after each pair, so an interrupted run leaves its
-// results.
-func run(ctx context.Context, o options) error {
-	image, err := readImage(o.image)
-	if err != nil {
-		return err
+// releaseOf returns the former release as a system; the upgrade is measured on both or on none.
+func (o options) releaseOf() system {
+	s := system{label: "release " + o.former.Version, image: o.former.Image, bin: o.former.Bin, bundle: o.former.Bundle}
+	if o.ours.bundle == "" {
+		s.bundle = ""
 	}
+	return s
+}
+
+// subject is a side of the comparison.
+type subject struct {
+	dir     string // of its logs, in the directory of the pair
+	measure func(ctx context.Context, pair, dir string) error
+}
+
+// run boots all sides in turn, and writes the file after each pair, so an interrupted run leaves
+// its results.
+func run(ctx context.Context, o options) error {
 	logs := filepath.Join(filepath.Dir(o.out), "bench")
 	if err := os.RemoveAll(logs); err != nil {
 		return fmt.Errorf("logs: cannot empty the directory: %w", err)
@@ -114,52 +125,108 @@ func run(ctx context.Context, o options) error {
 	if err := testimage.Write(ctx, podImage, imageName); err != nil {
 		return err
 	}
-	result := report{Image: image, MemoryMiB: o.memoryMiB, Processors: processors, IdleSeconds: o.idle.Seconds()}
+	result := report{Command: o.command, MemoryMiB: o.memoryMiB, Processors: processors, IdleSeconds: o.idle.Seconds()}
+	subjects, err := o.subjects(ctx, podImage, &result)
+	if err != nil {
+		return err
+	}
 	for pair := 1; pair <= o.pairs; pair++ {
-		name := fmt.Sprintf("pair %d of %d", pair, o.pairs)
-		dir := filepath.Join(logs, fmt.Sprintf("pair-%d", pair))
-		ours, early, err := again(name+", our machine", func() (machineRun, error) {
-			bounded, cancel := context.WithTimeout(ctx, machineLimit)
-			defer cancel()
-			return bootMachine(bounded, o, podImage, filepath.Join(dir, "machine"))
-		})
-		result.EarlyEnds += early
-		if err != nil {
-			return err
-		}
-		if o.bundle != "" {
-			upgraded, early, err := again(name+", upgrade", func() (upgradeFigures, error) {
-				bounded, cancel := context.WithTimeout(ctx, machineLimit)
-				defer cancel()
-				return upgradeMachine(bounded, o, filepath.Join(dir, "upgrade"))
-			})
-			result.EarlyEnds += early
-			if err != nil {
-				return err
-			}
-			ours.upgradeFigures = upgraded
-		}
-		result.Runs = append(result.Runs, ours)
-		if !o.noBaseline {
-			theirs, early, err := again(name+", baseline", func() (baselineRun, error) {
-				bounded, cancel := context.WithTimeout(ctx, baselineLimit)
-				defer cancel()
-				return bootBaseline(bounded, o, filepath.Join(dir, "baseline.log"))
-			})
-			result.addBaseline(theirs, early, err)
-			if err != nil {
+		for _, s := range targets.InTurn(subjects, pair) {
+			dir := filepath.Join(logs, fmt.Sprintf("pair-%d", pair), s.dir)
+			if err := s.measure(ctx, fmt.Sprintf("pair %d of %d", pair, o.pairs), dir); err != nil {
 				return err
 			}
 		}
-		result.summarise()
+		result.summarize()
 		if err := benchfile.WriteOthers(o.out, result); err != nil {
 			return err
 		}
 	}
 	printReport(os.Stdout, result)
 	printTimeline(os.Stdout, result.typical())
-	fmt.Printf("\nEvery figure is in %s; consoles, events and the baseline's output are in %s.\n", o.out, logs)
+	fmt.Println()
+	if err := targets.Store(os.Stdout, filepath.Join(logs, "targets.md"), o.command, result.Targets); err != nil {
+		return err
+	}
+	fmt.Printf("\nEvery figure is in %s; the table above, consoles and events are in %s.\n", o.out, logs)
 	return nil
+}
+
+// subjects returns the sides of the comparison. Their figures go to the report.
+func (o options) subjects(ctx context.Context, podImage string, result *report) ([]subject, error) {
+	image, err := readImage(o.ours.image)
+	if err != nil {
+		return nil, err
+	}
+	result.Version, result.Executables = image.Version, image.Executables
+	list := []subject{{"machine", func(ctx context.Context, pair, dir string) error {
+		run, early, err := measureSystem(ctx, o, o.ours, podImage, pair, dir)
+		run.ArtifactMiB = &image.ArtifactMiB
+		result.addOurs(run, early, err)
+		return err
+	}}}
+	if o.former != nil {
+		release := o.releaseOf()
+		former, err := readImage(release.image)
+		if err != nil {
+			return nil, err
+		}
+		result.Against = &formerReport{Version: former.Version}
+		list = append(list, subject{"release", func(ctx context.Context, pair, dir string) error {
+			run, early, err := measureSystem(ctx, o, release, podImage, pair, dir)
+			run.ArtifactMiB = &former.ArtifactMiB
+			result.addFormer(run, early, err)
+			return err
+		}})
+	}
+	if o.bootFiles == "" {
+		return list, nil
+	}
+	fmt.Fprintf(os.Stderr, "%s  programs of the baseline\n", time.Now().Format(time.TimeOnly))
+	files, err := bootfiles.Build(ctx, bootfiles.Default(o.bootFiles))
+	if err != nil {
+		return nil, err
+	}
+	return append(list, subject{"baseline", func(ctx context.Context, pair, dir string) error {
+		run, early, err := again(pair+", baseline", func() (baselineRun, error) {
+			bounded, cancel := context.WithTimeout(ctx, baselineLimit)
+			defer cancel()
+			return bootBaseline(bounded, o, files, dir)
+		})
+		result.addBaseline(run, early, err)
+		return err
+	}}), nil
+}
+
+// measureSystem measures one boot, one upgrade and one flood of a version of our system, each on a
+// machine of its own. It returns the number of boots that ended early.
+func measureSystem(ctx context.Context, o options, s system, podImage, pair, dir string) (machineRun, int, error) {
+	bounded := func() (context.Context, context.CancelFunc) { return context.WithTimeout(ctx, machineLimit) }
+	run, early, err := again(pair+", "+s.label, func() (machineRun, error) {
+		ctx, cancel := bounded()
+		defer cancel()
+		return bootMachine(ctx, o, s, podImage, dir)
+	})
+	if err != nil {
+		return run, early, err
+	}
+	var more int
+	if s.bundle != "" {
+		run.upgradeFigures, more, err = again(pair+", upgrade of "+s.label, func() (upgradeFigures, error) {
+			ctx, cancel := bounded()
+			defer cancel()
+			return upgradeMachine(ctx, o, s, dir+"-upgrade")
+		})
+		if early += more; err != nil {
+			return run, early, err
+		}
+	}
+	run.floodFigures, more, err = again(pair+", flood of "+s.label, func() (floodFigures, error) {
+		ctx, cancel := bounded()
+		defer cancel()
+		return floodMachine(ctx, o, s, dir+"-flood")
+	})
+	return run, early + more, err
 }
 
 // errEarly is the reason to repeat a boot: the emulator ended before the run did, without a

@@ -12,68 +12,68 @@ import (
 	"text/tabwriter"
 )
 
-// printReport writes the tables: figures with every run, memory by process, the ratios.
+// printReport writes the tables: figures with every run, the ratios, and by process memory and use
+// of processors.
 func printReport(out io.Writer, r report) {
+	sides := r.sides()
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	ours, theirs := r.numbers(), (&figures{}).numbers()
-	if r.Baseline != nil {
-		theirs = r.Baseline.numbers()
-		fmt.Fprintln(w, "\nMEDIAN\tORLOP OS\tBASELINE\tRATIO\tRUNS OF ORLOP OS\tRUNS OF THE BASELINE")
-	} else {
-		fmt.Fprintln(w, "\nMEDIAN\tORLOP OS\tRUNS")
+	head := []string{"\nMEDIAN", "ORLOP OS"}
+	for _, s := range sides {
+		head = append(head, strings.ToUpper(s.name), "RATIO")
 	}
-	for i, n := range ours {
-		if *n.at == nil && *theirs[i].at == nil {
-			continue // an upgrade that was not measured
+	head = append(head, "RUNS OF ORLOP OS")
+	for _, s := range sides {
+		head = append(head, "RUNS OF "+strings.ToUpper(s.name))
+	}
+	fmt.Fprintln(w, strings.Join(head, "\t"))
+	for i, n := range r.numbers() {
+		if line := r.line(i, n, sides); line != nil {
+			fmt.Fprintln(w, strings.Join(line, "\t"))
 		}
-		var mine, others []*float64
-		for j := range r.Runs {
-			mine = append(mine, *r.Runs[j].numbers()[i].at)
-		}
-		if r.Baseline == nil {
-			fmt.Fprintf(w, "%s\t%s\t%s\n", n.what, number(*n.at), series(mine))
-			continue
-		}
-		for j := range r.Baseline.Runs {
-			others = append(others, *r.Baseline.Runs[j].numbers()[i].at)
-		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", n.what, number(*n.at), number(*theirs[i].at), r.ratioOf(n.at), series(mine), series(others))
 	}
 	w.Flush()
 	fmt.Fprintf(out, "\n%d programs; boots that the emulator ended early and that were repeated: ours %d", len(r.Executables), r.EarlyEnds)
-	if r.Baseline != nil {
-		fmt.Fprintf(out, ", the baseline's %d", r.Baseline.EarlyEnds)
+	for _, s := range sides {
+		fmt.Fprintf(out, ", %s %d", s.name, s.earlyEnds)
 	}
 	fmt.Fprintln(out)
 	printProcesses(out, "Orlop OS", r.AnonMiB)
-	if r.Baseline != nil {
-		printProcesses(out, "the baseline", r.Baseline.AnonMiB)
+	for _, s := range sides {
+		printProcesses(out, s.name, s.figures.AnonMiB)
+	}
+	printIdle(out, "Orlop OS", r.IdleByService)
+	for _, s := range sides {
+		printIdle(out, s.name, s.figures.IdleByService)
 	}
 }
 
-// ratioOf returns the ratio for a figure of the report, if there is a ratio.
-func (r *report) ratioOf(at **float64) string {
-	if r.Ratio == nil {
-		return "-"
+// line returns a line of the table; nil if no side measured the figure.
+func (r *report) line(i int, n figure, sides []other) []string {
+	line := []string{n.label(), number(*n.at)}
+	measured := *n.at != nil
+	runs := []string{series(figuresOf(r.Runs), i)}
+	for _, s := range sides {
+		median := *s.figures.numbers()[i].at
+		measured = measured || median != nil
+		ratio := "-"
+		if q, ok := s.Ratio[n.ratio]; ok {
+			ratio = fmt.Sprintf("%.2f", q)
+		}
+		line = append(line, number(median), ratio)
+		runs = append(runs, series(s.runs, i))
 	}
-	switch at {
-	case &r.ToKubeAPI:
-		return fraction(r.Ratio.KubeAPI)
-	case &r.ToNodeReady:
-		return fraction(r.Ratio.NodeReady)
-	case &r.ToPodRunning:
-		return fraction(r.Ratio.PodRunning)
-	case &r.MachineUsedMiB:
-		return fraction(r.Ratio.Memory)
+	if !measured {
+		return nil
 	}
-	return "-"
+	return append(line, runs...)
 }
 
-func fraction(v *float64) string {
-	if v == nil {
-		return "-"
+// label returns the figure's name with its unit.
+func (n figure) label() string {
+	if n.unit == "" {
+		return n.what
 	}
-	return fmt.Sprintf("%.2f", *v)
+	return n.what + ", " + n.unit
 }
 
 func number(v *float64) string {
@@ -83,10 +83,11 @@ func number(v *float64) string {
 	return fmt.Sprintf("%.1f", *v)
 }
 
-func series(values []*float64) string {
+// series lists the i-th figure of all runs that have it.
+func series(runs []*figures, i int) string {
 	var words []string
-	for _, v := range values {
-		if v != nil {
+	for _, run := range runs {
+		if v := *run.numbers()[i].at; v != nil {
 			words = append(words, number(v))
 		}
 	}
@@ -94,14 +95,24 @@ func series(values []*float64) string {
 }
 
 func printProcesses(out io.Writer, whose string, sizes map[string]float64) {
-	names := slices.SortedFunc(maps.Keys(sizes), func(a, b string) int {
-		return cmp.Or(cmp.Compare(sizes[b], sizes[a]), cmp.Compare(a, b))
+	fmt.Fprintf(out, "Anonymous memory of %s by process, MiB: %s\n", whose, largestFirst(sizes))
+}
+
+func printIdle(out io.Writer, whose string, seconds map[string]float64) {
+	if len(seconds) > 0 {
+		fmt.Fprintf(out, "Idle use of processors of %s by process, s/min: %s\n", whose, largestFirst(seconds))
+	}
+}
+
+func largestFirst(values map[string]float64) string {
+	names := slices.SortedFunc(maps.Keys(values), func(a, b string) int {
+		return cmp.Or(cmp.Compare(values[b], values[a]), cmp.Compare(a, b))
 	})
 	var words []string
 	for _, name := range names {
-		words = append(words, fmt.Sprintf("%s %.1f", name, sizes[name]))
+		words = append(words, fmt.Sprintf("%s %.1f", name, values[name]))
 	}
-	fmt.Fprintf(out, "Anonymous memory of %s by process, MiB: %s\n", whose, strings.Join(words, ", "))
+	return strings.Join(words, ", ")
 }
 
 // waitWorth is the shortest printed wait, in seconds; shorter waits are in the file.

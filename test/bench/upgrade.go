@@ -22,8 +22,9 @@ import (
 const askLimit = time.Second
 
 // upgradeMachine measures an upgrade of a machine that has just become Ready.
-func upgradeMachine(ctx context.Context, o options, dir string) (f upgradeFigures, err error) {
-	b := &boot{options: o, dir: dir, record: newRecord(), goesOn: true}
+func upgradeMachine(ctx context.Context, o options, s system, dir string) (f upgradeFigures, err error) {
+	b := newBoot(o, s, dir)
+	b.goesOn = true
 	err = b.whileOn(ctx, func(ctx context.Context, documents []byte) error {
 		if _, _, err := b.configure(ctx, documents); err != nil {
 			return err

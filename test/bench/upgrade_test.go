@@ -79,7 +79,7 @@ func TestUpgradeFigures(t *testing.T) {
 	run.upgradeFigures = newUpgradeFigures(at(0), at(30), at(65), at(70.5), 40*time.Second, 600<<20, 100<<20)
 	var out strings.Builder
 	printReport(&out, report{figures: medians([]*figures{&run.figures}), Runs: []machineRun{run}})
-	for _, line := range []string{"asked → committed, s +70.5", "asked → reset, s +30.0", "reset → node Ready, s +35.0", "API away, s +40.0", "disk, MiB +600.0", "bundle, MiB +100.0"} {
+	for _, line := range []string{"request → committed, s +70.5", "request → reset, s +30.0", "reset → node Ready, s +35.0", "API away, s +40.0", "disk, MiB +600.0", "bundle, MiB +100.0"} {
 		words := strings.Split(line, " +")
 		found := false
 		for l := range strings.Lines(out.String()) {
