@@ -21,7 +21,7 @@ const (
 	namespaces = "services of the system and each pod have namespaces of their own"
 )
 
-// Bounds lists the least values. None is above the kernel's default value on a machine with 1 GiB of
+// Bounds lists the least values. None is above the kernel's default on a machine with 1 GiB of
 // memory. The kernel itself rejects values that are too high.
 var Bounds = []Bound{
 	{Name: "fs.file-max", Least: 32768, Reason: openFiles},
