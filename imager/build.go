@@ -284,7 +284,7 @@ func (b *Build) compressDisk() error {
 	if !slices.Contains(b.Profile.Outputs, outputZst) {
 		return nil
 	}
-	return compress(b.out(outputRaw), b.out(outputZst))
+	return compress(b.out(outputRaw), b.out(outputZst), forDownload)
 }
 
 // writeSBOM writes the bill of materials, and starts the manifest, which has common data with it.
@@ -320,7 +320,7 @@ func (b *Build) makeBundle() error {
 		keys = append(keys, key)
 	}
 	packed := b.work("root.img.zst")
-	if err := compress(b.out("root.img"), packed); err != nil {
+	if err := compress(b.out("root.img"), packed, forMachine); err != nil {
 		return err
 	}
 	f, err := os.Create(b.out(outputBundle))

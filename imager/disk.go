@@ -171,9 +171,28 @@ func parentDirs(name string) []string {
 	return all
 }
 
+// packing is the effort of a compression: the encoder's level, and the window in bytes, which is
+// the memory that a reader needs.
+type packing struct {
+	level  zstd.EncoderLevel
+	window int
+}
+
+// The programs of the root contain the same code, so a window over several of them saves more than
+// any level. Measured with a root of 282 MiB: the default level with 4 MiB packs it into 89.0 MiB
+// in 1.6 s of processor time; the better level into 83.9 MiB in 4 s; the best level into 78.9 MiB
+// in 16 s, and with 32 MiB into 72.1 MiB in 18 s.
+var (
+	// Machines read it, so their memory limits the window. Each test of an upgrade makes a bundle,
+	// so the level is not the best.
+	forMachine = packing{zstd.SpeedBetterCompression, bundle.Window}
+	// Other computers read it. The program zstd accepts 128 MiB without an option.
+	forDownload = packing{zstd.SpeedBestCompression, 32 << 20}
+)
+
 // compress writes a zstd copy of a file. It uses the Go encoder and not the computer's zstd, so
 // that go.sum pins the bytes.
-func compress(src, dst string) error {
+func compress(src, dst string, how packing) error {
 	in, err := os.Open(src)
 	if err != nil {
 		return err
@@ -185,7 +204,7 @@ func compress(src, dst string) error {
 	}
 	defer out.Close()
 	// Two workers pipeline the stages of one stream; the result does not depend on their number.
-	enc, err := zstd.NewWriter(out, zstd.WithEncoderLevel(zstd.SpeedDefault), zstd.WithEncoderConcurrency(2), zstd.WithWindowSize(bundle.Window))
+	enc, err := zstd.NewWriter(out, zstd.WithEncoderLevel(how.level), zstd.WithEncoderConcurrency(2), zstd.WithWindowSize(how.window))
 	if err != nil {
 		return err
 	}
