@@ -48,14 +48,20 @@ var programs = []Program{
 	{Name: "containerd", Root: paths.Containerd, Module: componentsModule, Package: "github.com/containerd/containerd/v2/cmd/containerd", Tags: containerdTags,
 		Stamp: Stamp{"github.com/containerd/containerd/v2", []string{"github.com/containerd/containerd/v2/version.Version"}}},
 	{Name: "containerd-shim-runc-v2", Root: "/usr/bin/containerd-shim-runc-v2", Module: componentsModule, Package: "github.com/containerd/containerd/v2/cmd/containerd-shim-runc-v2", Tags: containerdTags},
-	{Name: "runc", Root: paths.Runc, Module: componentsModule, Package: "github.com/opencontainers/runc", Tags: "seccomp,netgo,osusergo", CGO: true},
+	{Name: "runc", Root: paths.Runc, Module: componentsModule, Package: "github.com/opencontainers/runc", Tags: runcTags, CGO: true},
 	{Name: "bridge", Root: paths.CNIPlugins + "/bridge", Module: componentsModule, Package: "github.com/containernetworking/plugins/plugins/main/bridge"},
 	{Name: "host-local", Root: paths.CNIPlugins + "/host-local", Module: componentsModule, Package: "github.com/containernetworking/plugins/plugins/ipam/host-local"},
 	{Name: "loopback", Root: paths.CNIPlugins + "/loopback", Module: componentsModule, Package: "github.com/containernetworking/plugins/plugins/main/loopback"},
 	{Name: "portmap", Root: paths.CNIPlugins + "/portmap", Module: componentsModule, Package: "github.com/containernetworking/plugins/plugins/meta/portmap"},
 }
 
-const containerdTags = "no_btrfs,no_zfs,no_aufs,no_devmapper"
+// containerdTags omit the plugins that the configuration of containerd disables. With grpcnotrace
+// the linker removes unused methods from the shim, which needs memory in each pod: without the tag,
+// gRPC contains templates, which call methods by name.
+const containerdTags = "no_btrfs,no_zfs,no_aufs,no_devmapper,no_tracing,grpcnotrace"
+
+// runcTags omit CRIU: its program is not in the image.
+const runcTags = "seccomp,netgo,osusergo,runc_nocriu"
 
 // kubectl is built for the user, beside orlopctl; it is not in the image.
 var kubectl = Program{Name: "kubectl", Module: ".", Package: "k8s.io/kubernetes/cmd/kubectl", Tags: "providerless", Stamp: kubernetesStamp}
