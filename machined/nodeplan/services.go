@@ -17,6 +17,11 @@ const group = "/orlop/"
 // (mount) and the service proxy (nft).
 const path = "PATH=/usr/bin:/usr/sbin"
 
+// collectorOff keeps Go's garbage collector off until the program sets it (process.HeapLimiter):
+// before that, an orchestrator makes 9 MiB of permanent objects, for which the collector would run
+// four times and take a quarter of the processor time.
+const collectorOff = "GOGC=off"
+
 const mib = 1 << 20
 
 // profileSocket returns the socket on which a service that is a program of the system serves its
@@ -68,44 +73,14 @@ func Kubernetes(controlPlane bool) []supervise.Service {
 		StartTimeout:  60 * time.Second,
 	}}
 	if controlPlane {
-		list = append(list, supervise.Service{
-			Name: nodespec.ServiceAPI,
-			Process: supervise.Spec{
-				Args:        []string{paths.Orchestrator, "api"},
-				UID:         paths.UserAPI,
-				GID:         paths.UserAPI,
-				NoNewPrivs:  true,
-				OOMScoreAdj: new(-997),
-			},
-			Cgroup:       group + nodespec.ServiceAPI,
-			Limits:       cgroup.Limits{MemoryMin: 256 * mib, CPUWeight: 800},
-			Profile:      profileSocket(nodespec.ServiceAPI),
-			Ready:        supervise.Probe{Notify: true},
-			StartTimeout: 5 * time.Minute,
-			GracePeriod:  componentsGracePeriod,
-		}, supervise.Service{
-			Name: nodespec.ServiceControllers,
-			Process: supervise.Spec{
-				Args:        []string{paths.Orchestrator, "controllers"},
-				UID:         paths.UserControllers,
-				GID:         paths.UserControllers,
-				NoNewPrivs:  true,
-				OOMScoreAdj: new(-996),
-			},
-			Cgroup:       group + nodespec.ServiceControllers,
-			Limits:       cgroup.Limits{MemoryMin: 64 * mib, CPUWeight: 100},
-			Profile:      profileSocket(nodespec.ServiceControllers),
-			Ready:        supervise.Probe{Notify: true},
-			StartTimeout: 5 * time.Minute,
-			GracePeriod:  componentsGracePeriod,
-		})
+		list = append(list, controlPlaneServices()...)
 	}
 	return append(list, supervise.Service{
 		Name:      nodespec.ServiceNode,
 		DependsOn: []string{nodespec.ServiceContainerd},
 		Process: supervise.Spec{
 			Args:        []string{paths.Orchestrator, "node"},
-			Env:         []string{path},
+			Env:         []string{path, collectorOff},
 			OOMScoreAdj: new(-999),
 		},
 		Cgroup:      group + nodespec.ServiceNode,
@@ -119,4 +94,41 @@ func Kubernetes(controlPlane bool) []supervise.Service {
 		// mount(8) and nft(8) end by themselves; mounts of pods stay.
 		LeaveChildren: true,
 	})
+}
+
+// controlPlaneServices returns the services that only control-plane machines have.
+func controlPlaneServices() []supervise.Service {
+	return []supervise.Service{{
+		Name: nodespec.ServiceAPI,
+		Process: supervise.Spec{
+			Args:        []string{paths.Orchestrator, "api"},
+			Env:         []string{collectorOff},
+			UID:         paths.UserAPI,
+			GID:         paths.UserAPI,
+			NoNewPrivs:  true,
+			OOMScoreAdj: new(-997),
+		},
+		Cgroup:       group + nodespec.ServiceAPI,
+		Limits:       cgroup.Limits{MemoryMin: 256 * mib, CPUWeight: 800},
+		Profile:      profileSocket(nodespec.ServiceAPI),
+		Ready:        supervise.Probe{Notify: true},
+		StartTimeout: 5 * time.Minute,
+		GracePeriod:  componentsGracePeriod,
+	}, {
+		Name: nodespec.ServiceControllers,
+		Process: supervise.Spec{
+			Args:        []string{paths.Orchestrator, "controllers"},
+			Env:         []string{collectorOff},
+			UID:         paths.UserControllers,
+			GID:         paths.UserControllers,
+			NoNewPrivs:  true,
+			OOMScoreAdj: new(-996),
+		},
+		Cgroup:       group + nodespec.ServiceControllers,
+		Limits:       cgroup.Limits{MemoryMin: 64 * mib, CPUWeight: 100},
+		Profile:      profileSocket(nodespec.ServiceControllers),
+		Ready:        supervise.Probe{Notify: true},
+		StartTimeout: 5 * time.Minute,
+		GracePeriod:  componentsGracePeriod,
+	}}
 }
