@@ -140,13 +140,13 @@ func watchManaged(ctx context.Context, client metadata.Interface, all []managed,
 		open := func(ctx context.Context) (watch.Interface, error) {
 			return client.Resource(p.resource).Namespace(p.namespace).Watch(ctx, metav1.ListOptions{})
 		}
-		go Changes(ctx, open, func(o metav1.Object) bool { return wanted[o.GetName()] }, reopenAfter, wake)
+		go watchChanges(ctx, open, func(o metav1.Object) bool { return wanted[o.GetName()] }, reopenAfter, wake)
 	}
 }
 
-// Changes calls wake whenever an object for which counts is true was changed or deleted, and after
+// watchChanges calls wake whenever an object for which counts is true was changed or deleted, and after
 // each end of the watch, because it may have missed a change. It returns when ctx is done.
-func Changes(ctx context.Context, open func(context.Context) (watch.Interface, error), counts func(metav1.Object) bool, reopenAfter time.Duration, wake func()) {
+func watchChanges(ctx context.Context, open func(context.Context) (watch.Interface, error), counts func(metav1.Object) bool, reopenAfter time.Duration, wake func()) {
 	for {
 		if w, err := open(ctx); err == nil {
 			receive(ctx, w, counts, wake)

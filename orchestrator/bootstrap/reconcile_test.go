@@ -89,9 +89,9 @@ func TestResyncLoop(t *testing.T) {
 	}
 }
 
-// TestChanges checks that changed and deleted objects count if they are ours, that existing objects
-// do not, and that the end of the watch does.
-func TestChanges(t *testing.T) {
+// TestWatchChanges checks that changed and deleted objects count if they are ours, that existing
+// objects do not, and that the end of the watch does.
+func TestWatchChanges(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	object := func(name string) *metav1.PartialObjectMetadata {
@@ -112,7 +112,7 @@ func TestChanges(t *testing.T) {
 		w.Stop()
 		return w, nil
 	}
-	Changes(ctx, open, func(o metav1.Object) bool { return o.GetName() == "ours" }, time.Millisecond, func() { looks++ })
+	watchChanges(ctx, open, func(o metav1.Object) bool { return o.GetName() == "ours" }, time.Millisecond, func() { looks++ })
 	if looks != 3 || opened != 2 {
 		t.Errorf("%d looks of %d watches, want 3 of 2", looks, opened)
 	}

@@ -10,19 +10,15 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/watch"
 	genericapiserver "k8s.io/apiserver/pkg/server"
-	"k8s.io/client-go/informers"
+	rbacinformers "k8s.io/client-go/informers/rbac/v1"
 	"k8s.io/client-go/kubernetes"
 	rbacclient "k8s.io/client-go/kubernetes/typed/rbac/v1"
-	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 	rbacrest "k8s.io/kubernetes/pkg/registry/rbac/rest"
 	"k8s.io/kubernetes/plugin/pkg/auth/authorizer/rbac/bootstrappolicy"
 
 	"github.com/orlop-os/orlop/orchestrator/bootstrap"
-	"github.com/orlop-os/orlop/orchestrator/component"
-	"github.com/orlop-os/orlop/pkg/backoff"
 	"github.com/orlop-os/orlop/pkg/cell"
 )
 
@@ -51,9 +47,9 @@ const rightsTimeout = 30 * time.Second
 // ensureRights creates upstream's roles and bindings, about 140 objects, and the system's own. In a
 // new cluster it creates them in parallel and at once; upstream's own hook waits for a second and
 // then creates them in sequence, which on a slow disk takes longer than the rest of the server's
-// start. In an existing cluster, upstream's hook updates old objects in the background, and the
-// server is ready before, because every user still has the rights from before the machine's
-// shutdown.
+// start. In an existing cluster, upstream's hook updates old objects in the background if there are
+// any, and the server is ready before, because every user still has the rights from before the
+// machine's shutdown.
 func (s *Server) ensureRights(hook genericapiserver.PostStartHookContext) error {
 	client, err := kubernetes.NewForConfig(hook.LoopbackClientConfig)
 	if err != nil {
@@ -65,12 +61,12 @@ func (s *Server) ensureRights(hook genericapiserver.PostStartHookContext) error 
 	}
 	reconcile := func() error { return upstream(hook) }
 	missed := make(chan struct{}, 1)
-	go restoreProbeRights(hook, client, retryInterval, missed)
+	go restoreProbeRights(hook, client, s.rbac, retryInterval, missed)
 	if missing, fresh := rightsMissing(hook, client); fresh {
 		if err := s.makeRights(hook, client); err != nil {
 			return err
 		}
-		go reconcileUpstream(hook, client, retryInterval, reconcile)
+		go reconcileUpstream(hook, s.rbac, retryInterval, reconcile)
 		return nil
 	} else if missing {
 		// Either the first start was interrupted, and components wait for the last object and so
@@ -98,50 +94,13 @@ func (s *Server) ensureRights(hook genericapiserver.PostStartHookContext) error 
 		return nil
 	}
 	go func() {
-		if err := reconcile(); err != nil && hook.Err() == nil {
+		if err := updateUpstream(hook, s.rbac, reconcile); err != nil && hook.Err() == nil {
 			klog.ErrorS(err, "Cannot update upstream's roles; the next start retries")
 		}
 		missed <- struct{}{}
-		reconcileUpstream(hook, client, retryInterval, reconcile)
+		reconcileUpstream(hook, s.rbac, retryInterval, reconcile)
 	}()
 	return nil
-}
-
-// bootstrapped selects upstream's own roles and bindings.
-const bootstrapped = "kubernetes.io/bootstrapping=rbac-defaults"
-
-// reconcileUpstream restores upstream's roles and bindings whenever one of them was changed or
-// deleted, until ctx is done; upstream itself does so only at each start. A controller without its
-// role fails with errors that name no role.
-func reconcileUpstream(ctx context.Context, client kubernetes.Interface, again time.Duration, reconcile func() error) {
-	changed := cell.NewSignal()
-	all := metav1.ListOptions{LabelSelector: bootstrapped}
-	rbac := client.RbacV1()
-	for _, open := range []func(context.Context) (watch.Interface, error){
-		func(ctx context.Context) (watch.Interface, error) { return rbac.ClusterRoles().Watch(ctx, all) },
-		func(ctx context.Context) (watch.Interface, error) { return rbac.ClusterRoleBindings().Watch(ctx, all) },
-		func(ctx context.Context) (watch.Interface, error) { return rbac.Roles("").Watch(ctx, all) },
-		func(ctx context.Context) (watch.Interface, error) { return rbac.RoleBindings("").Watch(ctx, all) },
-	} {
-		// A change that a watch missed waits for the next change: a pass reads every role.
-		go bootstrap.Changes(ctx, open, func(metav1.Object) bool { changed.Wake(); return false }, again, func() {})
-	}
-	for {
-		select {
-		case <-changed:
-		case <-ctx.Done():
-			return
-		}
-		err := reconcile()
-		if err != nil && ctx.Err() == nil {
-			klog.ErrorS(err, "Cannot restore upstream's roles; it is retried", "after", again)
-			changed.Wake()
-		}
-		// A pass makes changes of its own, and changes come in groups.
-		if backoff.Sleep(ctx, again) != nil {
-			return
-		}
-	}
 }
 
 // rightsMissing reports whether the cluster's last object is missing, and whether the cluster is
@@ -161,19 +120,15 @@ func rightsMissing(ctx context.Context, client kubernetes.Interface) (missing, f
 // start of a server. Objects with the annotation rbac.authorization.kubernetes.io/autoupdate:
 // "false" stay as they are. A value on missed reports that the objects may have been missing since
 // before the watch.
-func restoreProbeRights(ctx context.Context, client kubernetes.Interface, again time.Duration, missed <-chan struct{}) {
+func restoreProbeRights(ctx context.Context, client kubernetes.Interface, have rbacinformers.Interface, again time.Duration, missed <-chan struct{}) {
 	role, binding := probeRights()
-	named := informers.NewSharedInformerFactoryWithOptions(client, 0, component.Only(metav1.ObjectNameField, lastBinding))
 	changed := cell.NewSignal()
-	// Additions do not count: in a new cluster, makeRights creates these objects last.
-	handler := cache.ResourceEventHandlerFuncs{UpdateFunc: func(any, any) { changed.Wake() }, DeleteFunc: func(any) { changed.Wake() }}
-	for _, i := range []cache.SharedIndexInformer{named.Rbac().V1().ClusterRoles().Informer(), named.Rbac().V1().ClusterRoleBindings().Informer()} {
-		if _, err := i.AddEventHandler(handler); err != nil {
-			klog.ErrorS(err, "Cannot watch the right to read the server's health", "name", lastBinding)
-			return
-		}
+	own := func(o metav1.Object) bool { return o.GetName() == lastBinding }
+	// In a new cluster, makeRights creates these objects last, and additions do not count.
+	if err := watchChanges(own, changed.Wake, have.ClusterRoles().Informer(), have.ClusterRoleBindings().Informer()); err != nil {
+		klog.ErrorS(err, "Cannot watch the right to read the server's health", "name", lastBinding)
+		return
 	}
-	named.Start(ctx.Done())
 	var late <-chan time.Time
 	for {
 		select {

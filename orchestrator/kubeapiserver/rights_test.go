@@ -3,17 +3,22 @@ package kubeapiserver
 import (
 	"context"
 	"errors"
+	"slices"
 	"testing"
 	"time"
 
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/wait"
-	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/informers"
+	rbacinformers "k8s.io/client-go/informers/rbac/v1"
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/kubernetes/plugin/pkg/auth/authorizer/rbac/bootstrappolicy"
 )
 
 // TestRestoreProbeRights checks that the right to read the server's health is restored after its
@@ -26,24 +31,21 @@ func TestRestoreProbeRights(t *testing.T) {
 	// the binding was deleted while no server was running
 	client := fake.NewClientset(wantRole.DeepCopy())
 	roles, bindings := client.RbacV1().ClusterRoles(), client.RbacV1().ClusterRoleBindings()
-	watched := make(chan struct{}, 2)
-	client.PrependWatchReactor("*", func(a clienttesting.Action) (bool, watch.Interface, error) {
-		w, err := client.Tracker().Watch(a.GetResource(), "")
-		watched <- struct{}{}
-		return true, w, err
-	})
+	caches := informers.NewSharedInformerFactory(client, 0)
 	refusals := 2
 	client.PrependReactor("create", "clusterrolebindings", func(clienttesting.Action) (bool, runtime.Object, error) {
 		refusals--
 		return refusals >= 0, nil, errors.New("no bindings on Fridays")
 	})
 	ended, missed := make(chan struct{}), make(chan struct{}, 1)
+	rbac := caches.Rbac().V1()
+	rightsCaches(rbac)
+	caches.Start(ctx.Done())
+	caches.WaitForCacheSync(ctx.Done())
 	go func() {
-		restoreProbeRights(ctx, client, time.Millisecond, missed)
+		restoreProbeRights(ctx, client, rbac, time.Millisecond, missed)
 		close(ended)
 	}()
-	<-watched
-	<-watched
 	back := func(what string) {
 		t.Helper()
 		err := wait.PollUntilContextCancel(ctx, 10*time.Millisecond, true, func(ctx context.Context) (bool, error) {
@@ -125,22 +127,118 @@ func TestRightsMissing(t *testing.T) {
 	}
 }
 
+// upstreamObjects returns upstream's roles and bindings.
+func upstreamObjects() (all []runtime.Object) {
+	for _, o := range slices.Concat(bootstrappolicy.ClusterRoles(), bootstrappolicy.ControllerRoles()) {
+		all = append(all, &o)
+	}
+	for _, o := range slices.Concat(bootstrappolicy.ClusterRoleBindings(), bootstrappolicy.ControllerRoleBindings()) {
+		all = append(all, &o)
+	}
+	for _, roles := range bootstrappolicy.NamespaceRoles() {
+		for _, o := range roles {
+			all = append(all, &o)
+		}
+	}
+	for _, bindings := range bootstrappolicy.NamespaceRoleBindings() {
+		for _, o := range bindings {
+			all = append(all, &o)
+		}
+	}
+	return all
+}
+
+// stores are the caches of an API server without a server.
+type stores struct{ rbacinformers.Interface }
+
+// of returns the store for the kind of an object.
+func (s stores) of(object any) cache.Store {
+	switch object.(type) {
+	case *rbacv1.ClusterRole:
+		return s.ClusterRoles().Informer().GetStore()
+	case *rbacv1.ClusterRoleBinding:
+		return s.ClusterRoleBindings().Informer().GetStore()
+	case *rbacv1.Role:
+		return s.Roles().Informer().GetStore()
+	default:
+		return s.RoleBindings().Informer().GetStore()
+	}
+}
+
+// TestHasUpstreamRights checks that a deleted or incomplete object is found, and that additions and
+// objects that upstream leaves as they are do not count.
+func TestHasUpstreamRights(t *testing.T) {
+	const role, leader = "system:node", "system::leader-locking-kube-scheduler"
+	more := rbacv1.PolicyRule{APIGroups: []string{"x"}, Resources: []string{"y"}, Verbs: []string{"get"}}
+	for what, c := range map[string]struct {
+		name     string
+		change   func(object any) (keep bool)
+		complete bool
+	}{
+		"deleted":              {role, func(any) bool { return false }, false},
+		"deleted in namespace": {leader, func(any) bool { return false }, false},
+		"binding without subjects": {leader, func(o any) bool {
+			if b, ok := o.(*rbacv1.RoleBinding); ok {
+				b.Subjects = nil
+			}
+			return true
+		}, false},
+		"rule removed": {role, editRole(func(r *rbacv1.ClusterRole) { r.Rules = r.Rules[1:] }), false},
+		"rule added":   {role, editRole(func(r *rbacv1.ClusterRole) { r.Rules = append(r.Rules, more) }), true},
+		"protected": {role, editRole(func(r *rbacv1.ClusterRole) {
+			r.Rules, r.Annotations = nil, map[string]string{rbacv1.AutoUpdateAnnotationKey: "false"}
+		}), true},
+		"as upstream's": {role, func(any) bool { return true }, true},
+	} {
+		caches, changed := stores{informers.NewSharedInformerFactory(nil, 0).Rbac().V1()}, 0
+		for _, o := range upstreamObjects() {
+			if m, err := meta.Accessor(o); err != nil {
+				t.Fatal(err)
+			} else if m.GetName() == c.name {
+				if changed++; !c.change(o) {
+					continue
+				}
+			}
+			if err := caches.of(o).Add(o); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if complete, err := hasUpstreamRights(caches); err != nil || complete != c.complete || changed == 0 {
+			t.Errorf("%s: %t, %v; %d objects changed", what, complete, err, changed)
+		}
+	}
+}
+
+// editRole returns a change of a cluster role, which remains.
+func editRole(edit func(*rbacv1.ClusterRole)) func(any) bool {
+	return func(o any) bool {
+		if r, ok := o.(*rbacv1.ClusterRole); ok {
+			edit(r)
+		}
+		return true
+	}
+}
+
 // TestReconcileUpstream checks that a deleted role of upstream's is reconciled, also after a
-// rejection, and that no reconciliation runs at the start.
+// rejection, and that no reconciliation runs without need: at the start, and after a change that
+// leaves the role complete.
 func TestReconcileUpstream(t *testing.T) {
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
-	role := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "system:node", Labels: map[string]string{"kubernetes.io/bootstrapping": "rbac-defaults"}}}
-	client := fake.NewClientset(role)
-	watched := make(chan struct{}, 4)
-	client.PrependWatchReactor("*", func(a clienttesting.Action) (bool, watch.Interface, error) {
-		w, err := client.Tracker().Watch(a.GetResource(), "")
-		watched <- struct{}{}
-		return true, w, err
-	})
+	client := fake.NewClientset(upstreamObjects()...)
+	factory := informers.NewSharedInformerFactory(client, 0)
+	caches := factory.Rbac().V1()
+	changed, err := watchUpstream(caches)
+	if err != nil {
+		t.Fatal(err)
+	}
+	factory.Start(ctx.Done())
+	if err := updateUpstream(ctx, caches, func() error { return errors.New("there is nothing to update") }); err != nil {
+		t.Fatal(err)
+	}
 	passes := make(chan struct{})
 	refused := false
-	go reconcileUpstream(ctx, client, time.Millisecond, func() error {
+	go restoreUpstream(ctx, caches, changed, time.Millisecond, func() error {
 		passes <- struct{}{}
 		refused = !refused
 		if refused {
@@ -148,22 +246,31 @@ func TestReconcileUpstream(t *testing.T) {
 		}
 		return nil
 	})
-	for range cap(watched) {
-		<-watched
+	const name = "system:node"
+	roles := client.RbacV1().ClusterRoles()
+	role, err := roles.Get(ctx, name, metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
 	}
-	select {
-	case <-passes:
-		t.Fatal("a pass without a change")
-	default:
+	for range 5 {
+		metav1.SetMetaDataAnnotation(&role.ObjectMeta, "x", time.Now().String())
+		if _, err := roles.Update(ctx, role, metav1.UpdateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		select {
+		case <-passes:
+			t.Fatal("a pass although the role is complete")
+		case <-time.After(5 * time.Millisecond):
+		}
 	}
-	if err := client.RbacV1().ClusterRoles().Delete(ctx, role.Name, metav1.DeleteOptions{}); err != nil {
+	if err := roles.Delete(ctx, name, metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	for range 2 {
 		select {
 		case <-passes:
 		case <-ctx.Done():
-			t.Fatal("the role is not put back")
+			t.Fatal("the role is not restored")
 		}
 	}
 }

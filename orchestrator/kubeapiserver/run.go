@@ -8,6 +8,7 @@ import (
 
 	utilerrors "k8s.io/apimachinery/pkg/util/errors"
 	genericapiserver "k8s.io/apiserver/pkg/server"
+	rbacinformers "k8s.io/client-go/informers/rbac/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/kubernetes/cmd/kube-apiserver/app"
@@ -27,8 +28,9 @@ type Server struct {
 	metrics  []netip.AddrPort
 	etcd     func(context.Context) error
 	rights   func(context.Context, kubernetes.Interface) error
-	loopback *rest.Config  // valid after started is closed
-	started  chan struct{} // closed when the server is about to serve
+	rbac     rbacinformers.Interface // the authorizer's caches
+	loopback *rest.Config            // valid after started is closed
+	started  chan struct{}           // closed when the server is about to serve
 }
 
 // New returns a server with upstream's flags args. etcd waits until etcd answers: the server
@@ -67,6 +69,7 @@ func (s *Server) Run(ctx context.Context) error {
 		return errors.New("cannot assemble the server: upstream's aggregator no longer delegates to the core server")
 	}
 	documents.attach(core)
+	s.rbac = config.KubeAPIs.ControlPlane.VersionedInformers.Rbac().V1()
 	if err := chain.GenericAPIServer.AddPostStartHook(rightsHook, s.ensureRights); err != nil {
 		return fmt.Errorf("cannot assemble the server: %w", err)
 	}
