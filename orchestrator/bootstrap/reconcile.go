@@ -25,11 +25,15 @@ import (
 // chart that contains the same component. Watches notice a change at once; a periodic resync finds
 // missed changes.
 const (
-	// resyncPeriod is the time between two passes without a change.
-	resyncPeriod = time.Minute
+	// resyncPeriod is the time between two passes without a change. A pass reads some thirty
+	// objects, and the watches report every change at once.
+	resyncPeriod = 10 * time.Minute
 	// firstResync is the time from the start to the first pass: the watches miss a deletion before
 	// their start.
 	firstResync = 10 * time.Second
+	// conflictPeriod is the time between two passes while another owner's Service has the name or
+	// the address of a Service of this package: no watch reports the end of every conflict.
+	conflictPeriod = time.Minute
 	// minBackoff is the time from a change to the pass, so that many changes cause a single pass.
 	// It is also the first delay after a rejection.
 	minBackoff = 500 * time.Millisecond
@@ -106,15 +110,17 @@ func resyncLoop(ctx context.Context, all []managed, changed <-chan struct{}, per
 			case err != nil:
 				report(k.name, fmt.Sprintf("%s: cannot restore: %v", k.text(), err))
 				failed[k.text()] = true
+				retry := min(period, conflictPeriod)
 				if !errors.As(err, new(conflictError)) { // which persists until the operator acts
-					next = backoff.Backoff{Min: minBackoff, Max: period}.Delay(failures)
+					retry = backoff.Backoff{Min: minBackoff, Max: retry}.Delay(failures)
 				}
+				next = min(next, retry)
 			case failed[k.text()]:
 				report(k.name, "")
 				delete(failed, k.text())
 			}
 		}
-		if failures++; next == period {
+		if failures++; next >= min(period, conflictPeriod) {
 			failures = 1
 		}
 		timer.Reset(next)
@@ -144,8 +150,8 @@ func watchManaged(ctx context.Context, client metadata.Interface, all []managed,
 	}
 }
 
-// watchChanges calls wake whenever an object for which counts is true was changed or deleted, and after
-// each end of the watch, because it may have missed a change. It returns when ctx is done.
+// watchChanges calls wake whenever an object for which counts is true was changed or deleted, and
+// after each end of the watch, because it may have missed a change. It returns when ctx is done.
 func watchChanges(ctx context.Context, open func(context.Context) (watch.Interface, error), counts func(metav1.Object) bool, reopenAfter time.Duration, wake func()) {
 	for {
 		if w, err := open(ctx); err == nil {
