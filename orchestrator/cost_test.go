@@ -1,0 +1,82 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
+
+	"github.com/orlop-os/orlop/orchestrator/component"
+	"github.com/orlop-os/orlop/pkg/rtnl/rtnltest"
+)
+
+// envCost in the environment enables TestCost; its value is the idle time that is measured.
+const envCost = "ORLOP_TEST_COST"
+
+// TestCost prints the processor time and the memory of a control plane without a node when it is
+// ready, ten seconds later and after the idle time, and the requests to the API server in each of
+// these times.
+func TestCost(t *testing.T) {
+	idle, err := time.ParseDuration(cmp.Or(os.Getenv(envCost), "0"))
+	if err != nil {
+		t.Fatalf("%s: %v", envCost, err)
+	}
+	if idle == 0 {
+		t.Skip("measures, and takes a minute or more: set " + envCost + "=1m")
+	}
+	if !rtnltest.Isolate(t) {
+		return
+	}
+	spec := testSpec()
+	network(t, spec.Node.IPs[0].String()+"/24")
+	m := prepare(t, spec)
+	zero := time.Now()
+	api, controllers := m.start(t, component.API, zero), m.start(t, component.Controllers, zero)
+	api.waitReady(t, time.Minute, "etcd", "kube-apiserver", "bootstrap")
+	controllers.waitReady(t, time.Minute, "node-ipam", "namespaces", "kube-controller-manager", "kube-scheduler", "metrics", "addons", "node-taints")
+	before := map[string]float64{}
+	for _, wait := range []time.Duration{0, 10 * time.Second, idle} {
+		time.Sleep(wait)
+		t.Logf("%.1f s: api: %s; controllers: %s", time.Since(zero).Seconds(), api.usage(t), controllers.usage(t))
+		before = m.logRequests(t, before)
+	}
+}
+
+// logRequests logs the requests since before, and returns all requests until now.
+func (m machine) logRequests(t *testing.T, before map[string]float64) map[string]float64 {
+	t.Helper()
+	raw, err := m.client(t, "admin", "orlop:cluster-admins").Discovery().RESTClient().Get().AbsPath("/metrics").Do(context.Background()).Raw()
+	if err != nil {
+		t.Fatal(err)
+	}
+	parser := expfmt.NewTextParser(model.LegacyValidation)
+	families, err := parser.TextToMetricFamilies(strings.NewReader(string(raw)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	now := map[string]float64{}
+	for _, metric := range families["apiserver_request_total"].GetMetric() {
+		label := map[string]string{}
+		for _, l := range metric.GetLabel() {
+			label[l.GetName()] = l.GetValue()
+		}
+		now[fmt.Sprintf("%s %s/%s %s", label["verb"], label["group"], label["resource"], label["subresource"])] += metric.GetCounter().GetValue()
+	}
+	total := 0.0
+	for _, what := range slices.SortedFunc(maps.Keys(now), func(a, b string) int { return cmp.Compare(now[b]-before[b], now[a]-before[a]) }) {
+		if more := now[what] - before[what]; more > 0 {
+			t.Logf("%6.0f %s", more, what)
+			total += more
+		}
+	}
+	t.Logf("%6.0f requests", total)
+	return now
+}
