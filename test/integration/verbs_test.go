@@ -96,8 +96,9 @@ import (
 //	    is off; "image": the image; or "blank"
 //	settled SERVICE DURATION
 //	    wait until a service has run for this time
-//	writes start|stop|check
-//	    write ConfigMaps as fast as they are acknowledged; check: all acknowledged ones exist
+//	writes start|check, writes stop [resumed]
+//	    write ConfigMaps, at most 20 a second; resumed: fail unless a write has failed and a later
+//	    one was acknowledged; check: all that were acknowledged since the first start exist
 //	reads KUBECONFIG, reads stop
 //	    read from the API repeatedly, each time over a new connection; stop: no read has failed
 //	history start MACHINE…, history next, history stop

@@ -197,27 +197,38 @@ func (s *story) settledVerb(ts *testscript.TestScript, neg bool, args []string) 
 }
 
 // writer writes ConfigMaps one after the other and stores the names that the API server
-// acknowledged.
+// acknowledged. A later start continues with the next name.
 type writer struct {
 	kube         kubernetes.Interface
 	cancel       context.CancelFunc
 	done         chan struct{}
-	acknowledged []string // read after done
+	next         int      // number of the next name; read after done, like the fields below
+	acknowledged []string // of all starts
+	// since the last start: a write failed, and a later write was acknowledged
+	failed, resumed bool
 }
 
 func (w *writer) stop() { w.cancel(); <-w.done }
 
+// writesPerSecond limits the writer: at this rate a write of some ten milliseconds is in flight
+// most of the time, and a story of minutes writes thousands of objects.
+const writesPerSecond = 20
+
 func (s *story) writesVerb(ts *testscript.TestScript, neg bool, args []string) {
-	need(ts, neg, args, 1, 1, "writes start|stop|check")
-	switch args[0] {
+	const usage = "writes start|check, writes stop [resumed]"
+	need(ts, neg, args, 1, 2, usage)
+	switch strings.Join(args, " ") {
 	case "start":
 		config, err := clientcmd.BuildConfigFromFlags("", ts.Getenv("KUBECONFIG"))
 		ts.Check(err)
-		config.Timeout = 5 * time.Second
+		config.Timeout, config.QPS, config.Burst = 5*time.Second, writesPerSecond, writesPerSecond
 		kube, err := kubernetes.NewForConfig(config)
 		ts.Check(err)
+		if s.write == nil {
+			s.write = &writer{}
+		}
 		ctx, cancel := context.WithCancel(context.Background())
-		s.write = &writer{kube: kube, cancel: cancel, done: make(chan struct{})}
+		s.write.kube, s.write.cancel, s.write.done = kube, cancel, make(chan struct{})
 		ten := make(chan struct{})
 		go s.write.run(ctx, ten)
 		select {
@@ -225,14 +236,17 @@ func (s *story) writesVerb(ts *testscript.TestScript, neg bool, args []string) {
 		case <-time.After(time.Minute):
 			ts.Fatalf("writes: fewer than ten were acknowledged within a minute")
 		}
-	case "stop":
+	case "stop", "stop resumed":
 		s.write.stop()
 		s.note("%d writes were acknowledged", len(s.write.acknowledged))
+		if len(args) == 2 && !s.write.resumed {
+			ts.Fatalf("writes: none failed (%t), or none was acknowledged after a failure", !s.write.failed)
+		}
 	case "check":
 		stillThere(ts, s.write.kube.CoreV1().ConfigMaps("default"), s.write.acknowledged)
 		s.note("all %d acknowledged writes are there", len(s.write.acknowledged))
 	default:
-		ts.Fatalf("writes: unknown %q", args[0])
+		ts.Fatalf("usage: %s", usage)
 	}
 }
 
@@ -240,11 +254,16 @@ func (s *story) writesVerb(ts *testscript.TestScript, neg bool, args []string) {
 func stillThere(ts *testscript.TestScript, maps typed.ConfigMapInterface, acknowledged []string) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	list, err := maps.List(ctx, meta.ListOptions{})
-	ts.Check(err)
 	there := map[string]bool{}
-	for _, m := range list.Items {
-		there[m.Name] = true
+	for page := (meta.ListOptions{Limit: 500}); ; {
+		list, err := maps.List(ctx, page)
+		ts.Check(err)
+		for _, m := range list.Items {
+			there[m.Name] = true
+		}
+		if page.Continue = list.Continue; page.Continue == "" {
+			break
+		}
 	}
 	for _, name := range acknowledged {
 		if !there[name] {
@@ -253,16 +272,21 @@ func stillThere(ts *testscript.TestScript, maps typed.ConfigMapInterface, acknow
 	}
 }
 
-// run writes until its context ends; it closes ten after ten acknowledged writes.
+// run writes until its context ends; it closes ten after ten acknowledged writes. A write that
+// failed is not repeated: it may exist.
 func (w *writer) run(ctx context.Context, ten chan<- struct{}) {
 	defer close(w.done)
-	for i := 0; ctx.Err() == nil; i++ {
-		name := fmt.Sprintf("write-%06d", i)
+	w.failed, w.resumed = false, false
+	for before := len(w.acknowledged); ctx.Err() == nil; {
+		name := fmt.Sprintf("write-%06d", w.next)
+		w.next++
 		m := &core.ConfigMap{ObjectMeta: meta.ObjectMeta{Name: name}, Data: map[string]string{"n": strings.Repeat("x", 512)}}
 		if _, err := w.kube.CoreV1().ConfigMaps("default").Create(ctx, m, meta.CreateOptions{}); err != nil {
+			w.failed = w.failed || ctx.Err() == nil
 			continue
 		}
-		if w.acknowledged = append(w.acknowledged, name); len(w.acknowledged) == 10 {
+		w.resumed = w.failed
+		if w.acknowledged = append(w.acknowledged, name); len(w.acknowledged) == before+10 {
 			close(ten)
 		}
 	}
