@@ -87,7 +87,9 @@ var table = []entry{
 		return nodelabels.RunNode(ctx, env, w.nodeLabels)
 	})},
 	{nil, one(netpolicy.Component), alone(netpolicy.Run)},
-	{nil, one(portguard.Component), alone(portguard.Run)},
+	{nil, one(portguard.Component), with(func(ctx context.Context, w *wiring, env component.Env) error {
+		return portguard.Run(ctx, env, func() { close(w.portGuard) })
+	})},
 	{nil, one(podnetwork.Component), func(w *wiring, _ component.Component) runFunc { return w.agent.Run }},
 	{nil, named(component.Node, podnetwork.NodeName), func(w *wiring, _ component.Component) runFunc { return w.agent.RunNode }},
 	{nil, localvolumes.Nodes, alone(localvolumes.RunNode)},

@@ -41,7 +41,7 @@ func wire(ctx context.Context, name string, spec nodespec.Spec, dirs dirs.Dirs, 
 	if err != nil {
 		return fail(err)
 	}
-	w := &wiring{dir: dir, spec: spec, dirs: dirs, server: kubeconfig.Local(), powerDown: powerDown, podsEnded: podsEnded}
+	w := &wiring{dir: dir, spec: spec, dirs: dirs, server: kubeconfig.Local(), powerDown: powerDown, podsEnded: podsEnded, portGuard: make(chan struct{})}
 	if !slices.ContainsFunc(Services(spec, dirs), func(c component.Component) bool { return c.Process == name }) {
 		return fail(fmt.Errorf("nothing to run: %s is not part of the control plane", spec.Node.Name))
 	}
@@ -96,6 +96,7 @@ type wiring struct {
 	elector    *leaderelection.Elector // nil without leader election
 	nodeLabels nodespec.NodeLabels     // with which the kubelet creates a new Node
 	offlineAPI *offlineapi.Server      // nil without a balancer
+	portGuard  chan struct{}           // closed when the port guard is active
 	powerDown  <-chan os.Signal        // the machine shuts down
 	podsEnded  func()
 }
@@ -158,8 +159,18 @@ func (w *wiring) runScheduler(c component.Component) runFunc {
 	})
 }
 
+// runKubelet starts the kubelet, and with it the pods, once pods cannot reach the machines' ports.
 func (w *wiring) runKubelet(c component.Component) runFunc {
 	return withHealthCheck(c.Name, health.Check{URL: plainHealthURL(kubelet.HealthPort)}, func(ctx context.Context) error {
+		select {
+		case <-w.portGuard:
+		case <-w.powerDown: // before a kubelet that could end pods
+			w.podsEnded()
+			<-ctx.Done()
+			return nil
+		case <-ctx.Done():
+			return nil
+		}
 		offlineAPI := w.offlineAPI != nil && w.offlineAPI.Address() != ""
 		return kubelet.Run(ctx, c.Args, w.nodeLabels, w.apiReady, offlineAPI, filepath.Join(w.dirs.Node, nodespec.Revoked), filepath.Join(w.dirs.Node, "logind.sock"), w.powerDown, w.podsEnded)
 	})

@@ -13,6 +13,7 @@ import (
 	"github.com/orlop-os/orlop/machined/membership"
 	"github.com/orlop-os/orlop/machined/network"
 	"github.com/orlop-os/orlop/machined/nodeplan"
+	"github.com/orlop-os/orlop/pkg/backoff"
 	"github.com/orlop-os/orlop/pkg/cell"
 	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/limits"
@@ -109,6 +110,25 @@ func (r *Reconciler) Unlock() { r.mu.Unlock() }
 // change of the clock a certificate may be due at once. Reading them takes less than a millisecond.
 const resyncInterval = membership.ResyncInterval
 
+// rulesRetry decides when nftables rules that the kernel has rejected are tried again: the services
+// of the cluster may wait for them.
+type rulesRetry struct{ rejections int }
+
+// next returns the delay until the next attempt, from the problem after the last one. 0 means that
+// the resync comes first, or that the rules are active.
+func (t *rulesRetry) next(problem string) time.Duration {
+	if problem == "" {
+		t.rejections = 0
+		return 0
+	}
+	t.rejections++
+	delay := backoff.Backoff{Min: time.Second, Max: resyncInterval}.Delay(t.rejections)
+	if delay == resyncInterval {
+		return 0
+	}
+	return delay
+}
+
 // Run reconciles the machine each time the configuration, the addresses or one of Deps.Changes
 // changes.
 func (r *Reconciler) Run(ctx context.Context) {
@@ -117,6 +137,7 @@ func (r *Reconciler) Run(ctx context.Context) {
 	tick := time.NewTicker(resyncInterval)
 	defer tick.Stop()
 	var problem string
+	var retry rulesRetry
 	for {
 		// Read before the reconciliation, which can take seconds: the select below sees a change
 		// during it.
@@ -143,6 +164,11 @@ func (r *Reconciler) Run(ctx context.Context) {
 		case err == nil:
 			problem = ""
 		}
+		var rules <-chan time.Time
+		rejected, _ := r.deps.Domains.Firewall.Problem().Get()
+		if delay := retry.next(rejected); delay > 0 {
+			rules = time.After(delay)
+		}
 		select {
 		case <-configs.Changed():
 		case <-states.Changed():
@@ -150,6 +176,7 @@ func (r *Reconciler) Run(ctx context.Context) {
 		case <-artifacts.Changed():
 		case <-ledger.Changed():
 		case <-tick.C:
+		case <-rules:
 		case <-ctx.Done():
 			return
 		}

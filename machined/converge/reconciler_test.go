@@ -111,6 +111,10 @@ func TestAddressReturns(t *testing.T) {
 			return nodeplan.Facts{Identity: key, Network: state}
 		}
 		r.deps.APIFacts, r.deps.NodeFacts = facts, facts
+		r.deps.Domains.Firewall = firewall.NewFilter(func(context.Context, string, ...string) error { return nil })
+		if err := r.ConfigureFirewall(t.Context(), c); err != nil {
+			t.Fatal(err)
+		}
 		all := r.domains()
 		for i, d := range all {
 			switch d.name {
@@ -155,4 +159,87 @@ func TestAddressReturns(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestGuardRejected checks for machines without a firewall that no service of the cluster starts
+// until the kernel has accepted the port guard, that the boot step names the reason, and that the
+// API stays.
+func TestGuardRejected(t *testing.T) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, problems := config.Parse("reference.yaml", []byte(config.Reference))
+	if err := problems.Err(); err != nil {
+		t.Fatal(err)
+	}
+	c.Network.Spec.Firewall = nil
+	state := network.State{Links: []network.LinkState{{Managed: true, Up: true, Addresses: []network.AddressState{{Prefix: netip.MustParsePrefix("10.0.0.11/24")}}}}}
+	for _, role := range []config.Role{config.RoleControlPlane, config.RoleWorker} {
+		c.Machine.Spec.Role = role
+		r := testReconciler(t)
+		facts := func(_ *config.Config, state network.State) nodeplan.Facts {
+			return nodeplan.Facts{Identity: key, Network: state, Member: nodeplan.Member{Joined: true}}
+		}
+		r.deps.APIFacts, r.deps.NodeFacts = facts, facts
+		rejects := true
+		r.deps.Domains.Firewall = firewall.NewFilter(func(context.Context, string, ...string) error {
+			if rejects {
+				return errors.New("the kernel says no")
+			}
+			return nil
+		})
+		var entered []string
+		r.deps.Enter = func(step, waitsFor string) { entered = append(entered, step+": "+waitsFor) }
+		if err := r.ConfigureFirewall(t.Context(), c); err == nil {
+			t.Errorf("%s: the boot reports no error", role)
+		}
+		all := r.domains()
+		for i, d := range all {
+			if d.name != "firewall" && d.name != "services" {
+				all[i].diff, all[i].want = (&pending{}).diff, nil
+			}
+		}
+		const why = "port guard: cannot keep Services and pods from the machine's own ports: the kernel says no; " +
+			"the cluster's services wait, and only port 50000 listens, until a retry succeeds"
+		if err := r.lead(t.Context(), all, c, state); err == nil || !strings.HasSuffix(err.Error(), why) {
+			t.Errorf("%s: %v, want %s", role, err, why)
+		}
+		var names []string
+		for _, s := range r.deps.Domains.Services.Services() {
+			names = append(names, s.Name)
+		}
+		if got := strings.Join(names, " "); got != "apid" {
+			t.Errorf("%s: started %s", role, got)
+		}
+		if problem, _ := r.deps.Domains.Firewall.Problem().Get(); !strings.HasSuffix(problem, why) {
+			t.Errorf("%s: the health reports %q", role, problem)
+		}
+		if len(entered) != 1 || !strings.HasPrefix(entered[0], "services: the nftables rules: ") || !strings.HasSuffix(entered[0], why) {
+			t.Errorf("%s: the boot enters %q", role, entered)
+		}
+		rejects = false
+		if err := r.ConfigureFirewall(t.Context(), c); err != nil {
+			t.Errorf("%s: %v", role, err)
+		}
+		if hold := r.goal(c, state).node().Services.Hold; hold != nodeplan.HoldNothing {
+			t.Errorf("%s: the services are held back: %s", role, hold)
+		}
+	}
+}
+
+// TestRulesRetry checks the delays after rejected rules.
+func TestRulesRetry(t *testing.T) {
+	var retry rulesRetry
+	for i, step := range []struct {
+		problem string
+		want    time.Duration
+	}{
+		{"no", time.Second}, {"no", 2 * time.Second}, {"no", 4 * time.Second}, {"", 0}, {"", 0}, {"no", time.Second},
+		{"no", 2 * time.Second}, {"no", 4 * time.Second}, {"no", 8 * time.Second}, {"no", 16 * time.Second}, {"no", 32 * time.Second}, {"no", 0}, {"no", 0},
+	} {
+		if got := retry.next(step.problem); got != step.want {
+			t.Errorf("step %d: %v, want %v", i, got, step.want)
+		}
+	}
 }

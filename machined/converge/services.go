@@ -75,8 +75,11 @@ func (r *Reconciler) applyServices(_ context.Context, g goal, _ func() error) er
 // enterHold sets the step of the boot to the reason for which services are held back.
 func (r *Reconciler) enterHold(w nodeplan.Want, state network.State) {
 	switch w.Services.Hold {
-	case nodeplan.HoldNoNode, nodeplan.HoldRefused, nodeplan.HoldExposed:
+	case nodeplan.HoldNoNode, nodeplan.HoldRefused:
 		return // the errors are reported
+	case nodeplan.HoldExposed:
+		problem, _ := r.deps.Domains.Firewall.Problem().Get()
+		r.deps.Enter("services", "the nftables rules: "+problem)
 	case nodeplan.HoldNoAddress:
 		r.deps.Enter("services", "an address: "+strings.Join(append(state.Problems, "none on any link yet"), "; "))
 		return

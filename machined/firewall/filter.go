@@ -52,7 +52,8 @@ func (f *Filter) SetProblem(err error) {
 // SetStarted records that the services of the cluster have started.
 func (f *Filter) SetStarted() { f.update(func(r *installed) { r.started = true }) }
 
-// Exposed reports whether a firewall is wanted and the kernel has no rules in its place.
+// Exposed reports whether the kernel has no port guard, or no rules in the place of a wanted
+// firewall, so that the services of the cluster must not start.
 func (f *Filter) Exposed(want *Config) bool {
 	r := f.get()
 	return r.exposed(want)
@@ -99,15 +100,24 @@ func (r *installed) install(ctx context.Context, set SetRules, want *Config) err
 	}
 	closed := APIOnly(paths.PortApid)
 	if last := set(ctx, closed); last != nil {
-		return fmt.Errorf("firewall: %w; the kernel rejects other rules too (%w): the cluster's services wait until a retry succeeds", err, last)
+		return fmt.Errorf("firewall: %w; the kernel rejects other rules too (%w): the cluster's services wait, and only port %d listens, until a retry succeeds", err, last, paths.PortApid)
 	}
 	r.firewall = closed
 	return fmt.Errorf("firewall: %w; only port %d of the machine is reachable until a retry succeeds", err, paths.PortApid)
 }
 
-// exposed reports whether a firewall is wanted and the kernel has no rules in its place.
+// exposed is Filter.Exposed. Services that have started continue, because each later transaction
+// leaves the former rules in place if it fails.
 func (r *installed) exposed(want *Config) bool {
-	return want != nil && r.firewall == "" && !r.started
+	return !r.started && (r.guard == "" || want != nil && r.firewall == "")
+}
+
+// remedy describes the protection of the machine until a retry of a failed operation succeeds.
+func (r *installed) remedy() string {
+	if r.started || r.guard != "" {
+		return "the former rules stay active until a retry succeeds"
+	}
+	return fmt.Sprintf("the cluster's services wait, and only port %d listens, until a retry succeeds", paths.PortApid)
 }
 
 // setFirewall is the operation that installs or deletes the firewall table.
@@ -150,7 +160,8 @@ func (setGuard) String() string { return "keep Services and pods from the machin
 // Do is atomic, like that of setFirewall.
 func (s setGuard) Do(ctx context.Context) error {
 	if err := s.filter.set(ctx, s.commands, "nft_chain_nat", "nft_nat", "nft_fib_inet", "nft_reject_inet"); err != nil {
-		return fmt.Errorf("port guard: cannot keep Services and pods from the machine's own ports: %w; it is retried", err)
+		rules := s.filter.get()
+		return fmt.Errorf("port guard: cannot keep Services and pods from the machine's own ports: %w; %s", err, rules.remedy())
 	}
 	s.filter.update(func(r *installed) { r.guard = s.commands })
 	return nil

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strings"
 	"testing"
 )
 
@@ -21,11 +22,12 @@ func TestFirewallThatDoesNotLoad(t *testing.T) {
 		ok      bool
 		exposed bool
 	}{
-		"it loads":                         {installed{}, want, nil, full, true, false},
-		"it does not at the start":         {installed{}, want, []string{full}, closed, false, false},
-		"it does after that":               {installed{firewall: closed}, want, nil, full, true, false},
-		"it does not after that":           {installed{firewall: closed}, want, []string{full}, closed, false, false},
-		"nothing loads at the start":       {installed{}, want, []string{full, closed}, "", false, true},
+		"it loads, without a port guard":   {installed{}, want, nil, full, true, true},
+		"it loads":                         {installed{guard: "g"}, want, nil, full, true, false},
+		"it does not at the start":         {installed{guard: "g"}, want, []string{full}, closed, false, false},
+		"it does after that":               {installed{guard: "g", firewall: closed}, want, nil, full, true, false},
+		"it does not after that":           {installed{guard: "g", firewall: closed}, want, []string{full}, closed, false, false},
+		"nothing loads at the start":       {installed{guard: "g"}, want, []string{full, closed}, "", false, true},
 		"another does not, at work":        {installed{firewall: full, started: true}, other, []string{changed}, full, false, false},
 		"the first does not, at work":      {installed{started: true}, want, []string{full}, "", false, false},
 		"none, and it cannot be taken off": {installed{firewall: full, started: true}, nil, []string{Absent}, full, false, false},
@@ -39,6 +41,55 @@ func TestFirewallThatDoesNotLoad(t *testing.T) {
 		}, c.want)
 		if (err == nil) != c.ok || r.firewall != c.now || r.exposed(c.want) != c.exposed {
 			t.Errorf("%s: %v, exposed %v, in force:\n%s", name, err, r.exposed(c.want), r.firewall)
+		}
+	}
+}
+
+// TestGuardThatDoesNotLoad checks that the services of the cluster wait until the kernel has
+// accepted the port guard, with and without a firewall, and that a running machine retains the
+// former guard.
+func TestGuardThatDoesNotLoad(t *testing.T) {
+	guard := Guard{TCP: []int{50000}, UDP: []int{8472}, Loopback: []int{10249}, Closed: []int{50000}}
+	other := guard
+	other.Pods = prefixes("10.244.0.0/16")
+	for name, want := range map[string]*Config{"no firewall": nil, "firewall": {Open: []Rule{{Protocol: "tcp", Port: 50000}}, SystemPorts: []int{50000}}} {
+		rejects := true
+		f := NewFilter(func(_ context.Context, commands string, modules ...string) error {
+			if rejects && strings.Contains(commands, GuardTable) {
+				return errors.New("the kernel says no")
+			}
+			return nil
+		})
+		perform := func(g Guard) (failure string) {
+			for _, op := range f.Diff(want, g) {
+				if err := op.Do(t.Context()); err != nil {
+					failure = err.Error()
+				}
+			}
+			return failure
+		}
+		const cause = "port guard: cannot keep Services and pods from the machine's own ports: the kernel says no; "
+		for _, step := range []struct {
+			rejects bool
+			guard   Guard
+			failure string
+			exposed bool
+		}{
+			{true, guard, cause + "the cluster's services wait, and only port 50000 listens, until a retry succeeds", true},
+			{false, guard, "", false},
+			{true, other, cause + "the former rules stay active until a retry succeeds", false},
+		} {
+			rejects = step.rejects
+			if got := perform(step.guard); got != step.failure || f.Exposed(want) != step.exposed {
+				t.Errorf("%s: %q, exposed %t; want %q, %t", name, got, f.Exposed(want), step.failure, step.exposed)
+			}
+			if left := len(f.Diff(want, step.guard)); (left > 0) != (step.failure != "") {
+				t.Errorf("%s: %d operations remain", name, left)
+			}
+		}
+		f.SetStarted()
+		if f.Exposed(want) {
+			t.Errorf("%s: a running machine holds its services back", name)
 		}
 	}
 }

@@ -49,7 +49,7 @@ type Trust struct {
 // ServiceFacts are the facts that hold services back.
 type ServiceFacts struct {
 	Refusal error // why this machine cannot run the configuration at present
-	// a firewall is configured, and the kernel has no rules in its place
+	// the kernel has no port guard, or no rules in the place of a configured firewall
 	Exposed bool
 	// the machine has had no address for so long that services stop
 	AddressLost bool

@@ -43,7 +43,7 @@ const (
 	HoldNothing   Hold = ""
 	HoldNoNode    Hold = "no node"     // the configuration runs no node
 	HoldRefused   Hold = "refused"     // the machine cannot run the configuration at present
-	HoldExposed   Hold = "no firewall" // the configured firewall is not active
+	HoldExposed   Hold = "no firewall" // the port guard or the configured firewall is not active
 	HoldNoAddress Hold = "no address"  // the running services continue until the address is lost
 	HoldNotJoined Hold = "not joined"  // a worker has no certificates of the cluster yet
 	HoldRemoved   Hold = "removed"     // pods of a removed worker stop before its node

@@ -10,7 +10,8 @@
 //
 // plan.go is pure: its input is addresses, its output commands of nft(8). run.go watches the Nodes,
 // and also the node's own Pods if only pods of some namespaces reach the kubelets. While no API
-// server is reachable, the rules stay.
+// server is reachable, the rules stay. The kubelet starts no pod before the kernel has the first
+// table.
 //
 // docs/decisions/0052-machine-ports.md lists the rejected ports and sources.
 package portguard

@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -51,8 +52,8 @@ func Component(spec nodespec.Spec, dirs dirs.Dirs) component.Component {
 }
 
 // Run maintains the table until ctx is done; the table stays afterwards. It begins with the
-// addresses of the specification.
-func Run(ctx context.Context, env component.Env) error {
+// addresses of the specification, and calls loaded when the kernel has the first table.
+func Run(ctx context.Context, env component.Env, loaded func()) error {
 	config, err := env.Config(Name)
 	if err != nil {
 		return err
@@ -75,7 +76,7 @@ func Run(ctx context.Context, env component.Env) error {
 			f.publishLoop(ctx, links, publish)
 		}
 	}()
-	k := &applier{write: nft, announce: env.Announce}
+	k := &applier{write: nft, announce: env.Announce, loaded: sync.OnceFunc(loaded)}
 	k.run(ctx, f.changed, f.input)
 	return nil
 }
@@ -256,6 +257,7 @@ func addressesOf(object any) []netip.Addr {
 type applier struct {
 	write    func(ctx context.Context, commands string) error
 	announce component.Announce
+	loaded   func() // called after each success
 
 	have      string // the commands that made the table in the kernel
 	announced string
@@ -307,6 +309,7 @@ func (k *applier) step(ctx context.Context, w Input, again bool) (string, error)
 			return "", err
 		}
 		k.have = commands
+		k.loaded()
 	}
 	machines := slices.Clone(w.Machines)
 	slices.SortFunc(machines, netip.Addr.Compare)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net/netip"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -73,7 +74,9 @@ func TestWatch(t *testing.T) {
 	defer cancel()
 	tables, said := make(chan string, 100), make(chan string, 100)
 	fails := 1
+	loaded := make(chan struct{})
 	k := &applier{
+		loaded: sync.OnceFunc(func() { close(loaded) }),
 		write: func(_ context.Context, commands string) error {
 			if fails--; fails >= 0 {
 				return errors.New("the kernel says no")
@@ -93,7 +96,13 @@ func TestWatch(t *testing.T) {
 	if text := <-said; text != "the kernel says no" {
 		t.Errorf("said %q", text)
 	}
+	select {
+	case <-loaded:
+		t.Error("a table that the kernel has rejected counts as loaded")
+	default:
+	}
 	wait(t, tables, []string{"machines4 { type ipv4_addr; elements = { 10.0.0.5 }"}, []string{"10.244.1.9"})
+	<-loaded
 	go f.start(ctx)
 	wait(t, tables, []string{"readers4 { type ipv4_addr; elements = { 10.244.1.9 }"}, []string{"10.244.1.8"})
 	other := node("b", "10.0.0.6", "2001:db8::6")

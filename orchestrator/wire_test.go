@@ -1,0 +1,43 @@
+package main
+
+import (
+	"context"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/orlop-os/orlop/orchestrator/component"
+	"github.com/orlop-os/orlop/orchestrator/kubelet"
+)
+
+// TestKubeletWaitsForPortGuard checks that no kubelet starts before the port guard is active: it
+// would end at once, because of a wrong flag. A shutdown of the machine does not wait for it.
+func TestKubeletWaitsForPortGuard(t *testing.T) {
+	down, stopped, ended := make(chan os.Signal, 1), make(chan struct{}), make(chan error, 1)
+	w := &wiring{portGuard: make(chan struct{}), powerDown: down, podsEnded: func() { close(stopped) }}
+	run := w.runKubelet(component.Component{Name: kubelet.Name, Args: []string{"--no-such-flag"}})
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	go func() { ended <- run(ctx, func(string, bool, string) {}) }()
+	select {
+	case err := <-ended:
+		t.Fatalf("it ended without a port guard: %v", err)
+	case <-time.After(100 * time.Millisecond):
+	}
+	down <- os.Interrupt
+	select {
+	case <-stopped:
+	case <-time.After(20 * time.Second):
+		t.Fatal("the shutdown waits for pods")
+	}
+	cancel()
+	if err := <-ended; err != nil {
+		t.Errorf("ended with %v", err)
+	}
+
+	close(w.portGuard)
+	if err := run(t.Context(), func(string, bool, string) {}); err == nil || !strings.Contains(err.Error(), "no-such-flag") {
+		t.Errorf("with a port guard no kubelet starts: %v", err)
+	}
+}
