@@ -2,10 +2,6 @@ package main
 
 import (
 	"context"
-	"go/ast"
-	"go/parser"
-	"go/token"
-	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -137,102 +133,4 @@ func TestConfigurationGoes(t *testing.T) {
 	}
 	close(stop)
 	flapping.Wait()
-}
-
-// bare are the functions that may start a goroutine without recovery of panics, with the reason.
-var bare = map[string]string{
-	"main":         "the reaper, without which no process ends; the boot, whose steps are guarded one by one, and the watchdog, whose end resets the machine",
-	"feedWatchdog": "its end resets the machine",
-	"Run":          "of power.WatchdogFeeder: its end resets the machine",
-	"Shutdown":     "its end resets the machine, which goes down in any case",
-}
-
-// TestGoroutines checks that every goroutine of PID 1 recovers panics, except the listed functions.
-func TestGoroutines(t *testing.T) {
-	files, err := filepath.Glob("*.go")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, pattern := range []string{"*/*.go", "*/*/*.go"} {
-		below, err := filepath.Glob(pattern)
-		if err != nil {
-			t.Fatal(err)
-		}
-		files = append(files, below...)
-	}
-	used := map[string]bool{}
-	for _, name := range files {
-		if strings.HasSuffix(name, "_test.go") || strings.HasSuffix(filepath.Dir(name), "test") {
-			continue // PID 1 does not link it
-		}
-		set := token.NewFileSet()
-		parsed, err := parser.ParseFile(set, name, nil, parser.SkipObjectResolution)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, d := range parsed.Decls {
-			f, ok := d.(*ast.FuncDecl)
-			if !ok {
-				continue
-			}
-			ast.Inspect(f, func(n ast.Node) bool {
-				begun := goroutine(n)
-				if begun == nil || guarded(begun) {
-					return true
-				}
-				if bare[f.Name.Name] == "" {
-					t.Errorf("%s: %s begins a goroutine whose panic ends the machine; begin it with package panics", set.Position(n.Pos()), f.Name.Name)
-				}
-				used[f.Name.Name] = true
-				return true
-			})
-		}
-	}
-	for name := range bare {
-		if !used[name] {
-			t.Errorf("%s is an exception that nothing needs", name)
-		}
-	}
-}
-
-// goroutine returns the code that a statement runs on a goroutine of its own, or nil: with go, or
-// in a sync.WaitGroup.
-func goroutine(n ast.Node) ast.Node {
-	switch n := n.(type) {
-	case *ast.GoStmt:
-		return n.Call
-	case *ast.CallExpr:
-		f, ok := n.Fun.(*ast.SelectorExpr)
-		if !ok || f.Sel.Name != "Go" || len(n.Args) != 1 {
-			return nil // panics.Go and Restarter.Go have more arguments
-		}
-		return n.Args[0]
-	}
-	return nil
-}
-
-// guarded reports whether the code of a goroutine uses package panics: itself, or in the function
-// that it calls (fetch, install).
-func guarded(begun ast.Node) bool {
-	found := false
-	ast.Inspect(begun, func(n ast.Node) bool {
-		call, ok := n.(*ast.CallExpr)
-		if !ok {
-			return true
-		}
-		f, ok := call.Fun.(*ast.SelectorExpr)
-		if !ok {
-			return true
-		}
-		from, _ := f.X.(*ast.Ident)
-		switch {
-		case from != nil && from.Name == "panics":
-			found = true
-		case f.Sel.Name == "fetch", f.Sel.Name == "install", f.Sel.Name == "Run", f.Sel.Name == "Wait":
-			// these guard their callbacks; a restarter; the wait for a group of guarded goroutines
-			found = true
-		}
-		return true
-	})
-	return found
 }

@@ -257,8 +257,11 @@ func stepNetwork(ctx context.Context, m *machine) error {
 	m.domains.network.Config.Set(nodeplan.Network(now.Config))
 	go func() {
 		for ctx.Err() == nil {
-			err := panics.Do("network", func() error { return m.domains.network.Controller.Run(ctx) })
-			m.reports.events.Add("network", "failure", fmt.Sprint("stopped, and restarts: ", err))
+			_ = panics.Do("network", func() error {
+				err := m.domains.network.Controller.Run(ctx)
+				m.reports.events.Add("network", "failure", fmt.Sprint("stopped, and restarts: ", err))
+				return nil
+			})
 			select {
 			case <-time.After(networkRetry):
 			case <-ctx.Done():

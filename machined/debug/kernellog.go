@@ -59,9 +59,12 @@ func (t *Tools) StartKernelLog() {
 		defer close(k.ended)
 		_ = panics.Do("the kernel's last log", func() error { t.saveCrash(l); return nil })
 		follow := func(ctx context.Context, each func(kmsg.Record) error) error { return kmsg.Follow(ctx, 0, each) }
-		if err := panics.Do("the kernel's log", func() error { return l.Run(ctx, follow) }); !errors.Is(err, context.Canceled) {
-			l.Report(err)
-		}
+		_ = panics.Do("the kernel's log", func() error {
+			if err := l.Run(ctx, follow); !errors.Is(err, context.Canceled) {
+				l.Report(err)
+			}
+			return nil
+		})
 	}()
 }
 

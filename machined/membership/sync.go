@@ -78,10 +78,13 @@ func (l *Sync) pollPeers(ctx context.Context, c *config.Config) {
 	var polls sync.WaitGroup
 	for i, addr := range peers {
 		polls.Go(func() {
-			err := panics.Do("learning from "+addr.String(), func() error { return l.syncWith(ctx, addr, c) })
-			if c.IsWorker() {
-				l.worker.recordRemoved(err)
-			}
+			err := panics.Do("learning from "+addr.String(), func() error {
+				err := l.syncWith(ctx, addr, c)
+				if c.IsWorker() {
+					l.worker.recordRemoved(err)
+				}
+				return err
+			})
 			if err != nil {
 				problems[i] = err.Error()
 			}

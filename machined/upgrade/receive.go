@@ -137,12 +137,14 @@ func (r *Receiver) receive(i Installer, b Bundle, from io.Reader, q *question, s
 // record.
 func (r *Receiver) install(i Installer, q *question) {
 	defer r.writeMu.Unlock()
-	i.Confirm = q.confirm
-	if err := panics.Do("upgrade", func() error { return r.enterVersion(i) }); err != nil {
-		r.abort(true, err, q)
-		return
-	}
-	r.progress.begin("", 0)
+	panics.Guarded("end of an upgrade", func() {
+		i.Confirm = q.confirm
+		if err := panics.Do("upgrade", func() error { return r.enterVersion(i) }); err != nil {
+			r.abort(true, err, q)
+			return
+		}
+		r.progress.begin("", 0)
+	})()
 }
 
 // enterVersion installs the version and records its boot entry; then the machine shuts down. If it

@@ -18,6 +18,7 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"github.com/secure-systems-lab/go-securesystemslib/dsse"
 
+	"github.com/orlop-os/orlop/pkg/panics"
 	"github.com/orlop-os/orlop/pkg/safefile"
 )
 
@@ -99,10 +100,13 @@ func (c Copy) Check(trust Trust) (digest string, size int64, err error) {
 	from, to := io.Pipe()
 	done := make(chan error, 1)
 	go func() {
-		h := sha256.New()
-		var n counter
-		err := c.Write(io.MultiWriter(to, h, &n))
-		digest, size = hex.EncodeToString(h.Sum(nil)), int64(n)
+		err := panics.Do("copy of a bundle", func() error {
+			h := sha256.New()
+			var n counter
+			err := c.Write(io.MultiWriter(to, h, &n))
+			digest, size = hex.EncodeToString(h.Sum(nil)), int64(n)
+			return err
+		})
 		done <- errors.Join(err, to.CloseWithError(err))
 	}()
 	err = check(from, trust)

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/orlop-os/orlop/pkg/backoff"
+	"github.com/orlop-os/orlop/pkg/panics"
 )
 
 // Limits of examinations.
@@ -103,7 +104,8 @@ func (p *Prober) All(ctx context.Context, devices []Device, fresh Freshness) []D
 	var all sync.WaitGroup
 	for i, d := range devices {
 		all.Go(func() {
-			a, err := p.examine(ctx, d, fresh)
+			var a Result
+			err := panics.Do("disk "+d.Name, func() (err error) { a, err = p.examine(ctx, d, fresh); return err })
 			results[i] = DeviceResult{d, a, err}
 		})
 	}
@@ -113,53 +115,57 @@ func (p *Prober) All(ctx context.Context, devices []Device, fresh Freshness) []D
 
 // examine returns the cached result, or examines the disk.
 func (p *Prober) examine(ctx context.Context, d Device, fresh Freshness) (Result, error) {
-	r, err := p.acquire(ctx, d)
-	if err != nil {
-		return Result{}, err
-	}
-	if a, err, known := r.cached(d, fresh, p.now()); known {
-		p.mu.Unlock()
+	var a Result
+	var known bool
+	r, err := p.acquire(ctx, d, func(r *record) (err error) {
+		if a, err, known = r.cached(d, fresh, p.now()); known {
+			return err
+		}
+		return p.reserve(r)
+	})
+	if err != nil || known {
 		return a, err
-	}
-	err = p.reserve(r)
-	p.mu.Unlock()
-	if err != nil {
-		return Result{}, err
 	}
 	return p.attempt(ctx, d, nil, r)
 }
 
-// acquire waits until no other caller examines a disk, and returns its record with the lock held.
-// It does not wait for an abandoned examination.
-func (p *Prober) acquire(ctx context.Context, d Device) (*record, error) {
-	p.mu.Lock()
-	r := p.recordOf(d)
-	for r.busy && r.err == nil {
-		changed := r.changed
-		p.mu.Unlock()
+// acquire waits until no other caller examines a disk, and returns its record. It calls begin with
+// the lock held, and returns its error. It does not wait for an abandoned examination.
+func (p *Prober) acquire(ctx context.Context, d Device, begin func(*record) error) (*record, error) {
+	for {
+		r, busy, err := p.tryAcquire(d, begin)
+		if busy == nil {
+			return r, err
+		}
 		select {
-		case <-changed:
+		case <-busy:
 		case <-ctx.Done():
 			return nil, fmt.Errorf("%w: %w", ErrSkipped, context.Cause(ctx))
 		}
-		p.mu.Lock()
 	}
-	return r, nil
+}
+
+// tryAcquire is acquire without waiting: busy is closed at the next change of a record that another
+// caller examines.
+func (p *Prober) tryAcquire(d Device, begin func(*record) error) (r *record, busy <-chan struct{}, err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	r = p.recordOf(d)
+	if r.busy && r.err == nil {
+		return nil, r.changed, nil
+	}
+	return r, nil, begin(r)
 }
 
 // File reads a file of a disk. The limits of an examination apply, and so does the delay after a
 // failure.
 func (p *Prober) File(ctx context.Context, d Device, f File) (Result, error) {
-	r, err := p.acquire(ctx, d)
-	if err != nil {
-		return Result{}, err
-	}
-	if r.err != nil && (r.busy || p.now().Before(r.next)) {
-		err = r.err
-	} else {
-		err = p.reserve(r)
-	}
-	p.mu.Unlock()
+	r, err := p.acquire(ctx, d, func(r *record) error {
+		if r.err != nil && (r.busy || p.now().Before(r.next)) {
+			return r.err
+		}
+		return p.reserve(r)
+	})
 	if err != nil {
 		return Result{}, err
 	}
@@ -273,11 +279,15 @@ type outcome struct {
 func (p *Prober) attempt(ctx context.Context, d Device, f *File, r *record) (Result, error) {
 	ended := make(chan outcome)
 	go func() {
-		a, err := p.supervise(context.WithoutCancel(ctx), d, f, r)
+		var a Result
+		err := panics.Do("disk "+d.Name, func() (err error) {
+			a, err = p.supervise(context.WithoutCancel(ctx), d, f, r)
+			return err
+		})
 		select {
 		case ended <- outcome{a, err}:
 		case <-ctx.Done():
-			p.changed()
+			panics.Guarded("disk "+d.Name, p.changed)()
 		}
 	}()
 	select {
@@ -299,20 +309,27 @@ func (p *Prober) supervise(ctx context.Context, d Device, f *File, r *record) (R
 	ended := make(chan outcome, 1)
 	late := false // the examination is abandoned; guarded by the lock
 	go func() {
-		a, err := p.runRecovered(limited, d, f)
-		if err != nil && limited.Err() != nil {
-			err = context.Cause(limited)
-		}
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		r.busy = false
-		if late {
-			p.stuck--
-			r.change()
-			return
-		}
-		a, err = r.store(a, err, d, f, p.now())
-		ended <- outcome{a, err}
+		var o outcome
+		o.err = panics.Do("examination of disk "+d.Name, func() (err error) {
+			o.a, err = p.runRecovered(limited, d, f)
+			if err != nil && limited.Err() != nil {
+				err = context.Cause(limited)
+			}
+			return err
+		})
+		o.err = panics.Do("result of disk "+d.Name, func() (err error) {
+			p.mu.Lock()
+			defer p.mu.Unlock()
+			r.busy = false
+			if late {
+				p.stuck--
+				r.change()
+				return nil
+			}
+			o.a, err = r.store(o.a, o.err, d, f, p.now())
+			return err
+		})
+		ended <- o
 	}()
 	select {
 	case o := <-ended:

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/orlop-os/orlop/pkg/panics"
 	"github.com/orlop-os/orlop/pkg/superblock"
 )
 
@@ -315,5 +316,54 @@ func TestLateAnswer(t *testing.T) {
 	}
 	if r := <-needs; r.Err != nil {
 		t.Errorf("who needs it: %v", r.Err)
+	}
+}
+
+// TestPanics checks that a panic in the prober's own code, at any call of its clock, fails the
+// examination and leaves no lock and no record behind: the next call gets a result.
+func TestPanics(t *testing.T) {
+	recorded := make(chan *panics.Error, 100)
+	panics.OnPanic(func(e *panics.Error) { recorded <- e })
+	t.Cleanup(func() { panics.OnPanic(nil) })
+	d := device("sda")
+	seen := 0
+	for fails := int32(1); ; fails++ {
+		p := New(func(_ context.Context, d Device, _ *File) (Result, error) { return blank(d), nil }, short, func() {})
+		var calls atomic.Int32
+		p.now = func() time.Time {
+			if calls.Add(1) == fails {
+				panic("no time")
+			}
+			return time.Now()
+		}
+		r := p.All(t.Context(), []Device{d}, Fresh)[0]
+		if len(recorded) == 0 { // it was called less often
+			break
+		}
+		for len(recorded) > 0 {
+			<-recorded
+		}
+		seen++
+		if r.Err == nil || !strings.Contains(r.Err.Error(), "no time") {
+			t.Errorf("call %d: %v", fails, r.Err)
+		}
+		if r := p.All(t.Context(), []Device{d}, Fresh)[0]; r.Err != nil {
+			t.Errorf("after call %d: %v", fails, r.Err)
+		}
+	}
+	if seen < 2 {
+		t.Errorf("the clock was read %d times", seen)
+	}
+	// the caller has left, and the callback panics
+	release := make(chan struct{})
+	p := New(func(context.Context, Device, *File) (Result, error) { <-release; return blank(d), nil }, time.Minute, func() { panic("no listener") })
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if r := p.All(ctx, []Device{d}, Fresh)[0]; !errors.Is(r.Err, ErrSkipped) {
+		t.Errorf("a caller that has left: %v", r.Err)
+	}
+	close(release)
+	if e := <-recorded; e.Value != "no listener" {
+		t.Errorf("recorded %v", e)
 	}
 }

@@ -9,6 +9,8 @@ import (
 	"sync"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/orlop-os/orlop/pkg/panics"
 )
 
 // moduleCompressed is MODULE_INIT_COMPRESSED_FILE of linux/module.h: the kernel unpacks the file.
@@ -33,7 +35,7 @@ func Load(steps []Step) error {
 			}
 			// Load ignores a failed dependency: a module that really needs it fails by itself, with
 			// an error of the kernel.
-			*failed[step.Name] = insert(step.File)
+			*failed[step.Name] = panics.Do("kernel module "+step.Name, func() error { return insert(step.File) })
 		})
 	}
 	running.Wait()

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/orlop-os/orlop/pkg/panics"
 )
 
 // MaxOutput is the size of the retained end of a command's output, in bytes.
@@ -133,16 +135,25 @@ func newCapture(most int) (*capture, error) {
 func (c *capture) begin() {
 	c.writer.Close()
 	go func() {
-		if c.most == 0 {
-			c.text <- readEnd(c.reader, MaxOutput)
-			return
-		}
-		text, _ := io.ReadAll(io.LimitReader(c.reader, int64(c.most)+1)) // an error ends the output
-		if len(text) > c.most {
-			close(c.over)
-		}
+		var text []byte
+		_ = panics.Do("output of a program", func() (err error) { // an error ends the output
+			text, err = c.read()
+			return err
+		})
 		c.text <- text
 	}()
+}
+
+// read reads the output to its end or beyond the limit.
+func (c *capture) read() ([]byte, error) {
+	if c.most == 0 {
+		return readEnd(c.reader, MaxOutput), nil
+	}
+	text, err := io.ReadAll(io.LimitReader(c.reader, int64(c.most)+1))
+	if len(text) > c.most {
+		close(c.over)
+	}
+	return text, err
 }
 
 // end returns the output after the exit of the program. A child of the program may hold the pipe

@@ -11,6 +11,8 @@ import (
 	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/orlop-os/orlop/pkg/panics"
 )
 
 // Files are the open files of a new process.
@@ -47,9 +49,12 @@ func (s Spec) start(files Files) (int, error) {
 		go func() {
 			defer close(made)
 			runtime.LockOSThread() // never unlocked: no other goroutine may get this thread
-			if err = s.prepareThread(); err == nil {
-				pid, err = s.fork(files)
-			}
+			err = panics.Do("start of "+s.Args[0], func() (err error) {
+				if err = s.prepareThread(); err == nil {
+					pid, err = s.fork(files)
+				}
+				return err
+			})
 		}()
 		<-made
 	}
