@@ -6,8 +6,11 @@ import (
 	"crypto/rand"
 	"crypto/x509"
 	"crypto/x509/pkix"
+	"encoding/asn1"
 	"encoding/pem"
 	"math/big"
+	"net"
+	"net/url"
 	"strings"
 	"testing"
 	"time"
@@ -180,6 +183,120 @@ func TestRoots(t *testing.T) {
 					t.Errorf("%s as %s: %q, want %q", c.name, at, all, says)
 				}
 			}
+		}
+	}
+}
+
+// TestPurposes checks that a root is refused if and only if clients would refuse the certificates
+// that it signs in its place: as each CA of the cluster, presented and accepted.
+func TestPurposes(t *testing.T) {
+	const ofServers, ofClients, names = "may not sign certificates of servers", "may not sign certificates of clients", "(name constraints)"
+	usages := func(all ...x509.ExtKeyUsage) func(*x509.Certificate) {
+		return func(c *x509.Certificate) { c.ExtKeyUsage = all }
+	}
+	_, network, err := net.ParseCIDR("192.0.2.0/24")
+	check(t, err)
+	for _, c := range []struct {
+		name   string
+		change func(*x509.Certificate)
+		both   string // the message as a CA of servers and clients
+		client string // the message as a CA of clients only
+	}{
+		{"a root", nil, "", ""},
+		{"of servers and clients", usages(x509.ExtKeyUsageClientAuth, x509.ExtKeyUsageServerAuth), "", ""},
+		{"of all purposes", usages(x509.ExtKeyUsageAny), "", ""},
+		{"of clients", usages(x509.ExtKeyUsageClientAuth), ofServers, ""},
+		{"of servers", usages(x509.ExtKeyUsageServerAuth), ofClients, ofClients},
+		{"of code", usages(x509.ExtKeyUsageCodeSigning), ofServers, ofClients},
+		{"of an unknown purpose", func(c *x509.Certificate) { c.UnknownExtKeyUsage = []asn1.ObjectIdentifier{{1, 3, 9999}} }, ofServers, ofClients},
+		{"of an unknown purpose and clients", func(c *x509.Certificate) {
+			c.ExtKeyUsage, c.UnknownExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}, []asn1.ObjectIdentifier{{1, 3, 9999}}
+		}, ofServers, ""},
+		{"without intermediates", func(c *x509.Certificate) { c.MaxPathLenZero = true }, "", ""},
+		{"of a domain", func(c *x509.Certificate) { c.PermittedDNSDomains = []string{".corp.example"} }, names, names},
+		{"of a domain, critical", func(c *x509.Certificate) {
+			c.PermittedDNSDomains, c.PermittedDNSDomainsCritical = []string{".corp.example"}, true
+		}, names, names},
+		{"not of a domain", func(c *x509.Certificate) { c.ExcludedDNSDomains = []string{"cluster.local"} }, names, names},
+		{"of a network", func(c *x509.Certificate) { c.PermittedIPRanges = []*net.IPNet{network} }, names, names},
+		{"of identifiers", func(c *x509.Certificate) { c.PermittedURIDomains = []string{"corp.example"} }, names, names},
+	} {
+		root := issue(t, "own", nil, c.change)
+		for _, a := range (&PKI{}).authorities() {
+			want := c.both
+			if len(a.signs) == 1 {
+				want = c.client
+			}
+			r := newReport("", nil)
+			checks{r}.root("pki", root.Cert, a.signs)
+			got := r.problems.Error()
+			if len(r.problems) == 0 {
+				got = ""
+			}
+			if (got == "") != (want == "") || !strings.Contains(got, want) {
+				t.Errorf("%s, as %s: %q, want %q", c.name, a.name, got, want)
+			}
+			verified := true
+			for _, p := range a.signs {
+				verified = verified && verifies(t, root, p.usage)
+			}
+			if verified != (want == "") {
+				t.Errorf("%s, as %s: a client accepts its certificates: %t", c.name, a.name, verified)
+			}
+		}
+	}
+}
+
+// verifies reports whether a client that trusts only a root accepts a certificate that it has
+// signed for a purpose.
+func verifies(t *testing.T, root CertKey, usage x509.ExtKeyUsage) bool {
+	t.Helper()
+	leaf := issue(t, "leaf", &root, func(c *x509.Certificate) {
+		c.IsCA, c.KeyUsage, c.ExtKeyUsage = false, x509.KeyUsageDigitalSignature, []x509.ExtKeyUsage{usage}
+		c.DNSNames, c.IPAddresses = []string{"kubernetes.default.svc.cluster.local"}, []net.IP{net.IPv4(127, 0, 0, 1)}
+		c.URIs = []*url.URL{{Scheme: "urn", Opaque: "orlop:1"}}
+	})
+	roots := x509.NewCertPool()
+	roots.AddCert(root.Cert.X509())
+	_, err := leaf.Cert.X509().Verify(x509.VerifyOptions{Roots: roots, KeyUsages: []x509.ExtKeyUsage{usage}})
+	return err == nil
+}
+
+// TestPurposesOfOthers checks the CAs of operators, who are clients, and of servers that the
+// machine calls.
+func TestPurposesOfOthers(t *testing.T) {
+	server := issue(t, "server", nil, func(c *x509.Certificate) { c.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth} }).Cert
+	client := issue(t, "client", nil, func(c *x509.Certificate) { c.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth} }).Cert
+	for _, c := range []struct {
+		operators []Certificate
+		ca        Bundle
+		says      string
+	}{
+		{[]Certificate{client}, NewBundle(server), ""},
+		{[]Certificate{client}, NewBundle(client, server), ""},
+		{[]Certificate{client, server}, Bundle{}, `Machine.spec.trust.operatorCAs[1]: "CN=server" may not sign certificates of clients`},
+		{nil, NewBundle(client), `Machine.spec.registries[0].ca: "CN=client" may not sign certificates of servers`},
+		{nil, NewBundle(client), `authentication.jwt[0].ca: "CN=client" may not sign certificates of servers`},
+		{nil, NewBundle(client), `authentication.webhook.ca: "CN=client" may not sign certificates of servers`},
+		{nil, NewBundle(client), `authorization.webhooks[0].ca: "CN=client" may not sign certificates of servers`},
+	} {
+		m := &Machine{Metadata: Metadata{Name: "m"}, Spec: MachineSpec{Role: RoleWorker}}
+		m.Spec.Trust.OperatorCAs = c.operators
+		r := newReport("", nil)
+		v := machineValidator{checks: checks{r}}
+		v.machine(m)
+		v.bundle("Machine.spec.registries[0].ca", c.ca)
+		accessValidator{v.checks}.authentication("authentication", &Authentication{JWT: []JWTIssuer{{CA: c.ca}}, Webhook: &AuthenticationWebhook{CA: c.ca}})
+		accessValidator{v.checks}.authorization("authorization", &Authorization{Webhooks: []AuthorizationWebhook{{CA: c.ca}}})
+		var found []string
+		for _, p := range r.problems {
+			if text := p.String(); strings.Contains(text, "may not sign") {
+				found = append(found, text)
+			}
+		}
+		got := strings.Join(found, "\n")
+		if (got == "") != (c.says == "") || !strings.Contains(got, c.says) {
+			t.Errorf("%q, want %q", got, c.says)
 		}
 	}
 }

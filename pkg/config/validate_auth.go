@@ -32,12 +32,14 @@ func (v accessValidator) authentication(path string, a *Authentication) {
 	}
 	if w := a.Webhook; w != nil {
 		v.webhook(path+".webhook", w.URL, w.Client)
+		v.bundle(path+".webhook.ca", w.CA)
 	}
 }
 
 func (v accessValidator) issuer(path string, j *JWTIssuer) {
 	v.https(path+".url", j.URL)
 	v.https(path+".discoveryURL", j.DiscoveryURL)
+	v.bundle(path+".ca", j.CA)
 	if j.DiscoveryURL != "" && strings.TrimRight(j.DiscoveryURL, "/") == strings.TrimRight(j.URL, "/") {
 		v.on(path+".discoveryURL", wrong{reason: "the same as url", hint: "remove it"})
 	}
@@ -172,6 +174,7 @@ func (v accessValidator) authorization(path string, a *Authorization) {
 		v.objectName(at+".name", w.Name)
 		v.unique(at+".name", "webhooks", w.Name, i, names)
 		v.webhook(at, w.URL, w.Client)
+		v.bundle(at+".ca", w.CA)
 		v.duration(at+".timeout", w.Timeout, 30*time.Second)
 		v.duration(at+".authorizedTTL", w.AuthorizedTTL, time.Hour)
 		v.duration(at+".unauthorizedTTL", w.UnauthorizedTTL, time.Hour)

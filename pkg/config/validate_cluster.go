@@ -282,11 +282,11 @@ func (v clusterValidator) pki(path string, spec *ClusterSpec) {
 	worker := v.cfg.Machine.Spec.Role == RoleWorker
 	for _, a := range spec.PKI.authorities() {
 		at := path + "." + a.name
-		v.root(at+".cert", a.pair.Cert)
+		v.root(at+".cert", a.pair.Cert, a.signs)
 		v.pair(at, a.pair)
 		v.signingKey(at+".key", a.pair.Key)
 		for i, c := range a.accepted {
-			v.root(acceptedPath(path, a.name, i), c)
+			v.root(acceptedPath(path, a.name, i), c, a.signs)
 			if a.pair.Cert.IsZero() {
 				v.on(acceptedPath(path, a.name, i), wrong{reason: "the issuing CA is missing", expected: "pki." + a.name + ".cert, or an empty list"})
 			}

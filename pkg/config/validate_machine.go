@@ -20,6 +20,7 @@ func (v machineValidator) machine(m *Machine) {
 	const spec = "Machine.spec"
 	for i, ca := range m.Spec.Trust.OperatorCAs {
 		v.authority(fmt.Sprintf("%s.trust.operatorCAs[%d]", spec, i), ca)
+		v.signs(fmt.Sprintf("%s.trust.operatorCAs[%d]", spec, i), ca, clients)
 		for j, other := range m.Spec.Trust.OperatorCAs[:i] {
 			if !ca.IsZero() && ca.PEM() == other.PEM() {
 				v.on(fmt.Sprintf("%s.trust.operatorCAs[%d]", spec, i), wrong{reason: fmt.Sprintf("the same certificate as operatorCAs[%d]", j)})

@@ -8,6 +8,8 @@ import (
 	"crypto/elliptic"
 	"crypto/rsa"
 	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/asn1"
 	"fmt"
 	"slices"
 	"time"
@@ -20,15 +22,65 @@ type namedAuthority struct {
 	accepted   []Certificate // accepted CAs of the same name
 	everywhere bool          // a worker needs the certificate, too
 	optional   bool          // also on a control plane
+	signs      []purpose     // the certificates that it signs
 }
 
 func (k *PKI) authorities() []namedAuthority {
 	return []namedAuthority{
-		{name: "kubernetes", pair: k.Kubernetes, accepted: k.Accepted.Kubernetes, everywhere: true},
-		{name: "etcd", pair: k.Etcd, accepted: k.Accepted.Etcd},
-		{name: "frontProxy", pair: k.FrontProxy, accepted: k.Accepted.FrontProxy},
-		{name: "machine", pair: k.Machine, accepted: k.Accepted.Machine, everywhere: true},
-		{name: "client", pair: k.Client, accepted: k.Accepted.Client, optional: true},
+		{name: "kubernetes", pair: k.Kubernetes, accepted: k.Accepted.Kubernetes, everywhere: true, signs: []purpose{servers, clients}},
+		{name: "etcd", pair: k.Etcd, accepted: k.Accepted.Etcd, signs: []purpose{servers, clients}},
+		{name: "frontProxy", pair: k.FrontProxy, accepted: k.Accepted.FrontProxy, signs: []purpose{clients}},
+		{name: "machine", pair: k.Machine, accepted: k.Accepted.Machine, everywhere: true, signs: []purpose{servers, clients}},
+		{name: "client", pair: k.Client, accepted: k.Accepted.Client, optional: true, signs: []purpose{clients}},
+	}
+}
+
+// purpose is a purpose of the certificates that a CA signs (RFC 5280, 4.2.1.12). Go and OpenSSL
+// apply the extended key usages of a CA to them.
+type purpose struct {
+	usage x509.ExtKeyUsage
+	name  string // in RFC 5280
+	of    string
+}
+
+var (
+	servers = purpose{x509.ExtKeyUsageServerAuth, "serverAuth", "servers"}
+	clients = purpose{x509.ExtKeyUsageClientAuth, "clientAuth", "clients"}
+)
+
+// permittedBy reports whether a CA may sign certificates for the purpose.
+func (p purpose) permittedBy(ca *x509.Certificate) bool {
+	return len(ca.ExtKeyUsage) == 0 && len(ca.UnknownExtKeyUsage) == 0 ||
+		slices.Contains(ca.ExtKeyUsage, p.usage) || slices.Contains(ca.ExtKeyUsage, x509.ExtKeyUsageAny)
+}
+
+// signs checks that a CA may sign certificates for all of these purposes.
+func (v checks) signs(path string, c Certificate, all ...purpose) {
+	if c.IsZero() {
+		return
+	}
+	for _, p := range all {
+		if !p.permittedBy(c.X509()) {
+			v.on(path, wrong{
+				reason:   fmt.Sprintf("%s may not sign certificates of %s (extended key usage)", quote(c.X509().Subject.String()), p.of),
+				expected: "a certificate authority without extended key usages, or with " + p.name,
+			})
+		}
+	}
+}
+
+// nameConstraints is the extension of RFC 5280, 4.2.1.10.
+var nameConstraints = asn1.ObjectIdentifier{2, 5, 29, 30}
+
+// unconstrained checks that a CA does not limit the names of the certificates that the cluster
+// issues: they contain names and addresses of the cluster, and identifiers as URIs.
+func (v checks) unconstrained(path string, c Certificate) {
+	cert := c.X509()
+	if slices.ContainsFunc(cert.Extensions, func(e pkix.Extension) bool { return e.Id.Equal(nameConstraints) }) {
+		v.on(path, wrong{
+			reason:   fmt.Sprintf("%s limits the names of its certificates (name constraints), which are those of the cluster", quote(cert.Subject.String())),
+			expected: "a certificate authority without name constraints",
+		})
 	}
 }
 
@@ -56,21 +108,28 @@ func (v checks) authority(path string, c Certificate) {
 	}
 }
 
-// bundle checks that each certificate may sign others. They need not be roots: the machine trusts
-// each of them directly.
+// bundle checks that each certificate may sign others, and one of them the certificate of a server.
+// They need not be roots: the machine trusts each of them directly.
 func (v checks) bundle(path string, b Bundle) {
 	for _, c := range b.all {
 		v.authority(path, c)
 	}
+	if !slices.ContainsFunc(b.all, func(c Certificate) bool { return servers.permittedBy(c.X509()) }) && len(b.all) > 0 {
+		v.signs(path, b.all[0], servers)
+	}
 }
 
-// root validates a CA of the cluster. It must be self-signed, because it is distributed without a
-// chain, and clients with OpenSSL require a chain that ends in a self-signed certificate.
-func (v checks) root(path string, c Certificate) {
+// root validates a CA of the cluster that signs certificates for these purposes. It must be
+// self-signed, because it is distributed without a chain, and clients with OpenSSL require a chain
+// that ends in a self-signed certificate. It may forbid intermediates (a path length of 0): it
+// signs all certificates of the cluster itself.
+func (v checks) root(path string, c Certificate, signs []purpose) {
 	v.authority(path, c)
+	v.signs(path, c, signs...)
 	if c.IsZero() {
 		return
 	}
+	v.unconstrained(path, c)
 	cert := c.X509()
 	const want = "a root: a certificate that is signed with its own key"
 	switch {
