@@ -31,6 +31,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/cgroup"
 	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/disruption"
+	"github.com/orlop-os/orlop/pkg/mount"
 	"github.com/orlop-os/orlop/pkg/paths"
 	"github.com/orlop-os/orlop/pkg/supervise"
 )
@@ -72,6 +73,15 @@ func newDomains(m *machine) domains {
 			Mounted: func() { m.debug.StartKernelLog() },
 			Event:   m.reports.events.From("disk"),
 			Console: m.reports.events.LogConsole,
+			Mounts:  func() []mount.Mount { return host.Plan(host.Config{}, m.system.hardware).Mounts },
+			ESP: disk.ESP{
+				Path: func() string {
+					path, _ := m.upgrade.ESP.Device() // empty if it is unknown
+					return path
+				},
+				Check: func() error { return m.upgrade.ESP.Check() },
+				Fault: func() string { return m.upgrade.ESP.Fault() },
+			},
 		}),
 		packets: firewall.NewFilter(newSetRules(m)),
 		network: newNetwork(m.reports.events.Add),

@@ -26,6 +26,16 @@ type Deps struct {
 	// Event adds an event of the disks; Console writes a line to the console.
 	Event   func(kind, message string)
 	Console func(line string)
+	// Mounts returns the mounts of the system that are not on its disk.
+	Mounts func() []mount.Mount
+	ESP    ESP
+}
+
+// ESP is the access to the partition of the boot loader.
+type ESP struct {
+	Path  func() string // of the partition: "/dev/vda1"
+	Check func() error  // reads it, and records the result for Fault
+	Fault func() string // the error of the last access; empty: none
 }
 
 // Controller owns the state of the disks: it sets up STATE and DATA, examines foreign disks when
@@ -42,8 +52,8 @@ type Controller struct {
 type State struct {
 	Disks   []Disk `json:"disks"`
 	Problem string `json:"problem,omitempty"` // why no disk is mounted for storage
-	// Filesystems lists STATE and DATA if they report errors, at present or before the check of
-	// this boot.
+	// Filesystems lists the file systems of the system with errors at present, and STATE and DATA
+	// with errors before the check of this boot.
 	Filesystems []FilesystemErrors `json:"filesystems,omitempty"`
 }
 

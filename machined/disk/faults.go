@@ -3,26 +3,34 @@ package disk
 import (
 	"fmt"
 
+	"github.com/orlop-os/orlop/pkg/disklayout"
+	"github.com/orlop-os/orlop/pkg/mount"
 	"github.com/orlop-os/orlop/pkg/superblock"
 )
 
-// FilesystemErrors is the error state of an Orlop file system.
+// FilesystemErrors is the error state of a file system that the system mounts.
 type FilesystemErrors struct {
-	Label    string            `json:"label"`  // "DATA"
+	Label    string            `json:"label"`  // "DATA", "ESP", or the mount point
 	Device   string            `json:"device"` // "/dev/vda5"
 	Faults   superblock.Errors `json:"faults"` // recorded by the kernel since the last check
 	ReadOnly bool              `json:"readOnly,omitempty"`
+	// Problem is the problem of a file system other than STATE and DATA, with its remedy.
+	Problem string `json:"problem,omitempty"`
 	// Checked is true if the errors precede the check at boot, which has repaired them.
 	Checked bool `json:"checked,omitempty"`
 }
 
 // OK reports whether the operator has nothing to do at present.
-func (s FilesystemErrors) OK() bool { return s.Checked || !s.ReadOnly && !s.Faults.Any() }
+func (s FilesystemErrors) OK() bool {
+	return s.Checked || !s.ReadOnly && !s.Faults.Any() && s.Problem == ""
+}
 
 // String describes the errors and the remedy; it is empty if there are no errors.
 func (s FilesystemErrors) String() string {
 	what := fmt.Sprintf("%s (%s): ", s.Label, s.Device)
 	switch {
+	case s.Problem != "":
+		return what + s.Problem
 	case s.Checked && s.Faults.Any():
 		return what + "the file system had " + counted(s.Faults) + "; the check at this boot has repaired them; see the kernel log and the disk's health data"
 	case s.ReadOnly && s.Faults.Any():
@@ -33,6 +41,25 @@ func (s FilesystemErrors) String() string {
 		return what + "the file system has " + counted(s.Faults) + "; save important data, and reboot: the check at boot makes the possible repairs"
 	}
 	return ""
+}
+
+// espErrors returns the error state of the ESP. fault is the error of the last access to it.
+func espErrors(device, fault string) FilesystemErrors {
+	s := FilesystemErrors{Label: disklayout.ESP, Device: device}
+	if fault != "" {
+		s.Problem = fault + "; the machine may not boot, and an upgrade may fail: save important data, see the kernel log and the disk's health data, and replace the disk or install the machine again"
+	}
+	return s
+}
+
+// mountErrors returns the error state of another mount of the system that is now read-only or not.
+func mountErrors(m mount.Mount, readOnly bool) FilesystemErrors {
+	s := FilesystemErrors{Label: m.Target, Device: m.Source}
+	if readOnly && m.Flags&mount.ReadOnly == 0 {
+		s.ReadOnly = true
+		s.Problem = "the file system no longer accepts writes; see the kernel log, and reboot"
+	}
+	return s
 }
 
 // counted returns the errors as a part of a sentence.
@@ -76,7 +103,7 @@ func newErrors(before, now []FilesystemErrors) []FilesystemErrors {
 	var out []FilesystemErrors
 	for _, s := range now {
 		was := known[s.Label]
-		if !s.OK() && (was.OK() || s.Faults.Count > was.Faults.Count || s.ReadOnly && !was.ReadOnly) {
+		if !s.OK() && (was.OK() || s.Faults.Count > was.Faults.Count || s.ReadOnly && !was.ReadOnly || s.Problem != was.Problem) {
 			out = append(out, s)
 		}
 	}

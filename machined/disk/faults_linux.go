@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -36,6 +37,26 @@ func readFilesystemErrors() ([]FilesystemErrors, error) {
 		}
 		s.ReadOnly = s.ReadOnly || s.Faults.Any() && refusesWrites(m.Target)
 		all = append(all, s)
+	}
+	return all, nil
+}
+
+// readMountErrors reads from the kernel which of the other mounts of the system are read-only. A
+// mount point without a mount is the business of the domain that mounts it.
+func readMountErrors(mounts []mount.Mount) ([]FilesystemErrors, error) {
+	present, err := mount.List()
+	if err != nil {
+		return nil, err
+	}
+	var all []FilesystemErrors
+	for _, m := range mounts {
+		if !slices.ContainsFunc(present, func(p mount.Mount) bool { return p.Target == m.Target }) {
+			continue
+		}
+		var fs unix.Statfs_t
+		if err := unix.Statfs(m.Target, &fs); err == nil {
+			all = append(all, mountErrors(m, fs.Flags&unix.ST_RDONLY != 0))
+		}
 	}
 	return all, nil
 }

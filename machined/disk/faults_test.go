@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/orlop-os/orlop/pkg/disklayout"
+	"github.com/orlop-os/orlop/pkg/mount"
 	"github.com/orlop-os/orlop/pkg/superblock"
 )
 
@@ -43,6 +44,9 @@ func TestNewErrors(t *testing.T) {
 	two.Faults.Count = 2
 	stopped, checked, silent, marked := one, one, sound, sound
 	stopped.ReadOnly, checked.Checked, silent.ReadOnly, marked.Faults.Marked = true, true, true, true
+	run := mount.Mount{Source: "tmpfs", Target: "/run", Type: "tmpfs", Flags: mount.NoSuid}
+	strict := run
+	strict.Flags |= mount.ReadOnly
 	const where = "DATA (/dev/vda5): the file system "
 	for _, c := range []struct {
 		s     FilesystemErrors
@@ -54,6 +58,12 @@ func TestNewErrors(t *testing.T) {
 		{stopped, false, where + "has 1 error, at 2023-11-14 22:13:20 UTC in ext4_lookup:1855, and no longer accepts writes; save important data, and reboot: the check at boot makes the possible repairs"},
 		{silent, false, where + "no longer accepts writes; see the kernel log, and reboot: the check at boot makes the possible repairs"},
 		{marked, false, where + "has an error mark without a recorded error; save important data, and reboot: the check at boot makes the possible repairs"},
+		{espErrors("/dev/vda1", ""), true, ""},
+		{espErrors("/dev/vda1", "read /esp/EFI: input/output error"), false, "ESP (/dev/vda1): read /esp/EFI: input/output error; the machine may not boot, and an upgrade may fail: " +
+			"save important data, see the kernel log and the disk's health data, and replace the disk or install the machine again"},
+		{mountErrors(run, false), true, ""},
+		{mountErrors(run, true), false, "/run (tmpfs): the file system no longer accepts writes; see the kernel log, and reboot"},
+		{mountErrors(strict, true), true, ""},
 		{checked, true, where + "had 1 error, at 2023-11-14 22:13:20 UTC in ext4_lookup:1855; the check at this boot has repaired them; see the kernel log and the disk's health data"},
 	} {
 		if c.s.String() != c.want || c.s.OK() != c.sound {
@@ -67,6 +77,11 @@ func TestNewErrors(t *testing.T) {
 	}{
 		{"nothing", sound, sound, false}, {"the first error", sound, one, true}, {"the same", one, one, false}, {"another one", one, two, true},
 		{"no more writes", one, stopped, true}, {"repaired", two, checked, false}, {"again after the check", checked, one, true},
+		{"the ESP fails", espErrors("/dev/vda1", ""), espErrors("/dev/vda1", "a"), true},
+		{"it fails as before", espErrors("/dev/vda1", "a"), espErrors("/dev/vda1", "a"), false},
+		{"it fails in another way", espErrors("/dev/vda1", "a"), espErrors("/dev/vda1", "b"), true},
+		{"it works again", espErrors("/dev/vda1", "a"), espErrors("/dev/vda1", ""), false},
+		{"/run becomes read-only", mountErrors(run, false), mountErrors(run, true), true},
 	} {
 		if got := newErrors([]FilesystemErrors{c.before}, []FilesystemErrors{c.now}); (len(got) > 0) != c.news {
 			t.Errorf("%s: %v", c.name, got)
@@ -88,5 +103,15 @@ func TestBeforeCheck(t *testing.T) {
 	have.Mounts, have.Disks[0].Boot = nil, false
 	if got := beforeCheck(have); len(got) != 0 {
 		t.Errorf("of another machine's disk: %+v", got)
+	}
+}
+
+// TestReadMountErrors reads a mount of every Linux, and a mount point without a mount.
+func TestReadMountErrors(t *testing.T) {
+	proc := mount.Mount{Source: "proc", Target: "/proc", Type: "proc"}
+	missing := mount.Mount{Source: "tmpfs", Target: t.TempDir(), Type: "tmpfs"}
+	all, err := readMountErrors([]mount.Mount{proc, missing})
+	if err != nil || len(all) != 1 || all[0] != (FilesystemErrors{Label: "/proc", Device: "proc"}) {
+		t.Errorf("%+v, %v", all, err)
 	}
 }

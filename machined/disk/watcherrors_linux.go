@@ -7,9 +7,13 @@ import (
 	"time"
 )
 
-// errorsInterval is the interval at which the kernel's error counts of STATE and DATA are read.
-// The kernel sends no event for them.
-const errorsInterval = 30 * time.Second
+// errorsInterval is the interval at which the kernel's error counts of STATE and DATA and the state
+// of the other mounts are read: the kernel sends no event for them. espInterval is the interval at
+// which the ESP is read, which is not mounted in between.
+const (
+	errorsInterval = 30 * time.Second
+	espInterval    = time.Hour
+)
 
 // recordBeforeCheck records the errors in STATE or DATA of an earlier boot: the following check
 // clears them.
@@ -23,20 +27,38 @@ func (c *Controller) recordBeforeCheck(have Have) {
 	}
 }
 
-// WatchErrors reports new errors in STATE or DATA and updates topic "disks".
+// WatchErrors reports new errors in the file systems of the system and updates topic "disks".
 func (c *Controller) WatchErrors(ctx context.Context) {
-	tick := time.NewTicker(errorsInterval)
+	tick, checks := time.NewTicker(errorsInterval), time.NewTicker(espInterval)
 	defer tick.Stop()
+	defer checks.Stop()
+	_ = c.deps.ESP.Check() // the fault of the ESP has its error
 	for {
-		if now, err := readFilesystemErrors(); err == nil {
+		if now, err := c.readErrors(); err == nil {
 			c.updateErrors(now)
 		}
 		select {
 		case <-tick.C:
+		case <-checks.C:
+			_ = c.deps.ESP.Check()
 		case <-ctx.Done():
 			return
 		}
 	}
+}
+
+// readErrors reads the error state of the file systems of the system: STATE and DATA, the ESP, and
+// the mounts that are not on a disk.
+func (c *Controller) readErrors() ([]FilesystemErrors, error) {
+	all, err := readFilesystemErrors()
+	if err != nil {
+		return nil, err
+	}
+	others, err := readMountErrors(c.deps.Mounts())
+	if err != nil {
+		return nil, err
+	}
+	return append(append(all, espErrors(c.deps.ESP.Path(), c.deps.ESP.Fault())), others...), nil
 }
 
 // updateErrors reports the new errors.

@@ -149,6 +149,7 @@ type Upgrade struct {
 	Receiver   *Receiver
 	Server     *Server
 	Drainer    *Drainer
+	ESP        *esp.Partition
 }
 
 // New returns the parts of a machine. It reads no file and starts no goroutine.
@@ -169,6 +170,7 @@ func New(d Deps) *Upgrade {
 		},
 		Server:  newServer(&d, p, partition),
 		Drainer: drainer,
+		ESP:     partition,
 	}
 }
 

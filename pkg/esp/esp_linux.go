@@ -47,12 +47,18 @@ type Partition struct {
 	// Modules loads the kernel modules that are necessary to mount it.
 	Modules func(names ...string) error
 	busy    sync.Mutex
+	faults  faults
 }
 
 // mounted mounts the ESP, calls do with its root, and unmounts it, which flushes it.
-func (e *Partition) mounted(flags mount.Flags, do func(root string) error) (err error) {
+func (e *Partition) mounted(flags mount.Flags, do func(root string) error) error {
 	e.busy.Lock()
 	defer e.busy.Unlock()
+	return e.mount(flags, do)
+}
+
+// mount is mounted for a caller that holds busy.
+func (e *Partition) mount(flags mount.Flags, do func(root string) error) (err error) {
 	device, err := e.Device()
 	if err != nil {
 		return err
@@ -61,11 +67,17 @@ func (e *Partition) mounted(flags mount.Flags, do func(root string) error) (err 
 		return fmt.Errorf("ESP: %w", err)
 	}
 	m := mount.Mount{Source: device, Target: e.Target, Type: "vfat", Flags: flags | mount.NoSuid | mount.NoDev | mount.NoExec, Data: "umask=0077"}
+	writes := flags&mount.ReadOnly == 0
+	defer func() { e.faults.record(writes, err) }()
 	if err := m.Do(); err != nil {
-		return fmt.Errorf("ESP: %w", err)
+		return fmt.Errorf("ESP: %w", mountError{err})
 	}
 	defer func() { err = errors.Join(err, mount.Unmount(e.Target)) }()
-	return do(e.Target)
+	err = do(e.Target)
+	if writes {
+		err = errors.Join(err, stopped(e.Target))
+	}
+	return err
 }
 
 // Entries lists the entries of the boot loader.
@@ -215,13 +227,18 @@ func removeStatements(dir, keep string) error {
 }
 
 // unmounted calls do with the directory of entries while the file system is not mounted.
-func (e *Partition) unmounted(do func(fs storage, dir string) error) error {
+func (e *Partition) unmounted(do func(fs storage, dir string) error) (err error) {
 	e.busy.Lock()
 	defer e.busy.Unlock()
 	device, err := e.Device()
 	if err != nil {
 		return err
 	}
+	defer func() {
+		if err != nil { // a success is no proof: it wrote at most a sector
+			e.faults.record(true, err)
+		}
+	}()
 	// mounted O_EXCL the kernel rejects a device in use (open(2))
 	f, err := os.OpenFile(device, os.O_RDWR|unix.O_EXCL, 0)
 	if err != nil {
