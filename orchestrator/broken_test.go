@@ -4,6 +4,8 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"slices"
@@ -14,11 +16,15 @@ import (
 
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
+	flowcontrolv1 "k8s.io/api/flowcontrol/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apiextensions "k8s.io/apiextensions-apiserver/pkg/client/clientset/clientset"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
@@ -48,7 +54,7 @@ func TestBrokenExtensions(t *testing.T) {
 	spec := testSpec()
 	network(t, spec.Node.IPs[0].String()+"/24")
 	m := prepare(t, spec)
-	ctx, cancel := context.WithTimeout(context.Background(), 8*time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 15*time.Minute)
 	defer cancel()
 	zero := time.Now()
 	api, controllers := m.start(t, component.API, zero), m.start(t, component.Controllers, zero)
@@ -94,6 +100,12 @@ func TestBrokenExtensions(t *testing.T) {
 	if _, err := admin.CoreV1().ConfigMaps("kube-system").Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "x"}}, metav1.CreateOptions{}); err != nil {
 		t.Errorf("after the repair: %v", err)
 	}
+	healthy := func() {
+		api.waitState(t, 2*time.Minute, extensions.Name, func(msg notify.Message) bool { return msg.Detail == "" })
+	}
+	t.Run("no seats", func(t *testing.T) { noSeats(ctx, t, m, admin, api, healthy) })
+	t.Run("mutating policy", func(t *testing.T) { mutatingPolicy(ctx, t, m, admin, api, healthy) })
+	t.Run("untrusted converter", func(t *testing.T) { untrustedConverter(ctx, t, m, api, healthy) })
 	t.Run("controller manager ends", func(t *testing.T) { managerEnds(ctx, t, controllers) })
 	if err := controllers.stop(t, time.Minute); err != nil {
 		t.Errorf("controllers ended with: %v", err)
@@ -173,6 +185,146 @@ func deadDefinition() *apiextensionsv1.CustomResourceDefinition {
 			}},
 		},
 	}
+}
+
+// createSeatless sends the requests of all clients to a priority level without seats.
+func createSeatless(ctx context.Context, t *testing.T, admin kubernetes.Interface) *flowcontrolv1.PriorityLevelConfiguration {
+	t.Helper()
+	flows := admin.FlowcontrolV1()
+	level := &flowcontrolv1.PriorityLevelConfiguration{ObjectMeta: metav1.ObjectMeta{Name: "seatless"}, Spec: flowcontrolv1.PriorityLevelConfigurationSpec{
+		Type: flowcontrolv1.PriorityLevelEnablementLimited,
+		Limited: &flowcontrolv1.LimitedPriorityLevelConfiguration{
+			NominalConcurrencyShares: new(int32(0)), BorrowingLimitPercent: new(int32(0)), LimitResponse: flowcontrolv1.LimitResponse{Type: flowcontrolv1.LimitResponseTypeReject},
+		},
+	}}
+	if _, err := flows.PriorityLevelConfigurations().Create(ctx, level, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := flows.FlowSchemas().Create(ctx, &flowcontrolv1.FlowSchema{ObjectMeta: metav1.ObjectMeta{Name: "everyone"}, Spec: flowcontrolv1.FlowSchemaSpec{
+		PriorityLevelConfiguration: flowcontrolv1.PriorityLevelConfigurationReference{Name: level.Name}, MatchingPrecedence: 2,
+		Rules: []flowcontrolv1.PolicyRulesWithSubjects{{
+			Subjects:      []flowcontrolv1.Subject{{Kind: flowcontrolv1.SubjectKindGroup, Group: &flowcontrolv1.GroupSubject{Name: "system:authenticated"}}},
+			ResourceRules: []flowcontrolv1.ResourcePolicyRule{{Verbs: []string{"*"}, APIGroups: []string{"*"}, Resources: []string{"*"}, ClusterScope: true, Namespaces: []string{"*"}}},
+		}},
+	}}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	return level
+}
+
+// noSeats leaves the system no seat, first by a FlowSchema, then by a level of Kubernetes.
+func noSeats(ctx context.Context, t *testing.T, m machine, admin kubernetes.Interface, api *started, healthy func()) {
+	flows, level := admin.FlowcontrolV1(), createSeatless(ctx, t, admin)
+	api.waitDetail(t, 2*time.Minute, extensions.Name, nodespec.ProblemPrefix+"FlowSchema everyone: requests of admins, kubelets, the controller manager, the scheduler get 429")
+	m.suspend(ctx, t, "flowschema", "everyone")
+	healthy()
+	// a level of Kubernetes itself, which an administrator has changed
+	own, err := flows.PriorityLevelConfigurations().Get(ctx, "node-high", metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	own.Annotations[flowcontrolv1.AutoUpdateAnnotationKey] = "false"
+	own.Spec.Limited = level.Spec.Limited
+	if _, err := flows.PriorityLevelConfigurations().Update(ctx, own, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	api.waitDetail(t, 2*time.Minute, extensions.Name, nodespec.ProblemPrefix+"PriorityLevelConfiguration node-high: requests of kubelets get 429")
+	m.suspend(ctx, t, "prioritylevelconfiguration", "node-high")
+	healthy()
+	m.suspend(ctx, t, "prioritylevelconfiguration", level.Name)
+}
+
+// TestSeatlessBoot starts the processes of a cluster whose FlowSchema leaves all clients no seat.
+// It checks that the API server becomes ready and names the object, and that the controllers become
+// ready after its suspension.
+func TestSeatlessBoot(t *testing.T) {
+	if !rtnltest.Isolate(t) {
+		return
+	}
+	spec := testSpec()
+	network(t, spec.Node.IPs[0].String()+"/24")
+	m := prepare(t, spec)
+	ctx, cancel := context.WithTimeout(context.Background(), 8*time.Minute)
+	defer cancel()
+	api := m.start(t, component.API, time.Now())
+	api.waitReady(t, time.Minute, "etcd", "kube-apiserver", "bootstrap", "extensions")
+	createSeatless(ctx, t, m.client(t, "admin", "orlop:cluster-admins"))
+	if err := api.stop(t, time.Minute); err != nil {
+		t.Errorf("ended with: %v", err)
+	}
+	zero := time.Now()
+	api, controllers := m.start(t, component.API, zero), m.start(t, component.Controllers, zero)
+	api.waitReady(t, time.Minute, "etcd", "kube-apiserver", "bootstrap", "extensions")
+	api.waitDetail(t, 2*time.Minute, extensions.Name, nodespec.ProblemPrefix+"FlowSchema everyone")
+	controllers.mu.Lock()
+	t.Logf("the controllers before the suspension: %+v", controllers.states)
+	controllers.mu.Unlock()
+	m.suspend(ctx, t, "flowschema", "everyone")
+	controllers.waitReady(t, 2*time.Minute, controllersWork...)
+	for _, p := range []*started{controllers, api} {
+		if err := p.stop(t, time.Minute); err != nil {
+			t.Errorf("ended with: %v", err)
+		}
+	}
+}
+
+// mutatingPolicy creates a policy that cannot be evaluated for the service accounts of kube-system.
+func mutatingPolicy(ctx context.Context, t *testing.T, m machine, admin kubernetes.Interface, api *started, healthy func()) {
+	policies := admin.AdmissionregistrationV1()
+	if _, err := policies.MutatingAdmissionPolicies().Create(ctx, &admissionv1.MutatingAdmissionPolicy{
+		ObjectMeta: metav1.ObjectMeta{Name: "labels"},
+		Spec: admissionv1.MutatingAdmissionPolicySpec{
+			MatchConstraints: &admissionv1.MatchResources{ResourceRules: []admissionv1.NamedRuleWithOperations{{RuleWithOperations: admissionv1.RuleWithOperations{
+				Operations: []admissionv1.OperationType{admissionv1.Create},
+				Rule:       admissionv1.Rule{APIGroups: []string{""}, APIVersions: []string{"v1"}, Resources: []string{"serviceaccounts"}},
+			}}}},
+			FailurePolicy: new(admissionv1.Fail), ReinvocationPolicy: admissionv1.NeverReinvocationPolicy,
+			Mutations: []admissionv1.Mutation{{PatchType: admissionv1.PatchTypeApplyConfiguration, ApplyConfiguration: &admissionv1.ApplyConfiguration{
+				Expression: `Object{metadata: Object.metadata{labels: {"team": object.metadata.labels["owner"]}}}`,
+			}}},
+		},
+	}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := policies.MutatingAdmissionPolicyBindings().Create(ctx, &admissionv1.MutatingAdmissionPolicyBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: "labels-all"}, Spec: admissionv1.MutatingAdmissionPolicyBindingSpec{PolicyName: "labels"},
+	}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	api.waitDetail(t, 3*time.Minute, extensions.Name, nodespec.ProblemPrefix+"MutatingAdmissionPolicyBinding labels-all: policy labels rejects requests of the system")
+	m.suspend(ctx, t, "mutatingadmissionpolicybinding", "labels-all")
+	healthy()
+	m.suspend(ctx, t, "mutatingadmissionpolicy", "labels")
+}
+
+// untrustedConverter creates a definition with a converter that accepts connections, and has a
+// certificate that the server does not trust.
+func untrustedConverter(ctx context.Context, t *testing.T, m machine, api *started, healthy func()) {
+	converter := httptest.NewTLSServer(http.NotFoundHandler())
+	defer converter.Close()
+	config := m.config(t, "admin", "orlop:cluster-admins")
+	definitions, err := apiextensions.NewForConfig(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := deadDefinition()
+	d.Name, d.Spec.Names = "others.example.org", apiextensionsv1.CustomResourceDefinitionNames{Kind: "Other", Plural: "others"}
+	d.Spec.Conversion.Webhook.ClientConfig = &apiextensionsv1.WebhookClientConfig{URL: new(converter.URL + "/convert"), CABundle: m.ca.CertPEM()}
+	if _, err := definitions.ApiextensionsV1().CustomResourceDefinitions().Create(ctx, d, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	objects := dynamic.NewForConfigOrDie(config).Resource(schema.GroupVersionResource{Group: "example.org", Version: "v1", Resource: "others"}).Namespace("default")
+	object := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "example.org/v1", "kind": "Other", "metadata": map[string]any{"name": "one"}}}
+	err = wait.PollUntilContextTimeout(ctx, 200*time.Millisecond, time.Minute, true, func(ctx context.Context) (bool, error) {
+		_, err := objects.Create(ctx, object, metav1.CreateOptions{})
+		return err == nil || apierrors.IsAlreadyExists(err), nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	api.waitDetail(t, 3*time.Minute, extensions.Name, nodespec.ProblemPrefix+"CustomResourceDefinition others.example.org", "its converter cannot be called", "tls: failed to verify")
+	m.suspend(ctx, t, "customresourcedefinition", "others.example.org")
+	healthy()
 }
 
 // comesBack deletes built-in objects of the cluster.

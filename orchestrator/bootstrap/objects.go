@@ -24,7 +24,6 @@ const (
 	userDNS            = "orlop:coredns"
 	userMetrics        = nodespec.MetricsUser
 	groupNodeAgents    = nodespec.NodeAgentGroup
-	groupAdmins        = "orlop:cluster-admins"
 	roleDNS            = "orlop:coredns"
 	roleNodeAgent      = "orlop:node-agents"
 	roleDNSSlices      = "orlop:dns-endpoints"
@@ -38,6 +37,9 @@ const (
 	roleSnapshotReader = "orlop:snapshot-reader"
 	roleSnapshotEditor = "orlop:snapshot-editor"
 )
+
+// GroupAdmins is the group of the administrators' client certificates.
+const GroupAdmins = "orlop:cluster-admins"
 
 // DNSService is the name of the cluster DNS Service in kube-system. Each node maintains its own
 // EndpointSlices of it.
@@ -56,7 +58,7 @@ func rights() []runtime.Object {
 // serverRights are the rights of admins, of the API server and of the servers behind it.
 func serverRights() []runtime.Object {
 	return []runtime.Object{
-		bind(groupAdmins, "cluster-admin", rbacv1.GroupKind, groupAdmins),
+		bind(GroupAdmins, "cluster-admin", rbacv1.GroupKind, GroupAdmins),
 		bind("orlop:kubelet-client", "system:kubelet-api-admin", rbacv1.UserKind, userKubeletClient),
 
 		clusterRole(roleDNS,

@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"time"
 
+	flowcontrolv1 "k8s.io/api/flowcontrol/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -86,6 +87,10 @@ func checkSuspendable(kind nodespec.SuspendKind, object *unstructured.Unstructur
 		}
 		if name == bootstrap.MetricsService && namespace == metav1.NamespaceSystem {
 			return fmt.Errorf("apiservice %s: cannot be suspended: it belongs to the system; `orlopctl logs orchestrator-controllers` says why it does not answer", object.GetName())
+		}
+	case "flowschema", "prioritylevelconfiguration":
+		if object.GetAnnotations()[flowcontrolv1.AutoUpdateAnnotationKey] == "true" {
+			return fmt.Errorf("%s %s: cannot be suspended: Kubernetes itself sets its content, and would create it again at once", kind.Name, object.GetName())
 		}
 	case nodespec.DefinitionKind:
 		if strategy, _, _ := unstructured.NestedString(object.Object, "spec", "conversion", "strategy"); strategy != "Webhook" {

@@ -32,6 +32,11 @@ var (
 	local   = object(`{"apiVersion":"apiregistration.k8s.io/v1","kind":"APIService","metadata":{"name":"v1.apps"},"spec":{"group":"apps"}}`)
 	metrics = object(`{"apiVersion":"apiregistration.k8s.io/v1","kind":"APIService","metadata":{"name":"v1beta1.metrics.k8s.io"},
 		"spec":{"service":{"namespace":"kube-system","name":"orlop-metrics","port":443}}}`)
+	flow = object(`{"apiVersion":"flowcontrol.apiserver.k8s.io/v1","kind":"FlowSchema","metadata":{"name":"all","uid":"3"},"spec":{"matchingPrecedence":2}}`)
+	own  = object(`{"apiVersion":"flowcontrol.apiserver.k8s.io/v1","kind":"PriorityLevelConfiguration",
+		"metadata":{"name":"exempt","annotations":{"apf.kubernetes.io/autoupdate-spec":"true"}}}`)
+	edited = object(`{"apiVersion":"flowcontrol.apiserver.k8s.io/v1","kind":"PriorityLevelConfiguration",
+		"metadata":{"name":"system","annotations":{"apf.kubernetes.io/autoupdate-spec":"false"}}}`)
 	foreign = object(`{"apiVersion":"apiregistration.k8s.io/v1","kind":"APIService","metadata":{"name":"v1.example.org"},
 		"spec":{"service":{"namespace":"a","name":"b","port":443}}}`)
 )
@@ -42,7 +47,7 @@ func cluster() *fake.FakeDynamicClient {
 		lists[schema.GroupVersionResource{Group: k.Group, Version: k.Version, Resource: k.Resource}] = "List"
 	}
 	return fake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), lists,
-		hook.DeepCopy(), definition.DeepCopy(), plain.DeepCopy(), local.DeepCopy(), metrics.DeepCopy(), foreign.DeepCopy())
+		hook.DeepCopy(), definition.DeepCopy(), plain.DeepCopy(), local.DeepCopy(), metrics.DeepCopy(), foreign.DeepCopy(), flow.DeepCopy(), own.DeepCopy(), edited.DeepCopy())
 }
 
 // TestRefused checks that objects of the system, missing objects, and objects without a webhook or
@@ -52,6 +57,9 @@ func TestRefused(t *testing.T) {
 		{"apiservice", "v1.apps", "the API server serves it itself"},
 		{"apiservice", "v1beta1.metrics.k8s.io", "it belongs to the system"},
 		{"apiservice", "v1.example.org", ""},
+		{"flowschema", "all", ""},
+		{"prioritylevelconfiguration", "exempt", "Kubernetes itself sets its content"},
+		{"prioritylevelconfiguration", "system", ""},
 		{"customresourcedefinition", "plain.example.org", "no webhook converts its objects"},
 		{"validatingwebhookconfiguration", "gone", "not found"},
 		{"pod", "x", "no such kind"},

@@ -30,7 +30,9 @@ func TestParse(t *testing.T) {
 		{`admission webhook "b.example.org" denied the request without explanation`, refusal{webhook: "b.example.org", why: "without explanation"}},
 		{"serviceaccounts \"x\" is forbidden: ValidatingAdmissionPolicy 'frozen' with binding 'frozen-all' denied request: kube-system\nis frozen",
 			refusal{policy: "frozen", binding: "frozen-all", why: "kube-system is frozen"}},
-		{`policy 'set' with binding 'set-all' denied request: expression failed`, refusal{policy: "set", binding: "set-all", why: "expression failed"}},
+		{`policy 'set' with binding 'set-all' denied request: expression failed`, refusal{policy: "set", binding: "set-all", mutates: true, why: "expression failed"}},
+		{`policy "set" denied request: no such field`, refusal{policy: "set", mutates: true, why: "no such field"}},
+		{`x is forbidden: ValidatingAdmissionPolicy 'frozen' denied request: no such field`, refusal{policy: "frozen", why: "no such field"}},
 		{`serviceaccounts is forbidden: User "x" cannot create resource`, refusal{}},
 		{`admission webhook "c" does not support dry run`, refusal{}},
 		{"", refusal{}},
@@ -70,11 +72,12 @@ func TestJudge(t *testing.T) {
 	}
 	const validating, mutating = "ValidatingWebhookConfiguration", "MutatingWebhookConfiguration"
 	for _, c := range []struct {
-		name    string
-		world   observation
-		failed  map[string]string
-		refused refusal
-		want    []obstacle
+		name        string
+		world       observation
+		failed      map[string]string
+		refused     refusal
+		unconverted map[string]string
+		want        []obstacle
 	}{
 		{name: "nothing", world: observation{webhooks: []webhook{{validating, "v", "w", true, alive}}, services: []apiService{{"v1.x", ""}}, terminating: []namespace{{"a", ""}}}},
 		{name: "fail-closed", world: observation{webhooks: []webhook{{validating, "v", "w", true, dead}, {validating, "v", "w2", true, dead}}}, want: []obstacle{
@@ -90,9 +93,29 @@ func TestJudge(t *testing.T) {
 		{name: "policy", world: observation{bindings: true}, refused: refusal{policy: "p", binding: "b", why: "frozen"}, want: []obstacle{
 			{"ValidatingAdmissionPolicyBinding b", "policy p rejects requests of the system in kube-system: frozen", "validatingadmissionpolicybinding b"},
 		}},
-		{name: "converter", world: observation{conversions: []conversion{{"x.example.org", dead}, {"y.example.org", alive}}}, want: []obstacle{
+		{name: "converter", world: observation{conversions: []conversion{{"x.example.org", dead, nil}, {"y.example.org", alive, nil}}}, want: []obstacle{
 			{"CustomResourceDefinition x.example.org", "its objects cannot be read, because its converter cannot be called: Service a/dead has no ready endpoints", "customresourcedefinition x.example.org"},
 		}},
+		{name: "converter that fails calls", world: observation{conversions: []conversion{{"x.example.org", alive, nil}, {"y.example.org", alive, nil}}}, unconverted: map[string]string{"y.example.org": "x509: unknown authority", "gone": "no"}, want: []obstacle{
+			{"CustomResourceDefinition y.example.org", "its objects cannot be read, because its converter cannot be called: x509: unknown authority", "customresourcedefinition y.example.org"},
+		}},
+		{name: "mutating policy", world: observation{bindings: true}, refused: refusal{policy: "p", binding: "b", mutates: true, why: "no"}, want: []obstacle{
+			{"MutatingAdmissionPolicyBinding b", "policy p rejects requests of the system in kube-system: no", "mutatingadmissionpolicybinding b"},
+		}},
+		{name: "policy that cannot be evaluated", world: observation{bindings: true}, refused: refusal{policy: "p", why: "no such field"}, want: []obstacle{
+			{"ValidatingAdmissionPolicy p", "policy p rejects requests of the system in kube-system: no such field", "validatingadmissionpolicy p"},
+		}},
+		{name: "mutating policy that cannot be evaluated", world: observation{bindings: true}, refused: refusal{policy: "p", mutates: true, why: "no such field"}, want: []obstacle{
+			{"MutatingAdmissionPolicy p", "policy p rejects requests of the system in kube-system: no such field", "mutatingadmissionpolicy p"},
+		}},
+		{name: "no seats", world: observation{services: []apiService{{"v1.x", "no"}}, throttled: []throttle{{who: "kubelets", schema: "all", level: "none"}, {who: "admins", schema: "all", level: "none"}}}, want: []obstacle{
+			{"FlowSchema all", "requests of admins, kubelets get 429 (Too Many Requests), because their priority level has no seat for them", "flowschema all"},
+			{"APIService v1.x", "it cannot be reached: no", "apiservice v1.x"},
+		}},
+		{name: "a level of Kubernetes without seats", world: observation{throttled: []throttle{{who: "kubelets", schema: "system-nodes", level: "system", ownSchema: true}}}, want: []obstacle{
+			{"PriorityLevelConfiguration system", "requests of kubelets get 429 (Too Many Requests), because their priority level has no seat for them", "prioritylevelconfiguration system"},
+		}},
+		{name: "too much work", world: observation{throttled: []throttle{{who: "kubelets", schema: "system-nodes", level: "system", ownSchema: true, ownLevel: true}}}},
 		{name: "what refuses comes first", world: observation{services: []apiService{{"v1.x", "no"}}, bindings: true}, refused: refusal{policy: "p", binding: "b", why: "no"}, want: []obstacle{
 			{"ValidatingAdmissionPolicyBinding b", "policy p rejects requests of the system in kube-system: no", "validatingadmissionpolicybinding b"},
 			{"APIService v1.x", "it cannot be reached: no", "apiservice v1.x"},
@@ -106,7 +129,7 @@ func TestJudge(t *testing.T) {
 			{"Namespace c", "stays Terminating: finalizers", ""},
 		}},
 	} {
-		if got := judge(c.world, reach, c.failed, c.refused); !slices.Equal(got, c.want) {
+		if got := judge(c.world, reach, calls{c.failed, c.refused, c.unconverted}); !slices.Equal(got, c.want) {
 			t.Errorf("%s:\n%+v, want\n%+v", c.name, got, c.want)
 		}
 	}

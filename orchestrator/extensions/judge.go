@@ -1,6 +1,7 @@
 package extensions
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -22,6 +23,9 @@ type observation struct {
 	services    []apiService
 	terminating []namespace
 	bindings    bool // a policy binding exists
+	// requests of the system for which priority and fairness has no seat
+	throttled []throttle
+	flows     bool // a FlowSchema or a priority level is not Kubernetes' own
 }
 
 type webhook struct {
@@ -34,6 +38,16 @@ type webhook struct {
 type conversion struct {
 	definition string
 	backend    backend
+	reads      []string // paths of its objects in each served version
+}
+
+// throttle is a request of the system that the server rejects with 429 (Too Many Requests), or for
+// which the priority level has no seat.
+type throttle struct {
+	who           string // "kubelets"
+	schema, level string // names of the FlowSchema and the PriorityLevelConfiguration
+	// Kubernetes sets the content of the object itself
+	ownSchema, ownLevel bool
 }
 
 type apiService struct{ name, problem string } // problem is empty if the server reaches it
@@ -48,10 +62,16 @@ type obstacle struct {
 	suspend string
 }
 
-// judge returns the obstacles. reach returns the reason why a backend cannot be reached. refused is
-// the server's answer to a request of the system, and failed are the webhooks that the server
-// recently could not call, by name.
-func judge(w observation, reach func(backend) string, failed map[string]string, refused refusal) []obstacle {
+// calls are the results of recent calls of the server.
+type calls struct {
+	failed  map[string]string // webhooks that the server could not call, by name
+	refused refusal           // the answer to a request of the system
+	// definitions with a converter that could not be called, by name
+	unconverted map[string]string
+}
+
+// judge returns the obstacles. reach returns the reason why a backend cannot be reached.
+func judge(w observation, reach func(backend) string, recent calls) []obstacle {
 	found := map[string]obstacle{}
 	add := func(kind, name, why string) {
 		object := kind + " " + name
@@ -63,22 +83,23 @@ func judge(w observation, reach func(backend) string, failed map[string]string, 
 		dead := ""
 		if h.closed {
 			if dead = reach(h.backend); dead == "" {
-				dead = failed[h.name]
+				dead = recent.failed[h.name]
 			}
 		}
-		switch {
+		switch refused := recent.refused; {
 		case dead != "":
 			add(h.kind, h.config, fmt.Sprintf("webhook %s rejects all requests in its scope, because it cannot be called: %s", h.name, dead))
 		case refused.webhook == h.name && !refused.failed:
 			add(h.kind, h.config, fmt.Sprintf("webhook %s rejects requests of the system in kube-system: %s", h.name, refused.why))
 		}
 	}
-	if refused.binding != "" {
-		kind := "ValidatingAdmissionPolicyBinding"
-		add(kind, refused.binding, fmt.Sprintf("policy %s rejects requests of the system in kube-system: %s", refused.policy, refused.why))
+	if r := recent.refused; r.policy != "" {
+		kind, name := r.object()
+		add(kind, name, fmt.Sprintf("policy %s rejects requests of the system in kube-system: %s", r.policy, r.why))
 	}
+	addThrottled(w.throttled, add)
 	for _, c := range w.conversions {
-		if dead := reach(c.backend); dead != "" {
+		if dead := cmp.Or(reach(c.backend), recent.unconverted[c.definition]); dead != "" {
 			add("CustomResourceDefinition", c.definition, "its objects cannot be read, because its converter cannot be called: "+dead)
 		}
 	}
@@ -87,9 +108,9 @@ func judge(w observation, reach func(backend) string, failed map[string]string, 
 			add("APIService", s.name, "it cannot be reached: "+s.problem)
 		}
 	}
-	// Objects that reject requests come first: policy bindings and webhook configurations.
+	// Objects that reject requests come first: policies, webhook configurations, priority levels.
 	refuses := func(o obstacle) bool {
-		return strings.HasPrefix(o.object, "Validating") || strings.HasPrefix(o.object, "Mutating")
+		return slices.ContainsFunc([]string{"Validating", "Mutating", flowSchema, priorityLevel}, func(kind string) bool { return strings.HasPrefix(o.object, kind) })
 	}
 	out := slices.SortedFunc(maps.Values(found), func(a, b obstacle) int {
 		if refuses(a) != refuses(b) {
@@ -98,6 +119,31 @@ func judge(w observation, reach func(backend) string, failed map[string]string, 
 		return strings.Compare(a.object, b.object)
 	})
 	return append(out, stuck(w.terminating)...)
+}
+
+// kinds of priority and fairness
+const (
+	flowSchema    = "FlowSchema"
+	priorityLevel = "PriorityLevelConfiguration"
+)
+
+// addThrottled adds the objects by which the server rejects requests of the system. If both are
+// Kubernetes' own, the server has too much work, and no object is the cause.
+func addThrottled(all []throttle, add func(kind, name, why string)) {
+	callers := map[[2]string][]string{}
+	for _, t := range all {
+		object := [2]string{flowSchema, t.schema}
+		if t.ownSchema {
+			object = [2]string{priorityLevel, t.level}
+		}
+		if !t.ownSchema || !t.ownLevel {
+			callers[object] = append(callers[object], t.who)
+		}
+	}
+	for object, who := range callers {
+		slices.Sort(who)
+		add(object[0], object[1], "requests of "+strings.Join(who, ", ")+" get 429 (Too Many Requests), because their priority level has no seat for them")
+	}
 }
 
 // stuck names the namespaces that cannot be deleted, grouped by reason.

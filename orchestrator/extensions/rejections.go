@@ -59,7 +59,21 @@ type refusal struct {
 	webhook         string // its name within its configuration
 	failed          bool   // it could not be called
 	policy, binding string
+	mutates         bool // it is a MutatingAdmissionPolicy
 	why             string
+}
+
+// object returns the kind and the name of the policy object that is the cause: the binding, or the
+// policy if it rejects requests without a binding, because it cannot be evaluated.
+func (r refusal) object() (kind, name string) {
+	kind = "ValidatingAdmissionPolicy"
+	if r.mutates {
+		kind = "MutatingAdmissionPolicy"
+	}
+	if r.binding == "" {
+		return kind, r.policy
+	}
+	return kind + "Binding", r.binding
 }
 
 // The errors of upstream's plugins (apiserver/pkg/util/webhook/error.go,
@@ -68,7 +82,8 @@ type refusal struct {
 var (
 	callFailed    = regexp.MustCompile(`failed calling webhook "([^"]+)": (.*)`)
 	webhookDenied = regexp.MustCompile(`admission webhook "([^"]+)" denied the request(.*)`)
-	policyDenied  = regexp.MustCompile(`(?:ValidatingAdmissionPolicy|policy) '([^']+)' with binding '([^']+)' denied request: (.*)`)
+	// validating policies have their kind in the message, mutating policies do not
+	policyDenied = regexp.MustCompile(`(ValidatingAdmissionPolicy|policy) ['"]([^'"]+)['"](?: with binding '([^']+)')? denied request: (.*)`)
 )
 
 // parse parses the text of an error; the zero value means that no webhook or policy is the cause.
@@ -81,7 +96,7 @@ func parse(text string) refusal {
 		return refusal{webhook: m[1], why: strings.Trim(m[2], ": ")}
 	}
 	if m := policyDenied.FindStringSubmatch(text); m != nil {
-		return refusal{policy: m[1], binding: m[2], why: m[3]}
+		return refusal{mutates: m[1] == "policy", policy: m[2], binding: m[3], why: m[4]}
 	}
 	return refusal{}
 }

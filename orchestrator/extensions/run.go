@@ -3,17 +3,19 @@ package extensions
 import (
 	"context"
 	"fmt"
+	"path"
+	"slices"
 	"time"
 
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
+	flowcontrolv1 "k8s.io/api/flowcontrol/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apiextensions "k8s.io/apiextensions-apiserver/pkg/client/clientset/clientset"
 	definitions "k8s.io/apiextensions-apiserver/pkg/client/informers/externalversions"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
@@ -38,8 +40,8 @@ const (
 	// terminatingLimit is how long the deletion of a namespace may take before its reason is
 	// checked.
 	terminatingLimit = time.Minute
-	// probeInterval is the time between two dry-run requests as a component of the system;
-	// probeTimeout bounds each.
+	// probeInterval is the time between two series of requests as the system; probeTimeout bounds
+	// each request.
 	probeInterval = time.Minute
 	probeTimeout  = 35 * time.Second // a webhook may take 30 s
 )
@@ -55,7 +57,7 @@ func Run(ctx context.Context, env component.Env, loopback func(context.Context) 
 	if err := env.Rights(ctx); err != nil {
 		return nil
 	}
-	w, err := newWatcher(config, refusals)
+	w, err := newWatcher(config, env.Spec.Node.Name, refusals)
 	if err != nil {
 		return err
 	}
@@ -88,13 +90,10 @@ type watcher struct {
 	reacher     reacher
 	refusals    *RejectionLog
 	first       map[string]time.Time // time of the first sighting of each obstacle
-
-	probeClient kubernetes.Interface // as a component of the system
-	lastProbe   time.Time
-	refused     refusal
+	probes      *prober
 }
 
-func newWatcher(config *rest.Config, refusals *RejectionLog) (*watcher, error) {
+func newWatcher(config *rest.Config, node string, refusals *RejectionLog) (*watcher, error) {
 	asJSON := rest.CopyConfig(config)
 	asJSON.ContentType, asJSON.AcceptContentTypes = "application/json", ""
 	client, err := kubernetes.NewForConfig(config)
@@ -109,11 +108,7 @@ func newWatcher(config *rest.Config, refusals *RejectionLog) (*watcher, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cannot create client: %w", err)
 	}
-	// A request that impersonates another user passes webhooks and policies, even if it comes from
-	// the server itself.
-	as := rest.CopyConfig(config)
-	as.Impersonate = rest.ImpersonationConfig{UserName: user.KubeControllerManager, Groups: []string{user.AllAuthenticated}}
-	ask, err := kubernetes.NewForConfig(as)
+	probes, err := newProber(asJSON, node)
 	if err != nil {
 		return nil, fmt.Errorf("cannot create client: %w", err)
 	}
@@ -121,7 +116,7 @@ func newWatcher(config *rest.Config, refusals *RejectionLog) (*watcher, error) {
 		kube:        informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithTransform(strip)),
 		definitions: definitions.NewSharedInformerFactoryWithOptions(crds, 0, definitions.WithTransform(strip)),
 		apis:        registrations.NewSharedInformerFactoryWithOptions(apis, 0, registrations.WithTransform(strip)),
-		reacher:     reacher{client, dial}, refusals: refusals, probeClient: ask, first: map[string]time.Time{},
+		reacher:     reacher{client, dial}, refusals: refusals, probes: probes, first: map[string]time.Time{},
 	}, nil
 }
 
@@ -130,7 +125,10 @@ func strip(object any) (any, error) {
 	if d, is := object.(*apiextensionsv1.CustomResourceDefinition); is {
 		return &apiextensionsv1.CustomResourceDefinition{
 			ObjectMeta: metav1.ObjectMeta{Name: d.Name, UID: d.UID, ResourceVersion: d.ResourceVersion},
-			Spec:       apiextensionsv1.CustomResourceDefinitionSpec{Conversion: d.Spec.Conversion},
+			Spec: apiextensionsv1.CustomResourceDefinitionSpec{
+				Conversion: d.Spec.Conversion, Group: d.Spec.Group, Names: apiextensionsv1.CustomResourceDefinitionNames{Plural: d.Spec.Names.Plural},
+				Versions: withoutSchemas(d.Spec.Versions),
+			},
 		}, nil
 	}
 	if m, err := meta.Accessor(object); err == nil {
@@ -139,15 +137,23 @@ func strip(object any) (any, error) {
 	return object, nil
 }
 
+func withoutSchemas(all []apiextensionsv1.CustomResourceDefinitionVersion) []apiextensionsv1.CustomResourceDefinitionVersion {
+	var out []apiextensionsv1.CustomResourceDefinitionVersion
+	for _, v := range all {
+		out = append(out, apiextensionsv1.CustomResourceDefinitionVersion{Name: v.Name, Served: v.Served})
+	}
+	return out
+}
+
 // start starts the informers and waits until their caches are complete.
 func (w *watcher) start(ctx context.Context) {
-	admission := w.kube.Admissionregistration().V1()
+	admission, flows := w.kube.Admissionregistration().V1(), w.kube.Flowcontrol().V1()
 	// The call registers the informer with its factory, which starts it.
 	for range []cache.SharedIndexInformer{
 		admission.ValidatingWebhookConfigurations().Informer(), admission.MutatingWebhookConfigurations().Informer(),
 		admission.ValidatingAdmissionPolicyBindings().Informer(), admission.MutatingAdmissionPolicyBindings().Informer(),
 		w.kube.Core().V1().Namespaces().Informer(), w.definitions.Apiextensions().V1().CustomResourceDefinitions().Informer(),
-		w.apis.Apiregistration().V1().APIServices().Informer(),
+		w.apis.Apiregistration().V1().APIServices().Informer(), flows.FlowSchemas().Informer(), flows.PriorityLevelConfigurations().Informer(),
 	} {
 	}
 	w.kube.Start(ctx.Done())
@@ -161,7 +167,8 @@ func (w *watcher) start(ctx context.Context) {
 // check returns the present obstacles.
 func (w *watcher) check(ctx context.Context) []obstacle {
 	now := w.observe(time.Now())
-	w.probe(ctx, now)
+	w.probes.run(ctx, now)
+	now.throttled = w.throttles(w.probes.classified)
 	known := map[backend]string{} // many webhooks share a backend
 	reach := func(b backend) string {
 		why, asked := known[b]
@@ -171,29 +178,7 @@ func (w *watcher) check(ctx context.Context) []obstacle {
 		}
 		return why
 	}
-	return judge(now, reach, w.refusals.recent(time.Now()), w.refused)
-}
-
-// probe checks, in intervals, whether a component of the system may create an object in
-// kube-system. It is a dry run, so nothing is created. Without webhooks and policies it sends no
-// request.
-func (w *watcher) probe(ctx context.Context, now observation) {
-	if len(now.webhooks) == 0 && !now.bindings {
-		w.refused = refusal{}
-		return
-	}
-	if time.Since(w.lastProbe) < probeInterval && w.refused == (refusal{}) {
-		return
-	}
-	w.lastProbe = time.Now()
-	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
-	defer cancel()
-	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "orlop-probe", Namespace: metav1.NamespaceSystem}}
-	_, err := w.probeClient.CoreV1().ServiceAccounts(account.Namespace).Create(ctx, account, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
-	w.refused = refusal{}
-	if err != nil {
-		w.refused = parse(err.Error())
-	}
+	return judge(now, reach, calls{failed: w.refusals.recent(time.Now()), refused: w.probes.refused, unconverted: w.probes.unconverted})
 }
 
 // observe returns the state of the informers.
@@ -220,7 +205,7 @@ func (w *watcher) observe(now time.Time) observation {
 	kinds, _ := w.definitions.Apiextensions().V1().CustomResourceDefinitions().Lister().List(all)
 	for _, d := range kinds {
 		if b, has := converter(d.Spec.Conversion); has {
-			out.conversions = append(out.conversions, conversion{d.Name, b})
+			out.conversions = append(out.conversions, conversion{d.Name, b, pathsOf(d)})
 		}
 	}
 	apis, _ := w.apis.Apiregistration().V1().APIServices().Lister().List(all)
@@ -229,10 +214,59 @@ func (w *watcher) observe(now time.Time) observation {
 			out.services = append(out.services, apiService{a.Name, unavailable(a)})
 		}
 	}
+	schemas, levels := w.flows()
+	out.flows = slices.ContainsFunc(schemas, func(s *flowcontrolv1.FlowSchema) bool { return !own(s) }) ||
+		slices.ContainsFunc(levels, func(l *flowcontrolv1.PriorityLevelConfiguration) bool { return !own(l) })
 	namespaces, _ := w.kube.Core().V1().Namespaces().Lister().List(all)
 	for _, n := range namespaces {
 		if n.DeletionTimestamp != nil && now.Sub(n.DeletionTimestamp.Time) > terminatingLimit {
 			out.terminating = append(out.terminating, namespace{n.Name, undeleted(n)})
+		}
+	}
+	return out
+}
+
+// flows returns the objects of priority and fairness.
+func (w *watcher) flows() ([]*flowcontrolv1.FlowSchema, []*flowcontrolv1.PriorityLevelConfiguration) {
+	flows, all := w.kube.Flowcontrol().V1(), labels.Everything()
+	schemas, _ := flows.FlowSchemas().Lister().List(all)
+	levels, _ := flows.PriorityLevelConfigurations().Lister().List(all)
+	return schemas, levels
+}
+
+// own reports whether Kubernetes sets the content of an object of priority and fairness.
+func own(o metav1.Object) bool {
+	return o.GetAnnotations()[flowcontrolv1.AutoUpdateAnnotationKey] == "true"
+}
+
+// seatless reports whether a priority level has no seats: it then serves at most one request at a
+// time (apiserver, fairqueuing/queueset, canAccommodateSeatsLocked), and rejects or queues the
+// others.
+func seatless(l *flowcontrolv1.PriorityLevelConfiguration) bool {
+	limited := l.Spec.Limited
+	zero := func(n *int32) bool { return n != nil && *n == 0 }
+	return limited != nil && zero(limited.NominalConcurrencyShares) && zero(limited.BorrowingLimitPercent)
+}
+
+// throttles returns the objects by which requests of the system have no seat.
+func (w *watcher) throttles(all []classification) (out []throttle) {
+	schemas, levels := w.flows()
+	for _, r := range all {
+		s := slices.IndexFunc(schemas, func(s *flowcontrolv1.FlowSchema) bool { return string(s.UID) == r.schema })
+		l := slices.IndexFunc(levels, func(l *flowcontrolv1.PriorityLevelConfiguration) bool { return string(l.UID) == r.level })
+		if s >= 0 && l >= 0 && (r.rejected || seatless(levels[l])) {
+			out = append(out, throttle{who: r.who, schema: schemas[s].Name, level: levels[l].Name, ownSchema: own(schemas[s]), ownLevel: own(levels[l])})
+		}
+	}
+	return out
+}
+
+// pathsOf returns the path of the objects of a definition in each served version.
+func pathsOf(d *apiextensionsv1.CustomResourceDefinition) []string {
+	var out []string
+	for _, v := range d.Spec.Versions {
+		if v.Served {
+			out = append(out, path.Join("/apis", d.Spec.Group, v.Name, d.Spec.Names.Plural))
 		}
 	}
 	return out

@@ -105,6 +105,8 @@ var exemptions = []exemption{
 		"apiregistration.k8s.io/apiservices", "apiextensions.k8s.io/customresourcedefinitions",
 		"admissionregistration.k8s.io/validatingwebhookconfigurations", "admissionregistration.k8s.io/mutatingwebhookconfigurations",
 		"admissionregistration.k8s.io/validatingadmissionpolicybindings", "admissionregistration.k8s.io/mutatingadmissionpolicybindings",
+		"admissionregistration.k8s.io/validatingadmissionpolicies", "admissionregistration.k8s.io/mutatingadmissionpolicies",
+		"flowcontrol.apiserver.k8s.io/flowschemas", "flowcontrol.apiserver.k8s.io/prioritylevelconfigurations",
 	}},
 
 	// A kubelet registers its Node, reports the status of the Node and its pods, and fetches the

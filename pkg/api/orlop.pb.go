@@ -4553,8 +4553,8 @@ func (x *RevokeResponse) GetIssuedHere() bool {
 type SuspendRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// apiservice, customresourcedefinition (only its converter is removed), or one of
-	// {validating,mutating}{webhookconfiguration,admissionpolicybinding}; singular or plural, in any
-	// case
+	// {validating,mutating}{webhookconfiguration,admissionpolicy,admissionpolicybinding}, flowschema,
+	// prioritylevelconfiguration; singular or plural, in any case
 	Kind          string `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`
 	Name          string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
 	unknownFields protoimpl.UnknownFields

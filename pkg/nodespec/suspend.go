@@ -17,12 +17,16 @@ const DefinitionKind = "customresourcedefinition"
 
 // SuspendKinds returns all kinds that can be suspended.
 func SuspendKinds() []SuspendKind {
-	const admission = "admissionregistration.k8s.io"
+	const admission, flows = "admissionregistration.k8s.io", "flowcontrol.apiserver.k8s.io"
 	return []SuspendKind{
 		{"apiservice", "apiregistration.k8s.io", "v1", "apiservices"},
 		{DefinitionKind, "apiextensions.k8s.io", "v1", "customresourcedefinitions"},
+		{"flowschema", flows, "v1", "flowschemas"},
+		{"mutatingadmissionpolicy", admission, "v1", "mutatingadmissionpolicies"},
 		{"mutatingadmissionpolicybinding", admission, "v1", "mutatingadmissionpolicybindings"},
 		{"mutatingwebhookconfiguration", admission, "v1", "mutatingwebhookconfigurations"},
+		{"prioritylevelconfiguration", flows, "v1", "prioritylevelconfigurations"},
+		{"validatingadmissionpolicy", admission, "v1", "validatingadmissionpolicies"},
 		{"validatingadmissionpolicybinding", admission, "v1", "validatingadmissionpolicybindings"},
 		{"validatingwebhookconfiguration", admission, "v1", "validatingwebhookconfigurations"},
 	}

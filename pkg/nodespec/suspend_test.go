@@ -7,7 +7,9 @@ func TestFindSuspendKind(t *testing.T) {
 		"validatingwebhookconfiguration": "validatingwebhookconfiguration", "ValidatingWebhookConfigurations": "validatingwebhookconfiguration",
 		"APIService": "apiservice", "crd": "customresourcedefinition", "CustomResourceDefinition": "customresourcedefinition",
 		"ValidatingAdmissionPolicyBinding": "validatingadmissionpolicybinding",
-		"validatingadmissionpolicy":        "", "pod": "", "": "",
+		"FlowSchemas":                      "flowschema", "PriorityLevelConfiguration": "prioritylevelconfiguration",
+		"validatingadmissionpolicies": "validatingadmissionpolicy", "MutatingAdmissionPolicy": "mutatingadmissionpolicy",
+		"resourcequota": "", "pod": "", "": "",
 	} {
 		k, known := FindSuspendKind(name)
 		if k.Name != want || known != (want != "") {
