@@ -37,7 +37,7 @@ var layers = []layer{
 		"",
 		// files, memory, goroutines
 		"pkg/backoff", "pkg/cell", "pkg/distinct", "pkg/glob", "pkg/limits", "pkg/panics", "pkg/paths",
-		"pkg/reconcile", "pkg/releasedtest", "pkg/safefile", "pkg/sanitize", "pkg/scripttest", "pkg/transfer",
+		"pkg/reconcile", "pkg/releasedtest", "pkg/safefile", "pkg/sanitize", "pkg/scripttest", "pkg/strictyaml", "pkg/transfer",
 		// the disk and the boot
 		"pkg/bootenv", "pkg/disklayout", "pkg/diskprobe/...", "pkg/esp", "pkg/mkfs/...",
 		"pkg/parttable", "pkg/slot", "pkg/superblock", "pkg/verity", "pkg/vpd",

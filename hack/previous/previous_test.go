@@ -35,10 +35,12 @@ func TestParseReleases(t *testing.T) {
 		"":                       "no release",
 		"- {version: 1.0.0}":     "40 hexadecimal digits",
 		entry("v1.0.0", commit):  "three numbers",
-		entry("1.0", commit):     "three numbers",
+		entry("1.0", commit):     `field "version": is of the type number, expected string`,
 		entry("1.0.0", "4ba37a"): "40 hexadecimal digits",
-		entry("1.0.0", commit) + entry("0.9.0", commit): "ascending",
-		"- {version: 1.0.0, signed: yes}":               "signed",
+		entry("1.0.0", commit) + entry("0.9.0", commit):           "ascending",
+		"- {version: 1.0.0, signed: yes}":                         `unknown field "[0].signed"`,
+		"- {version: 1.0.0, version: 2.0.0}":                      "line 1: a field occurs twice",
+		entry("1.0.0", commit) + "---\n" + entry("2.0.0", commit): "a second document",
 	} {
 		if _, err := parseReleases([]byte(text)); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: error %v, want %q", text, err, want)

@@ -1,15 +1,14 @@
 package main
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
-	"io"
 	"regexp"
 	"strings"
 
-	"go.yaml.in/yaml/v3"
 	"golang.org/x/mod/semver"
+
+	"github.com/orlop-os/orlop/pkg/strictyaml"
 )
 
 // releasesFile lists the releases, relative to the top directory of the repository.
@@ -17,18 +16,16 @@ const releasesFile = "releases.yaml"
 
 // Release is an entry of releasesFile.
 type Release struct {
-	Version string `yaml:"version"` // "0.1.0", which is the tag, too
-	Commit  string `yaml:"commit"`  // 40 hexadecimal digits
+	Version string `json:"version"` // "0.1.0", which is the tag, too
+	Commit  string `json:"commit"`  // 40 hexadecimal digits
 }
 
 var wholeCommit = regexp.MustCompile(`^[0-9a-f]{40}$`)
 
 // parseReleases parses releasesFile. The versions ascend.
 func parseReleases(text []byte) ([]Release, error) {
-	decoder := yaml.NewDecoder(bytes.NewReader(text))
-	decoder.KnownFields(true)
 	var all []Release
-	if err := decoder.Decode(&all); err != nil && !errors.Is(err, io.EOF) {
+	if err := strictyaml.Decode(text, &all); err != nil {
 		return nil, err
 	}
 	for i, r := range all {

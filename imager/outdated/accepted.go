@@ -1,12 +1,10 @@
 package outdated
 
 import (
-	"bytes"
-	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
 	"time"
+
+	"github.com/orlop-os/orlop/pkg/strictyaml"
 )
 
 // Acceptance is the decision that a vulnerability does not affect the image. It ends at a date;
@@ -21,13 +19,8 @@ type Acceptance struct {
 // ParseAccepted reads a JSON list of acceptances. All fields are necessary.
 func ParseAccepted(file string, text []byte) ([]Acceptance, error) {
 	var all []Acceptance
-	d := json.NewDecoder(bytes.NewReader(text))
-	d.DisallowUnknownFields()
-	if err := d.Decode(&all); err != nil {
+	if err := strictyaml.Decode(text, &all); err != nil {
 		return nil, fmt.Errorf("%s: %w", file, err)
-	}
-	if _, err := d.Token(); !errors.Is(err, io.EOF) {
-		return nil, fmt.Errorf("%s: a single list expected, more text found", file)
 	}
 	seen := map[[2]string]bool{}
 	for _, a := range all {

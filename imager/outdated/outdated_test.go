@@ -242,8 +242,9 @@ func TestParseAccepted(t *testing.T) {
 		`[{"id": "GO-1", "module": "example.com/a", "until": "2027-01-31"}]`:                      "reason",
 		`[{"id": "GO-1", "module": "example.com/a", "until": "soon", "reason": "is not called"}]`: "2027-03-31",
 		`[{"id": "GO-1", "modules": "example.com/a", "until": "2027-01-31", "reason": "is not"}]`: "modules",
-		`[` + good + `, ` + good + `]`: "twice",
-		`[` + good + `] []`:            "more text",
+		`[` + good + `, ` + good + `]`:      "twice",
+		`[` + good + `] []`:                 "did not find expected",
+		`[{"id": "GO-0", ` + good[1:] + `]`: "line 1: a field occurs twice",
 	} {
 		if got, err := ParseAccepted("x.json", []byte(text)); err == nil || !strings.Contains(err.Error(), want) || !strings.HasPrefix(err.Error(), "x.json: ") {
 			t.Errorf("%s: %v, %v; want an error with %q", text, got, err, want)

@@ -1,17 +1,18 @@
 package connect
 
 import (
+	"encoding/pem"
 	"os"
 	"time"
 
 	"github.com/spf13/pflag"
 	"google.golang.org/protobuf/types/known/durationpb"
-	"sigs.k8s.io/yaml"
 
 	"github.com/orlop-os/orlop/orlopctl/contexts"
 	"github.com/orlop-os/orlop/orlopctl/exit"
 	"github.com/orlop-os/orlop/orlopctl/flags"
 	"github.com/orlop-os/orlop/orlopctl/gen"
+	"github.com/orlop-os/orlop/pkg/strictyaml"
 )
 
 // Flags are the flags that select a machine and the credentials.
@@ -73,7 +74,11 @@ func (conn *Connector) Overlay(c contexts.Context) (contexts.Context, error) {
 		}
 		*file.to = string(text)
 	}
-	if s := new(gen.Secrets); f.CA != "" && yaml.UnmarshalStrict([]byte(c.CA), s) == nil {
+	if block, _ := pem.Decode([]byte(c.CA)); f.CA != "" && block == nil {
+		s := new(gen.Secrets)
+		if err := strictyaml.Decode([]byte(c.CA), s); err != nil {
+			return c, exit.Usagef("--ca: %s is neither a certificate in PEM nor a file of secrets: %w", f.CA, err)
+		}
 		c.CA = s.Machine.Cert + s.Next["machine"].Cert
 	}
 	if f.Cert != "" || f.Key != "" {

@@ -21,6 +21,7 @@ import (
 	"github.com/orlop-os/orlop/orlopctl/secretfile"
 	"github.com/orlop-os/orlop/pkg/client"
 	"github.com/orlop-os/orlop/pkg/pki"
+	"github.com/orlop-os/orlop/pkg/strictyaml"
 )
 
 // File is the file ~/.orlop/config of this tool. It holds the known machines with the key
@@ -76,7 +77,7 @@ func Load() (*File, error) {
 		return nil, fmt.Errorf("contexts: cannot read: %w", err)
 	}
 	file := &File{}
-	if err := yaml.UnmarshalStrict(text, file); err != nil {
+	if err := strictyaml.Decode(text, file); err != nil {
 		return nil, exit.Usagef("contexts: cannot use %s: %w", path, err)
 	}
 	if file.Contexts == nil {

@@ -14,6 +14,7 @@ import (
 	"github.com/orlop-os/orlop/orlopctl/secretfile"
 	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/pki"
+	"github.com/orlop-os/orlop/pkg/strictyaml"
 )
 
 // Secrets is the file that `gen secrets` writes and `gen config` reads: the values that all
@@ -104,7 +105,7 @@ func ReadSecrets(path string) (*Secrets, error) {
 		return nil, &exit.Error{Code: exit.Usage, Err: fmt.Errorf("secrets: cannot read: %w", err), Hint: "`orlopctl gen secrets` makes the file"}
 	}
 	s := &Secrets{read: text}
-	if err := yaml.UnmarshalStrict(text, s); err != nil {
+	if err := strictyaml.Decode(text, s); err != nil {
 		return nil, exit.Usagef("secrets: cannot use %s: %w", path, err)
 	}
 	return s, nil

@@ -3,9 +3,11 @@
 package kubeconfig
 
 import (
+	"bytes"
 	"encoding/base64"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -18,6 +20,7 @@ import (
 	"github.com/orlop-os/orlop/orlopctl/exit"
 	"github.com/orlop-os/orlop/orlopctl/secretfile"
 	"github.com/orlop-os/orlop/pkg/pki"
+	"github.com/orlop-os/orlop/pkg/strictyaml"
 )
 
 // Path returns the default file of kubectl: the first file of $KUBECONFIG, or
@@ -166,12 +169,20 @@ func merge(old, fresh []byte) (merged []byte, current string, err error) {
 
 // parseMapping parses a document that is a mapping.
 func parseMapping(text []byte) (*yaml.Node, error) {
-	var document yaml.Node
-	if err := yaml.Unmarshal(text, &document); err != nil {
+	var document, second yaml.Node
+	decoder := yaml.NewDecoder(bytes.NewReader(text))
+	if err := decoder.Decode(&document); err != nil && !errors.Is(err, io.EOF) {
 		return nil, err
 	}
 	if len(document.Content) != 1 || document.Content[0].Kind != yaml.MappingNode {
 		return nil, errors.New("it is not a mapping")
+	}
+	// kubectl reads the first document, and a change would drop the others
+	if err := decoder.Decode(&second); !errors.Is(err, io.EOF) {
+		return nil, errors.New("it has text after its first document")
+	}
+	if line := strictyaml.Repeated(&document); line > 0 {
+		return nil, fmt.Errorf("line %d: a field occurs twice", line)
 	}
 	return document.Content[0], nil
 }

@@ -240,10 +240,30 @@ func (m Manifest) objects() ([]manifestObject, error) {
 		if root.Kind == yaml.ScalarNode && root.Tag == "!!null" {
 			continue
 		}
+		if key := repeated(root); key != nil {
+			return nil, fmt.Errorf("line %d of it has a field that occurs twice in its mapping", key.Line)
+		}
 		if all, err = appendObjects(all, root); err != nil {
 			return nil, err
 		}
 	}
+}
+
+// repeated returns the first key below a node that occurs twice in its mapping, or nil.
+func repeated(n *yaml.Node) *yaml.Node {
+	seen := map[string]bool{}
+	for i, child := range n.Content {
+		if n.Kind == yaml.MappingNode && i%2 == 0 && child.Kind == yaml.ScalarNode {
+			if seen[child.Value] {
+				return child
+			}
+			seen[child.Value] = true
+		}
+		if key := repeated(child); key != nil {
+			return key
+		}
+	}
+	return nil
 }
 
 // appendObjects adds the object of a document, or the items of a List.

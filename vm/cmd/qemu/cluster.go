@@ -9,6 +9,7 @@ import (
 	"os"
 	"time"
 
+	"github.com/orlop-os/orlop/pkg/strictyaml"
 	"github.com/orlop-os/orlop/vm"
 )
 
@@ -57,7 +58,7 @@ func start(ctx context.Context, args []string) error {
 		return err
 	}
 	var spec vm.ClusterSpec
-	if err := json.Unmarshal(data, &spec); err != nil {
+	if err := strictyaml.Decode(data, &spec); err != nil {
 		return fmt.Errorf("%s: %w", *file, err)
 	}
 	client, err := vm.Launch(ctx, dir, spec)
