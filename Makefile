@@ -179,6 +179,7 @@ FUZZ = orchestrator/neighbor:FuzzFrames \
 	pkg/joinrequest:FuzzServe \
 	pkg/kmsg:FuzzParse \
 	machined/images/mirror:FuzzAsked \
+	machined/images/mirror:FuzzContent \
 	pkg/notify:FuzzRead \
 	pkg/pairing:FuzzServe \
 	pkg/parttable:FuzzRead \

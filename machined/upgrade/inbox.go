@@ -178,7 +178,7 @@ func (in Inbox) Receive(ctx context.Context, from io.Reader, admit func(head io.
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	pieces := readAhead(ctx, from)
+	pieces, meter := readAhead(ctx, from), transfer.Meter{Pace: transfer.DefaultPace}
 	admitted, kept, before := false, b.Have, b.Have
 	to := transfer.ProgressWriter(io.NewOffsetWriter(f, before), func(n int64) {
 		if admitted {
@@ -198,7 +198,11 @@ func (in Inbox) Receive(ctx context.Context, from io.Reader, admit func(head io.
 			}
 			return nil
 		}
+		began := time.Now()
 		p, err := in.next(ctx, pieces)
+		if slow := meter.Add(time.Since(began), len(p)); err == nil && slow != nil {
+			err = fmt.Errorf("the transfer %w", slow)
+		}
 		if len(p) > 0 {
 			if int64(len(p)) > b.Size-b.Have {
 				return Refusal{fmt.Errorf("more than the offered %d bytes were received", b.Size)}

@@ -12,6 +12,7 @@ import (
 	"os"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/orlop-os/orlop/pkg/bundle"
@@ -204,6 +205,35 @@ func TestStalled(t *testing.T) {
 	if err := in.Receive(ctx, silent, welcome, quiet); !errors.As(err, new(Unfinished)) || !strings.Contains(err.Error(), "the machine is shutting down") {
 		t.Errorf("stopped: %v", err)
 	}
+}
+
+// trickle delivers a byte each 10 s.
+type trickle struct{}
+
+func (trickle) Read(p []byte) (int, error) {
+	time.Sleep(10 * time.Second)
+	return copy(p, "x"), nil
+}
+
+// TestSlow checks that a source which delivers a byte now and then is abandoned, and that its data
+// is retained.
+func TestSlow(t *testing.T) {
+	_, digest := some(t, 1<<20)
+	synctest.Test(t, func(t *testing.T) {
+		in := emptyInbox(t, 1<<20)
+		if _, err := in.Offer(digest, 1<<20); err != nil {
+			t.Fatal(err)
+		}
+		began := time.Now()
+		err := in.Receive(t.Context(), trickle{}, welcome, quiet)
+		if u := (Unfinished{}); !errors.As(err, &u) || u.Bundle.Have != 3 || !strings.Contains(err.Error(), "the transfer is too slow: 3 bytes within 30s") {
+			t.Errorf("%v", err)
+		}
+		if took := time.Since(began); took > time.Minute {
+			t.Errorf("it took %s", took)
+		}
+		time.Sleep(time.Minute) // until the read ahead ends
+	})
 }
 
 // TestOffer checks that a rejected offer changes nothing, and that a replaced bundle frees its

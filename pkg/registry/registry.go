@@ -40,6 +40,9 @@ type Source struct {
 // answerTimeout is the timeout of each step of a request until its answer begins.
 const answerTimeout = 20 * time.Second
 
+// pace is the slowest accepted pace of answers; tests shorten it.
+var pace = transfer.DefaultPace
+
 // maxManifest is the maximum size of a manifest in bytes.
 const maxManifest = 4 << 20
 
@@ -83,6 +86,7 @@ type origin struct {
 // Open implements artifact.Origin.
 func (o origin) Open(ctx context.Context, b artifact.Blob) (body io.ReadCloser, err error) {
 	d := ocispec.Descriptor{Digest: digest.NewDigestFromEncoded(digest.SHA256, b.SHA256), Size: b.Size}
+	ctx, cancel := context.WithCancelCause(ctx)
 	if b.Size < 0 {
 		_, body, err = o.repository.FetchReference(ctx, d.Digest.String())
 	} else {
@@ -92,9 +96,10 @@ func (o origin) Open(ctx context.Context, b artifact.Blob) (body io.ReadCloser, 
 		err = fs.ErrNotExist
 	}
 	if err != nil {
+		cancel(nil)
 		return nil, fmt.Errorf("registry: %s: %w", o.reference, err)
 	}
-	return body, nil
+	return transfer.PacedBody(body, pace, cancel), nil
 }
 
 // repository returns the repository of the source in the form of the library.
@@ -143,10 +148,13 @@ func (s Source) find(ctx context.Context, mediaType string) (*File, error) {
 	if err != nil {
 		return nil, err
 	}
+	ctx, cancel := context.WithCancelCause(ctx)
 	described, body, err := repository.FetchReference(ctx, repository.Reference.ReferenceOrDefault())
 	if err != nil {
+		cancel(nil)
 		return nil, err
 	}
+	body = transfer.PacedBody(body, pace, cancel)
 	defer body.Close()
 	if described.Size > maxManifest {
 		return nil, fmt.Errorf("a manifest of %d bytes is too large", described.Size)
@@ -198,17 +206,20 @@ func (f *File) Reader(ctx context.Context, at int64) io.Reader {
 // open requests the rest of the file. For a registry without range requests it reads and discards
 // the first part.
 func (f *File) open(ctx context.Context, at int64) (io.ReadCloser, error) {
+	ctx, cancel := context.WithCancelCause(ctx)
 	body, err := f.blobs.Fetch(ctx, f.layer)
 	if err != nil {
+		cancel(nil)
 		return nil, err
 	}
+	paced := transfer.PacedBody(body, pace, cancel)
 	if seeker, ok := body.(io.Seeker); ok {
 		_, err = seeker.Seek(at, io.SeekStart)
 	} else {
-		_, err = io.CopyN(io.Discard, body, at)
+		_, err = io.CopyN(io.Discard, paced, at)
 	}
 	if err != nil {
-		return nil, errors.Join(err, body.Close())
+		return nil, errors.Join(err, paced.Close())
 	}
-	return body, nil
+	return paced, nil
 }

@@ -13,6 +13,7 @@ import (
 	"os"
 	"strings"
 	"testing"
+	"time"
 
 	containerregistry "github.com/google/go-containerregistry/pkg/registry"
 	"github.com/opencontainers/go-digest"
@@ -21,6 +22,7 @@ import (
 	"oras.land/oras-go/v2/registry/remote"
 
 	"github.com/orlop-os/orlop/pkg/artifact"
+	"github.com/orlop-os/orlop/pkg/transfer"
 )
 
 const kind = "application/vnd.example.file.v1"
@@ -126,6 +128,52 @@ func TestReaderGivesUp(t *testing.T) {
 	if _, err := io.ReadAll(f.Reader(t.Context(), 0)); !errors.Is(err, io.ErrUnexpectedEOF) && !errors.Is(err, io.EOF) || len(asked) > 2 {
 		t.Errorf("%v, after %d requests", err, len(asked))
 	}
+}
+
+// TestSlow: a registry that stops within a manifest or a layer does not block the reader for ever.
+func TestSlow(t *testing.T) {
+	for _, part := range []string{"/manifests/", "/blobs/"} {
+		release := make(chan struct{})
+		front := func(h http.Handler) http.Handler {
+			return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				if !strings.Contains(r.URL.Path, part) || r.Method != http.MethodGet {
+					h.ServeHTTP(w, r)
+					return
+				}
+				recorded := httptest.NewRecorder()
+				h.ServeHTTP(recorded, r)
+				for name, values := range recorded.Header() {
+					w.Header()[name] = values
+				}
+				w.Write(recorded.Body.Bytes()[:1])
+				w.(http.Flusher).Flush()
+				select {
+				case <-release:
+				case <-r.Context().Done():
+				}
+			})
+		}
+		s := Source{Reference: served(t, front, make([]byte, 1000)) + "/example/file:1", PlainHTTP: true}
+		if part == "/manifests/" {
+			shorten(t)
+		}
+		f, err := s.Find(t.Context(), kind)
+		if err == nil {
+			shorten(t)
+			_, err = io.ReadAll(f.Reader(t.Context(), 0))
+		}
+		close(release)
+		if err == nil || !strings.Contains(err.Error(), "is too slow: no data for 100ms") {
+			t.Errorf("%s: %v", part, err)
+		}
+	}
+}
+
+// shorten shortens the pace for the rest of a test in which answers stop.
+func shorten(t *testing.T) {
+	before := pace
+	pace = transfer.Pace{Stall: 100 * time.Millisecond, Window: time.Hour}
+	t.Cleanup(func() { pace = before })
 }
 
 // TestAccess: only the configured CA is trusted, and the registry gets the configured name and

@@ -12,16 +12,24 @@ type OpenFunc func(at int64) (io.ReadCloser, error)
 
 // ResumingReader reads a remote file of size bytes from offset at to its end. It does not verify
 // the content. After a broken connection it opens another, as long as each connection has delivered
-// at least one byte.
+// at least one byte, and one of maxShort connections in a row has delivered minProgress.
 func ResumingReader(at, size int64, open OpenFunc) io.Reader {
 	return &resumingReader{at: at, size: size, open: open}
 }
+
+// maxShort is the number of connections in a row that may deliver less than minProgress bytes each.
+// A server that breaks each connection after a byte would otherwise keep the reader for ever.
+const (
+	maxShort    = 10
+	minProgress = 64 << 10
+)
 
 type resumingReader struct {
 	at, size int64
 	open     OpenFunc
 	body     io.ReadCloser // nil without a connection
-	brought  bool          // the connection has delivered data
+	brought  int64         // bytes that the connection has delivered
+	short    int           // connections in a row with less than minProgress
 }
 
 func (r *resumingReader) Read(p []byte) (int, error) {
@@ -31,11 +39,11 @@ func (r *resumingReader) Read(p []byte) (int, error) {
 			if err != nil {
 				return 0, err
 			}
-			r.body, r.brought = body, false
+			r.body, r.brought = body, 0
 		}
 		n, err := r.body.Read(p[:min(int64(len(p)), r.size-r.at)])
 		if n > 0 {
-			r.at, r.brought = r.at+int64(n), true
+			r.at, r.brought = r.at+int64(n), r.brought+int64(n)
 			if r.at == r.size {
 				_ = r.body.Close() // the file is complete
 			}
@@ -46,8 +54,14 @@ func (r *resumingReader) Read(p []byte) (int, error) {
 		}
 		_ = r.body.Close() // broken
 		r.body = nil
-		if !r.brought {
+		if r.short++; r.brought >= minProgress {
+			r.short = 0
+		}
+		switch {
+		case r.brought == 0:
 			return 0, fmt.Errorf("the connection delivered no data: %w", err)
+		case r.short >= maxShort:
+			return 0, fmt.Errorf("%d connections in a row delivered less than %d KiB each: %w", r.short, minProgress>>10, err)
 		}
 	}
 	return 0, io.EOF

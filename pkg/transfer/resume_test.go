@@ -61,6 +61,33 @@ func TestGivesUp(t *testing.T) {
 	}
 }
 
+// TestShortConnections: Reader fails if all connections deliver little, and not if some do.
+func TestShortConnections(t *testing.T) {
+	const size = 4 * minProgress
+	for _, c := range []struct {
+		name  string
+		after func(open int) int64
+		want  int // connections
+		whole bool
+	}{
+		{"a byte each", func(int) int64 { return 1 }, maxShort, false},
+		{"a long connection now and then", func(open int) int64 { return map[bool]int64{true: minProgress, false: 1}[open%maxShort == 0] }, 4 * maxShort, true},
+	} {
+		opens := 0
+		got, err := io.ReadAll(ResumingReader(0, size, func(at int64) (io.ReadCloser, error) {
+			opens++
+			return io.NopCloser(io.MultiReader(io.LimitReader(zeros{}, min(c.after(opens), size-at)), iotest.ErrReader(errBroken))), nil
+		}))
+		if whole := err == nil && len(got) == size; whole != c.whole || opens > c.want || err != nil && !strings.Contains(err.Error(), "connections in a row delivered less than 64 KiB each: broken") {
+			t.Errorf("%s: %d bytes, %v, %d connections", c.name, len(got), err, opens)
+		}
+	}
+}
+
+type zeros struct{}
+
+func (zeros) Read(p []byte) (int, error) { return len(p), nil }
+
 // TestTooMuch: data after the end is not read.
 func TestTooMuch(t *testing.T) {
 	got, err := io.ReadAll(ResumingReader(0, 3, func(int64) (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader([]byte(content))), nil }))

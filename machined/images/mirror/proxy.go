@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"log"
-	"mime"
 	"net"
 	"net/http"
 	"net/http/httputil"
@@ -16,6 +15,7 @@ import (
 	"time"
 
 	"github.com/orlop-os/orlop/pkg/panics"
+	"github.com/orlop-os/orlop/pkg/transfer"
 )
 
 // Upstream is a registry to which requests are forwarded.
@@ -44,20 +44,20 @@ const ProxyPath = "/through/"
 // limits are the time limits for an upstream.
 type limits struct {
 	answer time.Duration // until the answer begins, with all redirects
-	stall  time.Duration // until the next byte of an answer
+	pace   transfer.Pace // of an answer; a manifest is complete within pace.Stall
 	pause  time.Duration // pause after a timeout
 }
 
 // defaultLimits are the limits outside tests. The reference of the configuration (registries)
 // documents the limit for the answer.
-var defaultLimits = limits{answer: 5 * time.Second, stall: 15 * time.Second, pause: 30 * time.Second}
+var defaultLimits = limits{answer: 5 * time.Second, pace: transfer.DefaultPace, pause: 30 * time.Second}
 
 // Proxy returns a handler that forwards requests to registries, with a limit of 5 s for an answer.
 // The limit is necessary because containerd limits only the connection time; it waits 30 s for each
 // answer before it tries the next registry. After a timeout, Proxy sends no request to the registry
 // for 30 s, or until the registry answers a request for /v2/. An answer that is not from a
-// registry, such as the page of a proxy, becomes 502, after which containerd tries the next
-// registry.
+// registry, such as the page of a proxy, becomes 502 (checkAnswer), after which containerd tries
+// the next registry.
 //
 // Requests without the token get 403. Proxy calls failed with the reason when a registry begins to
 // fail.
@@ -107,10 +107,9 @@ func (t *proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			p.Out.Host, p.Out.RequestURI = "", ""
 			p.Out.Header.Del(ProxyHeader)
 		},
-		Transport:      upstreamTransport{t, up},
-		ModifyResponse: answersAsRegistry,
-		ErrorHandler:   func(w http.ResponseWriter, r *http.Request, err error) { t.fail(w, r, up, err) },
-		ErrorLog:       log.New(io.Discard, "", 0), // failed reports the failures
+		Transport:    upstreamTransport{t, up},
+		ErrorHandler: func(w http.ResponseWriter, r *http.Request, err error) { t.fail(w, r, up, err) },
+		ErrorLog:     log.New(io.Discard, "", 0), // failed reports the failures
 	}
 	proxy.ServeHTTP(w, r)
 }
@@ -205,48 +204,32 @@ func (a upstreamTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 		}
 		return nil, err
 	}
-	response.Body = &watched{ReadCloser: response.Body, a: a, ctx: ctx, cancel: cancel}
+	body := transfer.PacedBody(response.Body, a.t.limits.pace, cancel)
+	response.Body = body
+	if err := checkAnswer(response, targetOf(r.URL.Path), a.t.limits.pace.Stall, cancel); err != nil {
+		body.Close()
+		return nil, err
+	}
+	response.Body = watchedBody{response.Body, a}
 	return response, nil
 }
 
-// watched is the body of an answer with a stall timeout.
-type watched struct {
+// watchedBody is the body of an answer. It pauses and reports a registry that is too slow, or that
+// answers with another content.
+type watchedBody struct {
 	io.ReadCloser
-	a      upstreamTransport
-	ctx    context.Context
-	cancel context.CancelCauseFunc
+	a upstreamTransport
 }
 
-// Read fails when no byte arrives within the stall limit. The time between reads does not count.
-func (b *watched) Read(p []byte) (int, error) {
-	silent := fmt.Errorf("%w within a file for %s", errSilent, b.a.t.limits.stall)
-	timer := time.AfterFunc(b.a.t.limits.stall, func() { b.cancel(silent) })
+// Read implements io.Reader.
+func (b watchedBody) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
-	timer.Stop()
-	if err != nil && err != io.EOF && errors.Is(context.Cause(b.ctx), errSilent) {
+	if errors.Is(err, transfer.ErrSlow) {
+		err = fmt.Errorf("%w within a file: it %w", errSilent, err)
+	}
+	if errors.Is(err, errSilent) || errors.Is(err, errOther) {
 		b.a.t.pause(b.a.up)
-		b.a.t.report(b.a.up.Name, silent)
-		err = silent
+		b.a.t.report(b.a.up.Name, err)
 	}
 	return n, err
-}
-
-// Close implements io.Closer.
-func (b *watched) Close() error {
-	err := b.ReadCloser.Close()
-	b.cancel(nil)
-	return err
-}
-
-// answersAsRegistry rejects a web page with status 200, which comes from a proxy, a portal or a web
-// server.
-func answersAsRegistry(r *http.Response) error {
-	if r.StatusCode >= 300 {
-		return nil
-	}
-	kind, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type")) // an invalid type is not a page
-	if kind == "text/html" || kind == "application/xhtml+xml" {
-		return fmt.Errorf("answers with a web page (%s) instead of an image: it is not a registry, or a proxy in front of it requires an action", kind)
-	}
-	return nil
 }

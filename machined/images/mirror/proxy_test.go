@@ -7,19 +7,25 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/orlop-os/orlop/pkg/transfer"
 )
 
 // The limits for tests. A pause lasts for the whole test.
 var (
 	// quick are for servers that do not answer.
-	quick = limits{answer: 300 * time.Millisecond, stall: 300 * time.Millisecond, pause: time.Hour}
+	quick = limits{answer: 300 * time.Millisecond, pace: transfer.Pace{Stall: 300 * time.Millisecond, Window: time.Hour}, pause: time.Hour}
 	// patient are for servers that answer, on a busy computer too.
-	patient = limits{answer: time.Hour, stall: time.Hour, pause: time.Hour}
+	patient = limits{answer: time.Hour, pace: transfer.Pace{Stall: time.Hour, Window: time.Hour}, pause: time.Hour}
 )
 
 // only is an upstream with the name m.
@@ -108,8 +114,12 @@ func TestThrough(t *testing.T) {
 			http.Redirect(w, r, "/elsewhere?from=moved", http.StatusTemporaryRedirect)
 		default:
 			w.Header().Set("Docker-Content-Digest", "sha256:d")
-			w.Header().Set("Content-Type", "application/vnd.oci.image.manifest.v1+json")
-			fmt.Fprint(w, r.Method, " ", r.URL.RequestURI(), " ", r.Header.Get("Range"), r.Header.Get("Accept"), r.Header.Get("Authorization"))
+			w.Header().Set("Content-Type", ocispec.MediaTypeImageManifest)
+			echo := fmt.Sprint(r.Method, " ", r.URL.RequestURI(), " ", r.Header.Get("Range"), r.Header.Get("Accept"), r.Header.Get("Authorization"))
+			if strings.Contains(r.URL.Path, "/manifests/") {
+				echo = fmt.Sprintf(`{"schemaVersion":2,"annotations":{"echo":%q}}`, echo)
+			}
+			fmt.Fprint(w, echo)
 		}
 	}))
 	defer registry.Close()
@@ -120,11 +130,11 @@ func TestThrough(t *testing.T) {
 		status       int
 		content      string
 	}{
-		{"GET", "/through/m/v2/outside/web/manifests/1?ns=docker.io", []string{"Accept", "a"}, 200, "GET /v2/outside/web/manifests/1?ns=docker.io a"},
+		{"GET", "/through/m/v2/outside/web/manifests/1?ns=docker.io", []string{"Accept", "a"}, 200, `{"schemaVersion":2,"annotations":{"echo":"GET /v2/outside/web/manifests/1?ns=docker.io a"}}`},
 		{"GET", "/through/m/v2/web/blobs/sha256:b", []string{"Range", "bytes=3-"}, 200, "GET /v2/web/blobs/sha256:b bytes=3-"},
 		{"HEAD", "/through/m/v2/web/manifests/1", nil, 200, ""},
 		{"GET", "/through/m/v2/private/manifests/1", nil, 401, ""},
-		{"GET", "/through/m/v2/private/manifests/1", []string{"Authorization", "Basic b"}, 200, "GET /v2/private/manifests/1 Basic b"},
+		{"GET", "/through/m/v2/private/manifests/1", []string{"Authorization", "Basic b"}, 200, `{"schemaVersion":2,"annotations":{"echo":"GET /v2/private/manifests/1 Basic b"}}`},
 		{"GET", "/through/m/v2/moved/blobs/sha256:b", nil, 200, "GET /elsewhere?from=moved "},
 		{"GET", "/through/m/v2/missing/manifests/1", nil, 404, "404 page not found\n"},
 		{"GET", "/through/other/v2/web/manifests/1", nil, 404, "404 page not found\n"},
@@ -221,7 +231,7 @@ func TestSlow(t *testing.T) {
 		t.Fatalf("%d", response.StatusCode)
 	}
 	for deadline := time.Now().Add(10 * time.Second); ; {
-		response, content := f.ask("GET", "/through/m/v2/other/manifests/1")
+		response, content := f.ask("GET", "/through/m/v2/other/tags/list")
 		if response.StatusCode == 200 && content == "quick" {
 			break
 		}
@@ -249,7 +259,7 @@ func TestStalled(t *testing.T) {
 	}))
 	defer registry.Close()
 	defer close(release)
-	f := before(t, registry.URL, limits{answer: patient.answer, stall: quick.stall, pause: quick.pause})
+	f := before(t, registry.URL, limits{answer: patient.answer, pace: quick.pace, pause: quick.pause})
 	if _, content := f.ask("GET", "/through/m/v2/web/blobs/sha256:b"); content != "cut off" {
 		t.Errorf("%q is taken for the file", content)
 	}
@@ -274,7 +284,6 @@ func TestPage(t *testing.T) {
 		status int
 	}{
 		{"text/html", 502}, {"text/html; charset=utf-8", 502}, {"TEXT/HTML", 502}, {"application/xhtml+xml", 502},
-		{"application/octet-stream", 200}, {"application/json", 200}, {"application/vnd.docker.distribution.manifest.v2+json", 200},
 	} {
 		kind = c.kind
 		f := before(t, registry.URL, patient)
@@ -283,9 +292,125 @@ func TestPage(t *testing.T) {
 				t.Errorf("%s %s: %d, want %d", method, c.kind, response.StatusCode, c.status)
 			}
 		}
-		if got := f.reasons(); (c.status == 502) != strings.Contains(got, "answers with a web page") {
+		if got := f.reasons(); !strings.Contains(got, "answers with a web page") {
 			t.Errorf("%s: told is %q", c.kind, got)
 		}
+	}
+}
+
+// TestAnswers: an answer with status 200 that is not the requested manifest or blob becomes 502, so
+// that containerd tries the next mirror.
+func TestAnswers(t *testing.T) {
+	const (
+		index, docker = ocispec.MediaTypeImageIndex, "application/vnd.docker.distribution.manifest.v2+json"
+		good          = `{"schemaVersion":2,"mediaType":"` + index + `","manifests":[]}`
+		portal        = `{"error":"sign in"}`
+	)
+	by := digest.FromString(good).String()
+	manifest, blob := "/through/m/v2/web/manifests/", "/through/m/v2/web/blobs/"
+	for _, c := range []struct {
+		name, path, mediaType, named, content string
+		why                                   string // empty: forwarded
+	}{
+		{"a manifest", manifest + "1", index, by, good, ""},
+		{"with a parameter", manifest + "1", index + "; charset=utf-8", "", good, ""},
+		{"by its digest", manifest + by, index, by, good, ""},
+		{"of Docker", manifest + "1", docker, "", `{"schemaVersion":2}`, ""},
+		{"text", manifest + "1", "text/plain", "", "sign in", "of the type text/plain instead of a manifest"},
+		{"without a type", manifest + "1", "", "", good, "without a type instead of a manifest"},
+		{"JSON", manifest + "1", "application/json", "", portal, "of the type application/json"},
+		{"an attachment", manifest + "1", "application/octet-stream", "", good, "of the type application/octet-stream"},
+		{"schema 1", manifest + "1", "application/vnd.docker.distribution.manifest.v1+json", "", `{"schemaVersion":1}`, "of the type application/vnd.docker.distribution.manifest.v1+json"},
+		{"a page with the type", manifest + "1", index, "", "<html>", "it is not JSON"},
+		{"JSON with the type", manifest + "1", index, "", portal, "its schemaVersion is 0"},
+		{"two types", manifest + "1", docker, "", good, "of the type " + index + ", and calls it " + docker},
+		{"another manifest", manifest + by, index, "", good + " ", "another content than " + by},
+		{"another digest", manifest + by, index, digest.FromString("x").String(), good, "instead of " + by},
+		{"not its own digest", manifest + "1", index, digest.FromString("x").String(), good, "another content than"},
+		{"endless", manifest + "1", index, "", good + strings.Repeat(" ", maxManifest), "more than 4096 KiB"},
+		{"a blob", blob + digest.FromString("abc").String(), "text/plain", "", "abc", ""},
+		{"a large blob", blob + digest.FromString(strings.Repeat("x", smallBlob+1)).String(), "", "", strings.Repeat("x", smallBlob+1), ""},
+		{"another blob", blob + digest.FromString("abc").String(), "application/octet-stream", "", "sign in", "another content than"},
+		{"a page for a blob", blob + digest.FromString("abc").String(), "text/html", "", "sign in", "web page"},
+	} {
+		registry := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			w.Header()["Content-Type"] = nil
+			if c.mediaType != "" {
+				w.Header().Set("Content-Type", c.mediaType)
+			}
+			if c.named != "" {
+				w.Header().Set("Docker-Content-Digest", c.named)
+			}
+			w.Header().Set("Content-Length", strconv.Itoa(len(c.content)))
+			fmt.Fprint(w, c.content)
+		}))
+		f := before(t, registry.URL, patient)
+		response, content := f.ask("GET", c.path)
+		switch got := f.reasons(); {
+		case c.why == "" && (response.StatusCode != 200 || content != c.content || got != ""):
+			t.Errorf("%s: %d %.80q, told is %q", c.name, response.StatusCode, content, got)
+		case c.why != "" && (response.StatusCode != 502 || !strings.Contains(got, c.why) || !strings.HasPrefix(got, "mirror.example.com answers ")):
+			t.Errorf("%s: %d, told is %q, want %q", c.name, response.StatusCode, got, c.why)
+		}
+		registry.Close()
+	}
+}
+
+// TestUnknownLength: a blob of unknown length that does not match its digest is cut off, and the
+// mirror is skipped.
+func TestUnknownLength(t *testing.T) {
+	content, release := strings.Repeat("x", smallBlob+1), make(chan struct{})
+	registry := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/v2/" {
+			<-release
+			return
+		}
+		w.(http.Flusher).Flush()
+		fmt.Fprint(w, content)
+	}))
+	defer registry.Close()
+	defer close(release)
+	f := before(t, registry.URL, patient)
+	if _, got := f.ask("GET", "/through/m/v2/web/blobs/"+digest.FromString(content).String()); got != content {
+		t.Errorf("%.80q", got)
+	}
+	if _, got := f.ask("GET", "/through/m/v2/web/blobs/"+digest.FromString("other").String()); got != "cut off" {
+		t.Errorf("another content: %.80q", got)
+	}
+	if got := f.reasons(); got != "mirror.example.com "+errOther.Error() {
+		t.Errorf("told is %q", got)
+	}
+	if response, _ := f.ask("GET", "/through/m/v2/web/blobs/"+digest.FromString(content).String()); response.StatusCode != http.StatusBadGateway {
+		t.Errorf("it is asked again: %d", response.StatusCode)
+	}
+}
+
+// TestTrickle: a mirror with endless answers is given up: within a manifest, the next mirror is
+// tried; within a blob, the client does not take the part for the whole.
+func TestTrickle(t *testing.T) {
+	registry := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", ocispec.MediaTypeImageIndex)
+		for tick := time.Tick(5 * time.Millisecond); ; {
+			fmt.Fprint(w, " ")
+			w.(http.Flusher).Flush()
+			select {
+			case <-tick:
+			case <-r.Context().Done():
+				return
+			}
+		}
+	}))
+	defer registry.Close()
+	f := before(t, registry.URL, limits{answer: patient.answer, pace: transfer.Pace{Stall: 300 * time.Millisecond, Window: time.Hour}, pause: time.Nanosecond})
+	if response, content := f.ask("GET", "/through/m/v2/web/manifests/1"); response.StatusCode != http.StatusBadGateway || !strings.Contains(content, "does not answer completely within 300ms") {
+		t.Errorf("%d %q", response.StatusCode, content)
+	}
+	f = before(t, registry.URL, limits{answer: patient.answer, pace: transfer.Pace{Stall: time.Hour, Window: 300 * time.Millisecond, MinBytes: 1 << 20}, pause: time.Nanosecond})
+	if _, content := f.ask("GET", "/through/m/v2/web/blobs/sha256:b"); content != "cut off" {
+		t.Errorf("%.80q is taken for the file", content)
+	}
+	if got := f.reasons(); !strings.Contains(got, "does not answer within a file: it is too slow") {
+		t.Errorf("told is %q", got)
 	}
 }
 
