@@ -17,10 +17,12 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
+	kjson "sigs.k8s.io/json"
 	"sigs.k8s.io/yaml"
 
 	"github.com/orlop-os/orlop/pkg/artifact"
 	"github.com/orlop-os/orlop/pkg/nodespec"
+	"github.com/orlop-os/orlop/pkg/strictyaml"
 )
 
 // Label names the add-on to which an object belongs.
@@ -167,8 +169,10 @@ func Read(a nodespec.Addon, files []artifact.Text, kinds func(schema.GroupVersio
 
 // parse reads the objects of a text. The items of a list are separate objects.
 func parse(text string) ([]*unstructured.Unstructured, error) {
+	text = strings.ReplaceAll(text, "\r\n", "\n") // as the reader of documents does
 	documents := utilyaml.NewYAMLReader(bufio.NewReader(strings.NewReader(text)))
 	var all []*unstructured.Unstructured
+	end := 0 // of the last document in the text
 	for {
 		document, err := documents.Read()
 		if errors.Is(err, io.EOF) {
@@ -177,7 +181,9 @@ func parse(text string) ([]*unstructured.Unstructured, error) {
 		if err != nil {
 			return nil, fmt.Errorf("cannot read: %w", err)
 		}
-		contents, err := values(document)
+		start := end + max(strings.Index(text[end:], strings.TrimSuffix(string(document), "\n")), 0)
+		end = min(start+len(document), len(text))
+		contents, err := values(document, strings.Count(text[:start], "\n"))
 		if err != nil {
 			return nil, err
 		}
@@ -192,8 +198,9 @@ func parse(text string) ([]*unstructured.Unstructured, error) {
 }
 
 // values returns the JSON of a document: a YAML value, or several concatenated JSON values, as
-// kubectl reads them.
-func values(document []byte) (all [][]byte, err error) {
+// kubectl reads them. The document follows a number of lines. A field that occurs twice is an
+// error, because its first value would be lost.
+func values(document []byte, before int) (all [][]byte, err error) {
 	if stream := json.NewDecoder(bytes.NewReader(document)); bytes.HasPrefix(bytes.TrimSpace(document), []byte("{")) {
 		for {
 			var one json.RawMessage
@@ -204,6 +211,10 @@ func values(document []byte) (all [][]byte, err error) {
 			if err != nil {
 				break // YAML may begin like this, too
 			}
+			var object any
+			if twice, err := kjson.UnmarshalStrict(one, &object); err == nil && len(twice) > 0 {
+				return nil, fmt.Errorf("the JSON value that ends in line %d: %w", before+1+bytes.Count(document[:stream.InputOffset()], []byte("\n")), errors.Join(twice...))
+			}
 			all = append(all, one)
 		}
 	}
@@ -213,12 +224,18 @@ func values(document []byte) (all [][]byte, err error) {
 		return nil, errors.New("a document is not valid YAML")
 	}
 	decoder := goyaml.NewDecoder(bytes.NewReader(document))
-	var ignored goyaml.Node
-	if err := decoder.Decode(&ignored); err == nil {
+	var node, ignored goyaml.Node
+	if err := decoder.Decode(&node); err == nil {
+		if line := strictyaml.Repeated(&node); line > 0 {
+			return nil, fmt.Errorf("line %d has a field that occurs twice in its mapping", before+line)
+		}
 		err = decoder.Decode(&ignored)
 		if !errors.Is(err, io.EOF) {
 			return nil, errors.New("a document has content after its end; separate objects by a line of ---")
 		}
+	}
+	if _, err := yaml.YAMLToJSONStrict(document); err != nil {
+		return nil, fmt.Errorf("the document that begins in line %d has a field that occurs twice", before+1)
 	}
 	return [][]byte{content}, nil
 }
