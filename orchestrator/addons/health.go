@@ -1,7 +1,6 @@
 package addons
 
 import (
-	"fmt"
 	"strings"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -16,8 +15,8 @@ const (
 	Degraded        // it cannot become healthy without a change
 )
 
-// HealthOf returns the health of a live object, and the reason if it is not healthy. For a kind
-// without a rule here, the condition Ready of the object decides, if it has that condition.
+// HealthOf returns the health of a live object, and the reason if it is not healthy. kindRules
+// decides for kinds of Kubernetes, and the conditions of the object for all other kinds.
 func HealthOf(o *unstructured.Unstructured) (Health, string) {
 	if o.GetDeletionTimestamp() != nil {
 		if f := o.GetFinalizers(); len(f) > 0 {
@@ -30,49 +29,11 @@ func HealthOf(o *unstructured.Unstructured) (Health, string) {
 		return Waiting, "its change has not been seen yet"
 	}
 	gk := o.GroupVersionKind().GroupKind()
-	switch gk.Group + "/" + gk.Kind {
-	case "apps/Deployment":
-		return deployment(status)
-	case "apps/StatefulSet":
-		return statefulSet(status)
-	case "apps/DaemonSet":
-		return daemonSet(status)
-	case "batch/Job":
-		if c := status.condition("Failed"); c.true() {
-			return Degraded, c.why("has failed")
-		}
-		if status.condition("Complete").true() || status.condition("Suspended").true() {
-			return Healthy, ""
-		}
-		return Waiting, "is running"
-	case "apiextensions.k8s.io/CustomResourceDefinition":
-		if c := status.condition("NamesAccepted"); c.false() {
-			return Degraded, c.why("its names are taken")
-		}
-		return healthyIf(status.condition("Established"), "is not established yet")
-	case "apiregistration.k8s.io/APIService":
-		return healthyIf(status.condition("Available"), "does not answer yet")
-	case "/PersistentVolumeClaim":
-		switch phase := status.text("status", "phase"); phase {
-		case "Bound":
-			return Healthy, ""
-		case "Lost":
-			return Degraded, "has lost its volume"
-		}
-		return Waiting, "has no volume yet"
-	case "/Service":
-		if list, _, _ := unstructured.NestedSlice(o.Object, "status", "loadBalancer", "ingress"); status.text("spec", "type") == "LoadBalancer" && len(list) == 0 {
-			return Waiting, "has no address yet"
-		}
-		return Healthy, ""
-	case "/Pod":
-		if status.text("status", "phase") == "Succeeded" {
-			return Healthy, ""
-		}
-		return healthyIf(status.condition("Ready"), "is not ready yet")
+	if r := kindRules[gk]; r.health != nil {
+		return r.health(status)
 	}
-	if c := status.condition("Ready"); isCustom(Item{Group: gk.Group}) && c != nil {
-		return healthyIf(c, "is not ready yet")
+	if isCustom(Item{Group: gk.Group}) {
+		return customHealth(status)
 	}
 	return Healthy, ""
 }
@@ -102,56 +63,6 @@ func waitsForConsumer(claim, class *unstructured.Unstructured) bool {
 		return fields{class.Object}.text("volumeBindingMode") == "WaitForFirstConsumer"
 	}
 	return notes[claimProvisioner] == "" && notes[claimProvisionerBeta] == ""
-}
-
-func deployment(o fields) (Health, string) {
-	want, stated := o.number("spec", "replicas")
-	if !stated {
-		want = 1
-	}
-	if c := o.condition("Progressing"); c.text("reason") == "ProgressDeadlineExceeded" {
-		return Degraded, c.why("makes no progress")
-	}
-	updated, _ := o.number("status", "updatedReplicas")
-	all, _ := o.number("status", "replicas")
-	available, _ := o.number("status", "availableReplicas")
-	if !o.observed() || updated < want || all > updated || available < want {
-		return Waiting, fmt.Sprintf("%d of %d pods are updated and available", min(updated, available), want)
-	}
-	return Healthy, ""
-}
-
-func statefulSet(o fields) (Health, string) {
-	want, stated := o.number("spec", "replicas")
-	if !stated {
-		want = 1
-	}
-	ready, _ := o.number("status", "readyReplicas")
-	updated, _ := o.number("status", "updatedReplicas")
-	mustUpdate := want
-	if partition, _ := o.number("spec", "updateStrategy", "rollingUpdate", "partition"); partition > 0 {
-		mustUpdate = max(want-partition, 0)
-	}
-	if o.text("spec", "updateStrategy", "type") == "OnDelete" {
-		mustUpdate = 0
-	}
-	if !o.observed() || ready < want || updated < mustUpdate {
-		return Waiting, fmt.Sprintf("%d of %d pods are ready, %d updated", ready, want, updated)
-	}
-	return Healthy, ""
-}
-
-func daemonSet(o fields) (Health, string) {
-	want, _ := o.number("status", "desiredNumberScheduled")
-	updated, _ := o.number("status", "updatedNumberScheduled")
-	available, _ := o.number("status", "numberAvailable")
-	if o.text("spec", "updateStrategy", "type") == "OnDelete" {
-		updated = want
-	}
-	if !o.observed() || updated < want || available < want {
-		return Waiting, fmt.Sprintf("%d of %d pods are updated and available", min(updated, available), want)
-	}
-	return Healthy, ""
 }
 
 // healthyIf returns Healthy if a condition is true, and else Waiting.

@@ -51,6 +51,7 @@ type reconciler struct {
 	healthySince time.Time
 	// hooks that were applied since the manifests changed; nil: failed hooks do not run again
 	attempted map[key]bool
+	losses    map[key]loss // objects that others have deleted
 }
 
 // appliedObject is an object as it was after its last apply.
@@ -218,10 +219,16 @@ func (k *reconciler) reconcileObject(ctx context.Context, o Object, r *Record, d
 			return Degraded, "", k.classify(o.Item, "cannot be read", err, now)
 		}
 		if why == "" {
+			delete(k.applied, o.key()) // it is not lost
 			return k.deleteForRerun(ctx, o.Item, live, now)
 		}
 		// Deleting a definition, a claim or a namespace would delete the data of others in it, so
 		// it is changed in place.
+	}
+	if live == nil {
+		if why := k.restoreDelay(o, now); why != "" {
+			return Waiting, why, nil
+		}
 	}
 	if live == nil || again || !isHook && k.needsApply(o, live, now) {
 		if live, err = k.as.apply(ctx, o.Item, withoutIgnored(o.Body, live)); err != nil {

@@ -178,7 +178,7 @@ const (
 func (r Record) maxSize(inventory []Item, wanted []Object) int {
 	r.Inventory, r.Done, r.Ran = inventory, nil, nil
 	for _, o := range wanted {
-		if job := o.Group == "batch" && o.Kind == "Job"; job || o.Group == "" && o.Kind == "Pod" || o.Body.GetAnnotations()[onceAnnotation] == once {
+		if canRunOnce(o) {
 			r.Ran = append(r.Ran, CompletedHook{o.String(), o.shortDigest(), strings.Repeat("x", maxFailed)})
 		}
 		if len(o.Hook.events) > 0 {

@@ -2,14 +2,16 @@ package addons
 
 import (
 	"slices"
+	"strings"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 )
 
-// Some objects disappear when their work is done: Kubernetes deletes ended pods, and a Job some
-// time after its end (ttlSecondsAfterFinished, which an admission policy may set, too). They are
-// not created again, because a second run of a Job may undo the first. The record lists them, so
-// that another machine that becomes the leader knows them, too.
+// Some objects disappear when their work is done: Kubernetes deletes ended pods, requests for
+// certificates, events, and a Job some time after its end (ttlSecondsAfterFinished, which an
+// admission policy may set, too); kindRules names the kinds. They are not created again, because a
+// second run of a Job may undo the first. The record lists them, so that another machine that
+// becomes the leader knows them, too.
 
 // onceAnnotation marks an object that is applied once for each version of its text, and then left
 // alone.
@@ -47,8 +49,9 @@ func (r *Record) recordCompleted(o Object, live *unstructured.Unstructured) {
 		return
 	}
 	now := CompletedHook{Object: o.String(), Digest: o.shortDigest()}
-	if health, why := HealthOf(live); health == Degraded {
-		now.Failed = why[:min(len(why), maxFailed)]
+	health, why := HealthOf(live)
+	if endStays := kindRules[live.GroupVersionKind().GroupKind()].endStays; health == Degraded || health == Waiting && endStays {
+		now.Failed = strings.ToValidUTF8(why[:min(len(why), maxFailed)], "")
 	}
 	r.Ran = append(slices.DeleteFunc(slices.Clone(r.Ran), func(other CompletedHook) bool { return other.Object == now.Object }), now)
 }
@@ -58,16 +61,13 @@ func runsOnce(live *unstructured.Unstructured) bool {
 	if live.GetAnnotations()[onceAnnotation] == once {
 		return true
 	}
-	f := fields{live.Object}
-	switch gk := live.GroupVersionKind().GroupKind(); gk.Group + "/" + gk.Kind {
-	case "batch/Job":
-		_, stated := f.number("spec", "ttlSecondsAfterFinished")
-		return stated
-	case "/Pod":
-		phase := f.text("status", "phase")
-		return phase == "Succeeded" || phase == "Failed"
-	}
-	return false
+	expires := kindRules[live.GroupVersionKind().GroupKind()].expires
+	return expires != nil && expires(fields{live.Object})
+}
+
+// canRunOnce reports whether the record may get an entry for an object (recordCompleted).
+func canRunOnce(o Object) bool {
+	return kindRules[o.gvk().GroupKind()].expires != nil || o.Body.GetAnnotations()[onceAnnotation] == once
 }
 
 // wantedRan returns Ran without unwanted objects.

@@ -1,11 +1,9 @@
 package addons
 
 import (
-	"fmt"
 	"strings"
 	"testing"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/yaml"
 )
@@ -108,7 +106,7 @@ func TestApplyOnce(t *testing.T) {
 func TestPodOnce(t *testing.T) {
 	s := newSite(t)
 	at := key{"", "Pod", "web", "task"}
-	s.addon.Manifests = []string{"{apiVersion: v1, kind: Pod, metadata: {name: task}}"}
+	s.addon.Manifests = []string{"{apiVersion: v1, kind: Pod, metadata: {name: task}, spec: {restartPolicy: Never}}"}
 	s.expect("it is made", "apply Pod web/task", 0, 1)
 	delete(s.objects, at)
 	s.expect("deleted while it ran", "apply Pod web/task", 0, 1)
@@ -117,6 +115,93 @@ func TestPodOnce(t *testing.T) {
 	s.expect("it has ended", "", 0, 0)
 	delete(s.objects, at)
 	s.expect("ended and gone", "", 0, 0)
+}
+
+// TestEnds checks the objects that Kubernetes deletes by itself: when one is gone, it is not
+// created again, and the add-on is healthy only if the work of the object was done.
+func TestEnds(t *testing.T) {
+	const never, ever = "spec: {restartPolicy: Never}", "spec: {restartPolicy: Always}"
+	for _, c := range []struct {
+		name, version, kind, spec, status string
+		problem                           string // while it exists
+		gone                              string // the problem when it is gone, or "again"
+	}{
+		{"a Pod that ran", "v1", "Pod", never, "{phase: Succeeded}", "", ""},
+		{"a Pod that failed", "v1", "Pod", never, "{phase: Failed, containerStatuses: [{name: a, state: {terminated: {exitCode: 0}}}, {name: b, state: {terminated: {exitCode: 3}}}]}",
+			"has failed: container b ended with status 3", "has failed: container b ended with status 3; it is deleted and not created again"},
+		{"an evicted Pod that should run for ever", "v1", "Pod", ever, "{phase: Failed, reason: Evicted, message: low on memory}", "has failed: Evicted: low on memory", "again"},
+		{"a Job with a TTL that failed", "batch/v1", "Job", "spec: {ttlSecondsAfterFinished: 5}", "{conditions: [{type: FailureTarget, status: 'True', message: too often}]}",
+			"has failed: too often", "has failed: too often; it is deleted"},
+		{"a Job without a TTL", "batch/v1", "Job", "spec: {}", "{conditions: [{type: Complete, status: 'True'}]}", "", "again"},
+		{"a request that was answered", "certificates.k8s.io/v1", "CertificateSigningRequest", "spec: {}", "{certificate: aGk=, conditions: [{type: Approved, status: 'True'}]}", "", ""},
+		{"a request that was denied", "certificates.k8s.io/v1", "CertificateSigningRequest", "spec: {}", "{conditions: [{type: Denied, status: 'True', message: unknown name}]}",
+			"was denied: unknown name", "was denied: unknown name; it is deleted and not created again"},
+		{"a request that nobody has approved", "certificates.k8s.io/v1", "CertificateSigningRequest", "spec: {}", "{}", "is not approved yet", "is not approved yet; it is deleted and not created again"},
+		{"a request without a signer", "certificates.k8s.io/v1", "CertificateSigningRequest", "spec: {}", "{conditions: [{type: Approved, status: 'True'}]}",
+			"is approved, and not signed yet", "is approved, and not signed yet; it is deleted"},
+		{"a request of a pod", "certificates.k8s.io/v1", "PodCertificateRequest", "spec: {}", "{conditions: [{type: Issued, status: 'True'}]}", "", ""},
+		{"a question about devices", "resource.k8s.io/v1alpha3", "ResourcePoolStatusRequest", "spec: {}", "{conditions: [{type: Failed, status: 'True', message: no pool}]}",
+			"has failed: no pool", "has failed: no pool; it is deleted"},
+		{"an Event", "v1", "Event", "reason: Installed", "{}", "", ""},
+		{"a newer Event", "events.k8s.io/v1", "Event", "reason: Installed", "{}", "", ""},
+		{"a candidate", "coordination.k8s.io/v1beta1", "LeaseCandidate", "spec: {}", "{}", "", ""},
+		{"a Lease", "coordination.k8s.io/v1", "Lease", "spec: {}", "{}", "", "again"},
+	} {
+		s := newSite(t)
+		item := Item{Kind: c.kind, Namespace: "web", Name: "x"}
+		s.addon.Manifests = []string{"apiVersion: " + c.version + "\nkind: " + c.kind + "\nmetadata: {name: x}\n" + c.spec}
+		s.run()
+		var at key
+		for at = range s.objects {
+			s.objects[at].Object["status"] = parsed(t, "{apiVersion: v1, kind: X, status: "+c.status+"}").Object["status"]
+		}
+		_, out := s.run()
+		if got := strings.Join(append(out.problems, out.waits...), "; "); got != "" && got != item.String()+": "+c.problem || got == "" && c.problem != "" {
+			t.Errorf("%s: %q, want %q", c.name, got, c.problem)
+		}
+		delete(s.objects, at)
+		s.applied = map[key]appliedObject{} // another machine becomes the leader
+		done, out := s.run()
+		if again := done == "apply "+item.String(); again != (c.gone == "again") || !again && done != "" {
+			t.Errorf("%s: when it is gone: %q", c.name, done)
+		}
+		if got := strings.Join(out.problems, "; "); c.gone != "again" && (got == "") != (c.gone == "") || c.gone != "again" && !strings.Contains(got, c.gone) {
+			t.Errorf("%s: when it is gone: %q, want %q", c.name, got, c.gone)
+		}
+	}
+}
+
+// TestLosses checks that an object which others delete again and again is created with growing
+// delays, that the state says so, and that a change of its text starts again.
+func TestLosses(t *testing.T) {
+	s := newSite(t)
+	at := key{"", "ConfigMap", "web", "lost"}
+	text := func(value string) []string {
+		return []string{"{apiVersion: v1, kind: ConfigMap, metadata: {name: lost}, data: {a: " + value + "}}"}
+	}
+	s.addon.Manifests = text("one")
+	s.expect("it is made", "apply ConfigMap web/lost", 0, 0)
+	created, waited := 0, ""
+	for range 6 * 60 * 8 { // eight hours
+		delete(s.objects, at)
+		done, out := s.run()
+		if done != "" {
+			created++
+		}
+		waited += strings.Join(out.waits, "")
+	}
+	if created < 15 || created > 25 {
+		t.Errorf("it was created %d times in eight hours", created)
+	}
+	if want := "ConfigMap web/lost: others have deleted it 6 times in a row; it is created again in 20s; the annotation orlop.dev/addon-apply: once leaves it deleted"; !strings.Contains(waited, want) {
+		t.Errorf("it does not say %q in %.300q", want, waited)
+	}
+	s.addon.Manifests = text("two")
+	s.expect("another text", "apply ConfigMap web/lost", 0, 0)
+	s.now = s.now.Add(lossPeriod)
+	s.expect("it exists", "apply ConfigMap web/lost", 0, 0)
+	delete(s.objects, at)
+	s.expect("it is lost once", "apply ConfigMap web/lost", 0, 0)
 }
 
 // parsed returns the object of a text.
@@ -174,55 +259,6 @@ func TestClaim(t *testing.T) {
 	s.objects[classOf("local").key()] = parsed(t, "{kind: StorageClass, apiVersion: storage.k8s.io/v1, metadata: {name: local}, volumeBindingMode: WaitForFirstConsumer}")
 	s.expect("it waits for a pod", "apply Job web/after", 0, 0)
 	s.expect("all is there", "", 0, 0)
-}
-
-// TestIgnoredFields checks that fields which an autoscaler sets, and fields which the manifest
-// ignores, are not reverted.
-func TestIgnoredFields(t *testing.T) {
-	owned := func(manager, subresource, fields string) metav1.ManagedFieldsEntry {
-		return metav1.ManagedFieldsEntry{Manager: manager, Subresource: subresource, FieldsV1: &metav1.FieldsV1{Raw: []byte(fields)}}
-	}
-	const replicas = `{"f:spec":{"f:replicas":{}}}`
-	for _, c := range []struct {
-		name  string
-		leave string
-		owner *metav1.ManagedFieldsEntry
-		want  string
-	}{
-		{"nobody", "", nil, "replicas 1, image a, ca ours"},
-		{"an autoscaler", "", new(owned("kube-controller-manager", "scale", replicas)), "replicas <nil>, image a, ca ours"},
-		{"another autoscaler", "", new(owned("keda-operator", "scale", replicas)), "replicas <nil>, image a, ca ours"},
-		{"a custom resource's autoscaler", "", new(owned("scaler", "scale", `{"f:spec":{"f:ca":{}}}`)), "replicas 1, image a, ca <nil>"},
-		{"kubectl scale", "", new(owned("kubectl", "scale", replicas)), "replicas 1, image a, ca ours"},
-		{"kubectl edit", "", new(owned("kubectl-edit", "", replicas)), "replicas 1, image a, ca ours"},
-		{"a controller that sets its status", "", new(owned("kube-controller-manager", "status", `{"f:status":{"f:replicas":{}}}`)), "replicas 1, image a, ca ours"},
-		{"fields that cannot be read", "", new(owned("keda-operator", "scale", `[]`)), "replicas 1, image a, ca ours"},
-		{"left", "spec.replicas, spec.ca", nil, "replicas 3, image a, ca theirs"},
-		{"left, and not there", "spec.image", nil, "replicas 1, image <nil>, ca ours"},
-		{"left, and no field", "spec.none.deeper, spec.ca.deeper,, .", nil, "replicas 1, image a, ca ours"},
-		{"what it is known by", "metadata.name, kind, metadata, apiVersion, metadata.labels", nil, "replicas 1, image a, ca ours"},
-	} {
-		body := parsed(t, "{kind: Deployment, apiVersion: apps/v1, metadata: {name: web, labels: {orlop.dev/addon: web}}, spec: {replicas: 1, image: a, ca: ours}}")
-		if c.leave != "" {
-			body.SetAnnotations(map[string]string{ignoreAnnotation: c.leave})
-		}
-		live := parsed(t, "{kind: Deployment, apiVersion: apps/v1, metadata: {name: other, labels: {}}, spec: {replicas: 3, ca: theirs}}")
-		if c.owner != nil {
-			live.SetManagedFields([]metav1.ManagedFieldsEntry{*c.owner})
-		}
-		before := fmt.Sprint(body.Object)
-		got := withoutIgnored(body, live)
-		spec := got.Object["spec"].(map[string]any)
-		if said := fmt.Sprintf("replicas %v, image %v, ca %v", spec["replicas"], spec["image"], spec["ca"]); said != c.want {
-			t.Errorf("%s: %s, want %s", c.name, said, c.want)
-		}
-		if got.GetName() != "web" || got.GetKind() != "Deployment" || got.GetLabels()[Label] != "web" || fmt.Sprint(body.Object) != before {
-			t.Errorf("%s: it is %v", c.name, got.Object)
-		}
-		if first := withoutIgnored(body, nil); first != body {
-			t.Errorf("%s: when it is made, it is %v", c.name, first.Object)
-		}
-	}
 }
 
 // TestStreams checks that all concatenated objects are read, or none.
