@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	autoscalingv2 "k8s.io/api/autoscaling/v2"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -99,6 +100,42 @@ func (m machine) configure(t *testing.T, all ...nodespec.Addon) {
 	if err := os.Rename(path+".new", path); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// scaledObject checks that the number of replicas belongs to the controller of autoscalers while
+// there is an autoscaler, and then to the manifest again. apply gives the add-on a Deployment.
+func scaledObject(ctx context.Context, t *testing.T, admin kubernetes.Interface, await func(string, func(context.Context) bool), apply func(deployment string)) {
+	t.Helper()
+	version := func(version string) {
+		apply("{apiVersion: apps/v1, kind: Deployment, metadata: {name: scaled, annotations: {version: " + version + "}}, spec: {replicas: 1, selector: {matchLabels: {a: b}}, " +
+			"template: {metadata: {labels: {a: b}}, spec: {containers: [{name: c, image: none.local/x}]}}}}")
+	}
+	deployment := func(version string, replicas int32) func(context.Context) bool {
+		return func(ctx context.Context) bool {
+			d, err := admin.AppsV1().Deployments("orlop-guest").Get(ctx, "scaled", metav1.GetOptions{})
+			return err == nil && d.Annotations["version"] == version && *d.Spec.Replicas == replicas
+		}
+	}
+	version("one")
+	await("the Deployment has the number of its manifest", deployment("one", 1))
+	autoscalers := admin.AutoscalingV2().HorizontalPodAutoscalers("orlop-guest")
+	autoscaler := &autoscalingv2.HorizontalPodAutoscaler{ObjectMeta: metav1.ObjectMeta{Name: "scaled"}, Spec: autoscalingv2.HorizontalPodAutoscalerSpec{
+		ScaleTargetRef: autoscalingv2.CrossVersionObjectReference{APIVersion: "apps/v1", Kind: "Deployment", Name: "scaled"}, MinReplicas: new(int32(2)), MaxReplicas: 3,
+	}}
+	if _, err := autoscalers.Create(ctx, autoscaler, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	await("the autoscaler sets its minimum", deployment("one", 2))
+	version("two")
+	await("the new text is applied", func(ctx context.Context) bool { return deployment("two", 1)(ctx) || deployment("two", 2)(ctx) })
+	if !deployment("two", 2)(ctx) {
+		t.Error("an apply takes the number back while the autoscaler exists")
+	}
+	if err := autoscalers.Delete(ctx, "scaled", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	version("three")
+	await("without the autoscaler, the manifest sets the number", deployment("three", 1))
 }
 
 // addOns checks with the real API server that add-ons are applied, repaired, changed and deleted,
@@ -213,6 +250,17 @@ func addOns(ctx context.Context, t *testing.T, m machine, admin kubernetes.Inter
 	guest.Manifests = []string{"{apiVersion: v1, kind: ConfigMap, metadata: {name: x}}"}
 	m.configure(t, next, guest)
 	state("guest", "Ready", "")
+
+	scaledObject(ctx, t, admin, await, func(deployment string) {
+		of := guest
+		of.Manifests = append([]string{deployment}, guest.Manifests...)
+		m.configure(t, next, of)
+	})
+	m.configure(t, next, guest)
+	await("the Deployment is gone", func(ctx context.Context) bool {
+		_, err := admin.AppsV1().Deployments("orlop-guest").Get(ctx, "scaled", metav1.GetOptions{})
+		return apierrors.IsNotFound(err)
+	})
 
 	// The next manifests are in an artifact. The add-on stays as it is while the artifact is
 	// missing, and is applied when it has come.

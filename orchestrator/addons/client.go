@@ -82,6 +82,26 @@ func (l apiClient) apply(ctx context.Context, i Item, body *unstructured.Unstruc
 	return l.at(i).Apply(ctx, i.Name, body, metav1.ApplyOptions{FieldManager: l.manager, Force: true})
 }
 
+// autoscalerExists implements the type of this name. Only the HorizontalPodAutoscaler has a fixed
+// form.
+func (m *manager) autoscalerExists(ctx context.Context, i Item) (bool, error) {
+	if i.Namespace == "" {
+		return false, nil
+	}
+	list, err := m.client.AutoscalingV2().HorizontalPodAutoscalers(i.Namespace).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return false, fmt.Errorf("HorizontalPodAutoscalers of namespace %s: cannot list: %w", i.Namespace, err)
+	}
+	for _, h := range list.Items {
+		target := h.Spec.ScaleTargetRef
+		version, err := schema.ParseGroupVersion(target.APIVersion)
+		if err == nil && version.Group == i.Group && target.Kind == i.Kind && target.Name == i.Name {
+			return true, nil
+		}
+	}
+	return false, nil
+}
+
 func (l apiClient) delete(ctx context.Context, i Item, uid types.UID) error {
 	background := metav1.DeletePropagationBackground
 	err := l.inServedVersion(i, func(at dynamic.ResourceInterface) error {

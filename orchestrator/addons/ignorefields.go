@@ -1,11 +1,14 @@
 package addons
 
 import (
+	"context"
 	"encoding/json"
+	"fmt"
 	"slices"
 	"strings"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/client-go/rest"
 )
 
 // ignoreAnnotation lists the fields of an object that are applied only at its creation and then
@@ -14,14 +17,13 @@ import (
 const ignoreAnnotation = "orlop.dev/addon-ignore-fields"
 
 // withoutIgnored returns the body to apply to a live object, without the fields that other managers
-// set on purpose. These are the number of replicas, if a controller sets it through the subresource
-// scale, as an autoscaler does, and the fields of ignoreAnnotation. They retain their value. A
-// number that a user has set (kubectl scale) is reverted like every manual change.
-func withoutIgnored(body, live *unstructured.Unstructured) *unstructured.Unstructured {
+// set on purpose. These are scaled, the fields that an autoscaler sets (autoscaledFields), and the
+// fields of ignoreAnnotation. They retain their value.
+func withoutIgnored(body, live *unstructured.Unstructured, scaled [][]string) *unstructured.Unstructured {
 	if live == nil {
 		return body
 	}
-	scaled, left := scaledFields(live), body.GetAnnotations()[ignoreAnnotation]
+	left := body.GetAnnotations()[ignoreAnnotation]
 	if len(scaled) == 0 && left == "" {
 		return body
 	}
@@ -56,16 +58,66 @@ func keepLiveValue(body, live map[string]any, path []string) {
 	}
 }
 
-// scaledFields returns the fields of a live object that a controller has set last through the
-// subresource scale: spec.replicas, or the specReplicasPath of a custom resource.
-func scaledFields(live *unstructured.Unstructured) (all [][]string) {
+// autoscalerExists reports whether a HorizontalPodAutoscaler scales an item.
+type autoscalerExists func(ctx context.Context, i Item) (bool, error)
+
+// autoscaledFields returns the fields of a live object that an autoscaler sets. managedFields shows
+// the last controller that set a field through the subresource scale, also after the autoscaler was
+// deleted. If this is the controller of HorizontalPodAutoscalers, and none scales the object any
+// more, the field belongs to the manifest again. The autoscaler of another controller may be of any
+// kind, so the field stays with it, and the note says so. A number that a user has set (kubectl
+// scale) is reverted like every manual change.
+func autoscaledFields(ctx context.Context, o Object, live *unstructured.Unstructured, exists autoscalerExists) (fields [][]string, note string, err error) {
+	entries := scaleEntries(live)
+	if len(entries) == 0 {
+		return nil, "", nil
+	}
+	scaled, err := exists(ctx, o.Item)
+	if err != nil {
+		return nil, "", err
+	}
+	for _, e := range entries {
+		if !scaled && (e.manager == upstreamManager || e.manager == ownManager()) {
+			continue
+		}
+		fields = append(fields, e.fields...)
+		if !scaled {
+			note = fmt.Sprintf("%s: %s is left to %s, which has set it; kubectl scale, to another number, returns it to the manifest", o, strings.Join(e.fields[0], "."), e.manager)
+		}
+	}
+	return fields, note, nil
+}
+
+// upstreamManager is the field manager of upstream's kube-controller-manager, which scales objects
+// for HorizontalPodAutoscalers.
+const upstreamManager = "kube-controller-manager"
+
+// ownManager returns the field manager of kube-controller-manager in this program: by default, the
+// API server takes it from the User-Agent, which begins with the name of the program.
+func ownManager() string {
+	name, _, _ := strings.Cut(rest.DefaultKubernetesUserAgent(), "/")
+	return name
+}
+
+// scaleEntry holds the fields that a controller has set last through the subresource scale:
+// spec.replicas, or the specReplicasPath of a custom resource.
+type scaleEntry struct {
+	manager string
+	fields  [][]string // at least one
+}
+
+// scaleEntries returns the entries of a live object, without those of users.
+func scaleEntries(live *unstructured.Unstructured) (all []scaleEntry) {
 	for _, m := range live.GetManagedFields() {
 		if m.Subresource != "scale" || strings.HasPrefix(m.Manager, "kubectl") || m.FieldsV1 == nil {
 			continue
 		}
 		var owned map[string]any
-		if json.Unmarshal(m.FieldsV1.Raw, &owned) == nil {
-			all = append(all, specFields(owned)...)
+		if json.Unmarshal(m.FieldsV1.Raw, &owned) != nil {
+			continue
+		}
+		if fields := specFields(owned); len(fields) > 0 {
+			all = append(all, scaleEntry{m.Manager, fields})
 		}
 	}
 	return all

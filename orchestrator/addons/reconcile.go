@@ -38,6 +38,7 @@ type reconciler struct {
 	name    string
 	as      cluster
 	remover removal
+	scaled  autoscalerExists
 	// granted is the time of the last change of the add-on's rights. The API server learns of a
 	// change after a moment.
 	granted time.Time
@@ -52,6 +53,7 @@ type reconciler struct {
 	// hooks that were applied since the manifests changed; nil: failed hooks do not run again
 	attempted map[key]bool
 	losses    map[key]loss // objects that others have deleted
+	notes     []string     // of the present pass
 }
 
 // appliedObject is an object as it was after its last apply.
@@ -156,6 +158,8 @@ func (k *reconciler) pass(ctx context.Context, w Wanted, r Record, now time.Time
 // applyStages reconciles the objects of the stages up to the first stage that is not complete. It
 // returns the number of stages of which all objects were applied.
 func (k *reconciler) applyStages(ctx context.Context, stages []Stage, r *Record, out *outcome, digest string, now time.Time) (applied int, err error) {
+	k.notes = nil
+	defer func() { out.notes = append(out.notes, k.notes...) }()
 	for _, s := range stages {
 		problems, waits, refused := len(out.problems), len(out.waits), false
 		for _, o := range s.Objects {
@@ -230,8 +234,12 @@ func (k *reconciler) reconcileObject(ctx context.Context, o Object, r *Record, d
 			return Waiting, why, nil
 		}
 	}
+	scaled, err := k.autoscaledFields(ctx, o, live)
+	if err != nil {
+		return Degraded, "", k.classify(o.Item, "cannot be judged", err, now)
+	}
 	if live == nil || again || !isHook && k.needsApply(o, live, now) {
-		if live, err = k.as.apply(ctx, o.Item, withoutIgnored(o.Body, live)); err != nil {
+		if live, err = k.as.apply(ctx, o.Item, withoutIgnored(o.Body, live, scaled)); err != nil {
 			return Degraded, "", k.classify(o.Item, "is refused", err, now)
 		}
 		if isHook && k.attempted != nil {
@@ -248,6 +256,18 @@ func (k *reconciler) reconcileObject(ctx context.Context, o Object, r *Record, d
 		r.Done = append(r.Done, o.String())
 	}
 	return health, why, nil
+}
+
+// autoscaledFields returns the fields of a live object, or of none, that an autoscaler sets.
+func (k *reconciler) autoscaledFields(ctx context.Context, o Object, live *unstructured.Unstructured) ([][]string, error) {
+	if live == nil {
+		return nil, nil
+	}
+	scaled, note, err := autoscaledFields(ctx, o, live, k.scaled)
+	if note != "" {
+		k.notes = append(k.notes, note)
+	}
+	return scaled, err
 }
 
 // healthOf returns the health of a live object. For a claim it may read the storage class.

@@ -107,7 +107,7 @@ func (m *manager) stateOf(t *task) (*addonState, error) {
 	if err != nil {
 		return nil, err
 	}
-	k := &addonState{reconciler: reconciler{name: t.name, as: as, remover: by, applied: map[key]appliedObject{}}, state: t.state}
+	k := &addonState{reconciler: reconciler{name: t.name, as: as, remover: by, scaled: m.autoscalerExists, applied: map[key]appliedObject{}}, state: t.state}
 	m.states[t.name] = k
 	return k, nil
 }

@@ -92,6 +92,7 @@ func controllerRights() []runtime.Object {
 		clusterRole(roleAddons,
 			rule("", []string{"namespaces"}, "get", "create"),
 			rule("", []string{"nodes"}, "get"),
+			rule("autoscaling", []string{"horizontalpodautoscalers"}, "list"),
 			rule(rbacv1.GroupName, []string{"clusterroles", "roles"}, "list", "create", "update", "delete", "escalate", "bind"),
 			rule(rbacv1.GroupName, []string{"clusterrolebindings", "rolebindings"}, "list", "create", "update", "delete")),
 		bind(roleAddons, roleAddons, rbacv1.UserKind, userAddons),
