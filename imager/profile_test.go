@@ -46,6 +46,40 @@ func TestHardening(t *testing.T) {
 	}
 }
 
+// TestNetworkStorage checks that no profile names the modules of network storage: docs/limits.md
+// says that drivers of volumes that need them cannot mount.
+func TestNetworkStorage(t *testing.T) {
+	text, err := os.ReadFile("../docs/limits.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if row := "| volumes of NFS, iSCSI, Fibre Channel, Ceph RBD, NBD and NVMe/TCP;"; !strings.Contains(string(text), row) {
+		t.Fatalf("docs/limits.md has no row %q", row)
+	}
+	// module: its directory in the tree of the kernel
+	missing := map[string]string{
+		"nfs": "fs/nfs/", "nfsv4": "fs/nfs/", "iscsi_tcp": "drivers/scsi/", "lpfc": "drivers/scsi/lpfc/", "qla2xxx": "drivers/scsi/qla2xxx/",
+		"ceph": "fs/ceph/", "rbd": "drivers/block/", "nbd": "drivers/block/", "nvme-tcp": "drivers/nvme/host/", "nvme-fc": "drivers/nvme/host/",
+	}
+	files, err := filepath.Glob("../profiles/*.yaml")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no profiles found (%v)", err)
+	}
+	for _, f := range files {
+		p, err := ReadProfile(f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range slices.Concat(p.Kernel.Initramfs, p.Kernel.Drivers, p.Kernel.Modules) {
+			for module, dir := range missing {
+				if m == module || strings.HasSuffix(m, "/") && strings.HasPrefix(dir, m) {
+					t.Errorf("%s: %s contains the module %s, which docs/limits.md says is missing", f, m, module)
+				}
+			}
+		}
+	}
+}
+
 const goodProfile = `name: test
 kernel:
   package: linux-image-cloud-amd64

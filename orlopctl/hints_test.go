@@ -6,6 +6,7 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/orlop-os/orlop/orlopctl/iostreams"
@@ -63,6 +64,33 @@ func TestElsewhere(t *testing.T) {
 		if want == "" && got != "" || !strings.Contains(got, want) {
 			t.Errorf("%s: %q, want %q", message, got, want)
 		}
+	}
+}
+
+// TestProgress checks that a transfer shows the moved bytes, and the total if it is known: on a
+// terminal with each chunk, otherwise each 15 s.
+func TestProgress(t *testing.T) {
+	for _, c := range []struct {
+		terminal bool
+		total    int64
+		want     string
+	}{
+		{true, 4 << 20, "\r\x1b[Ksent 1.0 MiB of 4.0 MiB (25%)\r\x1b[Ksent 2.0 MiB of 4.0 MiB (50%)\r\x1b[Ksent 3.0 MiB of 4.0 MiB (75%)\r\x1b[K"},
+		{true, 0, "\r\x1b[Ksent 1.0 MiB\r\x1b[Ksent 2.0 MiB\r\x1b[Ksent 3.0 MiB\r\x1b[Ksent 4.0 MiB"},
+		{false, 4 << 20, "sent 2.0 MiB of 4.0 MiB (50%)\nsent 4.0 MiB of 4.0 MiB (100%)\n"},
+		{false, 0, "sent 2.0 MiB\nsent 4.0 MiB\n"},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			var out bytes.Buffer
+			progress := progressOn(&iostreams.Streams{Err: &out, Out: &out}, c.terminal, "sent", c.total)
+			err := send(bytes.NewReader(make([]byte, 4<<20)), progress, func([]byte) error {
+				time.Sleep(10 * time.Second)
+				return nil
+			})
+			if got := out.String(); err != nil || got != c.want {
+				t.Errorf("terminal %t, %d bytes: %q, %v; want %q", c.terminal, c.total, got, err, c.want)
+			}
+		})
 	}
 }
 

@@ -172,20 +172,32 @@ func send(file io.Reader, progress func(int64), stream func(chunk []byte) error)
 	}
 }
 
-// newProgress returns a function that shows the progress on a terminal; did is the verb ("sent").
-// Without a terminal it is silent. At the end it clears the line.
+// newProgress returns a function that shows the progress; did is the verb ("sent"), and total the
+// size, or 0 if it is unknown. On a terminal the line is replaced, and cleared at the end;
+// otherwise a slow transfer gets a line now and then.
 func newProgress(ios *iostreams.Streams, did string, total int64) func(bytes int64) {
-	if _, ok := ios.Terminal(); !ok {
-		return func(int64) {}
-	}
+	_, terminal := ios.Terminal()
+	return progressOn(ios, terminal, did, total)
+}
+
+// progressInterval is the interval of lines about a transfer without a terminal.
+const progressInterval = 15 * time.Second
+
+func progressOn(ios *iostreams.Streams, terminal bool, did string, total int64) func(bytes int64) {
+	last := time.Now()
 	return func(bytes int64) {
-		of := ""
+		line := did + " " + format.Size(bytes)
 		if total > 0 {
-			of = " of " + format.Size(total)
+			line = fmt.Sprintf("%s of %s (%d%%)", line, format.Size(total), bytes*100/total)
 		}
-		_, _ = fmt.Fprintf(ios.Err, "\r\x1b[K%s %s%s", did, format.Size(bytes), of)
-		if bytes == total {
+		switch now := time.Now(); {
+		case terminal && bytes == total:
 			_, _ = fmt.Fprint(ios.Err, "\r\x1b[K")
+		case terminal:
+			_, _ = fmt.Fprint(ios.Err, "\r\x1b[K"+line)
+		case now.Sub(last) >= progressInterval:
+			last = now
+			ios.Errorln(line)
 		}
 	}
 }

@@ -66,6 +66,9 @@ func TestUpstreamTakesTheConfiguration(t *testing.T) {
 	if config.MaxPods != 60 || len(config.RegisterWithTaints) != 1 || config.SystemReserved["memory"] != "536870912" || config.SystemReserved["cpu"] != "250m" {
 		t.Errorf("the node's description is lost: %d pods, taints %v, reserved %v", config.MaxPods, config.RegisterWithTaints, config.SystemReserved)
 	}
+	if len(config.AllowedUnsafeSysctls) != 0 || config.PodPidsLimit != 4096 {
+		t.Error("docs/limits.md says: no unsafe sysctls, at most 4096 processes in a pod")
+	}
 	if len(config.TLSCipherSuites) == 0 || config.TLSMinVersion == "" {
 		t.Error("any TLS will do")
 	}
