@@ -62,6 +62,13 @@ func drains(ctx context.Context, t *testing.T, m machine, admin kubernetes.Inter
 	}, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
+	err := wait.PollUntilContextTimeout(ctx, 100*time.Millisecond, time.Minute, true, func(ctx context.Context) (bool, error) {
+		budget, err := admin.PolicyV1().PodDisruptionBudgets(namespace).Get(ctx, "keep-one", metav1.GetOptions{})
+		return err == nil && budget.Status.CurrentHealthy == 1, nil
+	})
+	if err != nil {
+		t.Fatalf("the budget does not count its pod: %v", err)
+	}
 
 	// In place of a kubelet: evicted pods end.
 	own := m.client(t, "system:node:"+node, "system:nodes")
