@@ -3,7 +3,6 @@
 package localcluster
 
 import (
-	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -38,9 +37,9 @@ type Cluster struct {
 	// Dir is for orlopctl's own files; Create empties it.
 	Dir                    string
 	ControlPlanes, Workers int
-	MemoryMiB              int // of each machine
+	MemoryMiB              int // of each machine; 0: the default of orlopctl
 	WorkerMemoryMiB        int // of each worker; 0: the same as the others
-	CPUs                   int // of each machine; 0: two
+	CPUs                   int // of each machine; 0: the default of orlopctl
 	// time dilation of the machines (vm.Clock); 0: 1
 	Dilation int
 	// Patch is a file with changes of the control-plane machines' configurations; empty: no
@@ -79,9 +78,34 @@ func (c Cluster) Create(ctx context.Context) error {
 	if err := os.MkdirAll(c.Dir, 0o700); err != nil {
 		return fmt.Errorf("cluster %s: cannot create its directory: %w", c.Name, err)
 	}
-	return c.Orlopctl(ctx, "cluster", "create", c.Name, "--image", c.Image, "--memory", strconv.Itoa(c.MemoryMiB),
-		"--time-dilation", strconv.Itoa(max(c.Dilation, 1)), "--worker-memory", strconv.Itoa(c.WorkerMemoryMiB), "--cpus", strconv.Itoa(cmp.Or(c.CPUs, 2)), "--config-patch", c.Patch, "--operator", c.Operator,
-		"--control-planes", strconv.Itoa(c.ControlPlanes), "--workers", strconv.Itoa(c.Workers), "--timeout", c.patience().String())
+	return c.Orlopctl(ctx, c.createArgs()...)
+}
+
+// createArgs returns the arguments of `orlopctl cluster create`. A field without a value gets no
+// flag: orlopctl rejects values below its limits, such as 0 MiB, and has its own defaults.
+func (c Cluster) createArgs() []string {
+	args := []string{"cluster", "create", c.Name, "--image", c.Image, "--timeout", c.patience().String()}
+	for _, number := range []struct {
+		flag  string
+		value int
+	}{
+		{"--control-planes", c.ControlPlanes},
+		{"--workers", c.Workers},
+		{"--memory", c.MemoryMiB},
+		{"--worker-memory", c.WorkerMemoryMiB},
+		{"--cpus", c.CPUs},
+		{"--time-dilation", c.Dilation},
+	} {
+		if number.value != 0 {
+			args = append(args, number.flag, strconv.Itoa(number.value))
+		}
+	}
+	for _, file := range []struct{ flag, path string }{{"--config-patch", c.Patch}, {"--operator", c.Operator}} {
+		if file.path != "" {
+			args = append(args, file.flag, file.path)
+		}
+	}
+	return args
 }
 
 // Import imports the images of an archive on every machine.
