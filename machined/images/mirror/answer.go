@@ -74,6 +74,9 @@ func checkAnswer(response *http.Response, t target, limit time.Duration, cancel 
 	if !t.blob || !whole || t.digest == "" || response.ContentLength > smallBlob {
 		return nil
 	}
+	if err := checkEncoding(response); err != nil {
+		return err
+	}
 	if response.ContentLength < 0 {
 		response.Body = &verifiedBody{ReadCloser: response.Body, verifier: t.digest.Verifier()}
 		return nil
@@ -103,6 +106,9 @@ func checkManifest(response *http.Response, t target, mediaType string, whole bo
 	case t.digest == "" && err == nil:
 		t.digest = named
 	}
+	if err := checkEncoding(response); err != nil {
+		return err
+	}
 	content, err := readWithin(response, maxManifest, limit, cancel)
 	if err != nil {
 		return err
@@ -113,6 +119,15 @@ func checkManifest(response *http.Response, t target, mediaType string, whole bo
 		}
 	}
 	return checkContent(content, mediaType)
+}
+
+// checkEncoding rejects a content with an encoding, such as gzip, which the request excludes.
+func checkEncoding(response *http.Response) error {
+	encoding := response.Header.Get("Content-Encoding")
+	if encoding == "" || strings.EqualFold(encoding, "identity") {
+		return nil
+	}
+	return fmt.Errorf("answers with the Content-Encoding %s, although the request asks for identity", sanitize.ASCII(encoding, 100))
 }
 
 // checkContent checks that a text is a manifest of a media type.

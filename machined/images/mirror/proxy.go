@@ -106,6 +106,9 @@ func (t *proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			p.Out.URL = &url.URL{Scheme: up.URL.Scheme, Host: up.URL.Host, Path: "/" + below, RawQuery: p.In.URL.RawQuery}
 			p.Out.Host, p.Out.RequestURI = "", ""
 			p.Out.Header.Del(ProxyHeader)
+			// containerd asks for compressed answers, and a digest is of the content
+			// without compression.
+			p.Out.Header.Set("Accept-Encoding", "identity")
 		},
 		Transport:    upstreamTransport{t, up},
 		ErrorHandler: func(w http.ResponseWriter, r *http.Request, err error) { t.fail(w, r, up, err) },

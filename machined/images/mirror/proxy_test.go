@@ -1,6 +1,7 @@
 package mirror
 
 import (
+	"compress/gzip"
 	"fmt"
 	"io"
 	"net"
@@ -351,6 +352,41 @@ func TestAnswers(t *testing.T) {
 			t.Errorf("%s: %d %.80q, told is %q", c.name, response.StatusCode, content, got)
 		case c.why != "" && (response.StatusCode != 502 || !strings.Contains(got, c.why) || !strings.HasPrefix(got, "mirror.example.com answers ")):
 			t.Errorf("%s: %d, told is %q, want %q", c.name, response.StatusCode, got, c.why)
+		}
+		registry.Close()
+	}
+}
+
+// TestEncoding: a mirror that can compress gets a request for the content without compression, and
+// an answer with compression becomes 502.
+func TestEncoding(t *testing.T) {
+	content := `{"schemaVersion":2,"mediaType":"` + ocispec.MediaTypeImageIndex + `","manifests":[]}`
+	for _, always := range []bool{false, true} {
+		registry := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if strings.HasPrefix(r.URL.Path, "/v2/moved/") {
+				http.Redirect(w, r, strings.Replace(r.URL.Path, "moved", "web", 1), http.StatusTemporaryRedirect)
+				return
+			}
+			w.Header().Set("Content-Type", ocispec.MediaTypeImageIndex)
+			if !always && !strings.Contains(r.Header.Get("Accept-Encoding"), "gzip") {
+				fmt.Fprint(w, content)
+				return
+			}
+			w.Header().Set("Content-Encoding", "gzip")
+			z := gzip.NewWriter(w)
+			fmt.Fprint(z, content)
+			z.Close()
+		}))
+		for _, target := range []string{"web/manifests/1", "moved/manifests/1", "web/manifests/" + digest.FromString(content).String(), "web/blobs/" + digest.FromString(content).String()} {
+			f := before(t, registry.URL, patient)
+			// as containerd asks
+			response, got := f.ask("GET", "/through/m/v2/"+target, "Accept-Encoding", "zstd;q=1.0, gzip;q=0.8, deflate;q=0.5")
+			switch why := f.reasons(); {
+			case !always && (response.StatusCode != 200 || got != content || why != ""):
+				t.Errorf("%s: %d %.80q, told is %q", target, response.StatusCode, got, why)
+			case always && (response.StatusCode != 502 || !strings.Contains(why, "Content-Encoding gzip")):
+				t.Errorf("%s, compressed: %d, told is %q", target, response.StatusCode, why)
+			}
 		}
 		registry.Close()
 	}
