@@ -182,7 +182,11 @@ func (m *Manager) Confirm(ctx context.Context, by callerid.Caller, name string) 
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	now := m.Current()
-	if t, trying := m.deps.Store.StagedTrial(); trying && (name == "" && !now.OnTrial() || name != "" && name == t.Name) {
+	t, trying, err := m.deps.Store.StagedTrial()
+	if err != nil {
+		return nil, status.Error(codes.Internal, err.Error())
+	}
+	if trying && (name == "" && !now.OnTrial() || name != "" && name == t.Name) {
 		return nil, status.Error(codes.Unavailable, "configuration: not confirmed: it is staged, and its trial begins with the next boot; confirm it then")
 	}
 	if !now.OnTrial() {
@@ -203,7 +207,6 @@ func (m *Manager) Confirm(ctx context.Context, by callerid.Caller, name string) 
 	// Documents that were staged before the trial would replace the confirmed documents at the next
 	// boot. They are dropped first: after a power cut between the two steps, the trial is not
 	// confirmed.
-	var err error
 	if m.deps.Store.Staged().Before(now.At) {
 		err = m.deps.Store.DropStaged()
 	}

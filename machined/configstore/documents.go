@@ -73,7 +73,11 @@ func (s Store) StartTrial(documents []byte) error {
 		return err
 	}
 	c := revertRecord{Tried: []string{digest(documents)}, Documents: string(present)}
-	if last, trying := s.trial(); trying {
+	last, trying, err := s.trial()
+	if err != nil {
+		return err
+	}
+	if trying {
 		c.Tried, c.Documents = append(c.Tried, digest(present)), last.Documents
 	}
 	// Until the second write completes, the active configuration is either not on trial or still on
@@ -85,14 +89,27 @@ func (s Store) StartTrial(documents []byte) error {
 }
 
 // trial returns the content of return.json, and reports whether the active configuration is on
-// trial.
-func (s Store) trial() (c revertRecord, trying bool) {
-	text, err := os.ReadFile(s.revertFile())
+// trial. A damaged return.json counts as none.
+func (s Store) trial() (c revertRecord, trying bool, err error) {
+	text, err := read(s.revertFile())
 	if err != nil || json.Unmarshal(text, &c) != nil {
-		return revertRecord{}, false
+		return revertRecord{}, false, err
 	}
-	present, err := os.ReadFile(s.current())
-	return c, err == nil && slices.Contains(c.Tried, digest(present))
+	trying, err = hasDigest(s.current(), c.Tried)
+	return c, trying, err
+}
+
+// hasDigest reports whether the content of a file has one of the digests. A missing file has none.
+func hasDigest(name string, digests []string) (bool, error) {
+	content, err := read(name)
+	return content != nil && slices.Contains(digests, digest(content)), err
+}
+
+// MaybeOnTrial reports whether the active configuration is on trial, or whether that is unknown
+// because STATE cannot be read.
+func (s Store) MaybeOnTrial() bool {
+	_, trying, err := s.trial()
+	return trying || err != nil
 }
 
 // ConfirmTrial ends a trial and retains the active configuration. It does nothing without a trial.
@@ -101,8 +118,9 @@ func (s Store) ConfirmTrial() error { return s.remove(s.revertFile()) }
 // RevertTrial ends a trial and restores the previous configuration. It does nothing without a
 // trial. It reports whether a trial was running.
 func (s Store) RevertTrial() (returned bool, err error) {
-	c, trying := s.trial()
+	c, trying, err := s.trial()
 	switch {
+	case err != nil:
 	case trying && c.Documents == "":
 		err = s.remove(s.current())
 	case trying:
@@ -117,8 +135,10 @@ func (s Store) RevertTrial() (returned bool, err error) {
 // Confirmed returns the configuration that is active regardless of the outcome of a trial; nil if
 // there is no such configuration.
 func (s Store) Confirmed() ([]byte, error) {
-	c, trying := s.trial()
+	c, trying, err := s.trial()
 	switch {
+	case err != nil:
+		return nil, err
 	case !trying:
 		return read(s.current())
 	case c.Documents == "":
@@ -150,7 +170,11 @@ func (s Store) Stage(documents []byte) error {
 // staged configuration.
 func (s Store) StageTrial(documents []byte, name string, duration time.Duration) error {
 	t := StagedTrial{Tried: []string{digest(documents)}, Duration: duration, Name: name}
-	if _, trying := s.StagedTrial(); trying {
+	_, trying, err := s.StagedTrial()
+	if err != nil {
+		return err
+	}
+	if trying {
 		earlier, err := read(s.staged())
 		if err != nil {
 			return err
@@ -166,13 +190,13 @@ func (s Store) StageTrial(documents []byte, name string, duration time.Duration)
 }
 
 // StagedTrial returns the trial of the staged configuration, and reports whether it has one.
-func (s Store) StagedTrial() (t StagedTrial, trying bool) {
-	text, err := os.ReadFile(s.tryFile())
+func (s Store) StagedTrial() (t StagedTrial, trying bool, err error) {
+	text, err := read(s.tryFile())
 	if err != nil || json.Unmarshal(text, &t) != nil {
-		return StagedTrial{}, false
+		return StagedTrial{}, false, err
 	}
-	staged, err := os.ReadFile(s.staged())
-	return t, err == nil && slices.Contains(t.Tried, digest(staged))
+	trying, err = hasDigest(s.staged(), t.Tried)
+	return t, trying, err
 }
 
 // Staged returns the time of the staging; the zero time if no configuration is staged.
@@ -196,44 +220,49 @@ func (s Store) DropStaged() error {
 type Changed struct {
 	Returned bool         // an unconfirmed trial was reverted
 	Staged   bool         // the staged configuration became active
-	Trial    *StagedTrial // its trial; nil if it has none
+	Trial    *StagedTrial // its trial; nil if no staged configuration became active, or if it has none
+	// the active configuration is on a trial that ended before this boot: its revert has failed
+	Overdue bool
 }
 
-// Boot performs the pending changes at boot and reports them: it reverts an unconfirmed trial, and,
-// if adopt is true, activates the staged configuration. A staged configuration with a trial is
-// active in this boot only: the next one reverts it. After a power cut between the steps, the next
-// boot performs the remaining steps.
+// Boot performs the pending changes at boot and reports them, also together with an error: it
+// reverts an unconfirmed trial, and, if adopt is true, activates the staged configuration. A staged
+// configuration with a trial is active in this boot only: the next one reverts it. After a power
+// cut between the steps, the next boot performs the remaining steps.
 func (s Store) Boot(adopt bool) (c Changed, err error) {
-	if c.Returned, err = s.RevertTrial(); err != nil || !adopt || s.Staged().IsZero() {
+	if c.Returned, err = s.RevertTrial(); err != nil {
+		c.Overdue = s.MaybeOnTrial()
 		return c, err
 	}
-	if t, trying := s.StagedTrial(); trying {
+	if !adopt || s.Staged().IsZero() {
+		return c, nil
+	}
+	t, trying, err := s.StagedTrial()
+	if err == nil && trying {
+		err = s.recordTrial(t)
+	}
+	if err == nil {
+		c.Staged, err = s.rename(s.staged(), s.current())
+	}
+	// After the rename the configuration is active and on trial, even if a later step fails.
+	if c.Staged && trying {
 		c.Trial = &t
-		err = s.startStaged(t)
-	} else {
-		err = s.rename(s.staged(), s.current())
+		err = errors.Join(err, s.remove(s.tryFile()))
 	}
 	if err != nil {
-		return c, fmt.Errorf("configuration: cannot activate the staged one: %w", err)
+		return c, fmt.Errorf("configuration: cannot activate the staged one completely: %w", err)
 	}
-	c.Staged = true
 	return c, nil
 }
 
-// startStaged activates the staged configuration on trial. The record of the trial is stored before
-// the configuration is active, and is valid only with it.
-func (s Store) startStaged(t StagedTrial) error {
+// recordTrial stores the record of the trial of the staged configuration, before the configuration
+// is active. The record is valid only with it.
+func (s Store) recordTrial(t StagedTrial) error {
 	present, err := read(s.current())
-	if err == nil {
-		err = s.writeJSON(s.revertFile(), revertRecord{Tried: t.Tried, Documents: string(present)})
+	if err != nil {
+		return err
 	}
-	if err == nil {
-		err = s.rename(s.staged(), s.current())
-	}
-	if err == nil {
-		err = s.remove(s.tryFile())
-	}
-	return err
+	return s.writeJSON(s.revertFile(), revertRecord{Tried: t.Tried, Documents: string(present)})
 }
 
 // MarkReachable records that the machine had an address with these documents.
@@ -268,11 +297,13 @@ func (s Store) writeJSON(name string, v any) error {
 	return s.write(name, text)
 }
 
-func (s Store) rename(from, to string) error {
+// rename reports whether the file has its new name. If the error is then not nil, a power cut can
+// undo the change.
+func (s Store) rename(from, to string) (renamed bool, err error) {
 	if err := os.Rename(from, to); err != nil {
-		return err
+		return false, err
 	}
-	return safefile.SyncDir(s.Dir)
+	return true, safefile.SyncDir(s.Dir)
 }
 
 func (s Store) remove(name string) error {

@@ -153,6 +153,59 @@ func TestBootOfTrial(t *testing.T) {
 	}
 }
 
+// TestBootFails makes each step of a boot fail: the boot reports an error, and exactly then a trial
+// if the active configuration is on trial.
+func TestBootFails(t *testing.T) {
+	for name, c := range map[string]struct {
+		have   content
+		broken string // replaced by a directory that is not empty: neither read, renamed nor removed
+		want   Changed
+		active string
+	}{
+		"the revert":           {content{"current.yaml": "tried", "return.json": revertJSON("", "tried")}, "current.yaml", Changed{Overdue: true}, ""},
+		"an unreadable record": {content{"current.yaml": "tried", "staged.yaml": "later"}, "return.json", Changed{Overdue: true}, "tried"},
+		"an unreadable trial":  {content{"current.yaml": "old", "staged.yaml": "later"}, "try.json", Changed{}, "old"},
+		"an unreadable staged": {content{"current.yaml": "old", "try.json": tryJSON("later")}, "staged.yaml", Changed{}, "old"},
+		"the activation":       {content{"staged.yaml": "later"}, "current.yaml", Changed{}, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := c.have.write(t)
+			broken := filepath.Join(s.Dir, c.broken)
+			if err := os.RemoveAll(broken); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.MkdirAll(filepath.Join(broken, "x"), 0o700); err != nil {
+				t.Fatal(err)
+			}
+			if got, err := s.Boot(true); err == nil || got != c.want {
+				t.Errorf("%+v, %v, want %+v and an error", got, err, c.want)
+			}
+			if c.active != "" {
+				if text, err := os.ReadFile(s.Current()); err != nil || string(text) != c.active {
+					t.Errorf("active is %q, %v, want %q", text, err, c.active)
+				}
+			}
+			if c.broken == "return.json" {
+				if _, err := os.Stat(broken); err != nil {
+					t.Errorf("the record of the trial is lost: %v", err)
+				}
+			}
+		})
+	}
+	if os.Geteuid() == 0 {
+		return // root can open every directory, so the last case cannot fail
+	}
+	// The rename succeeds and the sync of the directory fails: the staged configuration is active.
+	s := content{"current.yaml": "old", "staged.yaml": "later"}.write(t)
+	if err := os.Chmod(s.Dir, 0o300); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.Chmod(s.Dir, 0o700) })
+	if got, err := s.Boot(true); err == nil || got != (Changed{Staged: true}) {
+		t.Errorf("not durable: %+v, %v", got, err)
+	}
+}
+
 // TestPowerCut boots a machine twice from each state that a power cut can leave between two steps
 // of a change. The machine boots with the documents before or after the change, and never retains
 // documents on trial.
