@@ -16,11 +16,19 @@ import (
 // AddToHistory adds the active configuration to the history. An error of the history does not stop
 // the activation.
 func (m *Manager) AddToHistory(text []byte, by string) {
+	m.store(text, by, func(before string) []string { return compared([]byte(before), text) })
+}
+
+// addToHistory adds documents to the history with a remark instead of their differences.
+func (m *Manager) addToHistory(text []byte, by, remark string) {
+	m.store(text, by, func(string) []string { return []string{remark} })
+}
+
+func (m *Manager) store(text []byte, by string, changes func(before string) []string) {
 	if why := m.deps.StorageProblem(); why != "" {
 		return
 	}
-	err := m.deps.Store.Add(text, by, time.Now(), func(before string) []string { return compared([]byte(before), text) })
-	if err != nil {
+	if err := m.deps.Store.Add(text, by, time.Now(), changes); err != nil {
 		m.deps.Event("failure", err.Error())
 	}
 }

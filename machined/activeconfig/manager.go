@@ -68,6 +68,9 @@ type Active struct {
 	// TrialEnd is the deadline of the trial, at which the previous configuration becomes active
 	// again; zero if this configuration is not on trial
 	TrialEnd time.Time
+	// Overdue reports that the trial ended before this boot, and that its revert has failed. Such a
+	// trial is reverted as soon as possible, and cannot be confirmed.
+	Overdue bool
 	// Tried are the earlier configurations of the same trial, which were not confirmed.
 	Tried []*config.Config
 	// TrialName is the caller's name for the trial; it can be empty.

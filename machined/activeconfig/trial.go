@@ -3,6 +3,7 @@ package activeconfig
 import (
 	"context"
 	"fmt"
+	"os"
 	"slices"
 	"strings"
 	"time"
@@ -61,20 +62,42 @@ func (m *Manager) LoadAtBoot(adopt bool) (a Active, from, by string, err error) 
 		m.deps.Event("config", "the staged configuration is active")
 	}
 	a, from, err = m.Load()
-	if changed.Trial == nil {
+	switch {
+	case changed.Overdue:
+		m.deps.Console("configuration: the one on trial was not confirmed before the reboot, but it is still active: the revert is tried again")
+		a.TrialEnd, a.Overdue = time.Now().Add(trialRetry), true
+	case changed.Trial == nil:
+	case err != nil:
+		return m.leaveUnusable(a)
+	default:
+		a.TrialEnd, a.TrialName = time.Now().Add(changed.Trial.Duration), changed.Trial.Name
+		m.deps.Console(fmt.Sprintf("configuration: on trial for %v: then the previous one becomes active again, unless a client confirms this one", changed.Trial.Duration))
+	}
+	return a, from, by, err
+}
+
+// leaveUnusable reverts the trial of a configuration that this version cannot read, and returns the
+// result as LoadAtBoot does. The history gets the end of the trial here: the tried documents are
+// not in the history, so an entry for the previous documents would not differ from the one before.
+func (m *Manager) leaveUnusable(tried Active) (a Active, from, by string, err error) {
+	by = "the boot, after an unusable trial"
+	text, unread := os.ReadFile(m.deps.Store.Current())
+	_, failed := m.deps.Store.RevertTrial()
+	if failed != nil {
+		m.deps.Console(failed.Error())
+	}
+	a, from, err = m.Load()
+	if failed != nil && m.deps.Store.MaybeOnTrial() {
+		m.deps.Console("configuration: the one on trial cannot be used, but it is still active: the revert is tried again: " + tried.Problem)
+		a.TrialEnd, a.Overdue = time.Now().Add(trialRetry), true
 		return a, from, by, err
 	}
-	if err != nil {
-		m.deps.Console("configuration: the one on trial cannot be used, and the previous one is active again: " + a.Problem)
-		if _, err := m.deps.Store.RevertTrial(); err != nil {
-			m.deps.Console(err.Error())
-		}
-		a, from, err = m.Load()
-		return a, from, "the boot, after an unusable trial", err
+	m.deps.Console("configuration: the one on trial cannot be used, and the previous one is active again: " + tried.Problem)
+	if unread == nil {
+		m.addToHistory(text, "the boot, from the staged configuration", "on trial; it cannot be used: "+tried.Problem)
 	}
-	a.TrialEnd, a.TrialName = time.Now().Add(changed.Trial.Duration), changed.Trial.Name
-	m.deps.Console(fmt.Sprintf("configuration: on trial for %v: then the previous one becomes active again, unless a client confirms this one", changed.Trial.Duration))
-	return a, from, by, nil
+	m.addToHistory(a.Documents, by, "the trial has ended; the previous configuration is active again")
+	return a, from, by, err
 }
 
 // WatchTrial reverts a trial when its time is up.
@@ -96,15 +119,25 @@ func (m *Manager) WatchTrial(ctx context.Context) {
 				continue
 			}
 			m.deps.Console(err.Error())
-			if failed++; failed == trialRetries {
+			// The revert of an overdue trial has already failed at a boot.
+			if failed++; failed == trialRetries && !now.Overdue {
 				_ = m.deps.Reboot("to revert an unconfirmed configuration: " + err.Error())
 			}
-			m.cell.Update(func(a Active) Active { a.TrialEnd = time.Now().Add(trialRetry); return a })
+			m.cell.Update(func(a Active) Active { return deferred(a, now.TrialEnd) })
 		case <-w.Changed():
 		case <-ctx.Done():
 			return
 		}
 	}
+}
+
+// deferred returns the active configuration with a later end of the trial that should have ended at
+// a time. The configuration is unchanged if a client has ended or replaced that trial.
+func deferred(a Active, end time.Time) Active {
+	if a.TrialEnd.Equal(end) {
+		a.TrialEnd = time.Now().Add(trialRetry)
+	}
+	return a
 }
 
 // Reload activates the stored configuration. An unreadable configuration is handled as at boot. The
@@ -142,7 +175,8 @@ func (m *Manager) revertTrial(until time.Time) (left restoration, err error) {
 	if a.Config == nil {
 		return left, nil
 	}
-	all := append(slices.Clone(tried.Tried), tried.Config)
+	// nil: this version cannot read the tried configuration, so nothing of it took effect
+	all := slices.DeleteFunc(append(slices.Clone(tried.Tried), tried.Config), func(c *config.Config) bool { return c == nil })
 	if slices.ContainsFunc(all, func(c *config.Config) bool { return transition.NeedsReboot(c, a.Config) }) {
 		return left, m.deps.Reboot("to revert the kernel parameters or modules of a configuration on trial")
 	}
@@ -183,16 +217,16 @@ func (m *Manager) Confirm(ctx context.Context, by callerid.Caller, name string) 
 	defer m.mu.Unlock()
 	now := m.Current()
 	t, trying, err := m.deps.Store.StagedTrial()
-	if err != nil {
+	switch {
+	case err != nil:
 		return nil, status.Error(codes.Internal, err.Error())
-	}
-	if trying && (name == "" && !now.OnTrial() || name != "" && name == t.Name) {
+	case trying && (name == "" && !now.OnTrial() || name != "" && name == t.Name):
 		return nil, status.Error(codes.Unavailable, "configuration: not confirmed: it is staged, and its trial begins with the next boot; confirm it then")
-	}
-	if !now.OnTrial() {
+	case now.Overdue:
+		return nil, status.Error(codes.FailedPrecondition, "configuration: not confirmed: its trial ended with a reboot, and the revert to the previous one has failed; `orlopctl events` shows the reason; apply a configuration to replace it")
+	case !now.OnTrial():
 		return nil, status.Error(codes.FailedPrecondition, "configuration: none is on trial; `orlopctl config-history` shows whether the previous one is active again")
-	}
-	if name != "" && name != now.TrialName {
+	case name != "" && name != now.TrialName:
 		return nil, status.Error(codes.FailedPrecondition, "configuration: not confirmed: another configuration than yours is on trial; `orlopctl config-history` shows it")
 	}
 	if !m.deps.Proves(now.Config, by.Age) {

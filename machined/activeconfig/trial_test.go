@@ -3,6 +3,8 @@ package activeconfig
 import (
 	"context"
 	"errors"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -83,8 +85,75 @@ func TestBootOnTrial(t *testing.T) {
 	}
 
 	stage([]byte("kind: [\n"))
+	m.AddToHistory(document("eth1"), "admin")
 	if a, by, err := boot(true); err != nil || a.OnTrial() || a.Problem != "" || a.Config.Network.Spec.Links[0].Name != "eth1" || by != "the boot, after an unusable trial" {
 		t.Errorf("an unreadable one: %+v, %s, %v", a, by, err)
+	}
+	list, err := m.History()
+	if err != nil || len(list) != 3 {
+		t.Fatalf("history: %v, %v", list, err)
+	}
+	for i, want := range []string{"on trial; it cannot be used: ", "the trial has ended; the previous configuration is active again"} {
+		if e := list[i+1]; len(e.Changes) != 1 || !strings.HasPrefix(e.Changes[0], want) || !strings.HasPrefix(e.By, "the boot") {
+			t.Errorf("history: %v, want %q", e, want)
+		}
+	}
+}
+
+// TestOverdueTrial boots a machine on which the revert of a trial fails: the tried configuration
+// cannot be confirmed, and the revert is tried again until it succeeds, without a reboot.
+func TestOverdueTrial(t *testing.T) {
+	for name, tried := range map[string][]byte{"readable": tuned("20", ""), "unusable": []byte("kind: [\n")} {
+		t.Run(name, func(t *testing.T) {
+			m := testManager(t, document("eth0"))
+			m.deps.Reboot = func(why string) error { t.Errorf("reboots %s", why); return nil }
+			if err := m.Store().StartTrial(tried); err != nil {
+				t.Fatal(err)
+			}
+			record := filepath.Join(m.Store().Dir, "return.json")
+			saved, err := os.ReadFile(record)
+			if err != nil {
+				t.Fatal(err)
+			}
+			// a file that cannot be read
+			if err := errors.Join(os.Remove(record), os.Mkdir(record, 0o700)); err != nil {
+				t.Fatal(err)
+			}
+			a, _, _, err := m.LoadAtBoot(true)
+			if !a.OnTrial() || !a.Overdue || (err != nil) != (a.Config == nil) || (a.Config == nil) != (name == "unusable") {
+				t.Fatalf("%+v, %v", a, err)
+			}
+			m.cell.Set(a)
+			if _, err := m.Confirm(t.Context(), callerid.Caller{}, ""); status.Code(err) != codes.FailedPrecondition {
+				t.Errorf("confirmed: %v", err)
+			}
+			if _, err := m.revertTrial(a.TrialEnd); err == nil || !m.Current().OnTrial() {
+				t.Errorf("reverted without its record: %v", err)
+			}
+			if err := errors.Join(os.Remove(record), os.WriteFile(record, saved, 0o600)); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := m.revertTrial(a.TrialEnd); err != nil {
+				t.Fatal(err)
+			}
+			if now := m.Current(); now.OnTrial() || now.Overdue || now.Config == nil || now.Config.Network.Spec.Links[0].Name != "eth0" {
+				t.Errorf("after the revert: %+v", now)
+			}
+		})
+	}
+}
+
+// TestFailedRevert checks that a failed revert defers the end of its own trial only: a client may
+// have ended the trial in the meantime.
+func TestFailedRevert(t *testing.T) {
+	end := time.Now()
+	for name, c := range map[string]struct {
+		now  time.Time
+		same bool
+	}{"the trial": {end, false}, "confirmed": {time.Time{}, true}, "another trial": {end.Add(time.Hour), true}} {
+		if got := deferred(Active{TrialEnd: c.now}, end).TrialEnd; got.Equal(c.now) != c.same || !c.same && time.Until(got) <= 0 {
+			t.Errorf("%s: ends %v, was %v", name, got, c.now)
+		}
 	}
 }
 
