@@ -251,8 +251,8 @@ func conntrack(c Config, f Facts) []Sysctl {
 		{Name: conntrackCloseWait, Value: "3600"},
 	}
 	for name, value := range c.Sysctls {
-		if n, err := strconv.ParseInt(value, 0, 64); err == nil && sysctl.Canonical(name) == conntrackMax {
-			entries = n
+		if n, err := sysctl.Number(value); err == nil && sysctl.Canonical(name) == conntrackMax {
+			entries = int64(min(n, math.MaxInt32)) // the kernel's limit
 		}
 	}
 	// The kernel rounds up to whole pages of 8-byte pointers.

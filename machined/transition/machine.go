@@ -5,10 +5,10 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/orlop-os/orlop/pkg/config"
+	"github.com/orlop-os/orlop/pkg/sysctl"
 )
 
 const mib = 1 << 20
@@ -61,13 +61,19 @@ var memorySysctls = []struct {
 func checkMemorySysctls(sysctls map[string]string, memory int64) Problems {
 	left := memory
 	for _, p := range memorySysctls {
-		n, err := strconv.ParseInt(sysctls[p.name], 0, 64)
-		if err != nil || n <= 0 || memory <= 0 {
-			continue // not set, or no number: the kernel rejects it
+		value, set := sysctls[p.name]
+		if !set || memory <= 0 {
+			continue
 		}
-		if left -= min(n, memory/p.unit+1) * p.unit; left < min(MinMemory/2, memory/2) {
+		n, err := sysctl.Number(value)
+		if err != nil {
+			return problem(fmt.Sprintf("Machine.spec.sysctls[%q]", p.name), err.Error(), "")
+		}
+		// more than the memory counts as all of it, so the product does not overflow
+		taken := int64(min(n, uint64(memory/p.unit)+1)) * p.unit
+		if left -= taken; left < min(MinMemory/2, memory/2) {
 			return problem(fmt.Sprintf("Machine.spec.sysctls[%q]", p.name),
-				fmt.Sprintf("with %s, %d of %d MiB of the machine's memory would remain for the system and its pods", sysctls[p.name], max(left, 0)/mib, memory/mib),
+				fmt.Sprintf("with %s, %d of %d MiB of the machine's memory would remain for the system and its pods", strings.TrimSpace(value), max(left, 0)/mib, memory/mib),
 				fmt.Sprintf("leave at least %d MiB", min(MinMemory/2, memory/2)/mib))
 		}
 	}

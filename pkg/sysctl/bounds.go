@@ -11,7 +11,7 @@ import (
 // trial, because the processes of the system run already, and break the next boot.
 type Bound struct {
 	Name   string
-	Least  int64
+	Least  uint64 // 0: every number is high enough
 	Zero   bool   // 0 is permitted: it means no limit
 	Reason string // the need; the error message shows it
 }
@@ -38,22 +38,42 @@ var Bounds = []Bound{
 	{Name: "user.max_net_namespaces", Least: 1024, Reason: namespaces},
 	{Name: "user.max_pid_namespaces", Least: 1024, Reason: namespaces},
 	{Name: "user.max_uts_namespaces", Least: 1024, Reason: namespaces},
+	// machined/transition limits the memory that huge pages and free pages take
+	{Name: "vm.nr_hugepages", Reason: "the huge pages must leave memory for the system"},
 	// Documentation/admin-guide/sysctl/vm.rst: below it, the system is prone to deadlock under load
 	{Name: "vm.min_free_kbytes", Least: 1024, Reason: "the kernel deadlocks under load with less"},
 }
 
+// Number returns the number of a value with a single number, as the kernel reads it (proc_get_long
+// in kernel/sysctl.c): decimal, octal after 0, hexadecimal after 0x, with blanks before or after it.
+// Any other value is an error: a sign, several numbers, of which the kernel takes the first one, or
+// a number from 2^64 on.
+func Number(value string) (uint64, error) {
+	digits, base := strings.Trim(value, " \t\v\f\r"), 10
+	if hex, is := strings.CutPrefix(strings.ToLower(digits), "0x"); is {
+		digits, base = hex, 16
+	} else if len(digits) > 1 && digits[0] == '0' {
+		base = 8
+	}
+	n, err := strconv.ParseUint(digits, base, 64)
+	if err != nil {
+		return 0, fmt.Errorf("%q is not a single number from 0 to 2^64-1", value)
+	}
+	return n, nil
+}
+
 // TooLow returns why a value of a parameter is too low for the system, and the least value; "" if
-// it is not. It also reports a value that is no number.
-func TooLow(name, value string) (reason string, least int64) {
+// it is not. It also reports a value that is not a single number (Number).
+func TooLow(name, value string) (reason string, least uint64) {
 	i := slices.IndexFunc(Bounds, func(b Bound) bool { return b.Name == Canonical(name) })
 	if i < 0 {
 		return "", 0
 	}
 	b := Bounds[i]
-	n, err := strconv.ParseInt(strings.TrimSpace(value), 0, 64)
+	n, err := Number(value)
 	switch {
 	case err != nil:
-		return fmt.Sprintf("%q is not a number", value), b.Least
+		return err.Error(), b.Least
 	case n >= b.Least || n == 0 && b.Zero:
 		return "", 0
 	}
