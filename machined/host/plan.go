@@ -193,7 +193,7 @@ func planSysctls(c Config, f Facts) []Sysctl {
 	}
 	for _, name := range slices.Sorted(maps.Keys(c.Sysctls)) {
 		if !listed(name) {
-			list = append(list, Sysctl{Name: name, Value: c.Sysctls[name]})
+			list = append(list, Sysctl{Name: name, Value: roundedSysctl(name, c.Sysctls[name])})
 		}
 	}
 	for _, s := range systemValues(c, f) {
@@ -240,9 +240,15 @@ var conntrackNames = map[string]bool{conntrackMax: true, conntrackBuckets: true,
 // conntrack returns the parameters of connection tracking with kube-proxy's default values
 // (pkg/proxy/conntrack/sysctls.go). The built-in kube-proxy leaves them alone
 // (orchestrator/kubeproxy): it would overwrite the operator's values at each start. As there, the
-// maximum is not below the kernel's, and a bucket of the hash table has at most four entries.
+// maximum is not below the kernel's, and the hash table has at least a quarter as many buckets. The
+// kernel puts each entry into two buckets, so a full table has eight in a bucket on average, and
+// two with the kernel's own maximum.
+//
+// The maximum of the operator can be far above the entries for which the machine has memory, and
+// the kernel allocates all buckets at once. So the table is not larger than those entries need.
 func conntrack(c Config, f Facts) []Sysctl {
 	const perCPU, least, most = 32768, 131072, 1 << 20
+	const perBucket, entrySize = 4, 256 // struct nf_conn has at least as many bytes
 	own := kernelConntrack(f.Memory)
 	entries := max(min(max(perCPU*int64(f.CPUs), least), most), own)
 	list := []Sysctl{
@@ -252,15 +258,31 @@ func conntrack(c Config, f Facts) []Sysctl {
 	}
 	for name, value := range c.Sysctls {
 		if n, err := sysctl.Number(value); err == nil && sysctl.Canonical(name) == conntrackMax {
-			entries = int64(min(n, math.MaxInt32)) // the kernel's limit
+			entries = int64(min(n, uint64(f.Memory)/entrySize))
 		}
 	}
-	// The kernel rounds up to whole pages of 8-byte pointers.
-	const page = 512
-	if buckets := (entries/4 + page - 1) / page * page; buckets > own {
+	if buckets := wholeBuckets(entries / perBucket); buckets > own {
 		list = append(list, Sysctl{Name: conntrackBuckets, Value: strconv.FormatInt(buckets, 10)})
 	}
 	return list
+}
+
+// wholeBuckets returns a number of buckets rounded up to whole pages of 8-byte pointers, as the
+// kernel does (nf_ct_alloc_hashtable in net/netfilter/nf_conntrack_core.c).
+func wholeBuckets(n int64) int64 {
+	const page = 4096 / 8
+	return (n + page - 1) / page * page
+}
+
+// roundedSysctl returns the value that the kernel gives a parameter after a write of this value. A
+// value that the kernel rounds would differ from the value read back, and would be set again at
+// every reconciliation: the kernel would move all entries to a new hash table each time.
+func roundedSysctl(name, value string) string {
+	n, err := sysctl.Number(value)
+	if name != conntrackBuckets || err != nil || n > math.MaxInt32 {
+		return value
+	}
+	return strconv.FormatInt(wholeBuckets(int64(n)), 10)
 }
 
 // kernelConntrack returns the number of entries and buckets that the kernel gives a machine with
@@ -272,7 +294,7 @@ func kernelConntrack(memory int64) int64 {
 	case memory > 1<<30:
 		return 65536
 	}
-	return max(memory/16384/8, 1024)
+	return wholeBuckets(max(memory/16384/8, 1024))
 }
 
 // minFreeName is the parameter for the memory that the kernel keeps free for allocations that

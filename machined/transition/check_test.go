@@ -207,6 +207,8 @@ func TestCheckMemorySysctls(t *testing.T) {
 		{large, map[string]string{"vm.nr_hugepages": " 99999"}, `Machine.spec.sysctls["vm.nr_hugepages"]: with 99999, 0 of 65536 MiB of the machine's memory would remain for the system and its pods; leave at least 700 MiB`},
 		{large, map[string]string{"vm.nr_hugepages": "18446744073709551615"}, `Machine.spec.sysctls["vm.nr_hugepages"]: with 18446744073709551615, 0 of 65536 MiB of the machine's memory would remain for the system and its pods; leave at least 700 MiB`},
 		{large, map[string]string{"vm.nr_hugepages": "99999 1"}, `Machine.spec.sysctls["vm.nr_hugepages"]: "99999 1" is not a single number from 0 to 2^64-1`},
+		{small, map[string]string{"net.netfilter.nf_conntrack_buckets": "1048576"}, ""},
+		{small, map[string]string{"net.netfilter.nf_conntrack_buckets": "100000000"}, `Machine.spec.sysctls["net.netfilter.nf_conntrack_buckets"]: with 100000000, 637 of 1400 MiB of the machine's memory would remain for the system and its pods; leave at least 700 MiB`},
 		{large, map[string]string{"vm.min_free_kbytes": "-1"}, `Machine.spec.sysctls["vm.min_free_kbytes"]: "-1" is not a single number from 0 to 2^64-1`},
 		{512 * mib, map[string]string{"vm.nr_hugepages": "64"}, ""},
 		{0, map[string]string{"vm.nr_hugepages": "64"}, ""},

@@ -48,11 +48,12 @@ const hugePage = 2 * mib
 
 // memorySysctls are the kernel parameters that take memory from the system, with the bytes for each
 // unit of their values. The kernel begins to reclaim at half as much again as vm.min_free_kbytes
-// (__setup_per_zone_wmarks in mm/page_alloc.c).
+// (__setup_per_zone_wmarks in mm/page_alloc.c), and allocates a pointer for each bucket of connection
+// tracking at once.
 var memorySysctls = []struct {
 	name string
 	unit int64
-}{{"vm.nr_hugepages", hugePage}, {"vm.nr_hugepages_mempolicy", hugePage}, {"vm.min_free_kbytes", 1024 * 3 / 2}}
+}{{"vm.nr_hugepages", hugePage}, {"vm.nr_hugepages_mempolicy", hugePage}, {"vm.min_free_kbytes", 1024 * 3 / 2}, {"net.netfilter.nf_conntrack_buckets", 8}}
 
 // checkMemorySysctls rejects kernel parameters that leave too little memory for the system: the
 // kernel would kill its processes at each boot. The least is half of MinMemory, which an idle
