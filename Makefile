@@ -29,7 +29,7 @@ KERNEL  := ./machined/disk ./machined/install ./machined/network ./machined/host
 # Tests of theirs that ask no kernel, and take from seconds to minutes under emulation; `make unit` runs them.
 PURE    := ^Test(Simulation|RandomWorlds|LawsOnRandomDisks|Turns|ElectMoves)$$
 
-.PHONY: help run test check baseline lint unit kernel stories image versions release-previous faults releases fuzz fuzz-heavy soak history cuts reproducible bench bench-cluster conformance lock lock-check outdated generate packages tools clean
+.PHONY: help run test check baseline lint unit kernel stories image versions release-previous faults releases fuzz fuzz-heavy soak history cuts reproducible bench bench-cluster conformance lock lock-check outdated generate packages bench-packages tools clean
 
 BUF = CGO_ENABLED=0 go tool -modfile=hack/tools/go.mod buf
 
@@ -224,7 +224,7 @@ reproducible: packages tools $(BUILD)/operator/ca.crt $(BUILD)/release/signing.k
 	ORLOP_TEST_REPRODUCIBLE=1 go test ./imager -count=1 -run 'TestReproducible$$' -v -timeout 90m
 
 # AGAINST names a former release in both: build/previous, which `make release-previous` makes, or another directory of a release.
-bench: versions ## figures against the same Kubernetes as separate processes, AGAINST=build/previous a former release, too; see docs/bench.md
+bench: bench-packages versions ## figures against the same Kubernetes as separate processes, AGAINST=build/previous a former release, too; see docs/bench.md
 	CGO_ENABLED=0 go run ./test/bench -image $(IMAGE) -out $(BUILD)/bench.json $(if $(PAIRS),-pairs $(PAIRS)) $(if $(AGAINST),-against $(AGAINST))
 
 bench-cluster: image operator ## figures of whole clusters into the same file, PARTS=create,join,… (all) AGAINST=build/previous; see docs/bench.md (four hours at most for each version)
@@ -248,7 +248,10 @@ generate: ## regenerate pkg/api from its .proto
 	go generate ./pkg/api
 
 packages: ## install the Debian packages that building and testing need
-	@hack/packages
+	@hack/packages imager/host-packages.txt
+
+bench-packages: # install the Debian packages that only `make bench` needs
+	@hack/packages test/bench/host-packages.txt
 
 clean: ## forget everything that was built, but the keys: no machine could be reached or upgraded without them
 	find $(BUILD) -mindepth 1 -maxdepth 1 ! -name operator ! -name release ! -name release-second -exec rm -rf {} +
