@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -34,6 +35,8 @@ func (t *tool) rootCommand() *cobra.Command {
 	root.SetIn(t.ios.In)
 	root.SetOut(t.ios.Out)
 	root.SetErr(t.ios.Err)
+	// The library pads a name to the longest name, and a single blank is no column.
+	root.SetUsageTemplate(strings.ReplaceAll(root.UsageTemplate(), "Padding }} {{", "Padding }}  {{"))
 	f := root.PersistentFlags()
 	t.conn.Flags.Register(f)
 	f.StringVarP(&t.ios.Format, "output", "o", "table", "table, json or yaml")
