@@ -55,7 +55,8 @@ var defaultLimits = limits{answer: 5 * time.Second, pace: transfer.DefaultPace, 
 // Proxy returns a handler that forwards requests to registries, with a limit of 5 s for an answer.
 // The limit is necessary because containerd limits only the connection time; it waits 30 s for each
 // answer before it tries the next registry. After a timeout, Proxy sends no request to the registry
-// for 30 s, or until the registry answers a request for /v2/. An answer that is not from a
+// for 30 s. The pause ends early if no answer began in time and the registry then answers a request
+// for /v2/. An answer that is not from a
 // registry, such as the page of a proxy, becomes 502 (checkAnswer), after which containerd tries
 // the next registry.
 //
@@ -124,7 +125,7 @@ func (t *proxy) fail(w http.ResponseWriter, r *http.Request, up Upstream, err er
 		return
 	}
 	if errors.Is(err, errSilent) {
-		t.pause(up)
+		t.pauseUntilAnswer(up)
 	}
 	t.report(up.Name, err)
 	http.Error(w, fmt.Sprintf("the mirror %s: %v", up.Name, err), http.StatusBadGateway)
@@ -150,13 +151,19 @@ func (t *proxy) paused(name string) bool {
 	return time.Now().Before(t.pausedUntil[name])
 }
 
-// pause stops requests to a registry for limits.pause. A registry that is only slow, because it
-// first fetches an image itself, ends the pause by its answer to a request for /v2/.
-func (t *proxy) pause(up Upstream) {
-	until := time.Now().Add(t.limits.pause)
+// pause stops requests to a registry for limits.pause, and returns the end of the pause.
+func (t *proxy) pause(up Upstream) (until time.Time) {
+	until = time.Now().Add(t.limits.pause)
 	t.mu.Lock()
+	defer t.mu.Unlock()
 	t.pausedUntil[up.Name] = until
-	t.mu.Unlock()
+	return until
+}
+
+// pauseUntilAnswer is pause for a registry that does not answer. A registry that is only slow,
+// because it first fetches an image itself, ends the pause by its answer to a request for /v2/.
+func (t *proxy) pauseUntilAnswer(up Upstream) {
+	until := t.pause(up)
 	panics.Go("mirror "+up.Name, func() {
 		ctx, cancel := context.WithDeadline(context.Background(), until)
 		defer cancel()
@@ -218,7 +225,8 @@ func (a upstreamTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 }
 
 // watchedBody is the body of an answer. It pauses and reports a registry that is too slow, or that
-// answers with another content.
+// answers with another content. Such a registry answers a request for /v2/ at once, so the pause
+// does not end early: the next attempt of the client would get the same body.
 type watchedBody struct {
 	io.ReadCloser
 	a upstreamTransport
