@@ -67,7 +67,7 @@ func (b *pacedBody) Read(p []byte) (int, error) {
 	timer, began := time.AfterFunc(b.meter.Pace.Stall, func() { b.cancel(stalled) }), time.Now()
 	n, err := b.ReadCloser.Read(p)
 	switch fired := !timer.Stop(); {
-	case fired && err != nil && !errors.Is(err, io.EOF):
+	case fired && !errors.Is(err, io.EOF): // also with data: the body is canceled
 		b.slow = stalled
 		return n, stalled
 	case err != nil:

@@ -86,3 +86,26 @@ func TestPacedReceiver(t *testing.T) {
 		}
 	})
 }
+
+// lateBody delivers a byte when it is canceled.
+type lateBody struct{ canceled chan struct{} }
+
+func (b lateBody) Read(p []byte) (int, error) {
+	<-b.canceled
+	p[0] = 'x'
+	return 1, nil
+}
+
+func (lateBody) Close() error { return nil }
+
+// TestLateData checks that data which arrive together with the cancellation do not hide its reason:
+// the next Read would return the error of the canceled request.
+func TestLateData(t *testing.T) {
+	late := lateBody{make(chan struct{})}
+	body := PacedBody(late, Pace{Stall: time.Millisecond, Window: time.Hour}, func(error) { close(late.canceled) })
+	for range 2 {
+		if _, err := body.Read(make([]byte, 8)); !errors.Is(err, ErrSlow) {
+			t.Fatalf("%v, want %v", err, ErrSlow)
+		}
+	}
+}
