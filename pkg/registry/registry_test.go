@@ -241,6 +241,25 @@ func TestTokenWithoutTLS(t *testing.T) {
 	}
 }
 
+// TestCompression: a registry that can compress is asked for content without compression.
+func TestCompression(t *testing.T) {
+	address := served(t, func(h http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if strings.Contains(r.Header.Get("Accept-Encoding"), "gzip") {
+				t.Errorf("%s is asked for in gzip", r.URL.Path)
+			}
+			h.ServeHTTP(w, r)
+		})
+	}, []byte("content"))
+	f, err := Source{Reference: address + "/example/file:1", PlainHTTP: true}.Find(t.Context(), kind)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := io.ReadAll(f.Reader(t.Context(), 0)); err != nil || string(got) != "content" {
+		t.Errorf("%q, %v", got, err)
+	}
+}
+
 // TestArtifact: an artifact is fetched by its digest, and a missing artifact is reported as
 // fs.ErrNotExist.
 func TestArtifact(t *testing.T) {
