@@ -44,7 +44,7 @@ type Trial struct {
 //	no                   any other              none
 //	yes                  auto, no-reboot        at once; after the reboot if the change needs one
 //	yes                  reboot                 after the reboot
-//	yes                  staged                 none: checkTrial rejects it without NoTrial
+//	yes                  staged                 none: checkUnconfirmed rejects it without NoTrial
 //
 // NoTrial and the first Cluster document exclude a trial.
 func PlanTrial(base, next *config.Config, r *api.ApplyRequest) Trial {
