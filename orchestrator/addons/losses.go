@@ -28,10 +28,32 @@ var restoreBackoff = backoff.Backoff{Min: 30 * time.Second, Max: lossPeriod / 2}
 // collector, because its owner does not exist, or a controller of its own, for which it is done.
 // Without the delay it would be created again for ever, unnoticed.
 func (k *reconciler) restoreDelay(o Object, now time.Time) string {
-	m, before := k.applied[o.key()]
-	if !before || m.digest != o.Digest {
+	if !k.isLost(o) {
 		delete(k.losses, o.key())
 		return ""
+	}
+	l := k.losses[o.key()]
+	if l.count < freeLosses || now.Sub(l.created) >= lossPeriod {
+		return ""
+	}
+	left := l.created.Add(restoreBackoff.Delay(l.count - freeLosses + 1)).Sub(now)
+	if left <= 0 {
+		return ""
+	}
+	return fmt.Sprintf("others have deleted it %d times in a row; it is created again in %s; the annotation %s: %s leaves it deleted", l.count+1, left.Round(time.Second), onceAnnotation, once)
+}
+
+// isLost reports whether a missing object with this text has existed.
+func (k *reconciler) isLost(o Object) bool {
+	m, before := k.applied[o.key()]
+	return before && m.digest == o.Digest
+}
+
+// recordRestored counts the loss of a missing object that was created again. An object that cannot
+// be created is lost once, however often its creation is tried.
+func (k *reconciler) recordRestored(o Object, now time.Time) {
+	if !k.isLost(o) {
+		return
 	}
 	if k.losses == nil {
 		k.losses = map[key]loss{}
@@ -40,11 +62,5 @@ func (k *reconciler) restoreDelay(o Object, now time.Time) string {
 	if now.Sub(l.created) >= lossPeriod {
 		l.count = 0
 	}
-	if l.count >= freeLosses {
-		if left := l.created.Add(restoreBackoff.Delay(l.count - freeLosses + 1)).Sub(now); left > 0 {
-			return fmt.Sprintf("others have deleted it %d times in a row; it is created again in %s; the annotation %s: %s leaves it deleted", l.count+1, left.Round(time.Second), onceAnnotation, once)
-		}
-	}
 	k.losses[o.key()] = loss{l.count + 1, now}
-	return ""
 }

@@ -234,10 +234,67 @@ func values(document []byte, before int) (all [][]byte, err error) {
 			return nil, errors.New("a document has content after its end; separate objects by a line of ---")
 		}
 	}
-	if _, err := yaml.YAMLToJSONStrict(document); err != nil {
+	line, merges := lateMerge(&node)
+	if line > 0 {
+		return nil, fmt.Errorf("line %d has a merge key (<<) after a field that it replaces; write the merge key first", before+line)
+	}
+	// The strict decoder also rejects a merged field that its mapping overrides, which loses nothing.
+	if _, err := yaml.YAMLToJSONStrict(document); err != nil && !merges {
 		return nil, fmt.Errorf("the document that begins in line %d has a field that occurs twice", before+1)
 	}
 	return [][]byte{content}, nil
+}
+
+// lateMerge returns the line of the first merge key (<<) below a node whose fields replace an
+// earlier field of its mapping, or 0, and reports whether there is any merge key.
+func lateMerge(n *goyaml.Node) (line int, merges bool) {
+	earlier := map[string]bool{}
+	for i, child := range n.Content {
+		switch {
+		case n.Kind != goyaml.MappingNode || i%2 > 0:
+		case child.Tag == "!!merge":
+			merges = true
+			merged := map[string]bool{}
+			fieldNames(n.Content[i+1], merged, map[*goyaml.Node]bool{})
+			for name := range merged {
+				if earlier[name] {
+					return child.Line, true
+				}
+			}
+		default:
+			earlier[child.Value] = true
+		}
+		below, more := lateMerge(child)
+		if merges = merges || more; below > 0 {
+			return below, true
+		}
+	}
+	return 0, merges
+}
+
+// fieldNames adds the names of the fields of a merged value: a mapping, an alias, or a sequence of
+// both. seen holds the nodes whose names were added.
+func fieldNames(n *goyaml.Node, names map[string]bool, seen map[*goyaml.Node]bool) {
+	if n == nil || seen[n] {
+		return
+	}
+	seen[n] = true
+	switch n.Kind {
+	case goyaml.AliasNode:
+		fieldNames(n.Alias, names, seen)
+	case goyaml.SequenceNode:
+		for _, child := range n.Content {
+			fieldNames(child, names, seen)
+		}
+	case goyaml.MappingNode:
+		for i := 0; i+1 < len(n.Content); i += 2 {
+			if n.Content[i].Tag == "!!merge" {
+				fieldNames(n.Content[i+1], names, seen)
+			} else {
+				names[n.Content[i].Value] = true
+			}
+		}
+	}
 }
 
 // parseOne reads the objects of a value; null has none.

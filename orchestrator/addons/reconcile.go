@@ -238,12 +238,15 @@ func (k *reconciler) reconcileObject(ctx context.Context, o Object, r *Record, d
 	if err != nil {
 		return Degraded, "", k.classify(o.Item, "cannot be judged", err, now)
 	}
-	if live == nil || again || !isHook && k.needsApply(o, live, now) {
+	if missing := live == nil; missing || again || !isHook && k.needsApply(o, live, now) {
 		if live, err = k.as.apply(ctx, o.Item, withoutIgnored(o.Body, live, scaled)); err != nil {
 			return Degraded, "", k.classify(o.Item, "is refused", err, now)
 		}
 		if isHook && k.attempted != nil {
 			k.attempted[o.key()] = true
+		}
+		if missing {
+			k.recordRestored(o, now)
 		}
 		k.applied[o.key()] = appliedObject{live.GetUID(), versionOf(live), o.Digest, now}
 	}

@@ -43,9 +43,11 @@ func (r Record) ran(o Object) *CompletedHook {
 	return nil
 }
 
-// recordCompleted records a live object that must not be created again.
+// recordCompleted records a live object that must not be created again. While the object is being
+// deleted, it has no result, and the recorded result stays: the controller of Jobs with a TTL
+// deletes a Job in the foreground, so that it waits for its pods (ttlafterfinished).
 func (r *Record) recordCompleted(o Object, live *unstructured.Unstructured) {
-	if !runsOnce(live) {
+	if !runsOnce(live) || live.GetDeletionTimestamp() != nil && r.ran(o) != nil {
 		return
 	}
 	now := CompletedHook{Object: o.String(), Digest: o.shortDigest()}

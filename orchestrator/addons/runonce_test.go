@@ -4,6 +4,8 @@ import (
 	"strings"
 	"testing"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/yaml"
 )
@@ -202,6 +204,44 @@ func TestLosses(t *testing.T) {
 	s.expect("it exists", "apply ConfigMap web/lost", 0, 0)
 	delete(s.objects, at)
 	s.expect("it is lost once", "apply ConfigMap web/lost", 0, 0)
+}
+
+// TestLossWhoseRepairFails checks that a lost object whose creation is refused is lost once: it is
+// created as soon as it is accepted.
+func TestLossWhoseRepairFails(t *testing.T) {
+	s := newSite(t)
+	s.addon.Manifests = []string{"{apiVersion: v1, kind: ConfigMap, metadata: {name: lost}}"}
+	s.expect("it is made", "apply ConfigMap web/lost", 0, 0)
+	delete(s.objects, key{"", "ConfigMap", "web", "lost"})
+	s.refused["ConfigMap web/lost"] = apierrors.NewBadRequest("denied")
+	for range 4 * freeLosses {
+		s.expect("it is refused", "", 1, 0)
+	}
+	delete(s.refused, "ConfigMap web/lost")
+	s.expect("it is accepted", "apply ConfigMap web/lost", 0, 0)
+	if got := s.losses[key{"", "ConfigMap", "web", "lost"}].count; got != 1 {
+		t.Errorf("%d losses are counted", got)
+	}
+}
+
+// TestFailureWhileDeleted checks that the reason of a failure stays while the failed object is
+// being deleted.
+func TestFailureWhileDeleted(t *testing.T) {
+	s := newSite(t)
+	at := key{"batch", "Job", "web", "migrate"}
+	s.asleep["Job web/migrate"] = true
+	s.addon.Manifests = []string{job("migrate", "one", "")}
+	s.expect("it runs", "apply Job web/migrate", 0, 1)
+	ended(s.objects[at], "Failed")
+	s.expect("it fails", "", 1, 0)
+	now := metav1.NewTime(s.now)
+	s.objects[at].SetDeletionTimestamp(&now)
+	s.objects[at].SetFinalizers([]string{metav1.FinalizerDeleteDependents})
+	s.expect("its pods are deleted first", "", 0, 1)
+	delete(s.objects, at)
+	if done, out := s.run(); done != "" || len(out.problems) != 1 || !strings.Contains(out.problems[0], "has failed: too often; it is deleted and not created again") {
+		t.Errorf("failed and gone: %q, %q", done, out.problems)
+	}
 }
 
 // parsed returns the object of a text.
