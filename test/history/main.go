@@ -120,8 +120,8 @@ func run(ctx context.Context, o options) (err error) {
 	}
 	stop()
 	<-ended
-	r.ReadAll(servers, o.clients)
-	return errors.Join(disturbed, conclude(o, r.Operations(), &result))
+	unread := r.ReadAll(ctx, servers, o.clients)
+	return errors.Join(disturbed, unread, conclude(o, r.Operations(), &result))
 }
 
 // disturb causes a fault, and waits until all machines are healthy.

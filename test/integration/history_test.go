@@ -44,7 +44,7 @@ func (s *story) historyVerb(ts *testscript.TestScript, neg bool, args []string) 
 		h := s.history
 		s.history = nil
 		h.stop()
-		h.record.ReadAll(h.servers, historyClients)
+		ts.Check(h.record.ReadAll(context.Background(), h.servers, historyClients))
 		s.judgeHistory(ts, h.record.Operations())
 	default:
 		ts.Fatalf("history: start MACHINE… once, then next, then stop")

@@ -6,6 +6,7 @@ package register
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"sync"
@@ -118,17 +119,41 @@ func (r *Record) NextRound(ctx context.Context, servers []kubernetes.Interface) 
 	return nil
 }
 
-// ReadAll reads every register again, from every API server. The numbers of its clients follow the
-// given number.
-func (r *Record) ReadAll(servers []kubernetes.Interface, clients int) {
+// readLimit bounds the last reads at an API server, in the machines' time.
+const readLimit = 5 * time.Minute
+
+// ReadAll reads every register again, from every API server, and repeats a read without an answer:
+// without the last value of a register, the loss of its last write has no witness. The numbers of
+// its clients follow the given number. It fails if a server does not answer for all registers
+// within five minutes of the machines' time; the other reads are in the history.
+func (r *Record) ReadAll(ctx context.Context, servers []kubernetes.Interface, clients int) error {
+	ctx, cancel := context.WithTimeout(ctx, r.clock.Outside(readLimit))
+	defer cancel()
+	failed := make([]error, len(servers))
+	var reading sync.WaitGroup
 	for n, server := range servers {
 		c := &client{number: clients + n, record: r, seen: map[string]*core.ConfigMap{}}
-		for round := range r.round.Load() + 1 {
-			for i := range perRound {
-				c.ask(server, Operation{Client: c.number, Register: registerName(int(round), i), Kind: Read})
+		reading.Go(func() { failed[n] = c.readAll(ctx, server) })
+	}
+	reading.Wait()
+	return errors.Join(failed...)
+}
+
+// readAll reads every register from an API server until it answers.
+func (c *client) readAll(ctx context.Context, server kubernetes.Interface) error {
+	for round := range c.record.round.Load() + 1 {
+		for i := range perRound {
+			o := Operation{Client: c.number, Register: registerName(int(round), i), Kind: Read}
+			for c.ask(server, o) == Unknown {
+				select {
+				case <-time.After(c.record.clock.Outside(pace)):
+				case <-ctx.Done():
+					return fmt.Errorf("register %s: an API server has not answered the last read: %w", o.Register, context.Cause(ctx))
+				}
 			}
 		}
 	}
+	return nil
 }
 
 func register(name, value, version string) *core.ConfigMap {

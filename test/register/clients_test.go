@@ -1,0 +1,68 @@
+package register
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"path"
+	"sync"
+	"testing"
+
+	core "k8s.io/api/core/v1"
+	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+
+	"github.com/orlop-os/orlop/vm"
+)
+
+// server returns an API server at which the first reads of each register fail.
+func server(t *testing.T, failures int) kubernetes.Interface {
+	t.Helper()
+	var mu sync.Mutex
+	asked := map[string]int{}
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		mu.Lock()
+		defer mu.Unlock()
+		name := path.Base(r.URL.Path)
+		if asked[name]++; asked[name] <= failures {
+			w.WriteHeader(http.StatusServiceUnavailable)
+			return
+		}
+		w.Header().Set("Content-Type", "application/json")
+		if err := json.NewEncoder(w).Encode(core.ConfigMap{
+			TypeMeta: meta.TypeMeta{Kind: "ConfigMap", APIVersion: "v1"}, ObjectMeta: meta.ObjectMeta{Name: name}, Data: map[string]string{field: "last"},
+		}); err != nil {
+			t.Error(err)
+		}
+	}))
+	t.Cleanup(s.Close)
+	return kubernetes.NewForConfigOrDie(&rest.Config{Host: s.URL, QPS: -1})
+}
+
+// TestReadAll checks that the last value of each register is read from each API server, after
+// failures as well, and that a register without an answer is an error.
+func TestReadAll(t *testing.T) {
+	r := NewRecord(vm.Clock{})
+	r.round.Store(1)
+	if err := r.ReadAll(t.Context(), []kubernetes.Interface{server(t, 0), server(t, 1)}, 4); err != nil {
+		t.Fatal(err)
+	}
+	last := map[int]int{}
+	for _, o := range r.Operations() {
+		if o.Answer == Done && o.Value == "last" {
+			last[o.Client]++
+		}
+	}
+	if len(last) != 2 || last[4] != 2*perRound || last[5] != 2*perRound {
+		t.Errorf("values by client: %v", last)
+	}
+	enough := errors.New("enough")
+	ctx, cancel := context.WithCancelCause(t.Context())
+	cancel(enough)
+	if err := r.ReadAll(ctx, []kubernetes.Interface{server(t, 0), server(t, 1)}, 6); !errors.Is(err, enough) {
+		t.Errorf("without an answer of a server: %v", err)
+	}
+}
