@@ -95,10 +95,10 @@ func (p *prober) run(ctx context.Context, now observation) {
 		return
 	}
 	p.last = time.Now()
-	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
+	ctx, cancel := context.WithTimeout(ctx, seriesTimeout)
 	defer cancel()
 	var all sync.WaitGroup
-	p.refused, p.classified, p.unconverted = refusal{}, nil, map[string]string{}
+	p.refused, p.classified = refusal{}, nil
 	if len(now.webhooks) > 0 || now.bindings {
 		all.Go(func() { p.refused = p.create(ctx) })
 	}
@@ -112,6 +112,8 @@ func (p *prober) run(ctx context.Context, now observation) {
 // create checks whether a component of the system may create an object in kube-system, with a dry
 // run.
 func (p *prober) create(ctx context.Context) refusal {
+	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
+	defer cancel()
 	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "orlop-probe", Namespace: metav1.NamespaceSystem}}
 	if _, err := p.accounts.CoreV1().ServiceAccounts(account.Namespace).Create(ctx, account, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}}); err != nil {
 		return parse(err.Error())
@@ -143,7 +145,9 @@ func (p *prober) classify(ctx context.Context) []classification {
 const maxReads = 4
 
 // read returns the definitions with objects that the server cannot read, because the call of their
-// converter fails: one object in each served version, of which at most one version is stored.
+// converter fails: one object in each served version, of which at most one version is stored. The
+// other converters can be so slow that a definition is not read before ctx ends. It retains its
+// earlier result then.
 func (p *prober) read(ctx context.Context, definitions []conversion) map[string]string {
 	var mu sync.Mutex
 	var all sync.WaitGroup
@@ -151,20 +155,36 @@ func (p *prober) read(ctx context.Context, definitions []conversion) map[string]
 	places := make(chan struct{}, maxReads)
 	for _, d := range definitions {
 		all.Go(func() {
-			places <- struct{}{}
-			defer func() { <-places }()
-			for _, path := range d.reads {
-				if why := p.readOne(ctx, path); why != "" {
-					mu.Lock()
-					defer mu.Unlock()
-					out[d.definition] = why
-					return
-				}
+			why, known := "", false
+			select {
+			case places <- struct{}{}:
+				why, known = p.readVersions(ctx, d.reads)
+				<-places
+			case <-ctx.Done():
+			}
+			if !known {
+				why = p.unconverted[d.definition]
+			}
+			if why != "" {
+				mu.Lock()
+				defer mu.Unlock()
+				out[d.definition] = why
 			}
 		})
 	}
 	all.Wait()
 	return out
+}
+
+// readVersions returns why the server cannot convert an object of one of the collections, or "".
+// known is false if ctx has ended before.
+func (p *prober) readVersions(ctx context.Context, collections []string) (why string, known bool) {
+	for _, path := range collections {
+		if why := p.readOne(ctx, path); why != "" {
+			return why, true
+		}
+	}
+	return "", ctx.Err() == nil
 }
 
 // conversionFailed is an error of upstream's converter (apiextensions-apiserver,
@@ -189,11 +209,11 @@ func (p *prober) readOne(ctx context.Context, collection string) string {
 }
 
 // metadata reads the metadata of objects as kind; the server converts them first. why is the error
-// of the converter.
+// of the converter; empty if ctx has ended.
 func (p *prober) metadata(ctx context.Context, kind, path string) (body []byte, why string) {
 	status, _, body, err := get(ctx, p.server, p.host+path, "application/json;g=meta.k8s.io;v=v1;as="+kind)
 	switch {
-	case errors.Is(err, context.DeadlineExceeded):
+	case errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil:
 		return nil, fmt.Sprintf("no answer within %v", probeTimeout)
 	case err != nil:
 		return nil, ""
@@ -213,7 +233,10 @@ func (p *prober) metadata(ctx context.Context, kind, path string) (body []byte, 
 // maxAnswer bounds the part of an answer that is read.
 const maxAnswer = 1 << 20
 
+// get sends a request, and waits at most probeTimeout for its answer.
 func get(ctx context.Context, client *http.Client, url, accept string) (status int, header http.Header, body []byte, err error) {
+	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
+	defer cancel()
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
 		return 0, nil, nil, err

@@ -1,11 +1,13 @@
 package extensions
 
 import (
+	"context"
 	"fmt"
 	"maps"
 	"net/http"
 	"net/http/httptest"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -65,6 +67,55 @@ func TestProber(t *testing.T) {
 	const tls = `Post "https://dead.default.svc:443/?timeout=30s": tls: failed to verify certificate: x509: certificate signed by unknown authority`
 	if want := map[string]string{"things": tls, "cached": tls, "partial": "0 objects, expected 1"}; !maps.Equal(p.unconverted, want) {
 		t.Errorf("not converted: %v, want %v", p.unconverted, want)
+	}
+}
+
+// TestSlowConverters checks that a definition which waited for slow converters of others until the
+// series ended is not named for that, and that it retains its earlier result.
+func TestSlowConverters(t *testing.T) {
+	var reading sync.WaitGroup
+	reading.Add(maxReads)
+	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		reading.Done() // no more than maxReads are read
+		<-r.Context().Done()
+	}))
+	defer server.Close()
+	p := &prober{server: server.Client(), host: server.URL, unconverted: map[string]string{}}
+	var definitions []conversion
+	for n := range 3 * maxReads {
+		name := fmt.Sprint("d", n)
+		definitions = append(definitions, conversion{name, backend{}, []string{"/" + name}})
+		if n%2 == 0 {
+			p.unconverted[name] = "it failed before"
+		}
+	}
+	want := maps.Clone(p.unconverted)
+	ctx, cancel := context.WithDeadline(t.Context(), time.Now().Add(time.Minute))
+	defer cancel()
+	ended := endsWith{ctx, make(chan struct{})}
+	go func() {
+		reading.Wait()
+		close(ended.done)
+	}()
+	if got := p.read(ended, definitions); !maps.Equal(got, want) {
+		t.Errorf("%v, want %v", got, want)
+	}
+}
+
+// endsWith is a context whose deadline passes when the test decides.
+type endsWith struct {
+	context.Context
+	done chan struct{}
+}
+
+func (c endsWith) Done() <-chan struct{} { return c.done }
+
+func (c endsWith) Err() error {
+	select {
+	case <-c.done:
+		return context.DeadlineExceeded
+	default:
+		return nil
 	}
 }
 

@@ -41,9 +41,10 @@ const (
 	// checked.
 	terminatingLimit = time.Minute
 	// probeInterval is the time between two series of requests as the system; probeTimeout bounds
-	// each request.
+	// each request, and seriesTimeout the series, during which no other obstacle is found.
 	probeInterval = time.Minute
 	probeTimeout  = 35 * time.Second // a webhook may take 30 s
+	seriesTimeout = 2 * probeTimeout
 )
 
 // Run checks the extensions until ctx is done. loopback returns the server's privileged connection
