@@ -54,6 +54,12 @@ func TestCompare(t *testing.T) {
 	if unfinished := (&scaleFigures{Runs: []scaleRun{{Nodes: 1000, Pods: 5000}}}).values(); len(unfinished) != 0 {
 		t.Errorf("figures of a load that did not happen: %v", unfinished)
 	}
+	failed := &scaleFigures{outcome: outcome{Error: "the load has failed"}, Runs: []scaleRun{
+		{Nodes: 200, API: []verbLatency{{Verb: "PUT", P99Ms: 500}}}, {Nodes: 1000, API: []verbLatency{{Verb: "PUT", P99Ms: 1}}},
+	}}
+	if v := failed.values(); v["scale.200.put_p99_ms"] != 500 || len(v) != 3 {
+		t.Errorf("figures of a load that failed: %v", v)
+	}
 	var out strings.Builder
 	if err := targets.Write(&out, "go run ./test/clusterbench -only blackout,scale -pairs 2", results(list, "0.1.0")); err != nil {
 		t.Fatal(err)
