@@ -61,6 +61,9 @@ func TestSettings(t *testing.T) {
 	if loop == nil || !slices.Equal(strings.Fields(loop[1]), modules) {
 		t.Errorf("main loads %q, the initramfs has %q", loop, modules)
 	}
+	if !regexp.MustCompile(`(?m)^waiter .* \|\| poweroff -f`).MatchString(main) {
+		t.Error("main prints a time of the API server if it does not answer")
+	}
 	for _, name := range hyperNames {
 		if !strings.Contains(main, " "+name+" --") {
 			t.Errorf("main does not start %s", name)

@@ -1,5 +1,5 @@
-// Command waiter waits until a URL answers with status 200, and fails after 150 seconds. It does
-// not verify the server: the address is the guest's own.
+// Command waiter waits until a URL answers with status 200, and fails after 600 attempts, which take
+// 150 seconds or more. It does not verify the server: the address is the guest's own.
 package main
 
 import (
