@@ -238,15 +238,15 @@ func values(document []byte, before int) (all [][]byte, err error) {
 	if line > 0 {
 		return nil, fmt.Errorf("line %d has a merge key (<<) after a field that it replaces; write the merge key first", before+line)
 	}
-	// The strict decoder also rejects a merged field that its mapping overrides, which loses nothing.
+	// The strict decoder also rejects a mapping that overrides a merged field, without any loss.
 	if _, err := yaml.YAMLToJSONStrict(document); err != nil && !merges {
 		return nil, fmt.Errorf("the document that begins in line %d has a field that occurs twice", before+1)
 	}
 	return [][]byte{content}, nil
 }
 
-// lateMerge returns the line of the first merge key (<<) below a node whose fields replace an
-// earlier field of its mapping, or 0, and reports whether there is any merge key.
+// lateMerge returns the line of the first merge key (<<) below a node that replaces an earlier
+// field of its mapping, or 0, and reports whether there is any merge key.
 func lateMerge(n *goyaml.Node) (line int, merges bool) {
 	earlier := map[string]bool{}
 	for i, child := range n.Content {
@@ -273,7 +273,7 @@ func lateMerge(n *goyaml.Node) (line int, merges bool) {
 }
 
 // fieldNames adds the names of the fields of a merged value: a mapping, an alias, or a sequence of
-// both. seen holds the nodes whose names were added.
+// both. seen holds the nodes that were visited.
 func fieldNames(n *goyaml.Node, names map[string]bool, seen map[*goyaml.Node]bool) {
 	if n == nil || seen[n] {
 		return

@@ -206,9 +206,9 @@ func TestLosses(t *testing.T) {
 	s.expect("it is lost once", "apply ConfigMap web/lost", 0, 0)
 }
 
-// TestLossWhoseRepairFails checks that a lost object whose creation is refused is lost once: it is
+// TestRefusedRepair checks that refused creations of a lost object are a single loss: the object is
 // created as soon as it is accepted.
-func TestLossWhoseRepairFails(t *testing.T) {
+func TestRefusedRepair(t *testing.T) {
 	s := newSite(t)
 	s.addon.Manifests = []string{"{apiVersion: v1, kind: ConfigMap, metadata: {name: lost}}"}
 	s.expect("it is made", "apply ConfigMap web/lost", 0, 0)

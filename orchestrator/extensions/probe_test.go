@@ -102,7 +102,7 @@ func TestSlowConverters(t *testing.T) {
 	}
 }
 
-// endsWith is a context whose deadline passes when the test decides.
+// endsWith is a context with a deadline that passes when the test decides.
 type endsWith struct {
 	context.Context
 	done chan struct{}

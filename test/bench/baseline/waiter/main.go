@@ -1,4 +1,4 @@
-// Command waiter waits until a URL answers with status 200, and fails after 600 attempts, which take
+// Command waiter waits until a URL answers with status 200. It fails after 600 attempts, which take
 // 150 seconds or more. It does not verify the server: the address is the guest's own.
 package main
 
