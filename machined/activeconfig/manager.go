@@ -68,8 +68,8 @@ type Active struct {
 	// TrialEnd is the deadline of the trial, at which the previous configuration becomes active
 	// again; zero if this configuration is not on trial
 	TrialEnd time.Time
-	// Overdue reports that the trial ended before this boot, and that its revert has failed. Such a
-	// trial is reverted as soon as possible, and cannot be confirmed.
+	// Overdue reports that the trial ended before this boot, and that the revert has failed. The
+	// revert is tried again, and the trial cannot be confirmed.
 	Overdue bool
 	// Tried are the earlier configurations of the same trial, which were not confirmed.
 	Tried []*config.Config

@@ -76,9 +76,9 @@ func (m *Manager) LoadAtBoot(adopt bool) (a Active, from, by string, err error) 
 	return a, from, by, err
 }
 
-// leaveUnusable reverts the trial of a configuration that this version cannot read, and returns the
-// result as LoadAtBoot does. The history gets the end of the trial here: the tried documents are
-// not in the history, so an entry for the previous documents would not differ from the one before.
+// leaveUnusable reverts the trial of an unreadable configuration, and returns the result as
+// LoadAtBoot does. The history gets the end of the trial here: the tried documents are
+// not in the history, so an entry for the previous documents would not differ from the last entry.
 func (m *Manager) leaveUnusable(tried Active) (a Active, from, by string, err error) {
 	by = "the boot, after an unusable trial"
 	text, unread := os.ReadFile(m.deps.Store.Current())
@@ -131,8 +131,8 @@ func (m *Manager) WatchTrial(ctx context.Context) {
 	}
 }
 
-// deferred returns the active configuration with a later end of the trial that should have ended at
-// a time. The configuration is unchanged if a client has ended or replaced that trial.
+// deferred returns the active configuration with a later end of the trial with this end. The
+// configuration is unchanged if a client has ended or replaced the trial.
 func deferred(a Active, end time.Time) Active {
 	if a.TrialEnd.Equal(end) {
 		a.TrialEnd = time.Now().Add(trialRetry)
@@ -175,7 +175,7 @@ func (m *Manager) revertTrial(until time.Time) (left restoration, err error) {
 	if a.Config == nil {
 		return left, nil
 	}
-	// nil: this version cannot read the tried configuration, so nothing of it took effect
+	// nil: this version cannot read the tried configuration, so no field took effect
 	all := slices.DeleteFunc(append(slices.Clone(tried.Tried), tried.Config), func(c *config.Config) bool { return c == nil })
 	if slices.ContainsFunc(all, func(c *config.Config) bool { return transition.NeedsReboot(c, a.Config) }) {
 		return left, m.deps.Reboot("to revert the kernel parameters or modules of a configuration on trial")

@@ -115,7 +115,7 @@ func TestOverdueTrial(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			// a file that cannot be read
+			// an unreadable file
 			if err := errors.Join(os.Remove(record), os.Mkdir(record, 0o700)); err != nil {
 				t.Fatal(err)
 			}

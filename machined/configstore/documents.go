@@ -105,8 +105,7 @@ func hasDigest(name string, digests []string) (bool, error) {
 	return content != nil && slices.Contains(digests, digest(content)), err
 }
 
-// MaybeOnTrial reports whether the active configuration is on trial, or whether that is unknown
-// because STATE cannot be read.
+// MaybeOnTrial reports whether the active configuration is on trial, or STATE cannot be read.
 func (s Store) MaybeOnTrial() bool {
 	_, trying, err := s.trial()
 	return trying || err != nil
@@ -218,16 +217,17 @@ func (s Store) DropStaged() error {
 
 // Changed is the result of Boot.
 type Changed struct {
-	Returned bool         // an unconfirmed trial was reverted
-	Staged   bool         // the staged configuration became active
-	Trial    *StagedTrial // its trial; nil if no staged configuration became active, or if it has none
+	Returned bool // an unconfirmed trial was reverted
+	Staged   bool // the staged configuration became active
+	// Trial is nil without a staged configuration that became active on trial.
+	Trial *StagedTrial
 	// the active configuration is on a trial that ended before this boot: its revert has failed
 	Overdue bool
 }
 
 // Boot performs the pending changes at boot and reports them, also together with an error: it
 // reverts an unconfirmed trial, and, if adopt is true, activates the staged configuration. A staged
-// configuration with a trial is active in this boot only: the next one reverts it. After a power
+// configuration with a trial is active in this boot only: the next boot reverts it. After a power
 // cut between the steps, the next boot performs the remaining steps.
 func (s Store) Boot(adopt bool) (c Changed, err error) {
 	if c.Returned, err = s.RevertTrial(); err != nil {
@@ -256,7 +256,7 @@ func (s Store) Boot(adopt bool) (c Changed, err error) {
 }
 
 // recordTrial stores the record of the trial of the staged configuration, before the configuration
-// is active. The record is valid only with it.
+// is active. The record is valid only with the active configuration of its digest.
 func (s Store) recordTrial(t StagedTrial) error {
 	present, err := read(s.current())
 	if err != nil {

@@ -157,8 +157,9 @@ func TestBootOfTrial(t *testing.T) {
 // if the active configuration is on trial.
 func TestBootFails(t *testing.T) {
 	for name, c := range map[string]struct {
-		have   content
-		broken string // replaced by a directory that is not empty: neither read, renamed nor removed
+		have content
+		// broken is replaced by a directory with a file: neither read, renamed nor removed
+		broken string
 		want   Changed
 		active string
 	}{

@@ -274,7 +274,7 @@ func wholeBuckets(n int64) int64 {
 	return (n + page - 1) / page * page
 }
 
-// roundedSysctl returns the value that the kernel gives a parameter after a write of this value. A
+// roundedSysctl returns the value of a parameter after a write of a value. A
 // value that the kernel rounds would differ from the value read back, and would be set again at
 // every reconciliation: the kernel would move all entries to a new hash table each time.
 func roundedSysctl(name, value string) string {

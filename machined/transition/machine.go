@@ -48,8 +48,8 @@ const hugePage = 2 * mib
 
 // memorySysctls are the kernel parameters that take memory from the system, with the bytes for each
 // unit of their values. The kernel begins to reclaim at half as much again as vm.min_free_kbytes
-// (__setup_per_zone_wmarks in mm/page_alloc.c), and allocates a pointer for each bucket of connection
-// tracking at once.
+// (__setup_per_zone_wmarks in mm/page_alloc.c), and allocates a pointer for each bucket of the
+// connection table at once.
 var memorySysctls = []struct {
 	name string
 	unit int64

@@ -50,7 +50,7 @@ func (k *reconciler) isLost(o Object) bool {
 }
 
 // recordRestored counts the loss of a missing object that was created again. An object that cannot
-// be created is lost once, however often its creation is tried.
+// be created is lost once, regardless of the number of attempts.
 func (k *reconciler) recordRestored(o Object, now time.Time) {
 	if !k.isLost(o) {
 		return

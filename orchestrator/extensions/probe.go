@@ -146,8 +146,8 @@ const maxReads = 4
 
 // read returns the definitions with objects that the server cannot read, because the call of their
 // converter fails: one object in each served version, of which at most one version is stored. The
-// other converters can be so slow that a definition is not read before ctx ends. It retains its
-// earlier result then.
+// other converters can be so slow that a definition is not read before ctx ends; its
+// earlier result remains then.
 func (p *prober) read(ctx context.Context, definitions []conversion) map[string]string {
 	var mu sync.Mutex
 	var all sync.WaitGroup

@@ -70,8 +70,8 @@ func TestProber(t *testing.T) {
 	}
 }
 
-// TestSlowConverters checks that a definition which waited for slow converters of others until the
-// series ended is not named for that, and that it retains its earlier result.
+// TestSlowConverters lets a definition wait for slow converters of other definitions until the
+// series ends: the definition retains its earlier result.
 func TestSlowConverters(t *testing.T) {
 	var reading sync.WaitGroup
 	reading.Add(maxReads)
@@ -102,7 +102,7 @@ func TestSlowConverters(t *testing.T) {
 	}
 }
 
-// endsWith is a context with a deadline that passes when the test decides.
+// endsWith is a context with a deadline under control of the test.
 type endsWith struct {
 	context.Context
 	done chan struct{}

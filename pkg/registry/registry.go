@@ -111,7 +111,7 @@ func (s Source) repository() (*remote.Repository, error) {
 	transport := &http.Transport{
 		DialContext: (&net.Dialer{Timeout: answerTimeout}).DialContext, TLSHandshakeTimeout: answerTimeout, ResponseHeaderTimeout: answerTimeout,
 		IdleConnTimeout: answerTimeout,
-		// The size and the digest of an answer are those of the content without compression.
+		// The size and the digest of an answer belong to the content without compression.
 		DisableCompression: true,
 	}
 	if repository.PlainHTTP = s.PlainHTTP; !s.PlainHTTP {

@@ -45,7 +45,7 @@ var Bounds = []Bound{
 }
 
 // Number returns the number of a value with a single number, as the kernel reads it (proc_get_long
-// in kernel/sysctl.c): decimal, octal after 0, hexadecimal after 0x, with blanks before or after it.
+// in kernel/sysctl.c): decimal, octal after 0, hexadecimal after 0x, with blanks around.
 // Any other value is an error: a sign, several numbers, of which the kernel takes the first one, or
 // a number from 2^64 on.
 func Number(value string) (uint64, error) {
@@ -63,7 +63,7 @@ func Number(value string) (uint64, error) {
 }
 
 // TooLow returns why a value of a parameter is too low for the system, and the least value; "" if
-// it is not. It also reports a value that is not a single number (Number).
+// the value is high enough. A value without a single number (Number) is too low.
 func TooLow(name, value string) (reason string, least uint64) {
 	i := slices.IndexFunc(Bounds, func(b Bound) bool { return b.Name == Canonical(name) })
 	if i < 0 {

@@ -90,7 +90,7 @@ func TestTooLow(t *testing.T) {
 	}
 }
 
-// TestNumber compares the numbers with those that the kernel reads.
+// TestNumber compares the numbers with the kernel's.
 func TestNumber(t *testing.T) {
 	for value, want := range map[string]uint64{
 		"0": 0, "7": 7, "010": 8, "0x1F": 31, "0X1f": 31, " 99999": 99999, "\t9 ": 9,

@@ -74,7 +74,7 @@ func (f *scaleFigures) values() values {
 	v := values{}
 	for i, r := range f.Runs {
 		name := fmt.Sprintf("scale.%d.", r.Nodes)
-		// An error ends the last run. Without its whole load, the API server answers faster.
+		// An error ends the last run. Under an incomplete load, the API server answers faster.
 		if failed := f.Error != "" && i == len(f.Runs)-1; failed || r.API == nil {
 			continue
 		}

@@ -121,7 +121,7 @@ func checkManifest(response *http.Response, t target, mediaType string, whole bo
 	return checkContent(content, mediaType)
 }
 
-// checkEncoding rejects a content with an encoding, such as gzip, which the request excludes.
+// checkEncoding rejects a content with an encoding, such as gzip. The request excludes encodings.
 func checkEncoding(response *http.Response) error {
 	encoding := response.Header.Get("Content-Encoding")
 	if encoding == "" || strings.EqualFold(encoding, "identity") {

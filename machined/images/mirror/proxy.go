@@ -160,8 +160,8 @@ func (t *proxy) pause(up Upstream) (until time.Time) {
 	return until
 }
 
-// pauseUntilAnswer is pause for a registry that does not answer. A registry that is only slow,
-// because it first fetches an image itself, ends the pause by its answer to a request for /v2/.
+// pauseUntilAnswer pauses a registry that does not answer. A registry can be slow because it
+// fetches an image first; its answer to a request for /v2/ ends the pause.
 func (t *proxy) pauseUntilAnswer(up Upstream) {
 	until := t.pause(up)
 	panics.Go("mirror "+up.Name, func() {
