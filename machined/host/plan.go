@@ -245,7 +245,8 @@ var conntrackNames = map[string]bool{conntrackMax: true, conntrackBuckets: true,
 // two with the kernel's own maximum.
 //
 // The maximum of the operator can be far above the entries for which the machine has memory, and
-// the kernel allocates all buckets at once. So the table is not larger than those entries need.
+// the kernel allocates all buckets at once. So the table has at most the
+// buckets for the entries that fit.
 func conntrack(c Config, f Facts) []Sysctl {
 	const perCPU, least, most = 32768, 131072, 1 << 20
 	const perBucket, entrySize = 4, 256 // struct nf_conn has at least as many bytes

@@ -54,8 +54,9 @@ func Apid() supervise.Service {
 // a row that hang (orchestrator/process), and the others.
 const componentsGracePeriod = 20 * time.Second
 
-// Kubernetes returns the services of a node. All start at once and wait for each other inside,
-// because most of their start needs no other service.
+// Kubernetes returns the services of a node. All start at once, except that orchestrator-node
+// starts after containerd, and wait for each other inside, because most of their start needs no
+// other service.
 func Kubernetes(controlPlane bool) []supervise.Service {
 	list := []supervise.Service{{
 		Name: nodespec.ServiceContainerd,

@@ -225,7 +225,7 @@ func (a upstreamTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 }
 
 // watchedBody is the body of an answer. It pauses and reports a registry that is too slow, or that
-// answers with another content. Such a registry answers a request for /v2/ at once, so the pause
+// answers with another content. The registry still answers a request for /v2/ at once, so the pause
 // does not end early: the next attempt of the client would get the same body.
 type watchedBody struct {
 	io.ReadCloser
