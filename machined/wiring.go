@@ -22,6 +22,7 @@ import (
 	"github.com/orlop-os/orlop/machined/logship"
 	"github.com/orlop-os/orlop/machined/membership"
 	"github.com/orlop-os/orlop/machined/network"
+	"github.com/orlop-os/orlop/machined/ownership"
 	"github.com/orlop-os/orlop/machined/pods"
 	"github.com/orlop-os/orlop/machined/power"
 	"github.com/orlop-os/orlop/machined/seed"
@@ -323,7 +324,8 @@ func newActiveConfig(m *machine) *activeconfig.Manager {
 		InMemory:       m.system.inMemory(),
 		Network:        activeconfig.Network{Config: m.domains.network.Config, State: m.domains.network.State},
 		Seed: activeconfig.SeedDeps{
-			Find: func(ctx context.Context) (*seed.Document, error) { return seed.Find(ctx, m.domains.disks.Prober()) },
+			Find:  func(ctx context.Context) (*seed.Document, error) { return seed.Find(ctx, m.domains.disks.Prober()) },
+			Owner: ownership.Owner,
 			Check: func(ctx context.Context, next *config.Config) error {
 				if err := m.config.facts.checkMachine(next); err != nil {
 					return err

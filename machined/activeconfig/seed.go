@@ -18,6 +18,9 @@ import (
 type SeedDeps struct {
 	// Find reads the configuration of a labelled medium; nil without a medium.
 	Find func(context.Context) (*seed.Document, error)
+	// Owner returns the CAs in PEM of the operator that claimed the machine; empty if the machine is
+	// unclaimed (ownership.Owner).
+	Owner func() ([]byte, error)
 	// Check rejects a configuration that this machine cannot run at present.
 	Check func(context.Context, *config.Config) error
 	// MissingLinks returns the links of a configuration that the machine does not have, and its
@@ -72,7 +75,7 @@ func (m *Manager) adopt(ctx context.Context, d seed.Document) error {
 	if len(problems) > 0 {
 		return problems
 	}
-	own, err := ownership.Owner()
+	own, err := m.deps.Seed.Owner()
 	if err != nil {
 		return err
 	}
