@@ -457,6 +457,28 @@ func TestRecordIsBounded(t *testing.T) {
 	}
 }
 
+// TestReasonIsOneLine checks that the reason of a call is one line in both records, also if the
+// error has several lines: the audit log has a line per call.
+func TestReasonIsOneLine(t *testing.T) {
+	l := recording(t, audit.DefaultSize)
+	g := interceptorOf(l)
+	joined := errors.Join(errors.New("cannot write:\r\n  no space left"), errors.New("cannot unmount")).Error()
+	const want = "cannot write: no space left; cannot unmount"
+	ctx := callBy(t, "CN=admin,O=orlop:admin", "admin")
+	for _, code := range []codes.Code{codes.Internal, codes.FailedPrecondition} { // it failed; it did not start
+		if err := g.do(ctx, api.Machine_Reboot_FullMethodName, status.Error(code, joined)); status.Code(err) != code {
+			t.Errorf("%v", err)
+		}
+	}
+	l.recordRefusal(&api.RecordRefusalRequest{Subject: "CN=eye", Role: "reader", Method: api.Machine_Reset_FullMethodName, Outcome: "PermissionDenied", Reason: joined})
+	if got := brief(audittest.Entries(t, l.changes, "")); got != "admin Machine/Reboot Internal "+want {
+		t.Errorf("changes: %q", got)
+	}
+	if got := brief(audittest.Entries(t, l.refused, audit.Refused)); got != "admin Machine/Reboot FailedPrecondition "+want+"\nreader Machine/Reset PermissionDenied "+want {
+		t.Errorf("rejected calls: %q", got)
+	}
+}
+
 // TestRefusedLimit checks that repeated rejected calls do not fill the record, and that each of
 // them is counted, however many callers there are.
 func TestRefusedLimit(t *testing.T) {
