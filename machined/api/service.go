@@ -59,7 +59,7 @@ func (s processService) Restart(ctx context.Context, r *api.RestartServiceReques
 // component.
 func noService(all []supervise.Status, name string) error {
 	if owner := serviceOf(all, name); owner != "" {
-		return status.Errorf(codes.FailedPrecondition, "service: %s is a component of service %s and has no process of its own; "+
+		return status.Errorf(codes.FailedPrecondition, "service: %s is a component of service %s and does not restart alone; "+
 			"restart the service with all its components: orlopctl service restart %s", name, owner, owner)
 	}
 	var names []string
