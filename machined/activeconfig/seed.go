@@ -18,8 +18,8 @@ import (
 type SeedDeps struct {
 	// Find reads the configuration of a labelled medium; nil without a medium.
 	Find func(context.Context) (*seed.Document, error)
-	// Owner returns the CAs in PEM of the operator that claimed the machine; empty if the machine is
-	// unclaimed (ownership.Owner).
+	// Owner returns the CAs in PEM of the operator that claimed the machine; empty if the machine
+	// is unclaimed (ownership.Owner).
 	Owner func() ([]byte, error)
 	// Check rejects a configuration that this machine cannot run at present.
 	Check func(context.Context, *config.Config) error

@@ -465,7 +465,8 @@ func TestReasonIsOneLine(t *testing.T) {
 	joined := errors.Join(errors.New("cannot write:\r\n  no space left"), errors.New("cannot unmount")).Error()
 	const want = "cannot write: no space left; cannot unmount"
 	ctx := callBy(t, "CN=admin,O=orlop:admin", "admin")
-	for _, code := range []codes.Code{codes.Internal, codes.FailedPrecondition} { // it failed; it did not start
+	// The first code is of a call that failed, the second of a call that did not start.
+	for _, code := range []codes.Code{codes.Internal, codes.FailedPrecondition} {
 		if err := g.do(ctx, api.Machine_Reboot_FullMethodName, status.Error(code, joined)); status.Code(err) != code {
 			t.Errorf("%v", err)
 		}
