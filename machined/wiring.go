@@ -85,7 +85,7 @@ func newDomains(m *machine) domains {
 			},
 		}),
 		packets: firewall.NewFilter(newSetRules(m)),
-		network: newNetwork(m.reports.events.Add),
+		network: newNetwork(m.reports.events.Add, m.system.kernel.LoadModules),
 		clock:   newClock(m.reports.events.LogConsole),
 	}
 }
@@ -95,7 +95,7 @@ func newSetRules(m *machine) firewall.SetRules {
 }
 
 // newNetwork makes the controller of the network with its cells.
-func newNetwork(event func(source, kind, message string)) converge.Network {
+func newNetwork(event func(source, kind, message string), loadModules func(names ...string) error) converge.Network {
 	n := converge.Network{Config: cell.New(network.Config{}), State: cell.New(network.State{}), TimeServers: cell.New([]string(nil))}
 	n.Controller = network.New(network.Deps{
 		Config: n.Config,
@@ -103,6 +103,8 @@ func newNetwork(event func(source, kind, message string)) converge.Network {
 		Files:  network.SystemFiles,
 		Leases: paths.Leases,
 		Log:    func(line string) { event("network", "operation", line) },
+
+		LoadModules: loadModules,
 	})
 	return n
 }

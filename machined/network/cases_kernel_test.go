@@ -48,6 +48,7 @@ func TestGoldenKernel(t *testing.T) {
 			if !rtnltest.Isolate(t) {
 				return
 			}
+			rtnltest.NeedKinds(t, c.needs...)
 			var names []string
 			for _, l := range c.links {
 				names = append(names, l.Name)
@@ -70,5 +71,20 @@ func TestLawsKernel(t *testing.T) {
 	}
 	r := rand.New(rand.NewPCG(7, 7))
 	links := []string{"eth0", "eth1", "eth2"}
-	checkLaws(t, newKernel(t, links...), r, links, 80)
+	checkLaws(t, newKernel(t, links...), r, links, 80, randomStage)
+}
+
+// TestVirtualLawsKernel checks the laws with created links on the kernel.
+func TestVirtualLawsKernel(t *testing.T) {
+	if !rtnltest.Isolate(t) {
+		return
+	}
+	rtnltest.NeedKinds(t, kindBond, kindVLAN)
+	r := rand.New(rand.NewPCG(7, 8))
+	links := []string{"eth0", "eth1", "eth2"}
+	k := newKernel(t, links...)
+	checkLaws(t, k, r, links, 60, randomVirtualStage)
+	for range 20 {
+		checkReturn(t, k, r, links, randomVirtualStage)
+	}
 }

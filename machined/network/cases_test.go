@@ -30,6 +30,7 @@ type testCase struct {
 	// hardware means that the case needs links with the look of hardware, which a namespace cannot
 	// create.
 	hardware bool
+	needs    []string // kinds of links that the kernel must have
 	stages   []stage
 }
 
@@ -88,7 +89,7 @@ func cases() []testCase {
 	}
 	eth0 := func(lc LinkConfig) Config { lc.Name = "eth0"; return Config{Links: []LinkConfig{lc}} }
 	dhcp0 := eth0(LinkConfig{DHCP4: true})
-	return []testCase{
+	return append(virtualCases(), []testCase{
 		{name: "first-boot", hardware: true,
 			links: []Link{card("eth0", "02:00:00:00:00:01"), card("eth1", "02:00:00:00:00:02"), {Name: "wg0", Kind: "wireguard"}, veth("veth1")},
 			stages: []stage{
@@ -145,7 +146,7 @@ func cases() []testCase {
 				Routes: []RouteConfig{route("172.31.0.0/16", "", 0), route("0.0.0.0/0", "172.31.1.1", 0)}})},
 			{says: "a network of its own again", config: eth0(LinkConfig{Addresses: prefixes("172.31.0.7/16"), Routes: []RouteConfig{route("0.0.0.0/0", "172.31.1.1", 0)}})},
 		}},
-	}
+	}...)
 }
 
 // run applies a case to a machine and returns its log.

@@ -29,6 +29,8 @@ type Deps struct {
 	Leases LeaseDir
 	// Log is called with a line for every operation, lease and new problem. It must not block.
 	Log func(line string)
+	// LoadModules loads the kernel modules of created links; nil: the kernel has them.
+	LoadModules func(names ...string) error
 }
 
 // Intervals between readings of the kernel.
@@ -54,7 +56,7 @@ type Controller struct {
 	mtus    formerMTUs
 
 	clients map[int]*client // by the link's index; the controller's goroutine only
-	// the last active lease, by MAC; the controller's goroutine only
+	// the last active lease, by Link.leaseKey; the controller's goroutine only
 	last   map[string]*dhcp.Lease
 	failed []string // of the last round, to log a problem once
 }
@@ -87,6 +89,7 @@ func (c *Controller) Run(ctx context.Context) error {
 		return err
 	}
 	defer kernel.Close()
+	kernel.loadModules = c.deps.LoadModules
 	watcher, err := rtnl.Subscribe() // before the first reading, so that no change is missed
 	if err != nil {
 		return err
@@ -259,6 +262,9 @@ func (c *Controller) runClients(ctx context.Context, cfg Config, have Have, link
 	keep := map[int]bool{}
 	for _, w := range links {
 		i := slices.IndexFunc(have.Links, func(l Link) bool { return l.Index == w.Index })
+		if i < 0 {
+			continue // it does not exist yet
+		}
 		l := have.Links[i]
 		if !w.DHCP4 || !l.Ethernet {
 			continue
@@ -290,11 +296,11 @@ func (c *Controller) runClients(ctx context.Context, cfg Config, have Have, link
 func (c *Controller) startClient(ctx context.Context, l Link, have Have) *client {
 	mac, _ := net.ParseMAC(l.MAC) // it comes from the kernel
 	cl := &client{link: l}
-	remembered, err := c.deps.Leases.Load(l.MAC)
+	remembered, err := c.deps.Leases.Load(l.leaseKey())
 	if err != nil {
 		c.deps.Log(err.Error()) // the client works without it
 	}
-	if last := c.last[l.MAC]; last != nil {
+	if last := c.last[l.leaseKey()]; last != nil {
 		remembered = last
 	}
 	// After a restart of the controller the link still has its address: the address stays while the
@@ -348,7 +354,7 @@ func (c *Controller) recordLease(cl *client) {
 	if lease == cl.lease {
 		return
 	}
-	cl.lease, c.last[cl.link.MAC] = lease, lease
+	cl.lease, c.last[cl.link.leaseKey()] = lease, lease
 	if lease == nil {
 		c.deps.Log(fmt.Sprintf("link %s: the DHCP lease has ended", cl.link.Name))
 	} else {
@@ -358,7 +364,7 @@ func (c *Controller) recordLease(cl *client) {
 		}
 		cl.loggedProblem = problem
 	}
-	if err := c.deps.Leases.Save(cl.link.MAC, lease); err != nil {
+	if err := c.deps.Leases.Save(cl.link.leaseKey(), lease); err != nil {
 		c.deps.Log(err.Error())
 	}
 }

@@ -24,6 +24,11 @@ type Link struct {
 	Driver   string // of the hardware; empty without a driver
 	// Values of the link's sysctls; see sysctls.
 	Sysctls map[string]string
+	// Permanent is the MAC of the hardware, in the form of MAC; empty if it is unknown.
+	Permanent string
+	Own       bool    // the package created it: it has the mark
+	Virtual   Virtual // its definition; empty for a kind that the package does not create
+	Master    string  // name of the link to which it belongs; empty: none
 }
 
 // Physical reports whether it is an Ethernet link with real or virtual hardware.
@@ -56,7 +61,11 @@ type Verb int
 
 // The verbs, in the order in which Diff uses them; see Diff.
 const (
-	SetSysctl Verb = iota + 1
+	DelLink Verb = iota + 1
+	AddLink
+	SetSysctl
+	SetMaster
+	SetVirtual
 	SetLink
 	DelRoute
 	DelAddress
@@ -68,19 +77,22 @@ const (
 
 // Op is a single change, as a value. Kernel.Bind makes it executable.
 type Op struct {
-	Verb    Verb
-	Link    string
-	Index   int
-	Up      bool // SetLink: set up
-	Down    bool // SetLink: set down
-	MTU     int  // SetLink: bytes, 0: unchanged
-	Prefix  netip.Prefix
-	Route   Route
-	Name    string // SetSysctl: the key below net; WriteFile: resolv.conf, hosts or hostname
+	Verb   Verb
+	Link   string
+	Index  int  // negative: the link is created before; its name identifies it
+	Up     bool // SetLink: set up
+	Down   bool // SetLink: set down
+	MTU    int  // SetLink: bytes, 0: unchanged
+	Prefix netip.Prefix
+	Route  Route
+	// SetSysctl: the key below net; WriteFile: resolv.conf, hosts or hostname; SetMaster: the link
+	// to which it belongs, empty for none
+	Name    string
 	Value   string // SetSysctl, SetHostname and WriteFile: the new value
 	Adopted bool   // AddAddress: the address exists, only the mark is new
 	// DelRoute and DelAddress: it has no mark, but came by router advertisement.
 	Advertised bool
+	Change     Change // DelLink, AddLink, SetMaster and SetVirtual
 }
 
 func (o Op) address() Address { return Address{o.Link, o.Index, o.Prefix} }
@@ -92,6 +104,8 @@ func (o Op) String() string {
 		del += ", it came by router advertisement"
 	}
 	switch o.Verb {
+	case DelLink, AddLink, SetMaster, SetVirtual:
+		return o.linkString()
 	case SetSysctl:
 		return fmt.Sprintf("sysctl net/%s = %s", o.Name, o.Value)
 	case SetLink:
@@ -179,7 +193,7 @@ func sysctls(l WantLink) map[string]string {
 // addresses, old addresses (after the new addresses: a link that loses its last IPv4 address loses
 // its routes), new routes, names. It is pure.
 func Diff(have Have, want Want) []Op {
-	ops := diffLinks(have, want)
+	ops, have, want := diffLinks(have, want)
 	// The order of the kernel is arbitrary; sorting makes dry runs repeatable.
 	have.Addresses, have.Routes = sorted(have.Addresses), sorted(have.Routes)
 	have.Foreign, have.Advertised = sorted(have.Foreign), sorted(have.Advertised)
@@ -225,31 +239,6 @@ func Diff(have Have, want Want) []Op {
 // operator could confirm a configuration on trial over them.
 func (w Want) ignoresRA(index int) bool {
 	return slices.ContainsFunc(w.Links, func(l WantLink) bool { return l.Index == index && !l.Loopback && !l.AcceptRA })
-}
-
-func diffLinks(have Have, want Want) []Op {
-	var settings, links []Op
-	for _, w := range want.Links {
-		i := slices.IndexFunc(have.Links, func(l Link) bool { return l.Index == w.Index })
-		if i < 0 {
-			continue // it disappeared after the plan; the kernel sends another event for it
-		}
-		l, set := have.Links[i], sysctls(w)
-		for _, key := range sortedKeys(set) {
-			// A missing key (IPv6 is off) cannot be set.
-			if now, ok := l.Sysctls[key]; ok && now != set[key] {
-				settings = append(settings, Op{Verb: SetSysctl, Link: w.Name, Index: w.Index, Name: key, Value: set[key]})
-			}
-		}
-		// Two operations, up first: an MTU that the hardware rejects must not keep the link down.
-		if !l.Up {
-			links = append(links, Op{Verb: SetLink, Link: w.Name, Index: w.Index, Up: true})
-		}
-		if w.MTU != 0 && w.MTU != l.MTU {
-			links = append(links, Op{Verb: SetLink, Link: w.Name, Index: w.Index, MTU: w.MTU})
-		}
-	}
-	return append(settings, links...)
 }
 
 func diffAddresses(have Have, want Want) []Op {
@@ -300,13 +289,4 @@ func losesIPv4(have Have, want Want, r Route) bool {
 // sorted returns a list in the order of its string forms.
 func sorted[T fmt.Stringer](list []T) []T {
 	return slices.SortedFunc(slices.Values(list), func(a, b T) int { return strings.Compare(a.String(), b.String()) })
-}
-
-func sortedKeys(m map[string]string) []string {
-	keys := make([]string, 0, len(m))
-	for k := range m {
-		keys = append(keys, k)
-	}
-	slices.Sort(keys)
-	return keys
 }

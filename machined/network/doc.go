@@ -11,7 +11,9 @@
 // Other components also create links, addresses and routes: the pod network (cni0, veth pairs), the
 // service proxy (kube-ipvs0), the tunnel between nodes (mesh0). These rules avoid conflicts:
 //
-//   - The package changes only links that the configuration names (up, MTU, sysctls), and lo.
+//   - The package changes only links that the configuration names (up, MTU, sysctls), the hardware
+//     below them, and lo. A link that it creates carries the mark Protocol (79) in IFLA_GROUP from its
+//     creation on; only such a link is deleted or created again.
 //     Without a configuration these are the physical Ethernet links: ARPHRD_ETHER without a kind
 //     (IFLA_INFO_KIND), which every virtual link has. A link that is not named keeps its state, but
 //     hardware that is not named is set down.
@@ -24,9 +26,9 @@
 //
 // # Out of scope
 //
-// The package renames no link, creates no bond, VLAN or bridge, filters no packet, and implements
-// no DHCPv6 (IPv6 is static or by router advertisement). It does not change the generation of
-// link-local addresses (addr_gen_mode): the kernel's default, from the MAC, is stable and known to
-// operators. A static IPv6 address is usable at once, without duplicate address detection
-// (IFA_F_NODAD), because a service that starts at boot cannot bind a tentative address.
+// The package renames no link, filters no packet, and implements no DHCPv6 (IPv6 is static or by
+// router advertisement). It does not change the generation of link-local addresses (addr_gen_mode):
+// the kernel's default, from the MAC, is stable and known to operators. A static IPv6 address is
+// usable at once, without duplicate address detection (IFA_F_NODAD), because a service that starts
+// at boot cannot bind a tentative address.
 package network

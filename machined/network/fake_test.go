@@ -22,57 +22,60 @@ type machine interface {
 //   - The last IPv4 address of a link takes the link's IPv4 routes with it.
 //   - An IPv6 address is on a link once, regardless of its prefix length.
 //   - Hardware rejects an MTU above a limit, and a rejected message has no other effect.
+//   - A new link has the kernel's default settings, and the MTU of its parent. A VLAN needs its
+//     parent, is up only while its parent is, and disappears with its parent.
+//   - A bond takes only a link that is down, sets it up, and gives it its MTU. A link that leaves a
+//     bond is down, and has the MTU from before.
+//   - A link that goes down loses its routes and its IPv6 addresses.
 type fake struct {
 	have    Have
-	mostMTU int // 0: any
+	mostMTU int         // 0: any
+	last    int         // the highest index so far
+	before  map[int]int // MTUs of members before they joined, by index
 }
 
 func newFake(links ...Link) *fake {
-	f := &fake{have: Have{Hostname: "localhost"}}
+	f := &fake{have: Have{Hostname: "localhost"}, before: map[int]int{}}
 	for i, l := range append([]Link{{Name: "lo", Loopback: true, Carrier: true, MTU: 65536}}, links...) {
 		l.Index = i + 1
 		if !l.Loopback {
-			l.Sysctls = map[string]string{
-				"ipv4/conf/" + l.Name + "/promote_secondaries":         "0",
-				"ipv4/conf/" + l.Name + "/ignore_routes_with_linkdown": "0",
-				"ipv6/conf/" + l.Name + "/ignore_routes_with_linkdown": "0",
-				"ipv6/conf/" + l.Name + "/accept_ra":                   "1",
-			}
+			l.Sysctls = defaultSysctls(l.Name)
 		}
 		f.have.Links = append(f.have.Links, l)
+		f.last = l.Index
 	}
 	return f
 }
 
+func defaultSysctls(link string) map[string]string {
+	return map[string]string{
+		"ipv4/conf/" + link + "/promote_secondaries":         "0",
+		"ipv4/conf/" + link + "/ignore_routes_with_linkdown": "0",
+		"ipv6/conf/" + link + "/ignore_routes_with_linkdown": "0",
+		"ipv6/conf/" + link + "/accept_ra":                   "1",
+	}
+}
+
 func (f *fake) Read(Config) (Have, error) {
 	h := f.have
-	h.Links = slices.Clone(h.Links)
-	for i := range h.Links {
-		clone := map[string]string{}
-		for k, v := range h.Links[i].Sysctls {
-			clone[k] = v
-		}
-		h.Links[i].Sysctls = clone
-	}
+	h.Links = cloneLinks(h.Links)
 	h.Addresses, h.Routes, h.Foreign = slices.Clone(h.Addresses), slices.Clone(h.Routes), slices.Clone(h.Foreign)
 	h.Advertised = slices.Clone(h.Advertised)
 	return h, nil
 }
 
 func (f *fake) Do(o Op) error {
+	if l := f.named(o.Link); o.Index < 0 && o.Verb != AddLink && l != nil {
+		if o.Route.Index == o.Index {
+			o.Route.Index = l.Index
+		}
+		o.Index = l.Index
+	}
 	switch o.Verb {
+	case DelLink, AddLink, SetMaster, SetVirtual, SetLink:
+		return f.doLink(o)
 	case SetSysctl:
 		f.link(o.Index).Sysctls[o.Name] = o.Value
-	case SetLink:
-		l := f.link(o.Index)
-		if f.mostMTU != 0 && o.MTU > f.mostMTU {
-			return fmt.Errorf("%v: %w: mtu greater than device maximum", o, unix.EINVAL)
-		}
-		l.Up = l.Up && !o.Down || o.Up
-		l.Carrier = l.Up
-		if o.MTU != 0 {
-			l.MTU = o.MTU
-		}
 	case AddAddress:
 		return f.addAddress(Address{o.Link, o.Index, o.Prefix})
 	case DelAddress:

@@ -50,11 +50,11 @@ func randomStage(r *rand.Rand, links []string) stage {
 
 // checkLaws applies random stages to a machine, with some interruptions, and checks the two laws of
 // a domain: after Diff's operations Diff is empty; a restart after any operation converges.
-func checkLaws(t *testing.T, m machine, r *rand.Rand, links []string, stages int) {
+func checkLaws(t *testing.T, m machine, r *rand.Rand, links []string, stages int, random func(*rand.Rand, []string) stage) {
 	t.Helper()
 	former := formerMTUs{}
 	for n := range stages {
-		s := randomStage(r, links)
+		s := random(r, links)
 		s.former = former
 		ops := settle(t, m, s)
 		stop := len(ops)
@@ -87,7 +87,7 @@ func TestLaws(t *testing.T) {
 	for seed := range uint64(300) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			r := rand.New(rand.NewPCG(seed, 1))
-			checkLaws(t, newFake(veth("eth0"), veth("eth1"), veth("eth2")), r, []string{"eth0", "eth1", "eth2"}, 12)
+			checkLaws(t, newFake(veth("eth0"), veth("eth1"), veth("eth2")), r, []string{"eth0", "eth1", "eth2"}, 12, randomStage)
 		})
 	}
 }

@@ -16,11 +16,13 @@ func (f formerMTUs) record(links []Link, ops []Op) {
 		}
 	}
 	for _, o := range ops {
-		if _, known := f[o.Index]; known || o.MTU == 0 {
-			continue
-		}
-		if i := slices.IndexFunc(links, func(l Link) bool { return l.Index == o.Index }); i >= 0 {
-			f[o.Index] = links[i].MTU
+		for _, l := range links {
+			// A bond sets the MTU of its members.
+			joins := o.Verb == SetMaster && o.Change.Kind == kindBond && l.Index == o.Index
+			set := o.MTU != 0 && (l.Index == o.Index || l.Master != "" && l.Master == o.Link)
+			if _, known := f[l.Index]; !known && (joins || set) {
+				f[l.Index] = l.MTU
+			}
 		}
 	}
 }

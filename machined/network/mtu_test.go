@@ -3,7 +3,7 @@ package network
 import (
 	"maps"
 	"net/netip"
-	"slices"
+	"reflect"
 	"testing"
 
 	"github.com/orlop-os/orlop/machined/network/dhcp"
@@ -21,7 +21,7 @@ func TestRefusedMTU(t *testing.T) {
 		}
 	}
 	left := settle(t, f, s)
-	if want := (Op{Verb: SetLink, Link: "eth0", Index: 2, MTU: 9000}); failed != 1 || !slices.Equal(left, []Op{want}) {
+	if want := (Op{Verb: SetLink, Link: "eth0", Index: 2, MTU: 9000}); failed != 1 || !reflect.DeepEqual(left, []Op{want}) {
 		t.Errorf("%d operations failed, left are %v; want 1 and %v", failed, left, want)
 	}
 	if !f.link(2).Up || len(f.have.Addresses) != 1 || len(f.have.Routes) != 1 {

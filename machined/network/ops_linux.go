@@ -21,8 +21,19 @@ import (
 // Do performs an operation. To repeat it is not an error, nor is the removal of an object that is
 // already gone.
 func (k *Kernel) Do(o Op) error {
-	var err error
+	o, err := k.found(o)
+	if err != nil {
+		return fmt.Errorf("%v: cannot do: %w", o, err)
+	}
 	switch o.Verb {
+	case DelLink:
+		err = ignoreMissing(k.route.Link.Delete(uint32(o.Index)), unix.ENODEV)
+	case AddLink:
+		err = k.addLink(o)
+	case SetMaster:
+		err = k.setMaster(o)
+	case SetVirtual:
+		err = k.setVirtual(o)
 	case SetSysctl:
 		err = os.WriteFile(sysctlPath(o.Name), []byte(o.Value), 0)
 		if err == nil && o.Value == sysctl.AcceptRA && strings.HasSuffix(o.Name, "/accept_ra") {

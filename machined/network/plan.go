@@ -24,13 +24,15 @@ type Config struct {
 // LinkConfig is the configuration of a link. Exactly one of Name and MAC is set.
 type LinkConfig struct {
 	Name  string
-	MAC   net.HardwareAddr // selects the physical link with this address
-	MTU   int              // bytes; 0: from the lease, else the driver's default
+	MAC   net.HardwareAddr // selects the physical link with this permanent address
+	MTU   int              // bytes; 0: from the lease, else the default (see planMTU)
 	DHCP4 bool
 	// IPv6 addresses and routes from router advertisements, although the machine forwards
 	AcceptRA  bool
 	Addresses []netip.Prefix
 	Routes    []RouteConfig
+	Virtual   Virtual  // of a link that the package creates, with Name; its parts are selectors
+	Members   []string // selectors of the links that belong to the link
 }
 
 // RouteConfig is a static route.
@@ -74,12 +76,15 @@ type Want struct {
 // WantLink is a managed link. It is always up.
 type WantLink struct {
 	Name     string
-	Index    int
+	Index    int // negative: the link does not exist yet; an operation finds it by its name
 	MTU      int // 0: unchanged
 	Loopback bool
 	DHCP4    bool
 	AcceptRA bool
-	Config   int // index in Config.Links; -1 without an entry
+	Config   int     // index in Config.Links; -1 without an entry
+	Virtual  Virtual // of a link that the package creates; its parts are names
+	Master   string  // name of the link to which it belongs; empty: none
+	MAC      string  // of a link that is created; empty: the kernel's choice
 }
 
 // Address is an address on a link, with the mark.
@@ -120,85 +125,6 @@ func Plan(c Config, f Facts) Want {
 	w.Hostname = planHostname(c, f, w.Links)
 	w.Files = planFiles(c, f, w)
 	return w
-}
-
-// Missing returns the selectors of configured links that do not exist.
-func Missing(c Config, f Facts) []string {
-	var out []string
-	for _, lc := range c.Links {
-		if _, ok := selectLink(lc, f.Links); ok {
-			continue
-		}
-		if lc.Name != "" {
-			out = append(out, lc.Name)
-		} else {
-			out = append(out, lc.MAC.String())
-		}
-	}
-	return out
-}
-
-func planLinks(c Config, f Facts) []WantLink {
-	var out []WantLink
-	add := func(l Link, lc LinkConfig, n int) {
-		if slices.ContainsFunc(out, func(o WantLink) bool { return o.Index == l.Index }) {
-			return // a link named twice, by name and by MAC: the first entry wins
-		}
-		wl := WantLink{Name: l.Name, Index: l.Index, MTU: lc.MTU, DHCP4: lc.DHCP4, AcceptRA: lc.AcceptRA, Config: n}
-		// The kernel disables IPv6 on a link with a smaller MTU than IPv6 requires (RFC 8200); a
-		// DHCPv4 server must not cause that.
-		if lease := f.Leases[l.Name]; wl.MTU == 0 && wl.DHCP4 && lease != nil && (lease.MTU >= 1280 || !lc.speaksIPv6()) {
-			wl.MTU = lease.MTU
-		}
-		if wl.MTU == 0 {
-			wl.MTU = f.MTUs[l.Index]
-		}
-		out = append(out, wl)
-	}
-	if len(c.Links) == 0 {
-		for _, l := range sortedLinks(f.Links) {
-			if l.Physical() {
-				add(l, LinkConfig{DHCP4: true, AcceptRA: true}, -1)
-			}
-		}
-	}
-	for n, lc := range c.Links {
-		if l, ok := selectLink(lc, f.Links); ok {
-			add(l, lc, n)
-		}
-	}
-	for _, l := range f.Links {
-		if l.Loopback {
-			out = append(out, WantLink{Name: l.Name, Index: l.Index, Loopback: true, Config: -1})
-		}
-	}
-	return out
-}
-
-// speaksIPv6 reports whether a link has, or may get, an IPv6 address besides the link-local
-// address.
-func (lc LinkConfig) speaksIPv6() bool {
-	return lc.AcceptRA || slices.ContainsFunc(lc.Addresses, func(p netip.Prefix) bool { return p.Addr().Is6() })
-}
-
-// selectLink returns the link of a configuration. Several links can have the same MAC (a VLAN has
-// the MAC of its parent): a MAC selects the physical link.
-func selectLink(lc LinkConfig, links []Link) (Link, bool) {
-	for _, l := range sortedLinks(links) {
-		switch {
-		case l.Loopback:
-		case lc.Name != "" && l.Name == lc.Name:
-			return l, true
-		case lc.Name == "" && l.Physical() && l.MAC == lc.MAC.String():
-			return l, true
-		}
-	}
-	return Link{}, false
-}
-
-// sortedLinks returns links in the order of their creation in the kernel.
-func sortedLinks(links []Link) []Link {
-	return slices.SortedFunc(slices.Values(links), func(a, b Link) int { return a.Index - b.Index })
 }
 
 // planAddresses adds the addresses and routes of the n-th link.

@@ -32,6 +32,8 @@ type Kernel struct {
 	route *rtnetlink.Conn // links and routes
 	addr  *netlink.Conn   // addresses; the library does not support their mark
 	ioctl int             // socket for driver requests
+	// loadModules loads kernel modules with their dependencies; nil: the kernel has all modules.
+	loadModules func(names ...string) error
 }
 
 // Open opens the sockets to the kernel.
@@ -72,6 +74,9 @@ func (k *Kernel) Read(c Config) (Have, error) {
 	have := Have{Links: links}
 	for _, w := range planLinks(c, Facts{Links: links}) {
 		i := slices.IndexFunc(links, func(l Link) bool { return l.Index == w.Index })
+		if i < 0 {
+			continue // it does not exist yet
+		}
 		links[i].Sysctls = readSysctls(w)
 		if links[i].Physical() {
 			links[i].Driver = k.readDriver(links[i].Name)
@@ -97,7 +102,12 @@ func (k *Kernel) readLinks() ([]Link, error) {
 	if err != nil {
 		return nil, fmt.Errorf("links: cannot list: %w", err)
 	}
-	links := make([]Link, 0, len(msgs))
+	links, names := make([]Link, 0, len(msgs)), map[int]string{}
+	for _, m := range msgs {
+		if m.Attributes != nil {
+			names[int(m.Index)] = m.Attributes.Name
+		}
+	}
 	for _, m := range msgs {
 		if m.Attributes == nil || m.Attributes.Name == "" {
 			continue
@@ -112,7 +122,11 @@ func (k *Kernel) readLinks() ([]Link, error) {
 			Ethernet: m.Type == unix.ARPHRD_ETHER,
 			// Not IFLA_CARRIER: that is 1 shortly before the link's queue starts, and packets sent
 			// then are lost.
-			Carrier: m.Flags&unix.IFF_RUNNING != 0,
+			Carrier:   m.Flags&unix.IFF_RUNNING != 0,
+			Permanent: m.Attributes.PermAddress.String(),
+			Own:       value(m.Attributes.NetDevGroup) == Protocol,
+			Virtual:   readVirtual(m, names),
+			Master:    names[int(value(m.Attributes.Master))],
 		}
 		if m.Attributes.Info != nil {
 			l.Kind = m.Attributes.Info.Kind

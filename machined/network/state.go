@@ -37,6 +37,7 @@ type LinkState struct {
 	Up      bool   `json:"up"`
 	Carrier bool   `json:"carrier"`
 	Kind    string `json:"kind,omitempty"`   // empty for hardware and lo
+	Master  string `json:"master,omitempty"` // the bond, bridge or VRF to which it belongs
 	Driver  string `json:"driver,omitempty"` // of the hardware
 	// whether the configuration (or its absence) selects the link
 	Managed   bool           `json:"managed"`
@@ -169,7 +170,9 @@ func describe(o observation, now time.Time) State {
 	o.have.Foreign = slices.SortedStableFunc(slices.Values(o.have.Foreign), func(a, b ForeignAddress) int { return a.Prefix.Addr().Compare(b.Prefix.Addr()) })
 	for _, w := range want {
 		i := slices.IndexFunc(o.have.Links, func(l Link) bool { return l.Index == w.Index })
-		s.Links = append(s.Links, o.link(o.have.Links[i], !w.Loopback, w.DHCP4))
+		if i >= 0 { // otherwise it does not exist yet
+			s.Links = append(s.Links, o.link(o.have.Links[i], !w.Loopback, w.DHCP4))
+		}
 	}
 	for _, l := range sortedLinks(o.have.Links) {
 		if l.Physical() && !slices.ContainsFunc(want, func(w WantLink) bool { return w.Index == l.Index }) {
@@ -188,7 +191,7 @@ func describe(o observation, now time.Time) State {
 func (o observation) link(l Link, managed, dhcp4 bool) LinkState {
 	s := LinkState{
 		Name: l.Name, Index: l.Index, MAC: l.MAC, MTU: l.MTU, Up: l.Up, Carrier: l.Carrier,
-		Kind: l.Kind, Driver: l.Driver, Managed: managed,
+		Kind: l.Kind, Master: l.Master, Driver: l.Driver, Managed: managed,
 	}
 	lease := o.leases[l.Name]
 	for _, a := range o.have.Addresses {

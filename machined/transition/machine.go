@@ -119,9 +119,11 @@ func (f Hardware) Missing(next *config.Config) (lines []string) {
 	if len(f.PresentLinks) == 0 {
 		has = "it has no Ethernet link"
 	}
-	for i, name := range LinkSelectors(next) {
-		if slices.Contains(f.MissingLinks, name) && !slices.Contains(f.KnownLinks, name) {
-			lines = append(lines, fmt.Sprintf("Network.spec.links[%d]: this machine has no link %s; %s", i, name, has))
+	for i := range next.Network.Spec.Links {
+		for _, name := range hardware(next, i) {
+			if slices.Contains(f.MissingLinks, name) && !slices.Contains(f.KnownLinks, name) {
+				lines = append(lines, fmt.Sprintf("Network.spec.links[%d]: this machine has no link %s; %s", i, name, has))
+			}
 		}
 	}
 	for _, u := range f.Unusable {
@@ -130,13 +132,28 @@ func (f Hardware) Missing(next *config.Config) (lines []string) {
 	return lines
 }
 
-// LinkSelectors returns the name or the MAC of each link of a configuration (nil for none).
+// LinkSelectors returns the selectors of the hardware in a configuration (nil for none): the name or
+// the MAC of a link, and the selectors of the parts of a created link.
 func LinkSelectors(c *config.Config) (selectors []string) {
 	if c == nil {
 		return nil
 	}
-	for _, l := range c.Network.Spec.Links {
-		selectors = append(selectors, cmp.Or(l.Name, string(l.MAC)))
+	for i := range c.Network.Spec.Links {
+		selectors = append(selectors, hardware(c, i)...)
+	}
+	return selectors
+}
+
+// hardware returns the selectors of hardware in an entry of the links.
+func hardware(c *config.Config, i int) (selectors []string) {
+	l := &c.Network.Spec.Links[i]
+	if l.Definition() == "" {
+		return []string{cmp.Or(l.Name, string(l.MAC))}
+	}
+	for _, part := range l.Parts() {
+		if !slices.ContainsFunc(c.Network.Spec.Links, func(o config.Link) bool { return o.Name == part && o.Definition() != "" }) {
+			selectors = append(selectors, part)
+		}
 	}
 	return selectors
 }

@@ -54,23 +54,6 @@ func (Transport) Names() []string { return []string{string(TransportTCP), string
 
 func (r *FirewallRule) defaults() { r.Protocol = TransportTCP }
 
-// Link is a network interface, identified by name or hardware address.
-type Link struct {
-	Name      string         `yaml:"name,omitempty"`
-	MAC       MAC            `yaml:"mac,omitempty"`
-	MTU       int            `yaml:"mtu,omitempty" jsonschema:"minimum=68,maximum=65535"`
-	DHCP4     bool           `yaml:"dhcp4"`
-	Addresses []netip.Prefix `yaml:"addresses,omitempty"`
-	Routes    []Route        `yaml:"routes,omitempty"`
-}
-
-// Route is a route through a link.
-type Route struct {
-	To     netip.Prefix `yaml:"to" jsonschema:"required"`
-	Via    netip.Addr   `yaml:"via,omitempty"`
-	Metric uint32       `yaml:"metric,omitempty"`
-}
-
 // DNS configures the machine's resolvers.
 type DNS struct {
 	Servers []netip.Addr `yaml:"servers,omitempty"`

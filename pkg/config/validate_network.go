@@ -3,6 +3,7 @@ package config
 import (
 	"fmt"
 	"net/netip"
+	"reflect"
 	"slices"
 	"strings"
 )
@@ -30,6 +31,8 @@ func (v networkValidator) network(n *Network) {
 			addresses[a.Addr()] = at
 		}
 	}
+	v.limits(spec, reflect.ValueOf(n.Spec))
+	v.stack(n.Spec.Links)
 	v.resolvers(spec+".dns", &n.Spec.DNS)
 	seen := map[string]int{}
 	for i, server := range n.Spec.NTP.Servers {
@@ -93,7 +96,8 @@ func (v networkValidator) link(path string, l *Link) {
 	case l.Name != "" && l.MAC != "":
 		v.on(path+".mac", wrong{reason: "the link has a name already", expected: "name or mac, not both"})
 	}
-	v.linkName(path+".name", l.Name)
+	v.linkName(path+".name", l.Name, l.Definition())
+	v.definition(path, l)
 	v4, v6 := false, false
 	for i, a := range l.Addresses {
 		at := fmt.Sprintf("%s.addresses[%d]", path, i)
@@ -125,8 +129,8 @@ func (v networkValidator) link(path string, l *Link) {
 }
 
 // linkName validates an interface name by the rules of the kernel (dev_valid_name in
-// net/core/dev.c).
-func (v networkValidator) linkName(path, name string) {
+// net/core/dev.c). definition is the field that defines the link; without one, it is hardware.
+func (v networkValidator) linkName(path, name, definition string) {
 	if name == "" {
 		return
 	}
@@ -138,8 +142,10 @@ func (v networkValidator) linkName(path, name string) {
 		v.on(path, wrong{reason: fmt.Sprintf("%s is not the name of a link", quote(name)), expected: want})
 	case name == "lo":
 		v.on(path, wrong{reason: "the loopback link is not configured", expected: "a physical link, such as eth0"})
-	case madeLink(name) != "":
-		v.on(path, wrong{reason: fmt.Sprintf("%s would be %s, which the system does not create", quote(name), madeLink(name)), expected: "the name of a network card, such as eth0 (`orlopctl get network` lists them)"})
+	case systemLinks[name] != "":
+		v.on(path, wrong{reason: fmt.Sprintf("%s is a link of %s", quote(name), systemLinks[name]), expected: "another name"})
+	case definition == "" && madeLink(name) != "":
+		v.on(path, wrong{reason: fmt.Sprintf("%s would be %s, and no link defines it", quote(name), madeLink(name)), expected: "the name of a network card, such as eth0 (`orlopctl get network` lists them), or a link with this name and a definition, such as bond or vlan"})
 	case name == "all" || name == "default":
 		v.on(path, wrong{reason: fmt.Sprintf("%s means every link in kernel parameters", quote(name)), expected: "one link, such as eth0"})
 	}

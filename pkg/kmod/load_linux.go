@@ -35,7 +35,7 @@ func Load(steps []Step) error {
 			}
 			// Load ignores a failed dependency: a module that really needs it fails by itself, with
 			// an error of the kernel.
-			*failed[step.Name] = panics.Do("kernel module "+step.Name, func() error { return insert(step.File) })
+			*failed[step.Name] = panics.Do("kernel module "+step.Name, func() error { return insert(step.Name, step.File) })
 		})
 	}
 	running.Wait()
@@ -48,8 +48,12 @@ func Load(steps []Step) error {
 	return errors.Join(errs...)
 }
 
+// parameters are the parameters of modules whose defaults have an unwanted effect: bonding would
+// create a link bond0 (drivers/net/bonding/bond_main.c).
+var parameters = map[string]string{"bonding": "max_bonds=0"}
+
 // insert loads one module file. See finit_module(2).
-func insert(file string) error {
+func insert(name, file string) error {
 	f, err := os.Open(file)
 	if err != nil {
 		return err
@@ -59,7 +63,7 @@ func insert(file string) error {
 	if filepath.Ext(file) != ".ko" {
 		flags = moduleCompressed
 	}
-	if err := unix.FinitModule(int(f.Fd()), "", flags); err != nil && !errors.Is(err, unix.EEXIST) {
+	if err := unix.FinitModule(int(f.Fd()), parameters[name], flags); err != nil && !errors.Is(err, unix.EEXIST) {
 		return err
 	}
 	return nil

@@ -6,6 +6,7 @@
 package rtnltest
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"os"
@@ -126,6 +127,35 @@ func Veth(t *testing.T, a, b string) {
 	if err != nil {
 		t.Fatalf("cannot make a veth pair: %v (is the veth module loaded?)", err)
 	}
+}
+
+// NeedKinds skips a test if the kernel lacks a kind of links (IFLA_INFO_KIND). It fails under a
+// kernel of Debian, which has all kinds.
+func NeedKinds(t *testing.T, kinds ...string) {
+	t.Helper()
+	c := dial(t)
+	for _, kind := range kinds {
+		err := c.Link.New(&rtnetlink.LinkMessage{Attributes: &rtnetlink.LinkAttributes{Name: "need0", Info: &rtnetlink.LinkInfo{Kind: kind}}})
+		switch {
+		case err == nil:
+			Delete(t, "need0")
+		case !errors.Is(err, unix.EOPNOTSUPP):
+			// it knows the kind, and rejects a link without settings
+		case strings.Contains(release(t), "deb"):
+			t.Fatalf("the kernel %s has no links of kind %s: is the module loaded?", release(t), kind)
+		default:
+			t.Skipf("this kernel has no links of kind %s; the product kernel has", kind)
+		}
+	}
+}
+
+func release(t *testing.T) string {
+	t.Helper()
+	var u unix.Utsname
+	if err := unix.Uname(&u); err != nil {
+		t.Fatal(err)
+	}
+	return unix.ByteSliceToString(u.Release[:])
 }
 
 // Delete deletes a link.

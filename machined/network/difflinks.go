@@ -1,0 +1,288 @@
+package network
+
+import (
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+)
+
+// Change is a change of a created link.
+type Change struct {
+	To       Virtual  // the whole definition
+	Settings []string // SetVirtual: the names of the settings to change
+	Kind     string   // DelLink: kind of the link; SetMaster: kind of the link that gets the member
+	MAC      string   // AddLink: empty for the kernel's choice
+	Reason   string   // DelLink: why the link is created again; empty: it is not
+}
+
+// linkDiff is a diff of the links in progress. have becomes the state after the operations so far.
+type linkDiff struct {
+	have Have
+	want Want
+	ops  []Op
+}
+
+// diffLinks returns the operations on links, and the state of the kernel after them. The order is:
+// old links, new links, sysctls, members, settings, then up and MTU from the hardware upwards.
+func diffLinks(have Have, want Want) ([]Op, Have, Want) {
+	have.Links, want.Links = slices.Clone(have.Links), slices.Clone(want.Links)
+	d := &linkDiff{have: have, want: want}
+	d.delete()
+	d.create()
+	d.sysctls()
+	d.members()
+	d.settings()
+	for _, i := range bottomUp(d.want.Links) {
+		d.upAndMTU(d.want.Links[i])
+	}
+	return d.ops, d.have, d.want
+}
+
+func (d *linkDiff) add(o Op) { d.ops = append(d.ops, o) }
+
+// link returns a link in the kernel, or nil: it disappeared after the plan, and the kernel sends
+// another event for it.
+func (d *linkDiff) link(index int) *Link {
+	i := slices.IndexFunc(d.have.Links, func(l Link) bool { return l.Index == index })
+	if i < 0 {
+		return nil
+	}
+	return &d.have.Links[i]
+}
+
+// delete deletes the links of this package that are not wanted, or that must be created again.
+func (d *linkDiff) delete() {
+	reasons := map[int]string{} // by index of the links to delete
+	for _, l := range d.have.Links {
+		if !l.Own {
+			continue
+		}
+		i := slices.IndexFunc(d.want.Links, func(w WantLink) bool { return w.Index == l.Index })
+		if i < 0 {
+			reasons[l.Index] = ""
+		} else if fixed, _ := l.Virtual.changed(d.want.Links[i].Virtual); len(fixed) > 0 {
+			reasons[l.Index] = strings.Join(fixed, " and ") + " cannot change live"
+		}
+	}
+	if len(reasons) == 0 {
+		return
+	}
+	// The kernel deletes the links above a deleted link.
+	for again := true; again; {
+		again = false
+		for _, l := range d.have.Links {
+			parent := slices.IndexFunc(d.have.Links, func(p Link) bool { return p.Name == l.Virtual.parent() && l.Virtual.parent() != "" })
+			if _, known := reasons[l.Index]; known || parent < 0 {
+				continue
+			}
+			if _, goes := reasons[d.have.Links[parent].Index]; goes {
+				reasons[l.Index], again = fmt.Sprintf("link %s below it is deleted", d.have.Links[parent].Name), true
+			}
+		}
+	}
+	order := sortedLinks(d.have.Links)
+	slices.Reverse(order) // links above others were created later
+	for _, l := range order {
+		reason, goes := reasons[l.Index]
+		if !goes {
+			continue
+		}
+		wanted := slices.ContainsFunc(d.want.Links, func(w WantLink) bool { return w.Index == l.Index })
+		if !wanted {
+			reason = ""
+		}
+		if l.Own {
+			d.add(Op{Verb: DelLink, Link: l.Name, Index: l.Index, Change: Change{Kind: l.Kind, Reason: reason}})
+		}
+		d.forget(l)
+	}
+}
+
+// forget removes a deleted link with its addresses and routes from have, releases its members, and
+// gives the wanted link the index of a missing link.
+func (d *linkDiff) forget(gone Link) {
+	d.have.Links = slices.DeleteFunc(d.have.Links, func(l Link) bool { return l.Index == gone.Index })
+	d.have.drop(gone.Index, func(netip.Addr) bool { return true })
+	for i, l := range d.have.Links {
+		if l.Master == gone.Name {
+			d.released(&d.have.Links[i], gone.Kind)
+		}
+	}
+	missing := missingIndex - len(d.want.Links) - gone.Index
+	for i := range d.want.Links {
+		if d.want.Links[i].Index == gone.Index {
+			d.want.Links[i].Index = missing
+		}
+	}
+	d.want.Addresses, d.want.Routes = slices.Clone(d.want.Addresses), slices.Clone(d.want.Routes)
+	for i := range d.want.Addresses {
+		if d.want.Addresses[i].Index == gone.Index {
+			d.want.Addresses[i].Index = missing
+		}
+	}
+	for i := range d.want.Routes {
+		if d.want.Routes[i].Index == gone.Index {
+			d.want.Routes[i].Index = missing
+		}
+	}
+}
+
+// drop removes the addresses of a link that a function selects, and all its routes.
+func (h *Have) drop(index int, selected func(netip.Addr) bool) {
+	h.Addresses = slices.DeleteFunc(slices.Clone(h.Addresses), func(a Address) bool { return a.Index == index && selected(a.Prefix.Addr()) })
+	h.Foreign = slices.DeleteFunc(slices.Clone(h.Foreign), func(a ForeignAddress) bool { return a.Index == index && selected(a.Prefix.Addr()) })
+	ofLink := func(r Route) bool { return r.Index == index }
+	h.Routes = slices.DeleteFunc(slices.Clone(h.Routes), ofLink)
+	h.Advertised = slices.DeleteFunc(slices.Clone(h.Advertised), ofLink)
+}
+
+// interrupted records that a link was down for a moment: the kernel has removed its routes and its
+// IPv6 addresses, and those of the VLANs above it.
+func (d *linkDiff) interrupted(l Link) {
+	d.have.drop(l.Index, isIPv6Addr)
+	for _, above := range d.have.Links {
+		if above.Virtual.parent() == l.Name {
+			d.interrupted(above)
+		}
+	}
+}
+
+func isIPv6Addr(a netip.Addr) bool { return a.Is6() }
+
+func isIPv6(p netip.Prefix) bool { return p.Addr().Is6() }
+
+// released records that a member leaves a link: a bond sets the member down.
+func (d *linkDiff) released(l *Link, kind string) {
+	l.Master = ""
+	if kind == kindBond {
+		l.Up = false
+		d.interrupted(*l)
+	}
+}
+
+// create creates the missing links, the lower links first.
+func (d *linkDiff) create() {
+	for _, i := range bottomUp(d.want.Links) {
+		w := d.want.Links[i]
+		if w.Index >= 0 {
+			continue
+		}
+		d.add(Op{Verb: AddLink, Link: w.Name, Index: w.Index, Change: Change{To: w.Virtual, MAC: w.MAC}})
+		l := Link{Name: w.Name, Index: w.Index, Kind: w.Virtual.Kind(), Own: true, Virtual: w.Virtual.created(), Sysctls: map[string]string{}}
+		for key := range sysctls(w) {
+			l.Sysctls[key] = "unknown"
+		}
+		if parent := w.Virtual.parent(); parent != "" {
+			if n := slices.IndexFunc(d.have.Links, func(l Link) bool { return l.Name == parent }); n >= 0 {
+				l.MTU = d.have.Links[n].MTU
+			}
+		}
+		d.have.Links = append(d.have.Links, l)
+	}
+}
+
+func (d *linkDiff) sysctls() {
+	for _, w := range d.want.Links {
+		l, set := d.link(w.Index), sysctls(w)
+		if l == nil {
+			continue
+		}
+		for _, key := range sortedKeys(set) {
+			// A missing key (IPv6 is off) cannot be set.
+			if now, ok := l.Sysctls[key]; ok && now != set[key] {
+				d.add(Op{Verb: SetSysctl, Link: w.Name, Index: w.Index, Name: key, Value: set[key]})
+			}
+		}
+	}
+}
+
+// members moves links into and out of bonds. A bond takes only a link that is down, and sets it up
+// (bond_main.c); the kernel then removes its routes and IPv6 addresses.
+func (d *linkDiff) members() {
+	kinds, own := map[string]string{}, map[string]bool{}
+	for _, l := range d.have.Links {
+		kinds[l.Name], own[l.Name] = l.Kind, l.Own
+	}
+	for i := range d.have.Links {
+		l := &d.have.Links[i]
+		stays := slices.ContainsFunc(d.want.Links, func(w WantLink) bool { return w.Index == l.Index && w.Master != "" })
+		if own[l.Master] && !stays {
+			d.add(Op{Verb: SetMaster, Link: l.Name, Index: l.Index})
+			d.released(l, kinds[l.Master])
+		}
+	}
+	for _, w := range d.want.Links {
+		l := d.link(w.Index)
+		if l == nil || w.Master == "" || l.Master == w.Master {
+			continue
+		}
+		kind := kinds[w.Master]
+		if kind == kindBond && w.MTU != 0 && w.MTU != l.MTU {
+			d.add(Op{Verb: SetLink, Link: w.Name, Index: w.Index, MTU: w.MTU})
+			l.MTU = w.MTU
+		}
+		d.add(Op{Verb: SetMaster, Link: w.Name, Index: w.Index, Name: w.Master, Change: Change{Kind: kind}})
+		l.Master = w.Master
+		if kind == kindBond {
+			l.Up = true
+			d.interrupted(*l)
+		}
+	}
+}
+
+// settings changes settings of existing links.
+func (d *linkDiff) settings() {
+	for _, w := range d.want.Links {
+		l := d.link(w.Index)
+		if l == nil || w.Virtual.Kind() == "" {
+			continue
+		}
+		if _, live := l.Virtual.changed(w.Virtual); len(live) > 0 {
+			d.add(Op{Verb: SetVirtual, Link: w.Name, Index: w.Index, Change: Change{To: w.Virtual, Settings: live}})
+		}
+	}
+}
+
+// upAndMTU is two operations, up first: an MTU that the hardware rejects must not keep the link
+// down.
+func (d *linkDiff) upAndMTU(w WantLink) {
+	l := d.link(w.Index)
+	if l == nil {
+		return
+	}
+	if !l.Up {
+		d.add(Op{Verb: SetLink, Link: w.Name, Index: w.Index, Up: true})
+	}
+	bonded := false // a bond sets the MTU of its members
+	if m := slices.IndexFunc(d.have.Links, func(m Link) bool { return m.Name == w.Master }); m >= 0 {
+		bonded = d.have.Links[m].Kind == kindBond
+	}
+	if w.MTU != 0 && w.MTU != l.MTU && !bonded {
+		d.add(Op{Verb: SetLink, Link: w.Name, Index: w.Index, MTU: w.MTU})
+		l.MTU = w.MTU
+	}
+}
+
+// String describes the operation of a verb for links.
+func (o Op) linkString() string {
+	switch o.Verb {
+	case AddLink:
+		return fmt.Sprintf("link %s: create %s", o.Link, o.Change.To)
+	case DelLink:
+		line := fmt.Sprintf("link %s: delete %s", o.Link, o.Change.Kind)
+		if o.Change.Reason != "" {
+			line += ", to create it again: " + o.Change.Reason
+		}
+		return line
+	case SetMaster:
+		if o.Name == "" {
+			return fmt.Sprintf("link %s: belongs to no link", o.Link)
+		}
+		return fmt.Sprintf("link %s: belongs to %s %s", o.Link, o.Change.Kind, o.Name)
+	}
+	return fmt.Sprintf("link %s: %s", o.Link, o.Change.To.values(o.Change.Settings))
+}
+
+func sortedKeys(m map[string]string) []string { return slices.Sorted(maps.Keys(m)) }

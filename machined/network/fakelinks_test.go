@@ -1,0 +1,184 @@
+package network
+
+import (
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+
+	"golang.org/x/sys/unix"
+)
+
+func (f *fake) named(name string) *Link {
+	i := slices.IndexFunc(f.have.Links, func(l Link) bool { return l.Name == name })
+	if i < 0 {
+		return nil
+	}
+	return &f.have.Links[i]
+}
+
+func (f *fake) doLink(o Op) error {
+	switch o.Verb {
+	case AddLink:
+		return f.addLink(o)
+	case DelLink:
+		f.delLink(o.Index)
+		return nil
+	case SetVirtual:
+		l := f.link(o.Index)
+		for _, s := range l.Virtual.settings() {
+			if s.fixed && slices.Contains(o.Change.Settings, s.name) {
+				return fmt.Errorf("%v: %w", o, unix.EOPNOTSUPP)
+			}
+		}
+		if b := o.Change.To.Bond; b != nil && b.Primary != "" && slices.Contains(o.Change.Settings, settingPrimary) {
+			if p := f.named(b.Primary); p == nil || p.Master != l.Name {
+				return fmt.Errorf("%v: the kernel would forget it: %w", o, unix.EINVAL)
+			}
+		}
+		l.Virtual = o.Change.To
+		return nil
+	case SetMaster:
+		return f.setMaster(o)
+	}
+	return f.setLink(o)
+}
+
+func (f *fake) addLink(o Op) error {
+	if l := f.named(o.Link); l != nil {
+		if l.Own && l.Kind == o.Change.To.Kind() {
+			return nil
+		}
+		return fmt.Errorf("%v: %w", o, unix.EEXIST)
+	}
+	f.last++
+	l := Link{
+		Name: o.Link, Index: f.last, Kind: o.Change.To.Kind(), Own: true, Virtual: o.Change.To.created(), Ethernet: true,
+		MTU: 1500, MAC: o.Change.MAC, Sysctls: defaultSysctls(o.Link),
+	}
+	if parent := o.Change.To.parent(); parent != "" {
+		p := f.named(parent)
+		if p == nil {
+			return fmt.Errorf("%v: %w", o, unix.ENODEV)
+		}
+		l.MTU, l.MAC = p.MTU, p.MAC
+	}
+	f.have.Links = append(f.have.Links, l)
+	return nil
+}
+
+func (f *fake) delLink(index int) {
+	i := slices.IndexFunc(f.have.Links, func(l Link) bool { return l.Index == index })
+	if i < 0 {
+		return
+	}
+	gone := f.have.Links[i]
+	for _, l := range slices.Clone(f.have.Links) {
+		if l.Virtual.parent() == gone.Name && l.Virtual.parent() != "" {
+			f.delLink(l.Index)
+		}
+		if l.Master == gone.Name {
+			f.release(l.Index, gone.Kind)
+		}
+	}
+	f.have.Links = slices.DeleteFunc(f.have.Links, func(l Link) bool { return l.Index == index })
+	f.have.drop(index, func(netip.Addr) bool { return true })
+}
+
+func (f *fake) setMaster(o Op) error {
+	l := f.link(o.Index)
+	if l.Master == o.Name {
+		return nil
+	}
+	if old := f.named(l.Master); old != nil {
+		f.release(l.Index, old.Kind)
+	}
+	if o.Name == "" {
+		return nil
+	}
+	master := f.named(o.Name)
+	if master == nil {
+		return fmt.Errorf("%v: %w", o, unix.ENODEV)
+	}
+	l.Master = o.Name
+	if master.Kind == kindBond {
+		f.goDown(l)
+		f.before[l.Index], l.MTU = l.MTU, master.MTU
+		l.Up = true
+	}
+	return nil
+}
+
+func (f *fake) release(index int, kind string) {
+	l := f.link(index)
+	master := f.named(l.Master)
+	l.Master = ""
+	if kind != kindBond {
+		return
+	}
+	f.goDown(l)
+	l.MTU = f.before[index]
+	if master != nil && master.Virtual.Bond.Primary == l.Name {
+		b := *master.Virtual.Bond
+		b.Primary = ""
+		master.Virtual.Bond = &b
+	}
+}
+
+// goDown sets a link and the links above it down.
+func (f *fake) goDown(l *Link) {
+	l.Up, l.Carrier = false, false
+	f.have.drop(l.Index, isIPv6Addr)
+	for i := range f.have.Links {
+		if o := &f.have.Links[i]; o.Virtual.parent() == l.Name {
+			f.goDown(o)
+		}
+	}
+}
+
+func (f *fake) setLink(o Op) error {
+	l := f.link(o.Index)
+	if f.mostMTU != 0 && o.MTU > f.mostMTU {
+		return fmt.Errorf("%v: %w: mtu greater than device maximum", o, unix.EINVAL)
+	}
+	parent := f.named(l.Virtual.parent())
+	switch {
+	case o.Down:
+		f.goDown(l)
+	case o.Up && parent != nil && !parent.Up:
+		return fmt.Errorf("%v: %w", o, unix.ENETDOWN)
+	case o.Up:
+		l.Up, l.Carrier = true, true
+		for _, above := range f.have.Links {
+			if above.Virtual.parent() == l.Name {
+				f.named(above.Name).Up = true // it was up when the link went down, or will be
+			}
+		}
+	}
+	if o.MTU == 0 {
+		return nil
+	}
+	if parent != nil && o.MTU > parent.MTU {
+		return fmt.Errorf("%v: %w", o, unix.ERANGE)
+	}
+	l.MTU = o.MTU
+	for i := range f.have.Links {
+		other := &f.have.Links[i]
+		if other.Virtual.parent() == l.Name && other.MTU > l.MTU {
+			other.MTU = l.MTU
+		}
+		if other.Master == l.Name && l.Kind == kindBond {
+			other.MTU = l.MTU
+		}
+	}
+	return nil
+}
+
+// cloneLinks returns independent copies.
+func cloneLinks(links []Link) []Link {
+	links = slices.Clone(links)
+	for i := range links {
+		links[i].Sysctls = maps.Clone(links[i].Sysctls)
+	}
+	return links
+}

@@ -1,0 +1,299 @@
+package network
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/orlop-os/orlop/pkg/glob"
+)
+
+// Missing returns the selectors of hardware that does not exist: of links, of members and of
+// parents.
+func Missing(c Config, f Facts) []string {
+	var out []string
+	for _, lc := range c.Links {
+		if lc.Virtual.Kind() == "" {
+			if len(selectLinks(lc, f.Links)) == 0 {
+				out = appendNew(out, lc.selector())
+			}
+			continue
+		}
+		for _, s := range lc.parts() {
+			if _, ok := c.find(s, f.Links); !ok {
+				out = appendNew(out, s)
+			}
+		}
+	}
+	return out
+}
+
+// selector returns the name or the MAC of a link.
+func (lc LinkConfig) selector() string {
+	if lc.Name != "" {
+		return lc.Name
+	}
+	return lc.MAC.String()
+}
+
+// parts returns the selectors of the links below a link: of its parent and its members.
+func (lc LinkConfig) parts() []string {
+	if p := lc.Virtual.parent(); p != "" {
+		return append([]string{p}, lc.Members...)
+	}
+	return lc.Members
+}
+
+// find returns the name of the first link that a selector of a part selects.
+func (c Config) find(selector string, links []Link) (string, bool) {
+	if names := c.findAll(selector, links); len(names) > 0 {
+		return names[0], true
+	}
+	return "", false
+}
+
+// findAll returns the names of the links that a selector of a part selects: a configured virtual
+// link by its name, or hardware by a pattern for its name or, with colons, its MAC. It includes
+// links that do not exist yet.
+func (c Config) findAll(selector string, links []Link) (names []string) {
+	for _, lc := range c.Links {
+		if lc.Virtual.Kind() != "" && lc.Name == selector {
+			return []string{lc.Name}
+		}
+	}
+	for _, l := range sortedLinks(links) {
+		switch {
+		case l.Loopback, l.Own:
+		case strings.Contains(selector, ":") && l.Physical() && glob.Match(selector, l.permanentMAC()):
+			names = append(names, l.Name)
+		// A name without a wildcard can select a link of another component, as in selectLinks.
+		case l.Name == selector, l.Physical() && glob.Match(selector, l.Name):
+			names = append(names, l.Name)
+		}
+	}
+	return names
+}
+
+// planLinks returns the managed links: the configured links in their order, then the hardware below
+// them that has no entry, then the loopback.
+func planLinks(c Config, f Facts) []WantLink {
+	p := linkPlan{c: c, f: f}
+	if len(c.Links) == 0 {
+		for _, l := range sortedLinks(f.Links) {
+			if l.Physical() {
+				p.add(l, LinkConfig{DHCP4: true, AcceptRA: true}, -1)
+			}
+		}
+	}
+	for n, lc := range c.Links {
+		if lc.Virtual.Kind() != "" {
+			p.addVirtual(lc, n)
+			continue
+		}
+		for _, l := range selectLinks(lc, f.Links) {
+			p.add(l, lc, n)
+		}
+	}
+	p.addParts()
+	p.setMasters()
+	for _, i := range p.bottomUp() {
+		p.planMTU(&p.out[i])
+	}
+	for _, l := range f.Links {
+		if l.Loopback {
+			p.out = append(p.out, WantLink{Name: l.Name, Index: l.Index, Loopback: true, Config: -1})
+		}
+	}
+	return p.out
+}
+
+// linkPlan is a plan of the links in progress.
+type linkPlan struct {
+	c   Config
+	f   Facts
+	out []WantLink
+}
+
+// add adds a link that exists.
+func (p *linkPlan) add(l Link, lc LinkConfig, n int) {
+	if slices.ContainsFunc(p.out, func(o WantLink) bool { return o.Index == l.Index }) {
+		return // a link named twice, by name and by MAC: the first entry wins
+	}
+	p.out = append(p.out, WantLink{Name: l.Name, Index: l.Index, MTU: lc.MTU, DHCP4: lc.DHCP4, AcceptRA: lc.AcceptRA, Config: n})
+}
+
+// missingIndex is the highest index of a link that does not exist yet. The indexes of such links
+// differ, because the index is the identity of a link.
+const missingIndex = -1
+
+// addVirtual adds a link that the package creates.
+func (p *linkPlan) addVirtual(lc LinkConfig, n int) {
+	w := WantLink{Name: lc.Name, Index: missingIndex - n, MTU: lc.MTU, DHCP4: lc.DHCP4, AcceptRA: lc.AcceptRA, Config: n, Virtual: lc.Virtual}
+	for _, l := range p.f.Links {
+		if l.Name == lc.Name && l.Own && l.Kind == lc.Virtual.Kind() {
+			w.Index = l.Index
+		}
+	}
+	switch {
+	case w.Virtual.VLAN != nil:
+		parent, ok := p.c.find(w.Virtual.VLAN.Parent, p.f.Links)
+		if !ok {
+			return // see Missing
+		}
+		w.Virtual.VLAN = &VLAN{Parent: parent, ID: w.Virtual.VLAN.ID}
+	case w.Virtual.Bond != nil:
+		b := *w.Virtual.Bond
+		if b.Primary != "" {
+			b.Primary, _ = p.c.find(b.Primary, p.f.Links)
+		}
+		w.Virtual.Bond = &b
+	}
+	p.out = append(p.out, w)
+}
+
+// addParts adds the hardware below the links. Such a link is up, and has no address.
+func (p *linkPlan) addParts() {
+	for _, lc := range p.c.Links {
+		for _, s := range lc.parts() {
+			for _, name := range p.c.findAll(s, p.f.Links) {
+				i := slices.IndexFunc(p.f.Links, func(l Link) bool { return l.Name == name && !l.Own })
+				if i >= 0 {
+					p.add(p.f.Links[i], LinkConfig{}, -1)
+				}
+			}
+		}
+	}
+}
+
+// setMasters assigns the members to their links, in the order of the configuration. A created link
+// gets the MAC of its first member, so that the MAC does not depend on the order in which the
+// hardware appears, and a machine retains its MAC when its only link becomes a member.
+func (p *linkPlan) setMasters() {
+	for _, lc := range p.c.Links {
+		for _, s := range lc.Members {
+			for _, name := range p.c.findAll(s, p.f.Links) {
+				member, master := p.named(name), p.named(lc.Name)
+				if member == nil || master == nil || member.Master != "" {
+					continue
+				}
+				member.Master = lc.Name
+				if i := slices.IndexFunc(p.f.Links, func(l Link) bool { return l.Index == member.Index }); i >= 0 && master.MAC == "" {
+					master.MAC = p.f.Links[i].permanentMAC()
+				}
+			}
+		}
+	}
+}
+
+// named returns the planned link of a name, or nil.
+func (p *linkPlan) named(name string) *WantLink {
+	i := slices.IndexFunc(p.out, func(w WantLink) bool { return w.Name == name })
+	if i < 0 {
+		return nil
+	}
+	return &p.out[i]
+}
+
+// planMTU sets the MTU of a link without a configured MTU: the value of the lease, else that of the
+// parent, else the original value of hardware, else the kernel's default for a created link. A
+// member of a bond has the MTU of the bond; before it joins, it gets its original MTU.
+func (p *linkPlan) planMTU(w *WantLink) {
+	if w.MTU != 0 {
+		return
+	}
+	ipv6 := w.Config >= 0 && p.c.Links[w.Config].speaksIPv6() || w.AcceptRA
+	// The kernel disables IPv6 on a link with a smaller MTU than IPv6 requires (RFC 8200); a DHCPv4
+	// server must not cause that.
+	if lease := p.f.Leases[w.Name]; w.DHCP4 && lease != nil && lease.MTU != 0 && (lease.MTU >= 1280 || !ipv6) {
+		w.MTU = lease.MTU
+		return
+	}
+	switch w.Virtual.Kind() {
+	case "":
+		w.MTU = p.f.MTUs[w.Index]
+	case kindVLAN:
+		w.MTU = p.mtuOf(w.Virtual.VLAN.Parent)
+	default:
+		w.MTU = ethernetMTU
+	}
+}
+
+// ethernetMTU is the kernel's default MTU of a bond (ETH_DATA_LEN, include/uapi/linux/if_ether.h).
+const ethernetMTU = 1500
+
+// mtuOf returns the planned MTU of a link, else its present MTU; 0 if it does not exist.
+func (p *linkPlan) mtuOf(name string) int {
+	if w := p.named(name); w != nil && w.MTU != 0 {
+		return w.MTU
+	}
+	for _, l := range p.f.Links {
+		if l.Name == name {
+			return l.MTU
+		}
+	}
+	return 0
+}
+
+// bottomUp returns the indexes of the planned links in the order in which they can be created.
+func (p *linkPlan) bottomUp() []int { return bottomUp(p.out) }
+
+// bottomUp returns the indexes of links, each after its parent and its members. Otherwise the order
+// is preserved.
+func bottomUp(links []WantLink) []int {
+	order := make([]int, len(links))
+	depths := make([]int, len(links))
+	for i := range links {
+		order[i], depths[i] = i, depth(links, links[i], len(links))
+	}
+	slices.SortStableFunc(order, func(a, b int) int { return depths[a] - depths[b] })
+	return order
+}
+
+// depth returns the number of levels below a link. limit ends a cycle, which the configuration
+// cannot contain.
+func depth(links []WantLink, w WantLink, limit int) int {
+	if w.Virtual.Kind() == "" || limit == 0 {
+		return 0
+	}
+	most := 0
+	for _, o := range links {
+		if o.Master == w.Name || o.Name == w.Virtual.parent() {
+			most = max(most, depth(links, o, limit-1))
+		}
+	}
+	return most + 1
+}
+
+// speaksIPv6 reports whether a link has, or may get, an IPv6 address besides the link-local
+// address.
+func (lc LinkConfig) speaksIPv6() bool {
+	return lc.AcceptRA || slices.ContainsFunc(lc.Addresses, isIPv6)
+}
+
+// selectLinks returns the links of a configuration. Several links can have the same MAC (a VLAN has
+// the MAC of its parent): a MAC selects the physical link.
+func selectLinks(lc LinkConfig, links []Link) []Link {
+	for _, l := range sortedLinks(links) {
+		switch {
+		case l.Loopback, l.Own:
+		case lc.Name != "" && l.Name == lc.Name:
+			return []Link{l}
+		case lc.Name == "" && l.Physical() && l.permanentMAC() == lc.MAC.String():
+			return []Link{l}
+		}
+	}
+	return nil
+}
+
+// permanentMAC returns the MAC of the hardware, which a bond does not change; without one, the
+// present MAC.
+func (l Link) permanentMAC() string {
+	if l.Permanent != "" {
+		return l.Permanent
+	}
+	return l.MAC
+}
+
+// sortedLinks returns links in the order of their creation in the kernel.
+func sortedLinks(links []Link) []Link {
+	return slices.SortedFunc(slices.Values(links), func(a, b Link) int { return a.Index - b.Index })
+}
