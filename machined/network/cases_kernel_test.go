@@ -3,9 +3,11 @@
 package network
 
 import (
+	"errors"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -38,6 +40,25 @@ func newKernel(t *testing.T, links ...string) *Kernel {
 	return k
 }
 
+// need skips a test if the kernel lacks a kind of links, or VLAN filtering of bridges.
+func need(t *testing.T, kinds ...string) {
+	t.Helper()
+	filtering := slices.Index(kinds, kindFiltering)
+	if filtering < 0 {
+		rtnltest.NeedKinds(t, kinds...)
+		return
+	}
+	rtnltest.NeedKinds(t, slices.Delete(slices.Clone(kinds), filtering, filtering+1)...)
+	k := newKernel(t)
+	op := Op{Verb: AddLink, Link: "need0", Index: missingIndex, Change: Change{To: Virtual{Bridge: &Bridge{Filtering: true}}}}
+	if err := k.Do(op); errors.Is(err, unix.EOPNOTSUPP) {
+		t.Skip("this kernel has no VLAN filtering; the product kernel has")
+	} else if err != nil {
+		t.Fatal(err)
+	}
+	rtnltest.Delete(t, "need0")
+}
+
 // TestGoldenKernel performs the operations of the golden files on the kernel.
 func TestGoldenKernel(t *testing.T) {
 	for _, c := range cases() {
@@ -48,7 +69,7 @@ func TestGoldenKernel(t *testing.T) {
 			if !rtnltest.Isolate(t) {
 				return
 			}
-			rtnltest.NeedKinds(t, c.needs...)
+			need(t, c.needs...)
 			var names []string
 			for _, l := range c.links {
 				names = append(names, l.Name)
@@ -79,12 +100,28 @@ func TestVirtualLawsKernel(t *testing.T) {
 	if !rtnltest.Isolate(t) {
 		return
 	}
-	rtnltest.NeedKinds(t, kindBond, kindVLAN)
+	need(t, kindBond, kindVLAN, kindVRF, kindDummy, kindWireGuard)
 	r := rand.New(rand.NewPCG(7, 8))
 	links := []string{"eth0", "eth1", "eth2"}
 	k := newKernel(t, links...)
 	checkLaws(t, k, r, links, 60, randomVirtualStage)
 	for range 20 {
 		checkReturn(t, k, r, links, randomVirtualStage)
+	}
+}
+
+// TestBridgeLawsKernel checks the laws with bridges, rules and routes with several next hops on the
+// kernel.
+func TestBridgeLawsKernel(t *testing.T) {
+	if !rtnltest.Isolate(t) {
+		return
+	}
+	need(t, kindBridge)
+	r := rand.New(rand.NewPCG(7, 9))
+	links := []string{"eth0", "eth1", "eth2"}
+	k := newKernel(t, links...)
+	checkLaws(t, k, r, links, 60, randomBridgeStage)
+	for range 20 {
+		checkReturn(t, k, r, links, randomBridgeStage)
 	}
 }

@@ -37,7 +37,7 @@ type testCase struct {
 func veth(name string) Link { return Link{Name: name, Ethernet: true, Kind: "veth", MTU: 1500} }
 
 func card(name, mac string) Link {
-	return Link{Name: name, Ethernet: true, MAC: mac, MTU: 1500, Driver: "virtio_net"}
+	return Link{Name: name, Ethernet: true, MAC: mac, MTU: 1500, Device: Device{Driver: "virtio_net"}}
 }
 
 func prefixes(list ...string) []netip.Prefix {

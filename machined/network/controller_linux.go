@@ -55,6 +55,8 @@ type Controller struct {
 	status  map[int]dhcp.Status
 	mtus    formerMTUs
 
+	endpoints endpoints
+
 	clients map[int]*client // by the link's index; the controller's goroutine only
 	// the last active lease, by Link.leaseKey; the controller's goroutine only
 	last   map[string]*dhcp.Lease
@@ -89,7 +91,7 @@ func (c *Controller) Run(ctx context.Context) error {
 		return err
 	}
 	defer kernel.Close()
-	kernel.loadModules = c.deps.LoadModules
+	kernel.loadModules, kernel.endpoints = c.deps.LoadModules, &c.endpoints
 	watcher, err := rtnl.Subscribe() // before the first reading, so that no change is missed
 	if err != nil {
 		return err
@@ -395,6 +397,7 @@ func (c *Controller) DryRun(cfg Config) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
+	kernel.endpoints = &c.endpoints
 	have, err := kernel.Read(cfg)
 	if err = errors.Join(err, kernel.Close()); err != nil {
 		return nil, err

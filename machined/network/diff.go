@@ -21,14 +21,24 @@ type Link struct {
 	Loopback bool
 	Ethernet bool   // ARPHRD_ETHER
 	Kind     string // IFLA_INFO_KIND: "veth", "bridge", "wireguard"; empty for hardware
-	Driver   string // of the hardware; empty without a driver
 	// Values of the link's sysctls; see sysctls.
 	Sysctls map[string]string
-	// Permanent is the MAC of the hardware, in the form of MAC; empty if it is unknown.
-	Permanent string
-	Own       bool    // the package created it: it has the mark
-	Virtual   Virtual // its definition; empty for a kind that the package does not create
-	Master    string  // name of the link to which it belongs; empty: none
+	Device
+	Membership
+	Own     bool    // the package created it: it has the mark
+	Virtual Virtual // its definition; empty for a kind that the package does not create
+}
+
+// Device is the hardware of a link.
+type Device struct {
+	Driver    string // empty without a driver
+	Permanent string // MAC of the hardware, in the form of Link.MAC; empty if it is unknown
+}
+
+// Membership is the place of a link in another link.
+type Membership struct {
+	Master string // name of the bond, bridge or VRF; empty: none
+	Tags   string // the VLANs of a member of a bridge with VLAN filtering, and of such a bridge; see Tags
 }
 
 // Physical reports whether it is an Ethernet link with real or virtual hardware.
@@ -44,6 +54,7 @@ type Have struct {
 	// Advertised, the routes from router advertisements.
 	Foreign    []ForeignAddress
 	Advertised []Route
+	Rules      []Rule // with the mark
 	Hostname   string
 	Files      Files
 }
@@ -66,11 +77,14 @@ const (
 	SetSysctl
 	SetMaster
 	SetVirtual
+	SetTags
 	SetLink
+	DelRule
 	DelRoute
 	DelAddress
 	AddAddress
 	AddRoute
+	AddRule
 	SetHostname
 	WriteFile
 )
@@ -88,10 +102,11 @@ type Op struct {
 	// SetSysctl: the key below net; WriteFile: resolv.conf, hosts or hostname; SetMaster: the link
 	// to which it belongs, empty for none
 	Name    string
-	Value   string // SetSysctl, SetHostname and WriteFile: the new value
+	Value   string // SetSysctl, SetTags, SetHostname and WriteFile: the new value
 	Adopted bool   // AddAddress: the address exists, only the mark is new
 	// DelRoute and DelAddress: it has no mark, but came by router advertisement.
 	Advertised bool
+	Rule       Rule
 	Change     Change // DelLink, AddLink, SetMaster and SetVirtual
 }
 
@@ -104,7 +119,7 @@ func (o Op) String() string {
 		del += ", it came by router advertisement"
 	}
 	switch o.Verb {
-	case DelLink, AddLink, SetMaster, SetVirtual:
+	case DelLink, AddLink, SetMaster, SetVirtual, SetTags:
 		return o.linkString()
 	case SetSysctl:
 		return fmt.Sprintf("sysctl net/%s = %s", o.Name, o.Value)
@@ -131,6 +146,10 @@ func (o Op) String() string {
 		return o.Route.String() + del
 	case AddRoute:
 		return o.Route.String() + ": add"
+	case DelRule:
+		return o.Rule.String() + del
+	case AddRule:
+		return o.Rule.String() + ": add"
 	case SetHostname:
 		return "hostname: " + o.Value
 	case WriteFile:
@@ -139,35 +158,8 @@ func (o Op) String() string {
 	return fmt.Sprintf("unknown operation %d", o.Verb)
 }
 
-// String formats a route as ip(8) does, with the destination first.
-func (r Route) String() string {
-	var b strings.Builder
-	b.WriteString("route ")
-	switch {
-	case r.To.Bits() != 0:
-		b.WriteString(r.To.String())
-	case r.To.Addr().Is6():
-		b.WriteString("default (IPv6)")
-	default:
-		b.WriteString("default")
-	}
-	if r.Via.IsValid() {
-		b.WriteString(" via " + r.Via.String())
-	}
-	fmt.Fprintf(&b, " on %s metric %d", r.Link, r.Metric)
-	if r.OnLink {
-		b.WriteString(" onlink")
-	}
-	return b.String()
-}
-
 // String formats an address with its link.
 func (a Address) String() string { return fmt.Sprintf("address %v on %s", a.Prefix, a.Link) }
-
-// same reports whether the kernel treats two routes as the same route.
-func (r Route) same(o Route) bool {
-	return r.Index == o.Index && r.To == o.To && r.Via == o.Via && r.Metric == o.Metric
-}
 
 // sysctls returns the parameters of a managed link (sysctl.Links), by path below /proc/sys/net,
 // because a link's name can contain dots.
@@ -195,8 +187,13 @@ func sysctls(l WantLink) map[string]string {
 func Diff(have Have, want Want) []Op {
 	ops, have, want := diffLinks(have, want)
 	// The order of the kernel is arbitrary; sorting makes dry runs repeatable.
-	have.Addresses, have.Routes = sorted(have.Addresses), sorted(have.Routes)
+	have.Addresses, have.Routes, have.Rules = sorted(have.Addresses), sorted(have.Routes), sorted(have.Rules)
 	have.Foreign, have.Advertised = sorted(have.Foreign), sorted(have.Advertised)
+	for _, r := range have.Rules {
+		if !slices.Contains(want.Rules, r) {
+			ops = append(ops, Op{Verb: DelRule, Rule: r})
+		}
+	}
 	for _, r := range have.Advertised {
 		if want.ignoresRA(r.Index) {
 			ops = append(ops, Op{Verb: DelRoute, Link: r.Link, Index: r.Index, Route: r, Advertised: true})
@@ -217,6 +214,11 @@ func Diff(have Have, want Want) []Op {
 	for _, r := range want.Routes {
 		if !slices.ContainsFunc(have.Routes, r.same) || losesIPv4(have, want, r) {
 			ops = append(ops, Op{Verb: AddRoute, Link: r.Link, Index: r.Index, Route: r})
+		}
+	}
+	for _, r := range want.Rules {
+		if !slices.Contains(have.Rules, r) {
+			ops = append(ops, Op{Verb: AddRule, Rule: r})
 		}
 	}
 	if have.Hostname != want.Hostname {
@@ -278,7 +280,7 @@ func diffAddresses(have Have, want Want) []Op {
 // losesIPv4 reports whether the kernel will drop a wanted route because the last IPv4 address of
 // its link is removed.
 func losesIPv4(have Have, want Want, r Route) bool {
-	if !r.To.Addr().Is4() {
+	if !r.To.Addr().Is4() || r.Link == "" {
 		return false
 	}
 	on := func(a Address) bool { return a.Index == r.Index && a.Prefix.Addr().Is4() }

@@ -34,6 +34,7 @@ func diffLinks(have Have, want Want) ([]Op, Have, Want) {
 	d.sysctls()
 	d.members()
 	d.settings()
+	d.tags()
 	for _, i := range bottomUp(d.want.Links) {
 		d.upAndMTU(d.want.Links[i])
 	}
@@ -126,6 +127,12 @@ func (d *linkDiff) forget(gone Link) {
 		if d.want.Routes[i].Index == gone.Index {
 			d.want.Routes[i].Index = missing
 		}
+		d.want.Routes[i].Hops = slices.Clone(d.want.Routes[i].Hops)
+		for j := range d.want.Routes[i].Hops {
+			if d.want.Routes[i].Hops[j].Index == gone.Index {
+				d.want.Routes[i].Hops[j].Index = missing
+			}
+		}
 	}
 }
 
@@ -135,6 +142,13 @@ func (h *Have) drop(index int, selected func(netip.Addr) bool) {
 	h.Foreign = slices.DeleteFunc(slices.Clone(h.Foreign), func(a ForeignAddress) bool { return a.Index == index && selected(a.Prefix.Addr()) })
 	ofLink := func(r Route) bool { return r.Index == index }
 	h.Routes = slices.DeleteFunc(slices.Clone(h.Routes), ofLink)
+	for i, r := range h.Routes {
+		if r.uses(index) {
+			// It is unknown which next hops the kernel retains: the route is deleted, and added
+			// again.
+			h.Routes[i].Hops = []Hop{}
+		}
+	}
 	h.Advertised = slices.DeleteFunc(slices.Clone(h.Advertised), ofLink)
 }
 
@@ -153,11 +167,16 @@ func isIPv6Addr(a netip.Addr) bool { return a.Is6() }
 
 func isIPv6(p netip.Prefix) bool { return p.Addr().Is6() }
 
-// released records that a member leaves a link: a bond sets the member down.
+// released records that a member leaves a link: a bond sets the member down, and a VRF sets it down
+// for a moment.
 func (d *linkDiff) released(l *Link, kind string) {
-	l.Master = ""
-	if kind == kindBond {
+	d.adjustsMTU(l.Master)
+	l.Membership = Membership{}
+	switch kind {
+	case kindBond:
 		l.Up = false
+		d.interrupted(*l)
+	case kindVRF:
 		d.interrupted(*l)
 	}
 }
@@ -173,6 +192,12 @@ func (d *linkDiff) create() {
 		l := Link{Name: w.Name, Index: w.Index, Kind: w.Virtual.Kind(), Own: true, Virtual: w.Virtual.created(), Sysctls: map[string]string{}}
 		for key := range sysctls(w) {
 			l.Sysctls[key] = "unknown"
+		}
+		switch l.Kind {
+		case kindBond, kindBridge, kindDummy:
+			l.MTU = ethernetMTU
+		case kindWireGuard:
+			l.MTU = wireguardMTU
 		}
 		if parent := w.Virtual.parent(); parent != "" {
 			if n := slices.IndexFunc(d.have.Links, func(l Link) bool { return l.Name == parent }); n >= 0 {
@@ -198,8 +223,9 @@ func (d *linkDiff) sysctls() {
 	}
 }
 
-// members moves links into and out of bonds. A bond takes only a link that is down, and sets it up
-// (bond_main.c); the kernel then removes its routes and IPv6 addresses.
+// members moves links into and out of others. A bond takes only a link that is down, and sets it up
+// (bond_main.c); a VRF sets a member down and up (vrf.c). The kernel then removes its routes and IPv6
+// addresses.
 func (d *linkDiff) members() {
 	kinds, own := map[string]string{}, map[string]bool{}
 	for _, l := range d.have.Links {
@@ -218,15 +244,22 @@ func (d *linkDiff) members() {
 		if l == nil || w.Master == "" || l.Master == w.Master {
 			continue
 		}
+		if l.Master != "" { // the kernel moves it out first
+			d.released(l, kinds[l.Master])
+		}
 		kind := kinds[w.Master]
 		if kind == kindBond && w.MTU != 0 && w.MTU != l.MTU {
 			d.add(Op{Verb: SetLink, Link: w.Name, Index: w.Index, MTU: w.MTU})
 			l.MTU = w.MTU
 		}
 		d.add(Op{Verb: SetMaster, Link: w.Name, Index: w.Index, Name: w.Master, Change: Change{Kind: kind}})
-		l.Master = w.Master
-		if kind == kindBond {
+		l.Membership = Membership{Master: w.Master}
+		d.adjustsMTU(w.Master)
+		switch kind {
+		case kindBond:
 			l.Up = true
+			d.interrupted(*l)
+		case kindVRF:
 			d.interrupted(*l)
 		}
 	}
@@ -241,6 +274,15 @@ func (d *linkDiff) settings() {
 		}
 		if _, live := l.Virtual.changed(w.Virtual); len(live) > 0 {
 			d.add(Op{Verb: SetVirtual, Link: w.Name, Index: w.Index, Change: Change{To: w.Virtual, Settings: live}})
+		}
+	}
+}
+
+// tags changes the VLANs of bridges with VLAN filtering and their members.
+func (d *linkDiff) tags() {
+	for _, w := range d.want.Links {
+		if l := d.link(w.Index); l != nil && w.Tags != "" && l.Tags != w.Tags {
+			d.add(Op{Verb: SetTags, Link: w.Name, Index: w.Index, Value: w.Tags})
 		}
 	}
 }
@@ -262,6 +304,17 @@ func (d *linkDiff) upAndMTU(w WantLink) {
 	if w.MTU != 0 && w.MTU != l.MTU && !bonded {
 		d.add(Op{Verb: SetLink, Link: w.Name, Index: w.Index, MTU: w.MTU})
 		l.MTU = w.MTU
+		d.adjustsMTU(l.Master)
+	}
+}
+
+// adjustsMTU records that a bridge may have another MTU now: until its MTU is set, the kernel sets
+// the lowest MTU of the members (br_mtu_auto_adjust).
+func (d *linkDiff) adjustsMTU(master string) {
+	for i := range d.have.Links {
+		if l := &d.have.Links[i]; l.Name == master && l.Kind == kindBridge {
+			l.MTU = 0
+		}
 	}
 }
 
@@ -269,7 +322,7 @@ func (d *linkDiff) upAndMTU(w WantLink) {
 func (o Op) linkString() string {
 	switch o.Verb {
 	case AddLink:
-		return fmt.Sprintf("link %s: create %s", o.Link, o.Change.To)
+		return fmt.Sprintf("link %s: create %s", o.Link, o.Change.To.created())
 	case DelLink:
 		line := fmt.Sprintf("link %s: delete %s", o.Link, o.Change.Kind)
 		if o.Change.Reason != "" {
@@ -281,6 +334,8 @@ func (o Op) linkString() string {
 			return fmt.Sprintf("link %s: belongs to no link", o.Link)
 		}
 		return fmt.Sprintf("link %s: belongs to %s %s", o.Link, o.Change.Kind, o.Name)
+	case SetTags:
+		return fmt.Sprintf("link %s: VLANs %s", o.Link, o.Value)
 	}
 	return fmt.Sprintf("link %s: %s", o.Link, o.Change.To.values(o.Change.Settings))
 }

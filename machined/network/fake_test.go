@@ -60,19 +60,25 @@ func (f *fake) Read(Config) (Have, error) {
 	h := f.have
 	h.Links = cloneLinks(h.Links)
 	h.Addresses, h.Routes, h.Foreign = slices.Clone(h.Addresses), slices.Clone(h.Routes), slices.Clone(h.Foreign)
-	h.Advertised = slices.Clone(h.Advertised)
+	h.Advertised, h.Rules = slices.Clone(h.Advertised), slices.Clone(h.Rules)
 	return h, nil
 }
 
 func (f *fake) Do(o Op) error {
 	if l := f.named(o.Link); o.Index < 0 && o.Verb != AddLink && l != nil {
-		if o.Route.Index == o.Index {
-			o.Route.Index = l.Index
-		}
 		o.Index = l.Index
 	}
+	if l := f.named(o.Route.Link); o.Route.Index < 0 && l != nil {
+		o.Route.Index = l.Index
+	}
+	o.Route.Hops = slices.Clone(o.Route.Hops)
+	for i, h := range o.Route.Hops {
+		if l := f.named(h.Link); h.Index < 0 && l != nil {
+			o.Route.Hops[i].Index = l.Index
+		}
+	}
 	switch o.Verb {
-	case DelLink, AddLink, SetMaster, SetVirtual, SetLink:
+	case DelLink, AddLink, SetMaster, SetVirtual, SetTags, SetLink:
 		return f.doLink(o)
 	case SetSysctl:
 		f.link(o.Index).Sysctls[o.Name] = o.Value
@@ -86,8 +92,20 @@ func (f *fake) Do(o Op) error {
 		if o.Advertised {
 			f.have.Advertised = slices.DeleteFunc(f.have.Advertised, o.Route.same)
 		} else {
-			f.have.Routes = slices.DeleteFunc(f.have.Routes, o.Route.same)
+			// The kernel compares the next hops that the message contains.
+			f.have.Routes = slices.DeleteFunc(f.have.Routes, func(r Route) bool {
+				if len(o.Route.Hops) == 0 && o.Route.Link == "" && o.Route.Kind == "" {
+					r.Hops = nil
+				}
+				return r.same(o.Route)
+			})
 		}
+	case AddRule:
+		if !slices.Contains(f.have.Rules, o.Rule) {
+			f.have.Rules = append(f.have.Rules, o.Rule)
+		}
+	case DelRule:
+		f.have.Rules = slices.DeleteFunc(f.have.Rules, func(r Rule) bool { return r == o.Rule })
 	case SetHostname:
 		f.have.Hostname = o.Value
 	case WriteFile:
@@ -166,11 +184,19 @@ func (f *fake) addRoute(r Route) error {
 	if slices.ContainsFunc(f.have.Routes, r.same) {
 		return nil
 	}
+	for _, h := range r.Hops {
+		if !f.link(h.Index).Up {
+			return fmt.Errorf("%v: %w", r, unix.ENETDOWN)
+		}
+	}
 	switch {
-	case !f.link(r.Index).Up:
+	case r.Link != "" && !f.link(r.Index).Up:
 		return fmt.Errorf("%v: %w", r, unix.ENETDOWN)
-	case slices.ContainsFunc(f.have.Routes, func(o Route) bool { return o.To == r.To && o.Metric == r.Metric }):
+	case slices.ContainsFunc(f.have.Routes, func(o Route) bool { return o.To == r.To && o.Metric == r.Metric && o.Table == r.Table }):
 		return fmt.Errorf("%v: %w", r, unix.EEXIST)
+	case r.Link == "":
+		f.have.Routes = append(f.have.Routes, r)
+		return nil
 	}
 	reachable := !r.Via.IsValid() || r.OnLink || r.Via.IsLinkLocalUnicast()
 	for _, p := range f.all(r.Index) {

@@ -40,6 +40,9 @@ func (f *fake) doLink(o Op) error {
 		return nil
 	case SetMaster:
 		return f.setMaster(o)
+	case SetTags:
+		f.link(o.Index).Tags = o.Value
+		return nil
 	}
 	return f.setLink(o)
 }
@@ -52,9 +55,13 @@ func (f *fake) addLink(o Op) error {
 		return fmt.Errorf("%v: %w", o, unix.EEXIST)
 	}
 	f.last++
+	mtu := ethernetMTU
+	if o.Change.To.WireGuard != nil {
+		mtu = wireguardMTU
+	}
 	l := Link{
 		Name: o.Link, Index: f.last, Kind: o.Change.To.Kind(), Own: true, Virtual: o.Change.To.created(), Ethernet: true,
-		MTU: 1500, MAC: o.Change.MAC, Sysctls: defaultSysctls(o.Link),
+		MTU: mtu, MAC: o.Change.MAC, Sysctls: defaultSysctls(o.Link),
 	}
 	if parent := o.Change.To.parent(); parent != "" {
 		p := f.named(parent)
@@ -62,6 +69,9 @@ func (f *fake) addLink(o Op) error {
 			return fmt.Errorf("%v: %w", o, unix.ENODEV)
 		}
 		l.MTU, l.MAC = p.MTU, p.MAC
+	}
+	if filters(l.Virtual) {
+		l.Tags = noTags
 	}
 	f.have.Links = append(f.have.Links, l)
 	return nil
@@ -101,7 +111,10 @@ func (f *fake) setMaster(o Op) error {
 		return fmt.Errorf("%v: %w", o, unix.ENODEV)
 	}
 	l.Master = o.Name
-	if master.Kind == kindBond {
+	switch master.Kind {
+	case kindVRF:
+		f.interrupt(l)
+	case kindBond:
 		f.goDown(l)
 		f.before[l.Index], l.MTU = l.MTU, master.MTU
 		l.Up = true
@@ -112,7 +125,10 @@ func (f *fake) setMaster(o Op) error {
 func (f *fake) release(index int, kind string) {
 	l := f.link(index)
 	master := f.named(l.Master)
-	l.Master = ""
+	l.Membership = Membership{}
+	if kind == kindVRF {
+		f.interrupt(l)
+	}
 	if kind != kindBond {
 		return
 	}
@@ -132,6 +148,16 @@ func (f *fake) goDown(l *Link) {
 	for i := range f.have.Links {
 		if o := &f.have.Links[i]; o.Virtual.parent() == l.Name {
 			f.goDown(o)
+		}
+	}
+}
+
+// interrupt sets a link down and up.
+func (f *fake) interrupt(l *Link) {
+	f.have.drop(l.Index, isIPv6Addr)
+	for i := range f.have.Links {
+		if o := &f.have.Links[i]; o.Virtual.parent() == l.Name {
+			f.interrupt(o)
 		}
 	}
 }

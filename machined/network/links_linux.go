@@ -15,7 +15,9 @@ import (
 )
 
 // modules are the kernel modules of the kinds of links.
-var modules = map[string]string{kindBond: "bonding", kindVLAN: "8021q"}
+var modules = map[string]string{
+	kindBond: "bonding", kindVLAN: "8021q", kindBridge: "bridge", kindVRF: "vrf", kindDummy: "dummy", kindWireGuard: "wireguard",
+}
 
 // The numbers of the kernel for the settings of a bond (include/uapi/linux/if_bonding.h).
 var (
@@ -48,20 +50,23 @@ func (k *Kernel) linkIndex(name string) (int, error) {
 	return 0, fmt.Errorf("link %s does not exist: %w", name, unix.ENODEV)
 }
 
-// found returns an operation with the index of a link that an earlier operation created.
+// found returns an operation with the indexes of links that earlier operations created.
 func (k *Kernel) found(o Op) (Op, error) {
-	if o.Index >= 0 || o.Verb == AddLink {
-		return o, nil
+	var err error
+	find := func(index *int, name string) {
+		if *index < 0 && err == nil {
+			*index, err = k.linkIndex(name)
+		}
 	}
-	index, err := k.linkIndex(o.Link)
-	if err != nil {
-		return o, err
+	if o.Verb != AddLink {
+		find(&o.Index, o.Link)
 	}
-	if o.Route.Index == o.Index {
-		o.Route.Index = index
+	find(&o.Route.Index, o.Route.Link)
+	o.Route.Hops = slices.Clone(o.Route.Hops)
+	for i := range o.Route.Hops {
+		find(&o.Route.Hops[i].Index, o.Route.Hops[i].Link)
 	}
-	o.Index = index
-	return o, nil
+	return o, err
 }
 
 // addLink creates a link with the mark in a single message, so that no link without the mark is
@@ -131,9 +136,10 @@ func (k *Kernel) sendLink(o Op) error {
 }
 
 // allSettings returns the names of the settings of a new link: those that it has at its creation.
+// A kernel without VLAN filtering rejects this setting even with its default.
 func (v Virtual) allSettings() (names []string) {
 	for _, s := range v.created().settings() {
-		if s.value != "" {
+		if s.value != "" && !(s.name == settingFilter && !v.Bridge.Filtering) {
 			names = append(names, s.name)
 		}
 	}
@@ -153,6 +159,16 @@ func (k *Kernel) linkMessage(v Virtual, settings []string) (*rtnetlink.LinkMessa
 	case v.VLAN != nil:
 		id := uint16(v.VLAN.ID)
 		info.Data = &driver.Vlan{ID: &id}
+	case v.Bridge != nil:
+		info.Data = bridgeData(v.Bridge, settings)
+	case v.VRF != nil:
+		ae := netlink.NewAttributeEncoder()
+		ae.Uint32(iflaVRFTable, v.VRF.Table)
+		data, err := ae.Encode()
+		if err != nil {
+			return nil, err
+		}
+		info.Data = &rtnetlink.LinkData{Name: kindVRF, Data: data}
 	}
 	return &rtnetlink.LinkMessage{Attributes: &rtnetlink.LinkAttributes{Info: info}}, nil
 }
@@ -194,9 +210,37 @@ func (k *Kernel) bondData(b *Bond, settings []string) (*driver.Bond, error) {
 	return data, nil
 }
 
+// iflaVRFTable is IFLA_VRF_TABLE of include/uapi/linux/if_link.h.
+const iflaVRFTable = 1
+
+// bridgeData returns some settings of a bridge. With VLAN filtering, no VLAN has a member by
+// default: the kernel's default is VLAN 1, without a tag, for each new member.
+func bridgeData(b *Bridge, settings []string) *driver.Bridge {
+	data := &driver.Bridge{}
+	for _, s := range settings {
+		switch s {
+		case settingSTP:
+			data.StpState = new(driver.BridgeStpStateDisabled)
+			if b.STP {
+				data.StpState = new(driver.BridgeStpStateEnabled)
+			}
+		case settingFilter:
+			if b.Filtering {
+				data.VlanFiltering, data.VlanDefaultPvid = new(driver.BridgeEnableEnabled), new(uint16(0))
+			} else {
+				data.VlanFiltering = new(driver.BridgeEnableDisabled)
+			}
+		}
+	}
+	return data
+}
+
 func milliseconds(d time.Duration) *uint32 { return new(uint32(d.Milliseconds())) }
 
 func (k *Kernel) setVirtual(o Op) error {
+	if o.Change.To.WireGuard != nil {
+		return k.setWireGuard(o)
+	}
 	m, err := k.linkMessage(o.Change.To, o.Change.Settings)
 	if err != nil {
 		return err
@@ -222,7 +266,7 @@ func (k *Kernel) setMaster(o Op) error {
 			return err
 		}
 	}
-	if o.Change.Kind == kindBond {
+	if o.Change.Kind == kindBond { // the kind of the new master
 		if err := k.setLink(Op{Verb: SetLink, Index: o.Index, Down: true}); err != nil {
 			return err
 		}
@@ -242,6 +286,22 @@ func readVirtual(m rtnetlink.LinkMessage, names map[int]string) (v Virtual) {
 		v.Bond = readBond(data, names)
 	case *driver.Vlan:
 		v.VLAN = &VLAN{Parent: names[int(m.Attributes.Type)], ID: int(value(data.ID))}
+	case *driver.Bridge:
+		v.Bridge = &Bridge{STP: value(data.StpState) != driver.BridgeStpStateDisabled, Filtering: value(data.VlanFiltering) == driver.BridgeEnableEnabled}
+	case *rtnetlink.LinkData:
+		if ad, err := netlink.NewAttributeDecoder(data.Data); err == nil && m.Attributes.Info.Kind == kindVRF {
+			for ad.Next() {
+				if ad.Type() == iflaVRFTable {
+					v.VRF = &VRF{Table: ad.Uint32()}
+				}
+			}
+		}
+	}
+	switch m.Attributes.Info.Kind {
+	case kindDummy:
+		v.Dummy = &Dummy{}
+	case kindWireGuard:
+		v.WireGuard = &WireGuard{} // see readWireGuard
 	}
 	return v
 }

@@ -34,6 +34,8 @@ func (k *Kernel) Do(o Op) error {
 		err = k.setMaster(o)
 	case SetVirtual:
 		err = k.setVirtual(o)
+	case SetTags:
+		err = k.setTags(o)
 	case SetSysctl:
 		err = os.WriteFile(sysctlPath(o.Name), []byte(o.Value), 0)
 		if err == nil && o.Value == sysctl.AcceptRA && strings.HasSuffix(o.Name, "/accept_ra") {
@@ -53,6 +55,10 @@ func (k *Kernel) Do(o Op) error {
 			m.Protocol = unix.RTPROT_RA
 		}
 		err = ignoreMissing(k.route.Route.Delete(m), unix.ESRCH)
+	case AddRule:
+		err = k.addRule(o.Rule)
+	case DelRule:
+		err = ignoreMissing(k.route.Rule.Delete(ruleMessage(o.Rule)), unix.ENOENT)
 	case SetHostname:
 		err = unix.Sethostname([]byte(o.Value))
 	case WriteFile:
@@ -134,17 +140,23 @@ func (k *Kernel) addRoute(r Route) error {
 	return fmt.Errorf("a foreign route to %v with metric %d exists; configure another metric: %w", r.To, r.Metric, unix.EEXIST)
 }
 
+// routeTypes are the values of rtm_type for Route.Kind.
+var routeTypes = map[string]uint8{"": unix.RTN_UNICAST, "blackhole": unix.RTN_BLACKHOLE, "unreachable": unix.RTN_UNREACHABLE, "prohibit": unix.RTN_PROHIBIT}
+
 func routeMessage(r Route) *rtnetlink.RouteMessage {
 	m := &rtnetlink.RouteMessage{
 		Family:    unix.AF_INET,
 		DstLength: uint8(r.To.Bits()),
 		Table:     unix.RT_TABLE_MAIN,
 		Protocol:  Protocol,
-		Type:      unix.RTN_UNICAST,
+		Type:      routeTypes[r.Kind],
 		Attributes: rtnetlink.RouteAttributes{
 			OutIface: uint32(r.Index),
 			Priority: r.Metric,
 		},
+	}
+	if r.Table != 0 {
+		m.Table, m.Attributes.Table = unix.RT_TABLE_UNSPEC, r.Table // the header has a single byte
 	}
 	if r.To.Addr().Is6() {
 		m.Family = unix.AF_INET6
@@ -152,10 +164,20 @@ func routeMessage(r Route) *rtnetlink.RouteMessage {
 	if r.To.Bits() > 0 {
 		m.Attributes.Dst = net.IP(r.To.Addr().AsSlice())
 	}
+	if r.Source.IsValid() {
+		m.Attributes.Src = net.IP(r.Source.AsSlice())
+	}
+	for _, h := range r.Hops {
+		hop := rtnetlink.NextHop{Gateway: net.IP(h.Via.AsSlice()), Hop: rtnetlink.RTNextHop{Hops: uint8(h.Weight - 1), IfIndex: uint32(h.Index)}}
+		if h.OnLink {
+			hop.Hop.Flags = unix.RTNH_F_ONLINK
+		}
+		m.Attributes.Multipath = append(m.Attributes.Multipath, hop)
+	}
 	switch {
 	case r.Via.IsValid():
 		m.Attributes.Gateway = net.IP(r.Via.AsSlice())
-	case r.To.Addr().Is4():
+	case r.To.Addr().Is4() && r.Link != "":
 		m.Scope = unix.RT_SCOPE_LINK
 	}
 	if r.OnLink {

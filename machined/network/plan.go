@@ -19,6 +19,9 @@ type Config struct {
 	DNS      []netip.Addr // empty: from the leases
 	Search   []string     // search domains; empty: from the leases
 	NTP      []string     // time servers, addresses or names; empty: from the leases
+	// Routes are routes without a link, and routes with several next hops.
+	Routes []RouteConfig
+	Rules  []Rule
 }
 
 // LinkConfig is the configuration of a link. Exactly one of Name and MAC is set.
@@ -32,7 +35,14 @@ type LinkConfig struct {
 	Addresses []netip.Prefix
 	Routes    []RouteConfig
 	Virtual   Virtual  // of a link that the package creates, with Name; its parts are selectors
-	Members   []string // selectors of the links that belong to the link
+	Members   []Member // the links that belong to the link
+	Untagged  int      // of a bridge with VLAN filtering: VLAN of the machine's own frames without a tag; 0: none
+}
+
+// Member is a link that belongs to another.
+type Member struct {
+	Selector string
+	Tags     string // with VLAN filtering: the VLANs of the member; see Tags
 }
 
 // RouteConfig is a static route.
@@ -40,6 +50,10 @@ type RouteConfig struct {
 	To     netip.Prefix
 	Via    netip.Addr // invalid: the destination is on the link
 	Metric uint32     // 0: see the metrics below; the lower metric wins
+	Table  uint32     // 0: the table of the link's VRF, else the main table
+	Source netip.Addr // preferred source address; invalid: the kernel's choice
+	Kind   string     // see Route; only in Config.Routes
+	Hops   []Hop      // only in Config.Routes; Link is a selector, and Index is not set
 }
 
 // Protocol marks addresses and routes of this package (IFA_PROTO, rtm_protocol).
@@ -69,6 +83,7 @@ type Want struct {
 	Links     []WantLink
 	Addresses []Address
 	Routes    []Route
+	Rules     []Rule
 	Hostname  string
 	Files     Files
 }
@@ -83,8 +98,8 @@ type WantLink struct {
 	AcceptRA bool
 	Config   int     // index in Config.Links; -1 without an entry
 	Virtual  Virtual // of a link that the package creates; its parts are names
-	Master   string  // name of the link to which it belongs; empty: none
-	MAC      string  // of a link that is created; empty: the kernel's choice
+	Membership
+	MAC string // of a link that is created; empty: the kernel's choice
 }
 
 // Address is an address on a link, with the mark.
@@ -94,16 +109,29 @@ type Address struct {
 	Prefix netip.Prefix
 }
 
-// Route is a route in the main table, with the mark.
+// Route is a route with the mark. Its key in the kernel is destination, metric and table.
 type Route struct {
-	Link   string
-	Index  int
+	Link   string // empty with a kind or several next hops
+	Index  int    // 0 without a link
 	To     netip.Prefix
 	Via    netip.Addr // invalid: on the link
 	Metric uint32     // never 0
 	// OnLink means that Via is reachable although no address of the link covers it, as in some
 	// clouds. The comparison of routes ignores it.
 	OnLink bool
+	Table  uint32     // 0: the main table
+	Source netip.Addr // preferred source address; invalid: none
+	Kind   string     // "blackhole", "unreachable", "prohibit"; empty: the packets are sent
+	Hops   []Hop      // two or more next hops, sorted; otherwise none
+}
+
+// Hop is a next hop of a route with several.
+type Hop struct {
+	Link   string
+	Index  int
+	Via    netip.Addr
+	Weight int  // 1 to 256: its share of the packets
+	OnLink bool // as in Route
 }
 
 // Files are the files of name resolution.
@@ -122,6 +150,8 @@ func Plan(c Config, f Facts) Want {
 			w.planAddresses(c, f, n, l)
 		}
 	}
+	w.planRoutes(c, f)
+	w.Rules = c.Rules
 	w.Hostname = planHostname(c, f, w.Links)
 	w.Files = planFiles(c, f, w)
 	return w
@@ -131,11 +161,15 @@ func Plan(c Config, f Facts) Want {
 func (w *Want) planAddresses(c Config, f Facts, n int, l WantLink) {
 	var addresses []netip.Prefix
 	var routes []Route
+	vrf := w.tableOf(l)
 	add := func(r RouteConfig, metric uint32) {
 		if r.Metric == 0 {
 			r.Metric = metric + uint32(n)
 		}
-		routes = append(routes, Route{Link: l.Name, Index: l.Index, To: r.To.Masked(), Via: r.Via, Metric: r.Metric})
+		if r.Table == 0 {
+			r.Table = vrf
+		}
+		routes = append(routes, Route{Link: l.Name, Index: l.Index, To: r.To.Masked(), Via: r.Via, Metric: r.Metric, Table: r.Table, Source: r.Source})
 	}
 	if l.Config >= 0 {
 		lc := c.Links[l.Config]
@@ -172,11 +206,14 @@ func (w *Want) planAddresses(c Config, f Facts, n int, l WantLink) {
 		r.OnLink = r.Via.IsValid() && !r.Via.IsLinkLocalUnicast() && !slices.ContainsFunc(addresses, func(p netip.Prefix) bool {
 			return p.Masked().Contains(r.Via)
 		}) && !slices.ContainsFunc(routes, func(o Route) bool { return !o.Via.IsValid() && o.To.Contains(r.Via) })
-		// Destination and metric are the key of a route in the kernel: the more preferred link
-		// retains it.
-		if !slices.ContainsFunc(w.Routes, func(o Route) bool { return o.To == r.To && o.Metric == r.Metric }) {
-			w.Routes = append(w.Routes, r)
-		}
+		w.addRoute(r)
+	}
+}
+
+// addRoute adds a route, unless a route of a more preferred link has its key in the kernel.
+func (w *Want) addRoute(r Route) {
+	if !slices.ContainsFunc(w.Routes, func(o Route) bool { return o.To == r.To && o.Metric == r.Metric && o.Table == r.Table }) {
+		w.Routes = append(w.Routes, r)
 	}
 }
 

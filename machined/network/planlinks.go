@@ -24,6 +24,13 @@ func Missing(c Config, f Facts) []string {
 			}
 		}
 	}
+	for _, r := range c.Routes {
+		for _, h := range r.Hops {
+			if _, ok := c.find(h.Link, f.Links); !ok {
+				out = appendNew(out, h.Link)
+			}
+		}
+	}
 	return out
 }
 
@@ -37,10 +44,14 @@ func (lc LinkConfig) selector() string {
 
 // parts returns the selectors of the links below a link: of its parent and its members.
 func (lc LinkConfig) parts() []string {
+	var out []string
 	if p := lc.Virtual.parent(); p != "" {
-		return append([]string{p}, lc.Members...)
+		out = append(out, p)
 	}
-	return lc.Members
+	for _, m := range lc.Members {
+		out = append(out, m.Selector)
+	}
+	return out
 }
 
 // find returns the name of the first link that a selector of a part selects.
@@ -95,6 +106,7 @@ func planLinks(c Config, f Facts) []WantLink {
 	}
 	p.addParts()
 	p.setMasters()
+	p.setTags()
 	for _, i := range p.bottomUp() {
 		p.planMTU(&p.out[i])
 	}
@@ -169,13 +181,16 @@ func (p *linkPlan) addParts() {
 // hardware appears, and a machine retains its MAC when its only link becomes a member.
 func (p *linkPlan) setMasters() {
 	for _, lc := range p.c.Links {
-		for _, s := range lc.Members {
-			for _, name := range p.c.findAll(s, p.f.Links) {
+		for _, m := range lc.Members {
+			for _, name := range p.c.findAll(m.Selector, p.f.Links) {
 				member, master := p.named(name), p.named(lc.Name)
 				if member == nil || master == nil || member.Master != "" {
 					continue
 				}
 				member.Master = lc.Name
+				if filters(lc.Virtual) {
+					member.Tags = m.Tags
+				}
 				if i := slices.IndexFunc(p.f.Links, func(l Link) bool { return l.Index == member.Index }); i >= 0 && master.MAC == "" {
 					master.MAC = p.f.Links[i].permanentMAC()
 				}
@@ -183,6 +198,26 @@ func (p *linkPlan) setMasters() {
 		}
 	}
 }
+
+// setTags assigns the VLANs of the machine itself to bridges with VLAN filtering: the VLAN of the
+// frames without a tag, and the VLANs above the bridge.
+func (p *linkPlan) setTags() {
+	for i := range p.out {
+		w := &p.out[i]
+		if !filters(w.Virtual) {
+			continue
+		}
+		var ids []int
+		for _, above := range p.out {
+			if above.Virtual.parent() == w.Name {
+				ids = append(ids, above.Virtual.VLAN.ID)
+			}
+		}
+		w.Tags = Tags(ids, p.c.Links[w.Config].Untagged)
+	}
+}
+
+func filters(v Virtual) bool { return v.Bridge != nil && v.Bridge.Filtering }
 
 // named returns the planned link of a name, or nil.
 func (p *linkPlan) named(name string) *WantLink {
@@ -212,13 +247,37 @@ func (p *linkPlan) planMTU(w *WantLink) {
 		w.MTU = p.f.MTUs[w.Index]
 	case kindVLAN:
 		w.MTU = p.mtuOf(w.Virtual.VLAN.Parent)
-	default:
+	case kindBridge:
+		// as the kernel does, until an MTU is set for the first time (br_mtu_auto_adjust)
+		w.MTU = ethernetMTU
+		for i, m := range p.members(w.Name) {
+			if mtu := p.mtuOf(m); i == 0 || mtu < w.MTU {
+				w.MTU = mtu
+			}
+		}
+	case kindWireGuard:
+		w.MTU = wireguardMTU
+	case kindBond, kindDummy:
 		w.MTU = ethernetMTU
 	}
 }
 
-// ethernetMTU is the kernel's default MTU of a bond (ETH_DATA_LEN, include/uapi/linux/if_ether.h).
-const ethernetMTU = 1500
+func (p *linkPlan) members(of string) (names []string) {
+	for _, w := range p.out {
+		if w.Master == of {
+			names = append(names, w.Name)
+		}
+	}
+	return names
+}
+
+// The kernel's default MTUs: ETH_DATA_LEN (include/uapi/linux/if_ether.h) of a bond and a dummy, and
+// that minus the headers of WireGuard over IPv6 (drivers/net/wireguard/device.c). A VRF has no
+// configured MTU.
+const (
+	ethernetMTU  = 1500
+	wireguardMTU = 1420
+)
 
 // mtuOf returns the planned MTU of a link, else its present MTU; 0 if it does not exist.
 func (p *linkPlan) mtuOf(name string) int {

@@ -34,6 +34,7 @@ type Kernel struct {
 	ioctl int             // socket for driver requests
 	// loadModules loads kernel modules with their dependencies; nil: the kernel has all modules.
 	loadModules func(names ...string) error
+	endpoints   *endpoints
 }
 
 // Open opens the sockets to the kernel.
@@ -56,7 +57,7 @@ func Open(files FilePaths) (*Kernel, error) {
 	// The kernel then explains its errors in words; failure to enable this is not an error.
 	_ = route.SetOption(netlink.ExtendedAcknowledge, true)
 	_ = addr.SetOption(netlink.ExtendedAcknowledge, true)
-	return &Kernel{files: files, route: route, addr: addr, ioctl: fd}, nil
+	return &Kernel{files: files, route: route, addr: addr, ioctl: fd, endpoints: &endpoints{}}, nil
 }
 
 // Close closes the sockets.
@@ -82,10 +83,23 @@ func (k *Kernel) Read(c Config) (Have, error) {
 			links[i].Driver = k.readDriver(links[i].Name)
 		}
 	}
+	for i, l := range links {
+		if l.Kind == kindWireGuard && l.Own {
+			if links[i].Virtual.WireGuard, err = k.readWireGuard(l.Name); err != nil {
+				return Have{}, err
+			}
+		}
+	}
+	if err := k.readTags(links); err != nil {
+		return Have{}, err
+	}
 	if err := k.readAddresses(&have); err != nil {
 		return Have{}, err
 	}
 	if have.Routes, have.Advertised, err = k.readRoutes(links); err != nil {
+		return Have{}, err
+	}
+	if have.Rules, err = k.readRules(); err != nil {
 		return Have{}, err
 	}
 	var uts unix.Utsname
@@ -122,11 +136,11 @@ func (k *Kernel) readLinks() ([]Link, error) {
 			Ethernet: m.Type == unix.ARPHRD_ETHER,
 			// Not IFLA_CARRIER: that is 1 shortly before the link's queue starts, and packets sent
 			// then are lost.
-			Carrier:   m.Flags&unix.IFF_RUNNING != 0,
-			Permanent: m.Attributes.PermAddress.String(),
-			Own:       value(m.Attributes.NetDevGroup) == Protocol,
-			Virtual:   readVirtual(m, names),
-			Master:    names[int(value(m.Attributes.Master))],
+			Carrier:    m.Flags&unix.IFF_RUNNING != 0,
+			Device:     Device{Permanent: m.Attributes.PermAddress.String()},
+			Own:        value(m.Attributes.NetDevGroup) == Protocol,
+			Virtual:    readVirtual(m, names),
+			Membership: Membership{Master: names[int(value(m.Attributes.Master))]},
 		}
 		if m.Attributes.Info != nil {
 			l.Kind = m.Attributes.Info.Kind
@@ -211,8 +225,8 @@ func addressProblem(a rtnl.Address) string {
 	return ""
 }
 
-// readRoutes returns the routes of the main table with the mark, and the routes from router
-// advertisements.
+// readRoutes returns the routes with the mark, and the routes from router advertisements, of all
+// tables except the local table.
 func (k *Kernel) readRoutes(links []Link) (own, advertised []Route, err error) {
 	all, err := dumpRoutes(k.route)
 	if err != nil {
@@ -220,25 +234,53 @@ func (k *Kernel) readRoutes(links []Link) (own, advertised []Route, err error) {
 	}
 	names := linkNames(links)
 	for _, r := range all {
-		if r.Table != unix.RT_TABLE_MAIN || r.Type != unix.RTN_UNICAST {
+		table := tableNumber(r)
+		if table == unix.RT_TABLE_LOCAL || r.Flags&unix.RTM_F_CLONED != 0 {
 			continue
 		}
-		index := int(r.Attributes.OutIface)
-		route := Route{
-			Link: names[index], Index: index,
-			To:     destination(r),
-			Via:    toAddr(r.Attributes.Gateway),
-			Metric: r.Attributes.Priority,
-			OnLink: r.Flags&unix.RTNH_F_ONLINK != 0,
-		}
-		switch r.Protocol {
-		case Protocol:
-			own = append(own, route)
-		case unix.RTPROT_RA:
-			advertised = append(advertised, route)
+		switch {
+		case r.Protocol == Protocol:
+			own = append(own, readRoute(r, names))
+		case r.Protocol == unix.RTPROT_RA && r.Type == unix.RTN_UNICAST:
+			advertised = append(advertised, readRoute(r, names))
 		}
 	}
 	return own, advertised, nil
+}
+
+// tableNumber returns the table of a route; the header has a single byte for it.
+func tableNumber(r *rtnetlink.RouteMessage) uint32 {
+	if r.Attributes.Table != 0 {
+		return r.Attributes.Table
+	}
+	return uint32(r.Table)
+}
+
+func readRoute(r *rtnetlink.RouteMessage, names map[int]string) Route {
+	index := int(r.Attributes.OutIface)
+	route := Route{
+		Link: names[index], Index: index,
+		To:     destination(r),
+		Via:    toAddr(r.Attributes.Gateway),
+		Metric: r.Attributes.Priority,
+		OnLink: r.Flags&unix.RTNH_F_ONLINK != 0,
+		Table:  tableNumber(r),
+		Source: toAddr(r.Attributes.Src),
+		Kind:   nameOf(routeTypes, r.Type),
+	}
+	if route.Table == unix.RT_TABLE_MAIN {
+		route.Table = 0
+	}
+	if route.Kind != "" {
+		route.Link, route.Index = "", 0 // an IPv6 route has the loopback
+	}
+	for _, h := range r.Attributes.Multipath {
+		hop := Hop{Index: int(h.Hop.IfIndex), Via: toAddr(h.Gateway), Weight: int(h.Hop.Hops) + 1, OnLink: h.Hop.Flags&unix.RTNH_F_ONLINK != 0}
+		hop.Link = names[hop.Index]
+		route.Hops = append(route.Hops, hop)
+	}
+	sortHops(route.Hops)
+	return route
 }
 
 // dumpRoutes returns the routes of all tables, IPv4 before IPv6.

@@ -52,10 +52,7 @@ func KernelRoutes() ([]KernelRoute, error) {
 	}
 	out := []KernelRoute{}
 	for _, r := range all {
-		table := uint32(r.Table)
-		if r.Attributes.Table != 0 {
-			table = r.Attributes.Table // a number that does not fit into the byte in the header
-		}
+		table := tableNumber(r)
 		// a cloned route belongs to the cache
 		if table == unix.RT_TABLE_LOCAL || r.Flags&unix.RTM_F_CLONED != 0 {
 			continue

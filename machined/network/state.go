@@ -63,6 +63,8 @@ type RouteState struct {
 	Via    netip.Addr `json:"via"`
 	Link   string     `json:"link"`
 	Metric uint32     `json:"metric"`
+	Table  uint32     `json:"table,omitempty"` // 0: the main table
+	Kind   string     `json:"kind,omitempty"`  // see Route
 }
 
 // DHCPState is the state of a DHCP client.
@@ -75,12 +77,18 @@ type DHCPState struct {
 	Problem  string      `json:"problem,omitempty"` // the last error
 }
 
+// inVRF reports whether a link belongs to a VRF, in which no service of the system listens.
+func (s State) inVRF(l LinkState) bool {
+	return slices.ContainsFunc(s.Links, func(o LinkState) bool { return o.Name == l.Master && o.Kind == kindVRF })
+}
+
 // Addresses returns the addresses at which other machines reach this machine: the addresses of
-// managed links that are neither loopback nor link-local, in order of the links, IPv4 before IPv6.
+// managed links outside VRFs that are neither loopback nor link-local, in order of the links, IPv4
+// before IPv6.
 func (s State) Addresses() []netip.Addr {
 	var v4, v6 []netip.Addr
 	for _, l := range s.Links {
-		if !l.Managed {
+		if !l.Managed || s.inVRF(l) {
 			continue
 		}
 		for _, a := range l.Addresses {
@@ -119,7 +127,7 @@ func (s State) NodeAddresses(named []netip.Addr) []netip.Addr {
 		for _, l := range s.Links {
 			for _, a := range l.Addresses {
 				ip := a.Prefix.Addr()
-				fits := l.Managed && l.Up && ip.IsGlobalUnicast() && ip.Is4() == family && a.Unfit == ""
+				fits := l.Managed && l.Up && !s.inVRF(l) && ip.IsGlobalUnicast() && ip.Is4() == family && a.Unfit == ""
 				if fits && (!best.Prefix.IsValid() || rank(a) < rank(best)) {
 					best = a
 				}
@@ -182,7 +190,7 @@ func describe(o observation, now time.Time) State {
 	s.Node = o.node
 	s.Node = s.NodeAddresses(nil)
 	for _, r := range o.have.Routes {
-		s.Routes = append(s.Routes, RouteState{To: r.To, Via: r.Via, Link: r.Link, Metric: r.Metric})
+		s.Routes = append(s.Routes, RouteState{To: r.To, Via: r.Via, Link: r.Link, Metric: r.Metric, Table: r.Table, Kind: r.Kind})
 	}
 	s.Problems, s.Failed = append(o.problems(s, now), o.failed...), o.failed
 	return s
@@ -229,7 +237,11 @@ func (o observation) problems(s State, now time.Time) []string {
 	}
 	for _, l := range s.Links {
 		if l.Managed && l.Up && !l.Carrier {
-			out = append(out, fmt.Sprintf("link %s: no carrier: is the cable connected?", l.Name))
+			why := "is the cable connected?"
+			if l.Kind == kindBond || l.Kind == kindBridge || l.Kind == kindVLAN {
+				why = "no link below it has one"
+			}
+			out = append(out, fmt.Sprintf("link %s: no carrier: %s", l.Name, why))
 			continue
 		}
 		c, ok := o.clients[l.Index]

@@ -12,8 +12,12 @@ import (
 // Virtual is the definition of a link that the package creates. At most one field is set; none for
 // hardware.
 type Virtual struct {
-	Bond *Bond
-	VLAN *VLAN
+	Bond      *Bond
+	VLAN      *VLAN
+	Bridge    *Bridge
+	VRF       *VRF
+	Dummy     *Dummy
+	WireGuard *WireGuard
 }
 
 // Bond is a link that consists of other links (Documentation/networking/bonding.rst). Intervals are
@@ -40,10 +44,24 @@ type VLAN struct {
 	ID     int
 }
 
+// Bridge forwards frames between its members. With Filtering, each member and the bridge itself
+// take part only in the VLANs of their Tags.
+type Bridge struct{ STP, Filtering bool }
+
+// VRF is a routing table of its own for its members (Documentation/networking/vrf.rst).
+type VRF struct{ Table uint32 }
+
+// Dummy is a link that drops all packets.
+type Dummy struct{}
+
 // kinds are the values of IFLA_INFO_KIND.
 const (
-	kindBond = "bond"
-	kindVLAN = "vlan"
+	kindBond      = "bond"
+	kindVLAN      = "vlan"
+	kindBridge    = "bridge"
+	kindVRF       = "vrf"
+	kindDummy     = "dummy"
+	kindWireGuard = "wireguard"
 )
 
 // Kind returns IFLA_INFO_KIND of the link; empty for hardware.
@@ -53,6 +71,14 @@ func (v Virtual) Kind() string {
 		return kindBond
 	case v.VLAN != nil:
 		return kindVLAN
+	case v.Bridge != nil:
+		return kindBridge
+	case v.VRF != nil:
+		return kindVRF
+	case v.Dummy != nil:
+		return kindDummy
+	case v.WireGuard != nil:
+		return kindWireGuard
 	}
 	return ""
 }
@@ -84,6 +110,9 @@ const (
 	settingPrimary  = "primary"
 	settingParent   = "parent"
 	settingID       = "ID"
+	settingSTP      = "STP"
+	settingFilter   = "VLAN filtering"
+	settingTable    = "table"
 )
 
 // settings returns the settings of a link in the order of display.
@@ -93,8 +122,21 @@ func (v Virtual) settings() []setting {
 		return v.Bond.settings()
 	case v.VLAN != nil:
 		return []setting{{settingID, strconv.Itoa(v.VLAN.ID), true}, {settingParent, v.VLAN.Parent, true}}
+	case v.Bridge != nil:
+		return []setting{{settingSTP, onOff(v.Bridge.STP), false}, {settingFilter, onOff(v.Bridge.Filtering), false}}
+	case v.VRF != nil:
+		return []setting{{settingTable, strconv.FormatUint(uint64(v.VRF.Table), 10), true}}
+	case v.WireGuard != nil:
+		return v.WireGuard.settings()
 	}
 	return nil
+}
+
+func onOff(on bool) string {
+	if on {
+		return "on"
+	}
+	return "off"
 }
 
 func (b *Bond) settings() []setting {
@@ -130,38 +172,53 @@ func (v Virtual) String() string {
 }
 
 // changed returns the names of the settings in which a link of the same kind differs from the
-// wanted link, those with a fixed value first.
+// wanted link: those that cannot change, and those that can.
 func (v Virtual) changed(want Virtual) (fixed, live []string) {
-	has := v.settings()
-	for i, s := range want.settings() {
+	has, wants := v.settings(), want.settings()
+	for _, s := range wants {
+		i := slices.IndexFunc(has, func(h setting) bool { return h.name == s.name })
 		switch {
-		case has[i].value == s.value:
+		case i >= 0 && has[i].value == s.value:
 		case s.fixed:
 			fixed = append(fixed, s.name)
 		default:
 			live = append(live, s.name)
 		}
 	}
+	for _, h := range has {
+		if !slices.ContainsFunc(wants, func(s setting) bool { return s.name == h.name }) {
+			live = append(live, h.name)
+		}
+	}
 	return fixed, live
 }
 
 // created returns what the kernel has after the creation of a link: settings that need the members
-// follow.
+// or another interface of the kernel follow.
 func (v Virtual) created() Virtual {
-	if v.Bond != nil {
+	switch {
+	case v.Bond != nil:
 		b := *v.Bond
 		b.Primary = ""
 		v.Bond = &b
+	case v.WireGuard != nil:
+		v.WireGuard = &WireGuard{}
 	}
 	return v
 }
 
-// values describes some settings.
+// values describes some settings; a setting that does not exist any more is removed.
 func (v Virtual) values(names []string) string {
 	var parts []string
-	for _, s := range v.settings() {
-		if slices.Contains(names, s.name) {
-			parts = append(parts, strings.TrimSpace(s.name+" "+s.value))
+	for _, name := range names {
+		i := slices.IndexFunc(v.settings(), func(s setting) bool { return s.name == name })
+		switch {
+		case i < 0:
+			parts = append(parts, name+" removed")
+		case v.settings()[i].value == "":
+			parts = append(parts, name+" none")
+		default:
+			parts = append(parts, name+" "+v.settings()[i].value)
 		}
 	}
 	return strings.Join(parts, ", ")

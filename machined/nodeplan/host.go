@@ -24,12 +24,58 @@ func Network(c *config.Config) network.Config {
 	for _, l := range s.Links {
 		// checked by the parser; empty if the configuration selects the link by name
 		mac, _ := net.ParseMAC(string(l.MAC))
-		one := network.LinkConfig{Name: l.Name, MAC: mac, MTU: l.MTU, DHCP4: l.DHCP4, Addresses: l.Addresses, Virtual: virtual(&l)}
-		one.Members, _ = l.Members()
+		one := network.LinkConfig{Name: l.Name, MAC: mac, MTU: l.MTU, DHCP4: l.DHCP4, Addresses: l.Addresses, Virtual: virtual(&l), Members: members(&l)}
+		if l.Bridge != nil {
+			one.Untagged = l.Bridge.Untagged
+		}
 		for _, r := range l.Routes {
-			one.Routes = append(one.Routes, network.RouteConfig{To: r.To, Via: r.Via, Metric: r.Metric})
+			one.Routes = append(one.Routes, network.RouteConfig{To: r.To, Via: r.Via, Metric: r.Metric, Table: mainTable(r.Table), Source: r.Source})
 		}
 		out.Links = append(out.Links, one)
+	}
+	for _, r := range s.Routes {
+		route := network.RouteConfig{To: r.To, Kind: string(r.Type), Metric: r.Metric, Table: mainTable(r.Table)}
+		for _, h := range r.NextHops {
+			route.Hops = append(route.Hops, network.Hop{Link: h.Link, Via: h.Via, Weight: h.Weight})
+		}
+		out.Routes = append(out.Routes, route)
+	}
+	for _, r := range s.Rules {
+		out.Rules = append(out.Rules, rules(r)...)
+	}
+	return out
+}
+
+// mainTable returns the number of a routing table in machined/network: 0 is the main table, 254.
+func mainTable(table uint32) uint32 {
+	if table == 254 {
+		return 0
+	}
+	return table
+}
+
+// rules returns the rules of the kernel for a rule: one of each family without an address.
+func rules(r config.RoutingRule) (out []network.Rule) {
+	for _, six := range []bool{false, true} {
+		if r.From.IsValid() && r.From.Addr().Is6() != six || r.To.IsValid() && r.To.Addr().Is6() != six {
+			continue
+		}
+		out = append(out, network.Rule{IPv6: six, Priority: uint32(r.Priority), From: r.From, To: r.To, Incoming: r.Incoming, Mark: r.Mark, Table: r.Table})
+	}
+	return out
+}
+
+// members returns the links that belong to a link.
+func members(l *config.Link) (out []network.Member) {
+	if l.Bridge == nil {
+		selectors, _ := l.Members()
+		for _, s := range selectors {
+			out = append(out, network.Member{Selector: s})
+		}
+		return out
+	}
+	for _, p := range l.Bridge.Ports {
+		out = append(out, network.Member{Selector: p.Link, Tags: network.Tags(p.VLANs, p.Untagged)})
 	}
 	return out
 }
@@ -41,6 +87,14 @@ func virtual(l *config.Link) network.Virtual {
 		return network.Virtual{Bond: bond(l.Bond)}
 	case l.VLAN != nil:
 		return network.Virtual{VLAN: &network.VLAN{Parent: l.VLAN.Parent, ID: l.VLAN.ID}}
+	case l.Bridge != nil:
+		return network.Virtual{Bridge: &network.Bridge{STP: l.Bridge.STP, Filtering: l.Bridge.VLANFiltering}}
+	case l.VRF != nil:
+		return network.Virtual{VRF: &network.VRF{Table: l.VRF.Table}}
+	case l.Dummy:
+		return network.Virtual{Dummy: &network.Dummy{}}
+	case l.WireGuard != nil:
+		return network.Virtual{WireGuard: wireguard(l.WireGuard)}
 	}
 	return network.Virtual{}
 }
@@ -60,6 +114,24 @@ func bond(b *config.Bond) *network.Bond {
 	}
 	out.ARP, out.Targets = time.Duration(b.ARP.Interval), slices.SortedFunc(slices.Values(b.ARP.Targets), netip.Addr.Compare)
 	return out
+}
+
+func wireguard(w *config.WireGuard) *network.WireGuard {
+	out := &network.WireGuard{Key: secretKey(w.PrivateKey), Port: w.ListenPort}
+	for _, p := range w.Peers {
+		out.Peers = append(out.Peers, network.Peer{
+			Key: p.PublicKey.Bytes(), Preshared: secretKey(p.PresharedKey), Endpoint: p.Endpoint.AddrPort,
+			Allowed: slices.Clone(p.AllowedIPs), KeepAlive: time.Duration(p.KeepAlive),
+		})
+	}
+	out.Peers = network.SortPeers(out.Peers)
+	return out
+}
+
+func secretKey(k config.EncryptionKey) network.SecretKey {
+	var key [32]byte
+	copy(key[:], k.Bytes())
+	return network.NewSecretKey(key)
 }
 
 // Host returns the host settings of a configuration (nil for none). identity is the machine key,

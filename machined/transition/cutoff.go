@@ -34,6 +34,8 @@ var judgments = []judgment{
 
 	{"Network.metadata", false, "no setting depends on the name"},
 	{"Network.spec.links", true, "the addresses and routes of the machine follow from it"},
+	{"Network.spec.routes", true, "a route can lead the answers to the caller elsewhere"},
+	{"Network.spec.rules", true, "a rule can select a table without a route to the caller"},
 	{"Network.spec.firewall", true, "the firewall can reject the caller"},
 	{"Network.spec.dns", false, "the management API resolves no name"},
 	// A trial would end before the clock moves: the machine asks the new servers later.

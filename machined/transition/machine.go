@@ -126,6 +126,13 @@ func (f Hardware) Missing(next *config.Config) (lines []string) {
 			}
 		}
 	}
+	for i, r := range next.Network.Spec.Routes {
+		for j, h := range r.NextHops {
+			if slices.Contains(f.MissingLinks, h.Link) && !slices.Contains(f.KnownLinks, h.Link) {
+				lines = append(lines, fmt.Sprintf("Network.spec.routes[%d].nextHops[%d].link: this machine has no link %s; %s", i, j, h.Link, has))
+			}
+		}
+	}
 	for _, u := range f.Unusable {
 		lines = append(lines, "Machine.spec."+u)
 	}
@@ -140,6 +147,11 @@ func LinkSelectors(c *config.Config) (selectors []string) {
 	}
 	for i := range c.Network.Spec.Links {
 		selectors = append(selectors, hardware(c, i)...)
+	}
+	for _, r := range c.Network.Spec.Routes {
+		for _, h := range r.NextHops {
+			selectors = append(selectors, h.Link)
+		}
 	}
 	return selectors
 }

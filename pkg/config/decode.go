@@ -394,6 +394,10 @@ func textExpectation(t reflect.Type) string {
 		return "text"
 	case reflect.TypeFor[EncryptionKey]():
 		return "32 random bytes in base64"
+	case reflect.TypeFor[PublicKey]():
+		return "32 bytes in base64"
+	case reflect.TypeFor[AddrPort]():
+		return "an IP address and a port"
 	}
 	return ""
 }

@@ -1,6 +1,8 @@
 package config
 
 import (
+	"encoding/base64"
+	"fmt"
 	"net/netip"
 	"time"
 )
@@ -16,6 +18,10 @@ type Link struct {
 	Routes    []Route        `yaml:"routes,omitempty"`
 	Bond      *Bond          `yaml:"bond,omitempty"`
 	VLAN      *VLAN          `yaml:"vlan,omitempty"`
+	Bridge    *Bridge        `yaml:"bridge,omitempty"`
+	VRF       *VRF           `yaml:"vrf,omitempty"`
+	Dummy     bool           `yaml:"dummy"`
+	WireGuard *WireGuard     `yaml:"wireguard,omitempty"`
 }
 
 // Route is a route through a link.
@@ -23,6 +29,51 @@ type Route struct {
 	To     netip.Prefix `yaml:"to" jsonschema:"required"`
 	Via    netip.Addr   `yaml:"via,omitempty"`
 	Metric uint32       `yaml:"metric,omitempty"`
+	Source netip.Addr   `yaml:"source,omitempty"`
+	Table  uint32       `yaml:"table,omitempty"`
+}
+
+// TableRoute is a route without a link, or with several next hops.
+type TableRoute struct {
+	To       netip.Prefix `yaml:"to" jsonschema:"required"`
+	Type     RouteType    `yaml:"type,omitempty"`
+	NextHops []NextHop    `yaml:"nextHops,omitempty"`
+	Metric   uint32       `yaml:"metric,omitempty"`
+	Table    uint32       `yaml:"table,omitempty"`
+}
+
+// NextHop is a gateway of a route with several.
+type NextHop struct {
+	Link   string     `yaml:"link" jsonschema:"required"`
+	Via    netip.Addr `yaml:"via" jsonschema:"required"`
+	Weight int        `yaml:"weight" limits:"1 to 256"`
+}
+
+func (h *NextHop) defaults() { h.Weight = 1 }
+
+// RouteType is what happens to packets of a route without a next hop.
+type RouteType string
+
+// The types.
+const (
+	RouteBlackhole   RouteType = "blackhole"
+	RouteUnreachable RouteType = "unreachable"
+	RouteProhibit    RouteType = "prohibit"
+)
+
+// Names returns the types.
+func (RouteType) Names() []string {
+	return []string{string(RouteBlackhole), string(RouteUnreachable), string(RouteProhibit)}
+}
+
+// RoutingRule selects a routing table.
+type RoutingRule struct {
+	Priority int          `yaml:"priority" jsonschema:"required" limits:"1 to 32765"`
+	From     netip.Prefix `yaml:"from,omitempty"`
+	To       netip.Prefix `yaml:"to,omitempty"`
+	Incoming string       `yaml:"incoming,omitempty"`
+	Mark     uint32       `yaml:"mark,omitempty"`
+	Table    uint32       `yaml:"table" jsonschema:"required"`
 }
 
 // Bond combines links. Members and Primary are the names of links, patterns for the names of
@@ -109,21 +160,127 @@ type VLAN struct {
 	ID     int    `yaml:"id" jsonschema:"required" limits:"1 to 4094"`
 }
 
+// Bridge forwards frames between its ports.
+type Bridge struct {
+	Ports         []BridgePort `yaml:"ports,omitempty"`
+	STP           bool         `yaml:"stp"`
+	VLANFiltering bool         `yaml:"vlanFiltering"`
+	Untagged      int          `yaml:"untagged,omitempty" limits:"1 to 4094, or 0 for none"`
+}
+
+// BridgePort is a link that belongs to a bridge. Link has the form of a member of a bond.
+type BridgePort struct {
+	Link     string `yaml:"link" jsonschema:"required"`
+	VLANs    []int  `yaml:"vlans,omitempty"`
+	Untagged int    `yaml:"untagged,omitempty" limits:"1 to 4094, or 0 for none"`
+}
+
+// VRF is a routing table of its own for its members, which have the form of the members of a bond.
+type VRF struct {
+	Table   uint32   `yaml:"table" jsonschema:"required"`
+	Members []string `yaml:"members,omitempty"`
+}
+
+// WireGuard is an encrypted tunnel of the machine.
+type WireGuard struct {
+	PrivateKey EncryptionKey   `yaml:"privateKey" jsonschema:"required"`
+	ListenPort int             `yaml:"listenPort" jsonschema:"required" limits:"1 to 65535"`
+	Peers      []WireGuardPeer `yaml:"peers,omitempty"`
+}
+
+// WireGuardPeer is the other end of a tunnel.
+type WireGuardPeer struct {
+	PublicKey    PublicKey      `yaml:"publicKey" jsonschema:"required"`
+	PresharedKey EncryptionKey  `yaml:"presharedKey,omitempty"`
+	Endpoint     AddrPort       `yaml:"endpoint,omitempty"`
+	AllowedIPs   []netip.Prefix `yaml:"allowedIPs" jsonschema:"required"`
+	KeepAlive    Duration       `yaml:"keepAlive" limits:"whole seconds, 1s to 1h, or 0s for none"`
+}
+
+// PublicKey is the public key of WireGuard, 32 bytes in base64; "" for none.
+type PublicKey string
+
+// UnmarshalText parses 32 bytes in standard base64.
+func (k *PublicKey) UnmarshalText(text []byte) error {
+	key, err := base64.StdEncoding.Strict().DecodeString(string(text))
+	if err != nil || len(key) != 32 {
+		return &wrong{reason: "not a public key", expected: "32 bytes in base64 (44 characters), as wg pubkey prints them"}
+	}
+	*k = PublicKey(text)
+	return nil
+}
+
+// MarshalText returns the key.
+func (k PublicKey) MarshalText() ([]byte, error) { return []byte(k), nil }
+
+// Bytes returns the 32 bytes of a key; zeros for the zero value.
+func (k PublicKey) Bytes() (out [32]byte) {
+	if key, err := base64.StdEncoding.DecodeString(string(k)); err == nil {
+		copy(out[:], key)
+	}
+	return out
+}
+
+// AddrPort is an IP address with a port.
+type AddrPort struct{ netip.AddrPort }
+
+// UnmarshalText parses an address with a port.
+func (a *AddrPort) UnmarshalText(text []byte) error {
+	parsed, err := netip.ParseAddrPort(string(text))
+	if err != nil || parsed.Port() == 0 || parsed.Addr().Zone() != "" || parsed.Addr().Is4In6() {
+		return &wrong{reason: fmt.Sprintf("%s is not an address with a port", quote(string(text))), expected: "an IP address and a port, such as 192.0.2.1:51820 or [2001:db8::1]:51820"}
+	}
+	a.AddrPort = parsed
+	return nil
+}
+
+// MarshalText returns the address with its port; "" for none.
+func (a AddrPort) MarshalText() ([]byte, error) {
+	if !a.IsValid() {
+		return nil, nil
+	}
+	return a.AddrPort.MarshalText()
+}
+
+// IsZero reports whether there is no address.
+func (a AddrPort) IsZero() bool { return !a.IsValid() }
+
 // Definition returns the name of the field that defines the link; "" for hardware.
 func (l *Link) Definition() string {
-	switch {
-	case l.Bond != nil:
-		return "bond"
-	case l.VLAN != nil:
-		return "vlan"
+	if all := l.definitions(); len(all) > 0 {
+		return all[0]
 	}
 	return ""
 }
 
-// Members returns the members of the link, and the name of the field with them.
+// definitions returns the names of the fields that define the link.
+func (l *Link) definitions() (fields []string) {
+	for _, d := range []struct {
+		field string
+		set   bool
+	}{
+		{"bond", l.Bond != nil}, {"vlan", l.VLAN != nil}, {"bridge", l.Bridge != nil},
+		{"vrf", l.VRF != nil}, {"dummy", l.Dummy}, {"wireguard", l.WireGuard != nil},
+	} {
+		if d.set {
+			fields = append(fields, d.field)
+		}
+	}
+	return fields
+}
+
+// Members returns the members of the link, and the pattern for the path of a member.
 func (l *Link) Members() (members []string, field string) {
-	if l.Bond != nil {
-		return l.Bond.Members, "bond.members"
+	switch {
+	case l.Bond != nil:
+		return l.Bond.Members, "bond.members[%d]"
+	case l.VRF != nil:
+		return l.VRF.Members, "vrf.members[%d]"
+	case l.Bridge != nil:
+		for _, p := range l.Bridge.Ports {
+			members = append(members, p.Link)
+		}
+		return members, "bridge.ports[%d].link"
 	}
 	return nil, ""
 }

@@ -15,10 +15,12 @@ type NetworkMetadata struct {
 
 // NetworkSpec describes the machine's own network.
 type NetworkSpec struct {
-	Links    []Link    `yaml:"links,omitempty"`
-	DNS      DNS       `yaml:"dns"`
-	NTP      NTP       `yaml:"ntp"`
-	Firewall *Firewall `yaml:"firewall,omitempty"`
+	Links    []Link        `yaml:"links,omitempty"`
+	Routes   []TableRoute  `yaml:"routes,omitempty"`
+	Rules    []RoutingRule `yaml:"rules,omitempty"`
+	DNS      DNS           `yaml:"dns"`
+	NTP      NTP           `yaml:"ntp"`
+	Firewall *Firewall     `yaml:"firewall,omitempty"`
 }
 
 // Firewall makes the kernel drop unnecessary incoming connections. It admits connections from all

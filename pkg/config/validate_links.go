@@ -2,6 +2,7 @@ package config
 
 import (
 	"fmt"
+	"net/netip"
 	"path"
 	"slices"
 	"strings"
@@ -14,15 +15,7 @@ var systemLinks = map[string]string{
 
 // definition validates the fields that make a link one that the system creates.
 func (v networkValidator) definition(path string, l *Link) {
-	var defined []string
-	for _, d := range []struct {
-		field string
-		set   bool
-	}{{"bond", l.Bond != nil}, {"vlan", l.VLAN != nil}} {
-		if d.set {
-			defined = append(defined, d.field)
-		}
-	}
+	defined := l.definitions()
 	if len(defined) == 0 {
 		return
 	}
@@ -40,10 +33,162 @@ func (v networkValidator) definition(path string, l *Link) {
 		v.bond(path+".bond", l.Bond)
 	case l.VLAN != nil:
 		v.part(path+".vlan.parent", l, l.VLAN.Parent)
+		if p := v.cfg.defined(l.VLAN.Parent); p != nil && (p.VRF != nil || p.Dummy || p.WireGuard != nil) {
+			v.on(path+".vlan.parent", wrong{reason: fmt.Sprintf("a %s has no tagged frames", p.Definition()), expected: "hardware, a bond, a bridge or a VLAN"})
+		}
+	case l.Bridge != nil:
+		v.bridge(path, l)
+	case l.VRF != nil:
+		v.vrf(path, l)
+	case l.WireGuard != nil:
+		v.wireguard(path, l)
 	}
 	members, field := l.Members()
 	for i, m := range members {
-		v.part(fmt.Sprintf("%s.%s[%d]", path, field, i), l, m)
+		at := path + "." + fmt.Sprintf(field, i)
+		v.part(at, l, m)
+		if p := v.cfg.defined(m); p != nil && (p.VRF != nil || l.VRF == nil && (p.WireGuard != nil || p.Bridge != nil || p.Dummy && l.Bond != nil)) {
+			v.on(at, wrong{reason: fmt.Sprintf("a %s cannot belong to a %s", p.Definition(), l.Definition()), expected: "another link"})
+		}
+	}
+}
+
+func (v networkValidator) bridge(path string, l *Link) {
+	b := l.Bridge
+	for i, p := range b.Ports {
+		at := fmt.Sprintf("%s.bridge.ports[%d]", path, i)
+		tagged := len(p.VLANs) > 0 || p.Untagged != 0
+		switch {
+		case tagged && !b.VLANFiltering:
+			v.on(at, wrong{reason: "the port has VLANs, but the bridge ignores tags", expected: "vlanFiltering: true"})
+		case !tagged && b.VLANFiltering && !v.broken[at+".vlans"] && !v.broken[at+".untagged"]:
+			v.on(at, wrong{reason: "the port is in no VLAN, so it would drop all frames", expected: "vlans or untagged"})
+		}
+		for j, id := range p.VLANs {
+			if id < 1 || id > 4094 {
+				v.on(fmt.Sprintf("%s.vlans[%d]", at, j), wrong{reason: fmt.Sprintf("%d is no VLAN ID", id), expected: "1 to 4094"})
+			} else if slices.Contains(p.VLANs[:j], id) || id == p.Untagged {
+				v.on(fmt.Sprintf("%s.vlans[%d]", at, j), wrong{reason: fmt.Sprintf("VLAN %d is given twice", id)})
+			}
+		}
+	}
+	switch {
+	case b.Untagged != 0 && !b.VLANFiltering:
+		v.on(path+".bridge.untagged", wrong{reason: "the bridge ignores tags", expected: "vlanFiltering: true"})
+	case b.Untagged == 0 && b.VLANFiltering && (l.DHCP4 || len(l.Addresses) > 0):
+		v.on(path+".bridge.untagged", wrong{reason: "the bridge has addresses, but the machine's own frames are in no VLAN", expected: "the VLAN of the addresses"})
+	}
+}
+
+// reservedTable reports whether a routing table is one of the kernel (include/uapi/linux/rtnetlink.h).
+func reservedTable(table uint32) bool { return table == 0 || table >= 253 && table <= 255 }
+
+func (v networkValidator) table(path string, table uint32) {
+	if reservedTable(table) && !v.broken[path] {
+		v.on(path, wrong{reason: fmt.Sprintf("table %d is the kernel's", table), expected: "1 to 252, or 256 to 4294967295"})
+	}
+}
+
+func (v networkValidator) vrf(path string, l *Link) {
+	v.table(path+".vrf.table", l.VRF.Table)
+	if l.DHCP4 || l.MTU != 0 {
+		v.on(path+".vrf", wrong{reason: "a VRF has no DHCP and no MTU", expected: "both in the entries of its members"})
+	}
+}
+
+// podPort is the UDP port of the tunnels between pods of different machines
+// (orchestrator/podnetwork).
+const podPort = 51820
+
+func (v networkValidator) wireguard(path string, l *Link) {
+	w := l.WireGuard
+	if l.DHCP4 {
+		v.on(path+".dhcp4", wrong{reason: "a WireGuard link has no DHCP", expected: "addresses"})
+	}
+	if c := v.cfg.Cluster; w.ListenPort == podPort && c != nil && c.Spec.Networks.Encapsulation == EncapsulationWireGuard {
+		v.on(path+".wireguard.listenPort", wrong{reason: "the tunnels between the cluster's pods use this port", expected: "another port, such as 51821"})
+	}
+	keys, allowed := map[string]int{}, map[netip.Prefix]string{}
+	for i, p := range w.Peers {
+		at := fmt.Sprintf("%s.wireguard.peers[%d]", path, i)
+		v.unique(at+".publicKey", "peers", string(p.PublicKey), i, keys)
+		for j, a := range p.AllowedIPs {
+			here := fmt.Sprintf("%s.allowedIPs[%d]", at, j)
+			switch first := allowed[a]; {
+			case !a.IsValid():
+			case a.Addr().Is4In6():
+				v.on(here, mapped(a.Addr()))
+			case a != a.Masked():
+				v.on(here, wrong{reason: fmt.Sprintf("%s is an address in a network", a), expected: "a network", nearest: a.Masked().String()})
+			case first != "":
+				v.on(here, wrong{reason: fmt.Sprintf("%s is also in %s", a, first), expected: "each network at one peer"})
+			}
+			allowed[a] = here
+		}
+	}
+}
+
+// routesAndRules validates the routes without a link and the rules.
+func (v networkValidator) routesAndRules(spec string, n *NetworkSpec) {
+	for i, r := range n.Routes {
+		at := fmt.Sprintf("%s.routes[%d]", spec, i)
+		v.destination(at+".to", r.To)
+		if r.Table != 0 {
+			v.table(at+".table", r.Table)
+		}
+		switch {
+		case r.Type == "" && len(r.NextHops) == 0 && !v.broken[at+".type"] && !v.broken[at+".nextHops"]:
+			v.on(at, wrong{reason: "the route has neither type nor nextHops", expected: "one of them"})
+		case r.Type != "" && len(r.NextHops) > 0:
+			v.on(at+".type", wrong{reason: "the route has next hops", expected: "type or nextHops, not both"})
+		}
+		for j, h := range r.NextHops {
+			v.nextHop(fmt.Sprintf("%s.nextHops[%d]", at, j), r, h, r.NextHops[:j])
+		}
+		if j := slices.IndexFunc(n.Routes[:i], func(o TableRoute) bool { return o.To == r.To && o.Metric == r.Metric && o.Table == r.Table }); j >= 0 {
+			v.on(at+".to", wrong{reason: fmt.Sprintf("%s with metric %d is also in routes[%d]", r.To, r.Metric, j), expected: "each destination once per metric and table"})
+		}
+	}
+	for i, r := range n.Rules {
+		at := fmt.Sprintf("%s.rules[%d]", spec, i)
+		if !v.broken[at+".table"] && r.Table == 0 {
+			v.on(at+".table", wrong{reason: "table 0 does not exist", expected: "a table with routes, or 254 for the main table"})
+		}
+		for _, f := range []struct {
+			field string
+			net   netip.Prefix
+		}{{"from", r.From}, {"to", r.To}} {
+			if f.net.IsValid() && f.net != f.net.Masked() {
+				v.on(at+"."+f.field, wrong{reason: fmt.Sprintf("%s is an address in a network", f.net), expected: "a network", nearest: f.net.Masked().String()})
+			}
+		}
+		if r.From.IsValid() && r.To.IsValid() && r.From.Addr().Is4() != r.To.Addr().Is4() {
+			v.on(at+".to", wrong{reason: fmt.Sprintf("%s is not of the family of %s", r.To, r.From), expected: "two networks of the same family"})
+		}
+		if r.Incoming != "" && r.Incoming != "lo" && v.cfg.defined(r.Incoming) == nil {
+			v.linkName(at+".incoming", r.Incoming, "")
+		}
+		if slices.Contains(n.Rules[:i], r) {
+			v.on(at, wrong{reason: "the same rule is given twice"})
+		}
+	}
+}
+
+func (v networkValidator) nextHop(path string, r TableRoute, h NextHop, before []NextHop) {
+	v.part(path+".link", &Link{}, h.Link)
+	if owner, at := v.owner(v.cfg.Network.Spec.Links, h.Link); owner != nil && owner.VRF == nil && h.Link != "" {
+		v.on(path+".link", wrong{reason: fmt.Sprintf("%s is a member of the %s %s (%s)", h.Link, owner.Definition(), owner.Name, at), expected: "the " + owner.Definition(), nearest: owner.Name})
+	}
+	switch via := h.Via; {
+	case !via.IsValid():
+	case via.Is4In6() || via.IsUnspecified() || via.IsMulticast() || via.IsLoopback() || via.Zone() != "":
+		v.on(path+".via", wrong{reason: fmt.Sprintf("%s cannot be a gateway", via), expected: "the address of a router on this link"})
+	case r.To.IsValid() && r.To.Addr().Is4() != via.Is4():
+		v.on(path+".via", wrong{reason: fmt.Sprintf("%s is not of the family of %s", via, r.To), expected: "a gateway of the same family"})
+	case v.cfg.ownAddress(via) != "":
+		v.on(path+".via", wrong{reason: fmt.Sprintf("%s is the machine's own address", via), expected: "the address of a router on this link"})
+	case slices.ContainsFunc(before, func(o NextHop) bool { return o.Link == h.Link && o.Via == h.Via }):
+		v.on(path+".via", wrong{reason: "the next hop is given twice"})
 	}
 }
 
@@ -133,7 +278,7 @@ func (v networkValidator) arp(path string, b *Bond) {
 
 // stack validates how the links depend on each other.
 func (v networkValidator) stack(links []Link) {
-	vlans := map[VLAN]int{}
+	vlans, tables := map[VLAN]int{}, map[uint32]int{}
 	for i := range links {
 		l, path := &links[i], fmt.Sprintf("Network.spec.links[%d]", i)
 		if l.VLAN != nil && l.VLAN.Parent != "" {
@@ -145,13 +290,19 @@ func (v networkValidator) stack(links []Link) {
 				v.on(path+".vlan.parent", wrong{reason: fmt.Sprintf("%s is a member of the bond %s (%s)", l.VLAN.Parent, owner.Name, at), expected: "the bond", nearest: owner.Name})
 			}
 		}
+		if l.VRF != nil {
+			if j, twice := tables[l.VRF.Table]; twice {
+				v.on(path+".vrf.table", wrong{reason: fmt.Sprintf("table %d is also in links[%d]", l.VRF.Table, j), expected: "a table for each VRF"})
+			}
+			tables[l.VRF.Table] = i
+		}
 		if v.cycle(l, len(links)) {
 			v.on(path, wrong{reason: fmt.Sprintf("%s belongs to itself, through %s", quote(l.Name), strings.Join(l.Parts(), ", ")), expected: "links above others, ending at hardware"})
 			return
 		}
 		members, field := l.Members()
 		for j, m := range members {
-			at := fmt.Sprintf("%s.%s[%d]", path, field, j)
+			at := path + "." + fmt.Sprintf(field, j)
 			if slices.Contains(members[:j], m) {
 				v.on(at, wrong{reason: fmt.Sprintf("%s is given twice", quote(m))})
 			} else if owner, first := v.owner(links[:i], m); owner != nil {
@@ -179,7 +330,7 @@ func (v networkValidator) owner(links []Link, member string) (*Link, string) {
 		members, field := links[i].Members()
 		for j, m := range members {
 			if m == member || v.cfg.defined(member) == nil && !strings.Contains(member, ":") && matches(m, member) {
-				return &links[i], fmt.Sprintf("Network.spec.links[%d].%s[%d]", i, field, j)
+				return &links[i], fmt.Sprintf("Network.spec.links[%d].", i) + fmt.Sprintf(field, j)
 			}
 		}
 	}
@@ -197,9 +348,10 @@ func (v networkValidator) cycle(l *Link, depth int) bool {
 	})
 }
 
-// member validates the own entries of a member of a bond: the bond has the addresses and the MTU.
+// member validates the own entries of a member of a bond or a bridge, which has the addresses; a bond
+// also has the MTU.
 func (v networkValidator) member(links []Link, owner *Link, selector string) {
-	if owner.Bond == nil {
+	if owner.VRF != nil {
 		return
 	}
 	for i := range links {
@@ -211,9 +363,9 @@ func (v networkValidator) member(links []Link, owner *Link, selector string) {
 		for _, f := range []struct {
 			field string
 			set   bool
-		}{{"dhcp4", l.DHCP4}, {"addresses", len(l.Addresses) > 0}, {"routes", len(l.Routes) > 0}, {"mtu", l.MTU != 0}} {
+		}{{"dhcp4", l.DHCP4}, {"addresses", len(l.Addresses) > 0}, {"routes", len(l.Routes) > 0}, {"mtu", l.MTU != 0 && owner.Bond != nil}} {
 			if f.set {
-				v.on(path+"."+f.field, wrong{reason: fmt.Sprintf("the link is a member of the bond %s", owner.Name), expected: "the field in the entry of the bond"})
+				v.on(path+"."+f.field, wrong{reason: fmt.Sprintf("the link is a member of the %s %s", owner.Definition(), owner.Name), expected: "the field in the entry of the " + owner.Definition()})
 			}
 		}
 	}

@@ -33,6 +33,7 @@ func (v networkValidator) network(n *Network) {
 	}
 	v.limits(spec, reflect.ValueOf(n.Spec))
 	v.stack(n.Spec.Links)
+	v.routesAndRules(spec, &n.Spec)
 	v.resolvers(spec+".dns", &n.Spec.DNS)
 	seen := map[string]int{}
 	for i, server := range n.Spec.NTP.Servers {
@@ -114,12 +115,13 @@ func (v networkValidator) link(path string, l *Link) {
 	type destination struct {
 		to     netip.Prefix
 		metric uint32
+		table  uint32
 	}
 	seen := map[destination]int{}
 	for i, r := range l.Routes {
 		at := fmt.Sprintf("%s.routes[%d]", path, i)
 		v.route(at, l, r)
-		d := destination{r.To, r.Metric}
+		d := destination{r.To, r.Metric, r.Table}
 		if j, twice := seen[d]; twice && r.To.IsValid() {
 			v.on(at+".to", wrong{reason: fmt.Sprintf("%s with metric %d is also in routes[%d]", r.To, r.Metric, j), expected: "each destination once per metric"})
 			continue
@@ -214,17 +216,33 @@ func (v networkValidator) address(path string, a netip.Prefix) {
 	v.on(path, w)
 }
 
+// destination validates the destination of a route.
+func (v networkValidator) destination(path string, to netip.Prefix) {
+	switch {
+	case !to.IsValid():
+	case to.Addr().Is4In6():
+		v.on(path, mapped(to))
+	case to.Masked() != to:
+		v.on(path, wrong{reason: fmt.Sprintf("%s is an address in a network, not a network", to), expected: "a network", nearest: to.Masked().String()})
+	case to.Addr().IsMulticast() || to.Addr().IsLoopback():
+		v.on(path, wrong{reason: fmt.Sprintf("%s cannot be routed", to), expected: "a unicast network"})
+	}
+}
+
 func (v networkValidator) route(path string, l *Link, r Route) {
-	if r.To.IsValid() {
-		switch {
-		case r.To.Addr().Is4In6():
-			v.on(path+".to", mapped(r.To))
-			return
-		case r.To.Masked() != r.To:
-			v.on(path+".to", wrong{reason: fmt.Sprintf("%s is an address in a network, not a network", r.To), expected: "a network", nearest: r.To.Masked().String()})
-		case r.To.Addr().IsMulticast() || r.To.Addr().IsLoopback():
-			v.on(path+".to", wrong{reason: fmt.Sprintf("%s cannot be routed", r.To), expected: "a unicast network"})
-		}
+	v.destination(path+".to", r.To)
+	if r.To.IsValid() && r.To.Addr().Is4In6() {
+		return
+	}
+	if r.Table != 0 {
+		v.table(path+".table", r.Table)
+	}
+	switch source := r.Source; {
+	case !source.IsValid():
+	case r.To.IsValid() && r.To.Addr().Is4() != source.Is4():
+		v.on(path+".source", wrong{reason: fmt.Sprintf("%s is not of the family of %s", source, r.To), expected: "an address of the same family"})
+	case v.cfg.ownAddress(source) == "" && !v.unsure(path, l):
+		v.on(path+".source", wrong{reason: fmt.Sprintf("%s is in no link's addresses", source), expected: "a configured address of the machine"})
 	}
 	via := r.Via
 	if !via.IsValid() {

@@ -23,7 +23,7 @@ const guestPackage = "github.com/orlop-os/orlop/vm/kerneltest/guest"
 // DefaultModules are the modules of the system's kernel-facing code. All are optional: a test that
 // needs a missing module fails by itself.
 var DefaultModules = []string{"virtio_blk?", "virtio_net?", "dm_mod?", "dm_verity?", "erofs?", "overlay?", "vfat?", "nls_ascii?", "nls_cp437?",
-	"nls_iso8859_1?", "loop?", "dummy? numdummies=0", "bonding? max_bonds=0", "8021q?", "bridge?", "veth?", "tun?", "nf_tables?", "nft_ct?", "nft_nat?", "nft_masq?", "nft_fib_inet?", "nft_chain_nat?",
+	"nls_iso8859_1?", "loop?", "dummy? numdummies=0", "bonding? max_bonds=0", "8021q?", "vrf?", "bridge?", "veth?", "tun?", "nf_tables?", "nft_ct?", "nft_nat?", "nft_masq?", "nft_fib_inet?", "nft_chain_nat?",
 	"nft_reject_ipv4?", "nft_reject_ipv6?", "nft_reject_inet?", "nft_numgen?", "nf_conntrack_netlink?", "br_netfilter?", "softdog?", "efivarfs?",
 	"button?", "evdev?", "wireguard?", "vxlan?", "quota_v2?"}
 

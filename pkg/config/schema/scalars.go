@@ -25,6 +25,8 @@ var scalars = map[reflect.Type]*jsonschema.Schema{
 	reflect.TypeFor[config.MilliCPU]():      {OneOf: []*jsonschema.Schema{{Type: "string", Pattern: `^[0-9]+m?$`}, {Type: "integer", Minimum: "0"}}, Examples: []any{"200m", "2"}},
 	reflect.TypeFor[config.Duration]():      {Type: "string", Pattern: `^([0-9]+(h|m|s|ms))+$`, Examples: []any{"10s", "1m30s"}},
 	reflect.TypeFor[config.MAC]():           {Type: "string", Pattern: `^[0-9A-Fa-f]{2}(:[0-9A-Fa-f]{2}){5}$`, Examples: []any{"52:54:00:12:34:56"}},
+	reflect.TypeFor[config.PublicKey]():     {Type: "string", Pattern: `^[A-Za-z0-9+/]{43}=$`, Examples: []any{"AQAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA="}},
+	reflect.TypeFor[config.AddrPort]():      {Type: "string", Pattern: `^([0-9]+(\.[0-9]+){3}|\[` + addr6 + `\]):[0-9]{1,5}$`, Examples: []any{"192.0.2.1:51820", "[2001:db8::1]:51820"}},
 	reflect.TypeFor[config.Endpoint]():      {Type: "string", Pattern: `^https://[^/?#@]+:[0-9]{1,5}/?$`, Examples: []any{"https://10.0.0.5:6443"}},
 	reflect.TypeFor[config.StoreEndpoint](): {Type: "string", Pattern: `^https://[^/?#@]+/?$`, Examples: []any{"https://s3.example.com", "https://10.0.0.5:9000"}},
 	reflect.TypeFor[config.Recipient]():     {Type: "string", Pattern: `^age1[0-9a-z]+$`, Examples: []any{"age1suheuk8f2wayuxgxqwurclv5zatmqx468h3fna50ae82r0fw0a5q5x2er9"}},

@@ -1,0 +1,80 @@
+package network
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+
+	"github.com/jsimonetti/rtnetlink/v2"
+	"github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// frActToTable is FR_ACT_TO_TBL of include/uapi/linux/fib_rules.h.
+const frActToTable = 1
+
+func ruleMessage(r Rule) *rtnetlink.RuleMessage {
+	a := &rtnetlink.RuleAttributes{Priority: &r.Priority, Table: &r.Table, Protocol: new(uint8(Protocol))}
+	m := &rtnetlink.RuleMessage{Family: unix.AF_INET, Action: frActToTable, Attributes: a}
+	if r.IPv6 {
+		m.Family = unix.AF_INET6
+	}
+	if r.From.IsValid() {
+		m.SrcLength, a.Src = uint8(r.From.Bits()), new(net.IP(r.From.Addr().AsSlice()))
+	}
+	if r.To.IsValid() {
+		m.DstLength, a.Dst = uint8(r.To.Bits()), new(net.IP(r.To.Addr().AsSlice()))
+	}
+	if r.Incoming != "" {
+		a.IIFName = &r.Incoming
+	}
+	if r.Mark != 0 {
+		a.FwMark, a.FwMask = &r.Mark, new(^uint32(0))
+	}
+	return m
+}
+
+// addRule adds a rule that does not exist yet: the kernel would add it a second time, because the
+// comparison of EXCL includes attributes of the kernel's own.
+func (k *Kernel) addRule(r Rule) error {
+	have, err := k.readRules()
+	if err != nil || slices.Contains(have, r) {
+		return err
+	}
+	if err := k.route.Rule.Add(ruleMessage(r)); !errors.Is(err, unix.EEXIST) {
+		return err
+	}
+	return fmt.Errorf("another component has this rule: %w", unix.EEXIST)
+}
+
+// readRules returns the rules with the mark.
+func (k *Kernel) readRules() (out []Rule, err error) {
+	for _, family := range []uint8{unix.AF_INET, unix.AF_INET6} {
+		msgs, err := k.route.Execute(&rtnetlink.RuleMessage{Family: family}, unix.RTM_GETRULE, netlink.Request|netlink.Dump)
+		if err != nil {
+			return nil, fmt.Errorf("rules: cannot list: %w", err)
+		}
+		for _, msg := range msgs {
+			m, ok := msg.(*rtnetlink.RuleMessage)
+			if !ok || m.Family != family || m.Attributes == nil || value(m.Attributes.Protocol) != Protocol {
+				continue
+			}
+			r := Rule{
+				IPv6: family == unix.AF_INET6, Priority: value(m.Attributes.Priority), Incoming: value(m.Attributes.IIFName),
+				Mark: value(m.Attributes.FwMark), Table: value(m.Attributes.Table),
+			}
+			r.From, r.To = prefix(m.Attributes.Src, m.SrcLength), prefix(m.Attributes.Dst, m.DstLength)
+			out = append(out, r)
+		}
+	}
+	return out, nil
+}
+
+func prefix(ip *net.IP, bits uint8) netip.Prefix {
+	if ip == nil {
+		return netip.Prefix{}
+	}
+	return netip.PrefixFrom(toAddr(*ip), int(bits))
+}
