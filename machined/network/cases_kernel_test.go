@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -39,6 +40,8 @@ func newKernel(t *testing.T, links ...string) *Kernel {
 	}
 	return k
 }
+
+func (k *Kernel) remembered() *memory { return k.memory }
 
 // need skips a test if the kernel lacks a kind of links, or VLAN filtering of bridges.
 func need(t *testing.T, kinds ...string) {
@@ -123,5 +126,20 @@ func TestBridgeLawsKernel(t *testing.T) {
 	checkLaws(t, k, r, links, 60, randomBridgeStage)
 	for range 20 {
 		checkReturn(t, k, r, links, randomBridgeStage)
+	}
+}
+
+// TestRefusedHardwareKernel checks the errors for settings that a driver lacks: the peer of a veth
+// has no rings, no pause frames and no virtual functions.
+func TestRefusedHardwareKernel(t *testing.T) {
+	if !rtnltest.Isolate(t) {
+		return
+	}
+	k := newKernel(t, "eth0")
+	for name, value := range map[string]string{HardwarePause: "rx", HardwareFunctions: "4", HardwareWake: "magic", HardwareOffload + "no-such-feature": "on"} {
+		op := Op{Verb: SetHardware, Link: "eth0", Index: 1, Name: name, Value: value}
+		if err := k.Do(op); err == nil || !strings.Contains(err.Error(), "the driver has no such setting") {
+			t.Errorf("%v: %v", op, err)
+		}
 	}
 }

@@ -179,8 +179,9 @@ func settle(t *testing.T, m machine, s stage) []Op {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ops := Diff(have, Plan(s.config, Facts{Links: have.Links, Leases: s.leases, MTUs: s.former}))
+	ops := Diff(have, Plan(s.config, Facts{Links: have.Links, Leases: s.leases, MTUs: s.former, Hardware: m.remembered().formerHardware()}))
 	s.former.record(have.Links, ops)
+	m.remembered().recordHardware(have.Links, ops)
 	return ops
 }
 

@@ -55,7 +55,7 @@ type Controller struct {
 	status  map[int]dhcp.Status
 	mtus    formerMTUs
 
-	endpoints endpoints
+	memory memory
 
 	clients map[int]*client // by the link's index; the controller's goroutine only
 	// the last active lease, by Link.leaseKey; the controller's goroutine only
@@ -91,7 +91,7 @@ func (c *Controller) Run(ctx context.Context) error {
 		return err
 	}
 	defer kernel.Close()
-	kernel.loadModules, kernel.endpoints = c.deps.LoadModules, &c.endpoints
+	kernel.loadModules, kernel.memory = c.deps.LoadModules, &c.memory
 	watcher, err := rtnl.Subscribe() // before the first reading, so that no change is missed
 	if err != nil {
 		return err
@@ -176,9 +176,10 @@ func (c *Controller) reconcile(ctx context.Context, kernel *Kernel, cfg Config, 
 		c.setManaged(cfg, o.have, links)
 		c.runClients(ctx, cfg, o.have, links)
 		o.leases, o.clients = c.leases()
-		want := Plan(cfg, Facts{Links: o.have.Links, Leases: o.leases, MTUs: c.former()})
+		want := Plan(cfg, Facts{Links: o.have.Links, Leases: o.leases, MTUs: c.former(), Hardware: c.memory.formerHardware()})
 		ops := Diff(o.have, want)
 		c.recordMTUs(o.have.Links, ops)
+		c.memory.recordHardware(o.have.Links, ops)
 		o.failed, o.left = c.do(ctx, kernel, ops), len(ops)
 		if len(ops) == 0 || len(o.failed) > 0 || ctx.Err() != nil {
 			break
@@ -378,7 +379,8 @@ func (c *Controller) MissingLinks(cfg Config) (missing, there []string, err erro
 	if err != nil {
 		return nil, nil, err
 	}
-	links, err := kernel.readLinks()
+	have, err := kernel.Read(cfg)
+	links := have.Links
 	if err = errors.Join(err, kernel.Close()); err != nil {
 		return nil, nil, err
 	}
@@ -397,7 +399,7 @@ func (c *Controller) DryRun(cfg Config) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	kernel.endpoints = &c.endpoints
+	kernel.memory = &c.memory
 	have, err := kernel.Read(cfg)
 	if err = errors.Join(err, kernel.Close()); err != nil {
 		return nil, err
@@ -410,7 +412,7 @@ func (c *Controller) DryRun(cfg Config) ([]string, error) {
 		}
 	}
 	var out []string
-	for _, op := range Diff(have, Plan(cfg, Facts{Links: have.Links, Leases: leases, MTUs: c.former()})) {
+	for _, op := range Diff(have, Plan(cfg, Facts{Links: have.Links, Leases: leases, MTUs: c.former(), Hardware: c.memory.formerHardware()})) {
 		out = append(out, op.String())
 	}
 	return out, nil

@@ -32,7 +32,10 @@ type Link struct {
 // Device is the hardware of a link.
 type Device struct {
 	Driver    string // empty without a driver
+	Path      string // below /sys/devices; empty without a device
 	Permanent string // MAC of the hardware, in the form of Link.MAC; empty if it is unknown
+	// Settings are the wanted settings that the driver has; see LinkConfig.Hardware.
+	Settings map[string]string
 }
 
 // Membership is the place of a link in another link.
@@ -78,6 +81,7 @@ const (
 	SetMaster
 	SetVirtual
 	SetTags
+	SetHardware
 	SetLink
 	DelRule
 	DelRoute
@@ -100,9 +104,9 @@ type Op struct {
 	Prefix netip.Prefix
 	Route  Route
 	// SetSysctl: the key below net; WriteFile: resolv.conf, hosts or hostname; SetMaster: the link
-	// to which it belongs, empty for none
+	// to which it belongs, empty for none; SetHardware: the setting
 	Name    string
-	Value   string // SetSysctl, SetTags, SetHostname and WriteFile: the new value
+	Value   string // SetSysctl, SetTags, SetHardware, SetHostname and WriteFile: the new value
 	Adopted bool   // AddAddress: the address exists, only the mark is new
 	// DelRoute and DelAddress: it has no mark, but came by router advertisement.
 	Advertised bool
@@ -119,7 +123,7 @@ func (o Op) String() string {
 		del += ", it came by router advertisement"
 	}
 	switch o.Verb {
-	case DelLink, AddLink, SetMaster, SetVirtual, SetTags:
+	case DelLink, AddLink, SetMaster, SetVirtual, SetTags, SetHardware:
 		return o.linkString()
 	case SetSysctl:
 		return fmt.Sprintf("sysctl net/%s = %s", o.Name, o.Value)

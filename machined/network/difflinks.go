@@ -14,7 +14,9 @@ type Change struct {
 	Settings []string // SetVirtual: the names of the settings to change
 	Kind     string   // DelLink: kind of the link; SetMaster: kind of the link that gets the member
 	MAC      string   // AddLink: empty for the kernel's choice
-	Reason   string   // DelLink: why the link is created again; empty: it is not
+	// DelLink: why the link is created again, empty: it is not; SetHardware: what the change
+	// interrupts, empty: nothing
+	Reason string
 }
 
 // linkDiff is a diff of the links in progress. have becomes the state after the operations so far.
@@ -32,6 +34,7 @@ func diffLinks(have Have, want Want) ([]Op, Have, Want) {
 	d.delete()
 	d.create()
 	d.sysctls()
+	d.hardware()
 	d.members()
 	d.settings()
 	d.tags()
@@ -334,6 +337,12 @@ func (o Op) linkString() string {
 			return fmt.Sprintf("link %s: belongs to no link", o.Link)
 		}
 		return fmt.Sprintf("link %s: belongs to %s %s", o.Link, o.Change.Kind, o.Name)
+	case SetHardware:
+		line := fmt.Sprintf("link %s: %s %s", o.Link, o.Name, o.Value)
+		if o.Change.Reason != "" {
+			line += ": " + o.Change.Reason
+		}
+		return line
 	case SetTags:
 		return fmt.Sprintf("link %s: VLANs %s", o.Link, o.Value)
 	}

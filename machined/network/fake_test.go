@@ -12,6 +12,7 @@ import (
 type machine interface {
 	Read(Config) (Have, error)
 	Do(Op) error
+	remembered() *memory
 }
 
 // fake is a kernel in memory. It follows the rules of Linux that Diff depends on:
@@ -32,7 +33,10 @@ type fake struct {
 	mostMTU int         // 0: any
 	last    int         // the highest index so far
 	before  map[int]int // MTUs of members before they joined, by index
+	memory  memory
 }
+
+func (f *fake) remembered() *memory { return &f.memory }
 
 func newFake(links ...Link) *fake {
 	f := &fake{have: Have{Hostname: "localhost"}, before: map[int]int{}}
@@ -78,7 +82,7 @@ func (f *fake) Do(o Op) error {
 		}
 	}
 	switch o.Verb {
-	case DelLink, AddLink, SetMaster, SetVirtual, SetTags, SetLink:
+	case DelLink, AddLink, SetMaster, SetVirtual, SetTags, SetHardware, SetLink:
 		return f.doLink(o)
 	case SetSysctl:
 		f.link(o.Index).Sysctls[o.Name] = o.Value

@@ -40,6 +40,13 @@ func (f *fake) doLink(o Op) error {
 		return nil
 	case SetMaster:
 		return f.setMaster(o)
+	case SetHardware:
+		l := f.link(o.Index)
+		if _, there := l.Settings[o.Name]; !there {
+			return fmt.Errorf("%v: %w", o, unix.EOPNOTSUPP)
+		}
+		l.Settings[o.Name] = o.Value
+		return nil
 	case SetTags:
 		f.link(o.Index).Tags = o.Value
 		return nil
@@ -204,7 +211,7 @@ func (f *fake) setLink(o Op) error {
 func cloneLinks(links []Link) []Link {
 	links = slices.Clone(links)
 	for i := range links {
-		links[i].Sysctls = maps.Clone(links[i].Sysctls)
+		links[i].Sysctls, links[i].Settings = maps.Clone(links[i].Sysctls), maps.Clone(links[i].Settings)
 	}
 	return links
 }

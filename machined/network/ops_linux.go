@@ -34,6 +34,8 @@ func (k *Kernel) Do(o Op) error {
 		err = k.setMaster(o)
 	case SetVirtual:
 		err = k.setVirtual(o)
+	case SetHardware:
+		err = setHardware(o)
 	case SetTags:
 		err = k.setTags(o)
 	case SetSysctl:

@@ -24,19 +24,21 @@ type Config struct {
 	Rules  []Rule
 }
 
-// LinkConfig is the configuration of a link. Exactly one of Name and MAC is set.
+// LinkConfig is the configuration of a link. Exactly one of Name, MAC and Match is set.
 type LinkConfig struct {
 	Name  string
 	MAC   net.HardwareAddr // selects the physical link with this permanent address
+	Match *Match           // selects all matching hardware that no earlier entry selects
 	MTU   int              // bytes; 0: from the lease, else the default (see planMTU)
 	DHCP4 bool
 	// IPv6 addresses and routes from router advertisements, although the machine forwards
 	AcceptRA  bool
 	Addresses []netip.Prefix
 	Routes    []RouteConfig
-	Virtual   Virtual  // of a link that the package creates, with Name; its parts are selectors
-	Members   []Member // the links that belong to the link
-	Untagged  int      // of a bridge with VLAN filtering: VLAN of the machine's own frames without a tag; 0: none
+	Virtual   Virtual           // of a link that the package creates, with Name; its parts are selectors
+	Members   []Member          // the links that belong to the link
+	Hardware  map[string]string // settings of hardware by name; see HardwareRX
+	Untagged  int               // of a bridge with VLAN filtering: VLAN of the machine's own frames without a tag; 0: none
 }
 
 // Member is a link that belongs to another.
@@ -75,6 +77,8 @@ type Facts struct {
 	Links  []Link                 // existing links
 	Leases map[string]*dhcp.Lease // active leases, by link name
 	MTUs   map[int]int            // original MTUs of links, by index; see formerMTUs
+	// Hardware are the original settings of hardware; see formerHardware.
+	Hardware map[int]map[string]string
 }
 
 // Want is the desired state of the kernel. Links are in order of preference, all other lists in the
@@ -99,7 +103,8 @@ type WantLink struct {
 	Config   int     // index in Config.Links; -1 without an entry
 	Virtual  Virtual // of a link that the package creates; its parts are names
 	Membership
-	MAC string // of a link that is created; empty: the kernel's choice
+	Hardware map[string]string // settings of hardware
+	MAC      string            // of a link that is created; empty: the kernel's choice
 }
 
 // Address is an address on a link, with the mark.

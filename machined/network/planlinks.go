@@ -1,6 +1,8 @@
 package network
 
 import (
+	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -34,10 +36,13 @@ func Missing(c Config, f Facts) []string {
 	return out
 }
 
-// selector returns the name or the MAC of a link.
+// selector returns the name, the MAC or the match of a link.
 func (lc LinkConfig) selector() string {
-	if lc.Name != "" {
+	switch {
+	case lc.Name != "":
 		return lc.Name
+	case lc.Match != nil:
+		return lc.Match.String()
 	}
 	return lc.MAC.String()
 }
@@ -100,9 +105,7 @@ func planLinks(c Config, f Facts) []WantLink {
 			p.addVirtual(lc, n)
 			continue
 		}
-		for _, l := range selectLinks(lc, f.Links) {
-			p.add(l, lc, n)
-		}
+		p.addHardware(lc, n)
 	}
 	p.addParts()
 	p.setMasters()
@@ -125,12 +128,69 @@ type linkPlan struct {
 	out []WantLink
 }
 
+// addHardware adds the links of an entry. Static addresses and routes are for a single link: the
+// first.
+func (p *linkPlan) addHardware(lc LinkConfig, n int) {
+	for _, l := range selectLinks(lc, p.f.Links) {
+		if lc.Match != nil && p.reserved(l, n) {
+			continue
+		}
+		before := len(p.out)
+		p.add(l, lc, n)
+		if lc.single() && len(p.out) > before {
+			return
+		}
+	}
+}
+
+// single reports whether an entry is for a single link.
+func (lc LinkConfig) single() bool { return len(lc.Addresses) > 0 || len(lc.Routes) > 0 }
+
+// reserved reports whether another entry selects hardware by its name or MAC, or another match
+// before the n-th entry.
+func (p *linkPlan) reserved(l Link, n int) bool {
+	for i, lc := range p.c.Links {
+		if i == n || lc.Virtual.Kind() != "" || lc.Match != nil && i > n {
+			continue
+		}
+		if slices.ContainsFunc(selectLinks(lc, p.f.Links), func(o Link) bool { return o.Index == l.Index }) {
+			return true
+		}
+	}
+	return false
+}
+
+// ambiguous returns a line for each entry with static addresses that matches several links.
+func ambiguous(c Config, f Facts) (lines []string) {
+	want := planLinks(c, f)
+	for n, lc := range c.Links {
+		var names []string
+		for _, l := range selectLinks(lc, f.Links) {
+			free := !slices.ContainsFunc(want, func(w WantLink) bool { return w.Index == l.Index && w.Config != n })
+			if p := (&linkPlan{c: c, f: f}); lc.Match != nil && free && !p.reserved(l, n) {
+				names = append(names, l.Name)
+			}
+		}
+		if lc.single() && len(names) > 1 {
+			lines = append(lines, fmt.Sprintf("links %s: %s: only %s has the addresses and routes, which are for a single link", strings.Join(names, " and "), lc.selector(), names[0]))
+		}
+	}
+	return lines
+}
+
 // add adds a link that exists.
 func (p *linkPlan) add(l Link, lc LinkConfig, n int) {
 	if slices.ContainsFunc(p.out, func(o WantLink) bool { return o.Index == l.Index }) {
 		return // a link named twice, by name and by MAC: the first entry wins
 	}
-	p.out = append(p.out, WantLink{Name: l.Name, Index: l.Index, MTU: lc.MTU, DHCP4: lc.DHCP4, AcceptRA: lc.AcceptRA, Config: n})
+	hardware := maps.Clone(p.f.Hardware[l.Index])
+	for name, value := range lc.Hardware {
+		if hardware == nil {
+			hardware = map[string]string{}
+		}
+		hardware[name] = value
+	}
+	p.out = append(p.out, WantLink{Name: l.Name, Index: l.Index, MTU: lc.MTU, DHCP4: lc.DHCP4, AcceptRA: lc.AcceptRA, Config: n, Hardware: hardware})
 }
 
 // missingIndex is the highest index of a link that does not exist yet. The indexes of such links
@@ -328,19 +388,23 @@ func (lc LinkConfig) speaksIPv6() bool {
 	return lc.AcceptRA || slices.ContainsFunc(lc.Addresses, isIPv6)
 }
 
-// selectLinks returns the links of a configuration. Several links can have the same MAC (a VLAN has
+// selectLinks returns the links of an entry: all with a match, otherwise at most one. Several links can have the same MAC (a VLAN has
 // the MAC of its parent): a MAC selects the physical link.
-func selectLinks(lc LinkConfig, links []Link) []Link {
+func selectLinks(lc LinkConfig, links []Link) (out []Link) {
 	for _, l := range sortedLinks(links) {
 		switch {
 		case l.Loopback, l.Own:
+		case lc.Match != nil:
+			if lc.Match.matches(l) {
+				out = append(out, l)
+			}
 		case lc.Name != "" && l.Name == lc.Name:
 			return []Link{l}
 		case lc.Name == "" && l.Physical() && l.permanentMAC() == lc.MAC.String():
 			return []Link{l}
 		}
 	}
-	return nil
+	return out
 }
 
 // permanentMAC returns the MAC of the hardware, which a bond does not change; without one, the

@@ -34,7 +34,7 @@ type Kernel struct {
 	ioctl int             // socket for driver requests
 	// loadModules loads kernel modules with their dependencies; nil: the kernel has all modules.
 	loadModules func(names ...string) error
-	endpoints   *endpoints
+	memory      *memory
 }
 
 // Open opens the sockets to the kernel.
@@ -57,7 +57,7 @@ func Open(files FilePaths) (*Kernel, error) {
 	// The kernel then explains its errors in words; failure to enable this is not an error.
 	_ = route.SetOption(netlink.ExtendedAcknowledge, true)
 	_ = addr.SetOption(netlink.ExtendedAcknowledge, true)
-	return &Kernel{files: files, route: route, addr: addr, ioctl: fd, endpoints: &endpoints{}}, nil
+	return &Kernel{files: files, route: route, addr: addr, ioctl: fd, memory: &memory{}}, nil
 }
 
 // Close closes the sockets.
@@ -73,14 +73,19 @@ func (k *Kernel) Read(c Config) (Have, error) {
 		return Have{}, err
 	}
 	have := Have{Links: links}
-	for _, w := range planLinks(c, Facts{Links: links}) {
+	for i, l := range links {
+		if l.Physical() { // before the plan, which matches them
+			links[i].Driver, links[i].Path = k.readDriver(l.Name), devicePath(l.Name)
+		}
+	}
+	for _, w := range planLinks(c, Facts{Links: links, Hardware: k.memory.formerHardware()}) {
 		i := slices.IndexFunc(links, func(l Link) bool { return l.Index == w.Index })
 		if i < 0 {
 			continue // it does not exist yet
 		}
 		links[i].Sysctls = readSysctls(w)
-		if links[i].Physical() {
-			links[i].Driver = k.readDriver(links[i].Name)
+		if len(w.Hardware) > 0 {
+			links[i].Settings = readSettings(w.Name, sortedKeys(w.Hardware))
 		}
 	}
 	for i, l := range links {

@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"net/netip"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -53,6 +54,11 @@ func virtualCases() []testCase {
 		}
 		return l
 	}
+	offloading := veth("eth0")
+	offloading.Settings = map[string]string{HardwareOffload + "tx-tcp-segmentation": "on"}
+	nic := card("eth0", "02:00:00:00:00:01")
+	nic.Driver, nic.Path = "ixgbe", "pci0000:00/0000:03:00.0"
+	nic.Settings = map[string]string{HardwareRX: "512", HardwarePause: "both", HardwareFunctions: "0", HardwareWake: "off"}
 	policy, onePolicy := policyConfig(), policyConfig()
 	onePolicy.Links, onePolicy.Rules = onePolicy.Links[:1], onePolicy.Rules[:1]
 	return []testCase{
@@ -89,6 +95,16 @@ func virtualCases() []testCase {
 			{says: "another peer: the first keeps its session", config: links(single, tunnel(1, 2))},
 			{says: "the first peer is removed", config: links(single, tunnel(2))},
 			{says: "no tunnel", config: links(single)},
+		}},
+		{name: "offloads", links: []Link{offloading}, stages: []stage{
+			{says: "an offload is turned off", config: links(LinkConfig{Name: "eth0", Hardware: map[string]string{HardwareOffload + "tx-tcp-segmentation": "off"}})},
+			{says: "the driver's own value again", config: links(LinkConfig{Name: "eth0"})},
+		}},
+		{name: "hardware", hardware: true, links: []Link{nic}, stages: []stage{
+			{says: "matched by driver and path: larger rings, no pause frames, virtual functions", config: links(LinkConfig{Match: &Match{Driver: "ix*", Path: "*/0000:03:00.?"},
+				Hardware: map[string]string{HardwareRX: "4096", HardwarePause: "off", HardwareFunctions: "4", HardwareWake: "magic"}})},
+			{says: "another number of functions", config: links(LinkConfig{Match: &Match{Driver: "ix*"}, Hardware: map[string]string{HardwareRX: "4096", HardwareFunctions: "8"}})},
+			{says: "nothing: everything returns", config: links(LinkConfig{Name: "eth0"})},
 		}},
 		{name: "policy", links: []Link{veth("eth0"), veth("eth1")}, stages: []stage{
 			{says: "two uplinks with a table each, a route over both, and routes to nowhere", config: policy},
@@ -363,5 +379,43 @@ func TestMemberMAC(t *testing.T) {
 	missing := Missing(Config{Links: []LinkConfig{{Name: "bond0", Virtual: testBond("active-backup"), Members: list("eth0", "eth9", "enp*")}, {Name: "eth8.5", Virtual: testVLAN("eth8", 5)}}}, Facts{Links: []Link{eth0}})
 	if want := []string{"eth9", "enp*", "eth8"}; !slices.Equal(missing, want) {
 		t.Errorf("missing %q, want %q", missing, want)
+	}
+}
+
+// TestMatch checks which hardware a match selects: all that no other entry selects, and a single
+// link if the entry has addresses.
+func TestMatch(t *testing.T) {
+	var links []Link
+	for i, name := range []string{"eth0", "eth1", "enp3s0"} {
+		l := card(name, fmt.Sprintf("02:00:00:00:00:0%d", i))
+		l.Index, l.Path = i+2, fmt.Sprintf("pci0000:00/0000:0%d:00.0/virtio%d", i, i)
+		links = append(links, l)
+	}
+	bridge := veth("eth9")
+	bridge.Index = 9
+	links = append(links, bridge)
+	for _, c := range []struct {
+		says   string
+		config Config
+		want   string
+		lines  int
+	}{
+		{"by name", Config{Links: []LinkConfig{{Match: &Match{Name: "eth*"}}}}, "eth0=0 eth1=0", 0},
+		{"by MAC and driver", Config{Links: []LinkConfig{{Match: &Match{MAC: "02:*:02", Driver: "virtio_net"}}}}, "enp3s0=0", 0},
+		{"by path", Config{Links: []LinkConfig{{Match: &Match{Path: "*/0000:01:00.0/*"}}}}, "eth1=0", 0},
+		{"not what a name selects", Config{Links: []LinkConfig{{Match: &Match{Name: "*"}}, {Name: "eth1"}}}, "eth0=0 enp3s0=0 eth1=1", 0},
+		{"the first match wins", Config{Links: []LinkConfig{{Match: &Match{Name: "eth?"}}, {Match: &Match{Driver: "*"}}}}, "eth0=0 eth1=0 enp3s0=1", 0},
+		{"a single link with addresses", Config{Links: []LinkConfig{{Match: &Match{Name: "eth*"}, Addresses: prefixes("10.0.0.5/24")}}}, "eth0=0", 1},
+	} {
+		var got []string
+		for _, w := range planLinks(c.config, Facts{Links: links}) {
+			got = append(got, fmt.Sprintf("%s=%d", w.Name, w.Config))
+		}
+		if strings.Join(got, " ") != c.want {
+			t.Errorf("%s: %q, want %q", c.says, got, c.want)
+		}
+		if lines := ambiguous(c.config, Facts{Links: links}); len(lines) != c.lines {
+			t.Errorf("%s: problems %q, want %d", c.says, lines, c.lines)
+		}
 	}
 }

@@ -2,6 +2,7 @@ package network
 
 import (
 	"fmt"
+	"maps"
 	"net"
 	"net/netip"
 	"slices"
@@ -11,29 +12,50 @@ import (
 	"golang.zx2c4.com/wireguard/wgctrl/wgtypes"
 )
 
-// endpoints are the configured addresses of peers. The kernel replaces an address when a peer
-// roams; without this record, the difference would look like a change of the configuration.
-type endpoints struct {
-	mu  sync.Mutex
-	set map[string]netip.AddrPort // by endpointKey
+// memory is what the kernel cannot tell: the configured addresses of WireGuard peers, which the
+// kernel replaces when a peer roams, and the settings of hardware before their first change. Without
+// it, a peer that roams would look like a change of the configuration.
+type memory struct {
+	mu        sync.Mutex
+	endpoints map[string]netip.AddrPort // by endpointKey
+	hardware  formerHardware
 }
 
 func endpointKey(link string, peer wgtypes.Key) string { return link + " " + peer.String() }
 
-func (e *endpoints) record(link string, p Peer) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if e.set == nil {
-		e.set = map[string]netip.AddrPort{}
+func (m *memory) recordEndpoint(link string, p Peer) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.endpoints == nil {
+		m.endpoints = map[string]netip.AddrPort{}
 	}
-	e.set[endpointKey(link, p.Key)] = p.Endpoint
+	m.endpoints[endpointKey(link, p.Key)] = p.Endpoint
+}
+
+func (m *memory) recordHardware(links []Link, ops []Op) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.hardware == nil {
+		m.hardware = formerHardware{}
+	}
+	m.hardware.record(links, ops)
+}
+
+func (m *memory) formerHardware() map[int]map[string]string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	out := map[int]map[string]string{}
+	for index, settings := range m.hardware {
+		out[index] = maps.Clone(settings)
+	}
+	return out
 }
 
 // configured returns the configured address of a peer, else its present address.
-func (e *endpoints) configured(link string, peer wgtypes.Peer) netip.AddrPort {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if a, ok := e.set[endpointKey(link, peer.PublicKey)]; ok {
+func (m *memory) configured(link string, peer wgtypes.Peer) netip.AddrPort {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if a, ok := m.endpoints[endpointKey(link, peer.PublicKey)]; ok {
 		return a
 	}
 	if peer.Endpoint == nil {
@@ -56,7 +78,7 @@ func (k *Kernel) readWireGuard(link string) (*WireGuard, error) {
 	}
 	w := &WireGuard{Key: SecretKey{device.PrivateKey}, Port: device.ListenPort}
 	for _, peer := range device.Peers {
-		p := Peer{Key: peer.PublicKey, Preshared: SecretKey{peer.PresharedKey}, KeepAlive: peer.PersistentKeepaliveInterval, Endpoint: k.endpoints.configured(link, peer)}
+		p := Peer{Key: peer.PublicKey, Preshared: SecretKey{peer.PresharedKey}, KeepAlive: peer.PersistentKeepaliveInterval, Endpoint: k.memory.configured(link, peer)}
 		for _, n := range peer.AllowedIPs {
 			ones, _ := n.Mask.Size()
 			if a := toAddr(n.IP); a.IsValid() {
@@ -104,7 +126,7 @@ func (k *Kernel) setWireGuard(o Op) error {
 	}
 	for _, p := range w.Peers {
 		if slices.Contains(o.Change.Settings, settingPeer+p.Key.String()) {
-			k.endpoints.record(o.Link, p)
+			k.memory.recordEndpoint(o.Link, p)
 		}
 	}
 	return nil

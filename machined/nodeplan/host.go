@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/netip"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/orlop-os/orlop/machined/host"
@@ -24,7 +25,10 @@ func Network(c *config.Config) network.Config {
 	for _, l := range s.Links {
 		// checked by the parser; empty if the configuration selects the link by name
 		mac, _ := net.ParseMAC(string(l.MAC))
-		one := network.LinkConfig{Name: l.Name, MAC: mac, MTU: l.MTU, DHCP4: l.DHCP4, Addresses: l.Addresses, Virtual: virtual(&l), Members: members(&l)}
+		one := network.LinkConfig{Name: l.Name, MAC: mac, MTU: l.MTU, DHCP4: l.DHCP4, Addresses: l.Addresses, Virtual: virtual(&l), Members: members(&l), Hardware: hardware(&l)}
+		if m := l.Match; m != nil {
+			one.Match = &network.Match{Name: m.Name, MAC: m.MAC, Driver: m.Driver, Path: m.Path}
+		}
 		if l.Bridge != nil {
 			one.Untagged = l.Bridge.Untagged
 		}
@@ -61,6 +65,43 @@ func rules(r config.RoutingRule) (out []network.Rule) {
 			continue
 		}
 		out = append(out, network.Rule{IPv6: six, Priority: uint32(r.Priority), From: r.From, To: r.To, Incoming: r.Incoming, Mark: r.Mark, Table: r.Table})
+	}
+	return out
+}
+
+// hardware returns the settings of hardware; nil without settings.
+func hardware(l *config.Link) map[string]string {
+	var out map[string]string
+	set := func(name, value string) {
+		if out == nil {
+			out = map[string]string{}
+		}
+		out[name] = value
+	}
+	if l.VirtualFunctions != 0 {
+		set(network.HardwareFunctions, strconv.Itoa(l.VirtualFunctions))
+	}
+	h := l.Hardware
+	if h == nil {
+		return out
+	}
+	if h.Rings.RX != 0 {
+		set(network.HardwareRX, strconv.Itoa(h.Rings.RX))
+	}
+	if h.Rings.TX != 0 {
+		set(network.HardwareTX, strconv.Itoa(h.Rings.TX))
+	}
+	if h.Pause != "" {
+		set(network.HardwarePause, string(h.Pause))
+	}
+	if h.WakeOnLAN != "" {
+		set(network.HardwareWake, string(h.WakeOnLAN))
+	}
+	for _, o := range h.Offloads.Enable {
+		set(network.HardwareOffload+string(o), "on")
+	}
+	for _, o := range h.Offloads.Disable {
+		set(network.HardwareOffload+string(o), "off")
 	}
 	return out
 }

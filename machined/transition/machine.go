@@ -159,7 +159,10 @@ func LinkSelectors(c *config.Config) (selectors []string) {
 // hardware returns the selectors of hardware in an entry of the links.
 func hardware(c *config.Config, i int) (selectors []string) {
 	l := &c.Network.Spec.Links[i]
-	if l.Definition() == "" {
+	switch {
+	case l.Match != nil:
+		return []string{l.Match.String()}
+	case l.Definition() == "":
 		return []string{cmp.Or(l.Name, string(l.MAC))}
 	}
 	for _, part := range l.Parts() {

@@ -4,6 +4,7 @@ import (
 	"encoding/base64"
 	"fmt"
 	"net/netip"
+	"strings"
 	"time"
 )
 
@@ -12,6 +13,7 @@ import (
 type Link struct {
 	Name      string         `yaml:"name,omitempty"`
 	MAC       MAC            `yaml:"mac,omitempty"`
+	Match     *LinkMatch     `yaml:"match,omitempty"`
 	MTU       int            `yaml:"mtu,omitempty" jsonschema:"minimum=68,maximum=65535"`
 	DHCP4     bool           `yaml:"dhcp4"`
 	Addresses []netip.Prefix `yaml:"addresses,omitempty"`
@@ -22,6 +24,79 @@ type Link struct {
 	VRF       *VRF           `yaml:"vrf,omitempty"`
 	Dummy     bool           `yaml:"dummy"`
 	WireGuard *WireGuard     `yaml:"wireguard,omitempty"`
+	Hardware  *Hardware      `yaml:"hardware,omitempty"`
+
+	VirtualFunctions int `yaml:"virtualFunctions,omitempty" limits:"1 to 256, or 0 for none"`
+}
+
+// LinkMatch selects hardware by patterns; all that are set must match.
+type LinkMatch struct {
+	Name   string `yaml:"name,omitempty"`
+	MAC    string `yaml:"mac,omitempty"`
+	Driver string `yaml:"driver,omitempty"`
+	Path   string `yaml:"path,omitempty"`
+}
+
+// String identifies the match in messages.
+func (m LinkMatch) String() string {
+	parts := []string{"match"}
+	for _, f := range m.fields() {
+		if f.pattern != "" {
+			parts = append(parts, f.name+" "+f.pattern)
+		}
+	}
+	return strings.Join(parts, " ")
+}
+
+func (m LinkMatch) fields() []struct{ name, pattern string } {
+	return []struct{ name, pattern string }{{"name", m.Name}, {"mac", m.MAC}, {"driver", m.Driver}, {"path", m.Path}}
+}
+
+// Hardware are settings of a network card, as ethtool sets them.
+type Hardware struct {
+	Rings     Rings    `yaml:"rings"`
+	Offloads  Offloads `yaml:"offloads"`
+	Pause     Pause    `yaml:"pause,omitempty"`
+	WakeOnLAN Wake     `yaml:"wakeOnLAN,omitempty"`
+}
+
+// Rings are the sizes of the rings of a network card.
+type Rings struct {
+	RX int `yaml:"rx,omitempty" limits:"1 to 65536, or 0 for the value of the driver"`
+	TX int `yaml:"tx,omitempty" limits:"1 to 65536, or 0 for the value of the driver"`
+}
+
+// Offloads are features of a network card.
+type Offloads struct {
+	Enable  []Offload `yaml:"enable,omitempty"`
+	Disable []Offload `yaml:"disable,omitempty"`
+}
+
+// Offload is the kernel's name of a feature (net/ethtool/common.c).
+type Offload string
+
+// Names returns the features.
+func (Offload) Names() []string {
+	return []string{
+		"rx-checksum", "rx-gro", "rx-gro-hw", "rx-gro-list", "rx-hashing", "rx-lro", "rx-ntuple-filter", "rx-udp-gro-forwarding",
+		"rx-vlan-filter", "rx-vlan-hw-parse", "tx-checksum-ip-generic", "tx-checksum-ipv4", "tx-checksum-ipv6", "tx-checksum-sctp",
+		"tx-generic-segmentation", "tx-gre-segmentation", "tx-nocache-copy", "tx-scatter-gather", "tx-tcp-ecn-segmentation",
+		"tx-tcp-segmentation", "tx-tcp6-segmentation", "tx-udp-segmentation", "tx-udp_tnl-segmentation", "tx-vlan-hw-insert",
+	}
+}
+
+// Pause is the use of pause frames.
+type Pause string
+
+// Names returns the uses.
+func (Pause) Names() []string { return []string{"off", "rx", "tx", "both", "auto"} }
+
+// Wake is the kind of packet that switches the machine on.
+type Wake string
+
+// Names returns the kinds.
+func (Wake) Names() []string {
+	return []string{"off", "magic", "phy", "unicast", "multicast", "broadcast", "arp"}
 }
 
 // Route is a route through a link.

@@ -53,6 +53,42 @@ func (v networkValidator) definition(path string, l *Link) {
 	}
 }
 
+// hardware validates the fields that only hardware has.
+func (v networkValidator) hardware(path string, l *Link) {
+	if m := l.Match; m != nil {
+		if *m == (LinkMatch{}) && !v.broken[path+".match"] {
+			v.on(path+".match", wrong{reason: "no pattern is set", expected: "name, mac, driver or path"})
+		}
+		for _, f := range m.fields() {
+			if badPattern(f.pattern) {
+				v.on(path+".match."+f.name, wrong{reason: fmt.Sprintf("%s has an open bracket or a backslash", quote(f.pattern)), expected: "a pattern with *, ? and sets such as [0-3]"})
+			}
+		}
+		if m.MAC != strings.ToLower(m.MAC) {
+			v.on(path+".match.mac", wrong{reason: "a hardware address is in lower case", expected: "lower case", nearest: strings.ToLower(m.MAC)})
+		}
+	}
+	if d := l.Definition(); d != "" {
+		for _, f := range []struct {
+			field string
+			set   bool
+		}{{"match", l.Match != nil}, {"hardware", l.Hardware != nil}, {"virtualFunctions", l.VirtualFunctions != 0}} {
+			if f.set {
+				v.on(path+"."+f.field, wrong{reason: fmt.Sprintf("a %s is no hardware", d), expected: "the field in the entry of a network card"})
+			}
+		}
+	}
+	if l.Hardware == nil {
+		return
+	}
+	o := l.Hardware.Offloads
+	for i, name := range o.Disable {
+		if slices.Contains(o.Enable, name) {
+			v.on(fmt.Sprintf("%s.hardware.offloads.disable[%d]", path, i), wrong{reason: fmt.Sprintf("%s is also in enable", name), expected: "each feature once"})
+		}
+	}
+}
+
 func (v networkValidator) bridge(path string, l *Link) {
 	b := l.Bridge
 	for i, p := range b.Ports {

@@ -92,11 +92,14 @@ func (v networkValidator) firewall(path string, f *Firewall) {
 
 func (v networkValidator) link(path string, l *Link) {
 	switch {
-	case l.Name == "" && l.MAC == "" && !v.broken[path+".name"] && !v.broken[path+".mac"]:
-		v.on(path, wrong{reason: "the link has neither name nor mac", expected: "one of them"})
+	case l.Name == "" && l.MAC == "" && l.Match == nil && !v.broken[path+".name"] && !v.broken[path+".mac"] && !v.broken[path+".match"]:
+		v.on(path, wrong{reason: "the link has neither name nor mac nor match", expected: "one of them"})
 	case l.Name != "" && l.MAC != "":
 		v.on(path+".mac", wrong{reason: "the link has a name already", expected: "name or mac, not both"})
+	case l.Match != nil && (l.Name != "" || l.MAC != ""):
+		v.on(path+".match", wrong{reason: "the link has a name or a mac already", expected: "one of name, mac and match"})
 	}
+	v.hardware(path, l)
 	v.linkName(path+".name", l.Name, l.Definition())
 	v.definition(path, l)
 	v4, v6 := false, false

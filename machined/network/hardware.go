@@ -1,0 +1,105 @@
+package network
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/orlop-os/orlop/pkg/glob"
+)
+
+// Match selects hardware by patterns, as package glob matches them; empty: any. All must match.
+type Match struct {
+	Name   string
+	MAC    string // permanent MAC, lower case with colons
+	Driver string
+	Path   string // of the device below /sys/devices
+}
+
+// String identifies the match in messages. Package transition prints the same text.
+func (m Match) String() string {
+	parts := []string{"match"}
+	for _, f := range []struct{ name, pattern string }{{"name", m.Name}, {"mac", m.MAC}, {"driver", m.Driver}, {"path", m.Path}} {
+		if f.pattern != "" {
+			parts = append(parts, f.name+" "+f.pattern)
+		}
+	}
+	return strings.Join(parts, " ")
+}
+
+func (m Match) matches(l Link) bool {
+	fits := func(pattern, text string) bool { return pattern == "" || glob.Match(pattern, text) }
+	return l.Physical() && fits(m.Name, l.Name) && fits(m.MAC, l.permanentMAC()) && fits(m.Driver, l.Driver) && fits(m.Path, l.Path)
+}
+
+// Names of hardware settings; see LinkConfig.Hardware.
+const (
+	HardwareRX        = "rx ring"
+	HardwareTX        = "tx ring"
+	HardwarePause     = "pause"       // off, rx, tx, both or auto
+	HardwareWake      = "wake-on-LAN" // off, or a name of wakeFlags
+	HardwareFunctions = "virtual functions"
+	HardwareOffload   = "offload " // followed by the kernel's name of the feature; on or off
+)
+
+// hardwareReason returns what a change of a setting interrupts; empty: nothing.
+func hardwareReason(name, before, after string) string {
+	switch name {
+	case HardwareRX, HardwareTX, HardwarePause:
+		return "the link may lose its carrier for a moment"
+	case HardwareFunctions:
+		if before != "" && before != "0" && after != before {
+			return fmt.Sprintf("cannot change live: the %s present functions are removed first", before)
+		}
+	}
+	return ""
+}
+
+// formerHardware are the settings of hardware before their first change by this package, by index
+// and name; as formerMTUs.
+type formerHardware map[int]map[string]string
+
+// record records the settings before ops change them. It drops an entry whose link has its own
+// setting again, or is gone.
+func (f formerHardware) record(links []Link, ops []Op) {
+	for index, settings := range f {
+		i := slices.IndexFunc(links, func(l Link) bool { return l.Index == index })
+		for name, own := range settings {
+			if i < 0 || links[i].Settings[name] == own {
+				delete(settings, name)
+			}
+		}
+		if len(settings) == 0 {
+			delete(f, index)
+		}
+	}
+	for _, o := range ops {
+		i := slices.IndexFunc(links, func(l Link) bool { return l.Index == o.Index })
+		if o.Verb != SetHardware || i < 0 {
+			continue
+		}
+		own, readable := links[i].Settings[o.Name]
+		if _, known := f[o.Index][o.Name]; known || !readable {
+			continue
+		}
+		if f[o.Index] == nil {
+			f[o.Index] = map[string]string{}
+		}
+		f[o.Index][o.Name] = own
+	}
+}
+
+// hardware changes the settings of hardware.
+func (d *linkDiff) hardware() {
+	for _, w := range d.want.Links {
+		l := d.link(w.Index)
+		if l == nil {
+			continue
+		}
+		for _, name := range sortedKeys(w.Hardware) {
+			if now, value := l.Settings[name], w.Hardware[name]; now != value {
+				d.add(Op{Verb: SetHardware, Link: w.Name, Index: w.Index, Name: name, Value: value, Change: Change{Reason: hardwareReason(name, now, value)}})
+			}
+		}
+	}
+}
