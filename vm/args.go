@@ -20,12 +20,12 @@ const (
 // inherited are the numbers of the file descriptors that QEMU inherits.
 type inherited struct {
 	console, qmp int
-	nic          int // 0: no NIC
+	nics         []int
 	channels     []int
 }
 
 // arguments returns QEMU's command line. It is pure; the golden file shows its result.
-func (s MachineSpec) arguments(fds inherited, mac macAddr) []string {
+func (s MachineSpec) arguments(fds inherited, macs []macAddr) []string {
 	a := []string{
 		"-name", s.Name, "-nodefaults", "-no-user-config", "-display", "none",
 		"-machine", "q35,smm=off,vmport=off", "-cpu", "max",
@@ -51,7 +51,7 @@ func (s MachineSpec) arguments(fds inherited, mac macAddr) []string {
 		}
 		add("-device %s,drive=%s,serial=%s%s", device, d.Name, d.Name, s.bootIndex(d.Name))
 	}
-	a = append(a, s.nicArguments(fds, mac)...)
+	a = append(a, s.nicArguments(fds, macs)...)
 	if len(s.Channels) > 0 {
 		add("-device virtio-serial-pci")
 	}
@@ -93,12 +93,16 @@ func (s MachineSpec) bootArguments() []string {
 	return a
 }
 
-// nicArguments returns QEMU's options for the NIC and for boots from the network.
-func (s MachineSpec) nicArguments(fds inherited, mac macAddr) (a []string) {
-	if fds.nic != 0 {
+// nicArguments returns QEMU's options for the NICs and for boots from the network.
+func (s MachineSpec) nicArguments(fds inherited, macs []macAddr) (a []string) {
+	for i, fd := range fds.nics {
+		boot := ""
+		if i == 0 {
+			boot = s.bootIndex(BootPXE, BootHTTP)
+		}
 		// Without a ROM, the firmware uses its own driver and network stack.
-		a = append(a, "-netdev", fmt.Sprintf("stream,id=net0,server=off,addr.type=fd,addr.str=%d", fds.nic),
-			"-device", fmt.Sprintf("virtio-net-pci,id=nic0,netdev=net0,mac=%s,romfile=%s", mac, s.bootIndex(BootPXE, BootHTTP)))
+		a = append(a, "-netdev", fmt.Sprintf("stream,id=net%d,server=off,addr.type=fd,addr.str=%d", i, fd),
+			"-device", fmt.Sprintf("virtio-net-pci,id=nic%d,netdev=net%d,mac=%s,romfile=%s", i, i, macs[i], boot))
 	}
 	// The firmware tries all its network boot methods one after the other, each for a minute
 	// without an answer.

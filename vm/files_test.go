@@ -24,7 +24,7 @@ func TestArguments(t *testing.T) {
 		Graphics: true, RTC: time.Unix(0, 0), Identity: Identity{UUID: "6f1f6c2e-0000-4000-8000-000000000001", Serial: "SN,1"}, Channels: []string{"orlop.stdout"},
 		QEMU: QEMU{Args: []string{"-d", "guest_errors"}, NoReboot: true}, Firmware: Firmware{Code: "testdata/arguments.golden", Vars: "testdata/arguments.golden"}}
 	direct := MachineSpec{Name: "kernel", Dir: "/m", Kernel: Kernel{Image: "testdata/arguments.golden", Append: "console=ttyS0 quiet"}, MemoryMiB: 512, CPUs: 1}
-	media := MachineSpec{Name: "media", Dir: "/m", NIC: NIC{Network: new(Network)},
+	media := MachineSpec{Name: "media", Dir: "/m", NIC: NIC{Network: new(Network), More: 1},
 		Disks:    []Disk{{Bus: BusNVMe}, {Bus: BusSATA}, {Name: "cd", Bus: BusCD, Image: "/images/a.iso"}, {Name: "stick", Bus: BusUSB, Image: "/images/a.iso"}},
 		Firmware: Firmware{Code: "testdata/arguments.golden", Vars: "testdata/arguments.golden", Boot: []string{"cd", "disk0", BootHTTP}}}
 	var b strings.Builder
@@ -35,9 +35,9 @@ func TestArguments(t *testing.T) {
 		}
 		fds := inherited{console: 3, qmp: 4, channels: []int{5}}
 		if spec.Name != "kernel" {
-			fds.nic = 6
+			fds.nics = []int{6, 7}[:1+spec.NIC.More]
 		}
-		for _, a := range spec.arguments(fds, macAddr{0x52, 0x54, 0x4f, 77, 0, 11}) {
+		for _, a := range spec.arguments(fds, []macAddr{{0x52, 0x54, 0x4f, 77, 0, 11}, {0x52, 0x54, 0x4f, 77, 0, 12}}) {
 			if strings.HasPrefix(a, "-") {
 				fmt.Fprintf(&b, "\n%s", a)
 			} else {

@@ -20,7 +20,7 @@ import (
 type Machine struct {
 	spec    MachineSpec
 	addr    netip.Addr
-	mac     macAddr
+	macs    []macAddr // of the NICs
 	console *Console
 
 	mu     sync.Mutex
@@ -39,8 +39,14 @@ func Start(ctx context.Context, spec MachineSpec) (*Machine, error) {
 	}
 	m := &Machine{spec: spec}
 	if spec.hasNIC() {
-		if m.addr, m.mac, err = spec.NIC.Network.reserve(spec.Name, spec.NIC.Addr); err != nil {
+		m.macs = make([]macAddr, spec.NIC.More+1)
+		if m.addr, m.macs[0], err = spec.NIC.Network.reserve(spec.Name, spec.NIC.Addr); err != nil {
 			return nil, err
+		}
+		for i := range spec.NIC.More {
+			if _, m.macs[i+1], err = spec.NIC.Network.reserve(NICName(spec.Name, i+1), netip.Addr{}); err != nil {
+				return nil, err
+			}
 		}
 	}
 	if m.console, err = openConsole(filepath.Join(spec.Dir, consoleFile)); err != nil {
@@ -282,6 +288,15 @@ func (m *Machine) Written(ctx context.Context) (int64, error) {
 		sum += d.Stats.Written
 	}
 	return sum, nil
+}
+
+// SetCable plugs the cable of the machine's n-th NIC in, or pulls it out: the machine loses the
+// carrier, and no frame passes. The next power-on has all cables plugged in.
+func (m *Machine) SetCable(ctx context.Context, n int, plugged bool) error {
+	if !m.spec.hasNIC() || n < 0 || n > m.spec.NIC.More {
+		return fmt.Errorf("machine %s: cannot change the cable: it has no NIC %d", m.spec.Name, n)
+	}
+	return m.Monitor(ctx, "set_link", map[string]any{"name": fmt.Sprintf("nic%d", n), "up": plugged})
 }
 
 // Monitor runs a command of QEMU's machine protocol.

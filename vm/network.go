@@ -98,6 +98,7 @@ func NewNetwork(spec NetworkSpec) (*Network, error) {
 		return nil, err
 	}
 	n.sw = newSwitch(n.capture)
+	n.sw.timeout = clock.Outside(lacpTimeout)
 	if err := n.startGateway(); err != nil {
 		return nil, errors.Join(err, n.Close())
 	}
@@ -258,6 +259,38 @@ func (n *Network) SetFaults(name string, f Faults) error {
 	}
 	p.setFaults(f)
 	return nil
+}
+
+// SetVLANs sets the VLANs of the port with a name: of a machine, an additional NIC (NICName), a
+// host or the gateway. They persist over power cuts.
+func (n *Network) SetVLANs(name string, v PortVLANs) error {
+	if err := v.check(); err != nil {
+		return fmt.Errorf("network: cannot set the VLANs of %s: %w", name, err)
+	}
+	n.sw.setVLANs(name, v)
+	return nil
+}
+
+// Bundle aggregates ports by LACP (IEEE 802.1AX). The switch answers LACPDUs on them. A port
+// carries other frames while it is in sync.
+func (n *Network) Bundle(names ...string) error {
+	n.sw.mu.RLock()
+	taken := slices.ContainsFunc(names, func(name string) bool { return n.sw.bundleOf(name) != nil })
+	n.sw.mu.RUnlock()
+	if taken || len(names) == 0 {
+		return fmt.Errorf("network: cannot aggregate %v: there is no port, or a port is aggregated already", names)
+	}
+	n.sw.addBundle(names)
+	return nil
+}
+
+// NICName returns the name of a machine's n-th NIC, on the switch, in DNS and in DHCP; the first
+// NIC has the machine's name.
+func NICName(machine string, n int) string {
+	if n == 0 {
+		return machine
+	}
+	return fmt.Sprintf("%s-nic%d", machine, n)
 }
 
 // Partition splits the network: names of different groups are disconnected; names in no group (the

@@ -145,18 +145,20 @@ func (m *Machine) startQEMU() (*power, error) {
 		fds.channels = append(fds.channels, number)
 	}
 	if m.spec.hasNIC() {
-		cable, err := m.spec.NIC.Network.plug(m.spec.Name)
-		if err != nil {
-			return failWith(err)
+		for i := range m.spec.NIC.More + 1 {
+			cable, err := m.spec.NIC.Network.plug(NICName(m.spec.Name, i))
+			if err != nil {
+				return failWith(err)
+			}
+			fds.nics = append(fds.nics, files.inherit(cable))
 		}
-		fds.nic = files.inherit(cable)
 	}
 	stderr, err := os.OpenFile(filepath.Join(m.spec.Dir, stderrFile), os.O_CREATE|os.O_TRUNC|os.O_RDWR, 0o600)
 	if err != nil {
 		return failWith(err)
 	}
 	defer stderr.Close()
-	p.cmd = exec.Command(m.spec.QEMU.Command, m.spec.arguments(fds, m.mac)...)
+	p.cmd = exec.Command(m.spec.QEMU.Command, m.spec.arguments(fds, m.macs)...)
 	p.cmd.ExtraFiles, p.cmd.Stdout, p.cmd.Stderr = files.theirs, stderr, stderr
 	p.started = time.Now()
 	if m.spec.NIC.Network != nil {

@@ -60,6 +60,9 @@ type NIC struct {
 	Omit bool `json:"omit,omitempty"`
 	// Addr is the machine's address; default: the next free address.
 	Addr netip.Addr `json:"addr,omitzero"`
+	// More is the number of additional NICs on the same network, at most 7. Each gets an address of
+	// its own by DHCP, with the name NICName.
+	More int `json:"more,omitempty"`
 }
 
 // Firmware describes the UEFI firmware of a machine.
@@ -169,8 +172,8 @@ func (s MachineSpec) withDefaults() (MachineSpec, error) {
 	number(&s.MemoryMiB, 2048)
 	number(&s.CPUs, 2)
 	number(&s.QEMU.TranslationMiB, 512)
-	if s.MemoryMiB < 32 || s.CPUs < 1 || s.QEMU.TranslationMiB < 1 {
-		return s, fmt.Errorf("machine %s: memory of %d MiB with %d CPUs is not enough for any kernel", s.Name, s.MemoryMiB, s.CPUs)
+	if s.MemoryMiB < 32 || s.CPUs < 1 || s.QEMU.TranslationMiB < 1 || s.NIC.More < 0 || s.NIC.More > 7 {
+		return s, fmt.Errorf("machine %s: memory of %d MiB with %d CPUs is not enough for any kernel, or %d additional NICs are not 0 to 7", s.Name, s.MemoryMiB, s.CPUs, s.NIC.More)
 	}
 	disks := make([]Disk, len(s.Disks))
 	seen := map[string]bool{}

@@ -5,6 +5,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"net"
+	"slices"
 	"sync"
 	"time"
 )
@@ -55,15 +56,25 @@ type Faults struct {
 	Loss float64
 }
 
-// ethSwitch is a learning Ethernet switch. It floods broadcast, multicast and unknown unicast, like
-// real switches.
+// ethSwitch is a learning Ethernet switch with VLANs. It floods broadcast, multicast and unknown
+// unicast, like real switches. Ports of a bundle are a single destination: a frame leaves by a
+// single port.
 type ethSwitch struct {
 	capture *capture
+	timeout time.Duration // lacpTimeout in time outside
 
-	mu    sync.RWMutex
-	ports map[*port]struct{}
-	table map[macAddr]*port
-	cut   map[[2]string]bool // disconnected pairs of port names, in both orders
+	mu      sync.RWMutex
+	ports   map[*port]struct{}
+	table   map[station]*port
+	cut     map[[2]string]bool // disconnected pairs of port names, in both orders
+	vlans   map[string]PortVLANs
+	bundles []*bundle
+}
+
+// station is an address in a VLAN.
+type station struct {
+	vlan int
+	mac  macAddr
 }
 
 // port is a port of the switch. Frames for it are queued, and its own goroutine passes them to
@@ -89,7 +100,7 @@ type queued struct {
 }
 
 func newSwitch(c *capture) *ethSwitch {
-	return &ethSwitch{capture: c, ports: map[*port]struct{}{}, table: map[macAddr]*port{}, cut: map[[2]string]bool{}}
+	return &ethSwitch{capture: c, timeout: lacpTimeout, ports: map[*port]struct{}{}, table: map[station]*port{}, cut: map[[2]string]bool{}, vlans: map[string]PortVLANs{}}
 }
 
 // attach adds a port. write is called from one goroutine with one or more frames; an error closes
@@ -155,25 +166,119 @@ func (p *port) receive(f frame) {
 	}
 	s, src, dst := p.sw, f.src(), f.dst()
 	s.capture.write(f.eth())
+	if dst.linkLocal() {
+		s.slow(p, f)
+		return
+	}
+	s.mu.RLock()
+	vlan, inner, ok := s.vlans[p.name].enter(f)
+	ok = ok && s.carries(p, time.Now())
+	s.mu.RUnlock()
+	if !ok {
+		return
+	}
 	if !src.group() {
-		s.learn(src, p)
+		s.learn(station{vlan, src}, p)
 	}
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	if to := s.table[dst]; to != nil && !dst.group() {
-		if to != p && !s.cut[[2]string{p.name, to.name}] {
-			to.send(f, delay)
-		}
+	if to := s.table[station{vlan, dst}]; to != nil && !dst.group() {
+		s.forward(p, to, vlan, inner, f, delay)
 		return
 	}
+	done := map[*bundle]bool{}
 	for to := range s.ports {
-		if to != p && !s.cut[[2]string{p.name, to.name}] {
-			to.send(f, delay)
+		if b := s.bundleOf(to.name); b != nil {
+			if done[b] {
+				continue
+			}
+			done[b] = true
 		}
+		s.forward(p, to, vlan, inner, f, delay)
 	}
 }
 
-func (s *ethSwitch) learn(m macAddr, p *port) {
+// forward sends a frame to a port, or to a single port of its bundle.
+func (s *ethSwitch) forward(from, to *port, vlan int, inner, whole frame, delay time.Duration) {
+	if b := s.bundleOf(to.name); b != nil {
+		if b == s.bundleOf(from.name) {
+			return
+		}
+		if to = s.member(b, whole); to == nil {
+			return
+		}
+	}
+	if to == from || s.cut[[2]string{from.name, to.name}] {
+		return
+	}
+	if out, ok := s.vlans[to.name].leave(vlan, inner); ok {
+		to.send(out, delay)
+	}
+}
+
+// slow answers LACPDUs; the switch forwards no frame to a link-local group address.
+func (s *ethSwitch) slow(p *port, f frame) {
+	in, err := parseLACPDU(f.eth())
+	if err != nil {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if b := s.bundleOf(p.name); b != nil {
+		answer := b.answer(p.name, in, time.Now(), s.timeout)
+		src := switchSystem
+		src[5] = byte(answer.Actor.Port)
+		p.send(answer.frame(src), 0)
+	}
+}
+
+// bundleOf returns the bundle of a port, or nil.
+func (s *ethSwitch) bundleOf(name string) *bundle {
+	for _, b := range s.bundles {
+		if b.ports[name] != nil {
+			return b
+		}
+	}
+	return nil
+}
+
+// carries reports whether a port accepts frames: a port of a bundle only while it is active.
+func (s *ethSwitch) carries(p *port, now time.Time) bool {
+	b := s.bundleOf(p.name)
+	return b == nil || slices.Contains(b.active(now, s.timeout), p.name)
+}
+
+// member returns the port of a bundle for a frame: frames of two stations use the same port, as a
+// bond with the hash policy layer2 does.
+func (s *ethSwitch) member(b *bundle, f frame) *port {
+	active := b.active(time.Now(), s.timeout)
+	if len(active) == 0 {
+		return nil
+	}
+	name := active[int(f.src()[5]^f.dst()[5])%len(active)]
+	for p := range s.ports {
+		if p.name == name {
+			return p
+		}
+	}
+	return nil
+}
+
+func (s *ethSwitch) setVLANs(name string, v PortVLANs) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.vlans[name] = v
+	clear(s.table)
+}
+
+func (s *ethSwitch) addBundle(names []string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.bundles = append(s.bundles, newBundle(uint16(len(s.bundles)+1), names))
+	clear(s.table)
+}
+
+func (s *ethSwitch) learn(m station, p *port) {
 	s.mu.RLock()
 	known := s.table[m] == p
 	s.mu.RUnlock()

@@ -93,7 +93,7 @@ func TestStoppedMachine(t *testing.T) {
 	}
 	defer stopped.Close()
 	address := macAddr{2, 0, 0, 0, 0, 9}
-	n.sw.learn(address, n.ports["stopped"])
+	n.sw.learn(station{0, address}, n.ports["stopped"])
 	flood := newFrame(1500)
 	copy(flood.eth(), address[:])
 	copy(flood.eth()[6:], a.mac[:])
