@@ -27,7 +27,7 @@ SOAK     = CGO_ENABLED=0 go run ./test/soak -image $(IMAGE) -versions $(BUILD)
 KERNEL  := ./machined/disk ./machined/install ./machined/network ./machined/host ./machined/power ./pkg/verity ./pkg/mount ./orchestrator/localvolumes/copytree ./orchestrator/localvolumes/projectquota ./pkg/watchdog ./machined/uevent ./pkg/cgroup ./pkg/kmsg ./machined/logship ./machined/timesync ./pkg/diskprobe ./pkg/supervise ./pkg/capture ./orchestrator/podnetwork ./orchestrator/netpolicy ./orchestrator/l2announcer ./orchestrator/apivip ./orchestrator/localvolumes
 
 # Tests of theirs that ask no kernel, and take from seconds to minutes under emulation; `make unit` runs them.
-PURE    := ^Test(Simulation|RandomWorlds|LawsOnRandomDisks|Turns|ElectMoves)$$
+PURE    := ^Test(Simulation|RandomWorlds|LawsOnRandomDisks|Turns|ElectMoves|VirtualLaws|BridgeLaws|Return)$$
 
 .PHONY: help run test check baseline lint unit kernel stories image versions release-previous faults releases fuzz fuzz-heavy soak history cuts reproducible bench bench-cluster conformance lock lock-check outdated generate packages bench-packages tools clean
 

@@ -41,7 +41,9 @@ type Device struct {
 // Membership is the place of a link in another link.
 type Membership struct {
 	Master string // name of the bond, bridge or VRF; empty: none
-	Tags   string // the VLANs of a member of a bridge with VLAN filtering, and of such a bridge; see Tags
+	// Tags are the VLANs of a member of a bridge with VLAN filtering, and of the bridge itself; see
+	// func Tags.
+	Tags string
 }
 
 // Physical reports whether it is an Ethernet link with real or virtual hardware.

@@ -14,8 +14,8 @@ type Change struct {
 	Settings []string // SetVirtual: the names of the settings to change
 	Kind     string   // DelLink: kind of the link; SetMaster: kind of the link that gets the member
 	MAC      string   // AddLink: empty for the kernel's choice
-	// DelLink: why the link is created again, empty: it is not; SetHardware: what the change
-	// interrupts, empty: nothing
+	// DelLink: the reason to create the link again, empty: it is not created; SetHardware: the
+	// effect of the change on the link, empty: none
 	Reason string
 }
 
@@ -156,7 +156,7 @@ func (h *Have) drop(index int, selected func(netip.Addr) bool) {
 }
 
 // interrupted records that a link was down for a moment: the kernel has removed its routes and its
-// IPv6 addresses, and those of the VLANs above it.
+// IPv6 addresses, and the routes and addresses of the VLANs above it.
 func (d *linkDiff) interrupted(l Link) {
 	d.have.drop(l.Index, isIPv6Addr)
 	for _, above := range d.have.Links {
@@ -226,9 +226,9 @@ func (d *linkDiff) sysctls() {
 	}
 }
 
-// members moves links into and out of others. A bond takes only a link that is down, and sets it up
-// (bond_main.c); a VRF sets a member down and up (vrf.c). The kernel then removes its routes and IPv6
-// addresses.
+// members moves links into and out of others. A bond takes only a link that is down, and sets it
+// up (bond_main.c); a VRF sets a member down and up (vrf.c). The kernel then removes the routes
+// and the IPv6 addresses of the member.
 func (d *linkDiff) members() {
 	kinds, own := map[string]string{}, map[string]bool{}
 	for _, l := range d.have.Links {

@@ -12,8 +12,8 @@
 // service proxy (kube-ipvs0), the tunnel between nodes (mesh0). These rules avoid conflicts:
 //
 //   - The package changes only links that the configuration names (up, MTU, sysctls), the hardware
-//     below them, and lo. A link that it creates carries the mark Protocol (79) in IFLA_GROUP from its
-//     creation on; only such a link is deleted or created again.
+//     below them, and lo. A link that it creates carries the mark Protocol (79) in IFLA_GROUP from
+//     its creation on; a link without the mark is neither deleted nor created again.
 //     Without a configuration these are the physical Ethernet links: ARPHRD_ETHER without a kind
 //     (IFLA_INFO_KIND), which every virtual link has. A link that is not named keeps its state, but
 //     hardware that is not named is set down.

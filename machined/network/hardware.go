@@ -42,7 +42,7 @@ const (
 	HardwareOffload   = "offload " // followed by the kernel's name of the feature; on or off
 )
 
-// hardwareReason returns what a change of a setting interrupts; empty: nothing.
+// hardwareReason returns the effect of a changed setting on the link; empty: none.
 func hardwareReason(name, before, after string) string {
 	switch name {
 	case HardwareRX, HardwareTX, HardwarePause:
@@ -59,7 +59,7 @@ func hardwareReason(name, before, after string) string {
 // and name; as formerMTUs.
 type formerHardware map[int]map[string]string
 
-// record records the settings before ops change them. It drops an entry whose link has its own
+// record records the settings before ops change them. It drops an entry if the link has its own
 // setting again, or is gone.
 func (f formerHardware) record(links []Link, ops []Op) {
 	for index, settings := range f {

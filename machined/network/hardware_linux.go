@@ -27,7 +27,7 @@ func devicePath(link string) string {
 	return strings.TrimPrefix(path, "/sys/devices/")
 }
 
-// readSettings returns the named settings of hardware; it omits those that the driver lacks.
+// readSettings returns the named settings of hardware, except settings that the driver lacks.
 func readSettings(link string, names []string) map[string]string {
 	out := map[string]string{}
 	tool, err := ethtool.NewEthtool()

@@ -21,8 +21,8 @@ func (l Link) leaseKey() string {
 	return l.MAC
 }
 
-// LeaseDir is the path of a directory with stored leases, a JSON file per Link.leaseKey. The empty path
-// stores nothing.
+// LeaseDir is the path of a directory with stored leases, a JSON file per Link.leaseKey. The empty
+// path stores nothing.
 type LeaseDir string
 
 // Load returns the stored lease of a key, or nil.

@@ -135,7 +135,7 @@ func (k *Kernel) sendLink(o Op) error {
 	return err
 }
 
-// allSettings returns the names of the settings of a new link: those that it has at its creation.
+// allSettings returns the names of the settings that a link has at its creation.
 // A kernel without VLAN filtering rejects this setting even with its default.
 func (v Virtual) allSettings() (names []string) {
 	for _, s := range v.created().settings() {

@@ -35,10 +35,14 @@ type LinkConfig struct {
 	AcceptRA  bool
 	Addresses []netip.Prefix
 	Routes    []RouteConfig
-	Virtual   Virtual           // of a link that the package creates, with Name; its parts are selectors
-	Members   []Member          // the links that belong to the link
-	Hardware  map[string]string // settings of hardware by name; see HardwareRX
-	Untagged  int               // of a bridge with VLAN filtering: VLAN of the machine's own frames without a tag; 0: none
+	// Virtual is the definition of a link that the package creates, with Name; its parts are
+	// selectors.
+	Virtual  Virtual
+	Members  []Member          // the links that belong to the link
+	Hardware map[string]string // settings of hardware by name; see HardwareRX
+	// Untagged is the VLAN of the machine's own frames without a tag, for a bridge with VLAN
+	// filtering; 0: none.
+	Untagged int
 }
 
 // Member is a link that belongs to another.

@@ -193,8 +193,8 @@ func (p *linkPlan) add(l Link, lc LinkConfig, n int) {
 	p.out = append(p.out, WantLink{Name: l.Name, Index: l.Index, MTU: lc.MTU, DHCP4: lc.DHCP4, AcceptRA: lc.AcceptRA, Config: n, Hardware: hardware})
 }
 
-// missingIndex is the highest index of a link that does not exist yet. The indexes of such links
-// differ, because the index is the identity of a link.
+// missingIndex is the highest index of a link that does not exist yet. These indexes differ,
+// because the index is the identity of a link.
 const missingIndex = -1
 
 // addVirtual adds a link that the package creates.
@@ -222,7 +222,7 @@ func (p *linkPlan) addVirtual(lc LinkConfig, n int) {
 	p.out = append(p.out, w)
 }
 
-// addParts adds the hardware below the links. Such a link is up, and has no address.
+// addParts adds the hardware below the links. The hardware is up, and has no address.
 func (p *linkPlan) addParts() {
 	for _, lc := range p.c.Links {
 		for _, s := range lc.parts() {
@@ -331,9 +331,9 @@ func (p *linkPlan) members(of string) (names []string) {
 	return names
 }
 
-// The kernel's default MTUs: ETH_DATA_LEN (include/uapi/linux/if_ether.h) of a bond and a dummy, and
-// that minus the headers of WireGuard over IPv6 (drivers/net/wireguard/device.c). A VRF has no
-// configured MTU.
+// The kernel's default MTUs: ETH_DATA_LEN (include/uapi/linux/if_ether.h) for a bond and a dummy;
+// for WireGuard, its headers over IPv6 are subtracted (drivers/net/wireguard/device.c). A VRF has
+// no configured MTU.
 const (
 	ethernetMTU  = 1500
 	wireguardMTU = 1420
@@ -388,8 +388,9 @@ func (lc LinkConfig) speaksIPv6() bool {
 	return lc.AcceptRA || slices.ContainsFunc(lc.Addresses, isIPv6)
 }
 
-// selectLinks returns the links of an entry: all with a match, otherwise at most one. Several links can have the same MAC (a VLAN has
-// the MAC of its parent): a MAC selects the physical link.
+// selectLinks returns the links of an entry: all with a match, otherwise at most a single link.
+// Several links can have the same MAC (a VLAN has the MAC of its parent): a MAC selects the
+// physical link.
 func selectLinks(lc LinkConfig, links []Link) (out []Link) {
 	for _, l := range sortedLinks(links) {
 		switch {

@@ -172,7 +172,7 @@ func (v Virtual) String() string {
 }
 
 // changed returns the names of the settings in which a link of the same kind differs from the
-// wanted link: those that cannot change, and those that can.
+// wanted link: the fixed settings, and the others.
 func (v Virtual) changed(want Virtual) (fixed, live []string) {
 	has, wants := v.settings(), want.settings()
 	for _, s := range wants {
@@ -193,8 +193,8 @@ func (v Virtual) changed(want Virtual) (fixed, live []string) {
 	return fixed, live
 }
 
-// created returns what the kernel has after the creation of a link: settings that need the members
-// or another interface of the kernel follow.
+// created returns the definition of a link after its creation: settings that need the members or
+// another interface of the kernel follow.
 func (v Virtual) created() Virtual {
 	switch {
 	case v.Bond != nil:

@@ -359,8 +359,8 @@ func fingerprint(have Have, c Config) string {
 	return fmt.Sprintln(lines)
 }
 
-// TestMemberMAC checks that a bond has the MAC of its first member, and that hardware is selected by
-// its permanent MAC, which the bond does not change.
+// TestMemberMAC checks that a bond has the MAC of its first member, and that a permanent MAC, which
+// the bond does not change, selects hardware.
 func TestMemberMAC(t *testing.T) {
 	eth0, eth1 := card("eth0", "02:00:00:00:00:01"), card("eth1", "02:00:00:00:00:02")
 	eth0.Index, eth1.Index = 2, 3

@@ -12,9 +12,9 @@ import (
 	"golang.zx2c4.com/wireguard/wgctrl/wgtypes"
 )
 
-// memory is what the kernel cannot tell: the configured addresses of WireGuard peers, which the
-// kernel replaces when a peer roams, and the settings of hardware before their first change. Without
-// it, a peer that roams would look like a change of the configuration.
+// memory is state that the kernel does not have: the configured addresses of WireGuard peers,
+// because the kernel replaces the address of a peer that roams, and the settings of hardware
+// before their first change.
 type memory struct {
 	mu        sync.Mutex
 	endpoints map[string]netip.AddrPort // by endpointKey

@@ -139,8 +139,8 @@ func (f Hardware) Missing(next *config.Config) (lines []string) {
 	return lines
 }
 
-// LinkSelectors returns the selectors of the hardware in a configuration (nil for none): the name or
-// the MAC of a link, and the selectors of the parts of a created link.
+// LinkSelectors returns the selectors of the hardware in a configuration (nil for none): the name,
+// the MAC or the match of a link, and the selectors of the parts of a created link.
 func LinkSelectors(c *config.Config) (selectors []string) {
 	if c == nil {
 		return nil

@@ -126,7 +126,7 @@ type NextHop struct {
 
 func (h *NextHop) defaults() { h.Weight = 1 }
 
-// RouteType is what happens to packets of a route without a next hop.
+// RouteType is the treatment of packets of a route without a next hop.
 type RouteType string
 
 // The types.
@@ -228,8 +228,8 @@ func (HashPolicy) Names() []string {
 	return []string{string(HashLayer2), string(HashLayer23), string(HashLayer34)}
 }
 
-// VLAN is the part of the parent's frames with a tag. Parent is a link, in the form of a member of a
-// bond.
+// VLAN is the part of the parent's frames with a tag. Parent is a link, in the form of a member of
+// a bond.
 type VLAN struct {
 	Parent string `yaml:"parent" jsonschema:"required"`
 	ID     int    `yaml:"id" jsonschema:"required" limits:"1 to 4094"`

@@ -116,7 +116,8 @@ func (v networkValidator) bridge(path string, l *Link) {
 	}
 }
 
-// reservedTable reports whether a routing table is one of the kernel (include/uapi/linux/rtnetlink.h).
+// reservedTable reports whether a routing table belongs to the kernel
+// (include/uapi/linux/rtnetlink.h).
 func reservedTable(table uint32) bool { return table == 0 || table >= 253 && table <= 255 }
 
 func (v networkValidator) table(path string, table uint32) {
@@ -384,8 +385,8 @@ func (v networkValidator) cycle(l *Link, depth int) bool {
 	})
 }
 
-// member validates the own entries of a member of a bond or a bridge, which has the addresses; a bond
-// also has the MTU.
+// member validates the own entries of a member of a bond or a bridge, which has the addresses; a
+// bond also has the MTU.
 func (v networkValidator) member(links []Link, owner *Link, selector string) {
 	if owner.VRF != nil {
 		return

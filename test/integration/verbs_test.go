@@ -61,9 +61,9 @@ import (
 //	addon-archive FILE NAME YAML
 //	    write an OCI archive of artifact NAME (with a tag) that holds the file YAML, in the form
 //	    of `flux push artifact`; $ARTIFACT becomes its name with the digest
-//	cluster NAME [profile=DIRECTORY | KIND.FIELD YAML]
-//	    make a machine and a cluster on it with the test image, and with a field of its
-//	    configuration as in set; orlopctl and kubectl use it
+//	cluster NAME [KEY=VALUE | KIND.FIELD YAML]
+//	    make a machine (with a key of machine) and a cluster on it with the test image, and with a
+//	    field of its configuration as in set; orlopctl and kubectl use it
 //	portforward TARGET PORT PATH
 //	    kubectl port-forward with one HTTP request; prints the answer
 //	outside DEADLINE REGEXP URL
@@ -111,6 +111,14 @@ import (
 //	    and every acknowledged write exists
 //	network cut|join NAME
 //	    disconnect a machine from the network, or connect it again
+//	cable pull|plug NAME N
+//	    pull the cable of a machine's N-th NIC out (0 is the first), so that it loses the carrier,
+//	    or plug it in again
+//	trunk NAME UNTAGGED [ID…]
+//	    the port of NAME (a machine, NAME/N for its N-th NIC, or gateway) has frames of VLAN
+//	    UNTAGGED without a tag (0: none), and frames of the others with one
+//	bundle NAME…
+//	    the switch aggregates these ports by LACP
 //	leader
 //	    $LEADER becomes the machine with the leader of etcd, $FOLLOWER another machine
 //	powercut NAME, poweron NAME
@@ -219,6 +227,9 @@ func (s *story) verbs() map[string]func(ts *testscript.TestScript, neg bool, arg
 		"history":       s.historyVerb,
 		"tools":         s.toolsVerb,
 		"network":       s.networkVerb,
+		"cable":         s.cableVerb,
+		"trunk":         s.trunkVerb,
+		"bundle":        s.bundleVerb,
 		"leader":        s.leaderVerb,
 		"powercut":      s.powercutVerb,
 		"poweron":       s.poweronVerb,
@@ -301,6 +312,7 @@ func deadlineOf(ts *testscript.TestScript, text string) time.Duration {
 //	flip          one byte of ROOT-A is changed
 //	rtc=TIME      time of the hardware clock at power-on (RFC 3339)
 //	nonic         no network card
+//	nics=N        this number of network cards
 //	noreboot      a reset of the machine ends it
 //	scsi          a SCSI controller to which plug can add a disk
 //	config=FILE   another disk, labeled ORLOPCFG, with FILE as machine.yaml
@@ -359,6 +371,9 @@ func (s *story) machineVerb(ts *testscript.TestScript, neg bool, args []string) 
 			spec.RTC, err = time.Parse(time.RFC3339, value)
 		case "nonic":
 			spec.NIC.Omit = true
+		case "nics":
+			spec.NIC.More, err = strconv.Atoi(value)
+			spec.NIC.More--
 		case "scsi":
 			spec.QEMU.Args = append(spec.QEMU.Args, "-device", "virtio-scsi-pci,id=scsi0")
 		case "noreboot":
@@ -423,7 +438,7 @@ func (s *story) toolsVerb(ts *testscript.TestScript, neg bool, args []string) {
 
 // clusterVerb does the steps of the story life.
 func (s *story) clusterVerb(ts *testscript.TestScript, neg bool, args []string) {
-	need(ts, neg, args, 1, 3, "cluster NAME [profile=DIRECTORY | KIND.FIELD YAML]")
+	need(ts, neg, args, 1, 3, "cluster NAME [KEY=VALUE | KIND.FIELD YAML]")
 	name, orlopctl := args[0], s.program("orlopctl")
 	if len(args) == 2 {
 		s.machineVerb(ts, false, args)

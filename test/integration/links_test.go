@@ -1,0 +1,65 @@
+package integration
+
+import (
+	"context"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/rogpeppe/go-internal/testscript"
+
+	"github.com/orlop-os/orlop/vm"
+)
+
+// cableVerb pulls the cable of a NIC out, or plugs it in again.
+func (s *story) cableVerb(ts *testscript.TestScript, neg bool, args []string) {
+	need(ts, neg, args, 3, 3, "cable pull|plug NAME N")
+	if args[0] != "pull" && args[0] != "plug" {
+		ts.Fatalf("cable: unknown %q", args[0])
+	}
+	n, err := strconv.Atoi(args[2])
+	ts.Check(err)
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	ts.Check(s.machine(ts, args[1]).SetCable(ctx, n, args[0] == "plug"))
+	s.note("the cable %d of %s: %s", n, args[1], args[0])
+}
+
+// trunkVerb sets the VLANs of a port of the switch.
+func (s *story) trunkVerb(ts *testscript.TestScript, neg bool, args []string) {
+	need(ts, neg, args, 2, -1, "trunk NAME UNTAGGED [ID…]")
+	var ids []int
+	for _, text := range args[1:] {
+		id, err := strconv.Atoi(text)
+		ts.Check(err)
+		ids = append(ids, id)
+	}
+	ts.Check(s.network.SetVLANs(s.portName(ts, args[0]), vm.PortVLANs{Untagged: ids[0], Tagged: ids[1:]}))
+	s.note("the port %s: VLANs %v", args[0], ids)
+}
+
+// bundleVerb makes the switch aggregate ports by LACP.
+func (s *story) bundleVerb(ts *testscript.TestScript, neg bool, args []string) {
+	need(ts, neg, args, 1, -1, "bundle NAME…")
+	var names []string
+	for _, a := range args {
+		names = append(names, s.portName(ts, a))
+	}
+	ts.Check(s.network.Bundle(names...))
+	s.note("the switch aggregates %v", names)
+}
+
+// portName returns the name of a port on the switch: of the gateway, of a machine, or NAME/N.
+func (s *story) portName(ts *testscript.TestScript, text string) string {
+	name, number, more := strings.Cut(text, "/")
+	if name == vm.GatewayName {
+		return name
+	}
+	n := 0
+	if more {
+		var err error
+		n, err = strconv.Atoi(number)
+		ts.Check(err)
+	}
+	return vm.NICName(s.machine(ts, name).Name(), n)
+}
