@@ -116,8 +116,43 @@ func (k *Kernel) Read(c Config) (Have, error) {
 	return have, err
 }
 
+// dumpLinks returns the messages of all links. The library stops in the kernel's IFLA_VLAN_FLAGS
+// without an error, and drops the attributes behind IFLA_LINKINFO, such as IFLA_LINK
+// (findings/rtnetlink-vlan-flags.sh).
+func (k *Kernel) dumpLinks() ([]rtnetlink.LinkMessage, error) {
+	answers, err := k.addr.Execute(netlink.Message{
+		Header: netlink.Header{Type: unix.RTM_GETLINK, Flags: netlink.Request | netlink.Dump},
+		Data:   make([]byte, unix.SizeofIfInfomsg),
+	})
+	if err != nil {
+		return nil, err
+	}
+	msgs := make([]rtnetlink.LinkMessage, len(answers))
+	for i, a := range answers {
+		if err := msgs[i].UnmarshalBinary(a.Data); err != nil {
+			return nil, err
+		}
+		if msgs[i].Attributes == nil {
+			continue
+		}
+		ad, err := netlink.NewAttributeDecoder(a.Data[unix.SizeofIfInfomsg:])
+		if err != nil {
+			return nil, err
+		}
+		for ad.Next() {
+			if ad.Type() == unix.IFLA_LINK {
+				msgs[i].Attributes.Type = ad.Uint32() // the field has a misleading name
+			}
+		}
+		if err := ad.Err(); err != nil {
+			return nil, err
+		}
+	}
+	return msgs, nil
+}
+
 func (k *Kernel) readLinks() ([]Link, error) {
-	msgs, err := k.route.Link.List()
+	msgs, err := k.dumpLinks()
 	if err != nil {
 		return nil, fmt.Errorf("links: cannot list: %w", err)
 	}

@@ -38,11 +38,16 @@ func KernelRoutes() ([]KernelRoute, error) {
 		return nil, fmt.Errorf("network: cannot open rtnetlink: %w", err)
 	}
 	defer conn.Close() // there is no pending request
-	links, err := (&Kernel{route: conn}).readLinks()
+	links, err := conn.Link.List()
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("links: cannot list: %w", err)
 	}
-	names := linkNames(links)
+	names := make(map[int]string, len(links))
+	for _, l := range links {
+		if l.Attributes != nil {
+			names[int(l.Index)] = l.Attributes.Name
+		}
+	}
 	all, err := dumpRoutes(conn)
 	if err != nil {
 		return nil, err
