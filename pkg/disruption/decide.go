@@ -13,11 +13,17 @@ import (
 type Refusal struct {
 	Operation      Operation
 	Reason, Remedy string
+	// Final reports that the operation cannot be forced.
+	Final bool
 }
 
 // Error returns the refusal for the caller.
 func (r *Refusal) Error() string {
-	return fmt.Sprintf("%s refused: %s; %s, or use --force", r.Operation.Name(), r.Reason, r.Remedy)
+	text := fmt.Sprintf("%s refused: %s; %s", r.Operation.Name(), r.Reason, r.Remedy)
+	if r.Final || strings.Contains(r.Remedy, "--force") {
+		return text
+	}
+	return text + ", or use --force"
 }
 
 // NeedsVersions reports whether the decision depends on the versions in the cluster: the operation
@@ -76,7 +82,9 @@ func Decide(m Machine, r Request, control ControlPlane, versions Versions) *Refu
 
 // checkControlPlane returns the reason for which the control plane needs the machine.
 func checkControlPlane(m Machine, r Request, c ControlPlane) *Refusal {
-	refuse := func(reason, remedy string) *Refusal { return &Refusal{r.Operation, reason, remedy} }
+	refuse := func(reason, remedy string) *Refusal {
+		return &Refusal{Operation: r.Operation, Reason: reason, Remedy: remedy}
+	}
 	switch {
 	case c.Problem != "" && c.Stopped:
 		return nil
@@ -109,6 +117,8 @@ func checkQuorum(o Operation, c ControlPlane) (why, remedy string) {
 	voters, answering := c.count()
 	var err error
 	switch o {
+	case Finalize: // a restart of seconds, while all others answer
+		return "", ""
 	case ResetData:
 		err = etcdjoin.MayRemove(voters, answering, true)
 	case Reset:

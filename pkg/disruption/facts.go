@@ -12,8 +12,10 @@ import (
 type Operation string
 
 // The operations. Reset deletes the configuration, and etcd retains its member; ResetData deletes
-// the data of etcd, too, and the member leaves before.
+// the data of etcd, too, and the member leaves before. Finalize restarts the API server with etcd
+// after the level of the cluster was raised; no operator requests it.
 const (
+	Finalize  Operation = "finalize"
 	Upgrade   Operation = "upgrade"
 	Rollback  Operation = "rollback"
 	Reboot    Operation = "reboot"
@@ -87,7 +89,7 @@ type Turn struct {
 // String describes a turn.
 func (t Turn) String() string {
 	doing := map[Operation]string{
-		Upgrade: "is being upgraded", Rollback: "is being rolled back", Reboot: "reboots", Shutdown: "shuts down", Reset: "is being reset", ResetData: "is being reset",
+		Finalize: "starts at the new level", Upgrade: "is being upgraded", Rollback: "is being rolled back", Reboot: "reboots", Shutdown: "shuts down", Reset: "is being reset", ResetData: "is being reset",
 	}[t.Operation]
 	return fmt.Sprintf("control-plane machine %s %s since %s, asked by %s", t.Machine, cmp.Or(doing, "is away"), t.At.UTC().Format(time.TimeOnly+"Z"), t.By)
 }

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/orlop-os/orlop/pkg/emulation"
 	"github.com/orlop-os/orlop/pkg/scripttest"
 )
 
@@ -28,8 +29,10 @@ func TestScripts(t *testing.T) {
 		"unknown":  (*cluster).unknown,  // unknown [10.0.0.12]: all versions, or of a server
 		"cut":      (*cluster).cut,      // cut: etcd has a leader, and the machine reaches no other
 		"turn":     (*cluster).turn,     // turn b upgrade [-30m]: b has the turn [since]
+		"level":    (*cluster).setLevel, // level 1.36|unknown: of the cluster; it is checked, too
+		"finalize": (*cluster).finalize, // finalize: may the API server restart at a new level?
 		"upgrade":  (*cluster).upgrade,  // upgrade [v1.37.2]: is it permitted?
-		"rollback": (*cluster).rollback, // rollback [v1.35.1]
+		"rollback": (*cluster).rollback, // rollback [v1.35.1|unnamed]
 		"reboot":   (*cluster).reboot,   // reboot
 		"shutdown": (*cluster).shutdown, // shutdown
 		"reset":    (*cluster).reset,    // reset [data]
@@ -43,6 +46,7 @@ type cluster struct {
 	machine Machine
 	control ControlPlane
 	seen    Versions
+	level   *Level // nil: not checked
 }
 
 func (c *cluster) planes(args []string) string {
@@ -177,10 +181,33 @@ func (c *cluster) reset(args []string) string {
 
 func (c *cluster) ask(o Operation, args []string) string {
 	r := Request{Operation: o, Kubernetes: strings.Join(args, "")}
+	if r.Kubernetes == "unnamed" {
+		r.Kubernetes, r.Forgets = "", true
+	}
 	if no := Decide(c.machine, r, c.control, c.seen); no != nil {
 		return no.Error()
 	}
+	if c.level != nil {
+		if no := CheckLevel(c.machine, r, *c.level); no != nil {
+			return no.Error()
+		}
+	}
 	return o.Name() + " permitted"
+}
+
+func (c *cluster) finalize([]string) string { return c.ask(Finalize, nil) }
+
+func (c *cluster) setLevel(args []string) string {
+	c.level = &Level{}
+	if args[0] == "unknown" {
+		c.level.Problem = "connection refused"
+		return ""
+	}
+	var err error
+	if c.level.Level, err = emulation.Parse(args[0]); err != nil {
+		c.t.Fatal(err)
+	}
+	return ""
 }
 
 func (c *cluster) behind([]string) string { return Behind(c.seen.Nodes) }

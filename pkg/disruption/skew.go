@@ -41,7 +41,9 @@ func checkSkew(m Machine, r Request, v Versions) *Refusal {
 	if !m.ControlPlane {
 		return checkWorker(r, v)
 	}
-	refuse := func(reason, remedy string) *Refusal { return &Refusal{r.Operation, reason, remedy} }
+	refuse := func(reason, remedy string) *Refusal {
+		return &Refusal{Operation: r.Operation, Reason: reason, Remedy: remedy}
+	}
 	if v.Problem != "" {
 		if !m.Others {
 			return nil
@@ -72,7 +74,9 @@ func checkSkew(m Machine, r Request, v Versions) *Refusal {
 
 // checkWorker is checkSkew for a worker.
 func checkWorker(r Request, v Versions) *Refusal {
-	refuse := func(reason, remedy string) *Refusal { return &Refusal{r.Operation, reason, remedy} }
+	refuse := func(reason, remedy string) *Refusal {
+		return &Refusal{Operation: r.Operation, Reason: reason, Remedy: remedy}
+	}
 	if v.Problem != "" {
 		return refuse(unknownVersions(v.Problem), "try again when the API servers answer")
 	}
@@ -84,7 +88,7 @@ func checkWorker(r Request, v Versions) *Refusal {
 			return refuse(unknownVersions(s.Address+": "+s.Problem), "start that machine, or remove it from Cluster.spec.controlPlanes")
 		case target > server && minorOf(s.Version) >= target:
 			return refuse(fmt.Sprintf("the kubelet (Kubernetes %s) would be newer than the API server of %s (%s, which emulates %s)", r.Kubernetes, s.Address, s.Version, s.Emulated),
-				"complete the upgrade of the control plane first")
+				"upgrade all control-plane machines, and raise the level (`orlopctl upgrade finalize`)")
 		case target > server:
 			return refuse(fmt.Sprintf("the kubelet (Kubernetes %s) would be newer than the API server of %s (%s)", r.Kubernetes, s.Address, s.Version),
 				fmt.Sprintf("upgrade the control plane first (`orlopctl upgrade -n %s`)", s.Address))

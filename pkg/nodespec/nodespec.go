@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/orlop-os/orlop/pkg/config"
+	"github.com/orlop-os/orlop/pkg/emulation"
 )
 
 // PodBridge is the link on which the machine receives packets of its own pods.
@@ -46,6 +47,12 @@ type Spec struct {
 	// TokenWebhook is the service that the API server calls for tokens that no other authenticator
 	// knows; nil: none.
 	TokenWebhook *TokenWebhook `json:"tokenWebhook,omitempty"`
+
+	// Level is the level of the cluster, and Emulated the version that API server, controllers and
+	// scheduler emulate, unknown if it is their own (package emulation). The processes of the
+	// orchestrator set both when they start.
+	Level    emulation.Minor `json:"-"`
+	Emulated emulation.Minor `json:"-"`
 }
 
 // Node describes this machine as a node of the cluster.

@@ -1,0 +1,168 @@
+package emulation
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// maxEmulation is the number of minor versions that upstream emulates
+// (k8s.io/component-base/compatibility, the floor of --emulated-version).
+const maxEmulation = 3
+
+// BeforeLevels is the version of Kubernetes in the releases before levels. Their boot images do not
+// name it.
+var BeforeLevels = Minor{1, 36}
+
+// Initial returns the level of a cluster in which none is stored. recorded are the versions that
+// the members of an existing cluster have recorded. local is the version that wrote the data of the
+// machine before this start. A new cluster has neither, and starts at version own.
+func Initial(recorded []Minor, local, own Minor) Minor {
+	level := own
+	if local.Known() && local.OlderThan(level) {
+		level = local
+	}
+	for _, m := range recorded {
+		if m.Known() && m.OlderThan(level) {
+			level = m
+		}
+	}
+	return level
+}
+
+// Emulated returns the version that the components of version own emulate at a level; unknown if
+// they emulate none. It returns an error if this version cannot serve the level.
+func Emulated(level, own Minor) (Minor, error) {
+	switch {
+	case !level.Known() || level == own:
+		return Minor{}, nil
+	case own.OlderThan(level):
+		return Minor{}, fmt.Errorf("the level of the cluster is %s, and this version has Kubernetes %s: upgrade this machine", level, own)
+	case level.Major != own.Major || own.Minor-level.Minor > maxEmulation:
+		return Minor{}, fmt.Errorf("the level of the cluster is %s, and Kubernetes %s emulates at most %d older minor versions: return to a version between them, and raise the level there", level, own, maxEmulation)
+	}
+	return level, nil
+}
+
+// Member is a control-plane machine, a member of etcd.
+type Member struct {
+	Name string
+	// Kubernetes is the version that the machine has recorded; unknown without a record.
+	Kubernetes Minor
+	// Problem is the reason for which the machine is away; empty if it answers.
+	Problem string
+}
+
+// Cluster is a cluster as a control-plane machine observes it.
+type Cluster struct {
+	Level   Minor // unknown if it cannot be read
+	Members []Member
+	// Turn describes the control-plane machine that is being upgraded, is on trial or is away for
+	// another reason; empty if none is.
+	Turn string
+}
+
+// Refusal is the reason for which an operation is refused, with the remedy.
+type Refusal struct{ Reason, Remedy string }
+
+// Next returns the level to which a cluster can be raised: the oldest version of its members. It
+// returns a refusal if a member is away, unknown or not upgraded. If the level has that version
+// already, Next returns the present level. The first row that applies decides:
+//
+//	level      a member              another machine   decision
+//	unknown    any                   any               refused
+//	any        is away               any               refused
+//	any        records no version    any               refused
+//	any        none is known         any               refused
+//	any        any                   has the turn      refused
+//	oldest     any                   none              the level stays
+//	older      all newer than it     none              the oldest version of the members
+//	older      has the level         none              refused if another member is newer
+func (c Cluster) Next() (Minor, *Refusal) {
+	if !c.Level.Known() {
+		return Minor{}, &Refusal{"the level of the cluster is unknown", "try again when etcd answers (`orlopctl etcd members`)"}
+	}
+	if len(c.Members) == 0 {
+		return Minor{}, &Refusal{"the members of etcd are unknown", "try again when etcd answers (`orlopctl etcd members`)"}
+	}
+	oldest, newest := c.Members[0].Kubernetes, c.Members[0].Kubernetes
+	for _, m := range c.Members {
+		if m.Problem != "" {
+			return Minor{}, &Refusal{fmt.Sprintf("control-plane machine %s is away: %s", m.Name, m.Problem),
+				"start it, or if it is lost, remove it (`orlopctl etcd remove " + m.Name + "`)"}
+		}
+	}
+	for _, m := range c.Members {
+		if !m.Kubernetes.Known() {
+			return Minor{}, &Refusal{fmt.Sprintf("the version of control-plane machine %s is unknown", m.Name), "wait until it is healthy (`orlopctl health`)"}
+		}
+		if m.Kubernetes.OlderThan(oldest) {
+			oldest = m.Kubernetes
+		}
+		if newest.OlderThan(m.Kubernetes) {
+			newest = m.Kubernetes
+		}
+	}
+	switch {
+	case c.Turn != "":
+		return Minor{}, &Refusal{c.Turn, "wait until it is healthy (`orlopctl health`)"}
+	case c.Level.OlderThan(oldest):
+		return oldest, nil
+	case c.Level.OlderThan(newest):
+		names, text := c.running(oldest), "control-plane machine %s runs Kubernetes %s"
+		if len(names) > 1 {
+			text = "control-plane machines %s run Kubernetes %s"
+		}
+		return Minor{}, &Refusal{fmt.Sprintf(text, strings.Join(names, ", "), oldest), "upgrade all of them, or go back on the others (`orlopctl rollback`)"}
+	}
+	return c.Level, nil
+}
+
+// running returns the names of the members with a version, sorted.
+func (c Cluster) running(version Minor) []string {
+	var names []string
+	for _, m := range c.Members {
+		if m.Kubernetes == version {
+			names = append(names, m.Name)
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+// Describe returns the level of a cluster for operators of a machine with version own.
+func (c Cluster) Describe(own Minor) string {
+	next, no := c.Next()
+	switch {
+	case c.Level == own && (no != nil || next == own):
+		return fmt.Sprintf("level %s", c.Level)
+	case no != nil:
+		return fmt.Sprintf("level %s, finalize blocked because %s", c.Level, no.Reason)
+	}
+	return fmt.Sprintf("level %s, finalize possible: `orlopctl upgrade finalize` raises it to %s, and ends the way back", c.Level, next)
+}
+
+// CheckTarget returns the reason for which a machine of a cluster cannot run another version: the
+// level is higher, or must be raised before. target is the version after the operation, unknown if
+// the minor version stays. shared reports whether other control-plane machines have the data, too.
+// forced reports whether the operation can be forced.
+func CheckTarget(level, own, target Minor, shared bool) (no *Refusal, forced bool) {
+	switch {
+	case !target.Known() || target == own:
+		return nil, false
+	case !level.Known() && !shared: // the operation may be the repair
+		return nil, false
+	case !level.Known():
+		return &Refusal{"the level of the cluster is unknown", "try again when etcd answers (`orlopctl etcd members`)"}, true
+	case target.OlderThan(level) && shared:
+		return &Refusal{fmt.Sprintf("the level of the cluster is %s, and version %s cannot read its data", level, target),
+			"the way back is a restore from before the level was raised (`orlopctl docs runbook`, task 100)"}, false
+	case target.OlderThan(level):
+		return &Refusal{fmt.Sprintf("the level of the cluster is %s, and version %s cannot read its data", level, target),
+			"restore the savepoint from before the upgrade with --force, which loses all writes since"}, true
+	case own.OlderThan(target) && level.OlderThan(own):
+		return &Refusal{fmt.Sprintf("the level of the cluster is still %s, and this machine runs Kubernetes %s", level, own),
+			"raise it first (`orlopctl upgrade finalize`)"}, true
+	}
+	return nil, false
+}
