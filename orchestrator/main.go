@@ -74,9 +74,11 @@ import (
 	"github.com/orlop-os/orlop/orchestrator/kubeapiserver"
 	"github.com/orlop-os/orlop/orchestrator/kubeconfig"
 	"github.com/orlop-os/orlop/orchestrator/kubelet"
+	"github.com/orlop-os/orlop/orchestrator/level"
 	"github.com/orlop-os/orlop/orchestrator/nodecontrollers"
 	"github.com/orlop-os/orlop/orchestrator/process"
 	"github.com/orlop-os/orlop/orchestrator/skew"
+	"github.com/orlop-os/orlop/pkg/emulation"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 	"github.com/orlop-os/orlop/pkg/notify"
 	"github.com/orlop-os/orlop/pkg/profile"
@@ -212,6 +214,9 @@ func runControllerManager(ctx context.Context, dirs dirs.Dirs) error {
 	if err != nil {
 		return err
 	}
+	if err := applyLevel(ctx, controllermanager.Name, dirs, &spec); err != nil {
+		return err
+	}
 	server := kubeconfig.Local()
 	gate, err := apiready.New(server.URL, server.Name, filepath.Join(dirs.Controllers, nodespec.CA))
 	if err != nil {
@@ -240,6 +245,9 @@ func run(ctx context.Context, name string, dirs dirs.Dirs) error {
 	if err != nil {
 		return err
 	}
+	if err := applyLevel(ctx, name, dirs, &spec); err != nil {
+		return err
+	}
 	// All components of a process configure the same global logging. The settings of the first,
 	// which are the defaults of all, remain.
 	logsapi.ReapplyHandling = logsapi.ReapplyHandlingIgnoreUnchanged
@@ -266,6 +274,23 @@ func run(ctx context.Context, name string, dirs dirs.Dirs) error {
 	}
 	started := memory.Manage(ctx)
 	return process.Run(ctx, wired, process.Announcer(to, wired, started))
+}
+
+// applyLevel sets the level of the cluster with which a process of the control plane starts.
+func applyLevel(ctx context.Context, name string, dirs dirs.Dirs, spec *nodespec.Spec) (err error) {
+	var start emulation.Minor
+	switch name {
+	case component.API:
+		start, err = etcd.StartLevel(*spec, dirs)
+	case component.Controllers, controllermanager.Name:
+		start, err = level.Await(ctx, dirs)
+	default:
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return level.Apply(spec, start)
 }
 
 func readSpec(path string) (nodespec.Spec, error) {

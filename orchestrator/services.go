@@ -19,6 +19,7 @@ import (
 	"github.com/orlop-os/orlop/orchestrator/kubeproxy"
 	"github.com/orlop-os/orlop/orchestrator/l2announcer"
 	"github.com/orlop-os/orlop/orchestrator/leaderelection"
+	"github.com/orlop-os/orlop/orchestrator/level"
 	"github.com/orlop-os/orlop/orchestrator/loadbalancer"
 	"github.com/orlop-os/orlop/orchestrator/localvolumes"
 	"github.com/orlop-os/orlop/orchestrator/metrics"
@@ -58,6 +59,10 @@ var table = []entry{
 	{controlPlane, named(component.API, skew.Name), with(func(ctx context.Context, w *wiring, env component.Env) error {
 		return skew.Run(ctx, env, w.apiserver.Loopback)
 	})},
+	{controlPlane, named(component.API, etcd.LevelName), with(func(ctx context.Context, w *wiring, env component.Env) error {
+		return etcd.RunLevel(ctx, env, w.apiReady.WaitServing)
+	})},
+	{controlPlane, named(component.Controllers, level.ControllersName), alone(level.Watch)},
 	{leaderelection.NeedsElection, one(leaderelection.Component), with(func(ctx context.Context, w *wiring, env component.Env) error {
 		return w.elector.Run(ctx, env)
 	})},

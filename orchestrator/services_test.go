@@ -1,7 +1,9 @@
 package main
 
 import (
+	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 
@@ -12,6 +14,7 @@ import (
 	"github.com/orlop-os/orlop/orchestrator/kubeproxy"
 	"github.com/orlop-os/orlop/orchestrator/netpolicy"
 	"github.com/orlop-os/orlop/pkg/config"
+	"github.com/orlop-os/orlop/pkg/emulation"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
@@ -40,6 +43,32 @@ func TestServices(t *testing.T) {
 			golden.Assert(t, b.String(), name+".golden")
 		})
 	}
+}
+
+// TestEmulation shows the flags that differ while the level of the cluster is older.
+func TestEmulation(t *testing.T) {
+	var b strings.Builder
+	for _, certificates := range []bool{false, true} {
+		own := testSpec()
+		own.PodCertificates = certificates
+		older := own
+		older.Level, older.Emulated = emulation.Minor{Major: 1, Minor: 36}, emulation.Minor{Major: 1, Minor: 36}
+		fmt.Fprintf(&b, "pod certificates: %t\n", certificates)
+		before, after := Services(own, dirs.System()), Services(older, dirs.System())
+		for i, c := range after {
+			for _, arg := range before[i].Args {
+				if !slices.Contains(c.Args, arg) {
+					fmt.Fprintf(&b, "- %s %s\n", c.Name, arg)
+				}
+			}
+			for _, arg := range c.Args {
+				if !slices.Contains(before[i].Args, arg) {
+					fmt.Fprintf(&b, "+ %s %s\n", c.Name, arg)
+				}
+			}
+		}
+	}
+	golden.Assert(t, b.String(), "emulation.golden")
 }
 
 // TestExternal checks that an external component is named, and has neither flags nor files.

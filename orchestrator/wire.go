@@ -22,6 +22,7 @@ import (
 	"github.com/orlop-os/orlop/orchestrator/kubelet"
 	"github.com/orlop-os/orlop/orchestrator/kubeproxy"
 	"github.com/orlop-os/orlop/orchestrator/leaderelection"
+	"github.com/orlop-os/orlop/orchestrator/level"
 	"github.com/orlop-os/orlop/orchestrator/metrics"
 	"github.com/orlop-os/orlop/orchestrator/nodelabels"
 	"github.com/orlop-os/orlop/orchestrator/offlineapi"
@@ -113,7 +114,8 @@ func (w *wiring) attach(process string) []component.Component {
 				c.Run = e.run(w, c)
 			}
 			// Each API server gets metrics from its own machine, so metrics run without the lead.
-			if w.elector != nil && c.Name != leaderelection.Name && c.Name != metrics.Name {
+			// Each process starts again at a new level.
+			if w.elector != nil && c.Name != leaderelection.Name && c.Name != metrics.Name && c.Name != level.ControllersName {
 				c.Run = w.elector.WhenLeading(c.Name, c.Run)
 			}
 			all = append(all, c)

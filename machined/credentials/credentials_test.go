@@ -53,7 +53,7 @@ func plan(t *testing.T, node nodespec.Spec, a Authorities, root string) Want {
 	}
 	uid := uint32(os.Getuid())
 	for i := range w.Dirs {
-		w.Dirs[i] = Dir{filepath.Join(root, w.Dirs[i].Path), uid}
+		w.Dirs[i] = Dir{filepath.Join(root, w.Dirs[i].Path), uid, w.Dirs[i].Shared}
 	}
 	for i := range w.Strays {
 		w.Strays[i] = filepath.Join(root, w.Strays[i])
@@ -197,7 +197,7 @@ func TestIdentityKeyStays(t *testing.T) {
 	for _, ca := range []*pki.CA{nil, a.Etcd.CA} {
 		w := APIServer(identity, "one", node().Node.IPs, ca, nil, CallerCAs{Operators: a.Kubernetes.CertPEM()})
 		uid := uint32(os.Getuid())
-		w.Dirs[0] = Dir{filepath.Join(root, w.Dirs[0].Path), uid}
+		w.Dirs[0] = Dir{Path: filepath.Join(root, w.Dirs[0].Path), UID: uid}
 		for i := range w.Files {
 			w.Files[i].Path, w.Files[i].UID = filepath.Join(root, w.Files[i].Path), uid
 		}

@@ -37,7 +37,7 @@ type Found struct {
 func Diff(have Have, want Want) []reconcile.Op {
 	var ops []reconcile.Op
 	for _, f := range want.Dirs {
-		if o, ok := have.Dirs[f.Path]; !ok || o.UID != f.UID || o.Mode.Perm() != 0o700 {
+		if o, ok := have.Dirs[f.Path]; !ok || o.UID != f.UID || o.Mode.Perm() != f.mode() {
 			ops = append(ops, makeDir{f})
 		}
 	}

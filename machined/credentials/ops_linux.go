@@ -17,6 +17,9 @@ import (
 type makeDir struct{ Dir }
 
 func (o makeDir) String() string {
+	if o.Shared {
+		return fmt.Sprintf("create directory %s for user %d, readable for all", o.Path, o.UID)
+	}
 	return fmt.Sprintf("create directory %s for user %d", o.Path, o.UID)
 }
 
@@ -25,10 +28,10 @@ func (o makeDir) Do(context.Context) error {
 	if err := os.MkdirAll(filepath.Dir(o.Path), 0o755); err != nil {
 		return fmt.Errorf("credentials: cannot create directory: %w", err)
 	}
-	if err := os.Mkdir(o.Path, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+	if err := os.Mkdir(o.Path, o.mode()); err != nil && !errors.Is(err, fs.ErrExist) {
 		return fmt.Errorf("credentials: cannot create directory: %w", err)
 	}
-	if err := os.Chmod(o.Path, 0o700); err != nil {
+	if err := os.Chmod(o.Path, o.mode()); err != nil {
 		return fmt.Errorf("credentials: cannot create directory: %w", err)
 	}
 	if err := os.Chown(o.Path, int(o.UID), int(o.UID)); err != nil {

@@ -79,10 +79,20 @@ type Want struct {
 	Strays []string
 }
 
-// Dir is the directory of a process, mode 0700.
+// Dir is the directory of a process. Only its user has access; other users can read it if it is
+// Shared.
 type Dir struct {
-	Path string
-	UID  uint32
+	Path   string
+	UID    uint32
+	Shared bool
+}
+
+// mode returns the mode of the directory.
+func (d Dir) mode() fs.FileMode {
+	if d.Shared {
+		return 0o755
+	}
+	return 0o700
 }
 
 // File is a file with known content.
@@ -177,7 +187,8 @@ func (w *Want) node(node nodespec.Spec, a Authorities) {
 func (w *Want) api(node nodespec.Spec, a Authorities, endpoint string) {
 	p := process{w, paths.KubeAPI, paths.UserAPI}
 	p.addDir()
-	w.Dirs = append(w.Dirs, Dir{paths.EtcdData, p.uid}, Dir{paths.EtcdSnapshots, p.uid}, Dir{paths.AuditLog, p.uid})
+	w.Dirs = append(w.Dirs, Dir{paths.EtcdData, p.uid, false}, Dir{paths.EtcdSnapshots, p.uid, false}, Dir{paths.Level, p.uid, true},
+		Dir{paths.AuditLog, p.uid, false})
 	p.addFile(nodespec.CA, a.Kubernetes.Bundle())
 	p.addFile(nodespec.FrontProxyCA, a.FrontProxy.Bundle())
 	p.addFile(nodespec.EtcdCA, a.Etcd.Bundle())
@@ -236,7 +247,7 @@ type process struct {
 	uid uint32
 }
 
-func (p process) addDir() { p.w.Dirs = append(p.w.Dirs, Dir{p.dir, p.uid}) }
+func (p process) addDir() { p.w.Dirs = append(p.w.Dirs, Dir{p.dir, p.uid, false}) }
 
 func (p process) addFile(name string, content []byte) {
 	p.w.Files = append(p.w.Files, File{filepath.Join(p.dir, name), p.uid, 0o400, content})

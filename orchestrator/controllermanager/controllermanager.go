@@ -23,6 +23,7 @@ import (
 	"github.com/orlop-os/orlop/orchestrator/dirs"
 	"github.com/orlop-os/orlop/orchestrator/kubeconfig"
 	"github.com/orlop-os/orlop/orchestrator/nodecontrollers"
+	"github.com/orlop-os/orlop/pkg/emulation"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
@@ -64,7 +65,10 @@ func flags(spec nodespec.Spec, dirs dirs.Dirs, config string) []string {
 		"--kube-api-qps=100",
 		"--kube-api-burst=200",
 		"--profiling=false",
-	})
+	}, component.EmulationFlags(spec))
+	if spec.PodCertificates && spec.Emulated.Known() && spec.Emulated.OlderThan(emulation.Minor{Major: 1, Minor: 37}) {
+		args = append(args, component.PodCertificateGates) // it publishes the trust bundles
+	}
 	return args
 }
 

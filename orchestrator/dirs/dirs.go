@@ -18,17 +18,20 @@ type Dirs struct {
 	Node          string // the same of process "node"
 	EtcdData      string
 	EtcdSnapshots string
+	Level         string // the level of the cluster
 	AuditLog      string
-	KubeletData   string
+	Kubelet       Kubelet
 	LocalVolumes  string
 	Addons        string // the artifacts of add-ons
-	PodLogs       string
 	PodNetwork    string
 	OfflineAPI    string // objects with which pods start without an API server
 	CNI           CNI
 
 	ContainerdSocket string
 }
+
+// Kubelet holds the paths of the data of the kubelet.
+type Kubelet struct{ Data, PodLogs string }
 
 // CNI holds the paths of the configuration and state of the network plugins.
 type CNI struct {
@@ -51,11 +54,11 @@ func In(root string) Dirs {
 		Node:             at(paths.KubeNode),
 		EtcdData:         at(paths.EtcdData),
 		EtcdSnapshots:    at(paths.EtcdSnapshots),
+		Level:            at(paths.Level),
 		AuditLog:         at(paths.AuditLog),
-		KubeletData:      at(paths.KubeletData),
+		Kubelet:          Kubelet{Data: at(paths.KubeletData), PodLogs: at(paths.PodLogs)},
 		LocalVolumes:     at(paths.LocalVolumes),
 		Addons:           at(paths.Addons),
-		PodLogs:          at(paths.PodLogs),
 		PodNetwork:       at(paths.PodNetwork),
 		OfflineAPI:       at(paths.OfflineAPI),
 		CNI:              CNI{Config: at(paths.CNIConfig), State: at(paths.Run + "/cni/addresses")},

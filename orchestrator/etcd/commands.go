@@ -104,6 +104,13 @@ var Commands = map[string]Command{
 	"return-turn": with(func(ctx context.Context, l localMember, order disruption.TurnRequest) (any, error) {
 		return struct{}{}, turns{l.members()}.giveBack(ctx, order.Turn.Machine)
 	}),
+	// It writes a disruption.Level.
+	"read-level": bare(func(ctx context.Context, l localMember) (any, error) { return l.presentLevel(ctx) }),
+	// It reads a nodespec.RaiseLevel, raises the level of the cluster if all control-plane machines
+	// permit it, and writes a nodespec.LevelRaised.
+	"raise-level": with(func(ctx context.Context, l localMember, order nodespec.RaiseLevel) (any, error) {
+		return turns{l.members()}.raise(ctx, order)
+	}),
 	// It clears the alarms and writes an api.EtcdDisarmResponse.
 	"disarm-data": bare(func(ctx context.Context, l localMember) (any, error) { return disarm(ctx, l.dirs) }),
 }

@@ -31,6 +31,7 @@ import (
 	"github.com/orlop-os/orlop/orchestrator/component"
 	"github.com/orlop-os/orlop/orchestrator/dirs"
 	"github.com/orlop-os/orlop/pkg/backoff"
+	"github.com/orlop-os/orlop/pkg/emulation"
 	"github.com/orlop-os/orlop/pkg/etcdjoin"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
@@ -126,6 +127,10 @@ warning-unary-request-duration: 300000000
 // without data is a member of its cluster.
 func Run(ctx context.Context, file string, spec nodespec.Spec, dirs dirs.Dirs, report func(why string), ready func()) error {
 	k := localMember{dirs, spec}
+	local, err := k.localVersion()
+	if err != nil {
+		return err
+	}
 	if err := k.savepoints().ensureFormat(ownFormat()); err != nil {
 		return err
 	}
@@ -145,9 +150,8 @@ func Run(ctx context.Context, file string, spec nodespec.Spec, dirs dirs.Dirs, r
 		if err := becomeVoter(ctx, server.Server, peerURL(spec), report); err != nil {
 			return ignoreCanceled(ctx, err)
 		}
-		if err := recordFormat(ctx, v3client.New(server.Server), ownFormat()); err != nil {
-			// A full database accepts no writes.
-			klog.Warningf("etcd: cannot record the format in the data: %v", err)
+		if err := k.serveLevel(ctx, server.Server, local, report); err != nil {
+			return ignoreCanceled(ctx, err)
 		}
 		ready()
 	case err := <-server.Err():
@@ -271,6 +275,26 @@ func promote(ctx context.Context, s *etcdserver.EtcdServer, url string) error {
 		if _, err := s.UpdateMember(ctx, changed); err != nil {
 			return fmt.Errorf("the other members do not know this member's address %s yet: %w", url, err)
 		}
+	}
+	return nil
+}
+
+// serveLevel ensures that this process serves the level of the cluster, and holds the version of
+// etcd there until the server stops. The level comes first: recordFormat replaces the record of the
+// version that ran here before.
+func (l localMember) serveLevel(ctx context.Context, server *etcdserver.EtcdServer, local emulation.Minor, report func(why string)) error {
+	c := v3client.New(server)
+	if err := l.startLevel(ctx, c, local); err != nil {
+		return err
+	}
+	h := &holder{server: server}
+	if err := h.hold(ctx, report); err != nil {
+		return err
+	}
+	go h.run(ctx)
+	if err := recordFormat(ctx, c, ownFormat()); err != nil {
+		// A full database accepts no writes.
+		klog.Warningf("etcd: cannot record the format in the data: %v", err)
 	}
 	return nil
 }

@@ -38,6 +38,7 @@ type testMachine struct {
 	ended  chan error
 	ready  chan struct{}
 	why    chan string
+	config func(string) string // changes the configuration of etcd; nil: none
 }
 
 // startAll starts the machines and waits until each votes.
@@ -98,6 +99,9 @@ func (p *testMachine) start() {
 	component := Component(p.spec, p.dirs)
 	// etcd logs much when members are removed; its log is of interest only when a test fails.
 	component.Files[0].Content = strings.Replace(component.Files[0].Content, "log-outputs: [stderr]", "log-outputs: ["+filepath.Join(p.dirs.API, "log")+"]", 1)
+	if p.config != nil {
+		component.Files[0].Content = p.config(component.Files[0].Content)
+	}
 	if err := component.WriteFiles(); err != nil {
 		p.t.Fatal(err)
 	}
@@ -139,7 +143,7 @@ func (p *testMachine) waitListening() {
 // wipe deletes the disk of the machine.
 func (p *testMachine) wipe() {
 	p.t.Helper()
-	for _, dir := range []string{p.dirs.EtcdData, p.dirs.EtcdSnapshots} {
+	for _, dir := range []string{p.dirs.EtcdData, p.dirs.EtcdSnapshots, p.dirs.Level} {
 		if err := os.RemoveAll(dir); err != nil {
 			p.t.Fatal(err)
 		}

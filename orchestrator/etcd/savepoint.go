@@ -19,6 +19,7 @@ import (
 	utilversion "k8s.io/apimachinery/pkg/util/version"
 	kubernetes "k8s.io/component-base/version"
 
+	"github.com/orlop-os/orlop/pkg/emulation"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 	"github.com/orlop-os/orlop/pkg/safefile"
 )
@@ -46,7 +47,11 @@ type format struct {
 // ownFormat returns the format that this executable writes. version.Version is of the module of
 // etcd's API; all modules of etcd have one version (TestOneEtcd).
 func ownFormat() format {
-	return format{Etcd: version.Version, Kubernetes: kubernetes.Get().GitVersion}
+	own := format{Etcd: version.Version, Kubernetes: kubernetes.Get().GitVersion}
+	if !emulation.Of(own.Kubernetes).Known() { // a build without the version of the release
+		own.Kubernetes = "v" + kubernetes.DefaultKubeBinaryVersion + ".0"
+	}
+	return own
 }
 
 // newer reports whether own may be unable to read data of format f.

@@ -18,6 +18,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/orlop-os/orlop/orchestrator/dirs"
+	"github.com/orlop-os/orlop/orchestrator/level"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
@@ -56,8 +57,8 @@ func newMember(t *testing.T) testMember {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { os.RemoveAll(dir) })
-	m := testMember{local: localMember{dirs.Dirs{API: dir, EtcdData: dir + "/data", EtcdSnapshots: dir + "/kept"}, nodespec.Spec{Node: nodespec.Node{Name: "n"}, Cluster: "c", Version: "1.0.0"}}, t: t}
-	for _, d := range []string{m.local.dirs.EtcdData, m.local.dirs.EtcdSnapshots} {
+	m := testMember{local: localMember{dirs.Dirs{API: dir, EtcdData: dir + "/data", EtcdSnapshots: dir + "/kept", Level: dir + "/level"}, nodespec.Spec{Node: nodespec.Node{Name: "n"}, Cluster: "c", Version: "1.0.0", Level: level.Own()}}, t: t}
+	for _, d := range []string{m.local.dirs.EtcdData, m.local.dirs.EtcdSnapshots, m.local.dirs.Level} {
 		if err := os.Mkdir(d, 0o700); err != nil {
 			t.Fatal(err)
 		}

@@ -13,6 +13,7 @@ import (
 	"syscall"
 	"time"
 
+	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/orlop-os/orlop/orchestrator/dirs"
@@ -214,16 +215,24 @@ type storedTurn struct {
 // it.
 func readTurn(ctx context.Context, c *clientv3.Client) (storedTurn, error) {
 	answer, err := c.Get(ctx, turnKey)
-	if err != nil || len(answer.Kvs) == 0 {
+	if err != nil {
 		return storedTurn{}, err
 	}
-	kv := answer.Kvs[0]
+	return decodeTurn(answer.Kvs), nil
+}
+
+// decodeTurn returns the turn in the answer to a read of turnKey.
+func decodeTurn(kvs []*mvccpb.KeyValue) storedTurn {
+	if len(kvs) == 0 {
+		return storedTurn{}
+	}
+	kv := kvs[0]
 	out := storedTurn{revision: kv.ModRevision, lease: clientv3.LeaseID(kv.Lease)}
 	if json.Unmarshal(kv.Value, &out.turn) != nil || out.turn.Machine == "" {
 		now := time.Now()
 		out.turn = disruption.Turn{Machine: "unknown", By: "unknown", At: now, Ends: now.Add(disruption.TurnLife)}
 	}
-	return out, nil
+	return out
 }
 
 // ended reports whether no lease ends the turn, as in restored data: a restore restores no leases.

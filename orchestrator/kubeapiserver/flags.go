@@ -9,6 +9,7 @@ import (
 
 	"github.com/orlop-os/orlop/orchestrator/component"
 	"github.com/orlop-os/orlop/orchestrator/dirs"
+	"github.com/orlop-os/orlop/pkg/emulation"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 	"github.com/orlop-os/orlop/pkg/paths"
 )
@@ -41,10 +42,9 @@ func flags(spec nodespec.Spec, dirs dirs.Dirs) []string {
 		"--profiling=false",
 		"--contention-profiling=false",
 	})
+	args = append(args, component.EmulationFlags(spec)...)
 	if spec.PodCertificates {
-		// Kubelets of Kubernetes 1.36 request certificates with this version of the API only. The
-		// control plane is upgraded before them.
-		args = append(args, "--runtime-config=certificates.k8s.io/v1beta1=true")
+		args = append(args, podCertificateFlags(spec)...)
 	}
 	if w := spec.TokenWebhook; w != nil {
 		args = append(args,
@@ -54,6 +54,22 @@ func flags(spec nodespec.Spec, dirs dirs.Dirs) []string {
 		)
 	}
 	return args
+}
+
+// podCertificateFlags serve the API of certificates of pods: v1beta1, with which kubelets of
+// Kubernetes 1.36 request certificates, and v1 for this version's kubelet and signer. The control
+// plane is upgraded before the kubelets. Before 1.37 the features are off by default, and v1 does
+// not exist, so an emulation needs both.
+func podCertificateFlags(spec nodespec.Spec) []string {
+	const v1beta1 = "--runtime-config=certificates.k8s.io/v1beta1=true"
+	if !spec.Emulated.Known() || !spec.Emulated.OlderThan(emulation.Minor{Major: 1, Minor: 37}) {
+		return []string{v1beta1}
+	}
+	return []string{
+		v1beta1 + ",certificates.k8s.io/v1=true",
+		"--runtime-config-emulation-forward-compatible=true",
+		component.PodCertificateGates,
+	}
 }
 
 // dataFlags are the flags of the server's addresses and of its data.

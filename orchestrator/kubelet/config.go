@@ -37,8 +37,8 @@ func Component(spec nodespec.Spec, dirs dirs.Dirs) component.Component {
 			"--kubeconfig=" + client.Path,
 			"--hostname-override=" + spec.Node.Name,
 			"--node-ip=" + nodeIPs(spec.Node.IPs),
-			"--root-dir=" + dirs.KubeletData,
-			"--cert-dir=" + filepath.Join(dirs.KubeletData, "pki"),
+			"--root-dir=" + dirs.Kubelet.Data,
+			"--cert-dir=" + filepath.Join(dirs.Kubelet.Data, "pki"),
 		},
 		Files: []component.File{client, resolvers, config},
 	}
@@ -130,7 +130,7 @@ func configuration(spec nodespec.Spec, dirs dirs.Dirs, resolvConf string) string
 		"cgroupDriver":             "cgroupfs",
 		"failCgroupV1":             true,
 		"protectKernelDefaults":    true,
-		"podLogsDir":               dirs.PodLogs,
+		"podLogsDir":               dirs.Kubelet.PodLogs,
 		"containerLogMaxSize":      "10Mi",
 		"containerLogMaxFiles":     3,
 

@@ -48,7 +48,7 @@ func RunNode(ctx context.Context, env component.Env) error {
 	if err != nil {
 		return err
 	}
-	stop, failed, err := n.serve(env.Dirs.KubeletData, func(ok bool, detail string) {
+	stop, failed, err := n.serve(env.Dirs.Kubelet.Data, func(ok bool, detail string) {
 		if ok {
 			env.Announce(NodeName, true, n.describe())
 		} else {

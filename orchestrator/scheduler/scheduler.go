@@ -7,6 +7,7 @@ import (
 	"context"
 	"fmt"
 	"path/filepath"
+	"slices"
 
 	"github.com/spf13/pflag"
 	"k8s.io/kubernetes/cmd/kube-scheduler/app"
@@ -32,7 +33,7 @@ func Component(spec nodespec.Spec, dirs dirs.Dirs) component.Component {
 	return component.Component{
 		Process: component.Controllers,
 		Name:    Name,
-		Args:    append([]string{"--config=" + config.Path}, component.ServingFlags(dirs.Controllers, client.Path, Port)...),
+		Args:    slices.Concat([]string{"--config=" + config.Path}, component.ServingFlags(dirs.Controllers, client.Path, Port), component.EmulationFlags(spec)),
 		Files:   []component.File{client, config},
 	}
 }

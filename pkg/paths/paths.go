@@ -93,7 +93,9 @@ const (
 const (
 	EtcdData = Data + "/lib/etcd" // owner UserAPI, 0700
 	// owner UserAPI, 0700: savepoints and snapshots of etcd
-	EtcdSnapshots  = Data + "/lib/etcd-kept"
+	EtcdSnapshots = Data + "/lib/etcd-kept"
+	// owner UserAPI, 0755: the level of the cluster (orchestrator/level)
+	Level          = Data + "/lib/level"
 	ContainerdData = Data + "/lib/containerd" // root
 	KubeletData    = Data + "/lib/kubelet"    // root
 	PodLogs        = Data + "/log/pods"       // root

@@ -1,0 +1,127 @@
+package etcd
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/coreos/go-semver/semver"
+	"go.etcd.io/etcd/api/v3/version"
+	"go.etcd.io/etcd/server/v3/etcdserver"
+	"go.etcd.io/etcd/server/v3/etcdserver/api/membership"
+	"go.etcd.io/etcd/server/v3/etcdserver/api/v3client"
+	"k8s.io/klog/v2"
+
+	"github.com/orlop-os/orlop/pkg/emulation"
+)
+
+// A member of an older version does not start in a cluster of a newer version, and etcd's leader
+// raises the version of the cluster within seconds when all members run a newer version. While the
+// level of the cluster is older, etcd's downgrade holds the cluster at the version of the level:
+// the leader does not raise the version of the cluster while a downgrade is enabled, and no member
+// migrates its data.
+//
+// etcd's own API enables a downgrade from the present version of the cluster only, and the cluster
+// must never have the newer version: a version that fails its trial on the last machine would not
+// find a way back. So this member proposes the downgrade itself, as etcd does after its checks.
+//
+// etcd's leader cancels a downgrade by itself when all members run the older version.
+
+// holdInterval is the time between two steps of holdVersion.
+const holdInterval = 2 * time.Second
+
+// joinSettle is the time without a joining member after which the version is held again: a member
+// is removed and added again after a failed start.
+const joinSettle = 30 * time.Second
+
+// holder holds the version of etcd at the level of the cluster.
+type holder struct {
+	server  *etcdserver.EtcdServer
+	joining time.Time // when a member was joining
+}
+
+// hold performs the first step, before the machine is ready: the operator upgrades the next machine
+// then. It repeats a step that fails until ctx is done.
+func (h *holder) hold(ctx context.Context, report func(why string)) error {
+	ticker := time.NewTicker(holdInterval)
+	defer ticker.Stop()
+	for {
+		err := h.step(ctx)
+		if err == nil {
+			return nil
+		}
+		report("cannot hold the version of etcd: " + err.Error())
+		select {
+		case <-ticker.C:
+		case <-h.server.StoppingNotify():
+			return errRemoved
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// run holds the version until ctx is done.
+func (h *holder) run(ctx context.Context) {
+	ticker := time.NewTicker(holdInterval)
+	defer ticker.Stop()
+	reported := ""
+	for {
+		select {
+		case <-ticker.C:
+		case <-h.server.StoppingNotify():
+			return
+		case <-ctx.Done():
+			return
+		}
+		text := ""
+		if err := h.step(ctx); err != nil && ctx.Err() == nil {
+			text = err.Error()
+		}
+		if text != "" && text != reported {
+			klog.Warningf("etcd: cannot hold the version of the cluster: %s", text)
+		}
+		reported = text
+	}
+}
+
+// step performs the next step. All members with a newer version perform the same steps, and each
+// step can be repeated.
+func (h *holder) step(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, changeTimeout)
+	defer cancel()
+	have, err := readLevel(ctx, v3client.New(h.server))
+	if err != nil {
+		return err
+	}
+	adapter := etcdserver.NewServerVersionAdapter(h.server)
+	info := adapter.GetDowngradeInfo()
+	now := emulation.Etcd{
+		Own: minor(version.Version).String(), Members: len(h.server.Cluster().Members()),
+		Joining: h.isJoining(time.Now()), Enabled: info.Enabled,
+	}
+	if info.Enabled {
+		now.Target = minor(info.TargetVersion).String()
+	}
+	wanted := emulation.EtcdOf(have.level)
+	switch emulation.HoldEtcd(wanted, now) {
+	case emulation.Enable:
+		target, err := semver.NewVersion(wanted + ".0")
+		if err != nil {
+			return fmt.Errorf("version %s: %w", wanted, err)
+		}
+		return adapter.DowngradeEnable(ctx, target)
+	case emulation.Cancel:
+		return adapter.DowngradeCancel(ctx)
+	}
+	return nil
+}
+
+// isJoining reports whether a member was added and has not started, or was a moment ago.
+func (h *holder) isJoining(now time.Time) bool {
+	if slices.ContainsFunc(h.server.Cluster().Members(), func(m *membership.Member) bool { return m.Name == "" }) {
+		h.joining = now
+	}
+	return !h.joining.IsZero() && now.Sub(h.joining) < joinSettle
+}
