@@ -176,6 +176,7 @@ func newAPI(m *machine) *machinedapi.API {
 			Receiver: m.upgrade.Receiver,
 			Server:   m.upgrade.Server,
 			Rollback: m.upgrade.Controller.Rollback,
+			Finalize: m.upgrade.Controller.Finalize,
 		},
 		Audit:           machinedapi.AuditDeps{Log: m.reports.auditLog, Stopping: m.power.Running().Done()},
 		Certificates:    m.members.Server,

@@ -57,7 +57,7 @@ func TestRunbook(t *testing.T) {
 		var all strings.Builder
 		for name := range strings.SplitSeq(shown[1], ", ") {
 			text := ""
-			for _, directory := range []string{"testdata/script", "../test/integration/testdata", "../test/integration/testdata/faults"} {
+			for _, directory := range []string{"testdata/script", "../test/integration/testdata", "../test/integration/testdata/faults", "../test/integration/testdata/releases"} {
 				if content, err := os.ReadFile(filepath.Join(directory, name+".txtar")); err == nil {
 					text += string(content)
 				}

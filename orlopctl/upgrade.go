@@ -90,7 +90,7 @@ func upgradeCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Comm
 	c.Flags().BoolVar(&withoutSavepoint, "without-savepoint", false, "take no savepoint: for a machine whose etcd does not run, which could not be upgraded otherwise")
 	forceFlag(c, &force)
 	c.Flags().BoolVar(&noWait, "no-wait", false, "return when the machine continues alone; orlopctl upgrade status --wait continues to wait")
-	c.AddCommand(upgradeStatusCommand(ios, conn))
+	c.AddCommand(upgradeStatusCommand(ios, conn), finalizeCommand(ios, conn))
 	return c
 }
 
@@ -120,6 +120,37 @@ func upgradeStatusCommand(ios *iostreams.Streams, conn *connect.Connector) *cobr
 		},
 	}
 	c.Flags().BoolVarP(&wait, "wait", "w", false, "show the progress and wait for the outcome, also while the machine reboots")
+	return c
+}
+
+func finalizeCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Command {
+	var yes bool
+	c := &cobra.Command{
+		Use: "finalize", Short: "Raise the level of the cluster to the version of its control plane", Args: cobra.NoArgs,
+		Annotations: calls(api.Upgrade_Finalize_FullMethodName),
+		Long: "Raise the level of the cluster to the minor version of Kubernetes that all control-plane machines run. Until then\n" +
+			"they emulate the version before, and each of them can go back with `orlopctl rollback`. After it none can.\n" +
+			"`orlopctl health` shows the level, and whether a machine blocks the call. The control-plane machines restart\n" +
+			"their API servers in turn. You must type the machine's name first, unless --yes is given.",
+		RunE: func(*cobra.Command, []string) error {
+			return conn.Call(func(ctx context.Context, c *client.Client) error {
+				if !yes {
+					if err := confirm(ctx, ios, c, "raise the level of the cluster, which ends the way back"); err != nil {
+						return err
+					}
+				}
+				answer, err := c.Upgrade.Finalize(ctx, &api.FinalizeRequest{})
+				if err != nil {
+					return err
+				}
+				return ios.Print(answer, func(w *tabwriter.Writer) {
+					iostreams.Row(w, "LEVEL BEFORE", answer.From)
+					iostreams.Row(w, "LEVEL", answer.To)
+				})
+			})
+		},
+	}
+	c.Flags().BoolVar(&yes, "yes", false, "do not prompt for confirmation")
 	return c
 }
 

@@ -20,6 +20,8 @@ type UpgradeDeps struct {
 	// Rollback starts the other version, which it returns. force overrides the refusal of the
 	// cluster.
 	Rollback func(ctx context.Context, force bool, by string) (version string, err error)
+	// Finalize raises the level of the cluster, and returns the level before and after.
+	Finalize func(ctx context.Context, by string) (from, to string, err error)
 }
 
 // BundleReceiver receives a bundle from a client, a registry or a peer.
@@ -87,6 +89,14 @@ func (s upgradeService) Rollback(ctx context.Context, r *api.RollbackRequest) (*
 		return nil, err
 	}
 	return &api.RollbackResponse{To: to}, nil
+}
+
+func (s upgradeService) Finalize(ctx context.Context, _ *api.FinalizeRequest) (*api.FinalizeResponse, error) {
+	from, to, err := s.deps.Finalize(ctx, caller(ctx))
+	if err != nil {
+		return nil, err
+	}
+	return &api.FinalizeResponse{From: from, To: to}, nil
 }
 
 func (s upgradeService) DescribeBundle(ctx context.Context, _ *api.DescribeBundleRequest) (*api.DescribeBundleResponse, error) {

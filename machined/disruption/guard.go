@@ -148,14 +148,30 @@ func (g *Guard) check(ctx context.Context, m Machine, r disruption.Request) erro
 		g.hold(State{Turn: control.Turn, Booted: g.state().Booted, life: r.TurnLife()})
 	}
 	no := disruption.Decide(m.Machine, r, control, versions)
+	if final := g.checkLevel(ctx, m, r); final != nil && (no == nil || final.Final) {
+		no = final
+	}
 	switch {
 	case no == nil:
 		return nil
-	case r.Force:
+	case r.Force && !no.Final:
 		g.deps.Event("forced", r.Operation.Name()+" forced by "+r.By+", although: "+no.Reason)
 		return nil
 	}
 	return no
+}
+
+// checkLevel returns the reason for which the level of the cluster excludes the version after an
+// operation. The turn is taken before: the level is not raised while a machine has it.
+func (g *Guard) checkLevel(ctx context.Context, m Machine, r disruption.Request) *disruption.Refusal {
+	if !disruption.NeedsLevel(m.Machine, r) {
+		return nil
+	}
+	level, err := nodespec.Run[disruption.Level](ctx, g.deps.Command, paths.UserAPI, "read-level", nil)
+	if err != nil {
+		level = disruption.Level{Problem: err.Error()}
+	}
+	return disruption.CheckLevel(m.Machine, r, level)
 }
 
 // restore restores the turn that the machine had before a refused operation.

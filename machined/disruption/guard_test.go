@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/orlop-os/orlop/pkg/disruption"
+	"github.com/orlop-os/orlop/pkg/emulation"
 )
 
 // fakeCluster is a cluster of three control-plane machines.
@@ -21,6 +22,7 @@ type fakeCluster struct {
 	control  disruption.ControlPlane
 	ends     time.Time // end of the lease
 	versions disruption.Versions
+	level    disruption.Level
 	broken   error // of each command
 	commands []string
 }
@@ -42,6 +44,8 @@ func (f *fakeCluster) run(_ context.Context, uid uint32, command string, request
 			f.control.Turn = disruption.Turn{}
 		}
 		return []byte("{}"), nil
+	case "read-level":
+		return json.Marshal(f.level)
 	case "list-versions":
 		return json.Marshal(f.versions)
 	}
@@ -416,7 +420,8 @@ func TestCommands(t *testing.T) {
 		"a worker is upgraded":       {Machine{InCluster: true, Machine: disruption.Machine{Kubernetes: "v1.36.3"}}, other, []string{"list-versions as 0"}},
 		"the only control plane":     {Machine{InCluster: true, Machine: disruption.Machine{ControlPlane: true}}, reboot, nil},
 		"one of the control plane":   {Machine{InCluster: true, Machine: disruption.Machine{ControlPlane: true, Others: true}}, reboot, []string{"take-turn as 101"}},
-		"a new minor version":        {Machine{InCluster: true, Machine: disruption.Machine{ControlPlane: true, Others: true}}, other, []string{"list-versions as 102", "take-turn as 101"}},
+		"a new minor version":        {Machine{InCluster: true, Machine: disruption.Machine{ControlPlane: true, Others: true}}, other, []string{"list-versions as 102", "take-turn as 101", "read-level as 101", "return-turn as 101"}},
+		"a rollback to 0.1.0":        {Machine{InCluster: true, Machine: disruption.Machine{ControlPlane: true, Kubernetes: "v1.37.2"}}, disruption.Request{Operation: disruption.Rollback, Forgets: true}, []string{"read-level as 101"}},
 		"a reset, for ever":          {Machine{InCluster: true, Machine: disruption.Machine{ControlPlane: true}}, disruption.Request{Operation: disruption.ResetData}, []string{"take-turn as 101"}},
 		"the same minor version":     {Machine{InCluster: true, Machine: disruption.Machine{Kubernetes: "v1.37.1"}}, other, nil},
 		"an unknown running version": {Machine{InCluster: true}, other, []string{"list-versions as 0"}},
@@ -429,6 +434,50 @@ func TestCommands(t *testing.T) {
 		if !slices.Equal(cluster.commands, test.want) {
 			t.Errorf("%s: %q", name, cluster.commands)
 		}
+	}
+}
+
+// TestLevel checks that a rollback below the level of the cluster is refused, returns the turn and
+// cannot be forced, and that it is permitted before the level is raised.
+func TestLevel(t *testing.T) {
+	cluster := three()
+	a := newFixture(t, "a", cluster)
+	defer a.stop()
+	a.deps.Machine = func() Machine {
+		return Machine{InCluster: true, Machine: disruption.Machine{Name: "a", ControlPlane: true, Kubernetes: "v1.37.2", Others: true}}
+	}
+	rollback := disruption.Request{Operation: disruption.Rollback, By: "dora", Forgets: true}
+	cluster.level.Level = emulation.Minor{Major: 1, Minor: 36}
+	giveBack, err := a.Permit(t.Context(), rollback)
+	if err != nil {
+		t.Fatal(err)
+	}
+	giveBack()
+	cluster.level.Level = emulation.Minor{Major: 1, Minor: 37}
+	for _, force := range []bool{false, true} {
+		rollback.Force = force
+		_, err := a.Permit(t.Context(), rollback)
+		if err == nil || !strings.Contains(err.Error(), "rollback refused: the level of the cluster is 1.37, and version 1.36 cannot read its data") || strings.Contains(err.Error(), "--force") {
+			t.Errorf("force %t: %v", force, err)
+		}
+		if a.Held() || cluster.control.Turn.Machine != "" {
+			t.Errorf("force %t: the machine has the turn %+v", force, cluster.control.Turn)
+		}
+	}
+	if len(a.events) > 0 {
+		t.Errorf("%q", a.events)
+	}
+	// A machine alone can be forced: its savepoint remains.
+	a.deps.Machine = func() Machine {
+		return Machine{InCluster: true, Machine: disruption.Machine{Name: "a", ControlPlane: true, Kubernetes: "v1.37.2"}}
+	}
+	rollback.Force = false
+	if _, err := a.Permit(t.Context(), rollback); err == nil || !strings.Contains(err.Error(), "restore the savepoint from before the upgrade with --force") {
+		t.Error(err)
+	}
+	rollback.Force = true
+	if _, err := a.Permit(t.Context(), rollback); err != nil || len(a.events) != 1 || !strings.Contains(a.events[0], "forced") {
+		t.Errorf("%v, %q", err, a.events)
 	}
 }
 

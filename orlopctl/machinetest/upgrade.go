@@ -23,6 +23,8 @@ type upgradeService struct {
 	have   int64
 	breaks int // number of broken streams
 	record *api.UpgradeStatus
+	// finalized reports that the level of the cluster was raised.
+	finalized bool
 }
 
 const (
@@ -98,6 +100,21 @@ func (s *upgradeService) Rollback(_ context.Context, r *api.RollbackRequest) (*a
 	defer s.mu.Unlock()
 	s.record = &api.UpgradeStatus{Running: "1.2.2", From: "1.2.2", To: "1.2.3", Phase: "rolled back", Reason: "asked by admin"}
 	return &api.RollbackResponse{To: "1.2.2"}, nil
+}
+
+// Finalize implements api.UpgradeServer. The level is raised once.
+func (s *upgradeService) Finalize(context.Context, *api.FinalizeRequest) (*api.FinalizeResponse, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.record.GetPhase() == "writing" {
+		return nil, status.Error(codes.FailedPrecondition, "finalize refused: control-plane machine m1 is being upgraded; wait until it is healthy (`orlopctl health`)")
+	}
+	from := "1.36"
+	if s.finalized {
+		from = "1.37"
+	}
+	s.finalized = true
+	return &api.FinalizeResponse{From: from, To: "1.37"}, nil
 }
 
 func (s *upgradeService) begin(version string) *api.UpgradeStarted {

@@ -1332,6 +1332,7 @@ const (
 	Upgrade_DescribeBundle_FullMethodName = "/orlop.v1alpha1.Upgrade/DescribeBundle"
 	Upgrade_Download_FullMethodName       = "/orlop.v1alpha1.Upgrade/Download"
 	Upgrade_Rollback_FullMethodName       = "/orlop.v1alpha1.Upgrade/Rollback"
+	Upgrade_Finalize_FullMethodName       = "/orlop.v1alpha1.Upgrade/Finalize"
 )
 
 // UpgradeClient is the client API for Upgrade service.
@@ -1369,6 +1370,12 @@ type UpgradeClient interface {
 	Download(ctx context.Context, in *DownloadBundleRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[DownloadBundleResponse], error)
 	// Rollback reboots into the previous version, with the configuration that version committed with.
 	Rollback(ctx context.Context, in *RollbackRequest, opts ...grpc.CallOption) (*RollbackResponse, error)
+	// Finalize raises the level of the cluster to the minor version of Kubernetes that all
+	// control-plane machines run. It returns when the level is stored; then these machines restart
+	// their API servers and controllers in turn. After the call no control-plane machine can return
+	// to the former version. FAILED_PRECONDITION, with the machine: a control-plane machine runs an
+	// older version, is away or is on trial.
+	Finalize(ctx context.Context, in *FinalizeRequest, opts ...grpc.CallOption) (*FinalizeResponse, error)
 }
 
 type upgradeClient struct {
@@ -1480,6 +1487,16 @@ func (c *upgradeClient) Rollback(ctx context.Context, in *RollbackRequest, opts 
 	return out, nil
 }
 
+func (c *upgradeClient) Finalize(ctx context.Context, in *FinalizeRequest, opts ...grpc.CallOption) (*FinalizeResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(FinalizeResponse)
+	err := c.cc.Invoke(ctx, Upgrade_Finalize_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // UpgradeServer is the server API for Upgrade service.
 // All implementations must embed UnimplementedUpgradeServer
 // for forward compatibility.
@@ -1515,6 +1532,12 @@ type UpgradeServer interface {
 	Download(*DownloadBundleRequest, grpc.ServerStreamingServer[DownloadBundleResponse]) error
 	// Rollback reboots into the previous version, with the configuration that version committed with.
 	Rollback(context.Context, *RollbackRequest) (*RollbackResponse, error)
+	// Finalize raises the level of the cluster to the minor version of Kubernetes that all
+	// control-plane machines run. It returns when the level is stored; then these machines restart
+	// their API servers and controllers in turn. After the call no control-plane machine can return
+	// to the former version. FAILED_PRECONDITION, with the machine: a control-plane machine runs an
+	// older version, is away or is on trial.
+	Finalize(context.Context, *FinalizeRequest) (*FinalizeResponse, error)
 	mustEmbedUnimplementedUpgradeServer()
 }
 
@@ -1548,6 +1571,9 @@ func (UnimplementedUpgradeServer) Download(*DownloadBundleRequest, grpc.ServerSt
 }
 func (UnimplementedUpgradeServer) Rollback(context.Context, *RollbackRequest) (*RollbackResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Rollback not implemented")
+}
+func (UnimplementedUpgradeServer) Finalize(context.Context, *FinalizeRequest) (*FinalizeResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Finalize not implemented")
 }
 func (UnimplementedUpgradeServer) mustEmbedUnimplementedUpgradeServer() {}
 func (UnimplementedUpgradeServer) testEmbeddedByValue()                 {}
@@ -1689,6 +1715,24 @@ func _Upgrade_Rollback_Handler(srv interface{}, ctx context.Context, dec func(in
 	return interceptor(ctx, in, info, handler)
 }
 
+func _Upgrade_Finalize_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(FinalizeRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(UpgradeServer).Finalize(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Upgrade_Finalize_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(UpgradeServer).Finalize(ctx, req.(*FinalizeRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // Upgrade_ServiceDesc is the grpc.ServiceDesc for Upgrade service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -1715,6 +1759,10 @@ var Upgrade_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "Rollback",
 			Handler:    _Upgrade_Rollback_Handler,
+		},
+		{
+			MethodName: "Finalize",
+			Handler:    _Upgrade_Finalize_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{

@@ -1,0 +1,38 @@
+package upgrade
+
+import (
+	"context"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/orlop-os/orlop/pkg/nodespec"
+	"github.com/orlop-os/orlop/pkg/paths"
+)
+
+// Finalize raises the level of the cluster for a caller (docs/decisions/0096-two-phases.md), and
+// returns the level before and after. The cluster decides (orchestrator raise-level), and this
+// machine about its own upgrade: a machine alone has no turn that would show it.
+func (c *Controller) Finalize(ctx context.Context, by string) (from, to string, err error) {
+	config := c.deps.Node.Config()
+	if config == nil || !config.IsControlPlane() {
+		return "", "", status.Error(codes.FailedPrecondition, "finalize refused: this machine is no control-plane machine; call one (`orlopctl upgrade finalize -n ADDRESS`)")
+	}
+	unlock, ok := c.TryLock()
+	if !ok {
+		return "", "", status.Error(codes.Aborted, "finalize refused: a bundle is being received or written; wait for the outcome (`orlopctl upgrade status --wait`)")
+	}
+	defer unlock()
+	if err := c.Record().Undecided(); err != nil {
+		return "", "", status.Errorf(codes.FailedPrecondition, "finalize refused: %v (`orlopctl upgrade status --wait`)", err)
+	}
+	// The level may be stored although the caller has disconnected.
+	raised, err := nodespec.Run[nodespec.LevelRaised](context.WithoutCancel(ctx), c.deps.Node.Command, paths.UserAPI, "raise-level", nodespec.RaiseLevel{By: by})
+	if err != nil {
+		return "", "", status.Error(codes.FailedPrecondition, err.Error())
+	}
+	if raised.From != raised.To {
+		c.progress.event("level", "the level of the cluster is raised from "+raised.From.String()+" to "+raised.To.String()+", asked by "+by)
+	}
+	return raised.From.String(), raised.To.String(), nil
+}
