@@ -41,8 +41,27 @@ func buildPrograms(ctx context.Context, dir string) error {
 	if out, err := registry.CombinedOutput(); err != nil {
 		return fmt.Errorf("registry: cannot build: %w: %s", err, out)
 	}
-	_, err := goTool(ctx, "test", "-c", "-vet=off", "-tags", "providerless", "-ldflags", "-s -w", "-o", filepath.Join(dir, suite), "k8s.io/kubernetes/test/e2e")
+	version, err := goTool(ctx, "list", "-m", "-f", "{{.Version}}", "k8s.io/kubernetes")
+	if err != nil {
+		return err
+	}
+	_, err = goTool(ctx, "test", "-c", "-vet=off", "-tags", "providerless", "-ldflags", "-s -w "+versionFlags(version), "-o", filepath.Join(dir, suite), "k8s.io/kubernetes/test/e2e")
 	return err
+}
+
+// versionFlags returns the linker's flags with the version of the suite, such as v1.37.2. Without
+// them the version is 0.0, and tests that ask for a valid pod of the version fail
+// (k8s.io/pod-security-admission/api.GetAPIVersion).
+func versionFlags(version string) string {
+	var flags []string
+	major, rest, _ := strings.Cut(strings.TrimPrefix(version, "v"), ".")
+	minor, _, _ := strings.Cut(rest, ".")
+	for _, pkg := range []string{"k8s.io/component-base/version", "k8s.io/client-go/pkg/version"} {
+		for _, v := range []struct{ name, value string }{{"gitVersion", version}, {"gitMajor", major}, {"gitMinor", minor}} {
+			flags = append(flags, fmt.Sprintf("-X %s.%s=%s", pkg, v.name, v.value))
+		}
+	}
+	return strings.Join(flags, " ")
 }
 
 // moduleDir returns the directory with the sources of a module.
