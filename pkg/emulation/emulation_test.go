@@ -125,7 +125,7 @@ func TestCheckTarget(t *testing.T) {
 	}{
 		{old, old, true, "", false},
 		{old, old, false, "", false},
-		{own, old, true, "the level of the cluster is 1.37, and version 1.36 cannot read its data; the way back is a restore from before the level was raised (`orlopctl docs runbook`, task 100)", false},
+		{own, old, true, "the level of the cluster is 1.37, and version 1.36 cannot read its data; the way back is a restore from before the level was raised (`orlopctl docs runbook`, \"Raise the level of the cluster\")", false},
 		{own, old, false, "the level of the cluster is 1.37, and version 1.36 cannot read its data; restore the savepoint from before the upgrade with --force, which loses all writes since", true},
 		{Minor{}, old, true, "the level of the cluster is unknown; try again when etcd answers (`orlopctl etcd members`)", true},
 		{Minor{}, old, false, "", false},

@@ -156,7 +156,7 @@ func CheckTarget(level, own, target Minor, shared bool) (no *Refusal, forced boo
 		return &Refusal{"the level of the cluster is unknown", "try again when etcd answers (`orlopctl etcd members`)"}, true
 	case target.OlderThan(level) && shared:
 		return &Refusal{fmt.Sprintf("the level of the cluster is %s, and version %s cannot read its data", level, target),
-			"the way back is a restore from before the level was raised (`orlopctl docs runbook`, task 100)"}, false
+			"the way back is a restore from before the level was raised (`orlopctl docs runbook`, \"Raise the level of the cluster\")"}, false
 	case target.OlderThan(level):
 		return &Refusal{fmt.Sprintf("the level of the cluster is %s, and version %s cannot read its data", level, target),
 			"restore the savepoint from before the upgrade with --force, which loses all writes since"}, true
