@@ -199,18 +199,12 @@ func (g *Guard) observe(ctx context.Context, m Machine, r disruption.Request) (v
 		}
 	}
 	if disruption.NeedsControlPlane(m.Machine, r) {
-		order := disruption.TurnRequest{Turn: newTurn(m, r), Life: r.TurnLife(), Force: r.Force}
+		order := disruption.TurnRequest{Turn: r.NewTurn(m.Name, m.Address, clock()), Life: r.TurnLife(), Force: r.Force}
 		if control, err = g.takeTurn(ctx, order); err != nil {
 			control = disruption.ControlPlane{Problem: err.Error()}
 		}
 	}
 	return versions, control
-}
-
-// newTurn returns the turn of a machine for an operation that begins now.
-func newTurn(m Machine, r disruption.Request) disruption.Turn {
-	now := clock()
-	return disruption.Turn{Machine: m.Name, Address: m.Address, Operation: r.Operation, By: r.By, At: now, Ends: now.Add(r.TurnLife())}
 }
 
 // clock returns the time for operators.

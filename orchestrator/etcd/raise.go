@@ -176,12 +176,11 @@ func (r *levelRunner) takeForRestart(ctx context.Context) string {
 	} else if held.Machine == m.Name && held.Operation != disruption.Finalize {
 		return held.String() // an operator's operation on this machine
 	}
-	now := time.Now().UTC().Truncate(time.Second)
-	turn := disruption.Turn{Machine: m.Name, Operation: request.Operation, By: request.By, At: now, Ends: now.Add(request.TurnLife())}
+	address := ""
 	if own := r.spec.OwnAddress(); own.IsValid() {
-		turn.Address = own.String()
+		address = own.String()
 	}
-	control := r.take(ctx, disruption.TurnRequest{Turn: turn, Life: request.TurnLife()})
+	control := r.take(ctx, disruption.TurnRequest{Turn: request.NewTurn(m.Name, address, time.Now()), Life: request.TurnLife()})
 	no := disruption.Decide(m, request, control, disruption.Versions{})
 	if no == nil {
 		return ""

@@ -86,6 +86,12 @@ type Turn struct {
 	Ends time.Time `json:"ends"`
 }
 
+// NewTurn returns the turn of a machine for the operation. The address can be empty.
+func (r Request) NewTurn(machine, address string, now time.Time) Turn {
+	now = now.UTC().Truncate(time.Second)
+	return Turn{Machine: machine, Address: address, Operation: r.Operation, By: r.By, At: now, Ends: now.Add(r.TurnLife())}
+}
+
 // String describes a turn.
 func (t Turn) String() string {
 	doing := map[Operation]string{
