@@ -39,6 +39,7 @@ const joinSettle = 30 * time.Second
 type holder struct {
 	server  *etcdserver.EtcdServer
 	joining time.Time // when a member was joining
+	settled bool      // no later step is possible
 }
 
 // hold performs the first step, before the machine is ready: the operator upgrades the next machine
@@ -62,12 +63,12 @@ func (h *holder) hold(ctx context.Context, report func(why string)) error {
 	}
 }
 
-// run holds the version until ctx is done.
+// run holds the version until no later step is possible, or ctx is done.
 func (h *holder) run(ctx context.Context) {
 	ticker := time.NewTicker(holdInterval)
 	defer ticker.Stop()
 	reported := ""
-	for {
+	for !h.settled {
 		select {
 		case <-ticker.C:
 		case <-h.server.StoppingNotify():
@@ -105,6 +106,7 @@ func (h *holder) step(ctx context.Context) error {
 		now.Target = minor(info.TargetVersion).String()
 	}
 	wanted := emulation.EtcdOf(have.level)
+	h.settled = now.Settled(wanted)
 	switch emulation.HoldEtcd(wanted, now) {
 	case emulation.Enable:
 		target, err := semver.NewVersion(wanted + ".0")

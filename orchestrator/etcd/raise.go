@@ -95,6 +95,7 @@ type levelRunner struct {
 	announce func(detail string)
 	reported string
 	observed time.Time // of the last observation of the members
+	settled  bool      // the level is the version of this executable, and cannot rise meanwhile
 }
 
 // RunLevel reports the level of the cluster until ctx is done. When the level is raised, it returns
@@ -109,7 +110,7 @@ func RunLevel(ctx context.Context, env component.Env, serving func(context.Conte
 	r := &levelRunner{turns: turns{localMember{env.Dirs, env.Spec}.members()}, announce: env.AnnounceReady(LevelName)}
 	ticker := time.NewTicker(levelInterval)
 	defer ticker.Stop()
-	for returned := false; ; {
+	for returned := false; !returned || !r.settled; {
 		if !returned {
 			returned = r.returnTurn(ctx) == nil
 		}
@@ -122,6 +123,8 @@ func RunLevel(ctx context.Context, env component.Env, serving func(context.Conte
 			return nil
 		}
 	}
+	<-ctx.Done()
+	return nil
 }
 
 // pass reports the level. It returns an error if the process is to start again.
@@ -133,6 +136,7 @@ func (r *levelRunner) pass(ctx context.Context) error {
 	case now.Level != r.spec.Level:
 		return r.restart(ctx, now.Level)
 	case now.Level == level.Own():
+		r.settled = true
 		r.report("level " + now.Level.String())
 	case time.Since(r.observed) >= describeInterval:
 		if cluster, _, err := r.observeLevel(ctx); err == nil {

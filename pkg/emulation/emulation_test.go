@@ -224,6 +224,15 @@ func TestHoldEtcd(t *testing.T) {
 		{"3.7", Etcd{Own: "3.7", Members: 3, Enabled: true, Target: "3.7"}, Keep},
 	} {
 		got := HoldEtcd(test.wanted, test.etcd)
+		if test.etcd.Settled(test.wanted) {
+			for _, later := range []Etcd{{Own: test.etcd.Own, Members: 1}, {Own: test.etcd.Own, Members: 3}, {Own: test.etcd.Own, Members: 3, Joining: true}} {
+				if HoldEtcd(test.wanted, later) != Keep {
+					t.Errorf("%q, %+v: settled, but %+v needs a step", test.wanted, test.etcd, later)
+				}
+			}
+		} else if test.wanted == test.etcd.Own && !test.etcd.Enabled {
+			t.Errorf("%q, %+v: not settled", test.wanted, test.etcd)
+		}
 		if got != test.want {
 			t.Errorf("%q, %+v: %v, want %v", test.wanted, test.etcd, got, test.want)
 		}

@@ -53,3 +53,9 @@ func HoldEtcd(wanted string, e Etcd) Hold {
 	}
 	return Keep
 }
+
+// Settled reports whether no later step is possible while this member runs: the level has the
+// version of this member, and no downgrade is enabled. The level does not rise above the version of
+// a member, and falls only by a restore, after which each member starts again. An unknown level is
+// not settled: a full database stores none at first.
+func (e Etcd) Settled(wanted string) bool { return wanted == e.Own && !e.Enabled }
