@@ -130,7 +130,7 @@ func finalizeCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Com
 		Annotations: calls(api.Upgrade_Finalize_FullMethodName),
 		Long: "Raise the level of the cluster to the minor version of Kubernetes that all control-plane machines run. Until then\n" +
 			"they emulate the version before, and each of them can go back with `orlopctl rollback`. After it none can.\n" +
-			"`orlopctl health` shows the level, and whether a machine blocks the call. The control-plane machines restart\n" +
+			"`orlopctl services` shows the level, and the machine that blocks the call. The control-plane machines restart\n" +
 			"their API servers in turn. You must type the machine's name first, unless --yes is given.",
 		RunE: func(*cobra.Command, []string) error {
 			return conn.Call(func(ctx context.Context, c *client.Client) error {

@@ -245,8 +245,8 @@ var conntrackNames = map[string]bool{conntrackMax: true, conntrackBuckets: true,
 // two with the kernel's own maximum.
 //
 // The maximum of the operator can be far above the entries for which the machine has memory, and
-// the kernel allocates all buckets at once. So the table has at most the
-// buckets for the entries that fit.
+// the kernel allocates all buckets at once. So the table has at most the buckets for the entries
+// that fit.
 func conntrack(c Config, f Facts) []Sysctl {
 	const perCPU, least, most = 32768, 131072, 1 << 20
 	const perBucket, entrySize = 4, 256 // struct nf_conn has at least as many bytes
@@ -275,9 +275,9 @@ func wholeBuckets(n int64) int64 {
 	return (n + page - 1) / page * page
 }
 
-// roundedSysctl returns the value of a parameter after a write of a value. A
-// value that the kernel rounds would differ from the value read back, and would be set again at
-// every reconciliation: the kernel would move all entries to a new hash table each time.
+// roundedSysctl returns the value of a parameter after a write of a value. A value that the kernel
+// rounds would differ from the value read back, and would be set again at every reconciliation: the
+// kernel would move all entries to a new hash table each time.
 func roundedSysctl(name, value string) string {
 	n, err := sysctl.Number(value)
 	if name != conntrackBuckets || err != nil || n > math.MaxInt32 {
