@@ -98,6 +98,16 @@ func TestLawsKernel(t *testing.T) {
 	checkLaws(t, newKernel(t, links...), r, links, 80, randomStage)
 }
 
+// checkVirtualLaws checks the laws, and the return to former plans, in random stages on the kernel.
+func checkVirtualLaws(t *testing.T, r *rand.Rand, random func(*rand.Rand, []string) stage) {
+	links := []string{"eth0", "eth1", "eth2"}
+	k := newKernel(t, links...)
+	checkLaws(t, k, r, links, 60, random)
+	for range 20 {
+		checkReturn(t, k, r, links, random)
+	}
+}
+
 // TestVirtualLawsKernel checks the laws with created links on the kernel.
 func TestVirtualLawsKernel(t *testing.T) {
 	if !rtnltest.Isolate(t) {
@@ -105,12 +115,7 @@ func TestVirtualLawsKernel(t *testing.T) {
 	}
 	need(t, kindBond, kindVLAN, kindVRF, kindDummy, kindWireGuard)
 	r := rand.New(rand.NewPCG(7, 8))
-	links := []string{"eth0", "eth1", "eth2"}
-	k := newKernel(t, links...)
-	checkLaws(t, k, r, links, 60, randomVirtualStage)
-	for range 20 {
-		checkReturn(t, k, r, links, randomVirtualStage)
-	}
+	checkVirtualLaws(t, r, randomVirtualStage)
 }
 
 // TestBridgeLawsKernel checks the laws with bridges, rules and routes with several next hops on the
@@ -121,12 +126,7 @@ func TestBridgeLawsKernel(t *testing.T) {
 	}
 	need(t, kindBridge)
 	r := rand.New(rand.NewPCG(7, 9))
-	links := []string{"eth0", "eth1", "eth2"}
-	k := newKernel(t, links...)
-	checkLaws(t, k, r, links, 60, randomBridgeStage)
-	for range 20 {
-		checkReturn(t, k, r, links, randomBridgeStage)
-	}
+	checkVirtualLaws(t, r, randomBridgeStage)
 }
 
 // TestRefusedHardwareKernel checks the errors for settings that a driver lacks: the peer of a veth

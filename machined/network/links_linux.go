@@ -36,15 +36,30 @@ func nameOf[T comparable](names map[string]T, number T) string {
 	return ""
 }
 
+// listNames returns the names of all links, by index, without their other properties.
+func listNames(conn *rtnetlink.Conn) (map[int]string, error) {
+	links, err := conn.Link.List()
+	if err != nil {
+		return nil, fmt.Errorf("links: cannot list: %w", err)
+	}
+	names := make(map[int]string, len(links))
+	for _, l := range links {
+		if l.Attributes != nil {
+			names[int(l.Index)] = l.Attributes.Name
+		}
+	}
+	return names, nil
+}
+
 // linkIndex returns the index of a link.
 func (k *Kernel) linkIndex(name string) (int, error) {
-	links, err := k.readLinks()
+	names, err := listNames(k.route)
 	if err != nil {
 		return 0, err
 	}
-	for _, l := range links {
-		if l.Name == name {
-			return l.Index, nil
+	for index, n := range names {
+		if n == name {
+			return index, nil
 		}
 	}
 	return 0, fmt.Errorf("link %s does not exist: %w", name, unix.ENODEV)

@@ -38,15 +38,9 @@ func KernelRoutes() ([]KernelRoute, error) {
 		return nil, fmt.Errorf("network: cannot open rtnetlink: %w", err)
 	}
 	defer conn.Close() // there is no pending request
-	links, err := conn.Link.List()
+	names, err := listNames(conn)
 	if err != nil {
-		return nil, fmt.Errorf("links: cannot list: %w", err)
-	}
-	names := make(map[int]string, len(links))
-	for _, l := range links {
-		if l.Attributes != nil {
-			names[int(l.Index)] = l.Attributes.Name
-		}
+		return nil, err
 	}
 	all, err := dumpRoutes(conn)
 	if err != nil {
