@@ -2,6 +2,7 @@ package upgrade
 
 import (
 	"context"
+	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -9,6 +10,10 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 	"github.com/orlop-os/orlop/pkg/paths"
 )
+
+// finalizeTimeout bounds the command, which blocks upgrades. It exceeds all attempts of the command
+// (orchestrator/etcd/raise.go), each with bounded calls of etcd.
+const finalizeTimeout = 5 * time.Minute
 
 // Finalize raises the level of the cluster for a caller (docs/decisions/0096-two-phases.md), and
 // returns the level before and after. The cluster decides (orchestrator raise-level), and this
@@ -27,7 +32,9 @@ func (c *Controller) Finalize(ctx context.Context, by string) (from, to string, 
 		return "", "", status.Errorf(codes.FailedPrecondition, "finalize refused: %v (`orlopctl upgrade status --wait`)", err)
 	}
 	// The level may be stored although the caller has disconnected.
-	raised, err := nodespec.Run[nodespec.LevelRaised](context.WithoutCancel(ctx), c.deps.Node.Command, paths.UserAPI, "raise-level", nodespec.RaiseLevel{By: by})
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), finalizeTimeout)
+	defer cancel()
+	raised, err := nodespec.Run[nodespec.LevelRaised](ctx, c.deps.Node.Command, paths.UserAPI, "raise-level", nodespec.RaiseLevel{By: by})
 	if err != nil {
 		return "", "", status.Error(codes.FailedPrecondition, err.Error())
 	}
