@@ -88,6 +88,11 @@ func newFixture(t *testing.T, name string, cluster *fakeCluster) *fixture {
 		Stopping:  ctx,
 		Event:     func(kind, message string) { f.events = append(f.events, kind+": "+message) },
 	})
+	t.Cleanup(func() { // before the directory is removed: an upkeep may be writing the turn
+		stop()
+		f.mu.Lock()
+		defer f.mu.Unlock()
+	})
 	return f
 }
 
