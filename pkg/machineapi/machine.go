@@ -96,6 +96,9 @@ type OrlopMachineStatus struct {
 	// commits another release, or when its wanted release changes.
 	// +optional
 	Failed *FailedRelease `json:"failed,omitempty"`
+	// etcdLeader is true if the member of etcd on this machine is the leader.
+	// +optional
+	EtcdLeader bool `json:"etcdLeader,omitempty"`
 	// observedGeneration is the newest generation that the machine has seen.
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
