@@ -244,8 +244,8 @@ outdated: packages ## list pinned modules, components and Debian packages that a
 lock: ## take the newest packages of the image's Debian into imager's lock file
 	go run ./imager lock
 
-generate: ## regenerate pkg/api from its .proto
-	go generate ./pkg/api
+generate: ## regenerate pkg/api from its .proto, and the kinds of machines from their types
+	go generate ./pkg/api ./pkg/machineapi
 
 packages: ## install the Debian packages that building and testing need
 	@hack/packages imager/host-packages.txt

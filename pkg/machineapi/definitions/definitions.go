@@ -1,0 +1,37 @@
+// Package definitions has the definitions of the kinds that describe machines. controller-gen
+// writes the files from the types: `go generate ./pkg/machineapi`. The kinds of upstream have only
+// the version v1beta2.
+package definitions
+
+import (
+	"embed"
+	"fmt"
+	"io/fs"
+
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"sigs.k8s.io/yaml"
+)
+
+//go:embed *.yaml
+var files embed.FS
+
+// All returns the definitions, by the name of their files. An error is a broken build.
+func All() ([]*apiextensionsv1.CustomResourceDefinition, error) {
+	names, err := fs.Glob(files, "*.yaml")
+	if err != nil {
+		return nil, fmt.Errorf("definitions: %w", err)
+	}
+	var all []*apiextensionsv1.CustomResourceDefinition
+	for _, name := range names {
+		text, err := files.ReadFile(name)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", name, err)
+		}
+		d := &apiextensionsv1.CustomResourceDefinition{}
+		if err := yaml.UnmarshalStrict(text, d); err != nil {
+			return nil, fmt.Errorf("%s: %w", name, err)
+		}
+		all = append(all, d)
+	}
+	return all, nil
+}

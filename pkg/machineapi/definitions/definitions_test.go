@@ -1,0 +1,141 @@
+package definitions
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/cockroachdb/datadriven"
+	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	crdvalidation "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/validation"
+	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema"
+	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema/cel"
+	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema/pruning"
+	"k8s.io/apiextensions-apiserver/pkg/apiserver/validation"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	"sigs.k8s.io/yaml"
+)
+
+// definition is a parsed definition with its schema.
+type definition struct {
+	*apiextensionsv1.CustomResourceDefinition
+	structural *schema.Structural
+	props      *apiextensions.JSONSchemaProps
+}
+
+// definitions returns the definitions by kind. It fails if the API server would reject one.
+func definitions(t *testing.T) map[string]definition {
+	t.Helper()
+	all, err := All()
+	if err != nil {
+		t.Fatal(err)
+	}
+	parsed := map[string]definition{}
+	for _, d := range all {
+		apiextensionsv1.SetDefaults_CustomResourceDefinition(d)
+		apiextensionsv1.SetDefaults_CustomResourceDefinitionSpec(&d.Spec)
+		var internal apiextensions.CustomResourceDefinition
+		if err := apiextensionsv1.Convert_v1_CustomResourceDefinition_To_apiextensions_CustomResourceDefinition(d.DeepCopy(), &internal, nil); err != nil {
+			t.Fatal(err)
+		}
+		internal.Status.StoredVersions = []string{d.Spec.Versions[0].Name}
+		for _, err := range crdvalidation.ValidateCustomResourceDefinition(t.Context(), &internal) {
+			t.Errorf("%s: %v", d.Name, err)
+		}
+		props := &apiextensions.JSONSchemaProps{}
+		if err := apiextensionsv1.Convert_v1_JSONSchemaProps_To_apiextensions_JSONSchemaProps(d.Spec.Versions[0].Schema.OpenAPIV3Schema, props, nil); err != nil {
+			t.Fatal(err)
+		}
+		structural, err := schema.NewStructural(props)
+		if err != nil {
+			t.Fatal(err)
+		}
+		parsed[d.Spec.Names.Kind] = definition{d, structural, props}
+	}
+	return parsed
+}
+
+// TestDefinitions checks that the API server accepts every definition, and that each has a single
+// version with the subresource status and a text for `kubectl explain`.
+func TestDefinitions(t *testing.T) {
+	all := definitions(t)
+	for kind, d := range all {
+		if len(d.Spec.Versions) != 1 || d.Spec.Versions[0].Subresources == nil || d.Spec.Versions[0].Subresources.Status == nil {
+			t.Errorf("%s: want one version with the subresource status", kind)
+		}
+		if d.Spec.Versions[0].Schema.OpenAPIV3Schema.Description == "" {
+			t.Errorf("%s: has no description", kind)
+		}
+		if own := strings.HasPrefix(kind, "Orlop"); own && d.Labels["cluster.x-k8s.io/v1beta2"] != d.Spec.Versions[0].Name {
+			t.Errorf("%s: has no label of the contract v1beta2", kind)
+		}
+	}
+	for _, kind := range []string{"Cluster", "Machine", "OrlopCluster", "OrlopControlPlane", "OrlopMachine"} {
+		if _, there := all[kind]; !there {
+			t.Errorf("%s: has no definition", kind)
+		}
+	}
+	if len(all) != 5 {
+		t.Errorf("%d definitions, want 5", len(all))
+	}
+}
+
+// TestObjects validates the objects of testdata as the API server does. An object is the input of
+// `create`; `update` has the old and the new object, separated by "---". The output is the errors.
+func TestObjects(t *testing.T) {
+	all := definitions(t)
+	datadriven.Walk(t, "testdata", func(t *testing.T, path string) {
+		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
+			texts := strings.Split(d.Input, "\n---\n")
+			var objects []map[string]any
+			for _, text := range texts {
+				object := map[string]any{}
+				raw, err := yaml.YAMLToJSON([]byte(text))
+				if err != nil {
+					d.Fatalf(t, "%v", err)
+				}
+				if err := json.Unmarshal(raw, &object); err != nil {
+					d.Fatalf(t, "%v", err)
+				}
+				objects = append(objects, object)
+			}
+			now, old := objects[len(objects)-1], any(nil)
+			if d.Cmd == "update" {
+				old = objects[0]
+			}
+			of, there := all[fmt.Sprint(now["kind"])]
+			if !there {
+				d.Fatalf(t, "unknown kind %v", now["kind"])
+			}
+			return strings.Join(of.validate(t, now, old), "\n")
+		})
+	})
+}
+
+// validate returns the errors of an object, and its unknown fields.
+func (d definition) validate(t *testing.T, now map[string]any, old any) []string {
+	t.Helper()
+	schemaValidator, _, err := validation.NewSchemaValidator(d.props)
+	if err != nil {
+		t.Fatal(err)
+	}
+	errs := validation.ValidateCustomResource(nil, now, schemaValidator)
+	celErrs, _ := cel.NewValidator(d.structural, true, math.MaxInt64).Validate(context.Background(), nil, d.structural, now, old, math.MaxInt64)
+	var lines []string
+	for _, e := range slices.Concat(errs, celErrs) {
+		lines = append(lines, strings.TrimPrefix((&field.Error{Type: e.Type, Field: e.Field, BadValue: e.BadValue, Detail: e.Detail}).Error(), "<nil>"))
+	}
+	for _, unknown := range pruning.PruneWithOptions(now, d.structural, true, schema.UnknownFieldPathOptions{TrackUnknownFieldPaths: true}) {
+		lines = append(lines, "unknown field "+unknown)
+	}
+	slices.Sort(lines)
+	if len(lines) == 0 {
+		return []string{"valid"}
+	}
+	return lines
+}

@@ -1,0 +1,20 @@
+// Package machineapi has the types of the kinds that describe the machines of a cluster as objects
+// of Kubernetes: OrlopCluster and OrlopMachine, the infrastructure half of the v1beta2 contract of
+// Cluster API. Package controlplane has OrlopControlPlane. The kinds Cluster and Machine are
+// upstream's (sigs.k8s.io/cluster-api/api/core/v1beta2). Definitions returns the definitions of all
+// kinds; docs/decisions/0090-machine-objects.md has the reasons.
+//
+// The controllers write every specification except the fields of an operator, which the comments
+// name. A machine writes only the status of the OrlopMachine with its own name.
+//
+// The comments of the types are the texts of `kubectl explain`.
+//
+// +kubebuilder:object:generate=true
+// +groupName=infrastructure.cluster.x-k8s.io
+// +versionName=v1alpha1
+package machineapi
+
+//go:generate go tool -modfile=../../hack/tools/go.mod controller-gen object paths=./...
+//go:generate go tool -modfile=../../hack/tools/go.mod controller-gen crd paths=./... output:crd:dir=definitions
+//go:generate go tool -modfile=../../hack/tools/go.mod controller-gen crd paths=sigs.k8s.io/cluster-api/api/core/v1beta2 output:crd:dir=definitions
+//go:generate sh -c "cd definitions && rm -f cluster.x-k8s.io_clusterclasses.yaml cluster.x-k8s.io_machinedeployments.yaml cluster.x-k8s.io_machinedrainrules.yaml cluster.x-k8s.io_machinehealthchecks.yaml cluster.x-k8s.io_machinepools.yaml cluster.x-k8s.io_machinesets.yaml"

@@ -1,0 +1,168 @@
+package machineapi
+
+import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+// An OrlopMachine describes a machine of the cluster. It has the name of the machine, of its Node
+// and of its Machine. The system creates the object; an operator changes release.
+//
+// +kubebuilder:object:root=true
+// +kubebuilder:resource:path=orlopmachines,shortName=om,scope=Namespaced,categories=cluster-api
+// +kubebuilder:metadata:labels="cluster.x-k8s.io/v1beta2=v1alpha1"
+// +kubebuilder:subresource:status
+// +kubebuilder:printcolumn:name="Role",type=string,JSONPath=".spec.role"
+// +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
+// +kubebuilder:printcolumn:name="Version",type=string,JSONPath=".status.release.version",description="Version of Orlop OS"
+// +kubebuilder:printcolumn:name="Kubernetes",type=string,JSONPath=".status.release.kubernetes"
+// +kubebuilder:printcolumn:name="Permitted",type=string,JSONPath=".spec.permit.release.version",description="Version that the machine may install now"
+// +kubebuilder:printcolumn:name="Updating",type=string,JSONPath=`.status.conditions[?(@.type=="Updating")].reason`
+// +kubebuilder:printcolumn:name="Failed",type=string,JSONPath=".status.failed.release.version",description="Version that the machine rolled back"
+// +kubebuilder:printcolumn:name="Provider-ID",type=string,JSONPath=".spec.providerID",priority=1
+// +kubebuilder:printcolumn:name="Age",type=date,JSONPath=".metadata.creationTimestamp"
+// +kubebuilder:validation:XValidation:rule="self.metadata.name.size() <= 63",message="the name of a machine has at most 63 characters"
+type OrlopMachine struct {
+	metav1.TypeMeta `json:",inline"`
+	// +optional
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+	// spec is the desired state.
+	Spec OrlopMachineSpec `json:"spec"`
+	// status is the observed state. The machine writes it.
+	// +optional
+	Status OrlopMachineStatus `json:"status,omitempty"`
+}
+
+// OrlopMachineSpec is the desired state of a machine.
+type OrlopMachineSpec struct {
+	// providerID identifies the machine: orlop:///<cluster>/<machine>. It cannot be changed.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=512
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="cannot be changed"
+	ProviderID string `json:"providerID"`
+	// role is the role of the machine in the cluster.
+	// +kubebuilder:validation:Enum=controlplane;worker
+	Role string `json:"role"`
+	// release is the release that an operator wants on this machine. It takes precedence over
+	// Machine.spec.version. Without both, the machine keeps the release that it runs.
+	// +optional
+	Release *ReleaseReference `json:"release,omitempty"`
+	// permit is the decision of the rollout. The controllers write it; a machine installs a release
+	// only if its permit names the release and has not expired.
+	// +optional
+	Permit *Permit `json:"permit,omitempty"`
+}
+
+// A ReleaseReference names a release.
+type ReleaseReference struct {
+	// version is the version of Orlop OS, for example 1.2.0.
+	// +kubebuilder:validation:MaxLength=64
+	// +kubebuilder:validation:Pattern=`^[0-9]+\.[0-9]+\.[0-9]+(-[0-9A-Za-z.-]+)?$`
+	Version string `json:"version"`
+	// image is the OCI reference of the signed bundle, with its digest. Without it, the machine
+	// fetches the release from a machine that runs it.
+	// +optional
+	// +kubebuilder:validation:MaxLength=512
+	// +kubebuilder:validation:Pattern=`^[^@[:space:]]+@sha256:[0-9a-f]{64}$`
+	Image string `json:"image,omitempty"`
+}
+
+// A Permit lets a machine install a release.
+type Permit struct {
+	// release is the release that the machine may install now.
+	Release ReleaseReference `json:"release"`
+	// peers are addresses of machines that run the release, for a fetch without a registry.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=8
+	// +kubebuilder:validation:items:MaxLength=64
+	Peers []string `json:"peers,omitempty"`
+	// expires is the end of the permit. The controllers extend it while the machine updates. An
+	// update that has started continues after the end.
+	Expires metav1.Time `json:"expires"`
+}
+
+// OrlopMachineStatus is the observed state of a machine.
+type OrlopMachineStatus struct {
+	// initialization is the part of the contract of Cluster API.
+	// +optional
+	Initialization *Initialization `json:"initialization,omitempty"`
+	// addresses are the addresses of the machine.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=64
+	Addresses []Address `json:"addresses,omitempty"`
+	// release is the release that runs.
+	// +optional
+	Release *RunningRelease `json:"release,omitempty"`
+	// failed is the last release that did not become healthy. The machine removes the field when it
+	// commits another release, or when its wanted release changes.
+	// +optional
+	Failed *FailedRelease `json:"failed,omitempty"`
+	// etcdLeader is true if the member of etcd on this machine is the leader.
+	// +optional
+	EtcdLeader bool `json:"etcdLeader,omitempty"`
+	// observedGeneration is the newest generation that the machine has seen.
+	// +optional
+	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
+	// conditions are Ready, UpToDate, Updating and RolledBack.
+	// +optional
+	// +listType=map
+	// +listMapKey=type
+	// +kubebuilder:validation:MaxItems=32
+	Conditions []metav1.Condition `json:"conditions,omitempty"`
+}
+
+// An Address is an address of a machine.
+type Address struct {
+	// type is Hostname, InternalIP, ExternalIP, InternalDNS or ExternalDNS.
+	// +kubebuilder:validation:Enum=Hostname;ExternalIP;InternalIP;ExternalDNS;InternalDNS
+	Type string `json:"type"`
+	// address is the address.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=256
+	Address string `json:"address"`
+}
+
+// RunningRelease is the release that a machine runs.
+type RunningRelease struct {
+	// version is the version of Orlop OS.
+	// +kubebuilder:validation:MaxLength=64
+	Version string `json:"version"`
+	// kubernetes is the version of Kubernetes.
+	// +optional
+	// +kubebuilder:validation:MaxLength=64
+	Kubernetes string `json:"kubernetes,omitempty"`
+	// digest is the SHA-256 digest of the root partition: it distinguishes two builds of a version.
+	// +optional
+	// +kubebuilder:validation:MaxLength=128
+	Digest string `json:"digest,omitempty"`
+	// onTrial is true from the first boot of the release until its commit.
+	// +optional
+	OnTrial bool `json:"onTrial,omitempty"`
+	// since is the time of the commit.
+	// +optional
+	Since *metav1.Time `json:"since,omitempty"`
+}
+
+// FailedRelease is a release that a machine has rolled back.
+type FailedRelease struct {
+	// release is the release.
+	Release ReleaseReference `json:"release"`
+	// reason is why the machine rolled the release back.
+	// +kubebuilder:validation:MaxLength=1024
+	Reason string `json:"reason"`
+	// log are the last lines of the log of the release.
+	// +optional
+	// +kubebuilder:validation:MaxLength=1024
+	Log string `json:"log,omitempty"`
+	// time is the time of the rollback.
+	// +optional
+	Time *metav1.Time `json:"time,omitempty"`
+}
+
+// OrlopMachineList is a list of OrlopMachine objects.
+//
+// +kubebuilder:object:root=true
+type OrlopMachineList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata,omitempty"`
+	Items           []OrlopMachine `json:"items"`
+}
