@@ -48,6 +48,7 @@ type Authorities struct {
 	RevokedSet     []byte // JSON, a trust.RevokedSet
 	Addons         []byte // JSON, a list of nodespec.Addon
 	NodeLabels     []byte // JSON, a nodespec.NodeLabels
+	MachineObjects []byte // JSON, a nodespec.MachineObjects
 	Issued         nodespec.IssuedCerts
 }
 
@@ -173,6 +174,7 @@ func (w *Want) node(node nodespec.Spec, a Authorities) {
 	p.addDir()
 	p.addFile(nodespec.CA, a.Kubernetes.Bundle())
 	p.addFile(nodespec.NodeLabelsFile, a.NodeLabels)
+	p.addFile(nodespec.MachineObjectsFile, a.MachineObjects)
 	p.addFile(nodespec.Revoked, a.RevokedSet)
 	for _, l := range nodespec.NodeLeaves(node.Node.Name, node.Node.IPs) {
 		if given := a.Issued[l.Cert]; given != nil {
@@ -196,6 +198,7 @@ func (w *Want) api(node nodespec.Spec, a Authorities, endpoint string) {
 	p.addFile(nodespec.ServiceAccountPub, a.ServiceAccountPub)
 	p.addFile(nodespec.Encryption, encryption(a.EncryptionKeys))
 	p.addFile(nodespec.Revoked, a.RevokedSet)
+	p.addFile(nodespec.MachineObjectsFile, a.MachineObjects)
 	for _, f := range a.Access.Files(p.dir) {
 		p.addFile(f.Name, f.Content)
 	}
@@ -230,6 +233,7 @@ func (w *Want) controllers(node nodespec.Spec, a Authorities) {
 	p.addFile(nodespec.FrontProxyCA, a.FrontProxy.Bundle())
 	p.addFile(nodespec.ServiceAccountKey, a.ServiceAccountKey)
 	p.addFile(nodespec.Addons, a.Addons)
+	p.addFile(nodespec.MachineObjectsFile, a.MachineObjects)
 	p.addLeaf(nodespec.ControllersCert, nodespec.ControllersKey, a.Kubernetes.CA, client("system:kube-controller-manager"))
 	p.addLeaf(nodespec.SchedulerCert, nodespec.SchedulerKey, a.Kubernetes.CA, client("system:kube-scheduler"))
 	serving := pki.Spec{CN: "controllers", Usage: pki.Server, DNS: []string{"localhost"}, IPs: []netip.Addr{netip.MustParseAddr("127.0.0.1")}}

@@ -197,5 +197,6 @@ func workerDocuments(c *config.Config, name string) *config.Config {
 	out.Cluster.Spec.JoinRequests = c.Cluster.Spec.JoinRequests
 	out.Cluster.Spec.PodCertificates = c.Cluster.Spec.PodCertificates
 	out.Cluster.Spec.Kubernetes.MaxPods = c.Cluster.Spec.Kubernetes.MaxPods
+	out.Cluster.Spec.Kubernetes.MachineObjects = c.Cluster.Spec.Kubernetes.MachineObjects
 	return out
 }

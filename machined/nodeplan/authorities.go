@@ -22,6 +22,10 @@ func authorities(c *config.Config, f Facts) (a credentials.Authorities, err erro
 	if err != nil {
 		return a, fmt.Errorf("Machine.spec.node: cannot describe: %w", err)
 	}
+	objects, err := json.Marshal(nodespec.MachineObjects{Enabled: c.Cluster.Spec.Kubernetes.MachineObjects.Enabled})
+	if err != nil {
+		return a, fmt.Errorf("Cluster.spec.kubernetes.machineObjects: cannot describe: %w", err)
+	}
 	revoked, err := revokedSet(f.Trust)
 	if err != nil {
 		return a, err
@@ -30,13 +34,13 @@ func authorities(c *config.Config, f Facts) (a credentials.Authorities, err erro
 		own := c.Cluster.Spec.PKI
 		return credentials.Authorities{
 			Kubernetes: credentials.Authority{CA: &pki.CA{Cert: own.Kubernetes.Cert.X509()}, Accepted: config.X509s(own.Accepted.Kubernetes)},
-			NodeLabels: labels, RevokedSet: revoked, Issued: f.Member.Node,
+			NodeLabels: labels, MachineObjects: objects, RevokedSet: revoked, Issued: f.Member.Node,
 		}, nil
 	}
 	if a, err = CAs(c.Cluster); err != nil {
 		return a, err
 	}
-	a.NodeLabels, a.RevokedSet = labels, revoked
+	a.NodeLabels, a.MachineObjects, a.RevokedSet = labels, objects, revoked
 	if a.Addons, err = json.Marshal(addons(c.Addons, f.Artifacts)); err != nil {
 		return a, fmt.Errorf("add-ons: cannot describe: %w", err)
 	}

@@ -1,7 +1,6 @@
 package nodelabels
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -27,12 +26,10 @@ import (
 // NodeName is the name of the component on each node.
 const NodeName = "node-labels"
 
-// reloadInterval is the interval of checks of the file with labels and taints; retryInterval is the
-// delay after a failure; timeout bounds a request.
+// retryInterval is the delay after a failure; timeout bounds a request.
 const (
-	reloadInterval = time.Second
-	retryInterval  = 2 * time.Second
-	timeout        = 10 * time.Second
+	retryInterval = 2 * time.Second
+	timeout       = 10 * time.Second
 )
 
 // NodeComponent describes the component on each node, without its Run function.
@@ -84,7 +81,7 @@ type node struct {
 func (n *node) run(ctx context.Context, tell func(detail string)) error {
 	factory := informers.NewSharedInformerFactoryWithOptions(n.api, 0, informers.WithTransform(trim), component.Only(metav1.ObjectNameField, n.name))
 	n.nodes = factory.Core().V1().Nodes().Informer()
-	go watchFile(ctx, filepath.Join(n.dirs.Node, nodespec.NodeLabelsFile), n.changed.Wake)
+	go component.WatchFile(ctx, filepath.Join(n.dirs.Node, nodespec.NodeLabelsFile), n.changed.Wake)
 	return component.Reconciler{
 		Changed: n.changed, Unsynced: true, RetryInterval: retryInterval, Pass: n.pass, Report: tell,
 		Factories: []component.Factory{factory}, Watched: []component.Watched{{Informer: n.nodes, IgnoreDeletes: true}},
@@ -126,21 +123,4 @@ func write(ctx context.Context, api kubernetes.Interface, n *corev1.Node, c chan
 		return nil
 	}
 	return fmt.Errorf("Node %s: labels and taints of the configuration cannot be set: %w", n.Name, err)
-}
-
-// watchFile calls change whenever the content of a file changes, until ctx is done.
-func watchFile(ctx context.Context, file string, change func()) {
-	tick := time.NewTicker(reloadInterval)
-	defer tick.Stop()
-	for last := []byte(nil); ; {
-		if content, err := os.ReadFile(file); err == nil && !bytes.Equal(content, last) {
-			last = content
-			change()
-		}
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			return
-		}
-	}
 }

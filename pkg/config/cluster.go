@@ -139,8 +139,8 @@ func (c CertKey) PEM() (cert, key []byte) { return []byte(c.Cert.PEM()), []byte(
 // Kubernetes configures the components of Kubernetes.
 //
 // Package nodespec gives it to the processes of Kubernetes as JSON, without the fields that
-// machined translates: the taint of the node, and the documents of authenticators and authorizers,
-// which contain secrets.
+// machined translates: the taint of the node, the documents of authenticators and authorizers,
+// which contain secrets, and the objects of machines.
 type Kubernetes struct {
 	AllowSchedulingOnControlPlane bool           `yaml:"allowSchedulingOnControlPlane" json:"-"`
 	MaxPods                       int            `yaml:"maxPods" limits:"1 to 253, the addresses of the machine's /24"`
@@ -152,6 +152,14 @@ type Kubernetes struct {
 	Audit                         Audit          `yaml:"audit"`
 	Authentication                Authentication `yaml:"authentication" json:"-"`
 	Authorization                 Authorization  `yaml:"authorization" json:"-"`
+	MachineObjects                MachineObjects `yaml:"machineObjects" json:"-"`
+}
+
+// MachineObjects configures objects of Kubernetes that describe the machines of the cluster, with
+// the kinds of Cluster API. The processes of Kubernetes read it from a file of its own, because a
+// change restarts none of them.
+type MachineObjects struct {
+	Enabled bool `yaml:"enabled"`
 }
 
 // APIServer configures the API server.

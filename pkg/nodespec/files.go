@@ -65,6 +65,9 @@ const (
 	NodeAgentCert  = "node-agent.crt"
 	NodeAgentKey   = "node-agent.key"
 	NodeLabelsFile = "node-labels.json" // NodeLabels
+
+	// MachineObjectsFile is in each of the three directories; a MachineObjects.
+	MachineObjectsFile = "machine-objects.json"
 )
 
 // MetricsUser reads the resource usage of nodes and pods from kubelets, and serves it as

@@ -1,0 +1,8 @@
+package nodespec
+
+// MachineObjects says whether objects of Kubernetes describe the machines of the cluster
+// (docs/decisions/0090-machine-objects.md). It is in the file MachineObjectsFile, beside the Spec,
+// because it may change while the components run.
+type MachineObjects struct {
+	Enabled bool `json:"enabled"`
+}
