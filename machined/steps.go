@@ -287,9 +287,12 @@ func stepAPI(ctx context.Context, m *machine) error {
 		m.reports.events.LogConsole(err.Error() + "; mutating calls are refused until it can be written")
 	}
 	server := newAPI(m).NewServer(machinedapi.Interceptor{AuditLog: m.reports.auditLog, Audited: apid.Mutates(), RejectUnclaimed: m.pairing.RejectUnclaimed})
-	listener, err := machinedapi.Listen(paths.MachinedSocket)
+	listener, err := machinedapi.Listen(paths.MachinedSocket, paths.UserApid)
 	if err != nil {
 		return err
+	}
+	if err := serveObject(m); err != nil {
+		m.reports.events.LogConsole(err.Error())
 	}
 	go func() {
 		if err := panics.Do("the local API", func() error { return server.Serve(listener) }); err != nil {
@@ -303,6 +306,22 @@ func stepAPI(ctx context.Context, m *machine) error {
 		m.reports.events.LogConsole(err.Error())
 	}
 	return m.processes.services.Set([]supervise.Service{nodeplan.Apid()})
+}
+
+// serveObject serves the machine's own object of Kubernetes. A failure changes nothing for the
+// clients of apid.
+func serveObject(m *machine) error {
+	listener, err := machinedapi.Listen(paths.ObjectSocket, 0)
+	if err != nil {
+		return err
+	}
+	server := machinedapi.NewObjectServer(objectDeps(m), machinedapi.Interceptor{AuditLog: m.reports.auditLog, RejectUnclaimed: m.pairing.RejectUnclaimed})
+	go func() {
+		if err := panics.Do("the socket for the machine object", func() error { return server.Serve(listener) }); err != nil {
+			m.reports.events.LogConsole(fmt.Sprintf("api: the socket for the machine object failed: %v; reboot the machine", err))
+		}
+	}()
+	return nil
 }
 
 // auditDirs returns the directories of the audit log: on STATE, or in memory without STATE.

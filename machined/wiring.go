@@ -26,6 +26,7 @@ import (
 	"github.com/orlop-os/orlop/machined/pods"
 	"github.com/orlop-os/orlop/machined/power"
 	"github.com/orlop-os/orlop/machined/seed"
+	"github.com/orlop-os/orlop/machined/upgrade"
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/buildinfo"
 	"github.com/orlop-os/orlop/pkg/cell"
@@ -186,6 +187,24 @@ func newAPI(m *machine) *machinedapi.API {
 		Etcd:            m.etcd,
 		Event:           m.reports.events.Add,
 	})
+}
+
+// objectDeps are the dependencies of the service for the machine's own object.
+func objectDeps(m *machine) machinedapi.ObjectDeps {
+	return machinedapi.ObjectDeps{
+		Enabled: func() bool {
+			now := m.config.active.Current().Config
+			return now != nil && now.Cluster != nil && now.Cluster.Spec.Kubernetes.MachineObjects.Enabled
+		},
+		Release: func() buildinfo.Release { return m.system.release },
+		Upgrade: cell.Map(m.upgrade.Controller.State(), m.upgrade.Controller.Status),
+		WatchHealth: func(ctx context.Context, each func(*api.HealthResponse) (more bool, err error)) error {
+			return reportHealth(ctx, m, each)
+		},
+		ChangeRelease: func(ctx context.Context, r *api.ChangeReleaseRequest, by string) error {
+			return m.upgrade.ChangeRelease(ctx, upgrade.Release{Version: r.Version, Image: r.Image, Peers: r.Peers}, by)
+		},
+	}
 }
 
 // newPower makes the controller of the shutdown. Its functions use packages that are made later.

@@ -11,6 +11,7 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
 	"github.com/orlop-os/orlop/pkg/api"
@@ -19,7 +20,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/panics"
 )
 
-// Interceptor wraps every call from apid: it records the call (AuditLog), and limits a panic to the
+// Interceptor wraps every call of a local client, such as apid: it records the call (AuditLog), and limits a panic to the
 // call.
 type Interceptor struct {
 	AuditLog *AuditLog
@@ -27,6 +28,8 @@ type Interceptor struct {
 	Audited func(method string) bool
 	// RejectUnclaimed rejects a call that an unclaimed machine does not admit.
 	RejectUnclaimed func(method string) error
+	// caller is the caller of all calls; nil: the metadata of a call name it.
+	caller *callerid.Caller
 }
 
 // Unary wraps a call with one request and one answer.
@@ -53,6 +56,9 @@ func (g Interceptor) Stream(srv any, stream grpc.ServerStream, info *grpc.Stream
 func (g Interceptor) handle(ctx context.Context, method string, call func(context.Context, *recordedCall) error) error {
 	if err := g.RejectUnclaimed(method); err != nil {
 		return err
+	}
+	if g.caller != nil {
+		ctx = metadata.NewIncomingContext(ctx, g.caller.Metadata())
 	}
 	if !g.Audited(method) {
 		return plainStatus(panicError(call(ctx, nil)))

@@ -9,12 +9,10 @@ import (
 	"path/filepath"
 
 	"google.golang.org/grpc"
-
-	"github.com/orlop-os/orlop/pkg/paths"
 )
 
-// Listen creates the Unix socket to which only root and apid's group can connect.
-func Listen(path string) (net.Listener, error) {
+// Listen creates a Unix socket to which only root and a group can connect; group 0: only root.
+func Listen(path string, group int) (net.Listener, error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return nil, fmt.Errorf("api: cannot create directory: %w", err)
 	}
@@ -25,9 +23,13 @@ func Listen(path string) (net.Listener, error) {
 	if err != nil {
 		return nil, fmt.Errorf("api: cannot listen: %w", err)
 	}
-	if err := errors.Join(os.Chown(path, 0, paths.UserApid), os.Chmod(path, 0o660)); err != nil {
+	mode := os.FileMode(0o660)
+	if group == 0 {
+		mode = 0o600
+	}
+	if err := errors.Join(os.Chown(path, 0, group), os.Chmod(path, mode)); err != nil {
 		l.Close()
-		return nil, fmt.Errorf("api: cannot give the socket to apid: %w", err)
+		return nil, fmt.Errorf("api: cannot give the socket to its group: %w", err)
 	}
 	return l, nil
 }
@@ -46,9 +48,14 @@ const (
 
 // NewServer returns the server of the local API. It serves the services on a socket of Listen.
 func (a *API) NewServer(g Interceptor) *grpc.Server {
-	s := grpc.NewServer(grpc.MaxRecvMsgSize(maxMessage), grpc.MaxConcurrentStreams(maxStreams),
-		grpc.StaticStreamWindowSize(streamWindow), grpc.StaticConnWindowSize(connWindow),
-		grpc.UnaryInterceptor(g.Unary), grpc.StreamInterceptor(g.Stream))
+	s := newServer(g)
 	a.Register(s)
 	return s
+}
+
+// newServer returns a server without services.
+func newServer(g Interceptor) *grpc.Server {
+	return grpc.NewServer(grpc.MaxRecvMsgSize(maxMessage), grpc.MaxConcurrentStreams(maxStreams),
+		grpc.StaticStreamWindowSize(streamWindow), grpc.StaticConnWindowSize(connWindow),
+		grpc.UnaryInterceptor(g.Unary), grpc.StreamInterceptor(g.Stream))
 }

@@ -51,25 +51,33 @@ func (r *Receiver) Fetch(ctx context.Context, request *api.FetchBundleRequest, b
 	if err != nil {
 		return nil, status.Error(codes.FailedPrecondition, err.Error())
 	}
+	if err := r.start(ctx, i, f, r.ask(request.Force, by)); err != nil {
+		return nil, err
+	}
+	return r.started(), nil
+}
+
+// start fetches and installs a bundle that was found, and returns when the upgrade has started.
+func (r *Receiver) start(ctx context.Context, i Installer, f bundleSource, q *question) error {
 	if !r.writeMu.TryLock() {
-		return nil, errBusy
+		return errBusy
 	}
 	b, err := r.beginUpload(f.SHA256(), f.Size())
 	if err != nil {
 		r.writeMu.Unlock()
-		return nil, status.Error(codes.FailedPrecondition, err.Error())
+		return status.Error(codes.FailedPrecondition, err.Error())
 	}
 	started := make(chan error, 2) // nil once the upgrade has started, then its error
-	go r.fetch(i, f, b, r.ask(request.Force, by), started)
+	go r.fetch(i, f, b, q, started)
 	select {
 	case err := <-started:
 		if err != nil {
-			return nil, status.Error(codes.FailedPrecondition, err.Error())
+			return status.Error(codes.FailedPrecondition, err.Error())
 		}
 	case <-ctx.Done():
-		return nil, status.FromContextError(ctx.Err()).Err()
+		return status.FromContextError(ctx.Err()).Err()
 	}
-	return r.started(), nil
+	return nil
 }
 
 // fetch receives the missing bytes of a bundle and installs it.

@@ -33,8 +33,8 @@ type peer struct {
 }
 
 // findPeer requests the description of a peer's bundle.
-func (r *Receiver) findPeer(ctx context.Context, address string) (bundleSource, error) {
-	var p peer
+func (r *Receiver) findPeer(ctx context.Context, address string) (*peer, error) {
+	p := new(peer)
 	var err error
 	if p.endpoint, err = r.deps.PeerEndpoint(address); err != nil {
 		return nil, fmt.Errorf("upgrade refused: %w; or upload the bundle", err)
@@ -52,21 +52,21 @@ func (r *Receiver) findPeer(ctx context.Context, address string) (bundleSource, 
 	return p, nil
 }
 
-func (p peer) SHA256() string { return p.bundle.Sha256 }
+func (p *peer) SHA256() string { return p.bundle.Sha256 }
 
-func (p peer) Size() int64 { return p.bundle.Size }
+func (p *peer) Size() int64 { return p.bundle.Size }
 
-func (p peer) Reader(ctx context.Context, at int64) io.Reader {
+func (p *peer) Reader(ctx context.Context, at int64) io.Reader {
 	return transfer.ResumingReader(at, p.bundle.Size, func(at int64) (io.ReadCloser, error) { return p.open(ctx, at) })
 }
 
 // failed names the peer that sent an error.
-func (p peer) failed(err error) error {
+func (p *peer) failed(err error) error {
 	return fmt.Errorf("machine %s: %s", p.endpoint.Address, status.Convert(err).Message())
 }
 
 // open connects to the peer and downloads its bundle from an offset.
-func (p peer) open(ctx context.Context, at int64) (io.ReadCloser, error) {
+func (p *peer) open(ctx context.Context, at int64) (io.ReadCloser, error) {
 	dialing, cancel := context.WithTimeout(ctx, dialTimeout)
 	defer cancel()
 	c, err := client.Dial(dialing, p.endpoint)

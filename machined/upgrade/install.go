@@ -38,8 +38,10 @@ type Installer struct {
 	Running string // the running version
 	Profile string // the profile of the running image
 	Trust   bundle.Trust
-	Slot    Slot
-	ESP     *esp.Partition
+	// Only is the only version that is accepted; empty: any version.
+	Only string
+	Slot Slot
+	ESP  *esp.Partition
 	// TakeSavepoint takes the savepoint of the cluster's data for the running version, before any
 	// other operation; nil: no savepoint.
 	TakeSavepoint func(context.Context) error
@@ -70,6 +72,9 @@ func (i Installer) Check(head io.Reader) (bundle.Statement, error) {
 		return bundle.Statement{}, Refusal{err}
 	}
 	s := r.Statement
+	if i.Only != "" && s.Version != i.Only {
+		return s, Refusal{fmt.Errorf("the bundle contains version %s, and version %s is wanted", s.Version, i.Only)}
+	}
 	if _, err := verity.Parse(s.Root); err != nil {
 		return s, Refusal{fmt.Errorf("bundle: %w", err)}
 	}

@@ -14,6 +14,11 @@ import (
 // Rollback returns to the other version for a caller. It returns that version, and the machine
 // reboots. force overrides a refusal by the cluster.
 func (c *Controller) Rollback(ctx context.Context, force bool, by string) (version string, err error) {
+	return c.rollback(ctx, "", force, by)
+}
+
+// rollback is Rollback to a version; empty: the other version, whichever it is.
+func (c *Controller) rollback(ctx context.Context, to string, force bool, by string) (version string, err error) {
 	entries, err := c.esp.Entries()
 	if errors.Is(err, ErrNoSlots) {
 		return "", status.Errorf(codes.FailedPrecondition, "rollback: %v", err)
@@ -33,6 +38,9 @@ func (c *Controller) Rollback(ctx context.Context, force bool, by string) (versi
 	next, _, err := slot.Step(c.deps.version(), c.Record(), event)
 	if err != nil { // before any pod is evicted
 		return "", status.Errorf(codes.FailedPrecondition, "rollback: %v", err)
+	}
+	if to != "" && next.From != to {
+		return "", status.Errorf(codes.FailedPrecondition, "rollback refused: version %s is wanted, and the other slot has version %s; a version that is older than the running version and not in the other slot needs a new installation", to, next.From)
 	}
 	where, err := c.deps.Disk.Slots()
 	if err != nil {

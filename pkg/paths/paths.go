@@ -129,6 +129,9 @@ const (
 	Run = "/run/orlop"
 	// MachinedSocket is machined's gRPC socket; its owner is root:apid, mode 0660.
 	MachinedSocket = Run + "/machined.sock"
+	// ObjectSocket is machined's gRPC socket for the machine's own object of Kubernetes; only root
+	// has access.
+	ObjectSocket = Run + "/machine-object.sock"
 	// System holds the parts of the system that an installation writes to a disk, on a machine that
 	// runs from memory (package bootenv). It is read-only, and occupies memory only once. It is
 	// missing on an installed machine.

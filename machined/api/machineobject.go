@@ -1,0 +1,137 @@
+package api
+
+import (
+	"context"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/orlop-os/orlop/pkg/api"
+	"github.com/orlop-os/orlop/pkg/buildinfo"
+	"github.com/orlop-os/orlop/pkg/callerid"
+	"github.com/orlop-os/orlop/pkg/cell"
+	"github.com/orlop-os/orlop/pkg/panics"
+	"github.com/orlop-os/orlop/pkg/pki"
+)
+
+// ObjectAuthor is the subject of the calls of the machine's own object in the audit log, and their
+// author in the events and in the turn of the control plane.
+const ObjectAuthor = "machine object"
+
+// ObjectDeps are the dependencies of service MachineObject.
+type ObjectDeps struct {
+	// Enabled reports whether the configuration enables the objects of machines.
+	Enabled func() bool
+	// Release returns the build information of the running image.
+	Release func() buildinfo.Release
+	// Upgrade is the state of the last upgrade.
+	Upgrade cell.View[*api.UpgradeStatus]
+	// WatchHealth passes the health to each, now and after each change, while each wants more.
+	WatchHealth func(ctx context.Context, each func(*api.HealthResponse) (more bool, err error)) error
+	// ChangeRelease starts another version (package upgrade of machined). The errors are gRPC
+	// statuses.
+	ChangeRelease func(ctx context.Context, r *api.ChangeReleaseRequest, by string) error
+}
+
+// objectService serves the machine's own object of Kubernetes. Its callers are processes of root on
+// this machine: the socket admits no others.
+type objectService struct {
+	api.UnimplementedMachineObjectServer
+	deps ObjectDeps
+}
+
+// NewObjectServer returns the server of MachineObject, and of no other service. Each call has the
+// author ObjectAuthor, whatever its metadata claims.
+func NewObjectServer(d ObjectDeps, g Interceptor) *grpc.Server {
+	g.Audited = func(method string) bool { return method == api.MachineObject_ChangeRelease_FullMethodName }
+	g.caller = &callerid.Caller{Subject: ObjectAuthor, Role: pki.RoleAdmin[len(pki.RolePrefix):]}
+	s := newServer(g)
+	api.RegisterMachineObjectServer(s, objectService{deps: d})
+	return s
+}
+
+// checkEnabled rejects a call if the configuration does not enable the objects of machines.
+func (s objectService) checkEnabled() error {
+	if !s.deps.Enabled() {
+		return status.Error(codes.FailedPrecondition, "the configuration of this machine does not enable Cluster.spec.kubernetes.machineObjects")
+	}
+	return nil
+}
+
+// ChangeRelease implements api.MachineObjectServer.
+func (s objectService) ChangeRelease(ctx context.Context, r *api.ChangeReleaseRequest) (*api.ChangeReleaseResponse, error) {
+	if err := s.checkEnabled(); err != nil {
+		return nil, err
+	}
+	if r.Version == "" {
+		return nil, status.Error(codes.InvalidArgument, "the request names no version")
+	}
+	if err := s.deps.ChangeRelease(ctx, r, caller(ctx)); err != nil {
+		return nil, err
+	}
+	return &api.ChangeReleaseResponse{}, nil
+}
+
+// Watch implements api.MachineObjectServer.
+func (s objectService) Watch(_ *api.WatchObjectRequest, stream grpc.ServerStreamingServer[api.ObjectState]) error {
+	if err := s.checkEnabled(); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancelCause(stream.Context())
+	defer cancel(nil)
+	problem := cell.New[*string](nil) // nil: not known yet
+	go func() {
+		cancel(panics.Do("health for the machine object", func() error { return s.deps.WatchHealth(ctx, setProblem(problem)) }))
+	}()
+	health, upgrade := problem.Watch(), s.deps.Upgrade.Watch()
+	for last := (*api.ObjectState)(nil); ; {
+		first, now := health.Current(), upgrade.Current()
+		if state := s.state(now, first); first != nil && !proto.Equal(state, last) {
+			if err := stream.Send(state); err != nil {
+				return err
+			}
+			last = state
+		}
+		select {
+		case <-health.Changed():
+		case <-upgrade.Changed():
+		case <-ctx.Done():
+			return endOfStream(context.Cause(ctx))
+		}
+	}
+}
+
+// state returns the state of the machine. It has no progress in bytes, so a transfer does not change
+// it every second.
+func (s objectService) state(upgrade *api.UpgradeStatus, problem *string) *api.ObjectState {
+	r := s.deps.Release()
+	out := &api.ObjectState{Version: r.Version, Kubernetes: r.Kubernetes}
+	if out.Upgrade, _ = proto.Clone(upgrade).(*api.UpgradeStatus); out.Upgrade != nil {
+		out.Upgrade.Done, out.Upgrade.Total = 0, 0
+	}
+	if problem != nil {
+		out.Problem = *problem
+	}
+	return out
+}
+
+// setProblem returns a function that stores the first problem of the health in a cell.
+func setProblem(problem *cell.Cell[*string]) func(*api.HealthResponse) (more bool, err error) {
+	return func(h *api.HealthResponse) (more bool, err error) {
+		now := firstProblem(h)
+		problem.Set(&now)
+		return true, nil
+	}
+}
+
+// firstProblem returns the first failed check of the health; empty if all have passed.
+func firstProblem(h *api.HealthResponse) string {
+	for _, c := range h.Checks {
+		if !c.Ok {
+			return c.Name + ": " + c.Detail
+		}
+	}
+	return ""
+}
