@@ -138,7 +138,14 @@ func Run(ctx context.Context, env component.Env, serving func(context.Context) e
 	}
 	found.of("snapshots")("")
 	go maintain(ctx, config, slices.Concat(services, others, late), found)
-	return <-marked
+	machines := make(chan error, 1)
+	go func() { machines <- maintainMachines(ctx, env, config, client, found) }()
+	select {
+	case err := <-marked:
+		return err
+	case err := <-machines:
+		return errors.Join(err, <-marked)
+	}
 }
 
 // maintain restores the objects until ctx is done.

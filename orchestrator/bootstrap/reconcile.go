@@ -65,10 +65,13 @@ var (
 	snapshotsResource   = schema.GroupVersionResource{Group: "snapshot.storage.k8s.io", Version: "v1", Resource: "volumesnapshotclasses"}
 )
 
-// managedRights are the roles and bindings of this package.
-func managedRights(client kubernetes.Interface) []managed {
+// managedRights are the roles and bindings of this package that every cluster has.
+func managedRights(client kubernetes.Interface) []managed { return managedRBAC(client, rights()) }
+
+// managedRBAC returns roles and bindings as managed objects.
+func managedRBAC(client kubernetes.Interface, objects []runtime.Object) []managed {
 	var all []managed
-	for _, object := range rights() {
+	for _, object := range objects {
 		m, err := meta.Accessor(object)
 		if err != nil {
 			panic(err) // they are upstream's types

@@ -19,6 +19,7 @@ var ownPlugins = []struct {
 	{NodeAgentAccess, always(nodeAgents{admission.NewHandler(admission.Create, admission.Update, admission.Delete)})},
 	{NodeAnnotations, always(nodeAnnotations{admission.NewHandler(admission.Create, admission.Update)})},
 	{ReservedNamespaces, always(reservedNamespaces{admission.NewHandler(admission.Create, admission.Delete)})},
+	{MachineAccess, always(machineAccess{admission.NewHandler(admission.Create, admission.Update, admission.Delete)})},
 	{MachinePorts, newMachinePorts},
 }
 

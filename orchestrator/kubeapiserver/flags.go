@@ -101,7 +101,7 @@ func accessFlags(spec nodespec.Spec, at func(name string) string) []string {
 		"--client-ca-file=" + at(nodespec.CA),
 		"--authentication-config=" + at(nodespec.Authentication),
 		"--authorization-config=" + at(nodespec.Authorization),
-		"--enable-admission-plugins=NodeRestriction," + NodeAgentAccess + "," + NodeAnnotations + "," + ReservedNamespaces + "," + MachinePorts,
+		"--enable-admission-plugins=NodeRestriction," + NodeAgentAccess + "," + NodeAnnotations + "," + ReservedNamespaces + "," + MachineAccess + "," + MachinePorts,
 		"--admission-control-config-file=" + at(admissionFile),
 		fmt.Sprintf("--default-not-ready-toleration-seconds=%d", spec.Kubernetes.PodEvictionTimeout.Seconds()),
 		fmt.Sprintf("--default-unreachable-toleration-seconds=%d", spec.Kubernetes.PodEvictionTimeout.Seconds()),

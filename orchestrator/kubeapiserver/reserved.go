@@ -10,13 +10,15 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/authentication/serviceaccount"
+	"k8s.io/apiserver/pkg/authentication/user"
 
+	"github.com/orlop-os/orlop/pkg/machineapi"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
 // ReservedNamespaces is the admission plugin that reserves the namespace names with
-// nodespec.ReservedPrefix for add-ons, so that objects of an add-on document never collide with
-// other objects there. Like kube-system, the namespace with the state of the add-ons cannot be
+// nodespec.ReservedPrefix for add-ons and the system, so that objects of an add-on document never
+// collide with other objects there. Like kube-system, the namespace with the state of the add-ons cannot be
 // deleted.
 const ReservedNamespaces = "OrlopReservedNamespaces"
 
@@ -42,6 +44,9 @@ func (reservedNamespaces) Validate(_ context.Context, a admission.Attributes, _ 
 		return nil
 	}
 	who := a.GetUserInfo()
+	if who != nil && who.GetName() == user.APIServerUser && object.GetName() == machineapi.Namespace {
+		return nil
+	}
 	if who != nil && (who.GetName() == nodespec.AddonsUser || slices.Contains(who.GetGroups(), serviceaccount.MakeNamespaceGroupName(nodespec.AddonsNamespace))) {
 		return nil
 	}

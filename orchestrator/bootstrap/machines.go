@@ -1,0 +1,143 @@
+package bootstrap
+
+import (
+	"context"
+	"fmt"
+
+	"golang.org/x/mod/semver"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apiextensions-apiserver/pkg/client/clientset/clientset"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+
+	"github.com/orlop-os/orlop/orchestrator/component"
+	"github.com/orlop-os/orlop/pkg/machineapi"
+	"github.com/orlop-os/orlop/pkg/machineapi/controlplane"
+	"github.com/orlop-os/orlop/pkg/machineapi/definitions"
+)
+
+// MachinesAccount is the service account in kube-system that maintains the objects of the machines
+// (package machines).
+const MachinesAccount = "orlop-machines"
+
+const (
+	roleMachines      = "orlop:machines"
+	roleMachineNodes  = "orlop:machine-nodes"
+	roleMachineReader = "orlop:machine-reader"
+	groupCluster      = "cluster.x-k8s.io"
+)
+
+// definedBy is the annotation of a definition of this package: the version of the system that wrote
+// it. Machines with different versions maintain the definition of the newest version.
+const definedBy = "orlop.dev/defined-by"
+
+var namespacesResource = corev1.SchemeGroupVersion.WithResource("namespaces")
+
+// maintainMachines creates and restores the kinds, the namespace and the rights of machine objects
+// while they are enabled, until ctx is done. It deletes none of them.
+func maintainMachines(ctx context.Context, env component.Env, config *rest.Config, client kubernetes.Interface, found *problems) error {
+	report := found.of("machines")
+	return component.WhileMachineObjects(ctx, env.Dirs.API, func() { report("") }, func(ctx context.Context) error {
+		api, err := clientset.NewForConfig(config)
+		if err != nil {
+			return fmt.Errorf("cannot create client: %w", err)
+		}
+		all, err := managedMachines(api, client, env.Spec.Version)
+		if err != nil {
+			return err
+		}
+		for _, k := range all {
+			if err := retryUntilDone(ctx, k.text(), func() error { return k.ensure(ctx) }, report); err != nil {
+				return err
+			}
+		}
+		report("")
+		maintain(ctx, config, all, found)
+		return nil
+	})
+}
+
+// managedMachines are the namespace, the kinds and the rights of machine objects.
+func managedMachines(api clientset.Interface, client kubernetes.Interface, version string) ([]managed, error) {
+	wanted, err := definitions.All()
+	if err != nil {
+		return nil, err
+	}
+	all := []managed{{namespacesResource, "", machineapi.Namespace, func(ctx context.Context) error {
+		namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: machineapi.Namespace}}
+		return ensureObject(ctx, client.CoreV1().Namespaces(), namespace, func(*corev1.Namespace) bool { return false })
+	}}}
+	for _, d := range wanted {
+		apiextensionsv1.SetDefaults_CustomResourceDefinition(d)
+		apiextensionsv1.SetDefaults_CustomResourceDefinitionSpec(&d.Spec)
+		metav1.SetMetaDataAnnotation(&d.ObjectMeta, definedBy, version)
+		all = append(all, managed{definitionsResource, "", d.Name, func(ctx context.Context) error {
+			return ensureObject(ctx, api.ApiextensionsV1().CustomResourceDefinitions(), d.DeepCopy(), func(have *apiextensionsv1.CustomResourceDefinition) bool {
+				return correctDefinition(have, d)
+			})
+		}})
+	}
+	return append(all, managedRBAC(client, machineRights())...), nil
+}
+
+// correctDefinition sets the specification of a definition and reports whether it changed. A
+// definition of another owner stays, for example of an installation of Cluster API, and so does a
+// definition of a newer version of the system.
+func correctDefinition(have, want *apiextensionsv1.CustomResourceDefinition) bool {
+	by := have.Annotations[definedBy]
+	if by == "" || semver.Compare("v"+by, "v"+want.Annotations[definedBy]) > 0 {
+		return false
+	}
+	changed := assign(&have.Spec, *want.Spec.DeepCopy())
+	if changed {
+		have.Annotations[definedBy] = want.Annotations[definedBy]
+	}
+	return changed
+}
+
+// machineRights are the rights on machine objects. A node reads the objects of the namespace, and
+// writes the status of an OrlopMachine; kubeapiserver.MachineAccess limits it to its own. The
+// controllers create and maintain the objects and name the machine of a Node (spec.providerID).
+func machineRights() []runtime.Object {
+	const clusters, machines = "clusters", "machines"
+	ours := []string{machineapi.OrlopClusters.Resource, machineapi.OrlopMachines.Resource}
+	planes := controlplane.OrlopControlPlanes
+	write := []string{"get", "create", "update", "patch"}
+	return []runtime.Object{
+		&rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Name: roleMachineNodes, Namespace: machineapi.Namespace}, Rules: []rbacv1.PolicyRule{
+			rule(groupCluster, []string{machines}, "get", "list", "watch"),
+			rule(machineapi.GroupVersion.Group, []string{machineapi.OrlopMachines.Resource}, "get", "list", "watch"),
+			rule(machineapi.GroupVersion.Group, []string{machineapi.OrlopMachines.Resource + "/status"}, "get", "update", "patch"),
+		}},
+		bindIn(machineapi.Namespace, roleMachineNodes, rbacv1.Subject{APIGroup: rbacv1.GroupName, Kind: rbacv1.GroupKind, Name: user.NodesGroup}),
+		&rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Name: roleMachines, Namespace: machineapi.Namespace}, Rules: []rbacv1.PolicyRule{
+			rule(groupCluster, []string{clusters, clusters + "/status", machines, machines + "/status"}, write...),
+			rule(groupCluster, []string{clusters, machines}, "list"),
+			rule(machineapi.GroupVersion.Group, []string{ours[0], ours[0] + "/status", ours[1]}, write...),
+			rule(machineapi.GroupVersion.Group, ours, "list"),
+			rule(planes.Group, []string{planes.Resource, planes.Resource + "/status"}, write...),
+			rule(planes.Group, []string{planes.Resource}, "list"),
+		}},
+		bindIn(machineapi.Namespace, roleMachines, rbacv1.Subject{Kind: rbacv1.ServiceAccountKind, Name: MachinesAccount, Namespace: metav1.NamespaceSystem}),
+		clusterRole(roleMachines, rule("", []string{"nodes"}, "patch")),
+		bindAccount(roleMachines, roleMachines, MachinesAccount),
+		aggregated("view", clusterRole(roleMachineReader,
+			rule(groupCluster, []string{clusters, machines}, "get", "list", "watch"),
+			rule(machineapi.GroupVersion.Group, ours, "get", "list", "watch"),
+			rule(planes.Group, []string{planes.Resource}, "get", "list", "watch"))),
+	}
+}
+
+// bindIn binds a role of a namespace to a subject, under the name of the role.
+func bindIn(namespace, role string, subject rbacv1.Subject) *rbacv1.RoleBinding {
+	return &rbacv1.RoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: role, Namespace: namespace},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: role},
+		Subjects:   []rbacv1.Subject{subject},
+	}
+}
