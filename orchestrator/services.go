@@ -92,7 +92,9 @@ var table = []entry{
 	{nil, one(nodelabels.NodeComponent), with(func(ctx context.Context, w *wiring, env component.Env) error {
 		return nodelabels.RunNode(ctx, env, w.nodeLabels)
 	})},
-	{nil, one(machineobject.Component), alone(machineobject.Run)},
+	{nil, one(machineobject.Component), with(func(ctx context.Context, w *wiring, env component.Env) error {
+		return machineobject.Run(ctx, env, func(ctx context.Context) (bool, error) { return etcd.Leads(ctx, w.dirs) })
+	})},
 	{nil, one(netpolicy.Component), alone(netpolicy.Run)},
 	{nil, one(portguard.Component), with(func(ctx context.Context, w *wiring, env component.Env) error {
 		return portguard.Run(ctx, env, func() { close(w.portGuard) })

@@ -160,6 +160,20 @@ func connect(ctx context.Context, dirs dirs.Dirs) (*clientv3.Client, error) {
 // nopLogger discards the log of clients: their errors contain all failures.
 var nopLogger = zap.NewNop()
 
+// Leads reports whether the member of this machine is the leader of etcd.
+func Leads(ctx context.Context, dirs dirs.Dirs) (bool, error) {
+	c, err := connect(ctx, dirs)
+	if err != nil {
+		return false, err
+	}
+	defer c.Close()
+	now, err := fetchStatus(ctx, c, dirs)
+	if err != nil {
+		return false, fmt.Errorf("etcd: cannot read the leader: %w", err)
+	}
+	return now.Leader != 0 && now.Leader == now.Header.MemberId, nil
+}
+
 // fetchStatus returns etcd's status within requestTimeout. Before its first quorum etcd answers
 // nothing, and a client would wait.
 func fetchStatus(ctx context.Context, c *clientv3.Client, dirs dirs.Dirs) (*clientv3.StatusResponse, error) {

@@ -158,3 +158,27 @@ func TestTurn(t *testing.T) {
 		}
 	}
 }
+
+// TestLeads checks that exactly one of three machines leads, and that a machine without etcd has an
+// error.
+func TestLeads(t *testing.T) {
+	t.Parallel()
+	all := newMachines(t, 93, 3)
+	if _, err := Leads(t.Context(), all[0].dirs); err == nil {
+		t.Error("without etcd: no error")
+	}
+	startAll(all)
+	leaders := 0
+	for _, p := range all {
+		yes, err := Leads(t.Context(), p.dirs)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if yes {
+			leaders++
+		}
+	}
+	if leaders != 1 {
+		t.Errorf("%d leaders", leaders)
+	}
+}

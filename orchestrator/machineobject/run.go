@@ -25,14 +25,16 @@ import (
 // Name is the name of the component.
 const Name = "machine-object"
 
-// retryInterval is the delay after a failure; period is the interval of passes without a change, in
-// which a permit can expire, or the delay after a refusal can end.
-//
-// answerTimeout bounds the answer of machined. A drain takes an hour at most.
 const (
-	answerTimeout = 90 * time.Minute
+	// retryInterval is the delay after a failure.
 	retryInterval = 2 * time.Second
-	period        = 10 * time.Second
+	// period is the interval of passes without a change: a permit expires, or the delay after a
+	// refusal ends.
+	period = 10 * time.Second
+	// answerTimeout bounds the answer of machined. A drain takes an hour at most.
+	answerTimeout = 90 * time.Minute
+	// leaderTimeout bounds the answer of etcd.
+	leaderTimeout = 2 * time.Second
 )
 
 // Component describes the component, without its Run function.
@@ -41,9 +43,9 @@ func Component(spec nodespec.Spec, dirs dirs.Dirs) component.Component {
 }
 
 // Run maintains the status of the machine's own object, and changes the release of the machine,
-// until ctx is done. The component is always ready: an object that cannot be written is no problem
+// until ctx is done. leads reports whether the machine's member leads etcd. The component is always ready: an object that cannot be written is no problem
 // of the running version.
-func Run(ctx context.Context, env component.Env) error {
+func Run(ctx context.Context, env component.Env, leads func(context.Context) (bool, error)) error {
 	idle := func() { env.Announce(Name, true, "") }
 	idle()
 	return component.WhileMachineObjects(ctx, env.Dirs.Node, idle, func(ctx context.Context) error {
@@ -63,7 +65,13 @@ func Run(ctx context.Context, env component.Env) error {
 			return err
 		}
 		defer closeConn()
-		a := &agent{name: env.Spec.Node.Name, addresses: addresses(env.Spec), informer: client.informer(env.Spec.Node.Name), write: client.writeStatus, machined: local, now: time.Now, changed: cell.NewSignal()}
+		if !env.Spec.Node.ControlPlane || len(env.Spec.OtherControlPlanes()) == 0 {
+			leads = func(context.Context) (bool, error) { return false, nil } // the order of machines does not depend on it
+		}
+		a := &agent{
+			name: env.Spec.Node.Name, addresses: addresses(env.Spec), informer: client.informer(env.Spec.Node.Name), write: client.writeStatus,
+			machined: local, leads: leads, now: time.Now, changed: cell.NewSignal(),
+		}
 		return a.run(ctx, env.AnnounceReady(Name))
 	})
 }
@@ -84,6 +92,7 @@ type agent struct {
 	informer  cache.SharedIndexInformer // contains only the machine's own object
 	write     func(context.Context, *machineapi.OrlopMachine) error
 	machined  *machined
+	leads     func(context.Context) (bool, error)
 	now       func() time.Time
 	changed   cell.Signal
 
@@ -128,7 +137,7 @@ func (a *agent) pass(ctx context.Context) (detail string, err error) {
 	if seen.state == nil {
 		return seen.problem, nil
 	}
-	next, change := step(input{object: object, state: seen.state, addresses: a.addresses, last: last, now: a.now()})
+	next, change := step(input{object: object, state: seen.state, addresses: a.addresses, leader: a.isLeader(ctx), last: last, now: a.now()})
 	if !equality.Semantic.DeepEqual(next, object.Status) {
 		written := object.DeepCopy()
 		written.Status = next
@@ -143,6 +152,15 @@ func (a *agent) pass(ctx context.Context) (detail string, err error) {
 		a.ask(ctx, change)
 	}
 	return describe(next), nil
+}
+
+// isLeader reports whether the machine's member leads etcd. A member that does not answer does not
+// lead.
+func (a *agent) isLeader(ctx context.Context) bool {
+	ctx, cancel := context.WithTimeout(ctx, leaderTimeout)
+	defer cancel()
+	yes, err := a.leads(ctx)
+	return err == nil && yes
 }
 
 // ask asks machined for another release. The answer can take minutes: machined finds the bundle,

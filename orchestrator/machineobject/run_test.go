@@ -197,13 +197,13 @@ func TestRun(t *testing.T) {
 	fake := &fakeMachined{states: cell.New(&api.ObjectState{Version: "1.0.0", Kubernetes: "v1.37.2", Problem: "kubelet: not ready"}), asked: make(chan string, 8), refusal: cell.New("another has the turn"), server: server}
 	spec := nodespec.Spec{}
 	spec.Node.Name, spec.Node.IPs = "w1", []netip.Addr{netip.MustParseAddr("10.0.0.21")}
-	a := &agent{name: "w1", addresses: addresses(spec), informer: client.informer("w1"), write: client.writeStatus, machined: newMachined(fake), now: time.Now, changed: cell.NewSignal()}
+	a := &agent{name: "w1", addresses: addresses(spec), informer: client.informer("w1"), write: client.writeStatus, machined: newMachined(fake), leads: func(context.Context) (bool, error) { return true, nil }, now: time.Now, changed: cell.NewSignal()}
 	ended := make(chan error, 1)
 	details := cell.New("")
 	go func() { ended <- a.run(ctx, details.Set) }()
 
 	server.await(ctx, "the first status", func(m machineapi.OrlopMachine) bool {
-		return m.Status.Release != nil && m.Status.Release.Version == "1.0.0" && len(m.Status.Addresses) == 2 && len(m.Status.Conditions) == 4
+		return m.Status.Release != nil && m.Status.Release.Version == "1.0.0" && len(m.Status.Addresses) == 2 && m.Status.EtcdLeader && len(m.Status.Conditions) == 4
 	})
 	permit := &machineapi.Permit{Release: machineapi.ReleaseReference{Version: "2.0.0", Image: "r/o@sha256:0"}, Peers: []string{"10.0.0.11"}, Expires: metav1.NewTime(time.Now().Add(time.Hour))}
 	server.change(func(m *machineapi.OrlopMachine) { m.Generation++; m.Spec.Permit = permit })

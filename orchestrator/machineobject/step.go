@@ -61,6 +61,7 @@ type input struct {
 	object    *machineapi.OrlopMachine
 	state     *api.ObjectState
 	addresses []machineapi.Address
+	leader    bool // its member leads etcd
 	last      attempt
 	now       time.Time
 }
@@ -87,7 +88,7 @@ func step(in input) (machineapi.OrlopMachineStatus, *api.ChangeReleaseRequest) {
 	provisioned := true
 	s.Initialization = &machineapi.Initialization{Provisioned: &provisioned}
 	s.ObservedGeneration = in.object.Generation
-	s.Addresses = in.addresses
+	s.Addresses, s.EtcdLeader = in.addresses, in.leader
 	s.Release = in.release()
 	rolledBack := in.rollback()
 	if s.Failed = nil; rolledBack.Status == metav1.ConditionTrue {
