@@ -316,11 +316,11 @@ func serveObject(m *machine) error {
 		return err
 	}
 	server := machinedapi.NewObjectServer(objectDeps(m), machinedapi.Interceptor{AuditLog: m.reports.auditLog, RejectUnclaimed: m.pairing.RejectUnclaimed})
-	go func() {
-		if err := panics.Do("the socket for the machine object", func() error { return server.Serve(listener) }); err != nil {
+	panics.Go("the socket for the machine object", func() {
+		if err := server.Serve(listener); err != nil {
 			m.reports.events.LogConsole(fmt.Sprintf("api: the socket for the machine object failed: %v; reboot the machine", err))
 		}
-	}()
+	})
 	return nil
 }
 

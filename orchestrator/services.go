@@ -22,6 +22,7 @@ import (
 	"github.com/orlop-os/orlop/orchestrator/level"
 	"github.com/orlop-os/orlop/orchestrator/loadbalancer"
 	"github.com/orlop-os/orlop/orchestrator/localvolumes"
+	"github.com/orlop-os/orlop/orchestrator/machineobject"
 	"github.com/orlop-os/orlop/orchestrator/machines"
 	"github.com/orlop-os/orlop/orchestrator/metrics"
 	"github.com/orlop-os/orlop/orchestrator/netpolicy"
@@ -93,6 +94,7 @@ var table = []entry{
 	{nil, one(nodelabels.NodeComponent), with(func(ctx context.Context, w *wiring, env component.Env) error {
 		return nodelabels.RunNode(ctx, env, w.nodeLabels)
 	})},
+	{nil, one(machineobject.Component), alone(machineobject.Run)},
 	{nil, one(netpolicy.Component), alone(netpolicy.Run)},
 	{nil, one(portguard.Component), with(func(ctx context.Context, w *wiring, env component.Env) error {
 		return portguard.Run(ctx, env, func() { close(w.portGuard) })

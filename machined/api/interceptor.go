@@ -20,8 +20,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/panics"
 )
 
-// Interceptor wraps every call of a local client, such as apid: it records the call (AuditLog), and limits a panic to the
-// call.
+// Interceptor wraps every call of a local client, such as apid: it records the call (AuditLog), and
+// limits a panic to the call.
 type Interceptor struct {
 	AuditLog *AuditLog
 	// Audited reports whether the calls of a method are recorded.

@@ -103,8 +103,8 @@ func (s objectService) Watch(_ *api.WatchObjectRequest, stream grpc.ServerStream
 	}
 }
 
-// state returns the state of the machine. It has no progress in bytes, so a transfer does not change
-// it every second.
+// state returns the state of the machine. It has no progress in bytes: a transfer would change the
+// state every second.
 func (s objectService) state(upgrade *api.UpgradeStatus, problem *string) *api.ObjectState {
 	r := s.deps.Release()
 	out := &api.ObjectState{Version: r.Version, Kubernetes: r.Kubernetes}

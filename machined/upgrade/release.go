@@ -17,8 +17,8 @@ import (
 )
 
 // How the machine changes to the release that its own object of Kubernetes names
-// (docs/decisions/0095-machine-objects-on-the-node.md). All checks are those of an operator's
-// upgrade or rollback. A refusal of the cluster cannot be overridden.
+// (docs/decisions/0095-machine-objects-on-the-node.md). The checks are the same as for an
+// operator's upgrade or rollback. A refusal of the cluster cannot be overridden.
 
 // Release is a version with the places that have its bundle.
 type Release struct {
@@ -29,8 +29,8 @@ type Release struct {
 	Peers []string
 }
 
-// ChangeRelease starts a release, and returns when it is accepted: a newer version comes from a peer
-// or the registry, an older version has to be in the other slot.
+// ChangeRelease starts a release, and returns when the release is accepted. A newer version comes
+// from a peer or the registry; an older version has to be in the other slot.
 func (u *Upgrade) ChangeRelease(ctx context.Context, to Release, by string) error {
 	if slot.Compare(to.Version, u.Receiver.deps.version()) < 0 {
 		_, err := u.Controller.rollback(ctx, to.Version, false, by)

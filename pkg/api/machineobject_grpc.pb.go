@@ -31,8 +31,8 @@ const (
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// MachineObject is the service for the machine's own object (docs/decisions/0095). FAILED_PRECONDITION
-// from all methods: the configuration does not enable the objects of machines.
+// MachineObject is the service for the machine's own object (docs/decisions/0095).
+// FAILED_PRECONDITION from all methods: the configuration does not enable the objects of machines.
 type MachineObjectClient interface {
 	// Watch sends the state of the machine, and again after every change, until the client
 	// disconnects.
@@ -84,8 +84,8 @@ func (c *machineObjectClient) ChangeRelease(ctx context.Context, in *ChangeRelea
 // All implementations must embed UnimplementedMachineObjectServer
 // for forward compatibility.
 //
-// MachineObject is the service for the machine's own object (docs/decisions/0095). FAILED_PRECONDITION
-// from all methods: the configuration does not enable the objects of machines.
+// MachineObject is the service for the machine's own object (docs/decisions/0095).
+// FAILED_PRECONDITION from all methods: the configuration does not enable the objects of machines.
 type MachineObjectServer interface {
 	// Watch sends the state of the machine, and again after every change, until the client
 	// disconnects.

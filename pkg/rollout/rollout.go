@@ -435,7 +435,8 @@ func (d *decision) permit(machines []int) {
 		case message != "":
 			d.set(i, WaitingForGate, message)
 			continue
-		case d.step != "" && d.Machines[i].Want != first.Want: // the gates passed for another release
+		case d.step != "" && d.Machines[i].Want != first.Want:
+			// the gates have passed for another release
 			d.set(i, WaitingForGate, fmt.Sprintf("the gates pass for release %s of machine %s first", first.Want, first.Name))
 			continue
 		}

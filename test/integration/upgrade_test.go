@@ -150,20 +150,45 @@ func (s *story) atOnceVerb(ts *testscript.TestScript, neg bool, args []string) {
 // registryVerb starts a registry in the network and stores a bundle in it.
 func (s *story) registryVerb(ts *testscript.TestScript, neg bool, args []string) {
 	need(ts, neg, args, 2, 2, "registry BUNDLE CA")
-	content, err := os.ReadFile(ts.MkAbs(args[0]))
+	ca := s.startRegistry(ts, args[:1])
+	ts.Check(os.WriteFile(ts.MkAbs(args[1]), ca, 0o600))
+}
+
+// releasesVerb starts a registry in the network, stores bundles in it, and writes the patch with
+// which a machine uses it.
+func (s *story) releasesVerb(ts *testscript.TestScript, neg bool, args []string) {
+	need(ts, neg, args, 2, -1, "releases PATCH BUNDLE…")
+	ca := s.startRegistry(ts, args[1:])
+	patch, err := yaml.Marshal(map[string]any{"kind": "Machine", "spec": map[string]any{"registries": []any{
+		map[string]any{"address": ts.Getenv("REGISTRY"), "ca": string(ca)},
+	}}})
 	ts.Check(err)
+	ts.Check(os.WriteFile(ts.MkAbs(args[0]), patch, 0o600))
+	version, err := os.ReadFile("../../profiles/VERSION")
+	ts.Check(err)
+	ts.Setenv("VERSION", strings.TrimSpace(string(version)))
+}
+
+// startRegistry starts a registry in the network that holds bundles as orlop/test:1, orlop/test:2
+// and so on. It sets $REGISTRY and the digests $DIGEST_1, $DIGEST_2, and returns the registry's CA.
+func (s *story) startRegistry(ts *testscript.TestScript, bundles []string) (ca []byte) {
 	handler := registryWith(ts, "orlop/test:1", func(ctx context.Context, repository *remote.Repository) {
-		layer := ocispec.Descriptor{MediaType: bundle.TypeArchive, Digest: digest.FromBytes(content), Size: int64(len(content))}
-		ts.Check(repository.Push(ctx, layer, bytes.NewReader(content)))
-		manifest, err := oras.PackManifest(ctx, repository, oras.PackManifestVersion1_1, bundle.TypeBundle, oras.PackManifestOptions{Layers: []ocispec.Descriptor{layer}})
-		ts.Check(err)
-		ts.Check(repository.Tag(ctx, manifest, repository.Reference.Reference))
+		for i, name := range bundles {
+			content, err := os.ReadFile(ts.MkAbs(name))
+			ts.Check(err)
+			layer := ocispec.Descriptor{MediaType: bundle.TypeArchive, Digest: digest.FromBytes(content), Size: int64(len(content))}
+			ts.Check(repository.Push(ctx, layer, bytes.NewReader(content)))
+			manifest, err := oras.PackManifest(ctx, repository, oras.PackManifestVersion1_1, bundle.TypeBundle, oras.PackManifestOptions{Layers: []ocispec.Descriptor{layer}})
+			ts.Check(err)
+			ts.Check(repository.Tag(ctx, manifest, strconv.Itoa(i+1)))
+			ts.Setenv("DIGEST_"+strconv.Itoa(i+1), manifest.Digest.String())
+		}
 	})
 	host, err := s.network.NewHost("registry", netip.Addr{})
 	ts.Check(err)
-	ca, err := serveTLS(host, handler)
+	ca, err = serveTLS(host, handler)
 	ts.Check(err)
-	ts.Check(os.WriteFile(ts.MkAbs(args[1]), ca, 0o600))
 	ts.Setenv("REGISTRY", host.Addr().String())
-	s.note("the registry %s holds %s", host.Addr(), args[0])
+	s.note("the registry %s holds %s", host.Addr(), strings.Join(bundles, ", "))
+	return ca
 }

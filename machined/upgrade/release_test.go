@@ -1,0 +1,116 @@
+package upgrade
+
+import (
+	"bytes"
+	"errors"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/orlop-os/orlop/pkg/client"
+	"github.com/orlop-os/orlop/pkg/config"
+	"github.com/orlop-os/orlop/pkg/pki"
+	"github.com/orlop-os/orlop/pkg/slot"
+)
+
+// TestReleaseSource checks that the access data of a registry come from the configuration, and are
+// sent to no other registry.
+func TestReleaseSource(t *testing.T) {
+	made, err := pki.NewCA("registry", time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ca, err := config.ParseCertificate(string(made.CertPEM()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := new(config.Config)
+	c.Machine.Spec.Registries = []config.ImageRegistry{
+		{Address: "registry.example.com/mirror", Mirrors: []config.RegistryName{"docker.io"}, Username: "mirror", Password: config.NewSecret("no")},
+		{Address: "registry.example.com", CA: config.NewBundle(ca), Username: "machines", Password: config.NewSecret("pass")},
+		{Address: "10.0.0.2:5000", PlainHTTP: true},
+	}
+	for _, test := range []struct {
+		image, username, password string
+		ca, plain                 bool
+	}{
+		{image: "registry.example.com/orlop/qemu@sha256:00", username: "machines", password: "pass", ca: true},
+		{image: "10.0.0.2:5000/orlop@sha256:00", plain: true},
+		{image: "registry.example.com.evil.example/orlop@sha256:00"},
+		{image: "other.example.com/registry.example.com@sha256:00"},
+	} {
+		s := releaseSource(c, test.image)
+		if s.Reference != test.image || s.Username != test.username || s.Password != test.password || len(s.CA) > 0 != test.ca || s.PlainHTTP != test.plain {
+			t.Errorf("%s: %+v", test.image, s)
+		}
+	}
+	if s := releaseSource(nil, "a/b"); s.Username != "" || s.Reference != "a/b" {
+		t.Errorf("without a configuration: %+v", s)
+	}
+}
+
+// TestChangeRelease checks the errors of a release that cannot be had.
+func TestChangeRelease(t *testing.T) {
+	for _, test := range []struct {
+		name string
+		to   Release
+		want string
+	}{
+		{"an older version without slots", Release{Version: "1.0.0"}, "rollback: " + ErrNoSlots.Error()},
+		{"a newer version without slots", Release{Version: "3.0.0"}, "upgrade refused: " + ErrNoSlots.Error()},
+	} {
+		m := newTestMachine(t, slot.Record{})
+		err := m.ChangeRelease(t.Context(), test.to, "machine object")
+		if status.Code(err) != codes.FailedPrecondition || !strings.Contains(err.Error(), test.want) {
+			t.Errorf("%s: %v", test.name, err)
+		}
+		if len(m.steps) > 0 {
+			t.Errorf("%s: %q", test.name, m.steps)
+		}
+	}
+}
+
+// TestFindRelease checks that each place of a release is tried, and that the error names all of
+// them.
+func TestFindRelease(t *testing.T) {
+	m := newTestMachine(t, slot.Record{})
+	m.Receiver.deps.PeerEndpoint = func(address string) (client.Endpoint, error) {
+		return client.Endpoint{}, errors.New(address + " is no machine of the cluster")
+	}
+	m.Receiver.deps.Node.Config = func() *config.Config { return nil }
+	_, err := m.Receiver.findRelease(t.Context(), Release{Version: "3.0.0", Peers: []string{"10.0.0.8", "10.0.0.9"}, Image: "registry.example.com/orlop@sha256:" + strings.Repeat("0", 64)})
+	if err == nil {
+		t.Fatal("a release was found")
+	}
+	for _, want := range []string{"version 3.0.0 was not found", "10.0.0.8 is no machine", "10.0.0.9 is no machine", "no CA is given for the registry", "Machine.spec.registries"} {
+		if !strings.Contains(err.Error(), want) {
+			t.Errorf("%v: no %q", err, want)
+		}
+	}
+	if _, err := m.Receiver.findRelease(t.Context(), Release{Version: "3.0.0"}); err == nil || !strings.Contains(err.Error(), "set the image") {
+		t.Errorf("no place: %v", err)
+	}
+}
+
+// TestOnly checks that a bundle with another version than the wanted version is rejected, although
+// its signature is valid.
+func TestOnly(t *testing.T) {
+	m := newTestMachine(t, slot.Record{})
+	in := m.Receiver.deps.Files.Inbox
+	trust := receivedBundle(t, in, bootImageOf(t, "ID=orlop\n"))
+	content, err := os.ReadFile(in.file())
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = Installer{Trust: trust, Profile: "test", Only: "3.0.1"}.Check(bytes.NewReader(content))
+	if !errors.As(err, new(Refusal)) || !strings.Contains(err.Error(), "contains version 3.0.0, and version 3.0.1 is wanted") {
+		t.Errorf("another version: %v", err)
+	}
+	if _, err := (Installer{Trust: trust, Profile: "test", Only: "3.0.0"}).Check(bytes.NewReader(content)); err == nil || strings.Contains(err.Error(), "is wanted") {
+		t.Errorf("the wanted version, with a wrong root: %v", err)
+	}
+}

@@ -1,0 +1,55 @@
+package machineobject
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/orlop-os/orlop/pkg/machineapi"
+)
+
+// objects is a client of OrlopMachine objects.
+type objects struct {
+	client rest.Interface
+}
+
+// newObjects returns a client. The kinds have no protocol buffers.
+func newObjects(config *rest.Config) (objects, error) {
+	scheme := runtime.NewScheme()
+	if err := machineapi.AddToScheme(scheme); err != nil {
+		return objects{}, fmt.Errorf("machine objects: %w", err)
+	}
+	c := rest.CopyConfig(config)
+	group := machineapi.GroupVersion
+	c.APIPath, c.GroupVersion, c.ContentType, c.Timeout = "/apis", &group, runtime.ContentTypeJSON, 0
+	c.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
+	client, err := rest.RESTClientFor(c)
+	if err != nil {
+		return objects{}, fmt.Errorf("machine objects: cannot make client: %w", err)
+	}
+	return objects{client}, nil
+}
+
+// informer returns the informer of the object of a machine.
+func (o objects) informer(name string) cache.SharedIndexInformer {
+	only := fields.OneTermEqualSelector(metav1.ObjectNameField, name)
+	list := cache.NewListWatchFromClient(o.client, machineapi.OrlopMachines.Resource, machineapi.Namespace, only)
+	return cache.NewSharedIndexInformer(list, &machineapi.OrlopMachine{}, 0, cache.Indexers{})
+}
+
+// requestTimeout bounds a request.
+const requestTimeout = 10 * time.Second
+
+// writeStatus writes the status of an object, unless the object has changed since it was read.
+func (o objects) writeStatus(ctx context.Context, m *machineapi.OrlopMachine) error {
+	return o.client.Put().Namespace(m.Namespace).Resource(machineapi.OrlopMachines.Resource).Name(m.Name).SubResource("status").
+		Timeout(requestTimeout).Body(m).Do(ctx).Error()
+}

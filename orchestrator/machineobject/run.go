@@ -1,0 +1,195 @@
+package machineobject
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc/status"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/orlop-os/orlop/orchestrator/component"
+	"github.com/orlop-os/orlop/orchestrator/dirs"
+	"github.com/orlop-os/orlop/orchestrator/kubeconfig"
+	"github.com/orlop-os/orlop/pkg/api"
+	"github.com/orlop-os/orlop/pkg/cell"
+	"github.com/orlop-os/orlop/pkg/machineapi"
+	"github.com/orlop-os/orlop/pkg/nodespec"
+	"github.com/orlop-os/orlop/pkg/paths"
+)
+
+// Name is the name of the component.
+const Name = "machine-object"
+
+// retryInterval is the delay after a failure; period is the interval of passes without a change, in
+// which a permit can expire, or the delay after a refusal can end.
+//
+// answerTimeout bounds the answer of machined. A drain takes an hour at most.
+const (
+	answerTimeout = 90 * time.Minute
+	retryInterval = 2 * time.Second
+	period        = 10 * time.Second
+)
+
+// Component describes the component, without its Run function.
+func Component(spec nodespec.Spec, dirs dirs.Dirs) component.Component {
+	return kubeconfig.NodeComponent(spec, dirs, Name, nodespec.KubeletCert, nodespec.KubeletKey)
+}
+
+// Run maintains the status of the machine's own object, and changes the release of the machine,
+// until ctx is done. The component is always ready: an object that cannot be written is no problem
+// of the running version.
+func Run(ctx context.Context, env component.Env) error {
+	idle := func() { env.Announce(Name, true, "") }
+	idle()
+	return component.WhileMachineObjects(ctx, env.Dirs.Node, idle, func(ctx context.Context) error {
+		if err := env.Rights(ctx); err != nil {
+			return nil // stopped before the component began
+		}
+		config, err := env.Config(Name)
+		if err != nil {
+			return err
+		}
+		client, err := newObjects(config)
+		if err != nil {
+			return err
+		}
+		local, closeConn, err := dialMachined(paths.ObjectSocket)
+		if err != nil {
+			return err
+		}
+		defer closeConn()
+		a := &agent{name: env.Spec.Node.Name, addresses: addresses(env.Spec), informer: client.informer(env.Spec.Node.Name), write: client.writeStatus, machined: local, now: time.Now, changed: cell.NewSignal()}
+		return a.run(ctx, env.AnnounceReady(Name))
+	})
+}
+
+// addresses returns the addresses of the machine for its object.
+func addresses(spec nodespec.Spec) []machineapi.Address {
+	all := []machineapi.Address{{Type: "Hostname", Address: spec.Node.Name}}
+	for _, ip := range spec.Node.IPs {
+		all = append(all, machineapi.Address{Type: "InternalIP", Address: ip.String()})
+	}
+	return all
+}
+
+// agent acts on the object of its machine.
+type agent struct {
+	name      string
+	addresses []machineapi.Address
+	informer  cache.SharedIndexInformer // contains only the machine's own object
+	write     func(context.Context, *machineapi.OrlopMachine) error
+	machined  *machined
+	now       func() time.Time
+	changed   cell.Signal
+
+	mu      sync.Mutex // guards the fields below
+	last    attempt
+	problem string // why the object cannot be read; empty if it can
+}
+
+func (a *agent) run(ctx context.Context, report func(detail string)) error {
+	if err := a.informer.SetWatchErrorHandlerWithContext(func(ctx context.Context, _ *cache.Reflector, err error) { a.setProblem(err.Error()) }); err != nil {
+		return fmt.Errorf("cannot watch: %w", err)
+	}
+	var running sync.WaitGroup
+	defer running.Wait()
+	running.Go(func() { a.machined.watch(ctx, a.changed.Wake) })
+	return component.Reconciler{
+		Changed: a.changed, Unsynced: true, Factories: []component.Factory{alone{a.informer}}, Watched: []component.Watched{{Informer: a.informer, IgnoreDeletes: true}},
+		Period: period, RetryInterval: retryInterval, Report: report,
+		Pass: a.pass,
+	}.Run(ctx)
+}
+
+// alone starts a single informer.
+type alone struct{ cache.SharedIndexInformer }
+
+// Start implements component.Factory.
+func (a alone) Start(stop <-chan struct{}) { go a.Run(stop) }
+
+// Shutdown implements component.Factory. The informer ends with its channel.
+func (alone) Shutdown() {}
+
+// pass writes the status of the object, and then asks machined for another release if the object
+// permits it. The controllers create a missing object, after some time.
+func (a *agent) pass(ctx context.Context) (detail string, err error) {
+	item, there, err := a.informer.GetStore().GetByKey(machineapi.Namespace + "/" + a.name)
+	object, ok := item.(*machineapi.OrlopMachine)
+	last, problem := a.lastAttempt()
+	if err != nil || !there || !ok {
+		return strings.TrimSuffix("waiting for the object of the machine: "+problem, ": "), nil
+	}
+	seen, _ := a.machined.state.Get()
+	if seen.state == nil {
+		return seen.problem, nil
+	}
+	next, change := step(input{object: object, state: seen.state, addresses: a.addresses, last: last, now: a.now()})
+	if !equality.Semantic.DeepEqual(next, object.Status) {
+		written := object.DeepCopy()
+		written.Status = next
+		switch err := a.write(ctx, written); {
+		case apierrors.IsConflict(err), apierrors.IsNotFound(err):
+			return "", nil // the cache is stale; its next update triggers the next pass
+		case err != nil:
+			return "", fmt.Errorf("OrlopMachine %s: the status cannot be written: %w", a.name, err)
+		}
+	}
+	if change != nil {
+		a.ask(ctx, change)
+	}
+	return describe(next), nil
+}
+
+// ask asks machined for another release. The answer can take minutes: machined finds the bundle,
+// and a rollback drains the node first.
+func (a *agent) ask(ctx context.Context, change *api.ChangeReleaseRequest) {
+	a.set(attempt{version: change.Version, running: true})
+	go func() {
+		ctx, cancel := context.WithTimeout(ctx, answerTimeout)
+		defer cancel()
+		_, err := a.machined.client.ChangeRelease(ctx, change)
+		done := attempt{version: change.Version, ended: a.now()}
+		if err != nil {
+			done.problem = status.Convert(err).Message()
+		}
+		a.set(done)
+		a.changed.Wake()
+	}()
+}
+
+func (a *agent) set(last attempt) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.last = last
+}
+
+func (a *agent) setProblem(problem string) {
+	a.mu.Lock()
+	a.problem = problem
+	a.mu.Unlock()
+	a.changed.Wake()
+}
+
+func (a *agent) lastAttempt() (last attempt, problem string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.last, a.problem
+}
+
+// describe returns the detail of the component: the first sentence about a change of the release.
+func describe(s machineapi.OrlopMachineStatus) string {
+	for _, c := range s.Conditions {
+		switch {
+		case c.Type == machineapi.ConditionRolledBack && c.Status == "True":
+			return c.Message
+		case c.Type == machineapi.ConditionUpdating && (c.Status == "True" || c.Reason == reasonRefused):
+			return c.Message
+		}
+	}
+	return "the object is up to date"
+}

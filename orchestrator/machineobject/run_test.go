@@ -1,0 +1,242 @@
+package machineobject
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+
+	"github.com/orlop-os/orlop/pkg/api"
+	"github.com/orlop-os/orlop/pkg/cell"
+	"github.com/orlop-os/orlop/pkg/machineapi"
+	"github.com/orlop-os/orlop/pkg/nodespec"
+)
+
+// fakeServer is an API server with a single OrlopMachine, w1.
+type fakeServer struct {
+	t *testing.T
+
+	mu      sync.Mutex
+	object  machineapi.OrlopMachine
+	version int
+	changed chan struct{}
+}
+
+func newFakeServer(t *testing.T) *fakeServer {
+	s := &fakeServer{t: t, changed: make(chan struct{})}
+	s.change(func(m *machineapi.OrlopMachine) {
+		m.TypeMeta = metav1.TypeMeta{APIVersion: machineapi.GroupVersion.String(), Kind: "OrlopMachine"}
+		m.Name, m.Namespace = "w1", machineapi.Namespace
+	})
+	return s
+}
+
+// change changes the object.
+func (s *fakeServer) change(do func(*machineapi.OrlopMachine)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	do(&s.object)
+	s.version++
+	s.object.ResourceVersion = strconv.Itoa(s.version)
+	close(s.changed)
+	s.changed = make(chan struct{})
+}
+
+func (s *fakeServer) get() (machineapi.OrlopMachine, int, <-chan struct{}) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return *s.object.DeepCopy(), s.version, s.changed
+}
+
+// ServeHTTP serves list, watch and the update of the status, as an API server with RBAC by name
+// does: for this object only.
+func (s *fakeServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	const path = "/apis/infrastructure.cluster.x-k8s.io/v1alpha1/namespaces/orlop-machines/orlopmachines"
+	w.Header().Set("Content-Type", "application/json")
+	query := r.URL.Query()
+	switch {
+	case r.Method == http.MethodPut && r.URL.Path == path+"/w1/status":
+		s.put(w, r)
+	case r.Method != http.MethodGet || r.URL.Path != path || query.Get("fieldSelector") != "metadata.name=w1":
+		s.t.Errorf("unexpected request %s %s", r.Method, r.URL)
+		w.WriteHeader(http.StatusForbidden)
+	case query.Get("watch") == "":
+		object, version, _ := s.get()
+		list := machineapi.OrlopMachineList{TypeMeta: metav1.TypeMeta{APIVersion: machineapi.GroupVersion.String(), Kind: "OrlopMachineList"}, Items: []machineapi.OrlopMachine{object}}
+		list.ResourceVersion = strconv.Itoa(version)
+		_ = json.NewEncoder(w).Encode(list)
+	default:
+		s.watch(w, r)
+	}
+}
+
+func (s *fakeServer) watch(w http.ResponseWriter, r *http.Request) {
+	seen, initial := 0, r.URL.Query().Get("sendInitialEvents") == "true"
+	if !initial {
+		seen, _ = strconv.Atoi(r.URL.Query().Get("resourceVersion"))
+	}
+	for ; ; initial = false {
+		object, version, changed := s.get()
+		if version > seen {
+			seen = version
+			_ = json.NewEncoder(w).Encode(map[string]any{"type": "ADDED", "object": object})
+		}
+		if initial {
+			mark := machineapi.OrlopMachine{TypeMeta: object.TypeMeta}
+			mark.ResourceVersion, mark.Annotations = object.ResourceVersion, map[string]string{metav1.InitialEventsAnnotationKey: "true"}
+			_ = json.NewEncoder(w).Encode(map[string]any{"type": "BOOKMARK", "object": mark})
+		}
+		if f, ok := w.(http.Flusher); ok {
+			f.Flush()
+		}
+		select {
+		case <-changed:
+		case <-r.Context().Done():
+			return
+		}
+	}
+}
+
+func (s *fakeServer) put(w http.ResponseWriter, r *http.Request) {
+	var next machineapi.OrlopMachine
+	if err := json.NewDecoder(r.Body).Decode(&next); err != nil {
+		s.t.Error(err)
+	}
+	if have, _, _ := s.get(); next.ResourceVersion != have.ResourceVersion {
+		w.WriteHeader(http.StatusConflict)
+		_ = json.NewEncoder(w).Encode(metav1.Status{TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: metav1.StatusFailure, Reason: metav1.StatusReasonConflict, Code: http.StatusConflict})
+		return
+	}
+	s.change(func(m *machineapi.OrlopMachine) { m.Status = next.Status })
+	object, _, _ := s.get()
+	_ = json.NewEncoder(w).Encode(object)
+}
+
+// await waits until the object is good.
+func (s *fakeServer) await(ctx context.Context, what string, good func(machineapi.OrlopMachine) bool) {
+	s.t.Helper()
+	for {
+		object, _, changed := s.get()
+		if good(object) {
+			return
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			s.t.Fatalf("%s: %+v", what, object.Status)
+		}
+	}
+}
+
+// fakeMachined is machined: it accepts a release unless refusal is set.
+type fakeMachined struct {
+	states  *cell.Cell[*api.ObjectState]
+	asked   chan string // "version image peers: Updating's reason when machined was asked"
+	refusal *cell.Cell[string]
+	server  *fakeServer
+}
+
+// ChangeRelease implements api.MachineObjectClient.
+func (m *fakeMachined) ChangeRelease(_ context.Context, r *api.ChangeReleaseRequest, _ ...grpc.CallOption) (*api.ChangeReleaseResponse, error) {
+	object, _, _ := m.server.get()
+	reason := ""
+	for _, c := range object.Status.Conditions {
+		if c.Type == machineapi.ConditionUpdating {
+			reason = string(c.Status) + " " + c.Reason
+		}
+	}
+	m.asked <- strings.Join([]string{r.Version, r.Image, strings.Join(r.Peers, ","), reason}, "|")
+	if why, _ := m.refusal.Get(); why != "" {
+		return nil, status.Error(codes.FailedPrecondition, why)
+	}
+	m.states.Set(&api.ObjectState{Version: "1.0.0", Upgrade: &api.UpgradeStatus{Phase: "writing", From: "1.0.0", To: r.Version}})
+	return &api.ChangeReleaseResponse{}, nil
+}
+
+// Watch implements api.MachineObjectClient.
+func (m *fakeMachined) Watch(ctx context.Context, _ *api.WatchObjectRequest, _ ...grpc.CallOption) (grpc.ServerStreamingClient[api.ObjectState], error) {
+	return &fakeStream{ctx: ctx, states: m.states.Watch()}, nil
+}
+
+type fakeStream struct {
+	grpc.ClientStream
+	ctx    context.Context
+	states *cell.Watcher[*api.ObjectState]
+}
+
+func (s *fakeStream) Recv() (*api.ObjectState, error) {
+	state, _, err := s.states.Next(s.ctx)
+	return state, err
+}
+
+// TestRun runs the component against an API server and machined: the status follows the machine,
+// and machined is asked only after the status says so.
+func TestRun(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	server := newFakeServer(t)
+	listener := httptest.NewServer(server)
+	t.Cleanup(listener.Close)
+	t.Cleanup(listener.CloseClientConnections)
+	client, err := newObjects(&rest.Config{Host: listener.URL})
+	if err != nil {
+		t.Fatal(err)
+	}
+	fake := &fakeMachined{states: cell.New(&api.ObjectState{Version: "1.0.0", Kubernetes: "v1.37.2", Problem: "kubelet: not ready"}), asked: make(chan string, 8), refusal: cell.New("another has the turn"), server: server}
+	spec := nodespec.Spec{}
+	spec.Node.Name, spec.Node.IPs = "w1", []netip.Addr{netip.MustParseAddr("10.0.0.21")}
+	a := &agent{name: "w1", addresses: addresses(spec), informer: client.informer("w1"), write: client.writeStatus, machined: newMachined(fake), now: time.Now, changed: cell.NewSignal()}
+	ended := make(chan error, 1)
+	details := cell.New("")
+	go func() { ended <- a.run(ctx, details.Set) }()
+
+	server.await(ctx, "the first status", func(m machineapi.OrlopMachine) bool {
+		return m.Status.Release != nil && m.Status.Release.Version == "1.0.0" && len(m.Status.Addresses) == 2 && len(m.Status.Conditions) == 4
+	})
+	permit := &machineapi.Permit{Release: machineapi.ReleaseReference{Version: "2.0.0", Image: "r/o@sha256:0"}, Peers: []string{"10.0.0.11"}, Expires: metav1.NewTime(time.Now().Add(time.Hour))}
+	server.change(func(m *machineapi.OrlopMachine) { m.Generation++; m.Spec.Permit = permit })
+	if got := <-fake.asked; got != "2.0.0|r/o@sha256:0|10.0.0.11|True Starting" {
+		t.Errorf("machined was asked: %s", got)
+	}
+	server.await(ctx, "a refusal", func(m machineapi.OrlopMachine) bool {
+		c := updatingOf(m)
+		return c.Status == metav1.ConditionFalse && c.Reason == reasonRefused && strings.Contains(c.Message, "the turn")
+	})
+	if _, err := cell.Wait(ctx, details, func(s string) bool { return strings.Contains(s, "the turn") }); err != nil {
+		t.Error(err)
+	}
+	fake.refusal.Set("")
+	a.set(attempt{}) // the delay has passed
+	server.change(func(m *machineapi.OrlopMachine) { m.Generation++ })
+	<-fake.asked
+	server.await(ctx, "the transfer", func(m machineapi.OrlopMachine) bool { return updatingOf(m).Reason == reasonWriting })
+	fake.states.Set(&api.ObjectState{Version: "2.0.0", Upgrade: &api.UpgradeStatus{Phase: "committed", From: "1.0.0", To: "2.0.0"}})
+	server.await(ctx, "the commit", func(m machineapi.OrlopMachine) bool {
+		return m.Status.Release.Version == "2.0.0" && updatingOf(m).Reason == reasonIdle && m.Status.ObservedGeneration == 2
+	})
+	cancel()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+}
+
+func updatingOf(m machineapi.OrlopMachine) metav1.Condition {
+	for _, c := range m.Status.Conditions {
+		if c.Type == machineapi.ConditionUpdating {
+			return c
+		}
+	}
+	return metav1.Condition{}
+}

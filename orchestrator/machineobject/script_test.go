@@ -1,0 +1,151 @@
+package machineobject
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/orlop-os/orlop/pkg/api"
+	"github.com/orlop-os/orlop/pkg/machineapi"
+	"github.com/orlop-os/orlop/pkg/scripttest"
+)
+
+// TestScripts runs testdata/*.txt (package scripttest). The status of a step is the status of the
+// object in the next step.
+func TestScripts(t *testing.T) {
+	scripttest.Run(t, func(t *testing.T) *script {
+		return &script{t: t, input: input{object: &machineapi.OrlopMachine{}, state: &api.ObjectState{Kubernetes: "v1.37.2"}, now: time.Now()}}
+	}, scripttest.Commands[*script]{
+		"object":  (*script).setObject,  // object release=2.0.0[@image] permit=2.0.0 life=5m
+		"machine": (*script).setMachine, // machine 1.0.0 [phase to from [reason]]: the last upgrade
+		"log":     (*script).setLog,     // log 3: a log of three lines
+		"problem": (*script).setProblem, // problem [text]: of the machine's health
+		"answer":  (*script).answer,     // answer 2.0.0 none|accepted|refused: of machined
+		"later":   (*script).later,      // later 30s
+		"step":    (*script).step,       // step: the status, and the release
+		"failed":  (*script).failed,     // failed: status.failed
+		"why":     (*script).why,        // why Updating: the message of a condition
+	})
+}
+
+type script struct {
+	t *testing.T
+	input
+}
+
+func reference(text string) machineapi.ReleaseReference {
+	version, image, _ := strings.Cut(text, "@")
+	return machineapi.ReleaseReference{Version: version, Image: image}
+}
+
+func (s *script) setObject(args []string) string {
+	s.object.Generation++
+	s.object.Spec = machineapi.OrlopMachineSpec{}
+	for _, a := range args {
+		key, value, _ := strings.Cut(a, "=")
+		switch key {
+		case "release":
+			r := reference(value)
+			s.object.Spec.Release = &r
+		case "permit":
+			s.object.Spec.Permit = &machineapi.Permit{Release: reference(value), Expires: metav1.NewTime(s.now.Add(5 * time.Minute))}
+		case "life":
+			life, err := time.ParseDuration(value)
+			if err != nil {
+				s.t.Fatal(err)
+			}
+			s.object.Spec.Permit.Expires = metav1.NewTime(s.now.Add(life))
+		case "peers":
+			s.object.Spec.Permit.Peers = strings.Split(value, ",")
+		default:
+			s.t.Fatalf("object: unknown argument %s", a)
+		}
+	}
+	return ""
+}
+
+func (s *script) setMachine(args []string) string {
+	s.state.Version, s.state.Upgrade = args[0], &api.UpgradeStatus{}
+	if len(args) > 1 {
+		u := &api.UpgradeStatus{Phase: strings.ReplaceAll(args[1], "-", " "), To: args[2], From: args[3], Reason: strings.Join(args[4:], " "), Started: timestamppb.New(s.now)}
+		if u.Phase != "writing" && u.Phase != "written" && u.Phase != "trial" {
+			u.Ended = timestamppb.New(s.now)
+		}
+		s.state.Upgrade = u
+	}
+	return ""
+}
+
+func (s *script) setLog(args []string) string {
+	for i := range len(args[0]) * 40 {
+		s.state.Upgrade.Log = append(s.state.Upgrade.Log, fmt.Sprintf("line %d of a boot that failed", i))
+	}
+	return ""
+}
+
+func (s *script) setProblem(args []string) string {
+	s.state.Problem = strings.Join(args, " ")
+	return ""
+}
+
+func (s *script) answer(args []string) string {
+	s.last = attempt{version: args[0], ended: s.now}
+	switch args[1] {
+	case "none":
+		s.last.running = true
+	case "refused":
+		s.last.problem = "upgrade refused: control-plane machine b reboots"
+	}
+	return ""
+}
+
+func (s *script) later(args []string) string {
+	d, err := time.ParseDuration(args[0])
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.now = s.now.Add(d)
+	return ""
+}
+
+func (s *script) step([]string) string {
+	next, change := step(s.input)
+	s.object.Status = next
+	var out strings.Builder
+	r := next.Release
+	fmt.Fprintf(&out, "%s", r.Version)
+	if r.OnTrial {
+		out.WriteString(" on trial")
+	}
+	if r.Since != nil {
+		fmt.Fprintf(&out, " since %s", r.Since.UTC().Format(time.TimeOnly))
+	}
+	for _, c := range next.Conditions {
+		fmt.Fprintf(&out, ", %s %s %s", c.Type, c.Status, c.Reason)
+	}
+	if next.Failed != nil {
+		fmt.Fprintf(&out, ", failed %s", next.Failed.Release.Version)
+	}
+	if change != nil {
+		fmt.Fprintf(&out, "\n=> change to %s from %s, peers %v", change.Version, change.Image, change.Peers)
+	}
+	return out.String() + "\n"
+}
+
+func (s *script) failed([]string) string {
+	f := s.object.Status.Failed
+	return fmt.Sprintf("%s %s\n%s\n%d bytes of log:\n%s\n", f.Release.Version, f.Release.Image, f.Reason, len(f.Log), f.Log)
+}
+
+func (s *script) why(args []string) string {
+	for _, c := range s.object.Status.Conditions {
+		if c.Type == args[0] {
+			return c.Message + "\n"
+		}
+	}
+	return "no such condition\n"
+}

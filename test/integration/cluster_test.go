@@ -1,0 +1,42 @@
+package integration
+
+import (
+	"strings"
+	"time"
+
+	"github.com/rogpeppe/go-internal/testscript"
+)
+
+// clusterVerb does the steps of the story life.
+func (s *story) clusterVerb(ts *testscript.TestScript, neg bool, args []string) {
+	need(ts, neg, args, 1, 3, "cluster NAME [KEY=VALUE | KIND.FIELD YAML]")
+	name, orlopctl := args[0], s.program("orlopctl")
+	if len(args) == 2 {
+		s.machineVerb(ts, false, args)
+		args = args[:1]
+	} else {
+		s.machineVerb(ts, false, []string{name})
+	}
+	s.waitConsole(ts, name, "orlop: machine identity sha256:[0-9a-f]{64}", 90*time.Second)
+	s.waitConsole(ts, name, "orlop: API answers on", time.Minute)
+	s.fingerprintVerb(ts, false, []string{name})
+	for _, words := range []string{
+		"gen secrets --out secrets.yaml",
+		"gen config " + name + " https://" + ts.Getenv("IP_"+name) + ":6443 --cluster-name story --secrets secrets.yaml --out machine.yaml",
+	} {
+		orlopctl(ts, false, strings.Fields(words))
+	}
+	if len(args) > 1 {
+		s.setVerb(ts, false, append([]string{"machine.yaml"}, args[1:]...))
+	}
+	orlopctl(ts, false, []string{"apply-config", "-f", "machine.yaml"})
+	s.trustVerb(ts, false, []string{name, "secrets.yaml"})
+	s.imageVerb(ts, false, []string{"testpod.tar"})
+	for _, words := range []string{
+		"health --timeout 5m",
+		"kubeconfig --server https://127.0.0.1:" + ts.Getenv("PORT_"+name+"_6443") + " --out kubeconfig",
+		"image import testpod.tar",
+	} {
+		orlopctl(ts, false, strings.Fields(words))
+	}
+}
