@@ -34,9 +34,10 @@ type machineTest struct {
 	admin, worker dynamic.Interface
 }
 
-// machineObjects enables the objects of machines and checks them with the real API server: each Node
-// gets its objects, kubectl has columns and texts, a node writes the status of its own OrlopMachine
-// only, a wanted version becomes a permit, and nothing is deleted when they are disabled.
+// machineObjects enables the objects of machines and checks them with the real API server: each
+// Node gets its objects, kubectl has columns and texts, a node writes the status of its own
+// OrlopMachine only, a wanted version becomes a permit, and no object is deleted when they are
+// disabled.
 func machineObjects(ctx context.Context, t *testing.T, m machine, admin kubernetes.Interface, controllers *started) {
 	const name, other = "worker-1", "worker-2"
 	for _, n := range []string{name, other} {
@@ -159,8 +160,8 @@ func (w machineTest) limited(t *testing.T, name, other string) {
 	}
 }
 
-// updated changes the version of the worker by its Machine: the controllers permit the release of the
-// catalogue, and remove the permit when the worker has reported it.
+// updated changes the version of the worker by its Machine: the controllers permit the release of
+// the catalogue, and remove the permit when the worker has reported it.
 func (w machineTest) updated(t *testing.T, name string) {
 	t.Helper()
 	merge := func(on dynamic.Interface, resource schema.GroupVersionResource, name, text string, part ...string) {

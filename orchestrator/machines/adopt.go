@@ -54,7 +54,8 @@ func (s Snapshot) adopt(r *Result, m *machine) {
 			ObjectMeta: s.meta(m.name),
 			Spec: clusterv1.MachineSpec{
 				ClusterName: s.Settings.Name, ProviderID: id,
-				// The machine exists, so it needs no bootstrap data; nil would mean that they are missing.
+				// The machine exists and needs no bootstrap data; nil would mean that they are
+				// missing.
 				Bootstrap:         clusterv1.Bootstrap{DataSecretName: new(string)},
 				InfrastructureRef: reference(machineapi.GroupVersion.Group, "OrlopMachine", m.name),
 			},

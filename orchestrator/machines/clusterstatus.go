@@ -21,11 +21,12 @@ const conditionRollingOut = "RollingOut"
 // group counts the machines of a role.
 type group struct {
 	total, ready, upToDate int32
-	notReady, behind       string // the first such machine, with its reason
+	notReady, behind       string // the first of these machines, with its reason
 	versions               []clusterv1.StatusVersion
 }
 
-// count returns the numbers of a role. Versions are those of Kubernetes, the oldest first.
+// count returns the numbers of a role. Versions are versions of
+// Kubernetes, the oldest first.
 func count(all []*machine, controlPlane bool) group {
 	var g group
 	versions := map[string]int32{}
@@ -130,7 +131,7 @@ func (s Snapshot) upstreamStatus(r *Result, planes, workers group) {
 	}
 }
 
-// rollingOut says for what the rollout waits: the most important state of all machines.
+// rollingOut is the reason for which the rollout waits: the most important state of all machines.
 func rollingOut(all []*machine) metav1.Condition {
 	c := metav1.Condition{Type: conditionRollingOut, Status: metav1.ConditionFalse, Reason: string(rollout.UpToDate)}
 	best := len(importance)

@@ -27,7 +27,7 @@ type Settings struct {
 	Pods          []string // ranges
 	Services      []string // ranges
 	Domain        string
-	ControlPlanes []netip.Addr // addresses of the control-plane machines; may be empty with one machine
+	ControlPlanes []netip.Addr // of the control-plane machines; may be empty for a single machine
 	Own           string       // name of the control-plane machine on which the controllers run
 }
 

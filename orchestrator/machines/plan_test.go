@@ -151,8 +151,9 @@ func conditions(all []metav1.Condition, kinds ...string) string {
 //	node NAME IP                 adds a Node
 //	lost NAME                    deletes a Node
 //	notready NAME                makes a Node unready
-//	report NAME VERSION [WORD…]  the machine reports its release (kubernetes v1.37.2) and its health;
-//	                             words: unready, updating, trial, leader, failed=VERSION, kubernetes=VERSION
+//	report NAME VERSION [WORD…]  the machine reports its release (kubernetes v1.37.2) and health;
+//	                             words: unready, updating, trial, leader, failed=VERSION,
+//	                             kubernetes=VERSION
 //	machine NAME VERSION         an operator sets Machine.spec.version; - removes it
 //	release NAME VERSION [IMAGE] an operator sets OrlopMachine.spec.release; - removes it
 //	cluster                      the input is the new specification of the OrlopCluster

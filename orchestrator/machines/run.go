@@ -34,7 +34,7 @@ const Name = "machines"
 
 const (
 	// period is the interval of passes without a change: windows, soak times and permits end
-	// without one.
+	// at a time.
 	period = 10 * time.Second
 	// retryInterval is the delay after a failure; timeout bounds a request.
 	retryInterval = 2 * time.Second
