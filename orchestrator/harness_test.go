@@ -150,7 +150,7 @@ func authorities(t *testing.T) credentials.Authorities {
 	}
 	return credentials.Authorities{
 		Kubernetes: authority("kubernetes"), FrontProxy: authority("front-proxy"), Etcd: authority("etcd"),
-		ServiceAccountKey: private, ServiceAccountPub: public, EncryptionKeys: []config.EncryptionKey{config.NewEncryptionKey([32]byte{1})}, RevokedSet: []byte(`{}`), Addons: []byte("[]"), NodeLabels: []byte("{}"),
+		ServiceAccountKey: private, ServiceAccountPub: public, EncryptionKeys: []config.EncryptionKey{config.NewEncryptionKey([32]byte{1})}, RevokedSet: []byte(`{}`), Addons: []byte("[]"), NodeLabels: []byte("{}"), MachineObjects: []byte("{}"),
 	}
 }
 

@@ -23,6 +23,7 @@ import (
 	"github.com/orlop-os/orlop/orchestrator/loadbalancer"
 	"github.com/orlop-os/orlop/orchestrator/localvolumes"
 	"github.com/orlop-os/orlop/orchestrator/machineobject"
+	"github.com/orlop-os/orlop/orchestrator/machines"
 	"github.com/orlop-os/orlop/orchestrator/metrics"
 	"github.com/orlop-os/orlop/orchestrator/netpolicy"
 	"github.com/orlop-os/orlop/orchestrator/nodecontrollers"
@@ -75,6 +76,7 @@ var table = []entry{
 	{controlPlane, one(addons.Component), alone(addons.Run)},
 	{controlPlane, one(nodelabels.Component), alone(nodelabels.Run)},
 	{controlPlane, one(loadbalancer.Component), alone(loadbalancer.Run)},
+	{controlPlane, one(machines.Component), alone(machines.Run)},
 	{controlPlane, localvolumes.Controllers, alone(localvolumes.Run)},
 	{controlPlane, podcertificates.Components, alone(podcertificates.Run)},
 	{nil, bySpec(balancer.Components), with(func(ctx context.Context, w *wiring, env component.Env) error {

@@ -131,8 +131,8 @@ func deleteService(ctx context.Context, client kubernetes.Interface, own *corev1
 	return err
 }
 
-// controlPlaneKey marks a Node for users and schedulers: the key of a label and of a taint.
-const controlPlaneKey = "node-role.kubernetes.io/control-plane"
+// ControlPlaneKey marks a Node for users and schedulers: the key of a label and of a taint.
+const ControlPlaneKey = "node-role.kubernetes.io/control-plane"
 
 // labelPatch returns the merge patch by which a control-plane machine's Node gets its label and, if
 // tainted, its taint, or loses the taint; nil if no change is needed. It retains other taints: with
@@ -140,16 +140,16 @@ const controlPlaneKey = "node-role.kubernetes.io/control-plane"
 // meanwhile.
 func labelPatch(node *corev1.Node, tainted bool) []byte {
 	meta, patch := map[string]any{}, map[string]any{}
-	if _, labelled := node.Labels[controlPlaneKey]; !labelled {
-		meta["labels"] = map[string]string{controlPlaneKey: ""}
+	if _, labelled := node.Labels[ControlPlaneKey]; !labelled {
+		meta["labels"] = map[string]string{ControlPlaneKey: ""}
 	}
 	own := func(t corev1.Taint) bool {
-		return t.Key == controlPlaneKey && t.Effect == corev1.TaintEffectNoSchedule
+		return t.Key == ControlPlaneKey && t.Effect == corev1.TaintEffectNoSchedule
 	}
 	if slices.ContainsFunc(node.Spec.Taints, own) != tainted {
 		taints := slices.DeleteFunc(slices.Clone(node.Spec.Taints), own)
 		if tainted {
-			taints = append(taints, corev1.Taint{Key: controlPlaneKey, Effect: corev1.TaintEffectNoSchedule})
+			taints = append(taints, corev1.Taint{Key: ControlPlaneKey, Effect: corev1.TaintEffectNoSchedule})
 		}
 		meta["resourceVersion"] = node.ResourceVersion
 		patch["spec"] = map[string]any{"taints": taints}

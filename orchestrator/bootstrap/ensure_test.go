@@ -222,11 +222,11 @@ func TestDeleteService(t *testing.T) {
 // TestLabelPatch checks that the label is always set, that the taint is set only if it is wanted,
 // and that other taints stay.
 func TestLabelPatch(t *testing.T) {
-	own := corev1.Taint{Key: controlPlaneKey, Effect: corev1.TaintEffectNoSchedule}
+	own := corev1.Taint{Key: ControlPlaneKey, Effect: corev1.TaintEffectNoSchedule}
 	other := corev1.Taint{Key: "gpu", Value: "1", Effect: corev1.TaintEffectNoSchedule}
 	// a taint of the user
-	harder := corev1.Taint{Key: controlPlaneKey, Effect: corev1.TaintEffectNoExecute}
-	labels := map[string]string{controlPlaneKey: ""}
+	harder := corev1.Taint{Key: ControlPlaneKey, Effect: corev1.TaintEffectNoExecute}
+	labels := map[string]string{ControlPlaneKey: ""}
 	for name, c := range map[string]struct {
 		labels  map[string]string
 		taints  []corev1.Taint

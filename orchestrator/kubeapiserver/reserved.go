@@ -18,8 +18,8 @@ import (
 
 // ReservedNamespaces is the admission plugin that reserves the namespace names with
 // nodespec.ReservedPrefix for add-ons and the system, so that objects of an add-on document never
-// collide with other objects there. Like kube-system, the namespace with the state of the add-ons cannot be
-// deleted.
+// collide with other objects there. Like kube-system, the namespace with the state of the add-ons
+// cannot be deleted.
 const ReservedNamespaces = "OrlopReservedNamespaces"
 
 type reservedNamespaces struct{ *admission.Handler }

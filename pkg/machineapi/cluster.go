@@ -31,8 +31,8 @@ type OrlopClusterSpec struct {
 	// controlPlaneEndpoint is the address of the Kubernetes API of the cluster.
 	// +optional
 	ControlPlaneEndpoint *APIEndpoint `json:"controlPlaneEndpoint,omitempty"`
-	// releases is the catalogue of the releases of Orlop OS. A change of Machine.spec.version selects
-	// the newest release with this version of Kubernetes.
+	// releases is the catalogue of the releases of Orlop OS. A change of Machine.spec.version
+	// selects the newest release with this version of Kubernetes.
 	// +optional
 	// +listType=map
 	// +listMapKey=version
@@ -73,8 +73,8 @@ type Release struct {
 	Image string `json:"image,omitempty"`
 }
 
-// Rollout are the rules by which machines get another release. Control planes are first, one at a
-// time, and the leader of etcd is the last of them; workers follow. A machine that rolled back
+// Rollout are the rules by which machines get another release. Control planes are first, in turn,
+// and the leader of etcd is the last of them; workers follow. A machine that rolled back
 // halts the rollout until another release is wanted.
 type Rollout struct {
 	// paused stops the start of further updates. Updates that run continue.
@@ -89,7 +89,8 @@ type Rollout struct {
 	// canary is the group of workers that are updated before the others.
 	// +optional
 	Canary *Canary `json:"canary,omitempty"`
-	// windows are the times at which updates may start. Without windows, they may start at any time.
+	// windows are the times at which updates may start. Without windows, they may start at any
+	// time.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=16
@@ -160,7 +161,7 @@ type OrlopClusterStatus struct {
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 	// conditions: RollingOut is true while machines wait for their release; its reason and message
-	// say for what the rollout waits.
+	// name the cause.
 	// +optional
 	// +listType=map
 	// +listMapKey=type

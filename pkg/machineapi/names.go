@@ -30,7 +30,8 @@ const (
 const (
 	// ConditionReady is true if all checks of the machine's health pass.
 	ConditionReady = "Ready"
-	// ConditionUpToDate is true if the machine runs the release of its permit, or has none.
+	// ConditionUpToDate is true if the machine runs the release of spec.release and of its permit,
+	// as far as they are set.
 	ConditionUpToDate = "UpToDate"
 	// ConditionUpdating is true from the fetch of a release until its commit or rollback.
 	ConditionUpdating = "Updating"

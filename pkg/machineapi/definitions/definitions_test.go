@@ -28,7 +28,8 @@ type definition struct {
 	props      *apiextensions.JSONSchemaProps
 }
 
-// definitions returns the definitions by kind. It fails if the API server would reject one.
+// definitions returns the definitions by kind. It fails if the API server would reject
+// any of them.
 func definitions(t *testing.T) map[string]definition {
 	t.Helper()
 	all, err := All()

@@ -1,0 +1,191 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/orlop-os/orlop/orchestrator/machines"
+	"github.com/orlop-os/orlop/pkg/machineapi"
+	"github.com/orlop-os/orlop/pkg/nodespec"
+	"github.com/orlop-os/orlop/pkg/notify"
+)
+
+// machineResource is the resource of upstream's Machine.
+var machineResource = schema.GroupVersionResource{Group: "cluster.x-k8s.io", Version: "v1beta2", Resource: "machines"}
+
+// machineTest is a worker of the test, with its objects.
+type machineTest struct {
+	ctx           context.Context
+	admin, worker dynamic.Interface
+}
+
+// machineObjects enables the objects of machines and checks them with the real API server: each
+// Node gets its objects, kubectl has columns and texts, a node writes the status of its own
+// OrlopMachine only, a wanted version becomes a permit, and no object is deleted when they are
+// disabled.
+func machineObjects(ctx context.Context, t *testing.T, m machine, admin kubernetes.Interface, controllers *started) {
+	const name, other = "worker-1", "worker-2"
+	for _, n := range []string{name, other} {
+		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: n, Labels: map[string]string{corev1.LabelHostname: n}}}
+		if _, err := m.client(t, "system:node:"+n, "system:nodes").CoreV1().Nodes().Create(ctx, node, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		defer admin.CoreV1().Nodes().Delete(context.Background(), n, metav1.DeleteOptions{})
+	}
+	nodes := admin.CoreV1().Nodes()
+	modify(ctx, t, nodes.Get, nodes.UpdateStatus, name, func(n *corev1.Node) {
+		n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue, LastHeartbeatTime: metav1.Now()}}
+	})
+	w := machineTest{
+		ctx:    ctx,
+		admin:  dynamic.NewForConfigOrDie(m.config(t, "admin", "orlop:cluster-admins")),
+		worker: dynamic.NewForConfigOrDie(m.config(t, "system:node:"+name, "system:nodes")),
+	}
+	before, began := controllers.usage(t), time.Now()
+	m.enableMachineObjects(t, true)
+	w.await(t, machineapi.OrlopMachines, name, "object", func(*unstructured.Unstructured) bool { return true })
+	w.await(t, machineapi.OrlopMachines, other, "object", func(*unstructured.Unstructured) bool { return true })
+	t.Logf("objects after %s; controllers before: %s; after: %s", time.Since(began).Round(100*time.Millisecond), before, controllers.usage(t))
+	waitNode(ctx, t, admin, name, "providerID", func(n *corev1.Node) bool { return n.Spec.ProviderID == "orlop:///test/"+name })
+
+	w.shown(t, admin, name)
+	w.limited(t, name, other)
+	w.updated(t, name)
+
+	m.enableMachineObjects(t, false)
+	controllers.waitState(t, 20*time.Second, machines.Name, func(m notify.Message) bool { return m.Ready && m.Detail == "" })
+	if _, err := w.admin.Resource(machineResource).Namespace(machineapi.Namespace).Get(ctx, name, metav1.GetOptions{}); err != nil {
+		t.Errorf("after the objects are disabled: %v", err)
+	}
+}
+
+// enableMachineObjects writes the file of both processes, as machined does.
+func (m machine) enableMachineObjects(t *testing.T, enabled bool) {
+	t.Helper()
+	for _, dir := range []string{m.dirs.API, m.dirs.Controllers} {
+		write(t, filepath.Join(dir, nodespec.MachineObjectsFile), fmt.Appendf(nil, `{"enabled":%t}`, enabled))
+	}
+}
+
+// await waits until an object is good, for a minute at most.
+func (w machineTest) await(t *testing.T, resource schema.GroupVersionResource, name, what string, good func(*unstructured.Unstructured) bool) {
+	t.Helper()
+	var last any
+	err := wait.PollUntilContextTimeout(w.ctx, 100*time.Millisecond, time.Minute, true, func(ctx context.Context) (bool, error) {
+		object, err := w.admin.Resource(resource).Namespace(machineapi.Namespace).Get(ctx, name, metav1.GetOptions{})
+		if last = err; err != nil {
+			return false, nil
+		}
+		last = object.Object
+		return good(object), nil
+	})
+	if err != nil {
+		t.Fatalf("%s %s has no %s within a minute: %v", resource.Resource, name, what, last)
+	}
+}
+
+// shown checks the columns of kubectl get and the text of kubectl explain.
+func (w machineTest) shown(t *testing.T, admin kubernetes.Interface, name string) {
+	t.Helper()
+	rest := admin.Discovery().RESTClient()
+	table := func(group string) string {
+		raw, err := rest.Get().AbsPath("/apis/"+group+"/namespaces/"+machineapi.Namespace+"/"+map[bool]string{true: "machines", false: "orlopmachines"}[strings.HasPrefix(group, "cluster.")]).
+			SetHeader("Accept", "application/json;as=Table;v=v1;g=meta.k8s.io").Do(w.ctx).Raw()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(raw)
+	}
+	for group, columns := range map[string][]string{
+		"cluster.x-k8s.io/v1beta2":                 {"Cluster", "Node Name", "Ready", "Up-to-date", "Phase", "Version"},
+		"infrastructure.cluster.x-k8s.io/v1alpha1": {"Role", "Ready", "Version", "Kubernetes", "Permitted", "Failed"},
+	} {
+		text := table(group)
+		for _, c := range append(columns, name) {
+			if !strings.Contains(text, `"`+c+`"`) {
+				t.Errorf("%s: the table has no %s: %s", group, c, text)
+			}
+		}
+	}
+	raw, err := rest.Get().AbsPath("/openapi/v3/apis/infrastructure.cluster.x-k8s.io/v1alpha1").Do(w.ctx).Raw()
+	if err != nil || !strings.Contains(string(raw), "release is the release that an operator wants on this machine") {
+		t.Errorf("kubectl explain has no text: %d bytes, %v", len(raw), err)
+	}
+}
+
+// limited checks the rights of a node.
+func (w machineTest) limited(t *testing.T, name, other string) {
+	t.Helper()
+	own := w.worker.Resource(machineapi.OrlopMachines).Namespace(machineapi.Namespace)
+	merge := func(on dynamic.ResourceInterface, name, text string, part ...string) error {
+		_, err := on.Patch(w.ctx, name, types.MergePatchType, []byte(text), metav1.PatchOptions{}, part...)
+		return err
+	}
+	if all, err := own.List(w.ctx, metav1.ListOptions{FieldSelector: "metadata.name=" + name}); err != nil || len(all.Items) != 1 {
+		t.Errorf("a node reads its object: %v", err)
+	}
+	status := `{"status":{"release":{"version":"1.1.0","kubernetes":"v1.37.2"},"conditions":[{"type":"Ready","status":"True","reason":"Healthy","message":"","lastTransitionTime":"2026-01-01T00:00:00Z"}]}}`
+	if err := merge(own, name, status, "status"); err != nil {
+		t.Errorf("a node writes its own status: %v", err)
+	}
+	upstream := w.worker.Resource(machineResource).Namespace(machineapi.Namespace)
+	for what, err := range map[string]error{
+		"the status of another machine": merge(own, other, status, "status"),
+		"its own specification":         merge(own, name, `{"spec":{"release":{"version":"1.0.0"}}}`),
+		"its own Machine":               merge(upstream, name, `{"spec":{"version":"v1.38.0"}}`),
+		"the status of its Machine":     merge(upstream, name, `{"status":{"phase":"Running"}}`, "status"),
+		"the deletion of its object":    own.Delete(w.ctx, name, metav1.DeleteOptions{}),
+	} {
+		if !apierrors.IsForbidden(err) {
+			t.Errorf("a node writes %s: %v, want forbidden", what, err)
+		}
+	}
+	if err := merge(w.admin.Resource(machineapi.OrlopMachines).Namespace(machineapi.Namespace), name, `{"spec":{"release":{"version":"latest"}}}`); !apierrors.IsInvalid(err) {
+		t.Errorf("a release without a version: %v, want invalid", err)
+	}
+}
+
+// updated changes the version of the worker by its Machine: the controllers permit the release of
+// the catalogue, and remove the permit when the worker has reported it.
+func (w machineTest) updated(t *testing.T, name string) {
+	t.Helper()
+	merge := func(on dynamic.Interface, resource schema.GroupVersionResource, name, text string, part ...string) {
+		t.Helper()
+		if _, err := on.Resource(resource).Namespace(machineapi.Namespace).Patch(w.ctx, name, types.MergePatchType, []byte(text), metav1.PatchOptions{}, part...); err != nil {
+			t.Fatal(err)
+		}
+	}
+	merge(w.admin, machineapi.OrlopClusters, "test", `{"spec":{"releases":[{"version":"1.2.0","kubernetes":"v1.37.3"}],"rollout":{"maxUnavailable":100}}}`)
+	merge(w.admin, machineResource, name, `{"spec":{"version":"v1.37.3"}}`)
+	w.await(t, machineapi.OrlopMachines, name, "permit", func(o *unstructured.Unstructured) bool {
+		version, _, _ := unstructured.NestedString(o.Object, "spec", "permit", "release", "version")
+		return version == "1.2.0"
+	})
+	merge(w.worker, machineapi.OrlopMachines, name, `{"status":{"release":{"version":"1.2.0","kubernetes":"v1.37.3"}}}`, "status")
+	w.await(t, machineResource, name, "condition UpToDate", func(o *unstructured.Unstructured) bool {
+		conditions, _, _ := unstructured.NestedSlice(o.Object, "status", "conditions")
+		return slices.ContainsFunc(conditions, func(c any) bool {
+			values, ok := c.(map[string]any)
+			return ok && values["type"] == "UpToDate" && values["status"] == "True" && values["observedGeneration"] == o.GetGeneration()
+		})
+	})
+	w.await(t, machineapi.OrlopMachines, name, "end of its permit", func(o *unstructured.Unstructured) bool {
+		_, permitted, _ := unstructured.NestedMap(o.Object, "spec", "permit")
+		return !permitted
+	})
+}

@@ -1,0 +1,200 @@
+package machines
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"sync"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/gentype"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+
+	"github.com/orlop-os/orlop/pkg/machineapi"
+	"github.com/orlop-os/orlop/pkg/machineapi/controlplane"
+)
+
+// client has the methods for a kind with its list kind.
+type client[T, L runtime.Object] interface {
+	Get(ctx context.Context, name string, opts metav1.GetOptions) (T, error)
+	List(ctx context.Context, opts metav1.ListOptions) (L, error)
+	Watch(ctx context.Context, opts metav1.ListOptions) (watch.Interface, error)
+	Create(ctx context.Context, object T, opts metav1.CreateOptions) (T, error)
+	UpdateStatus(ctx context.Context, object T, opts metav1.UpdateOptions) (T, error)
+	Patch(ctx context.Context, name string, pt types.PatchType, data []byte, opts metav1.PatchOptions, subresources ...string) (T, error)
+}
+
+// clients are the clients of an identity.
+type clients struct {
+	nodes        kubernetes.Interface
+	clusters     client[*clusterv1.Cluster, *clusterv1.ClusterList]
+	orlopCluster client[*machineapi.OrlopCluster, *machineapi.OrlopClusterList]
+	planes       client[*controlplane.OrlopControlPlane, *controlplane.OrlopControlPlaneList]
+	machines     client[*clusterv1.Machine, *clusterv1.MachineList]
+	own          client[*machineapi.OrlopMachine, *machineapi.OrlopMachineList]
+}
+
+// newClients returns the clients with a configuration.
+func newClients(config *rest.Config) (*clients, error) {
+	scheme := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{clusterv1.AddToScheme, machineapi.AddToScheme, controlplane.AddToScheme} {
+		if err := add(scheme); err != nil {
+			return nil, fmt.Errorf("cannot make client: %w", err)
+		}
+	}
+	parameters := runtime.NewParameterCodec(scheme)
+	of := func(gv schema.GroupVersion) (rest.Interface, error) {
+		c := rest.CopyConfig(config)
+		c.GroupVersion, c.APIPath = &gv, "/apis"
+		c.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
+		c.ContentType, c.AcceptContentTypes = runtime.ContentTypeJSON, ""
+		r, err := rest.RESTClientFor(c)
+		if err != nil {
+			return nil, fmt.Errorf("cannot make client: %w", err)
+		}
+		return r, nil
+	}
+	nodes, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return nil, fmt.Errorf("cannot make client: %w", err)
+	}
+	upstream, err := of(clusterv1.GroupVersion)
+	if err != nil {
+		return nil, err
+	}
+	ours, err := of(machineapi.GroupVersion)
+	if err != nil {
+		return nil, err
+	}
+	plane, err := of(controlplane.GroupVersion)
+	if err != nil {
+		return nil, err
+	}
+	const in = machineapi.Namespace
+	return &clients{
+		nodes: nodes,
+		clusters: gentype.NewClientWithList("clusters", upstream, parameters, in,
+			func() *clusterv1.Cluster { return &clusterv1.Cluster{} }, func() *clusterv1.ClusterList { return &clusterv1.ClusterList{} }),
+		orlopCluster: gentype.NewClientWithList(machineapi.OrlopClusters.Resource, ours, parameters, in,
+			func() *machineapi.OrlopCluster { return &machineapi.OrlopCluster{} }, func() *machineapi.OrlopClusterList { return &machineapi.OrlopClusterList{} }),
+		planes: gentype.NewClientWithList(controlplane.OrlopControlPlanes.Resource, plane, parameters, in,
+			func() *controlplane.OrlopControlPlane { return &controlplane.OrlopControlPlane{} }, func() *controlplane.OrlopControlPlaneList { return &controlplane.OrlopControlPlaneList{} }),
+		machines: gentype.NewClientWithList("machines", upstream, parameters, in,
+			func() *clusterv1.Machine { return &clusterv1.Machine{} }, func() *clusterv1.MachineList { return &clusterv1.MachineList{} }),
+		own: gentype.NewClientWithList(machineapi.OrlopMachines.Resource, ours, parameters, in,
+			func() *machineapi.OrlopMachine { return &machineapi.OrlopMachine{} }, func() *machineapi.OrlopMachineList { return &machineapi.OrlopMachineList{} }),
+	}, nil
+}
+
+// informer returns an informer of the objects of a kind.
+func informer[T, L runtime.Object](c client[T, L], example T) cache.SharedIndexInformer {
+	return cache.NewSharedIndexInformer(&cache.ListWatch{
+		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) { return c.List(ctx, o) },
+		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+			return c.Watch(ctx, o)
+		},
+	}, example, 0, cache.Indexers{})
+}
+
+// informers runs informers as a component.Factory.
+type informers struct {
+	all     []cache.SharedIndexInformer
+	running sync.WaitGroup
+}
+
+// Start implements component.Factory.
+func (f *informers) Start(stop <-chan struct{}) {
+	for _, i := range f.all {
+		f.running.Go(func() { i.Run(stop) })
+	}
+}
+
+// Shutdown implements component.Factory.
+func (f *informers) Shutdown() { f.running.Wait() }
+
+// do performs a change. A write fails if the object has changed since Plan has seen it.
+func (c *clients) do(ctx context.Context, change Change) error {
+	switch o := change.Object.(type) {
+	case *clusterv1.Cluster:
+		return write(ctx, c.clusters, o, change.Verb)
+	case *machineapi.OrlopCluster:
+		return write(ctx, c.orlopCluster, o, change.Verb)
+	case *controlplane.OrlopControlPlane:
+		return write(ctx, c.planes, o, change.Verb)
+	case *clusterv1.Machine:
+		return write(ctx, c.machines, o, change.Verb)
+	case *machineapi.OrlopMachine:
+		if change.Verb != Permit {
+			return write(ctx, c.own, o, change.Verb)
+		}
+		patch, err := conditional(o, map[string]any{"permit": o.Spec.Permit})
+		if err != nil {
+			return err
+		}
+		_, err = c.own.Patch(ctx, o.Name, types.MergePatchType, patch, metav1.PatchOptions{})
+		return err
+	case *corev1.Node:
+		patch, err := conditional(o, map[string]any{"providerID": o.Spec.ProviderID})
+		if err != nil {
+			return err
+		}
+		_, err = c.nodes.CoreV1().Nodes().Patch(ctx, o.Name, types.MergePatchType, patch, metav1.PatchOptions{})
+		return err
+	}
+	return fmt.Errorf("%s %T: unknown change", change.Verb, change.Object)
+}
+
+// write creates an object or writes its status. An object that exists already, or that is deleted
+// meanwhile, is not an error.
+func write[T, L runtime.Object](ctx context.Context, c client[T, L], o T, verb Verb) error {
+	if verb == Create {
+		_, err := c.Create(ctx, o, metav1.CreateOptions{})
+		if apierrors.IsAlreadyExists(err) {
+			return nil
+		}
+		return err
+	}
+	_, err := c.UpdateStatus(ctx, o, metav1.UpdateOptions{})
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	return err
+}
+
+// conditional returns a merge patch of the specification of an object in the version that was read.
+func conditional(o metav1.Object, spec map[string]any) ([]byte, error) {
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"resourceVersion": o.GetResourceVersion()}, "spec": spec})
+	if err != nil {
+		return nil, fmt.Errorf("%s: cannot describe change: %w", o.GetName(), err)
+	}
+	return patch, nil
+}
+
+// list reads the objects with a quorum, for a decision that must not be stale.
+func list[T, L runtime.Object](ctx context.Context, c client[T, L]) ([]T, error) {
+	all, err := c.List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return nil, err
+	}
+	var out []T
+	err = meta.EachListItem(all, func(o runtime.Object) error {
+		object, ok := o.(T)
+		if !ok {
+			return fmt.Errorf("%T: unexpected in a list", o)
+		}
+		out = append(out, object)
+		return nil
+	})
+	return out, err
+}

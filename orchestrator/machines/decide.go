@@ -1,0 +1,156 @@
+package machines
+
+import (
+	"cmp"
+	"fmt"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/orlop-os/orlop/pkg/machineapi"
+	"github.com/orlop-os/orlop/pkg/rollout"
+)
+
+// minReady is the time for which a machine has to be ready before it counts as available.
+const minReady = 30 * time.Second
+
+// world is the input of the decision about all machines.
+func (s Snapshot) world(all []*machine) (rollout.World, error) {
+	w := rollout.World{Now: s.Now}
+	rules := machineapi.Rollout{}
+	if s.OrlopCluster != nil {
+		rules = s.OrlopCluster.Spec.Rollout
+	}
+	policy, err := readPolicy(rules)
+	if err != nil {
+		return w, err
+	}
+	w.Policy = policy
+	canary := labels.Nothing()
+	if rules.Canary != nil {
+		if canary, err = metav1.LabelSelectorAsSelector(&rules.Canary.Selector); err != nil {
+			return w, fmt.Errorf("OrlopCluster %s: spec.rollout.canary.selector: %w", s.Settings.Name, err)
+		}
+	}
+	for _, m := range all {
+		in := rollout.Machine{
+			Name: m.name, ControlPlane: m.controlPlane, Have: m.have(), Want: m.want.Version,
+			Ready: m.ready.status == metav1.ConditionTrue, Since: m.readySince(s.Now),
+		}
+		if m.object != nil {
+			in.Canary = canary.Matches(labels.Set(m.object.Labels))
+		}
+		if m.own != nil {
+			in.Leader = m.own.Status.EtcdLeader
+			in.Updating = meta.IsStatusConditionTrue(m.own.Status.Conditions, machineapi.ConditionUpdating) || m.own.Status.Release != nil && m.own.Status.Release.OnTrial
+			if failed := m.own.Status.Failed; failed != nil {
+				in.RolledBack = failed.Release.Version
+			}
+			if p := m.own.Spec.Permit; p != nil {
+				in.Permit = rollout.Permit{Release: p.Release.Version, Expires: p.Expires.Time}
+			}
+		}
+		w.Machines = append(w.Machines, in)
+	}
+	return w, nil
+}
+
+// readPolicy converts the rules of an OrlopCluster.
+func readPolicy(rules machineapi.Rollout) (rollout.Policy, error) {
+	p := rollout.Policy{Paused: rules.Paused, MaxUnavailable: 1, MinReady: minReady}
+	if rules.MaxUnavailable != nil {
+		p.MaxUnavailable = int(*rules.MaxUnavailable)
+	}
+	if rules.Canary != nil {
+		p.CanarySoak = time.Duration(rules.Canary.SoakSeconds) * time.Second
+	}
+	for i, w := range rules.Windows {
+		at, err := time.Parse("15:04", w.Start)
+		if err != nil {
+			return p, fmt.Errorf("spec.rollout.windows[%d].start: %w", i, err)
+		}
+		window := rollout.Window{Start: time.Duration(at.Hour())*time.Hour + time.Duration(at.Minute())*time.Minute, Length: time.Duration(w.Minutes) * time.Minute}
+		for _, d := range w.Days {
+			day, known := weekdays[d]
+			if !known {
+				return p, fmt.Errorf("spec.rollout.windows[%d].days: unknown day %s", i, d)
+			}
+			window.Days = append(window.Days, day)
+		}
+		if err := window.Check(); err != nil {
+			return p, fmt.Errorf("spec.rollout.windows[%d]: %w", i, err)
+		}
+		p.Windows = append(p.Windows, window)
+	}
+	return p, nil
+}
+
+// weekdays has the days by name.
+var weekdays = func() map[machineapi.Day]time.Weekday {
+	all := map[machineapi.Day]time.Weekday{}
+	for d := time.Sunday; d <= time.Saturday; d++ {
+		all[machineapi.Day(d.String())] = d
+	}
+	return all
+}()
+
+// gates returns the gates of the rules. A gate passes if every updated machine has the condition.
+func (s Snapshot) gates(all []*machine) []rollout.Gate {
+	if s.OrlopCluster == nil {
+		return nil
+	}
+	var gates []rollout.Gate
+	for _, g := range s.OrlopCluster.Spec.Rollout.Gates {
+		gate := rollout.Gate{Name: g.ConditionType, State: rollout.GatePassed}
+		for _, m := range all {
+			if m.object == nil || m.want.Version == "" || m.want.Version != m.have() {
+				continue
+			}
+			switch c := meta.FindStatusCondition(m.object.Status.Conditions, g.ConditionType); {
+			case c == nil || c.Status == metav1.ConditionUnknown:
+				gate.State = rollout.GatePending
+			case c.Status == metav1.ConditionFalse && gate.State == rollout.GatePassed:
+				gate.State, gate.Message = rollout.GateFailed, fmt.Sprintf("machine %s: %s", m.name, cmp.Or(c.Message, c.Reason))
+			}
+		}
+		gates = append(gates, gate)
+	}
+	return gates
+}
+
+// decide sets the verdicts of all machines. The first decision names the step for which the gates
+// count; the conditions of the machines are evaluated for each step.
+func decide(w rollout.World, gates []rollout.Gate, all []*machine) {
+	w.Policy.Gates = gates
+	d := rollout.Decide(w)
+	if d.Step != "" {
+		for i := range w.Policy.Gates {
+			w.Policy.Gates[i].Step = d.Step
+		}
+		d = rollout.Decide(w)
+	}
+	for i, m := range all {
+		m.verdict = d.Verdicts[i]
+	}
+}
+
+// permit writes the permit of a machine that may go now, and removes the permit of a machine that
+// has its release.
+func (s Snapshot) permit(r *Result, m *machine) {
+	if m.own == nil {
+		return
+	}
+	object := m.own.DeepCopy()
+	switch {
+	case m.verdict.State == rollout.Permitted:
+		object.Spec.Permit = &machineapi.Permit{Release: m.want, Peers: m.peers, Expires: metav1.NewTime(m.verdict.Permit.Expires.Truncate(time.Second))}
+		r.Permits = true
+	case m.verdict.State == rollout.UpToDate && m.own.Spec.Permit != nil:
+		object.Spec.Permit = nil
+	default:
+		return
+	}
+	r.Changes = append(r.Changes, Change{Permit, object})
+}

@@ -1,0 +1,251 @@
+package machines
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+
+	"github.com/orlop-os/orlop/orchestrator/bootstrap"
+	"github.com/orlop-os/orlop/pkg/machineapi"
+	"github.com/orlop-os/orlop/pkg/machineapi/controlplane"
+	"github.com/orlop-os/orlop/pkg/rollout"
+)
+
+// Settings are the values of the cluster that the objects show.
+type Settings struct {
+	Name          string // of the cluster and of its objects
+	Host          string // of the Kubernetes API
+	Port          int32
+	Pods          []string // ranges
+	Services      []string // ranges
+	Domain        string
+	ControlPlanes []netip.Addr // of the control-plane machines; may be empty for a single machine
+	Own           string       // name of the control-plane machine on which the controllers run
+}
+
+// Snapshot is the state of all objects. A missing object is nil.
+type Snapshot struct {
+	Settings     Settings
+	Now          time.Time
+	Nodes        []*corev1.Node
+	Cluster      *clusterv1.Cluster
+	OrlopCluster *machineapi.OrlopCluster
+	ControlPlane *controlplane.OrlopControlPlane
+	Machines     []*clusterv1.Machine
+	Own          []*machineapi.OrlopMachine
+}
+
+// Verb is the kind of a change.
+type Verb string
+
+// The verbs.
+const (
+	Create   Verb = "create"       // the object
+	Status   Verb = "write status" // of the object
+	Permit   Verb = "permit"       // write spec.permit of an OrlopMachine; nil removes it
+	Identify Verb = "identify"     // write spec.providerID of a Node
+)
+
+// Change is a change of an object. The object has the new content; its version is the version that
+// Plan has seen, so a write fails if the object has changed since.
+type Change struct {
+	Verb   Verb
+	Object runtime.Object
+}
+
+// Result is the output of Plan.
+type Result struct {
+	Changes []Change
+	// Summary is a line for the operator.
+	Summary string
+	// Permits reports whether a change gives a permit. Then the snapshot must not be stale
+	// (package rollout).
+	Permits bool
+}
+
+// machine is a machine with all objects that describe it.
+type machine struct {
+	name         string
+	controlPlane bool
+	node         *corev1.Node // nil: it was deleted
+	object       *clusterv1.Machine
+	own          *machineapi.OrlopMachine
+	want         machineapi.ReleaseReference
+	problem      string   // the reason why the wanted release is unknown
+	peers        []string // with the wanted release
+	verdict      rollout.Verdict
+	ready        health
+}
+
+// Plan computes the changes. It is pure. After all changes, Plan of the new state has none.
+func Plan(s Snapshot) (Result, error) {
+	var r Result
+	if s.adoptCluster(&r); len(r.Changes) > 0 {
+		// The other objects refer to these by UID.
+		r.Summary = "creating the objects of the cluster"
+		return r, nil
+	}
+	all := s.machines()
+	for _, m := range all {
+		s.adopt(&r, m)
+	}
+	world, err := s.world(all)
+	if err != nil {
+		return r, err
+	}
+	decide(world, s.gates(all), all)
+	for _, m := range all {
+		if m.verdict.State == rollout.Permitted {
+			m.peers = peers(all, m.want.Version, m.name)
+		}
+	}
+	for _, m := range all {
+		s.permit(&r, m)
+		s.machineStatus(&r, m)
+	}
+	s.clusterStatus(&r, all)
+	r.Summary = summary(all)
+	return r, nil
+}
+
+// machines joins the objects by name, in the order of names.
+func (s Snapshot) machines() []*machine {
+	byName := map[string]*machine{}
+	get := func(name string) *machine {
+		if byName[name] == nil {
+			byName[name] = &machine{name: name}
+		}
+		return byName[name]
+	}
+	for _, o := range s.Machines {
+		get(o.Name).object = o
+	}
+	for _, n := range s.Nodes {
+		get(n.Name).node = n
+	}
+	for _, o := range s.Own {
+		get(o.Name).own = o
+	}
+	var all []*machine
+	for _, m := range byName {
+		if m.node == nil && m.object == nil {
+			continue // the garbage collector deletes the OrlopMachine
+		}
+		m.controlPlane = s.isControlPlane(m)
+		m.want, m.problem = s.wanted(m)
+		m.ready = m.health()
+		all = append(all, m)
+	}
+	slices.SortFunc(all, func(a, b *machine) int { return strings.Compare(a.name, b.name) })
+	return all
+}
+
+// isControlPlane reports the role of a machine. The OrlopMachine keeps it, because a machine cannot
+// change its role.
+func (s Snapshot) isControlPlane(m *machine) bool {
+	if m.own != nil {
+		return m.own.Spec.Role == machineapi.RoleControlPlane
+	}
+	if m.name == s.Settings.Own {
+		return true
+	}
+	if m.node == nil {
+		return false
+	}
+	if _, labelled := m.node.Labels[bootstrap.ControlPlaneKey]; labelled {
+		return true
+	}
+	return slices.ContainsFunc(m.node.Status.Addresses, func(a corev1.NodeAddress) bool {
+		ip, err := netip.ParseAddr(a.Address)
+		return err == nil && slices.Contains(s.Settings.ControlPlanes, ip.Unmap())
+	})
+}
+
+// wanted returns the release that the objects want for a machine, or the reason why no release is
+// known. Without both, the machine keeps its release.
+func (s Snapshot) wanted(m *machine) (release machineapi.ReleaseReference, problem string) {
+	var catalogue []machineapi.Release
+	if s.OrlopCluster != nil {
+		catalogue = s.OrlopCluster.Spec.Releases
+	}
+	if m.own == nil || m.object == nil {
+		return release, ""
+	}
+	have := m.own.Status.Release
+	switch {
+	case m.own.Spec.Release != nil:
+		release = *m.own.Spec.Release
+		for _, r := range catalogue {
+			if r.Version == release.Version && release.Image == "" {
+				release.Image = r.Image
+			}
+		}
+	case m.object.Spec.Version != "":
+		newest := newestRelease(catalogue, m.object.Spec.Version)
+		if newest == nil && have != nil && sameKubernetes(have.Kubernetes, m.object.Spec.Version) {
+			return release, ""
+		}
+		if newest == nil {
+			return release, fmt.Sprintf("no release in spec.releases of the OrlopCluster %s has Kubernetes %s: add it", s.Settings.Name, m.object.Spec.Version)
+		}
+		release = machineapi.ReleaseReference{Version: newest.Version, Image: newest.Image}
+	}
+	if release.Version != "" && have == nil {
+		return machineapi.ReleaseReference{}, "the machine has not reported its release: enable Cluster.spec.kubernetes.machineObjects in its configuration"
+	}
+	return release, ""
+}
+
+// peers returns addresses of other machines that run a release, at most eight.
+func peers(all []*machine, release, self string) []string {
+	var found []string
+	for _, m := range all {
+		if m.name == self || m.node == nil || m.have() != release || m.own.Status.Release.OnTrial || m.ready.status != metav1.ConditionTrue {
+			continue
+		}
+		for _, a := range m.node.Status.Addresses {
+			if a.Type == corev1.NodeInternalIP {
+				found = append(found, a.Address)
+				break
+			}
+		}
+		if len(found) == maxPeers {
+			break
+		}
+	}
+	return found
+}
+
+// maxPeers is the limit of Permit.peers.
+const maxPeers = 8
+
+// have returns the running release; "" if it is unknown.
+func (m *machine) have() string {
+	if m.own == nil || m.own.Status.Release == nil {
+		return ""
+	}
+	return m.own.Status.Release.Version
+}
+
+// summary is a line about the rollout.
+func summary(all []*machine) string {
+	behind, waits := 0, ""
+	for _, m := range all {
+		if c := m.upToDate(); c.Status != metav1.ConditionTrue {
+			behind++
+			waits = cmp.Or(waits, strings.TrimSuffix(fmt.Sprintf("%s: %s: %s", m.name, c.Reason, c.Message), ": "))
+		}
+	}
+	if behind == 0 {
+		return fmt.Sprintf("%d machines", len(all))
+	}
+	return fmt.Sprintf("%d machines, %d of them behind their wanted release (%s)", len(all), behind, waits)
+}

@@ -1,0 +1,359 @@
+package machines
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cockroachdb/datadriven"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/yaml"
+
+	"github.com/orlop-os/orlop/orchestrator/bootstrap"
+	"github.com/orlop-os/orlop/pkg/machineapi"
+	"github.com/orlop-os/orlop/pkg/machineapi/controlplane"
+)
+
+// world is a cluster in memory, with the machines' own reports.
+type world struct {
+	t *testing.T
+	Snapshot
+	uid int
+}
+
+func newWorld(t *testing.T) *world {
+	return &world{t: t, Snapshot: Snapshot{
+		Settings: Settings{
+			Name: "orlop", Host: "10.0.0.10", Port: 6443, Pods: []string{"10.244.0.0/16"}, Services: []string{"10.96.0.0/12"}, Domain: "cluster.local",
+			ControlPlanes: []netip.Addr{netip.MustParseAddr("10.0.0.11")}, Own: "c1",
+		},
+		Now: time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC),
+	}}
+}
+
+// node adds a Node.
+func (w *world) node(name, ip string) {
+	w.Nodes = append(w.Nodes, &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Status: corev1.NodeStatus{
+			Addresses: []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: ip}},
+			NodeInfo:  corev1.NodeSystemInfo{KubeletVersion: "v1.37.2"}, Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}},
+		},
+	})
+}
+
+// apply performs a change as the API server does.
+func (w *world) apply(c Change) {
+	w.t.Helper()
+	w.uid++
+	object, err := meta.Accessor(c.Object)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	if c.Verb == Create {
+		object.SetUID(types.UID(fmt.Sprintf("u%d", w.uid)))
+		object.SetGeneration(1)
+	}
+	if c.Verb == Permit {
+		object.SetGeneration(object.GetGeneration() + 1)
+	}
+	same := func(o metav1.Object) bool { return o.GetName() == object.GetName() }
+	switch o := c.Object.(type) {
+	case *clusterv1.Cluster:
+		w.Cluster = o
+	case *machineapi.OrlopCluster:
+		w.OrlopCluster = o
+	case *controlplane.OrlopControlPlane:
+		w.ControlPlane = o
+	case *clusterv1.Machine:
+		w.Machines = append(slices.DeleteFunc(slices.Clone(w.Machines), func(m *clusterv1.Machine) bool { return same(m) }), o)
+	case *machineapi.OrlopMachine:
+		w.Own = append(slices.DeleteFunc(slices.Clone(w.Own), func(m *machineapi.OrlopMachine) bool { return same(m) }), o)
+	case *corev1.Node:
+		w.Nodes = append(slices.DeleteFunc(slices.Clone(w.Nodes), func(n *corev1.Node) bool { return same(n) }), o)
+	default:
+		w.t.Fatalf("%T: unknown object", o)
+	}
+}
+
+func (w *world) plan() Result {
+	w.t.Helper()
+	r, err := Plan(w.Snapshot)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return r
+}
+
+// settle performs changes until there are none, and returns them as lines.
+func (w *world) settle() []string {
+	w.t.Helper()
+	var lines []string
+	for range 10 {
+		r := w.plan()
+		if len(r.Changes) == 0 {
+			return append(lines, r.Summary)
+		}
+		for _, c := range r.Changes {
+			w.apply(c)
+			lines = append(lines, line(c))
+		}
+	}
+	w.t.Fatalf("ten passes do not end: %s", strings.Join(lines, "\n"))
+	return nil
+}
+
+// line is a change as a line: the verb, the object and its relevant fields.
+func line(c Change) string {
+	text := string(c.Verb) + " " + describe(c.Object)
+	switch o := c.Object.(type) {
+	case *clusterv1.Machine:
+		if c.Verb == Status {
+			text += ": " + o.Status.Phase + conditions(o.Status.Conditions, clusterv1.MachineReadyCondition, clusterv1.MachineUpToDateCondition, clusterv1.MachineUpdatingCondition)
+		}
+	case *machineapi.OrlopMachine:
+		if p := o.Spec.Permit; c.Verb == Permit && p != nil {
+			text += fmt.Sprintf(": %s %s until %s, from %v", p.Release.Version, p.Release.Image, p.Expires.UTC().Format("15:04:05"), p.Peers)
+		} else if c.Verb == Permit {
+			text += ": none"
+		}
+	case *machineapi.OrlopCluster:
+		if c.Verb == Status {
+			text += fmt.Sprintf(": %d of %d up to date", o.Status.UpToDate, o.Status.Machines) + conditions(o.Status.Conditions, conditionRollingOut)
+		}
+	case *corev1.Node:
+		text += ": " + o.Spec.ProviderID
+	}
+	return text
+}
+
+func conditions(all []metav1.Condition, kinds ...string) string {
+	text := ""
+	for _, k := range kinds {
+		if c := meta.FindStatusCondition(all, k); c != nil {
+			text += strings.TrimSuffix(fmt.Sprintf("; %s=%s %s: %s", k, c.Status, c.Reason, c.Message), ": ")
+		}
+	}
+	return text
+}
+
+// TestScripts runs the scripts of testdata. The commands:
+//
+//	node NAME IP                 adds a Node
+//	lost NAME                    deletes a Node
+//	notready NAME                makes a Node unready
+//	report NAME VERSION [WORD…]  the machine reports its release (kubernetes v1.37.2) and health;
+//	                             words: unready, updating, trial, leader, failed=VERSION,
+//	                             kubernetes=VERSION
+//	machine NAME VERSION         an operator sets Machine.spec.version; - removes it
+//	release NAME VERSION [IMAGE] an operator sets OrlopMachine.spec.release; - removes it
+//	cluster                      the input is the new specification of the OrlopCluster
+//	gate NAME TYPE STATUS        a program sets a condition of a Machine
+//	label NAME KEY=VALUE         an operator labels a Machine
+//	wait DURATION                the time passes
+//	settle                       the output is all changes until there are none
+//	show KIND NAME               the output is an object
+func TestScripts(t *testing.T) {
+	datadriven.Walk(t, "testdata", func(t *testing.T, path string) {
+		w := newWorld(t)
+		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
+			w.t = t
+			var args []string
+			for _, a := range d.CmdArgs {
+				args = append(args, a.String())
+			}
+			return w.command(d, args)
+		})
+	})
+}
+
+func (w *world) command(d *datadriven.TestData, args []string) string {
+	switch d.Cmd {
+	case "node":
+		w.node(args[0], args[1])
+	case "lost":
+		w.Nodes = slices.DeleteFunc(w.Nodes, func(n *corev1.Node) bool { return n.Name == args[0] })
+	case "notready":
+		find(w.t, w.Nodes, args[0]).Status.Conditions[0] = corev1.NodeCondition{Type: corev1.NodeReady, Status: corev1.ConditionUnknown, Message: "Kubelet stopped posting node status."}
+	case "report":
+		w.report(args)
+	case "machine":
+		m := find(w.t, w.Machines, args[0])
+		m.Spec.Version, m.Generation = strings.TrimPrefix(args[1], "-"), m.Generation+1
+	case "release":
+		m := find(w.t, w.Own, args[0])
+		m.Generation++
+		if m.Spec.Release = nil; args[1] != "-" {
+			m.Spec.Release = &machineapi.ReleaseReference{Version: args[1], Image: strings.Join(args[2:], "")}
+		}
+	case "cluster":
+		spec := machineapi.OrlopClusterSpec{}
+		if err := yaml.UnmarshalStrict([]byte(d.Input), &spec); err != nil {
+			w.t.Fatal(err)
+		}
+		w.OrlopCluster.Spec, w.OrlopCluster.Generation = spec, w.OrlopCluster.Generation+1
+	case "gate":
+		m := find(w.t, w.Machines, args[0])
+		meta.SetStatusCondition(&m.Status.Conditions, metav1.Condition{Type: args[1], Status: metav1.ConditionStatus(args[2]), Reason: "Tested", Message: "the smoke test says " + args[2]})
+	case "label":
+		key, value, _ := strings.Cut(args[1], "=")
+		find(w.t, w.Machines, args[0]).Labels[key] = value
+	case "wait":
+		length, err := time.ParseDuration(args[0])
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		w.Now = w.Now.Add(length)
+	case "settle":
+		return strings.Join(w.settle(), "\n")
+	case "show":
+		return w.show(args[0], args[1])
+	default:
+		w.t.Fatalf("unknown command %s", d.Cmd)
+	}
+	return ""
+}
+
+// report is a report of a machine.
+func (w *world) report(args []string) {
+	m := find(w.t, w.Own, args[0])
+	status := machineapi.OrlopMachineStatus{Release: &machineapi.RunningRelease{Version: args[1], Kubernetes: "v1.37.2"}}
+	ready, updating := metav1.Condition{Type: machineapi.ConditionReady, Status: metav1.ConditionTrue, Reason: "Healthy"}, metav1.ConditionFalse
+	for _, word := range args[2:] {
+		key, value, _ := strings.Cut(word, "=")
+		switch key {
+		case "unready":
+			ready.Status, ready.Reason, ready.Message = metav1.ConditionFalse, "Unhealthy", "etcd has no quorum"
+		case "updating":
+			updating = metav1.ConditionTrue
+		case "trial":
+			status.Release.OnTrial = true
+		case "leader":
+			status.EtcdLeader = true
+		case "kubernetes":
+			status.Release.Kubernetes = value
+		case "failed":
+			status.Failed = &machineapi.FailedRelease{Release: machineapi.ReleaseReference{Version: value}, Reason: "no pod sandbox starts"}
+		default:
+			w.t.Fatalf("unknown word %s", word)
+		}
+	}
+	meta.SetStatusCondition(&status.Conditions, ready)
+	meta.SetStatusCondition(&status.Conditions, metav1.Condition{Type: machineapi.ConditionUpdating, Status: updating, Reason: "Reported"})
+	m.Status = status
+}
+
+func find[T metav1.Object](t *testing.T, all []T, name string) T {
+	t.Helper()
+	for _, o := range all {
+		if o.GetName() == name {
+			return o
+		}
+	}
+	t.Fatalf("no object %s", name)
+	panic("unreachable")
+}
+
+func (w *world) show(kind, name string) string {
+	var object any
+	switch kind {
+	case "cluster":
+		object = w.Cluster
+	case "orlopcluster":
+		object = w.OrlopCluster
+	case "controlplane":
+		object = w.ControlPlane
+	case "machine":
+		object = find(w.t, w.Machines, name)
+	case "orlopmachine":
+		object = find(w.t, w.Own, name)
+	default:
+		w.t.Fatalf("unknown kind %s", kind)
+	}
+	raw, err := json.Marshal(object)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	text, err := yaml.JSONToYAML(raw)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return string(text)
+}
+
+// TestStopsAnywhere adopts a cluster and stops after each number of changes. The next passes make
+// the remaining changes, and the result is the same.
+func TestStopsAnywhere(t *testing.T) {
+	build := func() *world {
+		w := newWorld(t)
+		w.node("c1", "10.0.0.11")
+		w.node("w1", "10.0.0.21")
+		w.Nodes[0].Labels = map[string]string{bootstrap.ControlPlaneKey: ""}
+		return w
+	}
+	content := func(w *world) string {
+		text := ""
+		for _, kind := range []string{"cluster", "orlopcluster", "controlplane"} {
+			text += w.show(kind, "")
+		}
+		for _, name := range []string{"c1", "w1"} {
+			text += w.show("machine", name) + w.show("orlopmachine", name)
+		}
+		var lines []string
+		for l := range strings.Lines(text) {
+			if !strings.Contains(l, "uid:") {
+				lines = append(lines, l)
+			}
+		}
+		return strings.Join(lines, "")
+	}
+	whole := build()
+	total := len(whole.settle())
+	want := content(whole)
+	for stop := range total {
+		w := build()
+		for done := 0; done < stop; {
+			changes := w.plan().Changes
+			for _, c := range changes[:min(len(changes), stop-done)] {
+				w.apply(c)
+				done++
+			}
+			if len(changes) == 0 {
+				break
+			}
+		}
+		w.settle()
+		if got := content(w); got != want {
+			t.Fatalf("after a stop at change %d:\n%s\nwant\n%s", stop, got, want)
+		}
+	}
+}
+
+// TestObjectsAreEncoded checks that the objects survive the encoding of the API server unchanged.
+func TestObjectsAreEncoded(t *testing.T) {
+	w := newWorld(t)
+	w.node("c1", "10.0.0.11")
+	w.settle()
+	for _, o := range []runtime.Object{w.Cluster, w.OrlopCluster, w.ControlPlane, w.Machines[0], w.Own[0]} {
+		raw, err := json.Marshal(o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		again := o.DeepCopyObject()
+		if err := json.Unmarshal(raw, again); err != nil {
+			t.Fatal(err)
+		}
+		if second, err := json.Marshal(again); err != nil || string(second) != string(raw) {
+			t.Errorf("%T: %s\nbecomes\n%s (%v)", o, raw, second, err)
+		}
+	}
+}

@@ -1,0 +1,26 @@
+package machines
+
+import (
+	"strings"
+
+	"golang.org/x/mod/semver"
+
+	"github.com/orlop-os/orlop/pkg/machineapi"
+)
+
+// newestRelease returns the newest release with a version of Kubernetes; nil if there is none.
+func newestRelease(catalogue []machineapi.Release, kubernetes string) *machineapi.Release {
+	var newest *machineapi.Release
+	for i, r := range catalogue {
+		if sameKubernetes(r.Kubernetes, kubernetes) && (newest == nil || semver.Compare("v"+r.Version, "v"+newest.Version) > 0) {
+			newest = &catalogue[i]
+		}
+	}
+	return newest
+}
+
+// sameKubernetes compares two versions of Kubernetes, with or without the letter v: Cluster API
+// permits both in Machine.spec.version.
+func sameKubernetes(a, b string) bool {
+	return strings.TrimPrefix(a, "v") == strings.TrimPrefix(b, "v")
+}

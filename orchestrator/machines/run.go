@@ -1,0 +1,298 @@
+package machines
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"net/url"
+	"reflect"
+	"strconv"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	kubeinformers "k8s.io/client-go/informers"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+
+	"github.com/orlop-os/orlop/orchestrator/bootstrap"
+	"github.com/orlop-os/orlop/orchestrator/component"
+	"github.com/orlop-os/orlop/orchestrator/dirs"
+	"github.com/orlop-os/orlop/orchestrator/kubeconfig"
+	"github.com/orlop-os/orlop/orchestrator/nodecontrollers"
+	"github.com/orlop-os/orlop/pkg/backoff"
+	"github.com/orlop-os/orlop/pkg/cell"
+	"github.com/orlop-os/orlop/pkg/machineapi"
+	"github.com/orlop-os/orlop/pkg/machineapi/controlplane"
+	"github.com/orlop-os/orlop/pkg/nodespec"
+)
+
+// Name is the name of the component.
+const Name = "machines"
+
+const (
+	// period is the interval of passes without a change: windows, soak times and permits end
+	// at a time.
+	period = 10 * time.Second
+	// retryInterval is the delay after a failure; timeout bounds a request.
+	retryInterval = 2 * time.Second
+	timeout       = 10 * time.Second
+	// pollInterval is the interval of checks whether the API server serves the kinds.
+	pollInterval = time.Second
+)
+
+// Component describes the component without its Run function.
+func Component(spec nodespec.Spec, dirs dirs.Dirs) component.Component {
+	return kubeconfig.ControllersComponent(spec, dirs, Name, nodespec.ControllersCert, nodespec.ControllersKey)
+}
+
+// Run maintains the objects while they are enabled, until ctx is done. The component is always
+// ready: missing objects are no fault of the machine, nor of the running version of the system.
+func Run(ctx context.Context, env component.Env) error {
+	env.Announce(Name, true, "")
+	if err := env.Rights(ctx); err != nil {
+		return nil // stopped before the component began
+	}
+	report := env.AnnounceReady(Name)
+	settings, err := readSettings(env.Spec)
+	if err != nil {
+		return err
+	}
+	return component.WhileMachineObjects(ctx, env.Dirs.Controllers, func() { report("") }, func(ctx context.Context) error {
+		report("waiting for the kinds of machines")
+		own, acting, err := nodecontrollers.ControllerConfigs(ctx, env, Name, bootstrap.MachinesAccount)
+		if own == nil {
+			return err
+		}
+		report("waiting for the kinds of machines")
+		return runEnabled(ctx, settings, own, acting, report)
+	})
+}
+
+// runEnabled maintains the objects until ctx is done. own watches, acting makes changes.
+func runEnabled(ctx context.Context, settings Settings, own, acting *rest.Config, report func(string)) error {
+	watches, err := newClients(own)
+	if err != nil {
+		return err
+	}
+	acting = rest.CopyConfig(acting)
+	acting.Timeout = timeout
+	acts, err := newClients(acting)
+	if err != nil {
+		return err
+	}
+	if !watches.served(ctx) {
+		return nil
+	}
+	return newController(settings, watches, acts).run(ctx, report)
+}
+
+// served waits until the API server serves all kinds. It returns false if ctx ends first.
+func (c *clients) served(ctx context.Context) bool {
+	one := metav1.ListOptions{Limit: 1}
+	for {
+		_, err := c.clusters.List(ctx, one)
+		if err == nil {
+			_, err = c.orlopCluster.List(ctx, one)
+		}
+		if err == nil {
+			_, err = c.planes.List(ctx, one)
+		}
+		if err == nil {
+			_, err = c.machines.List(ctx, one)
+		}
+		if err == nil {
+			_, err = c.own.List(ctx, one)
+		}
+		if err == nil {
+			return true
+		}
+		if backoff.Sleep(ctx, pollInterval) != nil {
+			return false
+		}
+	}
+}
+
+// readSettings returns the values of the cluster that the objects show.
+func readSettings(spec nodespec.Spec) (Settings, error) {
+	endpoint, err := url.Parse(spec.Endpoint)
+	if err != nil {
+		return Settings{}, fmt.Errorf("machines: cannot read endpoint: %w", err)
+	}
+	port, err := strconv.ParseUint(endpoint.Port(), 10, 16)
+	if err != nil {
+		return Settings{}, fmt.Errorf("machines: cannot read the port of endpoint %s: %w", spec.Endpoint, err)
+	}
+	return Settings{
+		Name: spec.Cluster, Host: endpoint.Hostname(), Port: int32(port), Pods: prefixes(spec.Network.PodCIDRs), Services: prefixes(spec.Network.ServiceCIDRs),
+		Domain: spec.Network.DNSDomain, ControlPlanes: spec.ControlPlanes, Own: spec.Node.Name,
+	}, nil
+}
+
+func prefixes(all []netip.Prefix) []string {
+	var out []string
+	for _, p := range all {
+		out = append(out, p.String())
+	}
+	return out
+}
+
+// controller maintains the objects.
+type controller struct {
+	settings Settings
+	acts     *clients
+	changed  cell.Signal
+	now      func() time.Time
+
+	factories []component.Factory
+	nodes     cache.SharedIndexInformer
+	clusters  cache.SharedIndexInformer
+	infra     cache.SharedIndexInformer
+	planes    cache.SharedIndexInformer
+	machines  cache.SharedIndexInformer
+	own       cache.SharedIndexInformer
+}
+
+// newController returns a controller that watches with an identity and makes changes with another.
+func newController(settings Settings, watches, acts *clients) *controller {
+	factory := kubeinformers.NewSharedInformerFactoryWithOptions(watches.nodes, 0, kubeinformers.WithTransform(trim))
+	c := &controller{
+		settings: settings, acts: acts, changed: cell.NewSignal(), now: time.Now,
+		nodes:    factory.Core().V1().Nodes().Informer(),
+		clusters: informer(watches.clusters, &clusterv1.Cluster{}),
+		infra:    informer(watches.orlopCluster, &machineapi.OrlopCluster{}),
+		planes:   informer(watches.planes, &controlplane.OrlopControlPlane{}),
+		machines: informer(watches.machines, &clusterv1.Machine{}),
+		own:      informer(watches.own, &machineapi.OrlopMachine{}),
+	}
+	c.factories = []component.Factory{factory, &informers{all: []cache.SharedIndexInformer{c.clusters, c.infra, c.planes, c.machines, c.own}}}
+	return c
+}
+
+func (c *controller) run(ctx context.Context, report func(string)) error {
+	watched := []component.Watched{{Informer: c.nodes, Same: sameNode}}
+	for _, i := range []cache.SharedIndexInformer{c.clusters, c.infra, c.planes, c.machines, c.own} {
+		watched = append(watched, component.Watched{Informer: i})
+	}
+	return component.Reconciler{
+		Changed: c.changed, Period: period, RetryInterval: retryInterval, Pass: c.pass, Report: report,
+		Factories: c.factories, Watched: watched,
+	}.Run(ctx)
+}
+
+// pass makes all changes that Plan finds. A conflict is not an error: the cache is stale, and its
+// next update triggers the next pass.
+func (c *controller) pass(ctx context.Context) (string, error) {
+	snapshot := c.cached()
+	result, err := Plan(snapshot)
+	if err != nil {
+		return "", err
+	}
+	if result.Permits {
+		if snapshot, err = c.fresh(ctx, snapshot); err != nil {
+			return "", fmt.Errorf("cannot read the machines: %w", err)
+		}
+		if result, err = Plan(snapshot); err != nil {
+			return "", err
+		}
+	}
+	for _, change := range result.Changes {
+		if err := c.acts.do(ctx, change); err != nil && !apierrors.IsConflict(err) && !apierrors.IsNotFound(err) {
+			return "", fmt.Errorf("cannot %s %s: %w", change.Verb, describe(change.Object), err)
+		}
+	}
+	return result.Summary, nil
+}
+
+// cached returns the snapshot of the caches.
+func (c *controller) cached() Snapshot {
+	s := Snapshot{
+		Settings: c.settings, Now: c.now(), Nodes: component.Objects[*corev1.Node](c.nodes),
+		Machines: component.Objects[*clusterv1.Machine](c.machines), Own: component.Objects[*machineapi.OrlopMachine](c.own),
+	}
+	s.Cluster = named(component.Objects[*clusterv1.Cluster](c.clusters), c.settings.Name)
+	s.OrlopCluster = named(component.Objects[*machineapi.OrlopCluster](c.infra), c.settings.Name)
+	s.ControlPlane = named(component.Objects[*controlplane.OrlopControlPlane](c.planes), c.settings.Name)
+	s.ofCluster()
+	return s
+}
+
+// fresh returns a snapshot with the present objects on which a permit depends.
+func (c *controller) fresh(ctx context.Context, s Snapshot) (Snapshot, error) {
+	var err error
+	if s.Own, err = list(ctx, c.acts.own); err != nil {
+		return s, err
+	}
+	if s.Machines, err = list(ctx, c.acts.machines); err != nil {
+		return s, err
+	}
+	s.OrlopCluster, err = c.acts.orlopCluster.Get(ctx, c.settings.Name, metav1.GetOptions{})
+	s.ofCluster()
+	return s, err
+}
+
+// ofCluster removes the Machine objects of other clusters, which a management cluster may have.
+func (s *Snapshot) ofCluster() {
+	var own []*clusterv1.Machine
+	for _, m := range s.Machines {
+		if m.Spec.ClusterName == s.Settings.Name {
+			own = append(own, m)
+		}
+	}
+	s.Machines = own
+}
+
+// named returns the object with a name; nil if there is none.
+func named[T metav1.Object](all []T, name string) (found T) {
+	for _, o := range all {
+		if o.GetName() == name {
+			return o
+		}
+	}
+	return found
+}
+
+// describe names an object for users.
+func describe(o any) string {
+	kind := reflect.TypeOf(o).Elem().Name()
+	if m, ok := o.(metav1.Object); ok {
+		return kind + " " + m.GetName()
+	}
+	return kind
+}
+
+// trim removes all fields of a Node that this package does not use. Heartbeats change none of the
+// others.
+func trim(object any) (any, error) {
+	n, ok := object.(*corev1.Node)
+	if !ok {
+		return object, nil
+	}
+	meta := component.Trimmed(n)
+	if role, labelled := n.Labels[bootstrap.ControlPlaneKey]; labelled {
+		meta.Labels = map[string]string{bootstrap.ControlPlaneKey: role}
+	}
+	ready := nodeReady(n)
+	return &corev1.Node{
+		ObjectMeta: meta,
+		Spec:       corev1.NodeSpec{ProviderID: n.Spec.ProviderID},
+		Status: corev1.NodeStatus{
+			Addresses: n.Status.Addresses, NodeInfo: n.Status.NodeInfo,
+			Conditions: []corev1.NodeCondition{{Type: ready.Type, Status: ready.Status, Message: ready.Message}},
+		},
+	}, nil
+}
+
+// sameNode reports whether an update of a trimmed Node does not matter.
+func sameNode(before, now any) bool {
+	a, okA := before.(*corev1.Node)
+	b, okB := now.(*corev1.Node)
+	if !okA || !okB {
+		return false
+	}
+	a, b = a.DeepCopy(), b.DeepCopy()
+	a.ResourceVersion, b.ResourceVersion = "", ""
+	return reflect.DeepEqual(a, b)
+}
