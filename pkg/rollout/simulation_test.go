@@ -98,7 +98,7 @@ func newWorld(seed uint64) *world {
 	for i := range 1 + r.IntN(5) {
 		w.add(fmt.Sprintf("p%d", i), true)
 	}
-	for i := range r.IntN(12) {
+	for i := range r.IntN(9) {
 		w.add(fmt.Sprintf("w%d", i), false)
 	}
 	w.policy.MaxUnavailable = r.IntN(4)
@@ -191,7 +191,7 @@ func (w *world) run() error {
 			w.elect()
 		}
 		var next time.Time
-		if w.now.After(w.absent) && w.maybe(0.4) {
+		if w.now.After(w.absent) && w.maybe(0.25) {
 			var err error
 			if next, err = w.control(); err != nil {
 				return err
