@@ -2,15 +2,22 @@ package machineobject
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"google.golang.org/protobuf/types/known/timestamppb"
+	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apiextensions-apiserver/pkg/apiserver/validation"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/machineapi"
+	"github.com/orlop-os/orlop/pkg/machineapi/definitions"
 	"github.com/orlop-os/orlop/pkg/scripttest"
 )
 
@@ -37,9 +44,42 @@ type script struct {
 	input
 }
 
+// reference returns the release VERSION@NAME.
 func reference(text string) machineapi.ReleaseReference {
-	version, image, _ := strings.Cut(text, "@")
+	version, image, named := strings.Cut(text, "@")
+	if named {
+		image = "registry.example.com/" + image + digest
+	}
 	return machineapi.ReleaseReference{Version: version, Image: image}
+}
+
+// digest is the digest of all images.
+var digest = "@sha256:" + strings.Repeat("0", 64)
+
+// checkStatus checks a status as the API server does.
+func checkStatus(t *testing.T, s machineapi.OrlopMachineStatus) {
+	t.Helper()
+	all, err := definitions.All()
+	if err != nil {
+		t.Fatal(err)
+	}
+	i := slices.IndexFunc(all, func(d *apiextensionsv1.CustomResourceDefinition) bool { return d.Spec.Names.Kind == "OrlopMachine" })
+	props := all[i].Spec.Versions[0].Schema.OpenAPIV3Schema.Properties["status"]
+	internal := &apiextensions.JSONSchemaProps{}
+	if err := apiextensionsv1.Convert_v1_JSONSchemaProps_To_apiextensions_JSONSchemaProps(&props, internal, nil); err != nil {
+		t.Fatal(err)
+	}
+	validator, _, err := validation.NewSchemaValidator(internal)
+	if err != nil {
+		t.Fatal(err)
+	}
+	object, err := runtime.DefaultUnstructuredConverter.ToUnstructured(&s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, err := range validation.ValidateCustomResource(field.NewPath("status"), object, validator) {
+		t.Error(err)
+	}
 }
 
 func (s *script) setObject(args []string) string {
@@ -115,6 +155,7 @@ func (s *script) later(args []string) string {
 func (s *script) step([]string) string {
 	next, change := step(s.input)
 	s.object.Status = next
+	checkStatus(s.t, next)
 	var out strings.Builder
 	r := next.Release
 	fmt.Fprintf(&out, "%s", r.Version)
@@ -131,14 +172,14 @@ func (s *script) step([]string) string {
 		fmt.Fprintf(&out, ", failed %s", next.Failed.Release.Version)
 	}
 	if change != nil {
-		fmt.Fprintf(&out, "\n=> change to %s from %s, peers %v", change.Version, change.Image, change.Peers)
+		fmt.Fprintf(&out, "\n=> change to %s from %s, peers %v", change.Version, strings.TrimSuffix(change.Image, digest), change.Peers)
 	}
 	return out.String() + "\n"
 }
 
 func (s *script) failed([]string) string {
 	f := s.object.Status.Failed
-	return fmt.Sprintf("%s %s\n%s\n%d bytes of log:\n%s\n", f.Release.Version, f.Release.Image, f.Reason, len(f.Log), f.Log)
+	return fmt.Sprintf("%s %s\n%s\n%d bytes of log:\n%s\n", f.Release.Version, strings.TrimSuffix(f.Release.Image, digest), f.Reason, len(f.Log), f.Log)
 }
 
 func (s *script) why(args []string) string {
