@@ -34,13 +34,10 @@ func (c *Controller) rollback(ctx context.Context, to string, force bool, by str
 	if err != nil {
 		return "", status.Errorf(codes.FailedPrecondition, "rollback refused: %v", err)
 	}
-	event := slot.RollbackRequested{Entries: entries, Reason: "rollback asked by " + by, At: time.Now(), Epochs: epochs, Floor: c.EpochFloor()}
+	event := slot.RollbackRequested{Entries: entries, To: to, Reason: "rollback asked by " + by, At: time.Now(), Epochs: epochs, Floor: c.EpochFloor()}
 	next, _, err := slot.Step(c.deps.version(), c.Record(), event)
 	if err != nil { // before any pod is evicted
 		return "", status.Errorf(codes.FailedPrecondition, "rollback: %v", err)
-	}
-	if to != "" && next.From != to {
-		return "", status.Errorf(codes.FailedPrecondition, "rollback refused: version %s is wanted, and the other slot has version %s; a version that is older than the running version and not in the other slot needs a new installation", to, next.From)
 	}
 	where, err := c.deps.Disk.Slots()
 	if err != nil {

@@ -105,6 +105,7 @@ type (
 	// RollbackRequested: an operator requests the other version.
 	RollbackRequested struct {
 		Entries []Entry
+		To      string // the wanted version; empty: the other version, whichever it is
 		Reason  string
 		At      time.Time
 		Epochs  map[string]int // epoch by version; 0 if unknown
@@ -179,7 +180,8 @@ func (Reboot) action()               {}
 //	trial             ChecksFailed                            trial+reason  Rename to failed,
 //	                                                                        Reboot
 //	done              Rollback-     another entry, not        trial+reason  Rename own entry to
-//	                  Requested     failed, epoch not below                 failed, Reboot
+//	                  Requested     failed, with the wanted                 failed, Reboot
+//	                                version, epoch not below
 //	                                the floor
 //
 // A requested rollback gets the record of a failed trial: To is the running version, and From is
@@ -239,6 +241,9 @@ func Step(running string, r Record, e Event) (Record, []Action, error) {
 		other, ok := First(others)
 		if !ok {
 			return r, nil, fmt.Errorf("there is no other version for a rollback")
+		}
+		if e.To != "" && e.To != other.Version {
+			return r, nil, fmt.Errorf("version %s is wanted, and the other slot has version %s; an older version that is not in the other slot needs a new installation", e.To, other.Version)
 		}
 		if epoch := e.Epochs[other.Version]; epoch < e.Floor {
 			return r, nil, below(other.Version, epoch, e.Floor)
