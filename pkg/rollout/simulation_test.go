@@ -71,7 +71,9 @@ type simulated struct {
 	target  string
 	before  string // the release before the upgrade
 	crashed time.Time
+	sick    bool          // while it is crashed, it can start: only its node is unready
 	clock   time.Duration // the machine's clock minus the controllers' clock
+	eager   float64       // the probability that it starts in a tick with a permit
 }
 
 // world is a random cluster with its operator and its controllers.
@@ -125,6 +127,7 @@ func (w *world) add(name string, plane bool) {
 	w.machines = append(w.machines, &simulated{
 		Machine: Machine{Name: name, ControlPlane: plane, Canary: w.maybe(0.2), Have: "1", Ready: true, Since: w.now.Add(-time.Hour)},
 		clock:   time.Duration(w.rand.Int64N(2*int64(ClockSkew))) - ClockSkew,
+		eager:   0.03 + 0.4*w.rand.Float64()*w.rand.Float64(),
 	})
 }
 
@@ -187,7 +190,7 @@ func (w *world) run() error {
 		for _, m := range w.machines {
 			w.step(m)
 		}
-		if leader := slices.IndexFunc(w.machines, func(m *simulated) bool { return m.Leader && m.Ready }); leader < 0 || w.maybe(0.01) {
+		if leader := slices.IndexFunc(w.machines, func(m *simulated) bool { return m.Leader && m.Ready }); leader < 0 || w.maybe(0.05) {
 			w.elect()
 		}
 		var next time.Time
@@ -233,9 +236,9 @@ func (w *world) disturb() {
 		w.absent = w.soon(60)
 	}
 	for _, m := range w.machines {
-		if w.crashes && w.maybe(0.001) {
+		if w.crashes && w.maybe(0.002) {
 			w.counts.crashes++
-			m.crashed = w.soon(100)
+			m.crashed, m.sick = w.soon(100), w.maybe(0.5)
 		}
 	}
 }
@@ -252,6 +255,9 @@ func (w *world) step(m *simulated) {
 	if w.now.Before(m.crashed) {
 		w.ready(m, false)
 		m.until = m.until.Add(tick)
+		if m.phase == idle && m.sick {
+			w.begin(m)
+		}
 		return
 	}
 	if m.phase == idle {
@@ -293,7 +299,7 @@ func (w *world) begin(m *simulated) {
 	forced := w.byHand == m.Name
 	switch {
 	case !m.behind() || m.failed() || !forced && !m.Permit.Allows(m.Want, w.now.Add(m.clock)):
-	case w.maybe(0.15):
+	case w.maybe(m.eager):
 		m.phase, m.until, m.target, m.before, m.Updating = preparing, w.soon(20), m.Want, m.Have, true
 		w.byHand = ""
 	}
@@ -307,6 +313,9 @@ func (w *world) control() (next time.Time, err error) {
 	}
 	d := Decide(world)
 	for i, v := range d.Verdicts {
+		if v.State == OutsideWindow && d.Next.IsZero() {
+			return next, fmt.Errorf("machine %s waits for a window, and the decision names no time", v.Name)
+		}
 		if v.State != Permitted {
 			continue
 		}
