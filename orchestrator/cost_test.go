@@ -48,6 +48,12 @@ func TestCost(t *testing.T) {
 		t.Logf("%.1f s: api: %s; controllers: %s", time.Since(zero).Seconds(), api.usage(t), controllers.usage(t))
 		before = m.logRequests(t, before)
 	}
+	// a process writes its profiles (ORLOP_TEST_PROFILE) when it is asked to end
+	for _, p := range []*started{controllers, api} {
+		if err := p.stop(t, time.Minute); err != nil {
+			t.Errorf("%s: %v", p.log, err)
+		}
+	}
 }
 
 // logRequests logs the requests since before, and returns all requests until now.
