@@ -100,7 +100,7 @@ func TestControlPlane(t *testing.T) {
 	t.Run("certificates of pods", func(t *testing.T) { podCertificates(ctx, t, m, admin, node) })
 	t.Run("local volumes", func(t *testing.T) { localVolumes(ctx, t, admin) })
 	t.Run("labels and taints of nodes", func(t *testing.T) { nodeLabels(ctx, t, m, admin) })
-	t.Run("objects of machines", func(t *testing.T) { machineObjects(ctx, t, m, admin, controllers) })
+	t.Run("objects of machines", func(t *testing.T) { machineObjects(ctx, t, m, admin, api, controllers) })
 	t.Run("metrics", func(t *testing.T) { resourceMetrics(ctx, t, m, admin, fake) })
 	t.Run("add-ons", func(t *testing.T) { addOns(ctx, t, m, admin) })
 	t.Run("removed nodes", func(t *testing.T) { removedNodes(ctx, t, m, admin) })

@@ -38,7 +38,7 @@ type machineTest struct {
 // Node gets its objects, kubectl has columns and texts, a node writes the status of its own
 // OrlopMachine only, a wanted version becomes a permit, and no object is deleted when they are
 // disabled.
-func machineObjects(ctx context.Context, t *testing.T, m machine, admin kubernetes.Interface, controllers *started) {
+func machineObjects(ctx context.Context, t *testing.T, m machine, admin kubernetes.Interface, api, controllers *started) {
 	const name, other = "worker-1", "worker-2"
 	for _, n := range []string{name, other} {
 		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: n, Labels: map[string]string{corev1.LabelHostname: n}}}
@@ -56,17 +56,19 @@ func machineObjects(ctx context.Context, t *testing.T, m machine, admin kubernet
 		admin:  dynamic.NewForConfigOrDie(m.config(t, "admin", "orlop:cluster-admins")),
 		worker: dynamic.NewForConfigOrDie(m.config(t, "system:node:"+name, "system:nodes")),
 	}
-	before, began := controllers.usage(t), time.Now()
+	before, began := "api "+api.usage(t)+", controllers "+controllers.usage(t), time.Now()
 	m.enableMachineObjects(t, true)
 	w.await(t, machineapi.OrlopMachines, name, "object", func(*unstructured.Unstructured) bool { return true })
 	w.await(t, machineapi.OrlopMachines, other, "object", func(*unstructured.Unstructured) bool { return true })
-	t.Logf("objects after %s; controllers before: %s; after: %s", time.Since(began).Round(100*time.Millisecond), before, controllers.usage(t))
+	t.Logf("objects after %s", time.Since(began).Round(100*time.Millisecond))
 	waitNode(ctx, t, admin, name, "providerID", func(n *corev1.Node) bool { return n.Spec.ProviderID == "orlop:///test/"+name })
 
 	w.shown(t, admin, name)
 	w.limited(t, name, other)
 	w.updated(t, name)
 
+	t.Logf("before: %s", before)
+	t.Logf("after: api %s, controllers %s", api.usage(t), controllers.usage(t))
 	m.enableMachineObjects(t, false)
 	controllers.waitState(t, 20*time.Second, machines.Name, func(m notify.Message) bool { return m.Ready && m.Detail == "" })
 	if _, err := w.admin.Resource(machineResource).Namespace(machineapi.Namespace).Get(ctx, name, metav1.GetOptions{}); err != nil {

@@ -3,6 +3,7 @@ package nodeplan
 import (
 	"fmt"
 	"net/netip"
+	"path/filepath"
 	"reflect"
 	"slices"
 	"strings"
@@ -179,5 +180,33 @@ func TestHostServiceProxy(t *testing.T) {
 		if got := Host(c.config, nil, nil).ServiceProxy; got != c.want {
 			t.Errorf("%s: %v", name, got)
 		}
+	}
+}
+
+// TestMachineObjectsRestartNothing checks that the switch of machine objects changes a file in the
+// directory of each process, and no service.
+func TestMachineObjectsRestartNothing(t *testing.T) {
+	c := reference(t)
+	f := facts(t)
+	read := func(enabled bool) (services string, files int) {
+		c.Cluster.Spec.Kubernetes.MachineObjects.Enabled = enabled
+		w := Plan(c, f)
+		if w.NodeProblem != nil {
+			t.Fatal(w.NodeProblem)
+		}
+		for _, file := range w.Node.Credentials.Files {
+			if filepath.Base(file.Path) == nodespec.MachineObjectsFile && string(file.Content) == fmt.Sprintf(`{"enabled":%t}`, enabled) {
+				files++
+			}
+		}
+		return indented(t, w.Services.All), files
+	}
+	off, without := read(false)
+	on, with := read(true)
+	if off != on {
+		t.Errorf("the services change from\n%s\nto\n%s", off, on)
+	}
+	if without != 3 || with != 3 {
+		t.Errorf("%d files say false, and %d say true; want one in each of three directories", without, with)
 	}
 }

@@ -36,6 +36,9 @@ const (
 	// period is the interval of passes without a change: windows, soak times and permits end
 	// at a time.
 	period = 10 * time.Second
+	// minInterval is the time from the end of a pass to the next pass: a rollout changes many
+	// objects, and a pass over a thousand machines takes some 30 ms (TestCost).
+	minInterval = 500 * time.Millisecond
 	// retryInterval is the delay after a failure; timeout bounds a request.
 	retryInterval = 2 * time.Second
 	timeout       = 10 * time.Second
@@ -61,8 +64,9 @@ func Run(ctx context.Context, env component.Env) error {
 		return err
 	}
 	return component.WhileMachineObjects(ctx, env.Dirs.Controllers, func() { report("") }, func(ctx context.Context) error {
-		report("waiting for the kinds of machines")
-		own, acting, err := nodecontrollers.ControllerConfigs(ctx, env, Name, bootstrap.MachinesAccount)
+		ready := env
+		ready.Announce = func(_ string, _ bool, detail string) { report(detail) }
+		own, acting, err := nodecontrollers.ControllerConfigs(ctx, ready, Name, bootstrap.MachinesAccount)
 		if own == nil {
 			return err
 		}
@@ -145,6 +149,7 @@ type controller struct {
 	acts     *clients
 	changed  cell.Signal
 	now      func() time.Time
+	ended    time.Time // of the last pass
 
 	factories []component.Factory
 	nodes     cache.SharedIndexInformer
@@ -185,6 +190,10 @@ func (c *controller) run(ctx context.Context, report func(string)) error {
 // pass makes all changes that Plan finds. A conflict is not an error: the cache is stale, and its
 // next update triggers the next pass.
 func (c *controller) pass(ctx context.Context) (string, error) {
+	if err := backoff.Sleep(ctx, minInterval-time.Since(c.ended)); err != nil {
+		return "", nil // stopped
+	}
+	defer func() { c.ended = time.Now() }()
 	snapshot := c.cached()
 	result, err := Plan(snapshot)
 	if err != nil {

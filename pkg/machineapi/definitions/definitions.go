@@ -1,12 +1,14 @@
 // Package definitions has the definitions of the kinds that describe machines. controller-gen
 // writes the files from the types: `go generate ./pkg/machineapi`. The kinds of upstream have only
-// the version v1beta2.
+// the version v1beta2, without the fields that have no effect here.
 package definitions
 
 import (
 	"embed"
 	"fmt"
 	"io/fs"
+	"slices"
+	"strings"
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"sigs.k8s.io/yaml"
@@ -31,7 +33,23 @@ func All() ([]*apiextensionsv1.CustomResourceDefinition, error) {
 		if err := yaml.UnmarshalStrict(text, d); err != nil {
 			return nil, fmt.Errorf("%s: %w", name, err)
 		}
+		reduce(d)
 		all = append(all, d)
 	}
 	return all, nil
+}
+
+// reduce removes the fields of upstream's kinds without an effect in this system: the topology by
+// classes, half of the definition of a Cluster, and the status of the former version. A client that
+// sets them gets an error instead of no effect, and the API server needs less memory.
+func reduce(d *apiextensionsv1.CustomResourceDefinition) {
+	for _, v := range d.Spec.Versions {
+		delete(v.Schema.OpenAPIV3Schema.Properties["spec"].Properties, "topology")
+		delete(v.Schema.OpenAPIV3Schema.Properties["status"].Properties, "deprecated")
+	}
+	for i, v := range d.Spec.Versions {
+		d.Spec.Versions[i].AdditionalPrinterColumns = slices.DeleteFunc(v.AdditionalPrinterColumns, func(c apiextensionsv1.CustomResourceColumnDefinition) bool {
+			return strings.HasPrefix(c.JSONPath, ".spec.topology.")
+		})
+	}
 }

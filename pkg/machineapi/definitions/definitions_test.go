@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -17,8 +18,12 @@ import (
 	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema/cel"
 	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema/pruning"
 	"k8s.io/apiextensions-apiserver/pkg/apiserver/validation"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"sigs.k8s.io/yaml"
+
+	"github.com/orlop-os/orlop/pkg/machineapi"
+	"github.com/orlop-os/orlop/pkg/machineapi/controlplane"
 )
 
 // definition is a parsed definition with its schema.
@@ -139,4 +144,63 @@ func (d definition) validate(t *testing.T, now map[string]any, old any) []string
 		return []string{"valid"}
 	}
 	return lines
+}
+
+// TestDefinitionsHaveAllFields checks that the definitions have each field of the types. The API
+// server drops a field that is missing after a change of a type without `make generate`.
+func TestDefinitionsHaveAllFields(t *testing.T) {
+	all := definitions(t)
+	for kind, object := range map[string]any{
+		"OrlopCluster": &machineapi.OrlopCluster{}, "OrlopMachine": &machineapi.OrlopMachine{}, "OrlopControlPlane": &controlplane.OrlopControlPlane{},
+	} {
+		fill(reflect.ValueOf(object).Elem())
+		raw, err := json.Marshal(object)
+		if err != nil {
+			t.Fatal(err)
+		}
+		content := map[string]any{}
+		if err := json.Unmarshal(raw, &content); err != nil {
+			t.Fatal(err)
+		}
+		for _, unknown := range pruning.PruneWithOptions(content, all[kind].structural, true, schema.UnknownFieldPathOptions{TrackUnknownFieldPaths: true}) {
+			t.Errorf("%s: the definition has no field %s: run make generate", kind, unknown)
+		}
+	}
+}
+
+// fill sets each field of a value to a value that is not empty.
+func fill(v reflect.Value) {
+	switch v.Kind() {
+	case reflect.Pointer:
+		v.Set(reflect.New(v.Type().Elem()))
+		fill(v.Elem())
+	case reflect.Slice:
+		v.Set(reflect.MakeSlice(v.Type(), 1, 1))
+		fill(v.Index(0))
+	case reflect.Map:
+		key, value := reflect.New(v.Type().Key()).Elem(), reflect.New(v.Type().Elem()).Elem()
+		fill(key)
+		fill(value)
+		v.Set(reflect.MakeMap(v.Type()))
+		v.SetMapIndex(key, value)
+	case reflect.String:
+		v.SetString("a")
+	case reflect.Bool:
+		v.SetBool(true)
+	case reflect.Int32, reflect.Int64:
+		v.SetInt(1)
+	case reflect.Struct:
+		if v.Type() == reflect.TypeFor[metav1.Time]() {
+			v.Set(reflect.ValueOf(metav1.Unix(1, 0)))
+			return
+		}
+		if v.Type() == reflect.TypeFor[metav1.ObjectMeta]() || v.Type() == reflect.TypeFor[metav1.TypeMeta]() {
+			return
+		}
+		for i := range v.NumField() {
+			fill(v.Field(i))
+		}
+	default:
+		panic("fill: unknown kind " + v.Kind().String())
+	}
 }
