@@ -43,8 +43,8 @@ func Component(spec nodespec.Spec, dirs dirs.Dirs) component.Component {
 }
 
 // Run maintains the status of the machine's own object, and changes the release of the machine,
-// until ctx is done. leads reports whether the machine's member leads etcd. The component is always ready: an object that cannot be written is no problem
-// of the running version.
+// until ctx is done. leads reports whether the machine's member leads etcd. The component is
+// always ready: an object that cannot be written is no problem of the running version.
 func Run(ctx context.Context, env component.Env, leads func(context.Context) (bool, error)) error {
 	idle := func() { env.Announce(Name, true, "") }
 	idle()
@@ -66,7 +66,8 @@ func Run(ctx context.Context, env component.Env, leads func(context.Context) (bo
 		}
 		defer closeConn()
 		if !env.Spec.Node.ControlPlane || len(env.Spec.OtherControlPlanes()) == 0 {
-			leads = func(context.Context) (bool, error) { return false, nil } // the order of machines does not depend on it
+			// the order of the machines does not depend on it
+			leads = func(context.Context) (bool, error) { return false, nil }
 		}
 		a := &agent{
 			name: env.Spec.Node.Name, addresses: addresses(env.Spec), informer: client.informer(env.Spec.Node.Name), write: client.writeStatus,
