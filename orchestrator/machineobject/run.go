@@ -16,6 +16,7 @@ import (
 	"github.com/orlop-os/orlop/orchestrator/dirs"
 	"github.com/orlop-os/orlop/orchestrator/kubeconfig"
 	"github.com/orlop-os/orlop/pkg/api"
+	"github.com/orlop-os/orlop/pkg/backoff"
 	"github.com/orlop-os/orlop/pkg/cell"
 	"github.com/orlop-os/orlop/pkg/machineapi"
 	"github.com/orlop-os/orlop/pkg/nodespec"
@@ -28,6 +29,9 @@ const Name = "machine-object"
 const (
 	// retryInterval is the delay after a failure.
 	retryInterval = 2 * time.Second
+	// minInterval is the time between two writes of the status: the health changes often during a
+	// boot.
+	minInterval = 500 * time.Millisecond
 	// period is the interval of passes without a change: a permit expires, or the delay after a
 	// refusal ends.
 	period = 10 * time.Second
@@ -96,6 +100,7 @@ type agent struct {
 	leads     func(context.Context) (bool, error)
 	now       func() time.Time
 	changed   cell.Signal
+	written   time.Time // the last write of the status
 
 	mu      sync.Mutex // guards the fields below
 	last    attempt
@@ -128,6 +133,9 @@ func (alone) Shutdown() {}
 // pass writes the status of the object, and then asks machined for another release if the object
 // permits it. The controllers create a missing object, after some time.
 func (a *agent) pass(ctx context.Context) (detail string, err error) {
+	if err := backoff.Sleep(ctx, minInterval-time.Since(a.written)); err != nil {
+		return "", nil // stopped
+	}
 	item, there, err := a.informer.GetStore().GetByKey(machineapi.Namespace + "/" + a.name)
 	object, ok := item.(*machineapi.OrlopMachine)
 	last, problem := a.lastAttempt()
@@ -141,7 +149,7 @@ func (a *agent) pass(ctx context.Context) (detail string, err error) {
 	next, change := step(input{object: object, state: seen.state, addresses: a.addresses, leader: a.isLeader(ctx), last: last, now: a.now()})
 	if !equality.Semantic.DeepEqual(next, object.Status) {
 		written := object.DeepCopy()
-		written.Status = next
+		written.Status, a.written = next, time.Now()
 		switch err := a.write(ctx, written); {
 		case apierrors.IsConflict(err), apierrors.IsNotFound(err):
 			return "", nil // the cache is stale; its next update triggers the next pass
