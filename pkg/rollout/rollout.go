@@ -61,9 +61,11 @@ type Machine struct {
 // behind reports whether the machine has to change its release.
 func (m Machine) behind() bool { return m.Want != "" && m.Want != m.Have }
 
-// busy reports whether the machine changes its release, or may start at any time.
+// busy reports whether the machine changes its release, or may start at any time. It has used a
+// permit for the release that it runs, or from which it has rolled back.
 func (m Machine) busy(now time.Time) bool {
-	return m.Updating || m.Permit.Release != m.Have && m.Permit.covers(now)
+	used := m.Permit.Release == m.Have || m.Permit.Release == m.RolledBack
+	return m.Updating || !used && m.Permit.covers(now)
 }
 
 // failed reports whether the machine has rolled back from its wanted release.

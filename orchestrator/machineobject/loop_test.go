@@ -1,0 +1,176 @@
+package machineobject
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+
+	"github.com/orlop-os/orlop/orchestrator/machines"
+	"github.com/orlop-os/orlop/pkg/api"
+	"github.com/orlop-os/orlop/pkg/machineapi"
+	"github.com/orlop-os/orlop/pkg/machineapi/controlplane"
+)
+
+// loop is a machine alone with its controllers (package machines) and its component.
+type loop struct {
+	t *testing.T
+	machines.Snapshot
+	state *api.ObjectState
+	last  attempt
+	asked []string // the versions that machined was asked for
+}
+
+// apply performs a change of the controllers as the API server does.
+func (l *loop) apply(c machines.Change) {
+	object, err := meta.Accessor(c.Object)
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	if c.Verb == machines.Create || c.Verb == machines.Permit {
+		object.SetGeneration(object.GetGeneration() + 1)
+		object.SetUID("u")
+	}
+	switch o := c.Object.(type) {
+	case *clusterv1.Cluster:
+		l.Cluster = o
+	case *machineapi.OrlopCluster:
+		l.OrlopCluster = o
+	case *controlplane.OrlopControlPlane:
+		l.ControlPlane = o
+	case *clusterv1.Machine:
+		l.Machines = []*clusterv1.Machine{o}
+	case *machineapi.OrlopMachine:
+		l.Own = []*machineapi.OrlopMachine{o}
+	case *corev1.Node:
+		l.Nodes = []*corev1.Node{o}
+	default:
+		l.t.Fatalf("%T: unknown object", o)
+	}
+}
+
+// tick performs the passes of the controllers and of the component in ten seconds.
+func (l *loop) tick() {
+	l.t.Helper()
+	l.Now = l.Now.Add(10 * time.Second)
+	for passes := 0; ; passes++ {
+		r, err := machines.Plan(l.Snapshot)
+		if err != nil {
+			l.t.Fatal(err)
+		}
+		if len(r.Changes) == 0 {
+			break
+		}
+		if passes == 10 {
+			l.t.Fatal("the controllers do not end")
+		}
+		for _, c := range r.Changes {
+			l.apply(c)
+		}
+	}
+	if len(l.Own) == 0 || l.state == nil {
+		return
+	}
+	next, change := step(input{object: l.Own[0], state: l.state, last: l.last, now: l.Now})
+	l.Own[0].Status = next
+	if change != nil {
+		l.asked = append(l.asked, change.Version)
+		l.last = attempt{version: change.Version, ended: l.Now}
+	}
+}
+
+// until ticks until the loop is good, for half an hour at most.
+func (l *loop) until(what string, good func() bool) {
+	l.t.Helper()
+	for range 180 {
+		if l.tick(); good() {
+			return
+		}
+	}
+	l.t.Fatalf("not within half an hour: %s; rollout: %s; asked %v; %+v", what, l.rollout(), l.asked, l.Own[0])
+}
+
+// want sets the release as an operator does.
+func (l *loop) want(version string) {
+	l.Own[0].Generation++
+	l.Own[0].Spec.Release = &machineapi.ReleaseReference{Version: version, Image: "r/o@sha256:" + strings.Repeat("0", 64)}
+}
+
+// upgrade sets the state of the machine.
+func (l *loop) upgrade(running, phase, from, to string) {
+	l.state = &api.ObjectState{Version: running, Kubernetes: "v1.37.2", Upgrade: &api.UpgradeStatus{Phase: phase, From: from, To: to, Reason: "reason of " + phase}}
+	if phase == "committed" || phase == "rolled back" {
+		l.state.Upgrade.Ended = timestamppb.New(l.Now)
+	}
+	ready := corev1.ConditionTrue
+	if phase == "written" {
+		ready = corev1.ConditionFalse
+	}
+	l.Nodes[0].Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: ready}}
+}
+
+// rollout returns the state of the rollout.
+func (l *loop) rollout() string {
+	for _, c := range l.OrlopCluster.Status.Conditions {
+		if c.Type == "RollingOut" {
+			return c.Reason + ": " + c.Message
+		}
+	}
+	return ""
+}
+
+// lastAsked returns a function that reports whether machined was asked for a version last.
+func (l *loop) lastAsked(version string, count int) func() bool {
+	return func() bool { return len(l.asked) == count && l.asked[count-1] == version }
+}
+
+// TestSingleMachine runs the story machines-single without a machine: a version that fails, an
+// upgrade, the way back, and the version that failed once more.
+func TestSingleMachine(t *testing.T) {
+	l := &loop{t: t}
+	l.Settings = machines.Settings{Name: "c", Host: "10.0.0.11", Port: 6443, Own: "node"}
+	l.Now = time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
+	l.Nodes = []*corev1.Node{{ObjectMeta: metav1.ObjectMeta{Name: "node"}}}
+	l.upgrade("1.0.0", "", "", "")
+	upToDate := func() bool { return strings.HasPrefix(l.rollout(), "UpToDate") && l.Own[0].Spec.Permit == nil }
+	l.until("the objects", func() bool { return len(l.Own) > 0 && l.Own[0].Status.Release != nil && upToDate() })
+
+	l.want("2.0.0")
+	l.until("2.0.0", l.lastAsked("2.0.0", 1))
+	l.upgrade("1.0.0", "writing", "1.0.0", "2.0.0")
+	l.tick()
+	l.upgrade("1.0.0", "written", "1.0.0", "2.0.0")
+	l.tick()
+	l.upgrade("1.0.0", "rolled back", "1.0.0", "2.0.0")
+	l.tick()
+	l.tick()
+	if got := l.rollout(); got != "Halted: machine node: the machine has rolled back from release 2.0.0; set another release" {
+		t.Errorf("after the rollback: %s", got)
+	}
+	for range 180 {
+		l.tick()
+	}
+	if len(l.asked) != 1 || l.Own[0].Status.Failed == nil {
+		t.Errorf("the release that failed was tried again: %v, %+v", l.asked, l.Own[0].Status)
+	}
+
+	l.want("3.0.0")
+	l.until("3.0.0", l.lastAsked("3.0.0", 2))
+	l.upgrade("3.0.0", "trial", "1.0.0", "3.0.0")
+	l.tick()
+	l.upgrade("3.0.0", "committed", "1.0.0", "3.0.0")
+	l.until("the commit", upToDate)
+
+	l.want("1.0.0")
+	l.until("the way back", l.lastAsked("1.0.0", 3))
+	l.upgrade("1.0.0", "rolled back", "1.0.0", "3.0.0")
+	l.until("the end of the way back", upToDate)
+
+	l.want("2.0.0")
+	l.until("2.0.0 again", l.lastAsked("2.0.0", 4))
+}
