@@ -170,14 +170,14 @@ func isIPv6Addr(a netip.Addr) bool { return a.Is6() }
 
 func isIPv6(p netip.Prefix) bool { return p.Addr().Is6() }
 
-// released records that a member leaves a link: a bond sets the member down, and a VRF sets it down
-// for a moment.
+// released records that a member leaves a link: a bond sets the member down and restores its MTU
+// from before, and a VRF sets it down for a moment.
 func (d *linkDiff) released(l *Link, kind string) {
 	d.adjustsMTU(l.Master)
 	l.Membership = Membership{}
 	switch kind {
 	case kindBond:
-		l.Up = false
+		l.Up, l.MTU = false, 0
 		d.interrupted(*l)
 	case kindVRF:
 		d.interrupted(*l)
@@ -251,7 +251,7 @@ func (d *linkDiff) members() {
 			d.released(l, kinds[l.Master])
 		}
 		kind := kinds[w.Master]
-		if kind == kindBond && w.MTU != 0 && w.MTU != l.MTU {
+		if kind == kindBond && w.MTU != 0 && w.MTU != l.MTU && l.MTU != 0 {
 			d.add(Op{Verb: SetLink, Link: w.Name, Index: w.Index, MTU: w.MTU})
 			l.MTU = w.MTU
 		}
