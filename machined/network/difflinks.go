@@ -114,7 +114,10 @@ func (d *linkDiff) forget(gone Link) {
 			d.released(&d.have.Links[i], gone.Kind)
 		}
 	}
-	missing := missingIndex - len(d.want.Links) - gone.Index
+	missing := missingIndex
+	for _, w := range d.want.Links {
+		missing = min(missing, w.Index-1) // of no other link
+	}
 	for i := range d.want.Links {
 		if d.want.Links[i].Index == gone.Index {
 			d.want.Links[i].Index = missing
@@ -141,6 +144,7 @@ func (d *linkDiff) forget(gone Link) {
 
 // drop removes the addresses of a link that a function selects, and all its routes.
 func (h *Have) drop(index int, selected func(netip.Addr) bool) {
+	before := h.Addresses
 	h.Addresses = slices.DeleteFunc(slices.Clone(h.Addresses), func(a Address) bool { return a.Index == index && selected(a.Prefix.Addr()) })
 	h.Foreign = slices.DeleteFunc(slices.Clone(h.Foreign), func(a ForeignAddress) bool { return a.Index == index && selected(a.Prefix.Addr()) })
 	ofLink := func(r Route) bool { return r.Index == index }
@@ -153,6 +157,27 @@ func (h *Have) drop(index int, selected func(netip.Addr) bool) {
 		}
 	}
 	h.Advertised = slices.DeleteFunc(slices.Clone(h.Advertised), ofLink)
+	for _, a := range before {
+		h.dropSource(a.Prefix.Addr())
+	}
+}
+
+// dropSource records the loss of an address, unless another link has it, too: the kernel removes the
+// IPv4 routes with this source, and retains the IPv6 routes without a source.
+func (h *Have) dropSource(source netip.Addr) {
+	still := func(a Address) bool { return a.Prefix.Addr() == source }
+	if slices.ContainsFunc(h.Addresses, still) || slices.ContainsFunc(h.Foreign, func(f ForeignAddress) bool { return still(f.Address) }) {
+		return
+	}
+	if source.Is4() {
+		h.Routes = slices.DeleteFunc(h.Routes, func(r Route) bool { return r.Source == source })
+		return
+	}
+	for i, r := range h.Routes {
+		if r.Source == source {
+			h.Routes[i].Source = netip.Addr{}
+		}
+	}
 }
 
 // interrupted records that a link was down for a moment: the kernel has removed its routes and its
@@ -270,6 +295,7 @@ func (d *linkDiff) members() {
 
 // settings changes settings of existing links.
 func (d *linkDiff) settings() {
+	d.freePorts()
 	for _, w := range d.want.Links {
 		l := d.link(w.Index)
 		if l == nil || w.Virtual.Kind() == "" {
@@ -277,6 +303,27 @@ func (d *linkDiff) settings() {
 		}
 		if _, live := l.Virtual.changed(w.Virtual); len(live) > 0 {
 			d.add(Op{Verb: SetVirtual, Link: w.Name, Index: w.Index, Change: Change{To: w.Virtual, Settings: live}})
+		}
+	}
+}
+
+// freePorts takes a UDP port from a tunnel that gets another, before the tunnel that gets the port:
+// a port belongs to one tunnel, and two tunnels may exchange theirs.
+func (d *linkDiff) freePorts() {
+	for _, w := range d.want.Links {
+		to := w.Virtual.WireGuard
+		if to == nil {
+			continue
+		}
+		for i := range d.have.Links {
+			l := &d.have.Links[i]
+			if l.Index == w.Index || !l.Own || l.Virtual.WireGuard == nil || l.Virtual.WireGuard.Port != to.Port {
+				continue
+			}
+			free := *l.Virtual.WireGuard
+			free.Port = 0 // the kernel's choice
+			l.Virtual = Virtual{WireGuard: &free}
+			d.add(Op{Verb: SetVirtual, Link: l.Name, Index: l.Index, Change: Change{To: l.Virtual, Settings: []string{settingPort}}})
 		}
 	}
 }

@@ -36,6 +36,18 @@ func Missing(c Config, f Facts) []string {
 	return out
 }
 
+// Taken returns the names of configured virtual links that hardware or a link of another component
+// has. The package could not create them.
+func Taken(c Config, f Facts) (names []string) {
+	for _, lc := range c.Links {
+		other := func(l Link) bool { return l.Name == lc.Name && !l.Own }
+		if lc.Virtual.Kind() != "" && slices.ContainsFunc(f.Links, other) {
+			names = append(names, lc.Name)
+		}
+	}
+	return names
+}
+
 // selector returns the name, the MAC or the match of a link.
 func (lc LinkConfig) selector() string {
 	switch {
@@ -135,12 +147,54 @@ func (p *linkPlan) addHardware(lc LinkConfig, n int) {
 		if lc.Match != nil && p.reserved(l, n) {
 			continue
 		}
+		if master := p.c.master(l.Name, p.f.Links); master != nil {
+			p.addMember(l, lc, master)
+			continue
+		}
 		before := len(p.out)
 		p.add(l, lc, n)
 		if lc.single() && len(p.out) > before {
 			return
 		}
 	}
+}
+
+// addMember adds a member of a bond or a bridge, which has the addresses. A bond also has the MTU.
+func (p *linkPlan) addMember(l Link, lc LinkConfig, master *LinkConfig) {
+	own := LinkConfig{MTU: lc.MTU, Hardware: lc.Hardware}
+	if master.Virtual.Bond != nil {
+		own.MTU = 0
+	}
+	p.add(l, own, -1)
+}
+
+// master returns the bond or the bridge to which hardware belongs; nil for none.
+func (c Config) master(name string, links []Link) *LinkConfig {
+	for i, lc := range c.Links {
+		if lc.Virtual.Bond == nil && lc.Virtual.Bridge == nil {
+			continue
+		}
+		if slices.ContainsFunc(lc.Members, func(m Member) bool { return slices.Contains(c.findAll(m.Selector, links), name) }) {
+			return &c.Links[i]
+		}
+	}
+	return nil
+}
+
+// misplaced returns a line for each entry with addresses of a member, which the parser cannot find:
+// the entry selects the hardware in another way than the bond or the bridge.
+func misplaced(c Config, f Facts) (lines []string) {
+	for _, lc := range c.Links {
+		if lc.Virtual.Kind() != "" || lc.Match != nil || !lc.single() && !lc.DHCP4 {
+			continue
+		}
+		for _, l := range selectLinks(lc, f.Links) {
+			if master := c.master(l.Name, f.Links); master != nil {
+				lines = append(lines, fmt.Sprintf("link %s: belongs to %s, which has the addresses; its own addresses, routes and DHCP are not used", l.Name, master.Name))
+			}
+		}
+	}
+	return lines
 }
 
 // single reports whether an entry is for a single link.
@@ -167,7 +221,7 @@ func ambiguous(c Config, f Facts) (lines []string) {
 		var names []string
 		for _, l := range selectLinks(lc, f.Links) {
 			free := !slices.ContainsFunc(want, func(w WantLink) bool { return w.Index == l.Index && w.Config != n })
-			if p := (&linkPlan{c: c, f: f}); lc.Match != nil && free && !p.reserved(l, n) {
+			if p := (&linkPlan{c: c, f: f}); lc.Match != nil && free && !p.reserved(l, n) && c.master(l.Name, f.Links) == nil {
 				names = append(names, l.Name)
 			}
 		}
@@ -187,6 +241,9 @@ func (p *linkPlan) add(l Link, lc LinkConfig, n int) {
 	for name, value := range lc.Hardware {
 		if hardware == nil {
 			hardware = map[string]string{}
+		}
+		if name == HardwareFunctions && l.Function {
+			continue // a match of the card can also match its functions, which have none
 		}
 		hardware[name] = value
 	}
@@ -208,7 +265,7 @@ func (p *linkPlan) addVirtual(lc LinkConfig, n int) {
 	switch {
 	case w.Virtual.VLAN != nil:
 		parent, ok := p.c.find(w.Virtual.VLAN.Parent, p.f.Links)
-		if !ok {
+		if !ok || !p.c.grounded(parent, p.f.Links, len(p.c.Links)) {
 			return // see Missing
 		}
 		w.Virtual.VLAN = &VLAN{Parent: parent, ID: w.Virtual.VLAN.ID}
@@ -220,6 +277,19 @@ func (p *linkPlan) addVirtual(lc LinkConfig, n int) {
 		w.Virtual.Bond = &b
 	}
 	p.out = append(p.out, w)
+}
+
+// grounded reports whether the hardware below a VLAN exists; true for another link. limit ends a
+// cycle, which the configuration cannot contain.
+func (c Config) grounded(name string, links []Link, limit int) bool {
+	for _, lc := range c.Links {
+		if lc.Name != name || lc.Virtual.VLAN == nil {
+			continue
+		}
+		parent, ok := c.find(lc.Virtual.VLAN.Parent, links)
+		return ok && limit > 0 && c.grounded(parent, links, limit-1)
+	}
+	return true
 }
 
 // addParts adds the hardware below the links. The hardware is up, and has no address.

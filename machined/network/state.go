@@ -233,6 +233,7 @@ func (o observation) problems(s State, now time.Time) []string {
 		out = append(out, fmt.Sprintf("link %s: is configured but does not exist", name))
 	}
 	out = append(out, ambiguous(o.config, Facts{Links: o.have.Links})...)
+	out = append(out, misplaced(o.config, Facts{Links: o.have.Links})...)
 	if len(o.config.Links) == 0 && !slices.ContainsFunc(o.have.Links, Link.Physical) {
 		out = append(out, "no Ethernet link: the machine has no supported network interface")
 	}
