@@ -308,7 +308,7 @@ func (p *linkPlan) addParts() {
 
 // setMasters assigns the members to their links, in the order of the configuration. A created link
 // gets the MAC of its first member, so that the MAC does not depend on the order in which the
-// hardware appears, and a machine retains its MAC when its only link becomes a member.
+// members join, and a machine retains its MAC when its only link becomes a member.
 func (p *linkPlan) setMasters() {
 	for _, lc := range p.c.Links {
 		for _, m := range lc.Members {
@@ -321,12 +321,42 @@ func (p *linkPlan) setMasters() {
 				if filters(lc.Virtual) {
 					member.Tags = m.Tags
 				}
-				if i := slices.IndexFunc(p.f.Links, func(l Link) bool { return l.Index == member.Index }); i >= 0 && master.MAC == "" {
-					master.MAC = p.f.Links[i].permanentMAC()
+			}
+		}
+	}
+	for i := range p.out {
+		if w := &p.out[i]; w.Virtual.parent() == "" && w.Virtual.Kind() != "" {
+			w.MAC = p.macOf(w.Name, len(p.out))
+		}
+	}
+}
+
+// macOf returns the MAC of the first hardware below a link; "" without hardware. limit ends a cycle,
+// which the configuration cannot contain.
+func (p *linkPlan) macOf(name string, limit int) string {
+	w := p.named(name)
+	switch {
+	case w == nil || limit == 0:
+		return ""
+	case w.Virtual.parent() != "":
+		return p.macOf(w.Virtual.parent(), limit-1)
+	case w.Virtual.Kind() == "":
+		i := slices.IndexFunc(p.f.Links, func(l Link) bool { return l.Index == w.Index })
+		if i < 0 {
+			return ""
+		}
+		return p.f.Links[i].permanentMAC()
+	}
+	for _, m := range p.c.Links[w.Config].Members {
+		for _, part := range p.c.findAll(m.Selector, p.f.Links) {
+			if member := p.named(part); member != nil && member.Master == name {
+				if mac := p.macOf(part, limit-1); mac != "" {
+					return mac
 				}
 			}
 		}
 	}
+	return ""
 }
 
 // setTags assigns the VLANs of the machine itself to bridges with VLAN filtering: the VLAN of the

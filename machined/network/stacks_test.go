@@ -173,3 +173,19 @@ func TestNoSecrets(t *testing.T) {
 		}
 	}
 }
+
+// TestStackedMAC checks that a link on a created link has the MAC of the hardware below, also before
+// the created link exists: the machine keeps its lease when a bond becomes a port of a bridge.
+func TestStackedMAC(t *testing.T) {
+	eth0, eth1 := card("eth0", "02:00:00:00:00:09"), card("eth1", "02:00:00:00:00:01")
+	eth0.Index, eth1.Index = 2, 3
+	c := on(LinkConfig{Name: "br0", Virtual: Virtual{Bridge: &Bridge{}}, Members: list("v5", "eth1")}, vlanLink("v5", "bond0", 5),
+		LinkConfig{Name: "bond0", Virtual: testBond("active-backup"), Members: list("eth0")})
+	for _, links := range [][]Link{{eth0, eth1}, {eth0, eth1, {Name: "bond0", Index: 4, Own: true, Kind: kindBond, MAC: eth0.MAC}}} {
+		for _, w := range planLinks(c, Facts{Links: links}) {
+			if (w.Name == "br0" || w.Name == "bond0") && w.MAC != eth0.MAC {
+				t.Errorf("%s has the MAC %q", w.Name, w.MAC)
+			}
+		}
+	}
+}
