@@ -400,6 +400,9 @@ func (p *linkPlan) planMTU(w *WantLink) {
 	// server must not cause that.
 	if lease := p.f.Leases[w.Name]; w.DHCP4 && lease != nil && lease.MTU != 0 && (lease.MTU >= 1280 || !ipv6) {
 		w.MTU = lease.MTU
+		if most := p.mtuOf(w.Virtual.parent()); most != 0 { // the kernel refuses more on a VLAN
+			w.MTU = min(w.MTU, most)
+		}
 		return
 	}
 	switch w.Virtual.Kind() {

@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"golang.zx2c4.com/wireguard/wgctrl/wgtypes"
+
+	"github.com/orlop-os/orlop/machined/network/dhcp"
 )
 
 // replace applies configurations one after the other to a machine with the hardware, and checks that
@@ -186,6 +188,23 @@ func TestStackedMAC(t *testing.T) {
 			if (w.Name == "br0" || w.Name == "bond0") && w.MAC != eth0.MAC {
 				t.Errorf("%s has the MAC %q", w.Name, w.MAC)
 			}
+		}
+	}
+}
+
+// TestLeasedVLAN checks that the lease of a VLAN cannot give it a larger MTU than its parent has: the
+// kernel would refuse it at each round.
+func TestLeasedVLAN(t *testing.T) {
+	v := vlanLink("v", "eth0", 5)
+	v.DHCP4 = true
+	for _, mtu := range []int{1400, 1500, 9000} {
+		l := lease("10.1.0.5/24", "")
+		l.MTU = mtu
+		m := newFake(veth("eth0"))
+		s := stage{config: on(v), leases: map[string]*dhcp.Lease{"v": l}, former: formerMTUs{}}
+		do(t, m, s, settle(t, m, s), 0)
+		if left := settle(t, m, s); len(left) > 0 || m.named("v").MTU != min(mtu, 1500) {
+			t.Errorf("MTU %d of the lease: %d, left to do: %v", mtu, m.named("v").MTU, left)
 		}
 	}
 }
