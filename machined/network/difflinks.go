@@ -276,6 +276,9 @@ func (d *linkDiff) members() {
 			d.released(l, kinds[l.Master])
 		}
 		kind := kinds[w.Master]
+		if kind == kindBond {
+			d.prepare(w.Virtual.parent(), len(d.want.Links))
+		}
 		if kind == kindBond && w.MTU != 0 && w.MTU != l.MTU && l.MTU != 0 {
 			d.add(Op{Verb: SetLink, Link: w.Name, Index: w.Index, MTU: w.MTU})
 			l.MTU = w.MTU
@@ -291,6 +294,17 @@ func (d *linkDiff) members() {
 			d.interrupted(*l)
 		}
 	}
+}
+
+// prepare sets the links below a VLAN up, with their MTUs: a bond sets its member up and gives it
+// its own MTU, and fails if the parent of the member does not permit that. limit ends a cycle.
+func (d *linkDiff) prepare(parent string, limit int) {
+	i := slices.IndexFunc(d.want.Links, func(w WantLink) bool { return w.Name == parent })
+	if parent == "" || i < 0 || limit == 0 {
+		return
+	}
+	d.prepare(d.want.Links[i].Virtual.parent(), limit-1)
+	d.upAndMTU(d.want.Links[i])
 }
 
 // settings changes settings of existing links.
@@ -346,6 +360,7 @@ func (d *linkDiff) upAndMTU(w WantLink) {
 	}
 	if !l.Up {
 		d.add(Op{Verb: SetLink, Link: w.Name, Index: w.Index, Up: true})
+		l.Up = true
 	}
 	bonded := false // a bond sets the MTU of its members
 	if m := slices.IndexFunc(d.have.Links, func(m Link) bool { return m.Name == w.Master }); m >= 0 {

@@ -127,6 +127,9 @@ func (f *fake) setMaster(o Op) error {
 	if master == nil {
 		return fmt.Errorf("%v: %w", o, unix.ENODEV)
 	}
+	if parent := f.named(l.Virtual.parent()); master.Kind == kindBond && parent != nil && !parent.Up {
+		return fmt.Errorf("%v: cannot set it up: %w", o, unix.ENETDOWN)
+	}
 	l.Master = o.Name
 	switch master.Kind {
 	case kindVRF:

@@ -2,6 +2,8 @@ package network
 
 import (
 	"fmt"
+	"maps"
+	"math/rand/v2"
 	"net/netip"
 	"slices"
 	"strings"
@@ -206,5 +208,108 @@ func TestLeasedVLAN(t *testing.T) {
 		if left := settle(t, m, s); len(left) > 0 || m.named("v").MTU != min(mtu, 1500) {
 			t.Errorf("MTU %d of the lease: %d, left to do: %v", mtu, m.named("v").MTU, left)
 		}
+	}
+}
+
+// stackKinds are the kinds of links that can be below a link of a kind; "" is hardware.
+var stackKinds = map[string][]string{
+	kindBond:   {"", kindVLAN},
+	kindBridge: {"", kindBond, kindVLAN, kindDummy},
+	kindVLAN:   {"", kindBond, kindBridge, kindVLAN},
+	kindVRF:    {"", kindBond, kindBridge, kindVLAN, kindDummy, kindWireGuard},
+}
+
+// randomStack creates a configuration of links above each other, in any order of the document. A
+// name has another kind in each configuration.
+func randomStack(r *rand.Rand, names []string) stage {
+	type part struct {
+		kind     string
+		member   bool // of any link
+		enslaved bool // in a bond or a bridge, which has the addresses
+		tagged   bool // below a VLAN; a bond takes all frames of its members
+	}
+	parts := map[string]*part{}
+	for _, name := range names {
+		parts[name] = &part{}
+	}
+	made, free := map[string]LinkConfig{}, []int{1, 2, 3, 4, 5}
+	r.Shuffle(len(free), func(i, j int) { free[i], free[j] = free[j], free[i] })
+	for _, name := range []string{"a", "b", "c", "d", "e"} {
+		kind := []string{kindBond, kindBridge, kindVLAN, kindVLAN, kindVRF, kindDummy, kindWireGuard, ""}[r.IntN(8)]
+		var below []string
+		for _, n := range slices.Sorted(maps.Keys(parts)) {
+			p := parts[n]
+			if slices.Contains(stackKinds[kind], p.kind) && (!p.member || kind == kindVLAN && !p.enslaved) && (kind != kindBond || !p.tagged) {
+				below = append(below, n)
+			}
+		}
+		r.Shuffle(len(below), func(i, j int) { below[i], below[j] = below[j], below[i] })
+		l := LinkConfig{Name: name}
+		switch kind {
+		case "":
+			continue
+		case kindVLAN:
+			if len(below) == 0 {
+				continue
+			}
+			l.Virtual = testVLAN(below[0], 100+int(name[0])) // another ID for each name
+			parts[below[0]].tagged = true
+		case kindDummy:
+			l.Virtual = Virtual{Dummy: &Dummy{}}
+		case kindWireGuard:
+			l.Virtual = tunnel(byte(1 + r.IntN(2))).Virtual
+			l.Virtual.WireGuard.Port = free[0]
+			free = free[1:]
+		case kindBond:
+			l.Virtual = testBond([]string{"active-backup", "802.3ad"}[r.IntN(2)])
+		case kindBridge:
+			l.Virtual = Virtual{Bridge: &Bridge{STP: r.IntN(2) == 0}}
+		case kindVRF:
+			l.Virtual = Virtual{VRF: &VRF{Table: 100 + uint32(name[0])}}
+		}
+		if kind == kindBond || kind == kindBridge || kind == kindVRF {
+			below = below[:r.IntN(len(below)+1)]
+			l.Members = list(below...)
+			for _, n := range below {
+				parts[n].member, parts[n].enslaved = true, kind != kindVRF
+			}
+		}
+		made[name], parts[name] = l, &part{kind: kind}
+	}
+	var use []string
+	for _, n := range slices.Sorted(maps.Keys(parts)) {
+		if !parts[n].enslaved && parts[n].kind != kindVRF {
+			use = append(use, n)
+		}
+	}
+	s := randomStage(r, use)
+	for i := range s.config.Links {
+		l := &s.config.Links[i]
+		l.AcceptRA = false
+		if parts[l.Name].kind != "" {
+			l.MTU = 0
+		}
+		if m, is := made[l.Name]; is {
+			l.Virtual, l.Members = m.Virtual, m.Members
+			delete(made, l.Name)
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(made)) {
+		s.config.Links = append(s.config.Links, made[name])
+	}
+	r.Shuffle(len(s.config.Links), func(i, j int) {
+		s.config.Links[i], s.config.Links[j] = s.config.Links[j], s.config.Links[i]
+	})
+	return s
+}
+
+// TestStackLaws checks the laws with links above each other whose names change their kinds.
+func TestStackLaws(t *testing.T) {
+	names := []string{"eth0", "eth1", "eth2"}
+	for seed := range uint64(100) {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			checkLaws(t, newFake(veth("eth0"), veth("eth1"), veth("eth2")), rand.New(rand.NewPCG(seed, 6)), names, 12, randomStack)
+			checkReturn(t, newFake(veth("eth0"), veth("eth1"), veth("eth2")), rand.New(rand.NewPCG(seed, 7)), names, randomStack)
+		})
 	}
 }

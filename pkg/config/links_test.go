@@ -92,6 +92,8 @@ func TestStacks(t *testing.T) {
 		"links: [{name: q, vlan: {parent: bond0.5, id: 7}, mtu: 9000}, {name: bond0.5, vlan: {parent: bond0, id: 5}}, {name: bond0, mtu: 1400, bond: {mode: active-backup, members: [eth0]}}]": "is larger than the MTU 1400 of bond0.5",
 		"links: [{name: eth0, mtu: 1200}, {name: eth0.5, vlan: {parent: eth0, id: 5}, addresses: ['2001:db8::5/64']}]":                                                                         "the MTU 1200 of eth0",
 		"links: [{name: eth0, mtu: 1200}, {name: eth0.5, vlan: {parent: eth0, id: 5}, addresses: [10.0.0.5/24]}]":                                                                              "",
+		"links: [{name: a, bond: {mode: active-backup, members: [b]}}, {name: b, bond: {mode: active-backup, members: [eth0]}}]":                                                               "a bond cannot belong to a bond",
+		"links: [{name: a, bond: {mode: active-backup, members: [b]}}, {name: b, vlan: {parent: eth0, id: 5}}]":                                                                                "",
 		// WireGuard.
 		"links: [" + tunnel("wg0", "51821", "allowedIPs: [10.1.0.0/16]") + ", " + tunnel("wg1", "51822", "allowedIPs: [10.1.0.0/16]") + "]":                              "",
 		"links: [" + tunnel("wg0", "51821", "allowedIPs: [10.1.0.0/16]") + ", " + tunnel("wg1", "51821", "allowedIPs: [10.1.0.0/16]") + "]":                              "UDP port 51821 is also in Network.spec.links[0].wireguard.listenPort",

@@ -49,7 +49,7 @@ func (v networkValidator) definition(path string, l *Link) {
 	for i, m := range members {
 		at := path + "." + fmt.Sprintf(field, i)
 		v.part(at, l, m)
-		if p := v.cfg.defined(m); p != nil && (p.VRF != nil || l.VRF == nil && (p.WireGuard != nil || p.Bridge != nil || p.Dummy && l.Bond != nil)) {
+		if p := v.cfg.defined(m); p != nil && (p.VRF != nil || l.VRF == nil && (p.WireGuard != nil || p.Bridge != nil || l.Bond != nil && (p.Dummy || p.Bond != nil))) {
 			v.on(at, wrong{reason: fmt.Sprintf("a %s cannot belong to a %s", p.Definition(), l.Definition()), expected: "another link"})
 		}
 	}
