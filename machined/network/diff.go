@@ -295,9 +295,9 @@ func losesIPv4(have Have, want Want, r Route) bool {
 	return slices.ContainsFunc(have.Addresses, on) && !slices.ContainsFunc(want.Addresses, on) && !foreign
 }
 
-// losesSource reports whether the kernel will drop the source of a wanted IPv6 route: the address is
-// removed before it is added with another prefix length. The route is deleted before, because the
-// kernel takes a route without a source for the same route.
+// losesSource reports whether the kernel will drop the source of a wanted IPv6 route: the address
+// is removed before it is added with another prefix length. The route is deleted before, because
+// the kernel takes a route without a source for the same route.
 func losesSource(have Have, want Want, r Route) bool {
 	if !r.Source.Is6() {
 		return false

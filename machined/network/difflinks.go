@@ -162,8 +162,8 @@ func (h *Have) drop(index int, selected func(netip.Addr) bool) {
 	}
 }
 
-// dropSource records the loss of an address, unless another link has it, too: the kernel removes the
-// IPv4 routes with this source, and retains the IPv6 routes without a source.
+// dropSource records the loss of an address, unless another link has it, too: the kernel removes
+// the IPv4 routes with this source, and retains the IPv6 routes without a source.
 func (h *Have) dropSource(source netip.Addr) {
 	still := func(a Address) bool { return a.Prefix.Addr() == source }
 	if slices.ContainsFunc(h.Addresses, still) || slices.ContainsFunc(h.Foreign, func(f ForeignAddress) bool { return still(f.Address) }) {
@@ -322,7 +322,7 @@ func (d *linkDiff) settings() {
 }
 
 // freePorts takes a UDP port from a tunnel that gets another, before the tunnel that gets the port:
-// a port belongs to one tunnel, and two tunnels may exchange theirs.
+// a port belongs to a single tunnel, and two tunnels may exchange theirs.
 func (d *linkDiff) freePorts() {
 	for _, w := range d.want.Links {
 		to := w.Virtual.WireGuard

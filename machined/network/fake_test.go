@@ -30,7 +30,7 @@ type machine interface {
 //   - A link that goes down loses its routes and its IPv6 addresses.
 //   - The last address that is the source of a route takes an IPv4 route with it, and an IPv6 route
 //     then has no source.
-//   - A UDP port belongs to one tunnel.
+//   - A UDP port belongs to a single tunnel.
 type fake struct {
 	have    Have
 	mostMTU int         // 0: any

@@ -331,8 +331,8 @@ func (p *linkPlan) setMasters() {
 	}
 }
 
-// macOf returns the MAC of the first hardware below a link; "" without hardware. limit ends a cycle,
-// which the configuration cannot contain.
+// macOf returns the MAC of the first hardware below a link; "" without hardware. limit ends a
+// cycle, which the configuration cannot contain.
 func (p *linkPlan) macOf(name string, limit int) string {
 	w := p.named(name)
 	switch {

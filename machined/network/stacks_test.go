@@ -14,8 +14,8 @@ import (
 	"github.com/orlop-os/orlop/machined/network/dhcp"
 )
 
-// replace applies configurations one after the other to a machine with the hardware, and checks that
-// each needs a single round. It returns the operations of the last.
+// replace applies a list of configurations to a machine with the hardware, and checks that each
+// needs a single round. It returns the operations of the last.
 func replace(t *testing.T, hardware []Link, configs ...Config) []string {
 	t.Helper()
 	m, former := newFake(hardware...), formerMTUs{}
@@ -41,8 +41,8 @@ func vlanLink(name, parent string, id int, addresses ...string) LinkConfig {
 	return LinkConfig{Name: name, Virtual: testVLAN(parent, id), Addresses: prefixes(addresses...)}
 }
 
-// TestManyMissing checks that a link that is created again and a new link remain two links, although
-// the configuration names hardware that is missing.
+// TestManyMissing checks that a link that is created again and a new link remain two links,
+// although the configuration names hardware that is missing.
 func TestManyMissing(t *testing.T) {
 	for missing := range 12 {
 		before, after := on(vlanLink("a", "eth0", 1, "10.1.0.5/24")), on(vlanLink("a", "eth0", 2, "10.1.0.5/24"))
@@ -79,8 +79,8 @@ func TestSourceMoves(t *testing.T) {
 	}
 }
 
-// TestSourceLength checks a route whose source gets another prefix length: the kernel has an IPv6
-// address once, so that the route is without a source for a moment.
+// TestSourceLength checks that the source of a route can get another prefix length: the kernel has
+// an IPv6 address once, so that the route is without a source for a moment.
 func TestSourceLength(t *testing.T) {
 	with := func(addresses ...string) Config {
 		four, six := route("10.9.0.0/16", "10.0.0.1", 0), route("2001:db8:9::/48", "fe80::1", 0)
@@ -133,7 +133,7 @@ func TestMatchedMembers(t *testing.T) {
 	}
 }
 
-// TestFunctions checks that a match which also matches the virtual functions of a card does not
+// TestFunctions checks that a match that also matches the virtual functions of a card does not
 // create functions of functions.
 func TestFunctions(t *testing.T) {
 	pf, vf := card("eth0", "02:00:00:00:00:01"), card("eth0v0", "02:00:00:00:00:02")
@@ -178,8 +178,9 @@ func TestNoSecrets(t *testing.T) {
 	}
 }
 
-// TestStackedMAC checks that a link on a created link has the MAC of the hardware below, also before
-// the created link exists: the machine keeps its lease when a bond becomes a port of a bridge.
+// TestStackedMAC checks that a link on a created link has the MAC of the hardware below, also
+// before the created link exists: the machine keeps its lease when a bond becomes a port of a
+// bridge.
 func TestStackedMAC(t *testing.T) {
 	eth0, eth1 := card("eth0", "02:00:00:00:00:09"), card("eth1", "02:00:00:00:00:01")
 	eth0.Index, eth1.Index = 2, 3
@@ -194,8 +195,8 @@ func TestStackedMAC(t *testing.T) {
 	}
 }
 
-// TestLeasedVLAN checks that the lease of a VLAN cannot give it a larger MTU than its parent has: the
-// kernel would refuse it at each round.
+// TestLeasedVLAN checks that the lease of a VLAN cannot give it a larger MTU than its parent has:
+// the kernel would refuse it at each round.
 func TestLeasedVLAN(t *testing.T) {
 	v := vlanLink("v", "eth0", 5)
 	v.DHCP4 = true
@@ -303,7 +304,7 @@ func randomStack(r *rand.Rand, names []string) stage {
 	return s
 }
 
-// TestStackLaws checks the laws with links above each other whose names change their kinds.
+// TestStackLaws checks the laws with links above each other, with names that change their kinds.
 func TestStackLaws(t *testing.T) {
 	names := []string{"eth0", "eth1", "eth2"}
 	for seed := range uint64(100) {

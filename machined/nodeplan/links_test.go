@@ -26,8 +26,8 @@ func TestSelectors(t *testing.T) {
 	}
 }
 
-// TestAnyNetwork checks that a network of all addresses is no condition of a rule, as in the kernel,
-// which would otherwise never have the wanted rule.
+// TestAnyNetwork checks that a network of all addresses is no condition of a rule, as in the
+// kernel, which would otherwise never have the wanted rule.
 func TestAnyNetwork(t *testing.T) {
 	for _, test := range []struct {
 		rule config.RoutingRule

@@ -111,9 +111,9 @@ func checkPodRoutes(next *config.Config, have []netip.Addr) Problems {
 }
 
 // Missing returns the links, kernel modules and kernel parameters of the next configuration that do
-// not exist on this machine, and the new links whose names are taken, one line each. A missing name is a mistake that costs the machine its
-// address, or a value without effect. Names of the active configuration are skipped: a failed card
-// must not prevent other changes.
+// not exist on this machine, and the new links with names that are taken, one line each. A missing
+// name is a mistake that costs the machine its address, or a value without effect. Names of the
+// active configuration are skipped: a failed card must not prevent other changes.
 func (f Hardware) Missing(next *config.Config) (lines []string) {
 	has := "it has " + strings.Join(f.PresentLinks, ", ")
 	if len(f.PresentLinks) == 0 {

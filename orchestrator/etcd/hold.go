@@ -129,8 +129,8 @@ func (h *holder) isJoining(now time.Time) bool {
 	return !h.joining.IsZero() && now.Sub(h.joining) < joinSettle
 }
 
-// wanted returns the version of etcd at a stored level. A full database stores none, and etcd raises
-// its version all the same: the level with which the process has started counts then.
+// wanted returns the version of etcd at a stored level. A full database stores none, and etcd
+// raises its version all the same: the level with which the process has started counts then.
 func (h *holder) wanted(stored emulation.Minor) string {
 	if !stored.Known() {
 		stored = h.started

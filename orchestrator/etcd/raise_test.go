@@ -42,7 +42,8 @@ func TestRestoredTurn(t *testing.T) {
 	})
 }
 
-// TestDescribeWithoutEtcd checks that the component does not promise a raise when etcd has no answer.
+// TestDescribeWithoutEtcd checks that the component does not promise a raise when etcd has no
+// answer.
 func TestDescribeWithoutEtcd(t *testing.T) {
 	m := newMember(t)
 	old := emulation.Minor{Major: level.Own().Major, Minor: level.Own().Minor - 1}
@@ -79,8 +80,8 @@ func TestHeldVersion(t *testing.T) {
 	}
 }
 
-// TestNewerLevel checks that a process does not start again and again below the level of the cluster,
-// but names the remedy.
+// TestNewerLevel checks that a process does not start again and again below the level of the
+// cluster, but names the remedy.
 func TestNewerLevel(t *testing.T) {
 	m := newMember(t)
 	newer := emulation.Minor{Major: level.Own().Major, Minor: level.Own().Minor + 1}

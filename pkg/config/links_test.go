@@ -83,12 +83,13 @@ func TestStacks(t *testing.T) {
 		"links: [{match: {name: 'eth[^0]'}, dhcp4: true}]":                          `"eth[^0]"`,
 		"links: [{name: bond0, bond: {mode: active-backup, members: ['eth[^0]']}}]": `"eth[^0]"`,
 		"links: [{name: dummy0, dummy: true, dhcp4: true}]":                         "a dummy has no DHCP",
-		// A VLAN has at most the MTU of its parent, and by default the same.
+		// A VLAN has at most the MTU of its parent, and by default the same. The MTU of a driver
+		// and of a lease are unknown.
 		"links: [{name: eth0, mtu: 1500}, {name: eth0.5, vlan: {parent: eth0, id: 5}, mtu: 9000}]":                                                                                             "is larger than the MTU 1500 of eth0",
 		"links: [{name: eth0.5, vlan: {parent: eth0, id: 5}, mtu: 9000}, {name: eth0, mtu: 9000}]":                                                                                             "",
-		"links: [{name: eth0.5, vlan: {parent: eth0, id: 5}, mtu: 9000}]":                                                                                                                      "", // the MTU of the driver is unknown
+		"links: [{name: eth0.5, vlan: {parent: eth0, id: 5}, mtu: 9000}]":                                                                                                                      "",
 		"links: [{name: bond0.5, vlan: {parent: bond0, id: 5}, mtu: 9000}, {name: bond0, bond: {mode: active-backup, members: [eth0]}}]":                                                       "is larger than the MTU 1500 of bond0",
-		"links: [{name: bond0.5, vlan: {parent: bond0, id: 5}, mtu: 9000}, {name: bond0, bond: {mode: active-backup, members: [eth0]}, dhcp4: true}]":                                          "", // the lease may have an MTU
+		"links: [{name: bond0.5, vlan: {parent: bond0, id: 5}, mtu: 9000}, {name: bond0, bond: {mode: active-backup, members: [eth0]}, dhcp4: true}]":                                          "",
 		"links: [{name: q, vlan: {parent: bond0.5, id: 7}, mtu: 9000}, {name: bond0.5, vlan: {parent: bond0, id: 5}}, {name: bond0, mtu: 1400, bond: {mode: active-backup, members: [eth0]}}]": "is larger than the MTU 1400 of bond0.5",
 		"links: [{name: eth0, mtu: 1200}, {name: eth0.5, vlan: {parent: eth0, id: 5}, addresses: ['2001:db8::5/64']}]":                                                                         "the MTU 1200 of eth0",
 		"links: [{name: eth0, mtu: 1200}, {name: eth0.5, vlan: {parent: eth0, id: 5}, addresses: [10.0.0.5/24]}]":                                                                              "",

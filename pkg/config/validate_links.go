@@ -135,7 +135,7 @@ func (v networkValidator) vrf(path string, l *Link) {
 	}
 }
 
-// defaultMetric is the metric of a route of Network.spec.routes without one (machined/network).
+// defaultMetric is the default metric of the routes of Network.spec.routes (machined/network).
 const defaultMetric = 512
 
 // routesAndRules validates the routes without a link and the rules.

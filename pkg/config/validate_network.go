@@ -156,7 +156,8 @@ func (v networkValidator) link(path string, l *Link) {
 }
 
 // linkName validates an interface name by the rules of the kernel (dev_valid_name in
-// net/core/dev.c). The kernel replaces "%d" in the name of a new link by a number. definition is the field that defines the link; without one, it is hardware.
+// net/core/dev.c). The kernel replaces "%d" in the name of a new link by a number. definition is
+// the field that defines the link; without one, it is hardware.
 func (v networkValidator) linkName(path, name, definition string) {
 	if name == "" {
 		return
@@ -211,8 +212,8 @@ func madeLink(name string) string {
 	return ""
 }
 
-// leastMTU6 is the smallest MTU of a link with IPv6 (RFC 8200). ethernetMTU is the MTU of a new bond
-// or dummy (machined/network).
+// leastMTU6 is the smallest MTU of a link with IPv6 (RFC 8200). ethernetMTU is the MTU of a new
+// bond or dummy (machined/network).
 const (
 	leastMTU6   = 1280
 	ethernetMTU = 1500
