@@ -82,6 +82,12 @@ func (s State) inVRF(l LinkState) bool {
 	return slices.ContainsFunc(s.Links, func(o LinkState) bool { return o.Name == l.Master && o.Kind == kindVRF })
 }
 
+// Direct reports whether the management API can be reached by the addresses of a link without
+// another link: not by a dummy or a tunnel, which is always up, nor in a VRF.
+func (s State) Direct(l LinkState) bool {
+	return !slices.Contains([]string{kindDummy, kindWireGuard, kindVRF}, l.Kind) && !s.inVRF(l)
+}
+
 // Addresses returns the addresses at which other machines reach this machine: the addresses of
 // managed links outside VRFs that are neither loopback nor link-local, in order of the links, IPv4
 // before IPv6.
