@@ -77,15 +77,15 @@ type DHCPState struct {
 	Problem  string      `json:"problem,omitempty"` // the last error
 }
 
-// inVRF reports whether a link belongs to a VRF, in which no service of the system listens.
+// inVRF reports whether a link is or belongs to a VRF, in which no service of the system listens.
 func (s State) inVRF(l LinkState) bool {
-	return slices.ContainsFunc(s.Links, func(o LinkState) bool { return o.Name == l.Master && o.Kind == kindVRF })
+	return l.Kind == kindVRF || slices.ContainsFunc(s.Links, func(o LinkState) bool { return o.Name == l.Master && o.Kind == kindVRF })
 }
 
 // Direct reports whether the management API can be reached by the addresses of a link without
 // another link: not by a dummy or a tunnel, which is always up, nor in a VRF.
 func (s State) Direct(l LinkState) bool {
-	return !slices.Contains([]string{kindDummy, kindWireGuard, kindVRF}, l.Kind) && !s.inVRF(l)
+	return !slices.Contains([]string{kindDummy, kindWireGuard}, l.Kind) && !s.inVRF(l)
 }
 
 // Addresses returns the addresses at which other machines reach this machine: the addresses of

@@ -78,7 +78,7 @@ func TestAddresses(t *testing.T) {
 func TestVRFAddresses(t *testing.T) {
 	in := LinkState{Name: "eth0", Managed: true, Up: true, Master: "mgmt", Addresses: []AddressState{{Prefix: netip.MustParsePrefix("10.0.0.1/24"), Origin: "static"}}}
 	out := LinkState{Name: "eth1", Managed: true, Up: true, Master: "bond0", Addresses: []AddressState{{Prefix: netip.MustParsePrefix("10.0.1.1/24"), Origin: "static"}}}
-	s := State{Links: []LinkState{in, out, {Name: "mgmt", Kind: kindVRF}, {Name: "bond0", Kind: kindBond}}}
+	s := State{Links: []LinkState{in, out, {Name: "mgmt", Kind: kindVRF, Managed: true, Up: true, Addresses: []AddressState{{Prefix: netip.MustParsePrefix("10.8.0.5/24"), Origin: "static"}}}, {Name: "bond0", Kind: kindBond}}}
 	if want := []netip.Addr{netip.MustParseAddr("10.0.1.1")}; !slices.Equal(s.Addresses(), want) || !slices.Equal(s.NodeAddresses(nil), want) {
 		t.Errorf("addresses %v and %v, want %v", s.Addresses(), s.NodeAddresses(nil), want)
 	}
