@@ -314,3 +314,23 @@ func TestStackLaws(t *testing.T) {
 		})
 	}
 }
+
+// TestVRFNames checks that the servers and the names of the machine are not from a VRF, in which it
+// neither listens nor sends.
+func TestVRFNames(t *testing.T) {
+	c := on(LinkConfig{Name: "eth0", DHCP4: true}, LinkConfig{Name: "eth1", Addresses: prefixes("10.1.0.5/24")},
+		LinkConfig{Name: "red", Virtual: Virtual{VRF: &VRF{Table: 100}}, Members: list("eth0"), Addresses: prefixes("10.2.0.5/24")})
+	l := lease("10.0.0.5/24", "10.0.0.1")
+	l.DNS, l.NTP, l.Hostname = []netip.Addr{netip.MustParseAddr("10.0.0.53")}, []netip.Addr{netip.MustParseAddr("10.0.0.123")}, "red-name"
+	f := Facts{Links: newFake(veth("eth0"), veth("eth1")).have.Links, Leases: map[string]*dhcp.Lease{"eth0": l}}
+	w := Plan(c, f)
+	if r := planResolver(c, f, w.Links); len(r.Servers) > 0 || len(planTimeServers(c, f, w.Links)) > 0 || w.Hostname == "red-name" {
+		t.Errorf("resolvers %v, name %s", r.Servers, w.Hostname)
+	}
+	if !strings.Contains(w.Files.Hosts, "10.1.0.5 ") {
+		t.Errorf("hosts: %s", w.Files.Hosts)
+	}
+	if !slices.ContainsFunc(w.Routes, func(r Route) bool { return r.Via == netip.MustParseAddr("10.0.0.1") && r.Table == 100 }) {
+		t.Errorf("routes %v", w.Routes)
+	}
+}
