@@ -62,7 +62,8 @@ func (r *Receiver) confirmVersion(ctx context.Context, i Installer, q *question)
 		return err
 	}
 	q.Forgets = q.Kubernetes == "" // as in a rollback
-	m := disruption.Machine{Kubernetes: r.deps.Release().Kubernetes, ControlPlane: true} // or a worker, which needs less
+	// A worker needs less.
+	m := disruption.Machine{Kubernetes: r.deps.Release().Kubernetes, ControlPlane: true}
 	if !disruption.NeedsVersions(m, q.Request) && !disruption.NeedsLevel(m, q.Request) {
 		return nil
 	}
