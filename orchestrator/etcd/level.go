@@ -10,11 +10,13 @@ import (
 	"time"
 
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"k8s.io/klog/v2"
 
 	"github.com/orlop-os/orlop/orchestrator/dirs"
 	"github.com/orlop-os/orlop/orchestrator/level"
+	"github.com/orlop-os/orlop/pkg/backoff"
 	"github.com/orlop-os/orlop/pkg/emulation"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
@@ -71,6 +73,9 @@ func ensureLevel(ctx context.Context, c *clientv3.Client, local, own emulation.M
 	defer cancel()
 	for {
 		have, err := readLevel(ctx, c)
+		if errors.Is(err, rpctypes.ErrLeaderChanged) && backoff.Sleep(ctx, retryInterval) == nil {
+			continue // as after the start of another member
+		}
 		if err != nil || have.level.Known() {
 			return have.level, err
 		}

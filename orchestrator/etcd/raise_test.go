@@ -1,10 +1,12 @@
 package etcd
 
 import (
+	"context"
 	"encoding/json"
 	"strings"
 	"testing"
 
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/orlop-os/orlop/orchestrator/level"
@@ -78,6 +80,42 @@ func TestHeldVersion(t *testing.T) {
 			t.Errorf("stored %v, started at %v: %q, want %q", test.stored, test.started, got, test.want)
 		}
 	}
+}
+
+// electing is an etcd whose leader changes at the first transactions.
+type electing struct {
+	clientv3.KV
+	changes int
+}
+
+func (e *electing) Txn(ctx context.Context) clientv3.Txn { return electingTxn{e.KV.Txn(ctx), e} }
+
+type electingTxn struct {
+	clientv3.Txn
+	etcd *electing
+}
+
+func (t electingTxn) Then(ops ...clientv3.Op) clientv3.Txn {
+	return electingTxn{t.Txn.Then(ops...), t.etcd}
+}
+
+func (t electingTxn) Commit() (*clientv3.TxnResponse, error) {
+	if t.etcd.changes > 0 {
+		t.etcd.changes--
+		return nil, rpctypes.ErrLeaderChanged
+	}
+	return t.Txn.Commit()
+}
+
+// TestLevelDuringElection checks that a change of the leader does not end the start of a process.
+func TestLevelDuringElection(t *testing.T) {
+	m := newMember(t)
+	m.serve(ownFormat(), func(c *clientv3.Client) {
+		etcd := &electing{c.KV, 2}
+		if got, err := ensureLevel(t.Context(), &clientv3.Client{KV: etcd}, level.Own(), level.Own()); err != nil || got != level.Own() || etcd.changes != 0 {
+			t.Errorf("%v, %v", got, err)
+		}
+	})
 }
 
 // TestNewerLevel checks that a process does not start again and again below the level of the
