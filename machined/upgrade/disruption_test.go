@@ -102,9 +102,8 @@ func TestConfirmVersion(t *testing.T) {
 	}
 }
 
-// TestConfirmUnnamed checks that a bundle whose boot image names no version of Kubernetes, as those
-// of the releases before levels, is checked against the level: its version would drop the data of a
-// machine alone.
+// TestConfirmUnnamed checks that a bundle without the version of Kubernetes, as of the releases
+// before levels, is checked against the level: that version would drop the data of a machine alone.
 func TestConfirmUnnamed(t *testing.T) {
 	m := newTestMachine(t, slot.Record{})
 	cluster := &fakeDisruption{}

@@ -82,7 +82,7 @@ func TestHeldVersion(t *testing.T) {
 	}
 }
 
-// electing is an etcd whose leader changes at the first transactions.
+// electing is an etcd with a change of the leader at the first transactions.
 type electing struct {
 	clientv3.KV
 	changes int

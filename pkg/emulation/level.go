@@ -68,7 +68,7 @@ type Refusal struct{ Reason, Remedy string }
 // Next returns the level to which a cluster can be raised: the oldest version of its members. It
 // returns a refusal if a member is away, unknown or not upgraded. If no member has a newer version
 // than the level, Next returns the present level: the machines may be starting at this level, after
-// a call whose answer was lost. The first row that applies decides:
+// a call with a lost answer. The first row that applies decides:
 //
 //	level      a member              another machine   decision
 //	unknown    any                   any               refused
