@@ -246,7 +246,11 @@ func (o observation) problems(s State, now time.Time) []string {
 	for _, l := range s.Links {
 		if l.Managed && l.Up && !l.Carrier {
 			why := "is the cable connected?"
-			if l.Kind == kindBond || l.Kind == kindBridge || l.Kind == kindVLAN {
+			below := func(m LinkState) bool { return m.Master == l.Name && m.Up && m.Carrier }
+			switch {
+			case l.Kind == kindBond && slices.ContainsFunc(s.Links, below):
+				why = "its members have one, but none is in use: check LACP on the ports of the switch and full duplex (802.3ad), the ARP targets, or minLinks"
+			case l.Kind == kindBond || l.Kind == kindBridge || l.Kind == kindVLAN:
 				why = "no link below it has one"
 			}
 			out = append(out, fmt.Sprintf("link %s: no carrier: %s", l.Name, why))
