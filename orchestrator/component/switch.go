@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -51,64 +50,48 @@ func machineObjects(dir string) (bool, error) {
 // WhileMachineObjects runs a function while Cluster.spec.kubernetes.machineObjects is enabled, and
 // ends it when the field is disabled, until ctx is done. dir is the directory of the process. The
 // function returns nil when its context is done; any other return ends WhileMachineObjects with
-// the same value. idle is called when the function does not
-// run.
+// the same value. idle is called when the function does not run. It reads the value of the file
+// each second, so it misses no value that stays.
 func WhileMachineObjects(ctx context.Context, dir string, idle func(), run func(context.Context) error) error {
-	changed := make(chan struct{}, 1)
-	watching, stop := context.WithCancel(ctx)
-	defer stop()
-	go WatchFile(watching, filepath.Join(dir, nodespec.MachineObjectsFile), func() {
-		select {
-		case changed <- struct{}{}:
-		default:
-		}
-	})
-	for idling := false; ; {
-		on, err := machineObjects(dir)
-		if err != nil {
-			return err
-		}
+	on, err := machineObjects(dir)
+	if err != nil {
+		return err
+	}
+	tick := time.NewTicker(reloadInterval)
+	defer tick.Stop()
+	for {
 		if !on {
-			if !idling {
-				idling = true
-				idle()
-			}
-			select {
-			case <-changed:
-				continue
-			case <-ctx.Done():
+			idle()
+			if !awaitValue(ctx, dir, tick.C, true, nil) {
 				return nil
 			}
 		}
-		idling = false
 		running, cancel := context.WithCancel(ctx)
 		ended := make(chan error, 1)
 		go func() { ended <- run(running) }()
-		err = awaitDisabled(running, dir, changed, ended)
+		disabled := awaitValue(ctx, dir, tick.C, false, ended)
 		cancel()
-		if err != errDisabled {
+		if err := <-ended; err != nil || !disabled {
 			return err
 		}
-		<-ended
+		on = false
 	}
 }
 
-// errDisabled is the result of awaitDisabled if the function still runs.
-var errDisabled = errors.New("machine objects are disabled")
-
-// awaitDisabled returns errDisabled when the file disables machine objects, or the result of a
-// function that ended before.
-func awaitDisabled(ctx context.Context, dir string, changed <-chan struct{}, ended <-chan error) error {
+// awaitValue waits until the file has a value. It returns false if ctx or the function ends first;
+// the result of the function stays in ended. A file that cannot be read counts as unchanged.
+func awaitValue(ctx context.Context, dir string, tick <-chan time.Time, want bool, ended chan error) bool {
 	for {
 		select {
-		case err := <-ended:
-			return err
-		case <-changed:
-			if on, err := machineObjects(dir); err == nil && !on {
-				return errDisabled
+		case <-tick:
+			if on, err := machineObjects(dir); err == nil && on == want {
+				return true
 			}
+		case err := <-ended:
+			ended <- err
+			return false
 		case <-ctx.Done():
-			return <-ended
+			return false
 		}
 	}
 }

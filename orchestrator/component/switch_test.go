@@ -11,7 +11,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// await fails if a channel has no value within ten seconds.
+// await fails if a channel has no value within a minute.
 func await(t *testing.T, what string, from <-chan string) {
 	t.Helper()
 	select {
@@ -19,8 +19,8 @@ func await(t *testing.T, what string, from <-chan string) {
 		if got != what {
 			t.Fatalf("got %s, want %s", got, what)
 		}
-	case <-time.After(10 * time.Second):
-		t.Fatalf("no %s within ten seconds", what)
+	case <-time.After(time.Minute):
+		t.Fatalf("no %s within a minute", what)
 	}
 }
 
@@ -29,7 +29,7 @@ func await(t *testing.T, what string, from <-chan string) {
 func TestWhileMachineObjects(t *testing.T) {
 	dir := t.TempDir()
 	set := func(content string) {
-		if err := os.WriteFile(filepath.Join(dir, nodespec.MachineObjectsFile), []byte(content), 0o600); err != nil {
+		if err := WriteFile(File{Path: filepath.Join(dir, nodespec.MachineObjectsFile), Mode: 0o600, Content: content}); err != nil {
 			t.Fatal(err)
 		}
 	}
