@@ -41,7 +41,7 @@ func All() ([]*apiextensionsv1.CustomResourceDefinition, error) {
 
 // reduce removes the fields of upstream's kinds without an effect in this system: the topology by
 // classes, half of the definition of a Cluster, and the status of the former version. A client that
-// sets them gets an error instead of no effect, and the API server needs less memory.
+// sets them gets an error instead of no effect.
 func reduce(d *apiextensionsv1.CustomResourceDefinition) {
 	for _, v := range d.Spec.Versions {
 		delete(v.Schema.OpenAPIV3Schema.Properties["spec"].Properties, "topology")
