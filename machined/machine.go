@@ -13,6 +13,7 @@ import (
 	"github.com/orlop-os/orlop/machined/identity"
 	"github.com/orlop-os/orlop/machined/images"
 	"github.com/orlop-os/orlop/machined/install"
+	"github.com/orlop-os/orlop/machined/lldp"
 	"github.com/orlop-os/orlop/machined/logship"
 	"github.com/orlop-os/orlop/machined/membership"
 	"github.com/orlop-os/orlop/machined/ownership"
@@ -65,6 +66,7 @@ type domains struct {
 	packets *firewall.Filter
 	network converge.Network
 	clock   clock
+	lldp    *lldp.Controller // neighbors on the links
 }
 
 // configuration is the active configuration, and the functions that replace it and converge the

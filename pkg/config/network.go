@@ -20,6 +20,7 @@ type NetworkSpec struct {
 	Rules    []RoutingRule `yaml:"rules,omitempty"`
 	DNS      DNS           `yaml:"dns"`
 	NTP      NTP           `yaml:"ntp"`
+	LLDP     LLDP          `yaml:"lldp"`
 	Firewall *Firewall     `yaml:"firewall,omitempty"`
 }
 
