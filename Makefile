@@ -190,6 +190,7 @@ FUZZ = orchestrator/neighbor:FuzzFrames \
 	pkg/slot:FuzzCompare \
 	pkg/slot:FuzzEntry \
 	pkg/superblock:FuzzContent \
+	machined/resolver:FuzzQuery \
 	machined/timesync:FuzzAnswer \
 	pkg/trust:FuzzMergeMembership \
 	pkg/trust:FuzzMerge \

@@ -18,6 +18,7 @@ import (
 	"github.com/orlop-os/orlop/machined/membership"
 	"github.com/orlop-os/orlop/machined/ownership"
 	"github.com/orlop-os/orlop/machined/power"
+	"github.com/orlop-os/orlop/machined/resolver"
 	"github.com/orlop-os/orlop/machined/upgrade"
 	"github.com/orlop-os/orlop/pkg/supervise"
 )
@@ -67,6 +68,7 @@ type domains struct {
 	network converge.Network
 	clock   clock
 	lldp    *lldp.Controller // neighbors on the links
+	dns     *resolver.Forwarder
 }
 
 // configuration is the active configuration, and the functions that replace it and converge the

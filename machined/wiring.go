@@ -117,6 +117,7 @@ func assemble(m *machine) {
 	m.power = newPower(m, containerd)
 	m.config.active = newActiveConfig(m)
 	m.domains.lldp = newLLDP(m)
+	m.domains.dns = newResolver(m)
 	m.identity = newIdentity(m)
 	m.members = membership.New(memberDeps(m)) // first, because the others use it
 	m.guard = newGuard(m)

@@ -52,7 +52,7 @@ func (s *ethSwitch) announce(name string) {
 }
 
 // lldpFrame returns an LLDPDU of the switch: chassis, port, TTL, system name, capability bridge,
-// and the VLAN of frames without a tag (IEEE 802.1Q, D.2.1) if the port has one.
+// and the VLAN of frames without a tag (IEEE 802.1Q, D.2.1) if the port has a VLAN.
 func lldpFrame(name, port string, vlan int) frame {
 	b := append(append([]byte{}, lldpGroup[:]...), switchSystem[:]...)
 	b = binary.BigEndian.AppendUint16(b, etherLLDP)

@@ -62,7 +62,7 @@ type Network struct {
 	closed   bool
 }
 
-// control is what a test changes while the services of the network run.
+// control contains the settings that a test changes while the services of the network run.
 type control struct {
 	noDHCP atomic.Bool
 	noNTP  atomic.Bool

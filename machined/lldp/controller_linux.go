@@ -29,7 +29,8 @@ const (
 // retry is the delay before a socket opens again.
 var retry = backoff.Backoff{Min: time.Second, Max: time.Minute}
 
-// restarter restarts the work on a link after a panic: the frame of a foreign host can be the cause.
+// restarter restarts the work on a link after a panic: the frame of a foreign host can be the
+// cause.
 var restarter = panics.Restarter{MinBackoff: time.Second, MaxBackoff: time.Minute}
 
 // Link is a physical Ethernet link that is up.
@@ -173,8 +174,8 @@ func (c *Controller) exchange(ctx context.Context, l Link, conn net.PacketConn) 
 	return err
 }
 
-// receive reads frames. The pause after each one bounds the work of a flood, together with the
-// small buffer of the socket.
+// receive reads frames. The pause after a frame bounds the work of a flood, together with the small
+// buffer of the socket.
 func (c *Controller) receive(ctx context.Context, l Link, conn net.PacketConn) error {
 	buf := make([]byte, maxFrame)
 	for {

@@ -14,7 +14,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/config"
 )
 
-// wire is a link for a test: the frames for the machine, and those that it sends.
+// wire is a link for a test: the frames for the machine, and the frames from it.
 type wire struct {
 	in     chan []byte
 	out    chan []byte

@@ -9,8 +9,8 @@
 //	controller.go     the goroutine per link
 //
 // A frame has no authentication. Each host that a switch does not separate from the machine can
-// send any frame, so nothing but labels of the machine's own Node follows from one. A bridge that
-// conforms to IEEE 802.1D forwards no frame to the group addresses of LLDP.
+// send any frame, so nothing but labels of the machine's own Node follows from a frame. A bridge
+// that conforms to IEEE 802.1D forwards no frame to the group addresses of LLDP.
 //
 // docs/decisions/0098-lldp.md gives the reasons and the bounds.
 package lldp

@@ -18,7 +18,7 @@ import (
 const etherType = 0x88cc
 
 // maxFrame is the size of the largest frame that is read, in bytes: an Ethernet header and 1500
-// bytes. The kernel cuts a longer frame, whose decoding then fails.
+// bytes. The kernel cuts a longer frame, and its decoding fails.
 const maxFrame = 14 + 1500
 
 // nearestBridge is the group address that no bridge forwards (IEEE 802.1AB-2016, table 7-1).
@@ -58,7 +58,7 @@ var ieee8021 = []byte{0x00, 0x80, 0xc2}
 // capabilities are the names of the bits of a system's capabilities (table 8-4), lowest bit first.
 var capabilities = []string{"other", "repeater", "bridge", "access point", "router", "telephone", "cable device", "station"}
 
-// Neighbor is what a frame says about its sender. Its texts are printable and have at most 255
+// Neighbor is the content of a frame about its sender. Its texts are printable and have at most 255
 // bytes, because a TLV has at most 511.
 type Neighbor struct {
 	Link              string `json:"link"`    // of this machine
@@ -202,7 +202,7 @@ func enabled(bits uint16) []string {
 	return out
 }
 
-// Announcement is what this machine says about itself.
+// Announcement is the content of a frame about this machine.
 type Announcement struct {
 	Name string // of the machine, 1 to 255 bytes
 	Link string

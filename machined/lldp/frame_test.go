@@ -111,7 +111,7 @@ func TestDecodeRejects(t *testing.T) {
 	}
 }
 
-// TestEncode reads an announcement with another decoder, and with the own one.
+// TestEncode reads an announcement with another decoder, and with the decoder of this package.
 func TestEncode(t *testing.T) {
 	mac := net.HardwareAddr{0x52, 0x54, 0, 0x12, 0x34, 0x56}
 	frame := encode(Announcement{Name: "m1", Link: "eth0", MAC: mac, TTL: 2 * time.Minute})

@@ -11,7 +11,7 @@ import (
 )
 
 // Labels returns the labels that the neighbors give the Node, and the reasons for which a label has
-// no value or an old one. A label has a value if all neighbors that the rule selects agree on it.
+// no value or an old value. A label has a value if all neighbors that the rule selects agree on it.
 // Otherwise it keeps its last value: a switch that restarts says nothing for minutes, and a removed
 // label could stop the pods that need it at the next start of the kubelet.
 func Labels(rules []config.LLDPLabel, neighbors []Neighbor, last map[string]string) (labels map[string]string, problems []string) {

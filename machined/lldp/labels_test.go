@@ -57,7 +57,7 @@ func TestLabels(t *testing.T) {
 }
 
 // TestTable checks the expiry of neighbors, and that a flood of false neighbors does not keep a
-// true one out.
+// true neighbor out.
 func TestTable(t *testing.T) {
 	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	n := func(port string, ttl int) Neighbor { return Neighbor{Chassis: "c", Port: port, TTL: ttl} }

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// frames passes frames of LLDP to one of its three group addresses (IEEE 802.1AB-2016, table 7-1).
+// frames passes frames of LLDP to its three group addresses (IEEE 802.1AB-2016, table 7-1).
 // The protocol of the socket selects the EtherType already; the filter also keeps frames out that a
 // host sends to the machine's own address.
 var frames = []bpf.Instruction{

@@ -15,7 +15,7 @@ import (
 // maxStored bounds the stored labels in bytes: 64 labels with keys of up to 317 bytes.
 const maxStored = 64 << 10
 
-// load reads the last labels; none if file is empty or there is no such file.
+// load reads the last labels; none if file is empty or does not exist.
 func load(file string) (map[string]string, error) {
 	if file == "" {
 		return nil, nil
@@ -39,7 +39,7 @@ func load(file string) (map[string]string, error) {
 	return labels, nil
 }
 
-// save stores the labels. A power cut leaves the old file or the new one.
+// save stores the labels. A power cut leaves the old file or the new file.
 func save(file string, labels map[string]string) error {
 	if file == "" {
 		return nil

@@ -7,8 +7,8 @@ import (
 )
 
 const (
-	// maxNeighbors is the number of neighbors of a link. A cable has one; more are visible through
-	// a device that forwards LLDP.
+	// maxNeighbors is the number of neighbors of a link. A cable has a single neighbor; more are
+	// visible through a device that forwards LLDP.
 	maxNeighbors = 8
 	// maxTTL bounds the time for which a frame counts, because a frame can come from anywhere. The
 	// default of switches is 120 s.
@@ -34,8 +34,8 @@ func hear(table []Neighbor, n Neighbor, now time.Time) []Neighbor {
 	return table
 }
 
-// expire returns the neighbors that have not expired, and the time until the next one expires; 0
-// without a neighbor.
+// expire returns the neighbors that have not expired, and the time until the next of them expires;
+// 0 without a neighbor.
 func expire(table []Neighbor, now time.Time) (left []Neighbor, next time.Duration) {
 	for _, n := range table {
 		in := n.Expires.Sub(now)

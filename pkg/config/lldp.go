@@ -6,7 +6,7 @@ import (
 	"slices"
 )
 
-// LLDPLabel is a label of the Node whose value comes from the neighbors of the machine (LLDP, IEEE
+// LLDPLabel is a label of the Node with a value from the neighbors of the machine (LLDP, IEEE
 // 802.1AB).
 type LLDPLabel struct {
 	Key  string    `yaml:"key" jsonschema:"required"`
@@ -14,7 +14,7 @@ type LLDPLabel struct {
 	// Link is the name of a physical link, or a pattern of names; empty: all links.
 	Link string `yaml:"link,omitempty"`
 	// The value is the part of the text after the first After and before the next Before. A text
-	// without one of them gives no value; an empty separator is the beginning or the end.
+	// without a separator gives no value; an empty separator is the beginning or the end.
 	After  string `yaml:"after,omitempty"`
 	Before string `yaml:"before,omitempty"`
 }
@@ -44,7 +44,7 @@ type LLDP struct {
 // maxSeparator is the maximum length of a separator in bytes; a text of a neighbor has 255.
 const maxSeparator = 255
 
-// lldpLabels validates the labels from neighbors. A label has one source.
+// lldpLabels validates the labels from neighbors. A label has a single source.
 func (v machineValidator) lldpLabels(path string, n *Node) {
 	if all := len(n.Labels) + len(n.LLDPLabels); len(n.LLDPLabels) > 0 && all > maxLabels {
 		v.on(path, wrong{reason: fmt.Sprintf("%d labels with those in labels", all), expected: fmt.Sprintf("at most %d", maxLabels)})

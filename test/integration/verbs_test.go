@@ -150,6 +150,11 @@ import (
 //	mirror PATCH NAME
 //	    start a registry with the test image as NAME (REGISTRY/…) below a path, for a user; PATCH
 //	    makes it a mirror of REGISTRY
+//	secure start PATCH
+//	    a host in the network resolves its name, secure.site.example, by DNS over TLS; PATCH makes
+//	    a machine use it
+//	secure silent, secure honest
+//	    its DNS answers no query, or works again
 //	bucket start PATCH KEY
 //	    start an object store (S3); PATCH makes a machine upload its snapshots there, encrypted
 //	    for KEY
@@ -237,6 +242,7 @@ func (s *story) verbs() map[string]func(ts *testscript.TestScript, neg bool, arg
 		"powercut":      s.powercutVerb,
 		"poweron":       s.poweronVerb,
 		"bucket":        s.bucketVerb,
+		"secure":        s.secureVerb,
 		"receiver":      s.receiverVerb,
 		"down":          s.downVerb,
 		"dhcp":          s.dhcpVerb,
