@@ -51,8 +51,7 @@ type Network struct {
 	capture *capture
 	gateway *Host
 	closers []func()
-	noDHCP  atomic.Bool
-	noNTP   atomic.Bool
+	control control
 
 	mu       sync.Mutex
 	leases   map[macAddr]*lease
@@ -61,6 +60,14 @@ type Network struct {
 	forwards []*Forward
 	bootFile string // the boot image for machines (ServeBoot)
 	closed   bool
+}
+
+// control contains the settings that a test changes while the services of the network run.
+type control struct {
+	noDHCP atomic.Bool
+	noNTP  atomic.Bool
+	// the name of the switch in LLDP; nil or empty: no announcements
+	lldpName atomic.Pointer[string]
 }
 
 // lease holds the addresses and settings of a machine on the network.
@@ -114,7 +121,7 @@ func (n *Network) startGateway() error {
 	}
 	n.gateway.names = n.Lookup
 	n.addName(GatewayName, addr.Addr())
-	for _, start := range []func() (func(), error){n.startDHCP, n.startDNS, n.startNTP} {
+	for _, start := range []func() (func(), error){n.startDHCP, n.startDNS, n.startNTP, n.startLLDP} {
 		stop, err := start()
 		if err != nil {
 			return err

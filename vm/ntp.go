@@ -13,7 +13,7 @@ const ntpEpoch = 2208988800
 const ntpPacket = 48
 
 // SetNTP switches the NTP server of the whole network on or off.
-func (n *Network) SetNTP(on bool) { n.noNTP.Store(!on) }
+func (n *Network) SetNTP(on bool) { n.control.noNTP.Store(!on) }
 
 // startNTP answers on the gateway with the network's time plus NetworkSpec.ClockOffset.
 func (n *Network) startNTP() (func(), error) {
@@ -31,7 +31,7 @@ func (n *Network) startNTP() (func(), error) {
 				return
 			}
 			const client = 3
-			if size < ntpPacket || request[0]&7 != client || n.noNTP.Load() {
+			if size < ntpPacket || request[0]&7 != client || n.control.noNTP.Load() {
 				continue
 			}
 			// the client repeats a request with a lost answer

@@ -34,8 +34,12 @@ func planResolver(c Config, f Facts, links []WantLink) Resolver {
 }
 
 func planFiles(c Config, f Facts, w Want) Files {
+	resolver := planResolver(c, f, w.Links)
+	if c.Stub.IsValid() {
+		resolver.Servers = []netip.Addr{c.Stub}
+	}
 	return Files{
-		ResolvConf: resolvConf(planResolver(c, f, w.Links)),
+		ResolvConf: resolvConf(resolver),
 		Hosts:      hosts(w),
 		Hostname:   w.Hostname + "\n",
 	}

@@ -17,8 +17,11 @@ type Config struct {
 	Hostname string       // empty: from a lease, else DefaultHostname
 	Links    []LinkConfig // in order of preference; empty: every physical Ethernet link
 	DNS      []netip.Addr // empty: from the leases
-	Search   []string     // search domains; empty: from the leases
-	NTP      []string     // time servers, addresses or names; empty: from the leases
+	// Stub is the address on loopback where the machine's programs send their queries instead;
+	// zero: none
+	Stub   netip.Addr
+	Search []string // search domains; empty: from the leases
+	NTP    []string // time servers, addresses or names; empty: from the leases
 	// Routes are routes without a link, and routes with several next hops.
 	Routes []RouteConfig
 	Rules  []Rule

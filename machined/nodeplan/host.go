@@ -22,6 +22,9 @@ func Network(c *config.Config) network.Config {
 	}
 	s := c.Network.Spec
 	out := network.Config{Hostname: c.Machine.Metadata.Name, DNS: s.DNS.Servers, Search: s.DNS.Search, NTP: s.NTP.Servers}
+	if s.DNS.TLS != nil {
+		out.Stub = StubResolver.Addr()
+	}
 	for _, l := range s.Links {
 		// checked by the parser; empty if the configuration selects the link by name
 		mac, _ := net.ParseMAC(string(l.MAC))

@@ -391,6 +391,9 @@ func (v networkValidator) resolvers(path string, d *DNS) {
 		}
 		v.unique(at, "servers", server.String(), i, seen)
 	}
+	if d.TLS != nil {
+		v.resolverTLS(path, d)
+	}
 	if len(d.Search) > 6 {
 		v.on(path+".search", wrong{reason: fmt.Sprintf("%d domains", len(d.Search)), expected: "at most 6 (MAXDNSRCH in resolv.h)"})
 	}
@@ -401,5 +404,25 @@ func (v networkValidator) resolvers(path string, d *DNS) {
 			v.on(at, wrong{reason: fmt.Sprintf("%s %v", quote(domain), err), expected: "a DNS domain in lower case"})
 		}
 		v.unique(at, "search", domain, i, domains)
+	}
+}
+
+// resolverTLS validates DNS over TLS. Resolvers from DHCP are not used with it.
+func (v networkValidator) resolverTLS(path string, d *DNS) {
+	at := path + ".tls"
+	if len(d.Servers) == 0 && !v.broken[path+".servers"] {
+		v.on(at, wrong{reason: "servers is empty, and resolvers from DHCP are not used with TLS", expected: "resolvers in servers"})
+	}
+	if d.TLS.ServerName != "" {
+		if err := hostOrAddr(d.TLS.ServerName); err != nil {
+			v.on(at+".serverName", wrong{reason: fmt.Sprintf("%s %v", quote(d.TLS.ServerName), err), expected: "the DNS name in the certificates, in lower case"})
+		}
+	}
+	v.bundle(at+".ca", d.TLS.CA)
+	if c := v.cfg.Cluster; c != nil && c.Spec.HasExternal(PartDNS) {
+		v.on(at, wrong{
+			reason: "the cluster DNS is external (Cluster.spec.external), and would get no resolver from the machine",
+			hint:   "use the built-in DNS, or resolvers without TLS",
+		})
 	}
 }

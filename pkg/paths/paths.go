@@ -75,6 +75,8 @@ const (
 	Membership = State + "/membership.json"
 	// Leases holds the DHCP leases (package network), a JSON file per MAC.
 	Leases = State + "/dhcp"
+	// LLDPLabels holds the last labels of the Node from LLDP (package lldp), JSON.
+	LLDPLabels = State + "/lldp-labels.json"
 	// TimeFloor is a time that has certainly passed (package timesync): the clock never starts
 	// before it.
 	TimeFloor = State + "/time-floor"

@@ -25,6 +25,17 @@ func (s *story) cableVerb(ts *testscript.TestScript, neg bool, args []string) {
 	s.note("the cable %d of %s: %s", n, args[1], args[0])
 }
 
+// lldpVerb sets the name with which the switch announces itself.
+func (s *story) lldpVerb(ts *testscript.TestScript, neg bool, args []string) {
+	need(ts, neg, args, 1, 1, "lldp NAME|off")
+	name := args[0]
+	if name == "off" {
+		name = ""
+	}
+	s.network.SetLLDP(name)
+	s.note("the switch announces: %q", name)
+}
+
 // trunkVerb sets the VLANs of a port of the switch.
 func (s *story) trunkVerb(ts *testscript.TestScript, neg bool, args []string) {
 	need(ts, neg, args, 2, -1, "trunk NAME UNTAGGED [ID…]")

@@ -178,6 +178,7 @@ type story struct {
 	issuer   *site
 	receiver *receiver
 	bucket   *s3test.Store
+	secure   *secureServer
 	env      []string // of the programs that the story runs, from its setup on
 	tools    string   // directory of orlopctl and kubectl
 	current  string   // the machine that orlopctl calls
