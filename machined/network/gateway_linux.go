@@ -12,9 +12,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Gateways returns the default routes of the machine that have a next hop, in the main table.
+// Gateways returns the default routes of the machine that have a next hop, in the main table; its
+// own before those from router advertisements.
 func (s State) Gateways() []RouteState {
-	return slices.DeleteFunc(slices.Clone(s.Routes), func(r RouteState) bool { return !r.Via.IsValid() || r.To.Bits() != 0 || r.Table != 0 })
+	return slices.DeleteFunc(slices.Concat(s.Routes, s.RouterRoutes), func(r RouteState) bool { return !r.Via.IsValid() || r.To.Bits() != 0 || r.Table != 0 })
 }
 
 // resolvedStates are the neighbor states in which the kernel knows the link-layer address

@@ -268,7 +268,7 @@ func randomVirtualStage(r *rand.Rand, names []string) stage {
 	}
 	s := randomStage(r, use)
 	for i := range s.config.Links {
-		s.config.Links[i].AcceptRA = false
+		s.config.Links[i].IPv6.AcceptRA = false
 		s.config.Links[i].MTU = 0
 	}
 	for _, name := range slices.Sorted(maps.Keys(virtual)) {
