@@ -261,7 +261,7 @@ func (s *socket) close() {
 func (s *socket) read(self identity) {
 	buf := make([]byte, maxMessage)
 	for {
-		n, _, err := s.conn.ReadFrom(buf)
+		n, from, err := s.conn.ReadFrom(buf)
 		// The kernel reports a link that is down, or an answer to a closed port, once; the socket
 		// stays usable.
 		if errors.Is(err, unix.ENETDOWN) || errors.Is(err, unix.ECONNREFUSED) {
@@ -269,6 +269,10 @@ func (s *socket) read(self identity) {
 		}
 		if err != nil {
 			return
+		}
+		// A server or relay is on the link (RFC 8415 section 16): a message from elsewhere is forged.
+		if u, ok := from.(*net.UDPAddr); !ok || !u.IP.IsLinkLocalUnicast() {
+			continue
 		}
 		var in incoming
 		in.err = panics.Do("DHCPv6 on a link", func() (err error) { in.reply, err = parse(buf[:n:n], self); return err })
