@@ -171,6 +171,9 @@ FUZZ = orchestrator/neighbor:FuzzFrames \
 	pkg/config:FuzzMerge \
 	pkg/config:FuzzParse \
 	machined/network/dhcp:FuzzReply \
+	machined/network/dhcp6:FuzzReply \
+	machined/network/domains:FuzzParse \
+	machined/network/ra:FuzzOption \
 	pkg/diskprobe:FuzzAnswer \
 	pkg/esp:FuzzCounted \
 	pkg/esp:FuzzDirectory \
