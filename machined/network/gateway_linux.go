@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/netip"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/jsimonetti/rtnetlink/v2"
@@ -34,7 +35,8 @@ func AwaitGateway(ctx context.Context, r RouteState) error {
 	}
 	to := netip.AddrPortFrom(r.Via, 9)
 	if r.Via.IsLinkLocalUnicast() {
-		to = netip.AddrPortFrom(r.Via.WithZone(r.Link), 9)
+		// the index: package net caches the index of a name, and a replugged link has another one
+		to = netip.AddrPortFrom(r.Via.WithZone(strconv.Itoa(link.Index)), 9)
 	}
 	c, err := rtnetlink.Dial(nil)
 	if err != nil {

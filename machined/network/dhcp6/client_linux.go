@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"strconv"
 	"sync"
 	"syscall"
 	"time"
@@ -206,14 +207,15 @@ func (c *Client) send(m Message) error {
 			return err
 		}
 	}
-	// All_DHCP_Relay_Agents_and_Servers (RFC 8415 section 7.1)
-	to := netip.AddrPortFrom(netip.MustParseAddr("ff02::1:2").WithZone(c.opt.Link), serverPort)
+	// All_DHCP_Relay_Agents_and_Servers (RFC 8415 section 7.1). The zone is the index: package net
+	// caches the index of a name for a minute, and a replugged link has another one.
+	to := netip.AddrPortFrom(netip.MustParseAddr("ff02::1:2").WithZone(strconv.Itoa(c.opt.Index)), serverPort)
 	if _, err := c.sock.conn.WriteTo(encode(m, self, hostname), net.UDPAddrFromAddrPort(to)); err != nil {
 		if errors.Is(err, unix.ENXIO) || errors.Is(err, unix.ENODEV) {
 			c.sock.close()
 			c.sock = nil
 		}
-		return fmt.Errorf("link %s: cannot send to the DHCPv6 server: %w", c.opt.Link, err)
+		return fmt.Errorf("DHCPv6: cannot send: %w", err)
 	}
 	return nil
 }
@@ -241,7 +243,7 @@ func openSocket(link string, self identity) (*socket, error) {
 	}}
 	conn, err := lc.ListenPacket(context.Background(), "udp6", fmt.Sprintf("[::]:%d", clientPort))
 	if err != nil {
-		return nil, fmt.Errorf("link %s: cannot open a socket for DHCPv6: %w", link, err)
+		return nil, fmt.Errorf("DHCPv6: cannot open a socket: %w", err)
 	}
 	s := &socket{conn: conn, replies: make(chan incoming), done: make(chan struct{})}
 	panics.Go("DHCPv6 on a link", func() { s.read(self) })
