@@ -16,7 +16,8 @@ import (
 
 // startDHCP6 starts the DHCPv6 server.
 func (r router) startDHCP6() (func(), error) {
-	group := netip.MustParseAddr("ff02::1:2") // All_DHCP_Relay_Agents_and_Servers (RFC 8415, section 7.1)
+	// All_DHCP_Relay_Agents_and_Servers (RFC 8415, section 7.1)
+	group := netip.MustParseAddr("ff02::1:2")
 	if err := r.n.gateway.stack.JoinGroup(ipv6.ProtocolNumber, nic, tcpip.AddrFrom16(group.As16())); err != nil {
 		return nil, fmt.Errorf("network: cannot join the group of DHCPv6 servers: %s", err)
 	}

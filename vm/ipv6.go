@@ -27,7 +27,8 @@ const (
 	// IPv6Advertised gives addresses, resolvers (RDNSS) and search domains (DNSSL) by router
 	// advertisements.
 	IPv6Advertised IPv6Mode = "advertised"
-	// IPv6Stateless gives addresses by router advertisements with the flag O, and settings by DHCPv6.
+	// IPv6Stateless gives addresses by router advertisements with the flag O, and settings by
+	// DHCPv6.
 	IPv6Stateless IPv6Mode = "stateless"
 	// IPv6Stateful gives addresses and settings by DHCPv6: the advertisements have the flag M.
 	IPv6Stateful IPv6Mode = "stateful"
@@ -94,7 +95,7 @@ func eui64(mac macAddr) []byte {
 	return []byte{mac[0] ^ 2, mac[1], mac[2], 0xff, 0xfe, mac[3], mac[4], mac[5]}
 }
 
-// macOfEUI64 returns the hardware address in an address; false if it does not contain one.
+// macOfEUI64 returns the hardware address in an address; false if there is none.
 func macOfEUI64(a netip.Addr) (mac macAddr, ok bool) {
 	b := a.As16()
 	if b[11] != 0xff || b[12] != 0xfe {
@@ -114,8 +115,8 @@ func (s IPv6Spec) names(four, six netip.Addr) []netip.Addr {
 	return []netip.Addr{four, six}
 }
 
-// SixOf returns the IPv6 address of a machine or host; invalid without an IPv6 router or such a
-// machine.
+// SixOf returns the IPv6 address of a machine or host; invalid without an IPv6 router or an entry
+// of this name.
 func (n *Network) SixOf(name string) netip.Addr {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -157,8 +158,8 @@ func (h *Host) setIPv6(addr netip.Prefix, gateway netip.Addr) error {
 	return nil
 }
 
-// protocols6 are the additional protocols of a host with IPv6. The hosts neither solicit routers nor
-// test their addresses for duplicates: their addresses are fixed, and usable at once.
+// protocols6 are the additional protocols of a host with IPv6. The hosts solicit no routers, and do
+// not test their addresses for duplicates: the addresses are fixed, and usable at once.
 func protocols6() ([]stack.NetworkProtocolFactory, []stack.TransportProtocolFactory) {
 	return []stack.NetworkProtocolFactory{ipv6.NewProtocol}, []stack.TransportProtocolFactory{icmp.NewProtocol6}
 }

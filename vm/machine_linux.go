@@ -66,8 +66,8 @@ func (s MachineSpec) hasNIC() bool { return s.NIC.Network != nil && !s.NIC.Omit 
 // Name returns the machine's name.
 func (m *Machine) Name() string { return m.spec.Name }
 
-// Addr returns the machine's address from DHCP, an IPv6 address in a network with IPv6 only; invalid
-// without a NIC.
+// Addr returns the machine's address from DHCP, an IPv6 address in a network with IPv6 only;
+// invalid without a NIC.
 func (m *Machine) Addr() netip.Addr { return m.addr }
 
 // Spec returns the machine's specification, with all defaults.

@@ -96,8 +96,8 @@ func (n *Network) offerBoot(m, reply *dhcpv4.DHCPv4) {
 	}
 }
 
-// firmwareNumber is the enterprise number of Intel, which UEFI firmware sends in its vendor class (PXE
-// specification; EDK II, PxeBcDhcp6.c).
+// firmwareNumber is the enterprise number of Intel, which UEFI firmware sends in its vendor class
+// (PXE specification; EDK II, PxeBcDhcp6.c).
 const firmwareNumber = 343
 
 // offerBoot6 adds the location of the boot image to the answer for a firmware that requests it by

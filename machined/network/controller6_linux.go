@@ -24,8 +24,8 @@ type autoconf struct {
 	tables   map[int]ra.Table
 	problems map[int]string
 	searches map[int]*routerSearch
-	// flags are the flags since the link became ready. With several routers, the kernel holds those
-	// of the last advertisement: a flag that any router has set counts.
+	// flags are the flags since the link became ready. With several routers, the kernel holds the
+	// flags of the last advertisement: a flag that any router has set counts.
 	flags map[int]RouterFlags
 	lost  bool // options may have been lost
 
@@ -48,12 +48,12 @@ type client6 struct {
 	done     chan struct{}
 }
 
-// routerSearch are the router solicitations on a link. The kernel solicits when a link comes up, but
-// neither when the carrier returns nor for this process, which then misses options.
+// routerSearch are the router solicitations on a link. The kernel solicits when a link comes up,
+// but not when the carrier returns or this process starts again; options would then be missing.
 type routerSearch struct {
 	ready    bool
 	sent     int
-	at       time.Time // of the last one
+	at       time.Time // of the last solicitation
 	answered bool
 }
 
@@ -249,7 +249,7 @@ func (c *Controller) runClients6(ctx context.Context, cfg Config, have Have, lin
 	}
 }
 
-// reportDuplicates tells a client which of its addresses another machine has.
+// reportDuplicates reports the addresses of a client that another machine has.
 func (c *Controller) reportDuplicates(cl *client6, have Have) {
 	var found []netip.Addr
 	for a, unfit := range have.Unfit {
@@ -272,8 +272,8 @@ func (c *Controller) startClient6(ctx context.Context, l Link, mode dhcp6.Mode, 
 	if last := c.six.last[l.leaseKey()]; last != nil {
 		stored = last
 	}
-	// After a restart of the controller the link still has its addresses: they stay while the client
-	// contacts the server.
+	// After a restart of the controller the link still has its addresses: they stay while the
+	// client contacts the server.
 	inForce := stored != nil && len(stored.Addresses) > 0
 	for _, a := range have.leased(stored) {
 		inForce = inForce && slices.ContainsFunc(have.Addresses, func(o Address) bool { return o.Index == l.Index && o.Prefix.Addr() == a })
@@ -318,9 +318,9 @@ func (h Have) leased(l *dhcp6.Lease) (out []netip.Addr) {
 	return out
 }
 
-// machineDUID returns the identifier of the machine: the stored one, else that of the hardware with
-// the lowest permanent MAC. It is the same after each boot, also without a disk, and after a network
-// card was replaced.
+// machineDUID returns the identifier of the machine: the stored identifier, else the identifier of
+// the hardware with the lowest permanent MAC. The identifier is the same after each boot, also
+// without a disk, and after a network card was replaced.
 func (c *Controller) machineDUID(l Link, have Have) []byte {
 	if c.six.duid != nil {
 		return c.six.duid
@@ -364,7 +364,8 @@ func (c *Controller) forgetClient6(index int) {
 	delete(c.six.status, index)
 }
 
-// releaseLeases6 starts the release of leases whose use has ended, and forgets ended clients.
+// releaseLeases6 starts the release of leases that are not in use any more, and forgets ended
+// clients.
 func (c *Controller) releaseLeases6() {
 	c.six.leaving = slices.DeleteFunc(c.six.leaving, func(cl *client6) bool {
 		select {

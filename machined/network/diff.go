@@ -63,7 +63,7 @@ type Have struct {
 	Rules      []Rule // with the mark
 	Hostname   string
 	Files      Files
-	// Unfit are the values of AddressState.Unfit of Addresses; those without one are fit.
+	// Unfit are the values of AddressState.Unfit of Addresses; an address without a value is fit.
 	Unfit map[Address]string
 }
 

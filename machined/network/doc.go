@@ -34,8 +34,8 @@
 // # Out of scope
 //
 // The package renames no link, filters no packet, and sends no router advertisements. It does not
-// change the generation of link-local addresses (addr_gen_mode): the kernel's default, from the MAC,
-// is stable and known to operators. A static IPv6 address is usable at once, without duplicate
+// change the generation of link-local addresses (addr_gen_mode): the kernel's default, from the
+// MAC, is stable and known to operators. A static IPv6 address is usable at once, without duplicate
 // address detection (IFA_F_NODAD), because a service that starts at boot cannot bind a tentative
 // address.
 package network

@@ -12,8 +12,8 @@ import (
 
 // LinkIPv6 is the automatic configuration of a link by IPv6.
 type LinkIPv6 struct {
-	// AcceptRA: addresses, routes, resolvers and search domains from router advertisements, although
-	// the machine forwards
+	// AcceptRA: addresses, routes, resolvers and search domains from router advertisements,
+	// although the machine forwards
 	AcceptRA bool
 	DHCP6    DHCP6
 	Prefix   *Delegation // the use of a delegated prefix; nil: none
@@ -37,7 +37,7 @@ type DHCP6 string
 const (
 	// DHCP6Off requests nothing, except a delegated prefix.
 	DHCP6Off DHCP6 = ""
-	// DHCP6Auto requests what the flags M and O of router advertisements say (RFC 4861 section 4.2).
+	// DHCP6Auto follows the flags M and O of router advertisements (RFC 4861 section 4.2).
 	DHCP6Auto DHCP6 = "auto"
 	// DHCP6Stateless requests resolvers, search domains and time servers.
 	DHCP6Stateless DHCP6 = "stateless"
@@ -57,7 +57,7 @@ const (
 	originPrefix = "prefix"
 )
 
-// mode returns what a link requests by DHCPv6; nil for nothing.
+// mode returns the requests of a link by DHCPv6; nil without requests.
 func (c LinkIPv6) mode(l Link) *dhcp6.Mode {
 	m, settings := dhcp6.Mode{}, false
 	if c.Prefix != nil {
@@ -84,8 +84,8 @@ type linkSettings struct {
 	ntp    []string
 }
 
-// settings returns the settings of the links, in order of preference; of a link, those of DHCP
-// precede those of router advertisements (RFC 8106 section 5.3.1).
+// settings returns the settings of the links, in order of preference. DHCP precedes router
+// advertisements on the same link (RFC 8106 section 5.3.1).
 func settings(f Facts, links []WantLink) (out []linkSettings) {
 	for _, l := range links {
 		if lease := f.Leases[l.Name]; l.DHCP4 && lease != nil {
@@ -157,8 +157,8 @@ func subnetOf(p netip.Prefix, n uint64) (netip.Prefix, bool) {
 	return netip.PrefixFrom(netip.AddrFrom16(b), 64), true
 }
 
-// linkLocalReady reports whether a link can send: it has a carrier, and a link-local address that is
-// no longer tentative.
+// linkLocalReady reports whether a link can send: it has a carrier, and a link-local address that
+// is no longer tentative.
 func linkLocalReady(have Have, l Link) bool {
 	return l.Up && l.Carrier && slices.ContainsFunc(have.Foreign, func(a ForeignAddress) bool {
 		return a.Index == l.Index && a.Prefix.Addr().Is6() && a.Prefix.Addr().IsLinkLocalUnicast() && a.Unfit == ""
@@ -167,7 +167,7 @@ func linkLocalReady(have Have, l Link) bool {
 
 // DHCP6State is the state of a DHCPv6 client.
 type DHCP6State struct {
-	// what the client requests: "addresses", "prefix", "addresses and prefix" or "settings"
+	// "addresses", "prefix", "addresses and prefix" or "settings"
 	Requests string `json:"requests"`
 	// init, soliciting, requesting, confirming, bound, renewing, rebinding, informing, informed,
 	// declining

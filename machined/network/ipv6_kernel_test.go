@@ -111,7 +111,7 @@ func TestCarrierReturnKernel(t *testing.T) {
 	s.wait(t, slowTimeout, "with the new resolver", with(plan.Servers[0]))
 }
 
-// TestStatefulKernel covers a network whose router sends machines to DHCPv6: an address with
+// TestStatefulKernel covers a network with DHCPv6: an address with
 // duplicate address detection, all settings, the same identifier and address after a restart, and a
 // release when the configuration ends the use of DHCPv6.
 func TestStatefulKernel(t *testing.T) {
@@ -173,8 +173,8 @@ func TestStatelessKernel(t *testing.T) {
 	}
 }
 
-// TestDuplicateKernel has another machine with the first address of the server: the machine declines
-// it, and uses the second one.
+// TestDuplicateKernel has another machine with the first address of the server: the machine
+// declines it, and uses the second address.
 func TestDuplicateKernel(t *testing.T) {
 	if !rtnltest.Isolate(t) {
 		return
@@ -198,8 +198,8 @@ func TestDuplicateKernel(t *testing.T) {
 	}
 }
 
-// TestDelegationKernel requests a prefix, assigns its subnets to other links, and rejects packets to
-// the rest of the prefix.
+// TestDelegationKernel requests a prefix, assigns its subnets to other links, and rejects packets
+// to the rest of the prefix.
 func TestDelegationKernel(t *testing.T) {
 	if !rtnltest.Isolate(t) {
 		return

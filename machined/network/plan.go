@@ -111,7 +111,7 @@ type WantLink struct {
 	Loopback bool
 	DHCP4    bool
 	AcceptRA bool
-	DHCP6    *dhcp6.Mode // what the link requests by DHCPv6; nil: nothing
+	DHCP6    *dhcp6.Mode // the requests of the link by DHCPv6; nil: none
 	Config   int         // index in Config.Links; -1 without an entry
 	Virtual  Virtual     // of a link that the package creates; its parts are names
 	Membership
@@ -233,8 +233,8 @@ func (w *Want) planAddresses(c Config, f Facts, n int, l WantLink) {
 }
 
 // addAddress adds an address, unless the link has it already: the kernel has an address once per
-// link, an IPv6 address regardless of the prefix length. origin is empty for a static address and an
-// IPv4 address.
+// link, an IPv6 address regardless of the prefix length. origin is empty for a static address and
+// an IPv4 address.
 func (w *Want) addAddress(a Address, origin string) {
 	if slices.ContainsFunc(w.Addresses, func(o Address) bool { return o.Index == a.Index && o.Prefix.Addr() == a.Prefix.Addr() }) {
 		return

@@ -73,7 +73,7 @@ func New(opt Options) *Client {
 	}
 }
 
-// within returns the part of a lease that a mode requests; nil without one.
+// within returns the part of a lease that a mode requests; nil if there is no such part.
 func (l *Lease) within(m Mode) *Lease {
 	if l == nil {
 		return nil
@@ -272,7 +272,8 @@ func (s *socket) read(self identity) {
 		if err != nil {
 			return
 		}
-		// A server or relay is on the link (RFC 8415 section 16): a message from elsewhere is forged.
+		// A server or relay is on the link (RFC 8415 section 16): a message of another source is
+		// forged.
 		if u, ok := from.(*net.UDPAddr); !ok || !u.IP.IsLinkLocalUnicast() {
 			continue
 		}

@@ -15,14 +15,14 @@
 //   - Retransmissions begin after 250 ms instead of 1 s, then the interval doubles up to 2 minutes,
 //     with a jitter of ±25 %. A server changes the longest interval with SOL_MAX_RT (option 82).
 //   - The client collects advertisements until the first retransmission, not for 1 s, and takes the
-//     one with the highest preference; with preference 255, or by rapid commit, at once.
-//   - A reply replaces all addresses and prefixes: what it does not contain is not used any more.
+//     advertisement with the highest preference; with preference 255, or by rapid commit, at once.
+//   - A reply replaces all addresses and prefixes: the others are not used any more.
 //   - The client never sends Release when the machine stops: the same machine requests the same
 //     address after a boot. It sends Release when a configuration ends the use of DHCPv6.
 //
 // It sends neither Reconfigure Accept nor user classes, ignores Reconfigure, and always sends to
 // the multicast group.
 //
-// Options are decoded one by one: an unusable option is ignored and reported (Reply.Notes,
+// Options are decoded separately: an unusable option is ignored and reported (Reply.Notes,
 // Status.Problem), and does not reject its message.
 package dhcp6

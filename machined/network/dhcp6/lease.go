@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// Lease is what a server granted: addresses, prefixes and settings, or settings only. It is
+// Lease holds the addresses, prefixes and settings that a server granted, or settings only. It is
 // immutable. Its JSON form is stored.
 type Lease struct {
 	Server    string    `json:"server"`              // DUID of the server, in hexadecimal

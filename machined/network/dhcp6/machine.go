@@ -32,7 +32,7 @@ func (p Phase) String() string {
 	return [...]string{"init", "soliciting", "requesting", "confirming", "bound", "renewing", "rebinding", "informing", "informed", "declining", "releasing", "released"}[p]
 }
 
-// Mode is what a client requests. Without Addresses and Prefix, it requests settings only.
+// Mode selects the requests of a client. Without Addresses and Prefix, it requests settings only.
 type Mode struct {
 	Addresses bool // addresses (IA_NA)
 	// Prefix is the wanted length of a delegated prefix (IA_PD), a hint for the server; 0: none.
@@ -50,7 +50,7 @@ type State struct {
 	Since   time.Time // start of the current exchange; the elapsed time counts from it
 	Attempt int       // messages sent in this phase
 	Rejects int       // rejections and duplicates since a lease was last confirmed or renewed
-	Offer   *Reply    // the best advertisement (Soliciting), or the chosen one (Requesting)
+	Offer   *Reply    // the best advertisement (Soliciting), the chosen advertisement (Requesting)
 	Lease   *Lease    // the lease in use, or the stored lease
 	InUse   bool      // Lease is in use
 	// MaxWait is the longest interval between messages without a lease; 0: maxBackoff.
@@ -67,11 +67,11 @@ const (
 	Tick                              // the timer of the last Wake has fired
 	Received                          // a server's message was received
 	Duplicate                         // another machine has Event.Addr
-	Release                           // the use of DHCPv6 ends; the addresses are not in use any more
+	Release                           // the use of DHCPv6 ends; no address is in use any more
 )
 
-// Event is an input of the state machine. At must have a monotonic reading (time.Now has). Rand is a
-// fresh random number for the transaction ID and the jitter.
+// Event is an input of the state machine. At must have a monotonic reading (time.Now has). Rand is
+// a fresh random number for the transaction ID and the jitter.
 type Event struct {
 	Kind  EventKind
 	At    time.Time
@@ -85,11 +85,12 @@ type ActionKind int
 
 // Actions that Client performs for the state machine.
 const (
-	Send  ActionKind = iota + 1 // send Message
-	Wake                        // fire Tick at At; replaces every earlier Wake; the zero time stops the timer
-	Apply                       // Lease is in use now: configure and store it
-	Drop                        // no lease is in use now: remove its addresses and the stored lease
-	End                         // the client has no more to do
+	Send ActionKind = iota + 1 // send Message
+	// fire Tick at At; replaces every earlier Wake; the zero time stops the timer
+	Wake
+	Apply // Lease is in use now: configure and store it
+	Drop  // no lease is in use now: remove its addresses and the stored lease
+	End   // the client has ended
 )
 
 // Action is an output of the state machine.
@@ -148,7 +149,7 @@ const (
 //	Init         ready, settings only       Informing   send Information-request
 //	Init         ready, lease known         Confirming  send Confirm, or Rebind for a prefix
 //	Init         Tick, ready                Soliciting  send Solicit (end of a wait)
-//	Soliciting   Advertise                  Soliciting  remember the best; at preference 255: as Tick
+//	Soliciting   Advertise                  Soliciting  store the best; at preference 255: as Tick
 //	Soliciting   Tick, advertised           Requesting  send Request
 //	Soliciting   Reply with rapid commit    Bound       apply
 //	Soliciting   Tick                       Soliciting  send Solicit, double the interval
@@ -165,9 +166,9 @@ const (
 //	Renewing     no binding                 Requesting  send Request, the lease stays in use
 //	Renewing     withdrawn                  Soliciting  drop, send Solicit
 //	Renewing     Tick                       Renewing    send Renew; at T2: Rebinding
-//	Rebinding    as Renewing                            send Rebind to any server; at the end: drop
+//	Rebinding    as Renewing                            send Rebind to any server; at end: drop
 //	Informing    Reply                      Informed    apply
-//	Informed     Tick at the refresh time   Informing   send Information-request
+//	Informed     Tick at refresh time       Informing   send Information-request
 //	leased       Duplicate                  Declining   drop, send Decline
 //	Declining    Reply, or 4 attempts       Init        wait, then start again
 //	leased       Release                    Releasing   drop, send Release
@@ -237,7 +238,7 @@ func tick(s State, ev Event) (State, []Action) {
 	return s, append(out, more...)
 }
 
-// act performs the step of a phase whose timer has fired.
+// act performs the step of a phase after its timer has fired.
 func act(s State, ev Event) (State, []Action) {
 	if s.InUse && s.Lease.expired(ev.At) && s.Phase != Init {
 		return drop(s, ev)
@@ -425,8 +426,8 @@ func sendRequest(s State, ev Event) (State, []Action) {
 	return transmit(s, ev, Message{Kind: Request, Server: s.Offer.Lease.Server, Lease: wanted})
 }
 
-// confirm asks whether the addresses of a lease are right for the link. A prefix needs a Rebind (RFC
-// 8415 section 18.2.12).
+// confirm asks whether the addresses of a lease are right for the link. A prefix needs a Rebind
+// (RFC 8415 section 18.2.12).
 func confirm(s State, ev Event) (State, []Action) {
 	m := Message{Kind: Confirm, Lease: s.Lease}
 	if s.Mode.Prefix != 0 {
@@ -487,8 +488,8 @@ func release(s State, ev Event) (State, []Action) {
 	return leave(s, ev, Releasing, s.Lease)
 }
 
-// leave ends the use of the lease, and begins to report that to its server. Offer holds what is
-// reported.
+// leave ends the use of the lease, and begins the report to its server. Offer holds the addresses
+// and prefixes of the report.
 func leave(s State, ev Event, phase Phase, l *Lease) (State, []Action) {
 	s.Lease, s.InUse, s.Offer = nil, false, &Reply{Lease: *l}
 	if !s.Ready {

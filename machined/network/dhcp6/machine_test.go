@@ -150,7 +150,7 @@ func TestStep(t *testing.T) {
 	for _, test := range []struct {
 		name  string
 		state State
-		steps string // word = actions; one a line
+		steps string // lines: word = actions
 	}{
 		{"a first lease", State{Mode: stateful}, `
 up = solicit, wake in 250ms, soliciting
@@ -293,9 +293,8 @@ tick = solicit, wake in 1h0m0s, soliciting`},
 	}
 }
 
-// TestRandomEvents checks, after any events, that a lease in use never outlives its end by more than
-// a wake-up, that the client has a timer while it waits for a server, and that an ended client is
-// silent.
+// TestRandomEvents checks, after any events, that a lease in use never outlives its end, that the
+// client has a timer while it waits for a server, and that an ended client is silent.
 func TestRandomEvents(t *testing.T) {
 	words := []string{"up", "down", "tick", "tick", "tick", "advertise", "better", "best", "empty", "reply", "other", "rapid", "stale", "yes", "no", "no binding", "withdrawn", "prefix", "duplicate", "slow"}
 	for seed := range uint64(300) {

@@ -86,15 +86,15 @@ func addAssociations(p *dhcpv6.Message, m Message, self identity) {
 	if l == nil {
 		l = &Lease{}
 	}
-	named := m.Kind != Decline && m.Kind != ReleaseMessage // these contain only what they name
-	if m.Mode.Addresses && (named || len(l.Addresses) > 0) {
+	request := m.Kind != Decline && m.Kind != ReleaseMessage
+	if m.Mode.Addresses && (request || len(l.Addresses) > 0) {
 		ia := &dhcpv6.OptIANA{IaId: self.iaid}
 		for _, a := range l.Addresses {
 			ia.Options.Add(&dhcpv6.OptIAAddress{IPv6Addr: a.Addr.AsSlice()})
 		}
 		p.AddOption(ia)
 	}
-	if m.Mode.Prefix != 0 && m.Kind != Confirm && (named || len(l.Prefixes) > 0) {
+	if m.Mode.Prefix != 0 && m.Kind != Confirm && (request || len(l.Prefixes) > 0) {
 		ia := &dhcpv6.OptIAPD{IaId: self.iaid}
 		for _, d := range l.Prefixes {
 			ia.Options.Add(prefixOption(d.Prefix))

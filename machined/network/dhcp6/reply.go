@@ -47,7 +47,7 @@ const (
 	minRenewal     = time.Second // a server that grants no preferred time must not cause a loop
 )
 
-// grants reports whether a message grants the main part of what a mode requests: addresses, or a
+// grants reports whether a message grants the main part of the requests of a mode: addresses, or a
 // prefix if no addresses are requested.
 func (r *Reply) grants(m Mode) bool {
 	if m.Addresses {
@@ -119,7 +119,7 @@ func (p *parser) split(b []byte) error {
 	return nil
 }
 
-// one returns the first option of a code; nil without one.
+// one returns the first option of a code; nil without an option.
 func (p *parser) one(code dhcpv6.OptionCode) []byte {
 	if all := p.options[code]; len(all) > 0 {
 		return all[0]
@@ -258,9 +258,8 @@ func (p *parser) readPrefixes(ia *dhcpv6.OptIAPD) {
 	}
 }
 
-// times sets T1 and T2 to the earliest values of all associations. 0 leaves them to the client, which
-// takes the shares of the preferred lifetime that RFC 8415 section 21.4 recommends, but at least
-// minRenewal.
+// times sets T1 and T2 to the earliest values of all associations. 0 leaves both to the client: the
+// shares of the preferred lifetime that RFC 8415 section 21.4 recommends, but at least minRenewal.
 func (p *parser) times(t1, t2, preferred time.Duration) {
 	if t1 == 0 || t2 == 0 {
 		t1, t2 = Forever, Forever
@@ -289,7 +288,7 @@ func (p *parser) readSettings() {
 	}
 }
 
-// addrs returns the distinct usable addresses of an option, and notes the unusable ones.
+// addrs returns the distinct usable addresses of an option, and notes the unusable addresses.
 func (p *parser) addrs(code dhcpv6.OptionCode, what string) (out []netip.Addr) {
 	b := p.one(code)
 	if len(b)%16 != 0 {

@@ -1,6 +1,6 @@
 // Package domains reads lists of domain names from foreign hosts: the DNSSL option of router
-// advertisements (RFC 8106) and options of DHCPv6 (RFC 8415 section 10). The names of such a list
-// are not compressed.
+// advertisements (RFC 8106) and options of DHCPv6 (RFC 8415 section 10). The names are not
+// compressed.
 package domains
 
 import (

@@ -86,7 +86,7 @@ type entry[T comparable] struct {
 }
 
 // Table holds the current values of a link, in the order of their arrival. The zero Table is empty.
-// Several routers can advertise the same value: it stays until the last one withdraws it.
+// Several routers can advertise the same value: it stays until the last router withdraws it.
 type Table struct {
 	servers []entry[netip.Addr]
 	domains []entry[string]
@@ -143,8 +143,7 @@ func earlier[T comparable](a, b entry[T]) int {
 	return a.expires.Compare(b.expires)
 }
 
-// Expire returns the table without the entries whose lifetime is over. The result shares no memory
-// with t.
+// Expire returns the table without the entries that have ended. The result shares no memory with t.
 func (t Table) Expire(now time.Time) Table {
 	return Table{servers: alive(t.servers, now), domains: alive(t.domains, now)}
 }

@@ -88,8 +88,8 @@ func TestTable(t *testing.T) {
 	}
 }
 
-// TestFull checks that a full table replaces the entry that ends first, and never a longer one by a
-// shorter one.
+// TestFull checks that a full table replaces the entry that ends first, and never an entry by
+// another with a shorter lifetime.
 func TestFull(t *testing.T) {
 	var table Table
 	add := func(seconds uint32, addr string) {

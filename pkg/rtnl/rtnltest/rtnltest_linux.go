@@ -187,8 +187,7 @@ func (o *Namespace) NoDetection(t *testing.T) {
 	}
 }
 
-// noDetection writes the parameters of the namespace of this thread: that of the path is the
-// namespace of the writer.
+// noDetection writes the parameters of the namespace of this thread, which the path selects.
 func noDetection() error {
 	var failed error
 	for _, which := range []string{"all", "default"} {
