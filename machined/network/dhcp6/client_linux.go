@@ -141,14 +141,17 @@ func (c *Client) Run(ctx context.Context) {
 		case <-c.timer.C:
 			ev.Kind = Tick
 		case in := <-replies:
+			if in.xid != c.state.XID {
+				continue
+			}
 			if in.err != nil {
 				c.problem = in.err.Error()
 				c.publish()
 				continue
 			}
 			ev.Kind, ev.Reply = Received, in.reply
-			if r := in.reply; r.XID == c.state.XID && r.Rejects != "" {
-				c.problem = "the DHCPv6 server rejects the request: " + r.Rejects
+			if in.reply.Rejects != "" {
+				c.problem = "the DHCPv6 server rejects the request: " + in.reply.Rejects
 			}
 		}
 		c.step(ev)
@@ -229,6 +232,7 @@ type socket struct {
 
 // incoming is a parsed message, or the reason why a message of a server is rejected.
 type incoming struct {
+	xid   uint32
 	reply *Reply
 	err   error
 }
@@ -282,6 +286,7 @@ func (s *socket) read(self identity) {
 		if errors.Is(in.err, errNotDHCP) {
 			continue
 		}
+		in.xid = uint32(buf[1])<<16 | uint32(buf[2])<<8 | uint32(buf[3])
 		select {
 		case s.replies <- in:
 		case <-s.done:

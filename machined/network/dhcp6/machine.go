@@ -218,7 +218,7 @@ func ready(s State, ev Event) (State, []Action) {
 	switch {
 	case s.Mode == Mode{}:
 		return inform(s, ev)
-	case s.Lease == nil || s.Lease.stateless() || s.Lease.expired(ev.At):
+	case s.Lease == nil || s.Lease.stateless() || s.Lease.expired(ev.At) || s.Mode.Addresses && len(s.Lease.Addresses) == 0:
 		return drop(s, ev)
 	}
 	s.Phase, s.Attempt, s.XID, s.Sent = Confirming, 0, ev.xid(), ev.At

@@ -222,6 +222,8 @@ up = drop, solicit, wake in 250ms, soliciting`},
 		{"a stored prefix", State{Mode: Mode{Addresses: true, Prefix: 56}, Lease: &withPrefix}, `
 up = rebind 2001:db8::5 2001:db8:100::/56, wake in 250ms, confirming
 prefix = apply 2001:db8::5 2001:db8:100::/56, wake in 6m40s, bound`},
+		{"a stored prefix, and addresses are new", State{Mode: Mode{Addresses: true, Prefix: 56}, Lease: &Lease{Prefixes: withPrefix.Prefixes, Acquired: t0}}, `
+up = drop, solicit, wake in 250ms, soliciting`},
 		{"the address ends before the prefix", State{Mode: Mode{Addresses: true, Prefix: 56}, Phase: Rebinding, Ready: true, Lease: &withPrefix, InUse: true}, `
 tick at 13m30s = apply 2001:db8:100::/56, rebind 2001:db8:100::/56, wake in 1m35s, rebinding
 tick at 16m40s = drop, solicit, wake in 250ms, soliciting`},
