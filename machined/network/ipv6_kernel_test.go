@@ -56,7 +56,7 @@ func TestAdvertisementKernel(t *testing.T) {
 	other := cable6(t)
 	one := ratest.Plan{Source: routerOne, Lifetime: time.Hour, Prefix: netip.MustParsePrefix("2001:db8::/64"),
 		Servers: []netip.Addr{resolver6}, Domains: []string{"lan.test"}, OptionLifetime: time.Hour}
-	two := ratest.Plan{Source: routerTwo, Servers: []netip.Addr{netip.MustParseAddr("2001:db8::54")}, OptionLifetime: 6 * time.Second}
+	two := ratest.Plan{Source: routerTwo, Servers: []netip.Addr{netip.MustParseAddr("2001:db8::54")}, OptionLifetime: 8 * time.Second}
 	router := ratest.Start(t, other, "sw0", one, two)
 	s := launch(t, autoLink("eth0"))
 	st := s.wait(t, slowTimeout, "with resolvers of both routers", func(st network.State) bool {
