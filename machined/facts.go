@@ -85,6 +85,9 @@ func (r *facts) hardware(before, next *config.Config) (f transition.Hardware, er
 		return f, fmt.Errorf("network: cannot list links: %w", err)
 	}
 	f.KnownLinks = transition.LinkSelectors(before)
+	if f.TakenLinks, err = r.network.Controller.TakenLinks(nodeplan.Network(before), nodeplan.Network(next)); err != nil {
+		return f, fmt.Errorf("network: cannot list links: %w", err)
+	}
 	f.Unusable, err = r.system.kernel.Unusable(r.hostConfig(before), r.hostConfig(next))
 	return f, err
 }

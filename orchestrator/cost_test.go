@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	dto "github.com/prometheus/client_model/go"
 	"github.com/prometheus/common/expfmt"
 	"github.com/prometheus/common/model"
 
@@ -23,7 +24,7 @@ const envCost = "ORLOP_TEST_COST"
 
 // TestCost prints the processor time and the memory of a control plane without a node when it is
 // ready, ten seconds later and after the idle time, and the requests to the API server in each of
-// these times.
+// these times; and the open watches.
 func TestCost(t *testing.T) {
 	idle, err := time.ParseDuration(cmp.Or(os.Getenv(envCost), "0"))
 	if err != nil {
@@ -48,10 +49,17 @@ func TestCost(t *testing.T) {
 		t.Logf("%.1f s: api: %s; controllers: %s", time.Since(zero).Seconds(), api.usage(t), controllers.usage(t))
 		before = m.logRequests(t, before)
 	}
+	m.logWatches(t)
+	// a process writes its profiles (ORLOP_TEST_PROFILE) when it is asked to end
+	for _, p := range []*started{controllers, api} {
+		if err := p.stop(t, time.Minute); err != nil {
+			t.Errorf("%s: %v", p.log, err)
+		}
+	}
 }
 
-// logRequests logs the requests since before, and returns all requests until now.
-func (m machine) logRequests(t *testing.T, before map[string]float64) map[string]float64 {
+// metrics returns the metrics of the API server.
+func (m machine) metrics(t *testing.T) map[string]*dto.MetricFamily {
 	t.Helper()
 	raw, err := m.client(t, "admin", "orlop:cluster-admins").Discovery().RESTClient().Get().AbsPath("/metrics").Do(context.Background()).Raw()
 	if err != nil {
@@ -62,13 +70,25 @@ func (m machine) logRequests(t *testing.T, before map[string]float64) map[string
 	if err != nil {
 		t.Fatal(err)
 	}
+	return families
+}
+
+// labels returns the labels of a metric.
+func labels(metric *dto.Metric) map[string]string {
+	out := map[string]string{}
+	for _, l := range metric.GetLabel() {
+		out[l.GetName()] = l.GetValue()
+	}
+	return out
+}
+
+// logRequests logs the requests since before, and returns all requests until now.
+func (m machine) logRequests(t *testing.T, before map[string]float64) map[string]float64 {
+	t.Helper()
 	now := map[string]float64{}
-	for _, metric := range families["apiserver_request_total"].GetMetric() {
-		label := map[string]string{}
-		for _, l := range metric.GetLabel() {
-			label[l.GetName()] = l.GetValue()
-		}
-		now[fmt.Sprintf("%s %s/%s %s", label["verb"], label["group"], label["resource"], label["subresource"])] += metric.GetCounter().GetValue()
+	for _, metric := range m.metrics(t)["apiserver_request_total"].GetMetric() {
+		l := labels(metric)
+		now[fmt.Sprintf("%s %s/%s %s", l["verb"], l["group"], l["resource"], l["subresource"])] += metric.GetCounter().GetValue()
 	}
 	total := 0.0
 	for _, what := range slices.SortedFunc(maps.Keys(now), func(a, b string) int { return cmp.Compare(now[b]-before[b], now[a]-before[a]) }) {
@@ -79,4 +99,19 @@ func (m machine) logRequests(t *testing.T, before map[string]float64) map[string
 	}
 	t.Logf("%6.0f requests", total)
 	return now
+}
+
+// logWatches logs the open watches of each resource. The watches of the API server's own informers
+// count, too.
+func (m machine) logWatches(t *testing.T) {
+	t.Helper()
+	total := 0.0
+	for _, metric := range m.metrics(t)["apiserver_longrunning_requests"].GetMetric() {
+		l := labels(metric)
+		if open := metric.GetGauge().GetValue(); l["verb"] == "WATCH" && open > 0 {
+			t.Logf("%6.0f WATCH %s/%s", open, l["group"], l["resource"])
+			total += open
+		}
+	}
+	t.Logf("%6.0f watches", total)
 }

@@ -190,14 +190,11 @@ func (w *wiring) runKubeProxy(c component.Component) runFunc {
 const restartGrace = time.Minute
 
 // asChild runs a component as a separate process with a health check, and restarts it when it ends.
+// machined starts this process by its absolute path, so the path of the child is the same.
 func asChild(name string, check health.Check) func(context.Context, component.Announce) error {
 	return func(ctx context.Context, announce component.Announce) error {
-		program, err := os.Executable()
-		if err != nil {
-			return fmt.Errorf("cannot find the executable: %w", err)
-		}
 		began := time.Now()
-		once := withHealthCheck(name, check, func(ctx context.Context) error { return process.Child(ctx, exec.Command(program, name)) })
+		once := withHealthCheck(name, check, func(ctx context.Context) error { return process.Child(ctx, exec.Command(os.Args[0], name)) })
 		return process.RestartLoop(ctx,
 			func(ctx context.Context) error { return once(ctx, announce) },
 			func(why string) { announce(name, time.Since(began) > restartGrace, nodespec.ProblemPrefix+why) })

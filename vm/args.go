@@ -100,9 +100,10 @@ func (s MachineSpec) nicArguments(fds inherited, macs []macAddr) (a []string) {
 		if i == 0 {
 			boot = s.bootIndex(BootPXE, BootHTTP)
 		}
-		// Without a ROM, the firmware uses its own driver and network stack.
+		// Without a ROM, the firmware uses its own driver and network stack. Without a duplex mode,
+		// Linux uses no LACP (drivers/net/bonding/bond_3ad.c).
 		a = append(a, "-netdev", fmt.Sprintf("stream,id=net%d,server=off,addr.type=fd,addr.str=%d", i, fd),
-			"-device", fmt.Sprintf("virtio-net-pci,id=nic%d,netdev=net%d,mac=%s,romfile=%s", i, i, macs[i], boot))
+			"-device", fmt.Sprintf("virtio-net-pci,id=nic%d,netdev=net%d,mac=%s,speed=10000,duplex=full,romfile=%s", i, i, macs[i], boot))
 	}
 	// The firmware tries all its network boot methods one after the other, each for a minute
 	// without an answer.

@@ -79,10 +79,11 @@ func (r reachState) step(in reachInput) (reachState, reachAction, time.Duration)
 }
 
 // hasAddress reports whether the machine is reachable in a network state: it has a global address
-// on a managed link that is up and connected.
+// on a managed link that is up and connected. The address of a dummy or a tunnel does not count:
+// the machine has it without any connection.
 func hasAddress(s network.State) bool {
 	return slices.ContainsFunc(s.Links, func(l network.LinkState) bool {
-		return l.Managed && l.Up && l.Carrier && slices.ContainsFunc(l.Addresses, func(a network.AddressState) bool {
+		return l.Managed && l.Up && l.Carrier && s.Direct(l) && slices.ContainsFunc(l.Addresses, func(a network.AddressState) bool {
 			return a.Unfit == "" && a.Prefix.Addr().IsGlobalUnicast()
 		})
 	})

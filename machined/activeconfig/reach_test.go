@@ -96,6 +96,12 @@ func TestHasAddress(t *testing.T) {
 	}{
 		{network.LinkState{Managed: true, Up: true, Carrier: true, Addresses: given("10.0.0.5/24", "")}, true},
 		{network.LinkState{Managed: true, Up: true, Carrier: true, Addresses: given("fd00::5/64", "")}, true},
+		{network.LinkState{Managed: true, Up: true, Carrier: true, Addresses: given("10.0.0.5/24", ""), Kind: "bond"}, true},
+		// These are up in any case, or have no service of the system.
+		{network.LinkState{Managed: true, Up: true, Carrier: true, Addresses: given("10.0.0.5/24", ""), Kind: "dummy"}, false},
+		{network.LinkState{Managed: true, Up: true, Carrier: true, Addresses: given("10.0.0.5/24", ""), Kind: "wireguard"}, false},
+		{network.LinkState{Managed: true, Up: true, Carrier: true, Addresses: given("10.0.0.5/24", ""), Kind: "vrf"}, false},
+		{network.LinkState{Managed: true, Up: true, Carrier: true, Addresses: given("10.0.0.5/24", ""), Master: "red"}, false},
 		{network.LinkState{Managed: true, Up: true, Carrier: true}, false},
 		{network.LinkState{Managed: true, Up: true, Addresses: given("10.0.0.5/24", "")}, false},
 		{network.LinkState{Managed: true, Carrier: true, Addresses: given("10.0.0.5/24", "")}, false},
@@ -104,7 +110,7 @@ func TestHasAddress(t *testing.T) {
 		{network.LinkState{Managed: true, Up: true, Carrier: true, Addresses: given("10.0.0.5/24", "duplicate")}, false},
 		{network.LinkState{Managed: true, Up: true, Carrier: true, Addresses: given("127.0.0.1/8", "")}, false},
 	} {
-		if got := hasAddress(network.State{Links: []network.LinkState{{}, c.link}}); got != c.want {
+		if got := hasAddress(network.State{Links: []network.LinkState{{}, {Name: "red", Kind: "vrf"}, c.link}}); got != c.want {
 			t.Errorf("%+v: %v", c.link, got)
 		}
 	}

@@ -143,3 +143,13 @@ func TestRefusedHardwareKernel(t *testing.T) {
 		}
 	}
 }
+
+// TestLargeMTU checks the error for a VLAN with a larger MTU than its parent.
+func TestLargeMTU(t *testing.T) {
+	for text, err := range map[string]error{"the link below has a smaller MTU": unix.ERANGE, "": unix.EINVAL} {
+		op := Op{Verb: SetLink, Link: "v", MTU: 9000}
+		if got := op.explain(err).Error(); !strings.Contains(got, text) || !strings.Contains(got, err.Error()) {
+			t.Errorf("%v: %s", err, got)
+		}
+	}
+}

@@ -391,21 +391,30 @@ func (c *Controller) recordLease(cl *client) {
 // MissingLinks returns the selectors of configured links that do not exist now, and the names of
 // the links that could be configured.
 func (c *Controller) MissingLinks(cfg Config) (missing, there []string, err error) {
-	kernel, err := Open(c.deps.Files)
-	if err != nil {
-		return nil, nil, err
-	}
-	have, err := kernel.Read(cfg)
-	links := have.Links
-	if err = errors.Join(err, kernel.Close()); err != nil {
-		return nil, nil, err
-	}
+	links, err := c.links(cfg)
 	for _, l := range sortedLinks(links) {
 		if l.Physical() {
 			there = append(there, l.Name)
 		}
 	}
-	return Missing(cfg, Facts{Links: links}), there, nil
+	return Missing(cfg, Facts{Links: links}), there, err
+}
+
+// TakenLinks returns the names of new links of the next configuration that other links have.
+func (c *Controller) TakenLinks(before, next Config) ([]string, error) {
+	links, err := c.links(next)
+	known := Taken(before, Facts{Links: links})
+	return slices.DeleteFunc(Taken(next, Facts{Links: links}), func(name string) bool { return slices.Contains(known, name) }), err
+}
+
+// links reads the links for a configuration.
+func (c *Controller) links(cfg Config) ([]Link, error) {
+	kernel, err := Open(c.deps.Files)
+	if err != nil {
+		return nil, err
+	}
+	have, err := kernel.Read(cfg)
+	return have.Links, errors.Join(err, kernel.Close())
 }
 
 // DryRun returns the operations that a configuration would cause now, one line each. It uses the

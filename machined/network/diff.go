@@ -37,6 +37,7 @@ type Device struct {
 	Permanent string // MAC of the hardware, in the form of Link.MAC; empty if it is unknown
 	// Settings are the wanted settings that the driver has; see LinkConfig.Hardware.
 	Settings map[string]string
+	Function bool // a virtual function of another card (SR-IOV)
 }
 
 // Membership is the place of a link in another link.
@@ -210,7 +211,7 @@ func Diff(have Have, want Want) []Op {
 		}
 	}
 	for _, r := range have.Routes {
-		if !slices.ContainsFunc(want.Routes, r.same) {
+		if !slices.ContainsFunc(want.Routes, r.same) || losesSource(have, want, r) {
 			ops = append(ops, Op{Verb: DelRoute, Link: r.Link, Index: r.Index, Route: r})
 		}
 	}
@@ -222,7 +223,7 @@ func Diff(have Have, want Want) []Op {
 		}
 	}
 	for _, r := range want.Routes {
-		if !slices.ContainsFunc(have.Routes, r.same) || losesIPv4(have, want, r) {
+		if !slices.ContainsFunc(have.Routes, r.same) || losesIPv4(have, want, r) || losesSource(have, want, r) {
 			ops = append(ops, Op{Verb: AddRoute, Link: r.Link, Index: r.Index, Route: r})
 		}
 	}
@@ -297,6 +298,23 @@ func losesIPv4(have Have, want Want, r Route) bool {
 	on := func(a Address) bool { return a.Index == r.Index && a.Prefix.Addr().Is4() }
 	foreign := slices.ContainsFunc(have.Foreign, func(f ForeignAddress) bool { return on(f.Address) })
 	return slices.ContainsFunc(have.Addresses, on) && !slices.ContainsFunc(want.Addresses, on) && !foreign
+}
+
+// losesSource reports whether the kernel will drop the source of a wanted IPv6 route: the address
+// is removed before it is added with another prefix length. The route is deleted before, because
+// the kernel takes a route without a source for the same route.
+func losesSource(have Have, want Want, r Route) bool {
+	if !r.Source.Is6() {
+		return false
+	}
+	stays, goes := false, false
+	for _, a := range have.Addresses {
+		if a.Prefix.Addr() == r.Source {
+			stays = stays || slices.Contains(want.Addresses, a)
+			goes = true
+		}
+	}
+	return goes && !stays
 }
 
 // sorted returns a list in the order of its string forms.

@@ -114,7 +114,10 @@ func (d *linkDiff) forget(gone Link) {
 			d.released(&d.have.Links[i], gone.Kind)
 		}
 	}
-	missing := missingIndex - len(d.want.Links) - gone.Index
+	missing := missingIndex
+	for _, w := range d.want.Links {
+		missing = min(missing, w.Index-1) // of no other link
+	}
 	for i := range d.want.Links {
 		if d.want.Links[i].Index == gone.Index {
 			d.want.Links[i].Index = missing
@@ -141,6 +144,7 @@ func (d *linkDiff) forget(gone Link) {
 
 // drop removes the addresses of a link that a function selects, and all its routes.
 func (h *Have) drop(index int, selected func(netip.Addr) bool) {
+	before := h.Addresses
 	h.Addresses = slices.DeleteFunc(slices.Clone(h.Addresses), func(a Address) bool { return a.Index == index && selected(a.Prefix.Addr()) })
 	h.Foreign = slices.DeleteFunc(slices.Clone(h.Foreign), func(a ForeignAddress) bool { return a.Index == index && selected(a.Prefix.Addr()) })
 	ofLink := func(r Route) bool { return r.Index == index }
@@ -153,6 +157,27 @@ func (h *Have) drop(index int, selected func(netip.Addr) bool) {
 		}
 	}
 	h.Advertised = slices.DeleteFunc(slices.Clone(h.Advertised), ofLink)
+	for _, a := range before {
+		h.dropSource(a.Prefix.Addr())
+	}
+}
+
+// dropSource records the loss of an address, unless another link has it, too: the kernel removes
+// the IPv4 routes with this source, and retains the IPv6 routes without a source.
+func (h *Have) dropSource(source netip.Addr) {
+	still := func(a Address) bool { return a.Prefix.Addr() == source }
+	if slices.ContainsFunc(h.Addresses, still) || slices.ContainsFunc(h.Foreign, func(f ForeignAddress) bool { return still(f.Address) }) {
+		return
+	}
+	if source.Is4() {
+		h.Routes = slices.DeleteFunc(h.Routes, func(r Route) bool { return r.Source == source })
+		return
+	}
+	for i, r := range h.Routes {
+		if r.Source == source {
+			h.Routes[i].Source = netip.Addr{}
+		}
+	}
 }
 
 // interrupted records that a link was down for a moment: the kernel has removed its routes and its
@@ -170,14 +195,14 @@ func isIPv6Addr(a netip.Addr) bool { return a.Is6() }
 
 func isIPv6(p netip.Prefix) bool { return p.Addr().Is6() }
 
-// released records that a member leaves a link: a bond sets the member down, and a VRF sets it down
-// for a moment.
+// released records that a member leaves a link: a bond sets the member down and restores its MTU
+// from before, and a VRF sets it down for a moment.
 func (d *linkDiff) released(l *Link, kind string) {
 	d.adjustsMTU(l.Master)
 	l.Membership = Membership{}
 	switch kind {
 	case kindBond:
-		l.Up = false
+		l.Up, l.MTU = false, 0
 		d.interrupted(*l)
 	case kindVRF:
 		d.interrupted(*l)
@@ -251,7 +276,10 @@ func (d *linkDiff) members() {
 			d.released(l, kinds[l.Master])
 		}
 		kind := kinds[w.Master]
-		if kind == kindBond && w.MTU != 0 && w.MTU != l.MTU {
+		if kind == kindBond {
+			d.prepare(w.Virtual.parent(), len(d.want.Links))
+		}
+		if kind == kindBond && w.MTU != 0 && w.MTU != l.MTU && l.MTU != 0 {
 			d.add(Op{Verb: SetLink, Link: w.Name, Index: w.Index, MTU: w.MTU})
 			l.MTU = w.MTU
 		}
@@ -268,8 +296,20 @@ func (d *linkDiff) members() {
 	}
 }
 
+// prepare sets the links below a VLAN up, with their MTUs: a bond sets its member up and gives it
+// its own MTU, and fails if the parent of the member does not permit that. limit ends a cycle.
+func (d *linkDiff) prepare(parent string, limit int) {
+	i := slices.IndexFunc(d.want.Links, func(w WantLink) bool { return w.Name == parent })
+	if parent == "" || i < 0 || limit == 0 {
+		return
+	}
+	d.prepare(d.want.Links[i].Virtual.parent(), limit-1)
+	d.upAndMTU(d.want.Links[i])
+}
+
 // settings changes settings of existing links.
 func (d *linkDiff) settings() {
+	d.freePorts()
 	for _, w := range d.want.Links {
 		l := d.link(w.Index)
 		if l == nil || w.Virtual.Kind() == "" {
@@ -277,6 +317,27 @@ func (d *linkDiff) settings() {
 		}
 		if _, live := l.Virtual.changed(w.Virtual); len(live) > 0 {
 			d.add(Op{Verb: SetVirtual, Link: w.Name, Index: w.Index, Change: Change{To: w.Virtual, Settings: live}})
+		}
+	}
+}
+
+// freePorts takes a UDP port from a tunnel that gets another, before the tunnel that gets the port:
+// a port belongs to a single tunnel, and two tunnels may exchange theirs.
+func (d *linkDiff) freePorts() {
+	for _, w := range d.want.Links {
+		to := w.Virtual.WireGuard
+		if to == nil {
+			continue
+		}
+		for i := range d.have.Links {
+			l := &d.have.Links[i]
+			if l.Index == w.Index || !l.Own || l.Virtual.WireGuard == nil || l.Virtual.WireGuard.Port != to.Port {
+				continue
+			}
+			free := *l.Virtual.WireGuard
+			free.Port = 0 // the kernel's choice
+			l.Virtual = Virtual{WireGuard: &free}
+			d.add(Op{Verb: SetVirtual, Link: l.Name, Index: l.Index, Change: Change{To: l.Virtual, Settings: []string{settingPort}}})
 		}
 	}
 }
@@ -299,6 +360,7 @@ func (d *linkDiff) upAndMTU(w WantLink) {
 	}
 	if !l.Up {
 		d.add(Op{Verb: SetLink, Link: w.Name, Index: w.Index, Up: true})
+		l.Up = true
 	}
 	bonded := false // a bond sets the MTU of its members
 	if m := slices.IndexFunc(d.have.Links, func(m Link) bool { return m.Name == w.Master }); m >= 0 {

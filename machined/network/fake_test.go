@@ -28,6 +28,9 @@ type machine interface {
 //   - A bond takes only a link that is down, sets it up, and gives it its MTU. A link that leaves a
 //     bond is down, and has the MTU from before.
 //   - A link that goes down loses its routes and its IPv6 addresses.
+//   - The last address that is the source of a route takes an IPv4 route with it, and an IPv6 route
+//     then has no source.
+//   - A UDP port belongs to a single tunnel.
 type fake struct {
 	have    Have
 	mostMTU int         // 0: any
@@ -175,10 +178,12 @@ func (f *fake) delAddress(a Address) {
 		first = first && p.Masked() != a.Prefix.Masked()
 	}
 	promote := f.link(a.Index).Sysctls["ipv4/conf/"+a.Link+"/promote_secondaries"] == "1"
+	before := slices.Clone(f.have.Addresses)
 	f.have.Addresses = slices.DeleteFunc(f.have.Addresses, func(o Address) bool {
 		taken := a.Prefix.Addr().Is4() && first && !promote && o.Index == a.Index && o.Prefix.Masked() == a.Prefix.Masked()
 		return o == a || taken
 	})
+	f.dropSourced(before)
 	if a.Prefix.Addr().Is4() && !slices.ContainsFunc(f.all(a.Index), func(p netip.Prefix) bool { return p.Addr().Is4() }) {
 		f.have.Routes = slices.DeleteFunc(f.have.Routes, func(r Route) bool { return r.Index == a.Index && r.To.Addr().Is4() })
 	}
@@ -214,4 +219,23 @@ func (f *fake) addRoute(r Route) error {
 	}
 	f.have.Routes = append(f.have.Routes, r)
 	return nil
+}
+
+// dropSourced removes the routes with a source that the machine has no more: addresses were
+// removed since before.
+func (f *fake) dropSourced(before []Address) {
+	for _, a := range before {
+		ip := a.Prefix.Addr()
+		if slices.ContainsFunc(f.have.Addresses, func(o Address) bool { return o.Prefix.Addr() == ip }) {
+			continue
+		}
+		for i, r := range slices.Backward(f.have.Routes) {
+			switch {
+			case r.Source == ip && ip.Is4():
+				f.have.Routes = slices.Delete(f.have.Routes, i, i+1)
+			case r.Source == ip:
+				f.have.Routes[i].Source = netip.Addr{}
+			}
+		}
+	}
 }

@@ -36,6 +36,9 @@ func (f *fake) doLink(o Op) error {
 				return fmt.Errorf("%v: the kernel would forget it: %w", o, unix.EINVAL)
 			}
 		}
+		if w := o.Change.To.WireGuard; w != nil && slices.Contains(o.Change.Settings, settingPort) && f.portTaken(l, w.Port) {
+			return fmt.Errorf("%v: %w", o, unix.EADDRINUSE)
+		}
 		l.Virtual = o.Change.To
 		return nil
 	case SetMaster:
@@ -52,6 +55,13 @@ func (f *fake) doLink(o Op) error {
 		return nil
 	}
 	return f.setLink(o)
+}
+
+// portTaken reports whether another tunnel has a UDP port.
+func (f *fake) portTaken(by *Link, port int) bool {
+	return port != 0 && slices.ContainsFunc(f.have.Links, func(l Link) bool {
+		return l.Index != by.Index && l.Virtual.WireGuard != nil && l.Virtual.WireGuard.Port == port
+	})
 }
 
 func (f *fake) addLink(o Op) error {
@@ -99,7 +109,7 @@ func (f *fake) delLink(index int) {
 		}
 	}
 	f.have.Links = slices.DeleteFunc(f.have.Links, func(l Link) bool { return l.Index == index })
-	f.have.drop(index, func(netip.Addr) bool { return true })
+	f.drop(index, func(netip.Addr) bool { return true })
 }
 
 func (f *fake) setMaster(o Op) error {
@@ -116,6 +126,9 @@ func (f *fake) setMaster(o Op) error {
 	master := f.named(o.Name)
 	if master == nil {
 		return fmt.Errorf("%v: %w", o, unix.ENODEV)
+	}
+	if parent := f.named(l.Virtual.parent()); master.Kind == kindBond && parent != nil && !parent.Up {
+		return fmt.Errorf("%v: cannot set it up: %w", o, unix.ENETDOWN)
 	}
 	l.Master = o.Name
 	switch master.Kind {
@@ -148,10 +161,17 @@ func (f *fake) release(index int, kind string) {
 	}
 }
 
+// drop removes the addresses of a link that a function selects, and all its routes.
+func (f *fake) drop(index int, selected func(netip.Addr) bool) {
+	before := slices.Clone(f.have.Addresses)
+	f.have.drop(index, selected)
+	f.dropSourced(before)
+}
+
 // goDown sets a link and the links above it down.
 func (f *fake) goDown(l *Link) {
 	l.Up, l.Carrier = false, false
-	f.have.drop(l.Index, isIPv6Addr)
+	f.drop(l.Index, isIPv6Addr)
 	for i := range f.have.Links {
 		if o := &f.have.Links[i]; o.Virtual.parent() == l.Name {
 			f.goDown(o)
@@ -161,7 +181,7 @@ func (f *fake) goDown(l *Link) {
 
 // interrupt sets a link down and up.
 func (f *fake) interrupt(l *Link) {
-	f.have.drop(l.Index, isIPv6Addr)
+	f.drop(l.Index, isIPv6Addr)
 	for i := range f.have.Links {
 		if o := &f.have.Links[i]; o.Virtual.parent() == l.Name {
 			f.interrupt(o)

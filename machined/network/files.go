@@ -2,6 +2,7 @@ package network
 
 import (
 	"net/netip"
+	"slices"
 	"strings"
 )
 
@@ -60,12 +61,16 @@ func resolvConf(r Resolver) string {
 }
 
 // hosts returns a hosts file with the machine's own name, which then resolves without a name
-// server: to its first address (IPv4 before IPv6), else to the loopback.
+// server: to its first address outside VRFs (IPv4 before IPv6), else to the loopback.
 func hosts(w Want) string {
 	own := netip.AddrFrom4([4]byte{127, 0, 1, 1})
 	found := false
 	for _, a := range w.Addresses {
 		ip := a.Prefix.Addr()
+		inVRF := func(l WantLink) bool { return l.Virtual.VRF != nil || vrfTable(w.Links, l) != 0 }
+		if slices.ContainsFunc(w.Links, func(l WantLink) bool { return l.Index == a.Index && inVRF(l) }) {
+			continue
+		}
 		if !found || ip.Is4() && !own.Is4() {
 			own, found = ip, true
 		}

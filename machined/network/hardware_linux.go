@@ -27,6 +27,13 @@ func devicePath(link string) string {
 	return strings.TrimPrefix(path, "/sys/devices/")
 }
 
+// isFunction reports whether the device of a link is a virtual function of another
+// (Documentation/ABI/testing/sysfs-bus-pci).
+func isFunction(link string) bool {
+	_, err := os.Lstat(filepath.Join("/sys/class/net", link, "device/physfn"))
+	return err == nil
+}
+
 // readSettings returns the named settings of hardware, except settings that the driver lacks.
 func readSettings(link string, names []string) map[string]string {
 	out := map[string]string{}

@@ -84,10 +84,14 @@ type linkSettings struct {
 	ntp    []string
 }
 
-// settings returns the settings of the links, in order of preference. DHCP precedes router
-// advertisements on the same link (RFC 8106 section 5.3.1).
+// settings returns the settings of the links outside VRFs, in order of preference: their servers are
+// for the machine itself, which uses the main table. DHCP precedes router advertisements on the same
+// link (RFC 8106 section 5.3.1).
 func settings(f Facts, links []WantLink) (out []linkSettings) {
 	for _, l := range links {
+		if vrfTable(links, l) != 0 {
+			continue
+		}
 		if lease := f.Leases[l.Name]; l.DHCP4 && lease != nil {
 			s := linkSettings{dns: lease.DNS, search: lease.Search}
 			if len(lease.Search) == 0 && lease.Domain != "" {
@@ -124,7 +128,7 @@ func (w *Want) planDelegation(c Config, f Facts, n int, l WantLink) {
 		}
 		w.addAddress(Address{Link: name, Index: w.Links[i].Index, Prefix: netip.PrefixFrom(subnet.Addr().Next(), 64)}, originPrefix)
 	}
-	w.addRoute(Route{To: prefix, Metric: metricLease + uint32(n), Kind: "unreachable"})
+	w.addRoute(Route{To: prefix, Metric: metricLease + uint32(n), Table: vrfTable(w.Links, l), Kind: "unreachable"})
 }
 
 func (c LinkIPv6) subnets() []Subnet {

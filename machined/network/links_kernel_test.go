@@ -273,3 +273,26 @@ func TestWireGuardKernel(t *testing.T) {
 		t.Errorf("the dry run says %q, %v", lines, err)
 	}
 }
+
+// TestTakenLinksKernel checks that the name of another component's link is found, except if the
+// active configuration has it already.
+func TestTakenLinksKernel(t *testing.T) {
+	if !isolated(t, "bridge") {
+		return
+	}
+	rtnltest.Veth(t, "eth0", "peer-eth0")
+	bridge := func(name string) network.LinkConfig {
+		return network.LinkConfig{Name: name, Virtual: network.Virtual{Bridge: &network.Bridge{}}}
+	}
+	s := launch(t, network.Config{Links: []network.LinkConfig{bridge("br0")}})
+	s.wait(t, slowTimeout, "the bridge", func(st network.State) bool {
+		return st.Converged && slices.ContainsFunc(st.Links, func(l network.LinkState) bool { return l.Name == "br0" })
+	})
+	next := network.Config{Links: []network.LinkConfig{bridge("eth0"), bridge("br0"), bridge("br1")}}
+	if taken, err := s.controller.TakenLinks(network.Config{}, next); err != nil || !slices.Equal(taken, []string{"eth0"}) {
+		t.Errorf("taken %q, %v", taken, err)
+	}
+	if taken, err := s.controller.TakenLinks(next, next); err != nil || len(taken) > 0 {
+		t.Errorf("taken in the active configuration: %q, %v", taken, err)
+	}
+}

@@ -69,9 +69,17 @@ func (k *Kernel) Do(o Op) error {
 		err = errors.ErrUnsupported
 	}
 	if err != nil {
-		return fmt.Errorf("%v: cannot do: %w", o, err)
+		return fmt.Errorf("%v: cannot do: %w", o, o.explain(err))
 	}
 	return nil
+}
+
+// explain adds the cause to an error of the kernel that does not name it.
+func (o Op) explain(err error) error {
+	if o.Verb == SetLink && o.MTU != 0 && errors.Is(err, unix.ERANGE) { // vlan_dev_change_mtu
+		return fmt.Errorf("the link below has a smaller MTU; set a larger mtu there: %w", err)
+	}
+	return err
 }
 
 // ignoreMissing turns the error for a missing object into success, because the object should not

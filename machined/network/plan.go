@@ -181,7 +181,7 @@ func Plan(c Config, f Facts) Want {
 func (w *Want) planAddresses(c Config, f Facts, n int, l WantLink) {
 	var addresses []netip.Prefix
 	var routes []Route
-	vrf := w.tableOf(l)
+	vrf := vrfTable(w.Links, l)
 	add := func(r RouteConfig, metric uint32) {
 		if r.Metric == 0 {
 			r.Metric = metric + uint32(n)
@@ -252,11 +252,12 @@ func (w *Want) addRoute(r Route) {
 	}
 }
 
-// leases returns the active leases of links with DHCPv4, in order of preference.
+// leases returns the active leases of links with DHCPv4 outside VRFs, in order of preference: their
+// servers are for the machine itself, which uses the main table.
 func leases(f Facts, links []WantLink) []*dhcp.Lease {
 	var out []*dhcp.Lease
 	for _, l := range links {
-		if lease := f.Leases[l.Name]; l.DHCP4 && lease != nil {
+		if lease := f.Leases[l.Name]; l.DHCP4 && lease != nil && vrfTable(links, l) == 0 {
 			out = append(out, lease)
 		}
 	}

@@ -41,6 +41,18 @@ func Missing(c Config, f Facts) []string {
 	return out
 }
 
+// Taken returns the names of configured virtual links that hardware or a link of another component
+// has. The package could not create them.
+func Taken(c Config, f Facts) (names []string) {
+	for _, lc := range c.Links {
+		other := func(l Link) bool { return l.Name == lc.Name && !l.Own }
+		if lc.Virtual.Kind() != "" && slices.ContainsFunc(f.Links, other) {
+			names = append(names, lc.Name)
+		}
+	}
+	return names
+}
+
 // selector returns the name, the MAC or the match of a link.
 func (lc LinkConfig) selector() string {
 	switch {
@@ -140,12 +152,54 @@ func (p *linkPlan) addHardware(lc LinkConfig, n int) {
 		if lc.Match != nil && p.reserved(l, n) {
 			continue
 		}
+		if master := p.c.master(l.Name, p.f.Links); master != nil {
+			p.addMember(l, lc, master)
+			continue
+		}
 		before := len(p.out)
 		p.add(l, lc, n)
 		if lc.single() && len(p.out) > before {
 			return
 		}
 	}
+}
+
+// addMember adds a member of a bond or a bridge, which has the addresses. A bond also has the MTU.
+func (p *linkPlan) addMember(l Link, lc LinkConfig, master *LinkConfig) {
+	own := LinkConfig{MTU: lc.MTU, Hardware: lc.Hardware}
+	if master.Virtual.Bond != nil {
+		own.MTU = 0
+	}
+	p.add(l, own, -1)
+}
+
+// master returns the bond or the bridge to which hardware belongs; nil for none.
+func (c Config) master(name string, links []Link) *LinkConfig {
+	for i, lc := range c.Links {
+		if lc.Virtual.Bond == nil && lc.Virtual.Bridge == nil {
+			continue
+		}
+		if slices.ContainsFunc(lc.Members, func(m Member) bool { return slices.Contains(c.findAll(m.Selector, links), name) }) {
+			return &c.Links[i]
+		}
+	}
+	return nil
+}
+
+// misplaced returns a line for each entry with addresses of a member, which the parser cannot find:
+// the entry selects the hardware in another way than the bond or the bridge.
+func misplaced(c Config, f Facts) (lines []string) {
+	for _, lc := range c.Links {
+		if lc.Virtual.Kind() != "" || lc.Match != nil || !lc.single() && !lc.DHCP4 {
+			continue
+		}
+		for _, l := range selectLinks(lc, f.Links) {
+			if master := c.master(l.Name, f.Links); master != nil {
+				lines = append(lines, fmt.Sprintf("link %s: belongs to %s, which has the addresses; its own addresses, routes and DHCP are not used", l.Name, master.Name))
+			}
+		}
+	}
+	return lines
 }
 
 // single reports whether an entry is for a single link.
@@ -172,7 +226,7 @@ func ambiguous(c Config, f Facts) (lines []string) {
 		var names []string
 		for _, l := range selectLinks(lc, f.Links) {
 			free := !slices.ContainsFunc(want, func(w WantLink) bool { return w.Index == l.Index && w.Config != n })
-			if p := (&linkPlan{c: c, f: f}); lc.Match != nil && free && !p.reserved(l, n) {
+			if p := (&linkPlan{c: c, f: f}); lc.Match != nil && free && !p.reserved(l, n) && c.master(l.Name, f.Links) == nil {
 				names = append(names, l.Name)
 			}
 		}
@@ -192,6 +246,9 @@ func (p *linkPlan) add(l Link, lc LinkConfig, n int) {
 	for name, value := range lc.Hardware {
 		if hardware == nil {
 			hardware = map[string]string{}
+		}
+		if name == HardwareFunctions && l.Function {
+			continue // a match of the card can also match its functions, which have none
 		}
 		hardware[name] = value
 	}
@@ -213,7 +270,7 @@ func (p *linkPlan) addVirtual(lc LinkConfig, n int) {
 	switch {
 	case w.Virtual.VLAN != nil:
 		parent, ok := p.c.find(w.Virtual.VLAN.Parent, p.f.Links)
-		if !ok {
+		if !ok || !p.c.grounded(parent, p.f.Links, len(p.c.Links)) {
 			return // see Missing
 		}
 		w.Virtual.VLAN = &VLAN{Parent: parent, ID: w.Virtual.VLAN.ID}
@@ -225,6 +282,19 @@ func (p *linkPlan) addVirtual(lc LinkConfig, n int) {
 		w.Virtual.Bond = &b
 	}
 	p.out = append(p.out, w)
+}
+
+// grounded reports whether the hardware below a VLAN exists; true for another link. limit ends a
+// cycle, which the configuration cannot contain.
+func (c Config) grounded(name string, links []Link, limit int) bool {
+	for _, lc := range c.Links {
+		if lc.Name != name || lc.Virtual.VLAN == nil {
+			continue
+		}
+		parent, ok := c.find(lc.Virtual.VLAN.Parent, links)
+		return ok && limit > 0 && c.grounded(parent, links, limit-1)
+	}
+	return true
 }
 
 // addParts adds the hardware below the links. The hardware is up, and has no address.
@@ -243,7 +313,7 @@ func (p *linkPlan) addParts() {
 
 // setMasters assigns the members to their links, in the order of the configuration. A created link
 // gets the MAC of its first member, so that the MAC does not depend on the order in which the
-// hardware appears, and a machine retains its MAC when its only link becomes a member.
+// members join, and a machine retains its MAC when its only link becomes a member.
 func (p *linkPlan) setMasters() {
 	for _, lc := range p.c.Links {
 		for _, m := range lc.Members {
@@ -256,12 +326,42 @@ func (p *linkPlan) setMasters() {
 				if filters(lc.Virtual) {
 					member.Tags = m.Tags
 				}
-				if i := slices.IndexFunc(p.f.Links, func(l Link) bool { return l.Index == member.Index }); i >= 0 && master.MAC == "" {
-					master.MAC = p.f.Links[i].permanentMAC()
+			}
+		}
+	}
+	for i := range p.out {
+		if w := &p.out[i]; w.Virtual.parent() == "" && w.Virtual.Kind() != "" {
+			w.MAC = p.macOf(w.Name, len(p.out))
+		}
+	}
+}
+
+// macOf returns the MAC of the first hardware below a link; "" without hardware. limit ends a
+// cycle, which the configuration cannot contain.
+func (p *linkPlan) macOf(name string, limit int) string {
+	w := p.named(name)
+	switch {
+	case w == nil || limit == 0:
+		return ""
+	case w.Virtual.parent() != "":
+		return p.macOf(w.Virtual.parent(), limit-1)
+	case w.Virtual.Kind() == "":
+		i := slices.IndexFunc(p.f.Links, func(l Link) bool { return l.Index == w.Index })
+		if i < 0 {
+			return ""
+		}
+		return p.f.Links[i].permanentMAC()
+	}
+	for _, m := range p.c.Links[w.Config].Members {
+		for _, part := range p.c.findAll(m.Selector, p.f.Links) {
+			if member := p.named(part); member != nil && member.Master == name {
+				if mac := p.macOf(part, limit-1); mac != "" {
+					return mac
 				}
 			}
 		}
 	}
+	return ""
 }
 
 // setTags assigns the VLANs of the machine itself to bridges with VLAN filtering: the VLAN of the
@@ -305,6 +405,9 @@ func (p *linkPlan) planMTU(w *WantLink) {
 	// server must not cause that.
 	if lease := p.f.Leases[w.Name]; w.DHCP4 && lease != nil && lease.MTU != 0 && (lease.MTU >= 1280 || !ipv6) {
 		w.MTU = lease.MTU
+		if most := p.mtuOf(w.Virtual.parent()); most != 0 { // the kernel refuses more on a VLAN
+			w.MTU = min(w.MTU, most)
+		}
 		return
 	}
 	switch w.Virtual.Kind() {

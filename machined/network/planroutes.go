@@ -41,9 +41,10 @@ func (r Rule) String() string {
 	return b.String()
 }
 
-// tableOf returns the table of the VRF to which a link belongs; 0 without a VRF.
-func (w *Want) tableOf(l WantLink) uint32 {
-	for _, o := range w.Links {
+// vrfTable returns the table of the VRF to which a link belongs; 0 without a VRF. A route through a
+// VRF itself leads into the VRF from the main table.
+func vrfTable(links []WantLink, l WantLink) uint32 {
+	for _, o := range links {
 		if o.Name == l.Master && o.Virtual.VRF != nil {
 			return o.Virtual.VRF.Table
 		}

@@ -75,7 +75,7 @@ func (k *Kernel) Read(c Config) (Have, error) {
 	have := Have{Links: links, Unfit: map[Address]string{}}
 	for i, l := range links {
 		if l.Physical() { // before the plan, which matches them
-			links[i].Driver, links[i].Path = k.readDriver(l.Name), devicePath(l.Name)
+			links[i].Driver, links[i].Path, links[i].Function = k.readDriver(l.Name), devicePath(l.Name), isFunction(l.Name)
 		}
 	}
 	for _, w := range planLinks(c, Facts{Links: links, Hardware: k.memory.formerHardware()}) {

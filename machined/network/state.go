@@ -84,9 +84,15 @@ type DHCPState struct {
 	Problem  string      `json:"problem,omitempty"` // the last error
 }
 
-// inVRF reports whether a link belongs to a VRF, in which no service of the system listens.
+// inVRF reports whether a link is or belongs to a VRF, in which no service of the system listens.
 func (s State) inVRF(l LinkState) bool {
-	return slices.ContainsFunc(s.Links, func(o LinkState) bool { return o.Name == l.Master && o.Kind == kindVRF })
+	return l.Kind == kindVRF || slices.ContainsFunc(s.Links, func(o LinkState) bool { return o.Name == l.Master && o.Kind == kindVRF })
+}
+
+// Direct reports whether the management API can be reached by the addresses of a link without
+// another link: not by a dummy or a tunnel, which is always up, nor in a VRF.
+func (s State) Direct(l LinkState) bool {
+	return !slices.Contains([]string{kindDummy, kindWireGuard}, l.Kind) && !s.inVRF(l)
 }
 
 // Addresses returns the addresses at which other machines reach this machine: the addresses of
@@ -252,13 +258,18 @@ func (o observation) problems(s State, now time.Time) []string {
 		out = append(out, fmt.Sprintf("link %s: is configured but does not exist", name))
 	}
 	out = append(out, ambiguous(o.config, Facts{Links: o.have.Links})...)
+	out = append(out, misplaced(o.config, Facts{Links: o.have.Links})...)
 	if len(o.config.Links) == 0 && !slices.ContainsFunc(o.have.Links, Link.Physical) {
 		out = append(out, "no Ethernet link: the machine has no supported network interface")
 	}
 	for _, l := range s.Links {
 		if l.Managed && l.Up && !l.Carrier {
 			why := "is the cable connected?"
-			if l.Kind == kindBond || l.Kind == kindBridge || l.Kind == kindVLAN {
+			below := func(m LinkState) bool { return m.Master == l.Name && m.Up && m.Carrier }
+			switch {
+			case l.Kind == kindBond && slices.ContainsFunc(s.Links, below):
+				why = "its members have one, but none is in use: check LACP on the ports of the switch and full duplex (802.3ad), the ARP targets, or minLinks"
+			case l.Kind == kindBond || l.Kind == kindBridge || l.Kind == kindVLAN:
 				why = "no link below it has one"
 			}
 			out = append(out, fmt.Sprintf("link %s: no carrier: %s", l.Name, why))

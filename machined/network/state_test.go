@@ -18,6 +18,8 @@ func TestProblems(t *testing.T) {
 	ready.Up, ready.Carrier = true, true
 	pulled := nic
 	pulled.Up = true
+	bond, member := pulled, ready
+	bond.Name, bond.Index, bond.Kind, member.Master = "bond0", 3, kindBond, "bond0"
 	searching := func(since time.Duration, phase dhcp.Phase, problem string) map[int]dhcp.Status {
 		return map[int]dhcp.Status{2: {Phase: phase, Attempt: 3, Since: now.Add(-since), Problem: problem}}
 	}
@@ -31,6 +33,8 @@ func TestProblems(t *testing.T) {
 	}{
 		{name: "no network card", links: []Link{veth("veth1")}, want: []string{"no Ethernet link: the machine has no supported network interface"}},
 		{name: "no cable", links: []Link{pulled}, want: []string{"link eth0: no carrier: is the cable connected?"}},
+		{name: "no partner", links: []Link{bond, member}, config: Config{Links: []LinkConfig{{Name: "bond0"}}},
+			want: []string{"link bond0: no carrier: its members have one, but none is in use: check LACP on the ports of the switch and full duplex (802.3ad), the ARP targets, or minLinks"}},
 		{name: "not up yet", links: []Link{nic}},
 		{name: "a configured link is not there", links: []Link{ready}, config: Config{Links: []LinkConfig{{Name: "eth7"}, {MAC: mac("02:00:00:00:00:09")}}},
 			want: []string{"link eth7: is configured but does not exist", "link 02:00:00:00:00:09: is configured but does not exist"}},
@@ -78,7 +82,7 @@ func TestAddresses(t *testing.T) {
 func TestVRFAddresses(t *testing.T) {
 	in := LinkState{Name: "eth0", Managed: true, Up: true, Master: "mgmt", Addresses: []AddressState{{Prefix: netip.MustParsePrefix("10.0.0.1/24"), Origin: "static"}}}
 	out := LinkState{Name: "eth1", Managed: true, Up: true, Master: "bond0", Addresses: []AddressState{{Prefix: netip.MustParsePrefix("10.0.1.1/24"), Origin: "static"}}}
-	s := State{Links: []LinkState{in, out, {Name: "mgmt", Kind: kindVRF}, {Name: "bond0", Kind: kindBond}}}
+	s := State{Links: []LinkState{in, out, {Name: "mgmt", Kind: kindVRF, Managed: true, Up: true, Addresses: []AddressState{{Prefix: netip.MustParsePrefix("10.8.0.5/24"), Origin: "static"}}}, {Name: "bond0", Kind: kindBond}}}
 	if want := []netip.Addr{netip.MustParseAddr("10.0.1.1")}; !slices.Equal(s.Addresses(), want) || !slices.Equal(s.NodeAddresses(nil), want) {
 		t.Errorf("addresses %v and %v, want %v", s.Addresses(), s.NodeAddresses(nil), want)
 	}

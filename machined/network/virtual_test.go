@@ -269,7 +269,9 @@ func randomVirtualStage(r *rand.Rand, names []string) stage {
 	s := randomStage(r, use)
 	for i := range s.config.Links {
 		s.config.Links[i].IPv6.AcceptRA = false
-		s.config.Links[i].MTU = 0
+		if !slices.Contains(free, s.config.Links[i].Name) {
+			s.config.Links[i].MTU = 0
+		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(virtual)) {
 		v := virtual[name]

@@ -64,7 +64,7 @@ func rules(r config.RoutingRule) (out []network.Rule) {
 		if r.From.IsValid() && r.From.Addr().Is6() != six || r.To.IsValid() && r.To.Addr().Is6() != six {
 			continue
 		}
-		out = append(out, network.Rule{IPv6: six, Priority: uint32(r.Priority), From: r.From, To: r.To, Incoming: r.Incoming, Mark: r.Mark, Table: r.Table})
+		out = append(out, network.Rule{IPv6: six, Priority: uint32(r.Priority), From: condition(r.From), To: condition(r.To), Incoming: r.Incoming, Mark: r.Mark, Table: r.Table})
 	}
 	return out
 }
@@ -85,6 +85,14 @@ func autoconf(l *config.LinkIPv6) (out network.LinkIPv6) {
 		}
 	}
 	return out
+}
+
+// condition returns a network of a rule as the kernel has it: all addresses are no condition.
+func condition(p netip.Prefix) netip.Prefix {
+	if p.Bits() == 0 {
+		return netip.Prefix{}
+	}
+	return p
 }
 
 // hardware returns the settings of hardware; nil without settings.

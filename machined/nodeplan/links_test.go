@@ -1,6 +1,7 @@
 package nodeplan
 
 import (
+	"net/netip"
 	"slices"
 	"testing"
 
@@ -22,5 +23,23 @@ func TestSelectors(t *testing.T) {
 	slices.Sort(missing)
 	if got := slices.Compact(known); !slices.Equal(got, missing) || len(missing) < 10 {
 		t.Errorf("the configuration names %q, and %q are missing", got, missing)
+	}
+}
+
+// TestAnyNetwork checks that a network of all addresses is no condition of a rule, as in the
+// kernel, which would otherwise never have the wanted rule.
+func TestAnyNetwork(t *testing.T) {
+	for _, test := range []struct {
+		rule config.RoutingRule
+		want []network.Rule
+	}{
+		{config.RoutingRule{Priority: 5, Table: 100}, []network.Rule{{Priority: 5, Table: 100}, {IPv6: true, Priority: 5, Table: 100}}},
+		{config.RoutingRule{Priority: 5, From: netip.MustParsePrefix("0.0.0.0/0"), Table: 100}, []network.Rule{{Priority: 5, Table: 100}}},
+		{config.RoutingRule{Priority: 5, From: netip.MustParsePrefix("fd00::/8"), To: netip.MustParsePrefix("::/0"), Table: 100},
+			[]network.Rule{{IPv6: true, Priority: 5, From: netip.MustParsePrefix("fd00::/8"), Table: 100}}},
+	} {
+		if got := rules(test.rule); !slices.Equal(got, test.want) {
+			t.Errorf("%+v: %v, want %v", test.rule, got, test.want)
+		}
 	}
 }

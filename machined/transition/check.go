@@ -100,6 +100,9 @@ type Hardware struct {
 	MissingLinks []string // selectors of links that do not exist
 	PresentLinks []string // names of the machine's links
 	KnownLinks   []string // selectors of the active configuration
+	// TakenLinks are names of new links that hardware or another component's link has, without the
+	// names of the active configuration.
+	TakenLinks []string
 	// unusable modules and kernel parameters, below Machine.spec: "sysctls[\"a\"]: reason"
 	Unusable []string
 }

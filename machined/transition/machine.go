@@ -111,15 +111,18 @@ func checkPodRoutes(next *config.Config, have []netip.Addr) Problems {
 }
 
 // Missing returns the links, kernel modules and kernel parameters of the next configuration that do
-// not exist on this machine, one line each. A missing name is a mistake that costs the machine its
-// address, or a value without effect. Names of the active configuration are skipped: a failed card
-// must not prevent other changes.
+// not exist on this machine, and the new links with names that are taken, one line each. A missing
+// name is a mistake that costs the machine its address, or a value without effect. Names of the
+// active configuration are skipped: a failed card must not prevent other changes.
 func (f Hardware) Missing(next *config.Config) (lines []string) {
 	has := "it has " + strings.Join(f.PresentLinks, ", ")
 	if len(f.PresentLinks) == 0 {
 		has = "it has no Ethernet link"
 	}
-	for i := range next.Network.Spec.Links {
+	for i, l := range next.Network.Spec.Links {
+		if l.Definition() != "" && slices.Contains(f.TakenLinks, l.Name) {
+			lines = append(lines, fmt.Sprintf("Network.spec.links[%d].name: this machine has another link %s, which the system did not create; choose another name", i, l.Name))
+		}
 		for _, name := range hardware(next, i) {
 			if slices.Contains(f.MissingLinks, name) && !slices.Contains(f.KnownLinks, name) {
 				lines = append(lines, fmt.Sprintf("Network.spec.links[%d]: this machine has no link %s; %s", i, name, has))

@@ -180,6 +180,16 @@ func TestMissingLinks(t *testing.T) {
 	}
 }
 
+// TestTakenLinks checks that a new link is rejected if its name is that of another link.
+func TestTakenLinks(t *testing.T) {
+	next := config.New("n1", config.RoleWorker)
+	next.Network.Spec.Links = []config.Link{{Name: "eth0"}, {Name: "dummy0", Dummy: true}, {Name: "dummy1", Dummy: true}}
+	want := "Network.spec.links[1].name: this machine has another link dummy0, which the system did not create; choose another name"
+	if got := strings.Join(Hardware{TakenLinks: []string{"dummy0"}}.Missing(next), "; "); got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+}
+
 // TestEveryFieldIsJudged checks that every field of the documents has exactly one row in the table,
 // and that every row is for a field and has a reason.
 func TestEveryFieldIsJudged(t *testing.T) {

@@ -61,7 +61,10 @@ func (r *Receiver) confirmVersion(ctx context.Context, i Installer, q *question)
 	if q.Kubernetes, err = kubernetesIn(f, i.Trust); err != nil {
 		return err
 	}
-	if !disruption.NeedsVersions(disruption.Machine{Kubernetes: r.deps.Release().Kubernetes}, q.Request) {
+	q.Forgets = q.Kubernetes == "" // as in a rollback
+	// A worker needs less.
+	m := disruption.Machine{Kubernetes: r.deps.Release().Kubernetes, ControlPlane: true}
+	if !disruption.NeedsVersions(m, q.Request) && !disruption.NeedsLevel(m, q.Request) {
 		return nil
 	}
 	return q.confirm(ctx)

@@ -102,6 +102,23 @@ func TestConfirmVersion(t *testing.T) {
 	}
 }
 
+// TestConfirmUnnamed checks that a bundle without the version of Kubernetes, as of the releases
+// before levels, is checked against the level: that version would drop the data of a machine alone.
+func TestConfirmUnnamed(t *testing.T) {
+	m := newTestMachine(t, slot.Record{})
+	cluster := &fakeDisruption{}
+	m.Receiver.deps.Disruption = cluster
+	m.Receiver.deps.Release = func() buildinfo.Release { return buildinfo.Release{Kubernetes: "v1.37.2"} }
+	trust := receivedBundle(t, m.Receiver.deps.Files.Inbox, bootImageOf(t, "ID=orlop\n"))
+	q := m.Receiver.ask(false, "dora")
+	if err := m.Receiver.confirmVersion(t.Context(), Installer{Trust: trust}, q); err != nil {
+		t.Fatal(err)
+	}
+	if !q.Forgets || !slices.Equal(cluster.calls, []string{"confirm "}) {
+		t.Errorf("%+v: %q", q.Request, cluster.calls)
+	}
+}
+
 // receivedBundle stores a bundle with a boot image in the inbox, and returns its keys.
 func receivedBundle(t *testing.T, in Inbox, uki []byte) bundle.Trust {
 	t.Helper()

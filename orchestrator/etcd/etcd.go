@@ -287,7 +287,7 @@ func (l localMember) serveLevel(ctx context.Context, server *etcdserver.EtcdServ
 	if err := l.startLevel(ctx, c, local); err != nil {
 		return err
 	}
-	h := &holder{server: server}
+	h := &holder{server: server, started: l.spec.Level}
 	if err := h.hold(ctx, report); err != nil {
 		return err
 	}

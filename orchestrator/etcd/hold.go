@@ -38,8 +38,9 @@ const joinSettle = 30 * time.Second
 // holder holds the version of etcd at the level of the cluster.
 type holder struct {
 	server  *etcdserver.EtcdServer
-	joining time.Time // when a member was joining
-	settled bool      // no later step is possible
+	started emulation.Minor // the level with which the process has started
+	joining time.Time       // when a member was joining
+	settled bool            // no later step is possible
 }
 
 // hold performs the first step, before the machine is ready: the operator upgrades the next machine
@@ -105,8 +106,8 @@ func (h *holder) step(ctx context.Context) error {
 	if info.Enabled {
 		now.Target = minor(info.TargetVersion).String()
 	}
-	wanted := emulation.EtcdOf(have.level)
-	h.settled = now.Settled(wanted)
+	wanted := h.wanted(have.level)
+	h.settled = have.level.Known() && now.Settled(wanted)
 	switch emulation.HoldEtcd(wanted, now) {
 	case emulation.Enable:
 		target, err := semver.NewVersion(wanted + ".0")
@@ -126,4 +127,13 @@ func (h *holder) isJoining(now time.Time) bool {
 		h.joining = now
 	}
 	return !h.joining.IsZero() && now.Sub(h.joining) < joinSettle
+}
+
+// wanted returns the version of etcd at a stored level. A full database stores none, and etcd
+// raises its version all the same: the level with which the process has started counts then.
+func (h *holder) wanted(stored emulation.Minor) string {
+	if !stored.Known() {
+		stored = h.started
+	}
+	return emulation.EtcdOf(stored)
 }

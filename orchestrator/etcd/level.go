@@ -10,11 +10,13 @@ import (
 	"time"
 
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"k8s.io/klog/v2"
 
 	"github.com/orlop-os/orlop/orchestrator/dirs"
 	"github.com/orlop-os/orlop/orchestrator/level"
+	"github.com/orlop-os/orlop/pkg/backoff"
 	"github.com/orlop-os/orlop/pkg/emulation"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
@@ -33,10 +35,17 @@ type levelRecord struct {
 // StartLevel returns the level with which process "api" starts, before etcd answers: the level of
 // the last start, or the version that has written the data of this machine, or the own version. It
 // writes the file for process "controllers".
+//
+// A machine alone can go back below the level. It then starts at its own version, and restores its
+// savepoint, which has an older level.
 func StartLevel(spec nodespec.Spec, dirs dirs.Dirs) (emulation.Minor, error) {
-	if last, err := level.Read(dirs); err == nil {
+	last, err := level.Read(dirs)
+	switch {
+	case err == nil && level.Own().OlderThan(last) && !(localMember{dirs, spec}).savepoints().shared():
+		return level.Own(), level.Write(dirs, level.Own())
+	case err == nil:
 		return last, nil
-	} else if !errors.Is(err, fs.ErrNotExist) {
+	case !errors.Is(err, fs.ErrNotExist):
 		klog.Warningf("%v; etcd has the level", err)
 	}
 	local, err := localMember{dirs, spec}.localVersion()
@@ -64,6 +73,9 @@ func ensureLevel(ctx context.Context, c *clientv3.Client, local, own emulation.M
 	defer cancel()
 	for {
 		have, err := readLevel(ctx, c)
+		if errors.Is(err, rpctypes.ErrLeaderChanged) && backoff.Sleep(ctx, retryInterval) == nil {
+			continue // as after the start of another member
+		}
 		if err != nil || have.level.Known() {
 			return have.level, err
 		}
@@ -145,6 +157,9 @@ func (l localMember) startLevel(ctx context.Context, c *clientv3.Client, local e
 	if err != nil {
 		return fmt.Errorf("etcd: cannot read the level of the cluster: %w", err)
 	}
+	if _, err := emulation.Emulated(now, level.Own()); err != nil {
+		return fmt.Errorf("level: cannot serve: %w", err)
+	}
 	if err := level.Write(l.dirs, now); err != nil {
 		return err
 	}
@@ -176,8 +191,12 @@ func (l turns) observeLevel(ctx context.Context) (emulation.Cluster, storedLevel
 		return emulation.Cluster{}, storedLevel{}, errors.New(seen.Problem)
 	}
 	out := emulation.Cluster{Level: have.level}
-	if have.turn.turn.Machine != "" {
-		out.Turn = have.turn.turn.String()
+	turn, err := have.turn.present(ctx, c)
+	if err != nil {
+		return emulation.Cluster{}, storedLevel{}, err
+	}
+	if turn.Machine != "" {
+		out.Turn = turn.String()
 	}
 	for _, m := range seen.Members {
 		member := emulation.Member{Name: m.Name, Problem: m.Problem}

@@ -537,4 +537,18 @@ func TestStartLevel(t *testing.T) {
 		t.Fatal(err)
 	}
 	starts(emulation.BeforeLevels)
+
+	// A machine alone has gone back below the level: it starts, and restores its savepoint.
+	newer := emulation.Minor{Major: level.Own().Major, Minor: level.Own().Minor + 1}
+	if err := level.Write(m.dirs, newer); err != nil {
+		t.Fatal(err)
+	}
+	starts(level.Own())
+	// The data of several members do not go back.
+	if err := level.Write(m.dirs, newer); err != nil {
+		t.Fatal(err)
+	}
+	m.spec.Node.IPs = []netip.Addr{netip.MustParseAddr("10.0.0.1")}
+	m.spec.ControlPlanes = []netip.Addr{m.spec.Node.IPs[0], netip.MustParseAddr("10.0.0.2")}
+	starts(newer)
 }

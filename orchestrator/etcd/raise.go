@@ -139,10 +139,13 @@ func (r *levelRunner) pass(ctx context.Context) error {
 		r.settled = true
 		r.report("level " + now.Level.String())
 	case time.Since(r.observed) >= describeInterval:
-		if cluster, _, err := r.observeLevel(ctx); err == nil {
-			r.observed = time.Now()
-			r.report(cluster.Describe(level.Own()))
+		cluster, _, err := r.observeLevel(ctx)
+		if err != nil {
+			r.report(fmt.Sprintf("level %s, finalize blocked because the cluster cannot be observed: %s", now.Level, shortReason(err)))
+			return nil
 		}
+		r.observed = time.Now()
+		r.report(cluster.Describe(level.Own()))
 	}
 	return nil
 }
@@ -214,5 +217,8 @@ func (l turns) held(ctx context.Context) (disruption.Turn, error) {
 	}
 	defer c.Close()
 	have, err := readTurn(ctx, c)
-	return have.turn, err
+	if err != nil {
+		return disruption.Turn{}, err
+	}
+	return have.present(ctx, c)
 }

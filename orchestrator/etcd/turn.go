@@ -148,7 +148,7 @@ func store(ctx context.Context, c *clientv3.Client, order disruption.TurnRequest
 		}
 		renewed = have.turn.Machine == order.Turn.Machine
 		if !order.Force && have.turn.OfAnother(order.Turn.Machine) {
-			if ended, err := have.ended(ctx, c); err != nil || !ended {
+			if held, err := have.present(ctx, c); err != nil || held.Machine != "" {
 				return have.turn, false, err
 			}
 		}
@@ -246,6 +246,17 @@ func (s storedTurn) ended(ctx context.Context, c *clientv3.Client) (bool, error)
 		return false, err
 	}
 	return left.TTL < 0, nil
+}
+
+// present returns the turn; zero if it has ended.
+func (s storedTurn) present(ctx context.Context, c *clientv3.Client) (disruption.Turn, error) {
+	if s.turn.Machine == "" {
+		return disruption.Turn{}, nil
+	}
+	if ended, err := s.ended(ctx, c); err != nil || ended {
+		return disruption.Turn{}, err
+	}
+	return s.turn, nil
 }
 
 // unchanged is the condition that the turn is still the same.

@@ -1,6 +1,8 @@
 package config
 
 import (
+	"crypto/ecdh"
+	"encoding/base64"
 	"strings"
 	"testing"
 )
@@ -48,4 +50,88 @@ func TestMadeLinks(t *testing.T) {
 			t.Errorf("%s: %s; want %q", name, got, want)
 		}
 	}
+}
+
+// withNetwork returns a configuration with the fields of Network.spec.
+func withNetwork(spec string) string {
+	return "apiVersion: orlop.dev/v1alpha1\nkind: Machine\nmetadata: {name: a}\nspec: {role: worker}\n---\napiVersion: orlop.dev/v1alpha1\nkind: Network\nspec: {" + spec + "}\n"
+}
+
+const (
+	testPrivateKey = "MNDZl4pnrcJpdDcGk39cBfKRuiYzOPQLsrjINQqMPnU="
+	testPeerKey    = "AQAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA="
+)
+
+// TestStacks checks combinations of links: each entry is the fields of Network.spec and a part of
+// the problem; "" for a valid configuration.
+func TestStacks(t *testing.T) {
+	tunnel := func(name, port, peer string) string {
+		return "{name: " + name + ", wireguard: {privateKey: " + testPrivateKey + ", listenPort: " + port + ", peers: [{publicKey: " + testPeerKey + ", " + peer + "}]}}"
+	}
+	for spec, want := range map[string]string{
+		// The kernel has a link-local address once per link, and a VRF has its own addresses.
+		"links: [{name: eth0, addresses: ['fe80::1/64']}, {name: eth1, addresses: ['fe80::1/64']}]":                                                                             "",
+		"links: [{name: eth0, addresses: ['fe80::1/64', 'fe80::1/64']}]":                                                                                                        "fe80::1 is also in Network.spec.links[0].addresses[0]",
+		"links: [{name: eth0, addresses: [10.0.0.5/24]}, {name: eth1, addresses: [10.0.0.5/24]}, {name: red, vrf: {table: 100, members: [eth1]}}]":                              "",
+		"links: [{name: eth0, addresses: [10.0.0.5/24]}, {name: eth1, addresses: [10.0.0.5/24]}, {name: red, vrf: {table: 100, members: [eth1, eth0]}}]":                        "10.0.0.5 is also in Network.spec.links[0].addresses[0]",
+		"links: [{name: eth0, addresses: [10.0.0.5/24]}, {name: red, vrf: {table: 100}, addresses: [10.0.0.5/24]}]":                                                             "",
+		"links: [{name: eth0, addresses: ['fe80::1/64']}, {name: eth1}], routes: [{to: 2001:db8::/32, nextHops: [{link: eth1, via: 'fe80::1'}, {link: eth1, via: 'fe80::2'}]}]": "",
+		"links: [{name: eth0}, {name: eth1, addresses: ['fe80::1/64']}], routes: [{to: 2001:db8::/32, nextHops: [{link: eth1, via: 'fe80::1'}, {link: eth1, via: 'fe80::2'}]}]": "fe80::1 is the machine's own address",
+		"links: [{name: 'vlan%d', vlan: {parent: eth0, id: 5}}]":                                                                                                                `"vlan%d" is not the name of a link`,
+		"links: [{name: bonding_masters, dummy: true}]":                                                                                                                         `"bonding_masters" is a file of the kernel`,
+		"links: [{name: 'eth*', dhcp4: true}]":                                      "expected one name, or a pattern in match.name",
+		"links: [{match: {name: 'eth[^0]'}, dhcp4: true}]":                          `"eth[^0]"`,
+		"links: [{name: bond0, bond: {mode: active-backup, members: ['eth[^0]']}}]": `"eth[^0]"`,
+		"links: [{name: dummy0, dummy: true, dhcp4: true}]":                         "a dummy has no DHCP",
+		// A VLAN has at most the MTU of its parent, and by default the same. The MTU of a driver
+		// and of a lease are unknown.
+		"links: [{name: eth0, mtu: 1500}, {name: eth0.5, vlan: {parent: eth0, id: 5}, mtu: 9000}]":                                                                                             "is larger than the MTU 1500 of eth0",
+		"links: [{name: eth0.5, vlan: {parent: eth0, id: 5}, mtu: 9000}, {name: eth0, mtu: 9000}]":                                                                                             "",
+		"links: [{name: eth0.5, vlan: {parent: eth0, id: 5}, mtu: 9000}]":                                                                                                                      "",
+		"links: [{name: bond0.5, vlan: {parent: bond0, id: 5}, mtu: 9000}, {name: bond0, bond: {mode: active-backup, members: [eth0]}}]":                                                       "is larger than the MTU 1500 of bond0",
+		"links: [{name: bond0.5, vlan: {parent: bond0, id: 5}, mtu: 9000}, {name: bond0, bond: {mode: active-backup, members: [eth0]}, dhcp4: true}]":                                          "",
+		"links: [{name: q, vlan: {parent: bond0.5, id: 7}, mtu: 9000}, {name: bond0.5, vlan: {parent: bond0, id: 5}}, {name: bond0, mtu: 1400, bond: {mode: active-backup, members: [eth0]}}]": "is larger than the MTU 1400 of bond0.5",
+		"links: [{name: eth0, mtu: 1200}, {name: eth0.5, vlan: {parent: eth0, id: 5}, addresses: ['2001:db8::5/64']}]":                                                                         "the MTU 1200 of eth0",
+		"links: [{name: eth0, mtu: 1200}, {name: eth0.5, vlan: {parent: eth0, id: 5}, addresses: [10.0.0.5/24]}]":                                                                              "",
+		"links: [{name: a, bond: {mode: active-backup, members: [b]}}, {name: b, bond: {mode: active-backup, members: [eth0]}}]":                                                               "a bond cannot belong to a bond",
+		"links: [{name: a, bond: {mode: active-backup, members: [b]}}, {name: b, vlan: {parent: eth0, id: 5}}]":                                                                                "",
+		// WireGuard.
+		"links: [" + tunnel("wg0", "51821", "allowedIPs: [10.1.0.0/16]") + ", " + tunnel("wg1", "51822", "allowedIPs: [10.1.0.0/16]") + "]":                              "",
+		"links: [" + tunnel("wg0", "51821", "allowedIPs: [10.1.0.0/16]") + ", " + tunnel("wg1", "51821", "allowedIPs: [10.1.0.0/16]") + "]":                              "UDP port 51821 is also in Network.spec.links[0].wireguard.listenPort",
+		"links: [" + tunnel("wg0", "51821", "allowedIPs: []") + "]":                                                                                                      "allowedIPs: is empty",
+		"links: [" + tunnel("wg0", "51821", "endpoint: '0.0.0.0:51821', allowedIPs: [10.1.0.0/16]") + "]":                                                                "cannot be the address of a peer",
+		"links: [" + tunnel("wg0", "51821", "endpoint: '[fe80::1]:51821', allowedIPs: [10.1.0.0/16]") + "]":                                                              "cannot be the address of a peer",
+		"links: [{name: wg0, wireguard: {privateKey: " + testPrivateKey + ", listenPort: 51821, peers: [{publicKey: '$OWN', allowedIPs: [10.1.0.0/16]}]}}]":              "the public key of privateKey",
+		"links: [{name: wg0, wireguard: {privateKey: " + testPrivateKey + ", listenPort: 51821}, routes: [{to: 10.50.0.0/16}]}, {name: eth0, addresses: [10.0.0.5/24]}]": "",
+		// A route and a rule are each once in the kernel, also if a default is written out.
+		"routes: [{to: 10.0.0.0/8, type: blackhole}, {to: 10.0.0.0/8, type: prohibit, metric: 512}]":                     "10.0.0.0/8 with metric 512 is also in routes[0]",
+		"rules: [{priority: 5, from: 10.0.0.0/8, table: 100}, {priority: 5, from: 10.1.0.0/16, table: 200}]":             "the same priority as rules[0]",
+		"rules: [{priority: 5, from: 10.0.0.0/16, table: 100}, {priority: 5, from: 10.1.0.0/16, table: 200}]":            "",
+		"rules: [{priority: 5, from: 10.0.0.0/8, table: 100}, {priority: 5, from: 'fd00::/8', table: 200}]":              "",
+		"rules: [{priority: 5, incoming: eth0, table: 100}, {priority: 5, incoming: eth1, table: 200}]":                  "",
+		"rules: [{priority: 5, mark: 1, table: 100}, {priority: 5, mark: 2, table: 200}]":                                "",
+		"rules: [{priority: 5, mark: 1, table: 100}, {priority: 5, to: 10.0.0.0/8, table: 200}]":                         "the same priority as rules[0]",
+		"rules: [{priority: 5, mark: 1, table: 100}, {priority: 5, to: 10.0.0.0/8, table: 100}]":                         "",
+		"rules: [{priority: 5, from: 0.0.0.0/0, table: 100}, {priority: 5, from: 0.0.0.0/0, to: 0.0.0.0/0, table: 100}]": "the same rule is given twice",
+		"rules: [{priority: 5, from: '::ffff:10.0.0.0/104', table: 100}]":                                                "IPv4",
+	} {
+		spec = strings.ReplaceAll(spec, "$OWN", ownKey(t))
+		_, problems := Parse("m.yaml", []byte(withNetwork(spec)))
+		if got := problems.Error(); want == "" && len(problems) > 0 || !strings.Contains(got, want) {
+			t.Errorf("%s: %s; want %q", spec, got, want)
+		}
+		if strings.Contains(problems.Error(), testPrivateKey) {
+			t.Errorf("the problems show a private key: %s", problems)
+		}
+	}
+}
+
+// ownKey returns the public key of testPrivateKey.
+func ownKey(t *testing.T) string {
+	t.Helper()
+	key, err := base64.StdEncoding.DecodeString(testPrivateKey)
+	check(t, err)
+	private, err := ecdh.X25519().NewPrivateKey(key)
+	check(t, err)
+	return base64.StdEncoding.EncodeToString(private.PublicKey().Bytes())
 }

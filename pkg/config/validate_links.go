@@ -1,8 +1,8 @@
 package config
 
 import (
+	"cmp"
 	"fmt"
-	"net/netip"
 	"path"
 	"slices"
 	"strings"
@@ -42,12 +42,14 @@ func (v networkValidator) definition(path string, l *Link) {
 		v.vrf(path, l)
 	case l.WireGuard != nil:
 		v.wireguard(path, l)
+	case l.Dummy && l.DHCP4:
+		v.on(path+".dhcp4", wrong{reason: "a dummy has no DHCP, because it drops all packets", expected: "addresses"})
 	}
 	members, field := l.Members()
 	for i, m := range members {
 		at := path + "." + fmt.Sprintf(field, i)
 		v.part(at, l, m)
-		if p := v.cfg.defined(m); p != nil && (p.VRF != nil || l.VRF == nil && (p.WireGuard != nil || p.Bridge != nil || p.Dummy && l.Bond != nil)) {
+		if p := v.cfg.defined(m); p != nil && (p.VRF != nil || l.VRF == nil && (p.WireGuard != nil || p.Bridge != nil || l.Bond != nil && (p.Dummy || p.Bond != nil))) {
 			v.on(at, wrong{reason: fmt.Sprintf("a %s cannot belong to a %s", p.Definition(), l.Definition()), expected: "another link"})
 		}
 	}
@@ -61,7 +63,7 @@ func (v networkValidator) hardware(path string, l *Link) {
 		}
 		for _, f := range m.fields() {
 			if badPattern(f.pattern) {
-				v.on(path+".match."+f.name, wrong{reason: fmt.Sprintf("%s has an open bracket or a backslash", quote(f.pattern)), expected: "a pattern with *, ? and sets such as [0-3]"})
+				v.on(path+".match."+f.name, wrong{reason: fmt.Sprintf("%s has an open bracket, a backslash or [^", quote(f.pattern)), expected: "a pattern with *, ? and sets such as [0-3]"})
 			}
 		}
 		if m.MAC != strings.ToLower(m.MAC) {
@@ -133,40 +135,8 @@ func (v networkValidator) vrf(path string, l *Link) {
 	}
 }
 
-// podPort is the UDP port of the tunnels between pods of different machines
-// (orchestrator/podnetwork).
-const podPort = 51820
-
-func (v networkValidator) wireguard(path string, l *Link) {
-	w := l.WireGuard
-	if l.DHCP4 {
-		v.on(path+".dhcp4", wrong{reason: "a WireGuard link has no DHCP", expected: "addresses"})
-	}
-	if l.IPv6 != nil {
-		v.on(path+".ipv6", wrong{reason: "a WireGuard link has no link-local address, and so no DHCP and no router advertisements", expected: "addresses"})
-	}
-	if c := v.cfg.Cluster; w.ListenPort == podPort && c != nil && c.Spec.Networks.Encapsulation == EncapsulationWireGuard {
-		v.on(path+".wireguard.listenPort", wrong{reason: "the tunnels between the cluster's pods use this port", expected: "another port, such as 51821"})
-	}
-	keys, allowed := map[string]int{}, map[netip.Prefix]string{}
-	for i, p := range w.Peers {
-		at := fmt.Sprintf("%s.wireguard.peers[%d]", path, i)
-		v.unique(at+".publicKey", "peers", string(p.PublicKey), i, keys)
-		for j, a := range p.AllowedIPs {
-			here := fmt.Sprintf("%s.allowedIPs[%d]", at, j)
-			switch first := allowed[a]; {
-			case !a.IsValid():
-			case a.Addr().Is4In6():
-				v.on(here, mapped(a.Addr()))
-			case a != a.Masked():
-				v.on(here, wrong{reason: fmt.Sprintf("%s is an address in a network", a), expected: "a network", nearest: a.Masked().String()})
-			case first != "":
-				v.on(here, wrong{reason: fmt.Sprintf("%s is also in %s", a, first), expected: "each network at one peer"})
-			}
-			allowed[a] = here
-		}
-	}
-}
+// defaultMetric is the default metric of the routes of Network.spec.routes (machined/network).
+const defaultMetric = 512
 
 // routesAndRules validates the routes without a link and the rules.
 func (v networkValidator) routesAndRules(spec string, n *NetworkSpec) {
@@ -185,33 +155,13 @@ func (v networkValidator) routesAndRules(spec string, n *NetworkSpec) {
 		for j, h := range r.NextHops {
 			v.nextHop(fmt.Sprintf("%s.nextHops[%d]", at, j), r, h, r.NextHops[:j])
 		}
-		if j := slices.IndexFunc(n.Routes[:i], func(o TableRoute) bool { return o.To == r.To && o.Metric == r.Metric && o.Table == r.Table }); j >= 0 {
-			v.on(at+".to", wrong{reason: fmt.Sprintf("%s with metric %d is also in routes[%d]", r.To, r.Metric, j), expected: "each destination once per metric and table"})
+		if j := slices.IndexFunc(n.Routes[:i], func(o TableRoute) bool {
+			return o.To == r.To && cmp.Or(o.Metric, defaultMetric) == cmp.Or(r.Metric, defaultMetric) && o.Table == r.Table
+		}); j >= 0 {
+			v.on(at+".to", wrong{reason: fmt.Sprintf("%s with metric %d is also in routes[%d]", r.To, cmp.Or(r.Metric, defaultMetric), j), expected: "each destination once per metric and table"})
 		}
 	}
-	for i, r := range n.Rules {
-		at := fmt.Sprintf("%s.rules[%d]", spec, i)
-		if !v.broken[at+".table"] && r.Table == 0 {
-			v.on(at+".table", wrong{reason: "table 0 does not exist", expected: "a table with routes, or 254 for the main table"})
-		}
-		for _, f := range []struct {
-			field string
-			net   netip.Prefix
-		}{{"from", r.From}, {"to", r.To}} {
-			if f.net.IsValid() && f.net != f.net.Masked() {
-				v.on(at+"."+f.field, wrong{reason: fmt.Sprintf("%s is an address in a network", f.net), expected: "a network", nearest: f.net.Masked().String()})
-			}
-		}
-		if r.From.IsValid() && r.To.IsValid() && r.From.Addr().Is4() != r.To.Addr().Is4() {
-			v.on(at+".to", wrong{reason: fmt.Sprintf("%s is not of the family of %s", r.To, r.From), expected: "two networks of the same family"})
-		}
-		if r.Incoming != "" && r.Incoming != "lo" && v.cfg.defined(r.Incoming) == nil {
-			v.linkName(at+".incoming", r.Incoming, "")
-		}
-		if slices.Contains(n.Rules[:i], r) {
-			v.on(at, wrong{reason: "the same rule is given twice"})
-		}
-	}
+	v.rules(spec, n.Rules)
 }
 
 func (v networkValidator) nextHop(path string, r TableRoute, h NextHop, before []NextHop) {
@@ -225,11 +175,20 @@ func (v networkValidator) nextHop(path string, r TableRoute, h NextHop, before [
 		v.on(path+".via", wrong{reason: fmt.Sprintf("%s cannot be a gateway", via), expected: "the address of a router on this link"})
 	case r.To.IsValid() && r.To.Addr().Is4() != via.Is4():
 		v.on(path+".via", wrong{reason: fmt.Sprintf("%s is not of the family of %s", via, r.To), expected: "a gateway of the same family"})
-	case v.cfg.ownAddress(via) != "":
+	case v.ownGateway(h):
 		v.on(path+".via", wrong{reason: fmt.Sprintf("%s is the machine's own address", via), expected: "the address of a router on this link"})
 	case slices.ContainsFunc(before, func(o NextHop) bool { return o.Link == h.Link && o.Via == h.Via }):
 		v.on(path+".via", wrong{reason: "the next hop is given twice"})
 	}
+}
+
+// ownGateway reports whether a next hop is an address of the machine itself. Another link can have
+// the link-local address of a gateway.
+func (v networkValidator) ownGateway(h NextHop) bool {
+	if !h.Via.Is6() || !h.Via.IsLinkLocalUnicast() {
+		return v.cfg.ownAddress(h.Via) != ""
+	}
+	return slices.ContainsFunc(v.cfg.Network.Spec.Links, func(l Link) bool { return selects(h.Link, &l) && l.has(h.Via) })
 }
 
 // part validates the selector of a link below another.
@@ -240,7 +199,7 @@ func (v networkValidator) part(path string, l *Link, selector string) {
 		v.on(path, wrong{reason: "the link cannot belong to itself", expected: "another link"})
 	case v.cfg.defined(selector) != nil:
 	case badPattern(selector):
-		v.on(path, wrong{reason: fmt.Sprintf("%s has an open bracket", quote(selector)), expected: "a name, or a pattern with *, ? and sets such as [0-3]"})
+		v.on(path, wrong{reason: fmt.Sprintf("%s has an open bracket, a backslash or [^", quote(selector)), expected: "a name, or a pattern with *, ? and sets such as [0-3]"})
 	case strings.Contains(selector, ":"):
 		if strings.Trim(selector, "0123456789abcdef:*?[]-") != "" || len(selector) > 17 && !strings.Contains(selector, "[") {
 			v.on(path, wrong{reason: fmt.Sprintf("%s is not a pattern for a hardware address", quote(selector)), expected: "six bytes in lower-case hexadecimal with colons; * and ? are wildcards"})
@@ -359,9 +318,11 @@ func matches(pattern, text string) bool {
 	return ok && err == nil
 }
 
+// badPattern reports whether package glob would not match a pattern as its writer expects: it has
+// neither escapes nor negated sets.
 func badPattern(pattern string) bool {
 	_, err := path.Match(pattern, "")
-	return err != nil || strings.Contains(pattern, `\`)
+	return err != nil || strings.Contains(pattern, `\`) || strings.Contains(pattern, "[^")
 }
 
 // owner returns the link with a member, and the path of the member.
@@ -375,6 +336,65 @@ func (v networkValidator) owner(links []Link, member string) (*Link, string) {
 		}
 	}
 	return nil, ""
+}
+
+// selects reports whether the selector of a member selects the link of an entry.
+func selects(selector string, l *Link) bool {
+	return l.Name != "" && (l.Name == selector || l.Definition() == "" && matches(selector, l.Name)) || l.MAC != "" && matches(selector, string(l.MAC))
+}
+
+// vrfOf returns the name of the VRF that has the addresses of a link; "" for none.
+func vrfOf(links []Link, l *Link) string {
+	if l.VRF != nil {
+		return l.Name
+	}
+	for i := range links {
+		if vrf := links[i].VRF; vrf != nil && slices.ContainsFunc(vrf.Members, func(m string) bool { return selects(m, l) }) {
+			return links[i].Name
+		}
+	}
+	return ""
+}
+
+// parentMTU checks that a VLAN has at most the MTU of its parent, which the kernel requires, and
+// that the MTU that a VLAN or a bridge has from the links below suffices for IPv6.
+func (v networkValidator) parentMTU(path string, l *Link, v6 bool) {
+	for _, below := range l.Parts() {
+		most := v.mostMTU(below, len(v.cfg.Network.Spec.Links))
+		switch {
+		case most == 0 || l.Bond != nil || l.VRF != nil:
+		case l.VLAN != nil && l.MTU > most:
+			v.on(path+".mtu", wrong{reason: fmt.Sprintf("%d is larger than the MTU %d of %s", l.MTU, most, below), expected: fmt.Sprintf("at most %d, or a larger mtu of %s", most, below)})
+		case l.MTU == 0 && v6 && most < leastMTU6:
+			v.on(path, wrong{reason: fmt.Sprintf("the link has the MTU %d of %s, and an IPv6 address needs %d (RFC 8200)", most, below, leastMTU6), expected: fmt.Sprintf("a larger mtu of %s", below)})
+		}
+	}
+}
+
+// mostMTU returns the largest MTU that a link can have by the document; 0 if it is unknown. depth
+// ends a cycle.
+func (v networkValidator) mostMTU(name string, depth int) int {
+	links := v.cfg.Network.Spec.Links
+	i := slices.IndexFunc(links, func(l Link) bool { return l.Name == name || l.Definition() == "" && string(l.MAC) == name })
+	if i < 0 || depth == 0 {
+		return 0
+	}
+	l := &links[i]
+	switch {
+	case l.MTU != 0:
+		return l.MTU
+	case l.DHCP4: // the lease can have an MTU
+		return 0
+	case l.Bond != nil || l.Dummy:
+		return ethernetMTU
+	}
+	least := 0
+	for _, below := range l.Parts() {
+		if mtu := v.mostMTU(below, depth-1); mtu != 0 && (least == 0 || mtu < least) {
+			least = mtu
+		}
+	}
+	return least
 }
 
 // cycle reports whether a link is below itself.
@@ -396,8 +416,7 @@ func (v networkValidator) member(links []Link, owner *Link, selector string) {
 	}
 	for i := range links {
 		l, path := &links[i], fmt.Sprintf("Network.spec.links[%d]", i)
-		same := l.Name != "" && (l.Name == selector || l.Definition() == "" && matches(selector, l.Name)) || l.MAC != "" && matches(selector, string(l.MAC))
-		if !same || l == owner {
+		if !selects(selector, l) || l == owner {
 			continue
 		}
 		for _, f := range []struct {

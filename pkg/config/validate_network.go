@@ -16,21 +16,14 @@ type networkValidator struct {
 
 func (v networkValidator) network(n *Network) {
 	const spec = "Network.spec"
-	names, macs, addresses := map[string]int{}, map[string]int{}, map[netip.Addr]string{}
+	names, macs := map[string]int{}, map[string]int{}
 	for i := range n.Spec.Links {
 		path, l := fmt.Sprintf("%s.links[%d]", spec, i), &n.Spec.Links[i]
 		v.link(path, l)
 		v.unique(path+".name", "links", l.Name, i, names)
 		v.unique(path+".mac", "links", string(l.MAC), i, macs)
-		for j, a := range l.Addresses {
-			at := fmt.Sprintf("%s.addresses[%d]", path, j)
-			if first, twice := addresses[a.Addr()]; twice && a.IsValid() {
-				v.on(at, wrong{reason: fmt.Sprintf("%s is also in %s", a.Addr(), first), expected: "each address once"})
-				continue
-			}
-			addresses[a.Addr()] = at
-		}
 	}
+	v.addresses(spec, n.Spec.Links)
 	v.limits(spec, reflect.ValueOf(n.Spec))
 	v.stack(n.Spec.Links)
 	v.routesAndRules(spec, &n.Spec)
@@ -50,6 +43,33 @@ func (v networkValidator) network(n *Network) {
 	}
 	if n.Spec.Firewall != nil {
 		v.firewall(spec+".firewall", n.Spec.Firewall)
+	}
+}
+
+// addresses checks that each address is on a single link. A link-local address belongs to its link,
+// and a VRF has addresses of its own.
+func (v networkValidator) addresses(spec string, links []Link) {
+	type place struct {
+		scope string
+		addr  netip.Addr
+	}
+	seen := map[place]string{}
+	for i := range links {
+		vrf := vrfOf(links, &links[i])
+		for j, a := range links[i].Addresses {
+			if !a.IsValid() {
+				continue
+			}
+			at, key := fmt.Sprintf("%s.links[%d].addresses[%d]", spec, i, j), place{vrf, a.Addr()}
+			if a.Addr().IsLinkLocalUnicast() && a.Addr().Is6() {
+				key.scope = fmt.Sprintf("links[%d]", i)
+			}
+			if first, twice := seen[key]; twice {
+				v.on(at, wrong{reason: fmt.Sprintf("%s is also in %s", a.Addr(), first), expected: "each address once"})
+				continue
+			}
+			seen[key] = at
+		}
 	}
 }
 
@@ -101,6 +121,7 @@ func (v networkValidator) link(path string, l *Link) {
 	}
 	v.hardware(path, l)
 	v.linkName(path+".name", l.Name, l.Definition())
+	v.noPattern(path+".name", l.Name)
 	v.definition(path, l)
 	v4, v6 := false, false
 	for i, a := range l.Addresses {
@@ -119,6 +140,7 @@ func (v networkValidator) link(path string, l *Link) {
 		v.autoconf(path+".ipv6", l)
 	}
 	v.mtu(path+".mtu", l.MTU, v6)
+	v.parentMTU(path, l, v6)
 	type destination struct {
 		to     netip.Prefix
 		metric uint32
@@ -179,25 +201,35 @@ func (c *Config) entry(name string) *Link {
 }
 
 // linkName validates an interface name by the rules of the kernel (dev_valid_name in
-// net/core/dev.c). definition is the field that defines the link; without one, it is hardware.
+// net/core/dev.c). The kernel replaces "%d" in the name of a new link by a number. definition is
+// the field that defines the link; without one, it is hardware.
 func (v networkValidator) linkName(path, name, definition string) {
 	if name == "" {
 		return
 	}
-	const want = `at most 15 bytes, without spaces, "/" and ":"`
+	const want = `at most 15 bytes, without spaces, "/", ":" and "%"`
 	switch {
 	case len(name) > 15:
 		v.on(path, wrong{reason: fmt.Sprintf("%s has %d bytes", quote(name), len(name)), expected: want})
-	case name == "." || name == ".." || strings.ContainsAny(name, "/: \t\n\v\f\r") || strings.ContainsFunc(name, func(r rune) bool { return r < ' ' || r > '~' }):
+	case name == "." || name == ".." || strings.ContainsAny(name, "/:% \t\n\v\f\r") || strings.ContainsFunc(name, func(r rune) bool { return r < ' ' || r > '~' }):
 		v.on(path, wrong{reason: fmt.Sprintf("%s is not the name of a link", quote(name)), expected: want})
 	case name == "lo":
 		v.on(path, wrong{reason: "the loopback link is not configured", expected: "a physical link, such as eth0"})
+	case name == "bonding_masters":
+		v.on(path, wrong{reason: fmt.Sprintf("%s is a file of the kernel among the links (/sys/class/net)", quote(name)), expected: "another name"})
 	case systemLinks[name] != "":
 		v.on(path, wrong{reason: fmt.Sprintf("%s is a link of %s", quote(name), systemLinks[name]), expected: "another name"})
 	case definition == "" && madeLink(name) != "":
 		v.on(path, wrong{reason: fmt.Sprintf("%s would be %s, and no link defines it", quote(name), madeLink(name)), expected: "the name of a network card, such as eth0 (`orlopctl get network` lists them), or a link with this name and a definition, such as bond or vlan"})
 	case name == "all" || name == "default":
 		v.on(path, wrong{reason: fmt.Sprintf("%s means every link in kernel parameters", quote(name)), expected: "one link, such as eth0"})
+	}
+}
+
+// noPattern rejects a pattern where a single link has to be named.
+func (v networkValidator) noPattern(path, name string) {
+	if strings.ContainsAny(name, "*?[") {
+		v.on(path, wrong{reason: fmt.Sprintf("%s is a pattern", quote(name)), expected: "one name, or a pattern in match.name"})
 	}
 }
 
@@ -225,10 +257,17 @@ func madeLink(name string) string {
 	return ""
 }
 
+// leastMTU6 is the smallest MTU of a link with IPv6 (RFC 8200). ethernetMTU is the MTU of a new
+// bond or dummy (machined/network).
+const (
+	leastMTU6   = 1280
+	ethernetMTU = 1500
+)
+
 func (v networkValidator) mtu(path string, mtu int, v6 bool) {
 	least := 68
 	if v6 {
-		least = 1280
+		least = leastMTU6
 	}
 	if (mtu == 0 && v.origins[path].IsDefault()) || (mtu >= least && mtu <= 65535) {
 		return
@@ -319,10 +358,10 @@ func (v networkValidator) route(path string, l *Link, r Route) {
 	}
 }
 
-// onLink validates a route without a gateway: the kernel accepts it only on a link with an address
-// of the same family.
+// onLink validates a route without a gateway: the packets, and the ARP requests, need a source. A
+// WireGuard link sends no ARP, and the kernel uses the address of another link.
 func (v networkValidator) onLink(path string, l *Link, to netip.Prefix) {
-	if !to.IsValid() || !to.Addr().Is4() || l.DHCP4 || v.unsure(path, l) || v.broken[path+".via"] {
+	if !to.IsValid() || !to.Addr().Is4() || l.DHCP4 || l.WireGuard != nil || v.unsure(path, l) || v.broken[path+".via"] {
 		return
 	}
 	for _, a := range l.Addresses {

@@ -14,7 +14,7 @@ type Level struct {
 // target returns the minor version of Kubernetes after the operation; unknown if it stays. Versions
 // that do not return the turn do not name their version either.
 func (r Request) target() emulation.Minor {
-	if r.Operation == Rollback && r.Kubernetes == "" && r.Forgets {
+	if r.Kubernetes == "" && r.Forgets {
 		return emulation.BeforeLevels
 	}
 	return emulation.Of(r.Kubernetes)

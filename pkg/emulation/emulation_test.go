@@ -106,6 +106,22 @@ func TestDescribe(t *testing.T) {
 	}
 }
 
+// TestRepeated checks that a repeated call succeeds while the machines start at the new level: the
+// answer to the first call can be lost.
+func TestRepeated(t *testing.T) {
+	own := Minor{1, 37}
+	away := Member{"b", own, "its API server is not ready: connection refused"}
+	for _, c := range []Cluster{{own, []Member{{"a", own, ""}, away}, ""}, {own, members(own, own), "control-plane machine b starts at the new level"}} {
+		if next, no := c.Next(); no != nil || next != own {
+			t.Errorf("%+v: %v, %+v", c, next, no)
+		}
+	}
+	// Without the version of a member, it is unknown whether the level can be raised.
+	if _, no := (Cluster{own, members(own, Minor{}), ""}).Next(); no == nil {
+		t.Error("a member of an unknown version")
+	}
+}
+
 // members returns machines a, b, … with versions.
 func members(versions ...Minor) []Member {
 	var all []Member
@@ -175,7 +191,7 @@ func TestProperties(t *testing.T) {
 			t.Fatalf("%+v: the level falls to %v", c, next)
 		}
 		for _, m := range c.Members {
-			if next != c.Level && m.Kubernetes.OlderThan(next) || m.Problem != "" || !m.Kubernetes.Known() {
+			if next != c.Level && (m.Kubernetes.OlderThan(next) || m.Problem != "") || !m.Kubernetes.Known() {
 				t.Fatalf("%+v: raised to %v", c, next)
 			}
 		}

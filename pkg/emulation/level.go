@@ -66,18 +66,19 @@ type Cluster struct {
 type Refusal struct{ Reason, Remedy string }
 
 // Next returns the level to which a cluster can be raised: the oldest version of its members. It
-// returns a refusal if a member is away, unknown or not upgraded. If the level has that version
-// already, Next returns the present level. The first row that applies decides:
+// returns a refusal if a member is away, unknown or not upgraded. If no member has a newer version
+// than the level, Next returns the present level: the machines may be starting at this level, after
+// a call with a lost answer. The first row that applies decides:
 //
 //	level      a member              another machine   decision
 //	unknown    any                   any               refused
+//	newest     all are known         any               the level stays; a repeated call
 //	any        is away               any               refused
 //	any        records no version    any               refused
 //	any        none is known         any               refused
 //	any        any                   has the turn      refused
-//	oldest     any                   none              the level stays
 //	older      all newer than it     none              the oldest version of the members
-//	older      has the level         none              refused if another member is newer
+//	older      older than another    none              refused
 func (c Cluster) Next() (Minor, *Refusal) {
 	if !c.Level.Known() {
 		return Minor{}, &Refusal{"the level of the cluster is unknown", "try again when etcd answers (`orlopctl etcd members`)"}
@@ -85,7 +86,10 @@ func (c Cluster) Next() (Minor, *Refusal) {
 	if len(c.Members) == 0 {
 		return Minor{}, &Refusal{"the members of etcd are unknown", "try again when etcd answers (`orlopctl etcd members`)"}
 	}
-	oldest, newest := c.Members[0].Kubernetes, c.Members[0].Kubernetes
+	if !slices.ContainsFunc(c.Members, func(m Member) bool { return !m.Kubernetes.Known() || c.Level.OlderThan(m.Kubernetes) }) {
+		return c.Level, nil
+	}
+	oldest := c.Members[0].Kubernetes
 	for _, m := range c.Members {
 		if m.Problem != "" {
 			return Minor{}, &Refusal{fmt.Sprintf("control-plane machine %s is away: %s", m.Name, m.Problem),
@@ -99,23 +103,18 @@ func (c Cluster) Next() (Minor, *Refusal) {
 		if m.Kubernetes.OlderThan(oldest) {
 			oldest = m.Kubernetes
 		}
-		if newest.OlderThan(m.Kubernetes) {
-			newest = m.Kubernetes
-		}
 	}
 	switch {
 	case c.Turn != "":
 		return Minor{}, &Refusal{c.Turn, "wait until it is healthy (`orlopctl health`)"}
 	case c.Level.OlderThan(oldest):
 		return oldest, nil
-	case c.Level.OlderThan(newest):
-		names, text := c.running(oldest), "control-plane machine %s runs Kubernetes %s"
-		if len(names) > 1 {
-			text = "control-plane machines %s run Kubernetes %s"
-		}
-		return Minor{}, &Refusal{fmt.Sprintf(text, strings.Join(names, ", "), oldest), "upgrade all of them, or go back on the others (`orlopctl rollback`)"}
 	}
-	return c.Level, nil
+	names, text := c.running(oldest), "control-plane machine %s runs Kubernetes %s"
+	if len(names) > 1 {
+		text = "control-plane machines %s run Kubernetes %s"
+	}
+	return Minor{}, &Refusal{fmt.Sprintf(text, strings.Join(names, ", "), oldest), "upgrade all of them, or go back on the others (`orlopctl rollback`)"}
 }
 
 // running returns the names of the members with a version, sorted.

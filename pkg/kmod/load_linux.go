@@ -49,8 +49,9 @@ func Load(steps []Step) error {
 }
 
 // parameters are the parameters of modules whose defaults have an unwanted effect: bonding would
-// create a link bond0 (drivers/net/bonding/bond_main.c).
-var parameters = map[string]string{"bonding": "max_bonds=0"}
+// create a link bond0 (drivers/net/bonding/bond_main.c), and dummy a link dummy0
+// (drivers/net/dummy.c). A configuration could not create a link with this name.
+var parameters = map[string]string{"bonding": "max_bonds=0", "dummy": "numdummies=0"}
 
 // insert loads one module file. See finit_module(2).
 func insert(name, file string) error {

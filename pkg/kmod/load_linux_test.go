@@ -47,3 +47,13 @@ func TestLoadGoesOn(t *testing.T) {
 		t.Errorf("Load = %v, want an error each for b and c", err)
 	}
 }
+
+// TestNoLinksByDefault checks that the modules of the links of Network.spec.links create no link of
+// their own: the configuration uses the same names, and would find them taken.
+func TestNoLinksByDefault(t *testing.T) {
+	for module, want := range map[string]string{"bonding": "max_bonds=0", "dummy": "numdummies=0"} {
+		if got := parameters[module]; got != want {
+			t.Errorf("%s: parameters %q, want %q", module, got, want)
+		}
+	}
+}

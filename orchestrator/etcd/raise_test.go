@@ -1,0 +1,141 @@
+package etcd
+
+import (
+	"context"
+	"encoding/json"
+	"strings"
+	"testing"
+
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/orlop-os/orlop/orchestrator/level"
+	"github.com/orlop-os/orlop/pkg/disruption"
+	"github.com/orlop-os/orlop/pkg/emulation"
+)
+
+// TestRestoredTurn checks that a turn without a lease, as in restored data, does not exclude the
+// raise of the level: its machine may not exist any more, and nothing else would end the turn.
+func TestRestoredTurn(t *testing.T) {
+	m := newMember(t)
+	l := turns{m.local.members()}
+	text, err := json.Marshal(disruption.Turn{Machine: "lost", Operation: disruption.Upgrade, By: "dora"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.serve(ownFormat(), func(c *clientv3.Client) {
+		for _, lease := range []bool{true, false} {
+			var options []clientv3.OpOption
+			if lease {
+				granted, err := c.Grant(t.Context(), 600)
+				if err != nil {
+					t.Fatal(err)
+				}
+				options = append(options, clientv3.WithLease(granted.ID))
+			}
+			if _, err := c.Put(t.Context(), turnKey, string(text), options...); err != nil {
+				t.Fatal(err)
+			}
+			cluster, _, err := l.observeLevel(t.Context())
+			if err != nil || strings.Contains(cluster.Turn, "lost is being upgraded") != lease || !lease && cluster.Turn != "" {
+				t.Errorf("lease %v: turn %q, %v", lease, cluster.Turn, err)
+			}
+		}
+	})
+}
+
+// TestDescribeWithoutEtcd checks that the component does not promise a raise when etcd has no
+// answer.
+func TestDescribeWithoutEtcd(t *testing.T) {
+	m := newMember(t)
+	old := emulation.Minor{Major: level.Own().Major, Minor: level.Own().Minor - 1}
+	if err := level.Write(m.local.dirs, old); err != nil {
+		t.Fatal(err)
+	}
+	m.local.spec.Level = old
+	var details []string
+	r := &levelRunner{turns: turns{m.local.members()}, announce: func(text string) { details = append(details, text) }}
+	r.report("level " + old.String() + ", finalize possible")
+	for range 2 {
+		if err := r.pass(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if want := "level " + old.String() + ", finalize blocked because the cluster cannot be observed: "; len(details) != 2 || !strings.HasPrefix(details[1], want) {
+		t.Errorf("%q", details)
+	}
+}
+
+// TestHeldVersion checks that etcd is held at the level with which the process has started as long
+// as none is stored: a full database stores none, and etcd raises its version all the same.
+func TestHeldVersion(t *testing.T) {
+	old, own := emulation.Minor{Major: 1, Minor: 36}, emulation.Minor{Major: 1, Minor: 37}
+	for _, test := range []struct {
+		stored, started emulation.Minor
+		want            string
+	}{
+		{old, old, "3.6"}, {own, old, "3.7"}, {emulation.Minor{}, old, "3.6"}, {emulation.Minor{}, own, "3.7"}, {emulation.Minor{}, emulation.Minor{}, ""},
+	} {
+		if got := (&holder{started: test.started}).wanted(test.stored); got != test.want {
+			t.Errorf("stored %v, started at %v: %q, want %q", test.stored, test.started, got, test.want)
+		}
+	}
+}
+
+// electing is an etcd with a change of the leader at the first transactions.
+type electing struct {
+	clientv3.KV
+	changes int
+}
+
+func (e *electing) Txn(ctx context.Context) clientv3.Txn { return electingTxn{e.KV.Txn(ctx), e} }
+
+type electingTxn struct {
+	clientv3.Txn
+	etcd *electing
+}
+
+func (t electingTxn) Then(ops ...clientv3.Op) clientv3.Txn {
+	return electingTxn{t.Txn.Then(ops...), t.etcd}
+}
+
+func (t electingTxn) Commit() (*clientv3.TxnResponse, error) {
+	if t.etcd.changes > 0 {
+		t.etcd.changes--
+		return nil, rpctypes.ErrLeaderChanged
+	}
+	return t.Txn.Commit()
+}
+
+// TestLevelDuringElection checks that a change of the leader does not end the start of a process.
+func TestLevelDuringElection(t *testing.T) {
+	m := newMember(t)
+	m.serve(ownFormat(), func(c *clientv3.Client) {
+		etcd := &electing{c.KV, 2}
+		if got, err := ensureLevel(t.Context(), &clientv3.Client{KV: etcd}, level.Own(), level.Own()); err != nil || got != level.Own() || etcd.changes != 0 {
+			t.Errorf("%v, %v", got, err)
+		}
+	})
+}
+
+// TestNewerLevel checks that a process does not start again and again below the level of the
+// cluster, but names the remedy.
+func TestNewerLevel(t *testing.T) {
+	m := newMember(t)
+	newer := emulation.Minor{Major: level.Own().Major, Minor: level.Own().Minor + 1}
+	text, err := json.Marshal(levelRecord{Kubernetes: newer})
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.serve(ownFormat(), func(c *clientv3.Client) {
+		if _, err := c.Put(t.Context(), levelKey, string(text)); err != nil {
+			t.Fatal(err)
+		}
+		if err := m.local.startLevel(t.Context(), c, level.Own()); err == nil || !strings.HasSuffix(err.Error(), ": upgrade this machine") {
+			t.Error(err)
+		}
+		if now, err := level.Read(m.local.dirs); err == nil {
+			t.Errorf("the file has level %v", now)
+		}
+	})
+}

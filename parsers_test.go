@@ -1,0 +1,62 @@
+package orlop
+
+import (
+	"go/ast"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// diskParsers are the functions that parse the content of disks, as package and name.
+var diskParsers = []string{
+	"diskprobe.Examine", "superblock.Examine", "superblock.FATFile", "superblock.FATHas", "superblock.Identify",
+	"superblock.ISOFile", "superblock.ReadExt", "superblock.Unfinished", "parttable.Read",
+}
+
+// diskReaders are the files of PID 1 that may call diskParsers, with the calls and the reason. A
+// parser of anything else runs in the process of pkg/diskprobe (docs/decisions/0048-untrusted-input.md).
+var diskReaders = map[string]struct{ calls, reason string }{
+	"machined/disk/read_linux.go":    {"parttable.Read superblock.Identify superblock.ReadExt superblock.Unfinished", "the boot disk's table, and the superblocks of its Orlop partitions"},
+	"machined/disk/table_linux.go":   {"parttable.Read", "the boot disk's table before a change"},
+	"init/disk_linux.go":             {"parttable.Read", "the tables of the disks with a partition ROOT-…, to find the root"},
+	"pkg/diskprobe/examine_linux.go": {"parttable.Read superblock.Examine superblock.FATFile superblock.FATHas superblock.ISOFile superblock.Identify", "it runs in the child"},
+	"pkg/diskprobe/child_linux.go":   {"Examine", "it is the child"},
+}
+
+// TestForeignDisks checks that PID 1 itself parses the content of no disk but the disk that the
+// firmware booted: everything else is examined in the process of pkg/diskprobe.
+func TestForeignDisks(t *testing.T) {
+	found := map[string][]string{}
+	for _, files := range linked(t, firstProcesses) {
+		for _, f := range files {
+			ast.Inspect(f.syntax, func(n ast.Node) bool {
+				call, ok := n.(*ast.CallExpr)
+				if !ok {
+					return true
+				}
+				switch of := call.Fun.(type) {
+				case *ast.SelectorExpr:
+					if pkg, ok := of.X.(*ast.Ident); ok && slices.Contains(diskParsers, pkg.Name+"."+of.Sel.Name) {
+						found[f.path] = append(found[f.path], pkg.Name+"."+of.Sel.Name)
+					}
+				case *ast.Ident: // the other parsers may call their own functions
+					if f.pkg == "pkg/diskprobe" && of.Name == "Examine" {
+						found[f.path] = append(found[f.path], of.Name)
+					}
+				}
+				return true
+			})
+		}
+	}
+	for file, calls := range found {
+		slices.Sort(calls)
+		if got := strings.Join(slices.Compact(calls), " "); got != diskReaders[file].calls {
+			t.Errorf("%s calls %s; allowed are %q: parse the content of disks in pkg/diskprobe", file, got, diskReaders[file].calls)
+		}
+	}
+	for file := range diskReaders {
+		if len(found[file]) == 0 {
+			t.Errorf("%s is an exception that no call needs", file)
+		}
+	}
+}
