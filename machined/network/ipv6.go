@@ -84,9 +84,9 @@ type linkSettings struct {
 	ntp    []string
 }
 
-// settings returns the settings of the links outside VRFs, in order of preference: their servers are
-// for the machine itself, which uses the main table. DHCP precedes router advertisements on the same
-// link (RFC 8106 section 5.3.1).
+// settings returns the settings of the links outside VRFs, in order of preference: their servers
+// are for the machine itself, which uses the main table. DHCP precedes router advertisements on the
+// same link (RFC 8106 section 5.3.1).
 func settings(f Facts, links []WantLink) (out []linkSettings) {
 	for _, l := range links {
 		if vrfTable(links, l) != 0 {
