@@ -172,6 +172,9 @@ FUZZ = orchestrator/neighbor:FuzzFrames \
 	pkg/config:FuzzParse \
 	machined/lldp:FuzzDecode \
 	machined/network/dhcp:FuzzReply \
+	machined/network/dhcp6:FuzzReply \
+	machined/network/domains:FuzzParse \
+	machined/network/ra:FuzzOption \
 	pkg/diskprobe:FuzzAnswer \
 	pkg/esp:FuzzCounted \
 	pkg/esp:FuzzDirectory \

@@ -43,7 +43,7 @@ func (n *Network) SetMachineDHCP(name string, mode DHCPMode) error {
 }
 
 func (n *Network) startDHCP() (func(), error) {
-	n.control.noDHCP.Store(n.spec.NoDHCP)
+	n.control.noDHCP.Store(n.spec.NoDHCP || n.spec.IPv6.Only)
 	conn, err := n.gateway.ListenPacket(dhcpv4.ServerPort)
 	if err != nil {
 		return nil, err
@@ -91,7 +91,7 @@ func (n *Network) answerDHCP(conn net.PacketConn, peer net.Addr, m *dhcpv4.DHCPv
 
 // dhcpReply returns the answer to m for the machine of lease l; nil for no answer.
 func (n *Network) dhcpReply(m *dhcpv4.DHCPv4, l lease) (*dhcpv4.DHCPv4, error) {
-	gateway := net.IP(n.Gateway().AsSlice())
+	gateway := net.IP(n.gateway.addr.AsSlice())
 	reply, err := dhcpv4.NewReplyFromRequest(m, dhcpv4.WithServerIP(gateway), dhcpv4.WithOption(dhcpv4.OptServerIdentifier(gateway)))
 	if err != nil {
 		return nil, err

@@ -19,8 +19,8 @@ var lldpGroup = macAddr{0x01, 0x80, 0xc2, 0, 0, 0x0e}
 // empty name ends the announcements.
 func (n *Network) SetLLDP(name string) { n.control.lldpName.Store(&name) }
 
-// startLLDP sends the announcements of the switch.
-func (n *Network) startLLDP() (func(), error) {
+// startLLDP sends the announcements of the network's switch.
+func startLLDP(n *Network) (func(), error) {
 	done, ended := make(chan struct{}), make(chan struct{})
 	tick := time.NewTicker(n.clock.Outside(lldpInterval))
 	go func() {

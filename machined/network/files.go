@@ -15,19 +15,16 @@ type Resolver struct {
 	Search  []string
 }
 
-// planResolver returns the configured resolver, else the resolver of the leases, in order of
-// preference.
+// planResolver returns the configured resolver, else the resolver of the leases and of router
+// advertisements, in order of preference.
 func planResolver(c Config, f Facts, links []WantLink) Resolver {
 	r := Resolver{Servers: c.DNS, Search: c.Search}
-	for _, l := range leases(f, links) {
+	for _, s := range settings(f, links) {
 		if len(c.DNS) == 0 {
-			r.Servers = appendNew(r.Servers, l.DNS...)
+			r.Servers = appendNew(r.Servers, s.dns...)
 		}
 		if len(c.Search) == 0 {
-			r.Search = appendNew(r.Search, l.Search...)
-			if len(l.Search) == 0 && l.Domain != "" {
-				r.Search = appendNew(r.Search, l.Domain)
-			}
+			r.Search = appendNew(r.Search, s.search...)
 		}
 	}
 	return r

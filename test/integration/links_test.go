@@ -74,3 +74,27 @@ func (s *story) portName(ts *testscript.TestScript, text string) string {
 	}
 	return vm.NICName(s.machine(ts, name).Name(), n)
 }
+
+// dilateVerb recreates the network, and with it the clock.
+func (s *story) dilateVerb(ts *testscript.TestScript, neg bool, args []string) {
+	need(ts, neg, args, 1, 1, "dilate N")
+	if len(s.machines) > 0 {
+		ts.Fatalf("dilate: there are machines already, and they have a time")
+	}
+	factor, err := strconv.Atoi(args[0])
+	ts.Check(err)
+	ts.Check(s.network.Close())
+	ts.Check(s.connect(factor, vm.IPv6Spec{}))
+	s.note("time passes %d times more slowly for the machines, and here", factor)
+}
+
+// routerVerb recreates the network with a router and IPv6 alone.
+func (s *story) routerVerb(ts *testscript.TestScript, neg bool, args []string) {
+	need(ts, neg, args, 1, 1, "router MODE")
+	if len(s.machines) > 0 {
+		ts.Fatalf("router: there are machines already, and they have a network")
+	}
+	ts.Check(s.network.Close())
+	ts.Check(s.connect(1, vm.IPv6Spec{Mode: vm.IPv6Mode(args[0]), Only: true}))
+	s.note("the network has IPv6 alone, %s", args[0])
+}

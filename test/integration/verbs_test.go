@@ -38,6 +38,9 @@ import (
 //
 // The other verbs are
 //
+//	router MODE
+//	    first verb of a story: the network has IPv6 alone, and its router configures machines by
+//	    MODE: advertised (router advertisements), stateless (and settings by DHCPv6), stateful
 //	machine NAME [key=value…]
 //	    make a machine and switch it on; machineVerb lists the keys
 //	console NAME REGEXP [DEADLINE]
@@ -191,6 +194,7 @@ import (
 func (s *story) verbs() map[string]func(ts *testscript.TestScript, neg bool, args []string) {
 	return map[string]func(ts *testscript.TestScript, neg bool, args []string){
 		"dilate":        s.dilateVerb,
+		"router":        s.routerVerb,
 		"machine":       s.machineVerb,
 		"cut-upgrade":   s.cutVerb,
 		"cut-install":   s.cutInstallVerb,
@@ -265,19 +269,6 @@ func need(ts *testscript.TestScript, neg bool, args []string, least, most int, u
 	if len(args) < least || (most >= 0 && len(args) > most) {
 		ts.Fatalf("usage: %s", usage)
 	}
-}
-
-// dilateVerb recreates the network, and with it the clock.
-func (s *story) dilateVerb(ts *testscript.TestScript, neg bool, args []string) {
-	need(ts, neg, args, 1, 1, "dilate N")
-	if len(s.machines) > 0 {
-		ts.Fatalf("dilate: there are machines already, and they have a time")
-	}
-	factor, err := strconv.Atoi(args[0])
-	ts.Check(err)
-	ts.Check(s.network.Close())
-	ts.Check(s.connect(factor))
-	s.note("time passes %d times more slowly for the machines, and here", factor)
 }
 
 // lasts converts a duration of the machines to a duration outside.
