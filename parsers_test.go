@@ -14,7 +14,7 @@ var diskParsers = []string{
 }
 
 // diskReaders are the files of PID 1 that may call diskParsers, with the calls and the reason. A
-// parser of anything else runs in the process of pkg/diskprobe (docs/decisions/0048-untrusted-input.md).
+// parser of anything else runs in the process of pkg/diskprobe (0048).
 var diskReaders = map[string]struct{ calls, reason string }{
 	"machined/disk/read_linux.go":    {"parttable.Read superblock.Identify superblock.ReadExt superblock.Unfinished", "the boot disk's table, and the superblocks of its Orlop partitions"},
 	"machined/disk/table_linux.go":   {"parttable.Read", "the boot disk's table before a change"},

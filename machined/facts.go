@@ -14,6 +14,7 @@ import (
 	"github.com/orlop-os/orlop/machined/host"
 	"github.com/orlop-os/orlop/machined/identity"
 	"github.com/orlop-os/orlop/machined/images"
+	"github.com/orlop-os/orlop/machined/lldp"
 	"github.com/orlop-os/orlop/machined/membership"
 	"github.com/orlop-os/orlop/machined/network"
 	"github.com/orlop-os/orlop/machined/nodeplan"
@@ -30,6 +31,7 @@ import (
 type facts struct {
 	system   *system
 	network  converge.Network
+	lldp     *lldp.Controller
 	disks    *disk.Controller
 	identity *identity.Identity
 	members  *membership.Members
@@ -117,6 +119,7 @@ func (r *facts) plan(c *config.Config, state network.State) nodeplan.Facts {
 	f := r.memoryFacts(state)
 	f.Release, f.InMemory = r.system.release, r.system.inMemory()
 	f.Artifacts, _ = r.images.Artifacts().Get()
+	f.LLDPLabels, _ = r.lldp.Labels().Get()
 	if c != nil && c.Cluster != nil {
 		f.Trust = r.trust(c)
 		f.Services.Refusal = r.checkMachine(c)

@@ -13,10 +13,12 @@ import (
 	"github.com/orlop-os/orlop/machined/identity"
 	"github.com/orlop-os/orlop/machined/images"
 	"github.com/orlop-os/orlop/machined/install"
+	"github.com/orlop-os/orlop/machined/lldp"
 	"github.com/orlop-os/orlop/machined/logship"
 	"github.com/orlop-os/orlop/machined/membership"
 	"github.com/orlop-os/orlop/machined/ownership"
 	"github.com/orlop-os/orlop/machined/power"
+	"github.com/orlop-os/orlop/machined/resolver"
 	"github.com/orlop-os/orlop/machined/upgrade"
 	"github.com/orlop-os/orlop/pkg/supervise"
 )
@@ -65,6 +67,8 @@ type domains struct {
 	packets *firewall.Filter
 	network converge.Network
 	clock   clock
+	lldp    *lldp.Controller // neighbors on the links
+	dns     *resolver.Forwarder
 }
 
 // configuration is the active configuration, and the functions that replace it and converge the

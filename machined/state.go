@@ -54,6 +54,7 @@ func observable(m *machine) []machinedapi.Topic {
 		machinedapi.PolledTopic("filesystems", ignoreContext(m.system.kernel.ReadUsage)),
 		// install.State: progress of an installation
 		machinedapi.WatchedTopic("install", m.install.State()),
+		machinedapi.WatchedTopic("lldp", m.domains.lldp.Neighbors()), // []lldp.Neighbor
 		// membership.State: membership of a worker in its cluster
 		machinedapi.WatchedTopic("membership", m.members.Worker.State),
 		// host.Memory, bytes
@@ -71,6 +72,7 @@ func observable(m *machine) []machinedapi.Topic {
 		machinedapi.PolledTopic("processes", ignoreContext(m.system.kernel.ReadProcesses)),
 		// events.PanicState: panics of the system's programs
 		machinedapi.WatchedTopic("panics", m.reports.panics.State()),
+		machinedapi.WatchedTopic("resolver", m.domains.dns.State()), // resolver.State
 		// []network.KernelRoute: all routes of the kernel, of any origin
 		machinedapi.PolledTopic("routes", ignoreContext(network.KernelRoutes)),
 		// []host.Sensor: temperatures, fans, voltages, power

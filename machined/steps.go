@@ -255,6 +255,9 @@ const networkRetry = time.Second
 func stepNetwork(ctx context.Context, m *machine) error {
 	now := m.config.active.Current()
 	m.domains.network.Config.Set(nodeplan.Network(now.Config))
+	m.domains.lldp.Load() // the first plan of the node contains the stored labels
+	m.reports.panics.Restarter().Go(ctx, "LLDP", m.domains.lldp.Run)
+	m.reports.panics.Restarter().Go(ctx, "DNS over TLS", m.domains.dns.Run)
 	go func() {
 		for ctx.Err() == nil {
 			_ = panics.Do("network", func() error {

@@ -117,6 +117,8 @@ func assemble(m *machine) {
 	containerd, _ := grpc.NewClient("unix://"+paths.ContainerdSocket, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	m.power = newPower(m, containerd)
 	m.config.active = newActiveConfig(m)
+	m.domains.lldp = newLLDP(m)
+	m.domains.dns = newResolver(m)
 	m.identity = newIdentity(m)
 	m.members = membership.New(memberDeps(m)) // first, because the others use it
 	m.guard = newGuard(m)
@@ -134,7 +136,7 @@ func assemble(m *machine) {
 
 func newFacts(m *machine) *facts {
 	return &facts{
-		system: &m.system, network: m.domains.network, disks: m.domains.disks, identity: m.identity,
+		system: &m.system, network: m.domains.network, lldp: m.domains.lldp, disks: m.domains.disks, identity: m.identity,
 		members: m.members, images: m.images, upgrade: m.upgrade, active: m.config.active,
 	}
 }
@@ -328,6 +330,7 @@ func convergeDeps(m *machine) converge.Deps {
 			Membership: m.members.Worker.State.View().Changes(),
 			Artifacts:  m.images.Artifacts().Changes(),
 			Ledger:     m.members.Ledger.Changes().View().Changes(),
+			LLDPLabels: m.domains.lldp.Labels().View().Changes(),
 		},
 		MemberProblem:       func() string { member, _ := m.members.Worker.State.Get(); return member.Problem },
 		ConfigureRegistries: m.images.ConfigureRegistries,

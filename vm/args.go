@@ -107,10 +107,12 @@ func (s MachineSpec) nicArguments(fds inherited, macs []macAddr) (a []string) {
 	}
 	// The firmware tries all its network boot methods one after the other, each for a minute
 	// without an answer.
-	if s.bootsFrom(BootHTTP) && !s.bootsFrom(BootPXE) {
+	six := s.NIC.Network != nil && s.NIC.Network.spec.IPv6.Only
+	network, http := s.bootsFrom(BootHTTP) || s.bootsFrom(BootPXE), s.bootsFrom(BootHTTP) && !s.bootsFrom(BootPXE)
+	if http || network && six {
 		a = append(a, "-fw_cfg", "name=opt/org.tianocore/IPv4PXESupport,string=n")
 	}
-	if s.bootsFrom(BootHTTP) || s.bootsFrom(BootPXE) {
+	if http || network && !six {
 		a = append(a, "-fw_cfg", "name=opt/org.tianocore/IPv6PXESupport,string=n")
 	}
 	return a

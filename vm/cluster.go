@@ -24,7 +24,7 @@ type ClusterSpec struct {
 // ForwardSpec is a wanted forward from 127.0.0.1 to a port of a machine.
 type ForwardSpec struct {
 	Machine string `json:"machine,omitempty"`
-	// Addr is an IPv4 address of the network that belongs to no single machine, for example an
+	// Addr is an address of the network that belongs to no single machine, for example an
 	// address that moves between machines. It replaces Machine.
 	Addr netip.Addr `json:"addr,omitzero"`
 	Port uint16     `json:"port"`

@@ -22,7 +22,7 @@ const (
 )
 
 // SetDHCP switches the DHCP server of the whole network on or off.
-func (n *Network) SetDHCP(on bool) { n.noDHCP.Store(!on) }
+func (n *Network) SetDHCP(on bool) { n.control.noDHCP.Store(!on) }
 
 // SetMachineDHCP sets the behavior of the DHCP server toward a machine.
 func (n *Network) SetMachineDHCP(name string, mode DHCPMode) error {
@@ -43,7 +43,7 @@ func (n *Network) SetMachineDHCP(name string, mode DHCPMode) error {
 }
 
 func (n *Network) startDHCP() (func(), error) {
-	n.noDHCP.Store(n.spec.NoDHCP)
+	n.control.noDHCP.Store(n.spec.NoDHCP || n.spec.IPv6.Only)
 	conn, err := n.gateway.ListenPacket(dhcpv4.ServerPort)
 	if err != nil {
 		return nil, err
@@ -63,7 +63,7 @@ func (n *Network) startDHCP() (func(), error) {
 
 // answerDHCP is the server's handler. It answers only registered machines.
 func (n *Network) answerDHCP(conn net.PacketConn, peer net.Addr, m *dhcpv4.DHCPv4) {
-	if m.OpCode != dhcpv4.OpcodeBootRequest || len(m.ClientHWAddr) != 6 || n.noDHCP.Load() {
+	if m.OpCode != dhcpv4.OpcodeBootRequest || len(m.ClientHWAddr) != 6 || n.control.noDHCP.Load() {
 		return
 	}
 	n.mu.Lock()
@@ -91,7 +91,7 @@ func (n *Network) answerDHCP(conn net.PacketConn, peer net.Addr, m *dhcpv4.DHCPv
 
 // dhcpReply returns the answer to m for the machine of lease l; nil for no answer.
 func (n *Network) dhcpReply(m *dhcpv4.DHCPv4, l lease) (*dhcpv4.DHCPv4, error) {
-	gateway := net.IP(n.Gateway().AsSlice())
+	gateway := net.IP(n.gateway.addr.AsSlice())
 	reply, err := dhcpv4.NewReplyFromRequest(m, dhcpv4.WithServerIP(gateway), dhcpv4.WithOption(dhcpv4.OptServerIdentifier(gateway)))
 	if err != nil {
 		return nil, err

@@ -1,25 +1,27 @@
 package vm
 
 import (
+	"io"
 	"net/netip"
 	"strings"
+	"sync"
 
 	"github.com/miekg/dns"
 )
 
-// addName adds an address to a name of the network's DNS. A name without a dot gets the network's
+// addName adds addresses to a name of the network's DNS. A name without a dot gets the network's
 // domain as well.
-func (n *Network) addName(name string, addr netip.Addr) {
+func (n *Network) addName(name string, addrs ...netip.Addr) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.addNameLocked(name, addr)
+	n.addNameLocked(name, addrs...)
 }
 
-func (n *Network) addNameLocked(name string, addr netip.Addr) {
+func (n *Network) addNameLocked(name string, addrs ...netip.Addr) {
 	name = strings.ToLower(strings.TrimSuffix(name, "."))
-	n.names[name] = append(n.names[name], addr)
+	n.names[name] = append(n.names[name], addrs...)
 	if !strings.Contains(name, ".") {
-		n.names[name+"."+n.spec.Domain] = append(n.names[name+"."+n.spec.Domain], addr)
+		n.names[name+"."+n.spec.Domain] = append(n.names[name+"."+n.spec.Domain], addrs...)
 	}
 }
 
@@ -32,29 +34,33 @@ func (n *Network) Lookup(name string) []netip.Addr {
 
 // startDNS answers on the gateway from the network's table, without an upstream.
 func (n *Network) startDNS() (func(), error) {
-	conn, err := n.gateway.ListenPacket(53)
+	conns, err := n.gateway.listenPackets(53)
 	if err != nil {
 		return nil, err
+	}
+	closers := []io.Closer{}
+	answer := dns.HandlerFunc(n.answerDNS)
+	servers := []*dns.Server{}
+	for _, c := range conns {
+		closers, servers = append(closers, c), append(servers, &dns.Server{PacketConn: c, Handler: answer})
+	}
+	var running sync.WaitGroup
+	stop := func() {
+		for _, c := range closers {
+			c.Close()
+		}
+		running.Wait()
 	}
 	listener, err := n.gateway.Listen(53)
 	if err != nil {
-		conn.Close()
+		stop()
 		return nil, err
 	}
-	answer := dns.HandlerFunc(n.answerDNS)
-	ended := make(chan struct{}, 2)
-	for _, s := range []*dns.Server{{PacketConn: conn, Handler: answer}, {Listener: listener, Handler: answer}} {
-		go func() {
-			s.ActivateAndServe() // ends with an error when its socket is closed
-			ended <- struct{}{}
-		}()
+	closers, servers = append(closers, listener), append(servers, &dns.Server{Listener: listener, Handler: answer})
+	for _, s := range servers {
+		running.Go(func() { s.ActivateAndServe() }) // ends with an error when its socket is closed
 	}
-	return func() {
-		conn.Close()
-		listener.Close()
-		<-ended
-		<-ended
-	}, nil
+	return stop, nil
 }
 
 // answerDNS answers from the table. Other names below the domain do not exist; all other queries

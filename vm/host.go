@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/netip"
 	"strconv"
+	"sync/atomic"
 
 	"gvisor.dev/gvisor/pkg/buffer"
 	"gvisor.dev/gvisor/pkg/tcpip"
@@ -17,6 +18,7 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/link/ethernet"
 	"gvisor.dev/gvisor/pkg/tcpip/network/arp"
 	"gvisor.dev/gvisor/pkg/tcpip/network/ipv4"
+	"gvisor.dev/gvisor/pkg/tcpip/network/ipv6"
 	"gvisor.dev/gvisor/pkg/tcpip/stack"
 	"gvisor.dev/gvisor/pkg/tcpip/transport/icmp"
 	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
@@ -36,23 +38,32 @@ type Host struct {
 	name  string
 	mac   macAddr
 	addr  netip.Addr // invalid: the host has no address yet
+	six   netip.Addr // invalid: the host has no IPv6
 	names func(string) []netip.Addr
 	stack *stack.Stack
 	link  *channel.Endpoint
 	port  *port
 	stop  context.CancelFunc
 	ended chan struct{}
+	// solicited is woken by router solicitations; nil: the host is no router.
+	solicited atomic.Pointer[chan struct{}]
 }
 
 // newHost attaches a host, whose stack uses the network's clock like the machines. gateway is its
-// default route; invalid: only the subnet is reachable.
-func newHost(sw *ethSwitch, clock Clock, name string, mac macAddr, addr netip.Prefix, gateway netip.Addr) (*Host, error) {
+// default route; invalid: only the subnet is reachable. six adds IPv6.
+func newHost(sw *ethSwitch, clock Clock, name string, mac macAddr, addr netip.Prefix, gateway netip.Addr, six IPv6Spec) (*Host, error) {
 	h := &Host{name: name, mac: mac, addr: addr.Addr(), ended: make(chan struct{})}
-	h.stack = stack.New(stack.Options{
+	options := stack.Options{
 		Clock:              stackClock{tcpip.NewStdClock(), clock},
 		NetworkProtocols:   []stack.NetworkProtocolFactory{ipv4.NewProtocol, arp.NewProtocol},
 		TransportProtocols: []stack.TransportProtocolFactory{tcp.NewProtocol, udp.NewProtocol, icmp.NewProtocol4},
-	})
+	}
+	if six.on() {
+		networks, transports := protocols6()
+		options.NetworkProtocols = append(options.NetworkProtocols, networks...)
+		options.TransportProtocols = append(options.TransportProtocols, transports...)
+	}
+	h.stack = stack.New(options)
 	h.link = channel.New(portQueue, networkMTU+ethHeader, tcpip.LinkAddress(mac[:]))
 	// frames come from memory and are not damaged
 	h.link.LinkEPCapabilities = stack.CapabilityRXChecksumOffload
@@ -65,6 +76,15 @@ func newHost(sw *ethSwitch, clock Clock, name string, mac macAddr, addr netip.Pr
 	}
 	if addr.IsValid() {
 		if err := h.setAddress(addr, gateway); err != nil {
+			return nil, err
+		}
+	}
+	if six.on() {
+		own, router := six.addrOf(mac), six.gateway()
+		if name == GatewayName {
+			own, router = six.gateway(), netip.Addr{}
+		}
+		if err := h.setIPv6(netip.PrefixFrom(own, 64), router); err != nil {
 			return nil, err
 		}
 	}
@@ -97,6 +117,12 @@ func (h *Host) deliver(frames []frame) error {
 			continue // flooded, for another host: a real interface would ignore it too
 		}
 		h.hear(f.eth())
+		if asked := h.solicited.Load(); asked != nil && isSolicitation(f.eth()) {
+			select {
+			case *asked <- struct{}{}:
+			default:
+			}
+		}
 		p := stack.NewPacketBuffer(stack.PacketBufferOptions{Payload: buffer.MakeWithData(f.eth())})
 		h.link.InjectInbound(0, p)
 		p.DecRef()
@@ -145,7 +171,10 @@ func (h *Host) transmit(ctx context.Context) {
 	}
 }
 
-// Addr returns the host's address.
+// Six returns the host's IPv6 address; invalid without IPv6.
+func (h *Host) Six() netip.Addr { return h.six }
+
+// Addr returns the host's IPv4 address.
 func (h *Host) Addr() netip.Addr { return h.addr }
 
 // Name returns the host's name, which is also its name on the switch (Network.Partition,
@@ -160,15 +189,19 @@ func (h *Host) DialContext(ctx context.Context, network, address string) (net.Co
 	if err != nil {
 		return nil, fmt.Errorf("host %s: cannot dial %s: %w", h.name, address, err)
 	}
+	protocol := ipv4.ProtocolNumber
+	if to.Addr.BitLen() == 128 {
+		protocol = ipv6.ProtocolNumber
+	}
 	switch network {
 	case "tcp", "tcp4":
-		conn, err := gonet.DialContextTCP(ctx, h.stack, to, ipv4.ProtocolNumber)
+		conn, err := gonet.DialContextTCP(ctx, h.stack, to, protocol)
 		if err != nil {
 			return nil, fmt.Errorf("host %s: cannot dial tcp %s: %w", h.name, address, err)
 		}
 		return conn, nil
 	case "udp", "udp4":
-		conn, err := gonet.DialUDP(h.stack, nil, &to, ipv4.ProtocolNumber)
+		conn, err := gonet.DialUDP(h.stack, nil, &to, protocol)
 		if err != nil {
 			return nil, fmt.Errorf("host %s: cannot dial udp %s: %w", h.name, address, err)
 		}
@@ -177,24 +210,47 @@ func (h *Host) DialContext(ctx context.Context, network, address string) (net.Co
 	return nil, fmt.Errorf("host %s: cannot dial %s: network %q is not tcp or udp", h.name, address, network)
 }
 
-// Listen opens a TCP listener on one of the host's ports (0: any).
+// Listen opens a TCP listener on one of the host's ports (0: any), for all its families.
 func (h *Host) Listen(port uint16) (net.Listener, error) {
-	l, err := gonet.ListenTCP(h.stack, tcpip.FullAddress{NIC: nic, Port: port}, ipv4.ProtocolNumber)
+	protocol := ipv4.ProtocolNumber
+	if h.six.IsValid() {
+		protocol = ipv6.ProtocolNumber
+	}
+	l, err := gonet.ListenTCP(h.stack, tcpip.FullAddress{NIC: nic, Port: port}, protocol)
 	if err != nil {
 		return nil, fmt.Errorf("host %s: cannot listen on tcp port %d: %w", h.name, port, err)
 	}
 	return l, nil
 }
 
-// ListenPacket opens a UDP port of the host (0: any). The port can also receive and send
+// ListenPacket opens a UDP port of the host (0: any) for IPv4. The port can also receive and send
 // broadcasts.
 func (h *Host) ListenPacket(port uint16) (net.PacketConn, error) {
+	return h.listenPacket(port, ipv4.ProtocolNumber)
+}
+
+// listenPackets opens a UDP port for each family of the host.
+func (h *Host) listenPackets(port uint16) ([]net.PacketConn, error) {
+	conn, err := h.ListenPacket(port)
+	if err != nil || !h.six.IsValid() {
+		return []net.PacketConn{conn}, err
+	}
+	six, err := h.listenPacket(port, ipv6.ProtocolNumber)
+	if err != nil {
+		conn.Close()
+		return nil, err
+	}
+	return []net.PacketConn{conn, six}, nil
+}
+
+func (h *Host) listenPacket(port uint16, protocol tcpip.NetworkProtocolNumber) (net.PacketConn, error) {
 	var queue waiter.Queue
-	ep, err := h.stack.NewEndpoint(udp.ProtocolNumber, ipv4.ProtocolNumber, &queue)
+	ep, err := h.stack.NewEndpoint(udp.ProtocolNumber, protocol, &queue)
 	if err != nil {
 		return nil, fmt.Errorf("host %s: cannot open a UDP socket: %s", h.name, err)
 	}
 	ep.SocketOptions().SetBroadcast(true)
+	ep.SocketOptions().SetV6Only(protocol == ipv6.ProtocolNumber)
 	if err := ep.Bind(tcpip.FullAddress{NIC: nic, Port: port}); err != nil {
 		ep.Close()
 		return nil, fmt.Errorf("host %s: cannot listen on udp port %d: %s", h.name, port, err)
@@ -222,10 +278,16 @@ func (h *Host) resolve(address string) (tcpip.FullAddress, error) {
 		}
 		addr = found[0]
 	}
-	if !addr.Is4() {
-		return tcpip.FullAddress{}, errors.New("only IPv4 addresses can be dialled")
+	to := tcpip.FullAddress{NIC: nic, Port: uint16(n)}
+	switch {
+	case addr.Is4():
+		to.Addr = tcpip.AddrFrom4(addr.As4())
+	case h.six.IsValid():
+		to.Addr = tcpip.AddrFrom16(addr.As16())
+	default:
+		return tcpip.FullAddress{}, errors.New("the network has no IPv6 router, so only IPv4 addresses can be dialled")
 	}
-	return tcpip.FullAddress{NIC: nic, Addr: tcpip.AddrFrom4(addr.As4()), Port: uint16(n)}, nil
+	return to, nil
 }
 
 // Close removes the host from the network; its connections fail.

@@ -40,7 +40,10 @@ func Start(ctx context.Context, spec MachineSpec) (*Machine, error) {
 	m := &Machine{spec: spec}
 	if spec.hasNIC() {
 		m.macs = make([]macAddr, spec.NIC.More+1)
-		if m.addr, m.macs[0], err = spec.NIC.Network.reserve(spec.Name, spec.NIC.Addr); err != nil {
+		if m.addr, m.macs[0], err = spec.NIC.Network.reserve(spec.Name, spec.NIC.Addr); err == nil && spec.NIC.Network.spec.IPv6.Only {
+			m.addr = spec.NIC.Network.SixOf(spec.Name)
+		}
+		if err != nil {
 			return nil, err
 		}
 		for i := range spec.NIC.More {
@@ -63,7 +66,8 @@ func (s MachineSpec) hasNIC() bool { return s.NIC.Network != nil && !s.NIC.Omit 
 // Name returns the machine's name.
 func (m *Machine) Name() string { return m.spec.Name }
 
-// Addr returns the machine's address from DHCP; invalid without a NIC.
+// Addr returns the machine's address from DHCP, an IPv6 address in a network with IPv6 only;
+// invalid without a NIC.
 func (m *Machine) Addr() netip.Addr { return m.addr }
 
 // Spec returns the machine's specification, with all defaults.

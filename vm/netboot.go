@@ -9,6 +9,10 @@ import (
 	"time"
 
 	"github.com/insomniacslk/dhcp/dhcpv4"
+	"github.com/insomniacslk/dhcp/dhcpv6"
+	"gvisor.dev/gvisor/pkg/tcpip"
+	"gvisor.dev/gvisor/pkg/tcpip/network/ipv4"
+	"gvisor.dev/gvisor/pkg/tcpip/network/ipv6"
 )
 
 // bootName is the file name of the boot image in offers.
@@ -33,20 +37,26 @@ func (n *Network) ServeBoot(file string) error {
 		n.bootFile = file
 		return nil
 	}
-	requests, err := n.gateway.ListenPacket(tftpPort)
+	all, err := n.gateway.listenPackets(tftpPort)
 	if err != nil {
 		return err
 	}
 	connections, err := n.gateway.Listen(httpPort)
 	if err != nil {
-		requests.Close()
+		for _, requests := range all {
+			requests.Close()
+		}
 		return err
 	}
 	n.bootFile = file
-	go tftpServer{open: n.openBoot, listen: func() (net.PacketConn, error) { return n.gateway.ListenPacket(0) }}.serve(requests)
+	for i, requests := range all {
+		protocol := []tcpip.NetworkProtocolNumber{ipv4.ProtocolNumber, ipv6.ProtocolNumber}[i]
+		go tftpServer{open: n.openBoot, listen: func() (net.PacketConn, error) { return n.gateway.listenPacket(0, protocol) }}.serve(requests)
+		n.closers = append(n.closers, func() { requests.Close() })
+	}
 	web := &http.Server{Handler: http.HandlerFunc(n.answerHTTP), ReadHeaderTimeout: time.Minute}
 	go web.Serve(connections)
-	n.closers = append(n.closers, func() { requests.Close(); web.Close() })
+	n.closers = append(n.closers, func() { web.Close() })
 	return nil
 }
 
@@ -82,6 +92,29 @@ func (n *Network) offerBoot(m, reply *dhcpv4.DHCPv4) {
 		reply.UpdateOption(dhcpv4.OptBootFileName(bootName)) // from the server in siaddr
 	case strings.HasPrefix(class, "HTTPClient"):
 		reply.UpdateOption(dhcpv4.OptClassIdentifier("HTTPClient"))
-		reply.UpdateOption(dhcpv4.OptBootFileName(fmt.Sprintf("http://%s/%s", n.Gateway(), bootName)))
+		reply.UpdateOption(dhcpv4.OptBootFileName(fmt.Sprintf("http://%s/%s", n.gateway.addr, bootName)))
+	}
+}
+
+// firmwareNumber is the enterprise number of Intel, which UEFI firmware sends in its vendor class
+// (PXE specification; EDK II, PxeBcDhcp6.c).
+const firmwareNumber = 343
+
+// offerBoot6 adds the location of the boot image to the answer for a firmware that requests it by
+// IPv6: UEFI 2.10, sections 24.3 (PXE, RFC 5970) and 24.7 (HTTP).
+func (r router) offerBoot6(m, reply *dhcpv6.Message) {
+	for _, class := range m.Options.VendorClass(firmwareNumber) {
+		scheme := ""
+		switch text := string(class); {
+		case strings.HasPrefix(text, "PXEClient"):
+			scheme = "tftp"
+		case strings.HasPrefix(text, "HTTPClient"):
+			scheme = "http"
+			reply.AddOption(&dhcpv6.OptVendorClass{EnterpriseNumber: firmwareNumber, Data: [][]byte{[]byte("HTTPClient")}})
+		default:
+			continue
+		}
+		reply.AddOption(dhcpv6.OptBootFileURL(fmt.Sprintf("%s://[%s]/%s", scheme, r.n.gateway.six, bootName)))
+		return
 	}
 }

@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"github.com/insomniacslk/dhcp/dhcpv4"
+	"gvisor.dev/gvisor/pkg/tcpip/network/ipv4"
+	"gvisor.dev/gvisor/pkg/tcpip/network/ipv6"
 )
 
 // A firmware receives the location of its boot image in its own format, and downloads the image
@@ -77,7 +79,11 @@ func TestServeBoot(t *testing.T) {
 // fetchTFTP reads a file like firmware: with the options blksize, tsize and windowsize (RFC 2347 to
 // 2349, 7440). The tenth block is lost once.
 func fetchTFTP(h *Host, server net.IP, name string) ([]byte, error) {
-	conn, err := h.ListenPacket(0)
+	protocol := ipv4.ProtocolNumber
+	if server.To4() == nil {
+		protocol = ipv6.ProtocolNumber
+	}
+	conn, err := h.listenPacket(0, protocol)
 	if err != nil {
 		return nil, err
 	}

@@ -29,6 +29,7 @@ type NetworkSpec struct {
 	Capture string `json:"capture,omitempty"`
 	// Lease is the time of DHCP leases, default 1 h.
 	Lease time.Duration `json:"lease,omitempty"`
+	IPv6  IPv6Spec      `json:"ipv6,omitzero"`
 	// NoDHCP lets DHCP requests go unanswered from the start (Network.SetDHCP changes it).
 	NoDHCP bool `json:"noDHCP,omitempty"`
 	// NoRouter removes the router from the leases: machines get no default route.
@@ -51,8 +52,7 @@ type Network struct {
 	capture *capture
 	gateway *Host
 	closers []func()
-	noDHCP  atomic.Bool
-	noNTP   atomic.Bool
+	control control
 
 	mu       sync.Mutex
 	leases   map[macAddr]*lease
@@ -61,6 +61,14 @@ type Network struct {
 	forwards []*Forward
 	bootFile string // the boot image for machines (ServeBoot)
 	closed   bool
+}
+
+// control contains the settings that a test changes while the services of the network run.
+type control struct {
+	noDHCP atomic.Bool
+	noNTP  atomic.Bool
+	// the name of the switch in LLDP; nil or empty: no announcements
+	lldpName atomic.Pointer[string]
 }
 
 // lease holds the addresses and settings of a machine on the network.
@@ -85,6 +93,10 @@ func NewNetwork(spec NetworkSpec) (*Network, error) {
 	if spec.Lease == 0 {
 		spec.Lease = time.Hour
 	}
+	var err error
+	if spec.IPv6, err = spec.IPv6.withDefaults(); err != nil {
+		return nil, err
+	}
 	clock := Clock{Began: time.Now(), Dilation: spec.Dilation}
 	if err := clock.check(); err != nil {
 		return nil, err
@@ -93,7 +105,6 @@ func NewNetwork(spec NetworkSpec) (*Network, error) {
 	for name, addrs := range spec.Names {
 		n.names[strings.ToLower(strings.TrimSuffix(name, "."))] = addrs
 	}
-	var err error
 	if n.capture, err = newCapture(spec.Capture); err != nil {
 		return nil, err
 	}
@@ -109,12 +120,16 @@ func (n *Network) startGateway() error {
 	addr := netip.PrefixFrom(n.spec.Subnet.Addr().Next(), n.spec.Subnet.Bits())
 	var err error
 	// The gateway has no default route, so even its own packets stay in the network.
-	if n.gateway, err = newHost(n.sw, n.clock, GatewayName, n.macOf(addr.Addr()), addr, netip.Addr{}); err != nil {
+	if n.gateway, err = newHost(n.sw, n.clock, GatewayName, n.macOf(addr.Addr()), addr, netip.Addr{}, n.spec.IPv6); err != nil {
 		return err
 	}
 	n.gateway.names = n.Lookup
-	n.addName(GatewayName, addr.Addr())
-	for _, start := range []func() (func(), error){n.startDHCP, n.startDNS, n.startNTP} {
+	n.addName(GatewayName, n.spec.IPv6.names(addr.Addr(), n.spec.IPv6.gateway())...)
+	starts := []func() (func(), error){n.startDHCP, n.startDNS, n.startNTP, func() (func(), error) { return startLLDP(n) }}
+	if n.spec.IPv6.on() {
+		starts = append(starts, router{n}.startDHCP6, router{n}.start)
+	}
+	for _, start := range starts {
 		stop, err := start()
 		if err != nil {
 			return err
@@ -137,8 +152,14 @@ func (n *Network) Subnet() netip.Prefix { return n.spec.Subnet }
 // Clock returns the clock of the network.
 func (n *Network) Clock() Clock { return n.clock }
 
-// Gateway returns the address of the router, name server and time server.
-func (n *Network) Gateway() netip.Addr { return n.gateway.addr }
+// Gateway returns the address of the router, name server and time server: the IPv4 address unless
+// the network has IPv6 only.
+func (n *Network) Gateway() netip.Addr {
+	if n.spec.IPv6.Only {
+		return n.gateway.six
+	}
+	return n.gateway.addr
+}
 
 // Domain returns the DNS domain of the machines.
 func (n *Network) Domain() string { return n.spec.Domain }
@@ -169,7 +190,7 @@ func (n *Network) NewHost(name string, addr netip.Addr) (*Host, error) {
 	if err != nil {
 		return nil, err
 	}
-	h, err := newHost(n.sw, n.clock, name, mac, netip.PrefixFrom(addr, n.spec.Subnet.Bits()), n.Gateway())
+	h, err := newHost(n.sw, n.clock, name, mac, netip.PrefixFrom(addr, n.spec.Subnet.Bits()), n.gateway.addr, n.spec.IPv6)
 	if err != nil {
 		return nil, err
 	}
@@ -185,7 +206,7 @@ func (n *Network) NewHost(name string, addr netip.Addr) (*Host, error) {
 func (n *Network) reserve(name string, addr netip.Addr) (netip.Addr, macAddr, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	taken := map[netip.Addr]string{n.Gateway(): GatewayName}
+	taken := map[netip.Addr]string{n.gateway.addr: GatewayName}
 	for mac, l := range n.leases {
 		if l.name == name && (!addr.IsValid() || l.addr == addr) {
 			return l.addr, mac, nil
@@ -209,7 +230,7 @@ func (n *Network) reserve(name string, addr netip.Addr) (netip.Addr, macAddr, er
 	}
 	mac := n.macOf(addr)
 	n.leases[mac] = &lease{name: name, addr: addr}
-	n.addNameLocked(name, addr)
+	n.addNameLocked(name, n.spec.IPv6.names(addr, n.spec.IPv6.addrOf(mac))...)
 	return addr, mac, nil
 }
 

@@ -240,7 +240,7 @@ func TestDHCP(t *testing.T) {
 		t.Fatal(err)
 	}
 	// A machine without an address: the stack needs 0.0.0.0 as the source address.
-	h, err := newHost(n.sw, n.clock, "cp1", mac, netip.MustParsePrefix("0.0.0.0/0"), netip.Addr{})
+	h, err := newHost(n.sw, n.clock, "cp1", mac, netip.MustParsePrefix("0.0.0.0/0"), netip.Addr{}, IPv6Spec{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -2,6 +2,8 @@ package vm
 
 import (
 	"encoding/binary"
+	"net"
+	"sync"
 	"time"
 )
 
@@ -13,32 +15,41 @@ const ntpEpoch = 2208988800
 const ntpPacket = 48
 
 // SetNTP switches the NTP server of the whole network on or off.
-func (n *Network) SetNTP(on bool) { n.noNTP.Store(!on) }
+func (n *Network) SetNTP(on bool) { n.control.noNTP.Store(!on) }
 
 // startNTP answers on the gateway with the network's time plus NetworkSpec.ClockOffset.
 func (n *Network) startNTP() (func(), error) {
-	conn, err := n.gateway.ListenPacket(123)
+	conns, err := n.gateway.listenPackets(123)
 	if err != nil {
 		return nil, err
 	}
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		request := make([]byte, 512)
-		for {
-			size, from, err := conn.ReadFrom(request)
-			if err != nil {
-				return
-			}
-			const client = 3
-			if size < ntpPacket || request[0]&7 != client || n.noNTP.Load() {
-				continue
-			}
-			// the client repeats a request with a lost answer
-			conn.WriteTo(ntpReply(request[:ntpPacket], n.clock.Now().Add(n.spec.ClockOffset)), from)
+	var running sync.WaitGroup
+	for _, conn := range conns {
+		running.Go(func() { serveNTP(n, conn) })
+	}
+	return func() {
+		for _, conn := range conns {
+			conn.Close()
 		}
-	}()
-	return func() { conn.Close(); <-ended }, nil
+		running.Wait()
+	}, nil
+}
+
+// serveNTP answers until conn is closed.
+func serveNTP(n *Network, conn net.PacketConn) {
+	request := make([]byte, 512)
+	for {
+		size, from, err := conn.ReadFrom(request)
+		if err != nil {
+			return
+		}
+		const client = 3
+		if size < ntpPacket || request[0]&7 != client || n.control.noNTP.Load() {
+			continue
+		}
+		// the client repeats a request with a lost answer
+		conn.WriteTo(ntpReply(request[:ntpPacket], n.clock.Now().Add(n.spec.ClockOffset)), from)
+	}
 }
 
 // ntpReply returns a server's answer at stratum 1: the request's transmit time becomes the origin

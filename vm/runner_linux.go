@@ -169,8 +169,8 @@ func (r *runner) forward(f ForwardSpec) (ForwardStatus, error) {
 	if m := r.machine(f.Machine); m != nil && !to.IsValid() {
 		to = m.Addr()
 	}
-	if !to.Is4() {
-		return ForwardStatus{}, fmt.Errorf("cluster %s: cannot forward to %s: no such machine, or it has no NIC, or no IPv4 address is given", r.spec.Name, cmp.Or(f.Machine, f.Addr.String()))
+	if !to.IsValid() {
+		return ForwardStatus{}, fmt.Errorf("cluster %s: cannot forward to %s: no such machine, or it has no NIC, or no address is given", r.spec.Name, cmp.Or(f.Machine, f.Addr.String()))
 	}
 	made, err := r.network.Forward(f.HostPort, netip.AddrPortFrom(to, f.Port).String())
 	if err != nil {

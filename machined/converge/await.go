@@ -94,14 +94,17 @@ func (r *Reconciler) AwaitNetwork(ctx context.Context, c *config.Config) error {
 }
 
 // networkReady reports whether the network has converged, with a lease on each connected link with
-// DHCP. If the configuration names no link, all links use DHCP, and few machines have a server on
-// each: one address is enough.
+// DHCP, and an address if a link accepts router advertisements. If the configuration names no link,
+// all links use DHCP, and few machines have a server on each: one address is enough.
 func networkReady(state network.State, c network.Config) bool {
 	if len(c.Links) == 0 {
 		return state.Converged && len(state.NodeAddresses(nil)) > 0
 	}
-	waits := func(l network.LinkState) bool { return l.Carrier && l.DHCP != nil && l.DHCP.Lease == nil }
-	return state.Converged && !slices.ContainsFunc(state.Links, waits)
+	waits := func(l network.LinkState) bool {
+		return l.Carrier && (l.DHCP != nil && l.DHCP.Lease == nil || l.DHCP6 != nil && l.DHCP6.Lease == nil)
+	}
+	advertised := slices.ContainsFunc(c.Links, func(l network.LinkConfig) bool { return l.IPv6.AcceptRA })
+	return state.Converged && !slices.ContainsFunc(state.Links, waits) && (!advertised || len(state.NodeAddresses(nil)) > 0)
 }
 
 var errNetworkNotReady = status.Errorf(codes.Unavailable, "configuration: not confirmed: the network has not converged after %v; `orlopctl get network` says why; try again", networkTimeout)

@@ -45,6 +45,9 @@ func TestNetworkReady(t *testing.T) {
 	without := network.LinkState{Managed: true, Up: true, Carrier: true, DHCP: &network.DHCPState{Phase: "selecting"}}
 	unplugged := network.LinkState{Managed: true, Up: true, DHCP: &network.DHCPState{Phase: "init"}}
 	named := network.Config{Links: []network.LinkConfig{{Name: "eth0", DHCP4: true}}}
+	soliciting := network.LinkState{Managed: true, Up: true, Carrier: true, Addresses: []network.AddressState{address}, DHCP6: &network.DHCP6State{Phase: "soliciting"}}
+	bare := network.LinkState{Managed: true, Up: true, Carrier: true}
+	advertised := network.Config{Links: []network.LinkConfig{{Name: "eth0", IPv6: network.LinkIPv6{AcceptRA: true}}}}
 	for name, test := range map[string]struct {
 		config    network.Config
 		links     []network.LinkState
@@ -57,6 +60,9 @@ func TestNetworkReady(t *testing.T) {
 		"one lease of two":                {named, []network.LinkState{with, without}, true, false},
 		"one lease, one without a cable":  {named, []network.LinkState{with, unplugged}, true, true},
 		"something is left to do":         {named, []network.LinkState{with}, false, false},
+		"no lease of DHCPv6":              {named, []network.LinkState{soliciting}, true, false},
+		"nothing advertised yet":          {advertised, []network.LinkState{bare}, true, false},
+		"advertised":                      {advertised, []network.LinkState{static}, true, true},
 		"no link is named, one has its":   {network.Config{}, []network.LinkState{without, with}, true, true},
 		"no link is named, none has any":  {network.Config{}, []network.LinkState{without}, true, false},
 		"no link is named, and not ready": {network.Config{}, []network.LinkState{with}, false, false},

@@ -79,7 +79,7 @@ type Network struct {
 
 // Changes are values that the facts contain.
 type Changes struct {
-	Membership, Artifacts, Ledger cell.View[struct{}]
+	Membership, Artifacts, Ledger, LLDPLabels cell.View[struct{}]
 }
 
 // Reconciler leads the domains to the active configuration.
@@ -134,6 +134,7 @@ func (t *rulesRetry) next(problem string) time.Duration {
 func (r *Reconciler) Run(ctx context.Context) {
 	configs, states := r.deps.Config.Watch(), r.deps.Domains.Network.State.Watch()
 	members, artifacts, ledger := r.deps.Changes.Membership.Watch(), r.deps.Changes.Artifacts.Watch(), r.deps.Changes.Ledger.Watch()
+	labels := r.deps.Changes.LLDPLabels.Watch()
 	tick := time.NewTicker(resyncInterval)
 	defer tick.Stop()
 	var problem string
@@ -145,6 +146,7 @@ func (r *Reconciler) Run(ctx context.Context) {
 		members.Current()
 		artifacts.Current()
 		ledger.Current()
+		labels.Current()
 		if early := time.Until(now.Due); early > 0 {
 			select {
 			case <-time.After(early):
@@ -175,6 +177,7 @@ func (r *Reconciler) Run(ctx context.Context) {
 		case <-members.Changed():
 		case <-artifacts.Changed():
 		case <-ledger.Changed():
+		case <-labels.Changed():
 		case <-tick.C:
 		case <-rules:
 		case <-ctx.Done():

@@ -28,7 +28,7 @@ func TestAdvertised(t *testing.T) {
 	s := stage{former: formerMTUs{}, config: Config{Links: []LinkConfig{
 		// The first address is wanted as it is, and the second with another length.
 		{Name: "eth0", Addresses: prefixes("2001:db8::5/64", "2001:db8::6/48")},
-		{Name: "eth1", AcceptRA: true},
+		{Name: "eth1", IPv6: LinkIPv6{AcceptRA: true}},
 	}}}
 	var said []string
 	for _, o := range settle(t, f, s) {

@@ -11,6 +11,8 @@ import (
 	"gotest.tools/v3/golden"
 
 	"github.com/orlop-os/orlop/machined/network/dhcp"
+	"github.com/orlop-os/orlop/machined/network/dhcp6"
+	"github.com/orlop-os/orlop/machined/network/ra"
 )
 
 // stage is a step of a case.
@@ -18,6 +20,9 @@ type stage struct {
 	says   string // description for the reader of the golden file
 	config Config
 	leases map[string]*dhcp.Lease
+	// of DHCPv6 and of router advertisements, by link name
+	leases6 map[string]*dhcp6.Lease
+	routers map[string]ra.Info
 	// MTUs that the controller has recorded; set at the start of the case or the laws
 	former formerMTUs
 }
@@ -89,7 +94,7 @@ func cases() []testCase {
 	}
 	eth0 := func(lc LinkConfig) Config { lc.Name = "eth0"; return Config{Links: []LinkConfig{lc}} }
 	dhcp0 := eth0(LinkConfig{DHCP4: true})
-	return append(virtualCases(), []testCase{
+	return append(append(virtualCases(), casesIPv6()...), []testCase{
 		{name: "first-boot", hardware: true,
 			links: []Link{card("eth0", "02:00:00:00:00:01"), card("eth1", "02:00:00:00:00:02"), {Name: "wg0", Kind: "wireguard"}, veth("veth1")},
 			stages: []stage{
@@ -179,7 +184,7 @@ func settle(t *testing.T, m machine, s stage) []Op {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ops := Diff(have, Plan(s.config, Facts{Links: have.Links, Leases: s.leases, MTUs: s.former, Hardware: m.remembered().formerHardware()}))
+	ops := Diff(have, Plan(s.config, Facts{Links: have.Links, Leases: s.leases, Leases6: s.leases6, Routers: s.routers, MTUs: s.former, Hardware: m.remembered().formerHardware()}))
 	s.former.record(have.Links, ops)
 	m.remembered().recordHardware(have.Links, ops)
 	return ops

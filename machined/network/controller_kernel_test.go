@@ -447,7 +447,7 @@ func TestSolicitKernel(t *testing.T) {
 	if err := unix.SetsockoptTimeval(wire, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Sec: 2}); err != nil {
 		t.Fatal(err)
 	}
-	cfg.Links = []network.LinkConfig{{Name: "eth0", AcceptRA: true}}
+	cfg.Links = []network.LinkConfig{{Name: "eth0", IPv6: network.LinkIPv6{AcceptRA: true}}}
 	s.config.Set(cfg)
 	const hopLimit, kind, solicitation = 7, 40, 133 // the ICMPv6 header follows the IPv6 header
 	for packet := make([]byte, 1500); ; {

@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/orlop-os/orlop/machined/network/dhcp"
+	"github.com/orlop-os/orlop/machined/network/dhcp6"
+	"github.com/orlop-os/orlop/machined/network/ra"
 	"github.com/orlop-os/orlop/pkg/backoff"
 	"github.com/orlop-os/orlop/pkg/cell"
 	"github.com/orlop-os/orlop/pkg/panics"
@@ -58,6 +60,7 @@ type Controller struct {
 	memory memory
 
 	clients map[int]*client // by the link's index; the controller's goroutine only
+	six     *autoconf
 	// the last active lease, by Link.leaseKey; the controller's goroutine only
 	last   map[string]*dhcp.Lease
 	failed []string // of the last round, to log a problem once
@@ -78,6 +81,7 @@ func New(d Deps) *Controller {
 	return &Controller{
 		deps: d, changes: cell.NewSignal(),
 		managed: map[int]bool{}, status: map[int]dhcp.Status{}, mtus: formerMTUs{}, clients: map[int]*client{}, last: map[string]*dhcp.Lease{},
+		six: newAutoconf(),
 	}
 }
 
@@ -106,6 +110,7 @@ func (c *Controller) Run(ctx context.Context) error {
 		for index := range c.clients {
 			c.stopClient(index)
 		}
+		c.stopClients6()
 	}()
 	return c.loop(ctx, kernel)
 }
@@ -121,8 +126,9 @@ func (c *Controller) loop(ctx context.Context, kernel *Kernel) error {
 		}
 		for again := true; again; {
 			wait := resyncPeriod
+			c.solicitRouters(time.Now())
 			if c.reconcile(ctx, kernel, cfg, revision) {
-				failures = 0
+				failures, wait = 0, c.nextAdvertised(time.Now())
 			} else {
 				failures++
 				wait = backoff.Backoff{Min: minBackoff, Max: maxBackoff}.Delay(failures)
@@ -153,7 +159,13 @@ func (c *Controller) handleNotification(n rtnl.Change) {
 	missing := c.missing
 	c.mu.Unlock()
 	switch {
-	case n.Kind == rtnl.EventsLost, mine && n.Kind != rtnl.RouteChanged, n.Kind != rtnl.LinkChanged && n.Protocol == Protocol:
+	case n.Kind == rtnl.RouterOption:
+		if !mine || !c.addAdvertised(n, time.Now()) {
+			return
+		}
+	case n.Kind == rtnl.EventsLost:
+		c.loseAdvertised()
+	case mine && n.Kind != rtnl.RouteChanged, n.Kind != rtnl.LinkChanged && n.Protocol == Protocol:
 	case n.Kind == rtnl.LinkChanged && (n.LinkKind == "" || missing):
 	default:
 		return
@@ -172,15 +184,19 @@ func (c *Controller) reconcile(ctx context.Context, kernel *Kernel, cfg Config, 
 			o.failed = []string{err.Error()}
 			break
 		}
+		c.latchFlags(o.have)
 		links := planLinks(cfg, Facts{Links: o.have.Links})
 		c.setManaged(cfg, o.have, links)
 		c.runClients(ctx, cfg, o.have, links)
+		c.runClients6(ctx, cfg, o.have, links)
 		o.leases, o.clients = c.leases()
-		want := Plan(cfg, Facts{Links: o.have.Links, Leases: o.leases, MTUs: c.former(), Hardware: c.memory.formerHardware()})
+		o.six = c.observe6(o.have, links, time.Now())
+		want := Plan(cfg, Facts{Links: o.have.Links, Leases: o.leases, Leases6: o.six.leases, Routers: o.six.routers, MTUs: c.former(), Hardware: c.memory.formerHardware()})
 		ops := Diff(o.have, want)
 		c.recordMTUs(o.have.Links, ops)
 		c.memory.recordHardware(o.have.Links, ops)
 		o.failed, o.left = c.do(ctx, kernel, ops), len(ops)
+		c.releaseLeases6() // after the removal of their addresses
 		if len(ops) == 0 || len(o.failed) > 0 || ctx.Err() != nil {
 			break
 		}
@@ -414,14 +430,21 @@ func (c *Controller) DryRun(cfg Config) ([]string, error) {
 		return nil, err
 	}
 	current, _ := c.deps.State.Get()
-	leases := map[string]*dhcp.Lease{}
+	c.latchFlags(have)
+	facts := Facts{Links: have.Links, Leases: map[string]*dhcp.Lease{}, Leases6: map[string]*dhcp6.Lease{}, Routers: map[string]ra.Info{}, MTUs: c.former(), Hardware: c.memory.formerHardware()}
 	for _, l := range current.Links {
 		if l.DHCP != nil && l.DHCP.Lease != nil {
-			leases[l.Name] = l.DHCP.Lease
+			facts.Leases[l.Name] = l.DHCP.Lease
+		}
+		if l.DHCP6 != nil && l.DHCP6.Lease != nil {
+			facts.Leases6[l.Name] = l.DHCP6.Lease
+		}
+		if l.Advertised != nil {
+			facts.Routers[l.Name] = l.Advertised.Info
 		}
 	}
 	var out []string
-	for _, op := range Diff(have, Plan(cfg, Facts{Links: have.Links, Leases: leases, MTUs: c.former(), Hardware: c.memory.formerHardware()})) {
+	for _, op := range Diff(have, Plan(cfg, facts)) {
 		out = append(out, op.String())
 	}
 	return out, nil

@@ -27,6 +27,7 @@ type Link struct {
 	Membership
 	Own     bool    // the package created it: it has the mark
 	Virtual Virtual // its definition; empty for a kind that the package does not create
+	Router  RouterFlags
 }
 
 // Device is the hardware of a link.
@@ -63,6 +64,8 @@ type Have struct {
 	Rules      []Rule // with the mark
 	Hostname   string
 	Files      Files
+	// Unfit are the values of AddressState.Unfit of Addresses; an address without a value is fit.
+	Unfit map[Address]string
 }
 
 // ForeignAddress is an address without the mark.
@@ -111,6 +114,7 @@ type Op struct {
 	Name    string
 	Value   string // SetSysctl, SetTags, SetHardware, SetHostname and WriteFile: the new value
 	Adopted bool   // AddAddress: the address exists, only the mark is new
+	Detect  bool   // AddAddress: with duplicate address detection
 	// DelRoute and DelAddress: it has no mark, but came by router advertisement.
 	Advertised bool
 	Rule       Rule
@@ -257,6 +261,7 @@ func diffAddresses(have Have, want Want) []Op {
 			continue
 		}
 		op := Op{Verb: AddAddress, Link: a.Link, Index: a.Index, Prefix: a.Prefix}
+		op.Detect = want.Leased[a] == originDHCP
 		op.Adopted = slices.ContainsFunc(have.Foreign, func(f ForeignAddress) bool { return f.Address == a })
 		add = append(add, op)
 	}

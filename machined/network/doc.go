@@ -1,5 +1,5 @@
 // Package network converges the machine's links, addresses, routes, host name and resolver to the
-// configuration and the DHCP leases.
+// configuration, the DHCP leases and router advertisements.
 //
 // It works as every domain does: Plan turns a configuration and facts into a Want, Read reads the
 // kernel, Diff returns the operations between the two, and an operation is a single change. Only
@@ -24,11 +24,18 @@
 //     route.
 //   - A link gets back its original MTU when no configuration or lease sets an MTU for it any more.
 //
+// # IPv6
+//
+// The kernel receives router advertisements, and takes addresses and routes from them. The package
+// reads the flags for DHCPv6 and the options for user space from rtnetlink: it opens no ICMPv6
+// socket except to send solicitations. An address from DHCPv6 passes duplicate address detection;
+// until then it is no address of the node. docs/decisions/0097-ipv6.md has the reasons.
+//
 // # Out of scope
 //
-// The package renames no link, filters no packet, and implements no DHCPv6 (IPv6 is static or by
-// router advertisement). It does not change the generation of link-local addresses (addr_gen_mode):
-// the kernel's default, from the MAC, is stable and known to operators. A static IPv6 address is
-// usable at once, without duplicate address detection (IFA_F_NODAD), because a service that starts
-// at boot cannot bind a tentative address.
+// The package renames no link, filters no packet, and sends no router advertisements. It does not
+// change the generation of link-local addresses (addr_gen_mode): the kernel's default, from the
+// MAC, is stable and known to operators. A static IPv6 address is usable at once, without duplicate
+// address detection (IFA_F_NODAD), because a service that starts at boot cannot bind a tentative
+// address.
 package network

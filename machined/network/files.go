@@ -15,27 +15,28 @@ type Resolver struct {
 	Search  []string
 }
 
-// planResolver returns the configured resolver, else the resolver of the leases, in order of
-// preference.
+// planResolver returns the configured resolver, else the resolver of the leases and of router
+// advertisements, in order of preference.
 func planResolver(c Config, f Facts, links []WantLink) Resolver {
 	r := Resolver{Servers: c.DNS, Search: c.Search}
-	for _, l := range leases(f, links) {
+	for _, s := range settings(f, links) {
 		if len(c.DNS) == 0 {
-			r.Servers = appendNew(r.Servers, l.DNS...)
+			r.Servers = appendNew(r.Servers, s.dns...)
 		}
 		if len(c.Search) == 0 {
-			r.Search = appendNew(r.Search, l.Search...)
-			if len(l.Search) == 0 && l.Domain != "" {
-				r.Search = appendNew(r.Search, l.Domain)
-			}
+			r.Search = appendNew(r.Search, s.search...)
 		}
 	}
 	return r
 }
 
 func planFiles(c Config, f Facts, w Want) Files {
+	resolver := planResolver(c, f, w.Links)
+	if c.Stub.IsValid() {
+		resolver.Servers = []netip.Addr{c.Stub}
+	}
 	return Files{
-		ResolvConf: resolvConf(planResolver(c, f, w.Links)),
+		ResolvConf: resolvConf(resolver),
 		Hosts:      hosts(w),
 		Hostname:   w.Hostname + "\n",
 	}

@@ -6,15 +6,17 @@ import (
 	"net"
 	"net/netip"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/jsimonetti/rtnetlink/v2"
 	"golang.org/x/sys/unix"
 )
 
-// Gateways returns the default routes of the machine that have a next hop, in the main table.
+// Gateways returns the default routes of the machine that have a next hop, in the main table; its
+// own before those from router advertisements.
 func (s State) Gateways() []RouteState {
-	return slices.DeleteFunc(slices.Clone(s.Routes), func(r RouteState) bool { return !r.Via.IsValid() || r.To.Bits() != 0 || r.Table != 0 })
+	return slices.DeleteFunc(slices.Concat(s.Routes, s.RouterRoutes), func(r RouteState) bool { return !r.Via.IsValid() || r.To.Bits() != 0 || r.Table != 0 })
 }
 
 // resolvedStates are the neighbor states in which the kernel knows the link-layer address
@@ -33,7 +35,8 @@ func AwaitGateway(ctx context.Context, r RouteState) error {
 	}
 	to := netip.AddrPortFrom(r.Via, 9)
 	if r.Via.IsLinkLocalUnicast() {
-		to = netip.AddrPortFrom(r.Via.WithZone(r.Link), 9)
+		// the index: package net caches the index of a name, and a replugged link has another one
+		to = netip.AddrPortFrom(r.Via.WithZone(strconv.Itoa(link.Index)), 9)
 	}
 	c, err := rtnetlink.Dial(nil)
 	if err != nil {

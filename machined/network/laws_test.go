@@ -8,13 +8,14 @@ import (
 	"testing"
 
 	"github.com/orlop-os/orlop/machined/network/dhcp"
+	"github.com/orlop-os/orlop/machined/network/dhcp6"
 )
 
 // randomStage creates a configuration and leases from few addresses and routes, so that they often
 // collide. The links share the IPv4 subnets; each has its own IPv6 subnets, because the kernel
 // rejects an IPv6 gateway that another link's subnet covers.
 func randomStage(r *rand.Rand, links []string) stage {
-	s := stage{leases: map[string]*dhcp.Lease{}}
+	s := stage{leases: map[string]*dhcp.Lease{}, leases6: map[string]*dhcp6.Lease{}}
 	pick := func(list []string) string { return list[r.IntN(len(list))] }
 	addresses := []string{"10.0.0.1/24", "10.0.0.2/24", "10.0.0.3/24", "10.0.0.1/16", "10.1.0.1/32", "2001:db8::1/64", "2001:db8::1/48", "2001:db8::2/64"}
 	routes := []RouteConfig{
@@ -29,7 +30,7 @@ func randomStage(r *rand.Rand, links []string) stage {
 		if r.IntN(4) == 0 {
 			continue
 		}
-		lc := LinkConfig{Name: name, MTU: []int{0, 1400, 1500}[r.IntN(3)], DHCP4: r.IntN(2) == 0, AcceptRA: r.IntN(2) == 0}
+		lc := LinkConfig{Name: name, MTU: []int{0, 1400, 1500}[r.IntN(3)], DHCP4: r.IntN(2) == 0, IPv6: LinkIPv6{AcceptRA: r.IntN(2) == 0}}
 		for range r.IntN(4) {
 			lc.Addresses = append(lc.Addresses, netip.MustParsePrefix(own(pick(addresses))))
 		}
@@ -42,6 +43,13 @@ func randomStage(r *rand.Rand, links []string) stage {
 		}
 		if r.IntN(2) == 0 {
 			s.leases[name] = lease(pick(addresses[:5]), pick([]string{"", "10.0.0.254", "10.6.6.6"}))
+		}
+		if r.IntN(3) == 0 {
+			lc.IPv6.DHCP6 = DHCP6Stateful
+			if r.IntN(2) == 0 {
+				lc.IPv6.Prefix = &Delegation{Length: 56, Subnets: []Subnet{{Link: pick(links), Number: uint64(r.IntN(300))}}}
+			}
+			s.leases6[name] = lease6(own(pick([]string{"2001:db8::1", "2001:db8::77"})), own(pick([]string{"", "2001:db8:9900::/56", "2001:db8:9900::/64"})))
 		}
 		s.config.Links = append(s.config.Links, lc)
 	}

@@ -1,6 +1,7 @@
 package network
 
 import (
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -10,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/orlop-os/orlop/machined/network/dhcp"
+	"github.com/orlop-os/orlop/machined/network/dhcp6"
 )
 
 // leaseKey identifies the leases of a link: the MAC. A link that the package creates has the MAC of
@@ -27,41 +29,56 @@ type LeaseDir string
 
 // Load returns the stored lease of a key, or nil.
 func (f LeaseDir) Load(key string) (*dhcp.Lease, error) {
+	l, err := load[dhcp.Lease](f, "lease-", key)
+	if l == nil || !l.Address.IsValid() {
+		return nil, err
+	}
+	return l, nil
+}
+
+// Load6 returns the stored lease of DHCPv6 of a key, or nil.
+func (f LeaseDir) Load6(key string) (*dhcp6.Lease, error) {
+	return load[dhcp6.Lease](f, "lease6-", key)
+}
+
+func load[T any](f LeaseDir, kind, key string) (*T, error) {
 	if f == "" {
 		return nil, nil
 	}
-	b, err := os.ReadFile(f.path(key))
+	b, err := os.ReadFile(f.path(kind, key))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
-	var l dhcp.Lease
+	var l T
 	if err == nil {
 		err = json.Unmarshal(b, &l)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("stored lease of %s: cannot read, requesting a new lease: %w", key, err)
 	}
-	if !l.Address.IsValid() {
-		return nil, nil
-	}
 	return &l, nil
 }
 
 // Save stores a lease, or removes the stored lease if l is nil. A power cut leaves the old file,
 // the new file or none; each is acceptable, because the server decides.
-func (f LeaseDir) Save(key string, l *dhcp.Lease) error {
+func (f LeaseDir) Save(key string, l *dhcp.Lease) error { return save(f, "lease-", key, l) }
+
+// Save6 is Save for a lease of DHCPv6.
+func (f LeaseDir) Save6(key string, l *dhcp6.Lease) error { return save(f, "lease6-", key, l) }
+
+func save[T any](f LeaseDir, kind, key string, l *T) error {
 	if f == "" {
 		return nil
 	}
 	if l == nil {
-		if err := os.Remove(f.path(key)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		if err := os.Remove(f.path(kind, key)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return fmt.Errorf("stored lease of %s: cannot remove: %w", key, err)
 		}
 		return nil
 	}
 	b, err := json.Marshal(l)
 	if err == nil {
-		err = writeFile(f.path(key), string(b))
+		err = writeFile(f.path(kind, key), string(b))
 	}
 	if err != nil {
 		return fmt.Errorf("lease of %s: cannot store: %w", key, err)
@@ -69,6 +86,41 @@ func (f LeaseDir) Save(key string, l *dhcp.Lease) error {
 	return nil
 }
 
-func (f LeaseDir) path(key string) string {
-	return filepath.Join(string(f), "lease-"+strings.ReplaceAll(key, ":", "")+".json")
+// DUID returns the stored identifier of the machine for DHCPv6 (RFC 8415 section 11), or nil.
+func (f LeaseDir) DUID() ([]byte, error) {
+	if f == "" {
+		return nil, nil
+	}
+	b, err := os.ReadFile(filepath.Join(string(f), duidFile))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	var id []byte
+	if err == nil {
+		id, err = hex.DecodeString(strings.TrimSpace(string(b)))
+	}
+	if err == nil && (len(id) < 3 || len(id) > 130) {
+		err = fmt.Errorf("it has %d bytes, not 3 to 130", len(id))
+	}
+	if err != nil {
+		return nil, fmt.Errorf("stored identifier for DHCPv6: cannot read, using that of the hardware: %w", err)
+	}
+	return id, nil
+}
+
+// SaveDUID stores the identifier of the machine for DHCPv6.
+func (f LeaseDir) SaveDUID(id []byte) error {
+	if f == "" {
+		return nil
+	}
+	if err := writeFile(filepath.Join(string(f), duidFile), hex.EncodeToString(id)+"\n"); err != nil {
+		return fmt.Errorf("identifier for DHCPv6: cannot store: %w", err)
+	}
+	return nil
+}
+
+const duidFile = "duid"
+
+func (f LeaseDir) path(kind, key string) string {
+	return filepath.Join(string(f), kind+strings.ReplaceAll(key, ":", "")+".json")
 }

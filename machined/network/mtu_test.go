@@ -77,7 +77,7 @@ func TestLeasedMTU(t *testing.T) {
 		{"small, without IPv6", LinkConfig{}, 576, 576},
 		{"too small for a static IPv6 address", LinkConfig{Addresses: static6}, 1279, 1500},
 		{"enough for it", LinkConfig{Addresses: static6}, 1280, 1280},
-		{"too small for router advertisements", LinkConfig{AcceptRA: true}, 576, 1500},
+		{"too small for router advertisements", LinkConfig{IPv6: LinkIPv6{AcceptRA: true}}, 576, 1500},
 	} {
 		test.config.Name, test.config.DHCP4 = "eth0", true
 		l := lease("10.0.0.5/24", "")

@@ -123,7 +123,7 @@ func solicit(index int) error {
 
 func marked(o Op) rtnl.Address {
 	a := rtnl.Address{Index: o.Index, Prefix: o.Prefix, Protocol: Protocol}
-	if o.Prefix.Addr().Is6() {
+	if o.Prefix.Addr().Is6() && !o.Detect {
 		a.Flags = unix.IFA_F_NODAD // see the package comment
 	}
 	return a

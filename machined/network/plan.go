@@ -7,18 +7,23 @@ import (
 	"strings"
 
 	"github.com/orlop-os/orlop/machined/network/dhcp"
+	"github.com/orlop-os/orlop/machined/network/dhcp6"
+	"github.com/orlop-os/orlop/machined/network/ra"
 	"github.com/orlop-os/orlop/pkg/rtnl"
 )
 
 // Config is the network configuration. The zero Config is for a machine without a configuration:
-// DHCPv4 and router advertisements on every physical Ethernet link. It is validated: prefixes are
-// valid, names are unique.
+// DHCPv4, router advertisements and, as these say, DHCPv6 on every physical Ethernet link. It is
+// validated: prefixes are valid, names are unique.
 type Config struct {
 	Hostname string       // empty: from a lease, else DefaultHostname
 	Links    []LinkConfig // in order of preference; empty: every physical Ethernet link
-	DNS      []netip.Addr // empty: from the leases
-	Search   []string     // search domains; empty: from the leases
-	NTP      []string     // time servers, addresses or names; empty: from the leases
+	DNS      []netip.Addr // empty: from the leases and router advertisements
+	// Stub is the address on loopback where the machine's programs send their queries instead;
+	// zero: none
+	Stub   netip.Addr
+	Search []string // search domains; empty: from the leases and router advertisements
+	NTP    []string // time servers, addresses or names; empty: from the leases and router advertisements
 	// Routes are routes without a link, and routes with several next hops.
 	Routes []RouteConfig
 	Rules  []Rule
@@ -26,13 +31,12 @@ type Config struct {
 
 // LinkConfig is the configuration of a link. Exactly one of Name, MAC and Match is set.
 type LinkConfig struct {
-	Name  string
-	MAC   net.HardwareAddr // selects the physical link with this permanent address
-	Match *Match           // selects all matching hardware that no earlier entry selects
-	MTU   int              // bytes; 0: from the lease, else the default (see planMTU)
-	DHCP4 bool
-	// IPv6 addresses and routes from router advertisements, although the machine forwards
-	AcceptRA  bool
+	Name      string
+	MAC       net.HardwareAddr // selects the physical link with this permanent address
+	Match     *Match           // selects all matching hardware that no earlier entry selects
+	MTU       int              // bytes; 0: from the lease, else the default (see planMTU)
+	DHCP4     bool
+	IPv6      LinkIPv6
 	Addresses []netip.Prefix
 	Routes    []RouteConfig
 	// Virtual is the definition of a link that the package creates, with Name; its parts are
@@ -80,7 +84,11 @@ const DefaultHostname = "orlop"
 type Facts struct {
 	Links  []Link                 // existing links
 	Leases map[string]*dhcp.Lease // active leases, by link name
-	MTUs   map[int]int            // original MTUs of links, by index; see formerMTUs
+	// Leases6 are the active leases of DHCPv6, Routers the values of router advertisements, both by
+	// link name.
+	Leases6 map[string]*dhcp6.Lease
+	Routers map[string]ra.Info
+	MTUs    map[int]int // original MTUs of links, by index; see formerMTUs
 	// Hardware are the original settings of hardware; see formerHardware.
 	Hardware map[int]map[string]string
 }
@@ -94,6 +102,8 @@ type Want struct {
 	Rules     []Rule
 	Hostname  string
 	Files     Files
+	// Leased are the origins of addresses that are not static: originDHCP or originPrefix.
+	Leased map[Address]string
 }
 
 // WantLink is a managed link. It is always up.
@@ -104,8 +114,9 @@ type WantLink struct {
 	Loopback bool
 	DHCP4    bool
 	AcceptRA bool
-	Config   int     // index in Config.Links; -1 without an entry
-	Virtual  Virtual // of a link that the package creates; its parts are names
+	DHCP6    *dhcp6.Mode // the requests of the link by DHCPv6; nil: none
+	Config   int         // index in Config.Links; -1 without an entry
+	Virtual  Virtual     // of a link that the package creates; its parts are names
 	Membership
 	Hardware map[string]string // settings of hardware
 	MAC      string            // of a link that is created; empty: the kernel's choice
@@ -153,11 +164,14 @@ type Files struct {
 // Plan returns the desired state of the kernel. It is pure. It omits configured links that do not
 // exist; see Missing.
 func Plan(c Config, f Facts) Want {
-	w := Want{Links: planLinks(c, f)}
+	w := Want{Links: planLinks(c, f), Leased: map[Address]string{}}
 	for n, l := range w.Links {
 		if !l.Loopback {
 			w.planAddresses(c, f, n, l)
 		}
+	}
+	for n, l := range w.Links {
+		w.planDelegation(c, f, n, l)
 	}
 	w.planRoutes(c, f)
 	w.Rules = c.Rules
@@ -194,10 +208,12 @@ func (w *Want) planAddresses(c Config, f Facts, n int, l WantLink) {
 		}
 	}
 	for _, p := range addresses {
-		a := Address{Link: l.Name, Index: l.Index, Prefix: p}
-		// The kernel has an address once per link; an IPv6 address regardless of the prefix length.
-		if !slices.ContainsFunc(w.Addresses, func(o Address) bool { return o.Index == a.Index && o.Prefix.Addr() == p.Addr() }) {
-			w.Addresses = append(w.Addresses, a)
+		w.addAddress(Address{Link: l.Name, Index: l.Index, Prefix: p}, "")
+	}
+	if lease := f.Leases6[l.Name]; l.DHCP6 != nil && lease != nil {
+		for _, a := range lease.Addresses {
+			// The routes to neighbors are those of router advertisements (RFC 5942 section 4).
+			w.addAddress(Address{Link: l.Name, Index: l.Index, Prefix: netip.PrefixFrom(a.Addr, 128)}, originDHCP)
 		}
 	}
 	// A route with a next hop behind another route of this link comes after that route (RFC 3442
@@ -219,6 +235,19 @@ func (w *Want) planAddresses(c Config, f Facts, n int, l WantLink) {
 	}
 }
 
+// addAddress adds an address, unless the link has it already: the kernel has an address once per
+// link, an IPv6 address regardless of the prefix length. origin is empty for a static address and
+// an IPv4 address.
+func (w *Want) addAddress(a Address, origin string) {
+	if slices.ContainsFunc(w.Addresses, func(o Address) bool { return o.Index == a.Index && o.Prefix.Addr() == a.Prefix.Addr() }) {
+		return
+	}
+	w.Addresses = append(w.Addresses, a)
+	if origin != "" {
+		w.Leased[a] = origin
+	}
+}
+
 // addRoute adds a route, unless a route of a more preferred link has its key in the kernel.
 func (w *Want) addRoute(r Route) {
 	if !slices.ContainsFunc(w.Routes, func(o Route) bool { return o.To == r.To && o.Metric == r.Metric && o.Table == r.Table }) {
@@ -226,7 +255,7 @@ func (w *Want) addRoute(r Route) {
 	}
 }
 
-// leases returns the active leases of links with DHCP outside VRFs, in order of preference: their
+// leases returns the active leases of links with DHCPv4 outside VRFs, in order of preference: their
 // servers are for the machine itself, which uses the main table.
 func leases(f Facts, links []WantLink) []*dhcp.Lease {
 	var out []*dhcp.Lease
@@ -256,10 +285,8 @@ func planHostname(c Config, f Facts, links []WantLink) string {
 func planTimeServers(c Config, f Facts, links []WantLink) []string {
 	out := c.NTP
 	if len(out) == 0 {
-		for _, l := range leases(f, links) {
-			for _, a := range l.NTP {
-				out = appendNew(out, a.String())
-			}
+		for _, s := range settings(f, links) {
+			out = appendNew(out, s.ntp...)
 		}
 	}
 	return out

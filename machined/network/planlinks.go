@@ -9,11 +9,16 @@ import (
 	"github.com/orlop-os/orlop/pkg/glob"
 )
 
-// Missing returns the selectors of hardware that does not exist: of links, of members and of
-// parents.
+// Missing returns the selectors of hardware that does not exist: of links, of members, of
+// parents and of subnets.
 func Missing(c Config, f Facts) []string {
 	var out []string
 	for _, lc := range c.Links {
+		for _, s := range lc.IPv6.subnets() {
+			if _, ok := c.find(s.Link, f.Links); !ok {
+				out = appendNew(out, s.Link)
+			}
+		}
 		if lc.Virtual.Kind() == "" {
 			if len(selectLinks(lc, f.Links)) == 0 {
 				out = appendNew(out, lc.selector())
@@ -108,7 +113,7 @@ func planLinks(c Config, f Facts) []WantLink {
 	if len(c.Links) == 0 {
 		for _, l := range sortedLinks(f.Links) {
 			if l.Physical() {
-				p.add(l, LinkConfig{DHCP4: true, AcceptRA: true}, -1)
+				p.add(l, LinkConfig{DHCP4: true, IPv6: LinkIPv6{AcceptRA: true, DHCP6: DHCP6Auto}}, -1)
 			}
 		}
 	}
@@ -247,7 +252,7 @@ func (p *linkPlan) add(l Link, lc LinkConfig, n int) {
 		}
 		hardware[name] = value
 	}
-	p.out = append(p.out, WantLink{Name: l.Name, Index: l.Index, MTU: lc.MTU, DHCP4: lc.DHCP4, AcceptRA: lc.AcceptRA, Config: n, Hardware: hardware})
+	p.out = append(p.out, WantLink{Name: l.Name, Index: l.Index, MTU: lc.MTU, DHCP4: lc.DHCP4, AcceptRA: lc.IPv6.AcceptRA, DHCP6: lc.IPv6.mode(l), Config: n, Hardware: hardware})
 }
 
 // missingIndex is the highest index of a link that does not exist yet. These indexes differ,
@@ -256,10 +261,10 @@ const missingIndex = -1
 
 // addVirtual adds a link that the package creates.
 func (p *linkPlan) addVirtual(lc LinkConfig, n int) {
-	w := WantLink{Name: lc.Name, Index: missingIndex - n, MTU: lc.MTU, DHCP4: lc.DHCP4, AcceptRA: lc.AcceptRA, Config: n, Virtual: lc.Virtual}
+	w := WantLink{Name: lc.Name, Index: missingIndex - n, MTU: lc.MTU, DHCP4: lc.DHCP4, AcceptRA: lc.IPv6.AcceptRA, DHCP6: lc.IPv6.mode(Link{}), Config: n, Virtual: lc.Virtual}
 	for _, l := range p.f.Links {
 		if l.Name == lc.Name && l.Own && l.Kind == lc.Virtual.Kind() {
-			w.Index = l.Index
+			w.Index, w.DHCP6 = l.Index, lc.IPv6.mode(l)
 		}
 	}
 	switch {
@@ -488,7 +493,7 @@ func depth(links []WantLink, w WantLink, limit int) int {
 // speaksIPv6 reports whether a link has, or may get, an IPv6 address besides the link-local
 // address.
 func (lc LinkConfig) speaksIPv6() bool {
-	return lc.AcceptRA || slices.ContainsFunc(lc.Addresses, isIPv6)
+	return lc.IPv6 != LinkIPv6{} || slices.ContainsFunc(lc.Addresses, isIPv6)
 }
 
 // selectLinks returns the links of an entry: all with a match, otherwise at most a single link.

@@ -72,7 +72,7 @@ func (k *Kernel) Read(c Config) (Have, error) {
 	if err != nil {
 		return Have{}, err
 	}
-	have := Have{Links: links}
+	have := Have{Links: links, Unfit: map[Address]string{}}
 	for i, l := range links {
 		if l.Physical() { // before the plan, which matches them
 			links[i].Driver, links[i].Path, links[i].Function = k.readDriver(l.Name), devicePath(l.Name), isFunction(l.Name)
@@ -119,40 +119,74 @@ func (k *Kernel) Read(c Config) (Have, error) {
 // dumpLinks returns the messages of all links. The library stops in the kernel's IFLA_VLAN_FLAGS
 // without an error, and drops the attributes behind IFLA_LINKINFO, such as IFLA_LINK
 // (findings/rtnetlink-vlan-flags.sh).
-func (k *Kernel) dumpLinks() ([]rtnetlink.LinkMessage, error) {
+func (k *Kernel) dumpLinks() ([]rtnetlink.LinkMessage, map[uint32]RouterFlags, error) {
 	answers, err := k.addr.Execute(netlink.Message{
 		Header: netlink.Header{Type: unix.RTM_GETLINK, Flags: netlink.Request | netlink.Dump},
 		Data:   make([]byte, unix.SizeofIfInfomsg),
 	})
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
+	flags := map[uint32]RouterFlags{}
 	msgs := make([]rtnetlink.LinkMessage, len(answers))
 	for i, a := range answers {
 		if err := msgs[i].UnmarshalBinary(a.Data); err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		if msgs[i].Attributes == nil {
 			continue
 		}
 		ad, err := netlink.NewAttributeDecoder(a.Data[unix.SizeofIfInfomsg:])
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		for ad.Next() {
-			if ad.Type() == unix.IFLA_LINK {
+			switch ad.Type() {
+			case unix.IFLA_LINK:
 				msgs[i].Attributes.Type = ad.Uint32() // the field has a misleading name
+			case unix.IFLA_AF_SPEC:
+				ad.Nested(func(nad *netlink.AttributeDecoder) error {
+					flags[msgs[i].Index] = readRouterFlags(nad)
+					return nil
+				})
 			}
 		}
 		if err := ad.Err(); err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 	}
-	return msgs, nil
+	return msgs, flags, nil
+}
+
+// Bits of IFLA_INET6_FLAGS (include/net/if_inet6.h).
+const (
+	raReceived = 0x20
+	raManaged  = 0x40
+	raOther    = 0x80
+)
+
+// readRouterFlags reads the flags of the last router advertisement from IFLA_AF_SPEC.
+func readRouterFlags(families *netlink.AttributeDecoder) (out RouterFlags) {
+	for families.Next() {
+		if families.Type() != unix.AF_INET6 {
+			continue
+		}
+		families.Nested(func(ad *netlink.AttributeDecoder) error {
+			for ad.Next() {
+				if ad.Type() == unix.IFLA_INET6_FLAGS {
+					flags := ad.Uint32()
+					seen := flags&raReceived != 0
+					out = RouterFlags{Managed: seen && flags&raManaged != 0, Other: seen && flags&raOther != 0}
+				}
+			}
+			return nil
+		})
+	}
+	return out
 }
 
 func (k *Kernel) readLinks() ([]Link, error) {
-	msgs, err := k.dumpLinks()
+	msgs, flags, err := k.dumpLinks()
 	if err != nil {
 		return nil, fmt.Errorf("links: cannot list: %w", err)
 	}
@@ -181,6 +215,7 @@ func (k *Kernel) readLinks() ([]Link, error) {
 			Own:        value(m.Attributes.NetDevGroup) == Protocol,
 			Virtual:    readVirtual(m, names),
 			Membership: Membership{Master: names[int(value(m.Attributes.Master))]},
+			Router:     flags[m.Index],
 		}
 		if m.Attributes.Info != nil {
 			l.Kind = m.Attributes.Info.Kind
@@ -223,7 +258,11 @@ func (k *Kernel) readAddresses(have *Have) error {
 			continue
 		}
 		if a.Protocol == Protocol {
-			have.Addresses = append(have.Addresses, Address{Link: name, Index: a.Index, Prefix: a.Prefix})
+			own := Address{Link: name, Index: a.Index, Prefix: a.Prefix}
+			have.Addresses = append(have.Addresses, own)
+			if unfit := addressProblem(a); unfit != "" {
+				have.Unfit[own] = unfit
+			}
 		} else {
 			have.Foreign = append(have.Foreign, foreign(name, a))
 		}

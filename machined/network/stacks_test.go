@@ -286,7 +286,7 @@ func randomStack(r *rand.Rand, names []string) stage {
 	s := randomStage(r, use)
 	for i := range s.config.Links {
 		l := &s.config.Links[i]
-		l.AcceptRA = false
+		l.IPv6.AcceptRA = false
 		if parts[l.Name].kind != "" {
 			l.MTU = 0
 		}

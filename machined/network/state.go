@@ -1,6 +1,7 @@
 package network
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -13,12 +14,14 @@ import (
 type State struct {
 	Hostname string `json:"hostname"`
 	// lo, hardware and configured links; not the links of other components
-	Links       []LinkState  `json:"links"`
-	Routes      []RouteState `json:"routes"`      // routes of this package
-	Servers     []netip.Addr `json:"servers"`     // name servers in use
-	Search      []string     `json:"search"`      // search domains in use
-	TimeServers []string     `json:"timeServers"` // time servers to use; addresses or names
-	Node        []netip.Addr `json:"node"`        // NodeAddresses without configured addresses
+	Links  []LinkState  `json:"links"`
+	Routes []RouteState `json:"routes"` // routes of this package
+	// routes that the kernel took from router advertisements
+	RouterRoutes []RouteState `json:"routerRoutes,omitempty"`
+	Servers      []netip.Addr `json:"servers"`     // name servers in use
+	Search       []string     `json:"search"`      // search domains in use
+	TimeServers  []string     `json:"timeServers"` // time servers to use; addresses or names
+	Node         []netip.Addr `json:"node"`        // NodeAddresses without configured addresses
 	// whether the kernel has the whole desired state
 	Converged bool `json:"converged"`
 	// revision of the configuration cell that Converged refers to
@@ -42,13 +45,17 @@ type LinkState struct {
 	// whether the configuration (or its absence) selects the link
 	Managed   bool           `json:"managed"`
 	Addresses []AddressState `json:"addresses"`
-	DHCP      *DHCPState     `json:"dhcp,omitempty"` // set if the link uses DHCP
+	DHCP      *DHCPState     `json:"dhcp,omitempty"`  // set if the link uses DHCPv4
+	DHCP6     *DHCP6State    `json:"dhcp6,omitempty"` // set if the link uses DHCPv6
+	// set if the link accepts router advertisements
+	Advertised *AdvertisedState `json:"advertised,omitempty"`
 }
 
 // AddressState is an address of a link.
 type AddressState struct {
 	Prefix netip.Prefix `json:"prefix"`
-	// "static", "dhcp", "kernel" (loopback, link-local, router advertisement) or "other"
+	// "static", "dhcp", "prefix" (of a delegated prefix), "kernel" (loopback, link-local, router
+	// advertisement) or "other"
 	Origin string `json:"origin"`
 	// Unfit is the reason not to publish the address: "duplicate" (another machine has it),
 	// "tentative" (the check for duplicates is running), "deprecated" (it expires soon) or
@@ -154,8 +161,9 @@ type observation struct {
 	have     Have
 	leases   map[string]*dhcp.Lease
 	clients  map[int]dhcp.Status // by index of the link
-	failed   []string            // failed operations
-	left     int                 // number of pending operations
+	six      observation6
+	failed   []string // failed operations
+	left     int      // number of pending operations
 }
 
 // leaseGracePeriod is the time without a DHCP answer after which the client reports a problem.
@@ -163,7 +171,7 @@ const leaseGracePeriod = 3 * time.Second
 
 // describe returns the State of an observation. now dates the problems.
 func describe(o observation, now time.Time) State {
-	facts := Facts{Links: o.have.Links, Leases: o.leases}
+	facts := Facts{Links: o.have.Links, Leases: o.leases, Leases6: o.six.leases, Routers: o.six.routers}
 	plan := Plan(o.config, facts)
 	want := plan.Links
 	r := planResolver(o.config, facts, want)
@@ -185,24 +193,35 @@ func describe(o observation, now time.Time) State {
 	for _, w := range want {
 		i := slices.IndexFunc(o.have.Links, func(l Link) bool { return l.Index == w.Index })
 		if i >= 0 { // otherwise it does not exist yet
-			s.Links = append(s.Links, o.link(o.have.Links[i], !w.Loopback, w.DHCP4))
+			l := o.link(o.have.Links[i], plan, !w.Loopback, w.DHCP4)
+			if !w.Loopback {
+				o.describe6(&l, o.have.Links[i], w)
+			}
+			s.Links = append(s.Links, l)
 		}
 	}
 	for _, l := range sortedLinks(o.have.Links) {
 		if l.Physical() && !slices.ContainsFunc(want, func(w WantLink) bool { return w.Index == l.Index }) {
-			s.Links = append(s.Links, o.link(l, false, false))
+			s.Links = append(s.Links, o.link(l, plan, false, false))
 		}
 	}
 	s.Node = o.node
 	s.Node = s.NodeAddresses(nil)
 	for _, r := range o.have.Routes {
-		s.Routes = append(s.Routes, RouteState{To: r.To, Via: r.Via, Link: r.Link, Metric: r.Metric, Table: r.Table, Kind: r.Kind})
+		s.Routes = append(s.Routes, routeState(r))
+	}
+	for _, r := range sorted(o.have.Advertised) {
+		s.RouterRoutes = append(s.RouterRoutes, routeState(r))
 	}
 	s.Problems, s.Failed = append(o.problems(s, now), o.failed...), o.failed
 	return s
 }
 
-func (o observation) link(l Link, managed, dhcp4 bool) LinkState {
+func routeState(r Route) RouteState {
+	return RouteState{To: r.To, Via: r.Via, Link: r.Link, Metric: r.Metric, Table: r.Table, Kind: r.Kind}
+}
+
+func (o observation) link(l Link, plan Want, managed, dhcp4 bool) LinkState {
 	s := LinkState{
 		Name: l.Name, Index: l.Index, MAC: l.MAC, MTU: l.MTU, Up: l.Up, Carrier: l.Carrier,
 		Kind: l.Kind, Master: l.Master, Driver: l.Driver, Managed: managed,
@@ -216,7 +235,7 @@ func (o observation) link(l Link, managed, dhcp4 bool) LinkState {
 		if lease != nil && lease.Address == a.Prefix {
 			origin = "dhcp"
 		}
-		s.Addresses = append(s.Addresses, AddressState{Prefix: a.Prefix, Origin: origin})
+		s.Addresses = append(s.Addresses, AddressState{Prefix: a.Prefix, Origin: cmp.Or(plan.Leased[a], origin), Unfit: o.have.Unfit[a]})
 	}
 	for _, f := range o.have.Foreign {
 		if f.Index == l.Index {
@@ -270,5 +289,5 @@ func (o observation) problems(s State, now time.Time) []string {
 			out = append(out, line)
 		}
 	}
-	return out
+	return append(out, o.problems6(s, now)...)
 }

@@ -10,6 +10,23 @@ import (
 	"github.com/orlop-os/orlop/machined/network/dhcp"
 )
 
+// TestStub checks that programs of the machine use an address on loopback instead of the resolvers,
+// and that the state shows the resolvers.
+func TestStub(t *testing.T) {
+	at := netip.MustParseAddr
+	c := Config{DNS: []netip.Addr{at("192.0.2.53"), at("192.0.2.54")}, Search: []string{"example.test"}, Stub: at("127.0.0.53")}
+	if got, want := planFiles(c, Facts{}, Want{}).ResolvConf, "nameserver 127.0.0.53\nsearch example.test\n"; got != want {
+		t.Errorf("%q; want %q", got, want)
+	}
+	if got := describe(observation{config: c}, time.Now()).Servers; !slices.Equal(got, c.DNS) {
+		t.Errorf("the state: %v", got)
+	}
+	c.Stub = netip.Addr{}
+	if got, want := planFiles(c, Facts{}, Want{}).ResolvConf, "options timeout:2\nnameserver 192.0.2.53\nnameserver 192.0.2.54\nsearch example.test\n"; got != want {
+		t.Errorf("%q; want %q", got, want)
+	}
+}
+
 func TestProblems(t *testing.T) {
 	now := time.Date(2026, 5, 1, 0, 0, 0, 0, time.UTC)
 	nic := card("eth0", "02:00:00:00:00:01")

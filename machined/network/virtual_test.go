@@ -268,7 +268,7 @@ func randomVirtualStage(r *rand.Rand, names []string) stage {
 	}
 	s := randomStage(r, use)
 	for i := range s.config.Links {
-		s.config.Links[i].AcceptRA = false
+		s.config.Links[i].IPv6.AcceptRA = false
 		if !slices.Contains(free, s.config.Links[i].Name) {
 			s.config.Links[i].MTU = 0
 		}

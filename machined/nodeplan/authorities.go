@@ -6,6 +6,7 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
+	"maps"
 	"time"
 
 	"github.com/orlop-os/orlop/machined/credentials"
@@ -18,7 +19,7 @@ import (
 // authorities returns the sources of the machine's credentials: the CAs of the Cluster document, or
 // the certificates of a worker.
 func authorities(c *config.Config, f Facts) (a credentials.Authorities, err error) {
-	labels, err := json.Marshal(nodeLabels(c.Machine.Spec.Node))
+	labels, err := json.Marshal(nodeLabels(c.Machine.Spec.Node, f.LLDPLabels))
 	if err != nil {
 		return a, fmt.Errorf("Machine.spec.node: cannot describe: %w", err)
 	}
@@ -136,9 +137,18 @@ func addons(all []config.Addon, found map[string]string) []nodespec.Addon {
 	return out
 }
 
-// nodeLabels returns the labels and taints of the Node in the form of the orchestrator.
-func nodeLabels(n config.Node) nodespec.NodeLabels {
-	out := nodespec.NodeLabels{Labels: n.Labels}
+// nodeLabels returns the labels and taints of the Node in the form of the orchestrator. The facts
+// can be of the configuration before, so only labels that this one names count.
+func nodeLabels(n config.Node, lldp map[string]string) nodespec.NodeLabels {
+	out := nodespec.NodeLabels{Labels: maps.Clone(n.Labels)}
+	for _, l := range n.LLDPLabels {
+		if value := lldp[l.Key]; value != "" {
+			if out.Labels == nil {
+				out.Labels = map[string]string{}
+			}
+			out.Labels[l.Key] = value
+		}
+	}
 	for _, t := range n.Taints {
 		out.Taints = append(out.Taints, nodespec.Taint{Key: t.Key, Value: t.Value, Effect: string(t.Effect)})
 	}

@@ -19,8 +19,15 @@ func TestNodeLabels(t *testing.T) {
 		Labels: map[string]string{"topology.kubernetes.io/region": "north", "topology.kubernetes.io/zone": "north-1", "example.com/rack": "17"},
 		Taints: []nodespec.Taint{{Key: "example.com/dedicated", Value: "storage", Effect: "NoSchedule"}},
 	}
-	if got := nodeLabels(c.Machine.Spec.Node); !reflect.DeepEqual(got, want) {
+	if got := nodeLabels(c.Machine.Spec.Node, nil); !reflect.DeepEqual(got, want) {
 		t.Errorf("got %+v\nwant %+v", got, want)
+	}
+	want.Labels["example.com/switch"] = "leaf7"
+	if got := nodeLabels(c.Machine.Spec.Node, map[string]string{"example.com/switch": "leaf7", "example.com/gone": "x"}); !reflect.DeepEqual(got, want) {
+		t.Errorf("with a neighbor: got %+v\nwant %+v", got, want)
+	}
+	if c.Machine.Spec.Node.Labels["example.com/switch"] != "" {
+		t.Error("the plan has changed the configuration")
 	}
 }
 

@@ -22,10 +22,13 @@ func Network(c *config.Config) network.Config {
 	}
 	s := c.Network.Spec
 	out := network.Config{Hostname: c.Machine.Metadata.Name, DNS: s.DNS.Servers, Search: s.DNS.Search, NTP: s.NTP.Servers}
+	if s.DNS.TLS != nil {
+		out.Stub = StubResolver.Addr()
+	}
 	for _, l := range s.Links {
 		// checked by the parser; empty if the configuration selects the link by name
 		mac, _ := net.ParseMAC(string(l.MAC))
-		one := network.LinkConfig{Name: l.Name, MAC: mac, MTU: l.MTU, DHCP4: l.DHCP4, Addresses: l.Addresses, Virtual: virtual(&l), Members: members(&l), Hardware: hardware(&l)}
+		one := network.LinkConfig{Name: l.Name, MAC: mac, MTU: l.MTU, DHCP4: l.DHCP4, IPv6: autoconf(l.IPv6), Addresses: l.Addresses, Virtual: virtual(&l), Members: members(&l), Hardware: hardware(&l)}
 		if m := l.Match; m != nil {
 			one.Match = &network.Match{Name: m.Name, MAC: m.MAC, Driver: m.Driver, Path: m.Path}
 		}
@@ -69,6 +72,24 @@ func rules(r config.RoutingRule) (out []network.Rule) {
 	return out
 }
 
+// autoconf returns the automatic configuration of a link by IPv6.
+func autoconf(l *config.LinkIPv6) (out network.LinkIPv6) {
+	if l == nil {
+		return out
+	}
+	out.AcceptRA = l.AcceptRA
+	if use := l.Use(); use != config.DHCP6Off {
+		out.DHCP6 = network.DHCP6(use)
+	}
+	if p := l.Prefix; p != nil {
+		out.Prefix = &network.Delegation{Length: p.Length}
+		for _, s := range p.Subnets {
+			out.Prefix.Subnets = append(out.Prefix.Subnets, network.Subnet{Link: s.Link, Number: uint64(s.Number)})
+		}
+	}
+	return out
+}
+
 // condition returns a network of a rule as the kernel has it: all addresses are no condition.
 func condition(p netip.Prefix) netip.Prefix {
 	if p.Bits() == 0 {
@@ -86,12 +107,12 @@ func hardware(l *config.Link) map[string]string {
 		}
 		out[name] = value
 	}
-	if l.VirtualFunctions != 0 {
-		set(network.HardwareFunctions, strconv.Itoa(l.VirtualFunctions))
-	}
 	h := l.Hardware
 	if h == nil {
-		return out
+		return nil
+	}
+	if h.VirtualFunctions != 0 {
+		set(network.HardwareFunctions, strconv.Itoa(h.VirtualFunctions))
 	}
 	if h.Rings.RX != 0 {
 		set(network.HardwareRX, strconv.Itoa(h.Rings.RX))

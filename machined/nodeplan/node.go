@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/orlop-os/orlop/machined/network"
+	"github.com/orlop-os/orlop/machined/resolver"
 	"github.com/orlop-os/orlop/pkg/buildinfo"
 	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/nodespec"
@@ -44,7 +45,7 @@ func nodeSpec(c *config.Config, state network.State, release buildinfo.Release) 
 			Pools:         pools(cluster.Networks.LoadBalancer),
 			ExternalIPs:   ranges(cluster.Networks.ExternalIPs),
 		},
-		DNS:             clusterDNS(cluster.DNS, r),
+		DNS:             clusterDNS(cluster.DNS, c.Network.Spec.DNS.TLS, r),
 		External:        nodespec.External{Proxy: cluster.HasExternal(config.PartProxy), DNS: cluster.HasExternal(config.PartDNS), Network: cluster.HasExternal(config.PartNetwork)},
 		LocalVolumes:    nodespec.LocalVolumes{Disabled: !cluster.LocalVolumes.Enabled, Reserve: int64(cluster.LocalVolumes.Reserve)},
 		Kubernetes:      kube,
@@ -55,7 +56,27 @@ func nodeSpec(c *config.Config, state network.State, release buildinfo.Release) 
 	for _, services := range cluster.Networks.Services {
 		spec.Network.DNSIPs = append(spec.Network.DNSIPs, config.DNSAddress(services))
 	}
+	if c.Network.Spec.DNS.TLS != nil { // a pod would query the machine's resolvers without TLS
+		spec.DNS.NodeUpstreams = spec.Network.DNSIPs
+	}
 	return spec, nil
+}
+
+// StubResolver is where the programs of the machine send queries that it forwards over TLS. It is
+// the customary address of a local resolver, which no pod and no Service can have.
+var StubResolver = netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 53}), config.PortDNS)
+
+// Resolver returns the resolvers over TLS of a configuration (nil for none).
+func Resolver(c *config.Config) resolver.Config {
+	if c == nil || c.Network.Spec.DNS.TLS == nil {
+		return resolver.Config{}
+	}
+	dns := c.Network.Spec.DNS
+	out := resolver.Config{Name: dns.TLS.ServerName, CAs: dns.TLS.CA.PEM()}
+	for _, a := range dns.Servers {
+		out.Servers = append(out.Servers, netip.AddrPortFrom(a, resolver.Port))
+	}
+	return out
 }
 
 // UnusedResolvers returns the resolvers of the machine that pods do not use, and the configured
@@ -111,13 +132,17 @@ func findResolvers(c *config.Config, state network.State) (r resolvers, unused [
 }
 
 // clusterDNS returns the upstreams of the cluster DNS: the configured upstreams, else the resolvers
-// of the machine.
-func clusterDNS(c config.ClusterDNS, r resolvers) nodespec.DNS {
+// of the machine, with their TLS (nil for none).
+func clusterDNS(c config.ClusterDNS, tls *config.DNSTLS, r resolvers) nodespec.DNS {
 	dns := nodespec.DNS{Upstreams: r.upstreams, CacheTTL: int(time.Duration(c.CacheTTL) / time.Second)}
 	if len(dns.Upstreams) == 0 {
+		port := uint16(config.PortDNS)
+		if tls != nil {
+			port, dns.TLS = resolver.Port, &nodespec.TLS{ServerName: tls.ServerName, CA: tls.CA.PEM()}
+		}
 		// a network may announce dozens, and CoreDNS does not start with more
 		for _, a := range r.own[:min(len(r.own), config.MaxNameServers)] {
-			dns.Upstreams = append(dns.Upstreams, netip.AddrPortFrom(a, config.PortDNS))
+			dns.Upstreams = append(dns.Upstreams, netip.AddrPortFrom(a, port))
 		}
 	}
 	for _, s := range c.StubDomains {

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/orlop-os/orlop/machined/network"
+	"github.com/orlop-os/orlop/machined/resolver"
 	"github.com/orlop-os/orlop/pkg/buildinfo"
 	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/nodespec"
@@ -70,9 +71,46 @@ func TestClusterDNS(t *testing.T) {
 			nodespec.DNS{CacheTTL: 90, Upstreams: []netip.AddrPort{at("10.0.0.2:53")}, StubDomains: asStubs},
 		},
 	} {
-		if got := clusterDNS(test.config, resolvers{test.own, test.config.Upstreams.AddrPorts()}); !reflect.DeepEqual(got, test.want) {
+		if got := clusterDNS(test.config, nil, resolvers{test.own, test.config.Upstreams.AddrPorts()}); !reflect.DeepEqual(got, test.want) {
 			t.Errorf("%+v, own %v:\n got %+v\nwant %+v", test.config, test.own, got, test.want)
 		}
+	}
+}
+
+// TestDNSOverTLS checks that the machine, the cluster DNS and pods use resolvers only over TLS, and
+// that upstreams of the cluster are used without it.
+func TestDNSOverTLS(t *testing.T) {
+	at := netip.MustParseAddr
+	state := network.State{
+		Links:   []network.LinkState{{Managed: true, Up: true, Addresses: []network.AddressState{{Prefix: netip.MustParsePrefix("10.0.0.21/24")}}}},
+		Servers: []netip.Addr{at("10.0.0.2")},
+	}
+	ca := reference(t).Network.Spec.DNS.TLS.CA
+	c := config.New("n1", config.RoleWorker).WithCluster("c", config.Endpoint{Host: "10.0.0.11", Port: 6443}, config.PKI{}, config.EncryptionKey{})
+	c = c.WithNetwork(config.NetworkSpec{DNS: config.DNS{Servers: state.Servers, TLS: &config.DNSTLS{ServerName: "dns.example", CA: ca}}})
+	c.Cluster.Spec.Networks.Services = []netip.Prefix{netip.MustParsePrefix("10.96.0.0/12")}
+	spec, err := nodeSpec(c, state, buildinfo.Release{})
+	want := nodespec.DNS{
+		Upstreams: []netip.AddrPort{netip.MustParseAddrPort("10.0.0.2:853")}, TLS: &nodespec.TLS{ServerName: "dns.example", CA: ca.PEM()},
+		CacheTTL: spec.DNS.CacheTTL, NodeUpstreams: []netip.Addr{at("10.96.0.10")},
+	}
+	if err != nil || !reflect.DeepEqual(spec.DNS, want) {
+		t.Errorf("%+v, %v; want %+v", spec.DNS, err, want)
+	}
+	if got := Network(c); got.Stub != at("127.0.0.53") || !slices.Equal(got.DNS, state.Servers) {
+		t.Errorf("the network: %v, %v", got.Stub, got.DNS)
+	}
+	own := resolver.Config{Servers: want.Upstreams, Name: "dns.example", CAs: ca.PEM()}
+	if got := Resolver(c); !reflect.DeepEqual(got, own) {
+		t.Errorf("the machine: %+v; want %+v", got, own)
+	}
+	c.Cluster.Spec.DNS.Upstreams = config.NameServers{config.NameServer(netip.MustParseAddrPort("10.0.0.3:53"))}
+	if spec, err := nodeSpec(c, state, buildinfo.Release{}); err != nil || spec.DNS.TLS != nil || spec.DNS.Upstreams[0].Port() != 53 {
+		t.Errorf("upstreams of the cluster: %+v, %v", spec.DNS, err)
+	}
+	c.Network.Spec.DNS.TLS = nil
+	if got := Network(c); got.Stub.IsValid() || len(Resolver(c).Servers) != 0 || len(Resolver(nil).Servers) != 0 {
+		t.Errorf("without TLS: %v, %v", got.Stub, Resolver(c))
 	}
 }
 

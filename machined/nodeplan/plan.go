@@ -24,7 +24,9 @@ type Facts struct {
 	Trust    Trust
 	// why an artifact of an add-on is missing, by digest; empty: present
 	Artifacts map[string]string
-	Services  ServiceFacts
+	// labels of the Node that the machine's neighbors give, by key (Machine.spec.node.lldpLabels)
+	LLDPLabels map[string]string
+	Services   ServiceFacts
 }
 
 // Member is the membership of a worker in its cluster.

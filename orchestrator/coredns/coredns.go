@@ -15,6 +15,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"path/filepath"
 	"time"
 
 	"github.com/coredns/caddy"
@@ -52,7 +53,12 @@ func Component(spec nodespec.Spec, dirs dirs.Dirs) component.Component {
 	if spec.External.DNS {
 		return component.External(Name, "an external server answers at the cluster DNS address")
 	}
-	return kubeconfig.NodeComponent(spec, dirs, Name, nodespec.DNSCert, nodespec.DNSKey)
+	c := kubeconfig.NodeComponent(spec, dirs, Name, nodespec.DNSCert, nodespec.DNSKey)
+	if t := spec.DNS.TLS; t != nil && t.CA != "" {
+		file := filepath.Join(filepath.Dir(component.KubeconfigPath(dirs.Node, Name)), resolverCA)
+		c.Files = append(c.Files, component.File{Path: file, Mode: 0o644, Content: t.CA})
+	}
+	return c
 }
 
 // Run answers on the addresses until ctx is done. addresses waits until the node has them.

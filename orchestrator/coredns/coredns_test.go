@@ -13,6 +13,7 @@ import (
 	"github.com/orlop-os/orlop/orchestrator/component"
 	"github.com/orlop-os/orlop/orchestrator/dirs"
 	"github.com/orlop-os/orlop/orchestrator/kubeconfig"
+	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
@@ -42,11 +43,14 @@ func TestCorefile(t *testing.T) {
 	stubs.DNS.StubDomains = []nodespec.StubDomain{
 		{Domain: "corp.example", Servers: servers("192.0.2.1:53", "[2001:db8::1]:5353")}, {Domain: "10.in-addr.arpa", Servers: servers("192.0.2.1:53")},
 	}
+	encrypted, public := open, open
+	encrypted.DNS.Upstreams, encrypted.DNS.TLS = servers("192.0.2.53:853", "[2001:db8::53]:853"), &nodespec.TLS{ServerName: "dns.example", CA: reference(t)}
+	public.DNS.Upstreams, public.DNS.TLS = encrypted.DNS.Upstreams, &nodespec.TLS{}
 	alone.DNS = nodespec.DNS{StubDomains: stubs.DNS.StubDomains[1:], CacheTTL: 1}
 	both := []netip.Addr{netip.MustParseAddr("10.244.0.1"), netip.MustParseAddr("fd00:10:244::1")}
 	// CoreDNS reads it when it parses its configuration.
 	dirs := dirs.In(t.TempDir())
-	node := nodespec.Spec{Endpoint: "https://192.0.2.10:6443"}
+	node := nodespec.Spec{Endpoint: "https://192.0.2.10:6443", DNS: encrypted.DNS}
 	if err := Component(node, dirs).WriteFiles(); err != nil {
 		t.Fatal(err)
 	}
@@ -59,9 +63,10 @@ func TestCorefile(t *testing.T) {
 	registerRanges()
 	for name, corefile := range map[string]string{
 		"upstreams": Corefile(open, client, both), "closed": Corefile(closed, client, both[:1]),
+		"tls": Corefile(encrypted, client, both), "tls-public": Corefile(public, client, both),
 		"stubs": Corefile(stubs, client, both), "closed-stubs": Corefile(alone, client, both[:1]),
 	} {
-		got := strings.ReplaceAll(corefile, client, "KUBECONFIG")
+		got := strings.ReplaceAll(strings.ReplaceAll(corefile, client, "KUBECONFIG"), filepath.Dir(client), "DIR")
 		golden.Assert(t, got, name+".golden")
 		// CoreDNS itself must accept it.
 		input := caddy.CaddyfileInput{Filepath: name, Contents: []byte(corefile), ServerTypeName: "dns"}
@@ -69,4 +74,14 @@ func TestCorefile(t *testing.T) {
 			t.Errorf("%s: CoreDNS refuses it: %v", name, err)
 		}
 	}
+}
+
+// reference returns the CA of the resolvers in the reference configuration.
+func reference(t *testing.T) string {
+	t.Helper()
+	c, problems := config.Parse("", []byte(config.Reference))
+	if err := problems.Err(); err != nil {
+		t.Fatal(err)
+	}
+	return c.Network.Spec.DNS.TLS.CA.PEM()
 }

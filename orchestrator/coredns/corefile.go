@@ -3,6 +3,7 @@ package coredns
 import (
 	"fmt"
 	"net/netip"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -40,17 +41,22 @@ func Corefile(spec nodespec.Spec, client string, listen []netip.Addr) string {
 	block := func(zones, plugins string) string {
 		return fmt.Sprintf("%s {\n    bind %s\n    errors\n%s}\n", zones, join(listen), plugins)
 	}
-	forward := func(servers []netip.AddrPort) string {
-		return fmt.Sprintf("    forward . %s {\n        max_concurrent 1000\n        policy sequential\n        failover %s\n    }\n", join(servers), failover)
+	const forwarder = "    forward . %s {\n%s        max_concurrent 1000\n        policy sequential\n        failover %s\n    }\n"
+	forward := func(servers []netip.AddrPort) string { return fmt.Sprintf(forwarder, join(servers), "", failover) }
+	upstreams := func() string { return forward(dns.Upstreams) }
+	if dns.TLS != nil {
+		upstreams = func() string {
+			return fmt.Sprintf(forwarder, "tls://"+strings.Join(words(dns.Upstreams), " tls://"), tlsOptions(*dns.TLS, filepath.Dir(client)), failover)
+		}
 	}
 	const balance = "    loadbalance\n" // many clients take the first address
 	cache := func(more string) string { return fmt.Sprintf("    cache %d%s\n", dns.CacheTTL, more) }
 	every, beyond, found := "    template ANY ANY {\n        rcode NXDOMAIN\n    }\n", "", ""
 	if len(dns.Upstreams) > 0 {
-		every = balance + cache("") + forward(dns.Upstreams)
+		every = balance + cache("") + upstreams()
 		own := strings.Join(reverse, " ")
 		beyond = "        fallthrough in-addr.arpa ip6.arpa\n"
-		found = fmt.Sprintf("    %s %s\n", rangesName, own) + forward(dns.Upstreams) +
+		found = fmt.Sprintf("    %s %s\n", rangesName, own) + upstreams() +
 			cache(fmt.Sprintf(" in-addr.arpa ip6.arpa {\n        disable success %s\n        disable denial\n    }", own))
 	}
 	// A second for the API server: a DNS server that listens later helps no client.
@@ -76,10 +82,27 @@ func reverseZones(ranges []netip.Prefix) []string {
 	return zones
 }
 
-func join[T fmt.Stringer](list []T) string {
-	var out []string
+// resolverCA is the file with the CAs of resolvers, beside the kubeconfig.
+const resolverCA = "resolver-ca.crt"
+
+// tlsOptions returns the options of forward for TLS. Without a name, the certificates must be for
+// the addresses of the resolvers. dir has the file resolverCA.
+func tlsOptions(t nodespec.TLS, dir string) string {
+	out := "        tls\n"
+	if t.CA != "" {
+		out = fmt.Sprintf("        tls %s\n", filepath.Join(dir, resolverCA))
+	}
+	if t.ServerName != "" {
+		out += fmt.Sprintf("        tls_servername %s\n", t.ServerName)
+	}
+	return out
+}
+
+func join[T fmt.Stringer](list []T) string { return strings.Join(words(list), " ") }
+
+func words[T fmt.Stringer](list []T) (out []string) {
 	for _, a := range list {
 		out = append(out, a.String())
 	}
-	return strings.Join(out, " ")
+	return out
 }

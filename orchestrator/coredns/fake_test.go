@@ -248,6 +248,11 @@ func start(t *testing.T, spec nodespec.Spec, api string, announce component.Anno
 	if err := os.WriteFile(client, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
+	if spec.DNS.TLS != nil {
+		if err := os.WriteFile(filepath.Join(filepath.Dir(client), resolverCA), []byte(spec.DNS.TLS.CA), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
 	n := node{at: freePort(t)}
 	before := dnsserver.Port
 	dnsserver.Port = fmt.Sprint(n.at.Port())

@@ -225,7 +225,11 @@ func WithLinks(ctx context.Context, run func(ctx context.Context, links <-chan s
 // onLinks signals changes of links and addresses, except of the links of pods.
 func onLinks(changed cell.Signal) func(rtnl.Change) {
 	return func(c rtnl.Change) {
-		if c.Kind == rtnl.RouteChanged || c.LinkKind == "veth" {
+		switch c.Kind {
+		case rtnl.RouteChanged, rtnl.AdvertisementChanged, rtnl.RouterOption:
+			return
+		}
+		if c.LinkKind == "veth" {
 			return
 		}
 		changed.Wake()

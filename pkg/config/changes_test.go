@@ -30,7 +30,7 @@ func TestChanges(t *testing.T) {
 			"Machine.metadata.name: (none) → a", "Machine.spec.role: (none) → controlplane", "Machine.spec.reserved.memory: (none) → 512MiB",
 			"Machine.spec.reserved.cpu: (none) → 200m", "Machine.spec.disk.wipeForeign: (none) → false", "Machine.spec.upgrade.deadline: (none) → 5m",
 			"Machine.spec.upgrade.drain.policy: (none) → none", "Machine.spec.upgrade.drain.timeout: (none) → 5m", "Network.metadata.name: (none) → default",
-			"Network.spec.links[0].name: (none) → eth0", "Network.spec.links[0].mtu: (none) → 1500", "Network.spec.links[0].dhcp4: (none) → true", "Network.spec.links[0].dummy: (none) → false",
+			"Network.spec.links[0].name: (none) → eth0", "Network.spec.links[0].mtu: (none) → 1500", "Network.spec.links[0].dhcp4: (none) → true", "Network.spec.links[0].dummy: (none) → false", "Network.spec.lldp.announce: (none) → false",
 		}},
 		{"a number", base(), with(base(), func(c *Config) { c.Network.Spec.Links[0].MTU = 9000 }), []string{"Network.spec.links[0].mtu: 1500 → 9000"}},
 		{"back to the default", base(), with(base(), func(c *Config) { c.Network.Spec.Links[0].MTU = 0 }), []string{"Network.spec.links[0].mtu: 1500 → (none)"}},

@@ -16,6 +16,7 @@ type Link struct {
 	Match     *LinkMatch     `yaml:"match,omitempty"`
 	MTU       int            `yaml:"mtu,omitempty" jsonschema:"minimum=68,maximum=65535"`
 	DHCP4     bool           `yaml:"dhcp4"`
+	IPv6      *LinkIPv6      `yaml:"ipv6,omitempty"`
 	Addresses []netip.Prefix `yaml:"addresses,omitempty"`
 	Routes    []Route        `yaml:"routes,omitempty"`
 	Bond      *Bond          `yaml:"bond,omitempty"`
@@ -25,8 +26,6 @@ type Link struct {
 	Dummy     bool           `yaml:"dummy"`
 	WireGuard *WireGuard     `yaml:"wireguard,omitempty"`
 	Hardware  *Hardware      `yaml:"hardware,omitempty"`
-
-	VirtualFunctions int `yaml:"virtualFunctions,omitempty" limits:"1 to 256, or 0 for none"`
 }
 
 // LinkMatch selects hardware by patterns; all that are set must match.
@@ -58,6 +57,55 @@ type Hardware struct {
 	Offloads  Offloads `yaml:"offloads"`
 	Pause     Pause    `yaml:"pause,omitempty"`
 	WakeOnLAN Wake     `yaml:"wakeOnLAN,omitempty"`
+
+	VirtualFunctions int `yaml:"virtualFunctions,omitempty" limits:"1 to 256, or 0 for none"`
+}
+
+// LinkIPv6 is the automatic configuration of a link by IPv6.
+type LinkIPv6 struct {
+	AcceptRA bool        `yaml:"acceptRA"`
+	DHCP     DHCP6       `yaml:"dhcp,omitempty"`
+	Prefix   *Delegation `yaml:"prefix,omitempty"`
+}
+
+// DHCP6 is the use of DHCPv6 on a link.
+type DHCP6 string
+
+// The uses.
+const (
+	DHCP6Auto      DHCP6 = "auto"
+	DHCP6Stateless DHCP6 = "stateless"
+	DHCP6Stateful  DHCP6 = "stateful"
+	DHCP6Off       DHCP6 = "off"
+)
+
+// Names returns the uses.
+func (DHCP6) Names() []string {
+	return []string{string(DHCP6Auto), string(DHCP6Stateless), string(DHCP6Stateful), string(DHCP6Off)}
+}
+
+// Use returns the use of DHCPv6, with the default: as router advertisements say, if they are
+// accepted.
+func (l *LinkIPv6) Use() DHCP6 {
+	switch {
+	case l.DHCP != "":
+		return l.DHCP
+	case l.AcceptRA:
+		return DHCP6Auto
+	}
+	return DHCP6Off
+}
+
+// Delegation is the use of a delegated prefix.
+type Delegation struct {
+	Length  int      `yaml:"length" jsonschema:"required" limits:"48 to 64"`
+	Subnets []Subnet `yaml:"subnets,omitempty"`
+}
+
+// Subnet is a /64 of a delegated prefix for a link, by its name in links.
+type Subnet struct {
+	Link   string `yaml:"link" jsonschema:"required"`
+	Number int    `yaml:"number" limits:"0 to 65535"`
 }
 
 // Rings are the sizes of the rings of a network card.

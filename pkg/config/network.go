@@ -20,6 +20,7 @@ type NetworkSpec struct {
 	Rules    []RoutingRule `yaml:"rules,omitempty"`
 	DNS      DNS           `yaml:"dns"`
 	NTP      NTP           `yaml:"ntp"`
+	LLDP     LLDP          `yaml:"lldp"`
 	Firewall *Firewall     `yaml:"firewall,omitempty"`
 }
 
@@ -59,7 +60,15 @@ func (r *FirewallRule) defaults() { r.Protocol = TransportTCP }
 // DNS configures the machine's resolvers.
 type DNS struct {
 	Servers []netip.Addr `yaml:"servers,omitempty"`
+	TLS     *DNSTLS      `yaml:"tls,omitempty"`
 	Search  []string     `yaml:"search,omitempty"`
+}
+
+// DNSTLS makes the machine and the cluster DNS use the resolvers by DNS over TLS only (RFC 7858).
+type DNSTLS struct {
+	// ServerName is the name in the certificates; empty: they are for the addresses.
+	ServerName string `yaml:"serverName,omitempty"`
+	CA         Bundle `yaml:"ca,omitempty"`
 }
 
 // NTP configures the machine's time servers.

@@ -11,8 +11,9 @@ import (
 // Node configures labels and taints of the machine's Kubernetes Node, in addition to those of
 // Kubernetes and the system.
 type Node struct {
-	Labels map[string]string `yaml:"labels,omitempty"`
-	Taints []Taint           `yaml:"taints,omitempty"`
+	Labels     map[string]string `yaml:"labels,omitempty"`
+	LLDPLabels []LLDPLabel       `yaml:"lldpLabels,omitempty"`
+	Taints     []Taint           `yaml:"taints,omitempty"`
 }
 
 // Taint repels pods without a toleration.
@@ -151,6 +152,7 @@ func (v machineValidator) node(path string, n *Node) {
 		}
 		v.labelValue(at, n.Labels[key])
 	}
+	v.lldpLabels(path+".lldpLabels", n)
 	if len(n.Taints) > maxTaints {
 		v.on(path+".taints", wrong{reason: fmt.Sprintf("%d taints", len(n.Taints)), expected: fmt.Sprintf("at most %d", maxTaints)})
 	}

@@ -74,7 +74,7 @@ func (v networkValidator) hardware(path string, l *Link) {
 		for _, f := range []struct {
 			field string
 			set   bool
-		}{{"match", l.Match != nil}, {"hardware", l.Hardware != nil}, {"virtualFunctions", l.VirtualFunctions != 0}} {
+		}{{"match", l.Match != nil}, {"hardware", l.Hardware != nil}} {
 			if f.set {
 				v.on(path+"."+f.field, wrong{reason: fmt.Sprintf("a %s is no hardware", d), expected: "the field in the entry of a network card"})
 			}
@@ -113,7 +113,7 @@ func (v networkValidator) bridge(path string, l *Link) {
 	switch {
 	case b.Untagged != 0 && !b.VLANFiltering:
 		v.on(path+".bridge.untagged", wrong{reason: "the bridge ignores tags", expected: "vlanFiltering: true"})
-	case b.Untagged == 0 && b.VLANFiltering && (l.DHCP4 || len(l.Addresses) > 0):
+	case b.Untagged == 0 && b.VLANFiltering && (l.DHCP4 || l.IPv6 != nil || len(l.Addresses) > 0):
 		v.on(path+".bridge.untagged", wrong{reason: "the bridge has addresses, but the machine's own frames are in no VLAN", expected: "the VLAN of the addresses"})
 	}
 }
@@ -130,8 +130,8 @@ func (v networkValidator) table(path string, table uint32) {
 
 func (v networkValidator) vrf(path string, l *Link) {
 	v.table(path+".vrf.table", l.VRF.Table)
-	if l.DHCP4 || l.MTU != 0 {
-		v.on(path+".vrf", wrong{reason: "a VRF has no DHCP and no MTU", expected: "both in the entries of its members"})
+	if l.DHCP4 || l.IPv6 != nil || l.MTU != 0 {
+		v.on(path+".vrf", wrong{reason: "a VRF has no DHCP, no router advertisements and no MTU", expected: "these fields in the entries of its members"})
 	}
 }
 
@@ -422,7 +422,7 @@ func (v networkValidator) member(links []Link, owner *Link, selector string) {
 		for _, f := range []struct {
 			field string
 			set   bool
-		}{{"dhcp4", l.DHCP4}, {"addresses", len(l.Addresses) > 0}, {"routes", len(l.Routes) > 0}, {"mtu", l.MTU != 0 && owner.Bond != nil}} {
+		}{{"dhcp4", l.DHCP4}, {"ipv6", l.IPv6 != nil}, {"addresses", len(l.Addresses) > 0}, {"routes", len(l.Routes) > 0}, {"mtu", l.MTU != 0 && owner.Bond != nil}} {
 			if f.set {
 				v.on(path+"."+f.field, wrong{reason: fmt.Sprintf("the link is a member of the %s %s", owner.Definition(), owner.Name), expected: "the field in the entry of the " + owner.Definition()})
 			}

@@ -135,6 +135,10 @@ func (v networkValidator) link(path string, l *Link) {
 			v.on(at, wrong{reason: "a static IPv4 address on a link with dhcp4: true", expected: "one or the other"})
 		}
 	}
+	if l.IPv6 != nil {
+		v6 = true
+		v.autoconf(path+".ipv6", l)
+	}
 	v.mtu(path+".mtu", l.MTU, v6)
 	v.parentMTU(path, l, v6)
 	type destination struct {
@@ -153,6 +157,47 @@ func (v networkValidator) link(path string, l *Link) {
 		}
 		seen[d] = i
 	}
+}
+
+// autoconf validates the automatic configuration by IPv6.
+func (v networkValidator) autoconf(path string, l *Link) {
+	six := l.IPv6
+	if six.DHCP == DHCP6Auto && !six.AcceptRA {
+		v.on(path+".dhcp", wrong{reason: "without router advertisements, no flags say what to request", expected: "acceptRA: true, or stateless, stateful or off"})
+	}
+	if six.Prefix == nil {
+		return
+	}
+	seen := map[int]int{}
+	for i, s := range six.Prefix.Subnets {
+		at := fmt.Sprintf("%s.prefix.subnets[%d]", path, i)
+		target := v.cfg.entry(s.Link)
+		switch {
+		case s.Link == "" || v.broken[at+".link"]:
+		case target == nil:
+			v.on(at+".link", wrong{reason: fmt.Sprintf("no entry of links has the name %s", quote(s.Link)), expected: "the name of an entry of links"})
+		case target == l:
+			v.on(at+".link", wrong{reason: "the prefix comes from this link", expected: "another link (RFC 8415 section 6.3)"})
+		}
+		if count := 1 << (64 - min(max(six.Prefix.Length, 48), 64)); s.Number >= count && s.Number <= 65535 {
+			v.on(at+".number", wrong{reason: fmt.Sprintf("a prefix of /%d has no subnet %d", six.Prefix.Length, s.Number), expected: fmt.Sprintf("0 to %d", count-1)})
+		}
+		if j, twice := seen[s.Number]; twice {
+			v.on(at+".number", wrong{reason: fmt.Sprintf("subnet %d is also in subnets[%d]", s.Number, j), expected: "each subnet once"})
+			continue
+		}
+		seen[s.Number] = i
+	}
+}
+
+// entry returns the link with a name; nil without one.
+func (c *Config) entry(name string) *Link {
+	for i := range c.Network.Spec.Links {
+		if l := &c.Network.Spec.Links[i]; l.Name == name && name != "" {
+			return l
+		}
+	}
+	return nil
 }
 
 // linkName validates an interface name by the rules of the kernel (dev_valid_name in
@@ -351,9 +396,9 @@ func (l *Link) has(addr netip.Addr) bool {
 
 // reaches reports whether a gateway can be on the link: in one of its networks, behind a route of
 // the link without a gateway, link-local (RFC 4291, every link has a link-local address), or in the
-// network from DHCP, which is unknown here.
+// network from DHCP or router advertisements, which is unknown here.
 func (l *Link) reaches(via netip.Addr) bool {
-	if via.Is4() && l.DHCP4 || via.Is6() && via.IsLinkLocalUnicast() {
+	if via.Is4() && l.DHCP4 || via.Is6() && l.IPv6 != nil || via.Is6() && via.IsLinkLocalUnicast() {
 		return true
 	}
 	for _, a := range l.Addresses {
@@ -391,6 +436,9 @@ func (v networkValidator) resolvers(path string, d *DNS) {
 		}
 		v.unique(at, "servers", server.String(), i, seen)
 	}
+	if d.TLS != nil {
+		v.resolverTLS(path, d)
+	}
 	if len(d.Search) > 6 {
 		v.on(path+".search", wrong{reason: fmt.Sprintf("%d domains", len(d.Search)), expected: "at most 6 (MAXDNSRCH in resolv.h)"})
 	}
@@ -401,5 +449,25 @@ func (v networkValidator) resolvers(path string, d *DNS) {
 			v.on(at, wrong{reason: fmt.Sprintf("%s %v", quote(domain), err), expected: "a DNS domain in lower case"})
 		}
 		v.unique(at, "search", domain, i, domains)
+	}
+}
+
+// resolverTLS validates DNS over TLS. Resolvers from DHCP are not used with it.
+func (v networkValidator) resolverTLS(path string, d *DNS) {
+	at := path + ".tls"
+	if len(d.Servers) == 0 && !v.broken[path+".servers"] {
+		v.on(at, wrong{reason: "servers is empty, and resolvers from DHCP are not used with TLS", expected: "resolvers in servers"})
+	}
+	if d.TLS.ServerName != "" {
+		if err := hostOrAddr(d.TLS.ServerName); err != nil {
+			v.on(at+".serverName", wrong{reason: fmt.Sprintf("%s %v", quote(d.TLS.ServerName), err), expected: "the DNS name in the certificates, in lower case"})
+		}
+	}
+	v.bundle(at+".ca", d.TLS.CA)
+	if c := v.cfg.Cluster; c != nil && c.Spec.HasExternal(PartDNS) {
+		v.on(at, wrong{
+			reason: "the cluster DNS is external (Cluster.spec.external), and would get no resolver from the machine",
+			hint:   "use the built-in DNS, or resolvers without TLS",
+		})
 	}
 }

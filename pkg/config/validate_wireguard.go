@@ -12,6 +12,9 @@ func (v networkValidator) wireguard(path string, l *Link) {
 	if l.DHCP4 {
 		v.on(path+".dhcp4", wrong{reason: "a WireGuard link has no DHCP", expected: "addresses"})
 	}
+	if l.IPv6 != nil {
+		v.on(path+".ipv6", wrong{reason: "a WireGuard link has no link-local address, and so no DHCP and no router advertisements", expected: "addresses"})
+	}
 	v.listenPort(path+".wireguard.listenPort", l)
 	keys, allowed := map[string]int{}, map[netip.Prefix]string{}
 	for i, p := range w.Peers {

@@ -110,13 +110,20 @@ type LocalVolumes struct {
 type DNS struct {
 	// for every name without a stub domain; if empty, these names do not resolve
 	Upstreams   []netip.AddrPort `json:"upstreams"`
-	StubDomains []StubDomain     `json:"stubDomains"` // the most specific domain applies
+	StubDomains []StubDomain     `json:"stubDomains"`   // the most specific domain applies
+	TLS         *TLS             `json:"tls,omitempty"` // of Upstreams; nil: no TLS
 	// maximum time of an answer in the cache, seconds, from 1
 	CacheTTL int `json:"cacheTTL"`
 	// the machine's own resolvers, for pods with dnsPolicy Default; may be empty
 	NodeUpstreams []netip.Addr `json:"nodeUpstreams"`
 	// the machine's own search domains, which pods use after the cluster's; may be empty
 	NodeSearch []string `json:"nodeSearch,omitempty"`
+}
+
+// TLS says how the certificates of resolvers are checked.
+type TLS struct {
+	ServerName string `json:"serverName,omitempty"` // empty: the address of the resolver
+	CA         string `json:"ca,omitempty"`         // PEM; empty: the public CAs of the image
 }
 
 // StubDomain is a domain with its own resolvers.

@@ -73,8 +73,11 @@ const (
 	// Membership holds the certificates that a worker has received, with their keys (package
 	// membership), JSON.
 	Membership = State + "/membership.json"
-	// Leases holds the DHCP leases (package network), a JSON file per MAC.
+	// Leases holds the leases of DHCPv4 and DHCPv6 (package network), a JSON file of each per MAC,
+	// and the machine's identifier for DHCPv6.
 	Leases = State + "/dhcp"
+	// LLDPLabels holds the last labels of the Node from LLDP (package lldp), JSON.
+	LLDPLabels = State + "/lldp-labels.json"
 	// TimeFloor is a time that has certainly passed (package timesync): the clock never starts
 	// before it.
 	TimeFloor = State + "/time-floor"

@@ -4,6 +4,8 @@ package rtnl
 
 import (
 	"net/netip"
+	"reflect"
+	"slices"
 	"testing"
 
 	"github.com/mdlayher/netlink"
@@ -24,7 +26,7 @@ func TestAddressMessage(t *testing.T) {
 			t.Errorf("%s: read back as %+v, %v", s, got, err)
 		}
 		c, ok := parseChange(netlink.Message{Header: netlink.Header{Type: unix.RTM_NEWADDR}, Data: b})
-		if !ok || c != (Change{Kind: AddressChanged, Index: 3, Protocol: 79}) {
+		if !ok || !reflect.DeepEqual(c, Change{Kind: AddressChanged, Index: 3, Protocol: 79}) {
 			t.Errorf("%s: the notification is %+v, %v", s, c, ok)
 		}
 	}
@@ -38,5 +40,41 @@ func TestLastAddress(t *testing.T) {
 		if got := lastAddress(netip.MustParsePrefix(in)); got != netip.MustParseAddr(want) {
 			t.Errorf("%s: %v, want %s", in, got, want)
 		}
+	}
+}
+
+// TestRouterOption checks the notification of an option of a router advertisement.
+func TestRouterOption(t *testing.T) {
+	option := []byte{31, 1, 0, 0, 0, 0, 0, 9}
+	source := append([]byte{20, 0, optionSource, 0}, netip.MustParseAddr("fe80::1").AsSlice()...)
+	whole := slices.Concat([]byte{unix.AF_INET6, 0, 8, 0, 3, 0, 0, 0, advertisementType, 0, 0, 0, 0, 0, 0, 0}, option, source)
+	parse := func(b []byte) (Change, bool) {
+		return parseChange(netlink.Message{Header: netlink.Header{Type: unix.RTM_NEWNDUSEROPT}, Data: b})
+	}
+	want := Change{Kind: RouterOption, Index: 3, Router: netip.MustParseAddr("fe80::1"), Option: option}
+	if c, ok := parse(whole); !ok || !reflect.DeepEqual(c, want) {
+		t.Errorf("%+v, %v; want %+v", c, ok, want)
+	}
+	want.Router = netip.Addr{}
+	if c, ok := parse(whole[:24]); !ok || !reflect.DeepEqual(c, want) {
+		t.Errorf("without a source: %+v, %v; want %+v", c, ok, want)
+	}
+	other := slices.Clone(whole)
+	other[optionTypeAt] = 136
+	for name, b := range map[string][]byte{"cut in the header": whole[:15], "cut in the option": whole[:20], "of another message": other} {
+		if c, ok := parse(b); ok {
+			t.Errorf("%s: %+v", name, c)
+		}
+	}
+}
+
+// TestAdvertisementChanged checks that a notification about the flags of an advertisement is not
+// one about the link.
+func TestAdvertisementChanged(t *testing.T) {
+	data := make([]byte, unix.SizeofIfInfomsg)
+	data[0], data[4] = unix.AF_INET6, 3
+	c, ok := parseChange(netlink.Message{Header: netlink.Header{Type: unix.RTM_NEWLINK}, Data: data})
+	if want := (Change{Kind: AdvertisementChanged, Index: 3}); !ok || !reflect.DeepEqual(c, want) {
+		t.Errorf("%+v, %v; want %+v", c, ok, want)
 	}
 }

@@ -5,6 +5,8 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"net/netip"
+	"slices"
 
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
@@ -19,6 +21,9 @@ const (
 	AddressChanged
 	RouteChanged
 	EventsLost
+	// AdvertisementChanged: the flags of the last router advertisement on the link differ.
+	AdvertisementChanged
+	RouterOption // an option of a router advertisement for user space
 )
 
 // Change is a notification of the kernel.
@@ -27,11 +32,14 @@ type Change struct {
 	Index    int   // of the link; 0 for a route with several next hops
 	Protocol uint8 // origin of the address or the route
 	LinkKind string
+	Router   netip.Addr // RouterOption: the link-local address of the router; invalid: unknown
+	Option   []byte     // RouterOption: the option with its header (RFC 4861 section 4.6)
 }
 
-// groups are the subscribed notifications: links, addresses and routes of both families.
+// groups are the subscribed notifications: links, addresses and routes of both families, the flags
+// of router advertisements, and their options for user space.
 const groups = unix.RTMGRP_LINK | unix.RTMGRP_IPV4_IFADDR | unix.RTMGRP_IPV4_ROUTE |
-	unix.RTMGRP_IPV6_IFADDR | unix.RTMGRP_IPV6_ROUTE
+	unix.RTMGRP_IPV6_IFADDR | unix.RTMGRP_IPV6_ROUTE | unix.RTMGRP_IPV6_IFINFO | 1<<(unix.RTNLGRP_ND_USEROPT-1)
 
 // Watcher is an open subscription.
 type Watcher struct{ c *netlink.Conn }
@@ -77,6 +85,10 @@ func parseChange(m netlink.Message) (Change, bool) {
 			return Change{}, false
 		}
 		c := Change{Kind: LinkChanged, Index: int(binary.NativeEndian.Uint32(m.Data[4:8]))}
+		if m.Data[0] == unix.AF_INET6 {
+			c.Kind = AdvertisementChanged
+			return c, true
+		}
 		c.LinkKind = linkKind(m.Data[unix.SizeofIfInfomsg:])
 		return c, true
 	case unix.RTM_NEWADDR, unix.RTM_DELADDR:
@@ -95,8 +107,46 @@ func parseChange(m netlink.Message) (Change, bool) {
 			}
 		}
 		return c, true
+	case unix.RTM_NEWNDUSEROPT:
+		return parseRouterOption(m.Data)
 	}
 	return Change{}, false
+}
+
+// Offsets in struct nduseroptmsg (include/uapi/linux/rtnetlink.h), its length, and its attribute
+// with the address of the router.
+const (
+	optionLengthAt = 2
+	optionIndexAt  = 4
+	optionTypeAt   = 8
+	optionHeader   = 16
+	optionSource   = 1 // NDUSEROPT_SRCADDR
+
+	advertisementType = 134 // ICMPv6 (RFC 4861 section 4.2)
+)
+
+// parseRouterOption parses a notification of an option. The kernel has checked the advertisement:
+// hop limit, source, checksum and the lengths of its options (ndisc_router_discovery). The content
+// of the option is unchecked.
+func parseRouterOption(b []byte) (Change, bool) {
+	if len(b) < optionHeader || b[0] != unix.AF_INET6 || b[optionTypeAt] != advertisementType {
+		return Change{}, false
+	}
+	size := int(binary.NativeEndian.Uint16(b[optionLengthAt:]))
+	if size < 8 || len(b) < optionHeader+size {
+		return Change{}, false
+	}
+	c := Change{Kind: RouterOption, Index: int(binary.NativeEndian.Uint32(b[optionIndexAt:])), Option: slices.Clone(b[optionHeader : optionHeader+size])}
+	ad, err := netlink.NewAttributeDecoder(b[optionHeader+size:])
+	if err != nil {
+		return Change{}, false
+	}
+	for ad.Next() {
+		if ad.Type() == optionSource {
+			c.Router, _ = netip.AddrFromSlice(ad.Bytes())
+		}
+	}
+	return c, ad.Err() == nil
 }
 
 // linkKind returns IFLA_INFO_KIND from the attributes of a link, or an empty string.

@@ -25,6 +25,17 @@ func (s *story) cableVerb(ts *testscript.TestScript, neg bool, args []string) {
 	s.note("the cable %d of %s: %s", n, args[1], args[0])
 }
 
+// lldpVerb sets the name with which the switch announces itself.
+func (s *story) lldpVerb(ts *testscript.TestScript, neg bool, args []string) {
+	need(ts, neg, args, 1, 1, "lldp NAME|off")
+	name := args[0]
+	if name == "off" {
+		name = ""
+	}
+	s.network.SetLLDP(name)
+	s.note("the switch announces: %q", name)
+}
+
 // trunkVerb sets the VLANs of a port of the switch.
 func (s *story) trunkVerb(ts *testscript.TestScript, neg bool, args []string) {
 	need(ts, neg, args, 2, -1, "trunk NAME UNTAGGED [ID…]")
@@ -62,4 +73,28 @@ func (s *story) portName(ts *testscript.TestScript, text string) string {
 		ts.Check(err)
 	}
 	return vm.NICName(s.machine(ts, name).Name(), n)
+}
+
+// dilateVerb recreates the network, and with it the clock.
+func (s *story) dilateVerb(ts *testscript.TestScript, neg bool, args []string) {
+	need(ts, neg, args, 1, 1, "dilate N")
+	if len(s.machines) > 0 {
+		ts.Fatalf("dilate: there are machines already, and they have a time")
+	}
+	factor, err := strconv.Atoi(args[0])
+	ts.Check(err)
+	ts.Check(s.network.Close())
+	ts.Check(s.connect(factor, vm.IPv6Spec{}))
+	s.note("time passes %d times more slowly for the machines, and here", factor)
+}
+
+// routerVerb recreates the network with a router and IPv6 alone.
+func (s *story) routerVerb(ts *testscript.TestScript, neg bool, args []string) {
+	need(ts, neg, args, 1, 1, "router MODE")
+	if len(s.machines) > 0 {
+		ts.Fatalf("router: there are machines already, and they have a network")
+	}
+	ts.Check(s.network.Close())
+	ts.Check(s.connect(1, vm.IPv6Spec{Mode: vm.IPv6Mode(args[0]), Only: true}))
+	s.note("the network has IPv6 alone, %s", args[0])
 }

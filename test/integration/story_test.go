@@ -4,6 +4,7 @@ import (
 	"context"
 	"flag"
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -178,6 +179,7 @@ type story struct {
 	issuer   *site
 	receiver *receiver
 	bucket   *s3test.Store
+	secure   *secureServer
 	env      []string // of the programs that the story runs, from its setup on
 	tools    string   // directory of orlopctl and kubectl
 	current  string   // the machine that orlopctl calls
@@ -186,15 +188,15 @@ type story struct {
 
 func newStory(t *attempt) *story {
 	s := &story{t: t, dir: t.t.TempDir(), began: time.Now(), tools: *binDir, machines: map[string]*vm.Machine{}, seen: map[string]int64{}}
-	if err := s.connect(1); err != nil {
+	if err := s.connect(1, vm.IPv6Spec{}); err != nil {
 		t.t.Fatal(err)
 	}
 	return s
 }
 
-// connect makes the network with this time dilation.
-func (s *story) connect(dilation int) (err error) {
-	s.network, err = vm.NewNetwork(vm.NetworkSpec{Capture: filepath.Join(s.dir, "network.pcap"), Dilation: dilation})
+// connect makes the network with this time dilation and this router.
+func (s *story) connect(dilation int, six vm.IPv6Spec) (err error) {
+	s.network, err = vm.NewNetwork(vm.NetworkSpec{Capture: filepath.Join(s.dir, "network.pcap"), Dilation: dilation, IPv6: six})
 	return err
 }
 
@@ -332,7 +334,7 @@ func (s *story) start(ts *testscript.TestScript, spec vm.MachineSpec) {
 	}
 	ts.Setenv("IP_"+spec.Name, m.Addr().String())
 	for _, port := range []int{50000, 6443} {
-		f, err := s.network.Forward(0, fmt.Sprintf("%s:%d", m.Addr(), port))
+		f, err := s.network.Forward(0, net.JoinHostPort(m.Addr().String(), strconv.Itoa(port)))
 		ts.Check(err)
 		_, hostPort, _ := strings.Cut(f.Addr, ":")
 		ts.Setenv(fmt.Sprintf("PORT_%s_%d", spec.Name, port), hostPort)

@@ -38,6 +38,9 @@ import (
 //
 // The other verbs are
 //
+//	router MODE
+//	    first verb of a story: the network has IPv6 alone, and its router configures machines by
+//	    MODE: advertised (router advertisements), stateless (and settings by DHCPv6), stateful
 //	machine NAME [key=value…]
 //	    make a machine and switch it on; machineVerb lists the keys
 //	console NAME REGEXP [DEADLINE]
@@ -114,6 +117,8 @@ import (
 //	cable pull|plug NAME N
 //	    pull the cable of a machine's N-th NIC out (0 is the first), so that it loses the carrier,
 //	    or plug it in again
+//	lldp NAME|off
+//	    the switch announces itself as NAME on all ports (LLDP), or ends the announcements
 //	trunk NAME UNTAGGED [ID…]
 //	    the port of NAME (a machine, NAME/N for its N-th NIC, or gateway) has frames of VLAN
 //	    UNTAGGED without a tag (0: none), and frames of the others with one
@@ -151,6 +156,11 @@ import (
 //	mirror PATCH NAME
 //	    start a registry with the test image as NAME (REGISTRY/…) below a path, for a user; PATCH
 //	    makes it a mirror of REGISTRY
+//	secure start PATCH
+//	    a host in the network resolves its name, secure.site.example, by DNS over TLS; PATCH makes
+//	    a machine use it
+//	secure silent, secure honest
+//	    its DNS answers no query, or works again
 //	bucket start PATCH KEY
 //	    start an object store (S3); PATCH makes a machine upload its snapshots there, encrypted
 //	    for KEY
@@ -187,6 +197,7 @@ import (
 func (s *story) verbs() map[string]func(ts *testscript.TestScript, neg bool, args []string) {
 	return map[string]func(ts *testscript.TestScript, neg bool, args []string){
 		"dilate":        s.dilateVerb,
+		"router":        s.routerVerb,
 		"machine":       s.machineVerb,
 		"cut-upgrade":   s.cutVerb,
 		"cut-install":   s.cutInstallVerb,
@@ -232,12 +243,14 @@ func (s *story) verbs() map[string]func(ts *testscript.TestScript, neg bool, arg
 		"tools":         s.toolsVerb,
 		"network":       s.networkVerb,
 		"cable":         s.cableVerb,
+		"lldp":          s.lldpVerb,
 		"trunk":         s.trunkVerb,
 		"bundle":        s.bundleVerb,
 		"leader":        s.leaderVerb,
 		"powercut":      s.powercutVerb,
 		"poweron":       s.poweronVerb,
 		"bucket":        s.bucketVerb,
+		"secure":        s.secureVerb,
 		"receiver":      s.receiverVerb,
 		"down":          s.downVerb,
 		"dhcp":          s.dhcpVerb,
@@ -260,19 +273,6 @@ func need(ts *testscript.TestScript, neg bool, args []string, least, most int, u
 	if len(args) < least || (most >= 0 && len(args) > most) {
 		ts.Fatalf("usage: %s", usage)
 	}
-}
-
-// dilateVerb recreates the network, and with it the clock.
-func (s *story) dilateVerb(ts *testscript.TestScript, neg bool, args []string) {
-	need(ts, neg, args, 1, 1, "dilate N")
-	if len(s.machines) > 0 {
-		ts.Fatalf("dilate: there are machines already, and they have a time")
-	}
-	factor, err := strconv.Atoi(args[0])
-	ts.Check(err)
-	ts.Check(s.network.Close())
-	ts.Check(s.connect(factor))
-	s.note("time passes %d times more slowly for the machines, and here", factor)
 }
 
 // lasts converts a duration of the machines to a duration outside.
@@ -674,64 +674,6 @@ func (l *lines) String() string {
 
 // answerLimit bounds one request of outside, which uses a new connection.
 const answerLimit = 5 * time.Second
-
-func (s *story) outsideVerb(ts *testscript.TestScript, neg bool, args []string) {
-	need(ts, false, args, 3, 3, "[!] outside DEADLINE REGEXP URL")
-	re, err := regexp.Compile("(?m)" + args[1])
-	ts.Check(err)
-	who := &http.Client{Timeout: s.lasts(answerLimit), Transport: &http.Transport{DialContext: s.network.DialContext, DisableKeepAlives: true}}
-	began, last := time.Now(), ""
-	err = until(s.lasts(deadlineOf(ts, args[0])), func() error {
-		text := ""
-		r, err := who.Get(args[2])
-		if err == nil {
-			var body []byte
-			body, err = io.ReadAll(r.Body)
-			r.Body.Close()
-			text = string(body)
-		}
-		if err != nil {
-			text = err.Error()
-		}
-		last = text
-		if (err == nil && re.MatchString(text)) == neg {
-			return fmt.Errorf("the answer of %s matches %q: %t: %s", args[2], args[1], neg, text)
-		}
-		return nil
-	})
-	s.note("outside: %s: %s (%.1fs)", args[2], strings.TrimSpace(last), time.Since(began).Seconds())
-	ts.Check(err)
-}
-
-func (s *story) portsVerb(ts *testscript.TestScript, neg bool, args []string) {
-	need(ts, neg, args, 1, -1, "ports NAME PORT…")
-	var want []int
-	for _, a := range args[1:] {
-		p, err := strconv.Atoi(a)
-		ts.Check(err)
-		want = append(want, p)
-	}
-	slices.Sort(want)
-	open, err := s.scan(s.machine(ts, args[0]).Addr().String())
-	ts.Check(err)
-	s.note("open TCP ports of %s: %v", args[0], open)
-	if !slices.Equal(open, want) {
-		ts.Fatalf("open TCP ports of %s: %v, documented are %v", args[0], open, want)
-	}
-}
-
-func (s *story) captureVerb(ts *testscript.TestScript, neg bool, args []string) {
-	need(ts, neg, args, 0, 0, "capture")
-	outside, frames, err := s.outside()
-	ts.Check(err)
-	s.note("%d frames captured, %d flows to the outside", frames, len(outside))
-	if frames == 0 {
-		ts.Fatalf("no packet was captured at all")
-	}
-	if len(outside) > 0 {
-		ts.Fatalf("packets for addresses outside the closed network:\n%s", strings.Join(outside, "\n"))
-	}
-}
 
 func (s *story) powercutVerb(ts *testscript.TestScript, neg bool, args []string) {
 	need(ts, neg, args, 1, 1, "powercut NAME")

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/netip"
 	"regexp"
@@ -52,7 +53,7 @@ func (s *story) scan(addr string) ([]int, error) {
 			defer func() { <-room }()
 			ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 			defer cancel()
-			c, err := scanner.DialContext(ctx, "tcp", fmt.Sprintf("%s:%d", addr, port))
+			c, err := scanner.DialContext(ctx, "tcp", net.JoinHostPort(addr, strconv.Itoa(port)))
 			if err == nil {
 				c.Close()
 				mu.Lock()
@@ -361,7 +362,11 @@ func (s *story) outside() ([]string, int, error) {
 	if err != nil {
 		return nil, 0, err
 	}
-	report, err := vm.AnalyseCapture(file, s.network.Subnet(), netip.MustParsePrefix("10.244.0.0/16"), netip.MustParsePrefix("10.96.0.0/12"))
+	inside := []netip.Prefix{s.network.Subnet(), netip.MustParsePrefix("10.244.0.0/16"), netip.MustParsePrefix("10.96.0.0/12")}
+	if six := s.network.Six(); six.IsValid() {
+		inside = append(inside, six, netip.MustParsePrefix("fd00:244::/48"), netip.MustParsePrefix("fd00:96::/112"))
+	}
+	report, err := vm.AnalyseCapture(file, inside...)
 	if err != nil {
 		return nil, 0, err
 	}

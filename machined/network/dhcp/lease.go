@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/insomniacslk/dhcp/dhcpv4"
+
+	"github.com/orlop-os/orlop/machined/network/domains"
 )
 
 // Lease is a lease granted by a server. It is immutable. Its JSON form is stored.
@@ -156,7 +158,7 @@ func readSettings(m *dhcpv4.DHCPv4, l *Lease, note func(string)) {
 	l.NTP = addrs(get(dhcpv4.OptionNTPServers), own, "time servers (option 42)", note)
 	readDomains(get(dhcpv4.OptionDomainName), get(dhcpv4.OptionDNSDomainSearchList), l, note)
 	if name := trimmed(get(dhcpv4.OptionHostName)); name != "" {
-		if h, _, _ := strings.Cut(name, "."); domainName(h) {
+		if h, _, _ := strings.Cut(name, "."); domains.Valid(h) {
 			l.Hostname = strings.ToLower(h)
 		} else {
 			note(fmt.Sprintf("host name (option 12): %.80q is not a name", name))
@@ -184,7 +186,7 @@ func cleanDomain(name string) string {
 // readDomains reads options 15 and 119. Many servers send several domains in option 15, separated
 // by spaces or tabs.
 func readDomains(domain, search []byte, l *Lease, note func(string)) {
-	var domains []string
+	var found []string
 	list := trimmed(domain)
 	// other control characters: reject the whole option
 	if strings.ContainsFunc(list, func(r rune) bool { return r < ' ' && r != '\t' }) {
@@ -192,28 +194,28 @@ func readDomains(domain, search []byte, l *Lease, note func(string)) {
 		list = ""
 	}
 	for d := range strings.FieldsFuncSeq(list, func(r rune) bool { return r == ' ' || r == '\t' || r == ',' }) {
-		if d = cleanDomain(d); !domainName(d) {
+		if d = cleanDomain(d); !domains.Valid(d) {
 			note(fmt.Sprintf("domain (option 15): %.80q is not a name", d))
-		} else if !slices.Contains(domains, d) && len(domains) < maxDomains {
-			domains = append(domains, d)
+		} else if !slices.Contains(found, d) && len(found) < maxDomains {
+			found = append(found, d)
 		}
 	}
-	if len(domains) > 0 {
-		l.Domain = domains[0]
+	if len(found) > 0 {
+		l.Domain = found[0]
 	}
 	names, err := searchList(search)
 	if err != nil {
 		note(fmt.Sprintf("search list (option 119): %v", err))
 	}
 	for _, d := range names {
-		if name := cleanDomain(d); !domainName(name) {
+		if name := cleanDomain(d); !domains.Valid(name) {
 			note(fmt.Sprintf("search list (option 119): %.80q is not a name", d))
 		} else if !slices.Contains(l.Search, name) {
 			l.Search = append(l.Search, name)
 		}
 	}
-	if len(l.Search) == 0 && len(domains) > 1 {
-		l.Search = domains
+	if len(l.Search) == 0 && len(found) > 1 {
+		l.Search = found
 	}
 }
 
@@ -236,25 +238,6 @@ func readRoutes(m *dhcpv4.DHCPv4, l *Lease, note func(string)) {
 		l.Routes = []Route{{To: netip.PrefixFrom(netip.IPv4Unspecified(), 0), Via: routers[0]}}
 	}
 	l.Routes = append(l.Routes, classful(m.Options.Get(dhcpv4.OptionStaticRoutingTable), own, note)...)
-}
-
-// domainName reports whether s is valid in resolv.conf and as a host name. Server data is
-// untrusted: a line break in it would add a line to the file.
-func domainName(s string) bool {
-	if s == "" || len(s) > 253 {
-		return false
-	}
-	for label := range strings.SplitSeq(s, ".") {
-		if label == "" || len(label) > 63 || label[0] == '-' || label[len(label)-1] == '-' {
-			return false
-		}
-		for _, c := range []byte(label) {
-			if !(c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '-' || c == '_') {
-				return false
-			}
-		}
-	}
-	return true
 }
 
 func addr(ip net.IP) netip.Addr {

@@ -8,6 +8,7 @@ package rtnltest
 import (
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -167,6 +168,34 @@ func Delete(t *testing.T, name string) {
 	}
 }
 
+// NoDetection turns duplicate address detection off for later links of this namespace: their
+// link-local addresses are usable at once.
+func NoDetection(t *testing.T) {
+	t.Helper()
+	if err := noDetection(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// NoDetection turns duplicate address detection off for later links of the namespace, also for
+// links that are moved there.
+func (o *Namespace) NoDetection(t *testing.T) {
+	t.Helper()
+	var err error
+	if o.Do(func() { err = noDetection() }); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// noDetection writes the parameters of the namespace of this thread, which the path selects.
+func noDetection() error {
+	var failed error
+	for _, which := range []string{"all", "default"} {
+		failed = errors.Join(failed, os.WriteFile("/proc/sys/net/ipv6/conf/"+which+"/accept_dad", []byte("0"), 0))
+	}
+	return failed
+}
+
 // SetUp sets a link up or down.
 func SetUp(t *testing.T, name string, up bool) {
 	t.Helper()
@@ -181,11 +210,37 @@ func SetUp(t *testing.T, name string, up bool) {
 func AddAddresses(t *testing.T, name string, addresses ...string) {
 	t.Helper()
 	c := dial(t)
-	link := index(t, c, name)
+	if err := addAddresses(c, index(t, c, name), addresses); err != nil {
+		t.Fatalf("link %s: %v", name, err)
+	}
+}
+
+// AddAddresses is AddAddresses for a link of the namespace.
+func (o *Namespace) AddAddresses(t *testing.T, name string, addresses ...string) {
+	t.Helper()
+	var err error
+	o.Do(func() {
+		var c *rtnetlink.Conn
+		var i *net.Interface
+		if i, err = net.InterfaceByName(name); err != nil { // of the namespace of this thread
+			return
+		}
+		if c, err = rtnetlink.Dial(nil); err != nil {
+			return
+		}
+		defer c.Close()
+		err = addAddresses(c, uint32(i.Index), addresses)
+	})
+	if err != nil {
+		t.Fatalf("link %s: %v", name, err)
+	}
+}
+
+func addAddresses(c *rtnetlink.Conn, link uint32, addresses []string) error {
 	for _, text := range addresses {
 		p, err := netip.ParsePrefix(text)
 		if err != nil {
-			t.Fatal(err)
+			return err
 		}
 		m := &rtnetlink.AddressMessage{
 			Family: unix.AF_INET, PrefixLength: uint8(p.Bits()), Index: link,
@@ -195,10 +250,10 @@ func AddAddresses(t *testing.T, name string, addresses ...string) {
 			m.Family, m.Attributes.Flags = unix.AF_INET6, unix.IFA_F_NODAD
 		}
 		if err := c.Address.New(m); err != nil {
-			t.Fatalf("link %s: cannot give it %s: %v", name, p, err)
+			return fmt.Errorf("cannot give it %s: %w", p, err)
 		}
 	}
-	SetUp(t, name, true)
+	return setUp(c, link, true)
 }
 
 func setUp(c *rtnetlink.Conn, index uint32, up bool) error {

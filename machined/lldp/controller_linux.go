@@ -1,0 +1,315 @@
+package lldp
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net"
+	"reflect"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/orlop-os/orlop/pkg/backoff"
+	"github.com/orlop-os/orlop/pkg/cell"
+	"github.com/orlop-os/orlop/pkg/config"
+	"github.com/orlop-os/orlop/pkg/panics"
+)
+
+const (
+	// minInterval is the shortest time between two frames of a link: a flood wakes PID 1 ten times
+	// a second at most.
+	minInterval = 100 * time.Millisecond
+	// announceInterval and announceTTL are the recommended values (IEEE 802.1AB-2016, 9.2.5).
+	announceInterval = 30 * time.Second
+	announceTTL      = 120 * time.Second
+)
+
+// retry is the delay before a socket opens again.
+var retry = backoff.Backoff{Min: time.Second, Max: time.Minute}
+
+// restarter restarts the work on a link after a panic: the frame of a foreign host can be the
+// cause.
+var restarter = panics.Restarter{MinBackoff: time.Second, MaxBackoff: time.Minute}
+
+// Link is a physical Ethernet link that is up.
+type Link struct {
+	Name  string
+	Index int
+	MAC   net.HardwareAddr // 6 bytes
+}
+
+func (l Link) equal(o Link) bool { return reflect.DeepEqual(l, o) }
+
+// Config are the settings of the machine's documents.
+type Config struct {
+	Labels   []config.LLDPLabel // Machine.spec.node.lldpLabels
+	Announce string             // the name to announce; empty: no announcements
+}
+
+// Deps are the dependencies of a Controller.
+type Deps struct {
+	Links  cell.View[[]Link]
+	Config cell.View[Config]
+	// File returns the path of the stored labels; empty while STATE is not usable.
+	File func() string
+	// Listen opens the socket of a link; the function Listen on a machine.
+	Listen func(Link) (net.PacketConn, error)
+	Event  func(kind, message string) // must not block
+}
+
+// Controller receives on all links.
+type Controller struct {
+	deps      Deps
+	neighbors *cell.Cell[[]Neighbor]
+	labels    *cell.Cell[map[string]string]
+
+	mu     sync.Mutex
+	tables map[string][]Neighbor // by link
+	last   map[string]string     // the labels, also of rules that have no neighbor now
+	loaded bool                  // last contains the stored labels
+	told   []string              // the problems that were reported
+}
+
+// New returns a controller, which does nothing before Run.
+func New(d Deps) *Controller {
+	return &Controller{deps: d, neighbors: cell.New([]Neighbor{}), labels: cell.New(map[string]string{}), tables: map[string][]Neighbor{}, last: map[string]string{}}
+}
+
+// Neighbors is the list of the neighbors, sorted by link.
+func (c *Controller) Neighbors() *cell.Cell[[]Neighbor] { return c.neighbors }
+
+// Labels are the labels of Machine.spec.node.lldpLabels with their values. It changes only if a
+// label changes.
+func (c *Controller) Labels() *cell.Cell[map[string]string] { return c.labels }
+
+// Load reads the stored labels, so that Labels has them before the first frame.
+func (c *Controller) Load() { c.decide(c.deps.Config.Watch().Current()) }
+
+// Run receives until ctx is done. It starts and stops a goroutine per link.
+func (c *Controller) Run(ctx context.Context) {
+	links, configs := c.deps.Links.Watch(), c.deps.Config.Watch()
+	type running struct {
+		link Link
+		stop func()
+	}
+	all := map[string]running{}
+	defer func() {
+		for _, r := range all {
+			r.stop()
+		}
+	}()
+	for {
+		now, cfg := links.Current(), configs.Current()
+		for name, r := range all {
+			if !slices.ContainsFunc(now, r.link.equal) {
+				r.stop()
+				delete(all, name)
+				c.update(name, func([]Neighbor) []Neighbor { return nil })
+			}
+		}
+		for _, l := range now {
+			if _, there := all[l.Name]; !there {
+				all[l.Name] = running{l, c.start(ctx, l)}
+			}
+		}
+		c.decide(cfg)
+		select {
+		case <-links.Changed():
+		case <-configs.Changed():
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// start works on a link until the returned function is called, which waits for the end.
+func (c *Controller) start(ctx context.Context, l Link) (stop func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	done := make(chan struct{})
+	panics.Go("LLDP on a link", func() {
+		defer close(done)
+		restarter.Run(ctx, "LLDP on "+l.Name, func(ctx context.Context) { c.serve(ctx, l) })
+	})
+	return func() { cancel(); <-done }
+}
+
+// serve opens the socket of a link, again after a failure, and receives and announces.
+func (c *Controller) serve(ctx context.Context, l Link) {
+	var reported string
+	for failures := 1; ctx.Err() == nil; failures++ {
+		began := time.Now()
+		conn, err := c.deps.Listen(l)
+		if err == nil {
+			err = c.exchange(ctx, l, conn)
+		}
+		if ctx.Err() != nil {
+			return
+		}
+		if time.Since(began) > retry.Max {
+			failures = 1
+		}
+		if text := err.Error(); text != reported {
+			reported = text
+			c.deps.Event("failure", text)
+		}
+		if backoff.Sleep(ctx, retry.Delay(failures)) != nil {
+			return
+		}
+	}
+}
+
+// exchange receives, expires and announces on a socket until ctx is done or the socket fails.
+func (c *Controller) exchange(ctx context.Context, l Link, conn net.PacketConn) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer context.AfterFunc(ctx, func() { conn.Close() })()
+	var wg sync.WaitGroup
+	wg.Go(panics.Guarded("LLDP announcements", func() { c.announce(ctx, l, conn) }))
+	wg.Go(panics.Guarded("LLDP expiry", func() { c.watchExpiry(ctx, l.Name) }))
+	err := c.receive(ctx, l, conn)
+	cancel(err)
+	conn.Close()
+	wg.Wait()
+	return err
+}
+
+// receive reads frames. The pause after a frame bounds the work of a flood, together with the small
+// buffer of the socket.
+func (c *Controller) receive(ctx context.Context, l Link, conn net.PacketConn) error {
+	buf := make([]byte, maxFrame)
+	for {
+		n, _, err := conn.ReadFrom(buf)
+		if err != nil && !isDown(err) {
+			return fmt.Errorf("LLDP: link %s: cannot receive: %w", l.Name, err)
+		}
+		if err == nil {
+			var neighbor Neighbor
+			err := panics.Do("LLDP on a link", func() (err error) { neighbor, err = decode(buf[:n]); return err })
+			if err == nil { // reports of damaged frames would be a flood of another kind
+				neighbor.Link = l.Name
+				c.hear(neighbor)
+			}
+		}
+		if err := backoff.Sleep(ctx, minInterval); err != nil {
+			return err
+		}
+	}
+}
+
+func (c *Controller) hear(n Neighbor) {
+	c.update(n.Link, func(table []Neighbor) []Neighbor { return hear(table, n, time.Now()) })
+	c.decide(c.deps.Config.Watch().Current())
+}
+
+// update changes and publishes the neighbors of a link.
+func (c *Controller) update(link string, change func([]Neighbor) []Neighbor) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if table := change(c.tables[link]); len(table) > 0 {
+		c.tables[link] = table
+	} else {
+		delete(c.tables, link)
+	}
+	all := append([]Neighbor{}, slices.Concat(slices.Collect(maps.Values(c.tables))...)...)
+	slices.SortFunc(all, order)
+	if old, _ := c.neighbors.Get(); !reflect.DeepEqual(old, all) {
+		c.neighbors.Set(all)
+	}
+}
+
+// watchExpiry removes the neighbors of a link that have expired.
+func (c *Controller) watchExpiry(ctx context.Context, link string) {
+	watch := c.neighbors.Watch()
+	for {
+		var next time.Duration
+		watch.Current()
+		c.update(link, func(table []Neighbor) (left []Neighbor) {
+			left, next = expire(table, time.Now())
+			return left
+		})
+		c.decide(c.deps.Config.Watch().Current())
+		var timer <-chan time.Time
+		if next > 0 {
+			timer = time.After(next)
+		}
+		select {
+		case <-timer:
+		case <-watch.Changed():
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// decide computes, publishes and stores the labels.
+func (c *Controller) decide(cfg Config) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	file := c.deps.File()
+	if file != "" && !c.loaded {
+		c.loaded = true
+		stored, err := load(file)
+		if err != nil {
+			c.deps.Event("failure", err.Error())
+		}
+		for key, value := range stored {
+			if c.last[key] == "" {
+				c.last[key] = value
+			}
+		}
+	}
+	neighbors, _ := c.neighbors.Get()
+	labels, problems := Labels(cfg.Labels, neighbors, c.last)
+	if !slices.Equal(problems, c.told) {
+		for _, p := range problems {
+			if !slices.Contains(c.told, p) {
+				c.deps.Event("failure", "LLDP: "+p)
+			}
+		}
+		c.told = problems
+	}
+	if old, _ := c.labels.Get(); maps.Equal(old, labels) {
+		return
+	}
+	// Without a rule at boot, before the configuration is known, the stored values stay.
+	if len(cfg.Labels) > 0 {
+		c.last = maps.Clone(labels)
+		if err := save(file, labels); err != nil {
+			c.deps.Event("failure", err.Error())
+		}
+	}
+	c.labels.Set(labels)
+}
+
+// announce sends announcements while the configuration has a name for them. A TTL of zero withdraws
+// a name that the configuration no longer has.
+func (c *Controller) announce(ctx context.Context, l Link, conn net.PacketConn) {
+	watch := c.deps.Config.Watch()
+	tick := time.NewTicker(announceInterval)
+	defer tick.Stop()
+	for announced := ""; ; {
+		name := watch.Current().Announce
+		if announced != "" && name != announced {
+			c.send(l, conn, announced, 0)
+		}
+		if name != "" {
+			c.send(l, conn, name, announceTTL)
+		}
+		announced = name
+		select {
+		case <-tick.C:
+		case <-watch.Changed():
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// send sends an announcement. A link that is down loses it, as a cable without a switch does.
+func (c *Controller) send(l Link, conn net.PacketConn, name string, ttl time.Duration) {
+	_, err := conn.WriteTo(encode(Announcement{Name: name, Link: l.Name, MAC: l.MAC, TTL: ttl}), destination())
+	if err != nil && !isDown(err) && !errors.Is(err, net.ErrClosed) {
+		c.deps.Event("failure", fmt.Sprintf("LLDP: link %s: cannot announce: %v", l.Name, err))
+	}
+}

@@ -1,0 +1,55 @@
+package lldp
+
+import (
+	"cmp"
+	"slices"
+	"time"
+)
+
+const (
+	// maxNeighbors is the number of neighbors of a link. A cable has a single neighbor; more are
+	// visible through a device that forwards LLDP.
+	maxNeighbors = 8
+	// maxTTL bounds the time for which a frame counts, because a frame can come from anywhere. The
+	// default of switches is 120 s.
+	maxTTL = time.Hour
+)
+
+// hear returns the neighbors of a link after a frame. A neighbor is a port of a chassis. A full
+// table loses the neighbor that expires first, so a forger cannot keep the switch out.
+func hear(table []Neighbor, n Neighbor, now time.Time) []Neighbor {
+	table = slices.DeleteFunc(slices.Clone(table), func(o Neighbor) bool {
+		return o.Chassis == n.Chassis && o.Port == n.Port || !now.Before(o.Expires)
+	})
+	if n.TTL == 0 {
+		return table
+	}
+	n.Expires = now.Add(min(time.Duration(n.TTL)*time.Second, maxTTL))
+	if len(table) >= maxNeighbors {
+		slices.SortFunc(table, func(a, b Neighbor) int { return a.Expires.Compare(b.Expires) })
+		table = table[1:]
+	}
+	table = append(table, n)
+	slices.SortFunc(table, order)
+	return table
+}
+
+// expire returns the neighbors that have not expired, and the time until the next of them expires;
+// 0 without a neighbor.
+func expire(table []Neighbor, now time.Time) (left []Neighbor, next time.Duration) {
+	for _, n := range table {
+		in := n.Expires.Sub(now)
+		if in <= 0 {
+			continue
+		}
+		left = append(left, n)
+		if next == 0 || in < next {
+			next = in
+		}
+	}
+	return left, next
+}
+
+func order(a, b Neighbor) int {
+	return cmp.Or(cmp.Compare(a.Link, b.Link), cmp.Compare(a.Chassis, b.Chassis), cmp.Compare(a.Port, b.Port))
+}

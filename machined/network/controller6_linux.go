@@ -1,0 +1,427 @@
+package network
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"reflect"
+	"slices"
+	"time"
+
+	"github.com/orlop-os/orlop/machined/network/dhcp6"
+	"github.com/orlop-os/orlop/machined/network/ra"
+	"github.com/orlop-os/orlop/pkg/rtnl"
+)
+
+// autoconf is the part of the controller for DHCPv6 and router advertisements. Controller.mu guards
+// the fields that the goroutines of the watcher, the clients and a dry run use: status, tables,
+// problems, searches, flags and lost. Only the controller's goroutine uses the others.
+type autoconf struct {
+	status   map[int]dhcp6.Status // by the link's index, as all other maps by int
+	tables   map[int]ra.Table
+	problems map[int]string
+	searches map[int]*routerSearch
+	// flags are the flags since the link became ready. With several routers, the kernel holds the
+	// flags of the last advertisement: a flag that any router has set counts.
+	flags map[int]RouterFlags
+	lost  bool // options may have been lost
+
+	clients map[int]*client6
+	leaving []*client6              // they release their leases
+	last    map[string]*dhcp6.Lease // the last active lease, by Link.leaseKey
+	duid    []byte
+}
+
+// client6 is a DHCPv6 client that runs on a link.
+type client6 struct {
+	link     Link
+	mode     dhcp6.Mode
+	dhcp     *dhcp6.Client
+	ready    bool
+	lease    *dhcp6.Lease // the last lease seen, to log a new lease
+	problem  string       // the last logged problem
+	reported []netip.Addr // duplicates that the client knows
+	stop     func()       // stops the client and waits for its end
+	done     chan struct{}
+}
+
+// routerSearch are the router solicitations on a link. The kernel solicits when a link comes up,
+// but not when the carrier returns or this process starts again; options would then be missing.
+type routerSearch struct {
+	ready    bool
+	sent     int
+	at       time.Time // of the last solicitation
+	answered bool
+}
+
+// Numbers and intervals of solicitations (RFC 4861 section 10).
+const (
+	maxSolicitations     = 3
+	solicitationInterval = 4 * time.Second
+)
+
+func newAutoconf() *autoconf {
+	return &autoconf{
+		status: map[int]dhcp6.Status{}, tables: map[int]ra.Table{}, problems: map[int]string{}, flags: map[int]RouterFlags{},
+		clients: map[int]*client6{}, last: map[string]*dhcp6.Lease{}, searches: map[int]*routerSearch{},
+	}
+}
+
+// addAdvertised adds an option of a router advertisement, and reports whether it has an effect now.
+// A host that floods the link must not wake the controller all the time.
+func (c *Controller) addAdvertised(n rtnl.Change, now time.Time) bool {
+	o, err := ra.Parse(n.Option)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	s := c.six
+	if err != nil {
+		s.problems[n.Index] = err.Error()
+	} else if len(o.Servers)+len(o.Domains) > 0 {
+		delete(s.problems, n.Index)
+	}
+	if search := s.searches[n.Index]; search != nil {
+		search.answered = true
+	}
+	before := s.tables[n.Index]
+	after := before.Add(o, n.Router, now)
+	s.tables[n.Index] = after
+	sooner := !after.Next().IsZero() && (before.Next().IsZero() || after.Next().Before(before.Next()))
+	return sooner || !reflect.DeepEqual(before.Info(), after.Info())
+}
+
+// loseAdvertised notes that the kernel dropped notifications, perhaps of options.
+func (c *Controller) loseAdvertised() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.six.lost = true
+}
+
+// latchFlags replaces the flags of the links by all flags since the link became ready.
+func (c *Controller) latchFlags(have Have) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for i, l := range have.Links {
+		if !linkLocalReady(have, l) {
+			delete(c.six.flags, l.Index)
+			continue
+		}
+		f := c.six.flags[l.Index]
+		f.Managed, f.Other = f.Managed || l.Router.Managed, f.Other || l.Router.Other
+		c.six.flags[l.Index], have.Links[i].Router = f, f
+	}
+}
+
+// observe6 returns the active leases and the advertised values of the links, and forgets the links
+// that accept no advertisements.
+func (c *Controller) observe6(have Have, links []WantLink, now time.Time) observation6 {
+	out := observation6{leases: map[string]*dhcp6.Lease{}, routers: map[string]ra.Info{}, clients: map[int]dhcp6.Status{}, problems: map[int]string{}}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	s := c.six
+	for index, cl := range s.clients {
+		if st, ok := s.status[index]; ok {
+			out.clients[index] = st
+			if st.Lease != nil {
+				out.leases[cl.link.Name] = st.Lease
+			}
+		}
+	}
+	accepts := map[int]bool{}
+	for _, w := range links {
+		i := slices.IndexFunc(have.Links, func(l Link) bool { return l.Index == w.Index })
+		if !w.AcceptRA || i < 0 {
+			continue
+		}
+		accepts[w.Index] = true
+		search := s.searches[w.Index]
+		if search == nil {
+			search = &routerSearch{}
+			s.searches[w.Index] = search
+		}
+		if ready := linkLocalReady(have, have.Links[i]); ready != search.ready || s.lost {
+			*search = routerSearch{ready: ready, at: search.at} // at limits the rate
+		}
+		s.tables[w.Index] = s.tables[w.Index].Expire(now)
+		if info := s.tables[w.Index].Info(); len(info.Servers)+len(info.Search) > 0 {
+			out.routers[w.Name] = info
+		}
+		if p := s.problems[w.Index]; p != "" {
+			out.problems[w.Index] = p
+		}
+	}
+	s.lost = false
+	for index := range s.tables {
+		if !accepts[index] {
+			delete(s.tables, index)
+			delete(s.problems, index)
+		}
+	}
+	for index := range s.searches {
+		if !accepts[index] {
+			delete(s.searches, index)
+		}
+	}
+	return out
+}
+
+// solicitRouters sends the due solicitations.
+func (c *Controller) solicitRouters(now time.Time) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for index, s := range c.six.searches {
+		if due, ok := s.due(); ok && !now.Before(due) {
+			s.sent, s.at = s.sent+1, now
+			_ = solicit(index) // it is repeated
+		}
+	}
+}
+
+// due returns the time of the next solicitation, if there is one.
+func (s *routerSearch) due() (time.Time, bool) {
+	if !s.ready || s.answered || s.sent == maxSolicitations {
+		return time.Time{}, false
+	}
+	return s.at.Add(solicitationInterval), true
+}
+
+// nextAdvertised returns the time until the next solicitation, or the end of an advertised value.
+func (c *Controller) nextAdvertised(now time.Time) time.Duration {
+	wait := resyncPeriod
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, s := range c.six.searches {
+		if due, ok := s.due(); ok {
+			wait = min(wait, max(due.Sub(now), 0))
+		}
+	}
+	for _, t := range c.six.tables {
+		if next := t.Next(); !next.IsZero() {
+			wait = min(wait, max(next.Sub(now), 0))
+		}
+	}
+	return wait
+}
+
+// runClients6 starts a DHCPv6 client on every link that needs it, stops the others, reports changes
+// of the links to them and logs leases.
+func (c *Controller) runClients6(ctx context.Context, cfg Config, have Have, links []WantLink) {
+	keep := map[int]bool{}
+	for _, w := range links {
+		i := slices.IndexFunc(have.Links, func(l Link) bool { return l.Index == w.Index })
+		if i < 0 || w.DHCP6 == nil || !have.Links[i].Ethernet {
+			continue
+		}
+		l := have.Links[i]
+		keep[l.Index] = true
+		cl := c.six.clients[l.Index]
+		if cl != nil && (cl.link.Name != l.Name || cl.link.MAC != l.MAC || cl.mode != *w.DHCP6) {
+			c.stopClient6(l.Index)
+			cl = nil
+		}
+		if cl == nil {
+			cl = c.startClient6(ctx, l, *w.DHCP6, have)
+			c.six.clients[l.Index] = cl
+		}
+		cl.dhcp.SetHostname(cfg.Hostname)
+		if ready := linkLocalReady(have, l); ready != cl.ready {
+			cl.ready = ready
+			cl.dhcp.SetReady(ready)
+		}
+		c.reportDuplicates(cl, have)
+		c.recordLease6(cl)
+	}
+	for index, cl := range c.six.clients {
+		if keep[index] {
+			continue
+		}
+		// A link that is gone, or that lost the flags of its router with its carrier, has no server
+		// to which the lease can return.
+		if cl.ready && slices.ContainsFunc(have.Links, func(l Link) bool { return l.Index == index && linkLocalReady(have, l) }) {
+			c.six.leaving = append(c.six.leaving, cl)
+			c.forgetClient6(index)
+			c.saveLease6(cl, nil)
+			continue
+		}
+		c.stopClient6(index)
+	}
+}
+
+// reportDuplicates reports the addresses of a client that another machine has.
+func (c *Controller) reportDuplicates(cl *client6, have Have) {
+	var found []netip.Addr
+	for a, unfit := range have.Unfit {
+		if a.Index == cl.link.Index && unfit == "duplicate" {
+			found = append(found, a.Prefix.Addr())
+			if !slices.Contains(cl.reported, a.Prefix.Addr()) {
+				cl.dhcp.Duplicate(a.Prefix.Addr())
+			}
+		}
+	}
+	cl.reported = found
+}
+
+func (c *Controller) startClient6(ctx context.Context, l Link, mode dhcp6.Mode, have Have) *client6 {
+	cl := &client6{link: l, mode: mode, done: make(chan struct{})}
+	stored, err := c.deps.Leases.Load6(l.leaseKey())
+	if err != nil {
+		c.deps.Log(err.Error()) // the client works without it
+	}
+	if last := c.six.last[l.leaseKey()]; last != nil {
+		stored = last
+	}
+	// After a restart of the controller the link still has its addresses: they stay while the
+	// client contacts the server.
+	inForce := stored != nil && len(stored.Addresses) > 0
+	for _, a := range have.leased(stored) {
+		inForce = inForce && slices.ContainsFunc(have.Addresses, func(o Address) bool { return o.Index == l.Index && o.Prefix.Addr() == a })
+	}
+	if inForce {
+		cl.lease = stored
+		c.mu.Lock()
+		c.six.status[l.Index] = dhcp6.Status{Mode: mode, Phase: dhcp6.Confirming, Lease: stored, Since: time.Now()}
+		c.mu.Unlock()
+	}
+	cl.dhcp = dhcp6.New(dhcp6.Options{
+		Link: l.Name, Index: l.Index, DUID: c.machineDUID(l, have), IAID: dhcp6.IAID(l.leaseKey()), Mode: mode,
+		StoredLease: stored, InForce: inForce, Random: rand.Uint32,
+		Changed: func(st dhcp6.Status) {
+			c.mu.Lock()
+			if st.Phase != dhcp6.Releasing && st.Phase != dhcp6.Released {
+				c.six.status[l.Index] = st
+			}
+			c.mu.Unlock()
+			c.changes.Wake()
+		},
+	})
+	ctx, cancel := context.WithCancel(ctx)
+	go func() {
+		defer close(cl.done)
+		dhcpRestarter.Run(ctx, "DHCPv6 on "+l.Name, func(ctx context.Context) { cl.dhcp.Run(ctx) })
+	}()
+	cl.stop = func() {
+		cancel()
+		<-cl.done
+	}
+	return cl
+}
+
+// leased returns the addresses of a lease.
+func (h Have) leased(l *dhcp6.Lease) (out []netip.Addr) {
+	if l != nil {
+		for _, a := range l.Addresses {
+			out = append(out, a.Addr)
+		}
+	}
+	return out
+}
+
+// machineDUID returns the identifier of the machine: the stored identifier, else the identifier of
+// the hardware with the lowest permanent MAC. The identifier is the same after each boot, also
+// without a disk, and after a network card was replaced.
+func (c *Controller) machineDUID(l Link, have Have) []byte {
+	if c.six.duid != nil {
+		return c.six.duid
+	}
+	id, err := c.deps.Leases.DUID()
+	if err != nil {
+		c.deps.Log(err.Error())
+	}
+	if id == nil {
+		id = hardwareDUID(l, have.Links)
+		if err := c.deps.Leases.SaveDUID(id); err != nil {
+			c.deps.Log(err.Error())
+		}
+	}
+	c.six.duid = id
+	return id
+}
+
+// hardwareDUID returns the identifier of a machine from its hardware; from a link if there is none.
+func hardwareDUID(l Link, links []Link) []byte {
+	lowest, _ := net.ParseMAC(l.permanentMAC()) // it comes from the kernel
+	for n, o := range slices.DeleteFunc(slices.Clone(links), func(o Link) bool { return !o.Physical() || o.permanentMAC() == "" }) {
+		if mac, err := net.ParseMAC(o.permanentMAC()); err == nil && (n == 0 || bytes.Compare(mac, lowest) < 0) {
+			lowest = mac
+		}
+	}
+	return dhcp6.DUID(lowest)
+}
+
+// stopClient6 stops a client without a release; its lease is no longer active, and the next plan
+// removes its addresses.
+func (c *Controller) stopClient6(index int) {
+	c.six.clients[index].stop()
+	c.forgetClient6(index)
+}
+
+func (c *Controller) forgetClient6(index int) {
+	delete(c.six.clients, index)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.six.status, index)
+}
+
+// releaseLeases6 starts the release of leases that are not in use any more, and forgets ended
+// clients.
+func (c *Controller) releaseLeases6() {
+	c.six.leaving = slices.DeleteFunc(c.six.leaving, func(cl *client6) bool {
+		select {
+		case <-cl.done:
+			return true
+		default:
+			cl.dhcp.Release()
+			return false
+		}
+	})
+}
+
+// stopClients6 stops all clients.
+func (c *Controller) stopClients6() {
+	for index := range c.six.clients {
+		c.stopClient6(index)
+	}
+	for _, cl := range c.six.leaving {
+		cl.stop()
+	}
+	c.six.leaving = nil
+}
+
+// recordLease6 logs and stores a new lease, and removes an ended lease.
+func (c *Controller) recordLease6(cl *client6) {
+	c.mu.Lock()
+	st := c.six.status[cl.link.Index]
+	c.mu.Unlock()
+	if st.Problem != "" && st.Problem != cl.problem {
+		c.deps.Log(fmt.Sprintf("link %s: %s", cl.link.Name, st.Problem))
+	}
+	cl.problem = st.Problem
+	if st.Lease == cl.lease {
+		return
+	}
+	switch l := st.Lease; {
+	case l == nil:
+		c.deps.Log(fmt.Sprintf("link %s: the DHCPv6 lease has ended", cl.link.Name))
+	case len(l.Addresses)+len(l.Prefixes) == 0:
+		c.deps.Log(fmt.Sprintf("link %s: settings from DHCPv6", cl.link.Name))
+	default:
+		var what []any
+		for _, a := range l.Addresses {
+			what = append(what, a.Addr)
+		}
+		for _, p := range l.Prefixes {
+			what = append(what, p.Prefix)
+		}
+		c.deps.Log(fmt.Sprintf("link %s: DHCPv6 lease of %v", cl.link.Name, what))
+	}
+	c.saveLease6(cl, st.Lease)
+}
+
+func (c *Controller) saveLease6(cl *client6, l *dhcp6.Lease) {
+	cl.lease, c.six.last[cl.link.leaseKey()] = l, l
+	if err := c.deps.Leases.Save6(cl.link.leaseKey(), l); err != nil {
+		c.deps.Log(err.Error())
+	}
+}

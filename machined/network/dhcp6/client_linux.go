@@ -1,0 +1,296 @@
+package dhcp6
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"strconv"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/orlop-os/orlop/pkg/panics"
+)
+
+// Options configures a client.
+type Options struct {
+	Link string // name of the link
+	// index of the link; a client ends with its link, and a new link needs a new client
+	Index       int
+	DUID        []byte  // of the machine
+	IAID        [4]byte // of the link
+	Mode        Mode
+	StoredLease *Lease // lease of an earlier client, confirmed first; may be nil
+	// The link still has the addresses of StoredLease; they stay while the client asks the server.
+	InForce bool
+	// Random returns a random number, for transaction IDs and jitter.
+	Random func() uint32
+	// Changed is called from the client's goroutine after every step. It must not block.
+	Changed func(Status)
+}
+
+// Status is the observable state of a client.
+type Status struct {
+	Mode    Mode
+	Phase   Phase
+	Lease   *Lease    // the lease in use, or nil
+	Attempt int       // messages sent in this phase
+	Since   time.Time // start of the current exchange
+	Problem string    // last problem since a lease was confirmed; may be empty
+}
+
+// Client runs the state machine on a link. New creates it; Run must be called once.
+type Client struct {
+	opt    Options
+	events chan Event // reports of the user
+
+	mu       sync.Mutex // guards hostname
+	hostname string
+
+	state   State
+	timer   *time.Timer
+	sock    *socket
+	problem string
+	ended   bool
+}
+
+// maxReports is the number of reports that a client holds until it reads them. A link has few
+// addresses, and a carrier changes rarely.
+const maxReports = 64
+
+// New returns a client that sends nothing until SetReady is called.
+func New(opt Options) *Client {
+	t := time.NewTimer(time.Hour)
+	t.Stop()
+	stored := opt.StoredLease.within(opt.Mode)
+	return &Client{
+		opt: opt, events: make(chan Event, maxReports), timer: t,
+		state: State{Mode: opt.Mode, Lease: stored, InUse: opt.InForce && stored != nil},
+	}
+}
+
+// within returns the part of a lease that a mode requests; nil if there is no such part.
+func (l *Lease) within(m Mode) *Lease {
+	if l == nil {
+		return nil
+	}
+	out := *l
+	if !m.Addresses {
+		out.Addresses = nil
+	}
+	if m.Prefix == 0 {
+		out.Prefixes = nil
+	}
+	if out.stateless() != (m == Mode{}) {
+		return nil
+	}
+	return &out
+}
+
+// report passes an event to the client. It never blocks: a report that finds no place is dropped,
+// and its user repeats it with the next change of the link.
+func (c *Client) report(ev Event) {
+	select {
+	case c.events <- ev:
+	default:
+	}
+}
+
+// SetReady reports to the client whether the link can send.
+func (c *Client) SetReady(ready bool) {
+	ev := Event{Kind: LinkNotReady}
+	if ready {
+		ev.Kind = LinkReady
+	}
+	c.report(ev)
+}
+
+// Duplicate reports that another machine has an address of the lease.
+func (c *Client) Duplicate(a netip.Addr) { c.report(Event{Kind: Duplicate, Addr: a}) }
+
+// Release returns the lease to its server, and then ends Run. The addresses must not be in use any
+// more.
+func (c *Client) Release() { c.report(Event{Kind: Release}) }
+
+// SetHostname sets the host name that the client sends (option 39) from the next message on; empty
+// sends none.
+func (c *Client) SetHostname(name string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.hostname = name
+}
+
+// Run works until ctx is done or a Release has ended. It does not release the lease otherwise.
+func (c *Client) Run(ctx context.Context) {
+	defer c.timer.Stop()
+	defer func() { c.sock.close() }()
+	for !c.ended {
+		var replies <-chan incoming
+		if c.sock != nil {
+			replies = c.sock.replies
+		}
+		ev := Event{}
+		select {
+		case <-ctx.Done():
+			return
+		case ev = <-c.events:
+		case <-c.timer.C:
+			ev.Kind = Tick
+		case in := <-replies:
+			if in.xid != c.state.XID {
+				continue
+			}
+			if in.err != nil {
+				c.problem = in.err.Error()
+				c.publish()
+				continue
+			}
+			ev.Kind, ev.Reply = Received, in.reply
+			if in.reply.Rejects != "" {
+				c.problem = "the DHCPv6 server rejects the request: " + in.reply.Rejects
+			}
+		}
+		c.step(ev)
+	}
+}
+
+// step passes an event to the state machine and performs the resulting actions.
+func (c *Client) step(ev Event) {
+	ev.At, ev.Rand = time.Now(), c.opt.Random()
+	next, actions := Step(c.state, ev)
+	c.state = next
+	switch c.state.Phase {
+	case Bound, Init, Informed, Released:
+		c.sock.close() // the client expects no message: no packet should wake the process
+		c.sock = nil
+	}
+	for _, a := range actions {
+		switch a.Kind {
+		case Send:
+			if err := c.send(a.Message); err != nil {
+				c.problem = err.Error() // the timer repeats the message
+			}
+		case Wake:
+			c.timer.Stop()
+			if !a.At.IsZero() {
+				c.timer.Reset(time.Until(a.At))
+			}
+		case Apply:
+			c.problem = ""
+			if ev.Reply != nil && len(ev.Reply.Notes) > 0 {
+				c.problem = "unusable parts of the answer of the DHCPv6 server: " + ev.Reply.summary()
+			}
+		case End:
+			c.ended = true
+		}
+	}
+	if ev.Kind == Duplicate && c.state.Phase == Declining {
+		c.problem = fmt.Sprintf("another machine has the address %v of the DHCPv6 server", ev.Addr)
+	}
+	c.publish()
+}
+
+func (c *Client) publish() {
+	st := Status{Mode: c.opt.Mode, Phase: c.state.Phase, Attempt: c.state.Attempt, Since: c.state.Since, Problem: c.problem, Lease: c.state.inUse()}
+	c.opt.Changed(st)
+}
+
+func (c *Client) send(m Message) error {
+	c.mu.Lock()
+	hostname := c.hostname
+	c.mu.Unlock()
+	self := identity{duid: c.opt.DUID, iaid: c.opt.IAID}
+	if c.sock == nil {
+		var err error
+		if c.sock, err = openSocket(c.opt.Link, self); err != nil {
+			return err
+		}
+	}
+	// All_DHCP_Relay_Agents_and_Servers (RFC 8415 section 7.1). The zone is the index: package net
+	// caches the index of a name for a minute, and a replugged link has another one.
+	to := netip.AddrPortFrom(netip.MustParseAddr("ff02::1:2").WithZone(strconv.Itoa(c.opt.Index)), serverPort)
+	if _, err := c.sock.conn.WriteTo(encode(m, self, hostname), net.UDPAddrFromAddrPort(to)); err != nil {
+		if errors.Is(err, unix.ENXIO) || errors.Is(err, unix.ENODEV) {
+			c.sock.close()
+			c.sock = nil
+		}
+		return fmt.Errorf("DHCPv6: cannot send: %w", err)
+	}
+	return nil
+}
+
+// socket is an open socket with the goroutine that reads it.
+type socket struct {
+	conn    net.PacketConn
+	replies chan incoming
+	done    chan struct{}
+}
+
+// incoming is a parsed message, or the reason why a message of a server is rejected.
+type incoming struct {
+	xid   uint32
+	reply *Reply
+	err   error
+}
+
+func openSocket(link string, self identity) (*socket, error) {
+	lc := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error {
+		var failed error
+		err := c.Control(func(fd uintptr) {
+			failed = errors.Join(unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEADDR, 1), unix.BindToDevice(int(fd), link))
+		})
+		return errors.Join(err, failed)
+	}}
+	conn, err := lc.ListenPacket(context.Background(), "udp6", fmt.Sprintf("[::]:%d", clientPort))
+	if err != nil {
+		return nil, fmt.Errorf("DHCPv6: cannot open a socket: %w", err)
+	}
+	s := &socket{conn: conn, replies: make(chan incoming), done: make(chan struct{})}
+	panics.Go("DHCPv6 on a link", func() { s.read(self) })
+	return s, nil
+}
+
+// close closes the socket and ends its reader. A nil socket is closed already.
+func (s *socket) close() {
+	if s == nil {
+		return
+	}
+	close(s.done)
+	s.conn.Close()
+}
+
+// read delivers every message of a server until the socket is closed.
+func (s *socket) read(self identity) {
+	buf := make([]byte, maxMessage)
+	for {
+		n, from, err := s.conn.ReadFrom(buf)
+		// The kernel reports a link that is down, or an answer to a closed port, once; the socket
+		// stays usable.
+		if errors.Is(err, unix.ENETDOWN) || errors.Is(err, unix.ECONNREFUSED) {
+			continue
+		}
+		if err != nil {
+			return
+		}
+		// A server or relay is on the link (RFC 8415 section 16): a message of another source is
+		// forged.
+		if u, ok := from.(*net.UDPAddr); !ok || !u.IP.IsLinkLocalUnicast() {
+			continue
+		}
+		var in incoming
+		in.err = panics.Do("DHCPv6 on a link", func() (err error) { in.reply, err = parse(buf[:n:n], self); return err })
+		if errors.Is(in.err, errNotDHCP) {
+			continue
+		}
+		in.xid = uint32(buf[1])<<16 | uint32(buf[2])<<8 | uint32(buf[3])
+		select {
+		case s.replies <- in:
+		case <-s.done:
+			return
+		}
+	}
+}

@@ -1,0 +1,216 @@
+// Package dhcp6test is a DHCPv6 server for tests, at the other end of a veth pair. It behaves
+// according to a Plan and records its requests.
+package dhcp6test
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/insomniacslk/dhcp/dhcpv6"
+	"github.com/insomniacslk/dhcp/dhcpv6/server6"
+	"github.com/insomniacslk/dhcp/iana"
+
+	"github.com/orlop-os/orlop/pkg/cell"
+	"github.com/orlop-os/orlop/pkg/rtnl/rtnltest"
+)
+
+// Plan configures a server. A server with the zero Plan grants no address and no prefix.
+type Plan struct {
+	// Addresses are offered to all clients: the first one that no client has declined.
+	Addresses []netip.Addr
+	Prefix    netip.Prefix // delegated; invalid: none
+	// Times of addresses and prefixes, in whole seconds; T1 and T2 of 0 leave these to the client.
+	Preferred, Valid, T1, T2 time.Duration
+	Silent                   bool // do not answer
+	NoRenew                  bool // do not answer Renew
+	NotOnLink                bool // answer Confirm so
+	Forgot                   bool // answer Renew and Rebind that the lease is unknown
+	Rapid                    bool // support rapid commit
+	Options                  []dhcpv6.Option
+}
+
+// Server is a running server.
+type Server struct {
+	mu       sync.Mutex
+	plan     Plan
+	seen     []string
+	clients  []string // identifiers of clients, in hexadecimal
+	declined []netip.Addr
+	news     cell.Signal
+}
+
+// id is the identifier of the server.
+var id = &dhcpv6.DUIDLL{HWType: iana.HWTypeEthernet, LinkLayerAddr: net.HardwareAddr{2, 0, 0, 0, 0, 99}}
+
+// Start runs a server on a link of the namespace until the test ends. The link needs a link-local
+// address to answer; the kernel adds it.
+func Start(t *testing.T, o *rtnltest.Namespace, link string, plan Plan) *Server {
+	t.Helper()
+	s := &Server{plan: plan, news: cell.NewSignal()}
+	var server *server6.Server
+	var err error
+	o.Do(func() { server, err = server6.NewServer(link, nil, s.serve) })
+	if err != nil {
+		t.Fatalf("DHCPv6 server: cannot start: %v", err)
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		server.Serve() // ends with an error when the socket is closed
+	}()
+	t.Cleanup(func() {
+		server.Close()
+		<-done
+	})
+	return s
+}
+
+// Set changes the plan of the server.
+func (s *Server) Set(p Plan) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.plan = p
+}
+
+// Seen returns the received messages: the type, then the addresses and prefixes that it names.
+func (s *Server) Seen() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.seen)
+}
+
+// Clients returns the distinct identifiers of clients, in hexadecimal.
+func (s *Server) Clients() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.clients)
+}
+
+// Wait waits until ok returns true for the received messages, and fails the test after the limit.
+func (s *Server) Wait(t *testing.T, limit time.Duration, ok func(seen []string) bool) []string {
+	t.Helper()
+	deadline := time.NewTimer(limit)
+	defer deadline.Stop()
+	for {
+		if seen := s.Seen(); ok(seen) {
+			return seen
+		}
+		select {
+		case <-s.news:
+		case <-deadline.C:
+			t.Fatalf("the DHCPv6 server was not asked that in %v; it was asked %q", limit, s.Seen())
+		}
+	}
+}
+
+// serve is the handler of the library's server.
+func (s *Server) serve(conn net.PacketConn, peer net.Addr, d dhcpv6.DHCPv6) {
+	m, ok := d.(*dhcpv6.Message)
+	if !ok {
+		return
+	}
+	if answer := s.answer(m); answer != nil {
+		_, _ = conn.WriteTo(answer.ToBytes(), peer) // the client repeats its message
+	}
+}
+
+// answer records a message and returns the answer according to the plan, or nil. It does not use
+// dhcpv6.NewReplyFromMessage, which makes no answer to a Decline.
+func (s *Server) answer(m *dhcpv6.Message) *dhcpv6.Message {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.seen = append(s.seen, describe(m))
+	if c := fmt.Sprintf("%x", m.Options.ClientID().ToBytes()); !slices.Contains(s.clients, c) {
+		s.clients = append(s.clients, c)
+	}
+	s.news.Wake()
+	p := s.plan
+	if p.Silent || p.NoRenew && m.Type() == dhcpv6.MessageTypeRenew {
+		return nil
+	}
+	out := &dhcpv6.Message{MessageType: dhcpv6.MessageTypeReply, TransactionID: m.TransactionID}
+	out.AddOption(m.GetOneOption(dhcpv6.OptionClientID))
+	out.AddOption(dhcpv6.OptServerID(id))
+	switch m.Type() {
+	case dhcpv6.MessageTypeSolicit:
+		if p.Rapid && m.GetOneOption(dhcpv6.OptionRapidCommit) != nil {
+			out.AddOption(m.GetOneOption(dhcpv6.OptionRapidCommit))
+		} else {
+			out.MessageType = dhcpv6.MessageTypeAdvertise
+		}
+	case dhcpv6.MessageTypeConfirm:
+		status := &dhcpv6.OptStatusCode{StatusCode: iana.StatusSuccess}
+		if p.NotOnLink {
+			status.StatusCode = iana.StatusNotOnLink
+		}
+		out.AddOption(status)
+		return out
+	case dhcpv6.MessageTypeDecline:
+		for _, a := range m.Options.OneIANA().Options.Addresses() {
+			addr, _ := netip.AddrFromSlice(a.IPv6Addr)
+			s.declined = append(s.declined, addr)
+		}
+		return out
+	case dhcpv6.MessageTypeRelease:
+		return out
+	}
+	s.grant(m, out)
+	for _, o := range p.Options {
+		out.AddOption(o)
+	}
+	return out
+}
+
+// grant answers the associations of a message.
+func (s *Server) grant(m, out *dhcpv6.Message) {
+	p := s.plan
+	unknown := p.Forgot && (m.Type() == dhcpv6.MessageTypeRenew || m.Type() == dhcpv6.MessageTypeRebind)
+	if ia := m.Options.OneIANA(); ia != nil {
+		answer := &dhcpv6.OptIANA{IaId: ia.IaId, T1: p.T1, T2: p.T2}
+		free := slices.DeleteFunc(slices.Clone(p.Addresses), func(a netip.Addr) bool { return slices.Contains(s.declined, a) })
+		switch {
+		case unknown:
+			answer.Options.Add(&dhcpv6.OptStatusCode{StatusCode: iana.StatusNoBinding})
+		case len(free) == 0:
+			answer.Options.Add(&dhcpv6.OptStatusCode{StatusCode: iana.StatusNoAddrsAvail, StatusMessage: "no address is free"})
+		default:
+			answer.Options.Add(&dhcpv6.OptIAAddress{IPv6Addr: free[0].AsSlice(), PreferredLifetime: p.Preferred, ValidLifetime: p.Valid})
+		}
+		out.AddOption(answer)
+	}
+	if ia := m.Options.OneIAPD(); ia != nil {
+		answer := &dhcpv6.OptIAPD{IaId: ia.IaId, T1: p.T1, T2: p.T2}
+		switch {
+		case unknown:
+			answer.Options.Add(&dhcpv6.OptStatusCode{StatusCode: iana.StatusNoBinding})
+		case !p.Prefix.IsValid():
+			answer.Options.Add(&dhcpv6.OptStatusCode{StatusCode: iana.StatusNoPrefixAvail})
+		default:
+			answer.Options.Add(&dhcpv6.OptIAPrefix{PreferredLifetime: p.Preferred, ValidLifetime: p.Valid,
+				Prefix: &net.IPNet{IP: p.Prefix.Addr().AsSlice(), Mask: net.CIDRMask(p.Prefix.Bits(), 128)}})
+		}
+		out.AddOption(answer)
+	}
+}
+
+// describe returns the type of a message, and the addresses and prefixes that it names.
+func describe(m *dhcpv6.Message) string {
+	words := []string{m.Type().String()}
+	if ia := m.Options.OneIANA(); ia != nil {
+		for _, a := range ia.Options.Addresses() {
+			words = append(words, a.IPv6Addr.String())
+		}
+	}
+	if ia := m.Options.OneIAPD(); ia != nil {
+		for _, p := range ia.Options.Prefixes() {
+			words = append(words, p.Prefix.String())
+		}
+	}
+	return strings.Join(words, " ")
+}

@@ -1,0 +1,547 @@
+package dhcp6
+
+import (
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/orlop-os/orlop/pkg/backoff"
+)
+
+// Phase is a state of the client.
+type Phase int
+
+// The phases. A client that is not ready to send is in Init, too, and its lease stays in use until
+// it ends.
+const (
+	Init Phase = iota
+	Soliciting
+	Requesting
+	Confirming
+	Bound
+	Renewing
+	Rebinding
+	Informing
+	Informed
+	Declining
+	Releasing
+	Released
+)
+
+func (p Phase) String() string {
+	return [...]string{"init", "soliciting", "requesting", "confirming", "bound", "renewing", "rebinding", "informing", "informed", "declining", "releasing", "released"}[p]
+}
+
+// Mode selects the requests of a client. Without Addresses and Prefix, it requests settings only.
+type Mode struct {
+	Addresses bool // addresses (IA_NA)
+	// Prefix is the wanted length of a delegated prefix (IA_PD), a hint for the server; 0: none.
+	Prefix int
+}
+
+// State is the state of the state machine. The zero State with a Mode is that of a new client; set
+// Lease, but not InUse, to confirm a stored lease first.
+type State struct {
+	Mode    Mode
+	Phase   Phase
+	Ready   bool   // the link can send
+	XID     uint32 // of the current exchange, 24 bits
+	Sent    time.Time
+	Since   time.Time // start of the current exchange; the elapsed time counts from it
+	Attempt int       // messages sent in this phase
+	Rejects int       // rejections and duplicates since a lease was last confirmed or renewed
+	Offer   *Reply    // the best advertisement (Soliciting), the chosen advertisement (Requesting)
+	Lease   *Lease    // the lease in use, or the stored lease
+	InUse   bool      // Lease is in use
+	// MaxWait is the longest interval between messages without a lease; 0: maxBackoff.
+	MaxWait time.Duration
+}
+
+// EventKind is the type of an event.
+type EventKind int
+
+// Events of a client.
+const (
+	LinkReady    EventKind = iota + 1 // the link can send
+	LinkNotReady                      // the carrier is lost
+	Tick                              // the timer of the last Wake has fired
+	Received                          // a server's message was received
+	Duplicate                         // another machine has Event.Addr
+	Release                           // the use of DHCPv6 ends; no address is in use any more
+)
+
+// Event is an input of the state machine. At must have a monotonic reading (time.Now has). Rand is
+// a fresh random number for the transaction ID and the jitter.
+type Event struct {
+	Kind  EventKind
+	At    time.Time
+	Rand  uint32
+	Reply *Reply     // Received only
+	Addr  netip.Addr // Duplicate only
+}
+
+// ActionKind is the type of an action.
+type ActionKind int
+
+// Actions that Client performs for the state machine.
+const (
+	Send ActionKind = iota + 1 // send Message
+	// fire Tick at At; replaces every earlier Wake; the zero time stops the timer
+	Wake
+	Apply // Lease is in use now: configure and store it
+	Drop  // no lease is in use now: remove its addresses and the stored lease
+	End   // the client has ended
+)
+
+// Action is an output of the state machine.
+type Action struct {
+	Kind    ActionKind
+	Message Message
+	At      time.Time
+	Lease   *Lease
+}
+
+// MessageKind is the type of a client's message.
+type MessageKind int
+
+// The messages of a client (RFC 8415 section 7.3).
+const (
+	Solicit MessageKind = iota + 1
+	Request
+	Confirm
+	Renew
+	Rebind
+	ReleaseMessage
+	Decline
+	InformationRequest
+)
+
+func (k MessageKind) String() string {
+	return [...]string{"", "solicit", "request", "confirm", "renew", "rebind", "release", "decline", "information-request"}[k]
+}
+
+// Message is a message to send, reduced to the differences between the phases.
+type Message struct {
+	Kind    MessageKind
+	XID     uint32
+	Elapsed time.Duration // since the exchange began
+	Server  string        // DUID of the server; empty: any
+	Mode    Mode          // the identity associations
+	// Lease has the addresses and prefixes that the message names; nil: none.
+	Lease *Lease
+}
+
+// Intervals and numbers of attempts. The package comment explains why the first interval is not 1
+// s.
+const (
+	minBackoff       = 250 * time.Millisecond
+	maxBackoff       = 2 * time.Minute
+	minRenewInterval = 10 * time.Second // REN_TIMEOUT and REB_TIMEOUT (RFC 8415 section 7.6)
+	requestAttempts  = 5                // 8 s
+	confirmAttempts  = 3                // 2 s
+	partAttempts     = 4                // of Release and Decline (REL_MAX_RC)
+)
+
+// Step is the client's state machine.
+//
+//	phase        event                      next        actions
+//	Init         ready, no lease            Soliciting  send Solicit
+//	Init         ready, settings only       Informing   send Information-request
+//	Init         ready, lease known         Confirming  send Confirm, or Rebind for a prefix
+//	Init         Tick, ready                Soliciting  send Solicit (end of a wait)
+//	Soliciting   Advertise                  Soliciting  store the best; at preference 255: as Tick
+//	Soliciting   Tick, advertised           Requesting  send Request
+//	Soliciting   Reply with rapid commit    Bound       apply
+//	Soliciting   Tick                       Soliciting  send Solicit, double the interval
+//	Requesting   Reply                      Bound       apply
+//	Requesting   rejection                  Init        wait, then start again
+//	Requesting   Tick                       Requesting  send Request; after 5 attempts: Soliciting
+//	Confirming   Reply                      Bound       apply
+//	Confirming   rejection                  Soliciting  drop, send Solicit
+//	Confirming   Tick                       Confirming  send again; after 3 attempts:
+//	                                                    a lease in use stays (Bound, Renewing or
+//	                                                    Rebinding by its age); drop a stored lease
+//	Bound        Tick at T1                 Renewing    send Renew to the server
+//	Renewing     Reply                      Bound       apply
+//	Renewing     no binding                 Requesting  send Request, the lease stays in use
+//	Renewing     withdrawn                  Soliciting  drop, send Solicit
+//	Renewing     Tick                       Renewing    send Renew; at T2: Rebinding
+//	Rebinding    as Renewing                            send Rebind to any server; at end: drop
+//	Informing    Reply                      Informed    apply
+//	Informed     Tick at refresh time       Informing   send Information-request
+//	leased       Duplicate                  Declining   drop, send Decline
+//	Declining    Reply, or 4 attempts       Init        wait, then start again
+//	leased       Release                    Releasing   drop, send Release
+//	Releasing    Reply, or 4 attempts       Released    end
+//	any          not ready                  Init        the lease stays in use until it ends
+//
+// Other events change no state. Messages with another transaction ID are ignored.
+func Step(s State, ev Event) (State, []Action) {
+	switch ev.Kind {
+	case LinkReady:
+		return ready(s, ev)
+	case LinkNotReady:
+		if s.Phase == Releasing || s.Phase == Released {
+			return end(s)
+		}
+		s.Ready, s.Phase, s.Attempt, s.Offer = false, Init, 0, nil
+		return s, []Action{{Kind: Wake, At: s.ends()}}
+	case Tick:
+		return tick(s, ev)
+	case Received:
+		if ev.Reply != nil && ev.Reply.XID == s.XID {
+			return received(s, ev)
+		}
+	case Duplicate:
+		if s.InUse && s.Lease.Has(ev.Addr) && s.Phase != Releasing {
+			return decline(s, ev)
+		}
+	case Release:
+		return release(s, ev)
+	}
+	return s, nil
+}
+
+// ends returns the time at which an address or prefix in use ends; the zero time for none.
+func (s State) ends() time.Time {
+	if !s.InUse {
+		return time.Time{}
+	}
+	return s.Lease.next()
+}
+
+func ready(s State, ev Event) (State, []Action) {
+	if s.Ready || s.Phase == Releasing || s.Phase == Released {
+		return s, nil
+	}
+	s.Ready, s.Since, s.MaxWait = true, ev.At, 0
+	switch {
+	case s.Mode == Mode{}:
+		return inform(s, ev)
+	case s.Lease == nil || s.Lease.stateless() || s.Lease.expired(ev.At) || s.Mode.Addresses && len(s.Lease.Addresses) == 0:
+		return drop(s, ev)
+	}
+	s.Phase, s.Attempt, s.XID, s.Sent = Confirming, 0, ev.xid(), ev.At
+	return confirm(s, ev)
+}
+
+func (ev Event) xid() uint32 { return ev.Rand & 0xffffff }
+
+func tick(s State, ev Event) (State, []Action) {
+	var out []Action
+	if s.InUse {
+		if l := s.Lease.alive(ev.At); l != s.Lease && !s.Lease.expired(ev.At) {
+			s.Lease, out = l, []Action{{Kind: Apply, Lease: l}}
+		}
+	}
+	s, more := act(s, ev)
+	return s, append(out, more...)
+}
+
+// act performs the step of a phase after its timer has fired.
+func act(s State, ev Event) (State, []Action) {
+	if s.InUse && s.Lease.expired(ev.At) && s.Phase != Init {
+		return drop(s, ev)
+	}
+	switch s.Phase {
+	case Init:
+		switch {
+		case s.InUse && s.Lease.expired(ev.At):
+			return drop(s, ev)
+		case s.Ready:
+			return solicit(s, ev)
+		}
+		return s, []Action{{Kind: Wake, At: s.ends()}}
+	case Soliciting:
+		if s.Offer != nil {
+			return request(s, ev)
+		}
+		return transmit(s, ev, Message{Kind: Solicit, Lease: s.inUse()})
+	case Requesting:
+		if s.Attempt < requestAttempts {
+			return sendRequest(s, ev)
+		}
+		return solicit(s, ev)
+	case Confirming:
+		switch {
+		case s.Attempt < confirmAttempts:
+			return confirm(s, ev)
+		case s.InUse:
+			return maintain(s, ev)
+		}
+		return drop(s, ev)
+	case Bound, Renewing, Rebinding:
+		return maintain(s, ev)
+	case Informing:
+		s.Sent = ev.At
+		return transmit(s, ev, Message{Kind: InformationRequest})
+	case Informed:
+		return inform(s, ev)
+	case Declining, Releasing:
+		if s.Attempt < partAttempts {
+			return part(s, ev)
+		}
+		return parted(s, ev)
+	}
+	return s, nil
+}
+
+func (s State) inUse() *Lease {
+	if s.InUse {
+		return s.Lease
+	}
+	return nil
+}
+
+func received(s State, ev Event) (State, []Action) {
+	r := ev.Reply
+	if r.MaxWait != 0 {
+		s.MaxWait = r.MaxWait
+	}
+	switch s.Phase {
+	case Soliciting:
+		switch {
+		case !r.grants(s.Mode):
+			return s, nil
+		case !r.Advertise && r.Rapid:
+			return bind(s, ev)
+		case !r.Advertise:
+			return s, nil
+		}
+		if s.Offer == nil || r.Preference > s.Offer.Preference {
+			s.Offer = r
+		}
+		if r.Preference == 255 {
+			return request(s, ev)
+		}
+	case Informing:
+		if !r.Advertise && r.Rejects == "" {
+			return bind(s, ev)
+		}
+	case Requesting, Confirming, Renewing, Rebinding:
+		if r.Advertise || s.Phase == Requesting && r.Lease.Server != s.Offer.Lease.Server {
+			return s, nil // of another server than that of the advertisement
+		}
+		return answered(s, ev)
+	case Declining, Releasing:
+		if !r.Advertise && r.Lease.Server == s.Offer.Lease.Server {
+			return parted(s, ev)
+		}
+	}
+	return s, nil
+}
+
+// answered acts on the answer to a request for addresses or prefixes.
+func answered(s State, ev Event) (State, []Action) {
+	r := ev.Reply
+	switch {
+	case r.grants(s.Mode):
+		return bind(s, ev)
+	case s.Phase == Confirming && s.Mode.Prefix == 0 && r.Rejects == "" && !r.NoBinding:
+		// The answer to a Confirm names no address.
+		s.Rejects, s.InUse = 0, true
+		s, more := maintain(s, ev)
+		return s, append([]Action{{Kind: Apply, Lease: s.Lease}}, more...)
+	case (s.Phase == Renewing || s.Phase == Rebinding) && r.NoBinding:
+		s.Offer = r
+		return request(s, ev)
+	case s.Phase != Requesting && r.Withdrawn:
+		return drop(s, ev)
+	case s.Phase == Requesting, s.Phase == Confirming && r.Rejects != "":
+		s.Rejects++
+		return drop(s, ev)
+	}
+	return s, nil // the lease stays in use until it ends, and another server may extend it
+}
+
+// bind starts to use the lease of a Reply.
+func bind(s State, ev Event) (State, []Action) {
+	l := ev.Reply.Lease
+	l.Acquired = s.Sent
+	if s.Phase != Requesting && s.Phase != Soliciting { // a new address may be a duplicate
+		s.Rejects = 0
+	}
+	s.Phase, s.Attempt, s.Offer, s.Lease, s.InUse = Bound, 0, nil, &l, true
+	if s.Mode == (Mode{}) {
+		s.Phase = Informed
+		l.Addresses, l.Prefixes = nil, nil
+		return s, []Action{{Kind: Apply, Lease: &l}, {Kind: Wake, At: l.Acquired.Add(l.T1)}}
+	}
+	return s, []Action{{Kind: Apply, Lease: &l}, {Kind: Wake, At: earliest(l.renewal(), l.next())}}
+}
+
+// renewal returns the time of the first renewal; the zero time for none.
+func (l *Lease) renewal() time.Time {
+	if l.T1 >= Forever {
+		return time.Time{}
+	}
+	return l.Acquired.Add(l.T1)
+}
+
+func earliest(a, b time.Time) time.Time {
+	if a.IsZero() || !b.IsZero() && b.Before(a) {
+		return b
+	}
+	return a
+}
+
+// drop ends a lease, if there is one, and starts a new search: at once, or after a backoff if
+// servers reject repeatedly.
+func drop(s State, ev Event) (State, []Action) {
+	var out []Action
+	if s.Lease != nil {
+		out = []Action{{Kind: Drop}}
+	}
+	s.Lease, s.InUse, s.Offer = nil, false, nil
+	switch {
+	case !s.Ready:
+		s.Phase = Init
+		return s, append(out, Action{Kind: Wake})
+	case s.Rejects > 1 && s.Phase != Init:
+		s.Phase = Init
+		return s, append(out, Action{Kind: Wake, At: ev.At.Add(s.delay(s.Rejects-2, ev.Rand))})
+	}
+	s, more := solicit(s, ev)
+	return s, append(out, more...)
+}
+
+func solicit(s State, ev Event) (State, []Action) {
+	if s.Mode == (Mode{}) {
+		return inform(s, ev)
+	}
+	s.Phase, s.Attempt, s.XID, s.Since, s.Sent, s.Offer = Soliciting, 0, ev.xid(), ev.At, ev.At, nil
+	return transmit(s, ev, Message{Kind: Solicit, Lease: s.inUse()})
+}
+
+func request(s State, ev Event) (State, []Action) {
+	s.Phase, s.Attempt, s.XID, s.Since, s.Sent = Requesting, 0, ev.xid(), ev.At, ev.At
+	return sendRequest(s, ev)
+}
+
+func sendRequest(s State, ev Event) (State, []Action) {
+	wanted := &s.Offer.Lease
+	if s.InUse {
+		wanted = s.Lease
+	}
+	return transmit(s, ev, Message{Kind: Request, Server: s.Offer.Lease.Server, Lease: wanted})
+}
+
+// confirm asks whether the addresses of a lease are right for the link. A prefix needs a Rebind
+// (RFC 8415 section 18.2.12).
+func confirm(s State, ev Event) (State, []Action) {
+	m := Message{Kind: Confirm, Lease: s.Lease}
+	if s.Mode.Prefix != 0 {
+		m.Kind = Rebind
+	}
+	return transmit(s, ev, m)
+}
+
+func inform(s State, ev Event) (State, []Action) {
+	s.Phase, s.Attempt, s.XID, s.Since, s.Sent = Informing, 0, ev.xid(), ev.At, ev.At
+	return transmit(s, ev, Message{Kind: InformationRequest})
+}
+
+// maintain acts by the age of the lease in use: wait, renew, rebind, or drop it.
+func maintain(s State, ev Event) (State, []Action) {
+	l, age := s.Lease, ev.At.Sub(s.Lease.Acquired)
+	m := Message{Kind: Renew, Server: l.Server, Lease: l}
+	until := l.T2
+	switch {
+	case l.expired(ev.At):
+		return drop(s, ev)
+	case l.T1 >= Forever || age < l.T1:
+		s.Phase, s.Attempt = Bound, 0
+		return s, []Action{{Kind: Wake, At: earliest(l.renewal(), l.next())}}
+	case l.T2 >= Forever || age < l.T2:
+		if s.Phase != Renewing {
+			s.Phase, s.Attempt, s.Since = Renewing, 0, ev.At
+		}
+	default:
+		if s.Phase != Rebinding {
+			s.Phase, s.Attempt, s.Since = Rebinding, 0, ev.At
+		}
+		m.Kind, m.Server, until = Rebind, "", slices.Max(l.valid())
+	}
+	s.XID, s.Sent = ev.xid(), ev.At
+	s.Attempt++
+	m.XID, m.Mode, m.Elapsed = s.XID, s.Mode, ev.At.Sub(s.Since)
+	wait := min(max((until-age)/2, minRenewInterval), until-age)
+	return s, []Action{{Kind: Send, Message: m}, {Kind: Wake, At: earliest(ev.At.Add(wait), l.next())}}
+}
+
+// decline reports to the server that another machine has an address of the lease.
+func decline(s State, ev Event) (State, []Action) {
+	bad := *s.Lease
+	bad.Addresses = slices.DeleteFunc(slices.Clone(bad.Addresses), func(a Address) bool { return a.Addr != ev.Addr })
+	bad.Prefixes = nil
+	s.Rejects++
+	return leave(s, ev, Declining, &bad)
+}
+
+func release(s State, ev Event) (State, []Action) {
+	switch {
+	case s.Phase == Releasing || s.Phase == Released:
+		return s, nil
+	case !s.InUse || s.Lease.stateless() || !s.Ready:
+		return end(s)
+	}
+	return leave(s, ev, Releasing, s.Lease)
+}
+
+// leave ends the use of the lease, and begins the report to its server. Offer holds the addresses
+// and prefixes of the report.
+func leave(s State, ev Event, phase Phase, l *Lease) (State, []Action) {
+	s.Lease, s.InUse, s.Offer = nil, false, &Reply{Lease: *l}
+	if !s.Ready {
+		s.Phase = Init
+		return s, []Action{{Kind: Drop}, {Kind: Wake}}
+	}
+	s.Phase, s.Attempt, s.XID, s.Since = phase, 0, ev.xid(), ev.At
+	s, more := part(s, ev)
+	return s, append([]Action{{Kind: Drop}}, more...)
+}
+
+func part(s State, ev Event) (State, []Action) {
+	m := Message{Kind: Decline, Server: s.Offer.Lease.Server, Lease: &s.Offer.Lease}
+	if s.Phase == Releasing {
+		m.Kind = ReleaseMessage
+	}
+	return transmit(s, ev, m)
+}
+
+// parted ends a Release or a Decline.
+func parted(s State, ev Event) (State, []Action) {
+	if s.Phase == Releasing {
+		return end(s)
+	}
+	s.Phase, s.Offer = Init, nil
+	return s, []Action{{Kind: Wake, At: ev.At.Add(s.delay(s.Rejects-1, ev.Rand))}}
+}
+
+func end(s State) (State, []Action) {
+	var out []Action
+	if s.Lease != nil {
+		out = []Action{{Kind: Drop}}
+	}
+	s.Phase, s.Lease, s.InUse, s.Offer = Released, nil, false, nil
+	return s, append(out, Action{Kind: Wake}, Action{Kind: End})
+}
+
+// transmit sends a message, and repeats it after the interval of the attempt.
+func transmit(s State, ev Event, m Message) (State, []Action) {
+	m.XID, m.Mode, m.Elapsed = s.XID, s.Mode, max(ev.At.Sub(s.Since), 0)
+	wake := ev.At.Add(s.delay(s.Attempt, ev.Rand))
+	s.Attempt++
+	return s, []Action{{Kind: Send, Message: m}, {Kind: Wake, At: earliest(wake, s.ends())}}
+}
+
+// delay returns the delay after message n, counted from 0: minBackoff doubled n times, at most
+// MaxWait, with a jitter of ±25 % from rand.
+func (s State) delay(n int, rand uint32) time.Duration {
+	longest := s.MaxWait
+	if longest == 0 {
+		longest = maxBackoff
+	}
+	wait := backoff.Backoff{Min: minBackoff, Max: longest}.Delay(n + 1)
+	return wait*3/4 + time.Duration(float64(wait)/2*float64(rand)/(1<<32))
+}

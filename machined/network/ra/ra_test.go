@@ -1,0 +1,149 @@
+package ra
+
+import (
+	"encoding/binary"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// t0 is the start of every test.
+var t0 = time.Date(2026, 5, 1, 0, 0, 0, 0, time.UTC)
+
+var one, two = netip.MustParseAddr("fe80::1"), netip.MustParseAddr("fe80::2")
+
+// option encodes an option of a router.
+func option(kind byte, seconds uint32, content []byte) []byte {
+	for len(content)%8 != 0 {
+		content = append(content, 0)
+	}
+	b := binary.BigEndian.AppendUint32([]byte{kind, byte(1 + len(content)/8), 0, 0}, seconds)
+	return append(b, content...)
+}
+
+func rdnss(seconds uint32, addrs ...string) []byte {
+	var content []byte
+	for _, a := range addrs {
+		content = append(content, netip.MustParseAddr(a).AsSlice()...)
+	}
+	return option(typeServers, seconds, content)
+}
+
+func dnssl(seconds uint32, names ...string) []byte {
+	var content []byte
+	for _, n := range names {
+		for label := range strings.SplitSeq(n, ".") {
+			content = append(append(content, byte(len(label))), label...)
+		}
+		content = append(content, 0)
+	}
+	return option(typeDomains, seconds, content)
+}
+
+// say formats a table.
+func say(t Table) string {
+	i := t.Info()
+	return fmt.Sprintf("%v %v by %v", i.Servers, i.Search, i.Routers)
+}
+
+func TestTable(t *testing.T) {
+	type event struct {
+		after  time.Duration // since the event before
+		router netip.Addr
+		option []byte
+		want   string
+		next   time.Duration // until the next end, since t0; 0: none
+	}
+	now, table := t0, Table{}
+	for i, e := range []event{
+		{0, one, rdnss(600, "2001:db8::53", "2001:db8::54"), "[2001:db8::53 2001:db8::54] [] by [fe80::1]", 10 * time.Minute},
+		{0, one, dnssl(300, "lan.test"), "[2001:db8::53 2001:db8::54] [lan.test] by [fe80::1]", 5 * time.Minute},
+		// another router with one of the resolvers
+		{time.Minute, two, rdnss(120, "2001:db8::53"), "[2001:db8::53 2001:db8::54] [lan.test] by [fe80::1 fe80::2]", 3 * time.Minute},
+		// the first router withdraws its resolvers: that of the second one stays
+		{0, one, rdnss(0, "2001:db8::53", "2001:db8::54"), "[2001:db8::53] [lan.test] by [fe80::2 fe80::1]", 3 * time.Minute},
+		// the lifetime of the second router is over
+		{2 * time.Minute, one, nil, "[] [lan.test] by [fe80::1]", 5 * time.Minute},
+		{0, one, dnssl(forever, "lan.test"), "[] [lan.test] by [fe80::1]", 0},
+		{24 * time.Hour, one, nil, "[] [lan.test] by [fe80::1]", 0},
+	} {
+		now = now.Add(e.after)
+		if table = table.Expire(now); e.option != nil {
+			o, err := Parse(e.option)
+			if err != nil {
+				t.Fatal(err)
+			}
+			table = table.Add(o, e.router, now)
+		}
+		next := time.Duration(0)
+		if !table.Next().IsZero() {
+			next = table.Next().Sub(t0)
+		}
+		if got := say(table); got != e.want || next != e.next {
+			t.Errorf("event %d: %s until %v, want %s until %v", i, got, next, e.want, e.next)
+		}
+	}
+}
+
+// TestFull checks that a full table replaces the entry that ends first, and never an entry by
+// another with a shorter lifetime.
+func TestFull(t *testing.T) {
+	var table Table
+	add := func(seconds uint32, addr string) {
+		o, err := Parse(rdnss(seconds, addr))
+		if err != nil {
+			t.Fatal(err)
+		}
+		table = table.Add(o, one, t0)
+	}
+	for n := range maxServers {
+		add(uint32(1000+n), fmt.Sprintf("2001:db8::%x", n+1))
+	}
+	add(1, "2001:db8::bad")
+	add(forever, "2001:db8::53")
+	got := table.Info().Servers
+	if len(got) != maxServers || slices.Contains(got, netip.MustParseAddr("2001:db8::bad")) || slices.Contains(got, netip.MustParseAddr("2001:db8::1")) ||
+		!slices.Contains(got, netip.MustParseAddr("2001:db8::53")) {
+		t.Errorf("the servers are %v", got)
+	}
+}
+
+func TestParse(t *testing.T) {
+	for _, test := range []struct {
+		name    string
+		in      []byte
+		want    string
+		problem string
+	}{
+		{"an unknown option", option(3, 9, make([]byte, 24)), "[] []", ""},
+		{"no bytes", nil, "[] []", "wrong length"},
+		{"a wrong length", []byte{25, 2, 0, 0, 0, 0, 0, 1}, "[] []", "wrong length"},
+		{"half an address", option(25, 9, make([]byte, 8)), "[] []", "not one of addresses"},
+		{"addresses of no resolver", rdnss(9, "::", "::1", "ff02::fb", "fe80::1", "::ffff:10.0.0.1", "2001:db8::53"), "[2001:db8::53] []", ":: is not usable"},
+		{"a line break", dnssl(9, "a\nb", "lan.test"), "[] [lan.test]", "is not a name"},
+	} {
+		o, err := Parse(test.in)
+		if got := fmt.Sprint(o.Servers, o.Domains); got != test.want {
+			t.Errorf("%s: %s, want %s", test.name, got, test.want)
+		}
+		if (err == nil) != (test.problem == "") || err != nil && !strings.Contains(err.Error(), test.problem) {
+			t.Errorf("%s: %v, want %q", test.name, err, test.problem)
+		}
+	}
+}
+
+// FuzzOption checks that any option leaves a table within its limits.
+func FuzzOption(f *testing.F) {
+	f.Add(rdnss(600, "2001:db8::53"))
+	f.Add(dnssl(600, "lan.test"))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		o, _ := Parse(b)
+		i := (Table{}).Add(o, one, t0).Info()
+		if len(i.Servers) > maxServers || len(i.Search) > maxDomains || len(i.Routers) > 1 {
+			t.Errorf("%d resolvers, %d domains, %d routers", len(i.Servers), len(i.Search), len(i.Routers))
+		}
+	})
+}

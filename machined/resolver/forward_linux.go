@@ -1,0 +1,298 @@
+package resolver
+
+import (
+	"cmp"
+	"context"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/net/dns/dnsmessage"
+	"golang.org/x/sys/unix"
+
+	"github.com/orlop-os/orlop/pkg/backoff"
+	"github.com/orlop-os/orlop/pkg/cell"
+	"github.com/orlop-os/orlop/pkg/panics"
+)
+
+// Port is the port of DNS over TLS (RFC 7858, 3.1).
+const Port = 853
+
+const (
+	// maxQueries is the number of queries at the same time. Further queries by UDP are dropped, and
+	// their clients repeat them.
+	maxQueries = 64
+	// maxClients is the number of connections of clients by TCP.
+	maxClients = 16
+)
+
+// retry is the delay before the sockets open again.
+var retry = backoff.Backoff{Min: time.Second, Max: time.Minute}
+
+// Config are the resolvers. It is not changed.
+type Config struct {
+	Servers []netip.AddrPort // in order; empty: the package does nothing
+	Name    string           // of the certificates; empty: the addresses of the servers
+	CAs     string           // of the certificates, PEM; empty: the public CAs of the image
+}
+
+func (c Config) equal(o Config) bool {
+	return slices.Equal(c.Servers, o.Servers) && c.Name == o.Name && c.CAs == o.CAs
+}
+
+// State is the published state.
+type State struct {
+	Servers []string `json:"servers"` // resolvers over TLS; empty: queries are not encrypted
+	// Address is where the programs of the machine send their queries.
+	Address netip.AddrPort `json:"address,omitzero"`
+	Problem string         `json:"problem,omitempty"`
+}
+
+// Deps are the dependencies of a Forwarder.
+type Deps struct {
+	Config cell.View[Config]
+	Clock  func() ClockView
+	Listen netip.AddrPort // on loopback
+	Event  func(kind, message string)
+}
+
+// Forwarder forwards queries.
+type Forwarder struct {
+	deps  Deps
+	state *cell.Cell[State]
+}
+
+// New returns a forwarder, which does nothing before Run.
+func New(d Deps) *Forwarder { return &Forwarder{deps: d, state: cell.New(State{Servers: []string{}})} }
+
+// State returns the state.
+func (f *Forwarder) State() *cell.Cell[State] { return f.state }
+
+// Run forwards queries while the configuration has servers, until ctx is done.
+func (f *Forwarder) Run(ctx context.Context) {
+	watch := f.deps.Config.Watch()
+	cfg, _, err := watch.Next(ctx)
+	for err == nil {
+		round, cancel := context.WithCancel(ctx)
+		var wg sync.WaitGroup
+		wg.Go(panics.Guarded("DNS over TLS", func() { f.serve(round, cfg) }))
+		next := cfg
+		for err == nil && next.equal(cfg) {
+			next, _, err = watch.Next(ctx)
+		}
+		cancel()
+		wg.Wait()
+		cfg = next
+	}
+}
+
+// serve works with a configuration until ctx is done, again after a failure of the sockets.
+func (f *Forwarder) serve(ctx context.Context, cfg Config) {
+	state := State{Servers: []string{}}
+	for _, s := range cfg.Servers {
+		state.Servers = append(state.Servers, s.String())
+	}
+	f.state.Set(state)
+	for failures := 1; len(cfg.Servers) > 0 && ctx.Err() == nil; failures++ {
+		err := f.listen(ctx, cfg)
+		if ctx.Err() != nil {
+			return
+		}
+		f.report(fmt.Errorf("DNS over TLS: cannot serve: %w", err))
+		if backoff.Sleep(ctx, retry.Delay(failures)) != nil {
+			return
+		}
+	}
+}
+
+// report publishes a problem, or the end of it, once.
+func (f *Forwarder) report(err error) {
+	text := ""
+	if err != nil {
+		text = err.Error()
+	}
+	s, _ := f.state.Get()
+	if s.Problem == text {
+		return
+	}
+	s.Problem = text
+	f.state.Set(s)
+	if text != "" {
+		f.deps.Event("failure", text)
+	} else {
+		f.deps.Event("recovery", "DNS over TLS: a resolver answers")
+	}
+}
+
+// session is the work with a configuration.
+type session struct {
+	forwarder *Forwarder
+	upstreams []*upstream
+	queries   chan struct{} // a place for each query
+}
+
+func (f *Forwarder) listen(ctx context.Context, cfg Config) error {
+	var roots *x509.CertPool
+	if cfg.CAs != "" { // without a usable certificate, no resolver is trusted
+		roots = x509.NewCertPool()
+		roots.AppendCertsFromPEM([]byte(cfg.CAs))
+	}
+	s := &session{forwarder: f, queries: make(chan struct{}, maxQueries)}
+	for _, a := range cfg.Servers {
+		s.upstreams = append(s.upstreams, newUpstream(a, cfg.Name, roots, f.deps.Clock))
+	}
+	conn, listener, err := open(ctx, f.deps.Listen)
+	if err != nil {
+		return err
+	}
+	address := conn.LocalAddr().(*net.UDPAddr).AddrPort()
+	f.state.Update(func(s State) State { s.Address, s.Problem = address, ""; return s })
+	ctx, cancel := context.WithCancelCause(ctx)
+	stop := context.AfterFunc(ctx, func() { conn.Close(); listener.Close() })
+	defer stop()
+	var wg sync.WaitGroup
+	wg.Go(panics.Guarded("DNS by UDP", func() { cancel(s.serveUDP(ctx, conn, &wg)) }))
+	wg.Go(panics.Guarded("DNS by TCP", func() { cancel(s.serveTCP(ctx, listener, &wg)) }))
+	wg.Wait()
+	conn.Close()
+	listener.Close()
+	for _, u := range s.upstreams {
+		u.close()
+	}
+	return context.Cause(ctx)
+}
+
+// open opens both sockets, also before the loopback is up.
+func open(ctx context.Context, at netip.AddrPort) (*net.UDPConn, *net.TCPListener, error) {
+	lc := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error {
+		var failed error
+		err := c.Control(func(fd uintptr) { failed = unix.SetsockoptInt(int(fd), unix.IPPROTO_IP, unix.IP_FREEBIND, 1) })
+		return errors.Join(err, failed)
+	}}
+	conn, err := lc.ListenPacket(ctx, "udp4", at.String())
+	if err != nil {
+		return nil, nil, err
+	}
+	listener, err := lc.Listen(ctx, "tcp4", conn.LocalAddr().String())
+	if err != nil {
+		conn.Close()
+		return nil, nil, err
+	}
+	return conn.(*net.UDPConn), listener.(*net.TCPListener), nil
+}
+
+func (s *session) serveUDP(ctx context.Context, conn *net.UDPConn, wg *sync.WaitGroup) error {
+	buf := make([]byte, maxDatagram)
+	for {
+		n, from, err := conn.ReadFromUDPAddrPort(buf)
+		if err != nil {
+			return err
+		}
+		q, err := parseQuery(slices.Clone(buf[:n]))
+		if err != nil || !from.Addr().Unmap().IsLoopback() {
+			continue
+		}
+		select {
+		case s.queries <- struct{}{}:
+		default:
+			continue
+		}
+		wg.Go(panics.Guarded("DNS query", func() {
+			defer func() { <-s.queries }()
+			// the client repeats a query with a lost answer
+			conn.WriteToUDPAddrPort(q.datagram(s.answer(ctx, q)), from)
+		}))
+	}
+}
+
+func (s *session) serveTCP(ctx context.Context, listener *net.TCPListener, wg *sync.WaitGroup) error {
+	clients := make(chan struct{}, maxClients)
+	for {
+		conn, err := listener.Accept()
+		if err != nil {
+			return err
+		}
+		select {
+		case clients <- struct{}{}:
+		default:
+			conn.Close()
+			continue
+		}
+		wg.Go(panics.Guarded("DNS client", func() {
+			defer func() { <-clients }()
+			defer conn.Close()
+			defer context.AfterFunc(ctx, func() { conn.Close() })()
+			_ = s.serveClient(ctx, conn) // the client notices that the connection ends
+		}))
+	}
+}
+
+// serveClient answers the queries of a connection one after the other.
+func (s *session) serveClient(ctx context.Context, conn net.Conn) error {
+	for {
+		if err := conn.SetDeadline(time.Now().Add(idleTimeout)); err != nil {
+			return err
+		}
+		message, err := readMessage(conn)
+		if err != nil {
+			return err
+		}
+		q, err := parseQuery(message)
+		if err != nil {
+			return err
+		}
+		select {
+		case s.queries <- struct{}{}:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+		answer := s.answer(ctx, q)
+		<-s.queries
+		if err := conn.SetDeadline(time.Now().Add(idleTimeout)); err != nil {
+			return err
+		}
+		if err := writeMessage(conn, answer); err != nil {
+			return err
+		}
+	}
+}
+
+// answer asks the resolvers in order, those that have just failed last, until one answers. There is
+// no fall back to queries without TLS.
+func (s *session) answer(ctx context.Context, q query) []byte {
+	order := slices.Clone(s.upstreams)
+	rank := func(u *upstream) int {
+		if u.rests() {
+			return 1
+		}
+		return 0
+	}
+	slices.SortStableFunc(order, func(a, b *upstream) int { return cmp.Compare(rank(a), rank(b)) })
+	var refused []byte
+	var problems []error
+	for _, u := range order {
+		answer, err := u.ask(ctx, q)
+		switch {
+		case err != nil:
+			problems = append(problems, err)
+		case failed(answer):
+			refused = answer
+		default:
+			s.forwarder.report(nil)
+			return answer
+		}
+	}
+	if refused != nil {
+		return refused
+	}
+	if ctx.Err() == nil {
+		s.forwarder.report(fmt.Errorf("DNS over TLS: no resolver answers, and queries without TLS are not sent: %w", errors.Join(problems...)))
+	}
+	return q.failure(dnsmessage.RCodeServerFailure, false)
+}

@@ -1,0 +1,286 @@
+//go:build linux
+
+package resolver
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"net"
+	"net/netip"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/miekg/dns"
+	"golang.org/x/net/dns/dnsmessage"
+
+	"github.com/orlop-os/orlop/pkg/cell"
+	"github.com/orlop-os/orlop/pkg/pki"
+)
+
+// server is a resolver over TLS on loopback, which knows names below example.
+type server struct {
+	address netip.AddrPort
+	cas     string
+	asked   atomic.Int32
+	rcode   atomic.Int32 // of all answers
+	plain   *atomic.Int32
+}
+
+// newServer starts a resolver with a certificate for a name, or for its address, that was issued at
+// a time for an hour. At the same port it answers queries by UDP, which nothing may send.
+func newServer(t *testing.T, name string, issued time.Time) *server {
+	t.Helper()
+	ca, err := pki.NewCAAt("dns", 1000*time.Hour, issued)
+	if err != nil {
+		t.Fatal(err)
+	}
+	spec := pki.Spec{CN: "dns", Usage: pki.Server, TTL: time.Hour, Now: issued}
+	if name == "" {
+		spec.IPs = []netip.Addr{netip.MustParseAddr("127.0.0.1")}
+	} else {
+		spec.DNS = []string{name}
+	}
+	leaf, err := ca.Issue(spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	listener, err := tls.Listen("tcp", "127.0.0.1:0", &tls.Config{Certificates: []tls.Certificate{{Certificate: [][]byte{leaf.Cert.Raw}, PrivateKey: leaf.Key}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &server{address: listener.Addr().(*net.TCPAddr).AddrPort(), cas: string(ca.CertPEM()), plain: new(atomic.Int32)}
+	conn, err := net.ListenPacket("udp", s.address.String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	handle := func(count *atomic.Int32) dns.Handler {
+		return dns.HandlerFunc(func(w dns.ResponseWriter, m *dns.Msg) {
+			count.Add(1)
+			w.WriteMsg(s.reply(m))
+		})
+	}
+	for _, d := range []*dns.Server{{Listener: listener, Handler: handle(&s.asked)}, {PacketConn: conn, Handler: handle(s.plain)}} {
+		go d.ActivateAndServe() // ends when its socket is closed
+		t.Cleanup(func() { d.Shutdown() })
+	}
+	return s
+}
+
+// reply answers each A query with an address; big.example has so many that they need 20 KiB.
+func (s *server) reply(m *dns.Msg) *dns.Msg {
+	r := new(dns.Msg).SetReply(m)
+	r.Rcode = int(s.rcode.Load())
+	if r.Rcode != dns.RcodeSuccess {
+		return r
+	}
+	count := 1
+	if strings.HasPrefix(m.Question[0].Name, "big.") {
+		count = 1280
+	}
+	for i := range count {
+		r.Answer = append(r.Answer, &dns.A{Hdr: dns.RR_Header{Name: m.Question[0].Name, Rrtype: dns.TypeA, Class: dns.ClassINET, Ttl: 5}, A: net.IPv4(192, 0, byte(i>>8), byte(i))})
+	}
+	return r
+}
+
+// fixture is a running forwarder.
+type fixture struct {
+	*Forwarder
+	config *cell.Cell[Config]
+}
+
+// known is a clock that is right.
+func known() ClockView { return ClockView{Now: time.Now()} }
+
+func start(t *testing.T, cfg Config, clock func() ClockView) fixture {
+	t.Helper()
+	f := fixture{config: cell.New(cfg)}
+	f.Forwarder = New(Deps{Config: f.config.View(), Clock: clock, Listen: netip.MustParseAddrPort("127.0.0.1:0"), Event: func(kind, message string) { t.Log(kind, message) }})
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() { defer close(done); f.Run(ctx) }()
+	t.Cleanup(func() { cancel(); <-done })
+	return f
+}
+
+// address waits until the forwarder listens.
+func (f fixture) address(t *testing.T) string {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	st, err := cell.Wait(ctx, f.State(), func(s State) bool { return s.Address.IsValid() })
+	if err != nil {
+		t.Fatal(err)
+	}
+	return st.Address.String()
+}
+
+// ask queries the forwarder.
+func (f fixture) ask(t *testing.T, network, name string, size uint16) *dns.Msg {
+	t.Helper()
+	m := new(dns.Msg).SetQuestion(name, dns.TypeA)
+	if size > 0 {
+		m.SetEdns0(size, false)
+	}
+	r, _, err := (&dns.Client{Net: network, Timeout: 10 * time.Second}).Exchange(m, f.address(t))
+	if err != nil {
+		t.Fatalf("%s %s: %v", network, name, err)
+	}
+	return r
+}
+
+// TestForward resolves names over TLS, by UDP and TCP, with and without EDNS, and reuses the
+// connection.
+func TestForward(t *testing.T) {
+	s := newServer(t, "", time.Now())
+	f := start(t, Config{Servers: []netip.AddrPort{s.address}, CAs: s.cas}, known)
+	for _, c := range []struct {
+		network, name string
+		size          uint16
+		records       int
+		truncated     bool
+	}{
+		{"udp", "a.example.", 0, 1, false},
+		{"udp", "a.example.", 1232, 1, false},
+		{"tcp", "a.example.", 0, 1, false},
+		{"udp", "big.example.", 0, 0, true},
+		{"udp", "big.example.", 65535, 0, true},
+		{"tcp", "big.example.", 0, 1280, false},
+	} {
+		r := f.ask(t, c.network, c.name, c.size)
+		if r.Rcode != dns.RcodeSuccess || len(r.Answer) != c.records || r.Truncated != c.truncated || len(r.Question) != 1 || r.Question[0].Name != c.name {
+			t.Errorf("%+v: %v", c, r)
+		}
+	}
+	if n := s.plain.Load(); n != 0 {
+		t.Errorf("%d queries without TLS", n)
+	}
+	if st, _ := f.State().Get(); st.Problem != "" || len(st.Servers) != 1 {
+		t.Errorf("%+v", st)
+	}
+}
+
+// TestGo resolves a name with the resolver of Go, which the programs of the machine use.
+func TestGo(t *testing.T) {
+	s := newServer(t, "dns.example", time.Now())
+	f := start(t, Config{Servers: []netip.AddrPort{s.address}, Name: "dns.example", CAs: s.cas}, known)
+	r := &net.Resolver{PreferGo: true, Dial: func(ctx context.Context, network, _ string) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, network, f.address(t))
+	}}
+	if got, err := r.LookupHost(t.Context(), "big.example."); err != nil || len(got) != 1280 {
+		t.Errorf("%d addresses, %v", len(got), err)
+	}
+}
+
+// TestStrict checks that a resolver without a valid certificate answers no query, and that nothing
+// is sent without TLS.
+func TestStrict(t *testing.T) {
+	now := time.Now()
+	unknown := func(floor time.Time) func() ClockView {
+		return func() ClockView { return ClockView{Now: now.AddDate(-50, 0, 0), Floor: floor, Unknown: true} }
+	}
+	s, other, old, named := newServer(t, "", now), newServer(t, "", now), newServer(t, "", now.Add(-2*time.Hour)), newServer(t, "dns.example", now)
+	of := func(s *server, name, cas string) Config {
+		return Config{Servers: []netip.AddrPort{s.address}, Name: name, CAs: cas}
+	}
+	for _, c := range []struct {
+		name  string
+		to    *server
+		cfg   Config
+		clock func() ClockView
+		want  string // the problem
+	}{
+		{"another CA", s, of(s, "", other.cas), known, "unknown authority"},
+		{"the public CAs", s, of(s, "", ""), known, "unknown authority"},
+		{"no usable CA", s, of(s, "", "nothing"), known, "unknown authority"},
+		{"another name", s, of(s, "dns.example", s.cas), known, "not valid for any names"},
+		{"the address, not the name", named, of(named, "", named.cas), known, "cannot validate certificate for 127.0.0.1"},
+		{"an expired certificate", old, of(old, "", old.cas), known, "expired"},
+		{"the clock of a machine without a battery", s, of(s, "", s.cas), func() ClockView { return ClockView{Now: now.AddDate(-50, 0, 0)} }, "not yet valid"},
+		{"an unknown clock, expired before the floor", old, of(old, "", old.cas), unknown(now), "expired"},
+		{"an unknown clock", s, of(s, "", s.cas), unknown(now.Add(-20 * time.Hour)), ""},
+		{"a name", named, of(named, "dns.example", named.cas), known, ""},
+	} {
+		f := start(t, c.cfg, c.clock)
+		r := f.ask(t, "udp", "a.example.", 0)
+		st, _ := f.State().Get()
+		if (r.Rcode == dns.RcodeSuccess) != (c.want == "") || (st.Problem == "") != (c.want == "") || !strings.Contains(st.Problem, c.want) {
+			t.Errorf("%s: %s, %+v; want %q", c.name, dns.RcodeToString[r.Rcode], st, c.want)
+		}
+		if c.want != "" && (r.Rcode != dns.RcodeServerFailure || c.to.plain.Load() != 0) {
+			t.Errorf("%s: %s, %d queries without TLS", c.name, dns.RcodeToString[r.Rcode], c.to.plain.Load())
+		}
+	}
+}
+
+// TestSeveral checks that the second resolver is asked if the first fails, and that the first is
+// asked again.
+func TestSeveral(t *testing.T) {
+	first, second := newServer(t, "dns.example", time.Now()), newServer(t, "dns.example", time.Now())
+	f := start(t, Config{Servers: []netip.AddrPort{first.address, second.address}, Name: "dns.example", CAs: first.cas + second.cas}, known)
+	ask := func(what string, want int, firstAsked, secondAsked int32) {
+		t.Helper()
+		r := f.ask(t, "udp", "a.example.", 0)
+		if r.Rcode != want || first.asked.Load() != firstAsked || second.asked.Load() != secondAsked {
+			t.Errorf("%s: %s, asked %d and %d times; want %s, %d and %d", what, dns.RcodeToString[r.Rcode], first.asked.Load(), second.asked.Load(), dns.RcodeToString[want], firstAsked, secondAsked)
+		}
+	}
+	ask("both answer", dns.RcodeSuccess, 1, 0)
+	first.rcode.Store(dns.RcodeNameError)
+	ask("the first knows that there is no such name", dns.RcodeNameError, 2, 0)
+	first.rcode.Store(dns.RcodeServerFailure)
+	ask("the first fails", dns.RcodeSuccess, 3, 1)
+	second.rcode.Store(dns.RcodeRefused)
+	ask("both fail", dns.RcodeRefused, 4, 2)
+	first.rcode.Store(dns.RcodeSuccess)
+	ask("the first answers again", dns.RcodeSuccess, 5, 2)
+
+	third := netip.MustParseAddrPort("127.0.0.1:1") // nothing listens there
+	second.rcode.Store(dns.RcodeSuccess)
+	f.config.Set(Config{Servers: []netip.AddrPort{third, second.address}, Name: "dns.example", CAs: second.cas})
+	if _, err := cell.Wait(t.Context(), f.State(), func(s State) bool { return s.Address.IsValid() && s.Servers[0] == third.String() }); err != nil {
+		t.Fatal(err)
+	}
+	for i := range 3 {
+		ask(fmt.Sprint("the first is away, query ", i), dns.RcodeSuccess, 5, int32(3+i))
+	}
+	f.config.Set(Config{})
+	if _, err := cell.Wait(t.Context(), f.State(), func(s State) bool { return len(s.Servers) == 0 }); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// FuzzQuery checks that no message of a client causes a panic, or an answer that is larger than the
+// client accepts.
+func FuzzQuery(f *testing.F) {
+	for _, size := range []uint16{0, 1232} {
+		m := new(dns.Msg).SetQuestion("a.example.", dns.TypeA)
+		if size > 0 {
+			m.SetEdns0(size, true)
+		}
+		packed, err := m.Pack()
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(packed)
+	}
+	f.Fuzz(func(t *testing.T, message []byte) {
+		q, err := parseQuery(message)
+		if err != nil {
+			return
+		}
+		if q.size < plainSize || q.size > maxDatagram {
+			t.Errorf("a size of %d", q.size)
+		}
+		answer := make([]byte, maxMessage)
+		copy(answer, message)
+		for _, out := range [][]byte{q.datagram(answer), q.failure(dnsmessage.RCodeServerFailure, false)} {
+			if len(out) > q.size || len(out) > 0 && !q.answers(out) {
+				t.Errorf("% x", out)
+			}
+		}
+	})
+}

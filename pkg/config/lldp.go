@@ -1,0 +1,72 @@
+package config
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+)
+
+// LLDPLabel is a label of the Node with a value from the neighbors of the machine (LLDP, IEEE
+// 802.1AB).
+type LLDPLabel struct {
+	Key  string    `yaml:"key" jsonschema:"required"`
+	From LLDPField `yaml:"from" jsonschema:"required"`
+	// Link is the name of a physical link, or a pattern of names; empty: all links.
+	Link string `yaml:"link,omitempty"`
+	// The value is the part of the text after the first After and before the next Before. A text
+	// without a separator gives no value; an empty separator is the beginning or the end.
+	After  string `yaml:"after,omitempty"`
+	Before string `yaml:"before,omitempty"`
+}
+
+// LLDPField is a field of a neighbor.
+type LLDPField string
+
+// The fields.
+const (
+	LLDPChassis         LLDPField = "chassis"
+	LLDPPort            LLDPField = "port"
+	LLDPPortDescription LLDPField = "portDescription"
+	LLDPSystemName      LLDPField = "systemName"
+	LLDPVLAN            LLDPField = "vlan"
+)
+
+// Names returns the fields.
+func (LLDPField) Names() []string {
+	return []string{string(LLDPSystemName), string(LLDPChassis), string(LLDPPort), string(LLDPPortDescription), string(LLDPVLAN)}
+}
+
+// LLDP configures the announcements of the machine to its neighbors.
+type LLDP struct {
+	Announce bool `yaml:"announce"`
+}
+
+// maxSeparator is the maximum length of a separator in bytes; a text of a neighbor has 255.
+const maxSeparator = 255
+
+// lldpLabels validates the labels from neighbors. A label has a single source.
+func (v machineValidator) lldpLabels(path string, n *Node) {
+	if all := len(n.Labels) + len(n.LLDPLabels); len(n.LLDPLabels) > 0 && all > maxLabels {
+		v.on(path, wrong{reason: fmt.Sprintf("%d labels with those in labels", all), expected: fmt.Sprintf("at most %d", maxLabels)})
+	}
+	seen := map[string]int{}
+	for i, l := range n.LLDPLabels {
+		at := fmt.Sprintf("%s[%d]", path, i)
+		if err := qualifiedName(l.Key); err != nil && l.Key != "" {
+			v.on(at+".key", wrong{reason: fmt.Sprintf("%s %v", quote(l.Key), err), expected: labelKey})
+		} else if w := ownLabel(l.Key); w.reason != "" {
+			v.on(at+".key", w)
+		} else if slices.Contains(slices.Collect(maps.Keys(n.Labels)), l.Key) {
+			v.on(at+".key", wrong{reason: quote(l.Key) + " is also in labels", expected: "each label once"})
+		}
+		v.unique(at+".key", "lldpLabels", l.Key, i, seen)
+		if len(l.Link) > 15 || slices.ContainsFunc([]rune(l.Link), func(r rune) bool { return r <= ' ' || r > '~' || r == '/' }) {
+			v.on(at+".link", wrong{reason: quote(l.Link) + " is not the name of a link", expected: `a name such as eth0, or a pattern such as "eth*"`})
+		}
+		for name, text := range map[string]string{"after": l.After, "before": l.Before} {
+			if len(text) > maxSeparator || slices.ContainsFunc([]rune(text), func(r rune) bool { return r < ' ' || r > '~' }) {
+				v.on(at+"."+name, wrong{reason: quote(text) + " cannot be in a text of a neighbor", expected: fmt.Sprintf("at most %d printable ASCII characters", maxSeparator)})
+			}
+		}
+	}
+}
