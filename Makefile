@@ -65,7 +65,7 @@ WAITING  = -p 6 -parallel 8
 
 unit: packages tools ## pure tests and their goldens
 	GOGC=400 $(TEST) -tags providerless $(WAITING) $(SLOW) $(filter-out $(SLOW),$(LIGHT))
-	$(TEST) -tags providerless $(HEAVY)/...
+	$(TEST) -timeout 30m -tags providerless $(HEAVY)/...
 
 kernel: image ## the tests of kernel-facing code, under the product kernel in QEMU
 	CGO_ENABLED=0 go build -o $(BUILD)/bin/ ./vm/cmd/qemu
