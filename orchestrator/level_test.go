@@ -47,8 +47,9 @@ func TestLevels(t *testing.T) {
 	api, controllers, admin := start()
 	emulates(ctx, t, admin, level.Own())
 	old := emulation.BeforeLevels
-	storeLevel(ctx, t, m, old)
-	startsAgain(t, api, controllers)
+	storeLevel(ctx, t, m, old) // a process at the own version reads it only at its next start
+	stopAll(t, api, controllers)
+	startsAgain(t, m.start(t, component.API, zero), m.start(t, component.Controllers, zero))
 
 	api, controllers, admin = start()
 	emulates(ctx, t, admin, old)
@@ -75,9 +76,15 @@ func TestLevels(t *testing.T) {
 	if _, err := admin.AppsV1().Deployments("default").Get(ctx, "old", metav1.GetOptions{}); err != nil {
 		t.Error(err)
 	}
-	for name, p := range map[string]*started{component.API: api, component.Controllers: controllers} {
+	stopAll(t, api, controllers)
+}
+
+// stopAll stops processes.
+func stopAll(t *testing.T, all ...*started) {
+	t.Helper()
+	for _, p := range all {
 		if err := p.stop(t, time.Minute); err != nil {
-			t.Errorf("%s ended with: %v", name, err)
+			t.Errorf("%s: ended with: %v", p.log, err)
 		}
 	}
 }
