@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"net"
 	"strings"
@@ -12,7 +11,6 @@ import (
 	"time"
 
 	"github.com/insomniacslk/dhcp/dhcpv4"
-	"golang.org/x/sys/unix"
 )
 
 // Options configures a client.
@@ -52,6 +50,8 @@ type Client struct {
 	timer   *time.Timer
 	sock    *socket
 	problem string
+
+	withAddress bool // of sock: the link had its address when it was opened
 }
 
 // New returns a client that assumes no carrier until SetCarrier is called.
@@ -88,12 +88,8 @@ func (c *Client) SetHostname(name string) {
 // necessary.
 func (c *Client) Run(ctx context.Context) {
 	defer c.timer.Stop()
-	defer func() { c.sock.close() }()
+	defer func() { c.sock.Close() }()
 	for {
-		var packets <-chan incoming
-		if c.sock != nil {
-			packets = c.sock.packets
-		}
 		ev := Event{}
 		select {
 		case <-ctx.Done():
@@ -105,7 +101,7 @@ func (c *Client) Run(ctx context.Context) {
 			}
 		case <-c.timer.C:
 			ev.Kind = Tick
-		case p := <-packets:
+		case p := <-c.sock.Messages():
 			if p.OpCode != dhcpv4.OpcodeBootReply || !bytes.Equal(p.ClientHWAddr, c.opt.MAC) ||
 				binary.BigEndian.Uint32(p.TransactionID[:]) != c.state.XID {
 				continue
@@ -139,7 +135,7 @@ func (c *Client) step(ev Event) {
 	next, actions := Step(c.state, ev)
 	c.state = next
 	if s := c.state.Phase; s == Bound || s == Init {
-		c.sock.close() // the client expects no message: no packet should wake the process
+		c.sock.Close() // the client expects no message: no packet should wake the process
 		c.sock = nil
 	}
 	for _, a := range actions {
@@ -183,16 +179,17 @@ func (c *Client) send(m Message) error {
 		return fmt.Errorf("DHCP message: cannot encode: %w", err)
 	}
 	withAddress := m.Client.IsValid()
-	if c.sock == nil || c.sock.withAddress != withAddress {
-		c.sock.close()
+	if c.sock == nil || c.withAddress != withAddress {
+		c.sock.Close()
 		c.sock, err = openSocket(c.opt.Link, c.opt.Index, c.opt.MAC, withAddress)
 		if err != nil {
 			return err
 		}
+		c.withAddress = withAddress
 	}
-	if _, err := c.sock.conn.WriteTo(p.ToBytes(), destination(m)); err != nil {
-		if errors.Is(err, unix.ENXIO) || errors.Is(err, unix.ENODEV) {
-			c.sock.close()
+	if gone, err := c.sock.Send(p.ToBytes(), destination(m)); err != nil {
+		if gone {
+			c.sock.Close()
 			c.sock = nil
 		}
 		return fmt.Errorf("link %s: cannot send to the DHCP server: %w", c.opt.Link, err)

@@ -1,12 +1,9 @@
 package dhcp
 
 import (
-	"context"
-	"errors"
 	"fmt"
 	"net"
 	"slices"
-	"syscall"
 
 	"github.com/insomniacslk/dhcp/dhcpv4"
 	"github.com/insomniacslk/dhcp/dhcpv4/nclient4"
@@ -14,16 +11,14 @@ import (
 	"golang.org/x/net/bpf"
 	"golang.org/x/sys/unix"
 
+	"github.com/orlop-os/orlop/machined/network/linksocket"
 	"github.com/orlop-os/orlop/pkg/panics"
 )
 
-// socket is an open socket with the goroutine that reads it.
-type socket struct {
-	conn        net.PacketConn
-	withAddress bool
-	packets     chan incoming
-	done        chan struct{}
-}
+// task names the goroutine that reads messages, in reports of panics.
+const task = "DHCP on a link"
+
+type socket = linksocket.Socket[incoming]
 
 // incoming is a message, with the error of its options.
 type incoming struct {
@@ -42,44 +37,10 @@ func openSocket(link string, index int, mac net.HardwareAddr, withAddress bool) 
 	if err != nil {
 		return nil, fmt.Errorf("link %s: cannot open a socket for DHCP: %w", link, err)
 	}
-	s := &socket{conn: conn, withAddress: withAddress, packets: make(chan incoming), done: make(chan struct{})}
-	panics.Go("DHCP on a link", s.read)
-	return s, nil
-}
-
-// close closes the socket and ends its reader. A nil socket is closed already.
-func (s *socket) close() {
-	if s == nil {
-		return
-	}
-	close(s.done)
-	s.conn.Close()
-}
-
-// read delivers every DHCP message until the socket is closed.
-func (s *socket) read() {
-	buf := make([]byte, maxMessage)
-	for {
-		n, _, err := s.conn.ReadFrom(buf)
-		// The kernel reports a link that is down, or an answer to a closed port, once; the socket
-		// stays usable.
-		if errors.Is(err, unix.ENETDOWN) || errors.Is(err, unix.ECONNREFUSED) {
-			continue
-		}
-		if err != nil {
-			return
-		}
-		var p *dhcpv4.DHCPv4
-		err = panics.Do("DHCP on a link", func() (err error) { p, err = decode(slices.Clone(buf[:n])); return err })
-		if p == nil {
-			continue
-		}
-		select {
-		case s.packets <- incoming{p, err}:
-		case <-s.done:
-			return
-		}
-	}
+	return linksocket.Read(conn, task, maxMessage, func(b []byte, _ net.Addr) (in incoming, ok bool) {
+		in.err = panics.Do(task, func() (err error) { in.DHCPv4, err = decode(slices.Clone(b)); return err })
+		return in, in.DHCPv4 != nil
+	}), nil
 }
 
 func openPacket(link *net.Interface) (net.PacketConn, error) {
@@ -110,15 +71,5 @@ var clientPackets = []bpf.Instruction{
 
 // openUDP binds to the link without an address, because a NAK is sent by broadcast.
 func openUDP(link *net.Interface) (net.PacketConn, error) {
-	lc := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error {
-		var failed error
-		err := c.Control(func(fd uintptr) {
-			failed = errors.Join(
-				unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEADDR, 1),
-				unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_BROADCAST, 1),
-				unix.BindToDevice(int(fd), link.Name))
-		})
-		return errors.Join(err, failed)
-	}}
-	return lc.ListenPacket(context.Background(), "udp4", fmt.Sprintf(":%d", clientPort))
+	return linksocket.Listen("udp4", link.Name, clientPort, true)
 }

@@ -8,11 +8,9 @@ import (
 	"net/netip"
 	"strconv"
 	"sync"
-	"syscall"
 	"time"
 
-	"golang.org/x/sys/unix"
-
+	"github.com/orlop-os/orlop/machined/network/linksocket"
 	"github.com/orlop-os/orlop/pkg/panics"
 )
 
@@ -127,12 +125,8 @@ func (c *Client) SetHostname(name string) {
 // Run works until ctx is done or a Release has ended. It does not release the lease otherwise.
 func (c *Client) Run(ctx context.Context) {
 	defer c.timer.Stop()
-	defer func() { c.sock.close() }()
+	defer func() { c.sock.Close() }()
 	for !c.ended {
-		var replies <-chan incoming
-		if c.sock != nil {
-			replies = c.sock.replies
-		}
 		ev := Event{}
 		select {
 		case <-ctx.Done():
@@ -140,7 +134,7 @@ func (c *Client) Run(ctx context.Context) {
 		case ev = <-c.events:
 		case <-c.timer.C:
 			ev.Kind = Tick
-		case in := <-replies:
+		case in := <-c.sock.Messages():
 			if in.xid != c.state.XID {
 				continue
 			}
@@ -165,7 +159,7 @@ func (c *Client) step(ev Event) {
 	c.state = next
 	switch c.state.Phase {
 	case Bound, Init, Informed, Released:
-		c.sock.close() // the client expects no message: no packet should wake the process
+		c.sock.Close() // the client expects no message: no packet should wake the process
 		c.sock = nil
 	}
 	for _, a := range actions {
@@ -213,9 +207,9 @@ func (c *Client) send(m Message) error {
 	// All_DHCP_Relay_Agents_and_Servers (RFC 8415 section 7.1). The zone is the index: package net
 	// caches the index of a name for a minute, and a replugged link has another one.
 	to := netip.AddrPortFrom(netip.MustParseAddr("ff02::1:2").WithZone(strconv.Itoa(c.opt.Index)), serverPort)
-	if _, err := c.sock.conn.WriteTo(encode(m, self, hostname), net.UDPAddrFromAddrPort(to)); err != nil {
-		if errors.Is(err, unix.ENXIO) || errors.Is(err, unix.ENODEV) {
-			c.sock.close()
+	if gone, err := c.sock.Send(encode(m, self, hostname), net.UDPAddrFromAddrPort(to)); err != nil {
+		if gone {
+			c.sock.Close()
 			c.sock = nil
 		}
 		return fmt.Errorf("DHCPv6: cannot send: %w", err)
@@ -223,12 +217,10 @@ func (c *Client) send(m Message) error {
 	return nil
 }
 
-// socket is an open socket with the goroutine that reads it.
-type socket struct {
-	conn    net.PacketConn
-	replies chan incoming
-	done    chan struct{}
-}
+// task names the goroutine that reads messages, in reports of panics.
+const task = "DHCPv6 on a link"
+
+type socket = linksocket.Socket[incoming]
 
 // incoming is a parsed message, or the reason why a message of a server is rejected.
 type incoming struct {
@@ -238,59 +230,24 @@ type incoming struct {
 }
 
 func openSocket(link string, self identity) (*socket, error) {
-	lc := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error {
-		var failed error
-		err := c.Control(func(fd uintptr) {
-			failed = errors.Join(unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEADDR, 1), unix.BindToDevice(int(fd), link))
-		})
-		return errors.Join(err, failed)
-	}}
-	conn, err := lc.ListenPacket(context.Background(), "udp6", fmt.Sprintf("[::]:%d", clientPort))
+	conn, err := linksocket.Listen("udp6", link, clientPort, false)
 	if err != nil {
 		return nil, fmt.Errorf("DHCPv6: cannot open a socket: %w", err)
 	}
-	s := &socket{conn: conn, replies: make(chan incoming), done: make(chan struct{})}
-	panics.Go("DHCPv6 on a link", func() { s.read(self) })
-	return s, nil
+	return linksocket.Read(conn, task, maxMessage, func(b []byte, from net.Addr) (incoming, bool) { return decode(b, from, self) }), nil
 }
 
-// close closes the socket and ends its reader. A nil socket is closed already.
-func (s *socket) close() {
-	if s == nil {
-		return
+// decode parses a message of a server. It returns false for any other message.
+func decode(b []byte, from net.Addr, self identity) (in incoming, ok bool) {
+	// A server or relay is on the link (RFC 8415 section 16): a message of another source is
+	// forged.
+	if u, ok := from.(*net.UDPAddr); !ok || !u.IP.IsLinkLocalUnicast() {
+		return incoming{}, false
 	}
-	close(s.done)
-	s.conn.Close()
-}
-
-// read delivers every message of a server until the socket is closed.
-func (s *socket) read(self identity) {
-	buf := make([]byte, maxMessage)
-	for {
-		n, from, err := s.conn.ReadFrom(buf)
-		// The kernel reports a link that is down, or an answer to a closed port, once; the socket
-		// stays usable.
-		if errors.Is(err, unix.ENETDOWN) || errors.Is(err, unix.ECONNREFUSED) {
-			continue
-		}
-		if err != nil {
-			return
-		}
-		// A server or relay is on the link (RFC 8415 section 16): a message of another source is
-		// forged.
-		if u, ok := from.(*net.UDPAddr); !ok || !u.IP.IsLinkLocalUnicast() {
-			continue
-		}
-		var in incoming
-		in.err = panics.Do("DHCPv6 on a link", func() (err error) { in.reply, err = parse(buf[:n:n], self); return err })
-		if errors.Is(in.err, errNotDHCP) {
-			continue
-		}
-		in.xid = uint32(buf[1])<<16 | uint32(buf[2])<<8 | uint32(buf[3])
-		select {
-		case s.replies <- in:
-		case <-s.done:
-			return
-		}
+	in.err = panics.Do(task, func() (err error) { in.reply, err = parse(b, self); return err })
+	if errors.Is(in.err, errNotDHCP) {
+		return incoming{}, false
 	}
+	in.xid = uint32(b[1])<<16 | uint32(b[2])<<8 | uint32(b[3])
+	return in, true
 }
