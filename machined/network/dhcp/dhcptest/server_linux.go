@@ -6,7 +6,6 @@ import (
 	"encoding/binary"
 	"net"
 	"net/netip"
-	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -17,7 +16,6 @@ import (
 	"golang.org/x/net/ipv4"
 	"golang.org/x/sys/unix"
 
-	"github.com/orlop-os/orlop/pkg/cell"
 	"github.com/orlop-os/orlop/pkg/rtnl"
 	"github.com/orlop-os/orlop/pkg/rtnl/rtnltest"
 )
@@ -33,19 +31,20 @@ type Plan struct {
 	Options   []dhcpv4.Option
 }
 
-// Server is a running server.
+// Server is a running server. Its log has "DISCOVER", "REQUEST selecting", "REQUEST rebooting",
+// "REQUEST renewing", "REQUEST rebinding" (RFC 2131 table 4), each with the host name if the client
+// sent one.
 type Server struct {
+	*Log
 	self netip.Prefix
 	mu   sync.Mutex
 	plan Plan
-	seen []string
-	news cell.Signal
 }
 
 // Start adds the address self to link in the namespace and runs a server there until the test ends.
 func Start(t *testing.T, o *rtnltest.Namespace, link string, self netip.Prefix, plan Plan) *Server {
 	t.Helper()
-	s := &Server{self: self, plan: plan, news: cell.NewSignal()}
+	s := &Server{Log: NewLog("DHCP server"), self: self, plan: plan}
 	var conn *net.UDPConn
 	var err error
 	o.Do(func() {
@@ -95,32 +94,6 @@ func (s *Server) Set(p Plan) {
 	s.plan = p
 }
 
-// Seen returns the received messages: "DISCOVER", "REQUEST selecting", "REQUEST rebooting",
-// "REQUEST renewing", "REQUEST rebinding" (RFC 2131 table 4), each with the host name if the client
-// sent one.
-func (s *Server) Seen() []string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return slices.Clone(s.seen)
-}
-
-// Wait waits until ok returns true for the received messages, and fails the test after the limit.
-func (s *Server) Wait(t *testing.T, limit time.Duration, ok func(seen []string) bool) []string {
-	t.Helper()
-	deadline := time.NewTimer(limit)
-	defer deadline.Stop()
-	for {
-		if seen := s.Seen(); ok(seen) {
-			return seen
-		}
-		select {
-		case <-s.news:
-		case <-deadline.C:
-			t.Fatalf("the DHCP server was not asked that in %v; it was asked %q", limit, s.Seen())
-		}
-	}
-}
-
 // serve answers until the socket is closed.
 func (s *Server) serve(conn *ipv4.PacketConn) {
 	buf := make([]byte, 1500)
@@ -150,8 +123,7 @@ func (s *Server) serve(conn *ipv4.PacketConn) {
 func (s *Server) answer(m *dhcpv4.DHCPv4, toMe bool) *dhcpv4.DHCPv4 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.seen = append(s.seen, classify(m, toMe))
-	s.news.Wake()
+	s.Add(classify(m, toMe))
 	p := s.plan
 	discover := m.MessageType() == dhcpv4.MessageTypeDiscover
 	if !p.Offer.IsValid() || !discover && (p.IgnoreAll || p.NoRenew && toMe) {

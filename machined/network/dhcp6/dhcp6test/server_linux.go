@@ -16,7 +16,7 @@ import (
 	"github.com/insomniacslk/dhcp/dhcpv6/server6"
 	"github.com/insomniacslk/dhcp/iana"
 
-	"github.com/orlop-os/orlop/pkg/cell"
+	"github.com/orlop-os/orlop/machined/network/dhcp/dhcptest"
 	"github.com/orlop-os/orlop/pkg/rtnl/rtnltest"
 )
 
@@ -35,14 +35,14 @@ type Plan struct {
 	Options                  []dhcpv6.Option
 }
 
-// Server is a running server.
+// Server is a running server. Its log has the type of each message, then the addresses and prefixes
+// that it names.
 type Server struct {
+	*dhcptest.Log
 	mu       sync.Mutex
 	plan     Plan
-	seen     []string
 	clients  []string // identifiers of clients, in hexadecimal
 	declined []netip.Addr
-	news     cell.Signal
 }
 
 // id is the identifier of the server.
@@ -52,7 +52,7 @@ var id = &dhcpv6.DUIDLL{HWType: iana.HWTypeEthernet, LinkLayerAddr: net.Hardware
 // address to answer; the kernel adds it.
 func Start(t *testing.T, o *rtnltest.Namespace, link string, plan Plan) *Server {
 	t.Helper()
-	s := &Server{plan: plan, news: cell.NewSignal()}
+	s := &Server{Log: dhcptest.NewLog("DHCPv6 server"), plan: plan}
 	var server *server6.Server
 	var err error
 	o.Do(func() { server, err = server6.NewServer(link, nil, s.serve) })
@@ -78,35 +78,11 @@ func (s *Server) Set(p Plan) {
 	s.plan = p
 }
 
-// Seen returns the received messages: the type, then the addresses and prefixes that it names.
-func (s *Server) Seen() []string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return slices.Clone(s.seen)
-}
-
 // Clients returns the distinct identifiers of clients, in hexadecimal.
 func (s *Server) Clients() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Clone(s.clients)
-}
-
-// Wait waits until ok returns true for the received messages, and fails the test after the limit.
-func (s *Server) Wait(t *testing.T, limit time.Duration, ok func(seen []string) bool) []string {
-	t.Helper()
-	deadline := time.NewTimer(limit)
-	defer deadline.Stop()
-	for {
-		if seen := s.Seen(); ok(seen) {
-			return seen
-		}
-		select {
-		case <-s.news:
-		case <-deadline.C:
-			t.Fatalf("the DHCPv6 server was not asked that in %v; it was asked %q", limit, s.Seen())
-		}
-	}
 }
 
 // serve is the handler of the library's server.
@@ -125,11 +101,10 @@ func (s *Server) serve(conn net.PacketConn, peer net.Addr, d dhcpv6.DHCPv6) {
 func (s *Server) answer(m *dhcpv6.Message) *dhcpv6.Message {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.seen = append(s.seen, describe(m))
 	if c := fmt.Sprintf("%x", m.Options.ClientID().ToBytes()); !slices.Contains(s.clients, c) {
 		s.clients = append(s.clients, c)
 	}
-	s.news.Wake()
+	s.Add(describe(m))
 	p := s.plan
 	if p.Silent || p.NoRenew && m.Type() == dhcpv6.MessageTypeRenew {
 		return nil

@@ -1,0 +1,54 @@
+package dhcptest
+
+import (
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/orlop-os/orlop/pkg/cell"
+)
+
+// Log records the messages that a server for tests has received, as text.
+type Log struct {
+	server string // its name in failures
+	news   cell.Signal
+
+	mu   sync.Mutex
+	seen []string
+}
+
+// NewLog returns an empty log of a server, for example "DHCP server".
+func NewLog(server string) *Log { return &Log{server: server, news: cell.NewSignal()} }
+
+// Add records a message.
+func (l *Log) Add(message string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.seen = append(l.seen, message)
+	l.news.Wake()
+}
+
+// Seen returns the received messages.
+func (l *Log) Seen() []string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.Clone(l.seen)
+}
+
+// Wait waits until ok returns true for the received messages, and fails the test after the limit.
+func (l *Log) Wait(t *testing.T, limit time.Duration, ok func(seen []string) bool) []string {
+	t.Helper()
+	deadline := time.NewTimer(limit)
+	defer deadline.Stop()
+	for {
+		if seen := l.Seen(); ok(seen) {
+			return seen
+		}
+		select {
+		case <-l.news:
+		case <-deadline.C:
+			t.Fatalf("the %s was not asked that in %v; it was asked %q", l.server, limit, l.Seen())
+		}
+	}
+}
