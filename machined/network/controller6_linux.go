@@ -274,10 +274,7 @@ func (c *Controller) startClient6(ctx context.Context, l Link, mode dhcp6.Mode, 
 	}
 	// After a restart of the controller the link still has its addresses: they stay while the
 	// client contacts the server.
-	inForce := stored != nil && len(stored.Addresses) > 0
-	for _, a := range have.leased(stored) {
-		inForce = inForce && slices.ContainsFunc(have.Addresses, func(o Address) bool { return o.Index == l.Index && o.Prefix.Addr() == a })
-	}
+	inForce := stored != nil && have.uses(l, stored.Addresses)
 	if inForce {
 		cl.lease = stored
 		c.mu.Lock()
@@ -308,14 +305,14 @@ func (c *Controller) startClient6(ctx context.Context, l Link, mode dhcp6.Mode, 
 	return cl
 }
 
-// leased returns the addresses of a lease.
-func (h Have) leased(l *dhcp6.Lease) (out []netip.Addr) {
-	if l != nil {
-		for _, a := range l.Addresses {
-			out = append(out, a.Addr)
+// uses reports whether a link has all addresses of a lease, and the lease has any.
+func (h Have) uses(l Link, leased []dhcp6.Address) bool {
+	for _, a := range leased {
+		if !slices.ContainsFunc(h.Addresses, func(o Address) bool { return o.Index == l.Index && o.Prefix.Addr() == a.Addr }) {
+			return false
 		}
 	}
-	return out
+	return len(leased) > 0
 }
 
 // machineDUID returns the identifier of the machine: the stored identifier, else the identifier of
