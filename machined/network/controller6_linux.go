@@ -338,11 +338,15 @@ func (c *Controller) machineDUID(l Link, have Have) []byte {
 
 // hardwareDUID returns the identifier of a machine from its hardware; from a link if there is none.
 func hardwareDUID(l Link, links []Link) []byte {
-	lowest, _ := net.ParseMAC(l.permanentMAC()) // it comes from the kernel
-	for n, o := range slices.DeleteFunc(slices.Clone(links), func(o Link) bool { return !o.Physical() || o.permanentMAC() == "" }) {
-		if mac, err := net.ParseMAC(o.permanentMAC()); err == nil && (n == 0 || bytes.Compare(mac, lowest) < 0) {
+	var lowest net.HardwareAddr
+	for _, o := range links {
+		mac, err := net.ParseMAC(o.permanentMAC())
+		if err == nil && o.Physical() && (lowest == nil || bytes.Compare(mac, lowest) < 0) {
 			lowest = mac
 		}
+	}
+	if lowest == nil {
+		lowest, _ = net.ParseMAC(l.permanentMAC()) // it comes from the kernel
 	}
 	return dhcp6.DUID(lowest)
 }
