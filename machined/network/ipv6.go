@@ -79,9 +79,10 @@ func (c LinkIPv6) mode(l Link) *dhcp6.Mode {
 
 // linkSettings are the settings that a link got from the network.
 type linkSettings struct {
-	dns    []netip.Addr
-	search []string
-	ntp    []string
+	dns      []netip.Addr
+	search   []string
+	ntp      []string
+	hostname string // of DHCPv4; empty: none
 }
 
 // settings returns the settings of the links outside VRFs, in order of preference: their servers
@@ -93,7 +94,7 @@ func settings(f Facts, links []WantLink) (out []linkSettings) {
 			continue
 		}
 		if lease := f.Leases[l.Name]; l.DHCP4 && lease != nil {
-			s := linkSettings{dns: lease.DNS, search: lease.Search}
+			s := linkSettings{dns: lease.DNS, search: lease.Search, hostname: lease.Hostname}
 			if len(lease.Search) == 0 && lease.Domain != "" {
 				s.search = []string{lease.Domain}
 			}
