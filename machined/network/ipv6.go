@@ -226,11 +226,10 @@ func requests(m dhcp6.Mode) string {
 	return "settings"
 }
 
-// problems6 returns the problems of DHCPv6, one line each.
-func (o observation) problems6(s State, now time.Time) (out []string) {
-	facts := Facts{Links: o.have.Links, Leases6: o.six.leases}
-	for _, w := range planLinks(o.config, facts) {
-		prefix, ok := delegated(facts, w)
+// problems6 returns the problems of DHCPv6, one line each. want are the planned links.
+func (o observation) problems6(s State, f Facts, want []WantLink, now time.Time) (out []string) {
+	for _, w := range want {
+		prefix, ok := delegated(f, w)
 		if !ok {
 			continue
 		}
