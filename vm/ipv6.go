@@ -180,25 +180,11 @@ func (r router) start() (func(), error) {
 	if err != nil {
 		return nil, err
 	}
-	asked, stop, ended := make(chan struct{}, 1), make(chan struct{}), make(chan struct{})
-	n.gateway.solicited.Store(&asked)
-	go func() {
-		defer close(ended)
-		ticker := time.NewTicker(n.clock.Outside(advertiseInterval))
-		defer ticker.Stop()
-		for {
-			f := newFrame(len(frame))
-			copy(f.eth(), frame)
-			n.gateway.port.receive(f)
-			select {
-			case <-asked:
-			case <-ticker.C:
-			case <-stop:
-				return
-			}
-		}
-	}()
-	return func() { close(stop); <-ended }, nil
+	return repeat(n.clock.Outside(advertiseInterval), n.gateway.solicited, func() {
+		f := newFrame(len(frame))
+		copy(f.eth(), frame)
+		n.gateway.port.receive(f)
+	}), nil
 }
 
 // advertisement returns the Ethernet frame of the router advertisement.

@@ -13,6 +13,8 @@ import (
 	"sync/atomic"
 	"syscall"
 	"time"
+
+	"github.com/orlop-os/orlop/pkg/cell"
 )
 
 // GatewayName is the name of the gateway on the switch and in DNS.
@@ -143,6 +145,27 @@ func (n *Network) startGateway() error {
 func (n *Network) macOf(addr netip.Addr) macAddr {
 	a := addr.As4()
 	return macAddr{0x52, 0x54, 0x4f, a[1], a[2], a[3]}
+}
+
+// repeat calls do at once, after each interval, and when wake wakes it (nil: never). The returned
+// function ends the calls.
+func repeat(interval time.Duration, wake cell.Signal, do func()) (stop func()) {
+	done, ended := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(ended)
+		tick := time.NewTicker(interval)
+		defer tick.Stop()
+		for {
+			do()
+			select {
+			case <-wake:
+			case <-tick.C:
+			case <-done:
+				return
+			}
+		}
+	}()
+	return func() { close(done); <-ended }
 }
 
 // Subnet returns the network's range. Addresses outside of it (and of the pods and services) must
