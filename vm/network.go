@@ -318,13 +318,9 @@ func (n *Network) SetVLANs(name string, v PortVLANs) error {
 // Bundle aggregates ports by LACP (IEEE 802.1AX). The switch answers LACPDUs on them. A port
 // carries other frames while it is in sync.
 func (n *Network) Bundle(names ...string) error {
-	n.sw.mu.RLock()
-	taken := slices.ContainsFunc(names, func(name string) bool { return n.sw.bundleOf(name) != nil })
-	n.sw.mu.RUnlock()
-	if taken || len(names) == 0 {
+	if !n.sw.addBundle(names) {
 		return fmt.Errorf("network: cannot aggregate %v: there is no port, or a port is aggregated already", names)
 	}
-	n.sw.addBundle(names)
 	return nil
 }
 
