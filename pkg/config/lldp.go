@@ -2,7 +2,6 @@ package config
 
 import (
 	"fmt"
-	"maps"
 	"slices"
 )
 
@@ -56,7 +55,7 @@ func (v machineValidator) lldpLabels(path string, n *Node) {
 			v.on(at+".key", wrong{reason: fmt.Sprintf("%s %v", quote(l.Key), err), expected: labelKey})
 		} else if w := ownLabel(l.Key); w.reason != "" {
 			v.on(at+".key", w)
-		} else if slices.Contains(slices.Collect(maps.Keys(n.Labels)), l.Key) {
+		} else if _, twice := n.Labels[l.Key]; twice {
 			v.on(at+".key", wrong{reason: quote(l.Key) + " is also in labels", expected: "each label once"})
 		}
 		v.unique(at+".key", "lldpLabels", l.Key, i, seen)
