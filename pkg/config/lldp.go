@@ -61,6 +61,8 @@ func (v machineValidator) lldpLabels(path string, n *Node) {
 		v.unique(at+".key", "lldpLabels", l.Key, i, seen)
 		if len(l.Link) > 15 || slices.ContainsFunc([]rune(l.Link), func(r rune) bool { return r <= ' ' || r > '~' || r == '/' }) {
 			v.on(at+".link", wrong{reason: quote(l.Link) + " is not the name of a link", expected: `a name such as eth0, or a pattern such as "eth*"`})
+		} else if badPattern(l.Link) {
+			v.on(at+".link", openPattern(l.Link))
 		}
 		for name, text := range map[string]string{"after": l.After, "before": l.Before} {
 			if len(text) > maxSeparator || slices.ContainsFunc([]rune(text), func(r rune) bool { return r < ' ' || r > '~' }) {
