@@ -46,6 +46,8 @@ type client6 struct {
 	reported []netip.Addr // duplicates that the client knows
 	stop     func()       // stops the client and waits for its end
 	done     chan struct{}
+	// forgotten: the reports of the client have no effect any more; guarded by Controller.mu
+	forgotten bool
 }
 
 // routerSearch are the router solicitations on a link. The kernel solicits when a link comes up,
@@ -284,14 +286,7 @@ func (c *Controller) startClient6(ctx context.Context, l Link, mode dhcp6.Mode, 
 	cl.dhcp = dhcp6.New(dhcp6.Options{
 		Link: l.Name, Index: l.Index, DUID: c.machineDUID(l, have), IAID: dhcp6.IAID(l.leaseKey()), Mode: mode,
 		StoredLease: stored, InForce: inForce, Random: rand.Uint32,
-		Changed: func(st dhcp6.Status) {
-			c.mu.Lock()
-			if st.Phase != dhcp6.Releasing && st.Phase != dhcp6.Released {
-				c.six.status[l.Index] = st
-			}
-			c.mu.Unlock()
-			c.changes.Wake()
-		},
+		Changed: func(st dhcp6.Status) { c.setStatus6(cl, st) },
 	})
 	ctx, cancel := context.WithCancel(ctx)
 	go func() {
@@ -303,6 +298,16 @@ func (c *Controller) startClient6(ctx context.Context, l Link, mode dhcp6.Mode, 
 		<-cl.done
 	}
 	return cl
+}
+
+// setStatus6 records the status of a client. A forgotten client still releases its lease.
+func (c *Controller) setStatus6(cl *client6, st dhcp6.Status) {
+	c.mu.Lock()
+	if !cl.forgotten {
+		c.six.status[cl.link.Index] = st
+	}
+	c.mu.Unlock()
+	c.changes.Wake()
 }
 
 // uses reports whether a link has all addresses of a lease, and the lease has any.
@@ -359,9 +364,10 @@ func (c *Controller) stopClient6(index int) {
 }
 
 func (c *Controller) forgetClient6(index int) {
-	delete(c.six.clients, index)
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.six.clients[index].forgotten = true
+	delete(c.six.clients, index)
 	delete(c.six.status, index)
 }
 
