@@ -8,7 +8,6 @@ import (
 	"net"
 	"net/netip"
 	"strconv"
-	"sync/atomic"
 
 	"gvisor.dev/gvisor/pkg/buffer"
 	"gvisor.dev/gvisor/pkg/tcpip"
@@ -24,6 +23,8 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
 	"gvisor.dev/gvisor/pkg/tcpip/transport/udp"
 	"gvisor.dev/gvisor/pkg/waiter"
+
+	"github.com/orlop-os/orlop/pkg/cell"
 )
 
 const (
@@ -45,8 +46,8 @@ type Host struct {
 	port  *port
 	stop  context.CancelFunc
 	ended chan struct{}
-	// solicited is woken by router solicitations; nil: the host is no router.
-	solicited atomic.Pointer[chan struct{}]
+	// Router solicitations wake solicited, which only the gateway reads; nil: the host has no IPv6.
+	solicited cell.Signal
 }
 
 // newHost attaches a host, whose stack uses the network's clock like the machines. gateway is its
@@ -59,6 +60,7 @@ func newHost(sw *ethSwitch, clock Clock, name string, mac macAddr, addr netip.Pr
 		TransportProtocols: []stack.TransportProtocolFactory{tcp.NewProtocol, udp.NewProtocol, icmp.NewProtocol4},
 	}
 	if six.on() {
+		h.solicited = cell.NewSignal()
 		networks, transports := protocols6()
 		options.NetworkProtocols = append(options.NetworkProtocols, networks...)
 		options.TransportProtocols = append(options.TransportProtocols, transports...)
@@ -117,11 +119,8 @@ func (h *Host) deliver(frames []frame) error {
 			continue // flooded, for another host: a real interface would ignore it too
 		}
 		h.hear(f.eth())
-		if asked := h.solicited.Load(); asked != nil && isSolicitation(f.eth()) {
-			select {
-			case *asked <- struct{}{}:
-			default:
-			}
+		if h.solicited != nil && isSolicitation(f.eth()) {
+			h.solicited.Wake()
 		}
 		p := stack.NewPacketBuffer(stack.PacketBufferOptions{Payload: buffer.MakeWithData(f.eth())})
 		h.link.InjectInbound(0, p)

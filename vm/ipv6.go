@@ -6,11 +6,11 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"strings"
 	"time"
 
 	"github.com/gopacket/gopacket"
 	"github.com/gopacket/gopacket/layers"
+	"github.com/insomniacslk/dhcp/rfc1035label"
 	"gvisor.dev/gvisor/pkg/tcpip"
 	"gvisor.dev/gvisor/pkg/tcpip/header"
 	"gvisor.dev/gvisor/pkg/tcpip/network/ipv6"
@@ -180,25 +180,11 @@ func (r router) start() (func(), error) {
 	if err != nil {
 		return nil, err
 	}
-	asked, stop, ended := make(chan struct{}, 1), make(chan struct{}), make(chan struct{})
-	n.gateway.solicited.Store(&asked)
-	go func() {
-		defer close(ended)
-		ticker := time.NewTicker(n.clock.Outside(advertiseInterval))
-		defer ticker.Stop()
-		for {
-			f := newFrame(len(frame))
-			copy(f.eth(), frame)
-			n.gateway.port.receive(f)
-			select {
-			case <-asked:
-			case <-ticker.C:
-			case <-stop:
-				return
-			}
-		}
-	}()
-	return func() { close(stop); <-ended }, nil
+	return repeat(n.clock.Outside(advertiseInterval), n.gateway.solicited, func() {
+		f := newFrame(len(frame))
+		copy(f.eth(), frame)
+		n.gateway.port.receive(f)
+	}), nil
 }
 
 // advertisement returns the Ethernet frame of the router advertisement.
@@ -229,7 +215,7 @@ func (r router) advertisement() ([]byte, error) {
 		layers.ICMPv6Option{Type: layers.ICMPv6OptSourceAddress, Data: h.mac[:]})
 	if six.Mode == IPv6Advertised {
 		lifetime := binary.BigEndian.AppendUint32([]byte{0, 0}, uint32(routerLifetime/time.Second))
-		search := append(lifetime[:6:6], domainNames(n.spec.Domain)...)
+		search := append(lifetime[:6:6], (&rfc1035label.Labels{Labels: []string{n.spec.Domain}}).ToBytes()...)
 		for len(search)%8 != 6 {
 			search = append(search, 0)
 		}
@@ -240,14 +226,6 @@ func (r router) advertisement() ([]byte, error) {
 	b := gopacket.NewSerializeBuffer()
 	err := gopacket.SerializeLayers(b, gopacket.SerializeOptions{FixLengths: true, ComputeChecksums: true}, eth, ip, message, ra)
 	return b.Bytes(), err
-}
-
-// domainNames encodes a name (RFC 1035, section 3.1).
-func domainNames(name string) (out []byte) {
-	for label := range strings.SplitSeq(name, ".") {
-		out = append(append(out, byte(len(label))), label...)
-	}
-	return append(out, 0)
 }
 
 // isSolicitation reports whether a frame contains a router solicitation.

@@ -21,23 +21,11 @@ func (n *Network) SetLLDP(name string) { n.control.lldpName.Store(&name) }
 
 // startLLDP sends the announcements of the network's switch.
 func startLLDP(n *Network) (func(), error) {
-	done, ended := make(chan struct{}), make(chan struct{})
-	tick := time.NewTicker(n.clock.Outside(lldpInterval))
-	go func() {
-		defer close(ended)
-		defer tick.Stop()
-		for {
-			if name := n.control.lldpName.Load(); name != nil && *name != "" {
-				n.sw.announce(*name)
-			}
-			select {
-			case <-tick.C:
-			case <-done:
-				return
-			}
+	return repeat(n.clock.Outside(lldpInterval), nil, func() {
+		if name := n.control.lldpName.Load(); name != nil && *name != "" {
+			n.sw.announce(*name)
 		}
-	}()
-	return func() { close(done); <-ended }, nil
+	}), nil
 }
 
 // announce sends an LLDPDU to every port.

@@ -13,6 +13,8 @@ import (
 	"sync/atomic"
 	"syscall"
 	"time"
+
+	"github.com/orlop-os/orlop/pkg/cell"
 )
 
 // GatewayName is the name of the gateway on the switch and in DNS.
@@ -143,6 +145,27 @@ func (n *Network) startGateway() error {
 func (n *Network) macOf(addr netip.Addr) macAddr {
 	a := addr.As4()
 	return macAddr{0x52, 0x54, 0x4f, a[1], a[2], a[3]}
+}
+
+// repeat calls do at once, after each interval, and when wake wakes it (nil: never). The returned
+// function ends the calls.
+func repeat(interval time.Duration, wake cell.Signal, do func()) (stop func()) {
+	done, ended := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(ended)
+		tick := time.NewTicker(interval)
+		defer tick.Stop()
+		for {
+			do()
+			select {
+			case <-wake:
+			case <-tick.C:
+			case <-done:
+				return
+			}
+		}
+	}()
+	return func() { close(done); <-ended }
 }
 
 // Subnet returns the network's range. Addresses outside of it (and of the pods and services) must
@@ -295,13 +318,9 @@ func (n *Network) SetVLANs(name string, v PortVLANs) error {
 // Bundle aggregates ports by LACP (IEEE 802.1AX). The switch answers LACPDUs on them. A port
 // carries other frames while it is in sync.
 func (n *Network) Bundle(names ...string) error {
-	n.sw.mu.RLock()
-	taken := slices.ContainsFunc(names, func(name string) bool { return n.sw.bundleOf(name) != nil })
-	n.sw.mu.RUnlock()
-	if taken || len(names) == 0 {
+	if !n.sw.addBundle(names) {
 		return fmt.Errorf("network: cannot aggregate %v: there is no port, or a port is aggregated already", names)
 	}
-	n.sw.addBundle(names)
 	return nil
 }
 

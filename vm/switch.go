@@ -271,11 +271,16 @@ func (s *ethSwitch) setVLANs(name string, v PortVLANs) {
 	clear(s.table)
 }
 
-func (s *ethSwitch) addBundle(names []string) {
+// addBundle aggregates ports; false if there is no port, or a port is aggregated already.
+func (s *ethSwitch) addBundle(names []string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if len(names) == 0 || slices.ContainsFunc(names, func(name string) bool { return s.bundleOf(name) != nil }) {
+		return false
+	}
 	s.bundles = append(s.bundles, newBundle(uint16(len(s.bundles)+1), names))
 	clear(s.table)
+	return true
 }
 
 func (s *ethSwitch) learn(m station, p *port) {

@@ -46,6 +46,8 @@ type client6 struct {
 	reported []netip.Addr // duplicates that the client knows
 	stop     func()       // stops the client and waits for its end
 	done     chan struct{}
+	// forgotten: the reports of the client have no effect any more; guarded by Controller.mu
+	forgotten bool
 }
 
 // routerSearch are the router solicitations on a link. The kernel solicits when a link comes up,
@@ -274,10 +276,7 @@ func (c *Controller) startClient6(ctx context.Context, l Link, mode dhcp6.Mode, 
 	}
 	// After a restart of the controller the link still has its addresses: they stay while the
 	// client contacts the server.
-	inForce := stored != nil && len(stored.Addresses) > 0
-	for _, a := range have.leased(stored) {
-		inForce = inForce && slices.ContainsFunc(have.Addresses, func(o Address) bool { return o.Index == l.Index && o.Prefix.Addr() == a })
-	}
+	inForce := stored != nil && have.uses(l, stored.Addresses)
 	if inForce {
 		cl.lease = stored
 		c.mu.Lock()
@@ -287,14 +286,7 @@ func (c *Controller) startClient6(ctx context.Context, l Link, mode dhcp6.Mode, 
 	cl.dhcp = dhcp6.New(dhcp6.Options{
 		Link: l.Name, Index: l.Index, DUID: c.machineDUID(l, have), IAID: dhcp6.IAID(l.leaseKey()), Mode: mode,
 		StoredLease: stored, InForce: inForce, Random: rand.Uint32,
-		Changed: func(st dhcp6.Status) {
-			c.mu.Lock()
-			if st.Phase != dhcp6.Releasing && st.Phase != dhcp6.Released {
-				c.six.status[l.Index] = st
-			}
-			c.mu.Unlock()
-			c.changes.Wake()
-		},
+		Changed: func(st dhcp6.Status) { c.setStatus6(cl, st) },
 	})
 	ctx, cancel := context.WithCancel(ctx)
 	go func() {
@@ -308,14 +300,24 @@ func (c *Controller) startClient6(ctx context.Context, l Link, mode dhcp6.Mode, 
 	return cl
 }
 
-// leased returns the addresses of a lease.
-func (h Have) leased(l *dhcp6.Lease) (out []netip.Addr) {
-	if l != nil {
-		for _, a := range l.Addresses {
-			out = append(out, a.Addr)
+// setStatus6 records the status of a client. A forgotten client still releases its lease.
+func (c *Controller) setStatus6(cl *client6, st dhcp6.Status) {
+	c.mu.Lock()
+	if !cl.forgotten {
+		c.six.status[cl.link.Index] = st
+	}
+	c.mu.Unlock()
+	c.changes.Wake()
+}
+
+// uses reports whether a link has all addresses of a lease, and the lease has any.
+func (h Have) uses(l Link, leased []dhcp6.Address) bool {
+	for _, a := range leased {
+		if !slices.ContainsFunc(h.Addresses, func(o Address) bool { return o.Index == l.Index && o.Prefix.Addr() == a.Addr }) {
+			return false
 		}
 	}
-	return out
+	return len(leased) > 0
 }
 
 // machineDUID returns the identifier of the machine: the stored identifier, else the identifier of
@@ -341,11 +343,15 @@ func (c *Controller) machineDUID(l Link, have Have) []byte {
 
 // hardwareDUID returns the identifier of a machine from its hardware; from a link if there is none.
 func hardwareDUID(l Link, links []Link) []byte {
-	lowest, _ := net.ParseMAC(l.permanentMAC()) // it comes from the kernel
-	for n, o := range slices.DeleteFunc(slices.Clone(links), func(o Link) bool { return !o.Physical() || o.permanentMAC() == "" }) {
-		if mac, err := net.ParseMAC(o.permanentMAC()); err == nil && (n == 0 || bytes.Compare(mac, lowest) < 0) {
+	var lowest net.HardwareAddr
+	for _, o := range links {
+		mac, err := net.ParseMAC(o.permanentMAC())
+		if err == nil && o.Physical() && (lowest == nil || bytes.Compare(mac, lowest) < 0) {
 			lowest = mac
 		}
+	}
+	if lowest == nil {
+		lowest, _ = net.ParseMAC(l.permanentMAC()) // it comes from the kernel
 	}
 	return dhcp6.DUID(lowest)
 }
@@ -358,9 +364,10 @@ func (c *Controller) stopClient6(index int) {
 }
 
 func (c *Controller) forgetClient6(index int) {
-	delete(c.six.clients, index)
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.six.clients[index].forgotten = true
+	delete(c.six.clients, index)
 	delete(c.six.status, index)
 }
 

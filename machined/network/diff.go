@@ -118,7 +118,7 @@ type Op struct {
 	// DelRoute and DelAddress: it has no mark, but came by router advertisement.
 	Advertised bool
 	Rule       Rule
-	Change     Change // DelLink, AddLink, SetMaster and SetVirtual
+	Change     Change // DelLink, AddLink, SetMaster, SetVirtual and SetHardware
 }
 
 func (o Op) address() Address { return Address{o.Link, o.Index, o.Prefix} }

@@ -79,9 +79,10 @@ func (c LinkIPv6) mode(l Link) *dhcp6.Mode {
 
 // linkSettings are the settings that a link got from the network.
 type linkSettings struct {
-	dns    []netip.Addr
-	search []string
-	ntp    []string
+	dns      []netip.Addr
+	search   []string
+	ntp      []string
+	hostname string // of DHCPv4; empty: none
 }
 
 // settings returns the settings of the links outside VRFs, in order of preference: their servers
@@ -93,7 +94,7 @@ func settings(f Facts, links []WantLink) (out []linkSettings) {
 			continue
 		}
 		if lease := f.Leases[l.Name]; l.DHCP4 && lease != nil {
-			s := linkSettings{dns: lease.DNS, search: lease.Search}
+			s := linkSettings{dns: lease.DNS, search: lease.Search, hostname: lease.Hostname}
 			if len(lease.Search) == 0 && lease.Domain != "" {
 				s.search = []string{lease.Domain}
 			}
@@ -225,11 +226,10 @@ func requests(m dhcp6.Mode) string {
 	return "settings"
 }
 
-// problems6 returns the problems of DHCPv6, one line each.
-func (o observation) problems6(s State, now time.Time) (out []string) {
-	facts := Facts{Links: o.have.Links, Leases6: o.six.leases}
-	for _, w := range planLinks(o.config, facts) {
-		prefix, ok := delegated(facts, w)
+// problems6 returns the problems of DHCPv6, one line each. want are the planned links.
+func (o observation) problems6(s State, f Facts, want []WantLink, now time.Time) (out []string) {
+	for _, w := range want {
+		prefix, ok := delegated(f, w)
 		if !ok {
 			continue
 		}

@@ -255,26 +255,14 @@ func (w *Want) addRoute(r Route) {
 	}
 }
 
-// leases returns the active leases of links with DHCPv4 outside VRFs, in order of preference: their
-// servers are for the machine itself, which uses the main table.
-func leases(f Facts, links []WantLink) []*dhcp.Lease {
-	var out []*dhcp.Lease
-	for _, l := range links {
-		if lease := f.Leases[l.Name]; l.DHCP4 && lease != nil && vrfTable(links, l) == 0 {
-			out = append(out, lease)
-		}
-	}
-	return out
-}
-
 func planHostname(c Config, f Facts, links []WantLink) string {
 	if c.Hostname != "" {
 		return c.Hostname
 	}
-	for _, l := range leases(f, links) {
+	for _, s := range settings(f, links) {
 		// With a loopback name the machine would connect to itself instead of another machine.
-		if l.Hostname != "" && !strings.HasPrefix(l.Hostname, "localhost") {
-			return l.Hostname
+		if s.hostname != "" && !strings.HasPrefix(s.hostname, "localhost") {
+			return s.hostname
 		}
 	}
 	return DefaultHostname

@@ -127,7 +127,7 @@ func planLinks(c Config, f Facts) []WantLink {
 	p.addParts()
 	p.setMasters()
 	p.setTags()
-	for _, i := range p.bottomUp() {
+	for _, i := range bottomUp(p.out) {
 		p.planMTU(&p.out[i])
 	}
 	for _, l := range f.Links {
@@ -149,7 +149,7 @@ type linkPlan struct {
 // first.
 func (p *linkPlan) addHardware(lc LinkConfig, n int) {
 	for _, l := range selectLinks(lc, p.f.Links) {
-		if lc.Match != nil && p.reserved(l, n) {
+		if lc.Match != nil && p.c.reserved(l, n, p.f.Links) {
 			continue
 		}
 		if master := p.c.master(l.Name, p.f.Links); master != nil {
@@ -207,30 +207,33 @@ func (lc LinkConfig) single() bool { return len(lc.Addresses) > 0 || len(lc.Rout
 
 // reserved reports whether another entry selects hardware by its name or MAC, or another match
 // before the n-th entry.
-func (p *linkPlan) reserved(l Link, n int) bool {
-	for i, lc := range p.c.Links {
+func (c Config) reserved(l Link, n int, links []Link) bool {
+	for i, lc := range c.Links {
 		if i == n || lc.Virtual.Kind() != "" || lc.Match != nil && i > n {
 			continue
 		}
-		if slices.ContainsFunc(selectLinks(lc, p.f.Links), func(o Link) bool { return o.Index == l.Index }) {
+		if slices.ContainsFunc(selectLinks(lc, links), func(o Link) bool { return o.Index == l.Index }) {
 			return true
 		}
 	}
 	return false
 }
 
-// ambiguous returns a line for each entry with static addresses that matches several links.
-func ambiguous(c Config, f Facts) (lines []string) {
-	want := planLinks(c, f)
+// ambiguous returns a line for each entry with static addresses that matches several links. want
+// are the planned links.
+func ambiguous(c Config, f Facts, want []WantLink) (lines []string) {
 	for n, lc := range c.Links {
+		if lc.Match == nil || !lc.single() {
+			continue
+		}
 		var names []string
 		for _, l := range selectLinks(lc, f.Links) {
 			free := !slices.ContainsFunc(want, func(w WantLink) bool { return w.Index == l.Index && w.Config != n })
-			if p := (&linkPlan{c: c, f: f}); lc.Match != nil && free && !p.reserved(l, n) && c.master(l.Name, f.Links) == nil {
+			if free && !c.reserved(l, n, f.Links) && c.master(l.Name, f.Links) == nil {
 				names = append(names, l.Name)
 			}
 		}
-		if lc.single() && len(names) > 1 {
+		if len(names) > 1 {
 			lines = append(lines, fmt.Sprintf("links %s: %s: only %s has the addresses and routes, which are for a single link", strings.Join(names, " and "), lc.selector(), names[0]))
 		}
 	}
@@ -460,11 +463,8 @@ func (p *linkPlan) mtuOf(name string) int {
 	return 0
 }
 
-// bottomUp returns the indexes of the planned links in the order in which they can be created.
-func (p *linkPlan) bottomUp() []int { return bottomUp(p.out) }
-
-// bottomUp returns the indexes of links, each after its parent and its members. Otherwise the order
-// is preserved.
+// bottomUp returns the indexes of links in the order in which they can be created: each after its
+// parent and its members. Otherwise the order is preserved.
 func bottomUp(links []WantLink) []int {
 	order := make([]int, len(links))
 	depths := make([]int, len(links))

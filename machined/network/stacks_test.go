@@ -127,7 +127,7 @@ func TestMatchedMembers(t *testing.T) {
 		if len(want.Addresses) != 1 || want.Addresses[0].Link != "eth2" {
 			t.Errorf("%s: addresses %v", v.Kind(), want.Addresses)
 		}
-		if lines := ambiguous(c, Facts{Links: links}); len(lines) > 0 {
+		if lines := ambiguous(c, Facts{Links: links}, want.Links); len(lines) > 0 {
 			t.Errorf("%s: %q", v.Kind(), lines)
 		}
 	}

@@ -213,7 +213,7 @@ func describe(o observation, now time.Time) State {
 	for _, r := range sorted(o.have.Advertised) {
 		s.RouterRoutes = append(s.RouterRoutes, routeState(r))
 	}
-	s.Problems, s.Failed = append(o.problems(s, now), o.failed...), o.failed
+	s.Problems, s.Failed = append(o.problems(s, facts, want, now), o.failed...), o.failed
 	return s
 }
 
@@ -252,13 +252,14 @@ func (o observation) link(l Link, plan Want, managed, dhcp4 bool) LinkState {
 	return s
 }
 
-func (o observation) problems(s State, now time.Time) []string {
+// problems returns the problems of a State, one line each. want are the planned links.
+func (o observation) problems(s State, f Facts, want []WantLink, now time.Time) []string {
 	var out []string
-	for _, name := range Missing(o.config, Facts{Links: o.have.Links}) {
+	for _, name := range Missing(o.config, f) {
 		out = append(out, fmt.Sprintf("link %s: is configured but does not exist", name))
 	}
-	out = append(out, ambiguous(o.config, Facts{Links: o.have.Links})...)
-	out = append(out, misplaced(o.config, Facts{Links: o.have.Links})...)
+	out = append(out, ambiguous(o.config, f, want)...)
+	out = append(out, misplaced(o.config, f)...)
 	if len(o.config.Links) == 0 && !slices.ContainsFunc(o.have.Links, Link.Physical) {
 		out = append(out, "no Ethernet link: the machine has no supported network interface")
 	}
@@ -289,5 +290,5 @@ func (o observation) problems(s State, now time.Time) []string {
 			out = append(out, line)
 		}
 	}
-	return append(out, o.problems6(s, now)...)
+	return append(out, o.problems6(s, f, want, now)...)
 }

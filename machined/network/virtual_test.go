@@ -410,13 +410,14 @@ func TestMatch(t *testing.T) {
 		{"a single link with addresses", Config{Links: []LinkConfig{{Match: &Match{Name: "eth*"}, Addresses: prefixes("10.0.0.5/24")}}}, "eth0=0", 1},
 	} {
 		var got []string
-		for _, w := range planLinks(c.config, Facts{Links: links}) {
+		want := planLinks(c.config, Facts{Links: links})
+		for _, w := range want {
 			got = append(got, fmt.Sprintf("%s=%d", w.Name, w.Config))
 		}
 		if strings.Join(got, " ") != c.want {
 			t.Errorf("%s: %q, want %q", c.says, got, c.want)
 		}
-		if lines := ambiguous(c.config, Facts{Links: links}); len(lines) != c.lines {
+		if lines := ambiguous(c.config, Facts{Links: links}, want); len(lines) != c.lines {
 			t.Errorf("%s: problems %q, want %d", c.says, lines, c.lines)
 		}
 	}

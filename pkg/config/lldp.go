@@ -2,7 +2,6 @@ package config
 
 import (
 	"fmt"
-	"maps"
 	"slices"
 )
 
@@ -56,12 +55,14 @@ func (v machineValidator) lldpLabels(path string, n *Node) {
 			v.on(at+".key", wrong{reason: fmt.Sprintf("%s %v", quote(l.Key), err), expected: labelKey})
 		} else if w := ownLabel(l.Key); w.reason != "" {
 			v.on(at+".key", w)
-		} else if slices.Contains(slices.Collect(maps.Keys(n.Labels)), l.Key) {
+		} else if _, twice := n.Labels[l.Key]; twice {
 			v.on(at+".key", wrong{reason: quote(l.Key) + " is also in labels", expected: "each label once"})
 		}
 		v.unique(at+".key", "lldpLabels", l.Key, i, seen)
 		if len(l.Link) > 15 || slices.ContainsFunc([]rune(l.Link), func(r rune) bool { return r <= ' ' || r > '~' || r == '/' }) {
 			v.on(at+".link", wrong{reason: quote(l.Link) + " is not the name of a link", expected: `a name such as eth0, or a pattern such as "eth*"`})
+		} else if badPattern(l.Link) {
+			v.on(at+".link", openPattern(l.Link))
 		}
 		for name, text := range map[string]string{"after": l.After, "before": l.Before} {
 			if len(text) > maxSeparator || slices.ContainsFunc([]rune(text), func(r rune) bool { return r < ' ' || r > '~' }) {

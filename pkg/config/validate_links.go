@@ -199,7 +199,7 @@ func (v networkValidator) part(path string, l *Link, selector string) {
 		v.on(path, wrong{reason: "the link cannot belong to itself", expected: "another link"})
 	case v.cfg.defined(selector) != nil:
 	case badPattern(selector):
-		v.on(path, wrong{reason: fmt.Sprintf("%s has an open bracket, a backslash or [^", quote(selector)), expected: "a name, or a pattern with *, ? and sets such as [0-3]"})
+		v.on(path, openPattern(selector))
 	case strings.Contains(selector, ":"):
 		if strings.Trim(selector, "0123456789abcdef:*?[]-") != "" || len(selector) > 17 && !strings.Contains(selector, "[") {
 			v.on(path, wrong{reason: fmt.Sprintf("%s is not a pattern for a hardware address", quote(selector)), expected: "six bytes in lower-case hexadecimal with colons; * and ? are wildcards"})
@@ -323,6 +323,11 @@ func matches(pattern, text string) bool {
 func badPattern(pattern string) bool {
 	_, err := path.Match(pattern, "")
 	return err != nil || strings.Contains(pattern, `\`) || strings.Contains(pattern, "[^")
+}
+
+// openPattern returns the problem of a bad pattern that can also be a name.
+func openPattern(pattern string) wrong {
+	return wrong{reason: fmt.Sprintf("%s has an open bracket, a backslash or [^", quote(pattern)), expected: "a name, or a pattern with *, ? and sets such as [0-3]"}
 }
 
 // owner returns the link with a member, and the path of the member.

@@ -13,8 +13,8 @@ func (v networkValidator) rules(spec string, all []RoutingRule) {
 		if !v.broken[at+".table"] && r.Table == 0 {
 			v.on(at+".table", wrong{reason: "table 0 does not exist", expected: "a table with routes, or 254 for the main table"})
 		}
-		v.ruleNetwork(at+".from", r.From)
-		v.ruleNetwork(at+".to", r.To)
+		v.wholeNetwork(at+".from", r.From)
+		v.wholeNetwork(at+".to", r.To)
 		if r.From.IsValid() && r.To.IsValid() && r.From.Addr().Is4() != r.To.Addr().Is4() {
 			v.on(at+".to", wrong{reason: fmt.Sprintf("%s is not of the family of %s", r.To, r.From), expected: "two networks of the same family"})
 		}
@@ -30,15 +30,18 @@ func (v networkValidator) rules(spec string, all []RoutingRule) {
 	}
 }
 
-// ruleNetwork validates the source or the destination of a rule.
-func (v networkValidator) ruleNetwork(path string, n netip.Prefix) {
+// wholeNetwork validates a network that packets have to match, and reports whether it is valid.
+func (v networkValidator) wholeNetwork(path string, n netip.Prefix) bool {
 	switch {
 	case !n.IsValid():
 	case n.Addr().Is4In6():
 		v.on(path, mapped(n.Addr()))
 	case n != n.Masked():
 		v.on(path, wrong{reason: fmt.Sprintf("%s is an address in a network", n), expected: "a network", nearest: n.Masked().String()})
+	default:
+		return true
 	}
+	return false
 }
 
 // normalRule is a rule as the kernel has it: a network of all addresses is no condition.

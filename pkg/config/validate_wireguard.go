@@ -23,13 +23,7 @@ func (v networkValidator) wireguard(path string, l *Link) {
 		v.peer(at, w, p)
 		for j, a := range p.AllowedIPs {
 			here := fmt.Sprintf("%s.allowedIPs[%d]", at, j)
-			switch first := allowed[a]; {
-			case !a.IsValid():
-			case a.Addr().Is4In6():
-				v.on(here, mapped(a.Addr()))
-			case a != a.Masked():
-				v.on(here, wrong{reason: fmt.Sprintf("%s is an address in a network", a), expected: "a network", nearest: a.Masked().String()})
-			case first != "":
+			if first := allowed[a]; v.wholeNetwork(here, a) && first != "" {
 				v.on(here, wrong{reason: fmt.Sprintf("%s is also in %s", a, first), expected: "each network at one peer"})
 			}
 			allowed[a] = here

@@ -204,7 +204,7 @@ func (p *parser) readAddresses(ia *dhcpv6.OptIANA) {
 		}
 		addr, _ := netip.AddrFromSlice(a.IPv6Addr)
 		switch {
-		case !Usable(addr):
+		case !usable(addr):
 			p.note("addresses (option 3): %s is not an address of a machine", addr)
 		case a.PreferredLifetime > a.ValidLifetime:
 			p.note("addresses (option 3): %s is preferred longer than valid", addr)
@@ -242,7 +242,7 @@ func (p *parser) readPrefixes(ia *dhcpv6.OptIAPD) {
 		bits, size := a.Prefix.Mask.Size()
 		prefix := netip.PrefixFrom(addr, bits).Masked()
 		switch {
-		case size != 128 || bits < 16 || bits > 64 || !Usable(prefix.Addr()):
+		case size != 128 || bits < 16 || bits > 64 || !usable(prefix.Addr()):
 			p.note("prefixes (option 25): %s is not a prefix of /16 to /64", a.Prefix)
 		case a.PreferredLifetime > a.ValidLifetime:
 			p.note("prefixes (option 25): %s is preferred longer than valid", prefix)
@@ -297,7 +297,7 @@ func (p *parser) addrs(code dhcpv6.OptionCode, what string) (out []netip.Addr) {
 	for ; len(b) >= 16 && len(out) < maxAddresses; b = b[16:] {
 		a := netip.AddrFrom16([16]byte(b))
 		switch {
-		case !Usable(a) || p.r.Lease.Has(a):
+		case !usable(a) || p.r.Lease.Has(a):
 			p.note("%s (option %d): %s is not an address of another machine", what, code, a)
 		case !slices.Contains(out, a):
 			out = append(out, a)
@@ -327,7 +327,7 @@ func (p *parser) readTimeServers() {
 			p.note("time servers (option 56): a suboption is truncated")
 		}
 		for _, b := range sub.options[timeServerAddr] {
-			if a, ok := netip.AddrFromSlice(b); ok && Usable(a) {
+			if a, ok := netip.AddrFromSlice(b); ok && usable(a) {
 				add(a.String())
 			} else {
 				p.note("time servers (option 56): %x is not an address of a machine", b[:min(len(b), 16)])
@@ -354,9 +354,9 @@ func seconds(b []byte) time.Duration {
 	return time.Duration(uint32(b[0])<<24|uint32(b[1])<<16|uint32(b[2])<<8|uint32(b[3])) * time.Second
 }
 
-// Usable reports whether an IPv6 address can belong to a machine, for all machines that reach its
+// usable reports whether an IPv6 address can belong to a machine, for all machines that reach its
 // link. A link-local address would need a zone.
-func Usable(a netip.Addr) bool {
+func usable(a netip.Addr) bool {
 	return a.Is6() && !a.Is4In6() && a.IsGlobalUnicast()
 }
 

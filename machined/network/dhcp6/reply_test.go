@@ -262,7 +262,7 @@ func FuzzReply(f *testing.F) {
 			t.Errorf("too much: %+v", r)
 		}
 		for _, a := range l.Addresses {
-			if !Usable(a.Addr) || a.Valid <= 0 || a.Preferred > a.Valid {
+			if !usable(a.Addr) || a.Valid <= 0 || a.Preferred > a.Valid {
 				t.Errorf("address %+v", a)
 			}
 		}

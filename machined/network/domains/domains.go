@@ -1,6 +1,6 @@
-// Package domains reads lists of domain names from foreign hosts: the DNSSL option of router
-// advertisements (RFC 8106) and options of DHCPv6 (RFC 8415 section 10). The names are not
-// compressed.
+// Package domains reads domain names from foreign hosts. Parse reads a list of names that are not
+// compressed: the DNSSL option of router advertisements (RFC 8106) and options of DHCPv6 (RFC 8415
+// section 10). Valid checks a single name, also for DHCPv4.
 package domains
 
 import (

@@ -75,7 +75,7 @@ func Parse(b []byte) (o Option, err error) {
 // usable reports whether an address can be that of a resolver of this machine and its pods. A
 // link-local address needs a zone, which pods do not have.
 func usable(a netip.Addr) bool {
-	return a.Is6() && !a.Is4In6() && !a.IsUnspecified() && !a.IsLoopback() && !a.IsMulticast() && !a.IsLinkLocalUnicast()
+	return a.Is6() && !a.Is4In6() && a.IsGlobalUnicast()
 }
 
 // entry is a value of a router with its end.

@@ -7,11 +7,11 @@ import (
 	"net"
 	"net/netip"
 	"slices"
-	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/insomniacslk/dhcp/rfc1035label"
 	"golang.org/x/net/icmp"
 	"golang.org/x/net/ipv6"
 
@@ -161,13 +161,7 @@ func Encode(p Plan) []byte {
 		}
 	}
 	if len(p.Domains) > 0 {
-		var names []byte
-		for _, d := range p.Domains {
-			for label := range strings.SplitSeq(d, ".") {
-				names = append(append(names, byte(len(label))), label...)
-			}
-			names = append(names, 0)
-		}
+		names := (&rfc1035label.Labels{Labels: p.Domains}).ToBytes()
 		for len(names)%8 != 0 {
 			names = append(names, 0)
 		}

@@ -1,0 +1,24 @@
+package network
+
+import (
+	"testing"
+
+	"github.com/orlop-os/orlop/machined/network/dhcp6"
+)
+
+// TestForgottenClient checks that a client that leaves its link, and still renews its lease before
+// the release, does not give the lease to the next client of the link.
+func TestForgottenClient(t *testing.T) {
+	c := New(Deps{})
+	cl := &client6{link: Link{Index: 2}}
+	c.six.clients[2] = cl
+	bound := dhcp6.Status{Phase: dhcp6.Bound, Lease: &dhcp6.Lease{}}
+	if c.setStatus6(cl, bound); c.six.status[2].Lease != bound.Lease {
+		t.Fatalf("the status is %+v, want %+v", c.six.status[2], bound)
+	}
+	c.forgetClient6(2)
+	c.setStatus6(cl, bound)
+	if st, known := c.six.status[2]; known {
+		t.Errorf("the forgotten client has set the status %+v", st)
+	}
+}
