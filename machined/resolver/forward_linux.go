@@ -157,8 +157,9 @@ func (f *Forwarder) listen(ctx context.Context, cfg Config) error {
 	stop := context.AfterFunc(ctx, func() { conn.Close(); listener.Close() })
 	defer stop()
 	var wg sync.WaitGroup
-	wg.Go(panics.Guarded("DNS by UDP", func() { cancel(s.serveUDP(ctx, conn, &wg)) }))
-	wg.Go(panics.Guarded("DNS by TCP", func() { cancel(s.serveTCP(ctx, listener, &wg)) }))
+	// A panic is a failure like another: both sockets close, and open again.
+	wg.Go(func() { cancel(panics.Do("DNS by UDP", func() error { return s.serveUDP(ctx, conn, &wg) })) })
+	wg.Go(func() { cancel(panics.Do("DNS by TCP", func() error { return s.serveTCP(ctx, listener, &wg) })) })
 	wg.Wait()
 	conn.Close()
 	listener.Close()
