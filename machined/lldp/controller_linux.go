@@ -24,6 +24,9 @@ const (
 	// announceInterval and announceTTL are the recommended values (IEEE 802.1AB-2016, 9.2.5).
 	announceInterval = 30 * time.Second
 	announceTTL      = 120 * time.Second
+	// settle is the shortest time between two decisions after frames: a foreign host can change the
+	// labels, and so their file on STATE, once a second at most.
+	settle = time.Second
 )
 
 // retry is the delay before a socket opens again.
@@ -65,16 +68,17 @@ type Controller struct {
 	neighbors *cell.Cell[[]Neighbor]
 	labels    *cell.Cell[map[string]string]
 
-	mu     sync.Mutex
-	tables map[string][]Neighbor // by link
-	last   map[string]string     // the labels, also of rules that have no neighbor now
-	loaded bool                  // last contains the stored labels
-	told   []string              // the problems that were reported
+	mu sync.Mutex // of changes of neighbors
+
+	// of Load, then of Run
+	last   map[string]string // the labels, also of rules that have no neighbor now
+	loaded bool              // last contains the stored labels
+	told   []string          // the problems that were reported
 }
 
 // New returns a controller, which does nothing before Run.
 func New(d Deps) *Controller {
-	return &Controller{deps: d, neighbors: cell.New([]Neighbor{}), labels: cell.New(map[string]string{}), tables: map[string][]Neighbor{}, last: map[string]string{}}
+	return &Controller{deps: d, neighbors: cell.New([]Neighbor{}), labels: cell.New(map[string]string{}), last: map[string]string{}}
 }
 
 // Neighbors is the list of the neighbors, sorted by link.
@@ -84,12 +88,16 @@ func (c *Controller) Neighbors() *cell.Cell[[]Neighbor] { return c.neighbors }
 // label changes.
 func (c *Controller) Labels() *cell.Cell[map[string]string] { return c.labels }
 
-// Load reads the stored labels, so that Labels has them before the first frame.
-func (c *Controller) Load() { c.decide(c.deps.Config.Watch().Current()) }
+// Load reads the stored labels, so that Labels has them before the first frame. Call it before Run.
+func (c *Controller) Load() {
+	cfg, _ := c.deps.Config.Get()
+	c.decide(cfg, nil)
+}
 
-// Run receives until ctx is done. It starts and stops a goroutine per link.
+// Run receives until ctx is done. It starts and stops a goroutine per link, removes neighbors and
+// decides about the labels.
 func (c *Controller) Run(ctx context.Context) {
-	links, configs := c.deps.Links.Watch(), c.deps.Config.Watch()
+	links, configs, neighbors := c.deps.Links.Watch(), c.deps.Config.Watch(), c.neighbors.Watch()
 	type running struct {
 		link Link
 		stop func()
@@ -101,23 +109,28 @@ func (c *Controller) Run(ctx context.Context) {
 		}
 	}()
 	for {
-		now, cfg := links.Current(), configs.Current()
+		now := links.Current()
 		for name, r := range all {
 			if !slices.ContainsFunc(now, r.link.equal) {
 				r.stop()
 				delete(all, name)
-				c.update(name, func([]Neighbor) []Neighbor { return nil })
 			}
 		}
+		expiry := c.removeNeighbors(func(link string) bool { _, there := all[link]; return !there })
 		for _, l := range now {
 			if _, there := all[l.Name]; !there {
 				all[l.Name] = running{l, c.start(ctx, l)}
 			}
 		}
-		c.decide(cfg)
+		c.decide(configs.Current(), neighbors.Current())
 		select {
 		case <-links.Changed():
 		case <-configs.Changed():
+		case <-neighbors.Changed():
+			if backoff.Sleep(ctx, settle) != nil {
+				return
+			}
+		case <-expiry:
 		case <-ctx.Done():
 			return
 		}
@@ -160,18 +173,17 @@ func (c *Controller) serve(ctx context.Context, l Link) {
 	}
 }
 
-// exchange receives, expires and announces on a socket until ctx is done or the socket fails.
+// exchange receives and announces on a socket until ctx is done or the socket fails. It leaves no
+// goroutine and no socket, also after a panic.
 func (c *Controller) exchange(ctx context.Context, l Link, conn net.PacketConn) error {
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer context.AfterFunc(ctx, func() { conn.Close() })()
+	ctx, cancel := context.WithCancel(ctx)
 	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer conn.Close()
+	defer cancel()
+	defer context.AfterFunc(ctx, func() { conn.Close() })()
 	wg.Go(panics.Guarded("LLDP announcements", func() { c.announce(ctx, l, conn) }))
-	wg.Go(panics.Guarded("LLDP expiry", func() { c.watchExpiry(ctx, l.Name) }))
-	err := c.receive(ctx, l, conn)
-	cancel(err)
-	conn.Close()
-	wg.Wait()
-	return err
+	return c.receive(ctx, l, conn)
 }
 
 // receive reads frames. The pause after a frame bounds the work of a flood, together with the small
@@ -188,7 +200,7 @@ func (c *Controller) receive(ctx context.Context, l Link, conn net.PacketConn) e
 			err := panics.Do("LLDP on a link", func() (err error) { neighbor, err = decode(buf[:n]); return err })
 			if err == nil { // reports of damaged frames would be a flood of another kind
 				neighbor.Link = l.Name
-				c.hear(neighbor)
+				c.change(func(all []Neighbor) []Neighbor { return hear(all, neighbor, time.Now()) })
 			}
 		}
 		if err := backoff.Sleep(ctx, minInterval); err != nil {
@@ -197,55 +209,34 @@ func (c *Controller) receive(ctx context.Context, l Link, conn net.PacketConn) e
 	}
 }
 
-func (c *Controller) hear(n Neighbor) {
-	c.update(n.Link, func(table []Neighbor) []Neighbor { return hear(table, n, time.Now()) })
-	c.decide(c.deps.Config.Watch().Current())
-}
-
-// update changes and publishes the neighbors of a link.
-func (c *Controller) update(link string, change func([]Neighbor) []Neighbor) {
+// change changes and publishes the neighbors.
+func (c *Controller) change(f func([]Neighbor) []Neighbor) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if table := change(c.tables[link]); len(table) > 0 {
-		c.tables[link] = table
-	} else {
-		delete(c.tables, link)
-	}
-	all := append([]Neighbor{}, slices.Concat(slices.Collect(maps.Values(c.tables))...)...)
-	slices.SortFunc(all, order)
-	if old, _ := c.neighbors.Get(); !reflect.DeepEqual(old, all) {
-		c.neighbors.Set(all)
+	before, _ := c.neighbors.Get()
+	now := append([]Neighbor{}, f(before)...)
+	if !reflect.DeepEqual(before, now) {
+		c.neighbors.Set(now)
 	}
 }
 
-// watchExpiry removes the neighbors of a link that have expired.
-func (c *Controller) watchExpiry(ctx context.Context, link string) {
-	watch := c.neighbors.Watch()
-	for {
-		var next time.Duration
-		watch.Current()
-		c.update(link, func(table []Neighbor) (left []Neighbor) {
-			left, next = expire(table, time.Now())
-			return left
-		})
-		c.decide(c.deps.Config.Watch().Current())
-		var timer <-chan time.Time
-		if next > 0 {
-			timer = time.After(next)
-		}
-		select {
-		case <-timer:
-		case <-watch.Changed():
-		case <-ctx.Done():
-			return
-		}
+// removeNeighbors removes the neighbors that have expired and those of links that are gone. The
+// channel receives when the next of the others expires; nil without one.
+func (c *Controller) removeNeighbors(gone func(link string) bool) (expiry <-chan time.Time) {
+	var next time.Duration
+	c.change(func(all []Neighbor) []Neighbor {
+		all = slices.DeleteFunc(slices.Clone(all), func(n Neighbor) bool { return gone(n.Link) })
+		all, next = expire(all, time.Now())
+		return all
+	})
+	if next == 0 {
+		return nil
 	}
+	return time.After(next)
 }
 
 // decide computes, publishes and stores the labels.
-func (c *Controller) decide(cfg Config) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
+func (c *Controller) decide(cfg Config, neighbors []Neighbor) {
 	file := c.deps.File()
 	if file != "" && !c.loaded {
 		c.loaded = true
@@ -259,7 +250,6 @@ func (c *Controller) decide(cfg Config) {
 			}
 		}
 	}
-	neighbors, _ := c.neighbors.Get()
 	labels, problems := Labels(cfg.Labels, neighbors, c.last)
 	if !slices.Equal(problems, c.told) {
 		for _, p := range problems {
@@ -286,19 +276,19 @@ func (c *Controller) decide(cfg Config) {
 // a name that the configuration no longer has.
 func (c *Controller) announce(ctx context.Context, l Link, conn net.PacketConn) {
 	watch := c.deps.Config.Watch()
-	tick := time.NewTicker(announceInterval)
-	defer tick.Stop()
 	for announced := ""; ; {
 		name := watch.Current().Announce
 		if announced != "" && name != announced {
 			c.send(l, conn, announced, 0)
 		}
+		var again <-chan time.Time
 		if name != "" {
 			c.send(l, conn, name, announceTTL)
+			again = time.After(announceInterval)
 		}
 		announced = name
 		select {
-		case <-tick.C:
+		case <-again:
 		case <-watch.Changed():
 		case <-ctx.Done():
 			return

@@ -2,6 +2,7 @@ package lldp
 
 import (
 	"context"
+	"fmt"
 	"net"
 	"os"
 	"path/filepath"
@@ -126,6 +127,25 @@ func TestController(t *testing.T) {
 	again.config.Set(Config{})
 	if _, err := cell.Wait(ctx, again.Labels(), func(l map[string]string) bool { return len(l) == 0 }); err != nil {
 		t.Errorf("without the rule: %v", err)
+	}
+}
+
+// TestFlood checks that a host that announces many names changes a label once a second at most, and
+// that the last name stays.
+func TestFlood(t *testing.T) {
+	f, ctx := start(t, "", Config{Labels: []config.LLDPLabel{{Key: "a", From: config.LLDPSystemName}}})
+	_, before := f.Labels().Get()
+	began := time.Now()
+	w := <-f.wires
+	for i := range 15 {
+		w.in <- frameOf(chassis, port, ttl, tlv(typeSystemName, fmt.Sprint("leaf", i)), end)
+	}
+	if _, err := cell.Wait(ctx, f.Labels(), func(l map[string]string) bool { return l["a"] == "leaf14" }); err != nil {
+		t.Fatal(err)
+	}
+	// the first change is at once
+	if _, after := f.Labels().Get(); after-before > 1+uint64(time.Since(began)/settle) {
+		t.Errorf("%d changes in %v", after-before, time.Since(began))
 	}
 }
 

@@ -89,8 +89,14 @@ func TestTable(t *testing.T) {
 			t.Fatalf("%d neighbors", len(table))
 		}
 	}
-	if got := ports(hear(table, n("b", 120), now)); !slices.Contains(got, "b") {
+	table = hear(table, n("b", 120), now)
+	if got := ports(table); !slices.Contains(got, "b") {
 		t.Errorf("after a flood: %v", got)
+	}
+	other := n("b", 120)
+	other.Link = "eth1"
+	if both := hear(table, other, now); len(both) != maxNeighbors+1 || both[maxNeighbors].Link != "eth1" {
+		t.Errorf("a frame of another link: %v", both)
 	}
 }
 

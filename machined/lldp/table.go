@@ -15,23 +15,30 @@ const (
 	maxTTL = time.Hour
 )
 
-// hear returns the neighbors of a link after a frame. A neighbor is a port of a chassis. A full
-// table loses the neighbor that expires first, so a forger cannot keep the switch out.
-func hear(table []Neighbor, n Neighbor, now time.Time) []Neighbor {
-	table = slices.DeleteFunc(slices.Clone(table), func(o Neighbor) bool {
-		return o.Chassis == n.Chassis && o.Port == n.Port || !now.Before(o.Expires)
-	})
-	if n.TTL == 0 {
-		return table
+// hear returns the neighbors of all links after a frame, sorted. A neighbor is a port of a chassis
+// on a link. The full table of a link loses the neighbor that expires first, so a forger cannot
+// keep the switch out.
+func hear(all []Neighbor, n Neighbor, now time.Time) []Neighbor {
+	var table, others []Neighbor // of the link, of the other links
+	for _, o := range all {
+		switch {
+		case o.Link != n.Link:
+			others = append(others, o)
+		case (o.Chassis != n.Chassis || o.Port != n.Port) && now.Before(o.Expires):
+			table = append(table, o)
+		}
 	}
-	n.Expires = now.Add(min(time.Duration(n.TTL)*time.Second, maxTTL))
-	if len(table) >= maxNeighbors {
-		slices.SortFunc(table, func(a, b Neighbor) int { return a.Expires.Compare(b.Expires) })
-		table = table[1:]
+	if n.TTL > 0 {
+		if len(table) >= maxNeighbors {
+			slices.SortFunc(table, func(a, b Neighbor) int { return a.Expires.Compare(b.Expires) })
+			table = table[1:]
+		}
+		n.Expires = now.Add(min(time.Duration(n.TTL)*time.Second, maxTTL))
+		table = append(table, n)
 	}
-	table = append(table, n)
-	slices.SortFunc(table, order)
-	return table
+	all = append(others, table...)
+	slices.SortFunc(all, order)
+	return all
 }
 
 // expire returns the neighbors that have not expired, and the time until the next of them expires;

@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/netip"
 	"slices"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -19,6 +20,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/backoff"
 	"github.com/orlop-os/orlop/pkg/cell"
 	"github.com/orlop-os/orlop/pkg/panics"
+	"github.com/orlop-os/orlop/pkg/sanitize"
 )
 
 // Port is the port of DNS over TLS (RFC 7858, 3.1).
@@ -30,6 +32,9 @@ const (
 	maxQueries = 64
 	// maxClients is the number of connections of clients by TCP.
 	maxClients = 16
+	// maxProblem bounds the problem of a resolver, in bytes: it quotes the certificate of a host,
+	// which can be a forger.
+	maxProblem = 500
 )
 
 // retry is the delay before the sockets open again.
@@ -111,21 +116,23 @@ func (f *Forwarder) serve(ctx context.Context, cfg Config) {
 	}
 }
 
-// report publishes a problem, or the end of it, once.
+// report publishes the present problem; nil for none. An event reports the first problem and the
+// end of the last: the reason can differ for each query, for example by a port or by the
+// certificate of a forger.
 func (f *Forwarder) report(err error) {
 	text := ""
 	if err != nil {
 		text = err.Error()
 	}
-	s, _ := f.state.Get()
-	if s.Problem == text {
+	if s, _ := f.state.Get(); s.Problem == text {
 		return
 	}
-	s.Problem = text
-	f.state.Set(s)
-	if text != "" {
+	var before string
+	f.state.Update(func(s State) State { before, s.Problem = s.Problem, text; return s })
+	switch {
+	case before == "":
 		f.deps.Event("failure", text)
-	} else {
+	case text == "":
 		f.deps.Event("recovery", "DNS over TLS: a resolver answers")
 	}
 }
@@ -157,8 +164,9 @@ func (f *Forwarder) listen(ctx context.Context, cfg Config) error {
 	stop := context.AfterFunc(ctx, func() { conn.Close(); listener.Close() })
 	defer stop()
 	var wg sync.WaitGroup
-	wg.Go(panics.Guarded("DNS by UDP", func() { cancel(s.serveUDP(ctx, conn, &wg)) }))
-	wg.Go(panics.Guarded("DNS by TCP", func() { cancel(s.serveTCP(ctx, listener, &wg)) }))
+	// A panic is a failure like another: both sockets close, and open again.
+	wg.Go(func() { cancel(panics.Do("DNS by UDP", func() error { return s.serveUDP(ctx, conn, &wg) })) })
+	wg.Go(func() { cancel(panics.Do("DNS by TCP", func() error { return s.serveTCP(ctx, listener, &wg) })) })
 	wg.Wait()
 	conn.Close()
 	listener.Close()
@@ -275,12 +283,12 @@ func (s *session) answer(ctx context.Context, q query) []byte {
 	}
 	slices.SortStableFunc(order, func(a, b *upstream) int { return cmp.Compare(rank(a), rank(b)) })
 	var refused []byte
-	var problems []error
+	var problems []string
 	for _, u := range order {
 		answer, err := u.ask(ctx, q)
 		switch {
 		case err != nil:
-			problems = append(problems, err)
+			problems = append(problems, sanitize.ASCII(err.Error(), maxProblem))
 		case failed(answer):
 			refused = answer
 		default:
@@ -292,7 +300,7 @@ func (s *session) answer(ctx context.Context, q query) []byte {
 		return refused
 	}
 	if ctx.Err() == nil {
-		s.forwarder.report(fmt.Errorf("DNS over TLS: no resolver answers, and queries without TLS are not sent: %w", errors.Join(problems...)))
+		s.forwarder.report(fmt.Errorf("DNS over TLS: no resolver answers, and queries without TLS are not sent: %s", strings.Join(problems, "; ")))
 	}
 	return q.failure(dnsmessage.RCodeServerFailure, false)
 }

@@ -89,7 +89,8 @@ func (s *server) reply(m *dns.Msg) *dns.Msg {
 // fixture is a running forwarder.
 type fixture struct {
 	*Forwarder
-	config *cell.Cell[Config]
+	config   *cell.Cell[Config]
+	failures *atomic.Int32 // the events of this kind
 }
 
 // known is a clock that is right.
@@ -97,8 +98,14 @@ func known() ClockView { return ClockView{Now: time.Now()} }
 
 func start(t *testing.T, cfg Config, clock func() ClockView) fixture {
 	t.Helper()
-	f := fixture{config: cell.New(cfg)}
-	f.Forwarder = New(Deps{Config: f.config.View(), Clock: clock, Listen: netip.MustParseAddrPort("127.0.0.1:0"), Event: func(kind, message string) { t.Log(kind, message) }})
+	f := fixture{config: cell.New(cfg), failures: new(atomic.Int32)}
+	event := func(kind, message string) {
+		t.Log(kind, message)
+		if kind == "failure" {
+			f.failures.Add(1)
+		}
+	}
+	f.Forwarder = New(Deps{Config: f.config.View(), Clock: clock, Listen: netip.MustParseAddrPort("127.0.0.1:0"), Event: event})
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
 	go func() { defer close(done); f.Run(ctx) }()
@@ -250,6 +257,43 @@ func TestSeveral(t *testing.T) {
 	f.config.Set(Config{})
 	if _, err := cell.Wait(t.Context(), f.State(), func(s State) bool { return len(s.Servers) == 0 }); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// TestForger checks that a host in the place of the resolver causes a single event, whatever it
+// sends, and a problem of bounded length without control characters.
+func TestForger(t *testing.T) {
+	reset, err := net.ListenTCP("tcp", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer reset.Close()
+	go func() {
+		for { // ends when its socket is closed
+			conn, err := reset.AcceptTCP()
+			if err != nil {
+				return
+			}
+			conn.Read(make([]byte, 1))
+			conn.SetLinger(0) // so that the error contains the port of the forwarder
+			conn.Close()
+		}
+	}()
+	long := newServer(t, strings.Repeat("a\x1b", 50000), time.Now())
+	f := start(t, Config{Servers: []netip.AddrPort{reset.Addr().(*net.TCPAddr).AddrPort(), long.address}, Name: "dns.example", CAs: long.cas}, known)
+	problems := map[string]bool{}
+	for range 3 {
+		if r := f.ask(t, "udp", "a.example.", 0); r.Rcode != dns.RcodeServerFailure {
+			t.Errorf("%s", dns.RcodeToString[r.Rcode])
+		}
+		st, _ := f.State().Get()
+		problems[st.Problem] = true
+		if !strings.Contains(st.Problem, long.address.String()) || len(st.Problem) > 3*maxProblem || strings.ContainsAny(st.Problem, "\x1b\n") {
+			t.Errorf("%d bytes: %.100q", len(st.Problem), st.Problem)
+		}
+	}
+	if n := f.failures.Load(); n != 1 || len(problems) < 2 {
+		t.Errorf("%d events for %d problems", n, len(problems))
 	}
 }
 

@@ -38,8 +38,8 @@ var judgments = []judgment{
 	{"Network.spec.rules", true, "a rule can select a table without a route to the caller"},
 	{"Network.spec.firewall", true, "the firewall can reject the caller"},
 	{"Network.spec.dns", false, "the management API resolves no name"},
-	// A trial would end before the clock moves: the machine asks the new servers later.
 	{"Network.spec.lldp", false, "it only sends frames to the neighbors"},
+	// A trial would end before the clock moves: the machine asks the new servers later.
 	{"Network.spec.ntp", false, "a single server cannot step the clock (docs/decisions/0060-time.md)"},
 
 	{"Cluster.metadata", false, "a machine of a cluster cannot change it"},

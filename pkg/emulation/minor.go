@@ -43,13 +43,10 @@ func Of(version string) Minor {
 // Known reports whether the version is known.
 func (m Minor) Known() bool { return m != Minor{} }
 
-// Compare returns -1, 0 or 1 as m is older than, equal to or newer than other.
-func (m Minor) Compare(other Minor) int {
-	return cmp.Or(cmp.Compare(m.Major, other.Major), cmp.Compare(m.Minor, other.Minor))
-}
-
 // OlderThan reports whether m is older than other.
-func (m Minor) OlderThan(other Minor) bool { return m.Compare(other) < 0 }
+func (m Minor) OlderThan(other Minor) bool {
+	return cmp.Or(cmp.Compare(m.Major, other.Major), cmp.Compare(m.Minor, other.Minor)) < 0
+}
 
 // String returns a text, for example "1.36".
 func (m Minor) String() string {
