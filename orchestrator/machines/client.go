@@ -2,7 +2,6 @@ package machines
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"sync"
 
@@ -21,6 +20,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
+	"github.com/orlop-os/orlop/orchestrator/component"
 	"github.com/orlop-os/orlop/pkg/machineapi"
 	"github.com/orlop-os/orlop/pkg/machineapi/controlplane"
 )
@@ -65,9 +65,9 @@ func newClients(config *rest.Config) (*clients, error) {
 		}
 		return r, nil
 	}
-	nodes, err := kubernetes.NewForConfig(config)
+	nodes, err := component.NewClient(config)
 	if err != nil {
-		return nil, fmt.Errorf("cannot make client: %w", err)
+		return nil, err
 	}
 	upstream, err := of(clusterv1.GroupVersion)
 	if err != nil {
@@ -138,14 +138,14 @@ func (c *clients) do(ctx context.Context, change Change) error {
 		if change.Verb != Permit {
 			return write(ctx, c.own, o, change.Verb)
 		}
-		patch, err := conditional(o, map[string]any{"permit": o.Spec.Permit})
+		patch, err := component.MergePatch(o, map[string]any{"spec": map[string]any{"permit": o.Spec.Permit}})
 		if err != nil {
 			return err
 		}
 		_, err = c.own.Patch(ctx, o.Name, types.MergePatchType, patch, metav1.PatchOptions{})
 		return err
 	case *corev1.Node:
-		patch, err := conditional(o, map[string]any{"providerID": o.Spec.ProviderID})
+		patch, err := component.MergePatch(o, map[string]any{"spec": map[string]any{"providerID": o.Spec.ProviderID}})
 		if err != nil {
 			return err
 		}
@@ -170,15 +170,6 @@ func write[T, L runtime.Object](ctx context.Context, c client[T, L], o T, verb V
 		return nil
 	}
 	return err
-}
-
-// conditional returns a merge patch of the specification of an object in the version that was read.
-func conditional(o metav1.Object, spec map[string]any) ([]byte, error) {
-	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"resourceVersion": o.GetResourceVersion()}, "spec": spec})
-	if err != nil {
-		return nil, fmt.Errorf("%s: cannot describe change: %w", o.GetName(), err)
-	}
-	return patch, nil
 }
 
 // list reads the objects with a quorum, for a decision that must not be stale.
