@@ -204,7 +204,9 @@ func (s Snapshot) wanted(m *machine) (release machineapi.ReleaseReference, probl
 	return release, ""
 }
 
-// peers returns addresses of other machines that run a release, at most eight.
+// peers returns addresses of other machines that run a release, at most eight. A kubelet may write
+// any text as an address of its Node, and such a text would make the permits of other machines
+// invalid.
 func peers(all []*machine, release, self string) []string {
 	var found []string
 	for _, m := range all {
@@ -212,7 +214,7 @@ func peers(all []*machine, release, self string) []string {
 			continue
 		}
 		for _, a := range m.node.Status.Addresses {
-			if a.Type == corev1.NodeInternalIP {
+			if _, err := netip.ParseAddr(a.Address); err == nil && a.Type == corev1.NodeInternalIP {
 				found = append(found, a.Address)
 				break
 			}

@@ -187,8 +187,7 @@ func (c *controller) run(ctx context.Context, report func(string)) error {
 	}.Run(ctx)
 }
 
-// pass makes all changes that Plan finds. A conflict is not an error: the cache is stale, and its
-// next update triggers the next pass.
+// pass makes all changes that Plan finds.
 func (c *controller) pass(ctx context.Context) (string, error) {
 	if err := backoff.Sleep(ctx, minInterval-time.Since(c.ended)); err != nil {
 		return "", nil // stopped
@@ -207,12 +206,29 @@ func (c *controller) pass(ctx context.Context) (string, error) {
 			return "", err
 		}
 	}
-	for _, change := range result.Changes {
-		if err := c.acts.do(ctx, change); err != nil && !apierrors.IsConflict(err) && !apierrors.IsNotFound(err) {
-			return "", fmt.Errorf("cannot %s %s: %w", change.Verb, describe(change.Object), err)
+	return result.Summary, perform(result.Changes, func(change Change) error { return c.acts.do(ctx, change) })
+}
+
+// perform makes changes. A conflict or a missing object is not an error: the cache is stale, and
+// its next update triggers the next pass. A change that the API server rejects as invalid does not
+// prevent the changes after it: parts of the content come from kubelets, and a stolen worker must
+// not delay other machines.
+func perform(changes []Change, do func(Change) error) (rejected error) {
+	for _, change := range changes {
+		err := do(change)
+		if err == nil || apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
+			continue
+		}
+		invalid := apierrors.IsInvalid(err)
+		err = fmt.Errorf("cannot %s %s: %w", change.Verb, describe(change.Object), err)
+		if !invalid {
+			return err
+		}
+		if rejected == nil {
+			rejected = err
 		}
 	}
-	return result.Summary, nil
+	return rejected
 }
 
 // cached returns the snapshot of the caches.
