@@ -155,8 +155,7 @@ func (c *clients) do(ctx context.Context, change Change) error {
 	return fmt.Errorf("%s %T: unknown change", change.Verb, change.Object)
 }
 
-// write creates an object or writes its status. An object that exists already, or that is deleted
-// meanwhile, is not an error.
+// write creates an object or writes its status. An object that exists already is not an error.
 func write[T, L runtime.Object](ctx context.Context, c client[T, L], o T, verb Verb) error {
 	if verb == Create {
 		_, err := c.Create(ctx, o, metav1.CreateOptions{})
@@ -166,9 +165,6 @@ func write[T, L runtime.Object](ctx context.Context, c client[T, L], o T, verb V
 		return err
 	}
 	_, err := c.UpdateStatus(ctx, o, metav1.UpdateOptions{})
-	if apierrors.IsNotFound(err) {
-		return nil
-	}
 	return err
 }
 

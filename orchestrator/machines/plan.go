@@ -93,6 +93,7 @@ func Plan(s Snapshot) (Result, error) {
 		r.Summary = "creating the objects of the cluster"
 		return r, nil
 	}
+	// From here on, the objects of the cluster exist.
 	all := s.machines()
 	for _, m := range all {
 		s.adopt(&r, m)
@@ -172,10 +173,7 @@ func (s Snapshot) isControlPlane(m *machine) bool {
 // wanted returns the release that the objects want for a machine, or the reason why no release is
 // known. Without both, the machine keeps its release.
 func (s Snapshot) wanted(m *machine) (release machineapi.ReleaseReference, problem string) {
-	var catalogue []machineapi.Release
-	if s.OrlopCluster != nil {
-		catalogue = s.OrlopCluster.Spec.Releases
-	}
+	catalogue := s.OrlopCluster.Spec.Releases
 	if m.own == nil || m.object == nil {
 		return release, ""
 	}
