@@ -1,6 +1,7 @@
 package machines
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/netip"
@@ -12,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	kubeinformers "k8s.io/client-go/informers"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
@@ -70,7 +72,6 @@ func Run(ctx context.Context, env component.Env) error {
 		if own == nil {
 			return err
 		}
-		report("waiting for the kinds of machines")
 		return runEnabled(ctx, settings, own, acting, report)
 	})
 }
@@ -87,36 +88,41 @@ func runEnabled(ctx context.Context, settings Settings, own, acting *rest.Config
 	if err != nil {
 		return err
 	}
-	if !watches.served(ctx) {
+	if !watches.served(ctx, report) {
 		return nil
 	}
 	return newController(settings, watches, acts).run(ctx, report)
 }
 
-// served waits until the API server serves all kinds. It returns false if ctx ends first.
-func (c *clients) served(ctx context.Context) bool {
-	one := metav1.ListOptions{Limit: 1}
-	for {
-		_, err := c.clusters.List(ctx, one)
-		if err == nil {
-			_, err = c.orlopCluster.List(ctx, one)
-		}
-		if err == nil {
-			_, err = c.planes.List(ctx, one)
-		}
-		if err == nil {
-			_, err = c.machines.List(ctx, one)
-		}
-		if err == nil {
-			_, err = c.own.List(ctx, one)
-		}
+// served waits until the API server serves all kinds, and reports the reason for which it waits:
+// the definition of another owner can lack a version, for example. It returns false if ctx ends
+// first.
+func (c *clients) served(ctx context.Context, report func(string)) bool {
+	for reported := ""; ; {
+		err := c.unserved(ctx)
 		if err == nil {
 			return true
+		}
+		if why := fmt.Sprintf("waiting for the kinds of machines: %v", err); why != reported && ctx.Err() == nil {
+			reported = why
+			report(why)
 		}
 		if backoff.Sleep(ctx, pollInterval) != nil {
 			return false
 		}
 	}
+}
+
+// unserved returns the reason for which the API server does not serve a kind; nil if it serves all.
+func (c *clients) unserved(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	return cmp.Or(probe(ctx, c.clusters), probe(ctx, c.orlopCluster), probe(ctx, c.planes), probe(ctx, c.machines), probe(ctx, c.own))
+}
+
+func probe[T, L runtime.Object](ctx context.Context, c client[T, L]) error {
+	_, err := c.List(ctx, metav1.ListOptions{Limit: 1})
+	return err
 }
 
 // readSettings returns the values of the cluster that the objects show.

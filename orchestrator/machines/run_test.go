@@ -1,16 +1,21 @@
 package machines
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
 	"github.com/orlop-os/orlop/pkg/machineapi"
@@ -108,5 +113,34 @@ func TestPeers(t *testing.T) {
 	}
 	if got := peers(all, "1.2.0", "m3"); !slices.Equal(got, []string{"10.0.0.1", "fd00::1"}) {
 		t.Errorf("%q", got)
+	}
+}
+
+// TestServed checks that the wait for the kinds names the missing kind, and ends when all are
+// served.
+func TestServed(t *testing.T) {
+	var asked atomic.Int32
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if asked.Add(1) <= 5 && strings.HasSuffix(r.URL.Path, "/orlopclusters") {
+			http.NotFound(w, r)
+			return
+		}
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = w.Write([]byte(`{}`))
+	}))
+	t.Cleanup(server.Close)
+	c, err := newClients(&rest.Config{Host: server.URL})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	var reports []string
+	if !c.served(ctx, func(detail string) { reports = append(reports, detail) }) {
+		t.Error("the wait has not ended")
+	}
+	const want = "waiting for the kinds of machines: the server could not find the requested resource (get orlopclusters.infrastructure.cluster.x-k8s.io)"
+	if !slices.Equal(reports, []string{want}) {
+		t.Errorf("%q, want %q", reports, want)
 	}
 }
