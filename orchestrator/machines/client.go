@@ -3,7 +3,6 @@ package machines
 import (
 	"context"
 	"fmt"
-	"sync"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -106,22 +105,6 @@ func informer[T, L runtime.Object](c client[T, L], example T) cache.SharedIndexI
 		},
 	}, example, 0, cache.Indexers{})
 }
-
-// informers runs informers as a component.Factory.
-type informers struct {
-	all     []cache.SharedIndexInformer
-	running sync.WaitGroup
-}
-
-// Start implements component.Factory.
-func (f *informers) Start(stop <-chan struct{}) {
-	for _, i := range f.all {
-		f.running.Go(func() { i.Run(stop) })
-	}
-}
-
-// Shutdown implements component.Factory.
-func (f *informers) Shutdown() { f.running.Wait() }
 
 // do performs a change. A write fails if the object has changed since Plan has seen it.
 func (c *clients) do(ctx context.Context, change Change) error {

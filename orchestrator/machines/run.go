@@ -178,7 +178,7 @@ func newController(settings Settings, watches, acts *clients) *controller {
 		machines: informer(watches.machines, &clusterv1.Machine{}),
 		own:      informer(watches.own, &machineapi.OrlopMachine{}),
 	}
-	c.factories = []component.Factory{factory, &informers{all: []cache.SharedIndexInformer{c.clusters, c.infra, c.planes, c.machines, c.own}}}
+	c.factories = []component.Factory{factory, &component.Informers{All: []cache.SharedIndexInformer{c.clusters, c.infra, c.planes, c.machines, c.own}}}
 	return c
 }
 
