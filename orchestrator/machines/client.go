@@ -9,8 +9,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/gentype"
@@ -53,30 +51,19 @@ func newClients(config *rest.Config) (*clients, error) {
 		}
 	}
 	parameters := runtime.NewParameterCodec(scheme)
-	of := func(gv schema.GroupVersion) (rest.Interface, error) {
-		c := rest.CopyConfig(config)
-		c.GroupVersion, c.APIPath = &gv, "/apis"
-		c.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
-		c.ContentType, c.AcceptContentTypes = runtime.ContentTypeJSON, ""
-		r, err := rest.RESTClientFor(c)
-		if err != nil {
-			return nil, fmt.Errorf("cannot make client: %w", err)
-		}
-		return r, nil
-	}
 	nodes, err := component.NewClient(config)
 	if err != nil {
 		return nil, err
 	}
-	upstream, err := of(clusterv1.GroupVersion)
+	upstream, err := component.GroupClient(config, scheme, clusterv1.GroupVersion)
 	if err != nil {
 		return nil, err
 	}
-	ours, err := of(machineapi.GroupVersion)
+	ours, err := component.GroupClient(config, scheme, machineapi.GroupVersion)
 	if err != nil {
 		return nil, err
 	}
-	plane, err := of(controlplane.GroupVersion)
+	plane, err := component.GroupClient(config, scheme, controlplane.GroupVersion)
 	if err != nil {
 		return nil, err
 	}
