@@ -105,7 +105,7 @@ func Plan(s Snapshot) (Result, error) {
 	decide(world, s.gates(all), all)
 	for _, m := range all {
 		if m.verdict.State == rollout.Permitted {
-			m.peers = peers(all, m.want.Version, m.name)
+			m.peers = peers(all, m)
 		}
 	}
 	for _, m := range all {
@@ -202,13 +202,14 @@ func (s Snapshot) wanted(m *machine) (release machineapi.ReleaseReference, probl
 	return release, ""
 }
 
-// peers returns addresses of other machines that run a release, at most eight. A kubelet may write
-// any text as an address of its Node, and such a text would make the permits of other machines
-// invalid.
-func peers(all []*machine, release, self string) []string {
+// peers returns addresses of other machines that run the wanted release of a machine, at most eight.
+// A kubelet may write any text as an address of its Node, and such a text would make the permits of
+// other machines invalid. A control-plane machine gets no workers: a stolen worker that claims to
+// have the release, and sends no bundle, would delay the control plane.
+func peers(all []*machine, to *machine) []string {
 	var found []string
 	for _, m := range all {
-		if m.name == self || m.node == nil || m.have() != release || m.own.Status.Release.OnTrial || m.ready.status != metav1.ConditionTrue {
+		if m == to || to.controlPlane && !m.controlPlane || m.node == nil || m.have() != to.want.Version || m.own.Status.Release.OnTrial || m.ready.status != metav1.ConditionTrue {
 			continue
 		}
 		for _, a := range m.node.Status.Addresses {

@@ -101,18 +101,24 @@ func TestPerform(t *testing.T) {
 	}
 }
 
-// TestPeers checks that a permit names only IP addresses, whatever a kubelet writes into its Node.
+// TestPeers checks that a permit names only IP addresses, whatever a kubelet writes into its Node,
+// and that the permit of a control-plane machine names no workers.
 func TestPeers(t *testing.T) {
 	var all []*machine
 	for i, address := range []string{"10.0.0.1", strings.Repeat("x", 65), "fd00::1"} {
 		all = append(all, &machine{
-			name: fmt.Sprint("m", i), ready: health{status: metav1.ConditionTrue},
+			name: fmt.Sprint("m", i), controlPlane: i == 2, ready: health{status: metav1.ConditionTrue},
 			node: &corev1.Node{Status: corev1.NodeStatus{Addresses: []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: address}}}},
 			own:  &machineapi.OrlopMachine{Status: machineapi.OrlopMachineStatus{Release: &machineapi.RunningRelease{Version: "1.2.0"}}},
 		})
 	}
-	if got := peers(all, "1.2.0", "m3"); !slices.Equal(got, []string{"10.0.0.1", "fd00::1"}) {
-		t.Errorf("%q", got)
+	to := &machine{name: "m3", want: machineapi.ReleaseReference{Version: "1.2.0"}}
+	if got := peers(all, to); !slices.Equal(got, []string{"10.0.0.1", "fd00::1"}) {
+		t.Errorf("for a worker: %q", got)
+	}
+	to.controlPlane = true
+	if got := peers(all, to); !slices.Equal(got, []string{"fd00::1"}) {
+		t.Errorf("for a control-plane machine: %q", got)
 	}
 }
 
