@@ -121,9 +121,9 @@ func Run(ctx context.Context, env component.Env, serving func(context.Context) e
 		return nil
 	}
 	found.started()
-	marked := make(chan error, 1)
+	ended := make(chan error, 2)
 	go func() {
-		marked <- labelNode(ctx, client, env.Spec.Node.Name, env.Spec.Node.Taint, labelRetry, found.of("node"))
+		ended <- labelNode(ctx, client, env.Spec.Node.Name, env.Spec.Node.Taint, labelRetry, found.of("node"))
 	}()
 	var late []managed
 	if !env.Spec.LocalVolumes.Disabled { // the last: no node and no pod waits for it
@@ -138,14 +138,11 @@ func Run(ctx context.Context, env component.Env, serving func(context.Context) e
 	}
 	found.of("snapshots")("")
 	go maintain(ctx, config, slices.Concat(services, others, late), found)
-	machines := make(chan error, 1)
-	go func() { machines <- maintainMachines(ctx, env, config, client, found) }()
-	select {
-	case err := <-marked:
+	go func() { ended <- maintainMachines(ctx, env, config, client, found) }()
+	if err := <-ended; err != nil {
 		return err
-	case err := <-machines:
-		return errors.Join(err, <-marked)
 	}
+	return <-ended
 }
 
 // maintain restores the objects until ctx is done.

@@ -6,6 +6,9 @@ import (
 	"path/filepath"
 	"time"
 
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
@@ -71,6 +74,20 @@ func NewClient(config *rest.Config) (kubernetes.Interface, error) {
 	client, err := kubernetes.NewForConfig(config)
 	if err != nil {
 		return nil, fmt.Errorf("cannot make client: %w", err)
+	}
+	return client, nil
+}
+
+// GroupClient returns a client of the kinds of a group, which scheme contains. They have no protocol
+// buffers.
+func GroupClient(config *rest.Config, scheme *runtime.Scheme, group schema.GroupVersion) (rest.Interface, error) {
+	c := rest.CopyConfig(config)
+	c.APIPath, c.GroupVersion = "/apis", &group
+	c.ContentType, c.AcceptContentTypes = runtime.ContentTypeJSON, ""
+	c.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
+	client, err := rest.RESTClientFor(c)
+	if err != nil {
+		return nil, fmt.Errorf("%s: cannot make client: %w", group.Group, err)
 	}
 	return client, nil
 }

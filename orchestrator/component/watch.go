@@ -3,6 +3,7 @@ package component
 import (
 	"context"
 	"fmt"
+	"sync"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -73,6 +74,22 @@ type Factory interface {
 	Start(stop <-chan struct{})
 	Shutdown()
 }
+
+// Informers is a Factory of informers that were made before.
+type Informers struct {
+	All     []cache.SharedIndexInformer
+	running sync.WaitGroup
+}
+
+// Start implements Factory.
+func (f *Informers) Start(stop <-chan struct{}) {
+	for _, i := range f.All {
+		f.running.Go(func() { i.Run(stop) })
+	}
+}
+
+// Shutdown implements Factory. It waits for the end of all informers.
+func (f *Informers) Shutdown() { f.running.Wait() }
 
 // Reconciler makes a pass after every change of the watched objects (ResyncLoop).
 type Reconciler struct {

@@ -3,13 +3,13 @@ package machineobject
 import (
 	"context"
 	"fmt"
-	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
 
 	"github.com/orlop-os/orlop/pkg/api"
+	"github.com/orlop-os/orlop/pkg/backoff"
 	"github.com/orlop-os/orlop/pkg/cell"
 )
 
@@ -41,13 +41,12 @@ func newMachined(client api.MachineObjectClient) *machined {
 
 // watch stores the state of the machine until ctx is done, and calls changed after each change.
 func (m *machined) watch(ctx context.Context, changed func()) {
-	for ctx.Err() == nil {
+	for {
 		err := m.receive(ctx, changed)
 		m.state.Set(observed{problem: "machined: " + status.Convert(err).Message()})
 		changed()
-		select {
-		case <-time.After(retryInterval):
-		case <-ctx.Done():
+		if backoff.Sleep(ctx, retryInterval) != nil {
+			return
 		}
 	}
 }

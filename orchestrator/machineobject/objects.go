@@ -7,12 +7,12 @@ import (
 
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/orlop-os/orlop/orchestrator/component"
 	"github.com/orlop-os/orlop/pkg/machineapi"
 )
 
@@ -21,19 +21,15 @@ type objects struct {
 	client rest.Interface
 }
 
-// newObjects returns a client. The kinds have no protocol buffers.
+// newObjects returns a client.
 func newObjects(config *rest.Config) (objects, error) {
 	scheme := runtime.NewScheme()
 	if err := machineapi.AddToScheme(scheme); err != nil {
 		return objects{}, fmt.Errorf("machine objects: %w", err)
 	}
-	c := rest.CopyConfig(config)
-	group := machineapi.GroupVersion
-	c.APIPath, c.GroupVersion, c.ContentType, c.Timeout = "/apis", &group, runtime.ContentTypeJSON, 0
-	c.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
-	client, err := rest.RESTClientFor(c)
+	client, err := component.GroupClient(config, scheme, machineapi.GroupVersion)
 	if err != nil {
-		return objects{}, fmt.Errorf("machine objects: cannot make client: %w", err)
+		return objects{}, err
 	}
 	return objects{client}, nil
 }

@@ -115,20 +115,11 @@ func (a *agent) run(ctx context.Context, report func(detail string)) error {
 	defer running.Wait()
 	running.Go(func() { a.machined.watch(ctx, a.changed.Wake) })
 	return component.Reconciler{
-		Changed: a.changed, Unsynced: true, Factories: []component.Factory{alone{a.informer}}, Watched: []component.Watched{{Informer: a.informer, IgnoreDeletes: true}},
+		Changed: a.changed, Unsynced: true, Factories: []component.Factory{&component.Informers{All: []cache.SharedIndexInformer{a.informer}}}, Watched: []component.Watched{{Informer: a.informer, IgnoreDeletes: true}},
 		Period: period, RetryInterval: retryInterval, Report: report,
 		Pass: a.pass,
 	}.Run(ctx)
 }
-
-// alone starts a single informer.
-type alone struct{ cache.SharedIndexInformer }
-
-// Start implements component.Factory.
-func (a alone) Start(stop <-chan struct{}) { go a.Run(stop) }
-
-// Shutdown implements component.Factory. The informer ends with its channel.
-func (alone) Shutdown() {}
 
 // pass writes the status of the object, and then asks machined for another release if the object
 // permits it. The controllers create a missing object, after some time.

@@ -240,3 +240,17 @@ func updatingOf(m machineapi.OrlopMachine) metav1.Condition {
 	}
 	return metav1.Condition{}
 }
+
+// TestTexts checks that texts of the status contain no control characters, and that joined errors
+// stay readable on one line.
+func TestTexts(t *testing.T) {
+	if got, want := head("version 2.0.0 was not found: machine a\nno image\x1b[31m"), "version 2.0.0 was not found: machine a; no image?[31m"; got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+	if got, want := tail([]string{"one\r\ntwo", "\x1b[31mthree\tfour"}), "one; two\n?[31mthree four"; got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+	if got := head(strings.Repeat("é", maxText)); len(got) > maxText || !strings.HasSuffix(got, "é…") {
+		t.Errorf("%d bytes, end %q", len(got), got[len(got)-8:])
+	}
+}

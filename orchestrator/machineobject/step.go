@@ -262,9 +262,9 @@ func names(want, permitted machineapi.ReleaseReference) bool {
 	return want.Version == permitted.Version && (want.Image == "" || want.Image == permitted.Image)
 }
 
-// head returns the start of a text for a status.
+// head returns the start of a text for a status, on one line.
 func head(text string) string {
-	text = sanitize.Text(text)
+	text = sanitize.Text(sanitize.Line(text))
 	if len(text) <= maxText {
 		return text
 	}
@@ -276,7 +276,7 @@ func tail(lines []string) string {
 	var last []string
 	size := 0
 	for _, line := range slices.Backward(lines) {
-		line = sanitize.Line(line)
+		line = sanitize.Text(sanitize.Line(line))
 		if size += len(line) + 1; size > maxText {
 			break
 		}

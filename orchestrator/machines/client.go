@@ -2,17 +2,13 @@ package machines
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
-	"sync"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/gentype"
@@ -21,6 +17,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
+	"github.com/orlop-os/orlop/orchestrator/component"
 	"github.com/orlop-os/orlop/pkg/machineapi"
 	"github.com/orlop-os/orlop/pkg/machineapi/controlplane"
 )
@@ -54,30 +51,19 @@ func newClients(config *rest.Config) (*clients, error) {
 		}
 	}
 	parameters := runtime.NewParameterCodec(scheme)
-	of := func(gv schema.GroupVersion) (rest.Interface, error) {
-		c := rest.CopyConfig(config)
-		c.GroupVersion, c.APIPath = &gv, "/apis"
-		c.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
-		c.ContentType, c.AcceptContentTypes = runtime.ContentTypeJSON, ""
-		r, err := rest.RESTClientFor(c)
-		if err != nil {
-			return nil, fmt.Errorf("cannot make client: %w", err)
-		}
-		return r, nil
-	}
-	nodes, err := kubernetes.NewForConfig(config)
-	if err != nil {
-		return nil, fmt.Errorf("cannot make client: %w", err)
-	}
-	upstream, err := of(clusterv1.GroupVersion)
+	nodes, err := component.NewClient(config)
 	if err != nil {
 		return nil, err
 	}
-	ours, err := of(machineapi.GroupVersion)
+	upstream, err := component.GroupClient(config, scheme, clusterv1.GroupVersion)
 	if err != nil {
 		return nil, err
 	}
-	plane, err := of(controlplane.GroupVersion)
+	ours, err := component.GroupClient(config, scheme, machineapi.GroupVersion)
+	if err != nil {
+		return nil, err
+	}
+	plane, err := component.GroupClient(config, scheme, controlplane.GroupVersion)
 	if err != nil {
 		return nil, err
 	}
@@ -107,22 +93,6 @@ func informer[T, L runtime.Object](c client[T, L], example T) cache.SharedIndexI
 	}, example, 0, cache.Indexers{})
 }
 
-// informers runs informers as a component.Factory.
-type informers struct {
-	all     []cache.SharedIndexInformer
-	running sync.WaitGroup
-}
-
-// Start implements component.Factory.
-func (f *informers) Start(stop <-chan struct{}) {
-	for _, i := range f.all {
-		f.running.Go(func() { i.Run(stop) })
-	}
-}
-
-// Shutdown implements component.Factory.
-func (f *informers) Shutdown() { f.running.Wait() }
-
 // do performs a change. A write fails if the object has changed since Plan has seen it.
 func (c *clients) do(ctx context.Context, change Change) error {
 	switch o := change.Object.(type) {
@@ -138,14 +108,14 @@ func (c *clients) do(ctx context.Context, change Change) error {
 		if change.Verb != Permit {
 			return write(ctx, c.own, o, change.Verb)
 		}
-		patch, err := conditional(o, map[string]any{"permit": o.Spec.Permit})
+		patch, err := component.MergePatch(o, map[string]any{"spec": map[string]any{"permit": o.Spec.Permit}})
 		if err != nil {
 			return err
 		}
 		_, err = c.own.Patch(ctx, o.Name, types.MergePatchType, patch, metav1.PatchOptions{})
 		return err
 	case *corev1.Node:
-		patch, err := conditional(o, map[string]any{"providerID": o.Spec.ProviderID})
+		patch, err := component.MergePatch(o, map[string]any{"spec": map[string]any{"providerID": o.Spec.ProviderID}})
 		if err != nil {
 			return err
 		}
@@ -155,8 +125,7 @@ func (c *clients) do(ctx context.Context, change Change) error {
 	return fmt.Errorf("%s %T: unknown change", change.Verb, change.Object)
 }
 
-// write creates an object or writes its status. An object that exists already, or that is deleted
-// meanwhile, is not an error.
+// write creates an object or writes its status. An object that exists already is not an error.
 func write[T, L runtime.Object](ctx context.Context, c client[T, L], o T, verb Verb) error {
 	if verb == Create {
 		_, err := c.Create(ctx, o, metav1.CreateOptions{})
@@ -166,19 +135,7 @@ func write[T, L runtime.Object](ctx context.Context, c client[T, L], o T, verb V
 		return err
 	}
 	_, err := c.UpdateStatus(ctx, o, metav1.UpdateOptions{})
-	if apierrors.IsNotFound(err) {
-		return nil
-	}
 	return err
-}
-
-// conditional returns a merge patch of the specification of an object in the version that was read.
-func conditional(o metav1.Object, spec map[string]any) ([]byte, error) {
-	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"resourceVersion": o.GetResourceVersion()}, "spec": spec})
-	if err != nil {
-		return nil, fmt.Errorf("%s: cannot describe change: %w", o.GetName(), err)
-	}
-	return patch, nil
 }
 
 // list reads the objects with a quorum, for a decision that must not be stale.

@@ -19,10 +19,7 @@ const minReady = 30 * time.Second
 // world is the input of the decision about all machines.
 func (s Snapshot) world(all []*machine) (rollout.World, error) {
 	w := rollout.World{Now: s.Now}
-	rules := machineapi.Rollout{}
-	if s.OrlopCluster != nil {
-		rules = s.OrlopCluster.Spec.Rollout
-	}
+	rules := s.OrlopCluster.Spec.Rollout
 	policy, err := readPolicy(rules)
 	if err != nil {
 		return w, err
@@ -98,9 +95,6 @@ var weekdays = func() map[machineapi.Day]time.Weekday {
 
 // gates returns the gates of the rules. A gate passes if every updated machine has the condition.
 func (s Snapshot) gates(all []*machine) []rollout.Gate {
-	if s.OrlopCluster == nil {
-		return nil
-	}
 	var gates []rollout.Gate
 	for _, g := range s.OrlopCluster.Spec.Rollout.Gates {
 		gate := rollout.Gate{Name: g.ConditionType, State: rollout.GatePassed}

@@ -93,6 +93,7 @@ func Plan(s Snapshot) (Result, error) {
 		r.Summary = "creating the objects of the cluster"
 		return r, nil
 	}
+	// From here on, the objects of the cluster exist.
 	all := s.machines()
 	for _, m := range all {
 		s.adopt(&r, m)
@@ -104,7 +105,7 @@ func Plan(s Snapshot) (Result, error) {
 	decide(world, s.gates(all), all)
 	for _, m := range all {
 		if m.verdict.State == rollout.Permitted {
-			m.peers = peers(all, m.want.Version, m.name)
+			m.peers = peers(all, m)
 		}
 	}
 	for _, m := range all {
@@ -172,10 +173,7 @@ func (s Snapshot) isControlPlane(m *machine) bool {
 // wanted returns the release that the objects want for a machine, or the reason why no release is
 // known. Without both, the machine keeps its release.
 func (s Snapshot) wanted(m *machine) (release machineapi.ReleaseReference, problem string) {
-	var catalogue []machineapi.Release
-	if s.OrlopCluster != nil {
-		catalogue = s.OrlopCluster.Spec.Releases
-	}
+	catalogue := s.OrlopCluster.Spec.Releases
 	if m.own == nil || m.object == nil {
 		return release, ""
 	}
@@ -204,15 +202,18 @@ func (s Snapshot) wanted(m *machine) (release machineapi.ReleaseReference, probl
 	return release, ""
 }
 
-// peers returns addresses of other machines that run a release, at most eight.
-func peers(all []*machine, release, self string) []string {
+// peers returns addresses of other machines that run the wanted release of a machine, at most eight.
+// A kubelet may write any text as an address of its Node, and such a text would make the permits of
+// other machines invalid. A control-plane machine gets no workers: a stolen worker that claims to
+// have the release, and sends no bundle, would delay the control plane.
+func peers(all []*machine, to *machine) []string {
 	var found []string
 	for _, m := range all {
-		if m.name == self || m.node == nil || m.have() != release || m.own.Status.Release.OnTrial || m.ready.status != metav1.ConditionTrue {
+		if m == to || to.controlPlane && !m.controlPlane || m.node == nil || m.have() != to.want.Version || m.own.Status.Release.OnTrial || m.ready.status != metav1.ConditionTrue {
 			continue
 		}
 		for _, a := range m.node.Status.Addresses {
-			if a.Type == corev1.NodeInternalIP {
+			if _, err := netip.ParseAddr(a.Address); err == nil && a.Type == corev1.NodeInternalIP {
 				found = append(found, a.Address)
 				break
 			}

@@ -1,6 +1,7 @@
 package machines
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/netip"
@@ -12,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	kubeinformers "k8s.io/client-go/informers"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
@@ -70,7 +72,6 @@ func Run(ctx context.Context, env component.Env) error {
 		if own == nil {
 			return err
 		}
-		report("waiting for the kinds of machines")
 		return runEnabled(ctx, settings, own, acting, report)
 	})
 }
@@ -87,36 +88,41 @@ func runEnabled(ctx context.Context, settings Settings, own, acting *rest.Config
 	if err != nil {
 		return err
 	}
-	if !watches.served(ctx) {
+	if !watches.served(ctx, report) {
 		return nil
 	}
 	return newController(settings, watches, acts).run(ctx, report)
 }
 
-// served waits until the API server serves all kinds. It returns false if ctx ends first.
-func (c *clients) served(ctx context.Context) bool {
-	one := metav1.ListOptions{Limit: 1}
-	for {
-		_, err := c.clusters.List(ctx, one)
-		if err == nil {
-			_, err = c.orlopCluster.List(ctx, one)
-		}
-		if err == nil {
-			_, err = c.planes.List(ctx, one)
-		}
-		if err == nil {
-			_, err = c.machines.List(ctx, one)
-		}
-		if err == nil {
-			_, err = c.own.List(ctx, one)
-		}
+// served waits until the API server serves all kinds, and reports the reason for which it waits:
+// the definition of another owner can lack a version, for example. It returns false if ctx ends
+// first.
+func (c *clients) served(ctx context.Context, report func(string)) bool {
+	for reported := ""; ; {
+		err := c.unserved(ctx)
 		if err == nil {
 			return true
+		}
+		if why := fmt.Sprintf("waiting for the kinds of machines: %v", err); why != reported && ctx.Err() == nil {
+			reported = why
+			report(why)
 		}
 		if backoff.Sleep(ctx, pollInterval) != nil {
 			return false
 		}
 	}
+}
+
+// unserved returns the reason for which the API server does not serve a kind; nil if it serves all.
+func (c *clients) unserved(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	return cmp.Or(probe(ctx, c.clusters), probe(ctx, c.orlopCluster), probe(ctx, c.planes), probe(ctx, c.machines), probe(ctx, c.own))
+}
+
+func probe[T, L runtime.Object](ctx context.Context, c client[T, L]) error {
+	_, err := c.List(ctx, metav1.ListOptions{Limit: 1})
+	return err
 }
 
 // readSettings returns the values of the cluster that the objects show.
@@ -172,7 +178,7 @@ func newController(settings Settings, watches, acts *clients) *controller {
 		machines: informer(watches.machines, &clusterv1.Machine{}),
 		own:      informer(watches.own, &machineapi.OrlopMachine{}),
 	}
-	c.factories = []component.Factory{factory, &informers{all: []cache.SharedIndexInformer{c.clusters, c.infra, c.planes, c.machines, c.own}}}
+	c.factories = []component.Factory{factory, &component.Informers{All: []cache.SharedIndexInformer{c.clusters, c.infra, c.planes, c.machines, c.own}}}
 	return c
 }
 
@@ -187,8 +193,7 @@ func (c *controller) run(ctx context.Context, report func(string)) error {
 	}.Run(ctx)
 }
 
-// pass makes all changes that Plan finds. A conflict is not an error: the cache is stale, and its
-// next update triggers the next pass.
+// pass makes all changes that Plan finds.
 func (c *controller) pass(ctx context.Context) (string, error) {
 	if err := backoff.Sleep(ctx, minInterval-time.Since(c.ended)); err != nil {
 		return "", nil // stopped
@@ -207,12 +212,29 @@ func (c *controller) pass(ctx context.Context) (string, error) {
 			return "", err
 		}
 	}
-	for _, change := range result.Changes {
-		if err := c.acts.do(ctx, change); err != nil && !apierrors.IsConflict(err) && !apierrors.IsNotFound(err) {
-			return "", fmt.Errorf("cannot %s %s: %w", change.Verb, describe(change.Object), err)
+	return result.Summary, perform(result.Changes, func(change Change) error { return c.acts.do(ctx, change) })
+}
+
+// perform makes changes. A conflict or a missing object is not an error: the cache is stale, and
+// its next update triggers the next pass. A change that the API server rejects as invalid does not
+// prevent the changes after it: parts of the content come from kubelets, and a stolen worker must
+// not delay other machines.
+func perform(changes []Change, do func(Change) error) (rejected error) {
+	for _, change := range changes {
+		err := do(change)
+		if err == nil || apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
+			continue
+		}
+		invalid := apierrors.IsInvalid(err)
+		err = fmt.Errorf("cannot %s %s: %w", change.Verb, describe(change.Object), err)
+		if !invalid {
+			return err
+		}
+		if rejected == nil {
+			rejected = err
 		}
 	}
-	return result.Summary, nil
+	return rejected
 }
 
 // cached returns the snapshot of the caches.

@@ -1,12 +1,24 @@
 package machines
 
 import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
+	"github.com/orlop-os/orlop/pkg/machineapi"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
@@ -54,5 +66,87 @@ func TestReadSettings(t *testing.T) {
 	}
 	if _, err := readSettings(nodespec.Spec{Endpoint: "https://10.0.0.1"}); err == nil {
 		t.Error("an endpoint without a port has no error")
+	}
+}
+
+// TestPerform checks that a change that the API server rejects, because of its content, does not
+// prevent the changes after it, and that any other failure does.
+func TestPerform(t *testing.T) {
+	var changes []Change
+	for _, name := range []string{"m1", "m2", "m3"} {
+		changes = append(changes, Change{Status, &clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{Name: name}}})
+	}
+	resource := clusterv1.GroupVersion.WithResource("machines").GroupResource()
+	for what, c := range map[string]struct {
+		failure error
+		done    int
+		want    string // part of the error; empty: no error
+	}{
+		"success":     {nil, 3, ""},
+		"conflict":    {apierrors.NewConflict(resource, "m1", errors.New("changed")), 3, ""},
+		"missing":     {apierrors.NewNotFound(resource, "m1"), 3, ""},
+		"invalid":     {apierrors.NewInvalid(clusterv1.GroupVersion.WithKind("Machine").GroupKind(), "m1", nil), 3, "cannot write status Machine m1: "},
+		"unavailable": {apierrors.NewServiceUnavailable("no etcd"), 1, "cannot write status Machine m1: no etcd"},
+	} {
+		done := 0
+		err := perform(changes, func(change Change) error {
+			if done++; change.Object == changes[0].Object {
+				return c.failure
+			}
+			return nil
+		})
+		if done != c.done || (err != nil) != (c.want != "") || err != nil && !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: %d changes, want %d; error %v, want %q", what, done, c.done, err, c.want)
+		}
+	}
+}
+
+// TestPeers checks that a permit names only IP addresses, whatever a kubelet writes into its Node,
+// and that the permit of a control-plane machine names no workers.
+func TestPeers(t *testing.T) {
+	var all []*machine
+	for i, address := range []string{"10.0.0.1", strings.Repeat("x", 65), "fd00::1"} {
+		all = append(all, &machine{
+			name: fmt.Sprint("m", i), controlPlane: i == 2, ready: health{status: metav1.ConditionTrue},
+			node: &corev1.Node{Status: corev1.NodeStatus{Addresses: []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: address}}}},
+			own:  &machineapi.OrlopMachine{Status: machineapi.OrlopMachineStatus{Release: &machineapi.RunningRelease{Version: "1.2.0"}}},
+		})
+	}
+	to := &machine{name: "m3", want: machineapi.ReleaseReference{Version: "1.2.0"}}
+	if got := peers(all, to); !slices.Equal(got, []string{"10.0.0.1", "fd00::1"}) {
+		t.Errorf("for a worker: %q", got)
+	}
+	to.controlPlane = true
+	if got := peers(all, to); !slices.Equal(got, []string{"fd00::1"}) {
+		t.Errorf("for a control-plane machine: %q", got)
+	}
+}
+
+// TestServed checks that the wait for the kinds names the missing kind, and ends when all are
+// served.
+func TestServed(t *testing.T) {
+	var asked atomic.Int32
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if asked.Add(1) <= 5 && strings.HasSuffix(r.URL.Path, "/orlopclusters") {
+			http.NotFound(w, r)
+			return
+		}
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = w.Write([]byte(`{}`))
+	}))
+	t.Cleanup(server.Close)
+	c, err := newClients(&rest.Config{Host: server.URL})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	var reports []string
+	if !c.served(ctx, func(detail string) { reports = append(reports, detail) }) {
+		t.Error("the wait has not ended")
+	}
+	const want = "waiting for the kinds of machines: the server could not find the requested resource (get orlopclusters.infrastructure.cluster.x-k8s.io)"
+	if !slices.Equal(reports, []string{want}) {
+		t.Errorf("%q, want %q", reports, want)
 	}
 }

@@ -86,7 +86,7 @@ type Rollout struct {
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=1000
 	MaxUnavailable *int32 `json:"maxUnavailable,omitempty"`
-	// canary is the group of workers that are updated before the others.
+	// canary is the group of machines that are updated before the others of their role.
 	// +optional
 	Canary *Canary `json:"canary,omitempty"`
 	// windows are the times at which updates may start. Without windows, they may start at any
@@ -104,12 +104,12 @@ type Rollout struct {
 	Gates []Gate `json:"gates,omitempty"`
 }
 
-// Canary is the group of workers that are updated before the others.
+// Canary is the group of machines that are updated before the others of their role.
 type Canary struct {
 	// selector selects Machine objects by their labels.
 	Selector metav1.LabelSelector `json:"selector"`
 	// soakSeconds is how long all machines of the group must be up to date and healthy before the
-	// others start. The default is 0.
+	// others of their role start. The default is 0.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=604800

@@ -74,8 +74,7 @@ type Permit struct {
 	// +kubebuilder:validation:MaxItems=8
 	// +kubebuilder:validation:items:MaxLength=64
 	Peers []string `json:"peers,omitempty"`
-	// expires is the end of the permit. The controllers extend it while the machine updates. An
-	// update that has started continues after the end.
+	// expires is the end of the permit. An update that has started continues after the end.
 	Expires metav1.Time `json:"expires"`
 }
 
@@ -130,10 +129,6 @@ type RunningRelease struct {
 	// +optional
 	// +kubebuilder:validation:MaxLength=64
 	Kubernetes string `json:"kubernetes,omitempty"`
-	// digest is the SHA-256 digest of the root partition: it distinguishes two builds of a version.
-	// +optional
-	// +kubebuilder:validation:MaxLength=128
-	Digest string `json:"digest,omitempty"`
 	// onTrial is true from the first boot of the release until its commit.
 	// +optional
 	OnTrial bool `json:"onTrial,omitempty"`

@@ -156,17 +156,6 @@ type Decision struct {
 	Next time.Time
 }
 
-// Permitted returns the names of the machines that may go now.
-func (d Decision) Permitted() []string {
-	var names []string
-	for _, v := range d.Verdicts {
-		if v.State == Permitted {
-			names = append(names, v.Name)
-		}
-	}
-	return names
-}
-
 // Decide returns the decision about each machine. The first row that applies decides:
 //
 //	machine                                   rollout                               state

@@ -186,5 +186,16 @@ func (s *script) decide([]string) string {
 }
 
 func (s *script) permit([]string) string {
-	return strings.Join(append([]string{"go:"}, Decide(s.world).Permitted()...), " ") + "\n"
+	return strings.Join(append([]string{"go:"}, permitted(Decide(s.world))...), " ") + "\n"
+}
+
+// permitted returns the names of the machines that may go now.
+func permitted(d Decision) []string {
+	var names []string
+	for _, v := range d.Verdicts {
+		if v.State == Permitted {
+			names = append(names, v.Name)
+		}
+	}
+	return names
 }
