@@ -202,7 +202,7 @@ func (s Snapshot) wanted(m *machine) (release machineapi.ReleaseReference, probl
 	return release, ""
 }
 
-// peers returns addresses of other machines that run the wanted release of a machine, at most eight.
+// peers returns at most eight addresses of other machines that run the wanted release of a machine.
 // A kubelet may write any text as an address of its Node, and such a text would make the permits of
 // other machines invalid. A control-plane machine gets no workers: a stolen worker that claims to
 // have the release, and sends no bundle, would delay the control plane.
