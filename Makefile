@@ -178,6 +178,7 @@ FUZZ = orchestrator/neighbor:FuzzFrames \
 	pkg/diskprobe:FuzzAnswer \
 	pkg/esp:FuzzCounted \
 	pkg/esp:FuzzDirectory \
+	pkg/extension:FuzzParts \
 	pkg/imagestore:FuzzChoose \
 	pkg/imagestore:FuzzRecognised \
 	pkg/joinrequest:FuzzServe \
