@@ -58,7 +58,7 @@ var layers = []layer{
 		// decide which configuration may follow another
 		"machined/transition",
 		// domains: plan, diff and operations of an area of the machine
-		"machined/credentials", "machined/disk", "machined/firewall", "machined/host", "machined/install", "machined/network/...",
+		"machined/credentials", "machined/disk", "machined/extensions", "machined/firewall", "machined/host", "machined/install", "machined/network/...",
 		"machined/seed", "machined/upgrade",
 		// subjects: calls and tasks
 		"machined/api", "machined/configstore", "machined/console", "machined/debug/...", "machined/disruption", "machined/drift", "machined/etcd", "machined/events", "machined/health", "machined/identity", "machined/images/...", "machined/lldp", "machined/logship/...",

@@ -14,6 +14,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/bundle"
 	"github.com/orlop-os/orlop/pkg/extension"
 	"github.com/orlop-os/orlop/pkg/kmod"
+	"github.com/orlop-os/orlop/pkg/paths"
 	"github.com/orlop-os/orlop/pkg/verity"
 )
 
@@ -194,5 +195,35 @@ func TestExtensionDefinitions(t *testing.T) {
 		} else if want := filepath.Base(filepath.Dir(file)); e.Name != want {
 			t.Errorf("%s: name is %q, expected %q, like its directory", file, e.Name, want)
 		}
+	}
+}
+
+// TestExtensionKeys checks that the image gets the keys of its profile, and that a file without a key
+// is rejected.
+func TestExtensionKeys(t *testing.T) {
+	key, err := bundle.NewKey()
+	if err != nil {
+		t.Fatal(err)
+	}
+	public, err := key.PublicPEM()
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(t.TempDir(), "keys.pem")
+	for text, want := range map[string]string{string(public): "", "none": "no public key"} {
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		b := &Build{Options: Options{Profile: &Profile{ExtensionKeys: file}}, tree: Tree{}}
+		err := b.addExtensionKeys()
+		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v", want, err)
+		}
+		if err == nil && string(b.tree[paths.ExtensionKeys].Data) != text {
+			t.Errorf("%+v", b.tree)
+		}
+	}
+	if err := (&Build{Options: Options{Profile: &Profile{}}}).addExtensionKeys(); err != nil {
+		t.Error("without keys:", err)
 	}
 }

@@ -9,6 +9,7 @@ import (
 	guard "github.com/orlop-os/orlop/machined/disruption"
 	"github.com/orlop-os/orlop/machined/etcd"
 	"github.com/orlop-os/orlop/machined/events"
+	"github.com/orlop-os/orlop/machined/extensions"
 	"github.com/orlop-os/orlop/machined/firewall"
 	"github.com/orlop-os/orlop/machined/identity"
 	"github.com/orlop-os/orlop/machined/images"
@@ -69,6 +70,8 @@ type domains struct {
 	clock   clock
 	lldp    *lldp.Controller // neighbors on the links
 	dns     *resolver.Forwarder
+
+	extensions *extensions.Manager
 }
 
 // configuration is the active configuration, and the functions that replace it and converge the
