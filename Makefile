@@ -116,7 +116,7 @@ FAULTS = kernel-hangs:init=kernel-hangs machined-exits:machined=exits machined-h
 STAMPED = CGO_ENABLED=0 go build -tags providerless -ldflags '-s -w -X k8s.io/component-base/version.gitVersion=$(1)' -o $(BUILD)/bin/$(2) ./orchestrator
 
 faults: PATIENCE = 210m
-faults: versions broken charts ## the long stories: broken versions, lost machines, power cuts at every operation (three and a half hours at most)
+faults: versions broken charts extensions ## the long stories: broken versions, lost machines, power cuts at every operation (three and a half hours at most)
 	$(STORIES) -stories testdata/faults
 
 releases: PATIENCE = 120m
@@ -131,6 +131,15 @@ charts:
 	go -C hack/charts mod download sigs.k8s.io/descheduler
 	CGO_ENABLED=0 go -C hack/charts tool helm template site "$$(go -C hack/charts list -m -f '{{.Dir}}' sigs.k8s.io/descheduler)/charts/descheduler" \
 		--namespace tools --set suspend=true > $(BUILD)/charts/descheduler.yaml
+
+# The extensions of the source, for the present version and for the version that the stories upgrade to. The programs are built once.
+EXTENSION = $(BUILD)/bin/imager extension -profile profiles/$(PROFILE).yaml
+.PHONY: extensions
+extensions: image ## the extensions in extensions/, for PROFILE
+	$(EXTENSION) -f extensions/gvisor/extension.yaml -out $(BUILD)/extensions/gvisor
+	$(EXTENSION) -f extensions/gvisor/extension.yaml -out $(BUILD)/extensions/next -version 99.0.0 \
+		-program /usr/bin/runsc=$(BUILD)/extensions/gvisor/work/bin/runsc \
+		-program /usr/bin/containerd-shim-runsc-v1=$(BUILD)/extensions/gvisor/work/bin/containerd-shim-runsc-v1
 
 .PHONY: broken
 broken: versions

@@ -27,14 +27,15 @@ import (
 	"github.com/orlop-os/orlop/pkg/verity"
 )
 
-// Extension is the definition of an extension: the content of a file extensions/NAME/extension.yaml.
+// Extension is the definition of an extension: the content of a file
+// extensions/NAME/extension.yaml.
 type Extension struct {
 	Name    string `yaml:"name"`
 	Version string `yaml:"version"` // of the content
 	// Programs are Go programs, built from source.
 	Programs []ExtensionProgram `yaml:"programs"`
-	// Modules are patterns of kernel modules of the profile's kernel (kernel.Select). Modules of the
-	// image are left out.
+	// Modules are patterns of kernel modules of the profile's kernel (kernel.Select). Modules of
+	// the image are left out.
 	Modules []string `yaml:"modules"`
 	// Load are the modules to load at the activation.
 	Load []string `yaml:"load"`
@@ -42,7 +43,8 @@ type Extension struct {
 	// libraries. Libraries of the image are left out.
 	Packages  []ExtensionFile `yaml:"packages"`
 	Libraries []string        `yaml:"libraries"`
-	// Files are local files, relative to the definition: firmware, CDI specifications, configuration.
+	// Files are local files, relative to the definition: firmware, CDI specifications,
+	// configuration.
 	Files    []ExtensionFile    `yaml:"files"`
 	Runtimes []ExtensionRuntime `yaml:"runtimes"`
 	Services []ExtensionService `yaml:"services"`

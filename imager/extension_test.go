@@ -198,8 +198,8 @@ func TestExtensionDefinitions(t *testing.T) {
 	}
 }
 
-// TestExtensionKeys checks that the image gets the keys of its profile, and that a file without a key
-// is rejected.
+// TestExtensionKeys checks that the image gets the keys of its profile, and that a file without a
+// key is rejected.
 func TestExtensionKeys(t *testing.T) {
 	key, err := bundle.NewKey()
 	if err != nil {

@@ -21,7 +21,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/paths"
 )
 
-// newExtensions makes the manager of the extensions. Its functions use packages that are made later.
+// newExtensions makes the manager of the extensions. Its functions use packages that are made
+// later.
 func newExtensions(m *machine) *extensions.Manager {
 	own := newOwnFiles("/usr")
 	return extensions.New(extensions.Deps{
@@ -106,7 +107,8 @@ func otherExtensions(m *machine) (all []config.Artifact, err error) {
 	return all, err
 }
 
-// checkSavedExtensions returns an error if an extension of saved documents (nil for none) is missing.
+// checkSavedExtensions returns an error if an extension of saved documents (nil for none) is
+// missing.
 func checkSavedExtensions(m *machine, documents []byte) error {
 	if len(documents) == 0 {
 		return nil

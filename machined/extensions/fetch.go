@@ -105,8 +105,8 @@ func (s Store) fetchImage(ctx context.Context, b artifact.Blob, from artifact.So
 	return s.write(b, body)
 }
 
-// freeSpace returns the free space of the file system of a directory; an error if the directory does
-// not exist yet.
+// freeSpace returns the free space of the file system of a directory; an error if the directory
+// does not exist yet.
 func freeSpace(dir string) (int64, error) {
 	var st unix.Statfs_t
 	if err := unix.Statfs(dir, &st); err != nil {

@@ -203,8 +203,8 @@ func (m *Manager) mount(s extension.Statement, target string) error {
 	return err
 }
 
-// loadModules makes the modules of active extensions known, and loads them. A failure is a problem of
-// the extension, whose other parts stay active.
+// loadModules makes the modules of active extensions known, and loads them. A failure is a problem
+// of the extension, whose other parts stay active.
 func (m *Manager) loadModules(active []extension.Statement) {
 	var dirs []string
 	for _, s := range active {

@@ -162,8 +162,8 @@ func Check(states []State) *api.HealthCheck {
 }
 
 // CheckUpgrade returns an error if an upgrade from one version to another would lose an extension:
-// each item must be present, and each extension of the present version needs one of its name for the
-// next version.
+// each item must be present, and each extension of the present version needs one of its name for
+// the next version.
 func CheckUpgrade(items []Item, from, to, profile string) error {
 	if err := present(items); err != nil {
 		return err

@@ -19,8 +19,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/safefile"
 )
 
-// Store is a directory with the manifests, statements and images of extensions, each a file with its
-// SHA-256 as name. The manifest is written last, so its presence means that the extension is
+// Store is a directory with the manifests, statements and images of extensions, each a file with
+// its SHA-256 as name. The manifest is written last, so its presence means that the extension is
 // complete. Manifests and statements are verified at each read. Images are verified when they are
 // written, and by dm-verity when they are used. A store has one writer.
 type Store struct{ Dir string }

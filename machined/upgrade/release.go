@@ -76,8 +76,9 @@ func (r *Receiver) findRelease(ctx context.Context, to Release) (bundleSource, e
 	return nil, fmt.Errorf("version %s was not found: %w", to.Version, errors.Join(problems...))
 }
 
-// RegistrySource returns the artifact of an OCI reference, with the access data of its registry from
-// the configuration. Access data belong to a registry, so an object of Kubernetes contains none.
+// RegistrySource returns the artifact of an OCI reference, with the access data of its registry
+// from the configuration. Access data belong to a registry, so an object of Kubernetes contains
+// none.
 func RegistrySource(c *config.Config, image string) registry.Source {
 	from := registry.Source{Reference: image}
 	if c == nil {

@@ -116,8 +116,8 @@ func TestOnly(t *testing.T) {
 	}
 }
 
-// TestMissingExtension checks that a version for which an extension is missing is refused before any
-// operation, and that the received bundle stays for another attempt.
+// TestMissingExtension checks that a version for which an extension is missing is refused before
+// any operation, and that the received bundle stays for another attempt.
 func TestMissingExtension(t *testing.T) {
 	m := newTestMachine(t, slot.Record{})
 	in := m.Receiver.deps.Files.Inbox

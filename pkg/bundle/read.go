@@ -79,8 +79,9 @@ func Verify(text []byte, trust Trust) (Statement, error) {
 	return parse(payload)
 }
 
-// VerifyPayload returns the payload of a DSSE envelope that enough trusted keys have signed. Several
-// signatures of one key count once. Statements of other kinds use it, too (package extension).
+// VerifyPayload returns the payload of a DSSE envelope that enough trusted keys have signed.
+// Several signatures of one key count once. Statements of other kinds use it, too (package
+// extension).
 func VerifyPayload(text []byte, payloadType string, trust Trust) ([]byte, error) {
 	envelope, err := parseEnvelope(text)
 	if err != nil {

@@ -58,8 +58,8 @@ func Parts(manifest []byte) (statement, image artifact.Blob, err error) {
 }
 
 // Write writes an extension as an OCI archive (image-spec, image-layout.md), which `oras copy
-// --from-oci-layout` pushes and `orlopctl image import` imports, under a name with a tag. It returns
-// the digest of the manifest, "sha256:…". The same input gives the same bytes.
+// --from-oci-layout` pushes and `orlopctl image import` imports, under a name with a tag. It
+// returns the digest of the manifest, "sha256:…". The same input gives the same bytes.
 func Write(to io.Writer, name string, at time.Time, envelope []byte, part bundle.Part, image io.Reader) (string, error) {
 	manifest, err := Manifest(envelope, part)
 	if err != nil {

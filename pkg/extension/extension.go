@@ -1,5 +1,6 @@
-// Package extension reads and writes the artifacts of extensions: signed images with kernel modules,
-// firmware, programs and services for one version of the system (docs/decisions/0105-extensions.md).
+// Package extension reads and writes the artifacts of extensions: signed images with kernel
+// modules, firmware, programs and services for one version of the system
+// (docs/decisions/0105-extensions.md).
 //
 // An extension is an OCI artifact with two layers, in this order:
 //
@@ -223,8 +224,8 @@ func checkPath(name string) error {
 	return nil
 }
 
-// printable reports whether a text has no control characters and no characters with a meaning in the
-// options of a mount.
+// printable reports whether a text has no control characters and no characters with a meaning in
+// the options of a mount.
 func printable(text string) bool {
 	return !strings.ContainsFunc(text, func(r rune) bool { return !unicode.IsPrint(r) || strings.ContainsRune(`\:,"`, r) })
 }

@@ -102,8 +102,8 @@ func (x *Index) readSoftdep(b []byte) {
 	}
 }
 
-// With returns an index with the modules of both. A module, a soft dependency or a built-in module of
-// x has precedence.
+// With returns an index with the modules of both. A module, a soft dependency or a built-in module
+// of x has precedence.
 func (x *Index) With(more *Index) *Index {
 	both := &Index{dir: x.dir, files: maps.Clone(more.files), needs: maps.Clone(more.needs), soft: maps.Clone(more.soft), builtin: x.builtin}
 	maps.Copy(both.files, x.files)

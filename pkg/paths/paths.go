@@ -127,7 +127,8 @@ const (
 	Bundle = Data + "/lib/bundle"
 	// root, 0700: the extensions (machined/extensions), a file per manifest, statement and image
 	Extensions = Data + "/lib/extensions"
-	// root, 0755: a directory per service of an extension that requests one; owner the service's user
+	// root, 0755: a directory per service of an extension that requests one; owner the service's
+	// user
 	ExtensionState = Data + "/lib/extension-state"
 	AuditLog       = Data + "/log/kube-audit" // owner UserAPI, 0700
 	// root, 0700: the kernel log of this boot and the previous boot (machined/debug/bootlog)
