@@ -46,6 +46,7 @@ type Extension struct {
 	// Files are local files, relative to the definition: firmware, CDI specifications,
 	// configuration.
 	Files    []ExtensionFile    `yaml:"files"`
+	Links    []ExtensionLink    `yaml:"links"`
 	Runtimes []ExtensionRuntime `yaml:"runtimes"`
 	Services []ExtensionService `yaml:"services"`
 }
@@ -66,6 +67,12 @@ type ExtensionFile struct {
 	From       string `yaml:"from"`
 	To         string `yaml:"to"`
 	Executable bool   `yaml:"executable"`
+}
+
+// ExtensionLink is a symbolic link.
+type ExtensionLink struct {
+	Path   string `yaml:"path"`
+	Target string `yaml:"target"`
 }
 
 // ExtensionRuntime is extension.Runtime.
@@ -219,6 +226,14 @@ func (b *ExtensionBuild) addFiles() error {
 			return err
 		}
 		if err := b.tree.Add(f.To, Node{Mode: f.mode(), Data: data, From: f.From}); err != nil {
+			return err
+		}
+	}
+	for _, l := range b.Definition.Links {
+		if l.Target == "" {
+			return fmt.Errorf("%s: the link has no target", l.Path)
+		}
+		if err := b.tree.Add(l.Path, Node{Target: l.Target, From: "links"}); err != nil {
 			return err
 		}
 	}

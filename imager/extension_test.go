@@ -188,12 +188,32 @@ func TestExtensionDefinitions(t *testing.T) {
 	if err != nil || len(all) == 0 {
 		t.Fatal(all, err)
 	}
+	used := map[string]bool{}
 	for _, file := range all {
 		e, err := ReadExtension(file)
 		if err != nil {
 			t.Error(err)
-		} else if want := filepath.Base(filepath.Dir(file)); e.Name != want {
+			continue
+		}
+		for _, f := range e.Packages {
+			used[f.Package] = true
+		}
+		for _, p := range e.Libraries {
+			used[p] = true
+		}
+		if want := filepath.Base(filepath.Dir(file)); e.Name != want {
 			t.Errorf("%s: name is %q, expected %q, like its directory", file, e.Name, want)
+		}
+	}
+	wanted := wantedPackages()
+	for p := range used {
+		if !slices.Contains(wanted, p) {
+			t.Errorf("package %s is not in the lock file: add it to extensionPackages (imager/packages.go)", p)
+		}
+	}
+	for _, p := range extensionPackages {
+		if !used[p] {
+			t.Errorf("no extension uses package %s", p)
 		}
 	}
 }

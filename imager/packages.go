@@ -71,9 +71,14 @@ const (
 // kernelPackages are the kernels that profiles can name.
 var kernelPackages = []string{"linux-image-cloud-amd64", "linux-image-amd64"}
 
+// extensionPackages are the packages of the extensions in extensions/. The image has none of them.
+var extensionPackages = []string{
+	"nfs-common", "libtirpc3t64", "libgssapi-krb5-2", "libkrb5-3", "libk5crypto3", "libkrb5support0", "libkeyutils1", // storage
+}
+
 // wantedPackages returns the packages of the lock file.
 func wantedPackages() []string {
-	all := slices.Concat(kernelPackages, libraryPackages, []string{certificatesPackage, loaderPackage})
+	all := slices.Concat(kernelPackages, libraryPackages, extensionPackages, []string{certificatesPackage, loaderPackage})
 	for _, f := range taken {
 		all = append(all, f.Package)
 	}
