@@ -73,7 +73,8 @@ var kernelPackages = []string{"linux-image-cloud-amd64", "linux-image-amd64"}
 
 // extensionPackages are the packages of the extensions in extensions/. The image has none of them.
 var extensionPackages = []string{
-	"nfs-common", "libtirpc3t64", "libgssapi-krb5-2", "libkrb5-3", "libk5crypto3", "libkrb5support0", "libkeyutils1", // storage
+	// storage
+	"nfs-common", "libtirpc3t64", "libgssapi-krb5-2", "libkrb5-3", "libk5crypto3", "libkrb5support0", "libkeyutils1",
 }
 
 // wantedPackages returns the packages of the lock file.
