@@ -24,11 +24,12 @@ version: "1"
 programs: [{path: /usr/bin/containerd-shim-sample-v1, module: ., package: ./none}]
 modules: [nfsv4, overlay]
 load: [nfsv4]
-packages: [{package: e2fsprogs, from: /usr/sbin/resize2fs, to: /usr/sbin/resize-sample, executable: true}]
-files: [{from: blob.fw, to: /usr/lib/firmware/sample/blob.fw}]
+` + packagesLine + `files: [{from: blob.fw, to: /usr/lib/firmware/sample/blob.fw}]
 runtimes: [{handler: sample, type: io.containerd.sample.v1}]
 services: [{name: agent, args: [/usr/bin/containerd-shim-sample-v1, wait], user: 200, capabilities: [NET_ADMIN], memory: 32MiB, processes: 8, state: true}]
 `
+
+const packagesLine = "packages: [{package: e2fsprogs, from: /usr/sbin/resize2fs, to: /usr/sbin/resize-sample, executable: true}]\n"
 
 // buildExtensionIn builds the sample in a directory, with a key.
 func buildExtensionIn(t *testing.T, dir, definition string, key bundle.Key, fake string) (*ExtensionBuild, string, error) {
@@ -173,9 +174,11 @@ func TestExtensionRefused(t *testing.T) {
 		if !strings.Contains(sampleExtension, c.change) {
 			t.Fatalf("%s: is not in the sample", c.change)
 		}
-		dir := t.TempDir()
-		fake := "/proc/self/exe"
-		_, _, err := buildExtensionIn(t, dir, strings.Replace(sampleExtension, c.change, c.to, 1), key, fake)
+		definition := strings.Replace(sampleExtension, c.change, c.to, 1)
+		if c.change != "package: e2fsprogs" { // reading the packages of the image takes seconds
+			definition = strings.Replace(definition, packagesLine, "", 1)
+		}
+		_, _, err := buildExtensionIn(t, t.TempDir(), definition, key, "/proc/self/exe")
 		if err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %v", c.to, err)
 		}

@@ -49,20 +49,20 @@ func (m *memory) add(content []byte) string {
 
 // fixture is a machine with a registry of extensions.
 type fixture struct {
-	t        *testing.T
-	dir      string
-	key      bundle.Key
-	trust    bundle.Trust
-	registry *memory
-	config   *cell.Cell[*config.Config]
-	loaded   []string
-	overlaid []string
-	others   error
-	storage  string
-	manager  *Manager
-	mountErr error
-	extra    string // another file of each mounted image
-	events   []string
+	t                    *testing.T
+	dir                  string
+	key                  bundle.Key
+	trust                bundle.Trust
+	registry             *memory
+	config               *cell.Cell[*config.Config]
+	loaded               []string
+	overlaid             []string
+	others               error
+	storage              string
+	manager              *Manager
+	mountErr, overlayErr error
+	extra                string // another file of each mounted image
+	events               []string
 }
 
 func newFixture(t *testing.T) *fixture {
@@ -136,7 +136,7 @@ func (f *fixture) Mount(image, target string, s extension.Statement) error {
 func (f *fixture) Unmount(target string) error { return os.RemoveAll(target) }
 
 // Overlay implements Kernel.
-func (f *fixture) Overlay(targets []string) error { f.overlaid = targets; return nil }
+func (f *fixture) Overlay(targets []string) error { f.overlaid = targets; return f.overlayErr }
 
 // publish puts an extension in the registry, and returns its name.
 func (f *fixture) publish(name, version string, change func(*extension.Statement)) config.Artifact {
@@ -441,6 +441,9 @@ func TestUpgradeOfMachine(t *testing.T) {
 		t.Error(err)
 	}
 	f.storage = "DATA is damaged"
+	if lines, err := f.manager.Changes(c); err != nil || len(lines) != 2 || !strings.HasPrefix(lines[0], "fetch extension ") {
+		t.Error(lines, err)
+	}
 	if err := f.manager.CheckUpgrade("0.3.0"); err == nil || !strings.Contains(err.Error(), "DATA is damaged") {
 		t.Error(err)
 	}
@@ -465,7 +468,15 @@ func TestActivationFails(t *testing.T) {
 	}
 
 	f.boot()
-	f.mountErr, f.extra = nil, "usr/bin/more"
+	f.mountErr, f.overlayErr = nil, errors.New("no overlay")
+	f.manager.Activate(c)
+	states, _ = f.manager.States().Get()
+	if states[0].Phase == Active || !strings.Contains(states[0].Problem, "cannot activate: no overlay") || len(f.manager.Active()) > 0 || Problem(states, "0.2.0") == "" {
+		t.Errorf("%+v", states)
+	}
+
+	f.boot()
+	f.overlayErr, f.extra = nil, "usr/bin/more"
 	f.manager.Activate(c)
 	states, _ = f.manager.States().Get()
 	if states[0].Phase == Active || !strings.Contains(states[0].Problem, "its image has the file /usr/bin/more, which its statement does not name") {

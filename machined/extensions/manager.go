@@ -170,10 +170,14 @@ func (m *Manager) activate(c *config.Config) error {
 	if len(mounted) == 0 {
 		return nil
 	}
-	if err := m.deps.LoadModules("overlay"); err != nil {
-		return err
+	err = m.deps.LoadModules("overlay")
+	if err == nil {
+		err = m.deps.Kernel.Overlay(targets)
 	}
-	if err := m.deps.Kernel.Overlay(targets); err != nil {
+	if err != nil {
+		for _, s := range states {
+			m.fail(s.Image, fmt.Sprintf("extension %s: cannot activate: %v", s.Name, err))
+		}
 		return fmt.Errorf("extensions: cannot activate: %w", err)
 	}
 	m.mu.Lock()
@@ -283,9 +287,18 @@ func (m *Manager) describe(c *config.Config) ([]Item, []State) {
 	return items, states
 }
 
-// Changes returns the operations that lead to a configuration, for a dry run.
+// Changes returns the operations that lead to a configuration, for a dry run. A machine without
+// storage fetches all extensions when it has storage.
 func (m *Manager) Changes(c *config.Config) ([]string, error) {
-	items, err := m.items(c)
+	var items []Item
+	var err error
+	if m.deps.StorageProblem() == "" {
+		items, err = m.items(c)
+	} else {
+		for _, image := range images(c) {
+			items = append(items, Item{Image: image, Err: fs.ErrNotExist})
+		}
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -56,7 +56,10 @@ func (linux) Mount(image, target string, s extension.Statement) (err error) {
 	if err := (mount.Mount{Source: device, Target: target, Type: "erofs", Flags: mount.ReadOnly | mount.NoSuid | mount.NoDev}).Do(); err != nil {
 		return errors.Join(err, verity.Remove(deviceName(s)))
 	}
-	return verity.RemoveWhenUnused(deviceName(s))
+	if err := verity.RemoveWhenUnused(deviceName(s)); err != nil {
+		return errors.Join(err, mount.Unmount(target), verity.Remove(deviceName(s)))
+	}
+	return nil
 }
 
 func (linux) Unmount(target string) error { return mount.Unmount(target) }
