@@ -61,7 +61,7 @@ func (t *tool) rootCommand() *cobra.Command {
 		localcluster.Command(ios, conn),
 	)
 	add("look",
-		healthCommand(ios, conn), getCommand(ios, conn), watchCommand(ios, conn),
+		healthCommand(ios, conn), machinesCommand(ios, conn), getCommand(ios, conn), watchCommand(ios, conn),
 		servicesCommand(ios, conn), logsCommand(ios, conn), dmesgCommand(ios, conn),
 		eventsCommand(ios, conn), catCommand(ios, conn), lsCommand(ios, conn),
 		auditCommand(ios, conn), captureCommand(ios, conn), profileCommand(ios, conn),

@@ -551,6 +551,8 @@ type clusterService struct {
 	api.UnimplementedClusterServer
 	f         *Machine
 	suspended *api.SuspendedObject // suspend.go
+	// number of answers of ClusterHealth
+	answers int
 }
 
 // Health implements api.ClusterServer.
