@@ -9,7 +9,6 @@ import (
 	"github.com/orlop-os/orlop/orlopctl/connect"
 	"github.com/orlop-os/orlop/orlopctl/exit"
 	"github.com/orlop-os/orlop/orlopctl/iostreams"
-	"github.com/orlop-os/orlop/orlopctl/localcluster"
 	"github.com/orlop-os/orlop/pkg/api"
 )
 
@@ -58,7 +57,7 @@ func (t *tool) rootCommand() *cobra.Command {
 	ios, conn := t.ios, t.conn
 	add("make",
 		genCommand(ios), pairCommand(ios, conn), validateCommand(ios),
-		localcluster.Command(ios, conn),
+		clusterCommand(ios, conn),
 	)
 	add("look",
 		healthCommand(ios, conn), machinesCommand(ios, conn), getCommand(ios, conn), watchCommand(ios, conn),

@@ -216,5 +216,15 @@ func (c *Collector) readEtcd(ctx context.Context) *api.ClusterEtcd {
 	if err != nil {
 		return &api.ClusterEtcd{Problem: line(status.Convert(err).Message())}
 	}
-	return &api.ClusterEtcd{Problem: line(s.Problem), Leader: s.Leader, Members: s.Members, Alarms: s.Alarms}
+	return &api.ClusterEtcd{Problem: line(s.Problem), Leader: leaderName(s), Members: s.Members, Alarms: s.Alarms}
+}
+
+// leaderName returns the name of etcd's leader. Etcd knows its ID.
+func leaderName(s *api.EtcdStatusResponse) string {
+	for _, m := range s.Members {
+		if m.Id == s.Leader && m.Name != "" {
+			return m.Name
+		}
+	}
+	return s.Leader
 }

@@ -66,7 +66,7 @@ func collector(t *testing.T, others []Machine, call func(context.Context, Machin
 			return State{Config: c, Version: "0.2.0", Kubernetes: "v1.37.2", Health: &api.HealthResponse{Healthy: true}}, nil
 		},
 		Etcd: func(context.Context) (*api.EtcdStatusResponse, error) {
-			return &api.EtcdStatusResponse{Leader: "m1", Members: []*api.EtcdMember{member("m1", "10.0.0.11", "")}}, nil
+			return &api.EtcdStatusResponse{Leader: "1f", Members: []*api.EtcdMember{member("m1", "10.0.0.11", "")}}, nil
 		},
 		Now: func() time.Time { return noon },
 	}), calls
@@ -101,6 +101,9 @@ func TestPartialAnswer(t *testing.T) {
 	}
 	want := map[string]string{
 		"m1": "", "answers": "", "hangs": "it has not answered within 50ms", "off": "it cannot be reached: machine 10.0.0.22", "old": "its version of Orlop OS has no such call", "panics": "it has panicked",
+	}
+	if got.Etcd.Leader != "m1" {
+		t.Errorf("etcd: %v", got.Etcd)
 	}
 	if got.Healthy || len(got.Machines) != len(want) || len(got.Problems) != 4 {
 		t.Errorf("healthy %t, %d machines, problems %v", got.Healthy, len(got.Machines), got.Problems)

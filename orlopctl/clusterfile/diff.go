@@ -11,7 +11,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/config"
 )
 
-// Diff returns the differences of two clusters, one line for each field, sorted by document:
+// Diff returns the differences of two clusters, a line for each field, sorted by document:
 // "Cluster.spec.kubernetes.maxPods: 110 → 200". Addresses of machines do not count, because the
 // machines are compared by name; keys and CAs do not, because the files have none. A field that a
 // file leaves out has its default. Secrets are never shown.

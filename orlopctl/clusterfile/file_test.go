@@ -15,7 +15,7 @@ import (
 
 var update = flag.Bool("update", false, "rewrite the golden file")
 
-// secrets are the keys of a cluster; each call makes new ones.
+// secrets returns the keys of a new cluster.
 func secrets(t *testing.T) *gen.Secrets {
 	t.Helper()
 	s, err := gen.NewSecrets()

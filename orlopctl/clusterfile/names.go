@@ -19,8 +19,8 @@ func (f *File) insertNames() {
 	f.eachText(func(_, text string) string { return replaceAddress(text, names) })
 }
 
-// replaceAddress replaces an address in one of the forms that the documents have: an address, a
-// prefix, an address with a port, or a URL with one of these as its host.
+// replaceAddress replaces an address in the forms that the documents have: an address, a prefix, an
+// address with a port, or a URL with an address and a port.
 func replaceAddress(text string, names map[netip.Addr]string) string {
 	if a, err := netip.ParseAddr(text); err == nil {
 		if name := names[a.Unmap()]; name != "" {

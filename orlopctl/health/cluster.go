@@ -95,7 +95,7 @@ func unhealthyCluster(r *api.ClusterHealthResponse) error {
 	return &exit.Error{Code: exit.Unhealthy, Err: errors.New(text)}
 }
 
-// ClusterProblem returns a finding in one line. Texts come from machines.
+// ClusterProblem returns a finding in a line. Texts come from machines.
 func ClusterProblem(f *api.ClusterFinding) string {
 	where := f.Subject
 	if f.Machine != "" {

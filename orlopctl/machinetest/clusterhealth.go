@@ -2,6 +2,8 @@ package machinetest
 
 import (
 	"context"
+	"maps"
+	"slices"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -9,6 +11,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/orlop-os/orlop/pkg/api"
+	"github.com/orlop-os/orlop/pkg/config"
 )
 
 // ClusterHealth answers for a cluster of three machines. The first answer has problems; the next
@@ -20,6 +23,9 @@ func (s *clusterService) ClusterHealth(_ context.Context, r *api.ClusterHealthRe
 	}
 	if t := r.MachineTimeout.AsDuration(); t > 20*time.Second {
 		return nil, status.Errorf(codes.InvalidArgument, "machine_timeout %v: out of range", t)
+	}
+	if s.f.network != nil {
+		return s.ofNetwork(c), nil
 	}
 	s.f.mu.Lock()
 	s.answers++
@@ -44,4 +50,16 @@ func (s *clusterService) ClusterHealth(_ context.Context, r *api.ClusterHealthRe
 		}
 	}
 	return out, nil
+}
+
+// ofNetwork returns the machines of the cluster in the network, all of them healthy.
+func (s *clusterService) ofNetwork(own *config.Config) *api.ClusterHealthResponse {
+	out := &api.ClusterHealthResponse{Healthy: true, Cluster: own.Cluster.Metadata.Name, Machine: own.Machine.Metadata.Name, At: now, Etcd: &api.ClusterEtcd{Leader: "m1"}}
+	members := s.f.network.members()
+	for _, address := range slices.Sorted(maps.Keys(members)) {
+		if c := members[address]; c.Cluster.Spec.PKI.Machine.Cert.PEM() == own.Cluster.Spec.PKI.Machine.Cert.PEM() {
+			out.Machines = append(out.Machines, &api.ClusterMachine{Name: c.Machine.Metadata.Name, Address: address, Role: string(c.Machine.Spec.Role), Version: "1.2.3", Kubernetes: "v1.37.2", Ready: true})
+		}
+	}
+	return out
 }
