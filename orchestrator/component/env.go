@@ -78,7 +78,7 @@ func NewClient(config *rest.Config) (kubernetes.Interface, error) {
 	return client, nil
 }
 
-// GroupClient returns a client of the kinds of a group, which scheme contains. They have no protocol
+// GroupClient returns a client of a group's kinds, which scheme contains. They have no protocol
 // buffers.
 func GroupClient(config *rest.Config, scheme *runtime.Scheme, group schema.GroupVersion) (rest.Interface, error) {
 	c := rest.CopyConfig(config)
