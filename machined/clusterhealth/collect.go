@@ -49,7 +49,7 @@ type Deps struct {
 	Address func(*config.Config) string
 	// Others returns the other machines of the cluster.
 	Others func(*config.Config) []Machine
-	// Call calls one of these machines.
+	// Call calls a machine of this list.
 	Call func(context.Context, Machine, func(*client.Client) error) error
 	// State returns the state of this machine.
 	State func(context.Context) (State, error)

@@ -45,7 +45,24 @@ func (o observation) findings() (problems, notes []*api.ClusterFinding) {
 		problems = append(problems, skews[a.Address]...)
 		notes = append(notes, a.notes(newest)...)
 	}
-	return problems, notes
+	return limited(problems), limited(notes)
+}
+
+// maxFindings is the number of problems, and of notes. maxHealth is the number of failed checks of
+// a machine among them, and of its certificates: all checks of a machine fail if a service on which
+// they depend fails.
+const (
+	maxFindings = 1000
+	maxHealth   = 4
+)
+
+// limited returns the first findings, and the number of the others.
+func limited(all []*api.ClusterFinding) []*api.ClusterFinding {
+	more := len(all) - maxFindings
+	if more <= 0 {
+		return all
+	}
+	return append(all[:maxFindings:maxFindings], &api.ClusterFinding{Subject: subjectHealth, Reason: fmt.Sprintf("%d more are not listed", more), Remedy: "begin with the first"})
 }
 
 // problems returns the problems that the machine itself shows.
@@ -56,22 +73,39 @@ func (a answer) problems(now time.Time) []*api.ClusterFinding {
 		add(subjectReachability, a.problem, a.restart())
 		return all
 	}
-	for _, c := range a.report.Health.GetChecks() {
-		if !c.Ok {
-			add(subjectHealth, strings.TrimSuffix(c.Name+": "+c.Detail, ": "), fmt.Sprintf("`orlopctl services -n %s` and `orlopctl events -n %s` show more", a.Address, a.Address))
-		}
+	for _, text := range failedChecks(a.report.Health) {
+		add(subjectHealth, text, fmt.Sprintf("`orlopctl services -n %s` and `orlopctl events -n %s` show more", a.Address, a.Address))
 	}
 	if len(all) == 0 && !a.report.Health.GetHealthy() {
 		add(subjectHealth, "it is not healthy, and names no check", fmt.Sprintf("`orlopctl health --once -n %s` shows its checks", a.Address))
 	}
+	certificates := len(all) + maxHealth
 	for _, c := range a.report.Certificates {
-		if reason, remedy := certificateProblem(c, a.Address, now); reason != "" {
+		if reason, remedy := certificateProblem(c, a.Address, now); reason != "" && len(all) < certificates {
 			add(subjectCertificate, reason, remedy)
 		}
 	}
 	if u := a.report.Upgrade; a.failed() {
 		add(subjectUpgrade, fmt.Sprintf("version %s is wanted, and its upgrade has %s: %s", u.To, u.Phase, u.Reason),
 			fmt.Sprintf("`orlopctl upgrade status -n %s` shows the log; want another release (runbook, task 106)", a.Address))
+	}
+	return all
+}
+
+// failedChecks returns the first failed checks, and the number of the others.
+func failedChecks(h *api.HealthResponse) (all []string) {
+	more := 0
+	for _, c := range h.GetChecks() {
+		switch {
+		case c.Ok:
+		case len(all) == maxHealth:
+			more++
+		default:
+			all = append(all, strings.TrimSuffix(c.Name+": "+c.Detail, ": "))
+		}
+	}
+	if more > 0 {
+		all = append(all, fmt.Sprintf("%d more checks have failed", more))
 	}
 	return all
 }

@@ -62,7 +62,7 @@ func (o observation) named() observation {
 			continue
 		}
 		if name := a.report.GetName(); name != "" {
-			o.answers[i].Name = line(name)
+			o.answers[i].Name = word(name)
 		}
 		for _, m := range o.etcd.GetMembers() {
 			if o.answers[i].Name == "" && slices.ContainsFunc(m.PeerUrls, func(url string) bool { return hasHost(url, a.Address) }) {
@@ -109,9 +109,9 @@ func (a answer) machine() *api.ClusterMachine {
 	if r == nil {
 		return m
 	}
-	m.Version, m.Kubernetes, m.Ready = line(r.Version), line(r.Kubernetes), r.Health.GetHealthy()
-	m.Upgrade, m.TrialDeadline = line(r.Upgrade.GetPhase()), r.TrialDeadline
-	m.Wanted = line(r.Object.GetWanted())
+	m.Version, m.Kubernetes, m.Ready = word(r.Version), word(r.Kubernetes), r.Health.GetHealthy()
+	m.Upgrade, m.TrialDeadline = word(r.Upgrade.GetPhase()), r.TrialDeadline
+	m.Wanted = word(r.Object.GetWanted())
 	m.Message = line(cmp.Or(firstFailed(r.Health), r.Object.GetMessage()))
 	for _, c := range r.Certificates {
 		if c.Problem == "" {
@@ -146,14 +146,25 @@ func firstFailed(h *api.HealthResponse) string {
 	return ""
 }
 
-// maxLine is the length of a text of a machine in bytes.
-const maxLine = 512
+// maxLine and maxWord are the lengths of a text and of a version of a machine in bytes. With
+// maxFindings, the answer for a thousand machines is smaller than a message of the API.
+const (
+	maxLine = 512
+	maxWord = 64
+)
 
 // line returns a text of a machine on a single line: the machine can be compromised.
-func line(text string) string {
-	text = sanitize.Text(sanitize.Line(text))
-	if len(text) <= maxLine {
+func line(text string) string { return cut(text, maxLine) }
+
+// word returns a version or another short text of a machine.
+func word(text string) string { return cut(text, maxWord) }
+
+// cut returns the start of a text, on a single line. It reads only the start: a compromised machine
+// must not cost time.
+func cut(text string, most int) string {
+	text = sanitize.Text(sanitize.Line(text[:min(len(text), 2*most)]))
+	if len(text) <= most {
 		return text
 	}
-	return strings.ToValidUTF8(text[:maxLine-len("…")], "") + "…"
+	return strings.ToValidUTF8(text[:most-len("…")], "") + "…"
 }

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/orlop-os/orlop/pkg/api"
@@ -196,6 +197,32 @@ func TestSummary(t *testing.T) {
 	}
 	if want, err := os.ReadFile(golden); err != nil || out.String() != string(want) {
 		t.Errorf("%s differs (%v); run: go test ./machined/clusterhealth -update; got:\n%s", golden, err, out.String())
+	}
+}
+
+// TestThousandMachines checks that the answer for a thousand machines fits into a message of the
+// API (4 MiB), whatever the machines report.
+func TestThousandMachines(t *testing.T) {
+	long := strings.Repeat("x\n", 1000)
+	o := observation{answers: []answer{reported(m1)}, etcd: three}
+	for i := range 1000 {
+		o.answers = append(o.answers, reported(Machine{Name: fmt.Sprintf("w%d", i), Address: fmt.Sprintf("10.1.%d.%d", i/250, i%250)}, func(r *api.ReportMachineResponse) {
+			r.Version, r.Kubernetes, r.Object = long, long, &api.ReportedObject{Wanted: long, Message: long}
+			r.Upgrade = &api.UpgradeStatus{To: long, Phase: "rolled back", Reason: long}
+			for range 8 {
+				unhealthy(long, long)(r)
+			}
+			for range 8 {
+				r.Certificates = append(r.Certificates, &api.MachineCertificate{File: long, Problem: long})
+			}
+		}))
+	}
+	h := summarize(o)
+	if size := proto.Size(h); size > 4<<20 || h.Healthy || len(h.Machines) != 1001 || len(h.Problems) != maxFindings+1 {
+		t.Errorf("%d bytes, %d machines, %d problems", size, len(h.Machines), len(h.Problems))
+	}
+	if last := h.Problems[maxFindings]; !strings.HasSuffix(last.Reason, " more are not listed") {
+		t.Errorf("the last problem: %v", last)
 	}
 }
 
