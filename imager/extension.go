@@ -57,7 +57,7 @@ type ExtensionProgram struct {
 	Module  string   `yaml:"module"`
 	Package string   `yaml:"package"`
 	Tags    string   `yaml:"tags"`
-	Stamp   string   `yaml:"stamp"` // module whose version the program reports
+	Stamp   string   `yaml:"stamp"` // module with the version that the program reports
 	Vars    []string `yaml:"vars"`  // the variables for it
 }
 

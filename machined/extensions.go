@@ -120,7 +120,7 @@ func checkSavedExtensions(m *machine, documents []byte) error {
 	return m.domains.extensions.CheckRollback(c)
 }
 
-// stepExtensions activates the stored extensions, before the network, whose drivers they may have.
+// stepExtensions activates the stored extensions, before the network: they may have its drivers.
 // A problem is reported, and the boot continues.
 func stepExtensions(_ context.Context, m *machine) error {
 	now := m.config.active.Current()

@@ -208,7 +208,7 @@ func (m *Manager) mount(s extension.Statement, target string) error {
 }
 
 // loadModules makes the modules of active extensions known, and loads them. A failure is a problem
-// of the extension, whose other parts stay active.
+// of the extension; its other parts stay active.
 func (m *Manager) loadModules(active []extension.Statement) {
 	var dirs []string
 	for _, s := range active {

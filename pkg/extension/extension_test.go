@@ -119,7 +119,7 @@ func trustOf(t *testing.T, threshold int, keys ...bundle.Key) bundle.Trust {
 	return all
 }
 
-// TestVerify checks whose signatures count.
+// TestVerify checks which signatures count.
 func TestVerify(t *testing.T) {
 	one, two, site := newKey(t), newKey(t), newKey(t)
 	release := trustOf(t, 2, one, two)
