@@ -88,7 +88,7 @@ func (i Installer) Check(head io.Reader) (bundle.Statement, error) {
 	}
 	if err := i.CheckExtensions(s.Version); err != nil {
 		// Another attempt with the same bundle succeeds once the extension is stored.
-		return s, fmt.Errorf("upgrade refused: %w", err)
+		return s, fmt.Errorf("upgrade refused, nothing was written: %w", err)
 	}
 	if s.RootImage.Size > i.Slot.Size {
 		return s, Refusal{fmt.Errorf("the root image has %d MiB, slot %s only %d MiB", mebibytes(s.RootImage.Size), i.Slot.Label, i.Slot.Size>>20)}
@@ -117,6 +117,9 @@ func (i Installer) Install(ctx context.Context, from io.Reader) error {
 	params, err := verity.Parse(s.Root)
 	if err != nil {
 		return fmt.Errorf("bundle: %w", err)
+	}
+	if err := i.CheckExtensions(s.Version); err != nil { // the configuration may have changed
+		return fmt.Errorf("upgrade refused, nothing was written: %w", err)
 	}
 	if i.TakeSavepoint != nil {
 		if err := i.do(ctx, []operation{{"take a savepoint of the cluster's data for version " + i.Running, 0, func() error { return i.TakeSavepoint(ctx) }}}); err != nil {

@@ -132,8 +132,13 @@ func TestMissingExtension(t *testing.T) {
 		return errors.New("extension gvisor is not stored for version 3.0.0; add its image")
 	}}
 	_, err = i.Check(bytes.NewReader(content))
-	if err == nil || err.Error() != "upgrade refused: extension gvisor is not stored for version 3.0.0; add its image" || errors.As(err, new(Refusal)) || asked != "3.0.0" {
+	if err == nil || err.Error() != "upgrade refused, nothing was written: extension gvisor is not stored for version 3.0.0; add its image" || errors.As(err, new(Refusal)) || asked != "3.0.0" {
 		t.Errorf("%v, asked for %s", err, asked)
+	}
+	// The same if the configuration changes after the check of the head: no operation runs.
+	i.Begin = func(operation string, _ int64) { t.Errorf("performed %s", operation) }
+	if err := i.Install(t.Context(), bytes.NewReader(content)); err == nil || !strings.Contains(err.Error(), "upgrade refused, nothing was written: extension gvisor") {
+		t.Error(err)
 	}
 }
 
