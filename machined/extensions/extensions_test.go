@@ -61,6 +61,7 @@ type fixture struct {
 	storage              string
 	manager              *Manager
 	mountErr, overlayErr error
+	free                 int64  // space of DATA
 	extra                string // another file of each mounted image
 	events               []string
 }
@@ -79,7 +80,7 @@ func newFixture(t *testing.T) *fixture {
 	if err != nil {
 		t.Fatal(err)
 	}
-	f := &fixture{t: t, dir: t.TempDir(), key: key, trust: trust, registry: &memory{blobs: map[string][]byte{}}, config: cell.New[*config.Config](nil)}
+	f := &fixture{t: t, dir: t.TempDir(), key: key, trust: trust, registry: &memory{blobs: map[string][]byte{}}, config: cell.New[*config.Config](nil), free: 1 << 40}
 	f.boot()
 	return f
 }
@@ -89,7 +90,7 @@ func (f *fixture) boot() {
 	mounts := f.t.TempDir()
 	f.loaded, f.overlaid = nil, nil
 	f.manager = New(Deps{
-		Store: Store{Dir: filepath.Join(f.dir, "store")}, Mounts: mounts, Kernel: f, Config: f.config.View(),
+		Store: Store{Dir: filepath.Join(f.dir, "store"), Free: func(string) (int64, error) { return f.free, nil }}, Mounts: mounts, Kernel: f, Config: f.config.View(),
 		System:         func() (System, error) { return system("0.2.0"), nil },
 		Release:        func() (bundle.Trust, error) { return f.trust, nil },
 		Keys:           func() ([]byte, error) { return nil, fs.ErrNotExist },
@@ -294,6 +295,10 @@ func TestRefused(t *testing.T) {
 			image := f.publish("x", "0.2.0", nil)
 			f.registry.blobs[image.SHA256] = []byte("{}")
 			return image
+		}},
+		{"too large", "it is too large: it has 0 MiB, and DATA has 512 MiB of free space, of which 512 MiB stay free", func(f *fixture) config.Artifact {
+			f.free = reserve
+			return f.publish("x", "0.2.0", nil)
 		}},
 		{"no extension", "it is not an extension", func(f *fixture) config.Artifact {
 			return config.Artifact{Registry: "registry.example.com", Repository: "x", SHA256: f.registry.add([]byte("{}"))}

@@ -94,7 +94,14 @@ func (s Store) fetchSmall(ctx context.Context, b artifact.Blob, limit int64, fro
 func (s Store) fetchImage(ctx context.Context, b artifact.Blob, from artifact.Source) error {
 	ctx, cancel := context.WithTimeout(ctx, imageTimeout)
 	defer cancel()
-	if free, err := freeSpace(s.Dir); err == nil && free < b.Size+reserve {
+	if err := s.makeDir(); err != nil {
+		return err
+	}
+	free, err := s.Free(s.Dir)
+	if err != nil {
+		return fmt.Errorf("extensions: cannot read the free space: %w", err)
+	}
+	if free < b.Size+reserve {
 		return fmt.Errorf("it is too large: it has %d MiB, and DATA has %d MiB of free space, of which %d MiB stay free; remove images or volumes", b.Size>>20, free>>20, reserve>>20)
 	}
 	body, err := from.Open(ctx, b)
@@ -105,9 +112,8 @@ func (s Store) fetchImage(ctx context.Context, b artifact.Blob, from artifact.So
 	return s.write(b, body)
 }
 
-// freeSpace returns the free space of the file system of a directory; an error if the directory
-// does not exist yet.
-func freeSpace(dir string) (int64, error) {
+// FreeSpace returns the free space of the file system of a directory, in bytes.
+func FreeSpace(dir string) (int64, error) {
 	var st unix.Statfs_t
 	if err := unix.Statfs(dir, &st); err != nil {
 		return 0, err

@@ -23,7 +23,11 @@ import (
 // its SHA-256 as name. The manifest is written last, so its presence means that the extension is
 // complete. Manifests and statements are verified at each read. Images are verified when they are
 // written, and by dm-verity when they are used. A store has one writer.
-type Store struct{ Dir string }
+type Store struct {
+	Dir string
+	// Free returns the free space of a directory's file system, in bytes.
+	Free func(dir string) (int64, error)
+}
 
 func (s Store) path(sum string) string { return filepath.Join(s.Dir, sum) }
 
@@ -116,11 +120,18 @@ func (s Store) Open(sum string) (io.ReadCloser, error) {
 	return f, nil
 }
 
+func (s Store) makeDir() error {
+	if err := os.MkdirAll(s.Dir, 0o700); err != nil {
+		return fmt.Errorf("extensions: cannot create the directory: %w", err)
+	}
+	return nil
+}
+
 // write writes a file atomically, flushed. It fails if the content does not have the digest and the
 // size.
 func (s Store) write(b artifact.Blob, content io.Reader) error {
-	if err := os.MkdirAll(s.Dir, 0o700); err != nil {
-		return fmt.Errorf("extensions: cannot create the directory: %w", err)
+	if err := s.makeDir(); err != nil {
+		return err
 	}
 	f, err := renameio.NewPendingFile(s.path(b.SHA256), renameio.WithTempDir(s.Dir), renameio.WithPermissions(0o400))
 	if err != nil {
