@@ -175,9 +175,11 @@ func rollbackCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Com
 						return err
 					}
 				}
-				answer, err := c.Upgrade.Rollback(ctx, &api.RollbackRequest{Force: force})
-				to = answer.GetTo()
-				return drainContinues(err)
+				return withDrain(ctx, ios, c, func(ctx context.Context) error {
+					answer, err := c.Upgrade.Rollback(ctx, &api.RollbackRequest{Force: force})
+					to = answer.GetTo()
+					return err
+				})
 			})
 			if err != nil {
 				return err
