@@ -7,6 +7,8 @@ import (
 	"net/netip"
 	"slices"
 
+	"google.golang.org/protobuf/types/known/timestamppb"
+
 	machinedapi "github.com/orlop-os/orlop/machined/api"
 	guard "github.com/orlop-os/orlop/machined/disruption"
 	"github.com/orlop-os/orlop/machined/drain"
@@ -130,10 +132,30 @@ func (d upgradeDrain) Undo(o disruption.Operation, by string) {
 	d.m.domains.drain.Undo(drain.Order{Operation: o.Name(), By: by})
 }
 
+// ownDrain returns the last drain of the machine's own node for its object; nil if there is none.
+func ownDrain(all []drain.State) *api.Drain {
+	i := slices.IndexFunc(all, func(s drain.State) bool { return s.Operation != removal })
+	if i < 0 {
+		return nil
+	}
+	s := all[i]
+	out := &api.Drain{
+		Operation: s.Operation, Policy: s.Policy, Phase: string(s.Phase), Started: timestamppb.New(s.Started), Deadline: timestamppb.New(s.Deadline),
+		Evicted: int64(s.Evicted), Left: int64(s.Left), Problem: s.Problem,
+	}
+	for _, p := range s.Blocking() {
+		out.Blocking = append(out.Blocking, &api.BlockingPod{Pod: p.Pod, Budget: p.Budget, Message: p.Message})
+	}
+	return out
+}
+
+// removal is the operation of a drain of another machine.
+const removal = "removal"
+
 // drainMember drains the node of another machine before its removal.
 func drainMember(m *machine) func(node string, policy config.Drain, by string) (undo func(), err error) {
 	return func(node string, policy config.Drain, by string) (undo func(), err error) {
-		order := drain.Order{Operation: "removal", By: by, Node: node, Policy: policy}
+		order := drain.Order{Operation: removal, By: by, Node: node, Policy: policy}
 		_, err = m.domains.drain.Drain(m.power.Running(), order)
 		return func() { m.domains.drain.Undo(order) }, err
 	}

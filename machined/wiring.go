@@ -201,6 +201,7 @@ func objectDeps(m *machine) machinedapi.ObjectDeps {
 		},
 		Release: func() buildinfo.Release { return m.system.release },
 		Upgrade: cell.Map(m.upgrade.Controller.State(), m.upgrade.Controller.Status),
+		Drain:   cell.Map(m.domains.drain.States(), ownDrain),
 		WatchHealth: func(ctx context.Context, each func(*api.HealthResponse) (more bool, err error)) error {
 			return reportHealth(ctx, m, each)
 		},

@@ -20,9 +20,9 @@
 //
 // For upgrades:
 //
-//	orchestrator drain                 reads a nodespec.DrainRequest, evicts the pods of this node,
-//	                                   or of another node on a control plane; writes each
-//	                                   nodespec.DrainProgress to descriptor 3, and a
+//	orchestrator drain                 reads a nodespec.DrainRequest, evicts the pods of this
+//	                                   node, or of another node on a control plane; writes
+//	                                   each nodespec.DrainProgress to descriptor 3, and a
 //	                                   nodespec.DrainResult
 //	orchestrator delete-removed-nodes  reads a nodespec.NodeGCRequest, deletes these Nodes,
 //	                                   writes the names of the Nodes that existed; on a control

@@ -20,8 +20,8 @@ type Away struct {
 	To          Mode
 	GracePeriod time.Duration // as in Request
 	Wipe        []string      // labels of the volumes to wipe: a reset
-	// Force overrides the refusal of the cluster, also if the member of etcd cannot leave. It does not
-	// override the policy of the drain.
+	// Force overrides the refusal of the cluster, also if the member of etcd cannot leave. It does
+	// not override the policy of the drain.
 	Force bool
 	By    string       // the caller
 	Drain config.Drain // the choice of the caller; a zero field is that of the configuration
@@ -50,8 +50,9 @@ func (a Away) why() string {
 
 // AwayDeps are the dependencies of an operation after which the machine is away.
 type AwayDeps struct {
-	// Permit returns the reason for which the cluster needs the machine, or with its data its member
-	// of etcd. giveBack returns the turn of the machine if the machine is not away after all.
+	// Permit returns the reason for which the cluster needs the machine, or with its data its
+	// member of etcd. giveBack returns the turn of the machine if the machine is not away after
+	// all.
 	Permit func(context.Context, Away) (giveBack func(), err error)
 	// Drain evicts the pods of the machine, if its policy wants it, and reports whether it did. It
 	// continues if the caller disconnects. Undo makes the Node schedulable again.

@@ -126,8 +126,8 @@ type Node struct {
 type Drain interface {
 	// Wanted reports whether the configuration wants a drain.
 	Wanted() bool
-	// Drain drains the node for an operation of an author, if the configuration wants it. It continues
-	// if the author disconnects. After an error the node is as before.
+	// Drain drains the node for an operation of an author, if the configuration wants it. It
+	// continues if the author disconnects. After an error the node is as before.
 	Drain(ctx context.Context, o disruption.Operation, by string) error
 	// Undo makes a drained node schedulable again, because the operation does not happen.
 	Undo(o disruption.Operation, by string)

@@ -118,8 +118,8 @@ func controllerRights() []runtime.Object {
 		// its own Node.
 		clusterRole(roleNodeTaints, rule("", []string{"nodes"}, "patch")),
 		bindAccount(roleNodeTaints, roleNodeTaints, NodeTaintsAccount),
-		// A control-plane machine drains a node before it removes its machine. The node controller of
-		// Kubernetes has the right to delete any pod, too.
+		// A control-plane machine drains a node before it removes its machine. The node controller
+		// of Kubernetes has the right to delete any pod, too.
 		clusterRole(roleDrain,
 			rule("", []string{"nodes"}, "get", "patch"),
 			rule("", []string{"nodes/status"}, "patch"),

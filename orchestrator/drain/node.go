@@ -25,8 +25,8 @@ const (
 const (
 	// drainLife is the time from a renewal to the expiry of a drain that runs.
 	drainLife = 2 * time.Minute
-	// doneLife is the same after the end of a drain: the machine asks the cluster again, leaves etcd
-	// and shuts down within this time.
+	// doneLife is the same after the end of a drain: the machine asks the cluster again, leaves
+	// etcd and shuts down within this time.
 	doneLife = 10 * time.Minute
 	// maxSkew is the largest supported difference between the clocks of the machine that drains and
 	// of the drained machine.

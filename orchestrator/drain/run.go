@@ -24,7 +24,8 @@ const Name = "uncordon"
 const (
 	// period is the interval of checks whether a drain has expired.
 	period = 30 * time.Second
-	// leaveTimeout bounds the report that the machine shuts down: the shutdown does not wait longer.
+	// leaveTimeout bounds the report that the machine shuts down: the shutdown does not wait
+	// longer.
 	leaveTimeout = 2 * time.Second
 )
 

@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"time"
 
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -164,11 +165,14 @@ type controller struct {
 	planes    cache.SharedIndexInformer
 	machines  cache.SharedIndexInformer
 	own       cache.SharedIndexInformer
+	jobs      cache.SharedIndexInformer
+	cronJobs  cache.SharedIndexInformer
 }
 
 // newController returns a controller that watches with an identity and makes changes with another.
 func newController(settings Settings, watches, acts *clients) *controller {
 	factory := kubeinformers.NewSharedInformerFactoryWithOptions(watches.nodes, 0, kubeinformers.WithTransform(trim))
+	gates := kubeinformers.NewSharedInformerFactoryWithOptions(watches.nodes, 0, kubeinformers.WithNamespace(machineapi.Namespace))
 	c := &controller{
 		settings: settings, acts: acts, changed: cell.NewSignal(), now: time.Now,
 		nodes:    factory.Core().V1().Nodes().Informer(),
@@ -177,14 +181,16 @@ func newController(settings Settings, watches, acts *clients) *controller {
 		planes:   informer(watches.planes, &controlplane.OrlopControlPlane{}),
 		machines: informer(watches.machines, &clusterv1.Machine{}),
 		own:      informer(watches.own, &machineapi.OrlopMachine{}),
+		jobs:     gates.Batch().V1().Jobs().Informer(),
+		cronJobs: gates.Batch().V1().CronJobs().Informer(),
 	}
-	c.factories = []component.Factory{factory, &component.Informers{All: []cache.SharedIndexInformer{c.clusters, c.infra, c.planes, c.machines, c.own}}}
+	c.factories = []component.Factory{factory, gates, &component.Informers{All: []cache.SharedIndexInformer{c.clusters, c.infra, c.planes, c.machines, c.own}}}
 	return c
 }
 
 func (c *controller) run(ctx context.Context, report func(string)) error {
 	watched := []component.Watched{{Informer: c.nodes, Same: sameNode}}
-	for _, i := range []cache.SharedIndexInformer{c.clusters, c.infra, c.planes, c.machines, c.own} {
+	for _, i := range []cache.SharedIndexInformer{c.clusters, c.infra, c.planes, c.machines, c.own, c.jobs, c.cronJobs} {
 		watched = append(watched, component.Watched{Informer: i})
 	}
 	return component.Reconciler{
@@ -242,6 +248,7 @@ func (c *controller) cached() Snapshot {
 	s := Snapshot{
 		Settings: c.settings, Now: c.now(), Nodes: component.Objects[*corev1.Node](c.nodes),
 		Machines: component.Objects[*clusterv1.Machine](c.machines), Own: component.Objects[*machineapi.OrlopMachine](c.own),
+		Jobs: component.Objects[*batchv1.Job](c.jobs), CronJobs: component.Objects[*batchv1.CronJob](c.cronJobs),
 	}
 	s.Cluster = named(component.Objects[*clusterv1.Cluster](c.clusters), c.settings.Name)
 	s.OrlopCluster = named(component.Objects[*machineapi.OrlopCluster](c.infra), c.settings.Name)

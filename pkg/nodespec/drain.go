@@ -60,8 +60,8 @@ const (
 type DrainPod struct {
 	Pod   string        `json:"pod"` // "namespace/name"
 	State DrainPodState `json:"state"`
-	// Budget is the name of the PodDisruptionBudget that blocks the pod, in the namespace of the pod;
-	// empty if the answer of the API server names none.
+	// Budget is the name of the PodDisruptionBudget that blocks the pod, in the namespace of the
+	// pod; empty if the answer of the API server names none.
 	Budget  string `json:"budget,omitempty"`
 	Message string `json:"message,omitempty"` // the reason of the API server
 }
