@@ -197,14 +197,12 @@ func (d *Drainer) givenUpBy(now *run) string {
 
 // progress reports a change of the progress. It is an event if other pods block the drain.
 func (d *Drainer) progress(node string, p nodespec.DrainProgress) {
-	changed := false
-	d.update(node, func(s *State) {
-		changed = !slices.Equal(names(s.Blocking()), names(p.Blocking())) || (s.Problem == "") != (p.Problem == "")
-		s.DrainProgress = p
-	})
-	if changed {
+	states, _ := d.states.Get()
+	i := slices.IndexFunc(states, func(s State) bool { return s.Node == node })
+	if i >= 0 && (!slices.Equal(names(states[i].Blocking()), names(p.Blocking())) || (states[i].Problem == "") != (p.Problem == "")) {
 		d.deps.Event("drain", "node "+node+": "+describe(p))
 	}
+	d.update(node, func(s *State) { s.DrainProgress = p })
 }
 
 // names returns the names of pods.
