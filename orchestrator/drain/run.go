@@ -10,7 +10,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
 
@@ -48,7 +47,10 @@ func Run(ctx context.Context, env component.Env, registered func(context.Context
 		return nil // asked to stop
 	}
 	env.Announce(Name, true, "")
-	k := newKeeper(env.Spec.Node.Name, api, started)
+	k, err := newKeeper(env.Spec.Node.Name, api, env.Nodes, started)
+	if err != nil {
+		return err
+	}
 	return k.run(ctx, down, env.AnnounceReady(Name))
 }
 
@@ -56,8 +58,8 @@ func Run(ctx context.Context, env component.Env, registered func(context.Context
 type keeper struct {
 	name    string
 	api     kubernetes.Interface
-	factory informers.SharedInformerFactory
-	nodes   cache.SharedIndexInformer // contains only the machine's own Node
+	factory component.Factory
+	nodes   cache.SharedIndexInformer
 	changed cell.Signal
 	started time.Time
 	leaving atomic.Bool // the machine shuts down
@@ -66,9 +68,12 @@ type keeper struct {
 	first *metav1.Time
 }
 
-func newKeeper(name string, api kubernetes.Interface, started time.Time) *keeper {
-	factory := informers.NewSharedInformerFactoryWithOptions(api, 0, informers.WithTransform(trim), component.Only(metav1.ObjectNameField, name))
-	return &keeper{name: name, api: api, factory: factory, nodes: factory.Core().V1().Nodes().Informer(), changed: cell.NewSignal(), started: started}
+func newKeeper(name string, api kubernetes.Interface, watched *component.Nodes, started time.Time) (*keeper, error) {
+	nodes, err := watched.Informer()
+	if err != nil {
+		return nil, err
+	}
+	return &keeper{name: name, api: api, factory: watched, nodes: nodes, changed: cell.NewSignal(), started: started}, nil
 }
 
 // run works until ctx is done, and reports a shutdown before it returns.
@@ -84,7 +89,7 @@ func (k *keeper) run(ctx context.Context, down <-chan os.Signal, report func(det
 	}()
 	defer func() { <-left }()
 	return component.Reconciler{
-		Changed: k.changed, Factories: []component.Factory{k.factory}, Watched: []component.Watched{{Informer: k.nodes, IgnoreDeletes: true}},
+		Changed: k.changed, Factories: []component.Factory{k.factory}, Watched: []component.Watched{{Informer: k.nodes, Name: k.name, IgnoreDeletes: true}},
 		Unsynced: true, Period: period, RetryInterval: retryInterval, Pass: k.pass, Report: report,
 	}.Run(ctx)
 }
@@ -137,19 +142,4 @@ func (k *keeper) isBack(n *corev1.Node) bool {
 		k.first = &c.LastHeartbeatTime
 	}
 	return c.Status == corev1.ConditionTrue && (!c.LastHeartbeatTime.Time.Before(k.started.Truncate(time.Second)) || !c.LastHeartbeatTime.Equal(k.first))
-}
-
-// trim removes all fields of a Node that this package does not use.
-func trim(object any) (any, error) {
-	n, ok := object.(*corev1.Node)
-	if !ok {
-		return object, nil
-	}
-	out := &corev1.Node{ObjectMeta: component.Trimmed(n, drainedAnnotation, expiresAnnotation), Spec: corev1.NodeSpec{Unschedulable: n.Spec.Unschedulable}}
-	for _, kind := range append([]corev1.NodeConditionType{corev1.NodeReady}, managed...) {
-		if c := condition(n, kind); c != nil {
-			out.Status.Conditions = append(out.Status.Conditions, *c)
-		}
-	}
-	return out, nil
 }

@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/orlop-os/orlop/orchestrator/component"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
@@ -26,7 +27,10 @@ func startKeeperWith(t *testing.T, s *server) (stop, down func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	signals, ended := make(chan os.Signal, 1), make(chan error, 1)
-	k := newKeeper("a", s, time.Now())
+	k, err := newKeeper("a", s, component.NodesOf(ctx, s), time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
 	go func() { ended <- k.run(ctx, signals, func(string) {}) }()
 	synctest.Wait()
 	return func() {
@@ -102,8 +106,11 @@ func TestWrongClock(t *testing.T) {
 		if err := setConditions(t.Context(), s, n, leaving, cause{reasonOf("shutdown"), "x"}, time.Now()); err != nil {
 			t.Fatal(err)
 		}
-		k := newKeeper("a", s, time.Now().Add(1000*time.Hour))
 		ctx, cancel := context.WithCancel(t.Context())
+		k, err := newKeeper("a", s, component.NodesOf(ctx, s), time.Now().Add(1000*time.Hour))
+		if err != nil {
+			t.Fatal(err)
+		}
 		ended := make(chan error, 1)
 		go func() { ended <- k.run(ctx, nil, func(string) {}) }()
 		synctest.Wait()
