@@ -111,10 +111,11 @@ func awayOrder(a power.Away) drain.Order {
 
 func newDrainer(m *machine) *drain.Drainer {
 	return drain.New(drain.Deps{
-		Config:  func() *config.Config { return m.config.active.Current().Config },
-		Removed: func() bool { member, _ := m.members.Worker.State.Get(); return member.Removed },
-		Command: m.processes.commands.run,
-		Event:   m.reports.events.From("drain"),
+		Config:   func() *config.Config { return m.config.active.Current().Config },
+		Removed:  func() bool { member, _ := m.members.Worker.State.Get(); return member.Removed },
+		Stopping: m.power.Running(),
+		Command:  m.processes.commands.run,
+		Event:    m.reports.events.From("drain"),
 	})
 }
 

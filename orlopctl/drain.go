@@ -89,6 +89,20 @@ func withDrain(ctx context.Context, ios *iostreams.Streams, c *client.Client, ca
 	return err
 }
 
+// startShowingDrain shows the progress of a drain until the returned function is called.
+func startShowingDrain(ctx context.Context, ios *iostreams.Streams, c *client.Client) (stop func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		showDrain(ctx, ios, c)
+	}()
+	return func() {
+		cancel()
+		<-ended
+	}
+}
+
 // drainState is an element of topic "drain".
 type drainState struct {
 	Node     string    `json:"node"`

@@ -56,7 +56,7 @@ func outcome(want config.Drain, givenUpBy string, out nodespec.DrainResult, fail
 	case givenUpBy != "":
 		return GivenUp, fmt.Errorf("the drain was given up by %s", givenUpBy)
 	case respects && out.Refused:
-		return Refused, fmt.Errorf("drain not complete within %v: %s", time.Duration(want.Timeout), out.Remaining())
+		return Refused, fmt.Errorf("drain not complete within %v: %s; remove the obstacle, or choose policy timeout or force", time.Duration(want.Timeout), out.Remaining())
 	case respects && failed != nil:
 		return Refused, fmt.Errorf("cannot evict the pods: %w", failed)
 	case failed != nil || out.Remaining() != "":

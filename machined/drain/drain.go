@@ -34,6 +34,8 @@ type Deps struct {
 	// Removed reports whether the machine was removed from its cluster: it has no pods to evict and
 	// no API server to call.
 	Removed func() bool
+	// Stopping is canceled at shutdown: then the node stays cordoned until the next boot.
+	Stopping context.Context
 	// Command runs a command of the orchestrator.
 	Command nodespec.Command
 	// Event adds an event of the package to the machine's events.
@@ -236,8 +238,11 @@ func (d *Drainer) conclude(node string, phase Phase, out nodespec.DrainResult, f
 
 // undo runs the undo of a drain. If it fails, the drain expires, and the node undoes it by itself.
 func (d *Drainer) undo(node string, o Order) {
+	if o.Node == "" && d.deps.Stopping.Err() != nil {
+		return
+	}
 	request := nodespec.DrainRequest{Operation: o.Operation, By: o.By, Timeout: reserve, Undo: true}
-	if _, err := d.command(context.Background(), o, request, func(nodespec.DrainProgress) {}); err != nil {
+	if _, err := d.command(context.WithoutCancel(d.deps.Stopping), o, request, func(nodespec.DrainProgress) {}); err != nil {
 		d.deps.Event("failure", fmt.Sprintf("cannot uncordon node %s: %v; the node does so by itself within 11 minutes of the API server, or use `kubectl uncordon %s`", node, err, node))
 	}
 }

@@ -38,7 +38,7 @@ func newMachine(policy config.DrainPolicy) *machine {
 			c.Machine.Metadata.Name, c.Machine.Spec.Upgrade.Drain = "a", m.policy
 			return c
 		},
-		Removed: func() bool { return false },
+		Removed: func() bool { return false }, Stopping: context.Background(),
 		Command: m.command,
 		Event:   func(kind, message string) { m.log("%s: %s", kind, message) },
 	})

@@ -34,15 +34,16 @@ func (s Snapshot) decide(w rollout.World, all []*machine) []*batchv1.Job {
 	}
 	d := rollout.Decide(w)
 	if d.Step != "" {
+		tested := testedBy(d, all)
 		for i, g := range s.OrlopCluster.Spec.Rollout.Gates {
 			gate := &w.Policy.Gates[i]
 			gate.Step = d.Step
 			if g.CronJob == "" {
-				gate.State, gate.Message = conditionGate(g.ConditionType, all)
+				gate.State, gate.Message = conditionGate(g.ConditionType, tested)
 				continue
 			}
 			var missing *batchv1.Job
-			if gate.State, gate.Message, missing = s.jobGate(g.CronJob, d.Step, all); missing != nil {
+			if gate.State, gate.Message, missing = s.jobGate(g.CronJob, d.Step, tested); missing != nil {
 				jobs = append(jobs, missing)
 			}
 		}
@@ -52,6 +53,24 @@ func (s Snapshot) decide(w rollout.World, all []*machine) []*batchv1.Job {
 		m.verdict = d.Verdicts[i]
 	}
 	return jobs
+}
+
+// testedBy returns the machines whose state the gates of a decision test. Before a control-plane
+// machine these are the control-plane machines only: a stolen worker must not delay the control
+// plane by false reports.
+func testedBy(d rollout.Decision, all []*machine) []*machine {
+	var planes []*machine
+	next := false
+	for i, m := range all {
+		if m.controlPlane {
+			planes = append(planes, m)
+			next = next || d.Verdicts[i].State == rollout.WaitingForGate
+		}
+	}
+	if next {
+		return planes
+	}
+	return all
 }
 
 // conditionGate returns the state of a gate that passes if every updated machine has a condition.
@@ -81,11 +100,22 @@ func (s Snapshot) jobGate(cronJob, step string, all []*machine) (rollout.GateSta
 		state, message := s.jobState(job)
 		return state, message, nil
 	}
+	// A machine that changes its report all the time must not flood the cluster with Jobs.
+	if i := slices.IndexFunc(s.Jobs, func(j *batchv1.Job) bool { return j.Labels[gateLabel] == cronJob && !ended(j) }); i >= 0 {
+		return rollout.GatePending, fmt.Sprintf("Job %s of another step has not ended; delete it if it does not end", s.Jobs[i].Name), nil
+	}
 	template := named(s.CronJobs, cronJob)
 	if template == nil {
 		return rollout.GateFailed, fmt.Sprintf("there is no CronJob %s in namespace %s; create it", cronJob, machineapi.Namespace), nil
 	}
 	return rollout.GatePending, "", s.newJob(template, name)
+}
+
+// ended reports whether a Job has completed or failed.
+func ended(job *batchv1.Job) bool {
+	return slices.ContainsFunc(job.Status.Conditions, func(c batchv1.JobCondition) bool {
+		return (c.Type == batchv1.JobComplete || c.Type == batchv1.JobFailed) && c.Status == corev1.ConditionTrue
+	})
 }
 
 // jobState returns the state of a gate with a Job.
@@ -127,8 +157,8 @@ func (s Snapshot) newJob(template *batchv1.CronJob, name string) *batchv1.Job {
 	return job
 }
 
-// jobName returns the name of the Job of a gate. It depends on the step and on the releases of all
-// machines since their last changes, so a later rollout to the same release has other Jobs.
+// jobName returns the name of the Job of a gate. It depends on the step and on the releases of the
+// tested machines since their last changes, so a later rollout to the same release has other Jobs.
 func jobName(cronJob, step string, all []*machine) string {
 	h := sha256.New()
 	// a hash has no errors
