@@ -37,8 +37,8 @@ func choose(o Order, configured config.Drain) config.Drain {
 	return policy
 }
 
-// defaultTimeout is the time for the pods if neither the caller nor a configuration names one: the
-// default of Machine.spec.upgrade.drain.timeout.
+// defaultTimeout is the time for the pods if neither the caller nor a configuration names a time:
+// the default of Machine.spec.upgrade.drain.timeout.
 const defaultTimeout = 5 * time.Minute
 
 // outcome returns the phase after the command of a drain has ended, and the error of the operation;

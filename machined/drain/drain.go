@@ -84,7 +84,7 @@ func New(d Deps) *Drainer {
 	return &Drainer{deps: d, states: cell.New([]State{}), running: map[string]*run{}}
 }
 
-// States holds the drains of this boot, the newest last: at most one for each node.
+// States holds the drains of this boot, the newest last, and the last of each node only.
 func (d *Drainer) States() *cell.Cell[[]State] { return d.states }
 
 // Wanted reports whether a drain of this machine would evict pods, with the choice of a caller.
@@ -131,7 +131,7 @@ func (d *Drainer) Drain(ctx context.Context, o Order) (done bool, err error) {
 	}, func(p nodespec.DrainProgress) { d.progress(node, p) })
 	phase, err := outcome(policy, d.givenUpBy(now), out, failed)
 	d.conclude(node, phase, out, failed)
-	if phase == GivenUp || phase == Refused && !out.Refused { // the command may not have undone it
+	if !d.leaves(o) && (phase == GivenUp || phase == Refused && !out.Refused) { // the command may not have undone it
 		d.undo(node, o)
 	}
 	return true, err
@@ -141,12 +141,15 @@ func (d *Drainer) Drain(ctx context.Context, o Order) (done bool, err error) {
 func (d *Drainer) Undo(o Order) {
 	node := d.nameOf(o.Node)
 	states, _ := d.states.Get()
-	if !slices.ContainsFunc(states, func(s State) bool { return s.Node == node && (s.Phase == Drained || s.Phase == Incomplete) }) {
+	if d.leaves(o) || !slices.ContainsFunc(states, func(s State) bool { return s.Node == node && (s.Phase == Drained || s.Phase == Incomplete) }) {
 		return
 	}
 	d.undo(node, o)
 	d.update(node, func(s *State) { s.Phase = Undone })
 }
+
+// leaves reports whether the drained machine shuts down: its node stays cordoned until the boot.
+func (d *Drainer) leaves(o Order) bool { return o.Node == "" && d.deps.Stopping.Err() != nil }
 
 // Cancel gives up the drain of a node that runs; empty: of this machine. The operation behind it
 // does not happen.
@@ -174,7 +177,7 @@ func (d *Drainer) nameOf(node string) string {
 	return ""
 }
 
-// begin records a drain that runs. A node has one at a time.
+// begin records a drain that runs. A node has a single drain at a time.
 func (d *Drainer) begin(node string, now *run) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -238,9 +241,6 @@ func (d *Drainer) conclude(node string, phase Phase, out nodespec.DrainResult, f
 
 // undo runs the undo of a drain. If it fails, the drain expires, and the node undoes it by itself.
 func (d *Drainer) undo(node string, o Order) {
-	if o.Node == "" && d.deps.Stopping.Err() != nil {
-		return
-	}
 	request := nodespec.DrainRequest{Operation: o.Operation, By: o.By, Timeout: reserve, Undo: true}
 	if _, err := d.command(context.WithoutCancel(d.deps.Stopping), o, request, func(nodespec.DrainProgress) {}); err != nil {
 		d.deps.Event("failure", fmt.Sprintf("cannot uncordon node %s: %v; the node does so by itself within 11 minutes of the API server, or use `kubectl uncordon %s`", node, err, node))

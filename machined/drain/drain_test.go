@@ -269,3 +269,23 @@ func TestStates(t *testing.T) {
 		t.Errorf("%d: %v", len(states), states)
 	}
 }
+
+// TestShutdown checks that a node stays cordoned if its machine shuts down for another reason: pods
+// must not start on it. The drain of another machine is undone.
+func TestShutdown(t *testing.T) {
+	for node, want := range map[string]string{"": "drained", "b": "undone"} {
+		m := newMachine(config.DrainTimeout)
+		stopping, stop := context.WithCancel(t.Context())
+		m.Drainer.deps.Stopping = stopping
+		order := Order{Operation: "reboot", By: "dora", Node: node, Policy: config.Drain{Policy: config.DrainTimeout}}
+		if _, err := m.Drain(t.Context(), order); err != nil {
+			t.Fatal(err)
+		}
+		stop()
+		m.taken()
+		m.Undo(order)
+		if got := m.taken(); strings.Contains(got, "undo true") != (want == "undone") || !strings.Contains(m.now(), want) {
+			t.Errorf("%q: %s, %s", node, got, m.now())
+		}
+	}
+}

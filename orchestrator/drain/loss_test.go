@@ -122,8 +122,9 @@ func shown(n *corev1.Node) string {
 	return strings.Join(all, " ")
 }
 
-// TestLostServer checks a drain whose API server is away in the middle, for longer than each retry:
-// the drain continues where it was when the server is back, and reports the problem meanwhile.
+// TestLostServer checks a drain that loses its API server in the middle, for longer than each
+// retry: the drain continues where it was when the server is back, and reports the problem
+// meanwhile.
 func TestLostServer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newServer("one", "two")
@@ -157,7 +158,7 @@ func TestLostServer(t *testing.T) {
 	})
 }
 
-// TestLostServerAtTheEnd checks the results of a drain whose API server is away at the deadline: a
+// TestLostServerAtTheEnd checks the results of a drain without an API server at the deadline: a
 // drain that respects budgets is refused, and its node is undone by the keeper when the server is
 // back, because the drain could not do so any more.
 func TestLostServerAtTheEnd(t *testing.T) {
@@ -186,8 +187,8 @@ func TestLostServerAtTheEnd(t *testing.T) {
 	})
 }
 
-// TestLostDrain checks that the node undoes a drain whose process, or whose control-plane machine,
-// is gone, that a drain which runs is left alone, and that a Node that an operator has cordoned
+// TestLostDrain checks that the node undoes a drain that has lost its process, or its control-plane
+// machine, that a drain which runs is left alone, and that a Node that an operator has cordoned
 // stays cordoned.
 func TestLostDrain(t *testing.T) {
 	for name, cordoned := range map[string]bool{"": false, "cordoned by an operator": true} {

@@ -63,8 +63,8 @@ type keeper struct {
 	changed cell.Signal
 	started time.Time
 	leaving atomic.Bool // the machine shuts down
-	// first is the last report of the kubelet before the component has started, or an early one
-	// after it; nil before the Node is known
+	// first is the last report of the kubelet before the component has started, or an early
+	// report after it; nil before the Node is known
 	first *metav1.Time
 }
 

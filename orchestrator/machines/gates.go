@@ -55,7 +55,7 @@ func (s Snapshot) decide(w rollout.World, all []*machine) []*batchv1.Job {
 	return jobs
 }
 
-// testedBy returns the machines whose state the gates of a decision test. Before a control-plane
+// testedBy returns the machines that the gates of a decision test. Before a control-plane
 // machine these are the control-plane machines only: a stolen worker must not delay the control
 // plane by false reports.
 func testedBy(d rollout.Decision, all []*machine) []*machine {

@@ -27,7 +27,7 @@ type DrainRequest struct {
 // DrainProgress is the progress of a drain. `orchestrator drain` writes it to descriptor 3 after
 // each change, as a line of JSON.
 type DrainProgress struct {
-	Evicted int `json:"evicted"` // pods whose eviction was accepted
+	Evicted int `json:"evicted"` // pods with an accepted eviction
 	Left    int `json:"left"`    // pods that are still there
 	// Pods are the first MaxDrainPods of the pods that are left: the pods that block the drain, and
 	// then the pods that end.

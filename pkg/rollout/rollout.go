@@ -439,7 +439,8 @@ func (d *decision) permit(machines []int) {
 
 // awaitsGate returns the reason for which the gates hold the next machine; empty if all have
 // passed. The step changes whenever a machine has the release, so each gate is evaluated again. For
-// a control-plane machine, workers do not count: a stolen worker must not delay it by false reports.
+// a control-plane machine, workers do not count: a stolen worker must not delay it by false
+// reports.
 func (d *decision) awaitsGate(first Machine) string {
 	release := first.Want
 	if len(d.Policy.Gates) == 0 {
