@@ -17,7 +17,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/config"
 )
 
-// TestDrainPolicy checks the limits of a caller's choice, in each call that has it, before the state
+// TestDrainPolicy checks the limits of a choice of the caller, in each call, before the state
 // of the machine.
 func TestDrainPolicy(t *testing.T) {
 	var given config.Drain

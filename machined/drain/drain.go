@@ -131,7 +131,8 @@ func (d *Drainer) Drain(ctx context.Context, o Order) (done bool, err error) {
 	}, func(p nodespec.DrainProgress) { d.progress(node, p) })
 	phase, err := outcome(policy, d.givenUpBy(now), out, failed)
 	d.conclude(node, phase, out, failed)
-	if !d.leaves(o) && (phase == GivenUp || phase == Refused && !out.Refused) { // the command may not have undone it
+	// The command may not have undone it.
+	if !d.leaves(o) && (phase == GivenUp || phase == Refused && !out.Refused) {
 		d.undo(node, o)
 	}
 	return true, err
