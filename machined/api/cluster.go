@@ -26,6 +26,13 @@ type Members interface {
 	Vote(by callerid.Caller, r *api.VoteRequest) (*api.VoteResponse, error)
 }
 
+// ClusterHealth is the health of the whole cluster (package clusterhealth of machined). The errors
+// are gRPC statuses.
+type ClusterHealth interface {
+	ClusterHealth(ctx context.Context, r *api.ClusterHealthRequest) (*api.ClusterHealthResponse, error)
+	ReportMachine(ctx context.Context, by callerid.Caller, r *api.ReportMachineRequest) (*api.ReportMachineResponse, error)
+}
+
 // JoinRequests are the requests of machines without a ticket (package membership of machined). The
 // errors are gRPC statuses.
 type JoinRequests interface {
@@ -39,8 +46,9 @@ type ClusterDeps struct {
 	// Config returns the active configuration; nil if there is none.
 	Config func() *config.Config
 	// WatchHealth passes the health to each, now and after each change, while each wants more.
-	WatchHealth func(ctx context.Context, each func(*api.HealthResponse) (more bool, err error)) error
-	Members     Members
+	WatchHealth   func(ctx context.Context, each func(*api.HealthResponse) (more bool, err error)) error
+	ClusterHealth ClusterHealth
+	Members       Members
 	// DrainMember evicts the pods of another machine before its removal, and undo makes its node
 	// schedulable again if the removal fails. It continues if the caller disconnects.
 	DrainMember  func(node string, policy config.Drain, by string) (undo func(), err error)
@@ -73,6 +81,14 @@ func (s clusterService) Health(r *api.HealthRequest, stream grpc.ServerStreaming
 		return !r.Once && !health.Healthy, nil
 	})
 	return endOfStream(err)
+}
+
+func (s clusterService) ClusterHealth(ctx context.Context, r *api.ClusterHealthRequest) (*api.ClusterHealthResponse, error) {
+	return s.deps.ClusterHealth.ClusterHealth(ctx, r)
+}
+
+func (s clusterService) ReportMachine(ctx context.Context, r *api.ReportMachineRequest) (*api.ReportMachineResponse, error) {
+	return s.deps.ClusterHealth.ReportMachine(ctx, callerid.FromContext(ctx), r)
 }
 
 func (s clusterService) CreateTicket(ctx context.Context, r *api.CreateTicketRequest) (*api.CreateTicketResponse, error) {

@@ -5305,6 +5305,729 @@ func (x *HealthCheck) GetSince() *timestamppb.Timestamp {
 	return nil
 }
 
+type ClusterHealthRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The time that each machine has to answer; 0 for 4 s, at most 20 s.
+	MachineTimeout *durationpb.Duration `protobuf:"bytes,1,opt,name=machine_timeout,json=machineTimeout,proto3" json:"machine_timeout,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
+}
+
+func (x *ClusterHealthRequest) Reset() {
+	*x = ClusterHealthRequest{}
+	mi := &file_orlop_proto_msgTypes[88]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ClusterHealthRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ClusterHealthRequest) ProtoMessage() {}
+
+func (x *ClusterHealthRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_orlop_proto_msgTypes[88]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ClusterHealthRequest.ProtoReflect.Descriptor instead.
+func (*ClusterHealthRequest) Descriptor() ([]byte, []int) {
+	return file_orlop_proto_rawDescGZIP(), []int{88}
+}
+
+func (x *ClusterHealthRequest) GetMachineTimeout() *durationpb.Duration {
+	if x != nil {
+		return x.MachineTimeout
+	}
+	return nil
+}
+
+type ClusterHealthResponse struct {
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	Healthy  bool                   `protobuf:"varint,1,opt,name=healthy,proto3" json:"healthy,omitempty"`  // there is no problem; so every known machine has answered
+	Cluster  string                 `protobuf:"bytes,2,opt,name=cluster,proto3" json:"cluster,omitempty"`   // its name
+	Machine  string                 `protobuf:"bytes,3,opt,name=machine,proto3" json:"machine,omitempty"`   // name of the machine that answers
+	At       *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=at,proto3" json:"at,omitempty"`             // time of the observation
+	Machines []*ClusterMachine      `protobuf:"bytes,5,rep,name=machines,proto3" json:"machines,omitempty"` // control-plane machines first, then by name and address
+	Problems []*ClusterFinding      `protobuf:"bytes,6,rep,name=problems,proto3" json:"problems,omitempty"` // of the cluster first, then in the order of the machines
+	// States that end by themselves, or that an operator has chosen: a version on trial, machines
+	// with different releases. They do not count for healthy.
+	Notes []*ClusterFinding `protobuf:"bytes,7,rep,name=notes,proto3" json:"notes,omitempty"`
+	Etcd  *ClusterEtcd      `protobuf:"bytes,8,opt,name=etcd,proto3" json:"etcd,omitempty"`
+	// A line about the add-ons, like "3 of 3 add-ons are ready", from the machine with the running
+	// controllers; empty if it is unknown.
+	Addons string `protobuf:"bytes,9,opt,name=addons,proto3" json:"addons,omitempty"`
+	// A line about the rollout of releases by objects of Kubernetes (machineObjects), from the same
+	// machine; empty if it is unknown or there is none.
+	Rollout       string `protobuf:"bytes,10,opt,name=rollout,proto3" json:"rollout,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ClusterHealthResponse) Reset() {
+	*x = ClusterHealthResponse{}
+	mi := &file_orlop_proto_msgTypes[89]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ClusterHealthResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ClusterHealthResponse) ProtoMessage() {}
+
+func (x *ClusterHealthResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_orlop_proto_msgTypes[89]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ClusterHealthResponse.ProtoReflect.Descriptor instead.
+func (*ClusterHealthResponse) Descriptor() ([]byte, []int) {
+	return file_orlop_proto_rawDescGZIP(), []int{89}
+}
+
+func (x *ClusterHealthResponse) GetHealthy() bool {
+	if x != nil {
+		return x.Healthy
+	}
+	return false
+}
+
+func (x *ClusterHealthResponse) GetCluster() string {
+	if x != nil {
+		return x.Cluster
+	}
+	return ""
+}
+
+func (x *ClusterHealthResponse) GetMachine() string {
+	if x != nil {
+		return x.Machine
+	}
+	return ""
+}
+
+func (x *ClusterHealthResponse) GetAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.At
+	}
+	return nil
+}
+
+func (x *ClusterHealthResponse) GetMachines() []*ClusterMachine {
+	if x != nil {
+		return x.Machines
+	}
+	return nil
+}
+
+func (x *ClusterHealthResponse) GetProblems() []*ClusterFinding {
+	if x != nil {
+		return x.Problems
+	}
+	return nil
+}
+
+func (x *ClusterHealthResponse) GetNotes() []*ClusterFinding {
+	if x != nil {
+		return x.Notes
+	}
+	return nil
+}
+
+func (x *ClusterHealthResponse) GetEtcd() *ClusterEtcd {
+	if x != nil {
+		return x.Etcd
+	}
+	return nil
+}
+
+func (x *ClusterHealthResponse) GetAddons() string {
+	if x != nil {
+		return x.Addons
+	}
+	return ""
+}
+
+func (x *ClusterHealthResponse) GetRollout() string {
+	if x != nil {
+		return x.Rollout
+	}
+	return ""
+}
+
+type ClusterMachine struct {
+	state      protoimpl.MessageState `protogen:"open.v1"`
+	Name       string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`             // empty if it is unknown
+	Address    string                 `protobuf:"bytes,2,opt,name=address,proto3" json:"address,omitempty"`       // by which the machine that answers calls it
+	Role       string                 `protobuf:"bytes,3,opt,name=role,proto3" json:"role,omitempty"`             // "controlplane" or "worker"
+	Problem    string                 `protobuf:"bytes,4,opt,name=problem,proto3" json:"problem,omitempty"`       // why it has not answered; empty if it has. Then the fields below are set.
+	Version    string                 `protobuf:"bytes,5,opt,name=version,proto3" json:"version,omitempty"`       // of the OS, without a leading v
+	Kubernetes string                 `protobuf:"bytes,6,opt,name=kubernetes,proto3" json:"kubernetes,omitempty"` // with a leading v
+	Ready      bool                   `protobuf:"varint,7,opt,name=ready,proto3" json:"ready,omitempty"`          // all checks of its own health pass
+	Message    string                 `protobuf:"bytes,8,opt,name=message,proto3" json:"message,omitempty"`       // a line: its first failed check, or the state of its release
+	Upgrade    string                 `protobuf:"bytes,9,opt,name=upgrade,proto3" json:"upgrade,omitempty"`       // phase of its last upgrade, as in UpgradeStatus; empty before the first
+	// The release that its object of Kubernetes wants (machineObjects), as the machine has read it
+	// last, also while Kubernetes is down. Empty if it wants none, or none has been read since boot.
+	Wanted            string                 `protobuf:"bytes,10,opt,name=wanted,proto3" json:"wanted,omitempty"`
+	TrialDeadline     *timestamppb.Timestamp `protobuf:"bytes,11,opt,name=trial_deadline,json=trialDeadline,proto3" json:"trial_deadline,omitempty"`             // of its configuration on trial; unset: none
+	CertificateExpiry *timestamppb.Timestamp `protobuf:"bytes,12,opt,name=certificate_expiry,json=certificateExpiry,proto3" json:"certificate_expiry,omitempty"` // the first expiry among its certificates
+	unknownFields     protoimpl.UnknownFields
+	sizeCache         protoimpl.SizeCache
+}
+
+func (x *ClusterMachine) Reset() {
+	*x = ClusterMachine{}
+	mi := &file_orlop_proto_msgTypes[90]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ClusterMachine) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ClusterMachine) ProtoMessage() {}
+
+func (x *ClusterMachine) ProtoReflect() protoreflect.Message {
+	mi := &file_orlop_proto_msgTypes[90]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ClusterMachine.ProtoReflect.Descriptor instead.
+func (*ClusterMachine) Descriptor() ([]byte, []int) {
+	return file_orlop_proto_rawDescGZIP(), []int{90}
+}
+
+func (x *ClusterMachine) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *ClusterMachine) GetAddress() string {
+	if x != nil {
+		return x.Address
+	}
+	return ""
+}
+
+func (x *ClusterMachine) GetRole() string {
+	if x != nil {
+		return x.Role
+	}
+	return ""
+}
+
+func (x *ClusterMachine) GetProblem() string {
+	if x != nil {
+		return x.Problem
+	}
+	return ""
+}
+
+func (x *ClusterMachine) GetVersion() string {
+	if x != nil {
+		return x.Version
+	}
+	return ""
+}
+
+func (x *ClusterMachine) GetKubernetes() string {
+	if x != nil {
+		return x.Kubernetes
+	}
+	return ""
+}
+
+func (x *ClusterMachine) GetReady() bool {
+	if x != nil {
+		return x.Ready
+	}
+	return false
+}
+
+func (x *ClusterMachine) GetMessage() string {
+	if x != nil {
+		return x.Message
+	}
+	return ""
+}
+
+func (x *ClusterMachine) GetUpgrade() string {
+	if x != nil {
+		return x.Upgrade
+	}
+	return ""
+}
+
+func (x *ClusterMachine) GetWanted() string {
+	if x != nil {
+		return x.Wanted
+	}
+	return ""
+}
+
+func (x *ClusterMachine) GetTrialDeadline() *timestamppb.Timestamp {
+	if x != nil {
+		return x.TrialDeadline
+	}
+	return nil
+}
+
+func (x *ClusterMachine) GetCertificateExpiry() *timestamppb.Timestamp {
+	if x != nil {
+		return x.CertificateExpiry
+	}
+	return nil
+}
+
+type ClusterFinding struct {
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Machine string                 `protobuf:"bytes,1,opt,name=machine,proto3" json:"machine,omitempty"` // its name, or its address if the name is unknown; empty for the cluster
+	// "reachability", "health", "skew", "etcd", "certificate", "upgrade", "document", "trial"
+	Subject       string `protobuf:"bytes,2,opt,name=subject,proto3" json:"subject,omitempty"`
+	Reason        string `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"` // a line
+	Remedy        string `protobuf:"bytes,4,opt,name=remedy,proto3" json:"remedy,omitempty"` // a line; may be empty
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ClusterFinding) Reset() {
+	*x = ClusterFinding{}
+	mi := &file_orlop_proto_msgTypes[91]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ClusterFinding) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ClusterFinding) ProtoMessage() {}
+
+func (x *ClusterFinding) ProtoReflect() protoreflect.Message {
+	mi := &file_orlop_proto_msgTypes[91]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ClusterFinding.ProtoReflect.Descriptor instead.
+func (*ClusterFinding) Descriptor() ([]byte, []int) {
+	return file_orlop_proto_rawDescGZIP(), []int{91}
+}
+
+func (x *ClusterFinding) GetMachine() string {
+	if x != nil {
+		return x.Machine
+	}
+	return ""
+}
+
+func (x *ClusterFinding) GetSubject() string {
+	if x != nil {
+		return x.Subject
+	}
+	return ""
+}
+
+func (x *ClusterFinding) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *ClusterFinding) GetRemedy() string {
+	if x != nil {
+		return x.Remedy
+	}
+	return ""
+}
+
+// ClusterEtcd is etcd from the view of the machine that answers.
+type ClusterEtcd struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Problem       string                 `protobuf:"bytes,1,opt,name=problem,proto3" json:"problem,omitempty"` // why the members are unknown; empty if etcd responds
+	Leader        string                 `protobuf:"bytes,2,opt,name=leader,proto3" json:"leader,omitempty"`   // name of the leader; empty: no leader
+	Members       []*EtcdMember          `protobuf:"bytes,3,rep,name=members,proto3" json:"members,omitempty"` // by name
+	Alarms        []string               `protobuf:"bytes,4,rep,name=alarms,proto3" json:"alarms,omitempty"`   // "NOSPACE", "CORRUPT"
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ClusterEtcd) Reset() {
+	*x = ClusterEtcd{}
+	mi := &file_orlop_proto_msgTypes[92]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ClusterEtcd) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ClusterEtcd) ProtoMessage() {}
+
+func (x *ClusterEtcd) ProtoReflect() protoreflect.Message {
+	mi := &file_orlop_proto_msgTypes[92]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ClusterEtcd.ProtoReflect.Descriptor instead.
+func (*ClusterEtcd) Descriptor() ([]byte, []int) {
+	return file_orlop_proto_rawDescGZIP(), []int{92}
+}
+
+func (x *ClusterEtcd) GetProblem() string {
+	if x != nil {
+		return x.Problem
+	}
+	return ""
+}
+
+func (x *ClusterEtcd) GetLeader() string {
+	if x != nil {
+		return x.Leader
+	}
+	return ""
+}
+
+func (x *ClusterEtcd) GetMembers() []*EtcdMember {
+	if x != nil {
+		return x.Members
+	}
+	return nil
+}
+
+func (x *ClusterEtcd) GetAlarms() []string {
+	if x != nil {
+		return x.Alarms
+	}
+	return nil
+}
+
+type ReportMachineRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// A random key of 32 bytes for the digests of the Cluster document; empty: no digests.
+	DigestKey     []byte `protobuf:"bytes,1,opt,name=digest_key,json=digestKey,proto3" json:"digest_key,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReportMachineRequest) Reset() {
+	*x = ReportMachineRequest{}
+	mi := &file_orlop_proto_msgTypes[93]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReportMachineRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReportMachineRequest) ProtoMessage() {}
+
+func (x *ReportMachineRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_orlop_proto_msgTypes[93]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReportMachineRequest.ProtoReflect.Descriptor instead.
+func (*ReportMachineRequest) Descriptor() ([]byte, []int) {
+	return file_orlop_proto_rawDescGZIP(), []int{93}
+}
+
+func (x *ReportMachineRequest) GetDigestKey() []byte {
+	if x != nil {
+		return x.DigestKey
+	}
+	return nil
+}
+
+type ReportMachineResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Role          string                 `protobuf:"bytes,2,opt,name=role,proto3" json:"role,omitempty"` // as in ClusterMachine
+	Version       string                 `protobuf:"bytes,3,opt,name=version,proto3" json:"version,omitempty"`
+	Kubernetes    string                 `protobuf:"bytes,4,opt,name=kubernetes,proto3" json:"kubernetes,omitempty"`
+	Health        *HealthResponse        `protobuf:"bytes,5,opt,name=health,proto3" json:"health,omitempty"`   // only the failed checks, and the checks "addons" and "machines"
+	Upgrade       *UpgradeStatus         `protobuf:"bytes,6,opt,name=upgrade,proto3" json:"upgrade,omitempty"` // without log and progress
+	TrialDeadline *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=trial_deadline,json=trialDeadline,proto3" json:"trial_deadline,omitempty"`
+	Certificates  []*MachineCertificate  `protobuf:"bytes,8,rep,name=certificates,proto3" json:"certificates,omitempty"` // first expiry first; at most 32
+	// The digest of each field of the Cluster document, by its path ("Cluster.spec.endpoint"): HMAC
+	// with digest_key, 16 bytes. A list and an optional block count as a field.
+	Fields        map[string][]byte `protobuf:"bytes,9,rep,name=fields,proto3" json:"fields,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	Object        *ReportedObject   `protobuf:"bytes,10,opt,name=object,proto3" json:"object,omitempty"` // unset if none was read since boot
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReportMachineResponse) Reset() {
+	*x = ReportMachineResponse{}
+	mi := &file_orlop_proto_msgTypes[94]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReportMachineResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReportMachineResponse) ProtoMessage() {}
+
+func (x *ReportMachineResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_orlop_proto_msgTypes[94]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReportMachineResponse.ProtoReflect.Descriptor instead.
+func (*ReportMachineResponse) Descriptor() ([]byte, []int) {
+	return file_orlop_proto_rawDescGZIP(), []int{94}
+}
+
+func (x *ReportMachineResponse) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *ReportMachineResponse) GetRole() string {
+	if x != nil {
+		return x.Role
+	}
+	return ""
+}
+
+func (x *ReportMachineResponse) GetVersion() string {
+	if x != nil {
+		return x.Version
+	}
+	return ""
+}
+
+func (x *ReportMachineResponse) GetKubernetes() string {
+	if x != nil {
+		return x.Kubernetes
+	}
+	return ""
+}
+
+func (x *ReportMachineResponse) GetHealth() *HealthResponse {
+	if x != nil {
+		return x.Health
+	}
+	return nil
+}
+
+func (x *ReportMachineResponse) GetUpgrade() *UpgradeStatus {
+	if x != nil {
+		return x.Upgrade
+	}
+	return nil
+}
+
+func (x *ReportMachineResponse) GetTrialDeadline() *timestamppb.Timestamp {
+	if x != nil {
+		return x.TrialDeadline
+	}
+	return nil
+}
+
+func (x *ReportMachineResponse) GetCertificates() []*MachineCertificate {
+	if x != nil {
+		return x.Certificates
+	}
+	return nil
+}
+
+func (x *ReportMachineResponse) GetFields() map[string][]byte {
+	if x != nil {
+		return x.Fields
+	}
+	return nil
+}
+
+func (x *ReportMachineResponse) GetObject() *ReportedObject {
+	if x != nil {
+		return x.Object
+	}
+	return nil
+}
+
+type MachineCertificate struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	File          string                 `protobuf:"bytes,1,opt,name=file,proto3" json:"file,omitempty"`
+	Expires       *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=expires,proto3" json:"expires,omitempty"`
+	Renews        *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=renews,proto3" json:"renews,omitempty"`   // unset for a CA
+	Problem       string                 `protobuf:"bytes,4,opt,name=problem,proto3" json:"problem,omitempty"` // the file is unreadable
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *MachineCertificate) Reset() {
+	*x = MachineCertificate{}
+	mi := &file_orlop_proto_msgTypes[95]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *MachineCertificate) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*MachineCertificate) ProtoMessage() {}
+
+func (x *MachineCertificate) ProtoReflect() protoreflect.Message {
+	mi := &file_orlop_proto_msgTypes[95]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use MachineCertificate.ProtoReflect.Descriptor instead.
+func (*MachineCertificate) Descriptor() ([]byte, []int) {
+	return file_orlop_proto_rawDescGZIP(), []int{95}
+}
+
+func (x *MachineCertificate) GetFile() string {
+	if x != nil {
+		return x.File
+	}
+	return ""
+}
+
+func (x *MachineCertificate) GetExpires() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Expires
+	}
+	return nil
+}
+
+func (x *MachineCertificate) GetRenews() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Renews
+	}
+	return nil
+}
+
+func (x *MachineCertificate) GetProblem() string {
+	if x != nil {
+		return x.Problem
+	}
+	return ""
+}
+
+// ReportedObject is the OrlopMachine object of a machine, as its node has read it.
+type ReportedObject struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Wanted        string                 `protobuf:"bytes,1,opt,name=wanted,proto3" json:"wanted,omitempty"`   // version; empty: none
+	Message       string                 `protobuf:"bytes,2,opt,name=message,proto3" json:"message,omitempty"` // a line about the change of the release
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReportedObject) Reset() {
+	*x = ReportedObject{}
+	mi := &file_orlop_proto_msgTypes[96]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReportedObject) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReportedObject) ProtoMessage() {}
+
+func (x *ReportedObject) ProtoReflect() protoreflect.Message {
+	mi := &file_orlop_proto_msgTypes[96]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReportedObject.ProtoReflect.Descriptor instead.
+func (*ReportedObject) Descriptor() ([]byte, []int) {
+	return file_orlop_proto_rawDescGZIP(), []int{96}
+}
+
+func (x *ReportedObject) GetWanted() string {
+	if x != nil {
+		return x.Wanted
+	}
+	return ""
+}
+
+func (x *ReportedObject) GetMessage() string {
+	if x != nil {
+		return x.Message
+	}
+	return ""
+}
+
 type KubeconfigRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Ttl           *durationpb.Duration   `protobuf:"bytes,1,opt,name=ttl,proto3" json:"ttl,omitempty"`       // of the certificate; 0 for the default (24 h), at most 30 days
@@ -5315,7 +6038,7 @@ type KubeconfigRequest struct {
 
 func (x *KubeconfigRequest) Reset() {
 	*x = KubeconfigRequest{}
-	mi := &file_orlop_proto_msgTypes[88]
+	mi := &file_orlop_proto_msgTypes[97]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5327,7 +6050,7 @@ func (x *KubeconfigRequest) String() string {
 func (*KubeconfigRequest) ProtoMessage() {}
 
 func (x *KubeconfigRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[88]
+	mi := &file_orlop_proto_msgTypes[97]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5340,7 +6063,7 @@ func (x *KubeconfigRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KubeconfigRequest.ProtoReflect.Descriptor instead.
 func (*KubeconfigRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{88}
+	return file_orlop_proto_rawDescGZIP(), []int{97}
 }
 
 func (x *KubeconfigRequest) GetTtl() *durationpb.Duration {
@@ -5366,7 +6089,7 @@ type KubeconfigResponse struct {
 
 func (x *KubeconfigResponse) Reset() {
 	*x = KubeconfigResponse{}
-	mi := &file_orlop_proto_msgTypes[89]
+	mi := &file_orlop_proto_msgTypes[98]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5378,7 +6101,7 @@ func (x *KubeconfigResponse) String() string {
 func (*KubeconfigResponse) ProtoMessage() {}
 
 func (x *KubeconfigResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[89]
+	mi := &file_orlop_proto_msgTypes[98]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5391,7 +6114,7 @@ func (x *KubeconfigResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KubeconfigResponse.ProtoReflect.Descriptor instead.
 func (*KubeconfigResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{89}
+	return file_orlop_proto_rawDescGZIP(), []int{98}
 }
 
 func (x *KubeconfigResponse) GetKubeconfig() []byte {
@@ -5414,7 +6137,7 @@ type CreateTicketRequest struct {
 
 func (x *CreateTicketRequest) Reset() {
 	*x = CreateTicketRequest{}
-	mi := &file_orlop_proto_msgTypes[90]
+	mi := &file_orlop_proto_msgTypes[99]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5426,7 +6149,7 @@ func (x *CreateTicketRequest) String() string {
 func (*CreateTicketRequest) ProtoMessage() {}
 
 func (x *CreateTicketRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[90]
+	mi := &file_orlop_proto_msgTypes[99]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5439,7 +6162,7 @@ func (x *CreateTicketRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateTicketRequest.ProtoReflect.Descriptor instead.
 func (*CreateTicketRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{90}
+	return file_orlop_proto_rawDescGZIP(), []int{99}
 }
 
 func (x *CreateTicketRequest) GetName() string {
@@ -5475,7 +6198,7 @@ type CreateTicketResponse struct {
 
 func (x *CreateTicketResponse) Reset() {
 	*x = CreateTicketResponse{}
-	mi := &file_orlop_proto_msgTypes[91]
+	mi := &file_orlop_proto_msgTypes[100]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5487,7 +6210,7 @@ func (x *CreateTicketResponse) String() string {
 func (*CreateTicketResponse) ProtoMessage() {}
 
 func (x *CreateTicketResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[91]
+	mi := &file_orlop_proto_msgTypes[100]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5500,7 +6223,7 @@ func (x *CreateTicketResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateTicketResponse.ProtoReflect.Descriptor instead.
 func (*CreateTicketResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{91}
+	return file_orlop_proto_rawDescGZIP(), []int{100}
 }
 
 func (x *CreateTicketResponse) GetCertificate() []byte {
@@ -5534,7 +6257,7 @@ type JoinRequest struct {
 
 func (x *JoinRequest) Reset() {
 	*x = JoinRequest{}
-	mi := &file_orlop_proto_msgTypes[92]
+	mi := &file_orlop_proto_msgTypes[101]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5546,7 +6269,7 @@ func (x *JoinRequest) String() string {
 func (*JoinRequest) ProtoMessage() {}
 
 func (x *JoinRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[92]
+	mi := &file_orlop_proto_msgTypes[101]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5559,7 +6282,7 @@ func (x *JoinRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JoinRequest.ProtoReflect.Descriptor instead.
 func (*JoinRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{92}
+	return file_orlop_proto_rawDescGZIP(), []int{101}
 }
 
 func (x *JoinRequest) GetMachineCsr() []byte {
@@ -5586,7 +6309,7 @@ type JoinResponse struct {
 
 func (x *JoinResponse) Reset() {
 	*x = JoinResponse{}
-	mi := &file_orlop_proto_msgTypes[93]
+	mi := &file_orlop_proto_msgTypes[102]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5598,7 +6321,7 @@ func (x *JoinResponse) String() string {
 func (*JoinResponse) ProtoMessage() {}
 
 func (x *JoinResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[93]
+	mi := &file_orlop_proto_msgTypes[102]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5611,7 +6334,7 @@ func (x *JoinResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JoinResponse.ProtoReflect.Descriptor instead.
 func (*JoinResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{93}
+	return file_orlop_proto_rawDescGZIP(), []int{102}
 }
 
 func (x *JoinResponse) GetMachineCertificate() []byte {
@@ -5636,7 +6359,7 @@ type ListPendingRequest struct {
 
 func (x *ListPendingRequest) Reset() {
 	*x = ListPendingRequest{}
-	mi := &file_orlop_proto_msgTypes[94]
+	mi := &file_orlop_proto_msgTypes[103]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5648,7 +6371,7 @@ func (x *ListPendingRequest) String() string {
 func (*ListPendingRequest) ProtoMessage() {}
 
 func (x *ListPendingRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[94]
+	mi := &file_orlop_proto_msgTypes[103]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5661,7 +6384,7 @@ func (x *ListPendingRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPendingRequest.ProtoReflect.Descriptor instead.
 func (*ListPendingRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{94}
+	return file_orlop_proto_rawDescGZIP(), []int{103}
 }
 
 type ListPendingResponse struct {
@@ -5673,7 +6396,7 @@ type ListPendingResponse struct {
 
 func (x *ListPendingResponse) Reset() {
 	*x = ListPendingResponse{}
-	mi := &file_orlop_proto_msgTypes[95]
+	mi := &file_orlop_proto_msgTypes[104]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5685,7 +6408,7 @@ func (x *ListPendingResponse) String() string {
 func (*ListPendingResponse) ProtoMessage() {}
 
 func (x *ListPendingResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[95]
+	mi := &file_orlop_proto_msgTypes[104]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5698,7 +6421,7 @@ func (x *ListPendingResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPendingResponse.ProtoReflect.Descriptor instead.
 func (*ListPendingResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{95}
+	return file_orlop_proto_rawDescGZIP(), []int{104}
 }
 
 func (x *ListPendingResponse) GetMachines() []*PendingMachine {
@@ -5720,7 +6443,7 @@ type PendingMachine struct {
 
 func (x *PendingMachine) Reset() {
 	*x = PendingMachine{}
-	mi := &file_orlop_proto_msgTypes[96]
+	mi := &file_orlop_proto_msgTypes[105]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5732,7 +6455,7 @@ func (x *PendingMachine) String() string {
 func (*PendingMachine) ProtoMessage() {}
 
 func (x *PendingMachine) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[96]
+	mi := &file_orlop_proto_msgTypes[105]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5745,7 +6468,7 @@ func (x *PendingMachine) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PendingMachine.ProtoReflect.Descriptor instead.
 func (*PendingMachine) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{96}
+	return file_orlop_proto_rawDescGZIP(), []int{105}
 }
 
 func (x *PendingMachine) GetName() string {
@@ -5787,7 +6510,7 @@ type ApproveRequest struct {
 
 func (x *ApproveRequest) Reset() {
 	*x = ApproveRequest{}
-	mi := &file_orlop_proto_msgTypes[97]
+	mi := &file_orlop_proto_msgTypes[106]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5799,7 +6522,7 @@ func (x *ApproveRequest) String() string {
 func (*ApproveRequest) ProtoMessage() {}
 
 func (x *ApproveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[97]
+	mi := &file_orlop_proto_msgTypes[106]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5812,7 +6535,7 @@ func (x *ApproveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApproveRequest.ProtoReflect.Descriptor instead.
 func (*ApproveRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{97}
+	return file_orlop_proto_rawDescGZIP(), []int{106}
 }
 
 func (x *ApproveRequest) GetName() string {
@@ -5844,7 +6567,7 @@ type ApproveResponse struct {
 
 func (x *ApproveResponse) Reset() {
 	*x = ApproveResponse{}
-	mi := &file_orlop_proto_msgTypes[98]
+	mi := &file_orlop_proto_msgTypes[107]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5856,7 +6579,7 @@ func (x *ApproveResponse) String() string {
 func (*ApproveResponse) ProtoMessage() {}
 
 func (x *ApproveResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[98]
+	mi := &file_orlop_proto_msgTypes[107]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5869,7 +6592,7 @@ func (x *ApproveResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApproveResponse.ProtoReflect.Descriptor instead.
 func (*ApproveResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{98}
+	return file_orlop_proto_rawDescGZIP(), []int{107}
 }
 
 type DenyRequest struct {
@@ -5882,7 +6605,7 @@ type DenyRequest struct {
 
 func (x *DenyRequest) Reset() {
 	*x = DenyRequest{}
-	mi := &file_orlop_proto_msgTypes[99]
+	mi := &file_orlop_proto_msgTypes[108]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5894,7 +6617,7 @@ func (x *DenyRequest) String() string {
 func (*DenyRequest) ProtoMessage() {}
 
 func (x *DenyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[99]
+	mi := &file_orlop_proto_msgTypes[108]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5907,7 +6630,7 @@ func (x *DenyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DenyRequest.ProtoReflect.Descriptor instead.
 func (*DenyRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{99}
+	return file_orlop_proto_rawDescGZIP(), []int{108}
 }
 
 func (x *DenyRequest) GetName() string {
@@ -5933,7 +6656,7 @@ type DenyResponse struct {
 
 func (x *DenyResponse) Reset() {
 	*x = DenyResponse{}
-	mi := &file_orlop_proto_msgTypes[100]
+	mi := &file_orlop_proto_msgTypes[109]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5945,7 +6668,7 @@ func (x *DenyResponse) String() string {
 func (*DenyResponse) ProtoMessage() {}
 
 func (x *DenyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[100]
+	mi := &file_orlop_proto_msgTypes[109]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5958,7 +6681,7 @@ func (x *DenyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DenyResponse.ProtoReflect.Descriptor instead.
 func (*DenyResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{100}
+	return file_orlop_proto_rawDescGZIP(), []int{109}
 }
 
 func (x *DenyResponse) GetUnreached() []string {
@@ -5976,7 +6699,7 @@ type ListMembersRequest struct {
 
 func (x *ListMembersRequest) Reset() {
 	*x = ListMembersRequest{}
-	mi := &file_orlop_proto_msgTypes[101]
+	mi := &file_orlop_proto_msgTypes[110]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5988,7 +6711,7 @@ func (x *ListMembersRequest) String() string {
 func (*ListMembersRequest) ProtoMessage() {}
 
 func (x *ListMembersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[101]
+	mi := &file_orlop_proto_msgTypes[110]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6001,7 +6724,7 @@ func (x *ListMembersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListMembersRequest.ProtoReflect.Descriptor instead.
 func (*ListMembersRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{101}
+	return file_orlop_proto_rawDescGZIP(), []int{110}
 }
 
 type ListMembersResponse struct {
@@ -6014,7 +6737,7 @@ type ListMembersResponse struct {
 
 func (x *ListMembersResponse) Reset() {
 	*x = ListMembersResponse{}
-	mi := &file_orlop_proto_msgTypes[102]
+	mi := &file_orlop_proto_msgTypes[111]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6026,7 +6749,7 @@ func (x *ListMembersResponse) String() string {
 func (*ListMembersResponse) ProtoMessage() {}
 
 func (x *ListMembersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[102]
+	mi := &file_orlop_proto_msgTypes[111]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6039,7 +6762,7 @@ func (x *ListMembersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListMembersResponse.ProtoReflect.Descriptor instead.
 func (*ListMembersResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{102}
+	return file_orlop_proto_rawDescGZIP(), []int{111}
 }
 
 func (x *ListMembersResponse) GetMembers() []*Member {
@@ -6074,7 +6797,7 @@ type Member struct {
 
 func (x *Member) Reset() {
 	*x = Member{}
-	mi := &file_orlop_proto_msgTypes[103]
+	mi := &file_orlop_proto_msgTypes[112]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6086,7 +6809,7 @@ func (x *Member) String() string {
 func (*Member) ProtoMessage() {}
 
 func (x *Member) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[103]
+	mi := &file_orlop_proto_msgTypes[112]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6099,7 +6822,7 @@ func (x *Member) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Member.ProtoReflect.Descriptor instead.
 func (*Member) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{103}
+	return file_orlop_proto_rawDescGZIP(), []int{112}
 }
 
 func (x *Member) GetName() string {
@@ -6173,7 +6896,7 @@ type Ticket struct {
 
 func (x *Ticket) Reset() {
 	*x = Ticket{}
-	mi := &file_orlop_proto_msgTypes[104]
+	mi := &file_orlop_proto_msgTypes[113]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6185,7 +6908,7 @@ func (x *Ticket) String() string {
 func (*Ticket) ProtoMessage() {}
 
 func (x *Ticket) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[104]
+	mi := &file_orlop_proto_msgTypes[113]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6198,7 +6921,7 @@ func (x *Ticket) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Ticket.ProtoReflect.Descriptor instead.
 func (*Ticket) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{104}
+	return file_orlop_proto_rawDescGZIP(), []int{113}
 }
 
 func (x *Ticket) GetSerial() string {
@@ -6262,7 +6985,7 @@ type RemoveMemberRequest struct {
 
 func (x *RemoveMemberRequest) Reset() {
 	*x = RemoveMemberRequest{}
-	mi := &file_orlop_proto_msgTypes[105]
+	mi := &file_orlop_proto_msgTypes[114]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6274,7 +6997,7 @@ func (x *RemoveMemberRequest) String() string {
 func (*RemoveMemberRequest) ProtoMessage() {}
 
 func (x *RemoveMemberRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[105]
+	mi := &file_orlop_proto_msgTypes[114]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6287,7 +7010,7 @@ func (x *RemoveMemberRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveMemberRequest.ProtoReflect.Descriptor instead.
 func (*RemoveMemberRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{105}
+	return file_orlop_proto_rawDescGZIP(), []int{114}
 }
 
 func (x *RemoveMemberRequest) GetName() string {
@@ -6317,7 +7040,7 @@ type RemoveMemberResponse struct {
 
 func (x *RemoveMemberResponse) Reset() {
 	*x = RemoveMemberResponse{}
-	mi := &file_orlop_proto_msgTypes[106]
+	mi := &file_orlop_proto_msgTypes[115]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6329,7 +7052,7 @@ func (x *RemoveMemberResponse) String() string {
 func (*RemoveMemberResponse) ProtoMessage() {}
 
 func (x *RemoveMemberResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[106]
+	mi := &file_orlop_proto_msgTypes[115]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6342,7 +7065,7 @@ func (x *RemoveMemberResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveMemberResponse.ProtoReflect.Descriptor instead.
 func (*RemoveMemberResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{106}
+	return file_orlop_proto_rawDescGZIP(), []int{115}
 }
 
 func (x *RemoveMemberResponse) GetTickets() []string {
@@ -6376,7 +7099,7 @@ type GetMembershipRequest struct {
 
 func (x *GetMembershipRequest) Reset() {
 	*x = GetMembershipRequest{}
-	mi := &file_orlop_proto_msgTypes[107]
+	mi := &file_orlop_proto_msgTypes[116]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6388,7 +7111,7 @@ func (x *GetMembershipRequest) String() string {
 func (*GetMembershipRequest) ProtoMessage() {}
 
 func (x *GetMembershipRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[107]
+	mi := &file_orlop_proto_msgTypes[116]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6401,7 +7124,7 @@ func (x *GetMembershipRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetMembershipRequest.ProtoReflect.Descriptor instead.
 func (*GetMembershipRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{107}
+	return file_orlop_proto_rawDescGZIP(), []int{116}
 }
 
 func (x *GetMembershipRequest) GetDigest() []byte {
@@ -6422,7 +7145,7 @@ type GetMembershipResponse struct {
 
 func (x *GetMembershipResponse) Reset() {
 	*x = GetMembershipResponse{}
-	mi := &file_orlop_proto_msgTypes[108]
+	mi := &file_orlop_proto_msgTypes[117]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6434,7 +7157,7 @@ func (x *GetMembershipResponse) String() string {
 func (*GetMembershipResponse) ProtoMessage() {}
 
 func (x *GetMembershipResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[108]
+	mi := &file_orlop_proto_msgTypes[117]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6447,7 +7170,7 @@ func (x *GetMembershipResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetMembershipResponse.ProtoReflect.Descriptor instead.
 func (*GetMembershipResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{108}
+	return file_orlop_proto_rawDescGZIP(), []int{117}
 }
 
 func (x *GetMembershipResponse) GetLedger() string {
@@ -6482,7 +7205,7 @@ type Membership struct {
 
 func (x *Membership) Reset() {
 	*x = Membership{}
-	mi := &file_orlop_proto_msgTypes[109]
+	mi := &file_orlop_proto_msgTypes[118]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6494,7 +7217,7 @@ func (x *Membership) String() string {
 func (*Membership) ProtoMessage() {}
 
 func (x *Membership) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[109]
+	mi := &file_orlop_proto_msgTypes[118]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6507,7 +7230,7 @@ func (x *Membership) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Membership.ProtoReflect.Descriptor instead.
 func (*Membership) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{109}
+	return file_orlop_proto_rawDescGZIP(), []int{118}
 }
 
 func (x *Membership) GetMembers() []*Member {
@@ -6542,7 +7265,7 @@ type TicketBinding struct {
 
 func (x *TicketBinding) Reset() {
 	*x = TicketBinding{}
-	mi := &file_orlop_proto_msgTypes[110]
+	mi := &file_orlop_proto_msgTypes[119]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6554,7 +7277,7 @@ func (x *TicketBinding) String() string {
 func (*TicketBinding) ProtoMessage() {}
 
 func (x *TicketBinding) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[110]
+	mi := &file_orlop_proto_msgTypes[119]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6567,7 +7290,7 @@ func (x *TicketBinding) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TicketBinding.ProtoReflect.Descriptor instead.
 func (*TicketBinding) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{110}
+	return file_orlop_proto_rawDescGZIP(), []int{119}
 }
 
 func (x *TicketBinding) GetTicket() string {
@@ -6602,7 +7325,7 @@ type ReplicateMembershipRequest struct {
 
 func (x *ReplicateMembershipRequest) Reset() {
 	*x = ReplicateMembershipRequest{}
-	mi := &file_orlop_proto_msgTypes[111]
+	mi := &file_orlop_proto_msgTypes[120]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6614,7 +7337,7 @@ func (x *ReplicateMembershipRequest) String() string {
 func (*ReplicateMembershipRequest) ProtoMessage() {}
 
 func (x *ReplicateMembershipRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[111]
+	mi := &file_orlop_proto_msgTypes[120]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6627,7 +7350,7 @@ func (x *ReplicateMembershipRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReplicateMembershipRequest.ProtoReflect.Descriptor instead.
 func (*ReplicateMembershipRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{111}
+	return file_orlop_proto_rawDescGZIP(), []int{120}
 }
 
 func (x *ReplicateMembershipRequest) GetMembership() *Membership {
@@ -6661,7 +7384,7 @@ type ReplicateMembershipResponse struct {
 
 func (x *ReplicateMembershipResponse) Reset() {
 	*x = ReplicateMembershipResponse{}
-	mi := &file_orlop_proto_msgTypes[112]
+	mi := &file_orlop_proto_msgTypes[121]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6673,7 +7396,7 @@ func (x *ReplicateMembershipResponse) String() string {
 func (*ReplicateMembershipResponse) ProtoMessage() {}
 
 func (x *ReplicateMembershipResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[112]
+	mi := &file_orlop_proto_msgTypes[121]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6686,7 +7409,7 @@ func (x *ReplicateMembershipResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReplicateMembershipResponse.ProtoReflect.Descriptor instead.
 func (*ReplicateMembershipResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{112}
+	return file_orlop_proto_rawDescGZIP(), []int{121}
 }
 
 func (x *ReplicateMembershipResponse) GetLedger() string {
@@ -6715,7 +7438,7 @@ type VoteRequest struct {
 
 func (x *VoteRequest) Reset() {
 	*x = VoteRequest{}
-	mi := &file_orlop_proto_msgTypes[113]
+	mi := &file_orlop_proto_msgTypes[122]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6727,7 +7450,7 @@ func (x *VoteRequest) String() string {
 func (*VoteRequest) ProtoMessage() {}
 
 func (x *VoteRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[113]
+	mi := &file_orlop_proto_msgTypes[122]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6740,7 +7463,7 @@ func (x *VoteRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VoteRequest.ProtoReflect.Descriptor instead.
 func (*VoteRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{113}
+	return file_orlop_proto_rawDescGZIP(), []int{122}
 }
 
 func (x *VoteRequest) GetMembership() *Membership {
@@ -6775,7 +7498,7 @@ type VoteResponse struct {
 
 func (x *VoteResponse) Reset() {
 	*x = VoteResponse{}
-	mi := &file_orlop_proto_msgTypes[114]
+	mi := &file_orlop_proto_msgTypes[123]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6787,7 +7510,7 @@ func (x *VoteResponse) String() string {
 func (*VoteResponse) ProtoMessage() {}
 
 func (x *VoteResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[114]
+	mi := &file_orlop_proto_msgTypes[123]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6800,7 +7523,7 @@ func (x *VoteResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VoteResponse.ProtoReflect.Descriptor instead.
 func (*VoteResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{114}
+	return file_orlop_proto_rawDescGZIP(), []int{123}
 }
 
 func (x *VoteResponse) GetLedger() string {
@@ -6842,7 +7565,7 @@ type CaptureRequest struct {
 
 func (x *CaptureRequest) Reset() {
 	*x = CaptureRequest{}
-	mi := &file_orlop_proto_msgTypes[115]
+	mi := &file_orlop_proto_msgTypes[124]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6854,7 +7577,7 @@ func (x *CaptureRequest) String() string {
 func (*CaptureRequest) ProtoMessage() {}
 
 func (x *CaptureRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[115]
+	mi := &file_orlop_proto_msgTypes[124]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6867,7 +7590,7 @@ func (x *CaptureRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CaptureRequest.ProtoReflect.Descriptor instead.
 func (*CaptureRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{115}
+	return file_orlop_proto_rawDescGZIP(), []int{124}
 }
 
 func (x *CaptureRequest) GetLink() string {
@@ -6925,7 +7648,7 @@ type CaptureResponse struct {
 
 func (x *CaptureResponse) Reset() {
 	*x = CaptureResponse{}
-	mi := &file_orlop_proto_msgTypes[116]
+	mi := &file_orlop_proto_msgTypes[125]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6937,7 +7660,7 @@ func (x *CaptureResponse) String() string {
 func (*CaptureResponse) ProtoMessage() {}
 
 func (x *CaptureResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[116]
+	mi := &file_orlop_proto_msgTypes[125]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6950,7 +7673,7 @@ func (x *CaptureResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CaptureResponse.ProtoReflect.Descriptor instead.
 func (*CaptureResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{116}
+	return file_orlop_proto_rawDescGZIP(), []int{125}
 }
 
 func (x *CaptureResponse) GetLinkType() uint32 {
@@ -6985,7 +7708,7 @@ type Packet struct {
 
 func (x *Packet) Reset() {
 	*x = Packet{}
-	mi := &file_orlop_proto_msgTypes[117]
+	mi := &file_orlop_proto_msgTypes[126]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6997,7 +7720,7 @@ func (x *Packet) String() string {
 func (*Packet) ProtoMessage() {}
 
 func (x *Packet) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[117]
+	mi := &file_orlop_proto_msgTypes[126]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7010,7 +7733,7 @@ func (x *Packet) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Packet.ProtoReflect.Descriptor instead.
 func (*Packet) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{117}
+	return file_orlop_proto_rawDescGZIP(), []int{126}
 }
 
 func (x *Packet) GetTimeNs() int64 {
@@ -7045,7 +7768,7 @@ type ProfileRequest struct {
 
 func (x *ProfileRequest) Reset() {
 	*x = ProfileRequest{}
-	mi := &file_orlop_proto_msgTypes[118]
+	mi := &file_orlop_proto_msgTypes[127]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7057,7 +7780,7 @@ func (x *ProfileRequest) String() string {
 func (*ProfileRequest) ProtoMessage() {}
 
 func (x *ProfileRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[118]
+	mi := &file_orlop_proto_msgTypes[127]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7070,7 +7793,7 @@ func (x *ProfileRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProfileRequest.ProtoReflect.Descriptor instead.
 func (*ProfileRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{118}
+	return file_orlop_proto_rawDescGZIP(), []int{127}
 }
 
 func (x *ProfileRequest) GetProcess() string {
@@ -7103,7 +7826,7 @@ type ProfileResponse struct {
 
 func (x *ProfileResponse) Reset() {
 	*x = ProfileResponse{}
-	mi := &file_orlop_proto_msgTypes[119]
+	mi := &file_orlop_proto_msgTypes[128]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7115,7 +7838,7 @@ func (x *ProfileResponse) String() string {
 func (*ProfileResponse) ProtoMessage() {}
 
 func (x *ProfileResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[119]
+	mi := &file_orlop_proto_msgTypes[128]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7128,7 +7851,7 @@ func (x *ProfileResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProfileResponse.ProtoReflect.Descriptor instead.
 func (*ProfileResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{119}
+	return file_orlop_proto_rawDescGZIP(), []int{128}
 }
 
 func (x *ProfileResponse) GetProfile() []byte {
@@ -7151,7 +7874,7 @@ type EtcdMember struct {
 
 func (x *EtcdMember) Reset() {
 	*x = EtcdMember{}
-	mi := &file_orlop_proto_msgTypes[120]
+	mi := &file_orlop_proto_msgTypes[129]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7163,7 +7886,7 @@ func (x *EtcdMember) String() string {
 func (*EtcdMember) ProtoMessage() {}
 
 func (x *EtcdMember) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[120]
+	mi := &file_orlop_proto_msgTypes[129]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7176,7 +7899,7 @@ func (x *EtcdMember) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EtcdMember.ProtoReflect.Descriptor instead.
 func (*EtcdMember) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{120}
+	return file_orlop_proto_rawDescGZIP(), []int{129}
 }
 
 func (x *EtcdMember) GetId() string {
@@ -7223,7 +7946,7 @@ type EtcdRemoveMemberRequest struct {
 
 func (x *EtcdRemoveMemberRequest) Reset() {
 	*x = EtcdRemoveMemberRequest{}
-	mi := &file_orlop_proto_msgTypes[121]
+	mi := &file_orlop_proto_msgTypes[130]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7235,7 +7958,7 @@ func (x *EtcdRemoveMemberRequest) String() string {
 func (*EtcdRemoveMemberRequest) ProtoMessage() {}
 
 func (x *EtcdRemoveMemberRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[121]
+	mi := &file_orlop_proto_msgTypes[130]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7248,7 +7971,7 @@ func (x *EtcdRemoveMemberRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EtcdRemoveMemberRequest.ProtoReflect.Descriptor instead.
 func (*EtcdRemoveMemberRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{121}
+	return file_orlop_proto_rawDescGZIP(), []int{130}
 }
 
 func (x *EtcdRemoveMemberRequest) GetMember() string {
@@ -7268,7 +7991,7 @@ type EtcdRemoveMemberResponse struct {
 
 func (x *EtcdRemoveMemberResponse) Reset() {
 	*x = EtcdRemoveMemberResponse{}
-	mi := &file_orlop_proto_msgTypes[122]
+	mi := &file_orlop_proto_msgTypes[131]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7280,7 +8003,7 @@ func (x *EtcdRemoveMemberResponse) String() string {
 func (*EtcdRemoveMemberResponse) ProtoMessage() {}
 
 func (x *EtcdRemoveMemberResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[122]
+	mi := &file_orlop_proto_msgTypes[131]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7293,7 +8016,7 @@ func (x *EtcdRemoveMemberResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EtcdRemoveMemberResponse.ProtoReflect.Descriptor instead.
 func (*EtcdRemoveMemberResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{122}
+	return file_orlop_proto_rawDescGZIP(), []int{131}
 }
 
 func (x *EtcdRemoveMemberResponse) GetRemoved() *EtcdMember {
@@ -7318,7 +8041,7 @@ type EtcdRecoverRequest struct {
 
 func (x *EtcdRecoverRequest) Reset() {
 	*x = EtcdRecoverRequest{}
-	mi := &file_orlop_proto_msgTypes[123]
+	mi := &file_orlop_proto_msgTypes[132]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7330,7 +8053,7 @@ func (x *EtcdRecoverRequest) String() string {
 func (*EtcdRecoverRequest) ProtoMessage() {}
 
 func (x *EtcdRecoverRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[123]
+	mi := &file_orlop_proto_msgTypes[132]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7343,7 +8066,7 @@ func (x *EtcdRecoverRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EtcdRecoverRequest.ProtoReflect.Descriptor instead.
 func (*EtcdRecoverRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{123}
+	return file_orlop_proto_rawDescGZIP(), []int{132}
 }
 
 type EtcdRecoverResponse struct {
@@ -7355,7 +8078,7 @@ type EtcdRecoverResponse struct {
 
 func (x *EtcdRecoverResponse) Reset() {
 	*x = EtcdRecoverResponse{}
-	mi := &file_orlop_proto_msgTypes[124]
+	mi := &file_orlop_proto_msgTypes[133]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7367,7 +8090,7 @@ func (x *EtcdRecoverResponse) String() string {
 func (*EtcdRecoverResponse) ProtoMessage() {}
 
 func (x *EtcdRecoverResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[124]
+	mi := &file_orlop_proto_msgTypes[133]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7380,7 +8103,7 @@ func (x *EtcdRecoverResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EtcdRecoverResponse.ProtoReflect.Descriptor instead.
 func (*EtcdRecoverResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{124}
+	return file_orlop_proto_rawDescGZIP(), []int{133}
 }
 
 func (x *EtcdRecoverResponse) GetRemovedMembers() []string {
@@ -7398,7 +8121,7 @@ type EtcdRejoinRequest struct {
 
 func (x *EtcdRejoinRequest) Reset() {
 	*x = EtcdRejoinRequest{}
-	mi := &file_orlop_proto_msgTypes[125]
+	mi := &file_orlop_proto_msgTypes[134]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7410,7 +8133,7 @@ func (x *EtcdRejoinRequest) String() string {
 func (*EtcdRejoinRequest) ProtoMessage() {}
 
 func (x *EtcdRejoinRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[125]
+	mi := &file_orlop_proto_msgTypes[134]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7423,7 +8146,7 @@ func (x *EtcdRejoinRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EtcdRejoinRequest.ProtoReflect.Descriptor instead.
 func (*EtcdRejoinRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{125}
+	return file_orlop_proto_rawDescGZIP(), []int{134}
 }
 
 type EtcdRejoinResponse struct {
@@ -7434,7 +8157,7 @@ type EtcdRejoinResponse struct {
 
 func (x *EtcdRejoinResponse) Reset() {
 	*x = EtcdRejoinResponse{}
-	mi := &file_orlop_proto_msgTypes[126]
+	mi := &file_orlop_proto_msgTypes[135]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7446,7 +8169,7 @@ func (x *EtcdRejoinResponse) String() string {
 func (*EtcdRejoinResponse) ProtoMessage() {}
 
 func (x *EtcdRejoinResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[126]
+	mi := &file_orlop_proto_msgTypes[135]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7459,7 +8182,7 @@ func (x *EtcdRejoinResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EtcdRejoinResponse.ProtoReflect.Descriptor instead.
 func (*EtcdRejoinResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{126}
+	return file_orlop_proto_rawDescGZIP(), []int{135}
 }
 
 type EtcdSnapshotRequest struct {
@@ -7471,7 +8194,7 @@ type EtcdSnapshotRequest struct {
 
 func (x *EtcdSnapshotRequest) Reset() {
 	*x = EtcdSnapshotRequest{}
-	mi := &file_orlop_proto_msgTypes[127]
+	mi := &file_orlop_proto_msgTypes[136]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7483,7 +8206,7 @@ func (x *EtcdSnapshotRequest) String() string {
 func (*EtcdSnapshotRequest) ProtoMessage() {}
 
 func (x *EtcdSnapshotRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[127]
+	mi := &file_orlop_proto_msgTypes[136]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7496,7 +8219,7 @@ func (x *EtcdSnapshotRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EtcdSnapshotRequest.ProtoReflect.Descriptor instead.
 func (*EtcdSnapshotRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{127}
+	return file_orlop_proto_rawDescGZIP(), []int{136}
 }
 
 func (x *EtcdSnapshotRequest) GetStored() string {
@@ -7519,7 +8242,7 @@ type EtcdSnapshotResponse struct {
 
 func (x *EtcdSnapshotResponse) Reset() {
 	*x = EtcdSnapshotResponse{}
-	mi := &file_orlop_proto_msgTypes[128]
+	mi := &file_orlop_proto_msgTypes[137]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7531,7 +8254,7 @@ func (x *EtcdSnapshotResponse) String() string {
 func (*EtcdSnapshotResponse) ProtoMessage() {}
 
 func (x *EtcdSnapshotResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[128]
+	mi := &file_orlop_proto_msgTypes[137]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7544,7 +8267,7 @@ func (x *EtcdSnapshotResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EtcdSnapshotResponse.ProtoReflect.Descriptor instead.
 func (*EtcdSnapshotResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{128}
+	return file_orlop_proto_rawDescGZIP(), []int{137}
 }
 
 func (x *EtcdSnapshotResponse) GetHeader() *EtcdSnapshotInfo {
@@ -7580,7 +8303,7 @@ type EtcdSnapshotInfo struct {
 
 func (x *EtcdSnapshotInfo) Reset() {
 	*x = EtcdSnapshotInfo{}
-	mi := &file_orlop_proto_msgTypes[129]
+	mi := &file_orlop_proto_msgTypes[138]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7592,7 +8315,7 @@ func (x *EtcdSnapshotInfo) String() string {
 func (*EtcdSnapshotInfo) ProtoMessage() {}
 
 func (x *EtcdSnapshotInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[129]
+	mi := &file_orlop_proto_msgTypes[138]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7605,7 +8328,7 @@ func (x *EtcdSnapshotInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EtcdSnapshotInfo.ProtoReflect.Descriptor instead.
 func (*EtcdSnapshotInfo) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{129}
+	return file_orlop_proto_rawDescGZIP(), []int{138}
 }
 
 func (x *EtcdSnapshotInfo) GetRevision() int64 {
@@ -7644,7 +8367,7 @@ type EtcdListSnapshotsRequest struct {
 
 func (x *EtcdListSnapshotsRequest) Reset() {
 	*x = EtcdListSnapshotsRequest{}
-	mi := &file_orlop_proto_msgTypes[130]
+	mi := &file_orlop_proto_msgTypes[139]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7656,7 +8379,7 @@ func (x *EtcdListSnapshotsRequest) String() string {
 func (*EtcdListSnapshotsRequest) ProtoMessage() {}
 
 func (x *EtcdListSnapshotsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[130]
+	mi := &file_orlop_proto_msgTypes[139]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7669,7 +8392,7 @@ func (x *EtcdListSnapshotsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EtcdListSnapshotsRequest.ProtoReflect.Descriptor instead.
 func (*EtcdListSnapshotsRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{130}
+	return file_orlop_proto_rawDescGZIP(), []int{139}
 }
 
 type EtcdListSnapshotsResponse struct {
@@ -7683,7 +8406,7 @@ type EtcdListSnapshotsResponse struct {
 
 func (x *EtcdListSnapshotsResponse) Reset() {
 	*x = EtcdListSnapshotsResponse{}
-	mi := &file_orlop_proto_msgTypes[131]
+	mi := &file_orlop_proto_msgTypes[140]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7695,7 +8418,7 @@ func (x *EtcdListSnapshotsResponse) String() string {
 func (*EtcdListSnapshotsResponse) ProtoMessage() {}
 
 func (x *EtcdListSnapshotsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[131]
+	mi := &file_orlop_proto_msgTypes[140]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7708,7 +8431,7 @@ func (x *EtcdListSnapshotsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EtcdListSnapshotsResponse.ProtoReflect.Descriptor instead.
 func (*EtcdListSnapshotsResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{131}
+	return file_orlop_proto_rawDescGZIP(), []int{140}
 }
 
 func (x *EtcdListSnapshotsResponse) GetSnapshots() []*EtcdStoredSnapshot {
@@ -7749,7 +8472,7 @@ type EtcdStoredSnapshot struct {
 
 func (x *EtcdStoredSnapshot) Reset() {
 	*x = EtcdStoredSnapshot{}
-	mi := &file_orlop_proto_msgTypes[132]
+	mi := &file_orlop_proto_msgTypes[141]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7761,7 +8484,7 @@ func (x *EtcdStoredSnapshot) String() string {
 func (*EtcdStoredSnapshot) ProtoMessage() {}
 
 func (x *EtcdStoredSnapshot) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[132]
+	mi := &file_orlop_proto_msgTypes[141]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7774,7 +8497,7 @@ func (x *EtcdStoredSnapshot) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EtcdStoredSnapshot.ProtoReflect.Descriptor instead.
 func (*EtcdStoredSnapshot) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{132}
+	return file_orlop_proto_rawDescGZIP(), []int{141}
 }
 
 func (x *EtcdStoredSnapshot) GetName() string {
@@ -7834,7 +8557,7 @@ type EtcdTakeSnapshotRequest struct {
 
 func (x *EtcdTakeSnapshotRequest) Reset() {
 	*x = EtcdTakeSnapshotRequest{}
-	mi := &file_orlop_proto_msgTypes[133]
+	mi := &file_orlop_proto_msgTypes[142]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7846,7 +8569,7 @@ func (x *EtcdTakeSnapshotRequest) String() string {
 func (*EtcdTakeSnapshotRequest) ProtoMessage() {}
 
 func (x *EtcdTakeSnapshotRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[133]
+	mi := &file_orlop_proto_msgTypes[142]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7859,7 +8582,7 @@ func (x *EtcdTakeSnapshotRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EtcdTakeSnapshotRequest.ProtoReflect.Descriptor instead.
 func (*EtcdTakeSnapshotRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{133}
+	return file_orlop_proto_rawDescGZIP(), []int{142}
 }
 
 type EtcdTakeSnapshotResponse struct {
@@ -7872,7 +8595,7 @@ type EtcdTakeSnapshotResponse struct {
 
 func (x *EtcdTakeSnapshotResponse) Reset() {
 	*x = EtcdTakeSnapshotResponse{}
-	mi := &file_orlop_proto_msgTypes[134]
+	mi := &file_orlop_proto_msgTypes[143]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7884,7 +8607,7 @@ func (x *EtcdTakeSnapshotResponse) String() string {
 func (*EtcdTakeSnapshotResponse) ProtoMessage() {}
 
 func (x *EtcdTakeSnapshotResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[134]
+	mi := &file_orlop_proto_msgTypes[143]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7897,7 +8620,7 @@ func (x *EtcdTakeSnapshotResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EtcdTakeSnapshotResponse.ProtoReflect.Descriptor instead.
 func (*EtcdTakeSnapshotResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{134}
+	return file_orlop_proto_rawDescGZIP(), []int{143}
 }
 
 func (x *EtcdTakeSnapshotResponse) GetSnapshot() *EtcdStoredSnapshot {
@@ -7930,7 +8653,7 @@ type EtcdRestoreRequest struct {
 
 func (x *EtcdRestoreRequest) Reset() {
 	*x = EtcdRestoreRequest{}
-	mi := &file_orlop_proto_msgTypes[135]
+	mi := &file_orlop_proto_msgTypes[144]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7942,7 +8665,7 @@ func (x *EtcdRestoreRequest) String() string {
 func (*EtcdRestoreRequest) ProtoMessage() {}
 
 func (x *EtcdRestoreRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[135]
+	mi := &file_orlop_proto_msgTypes[144]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7955,7 +8678,7 @@ func (x *EtcdRestoreRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EtcdRestoreRequest.ProtoReflect.Descriptor instead.
 func (*EtcdRestoreRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{135}
+	return file_orlop_proto_rawDescGZIP(), []int{144}
 }
 
 func (x *EtcdRestoreRequest) GetSize() int64 {
@@ -8002,7 +8725,7 @@ type EtcdRestoreResponse struct {
 
 func (x *EtcdRestoreResponse) Reset() {
 	*x = EtcdRestoreResponse{}
-	mi := &file_orlop_proto_msgTypes[136]
+	mi := &file_orlop_proto_msgTypes[145]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8014,7 +8737,7 @@ func (x *EtcdRestoreResponse) String() string {
 func (*EtcdRestoreResponse) ProtoMessage() {}
 
 func (x *EtcdRestoreResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[136]
+	mi := &file_orlop_proto_msgTypes[145]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8027,7 +8750,7 @@ func (x *EtcdRestoreResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EtcdRestoreResponse.ProtoReflect.Descriptor instead.
 func (*EtcdRestoreResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{136}
+	return file_orlop_proto_rawDescGZIP(), []int{145}
 }
 
 func (x *EtcdRestoreResponse) GetRestored() *EtcdRestored {
@@ -8053,7 +8776,7 @@ type EtcdRestored struct {
 
 func (x *EtcdRestored) Reset() {
 	*x = EtcdRestored{}
-	mi := &file_orlop_proto_msgTypes[137]
+	mi := &file_orlop_proto_msgTypes[146]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8065,7 +8788,7 @@ func (x *EtcdRestored) String() string {
 func (*EtcdRestored) ProtoMessage() {}
 
 func (x *EtcdRestored) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[137]
+	mi := &file_orlop_proto_msgTypes[146]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8078,7 +8801,7 @@ func (x *EtcdRestored) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EtcdRestored.ProtoReflect.Descriptor instead.
 func (*EtcdRestored) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{137}
+	return file_orlop_proto_rawDescGZIP(), []int{146}
 }
 
 func (x *EtcdRestored) GetAt() *timestamppb.Timestamp {
@@ -8131,7 +8854,7 @@ type EtcdStatusRequest struct {
 
 func (x *EtcdStatusRequest) Reset() {
 	*x = EtcdStatusRequest{}
-	mi := &file_orlop_proto_msgTypes[138]
+	mi := &file_orlop_proto_msgTypes[147]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8143,7 +8866,7 @@ func (x *EtcdStatusRequest) String() string {
 func (*EtcdStatusRequest) ProtoMessage() {}
 
 func (x *EtcdStatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[138]
+	mi := &file_orlop_proto_msgTypes[147]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8156,7 +8879,7 @@ func (x *EtcdStatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EtcdStatusRequest.ProtoReflect.Descriptor instead.
 func (*EtcdStatusRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{138}
+	return file_orlop_proto_rawDescGZIP(), []int{147}
 }
 
 type EtcdStatusResponse struct {
@@ -8183,7 +8906,7 @@ type EtcdStatusResponse struct {
 
 func (x *EtcdStatusResponse) Reset() {
 	*x = EtcdStatusResponse{}
-	mi := &file_orlop_proto_msgTypes[139]
+	mi := &file_orlop_proto_msgTypes[148]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8195,7 +8918,7 @@ func (x *EtcdStatusResponse) String() string {
 func (*EtcdStatusResponse) ProtoMessage() {}
 
 func (x *EtcdStatusResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[139]
+	mi := &file_orlop_proto_msgTypes[148]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8208,7 +8931,7 @@ func (x *EtcdStatusResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EtcdStatusResponse.ProtoReflect.Descriptor instead.
 func (*EtcdStatusResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{139}
+	return file_orlop_proto_rawDescGZIP(), []int{148}
 }
 
 func (x *EtcdStatusResponse) GetProblem() string {
@@ -8324,7 +9047,7 @@ type EtcdDefragmentRequest struct {
 
 func (x *EtcdDefragmentRequest) Reset() {
 	*x = EtcdDefragmentRequest{}
-	mi := &file_orlop_proto_msgTypes[140]
+	mi := &file_orlop_proto_msgTypes[149]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8336,7 +9059,7 @@ func (x *EtcdDefragmentRequest) String() string {
 func (*EtcdDefragmentRequest) ProtoMessage() {}
 
 func (x *EtcdDefragmentRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[140]
+	mi := &file_orlop_proto_msgTypes[149]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8349,7 +9072,7 @@ func (x *EtcdDefragmentRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EtcdDefragmentRequest.ProtoReflect.Descriptor instead.
 func (*EtcdDefragmentRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{140}
+	return file_orlop_proto_rawDescGZIP(), []int{149}
 }
 
 type EtcdDefragmentResponse struct {
@@ -8363,7 +9086,7 @@ type EtcdDefragmentResponse struct {
 
 func (x *EtcdDefragmentResponse) Reset() {
 	*x = EtcdDefragmentResponse{}
-	mi := &file_orlop_proto_msgTypes[141]
+	mi := &file_orlop_proto_msgTypes[150]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8375,7 +9098,7 @@ func (x *EtcdDefragmentResponse) String() string {
 func (*EtcdDefragmentResponse) ProtoMessage() {}
 
 func (x *EtcdDefragmentResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[141]
+	mi := &file_orlop_proto_msgTypes[150]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8388,7 +9111,7 @@ func (x *EtcdDefragmentResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EtcdDefragmentResponse.ProtoReflect.Descriptor instead.
 func (*EtcdDefragmentResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{141}
+	return file_orlop_proto_rawDescGZIP(), []int{150}
 }
 
 func (x *EtcdDefragmentResponse) GetBefore() int64 {
@@ -8420,7 +9143,7 @@ type EtcdDisarmRequest struct {
 
 func (x *EtcdDisarmRequest) Reset() {
 	*x = EtcdDisarmRequest{}
-	mi := &file_orlop_proto_msgTypes[142]
+	mi := &file_orlop_proto_msgTypes[151]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8432,7 +9155,7 @@ func (x *EtcdDisarmRequest) String() string {
 func (*EtcdDisarmRequest) ProtoMessage() {}
 
 func (x *EtcdDisarmRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[142]
+	mi := &file_orlop_proto_msgTypes[151]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8445,7 +9168,7 @@ func (x *EtcdDisarmRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EtcdDisarmRequest.ProtoReflect.Descriptor instead.
 func (*EtcdDisarmRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{142}
+	return file_orlop_proto_rawDescGZIP(), []int{151}
 }
 
 type EtcdDisarmResponse struct {
@@ -8457,7 +9180,7 @@ type EtcdDisarmResponse struct {
 
 func (x *EtcdDisarmResponse) Reset() {
 	*x = EtcdDisarmResponse{}
-	mi := &file_orlop_proto_msgTypes[143]
+	mi := &file_orlop_proto_msgTypes[152]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8469,7 +9192,7 @@ func (x *EtcdDisarmResponse) String() string {
 func (*EtcdDisarmResponse) ProtoMessage() {}
 
 func (x *EtcdDisarmResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[143]
+	mi := &file_orlop_proto_msgTypes[152]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8482,7 +9205,7 @@ func (x *EtcdDisarmResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EtcdDisarmResponse.ProtoReflect.Descriptor instead.
 func (*EtcdDisarmResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{143}
+	return file_orlop_proto_rawDescGZIP(), []int{152}
 }
 
 func (x *EtcdDisarmResponse) GetAlarms() []string {
@@ -8897,7 +9620,75 @@ const file_orlop_proto_rawDesc = "" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x0e\n" +
 	"\x02ok\x18\x02 \x01(\bR\x02ok\x12\x16\n" +
 	"\x06detail\x18\x03 \x01(\tR\x06detail\x120\n" +
-	"\x05since\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\"X\n" +
+	"\x05since\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\"Z\n" +
+	"\x14ClusterHealthRequest\x12B\n" +
+	"\x0fmachine_timeout\x18\x01 \x01(\v2\x19.google.protobuf.DurationR\x0emachineTimeout\"\xa2\x03\n" +
+	"\x15ClusterHealthResponse\x12\x18\n" +
+	"\ahealthy\x18\x01 \x01(\bR\ahealthy\x12\x18\n" +
+	"\acluster\x18\x02 \x01(\tR\acluster\x12\x18\n" +
+	"\amachine\x18\x03 \x01(\tR\amachine\x12*\n" +
+	"\x02at\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\x02at\x12:\n" +
+	"\bmachines\x18\x05 \x03(\v2\x1e.orlop.v1alpha1.ClusterMachineR\bmachines\x12:\n" +
+	"\bproblems\x18\x06 \x03(\v2\x1e.orlop.v1alpha1.ClusterFindingR\bproblems\x124\n" +
+	"\x05notes\x18\a \x03(\v2\x1e.orlop.v1alpha1.ClusterFindingR\x05notes\x12/\n" +
+	"\x04etcd\x18\b \x01(\v2\x1b.orlop.v1alpha1.ClusterEtcdR\x04etcd\x12\x16\n" +
+	"\x06addons\x18\t \x01(\tR\x06addons\x12\x18\n" +
+	"\arollout\x18\n" +
+	" \x01(\tR\arollout\"\x96\x03\n" +
+	"\x0eClusterMachine\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
+	"\aaddress\x18\x02 \x01(\tR\aaddress\x12\x12\n" +
+	"\x04role\x18\x03 \x01(\tR\x04role\x12\x18\n" +
+	"\aproblem\x18\x04 \x01(\tR\aproblem\x12\x18\n" +
+	"\aversion\x18\x05 \x01(\tR\aversion\x12\x1e\n" +
+	"\n" +
+	"kubernetes\x18\x06 \x01(\tR\n" +
+	"kubernetes\x12\x14\n" +
+	"\x05ready\x18\a \x01(\bR\x05ready\x12\x18\n" +
+	"\amessage\x18\b \x01(\tR\amessage\x12\x18\n" +
+	"\aupgrade\x18\t \x01(\tR\aupgrade\x12\x16\n" +
+	"\x06wanted\x18\n" +
+	" \x01(\tR\x06wanted\x12A\n" +
+	"\x0etrial_deadline\x18\v \x01(\v2\x1a.google.protobuf.TimestampR\rtrialDeadline\x12I\n" +
+	"\x12certificate_expiry\x18\f \x01(\v2\x1a.google.protobuf.TimestampR\x11certificateExpiry\"t\n" +
+	"\x0eClusterFinding\x12\x18\n" +
+	"\amachine\x18\x01 \x01(\tR\amachine\x12\x18\n" +
+	"\asubject\x18\x02 \x01(\tR\asubject\x12\x16\n" +
+	"\x06reason\x18\x03 \x01(\tR\x06reason\x12\x16\n" +
+	"\x06remedy\x18\x04 \x01(\tR\x06remedy\"\x8d\x01\n" +
+	"\vClusterEtcd\x12\x18\n" +
+	"\aproblem\x18\x01 \x01(\tR\aproblem\x12\x16\n" +
+	"\x06leader\x18\x02 \x01(\tR\x06leader\x124\n" +
+	"\amembers\x18\x03 \x03(\v2\x1a.orlop.v1alpha1.EtcdMemberR\amembers\x12\x16\n" +
+	"\x06alarms\x18\x04 \x03(\tR\x06alarms\"5\n" +
+	"\x14ReportMachineRequest\x12\x1d\n" +
+	"\n" +
+	"digest_key\x18\x01 \x01(\fR\tdigestKey\"\xb3\x04\n" +
+	"\x15ReportMachineResponse\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
+	"\x04role\x18\x02 \x01(\tR\x04role\x12\x18\n" +
+	"\aversion\x18\x03 \x01(\tR\aversion\x12\x1e\n" +
+	"\n" +
+	"kubernetes\x18\x04 \x01(\tR\n" +
+	"kubernetes\x126\n" +
+	"\x06health\x18\x05 \x01(\v2\x1e.orlop.v1alpha1.HealthResponseR\x06health\x127\n" +
+	"\aupgrade\x18\x06 \x01(\v2\x1d.orlop.v1alpha1.UpgradeStatusR\aupgrade\x12A\n" +
+	"\x0etrial_deadline\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\rtrialDeadline\x12F\n" +
+	"\fcertificates\x18\b \x03(\v2\".orlop.v1alpha1.MachineCertificateR\fcertificates\x12I\n" +
+	"\x06fields\x18\t \x03(\v21.orlop.v1alpha1.ReportMachineResponse.FieldsEntryR\x06fields\x126\n" +
+	"\x06object\x18\n" +
+	" \x01(\v2\x1e.orlop.v1alpha1.ReportedObjectR\x06object\x1a9\n" +
+	"\vFieldsEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\fR\x05value:\x028\x01\"\xac\x01\n" +
+	"\x12MachineCertificate\x12\x12\n" +
+	"\x04file\x18\x01 \x01(\tR\x04file\x124\n" +
+	"\aexpires\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\aexpires\x122\n" +
+	"\x06renews\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\x06renews\x12\x18\n" +
+	"\aproblem\x18\x04 \x01(\tR\aproblem\"B\n" +
+	"\x0eReportedObject\x12\x16\n" +
+	"\x06wanted\x18\x01 \x01(\tR\x06wanted\x12\x18\n" +
+	"\amessage\x18\x02 \x01(\tR\amessage\"X\n" +
 	"\x11KubeconfigRequest\x12+\n" +
 	"\x03ttl\x18\x01 \x01(\v2\x19.google.protobuf.DurationR\x03ttl\x12\x16\n" +
 	"\x06server\x18\x02 \x01(\tR\x06server\"4\n" +
@@ -9219,10 +10010,13 @@ const file_orlop_proto_rawDesc = "" +
 	"\xa0\xb5\x18\x02\x12\x92\x01\n" +
 	"\x06Revoke\x12\x1d.orlop.v1alpha1.RevokeRequest\x1a\x1e.orlop.v1alpha1.RevokeResponse\"I\x80\xb5\x18\x1e\x9a\xb5\x18=\n" +
 	"9[restore?restore ][name?name {name}|certificate {serial}]\x18\x01\xa0\xb5\x18\x06\x12i\n" +
-	"\x0eGetRevocations\x12%.orlop.v1alpha1.GetRevocationsRequest\x1a&.orlop.v1alpha1.GetRevocationsResponse\"\b\x80\xb5\x18\x05\xa0\xb5\x18\x012\xde\f\n" +
+	"\x0eGetRevocations\x12%.orlop.v1alpha1.GetRevocationsRequest\x1a&.orlop.v1alpha1.GetRevocationsResponse\"\b\x80\xb5\x18\x05\xa0\xb5\x18\x012\xae\x0e\n" +
 	"\aCluster\x12S\n" +
 	"\x06Health\x12\x1d.orlop.v1alpha1.HealthRequest\x1a\x1e.orlop.v1alpha1.HealthResponse\"\b\x80\xb5\x18\n" +
-	"\xa0\xb5\x18\x030\x01\x12r\n" +
+	"\xa0\xb5\x18\x030\x01\x12f\n" +
+	"\rClusterHealth\x12$.orlop.v1alpha1.ClusterHealthRequest\x1a%.orlop.v1alpha1.ClusterHealthResponse\"\b\x80\xb5\x18\n" +
+	"\xa0\xb5\x18\x01\x12f\n" +
+	"\rReportMachine\x12$.orlop.v1alpha1.ReportMachineRequest\x1a%.orlop.v1alpha1.ReportMachineResponse\"\b\x80\xb5\x18\x05\xa0\xb5\x18\x01\x12r\n" +
 	"\n" +
 	"Kubeconfig\x12!.orlop.v1alpha1.KubeconfigRequest\x1a\".orlop.v1alpha1.KubeconfigResponse\"\x1d\x80\xb5\x18\x1e\x9a\xb5\x18\x11\n" +
 	"\x0f[ttl?for {ttl}]\xa0\xb5\x18\x01\x12w\n" +
@@ -9288,7 +10082,7 @@ func file_orlop_proto_rawDescGZIP() []byte {
 }
 
 var file_orlop_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
-var file_orlop_proto_msgTypes = make([]protoimpl.MessageInfo, 146)
+var file_orlop_proto_msgTypes = make([]protoimpl.MessageInfo, 156)
 var file_orlop_proto_goTypes = []any{
 	(Role)(0),                           // 0: orlop.v1alpha1.Role
 	(Fanout)(0),                         // 1: orlop.v1alpha1.Fanout
@@ -9382,296 +10176,327 @@ var file_orlop_proto_goTypes = []any{
 	(*HealthRequest)(nil),               // 89: orlop.v1alpha1.HealthRequest
 	(*HealthResponse)(nil),              // 90: orlop.v1alpha1.HealthResponse
 	(*HealthCheck)(nil),                 // 91: orlop.v1alpha1.HealthCheck
-	(*KubeconfigRequest)(nil),           // 92: orlop.v1alpha1.KubeconfigRequest
-	(*KubeconfigResponse)(nil),          // 93: orlop.v1alpha1.KubeconfigResponse
-	(*CreateTicketRequest)(nil),         // 94: orlop.v1alpha1.CreateTicketRequest
-	(*CreateTicketResponse)(nil),        // 95: orlop.v1alpha1.CreateTicketResponse
-	(*JoinRequest)(nil),                 // 96: orlop.v1alpha1.JoinRequest
-	(*JoinResponse)(nil),                // 97: orlop.v1alpha1.JoinResponse
-	(*ListPendingRequest)(nil),          // 98: orlop.v1alpha1.ListPendingRequest
-	(*ListPendingResponse)(nil),         // 99: orlop.v1alpha1.ListPendingResponse
-	(*PendingMachine)(nil),              // 100: orlop.v1alpha1.PendingMachine
-	(*ApproveRequest)(nil),              // 101: orlop.v1alpha1.ApproveRequest
-	(*ApproveResponse)(nil),             // 102: orlop.v1alpha1.ApproveResponse
-	(*DenyRequest)(nil),                 // 103: orlop.v1alpha1.DenyRequest
-	(*DenyResponse)(nil),                // 104: orlop.v1alpha1.DenyResponse
-	(*ListMembersRequest)(nil),          // 105: orlop.v1alpha1.ListMembersRequest
-	(*ListMembersResponse)(nil),         // 106: orlop.v1alpha1.ListMembersResponse
-	(*Member)(nil),                      // 107: orlop.v1alpha1.Member
-	(*Ticket)(nil),                      // 108: orlop.v1alpha1.Ticket
-	(*RemoveMemberRequest)(nil),         // 109: orlop.v1alpha1.RemoveMemberRequest
-	(*RemoveMemberResponse)(nil),        // 110: orlop.v1alpha1.RemoveMemberResponse
-	(*GetMembershipRequest)(nil),        // 111: orlop.v1alpha1.GetMembershipRequest
-	(*GetMembershipResponse)(nil),       // 112: orlop.v1alpha1.GetMembershipResponse
-	(*Membership)(nil),                  // 113: orlop.v1alpha1.Membership
-	(*TicketBinding)(nil),               // 114: orlop.v1alpha1.TicketBinding
-	(*ReplicateMembershipRequest)(nil),  // 115: orlop.v1alpha1.ReplicateMembershipRequest
-	(*ReplicateMembershipResponse)(nil), // 116: orlop.v1alpha1.ReplicateMembershipResponse
-	(*VoteRequest)(nil),                 // 117: orlop.v1alpha1.VoteRequest
-	(*VoteResponse)(nil),                // 118: orlop.v1alpha1.VoteResponse
-	(*CaptureRequest)(nil),              // 119: orlop.v1alpha1.CaptureRequest
-	(*CaptureResponse)(nil),             // 120: orlop.v1alpha1.CaptureResponse
-	(*Packet)(nil),                      // 121: orlop.v1alpha1.Packet
-	(*ProfileRequest)(nil),              // 122: orlop.v1alpha1.ProfileRequest
-	(*ProfileResponse)(nil),             // 123: orlop.v1alpha1.ProfileResponse
-	(*EtcdMember)(nil),                  // 124: orlop.v1alpha1.EtcdMember
-	(*EtcdRemoveMemberRequest)(nil),     // 125: orlop.v1alpha1.EtcdRemoveMemberRequest
-	(*EtcdRemoveMemberResponse)(nil),    // 126: orlop.v1alpha1.EtcdRemoveMemberResponse
-	(*EtcdRecoverRequest)(nil),          // 127: orlop.v1alpha1.EtcdRecoverRequest
-	(*EtcdRecoverResponse)(nil),         // 128: orlop.v1alpha1.EtcdRecoverResponse
-	(*EtcdRejoinRequest)(nil),           // 129: orlop.v1alpha1.EtcdRejoinRequest
-	(*EtcdRejoinResponse)(nil),          // 130: orlop.v1alpha1.EtcdRejoinResponse
-	(*EtcdSnapshotRequest)(nil),         // 131: orlop.v1alpha1.EtcdSnapshotRequest
-	(*EtcdSnapshotResponse)(nil),        // 132: orlop.v1alpha1.EtcdSnapshotResponse
-	(*EtcdSnapshotInfo)(nil),            // 133: orlop.v1alpha1.EtcdSnapshotInfo
-	(*EtcdListSnapshotsRequest)(nil),    // 134: orlop.v1alpha1.EtcdListSnapshotsRequest
-	(*EtcdListSnapshotsResponse)(nil),   // 135: orlop.v1alpha1.EtcdListSnapshotsResponse
-	(*EtcdStoredSnapshot)(nil),          // 136: orlop.v1alpha1.EtcdStoredSnapshot
-	(*EtcdTakeSnapshotRequest)(nil),     // 137: orlop.v1alpha1.EtcdTakeSnapshotRequest
-	(*EtcdTakeSnapshotResponse)(nil),    // 138: orlop.v1alpha1.EtcdTakeSnapshotResponse
-	(*EtcdRestoreRequest)(nil),          // 139: orlop.v1alpha1.EtcdRestoreRequest
-	(*EtcdRestoreResponse)(nil),         // 140: orlop.v1alpha1.EtcdRestoreResponse
-	(*EtcdRestored)(nil),                // 141: orlop.v1alpha1.EtcdRestored
-	(*EtcdStatusRequest)(nil),           // 142: orlop.v1alpha1.EtcdStatusRequest
-	(*EtcdStatusResponse)(nil),          // 143: orlop.v1alpha1.EtcdStatusResponse
-	(*EtcdDefragmentRequest)(nil),       // 144: orlop.v1alpha1.EtcdDefragmentRequest
-	(*EtcdDefragmentResponse)(nil),      // 145: orlop.v1alpha1.EtcdDefragmentResponse
-	(*EtcdDisarmRequest)(nil),           // 146: orlop.v1alpha1.EtcdDisarmRequest
-	(*EtcdDisarmResponse)(nil),          // 147: orlop.v1alpha1.EtcdDisarmResponse
-	nil,                                 // 148: orlop.v1alpha1.JoinRequest.NodeCsrsEntry
-	nil,                                 // 149: orlop.v1alpha1.JoinResponse.NodeCertificatesEntry
-	(*timestamppb.Timestamp)(nil),       // 150: google.protobuf.Timestamp
-	(*structpb.Value)(nil),              // 151: google.protobuf.Value
-	(*durationpb.Duration)(nil),         // 152: google.protobuf.Duration
-	(*descriptorpb.MethodOptions)(nil),  // 153: google.protobuf.MethodOptions
+	(*ClusterHealthRequest)(nil),        // 92: orlop.v1alpha1.ClusterHealthRequest
+	(*ClusterHealthResponse)(nil),       // 93: orlop.v1alpha1.ClusterHealthResponse
+	(*ClusterMachine)(nil),              // 94: orlop.v1alpha1.ClusterMachine
+	(*ClusterFinding)(nil),              // 95: orlop.v1alpha1.ClusterFinding
+	(*ClusterEtcd)(nil),                 // 96: orlop.v1alpha1.ClusterEtcd
+	(*ReportMachineRequest)(nil),        // 97: orlop.v1alpha1.ReportMachineRequest
+	(*ReportMachineResponse)(nil),       // 98: orlop.v1alpha1.ReportMachineResponse
+	(*MachineCertificate)(nil),          // 99: orlop.v1alpha1.MachineCertificate
+	(*ReportedObject)(nil),              // 100: orlop.v1alpha1.ReportedObject
+	(*KubeconfigRequest)(nil),           // 101: orlop.v1alpha1.KubeconfigRequest
+	(*KubeconfigResponse)(nil),          // 102: orlop.v1alpha1.KubeconfigResponse
+	(*CreateTicketRequest)(nil),         // 103: orlop.v1alpha1.CreateTicketRequest
+	(*CreateTicketResponse)(nil),        // 104: orlop.v1alpha1.CreateTicketResponse
+	(*JoinRequest)(nil),                 // 105: orlop.v1alpha1.JoinRequest
+	(*JoinResponse)(nil),                // 106: orlop.v1alpha1.JoinResponse
+	(*ListPendingRequest)(nil),          // 107: orlop.v1alpha1.ListPendingRequest
+	(*ListPendingResponse)(nil),         // 108: orlop.v1alpha1.ListPendingResponse
+	(*PendingMachine)(nil),              // 109: orlop.v1alpha1.PendingMachine
+	(*ApproveRequest)(nil),              // 110: orlop.v1alpha1.ApproveRequest
+	(*ApproveResponse)(nil),             // 111: orlop.v1alpha1.ApproveResponse
+	(*DenyRequest)(nil),                 // 112: orlop.v1alpha1.DenyRequest
+	(*DenyResponse)(nil),                // 113: orlop.v1alpha1.DenyResponse
+	(*ListMembersRequest)(nil),          // 114: orlop.v1alpha1.ListMembersRequest
+	(*ListMembersResponse)(nil),         // 115: orlop.v1alpha1.ListMembersResponse
+	(*Member)(nil),                      // 116: orlop.v1alpha1.Member
+	(*Ticket)(nil),                      // 117: orlop.v1alpha1.Ticket
+	(*RemoveMemberRequest)(nil),         // 118: orlop.v1alpha1.RemoveMemberRequest
+	(*RemoveMemberResponse)(nil),        // 119: orlop.v1alpha1.RemoveMemberResponse
+	(*GetMembershipRequest)(nil),        // 120: orlop.v1alpha1.GetMembershipRequest
+	(*GetMembershipResponse)(nil),       // 121: orlop.v1alpha1.GetMembershipResponse
+	(*Membership)(nil),                  // 122: orlop.v1alpha1.Membership
+	(*TicketBinding)(nil),               // 123: orlop.v1alpha1.TicketBinding
+	(*ReplicateMembershipRequest)(nil),  // 124: orlop.v1alpha1.ReplicateMembershipRequest
+	(*ReplicateMembershipResponse)(nil), // 125: orlop.v1alpha1.ReplicateMembershipResponse
+	(*VoteRequest)(nil),                 // 126: orlop.v1alpha1.VoteRequest
+	(*VoteResponse)(nil),                // 127: orlop.v1alpha1.VoteResponse
+	(*CaptureRequest)(nil),              // 128: orlop.v1alpha1.CaptureRequest
+	(*CaptureResponse)(nil),             // 129: orlop.v1alpha1.CaptureResponse
+	(*Packet)(nil),                      // 130: orlop.v1alpha1.Packet
+	(*ProfileRequest)(nil),              // 131: orlop.v1alpha1.ProfileRequest
+	(*ProfileResponse)(nil),             // 132: orlop.v1alpha1.ProfileResponse
+	(*EtcdMember)(nil),                  // 133: orlop.v1alpha1.EtcdMember
+	(*EtcdRemoveMemberRequest)(nil),     // 134: orlop.v1alpha1.EtcdRemoveMemberRequest
+	(*EtcdRemoveMemberResponse)(nil),    // 135: orlop.v1alpha1.EtcdRemoveMemberResponse
+	(*EtcdRecoverRequest)(nil),          // 136: orlop.v1alpha1.EtcdRecoverRequest
+	(*EtcdRecoverResponse)(nil),         // 137: orlop.v1alpha1.EtcdRecoverResponse
+	(*EtcdRejoinRequest)(nil),           // 138: orlop.v1alpha1.EtcdRejoinRequest
+	(*EtcdRejoinResponse)(nil),          // 139: orlop.v1alpha1.EtcdRejoinResponse
+	(*EtcdSnapshotRequest)(nil),         // 140: orlop.v1alpha1.EtcdSnapshotRequest
+	(*EtcdSnapshotResponse)(nil),        // 141: orlop.v1alpha1.EtcdSnapshotResponse
+	(*EtcdSnapshotInfo)(nil),            // 142: orlop.v1alpha1.EtcdSnapshotInfo
+	(*EtcdListSnapshotsRequest)(nil),    // 143: orlop.v1alpha1.EtcdListSnapshotsRequest
+	(*EtcdListSnapshotsResponse)(nil),   // 144: orlop.v1alpha1.EtcdListSnapshotsResponse
+	(*EtcdStoredSnapshot)(nil),          // 145: orlop.v1alpha1.EtcdStoredSnapshot
+	(*EtcdTakeSnapshotRequest)(nil),     // 146: orlop.v1alpha1.EtcdTakeSnapshotRequest
+	(*EtcdTakeSnapshotResponse)(nil),    // 147: orlop.v1alpha1.EtcdTakeSnapshotResponse
+	(*EtcdRestoreRequest)(nil),          // 148: orlop.v1alpha1.EtcdRestoreRequest
+	(*EtcdRestoreResponse)(nil),         // 149: orlop.v1alpha1.EtcdRestoreResponse
+	(*EtcdRestored)(nil),                // 150: orlop.v1alpha1.EtcdRestored
+	(*EtcdStatusRequest)(nil),           // 151: orlop.v1alpha1.EtcdStatusRequest
+	(*EtcdStatusResponse)(nil),          // 152: orlop.v1alpha1.EtcdStatusResponse
+	(*EtcdDefragmentRequest)(nil),       // 153: orlop.v1alpha1.EtcdDefragmentRequest
+	(*EtcdDefragmentResponse)(nil),      // 154: orlop.v1alpha1.EtcdDefragmentResponse
+	(*EtcdDisarmRequest)(nil),           // 155: orlop.v1alpha1.EtcdDisarmRequest
+	(*EtcdDisarmResponse)(nil),          // 156: orlop.v1alpha1.EtcdDisarmResponse
+	nil,                                 // 157: orlop.v1alpha1.ReportMachineResponse.FieldsEntry
+	nil,                                 // 158: orlop.v1alpha1.JoinRequest.NodeCsrsEntry
+	nil,                                 // 159: orlop.v1alpha1.JoinResponse.NodeCertificatesEntry
+	(*timestamppb.Timestamp)(nil),       // 160: google.protobuf.Timestamp
+	(*structpb.Value)(nil),              // 161: google.protobuf.Value
+	(*durationpb.Duration)(nil),         // 162: google.protobuf.Duration
+	(*descriptorpb.MethodOptions)(nil),  // 163: google.protobuf.MethodOptions
 }
 var file_orlop_proto_depIdxs = []int32{
-	150, // 0: orlop.v1alpha1.VersionResponse.built:type_name -> google.protobuf.Timestamp
-	150, // 1: orlop.v1alpha1.VersionResponse.debian_archive:type_name -> google.protobuf.Timestamp
-	150, // 2: orlop.v1alpha1.VersionResponse.newest_module:type_name -> google.protobuf.Timestamp
-	151, // 3: orlop.v1alpha1.TopicValue.value:type_name -> google.protobuf.Value
-	150, // 4: orlop.v1alpha1.Event.time:type_name -> google.protobuf.Timestamp
-	152, // 5: orlop.v1alpha1.PowerRequest.grace_period:type_name -> google.protobuf.Duration
+	160, // 0: orlop.v1alpha1.VersionResponse.built:type_name -> google.protobuf.Timestamp
+	160, // 1: orlop.v1alpha1.VersionResponse.debian_archive:type_name -> google.protobuf.Timestamp
+	160, // 2: orlop.v1alpha1.VersionResponse.newest_module:type_name -> google.protobuf.Timestamp
+	161, // 3: orlop.v1alpha1.TopicValue.value:type_name -> google.protobuf.Value
+	160, // 4: orlop.v1alpha1.Event.time:type_name -> google.protobuf.Timestamp
+	162, // 5: orlop.v1alpha1.PowerRequest.grace_period:type_name -> google.protobuf.Duration
 	13,  // 6: orlop.v1alpha1.PowerRequest.drain:type_name -> orlop.v1alpha1.DrainPolicy
-	152, // 7: orlop.v1alpha1.DrainPolicy.timeout:type_name -> google.protobuf.Duration
+	162, // 7: orlop.v1alpha1.DrainPolicy.timeout:type_name -> google.protobuf.Duration
 	2,   // 8: orlop.v1alpha1.ResetRequest.wipe:type_name -> orlop.v1alpha1.ResetRequest.Wipe
 	13,  // 9: orlop.v1alpha1.ResetRequest.drain:type_name -> orlop.v1alpha1.DrainPolicy
 	21,  // 10: orlop.v1alpha1.ListFilesResponse.entries:type_name -> orlop.v1alpha1.FileEntry
-	150, // 11: orlop.v1alpha1.FileEntry.modified:type_name -> google.protobuf.Timestamp
+	160, // 11: orlop.v1alpha1.FileEntry.modified:type_name -> google.protobuf.Timestamp
 	3,   // 12: orlop.v1alpha1.ApplyRequest.mode:type_name -> orlop.v1alpha1.ApplyRequest.Mode
-	152, // 13: orlop.v1alpha1.ApplyRequest.trial_duration:type_name -> google.protobuf.Duration
-	150, // 14: orlop.v1alpha1.ApplyResponse.trial_deadline:type_name -> google.protobuf.Timestamp
-	152, // 15: orlop.v1alpha1.ApplyResponse.trial_duration:type_name -> google.protobuf.Duration
-	150, // 16: orlop.v1alpha1.GetConfigResponse.applied:type_name -> google.protobuf.Timestamp
+	162, // 13: orlop.v1alpha1.ApplyRequest.trial_duration:type_name -> google.protobuf.Duration
+	160, // 14: orlop.v1alpha1.ApplyResponse.trial_deadline:type_name -> google.protobuf.Timestamp
+	162, // 15: orlop.v1alpha1.ApplyResponse.trial_duration:type_name -> google.protobuf.Duration
+	160, // 16: orlop.v1alpha1.GetConfigResponse.applied:type_name -> google.protobuf.Timestamp
 	31,  // 17: orlop.v1alpha1.ConfigHistoryResponse.entries:type_name -> orlop.v1alpha1.ConfigEntry
-	150, // 18: orlop.v1alpha1.ConfigEntry.at:type_name -> google.protobuf.Timestamp
+	160, // 18: orlop.v1alpha1.ConfigEntry.at:type_name -> google.protobuf.Timestamp
 	37,  // 19: orlop.v1alpha1.ListServicesResponse.services:type_name -> orlop.v1alpha1.ServiceStatus
-	150, // 20: orlop.v1alpha1.ServiceStatus.since:type_name -> google.protobuf.Timestamp
+	160, // 20: orlop.v1alpha1.ServiceStatus.since:type_name -> google.protobuf.Timestamp
 	38,  // 21: orlop.v1alpha1.ServiceStatus.components:type_name -> orlop.v1alpha1.Component
-	150, // 22: orlop.v1alpha1.Component.since:type_name -> google.protobuf.Timestamp
-	150, // 23: orlop.v1alpha1.LogLine.time:type_name -> google.protobuf.Timestamp
+	160, // 22: orlop.v1alpha1.Component.since:type_name -> google.protobuf.Timestamp
+	160, // 23: orlop.v1alpha1.LogLine.time:type_name -> google.protobuf.Timestamp
 	52,  // 24: orlop.v1alpha1.ImportImageResponse.images:type_name -> orlop.v1alpha1.ContainerImage
 	52,  // 25: orlop.v1alpha1.ListImagesResponse.images:type_name -> orlop.v1alpha1.ContainerImage
-	150, // 26: orlop.v1alpha1.UpgradeStatus.started:type_name -> google.protobuf.Timestamp
-	150, // 27: orlop.v1alpha1.UpgradeStatus.ended:type_name -> google.protobuf.Timestamp
-	150, // 28: orlop.v1alpha1.UpgradeStatus.data_restored_from:type_name -> google.protobuf.Timestamp
+	160, // 26: orlop.v1alpha1.UpgradeStatus.started:type_name -> google.protobuf.Timestamp
+	160, // 27: orlop.v1alpha1.UpgradeStatus.ended:type_name -> google.protobuf.Timestamp
+	160, // 28: orlop.v1alpha1.UpgradeStatus.data_restored_from:type_name -> google.protobuf.Timestamp
 	79,  // 29: orlop.v1alpha1.GetRevocationsResponse.revocations:type_name -> orlop.v1alpha1.Revocation
-	152, // 30: orlop.v1alpha1.IssueRequest.ttl:type_name -> google.protobuf.Duration
-	152, // 31: orlop.v1alpha1.RenewRequest.ttl:type_name -> google.protobuf.Duration
+	162, // 30: orlop.v1alpha1.IssueRequest.ttl:type_name -> google.protobuf.Duration
+	162, // 31: orlop.v1alpha1.RenewRequest.ttl:type_name -> google.protobuf.Duration
 	78,  // 32: orlop.v1alpha1.ListCertificatesResponse.issued:type_name -> orlop.v1alpha1.IssuedCertificate
 	79,  // 33: orlop.v1alpha1.ListCertificatesResponse.revoked:type_name -> orlop.v1alpha1.Revocation
-	150, // 34: orlop.v1alpha1.IssuedCertificate.at:type_name -> google.protobuf.Timestamp
-	150, // 35: orlop.v1alpha1.IssuedCertificate.expires:type_name -> google.protobuf.Timestamp
-	150, // 36: orlop.v1alpha1.Revocation.at:type_name -> google.protobuf.Timestamp
+	160, // 34: orlop.v1alpha1.IssuedCertificate.at:type_name -> google.protobuf.Timestamp
+	160, // 35: orlop.v1alpha1.IssuedCertificate.expires:type_name -> google.protobuf.Timestamp
+	160, // 36: orlop.v1alpha1.Revocation.at:type_name -> google.protobuf.Timestamp
 	79,  // 37: orlop.v1alpha1.RevokeResponse.revocation:type_name -> orlop.v1alpha1.Revocation
 	88,  // 38: orlop.v1alpha1.SuspendResponse.object:type_name -> orlop.v1alpha1.SuspendedObject
 	88,  // 39: orlop.v1alpha1.ResumeResponse.object:type_name -> orlop.v1alpha1.SuspendedObject
 	88,  // 40: orlop.v1alpha1.ListSuspendedResponse.objects:type_name -> orlop.v1alpha1.SuspendedObject
-	150, // 41: orlop.v1alpha1.SuspendedObject.at:type_name -> google.protobuf.Timestamp
+	160, // 41: orlop.v1alpha1.SuspendedObject.at:type_name -> google.protobuf.Timestamp
 	91,  // 42: orlop.v1alpha1.HealthResponse.checks:type_name -> orlop.v1alpha1.HealthCheck
-	150, // 43: orlop.v1alpha1.HealthCheck.since:type_name -> google.protobuf.Timestamp
-	152, // 44: orlop.v1alpha1.KubeconfigRequest.ttl:type_name -> google.protobuf.Duration
-	152, // 45: orlop.v1alpha1.CreateTicketRequest.ttl:type_name -> google.protobuf.Duration
-	148, // 46: orlop.v1alpha1.JoinRequest.node_csrs:type_name -> orlop.v1alpha1.JoinRequest.NodeCsrsEntry
-	149, // 47: orlop.v1alpha1.JoinResponse.node_certificates:type_name -> orlop.v1alpha1.JoinResponse.NodeCertificatesEntry
-	100, // 48: orlop.v1alpha1.ListPendingResponse.machines:type_name -> orlop.v1alpha1.PendingMachine
-	150, // 49: orlop.v1alpha1.PendingMachine.since:type_name -> google.protobuf.Timestamp
-	152, // 50: orlop.v1alpha1.ApproveRequest.ttl:type_name -> google.protobuf.Duration
-	107, // 51: orlop.v1alpha1.ListMembersResponse.members:type_name -> orlop.v1alpha1.Member
-	108, // 52: orlop.v1alpha1.ListMembersResponse.tickets:type_name -> orlop.v1alpha1.Ticket
-	150, // 53: orlop.v1alpha1.Member.joined:type_name -> google.protobuf.Timestamp
-	150, // 54: orlop.v1alpha1.Member.renewed:type_name -> google.protobuf.Timestamp
-	150, // 55: orlop.v1alpha1.Member.expires:type_name -> google.protobuf.Timestamp
-	150, // 56: orlop.v1alpha1.Ticket.expires:type_name -> google.protobuf.Timestamp
-	150, // 57: orlop.v1alpha1.Ticket.at:type_name -> google.protobuf.Timestamp
-	13,  // 58: orlop.v1alpha1.RemoveMemberRequest.drain:type_name -> orlop.v1alpha1.DrainPolicy
-	113, // 59: orlop.v1alpha1.GetMembershipResponse.membership:type_name -> orlop.v1alpha1.Membership
-	107, // 60: orlop.v1alpha1.Membership.members:type_name -> orlop.v1alpha1.Member
-	108, // 61: orlop.v1alpha1.Membership.tickets:type_name -> orlop.v1alpha1.Ticket
-	114, // 62: orlop.v1alpha1.Membership.bindings:type_name -> orlop.v1alpha1.TicketBinding
-	113, // 63: orlop.v1alpha1.ReplicateMembershipRequest.membership:type_name -> orlop.v1alpha1.Membership
-	79,  // 64: orlop.v1alpha1.ReplicateMembershipRequest.revocations:type_name -> orlop.v1alpha1.Revocation
-	113, // 65: orlop.v1alpha1.VoteRequest.membership:type_name -> orlop.v1alpha1.Membership
-	107, // 66: orlop.v1alpha1.VoteRequest.candidate:type_name -> orlop.v1alpha1.Member
-	114, // 67: orlop.v1alpha1.VoteResponse.bindings:type_name -> orlop.v1alpha1.TicketBinding
-	152, // 68: orlop.v1alpha1.CaptureRequest.duration:type_name -> google.protobuf.Duration
-	121, // 69: orlop.v1alpha1.CaptureResponse.packets:type_name -> orlop.v1alpha1.Packet
-	152, // 70: orlop.v1alpha1.ProfileRequest.duration:type_name -> google.protobuf.Duration
-	124, // 71: orlop.v1alpha1.EtcdRemoveMemberResponse.removed:type_name -> orlop.v1alpha1.EtcdMember
-	133, // 72: orlop.v1alpha1.EtcdSnapshotResponse.header:type_name -> orlop.v1alpha1.EtcdSnapshotInfo
-	136, // 73: orlop.v1alpha1.EtcdListSnapshotsResponse.snapshots:type_name -> orlop.v1alpha1.EtcdStoredSnapshot
-	150, // 74: orlop.v1alpha1.EtcdStoredSnapshot.at:type_name -> google.protobuf.Timestamp
-	150, // 75: orlop.v1alpha1.EtcdStoredSnapshot.uploaded:type_name -> google.protobuf.Timestamp
-	136, // 76: orlop.v1alpha1.EtcdTakeSnapshotResponse.snapshot:type_name -> orlop.v1alpha1.EtcdStoredSnapshot
-	141, // 77: orlop.v1alpha1.EtcdRestoreResponse.restored:type_name -> orlop.v1alpha1.EtcdRestored
-	150, // 78: orlop.v1alpha1.EtcdRestored.at:type_name -> google.protobuf.Timestamp
-	141, // 79: orlop.v1alpha1.EtcdStatusResponse.restored:type_name -> orlop.v1alpha1.EtcdRestored
-	124, // 80: orlop.v1alpha1.EtcdStatusResponse.members:type_name -> orlop.v1alpha1.EtcdMember
-	153, // 81: orlop.v1alpha1.role:extendee -> google.protobuf.MethodOptions
-	153, // 82: orlop.v1alpha1.narrow:extendee -> google.protobuf.MethodOptions
-	153, // 83: orlop.v1alpha1.audit:extendee -> google.protobuf.MethodOptions
-	153, // 84: orlop.v1alpha1.fanout:extendee -> google.protobuf.MethodOptions
-	0,   // 85: orlop.v1alpha1.role:type_name -> orlop.v1alpha1.Role
-	0,   // 86: orlop.v1alpha1.narrow:type_name -> orlop.v1alpha1.Role
-	4,   // 87: orlop.v1alpha1.audit:type_name -> orlop.v1alpha1.AuditRule
-	1,   // 88: orlop.v1alpha1.fanout:type_name -> orlop.v1alpha1.Fanout
-	5,   // 89: orlop.v1alpha1.Machine.Version:input_type -> orlop.v1alpha1.VersionRequest
-	7,   // 90: orlop.v1alpha1.Machine.Get:input_type -> orlop.v1alpha1.GetRequest
-	7,   // 91: orlop.v1alpha1.Machine.Watch:input_type -> orlop.v1alpha1.GetRequest
-	9,   // 92: orlop.v1alpha1.Machine.Events:input_type -> orlop.v1alpha1.EventsRequest
-	11,  // 93: orlop.v1alpha1.Machine.Reboot:input_type -> orlop.v1alpha1.PowerRequest
-	11,  // 94: orlop.v1alpha1.Machine.Shutdown:input_type -> orlop.v1alpha1.PowerRequest
-	16,  // 95: orlop.v1alpha1.Machine.Reset:input_type -> orlop.v1alpha1.ResetRequest
-	14,  // 96: orlop.v1alpha1.Machine.CancelDrain:input_type -> orlop.v1alpha1.CancelDrainRequest
-	17,  // 97: orlop.v1alpha1.Machine.ReadFile:input_type -> orlop.v1alpha1.ReadFileRequest
-	19,  // 98: orlop.v1alpha1.Machine.ListFiles:input_type -> orlop.v1alpha1.ListFilesRequest
-	22,  // 99: orlop.v1alpha1.Machine.Relay:input_type -> orlop.v1alpha1.RelayData
-	23,  // 100: orlop.v1alpha1.Config.Apply:input_type -> orlop.v1alpha1.ApplyRequest
-	25,  // 101: orlop.v1alpha1.Config.Confirm:input_type -> orlop.v1alpha1.ConfirmConfigRequest
-	27,  // 102: orlop.v1alpha1.Config.Get:input_type -> orlop.v1alpha1.GetConfigRequest
-	29,  // 103: orlop.v1alpha1.Config.History:input_type -> orlop.v1alpha1.ConfigHistoryRequest
-	32,  // 104: orlop.v1alpha1.Config.Compare:input_type -> orlop.v1alpha1.CompareConfigRequest
-	35,  // 105: orlop.v1alpha1.Service.List:input_type -> orlop.v1alpha1.ListServicesRequest
-	39,  // 106: orlop.v1alpha1.Service.Restart:input_type -> orlop.v1alpha1.RestartServiceRequest
-	41,  // 107: orlop.v1alpha1.Log.Service:input_type -> orlop.v1alpha1.ServiceLogRequest
-	42,  // 108: orlop.v1alpha1.Log.Kernel:input_type -> orlop.v1alpha1.KernelLogRequest
-	48,  // 109: orlop.v1alpha1.Image.Import:input_type -> orlop.v1alpha1.ImportImageRequest
-	50,  // 110: orlop.v1alpha1.Image.List:input_type -> orlop.v1alpha1.ListImagesRequest
-	44,  // 111: orlop.v1alpha1.Image.Resolve:input_type -> orlop.v1alpha1.ResolveImageRequest
-	46,  // 112: orlop.v1alpha1.Image.ReadBlob:input_type -> orlop.v1alpha1.ReadBlobRequest
-	53,  // 113: orlop.v1alpha1.Upgrade.BeginUpload:input_type -> orlop.v1alpha1.BeginUploadRequest
-	55,  // 114: orlop.v1alpha1.Upgrade.Upload:input_type -> orlop.v1alpha1.UploadBundleRequest
-	56,  // 115: orlop.v1alpha1.Upgrade.Fetch:input_type -> orlop.v1alpha1.FetchBundleRequest
-	62,  // 116: orlop.v1alpha1.Upgrade.Status:input_type -> orlop.v1alpha1.UpgradeStatusRequest
-	63,  // 117: orlop.v1alpha1.Upgrade.Watch:input_type -> orlop.v1alpha1.WatchUpgradeRequest
-	57,  // 118: orlop.v1alpha1.Upgrade.DescribeBundle:input_type -> orlop.v1alpha1.DescribeBundleRequest
-	59,  // 119: orlop.v1alpha1.Upgrade.Download:input_type -> orlop.v1alpha1.DownloadBundleRequest
-	65,  // 120: orlop.v1alpha1.Upgrade.Rollback:input_type -> orlop.v1alpha1.RollbackRequest
-	67,  // 121: orlop.v1alpha1.Upgrade.Finalize:input_type -> orlop.v1alpha1.FinalizeRequest
-	69,  // 122: orlop.v1alpha1.Audit.Read:input_type -> orlop.v1alpha1.ReadAuditRequest
-	73,  // 123: orlop.v1alpha1.Trust.Issue:input_type -> orlop.v1alpha1.IssueRequest
-	74,  // 124: orlop.v1alpha1.Trust.Renew:input_type -> orlop.v1alpha1.RenewRequest
-	76,  // 125: orlop.v1alpha1.Trust.ListCertificates:input_type -> orlop.v1alpha1.ListCertificatesRequest
-	80,  // 126: orlop.v1alpha1.Trust.Revoke:input_type -> orlop.v1alpha1.RevokeRequest
-	71,  // 127: orlop.v1alpha1.Trust.GetRevocations:input_type -> orlop.v1alpha1.GetRevocationsRequest
-	89,  // 128: orlop.v1alpha1.Cluster.Health:input_type -> orlop.v1alpha1.HealthRequest
-	92,  // 129: orlop.v1alpha1.Cluster.Kubeconfig:input_type -> orlop.v1alpha1.KubeconfigRequest
-	94,  // 130: orlop.v1alpha1.Cluster.CreateTicket:input_type -> orlop.v1alpha1.CreateTicketRequest
-	96,  // 131: orlop.v1alpha1.Cluster.Join:input_type -> orlop.v1alpha1.JoinRequest
-	105, // 132: orlop.v1alpha1.Cluster.ListMembers:input_type -> orlop.v1alpha1.ListMembersRequest
-	109, // 133: orlop.v1alpha1.Cluster.RemoveMember:input_type -> orlop.v1alpha1.RemoveMemberRequest
-	98,  // 134: orlop.v1alpha1.Cluster.ListPending:input_type -> orlop.v1alpha1.ListPendingRequest
-	101, // 135: orlop.v1alpha1.Cluster.Approve:input_type -> orlop.v1alpha1.ApproveRequest
-	103, // 136: orlop.v1alpha1.Cluster.Deny:input_type -> orlop.v1alpha1.DenyRequest
-	111, // 137: orlop.v1alpha1.Cluster.GetMembership:input_type -> orlop.v1alpha1.GetMembershipRequest
-	115, // 138: orlop.v1alpha1.Cluster.ReplicateMembership:input_type -> orlop.v1alpha1.ReplicateMembershipRequest
-	117, // 139: orlop.v1alpha1.Cluster.Vote:input_type -> orlop.v1alpha1.VoteRequest
-	82,  // 140: orlop.v1alpha1.Cluster.Suspend:input_type -> orlop.v1alpha1.SuspendRequest
-	84,  // 141: orlop.v1alpha1.Cluster.Resume:input_type -> orlop.v1alpha1.ResumeRequest
-	86,  // 142: orlop.v1alpha1.Cluster.ListSuspended:input_type -> orlop.v1alpha1.ListSuspendedRequest
-	119, // 143: orlop.v1alpha1.Debug.Capture:input_type -> orlop.v1alpha1.CaptureRequest
-	122, // 144: orlop.v1alpha1.Debug.Profile:input_type -> orlop.v1alpha1.ProfileRequest
-	131, // 145: orlop.v1alpha1.Etcd.Snapshot:input_type -> orlop.v1alpha1.EtcdSnapshotRequest
-	134, // 146: orlop.v1alpha1.Etcd.ListSnapshots:input_type -> orlop.v1alpha1.EtcdListSnapshotsRequest
-	137, // 147: orlop.v1alpha1.Etcd.TakeSnapshot:input_type -> orlop.v1alpha1.EtcdTakeSnapshotRequest
-	139, // 148: orlop.v1alpha1.Etcd.Restore:input_type -> orlop.v1alpha1.EtcdRestoreRequest
-	142, // 149: orlop.v1alpha1.Etcd.Status:input_type -> orlop.v1alpha1.EtcdStatusRequest
-	144, // 150: orlop.v1alpha1.Etcd.Defragment:input_type -> orlop.v1alpha1.EtcdDefragmentRequest
-	146, // 151: orlop.v1alpha1.Etcd.Disarm:input_type -> orlop.v1alpha1.EtcdDisarmRequest
-	125, // 152: orlop.v1alpha1.Etcd.RemoveMember:input_type -> orlop.v1alpha1.EtcdRemoveMemberRequest
-	127, // 153: orlop.v1alpha1.Etcd.Recover:input_type -> orlop.v1alpha1.EtcdRecoverRequest
-	129, // 154: orlop.v1alpha1.Etcd.Rejoin:input_type -> orlop.v1alpha1.EtcdRejoinRequest
-	6,   // 155: orlop.v1alpha1.Machine.Version:output_type -> orlop.v1alpha1.VersionResponse
-	8,   // 156: orlop.v1alpha1.Machine.Get:output_type -> orlop.v1alpha1.TopicValue
-	8,   // 157: orlop.v1alpha1.Machine.Watch:output_type -> orlop.v1alpha1.TopicValue
-	10,  // 158: orlop.v1alpha1.Machine.Events:output_type -> orlop.v1alpha1.Event
-	12,  // 159: orlop.v1alpha1.Machine.Reboot:output_type -> orlop.v1alpha1.PowerResponse
-	12,  // 160: orlop.v1alpha1.Machine.Shutdown:output_type -> orlop.v1alpha1.PowerResponse
-	12,  // 161: orlop.v1alpha1.Machine.Reset:output_type -> orlop.v1alpha1.PowerResponse
-	15,  // 162: orlop.v1alpha1.Machine.CancelDrain:output_type -> orlop.v1alpha1.CancelDrainResponse
-	18,  // 163: orlop.v1alpha1.Machine.ReadFile:output_type -> orlop.v1alpha1.ReadFileResponse
-	20,  // 164: orlop.v1alpha1.Machine.ListFiles:output_type -> orlop.v1alpha1.ListFilesResponse
-	22,  // 165: orlop.v1alpha1.Machine.Relay:output_type -> orlop.v1alpha1.RelayData
-	24,  // 166: orlop.v1alpha1.Config.Apply:output_type -> orlop.v1alpha1.ApplyResponse
-	26,  // 167: orlop.v1alpha1.Config.Confirm:output_type -> orlop.v1alpha1.ConfirmConfigResponse
-	28,  // 168: orlop.v1alpha1.Config.Get:output_type -> orlop.v1alpha1.GetConfigResponse
-	30,  // 169: orlop.v1alpha1.Config.History:output_type -> orlop.v1alpha1.ConfigHistoryResponse
-	33,  // 170: orlop.v1alpha1.Config.Compare:output_type -> orlop.v1alpha1.CompareConfigResponse
-	36,  // 171: orlop.v1alpha1.Service.List:output_type -> orlop.v1alpha1.ListServicesResponse
-	40,  // 172: orlop.v1alpha1.Service.Restart:output_type -> orlop.v1alpha1.RestartServiceResponse
-	43,  // 173: orlop.v1alpha1.Log.Service:output_type -> orlop.v1alpha1.LogLine
-	43,  // 174: orlop.v1alpha1.Log.Kernel:output_type -> orlop.v1alpha1.LogLine
-	49,  // 175: orlop.v1alpha1.Image.Import:output_type -> orlop.v1alpha1.ImportImageResponse
-	51,  // 176: orlop.v1alpha1.Image.List:output_type -> orlop.v1alpha1.ListImagesResponse
-	45,  // 177: orlop.v1alpha1.Image.Resolve:output_type -> orlop.v1alpha1.ResolveImageResponse
-	47,  // 178: orlop.v1alpha1.Image.ReadBlob:output_type -> orlop.v1alpha1.ReadBlobResponse
-	54,  // 179: orlop.v1alpha1.Upgrade.BeginUpload:output_type -> orlop.v1alpha1.BeginUploadResponse
-	61,  // 180: orlop.v1alpha1.Upgrade.Upload:output_type -> orlop.v1alpha1.UpgradeStarted
-	61,  // 181: orlop.v1alpha1.Upgrade.Fetch:output_type -> orlop.v1alpha1.UpgradeStarted
-	64,  // 182: orlop.v1alpha1.Upgrade.Status:output_type -> orlop.v1alpha1.UpgradeStatus
-	64,  // 183: orlop.v1alpha1.Upgrade.Watch:output_type -> orlop.v1alpha1.UpgradeStatus
-	58,  // 184: orlop.v1alpha1.Upgrade.DescribeBundle:output_type -> orlop.v1alpha1.DescribeBundleResponse
-	60,  // 185: orlop.v1alpha1.Upgrade.Download:output_type -> orlop.v1alpha1.DownloadBundleResponse
-	66,  // 186: orlop.v1alpha1.Upgrade.Rollback:output_type -> orlop.v1alpha1.RollbackResponse
-	68,  // 187: orlop.v1alpha1.Upgrade.Finalize:output_type -> orlop.v1alpha1.FinalizeResponse
-	70,  // 188: orlop.v1alpha1.Audit.Read:output_type -> orlop.v1alpha1.AuditLine
-	75,  // 189: orlop.v1alpha1.Trust.Issue:output_type -> orlop.v1alpha1.IssueResponse
-	75,  // 190: orlop.v1alpha1.Trust.Renew:output_type -> orlop.v1alpha1.IssueResponse
-	77,  // 191: orlop.v1alpha1.Trust.ListCertificates:output_type -> orlop.v1alpha1.ListCertificatesResponse
-	81,  // 192: orlop.v1alpha1.Trust.Revoke:output_type -> orlop.v1alpha1.RevokeResponse
-	72,  // 193: orlop.v1alpha1.Trust.GetRevocations:output_type -> orlop.v1alpha1.GetRevocationsResponse
-	90,  // 194: orlop.v1alpha1.Cluster.Health:output_type -> orlop.v1alpha1.HealthResponse
-	93,  // 195: orlop.v1alpha1.Cluster.Kubeconfig:output_type -> orlop.v1alpha1.KubeconfigResponse
-	95,  // 196: orlop.v1alpha1.Cluster.CreateTicket:output_type -> orlop.v1alpha1.CreateTicketResponse
-	97,  // 197: orlop.v1alpha1.Cluster.Join:output_type -> orlop.v1alpha1.JoinResponse
-	106, // 198: orlop.v1alpha1.Cluster.ListMembers:output_type -> orlop.v1alpha1.ListMembersResponse
-	110, // 199: orlop.v1alpha1.Cluster.RemoveMember:output_type -> orlop.v1alpha1.RemoveMemberResponse
-	99,  // 200: orlop.v1alpha1.Cluster.ListPending:output_type -> orlop.v1alpha1.ListPendingResponse
-	102, // 201: orlop.v1alpha1.Cluster.Approve:output_type -> orlop.v1alpha1.ApproveResponse
-	104, // 202: orlop.v1alpha1.Cluster.Deny:output_type -> orlop.v1alpha1.DenyResponse
-	112, // 203: orlop.v1alpha1.Cluster.GetMembership:output_type -> orlop.v1alpha1.GetMembershipResponse
-	116, // 204: orlop.v1alpha1.Cluster.ReplicateMembership:output_type -> orlop.v1alpha1.ReplicateMembershipResponse
-	118, // 205: orlop.v1alpha1.Cluster.Vote:output_type -> orlop.v1alpha1.VoteResponse
-	83,  // 206: orlop.v1alpha1.Cluster.Suspend:output_type -> orlop.v1alpha1.SuspendResponse
-	85,  // 207: orlop.v1alpha1.Cluster.Resume:output_type -> orlop.v1alpha1.ResumeResponse
-	87,  // 208: orlop.v1alpha1.Cluster.ListSuspended:output_type -> orlop.v1alpha1.ListSuspendedResponse
-	120, // 209: orlop.v1alpha1.Debug.Capture:output_type -> orlop.v1alpha1.CaptureResponse
-	123, // 210: orlop.v1alpha1.Debug.Profile:output_type -> orlop.v1alpha1.ProfileResponse
-	132, // 211: orlop.v1alpha1.Etcd.Snapshot:output_type -> orlop.v1alpha1.EtcdSnapshotResponse
-	135, // 212: orlop.v1alpha1.Etcd.ListSnapshots:output_type -> orlop.v1alpha1.EtcdListSnapshotsResponse
-	138, // 213: orlop.v1alpha1.Etcd.TakeSnapshot:output_type -> orlop.v1alpha1.EtcdTakeSnapshotResponse
-	140, // 214: orlop.v1alpha1.Etcd.Restore:output_type -> orlop.v1alpha1.EtcdRestoreResponse
-	143, // 215: orlop.v1alpha1.Etcd.Status:output_type -> orlop.v1alpha1.EtcdStatusResponse
-	145, // 216: orlop.v1alpha1.Etcd.Defragment:output_type -> orlop.v1alpha1.EtcdDefragmentResponse
-	147, // 217: orlop.v1alpha1.Etcd.Disarm:output_type -> orlop.v1alpha1.EtcdDisarmResponse
-	126, // 218: orlop.v1alpha1.Etcd.RemoveMember:output_type -> orlop.v1alpha1.EtcdRemoveMemberResponse
-	128, // 219: orlop.v1alpha1.Etcd.Recover:output_type -> orlop.v1alpha1.EtcdRecoverResponse
-	130, // 220: orlop.v1alpha1.Etcd.Rejoin:output_type -> orlop.v1alpha1.EtcdRejoinResponse
-	155, // [155:221] is the sub-list for method output_type
-	89,  // [89:155] is the sub-list for method input_type
-	85,  // [85:89] is the sub-list for extension type_name
-	81,  // [81:85] is the sub-list for extension extendee
-	0,   // [0:81] is the sub-list for field type_name
+	160, // 43: orlop.v1alpha1.HealthCheck.since:type_name -> google.protobuf.Timestamp
+	162, // 44: orlop.v1alpha1.ClusterHealthRequest.machine_timeout:type_name -> google.protobuf.Duration
+	160, // 45: orlop.v1alpha1.ClusterHealthResponse.at:type_name -> google.protobuf.Timestamp
+	94,  // 46: orlop.v1alpha1.ClusterHealthResponse.machines:type_name -> orlop.v1alpha1.ClusterMachine
+	95,  // 47: orlop.v1alpha1.ClusterHealthResponse.problems:type_name -> orlop.v1alpha1.ClusterFinding
+	95,  // 48: orlop.v1alpha1.ClusterHealthResponse.notes:type_name -> orlop.v1alpha1.ClusterFinding
+	96,  // 49: orlop.v1alpha1.ClusterHealthResponse.etcd:type_name -> orlop.v1alpha1.ClusterEtcd
+	160, // 50: orlop.v1alpha1.ClusterMachine.trial_deadline:type_name -> google.protobuf.Timestamp
+	160, // 51: orlop.v1alpha1.ClusterMachine.certificate_expiry:type_name -> google.protobuf.Timestamp
+	133, // 52: orlop.v1alpha1.ClusterEtcd.members:type_name -> orlop.v1alpha1.EtcdMember
+	90,  // 53: orlop.v1alpha1.ReportMachineResponse.health:type_name -> orlop.v1alpha1.HealthResponse
+	64,  // 54: orlop.v1alpha1.ReportMachineResponse.upgrade:type_name -> orlop.v1alpha1.UpgradeStatus
+	160, // 55: orlop.v1alpha1.ReportMachineResponse.trial_deadline:type_name -> google.protobuf.Timestamp
+	99,  // 56: orlop.v1alpha1.ReportMachineResponse.certificates:type_name -> orlop.v1alpha1.MachineCertificate
+	157, // 57: orlop.v1alpha1.ReportMachineResponse.fields:type_name -> orlop.v1alpha1.ReportMachineResponse.FieldsEntry
+	100, // 58: orlop.v1alpha1.ReportMachineResponse.object:type_name -> orlop.v1alpha1.ReportedObject
+	160, // 59: orlop.v1alpha1.MachineCertificate.expires:type_name -> google.protobuf.Timestamp
+	160, // 60: orlop.v1alpha1.MachineCertificate.renews:type_name -> google.protobuf.Timestamp
+	162, // 61: orlop.v1alpha1.KubeconfigRequest.ttl:type_name -> google.protobuf.Duration
+	162, // 62: orlop.v1alpha1.CreateTicketRequest.ttl:type_name -> google.protobuf.Duration
+	158, // 63: orlop.v1alpha1.JoinRequest.node_csrs:type_name -> orlop.v1alpha1.JoinRequest.NodeCsrsEntry
+	159, // 64: orlop.v1alpha1.JoinResponse.node_certificates:type_name -> orlop.v1alpha1.JoinResponse.NodeCertificatesEntry
+	109, // 65: orlop.v1alpha1.ListPendingResponse.machines:type_name -> orlop.v1alpha1.PendingMachine
+	160, // 66: orlop.v1alpha1.PendingMachine.since:type_name -> google.protobuf.Timestamp
+	162, // 67: orlop.v1alpha1.ApproveRequest.ttl:type_name -> google.protobuf.Duration
+	116, // 68: orlop.v1alpha1.ListMembersResponse.members:type_name -> orlop.v1alpha1.Member
+	117, // 69: orlop.v1alpha1.ListMembersResponse.tickets:type_name -> orlop.v1alpha1.Ticket
+	160, // 70: orlop.v1alpha1.Member.joined:type_name -> google.protobuf.Timestamp
+	160, // 71: orlop.v1alpha1.Member.renewed:type_name -> google.protobuf.Timestamp
+	160, // 72: orlop.v1alpha1.Member.expires:type_name -> google.protobuf.Timestamp
+	160, // 73: orlop.v1alpha1.Ticket.expires:type_name -> google.protobuf.Timestamp
+	160, // 74: orlop.v1alpha1.Ticket.at:type_name -> google.protobuf.Timestamp
+	13,  // 75: orlop.v1alpha1.RemoveMemberRequest.drain:type_name -> orlop.v1alpha1.DrainPolicy
+	122, // 76: orlop.v1alpha1.GetMembershipResponse.membership:type_name -> orlop.v1alpha1.Membership
+	116, // 77: orlop.v1alpha1.Membership.members:type_name -> orlop.v1alpha1.Member
+	117, // 78: orlop.v1alpha1.Membership.tickets:type_name -> orlop.v1alpha1.Ticket
+	123, // 79: orlop.v1alpha1.Membership.bindings:type_name -> orlop.v1alpha1.TicketBinding
+	122, // 80: orlop.v1alpha1.ReplicateMembershipRequest.membership:type_name -> orlop.v1alpha1.Membership
+	79,  // 81: orlop.v1alpha1.ReplicateMembershipRequest.revocations:type_name -> orlop.v1alpha1.Revocation
+	122, // 82: orlop.v1alpha1.VoteRequest.membership:type_name -> orlop.v1alpha1.Membership
+	116, // 83: orlop.v1alpha1.VoteRequest.candidate:type_name -> orlop.v1alpha1.Member
+	123, // 84: orlop.v1alpha1.VoteResponse.bindings:type_name -> orlop.v1alpha1.TicketBinding
+	162, // 85: orlop.v1alpha1.CaptureRequest.duration:type_name -> google.protobuf.Duration
+	130, // 86: orlop.v1alpha1.CaptureResponse.packets:type_name -> orlop.v1alpha1.Packet
+	162, // 87: orlop.v1alpha1.ProfileRequest.duration:type_name -> google.protobuf.Duration
+	133, // 88: orlop.v1alpha1.EtcdRemoveMemberResponse.removed:type_name -> orlop.v1alpha1.EtcdMember
+	142, // 89: orlop.v1alpha1.EtcdSnapshotResponse.header:type_name -> orlop.v1alpha1.EtcdSnapshotInfo
+	145, // 90: orlop.v1alpha1.EtcdListSnapshotsResponse.snapshots:type_name -> orlop.v1alpha1.EtcdStoredSnapshot
+	160, // 91: orlop.v1alpha1.EtcdStoredSnapshot.at:type_name -> google.protobuf.Timestamp
+	160, // 92: orlop.v1alpha1.EtcdStoredSnapshot.uploaded:type_name -> google.protobuf.Timestamp
+	145, // 93: orlop.v1alpha1.EtcdTakeSnapshotResponse.snapshot:type_name -> orlop.v1alpha1.EtcdStoredSnapshot
+	150, // 94: orlop.v1alpha1.EtcdRestoreResponse.restored:type_name -> orlop.v1alpha1.EtcdRestored
+	160, // 95: orlop.v1alpha1.EtcdRestored.at:type_name -> google.protobuf.Timestamp
+	150, // 96: orlop.v1alpha1.EtcdStatusResponse.restored:type_name -> orlop.v1alpha1.EtcdRestored
+	133, // 97: orlop.v1alpha1.EtcdStatusResponse.members:type_name -> orlop.v1alpha1.EtcdMember
+	163, // 98: orlop.v1alpha1.role:extendee -> google.protobuf.MethodOptions
+	163, // 99: orlop.v1alpha1.narrow:extendee -> google.protobuf.MethodOptions
+	163, // 100: orlop.v1alpha1.audit:extendee -> google.protobuf.MethodOptions
+	163, // 101: orlop.v1alpha1.fanout:extendee -> google.protobuf.MethodOptions
+	0,   // 102: orlop.v1alpha1.role:type_name -> orlop.v1alpha1.Role
+	0,   // 103: orlop.v1alpha1.narrow:type_name -> orlop.v1alpha1.Role
+	4,   // 104: orlop.v1alpha1.audit:type_name -> orlop.v1alpha1.AuditRule
+	1,   // 105: orlop.v1alpha1.fanout:type_name -> orlop.v1alpha1.Fanout
+	5,   // 106: orlop.v1alpha1.Machine.Version:input_type -> orlop.v1alpha1.VersionRequest
+	7,   // 107: orlop.v1alpha1.Machine.Get:input_type -> orlop.v1alpha1.GetRequest
+	7,   // 108: orlop.v1alpha1.Machine.Watch:input_type -> orlop.v1alpha1.GetRequest
+	9,   // 109: orlop.v1alpha1.Machine.Events:input_type -> orlop.v1alpha1.EventsRequest
+	11,  // 110: orlop.v1alpha1.Machine.Reboot:input_type -> orlop.v1alpha1.PowerRequest
+	11,  // 111: orlop.v1alpha1.Machine.Shutdown:input_type -> orlop.v1alpha1.PowerRequest
+	16,  // 112: orlop.v1alpha1.Machine.Reset:input_type -> orlop.v1alpha1.ResetRequest
+	14,  // 113: orlop.v1alpha1.Machine.CancelDrain:input_type -> orlop.v1alpha1.CancelDrainRequest
+	17,  // 114: orlop.v1alpha1.Machine.ReadFile:input_type -> orlop.v1alpha1.ReadFileRequest
+	19,  // 115: orlop.v1alpha1.Machine.ListFiles:input_type -> orlop.v1alpha1.ListFilesRequest
+	22,  // 116: orlop.v1alpha1.Machine.Relay:input_type -> orlop.v1alpha1.RelayData
+	23,  // 117: orlop.v1alpha1.Config.Apply:input_type -> orlop.v1alpha1.ApplyRequest
+	25,  // 118: orlop.v1alpha1.Config.Confirm:input_type -> orlop.v1alpha1.ConfirmConfigRequest
+	27,  // 119: orlop.v1alpha1.Config.Get:input_type -> orlop.v1alpha1.GetConfigRequest
+	29,  // 120: orlop.v1alpha1.Config.History:input_type -> orlop.v1alpha1.ConfigHistoryRequest
+	32,  // 121: orlop.v1alpha1.Config.Compare:input_type -> orlop.v1alpha1.CompareConfigRequest
+	35,  // 122: orlop.v1alpha1.Service.List:input_type -> orlop.v1alpha1.ListServicesRequest
+	39,  // 123: orlop.v1alpha1.Service.Restart:input_type -> orlop.v1alpha1.RestartServiceRequest
+	41,  // 124: orlop.v1alpha1.Log.Service:input_type -> orlop.v1alpha1.ServiceLogRequest
+	42,  // 125: orlop.v1alpha1.Log.Kernel:input_type -> orlop.v1alpha1.KernelLogRequest
+	48,  // 126: orlop.v1alpha1.Image.Import:input_type -> orlop.v1alpha1.ImportImageRequest
+	50,  // 127: orlop.v1alpha1.Image.List:input_type -> orlop.v1alpha1.ListImagesRequest
+	44,  // 128: orlop.v1alpha1.Image.Resolve:input_type -> orlop.v1alpha1.ResolveImageRequest
+	46,  // 129: orlop.v1alpha1.Image.ReadBlob:input_type -> orlop.v1alpha1.ReadBlobRequest
+	53,  // 130: orlop.v1alpha1.Upgrade.BeginUpload:input_type -> orlop.v1alpha1.BeginUploadRequest
+	55,  // 131: orlop.v1alpha1.Upgrade.Upload:input_type -> orlop.v1alpha1.UploadBundleRequest
+	56,  // 132: orlop.v1alpha1.Upgrade.Fetch:input_type -> orlop.v1alpha1.FetchBundleRequest
+	62,  // 133: orlop.v1alpha1.Upgrade.Status:input_type -> orlop.v1alpha1.UpgradeStatusRequest
+	63,  // 134: orlop.v1alpha1.Upgrade.Watch:input_type -> orlop.v1alpha1.WatchUpgradeRequest
+	57,  // 135: orlop.v1alpha1.Upgrade.DescribeBundle:input_type -> orlop.v1alpha1.DescribeBundleRequest
+	59,  // 136: orlop.v1alpha1.Upgrade.Download:input_type -> orlop.v1alpha1.DownloadBundleRequest
+	65,  // 137: orlop.v1alpha1.Upgrade.Rollback:input_type -> orlop.v1alpha1.RollbackRequest
+	67,  // 138: orlop.v1alpha1.Upgrade.Finalize:input_type -> orlop.v1alpha1.FinalizeRequest
+	69,  // 139: orlop.v1alpha1.Audit.Read:input_type -> orlop.v1alpha1.ReadAuditRequest
+	73,  // 140: orlop.v1alpha1.Trust.Issue:input_type -> orlop.v1alpha1.IssueRequest
+	74,  // 141: orlop.v1alpha1.Trust.Renew:input_type -> orlop.v1alpha1.RenewRequest
+	76,  // 142: orlop.v1alpha1.Trust.ListCertificates:input_type -> orlop.v1alpha1.ListCertificatesRequest
+	80,  // 143: orlop.v1alpha1.Trust.Revoke:input_type -> orlop.v1alpha1.RevokeRequest
+	71,  // 144: orlop.v1alpha1.Trust.GetRevocations:input_type -> orlop.v1alpha1.GetRevocationsRequest
+	89,  // 145: orlop.v1alpha1.Cluster.Health:input_type -> orlop.v1alpha1.HealthRequest
+	92,  // 146: orlop.v1alpha1.Cluster.ClusterHealth:input_type -> orlop.v1alpha1.ClusterHealthRequest
+	97,  // 147: orlop.v1alpha1.Cluster.ReportMachine:input_type -> orlop.v1alpha1.ReportMachineRequest
+	101, // 148: orlop.v1alpha1.Cluster.Kubeconfig:input_type -> orlop.v1alpha1.KubeconfigRequest
+	103, // 149: orlop.v1alpha1.Cluster.CreateTicket:input_type -> orlop.v1alpha1.CreateTicketRequest
+	105, // 150: orlop.v1alpha1.Cluster.Join:input_type -> orlop.v1alpha1.JoinRequest
+	114, // 151: orlop.v1alpha1.Cluster.ListMembers:input_type -> orlop.v1alpha1.ListMembersRequest
+	118, // 152: orlop.v1alpha1.Cluster.RemoveMember:input_type -> orlop.v1alpha1.RemoveMemberRequest
+	107, // 153: orlop.v1alpha1.Cluster.ListPending:input_type -> orlop.v1alpha1.ListPendingRequest
+	110, // 154: orlop.v1alpha1.Cluster.Approve:input_type -> orlop.v1alpha1.ApproveRequest
+	112, // 155: orlop.v1alpha1.Cluster.Deny:input_type -> orlop.v1alpha1.DenyRequest
+	120, // 156: orlop.v1alpha1.Cluster.GetMembership:input_type -> orlop.v1alpha1.GetMembershipRequest
+	124, // 157: orlop.v1alpha1.Cluster.ReplicateMembership:input_type -> orlop.v1alpha1.ReplicateMembershipRequest
+	126, // 158: orlop.v1alpha1.Cluster.Vote:input_type -> orlop.v1alpha1.VoteRequest
+	82,  // 159: orlop.v1alpha1.Cluster.Suspend:input_type -> orlop.v1alpha1.SuspendRequest
+	84,  // 160: orlop.v1alpha1.Cluster.Resume:input_type -> orlop.v1alpha1.ResumeRequest
+	86,  // 161: orlop.v1alpha1.Cluster.ListSuspended:input_type -> orlop.v1alpha1.ListSuspendedRequest
+	128, // 162: orlop.v1alpha1.Debug.Capture:input_type -> orlop.v1alpha1.CaptureRequest
+	131, // 163: orlop.v1alpha1.Debug.Profile:input_type -> orlop.v1alpha1.ProfileRequest
+	140, // 164: orlop.v1alpha1.Etcd.Snapshot:input_type -> orlop.v1alpha1.EtcdSnapshotRequest
+	143, // 165: orlop.v1alpha1.Etcd.ListSnapshots:input_type -> orlop.v1alpha1.EtcdListSnapshotsRequest
+	146, // 166: orlop.v1alpha1.Etcd.TakeSnapshot:input_type -> orlop.v1alpha1.EtcdTakeSnapshotRequest
+	148, // 167: orlop.v1alpha1.Etcd.Restore:input_type -> orlop.v1alpha1.EtcdRestoreRequest
+	151, // 168: orlop.v1alpha1.Etcd.Status:input_type -> orlop.v1alpha1.EtcdStatusRequest
+	153, // 169: orlop.v1alpha1.Etcd.Defragment:input_type -> orlop.v1alpha1.EtcdDefragmentRequest
+	155, // 170: orlop.v1alpha1.Etcd.Disarm:input_type -> orlop.v1alpha1.EtcdDisarmRequest
+	134, // 171: orlop.v1alpha1.Etcd.RemoveMember:input_type -> orlop.v1alpha1.EtcdRemoveMemberRequest
+	136, // 172: orlop.v1alpha1.Etcd.Recover:input_type -> orlop.v1alpha1.EtcdRecoverRequest
+	138, // 173: orlop.v1alpha1.Etcd.Rejoin:input_type -> orlop.v1alpha1.EtcdRejoinRequest
+	6,   // 174: orlop.v1alpha1.Machine.Version:output_type -> orlop.v1alpha1.VersionResponse
+	8,   // 175: orlop.v1alpha1.Machine.Get:output_type -> orlop.v1alpha1.TopicValue
+	8,   // 176: orlop.v1alpha1.Machine.Watch:output_type -> orlop.v1alpha1.TopicValue
+	10,  // 177: orlop.v1alpha1.Machine.Events:output_type -> orlop.v1alpha1.Event
+	12,  // 178: orlop.v1alpha1.Machine.Reboot:output_type -> orlop.v1alpha1.PowerResponse
+	12,  // 179: orlop.v1alpha1.Machine.Shutdown:output_type -> orlop.v1alpha1.PowerResponse
+	12,  // 180: orlop.v1alpha1.Machine.Reset:output_type -> orlop.v1alpha1.PowerResponse
+	15,  // 181: orlop.v1alpha1.Machine.CancelDrain:output_type -> orlop.v1alpha1.CancelDrainResponse
+	18,  // 182: orlop.v1alpha1.Machine.ReadFile:output_type -> orlop.v1alpha1.ReadFileResponse
+	20,  // 183: orlop.v1alpha1.Machine.ListFiles:output_type -> orlop.v1alpha1.ListFilesResponse
+	22,  // 184: orlop.v1alpha1.Machine.Relay:output_type -> orlop.v1alpha1.RelayData
+	24,  // 185: orlop.v1alpha1.Config.Apply:output_type -> orlop.v1alpha1.ApplyResponse
+	26,  // 186: orlop.v1alpha1.Config.Confirm:output_type -> orlop.v1alpha1.ConfirmConfigResponse
+	28,  // 187: orlop.v1alpha1.Config.Get:output_type -> orlop.v1alpha1.GetConfigResponse
+	30,  // 188: orlop.v1alpha1.Config.History:output_type -> orlop.v1alpha1.ConfigHistoryResponse
+	33,  // 189: orlop.v1alpha1.Config.Compare:output_type -> orlop.v1alpha1.CompareConfigResponse
+	36,  // 190: orlop.v1alpha1.Service.List:output_type -> orlop.v1alpha1.ListServicesResponse
+	40,  // 191: orlop.v1alpha1.Service.Restart:output_type -> orlop.v1alpha1.RestartServiceResponse
+	43,  // 192: orlop.v1alpha1.Log.Service:output_type -> orlop.v1alpha1.LogLine
+	43,  // 193: orlop.v1alpha1.Log.Kernel:output_type -> orlop.v1alpha1.LogLine
+	49,  // 194: orlop.v1alpha1.Image.Import:output_type -> orlop.v1alpha1.ImportImageResponse
+	51,  // 195: orlop.v1alpha1.Image.List:output_type -> orlop.v1alpha1.ListImagesResponse
+	45,  // 196: orlop.v1alpha1.Image.Resolve:output_type -> orlop.v1alpha1.ResolveImageResponse
+	47,  // 197: orlop.v1alpha1.Image.ReadBlob:output_type -> orlop.v1alpha1.ReadBlobResponse
+	54,  // 198: orlop.v1alpha1.Upgrade.BeginUpload:output_type -> orlop.v1alpha1.BeginUploadResponse
+	61,  // 199: orlop.v1alpha1.Upgrade.Upload:output_type -> orlop.v1alpha1.UpgradeStarted
+	61,  // 200: orlop.v1alpha1.Upgrade.Fetch:output_type -> orlop.v1alpha1.UpgradeStarted
+	64,  // 201: orlop.v1alpha1.Upgrade.Status:output_type -> orlop.v1alpha1.UpgradeStatus
+	64,  // 202: orlop.v1alpha1.Upgrade.Watch:output_type -> orlop.v1alpha1.UpgradeStatus
+	58,  // 203: orlop.v1alpha1.Upgrade.DescribeBundle:output_type -> orlop.v1alpha1.DescribeBundleResponse
+	60,  // 204: orlop.v1alpha1.Upgrade.Download:output_type -> orlop.v1alpha1.DownloadBundleResponse
+	66,  // 205: orlop.v1alpha1.Upgrade.Rollback:output_type -> orlop.v1alpha1.RollbackResponse
+	68,  // 206: orlop.v1alpha1.Upgrade.Finalize:output_type -> orlop.v1alpha1.FinalizeResponse
+	70,  // 207: orlop.v1alpha1.Audit.Read:output_type -> orlop.v1alpha1.AuditLine
+	75,  // 208: orlop.v1alpha1.Trust.Issue:output_type -> orlop.v1alpha1.IssueResponse
+	75,  // 209: orlop.v1alpha1.Trust.Renew:output_type -> orlop.v1alpha1.IssueResponse
+	77,  // 210: orlop.v1alpha1.Trust.ListCertificates:output_type -> orlop.v1alpha1.ListCertificatesResponse
+	81,  // 211: orlop.v1alpha1.Trust.Revoke:output_type -> orlop.v1alpha1.RevokeResponse
+	72,  // 212: orlop.v1alpha1.Trust.GetRevocations:output_type -> orlop.v1alpha1.GetRevocationsResponse
+	90,  // 213: orlop.v1alpha1.Cluster.Health:output_type -> orlop.v1alpha1.HealthResponse
+	93,  // 214: orlop.v1alpha1.Cluster.ClusterHealth:output_type -> orlop.v1alpha1.ClusterHealthResponse
+	98,  // 215: orlop.v1alpha1.Cluster.ReportMachine:output_type -> orlop.v1alpha1.ReportMachineResponse
+	102, // 216: orlop.v1alpha1.Cluster.Kubeconfig:output_type -> orlop.v1alpha1.KubeconfigResponse
+	104, // 217: orlop.v1alpha1.Cluster.CreateTicket:output_type -> orlop.v1alpha1.CreateTicketResponse
+	106, // 218: orlop.v1alpha1.Cluster.Join:output_type -> orlop.v1alpha1.JoinResponse
+	115, // 219: orlop.v1alpha1.Cluster.ListMembers:output_type -> orlop.v1alpha1.ListMembersResponse
+	119, // 220: orlop.v1alpha1.Cluster.RemoveMember:output_type -> orlop.v1alpha1.RemoveMemberResponse
+	108, // 221: orlop.v1alpha1.Cluster.ListPending:output_type -> orlop.v1alpha1.ListPendingResponse
+	111, // 222: orlop.v1alpha1.Cluster.Approve:output_type -> orlop.v1alpha1.ApproveResponse
+	113, // 223: orlop.v1alpha1.Cluster.Deny:output_type -> orlop.v1alpha1.DenyResponse
+	121, // 224: orlop.v1alpha1.Cluster.GetMembership:output_type -> orlop.v1alpha1.GetMembershipResponse
+	125, // 225: orlop.v1alpha1.Cluster.ReplicateMembership:output_type -> orlop.v1alpha1.ReplicateMembershipResponse
+	127, // 226: orlop.v1alpha1.Cluster.Vote:output_type -> orlop.v1alpha1.VoteResponse
+	83,  // 227: orlop.v1alpha1.Cluster.Suspend:output_type -> orlop.v1alpha1.SuspendResponse
+	85,  // 228: orlop.v1alpha1.Cluster.Resume:output_type -> orlop.v1alpha1.ResumeResponse
+	87,  // 229: orlop.v1alpha1.Cluster.ListSuspended:output_type -> orlop.v1alpha1.ListSuspendedResponse
+	129, // 230: orlop.v1alpha1.Debug.Capture:output_type -> orlop.v1alpha1.CaptureResponse
+	132, // 231: orlop.v1alpha1.Debug.Profile:output_type -> orlop.v1alpha1.ProfileResponse
+	141, // 232: orlop.v1alpha1.Etcd.Snapshot:output_type -> orlop.v1alpha1.EtcdSnapshotResponse
+	144, // 233: orlop.v1alpha1.Etcd.ListSnapshots:output_type -> orlop.v1alpha1.EtcdListSnapshotsResponse
+	147, // 234: orlop.v1alpha1.Etcd.TakeSnapshot:output_type -> orlop.v1alpha1.EtcdTakeSnapshotResponse
+	149, // 235: orlop.v1alpha1.Etcd.Restore:output_type -> orlop.v1alpha1.EtcdRestoreResponse
+	152, // 236: orlop.v1alpha1.Etcd.Status:output_type -> orlop.v1alpha1.EtcdStatusResponse
+	154, // 237: orlop.v1alpha1.Etcd.Defragment:output_type -> orlop.v1alpha1.EtcdDefragmentResponse
+	156, // 238: orlop.v1alpha1.Etcd.Disarm:output_type -> orlop.v1alpha1.EtcdDisarmResponse
+	135, // 239: orlop.v1alpha1.Etcd.RemoveMember:output_type -> orlop.v1alpha1.EtcdRemoveMemberResponse
+	137, // 240: orlop.v1alpha1.Etcd.Recover:output_type -> orlop.v1alpha1.EtcdRecoverResponse
+	139, // 241: orlop.v1alpha1.Etcd.Rejoin:output_type -> orlop.v1alpha1.EtcdRejoinResponse
+	174, // [174:242] is the sub-list for method output_type
+	106, // [106:174] is the sub-list for method input_type
+	102, // [102:106] is the sub-list for extension type_name
+	98,  // [98:102] is the sub-list for extension extendee
+	0,   // [0:98] is the sub-list for field type_name
 }
 
 func init() { file_orlop_proto_init() }
@@ -9685,7 +10510,7 @@ func file_orlop_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_orlop_proto_rawDesc), len(file_orlop_proto_rawDesc)),
 			NumEnums:      4,
-			NumMessages:   146,
+			NumMessages:   156,
 			NumExtensions: 4,
 			NumServices:   11,
 		},
