@@ -7,6 +7,7 @@ import (
 	"github.com/orlop-os/orlop/machined/debug"
 	"github.com/orlop-os/orlop/machined/disk"
 	guard "github.com/orlop-os/orlop/machined/disruption"
+	"github.com/orlop-os/orlop/machined/drain"
 	"github.com/orlop-os/orlop/machined/etcd"
 	"github.com/orlop-os/orlop/machined/events"
 	"github.com/orlop-os/orlop/machined/extensions"
@@ -74,6 +75,7 @@ type domains struct {
 	clock   clock
 	lldp    *lldp.Controller // neighbors on the links
 	dns     *resolver.Forwarder
+	drain   *drain.Drainer // of the node, before the machine is away
 
 	extensions *extensions.Manager
 }
