@@ -52,7 +52,7 @@ var layers = []layer{
 	{"cluster", true, []string{"pkg/callerid", "pkg/disruption", "pkg/emulation", "pkg/etcdjoin", "pkg/joinrequest", "pkg/pairing", "pkg/pki", "pkg/rollout", "pkg/trust/..."}},
 	// the documents and calls by which programs and operators communicate
 	{"contract", true, []string{
-		"pkg/api", "pkg/buildinfo", "pkg/bundle", "pkg/client/...", "pkg/config/...", "pkg/machineapi/...", "pkg/nodespec/...", "pkg/relay",
+		"pkg/api", "pkg/buildinfo", "pkg/bundle", "pkg/client/...", "pkg/config/...", "pkg/machineapi/...", "pkg/machineprovider/...", "pkg/nodespec/...", "pkg/relay",
 	}},
 	{"parts of machined", false, []string{
 		// decide which configuration may follow another
