@@ -10,6 +10,7 @@ import (
 	"github.com/orlop-os/orlop/machined/etcd"
 	"github.com/orlop-os/orlop/machined/events"
 	"github.com/orlop-os/orlop/machined/firewall"
+	"github.com/orlop-os/orlop/machined/hosts"
 	"github.com/orlop-os/orlop/machined/identity"
 	"github.com/orlop-os/orlop/machined/images"
 	"github.com/orlop-os/orlop/machined/install"
@@ -69,6 +70,7 @@ type domains struct {
 	clock   clock
 	lldp    *lldp.Controller // neighbors on the links
 	dns     *resolver.Forwarder
+	hosts   *hosts.Register // waiting machines, on a control-plane machine
 }
 
 // configuration is the active configuration, and the functions that replace it and converge the
