@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/netip"
 	"net/url"
+	"path/filepath"
 	"reflect"
 	"strconv"
 	"time"
@@ -23,6 +24,7 @@ import (
 	"github.com/orlop-os/orlop/orchestrator/component"
 	"github.com/orlop-os/orlop/orchestrator/dirs"
 	"github.com/orlop-os/orlop/orchestrator/kubeconfig"
+	"github.com/orlop-os/orlop/orchestrator/machines/hosts"
 	"github.com/orlop-os/orlop/orchestrator/nodecontrollers"
 	"github.com/orlop-os/orlop/pkg/backoff"
 	"github.com/orlop-os/orlop/pkg/cell"
@@ -72,12 +74,13 @@ func Run(ctx context.Context, env component.Env) error {
 		if own == nil {
 			return err
 		}
-		return runEnabled(ctx, settings, own, acting, report)
+		return runEnabled(ctx, settings, own, acting, filepath.Join(env.Dirs.Controllers, nodespec.HostsFile), report)
 	})
 }
 
-// runEnabled maintains the objects until ctx is done. own watches, acting makes changes.
-func runEnabled(ctx context.Context, settings Settings, own, acting *rest.Config, report func(string)) error {
+// runEnabled maintains the objects until ctx is done. own watches, acting makes changes; hostsFile
+// is the list of waiting machines.
+func runEnabled(ctx context.Context, settings Settings, own, acting *rest.Config, hostsFile string, report func(string)) error {
 	watches, err := newClients(own)
 	if err != nil {
 		return err
@@ -91,7 +94,7 @@ func runEnabled(ctx context.Context, settings Settings, own, acting *rest.Config
 	if !watches.served(ctx, report) {
 		return nil
 	}
-	return newController(settings, watches, acts).run(ctx, report)
+	return newController(settings, watches, acts, hostsFile).run(ctx, report)
 }
 
 // served waits until the API server serves all kinds, and reports the reason for which it waits:
@@ -117,7 +120,7 @@ func (c *clients) served(ctx context.Context, report func(string)) bool {
 func (c *clients) unserved(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	return cmp.Or(probe(ctx, c.clusters), probe(ctx, c.orlopCluster), probe(ctx, c.planes), probe(ctx, c.machines), probe(ctx, c.own))
+	return cmp.Or(probe(ctx, c.clusters), probe(ctx, c.orlopCluster), probe(ctx, c.planes), probe(ctx, c.machines), probe(ctx, c.own), probe(ctx, c.hosts))
 }
 
 func probe[T, L runtime.Object](ctx context.Context, c client[T, L]) error {
@@ -164,27 +167,35 @@ type controller struct {
 	planes    cache.SharedIndexInformer
 	machines  cache.SharedIndexInformer
 	own       cache.SharedIndexInformer
+	hosts     cache.SharedIndexInformer
+	hostsFile string // the list of machined
 }
 
 // newController returns a controller that watches with an identity and makes changes with another.
-func newController(settings Settings, watches, acts *clients) *controller {
+func newController(settings Settings, watches, acts *clients, hostsFile string) *controller {
 	factory := kubeinformers.NewSharedInformerFactoryWithOptions(watches.nodes, 0, kubeinformers.WithTransform(trim))
 	c := &controller{
-		settings: settings, acts: acts, changed: cell.NewSignal(), now: time.Now,
+		settings: settings, acts: acts, changed: cell.NewSignal(), now: time.Now, hostsFile: hostsFile,
 		nodes:    factory.Core().V1().Nodes().Informer(),
 		clusters: informer(watches.clusters, &clusterv1.Cluster{}),
 		infra:    informer(watches.orlopCluster, &machineapi.OrlopCluster{}),
 		planes:   informer(watches.planes, &controlplane.OrlopControlPlane{}),
 		machines: informer(watches.machines, &clusterv1.Machine{}),
 		own:      informer(watches.own, &machineapi.OrlopMachine{}),
+		hosts:    informer(watches.hosts, &machineapi.OrlopHost{}),
 	}
-	c.factories = []component.Factory{factory, &component.Informers{All: []cache.SharedIndexInformer{c.clusters, c.infra, c.planes, c.machines, c.own}}}
+	c.factories = []component.Factory{factory, &component.Informers{All: c.watched()}}
 	return c
+}
+
+// watched are the informers of the kinds of machines.
+func (c *controller) watched() []cache.SharedIndexInformer {
+	return []cache.SharedIndexInformer{c.clusters, c.infra, c.planes, c.machines, c.own, c.hosts}
 }
 
 func (c *controller) run(ctx context.Context, report func(string)) error {
 	watched := []component.Watched{{Informer: c.nodes, Same: sameNode}}
-	for _, i := range []cache.SharedIndexInformer{c.clusters, c.infra, c.planes, c.machines, c.own} {
+	for _, i := range c.watched() {
 		watched = append(watched, component.Watched{Informer: i})
 	}
 	return component.Reconciler{
@@ -212,21 +223,33 @@ func (c *controller) pass(ctx context.Context) (string, error) {
 			return "", err
 		}
 	}
-	return result.Summary, perform(result.Changes, func(change Change) error { return c.acts.do(ctx, change) })
+	failed := perform(result.Changes, func(change Change) error { return c.acts.do(ctx, change) })
+	return result.Summary, cmp.Or(failed, c.passHosts(ctx))
+}
+
+// passHosts makes the changes of the objects of waiting machines. It comes last: machines without a
+// configuration must not delay those of the cluster.
+func (c *controller) passHosts(ctx context.Context) error {
+	entries, err := hosts.Read(c.hostsFile)
+	if err != nil {
+		return err
+	}
+	changes := hosts.Plan(hosts.Snapshot{Now: c.now(), Entries: entries, Objects: component.Objects[*machineapi.OrlopHost](c.hosts)})
+	return perform(changes, func(change hosts.Change) error { return c.acts.doHost(ctx, change) })
 }
 
 // perform makes changes. A conflict or a missing object is not an error: the cache is stale, and
 // its next update triggers the next pass. A change that the API server rejects as invalid does not
 // prevent the changes after it: parts of the content come from kubelets, and a stolen worker must
 // not delay other machines.
-func perform(changes []Change, do func(Change) error) (rejected error) {
+func perform[C fmt.Stringer](changes []C, do func(C) error) (rejected error) {
 	for _, change := range changes {
 		err := do(change)
 		if err == nil || apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
 			continue
 		}
 		invalid := apierrors.IsInvalid(err)
-		err = fmt.Errorf("cannot %s %s: %w", change.Verb, describe(change.Object), err)
+		err = fmt.Errorf("cannot %s: %w", change, err)
 		if !invalid {
 			return err
 		}
