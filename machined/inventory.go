@@ -34,10 +34,15 @@ func newHosts(m *machine) *hosts.Register {
 	return hosts.NewRegister(hosts.RegisterDeps{
 		Enabled:     func() bool { return acceptsInventories(m.config.active.Current().Config) },
 		CheckSource: m.members.Requests.CheckSource,
-		Member:      func(key string) bool { return m.members.Ledger.Current().HasKey(key) },
-		Write:       func(content []byte) error { return writeHosts(paths.KubeControllers, content) },
-		Event:       m.reports.events.From("inventory"),
-		Now:         time.Now,
+		Members: func() (keys []string) {
+			for _, member := range m.members.Ledger.Current().Members {
+				keys = append(keys, member.Key)
+			}
+			return keys
+		},
+		Write: func(content []byte) error { return writeHosts(paths.KubeControllers, content) },
+		Event: m.reports.events.From("inventory"),
+		Now:   time.Now,
 	})
 }
 

@@ -200,10 +200,10 @@ func (w machineTest) updated(t *testing.T, name string) {
 func (w machineTest) waiting(t *testing.T, dir string) {
 	t.Helper()
 	key := "sha256:" + strings.Repeat("ab", 32)
-	list, err := json.Marshal([]inventory.Entry{{
+	list, err := json.Marshal(inventory.Listing{Waiting: []inventory.Entry{{
 		Key: key, Address: netip.MustParseAddr("10.0.0.77"), Since: time.Now(), Last: time.Now(),
 		Host: inventory.Host{Serial: "SN-77", CPUs: 2, MemoryMiB: 2048, Disks: []inventory.Disk{{Name: "vda", SizeMiB: 8192}}},
-	}})
+	}}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io/fs"
 	"net/netip"
+	"slices"
 	"sync"
 	"time"
 
@@ -31,8 +32,8 @@ type RegisterDeps struct {
 	// CheckSource returns an error for a source address that belongs to no single machine outside
 	// the cluster.
 	CheckSource func(netip.Addr) error
-	// Member reports whether a fingerprint is that of a member of the cluster.
-	Member func(key string) bool
+	// Members returns the fingerprints of the members of the cluster.
+	Members func() []string
 	// Write writes the file of the controllers; fs.ErrNotExist: its directory does not exist yet.
 	Write func(content []byte) error
 	// Event adds an event to the machine's events.
@@ -110,7 +111,7 @@ func (g *Register) check(r *api.ReportInventoryRequest) (inventory.Entry, error)
 		return out, err
 	}
 	fingerprint := pki.KeyFingerprint(key)
-	if g.deps.Member(fingerprint) {
+	if slices.Contains(g.deps.Members(), fingerprint) {
 		return out, errors.New("a member of the cluster has this key; an operator removes it first (`orlopctl nodes remove`)")
 	}
 	return inventory.Entry{Key: fingerprint, Address: source, Host: h}, nil
@@ -135,18 +136,18 @@ func (g *Register) Run(ctx context.Context) {
 func (g *Register) publish() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if !g.deps.Enabled() {
+	now := inventory.Listing{Waiting: []inventory.Entry{}, Members: []string{}}
+	if g.deps.Enabled() {
+		now.Members = append(now.Members, g.deps.Members()...)
+		g.list = g.list.Without(func(key string) bool { return slices.Contains(now.Members, key) })
+		now.Waiting = append(now.Waiting, g.list.Current(g.deps.Now())...)
+	} else {
 		g.list = nil
 	}
-	g.list = g.list.Without(g.deps.Member)
-	current := g.list.Current(g.deps.Now())
-	if current == nil {
-		current = []inventory.Entry{}
-	}
-	content, err := json.Marshal(current)
+	content, err := json.Marshal(now)
 	if err == nil && !bytes.Equal(content, g.known) {
 		g.known = content
-		g.published.Set(current)
+		g.published.Set(now.Waiting)
 	}
 	if err == nil && bytes.Equal(content, g.written) {
 		return

@@ -16,6 +16,9 @@ import (
 	"github.com/orlop-os/orlop/pkg/pki"
 )
 
+// empty is the file of an empty list.
+const empty = `{"waiting":[],"members":[]}`
+
 var start = time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC)
 
 // registerTest is a register with a clock of its own.
@@ -24,14 +27,14 @@ type registerTest struct {
 	t        *testing.T
 	now      time.Time
 	disabled bool
-	members  map[string]bool
+	members  []string
 	file     string
 	writeErr error
 	events   []string
 }
 
 func newRegisterTest(t *testing.T) *registerTest {
-	r := &registerTest{t: t, now: start, members: map[string]bool{}}
+	r := &registerTest{t: t, now: start}
 	r.Register = NewRegister(RegisterDeps{
 		Enabled: func() bool { return !r.disabled },
 		CheckSource: func(a netip.Addr) error {
@@ -40,7 +43,7 @@ func newRegisterTest(t *testing.T) *registerTest {
 			}
 			return nil
 		},
-		Member: func(key string) bool { return r.members[key] },
+		Members: func() []string { return r.members },
 		Write: func(content []byte) error {
 			if r.writeErr == nil {
 				r.file = string(content)
@@ -76,7 +79,7 @@ func newKey(t *testing.T) *ecdsa.PrivateKey {
 func TestRegister(t *testing.T) {
 	r := newRegisterTest(t)
 	r.publish()
-	if r.file != "[]" {
+	if r.file != empty {
 		t.Errorf("the file of an empty list: %q", r.file)
 	}
 	key := newKey(t)
@@ -88,8 +91,9 @@ func TestRegister(t *testing.T) {
 		t.Errorf("%q", r.events)
 	}
 	r.publish()
-	var written []inventory.Entry
-	if err := json.Unmarshal([]byte(r.file), &written); err != nil || len(written) != 1 || written[0].Key != fingerprint || written[0].Address.String() != "10.0.0.21" || !written[0].Since.Equal(start) {
+	var file inventory.Listing
+	err := json.Unmarshal([]byte(r.file), &file)
+	if written := file.Waiting; err != nil || len(written) != 1 || written[0].Key != fingerprint || written[0].Address.String() != "10.0.0.21" || !written[0].Since.Equal(start) {
 		t.Errorf("%s, %v", r.file, err)
 	}
 	published, revision := r.Published().Get()
@@ -102,20 +106,20 @@ func TestRegister(t *testing.T) {
 		t.Error("the same list was published again")
 	}
 	// A machine that has joined leaves the list.
-	r.members[fingerprint] = true
+	r.members = []string{fingerprint}
 	r.publish()
-	if r.file != "[]" {
+	if r.file != `{"waiting":[],"members":["`+fingerprint+`"]}` {
 		t.Errorf("after the join: %s", r.file)
 	}
 	if a := r.Report(message(t, key, "10.0.0.21:4000", "SN-1")); a.Listed || !strings.Contains(a.Reason, "a member of the cluster has this key") {
 		t.Errorf("%+v", a)
 	}
 	// The list ends with the setting.
-	delete(r.members, fingerprint)
+	r.members = nil
 	r.Report(message(t, key, "10.0.0.21:4000", "SN-1"))
 	r.disabled = true
 	r.publish()
-	if a := r.Report(message(t, key, "10.0.0.21:4000", "SN-1")); r.file != "[]" || a.Listed || !strings.Contains(a.Reason, "accepts no inventories") {
+	if a := r.Report(message(t, key, "10.0.0.21:4000", "SN-1")); r.file != empty || a.Listed || !strings.Contains(a.Reason, "accepts no inventories") {
 		t.Errorf("%s, %+v", r.file, a)
 	}
 }
@@ -173,7 +177,7 @@ func TestWriteFails(t *testing.T) {
 	}
 	r.writeErr = nil
 	r.publish()
-	if r.file != "[]" {
+	if r.file != empty {
 		t.Errorf("the file is %q", r.file)
 	}
 }

@@ -236,11 +236,11 @@ func (c *controller) pass(ctx context.Context) (string, error) {
 // passHosts makes the changes of the objects of waiting machines. It comes last: machines without a
 // configuration must not delay those of the cluster.
 func (c *controller) passHosts(ctx context.Context) error {
-	entries, err := hosts.Read(c.hostsFile)
+	listing, err := hosts.Read(c.hostsFile)
 	if err != nil {
 		return err
 	}
-	changes := hosts.Plan(hosts.Snapshot{Now: c.now(), Entries: entries, Objects: component.Objects[*machineapi.OrlopHost](c.hosts)})
+	changes := hosts.Plan(hosts.Snapshot{Now: c.now(), Listing: listing, Objects: component.Objects[*machineapi.OrlopHost](c.hosts)})
 	return perform(changes, func(change hosts.Change) error { return c.acts.doHost(ctx, change) })
 }
 

@@ -29,6 +29,13 @@ type Entry struct {
 	Host
 }
 
+// Listing is the message of a control-plane machine to its controllers.
+type Listing struct {
+	Waiting []Entry `json:"waiting"`
+	// Members are the fingerprints of the members of the cluster: they wait no more.
+	Members []string `json:"members"`
+}
+
 // List maps fingerprints to the machines. It is a value: Record returns a copy.
 type List map[string]Entry
 

@@ -4,8 +4,8 @@ import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 // An OrlopHost is a machine that waits for a configuration. It has the first 32 digits of the
 // fingerprint of the machine as its name. The controllers create the object while the machine
-// sends its inventory, and delete it afterwards unless it is approved. An operator changes
-// approval.
+// sends its inventory, and delete it when the machine has joined, or afterwards unless it is
+// approved. An operator changes approval.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:resource:path=orlophosts,shortName=oh,scope=Namespaced

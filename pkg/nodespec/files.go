@@ -68,7 +68,7 @@ const (
 
 	// MachineObjectsFile is in each of the three directories; a MachineObjects.
 	MachineObjectsFile = "machine-objects.json"
-	// HostsFile is in the directory of the controllers; a list of inventory.Entry. machined
+	// HostsFile is in the directory of the controllers; an inventory.Listing. machined
 	// replaces it every few seconds.
 	HostsFile = "hosts.json"
 )

@@ -36,7 +36,7 @@ const (
 // Snapshot is the state of all machines that wait.
 type Snapshot struct {
 	Now     time.Time
-	Entries []inventory.Entry // the list of machined
+	Listing inventory.Listing // of machined
 	Objects []*machineapi.OrlopHost
 }
 
@@ -68,7 +68,7 @@ func Plan(s Snapshot) []Change {
 		byName[o.Name] = o
 	}
 	waiting := map[string]bool{}
-	for _, e := range s.Entries {
+	for _, e := range s.Listing.Waiting {
 		name := machineapi.HostName(e.Key)
 		object, found := byName[name]
 		switch {
@@ -114,6 +114,9 @@ func (s Snapshot) silent(o *machineapi.OrlopHost) []Change {
 	switch {
 	case o.DeletionTimestamp != nil:
 		return nil
+	// The OrlopMachine describes it from now on. A machine that is reset later gets another key.
+	case slices.Contains(s.Listing.Members, o.Spec.Fingerprint):
+		return []Change{{Delete, o}}
 	case quiet >= deleteAfter && !approved(o):
 		return []Change{{Delete, o}}
 	}

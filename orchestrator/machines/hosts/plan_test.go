@@ -95,6 +95,7 @@ func (w *world) object(n string) *machineapi.OrlopHost {
 //
 //	tell N ADDRESS SERIAL   the machine sends its inventory
 //	end N                   machined does not list the machine any more
+//	join N                  the machine becomes a member of the cluster
 //	approve N               an operator approves the machine
 //	foreign N               another program makes an object with the name of the machine
 //	wait DURATION           the time passes
@@ -119,9 +120,12 @@ func (w *world) command(name string, args []string) string {
 	switch name {
 	case "tell":
 		e := inventory.Entry{Key: fingerprint(args[0]), Address: netip.MustParseAddr(args[1]), Since: w.Now, Last: w.Now, Host: inventory.Host{Serial: args[2], CPUs: 2}}
-		w.Entries = append(slices.DeleteFunc(w.Entries, same), e)
+		w.Listing.Waiting = append(slices.DeleteFunc(w.Listing.Waiting, same), e)
 	case "end":
-		w.Entries = slices.DeleteFunc(w.Entries, same)
+		w.Listing.Waiting = slices.DeleteFunc(w.Listing.Waiting, same)
+	case "join":
+		w.Listing.Waiting = slices.DeleteFunc(w.Listing.Waiting, same)
+		w.Listing.Members = append(w.Listing.Members, fingerprint(args[0]))
 	case "approve":
 		o := w.object(args[0])
 		o.Spec.Approval, o.Generation = &machineapi.HostApproval{Fingerprint: o.Spec.Fingerprint}, o.Generation+1
@@ -154,9 +158,9 @@ func (w *world) command(name string, args []string) string {
 func TestBound(t *testing.T) {
 	w := &world{t: t, Snapshot: Snapshot{Now: start}}
 	for round := range 10 {
-		w.Entries = nil
+		w.Listing.Waiting = nil
 		for i := range 64 {
-			w.Entries = append(w.Entries, inventory.Entry{Key: fingerprint(fmt.Sprintf("%02x%02x", round, i)), Address: netip.MustParseAddr("10.0.0.1"), Last: w.Now})
+			w.Listing.Waiting = append(w.Listing.Waiting, inventory.Entry{Key: fingerprint(fmt.Sprintf("%02x%02x", round, i)), Address: netip.MustParseAddr("10.0.0.1"), Last: w.Now})
 		}
 		w.settle()
 		if len(w.Objects) > maxObjects {
@@ -164,7 +168,7 @@ func TestBound(t *testing.T) {
 		}
 		w.Now = w.Now.Add(3 * time.Minute)
 	}
-	w.Entries = nil
+	w.Listing.Waiting = nil
 	w.Now = w.Now.Add(deleteAfter)
 	if w.settle(); len(w.Objects) > 0 {
 		t.Errorf("%d objects are left", len(w.Objects))
@@ -191,15 +195,15 @@ func TestWholeInventory(t *testing.T) {
 
 func TestRead(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "hosts.json")
-	if all, err := Read(file); err != nil || all != nil {
+	if all, err := Read(file); err != nil || len(all.Waiting) > 0 {
 		t.Errorf("without a file: %v, %v", all, err)
 	}
-	for content, want := range map[string]string{`[{"key":"sha256:1","address":"10.0.0.1"}]`: "", "[": "cannot decode", "": "cannot decode"} {
+	for content, want := range map[string]string{`{"waiting":[{"key":"sha256:1","address":"10.0.0.1"}]}`: "", "[": "cannot decode", "": "cannot decode"} {
 		if err := os.WriteFile(file, []byte(content), 0o600); err != nil {
 			t.Fatal(err)
 		}
 		all, err := Read(file)
-		if want == "" && (err != nil || len(all) != 1) || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
+		if want == "" && (err != nil || len(all.Waiting) != 1) || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
 			t.Errorf("%q: %v, %v", content, all, err)
 		}
 	}

@@ -12,17 +12,17 @@ import (
 
 // Read reads the list that machined wrote. Without a file, no machine waits: machined writes the
 // file some seconds after the boot.
-func Read(file string) ([]inventory.Entry, error) {
+func Read(file string) (inventory.Listing, error) {
 	content, err := os.ReadFile(file)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
+		return inventory.Listing{}, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("waiting machines: %w", err)
+		return inventory.Listing{}, fmt.Errorf("waiting machines: %w", err)
 	}
-	var entries []inventory.Entry
-	if err := json.Unmarshal(content, &entries); err != nil {
-		return nil, fmt.Errorf("waiting machines: %s: cannot decode: %w; it is written again within 10 s of the next message", file, err)
+	var l inventory.Listing
+	if err := json.Unmarshal(content, &l); err != nil {
+		return inventory.Listing{}, fmt.Errorf("waiting machines: %s: cannot decode: %w; it is written again within 10 s of the next message", file, err)
 	}
-	return entries, nil
+	return l, nil
 }
