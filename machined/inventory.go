@@ -52,8 +52,9 @@ func writeHosts(dir string, content []byte) error {
 		return fmt.Errorf("inventory: %w", err)
 	}
 	name := filepath.Join(dir, nodespec.HostsFile)
-	// The directory is in memory: a flush would have no effect.
-	if err := renameio.WriteFile(name, content, 0o444); err != nil {
+	// The directory is in memory: a flush would have no effect. The mask of the process would make
+	// the file unreadable for the controllers.
+	if err := renameio.WriteFile(name, content, 0o444, renameio.IgnoreUmask()); err != nil {
 		return fmt.Errorf("inventory: %w", err)
 	}
 	return nil

@@ -9,6 +9,8 @@ import (
 	"reflect"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/orlop-os/orlop/machined/lldp"
 	"github.com/orlop-os/orlop/machined/network"
 	"github.com/orlop-os/orlop/pkg/config"
@@ -59,6 +61,7 @@ func TestAcceptsInventories(t *testing.T) {
 
 func TestWriteHosts(t *testing.T) {
 	dir := t.TempDir()
+	defer unix.Umask(unix.Umask(0o077))
 	if err := writeHosts(filepath.Join(dir, "missing"), []byte("[]")); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("without controllers: %v", err)
 	}
@@ -68,6 +71,9 @@ func TestWriteHosts(t *testing.T) {
 		}
 		if got, err := os.ReadFile(filepath.Join(dir, "hosts.json")); err != nil || string(got) != content {
 			t.Errorf("%s, %v", got, err)
+		}
+		if info, err := os.Stat(filepath.Join(dir, "hosts.json")); err != nil || info.Mode() != 0o444 {
+			t.Errorf("%v, %v: another user cannot read it", info, err)
 		}
 	}
 }
