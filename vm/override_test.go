@@ -17,6 +17,8 @@ import (
 	"github.com/stmcginnis/gofish"
 	"github.com/stmcginnis/gofish/schemas"
 
+	"github.com/orlop-os/orlop/pkg/machineprovider/providertest"
+	provider "github.com/orlop-os/orlop/pkg/machineprovider/redfish"
 	"github.com/orlop-os/orlop/pkg/pki"
 	"github.com/orlop-os/orlop/vm/redfish"
 )
@@ -201,6 +203,55 @@ func TestClusterRedfish(t *testing.T) {
 	again, err := redfishClient(t, after).Service.Systems()
 	if err != nil || len(again) != 1 || again[0].UUID != systems[0].UUID {
 		t.Errorf("%d systems, %v", len(again), err)
+	}
+}
+
+// TestProviderConformance runs the checks for providers against the machines of a runner: their
+// processes take the place of QEMU.
+func TestProviderConformance(t *testing.T) {
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	image := filepath.Join(t.TempDir(), "a.iso")
+	if err := os.WriteFile(image, []byte("a medium"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	whole, bare := fakeSpec(t, "serve"), fakeSpec(t, "serve")
+	whole.Disks = []Disk{{Name: "disk0", SizeMiB: 1}, {Name: "cd", Bus: BusCD}}
+	bare.Name, bare.NIC.Omit = "w1", true
+	dir, ctx := filepath.Join(t.TempDir(), "cluster"), within(t, time.Minute)
+	c, err := Launch(ctx, dir, ClusterSpec{Name: "test", Machines: []MachineSpec{whole, bare}, Redfish: &RedfishSpec{User: "operator"}}, self, "run-cluster")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := Destroy(context.Background(), dir); err != nil {
+			t.Error(err)
+		}
+	})
+	s, err := c.Status(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	password, err := os.ReadFile(s.Redfish.PasswordFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"cp1", "w1"} {
+		t.Run(name, func(t *testing.T) {
+			config := provider.Config{Name: name, Endpoint: s.Redfish.URL, System: name, User: "operator", Password: string(password), Fingerprint: s.Redfish.Fingerprint}
+			machine, err := provider.New(config)
+			if err != nil {
+				t.Fatal(err)
+			}
+			config.Password = "wrong"
+			denied, err := provider.New(config)
+			if err != nil {
+				t.Fatal(err)
+			}
+			providertest.Run(t, providertest.Subject{Machine: machine, Serial: "test-" + name, Secrets: []string{string(password)}, Medium: "file://" + image, Shutdown: true, Denied: denied})
+		})
 	}
 }
 
