@@ -40,6 +40,10 @@ const (
 	ConditionRolledBack = "RolledBack"
 )
 
+// ReasonRefused is the reason of ConditionUpdating after the machine has refused a permitted
+// release. It tries again while it has a permit.
+const ReasonRefused = "Refused"
+
 // AddToScheme adds the kinds of this package to a scheme.
 func AddToScheme(s *runtime.Scheme) error {
 	s.AddKnownTypes(GroupVersion, &OrlopCluster{}, &OrlopClusterList{}, &OrlopMachine{}, &OrlopMachineList{})
