@@ -159,8 +159,8 @@ func (m *machine) upToDate() metav1.Condition {
 	return c
 }
 
-// refusal returns the reason for which the machine has refused a permitted release, for example pods
-// that a disruption budget protects; empty if it has not.
+// refusal returns the reason for which the machine has refused a permitted release, for example
+// pods that a disruption budget protects; empty if it has not.
 func (m *machine) refusal() string {
 	if m.own == nil {
 		return ""
