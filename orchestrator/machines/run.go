@@ -11,10 +11,12 @@ import (
 	"strconv"
 	"time"
 
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	kubeinformers "k8s.io/client-go/informers"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
@@ -96,7 +98,7 @@ func runEnabled(ctx context.Context, settings Settings, env component.Env, own, 
 	if err != nil {
 		return err
 	}
-	c.hostsFile = filepath.Join(env.Dirs.Controllers, nodespec.HostsFile)
+	c.waiting.file = filepath.Join(env.Dirs.Controllers, nodespec.HostsFile)
 	return c.run(ctx, report)
 }
 
@@ -170,8 +172,15 @@ type controller struct {
 	planes    cache.SharedIndexInformer
 	machines  cache.SharedIndexInformer
 	own       cache.SharedIndexInformer
-	hosts     cache.SharedIndexInformer
-	hostsFile string // the list of machined
+	jobs      cache.SharedIndexInformer
+	cronJobs  cache.SharedIndexInformer
+	waiting   waiting
+}
+
+// waiting are the machines that wait for a configuration.
+type waiting struct {
+	file    string // the list of machined
+	objects cache.SharedIndexInformer
 }
 
 // newController returns a controller that watches with an identity and makes changes with another.
@@ -180,6 +189,7 @@ func newController(settings Settings, watched *component.Nodes, watches, acts *c
 	if err != nil {
 		return nil, err
 	}
+	gates := kubeinformers.NewSharedInformerFactoryWithOptions(watches.nodes, 0, kubeinformers.WithNamespace(machineapi.Namespace))
 	c := &controller{
 		settings: settings, acts: acts, changed: cell.NewSignal(), now: time.Now,
 		nodes:    nodes,
@@ -188,20 +198,22 @@ func newController(settings Settings, watched *component.Nodes, watches, acts *c
 		planes:   informer(watches.planes, &controlplane.OrlopControlPlane{}),
 		machines: informer(watches.machines, &clusterv1.Machine{}),
 		own:      informer(watches.own, &machineapi.OrlopMachine{}),
-		hosts:    informer(watches.hosts, &machineapi.OrlopHost{}),
+		jobs:     gates.Batch().V1().Jobs().Informer(),
+		cronJobs: gates.Batch().V1().CronJobs().Informer(),
+		waiting:  waiting{objects: informer(watches.hosts, &machineapi.OrlopHost{})},
 	}
-	c.factories = []component.Factory{watched, &component.Informers{All: c.watched()}}
+	c.factories = []component.Factory{watched, gates, &component.Informers{All: c.kinds()}}
 	return c, nil
 }
 
-// watched are the informers of the kinds of machines.
-func (c *controller) watched() []cache.SharedIndexInformer {
-	return []cache.SharedIndexInformer{c.clusters, c.infra, c.planes, c.machines, c.own, c.hosts}
+// kinds are the informers of the kinds of machines.
+func (c *controller) kinds() []cache.SharedIndexInformer {
+	return []cache.SharedIndexInformer{c.clusters, c.infra, c.planes, c.machines, c.own, c.waiting.objects}
 }
 
 func (c *controller) run(ctx context.Context, report func(string)) error {
 	watched := []component.Watched{{Informer: c.nodes, Same: sameNode}}
-	for _, i := range c.watched() {
+	for _, i := range append(c.kinds(), c.jobs, c.cronJobs) {
 		watched = append(watched, component.Watched{Informer: i})
 	}
 	return component.Reconciler{
@@ -236,11 +248,11 @@ func (c *controller) pass(ctx context.Context) (string, error) {
 // passHosts makes the changes of the objects of waiting machines. It comes last: machines without a
 // configuration must not delay those of the cluster.
 func (c *controller) passHosts(ctx context.Context) error {
-	listing, err := hosts.Read(c.hostsFile)
+	listing, err := hosts.Read(c.waiting.file)
 	if err != nil {
 		return err
 	}
-	changes := hosts.Plan(hosts.Snapshot{Now: c.now(), Listing: listing, Objects: component.Objects[*machineapi.OrlopHost](c.hosts)})
+	changes := hosts.Plan(hosts.Snapshot{Now: c.now(), Listing: listing, Objects: component.Objects[*machineapi.OrlopHost](c.waiting.objects)})
 	return perform(changes, func(change hosts.Change) error { return c.acts.doHost(ctx, change) })
 }
 
@@ -271,6 +283,7 @@ func (c *controller) cached() Snapshot {
 	s := Snapshot{
 		Settings: c.settings, Now: c.now(), Nodes: component.Objects[*corev1.Node](c.nodes),
 		Machines: component.Objects[*clusterv1.Machine](c.machines), Own: component.Objects[*machineapi.OrlopMachine](c.own),
+		Jobs: component.Objects[*batchv1.Job](c.jobs), CronJobs: component.Objects[*batchv1.CronJob](c.cronJobs),
 	}
 	s.Cluster = named(component.Objects[*clusterv1.Cluster](c.clusters), c.settings.Name)
 	s.OrlopCluster = named(component.Objects[*machineapi.OrlopCluster](c.infra), c.settings.Name)
