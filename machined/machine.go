@@ -75,8 +75,8 @@ type domains struct {
 	clock   clock
 	lldp    *lldp.Controller // neighbors on the links
 	dns     *resolver.Forwarder
-	hosts   *hosts.Register // waiting machines, on a control-plane machine
 	drain   *drain.Drainer  // of the node, before the machine is away
+	hosts   *hosts.Register // waiting machines, on a control-plane machine
 }
 
 // configuration is the active configuration, and the functions that replace it and converge the

@@ -98,7 +98,7 @@ func runEnabled(ctx context.Context, settings Settings, env component.Env, own, 
 	if err != nil {
 		return err
 	}
-	c.waiting.file = filepath.Join(env.Dirs.Controllers, nodespec.HostsFile)
+	c.hostsFile = filepath.Join(env.Dirs.Controllers, nodespec.HostsFile)
 	return c.run(ctx, report)
 }
 
@@ -166,21 +166,21 @@ type controller struct {
 	ended    time.Time // of the last pass
 
 	factories []component.Factory
-	nodes     cache.SharedIndexInformer
-	clusters  cache.SharedIndexInformer
-	infra     cache.SharedIndexInformer
-	planes    cache.SharedIndexInformer
-	machines  cache.SharedIndexInformer
-	own       cache.SharedIndexInformer
-	jobs      cache.SharedIndexInformer
-	cronJobs  cache.SharedIndexInformer
-	waiting   waiting
+	caches
+	hostsFile string // the list of machined
 }
 
-// waiting are the machines that wait for a configuration.
-type waiting struct {
-	file    string // the list of machined
-	objects cache.SharedIndexInformer
+// caches are the watched objects.
+type caches struct {
+	nodes    cache.SharedIndexInformer
+	clusters cache.SharedIndexInformer
+	infra    cache.SharedIndexInformer
+	planes   cache.SharedIndexInformer
+	machines cache.SharedIndexInformer
+	own      cache.SharedIndexInformer
+	hosts    cache.SharedIndexInformer
+	jobs     cache.SharedIndexInformer
+	cronJobs cache.SharedIndexInformer
 }
 
 // newController returns a controller that watches with an identity and makes changes with another.
@@ -192,28 +192,30 @@ func newController(settings Settings, watched *component.Nodes, watches, acts *c
 	gates := kubeinformers.NewSharedInformerFactoryWithOptions(watches.nodes, 0, kubeinformers.WithNamespace(machineapi.Namespace))
 	c := &controller{
 		settings: settings, acts: acts, changed: cell.NewSignal(), now: time.Now,
+	}
+	c.caches = caches{
 		nodes:    nodes,
 		clusters: informer(watches.clusters, &clusterv1.Cluster{}),
 		infra:    informer(watches.orlopCluster, &machineapi.OrlopCluster{}),
 		planes:   informer(watches.planes, &controlplane.OrlopControlPlane{}),
 		machines: informer(watches.machines, &clusterv1.Machine{}),
 		own:      informer(watches.own, &machineapi.OrlopMachine{}),
+		hosts:    informer(watches.hosts, &machineapi.OrlopHost{}),
 		jobs:     gates.Batch().V1().Jobs().Informer(),
 		cronJobs: gates.Batch().V1().CronJobs().Informer(),
-		waiting:  waiting{objects: informer(watches.hosts, &machineapi.OrlopHost{})},
 	}
-	c.factories = []component.Factory{watched, gates, &component.Informers{All: c.kinds()}}
+	c.factories = []component.Factory{watched, gates, &component.Informers{All: c.ofMachines()}}
 	return c, nil
 }
 
-// kinds are the informers of the kinds of machines.
-func (c *controller) kinds() []cache.SharedIndexInformer {
-	return []cache.SharedIndexInformer{c.clusters, c.infra, c.planes, c.machines, c.own, c.waiting.objects}
+// ofMachines are the informers of the kinds of machines.
+func (c *caches) ofMachines() []cache.SharedIndexInformer {
+	return []cache.SharedIndexInformer{c.clusters, c.infra, c.planes, c.machines, c.own, c.hosts}
 }
 
 func (c *controller) run(ctx context.Context, report func(string)) error {
 	watched := []component.Watched{{Informer: c.nodes, Same: sameNode}}
-	for _, i := range append(c.kinds(), c.jobs, c.cronJobs) {
+	for _, i := range append(c.ofMachines(), c.jobs, c.cronJobs) {
 		watched = append(watched, component.Watched{Informer: i})
 	}
 	return component.Reconciler{
@@ -248,11 +250,11 @@ func (c *controller) pass(ctx context.Context) (string, error) {
 // passHosts makes the changes of the objects of waiting machines. It comes last: machines without a
 // configuration must not delay those of the cluster.
 func (c *controller) passHosts(ctx context.Context) error {
-	listing, err := hosts.Read(c.waiting.file)
+	listing, err := hosts.Read(c.hostsFile)
 	if err != nil {
 		return err
 	}
-	changes := hosts.Plan(hosts.Snapshot{Now: c.now(), Listing: listing, Objects: component.Objects[*machineapi.OrlopHost](c.waiting.objects)})
+	changes := hosts.Plan(hosts.Snapshot{Now: c.now(), Listing: listing, Objects: component.Objects[*machineapi.OrlopHost](c.hosts)})
 	return perform(changes, func(change hosts.Change) error { return c.acts.doHost(ctx, change) })
 }
 
