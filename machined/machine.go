@@ -12,6 +12,7 @@ import (
 	"github.com/orlop-os/orlop/machined/events"
 	"github.com/orlop-os/orlop/machined/extensions"
 	"github.com/orlop-os/orlop/machined/firewall"
+	"github.com/orlop-os/orlop/machined/hosts"
 	"github.com/orlop-os/orlop/machined/identity"
 	"github.com/orlop-os/orlop/machined/images"
 	"github.com/orlop-os/orlop/machined/install"
@@ -75,7 +76,8 @@ type domains struct {
 	clock   clock
 	lldp    *lldp.Controller // neighbors on the links
 	dns     *resolver.Forwarder
-	drain   *drain.Drainer // of the node, before the machine is away
+	drain   *drain.Drainer  // of the node, before the machine is away
+	hosts   *hosts.Register // waiting machines, on a control-plane machine
 
 	extensions *extensions.Manager
 }
