@@ -195,6 +195,7 @@ FUZZ = orchestrator/neighbor:FuzzFrames \
 	pkg/superblock:FuzzContent \
 	machined/resolver:FuzzQuery \
 	machined/timesync:FuzzAnswer \
+	pkg/bgp:FuzzRead \
 	pkg/trust:FuzzMergeMembership \
 	pkg/trust:FuzzMerge \
 	machined/uevent:FuzzParse \

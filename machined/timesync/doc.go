@@ -19,7 +19,7 @@
 // A PTP clock of the hypervisor is read beside the servers (ptp_linux.go,
 // docs/decisions/0060-time.md).
 //
-// It uses only the configured servers and clocks. There is no default server: a machine without a server sends
-// no packet. It does not support NTS or keys. On a network with untrusted time, configure servers
-// on a trusted network.
+// It uses only the configured servers and clocks. There is no default server: a machine without a
+// server sends no packet. It does not support NTS or keys. On a network with untrusted time,
+// configure servers on a trusted network.
 package timesync
