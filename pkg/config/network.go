@@ -21,6 +21,7 @@ type NetworkSpec struct {
 	DNS      DNS           `yaml:"dns"`
 	NTP      NTP           `yaml:"ntp"`
 	LLDP     LLDP          `yaml:"lldp"`
+	BGP      *BGP          `yaml:"bgp,omitempty"`
 	Firewall *Firewall     `yaml:"firewall,omitempty"`
 }
 

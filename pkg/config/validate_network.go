@@ -29,6 +29,9 @@ func (v networkValidator) network(n *Network) {
 	v.routesAndRules(spec, &n.Spec)
 	v.resolvers(spec+".dns", &n.Spec.DNS)
 	v.ntp(spec+".ntp", n.Spec.NTP)
+	if n.Spec.BGP != nil {
+		v.bgp(spec+".bgp", n.Spec.BGP)
+	}
 	if n.Spec.Firewall != nil {
 		v.firewall(spec+".firewall", n.Spec.Firewall)
 	}
