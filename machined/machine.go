@@ -20,6 +20,8 @@ import (
 	"github.com/orlop-os/orlop/machined/power"
 	"github.com/orlop-os/orlop/machined/resolver"
 	"github.com/orlop-os/orlop/machined/upgrade"
+	"github.com/orlop-os/orlop/pkg/api"
+	"github.com/orlop-os/orlop/pkg/cell"
 	"github.com/orlop-os/orlop/pkg/supervise"
 )
 
@@ -53,6 +55,8 @@ type reports struct {
 	panics   *events.Panics
 	auditLog *machinedapi.AuditLog
 	shipping *logship.Shipper
+	// object is the machine's own object of Kubernetes, as its node has read it last; nil: none.
+	object *cell.Cell[*api.ReportedObject]
 }
 
 // processes are the programs that machined runs.

@@ -26,6 +26,7 @@ type Env struct {
 	// Rights waits until the API server grants access, or returns ctx's error.
 	Rights   func(ctx context.Context) error
 	Announce Announce
+	Nodes    *Nodes // of the process
 }
 
 // Config returns the client configuration in the kubeconfig of a component.

@@ -16,7 +16,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	registration "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
 
@@ -178,8 +177,10 @@ func (n *node) watch(ctx context.Context, env component.Env) error {
 	if err != nil {
 		return err
 	}
-	factory := informers.NewSharedInformerFactoryWithOptions(api, 0, informers.WithTransform(trim), component.Only(metav1.ObjectNameField, n.name))
-	informer := factory.Core().V1().Nodes().Informer()
+	informer, err := env.Nodes.Informer()
+	if err != nil {
+		return err
+	}
 	n.pods = func(ctx context.Context) (map[string]string, error) { return podsOf(ctx, api, n.name) }
 	defer n.copying.running.Wait()
 	defer n.clearing.running.Wait()
@@ -197,7 +198,7 @@ func (n *node) watch(ctx context.Context, env component.Env) error {
 	}
 	return component.Reconciler{
 		Changed: n.changed, Unsynced: true, RetryInterval: retryInterval, Pass: pass, Report: env.AnnounceReady(NodeName),
-		Factories: []component.Factory{factory}, Watched: []component.Watched{{Informer: informer, IgnoreDeletes: true}},
+		Factories: []component.Factory{env.Nodes}, Watched: []component.Watched{{Informer: informer, Name: n.name, IgnoreDeletes: true}},
 	}.Run(ctx)
 }
 

@@ -229,7 +229,7 @@ func (m *mute) Write(b []byte) (int, error) {
 	}
 }
 
-// TestGoBGPProtected: with a password and a hop limit of one. A wrong password connects nobody.
+// TestGoBGPProtected: with a password and a hop limit of one. A wrong password opens no connection.
 func TestGoBGPProtected(t *testing.T) {
 	g := newGoBGP(t, "secret", true)
 	s, err := speak(t, Peer{Address: g.at, Password: "secret", OneHop: true, Source: netip.MustParseAddr("127.0.0.1")}, config)

@@ -153,7 +153,7 @@ func (r *running) send(all []Message) error {
 	return nil
 }
 
-// end tells the peer the reason, as far as it has one for it.
+// end sends the reason of a failure to the peer.
 func (r *running) end(err error) error {
 	var f *failure
 	if !errors.As(err, &f) {
