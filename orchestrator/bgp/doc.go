@@ -5,6 +5,8 @@
 // which addresses the machine announces. It is pure. pkg/bgp sends the difference to each router.
 // Every suitable machine announces an address, and the routers distribute connections.
 //
+// closed_linux.go closes the unused ports of announced addresses in the kernel.
+//
 // A machine withdraws an address at once when it is no longer suitable: its Node is not Ready,
 // cordoned or excluded, its last endpoint is gone (externalTrafficPolicy Local), its API server is
 // not ready, or the process ends. If a machine falls silent, routers drop its routes after the hold

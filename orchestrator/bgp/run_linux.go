@@ -51,6 +51,11 @@ func Run(ctx context.Context, env component.Env) error {
 		return fmt.Errorf("boot ID: cannot read: %w", err)
 	}
 	a := newAgent(env.Spec, strings.TrimSpace(string(boot)), bgp.Dial)
+	a.close = closeAddresses
+	// A killed process has left its rules.
+	if err := a.close(nil); err != nil {
+		return err
+	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	var running sync.WaitGroup
@@ -64,7 +69,8 @@ func Run(ctx context.Context, env component.Env) error {
 	if pools := nodespec.AnnouncedBy(true, env.Spec.Network.Pools); len(pools) > 0 {
 		running.Go(func() { ended <- a.follow(ctx, env, pools) })
 	}
-	return a.report(ctx, ended, env.Announce)
+	err = a.report(ctx, ended, env.Announce)
+	return errors.Join(err, a.close(nil))
 }
 
 // readPasswords reads the passwords of the peers.
@@ -96,15 +102,16 @@ type agent struct {
 	spec   nodespec.Spec
 	boot   string
 	dial   func(context.Context, bgp.Peer) (net.Conn, error)
-	api    *cell.Cell[[]netip.Addr] // virtual addresses that this machine serves
-	view   *cell.Cell[View]         // without API
+	close  func([]netip.Prefix) error // closes the unused ports of addresses
+	api    *cell.Cell[[]netip.Addr]   // virtual addresses that this machine serves
+	view   *cell.Cell[View]           // without API
 	routes *cell.Cell[[]netip.Prefix]
 	peers  *cell.Cell[map[netip.Addr]peerState]
 }
 
 func newAgent(spec nodespec.Spec, boot string, dial func(context.Context, bgp.Peer) (net.Conn, error)) *agent {
 	return &agent{
-		spec: spec, boot: boot, dial: dial, api: cell.New([]netip.Addr(nil)), view: cell.New(View{}),
+		spec: spec, boot: boot, dial: dial, close: func([]netip.Prefix) error { return nil }, api: cell.New([]netip.Addr(nil)), view: cell.New(View{}),
 		routes: cell.New([]netip.Prefix{}), peers: cell.New(map[netip.Addr]peerState{}),
 	}
 }
@@ -146,6 +153,9 @@ func (a *agent) report(ctx context.Context, ended <-chan error, announce compone
 		v.API = api.Current()
 		if want, have := Plan(v), a.have(); !slices.Equal(want, have) {
 			klog.Infof("%s: announces %v", Name, want)
+			if err := a.close(want); err != nil {
+				return err
+			}
 			a.routes.Set(want)
 		}
 		if text := describe(a.have(), a.spec.Network.BGP.Peers, peers.Current()); text != told && ctx.Err() == nil {

@@ -88,6 +88,8 @@ func TestRun(t *testing.T) {
 		}
 		return bgp.Dial(ctx, p)
 	})
+	closed := cell.New([]netip.Prefix(nil))
+	a.close = func(all []netip.Prefix) error { closed.Set(all); return nil }
 	ctx, cancel := context.WithCancel(t.Context())
 	said, ended, done := cell.New(""), make(chan error, 1), make(chan error, 1)
 	stopped := make(chan struct{})
@@ -117,6 +119,9 @@ func TestRun(t *testing.T) {
 	view.Nodes = []l2announcer.Node{{Name: "a", BootID: "1"}}
 	a.view.Set(view)
 	good.await(t, "10.0.0.9/32 via 127.0.0.1")
+	if got, _ := closed.Get(); fmt.Sprint(got) != "[10.0.0.9/32]" {
+		t.Errorf("the unused ports of %v are closed", got)
+	}
 	cancel()
 	good.await(t)
 	<-stopped
