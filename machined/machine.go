@@ -7,9 +7,11 @@ import (
 	"github.com/orlop-os/orlop/machined/debug"
 	"github.com/orlop-os/orlop/machined/disk"
 	guard "github.com/orlop-os/orlop/machined/disruption"
+	"github.com/orlop-os/orlop/machined/drain"
 	"github.com/orlop-os/orlop/machined/etcd"
 	"github.com/orlop-os/orlop/machined/events"
 	"github.com/orlop-os/orlop/machined/firewall"
+	"github.com/orlop-os/orlop/machined/hosts"
 	"github.com/orlop-os/orlop/machined/identity"
 	"github.com/orlop-os/orlop/machined/images"
 	"github.com/orlop-os/orlop/machined/install"
@@ -73,6 +75,8 @@ type domains struct {
 	clock   clock
 	lldp    *lldp.Controller // neighbors on the links
 	dns     *resolver.Forwarder
+	drain   *drain.Drainer  // of the node, before the machine is away
+	hosts   *hosts.Register // waiting machines, on a control-plane machine
 }
 
 // configuration is the active configuration, and the functions that replace it and converge the

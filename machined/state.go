@@ -48,12 +48,16 @@ func observable(m *machine) []machinedapi.Topic {
 		machinedapi.PolledTopic("configuration", func(ctx context.Context) (configurationState, error) { return readConfiguration(ctx, m) }),
 		// disk.State: disks, partitions, file systems
 		machinedapi.WatchedTopic("disks", m.domains.disks.State()),
+		// []drain.State: drains since boot, with the pods that block them
+		machinedapi.WatchedTopic("drain", m.domains.drain.States()),
 		// []drift.State: differences from the configured state
 		driftTopic(drift.New(drift.Deps{Domains: m.config.reconciler.DriftSources(), Epoch: m.config.reconciler.DriftEpoch})),
 		// []host.FilesystemState: usage of file systems
 		machinedapi.PolledTopic("filesystems", ignoreContext(m.system.kernel.ReadUsage)),
 		// install.State: progress of an installation
 		machinedapi.WatchedTopic("install", m.install.State()),
+		// []inventory.Entry: machines that wait for a configuration, on a control-plane machine
+		machinedapi.WatchedTopic("inventory", m.domains.hosts.Published()),
 		machinedapi.WatchedTopic("lldp", m.domains.lldp.Neighbors()), // []lldp.Neighbor
 		// membership.State: membership of a worker in its cluster
 		machinedapi.WatchedTopic("membership", m.members.Worker.State),

@@ -32,7 +32,6 @@ import (
 	"github.com/orlop-os/orlop/pkg/cell"
 	"github.com/orlop-os/orlop/pkg/cgroup"
 	"github.com/orlop-os/orlop/pkg/config"
-	"github.com/orlop-os/orlop/pkg/disruption"
 	"github.com/orlop-os/orlop/pkg/mount"
 	"github.com/orlop-os/orlop/pkg/paths"
 	"github.com/orlop-os/orlop/pkg/supervise"
@@ -122,7 +121,9 @@ func assemble(m *machine) {
 	m.domains.dns = newResolver(m)
 	m.identity = newIdentity(m)
 	m.members = membership.New(memberDeps(m)) // first, because the others use it
+	m.domains.hosts = newHosts(m)
 	m.guard = newGuard(m)
+	m.domains.drain = newDrainer(m)
 	m.upgrade = newUpgrade(m)
 	m.install = newInstall(m)
 	m.debug = newDebug(m)
@@ -169,12 +170,15 @@ func newAPI(m *machine) *machinedapi.API {
 			},
 			ClusterHealth: newClusterHealth(m),
 			Members:       m.members.Server,
+			DrainMember:   drainMember(m),
 			JoinRequests:  m.members.Requests,
 			Suspended:     newSuspended(m),
 		},
 		Internal: machinedapi.InternalDeps{
 			Pair:        m.pairing.Pair,
 			RequestJoin: m.members.Requests.RequestJoin,
+
+			ReportInventory: m.domains.hosts.Report,
 		},
 		Upgrade: machinedapi.UpgradeDeps{
 			Status:   cell.Map(m.upgrade.Controller.State(), m.upgrade.Controller.Status),
@@ -200,6 +204,7 @@ func objectDeps(m *machine) machinedapi.ObjectDeps {
 		Object:  m.reports.object,
 		Release: func() buildinfo.Release { return m.system.release },
 		Upgrade: cell.Map(m.upgrade.Controller.State(), m.upgrade.Controller.Status),
+		Drain:   cell.Map(m.domains.drain.States(), ownDrain),
 		WatchHealth: func(ctx context.Context, each func(*api.HealthResponse) (more bool, err error)) error {
 			return reportHealth(ctx, m, each)
 		},
@@ -226,14 +231,8 @@ func newPower(m *machine, containerd *grpc.ClientConn) *power.Controller {
 			m.debug.EndKernelLog(ctx)
 			return err
 		},
-		Wipe: m.domains.disks.Wipe,
-		Reset: power.ResetDeps{
-			Drain:    func() error { return m.upgrade.Drainer.Drain() },
-			Uncordon: func() { m.upgrade.Drainer.Uncordon() },
-			Permit:   func(data, force bool, by string) (func(), error) { return permitReset(m, data, force, by) },
-			Confirm:  func(data, force bool, by string) error { return confirmReset(m, data, force, by) },
-			Leave:    func(by string) error { return m.etcd.Leave(by) },
-		},
+		Wipe:    m.domains.disks.Wipe,
+		Away:    awayDeps(m),
 		Enter:   m.reports.progress.Enter,
 		Console: m.reports.events.LogConsole,
 	}
@@ -265,9 +264,10 @@ func machineDeps(m *machine) machinedapi.MachineDeps {
 				return each(&api.Event{Cursor: e.Cursor, Time: timestamppb.New(e.Time), Source: e.Source, Kind: e.Kind, Message: e.Message})
 			})
 		},
-		Reboot:       shutDown(m, power.Reboot, disruption.Reboot),
-		PowerOff:     shutDown(m, power.PowerOff, disruption.Shutdown),
-		Reset:        m.power.Reset,
+		Reboot:       shutDown(m, power.Reboot),
+		PowerOff:     shutDown(m, power.PowerOff),
+		Reset:        shutDown(m, power.Reboot),
+		CancelDrain:  m.domains.drain.Cancel,
 		PeerEndpoint: m.members.Peers.Endpoint,
 	}
 }
