@@ -6,6 +6,7 @@ import (
 	"github.com/orlop-os/orlop/orchestrator/addons"
 	"github.com/orlop-os/orlop/orchestrator/apivip"
 	"github.com/orlop-os/orlop/orchestrator/balancer"
+	"github.com/orlop-os/orlop/orchestrator/bgp"
 	"github.com/orlop-os/orlop/orchestrator/bootstrap"
 	"github.com/orlop-os/orlop/orchestrator/component"
 	"github.com/orlop-os/orlop/orchestrator/controllermanager"
@@ -106,6 +107,7 @@ var table = []entry{
 	{nil, localvolumes.Nodes, alone(localvolumes.RunNode)},
 	{nil, l2announcer.Components, alone(l2announcer.Run)},
 	{nil, bySpec(apivip.Components), alone(apivip.Run)},
+	{nil, bgp.Components, alone(bgp.Run)},
 }
 
 // Services returns the components of every process of the node, with all flags and files. It is

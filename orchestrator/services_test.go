@@ -34,7 +34,13 @@ func TestServices(t *testing.T) {
 	several := testSpec()
 	several.ControlPlanes = append([]netip.Addr{netip.MustParseAddr("192.0.2.9")}, several.Node.IPs...)
 	several.VirtualAddresses = []netip.Addr{netip.MustParseAddr("192.0.2.8")}
-	for name, spec := range map[string]nodespec.Spec{"control-plane": testSpec(), "control-planes": several, "worker": worker, "dual-stack": dual} {
+	routed := several
+	routed.Network.AnnounceAPI = true
+	routed.Network.BGP = &nodespec.BGP{ASN: 64512, RouterID: netip.MustParseAddr("192.0.2.10"), Peers: []nodespec.BGPPeer{
+		{Address: netip.MustParseAddrPort("192.0.2.1:179"), ASN: 64513, HoldTime: 9},
+	}}
+	routed.Network.Pools = []nodespec.Pool{{Name: "public", BGP: true}}
+	for name, spec := range map[string]nodespec.Spec{"control-plane": testSpec(), "control-planes": several, "worker": worker, "dual-stack": dual, "routed": routed} {
 		t.Run(name, func(t *testing.T) {
 			var b strings.Builder
 			for _, c := range Services(spec, dirs.System()) {

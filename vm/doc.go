@@ -29,6 +29,9 @@
 //
 // ServeBoot adds TFTP and HTTP, for machines whose firmware boots from the network.
 //
+// StartBGP makes the gateway a router with BGP for its own connections, which still forwards
+// nothing.
+//
 // gvisor-tap-vsock, the usual choice here, always installs forwarders that dial with the host's
 // network, its switch does not flood multicast, and one stopped machine stops the whole network. So
 // this package uses the same IP stack (gvisor) with its own switch.

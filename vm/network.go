@@ -71,6 +71,7 @@ type control struct {
 	noNTP  atomic.Bool
 	// the name of the switch in LLDP; nil or empty: no announcements
 	lldpName atomic.Pointer[string]
+	bgp      atomic.Pointer[BGPRouter] // nil: no BGP
 }
 
 // lease holds the addresses and settings of a machine on the network.
@@ -193,8 +194,12 @@ func (n *Network) CaptureFile() (string, error) {
 }
 
 // DialContext connects from the gateway to a machine: "10.77.0.11:50000" or "cp1:50000"; networks
-// "tcp" and "udp".
+// "tcp" and "udp". Addresses that machines announce by BGP are reached by their routes (StartBGP).
 func (n *Network) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
+	r := n.control.bgp.Load()
+	if to, ok := r.routed(address); ok {
+		return r.dial(ctx, network, address, to)
+	}
 	return n.gateway.DialContext(ctx, network, address)
 }
 

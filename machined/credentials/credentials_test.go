@@ -41,7 +41,7 @@ func authorities(t *testing.T) Authorities {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return Authorities{ca("kubernetes"), ca("etcd"), ca("front-proxy"), private, public, []config.EncryptionKey{config.NewEncryptionKey([32]byte{1})}, Access{}, []byte("null"), []byte("[]"), []byte("{}"), []byte("{}"), nil}
+	return Authorities{ca("kubernetes"), ca("etcd"), ca("front-proxy"), private, public, []config.EncryptionKey{config.NewEncryptionKey([32]byte{1})}, Access{}, []byte("null"), []byte("[]"), []byte("{}"), []byte("{}"), []byte(`{"192.0.2.1":"secret"}`), nil}
 }
 
 // plan calls Plan with every path below a directory of the test and with the user of the test.

@@ -49,6 +49,7 @@ type Authorities struct {
 	Addons         []byte // JSON, a list of nodespec.Addon
 	NodeLabels     []byte // JSON, a nodespec.NodeLabels
 	MachineObjects []byte // JSON, a nodespec.MachineObjects
+	BGPPasswords   []byte // JSON, passwords by address; nil: none
 	Issued         nodespec.IssuedCerts
 }
 
@@ -65,8 +66,9 @@ func (a Authorities) ReadAtStart(dir string) []byte {
 		return slices.Concat(a.Kubernetes.Bundle(), a.ServiceAccountKey)
 	case paths.KubeNode: // a kubelet registers its Node once: a new ticket requires a restart
 		if given := a.Issued[nodespec.KubeletCert]; given != nil {
-			return []byte(pki.TicketOf(given.Cert))
+			return append([]byte(pki.TicketOf(given.Cert)), a.BGPPasswords...)
 		}
+		return a.BGPPasswords
 	}
 	return nil
 }
@@ -180,6 +182,10 @@ func (w *Want) node(node nodespec.Spec, a Authorities) {
 	p.addFile(nodespec.NodeLabelsFile, a.NodeLabels)
 	p.addFile(nodespec.MachineObjectsFile, a.MachineObjects)
 	p.addFile(nodespec.Revoked, a.RevokedSet)
+	if a.BGPPasswords != nil {
+		p.addFile(nodespec.BGPPasswordsFile, a.BGPPasswords)
+	}
+	w.Strays = append(w.Strays, filepath.Join(p.dir, nodespec.BGPPasswordsFile))
 	for _, l := range nodespec.NodeLeaves(node.Node.Name, node.Node.IPs) {
 		if given := a.Issued[l.Cert]; given != nil {
 			p.addFile(l.Key, given.KeyPEM())

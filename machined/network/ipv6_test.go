@@ -113,7 +113,8 @@ func TestSettingsOrder(t *testing.T) {
 	if want := "options timeout:2\nnameserver 192.0.2.53\nnameserver 2001:db8::53\nnameserver 2001:db8::54\nsearch four.test six.test ra.test\n"; w.Files.ResolvConf != want {
 		t.Errorf("resolv.conf is %q, want %q", w.Files.ResolvConf, want)
 	}
-	if got := planTimeServers(c, f, w.Links); !slices.Equal(got, []string{"192.0.2.123", "time.test"}) {
+	c.Clocks = []string{"ptp:hyperv"}
+	if got := planTimeServers(c, f, w.Links); !slices.Equal(got, []string{"ptp:hyperv", "192.0.2.123", "time.test"}) {
 		t.Errorf("the time servers are %q", got)
 	}
 	c.DNS, c.Search = []netip.Addr{netip.MustParseAddr("10.0.0.53")}, []string{"own.test"}

@@ -23,7 +23,9 @@ type Config struct {
 	// zero: none
 	Stub   netip.Addr
 	Search []string // search domains; empty: from the leases and router advertisements
-	NTP    []string // time servers, addresses or names; empty: from the leases and router advertisements
+	// time servers, addresses or names; empty: from the leases and router advertisements
+	NTP    []string
+	Clocks []string // entries of the list of time servers before these servers
 	// Routes are routes without a link, and routes with several next hops.
 	Routes []RouteConfig
 	Rules  []Rule
@@ -269,10 +271,11 @@ func planHostname(c Config, f Facts, links []WantLink) string {
 }
 
 // planTimeServers returns the configured time servers, else the time servers of the leases, in
-// order of preference. There is no default: without either, the machine queries no time server.
+// order of preference, after the clocks. There is no default: without any, the machine queries no
+// time server.
 func planTimeServers(c Config, f Facts, links []WantLink) []string {
-	out := c.NTP
-	if len(out) == 0 {
+	out := appendNew(slices.Clone(c.Clocks), c.NTP...)
+	if len(c.NTP) == 0 {
 		for _, s := range settings(f, links) {
 			out = appendNew(out, s.ntp...)
 		}

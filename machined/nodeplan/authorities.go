@@ -31,17 +31,21 @@ func authorities(c *config.Config, f Facts) (a credentials.Authorities, err erro
 	if err != nil {
 		return a, err
 	}
+	passwords, err := bgpPasswords(c.Network.Spec.BGP)
+	if err != nil {
+		return a, fmt.Errorf("Network.spec.bgp: cannot describe: %w", err)
+	}
 	if c.IsWorker() {
 		own := c.Cluster.Spec.PKI
 		return credentials.Authorities{
 			Kubernetes: credentials.Authority{CA: &pki.CA{Cert: own.Kubernetes.Cert.X509()}, Accepted: config.X509s(own.Accepted.Kubernetes)},
-			NodeLabels: labels, MachineObjects: objects, RevokedSet: revoked, Issued: f.Member.Node,
+			NodeLabels: labels, MachineObjects: objects, RevokedSet: revoked, BGPPasswords: passwords, Issued: f.Member.Node,
 		}, nil
 	}
 	if a, err = CAs(c.Cluster); err != nil {
 		return a, err
 	}
-	a.NodeLabels, a.MachineObjects, a.RevokedSet = labels, objects, revoked
+	a.NodeLabels, a.MachineObjects, a.RevokedSet, a.BGPPasswords = labels, objects, revoked, passwords
 	if a.Addons, err = json.Marshal(addons(c.Addons, f.Artifacts)); err != nil {
 		return a, fmt.Errorf("add-ons: cannot describe: %w", err)
 	}

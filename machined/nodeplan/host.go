@@ -11,6 +11,7 @@ import (
 
 	"github.com/orlop-os/orlop/machined/host"
 	"github.com/orlop-os/orlop/machined/network"
+	"github.com/orlop-os/orlop/machined/timesync"
 	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/pki"
 )
@@ -24,6 +25,9 @@ func Network(c *config.Config) network.Config {
 	out := network.Config{Hostname: c.Machine.Metadata.Name, DNS: s.DNS.Servers, Search: s.DNS.Search, NTP: s.NTP.Servers}
 	if s.DNS.TLS != nil {
 		out.Stub = StubResolver.Addr()
+	}
+	for _, name := range s.NTP.Clocks {
+		out.Clocks = append(out.Clocks, timesync.ClockPrefix+name)
 	}
 	for _, l := range s.Links {
 		// checked by the parser; empty if the configuration selects the link by name

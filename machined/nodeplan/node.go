@@ -44,6 +44,8 @@ func nodeSpec(c *config.Config, state network.State, release buildinfo.Release) 
 			Encapsulation: string(cluster.Networks.Encapsulation),
 			Pools:         pools(cluster.Networks.LoadBalancer),
 			ExternalIPs:   ranges(cluster.Networks.ExternalIPs),
+			BGP:           bgp(c.Network.Spec.BGP, ips),
+			AnnounceAPI:   cluster.Networks.AnnounceAPI == config.AnnounceBGP,
 		},
 		DNS:             clusterDNS(cluster.DNS, c.Network.Spec.DNS.TLS, r),
 		External:        nodespec.External{Proxy: cluster.HasExternal(config.PartProxy), DNS: cluster.HasExternal(config.PartDNS), Network: cluster.HasExternal(config.PartNetwork)},
@@ -155,7 +157,7 @@ func clusterDNS(c config.ClusterDNS, tls *config.DNSTLS, r resolvers) nodespec.D
 func pools(c config.LoadBalancer) []nodespec.Pool {
 	var all []nodespec.Pool
 	for _, p := range c.Pools {
-		all = append(all, nodespec.Pool{Name: p.Name, OnRequest: p.OnRequest, Ranges: ranges(p.Ranges)})
+		all = append(all, nodespec.Pool{Name: p.Name, OnRequest: p.OnRequest, Ranges: ranges(p.Ranges), BGP: p.Announce == config.AnnounceBGP})
 	}
 	return all
 }

@@ -38,6 +38,7 @@ type Sample struct {
 	Distance time.Duration // the maximum error of the server (root distance)
 	Stratum  uint8
 	Unsynced bool // the leap indicator is 3: the server's own clock is not synchronized
+	Local    bool // a PTP clock, which no other computer of the network can forge
 }
 
 // Adjustment is the kind of a clock adjustment.
@@ -73,6 +74,10 @@ type Decision struct {
 	Quorum bool   // more than half of the answers, from at least two servers, agree with it
 }
 
+// authentic reports whether the decision does not depend on the answer of a single server of the
+// network, which an attacker can forge.
+func (d Decision) authentic() bool { return d.Quorum || d.Sample.Local }
+
 // Limited reports whether the clock is moved less than the server's offset.
 func (d Decision) Limited() bool { return d.Offset != d.Sample.Offset }
 
@@ -94,7 +99,8 @@ var (
 //
 // Without a quorum, the first synchronization since boot may set the clock between Floor and Floor
 // + FirstWindow. Later rounds without a quorum cannot step the clock: an offset of up to MaxSlewBy
-// is followed at slewRate, and a larger offset is rejected.
+// is followed at slewRate, and a larger offset is rejected. A selected PTP clock may step the clock
+// at any time between Floor and the horizon: the hypervisor controls the machine anyway.
 func Decide(samples []Sample, v View) (Decision, error) {
 	var good []Sample
 	for _, s := range samples {
@@ -117,7 +123,7 @@ func Decide(samples []Sample, v View) (Decision, error) {
 	if best.Offset.Abs() > StepOver {
 		d.Move = Step
 	}
-	if v.Synced && !d.Quorum {
+	if v.Synced && !d.authentic() {
 		limit := min(maxSlew, max(0, v.Since)/1e6*slewRate)
 		if d.Move == Step || d.Offset.Abs() > limit {
 			d.Move, d.Offset = Slew, min(max(d.Offset, -limit), limit)
@@ -136,11 +142,11 @@ func (v View) allows(d Decision) error {
 	switch {
 	case says.Before(v.Floor) || to.Before(v.Floor):
 		return ErrBeforeBuild
-	case d.Quorum && to.After(v.Floor.Add(horizon)):
+	case d.authentic() && to.After(v.Floor.Add(horizon)):
 		return ErrTooLate
-	case !d.Quorum && !v.Synced && to.After(v.Floor.Add(FirstWindow)):
+	case !d.authentic() && !v.Synced && to.After(v.Floor.Add(FirstWindow)):
 		return ErrOneServer
-	case !d.Quorum && v.Synced && d.Sample.Offset.Abs() > MaxSlewBy:
+	case !d.authentic() && v.Synced && d.Sample.Offset.Abs() > MaxSlewBy:
 		return fmt.Errorf("that is %v off, and %w, or restart the machine if the server is right",
 			d.Sample.Offset.Round(time.Second), ErrOneServer)
 	}

@@ -16,7 +16,10 @@
 //   - The first synchronization since boot may set the clock by years. After that a single server
 //     cannot step it; more than half of the answers, from at least two servers, can (Decide).
 //
-// It uses only the configured servers. There is no default server: a machine without a server sends
-// no packet. It does not support NTS or keys. On a network with untrusted time, configure servers
-// on a trusted network.
+// A PTP clock of the hypervisor is read beside the servers (ptp_linux.go,
+// docs/decisions/0060-time.md).
+//
+// It uses only the configured servers and clocks. There is no default server: a machine without a
+// server sends no packet. It does not support NTS or keys. On a network with untrusted time,
+// configure servers on a trusted network.
 package timesync

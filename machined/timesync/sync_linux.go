@@ -34,8 +34,10 @@ type Status struct {
 
 // Deps are the dependencies of Run.
 type Deps struct {
-	// input: addresses or names, with a port if it is not 123; empty: no requests
+	// input: addresses or names, with a port if it is not 123, or names of PTP clocks after
+	// ClockPrefix; empty: no requests
 	Servers *cell.Cell[[]string]
+	PTP     PTPClocks          // SystemPTP on a machine
 	Status  *cell.Cell[Status] // output
 	Clock   Clock              // SystemClock on a machine
 	Floor   *Floor             // the clock is never set before it
@@ -230,13 +232,13 @@ func (d Deps) queryAll(ctx context.Context, servers []string) ([]Sample, error) 
 	var wg sync.WaitGroup
 	for i, server := range servers {
 		wg.Go(func() {
-			var s Sample
-			err := panics.Do("time server "+server, func() (err error) { s, err = query(server, dial); return err })
-			if err != nil {
-				failed[i] = fmt.Errorf("time server %s: %w", server, err)
-				return
-			}
-			answers[i] = &s
+			failed[i] = panics.Do("time server "+server, func() error {
+				s, err := d.ask(server, func() (Sample, error) { return query(server, dial) })
+				if err == nil {
+					answers[i] = &s
+				}
+				return err
+			})
 		})
 	}
 	wg.Wait()

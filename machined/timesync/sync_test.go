@@ -97,6 +97,7 @@ type bench struct {
 	status  *cell.Cell[Status]
 	mu      sync.Mutex
 	moves   []string
+	shown   atomic.Int64 // offset of the PTP clock, ns
 }
 
 func newBench(t *testing.T, servers ...string) *bench {
@@ -114,7 +115,7 @@ func newBench(t *testing.T, servers ...string) *bench {
 	done := make(chan error)
 	go func() {
 		done <- Run(ctx, Deps{
-			Servers: b.servers, Status: b.status, Log: func(string) {},
+			Servers: b.servers, PTP: b.ptp(t), Status: b.status, Log: func(string) {},
 			Clock: Clock{Now: time.Now, Step: note("step"), Slew: note("slew")}, Floor: NewFloor(time.Now().Add(-24*time.Hour), time.Now()),
 		})
 	}()

@@ -40,6 +40,7 @@ var judgments = []judgment{
 	{"Network.spec.firewall", true, "the firewall can reject the caller"},
 	{"Network.spec.dns", false, "the management API resolves no name"},
 	{"Network.spec.lldp", false, "it only sends frames to the neighbors"},
+	{"Network.spec.bgp", false, "only addresses of Services and the Kubernetes API depend on it"},
 	// A trial would end before the clock moves: the machine asks the new servers later.
 	{"Network.spec.ntp", false, "a single server cannot step the clock (docs/decisions/0060-time.md)"},
 

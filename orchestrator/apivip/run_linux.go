@@ -28,9 +28,9 @@ import (
 const Name = "virtual-address"
 
 // Components describes the component without its Run function. It is empty without virtual
-// addresses and on a worker.
+// addresses, if they are announced by BGP, and on a worker.
 func Components(spec nodespec.Spec) []component.Component {
-	if len(spec.VirtualAddresses) == 0 || !spec.Node.ControlPlane {
+	if len(spec.VirtualAddresses) == 0 || spec.Network.AnnounceAPI || !spec.Node.ControlPlane {
 		return nil
 	}
 	return []component.Component{{Process: component.Node, Name: Name}}
@@ -242,13 +242,8 @@ func (a *agent) step(now time.Time) (works bool, detail string) {
 // linkFor returns the link on which this machine would hold an address, and the machine's own
 // address for the API server, or the reason why there is none.
 func (a *agent) linkFor(address netip.Addr) (place neighbor.Link, to netip.Addr, missing string) {
-	family := func(ip netip.Addr) bool { return ip.Is4() == address.Is4() }
-	if to = a.spec.OwnAddress(); !family(to) {
-		i := slices.IndexFunc(a.spec.Node.IPs, family)
-		if i < 0 {
-			return neighbor.Link{}, netip.Addr{}, "this machine has no address of its family"
-		}
-		to = a.spec.Node.IPs[i]
+	if to = ownAddress(a.spec, address); !to.IsValid() {
+		return neighbor.Link{}, netip.Addr{}, "this machine has no address of its family"
 	}
 	on := neighbor.Place(address, a.links, a.spec.Node.IPs)
 	if len(on) == 0 {

@@ -24,20 +24,20 @@ import (
 // byService is the index of EndpointSlices.
 const byService = "service"
 
-// cluster watches the objects on which the election depends.
-type cluster struct {
+// Cluster watches the objects on which the election depends.
+type Cluster struct {
+	Changed  cell.Signal // signals changes, after all caches are synced
 	pools    []nodespec.Pool
-	changed  cell.Signal // signals changes, after all caches are synced
 	nodes    cache.SharedIndexInformer
 	services cache.SharedIndexInformer
 	slices   cache.SharedIndexInformer
 }
 
-// watch starts the informers. It signals no change until all caches are synced.
-func watch(ctx context.Context, api kubernetes.Interface, pools []nodespec.Pool) (*cluster, error) {
+// Watch starts the informers. It signals no change until all caches are synced.
+func Watch(ctx context.Context, api kubernetes.Interface, pools []nodespec.Pool) (*Cluster, error) {
 	factory := informers.NewSharedInformerFactoryWithOptions(api, 0, informers.WithTransform(trim))
-	c := &cluster{
-		pools: pools, changed: cell.NewSignal(), nodes: factory.Core().V1().Nodes().Informer(),
+	c := &Cluster{
+		pools: pools, Changed: cell.NewSignal(), nodes: factory.Core().V1().Nodes().Informer(),
 		services: factory.Core().V1().Services().Informer(), slices: factory.Discovery().V1().EndpointSlices().Informer(),
 	}
 	if err := c.slices.AddIndexers(cache.Indexers{byService: func(o any) ([]string, error) { return []string{serviceOf(o)}, nil }}); err != nil {
@@ -50,7 +50,7 @@ func watch(ctx context.Context, api kubernetes.Interface, pools []nodespec.Pool)
 				return
 			}
 		}
-		c.changed.Wake()
+		c.Changed.Wake()
 	}
 	if err := component.Watch(change, component.Watched{Informer: c.nodes}, component.Watched{Informer: c.services}, component.Watched{Informer: c.slices}); err != nil {
 		return nil, err
@@ -73,7 +73,9 @@ func trim(object any) (any, error) {
 	}
 	switch o := object.(type) {
 	case *corev1.Node:
-		return &corev1.Node{ObjectMeta: meta(o), Status: corev1.NodeStatus{Conditions: o.Status.Conditions, Addresses: o.Status.Addresses}}, nil
+		return &corev1.Node{ObjectMeta: meta(o), Spec: corev1.NodeSpec{Unschedulable: o.Spec.Unschedulable}, Status: corev1.NodeStatus{
+			Conditions: o.Status.Conditions, Addresses: o.Status.Addresses, NodeInfo: corev1.NodeSystemInfo{BootID: o.Status.NodeInfo.BootID},
+		}}, nil
 	case *corev1.Service:
 		return &corev1.Service{ObjectMeta: meta(o), Status: o.Status, Spec: corev1.ServiceSpec{
 			Type: o.Spec.Type, LoadBalancerClass: o.Spec.LoadBalancerClass, ExternalTrafficPolicy: o.Spec.ExternalTrafficPolicy,
@@ -96,8 +98,8 @@ func serviceOf(object any) string {
 	return ""
 }
 
-// read returns the Nodes by name, and the Services with addresses of a pool, the oldest first.
-func (c *cluster) read() ([]Node, []Service, error) {
+// Read returns the Nodes by name, and the Services with addresses of a pool, the oldest first.
+func (c *Cluster) Read() ([]Node, []Service, error) {
 	var nodes []Node
 	for _, n := range component.Objects[*corev1.Node](c.nodes) {
 		nodes = append(nodes, readNode(n))
@@ -125,7 +127,7 @@ func readNode(n *corev1.Node) Node {
 	ready := slices.ContainsFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool {
 		return c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue
 	})
-	node := Node{Name: n.Name, Ready: ready, Excluded: excluded}
+	node := Node{Name: n.Name, Ready: ready, Excluded: excluded, Cordoned: n.Spec.Unschedulable, BootID: n.Status.NodeInfo.BootID}
 	for _, a := range n.Status.Addresses {
 		if ip, err := netip.ParseAddr(a.Address); err == nil && a.Type == corev1.NodeInternalIP {
 			node.Addresses = append(node.Addresses, ip)

@@ -13,6 +13,8 @@ type Node struct {
 	Ready     bool
 	Excluded  bool         // by the label node.kubernetes.io/exclude-from-external-load-balancers
 	Addresses []netip.Addr // of the machine
+	Cordoned  bool         // for BGP only, as BootID
+	BootID    string       // of the kernel that the kubelet reported
 	Unheard   bool         // this node does not hear it on the link; never set for the node itself
 }
 

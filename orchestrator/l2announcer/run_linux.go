@@ -25,9 +25,10 @@ import (
 // Name is the component's name.
 const Name = "l2-announcer"
 
-// Components describes the component without its Run function. The list is empty without pools.
+// Components describes the component without its Run function. The list is empty without pools that
+// are announced on the link.
 func Components(spec nodespec.Spec, dirs dirs.Dirs) []component.Component {
-	if len(spec.Network.Pools) == 0 {
+	if len(nodespec.AnnouncedBy(false, spec.Network.Pools)) == 0 {
 		return nil
 	}
 	return []component.Component{kubeconfig.NodeComponent(spec, dirs, Name, nodespec.NodeAgentCert, nodespec.NodeAgentKey)}
@@ -50,7 +51,9 @@ func Run(ctx context.Context, env component.Env) error {
 	return neighbor.WithLinks(ctx, func(ctx context.Context, links <-chan struct{}) error {
 		versions := make(chan leaseVersion)
 		go pollLease(ctx, asKubelet, env.Spec.Node.Name, versions)
-		a := newAgent(env.Spec, func(ctx context.Context) (*cluster, error) { return watch(ctx, api, env.Spec.Network.Pools) })
+		a := newAgent(env.Spec, func(ctx context.Context) (*Cluster, error) {
+			return Watch(ctx, api, nodespec.AnnouncedBy(false, env.Spec.Network.Pools))
+		})
 		defer a.ports.Close()
 		return a.run(ctx, links, versions, env.Announce)
 	})
@@ -92,8 +95,8 @@ const maxHeard = 256
 type agent struct {
 	state
 	spec      nodespec.Spec
-	watch     func(context.Context) (*cluster, error)
-	from      *cluster // current watch of the cluster
+	watch     func(context.Context) (*Cluster, error)
+	from      *Cluster // current watch of the cluster
 	stop      func()   // ends the watch
 	ports     *neighbor.Sockets
 	nodes     []Node
@@ -114,7 +117,7 @@ type conflict struct {
 
 // newAgent returns an agent that watches the cluster by means of the given function. The start of
 // the watch counts as a renewal of the Lease.
-func newAgent(spec nodespec.Spec, follow func(context.Context) (*cluster, error)) *agent {
+func newAgent(spec nodespec.Spec, follow func(context.Context) (*Cluster, error)) *agent {
 	return &agent{spec: spec, watch: follow, ports: neighbor.NewSockets(), lease: lease{seen: time.Now()}, conflicts: map[netip.Addr]conflict{}}
 }
 
@@ -128,7 +131,7 @@ func (a *agent) run(ctx context.Context, links <-chan struct{}, versions <-chan 
 	restarted := false // the watch restarted since the node is back
 	for told := ""; ; {
 		select {
-		case <-a.from.changed:
+		case <-a.from.Changed:
 			if err := a.read(); err != nil {
 				return err
 			}
@@ -187,7 +190,7 @@ func (a *agent) restartWatch(ctx context.Context) (err error) {
 
 // read reads the cluster.
 func (a *agent) read() error {
-	nodes, services, err := a.from.read()
+	nodes, services, err := a.from.Read()
 	if err != nil {
 		return err
 	}

@@ -81,7 +81,7 @@ func TestRun(t *testing.T) {
 	spec := nodespec.Spec{Node: nodespec.Node{Name: "here"}, Network: nodespec.Network{Pools: []nodespec.Pool{{Name: "a", Ranges: []nodespec.Range{{First: vip4, Last: vip4}}}}}}
 	versions, says := make(chan leaseVersion, 1), &board{}
 	versions <- leaseVersion{"1", time.Now()}
-	a := newAgent(spec, func(ctx context.Context) (*cluster, error) { return watch(ctx, api, spec.Network.Pools) })
+	a := newAgent(spec, func(ctx context.Context) (*Cluster, error) { return Watch(ctx, api, spec.Network.Pools) })
 	defer a.ports.Close()
 	ended := make(chan error, 1)
 	go func() {
@@ -163,7 +163,7 @@ func TestBack(t *testing.T) {
 	states <- fake.NewClientset(ready("here"), service)
 	states <- fake.NewClientset(lost, ready("there"), service)
 	spec := nodespec.Spec{Node: nodespec.Node{Name: "here"}, Network: nodespec.Network{Pools: []nodespec.Pool{{Name: "a", Ranges: []nodespec.Range{{First: vip4, Last: vip4}}}}}}
-	a := newAgent(spec, func(ctx context.Context) (*cluster, error) { return watch(ctx, <-states, spec.Network.Pools) })
+	a := newAgent(spec, func(ctx context.Context) (*Cluster, error) { return Watch(ctx, <-states, spec.Network.Pools) })
 	a.lease = lease{version: "1", seen: time.Now().Add(-time.Minute)}
 	ctx, stop := context.WithCancel(t.Context())
 	versions, says, ended := make(chan leaseVersion), &board{}, make(chan error)

@@ -63,6 +63,8 @@ type ClusterNetworks struct {
 	Encapsulation Encapsulation  `yaml:"encapsulation"`
 	LoadBalancer  LoadBalancer   `yaml:"loadBalancer"`
 	ExternalIPs   []AddressRange `yaml:"externalIPs,omitempty"`
+	// AnnounceAPI is how VirtualAddresses are announced.
+	AnnounceAPI Announcement `yaml:"announceAPI"`
 }
 
 // Encapsulation is a transport of packets between pods.
@@ -211,6 +213,7 @@ func (c *Cluster) defaults() {
 		Services:      []netip.Prefix{netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 96, 0, 0}), 12)},
 		Domain:        "cluster.local",
 		Encapsulation: EncapsulationWireGuard,
+		AnnounceAPI:   AnnounceLink,
 	}
 	c.Spec.DNS.CacheTTL = Duration(30 * time.Second)
 	c.Spec.Etcd.Snapshots = defaultSnapshots()

@@ -12,12 +12,13 @@ type LoadBalancer struct {
 	Pools []AddressPool `yaml:"pools,omitempty"`
 }
 
-// AddressPool is a set of addresses for Services. The machines announce used addresses by ARP and
-// NDP, so the addresses must belong to the machines' own network and must not be used otherwise.
+// AddressPool is a set of addresses for Services that must not be used otherwise. If the machines
+// announce used addresses by ARP and NDP, they must belong to the machines' own network.
 type AddressPool struct {
 	Name      string         `yaml:"name" jsonschema:"required"`
 	Ranges    []AddressRange `yaml:"ranges" jsonschema:"required"`
 	OnRequest bool           `yaml:"onRequest"`
+	Announce  Announcement   `yaml:"announce"`
 }
 
 // AddressRange is the range of addresses from First to Last, of one family. Its text is a network

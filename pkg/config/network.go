@@ -21,6 +21,7 @@ type NetworkSpec struct {
 	DNS      DNS           `yaml:"dns"`
 	NTP      NTP           `yaml:"ntp"`
 	LLDP     LLDP          `yaml:"lldp"`
+	BGP      *BGP          `yaml:"bgp,omitempty"`
 	Firewall *Firewall     `yaml:"firewall,omitempty"`
 }
 
@@ -74,6 +75,8 @@ type DNSTLS struct {
 // NTP configures the machine's time servers.
 type NTP struct {
 	Servers []string `yaml:"servers,omitempty"`
+	// Clocks are PTP clocks of the kernel, by name (/sys/class/ptp/*/clock_name).
+	Clocks []string `yaml:"clocks,omitempty"`
 }
 
 func (n *Network) defaults() { n.Metadata.Name = "default" }

@@ -75,7 +75,7 @@ spec:
 				c.Machine.Spec.Role = RoleControlPlane
 				c.Cluster = &Cluster{Metadata: Metadata{Name: "c"}, Spec: ClusterSpec{
 					Endpoint: Endpoint{Host: "10.0.0.5", Port: 6443}, PKI: pki, SecretsEncryptionKey: key,
-					Networks: ClusterNetworks{Pods: []netip.Prefix{prefix("10.244.0.0/16")}, Services: []netip.Prefix{prefix("10.96.0.0/12")}, Domain: "cluster.local", Encapsulation: EncapsulationWireGuard},
+					Networks: ClusterNetworks{Pods: []netip.Prefix{prefix("10.244.0.0/16")}, Services: []netip.Prefix{prefix("10.96.0.0/12")}, Domain: "cluster.local", Encapsulation: EncapsulationWireGuard, AnnounceAPI: AnnounceLink},
 					DNS:      ClusterDNS{CacheTTL: Duration(30 * time.Second)},
 					Etcd:     Etcd{Snapshots: Snapshots{Every: Duration(6 * time.Hour), Keep: 4}}, LocalVolumes: LocalVolumes{Enabled: true},
 					Kubernetes: Kubernetes{
@@ -110,7 +110,7 @@ spec:
 			want: func(c *Config) {
 				c.Cluster = &Cluster{Metadata: Metadata{Name: "c"}, Spec: ClusterSpec{
 					Endpoint: Endpoint{Host: "fd00::5", Port: 6443},
-					Networks: ClusterNetworks{Pods: []netip.Prefix{prefix("fd01::/48")}, Services: []netip.Prefix{prefix("fd02::/112")}, Domain: "a.b", Encapsulation: EncapsulationNone},
+					Networks: ClusterNetworks{Pods: []netip.Prefix{prefix("fd01::/48")}, Services: []netip.Prefix{prefix("fd02::/112")}, Domain: "a.b", Encapsulation: EncapsulationNone, AnnounceAPI: AnnounceLink},
 					DNS: ClusterDNS{
 						Upstreams:   NameServers{server("10.0.0.2:53"), server("[fd00::2]:53")},
 						StubDomains: []StubDomain{{Domain: "10.in-addr.arpa", Servers: NameServers{server("10.0.0.3:5353")}}},

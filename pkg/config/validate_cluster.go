@@ -22,6 +22,7 @@ func (v clusterValidator) cluster(c *Cluster) {
 	v.ranges(spec+".networks", &c.Spec.Networks)
 	pools := poolValidator{checks: v.checks, cluster: clusterRanges(&c.Spec.Networks)}
 	pools.pools(spec+".networks.loadBalancer.pools", c.Spec.Networks.LoadBalancer.Pools)
+	v.announceAPI(spec+".networks.announceAPI", &c.Spec)
 	pools.externalIPs(spec+".networks.externalIPs", c.Spec.Networks.ExternalIPs)
 	v.external(spec+".external", &c.Spec)
 	dnsValidator{v.checks, v.cfg, &c.Spec.Networks}.clusterDNS(spec+".dns", &c.Spec.DNS)

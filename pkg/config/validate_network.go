@@ -28,9 +28,23 @@ func (v networkValidator) network(n *Network) {
 	v.stack(n.Spec.Links)
 	v.routesAndRules(spec, &n.Spec)
 	v.resolvers(spec+".dns", &n.Spec.DNS)
+	v.ntp(spec+".ntp", n.Spec.NTP)
+	if n.Spec.BGP != nil {
+		v.bgp(spec+".bgp", n.Spec.BGP)
+	}
+	if n.Spec.Firewall != nil {
+		v.firewall(spec+".firewall", n.Spec.Firewall)
+	}
+}
+
+// maxClocks is the maximum number of PTP clocks; a machine has one or two.
+const maxClocks = 4
+
+// ntp validates the time servers and the PTP clocks.
+func (v networkValidator) ntp(at string, n NTP) {
 	seen := map[string]int{}
-	for i, server := range n.Spec.NTP.Servers {
-		path := fmt.Sprintf("%s.ntp.servers[%d]", spec, i)
+	for i, server := range n.Servers {
+		path := fmt.Sprintf("%s.servers[%d]", at, i)
 		if err := hostOrAddr(server); err != nil && server != "" {
 			v.on(path, wrong{reason: fmt.Sprintf("%s %v", quote(server), err), expected: "a DNS name in lower case or an IP address"})
 		} else if a, err := netip.ParseAddr(server); err == nil {
@@ -41,8 +55,16 @@ func (v networkValidator) network(n *Network) {
 		}
 		v.unique(path, "servers", server, i, seen)
 	}
-	if n.Spec.Firewall != nil {
-		v.firewall(spec+".firewall", n.Spec.Firewall)
+	if len(n.Clocks) > maxClocks {
+		v.on(at+".clocks", wrong{reason: fmt.Sprintf("%d clocks", len(n.Clocks)), expected: fmt.Sprintf("at most %d", maxClocks)})
+	}
+	names := map[string]int{}
+	for i, name := range n.Clocks {
+		path := fmt.Sprintf("%s.clocks[%d]", at, i)
+		if name == "" || len(name) > 64 || strings.TrimSpace(name) != name || slices.ContainsFunc([]rune(name), func(r rune) bool { return r < ' ' || r > '~' }) {
+			v.on(path, wrong{reason: quote(name) + " is not the name of a PTP clock", expected: `the text of /sys/class/ptp/*/clock_name, such as "KVM virtual PTP" or hyperv`})
+		}
+		v.unique(path, "clocks", name, i, names)
 	}
 }
 

@@ -65,6 +65,8 @@ const (
 	NodeAgentCert  = "node-agent.crt"
 	NodeAgentKey   = "node-agent.key"
 	NodeLabelsFile = "node-labels.json" // NodeLabels
+	// a JSON object of passwords by the address of the router; absent without passwords
+	BGPPasswordsFile = "bgp-passwords.json"
 
 	// MachineObjectsFile is in each of the three directories; a MachineObjects.
 	MachineObjectsFile = "machine-objects.json"

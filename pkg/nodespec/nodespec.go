@@ -87,6 +87,27 @@ type Network struct {
 	Pools []Pool `json:"pools,omitempty"`
 	// ExternalIPs are the addresses that Services may use as external IPs; without them, none.
 	ExternalIPs []Range `json:"externalIPs,omitempty"`
+	// BGP configures the sessions with routers; nil: none.
+	BGP *BGP `json:"bgp,omitempty"`
+	// AnnounceAPI reports whether each control-plane machine with a ready API server announces
+	// VirtualAddresses by BGP; otherwise a single machine answers for them on the link.
+	AnnounceAPI bool `json:"announceAPI,omitempty"`
+}
+
+// BGP configures the sessions of the machine with routers.
+type BGP struct {
+	ASN      uint32     `json:"asn"`
+	RouterID netip.Addr `json:"routerID"` // IPv4
+	Peers    []BGPPeer  `json:"peers"`
+}
+
+// BGPPeer is a router. The passwords are in the file BGPPasswordsFile.
+type BGPPeer struct {
+	Address  netip.AddrPort `json:"address"`
+	ASN      uint32         `json:"asn"`
+	HoldTime int            `json:"holdTime"` // seconds
+	Source   netip.Addr     `json:"source,omitzero"`
+	OneHop   bool           `json:"oneHop,omitempty"`
 }
 
 // External selects the cluster parts that an external component replaces. Orlop's own parts do not

@@ -13,6 +13,12 @@ type Pool struct {
 	Ranges []Range `json:"ranges"` // no two ranges of any pools overlap
 	// only for Services that request the pool or an address in it
 	OnRequest bool `json:"onRequest"`
+	BGP       bool `json:"bgp,omitempty"` // announced by BGP instead of ARP and NDP
+}
+
+// AnnouncedBy returns the pools that are announced by BGP, or the others.
+func AnnouncedBy(bgp bool, pools []Pool) []Pool {
+	return slices.DeleteFunc(slices.Clone(pools), func(p Pool) bool { return p.BGP != bgp })
 }
 
 // Range contains the addresses from First to Last, of one family.

@@ -180,10 +180,11 @@ type story struct {
 	receiver *receiver
 	bucket   *s3test.Store
 	secure   *secureServer
-	env      []string // of the programs that the story runs, from its setup on
-	tools    string   // directory of orlopctl and kubectl
-	current  string   // the machine that orlopctl calls
-	verify   []string // the flags with which orlopctl verifies the machine
+	bgp      *vm.BGPRouter // nil: the gateway does not speak BGP
+	env      []string      // of the programs that the story runs, from its setup on
+	tools    string        // directory of orlopctl and kubectl
+	current  string        // the machine that orlopctl calls
+	verify   []string      // the flags with which orlopctl verifies the machine
 }
 
 func newStory(t *attempt) *story {

@@ -119,6 +119,11 @@ import (
 //	    or plug it in again
 //	lldp NAME|off
 //	    the switch announces itself as NAME on all ports (LLDP), or ends the announcements
+//	bgp start ASN
+//	    the gateway is a router with BGP for every machine; outside and client go by its routes,
+//	    in turn over the machines that announce an address
+//	bgp DEADLINE ADDRESS [NAME…]
+//	    wait until exactly these machines announce the address
 //	trunk NAME UNTAGGED [ID…]
 //	    the port of NAME (a machine, NAME/N for its N-th NIC, or gateway) has frames of VLAN
 //	    UNTAGGED without a tag (0: none), and frames of the others with one
@@ -249,6 +254,7 @@ func (s *story) verbs() map[string]func(ts *testscript.TestScript, neg bool, arg
 		"network":       s.networkVerb,
 		"cable":         s.cableVerb,
 		"lldp":          s.lldpVerb,
+		"bgp":           s.bgpVerb,
 		"trunk":         s.trunkVerb,
 		"bundle":        s.bundleVerb,
 		"leader":        s.leaderVerb,

@@ -363,6 +363,7 @@ func (s *story) outside() ([]string, int, error) {
 		return nil, 0, err
 	}
 	inside := []netip.Prefix{s.network.Subnet(), netip.MustParsePrefix("10.244.0.0/16"), netip.MustParsePrefix("10.96.0.0/12")}
+	inside = append(inside, announced(s.bgp)...)
 	if six := s.network.Six(); six.IsValid() {
 		inside = append(inside, six, netip.MustParsePrefix("fd00:244::/48"), netip.MustParsePrefix("fd00:96::/112"))
 	}

@@ -1,0 +1,66 @@
+package bgp
+
+import (
+	"fmt"
+	"net/netip"
+
+	"github.com/google/nftables"
+	"github.com/google/nftables/expr"
+	"golang.org/x/sys/unix"
+)
+
+// tableName is a table of this package only, of the family inet. It exists while this machine
+// announces an address.
+const tableName = "orlop_bgp"
+
+// closeAddresses makes the kernel drop packets to the announced addresses that it would forward, in
+// the network namespace of the calling thread. The service proxy and package apivip translate the
+// packets to the ports in use before the kernel forwards them. Without the rule, a packet to
+// another port would return to the router by the default route, and go in circles.
+func closeAddresses(routes []netip.Prefix) error {
+	conn, err := nftables.New()
+	if err != nil {
+		return fmt.Errorf("nftables: cannot connect: %w", err)
+	}
+	table := &nftables.Table{Name: tableName, Family: nftables.TableFamilyINet}
+	conn.AddTable(table) // the deletion needs an existing table
+	conn.DelTable(table)
+	if len(routes) > 0 {
+		conn.AddTable(table)
+		chain := conn.AddChain(&nftables.Chain{
+			Name: "closed", Table: table, Type: nftables.ChainTypeFilter, Hooknum: nftables.ChainHookForward, Priority: nftables.ChainPriorityFilter,
+		})
+		for _, family := range []struct {
+			name    string
+			number  byte
+			offset  uint32 // of the destination: RFC 791, section 3.1, and RFC 8200, section 3
+			key     nftables.SetDatatype
+			matches func(netip.Addr) bool
+		}{
+			{"four", unix.NFPROTO_IPV4, 16, nftables.TypeIPAddr, netip.Addr.Is4},
+			{"six", unix.NFPROTO_IPV6, 24, nftables.TypeIP6Addr, netip.Addr.Is6},
+		} {
+			set := &nftables.Set{Table: table, Name: family.name, KeyType: family.key}
+			var elements []nftables.SetElement
+			for _, r := range routes {
+				if family.matches(r.Addr()) {
+					elements = append(elements, nftables.SetElement{Key: r.Addr().AsSlice()})
+				}
+			}
+			if err := conn.AddSet(set, elements); err != nil {
+				return fmt.Errorf("nftables set %s: cannot write: %w", family.name, err)
+			}
+			conn.AddRule(&nftables.Rule{Table: table, Chain: chain, Exprs: []expr.Any{
+				&expr.Meta{Key: expr.MetaKeyNFPROTO, Register: unix.NFT_REG_1},
+				&expr.Cmp{Op: expr.CmpOpEq, Register: unix.NFT_REG_1, Data: []byte{family.number}},
+				&expr.Payload{DestRegister: unix.NFT_REG_1, Base: expr.PayloadBaseNetworkHeader, Offset: family.offset, Len: family.key.Bytes},
+				&expr.Lookup{SourceRegister: unix.NFT_REG_1, SetName: set.Name, SetID: set.ID},
+				&expr.Verdict{Kind: expr.VerdictDrop},
+			}})
+		}
+	}
+	if err := conn.Flush(); err != nil {
+		return fmt.Errorf("nftables table %s: cannot write: %w", tableName, err)
+	}
+	return nil
+}

@@ -1,0 +1,104 @@
+package bgp
+
+import (
+	"errors"
+	"net"
+	"net/netip"
+	"os"
+	"runtime"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/orlop-os/orlop/pkg/rtnl/rtnltest"
+)
+
+// TestClosed has a client, and a router and a machine that forward to each other, as the default route of a
+// machine does. A packet to an announced address at an unused port goes in circles until the rule
+// exists; packets to other addresses pass.
+func TestClosed(t *testing.T) {
+	if !rtnltest.Isolate(t) {
+		return
+	}
+	runtime.LockOSThread()
+	machine := rtnltest.NewOther(t)
+	rtnltest.Veth(t, "router", "machine")
+	machine.MoveLink(t, "machine")
+	forward := func() { must(t, os.WriteFile("/proc/sys/net/ipv4/ip_forward", []byte("1"), 0)) }
+	forward()
+	rtnltest.AddAddresses(t, "router", "192.0.2.1/24")
+	machine.Do(func() {
+		forward()
+		rtnltest.AddAddresses(t, "machine", "192.0.2.11/24")
+		must(t, netlink.RouteAdd(&netlink.Route{Gw: net.ParseIP("192.0.2.1")}))
+	})
+	client := rtnltest.NewOther(t)
+	rtnltest.Veth(t, "near", "client")
+	client.MoveLink(t, "client")
+	rtnltest.AddAddresses(t, "near", "198.51.100.1/24")
+	client.Do(func() {
+		rtnltest.AddAddresses(t, "client", "198.51.100.2/24")
+		must(t, netlink.RouteAdd(&netlink.Route{Gw: net.ParseIP("198.51.100.1")}))
+	})
+	for _, link := range []string{"all", "router", "near"} { // a router need not filter by source
+		must(t, os.WriteFile("/proc/sys/net/ipv4/conf/"+link+"/rp_filter", []byte("0"), 0))
+	}
+	announced := netip.MustParsePrefix("203.0.113.70/32")
+	_, pool, err := net.ParseCIDR("203.0.113.64/27")
+	must(t, err)
+	must(t, netlink.RouteAdd(&netlink.Route{Dst: pool, Gw: net.ParseIP("192.0.2.11")}))
+	transmitted := func() uint64 {
+		link, err := netlink.LinkByName("router")
+		must(t, err)
+		return link.Attrs().Statistics.TxPackets
+	}
+	// Each packet that goes in circles passes the router half as often as its hop limit, 64. Twenty
+	// packets pass it once each.
+	circles := func(to string) bool {
+		t.Helper()
+		before := transmitted()
+		tick := time.NewTicker(100 * time.Millisecond)
+		defer tick.Stop()
+		for range 20 {
+			client.Do(func() {
+				conn, err := net.Dial("udp", to)
+				must(t, err)
+				defer conn.Close()
+				_, err = conn.Write([]byte("x"))
+				must(t, err)
+			})
+			<-tick.C
+			if transmitted()-before > 100 {
+				return true
+			}
+		}
+		return false
+	}
+	if !circles("203.0.113.70:9") {
+		t.Fatal("the packet does not go in circles without the rule")
+	}
+	machine.Do(func() { err = closeAddresses([]netip.Prefix{announced, netip.MustParsePrefix("2001:db8::70/128")}) })
+	if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EPROTONOSUPPORT) {
+		t.Skipf("the kernel of this machine has no nftables (%v); the product's has, and `make kernel` runs the test there", err)
+	}
+	must(t, err)
+	if circles("203.0.113.70:9") {
+		t.Error("the packet goes in circles in spite of the rule")
+	}
+	if !circles("203.0.113.71:9") {
+		t.Error("the rule drops packets to an address that is not announced")
+	}
+	machine.Do(func() { must(t, closeAddresses(nil)) })
+	if !circles("203.0.113.70:9") {
+		t.Error("the rule stays")
+	}
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
