@@ -52,14 +52,14 @@ var layers = []layer{
 	{"cluster", true, []string{"pkg/callerid", "pkg/disruption", "pkg/emulation", "pkg/etcdjoin", "pkg/joinrequest", "pkg/pairing", "pkg/pki", "pkg/rollout", "pkg/trust/..."}},
 	// the documents and calls by which programs and operators communicate
 	{"contract", true, []string{
-		"pkg/api", "pkg/buildinfo", "pkg/bundle", "pkg/client/...", "pkg/config/...", "pkg/machineapi/...", "pkg/nodespec/...", "pkg/relay",
+		"pkg/api", "pkg/buildinfo", "pkg/bundle", "pkg/client/...", "pkg/config/...", "pkg/diskmatch", "pkg/machineapi/...", "pkg/nodespec/...", "pkg/relay",
 	}},
 	{"parts of machined", false, []string{
 		// decide which configuration may follow another
 		"machined/transition",
 		// domains: plan, diff and operations of an area of the machine
 		"machined/credentials", "machined/disk", "machined/firewall", "machined/host", "machined/install", "machined/network/...",
-		"machined/seed", "machined/upgrade",
+		"machined/seed", "machined/upgrade", "machined/volumes",
 		// subjects: calls and tasks
 		"machined/api", "machined/configstore", "machined/console", "machined/debug/...", "machined/disruption", "machined/drift", "machined/etcd", "machined/events", "machined/health", "machined/identity", "machined/images/...", "machined/lldp", "machined/logship/...",
 		"machined/membership/...", "machined/ownership", "machined/pods", "machined/power", "machined/resolver", "machined/suspend", "machined/timesync", "machined/uevent",
