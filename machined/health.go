@@ -24,13 +24,13 @@ import (
 func reportHealth(ctx context.Context, m *machine, each func(*api.HealthResponse) (more bool, err error)) error {
 	services, configuration, members, rules := m.processes.services.Status().Watch(), m.config.active.Cell().Watch(), m.members.Worker.State.Watch(), m.domains.packets.Problem().Watch()
 	program, settled, disks, states := m.reports.panics.State().Watch(), m.config.reconciler.State().Watch(), m.domains.disks.State().Watch(), m.domains.network.State.Watch()
-	turn := m.guard.State().Watch()
+	turn, placed := m.guard.State().Watch(), m.domains.volumes.State().Watch()
 	began := time.Now()
 	floor, unknown := 0, error(limits.ErrUnknown)
 	for {
 		now := configuration.Current()
 		have := health.Of(healthOf(now, members.Current(), services.Current()))
-		health.Add(have, health.Firewall(rules.Current(), now.At), program.Current().Check())
+		health.Add(have, health.Volumes(placed.Current().HealthProblem(), now.At), health.Firewall(rules.Current(), now.At), program.Current().Check())
 		if broken := settled.Current().Problem(now.Config, states.Current()); broken != "" {
 			health.ConfigurationNotActive(have, broken)
 		}
@@ -68,6 +68,7 @@ func reportHealth(ctx context.Context, m *machine, each func(*api.HealthResponse
 		case <-disks.Changed():
 		case <-states.Changed():
 		case <-turn.Changed():
+		case <-placed.Changed():
 		case <-later:
 		case <-ctx.Done():
 			return ctx.Err()

@@ -20,6 +20,7 @@ import (
 	"github.com/orlop-os/orlop/machined/power"
 	"github.com/orlop-os/orlop/machined/resolver"
 	"github.com/orlop-os/orlop/machined/upgrade"
+	"github.com/orlop-os/orlop/machined/volumes"
 	"github.com/orlop-os/orlop/pkg/supervise"
 )
 
@@ -69,6 +70,7 @@ type domains struct {
 	clock   clock
 	lldp    *lldp.Controller // neighbors on the links
 	dns     *resolver.Forwarder
+	volumes *volumes.Controller // partitions on other disks
 }
 
 // configuration is the active configuration, and the functions that replace it and converge the

@@ -358,6 +358,9 @@ func stepServices(ctx context.Context, m *machine) error {
 	if !m.system.inMemory() {
 		m.reports.panics.Restarter().Go(ctx, "artifacts", m.images.RunArtifacts)
 	}
+	if !m.system.inMemory() { // before the configuration, which waits for the parts of DATA
+		m.reports.panics.Restarter().Go(ctx, "volumes", m.domains.volumes.Run)
+	}
 	m.reports.panics.Restarter().Go(ctx, "configuration", m.config.reconciler.Run)
 	m.reports.panics.Restarter().Go(ctx, "membership", m.members.Worker.Run)
 	m.reports.panics.Restarter().Go(ctx, "removal", m.members.Worker.RunRemoval)

@@ -119,6 +119,7 @@ func assemble(m *machine) {
 	m.config.active = newActiveConfig(m)
 	m.domains.lldp = newLLDP(m)
 	m.domains.dns = newResolver(m)
+	m.domains.volumes = newVolumes(m)
 	m.identity = newIdentity(m)
 	m.members = membership.New(memberDeps(m)) // first, because the others use it
 	m.guard = newGuard(m)
@@ -136,7 +137,7 @@ func assemble(m *machine) {
 
 func newFacts(m *machine) *facts {
 	return &facts{
-		system: &m.system, network: m.domains.network, lldp: m.domains.lldp, disks: m.domains.disks, identity: m.identity,
+		system: &m.system, network: m.domains.network, lldp: m.domains.lldp, disks: m.domains.disks, volumes: m.domains.volumes, identity: m.identity,
 		members: m.members, images: m.images, upgrade: m.upgrade, active: m.config.active,
 	}
 }
@@ -144,7 +145,7 @@ func newFacts(m *machine) *facts {
 func newApplier(m *machine) *applier {
 	return &applier{
 		system: &m.system, disks: m.domains.disks, network: m.domains.network, clock: m.domains.clock, identity: m.identity, commands: m.processes.commands,
-		install: m.install, etcd: m.etcd, power: m.power, guard: m.guard, active: m.config.active, facts: m.config.facts, reconciler: m.config.reconciler, event: m.reports.events.Add,
+		install: m.install, volumes: m.domains.volumes, etcd: m.etcd, power: m.power, guard: m.guard, active: m.config.active, facts: m.config.facts, reconciler: m.config.reconciler, event: m.reports.events.Add,
 	}
 }
 
@@ -220,13 +221,14 @@ func newPower(m *machine, containerd *grpc.ClientConn) *power.Controller {
 			m.debug.EndKernelLog(ctx)
 			return err
 		},
-		Wipe: m.domains.disks.Wipe,
+		Wipe: func(ctx context.Context, labels []string) error { return wipe(ctx, m, labels) },
 		Reset: power.ResetDeps{
 			Drain:    func() error { return m.upgrade.Drainer.Drain() },
 			Uncordon: func() { m.upgrade.Drainer.Uncordon() },
 			Permit:   func(data, force bool, by string) (func(), error) { return permitReset(m, data, force, by) },
 			Confirm:  func(data, force bool, by string) error { return confirmReset(m, data, force, by) },
 			Leave:    func(by string) error { return m.etcd.Leave(by) },
+			Prepare:  func() error { return m.domains.volumes.PrepareReset() },
 		},
 		Enter:   m.reports.progress.Enter,
 		Console: m.reports.events.LogConsole,
@@ -322,6 +324,7 @@ func convergeDeps(m *machine) converge.Deps {
 			HasIdentity:    func() bool { return m.identity.Load() != nil },
 			UpdatePairing:  m.pairing.Update,
 			Services:       m.processes.services,
+			Volumes:        m.domains.volumes,
 		},
 		HostConfig: m.config.facts.hostConfig,
 		APIFacts:   m.config.facts.api,
@@ -331,6 +334,7 @@ func convergeDeps(m *machine) converge.Deps {
 			Artifacts:  m.images.Artifacts().Changes(),
 			Ledger:     m.members.Ledger.Changes().View().Changes(),
 			LLDPLabels: m.domains.lldp.Labels().View().Changes(),
+			Volumes:    m.domains.volumes.State().View().Changes(),
 		},
 		MemberProblem:       func() string { member, _ := m.members.Worker.State.Get(); return member.Problem },
 		ConfigureRegistries: m.images.ConfigureRegistries,

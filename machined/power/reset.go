@@ -22,6 +22,8 @@ type ResetDeps struct {
 	Confirm func(data, force bool, by string) error
 	// Leave removes the machine from etcd, on request of a caller.
 	Leave func(by string) error
+	// Prepare prepares a reset of DATA, right before the shutdown.
+	Prepare func() error
 }
 
 // Reset wipes partitions during a shutdown and reboots. The pods are evicted before, and an etcd
@@ -68,6 +70,11 @@ func (c *Controller) afterDrain(data, force bool, by string, labels []string) er
 		}
 		if err != nil {
 			c.deps.Console(fmt.Sprintf("reset forced by %s, although: %v", by, err))
+		}
+	}
+	if data {
+		if err := c.deps.Reset.Prepare(); err != nil {
+			return status.Errorf(codes.FailedPrecondition, "reset refused: %v", err)
 		}
 	}
 	return c.Shutdown(Request{To: Reboot, Wipe: labels, Why: "reset by " + by})

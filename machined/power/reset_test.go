@@ -26,7 +26,7 @@ func TestReset(t *testing.T) {
 		want   string // the steps, and the error
 	}{
 		"state":                       {state, false, "", "", "permit, drain, confirm, wipe [STATE]; "},
-		"data":                        {data, false, "", "", "permit data, drain, confirm, leave, wipe [DATA STATE]; "},
+		"data":                        {data, false, "", "", "permit data, drain, confirm, leave, prepare, wipe [DATA STATE]; "},
 		"in memory":                   {state, true, "the system runs from memory", "", "; reset refused: the system runs from memory"},
 		"the cluster needs it":        {state, false, "", "permit", "permit; reset refused: permit"},
 		"pods stay":                   {state, false, "", "drain", "permit, drain, give back; reset refused: drain"},
@@ -34,7 +34,8 @@ func TestReset(t *testing.T) {
 		"the cluster needs it again":  {data, false, "", "confirm", "permit data, drain, confirm, uncordon, give back; reset refused: confirm"},
 		"a shutdown has started":      {data, false, "", "stop", "permit data, drain, uncordon, give back; " + stopping},
 		"forced":                      {state, true, "", "", "permit forced, drain, confirm, wipe [STATE]; "},
-		"forced, and it cannot leave": {data, true, "", "leave", "permit data forced, drain, confirm, leave, reset forced by dora, although: leave, wipe [DATA STATE]; "},
+		"forced, and it cannot leave": {data, true, "", "leave", "permit data forced, drain, confirm, leave, reset forced by dora, although: leave, prepare, wipe [DATA STATE]; "},
+		"it cannot be prepared":       {data, false, "", "prepare", "permit data, drain, confirm, leave, prepare, uncordon, give back; reset refused: prepare"},
 		"forced, and the pods stay":   {data, true, "", "drain", "permit data forced, drain, give back; reset refused: drain"},
 	} {
 		var steps []string
@@ -59,6 +60,7 @@ func TestReset(t *testing.T) {
 			},
 			Confirm:  func(bool, bool, string) error { return do("confirm", "confirm") },
 			Leave:    func(string) error { return do("leave", "leave") },
+			Prepare:  func() error { return do("prepare", "prepare") },
 			Uncordon: func() { steps = append(steps, "uncordon") },
 		}})
 		performed := make(chan Request, 1)
