@@ -72,7 +72,7 @@ func TestNode(t *testing.T) {
 		if n, err = newNode(nodespec.Spec{Node: nodespec.Node{Name: "a"}, Version: "1"}, filepath.Join(data.Target, "local-volumes"), kernelQuotas{}); err != nil {
 			t.Fatal(err)
 		}
-		end, _, err := n.serve(kubelet, func(bool, string) {})
+		end, _, err := nodes{n}.serve(kubelet, func(bool, string) {})
 		if err != nil {
 			t.Fatal(err)
 		}
