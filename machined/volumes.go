@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"slices"
 
 	"github.com/orlop-os/orlop/machined/disk"
@@ -53,6 +54,17 @@ func volumeDisk(d disk.Disk) volumes.Disk {
 		})
 	}
 	return out
+}
+
+// wipeStored erases a disk or a volume. Without STATE, it is unknown which partitions are volumes.
+func wipeStored(ctx context.Context, m *machine, wipe func(context.Context, string) (string, error), name string) (string, error) {
+	if m.system.inMemory() {
+		return "", errors.New("the system runs from memory: the installation erases the disk that Machine.spec.install.wipe names")
+	}
+	if why := m.domains.disks.StorageProblem(); why != "" {
+		return "", errors.New("STATE is not mounted, so the volumes of the machine are unknown: " + why)
+	}
+	return wipe(ctx, name)
 }
 
 // wipe erases the partitions with these labels, for a reset. The parts of DATA on other disks come

@@ -261,9 +261,15 @@ func machineDeps(m *machine) machinedapi.MachineDeps {
 				return each(&api.Event{Cursor: e.Cursor, Time: timestamppb.New(e.Time), Source: e.Source, Kind: e.Kind, Message: e.Message})
 			})
 		},
-		Reboot:       shutDown(m, power.Reboot, disruption.Reboot),
-		PowerOff:     shutDown(m, power.PowerOff, disruption.Shutdown),
-		Reset:        m.power.Reset,
+		Reboot:   shutDown(m, power.Reboot, disruption.Reboot),
+		PowerOff: shutDown(m, power.PowerOff, disruption.Shutdown),
+		Reset:    m.power.Reset,
+		WipeDisk: func(ctx context.Context, name string) (string, error) {
+			return wipeStored(ctx, m, m.domains.volumes.WipeDisk, name)
+		},
+		WipeVolume: func(ctx context.Context, name string) (string, error) {
+			return wipeStored(ctx, m, m.domains.volumes.WipeVolume, name)
+		},
 		PeerEndpoint: m.members.Peers.Endpoint,
 	}
 }

@@ -37,6 +37,10 @@ type MachineDeps struct {
 	// Reset starts the shutdown, which wipes partitions and reboots. force overrides the refusal of
 	// the cluster.
 	Reset func(labels []string, force bool, by string) error
+	// WipeDisk and WipeVolume erase another disk than the system disk, or a volume on it, and return
+	// what they did.
+	WipeDisk   func(ctx context.Context, name string) (string, error)
+	WipeVolume func(ctx context.Context, name string) (string, error)
 	// PeerEndpoint returns the endpoint of another machine of the cluster.
 	PeerEndpoint func(address string) (client.Endpoint, error)
 }
@@ -103,6 +107,21 @@ func (s machineService) Reset(ctx context.Context, r *api.ResetRequest) (*api.Po
 		return nil, err
 	}
 	return &api.PowerResponse{}, s.deps.Reset(labels, r.Force, caller(ctx))
+}
+
+func (s machineService) WipeDisk(ctx context.Context, r *api.WipeDiskRequest) (*api.WipeDiskResponse, error) {
+	wipe, name := s.deps.WipeDisk, r.Disk
+	if r.Volume != "" {
+		wipe, name = s.deps.WipeVolume, r.Volume
+	}
+	if (r.Disk == "") == (r.Volume == "") {
+		return nil, status.Error(codes.InvalidArgument, "wipe: name either a disk or a volume")
+	}
+	done, err := wipe(ctx, name)
+	if err != nil {
+		return nil, status.Error(codes.FailedPrecondition, err.Error())
+	}
+	return &api.WipeDiskResponse{Done: done}, nil
 }
 
 // wipedPartitions returns the labels of the partitions that a reset wipes.

@@ -32,6 +32,7 @@ const (
 	Machine_Reboot_FullMethodName    = "/orlop.v1alpha1.Machine/Reboot"
 	Machine_Shutdown_FullMethodName  = "/orlop.v1alpha1.Machine/Shutdown"
 	Machine_Reset_FullMethodName     = "/orlop.v1alpha1.Machine/Reset"
+	Machine_WipeDisk_FullMethodName  = "/orlop.v1alpha1.Machine/WipeDisk"
 	Machine_ReadFile_FullMethodName  = "/orlop.v1alpha1.Machine/ReadFile"
 	Machine_ListFiles_FullMethodName = "/orlop.v1alpha1.Machine/ListFiles"
 	Machine_Relay_FullMethodName     = "/orlop.v1alpha1.Machine/Relay"
@@ -58,6 +59,10 @@ type MachineClient interface {
 	Shutdown(ctx context.Context, in *PowerRequest, opts ...grpc.CallOption) (*PowerResponse, error)
 	// Reset erases the configuration, the data or both, and reboots the machine. Errors as of Reboot.
 	Reset(ctx context.Context, in *ResetRequest, opts ...grpc.CallOption) (*PowerResponse, error)
+	// WipeDisk makes a disk blank, or gives up the data of a volume: it wipes the partition of the
+	// volume and drops its record, also if its disk is missing. It never touches the system disk, and
+	// nothing that is mounted. FAILED_PRECONDITION: the disk or the volume is in use, or unknown.
+	WipeDisk(ctx context.Context, in *WipeDiskRequest, opts ...grpc.CallOption) (*WipeDiskResponse, error)
 	// ReadFile sends a file of the allow-list from an offset on, in order: up to 16 MiB, for at most
 	// 30 s. Logs of pods and the audit log of the Kubernetes API require the role admin. The error
 	// INVALID_ARGUMENT means that the file is not in the allow-list; its message names the
@@ -171,6 +176,16 @@ func (c *machineClient) Reset(ctx context.Context, in *ResetRequest, opts ...grp
 	return out, nil
 }
 
+func (c *machineClient) WipeDisk(ctx context.Context, in *WipeDiskRequest, opts ...grpc.CallOption) (*WipeDiskResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(WipeDiskResponse)
+	err := c.cc.Invoke(ctx, Machine_WipeDisk_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *machineClient) ReadFile(ctx context.Context, in *ReadFileRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[ReadFileResponse], error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	stream, err := c.cc.NewStream(ctx, &Machine_ServiceDesc.Streams[2], Machine_ReadFile_FullMethodName, cOpts...)
@@ -234,6 +249,10 @@ type MachineServer interface {
 	Shutdown(context.Context, *PowerRequest) (*PowerResponse, error)
 	// Reset erases the configuration, the data or both, and reboots the machine. Errors as of Reboot.
 	Reset(context.Context, *ResetRequest) (*PowerResponse, error)
+	// WipeDisk makes a disk blank, or gives up the data of a volume: it wipes the partition of the
+	// volume and drops its record, also if its disk is missing. It never touches the system disk, and
+	// nothing that is mounted. FAILED_PRECONDITION: the disk or the volume is in use, or unknown.
+	WipeDisk(context.Context, *WipeDiskRequest) (*WipeDiskResponse, error)
 	// ReadFile sends a file of the allow-list from an offset on, in order: up to 16 MiB, for at most
 	// 30 s. Logs of pods and the audit log of the Kubernetes API require the role admin. The error
 	// INVALID_ARGUMENT means that the file is not in the allow-list; its message names the
@@ -279,6 +298,9 @@ func (UnimplementedMachineServer) Shutdown(context.Context, *PowerRequest) (*Pow
 }
 func (UnimplementedMachineServer) Reset(context.Context, *ResetRequest) (*PowerResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Reset not implemented")
+}
+func (UnimplementedMachineServer) WipeDisk(context.Context, *WipeDiskRequest) (*WipeDiskResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method WipeDisk not implemented")
 }
 func (UnimplementedMachineServer) ReadFile(*ReadFileRequest, grpc.ServerStreamingServer[ReadFileResponse]) error {
 	return status.Error(codes.Unimplemented, "method ReadFile not implemented")
@@ -422,6 +444,24 @@ func _Machine_Reset_Handler(srv interface{}, ctx context.Context, dec func(inter
 	return interceptor(ctx, in, info, handler)
 }
 
+func _Machine_WipeDisk_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(WipeDiskRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(MachineServer).WipeDisk(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Machine_WipeDisk_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(MachineServer).WipeDisk(ctx, req.(*WipeDiskRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _Machine_ReadFile_Handler(srv interface{}, stream grpc.ServerStream) error {
 	m := new(ReadFileRequest)
 	if err := stream.RecvMsg(m); err != nil {
@@ -484,6 +524,10 @@ var Machine_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "Reset",
 			Handler:    _Machine_Reset_Handler,
+		},
+		{
+			MethodName: "WipeDisk",
+			Handler:    _Machine_WipeDisk_Handler,
 		},
 		{
 			MethodName: "ListFiles",
