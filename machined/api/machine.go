@@ -37,8 +37,8 @@ type MachineDeps struct {
 	// Reset starts the shutdown, which wipes partitions and reboots. force overrides the refusal of
 	// the cluster.
 	Reset func(labels []string, force bool, by string) error
-	// WipeDisk and WipeVolume erase another disk than the system disk, or a volume on it, and return
-	// what they did.
+	// WipeDisk and WipeVolume erase another disk than the system disk, or a volume on it, and
+	// return what they did.
 	WipeDisk   func(ctx context.Context, name string) (string, error)
 	WipeVolume func(ctx context.Context, name string) (string, error)
 	// PeerEndpoint returns the endpoint of another machine of the cluster.

@@ -70,8 +70,8 @@ func diskDomain(storageProblem func() string, inMemory bool) domain {
 }
 
 // volumesDomain is the volumes on other disks. Their controller performs the operations, which can
-// take long; apply passes it the configuration. A machine without a configuration leaves its volumes
-// as they are.
+// take long; apply passes it the configuration. A machine without a configuration leaves its
+// volumes as they are.
 func volumesDomain(d Domains) domain {
 	problems := func(ctx context.Context, g goal) ([]reconcile.Op, []string, error) {
 		return d.Volumes.DryRun(ctx, nodeplan.Volumes(g.config))

@@ -47,8 +47,8 @@ func CheckMachine(next *config.Config, f Machine) Problems {
 	return nil
 }
 
-// checkParts rejects a configuration without the volume of a part of DATA: the data are on it. parts
-// are the volumes, by use.
+// checkParts rejects a configuration without the volume of a part of DATA: the data are on it.
+// parts are the volumes, by use.
 func checkParts(next *config.Config, parts map[config.VolumeUse]string) Problems {
 	for _, use := range slices.Sorted(maps.Keys(parts)) {
 		is := func(v config.Volume) bool { return v.Metadata.Name == parts[use] && v.Spec.Use == use }

@@ -52,13 +52,14 @@ type State struct {
 
 // VolumeState is the state of a volume.
 type VolumeState struct {
-	Name      string           `json:"name"`
-	Use       config.VolumeUse `json:"use"`
-	Path      string           `json:"path,omitempty"`      // of its directory for pods or the system
-	Partition string           `json:"partition,omitempty"` // "/dev/vdb1"
-	Disk      string           `json:"disk,omitempty"`      // the disk, or the last known one
-	Size      uint64           `json:"size,omitempty"`      // of the partition, bytes
-	Mounted   bool             `json:"mounted"`
+	Name string           `json:"name"`
+	Use  config.VolumeUse `json:"use"`
+	// path of its directory for pods or the system
+	Path      string `json:"path,omitempty"`
+	Partition string `json:"partition,omitempty"` // "/dev/vdb1"
+	Disk      string `json:"disk,omitempty"`      // present or last known disk
+	Size      uint64 `json:"size,omitempty"`      // of the partition, bytes
+	Mounted   bool   `json:"mounted"`
 	// Document is false if only the record is left: the document was removed.
 	Document bool   `json:"document"`
 	Problem  string `json:"problem,omitempty"`
@@ -100,7 +101,8 @@ const (
 	examination = 20 * time.Second
 )
 
-// Run performs the operations when the configuration or the disks change, and again after a problem.
+// Run performs the operations when the configuration or the disks change, and again after a
+// problem.
 func (c *Controller) Run(ctx context.Context) {
 	configs, disks := c.config.Watch(), c.deps.Changes.Watch()
 	failures := 0
@@ -320,7 +322,8 @@ func (c *Controller) CheckMatch(ctx context.Context, next *config.Config) error 
 	return nil
 }
 
-// HealthProblem returns the problems of all volumes in one line, for the health; empty if there are none.
+// HealthProblem returns the problems of all volumes in one line, for the health; empty if there are
+// none.
 func (s State) HealthProblem() string {
 	var lines []string
 	if s.Problem != "" {

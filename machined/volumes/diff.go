@@ -21,12 +21,13 @@ type Tools struct {
 	Records string
 }
 
-// Diff returns the operations of each usable volume, in order, and those that unmount volumes
-// without a document. The list is empty if all usable volumes are mounted and in their places.
+// Diff returns the operations of each usable volume, in order, and the operations that unmount
+// volumes without a document. The list is empty if all usable volumes are mounted and in their
+// places.
 //
 // With Tools.Examine, the operations of a volume end with the creation of its partition: the next
-// reading of the disks, by the sandboxed process, finds the partition. Without, the list is for a dry
-// run and contains the later operations, too.
+// reading of the disks, by the sandboxed process, finds the partition. Without, the list is for a
+// dry run and contains the later operations, too.
 func Diff(have Have, want Want, t Tools) []reconcile.Op {
 	d := newDiffer(have, want, t)
 	var ops []reconcile.Op
@@ -136,8 +137,9 @@ func (d differ) mount(v Planned) Mount {
 	return m
 }
 
-// inPlace returns the operations that make the places on DATA lead to the volume. The record says first
-// that they do: afterwards a missing link is made again, and data on DATA in its place are not.
+// inPlace returns the operations that make the places on DATA lead to the volume. The record says
+// first that they do: afterwards a missing link is made again, and data on DATA in its place are
+// not.
 func (d differ) inPlace(v Planned, record Record) (ops []reconcile.Op) {
 	var links []reconcile.Op
 	for _, at := range places(v.Volume) {
@@ -284,8 +286,8 @@ type Unlink struct{ Path string }
 
 func (u Unlink) String() string { return "remove the link " + u.Path }
 
-// Detach removes a mount whose device was disconnected: the disk is connected again under another
-// name. Open files of the old mount stay unusable.
+// Detach removes a mount after its device was disconnected: the disk is connected again under
+// another name. Open files of the old mount stay unusable.
 type Detach struct{ Name, Source string }
 
 func (d Detach) String() string {

@@ -26,7 +26,7 @@ type Volume struct {
 // Have is the actual state.
 type Have struct {
 	Disks []Disk // all disks, sorted by path
-	// Matches is the result of the expression of each volume with one: by name, then by path. Without
+	// Matches is the result of the expression of each volume: by name, then by path. Without
 	// an entry the expression has not been evaluated.
 	Matches map[string]map[string]bool
 	Records []Record // sorted by name
@@ -67,7 +67,7 @@ type Content struct {
 
 // Place is the state of a path on DATA.
 type Place struct {
-	Link  string // target of a symbolic link; empty for anything else
+	Link  string // target of a symbolic link; empty for other files
 	Empty bool   // missing, or a directory without an entry
 }
 
@@ -82,7 +82,7 @@ func (d Disk) String() string {
 	return s + ")"
 }
 
-// Want is the plan: what is known about each volume, and the operations that it needs.
+// Want is the plan of all volumes.
 type Want struct {
 	Volumes []Planned // in the order of their creation, then volumes without a document
 }
@@ -90,7 +90,7 @@ type Want struct {
 // Planned is the plan of a volume.
 type Planned struct {
 	Volume
-	// Document is false for a recorded volume whose document was removed.
+	// Document is false for a recorded volume after the removal of its document.
 	Document bool
 	Record   Record
 	// Recorded reports that the record is stored already.

@@ -30,7 +30,7 @@ const (
 func Plan(c Config, have Have, guid func() uuid.UUID) Want {
 	p := planner{have: have, guid: guid, taken: map[string][]Partition{}}
 	var want Want
-	// volumes of a fixed size first: the rest of a disk is what they leave
+	// volumes of a fixed size first: the rest of a disk is the space behind them
 	ordered := slices.SortedStableFunc(slices.Values(c.Volumes), func(a, b Volume) int {
 		return cmp.Or(cmp.Compare(rank(a), rank(b)), cmp.Compare(a.Name, b.Name))
 	})
@@ -124,7 +124,7 @@ func (p *planner) find(r Record) (*location, string) {
 	return nil, ""
 }
 
-// unexamined names the disks whose content is unknown: the volume may be on one of them.
+// unexamined names the disks with unknown content: the volume may be on any of them.
 func unexamined(disks []Disk) string {
 	var names []string
 	for _, d := range disks {
@@ -147,7 +147,8 @@ func (p *planner) existing(out *Planned) {
 		out.Problem = fmt.Sprintf("its partition is on %s, which the selector does not match (%s): this may be a copy; connect the original, or correct the selector", out.Disk, strings.Join(mismatches, "; "))
 		return
 	case c.Kind == ext4 && c.UUID == out.Record.Filesystem:
-	case mountedFrom(p.have.Mounts, out.Partition.Path): // the content was read before it was formatted
+	// the content was read before the format
+	case mountedFrom(p.have.Mounts, out.Partition.Path):
 	case !out.Record.Complete && (c.Kind == "" || c.Kind == unknownData):
 	case c.Kind == "":
 		out.Problem = fmt.Sprintf("its file system on %s is gone: the partition is blank; %s", out.Partition.Path, giveUp(out.Name))
@@ -314,8 +315,8 @@ func roomBehind(d Disk, part Partition) uint64 {
 	return 0
 }
 
-// blockedPlaces returns why a path on DATA cannot lead to a volume; empty if it can, or does. onData
-// reports that the part is on DATA, complete.
+// blockedPlaces returns why a path on DATA cannot lead to a volume; empty if it can, or does.
+// onData reports that the part is on DATA, complete.
 func (p *planner) blockedPlaces(v Volume) (why string, onData bool) {
 	r, _ := recordOf(p.have.Records, v.Name)
 	for _, at := range places(v) {
@@ -364,8 +365,8 @@ func mountedFrom(mounts []mount.Mount, device string) bool {
 }
 
 // Missing returns why the parts of DATA with these uses cannot be used at present, each with its
-// volume; nil if they can. A mounted volume counts as usable, even if its disk was disconnected: its
-// users have it open.
+// volume; nil if they can. A mounted volume counts as usable, even if its disk was disconnected:
+// its users have it open.
 func (w Want) Missing(uses ...config.VolumeUse) (lines []string) {
 	for _, v := range w.Volumes {
 		if slices.Contains(uses, v.Use) && v.Problem != "" && !v.Usable && !v.Mounted && !v.OnData && (v.Document || v.Record.Placed) {

@@ -34,8 +34,8 @@ type recordFile struct {
 	Volumes []Record `json:"volumes"`
 }
 
-// readRecords reads the records, sorted by name. A missing file means that there are none; any other
-// error means that it is unknown which partitions are the machine's own.
+// readRecords reads the records, sorted by name. A missing file means that there are none; any
+// other error means that it is unknown which partitions are the machine's own.
 func readRecords(path string) ([]Record, error) {
 	text, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -309,8 +309,8 @@ func settle(t *testing.T, s scenario, have Have, each func(Have, reconcile.Op)) 
 }
 
 // TestLaws checks that after the operations of a scenario none remain, that a power cut after any
-// operation ends in the same state, and that no operation touches the content of a partition that is
-// not the machine's own, or that had a file system.
+// operation ends in the same state, and that no operation touches the content of a partition that
+// is not the machine's own, or that had a file system.
 func TestLaws(t *testing.T) {
 	for _, s := range scenarios() {
 		t.Run(s.name, func(t *testing.T) {
@@ -398,7 +398,8 @@ func TestWipes(t *testing.T) {
 	for name, c := range map[string]struct {
 		volume, disk string
 		mounts       []mount.Mount
-		want         string // the path of the partition or disk, "" for a missing one, or a part of the error
+		// the path of the partition or disk, "" for a missing disk, or a part of the error
+		want string
 	}{
 		"a volume":             {volume: "a", want: "/dev/vdb1"},
 		"its disk is missing":  {volume: "gone"},

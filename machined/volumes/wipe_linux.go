@@ -173,8 +173,8 @@ func planDiskWipe(have Have, name string) (Disk, error) {
 	return d, nil
 }
 
-// PrepareReset marks the parts of DATA as not formatted: after a reset of DATA their file systems are
-// created again. Until the wipe, their file systems are still found by their UUIDs.
+// PrepareReset marks the parts of DATA as not formatted: after a reset of DATA their file systems
+// are created again. Until the wipe, their file systems are still found by their UUIDs.
 func (c *Controller) PrepareReset() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -191,11 +191,11 @@ func (c *Controller) PrepareReset() error {
 	return writeRecords(c.deps.Records, records)
 }
 
-// WipeParts wipes the parts of DATA on volumes, for a reset of DATA: all file systems are unmounted,
-// and the disks are where they were at the last reading. With forget, which drops the records on
-// STATE too, the partitions are removed, so that the disks are blank if they have no other. A part
-// whose disk is missing is an error: its data would return with the disk. say receives the
-// operations.
+// WipeParts wipes the parts of DATA on volumes, for a reset of DATA: all file systems are
+// unmounted, and the disks are where they were at the last reading. With forget, which drops the
+// records on STATE too, the partitions are removed, so that the disks are blank if they have no
+// other. A part whose disk is missing is an error: its data would return with the disk. say
+// receives the operations.
 func (c *Controller) WipeParts(forget bool, say func(string)) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -97,7 +97,8 @@ func controllerRights() []runtime.Object {
 			rule(rbacv1.GroupName, []string{"clusterrolebindings", "rolebindings"}, "list", "create", "update", "delete")),
 		bind(roleAddons, roleAddons, rbacv1.UserKind, userAddons),
 		// The controller of local volumes creates and deletes them, expands claims, and marks
-		// obsolete volumes for the nodes. It creates the StorageClasses of further disks. The identity of its process has the rights to read.
+		// obsolete volumes for the nodes. It creates the StorageClasses of further disks. The
+		// identity of its process has the rights to read.
 		clusterRole(roleLocalVolumes,
 			rule("", []string{"persistentvolumes"}, "get", "create", "patch", "delete"),
 			rule("", []string{"persistentvolumeclaims", "persistentvolumeclaims/status", "nodes"}, "patch"),

@@ -13,8 +13,8 @@
 // to destroy and the copies to make. A volume is never destroyed because it is missing from a list,
 // and no node reads or writes another node's volumes.
 //
-// A node has a pool of volumes on DATA, and one on each volume of its configuration with a StorageClass
-// of its own (pools.go); each has its own annotations and its own file system.
+// A node has a pool of volumes on DATA, and a pool on each volume of its configuration with a
+// StorageClass of its own (pools.go); each has its own annotations and its own file system.
 //
 // A snapshot, and a volume from a snapshot or another volume, is a copy (snapshots.go decides,
 // snapshotobjects.go writes the objects; copying_linux.go makes one copy at a time with

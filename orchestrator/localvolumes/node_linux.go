@@ -140,8 +140,8 @@ type opened struct {
 	problem    string
 }
 
-// open opens the pool if it is not open yet. A file system without quotas, and a missing disk, are no
-// errors, but problems in the node's report.
+// open opens the pool if it is not open yet. A file system without quotas, and a missing disk, are
+// no errors, but problems in the node's report.
 func (n *node) open() (opened, error) {
 	n.opening.Lock()
 	defer n.opening.Unlock()
@@ -260,8 +260,8 @@ func listen(path string) (net.Listener, error) {
 // diskPoll is the interval at which pools on volumes are read: their disk may return.
 const diskPoll = 15 * time.Second
 
-// watch destroys the obsolete volumes of the own Node's annotations, makes its copies, and maintains
-// its reports.
+// watch destroys the obsolete volumes of the own Node's annotations, makes its copies, and
+// maintains its reports.
 func (all nodes) watch(ctx context.Context, env component.Env) error {
 	api, err := env.Client(NodeName)
 	if err != nil {
@@ -318,7 +318,7 @@ func (all nodes) disown(ctx context.Context, api kubernetes.Interface, own *core
 }
 
 // pass performs the requests of the Node's annotations and updates its report. The report of a pool
-// whose disk is missing names the file system from before.
+// with a missing disk names the file system from before.
 func (n *node) pass(ctx context.Context, api kubernetes.Interface, own *corev1.Node) error {
 	report, problems := n.perform(ctx, parseObsolete(own.Annotations[annotation(ObsoleteAnnotation, n.pool)]), parseCopies(own.Annotations[annotation(CopiesAnnotation, n.pool)]))
 	if report.Filesystem == "" {

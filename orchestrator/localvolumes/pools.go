@@ -14,12 +14,12 @@ import (
 )
 
 // A node can have volumes in several pools: on DATA, and on each volume of its configuration with a
-// StorageClass of its own. A pool has a report and requests of its own, in annotations with its name.
-// The pool on DATA has no name. For the decisions (step.go), each pool of a node is a Node, with a
-// place in place of the host name.
+// StorageClass of its own. A pool has a report and requests of its own, in annotations with its
+// name. The pool on DATA has no name. For the decisions (step.go), each pool of a node is a Node,
+// with a place in place of the host name.
 
-// parameterPool is the parameter of a StorageClass with the name of its pool, and the attribute of a
-// PersistentVolume in a pool; missing: the pool on DATA.
+// parameterPool is the parameter of a StorageClass with the name of its pool, and the attribute of
+// a PersistentVolume in a pool; missing: the pool on DATA.
 const parameterPool = "volume"
 
 // limitsOf returns the limits of a pool. All pools of a node share the limit of its annotations: 4
@@ -71,7 +71,7 @@ func splitPlace(place string) (hostname, pool string) {
 	return hostname, pool
 }
 
-// readNodes returns the pools of a Node; none for a Node whose label contradicts its name.
+// readNodes returns the pools of a Node; none if its label contradicts its name.
 func readNodes(object any) []Node {
 	own := readNode(object)
 	n, ok := object.(*corev1.Node)

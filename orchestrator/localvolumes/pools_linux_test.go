@@ -16,7 +16,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// TestMissingDisk checks that a pool whose disk is missing rejects its volumes, gives up no data,
+// TestMissingDisk checks that a pool with a missing disk rejects its volumes, gives up no data,
 // and works when the disk returns. The pool on DATA is not affected.
 func TestMissingDisk(t *testing.T) {
 	dir, pool := t.TempDir(), filepath.Join(t.TempDir(), "fast/local-volumes")

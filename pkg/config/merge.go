@@ -13,8 +13,8 @@ import (
 // Merge applies a patch to documents: a JSON merge patch (RFC 7396) for each kind, in YAML. A field
 // of the patch replaces the field of the document, mappings are merged, null removes, lists are
 // replaced as a whole, and a new kind is added. Volume and Addon documents are matched by name;
-// spec: null removes the document itself. Other parts keep their position, notation and comments. The result
-// is not validated; Parse does that.
+// spec: null removes the document itself. Other parts keep their position, notation and comments.
+// The result is not validated; Parse does that.
 func Merge(documents, patch []byte) ([]byte, error) {
 	base, err := readDocuments(documents)
 	if err != nil {

@@ -9,8 +9,8 @@ import (
 // The limits of Volume documents.
 const (
 	maxVolumes = 16
-	// maxVolumeName is the longest name: it is the label of a partition, and a part of the name of a
-	// StorageClass and of annotations (orchestrator/localvolumes).
+	// maxVolumeName is the longest name: it is the label of a partition, and a part of the name of
+	// a StorageClass and of annotations (orchestrator/localvolumes).
 	maxVolumeName = 32
 	// maxVolumeClasses is the largest number of volumes with a StorageClass: the report of each is
 	// an annotation of the Node, and their size is limited.

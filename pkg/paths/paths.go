@@ -87,7 +87,8 @@ const (
 	// Turn holds the turn of the control plane while this machine has it (machined/disruption),
 	// JSON.
 	Turn = State + "/turn.json"
-	// Volumes holds the record of the volumes that this machine has created (machined/volumes), JSON.
+	// Volumes holds the record of the volumes that this machine has created (machined/volumes),
+	// JSON.
 	Volumes = State + "/volumes.json"
 	// Upgrade holds the record of the last upgrade, and the configuration that each version was
 	// committed with.
