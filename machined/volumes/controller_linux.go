@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -142,8 +143,9 @@ func (s State) retry() bool {
 // maxRounds bounds the rounds of a convergence: a volume needs two, its partition and the rest.
 const maxRounds = 8
 
-// converge performs the operations for a configuration. A failure of a volume ends its operations
-// only.
+// converge performs the operations for a configuration. The parts of DATA come first, because the
+// services of the node wait for them, and the check of another volume can take hours. Only new
+// partitions are created in the order of the plan.
 func (c *Controller) converge(ctx context.Context, want Config) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -151,18 +153,30 @@ func (c *Controller) converge(ctx context.Context, want Config) {
 		return
 	}
 	failed := map[string]string{}
+	isPart := func(v Planned) bool { return v.Use.IsPart() }
+	for _, now := range []func(Planned) bool{isPart, func(Planned) bool { return true }} {
+		if !c.settle(ctx, want, now, failed) {
+			return
+		}
+	}
+}
+
+// settle performs the operations of some volumes and publishes the state. A failure of a volume
+// ends its operations only. It reports whether the state is known.
+func (c *Controller) settle(ctx context.Context, want Config, now func(Planned) bool, failed map[string]string) bool {
 	for range maxRounds {
 		have, err := c.read(ctx, want)
 		if err != nil {
 			c.deps.Event("failure", "volumes: "+err.Error())
 			c.state.Update(func(s State) State { s.Problem = err.Error(); return s })
-			return
+			return false
 		}
 		planned := Plan(want, have, uuid.New)
 		done := 0
 		d := newDiffer(have, planned, c.tools())
+		creating := slices.ContainsFunc(planned.Volumes, func(v Planned) bool { return v.Usable && v.Partition.Path == "" })
 		for _, v := range planned.Volumes {
-			if failed[v.Name] == "" {
+			if failed[v.Name] == "" && (creating || now(v)) {
 				n, err := c.perform(ctx, d.volume(v))
 				if done += n; err != nil {
 					failed[v.Name] = err.Error()
@@ -171,10 +185,11 @@ func (c *Controller) converge(ctx context.Context, want Config) {
 		}
 		if done == 0 {
 			c.publish(want, have, planned, failed)
-			return
+			return true
 		}
 	}
 	c.state.Update(func(s State) State { s.Problem = "the volumes do not converge"; return s })
+	return false
 }
 
 // perform performs operations up to the first failure, and returns how many succeeded.
@@ -277,17 +292,18 @@ func (c *Controller) Parts() map[config.VolumeUse]string {
 var errPreparing = errors.New("the volumes of the configuration are being prepared")
 
 // Hold returns why the services of a node with this configuration cannot start; nil if they can.
+// Only parts of DATA hold them.
 func (c *Controller) Hold(want Config) error {
-	s, _ := c.state.Get()
-	part := len(s.parts) > 0
-	for _, v := range want.Volumes {
-		part = part || v.Use.IsPart()
+	records, err := readRecords(c.deps.Records)
+	if err != nil {
+		return err
 	}
-	switch {
-	case !part && s.settled:
+	if !slices.ContainsFunc(want.Volumes, func(v Volume) bool { return v.Use.IsPart() }) &&
+		!slices.ContainsFunc(records, func(r Record) bool { return r.Use.IsPart() && r.Placed }) {
 		return nil
-	case !part && len(want.Volumes) == 0 && !hasRecords(c.deps.Records):
-		return nil // there never was a volume
+	}
+	s, _ := c.state.Get()
+	switch {
 	case !s.settled || !reflect.DeepEqual(s.config, want):
 		if s.Problem != "" {
 			return errors.New(s.Problem)
@@ -297,12 +313,6 @@ func (c *Controller) Hold(want Config) error {
 		return errors.New(strings.Join(s.missing, "; "))
 	}
 	return nil
-}
-
-// hasRecords reports whether the machine has ever created a volume, or cannot tell.
-func hasRecords(path string) bool {
-	records, err := readRecords(path)
-	return err != nil || len(records) > 0
 }
 
 // CheckMatch rejects a configuration with an expression of a volume that cannot be evaluated.

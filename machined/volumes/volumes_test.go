@@ -489,6 +489,9 @@ func TestHold(t *testing.T) {
 	if err := c.Hold(mine); !errors.Is(err, errPreparing) {
 		t.Errorf("before the first attempt: %v", err)
 	}
+	if err := c.Hold(other); err != nil {
+		t.Errorf("before the first attempt, for pods: %v", err)
+	}
 	c.converge(t.Context(), other)
 	if err := c.Hold(other); err != nil {
 		t.Errorf("a missing volume for pods: %v", err)
@@ -546,5 +549,27 @@ func TestFailure(t *testing.T) {
 	}
 	if all, err := readRecords(c.deps.Records); err != nil || all[0].Complete {
 		t.Errorf("%+v, %v", all, err)
+	}
+}
+
+// TestPartsFirst checks that the part of DATA is in its place before the check of another volume,
+// which can take hours.
+func TestPartsFirst(t *testing.T) {
+	disks := []Disk{boot(disk("/dev/vda", 8)), disk("/dev/vdb", 8, own(1, 2, ext4), own(3, 2, ext4))}
+	c := controller(t, &disks)
+	var checked []string
+	c.deps.Run = func(_ context.Context, args ...string) ([]byte, error) {
+		if s, _ := c.state.Get(); args[len(args)-1] == "/dev/vdb1" && !s.settled {
+			t.Errorf("%v before the state of the part is known", args)
+		}
+		checked = append(checked, args[len(args)-1])
+		return nil, errors.New("damaged")
+	}
+	if err := writeRecords(c.deps.Records, []Record{record("a", config.UseStorageClass, 1, true), record("i", config.UseImages, 3, true)}); err != nil {
+		t.Fatal(err)
+	}
+	c.converge(t.Context(), Config{[]Volume{volume("a", config.UseStorageClass, 2*gib, "serial-b"), volume("i", config.UseImages, 2*gib, "serial-b")}})
+	if want := []string{"/dev/vdb2", "/dev/vdb2", "/dev/vdb1", "/dev/vdb1"}; !slices.Equal(checked, want) {
+		t.Errorf("checked %q, want %q", checked, want)
 	}
 }
