@@ -66,6 +66,7 @@ func nodeLabels(ctx context.Context, t *testing.T, m machine, admin kubernetes.I
 	env := component.Env{
 		Dir: dirs.Node, Spec: spec, Dirs: dirs,
 		Rights: func(context.Context) error { return nil }, Announce: func(string, bool, string) {},
+		Nodes: component.NodesOf(running, m.client(t, nodespec.NodeAgentUser+name, nodespec.NodeAgentGroup)),
 	}
 	go func() { ended <- nodelabels.RunNode(running, env, marks) }()
 	defer func() {

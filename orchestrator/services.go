@@ -56,7 +56,7 @@ var table = []entry{
 		return bootstrap.Run(ctx, env, w.apiReady.WaitServing, w.apiserver.Loopback)
 	})},
 	{controlPlane, named(component.API, extensions.Name), with(func(ctx context.Context, w *wiring, env component.Env) error {
-		return extensions.Run(ctx, env, w.apiserver.Loopback, w.rejections)
+		return extensions.Run(ctx, env, w.apiserver, w.rejections)
 	})},
 	{controlPlane, named(component.API, skew.Name), with(func(ctx context.Context, w *wiring, env component.Env) error {
 		return skew.Run(ctx, env, w.apiserver.Loopback)

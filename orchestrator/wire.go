@@ -42,7 +42,7 @@ func wire(ctx context.Context, name string, spec nodespec.Spec, dirs dirs.Dirs, 
 	if err != nil {
 		return fail(err)
 	}
-	w := &wiring{dir: dir, spec: spec, dirs: dirs, server: kubeconfig.Local(), powerDown: powerDown, podsEnded: podsEnded, portGuard: make(chan struct{})}
+	w := &wiring{nodes: component.NewNodes(ctx, component.NodesClient(component.KubeconfigPath(dir, nodeWatchers[name]))), dir: dir, spec: spec, dirs: dirs, server: kubeconfig.Local(), end: podEnd{powerDown, podsEnded}, portGuard: make(chan struct{})}
 	if !slices.ContainsFunc(Services(spec, dirs), func(c component.Component) bool { return c.Process == name }) {
 		return fail(fmt.Errorf("nothing to run: %s is not part of the control plane", spec.Node.Name))
 	}
@@ -62,7 +62,7 @@ func wire(ctx context.Context, name string, spec nodespec.Spec, dirs dirs.Dirs, 
 		return fail(err)
 	}
 	go w.apiReady.Run(ctx)
-	w.agent = podnetwork.New(spec, dirs, w.apiReady)
+	w.agent = podnetwork.New(spec, dirs, w.apiReady, w.nodes)
 	if name == component.Controllers && leaderelection.NeedsElection(spec) {
 		w.elector = leaderelection.New()
 	}
@@ -83,8 +83,13 @@ func resources(name string, dirs dirs.Dirs) (string, process.HeapLimiter, error)
 	return "", process.HeapLimiter{}, fmt.Errorf("%q is not a process of the orchestrator: api, controllers or node", name)
 }
 
+// nodeWatchers are the components with whose identity a process watches the Nodes. All components
+// that use this informer have the same identity, or could read less.
+var nodeWatchers = map[string]string{component.Controllers: nodelabels.Name, component.Node: podnetwork.Client}
+
 // wiring is the state that the components of a process share.
 type wiring struct {
+	nodes      *component.Nodes
 	dir        string // of the process
 	spec       nodespec.Spec
 	dirs       dirs.Dirs
@@ -98,8 +103,13 @@ type wiring struct {
 	nodeLabels nodespec.NodeLabels     // with which the kubelet creates a new Node
 	offlineAPI *offlineapi.Server      // nil without a balancer
 	portGuard  chan struct{}           // closed when the port guard is active
-	powerDown  <-chan os.Signal        // the machine shuts down
-	podsEnded  func()
+	end        podEnd
+}
+
+// podEnd is the end of the pods of a node before the machine shuts down.
+type podEnd struct {
+	powerDown <-chan os.Signal // the machine shuts down
+	podsEnded func()
 }
 
 // attach returns the components of the process with their Run functions.
@@ -126,7 +136,7 @@ func (w *wiring) attach(process string) []component.Component {
 
 // env returns the environment of a component.
 func (w *wiring) env(announce component.Announce) component.Env {
-	return component.Env{Dir: w.dir, Spec: w.spec, Dirs: w.dirs, Rights: w.apiReady.WaitRBAC, Announce: announce}
+	return component.Env{Dir: w.dir, Spec: w.spec, Dirs: w.dirs, Rights: w.apiReady.WaitRBAC, Announce: announce, Nodes: w.nodes}
 }
 
 func (w *wiring) runEtcd(c component.Component) runFunc {
@@ -166,15 +176,15 @@ func (w *wiring) runKubelet(c component.Component) runFunc {
 	return withHealthCheck(c.Name, health.Check{URL: plainHealthURL(kubelet.HealthPort)}, func(ctx context.Context) error {
 		select {
 		case <-w.portGuard:
-		case <-w.powerDown: // before a kubelet that could end pods
-			w.podsEnded()
+		case <-w.end.powerDown: // before a kubelet that could end pods
+			w.end.podsEnded()
 			<-ctx.Done()
 			return nil
 		case <-ctx.Done():
 			return nil
 		}
 		offlineAPI := w.offlineAPI != nil && w.offlineAPI.Address() != ""
-		return kubelet.Run(ctx, c.Args, w.nodeLabels, w.apiReady, offlineAPI, filepath.Join(w.dirs.Node, nodespec.Revoked), filepath.Join(w.dirs.Node, "logind.sock"), w.powerDown, w.podsEnded)
+		return kubelet.Run(ctx, c.Args, w.nodeLabels, w.apiReady, offlineAPI, filepath.Join(w.dirs.Node, nodespec.Revoked), filepath.Join(w.dirs.Node, "logind.sock"), w.end.powerDown, w.end.podsEnded)
 	})
 }
 

@@ -15,7 +15,7 @@ import (
 // would end at once, because of a wrong flag. A shutdown of the machine does not wait for it.
 func TestKubeletWaitsForPortGuard(t *testing.T) {
 	down, stopped, ended := make(chan os.Signal, 1), make(chan struct{}), make(chan error, 1)
-	w := &wiring{portGuard: make(chan struct{}), powerDown: down, podsEnded: func() { close(stopped) }}
+	w := &wiring{portGuard: make(chan struct{}), end: podEnd{down, func() { close(stopped) }}}
 	run := w.runKubelet(component.Component{Name: kubelet.Name, Args: []string{"--no-such-flag"}})
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()

@@ -39,6 +39,9 @@ func (c *Controller) WatchErrors(ctx context.Context) {
 		}
 		select {
 		case <-tick.C:
+			if c.deps.ESP.Fault() != "" {
+				_ = c.deps.ESP.Check() // the fault may be over
+			}
 		case <-checks.C:
 			_ = c.deps.ESP.Check()
 		case <-ctx.Done():

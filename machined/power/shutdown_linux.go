@@ -193,7 +193,7 @@ func unmountAll(ctx context.Context, report func(string, error)) error {
 		if ctx.Err() != nil {
 			return fmt.Errorf("%s and earlier mounts: not unmounted in time", target)
 		}
-		err := mount.Unmount(target)
+		err := mount.UnmountOnce(target) // no program starts any more
 		if err == nil {
 			continue
 		}

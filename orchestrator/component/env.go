@@ -26,6 +26,7 @@ type Env struct {
 	// Rights waits until the API server grants access, or returns ctx's error.
 	Rights   func(ctx context.Context) error
 	Announce Announce
+	Nodes    *Nodes // of the process
 }
 
 // Config returns the client configuration in the kubeconfig of a component.
@@ -78,7 +79,7 @@ func NewClient(config *rest.Config) (kubernetes.Interface, error) {
 	return client, nil
 }
 
-// GroupClient returns a client of the kinds of a group, which scheme contains. They have no protocol
+// GroupClient returns a client of a group's kinds, which scheme contains. They have no protocol
 // buffers.
 func GroupClient(config *rest.Config, scheme *runtime.Scheme, group schema.GroupVersion) (rest.Interface, error) {
 	c := rest.CopyConfig(config)

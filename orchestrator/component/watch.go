@@ -8,6 +8,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/tools/cache"
 
@@ -27,28 +28,67 @@ func Wait(ctx context.Context, closed <-chan struct{}) error {
 // Watched is an informer of a component, with the changes that matter.
 type Watched struct {
 	Informer cache.SharedIndexInformer
+	// Name is the name of the only object that matters; empty: all objects matter.
+	Name string
 	// Same reports whether an update does not matter. Without it, every update matters.
 	Same func(before, now any) bool
 	// IgnoreDeletes means that deletions do not matter.
 	IgnoreDeletes bool
 }
 
-// Watch calls change after every change that matters.
+// Watch calls change after every change that matters, as long as the informers run.
 func Watch(change func(), all ...Watched) error {
-	for _, w := range all {
-		handler := cache.ResourceEventHandlerFuncs{AddFunc: func(any) { change() }, UpdateFunc: func(before, now any) {
-			if w.Same == nil || !w.Same(before, now) {
-				change()
-			}
-		}}
-		if !w.IgnoreDeletes {
-			handler.DeleteFunc = func(any) { change() }
-		}
-		if _, err := w.Informer.AddEventHandler(handler); err != nil {
-			return fmt.Errorf("cannot watch: %w", err)
+	_, err := watch(change, all)
+	return err
+}
+
+// watch calls change after every change that matters, until the returned function is called.
+func watch(change func(), all []Watched) (stop func(), err error) {
+	var stops []func()
+	stop = func() {
+		for _, s := range stops {
+			s()
 		}
 	}
-	return nil
+	for _, w := range all {
+		registered, err := w.Informer.AddEventHandler(w.handler(change))
+		if err != nil {
+			stop()
+			return nil, fmt.Errorf("cannot watch: %w", err)
+		}
+		stops = append(stops, func() {
+			// An informer returns an error for handlers of another informer only.
+			utilruntime.HandleError(w.Informer.RemoveEventHandler(registered))
+		})
+	}
+	return stop, nil
+}
+
+// handler returns the event handler that calls change after every change that matters.
+func (w Watched) handler(change func()) cache.ResourceEventHandler {
+	changed := func(object any) {
+		if w.Name == "" || nameOf(object) == w.Name {
+			change()
+		}
+	}
+	handler := cache.ResourceEventHandlerFuncs{AddFunc: changed, UpdateFunc: func(before, now any) {
+		if w.Same == nil || !w.Same(before, now) {
+			changed(now)
+		}
+	}}
+	if !w.IgnoreDeletes {
+		handler.DeleteFunc = changed
+	}
+	return handler
+}
+
+// nameOf returns the name of an object, or of a deleted object whose last state is unknown.
+func nameOf(object any) string {
+	key, err := cache.DeletionHandlingObjectToName(object)
+	if err != nil {
+		return ""
+	}
+	return key.Name
 }
 
 // Objects returns the objects of an informer.
@@ -109,9 +149,11 @@ type Reconciler struct {
 
 // Run works until ctx is done.
 func (r Reconciler) Run(ctx context.Context) error {
-	if err := Watch(r.Changed.Wake, r.Watched...); err != nil {
+	unwatch, err := watch(r.Changed.Wake, r.Watched)
+	if err != nil {
 		return err
 	}
+	defer unwatch() // an informer of the process goes on
 	for _, f := range r.Factories {
 		f.Start(ctx.Done())
 		defer f.Shutdown()

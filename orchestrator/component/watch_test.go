@@ -3,6 +3,7 @@ package component
 import (
 	"context"
 	"fmt"
+	"regexp"
 	"testing"
 	"time"
 
@@ -62,6 +63,91 @@ func TestReconciler(t *testing.T) {
 	cancel()
 	if err := <-ended; err != nil {
 		t.Error(err)
+	}
+}
+
+// TestNodes checks that two reconcilers with the shared informer cause a single list and a single
+// watch, that the informer outlives the first, which gets no changes after its end, and that a
+// reconciler of one Node ignores other Nodes.
+func TestNodes(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	node := func(name, zone string) *corev1.Node {
+		return &corev1.Node{
+			ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"zone": zone}, ManagedFields: []metav1.ManagedFieldsEntry{{Manager: "m"}}},
+			Status:     corev1.NodeStatus{Images: []corev1.ContainerImage{{Names: []string{"i"}}}},
+		}
+	}
+	client := fake.NewClientset(node("a", "x"), node("b", "x"))
+	nodes := NodesOf(ctx, client)
+	informer, err := nodes.Informer()
+	if err != nil {
+		t.Fatal(err)
+	}
+	start := func(ctx context.Context, name string) (<-chan string, <-chan error) {
+		details, ended := make(chan string, 16), make(chan error, 1)
+		r := Reconciler{
+			Changed: cell.NewSignal(), RetryInterval: time.Millisecond, Factories: []Factory{nodes}, Watched: []Watched{{Informer: informer, Name: name}},
+			Pass: func(context.Context) (string, error) {
+				detail := name
+				for _, n := range Objects[*corev1.Node](informer) {
+					if len(n.ManagedFields) > 0 || len(n.Status.Images) > 0 {
+						t.Errorf("Node %s is not trimmed", n.Name)
+					}
+					if name == "" || n.Name == name {
+						detail += " " + n.Labels["zone"]
+					}
+				}
+				return detail, nil
+			},
+			Report: func(detail string) { details <- detail },
+		}
+		go func() { ended <- r.Run(ctx) }()
+		return details, ended
+	}
+	wait := func(details <-chan string, want string) {
+		t.Helper()
+		select {
+		case got := <-details:
+			if got != want {
+				t.Errorf("got %q, want %q", got, want)
+			}
+		case <-ctx.Done():
+			t.Fatalf("no pass with %q", want)
+		}
+	}
+	brief, stop := context.WithCancel(ctx)
+	own, ownEnded := start(brief, "a")
+	wait(own, "a x")
+	all, _ := start(ctx, "")
+	wait(all, " x x")
+	update := func(n *corev1.Node) {
+		t.Helper()
+		if _, err := client.CoreV1().Nodes().Update(ctx, n, metav1.UpdateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	update(node("a", "y"))
+	wait(own, "a y")
+	stop()
+	if err := <-ownEnded; err != nil {
+		t.Error(err)
+	}
+	wanted := regexp.MustCompile("^ (y z|z y)$")
+	update(node("b", "z"))
+	for detail := ""; !wanted.MatchString(detail); {
+		select {
+		case detail = <-all:
+		case <-ctx.Done():
+			t.Fatalf("the other reconciler has %q", detail)
+		}
+	}
+	requests := map[string]int{}
+	for _, a := range client.Actions() {
+		requests[a.GetVerb()]++
+	}
+	if requests["list"]+requests["watch"] > 2 {
+		t.Errorf("%v: more than a list and a watch", requests)
 	}
 }
 

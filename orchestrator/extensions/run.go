@@ -13,7 +13,6 @@ import (
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apiextensions "k8s.io/apiextensions-apiserver/pkg/client/clientset/clientset"
 	definitions "k8s.io/apiextensions-apiserver/pkg/client/informers/externalversions"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/client-go/informers"
@@ -21,7 +20,6 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
-	aggregator "k8s.io/kube-aggregator/pkg/client/clientset_generated/clientset"
 	registrations "k8s.io/kube-aggregator/pkg/client/informers/externalversions"
 
 	"github.com/orlop-os/orlop/orchestrator/component"
@@ -47,13 +45,24 @@ const (
 	seriesTimeout = 2 * probeTimeout
 )
 
-// Run checks the extensions until ctx is done. loopback returns the server's privileged connection
-// to itself.
-func Run(ctx context.Context, env component.Env, loopback func(context.Context) (*rest.Config, error), refusals *RejectionLog) error {
+// Server is the API server of the process.
+type Server interface {
+	// Loopback returns the privileged connection of the server to itself.
+	Loopback(context.Context) (*rest.Config, error)
+	// Informers returns the informers of the server itself.
+	Informers(context.Context) (informers.SharedInformerFactory, registrations.SharedInformerFactory, error)
+}
+
+// Run checks the extensions until ctx is done.
+func Run(ctx context.Context, env component.Env, server Server, refusals *RejectionLog) error {
 	env.Announce(Name, false, "waiting for the API server")
-	config, err := loopback(ctx)
+	config, err := server.Loopback(ctx)
 	if err != nil {
 		return nil // stopped before the start
+	}
+	kube, apis, err := server.Informers(ctx)
+	if err != nil {
+		return nil
 	}
 	if err := env.Rights(ctx); err != nil {
 		return nil
@@ -62,6 +71,7 @@ func Run(ctx context.Context, env component.Env, loopback func(context.Context) 
 	if err != nil {
 		return err
 	}
+	w.kube, w.apis = kube, apis
 	env.Announce(Name, true, "")
 	w.start(ctx)
 	ticker := time.NewTicker(interval)
@@ -85,9 +95,9 @@ func Run(ctx context.Context, env component.Env, loopback func(context.Context) 
 
 // watcher watches the cluster's extensions.
 type watcher struct {
-	kube        informers.SharedInformerFactory
+	kube        informers.SharedInformerFactory // of the server
 	definitions definitions.SharedInformerFactory
-	apis        registrations.SharedInformerFactory
+	apis        registrations.SharedInformerFactory // of the server
 	reacher     reacher
 	refusals    *RejectionLog
 	first       map[string]time.Time // time of the first sighting of each obstacle
@@ -105,37 +115,29 @@ func newWatcher(config *rest.Config, node string, refusals *RejectionLog) (*watc
 	if err != nil {
 		return nil, fmt.Errorf("cannot create client: %w", err)
 	}
-	apis, err := aggregator.NewForConfig(asJSON)
-	if err != nil {
-		return nil, fmt.Errorf("cannot create client: %w", err)
-	}
 	probes, err := newProber(asJSON, node)
 	if err != nil {
 		return nil, fmt.Errorf("cannot create client: %w", err)
 	}
 	return &watcher{
-		kube:        informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithTransform(strip)),
 		definitions: definitions.NewSharedInformerFactoryWithOptions(crds, 0, definitions.WithTransform(strip)),
-		apis:        registrations.NewSharedInformerFactoryWithOptions(apis, 0, registrations.WithTransform(strip)),
 		reacher:     reacher{client, dial}, refusals: refusals, probes: probes, first: map[string]time.Time{},
 	}, nil
 }
 
-// strip retains the fields that are read here; schemas of custom resources are large.
+// strip retains the fields of a definition that are read here; schemas are large.
 func strip(object any) (any, error) {
-	if d, is := object.(*apiextensionsv1.CustomResourceDefinition); is {
-		return &apiextensionsv1.CustomResourceDefinition{
-			ObjectMeta: metav1.ObjectMeta{Name: d.Name, UID: d.UID, ResourceVersion: d.ResourceVersion},
-			Spec: apiextensionsv1.CustomResourceDefinitionSpec{
-				Conversion: d.Spec.Conversion, Group: d.Spec.Group, Names: apiextensionsv1.CustomResourceDefinitionNames{Plural: d.Spec.Names.Plural},
-				Versions: withoutSchemas(d.Spec.Versions),
-			},
-		}, nil
+	d, is := object.(*apiextensionsv1.CustomResourceDefinition)
+	if !is {
+		return object, nil
 	}
-	if m, err := meta.Accessor(object); err == nil {
-		m.SetManagedFields(nil)
-	}
-	return object, nil
+	return &apiextensionsv1.CustomResourceDefinition{
+		ObjectMeta: metav1.ObjectMeta{Name: d.Name, UID: d.UID, ResourceVersion: d.ResourceVersion},
+		Spec: apiextensionsv1.CustomResourceDefinitionSpec{
+			Conversion: d.Spec.Conversion, Group: d.Spec.Group, Names: apiextensionsv1.CustomResourceDefinitionNames{Plural: d.Spec.Names.Plural},
+			Versions: withoutSchemas(d.Spec.Versions),
+		},
+	}, nil
 }
 
 func withoutSchemas(all []apiextensionsv1.CustomResourceDefinitionVersion) []apiextensionsv1.CustomResourceDefinitionVersion {

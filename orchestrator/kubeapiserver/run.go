@@ -8,13 +8,17 @@ import (
 
 	utilerrors "k8s.io/apimachinery/pkg/util/errors"
 	genericapiserver "k8s.io/apiserver/pkg/server"
+	"k8s.io/client-go/informers"
 	rbacinformers "k8s.io/client-go/informers/rbac/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
+	registrations "k8s.io/kube-aggregator/pkg/client/informers/externalversions"
 	"k8s.io/kubernetes/cmd/kube-apiserver/app"
 	"k8s.io/kubernetes/cmd/kube-apiserver/app/options"
 
 	"github.com/spf13/pflag"
+
+	"github.com/orlop-os/orlop/orchestrator/component"
 )
 
 // Server is a kube-apiserver. Make it with New.
@@ -23,14 +27,18 @@ type Server struct {
 	// request. It must not block.
 	Revoked func(error)
 
-	args     []string
-	revoked  string // path of the file
-	metrics  []netip.AddrPort
-	etcd     func(context.Context) error
-	rights   func(context.Context, kubernetes.Interface) error
-	rbac     rbacinformers.Interface // the authorizer's caches
-	loopback *rest.Config            // valid after started is closed
-	started  chan struct{}           // closed when the server is about to serve
+	args    []string
+	revoked string // path of the file
+	metrics []netip.AddrPort
+	etcd    func(context.Context) error
+	rights  func(context.Context, kubernetes.Interface) error
+	rbac    rbacinformers.Interface // the authorizer's caches
+	started chan struct{}           // closed when the server is about to serve
+
+	// valid after started is closed
+	loopback      *rest.Config
+	informers     informers.SharedInformerFactory
+	registrations registrations.SharedInformerFactory
 }
 
 // New returns a server with upstream's flags args. etcd waits until etcd answers: the server
@@ -85,6 +93,7 @@ func (s *Server) Run(ctx context.Context) error {
 		return fmt.Errorf("cannot prepare the server: %w", err)
 	}
 	s.loopback = config.KubeAPIs.ControlPlane.Generic.LoopbackClientConfig
+	s.informers, s.registrations = config.KubeAPIs.ControlPlane.VersionedInformers, chain.APIRegistrationInformers
 	close(s.started)
 	return prepared.Run(ctx)
 }
@@ -92,12 +101,20 @@ func (s *Server) Run(ctx context.Context) error {
 // Loopback returns the server's privileged connection to itself, for the components that create the
 // cluster's own objects and maintain the server. It waits until the server is about to serve.
 func (s *Server) Loopback(ctx context.Context) (*rest.Config, error) {
-	select {
-	case <-s.started:
-		return rest.CopyConfig(s.loopback), nil
-	case <-ctx.Done():
-		return nil, context.Cause(ctx)
+	if err := component.Wait(ctx, s.started); err != nil {
+		return nil, err
 	}
+	return rest.CopyConfig(s.loopback), nil
+}
+
+// Informers returns the informers of the server itself, of the built-in kinds and of APIServices.
+// Components of the process share them, so that the server sends its objects once to itself. No
+// component may change an object. It waits until the server is about to serve.
+func (s *Server) Informers(ctx context.Context) (informers.SharedInformerFactory, registrations.SharedInformerFactory, error) {
+	if err := component.Wait(ctx, s.started); err != nil {
+		return nil, nil, err
+	}
+	return s.informers, s.registrations, nil
 }
 
 // parse turns upstream's flags into upstream's options, completed and validated. rejected is

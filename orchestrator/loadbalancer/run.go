@@ -54,7 +54,11 @@ func Run(ctx context.Context, env component.Env) error {
 	}
 	events, stop := component.Recorder(ctx, acting, Name)
 	defer stop()
-	return newController(env.Spec, own, acting, events).run(ctx, env.AnnounceReady(Name))
+	c, err := newController(env.Spec, env.Nodes, own, acting, events)
+	if err != nil {
+		return err
+	}
+	return c.run(ctx, env.AnnounceReady(Name))
 }
 
 // controller reconciles the status of the Services with Step. It makes one pass at a time, and each
@@ -67,7 +71,8 @@ type controller struct {
 	events   record.EventRecorder
 	factory  informers.SharedInformerFactory
 	services cache.SharedIndexInformer
-	nodes    cache.SharedIndexInformer
+	watched  *component.Nodes
+	nodes    cache.SharedIndexInformer // of watched
 	changed  cell.Signal
 	// by Service, the version before the last write: a cache with this version is stale
 	written    map[string]string
@@ -76,25 +81,26 @@ type controller struct {
 	reported   map[types.UID][]Problem
 }
 
-func newController(spec nodespec.Spec, own, acting kubernetes.Interface, events record.EventRecorder) *controller {
+func newController(spec nodespec.Spec, watched *component.Nodes, own, acting kubernetes.Interface, events record.EventRecorder) (*controller, error) {
+	nodes, err := watched.Informer()
+	if err != nil {
+		return nil, err
+	}
 	factory := informers.NewSharedInformerFactoryWithOptions(own, 0, informers.WithTransform(trim))
 	c := &controller{
 		pools: spec.Network.Pools, own: spec.Reserved().Machines, now: time.Now, client: acting, events: events, factory: factory,
-		services: factory.Core().V1().Services().Informer(), nodes: factory.Core().V1().Nodes().Informer(),
+		services: factory.Core().V1().Services().Informer(), watched: watched, nodes: nodes,
 		changed: cell.NewSignal(), written: map[string]string{}, unanswered: map[string]string{}, reported: map[types.UID][]Problem{},
 	}
 	c.timer = time.AfterFunc(time.Hour, c.changed.Wake)
 	c.timer.Stop()
-	return c
+	return c, nil
 }
 
 // trim removes large fields that this package does not use.
 func trim(object any) (any, error) {
-	switch o := object.(type) {
-	case *corev1.Service:
-		o.ManagedFields = nil
-	case *corev1.Node:
-		return &corev1.Node{ObjectMeta: component.Trimmed(o, nodespec.AddressesAnnotation), Status: corev1.NodeStatus{Addresses: o.Status.Addresses}}, nil
+	if s, ok := object.(*corev1.Service); ok {
+		s.ManagedFields = nil
 	}
 	return object, nil
 }
@@ -102,7 +108,7 @@ func trim(object any) (any, error) {
 func (c *controller) run(ctx context.Context, tell func(detail string)) error {
 	return component.Reconciler{
 		Changed: c.changed, RetryInterval: retryInterval, Pass: c.pass, Report: tell,
-		Factories: []component.Factory{c.factory},
+		Factories: []component.Factory{c.factory, c.watched},
 		// a Node is updated every few seconds
 		Watched: []component.Watched{{Informer: c.services}, {Informer: c.nodes, Same: func(before, now any) bool {
 			return slices.Equal(nodeAddresses(before), nodeAddresses(now))

@@ -22,6 +22,7 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 
+	"github.com/orlop-os/orlop/orchestrator/component"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
@@ -137,7 +138,10 @@ func object(n int) *corev1.Service {
 // start runs a controller until the test ends.
 func start(t *testing.T, s *server, e *events, pools ...nodespec.Pool) {
 	ctx, stop := context.WithCancel(t.Context())
-	c := newController(nodespec.Spec{Network: nodespec.Network{Pools: pools}, Node: nodespec.Node{IPs: addrs("192.0.2.10")}}, s, s, e)
+	c, err := newController(nodespec.Spec{Network: nodespec.Network{Pools: pools}, Node: nodespec.Node{IPs: addrs("192.0.2.10")}}, component.NodesOf(ctx, s), s, s, e)
+	if err != nil {
+		t.Fatal(err)
+	}
 	done := make(chan error)
 	go func() { done <- c.run(ctx, func(string) {}) }()
 	t.Cleanup(func() {

@@ -18,7 +18,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	registration "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
 
@@ -267,10 +266,11 @@ func (all nodes) watch(ctx context.Context, env component.Env) error {
 	if err != nil {
 		return err
 	}
-	name := all[0].name
-	factory := informers.NewSharedInformerFactoryWithOptions(api, 0, informers.WithTransform(trim), component.Only(metav1.ObjectNameField, name))
-	informer := factory.Core().V1().Nodes().Informer()
-	period := time.Duration(0)
+	informer, err := env.Nodes.Informer()
+	if err != nil {
+		return err
+	}
+	name, period := all[0].name, time.Duration(0)
 	for _, n := range all {
 		n.pods = func(ctx context.Context) (map[string]string, error) { return podsOf(ctx, api, name) }
 		defer n.copying.running.Wait()
@@ -298,7 +298,7 @@ func (all nodes) watch(ctx context.Context, env component.Env) error {
 	}
 	return component.Reconciler{
 		Changed: all[0].changed, Unsynced: true, Period: period, RetryInterval: retryInterval, Pass: pass, Report: env.AnnounceReady(NodeName),
-		Factories: []component.Factory{factory}, Watched: []component.Watched{{Informer: informer, IgnoreDeletes: true}},
+		Factories: []component.Factory{env.Nodes}, Watched: []component.Watched{{Informer: informer, Name: name, IgnoreDeletes: true}},
 	}.Run(ctx)
 }
 

@@ -69,7 +69,11 @@ func Run(ctx context.Context, env component.Env) error {
 	}
 	events, stop := component.Recorder(ctx, writes, Name)
 	defer stop()
-	return newController(env.Spec.LocalVolumes.Reserve, reads, writes, events).run(ctx, env.AnnounceReady(Name))
+	c, err := newController(env.Spec.LocalVolumes.Reserve, env.Nodes, reads, writes, events)
+	if err != nil {
+		return err
+	}
+	return c.run(ctx, env.AnnounceReady(Name))
 }
 
 // clients are the clients of an identity.
@@ -144,34 +148,29 @@ type caches struct {
 	contents        cache.SharedIndexInformer // VolumeSnapshotContents
 }
 
-func newController(reserve int64, own, acting clients, events record.EventRecorder) *controller {
+func newController(reserve int64, nodes *component.Nodes, own, acting clients, events record.EventRecorder) (*controller, error) {
+	allNodes, err := nodes.Informer()
+	if err != nil {
+		return nil, err
+	}
 	all := informers.NewSharedInformerFactoryWithOptions(own, 0, informers.WithTransform(trim))
 	system := informers.NewSharedInformerFactoryWithOptions(own, 0, informers.WithTransform(trim), informers.WithNamespace(metav1.NamespaceSystem))
 	snapshots := externalversions.NewSharedInformerFactoryWithOptions(own.snapshots, 0, externalversions.WithTransform(trim))
 	kept := snapshots.Snapshot().V1()
 	return &controller{
-		reserve: reserve, client: acting, snapshots: acting.snapshots, events: events, factories: []component.Factory{all, system, snapshots},
+		reserve: reserve, client: acting, snapshots: acting.snapshots, events: events, factories: []component.Factory{all, system, snapshots, nodes},
 		caches: caches{
 			snapshotClasses: kept.VolumeSnapshotClasses().Informer(), volumeSnapshots: kept.VolumeSnapshots().Informer(), contents: kept.VolumeSnapshotContents().Informer(),
 			claims: all.Core().V1().PersistentVolumeClaims().Informer(), volumes: all.Core().V1().PersistentVolumes().Informer(),
-			classes: all.Storage().V1().StorageClasses().Informer(), nodes: all.Core().V1().Nodes().Informer(),
+			classes: all.Storage().V1().StorageClasses().Informer(), nodes: allNodes,
 			capacities: system.Storage().V1().CSIStorageCapacities().Informer(),
 		},
 		changed: cell.NewSignal(), promised: map[promise]string{}, reported: map[types.UID]string{},
-	}
+	}, nil
 }
 
 // trim removes large fields that this package does not use.
 func trim(object any) (any, error) {
-	if node, ok := object.(*corev1.Node); ok {
-		names := []string{ReportAnnotation, ObsoleteAnnotation, CopiesAnnotation}
-		for _, pool := range reportedPools(node.Annotations) {
-			names = append(names, annotation(ReportAnnotation, pool), annotation(ObsoleteAnnotation, pool), annotation(CopiesAnnotation, pool))
-		}
-		meta := component.Trimmed(node, names...)
-		meta.Labels = map[string]string{corev1.LabelHostname: node.Labels[corev1.LabelHostname]}
-		return &corev1.Node{ObjectMeta: meta}, nil
-	}
 	if m, ok := object.(metav1.Object); ok {
 		m.SetManagedFields(nil)
 	}

@@ -14,7 +14,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	kubeinformers "k8s.io/client-go/informers"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
@@ -72,12 +71,12 @@ func Run(ctx context.Context, env component.Env) error {
 		if own == nil {
 			return err
 		}
-		return runEnabled(ctx, settings, own, acting, report)
+		return runEnabled(ctx, settings, env.Nodes, own, acting, report)
 	})
 }
 
 // runEnabled maintains the objects until ctx is done. own watches, acting makes changes.
-func runEnabled(ctx context.Context, settings Settings, own, acting *rest.Config, report func(string)) error {
+func runEnabled(ctx context.Context, settings Settings, nodes *component.Nodes, own, acting *rest.Config, report func(string)) error {
 	watches, err := newClients(own)
 	if err != nil {
 		return err
@@ -91,7 +90,11 @@ func runEnabled(ctx context.Context, settings Settings, own, acting *rest.Config
 	if !watches.served(ctx, report) {
 		return nil
 	}
-	return newController(settings, watches, acts).run(ctx, report)
+	c, err := newController(settings, nodes, watches, acts)
+	if err != nil {
+		return err
+	}
+	return c.run(ctx, report)
 }
 
 // served waits until the API server serves all kinds, and reports the reason for which it waits:
@@ -167,19 +170,22 @@ type controller struct {
 }
 
 // newController returns a controller that watches with an identity and makes changes with another.
-func newController(settings Settings, watches, acts *clients) *controller {
-	factory := kubeinformers.NewSharedInformerFactoryWithOptions(watches.nodes, 0, kubeinformers.WithTransform(trim))
+func newController(settings Settings, watched *component.Nodes, watches, acts *clients) (*controller, error) {
+	nodes, err := watched.Informer()
+	if err != nil {
+		return nil, err
+	}
 	c := &controller{
 		settings: settings, acts: acts, changed: cell.NewSignal(), now: time.Now,
-		nodes:    factory.Core().V1().Nodes().Informer(),
+		nodes:    nodes,
 		clusters: informer(watches.clusters, &clusterv1.Cluster{}),
 		infra:    informer(watches.orlopCluster, &machineapi.OrlopCluster{}),
 		planes:   informer(watches.planes, &controlplane.OrlopControlPlane{}),
 		machines: informer(watches.machines, &clusterv1.Machine{}),
 		own:      informer(watches.own, &machineapi.OrlopMachine{}),
 	}
-	c.factories = []component.Factory{factory, &component.Informers{All: []cache.SharedIndexInformer{c.clusters, c.infra, c.planes, c.machines, c.own}}}
-	return c
+	c.factories = []component.Factory{watched, &component.Informers{All: []cache.SharedIndexInformer{c.clusters, c.infra, c.planes, c.machines, c.own}}}
+	return c, nil
 }
 
 func (c *controller) run(ctx context.Context, report func(string)) error {
@@ -294,14 +300,15 @@ func describe(o any) string {
 	return kind
 }
 
-// trim removes all fields of a Node that this package does not use. Heartbeats change none of the
-// others.
-func trim(object any) (any, error) {
+// relevant returns the fields of a Node that this package uses, or nil. Heartbeats change none of
+// them.
+func relevant(object any) *corev1.Node {
 	n, ok := object.(*corev1.Node)
 	if !ok {
-		return object, nil
+		return nil
 	}
 	meta := component.Trimmed(n)
+	meta.ResourceVersion = ""
 	if role, labelled := n.Labels[bootstrap.ControlPlaneKey]; labelled {
 		meta.Labels = map[string]string{bootstrap.ControlPlaneKey: role}
 	}
@@ -313,17 +320,11 @@ func trim(object any) (any, error) {
 			Addresses: n.Status.Addresses, NodeInfo: n.Status.NodeInfo,
 			Conditions: []corev1.NodeCondition{{Type: ready.Type, Status: ready.Status, Message: ready.Message}},
 		},
-	}, nil
+	}
 }
 
-// sameNode reports whether an update of a trimmed Node does not matter.
+// sameNode reports whether an update of a Node does not matter.
 func sameNode(before, now any) bool {
-	a, okA := before.(*corev1.Node)
-	b, okB := now.(*corev1.Node)
-	if !okA || !okB {
-		return false
-	}
-	a, b = a.DeepCopy(), b.DeepCopy()
-	a.ResourceVersion, b.ResourceVersion = "", ""
-	return reflect.DeepEqual(a, b)
+	a, b := relevant(before), relevant(now)
+	return a != nil && b != nil && reflect.DeepEqual(a, b)
 }

@@ -22,22 +22,18 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// TestTrim checks that a heartbeat of a kubelet is no change, and that a change of the fields that
-// Plan uses is.
-func TestTrim(t *testing.T) {
-	trimmed := func(change func(*corev1.Node)) *corev1.Node {
+// TestSameNode checks that a heartbeat of a kubelet is no change, and that a change of the fields
+// that Plan uses is.
+func TestSameNode(t *testing.T) {
+	node := func(change func(*corev1.Node)) *corev1.Node {
 		n := &corev1.Node{
 			ObjectMeta: metav1.ObjectMeta{Name: "m1", ResourceVersion: "1", Labels: map[string]string{"example.com/x": ""}},
 			Status:     corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}},
 		}
 		change(n)
-		object, err := trim(n)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return object.(*corev1.Node)
+		return n
 	}
-	before := trimmed(func(*corev1.Node) {})
+	before := node(func(*corev1.Node) {})
 	for name, c := range map[string]struct {
 		change func(*corev1.Node)
 		same   bool
@@ -52,7 +48,7 @@ func TestTrim(t *testing.T) {
 		"version":     {func(n *corev1.Node) { n.Status.NodeInfo.KubeletVersion = "v1.37.3" }, false},
 		"provider ID": {func(n *corev1.Node) { n.Spec.ProviderID = "orlop:///c/m1" }, false},
 	} {
-		if got := sameNode(before, trimmed(c.change)); got != c.same {
+		if got := sameNode(before, node(c.change)); got != c.same {
 			t.Errorf("%s: same %v, want %v", name, got, c.same)
 		}
 	}

@@ -59,7 +59,7 @@ func Run(ctx context.Context, env component.Env) error {
 	if err != nil {
 		return err
 	}
-	f, err := watch(ctx, api, env.Spec, env.Rights)
+	f, err := watch(ctx, api, env)
 	if err != nil {
 		return err
 	}

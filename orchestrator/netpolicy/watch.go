@@ -33,34 +33,43 @@ type watcher struct {
 	problem string // the error of the last list or watch
 }
 
-// watch starts the informers after rights has returned, until ctx is done.
-func watch(ctx context.Context, api kubernetes.Interface, spec nodespec.Spec, rights func(context.Context) error) (*watcher, error) {
+// watch starts the informers when the node has its rights, until ctx is done.
+func watch(ctx context.Context, api kubernetes.Interface, env component.Env) (*watcher, error) {
+	nodes, err := env.Nodes.Informer()
+	if err != nil {
+		return nil, err
+	}
 	factory := informers.NewSharedInformerFactoryWithOptions(api, 0, informers.WithTransform(trim))
 	f := &watcher{
-		spec: spec, changed: cell.NewSignal(),
+		spec: env.Spec, changed: cell.NewSignal(),
 		pods: factory.Core().V1().Pods().Informer(), namespaces: factory.Core().V1().Namespaces().Informer(),
-		policies: factory.Networking().V1().NetworkPolicies().Informer(), nodes: factory.Core().V1().Nodes().Informer(),
+		policies: factory.Networking().V1().NetworkPolicies().Informer(), nodes: nodes,
 	}
-	failed := func(ctx context.Context, r *cache.Reflector, err error) {
-		cache.DefaultWatchErrorHandler(ctx, r, err)
+	failed := func(err error) {
 		f.mu.Lock()
 		f.problem = err.Error()
 		f.mu.Unlock()
 		f.changed.Wake()
 	}
-	for _, list := range f.lists() {
-		if err := component.Watch(f.changed.Wake, component.Watched{Informer: list, Same: same}); err != nil {
-			return nil, err
-		}
-		if err := list.SetWatchErrorHandlerWithContext(failed); err != nil {
+	env.Nodes.OnError(failed)
+	for _, list := range []cache.SharedIndexInformer{f.pods, f.namespaces, f.policies} {
+		if err := list.SetWatchErrorHandlerWithContext(func(ctx context.Context, r *cache.Reflector, err error) {
+			cache.DefaultWatchErrorHandler(ctx, r, err)
+			failed(err)
+		}); err != nil {
 			return nil, fmt.Errorf("cannot watch: %w", err)
 		}
 	}
+	if err := component.Watch(f.changed.Wake, component.Watched{Informer: f.pods, Same: same}, component.Watched{Informer: f.namespaces, Same: same},
+		component.Watched{Informer: f.policies, Same: same}, component.Watched{Informer: f.nodes, Same: sameRanges}); err != nil {
+		return nil, err
+	}
 	go func() {
-		if rights(ctx) != nil {
+		if env.Rights(ctx) != nil {
 			return // stopped before the component began
 		}
 		factory.Start(ctx.Done())
+		env.Nodes.Start(ctx.Done())
 		if cache.WaitForCacheSync(ctx.Done(), f.pods.HasSynced, f.namespaces.HasSynced, f.policies.HasSynced, f.nodes.HasSynced) {
 			f.changed.Wake()
 		}
@@ -108,10 +117,6 @@ func trim(object any) (any, error) {
 		return out, nil
 	case *corev1.Namespace:
 		return &corev1.Namespace{ObjectMeta: bare(o)}, nil
-	case *corev1.Node:
-		out := &corev1.Node{ObjectMeta: bare(o)}
-		out.Labels, out.Spec.PodCIDRs = nil, o.Spec.PodCIDRs
-		return out, nil
 	case *networkingv1.NetworkPolicy:
 		return &networkingv1.NetworkPolicy{ObjectMeta: bare(o), Spec: o.Spec}, nil
 	}
@@ -142,8 +147,15 @@ func ports(containers []corev1.Container) []corev1.Container {
 	return out
 }
 
-// same reports whether two states of an object are equal: most changes of a Pod or a Node affect
-// only removed fields.
+// sameRanges reports whether two states of a Node have the same pod ranges.
+func sameRanges(before, after any) bool {
+	a, ok := before.(*corev1.Node)
+	b, is := after.(*corev1.Node)
+	return ok && is && a.UID == b.UID && slices.Equal(a.Spec.PodCIDRs, b.Spec.PodCIDRs)
+}
+
+// same reports whether two states of an object are equal: most changes of a Pod affect only
+// removed fields.
 func same(before, after any) bool {
 	a, ok := before.(metav1.Object)
 	b, is := after.(metav1.Object)
@@ -157,9 +169,6 @@ func same(before, after any) bool {
 		c := *o
 		after, b = &c, &c
 	case *corev1.Namespace:
-		c := *o
-		after, b = &c, &c
-	case *corev1.Node:
 		c := *o
 		after, b = &c, &c
 	case *networkingv1.NetworkPolicy:

@@ -16,6 +16,7 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 
+	"github.com/orlop-os/orlop/orchestrator/component"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
@@ -54,10 +55,11 @@ func TestWatch(t *testing.T) {
 	})
 	spec := nodespec.Spec{Node: nodespec.Node{Name: "n1", IPs: []netip.Addr{netip.MustParseAddr("192.0.2.1")}}, Network: nodespec.Network{Encapsulation: "wireguard", PodCIDRs: w.Cluster}}
 	rights := make(chan struct{})
-	f, err := watch(t.Context(), api, spec, func(ctx context.Context) error {
+	env := component.Env{Spec: spec, Nodes: component.NodesOf(t.Context(), api), Rights: func(context.Context) error {
 		<-rights
 		return nil
-	})
+	}}
+	f, err := watch(t.Context(), api, env)
 	must(t, err)
 	if _, err := f.input(); err == nil || !strings.Contains(err.Error(), "waiting for the first lists") {
 		t.Errorf("without rights: %v", err)

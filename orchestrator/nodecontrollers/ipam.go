@@ -6,7 +6,6 @@ import (
 	"net"
 	"net/netip"
 
-	"k8s.io/client-go/informers"
 	"k8s.io/kubernetes/pkg/controller/nodeipam"
 	"k8s.io/kubernetes/pkg/controller/nodeipam/ipam"
 
@@ -34,18 +33,21 @@ func RunIPAM(ctx context.Context, env component.Env) error {
 	if client == nil {
 		return nil
 	}
-	shared := informers.NewSharedInformerFactory(who.root, 0)
+	nodes, err := env.Nodes.Typed()
+	if err != nil {
+		return err
+	}
 	pods, services := networks(env.Spec.Network.PodCIDRs), networks(env.Spec.Network.ServiceCIDRs)
 	var second *net.IPNet // the range of the other family
 	if len(services) > 1 {
 		second = services[1]
 	}
-	controller, err := nodeipam.NewNodeIpamController(ctx, shared.Core().V1().Nodes(), nil, client, pods, services[0], second,
+	controller, err := nodeipam.NewNodeIpamController(ctx, nodes, nil, client, pods, services[0], second,
 		masks(env.Spec.Network.PodCIDRs), ipam.RangeAllocatorType)
 	if err != nil {
 		return fmt.Errorf("cannot make controller: %w", err)
 	}
-	shared.Start(ctx.Done())
+	env.Nodes.Start(ctx.Done())
 	env.Announce(IPAM, true, "")
 	controller.Run(ctx)
 	return nil

@@ -12,7 +12,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
 
@@ -64,7 +63,7 @@ func RunNode(ctx context.Context, env component.Env, registered nodespec.NodeLab
 	if err != nil {
 		return err
 	}
-	n := &node{name: env.Spec.Node.Name, dirs: env.Dirs, registered: registered, api: api, changed: cell.NewSignal()}
+	n := &node{name: env.Spec.Node.Name, dirs: env.Dirs, registered: registered, api: api, watched: env.Nodes, changed: cell.NewSignal()}
 	return n.run(ctx, env.AnnounceReady(NodeName))
 }
 
@@ -74,17 +73,20 @@ type node struct {
 	dirs       dirs.Dirs
 	registered nodespec.NodeLabels
 	api        kubernetes.Interface
-	nodes      cache.SharedIndexInformer // contains only the machine's own Node
+	watched    *component.Nodes
+	nodes      cache.SharedIndexInformer // of watched
 	changed    cell.Signal
 }
 
 func (n *node) run(ctx context.Context, tell func(detail string)) error {
-	factory := informers.NewSharedInformerFactoryWithOptions(n.api, 0, informers.WithTransform(trim), component.Only(metav1.ObjectNameField, n.name))
-	n.nodes = factory.Core().V1().Nodes().Informer()
+	var err error
+	if n.nodes, err = n.watched.Informer(); err != nil {
+		return err
+	}
 	go component.WatchFile(ctx, filepath.Join(n.dirs.Node, nodespec.NodeLabelsFile), n.changed.Wake)
 	return component.Reconciler{
 		Changed: n.changed, Unsynced: true, RetryInterval: retryInterval, Pass: n.pass, Report: tell,
-		Factories: []component.Factory{factory}, Watched: []component.Watched{{Informer: n.nodes, IgnoreDeletes: true}},
+		Factories: []component.Factory{n.watched}, Watched: []component.Watched{{Informer: n.nodes, Name: n.name, IgnoreDeletes: true}},
 	}.Run(ctx)
 }
 

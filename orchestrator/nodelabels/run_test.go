@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes/fake"
 
+	"github.com/orlop-os/orlop/orchestrator/component"
 	"github.com/orlop-os/orlop/orchestrator/dirs"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
@@ -56,9 +57,14 @@ func TestRun(t *testing.T) {
 	}
 	ends := make(chan error, 2)
 	quiet := func(string) {}
-	own := &node{name: "n", dirs: dirs, registered: registered, api: client, changed: make(chan struct{}, 1)}
+	nodes := component.NodesOf(t.Context(), client)
+	own := &node{name: "n", dirs: dirs, registered: registered, api: client, watched: nodes, changed: make(chan struct{}, 1)}
 	go func() { ends <- own.run(ctx, quiet) }()
-	go func() { ends <- newController(client, client).run(ctx, quiet) }()
+	taints, err := newController(nodes, client)
+	if err != nil {
+		t.Fatal(err)
+	}
+	go func() { ends <- taints.run(ctx, quiet) }()
 	await := func(good func(*corev1.Node) bool) {
 		t.Helper()
 		watching, err := client.CoreV1().Nodes().Watch(ctx, metav1.ListOptions{})

@@ -9,7 +9,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/orlop-os/orlop/orchestrator/component"
 	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
@@ -262,15 +261,4 @@ func parse[T any](text string) (all []T, ok bool) {
 		return nil, false
 	}
 	return all, true
-}
-
-// trim removes all fields of a Node that this package does not use.
-func trim(object any) (any, error) {
-	n, ok := object.(*corev1.Node)
-	if !ok {
-		return object, nil
-	}
-	meta := component.Trimmed(n, LabelsAnnotation, WantedAnnotation, SetAnnotation)
-	meta.Labels = n.Labels
-	return &corev1.Node{ObjectMeta: meta, Spec: corev1.NodeSpec{Taints: n.Spec.Taints}}, nil
 }

@@ -7,7 +7,6 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
 
@@ -34,27 +33,34 @@ func Run(ctx context.Context, env component.Env) error {
 	if own == nil {
 		return err
 	}
-	return newController(own, acting).run(ctx, env.AnnounceReady(Name))
+	c, err := newController(env.Nodes, acting)
+	if err != nil {
+		return err
+	}
+	return c.run(ctx, env.AnnounceReady(Name))
 }
 
 // controller sets the taints of all Nodes.
 type controller struct {
-	factory informers.SharedInformerFactory
-	nodes   cache.SharedIndexInformer
+	watched *component.Nodes
+	nodes   cache.SharedIndexInformer // of watched
 	api     kubernetes.Interface
 	changed cell.Signal
 }
 
-// newController returns a controller that watches with an identity and makes changes with another.
-func newController(own, acting kubernetes.Interface) *controller {
-	factory := informers.NewSharedInformerFactoryWithOptions(own, 0, informers.WithTransform(trim))
-	return &controller{factory: factory, nodes: factory.Core().V1().Nodes().Informer(), api: acting, changed: cell.NewSignal()}
+// newController returns a controller that makes changes with the identity of acting.
+func newController(watched *component.Nodes, acting kubernetes.Interface) (*controller, error) {
+	nodes, err := watched.Informer()
+	if err != nil {
+		return nil, err
+	}
+	return &controller{watched: watched, nodes: nodes, api: acting, changed: cell.NewSignal()}, nil
 }
 
 func (c *controller) run(ctx context.Context, tell func(detail string)) error {
 	return component.Reconciler{
 		Changed: c.changed, RetryInterval: retryInterval, Pass: c.pass, Report: tell,
-		Factories: []component.Factory{c.factory}, Watched: []component.Watched{{Informer: c.nodes, IgnoreDeletes: true}},
+		Factories: []component.Factory{c.watched}, Watched: []component.Watched{{Informer: c.nodes, IgnoreDeletes: true}},
 	}.Run(ctx)
 }
 

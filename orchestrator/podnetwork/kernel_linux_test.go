@@ -24,7 +24,7 @@ func TestKernel(t *testing.T) {
 	_, other := dual()
 	other[0] = netip.MustParsePrefix("10.244.9.0/24")
 	spec, ranges := dual()
-	if agent := New(spec, dirs.System(), nil); agent.recall() != nil || len(agent.addrs) > 0 {
+	if agent := New(spec, dirs.System(), nil, nil); agent.recall() != nil || len(agent.addrs) > 0 {
 		t.Errorf("without a bridge the agent recalls %v", agent.addrs)
 	}
 	for _, want := range [][]netip.Prefix{ranges, ranges, other} {
@@ -44,7 +44,7 @@ func TestKernel(t *testing.T) {
 		}
 		check(t, plan)
 		// A process that starts now finds the addresses without the API server.
-		agent := New(spec, dirs.System(), nil)
+		agent := New(spec, dirs.System(), nil, nil)
 		if err := agent.recall(); err != nil {
 			t.Fatal(err)
 		}
@@ -110,7 +110,7 @@ func TestConfigureExternal(t *testing.T) {
 	spec.Node.IPs = addresses("192.0.2.1", "2001:db8::1")
 	want := addresses("192.0.0.8", "100::8")
 	for range 2 {
-		agent := New(spec, dirs.System(), nil)
+		agent := New(spec, dirs.System(), nil, nil)
 		err := agent.configureExternal()
 		if errors.Is(err, unix.EOPNOTSUPP) {
 			t.Skip("the kernel of this machine has no dummy links; the product's has, and `make kernel` runs the test there")

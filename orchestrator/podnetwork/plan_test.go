@@ -190,7 +190,7 @@ func TestPublishLoop(t *testing.T) {
 		refused = nil
 		return err != nil, nil, err
 	})
-	a := New(nodespec.Spec{External: nodespec.External{Network: true}}, dirs.System(), nil)
+	a := New(nodespec.Spec{External: nodespec.External{Network: true}}, dirs.System(), nil, nil)
 	a.addrs = []netip.Addr{ownDNS4}
 	a.nodes <- &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", UID: "u"}}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)

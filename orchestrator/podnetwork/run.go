@@ -15,7 +15,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
@@ -36,8 +35,8 @@ const (
 	NodeName = "node"
 )
 
-// client is the name of the agent's kubeconfig.
-const client = "node-agent"
+// Client is the name of the agent's kubeconfig.
+const Client = "node-agent"
 
 // publishRetry is the delay after a rejected write of the cluster DNS endpoint: rights and
 // namespace may exist in a moment.
@@ -52,7 +51,7 @@ const retryInterval = 2 * time.Second
 
 // Component describes the network without its Run function.
 func Component(spec nodespec.Spec, dirs dirs.Dirs) component.Component {
-	config := kubeconfig.NodeFile(spec, dirs, client, nodespec.NodeAgentCert, nodespec.NodeAgentKey)
+	config := kubeconfig.NodeFile(spec, dirs, Client, nodespec.NodeAgentCert, nodespec.NodeAgentKey)
 	return component.Component{Process: component.Node, Name: Name, Files: []component.File{config}}
 }
 
@@ -61,6 +60,7 @@ type Agent struct {
 	spec      nodespec.Spec
 	dirs      dirs.Dirs
 	gate      *apiready.Waiter
+	watched   *component.Nodes
 	nodes     chan *corev1.Node // for the network
 	seen      chan *corev1.Node // for the Node's state
 	changed   cell.Signal       // signals a change of any Node
@@ -74,9 +74,9 @@ type Agent struct {
 }
 
 // New returns an agent that waits for the API server by means of gate.
-func New(spec nodespec.Spec, dirs dirs.Dirs, gate *apiready.Waiter) *Agent {
+func New(spec nodespec.Spec, dirs dirs.Dirs, gate *apiready.Waiter, nodes *component.Nodes) *Agent {
 	return &Agent{
-		spec: spec, dirs: dirs, gate: gate,
+		spec: spec, dirs: dirs, gate: gate, watched: nodes,
 		nodes: make(chan *corev1.Node, 1), seen: make(chan *corev1.Node, 1), bridged: make(chan struct{}), known: make(chan struct{}),
 		changed: cell.NewSignal(),
 	}
@@ -105,7 +105,7 @@ func (a *Agent) Run(ctx context.Context, announce component.Announce) error {
 	if err := a.gate.WaitRBAC(ctx); err != nil {
 		return nil // stopped before the component began
 	}
-	config, err := component.LoadConfig(component.KubeconfigPath(a.dirs.Node, client))
+	config, err := component.LoadConfig(component.KubeconfigPath(a.dirs.Node, Client))
 	if err != nil {
 		return err
 	}
@@ -113,7 +113,7 @@ func (a *Agent) Run(ctx context.Context, announce component.Announce) error {
 	if err != nil {
 		return err
 	}
-	if err := a.watch(ctx, api); err != nil {
+	if err := a.watch(ctx); err != nil {
 		return err
 	}
 	if a.spec.External.Network {
@@ -228,9 +228,11 @@ func (a *Agent) recall() error {
 
 // watch watches the Nodes: it forwards the newest state of the own Node, and signals changes of any
 // Node, after all Nodes are known: unknown Nodes would count as deleted.
-func (a *Agent) watch(ctx context.Context, api kubernetes.Interface) error {
-	factory := informers.NewSharedInformerFactoryWithOptions(api, 0, informers.WithTransform(trim))
-	informer := factory.Core().V1().Nodes().Informer()
+func (a *Agent) watch(ctx context.Context) error {
+	informer, err := a.watched.Informer()
+	if err != nil {
+		return err
+	}
 	a.all = informer.GetStore()
 	known := sync.OnceFunc(func() { close(a.known) })
 	change := a.changed.Wake
@@ -265,7 +267,7 @@ func (a *Agent) watch(ctx context.Context, api kubernetes.Interface) error {
 	if _, err := informer.AddEventHandler(handler); err != nil {
 		return fmt.Errorf("Nodes: cannot watch: %w", err)
 	}
-	factory.Start(ctx.Done())
+	a.watched.Start(ctx.Done())
 	go func() {
 		if cache.WaitForCacheSync(ctx.Done(), informer.HasSynced) {
 			change()
@@ -278,14 +280,6 @@ func (a *Agent) watch(ctx context.Context, api kubernetes.Interface) error {
 // and key.
 func alike(a, b *corev1.Node) bool {
 	return a.UID == b.UID && slices.Equal(a.Status.Addresses, b.Status.Addresses) && slices.Equal(a.Spec.PodCIDRs, b.Spec.PodCIDRs) && a.Annotations[KeyAnnotation] == b.Annotations[KeyAnnotation]
-}
-
-// trim removes large fields of a Node that this package does not use.
-func trim(object any) (any, error) {
-	if node, ok := object.(*corev1.Node); ok {
-		node.ManagedFields, node.Status.Images = nil, nil
-	}
-	return object, nil
 }
 
 // apply applies the Node's pod ranges to the machine's network, if they exist and are new.

@@ -62,7 +62,7 @@ func Run(ctx context.Context, env component.Env, loaded func()) error {
 	if err != nil {
 		return err
 	}
-	f, err := newWatcher(api, env.Spec)
+	f, err := newWatcher(api, env.Spec, env.Nodes)
 	if err != nil {
 		return err
 	}
@@ -174,11 +174,13 @@ type watcher struct {
 	changed cell.Signal
 }
 
-func newWatcher(api kubernetes.Interface, spec nodespec.Spec) (*watcher, error) {
-	f := &watcher{spec: spec, changed: cell.NewSignal()}
-	everywhere := informers.NewSharedInformerFactoryWithOptions(api, 0, informers.WithTransform(trim))
+func newWatcher(api kubernetes.Interface, spec nodespec.Spec, nodes *component.Nodes) (*watcher, error) {
+	everywhere, err := nodes.Informer()
+	if err != nil {
+		return nil, err
+	}
+	f := &watcher{spec: spec, changed: cell.NewSignal(), nodes: everywhere}
 	here := informers.NewSharedInformerFactoryWithOptions(api, 0, informers.WithTransform(trim), component.Only("spec.nodeName", spec.Node.Name))
-	f.nodes = everywhere.Core().V1().Nodes().Informer()
 	// a Node is updated every few seconds
 	same := func(before, now any) bool { return slices.Equal(addressesOf(before), addressesOf(now)) }
 	watched := []component.Watched{{Informer: f.nodes, Same: same}}
@@ -190,7 +192,7 @@ func newWatcher(api kubernetes.Interface, spec nodespec.Spec) (*watcher, error) 
 		return nil, err
 	}
 	f.start = func(ctx context.Context) {
-		everywhere.Start(ctx.Done())
+		nodes.Start(ctx.Done())
 		here.Start(ctx.Done())
 		if cache.WaitForCacheSync(ctx.Done(), f.nodes.HasSynced) {
 			f.changed.Wake()
@@ -217,10 +219,7 @@ func (f *watcher) input() (w Input, known bool) {
 
 // trim removes all fields that addressesOf does not read.
 func trim(object any) (any, error) {
-	switch o := object.(type) {
-	case *corev1.Node:
-		return &corev1.Node{ObjectMeta: component.Trimmed(o, nodespec.AddressesAnnotation), Status: corev1.NodeStatus{Addresses: o.Status.Addresses}}, nil
-	case *corev1.Pod:
+	if o, ok := object.(*corev1.Pod); ok {
 		return &corev1.Pod{ObjectMeta: component.Trimmed(o), Spec: corev1.PodSpec{HostNetwork: o.Spec.HostNetwork}, Status: corev1.PodStatus{Phase: o.Status.Phase, PodIPs: o.Status.PodIPs}}, nil
 	}
 	return object, nil

@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes/fake"
 
+	"github.com/orlop-os/orlop/orchestrator/component"
 	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
@@ -66,7 +67,7 @@ func TestWatch(t *testing.T) {
 		Kubernetes: config.Kubernetes{Kubelet: config.Kubelet{ClosedToPods: true, OpenToNamespaces: []string{"monitoring"}}},
 	}
 	api := fake.NewClientset(node("a", "10.0.0.5"), pod("monitoring", "prometheus", "10.244.1.9", false), pod("monitoring", "exporter", "10.0.0.5", true), pod("default", "web", "10.244.1.8", false))
-	f, err := newWatcher(api, spec)
+	f, err := newWatcher(api, spec, component.NodesOf(t.Context(), api))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -130,7 +131,8 @@ func TestWatch(t *testing.T) {
 // only if they differ.
 func TestPublish(t *testing.T) {
 	spec := nodespec.Spec{Node: nodespec.Node{Name: "a"}, Network: nodespec.Network{PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")}}}
-	f, err := newWatcher(fake.NewClientset(), spec)
+	api := fake.NewClientset()
+	f, err := newWatcher(api, spec, component.NodesOf(t.Context(), api))
 	if err != nil {
 		t.Fatal(err)
 	}

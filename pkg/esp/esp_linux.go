@@ -69,7 +69,7 @@ func (e *Partition) mount(flags mount.Flags, do func(root string) error) (err er
 	m := mount.Mount{Source: device, Target: e.Target, Type: "vfat", Flags: flags | mount.NoSuid | mount.NoDev | mount.NoExec, Data: "umask=0077"}
 	writes := flags&mount.ReadOnly == 0
 	defer func() { e.faults.record(writes, err) }()
-	if err := m.Do(); err != nil {
+	if err := e.mountFresh(m); err != nil {
 		return fmt.Errorf("ESP: %w", mountError{err})
 	}
 	defer func() { err = errors.Join(err, mount.Unmount(e.Target)) }()
@@ -78,6 +78,19 @@ func (e *Partition) mount(flags mount.Flags, do func(root string) error) (err er
 		err = errors.Join(err, stopped(e.Target))
 	}
 	return err
+}
+
+// mountFresh mounts the ESP. An earlier unmount may have failed, and the kernel does not mount a
+// file system on itself, or writable while it is mounted read-only.
+func (e *Partition) mountFresh(m mount.Mount) error {
+	if _, left, err := mount.At(e.Target); err != nil {
+		return err
+	} else if left {
+		if err := mount.Unmount(e.Target); err != nil {
+			return err
+		}
+	}
+	return mount.WhileBusy(m.Do)
 }
 
 // Entries lists the entries of the boot loader.
@@ -240,8 +253,11 @@ func (e *Partition) unmounted(do func(fs storage, dir string) error) (err error)
 		}
 	}()
 	// mounted O_EXCL the kernel rejects a device in use (open(2))
-	f, err := os.OpenFile(device, os.O_RDWR|unix.O_EXCL, 0)
-	if err != nil {
+	var f *os.File
+	if err := mount.WhileBusy(func() (err error) {
+		f, err = os.OpenFile(device, os.O_RDWR|unix.O_EXCL, 0)
+		return err
+	}); err != nil {
 		return err
 	}
 	return errors.Join(do(f, slot.EntriesDir), f.Sync(), f.Close())

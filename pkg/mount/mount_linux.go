@@ -1,13 +1,17 @@
 package mount
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
 	"strings"
+	"time"
 
 	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
+
+	"github.com/orlop-os/orlop/pkg/backoff"
 )
 
 var flagBits = [...]struct {
@@ -59,9 +63,31 @@ func Move(from, to string) error {
 	return nil
 }
 
-// Unmount removes the topmost mount at target. It returns nil if target is not a mount point, so a
-// caller can repeat it.
-func Unmount(target string) error {
+// busyTimeout is how long WhileBusy repeats a call.
+const busyTimeout = 10 * time.Second
+
+// WhileBusy repeats do as long as its error is EBUSY, at most for 10 s. It is for file systems and
+// devices whose files this process has just closed: a program that another goroutine starts has
+// copies of all open files between fork and execve, also of files with O_CLOEXEC. That takes
+// milliseconds, or a second on an emulated machine.
+func WhileBusy(do func() error) error {
+	delays := backoff.Backoff{Min: time.Millisecond, Max: 100 * time.Millisecond}
+	ctx, cancel := context.WithTimeout(context.Background(), busyTimeout)
+	defer cancel()
+	for failures := 1; ; failures++ {
+		err := do()
+		if !errors.Is(err, unix.EBUSY) || backoff.Sleep(ctx, delays.Delay(failures)) != nil {
+			return err
+		}
+	}
+}
+
+// Unmount removes the topmost mount at target, and waits while it is in use (WhileBusy). It returns
+// nil if target is not a mount point, so a caller can repeat it.
+func Unmount(target string) error { return WhileBusy(func() error { return UnmountOnce(target) }) }
+
+// UnmountOnce is Unmount without a wait.
+func UnmountOnce(target string) error {
 	err := unix.Unmount(target, unix.UMOUNT_NOFOLLOW)
 	if err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) {
 		return fmt.Errorf("%s: cannot unmount: %w", target, err)

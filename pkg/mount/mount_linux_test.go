@@ -1,9 +1,14 @@
 package mount
 
 import (
+	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 func TestFlags(t *testing.T) {
@@ -15,6 +20,23 @@ func TestFlags(t *testing.T) {
 	m := Mount{Source: "tmpfs", Target: "/run", Type: "tmpfs", Flags: NoSuid, Data: "mode=0755"}
 	if got, want := m.String(), "mount tmpfs at /run (tmpfs, nosuid, mode=0755)"; got != want {
 		t.Errorf("printed %q, want %q", got, want)
+	}
+}
+
+// TestWhileBusy checks that only EBUSY is repeated.
+func TestWhileBusy(t *testing.T) {
+	other := errors.New("other")
+	for _, want := range []error{nil, other} {
+		calls := 0
+		err := WhileBusy(func() error {
+			if calls++; calls < 3 {
+				return fmt.Errorf("x: %w", unix.EBUSY)
+			}
+			return want
+		})
+		if err != want || calls != 3 {
+			t.Errorf("%v after %d calls, want %v after 3", err, calls, want)
+		}
 	}
 }
 
@@ -54,6 +76,21 @@ func TestMounts(t *testing.T) {
 		if _, ok, err := At(target); ok || err != nil {
 			t.Errorf("%s is mounted still: %v", target, err)
 		}
+	}
+	held := Mount{Source: "held", Target: filepath.Join(dir, "held"), Type: "tmpfs"}
+	if err := held.Do(); err != nil {
+		t.Fatal(err)
+	}
+	f, err := os.Create(filepath.Join(held.Target, "f"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := UnmountOnce(held.Target); !errors.Is(err, unix.EBUSY) {
+		t.Errorf("a file is open: %v, want EBUSY", err)
+	}
+	time.AfterFunc(200*time.Millisecond, func() { f.Close() })
+	if err := Unmount(held.Target); err != nil {
+		t.Errorf("the file is closed after a moment: %v", err)
 	}
 	for _, target := range []string{filepath.Join(dir, "none"), dir} {
 		if err := Unmount(target); err != nil {

@@ -7,6 +7,8 @@ import (
 	"os"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/orlop-os/orlop/pkg/mount"
 )
 
 // Write writes a sealed image to a partition from its beginning, flushes it, and drops its pages
@@ -14,8 +16,11 @@ import (
 // image.
 func Write(device string, content func(io.Writer) error) (err error) {
 	// with O_EXCL the kernel rejects a device in use (open(2))
-	f, err := os.OpenFile(device, os.O_WRONLY|unix.O_EXCL, 0)
-	if err != nil {
+	var f *os.File
+	if err := mount.WhileBusy(func() (err error) {
+		f, err = os.OpenFile(device, os.O_WRONLY|unix.O_EXCL, 0)
+		return err
+	}); err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, f.Close()) }()
