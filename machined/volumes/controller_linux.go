@@ -39,11 +39,10 @@ type Deps struct {
 	Event func(kind, message string)
 }
 
-// State is the state of the volumes: topic "volumes".
+// State is the state of the volumes.
 type State struct {
-	Volumes []VolumeState `json:"volumes"`
-	// Problem is why the state is unknown; empty if it is known.
-	Problem string `json:"problem,omitempty"`
+	Volumes []VolumeState
+	Problem string // why the state is unknown; empty if it is known
 
 	config  Config // to which the state belongs
 	settled bool   // the operations for config have been tried
@@ -71,6 +70,7 @@ type Controller struct {
 	deps   Deps
 	config *cell.Cell[*Config] // nil until the first configuration
 	state  *cell.Cell[State]
+	list   *cell.Cell[[]VolumeState] // of state
 	began  time.Time
 
 	mu        sync.Mutex // at most one change at a time
@@ -81,11 +81,14 @@ type Controller struct {
 
 // New returns a controller that has read nothing.
 func New(d Deps) *Controller {
-	return &Controller{deps: d, config: cell.New[*Config](nil), state: cell.New(State{}), began: time.Now()}
+	return &Controller{deps: d, config: cell.New[*Config](nil), state: cell.New(State{}), list: cell.New([]VolumeState{}), began: time.Now()}
 }
 
 // State holds the state of the volumes.
 func (c *Controller) State() *cell.Cell[State] { return c.state }
+
+// List holds the states of the volumes: topic "volumes".
+func (c *Controller) List() *cell.Cell[[]VolumeState] { return c.list }
 
 // Set sets the configuration.
 func (c *Controller) Set(want Config) {
@@ -228,7 +231,7 @@ func (c *Controller) examine(ctx context.Context, path string) (Disk, error) {
 // publish sets the state after the operations.
 func (c *Controller) publish(want Config, have Have, planned Want, failed map[string]string) {
 	c.have = have
-	s := State{config: want, settled: true, parts: map[config.VolumeUse]string{}, missing: planned.missing(failed)}
+	s := State{Volumes: []VolumeState{}, config: want, settled: true, parts: map[config.VolumeUse]string{}, missing: planned.missing(failed)}
 	// a disk that the kernel found, and that is not examined yet, may have a volume
 	if unexamined(have.Disks) != "" && time.Since(c.began) < examination {
 		s.settled = false
@@ -252,6 +255,7 @@ func (c *Controller) publish(want Config, have Have, planned Want, failed map[st
 		s.Volumes = append(s.Volumes, one)
 	}
 	c.state.Set(s)
+	c.list.Set(s.Volumes)
 }
 
 // missing returns why the node cannot run: the parts etcd and images.
