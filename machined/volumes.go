@@ -31,7 +31,7 @@ func newVolumes(m *machine) *volumes.Controller {
 		Command: m.processes.commands.run,
 		Run:     m.processes.commands.reaper.Run,
 		Busy: func() bool {
-			return slices.ContainsFunc(m.processes.services.Services(), func(s supervise.Service) bool { return s.Name == nodespec.ServiceContainerd })
+			return slices.ContainsFunc(m.processes.services.Services(), func(s supervise.Service) bool { return s.Name != nodespec.ServiceApid })
 		},
 		Records: paths.Volumes,
 		Event:   m.reports.events.From("volumes"),

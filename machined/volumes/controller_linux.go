@@ -31,7 +31,7 @@ type Deps struct {
 	Command nodespec.Command
 	// Run runs a program until it exits.
 	Run mkfs.Runner
-	// Busy reports that services of the node run, which use the parts of DATA.
+	// Busy reports that services of the node run, or start, which use the parts of DATA.
 	Busy func() bool
 	// Records is the file with the records.
 	Records string

@@ -105,7 +105,7 @@ func (d differ) prepare(v Planned) (ops []reconcile.Op) {
 		ops = append(ops, Format{Name: v.Name, Disk: v.Disk.Path, Device: v.Partition.Path, Filesystem: record.Filesystem, run: d.tools.Run})
 	}
 	if !record.Complete {
-		record.Complete = true
+		record.Complete, record.Discard = true, uuid.Nil
 		ops = append(ops, d.set(record))
 	}
 	if !mounted {
@@ -137,27 +137,34 @@ func (d differ) mount(v Planned) Mount {
 	return m
 }
 
-// inPlace returns the operations that make the places on DATA lead to the volume. The record says
-// first that they do: afterwards a missing link is made again, and data on DATA in its place are
-// not.
+// inPlace returns the operations that make the places on DATA lead to the volume. Data in a place
+// move first. The record comes last: until then, the data of the next place still move.
 func (d differ) inPlace(v Planned, record Record) (ops []reconcile.Op) {
-	var links []reconcile.Op
 	for _, at := range places(v.Volume) {
+		have, to := d.have.Places[at.path], target(v.Name, at)
+		there := have.Link == to || at.bind && mountedAt(d.have.Mounts, at.path)
 		switch {
-		case at.bind && mountedAt(d.have.Mounts, at.path):
+		case there && have.Moved:
+			ops = append(ops, RemoveMoved{Path: at.path})
+		case there:
 		case at.bind && d.have.Busy: // pods have open logs on DATA; the next boot mounts it
-			return nil
-		case at.bind:
-			links = append(links, Bind{From: target(v.Name, at), To: at.path, Flags: v.Flags})
-		case d.have.Places[at.path].Link != target(v.Name, at):
-			links = append(links, Link{Path: at.path, Target: target(v.Name, at)})
+			return ops
+		case !have.Empty && have.Link == "" && !(at.bind && record.Placed):
+			ops = append(ops, Move{Name: v.Name, From: at.path, To: to, Directory: at.bind})
+			fallthrough
+		default:
+			if at.bind {
+				ops = append(ops, Bind{From: to, To: at.path, Flags: v.Flags})
+			} else {
+				ops = append(ops, Link{Path: at.path, Target: to})
+			}
 		}
 	}
 	if len(places(v.Volume)) > 0 && !record.Placed {
 		record.Placed = true
 		ops = append(ops, d.set(record))
 	}
-	return append(ops, links...)
+	return ops
 }
 
 // SetRecord stores the record of a volume.
@@ -267,6 +274,22 @@ type GrowFilesystem struct {
 func (g GrowFilesystem) String() string {
 	return fmt.Sprintf("grow the file system of volume %s to %s", g.Name, disklayout.FormatSize(g.Size))
 }
+
+// Move copies a directory of DATA to a volume, compares the copy, and then removes the original:
+// one of both is complete at any time.
+type Move struct {
+	Name     string
+	From, To string
+	// Directory: an empty directory takes the place of the original; else nothing does
+	Directory bool
+}
+
+func (m Move) String() string { return fmt.Sprintf("move %s to volume %s", m.From, m.Name) }
+
+// RemoveMoved removes the original that a move has left.
+type RemoveMoved struct{ Path string }
+
+func (r RemoveMoved) String() string { return "remove the rest of " + r.Path + ", which has moved" }
 
 // Link replaces an empty directory of DATA by a symbolic link.
 type Link struct{ Path, Target string }

@@ -23,5 +23,8 @@
 // The mount point is below /run, which is empty after a boot. A symbolic link on DATA leads to it:
 // if the disk is missing, the link leads nowhere, and no program can write to DATA in its place.
 //
-// The package parses no foreign disk (pkg/diskprobe does), and moves no data between disks.
+// A part of DATA with data moves while no service uses it: copy, comparison, rename of the copy,
+// rename of the original, link. Until the rename of the original, the original counts.
+//
+// The package parses no foreign disk (pkg/diskprobe does).
 package volumes

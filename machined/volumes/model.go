@@ -69,7 +69,11 @@ type Content struct {
 type Place struct {
 	Link  string // target of a symbolic link; empty for other files
 	Empty bool   // missing, or a directory without an entry
+	Moved bool   // the original that a move has left is beside it
 }
+
+// movedSuffix ends the name of an original after its move.
+const movedSuffix = ".moved"
 
 // String names a disk for operators: "/dev/vdb (8 GiB, QEMU HARDDISK, serial disk1)".
 func (d Disk) String() string {

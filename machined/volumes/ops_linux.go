@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"syscall"
 	"unsafe"
 
 	"github.com/google/uuid"
@@ -15,6 +16,8 @@ import (
 	"github.com/siderolabs/go-blockdevice/v2/partitioning/gpt"
 	"golang.org/x/sys/unix"
 
+	"github.com/orlop-os/orlop/pkg/copytree"
+	"github.com/orlop-os/orlop/pkg/disklayout"
 	"github.com/orlop-os/orlop/pkg/mkfs"
 	"github.com/orlop-os/orlop/pkg/mount"
 	"github.com/orlop-os/orlop/pkg/parttable"
@@ -206,6 +209,113 @@ func (g GrowFilesystem) Do(context.Context) error {
 	}
 	return nil
 }
+
+// Do copies the directory, compares the copy with the original, and renames both: first the copy to
+// its place, which nothing uses yet, then the original. After a power cut it starts again, unless
+// the original has another name already.
+func (m Move) Do(ctx context.Context) error {
+	partial := m.To + ".partial"
+	err := checkRoom(m.From, filepath.Dir(m.To))
+	if err == nil {
+		err = os.RemoveAll(partial)
+	}
+	if err == nil {
+		err = os.Mkdir(partial, 0o700)
+	}
+	if err == nil {
+		err = copytree.Copy(ctx, m.From, partial)
+	}
+	if err == nil {
+		err = syncFilesystem(partial)
+	}
+	if err == nil {
+		err = copytree.Equal(ctx, m.From, partial)
+	}
+	if err == nil {
+		err = m.replace(partial)
+	}
+	if err != nil {
+		return fmt.Errorf("%s: cannot move to volume %s; it stays on DATA: %w", m.From, m.Name, err)
+	}
+	return nil
+}
+
+// replace renames the complete copy and then the original.
+func (m Move) replace(partial string) error {
+	info, err := os.Stat(m.From)
+	if err != nil {
+		return err
+	}
+	for _, step := range []func() error{
+		func() error { return os.RemoveAll(m.To) }, // empty, or the copy of an earlier attempt
+		func() error { return os.Rename(partial, m.To) },
+		func() error { return safefile.SyncDir(filepath.Dir(m.To)) },
+		func() error { return os.RemoveAll(m.From + movedSuffix) },
+		func() error { return os.Rename(m.From, m.From+movedSuffix) },
+		func() error {
+			if !m.Directory {
+				return nil
+			}
+			stat, ok := info.Sys().(*syscall.Stat_t)
+			if !ok {
+				return errors.New("no owner")
+			}
+			return errors.Join(os.Mkdir(m.From, 0o700), os.Chmod(m.From, info.Mode().Perm()), os.Chown(m.From, int(stat.Uid), int(stat.Gid)))
+		},
+		func() error { return safefile.SyncDir(filepath.Dir(m.From)) },
+	} {
+		if err := step(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// syncFilesystem waits until the file system of a directory is on the disk.
+func syncFilesystem(dir string) error {
+	f, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(unix.Syncfs(int(f.Fd())), f.Close())
+}
+
+// checkRoom rejects a copy of a directory that does not fit beside a directory. A twentieth of the
+// copy is for the metadata of the other file system.
+func checkRoom(from, beside string) error {
+	var need uint64
+	seen := map[uint64]bool{} // files with several names, by inode
+	err := filepath.WalkDir(from, func(path string, e fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		info, err := e.Info()
+		if err != nil {
+			return err
+		}
+		if s, ok := info.Sys().(*syscall.Stat_t); ok && !seen[s.Ino] {
+			need += uint64(s.Blocks) * 512
+			if s.Nlink > 1 && !e.IsDir() {
+				seen[s.Ino] = true
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	var s unix.Statfs_t
+	if err := unix.Statfs(beside, &s); err != nil {
+		return err
+	}
+	if free := s.Bavail * uint64(s.Bsize); need+need/20 > free {
+		return fmt.Errorf("it has %s, and only %s are free there", disklayout.FormatSize(need), disklayout.FormatSize(free))
+	}
+	return nil
+}
+
+// Do removes the original.
+func (r RemoveMoved) Do(context.Context) error { return os.RemoveAll(r.Path + movedSuffix) }
 
 // Do replaces an empty directory by the link. It removes nothing else.
 func (l Link) Do(context.Context) error {

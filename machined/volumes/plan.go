@@ -149,7 +149,7 @@ func (p *planner) existing(out *Planned) {
 	case c.Kind == ext4 && c.UUID == out.Record.Filesystem:
 	// the content was read before the format
 	case mountedFrom(p.have.Mounts, out.Partition.Path):
-	case !out.Record.Complete && (c.Kind == "" || c.Kind == unknownData):
+	case !out.Record.Complete && (c.Kind == "" || c.Kind == unknownData || c.Kind == ext4 && c.UUID == out.Record.Discard):
 	case c.Kind == "":
 		out.Problem = fmt.Sprintf("its file system on %s is gone: the partition is blank; %s", out.Partition.Path, giveUp(out.Name))
 		return
@@ -327,8 +327,12 @@ func (p *planner) blockedPlaces(v Volume) (why string, onData bool) {
 			return at.path + " has not been read", false
 		case have.Link != "":
 			return fmt.Sprintf("%s leads to %s: another volume had this use; wipe that volume first", at.path, have.Link), false
-		case !have.Empty && v.Use.IsPart():
-			return fmt.Sprintf("%s is on DATA already (%s), and data are not moved: `orlopctl reset --wipe data` drops them, and then the volume is used", v.Use, at.path), true
+		// their limits are no attributes of files, and a copy would lose them
+		case !have.Empty && v.Use == config.UseVolumes:
+			return fmt.Sprintf("PersistentVolumes are on DATA already (%s), and are not moved: `orlopctl reset --wipe data` drops them, and then the volume is used", at.path), true
+		case !have.Empty && v.Use.IsPart() && p.have.Busy:
+			return fmt.Sprintf("%s is on DATA (%s), and moves to the volume at the next boot (`orlopctl reboot`)", v.Use, at.path), true
+		case !have.Empty && v.Use.IsPart(): // moves
 		case !have.Empty:
 			return fmt.Sprintf("%s is a directory of DATA with files; move them away with a pod", at.path), true
 		}

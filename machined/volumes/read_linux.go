@@ -30,9 +30,13 @@ func (c *Controller) read(ctx context.Context, want Config) (have Have, err erro
 	}
 	for _, v := range all {
 		for _, at := range places(v) {
-			if have.Places[at.path], err = readPlace(at.path); err != nil {
+			p, err := readPlace(at.path)
+			if err != nil {
 				return have, err
 			}
+			_, err = os.Lstat(at.path + movedSuffix)
+			p.Moved = err == nil
+			have.Places[at.path] = p
 		}
 	}
 	have.Matches, err = c.matches(ctx, want, have)

@@ -25,6 +25,8 @@ type Record struct {
 	Complete bool `json:"complete,omitempty"`
 	// Disk describes the disk, for messages while it is missing.
 	Disk string `json:"disk,omitempty"`
+	// Discard is the UUID of a former file system in the partition: a reset has dropped its data.
+	Discard uuid.UUID `json:"discard,omitzero"`
 	// Placed reports that the places on DATA led to the volume: the part of DATA is on it.
 	Placed bool `json:"placed,omitempty"`
 }

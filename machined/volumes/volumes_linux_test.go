@@ -102,7 +102,13 @@ func TestVolumesOnRealDisk(t *testing.T) {
 	of := func(name string, use config.VolumeUse, size uint64) Volume {
 		return Volume{Name: name, Use: use, Size: size, Disk: config.DiskSelector{Path: mkfstest.Disk}, Flags: mount.NoSuid | mount.NoDev | mount.NoAtime}
 	}
-	want := Config{[]Volume{of("m", config.UseMount, 256*mib), of("e", config.UseEtcd, 256*mib), of("l", config.UseLogs, 256*mib), of("s", config.UseStorageClass, 0)}}
+	// images and logs have data on DATA, which move
+	for _, file := range []string{paths.ContainerdData + "/image", paths.PodLogs + "/old"} {
+		if err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o755), os.WriteFile(file, []byte("kept"), 0o600)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want := Config{[]Volume{of("i", config.UseImages, 256*mib), of("m", config.UseMount, 256*mib), of("e", config.UseEtcd, 256*mib), of("l", config.UseLogs, 256*mib), of("s", config.UseStorageClass, 0)}}
 	for stop := 1; ; stop++ { // operations, of all volumes in order
 		c := realController(t, records)
 		have, err := c.read(t.Context(), want)
@@ -139,16 +145,17 @@ func TestVolumesOnRealDisk(t *testing.T) {
 	if err := os.MkdirAll(paths.EtcdData+"/member", 0o700); err == nil {
 		t.Error("etcd could begin on DATA while its volume is not mounted")
 	}
-	want.Volumes[3].Size = 512 * mib // a remark: volumes do not shrink
+	want.Volumes[4].Size = 512 * mib // a remark: volumes do not shrink
 	c := realController(t, records)
 	c.converge(t.Context(), want)
 	if s, _ := c.state.Get(); !strings.Contains(s.HealthProblem(), "do not shrink") {
 		t.Errorf("a smaller size: %q", s.HealthProblem())
 	}
-	want.Volumes[3].Size = 0
+	want.Volumes[4].Size = 0
 	c.converge(t.Context(), want)
 	healthy(t, c)
-	for _, file := range []string{paths.HostMnt + "/m/file", paths.EtcdData + "/file", paths.EtcdData + "/renamed", paths.PodLogs + "/file", ClassDir("s") + "/file"} {
+	for _, file := range []string{paths.HostMnt + "/m/file", paths.EtcdData + "/file", paths.EtcdData + "/renamed", paths.PodLogs + "/file", paths.PodLogs + "/old",
+		paths.ContainerdData + "/image", ClassDir("s") + "/file"} {
 		if got, err := os.ReadFile(file); err != nil || string(got) != "kept" {
 			t.Errorf("%s after a boot: %q, %v", file, got, err)
 		}
@@ -162,7 +169,8 @@ func wipes(t *testing.T, c *Controller, want Config) {
 	if _, err := c.WipeVolume(t.Context(), "m"); err == nil {
 		t.Error("a mounted volume was wiped")
 	}
-	c.converge(t.Context(), Config{want.Volumes[1:3]}) // the parts stay
+	// the parts stay
+	c.converge(t.Context(), Config{[]Volume{want.Volumes[0], want.Volumes[2], want.Volumes[3]}})
 	healthy(t, c)
 	if _, err := os.Lstat(paths.HostMnt + "/m"); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("the link of the volume that was left: %v", err)
@@ -178,7 +186,7 @@ func wipes(t *testing.T, c *Controller, want Config) {
 		}
 	}
 	unmountAll(t)
-	for _, name := range []string{"e", "l"} {
+	for _, name := range []string{"e", "l", "i"} {
 		if said, err := c.WipeVolume(t.Context(), name); err != nil {
 			t.Error(err)
 		} else {

@@ -7,6 +7,7 @@ import (
 	"os"
 	"slices"
 
+	"github.com/google/uuid"
 	"github.com/siderolabs/go-blockdevice/v2/block"
 	"golang.org/x/sys/unix"
 
@@ -173,8 +174,8 @@ func planDiskWipe(have Have, name string) (Disk, error) {
 	return d, nil
 }
 
-// PrepareReset marks the parts of DATA as not formatted: after a reset of DATA their file systems
-// are created again. Until the wipe, their file systems are still found by their UUIDs.
+// PrepareReset gives the parts of DATA a new file system at their next use: a reset of DATA drops
+// their data, also if their disks are missing during the reset.
 func (c *Controller) PrepareReset() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -185,6 +186,7 @@ func (c *Controller) PrepareReset() error {
 	}
 	for i, r := range records {
 		if r.Use.IsPart() {
+			records[i].Discard, records[i].Filesystem = r.Filesystem, uuid.New()
 			records[i].Complete, records[i].Placed = false, false
 		}
 	}
@@ -194,19 +196,19 @@ func (c *Controller) PrepareReset() error {
 // WipeParts wipes the parts of DATA on volumes, for a reset of DATA: all file systems are
 // unmounted, and the disks are where they were at the last reading. With forget, which drops the
 // records on STATE too, the partitions are removed, so that the disks are blank if they have no
-// other. A part whose disk is missing is an error: its data would return with the disk. say
-// receives the operations.
+// other. The data on a missing disk cannot be wiped, which is an error. say receives the
+// operations.
 func (c *Controller) WipeParts(forget bool, say func(string)) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	var problems []error
 	for _, r := range c.have.Records {
-		if !r.Use.IsPart() || !r.Placed {
+		if !r.Use.IsPart() {
 			continue
 		}
 		p := planner{have: c.have}
 		l, why := p.find(r)
-		if l == nil || why != "" {
+		if l == nil {
 			problems = append(problems, fmt.Errorf("volume %s: %s cannot be wiped: %s; erase it elsewhere", r.Name, r.Use, why))
 			continue
 		}
