@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/siderolabs/go-blockdevice/v2/block"
+	"golang.org/x/sys/unix"
 
 	"github.com/orlop-os/orlop/pkg/cell"
 	"github.com/orlop-os/orlop/pkg/config"
@@ -108,8 +109,8 @@ func TestVolumesOnRealDisk(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	want := Config{[]Volume{of("i", config.UseImages, 256*mib), of("m", config.UseMount, 256*mib), of("e", config.UseEtcd, 256*mib), of("l", config.UseLogs, 256*mib), of("s", config.UseStorageClass, 0)}}
-	for stop := 1; ; stop++ { // operations, of all volumes in order
+	want := Config{[]Volume{of("i", config.UseImages, 256*mib), of("m", config.UseMount, 256*mib), of("e", config.UseEtcd, 256*mib), of("l", config.UseLogs, 256*mib), of("s", config.UseStorageClass, 256*mib)}}
+	for stop := 1; ; stop++ { // the power is cut after this number of operations
 		c := realController(t, records)
 		have, err := c.read(t.Context(), want)
 		if err != nil {
@@ -122,10 +123,12 @@ func TestVolumesOnRealDisk(t *testing.T) {
 		if stop > 60 {
 			t.Fatalf("it does not end: %v", ops)
 		}
-		if err := ops[0].Do(t.Context()); err != nil {
-			t.Fatalf("%s: %v", ops[0], err)
+		for _, op := range ops[:min(stop, len(ops))] {
+			if err := op.Do(t.Context()); err != nil {
+				t.Fatalf("%s: %v", op, err)
+			}
 		}
-		if stop%3 == 0 {
+		if stop < len(ops) {
 			unmountAll(t)
 		}
 	}
@@ -133,6 +136,14 @@ func TestVolumesOnRealDisk(t *testing.T) {
 		if err := os.WriteFile(file, []byte("kept"), 0o600); err != nil {
 			t.Error(err)
 		}
+	}
+	want.Volumes[4].Size = 0 // the rest: it grows while it is mounted
+	grown := realController(t, records)
+	grown.converge(t.Context(), want)
+	healthy(t, grown)
+	var fs unix.Statfs_t
+	if err := unix.Statfs(ClassDir("s"), &fs); err != nil || fs.Blocks*uint64(fs.Bsize) < 600*mib {
+		t.Errorf("after the growth: %d blocks, %v", fs.Blocks, err)
 	}
 	// etcd's restore renames between its two directories
 	if err := os.Rename(paths.EtcdSnapshots+"/file", paths.EtcdData+"/renamed"); err != nil {
