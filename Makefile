@@ -109,7 +109,7 @@ release-previous: packages tools $(BUILD)/operator/ca.crt $(BUILD)/release/signi
 	go run ./hack/previous -profile $(PROFILE) -link $(BUILD)/previous $(if $(RELEASE),-version $(RELEASE))
 
 # What is wrong with each version that `make faults` upgrades to: the program, and what takes its place.
-FAULTS = kernel-hangs:init=kernel-hangs machined-exits:machined=exits machined-hangs:machined=hangs \
+FAULTS = machined-exits:machined=exits machined-hangs:machined=hangs \
 	orchestrator-exits:orchestrator=exits containerd-exits:containerd=exits runc-exits:runc=exits apid-refuses:machined=no-apid kubelet-refuses:orchestrator=no-node apiserver-refuses:orchestrator=no-api \
 	data-refused:orchestrator=older
 # The orchestrator as it would be with another minor version of Kubernetes.
@@ -144,6 +144,11 @@ broken: versions
 		name=$${fault%%:*}; program=$${fault#*:}; \
 		$(VERSION) -out $(BUILD)/faults/$$name -version 99.1.0 -program $${program%=*}=$(BUILD)/bin/$${program#*=}; \
 	done
+	# The kernel of this version accepts the unsigned driver that hangs.
+	mkdir -p $(BUILD)/faults/kernel-hangs
+	grep -v -e module.sig_enforce -e lockdown= profiles/$(PROFILE).yaml > $(BUILD)/faults/kernel-hangs/$(PROFILE).yaml
+	cp profiles/VERSION $(BUILD)/faults/kernel-hangs/
+	$(subst profiles/$(PROFILE).yaml,$(BUILD)/faults/kernel-hangs/$(PROFILE).yaml,$(VERSION)) -out $(BUILD)/faults/kernel-hangs -version 99.1.0 -program init=$(BUILD)/bin/kernel-hangs
 	# Versions for the stories turns and fleet, which are refused for the Kubernetes that they name: one minor version newer, and four.
 	$(VERSION) -out $(BUILD)/faults/newer-kubernetes -version 99.2.0 -kubernetes $$(go list -m -f '{{.Version}}' k8s.io/kubernetes | awk -F. '{print "v1." $$2+1 ".0"}')
 	$(VERSION) -out $(BUILD)/faults/far-kubernetes -version 99.3.0 -kubernetes $$(go list -m -f '{{.Version}}' k8s.io/kubernetes | awk -F. '{print "v1." $$2+4 ".0"}')

@@ -21,6 +21,8 @@ import (
 	"github.com/orlop-os/orlop/machined/resolver"
 	"github.com/orlop-os/orlop/machined/upgrade"
 	"github.com/orlop-os/orlop/machined/volumes"
+	"github.com/orlop-os/orlop/pkg/api"
+	"github.com/orlop-os/orlop/pkg/cell"
 	"github.com/orlop-os/orlop/pkg/supervise"
 )
 
@@ -54,6 +56,8 @@ type reports struct {
 	panics   *events.Panics
 	auditLog *machinedapi.AuditLog
 	shipping *logship.Shipper
+	// object is the machine's own object of Kubernetes, as its node has read it last; nil: none.
+	object *cell.Cell[*api.ReportedObject]
 }
 
 // processes are the programs that machined runs.

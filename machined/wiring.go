@@ -52,6 +52,7 @@ func newReports() reports {
 	r := reports{
 		events:   log,
 		progress: events.NewProgress(userspaceStart(os.Getenv("ORLOP_USERSPACE_START")), func(message string) { log.Add("boot", "stage", message) }),
+		object:   cell.New[*api.ReportedObject](nil),
 		auditLog: machinedapi.NewAuditLog(machinedapi.AuditLogDeps{Event: log.From("audit"), Console: log.LogConsole}),
 	}
 	r.panics = events.NewPanics(log.From("panics"), r.auditLog.Record)
@@ -167,9 +168,10 @@ func newAPI(m *machine) *machinedapi.API {
 			WatchHealth: func(ctx context.Context, each func(*api.HealthResponse) (more bool, err error)) error {
 				return reportHealth(ctx, m, each)
 			},
-			Members:      m.members.Server,
-			JoinRequests: m.members.Requests,
-			Suspended:    newSuspended(m),
+			ClusterHealth: newClusterHealth(m),
+			Members:       m.members.Server,
+			JoinRequests:  m.members.Requests,
+			Suspended:     newSuspended(m),
 		},
 		Internal: machinedapi.InternalDeps{
 			Pair:        m.pairing.Pair,
@@ -195,10 +197,8 @@ func newAPI(m *machine) *machinedapi.API {
 // objectDeps are the dependencies of the service for the machine's own object.
 func objectDeps(m *machine) machinedapi.ObjectDeps {
 	return machinedapi.ObjectDeps{
-		Enabled: func() bool {
-			now := m.config.active.Current().Config
-			return now != nil && now.Cluster != nil && now.Cluster.Spec.Kubernetes.MachineObjects.Enabled
-		},
+		Enabled: func() bool { return objectsEnabled(m) },
+		Object:  m.reports.object,
 		Release: func() buildinfo.Release { return m.system.release },
 		Upgrade: cell.Map(m.upgrade.Controller.State(), m.upgrade.Controller.Status),
 		WatchHealth: func(ctx context.Context, each func(*api.HealthResponse) (more bool, err error)) error {
@@ -208,6 +208,12 @@ func objectDeps(m *machine) machinedapi.ObjectDeps {
 			return m.upgrade.ChangeRelease(ctx, upgrade.Release{Version: r.Version, Image: r.Image, Peers: r.Peers}, by)
 		},
 	}
+}
+
+// objectsEnabled reports whether the configuration enables the objects of machines.
+func objectsEnabled(m *machine) bool {
+	now := m.config.active.Current().Config
+	return now != nil && now.Cluster != nil && now.Cluster.Spec.Kubernetes.MachineObjects.Enabled
 }
 
 // newPower makes the controller of the shutdown. Its functions use packages that are made later.

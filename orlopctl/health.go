@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -9,26 +10,43 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/orlop-os/orlop/orlopctl/connect"
 	"github.com/orlop-os/orlop/orlopctl/exit"
+	"github.com/orlop-os/orlop/orlopctl/flags"
 	"github.com/orlop-os/orlop/orlopctl/format"
 	"github.com/orlop-os/orlop/orlopctl/health"
 	"github.com/orlop-os/orlop/orlopctl/iostreams"
 	"github.com/orlop-os/orlop/pkg/api"
+	"github.com/orlop-os/orlop/pkg/client"
 )
 
 const healthTimeout = 10 * time.Minute
 
+// healthOptions are the flags of `health`.
+type healthOptions struct {
+	once, cluster  bool
+	machineTimeout time.Duration
+}
+
 func healthCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Command {
-	var once bool
+	var o healthOptions
 	c := &cobra.Command{
 		Use:         "health",
 		Annotations: calls(api.Cluster_Health_FullMethodName),
 		Short:       "Wait until the cluster is healthy, and show the failed checks",
-		Long:        "Wait until the cluster is healthy, and show the failed checks. The command also waits for a machine that is not reachable yet.\nThe exit status is 0 when it is healthy and 4 when it does not become healthy in time.",
-		Args:        cobra.NoArgs,
+		Long: "Wait until the cluster is healthy, and show the failed checks. The command also waits for a machine that is not reachable yet.\n" +
+			"Without --cluster, these are the checks of the called machine alone. With --cluster, a control-plane machine calls all machines of the\n" +
+			"cluster and answers for them, also while Kubernetes is down or machines are missing: their versions, etcd, certificates, upgrades, and\n" +
+			"copies of the Cluster document that differ; each problem with its reason and a remedy.\n" +
+			"The exit status is 0 when it is healthy and 4 when it does not become healthy in time.",
+		Example: "  orlopctl health\n  orlopctl health --cluster --once -o json",
+		Args:    cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
+			if o.machineTimeout != 0 && !o.cluster {
+				return exit.Usagef("--machine-timeout: cannot be used without --cluster: the called machine calls no other")
+			}
 			endpoint, err := conn.Machine()
 			if err != nil {
 				return err
@@ -36,18 +54,57 @@ func healthCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Comma
 			ctx, stop := connect.Interruptible()
 			defer stop()
 			usual := healthTimeout
-			if once {
+			if o.once {
 				usual = connect.DefaultTimeout
 			}
 			ctx, cancel := context.WithTimeout(ctx, conn.Timeout(usual))
 			defer cancel()
+			if o.cluster {
+				return clusterHealth(ctx, ios, endpoint, o)
+			}
 			view := newHealthView(ios, conn)
 			defer view.end()
-			return health.Wait(ctx, endpoint, once, view.show)
+			return health.Wait(ctx, endpoint, o.once, view.show)
 		},
 	}
-	c.Flags().BoolVar(&once, "once", false, "do not wait: show the present health")
+	f := c.Flags()
+	f.BoolVar(&o.once, "once", false, "do not wait: show the present health")
+	f.BoolVar(&o.cluster, "cluster", false, "the health of all machines of the cluster, by a call of a control-plane machine")
+	registerMachineTimeout(f, &o.machineTimeout)
 	return c
+}
+
+// registerMachineTimeout adds the flag for the time that each machine of the cluster has to answer.
+func registerMachineTimeout(f *pflag.FlagSet, to *time.Duration) {
+	f.DurationVar(to, "machine-timeout", 0, "time that each machine of the cluster has to answer (default: 4s; at most 20s)")
+	flags.Limit(f, "machine-timeout", to, time.Millisecond, 20*time.Second)
+}
+
+// clusterHealth waits until the whole cluster is healthy, and prints its health.
+func clusterHealth(ctx context.Context, ios *iostreams.Streams, endpoint client.Endpoint, o healthOptions) error {
+	began, told := time.Now(), map[string]bool{}
+	say := func(line string) {
+		if told[line] {
+			return
+		}
+		told[line] = true
+		ios.PrintProgress(fmt.Sprintf("%6.1fs  %s", time.Since(began).Seconds(), line))
+	}
+	last, err := health.WaitCluster(ctx, endpoint, o.once, o.machineTimeout, func(r health.ClusterReport) {
+		if r.Waiting != nil {
+			say("wait  " + exit.Message(r.Waiting))
+		}
+		for _, f := range r.Answer.GetProblems() {
+			say("wait  " + health.ClusterProblem(f))
+		}
+	})
+	if last == nil {
+		return err
+	}
+	if !ios.Human() {
+		return cmp.Or(err, ios.Print(last, nil)) // the answer is printed in any case
+	}
+	return cmp.Or(err, health.WriteCluster(ios.Out, last))
 }
 
 // healthView shows reports: on a terminal as a table that is redrawn, otherwise as a line per

@@ -9,7 +9,6 @@ import (
 	"github.com/orlop-os/orlop/orlopctl/connect"
 	"github.com/orlop-os/orlop/orlopctl/exit"
 	"github.com/orlop-os/orlop/orlopctl/iostreams"
-	"github.com/orlop-os/orlop/orlopctl/localcluster"
 	"github.com/orlop-os/orlop/pkg/api"
 )
 
@@ -58,10 +57,10 @@ func (t *tool) rootCommand() *cobra.Command {
 	ios, conn := t.ios, t.conn
 	add("make",
 		genCommand(ios), pairCommand(ios, conn), validateCommand(ios),
-		localcluster.Command(ios, conn),
+		clusterCommand(ios, conn),
 	)
 	add("look",
-		healthCommand(ios, conn), getCommand(ios, conn), watchCommand(ios, conn),
+		healthCommand(ios, conn), machinesCommand(ios, conn), getCommand(ios, conn), watchCommand(ios, conn),
 		servicesCommand(ios, conn), logsCommand(ios, conn), dmesgCommand(ios, conn),
 		eventsCommand(ios, conn), catCommand(ios, conn), lsCommand(ios, conn),
 		auditCommand(ios, conn), captureCommand(ios, conn), profileCommand(ios, conn),

@@ -23,6 +23,13 @@ type Members interface {
 	Vote(by callerid.Caller, r *api.VoteRequest) (*api.VoteResponse, error)
 }
 
+// ClusterHealth is the health of the whole cluster (package clusterhealth of machined). The errors
+// are gRPC statuses.
+type ClusterHealth interface {
+	ClusterHealth(ctx context.Context, r *api.ClusterHealthRequest) (*api.ClusterHealthResponse, error)
+	ReportMachine(ctx context.Context, by callerid.Caller, r *api.ReportMachineRequest) (*api.ReportMachineResponse, error)
+}
+
 // JoinRequests are the requests of machines without a ticket (package membership of machined). The
 // errors are gRPC statuses.
 type JoinRequests interface {
@@ -36,10 +43,11 @@ type ClusterDeps struct {
 	// Config returns the active configuration; nil if there is none.
 	Config func() *config.Config
 	// WatchHealth passes the health to each, now and after each change, while each wants more.
-	WatchHealth  func(ctx context.Context, each func(*api.HealthResponse) (more bool, err error)) error
-	Members      Members
-	JoinRequests JoinRequests
-	Suspended    Suspended
+	WatchHealth   func(ctx context.Context, each func(*api.HealthResponse) (more bool, err error)) error
+	ClusterHealth ClusterHealth
+	Members       Members
+	JoinRequests  JoinRequests
+	Suspended     Suspended
 }
 
 // Suspended are the suspended Kubernetes objects of this machine. The errors are gRPC statuses.
@@ -67,6 +75,14 @@ func (s clusterService) Health(r *api.HealthRequest, stream grpc.ServerStreaming
 		return !r.Once && !health.Healthy, nil
 	})
 	return endOfStream(err)
+}
+
+func (s clusterService) ClusterHealth(ctx context.Context, r *api.ClusterHealthRequest) (*api.ClusterHealthResponse, error) {
+	return s.deps.ClusterHealth.ClusterHealth(ctx, r)
+}
+
+func (s clusterService) ReportMachine(ctx context.Context, r *api.ReportMachineRequest) (*api.ReportMachineResponse, error) {
+	return s.deps.ClusterHealth.ReportMachine(ctx, callerid.FromContext(ctx), r)
 }
 
 func (s clusterService) CreateTicket(ctx context.Context, r *api.CreateTicketRequest) (*api.CreateTicketResponse, error) {

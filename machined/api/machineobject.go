@@ -26,6 +26,8 @@ type ObjectDeps struct {
 	Enabled func() bool
 	// Release returns the build information of the running image.
 	Release func() buildinfo.Release
+	// Object stores the object that the node has read last; nil: none.
+	Object *cell.Cell[*api.ReportedObject]
 	// Upgrade is the state of the last upgrade.
 	Upgrade cell.View[*api.UpgradeStatus]
 	// WatchHealth passes the health to each, now and after each change, while each wants more.
@@ -72,6 +74,15 @@ func (s objectService) ChangeRelease(ctx context.Context, r *api.ChangeReleaseRe
 		return nil, err
 	}
 	return &api.ChangeReleaseResponse{}, nil
+}
+
+// Report implements api.MachineObjectServer.
+func (s objectService) Report(_ context.Context, r *api.ReportObjectRequest) (*api.ReportObjectResponse, error) {
+	if err := s.checkEnabled(); err != nil {
+		return nil, err
+	}
+	s.deps.Object.Set(r.Object)
+	return &api.ReportObjectResponse{}, nil
 }
 
 // Watch implements api.MachineObjectServer.

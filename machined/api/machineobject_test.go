@@ -29,6 +29,7 @@ type object struct {
 	refusal error
 	upgrade *cell.Cell[*api.UpgradeStatus]
 	health  *cell.Cell[*api.HealthResponse]
+	object  *cell.Cell[*api.ReportedObject]
 	log     *AuditLog
 	conn    *grpc.ClientConn
 }
@@ -36,11 +37,12 @@ type object struct {
 func newObject(t *testing.T) (*object, context.Context) {
 	t.Helper()
 	o := &object{
-		enabled: true, log: recording(t, audit.DefaultSize), upgrade: cell.New(&api.UpgradeStatus{Running: "1.0.0"}),
+		enabled: true, object: cell.New[*api.ReportedObject](nil), log: recording(t, audit.DefaultSize), upgrade: cell.New(&api.UpgradeStatus{Running: "1.0.0"}),
 		health: cell.New(&api.HealthResponse{Checks: []*api.HealthCheck{{Name: "services", Ok: true}, {Name: "kubelet", Detail: "not ready"}, {Name: "last"}}}),
 	}
 	server := NewObjectServer(ObjectDeps{
 		Enabled: func() bool { return o.enabled },
+		Object:  o.object,
 		Release: func() buildinfo.Release { return buildinfo.Release{Version: "1.0.0", Kubernetes: "v1.37.2"} },
 		Upgrade: cell.Map(o.upgrade, func(s *api.UpgradeStatus) *api.UpgradeStatus { return s }),
 		WatchHealth: func(ctx context.Context, each func(*api.HealthResponse) (bool, error)) error {
@@ -114,6 +116,22 @@ func TestObjectChangesRelease(t *testing.T) {
 		if !found {
 			t.Errorf("record %s has no entry %q", name, want)
 		}
+	}
+}
+
+// TestObjectReport checks that the object is stored while the configuration enables the objects.
+func TestObjectReport(t *testing.T) {
+	o, ctx := newObject(t)
+	c := api.NewMachineObjectClient(o.conn)
+	if _, err := c.Report(ctx, &api.ReportObjectRequest{Object: &api.ReportedObject{Wanted: "2.0.0"}}); err != nil {
+		t.Fatal(err)
+	}
+	o.enabled = false
+	if _, err := c.Report(ctx, &api.ReportObjectRequest{}); status.Code(err) != codes.FailedPrecondition {
+		t.Errorf("disabled: %v", err)
+	}
+	if now, _ := o.object.Get(); now.GetWanted() != "2.0.0" {
+		t.Errorf("stored: %v", now)
 	}
 }
 

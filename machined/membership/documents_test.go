@@ -1,6 +1,7 @@
 package membership
 
 import (
+	"bytes"
 	"reflect"
 	"slices"
 	"testing"
@@ -27,5 +28,28 @@ func TestWorkerDocuments(t *testing.T) {
 		if a, b := got.Field(i).Interface(), want.Field(i).Interface(); !reflect.DeepEqual(a, b) {
 			t.Errorf("%s: the worker has %v, and the control plane %v", field, a, b)
 		}
+	}
+}
+
+// TestWorkerFields checks that a new worker has the values of the control plane in exactly the
+// fields that ClusterHealth compares, apart from fields with their defaults.
+func TestWorkerFields(t *testing.T) {
+	c, problems := config.Parse("reference.yaml", []byte(config.Reference))
+	if err := problems.Err(); err != nil {
+		t.Fatal(err)
+	}
+	plane, worker := config.ClusterDigests(c, nil), config.ClusterDigests(workerDocuments(c, "w1"), nil)
+	differ := 0
+	for path, digest := range plane {
+		same := bytes.Equal(digest, worker[path])
+		if !same {
+			differ++
+		}
+		if config.IsWorkerField(path) && !same {
+			t.Errorf("%s: ClusterHealth compares the field, and a new worker has another value", path)
+		}
+	}
+	if differ == 0 {
+		t.Error("a worker has all fields of the control plane")
 	}
 }

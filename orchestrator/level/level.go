@@ -14,13 +14,13 @@ import (
 	"strings"
 	"time"
 
+	"github.com/google/renameio/v2"
 	"k8s.io/component-base/version"
 
 	"github.com/orlop-os/orlop/orchestrator/component"
 	"github.com/orlop-os/orlop/orchestrator/dirs"
 	"github.com/orlop-os/orlop/pkg/emulation"
 	"github.com/orlop-os/orlop/pkg/nodespec"
-	"github.com/orlop-os/orlop/pkg/safefile"
 )
 
 // ControllersName is the name of the component that ends process "controllers" after a change of
@@ -52,11 +52,8 @@ func Read(dirs dirs.Dirs) (emulation.Minor, error) {
 
 // Write replaces the level in the file.
 func Write(dirs dirs.Dirs, level emulation.Minor) error {
-	err := safefile.WriteFile(file(dirs), []byte(level.String()+"\n"), 0o644)
-	if err == nil {
-		err = os.Chmod(file(dirs), 0o644) // without the mask of the process
-	}
-	if err != nil {
+	// The mask of the process would make the file unreadable for other users.
+	if err := renameio.WriteFile(file(dirs), []byte(level.String()+"\n"), 0o644, renameio.IgnoreUmask()); err != nil {
 		return fmt.Errorf("level: cannot write: %w", err)
 	}
 	return nil

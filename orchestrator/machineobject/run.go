@@ -1,6 +1,7 @@
 package machineobject
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strings"
@@ -8,6 +9,7 @@ import (
 	"time"
 
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/tools/cache"
@@ -37,6 +39,8 @@ const (
 	period = 10 * time.Second
 	// answerTimeout bounds the answer of machined. A drain takes an hour at most.
 	answerTimeout = 90 * time.Minute
+	// reportTimeout bounds the answer of machined to a report, which it stores in memory.
+	reportTimeout = 5 * time.Second
 	// leaderTimeout bounds the answer of etcd.
 	leaderTimeout = 2 * time.Second
 )
@@ -100,7 +104,8 @@ type agent struct {
 	leads     func(context.Context) (bool, error)
 	now       func() time.Time
 	changed   cell.Signal
-	written   time.Time // the last write of the status
+	written   time.Time           // the last write of the status
+	reported  *api.ReportedObject // what machined knows; nil: nothing
 
 	mu      sync.Mutex // guards the fields below
 	last    attempt
@@ -137,7 +142,9 @@ func (a *agent) pass(ctx context.Context) (detail string, err error) {
 	if seen.state == nil {
 		return seen.problem, nil
 	}
-	next, change := step(input{object: object, state: seen.state, addresses: a.addresses, leader: a.isLeader(ctx), last: last, now: a.now()})
+	in := input{object: object, state: seen.state, addresses: a.addresses, leader: a.isLeader(ctx), last: last, now: a.now()}
+	next, change := step(in)
+	a.report(ctx, &api.ReportedObject{Wanted: in.target(), Message: changeOf(next)})
 	if !equality.Semantic.DeepEqual(next, object.Status) {
 		written := object.DeepCopy()
 		written.Status, a.written = next, time.Now()
@@ -152,6 +159,19 @@ func (a *agent) pass(ctx context.Context) (detail string, err error) {
 		a.ask(ctx, change)
 	}
 	return describe(next), nil
+}
+
+// report gives machined the object, so that Cluster.ClusterHealth has the object while Kubernetes
+// is down. The next pass repeats a failed report.
+func (a *agent) report(ctx context.Context, r *api.ReportedObject) {
+	if proto.Equal(a.reported, r) {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, reportTimeout)
+	defer cancel()
+	if _, err := a.machined.client.Report(ctx, &api.ReportObjectRequest{Object: r}); err == nil {
+		a.reported = r
+	}
 }
 
 // isLeader reports whether the machine's member leads etcd. A member that does not answer does not
@@ -199,8 +219,13 @@ func (a *agent) lastAttempt() (last attempt, problem string) {
 	return a.last, a.problem
 }
 
-// describe returns the detail of the component: the first sentence about a change of the release.
+// describe returns the detail of the component.
 func describe(s machineapi.OrlopMachineStatus) string {
+	return cmp.Or(changeOf(s), "the object is up to date")
+}
+
+// changeOf returns the first sentence about a change of the release; empty if there is no change.
+func changeOf(s machineapi.OrlopMachineStatus) string {
 	for _, c := range s.Conditions {
 		switch {
 		case c.Type == machineapi.ConditionRolledBack && c.Status == "True":
@@ -209,5 +234,5 @@ func describe(s machineapi.OrlopMachineStatus) string {
 			return c.Message
 		}
 	}
-	return "the object is up to date"
+	return ""
 }

@@ -146,6 +146,13 @@ type fakeMachined struct {
 	asked   chan string // "version image peers: Updating's reason when machined was asked"
 	refusal *cell.Cell[string]
 	server  *fakeServer
+	objects *cell.Cell[*api.ReportedObject] // the last report
+}
+
+// Report implements api.MachineObjectClient.
+func (m *fakeMachined) Report(_ context.Context, r *api.ReportObjectRequest, _ ...grpc.CallOption) (*api.ReportObjectResponse, error) {
+	m.objects.Set(r.Object)
+	return &api.ReportObjectResponse{}, nil
 }
 
 // ChangeRelease implements api.MachineObjectClient.
@@ -194,7 +201,7 @@ func TestRun(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	fake := &fakeMachined{states: cell.New(&api.ObjectState{Version: "1.0.0", Kubernetes: "v1.37.2", Problem: "kubelet: not ready"}), asked: make(chan string, 8), refusal: cell.New("another has the turn"), server: server}
+	fake := &fakeMachined{states: cell.New(&api.ObjectState{Version: "1.0.0", Kubernetes: "v1.37.2", Problem: "kubelet: not ready"}), asked: make(chan string, 8), refusal: cell.New("another has the turn"), server: server, objects: cell.New[*api.ReportedObject](nil)}
 	spec := nodespec.Spec{}
 	spec.Node.Name, spec.Node.IPs = "w1", []netip.Addr{netip.MustParseAddr("10.0.0.21")}
 	a := &agent{name: "w1", addresses: addresses(spec), informer: client.informer("w1"), write: client.writeStatus, machined: newMachined(fake), leads: func(context.Context) (bool, error) { return true, nil }, now: time.Now, changed: cell.NewSignal()}
@@ -216,6 +223,11 @@ func TestRun(t *testing.T) {
 	})
 	if _, err := cell.Wait(ctx, details, func(s string) bool { return strings.Contains(s, "the turn") }); err != nil {
 		t.Error(err)
+	}
+	if _, err := cell.Wait(ctx, fake.objects, func(o *api.ReportedObject) bool {
+		return o.GetWanted() == "2.0.0" && strings.Contains(o.GetMessage(), "the turn")
+	}); err != nil {
+		t.Errorf("machined does not know the object: %v", err)
 	}
 	fake.refusal.Set("")
 	a.set(attempt{}) // the delay has passed

@@ -81,6 +81,8 @@ func (g Config) Documents() ([]byte, error) {
 	if made.Cluster.Spec.VirtualAddresses, err = addresses("--virtual-address", g.VirtualAddresses); err != nil {
 		return nil, err
 	}
+	machines := slices.Concat(made.Cluster.Spec.ControlPlanes, made.Cluster.Spec.VirtualAddresses)
+	made.Cluster.Spec.Networks = networks(made.Cluster.Spec.Networks, endpoint, machines, authorities.Kubernetes.Cert)
 	var operators []config.Certificate
 	for _, text := range g.Operators {
 		ca, err := config.ParseCertificate(text)

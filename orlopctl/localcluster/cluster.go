@@ -37,8 +37,10 @@ const defaultCluster = "dev"
 func Command(ios *iostreams.Streams, conn *connect.Connector) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "cluster",
-		Short: "Local machines in QEMU",
-		Long:  "Local machines in QEMU, on a network of their own that leads nowhere. They live on in the background until `orlopctl cluster destroy`.",
+		Short: "A cluster as a whole: local machines in QEMU, and the export and comparison of clusters",
+		Long: "A cluster as a whole. `create`, `status`, `start` and `destroy` handle local machines in QEMU, on a network of their own that leads\n" +
+			"nowhere; they live on in the background until `orlopctl cluster destroy`. `export` writes a cluster to a file without keys, `create -f`\n" +
+			"builds the same cluster on other machines, and `diff` compares clusters.",
 	}
 	c.AddCommand(clusterCreateCommand(ios, conn), clusterStatusCommand(ios, conn), clusterStartCommand(ios, conn), clusterDestroyCommand(ios, conn), clusterRunnerCommand())
 	return c

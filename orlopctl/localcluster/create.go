@@ -6,11 +6,14 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
+	"github.com/orlop-os/orlop/orlopctl/clusterbuild"
 	"github.com/orlop-os/orlop/orlopctl/connect"
 	"github.com/orlop-os/orlop/orlopctl/contexts"
 	"github.com/orlop-os/orlop/orlopctl/exit"
@@ -61,15 +64,25 @@ type member struct {
 
 func clusterCreateCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Command {
 	c := &creation{ios: ios}
+	var fromFile clusterbuild.Options
 	command := &cobra.Command{
 		Use:   "create [NAME]",
-		Short: "Start machines in QEMU and make a cluster of them",
+		Short: "Start machines in QEMU and make a cluster of them, or build the cluster of a file",
 		Long: "Start a machine in QEMU from an image that was built with `make image`, apply a configuration to it and wait\n" +
 			"until pods can run; with --control-planes, several machines that bootstrap the cluster together; with\n" +
 			"--workers, additional machines that join it. The context and the kubeconfig of the cluster become the current\n" +
-			"context and kubeconfig; the contexts of the other machines are called NAME-MACHINE.",
-		Args: cobra.MaximumNArgs(1),
-		RunE: func(_ *cobra.Command, args []string) error {
+			"context and kubeconfig; the contexts of the other machines are called NAME-MACHINE.\n\n" +
+			"With -f, build the cluster of a file (`orlopctl cluster export`) on machines that exist and wait for a configuration: with new keys,\n" +
+			"and with the addresses in the list of the file, or of --machine. NAME is then the name of the context.",
+		Example: "  orlopctl cluster create three --workers 2\n  orlopctl cluster create copy -f shop.yaml --machine m1=10.0.1.11,fingerprint=sha256:…",
+		Args:    cobra.MaximumNArgs(1),
+		RunE: func(command *cobra.Command, args []string) error {
+			if fromFile.File != "" {
+				return c.buildFile(command, conn, fromFile, args)
+			}
+			if len(fromFile.Machines) > 0 || fromFile.OutDir != "" {
+				return exit.Usagef("--machine and --out-dir: cannot be used without -f")
+			}
 			var err error
 			if c.name, c.dir, err = clusterDir(args); err != nil {
 				return err
@@ -82,7 +95,44 @@ func clusterCreateCommand(ios *iostreams.Streams, conn *connect.Connector) *cobr
 		},
 	}
 	c.options.register(command.Flags())
+	fromFile.Register(command.Flags())
 	return command
+}
+
+// buildFile builds the cluster of a file on machines that exist.
+func (c *creation) buildFile(command *cobra.Command, conn *connect.Connector, o clusterbuild.Options, args []string) error {
+	var wrong []string
+	command.LocalNonPersistentFlags().VisitAll(func(f *pflag.Flag) {
+		if f.Changed && !slices.Contains([]string{"file", "machine", "out-dir", "operator"}, f.Name) {
+			wrong = append(wrong, "--"+f.Name)
+		}
+	})
+	if len(wrong) > 0 {
+		return exit.Usagef("%s: cannot be used with -f: no machine is started in QEMU", strings.Join(wrong, ", "))
+	}
+	admin, err := adminOf(conn, c.options.operator)
+	if err != nil {
+		return err
+	}
+	name := ""
+	if len(args) > 0 {
+		name = args[0]
+	}
+	ctx, stop := connect.Interruptible()
+	defer stop()
+	ctx, cancel := context.WithTimeout(ctx, conn.Timeout(createTimeout))
+	defer cancel()
+	return clusterbuild.Run(ctx, c.ios, name, o, admin)
+}
+
+// adminOf returns the credentials in an operator's directory, or else of the flags or the context.
+func adminOf(conn *connect.Connector, operator string) (clusterbuild.Credentials, error) {
+	if operator != "" {
+		admin, err := readAdmin(operator)
+		return clusterbuild.Credentials{Cert: string(admin.cert), Key: string(admin.key), Operator: admin.dir}, err
+	}
+	_, chosen, err := conn.Chosen()
+	return clusterbuild.Credentials{Cert: chosen.Cert, Key: chosen.Key, Operator: chosen.Operator}, err
 }
 
 func (c *creation) run(ctx context.Context) error {

@@ -182,8 +182,7 @@ func (f *Machine) Configure(c *config.Config) error {
 	if c.Cluster == nil {
 		return nil
 	}
-	pair := c.Cluster.Spec.PKI.Machine
-	ca, err := pki.ParseCA(pair.PEM())
+	ca, err := pki.ParseCA(f.machineCA(c).PEM())
 	if err != nil {
 		return err
 	}
@@ -219,7 +218,40 @@ func (f *Machine) replace(name string, content []byte) error {
 }
 
 // Network connects fake machines: it maps the address of each machine to its TCP address.
-type Network struct{ sync.Map }
+type Network struct {
+	sync.Map
+	machines sync.Map // address → *Machine
+}
+
+// members returns the machines with a configuration, by address.
+func (n *Network) members() map[string]*config.Config {
+	all := map[string]*config.Config{}
+	n.machines.Range(func(address, m any) bool {
+		if c := m.(*Machine).Current(); c != nil && c.Cluster != nil {
+			all[address.(string)] = c
+		}
+		return true
+	})
+	return all
+}
+
+// machineCA returns the machine CA of the cluster, with its key; a worker has no key.
+func (f *Machine) machineCA(c *config.Config) config.CertKey {
+	pair := c.Cluster.Spec.PKI.Machine
+	if !pair.Key.IsZero() || f.network == nil {
+		return pair
+	}
+	f.network.machines.Range(func(_, m any) bool {
+		if m == any(f) {
+			return true
+		}
+		if other := m.(*Machine).Current(); other != nil && other.Cluster != nil && other.Cluster.Spec.PKI.Machine.Cert.PEM() == pair.Cert.PEM() && !other.Cluster.Spec.PKI.Machine.Key.IsZero() {
+			pair = other.Cluster.Spec.PKI.Machine
+		}
+		return true
+	})
+	return pair
+}
 
 // Join gives a machine an address, before it gets a configuration.
 func (f *Machine) Join(n *Network, node netip.Addr) {
@@ -227,6 +259,7 @@ func (f *Machine) Join(n *Network, node netip.Addr) {
 	defer f.mu.Unlock()
 	f.network, f.node = n, node
 	n.Store(node.String(), f.Address)
+	n.machines.Store(node.String(), f)
 }
 
 // Relay implements api.MachineServer.
@@ -562,6 +595,8 @@ type clusterService struct {
 	api.UnimplementedClusterServer
 	f         *Machine
 	suspended *api.SuspendedObject // suspend.go
+	// number of answers of ClusterHealth
+	answers int
 }
 
 // Health implements api.ClusterServer.

@@ -51,6 +51,7 @@ func TestReadersReadOnly(t *testing.T) {
 		"Join",  // for machines: issues the certificates of their membership or ticket
 		"GetRevocations", "GetMembership",
 		"Resolve", "ReadBlob", // of images
+		"ClusterHealth", "ReportMachine",
 		"Relay", // the other machine's listener authorizes the caller
 	}
 	eachMethod(t, func(m protoreflect.MethodDescriptor) {

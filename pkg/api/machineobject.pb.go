@@ -230,6 +230,86 @@ func (*ChangeReleaseResponse) Descriptor() ([]byte, []int) {
 	return file_machineobject_proto_rawDescGZIP(), []int{3}
 }
 
+type ReportObjectRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Object        *ReportedObject        `protobuf:"bytes,1,opt,name=object,proto3" json:"object,omitempty"` // unset: the machine has no object
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReportObjectRequest) Reset() {
+	*x = ReportObjectRequest{}
+	mi := &file_machineobject_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReportObjectRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReportObjectRequest) ProtoMessage() {}
+
+func (x *ReportObjectRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_machineobject_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReportObjectRequest.ProtoReflect.Descriptor instead.
+func (*ReportObjectRequest) Descriptor() ([]byte, []int) {
+	return file_machineobject_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *ReportObjectRequest) GetObject() *ReportedObject {
+	if x != nil {
+		return x.Object
+	}
+	return nil
+}
+
+type ReportObjectResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReportObjectResponse) Reset() {
+	*x = ReportObjectResponse{}
+	mi := &file_machineobject_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReportObjectResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReportObjectResponse) ProtoMessage() {}
+
+func (x *ReportObjectResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_machineobject_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReportObjectResponse.ProtoReflect.Descriptor instead.
+func (*ReportObjectResponse) Descriptor() ([]byte, []int) {
+	return file_machineobject_proto_rawDescGZIP(), []int{5}
+}
+
 var File_machineobject_proto protoreflect.FileDescriptor
 
 const file_machineobject_proto_rawDesc = "" +
@@ -247,11 +327,15 @@ const file_machineobject_proto_rawDesc = "" +
 	"\aversion\x18\x01 \x01(\tR\aversion\x12\x14\n" +
 	"\x05image\x18\x02 \x01(\tR\x05image\x12\x14\n" +
 	"\x05peers\x18\x03 \x03(\tR\x05peers\"\x17\n" +
-	"\x15ChangeReleaseResponse2\xe6\x01\n" +
+	"\x15ChangeReleaseResponse\"M\n" +
+	"\x13ReportObjectRequest\x126\n" +
+	"\x06object\x18\x01 \x01(\v2\x1e.orlop.v1alpha1.ReportedObjectR\x06object\"\x16\n" +
+	"\x14ReportObjectResponse2\xc5\x02\n" +
 	"\rMachineObject\x12T\n" +
 	"\x05Watch\x12'.orlop.machineobject.WatchObjectRequest\x1a .orlop.machineobject.ObjectState0\x01\x12\x7f\n" +
 	"\rChangeRelease\x12).orlop.machineobject.ChangeReleaseRequest\x1a*.orlop.machineobject.ChangeReleaseResponse\"\x17\x9a\xb5\x18\x13\n" +
-	"\x11version {version}B#Z!github.com/orlop-os/orlop/pkg/apib\x06proto3"
+	"\x11version {version}\x12]\n" +
+	"\x06Report\x12(.orlop.machineobject.ReportObjectRequest\x1a).orlop.machineobject.ReportObjectResponseB#Z!github.com/orlop-os/orlop/pkg/apib\x06proto3"
 
 var (
 	file_machineobject_proto_rawDescOnce sync.Once
@@ -265,25 +349,31 @@ func file_machineobject_proto_rawDescGZIP() []byte {
 	return file_machineobject_proto_rawDescData
 }
 
-var file_machineobject_proto_msgTypes = make([]protoimpl.MessageInfo, 4)
+var file_machineobject_proto_msgTypes = make([]protoimpl.MessageInfo, 6)
 var file_machineobject_proto_goTypes = []any{
 	(*WatchObjectRequest)(nil),    // 0: orlop.machineobject.WatchObjectRequest
 	(*ObjectState)(nil),           // 1: orlop.machineobject.ObjectState
 	(*ChangeReleaseRequest)(nil),  // 2: orlop.machineobject.ChangeReleaseRequest
 	(*ChangeReleaseResponse)(nil), // 3: orlop.machineobject.ChangeReleaseResponse
-	(*UpgradeStatus)(nil),         // 4: orlop.v1alpha1.UpgradeStatus
+	(*ReportObjectRequest)(nil),   // 4: orlop.machineobject.ReportObjectRequest
+	(*ReportObjectResponse)(nil),  // 5: orlop.machineobject.ReportObjectResponse
+	(*UpgradeStatus)(nil),         // 6: orlop.v1alpha1.UpgradeStatus
+	(*ReportedObject)(nil),        // 7: orlop.v1alpha1.ReportedObject
 }
 var file_machineobject_proto_depIdxs = []int32{
-	4, // 0: orlop.machineobject.ObjectState.upgrade:type_name -> orlop.v1alpha1.UpgradeStatus
-	0, // 1: orlop.machineobject.MachineObject.Watch:input_type -> orlop.machineobject.WatchObjectRequest
-	2, // 2: orlop.machineobject.MachineObject.ChangeRelease:input_type -> orlop.machineobject.ChangeReleaseRequest
-	1, // 3: orlop.machineobject.MachineObject.Watch:output_type -> orlop.machineobject.ObjectState
-	3, // 4: orlop.machineobject.MachineObject.ChangeRelease:output_type -> orlop.machineobject.ChangeReleaseResponse
-	3, // [3:5] is the sub-list for method output_type
-	1, // [1:3] is the sub-list for method input_type
-	1, // [1:1] is the sub-list for extension type_name
-	1, // [1:1] is the sub-list for extension extendee
-	0, // [0:1] is the sub-list for field type_name
+	6, // 0: orlop.machineobject.ObjectState.upgrade:type_name -> orlop.v1alpha1.UpgradeStatus
+	7, // 1: orlop.machineobject.ReportObjectRequest.object:type_name -> orlop.v1alpha1.ReportedObject
+	0, // 2: orlop.machineobject.MachineObject.Watch:input_type -> orlop.machineobject.WatchObjectRequest
+	2, // 3: orlop.machineobject.MachineObject.ChangeRelease:input_type -> orlop.machineobject.ChangeReleaseRequest
+	4, // 4: orlop.machineobject.MachineObject.Report:input_type -> orlop.machineobject.ReportObjectRequest
+	1, // 5: orlop.machineobject.MachineObject.Watch:output_type -> orlop.machineobject.ObjectState
+	3, // 6: orlop.machineobject.MachineObject.ChangeRelease:output_type -> orlop.machineobject.ChangeReleaseResponse
+	5, // 7: orlop.machineobject.MachineObject.Report:output_type -> orlop.machineobject.ReportObjectResponse
+	5, // [5:8] is the sub-list for method output_type
+	2, // [2:5] is the sub-list for method input_type
+	2, // [2:2] is the sub-list for extension type_name
+	2, // [2:2] is the sub-list for extension extendee
+	0, // [0:2] is the sub-list for field type_name
 }
 
 func init() { file_machineobject_proto_init() }
@@ -298,7 +388,7 @@ func file_machineobject_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_machineobject_proto_rawDesc), len(file_machineobject_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   4,
+			NumMessages:   6,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -25,6 +25,7 @@ const _ = grpc.SupportPackageIsVersion9
 const (
 	MachineObject_Watch_FullMethodName         = "/orlop.machineobject.MachineObject/Watch"
 	MachineObject_ChangeRelease_FullMethodName = "/orlop.machineobject.MachineObject/ChangeRelease"
+	MachineObject_Report_FullMethodName        = "/orlop.machineobject.MachineObject/Report"
 )
 
 // MachineObjectClient is the client API for MachineObject service.
@@ -41,6 +42,8 @@ type MachineObjectClient interface {
 	// returns when the machine has accepted the version. FAILED_PRECONDITION, with the reason: the
 	// version was rejected or was not found, or the cluster needs the machine at present.
 	ChangeRelease(ctx context.Context, in *ChangeReleaseRequest, opts ...grpc.CallOption) (*ChangeReleaseResponse, error)
+	// Report stores the present object, for Cluster.ClusterHealth while Kubernetes is down.
+	Report(ctx context.Context, in *ReportObjectRequest, opts ...grpc.CallOption) (*ReportObjectResponse, error)
 }
 
 type machineObjectClient struct {
@@ -80,6 +83,16 @@ func (c *machineObjectClient) ChangeRelease(ctx context.Context, in *ChangeRelea
 	return out, nil
 }
 
+func (c *machineObjectClient) Report(ctx context.Context, in *ReportObjectRequest, opts ...grpc.CallOption) (*ReportObjectResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ReportObjectResponse)
+	err := c.cc.Invoke(ctx, MachineObject_Report_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // MachineObjectServer is the server API for MachineObject service.
 // All implementations must embed UnimplementedMachineObjectServer
 // for forward compatibility.
@@ -94,6 +107,8 @@ type MachineObjectServer interface {
 	// returns when the machine has accepted the version. FAILED_PRECONDITION, with the reason: the
 	// version was rejected or was not found, or the cluster needs the machine at present.
 	ChangeRelease(context.Context, *ChangeReleaseRequest) (*ChangeReleaseResponse, error)
+	// Report stores the present object, for Cluster.ClusterHealth while Kubernetes is down.
+	Report(context.Context, *ReportObjectRequest) (*ReportObjectResponse, error)
 	mustEmbedUnimplementedMachineObjectServer()
 }
 
@@ -109,6 +124,9 @@ func (UnimplementedMachineObjectServer) Watch(*WatchObjectRequest, grpc.ServerSt
 }
 func (UnimplementedMachineObjectServer) ChangeRelease(context.Context, *ChangeReleaseRequest) (*ChangeReleaseResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ChangeRelease not implemented")
+}
+func (UnimplementedMachineObjectServer) Report(context.Context, *ReportObjectRequest) (*ReportObjectResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Report not implemented")
 }
 func (UnimplementedMachineObjectServer) mustEmbedUnimplementedMachineObjectServer() {}
 func (UnimplementedMachineObjectServer) testEmbeddedByValue()                       {}
@@ -160,6 +178,24 @@ func _MachineObject_ChangeRelease_Handler(srv interface{}, ctx context.Context, 
 	return interceptor(ctx, in, info, handler)
 }
 
+func _MachineObject_Report_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ReportObjectRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(MachineObjectServer).Report(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: MachineObject_Report_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(MachineObjectServer).Report(ctx, req.(*ReportObjectRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // MachineObject_ServiceDesc is the grpc.ServiceDesc for MachineObject service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -170,6 +206,10 @@ var MachineObject_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "ChangeRelease",
 			Handler:    _MachineObject_ChangeRelease_Handler,
+		},
+		{
+			MethodName: "Report",
+			Handler:    _MachineObject_Report_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{

@@ -2220,6 +2220,8 @@ var Trust_ServiceDesc = grpc.ServiceDesc{
 
 const (
 	Cluster_Health_FullMethodName              = "/orlop.v1alpha1.Cluster/Health"
+	Cluster_ClusterHealth_FullMethodName       = "/orlop.v1alpha1.Cluster/ClusterHealth"
+	Cluster_ReportMachine_FullMethodName       = "/orlop.v1alpha1.Cluster/ReportMachine"
 	Cluster_Kubeconfig_FullMethodName          = "/orlop.v1alpha1.Cluster/Kubeconfig"
 	Cluster_CreateTicket_FullMethodName        = "/orlop.v1alpha1.Cluster/CreateTicket"
 	Cluster_Join_FullMethodName                = "/orlop.v1alpha1.Cluster/Join"
@@ -2245,6 +2247,14 @@ type ClusterClient interface {
 	// Health sends the current health, and again after every change, until the cluster is healthy or
 	// the client disconnects; with once it sends only the first.
 	Health(ctx context.Context, in *HealthRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[HealthResponse], error)
+	// ClusterHealth returns the health of the whole cluster. A control-plane machine calls every
+	// machine that it knows, each with a deadline, and answers without the machines that do not
+	// respond. It needs neither etcd nor the Kubernetes API. Calls within a few seconds share an
+	// answer. FAILED_PRECONDITION: this machine is not a control-plane machine.
+	ClusterHealth(ctx context.Context, in *ClusterHealthRequest, opts ...grpc.CallOption) (*ClusterHealthResponse, error)
+	// ReportMachine returns the part of this machine in ClusterHealth. Only control-plane machines
+	// are authorized.
+	ReportMachine(ctx context.Context, in *ReportMachineRequest, opts ...grpc.CallOption) (*ReportMachineResponse, error)
 	// Kubeconfig issues a client certificate for a cluster administrator.
 	Kubeconfig(ctx context.Context, in *KubeconfigRequest, opts ...grpc.CallOption) (*KubeconfigResponse, error)
 	// CreateTicket issues a ticket, with which one machine of that name can join the cluster as a
@@ -2314,6 +2324,26 @@ func (c *clusterClient) Health(ctx context.Context, in *HealthRequest, opts ...g
 
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type Cluster_HealthClient = grpc.ServerStreamingClient[HealthResponse]
+
+func (c *clusterClient) ClusterHealth(ctx context.Context, in *ClusterHealthRequest, opts ...grpc.CallOption) (*ClusterHealthResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ClusterHealthResponse)
+	err := c.cc.Invoke(ctx, Cluster_ClusterHealth_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *clusterClient) ReportMachine(ctx context.Context, in *ReportMachineRequest, opts ...grpc.CallOption) (*ReportMachineResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ReportMachineResponse)
+	err := c.cc.Invoke(ctx, Cluster_ReportMachine_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
 
 func (c *clusterClient) Kubeconfig(ctx context.Context, in *KubeconfigRequest, opts ...grpc.CallOption) (*KubeconfigResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
@@ -2464,6 +2494,14 @@ type ClusterServer interface {
 	// Health sends the current health, and again after every change, until the cluster is healthy or
 	// the client disconnects; with once it sends only the first.
 	Health(*HealthRequest, grpc.ServerStreamingServer[HealthResponse]) error
+	// ClusterHealth returns the health of the whole cluster. A control-plane machine calls every
+	// machine that it knows, each with a deadline, and answers without the machines that do not
+	// respond. It needs neither etcd nor the Kubernetes API. Calls within a few seconds share an
+	// answer. FAILED_PRECONDITION: this machine is not a control-plane machine.
+	ClusterHealth(context.Context, *ClusterHealthRequest) (*ClusterHealthResponse, error)
+	// ReportMachine returns the part of this machine in ClusterHealth. Only control-plane machines
+	// are authorized.
+	ReportMachine(context.Context, *ReportMachineRequest) (*ReportMachineResponse, error)
 	// Kubeconfig issues a client certificate for a cluster administrator.
 	Kubeconfig(context.Context, *KubeconfigRequest) (*KubeconfigResponse, error)
 	// CreateTicket issues a ticket, with which one machine of that name can join the cluster as a
@@ -2517,6 +2555,12 @@ type UnimplementedClusterServer struct{}
 
 func (UnimplementedClusterServer) Health(*HealthRequest, grpc.ServerStreamingServer[HealthResponse]) error {
 	return status.Error(codes.Unimplemented, "method Health not implemented")
+}
+func (UnimplementedClusterServer) ClusterHealth(context.Context, *ClusterHealthRequest) (*ClusterHealthResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ClusterHealth not implemented")
+}
+func (UnimplementedClusterServer) ReportMachine(context.Context, *ReportMachineRequest) (*ReportMachineResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ReportMachine not implemented")
 }
 func (UnimplementedClusterServer) Kubeconfig(context.Context, *KubeconfigRequest) (*KubeconfigResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Kubeconfig not implemented")
@@ -2591,6 +2635,42 @@ func _Cluster_Health_Handler(srv interface{}, stream grpc.ServerStream) error {
 
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type Cluster_HealthServer = grpc.ServerStreamingServer[HealthResponse]
+
+func _Cluster_ClusterHealth_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ClusterHealthRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ClusterServer).ClusterHealth(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Cluster_ClusterHealth_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ClusterServer).ClusterHealth(ctx, req.(*ClusterHealthRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Cluster_ReportMachine_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ReportMachineRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ClusterServer).ReportMachine(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Cluster_ReportMachine_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ClusterServer).ReportMachine(ctx, req.(*ReportMachineRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
 
 func _Cluster_Kubeconfig_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(KubeconfigRequest)
@@ -2851,6 +2931,14 @@ var Cluster_ServiceDesc = grpc.ServiceDesc{
 	ServiceName: "orlop.v1alpha1.Cluster",
 	HandlerType: (*ClusterServer)(nil),
 	Methods: []grpc.MethodDesc{
+		{
+			MethodName: "ClusterHealth",
+			Handler:    _Cluster_ClusterHealth_Handler,
+		},
+		{
+			MethodName: "ReportMachine",
+			Handler:    _Cluster_ReportMachine_Handler,
+		},
 		{
 			MethodName: "Kubeconfig",
 			Handler:    _Cluster_Kubeconfig_Handler,

@@ -31,8 +31,8 @@ func (n *methodNames) order(method string) (first, second string) {
 	return method, former
 }
 
-// isUnknownMethod reports whether a machine knows no method with the name of the call.
-func isUnknownMethod(err error) bool {
+// IsUnknownMethod reports whether a machine knows no method with the name of the call.
+func IsUnknownMethod(err error) bool {
 	s, ok := status.FromError(err)
 	return ok && s.Code() == codes.PermissionDenied && strings.Contains(s.Message(), api.UnknownMethod)
 }
@@ -40,11 +40,11 @@ func isUnknownMethod(err error) bool {
 func (n *methodNames) unary(ctx context.Context, method string, request, answer any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker, options ...grpc.CallOption) error {
 	first, second := n.order(method)
 	err := invoke(ctx, first, request, answer, conn, options...)
-	if second == "" || !isUnknownMethod(err) {
+	if second == "" || !IsUnknownMethod(err) {
 		return err
 	}
 	err = invoke(ctx, second, request, answer, conn, options...)
-	if !isUnknownMethod(err) {
+	if !IsUnknownMethod(err) {
 		n.former.Store(second != method)
 	}
 	return err
@@ -79,7 +79,7 @@ func (s *repeatable) RecvMsg(answer any) error {
 	again := s.again
 	s.again = nil
 	err := s.ClientStream.RecvMsg(answer)
-	if again == nil || !isUnknownMethod(err) {
+	if again == nil || !IsUnknownMethod(err) {
 		return err
 	}
 	repeated, err := again()

@@ -1,0 +1,88 @@
+package main
+
+import (
+	"context"
+	"net/netip"
+	"time"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/orlop-os/orlop/machined/clusterhealth"
+	"github.com/orlop-os/orlop/machined/membership"
+	"github.com/orlop-os/orlop/pkg/api"
+	"github.com/orlop-os/orlop/pkg/client"
+	"github.com/orlop-os/orlop/pkg/config"
+)
+
+// The wiring of the health of the whole cluster.
+
+func newClusterHealth(m *machine) *clusterhealth.Collector {
+	return clusterhealth.New(clusterhealth.Deps{
+		Config: func() *config.Config { return m.config.active.Current().Config },
+		Address: func(c *config.Config) string {
+			state, _ := m.domains.network.State.Get()
+			if own := state.NodeAddresses(c.Cluster.Spec.ControlPlanes); len(own) > 0 {
+				return own[0].String()
+			}
+			return ""
+		},
+		Others: func(c *config.Config) []clusterhealth.Machine {
+			var all []clusterhealth.Machine
+			for _, other := range m.members.Peers.Machines(c) {
+				all = append(all, clusterhealth.Machine{Name: other.Name, Address: other.Address.String(), ControlPlane: other.ControlPlane})
+			}
+			return all
+		},
+		Call: func(ctx context.Context, other clusterhealth.Machine, do func(*client.Client) error) error {
+			addr, err := netip.ParseAddr(other.Address)
+			if err != nil {
+				return err
+			}
+			return m.members.Peers.CallMachine(ctx, membership.Machine{Name: other.Name, Address: addr, ControlPlane: other.ControlPlane}, do)
+		},
+		State: func(ctx context.Context) (clusterhealth.State, error) { return stateForCluster(ctx, m) },
+		Etcd: func(ctx context.Context) (*api.EtcdStatusResponse, error) {
+			out := &api.EtcdStatusResponse{}
+			return out, m.etcd.Read(ctx, "data-status", nil, out)
+		},
+		Now: time.Now,
+	})
+}
+
+// stateForCluster returns the state of this machine for the health of the cluster.
+func stateForCluster(ctx context.Context, m *machine) (clusterhealth.State, error) {
+	now := m.config.active.Current()
+	phase, _ := m.upgrade.Controller.State().Get()
+	s := clusterhealth.State{
+		Config: now.Config, TrialEnd: now.TrialEnd, Version: m.system.release.Version, Kubernetes: m.system.release.Kubernetes,
+		Upgrade: m.upgrade.Controller.Status(phase), Certificates: certificatesForCluster(),
+	}
+	if objectsEnabled(m) {
+		s.Object, _ = m.reports.object.Get()
+	}
+	err := reportHealth(ctx, m, func(h *api.HealthResponse) (more bool, err error) {
+		s.Health = h
+		return false, nil
+	})
+	return s, err
+}
+
+// certificatesForCluster returns the certificates of the machine.
+func certificatesForCluster() []*api.MachineCertificate {
+	list, err := certificates()
+	if err != nil {
+		return []*api.MachineCertificate{{Problem: err.Error()}}
+	}
+	var all []*api.MachineCertificate
+	for _, c := range list {
+		one := &api.MachineCertificate{File: c.File, Problem: c.Problem}
+		if c.Problem == "" {
+			one.Expires = timestamppb.New(c.Expires)
+		}
+		if !c.Renews.IsZero() {
+			one.Renews = timestamppb.New(c.Renews)
+		}
+		all = append(all, one)
+	}
+	return all
+}

@@ -1,0 +1,186 @@
+package clusterfile
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"reflect"
+	"slices"
+	"strconv"
+
+	"github.com/orlop-os/orlop/pkg/config"
+)
+
+// Diff returns the differences of two clusters, a line for each field, sorted by document:
+// "Cluster.spec.kubernetes.maxPods: 110 → 200". Addresses of machines do not count, because the
+// machines are compared by name; keys and CAs do not, because the files have none. A field that a
+// file leaves out has its default. Secrets are never shown.
+func Diff(a, b *File) ([]string, error) {
+	x, err := a.complete()
+	if err != nil {
+		return nil, fmt.Errorf("the first cluster: %w", err)
+	}
+	y, err := b.complete()
+	if err != nil {
+		return nil, fmt.Errorf("the second cluster: %w", err)
+	}
+	d := &differences{}
+	d.compare("Cluster", map[string]any{"metadata": x.Cluster.Metadata, "spec": x.Cluster.Spec}, map[string]any{"metadata": y.Cluster.Metadata, "spec": y.Cluster.Spec})
+	compareNamed(x.Addons, y.Addons, Document.Name, func(name string, p, q *Document) {
+		d.compare("Addon["+name+"]", specOrNone(p), specOrNone(q))
+	})
+	compareNamed(x.Machines, y.Machines, func(m Machine) string { return m.Name }, func(name string, p, q *Machine) {
+		at := "machine " + name
+		if p == nil || q == nil {
+			d.lines = append(d.lines, fmt.Sprintf("%s: %s → %s", at, roleOrNone(p), roleOrNone(q)))
+			return
+		}
+		d.compare(at+": role", p.Role, q.Role)
+		d.compare(at+": Machine.spec", p.Machine, q.Machine)
+		d.compare(at+": Network.spec", p.Network, q.Network)
+	})
+	return d.lines, nil
+}
+
+// none is printed for a missing field.
+const none = "(none)"
+
+func specOrNone(d *Document) any {
+	if d == nil {
+		return nil
+	}
+	return map[string]any{"spec": d.Spec}
+}
+
+func roleOrNone(m *Machine) string {
+	if m == nil {
+		return none
+	}
+	return m.Role
+}
+
+// compareNamed calls each for each name of two lists; nil is a missing item.
+func compareNamed[T any](a, b []T, name func(T) string, each func(name string, p, q *T)) {
+	index := func(list []T) map[string]*T {
+		all := map[string]*T{}
+		for i := range list {
+			all[name(list[i])] = &list[i]
+		}
+		return all
+	}
+	p, q := index(a), index(b)
+	names := map[string]bool{}
+	for n := range p {
+		names[n] = true
+	}
+	for n := range q {
+		names[n] = true
+	}
+	for _, n := range slices.Sorted(maps.Keys(names)) {
+		each(n, p[n], q[n])
+	}
+}
+
+// complete returns the file with the defaults of all fields that it leaves out, and with ${NAME} in
+// place of the addresses of its machines.
+func (f *File) complete() (*File, error) {
+	out := f.clone()
+	out.insertNames()
+	base, err := split(config.Marshal(config.New("machine", config.RoleControlPlane).WithCluster("cluster", config.Endpoint{}, config.PKI{}, config.EncryptionKey{})))
+	if err != nil {
+		return nil, err
+	}
+	out.Cluster.Spec = over(specOf(base, "Cluster"), out.Cluster.Spec)
+	for _, field := range generated {
+		delete(out.Cluster.Spec, field)
+	}
+	for i, m := range out.Machines {
+		own, err := split(config.Marshal(config.New(m.Name, config.Role(m.Role))))
+		if err != nil {
+			return nil, err
+		}
+		out.Machines[i].Machine = over(specOf(own, "Machine"), m.Machine)
+		out.Machines[i].Network = over(specOf(own, "Network"), m.Network)
+		delete(out.Machines[i].Machine, "role")
+	}
+	return out.clone(), nil // values of JSON alone, so that equal numbers are equal
+}
+
+// over returns defaults that are overlaid by a spec.
+func over(defaults, spec map[string]any) map[string]any {
+	out := maps.Clone(defaults)
+	if out == nil {
+		out = map[string]any{}
+	}
+	for key, value := range spec {
+		fields, block := value.(map[string]any)
+		usual, isBlock := out[key].(map[string]any)
+		if block && isBlock {
+			value = over(usual, fields)
+		}
+		out[key] = value
+	}
+	return out
+}
+
+// differences collects lines.
+type differences struct{ lines []string }
+
+// compare walks two values; nil is a missing value.
+func (d *differences) compare(path string, a, b any) {
+	if reflect.DeepEqual(a, b) {
+		return
+	}
+	x, isBlock := a.(map[string]any)
+	y, block := b.(map[string]any)
+	if (isBlock || a == nil) && (block || b == nil) && len(x)+len(y) > 0 {
+		keys := map[string]bool{}
+		for _, m := range []map[string]any{x, y} {
+			for key := range m {
+				keys[key] = true
+			}
+		}
+		for _, key := range slices.Sorted(maps.Keys(keys)) {
+			d.compare(path+"."+key, x[key], y[key])
+		}
+		return
+	}
+	p, isList := a.([]any)
+	q, list := b.([]any)
+	if isList && list {
+		for i := range max(len(p), len(q)) {
+			d.compare(path+"["+strconv.Itoa(i)+"]", item(p, i), item(q, i))
+		}
+		return
+	}
+	d.lines = append(d.lines, path+": "+shown(a)+" → "+shown(b))
+}
+
+func item(list []any, i int) any {
+	if i < len(list) {
+		return list[i]
+	}
+	return nil
+}
+
+// shown returns a value on a single line.
+func shown(v any) string {
+	const most = 120
+	text, isText := v.(string)
+	switch {
+	case v == nil:
+		return none
+	case !isText:
+		encoded, err := json.Marshal(v)
+		if err != nil {
+			return fmt.Sprint(v)
+		}
+		text = string(encoded)
+	case len(text) > most || slices.Contains([]byte(text), '\n'):
+		text = strconv.Quote(text)
+	}
+	if len(text) > most {
+		return text[:most] + "…"
+	}
+	return text
+}

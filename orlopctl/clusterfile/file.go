@@ -1,0 +1,289 @@
+package clusterfile
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net/netip"
+	"reflect"
+	"slices"
+
+	goyaml "go.yaml.in/yaml/v3"
+	"sigs.k8s.io/yaml"
+
+	"github.com/orlop-os/orlop/pkg/config"
+	"github.com/orlop-os/orlop/pkg/strictyaml"
+)
+
+// Kind is the kind of the document.
+const Kind = "ClusterExport"
+
+// File is a cluster.
+type File struct {
+	APIVersion string    `json:"apiVersion"`
+	Kind       string    `json:"kind"`
+	Machines   []Machine `json:"machines"`
+	// Cluster is the Cluster document, without keys and CAs.
+	Cluster Document `json:"cluster"`
+	// Addons are the Addon documents, sorted by name.
+	Addons []Document `json:"addons,omitempty"`
+}
+
+// Machine is a machine of the cluster.
+type Machine struct {
+	Name string `json:"name"`
+	Role string `json:"role"` // "controlplane" or "worker"
+	// Address is the IP address by which the other machines reach it; ${NAME} stands for it.
+	Address string `json:"address"`
+	// Endpoint is the address by which the tool calls it; empty for Address.
+	Endpoint string `json:"endpoint,omitempty"`
+	// Fingerprint is of the machine's key, as its console shows it. Only the creation needs it.
+	Fingerprint string `json:"fingerprint,omitempty"`
+	// Machine and Network are the fields of spec of these documents that differ from the defaults,
+	// without role and ticket.
+	Machine map[string]any `json:"machine,omitempty"`
+	Network map[string]any `json:"network,omitempty"`
+}
+
+// Document is a document of the configuration without its kind.
+type Document struct {
+	Metadata map[string]any `json:"metadata"`
+	Spec     map[string]any `json:"spec"`
+}
+
+// Name returns the name of the document.
+func (d Document) Name() string {
+	name, _ := d.Metadata["name"].(string)
+	return name
+}
+
+// generated are the fields of Cluster.spec that the creation of a cluster makes.
+var generated = []string{"pki", "secretsEncryptionKey", "acceptedEncryptionKeys"}
+
+// Exported is the configuration of a machine, as the machine returns it (Config.Get).
+type Exported struct {
+	Name, Role, Address string
+	Documents           []byte
+}
+
+// New returns the file of a cluster. The Cluster document and the add-ons are from the first
+// machine, a control-plane machine.
+func New(machines []Exported) (*File, error) {
+	f := &File{APIVersion: config.APIVersion, Kind: Kind}
+	for i, m := range machines {
+		documents, err := split(m.Documents)
+		if err != nil {
+			return nil, fmt.Errorf("machine %s: cannot read its configuration: %w", m.Name, err)
+		}
+		one := Machine{Name: m.Name, Role: m.Role, Address: m.Address}
+		defaults, err := split(config.Marshal(config.New(m.Name, config.Role(m.Role))))
+		if err != nil {
+			return nil, err
+		}
+		one.Machine = without(specOf(documents, "Machine"), specOf(defaults, "Machine"))
+		one.Network = without(specOf(documents, "Network"), specOf(defaults, "Network"))
+		delete(one.Machine, "role")
+		delete(one.Machine, "join")
+		f.Machines = append(f.Machines, one)
+		if i > 0 {
+			continue
+		}
+		for _, d := range documents {
+			switch d.kind {
+			case "Cluster":
+				f.Cluster = d.Document
+				for _, field := range generated {
+					delete(f.Cluster.Spec, field)
+				}
+			case "Addon":
+				f.Addons = append(f.Addons, d.Document)
+			}
+		}
+	}
+	if f.Cluster.Spec == nil {
+		return nil, errors.New("cluster: cannot export: the machine has no Cluster document")
+	}
+	slices.SortFunc(f.Addons, func(a, b Document) int { return bytes.Compare([]byte(a.Name()), []byte(b.Name())) })
+	f.insertNames()
+	return f, nil
+}
+
+// kinded is a document with its kind.
+type kinded struct {
+	kind string
+	Document
+}
+
+// split returns the documents of a configuration that a machine has returned.
+func split(text []byte) (all []kinded, err error) {
+	decoder := goyaml.NewDecoder(bytes.NewReader(text))
+	for {
+		var content map[string]any
+		if err := decoder.Decode(&content); errors.Is(err, io.EOF) {
+			return all, nil
+		} else if err != nil {
+			return nil, err
+		}
+		d := kinded{}
+		d.kind, _ = content["kind"].(string)
+		d.Metadata, _ = content["metadata"].(map[string]any)
+		d.Spec, _ = content["spec"].(map[string]any)
+		all = append(all, d)
+	}
+}
+
+// specOf returns the spec of the document of a kind; empty without the document.
+func specOf(documents []kinded, kind string) map[string]any {
+	for _, d := range documents {
+		if d.kind == kind && d.Spec != nil {
+			return d.Spec
+		}
+	}
+	return map[string]any{}
+}
+
+// without returns the fields that differ from the defaults.
+func without(spec, defaults map[string]any) map[string]any {
+	out := map[string]any{}
+	for key, value := range spec {
+		fields, block := value.(map[string]any)
+		usual, isBlock := defaults[key].(map[string]any)
+		switch {
+		case block && isBlock:
+			if rest := without(fields, usual); len(rest) > 0 {
+				out[key] = rest
+			}
+		case !reflect.DeepEqual(value, defaults[key]):
+			out[key] = value
+		}
+	}
+	return out
+}
+
+// Parse reads a file. The documents in it are checked when they are used.
+func Parse(text []byte) (*File, error) {
+	f := &File{}
+	if err := strictyaml.Decode(text, f); err != nil {
+		return nil, err
+	}
+	switch {
+	case f.Kind != Kind:
+		return nil, fmt.Errorf("kind: is %q, expected %s; `orlopctl cluster export` writes such a file", f.Kind, Kind)
+	case f.APIVersion != config.APIVersion:
+		return nil, fmt.Errorf("apiVersion: is %q, expected %s", f.APIVersion, config.APIVersion)
+	case f.Cluster.Name() == "":
+		return nil, errors.New("cluster.metadata.name: is missing, expected the name of the cluster")
+	}
+	for i, a := range f.Addons {
+		if a.Name() == "" {
+			return nil, fmt.Errorf("addons[%d].metadata.name: is missing, expected the name of the add-on", i)
+		}
+	}
+	return f, f.checkMachines()
+}
+
+// checkMachines checks the list of machines.
+func (f *File) checkMachines() error {
+	names, addresses, planes := map[string]bool{}, map[string]bool{}, 0
+	for i, m := range f.Machines {
+		at := fmt.Sprintf("machines[%d]", i)
+		if _, err := netip.ParseAddr(m.Address); err != nil {
+			return fmt.Errorf("%s.address: is %q, expected an IP address", at, m.Address)
+		}
+		switch {
+		case m.Name == "":
+			return fmt.Errorf("%s.name: is missing", at)
+		case names[m.Name]:
+			return fmt.Errorf("%s.name: %s is a duplicate", at, m.Name)
+		case addresses[m.Address]:
+			return fmt.Errorf("%s.address: %s is a duplicate", at, m.Address)
+		case m.Role != string(config.RoleControlPlane) && m.Role != string(config.RoleWorker):
+			return fmt.Errorf("%s.role: is %q, expected %s or %s", at, m.Role, config.RoleControlPlane, config.RoleWorker)
+		}
+		names[m.Name], addresses[m.Address] = true, true
+		if m.Role == string(config.RoleControlPlane) {
+			planes++
+		}
+	}
+	if planes == 0 {
+		return errors.New("machines: no machine has the role controlplane")
+	}
+	return nil
+}
+
+// Marshal returns the text of a file.
+func (f *File) Marshal() ([]byte, error) {
+	text, err := yaml.Marshal(f)
+	if err != nil {
+		return nil, fmt.Errorf("cluster: cannot format: %w", err)
+	}
+	return text, nil
+}
+
+// Role returns the machines of a role, in order.
+func (f *File) Role(role config.Role) []Machine {
+	return slices.DeleteFunc(slices.Clone(f.Machines), func(m Machine) bool { return m.Role != string(role) })
+}
+
+// Redacted returns the paths of the redacted secrets, sorted.
+func (f *File) Redacted() []string {
+	var all []string
+	f.eachText(func(path, text string) string {
+		if text == config.Redacted {
+			all = append(all, path)
+		}
+		return text
+	})
+	slices.Sort(all)
+	return all
+}
+
+// eachText replaces each text of the documents by the result of a function. Paths are as in a
+// configuration: "Cluster.spec.endpoint".
+func (f *File) eachText(replace func(path, text string) string) {
+	for i, m := range f.Machines {
+		f.Machines[i].Machine, _ = eachText("machine "+m.Name+": Machine.spec", m.Machine, replace).(map[string]any)
+		f.Machines[i].Network, _ = eachText("machine "+m.Name+": Network.spec", m.Network, replace).(map[string]any)
+	}
+	f.Cluster.Spec, _ = eachText("Cluster.spec", f.Cluster.Spec, replace).(map[string]any)
+	for i, a := range f.Addons {
+		f.Addons[i].Spec, _ = eachText("Addon["+a.Name()+"].spec", a.Spec, replace).(map[string]any)
+	}
+}
+
+// eachText returns a copy of a value with replaced texts.
+func eachText(path string, value any, replace func(path, text string) string) any {
+	switch v := value.(type) {
+	case string:
+		return replace(path, v)
+	case map[string]any:
+		out := map[string]any{}
+		for _, key := range slices.Sorted(maps.Keys(v)) {
+			out[key] = eachText(path+"."+key, v[key], replace)
+		}
+		return out
+	case []any:
+		out := make([]any, len(v))
+		for i, item := range v {
+			out[i] = eachText(fmt.Sprintf("%s[%d]", path, i), item, replace)
+		}
+		return out
+	}
+	return value
+}
+
+// clone returns a copy of a file.
+func (f *File) clone() *File {
+	text, err := json.Marshal(f)
+	out := &File{}
+	if err == nil {
+		err = json.Unmarshal(text, out)
+	}
+	if err != nil {
+		panic(fmt.Sprintf("cluster: cannot copy: %v", err)) // it has only values of JSON
+	}
+	return out
+}

@@ -1,0 +1,85 @@
+package config
+
+import (
+	"bytes"
+	"crypto/hmac"
+	"crypto/sha256"
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// digestSize is the number of bytes of a digest of a field.
+const digestSize = 16
+
+// ClusterDigests returns a digest of each field of the Cluster document, by the path of the field
+// ("Cluster.spec.endpoint"); none without the document. A list, a map and an optional block count
+// as a field, so two machines with the same version of the system have the same paths. A digest is
+// an HMAC (RFC 2104, SHA-256) of the path and the value, secrets included, with a key of the
+// caller: without the key, it does not help to guess a secret.
+func ClusterDigests(c *Config, key []byte) map[string][]byte {
+	if c == nil || c.Cluster == nil {
+		return nil
+	}
+	out := map[string][]byte{}
+	digestFields("Cluster", reflect.ValueOf(c.Cluster).Elem(), func(path string, v reflect.Value) {
+		mac := hmac.New(sha256.New, key)
+		// a hash does not fail
+		_, _ = fmt.Fprintf(mac, "%s\x00%s", path, exactText(path, v))
+		out[path] = mac.Sum(nil)[:digestSize]
+	})
+	return out
+}
+
+// digestFields calls each for each field of a document.
+func digestFields(path string, v reflect.Value, each func(path string, v reflect.Value)) {
+	if v.Kind() != reflect.Struct {
+		each(path, v)
+		return
+	}
+	if _, text := leaf(v); text {
+		each(path, v)
+		return
+	}
+	for i := range v.NumField() {
+		digestFields(path+"."+fieldName(v.Type().Field(i)), v.Field(i), each)
+	}
+}
+
+// exactText returns the whole value of a field, with its secrets.
+func exactText(path string, v reflect.Value) []byte {
+	if isEmpty(v) {
+		return nil
+	}
+	var out bytes.Buffer
+	enc := yaml.NewEncoder(&out)
+	err := enc.Encode(printer{reveal: true}.value(v, path))
+	if err == nil {
+		err = enc.Close()
+	}
+	if err != nil {
+		// the nodes are valid, and the buffer cannot fail
+		panic(fmt.Sprintf("config: cannot print %s: %v", path, err))
+	}
+	return out.Bytes()
+}
+
+// workerFields are the fields of the Cluster document, or the blocks of fields, that a worker gets
+// from the control plane when it joins (membership.workerDocuments). A worker does not use the
+// other fields, or must not have them.
+var workerFields = []string{
+	"Cluster.metadata", "Cluster.spec.endpoint", "Cluster.spec.controlPlanes", "Cluster.spec.virtualAddresses", "Cluster.spec.joinRequests",
+	"Cluster.spec.networks", "Cluster.spec.external", "Cluster.spec.dns", "Cluster.spec.localVolumes", "Cluster.spec.podCertificates",
+	"Cluster.spec.pki.kubernetes.cert", "Cluster.spec.pki.machine.cert", "Cluster.spec.pki.client.cert",
+	"Cluster.spec.pki.accepted.kubernetes", "Cluster.spec.pki.accepted.machine", "Cluster.spec.pki.accepted.client",
+	"Cluster.spec.kubernetes.maxPods", "Cluster.spec.kubernetes.machineObjects",
+}
+
+// IsWorkerField reports whether a worker has the same value as the control plane in a field of the
+// Cluster document.
+func IsWorkerField(path string) bool {
+	return slices.ContainsFunc(workerFields, func(f string) bool { return path == f || strings.HasPrefix(path, f+".") })
+}
