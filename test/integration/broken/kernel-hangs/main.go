@@ -57,8 +57,8 @@ func hang() error {
 	if err != nil {
 		return err
 	}
-	// Debian's signature no longer matches. The kernel of this version accepts an unsigned driver (the
-	// Makefile removes the arguments that forbid it).
+	// Debian's signature no longer matches. The kernel of this version accepts an unsigned driver:
+	// the Makefile removes the arguments that forbid it.
 	module = bytes.TrimSuffix(module, []byte("~Module signature appended~\n"))
 	if module, err = endless(module); err != nil {
 		return fmt.Errorf("module %s: %w", driver, err)
