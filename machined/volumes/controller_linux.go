@@ -73,10 +73,17 @@ type Controller struct {
 	list   *cell.Cell[[]VolumeState] // of state
 	began  time.Time
 
-	mu        sync.Mutex // at most one change at a time
-	evaluated evaluated  // guarded by mu
-	have      Have       // the last reading; guarded by mu
-	resetting bool       // the records are for the boot after a reset; guarded by mu
+	mu   sync.Mutex // at most one change at a time; a check of a file system can take hours
+	have Have       // the last reading; guarded by mu
+
+	// cancel ends the operations in progress. With resetting, no operation starts any more: the
+	// records are for the boot after a reset.
+	stopping  sync.Mutex
+	cancel    context.CancelFunc
+	resetting bool
+
+	matching  sync.Mutex // guards the next field
+	evaluated evaluated
 }
 
 // New returns a controller that has read nothing.
@@ -152,9 +159,11 @@ const maxRounds = 8
 func (c *Controller) converge(ctx context.Context, want Config) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.resetting {
+	ctx, started := c.start(ctx)
+	if !started {
 		return
 	}
+	defer c.cancel()
 	failed := map[string]string{}
 	isPart := func(v Planned) bool { return v.Use.IsPart() }
 	for _, now := range []func(Planned) bool{isPart, func(Planned) bool { return true }} {
@@ -162,6 +171,17 @@ func (c *Controller) converge(ctx context.Context, want Config) {
 			return
 		}
 	}
+}
+
+// start returns a context for operations, unless a reset was requested.
+func (c *Controller) start(ctx context.Context) (context.Context, bool) {
+	c.stopping.Lock()
+	defer c.stopping.Unlock()
+	ctx, c.cancel = context.WithCancel(ctx)
+	if c.resetting {
+		c.cancel()
+	}
+	return ctx, !c.resetting
 }
 
 // settle performs the operations of some volumes and publishes the state. A failure of a volume
@@ -198,8 +218,10 @@ func (c *Controller) settle(ctx context.Context, want Config, now func(Planned) 
 // perform performs operations up to the first failure, and returns how many succeeded.
 func (c *Controller) perform(ctx context.Context, ops []reconcile.Op) (done int, err error) {
 	for _, op := range ops {
-		began := time.Now()
-		err := op.Do(ctx)
+		began, err := time.Now(), ctx.Err()
+		if err == nil {
+			err = op.Do(ctx)
+		}
 		r := reconcile.Report{Domain: "volumes", Op: op.String(), Err: err, Took: time.Since(began)}
 		c.deps.Event(r.Kind(), r.String())
 		if err != nil {
@@ -271,8 +293,6 @@ func (w Want) missing(failed map[string]string) []string {
 
 // DryRun returns the operations for a configuration, and the problems of its volumes.
 func (c *Controller) DryRun(ctx context.Context, want Config) (ops []reconcile.Op, problems []string, err error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
 	have, err := c.read(ctx, want)
 	if err != nil {
 		return nil, nil, err

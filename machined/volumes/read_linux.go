@@ -66,6 +66,8 @@ func readPlace(path string) (Place, error) {
 // matches evaluates the expressions of the volumes that have no record yet. The orchestrator
 // evaluates them, which takes a second: the results are cached until a disk changes.
 func (c *Controller) matches(ctx context.Context, want Config, have Have) (map[string]map[string]bool, error) {
+	c.matching.Lock()
+	defer c.matching.Unlock()
 	var disks []diskmatch.Disk
 	for _, d := range have.Disks {
 		disks = append(disks, d.Disk)

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -588,4 +589,48 @@ func TestPartsFirst(t *testing.T) {
 	if want := []string{"/dev/vdb2", "/dev/vdb2", "/dev/vdb1", "/dev/vdb1"}; !slices.Equal(checked, want) {
 		t.Errorf("checked %q, want %q", checked, want)
 	}
+}
+
+// TestReset checks that a reset ends the check of a volume, that the parts of DATA get new file
+// systems, that other volumes keep theirs, and that no operation starts any more.
+func TestReset(t *testing.T) {
+	disks := []Disk{boot(disk("/dev/vda", 8)), disk("/dev/vdb", 8, own(1, 2, ext4), own(3, 2, ext4))}
+	c := controller(t, &disks)
+	checking := make(chan struct{})
+	begins := sync.OnceFunc(func() { close(checking) })
+	c.deps.Run = func(ctx context.Context, _ ...string) ([]byte, error) {
+		begins()
+		<-ctx.Done() // a check that takes hours
+		return nil, ctx.Err()
+	}
+	before := []Record{record("a", config.UseStorageClass, 1, true), record("i", config.UseImages, 3, true)}
+	if err := writeRecords(c.deps.Records, before); err != nil {
+		t.Fatal(err)
+	}
+	mine := Config{[]Volume{volume("a", config.UseStorageClass, 2*gib, "serial-b"), volume("i", config.UseImages, 2*gib, "serial-b")}}
+	ended := make(chan struct{})
+	go func() {
+		c.converge(t.Context(), mine)
+		close(ended)
+	}()
+	<-checking
+	if _, _, err := c.DryRun(t.Context(), mine); err != nil {
+		t.Errorf("a dry run during the check: %v", err)
+	}
+	if _, err := c.WipeVolume(t.Context(), "a"); !errors.Is(err, errBusy) {
+		t.Errorf("a wipe during the check: %v", err)
+	}
+	if err := c.PrepareReset(); err != nil {
+		t.Fatal(err)
+	}
+	<-ended
+	after, err := readRecords(c.deps.Records)
+	if err != nil || after[0] != before[0] || after[1].Complete || after[1].Placed || after[1].Discard != before[1].Filesystem || after[1].Filesystem == before[1].Filesystem {
+		t.Errorf("%+v, %v", after, err)
+	}
+	c.deps.Run = func(context.Context, ...string) ([]byte, error) {
+		t.Error("an operation after the request")
+		return nil, nil
+	}
+	c.converge(t.Context(), mine)
 }

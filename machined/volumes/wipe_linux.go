@@ -18,7 +18,9 @@ import (
 // WipeVolume gives up the data of a volume: it wipes its partition, if that is connected, and drops
 // its record. Afterwards a document with the name creates a new volume. It returns what it did.
 func (c *Controller) WipeVolume(ctx context.Context, name string) (string, error) {
-	c.mu.Lock()
+	if !c.mu.TryLock() {
+		return "", errBusy
+	}
 	defer c.mu.Unlock()
 	have, err := c.read(ctx, Config{})
 	if err != nil {
@@ -49,6 +51,9 @@ func (c *Controller) WipeVolume(ctx context.Context, name string) (string, error
 	c.wake()
 	return said, nil
 }
+
+// errBusy is returned while the operations of volumes run.
+var errBusy = errors.New("a volume is being prepared or checked, nothing was changed; call again later (`orlopctl events`)")
 
 // planWipe returns the record of a volume, and its partition; nil if it is not connected.
 func planWipe(have Have, name string) (Record, *location, error) {
@@ -126,7 +131,9 @@ func wipeDisk(path string) error {
 // WipeDisk makes a disk blank by its path, serial number or WWID. It rejects the system disk, a
 // disk in use, and a disk with a volume.
 func (c *Controller) WipeDisk(ctx context.Context, name string) (string, error) {
-	c.mu.Lock()
+	if !c.mu.TryLock() {
+		return "", errBusy
+	}
 	defer c.mu.Unlock()
 	have, err := c.read(ctx, Config{})
 	if err != nil {
@@ -175,11 +182,16 @@ func planDiskWipe(have Have, name string) (Disk, error) {
 }
 
 // PrepareReset gives the parts of DATA a new file system at their next use: a reset of DATA drops
-// their data, also if their disks are missing during the reset.
+// their data, also if their disks are missing during the reset. It ends the operations in progress.
 func (c *Controller) PrepareReset() error {
+	c.stopping.Lock()
+	c.resetting = true
+	if c.cancel != nil {
+		c.cancel()
+	}
+	c.stopping.Unlock()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.resetting = true
 	records, err := readRecords(c.deps.Records)
 	if err != nil || !slices.ContainsFunc(records, func(r Record) bool { return r.Use.IsPart() }) {
 		return err
