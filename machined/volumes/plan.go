@@ -159,7 +159,7 @@ func (p *planner) existing(out *Planned) {
 	}
 	out.Usable = true
 	size := out.Partition.Size
-	switch room := roomBehind(out.Disk, out.Partition); {
+	switch room := p.roomBehind(out.Disk, out.Partition); {
 	case out.Size == 0 && room >= growStep:
 		out.Grow = size + room
 	case out.Size > size && out.Size-size <= room:
@@ -300,10 +300,11 @@ func (p *planner) take(d Disk, size uint64) {
 	p.taken[d.Path] = append(p.taken[d.Path], Partition{Start: best.start, Size: size})
 }
 
-// roomBehind returns the free space behind a partition, in whole units of the alignment.
-func roomBehind(d Disk, part Partition) uint64 {
+// roomBehind returns the free space between a partition and the next present or planned partition,
+// in whole units of the alignment.
+func (p *planner) roomBehind(d Disk, part Partition) uint64 {
 	limit := d.End
-	for _, o := range d.Partitions {
+	for _, o := range slices.Concat(d.Partitions, p.taken[d.Path]) {
 		if o.Start >= part.Start+part.Size {
 			limit = min(limit, o.Start)
 		}

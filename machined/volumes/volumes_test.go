@@ -154,6 +154,8 @@ func scenarios() []scenario {
 		{"too small", []Volume{volume("a", config.UseMount, 20*gib, "serial-b")}, Have{Disks: b()}},
 		{"a second volume on the disk", []Volume{volume("a", config.UseMount, 2*gib, "serial-b"), volume("b", config.UseMount, 0, "serial-b")},
 			Have{Disks: b(own(1, 2, ext4)), Records: records(record("a", config.UseMount, 1, true)), Places: link, Mounts: mounted("a")}},
+		{"a new volume behind one that grows", []Volume{volume("a", config.UseMount, 0, "serial-b"), volume("b", config.UseMount, 2*gib, "serial-b")},
+			Have{Disks: b(own(1, 2, ext4)), Records: records(record("a", config.UseMount, 1, true)), Places: link, Mounts: mounted("a")}},
 		{"no room for the second", []Volume{volume("a", config.UseMount, 7*gib, "serial-b"), volume("b", config.UseMount, 2*gib, "serial-b")}, Have{Disks: b()}},
 		{"the volume grows", []Volume{volume("a", config.UseMount, 4*gib, "serial-b")}, Have{Disks: b(own(1, 2, ext4)), Records: records(record("a", config.UseMount, 1, true)), Places: link, Mounts: mounted("a")}},
 		{"the disk has grown", []Volume{mounts}, Have{Disks: b(own(1, 6, ext4)), Records: records(record("a", config.UseMount, 1, true)), Places: link}},
