@@ -322,13 +322,13 @@ func (c *Controller) Hold(want Config) error {
 	if err != nil {
 		return err
 	}
-	if !slices.ContainsFunc(want.Volumes, func(v Volume) bool { return v.Use.IsPart() }) &&
-		!slices.ContainsFunc(records, func(r Record) bool { return r.Use.IsPart() && r.Placed }) {
+	if len(want.parts()) == 0 && !slices.ContainsFunc(records, func(r Record) bool { return r.Use.IsPart() && r.Placed }) {
 		return nil
 	}
 	s, _ := c.state.Get()
 	switch {
-	case !s.settled || !reflect.DeepEqual(s.config, want):
+	// another volume, which may be in a long check, does not count
+	case !s.settled || !reflect.DeepEqual(s.config.parts(), want.parts()):
 		if s.Problem != "" {
 			return errors.New(s.Problem)
 		}

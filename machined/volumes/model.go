@@ -13,6 +13,16 @@ import (
 // Config is the desired volumes, in the order of the documents.
 type Config struct{ Volumes []Volume }
 
+// parts returns the volumes with parts of DATA.
+func (c Config) parts() (all []Volume) {
+	for _, v := range c.Volumes {
+		if v.Use.IsPart() {
+			all = append(all, v)
+		}
+	}
+	return all
+}
+
 // Volume is a volume of the configuration.
 type Volume struct {
 	Name  string

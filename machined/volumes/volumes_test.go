@@ -525,6 +525,9 @@ func TestHold(t *testing.T) {
 	if err := c.Hold(Config{[]Volume{volume("i", config.UseImages, 0, "serial-b")}}); !errors.Is(err, errPreparing) {
 		t.Errorf("after a change: %v", err)
 	}
+	if err := c.Hold(Config{append(slices.Clone(mine.Volumes), mounts)}); err == nil || errors.Is(err, errPreparing) {
+		t.Errorf("with another volume for pods: %v", err)
+	}
 	if err := writeRecords(c.deps.Records, []Record{record("e", config.UseEtcd, 1, true)}); err != nil {
 		t.Fatal(err)
 	}
