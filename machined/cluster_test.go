@@ -109,6 +109,7 @@ func controlPlane(t *testing.T) *machine {
 	m.domains.network.State = cell.New(network.State{Links: []network.LinkState{{Managed: true, Up: true, Addresses: []network.AddressState{{Prefix: netip.MustParsePrefix("10.0.0.11/24")}}}}})
 	m.setMembers(func(d *membership.Deps) { d.Files.Ledger = file })
 	m.upgrade = newUpgrade(m)
+	m.domains.drain = newDrainer(m)
 	return m
 }
 

@@ -7,16 +7,17 @@ import (
 	"net/netip"
 	"slices"
 
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	machinedapi "github.com/orlop-os/orlop/machined/api"
 	guard "github.com/orlop-os/orlop/machined/disruption"
+	"github.com/orlop-os/orlop/machined/drain"
 	"github.com/orlop-os/orlop/machined/power"
 	"github.com/orlop-os/orlop/machined/transition"
 	"github.com/orlop-os/orlop/machined/upgrade"
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/cell"
+	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/disruption"
 	"github.com/orlop-os/orlop/pkg/paths"
 )
@@ -75,41 +76,91 @@ func awaitSettled(ctx context.Context, m *machine) error {
 
 // shutDown returns the function that shuts the machine down for a caller, unless the cluster needs
 // it.
-func shutDown(m *machine, to power.Mode, operation disruption.Operation) func(context.Context, machinedapi.Shutdown) error {
+func shutDown(m *machine, to power.Mode) func(context.Context, machinedapi.Shutdown) error {
 	return func(ctx context.Context, s machinedapi.Shutdown) error {
-		r := power.Request{To: to, GracePeriod: s.GracePeriod, Why: "asked by " + s.By}
-		if m.power.Stopping() {
-			return m.power.Shutdown(r)
-		}
-		giveBack, err := m.guard.Permit(ctx, disruption.Request{Operation: operation, Force: s.Force, By: s.By, GracePeriod: s.GracePeriod})
-		if err != nil {
-			return status.Error(codes.FailedPrecondition, err.Error())
-		}
-		if err := m.power.Shutdown(r); err != nil {
-			giveBack()
-			return err
-		}
+		return m.power.Go(ctx, power.Away{To: to, GracePeriod: s.GracePeriod, Wipe: s.Wipe, Force: s.Force, By: s.By, Drain: s.Drain})
+	}
+}
+
+// awayDeps are the dependencies of a reboot, a shutdown and a reset. They use packages that are
+// made later. A reset, and the time after a drain, continue if the caller disconnects.
+func awayDeps(m *machine) power.AwayDeps {
+	return power.AwayDeps{
+		Permit: func(ctx context.Context, a power.Away) (giveBack func(), err error) {
+			if len(a.Wipe) > 0 || m.domains.drain.Wanted(a.Drain) {
+				ctx = m.power.Running()
+			}
+			return m.guard.Permit(ctx, awayRequest(a))
+		},
+		Confirm: func(a power.Away) error { return m.guard.Confirm(m.power.Running(), awayRequest(a)) },
+		Drain:   func(a power.Away) (bool, error) { return m.domains.drain.Drain(m.power.Running(), awayOrder(a)) },
+		Undo:    func(a power.Away) { m.domains.drain.Undo(awayOrder(a)) },
+		Leave:   func(by string) error { return m.etcd.Leave(by) },
+		Prepare: func() error { return m.domains.volumes.PrepareReset() },
+	}
+}
+
+// awayRequest returns the question to the cluster.
+func awayRequest(a power.Away) disruption.Request {
+	return disruption.Request{Operation: a.Operation(), Force: a.Force, By: a.By, GracePeriod: a.GracePeriod}
+}
+
+// awayOrder returns the drain before an operation.
+func awayOrder(a power.Away) drain.Order {
+	return drain.Order{Operation: a.Operation().Name(), By: a.By, Policy: a.Drain}
+}
+
+func newDrainer(m *machine) *drain.Drainer {
+	return drain.New(drain.Deps{
+		Config:   func() *config.Config { return m.config.active.Current().Config },
+		Removed:  func() bool { member, _ := m.members.Worker.State.Get(); return member.Removed },
+		Stopping: m.power.Running(),
+		Command:  m.processes.commands.run,
+		Event:    m.reports.events.From("drain"),
+	})
+}
+
+// upgradeDrain is the drain before an upgrade or a rollback.
+type upgradeDrain struct{ m *machine }
+
+func (d upgradeDrain) Wanted() bool { return d.m.domains.drain.Wanted(config.Drain{}) }
+
+func (d upgradeDrain) Drain(ctx context.Context, o disruption.Operation, by string) error {
+	_, err := d.m.domains.drain.Drain(ctx, drain.Order{Operation: o.Name(), By: by})
+	return err
+}
+
+func (d upgradeDrain) Undo(o disruption.Operation, by string) {
+	d.m.domains.drain.Undo(drain.Order{Operation: o.Name(), By: by})
+}
+
+// ownDrain returns the last drain of the machine's own node for its object; nil if there is none.
+func ownDrain(all []drain.State) *api.Drain {
+	i := slices.IndexFunc(all, func(s drain.State) bool { return s.Operation != removal })
+	if i < 0 {
 		return nil
 	}
-}
-
-// permitReset asks the cluster for a reset, which continues if the caller disconnects.
-func permitReset(m *machine, data, force bool, by string) (giveBack func(), err error) {
-	return m.guard.Permit(m.power.Running(), resetRequest(data, force, by))
-}
-
-// confirmReset asks again.
-func confirmReset(m *machine, data, force bool, by string) error {
-	return m.guard.Confirm(m.power.Running(), resetRequest(data, force, by))
-}
-
-// resetRequest returns the request of a reset. data: the reset wipes the data of etcd.
-func resetRequest(data, force bool, by string) disruption.Request {
-	operation := disruption.Reset
-	if data {
-		operation = disruption.ResetData
+	s := all[i]
+	out := &api.Drain{
+		Operation: s.Operation, Policy: s.Policy, Phase: string(s.Phase), Started: timestamppb.New(s.Started), Deadline: timestamppb.New(s.Deadline),
+		Evicted: int64(s.Evicted), Left: int64(s.Left), Problem: s.Problem,
 	}
-	return disruption.Request{Operation: operation, Force: force, By: by}
+	for _, p := range s.Blocking() {
+		out.Blocking = append(out.Blocking, &api.BlockingPod{Pod: p.Pod, Budget: p.Budget, Message: p.Message})
+	}
+	return out
+}
+
+// removal is the operation of a drain of another machine.
+const removal = "removal"
+
+// drainMember drains the node of another machine before its removal.
+func drainMember(m *machine) func(node string, policy config.Drain, by string) (undo func(), err error) {
+	return func(node string, policy config.Drain, by string) (undo func(), err error) {
+		order := drain.Order{Operation: removal, By: by, Node: node, Policy: policy}
+		_, err = m.domains.drain.Drain(m.power.Running(), order)
+		return func() { m.domains.drain.Undo(order) }, err
+	}
 }
 
 // permitApply asks the cluster for the reboot with which a configuration becomes active.

@@ -105,8 +105,8 @@ func newUpgrade(m *machine) *upgrade.Upgrade {
 		},
 		Node: upgrade.Node{
 			Config:  func() *config.Config { now := m.config.active.Current(); return now.Config },
-			Removed: func() bool { member, _ := m.members.Worker.State.Get(); return member.Removed },
 			Command: m.processes.commands.run,
+			Drain:   upgradeDrain{m},
 		},
 		Disruption:   m.guard,
 		PeerEndpoint: m.members.Peers.Endpoint,

@@ -7,6 +7,7 @@ import (
 	"github.com/orlop-os/orlop/machined/debug"
 	"github.com/orlop-os/orlop/machined/disk"
 	guard "github.com/orlop-os/orlop/machined/disruption"
+	"github.com/orlop-os/orlop/machined/drain"
 	"github.com/orlop-os/orlop/machined/etcd"
 	"github.com/orlop-os/orlop/machined/events"
 	"github.com/orlop-os/orlop/machined/firewall"
@@ -75,6 +76,7 @@ type domains struct {
 	lldp    *lldp.Controller // neighbors on the links
 	dns     *resolver.Forwarder
 	volumes *volumes.Controller // partitions on other disks
+	drain   *drain.Drainer      // of the node, before the machine is away
 }
 
 // configuration is the active configuration, and the functions that replace it and converge the

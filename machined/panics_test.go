@@ -14,6 +14,7 @@ import (
 
 	"github.com/orlop-os/orlop/machined/activeconfig"
 	machinedapi "github.com/orlop-os/orlop/machined/api"
+	"github.com/orlop-os/orlop/machined/drain"
 	"github.com/orlop-os/orlop/machined/events"
 	"github.com/orlop-os/orlop/machined/health"
 	"github.com/orlop-os/orlop/pkg/api"
@@ -129,7 +130,7 @@ func TestConfigurationGoes(t *testing.T) {
 		_, _ = m.members.Requests.Deny(ctx, &api.DenyRequest{Name: "w1"})
 		_, _ = m.members.Server.GetMembership(by, &api.GetMembershipRequest{})
 		m.members.NodeGC.Collect(t.Context())
-		_ = m.upgrade.Drainer.Drain()
+		_, _ = m.domains.drain.Drain(t.Context(), drain.Order{})
 	}
 	close(stop)
 	flapping.Wait()

@@ -48,6 +48,8 @@ func observable(m *machine) []machinedapi.Topic {
 		machinedapi.PolledTopic("configuration", func(ctx context.Context) (configurationState, error) { return readConfiguration(ctx, m) }),
 		// disk.State: disks, partitions, file systems
 		machinedapi.WatchedTopic("disks", m.domains.disks.State()),
+		// []drain.State: drains since boot, with the pods that block them
+		machinedapi.WatchedTopic("drain", m.domains.drain.States()),
 		// []drift.State: differences from the configured state
 		driftTopic(drift.New(drift.Deps{Domains: m.config.reconciler.DriftSources(), Epoch: m.config.reconciler.DriftEpoch})),
 		// []host.FilesystemState: usage of file systems

@@ -32,7 +32,6 @@ import (
 	"github.com/orlop-os/orlop/pkg/cell"
 	"github.com/orlop-os/orlop/pkg/cgroup"
 	"github.com/orlop-os/orlop/pkg/config"
-	"github.com/orlop-os/orlop/pkg/disruption"
 	"github.com/orlop-os/orlop/pkg/mount"
 	"github.com/orlop-os/orlop/pkg/paths"
 	"github.com/orlop-os/orlop/pkg/supervise"
@@ -124,6 +123,7 @@ func assemble(m *machine) {
 	m.identity = newIdentity(m)
 	m.members = membership.New(memberDeps(m)) // first, because the others use it
 	m.guard = newGuard(m)
+	m.domains.drain = newDrainer(m)
 	m.upgrade = newUpgrade(m)
 	m.install = newInstall(m)
 	m.debug = newDebug(m)
@@ -170,6 +170,7 @@ func newAPI(m *machine) *machinedapi.API {
 			},
 			ClusterHealth: newClusterHealth(m),
 			Members:       m.members.Server,
+			DrainMember:   drainMember(m),
 			JoinRequests:  m.members.Requests,
 			Suspended:     newSuspended(m),
 		},
@@ -201,6 +202,7 @@ func objectDeps(m *machine) machinedapi.ObjectDeps {
 		Object:  m.reports.object,
 		Release: func() buildinfo.Release { return m.system.release },
 		Upgrade: cell.Map(m.upgrade.Controller.State(), m.upgrade.Controller.Status),
+		Drain:   cell.Map(m.domains.drain.States(), ownDrain),
 		WatchHealth: func(ctx context.Context, each func(*api.HealthResponse) (more bool, err error)) error {
 			return reportHealth(ctx, m, each)
 		},
@@ -227,15 +229,8 @@ func newPower(m *machine, containerd *grpc.ClientConn) *power.Controller {
 			m.debug.EndKernelLog(ctx)
 			return err
 		},
-		Wipe: func(ctx context.Context, labels []string) error { return wipe(ctx, m, labels) },
-		Reset: power.ResetDeps{
-			Drain:    func() error { return m.upgrade.Drainer.Drain() },
-			Uncordon: func() { m.upgrade.Drainer.Uncordon() },
-			Permit:   func(data, force bool, by string) (func(), error) { return permitReset(m, data, force, by) },
-			Confirm:  func(data, force bool, by string) error { return confirmReset(m, data, force, by) },
-			Leave:    func(by string) error { return m.etcd.Leave(by) },
-			Prepare:  func() error { return m.domains.volumes.PrepareReset() },
-		},
+		Wipe:    func(ctx context.Context, labels []string) error { return wipe(ctx, m, labels) },
+		Away:    awayDeps(m),
 		Enter:   m.reports.progress.Enter,
 		Console: m.reports.events.LogConsole,
 	}
@@ -267,9 +262,10 @@ func machineDeps(m *machine) machinedapi.MachineDeps {
 				return each(&api.Event{Cursor: e.Cursor, Time: timestamppb.New(e.Time), Source: e.Source, Kind: e.Kind, Message: e.Message})
 			})
 		},
-		Reboot:   shutDown(m, power.Reboot, disruption.Reboot),
-		PowerOff: shutDown(m, power.PowerOff, disruption.Shutdown),
-		Reset:    m.power.Reset,
+		Reboot:      shutDown(m, power.Reboot),
+		PowerOff:    shutDown(m, power.PowerOff),
+		Reset:       shutDown(m, power.Reboot),
+		CancelDrain: m.domains.drain.Cancel,
 		WipeDisk: func(ctx context.Context, name string) (string, error) {
 			return wipeStored(ctx, m, m.domains.volumes.WipeDisk, name)
 		},

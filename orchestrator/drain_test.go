@@ -108,16 +108,35 @@ func drains(ctx context.Context, t *testing.T, m machine, admin kubernetes.Inter
 			t.Errorf("node is closed: %v, want %v", n.Spec.Unschedulable, want)
 		}
 	}
+	// The kubelet may write the conditions of its own Node.
+	has := func(want ...corev1.NodeConditionType) {
+		t.Helper()
+		n, err := admin.CoreV1().Nodes().Get(ctx, node, metav1.GetOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var have []corev1.NodeConditionType
+		for _, c := range n.Status.Conditions {
+			if strings.HasPrefix(c.Reason, "Orlop") && c.Status == corev1.ConditionTrue {
+				have = append(have, c.Type)
+			}
+		}
+		slices.Sort(have)
+		if !slices.Equal(have, want) {
+			t.Errorf("conditions %v, want %v", have, want)
+		}
+	}
+	quiet := func(nodespec.DrainProgress) {}
 	undo := func() {
 		t.Helper()
-		if err := drain.Uncordon(ctx, own, node); err != nil {
+		if err := drain.Undo(ctx, own, node); err != nil {
 			t.Error(err)
 		}
 	}
 
 	// The budget is respected: the node stays as it is.
-	done, err := drain.Drain(ctx, own, node, nodespec.DrainRequest{Timeout: 5 * time.Second, Refuse: true})
-	if err != nil || !done.Refused || !slices.Equal(done.Remaining, []string{"pod drained/guarded: must stay: The disruption budget keep-one needs 1 healthy pods and has 1 currently"}) {
+	done, err := drain.Drain(ctx, own, node, nodespec.DrainRequest{Timeout: 5 * time.Second, Refuse: true}, quiet)
+	if err != nil || !done.Refused || done.Remaining() != "pod drained/guarded: must stay: The disruption budget keep-one needs 1 healthy pods and has 1 currently" || done.Pods[0].Budget != "keep-one" {
 		t.Errorf("a budget forbids: %+v, %v", done, err)
 	}
 	closed(false)
@@ -126,41 +145,45 @@ func drains(ctx context.Context, t *testing.T, m machine, admin kubernetes.Inter
 
 	// Until the timeout.
 	add("free", node, corev1.PodRunning, nil)
-	done, err = drain.Drain(ctx, own, node, nodespec.DrainRequest{Timeout: 5 * time.Second})
-	if err != nil || done.Evicted != 1 || len(done.Remaining) != 1 || !strings.HasPrefix(done.Remaining[0], "pod drained/guarded: must stay") {
+	done, err = drain.Drain(ctx, own, node, nodespec.DrainRequest{Timeout: 5 * time.Second}, quiet)
+	if err != nil || done.Evicted != 1 || done.Left != 1 || !strings.HasPrefix(done.Remaining(), "pod drained/guarded: must stay") {
 		t.Errorf("the time is up: %+v, %v", done, err)
 	}
 	closed(true)
+	has(corev1.NodeMaintenancePlanned)
 	there("free", false)
 	there("guarded", true)
-	if _, err := drain.Drain(ctx, own, node, nodespec.DrainRequest{Timeout: time.Minute, Undo: true}); err != nil {
+	if _, err := drain.Drain(ctx, own, node, nodespec.DrainRequest{Timeout: time.Minute, Undo: true}, quiet); err != nil {
 		t.Error(err)
 	}
 	closed(false)
+	has()
 
 	// It is overridden. Pods of the node itself, ended pods and pods of other nodes stay.
-	done, err = drain.Drain(ctx, own, node, nodespec.DrainRequest{Timeout: time.Minute, Delete: true})
-	if err != nil || done.Evicted != 1 || len(done.Remaining) != 0 {
+	done, err = drain.Drain(ctx, own, node, nodespec.DrainRequest{Timeout: time.Minute, Delete: true}, quiet)
+	if err != nil || done.Evicted != 1 || done.Left != 0 {
 		t.Errorf("the budget is overruled: %+v, %v", done, err)
 	}
 	for name, want := range map[string]bool{"guarded": false, "ended": true, "daemon": true, "elsewhere": true} {
 		there(name, want)
 	}
+	has(corev1.NodeDrained, corev1.NodeMaintenancePlanned)
 	undo()
+	has()
 
 	// An operator has cordoned the node.
 	if _, err := admin.CoreV1().Nodes().Patch(ctx, node, types.MergePatchType, []byte(`{"spec":{"unschedulable":true}}`), metav1.PatchOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := drain.Drain(ctx, own, node, nodespec.DrainRequest{Timeout: time.Minute}); err != nil {
+	if _, err := drain.Drain(ctx, own, node, nodespec.DrainRequest{Timeout: time.Minute}, quiet); err != nil {
 		t.Error(err)
 	}
 	undo()
 	closed(true)
 
 	// The Node does not exist any more.
-	done, err = drain.Drain(ctx, own, "nobody", nodespec.DrainRequest{Timeout: 2 * time.Second, Refuse: true})
-	if err == nil || !done.Refused || len(done.Remaining) != 1 || !strings.Contains(done.Remaining[0], "cannot read the node") {
+	done, err = drain.Drain(ctx, own, "nobody", nodespec.DrainRequest{Timeout: 2 * time.Second, Refuse: true}, quiet)
+	if err == nil || !done.Refused || !strings.Contains(done.Remaining(), "cannot read the node") {
 		t.Errorf("no node: %+v, %v", done, err)
 	}
 }

@@ -20,8 +20,10 @@
 //
 // For upgrades:
 //
-//	orchestrator drain                 reads a nodespec.DrainRequest, evicts the node's pods,
-//	                                   writes a nodespec.DrainResult
+//	orchestrator drain                 reads a nodespec.DrainRequest, evicts the pods of this
+//	                                   node, or of another node on a control plane; writes
+//	                                   each nodespec.DrainProgress to descriptor 3, and a
+//	                                   nodespec.DrainResult
 //	orchestrator delete-removed-nodes  reads a nodespec.NodeGCRequest, deletes these Nodes,
 //	                                   writes the names of the Nodes that existed; on a control
 //	                                   plane
@@ -63,6 +65,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/orlop-os/orlop/orchestrator/apiready"
+	"github.com/orlop-os/orlop/orchestrator/bootstrap"
 	"github.com/orlop-os/orlop/orchestrator/breakglass"
 	"github.com/orlop-os/orlop/orchestrator/canary"
 	"github.com/orlop-os/orlop/orchestrator/component"
@@ -177,17 +180,26 @@ func respond[Q, A any](in io.Reader, out io.Writer, do func(order Q) (A, error))
 	return nodespec.WriteAnswer(out, answer)
 }
 
-// drainNode evicts the node's pods.
+// drainNode evicts the pods of this node with the identity of its kubelet, or those of another node
+// with an identity of the controllers.
 func drainNode(ctx context.Context, dirs dirs.Dirs, order nodespec.DrainRequest) (nodespec.DrainResult, error) {
 	spec, err := readSpec(dirs.Spec)
 	if err != nil {
 		return nodespec.DrainResult{}, err
 	}
+	node := spec.Node.Name
 	api, err := drain.Client(dirs)
+	if order.Node != "" && order.Node != node {
+		node = order.Node
+		// the wait for an API server is a part of the drain
+		waiting, cancel := context.WithTimeout(ctx, order.Timeout)
+		defer cancel()
+		api, err = nodecontrollers.CommandClient(waiting, dirs, bootstrap.DrainAccount)
+	}
 	if err != nil {
 		return nodespec.DrainResult{}, err
 	}
-	return drain.Drain(ctx, api, spec.Node.Name, order)
+	return drain.Drain(ctx, api, node, order, drain.Reporter(os.NewFile(3, "progress")))
 }
 
 // listVersions writes the versions of Kubernetes in the cluster.

@@ -65,7 +65,6 @@ var otherCommands = map[string]string{
 	"node":             "`orlopctl nodes`",
 	"reset-node":       "`orlopctl reset`",
 	"delete":           "`orlopctl nodes remove NAME` removes a worker, `orlopctl etcd remove MEMBER` a member of etcd; use kubectl for objects of Kubernetes",
-	"drain":            "`kubectl drain` (`orlopctl kubeconfig` gives kubectl access); an upgrade drains the node if `Machine.spec.upgrade.drain` requests it",
 	"cordon":           "`kubectl cordon` (`orlopctl kubeconfig` gives kubectl access)",
 	"uncordon":         "`kubectl uncordon` (`orlopctl kubeconfig` gives kubectl access)",
 	"exec":             "a machine has no shell; use `orlopctl ls`, `cat`, `get` and `logs`, and `kubectl exec` for pods",

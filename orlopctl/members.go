@@ -220,20 +220,33 @@ func membersTable(w *tabwriter.Writer, list *api.ListMembersResponse) {
 }
 
 func nodesRemoveCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Command {
-	return &cobra.Command{
+	var drain drainFlags
+	c := &cobra.Command{
 		Use:   "remove NAME",
 		Short: "Remove a worker from the cluster, and revoke its certificates and its pods' tokens",
 		Long: "Remove a worker from the cluster, with all unused tickets for its name. When the command returns, the\n" +
 			"control-plane machines that answer, and their API servers, no longer admit it, and they abort its running\n" +
 			"requests. Its Kubernetes node is deleted with its pods, which are recreated on other nodes, and the tokens of\n" +
-			"those pods become invalid at all API servers. Evict its pods first (`kubectl drain`) if their replacements\n" +
-			"must run before. A machine that receives its removal ends its pods and its node, and retains its data until it\n" +
+			"those pods become invalid at all API servers. With --drain, the called machine evicts the pods first, so\n" +
+			"that their replacements run before; it continues if you disconnect. Do not use it for a stolen machine: the\n" +
+			"revocation would wait. A machine that receives its removal ends its pods and its node, and retains its data until it\n" +
 			"is reset. A stolen machine may ignore this, and its holder knows the content of the Secrets of its pods:\n" +
 			"change them.",
 		Args: cobra.ExactArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {
-			return conn.CallFor(removeTime, func(ctx context.Context, c *client.Client) error {
-				answer, err := c.Cluster.RemoveMember(ctx, &api.RemoveMemberRequest{Name: args[0]})
+			if err := drain.check(); err != nil {
+				return err
+			}
+			limit := removeTime
+			if drain.request() != nil {
+				limit += drainTime
+			}
+			return conn.CallFor(limit, func(ctx context.Context, c *client.Client) error {
+				var answer *api.RemoveMemberResponse
+				err := withDrain(ctx, ios, c, func(ctx context.Context) (err error) {
+					answer, err = c.Cluster.RemoveMember(ctx, &api.RemoveMemberRequest{Name: args[0], Drain: drain.request()})
+					return err
+				})
 				switch {
 				case err != nil:
 					return err
@@ -251,6 +264,8 @@ func nodesRemoveCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.
 			})
 		},
 	}
+	drain.add(c, "none")
+	return c
 }
 
 // removeTime bounds the time in which a machine replicates a removal and deletes a Node.

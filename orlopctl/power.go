@@ -28,7 +28,7 @@ const resetTimeout = drainTime + 5*time.Minute
 
 // drainContinues adds to the error of a canceled call with a drain that the machine continues.
 func drainContinues(err error) error {
-	return mayContinue(err, "the machine continues: it drains its node first; `orlopctl events` shows the progress")
+	return mayContinue(err, "the machine continues: it drains the node first; `orlopctl get drain` shows the progress, and `orlopctl drain cancel` gives it up")
 }
 
 // mayContinue adds to the error of a canceled or broken call that the machine may continue.
@@ -54,8 +54,9 @@ func shutdownCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Com
 		})
 }
 
-// askTimeout includes the time in which a machine asks the others whether they need it.
-const askTimeout = 90 * time.Second
+// askTimeout includes the time in which a machine asks the others whether they need it, and drains
+// its node.
+const askTimeout = 90*time.Second + drainTime
 
 // forceFlag adds the flag that overrides a refusal by the cluster.
 func forceFlag(c *cobra.Command, force *bool) {
@@ -67,16 +68,25 @@ type powerCall func(context.Context, *client.Client, *api.PowerRequest) (*api.Po
 func powerCommand(ios *iostreams.Streams, conn *connect.Connector, name, method, short, done string, do powerCall) *cobra.Command {
 	var grace time.Duration
 	var force bool
+	var drain drainFlags
 	c := &cobra.Command{
 		Use: name, Short: short, Args: cobra.NoArgs,
-		Long:        short + ". A control-plane machine asks the others first: the command is refused, with the reason,\nwhile they need it or another is away.",
+		Long: short + ". A control-plane machine asks the others first: the command is refused, with the reason,\nwhile they need it or another is away. " +
+			"Then the machine evicts its pods, if --drain or its configuration\n(Machine.spec.upgrade.drain) says so; it continues if you disconnect, and `orlopctl drain cancel` gives it up.",
 		Annotations: calls(method),
 		RunE: func(*cobra.Command, []string) error {
+			if err := drain.check(); err != nil {
+				return err
+			}
 			if conn.Flags.Timeout == 0 {
 				conn.Flags.Timeout = askTimeout
 			}
 			return conn.Call(func(ctx context.Context, c *client.Client) error {
-				answer, err := do(ctx, c, &api.PowerRequest{GracePeriod: connect.DurationOf(grace), Force: force})
+				var answer *api.PowerResponse
+				err := withDrain(ctx, ios, c, func(ctx context.Context) (err error) {
+					answer, err = do(ctx, c, &api.PowerRequest{GracePeriod: connect.DurationOf(grace), Force: force, Drain: drain.request()})
+					return err
+				})
 				if err != nil {
 					return err
 				}
@@ -91,6 +101,7 @@ func powerCommand(ios *iostreams.Streams, conn *connect.Connector, name, method,
 	c.Flags().DurationVar(&grace, "grace", 0, "time limit for the end of services and pods (default: 60s)")
 	flags.Positive(c.Flags(), "grace", &grace)
 	forceFlag(c, &force)
+	drain.add(c, "Machine.spec.upgrade.drain.policy")
 	return c
 }
 
@@ -107,6 +118,7 @@ var wipes = map[string]struct {
 func resetCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Command {
 	var wipe string
 	var yes, force bool
+	var drain drainFlags
 	c := &cobra.Command{
 		Use:         "reset",
 		Annotations: calls(api.Machine_Reset_FullMethodName),
@@ -123,6 +135,9 @@ func resetCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Comman
 			if !known {
 				return exit.Usagef("reset: --wipe %q is not known; it is state, data or all", wipe)
 			}
+			if err := drain.check(); err != nil {
+				return err
+			}
 			if conn.Flags.Timeout == 0 {
 				conn.Flags.Timeout = resetTimeout
 			}
@@ -132,9 +147,13 @@ func resetCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Comman
 						return err
 					}
 				}
-				answer, err := c.Machine.Reset(ctx, &api.ResetRequest{Wipe: what.wipe, Force: force})
+				var answer *api.PowerResponse
+				err := withDrain(ctx, ios, c, func(ctx context.Context) (err error) {
+					answer, err = c.Machine.Reset(ctx, &api.ResetRequest{Wipe: what.wipe, Force: force, Drain: drain.request()})
+					return err
+				})
 				if err != nil {
-					return drainContinues(err)
+					return err
 				}
 				if ios.Human() {
 					ios.Println("the machine is reset and reboots")
@@ -147,6 +166,7 @@ func resetCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Comman
 	c.Flags().StringVar(&wipe, "wipe", "state", "what to delete: state, data or all")
 	c.Flags().BoolVar(&yes, "yes", false, "do not prompt for confirmation")
 	forceFlag(c, &force)
+	drain.add(c, "Machine.spec.upgrade.drain.policy")
 	return c
 }
 

@@ -175,9 +175,11 @@ func rollbackCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Com
 						return err
 					}
 				}
-				answer, err := c.Upgrade.Rollback(ctx, &api.RollbackRequest{Force: force})
-				to = answer.GetTo()
-				return drainContinues(err)
+				return withDrain(ctx, ios, c, func(ctx context.Context) error {
+					answer, err := c.Upgrade.Rollback(ctx, &api.RollbackRequest{Force: force})
+					to = answer.GetTo()
+					return err
+				})
 			})
 			if err != nil {
 				return err
@@ -326,7 +328,7 @@ func awaitUpgrade(ios *iostreams.Streams, conn *connect.Connector, wanted string
 	var last *api.UpgradeStatus
 	show := newStagePrinter(ios)
 	for {
-		err := followUpgrade(ctx, endpoint, func(now *api.UpgradeStatus) bool {
+		err := followUpgrade(ctx, ios, endpoint, func(now *api.UpgradeStatus) bool {
 			last = now
 			show(now)
 			return slot.Phase(now.Phase).Done() && now.Operation == ""
@@ -345,12 +347,13 @@ func awaitUpgrade(ios *iostreams.Streams, conn *connect.Connector, wanted string
 
 // followUpgrade connects and passes the status to enough, until it returns true or the connection
 // is lost.
-func followUpgrade(ctx context.Context, endpoint client.Endpoint, enough func(*api.UpgradeStatus) bool) error {
+func followUpgrade(ctx context.Context, ios *iostreams.Streams, endpoint client.Endpoint, enough func(*api.UpgradeStatus) bool) error {
 	return connect.Attempt(ctx, endpoint, func(_ context.Context, c *client.Client) error {
 		stream, err := c.Upgrade.Watch(ctx, &api.WatchUpgradeRequest{})
 		if err != nil {
 			return err
 		}
+		defer startShowingDrain(ctx, ios, c)()
 		for {
 			now, err := stream.Recv()
 			if err != nil {

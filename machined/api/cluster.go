@@ -2,8 +2,11 @@ package api
 
 import (
 	"context"
+	"slices"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/orlop-os/orlop/pkg/api"
@@ -46,8 +49,11 @@ type ClusterDeps struct {
 	WatchHealth   func(ctx context.Context, each func(*api.HealthResponse) (more bool, err error)) error
 	ClusterHealth ClusterHealth
 	Members       Members
-	JoinRequests  JoinRequests
-	Suspended     Suspended
+	// DrainMember evicts the pods of another machine before its removal, and undo makes its node
+	// schedulable again if the removal fails. It continues if the caller disconnects.
+	DrainMember  func(node string, policy config.Drain, by string) (undo func(), err error)
+	JoinRequests JoinRequests
+	Suspended    Suspended
 }
 
 // Suspended are the suspended Kubernetes objects of this machine. The errors are gRPC statuses.
@@ -98,7 +104,27 @@ func (s clusterService) ListMembers(context.Context, *api.ListMembersRequest) (*
 }
 
 func (s clusterService) RemoveMember(ctx context.Context, r *api.RemoveMemberRequest) (*api.RemoveMemberResponse, error) {
-	return s.deps.Members.RemoveMember(ctx, callerid.FromContext(ctx), r)
+	by := callerid.FromContext(ctx)
+	if r.Drain == nil {
+		return s.deps.Members.RemoveMember(ctx, by, r)
+	}
+	policy, err := drainPolicy(r.Drain)
+	if err != nil {
+		return nil, err
+	}
+	if !slices.ContainsFunc(s.deps.Members.ListMembers().GetMembers(), func(m *api.Member) bool { return m.Name == r.Name }) {
+		return nil, status.Errorf(codes.NotFound, "removal: no machine %s has joined, so its pods cannot be evicted; repeat the call without a drain to remove its tickets", r.Name)
+	}
+	undo, err := s.deps.DrainMember(r.Name, policy, by.String())
+	if err != nil {
+		return nil, status.Errorf(codes.FailedPrecondition, "removal refused: %v", err)
+	}
+	// The caller may have disconnected during the drain.
+	answer, err := s.deps.Members.RemoveMember(context.WithoutCancel(ctx), by, r)
+	if err != nil {
+		undo()
+	}
+	return answer, err
 }
 
 func (s clusterService) GetMembership(ctx context.Context, r *api.GetMembershipRequest) (*api.GetMembershipResponse, error) {

@@ -2,6 +2,8 @@ package api
 
 import (
 	"context"
+	"slices"
+	"strings"
 	"time"
 
 	"google.golang.org/grpc"
@@ -13,6 +15,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/buildinfo"
 	"github.com/orlop-os/orlop/pkg/callerid"
 	"github.com/orlop-os/orlop/pkg/client"
+	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/disklayout"
 )
 
@@ -31,12 +34,13 @@ type MachineDeps struct {
 	Topics []Topic
 	// TailEvents passes the events after a cursor to each; with follow also each new event.
 	TailEvents func(ctx context.Context, after uint64, follow bool, each func(*api.Event) error) error
-	// Reboot and PowerOff start the shutdown, unless the cluster needs the machine.
+	// Reboot, PowerOff and Reset start the shutdown, unless the cluster needs the machine. The pods
+	// are evicted before, if the policy wants it.
 	Reboot   func(context.Context, Shutdown) error
 	PowerOff func(context.Context, Shutdown) error
-	// Reset starts the shutdown, which wipes partitions and reboots. force overrides the refusal of
-	// the cluster.
-	Reset func(labels []string, force bool, by string) error
+	Reset    func(context.Context, Shutdown) error
+	// CancelDrain gives up a drain that runs; node is empty for this machine.
+	CancelDrain func(node, by string) error
 	// WipeDisk and WipeVolume erase another disk than the system disk, or a volume on it, and
 	// return what they did.
 	WipeDisk   func(ctx context.Context, name string) (string, error)
@@ -51,6 +55,8 @@ type Shutdown struct {
 	GracePeriod time.Duration
 	Force       bool // override the refusal of the cluster
 	By          string
+	Drain       config.Drain // the choice of the caller; a zero field is that of the configuration
+	Wipe        []string     // labels of the partitions that a reset wipes
 }
 
 type machineService struct {
@@ -90,7 +96,26 @@ func shutDown(ctx context.Context, start func(context.Context, Shutdown) error, 
 	if grace < 0 || grace > maxGracePeriod {
 		return nil, status.Errorf(codes.InvalidArgument, "grace: %v is not between 0 and %v", grace, maxGracePeriod)
 	}
-	return &api.PowerResponse{}, start(ctx, Shutdown{GracePeriod: grace, Force: r.GetForce(), By: caller(ctx)})
+	drain, err := drainPolicy(r.GetDrain())
+	if err != nil {
+		return nil, err
+	}
+	return &api.PowerResponse{}, start(ctx, Shutdown{GracePeriod: grace, Force: r.GetForce(), By: caller(ctx), Drain: drain})
+}
+
+// The limits of the time of a drain, as of Machine.spec.upgrade.drain.timeout.
+const minDrainTimeout, maxDrainTimeout = time.Second, time.Hour
+
+// drainPolicy returns the policy of a request; a field that is not set is zero.
+func drainPolicy(r *api.DrainPolicy) (config.Drain, error) {
+	out := config.Drain{Policy: config.DrainPolicy(r.GetPolicy()), Timeout: config.Duration(r.GetTimeout().AsDuration())}
+	if names := out.Policy.Names(); out.Policy != "" && !slices.Contains(names, r.Policy) {
+		return out, status.Errorf(codes.InvalidArgument, "drain: policy %q is not known; it is %s", r.Policy, strings.Join(names, ", "))
+	}
+	if t := time.Duration(out.Timeout); t != 0 && (t < minDrainTimeout || t > maxDrainTimeout) {
+		return out, status.Errorf(codes.InvalidArgument, "drain: %v is not between %v and %v", t, minDrainTimeout, maxDrainTimeout)
+	}
+	return out, nil
 }
 
 func (s machineService) Reboot(ctx context.Context, r *api.PowerRequest) (*api.PowerResponse, error) {
@@ -106,7 +131,15 @@ func (s machineService) Reset(ctx context.Context, r *api.ResetRequest) (*api.Po
 	if err != nil {
 		return nil, err
 	}
-	return &api.PowerResponse{}, s.deps.Reset(labels, r.Force, caller(ctx))
+	drain, err := drainPolicy(r.Drain)
+	if err != nil {
+		return nil, err
+	}
+	return &api.PowerResponse{}, s.deps.Reset(ctx, Shutdown{Wipe: labels, Force: r.Force, By: caller(ctx), Drain: drain})
+}
+
+func (s machineService) CancelDrain(ctx context.Context, r *api.CancelDrainRequest) (*api.CancelDrainResponse, error) {
+	return &api.CancelDrainResponse{}, s.deps.CancelDrain(r.Node, caller(ctx))
 }
 
 func (s machineService) WipeDisk(ctx context.Context, r *api.WipeDiskRequest) (*api.WipeDiskResponse, error) {

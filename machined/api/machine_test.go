@@ -39,7 +39,7 @@ func TestVersionDates(t *testing.T) {
 func TestReset(t *testing.T) {
 	var wiped []string
 	forced := false
-	s := machineService{deps: MachineDeps{Reset: func(labels []string, force bool, _ string) error { wiped, forced = labels, force; return nil }}}
+	s := machineService{deps: MachineDeps{Reset: func(_ context.Context, s Shutdown) error { wiped, forced = s.Wipe, s.Force; return nil }}}
 	for mode, want := range map[api.ResetRequest_Wipe][]string{
 		api.ResetRequest_WIPE_UNSPECIFIED: {"STATE"}, api.ResetRequest_WIPE_STATE: {"STATE"},
 		api.ResetRequest_WIPE_DATA: {"DATA"}, api.ResetRequest_WIPE_ALL: {"DATA", "STATE"},
@@ -76,7 +76,7 @@ func TestGracePeriod(t *testing.T) {
 func TestInputBeforeState(t *testing.T) {
 	busy := status.Error(codes.FailedPrecondition, "the machine is already shutting down")
 	start := func(context.Context, Shutdown) error { return busy }
-	s := machineService{deps: MachineDeps{Reboot: start, PowerOff: start, Reset: func([]string, bool, string) error { return busy }}}
+	s := machineService{deps: MachineDeps{Reboot: start, PowerOff: start, Reset: start}}
 	for name, call := range map[string]func(valid bool) error{
 		"Reboot": func(valid bool) error {
 			_, err := s.Reboot(t.Context(), &api.PowerRequest{GracePeriod: durationpb.New(map[bool]time.Duration{false: -1}[valid])})

@@ -30,6 +30,8 @@ type ObjectDeps struct {
 	Object *cell.Cell[*api.ReportedObject]
 	// Upgrade is the state of the last upgrade.
 	Upgrade cell.View[*api.UpgradeStatus]
+	// Drain is the last drain of the machine's node; nil if there is none.
+	Drain cell.View[*api.Drain]
 	// WatchHealth passes the health to each, now and after each change, while each wants more.
 	WatchHealth func(ctx context.Context, each func(*api.HealthResponse) (more bool, err error)) error
 	// ChangeRelease starts another version (package upgrade of machined). The errors are gRPC
@@ -96,10 +98,10 @@ func (s objectService) Watch(_ *api.WatchObjectRequest, stream grpc.ServerStream
 	go func() {
 		cancel(panics.Do("health for the machine object", func() error { return s.deps.WatchHealth(ctx, setProblem(problem)) }))
 	}()
-	health, upgrade := problem.Watch(), s.deps.Upgrade.Watch()
+	health, upgrade, drain := problem.Watch(), s.deps.Upgrade.Watch(), s.deps.Drain.Watch()
 	for last := (*api.ObjectState)(nil); ; {
-		first, now := health.Current(), upgrade.Current()
-		if state := s.state(now, first); first != nil && !proto.Equal(state, last) {
+		first := health.Current()
+		if state := s.state(upgrade.Current(), drain.Current(), first); first != nil && !proto.Equal(state, last) {
 			if err := stream.Send(state); err != nil {
 				return err
 			}
@@ -108,6 +110,7 @@ func (s objectService) Watch(_ *api.WatchObjectRequest, stream grpc.ServerStream
 		select {
 		case <-health.Changed():
 		case <-upgrade.Changed():
+		case <-drain.Changed():
 		case <-ctx.Done():
 			return endOfStream(context.Cause(ctx))
 		}
@@ -116,9 +119,9 @@ func (s objectService) Watch(_ *api.WatchObjectRequest, stream grpc.ServerStream
 
 // state returns the state of the machine. It has no progress in bytes: a transfer would change the
 // state every second.
-func (s objectService) state(upgrade *api.UpgradeStatus, problem *string) *api.ObjectState {
+func (s objectService) state(upgrade *api.UpgradeStatus, drain *api.Drain, problem *string) *api.ObjectState {
 	r := s.deps.Release()
-	out := &api.ObjectState{Version: r.Version, Kubernetes: r.Kubernetes}
+	out := &api.ObjectState{Version: r.Version, Kubernetes: r.Kubernetes, Drain: drain}
 	if out.Upgrade, _ = proto.Clone(upgrade).(*api.UpgradeStatus); out.Upgrade != nil {
 		out.Upgrade.Done, out.Upgrade.Total = 0, 0
 	}

@@ -28,6 +28,7 @@ type object struct {
 	changed []string // "version by author"
 	refusal error
 	upgrade *cell.Cell[*api.UpgradeStatus]
+	drain   *cell.Cell[*api.Drain]
 	health  *cell.Cell[*api.HealthResponse]
 	object  *cell.Cell[*api.ReportedObject]
 	log     *AuditLog
@@ -37,7 +38,7 @@ type object struct {
 func newObject(t *testing.T) (*object, context.Context) {
 	t.Helper()
 	o := &object{
-		enabled: true, object: cell.New[*api.ReportedObject](nil), log: recording(t, audit.DefaultSize), upgrade: cell.New(&api.UpgradeStatus{Running: "1.0.0"}),
+		enabled: true, object: cell.New[*api.ReportedObject](nil), log: recording(t, audit.DefaultSize), upgrade: cell.New(&api.UpgradeStatus{Running: "1.0.0"}), drain: cell.New[*api.Drain](nil),
 		health: cell.New(&api.HealthResponse{Checks: []*api.HealthCheck{{Name: "services", Ok: true}, {Name: "kubelet", Detail: "not ready"}, {Name: "last"}}}),
 	}
 	server := NewObjectServer(ObjectDeps{
@@ -45,6 +46,7 @@ func newObject(t *testing.T) (*object, context.Context) {
 		Object:  o.object,
 		Release: func() buildinfo.Release { return buildinfo.Release{Version: "1.0.0", Kubernetes: "v1.37.2"} },
 		Upgrade: cell.Map(o.upgrade, func(s *api.UpgradeStatus) *api.UpgradeStatus { return s }),
+		Drain:   cell.Map(o.drain, func(d *api.Drain) *api.Drain { return d }),
 		WatchHealth: func(ctx context.Context, each func(*api.HealthResponse) (bool, error)) error {
 			for w := o.health.Watch(); ; {
 				h, _, err := w.Next(ctx)

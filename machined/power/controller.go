@@ -44,7 +44,7 @@ type Deps struct {
 	// NotInstalled is why a machine that runs from memory has nothing to reset; empty if the system
 	// is installed.
 	NotInstalled string
-	Reset        ResetDeps
+	Away         AwayDeps
 	// Enter sets the step that clients and the console show, with its reason.
 	Enter   func(step, why string)
 	Console func(line string)

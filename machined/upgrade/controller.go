@@ -116,10 +116,21 @@ type Network struct {
 type Node struct {
 	// Config returns the active configuration; nil if there is none.
 	Config func() *config.Config
-	// Removed reports whether the machine was removed from its cluster.
-	Removed func() bool
 	// Command runs a command of the orchestrator.
 	Command nodespec.Command
+	// Drain drains the node before the machine shuts down.
+	Drain Drain
+}
+
+// Drain is the drain of the machine's own node (package drain of machined).
+type Drain interface {
+	// Wanted reports whether the configuration wants a drain.
+	Wanted() bool
+	// Drain drains the node for an operation of an author, if the configuration wants it. It
+	// continues if the author disconnects. After an error the node is as before.
+	Drain(ctx context.Context, o disruption.Operation, by string) error
+	// Undo makes a drained node schedulable again, because the operation does not happen.
+	Undo(o disruption.Operation, by string)
 }
 
 // Disruption asks the cluster before the machine is away (package disruption of machined).
@@ -148,7 +159,6 @@ type Upgrade struct {
 	Controller *Controller
 	Receiver   *Receiver
 	Server     *Server
-	Drainer    *Drainer
 	ESP        *esp.Partition
 }
 
@@ -159,18 +169,17 @@ func New(d Deps) *Upgrade {
 		Device: func() (string, error) { s, err := d.Disk.Slots(); return s.ESP, err },
 		Target: paths.ESP, Modules: d.Disk.LoadModules,
 	}
-	drainer, writeMu := &Drainer{deps: &d, progress: p}, new(sync.Mutex)
+	writeMu := new(sync.Mutex)
 	c := &Controller{
-		deps: &d, progress: p, esp: partition, drainer: drainer, savepoints: savepoints{&d}, probes: probes{&d}, writeMu: writeMu,
+		deps: &d, progress: p, esp: partition, savepoints: savepoints{&d}, probes: probes{&d}, writeMu: writeMu,
 	}
 	return &Upgrade{
 		Controller: c,
 		Receiver: &Receiver{
-			deps: &d, progress: p, controller: c, esp: partition, drainer: drainer, savepoints: savepoints{&d}, probes: probes{&d}, writeMu: writeMu,
+			deps: &d, progress: p, controller: c, esp: partition, savepoints: savepoints{&d}, probes: probes{&d}, writeMu: writeMu,
 		},
-		Server:  newServer(&d, p, partition),
-		Drainer: drainer,
-		ESP:     partition,
+		Server: newServer(&d, p, partition),
+		ESP:    partition,
 	}
 }
 
@@ -180,7 +189,6 @@ type Controller struct {
 	deps       *Deps
 	progress   progress
 	esp        *esp.Partition
-	drainer    *Drainer
 	savepoints savepoints
 	probes     probes
 	eventMu    sync.Mutex // at most one event at a time

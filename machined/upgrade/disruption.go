@@ -113,16 +113,26 @@ func (c *Controller) drainFor(ctx context.Context, q *question) error {
 	if err := q.permit(ctx); err != nil {
 		return err
 	}
-	if err := c.drainer.Drain(); err != nil {
+	if err := c.drain(q); err != nil {
 		q.end()
 		return fmt.Errorf("rollback refused: %w", err)
 	}
 	if err := q.confirm(c.deps.Running); err != nil {
-		c.drainer.Uncordon()
+		c.deps.Node.Drain.Undo(q.Operation, q.By)
 		q.end()
 		return err
 	}
 	return nil
+}
+
+// drain drains the node, if the configuration wants it. It continues if the operator disconnects.
+func (c *Controller) drain(q *question) error {
+	if !c.deps.Node.Drain.Wanted() {
+		return nil
+	}
+	c.progress.begin("drain the node", 0)
+	defer c.progress.begin("", 0)
+	return c.deps.Node.Drain.Drain(c.deps.Running, q.Operation, q.By)
 }
 
 // commit handles the success of all checks. It returns the turn before the status says that the

@@ -5,7 +5,6 @@ import (
 	"context"
 	"debug/pe"
 	"encoding/binary"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -16,9 +15,7 @@ import (
 
 	"github.com/orlop-os/orlop/pkg/buildinfo"
 	"github.com/orlop-os/orlop/pkg/bundle"
-	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/disruption"
-	"github.com/orlop-os/orlop/pkg/nodespec"
 	"github.com/orlop-os/orlop/pkg/slot"
 )
 
@@ -182,6 +179,22 @@ func TestCommitReturnsTurn(t *testing.T) {
 	}
 }
 
+// fakeDrain is a drain that records its calls.
+type fakeDrain struct {
+	wanted bool
+	err    error
+	calls  *[]string
+}
+
+func (d *fakeDrain) Wanted() bool { return d.wanted }
+
+func (d *fakeDrain) Drain(context.Context, disruption.Operation, string) error {
+	*d.calls = append(*d.calls, "drain")
+	return d.err
+}
+
+func (d *fakeDrain) Undo(disruption.Operation, string) { *d.calls = append(*d.calls, "uncordon") }
+
 // TestAskAfterDrain checks that a rollback or an upgrade which is refused after its drain returns
 // the turn, makes the node schedulable again, and does not happen; and that a caller reads the
 // refusal as it is.
@@ -199,21 +212,11 @@ func TestAskAfterDrain(t *testing.T) {
 		m := newTestMachine(t, slot.Record{})
 		cluster := &fakeDisruption{}
 		m.Controller.deps.Disruption, m.Controller.deps.Running = cluster, t.Context()
-		m.Controller.deps.Node = Node{
-			Removed: func() bool { return false },
-			Config: func() *config.Config {
-				drain := config.Drain{Policy: config.DrainRespect, Timeout: config.Duration(time.Minute)}
-				return &config.Config{Cluster: &config.Cluster{}, Machine: config.Machine{Spec: config.MachineSpec{Upgrade: config.Upgrade{Drain: drain}}}}
-			},
-			Command: func(_ context.Context, _ uint32, _ string, request any, _ ...*os.File) ([]byte, error) {
-				if request.(nodespec.DrainRequest).Undo {
-					cluster.calls = append(cluster.calls, "uncordon")
-					return []byte("{}"), nil
-				}
-				cluster.calls = append(cluster.calls, "drain")
-				return json.Marshal(nodespec.DrainResult{Refused: test.blocked, Remaining: []string{"pod web"}})
-			},
+		drain := &fakeDrain{wanted: true, calls: &cluster.calls}
+		if test.blocked {
+			drain.err = errors.New("drain not complete within 1m0s: pod web")
 		}
+		m.Controller.deps.Node = Node{Drain: drain}
 		q := &question{with: cluster, Request: disruption.Request{Operation: disruption.Rollback, Kubernetes: test.kubernetes}}
 		err := m.Controller.drainFor(t.Context(), q)
 		if got := fmt.Sprint(err); got != test.says && (err != nil || test.says != "") || !slices.Equal(cluster.calls, test.want) {

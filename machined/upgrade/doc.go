@@ -4,7 +4,7 @@
 //     (fetch.go) or from a peer (frompeer.go). The cluster is asked whether it can spare the
 //     machine (disruption.go). A savepoint of the etcd data is taken (savepoint.go). The new
 //     version is written into the other slot, and the configuration is saved for the running
-//     version (install.go). The node is drained (drain.go), and the machine reboots.
+//     version (install.go). The node is drained (package drain), and the machine reboots.
 //  2. The boot loader starts the new version and counts the attempt. The package records the boot
 //     (boot.go) and watches the checks of the version on trial: all of them have to pass before
 //     the deadline (trial.go, probes.go).

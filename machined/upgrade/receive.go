@@ -37,7 +37,6 @@ type Receiver struct {
 	progress   progress
 	controller *Controller // receives the events
 	esp        *esp.Partition
-	drainer    *Drainer
 	savepoints savepoints
 	probes     probes
 	writeMu    *sync.Mutex // see Controller
@@ -65,16 +64,6 @@ func (r *Receiver) installer(withoutSavepoint bool) (Installer, error) {
 		i.TakeSavepoint = nil
 	case withoutSavepoint:
 		i.TakeSavepoint, i.DropSavepoint = nil, r.savepoints.drop
-	}
-	if _, drains := r.drainer.config(); drains {
-		i.Uncordon = r.drainer.Uncordon
-		i.Drain = func(ctx context.Context) error {
-			want, drains := r.drainer.config() // the configuration may have changed meanwhile
-			if !drains {
-				return nil
-			}
-			return r.drainer.drain(ctx, want)
-		}
 	}
 	return i, nil
 }
@@ -139,6 +128,10 @@ func (r *Receiver) install(i Installer, q *question) {
 	defer r.writeMu.Unlock()
 	panics.Guarded("end of an upgrade", func() {
 		i.Confirm = q.confirm
+		if drain := r.deps.Node.Drain; drain.Wanted() {
+			i.Drain = func(ctx context.Context) error { return drain.Drain(ctx, q.Operation, q.By) }
+			i.Uncordon = func() { drain.Undo(q.Operation, q.By) }
+		}
 		if err := panics.Do("upgrade", func() error { return r.enterVersion(i) }); err != nil {
 			r.abort(true, err, q)
 			return
@@ -164,7 +157,9 @@ func (r *Receiver) enterVersion(i Installer) error {
 		err = r.controller.handle(r.deps.Running, slot.EntryWritten{})
 	}
 	if err != nil {
-		r.drainer.Uncordon()
+		if i.Uncordon != nil {
+			i.Uncordon()
+		}
 		return errors.Join(err, r.esp.RemoveOthers(r.deps.version()))
 	}
 	return nil

@@ -54,7 +54,7 @@ func (c *Controller) rollback(ctx context.Context, to string, force bool, by str
 		return "", status.Error(codes.FailedPrecondition, err.Error())
 	}
 	if err := c.handle(context.WithoutCancel(ctx), event); err != nil {
-		c.drainer.Uncordon()
+		c.deps.Node.Drain.Undo(q.Operation, q.By)
 		q.end()
 		return "", status.Errorf(codes.FailedPrecondition, "rollback: %v", err)
 	}

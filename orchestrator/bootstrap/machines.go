@@ -122,6 +122,7 @@ func machineRights() []runtime.Object {
 			rule(machineapi.GroupVersion.Group, ours, "list"),
 			rule(planes.Group, []string{planes.Resource, planes.Resource + "/status"}, write...),
 			rule(planes.Group, []string{planes.Resource}, "list"),
+			rule("batch", []string{"jobs"}, "create"), // of gates
 		}},
 		bindIn(machineapi.Namespace, roleMachines, rbacv1.Subject{Kind: rbacv1.ServiceAccountKind, Name: MachinesAccount, Namespace: metav1.NamespaceSystem}),
 		clusterRole(roleMachines, rule("", []string{"nodes"}, "patch")),

@@ -33,6 +33,7 @@ const (
 	roleMetricsReader  = "orlop:metrics-reader"
 	roleLocalVolumes   = "orlop:local-volumes"
 	roleNodeTaints     = "orlop:node-taints"
+	roleDrain          = "orlop:drain"
 	rolePodSigner      = "orlop:pod-certificates"
 	roleSnapshotReader = "orlop:snapshot-reader"
 	roleSnapshotEditor = "orlop:snapshot-editor"
@@ -119,6 +120,14 @@ func controllerRights() []runtime.Object {
 		// its own Node.
 		clusterRole(roleNodeTaints, rule("", []string{"nodes"}, "patch")),
 		bindAccount(roleNodeTaints, roleNodeTaints, NodeTaintsAccount),
+		// A control-plane machine drains a node before it removes its machine. The node controller
+		// of Kubernetes has the right to delete any pod, too.
+		clusterRole(roleDrain,
+			rule("", []string{"nodes"}, "get", "patch"),
+			rule("", []string{"nodes/status"}, "patch"),
+			rule("", []string{"pods"}, "list", "delete"),
+			rule("", []string{"pods/eviction"}, "create")),
+		bindAccount(roleDrain, roleDrain, DrainAccount),
 	}
 }
 

@@ -1,19 +1,31 @@
-// Package drain empties the node before the machine reboots into another version. It cordons the
-// node, so that the scheduler assigns no more pods, and evicts the pods; their disruption budgets
-// may forbid it (PodDisruptionBudget, policy/v1). It uses the certificate of the kubelet, so it has
-// no rights on pods of another node. Pods that belong to the node (of DaemonSets, static pods) and
-// pods that have ended stay.
+// Package drain empties a node before its machine is away or removed from the cluster. It cordons
+// the node, so that the scheduler assigns no more pods, and evicts the pods; their disruption
+// budgets may forbid it (PodDisruptionBudget, policy/v1). Pods that belong to the node (of
+// DaemonSets, static pods) and pods that have ended stay. The conditions of the Node show each
+// stage (conditions.go).
 //
-// A drain outlasts the client that requested it: the Node has an annotation, and Run, which is a
-// component of every node, uncordons the node when the machine has booted again.
+// A node drains itself with the certificate of the kubelet, which has no rights on pods of another
+// node. A control-plane machine drains a node before it removes the node from the cluster, with the
+// identity of the controllers.
+//
+// A drain outlasts the client that requested it, and the API server that it calls: it retries until
+// its timeout. If its process or its machine is lost, the drain ends by itself: the Node has an
+// annotation with the expiry of the drain, which the drain renews. Run, a component of every node,
+// undoes an expired drain, and the drain of a machine that has booted again.
+//
+// docs/decisions/0102-drain.md gives the reasons.
 package drain
 
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
+	"regexp"
 	"slices"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -30,36 +42,17 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// Name is the component that uncordons the node.
-const Name = "uncordon"
-
-// drainedAnnotation marks a Node that a drain, and not an operator, has cordoned.
-const drainedAnnotation = "orlop.dev/drained"
-
-// retryInterval is the time between two rounds. Upstream's controller updates the status of a
-// budget as soon as a pod changes.
-const retryInterval = time.Second
-
-// undoTimeout bounds the uncordoning after a failed drain.
-const undoTimeout = 10 * time.Second
-
-// Run uncordons the node, if the machine did not do so before it shut down, and then waits until
-// ctx is done. registered waits for the Node object.
-func Run(ctx context.Context, env component.Env, registered func(context.Context) error) error {
-	if err := registered(ctx); err != nil {
-		return nil // asked to stop
-	}
-	api, err := Client(env.Dirs)
-	if err != nil {
-		return err
-	}
-	if err := retryUncordon(ctx, api, env.Spec.Node.Name, func(problem error) { env.Announce(Name, false, problem.Error()) }); err != nil {
-		return nil // asked to stop
-	}
-	env.Announce(Name, true, "")
-	<-ctx.Done()
-	return nil
-}
+const (
+	// retryInterval is the time between two rounds. Upstream's controller updates the status of a
+	// budget as soon as a pod changes.
+	retryInterval = time.Second
+	// callTimeout bounds a request: the server may be gone.
+	callTimeout = 10 * time.Second
+	// undoTimeout bounds the undo of a failed drain. After it, the drain expires.
+	undoTimeout = 10 * time.Second
+	// messageInterval is the time between two changes of the message in the conditions.
+	messageInterval = 10 * time.Second
+)
 
 // Client returns a client with the identity of the node.
 func Client(dirs dirs.Dirs) (kubernetes.Interface, error) {
@@ -67,20 +60,21 @@ func Client(dirs dirs.Dirs) (kubernetes.Interface, error) {
 	if err != nil {
 		return nil, err
 	}
-	config.Timeout = 10 * time.Second // of one call: the server may be gone
+	config.Timeout = callTimeout
 	// A node has at most some hundred pods, with one request for each in a round. The server has
 	// its own limits.
 	config.QPS = -1
 	return component.NewClient(config)
 }
 
-// Drain cordons the node and evicts its pods, round after round, until no pod is left or the
-// timeout is over. If the result is a refusal, or after an error, it uncordons the node.
-func Drain(ctx context.Context, api kubernetes.Interface, node string, o nodespec.DrainRequest) (out nodespec.DrainResult, err error) {
+// Drain cordons a node and evicts its pods, round after round, until no pod is left or the timeout
+// is over. It calls report after each change of the progress. If the result is a refusal, or after
+// an error, it undoes the drain.
+func Drain(ctx context.Context, api kubernetes.Interface, node string, o nodespec.DrainRequest, report func(nodespec.DrainProgress)) (out nodespec.DrainResult, err error) {
 	working, cancel := context.WithTimeout(ctx, o.Timeout)
 	defer cancel()
 	if o.Undo {
-		return out, retryUncordon(working, api, node, ignore)
+		return out, retryUndo(working, api, node, undone, ignore)
 	}
 	defer func() {
 		if err == nil && !out.Refused {
@@ -88,34 +82,30 @@ func Drain(ctx context.Context, api kubernetes.Interface, node string, o nodespe
 		}
 		undoing, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
 		defer cancel()
-		err = errors.Join(err, retryUncordon(undoing, api, node, ignore))
+		err = errors.Join(err, retryUndo(undoing, api, node, undone, ignore))
 	}()
-	tick := time.NewTicker(retryInterval)
-	defer tick.Stop()
-	d := drain{api: api, node: node, order: o, evicted: map[types.UID]bool{}}
-	problem, forbidden := errors.New("the timeout was too short to request the eviction of all pods"), false
-	for {
-		left, held, failed := d.round(working)
-		if failed == nil && len(left) == 0 {
-			return nodespec.DrainResult{Evicted: len(d.evicted)}, nil
-		}
-		if working.Err() == nil { // the error of a canceled call is not the problem
-			out, problem, forbidden = nodespec.DrainResult{Evicted: len(d.evicted), Remaining: left}, failed, held
-		}
-		select {
-		case <-tick.C:
-			continue
-		case <-working.Done():
-		}
-		if ctx.Err() != nil {
-			return out, context.Cause(ctx)
-		}
-		out.Refused = o.Refuse && (problem != nil || forbidden)
-		if problem != nil {
-			out.Remaining = append(out.Remaining, problem.Error())
-		}
+	d := &drain{api: api, node: node, order: o, report: report, evicted: map[types.UID]bool{}}
+	d.deadline, _ = working.Deadline()
+	done, forbidden := d.work(working)
+	out.DrainProgress = done
+	switch {
+	case ctx.Err() != nil:
+		return out, context.Cause(ctx)
+	case done.Left == 0 && done.Problem == "":
+		d.finish(ctx, drained, fmt.Sprintf("%d pods were evicted", done.Evicted))
 		return out, nil
 	}
+	if out.Refused = o.Refuse && (done.Problem != "" || forbidden); !out.Refused {
+		d.finish(ctx, incomplete, "the deadline is over: "+done.Remaining())
+	}
+	return out, nil
+}
+
+// Reporter returns a function that writes each progress to a file, as a line of JSON. A reader that
+// is gone misses the progress only.
+func Reporter(to io.Writer) func(nodespec.DrainProgress) {
+	out := json.NewEncoder(to)
+	return func(p nodespec.DrainProgress) { _ = out.Encode(p) }
 }
 
 // ignore drops a problem that matters only if it persists.
@@ -123,18 +113,80 @@ func ignore(error) {}
 
 // drain is the state of a running drain.
 type drain struct {
-	api     kubernetes.Interface
-	node    string
-	order   nodespec.DrainRequest
-	evicted map[types.UID]bool
+	api      kubernetes.Interface
+	node     string
+	order    nodespec.DrainRequest
+	deadline time.Time
+	report   func(nodespec.DrainProgress)
+	evicted  map[types.UID]bool
+	reported nodespec.DrainProgress
+	written  time.Time // the last change of the message in the conditions
 }
 
-// round cordons the node, evicts every pod that is not ending yet, and returns the remaining pods
-// with reasons. forbidden reports whether a budget forbids an eviction, as far as is known. A pod
-// that cannot be evicted does not stop the others, but is an error of the round. Each round cordons
-// the node: if process "node" restarts meanwhile, it uncordons the node (Run).
-func (d *drain) round(ctx context.Context) (left []string, forbidden bool, err error) {
-	if err := cordon(ctx, d.api, d.node); err != nil {
+// work makes rounds until no pod is left or ctx is done. It returns the progress after the last
+// round that ctx has not ended, and whether a budget, or a busy server, forbids an eviction.
+func (d *drain) work(ctx context.Context) (now nodespec.DrainProgress, forbidden bool) {
+	tick := time.NewTicker(retryInterval)
+	defer tick.Stop()
+	now.Problem = "the timeout was too short to request the eviction of all pods"
+	for {
+		pods, held, failed := d.round(ctx)
+		complete := failed == nil && len(pods) == 0
+		if complete || ctx.Err() == nil { // the result of a canceled call is not the progress
+			now, forbidden = d.progress(now, pods, failed), held
+			d.tell(now)
+		}
+		if complete {
+			return now, false
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return now, forbidden
+		}
+	}
+}
+
+// progress returns the progress after a round. A round that could not list the pods retains the
+// pods of the round before.
+func (d *drain) progress(before nodespec.DrainProgress, pods []nodespec.DrainPod, failed error) nodespec.DrainProgress {
+	now := nodespec.DrainProgress{Evicted: len(d.evicted), Left: len(pods), Pods: pods}
+	if failed != nil {
+		now.Problem = failed.Error()
+		if pods == nil {
+			now.Left, now.Pods = before.Left, before.Pods
+		}
+	}
+	slices.SortStableFunc(now.Pods, func(a, b nodespec.DrainPod) int {
+		return cmp.Compare(rank(a.State), rank(b.State))
+	})
+	now.Pods = now.Pods[:min(len(now.Pods), nodespec.MaxDrainPods)]
+	return now
+}
+
+// rank orders pods: those that block the drain are first.
+func rank(s nodespec.DrainPodState) int {
+	if s == nodespec.DrainEnding {
+		return 1
+	}
+	return 0
+}
+
+// tell reports a changed progress.
+func (d *drain) tell(now nodespec.DrainProgress) {
+	if now.Evicted == d.reported.Evicted && now.Left == d.reported.Left && now.Problem == d.reported.Problem && slices.Equal(now.Pods, d.reported.Pods) {
+		return
+	}
+	d.reported = now
+	d.report(now)
+}
+
+// round cordons the node, evicts every pod that is not ending yet, and returns the remaining pods;
+// nil if they are unknown. forbidden reports whether a budget forbids an eviction, as far as is
+// known. A pod that cannot be evicted does not stop the others, but is an error of the round. Each
+// round cordons the node: if process "node" restarts meanwhile, it undoes the drain (Run).
+func (d *drain) round(ctx context.Context) (left []nodespec.DrainPod, forbidden bool, err error) {
+	if err := d.hold(ctx); err != nil {
 		return nil, false, err
 	}
 	list, err := d.api.CoreV1().Pods(metav1.NamespaceAll).List(ctx, metav1.ListOptions{
@@ -143,24 +195,77 @@ func (d *drain) round(ctx context.Context) (left []string, forbidden bool, err e
 	if err != nil {
 		return nil, false, fmt.Errorf("cannot list the node's pods: %w", err)
 	}
+	left = []nodespec.DrainPod{}
 	for _, p := range slices.DeleteFunc(list.Items, stays) {
-		why, must, failed := "still ending", false, error(nil)
+		pod, must, failed := nodespec.DrainPod{State: nodespec.DrainEnding}, false, error(nil)
 		if p.DeletionTimestamp == nil {
-			why, must, failed = d.evict(ctx, &p)
+			pod, must, failed = d.evict(ctx, &p)
 		}
+		pod.Pod = p.Namespace + "/" + p.Name
 		forbidden = forbidden || must
 		if failed != nil {
-			err = cmp.Or(err, fmt.Errorf("pod %s/%s: cannot evict: %w", p.Namespace, p.Name, failed))
-			continue
+			err = cmp.Or(err, fmt.Errorf("pod %s: cannot evict: %w", pod.Pod, failed))
 		}
-		left = append(left, fmt.Sprintf("pod %s/%s: %s", p.Namespace, p.Name, why))
+		left = append(left, pod)
 	}
 	return left, forbidden, err
 }
 
-// evict requests the eviction of a pod and returns the result. must reports whether the pod must
+// hold cordons the node, renews the drain, and maintains the conditions of the Node. Without a Node
+// there is nothing to do. The conditions only inform: a drain continues without them.
+func (d *drain) hold(ctx context.Context) error {
+	n, err := getNode(ctx, d.api, d.node)
+	if err != nil || n == nil {
+		return err
+	}
+	now := time.Now()
+	if err := mark(ctx, d.api, n, drainLife, now); err != nil {
+		return err
+	}
+	have := condition(n, corev1.NodeDrainInProgress)
+	if have != nil && have.Status == corev1.ConditionTrue && now.Sub(d.written) < messageInterval {
+		return nil
+	}
+	message := fmt.Sprintf("%s, asked by %s, until %s", d.order.Operation, d.order.By, d.deadline.UTC().Format(time.RFC3339))
+	if d.reported.Left > 0 {
+		message += fmt.Sprintf(": %d pods are left: %s", d.reported.Left, d.reported.Remaining())
+	}
+	if setConditions(ctx, d.api, n, draining, cause{reasonOf(d.order.Operation), head(message)}, now) == nil {
+		d.written = now
+	}
+	return nil
+}
+
+// finish gives the Node the conditions at the end of the drain, and the time for the operation
+// behind the drain. The conditions only inform. A Node without that time is uncordoned early if the
+// machine does not go: the drain was complete all the same.
+func (d *drain) finish(ctx context.Context, s stage, message string) {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	n, err := getNode(ctx, d.api, d.node)
+	if err != nil || n == nil {
+		return
+	}
+	if mark(ctx, d.api, n, doneLife, time.Now()) == nil {
+		_ = setConditions(ctx, d.api, n, s, cause{reasonOf(d.order.Operation), head(message)}, time.Now())
+	}
+}
+
+// maxMessage bounds the message of a condition, in bytes.
+const maxMessage = 1024
+
+// head returns the start of a message for a condition.
+func head(text string) string {
+	if len(text) <= maxMessage {
+		return text
+	}
+	return strings.ToValidUTF8(text[:maxMessage-len("…")], "") + "…"
+}
+
+// evict requests the eviction of a pod and returns its state. must reports whether the pod must
 // stay: because of a budget, or while the server has not checked the budget.
-func (d *drain) evict(ctx context.Context, p *corev1.Pod) (why string, must bool, failed error) {
+func (d *drain) evict(ctx context.Context, p *corev1.Pod) (pod nodespec.DrainPod, must bool, failed error) {
+	ending := nodespec.DrainPod{State: nodespec.DrainEnding}
 	only := &metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(p.UID))}
 	err := d.api.PolicyV1().Evictions(p.Namespace).Evict(ctx, &policyv1.Eviction{
 		ObjectMeta: metav1.ObjectMeta{Name: p.Name, Namespace: p.Namespace}, DeleteOptions: only,
@@ -168,7 +273,7 @@ func (d *drain) evict(ctx context.Context, p *corev1.Pod) (why string, must bool
 	budget, forbidden := apierrors.StatusCause(err, policyv1.DisruptionBudgetCause)
 	switch {
 	case forbidden && !d.order.Delete:
-		return "must stay: " + budget.Message, true, nil
+		return nodespec.DrainPod{State: nodespec.DrainBlocked, Budget: budgetIn(budget.Message), Message: budget.Message}, true, nil
 	// The server returns an internal error for a pod with two budgets.
 	case forbidden, d.order.Delete && apierrors.IsInternalError(err):
 		err = d.api.CoreV1().Pods(p.Namespace).Delete(ctx, p.Name, *only)
@@ -176,17 +281,30 @@ func (d *drain) evict(ctx context.Context, p *corev1.Pod) (why string, must bool
 	switch {
 	case err == nil:
 		d.evicted[p.UID] = true
-		return "still ending", false, nil
+		return ending, false, nil
 	// The pod ended by itself, or another pod has its name.
 	case apierrors.IsNotFound(err), apierrors.IsConflict(err):
-		return "still ending", false, nil
+		return ending, false, nil
 	// It ends with its namespace.
 	case apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause):
-		return "still ending", false, nil
+		return ending, false, nil
 	case apierrors.IsTooManyRequests(err): // the server is busy
-		return "not evicted yet: " + err.Error(), true, nil
+		return nodespec.DrainPod{State: nodespec.DrainBlocked, Message: "not evicted yet: " + err.Error()}, true, nil
 	}
-	return "", false, err
+	return nodespec.DrainPod{State: nodespec.DrainFailed, Message: err.Error()}, false, err
+}
+
+// budgetName finds the name of the budget in the answer of the API server, which has it in the text
+// only (k8s.io/kubernetes/pkg/registry/core/pod/storage/eviction.go). A kubelet may not list
+// budgets.
+var budgetName = regexp.MustCompile(`^The disruption budget (\S+) `)
+
+// budgetIn returns the name of the budget in an answer of the API server; empty if it names none.
+func budgetIn(message string) string {
+	if found := budgetName.FindStringSubmatch(message); found != nil {
+		return found[1]
+	}
+	return ""
 }
 
 // stays reports whether a pod belongs to the node or has ended.
@@ -201,35 +319,14 @@ func stays(p corev1.Pod) bool {
 	return owner != nil && owner.Kind == "DaemonSet"
 }
 
-// cordon makes the node unschedulable. It does not mark a node that an operator has cordoned, so
-// that node stays cordoned. Without a Node object there is nothing to do.
-func cordon(ctx context.Context, api kubernetes.Interface, name string) error {
-	node, err := getNode(ctx, api, name)
-	if err != nil || node == nil || node.Spec.Unschedulable {
-		return err
-	}
-	return patchNode(ctx, api, name, `{"metadata":{"annotations":{"`+drainedAnnotation+`":"true"}},"spec":{"unschedulable":true}}`)
-}
-
-// Uncordon makes the node schedulable if a drain has cordoned it.
-func Uncordon(ctx context.Context, api kubernetes.Interface, name string) error {
-	node, err := getNode(ctx, api, name)
-	if err != nil || node == nil {
-		return err
-	}
-	if _, marked := node.Annotations[drainedAnnotation]; !marked {
-		return nil
-	}
-	return patchNode(ctx, api, name, `{"metadata":{"annotations":{"`+drainedAnnotation+`":null}},"spec":{"unschedulable":null}}`)
-}
-
-// retryUncordon calls Uncordon until it succeeds, because the server may be gone for a moment, or
-// until ctx is done; then it returns the last problem. It reports each new problem when it occurs.
-func retryUncordon(ctx context.Context, api kubernetes.Interface, name string, report func(problem error)) error {
+// retryUndo undoes the drain of a node until it succeeds, because the server may be gone for a
+// moment, or until ctx is done; then it returns the last problem. It reports each new problem when
+// it occurs.
+func retryUndo(ctx context.Context, api kubernetes.Interface, name string, s stage, report func(problem error)) error {
 	tick := time.NewTicker(retryInterval)
 	defer tick.Stop()
 	for problem := error(nil); ; {
-		err := Uncordon(ctx, api, name)
+		err := undo(ctx, api, name, s, nil)
 		switch {
 		case err == nil:
 			return nil
@@ -245,23 +342,4 @@ func retryUncordon(ctx context.Context, api kubernetes.Interface, name string, r
 			return problem
 		}
 	}
-}
-
-// getNode returns the Node, or nil if the machine was removed from the cluster.
-func getNode(ctx context.Context, api kubernetes.Interface, name string) (*corev1.Node, error) {
-	node, err := api.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
-	if apierrors.IsNotFound(err) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, fmt.Errorf("cannot read the node: %w", err)
-	}
-	return node, nil
-}
-
-func patchNode(ctx context.Context, api kubernetes.Interface, name, text string) error {
-	if _, err := api.CoreV1().Nodes().Patch(ctx, name, types.MergePatchType, []byte(text), metav1.PatchOptions{}); err != nil {
-		return fmt.Errorf("cannot cordon or uncordon the node: %w", err)
-	}
-	return nil
 }

@@ -20,6 +20,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
+func quiet(nodespec.DrainProgress) {}
+
 // TestRound checks that a pod that cannot be evicted does not stop the others, and that each round
 // cordons the node.
 func TestRound(t *testing.T) {
@@ -61,19 +63,28 @@ func TestRound(t *testing.T) {
 		}
 	}
 
-	d := drain{api: api, node: "a", evicted: map[types.UID]bool{}}
+	d := drain{api: api, node: "a", evicted: map[types.UID]bool{}, report: quiet}
+	shown := func(pods []nodespec.DrainPod) (all []string) {
+		for _, p := range pods {
+			all = append(all, p.String())
+		}
+		return all
+	}
 	left, forbidden, err := d.round(t.Context())
 	if err == nil || !strings.Contains(err.Error(), "pod budgets/two: cannot evict: This pod has more than one") {
 		t.Errorf("%v", err)
 	}
-	if want := []string{"pod budget/one: must stay: it must not", "pod ending/three: still ending", "pod free/four: still ending"}; !slices.Equal(left, want) || !forbidden {
-		t.Errorf("left: %q", left)
+	if want := []string{
+		"pod budget/one: must stay: it must not", "pod budgets/two: cannot evict: This pod has more than one PodDisruptionBudget",
+		"pod ending/three: still ending", "pod free/four: still ending",
+	}; !slices.Equal(shown(left), want) || !forbidden {
+		t.Errorf("left: %q", shown(left))
 	}
 	if !slices.Equal(evicted, []string{"one", "two", "three", "four"}) || len(deleted) > 0 {
 		t.Errorf("evicted: %v, deleted: %v", evicted, deleted)
 	}
 	closed()
-	if err := Uncordon(t.Context(), api, "a"); err != nil { // process "node" restarts
+	if err := Undo(t.Context(), api, "a"); err != nil { // process "node" restarts
 		t.Fatal(err)
 	}
 	d.order = nodespec.DrainRequest{Delete: true}
@@ -95,11 +106,11 @@ func TestRound(t *testing.T) {
 // remaining pods are evicted.
 func TestNoNode(t *testing.T) {
 	api := fake.NewClientset()
-	got, err := Drain(t.Context(), api, "a", nodespec.DrainRequest{Timeout: time.Minute})
-	if err != nil || got.Refused || len(got.Remaining) != 0 {
+	got, err := Drain(t.Context(), api, "a", nodespec.DrainRequest{Timeout: time.Minute}, quiet)
+	if err != nil || got.Refused || got.Remaining() != "" {
 		t.Errorf("%+v, %v", got, err)
 	}
-	if _, err := Drain(t.Context(), api, "a", nodespec.DrainRequest{Timeout: time.Minute, Undo: true}); err != nil {
+	if _, err := Drain(t.Context(), api, "a", nodespec.DrainRequest{Timeout: time.Minute, Undo: true}, quiet); err != nil {
 		t.Error(err)
 	}
 }
@@ -109,16 +120,16 @@ func TestNoNode(t *testing.T) {
 func TestNoTime(t *testing.T) {
 	api := fake.NewClientset(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a"}},
 		&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: "p", UID: "p"}, Spec: corev1.PodSpec{NodeName: "a"}})
-	got, err := Drain(t.Context(), api, "a", nodespec.DrainRequest{Timeout: time.Nanosecond, Refuse: true})
-	if err != nil || !got.Refused || len(got.Remaining) != 1 || !strings.Contains(got.Remaining[0], "the timeout was too short") {
+	got, err := Drain(t.Context(), api, "a", nodespec.DrainRequest{Timeout: time.Nanosecond, Refuse: true}, quiet)
+	if err != nil || !got.Refused || !strings.Contains(got.Remaining(), "the timeout was too short") {
 		t.Errorf("%+v, %v", got, err)
 	}
 	api.PrependReactor("create", "pods", func(clienttesting.Action) (bool, runtime.Object, error) {
 		return true, nil, apierrors.NewTooManyRequests("busy", 1)
 	})
 	d := drain{api: api, node: "a", evicted: map[types.UID]bool{}}
-	if left, forbidden, err := d.round(t.Context()); err != nil || !forbidden || len(left) != 1 || !strings.Contains(left[0], "not evicted yet") {
-		t.Errorf("%q, %t, %v", left, forbidden, err)
+	if left, forbidden, err := d.round(t.Context()); err != nil || !forbidden || len(left) != 1 || !strings.Contains(left[0].Message, "not evicted yet") {
+		t.Errorf("%v, %t, %v", left, forbidden, err)
 	}
 }
 
@@ -131,14 +142,14 @@ func TestUndo(t *testing.T) {
 		away--
 		return away >= 0, nil, errors.New("no answer")
 	})
-	if _, err := Drain(t.Context(), api, "a", nodespec.DrainRequest{Timeout: time.Minute, Undo: true}); err != nil {
+	if _, err := Drain(t.Context(), api, "a", nodespec.DrainRequest{Timeout: time.Minute, Undo: true}, quiet); err != nil {
 		t.Error(err)
 	}
 	if node, err := api.CoreV1().Nodes().Get(t.Context(), "a", metav1.GetOptions{}); err != nil || node.Spec.Unschedulable {
 		t.Errorf("the node takes no pods: %v", err)
 	}
 	away = 1 << 30
-	if _, err := Drain(t.Context(), api, "a", nodespec.DrainRequest{Timeout: 2 * retryInterval, Undo: true}); err == nil || !strings.Contains(err.Error(), "no answer") {
+	if _, err := Drain(t.Context(), api, "a", nodespec.DrainRequest{Timeout: 2 * retryInterval, Undo: true}, quiet); err == nil || !strings.Contains(err.Error(), "no answer") {
 		t.Error(err)
 	}
 }

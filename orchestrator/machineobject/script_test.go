@@ -3,6 +3,7 @@ package machineobject
 import (
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -30,6 +31,7 @@ func TestScripts(t *testing.T) {
 		"object":  (*script).setObject,  // object release=2.0.0[@image] permit=2.0.0 life=5m
 		"machine": (*script).setMachine, // machine 1.0.0 [phase to from [reason]]: the last upgrade
 		"log":     (*script).setLog,     // log 3: a log of three lines
+		"drain":   (*script).setDrain,   // drain running 2 1 [pod budget message]: for an upgrade
 		"problem": (*script).setProblem, // problem [text]: of the machine's health
 		"answer":  (*script).answer,     // answer 2.0.0 none|accepted|refused: of machined
 		"later":   (*script).later,      // later 30s
@@ -127,6 +129,29 @@ func (s *script) setLog(args []string) string {
 	return ""
 }
 
+func (s *script) setDrain(args []string) string {
+	if len(args) == 0 {
+		s.state.Drain = nil
+		return ""
+	}
+	evicted, err := strconv.ParseInt(args[1], 10, 32)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	left, err := strconv.ParseInt(args[2], 10, 32)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.state.Drain = &api.Drain{Operation: "upgrade", Policy: "respect", Phase: args[0], Evicted: evicted, Left: left, Started: timestamppb.New(s.now), Deadline: timestamppb.New(s.now)}
+	if len(args) > 3 {
+		for range 10 { // more than the object holds
+			s.state.Drain.Blocking = append(s.state.Drain.Blocking, &api.BlockingPod{Pod: args[3], Budget: args[4], Message: strings.Join(args[5:], " ")})
+		}
+		s.state.Drain.Problem = strings.Repeat("x", 2*maxText)
+	}
+	return ""
+}
+
 func (s *script) setProblem(args []string) string {
 	s.state.Problem = strings.Join(args, " ")
 	return ""
@@ -170,6 +195,12 @@ func (s *script) step([]string) string {
 	}
 	if next.Failed != nil {
 		fmt.Fprintf(&out, ", failed %s", next.Failed.Release.Version)
+	}
+	if d := next.Drain; d != nil {
+		fmt.Fprintf(&out, ", drain %s for the %s: %d evicted, %d left", d.Phase, d.Operation, d.Evicted, d.Left)
+		if len(d.Blocking) > 0 {
+			fmt.Fprintf(&out, ", %d of them blocked, by %s", len(d.Blocking), d.Blocking[0].Budget)
+		}
 	}
 	if change != nil {
 		fmt.Fprintf(&out, "\n=> change to %s from %s, peers %v", change.Version, strings.TrimSuffix(change.Image, digest), change.Peers)

@@ -89,7 +89,7 @@ func step(in input) (machineapi.OrlopMachineStatus, *api.ChangeReleaseRequest) {
 	s.Initialization = &machineapi.Initialization{Provisioned: &provisioned}
 	s.ObservedGeneration = in.object.Generation
 	s.Addresses, s.EtcdLeader = in.addresses, in.leader
-	s.Release = in.release()
+	s.Release, s.Drain = in.release(), in.drain()
 	rolledBack := in.rollback()
 	if s.Failed = nil; rolledBack.Status == metav1.ConditionTrue {
 		ended := metav1.NewTime(u.GetEnded().AsTime().Truncate(time.Second))
@@ -184,7 +184,7 @@ func (in input) updating() metav1.Condition {
 	}
 	switch phase := in.phase(); {
 	case phase == slot.Writing:
-		return yes(reasonWriting, cmp.Or(u.GetOperation(), "the machine receives version "+u.GetTo()))
+		return yes(reasonWriting, head(cmp.Or(u.GetOperation(), "the machine receives version "+u.GetTo())+drainText(in.state.Drain)))
 	case phase == slot.Written, phase == slot.Trial && u.GetTo() != in.state.Version:
 		return yes(reasonRebooting, fmt.Sprintf("the machine reboots from version %s", in.state.Version))
 	case phase == slot.Trial && u.GetReason() != "":
@@ -192,7 +192,7 @@ func (in input) updating() metav1.Condition {
 	case phase == slot.Trial:
 		return yes(reasonTrial, fmt.Sprintf("version %s is on trial", u.GetTo())+waiting(u.GetWaitingFor()))
 	case in.last.running:
-		return yes(reasonStarting, "the machine starts the change to version "+in.last.version)
+		return yes(reasonStarting, head("the machine starts the change to version "+in.last.version+drainText(in.state.Drain)))
 	case in.last.accepted(in.state, in.now):
 		return yes(reasonStarting, "the machine has accepted version "+in.last.version)
 	case in.last.problem != "" && in.last.version == in.target() && in.target() != in.state.Version:

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -34,7 +35,7 @@ type client[T, L runtime.Object] interface {
 
 // clients are the clients of an identity.
 type clients struct {
-	nodes        kubernetes.Interface
+	nodes        kubernetes.Interface // and other kinds of Kubernetes
 	clusters     client[*clusterv1.Cluster, *clusterv1.ClusterList]
 	orlopCluster client[*machineapi.OrlopCluster, *machineapi.OrlopClusterList]
 	planes       client[*controlplane.OrlopControlPlane, *controlplane.OrlopControlPlaneList]
@@ -113,6 +114,12 @@ func (c *clients) do(ctx context.Context, change Change) error {
 			return err
 		}
 		_, err = c.own.Patch(ctx, o.Name, types.MergePatchType, patch, metav1.PatchOptions{})
+		return err
+	case *batchv1.Job:
+		_, err := c.nodes.BatchV1().Jobs(o.Namespace).Create(ctx, o, metav1.CreateOptions{})
+		if apierrors.IsAlreadyExists(err) {
+			return nil
+		}
 		return err
 	case *corev1.Node:
 		patch, err := component.MergePatch(o, map[string]any{"spec": map[string]any{"providerID": o.Spec.ProviderID}})

@@ -1,7 +1,6 @@
 package machines
 
 import (
-	"cmp"
 	"fmt"
 	"time"
 
@@ -92,43 +91,6 @@ var weekdays = func() map[machineapi.Day]time.Weekday {
 	}
 	return all
 }()
-
-// gates returns the gates of the rules. A gate passes if every updated machine has the condition.
-func (s Snapshot) gates(all []*machine) []rollout.Gate {
-	var gates []rollout.Gate
-	for _, g := range s.OrlopCluster.Spec.Rollout.Gates {
-		gate := rollout.Gate{Name: g.ConditionType, State: rollout.GatePassed}
-		for _, m := range all {
-			if m.object == nil || m.want.Version == "" || m.want.Version != m.have() {
-				continue
-			}
-			switch c := meta.FindStatusCondition(m.object.Status.Conditions, g.ConditionType); {
-			case c == nil || c.Status == metav1.ConditionUnknown:
-				gate.State = rollout.GatePending
-			case c.Status == metav1.ConditionFalse && gate.State == rollout.GatePassed:
-				gate.State, gate.Message = rollout.GateFailed, fmt.Sprintf("machine %s: %s", m.name, cmp.Or(c.Message, c.Reason))
-			}
-		}
-		gates = append(gates, gate)
-	}
-	return gates
-}
-
-// decide sets the verdicts of all machines. The first decision names the step for which the gates
-// count; the conditions of the machines are evaluated for each step.
-func decide(w rollout.World, gates []rollout.Gate, all []*machine) {
-	w.Policy.Gates = gates
-	d := rollout.Decide(w)
-	if d.Step != "" {
-		for i := range w.Policy.Gates {
-			w.Policy.Gates[i].Step = d.Step
-		}
-		d = rollout.Decide(w)
-	}
-	for i, m := range all {
-		m.verdict = d.Verdicts[i]
-	}
-}
 
 // permit writes the permit of a machine that may go now, and removes the permit of a machine that
 // has its release.

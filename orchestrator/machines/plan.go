@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -41,6 +42,9 @@ type Snapshot struct {
 	ControlPlane *controlplane.OrlopControlPlane
 	Machines     []*clusterv1.Machine
 	Own          []*machineapi.OrlopMachine
+	// Jobs and CronJobs are those of the namespace of machines: gates of a rollout.
+	Jobs     []*batchv1.Job
+	CronJobs []*batchv1.CronJob
 }
 
 // Verb is the kind of a change.
@@ -102,7 +106,7 @@ func Plan(s Snapshot) (Result, error) {
 	if err != nil {
 		return r, err
 	}
-	decide(world, s.gates(all), all)
+	jobs := s.decide(world, all)
 	for _, m := range all {
 		if m.verdict.State == rollout.Permitted {
 			m.peers = peers(all, m)
@@ -113,6 +117,9 @@ func Plan(s Snapshot) (Result, error) {
 		s.machineStatus(&r, m)
 	}
 	s.clusterStatus(&r, all)
+	for _, job := range jobs { // last, because a quota can forbid it
+		r.Changes = append(r.Changes, Change{Create, job})
+	}
 	r.Summary = summary(all)
 	return r, nil
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/cockroachdb/datadriven"
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -78,6 +79,8 @@ func (w *world) apply(c Change) {
 		w.Machines = append(slices.DeleteFunc(slices.Clone(w.Machines), func(m *clusterv1.Machine) bool { return same(m) }), o)
 	case *machineapi.OrlopMachine:
 		w.Own = append(slices.DeleteFunc(slices.Clone(w.Own), func(m *machineapi.OrlopMachine) bool { return same(m) }), o)
+	case *batchv1.Job:
+		w.Jobs = append(w.Jobs, o)
 	case *corev1.Node:
 		w.Nodes = append(slices.DeleteFunc(slices.Clone(w.Nodes), func(n *corev1.Node) bool { return same(n) }), o)
 	default:
@@ -130,6 +133,8 @@ func line(c Change) string {
 		if c.Verb == Status {
 			text += fmt.Sprintf(": %d of %d up to date", o.Status.UpToDate, o.Status.Machines) + conditions(o.Status.Conditions, conditionRollingOut)
 		}
+	case *batchv1.Job:
+		text = fmt.Sprintf("%s Job of gate %s with image %s", c.Verb, o.Labels[gateLabel], o.Spec.Template.Spec.Containers[0].Image)
 	case *corev1.Node:
 		text += ": " + o.Spec.ProviderID
 	}
@@ -158,6 +163,10 @@ func conditions(all []metav1.Condition, kinds ...string) string {
 //	release NAME VERSION [IMAGE] an operator sets OrlopMachine.spec.release; - removes it
 //	cluster                      the input is the new specification of the OrlopCluster
 //	gate NAME TYPE STATUS        a program sets a condition of a Machine
+//	cronjob NAME IMAGE           an operator creates a CronJob, or replaces it
+//	jobs complete|failed         the Jobs end
+//	jobs foreign|delete          they are those of another program, or an operator deletes them
+//	drain NAME PHASE             the machine reports a drain for a reboot
 //	label NAME KEY=VALUE         an operator labels a Machine
 //	wait DURATION                the time passes
 //	settle                       the output is all changes until there are none
@@ -204,6 +213,12 @@ func (w *world) command(d *datadriven.TestData, args []string) string {
 	case "gate":
 		m := find(w.t, w.Machines, args[0])
 		meta.SetStatusCondition(&m.Status.Conditions, metav1.Condition{Type: args[1], Status: metav1.ConditionStatus(args[2]), Reason: "Tested", Message: "the smoke test says " + args[2]})
+	case "cronjob":
+		w.cronJob(args[0], args[1])
+	case "jobs":
+		w.jobs(args[0])
+	case "drain":
+		find(w.t, w.Own, args[0]).Status.Drain = &machineapi.DrainStatus{Operation: "reboot", Policy: "respect", Phase: args[1]}
 	case "label":
 		key, value, _ := strings.Cut(args[1], "=")
 		find(w.t, w.Machines, args[0]).Labels[key] = value
@@ -221,6 +236,32 @@ func (w *world) command(d *datadriven.TestData, args []string) string {
 		w.t.Fatalf("unknown command %s", d.Cmd)
 	}
 	return ""
+}
+
+// cronJob creates a CronJob, or replaces it.
+func (w *world) cronJob(name, image string) {
+	c := &batchv1.CronJob{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: machineapi.Namespace}}
+	c.Spec.JobTemplate.Spec.Template.Spec.Containers = []corev1.Container{{Name: "test", Image: image}}
+	w.CronJobs = append(slices.DeleteFunc(w.CronJobs, func(c *batchv1.CronJob) bool { return c.Name == name }), c)
+}
+
+// jobs lets all Jobs without a result end.
+func (w *world) jobs(how string) {
+	if how == "delete" {
+		w.Jobs = nil
+	}
+	for _, j := range w.Jobs {
+		switch how {
+		case "complete":
+			j.Status.Conditions = []batchv1.JobCondition{{Type: batchv1.JobComplete, Status: corev1.ConditionTrue}}
+		case "failed":
+			j.Status.Conditions = []batchv1.JobCondition{{Type: batchv1.JobFailed, Status: corev1.ConditionTrue, Message: "the shop does not answer"}}
+		case "foreign":
+			j.OwnerReferences = nil
+		default:
+			w.t.Fatalf("jobs %s: unknown", how)
+		}
+	}
 }
 
 // report is a report of a machine.

@@ -10,10 +10,12 @@ import (
 	"strconv"
 	"time"
 
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	kubeinformers "k8s.io/client-go/informers"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
@@ -167,6 +169,8 @@ type controller struct {
 	planes    cache.SharedIndexInformer
 	machines  cache.SharedIndexInformer
 	own       cache.SharedIndexInformer
+	jobs      cache.SharedIndexInformer
+	cronJobs  cache.SharedIndexInformer
 }
 
 // newController returns a controller that watches with an identity and makes changes with another.
@@ -175,6 +179,7 @@ func newController(settings Settings, watched *component.Nodes, watches, acts *c
 	if err != nil {
 		return nil, err
 	}
+	gates := kubeinformers.NewSharedInformerFactoryWithOptions(watches.nodes, 0, kubeinformers.WithNamespace(machineapi.Namespace))
 	c := &controller{
 		settings: settings, acts: acts, changed: cell.NewSignal(), now: time.Now,
 		nodes:    nodes,
@@ -183,14 +188,16 @@ func newController(settings Settings, watched *component.Nodes, watches, acts *c
 		planes:   informer(watches.planes, &controlplane.OrlopControlPlane{}),
 		machines: informer(watches.machines, &clusterv1.Machine{}),
 		own:      informer(watches.own, &machineapi.OrlopMachine{}),
+		jobs:     gates.Batch().V1().Jobs().Informer(),
+		cronJobs: gates.Batch().V1().CronJobs().Informer(),
 	}
-	c.factories = []component.Factory{watched, &component.Informers{All: []cache.SharedIndexInformer{c.clusters, c.infra, c.planes, c.machines, c.own}}}
+	c.factories = []component.Factory{watched, gates, &component.Informers{All: []cache.SharedIndexInformer{c.clusters, c.infra, c.planes, c.machines, c.own}}}
 	return c, nil
 }
 
 func (c *controller) run(ctx context.Context, report func(string)) error {
 	watched := []component.Watched{{Informer: c.nodes, Same: sameNode}}
-	for _, i := range []cache.SharedIndexInformer{c.clusters, c.infra, c.planes, c.machines, c.own} {
+	for _, i := range []cache.SharedIndexInformer{c.clusters, c.infra, c.planes, c.machines, c.own, c.jobs, c.cronJobs} {
 		watched = append(watched, component.Watched{Informer: i})
 	}
 	return component.Reconciler{
@@ -248,6 +255,7 @@ func (c *controller) cached() Snapshot {
 	s := Snapshot{
 		Settings: c.settings, Now: c.now(), Nodes: component.Objects[*corev1.Node](c.nodes),
 		Machines: component.Objects[*clusterv1.Machine](c.machines), Own: component.Objects[*machineapi.OrlopMachine](c.own),
+		Jobs: component.Objects[*batchv1.Job](c.jobs), CronJobs: component.Objects[*batchv1.CronJob](c.cronJobs),
 	}
 	s.Cluster = named(component.Objects[*clusterv1.Cluster](c.clusters), c.settings.Name)
 	s.OrlopCluster = named(component.Objects[*machineapi.OrlopCluster](c.infra), c.settings.Name)

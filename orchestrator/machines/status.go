@@ -3,6 +3,7 @@ package machines
 import (
 	"cmp"
 	"fmt"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -32,6 +33,9 @@ func (m *machine) health() health {
 	if m.own == nil {
 		return health{metav1.ConditionUnknown, clusterv1.MachineReadyUnknownReason, "the OrlopMachine does not exist yet"}
 	}
+	if d := m.own.Status.Drain; d != nil && slices.Contains(emptyPhases, d.Phase) {
+		return health{metav1.ConditionFalse, reasonDraining, "the machine evicts its pods before its " + d.Operation}
+	}
 	c := meta.FindStatusCondition(m.own.Status.Conditions, machineapi.ConditionReady)
 	if c == nil {
 		return health{metav1.ConditionUnknown, clusterv1.MachineReadyUnknownReason, "the machine has not reported its health: enable Cluster.spec.kubernetes.machineObjects in its configuration"}
@@ -41,6 +45,12 @@ func (m *machine) health() health {
 	}
 	return health{metav1.ConditionTrue, clusterv1.MachineReadyReason, ""}
 }
+
+// reasonDraining is the reason of a machine that evicts its pods.
+const reasonDraining = "Draining"
+
+// emptyPhases are the phases of a drain in which the machine runs no pods, and is away soon.
+var emptyPhases = []string{"running", "drained", "incomplete"}
 
 // nodeReady returns the condition Ready of a Node; unknown if it has none.
 func nodeReady(n *corev1.Node) corev1.NodeCondition {
@@ -97,6 +107,7 @@ func (s Snapshot) machineStatus(r *Result, m *machine) {
 	for _, c := range m.conditions() {
 		s.setCondition(&st.Conditions, object.Generation, c)
 	}
+	s.resetGates(m, &st.Conditions, object.Generation)
 	if !equality.Semantic.DeepEqual(object.Status, m.object.Status) {
 		r.Changes = append(r.Changes, Change{Status, object})
 	}

@@ -25,6 +25,16 @@ const nodeController = "node-controller"
 // returns the names of the Nodes that existed. For a missing Node it only deletes the pods. It runs
 // outside the process of the controllers and begins with the identity of that process.
 func DeleteRemovedNodes(ctx context.Context, dirs dirs.Dirs, order nodespec.NodeGCRequest) ([]string, error) {
+	client, err := CommandClient(ctx, dirs, nodeController)
+	if err != nil {
+		return nil, fmt.Errorf("Nodes: cannot be deleted: %w", err)
+	}
+	return deleteNodes(ctx, client, order, nodeGCInterval)
+}
+
+// CommandClient returns a client with the identity of a service account of kube-system, for a
+// command of the orchestrator on a control-plane machine. It waits until the API server answers.
+func CommandClient(ctx context.Context, dirs dirs.Dirs, account string) (kubernetes.Interface, error) {
 	// the caller handles a rejection as a result
 	env := component.Env{
 		Dir: dirs.Controllers, Dirs: dirs, Announce: func(string, bool, string) {},
@@ -34,14 +44,17 @@ func DeleteRemovedNodes(ctx context.Context, dirs dirs.Dirs, order nodespec.Node
 	if err != nil {
 		return nil, err
 	}
+	if who == nil {
+		return nil, fmt.Errorf("the API server does not answer: %w", context.Cause(ctx))
+	}
 	// With the client's default limit, the pods of a Node could not be deleted in time; the server
 	// has its own limits.
 	who.config.QPS = -1
-	client := who.of(ctx, nodeController)
+	client := who.of(ctx, account)
 	if client == nil {
-		return nil, fmt.Errorf("Nodes: cannot be deleted: the API server does not answer: %w", context.Cause(ctx))
+		return nil, fmt.Errorf("the API server does not answer: %w", context.Cause(ctx))
 	}
-	return deleteNodes(ctx, client, order, nodeGCInterval)
+	return client, nil
 }
 
 // deleteNodes checks again for the Nodes that existed: until the API server has loaded the

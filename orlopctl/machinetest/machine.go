@@ -396,6 +396,9 @@ func (s *machineService) watchInstall(stream grpc.ServerStreamingServer[api.Topi
 var topics = map[string]string{
 	"services": `[{"name": "containerd", "state": "running", "restarts": 0, "since": "2026-05-04T03:02:01Z"}, {"name": "apid", "state": "backoff", "restarts": 3}]`,
 	"system":   `{"cpus": 2, "uptimeSeconds": 7200, "load1": 0.5}`,
+	"drain": `[{"node": "m1", "operation": "reboot", "by": "dora", "policy": "respect", "phase": "running", "started": "2026-05-04T03:02:01Z", "deadline": "2026-05-04T03:07:01Z",
+		"evicted": 2, "left": 3, "pods": [{"pod": "shop/web-1", "state": "blocked", "budget": "web", "message": "The disruption budget web needs 1 healthy pods and has 1 currently"},
+		{"pod": "shop/db-0", "state": "ending"}]}]`,
 }
 
 // Watch implements api.MachineServer.
@@ -464,7 +467,26 @@ func (s *machineService) Events(r *api.EventsRequest, stream grpc.ServerStreamin
 
 // Reboot implements api.MachineServer.
 func (s *machineService) Reboot(_ context.Context, r *api.PowerRequest) (*api.PowerResponse, error) {
-	return &api.PowerResponse{}, s.f.checkNeeded(disruption.Reboot, r.Force)
+	if err := s.f.checkNeeded(disruption.Reboot, r.Force); err != nil {
+		return nil, err
+	}
+	return &api.PowerResponse{}, checkDrain("reboot", r.Drain)
+}
+
+// checkDrain refuses an operation with policy respect: a budget blocks the drain.
+func checkDrain(operation string, r *api.DrainPolicy) error {
+	if r.GetPolicy() != "respect" {
+		return nil
+	}
+	return status.Errorf(codes.FailedPrecondition, "%s refused: drain not complete within %v: pod shop/web-1: must stay: The disruption budget web needs 1 healthy pods and has 1 currently", operation, r.Timeout.AsDuration())
+}
+
+// CancelDrain implements api.MachineServer.
+func (s *machineService) CancelDrain(_ context.Context, r *api.CancelDrainRequest) (*api.CancelDrainResponse, error) {
+	if r.Node != "" && r.Node != "m1" {
+		return nil, status.Errorf(codes.FailedPrecondition, "drain: none runs for node %s; `orlopctl get drain` lists the drains of this machine", r.Node)
+	}
+	return &api.CancelDrainResponse{}, nil
 }
 
 // Shutdown implements api.MachineServer.

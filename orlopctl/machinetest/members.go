@@ -65,6 +65,9 @@ func (s *clusterService) RemoveMember(_ context.Context, r *api.RemoveMemberRequ
 	if r.Name != "w1" {
 		return nil, status.Errorf(codes.FailedPrecondition, "machine %q: cannot be removed: it is not a member", r.Name)
 	}
+	if err := checkDrain("removal", r.Drain); err != nil {
+		return nil, err
+	}
 	return &api.RemoveMemberResponse{Tickets: []string{"1a"}, NodeError: "the API server does not answer"}, nil
 }
 

@@ -13,6 +13,7 @@ package api
 import (
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
+	timestamppb "google.golang.org/protobuf/types/known/timestamppb"
 	reflect "reflect"
 	sync "sync"
 	unsafe "unsafe"
@@ -69,6 +70,7 @@ type ObjectState struct {
 	Upgrade *UpgradeStatus `protobuf:"bytes,3,opt,name=upgrade,proto3" json:"upgrade,omitempty"`
 	// The first problem of the machine's health, "check: text"; empty: healthy.
 	Problem       string `protobuf:"bytes,4,opt,name=problem,proto3" json:"problem,omitempty"`
+	Drain         *Drain `protobuf:"bytes,5,opt,name=drain,proto3" json:"drain,omitempty"` // the last drain of the node of the machine since its boot; not set: none
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -131,6 +133,182 @@ func (x *ObjectState) GetProblem() string {
 	return ""
 }
 
+func (x *ObjectState) GetDrain() *Drain {
+	if x != nil {
+		return x.Drain
+	}
+	return nil
+}
+
+// Drain is a drain, as in topic "drain".
+type Drain struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Operation     string                 `protobuf:"bytes,1,opt,name=operation,proto3" json:"operation,omitempty"` // that needs the drain
+	Policy        string                 `protobuf:"bytes,2,opt,name=policy,proto3" json:"policy,omitempty"`
+	Phase         string                 `protobuf:"bytes,3,opt,name=phase,proto3" json:"phase,omitempty"` // running, drained, incomplete, refused, given up, undone
+	Started       *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=started,proto3" json:"started,omitempty"`
+	Deadline      *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=deadline,proto3" json:"deadline,omitempty"`
+	Evicted       int64                  `protobuf:"varint,6,opt,name=evicted,proto3" json:"evicted,omitempty"`  // pods
+	Left          int64                  `protobuf:"varint,7,opt,name=left,proto3" json:"left,omitempty"`        // pods
+	Blocking      []*BlockingPod         `protobuf:"bytes,8,rep,name=blocking,proto3" json:"blocking,omitempty"` // some of the pods that are left and do not end
+	Problem       string                 `protobuf:"bytes,9,opt,name=problem,proto3" json:"problem,omitempty"`   // why the last round was not complete; empty: it was
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Drain) Reset() {
+	*x = Drain{}
+	mi := &file_machineobject_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Drain) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Drain) ProtoMessage() {}
+
+func (x *Drain) ProtoReflect() protoreflect.Message {
+	mi := &file_machineobject_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Drain.ProtoReflect.Descriptor instead.
+func (*Drain) Descriptor() ([]byte, []int) {
+	return file_machineobject_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *Drain) GetOperation() string {
+	if x != nil {
+		return x.Operation
+	}
+	return ""
+}
+
+func (x *Drain) GetPolicy() string {
+	if x != nil {
+		return x.Policy
+	}
+	return ""
+}
+
+func (x *Drain) GetPhase() string {
+	if x != nil {
+		return x.Phase
+	}
+	return ""
+}
+
+func (x *Drain) GetStarted() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Started
+	}
+	return nil
+}
+
+func (x *Drain) GetDeadline() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Deadline
+	}
+	return nil
+}
+
+func (x *Drain) GetEvicted() int64 {
+	if x != nil {
+		return x.Evicted
+	}
+	return 0
+}
+
+func (x *Drain) GetLeft() int64 {
+	if x != nil {
+		return x.Left
+	}
+	return 0
+}
+
+func (x *Drain) GetBlocking() []*BlockingPod {
+	if x != nil {
+		return x.Blocking
+	}
+	return nil
+}
+
+func (x *Drain) GetProblem() string {
+	if x != nil {
+		return x.Problem
+	}
+	return ""
+}
+
+type BlockingPod struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Pod           string                 `protobuf:"bytes,1,opt,name=pod,proto3" json:"pod,omitempty"`         // "namespace/name"
+	Budget        string                 `protobuf:"bytes,2,opt,name=budget,proto3" json:"budget,omitempty"`   // the PodDisruptionBudget in that namespace; empty: unknown
+	Message       string                 `protobuf:"bytes,3,opt,name=message,proto3" json:"message,omitempty"` // the reason of the API server
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *BlockingPod) Reset() {
+	*x = BlockingPod{}
+	mi := &file_machineobject_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BlockingPod) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BlockingPod) ProtoMessage() {}
+
+func (x *BlockingPod) ProtoReflect() protoreflect.Message {
+	mi := &file_machineobject_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BlockingPod.ProtoReflect.Descriptor instead.
+func (*BlockingPod) Descriptor() ([]byte, []int) {
+	return file_machineobject_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *BlockingPod) GetPod() string {
+	if x != nil {
+		return x.Pod
+	}
+	return ""
+}
+
+func (x *BlockingPod) GetBudget() string {
+	if x != nil {
+		return x.Budget
+	}
+	return ""
+}
+
+func (x *BlockingPod) GetMessage() string {
+	if x != nil {
+		return x.Message
+	}
+	return ""
+}
+
 type ChangeReleaseRequest struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
 	Version string                 `protobuf:"bytes,1,opt,name=version,proto3" json:"version,omitempty"` // the only version that the machine accepts
@@ -145,7 +323,7 @@ type ChangeReleaseRequest struct {
 
 func (x *ChangeReleaseRequest) Reset() {
 	*x = ChangeReleaseRequest{}
-	mi := &file_machineobject_proto_msgTypes[2]
+	mi := &file_machineobject_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -157,7 +335,7 @@ func (x *ChangeReleaseRequest) String() string {
 func (*ChangeReleaseRequest) ProtoMessage() {}
 
 func (x *ChangeReleaseRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_machineobject_proto_msgTypes[2]
+	mi := &file_machineobject_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -170,7 +348,7 @@ func (x *ChangeReleaseRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ChangeReleaseRequest.ProtoReflect.Descriptor instead.
 func (*ChangeReleaseRequest) Descriptor() ([]byte, []int) {
-	return file_machineobject_proto_rawDescGZIP(), []int{2}
+	return file_machineobject_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *ChangeReleaseRequest) GetVersion() string {
@@ -202,7 +380,7 @@ type ChangeReleaseResponse struct {
 
 func (x *ChangeReleaseResponse) Reset() {
 	*x = ChangeReleaseResponse{}
-	mi := &file_machineobject_proto_msgTypes[3]
+	mi := &file_machineobject_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -214,7 +392,7 @@ func (x *ChangeReleaseResponse) String() string {
 func (*ChangeReleaseResponse) ProtoMessage() {}
 
 func (x *ChangeReleaseResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_machineobject_proto_msgTypes[3]
+	mi := &file_machineobject_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -227,7 +405,7 @@ func (x *ChangeReleaseResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ChangeReleaseResponse.ProtoReflect.Descriptor instead.
 func (*ChangeReleaseResponse) Descriptor() ([]byte, []int) {
-	return file_machineobject_proto_rawDescGZIP(), []int{3}
+	return file_machineobject_proto_rawDescGZIP(), []int{5}
 }
 
 type ReportObjectRequest struct {
@@ -239,7 +417,7 @@ type ReportObjectRequest struct {
 
 func (x *ReportObjectRequest) Reset() {
 	*x = ReportObjectRequest{}
-	mi := &file_machineobject_proto_msgTypes[4]
+	mi := &file_machineobject_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -251,7 +429,7 @@ func (x *ReportObjectRequest) String() string {
 func (*ReportObjectRequest) ProtoMessage() {}
 
 func (x *ReportObjectRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_machineobject_proto_msgTypes[4]
+	mi := &file_machineobject_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -264,7 +442,7 @@ func (x *ReportObjectRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportObjectRequest.ProtoReflect.Descriptor instead.
 func (*ReportObjectRequest) Descriptor() ([]byte, []int) {
-	return file_machineobject_proto_rawDescGZIP(), []int{4}
+	return file_machineobject_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *ReportObjectRequest) GetObject() *ReportedObject {
@@ -282,7 +460,7 @@ type ReportObjectResponse struct {
 
 func (x *ReportObjectResponse) Reset() {
 	*x = ReportObjectResponse{}
-	mi := &file_machineobject_proto_msgTypes[5]
+	mi := &file_machineobject_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -294,7 +472,7 @@ func (x *ReportObjectResponse) String() string {
 func (*ReportObjectResponse) ProtoMessage() {}
 
 func (x *ReportObjectResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_machineobject_proto_msgTypes[5]
+	mi := &file_machineobject_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -307,22 +485,37 @@ func (x *ReportObjectResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportObjectResponse.ProtoReflect.Descriptor instead.
 func (*ReportObjectResponse) Descriptor() ([]byte, []int) {
-	return file_machineobject_proto_rawDescGZIP(), []int{5}
+	return file_machineobject_proto_rawDescGZIP(), []int{7}
 }
 
 var File_machineobject_proto protoreflect.FileDescriptor
 
 const file_machineobject_proto_rawDesc = "" +
 	"\n" +
-	"\x13machineobject.proto\x12\x13orlop.machineobject\x1a\vorlop.proto\"\x14\n" +
-	"\x12WatchObjectRequest\"\x9a\x01\n" +
+	"\x13machineobject.proto\x12\x13orlop.machineobject\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\vorlop.proto\"\x14\n" +
+	"\x12WatchObjectRequest\"\xcc\x01\n" +
 	"\vObjectState\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\tR\aversion\x12\x1e\n" +
 	"\n" +
 	"kubernetes\x18\x02 \x01(\tR\n" +
 	"kubernetes\x127\n" +
 	"\aupgrade\x18\x03 \x01(\v2\x1d.orlop.v1alpha1.UpgradeStatusR\aupgrade\x12\x18\n" +
-	"\aproblem\x18\x04 \x01(\tR\aproblem\"\\\n" +
+	"\aproblem\x18\x04 \x01(\tR\aproblem\x120\n" +
+	"\x05drain\x18\x05 \x01(\v2\x1a.orlop.machineobject.DrainR\x05drain\"\xc7\x02\n" +
+	"\x05Drain\x12\x1c\n" +
+	"\toperation\x18\x01 \x01(\tR\toperation\x12\x16\n" +
+	"\x06policy\x18\x02 \x01(\tR\x06policy\x12\x14\n" +
+	"\x05phase\x18\x03 \x01(\tR\x05phase\x124\n" +
+	"\astarted\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\astarted\x126\n" +
+	"\bdeadline\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\bdeadline\x12\x18\n" +
+	"\aevicted\x18\x06 \x01(\x03R\aevicted\x12\x12\n" +
+	"\x04left\x18\a \x01(\x03R\x04left\x12<\n" +
+	"\bblocking\x18\b \x03(\v2 .orlop.machineobject.BlockingPodR\bblocking\x12\x18\n" +
+	"\aproblem\x18\t \x01(\tR\aproblem\"Q\n" +
+	"\vBlockingPod\x12\x10\n" +
+	"\x03pod\x18\x01 \x01(\tR\x03pod\x12\x16\n" +
+	"\x06budget\x18\x02 \x01(\tR\x06budget\x12\x18\n" +
+	"\amessage\x18\x03 \x01(\tR\amessage\"\\\n" +
 	"\x14ChangeReleaseRequest\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\tR\aversion\x12\x14\n" +
 	"\x05image\x18\x02 \x01(\tR\x05image\x12\x14\n" +
@@ -349,31 +542,38 @@ func file_machineobject_proto_rawDescGZIP() []byte {
 	return file_machineobject_proto_rawDescData
 }
 
-var file_machineobject_proto_msgTypes = make([]protoimpl.MessageInfo, 6)
+var file_machineobject_proto_msgTypes = make([]protoimpl.MessageInfo, 8)
 var file_machineobject_proto_goTypes = []any{
 	(*WatchObjectRequest)(nil),    // 0: orlop.machineobject.WatchObjectRequest
 	(*ObjectState)(nil),           // 1: orlop.machineobject.ObjectState
-	(*ChangeReleaseRequest)(nil),  // 2: orlop.machineobject.ChangeReleaseRequest
-	(*ChangeReleaseResponse)(nil), // 3: orlop.machineobject.ChangeReleaseResponse
-	(*ReportObjectRequest)(nil),   // 4: orlop.machineobject.ReportObjectRequest
-	(*ReportObjectResponse)(nil),  // 5: orlop.machineobject.ReportObjectResponse
-	(*UpgradeStatus)(nil),         // 6: orlop.v1alpha1.UpgradeStatus
-	(*ReportedObject)(nil),        // 7: orlop.v1alpha1.ReportedObject
+	(*Drain)(nil),                 // 2: orlop.machineobject.Drain
+	(*BlockingPod)(nil),           // 3: orlop.machineobject.BlockingPod
+	(*ChangeReleaseRequest)(nil),  // 4: orlop.machineobject.ChangeReleaseRequest
+	(*ChangeReleaseResponse)(nil), // 5: orlop.machineobject.ChangeReleaseResponse
+	(*ReportObjectRequest)(nil),   // 6: orlop.machineobject.ReportObjectRequest
+	(*ReportObjectResponse)(nil),  // 7: orlop.machineobject.ReportObjectResponse
+	(*UpgradeStatus)(nil),         // 8: orlop.v1alpha1.UpgradeStatus
+	(*timestamppb.Timestamp)(nil), // 9: google.protobuf.Timestamp
+	(*ReportedObject)(nil),        // 10: orlop.v1alpha1.ReportedObject
 }
 var file_machineobject_proto_depIdxs = []int32{
-	6, // 0: orlop.machineobject.ObjectState.upgrade:type_name -> orlop.v1alpha1.UpgradeStatus
-	7, // 1: orlop.machineobject.ReportObjectRequest.object:type_name -> orlop.v1alpha1.ReportedObject
-	0, // 2: orlop.machineobject.MachineObject.Watch:input_type -> orlop.machineobject.WatchObjectRequest
-	2, // 3: orlop.machineobject.MachineObject.ChangeRelease:input_type -> orlop.machineobject.ChangeReleaseRequest
-	4, // 4: orlop.machineobject.MachineObject.Report:input_type -> orlop.machineobject.ReportObjectRequest
-	1, // 5: orlop.machineobject.MachineObject.Watch:output_type -> orlop.machineobject.ObjectState
-	3, // 6: orlop.machineobject.MachineObject.ChangeRelease:output_type -> orlop.machineobject.ChangeReleaseResponse
-	5, // 7: orlop.machineobject.MachineObject.Report:output_type -> orlop.machineobject.ReportObjectResponse
-	5, // [5:8] is the sub-list for method output_type
-	2, // [2:5] is the sub-list for method input_type
-	2, // [2:2] is the sub-list for extension type_name
-	2, // [2:2] is the sub-list for extension extendee
-	0, // [0:2] is the sub-list for field type_name
+	8,  // 0: orlop.machineobject.ObjectState.upgrade:type_name -> orlop.v1alpha1.UpgradeStatus
+	2,  // 1: orlop.machineobject.ObjectState.drain:type_name -> orlop.machineobject.Drain
+	9,  // 2: orlop.machineobject.Drain.started:type_name -> google.protobuf.Timestamp
+	9,  // 3: orlop.machineobject.Drain.deadline:type_name -> google.protobuf.Timestamp
+	3,  // 4: orlop.machineobject.Drain.blocking:type_name -> orlop.machineobject.BlockingPod
+	10, // 5: orlop.machineobject.ReportObjectRequest.object:type_name -> orlop.v1alpha1.ReportedObject
+	0,  // 6: orlop.machineobject.MachineObject.Watch:input_type -> orlop.machineobject.WatchObjectRequest
+	4,  // 7: orlop.machineobject.MachineObject.ChangeRelease:input_type -> orlop.machineobject.ChangeReleaseRequest
+	6,  // 8: orlop.machineobject.MachineObject.Report:input_type -> orlop.machineobject.ReportObjectRequest
+	1,  // 9: orlop.machineobject.MachineObject.Watch:output_type -> orlop.machineobject.ObjectState
+	5,  // 10: orlop.machineobject.MachineObject.ChangeRelease:output_type -> orlop.machineobject.ChangeReleaseResponse
+	7,  // 11: orlop.machineobject.MachineObject.Report:output_type -> orlop.machineobject.ReportObjectResponse
+	9,  // [9:12] is the sub-list for method output_type
+	6,  // [6:9] is the sub-list for method input_type
+	6,  // [6:6] is the sub-list for extension type_name
+	6,  // [6:6] is the sub-list for extension extendee
+	0,  // [0:6] is the sub-list for field type_name
 }
 
 func init() { file_machineobject_proto_init() }
@@ -388,7 +588,7 @@ func file_machineobject_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_machineobject_proto_rawDesc), len(file_machineobject_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   6,
+			NumMessages:   8,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

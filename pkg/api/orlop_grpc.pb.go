@@ -25,17 +25,18 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	Machine_Version_FullMethodName   = "/orlop.v1alpha1.Machine/Version"
-	Machine_Get_FullMethodName       = "/orlop.v1alpha1.Machine/Get"
-	Machine_Watch_FullMethodName     = "/orlop.v1alpha1.Machine/Watch"
-	Machine_Events_FullMethodName    = "/orlop.v1alpha1.Machine/Events"
-	Machine_Reboot_FullMethodName    = "/orlop.v1alpha1.Machine/Reboot"
-	Machine_Shutdown_FullMethodName  = "/orlop.v1alpha1.Machine/Shutdown"
-	Machine_Reset_FullMethodName     = "/orlop.v1alpha1.Machine/Reset"
-	Machine_WipeDisk_FullMethodName  = "/orlop.v1alpha1.Machine/WipeDisk"
-	Machine_ReadFile_FullMethodName  = "/orlop.v1alpha1.Machine/ReadFile"
-	Machine_ListFiles_FullMethodName = "/orlop.v1alpha1.Machine/ListFiles"
-	Machine_Relay_FullMethodName     = "/orlop.v1alpha1.Machine/Relay"
+	Machine_Version_FullMethodName     = "/orlop.v1alpha1.Machine/Version"
+	Machine_Get_FullMethodName         = "/orlop.v1alpha1.Machine/Get"
+	Machine_Watch_FullMethodName       = "/orlop.v1alpha1.Machine/Watch"
+	Machine_Events_FullMethodName      = "/orlop.v1alpha1.Machine/Events"
+	Machine_Reboot_FullMethodName      = "/orlop.v1alpha1.Machine/Reboot"
+	Machine_Shutdown_FullMethodName    = "/orlop.v1alpha1.Machine/Shutdown"
+	Machine_Reset_FullMethodName       = "/orlop.v1alpha1.Machine/Reset"
+	Machine_WipeDisk_FullMethodName    = "/orlop.v1alpha1.Machine/WipeDisk"
+	Machine_CancelDrain_FullMethodName = "/orlop.v1alpha1.Machine/CancelDrain"
+	Machine_ReadFile_FullMethodName    = "/orlop.v1alpha1.Machine/ReadFile"
+	Machine_ListFiles_FullMethodName   = "/orlop.v1alpha1.Machine/ListFiles"
+	Machine_Relay_FullMethodName       = "/orlop.v1alpha1.Machine/Relay"
 )
 
 // MachineClient is the client API for Machine service.
@@ -63,6 +64,9 @@ type MachineClient interface {
 	// volume and drops its record, also if its disk is missing. It never touches the system disk, and
 	// nothing that is mounted. FAILED_PRECONDITION: the disk or the volume is in use, or unknown.
 	WipeDisk(ctx context.Context, in *WipeDiskRequest, opts ...grpc.CallOption) (*WipeDiskResponse, error)
+	// CancelDrain gives up a drain of this machine that runs: the node is schedulable again, and the
+	// operation that needed the drain does not happen. FAILED_PRECONDITION: no drain runs.
+	CancelDrain(ctx context.Context, in *CancelDrainRequest, opts ...grpc.CallOption) (*CancelDrainResponse, error)
 	// ReadFile sends a file of the allow-list from an offset on, in order: up to 16 MiB, for at most
 	// 30 s. Logs of pods and the audit log of the Kubernetes API require the role admin. The error
 	// INVALID_ARGUMENT means that the file is not in the allow-list; its message names the
@@ -186,6 +190,16 @@ func (c *machineClient) WipeDisk(ctx context.Context, in *WipeDiskRequest, opts 
 	return out, nil
 }
 
+func (c *machineClient) CancelDrain(ctx context.Context, in *CancelDrainRequest, opts ...grpc.CallOption) (*CancelDrainResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(CancelDrainResponse)
+	err := c.cc.Invoke(ctx, Machine_CancelDrain_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *machineClient) ReadFile(ctx context.Context, in *ReadFileRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[ReadFileResponse], error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	stream, err := c.cc.NewStream(ctx, &Machine_ServiceDesc.Streams[2], Machine_ReadFile_FullMethodName, cOpts...)
@@ -253,6 +267,9 @@ type MachineServer interface {
 	// volume and drops its record, also if its disk is missing. It never touches the system disk, and
 	// nothing that is mounted. FAILED_PRECONDITION: the disk or the volume is in use, or unknown.
 	WipeDisk(context.Context, *WipeDiskRequest) (*WipeDiskResponse, error)
+	// CancelDrain gives up a drain of this machine that runs: the node is schedulable again, and the
+	// operation that needed the drain does not happen. FAILED_PRECONDITION: no drain runs.
+	CancelDrain(context.Context, *CancelDrainRequest) (*CancelDrainResponse, error)
 	// ReadFile sends a file of the allow-list from an offset on, in order: up to 16 MiB, for at most
 	// 30 s. Logs of pods and the audit log of the Kubernetes API require the role admin. The error
 	// INVALID_ARGUMENT means that the file is not in the allow-list; its message names the
@@ -301,6 +318,9 @@ func (UnimplementedMachineServer) Reset(context.Context, *ResetRequest) (*PowerR
 }
 func (UnimplementedMachineServer) WipeDisk(context.Context, *WipeDiskRequest) (*WipeDiskResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method WipeDisk not implemented")
+}
+func (UnimplementedMachineServer) CancelDrain(context.Context, *CancelDrainRequest) (*CancelDrainResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method CancelDrain not implemented")
 }
 func (UnimplementedMachineServer) ReadFile(*ReadFileRequest, grpc.ServerStreamingServer[ReadFileResponse]) error {
 	return status.Error(codes.Unimplemented, "method ReadFile not implemented")
@@ -462,6 +482,24 @@ func _Machine_WipeDisk_Handler(srv interface{}, ctx context.Context, dec func(in
 	return interceptor(ctx, in, info, handler)
 }
 
+func _Machine_CancelDrain_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(CancelDrainRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(MachineServer).CancelDrain(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Machine_CancelDrain_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(MachineServer).CancelDrain(ctx, req.(*CancelDrainRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _Machine_ReadFile_Handler(srv interface{}, stream grpc.ServerStream) error {
 	m := new(ReadFileRequest)
 	if err := stream.RecvMsg(m); err != nil {
@@ -528,6 +566,10 @@ var Machine_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "WipeDisk",
 			Handler:    _Machine_WipeDisk_Handler,
+		},
+		{
+			MethodName: "CancelDrain",
+			Handler:    _Machine_CancelDrain_Handler,
 		},
 		{
 			MethodName: "ListFiles",

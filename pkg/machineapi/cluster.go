@@ -95,11 +95,9 @@ type Rollout struct {
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=16
 	Windows []Window `json:"windows,omitempty"`
-	// gates are conditions of Machine objects that other programs set. Every updated machine must
-	// have each of them with the status True before the update of the next machine starts.
+	// gates have to pass before the update of each machine starts.
 	// +optional
-	// +listType=map
-	// +listMapKey=conditionType
+	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=16
 	Gates []Gate `json:"gates,omitempty"`
 }
@@ -138,12 +136,25 @@ type Window struct {
 // +kubebuilder:validation:Enum=Monday;Tuesday;Wednesday;Thursday;Friday;Saturday;Sunday
 type Day string
 
-// A Gate is a condition of Machine objects.
+// A Gate is a condition of Machine objects, or a Job.
+//
+// +kubebuilder:validation:XValidation:rule="has(self.conditionType) != has(self.cronJob)",message="exactly one of conditionType and cronJob is needed"
 type Gate struct {
-	// conditionType is the type of the condition.
+	// conditionType is the type of a condition of Machine objects that another program sets. The
+	// gate passes if every updated machine has the condition with the status True.
+	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=316
-	ConditionType string `json:"conditionType"`
+	ConditionType string `json:"conditionType,omitempty"`
+	// cronJob is the name of a CronJob in the namespace of the OrlopCluster, the template of a Job.
+	// Its own schedule can be suspended. Before each machine the system creates a Job from it. The
+	// gate passes if the Job completes. After a failed Job the rollout waits until the Job is
+	// deleted; then the gate is tried again.
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=52
+	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`
+	CronJob string `json:"cronJob,omitempty"`
 }
 
 // OrlopClusterStatus is the observed state of a cluster.

@@ -95,6 +95,10 @@ type OrlopMachineStatus struct {
 	// commits another release, or when its wanted release changes.
 	// +optional
 	Failed *FailedRelease `json:"failed,omitempty"`
+	// drain is the last eviction of the pods of the machine since its boot, before it was away. The
+	// machine removes the field with the next boot.
+	// +optional
+	Drain *DrainStatus `json:"drain,omitempty"`
 	// etcdLeader is true if the member of etcd on this machine is the leader.
 	// +optional
 	EtcdLeader bool `json:"etcdLeader,omitempty"`
@@ -135,6 +139,56 @@ type RunningRelease struct {
 	// since is the time of the commit.
 	// +optional
 	Since *metav1.Time `json:"since,omitempty"`
+}
+
+// DrainStatus is the state of an eviction of the pods of a machine.
+type DrainStatus struct {
+	// operation needs the drain: upgrade, rollback, reboot, shutdown or reset.
+	// +kubebuilder:validation:MaxLength=64
+	Operation string `json:"operation"`
+	// policy is the effect of a PodDisruptionBudget: timeout, respect or force.
+	// +kubebuilder:validation:MaxLength=64
+	Policy string `json:"policy"`
+	// phase is running, drained, incomplete (the operation proceeds, although pods are left),
+	// refused (the operation does not happen), given up or undone.
+	// +kubebuilder:validation:MaxLength=64
+	Phase string `json:"phase"`
+	// started is the time of the start.
+	// +optional
+	Started *metav1.Time `json:"started,omitempty"`
+	// deadline is the end of the drain.
+	// +optional
+	Deadline *metav1.Time `json:"deadline,omitempty"`
+	// evicted is the number of pods that the machine has evicted.
+	// +optional
+	Evicted int32 `json:"evicted,omitempty"`
+	// left is the number of pods that are left.
+	// +optional
+	Left int32 `json:"left,omitempty"`
+	// blocking are pods that block the drain, at most eight of them.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=8
+	Blocking []BlockingPod `json:"blocking,omitempty"`
+	// problem is the reason for which the last round was not complete.
+	// +optional
+	// +kubebuilder:validation:MaxLength=1024
+	Problem string `json:"problem,omitempty"`
+}
+
+// BlockingPod is a pod that blocks a drain.
+type BlockingPod struct {
+	// pod is namespace/name.
+	// +kubebuilder:validation:MaxLength=320
+	Pod string `json:"pod"`
+	// budget is the name of the PodDisruptionBudget, in the namespace of the pod.
+	// +optional
+	// +kubebuilder:validation:MaxLength=253
+	Budget string `json:"budget,omitempty"`
+	// message is the reason of the API server.
+	// +optional
+	// +kubebuilder:validation:MaxLength=1024
+	Message string `json:"message,omitempty"`
 }
 
 // FailedRelease is a release that a machine has rolled back.

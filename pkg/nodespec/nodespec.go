@@ -204,22 +204,3 @@ type NodeGCRequest struct {
 	// same name.
 	MadeBefore time.Time `json:"madeBefore"`
 }
-
-// DrainRequest is the JSON input of `orchestrator drain`. Without Refuse and Delete, a pod that its
-// disruption budget still protects at the timeout stays, and ends with the machine.
-type DrainRequest struct {
-	Timeout time.Duration `json:"timeout"` // for all pods together
-	// uncordon the node if a disruption budget protects a pod until the timeout
-	Refuse bool `json:"refuse"`
-	Delete bool `json:"delete"` // delete such a pod at once
-	// instead of a drain, uncordon the node, because the operation behind the drain did not happen
-	Undo bool `json:"undo"`
-}
-
-// DrainResult is the output of `orchestrator drain`.
-type DrainResult struct {
-	Evicted int `json:"evicted"` // pods
-	// remaining pods with the reasons, and other errors
-	Remaining []string `json:"remaining"`
-	Refused   bool     `json:"refused"` // the drain failed by Refuse: the node is schedulable again
-}

@@ -105,7 +105,7 @@ type Gate struct {
 	// is pending.
 	Step    string
 	State   GateState
-	Message string // the reason of a failure; can be empty
+	Message string // the reason of a failure, or of the wait; can be empty
 }
 
 // World is the input of a decision.
@@ -416,7 +416,7 @@ func (d *decision) permit(machines []int) {
 		return
 	}
 	first := d.Machines[machines[0]]
-	message := d.awaitsGate(first.Want)
+	message := d.awaitsGate(first)
 	expires := d.Now.Add(PermitLife)
 	if _, closes := inWindow(d.Policy.Windows, d.Now); !closes.IsZero() && closes.Before(expires) {
 		expires = closes
@@ -438,14 +438,17 @@ func (d *decision) permit(machines []int) {
 }
 
 // awaitsGate returns the reason for which the gates hold the next machine; empty if all have
-// passed. The step changes whenever a machine has the release, so each gate is evaluated again.
-func (d *decision) awaitsGate(release string) string {
+// passed. The step changes whenever a machine has the release, so each gate is evaluated again. For
+// a control-plane machine, workers do not count: a stolen worker must not delay it by false
+// reports.
+func (d *decision) awaitsGate(first Machine) string {
+	release := first.Want
 	if len(d.Policy.Gates) == 0 {
 		return ""
 	}
 	done := 0
 	for _, m := range d.Machines {
-		if m.Want == release && !m.behind() && !m.busy(d.Now) {
+		if (m.ControlPlane || !first.ControlPlane) && m.Want == release && !m.behind() && !m.busy(d.Now) {
 			done++
 		}
 	}
@@ -453,7 +456,7 @@ func (d *decision) awaitsGate(release string) string {
 	for _, g := range d.Policy.Gates {
 		switch {
 		case g.Step != d.step || g.State != GatePassed && g.State != GateFailed:
-			return fmt.Sprintf("gate %s has not passed yet", g.Name)
+			return strings.TrimSuffix(fmt.Sprintf("gate %s has not passed yet: %s", g.Name, g.Message), ": ")
 		case g.State == GateFailed && g.Message == "":
 			return fmt.Sprintf("gate %s has failed", g.Name)
 		case g.State == GateFailed:

@@ -1,0 +1,87 @@
+package drain
+
+import (
+	"cmp"
+	"fmt"
+	"time"
+
+	"github.com/orlop-os/orlop/pkg/config"
+	"github.com/orlop-os/orlop/pkg/nodespec"
+)
+
+// Phase is the phase of a drain.
+type Phase string
+
+// The phases. A drain in phase Drained or Incomplete is undone if the operation does not happen.
+const (
+	Running    Phase = "running"
+	Drained    Phase = "drained"    // no pod is left
+	Incomplete Phase = "incomplete" // pods are left, and the policy lets the operation proceed
+	Refused    Phase = "refused"    // pods are left, and the policy refuses the operation; undone
+	GivenUp    Phase = "given up"   // a caller has given it up; undone
+	Undone     Phase = "undone"     // the operation did not happen
+)
+
+// choose returns the policy of a drain: what the caller has chosen, else the configuration. The own
+// machine has a configured policy; another machine is drained only if the caller chooses a policy,
+// because the removal of a stolen machine must not wait.
+func choose(o Order, configured config.Drain) config.Drain {
+	policy := o.Policy
+	if policy.Policy == "" && o.Node == "" {
+		policy.Policy = configured.Policy
+	}
+	policy.Timeout = cmp.Or(policy.Timeout, configured.Timeout, config.Duration(defaultTimeout))
+	if policy.Policy == "" {
+		policy.Policy = config.DrainNone
+	}
+	return policy
+}
+
+// defaultTimeout is the time for the pods if neither the caller nor a configuration names a time:
+// the default of Machine.spec.upgrade.drain.timeout.
+const defaultTimeout = 5 * time.Minute
+
+// outcome returns the phase after the command of a drain has ended, and the error of the operation;
+// nil if the operation proceeds. The first row that applies decides:
+//
+//	command                          policy           phase       operation
+//	was given up                     any              given up    refused
+//	has refused, or failed           respect          refused     refused
+//	failed                           timeout, force   incomplete  proceeds, with an event
+//	pods are left                    timeout, force   incomplete  proceeds, with an event
+//	no pod is left                   any              drained     proceeds
+func outcome(want config.Drain, givenUpBy string, out nodespec.DrainResult, failed error) (Phase, error) {
+	respects := want.Policy == config.DrainRespect
+	switch {
+	case givenUpBy != "":
+		return GivenUp, fmt.Errorf("the drain was given up by %s", givenUpBy)
+	case respects && out.Refused:
+		return Refused, fmt.Errorf("drain not complete within %v: %s; remove the obstacle, or choose policy timeout or force", time.Duration(want.Timeout), out.Remaining())
+	case respects && failed != nil:
+		return Refused, fmt.Errorf("cannot evict the pods: %w", failed)
+	case failed != nil || out.Remaining() != "":
+		return Incomplete, nil
+	}
+	return Drained, nil
+}
+
+// describe returns the line about a progress for the events: the pods that block the drain, not
+// those that end.
+func describe(p nodespec.DrainProgress) string {
+	text := fmt.Sprintf("%d pods evicted, %d left", p.Evicted, p.Left)
+	blocking := p.Blocking()
+	for i, pod := range blocking {
+		if i == maxEventPods {
+			text += fmt.Sprintf("; and %d more", len(blocking)-i)
+			break
+		}
+		text += "; " + pod.String()
+	}
+	if p.Problem != "" && len(blocking) == 0 {
+		text += "; " + p.Problem
+	}
+	return text
+}
+
+// maxEventPods is the largest number of pods in an event.
+const maxEventPods = 3

@@ -1,0 +1,97 @@
+package power
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/orlop-os/orlop/pkg/config"
+	"github.com/orlop-os/orlop/pkg/disklayout"
+)
+
+// TestGo checks the order of a reboot, a shutdown and a reset: the cluster permits it, the pods are
+// evicted, the member leaves etcd. An operation that is refused at any step returns the turn, makes
+// the Node schedulable again, and changes nothing else.
+func TestGo(t *testing.T) {
+	reboot, off := Away{To: Reboot}, Away{To: PowerOff}
+	state, data := Away{To: Reboot, Wipe: []string{disklayout.State}}, Away{To: Reboot, Wipe: []string{disklayout.Data, disklayout.State}}
+	forced := func(a Away) Away { a.Force = true; return a }
+	none := func(a Away) Away { a.Drain.Policy = config.DrainNone; return a }
+	const stopping = "the machine is already shutting down (power off: button); call again after it has booted"
+	for name, test := range map[string]struct {
+		away   Away
+		memory string // the reason for which the system has nothing to reset
+		fails  string // the step
+		want   string // the steps, and the error
+	}{
+		"a reboot":                       {reboot, "", "", "permit reboot, drain, confirm, reboot []; "},
+		"a reboot without a drain":       {none(reboot), "", "", "permit reboot, reboot []; "},
+		"a reboot in memory":             {none(reboot), "the system runs from memory", "", "permit reboot, reboot []; "},
+		"a reboot, and pods stay":        {reboot, "", "drain", "permit reboot, drain, give back; reboot refused: drain"},
+		"a reboot, refused":              {reboot, "", "permit", "permit reboot; refused: permit"},
+		"a reboot, refused later":        {reboot, "", "confirm", "permit reboot, drain, confirm, undo, give back; refused: confirm"},
+		"a shutdown":                     {forced(off), "", "", "permit shutdown forced, drain, confirm, power off []; "},
+		"a shutdown, and one has begun":  {none(off), "", "stop", "permit shutdown, power off []; "},
+		"a reboot, and an off has begun": {none(reboot), "", "stop", "permit reboot, undo, give back; " + stopping},
+		"state":                          {state, "", "", "permit reset, drain, confirm, reboot [STATE]; "},
+		"data":                           {data, "", "", "permit reset-data, drain, confirm, leave, prepare, reboot [DATA STATE]; "},
+		"data cannot be prepared":        {data, "", "prepare", "permit reset-data, drain, confirm, leave, prepare, undo, give back; reset refused: prepare"},
+		"data without a drain":           {none(data), "", "", "permit reset-data, confirm, leave, prepare, reboot [DATA STATE]; "},
+		"in memory":                      {forced(state), "the system runs from memory", "", "; reset refused: the system runs from memory"},
+		"the cluster needs it":           {state, "", "permit", "permit reset; refused: permit"},
+		"pods stay":                      {state, "", "drain", "permit reset, drain, give back; reset refused: drain"},
+		"its member cannot leave":        {data, "", "leave", "permit reset-data, drain, confirm, leave, undo, give back; reset refused: leave"},
+		"the cluster needs it again":     {data, "", "confirm", "permit reset-data, drain, confirm, undo, give back; refused: confirm"},
+		"a shutdown has started":         {data, "", "stop", "permit reset-data, drain, undo, give back; " + stopping},
+		"forced":                         {forced(state), "", "", "permit reset forced, drain, confirm, reboot [STATE]; "},
+		"forced, and it cannot leave":    {forced(data), "", "leave", "permit reset-data forced, drain, confirm, leave, reset forced by dora, although: leave, prepare, reboot [DATA STATE]; "},
+		"forced, and the pods stay":      {forced(data), "", "drain", "permit reset-data forced, drain, give back; reset refused: drain"},
+	} {
+		var steps []string
+		do := func(step, text string) error {
+			steps = append(steps, text)
+			if step == test.fails {
+				return errors.New(map[bool]string{true: "refused: "}[step == "permit" || step == "confirm"] + step)
+			}
+			return nil
+		}
+		var c *Controller
+		performed := make(chan Request, 2)
+		c = NewController(Deps{NotInstalled: test.memory, Console: func(line string) { steps = append(steps, line) }, Away: AwayDeps{
+			Permit: func(_ context.Context, a Away) (func(), error) {
+				text := "permit " + string(a.Operation()) + map[bool]string{true: " forced"}[a.Force]
+				return func() { steps = append(steps, "give back") }, do("permit", text)
+			},
+			Drain: func(a Away) (bool, error) {
+				if test.fails == "stop" {
+					c.request.Store(&Request{To: PowerOff, Why: "button"})
+					performed <- Request{To: PowerOff}
+				}
+				if a.Drain.Policy == config.DrainNone {
+					return false, nil
+				}
+				return true, do("drain", "drain")
+			},
+			Confirm: func(Away) error { return do("confirm", "confirm") },
+			Leave:   func(string) error { return do("leave", "leave") },
+			Prepare: func() error { return do("prepare", "prepare") },
+			Undo:    func(Away) { steps = append(steps, "undo") },
+		}})
+		c.perform = func(r Request) { performed <- r }
+		test.away.By = "dora"
+		err := c.Go(t.Context(), test.away)
+		if err == nil {
+			r := <-performed
+			steps = append(steps, fmt.Sprint(r.To, " ", r.Wipe))
+		}
+		got := strings.Join(steps, ", ") + "; " + status.Convert(err).Message()
+		if got != test.want || err != nil && status.Code(err) != codes.FailedPrecondition {
+			t.Errorf("%s: %s, %v", name, got, status.Code(err))
+		}
+	}
+}

@@ -1,0 +1,232 @@
+package drain
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
+
+	"github.com/orlop-os/orlop/pkg/nodespec"
+)
+
+// server is an API server with node "a" and its pods. It can be away, and a budget can protect its
+// pods.
+type server struct {
+	*fake.Clientset
+	mu        sync.Mutex
+	away      bool
+	protected map[string]bool // pods with a budget that forbids their eviction
+	reports   []string
+}
+
+func newServer(pods ...string) *server {
+	objects := []runtime.Object{&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a"}, Status: corev1.NodeStatus{
+		Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}},
+	}}}
+	for _, name := range pods {
+		objects = append(objects, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: name, UID: types.UID(name)}, Spec: corev1.PodSpec{NodeName: "a"}})
+	}
+	s := &server{Clientset: fake.NewClientset(objects...), protected: map[string]bool{}}
+	s.PrependReactor("create", "pods", func(a clienttesting.Action) (bool, runtime.Object, error) {
+		eviction, ok := a.(clienttesting.CreateAction).GetObject().(*policyv1.Eviction)
+		if !ok {
+			return false, nil, nil
+		}
+		s.mu.Lock()
+		protected := s.protected[eviction.Name]
+		s.mu.Unlock()
+		if protected {
+			return true, nil, &apierrors.StatusError{ErrStatus: metav1.Status{
+				Status: metav1.StatusFailure, Code: http.StatusTooManyRequests, Reason: metav1.StatusReasonTooManyRequests, Message: "no",
+				Details: &metav1.StatusDetails{Causes: []metav1.StatusCause{{Type: policyv1.DisruptionBudgetCause, Message: "The disruption budget keep needs 1 healthy pods and has 1 currently"}}},
+			}}
+		}
+		return true, nil, s.Tracker().Delete(corev1.SchemeGroupVersion.WithResource("pods"), eviction.Namespace, eviction.Name)
+	})
+	s.PrependReactor("*", "*", func(clienttesting.Action) (bool, runtime.Object, error) {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return s.away, nil, errors.New("connection refused")
+	})
+	return s
+}
+
+func (s *server) set(away bool, protected ...string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.away, s.protected = away, map[string]bool{}
+	for _, name := range protected {
+		s.protected[name] = true
+	}
+}
+
+// report records the progress of a drain.
+func (s *server) report(p nodespec.DrainProgress) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.reports = append(s.reports, fmt.Sprintf("%d evicted, %d left: %s", p.Evicted, p.Left, p.Remaining()))
+}
+
+// start starts a drain and returns a function that waits for its result.
+func (s *server) start(ctx context.Context, o nodespec.DrainRequest) (result func() (nodespec.DrainResult, error)) {
+	type answer struct {
+		out nodespec.DrainResult
+		err error
+	}
+	done := make(chan answer, 1)
+	go func() {
+		out, err := Drain(ctx, s, "a", o, s.report)
+		done <- answer{out, err}
+	}()
+	return func() (nodespec.DrainResult, error) {
+		a := <-done
+		return a.out, a.err
+	}
+}
+
+// node returns the stored Node, also while the server is away.
+func (s *server) node(t *testing.T) *corev1.Node {
+	t.Helper()
+	object, err := s.Tracker().Get(corev1.SchemeGroupVersion.WithResource("nodes"), "", "a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return object.(*corev1.Node)
+}
+
+// shown describes a Node: whether it is cordoned, and its conditions of this package.
+func shown(n *corev1.Node) string {
+	all := []string{"open"}
+	if n.Spec.Unschedulable {
+		all[0] = "cordoned"
+	}
+	for _, kind := range managed {
+		if c := condition(n, kind); c != nil {
+			all = append(all, fmt.Sprintf("%s=%s", kind, c.Status))
+		}
+	}
+	return strings.Join(all, " ")
+}
+
+// TestLostServer checks a drain that loses its API server in the middle, for longer than each
+// retry: the drain continues where it was when the server is back, and reports the problem
+// meanwhile.
+func TestLostServer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newServer("one", "two")
+		s.set(false, "two")
+		result := s.start(t.Context(), nodespec.DrainRequest{Operation: "reboot", By: "dora", Timeout: 10 * time.Minute, Refuse: true})
+		time.Sleep(5 * time.Second)
+		if got, want := shown(s.node(t)), "cordoned MaintenancePlanned=True DrainInProgress=True"; got != want {
+			t.Errorf("before the loss: %s", got)
+		}
+		s.set(true, "two")
+		time.Sleep(3 * time.Minute)
+		s.set(false)
+		out, err := result()
+		if err != nil || out.Refused || out.Evicted != 2 || out.Remaining() != "" {
+			t.Errorf("%+v, %v", out, err)
+		}
+		if got, want := shown(s.node(t)), "cordoned MaintenancePlanned=True Drained=True"; got != want {
+			t.Errorf("at the end: %s", got)
+		}
+		blocked := "pod n/two: must stay: The disruption budget keep needs 1 healthy pods and has 1 currently"
+		want := []string{
+			"1 evicted, 2 left: " + blocked + "; pod n/one: still ending",
+			"1 evicted, 1 left: " + blocked,
+			"1 evicted, 1 left: " + blocked + "; cannot read the node: connection refused",
+			"2 evicted, 1 left: pod n/two: still ending",
+			"2 evicted, 0 left: ",
+		}
+		if got := strings.Join(s.reports, "\n"); got != strings.Join(want, "\n") {
+			t.Errorf("reports:\n%s", got)
+		}
+	})
+}
+
+// TestLostServerAtTheEnd checks the results of a drain without an API server at the deadline: a
+// drain that respects budgets is refused, and its node is undone by the keeper when the server is
+// back, because the drain could not do so any more.
+func TestLostServerAtTheEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newServer("one")
+		s.set(false, "one")
+		stop := startKeeper(t, s)
+		defer stop()
+		result := s.start(t.Context(), nodespec.DrainRequest{Operation: "upgrade", By: "dora", Timeout: time.Minute, Refuse: true})
+		time.Sleep(30 * time.Second)
+		s.set(true)
+		out, err := result()
+		if err == nil || !out.Refused || !strings.Contains(out.Remaining(), "connection refused") {
+			t.Errorf("%+v, %v", out, err)
+		}
+		if got := shown(s.node(t)); got != "cordoned MaintenancePlanned=True DrainInProgress=True" {
+			t.Errorf("while the server is away: %s", got)
+		}
+		time.Sleep(time.Hour)
+		s.set(false)
+		time.Sleep(period)
+		synctest.Wait()
+		if got := shown(s.node(t)); got != "open" {
+			t.Errorf("an hour later: %s", got)
+		}
+	})
+}
+
+// TestLostDrain checks that the node undoes a drain that has lost its process, or its control-plane
+// machine, that a drain which runs is left alone, and that a Node that an operator has cordoned
+// stays cordoned.
+func TestLostDrain(t *testing.T) {
+	for name, cordoned := range map[string]bool{"": false, "cordoned by an operator": true} {
+		synctest.Test(t, func(t *testing.T) {
+			s := newServer("one")
+			s.set(false, "one")
+			if cordoned {
+				if err := patchNode(t.Context(), s, "a", map[string]any{"spec": map[string]any{"unschedulable": true}}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			stop := startKeeper(t, s)
+			defer stop()
+			n, err := getNode(t.Context(), s, "a")
+			if err != nil {
+				t.Fatal(err)
+			}
+			before := shown(n)
+			ctx, kill := context.WithCancel(t.Context())
+			result := s.start(ctx, nodespec.DrainRequest{Operation: "removal", By: "dora", Timeout: time.Hour})
+			time.Sleep(30 * time.Minute)
+			if got := shown(s.node(t)); got != "cordoned MaintenancePlanned=True DrainInProgress=True" {
+				t.Errorf("%s: while it runs: %s", name, got)
+			}
+			s.set(true)
+			kill()
+			if _, err := result(); err == nil {
+				t.Errorf("%s: a killed drain has no error", name)
+			}
+			s.set(false, "one")
+			time.Sleep(drainLife + maxSkew + period)
+			synctest.Wait()
+			if got := shown(s.node(t)); got != before {
+				t.Errorf("%s: after the loss: %s, want %s", name, got, before)
+			}
+			if len(s.node(t).Annotations) > 0 {
+				t.Errorf("%s: %v", name, s.node(t).Annotations)
+			}
+		})
+	}
+}
