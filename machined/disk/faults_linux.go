@@ -18,7 +18,8 @@ import (
 // sysExt4 contains a directory for each mounted ext4 (Documentation/ABI/testing/sysfs-fs-ext4).
 const sysExt4 = "/sys/fs/ext4"
 
-// readFilesystemErrors reads the error state of STATE, DATA and the mounted volumes from the kernel.
+// readFilesystemErrors reads the error state of STATE, DATA and the mounted volumes from the
+// kernel.
 // It reads no disk.
 func readFilesystemErrors() ([]FilesystemErrors, error) {
 	mounts, err := mount.List()
