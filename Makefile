@@ -175,6 +175,7 @@ FUZZ = orchestrator/neighbor:FuzzFrames \
 	pkg/bundle:FuzzOpen \
 	pkg/config:FuzzMerge \
 	pkg/config:FuzzParse \
+	machined/hosts:FuzzRedfishAddress \
 	machined/lldp:FuzzDecode \
 	machined/network/dhcp:FuzzReply \
 	machined/network/dhcp6:FuzzReply \
@@ -185,6 +186,8 @@ FUZZ = orchestrator/neighbor:FuzzFrames \
 	pkg/esp:FuzzDirectory \
 	pkg/imagestore:FuzzChoose \
 	pkg/imagestore:FuzzRecognised \
+	pkg/inventory:FuzzParseHost \
+	pkg/inventory:FuzzServe \
 	pkg/joinrequest:FuzzServe \
 	pkg/kmsg:FuzzParse \
 	machined/images/mirror:FuzzAsked \

@@ -49,10 +49,10 @@ var layers = []layer{
 		"pkg/artifact/...", "pkg/imagestore", "pkg/registry",
 	}},
 	// the identity of machines and clients, and the admission of machines
-	{"cluster", true, []string{"pkg/callerid", "pkg/disruption", "pkg/emulation", "pkg/etcdjoin", "pkg/joinrequest", "pkg/pairing", "pkg/pki", "pkg/rollout", "pkg/trust/..."}},
+	{"cluster", true, []string{"pkg/callerid", "pkg/disruption", "pkg/emulation", "pkg/etcdjoin", "pkg/inventory", "pkg/joinrequest", "pkg/pairing", "pkg/pki", "pkg/rollout", "pkg/trust/..."}},
 	// the documents and calls by which programs and operators communicate
 	{"contract", true, []string{
-		"pkg/api", "pkg/buildinfo", "pkg/bundle", "pkg/client/...", "pkg/config/...", "pkg/diskmatch", "pkg/machineapi/...", "pkg/nodespec/...", "pkg/relay",
+		"pkg/api", "pkg/buildinfo", "pkg/bundle", "pkg/client/...", "pkg/config/...", "pkg/diskmatch", "pkg/machineapi/...", "pkg/machineprovider/...", "pkg/nodespec/...", "pkg/relay",
 	}},
 	{"parts of machined", false, []string{
 		// decide which configuration may follow another
@@ -61,7 +61,7 @@ var layers = []layer{
 		"machined/credentials", "machined/disk", "machined/firewall", "machined/host", "machined/install", "machined/network/...",
 		"machined/seed", "machined/upgrade", "machined/volumes",
 		// subjects: calls and tasks
-		"machined/api", "machined/clusterhealth", "machined/configstore", "machined/console", "machined/debug/...", "machined/disruption", "machined/drain", "machined/drift", "machined/etcd", "machined/events", "machined/health", "machined/identity", "machined/images/...", "machined/lldp", "machined/logship/...",
+		"machined/api", "machined/clusterhealth", "machined/configstore", "machined/console", "machined/debug/...", "machined/disruption", "machined/drain", "machined/drift", "machined/etcd", "machined/events", "machined/health", "machined/hosts", "machined/identity", "machined/images/...", "machined/lldp", "machined/logship/...",
 		"machined/membership/...", "machined/ownership", "machined/pods", "machined/power", "machined/resolver", "machined/suspend", "machined/timesync", "machined/uevent",
 		"apid", "vm/...",
 	}},

@@ -6,6 +6,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/netip"
@@ -26,6 +27,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/callerid"
 	"github.com/orlop-os/orlop/pkg/client"
+	"github.com/orlop-os/orlop/pkg/inventory"
 	"github.com/orlop-os/orlop/pkg/joinrequest"
 	"github.com/orlop-os/orlop/pkg/pairing"
 	"github.com/orlop-os/orlop/pkg/pki"
@@ -659,4 +661,51 @@ func TestRenewalGoesWithItsCA(t *testing.T) {
 	eventually(t, "its CA was removed", func() bool {
 		return status.Code(callRaw(t.Context(), c, api.Machine_Version_FullMethodName)) == codes.Unauthenticated
 	})
+}
+
+// TestInventory checks that a machine without a configuration can send its inventory if the
+// configuration permits it, that the signature reaches machined with the binding of the connection,
+// and that the machine has no other access.
+func TestInventory(t *testing.T) {
+	b := newTestAPI(t)
+	key, err := pki.NewKey()
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.backend.setAnswer(func(method string, stream grpc.ServerStream) error {
+		if method != api.ApidInternal_ReportInventory_FullMethodName {
+			return status.Error(codes.Unimplemented, method)
+		}
+		r := new(api.ReportInventoryRequest)
+		if err := stream.RecvMsg(r); err != nil {
+			return err
+		}
+		public, h, err := inventory.Request{Key: r.Key, Inventory: r.Inventory, Signature: r.Signature}.Verify(r.ChannelBinding)
+		if err != nil || !public.Equal(&key.PublicKey) || h.Serial != "SN-1" || !strings.HasPrefix(r.Peer, "127.0.0.1:") {
+			return stream.SendMsg(&api.ReportInventoryResponse{Reason: fmt.Sprintf("%v: %+v from %s", err, h, r.Peer)})
+		}
+		return stream.SendMsg(&api.ReportInventoryResponse{Listed: true})
+	})
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	host := inventory.Host{Serial: "SN-1"}
+	if _, err := client.ReportInventory(ctx, b.address, key, host); !errors.Is(err, client.ErrInventoryDisabled) {
+		t.Errorf("with inventories disabled: %v", err)
+	}
+	b.write(InventoryFile, []byte("yes"))
+	if answer, err := client.ReportInventory(ctx, b.address, key, host); err != nil || !answer.Listed {
+		t.Errorf("%+v, %v", answer, err)
+	}
+	if conn, err := client.Dial(ctx, b.endpoint(nil)); err == nil {
+		_ = conn.Close()
+		t.Error("a call without a certificate was accepted")
+	}
+	if _, err := client.RequestJoin(ctx, b.endpoint(nil), joinrequest.Request{Name: "w1"}); !errors.Is(err, client.ErrJoinRequestsDisabled) {
+		t.Errorf("a join request: %v", err)
+	}
+	// An unclaimed machine accepts no inventories.
+	b.write(OperatorCAsFile, nil)
+	if _, err := client.ReportInventory(ctx, b.address, key, host); err == nil {
+		t.Error("a machine without an operator was asked")
+	}
 }

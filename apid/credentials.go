@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/orlop-os/orlop/pkg/api"
+	"github.com/orlop-os/orlop/pkg/inventory"
 	"github.com/orlop-os/orlop/pkg/joinrequest"
 	"github.com/orlop-os/orlop/pkg/pairing"
 	"github.com/orlop-os/orlop/pkg/pki"
@@ -38,10 +39,12 @@ const (
 	RevokedFile    = "revoked.json" // JSON, a list of trust.Revocation; may be empty
 	// not empty if machines without a ticket may send join requests (package joinrequest)
 	JoinRequestsFile = "join-requests"
+	// not empty if machines without a configuration may send their inventory (package inventory)
+	InventoryFile = "inventory"
 )
 
 // files lists all of these files.
-var files = []string{ServerCertFile, ServerKeyFile, OperatorCAsFile, ClientCAsFile, MachineCAsFile, RevokedFile, JoinRequestsFile}
+var files = []string{ServerCertFile, ServerKeyFile, OperatorCAsFile, ClientCAsFile, MachineCAsFile, RevokedFile, JoinRequestsFile, InventoryFile}
 
 var errNoLongerTrusted = errors.New("the CA that signed your certificate is no longer trusted by this machine")
 
@@ -58,6 +61,8 @@ type trusted struct {
 	unclaimed bool
 	// joinRequests: machines without a ticket may send join requests.
 	joinRequests bool
+	// inventory: machines without a configuration may send their inventory.
+	inventory bool
 }
 
 // store keeps the credentials in sync with the files, and ends calls of clients that are no longer
@@ -254,6 +259,7 @@ func load(dir string) (*trusted, error) {
 	}
 	fresh := &trusted{server: server, cas: x509.NewCertPool(), roots: map[[sha256.Size]byte]api.Role{}, unclaimed: len(texts[OperatorCAsFile]) == 0}
 	fresh.joinRequests = !fresh.unclaimed && len(texts[JoinRequestsFile]) > 0
+	fresh.inventory = !fresh.unclaimed && len(texts[InventoryFile]) > 0
 	for _, f := range []struct {
 		name string
 		most api.Role
@@ -293,9 +299,9 @@ func (t *trusted) add(name string, text []byte, most api.Role) error {
 	return nil
 }
 
-// tlsConfig requires TLS 1.3 and a client certificate of a trusted CA. There are two exceptions: a
-// connection for pairing while the machine is unclaimed, and a connection for a join request if
-// they are enabled. Both end before a call (serverCredentials).
+// tlsConfig requires TLS 1.3 and a client certificate of a trusted CA. There are three exceptions:
+// a connection for pairing while the machine is unclaimed, and connections for a join request or an
+// inventory if they are enabled. They end before a call (serverCredentials).
 func (s *store) tlsConfig() *tls.Config {
 	base := &tls.Config{
 		MinVersion: tls.VersionTLS13,
@@ -317,7 +323,7 @@ func (s *store) tlsConfig() *tls.Config {
 		config.ClientCAs = current.cas
 		config.VerifyConnection = func(state tls.ConnectionState) error {
 			if len(state.VerifiedChains) == 0 {
-				return nil // for pairing or a join request, see below
+				return nil // for pairing, a join request or an inventory, see below
 			}
 			_, err := current.role(state.VerifiedChains[0])
 			if errors.Is(err, trust.ErrRevocationsLost) {
@@ -334,6 +340,9 @@ func (s *store) tlsConfig() *tls.Config {
 		}
 		if current.joinRequests && slices.Equal(hello.SupportedProtos, []string{joinrequest.Protocol}) {
 			config.NextProtos, config.ClientAuth = []string{joinrequest.Protocol}, tls.NoClientCert
+		}
+		if current.inventory && slices.Equal(hello.SupportedProtos, []string{inventory.Protocol}) {
+			config.NextProtos, config.ClientAuth = []string{inventory.Protocol}, tls.NoClientCert
 		}
 		return config, nil
 	}

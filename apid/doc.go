@@ -1,6 +1,6 @@
 // Package apid is the management API's listener: TCP port 50000, TLS 1.3, client certificates. A
 // client without a certificate can only claim an unclaimed machine by pairing and, if the
-// configuration permits it, send a join request.
+// configuration permits it, send a join request or an inventory.
 //
 // It is a separate process, so that the code that untrusted clients reach has no privileges: no
 // root, no capability, no secret but the machine's server key. For every call it

@@ -17,6 +17,7 @@ import (
 	"google.golang.org/grpc/credentials"
 
 	"github.com/orlop-os/orlop/pkg/api"
+	"github.com/orlop-os/orlop/pkg/inventory"
 	"github.com/orlop-os/orlop/pkg/joinrequest"
 	"github.com/orlop-os/orlop/pkg/pairing"
 	"github.com/orlop-os/orlop/pkg/panics"
@@ -55,8 +56,11 @@ func (d *serverCredentials) ServerHandshake(raw net.Conn) (net.Conn, credentials
 	wrapped.end()
 	if info, ok := info.(credentials.TLSInfo); ok && err == nil && len(info.State.VerifiedChains) == 0 {
 		err = panics.Do("first contact", func() error {
-			if info.State.NegotiatedProtocol == joinrequest.Protocol {
+			switch info.State.NegotiatedProtocol {
+			case joinrequest.Protocol:
 				return d.requestJoin(conn)
+			case inventory.Protocol:
+				return d.reportInventory(conn, info.State)
 			}
 			return d.pair(conn, info.State)
 		})
@@ -71,7 +75,8 @@ func (d *serverCredentials) ServerHandshake(raw net.Conn) (net.Conn, credentials
 		switch {
 		case errors.Is(err, errPaired):
 			d.log.Info("paired", "peer", raw.RemoteAddr().String())
-		case errors.Is(err, errJoinRequested): // machined logs the request
+		// machined logs the request
+		case errors.Is(err, errJoinRequested), errors.Is(err, errInventoryReported):
 		case d.logLimit.Allow():
 			d.log.Warn("handshake refused", "peer", raw.RemoteAddr().String(), "reason", err.Error())
 		}
@@ -141,6 +146,30 @@ func (d *serverCredentials) requestJoin(conn net.Conn) error {
 		return joinrequest.Answer{State: joinrequest.State(a.State), Certificate: a.Certificate, Reason: a.Reason}
 	})
 	return cmp.Or(err, errJoinRequested)
+}
+
+// errInventoryReported ends a connection for an inventory, which carries no calls.
+var errInventoryReported = errors.New("the connection was for an inventory")
+
+// reportInventory forwards the inventory of a machine without a configuration to machined. It never
+// returns nil.
+func (d *serverCredentials) reportInventory(conn net.Conn, state tls.ConnectionState) error {
+	binding, err := inventory.Binding(state)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), handshakeTimeout)
+	defer cancel()
+	err = inventory.Serve(conn, func(r inventory.Request) inventory.Answer {
+		a, err := d.internal.ReportInventory(ctx, &api.ReportInventoryRequest{
+			ChannelBinding: binding, Key: r.Key, Inventory: r.Inventory, Signature: r.Signature, Peer: sanitized(conn.RemoteAddr().String()),
+		})
+		if err != nil {
+			return inventory.Answer{Reason: "the machine cannot answer at present; try again"}
+		}
+		return inventory.Answer{Listed: a.Listed, Reason: a.Reason}
+	})
+	return cmp.Or(err, errInventoryReported)
 }
 
 // handshakeConn is a connection during its handshake. It stays open when gRPC's TLS closes it after

@@ -56,6 +56,7 @@ func newTestAPI(t *testing.T) *testAPI {
 	b.write(MachineCAsFile, b.machine.CertPEM())
 	b.write(RevokedFile, nil)
 	b.write(JoinRequestsFile, nil)
+	b.write(InventoryFile, nil)
 
 	// A Unix socket's path is short (108 bytes), and the directory of a test may be longer.
 	short, err := os.MkdirTemp("", "apid")

@@ -167,7 +167,7 @@ func (r *facts) callers(c *config.Config) (credentials.CallerCAs, error) {
 			out.Clients = trusted(own.Client.Cert, own.Accepted.Client)
 		}
 	}
-	out.JoinRequests = membership.AcceptsJoinRequests(c)
+	out.JoinRequests, out.Inventory = membership.AcceptsJoinRequests(c), acceptsInventories(c)
 	out.Revoked, err = json.Marshal(revoked)
 	return out, err
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/orlop-os/orlop/machined/etcd"
 	"github.com/orlop-os/orlop/machined/events"
 	"github.com/orlop-os/orlop/machined/firewall"
+	"github.com/orlop-os/orlop/machined/hosts"
 	"github.com/orlop-os/orlop/machined/identity"
 	"github.com/orlop-os/orlop/machined/images"
 	"github.com/orlop-os/orlop/machined/install"
@@ -77,6 +78,7 @@ type domains struct {
 	dns     *resolver.Forwarder
 	volumes *volumes.Controller // partitions on other disks
 	drain   *drain.Drainer      // of the node, before the machine is away
+	hosts   *hosts.Register     // waiting machines, on a control-plane machine
 }
 
 // configuration is the active configuration, and the functions that replace it and converge the

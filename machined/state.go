@@ -56,6 +56,8 @@ func observable(m *machine) []machinedapi.Topic {
 		machinedapi.PolledTopic("filesystems", ignoreContext(m.system.kernel.ReadUsage)),
 		// install.State: progress of an installation
 		machinedapi.WatchedTopic("install", m.install.State()),
+		// []inventory.Entry: machines that wait for a configuration, on a control-plane machine
+		machinedapi.WatchedTopic("inventory", m.domains.hosts.Published()),
 		machinedapi.WatchedTopic("lldp", m.domains.lldp.Neighbors()), // []lldp.Neighbor
 		// membership.State: membership of a worker in its cluster
 		machinedapi.WatchedTopic("membership", m.members.Worker.State),

@@ -122,6 +122,7 @@ func assemble(m *machine) {
 	m.domains.volumes = newVolumes(m)
 	m.identity = newIdentity(m)
 	m.members = membership.New(memberDeps(m)) // first, because the others use it
+	m.domains.hosts = newHosts(m)
 	m.guard = newGuard(m)
 	m.domains.drain = newDrainer(m)
 	m.upgrade = newUpgrade(m)
@@ -177,6 +178,8 @@ func newAPI(m *machine) *machinedapi.API {
 		Internal: machinedapi.InternalDeps{
 			Pair:        m.pairing.Pair,
 			RequestJoin: m.members.Requests.RequestJoin,
+
+			ReportInventory: m.domains.hosts.Report,
 		},
 		Upgrade: machinedapi.UpgradeDeps{
 			Status:   cell.Map(m.upgrade.Controller.State(), m.upgrade.Controller.Status),

@@ -2,7 +2,9 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
+	"net/netip"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -20,6 +22,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/orlop-os/orlop/orchestrator/machines"
+	"github.com/orlop-os/orlop/pkg/inventory"
 	"github.com/orlop-os/orlop/pkg/machineapi"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 	"github.com/orlop-os/orlop/pkg/notify"
@@ -36,8 +39,8 @@ type machineTest struct {
 
 // machineObjects enables the objects of machines and checks them with the real API server: each
 // Node gets its objects, kubectl has columns and texts, a node writes the status of its own
-// OrlopMachine only, a wanted version becomes a permit, and no object is deleted when they are
-// disabled.
+// OrlopMachine only, a wanted version becomes a permit, a machine that waits for a configuration is
+// an object and can be approved, and no object is deleted when they are disabled.
 func machineObjects(ctx context.Context, t *testing.T, m machine, admin kubernetes.Interface, api, controllers *started) {
 	const name, other = "worker-1", "worker-2"
 	for _, n := range []string{name, other} {
@@ -66,6 +69,7 @@ func machineObjects(ctx context.Context, t *testing.T, m machine, admin kubernet
 	w.shown(t, admin, name)
 	w.limited(t, name, other)
 	w.updated(t, name)
+	w.waiting(t, m.dirs.Controllers)
 
 	t.Logf("before: %s", before)
 	t.Logf("after: api %s, controllers %s", api.usage(t), controllers.usage(t))
@@ -190,4 +194,48 @@ func (w machineTest) updated(t *testing.T, name string) {
 		_, permitted, _ := unstructured.NestedMap(o.Object, "spec", "permit")
 		return !permitted
 	})
+}
+
+// waiting writes the list of waiting machines, as machined does, and approves the machine in it.
+func (w machineTest) waiting(t *testing.T, dir string) {
+	t.Helper()
+	key := "sha256:" + strings.Repeat("ab", 32)
+	list, err := json.Marshal(inventory.Listing{Waiting: []inventory.Entry{{
+		Key: key, Address: netip.MustParseAddr("10.0.0.77"), Since: time.Now(), Last: time.Now(),
+		Host: inventory.Host{Serial: "SN-77", CPUs: 2, MemoryMiB: 2048, Disks: []inventory.Disk{{Name: "vda", SizeMiB: 8192}}},
+	}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	write(t, filepath.Join(dir, nodespec.HostsFile), list)
+	name := machineapi.HostName(key)
+	w.await(t, machineapi.OrlopHosts, name, "inventory", func(o *unstructured.Unstructured) bool {
+		serial, _, _ := unstructured.NestedString(o.Object, "status", "inventory", "serial")
+		return serial == "SN-77"
+	})
+	approve := func(fingerprint string) error {
+		text := fmt.Sprintf(`{"spec":{"approval":{"fingerprint":%q}}}`, fingerprint)
+		_, err := w.admin.Resource(machineapi.OrlopHosts).Namespace(machineapi.Namespace).Patch(w.ctx, name, types.MergePatchType, []byte(text), metav1.PatchOptions{})
+		return err
+	}
+	if err := approve("sha256:" + strings.Repeat("cd", 32)); !apierrors.IsInvalid(err) || !strings.Contains(err.Error(), "compare it with the console of the machine") {
+		t.Errorf("the fingerprint of another machine: %v, want invalid", err)
+	}
+	if err := approve(key); err != nil {
+		t.Fatal(err)
+	}
+	w.await(t, machineapi.OrlopHosts, name, "condition Approved", func(o *unstructured.Unstructured) bool {
+		conditions, _, _ := unstructured.NestedSlice(o.Object, "status", "conditions")
+		return slices.ContainsFunc(conditions, func(c any) bool {
+			values, ok := c.(map[string]any)
+			return ok && values["type"] == machineapi.ConditionApproved && values["status"] == "True"
+		})
+	})
+	hosts := w.worker.Resource(machineapi.OrlopHosts).Namespace(machineapi.Namespace)
+	if _, err := hosts.List(w.ctx, metav1.ListOptions{}); !apierrors.IsForbidden(err) {
+		t.Errorf("a node reads the machines that wait: %v, want forbidden", err)
+	}
+	if _, err := hosts.Patch(w.ctx, name, types.MergePatchType, []byte(`{"spec":{"approval":null}}`), metav1.PatchOptions{}); !apierrors.IsForbidden(err) {
+		t.Errorf("a node writes a machine that waits: %v, want forbidden", err)
+	}
 }

@@ -116,6 +116,7 @@ type tableLayout struct {
 var layouts = map[string]tableLayout{
 	"cgroups":     {lead: []string{"path", "tasks", "memory"}, bytes: []string{"anonymous", "memory", "memoryMax", "memoryPeak"}},
 	"filesystems": {lead: []string{"target", "type", "size", "used", "available", "source"}, bytes: []string{"available", "size", "used"}},
+	"inventory":   {lead: []string{"key", "address", "serial", "product", "cpus", "memoryMiB", "disks", "nics"}},
 	"lldp":        {lead: []string{"link", "systemName", "port", "chassis", "vlan", "ttl", "expires"}},
 	"mounts":      {lead: []string{"target", "type", "source", "flags"}},
 	"modules":     {bytes: []string{"size"}},

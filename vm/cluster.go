@@ -19,6 +19,31 @@ type ClusterSpec struct {
 	// Machines get directories below the cluster's directory; Dir is ignored.
 	Machines []MachineSpec `json:"machines"`
 	Forwards []ForwardSpec `json:"forwards,omitempty"`
+	// Redfish serves the power switches of the machines by Redfish; nil: it does not.
+	Redfish *RedfishSpec `json:"redfish,omitempty"`
+}
+
+// RedfishSpec describes the Redfish service of a cluster (package redfish). It listens on 127.0.0.1
+// only. Its certificate and its password are made at the first start, and stay in the directory of
+// the cluster.
+type RedfishSpec struct {
+	// Port is the port on 127.0.0.1; 0: a free port, reported by Status.
+	Port uint16 `json:"port,omitempty"`
+	// User is the name of the only user, default "admin".
+	User string `json:"user,omitempty"`
+}
+
+// RedfishStatus is the Redfish service of a running cluster.
+type RedfishStatus struct {
+	// URL is the address of the service, "https://127.0.0.1:port".
+	URL  string `json:"url"`
+	User string `json:"user"`
+	// PasswordFile is the file with the password, which only the owner can read.
+	PasswordFile string `json:"passwordFile"`
+	// Certificate is the certificate of the service in PEM, Fingerprint the fingerprint of its key
+	// ("sha256:…").
+	Certificate string `json:"certificate"`
+	Fingerprint string `json:"fingerprint"`
 }
 
 // ForwardSpec is a wanted forward from 127.0.0.1 to a port of a machine.
@@ -44,6 +69,7 @@ type Status struct {
 	Capture  string          `json:"capture,omitempty"`
 	Machines []MachineStatus `json:"machines"`
 	Forwards []ForwardStatus `json:"forwards"`
+	Redfish  *RedfishStatus  `json:"redfish,omitempty"`
 }
 
 // MachineStatus is the state of one machine.
@@ -84,6 +110,10 @@ const (
 	lockFile   = "runner.lock"
 	logFile    = "runner.log"
 	socketFile = "control.sock"
+
+	redfishCertificate = "redfish.crt"
+	redfishKey         = "redfish.key"
+	redfishPassword    = "redfish.password"
 )
 
 // ErrNotRunning is returned for a directory whose runner has ended or was killed; its machines have

@@ -46,6 +46,10 @@
 // outlive its command, Launch starts a runner in the background and Connect finds it again.
 // Client.Add makes another machine.
 //
+// A cluster with ClusterSpec.Redfish serves the power switches of its machines by Redfish (package
+// redfish) on 127.0.0.1, like a management controller (BMC) of a real machine: power, the device of
+// the next boots, a medium in the CD drive. Its Status has the address and the certificate.
+//
 // # Time
 //
 // Several machines share the computer's processors. With NetworkSpec.Dilation all clocks on a

@@ -50,6 +50,9 @@ func fakeMain(behaviour, args string) int {
 	}
 	console, monitor := inherited(`id=console,fd=(\d+)`), inherited(`id=qmp,fd=(\d+)`)
 	fmt.Fprintf(console, "firmware\r\norlop: stage one of %d\r\n", os.Getpid())
+	if m := regexp.MustCompile(`file=(\S+),*\S* -device ide-cd`).FindStringSubmatch(args); m != nil {
+		fmt.Fprintf(console, "medium %s\r\n", m[1])
+	}
 	if behaviour == "fail" {
 		fmt.Fprintln(os.Stderr, "qemu: could not open the deck")
 		return 3
@@ -74,6 +77,10 @@ func fakeMain(behaviour, args string) int {
 		fmt.Fprintf(monitor, `{"id": %d, "return": {}}`+"\n", q.ID)
 		switch {
 		case q.Execute == "qmp_capabilities" && behaviour == "silent":
+			return 0
+		// stands for a guest that reboots
+		case q.Execute == "inject-nmi" && strings.Contains(args, "-no-reboot"):
+			fmt.Fprintln(monitor, `{"event": "SHUTDOWN", "data": {"guest": true, "reason": "guest-reset"}, "timestamp": {"seconds": 1, "microseconds": 2}}`)
 			return 0
 		case q.Execute == "system_powerdown":
 			fmt.Fprintln(monitor, `{"event": "SHUTDOWN", "data": {"guest": true, "reason": "guest-shutdown"}, "timestamp": {"seconds": 1, "microseconds": 2}}`)

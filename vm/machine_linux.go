@@ -14,6 +14,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/orlop-os/orlop/vm/redfish"
 )
 
 // Machine is a computer: a directory, and a QEMU process while it is switched on.
@@ -26,6 +28,7 @@ type Machine struct {
 	mu     sync.Mutex
 	power  *power // the current or last power-on
 	closed bool
+	setup  setup // of the next power-on
 }
 
 // Start makes a machine and switches it on. ctx bounds only the start; Close ends the machine.
@@ -228,7 +231,7 @@ func (m *Machine) PowerOn(ctx context.Context) error {
 			return fmt.Errorf("machine %s: cannot power on: it is running", m.spec.Name)
 		}
 	}
-	p, err := m.startQEMU()
+	p, err := m.startQEMU(m.spec.with(m.setup))
 	if err != nil {
 		return fmt.Errorf("machine %s: cannot power on: %w", m.spec.Name, err)
 	}
@@ -236,6 +239,12 @@ func (m *Machine) PowerOn(ctx context.Context) error {
 	if err := p.qmp.negotiate(ctx); err != nil {
 		p.kill("start failed")
 		return fmt.Errorf("machine %s: cannot power on: %w: %s", m.spec.Name, err, p.exit)
+	}
+	if m.setup.override.Enabled() && m.setup.override.Once {
+		m.setup.override = redfish.Override{}
+		if !m.spec.QEMU.NoReboot {
+			go m.continueAfter(p)
+		}
 	}
 	return nil
 }

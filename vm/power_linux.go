@@ -110,8 +110,9 @@ func (s *sockets) closeTheirs() {
 	}
 }
 
-// startQEMU starts the process and its readers.
-func (m *Machine) startQEMU() (*power, error) {
+// startQEMU starts the process and its readers. spec is the machine's specification with the setup
+// of this power-on.
+func (m *Machine) startQEMU(spec MachineSpec) (*power, error) {
 	var (
 		files    sockets
 		fds      inherited
@@ -158,7 +159,7 @@ func (m *Machine) startQEMU() (*power, error) {
 		return failWith(err)
 	}
 	defer stderr.Close()
-	p.cmd = exec.Command(m.spec.QEMU.Command, m.spec.arguments(fds, m.macs)...)
+	p.cmd = exec.Command(spec.QEMU.Command, spec.arguments(fds, m.macs)...)
 	p.cmd.ExtraFiles, p.cmd.Stdout, p.cmd.Stderr = files.theirs, stderr, stderr
 	p.started = time.Now()
 	if m.spec.NIC.Network != nil {

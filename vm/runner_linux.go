@@ -37,6 +37,7 @@ type runner struct {
 	spec     ClusterSpec // add appends machines to it
 	machines map[string]*Machine
 	forwards []ForwardStatus
+	redfish  *redfishEndpoint // nil: it is not served
 }
 
 // Run holds the cluster of dir (spec.json) until ctx ends or a client ends it. Launch runs it in
@@ -120,12 +121,20 @@ func (r *runner) start(ctx context.Context) error {
 			return err
 		}
 	}
+	if r.spec.Redfish != nil {
+		if r.redfish, err = r.serveRedfish(*r.spec.Redfish); err != nil {
+			return err
+		}
+	}
 	return nil
 }
 
 // switchOn makes a machine of the cluster.
 func (r *runner) switchOn(ctx context.Context, m MachineSpec) (*Machine, error) {
 	m.Dir, m.NIC.Network = filepath.Join(r.dir, m.Name), r.network
+	if r.spec.Redfish != nil {
+		m.Identity = m.Identity.orOf(r.spec.Name, m.Name)
+	}
 	ctx, cancel := context.WithTimeout(ctx, controlLimit)
 	defer cancel()
 	machine, err := Start(ctx, m)
@@ -187,6 +196,9 @@ func (r *runner) close() error {
 	r.adding.Lock()
 	defer r.adding.Unlock()
 	var errs []error
+	if r.redfish != nil {
+		errs = append(errs, r.redfish.server.Close())
+	}
 	for _, m := range r.machines {
 		errs = append(errs, m.Close())
 	}
@@ -286,6 +298,9 @@ func (r *runner) status() Status {
 		s.Machines = append(s.Machines, r.machines[spec.Name].status())
 	}
 	s.Forwards = append([]ForwardStatus{}, r.forwards...)
+	if r.redfish != nil {
+		s.Redfish = &r.redfish.status
+	}
 	return s
 }
 

@@ -115,7 +115,8 @@ const (
 	BusNVMe   Bus = "nvme"
 	BusSATA   Bus = "ide-hd"
 	BusUSB    Bus = "usb-storage"
-	// a CD in its drive: the machine reads Image itself, and cannot write to it
+	// a CD in its drive: the machine reads Image itself, and cannot write to it; without an Image,
+	// the drive is empty
 	BusCD Bus = "ide-cd"
 )
 

@@ -12,6 +12,8 @@ type InternalDeps struct {
 	Pair func(ctx context.Context, r *api.PairRequest) *api.PairResponse
 	// RequestJoin adds a request of a machine without a ticket.
 	RequestJoin func(r *api.RequestJoinRequest) *api.RequestJoinResponse
+	// ReportInventory lists a machine without a configuration.
+	ReportInventory func(r *api.ReportInventoryRequest) *api.ReportInventoryResponse
 }
 
 // internalService serves the calls of apid on its own behalf.
@@ -27,6 +29,10 @@ func (s internalService) Pair(ctx context.Context, r *api.PairRequest) (*api.Pai
 
 func (s internalService) RequestJoin(_ context.Context, r *api.RequestJoinRequest) (*api.RequestJoinResponse, error) {
 	return s.deps.RequestJoin(r), nil
+}
+
+func (s internalService) ReportInventory(_ context.Context, r *api.ReportInventoryRequest) (*api.ReportInventoryResponse, error) {
+	return s.deps.ReportInventory(r), nil
 }
 
 func (s internalService) RecordRefusal(_ context.Context, r *api.RecordRefusalRequest) (*api.RecordRefusalResponse, error) {

@@ -279,3 +279,20 @@ func TestList(t *testing.T) {
 		t.Errorf("got %q", got)
 	}
 }
+
+// TestFirstContacts checks the files by which apid admits clients without a certificate.
+func TestFirstContacts(t *testing.T) {
+	identity, err := pki.NewKey()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []CallerCAs{{}, {JoinRequests: true}, {Inventory: true}} {
+		w := APIServer(identity, "one", node().Node.IPs, nil, nil, c)
+		for _, f := range w.Files {
+			enabled, is := map[string]bool{"join-requests": c.JoinRequests, "inventory": c.Inventory}[filepath.Base(f.Path)]
+			if is && (len(f.Content) > 0) != enabled {
+				t.Errorf("%+v: %s has %d bytes", c, f.Path, len(f.Content))
+			}
+		}
+	}
+}

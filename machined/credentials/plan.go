@@ -135,6 +135,7 @@ type CallerCAs struct {
 	Machines     []byte // CAs of the cluster's machines
 	Revoked      []byte // JSON, a list of trust.Revocation
 	JoinRequests bool   // machines without a ticket may send join requests
+	Inventory    bool   // machines without a configuration may send their inventory
 }
 
 // APIServer returns the credentials of apid: the machine's own key with a certificate, and the
@@ -143,9 +144,11 @@ type CallerCAs struct {
 // identify the machine by the same certificate.
 func APIServer(identity *ecdsa.PrivateKey, name string, ips []netip.Addr, ca *pki.CA, given *pki.Leaf, callers CallerCAs) Want {
 	var w Want
-	var asking []byte
-	if callers.JoinRequests {
-		asking = []byte("yes\n")
+	yes := func(enabled bool) []byte {
+		if enabled {
+			return []byte("yes\n")
+		}
+		return nil
 	}
 	p := process{&w, paths.ApidDir, paths.UserApid}
 	p.addDir()
@@ -153,7 +156,8 @@ func APIServer(identity *ecdsa.PrivateKey, name string, ips []netip.Addr, ca *pk
 	p.addFile("client-cas.pem", callers.Clients)
 	p.addFile("machine-cas.pem", callers.Machines)
 	p.addFile("revoked.json", callers.Revoked)
-	p.addFile("join-requests", asking)
+	p.addFile("join-requests", yes(callers.JoinRequests))
+	p.addFile("inventory", yes(callers.Inventory))
 	const cert, key = "server.crt", "server.key"
 	if given != nil {
 		p.addFile(key, given.KeyPEM())

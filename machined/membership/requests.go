@@ -246,3 +246,19 @@ func (q *Requests) deny(keys []string) {
 		q.list = q.list.Denied(k, q.deps.Now())
 	}
 }
+
+// CheckSource returns an error for a source address from which no machine outside the cluster can
+// send a message: of a pod, of the control plane, or of another member.
+func (q *Requests) CheckSource(a netip.Addr) error {
+	c := q.deps.config()
+	if c == nil || c.Cluster == nil {
+		return errors.New("this machine belongs to no cluster")
+	}
+	if err := checkCallerAddress(c, q.deps.own(), a); err != nil {
+		return err
+	}
+	if other := q.ledger.Current().MemberAtAddress("", a.String()); other != "" {
+		return fmt.Errorf("its source address %s is that of machine %s; if %[2]s is gone, an operator removes it first (`orlopctl nodes remove %[2]s`)", a, other)
+	}
+	return nil
+}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"crypto/x509"
 	"fmt"
+	"net/netip"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -245,4 +246,32 @@ func TestRequestLimits(t *testing.T) {
 			t.Errorf("after a flood of a network, %d requests of another network are allowed", n)
 		}
 	})
+}
+
+// TestCheckSource checks which addresses can be those of a machine outside the cluster.
+func TestCheckSource(t *testing.T) {
+	a := controlPlane(t)
+	if err := a.Ledger.update(func(l trust.Ledger) (trust.Ledger, error) {
+		l.Members = append(l.Members, trust.Member{Name: "w1", Address: "10.0.0.21"})
+		return l, nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	for address, want := range map[string]string{
+		"10.0.0.77":  "",
+		"10.0.0.21":  "machine w1; if w1 is gone, an operator removes it first (`orlopctl nodes remove w1`)",
+		"10.244.0.9": "a pod or a service",
+		"10.0.0.11":  "the control plane",
+		"127.0.0.1":  "no single machine",
+		"fe80::1":    "no single machine",
+	} {
+		err := a.Requests.CheckSource(netip.MustParseAddr(address))
+		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
+			t.Errorf("%s: %v, want %q", address, err, want)
+		}
+	}
+	a.config.Set(nil)
+	if err := a.Requests.CheckSource(netip.MustParseAddr("10.0.0.77")); err == nil || !strings.Contains(err.Error(), "belongs to no cluster") {
+		t.Errorf("without a configuration: %v", err)
+	}
 }

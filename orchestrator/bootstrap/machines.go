@@ -100,12 +100,13 @@ func correctDefinition(have, want *apiextensionsv1.CustomResourceDefinition) boo
 	return changed
 }
 
-// machineRights are the rights on machine objects. A node reads the objects of the namespace, and
-// writes the status of an OrlopMachine; kubeapiserver.MachineAccess limits it to its own. The
-// controllers create and maintain the objects and name the machine of a Node (spec.providerID).
+// machineRights are the rights on machine objects. A node reads the objects of the namespace except
+// for the waiting machines, and writes the status of an OrlopMachine; kubeapiserver.MachineAccess
+// limits it to its own. The controllers create and maintain the objects and name the machine of a
+// Node (spec.providerID).
 func machineRights() []runtime.Object {
 	const clusters, machines = "clusters", "machines"
-	ours := []string{machineapi.OrlopClusters.Resource, machineapi.OrlopMachines.Resource}
+	ours := []string{machineapi.OrlopClusters.Resource, machineapi.OrlopMachines.Resource, machineapi.OrlopHosts.Resource}
 	planes := controlplane.OrlopControlPlanes
 	write := []string{"get", "create", "update", "patch"}
 	return []runtime.Object{
@@ -119,6 +120,8 @@ func machineRights() []runtime.Object {
 			rule(groupCluster, []string{clusters, clusters + "/status", machines, machines + "/status"}, write...),
 			rule(groupCluster, []string{clusters, machines}, "list"),
 			rule(machineapi.GroupVersion.Group, []string{ours[0], ours[0] + "/status", ours[1]}, write...),
+			rule(machineapi.GroupVersion.Group, []string{ours[2]}, "get", "create", "delete"),
+			rule(machineapi.GroupVersion.Group, []string{ours[2] + "/status"}, "get", "update"),
 			rule(machineapi.GroupVersion.Group, ours, "list"),
 			rule(planes.Group, []string{planes.Resource, planes.Resource + "/status"}, write...),
 			rule(planes.Group, []string{planes.Resource}, "list"),

@@ -48,8 +48,8 @@ func TestMachineObjectsAreRestored(t *testing.T) {
 			t.Errorf("a pass without a change: %s %s", a.GetVerb(), a.GetResource().Resource)
 		}
 	}
-	if len(all) != 1+5+7 {
-		t.Errorf("%d objects, want a namespace, 5 kinds and 7 objects of rights", len(all))
+	if len(all) != 1+6+7 {
+		t.Errorf("%d objects, want a namespace, 6 kinds and 7 objects of rights", len(all))
 	}
 }
 
@@ -98,6 +98,9 @@ func TestMachineRights(t *testing.T) {
 			}
 			for _, r := range o.Rules {
 				writes := slices.ContainsFunc(r.Verbs, func(v string) bool { return !slices.Contains(reads, v) })
+				if slices.Contains(r.Resources, machineapi.OrlopHosts.Resource) {
+					t.Errorf("nodes may %v the machines that wait", r.Verbs)
+				}
 				if writes && !slices.Equal(r.Resources, []string{"orlopmachines/status"}) {
 					t.Errorf("nodes may %v %v", r.Verbs, r.Resources)
 				}

@@ -19,6 +19,7 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
 	"github.com/orlop-os/orlop/orchestrator/component"
+	"github.com/orlop-os/orlop/orchestrator/machines/hosts"
 	"github.com/orlop-os/orlop/pkg/machineapi"
 	"github.com/orlop-os/orlop/pkg/machineapi/controlplane"
 )
@@ -33,6 +34,12 @@ type client[T, L runtime.Object] interface {
 	Patch(ctx context.Context, name string, pt types.PatchType, data []byte, opts metav1.PatchOptions, subresources ...string) (T, error)
 }
 
+// hostClient also deletes objects: an OrlopHost ends with the messages of its machine.
+type hostClient interface {
+	client[*machineapi.OrlopHost, *machineapi.OrlopHostList]
+	Delete(ctx context.Context, name string, opts metav1.DeleteOptions) error
+}
+
 // clients are the clients of an identity.
 type clients struct {
 	nodes        kubernetes.Interface // and other kinds of Kubernetes
@@ -41,6 +48,7 @@ type clients struct {
 	planes       client[*controlplane.OrlopControlPlane, *controlplane.OrlopControlPlaneList]
 	machines     client[*clusterv1.Machine, *clusterv1.MachineList]
 	own          client[*machineapi.OrlopMachine, *machineapi.OrlopMachineList]
+	hosts        hostClient
 }
 
 // newClients returns the clients with a configuration.
@@ -81,6 +89,8 @@ func newClients(config *rest.Config) (*clients, error) {
 			func() *clusterv1.Machine { return &clusterv1.Machine{} }, func() *clusterv1.MachineList { return &clusterv1.MachineList{} }),
 		own: gentype.NewClientWithList(machineapi.OrlopMachines.Resource, ours, parameters, in,
 			func() *machineapi.OrlopMachine { return &machineapi.OrlopMachine{} }, func() *machineapi.OrlopMachineList { return &machineapi.OrlopMachineList{} }),
+		hosts: gentype.NewClientWithList(machineapi.OrlopHosts.Resource, ours, parameters, in,
+			func() *machineapi.OrlopHost { return &machineapi.OrlopHost{} }, func() *machineapi.OrlopHostList { return &machineapi.OrlopHostList{} }),
 	}, nil
 }
 
@@ -130,6 +140,19 @@ func (c *clients) do(ctx context.Context, change Change) error {
 		return err
 	}
 	return fmt.Errorf("%s %T: unknown change", change.Verb, change.Object)
+}
+
+// doHost performs a change of the object of a waiting machine. A write or a deletion fails if the
+// object has changed since it was seen, for example because an operator has approved it.
+func (c *clients) doHost(ctx context.Context, change hosts.Change) error {
+	switch change.Verb {
+	case hosts.Create:
+		return write(ctx, c.hosts, change.Object, Create)
+	case hosts.Status:
+		return write(ctx, c.hosts, change.Object, Status)
+	}
+	seen := metav1.Preconditions{UID: &change.Object.UID, ResourceVersion: &change.Object.ResourceVersion}
+	return c.hosts.Delete(ctx, change.Object.Name, metav1.DeleteOptions{Preconditions: &seen})
 }
 
 // write creates an object or writes its status. An object that exists already is not an error.

@@ -65,6 +65,9 @@ type Change struct {
 	Object runtime.Object
 }
 
+// String returns the verb and the object.
+func (c Change) String() string { return string(c.Verb) + " " + describe(c.Object) }
+
 // Result is the output of Plan.
 type Result struct {
 	Changes []Change

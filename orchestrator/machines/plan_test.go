@@ -117,7 +117,7 @@ func (w *world) settle() []string {
 
 // line is a change as a line: the verb, the object and its relevant fields.
 func line(c Change) string {
-	text := string(c.Verb) + " " + describe(c.Object)
+	text := c.String()
 	switch o := c.Object.(type) {
 	case *clusterv1.Machine:
 		if c.Verb == Status {

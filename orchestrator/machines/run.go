@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/netip"
 	"net/url"
+	"path/filepath"
 	"reflect"
 	"strconv"
 	"time"
@@ -24,6 +25,7 @@ import (
 	"github.com/orlop-os/orlop/orchestrator/component"
 	"github.com/orlop-os/orlop/orchestrator/dirs"
 	"github.com/orlop-os/orlop/orchestrator/kubeconfig"
+	"github.com/orlop-os/orlop/orchestrator/machines/hosts"
 	"github.com/orlop-os/orlop/orchestrator/nodecontrollers"
 	"github.com/orlop-os/orlop/pkg/backoff"
 	"github.com/orlop-os/orlop/pkg/cell"
@@ -73,12 +75,12 @@ func Run(ctx context.Context, env component.Env) error {
 		if own == nil {
 			return err
 		}
-		return runEnabled(ctx, settings, env.Nodes, own, acting, report)
+		return runEnabled(ctx, settings, env, own, acting, report)
 	})
 }
 
 // runEnabled maintains the objects until ctx is done. own watches, acting makes changes.
-func runEnabled(ctx context.Context, settings Settings, nodes *component.Nodes, own, acting *rest.Config, report func(string)) error {
+func runEnabled(ctx context.Context, settings Settings, env component.Env, own, acting *rest.Config, report func(string)) error {
 	watches, err := newClients(own)
 	if err != nil {
 		return err
@@ -92,10 +94,11 @@ func runEnabled(ctx context.Context, settings Settings, nodes *component.Nodes, 
 	if !watches.served(ctx, report) {
 		return nil
 	}
-	c, err := newController(settings, nodes, watches, acts)
+	c, err := newController(settings, env.Nodes, watches, acts)
 	if err != nil {
 		return err
 	}
+	c.hostsFile = filepath.Join(env.Dirs.Controllers, nodespec.HostsFile)
 	return c.run(ctx, report)
 }
 
@@ -122,7 +125,7 @@ func (c *clients) served(ctx context.Context, report func(string)) bool {
 func (c *clients) unserved(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	return cmp.Or(probe(ctx, c.clusters), probe(ctx, c.orlopCluster), probe(ctx, c.planes), probe(ctx, c.machines), probe(ctx, c.own))
+	return cmp.Or(probe(ctx, c.clusters), probe(ctx, c.orlopCluster), probe(ctx, c.planes), probe(ctx, c.machines), probe(ctx, c.own), probe(ctx, c.hosts))
 }
 
 func probe[T, L runtime.Object](ctx context.Context, c client[T, L]) error {
@@ -163,14 +166,21 @@ type controller struct {
 	ended    time.Time // of the last pass
 
 	factories []component.Factory
-	nodes     cache.SharedIndexInformer
-	clusters  cache.SharedIndexInformer
-	infra     cache.SharedIndexInformer
-	planes    cache.SharedIndexInformer
-	machines  cache.SharedIndexInformer
-	own       cache.SharedIndexInformer
-	jobs      cache.SharedIndexInformer
-	cronJobs  cache.SharedIndexInformer
+	caches
+	hostsFile string // the list of machined
+}
+
+// caches are the watched objects.
+type caches struct {
+	nodes    cache.SharedIndexInformer
+	clusters cache.SharedIndexInformer
+	infra    cache.SharedIndexInformer
+	planes   cache.SharedIndexInformer
+	machines cache.SharedIndexInformer
+	own      cache.SharedIndexInformer
+	hosts    cache.SharedIndexInformer
+	jobs     cache.SharedIndexInformer
+	cronJobs cache.SharedIndexInformer
 }
 
 // newController returns a controller that watches with an identity and makes changes with another.
@@ -182,22 +192,30 @@ func newController(settings Settings, watched *component.Nodes, watches, acts *c
 	gates := kubeinformers.NewSharedInformerFactoryWithOptions(watches.nodes, 0, kubeinformers.WithNamespace(machineapi.Namespace))
 	c := &controller{
 		settings: settings, acts: acts, changed: cell.NewSignal(), now: time.Now,
+	}
+	c.caches = caches{
 		nodes:    nodes,
 		clusters: informer(watches.clusters, &clusterv1.Cluster{}),
 		infra:    informer(watches.orlopCluster, &machineapi.OrlopCluster{}),
 		planes:   informer(watches.planes, &controlplane.OrlopControlPlane{}),
 		machines: informer(watches.machines, &clusterv1.Machine{}),
 		own:      informer(watches.own, &machineapi.OrlopMachine{}),
+		hosts:    informer(watches.hosts, &machineapi.OrlopHost{}),
 		jobs:     gates.Batch().V1().Jobs().Informer(),
 		cronJobs: gates.Batch().V1().CronJobs().Informer(),
 	}
-	c.factories = []component.Factory{watched, gates, &component.Informers{All: []cache.SharedIndexInformer{c.clusters, c.infra, c.planes, c.machines, c.own}}}
+	c.factories = []component.Factory{watched, gates, &component.Informers{All: c.ofMachines()}}
 	return c, nil
+}
+
+// ofMachines are the informers of the kinds of machines.
+func (c *caches) ofMachines() []cache.SharedIndexInformer {
+	return []cache.SharedIndexInformer{c.clusters, c.infra, c.planes, c.machines, c.own, c.hosts}
 }
 
 func (c *controller) run(ctx context.Context, report func(string)) error {
 	watched := []component.Watched{{Informer: c.nodes, Same: sameNode}}
-	for _, i := range []cache.SharedIndexInformer{c.clusters, c.infra, c.planes, c.machines, c.own, c.jobs, c.cronJobs} {
+	for _, i := range append(c.ofMachines(), c.jobs, c.cronJobs) {
 		watched = append(watched, component.Watched{Informer: i})
 	}
 	return component.Reconciler{
@@ -225,21 +243,33 @@ func (c *controller) pass(ctx context.Context) (string, error) {
 			return "", err
 		}
 	}
-	return result.Summary, perform(result.Changes, func(change Change) error { return c.acts.do(ctx, change) })
+	failed := perform(result.Changes, func(change Change) error { return c.acts.do(ctx, change) })
+	return result.Summary, cmp.Or(failed, c.passHosts(ctx))
+}
+
+// passHosts makes the changes of the objects of waiting machines. It comes last: machines without a
+// configuration must not delay those of the cluster.
+func (c *controller) passHosts(ctx context.Context) error {
+	listing, err := hosts.Read(c.hostsFile)
+	if err != nil {
+		return err
+	}
+	changes := hosts.Plan(hosts.Snapshot{Now: c.now(), Listing: listing, Objects: component.Objects[*machineapi.OrlopHost](c.hosts)})
+	return perform(changes, func(change hosts.Change) error { return c.acts.doHost(ctx, change) })
 }
 
 // perform makes changes. A conflict or a missing object is not an error: the cache is stale, and
 // its next update triggers the next pass. A change that the API server rejects as invalid does not
 // prevent the changes after it: parts of the content come from kubelets, and a stolen worker must
 // not delay other machines.
-func perform(changes []Change, do func(Change) error) (rejected error) {
+func perform[C fmt.Stringer](changes []C, do func(C) error) (rejected error) {
 	for _, change := range changes {
 		err := do(change)
 		if err == nil || apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
 			continue
 		}
 		invalid := apierrors.IsInvalid(err)
-		err = fmt.Errorf("cannot %s %s: %w", change.Verb, describe(change.Object), err)
+		err = fmt.Errorf("cannot %s: %w", change, err)
 		if !invalid {
 			return err
 		}

@@ -40,6 +40,7 @@ type options struct {
 	patchFile     string // patch for the configurations of the control-plane machines
 	controlPlanes int
 	workers       int
+	redfish       bool // serve the power switches by Redfish
 }
 
 // register adds the flags to a command.
@@ -54,6 +55,7 @@ func (o *options) register(f *pflag.FlagSet) {
 	f.IntVar(&o.dilation, "time-dilation", 1, "have time pass so many times more slowly for the machines (1 to 8): several emulated machines on few processors wait for each other in vain otherwise; times that are printed are the machines' then")
 	f.IntVar(&o.controlPlanes, "control-planes", 1, "number of control-plane machines; three tolerate one failure, five tolerate two")
 	f.IntVar(&o.workers, "workers", 0, "further machines, which join as workers")
+	f.BoolVar(&o.redfish, "redfish", false, "serve the power switches of the machines by Redfish on 127.0.0.1, like the management controllers of real machines")
 	f.Int64Var(&o.diskGiB, "disk", 8, "size of its disk in GiB; the file is sparse")
 
 	flags.Limit(f, "memory", &o.memory, minMemory, 0)
@@ -63,6 +65,19 @@ func (o *options) register(f *pflag.FlagSet) {
 	flags.Limit(f, "control-planes", &o.controlPlanes, 1, maxControlPlanes)
 	flags.Limit(f, "workers", &o.workers, 0, maxWorkers)
 	flags.Limit(f, "disk", &o.diskGiB, minDiskGiB, 0)
+}
+
+// redfishSpec returns the Redfish service of the machines; nil without one.
+func (o *options) redfishSpec() *vm.RedfishSpec {
+	if !o.redfish {
+		return nil
+	}
+	return &vm.RedfishSpec{}
+}
+
+// redfishAccess describes the access to a Redfish service.
+func redfishAccess(s *vm.RedfishStatus) string {
+	return s.URL + ", user " + s.User + ", password in " + s.PasswordFile + ", key " + s.Fingerprint
 }
 
 // machineNames returns the names of the machines: the control-plane machines, then the workers.

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/orlop-os/orlop/pkg/paths"
+	"github.com/orlop-os/orlop/vm"
 )
 
 // TestPlan checks the machines and the ports of a cluster with each kind of machine.
@@ -30,6 +31,16 @@ func TestPlan(t *testing.T) {
 			name += "=16443"
 		}
 		forwards = append(forwards, name)
+	}
+	if o.redfishSpec() != nil {
+		t.Error("Redfish without the flag")
+	}
+	if o.redfish = true; o.redfishSpec() == nil {
+		t.Error("no Redfish with the flag")
+	}
+	access := redfishAccess(&vm.RedfishStatus{URL: "https://127.0.0.1:8443", User: "admin", PasswordFile: "/c/redfish.password", Fingerprint: "sha256:12"})
+	if access != "https://127.0.0.1:8443, user admin, password in /c/redfish.password, key sha256:12" {
+		t.Error(access)
 	}
 	if got := strings.Join(forwards, " "); got != "cp1:kubernetes=16443 cp1:api cp2:api cp2:kubernetes w1:api" {
 		t.Errorf("forwards: %s", got)

@@ -165,6 +165,7 @@ func (c *creation) powerOn(ctx context.Context) error {
 	running, err := vm.Launch(starting, c.dir, vm.ClusterSpec{
 		Name: c.name, Network: vm.NetworkSpec{Dilation: c.options.dilation, Capture: c.options.capture},
 		Machines: c.options.machineSpecs(), Forwards: c.options.forwards(kubernetes, management),
+		Redfish: c.options.redfishSpec(),
 	}, runner...)
 	if err != nil {
 		return err
@@ -180,6 +181,9 @@ func (c *creation) powerOn(ctx context.Context) error {
 	c.failed, c.kubeAddress = first, status.Forward(firstMachine, paths.PortKubernetes)
 	c.timeline = newTimeline(c.ios, first.PoweredOn, status.Clock)
 	c.timeline.add("power on", strconv.Itoa(c.options.memory)+" MiB, "+strconv.Itoa(c.options.cpus)+" processors, console in "+first.Console)
+	if status.Redfish != nil {
+		c.timeline.add("redfish", redfishAccess(status.Redfish))
+	}
 	return nil
 }
 

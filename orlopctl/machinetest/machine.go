@@ -83,7 +83,7 @@ func Start(operatorCA []byte) (*Machine, error) {
 	}
 	for name, content := range map[string][]byte{
 		apid.ServerCertFile: f.key.CertPEM(), apid.ServerKeyFile: f.key.KeyPEM(), apid.OperatorCAsFile: operatorCA, apid.MachineCAsFile: nil, apid.RevokedFile: nil,
-		apid.ClientCAsFile: f.clients.CertPEM(), apid.JoinRequestsFile: nil,
+		apid.ClientCAsFile: f.clients.CertPEM(), apid.JoinRequestsFile: nil, apid.InventoryFile: nil,
 	} {
 		if err := os.WriteFile(filepath.Join(dir, name), content, 0o600); err != nil {
 			return nil, err

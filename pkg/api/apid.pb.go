@@ -160,6 +160,134 @@ func (*RecordRefusalResponse) Descriptor() ([]byte, []int) {
 	return file_apid_proto_rawDescGZIP(), []int{1}
 }
 
+type ReportInventoryRequest struct {
+	state          protoimpl.MessageState `protogen:"open.v1"`
+	ChannelBinding []byte                 `protobuf:"bytes,1,opt,name=channel_binding,json=channelBinding,proto3" json:"channel_binding,omitempty"` // exported from the TLS connection
+	Key            []byte                 `protobuf:"bytes,2,opt,name=key,proto3" json:"key,omitempty"`                                             // PKIX, DER
+	Inventory      []byte                 `protobuf:"bytes,3,opt,name=inventory,proto3" json:"inventory,omitempty"`                                 // JSON
+	Signature      []byte                 `protobuf:"bytes,4,opt,name=signature,proto3" json:"signature,omitempty"`                                 // ASN.1
+	Peer           string                 `protobuf:"bytes,5,opt,name=peer,proto3" json:"peer,omitempty"`                                           // address and port
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
+}
+
+func (x *ReportInventoryRequest) Reset() {
+	*x = ReportInventoryRequest{}
+	mi := &file_apid_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReportInventoryRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReportInventoryRequest) ProtoMessage() {}
+
+func (x *ReportInventoryRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_apid_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReportInventoryRequest.ProtoReflect.Descriptor instead.
+func (*ReportInventoryRequest) Descriptor() ([]byte, []int) {
+	return file_apid_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *ReportInventoryRequest) GetChannelBinding() []byte {
+	if x != nil {
+		return x.ChannelBinding
+	}
+	return nil
+}
+
+func (x *ReportInventoryRequest) GetKey() []byte {
+	if x != nil {
+		return x.Key
+	}
+	return nil
+}
+
+func (x *ReportInventoryRequest) GetInventory() []byte {
+	if x != nil {
+		return x.Inventory
+	}
+	return nil
+}
+
+func (x *ReportInventoryRequest) GetSignature() []byte {
+	if x != nil {
+		return x.Signature
+	}
+	return nil
+}
+
+func (x *ReportInventoryRequest) GetPeer() string {
+	if x != nil {
+		return x.Peer
+	}
+	return ""
+}
+
+type ReportInventoryResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Listed        bool                   `protobuf:"varint,1,opt,name=listed,proto3" json:"listed,omitempty"`
+	Reason        string                 `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"` // a sentence; empty: the machine is listed
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReportInventoryResponse) Reset() {
+	*x = ReportInventoryResponse{}
+	mi := &file_apid_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReportInventoryResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReportInventoryResponse) ProtoMessage() {}
+
+func (x *ReportInventoryResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_apid_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReportInventoryResponse.ProtoReflect.Descriptor instead.
+func (*ReportInventoryResponse) Descriptor() ([]byte, []int) {
+	return file_apid_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *ReportInventoryResponse) GetListed() bool {
+	if x != nil {
+		return x.Listed
+	}
+	return false
+}
+
+func (x *ReportInventoryResponse) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
 type RequestJoinRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
@@ -171,7 +299,7 @@ type RequestJoinRequest struct {
 
 func (x *RequestJoinRequest) Reset() {
 	*x = RequestJoinRequest{}
-	mi := &file_apid_proto_msgTypes[2]
+	mi := &file_apid_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -183,7 +311,7 @@ func (x *RequestJoinRequest) String() string {
 func (*RequestJoinRequest) ProtoMessage() {}
 
 func (x *RequestJoinRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_apid_proto_msgTypes[2]
+	mi := &file_apid_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -196,7 +324,7 @@ func (x *RequestJoinRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RequestJoinRequest.ProtoReflect.Descriptor instead.
 func (*RequestJoinRequest) Descriptor() ([]byte, []int) {
-	return file_apid_proto_rawDescGZIP(), []int{2}
+	return file_apid_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *RequestJoinRequest) GetName() string {
@@ -231,7 +359,7 @@ type RequestJoinResponse struct {
 
 func (x *RequestJoinResponse) Reset() {
 	*x = RequestJoinResponse{}
-	mi := &file_apid_proto_msgTypes[3]
+	mi := &file_apid_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -243,7 +371,7 @@ func (x *RequestJoinResponse) String() string {
 func (*RequestJoinResponse) ProtoMessage() {}
 
 func (x *RequestJoinResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_apid_proto_msgTypes[3]
+	mi := &file_apid_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -256,7 +384,7 @@ func (x *RequestJoinResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RequestJoinResponse.ProtoReflect.Descriptor instead.
 func (*RequestJoinResponse) Descriptor() ([]byte, []int) {
-	return file_apid_proto_rawDescGZIP(), []int{3}
+	return file_apid_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *RequestJoinResponse) GetState() string {
@@ -292,7 +420,7 @@ type PairRequest struct {
 
 func (x *PairRequest) Reset() {
 	*x = PairRequest{}
-	mi := &file_apid_proto_msgTypes[4]
+	mi := &file_apid_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -304,7 +432,7 @@ func (x *PairRequest) String() string {
 func (*PairRequest) ProtoMessage() {}
 
 func (x *PairRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_apid_proto_msgTypes[4]
+	mi := &file_apid_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -317,7 +445,7 @@ func (x *PairRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PairRequest.ProtoReflect.Descriptor instead.
 func (*PairRequest) Descriptor() ([]byte, []int) {
-	return file_apid_proto_rawDescGZIP(), []int{4}
+	return file_apid_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *PairRequest) GetChannelBinding() []byte {
@@ -358,7 +486,7 @@ type PairResponse struct {
 
 func (x *PairResponse) Reset() {
 	*x = PairResponse{}
-	mi := &file_apid_proto_msgTypes[5]
+	mi := &file_apid_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -370,7 +498,7 @@ func (x *PairResponse) String() string {
 func (*PairResponse) ProtoMessage() {}
 
 func (x *PairResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_apid_proto_msgTypes[5]
+	mi := &file_apid_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -383,7 +511,7 @@ func (x *PairResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PairResponse.ProtoReflect.Descriptor instead.
 func (*PairResponse) Descriptor() ([]byte, []int) {
-	return file_apid_proto_rawDescGZIP(), []int{5}
+	return file_apid_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *PairResponse) GetProof() []byte {
@@ -417,7 +545,16 @@ const file_apid_proto_rawDesc = "" +
 	"\x06reason\x18\a \x01(\tR\x06reason\x12\x1f\n" +
 	"\vduration_ns\x18\b \x01(\x03R\n" +
 	"durationNs\"\x17\n" +
-	"\x15RecordRefusalResponse\"N\n" +
+	"\x15RecordRefusalResponse\"\xa3\x01\n" +
+	"\x16ReportInventoryRequest\x12'\n" +
+	"\x0fchannel_binding\x18\x01 \x01(\fR\x0echannelBinding\x12\x10\n" +
+	"\x03key\x18\x02 \x01(\fR\x03key\x12\x1c\n" +
+	"\tinventory\x18\x03 \x01(\fR\tinventory\x12\x1c\n" +
+	"\tsignature\x18\x04 \x01(\fR\tsignature\x12\x12\n" +
+	"\x04peer\x18\x05 \x01(\tR\x04peer\"I\n" +
+	"\x17ReportInventoryResponse\x12\x16\n" +
+	"\x06listed\x18\x01 \x01(\bR\x06listed\x12\x16\n" +
+	"\x06reason\x18\x02 \x01(\tR\x06reason\"N\n" +
 	"\x12RequestJoinRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x10\n" +
 	"\x03csr\x18\x02 \x01(\fR\x03csr\x12\x12\n" +
@@ -433,10 +570,11 @@ const file_apid_proto_rawDesc = "" +
 	"\x04peer\x18\x04 \x01(\tR\x04peer\">\n" +
 	"\fPairResponse\x12\x14\n" +
 	"\x05proof\x18\x01 \x01(\fR\x05proof\x12\x18\n" +
-	"\arefusal\x18\x02 \x01(\tR\arefusal2\xef\x01\n" +
+	"\arefusal\x18\x02 \x01(\tR\arefusal2\xcb\x02\n" +
 	"\fApidInternal\x129\n" +
 	"\x04Pair\x12\x17.orlop.apid.PairRequest\x1a\x18.orlop.apid.PairResponse\x12N\n" +
-	"\vRequestJoin\x12\x1e.orlop.apid.RequestJoinRequest\x1a\x1f.orlop.apid.RequestJoinResponse\x12T\n" +
+	"\vRequestJoin\x12\x1e.orlop.apid.RequestJoinRequest\x1a\x1f.orlop.apid.RequestJoinResponse\x12Z\n" +
+	"\x0fReportInventory\x12\".orlop.apid.ReportInventoryRequest\x1a#.orlop.apid.ReportInventoryResponse\x12T\n" +
 	"\rRecordRefusal\x12 .orlop.apid.RecordRefusalRequest\x1a!.orlop.apid.RecordRefusalResponseB#Z!github.com/orlop-os/orlop/pkg/apib\x06proto3"
 
 var (
@@ -451,24 +589,28 @@ func file_apid_proto_rawDescGZIP() []byte {
 	return file_apid_proto_rawDescData
 }
 
-var file_apid_proto_msgTypes = make([]protoimpl.MessageInfo, 6)
+var file_apid_proto_msgTypes = make([]protoimpl.MessageInfo, 8)
 var file_apid_proto_goTypes = []any{
-	(*RecordRefusalRequest)(nil),  // 0: orlop.apid.RecordRefusalRequest
-	(*RecordRefusalResponse)(nil), // 1: orlop.apid.RecordRefusalResponse
-	(*RequestJoinRequest)(nil),    // 2: orlop.apid.RequestJoinRequest
-	(*RequestJoinResponse)(nil),   // 3: orlop.apid.RequestJoinResponse
-	(*PairRequest)(nil),           // 4: orlop.apid.PairRequest
-	(*PairResponse)(nil),          // 5: orlop.apid.PairResponse
+	(*RecordRefusalRequest)(nil),    // 0: orlop.apid.RecordRefusalRequest
+	(*RecordRefusalResponse)(nil),   // 1: orlop.apid.RecordRefusalResponse
+	(*ReportInventoryRequest)(nil),  // 2: orlop.apid.ReportInventoryRequest
+	(*ReportInventoryResponse)(nil), // 3: orlop.apid.ReportInventoryResponse
+	(*RequestJoinRequest)(nil),      // 4: orlop.apid.RequestJoinRequest
+	(*RequestJoinResponse)(nil),     // 5: orlop.apid.RequestJoinResponse
+	(*PairRequest)(nil),             // 6: orlop.apid.PairRequest
+	(*PairResponse)(nil),            // 7: orlop.apid.PairResponse
 }
 var file_apid_proto_depIdxs = []int32{
-	4, // 0: orlop.apid.ApidInternal.Pair:input_type -> orlop.apid.PairRequest
-	2, // 1: orlop.apid.ApidInternal.RequestJoin:input_type -> orlop.apid.RequestJoinRequest
-	0, // 2: orlop.apid.ApidInternal.RecordRefusal:input_type -> orlop.apid.RecordRefusalRequest
-	5, // 3: orlop.apid.ApidInternal.Pair:output_type -> orlop.apid.PairResponse
-	3, // 4: orlop.apid.ApidInternal.RequestJoin:output_type -> orlop.apid.RequestJoinResponse
-	1, // 5: orlop.apid.ApidInternal.RecordRefusal:output_type -> orlop.apid.RecordRefusalResponse
-	3, // [3:6] is the sub-list for method output_type
-	0, // [0:3] is the sub-list for method input_type
+	6, // 0: orlop.apid.ApidInternal.Pair:input_type -> orlop.apid.PairRequest
+	4, // 1: orlop.apid.ApidInternal.RequestJoin:input_type -> orlop.apid.RequestJoinRequest
+	2, // 2: orlop.apid.ApidInternal.ReportInventory:input_type -> orlop.apid.ReportInventoryRequest
+	0, // 3: orlop.apid.ApidInternal.RecordRefusal:input_type -> orlop.apid.RecordRefusalRequest
+	7, // 4: orlop.apid.ApidInternal.Pair:output_type -> orlop.apid.PairResponse
+	5, // 5: orlop.apid.ApidInternal.RequestJoin:output_type -> orlop.apid.RequestJoinResponse
+	3, // 6: orlop.apid.ApidInternal.ReportInventory:output_type -> orlop.apid.ReportInventoryResponse
+	1, // 7: orlop.apid.ApidInternal.RecordRefusal:output_type -> orlop.apid.RecordRefusalResponse
+	4, // [4:8] is the sub-list for method output_type
+	0, // [0:4] is the sub-list for method input_type
 	0, // [0:0] is the sub-list for extension type_name
 	0, // [0:0] is the sub-list for extension extendee
 	0, // [0:0] is the sub-list for field type_name
@@ -485,7 +627,7 @@ func file_apid_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_apid_proto_rawDesc), len(file_apid_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   6,
+			NumMessages:   8,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

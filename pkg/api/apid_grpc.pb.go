@@ -22,22 +22,25 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	ApidInternal_Pair_FullMethodName          = "/orlop.apid.ApidInternal/Pair"
-	ApidInternal_RequestJoin_FullMethodName   = "/orlop.apid.ApidInternal/RequestJoin"
-	ApidInternal_RecordRefusal_FullMethodName = "/orlop.apid.ApidInternal/RecordRefusal"
+	ApidInternal_Pair_FullMethodName            = "/orlop.apid.ApidInternal/Pair"
+	ApidInternal_RequestJoin_FullMethodName     = "/orlop.apid.ApidInternal/RequestJoin"
+	ApidInternal_ReportInventory_FullMethodName = "/orlop.apid.ApidInternal/ReportInventory"
+	ApidInternal_RecordRefusal_FullMethodName   = "/orlop.apid.ApidInternal/RecordRefusal"
 )
 
 // ApidInternalClient is the client API for ApidInternal service.
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// ApidInternal is the service by which apid calls machined for pairing, join requests and rejected
-// calls.
+// ApidInternal is the service by which apid calls machined for pairing, join requests, inventories
+// and rejected calls.
 type ApidInternalClient interface {
 	// Pair checks a claim from a pairing connection (package pairing).
 	Pair(ctx context.Context, in *PairRequest, opts ...grpc.CallOption) (*PairResponse, error)
 	// RequestJoin decides on a join request from a machine without a ticket (package joinrequest).
 	RequestJoin(ctx context.Context, in *RequestJoinRequest, opts ...grpc.CallOption) (*RequestJoinResponse, error)
+	// ReportInventory lists a machine that waits for a configuration (package inventory).
+	ReportInventory(ctx context.Context, in *ReportInventoryRequest, opts ...grpc.CallOption) (*ReportInventoryResponse, error)
 	// RecordRefusal records a call that apid did not forward to machined, or that apid ended.
 	RecordRefusal(ctx context.Context, in *RecordRefusalRequest, opts ...grpc.CallOption) (*RecordRefusalResponse, error)
 }
@@ -70,6 +73,16 @@ func (c *apidInternalClient) RequestJoin(ctx context.Context, in *RequestJoinReq
 	return out, nil
 }
 
+func (c *apidInternalClient) ReportInventory(ctx context.Context, in *ReportInventoryRequest, opts ...grpc.CallOption) (*ReportInventoryResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ReportInventoryResponse)
+	err := c.cc.Invoke(ctx, ApidInternal_ReportInventory_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *apidInternalClient) RecordRefusal(ctx context.Context, in *RecordRefusalRequest, opts ...grpc.CallOption) (*RecordRefusalResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(RecordRefusalResponse)
@@ -84,13 +97,15 @@ func (c *apidInternalClient) RecordRefusal(ctx context.Context, in *RecordRefusa
 // All implementations must embed UnimplementedApidInternalServer
 // for forward compatibility.
 //
-// ApidInternal is the service by which apid calls machined for pairing, join requests and rejected
-// calls.
+// ApidInternal is the service by which apid calls machined for pairing, join requests, inventories
+// and rejected calls.
 type ApidInternalServer interface {
 	// Pair checks a claim from a pairing connection (package pairing).
 	Pair(context.Context, *PairRequest) (*PairResponse, error)
 	// RequestJoin decides on a join request from a machine without a ticket (package joinrequest).
 	RequestJoin(context.Context, *RequestJoinRequest) (*RequestJoinResponse, error)
+	// ReportInventory lists a machine that waits for a configuration (package inventory).
+	ReportInventory(context.Context, *ReportInventoryRequest) (*ReportInventoryResponse, error)
 	// RecordRefusal records a call that apid did not forward to machined, or that apid ended.
 	RecordRefusal(context.Context, *RecordRefusalRequest) (*RecordRefusalResponse, error)
 	mustEmbedUnimplementedApidInternalServer()
@@ -108,6 +123,9 @@ func (UnimplementedApidInternalServer) Pair(context.Context, *PairRequest) (*Pai
 }
 func (UnimplementedApidInternalServer) RequestJoin(context.Context, *RequestJoinRequest) (*RequestJoinResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method RequestJoin not implemented")
+}
+func (UnimplementedApidInternalServer) ReportInventory(context.Context, *ReportInventoryRequest) (*ReportInventoryResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ReportInventory not implemented")
 }
 func (UnimplementedApidInternalServer) RecordRefusal(context.Context, *RecordRefusalRequest) (*RecordRefusalResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method RecordRefusal not implemented")
@@ -169,6 +187,24 @@ func _ApidInternal_RequestJoin_Handler(srv interface{}, ctx context.Context, dec
 	return interceptor(ctx, in, info, handler)
 }
 
+func _ApidInternal_ReportInventory_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ReportInventoryRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ApidInternalServer).ReportInventory(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: ApidInternal_ReportInventory_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ApidInternalServer).ReportInventory(ctx, req.(*ReportInventoryRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _ApidInternal_RecordRefusal_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(RecordRefusalRequest)
 	if err := dec(in); err != nil {
@@ -201,6 +237,10 @@ var ApidInternal_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "RequestJoin",
 			Handler:    _ApidInternal_RequestJoin_Handler,
+		},
+		{
+			MethodName: "ReportInventory",
+			Handler:    _ApidInternal_ReportInventory_Handler,
 		},
 		{
 			MethodName: "RecordRefusal",

@@ -160,6 +160,8 @@ type Kubernetes struct {
 // change restarts none of them.
 type MachineObjects struct {
 	Enabled bool `yaml:"enabled"`
+	// Inventory lets machines without a configuration describe themselves.
+	Inventory bool `yaml:"inventory"`
 }
 
 // APIServer configures the API server.

@@ -45,6 +45,9 @@ func (v clusterValidator) cluster(c *Cluster) {
 	}
 	v.kubelet(kube+".kubelet", &c.Spec)
 	v.namespaces(kube+".podSecurity.exemptNamespaces", k.PodSecurity.ExemptNamespaces)
+	if o := k.MachineObjects; o.Inventory && !o.Enabled {
+		v.on(kube+".machineObjects.inventory", wrong{reason: "has no effect without objects of machines", expected: "enabled: true beside it"})
+	}
 	access := accessValidator{v.checks}
 	access.authentication(kube+".authentication", &k.Authentication)
 	access.authorization(kube+".authorization", &k.Authorization)

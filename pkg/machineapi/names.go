@@ -1,6 +1,8 @@
 package machineapi
 
 import (
+	"strings"
+
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
@@ -11,13 +13,14 @@ import (
 // an operator can grant rights on machines without rights on the Secrets of the system.
 const Namespace = "orlop-machines"
 
-// GroupVersion is the group and version of OrlopCluster and OrlopMachine.
+// GroupVersion is the group and version of OrlopCluster, OrlopMachine and OrlopHost.
 var GroupVersion = schema.GroupVersion{Group: "infrastructure.cluster.x-k8s.io", Version: "v1alpha1"}
 
 // The resources of the kinds of this package.
 var (
 	OrlopClusters = GroupVersion.WithResource("orlopclusters")
 	OrlopMachines = GroupVersion.WithResource("orlopmachines")
+	OrlopHosts    = GroupVersion.WithResource("orlophosts")
 )
 
 // The roles of a machine in OrlopMachine.spec.role.
@@ -40,11 +43,27 @@ const (
 	ConditionRolledBack = "RolledBack"
 )
 
+// The types of the conditions of an OrlopHost. The controllers write them.
+const (
+	// ConditionWaiting is true if the machine sends its inventory at present.
+	ConditionWaiting = "Waiting"
+	// ConditionApproved is true if spec.approval names the fingerprint of the machine.
+	ConditionApproved = "Approved"
+)
+
 // AddToScheme adds the kinds of this package to a scheme.
 func AddToScheme(s *runtime.Scheme) error {
-	s.AddKnownTypes(GroupVersion, &OrlopCluster{}, &OrlopClusterList{}, &OrlopMachine{}, &OrlopMachineList{})
+	s.AddKnownTypes(GroupVersion, &OrlopCluster{}, &OrlopClusterList{}, &OrlopMachine{}, &OrlopMachineList{}, &OrlopHost{}, &OrlopHostList{})
 	metav1.AddToGroupVersion(s, GroupVersion)
 	return nil
+}
+
+// HostName returns the name of the OrlopHost of a machine with a fingerprint ("sha256:…"): the
+// first 32 digits. They are 128 bits, so no machine can make a key with the name of another
+// machine.
+func HostName(fingerprint string) string {
+	_, digits, _ := strings.Cut(fingerprint, ":")
+	return digits[:min(len(digits), 32)]
 }
 
 // ProviderID returns the identification of a machine in Node.spec.providerID,

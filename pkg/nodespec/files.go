@@ -68,6 +68,9 @@ const (
 
 	// MachineObjectsFile is in each of the three directories; a MachineObjects.
 	MachineObjectsFile = "machine-objects.json"
+	// HostsFile is in the directory of the controllers; an inventory.Listing. machined
+	// replaces it every few seconds.
+	HostsFile = "hosts.json"
 )
 
 // MetricsUser reads the resource usage of nodes and pods from kubelets, and serves it as

@@ -3,7 +3,9 @@
 //
 //	qemu kernel-test -kernel DIR PROGRAM [ARG...]   run a test binary, for go test -exec
 //	qemu run -dir DIR                               run the cluster of DIR/spec.json in foreground
-//	qemu start -dir DIR [-spec FILE]                start a new or stopped cluster
+//	qemu start -dir DIR [-spec FILE]                start a new or stopped cluster, and print its
+//	                                                state: the address and the certificate of its
+//	                                                Redfish service, if the specification has one
 //	qemu status -dir DIR                            print its state as JSON
 //	qemu destroy -dir DIR                           end it and remove its directory
 //	qemu capture [-inside PREFIX]... FILE           list the flows that leave the closed network

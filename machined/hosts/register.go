@@ -1,0 +1,164 @@
+package hosts
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"golang.org/x/time/rate"
+
+	"github.com/orlop-os/orlop/pkg/api"
+	"github.com/orlop-os/orlop/pkg/cell"
+	"github.com/orlop-os/orlop/pkg/client"
+	"github.com/orlop-os/orlop/pkg/inventory"
+	"github.com/orlop-os/orlop/pkg/limits"
+	"github.com/orlop-os/orlop/pkg/pki"
+)
+
+// publishInterval is the shortest time between two values of the list for clients and controllers.
+const publishInterval = 10 * time.Second
+
+// RegisterDeps is the environment of a Register.
+type RegisterDeps struct {
+	// Enabled reports whether the configuration accepts inventories.
+	Enabled func() bool
+	// CheckSource returns an error for a source address that belongs to no single machine outside
+	// the cluster.
+	CheckSource func(netip.Addr) error
+	// Members returns the fingerprints of the members of the cluster.
+	Members func() []string
+	// Write writes the file of the controllers; fs.ErrNotExist: its directory does not exist yet.
+	Write func(content []byte) error
+	// Event adds an event to the machine's events.
+	Event func(kind, message string)
+	// Now is the clock.
+	Now func() time.Time
+}
+
+// Register lists the machines that send their inventory to this control-plane machine. The list is
+// in memory only: the machines repeat their messages.
+type Register struct {
+	deps      RegisterDeps
+	published *cell.Cell[[]inventory.Entry]
+
+	mu            sync.Mutex
+	list          inventory.List
+	addressLimits limits.Rates  // per address
+	networkLimits limits.Rates  // per network: a rack of machines shares a network
+	eventLimit    *rate.Limiter // events of new machines
+	known         []byte        // the published list
+	written       []byte        // the content of the file
+}
+
+// NewRegister returns an empty register.
+func NewRegister(d RegisterDeps) *Register {
+	return &Register{
+		deps: d, published: cell.New([]inventory.Entry{}),
+		// A machine sends a message every 30 seconds (inventory.Interval).
+		addressLimits: limits.Rates{Interval: 5 * time.Second, Burst: 20}, networkLimits: limits.Rates{Interval: 100 * time.Millisecond, Burst: 200},
+		eventLimit: rate.NewLimiter(rate.Every(10*time.Second), 10),
+	}
+}
+
+// Published holds the list, at most publishInterval old.
+func (g *Register) Published() *cell.Cell[[]inventory.Entry] { return g.published }
+
+// Report answers the message of a machine without a configuration.
+func (g *Register) Report(r *api.ReportInventoryRequest) *api.ReportInventoryResponse {
+	e, err := g.check(r)
+	if err != nil {
+		return &api.ReportInventoryResponse{Reason: err.Error()}
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	_, known := g.list[e.Key]
+	var answer inventory.Answer
+	g.list, answer = g.list.Record(e, g.deps.Now())
+	if answer.Listed && !known && g.eventLimit.AllowN(g.deps.Now(), 1) {
+		g.deps.Event("operation", fmt.Sprintf("a machine without a configuration at %s, with key %s, claims the serial number %q (`orlopctl get inventory`)", e.Address, e.Key, e.Host.Serial))
+	}
+	return &api.ReportInventoryResponse{Listed: answer.Listed, Reason: answer.Reason}
+}
+
+// check returns the entry of a valid message. The cheap checks come first.
+func (g *Register) check(r *api.ReportInventoryRequest) (inventory.Entry, error) {
+	var out inventory.Entry
+	address := limits.AddressOf(r.Peer)
+	// A caller over the limit of its address takes no place from its network.
+	if g.addressLimits.Exhausted(address.String()) || !g.networkLimits.Allow(limits.NetworkOf(r.Peer)) || !g.addressLimits.Allow(address.String()) {
+		return out, errors.New("too many messages from your address; wait a minute")
+	}
+	if !g.deps.Enabled() {
+		return out, client.ErrInventoryDisabled
+	}
+	peer, err := netip.ParseAddrPort(r.Peer)
+	if err != nil {
+		return out, errors.New("cannot read the source address of the message")
+	}
+	source := peer.Addr().Unmap()
+	if err := g.deps.CheckSource(source); err != nil {
+		return out, err
+	}
+	key, h, err := inventory.Request{Key: r.Key, Inventory: r.Inventory, Signature: r.Signature}.Verify(r.ChannelBinding)
+	if err != nil {
+		return out, err
+	}
+	fingerprint := pki.KeyFingerprint(key)
+	if slices.Contains(g.deps.Members(), fingerprint) {
+		return out, errors.New("a member of the cluster has this key; an operator removes it first (`orlopctl nodes remove`)")
+	}
+	return inventory.Entry{Key: fingerprint, Address: source, Host: h}, nil
+}
+
+// Run publishes the list until ctx is done.
+func (g *Register) Run(ctx context.Context) {
+	tick := time.NewTicker(publishInterval)
+	defer tick.Stop()
+	for {
+		g.publish()
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// publish sets the cell and writes the file, if the list has changed. Machines that have joined
+// leave the list. An error is an event, and the next call tries again.
+func (g *Register) publish() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	now := inventory.Listing{Waiting: []inventory.Entry{}, Members: []string{}}
+	if g.deps.Enabled() {
+		now.Members = append(now.Members, g.deps.Members()...)
+		g.list = g.list.Without(func(key string) bool { return slices.Contains(now.Members, key) })
+		now.Waiting = append(now.Waiting, g.list.Current(g.deps.Now())...)
+	} else {
+		g.list = nil
+	}
+	content, err := json.Marshal(now)
+	if err == nil && !bytes.Equal(content, g.known) {
+		g.known = content
+		g.published.Set(now.Waiting)
+	}
+	if err == nil && bytes.Equal(content, g.written) {
+		return
+	}
+	if err == nil {
+		err = g.deps.Write(content)
+	}
+	switch {
+	case err == nil:
+		g.written = content
+	case !errors.Is(err, fs.ErrNotExist): // else no control plane runs here
+		g.deps.Event("failure", fmt.Sprintf("cannot pass the list to the controllers: %v; the objects of waiting machines are out of date", err))
+	}
+}

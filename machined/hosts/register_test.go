@@ -1,0 +1,183 @@
+package hosts
+
+import (
+	"crypto/ecdsa"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/orlop-os/orlop/pkg/api"
+	"github.com/orlop-os/orlop/pkg/inventory"
+	"github.com/orlop-os/orlop/pkg/pki"
+)
+
+// empty is the file of an empty list.
+const empty = `{"waiting":[],"members":[]}`
+
+var start = time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC)
+
+// registerTest is a register with a clock of its own.
+type registerTest struct {
+	*Register
+	t        *testing.T
+	now      time.Time
+	disabled bool
+	members  []string
+	file     string
+	writeErr error
+	events   []string
+}
+
+func newRegisterTest(t *testing.T) *registerTest {
+	r := &registerTest{t: t, now: start}
+	r.Register = NewRegister(RegisterDeps{
+		Enabled: func() bool { return !r.disabled },
+		CheckSource: func(a netip.Addr) error {
+			if a == netip.MustParseAddr("10.244.0.5") {
+				return errors.New("it is the address of a pod")
+			}
+			return nil
+		},
+		Members: func() []string { return r.members },
+		Write: func(content []byte) error {
+			if r.writeErr == nil {
+				r.file = string(content)
+			}
+			return r.writeErr
+		},
+		Event: func(kind, message string) { r.events = append(r.events, kind+": "+message) },
+		Now:   func() time.Time { return r.now },
+	})
+	return r
+}
+
+// message returns a valid message.
+func message(t *testing.T, key *ecdsa.PrivateKey, peer, serial string) *api.ReportInventoryRequest {
+	t.Helper()
+	binding := make([]byte, 32)
+	m, err := inventory.NewRequest(binding, key, inventory.Host{Serial: serial})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &api.ReportInventoryRequest{ChannelBinding: binding, Key: m.Key, Inventory: m.Inventory, Signature: m.Signature, Peer: peer}
+}
+
+func newKey(t *testing.T) *ecdsa.PrivateKey {
+	t.Helper()
+	key, err := pki.NewKey()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return key
+}
+
+func TestRegister(t *testing.T) {
+	r := newRegisterTest(t)
+	r.publish()
+	if r.file != empty {
+		t.Errorf("the file of an empty list: %q", r.file)
+	}
+	key := newKey(t)
+	fingerprint := pki.KeyFingerprint(&key.PublicKey)
+	if a := r.Report(message(t, key, "10.0.0.21:4000", "SN-1")); !a.Listed || a.Reason != "" {
+		t.Fatalf("%+v", a)
+	}
+	if len(r.events) != 1 || !strings.Contains(r.events[0], `10.0.0.21, with key `+fingerprint+`, claims the serial number "SN-1"`) {
+		t.Errorf("%q", r.events)
+	}
+	r.publish()
+	var file inventory.Listing
+	err := json.Unmarshal([]byte(r.file), &file)
+	if written := file.Waiting; err != nil || len(written) != 1 || written[0].Key != fingerprint || written[0].Address.String() != "10.0.0.21" || !written[0].Since.Equal(start) {
+		t.Errorf("%s, %v", r.file, err)
+	}
+	published, revision := r.Published().Get()
+	if len(published) != 1 || published[0].Host.Serial != "SN-1" {
+		t.Errorf("%+v", published)
+	}
+	// Nothing has changed.
+	r.publish()
+	if _, again := r.Published().Get(); again != revision {
+		t.Error("the same list was published again")
+	}
+	// A machine that has joined leaves the list.
+	r.members = []string{fingerprint}
+	r.publish()
+	if r.file != `{"waiting":[],"members":["`+fingerprint+`"]}` {
+		t.Errorf("after the join: %s", r.file)
+	}
+	if a := r.Report(message(t, key, "10.0.0.21:4000", "SN-1")); a.Listed || !strings.Contains(a.Reason, "a member of the cluster has this key") {
+		t.Errorf("%+v", a)
+	}
+	// The list ends with the setting.
+	r.members = nil
+	r.Report(message(t, key, "10.0.0.21:4000", "SN-1"))
+	r.disabled = true
+	r.publish()
+	if a := r.Report(message(t, key, "10.0.0.21:4000", "SN-1")); r.file != empty || a.Listed || !strings.Contains(a.Reason, "accepts no inventories") {
+		t.Errorf("%s, %+v", r.file, a)
+	}
+}
+
+func TestRegisterRejects(t *testing.T) {
+	r := newRegisterTest(t)
+	key := newKey(t)
+	forged := message(t, key, "10.0.0.21:1", "SN-1")
+	forged.ChannelBinding = append([]byte{1}, forged.ChannelBinding[1:]...)
+	for want, m := range map[string]*api.ReportInventoryRequest{
+		"the address of a pod":           message(t, key, "10.244.0.5:1", "SN-1"),
+		"the signature is not":           forged,
+		"cannot read the source address": message(t, key, "nonsense", "SN-1"),
+	} {
+		if a := r.Report(m); a.Listed || !strings.Contains(a.Reason, want) {
+			t.Errorf("%+v, want %q", a, want)
+		}
+	}
+	if len(r.list) != 0 || len(r.events) != 0 {
+		t.Errorf("%v, %q", r.list, r.events)
+	}
+	// An address with many messages waits; another address does not.
+	last := &api.ReportInventoryResponse{}
+	for range 30 {
+		last = r.Report(message(t, key, "10.0.0.22:1", "SN-1"))
+	}
+	if last.Listed || !strings.Contains(last.Reason, "too many messages") {
+		t.Errorf("%+v", last)
+	}
+	if a := r.Report(message(t, key, "10.0.0.23:1", "SN-1")); !a.Listed {
+		t.Errorf("%+v", a)
+	}
+	// Many machines make few events.
+	for i := range 40 {
+		r.Report(message(t, newKey(t), fmt.Sprintf("10.0.1.%d:1", i), "SN-1"))
+	}
+	if len(r.events) > 10 {
+		t.Errorf("%d events", len(r.events))
+	}
+}
+
+// TestWriteFails checks that a list that could not be written is written later, and that a machine
+// without controllers reports nothing.
+func TestWriteFails(t *testing.T) {
+	r := newRegisterTest(t)
+	r.writeErr = fs.ErrNotExist
+	r.publish()
+	if len(r.events) > 0 {
+		t.Errorf("%q", r.events)
+	}
+	r.writeErr = errors.New("no space left on device")
+	r.publish()
+	if len(r.events) != 1 || !strings.Contains(r.events[0], "no space left on device; the objects of waiting machines are out of date") {
+		t.Errorf("%q", r.events)
+	}
+	r.writeErr = nil
+	r.publish()
+	if r.file != empty {
+		t.Errorf("the file is %q", r.file)
+	}
+}

@@ -1,0 +1,146 @@
+package hosts
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/orlop-os/orlop/pkg/cell"
+	"github.com/orlop-os/orlop/pkg/inventory"
+	"github.com/orlop-os/orlop/pkg/pki"
+)
+
+// reporterTest is a reporter in a network of receivers.
+type reporterTest struct {
+	waits   *cell.Cell[bool]
+	domains *cell.Cell[[]string]
+	names   map[string][]netip.Addr
+	answers *cell.Cell[map[string]inventory.Answer] // missing: unreachable
+	sent    chan string
+	events  chan string
+	tick    chan time.Time
+}
+
+func newReporterTest(t *testing.T) *reporterTest {
+	t.Helper()
+	key, err := pki.NewKey()
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &reporterTest{
+		waits: cell.New(true), domains: cell.New([]string(nil)), names: map[string][]netip.Addr{}, answers: cell.New(map[string]inventory.Answer{}),
+		sent: make(chan string, 100), events: make(chan string, 100), tick: make(chan time.Time),
+	}
+	reporter := NewReporter(ReporterDeps{
+		Waits: r.waits.View(), Domains: r.domains.View(),
+		Lookup: func(_ context.Context, name string) ([]netip.Addr, error) {
+			if found := r.names[name]; found != nil {
+				return found, nil
+			}
+			return nil, errors.New("no such host")
+		},
+		Host: func() inventory.Host { return inventory.Host{Serial: "SN-1"} },
+		Key:  func() *ecdsa.PrivateKey { return key },
+		Send: func(_ context.Context, to netip.Addr, with *ecdsa.PrivateKey, h inventory.Host) (inventory.Answer, error) {
+			if with != key || h.Serial != "SN-1" {
+				t.Errorf("sent %+v", h)
+			}
+			r.sent <- to.String()
+			answers, _ := r.answers.Get()
+			if a, found := answers[to.String()]; found {
+				return a, nil
+			}
+			return inventory.Answer{}, fmt.Errorf("machine %s: no route", to)
+		},
+		Event: func(kind, message string) { r.events <- kind + ": " + message },
+		Tick:  func(time.Duration) (<-chan time.Time, func()) { return r.tick, func() {} },
+	})
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() { defer close(ended); reporter.Run(ctx) }()
+	t.Cleanup(func() { cancel(); <-ended })
+	return r
+}
+
+// next returns the next value of a channel.
+func next(t *testing.T, c chan string) string {
+	t.Helper()
+	select {
+	case v := <-c:
+		return v
+	case <-time.After(20 * time.Second):
+		t.Fatal("nothing happened")
+		return ""
+	}
+}
+
+func addresses(all ...string) (out []netip.Addr) {
+	for _, a := range all {
+		out = append(out, netip.MustParseAddr(a))
+	}
+	return out
+}
+
+func TestReporter(t *testing.T) {
+	r := newReporterTest(t)
+	r.names["orlop-inventory.example.com."] = addresses("10.0.0.11", "10.0.0.12", "10.0.0.11", "127.0.0.1", "fe80::1", "::ffff:10.0.0.13")
+	r.answers.Set(map[string]inventory.Answer{"10.0.0.11": {Reason: "no"}, "10.0.0.12": {Listed: true}})
+	r.domains.Set([]string{"other.example.com", "example.com."})
+	for _, want := range []string{"10.0.0.11", "10.0.0.12", "10.0.0.13"} {
+		if got := next(t, r.sent); got != want {
+			t.Errorf("sent to %s, want %s", got, want)
+		}
+	}
+	if got := next(t, r.events); got != "operation: a machine that calls itself a control plane lists this machine: 10.0.0.12" {
+		t.Error(got)
+	}
+	// The next messages have the same result, which is no second event.
+	r.tick <- time.Time{}
+	for range 3 {
+		next(t, r.sent)
+	}
+	r.answers.Set(map[string]inventory.Answer{"10.0.0.13": {Reason: "\x1b[31m" + strings.Repeat("x", 300)}})
+	r.tick <- time.Time{}
+	if got := next(t, r.events); !strings.HasPrefix(got, "failure: no receiver of the inventory lists this machine: 10.0.0.13: ?[31mxxx") || len(got) > 250 {
+		t.Errorf("%d characters: %s", len(got), got)
+	}
+	for range 3 {
+		next(t, r.sent)
+	}
+	// A machine with a configuration sends nothing: the next tick passes, and the tick after it
+	// shows that the reporter waits again.
+	r.waits.Set(false)
+	r.tick <- time.Time{}
+	r.tick <- time.Time{}
+	select {
+	case to := <-r.sent:
+		t.Errorf("sent to %s", to)
+	default:
+	}
+}
+
+func TestNames(t *testing.T) {
+	got := names([]string{"", ".", "a.example.com", "a.example.com.", "b", "c", "d", "e"})
+	want := []string{"orlop-inventory.a.example.com.", "orlop-inventory.b.", "orlop-inventory.c.", "orlop-inventory.d."}
+	if !slices.Equal(got, want) {
+		t.Errorf("%q, want %q", got, want)
+	}
+}
+
+// TestReceiversAreBounded checks that a name with many addresses makes few connections.
+func TestReceiversAreBounded(t *testing.T) {
+	var all []netip.Addr
+	for i := range 100 {
+		all = append(all, netip.AddrFrom4([4]byte{10, 0, 0, byte(i)}))
+	}
+	r := NewReporter(ReporterDeps{Lookup: func(context.Context, string) ([]netip.Addr, error) { return all, nil }})
+	if got := r.receivers(t.Context(), []string{"a.", "b."}); len(got) != maxReceivers {
+		t.Errorf("%d receivers", len(got))
+	}
+}

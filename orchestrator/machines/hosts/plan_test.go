@@ -1,0 +1,210 @@
+package hosts
+
+import (
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cockroachdb/datadriven"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/yaml"
+
+	"github.com/orlop-os/orlop/pkg/inventory"
+	"github.com/orlop-os/orlop/pkg/machineapi"
+)
+
+var start = time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
+
+// world is a cluster in memory, with machines that wait.
+type world struct {
+	t *testing.T
+	Snapshot
+}
+
+// fingerprint returns a fingerprint that begins with a number.
+func fingerprint(n string) string { return "sha256:" + n + strings.Repeat("0", 64-len(n)) }
+
+func (w *world) apply(c Change) {
+	w.t.Helper()
+	w.Objects = slices.DeleteFunc(slices.Clone(w.Objects), func(o *machineapi.OrlopHost) bool { return o.Name == c.Object.Name })
+	if c.Verb == Delete {
+		return
+	}
+	o := c.Object.DeepCopy()
+	if c.Verb == Create {
+		o.CreationTimestamp, o.Generation = metav1.NewTime(w.Now), 1
+	}
+	w.Objects = append(w.Objects, o)
+}
+
+// settle performs changes until there are none, and returns them as lines.
+func (w *world) settle() string {
+	w.t.Helper()
+	var lines []string
+	for range 5 {
+		changes := Plan(w.Snapshot)
+		if len(changes) == 0 {
+			return strings.Join(lines, "\n")
+		}
+		for _, c := range changes {
+			w.apply(c)
+			lines = append(lines, line(c))
+		}
+	}
+	w.t.Fatalf("five passes do not end: %s", strings.Join(lines, "\n"))
+	return ""
+}
+
+func line(c Change) string {
+	text := fmt.Sprintf("%s %s", c.Verb, strings.TrimRight(c.Object.Name, "0"))
+	if c.Verb != Status {
+		return text
+	}
+	s := c.Object.Status
+	seen := "never"
+	if s.LastSeen != nil {
+		seen = s.LastSeen.UTC().Format("15:04:05")
+	}
+	text += fmt.Sprintf(": %s %s, seen %s", s.Address, s.Inventory.Serial, seen)
+	for _, kind := range []string{machineapi.ConditionWaiting, machineapi.ConditionApproved} {
+		condition := meta.FindStatusCondition(s.Conditions, kind)
+		text += fmt.Sprintf("; %s=%s %s", kind, condition.Status, condition.Reason)
+	}
+	return text
+}
+
+func (w *world) object(n string) *machineapi.OrlopHost {
+	w.t.Helper()
+	for _, o := range w.Objects {
+		if o.Name == machineapi.HostName(fingerprint(n)) {
+			return o
+		}
+	}
+	w.t.Fatalf("no object %s", n)
+	return nil
+}
+
+// TestScripts runs the scripts of testdata. A machine is a hexadecimal number, with which its
+// fingerprint begins. The commands:
+//
+//	tell N ADDRESS SERIAL   the machine sends its inventory
+//	end N                   machined does not list the machine any more
+//	join N                  the machine becomes a member of the cluster
+//	approve N               an operator approves the machine
+//	foreign N               another program makes an object with the name of the machine
+//	wait DURATION           the time passes
+//	settle                  the output is all changes until there are none
+//	show N                  the output is an object
+func TestScripts(t *testing.T) {
+	datadriven.Walk(t, "testdata", func(t *testing.T, path string) {
+		w := &world{t: t, Snapshot: Snapshot{Now: start}}
+		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
+			w.t = t
+			var args []string
+			for _, a := range d.CmdArgs {
+				args = append(args, a.String())
+			}
+			return w.command(d.Cmd, args)
+		})
+	})
+}
+
+func (w *world) command(name string, args []string) string {
+	same := func(e inventory.Entry) bool { return e.Key == fingerprint(args[0]) }
+	switch name {
+	case "tell":
+		e := inventory.Entry{Key: fingerprint(args[0]), Address: netip.MustParseAddr(args[1]), Since: w.Now, Last: w.Now, Host: inventory.Host{Serial: args[2], CPUs: 2}}
+		w.Listing.Waiting = append(slices.DeleteFunc(w.Listing.Waiting, same), e)
+	case "end":
+		w.Listing.Waiting = slices.DeleteFunc(w.Listing.Waiting, same)
+	case "join":
+		w.Listing.Waiting = slices.DeleteFunc(w.Listing.Waiting, same)
+		w.Listing.Members = append(w.Listing.Members, fingerprint(args[0]))
+	case "approve":
+		o := w.object(args[0])
+		o.Spec.Approval, o.Generation = &machineapi.HostApproval{Fingerprint: o.Spec.Fingerprint}, o.Generation+1
+	case "foreign":
+		w.Objects = append(w.Objects, &machineapi.OrlopHost{
+			ObjectMeta: metav1.ObjectMeta{Name: machineapi.HostName(fingerprint(args[0])), CreationTimestamp: metav1.NewTime(w.Now)},
+			Spec:       machineapi.OrlopHostSpec{Fingerprint: "sha256:" + strings.Repeat("f", 64)},
+		})
+	case "wait":
+		length, err := time.ParseDuration(args[0])
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		w.Now = w.Now.Add(length)
+	case "settle":
+		return w.settle()
+	case "show":
+		text, err := yaml.Marshal(w.object(args[0]))
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		return string(text)
+	default:
+		w.t.Fatalf("unknown command %s", name)
+	}
+	return ""
+}
+
+// TestBound checks that keys of an attacker make a bounded number of objects.
+func TestBound(t *testing.T) {
+	w := &world{t: t, Snapshot: Snapshot{Now: start}}
+	for round := range 10 {
+		w.Listing.Waiting = nil
+		for i := range 64 {
+			w.Listing.Waiting = append(w.Listing.Waiting, inventory.Entry{Key: fingerprint(fmt.Sprintf("%02x%02x", round, i)), Address: netip.MustParseAddr("10.0.0.1"), Last: w.Now})
+		}
+		w.settle()
+		if len(w.Objects) > maxObjects {
+			t.Fatalf("round %d: %d objects", round, len(w.Objects))
+		}
+		w.Now = w.Now.Add(3 * time.Minute)
+	}
+	w.Listing.Waiting = nil
+	w.Now = w.Now.Add(deleteAfter)
+	if w.settle(); len(w.Objects) > 0 {
+		t.Errorf("%d objects are left", len(w.Objects))
+	}
+}
+
+// TestWholeInventory checks that the object has each field of the inventory.
+func TestWholeInventory(t *testing.T) {
+	h := inventory.Host{
+		Serial: "a", UUID: "b", Vendor: "c", Product: "d", Firmware: "e", Controller: "f", CPUModel: "g", CPUs: 1, MemoryMiB: 2, Release: "h", Medium: "i",
+		Disks: []inventory.Disk{{Name: "j", SizeMiB: 3, Model: "k", Serial: "l", Rotational: true}},
+		NICs: []inventory.NIC{{Name: "m", MAC: "n", Driver: "o", SpeedMbps: 4, Carrier: true, Addresses: []netip.Addr{netip.MustParseAddr("10.0.0.1")},
+			Neighbors: []inventory.Neighbor{{System: "p", Port: "q"}}}},
+	}
+	want, err := yaml.Marshal(h)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := yaml.Marshal(describeHost(h))
+	if err != nil || string(got) != string(want) {
+		t.Errorf("%v\n%s\nwant\n%s", err, got, want)
+	}
+}
+
+func TestRead(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "hosts.json")
+	if all, err := Read(file); err != nil || len(all.Waiting) > 0 {
+		t.Errorf("without a file: %v, %v", all, err)
+	}
+	for content, want := range map[string]string{`{"waiting":[{"key":"sha256:1","address":"10.0.0.1"}]}`: "", "[": "cannot decode", "": "cannot decode"} {
+		if err := os.WriteFile(file, []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		all, err := Read(file)
+		if want == "" && (err != nil || len(all.Waiting) != 1) || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
+			t.Errorf("%q: %v, %v", content, all, err)
+		}
+	}
+}

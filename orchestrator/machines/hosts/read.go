@@ -1,0 +1,28 @@
+package hosts
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+
+	"github.com/orlop-os/orlop/pkg/inventory"
+)
+
+// Read reads the list that machined wrote. Without a file, no machine waits: machined writes the
+// file some seconds after the boot.
+func Read(file string) (inventory.Listing, error) {
+	content, err := os.ReadFile(file)
+	if errors.Is(err, fs.ErrNotExist) {
+		return inventory.Listing{}, nil
+	}
+	if err != nil {
+		return inventory.Listing{}, fmt.Errorf("waiting machines: %w", err)
+	}
+	var l inventory.Listing
+	if err := json.Unmarshal(content, &l); err != nil {
+		return inventory.Listing{}, fmt.Errorf("waiting machines: %s: cannot decode: %w; it is written again within 10 s of the next message", file, err)
+	}
+	return l, nil
+}

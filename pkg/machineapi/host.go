@@ -1,0 +1,204 @@
+package machineapi
+
+import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+// An OrlopHost is a machine that waits for a configuration. It has the first 32 digits of the
+// fingerprint of the machine as its name. The controllers create the object while the machine
+// sends its inventory, and delete it when the machine has joined, or afterwards unless it is
+// approved. An operator changes approval.
+//
+// +kubebuilder:object:root=true
+// +kubebuilder:resource:path=orlophosts,shortName=oh,scope=Namespaced
+// +kubebuilder:subresource:status
+// +kubebuilder:printcolumn:name="Address",type=string,JSONPath=".status.address"
+// +kubebuilder:printcolumn:name="Serial",type=string,JSONPath=".status.inventory.serial"
+// +kubebuilder:printcolumn:name="Product",type=string,JSONPath=".status.inventory.product"
+// +kubebuilder:printcolumn:name="CPUs",type=integer,JSONPath=".status.inventory.cpus"
+// +kubebuilder:printcolumn:name="Memory-MiB",type=integer,JSONPath=".status.inventory.memoryMiB"
+// +kubebuilder:printcolumn:name="Waiting",type=string,JSONPath=`.status.conditions[?(@.type=="Waiting")].status`
+// +kubebuilder:printcolumn:name="Approved",type=string,JSONPath=`.status.conditions[?(@.type=="Approved")].status`
+// +kubebuilder:printcolumn:name="Fingerprint",type=string,JSONPath=".spec.fingerprint",priority=1
+// +kubebuilder:printcolumn:name="Age",type=date,JSONPath=".metadata.creationTimestamp"
+type OrlopHost struct {
+	metav1.TypeMeta `json:",inline"`
+	// +optional
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+	// spec identifies the machine, and holds the decision of an operator.
+	Spec OrlopHostSpec `json:"spec"`
+	// status is what the machine says about itself. Only its fingerprint is proved.
+	// +optional
+	Status OrlopHostStatus `json:"status,omitempty"`
+}
+
+// OrlopHostSpec identifies a machine.
+//
+// +kubebuilder:validation:XValidation:rule="!has(self.approval) || self.approval.fingerprint == self.fingerprint",message="approval.fingerprint is not the fingerprint of this machine: compare it with the console of the machine"
+type OrlopHostSpec struct {
+	// fingerprint is the fingerprint of the key of the machine, which its console shows. The
+	// machine has proved that it has the key.
+	// +kubebuilder:validation:Pattern=`^sha256:[0-9a-f]{64}$`
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="cannot be changed"
+	Fingerprint string `json:"fingerprint"`
+	// approval says that an operator accepts the machine for the cluster. It changes nothing on the
+	// machine.
+	// +optional
+	Approval *HostApproval `json:"approval,omitempty"`
+}
+
+// HostApproval is the decision of an operator about a machine.
+type HostApproval struct {
+	// fingerprint is the fingerprint on the console of the machine, in full.
+	// +kubebuilder:validation:MaxLength=128
+	Fingerprint string `json:"fingerprint"`
+}
+
+// OrlopHostStatus is the observed state of a waiting machine.
+type OrlopHostStatus struct {
+	// address is the source address of the last message of the machine.
+	// +optional
+	// +kubebuilder:validation:MaxLength=64
+	Address string `json:"address,omitempty"`
+	// lastSeen is the time of a message of the machine. It is written every two minutes at most.
+	// +optional
+	LastSeen *metav1.Time `json:"lastSeen,omitempty"`
+	// inventory is the hardware, as the machine describes it.
+	// +optional
+	Inventory HostInventory `json:"inventory,omitempty"`
+	// conditions are Waiting and Approved.
+	// +optional
+	// +listType=map
+	// +listMapKey=type
+	// +kubebuilder:validation:MaxItems=8
+	Conditions []metav1.Condition `json:"conditions,omitempty"`
+}
+
+// HostInventory is the hardware of a machine, as the machine describes it.
+type HostInventory struct {
+	// serial is the serial number in the firmware.
+	// +optional
+	// +kubebuilder:validation:MaxLength=64
+	Serial string `json:"serial,omitempty"`
+	// uuid is the UUID in the firmware.
+	// +optional
+	// +kubebuilder:validation:MaxLength=64
+	UUID string `json:"uuid,omitempty"`
+	// vendor is the maker of the machine.
+	// +optional
+	// +kubebuilder:validation:MaxLength=64
+	Vendor string `json:"vendor,omitempty"`
+	// product is the name of the product.
+	// +optional
+	// +kubebuilder:validation:MaxLength=64
+	Product string `json:"product,omitempty"`
+	// firmware is the version of the firmware.
+	// +optional
+	// +kubebuilder:validation:MaxLength=64
+	Firmware string `json:"firmware,omitempty"`
+	// controller is the address of the Redfish service of the management controller, as the
+	// firmware tells the machine. Often only the machine itself reaches it.
+	// +optional
+	// +kubebuilder:validation:MaxLength=64
+	Controller string `json:"controller,omitempty"`
+	// release is the version of Orlop OS that the machine runs.
+	// +optional
+	// +kubebuilder:validation:MaxLength=64
+	Release string `json:"release,omitempty"`
+	// medium is the boot medium; empty if the system is installed on a disk.
+	// +optional
+	// +kubebuilder:validation:MaxLength=64
+	Medium string `json:"medium,omitempty"`
+	// cpuModel is the model of the processors.
+	// +optional
+	// +kubebuilder:validation:MaxLength=64
+	CPUModel string `json:"cpuModel,omitempty"`
+	// cpus is the number of logical processors.
+	// +optional
+	CPUs int32 `json:"cpus,omitempty"`
+	// memoryMiB is the size of the memory in MiB.
+	// +optional
+	MemoryMiB int64 `json:"memoryMiB,omitempty"`
+	// disks are the disks.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=32
+	Disks []HostDisk `json:"disks,omitempty"`
+	// nics are the physical links.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=16
+	NICs []HostNIC `json:"nics,omitempty"`
+}
+
+// HostDisk is a disk.
+type HostDisk struct {
+	// name is the name of the device.
+	// +kubebuilder:validation:MaxLength=64
+	Name string `json:"name"`
+	// sizeMiB is the size in MiB.
+	// +optional
+	SizeMiB int64 `json:"sizeMiB,omitempty"`
+	// model is the model.
+	// +optional
+	// +kubebuilder:validation:MaxLength=64
+	Model string `json:"model,omitempty"`
+	// serial is the serial number.
+	// +optional
+	// +kubebuilder:validation:MaxLength=64
+	Serial string `json:"serial,omitempty"`
+	// rotational is true for a disk with moving parts.
+	// +optional
+	Rotational bool `json:"rotational,omitempty"`
+}
+
+// HostNIC is a physical link.
+type HostNIC struct {
+	// name is the name of the link.
+	// +kubebuilder:validation:MaxLength=64
+	Name string `json:"name"`
+	// mac is the MAC.
+	// +optional
+	// +kubebuilder:validation:MaxLength=64
+	MAC string `json:"mac,omitempty"`
+	// driver is the driver of the kernel.
+	// +optional
+	// +kubebuilder:validation:MaxLength=64
+	Driver string `json:"driver,omitempty"`
+	// speedMbps is the speed in Mbit/s.
+	// +optional
+	SpeedMbps int32 `json:"speedMbps,omitempty"`
+	// carrier is true if a cable is plugged in.
+	// +optional
+	Carrier bool `json:"carrier,omitempty"`
+	// addresses are the addresses of the link.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=8
+	// +kubebuilder:validation:items:MaxLength=64
+	Addresses []string `json:"addresses,omitempty"`
+	// neighbors are the devices that announce themselves on the link by LLDP.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=4
+	Neighbors []HostNeighbor `json:"neighbors,omitempty"`
+}
+
+// HostNeighbor is a device that announces itself by LLDP.
+type HostNeighbor struct {
+	// system is the name of the device.
+	// +optional
+	// +kubebuilder:validation:MaxLength=64
+	System string `json:"system,omitempty"`
+	// port is the port of the device.
+	// +optional
+	// +kubebuilder:validation:MaxLength=64
+	Port string `json:"port,omitempty"`
+}
+
+// OrlopHostList is a list of OrlopHost objects.
+//
+// +kubebuilder:object:root=true
+type OrlopHostList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata,omitempty"`
+	Items           []OrlopHost `json:"items"`
+}

@@ -1,0 +1,366 @@
+// Package providertest checks whether an implementation of machineprovider.Machine conforms to the
+// interface. An implementation calls Run in a test of its own:
+//
+//	func TestConformance(t *testing.T) {
+//		providertest.Run(t, providertest.Subject{Machine: machine, Medium: url})
+//	}
+//
+// The checks switch the machine on and off, several times and without a shutdown, and change its
+// boot device and its medium. So run them on a machine without data. The machine is off at the
+// end, boots in the order of its firmware, and has no medium.
+package providertest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/orlop-os/orlop/pkg/machineprovider"
+)
+
+// Subject is the implementation with a machine for the checks.
+type Subject struct {
+	Machine machineprovider.Machine
+	// Serial is the serial number of the machine; "": any.
+	Serial string
+	// Secrets are the passwords that no error may contain.
+	Secrets []string
+	// Medium is the URL of a medium that the provider can read. It is necessary if the machine has
+	// a CD drive.
+	Medium string
+	// Shutdown reports whether a system runs on the machine and reacts to the power button.
+	Shutdown bool
+	// Denied is a client of the same machine with a wrong password, Foreign a client that trusts
+	// another controller, Dead a client of an address that does not answer. Each is nil if the
+	// implementation has no such configuration.
+	Denied, Foreign, Dead machineprovider.Machine
+	// Settle is the longest time from a change until Describe shows it; 0 is two minutes.
+	Settle time.Duration
+}
+
+// pollInterval is the time between two calls of Describe.
+const pollInterval = 50 * time.Millisecond
+
+// Check is a check of the interface.
+type Check struct {
+	Name string
+	// Run returns the difference between the implementation and the interface.
+	Run func(context.Context, Subject) error
+}
+
+// Run runs all checks in order, each as a subtest.
+func Run(t *testing.T, s Subject) {
+	for _, c := range Checks() {
+		t.Run(c.Name, func(t *testing.T) {
+			if err := c.Run(t.Context(), s); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// Checks returns all checks.
+func Checks() []Check {
+	return []Check{
+		{"describe", checkDescribe},
+		{"describe-concurrently", checkConcurrent},
+		{"power", checkPower},
+		{"restart", checkRestart},
+		{"shutdown", checkShutdown},
+		{"boot", checkBoot},
+		{"boot-once", checkBootOnce},
+		{"boot-unsupported", checkBootUnsupported},
+		{"medium", checkMedium},
+		{"invalid", checkInvalid},
+		{"canceled", checkCanceled},
+		{"denied", checkKind(func(s Subject) machineprovider.Machine { return s.Denied }, machineprovider.Unauthorized)},
+		{"foreign", checkKind(func(s Subject) machineprovider.Machine { return s.Foreign }, machineprovider.Untrusted)},
+		{"dead", checkKind(func(s Subject) machineprovider.Machine { return s.Dead }, machineprovider.Unreachable)},
+		{"end", leave},
+	}
+}
+
+// wait polls the state until it has the property, and returns it.
+func (s Subject) wait(ctx context.Context, what string, has func(machineprovider.Description) bool) (machineprovider.Description, error) {
+	limit := s.Settle
+	if limit == 0 {
+		limit = 2 * time.Minute
+	}
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	tick := time.NewTicker(pollInterval)
+	defer tick.Stop()
+	for {
+		d, err := s.Machine.Describe(ctx)
+		if err == nil && has(d) {
+			return d, nil
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return d, fmt.Errorf("%s: not within %s: the state is %+v, error %v", what, limit, d, err)
+		}
+	}
+}
+
+// power operates the switch and waits for the state.
+func (s Subject) power(ctx context.Context, p machineprovider.Power, want machineprovider.State) error {
+	if err := s.Machine.SetPower(ctx, p); err != nil {
+		return fmt.Errorf("SetPower(%s): %w", p, err)
+	}
+	_, err := s.wait(ctx, fmt.Sprintf("SetPower(%s)", p), func(d machineprovider.Description) bool { return d.Power == want })
+	return err
+}
+
+// checkError checks the form of an error.
+func (s Subject) checkError(what string, err error, want machineprovider.Kind) error {
+	if err == nil {
+		return fmt.Errorf("%s: succeeded, want an error of kind %s", what, want)
+	}
+	var e *machineprovider.Error
+	if !errors.As(err, &e) {
+		return fmt.Errorf("%s: the error %q is no *machineprovider.Error", what, err)
+	}
+	if e.Kind != want {
+		return fmt.Errorf("%s: the error %q has kind %s, want %s", what, err, e.Kind, want)
+	}
+	if e.Machine == "" || e.Operation == "" || e.Reason == "" || e.Remedy == "" {
+		return fmt.Errorf("%s: the error %q lacks the machine, the operation, the reason or the remedy", what, err)
+	}
+	for _, secret := range s.Secrets {
+		if secret != "" && strings.Contains(err.Error(), secret) {
+			return fmt.Errorf("%s: the error contains a password", what)
+		}
+	}
+	return nil
+}
+
+func checkDescribe(ctx context.Context, s Subject) error {
+	d, err := s.Machine.Describe(ctx)
+	if err != nil {
+		return err
+	}
+	known := []machineprovider.Device{machineprovider.Disk, machineprovider.CD, machineprovider.PXE, machineprovider.HTTP}
+	switch {
+	case d.Serial == "" && d.UUID == "":
+		return fmt.Errorf("%+v: neither serial number nor UUID: an operator cannot recognize the machine", d)
+	case s.Serial != "" && d.Serial != s.Serial:
+		return fmt.Errorf("the serial number is %q, want %q", d.Serial, s.Serial)
+	case d.UUID != strings.ToLower(d.UUID):
+		return fmt.Errorf("the UUID %q is not in lower case", d.UUID)
+	case d.MemoryMiB < 0 || d.CPUs < 0:
+		return fmt.Errorf("%+v: memory or processors are negative", d)
+	case !slices.Contains([]machineprovider.State{machineprovider.StateOn, machineprovider.StateOff, machineprovider.StateChanging, machineprovider.StateUnknown}, d.Power):
+		return fmt.Errorf("the power state is %q", d.Power)
+	case d.Medium != "" && !d.Drive:
+		return fmt.Errorf("%+v: a medium without a drive", d)
+	}
+	for i, device := range d.BootDevices {
+		if !slices.Contains(known, device) || slices.Contains(d.BootDevices[:i], device) {
+			return fmt.Errorf("boot devices %v: %q is unknown or repeated", d.BootDevices, device)
+		}
+	}
+	return nil
+}
+
+func checkConcurrent(ctx context.Context, s Subject) error {
+	const callers = 4
+	var all sync.WaitGroup
+	failed := make([]error, callers)
+	for i := range callers {
+		all.Go(func() { _, failed[i] = s.Machine.Describe(ctx) })
+	}
+	all.Wait()
+	return errors.Join(failed...)
+}
+
+func checkPower(ctx context.Context, s Subject) error {
+	for _, step := range []struct {
+		power machineprovider.Power
+		want  machineprovider.State
+	}{
+		{machineprovider.Off, machineprovider.StateOff},
+		{machineprovider.Off, machineprovider.StateOff}, // has no effect
+		{machineprovider.On, machineprovider.StateOn},
+		{machineprovider.On, machineprovider.StateOn}, // has no effect
+		{machineprovider.Off, machineprovider.StateOff},
+	} {
+		if err := s.power(ctx, step.power, step.want); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func checkRestart(ctx context.Context, s Subject) error {
+	if err := s.power(ctx, machineprovider.Off, machineprovider.StateOff); err != nil {
+		return err
+	}
+	if err := s.checkError("Restart of a machine that is off", s.Machine.SetPower(ctx, machineprovider.Restart), machineprovider.Conflict); err != nil {
+		return err
+	}
+	if d, err := s.Machine.Describe(ctx); err != nil || d.Power != machineprovider.StateOff {
+		return fmt.Errorf("after a Restart of a machine that is off: %s, %w", d.Power, err)
+	}
+	if err := s.power(ctx, machineprovider.On, machineprovider.StateOn); err != nil {
+		return err
+	}
+	return s.power(ctx, machineprovider.Restart, machineprovider.StateOn)
+}
+
+func checkShutdown(ctx context.Context, s Subject) error {
+	if s.Shutdown {
+		if err := s.power(ctx, machineprovider.On, machineprovider.StateOn); err != nil {
+			return err
+		}
+		return s.power(ctx, machineprovider.Shutdown, machineprovider.StateOff)
+	}
+	if err := s.power(ctx, machineprovider.Off, machineprovider.StateOff); err != nil {
+		return err
+	}
+	return s.power(ctx, machineprovider.Shutdown, machineprovider.StateOff) // has no effect
+}
+
+// selected waits until the selection of the boot device is b. Its URL is not compared, because a
+// provider may forget it.
+func (s Subject) selected(ctx context.Context, b machineprovider.Boot) error {
+	_, err := s.wait(ctx, fmt.Sprintf("SetBoot(%+v)", b), func(d machineprovider.Description) bool {
+		return d.Boot.Device == b.Device && (b.Device == "" || d.Boot.Once == b.Once)
+	})
+	return err
+}
+
+func checkBoot(ctx context.Context, s Subject) error {
+	d, err := s.Machine.Describe(ctx)
+	if err != nil {
+		return err
+	}
+	for _, device := range d.BootDevices {
+		for _, b := range []machineprovider.Boot{{Device: device, Once: true}, {Device: device}, {Device: device}, {}} {
+			if err := s.Machine.SetBoot(ctx, b); err != nil {
+				return fmt.Errorf("SetBoot(%+v): %w", b, err)
+			}
+			if err := s.selected(ctx, b); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// checkBootOnce checks that a selection for one boot ends with this boot.
+func checkBootOnce(ctx context.Context, s Subject) error {
+	d, err := s.Machine.Describe(ctx)
+	if err != nil || len(d.BootDevices) == 0 {
+		return err
+	}
+	if err := s.power(ctx, machineprovider.Off, machineprovider.StateOff); err != nil {
+		return err
+	}
+	if err := s.Machine.SetBoot(ctx, machineprovider.Boot{Device: d.BootDevices[0], Once: true}); err != nil {
+		return err
+	}
+	if err := s.power(ctx, machineprovider.On, machineprovider.StateOn); err != nil {
+		return err
+	}
+	return s.selected(ctx, machineprovider.Boot{})
+}
+
+func checkBootUnsupported(ctx context.Context, s Subject) error {
+	d, err := s.Machine.Describe(ctx)
+	if err != nil {
+		return err
+	}
+	devices := []machineprovider.Device{"floppy", machineprovider.Disk, machineprovider.CD, machineprovider.PXE, machineprovider.HTTP}
+	for _, device := range devices {
+		if slices.Contains(d.BootDevices, device) {
+			continue
+		}
+		err := s.Machine.SetBoot(ctx, machineprovider.Boot{Device: device, Once: true})
+		if err := s.checkError(fmt.Sprintf("SetBoot(%s), which the machine does not have", device), err, machineprovider.Unsupported); err != nil {
+			return err
+		}
+	}
+	return s.selected(ctx, d.Boot)
+}
+
+func checkMedium(ctx context.Context, s Subject) error {
+	d, err := s.Machine.Describe(ctx)
+	if err != nil {
+		return err
+	}
+	if !d.Drive {
+		for _, url := range []string{"https://example.com/a.iso", ""} {
+			if err := s.checkError("InsertMedium without a drive", s.Machine.InsertMedium(ctx, url), machineprovider.Unsupported); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	if s.Medium == "" {
+		return errors.New("the machine has a CD drive: set Subject.Medium")
+	}
+	for _, url := range []string{s.Medium, s.Medium, "", ""} { // the second time has no effect
+		if err := s.Machine.InsertMedium(ctx, url); err != nil {
+			return fmt.Errorf("InsertMedium(%q): %w", url, err)
+		}
+		if _, err := s.wait(ctx, fmt.Sprintf("InsertMedium(%q)", url), func(d machineprovider.Description) bool { return d.Medium == url }); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func checkInvalid(ctx context.Context, s Subject) error {
+	return s.checkError(`SetPower("explode")`, s.Machine.SetPower(ctx, "explode"), machineprovider.Invalid)
+}
+
+// checkCanceled checks that a call ends with its context, and without an effect.
+func checkCanceled(ctx context.Context, s Subject) error {
+	if err := s.power(ctx, machineprovider.Off, machineprovider.StateOff); err != nil {
+		return err
+	}
+	ended, cancel := context.WithCancel(ctx)
+	cancel()
+	err := s.Machine.SetPower(ended, machineprovider.On)
+	if err := s.checkError("SetPower with an ended context", err, machineprovider.Unreachable); err != nil {
+		return err
+	}
+	if !errors.Is(err, context.Canceled) {
+		return fmt.Errorf("SetPower with an ended context: the error %q does not wrap context.Canceled", err)
+	}
+	d, err := s.Machine.Describe(ctx)
+	if err != nil || d.Power != machineprovider.StateOff {
+		return fmt.Errorf("after SetPower with an ended context: the machine is %s, %w", d.Power, err)
+	}
+	return nil
+}
+
+// checkKind checks the error of another client.
+func checkKind(of func(Subject) machineprovider.Machine, want machineprovider.Kind) func(context.Context, Subject) error {
+	return func(ctx context.Context, s Subject) error {
+		client := of(s)
+		if client == nil {
+			return nil
+		}
+		_, err := client.Describe(ctx)
+		if err := s.checkError("Describe", err, want); err != nil {
+			return err
+		}
+		return s.checkError("SetPower", client.SetPower(ctx, machineprovider.On), want)
+	}
+}
+
+// leave restores the state that the package comment promises.
+func leave(ctx context.Context, s Subject) error {
+	err := errors.Join(s.power(ctx, machineprovider.Off, machineprovider.StateOff), s.Machine.SetBoot(ctx, machineprovider.Boot{}))
+	if d, failed := s.Machine.Describe(ctx); failed == nil && d.Drive {
+		err = errors.Join(err, s.Machine.InsertMedium(ctx, ""))
+	}
+	return err
+}

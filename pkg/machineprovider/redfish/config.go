@@ -1,0 +1,167 @@
+package redfish
+
+import (
+	"cmp"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"sync/atomic"
+	"time"
+
+	"github.com/orlop-os/orlop/pkg/machineprovider"
+	"github.com/orlop-os/orlop/pkg/pki"
+)
+
+// Bounds of the communication with a controller.
+const (
+	// defaultTimeout bounds an operation, requestTimeout a request.
+	defaultTimeout = 2 * time.Minute
+	requestTimeout = 30 * time.Second
+	maxAnswer      = 4 << 20 // bytes
+	maxRequests    = 64      // of an operation
+	maxRedirects   = 3
+	maxText        = 300 // characters of a text of the controller
+)
+
+// Config is the access to a controller.
+type Config struct {
+	// Name is the name of the machine in errors; default: the host of Endpoint.
+	Name string
+	// Endpoint is https://HOST or https://HOST:PORT.
+	Endpoint string
+	// System is the ID of the system, the last part of its path; "": the controller has one system.
+	System         string
+	User, Password string
+	// Fingerprint is the fingerprint of the controller's key (sha256:…), CA a certificate in PEM
+	// that has signed the controller's. Exactly one of them is set.
+	Fingerprint string
+	CA          []byte
+	// Timeout bounds an operation; 0 is 2 minutes.
+	Timeout time.Duration
+}
+
+// Machine is a machine behind a controller. It is a machineprovider.Machine.
+type Machine struct {
+	config    Config
+	host      string // of Endpoint
+	transport *http.Transport
+}
+
+var _ machineprovider.Machine = (*Machine)(nil)
+
+// New checks a configuration. It makes no request.
+func New(c Config) (*Machine, error) {
+	u, err := url.Parse(c.Endpoint)
+	if err != nil || u.Scheme != "https" || u.Host == "" || u.User != nil || u.Path != "" && u.Path != "/" || u.RawQuery != "" || u.Fragment != "" {
+		return nil, invalid(cmp.Or(c.Name, "?"), "the endpoint is not https://HOST or https://HOST:PORT", "correct the address of the controller", nil)
+	}
+	c.Name, c.Timeout, c.Endpoint = cmp.Or(c.Name, u.Hostname()), cmp.Or(c.Timeout, defaultTimeout), "https://"+u.Host
+	if c.User == "" || c.Password == "" {
+		return nil, invalid(c.Name, "the user or the password is empty", "set both", nil)
+	}
+	trust, err := trusted(c)
+	if err != nil {
+		return nil, invalid(c.Name, err.Error(), "set the fingerprint of the controller's key, or the CA of its certificate", err)
+	}
+	return &Machine{config: c, host: u.Host, transport: &http.Transport{
+		TLSClientConfig: trust, TLSHandshakeTimeout: requestTimeout, ResponseHeaderTimeout: requestTimeout,
+		MaxResponseHeaderBytes: 64 << 10, IdleConnTimeout: requestTimeout, // no proxy
+	}}, nil
+}
+
+func invalid(name, reason, remedy string, err error) error {
+	return &machineprovider.Error{Kind: machineprovider.Invalid, Machine: name, Operation: "use the configuration of its controller", Reason: reason, Remedy: remedy, Err: err}
+}
+
+// errUntrusted is the cause of an error because of another key.
+var errUntrusted = errors.New("the controller has another key")
+
+// trusted returns the TLS configuration that accepts the configured controller alone.
+func trusted(c Config) (*tls.Config, error) {
+	if (c.Fingerprint == "") == (len(c.CA) == 0) {
+		return nil, errors.New("expected either a fingerprint or a CA")
+	}
+	if c.Fingerprint == "" {
+		roots := x509.NewCertPool()
+		if !roots.AppendCertsFromPEM(c.CA) {
+			return nil, errors.New("the CA is no certificate in PEM")
+		}
+		return &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: roots}, nil
+	}
+	want, err := pki.ParseFingerprint(c.Fingerprint)
+	if err != nil {
+		return nil, err
+	}
+	return &tls.Config{MinVersion: tls.VersionTLS12, InsecureSkipVerify: true, VerifyConnection: func(s tls.ConnectionState) error {
+		if got := pki.Fingerprint(s.PeerCertificates[0]); got != want {
+			return fmt.Errorf("%w: %s, expected %s", errUntrusted, got, want)
+		}
+		return nil
+	}}, nil
+}
+
+// client returns the HTTP client of an operation.
+func (m *Machine) client() *http.Client {
+	guard := &guard{host: m.host, next: m.transport}
+	return &http.Client{Transport: guard, Timeout: requestTimeout, CheckRedirect: func(_ *http.Request, via []*http.Request) error {
+		if len(via) > maxRedirects {
+			return fmt.Errorf("the controller redirects more than %d times", maxRedirects)
+		}
+		return nil // the guard checks the host
+	}}
+}
+
+// guard limits the requests of an operation and the size of their answers. It rejects requests to
+// other hosts, because links and redirects of a controller can name any address.
+type guard struct {
+	host string
+	next http.RoundTripper
+	made atomic.Int32
+}
+
+var (
+	errOtherHost = errors.New("the controller refers to another host")
+	errTooMany   = fmt.Errorf("the operation needs more than %d requests", maxRequests)
+	errTooLarge  = fmt.Errorf("the answer is larger than %d bytes", maxAnswer)
+)
+
+func (g *guard) RoundTrip(r *http.Request) (*http.Response, error) {
+	if r.URL.Scheme != "https" || r.URL.Host != g.host {
+		return nil, errOtherHost
+	}
+	if g.made.Add(1) > maxRequests {
+		return nil, errTooMany
+	}
+	resp, err := g.next.RoundTrip(r)
+	if err != nil {
+		return nil, err
+	}
+	resp.Body = &bounded{body: resp.Body, left: maxAnswer}
+	return resp, nil
+}
+
+// bounded is a body that fails after a number of bytes.
+type bounded struct {
+	body io.ReadCloser
+	left int64
+}
+
+func (b *bounded) Read(p []byte) (int, error) {
+	if b.left < 0 {
+		return 0, errTooLarge
+	}
+	if int64(len(p)) > b.left+1 {
+		p = p[:b.left+1]
+	}
+	n, err := b.body.Read(p)
+	if b.left -= int64(n); b.left < 0 {
+		return 0, errTooLarge
+	}
+	return n, err
+}
+
+func (b *bounded) Close() error { return b.body.Close() }

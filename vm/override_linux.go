@@ -1,0 +1,173 @@
+package vm
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/orlop-os/orlop/vm/redfish"
+)
+
+// setup is what the management controller of a machine has set for its next power-on.
+type setup struct {
+	override redfish.Override
+	// medium replaces the image of the first CD drive; nil: the drive has the image of the
+	// specification, "": it is empty.
+	medium *string
+}
+
+// with returns the specification for a power-on with a setup.
+func (s MachineSpec) with(set setup) MachineSpec {
+	if drive := s.cdDrive(); set.medium != nil && drive != "" {
+		s.Disks = slices.Clone(s.Disks)
+		for i := range s.Disks {
+			if s.Disks[i].Name == drive {
+				s.Disks[i].Image = *set.medium
+			}
+		}
+	}
+	if !set.override.Enabled() {
+		return s
+	}
+	device := s.bootDevice(set.override.Target)
+	rest := slices.DeleteFunc(slices.Clone(s.Firmware.Boot), func(name string) bool { return name == device })
+	s.Firmware.Boot = append([]string{device}, rest...)
+	if set.override.Once {
+		// QEMU passes the boot order to the firmware at its start only. So a reset of the machine
+		// ends QEMU, and the next start has the usual order: Machine.continueAfter.
+		s.QEMU.NoReboot = true
+	}
+	return s
+}
+
+// cdDrive returns the name of the first CD drive; empty without a drive.
+func (s MachineSpec) cdDrive() string {
+	for _, d := range s.Disks {
+		if d.Bus == BusCD {
+			return d.Name
+		}
+	}
+	return ""
+}
+
+// bootDevice returns the boot option for a target; empty if the machine has no such device.
+func (s MachineSpec) bootDevice(target redfish.Target) string {
+	switch {
+	case target == redfish.Pxe && s.hasNIC():
+		return BootPXE
+	case target == redfish.UefiHTTP && s.hasNIC():
+		return BootHTTP
+	case target == redfish.Cd:
+		return s.cdDrive()
+	case target == redfish.Hdd:
+		for _, d := range s.Disks {
+			if d.Bus != BusCD {
+				return d.Name
+			}
+		}
+	}
+	return ""
+}
+
+// continueAfter switches the machine on again after its first reset since a power-on with an
+// override for one boot.
+func (m *Machine) continueAfter(p *power) {
+	<-p.ended
+	if p.exit.Request != "" || !strings.HasSuffix(p.exit.Reason, "-reset") {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), controlLimit)
+	defer cancel()
+	if m.current() != p {
+		return // an operator was faster
+	}
+	if err := m.PowerOn(ctx); err != nil {
+		fmt.Fprintf(m.console, "\nvm: after a boot from another device: %v\n", err)
+	}
+}
+
+// Hardware returns the properties that a management controller shows.
+func (m *Machine) Hardware() redfish.Hardware {
+	h := redfish.Hardware{Serial: m.spec.Identity.Serial, UUID: strings.ToLower(m.spec.Identity.UUID),
+		MemoryMiB: m.spec.MemoryMiB, CPUs: m.spec.CPUs, Drive: m.spec.cdDrive() != ""}
+	for _, target := range []redfish.Target{redfish.Pxe, redfish.UefiHTTP, redfish.Cd, redfish.Hdd} {
+		if m.spec.bootDevice(target) != "" {
+			h.Targets = append(h.Targets, target)
+		}
+	}
+	return h
+}
+
+// Override returns the override of the next boots.
+func (m *Machine) Override() redfish.Override {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.setup.override
+}
+
+// SetOverride sets the override of the next boots: it is used at the next power-on. A target that
+// the machine does not have disables it.
+func (m *Machine) SetOverride(o redfish.Override) {
+	if m.spec.bootDevice(o.Target) == "" {
+		o = redfish.Override{}
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.setup.override = o
+}
+
+// Restart resets a running machine. If an override is set, the machine loses its power and is
+// switched on again, because the firmware reads the override only then.
+func (m *Machine) Restart(ctx context.Context) error {
+	if !m.Override().Enabled() {
+		return m.Reset(ctx)
+	}
+	m.PowerCut()
+	return m.PowerOn(ctx)
+}
+
+// Medium returns the file in the first CD drive; empty without a medium or a drive.
+func (m *Machine) Medium() string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.setup.medium != nil {
+		return *m.setup.medium
+	}
+	for _, d := range m.spec.Disks {
+		if d.Bus == BusCD {
+			return d.Image
+		}
+	}
+	return ""
+}
+
+// InsertMedium puts a file into the first CD drive.
+func (m *Machine) InsertMedium(ctx context.Context, file string) error {
+	return m.changeMedium(ctx, file, "insert "+file, "blockdev-change-medium",
+		map[string]any{"filename": file, "format": "raw", "read-only-mode": "read-only", "force": true})
+}
+
+// EjectMedium empties the first CD drive.
+func (m *Machine) EjectMedium(ctx context.Context) error {
+	return m.changeMedium(ctx, "", "eject the medium", "eject", map[string]any{"force": true})
+}
+
+// changeMedium changes the medium of the next power-on and, with a command of the monitor, that of
+// a running machine.
+func (m *Machine) changeMedium(ctx context.Context, file, what, command string, arguments map[string]any) error {
+	drive := m.spec.cdDrive()
+	if drive == "" {
+		return fmt.Errorf("machine %s: cannot %s: it has no CD drive", m.spec.Name, what)
+	}
+	if m.Running() {
+		arguments["id"] = driveID(drive)
+		if err := m.monitor(ctx, what, command, arguments); err != nil {
+			return err
+		}
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.setup.medium = &file
+	return nil
+}

@@ -1,0 +1,112 @@
+package redfish
+
+import (
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/subtle"
+	"net/http"
+	"sync"
+	"time"
+)
+
+const (
+	maxSessions = 16
+	// sessionTTL is the time without a request after which a session ends.
+	sessionTTL = 30 * time.Minute
+)
+
+// session is an authenticated client.
+type session struct {
+	id, token string
+	last      time.Time // of the last request
+}
+
+// sessions are the sessions of a service.
+type sessions struct {
+	mu   sync.Mutex
+	open []session
+}
+
+// begin adds a session; false: there are too many.
+func (s *sessions) begin(now time.Time) (session, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.expire(now)
+	if len(s.open) >= maxSessions {
+		return session{}, false
+	}
+	made := session{id: rand.Text(), token: rand.Text(), last: now}
+	s.open = append(s.open, made)
+	return made, true
+}
+
+// has reports whether a token is that of a session, and extends the session.
+func (s *sessions) has(token string, now time.Time) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.expire(now)
+	for i := range s.open {
+		if equal(s.open[i].token, token) {
+			s.open[i].last = now
+			return true
+		}
+	}
+	return false
+}
+
+// ids returns the IDs of the sessions.
+func (s *sessions) ids(now time.Time) []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.expire(now)
+	ids := []string{}
+	for _, o := range s.open {
+		ids = append(ids, o.id)
+	}
+	return ids
+}
+
+// end ends a session; false: there is no such session.
+func (s *sessions) end(id string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i, o := range s.open {
+		if o.id == id {
+			s.open = append(s.open[:i], s.open[i+1:]...)
+			return true
+		}
+	}
+	return false
+}
+
+// expire removes the ended sessions. The caller holds mu.
+func (s *sessions) expire(now time.Time) {
+	var current []session
+	for _, o := range s.open {
+		if now.Sub(o.last) < sessionTTL {
+			current = append(current, o)
+		}
+	}
+	s.open = current
+}
+
+// equal compares secrets in a time that depends on neither of them.
+func equal(a, b string) bool {
+	x, y := sha256.Sum256([]byte(a)), sha256.Sum256([]byte(b))
+	return subtle.ConstantTimeCompare(x[:], y[:]) == 1
+}
+
+// correct reports whether these are the name and the password of the user.
+func (s *Server) correct(user, password string) bool {
+	named := equal(user, s.user)
+	return equal(password, s.password) && named
+}
+
+// authenticated reports whether a request has a valid session or the password.
+func (s *Server) authenticated(r *http.Request) bool {
+	if token := r.Header.Get("X-Auth-Token"); token != "" {
+		return s.sessions.has(token, time.Now())
+	}
+	user, password, found := r.BasicAuth()
+	return found && s.correct(user, password)
+}
