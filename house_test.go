@@ -36,7 +36,7 @@ var layers = []layer{
 	{"mechanisms", true, []string{
 		"",
 		// files, memory, goroutines
-		"pkg/backoff", "pkg/cell", "pkg/distinct", "pkg/glob", "pkg/limits", "pkg/panics", "pkg/paths",
+		"pkg/backoff", "pkg/cell", "pkg/copytree", "pkg/distinct", "pkg/glob", "pkg/limits", "pkg/panics", "pkg/paths",
 		"pkg/reconcile", "pkg/releasedtest", "pkg/safefile", "pkg/sanitize", "pkg/scripttest", "pkg/strictyaml", "pkg/transfer",
 		// the disk and the boot
 		"pkg/bootenv", "pkg/disklayout", "pkg/diskprobe/...", "pkg/esp", "pkg/mkfs/...",
@@ -52,14 +52,14 @@ var layers = []layer{
 	{"cluster", true, []string{"pkg/callerid", "pkg/disruption", "pkg/emulation", "pkg/etcdjoin", "pkg/inventory", "pkg/joinrequest", "pkg/pairing", "pkg/pki", "pkg/rollout", "pkg/trust/..."}},
 	// the documents and calls by which programs and operators communicate
 	{"contract", true, []string{
-		"pkg/api", "pkg/buildinfo", "pkg/bundle", "pkg/client/...", "pkg/config/...", "pkg/extension", "pkg/machineapi/...", "pkg/machineprovider/...", "pkg/nodespec/...", "pkg/relay",
+		"pkg/api", "pkg/buildinfo", "pkg/bundle", "pkg/client/...", "pkg/config/...", "pkg/diskmatch", "pkg/extension", "pkg/machineapi/...", "pkg/machineprovider/...", "pkg/nodespec/...", "pkg/relay",
 	}},
 	{"parts of machined", false, []string{
 		// decide which configuration may follow another
 		"machined/transition",
 		// domains: plan, diff and operations of an area of the machine
 		"machined/credentials", "machined/disk", "machined/extensions", "machined/firewall", "machined/host", "machined/install", "machined/network/...",
-		"machined/seed", "machined/upgrade",
+		"machined/seed", "machined/upgrade", "machined/volumes",
 		// subjects: calls and tasks
 		"machined/api", "machined/clusterhealth", "machined/configstore", "machined/console", "machined/debug/...", "machined/disruption", "machined/drain", "machined/drift", "machined/etcd", "machined/events", "machined/health", "machined/hosts", "machined/identity", "machined/images/...", "machined/lldp", "machined/logship/...",
 		"machined/membership/...", "machined/ownership", "machined/pods", "machined/power", "machined/resolver", "machined/suspend", "machined/timesync", "machined/uevent",

@@ -18,6 +18,8 @@ var diskParsers = []string{
 var diskReaders = map[string]struct{ calls, reason string }{
 	"machined/disk/read_linux.go":    {"parttable.Read superblock.Identify superblock.ReadExt superblock.Unfinished", "the boot disk's table, and the superblocks of its Orlop partitions"},
 	"machined/disk/table_linux.go":   {"parttable.Read", "the boot disk's table before a change"},
+	"machined/volumes/ops_linux.go":  {"parttable.Read", "the table of a disk on which the child has found nothing but the machine's own partitions, before a change (0104)"},
+	"machined/volumes/wipe_linux.go": {"parttable.Read", "the same, before a partition is removed"},
 	"init/disk_linux.go":             {"parttable.Read", "the tables of the disks with a partition ROOT-…, to find the root"},
 	"pkg/diskprobe/examine_linux.go": {"parttable.Read superblock.Examine superblock.FATFile superblock.FATHas superblock.ISOFile superblock.Identify", "it runs in the child"},
 	"pkg/diskprobe/child_linux.go":   {"Examine", "it is the child"},

@@ -23,6 +23,7 @@ import (
 	"github.com/orlop-os/orlop/machined/ownership"
 	"github.com/orlop-os/orlop/machined/power"
 	"github.com/orlop-os/orlop/machined/transition"
+	"github.com/orlop-os/orlop/machined/volumes"
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/callerid"
 	"github.com/orlop-os/orlop/pkg/config"
@@ -53,6 +54,7 @@ type applier struct {
 	identity *identity.Identity
 	commands *commands
 	install  *install.Manager
+	volumes  *volumes.Controller
 	etcd     *etcd.Manager
 	power    *power.Controller
 	guard    *guard.Guard
@@ -88,6 +90,9 @@ func (a *applier) apply(ctx context.Context, filename string, r *api.ApplyReques
 	// The expression install.disk.match must be valid also on an installed machine, which does not
 	// use it.
 	if err := a.install.CheckMatch(ctx, next); err != nil {
+		return outcome{}, err
+	}
+	if err := a.volumes.CheckMatch(ctx, next); err != nil {
 		return outcome{}, err
 	}
 	out, err := a.dryRun(ctx, before.Config, next)

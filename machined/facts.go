@@ -22,6 +22,7 @@ import (
 	"github.com/orlop-os/orlop/machined/ownership"
 	"github.com/orlop-os/orlop/machined/transition"
 	"github.com/orlop-os/orlop/machined/upgrade"
+	"github.com/orlop-os/orlop/machined/volumes"
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/callerid"
 	"github.com/orlop-os/orlop/pkg/config"
@@ -34,6 +35,7 @@ type facts struct {
 	network  converge.Network
 	lldp     *lldp.Controller
 	disks    *disk.Controller
+	volumes  *volumes.Controller
 	identity *identity.Identity
 	members  *membership.Members
 	images   *images.Manager
@@ -59,7 +61,7 @@ func (r *facts) transition(ctx context.Context, now activeconfig.Active, next *c
 // capacity returns the facts on which the machine's ability to run a configuration depends.
 func (r *facts) capacity(next *config.Config) transition.Machine {
 	state, _ := r.network.State.Get()
-	f := transition.Machine{Memory: r.system.hardware.Memory, CPUs: r.system.hardware.CPUs, InMemory: r.system.inMemory(), NoStorage: r.disks.StorageProblem(), Addresses: nodeplan.Addresses(next, state)}
+	f := transition.Machine{Memory: r.system.hardware.Memory, CPUs: r.system.hardware.CPUs, InMemory: r.system.inMemory(), NoStorage: r.disks.StorageProblem(), Parts: r.volumes.Parts(), Addresses: nodeplan.Addresses(next, state)}
 	if next.Cluster != nil && !next.IsWorker() { // a worker holds no CA keys
 		_, f.CAs = nodeplan.CAs(next.Cluster)
 	}
@@ -127,6 +129,9 @@ func (r *facts) plan(c *config.Config, state network.State) nodeplan.Facts {
 	if c != nil && c.Cluster != nil {
 		f.Trust = r.trust(c)
 		f.Services.Refusal = r.checkMachine(c)
+		if !f.InMemory && r.disks.StorageProblem() == "" {
+			f.Services.Volumes = r.volumes.Hold(nodeplan.Volumes(c))
+		}
 	}
 	return f
 }

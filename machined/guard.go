@@ -96,6 +96,7 @@ func awayDeps(m *machine) power.AwayDeps {
 		Drain:   func(a power.Away) (bool, error) { return m.domains.drain.Drain(m.power.Running(), awayOrder(a)) },
 		Undo:    func(a power.Away) { m.domains.drain.Undo(awayOrder(a)) },
 		Leave:   func(by string) error { return m.etcd.Leave(by) },
+		Prepare: func() error { return m.domains.volumes.PrepareReset() },
 	}
 }
 

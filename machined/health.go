@@ -25,13 +25,13 @@ import (
 func reportHealth(ctx context.Context, m *machine, each func(*api.HealthResponse) (more bool, err error)) error {
 	services, configuration, members, rules := m.processes.services.Status().Watch(), m.config.active.Cell().Watch(), m.members.Worker.State.Watch(), m.domains.packets.Problem().Watch()
 	program, settled, disks, states := m.reports.panics.State().Watch(), m.config.reconciler.State().Watch(), m.domains.disks.State().Watch(), m.domains.network.State.Watch()
-	turn, extended := m.guard.State().Watch(), m.domains.extensions.States().Watch()
+	turn, extended, placed := m.guard.State().Watch(), m.domains.extensions.States().Watch(), m.domains.volumes.State().Watch()
 	began := time.Now()
 	floor, unknown := 0, error(limits.ErrUnknown)
 	for {
 		now := configuration.Current()
 		have := health.Of(healthOf(now, members.Current(), services.Current()))
-		health.Add(have, health.Firewall(rules.Current(), now.At), program.Current().Check())
+		health.Add(have, health.Volumes(placed.Current().HealthProblem(), now.At), health.Firewall(rules.Current(), now.At), program.Current().Check())
 		if broken := settled.Current().Problem(now.Config, states.Current()); broken != "" {
 			health.ConfigurationNotActive(have, broken)
 		}
@@ -70,6 +70,7 @@ func reportHealth(ctx context.Context, m *machine, each func(*api.HealthResponse
 		case <-states.Changed():
 		case <-turn.Changed():
 		case <-extended.Changed():
+		case <-placed.Changed():
 		case <-later:
 		case <-ctx.Done():
 			return ctx.Err()

@@ -23,6 +23,7 @@ import (
 	"github.com/orlop-os/orlop/machined/power"
 	"github.com/orlop-os/orlop/machined/resolver"
 	"github.com/orlop-os/orlop/machined/upgrade"
+	"github.com/orlop-os/orlop/machined/volumes"
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/cell"
 	"github.com/orlop-os/orlop/pkg/supervise"
@@ -76,8 +77,9 @@ type domains struct {
 	clock   clock
 	lldp    *lldp.Controller // neighbors on the links
 	dns     *resolver.Forwarder
-	drain   *drain.Drainer  // of the node, before the machine is away
-	hosts   *hosts.Register // waiting machines, on a control-plane machine
+	volumes *volumes.Controller // partitions on other disks
+	drain   *drain.Drainer      // of the node, before the machine is away
+	hosts   *hosts.Register     // waiting machines, on a control-plane machine
 
 	extensions *extensions.Manager
 }

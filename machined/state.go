@@ -98,6 +98,8 @@ func observable(m *machine) []machinedapi.Topic {
 		machinedapi.WatchedTopic("time", m.domains.clock.status), // timesync.Status
 		// []events.Moment: time of each step and first readiness
 		machinedapi.WatchedTopic("timeline", m.reports.progress.Timeline()),
+		// []volumes.VolumeState: partitions on other disks, and their problems
+		machinedapi.WatchedTopic("volumes", m.domains.volumes.List()),
 		// upgrade.State: the last upgrade and its progress
 		machinedapi.WatchedTopic("upgrade", m.upgrade.Controller.State()),
 	}

@@ -359,6 +359,9 @@ func stepServices(ctx context.Context, m *machine) error {
 		m.reports.panics.Restarter().Go(ctx, "artifacts", m.images.RunArtifacts)
 		m.reports.panics.Restarter().Go(ctx, "extensions", m.domains.extensions.Run)
 	}
+	if !m.system.inMemory() { // before the configuration, which waits for the parts of DATA
+		m.reports.panics.Restarter().Go(ctx, "volumes", m.domains.volumes.Run)
+	}
 	m.reports.panics.Restarter().Go(ctx, "configuration", m.config.reconciler.Run)
 	m.reports.panics.Restarter().Go(ctx, "membership", m.members.Worker.Run)
 	m.reports.panics.Restarter().Go(ctx, "removal", m.members.Worker.RunRemoval)

@@ -119,6 +119,7 @@ func assemble(m *machine) {
 	m.config.active = newActiveConfig(m)
 	m.domains.lldp = newLLDP(m)
 	m.domains.dns = newResolver(m)
+	m.domains.volumes = newVolumes(m)
 	m.domains.extensions = newExtensions(m)
 	m.identity = newIdentity(m)
 	m.members = membership.New(memberDeps(m)) // first, because the others use it
@@ -139,7 +140,7 @@ func assemble(m *machine) {
 
 func newFacts(m *machine) *facts {
 	return &facts{
-		system: &m.system, network: m.domains.network, lldp: m.domains.lldp, disks: m.domains.disks, identity: m.identity,
+		system: &m.system, network: m.domains.network, lldp: m.domains.lldp, disks: m.domains.disks, volumes: m.domains.volumes, identity: m.identity,
 		members: m.members, images: m.images, upgrade: m.upgrade, active: m.config.active, extensions: m.domains.extensions,
 	}
 }
@@ -147,7 +148,7 @@ func newFacts(m *machine) *facts {
 func newApplier(m *machine) *applier {
 	return &applier{
 		system: &m.system, disks: m.domains.disks, network: m.domains.network, clock: m.domains.clock, identity: m.identity, commands: m.processes.commands,
-		install: m.install, etcd: m.etcd, power: m.power, guard: m.guard, active: m.config.active, facts: m.config.facts, reconciler: m.config.reconciler, event: m.reports.events.Add,
+		install: m.install, volumes: m.domains.volumes, etcd: m.etcd, power: m.power, guard: m.guard, active: m.config.active, facts: m.config.facts, reconciler: m.config.reconciler, event: m.reports.events.Add,
 	}
 }
 
@@ -232,7 +233,7 @@ func newPower(m *machine, containerd *grpc.ClientConn) *power.Controller {
 			m.debug.EndKernelLog(ctx)
 			return err
 		},
-		Wipe:    m.domains.disks.Wipe,
+		Wipe:    func(ctx context.Context, labels []string) error { return wipe(ctx, m, labels) },
 		Away:    awayDeps(m),
 		Enter:   m.reports.progress.Enter,
 		Console: m.reports.events.LogConsole,
@@ -265,10 +266,16 @@ func machineDeps(m *machine) machinedapi.MachineDeps {
 				return each(&api.Event{Cursor: e.Cursor, Time: timestamppb.New(e.Time), Source: e.Source, Kind: e.Kind, Message: e.Message})
 			})
 		},
-		Reboot:       shutDown(m, power.Reboot),
-		PowerOff:     shutDown(m, power.PowerOff),
-		Reset:        shutDown(m, power.Reboot),
-		CancelDrain:  m.domains.drain.Cancel,
+		Reboot:      shutDown(m, power.Reboot),
+		PowerOff:    shutDown(m, power.PowerOff),
+		Reset:       shutDown(m, power.Reboot),
+		CancelDrain: m.domains.drain.Cancel,
+		WipeDisk: func(ctx context.Context, name string) (string, error) {
+			return wipeStored(ctx, m, m.domains.volumes.WipeDisk, name)
+		},
+		WipeVolume: func(ctx context.Context, name string) (string, error) {
+			return wipeStored(ctx, m, m.domains.volumes.WipeVolume, name)
+		},
 		PeerEndpoint: m.members.Peers.Endpoint,
 	}
 }
@@ -329,6 +336,7 @@ func convergeDeps(m *machine) converge.Deps {
 			HasIdentity:    func() bool { return m.identity.Load() != nil },
 			UpdatePairing:  m.pairing.Update,
 			Services:       m.processes.services,
+			Volumes:        m.domains.volumes,
 
 			ExtensionChanges: m.domains.extensions.Changes,
 		},
@@ -340,6 +348,7 @@ func convergeDeps(m *machine) converge.Deps {
 			Artifacts:  m.images.Artifacts().Changes(),
 			Ledger:     m.members.Ledger.Changes().View().Changes(),
 			LLDPLabels: m.domains.lldp.Labels().View().Changes(),
+			Volumes:    m.domains.volumes.State().View().Changes(),
 		},
 		MemberProblem:       func() string { member, _ := m.members.Worker.State.Get(); return member.Problem },
 		ConfigureRegistries: m.images.ConfigureRegistries,

@@ -120,6 +120,7 @@ var layouts = map[string]tableLayout{
 	"lldp":        {lead: []string{"link", "systemName", "port", "chassis", "vlan", "ttl", "expires"}},
 	"mounts":      {lead: []string{"target", "type", "source", "flags"}},
 	"modules":     {bytes: []string{"size"}},
+	"volumes":     {lead: []string{"name", "use", "mounted", "size", "partition", "path", "disk"}, bytes: []string{"size"}},
 	"processes":   {bytes: []string{"anonymous", "file"}},
 }
 

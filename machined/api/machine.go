@@ -41,6 +41,10 @@ type MachineDeps struct {
 	Reset    func(context.Context, Shutdown) error
 	// CancelDrain gives up a drain that runs; node is empty for this machine.
 	CancelDrain func(node, by string) error
+	// WipeDisk and WipeVolume erase another disk than the system disk, or a volume on it, and
+	// return what they did.
+	WipeDisk   func(ctx context.Context, name string) (string, error)
+	WipeVolume func(ctx context.Context, name string) (string, error)
 	// PeerEndpoint returns the endpoint of another machine of the cluster.
 	PeerEndpoint func(address string) (client.Endpoint, error)
 }
@@ -136,6 +140,21 @@ func (s machineService) Reset(ctx context.Context, r *api.ResetRequest) (*api.Po
 
 func (s machineService) CancelDrain(ctx context.Context, r *api.CancelDrainRequest) (*api.CancelDrainResponse, error) {
 	return &api.CancelDrainResponse{}, s.deps.CancelDrain(r.Node, caller(ctx))
+}
+
+func (s machineService) WipeDisk(ctx context.Context, r *api.WipeDiskRequest) (*api.WipeDiskResponse, error) {
+	wipe, name := s.deps.WipeDisk, r.Disk
+	if r.Volume != "" {
+		wipe, name = s.deps.WipeVolume, r.Volume
+	}
+	if (r.Disk == "") == (r.Volume == "") {
+		return nil, status.Error(codes.InvalidArgument, "wipe: name either a disk or a volume")
+	}
+	done, err := wipe(ctx, name)
+	if err != nil {
+		return nil, status.Error(codes.FailedPrecondition, err.Error())
+	}
+	return &api.WipeDiskResponse{Done: done}, nil
 }
 
 // wipedPartitions returns the labels of the partitions that a reset wipes.

@@ -2,6 +2,7 @@ package api
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"strings"
 	"testing"
@@ -115,5 +116,36 @@ func TestGet(t *testing.T) {
 	_, err = s.Get(t.Context(), &api.GetRequest{Topic: "stages"})
 	if status.Code(err) != codes.NotFound || !strings.Contains(err.Error(), "topics: stage, memory") {
 		t.Errorf("an unknown topic: %v", err)
+	}
+}
+
+// TestWipeDisk checks that a call erases exactly one thing: a disk or a volume.
+func TestWipeDisk(t *testing.T) {
+	var wiped string
+	does := func(what string) func(context.Context, string) (string, error) {
+		return func(_ context.Context, name string) (string, error) {
+			if name == "busy" {
+				return "", errors.New("in use")
+			}
+			wiped = what + " " + name
+			return "done", nil
+		}
+	}
+	s := machineService{deps: MachineDeps{WipeDisk: does("disk"), WipeVolume: does("volume")}}
+	for want, r := range map[string]*api.WipeDiskRequest{"disk a": {Disk: "a"}, "volume b": {Volume: "b"}} {
+		if answer, err := s.WipeDisk(t.Context(), r); err != nil || wiped != want || answer.Done != "done" {
+			t.Errorf("%q, %v; want %q", wiped, err, want)
+		}
+	}
+	wiped = ""
+	for _, c := range []struct {
+		r    *api.WipeDiskRequest
+		code codes.Code
+	}{
+		{&api.WipeDiskRequest{}, codes.InvalidArgument}, {&api.WipeDiskRequest{Disk: "a", Volume: "b"}, codes.InvalidArgument}, {&api.WipeDiskRequest{Disk: "busy"}, codes.FailedPrecondition},
+	} {
+		if _, err := s.WipeDisk(t.Context(), c.r); status.Code(err) != c.code || wiped != "" {
+			t.Errorf("%v: %v, wiped %q", c.r, err, wiped)
+		}
 	}
 }

@@ -20,6 +20,7 @@ import (
 	"github.com/orlop-os/orlop/machined/host"
 	"github.com/orlop-os/orlop/machined/network"
 	"github.com/orlop-os/orlop/machined/nodeplan"
+	"github.com/orlop-os/orlop/machined/volumes"
 	"github.com/orlop-os/orlop/pkg/cell"
 	"github.com/orlop-os/orlop/pkg/cgroup"
 	"github.com/orlop-os/orlop/pkg/config"
@@ -43,6 +44,7 @@ func testReconciler(t *testing.T) *Reconciler {
 			HasIdentity:    func() bool { return true },
 			UpdatePairing:  func(*config.Config, []byte) {},
 			Services:       services,
+			Volumes:        noVolumes(t),
 		},
 		HostConfig:    func(c *config.Config) host.Config { return nodeplan.Host(c, nil, nil) },
 		APIFacts:      func(*config.Config, network.State) nodeplan.Facts { return nodeplan.Facts{} },
@@ -51,6 +53,15 @@ func testReconciler(t *testing.T) *Reconciler {
 		Enter:         func(string, string) {},
 		Stopping:      func() bool { return false },
 		Event:         func(string, string, string) {},
+	})
+}
+
+// noVolumes is the controller of a machine without another disk.
+func noVolumes(t *testing.T) *volumes.Controller {
+	return volumes.New(volumes.Deps{
+		Disks:   func(context.Context, bool) ([]volumes.Disk, error) { return nil, nil },
+		Busy:    func() bool { return false },
+		Records: filepath.Join(t.TempDir(), "volumes.json"),
 	})
 }
 
@@ -93,9 +104,10 @@ func (p *pending) diff(context.Context, goal) (ops []reconcile.Op, err error) {
 func TestDomains(t *testing.T) {
 	r := testReconciler(t)
 	all := r.domains()
-	// Other components perform the operations of these domains: the boot, the network controller,
-	// the service manager, the task of the extensions. TestDomainsOfOthers checks two of them.
-	others := map[string]bool{"disk": true, "extensions": true, "network": true, "services": true}
+	// Other components perform the operations of these domains: the boot, the controllers of the
+	// volumes and of the network, the service manager, the task of the extensions.
+	// TestDomainsOfOthers checks the network and the services.
+	others := map[string]bool{"disk": true, "volumes": true, "extensions": true, "network": true, "services": true}
 	states := map[string]*pending{}
 	for i, d := range all {
 		p := &pending{left: []string{d.name + " 1", d.name + " 2"}}
@@ -121,7 +133,7 @@ func TestDomains(t *testing.T) {
 		g.node = func() nodeplan.Want { return nodeplan.Want{Services: nodeplan.Services{Hold: nodeplan.HoldRemoved}} }
 		return g
 	}, func(done reconcile.Report) { reports = append(reports, done.String()) })
-	if err != nil || plans != 5 { // credentials and services share a plan
+	if err != nil || plans != 6 { // credentials and services share a plan
 		t.Errorf("%v, %d plans", err, plans)
 	}
 	performed := dry
@@ -143,7 +155,7 @@ func TestDomains(t *testing.T) {
 	for _, d := range r.DriftSources()[1:] {
 		names = append(names, d.Name)
 	}
-	if got := fmt.Sprint(names); got != "[disk extensions firewall network host api credentials services]" {
+	if got := fmt.Sprint(names); got != "[disk volumes extensions firewall network host api credentials services]" {
 		t.Errorf("drift has %s", got)
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/orlop-os/orlop/machined/membership"
 	"github.com/orlop-os/orlop/machined/network"
 	"github.com/orlop-os/orlop/machined/nodeplan"
+	"github.com/orlop-os/orlop/machined/volumes"
 	"github.com/orlop-os/orlop/pkg/backoff"
 	"github.com/orlop-os/orlop/pkg/cell"
 	"github.com/orlop-os/orlop/pkg/config"
@@ -67,6 +68,7 @@ type Domains struct {
 	// UpdatePairing begins or ends the pairing of a machine with these operators.
 	UpdatePairing func(c *config.Config, operators []byte)
 	Services      *supervise.Manager
+	Volumes       *volumes.Controller
 	// ExtensionChanges returns the operations that lead to the extensions of a configuration.
 	ExtensionChanges func(*config.Config) ([]string, error)
 }
@@ -81,7 +83,7 @@ type Network struct {
 
 // Changes are values that the facts contain.
 type Changes struct {
-	Membership, Artifacts, Ledger, LLDPLabels cell.View[struct{}]
+	Membership, Artifacts, Ledger, LLDPLabels, Volumes cell.View[struct{}]
 }
 
 // Reconciler leads the domains to the active configuration.
@@ -136,7 +138,7 @@ func (t *rulesRetry) next(problem string) time.Duration {
 func (r *Reconciler) Run(ctx context.Context) {
 	configs, states := r.deps.Config.Watch(), r.deps.Domains.Network.State.Watch()
 	members, artifacts, ledger := r.deps.Changes.Membership.Watch(), r.deps.Changes.Artifacts.Watch(), r.deps.Changes.Ledger.Watch()
-	labels := r.deps.Changes.LLDPLabels.Watch()
+	labels, placed := r.deps.Changes.LLDPLabels.Watch(), r.deps.Changes.Volumes.Watch()
 	tick := time.NewTicker(resyncInterval)
 	defer tick.Stop()
 	var problem string
@@ -149,6 +151,7 @@ func (r *Reconciler) Run(ctx context.Context) {
 		artifacts.Current()
 		ledger.Current()
 		labels.Current()
+		placed.Current()
 		if early := time.Until(now.Due); early > 0 {
 			select {
 			case <-time.After(early):
@@ -180,6 +183,7 @@ func (r *Reconciler) Run(ctx context.Context) {
 		case <-artifacts.Changed():
 		case <-ledger.Changed():
 		case <-labels.Changed():
+		case <-placed.Changed():
 		case <-tick.C:
 		case <-rules:
 		case <-ctx.Done():
@@ -311,7 +315,7 @@ func (r *Reconciler) WaitingServices(ctx context.Context, c *config.Config) ([]s
 func (r *Reconciler) waitingServices(c *config.Config) ([]string, error) {
 	state, _ := r.deps.Domains.Network.State.Get()
 	want := r.goal(c, state).node().Services
-	if want.Problem != nil && want.Hold != nodeplan.HoldRefused {
+	if want.Problem != nil && want.Hold != nodeplan.HoldRefused && want.Hold != nodeplan.HoldVolumes {
 		return nil, want.Problem
 	}
 	var names []string

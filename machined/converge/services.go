@@ -46,7 +46,7 @@ func (r *Reconciler) applyServices(_ context.Context, g goal, _ func() error) er
 	case nodeplan.HoldNothing:
 	case nodeplan.HoldRefused:
 		return errors.Join(w.Services.Problem, r.deps.Domains.Services.Set(w.Services.Now(nil)))
-	case nodeplan.HoldNoAddress, nodeplan.HoldRemoved:
+	case nodeplan.HoldNoAddress, nodeplan.HoldRemoved, nodeplan.HoldVolumes:
 		running := r.deps.Domains.Services.Services()
 		if now := w.Services.Now(running); len(supervise.Diff(running, now)) > 0 {
 			return r.deps.Domains.Services.Set(now)
@@ -77,6 +77,8 @@ func (r *Reconciler) enterHold(w nodeplan.Want, state network.State) {
 	switch w.Services.Hold {
 	case nodeplan.HoldNoNode, nodeplan.HoldRefused:
 		return // the errors are reported
+	case nodeplan.HoldVolumes:
+		r.deps.Enter("services", "the volumes: "+w.Services.Problem.Error())
 	case nodeplan.HoldExposed:
 		problem, _ := r.deps.Domains.Firewall.Problem().Get()
 		r.deps.Enter("services", "the nftables rules: "+problem)

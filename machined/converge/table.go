@@ -24,6 +24,7 @@ func (r *Reconciler) domains() []domain {
 	d := r.deps.Domains
 	return []domain{
 		diskDomain(d.StorageProblem, d.InMemory),
+		volumesDomain(d),
 		extensionsDomain(d.ExtensionChanges, d.InMemory),
 		firewallDomain(d.Firewall),
 		networkDomain(d.Network),
@@ -65,6 +66,36 @@ func diskDomain(storageProblem func() string, inMemory bool) domain {
 				return nil, err
 			}
 			return disk.Diff(have, want, nil), nil
+		},
+	}
+}
+
+// volumesDomain is the volumes on other disks. Their controller performs the operations, which can
+// take long; apply passes it the configuration. A machine without a configuration leaves its
+// volumes as they are.
+func volumesDomain(d Domains) domain {
+	problems := func(ctx context.Context, g goal) ([]reconcile.Op, []string, error) {
+		return d.Volumes.DryRun(ctx, nodeplan.Volumes(g.config))
+	}
+	return domain{
+		name: "volumes",
+		want: func(g goal) error {
+			if d.InMemory || g.config == nil || d.StorageProblem() != "" {
+				return drift.ErrAbsent
+			}
+			return nil
+		},
+		diff: func(ctx context.Context, g goal) ([]reconcile.Op, error) {
+			ops, _, err := problems(ctx, g)
+			return ops, err
+		},
+		apply: func(_ context.Context, g goal, _ func() error) error {
+			d.Volumes.Set(nodeplan.Volumes(g.config))
+			return nil
+		},
+		remarks: func(g goal) ([]string, error) {
+			_, lines, err := problems(context.Background(), g)
+			return lines, err
 		},
 	}
 }

@@ -14,7 +14,8 @@ import (
 func Read(want Want) (Have, error) {
 	have := Have{Dirs: map[string]Owner{}, Files: map[string]Found{}, Now: time.Now()}
 	for _, f := range want.Dirs {
-		if info, err := os.Lstat(f.Path); err == nil && info.IsDir() {
+		// a part of DATA can be on a volume, to which a symbolic link leads
+		if info, err := os.Stat(f.Path); err == nil && info.IsDir() {
 			have.Dirs[f.Path] = ownerOf(info)
 		} else if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return Have{}, fmt.Errorf("credentials: cannot read directory: %w", err)

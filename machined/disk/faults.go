@@ -2,9 +2,11 @@ package disk
 
 import (
 	"fmt"
+	"strings"
 
 	"github.com/orlop-os/orlop/pkg/disklayout"
 	"github.com/orlop-os/orlop/pkg/mount"
+	"github.com/orlop-os/orlop/pkg/paths"
 	"github.com/orlop-os/orlop/pkg/superblock"
 )
 
@@ -41,6 +43,27 @@ func (s FilesystemErrors) String() string {
 		return what + "the file system has " + counted(s.Faults) + "; save important data, and reboot: the check at boot makes the possible repairs"
 	}
 	return ""
+}
+
+// labeledMount is a mounted file system of the system with its name for operators.
+type labeledMount struct {
+	label string
+	mount.Mount
+}
+
+// labeled returns the mounts of STATE and DATA, then those of the volumes on other disks.
+func labeled(mounts []mount.Mount) (all []labeledMount) {
+	for _, v := range systemVolumes() {
+		if m, mounted := mountedAt(mounts, v.Mount.Target); mounted {
+			all = append(all, labeledMount{v.Format.Label, m})
+		}
+	}
+	for _, m := range mounts {
+		if name, ours := strings.CutPrefix(m.Target, paths.VolumeMounts+"/"); ours && m.Type == "ext4" && !strings.Contains(name, "/") {
+			all = append(all, labeledMount{"volume " + name, m})
+		}
+	}
+	return all
 }
 
 // espErrors returns the error state of the ESP. fault is the error of the last access to it.

@@ -18,24 +18,25 @@ import (
 // sysExt4 contains a directory for each mounted ext4 (Documentation/ABI/testing/sysfs-fs-ext4).
 const sysExt4 = "/sys/fs/ext4"
 
-// readFilesystemErrors reads the error state of the mounted volumes from the kernel. It reads no
-// disk.
+// readFilesystemErrors reads the error state of STATE, DATA and the mounted volumes from the
+// kernel.
+// It reads no disk.
 func readFilesystemErrors() ([]FilesystemErrors, error) {
+	mounts, err := mount.List()
+	if err != nil {
+		return nil, err
+	}
 	var all []FilesystemErrors
-	for _, v := range systemVolumes() {
-		m, mounted, err := mount.At(v.Mount.Target)
-		if err != nil {
-			return nil, err
-		}
-		if !mounted {
-			continue
-		}
-		s := FilesystemErrors{Label: v.Format.Label, Device: m.Source, Faults: mountedFaults(sysExt4, m.Source)}
+	for _, l := range labeled(mounts) {
+		s := FilesystemErrors{Label: l.label, Device: l.Source, Faults: mountedFaults(sysExt4, l.Source)}
 		var fs unix.Statfs_t
-		if err := unix.Statfs(m.Target, &fs); err == nil {
+		if err := unix.Statfs(l.Target, &fs); err == nil {
 			s.ReadOnly = fs.Flags&unix.ST_RDONLY != 0
 		}
-		s.ReadOnly = s.ReadOnly || s.Faults.Any() && refusesWrites(m.Target)
+		s.ReadOnly = s.ReadOnly || s.Faults.Any() && refusesWrites(l.Target)
+		if l.Flags&mount.ReadOnly != 0 { // as configured
+			s.ReadOnly = false
+		}
 		all = append(all, s)
 	}
 	return all, nil

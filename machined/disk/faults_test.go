@@ -3,11 +3,13 @@ package disk
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 
 	"github.com/orlop-os/orlop/pkg/disklayout"
 	"github.com/orlop-os/orlop/pkg/mount"
+	"github.com/orlop-os/orlop/pkg/paths"
 	"github.com/orlop-os/orlop/pkg/superblock"
 )
 
@@ -113,5 +115,23 @@ func TestReadMountErrors(t *testing.T) {
 	all, err := readMountErrors([]mount.Mount{proc, missing})
 	if err != nil || len(all) != 1 || all[0] != (FilesystemErrors{Label: "/proc", Device: "proc"}) {
 		t.Errorf("%+v, %v", all, err)
+	}
+}
+
+// TestLabeled checks which mounts are the file systems of the system: no mount in a pod, and no
+// directory of a volume.
+func TestLabeled(t *testing.T) {
+	at := func(source, target, kind string) mount.Mount {
+		return mount.Mount{Source: source, Target: target, Type: kind}
+	}
+	var got []string
+	for _, l := range labeled([]mount.Mount{
+		at("proc", "/proc", "proc"), at("/dev/vdb1", paths.VolumeMounts+"/media", "ext4"), at("/dev/vda5", paths.Data, "ext4"), at("/dev/vda4", paths.State, "ext4"),
+		at("/dev/vdb1", "/var/lib/kubelet/pods/x", "ext4"), at("/dev/vdb1", paths.VolumeMounts+"/media/sub", "ext4"), at("x", paths.VolumeMounts+"/other", "tmpfs"),
+	}) {
+		got = append(got, l.label+" "+l.Source)
+	}
+	if want := []string{"STATE /dev/vda4", "DATA /dev/vda5", "volume media /dev/vdb1"}; !slices.Equal(got, want) {
+		t.Errorf("%q, want %q", got, want)
 	}
 }

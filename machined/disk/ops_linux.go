@@ -25,7 +25,7 @@ func (i Identify) Do(context.Context) error { return parttable.Identify(i.Disk) 
 
 // Do creates the file system.
 func (f Format) Do(ctx context.Context) error {
-	return mkfs.Ext4(ctx, f.run, f.Device, f.Label, f.ReservedPercent, f.Quotas)
+	return mkfs.Ext4(ctx, f.run, f.Device, mkfs.Ext4Options{Label: f.Label, ReservedPercent: f.ReservedPercent, Quotas: f.Quotas})
 }
 
 // Do runs e2fsck. Its status 1 means that it repaired errors, but every runner reports that status

@@ -93,6 +93,15 @@ func Firewall(why string, since time.Time) *api.HealthCheck {
 	return &api.HealthCheck{Name: "firewall", Detail: why, Since: timestamppb.New(since)}
 }
 
+// Volumes returns the check of the volumes on other disks; nil if each is in use. why are their
+// problems. FailedCheck ignores it: the version is not at fault.
+func Volumes(why string, since time.Time) *api.HealthCheck {
+	if why == "" {
+		return nil
+	}
+	return &api.HealthCheck{Name: "volumes", Detail: why, Since: timestamppb.New(since)}
+}
+
 // Filesystem is a file system with errors.
 type Filesystem interface {
 	// OK reports whether the operator has nothing to do at present.

@@ -4,9 +4,8 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/disklayout"
-	"github.com/orlop-os/orlop/pkg/glob"
+	"github.com/orlop-os/orlop/pkg/diskmatch"
 )
 
 // choose returns the single disk that matches and the reasons against each other disk, or an error
@@ -15,7 +14,7 @@ func choose(c Config, f Facts) (Disk, []string, error) {
 	var found []Disk
 	var lines, others []string
 	for _, d := range f.Disks {
-		reasons := append(unsuitable(d, f.System), mismatches(c.Disk, d, f.Matches)...)
+		reasons := append(unsuitable(d, f.System), diskmatch.Mismatches(c.Disk, d.hardware(), f.Matches)...)
 		if len(reasons) == 0 {
 			found, reasons = append(found, d), []string{"matches"}
 		} else {
@@ -54,30 +53,6 @@ func unsuitable(d Disk, s System) []string {
 	}
 	if need := disklayout.Minimum(s.Sizes); d.Size < need {
 		reasons = append(reasons, "it is too small, at least "+disklayout.FormatSize(need+1<<30/10-1)+" are needed")
-	}
-	return reasons
-}
-
-// mismatches returns the parts of a selector that a disk does not match.
-func mismatches(s config.DiskSelector, d Disk, matches map[string]bool) []string {
-	var reasons []string
-	if least := uint64(s.Size.Min); d.Size < least {
-		reasons = append(reasons, fmt.Sprintf("size: it is not %s", s.Size))
-	} else if most := uint64(s.Size.Max); most != 0 && d.Size > most {
-		reasons = append(reasons, fmt.Sprintf("size: it is not %s", s.Size))
-	}
-	for _, p := range []struct{ name, pattern, value string }{
-		{"model", s.Model, d.Model}, {"serial", s.Serial, d.Serial}, {"wwid", s.WWID, d.WWID}, {"path", s.Path, d.Path},
-	} {
-		if p.pattern != "" && !glob.Match(p.pattern, p.value) {
-			reasons = append(reasons, fmt.Sprintf("%s: %q does not match %q", p.name, p.value, p.pattern))
-		}
-	}
-	if s.Bus != "" && !glob.Match(s.Bus, d.Bus) && !glob.Match(s.Bus, d.Transport) {
-		reasons = append(reasons, fmt.Sprintf("bus: neither %q nor %q matches %q", d.Transport, d.Bus, s.Bus))
-	}
-	if matches != nil && !matches[d.Path] {
-		reasons = append(reasons, "match: the expression is false")
 	}
 	return reasons
 }

@@ -149,7 +149,7 @@ func (f FormatState) String() string {
 
 // Do creates the file system in the same way as machined/disk.
 func (f FormatState) Do(ctx context.Context) error {
-	return mkfs.Ext4(ctx, f.run, f.Device, disklayout.State, 0, mkfs.NoQuotas)
+	return mkfs.Ext4(ctx, f.run, f.Device, mkfs.Ext4Options{Label: disklayout.State})
 }
 
 // WriteState writes the files for the STATE of the installed system.

@@ -13,6 +13,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/buildinfo"
 	"github.com/orlop-os/orlop/pkg/cell"
 	"github.com/orlop-os/orlop/pkg/config"
+	"github.com/orlop-os/orlop/pkg/diskmatch"
 	"github.com/orlop-os/orlop/pkg/mkfs"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 	"github.com/orlop-os/orlop/pkg/panics"
@@ -105,8 +106,8 @@ func (m *Manager) Plan(ctx context.Context, c *config.Config, unattended bool) (
 		return Want{}, errors.New("the system runs from memory and stores nothing; select the disk of the installation in Machine.spec.install (`orlopctl get disks` lists them)")
 	}
 	facts, err := m.facts(ctx, ask.Disk.Match)
-	if e := (*expressionError)(nil); errors.As(err, &e) {
-		return Want{}, e.problem(c)
+	if e := (*diskmatch.ExpressionError)(nil); errors.As(err, &e) {
+		return Want{}, config.Problems{e.Problem(c, config.MatchField)}
 	}
 	if err != nil {
 		return Want{}, err
@@ -125,7 +126,11 @@ func (m *Manager) facts(ctx context.Context, expression string) (f Facts, err er
 		return Facts{}, err
 	}
 	if expression != "" {
-		f.Matches, err = matchDisks(ctx, m.deps.Command, expression, f.Disks)
+		var disks []diskmatch.Disk
+		for _, d := range f.Disks {
+			disks = append(disks, d.hardware())
+		}
+		f.Matches, err = diskmatch.Evaluate(ctx, m.deps.Command, expression, disks)
 	}
 	return f, err
 }

@@ -49,7 +49,7 @@ func nodeSpec(c *config.Config, state network.State, release buildinfo.Release) 
 		},
 		DNS:             clusterDNS(cluster.DNS, c.Network.Spec.DNS.TLS, r),
 		External:        nodespec.External{Proxy: cluster.HasExternal(config.PartProxy), DNS: cluster.HasExternal(config.PartDNS), Network: cluster.HasExternal(config.PartNetwork)},
-		LocalVolumes:    nodespec.LocalVolumes{Disabled: !cluster.LocalVolumes.Enabled, Reserve: int64(cluster.LocalVolumes.Reserve)},
+		LocalVolumes:    localVolumes(c),
 		Kubernetes:      kube,
 		PodCertificates: cluster.PodCertificates.Enabled,
 		TokenWebhook:    Access(c.Cluster).TokenWebhook(),

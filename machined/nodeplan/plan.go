@@ -54,6 +54,7 @@ type Trust struct {
 // ServiceFacts are the facts that hold services back.
 type ServiceFacts struct {
 	Refusal error // why this machine cannot run the configuration at present
+	Volumes error // why a part of DATA is not in its place
 	// the kernel has no port guard, or no rules in the place of a configured firewall
 	Exposed bool
 	// the machine has had no address for so long that services stop

@@ -102,6 +102,7 @@ func TestPlan(t *testing.T) {
 	}
 	for name, got := range map[string]string{
 		"network.json":     indented(t, Network(c)),
+		"volumes.json":     indented(t, Volumes(c)),
 		"host.json":        indented(t, Host(c, nil, previousSysctls)),
 		"firewall.nft":     Firewall(c).Commands(nodespec.PodBridge),
 		"guard.nft":        Guard(c).Commands(nodespec.PodBridge),
@@ -159,6 +160,8 @@ func TestHold(t *testing.T) {
 		"in memory":                          {plane, func(f *Facts) { f.InMemory = true }, HoldNoNode, "apid"},
 		"refused":                            {plane, func(f *Facts) { f.Services.Refusal, f.Services.Exposed = errors.New("memory"), true }, HoldRefused, "apid"},
 		"no firewall":                        {plane, func(f *Facts) { f.Services.Exposed, f.Network = true, network.State{} }, HoldExposed, "apid"},
+		"a part of DATA is missing":          {plane, func(f *Facts) { f.Services.Volumes = errors.New("away") }, HoldVolumes, "apid containerd orchestrator-api orchestrator-controllers orchestrator-node"},
+		"no firewall, and a part is missing": {plane, func(f *Facts) { f.Services.Exposed, f.Services.Volumes = true, errors.New("away") }, HoldExposed, "apid"},
 		"no address":                         {plane, func(f *Facts) { f.Network = network.State{} }, HoldNoAddress, "apid containerd orchestrator-api orchestrator-controllers orchestrator-node"},
 		"no address long":                    {plane, func(f *Facts) { f.Network, f.Services.AddressLost = network.State{}, true }, HoldNoAddress, "apid containerd"},
 		"not joined":                         {worker, func(f *Facts) { f.Member.Joined = false }, HoldNotJoined, "apid"},
@@ -175,6 +178,9 @@ func TestHold(t *testing.T) {
 		s := Plan(test.config, f).Services
 		if got := strings.Join(names(s.Now(running)), " "); s.Hold != test.hold || got != test.now {
 			t.Errorf("%s: %q: %s; want %q: %s", name, s.Hold, got, test.hold, test.now)
+		}
+		if got := strings.Join(names(s.Now([]supervise.Service{Apid()})), " "); test.hold == HoldVolumes && (got != "apid" || s.Problem == nil) {
+			t.Errorf("%s: after a boot: %s, %v", name, got, s.Problem)
 		}
 		if test.hold == HoldNothing && !slices.EqualFunc(s.All, s.Now(nil), func(a, b supervise.Service) bool {
 			return a.Name == b.Name && slices.Equal(a.Process.Env, b.Process.Env)

@@ -48,6 +48,7 @@ const (
 	HoldNoAddress Hold = "no address"  // the running services continue until the address is lost
 	HoldNotJoined Hold = "not joined"  // a worker has no certificates of the cluster yet
 	HoldRemoved   Hold = "removed"     // pods of a removed worker stop before its node
+	HoldVolumes   Hold = "no volume"   // a part of DATA is missing; the running services continue
 )
 
 // services returns the services of a configuration, and the reason for which they are held back.
@@ -79,6 +80,8 @@ func services(c *config.Config, f Facts, w Want, a credentials.Authorities) Serv
 		if f.Member.PodsStopped {
 			s.run, s.stays = withoutNode(slices.Concat(apid, Kubernetes(false))), nil
 		}
+	case facts.Volumes != nil:
+		s.Hold, s.stays, s.Problem = HoldVolumes, func(supervise.Service) bool { return true }, facts.Volumes
 	default:
 		s.run = s.All
 	}
@@ -104,10 +107,12 @@ func withSpec(services []supervise.Service, spec nodespec.Spec, a credentials.Au
 }
 
 // specFor returns the part of the node's description that a service reads: a change of the
-// resolvers, for example by a new lease, does not restart etcd and the API server.
+// resolvers, for example by a new lease, or of the volumes does not restart etcd and the API
+// server.
 func specFor(spec nodespec.Spec, service string) nodespec.Spec {
 	if service != nodespec.ServiceNode {
 		spec.DNS = nodespec.DNS{}
+		spec.LocalVolumes.Pools, spec.LocalVolumes.Volume = nil, ""
 	}
 	return spec
 }

@@ -62,6 +62,8 @@ type AwayDeps struct {
 	Confirm func(Away) error
 	// Leave removes the machine from etcd, on request of a caller.
 	Leave func(by string) error
+	// Prepare prepares a reset of DATA, right before the shutdown.
+	Prepare func() error
 }
 
 // Go starts the shutdown of an operation. The cluster is asked, then the pods are evicted; a reset
@@ -112,6 +114,9 @@ func (c *Controller) afterDrain(a Away, confirm bool) error {
 		}
 		if err != nil {
 			c.deps.Console(fmt.Sprintf("reset forced by %s, although: %v", a.By, err))
+		}
+		if err := c.deps.Away.Prepare(); err != nil {
+			return status.Errorf(codes.FailedPrecondition, "reset refused: %v", err)
 		}
 	}
 	return c.Shutdown(a.request())

@@ -39,8 +39,9 @@ func TestGo(t *testing.T) {
 		"a shutdown, and one has begun":  {none(off), "", "stop", "permit shutdown, power off []; "},
 		"a reboot, and an off has begun": {none(reboot), "", "stop", "permit reboot, undo, give back; " + stopping},
 		"state":                          {state, "", "", "permit reset, drain, confirm, reboot [STATE]; "},
-		"data":                           {data, "", "", "permit reset-data, drain, confirm, leave, reboot [DATA STATE]; "},
-		"data without a drain":           {none(data), "", "", "permit reset-data, confirm, leave, reboot [DATA STATE]; "},
+		"data":                           {data, "", "", "permit reset-data, drain, confirm, leave, prepare, reboot [DATA STATE]; "},
+		"data cannot be prepared":        {data, "", "prepare", "permit reset-data, drain, confirm, leave, prepare, undo, give back; reset refused: prepare"},
+		"data without a drain":           {none(data), "", "", "permit reset-data, confirm, leave, prepare, reboot [DATA STATE]; "},
 		"in memory":                      {forced(state), "the system runs from memory", "", "; reset refused: the system runs from memory"},
 		"the cluster needs it":           {state, "", "permit", "permit reset; refused: permit"},
 		"pods stay":                      {state, "", "drain", "permit reset, drain, give back; reset refused: drain"},
@@ -48,7 +49,7 @@ func TestGo(t *testing.T) {
 		"the cluster needs it again":     {data, "", "confirm", "permit reset-data, drain, confirm, undo, give back; refused: confirm"},
 		"a shutdown has started":         {data, "", "stop", "permit reset-data, drain, undo, give back; " + stopping},
 		"forced":                         {forced(state), "", "", "permit reset forced, drain, confirm, reboot [STATE]; "},
-		"forced, and it cannot leave":    {forced(data), "", "leave", "permit reset-data forced, drain, confirm, leave, reset forced by dora, although: leave, reboot [DATA STATE]; "},
+		"forced, and it cannot leave":    {forced(data), "", "leave", "permit reset-data forced, drain, confirm, leave, reset forced by dora, although: leave, prepare, reboot [DATA STATE]; "},
 		"forced, and the pods stay":      {forced(data), "", "drain", "permit reset-data forced, drain, give back; reset refused: drain"},
 	} {
 		var steps []string
@@ -78,6 +79,7 @@ func TestGo(t *testing.T) {
 			},
 			Confirm: func(Away) error { return do("confirm", "confirm") },
 			Leave:   func(string) error { return do("leave", "leave") },
+			Prepare: func() error { return do("prepare", "prepare") },
 			Undo:    func(Away) { steps = append(steps, "undo") },
 		}})
 		c.perform = func(r Request) { performed <- r }

@@ -93,6 +93,8 @@ type Machine struct {
 	Addresses []netip.Addr
 	// why the CAs of the next Cluster document are unusable; nil on a worker, which holds no CA key
 	CAs error
+	// volume with each part of DATA that is on one
+	Parts map[config.VolumeUse]string
 }
 
 // Hardware are names of the next configuration that the machine lacks.

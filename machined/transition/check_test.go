@@ -224,3 +224,35 @@ func TestCheckMemorySysctls(t *testing.T) {
 		}
 	}
 }
+
+// TestCheckParts checks that the volume of a part of DATA cannot be left.
+func TestCheckParts(t *testing.T) {
+	volume := func(name string, use config.VolumeUse) config.Volume {
+		return config.Volume{Metadata: config.Metadata{Name: name}, Spec: config.VolumeSpec{Use: use}}
+	}
+	parts := map[config.VolumeUse]string{config.UseEtcd: "e"}
+	const lost = config.Refused + ` Volume["e"]: etcd of this machine is on this volume, and data are not moved; keep the document, or reset the machine (orlopctl reset --wipe all)`
+	for name, c := range map[string]struct {
+		volumes []config.Volume
+		parts   map[config.VolumeUse]string
+		want    string
+	}{
+		"no part":       {},
+		"the same":      {[]config.Volume{volume("x", config.UseMount), volume("e", config.UseEtcd)}, parts, ""},
+		"removed":       {nil, parts, lost},
+		"another name":  {[]config.Volume{volume("f", config.UseEtcd)}, parts, lost},
+		"another use":   {[]config.Volume{volume("e", config.UseLogs)}, parts, lost},
+		"a new one":     {[]config.Volume{volume("e", config.UseEtcd), volume("l", config.UseLogs)}, parts, ""},
+		"without parts": {[]config.Volume{volume("e", config.UseEtcd)}, nil, ""},
+	} {
+		next := config.New("n1", config.RoleControlPlane)
+		next.Volumes = c.volumes
+		got := ""
+		if problems := CheckMachine(next, Machine{Parts: c.parts}); len(problems) > 0 {
+			got = problems.Error()
+		}
+		if got != c.want {
+			t.Errorf("%s:\n got %s\nwant %s", name, got, c.want)
+		}
+	}
+}

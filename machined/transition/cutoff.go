@@ -64,6 +64,8 @@ var judgments = []judgment{
 	{"Cluster.spec.podCertificates", false, "only pods depend on it"},
 	{"Cluster.spec.kubernetes", false, "the management API works without Kubernetes"},
 
+	{"Volume", false, "the management API needs no other disk than the system disk"},
+
 	{"Addon", false, "the management API works without Kubernetes"},
 }
 

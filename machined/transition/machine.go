@@ -3,6 +3,7 @@ package transition
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -25,6 +26,9 @@ func CheckMachine(next *config.Config, f Machine) Problems {
 	if problems := checkMemorySysctls(next.Machine.Spec.Sysctls, f.Memory); len(problems) > 0 {
 		return problems
 	}
+	if problems := checkParts(next, f.Parts); len(problems) > 0 {
+		return problems
+	}
 	if next.Cluster == nil {
 		return nil
 	}
@@ -39,6 +43,19 @@ func CheckMachine(next *config.Config, f Machine) Problems {
 	}
 	if f.CAs != nil {
 		return Problems{split(f.CAs.Error(), "")}
+	}
+	return nil
+}
+
+// checkParts rejects a configuration without the volume of a part of DATA: the data are on it.
+// parts are the volumes, by use.
+func checkParts(next *config.Config, parts map[config.VolumeUse]string) Problems {
+	for _, use := range slices.Sorted(maps.Keys(parts)) {
+		is := func(v config.Volume) bool { return v.Metadata.Name == parts[use] && v.Spec.Use == use }
+		if !slices.ContainsFunc(next.Volumes, is) {
+			return problem(config.VolumePath(parts[use]), fmt.Sprintf("%s of this machine is on this volume, and data are not moved", use),
+				"keep the document, or reset the machine (orlopctl reset --wipe all)")
+		}
 	}
 	return nil
 }

@@ -193,7 +193,7 @@ func TestTakenLinks(t *testing.T) {
 // TestEveryFieldIsJudged checks that every field of the documents has exactly one row in the table,
 // and that every row is for a field and has a reason.
 func TestEveryFieldIsJudged(t *testing.T) {
-	fields := map[string]bool{"Addon": true, "Network.metadata": true, "Cluster.metadata": true, "Machine.metadata.name": true}
+	fields := map[string]bool{"Addon": true, "Volume": true, "Network.metadata": true, "Cluster.metadata": true, "Machine.metadata.name": true}
 	for of, kind := range map[string]reflect.Type{
 		"Network.spec.": reflect.TypeFor[config.NetworkSpec](), "Machine.spec.": reflect.TypeFor[config.MachineSpec](), "Cluster.spec.": reflect.TypeFor[config.ClusterSpec](),
 		"Cluster.spec.pki.": reflect.TypeFor[config.PKI](), "Cluster.spec.pki.accepted.": reflect.TypeFor[config.Accepted](),

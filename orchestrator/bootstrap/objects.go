@@ -98,12 +98,14 @@ func controllerRights() []runtime.Object {
 			rule(rbacv1.GroupName, []string{"clusterrolebindings", "rolebindings"}, "list", "create", "update", "delete")),
 		bind(roleAddons, roleAddons, rbacv1.UserKind, userAddons),
 		// The controller of local volumes creates and deletes them, expands claims, and marks
-		// obsolete volumes for the nodes. The identity of its process has the rights to read.
+		// obsolete volumes for the nodes. It creates the StorageClasses of further disks. The
+		// identity of its process has the rights to read.
 		clusterRole(roleLocalVolumes,
 			rule("", []string{"persistentvolumes"}, "get", "create", "patch", "delete"),
 			rule("", []string{"persistentvolumeclaims", "persistentvolumeclaims/status", "nodes"}, "patch"),
 			rule("", []string{"events"}, "create", "patch", "update"),
 			rule("storage.k8s.io", []string{"csistoragecapacities"}, "create", "update", "delete"),
+			rule("storage.k8s.io", []string{"storageclasses"}, "create"),
 			rule(snapshotv1.GroupName, []string{"volumesnapshotcontents"}, "get", "create", "patch", "delete"),
 			rule(snapshotv1.GroupName, []string{"volumesnapshots", "volumesnapshots/status", "volumesnapshotcontents/status"}, "patch")),
 		// Users with the right to read claims may read their snapshots, and users with the right to

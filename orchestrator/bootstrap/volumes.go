@@ -36,10 +36,18 @@ func csiDriver() *storagev1.CSIDriver {
 	}
 }
 
-// localClass creates a volume on the node of a claim's first pod, and deletes it with the claim.
+// localClass is the default class.
 func localClass() *storagev1.StorageClass {
+	class := NewLocalClass(LocalClass)
+	class.Annotations = map[string]string{defaultClass: "true"}
+	return class
+}
+
+// NewLocalClass returns a class that creates a volume on the node of a claim's first pod, and
+// deletes it with the claim.
+func NewLocalClass(name string) *storagev1.StorageClass {
 	return &storagev1.StorageClass{
-		ObjectMeta:           metav1.ObjectMeta{Name: LocalClass, Annotations: map[string]string{defaultClass: "true"}},
+		ObjectMeta:           metav1.ObjectMeta{Name: name},
 		Provisioner:          VolumeDriver,
 		ReclaimPolicy:        new(corev1.PersistentVolumeReclaimDelete),
 		VolumeBindingMode:    new(storagev1.VolumeBindingWaitForFirstConsumer),

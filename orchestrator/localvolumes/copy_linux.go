@@ -11,8 +11,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/orlop-os/orlop/orchestrator/localvolumes/copytree"
 	"github.com/orlop-os/orlop/orchestrator/localvolumes/projectquota"
+	"github.com/orlop-os/orlop/pkg/copytree"
 	"github.com/orlop-os/orlop/pkg/safefile"
 )
 

@@ -346,7 +346,7 @@ func TestCopyFits(t *testing.T) {
 // and that a waiting copy is triggered when a volume is unmounted.
 func TestPublishFilled(t *testing.T) {
 	n, _, _ := copier(t)
-	d := &driver{node: "a", filesystem: "f1", store: n.store, changed: n.changed.Wake,
+	d := &driver{node: "a", find: func(string) opened { return opened{n.store, "f1", ""} }, changed: n.changed.Wake,
 		bind:    func(string, string, mount.Flags) error { return nil },
 		mounted: func(string) (bool, error) { return false, nil }, unmount: func(string) error { return nil }}
 	target := filepath.Join(t.TempDir(), "mount")

@@ -13,10 +13,13 @@
 // to destroy and the copies to make. A volume is never destroyed because it is missing from a list,
 // and no node reads or writes another node's volumes.
 //
+// A node has a pool of volumes on DATA, and a pool on each volume of its configuration with a
+// StorageClass of its own (pools.go); each has its own annotations and its own file system.
+//
 // A snapshot, and a volume from a snapshot or another volume, is a copy (snapshots.go decides,
 // snapshotobjects.go writes the objects; copying_linux.go makes one copy at a time with
-// copy_linux.go and orchestrator/localvolumes/copytree). The source is not mounted meanwhile.
+// copy_linux.go and pkg/copytree). The source is not mounted meanwhile.
 //
 // docs/decisions/0036-local-volumes.md, 0037-volume-snapshots.md, 0072-volume-control.md,
-// 0073-volume-copies.md and 0078-snapshot-space.md give the reasons.
+// 0073-volume-copies.md, 0078-snapshot-space.md and 0104-volumes.md give the reasons.
 package localvolumes

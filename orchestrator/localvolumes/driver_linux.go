@@ -24,12 +24,11 @@ type driver struct {
 	csi.UnimplementedIdentityServer
 	csi.UnimplementedNodeServer
 	registration.UnimplementedRegistrationServer
-	node       string // name of the node
-	filesystem string
-	endpoint   string // path of the CSI socket
-	version    string // of the system
-	store      *store // nil: the node has no volumes because of problem
-	problem    string
+	node     string // name of the node
+	endpoint string // path of the CSI socket
+	version  string // of the system
+	find     func(pool string) opened
+	stores   func() []*store // of the open pools
 	// called when a volume was created, resized or unmounted
 	changed    func()
 	registered func(ok bool, detail string) // called with the kubelet's result
@@ -98,10 +97,11 @@ func (d *driver) NodePublishVolume(_ context.Context, r *csi.NodePublishVolumeRe
 		}
 		flags |= flag
 	}
-	if d.store == nil {
-		return nil, status.Error(codes.FailedPrecondition, d.problem)
+	pool := d.find(r.GetVolumeContext()[parameterPool])
+	if pool.store == nil {
+		return nil, status.Error(codes.FailedPrecondition, pool.problem)
 	}
-	if was := r.GetVolumeContext()[attributeFilesystem]; was != d.filesystem {
+	if was := r.GetVolumeContext()[attributeFilesystem]; was != pool.filesystem {
 		return nil, status.Errorf(codes.NotFound, "volume %s: its data are lost: they were on a disk of node %s that has been erased; "+
 			"delete its claim to get a new volume", r.GetVolumeId(), d.node)
 	}
@@ -109,7 +109,7 @@ func (d *driver) NodePublishVolume(_ context.Context, r *csi.NodePublishVolumeRe
 	if err != nil {
 		return nil, status.Errorf(codes.InvalidArgument, "volume %s: its size cannot be read: %v", r.GetVolumeId(), err)
 	}
-	err = d.store.show(r.GetVolumeId(), size, r.GetVolumeContext()[attributeSource], func(dir string) error {
+	err = pool.store.show(r.GetVolumeId(), size, r.GetVolumeContext()[attributeSource], func(dir string) error {
 		there, err := d.mounted(r.GetTargetPath())
 		if err == nil && !there {
 			err = d.bind(dir, r.GetTargetPath(), flags)
@@ -142,11 +142,14 @@ func (d *driver) NodeUnpublishVolume(_ context.Context, r *csi.NodeUnpublishVolu
 
 // NodeExpandVolume raises a volume's quota while it is in use.
 func (d *driver) NodeExpandVolume(_ context.Context, r *csi.NodeExpandVolumeRequest) (*csi.NodeExpandVolumeResponse, error) {
-	if d.store == nil {
-		return nil, status.Error(codes.Internal, d.problem)
-	}
 	size := r.GetCapacityRange().GetRequiredBytes()
-	if err := d.store.grow(r.GetVolumeId(), size); err != nil {
+	err := fmt.Errorf("volume %s is not on this node: it cannot grow", r.GetVolumeId())
+	for _, s := range d.stores() { // the request does not contain the pool
+		if s.has(r.GetVolumeId()) {
+			err = s.grow(r.GetVolumeId(), size)
+		}
+	}
+	if err != nil {
 		return nil, status.Error(codes.Internal, err.Error())
 	}
 	d.changed()

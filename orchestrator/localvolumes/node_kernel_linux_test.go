@@ -57,7 +57,7 @@ func TestNode(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
 	defer cancel()
 	data := mount.Mount{Source: mkfstest.Disk, Target: filepath.Join(t.TempDir(), "data"), Type: "ext4", Flags: mount.NoSuid | mount.NoDev | mount.NoAtime}
-	if err := mkfs.Ext4(ctx, mkfstest.Run, data.Source, "DATA", 1, mkfs.ProjectQuotas); err != nil {
+	if err := mkfs.Ext4(ctx, mkfstest.Run, data.Source, mkfs.Ext4Options{Label: "DATA", ReservedPercent: 1, Quotas: mkfs.ProjectQuotas}); err != nil {
 		t.Fatal(err)
 	}
 	kubelet := t.TempDir()
@@ -72,7 +72,7 @@ func TestNode(t *testing.T) {
 		if n, err = newNode(nodespec.Spec{Node: nodespec.Node{Name: "a"}, Version: "1"}, filepath.Join(data.Target, "local-volumes"), kernelQuotas{}); err != nil {
 			t.Fatal(err)
 		}
-		end, _, err := n.serve(kubelet, func(bool, string) {})
+		end, _, err := nodes{n}.serve(kubelet, func(bool, string) {})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -189,7 +189,7 @@ func TestSnapshotOnDisk(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
 	defer cancel()
 	data := mount.Mount{Source: mkfstest.Disk, Target: filepath.Join(t.TempDir(), "data"), Type: "ext4", Flags: mount.NoSuid | mount.NoDev | mount.NoAtime}
-	if err := mkfs.Ext4(ctx, mkfstest.Run, data.Source, "DATA", 1, mkfs.ProjectQuotas); err != nil {
+	if err := mkfs.Ext4(ctx, mkfstest.Run, data.Source, mkfs.Ext4Options{Label: "DATA", ReservedPercent: 1, Quotas: mkfs.ProjectQuotas}); err != nil {
 		t.Fatal(err)
 	}
 	target := filepath.Join(t.TempDir(), "pods/0a1b2c3d-0000-4000-8000-000000000001/mount")

@@ -10,6 +10,8 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"sync"
+	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc"
@@ -43,13 +45,13 @@ func Nodes(spec nodespec.Spec, dirs dirs.Dirs) []component.Component {
 // RunNode serves the kubelet and maintains the Node's report until ctx is done. It serves existing
 // volumes without the API server.
 func RunNode(ctx context.Context, env component.Env) error {
-	n, err := newNode(env.Spec, env.Dirs.LocalVolumes, kernelQuotas{})
+	all, err := newNodes(env.Spec, env.Dirs.LocalVolumes, kernelQuotas{})
 	if err != nil {
 		return err
 	}
-	stop, failed, err := n.serve(env.Dirs.Kubelet.Data, func(ok bool, detail string) {
+	stop, failed, err := all.serve(env.Dirs.Kubelet.Data, func(ok bool, detail string) {
 		if ok {
-			env.Announce(NodeName, true, n.describe())
+			env.Announce(NodeName, true, all.describe())
 		} else {
 			env.Announce(NodeName, false, "the kubelet rejected the driver: "+detail)
 		}
@@ -65,9 +67,9 @@ func RunNode(ctx context.Context, env component.Env) error {
 			cancel(err)
 		}
 	}()
-	env.Announce(NodeName, true, n.describe())
+	env.Announce(NodeName, true, all.describe())
 	if err := env.Rights(running); err == nil {
-		if err := n.watch(running, env); err != nil {
+		if err := all.watch(running, env); err != nil {
 			return err
 		}
 	}
@@ -77,13 +79,19 @@ func RunNode(ctx context.Context, env component.Env) error {
 	return context.Cause(running)
 }
 
-// node is the node part.
+// node is the node part of a pool.
 type node struct {
-	name       string
-	version    string
+	name    string
+	version string
+	pool    string // empty: on DATA
+	root    string // directory of the pool
+	// volume is the volume of the configuration that has the pool; empty: DATA. While its disk is
+	// missing, there is no root.
+	volume     string
+	quotas     quotas
+	opening    sync.Mutex // guards the next three until store is set
 	filesystem string
-	size       func() (int64, error) // of the file system, which may grow
-	store      *store                // nil: the node has no volumes because of problem
+	store      *store // nil: the node has no volumes because of problem
 	problem    string
 	changed    cell.Signal
 	copying    copying
@@ -92,35 +100,113 @@ type node struct {
 	pods func(ctx context.Context) (names map[string]string, err error)
 }
 
-// newNode opens the store at root. A file system without quotas is not an error, but a problem in
-// the node's report.
-func newNode(spec nodespec.Spec, root string, q quotas) (*node, error) {
-	if err := os.MkdirAll(root, 0o700); err != nil {
-		return nil, fmt.Errorf("cannot create the directory of volumes: %w", err)
-	}
-	id, _, err := filesystem(root)
+// nodes are the pools of a node; the first is on DATA.
+type nodes []*node
+
+// newNodes opens the pools of a node.
+func newNodes(spec nodespec.Spec, root string, q quotas) (all nodes, err error) {
+	first, err := newNode(spec, root, q)
 	if err != nil {
 		return nil, err
 	}
-	n := &node{name: spec.Node.Name, version: spec.Version, filesystem: id, changed: cell.NewSignal()}
-	n.size = func() (int64, error) {
-		_, size, err := filesystem(root)
-		return size, err
+	all = nodes{first}
+	for _, pool := range spec.LocalVolumes.Pools {
+		n := &node{name: first.name, version: first.version, pool: pool.Name, root: pool.Dir, volume: pool.Name, quotas: q, changed: first.changed}
+		if _, err := n.open(); err != nil {
+			return nil, err
+		}
+		all = append(all, n)
 	}
-	n.store, err = openStore(root, q)
+	return all, nil
+}
+
+// newNode opens the pool on DATA, or on the volume with this part of DATA.
+func newNode(spec nodespec.Spec, root string, q quotas) (*node, error) {
+	n := &node{name: spec.Node.Name, version: spec.Version, root: root, volume: spec.LocalVolumes.Volume, quotas: q, changed: cell.NewSignal()}
+	if n.volume == "" {
+		if err := os.MkdirAll(root, 0o700); err != nil {
+			return nil, fmt.Errorf("cannot create the directory of volumes: %w", err)
+		}
+	}
+	_, err := n.open()
+	return n, err
+}
+
+// opened is the state of a pool.
+type opened struct {
+	store      *store // nil: the pool cannot be used because of problem
+	filesystem string // empty: unknown
+	problem    string
+}
+
+// open opens the pool if it is not open yet. A file system without quotas, and a missing disk, are
+// no errors, but problems in the node's report.
+func (n *node) open() (opened, error) {
+	n.opening.Lock()
+	defer n.opening.Unlock()
+	if n.store != nil {
+		return opened{n.store, n.filesystem, ""}, nil
+	}
+	// the root can be a symbolic link, and the store compares paths of mounts
+	root, err := filepath.EvalSymlinks(n.root)
+	if errors.Is(err, fs.ErrNotExist) && n.volume != "" {
+		n.problem = fmt.Sprintf("the disk of volume %s is missing", n.volume)
+		return opened{problem: n.problem}, nil
+	}
+	if err != nil {
+		return opened{}, err
+	}
+	if n.filesystem, _, err = filesystem(root); err != nil {
+		return opened{}, err
+	}
+	store, err := openStore(root, n.quotas)
 	if errors.Is(err, projectquota.ErrUnsupported) {
 		n.problem = err.Error()
-		return n, nil
+		return opened{filesystem: n.filesystem, problem: n.problem}, nil
 	}
-	return n, err
+	if err != nil {
+		return opened{}, err
+	}
+	n.store, n.problem = store, ""
+	return opened{store, n.filesystem, ""}, nil
+}
+
+// size returns the size of the file system, which may grow.
+func (n *node) size() (int64, error) {
+	_, size, err := filesystem(n.root)
+	return size, err
+}
+
+// find returns the state of a pool.
+func (all nodes) find(pool string) opened {
+	for _, n := range all {
+		if n.pool == pool {
+			o, err := n.open()
+			if err != nil {
+				o.problem = err.Error()
+			}
+			return o
+		}
+	}
+	return opened{problem: fmt.Sprintf("node %s has no volume %s", all[0].name, pool)}
+}
+
+// stores returns the stores of the open pools.
+func (all nodes) stores() (out []*store) {
+	for _, n := range all {
+		if o := all.find(n.pool); o.store != nil {
+			out = append(out, o.store)
+		}
+	}
+	return out
 }
 
 // serve serves CSI on one socket, and the registration on another, which the kubelet discovers (its
 // pkg/kubelet/pluginmanager). registered receives the kubelet's result. failed receives the error
 // of a server that ended before stop.
-func (n *node) serve(kubelet string, registered func(ok bool, detail string)) (stop func(), failed <-chan error, err error) {
+func (all nodes) serve(kubelet string, registered func(ok bool, detail string)) (stop func(), failed <-chan error, err error) {
 	d := &driver{
-		node: n.name, filesystem: n.filesystem, version: n.version, store: n.store, problem: n.problem, changed: n.changed.Wake,
+		node: all[0].name, version: all[0].version, find: all.find, stores: all.stores, changed: all[0].changed.Wake,
 		endpoint: filepath.Join(kubelet, "plugins", Driver, "csi.sock"),
 		bind:     mount.Bind, unmount: mount.Unmount,
 		mounted: func(target string) (bool, error) {
@@ -170,9 +256,12 @@ func listen(path string) (net.Listener, error) {
 	return listener, nil
 }
 
-// watch destroys the obsolete volumes of the own Node's annotation, makes its copies, and maintains
-// its report.
-func (n *node) watch(ctx context.Context, env component.Env) error {
+// diskPoll is the interval at which pools on volumes are read: their disk may return.
+const diskPoll = 15 * time.Second
+
+// watch destroys the obsolete volumes of the own Node's annotations, makes its copies, and
+// maintains its reports.
+func (all nodes) watch(ctx context.Context, env component.Env) error {
 	api, err := env.Client(NodeName)
 	if err != nil {
 		return err
@@ -181,59 +270,103 @@ func (n *node) watch(ctx context.Context, env component.Env) error {
 	if err != nil {
 		return err
 	}
-	n.pods = func(ctx context.Context) (map[string]string, error) { return podsOf(ctx, api, n.name) }
-	defer n.copying.running.Wait()
-	defer n.clearing.running.Wait()
+	name, period := all[0].name, time.Duration(0)
+	for _, n := range all {
+		n.pods = func(ctx context.Context) (map[string]string, error) { return podsOf(ctx, api, name) }
+		defer n.copying.running.Wait()
+		defer n.clearing.running.Wait()
+		if n.volume != "" {
+			period = diskPoll
+		}
+	}
 	pass := func(ctx context.Context) (string, error) {
-		object, there, err := informer.GetStore().GetByKey(n.name)
+		object, there, err := informer.GetStore().GetByKey(name)
 		own, ok := object.(*corev1.Node)
 		if err != nil || !there || !ok {
 			return "", nil // the kubelet registers it, after some time
 		}
-		detail := n.describe()
-		if err := n.pass(ctx, api, own); err != nil {
+		var problems []error
+		for _, n := range all {
+			problems = append(problems, n.pass(ctx, api, own))
+		}
+		problems = append(problems, all.disown(ctx, api, own))
+		detail := all.describe()
+		if err := errors.Join(problems...); err != nil {
 			return "", fmt.Errorf("%s; %w", detail, err)
 		}
 		return detail, nil
 	}
 	return component.Reconciler{
-		Changed: n.changed, Unsynced: true, RetryInterval: retryInterval, Pass: pass, Report: env.AnnounceReady(NodeName),
-		Factories: []component.Factory{env.Nodes}, Watched: []component.Watched{{Informer: informer, Name: n.name, IgnoreDeletes: true}},
+		Changed: all[0].changed, Unsynced: true, Period: period, RetryInterval: retryInterval, Pass: pass, Report: env.AnnounceReady(NodeName),
+		Factories: []component.Factory{env.Nodes}, Watched: []component.Watched{{Informer: informer, Name: name, IgnoreDeletes: true}},
 	}.Run(ctx)
 }
 
-// pass performs the requests of the Node's annotations and updates its report.
+// disown reports that pools of an earlier configuration cannot be used. Their reports stay: the
+// data are still on their disks.
+func (all nodes) disown(ctx context.Context, api kubernetes.Interface, own *corev1.Node) error {
+	var problems []error
+	for _, pool := range reportedPools(own.Annotations) {
+		if slices.ContainsFunc(all, func(n *node) bool { return n.pool == pool }) {
+			continue
+		}
+		before := parseReport(own.Annotations[annotation(ReportAnnotation, pool)])
+		after := Report{Filesystem: before.Filesystem, Problem: fmt.Sprintf("the document of volume %s was removed", pool)}
+		problems = append(problems, publish(ctx, api, own, pool, after))
+	}
+	return errors.Join(problems...)
+}
+
+// pass performs the requests of the Node's annotations and updates its report. The report of a pool
+// with a missing disk names the file system from before.
 func (n *node) pass(ctx context.Context, api kubernetes.Interface, own *corev1.Node) error {
-	report, problems := n.perform(ctx, parseObsolete(own.Annotations[ObsoleteAnnotation]), parseCopies(own.Annotations[CopiesAnnotation]))
-	if sameNode(Node{Report: report}, Node{Report: parseReport(own.Annotations[ReportAnnotation])}) {
-		return problems
+	report, problems := n.perform(ctx, parseObsolete(own.Annotations[annotation(ObsoleteAnnotation, n.pool)]), parseCopies(own.Annotations[annotation(CopiesAnnotation, n.pool)]))
+	if report.Filesystem == "" {
+		report.Filesystem = parseReport(own.Annotations[annotation(ReportAnnotation, n.pool)]).Filesystem
+	}
+	return errors.Join(problems, publish(ctx, api, own, n.pool, report))
+}
+
+// publish writes the report of a pool unless the Node has it.
+func publish(ctx context.Context, api kubernetes.Interface, own *corev1.Node, pool string, report Report) error {
+	name := annotation(ReportAnnotation, pool)
+	if sameNode(Node{Report: report}, Node{Report: parseReport(own.Annotations[name])}) {
+		return nil
 	}
 	text, err := json.Marshal(report)
 	if err != nil {
 		return err
 	}
-	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": map[string]any{ReportAnnotation: string(text)}}})
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": map[string]any{name: string(text)}}})
 	if err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	if _, err := api.CoreV1().Nodes().Patch(ctx, n.name, types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
-		return errors.Join(problems, fmt.Errorf("Node %s: cannot publish its report: %w", n.name, err))
+	if _, err := api.CoreV1().Nodes().Patch(ctx, own.Name, types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
+		return fmt.Errorf("Node %s: cannot publish its report: %w", own.Name, err)
 	}
-	return problems
+	return nil
 }
 
 // perform retires the obsolete volumes, starts their removal and one copy, which end by themselves
 // or with ctx, and returns the report. If a list is longer than the report permits, the rest has to
 // wait: the controller shortens it when the first entries are done.
 func (n *node) perform(ctx context.Context, obsolete []string, copies []Copy) (Report, error) {
-	report := Report{Problem: n.problem, Filesystem: n.filesystem}
-	obsolete, copies = obsolete[:min(len(obsolete), maxObsolete)], copies[:min(len(copies), maxCopies)]
+	o, err := n.open()
+	if err != nil {
+		return Report{Problem: err.Error()}, err
+	}
+	report := Report{Problem: o.problem, Filesystem: o.filesystem}
+	if o.filesystem == "" { // its volumes are on a missing disk
+		return report, nil
+	}
+	most := limitsOf(n.pool)
+	obsolete, copies = obsolete[:min(len(obsolete), most.obsolete)], copies[:min(len(copies), most.copies)]
 	// An obsolete volume is not copied, and its copy does not begin after the report of its
 	// removal: the controller considers it removed for good.
 	copies = slices.DeleteFunc(slices.Clone(copies), func(c Copy) bool { return slices.Contains(obsolete, c.Name) })
-	if n.store == nil { // the volumes of an earlier file system are lost with it
+	if o.store == nil { // the volumes of an earlier file system are lost with it
 		report.Removed = slices.Sorted(slices.Values(obsolete))
 		return report, nil
 	}
@@ -259,9 +392,22 @@ func (n *node) perform(ctx context.Context, obsolete []string, copies []Copy) (R
 }
 
 // describe returns the component's detail.
-func (n *node) describe() string {
-	if n.store == nil {
-		return "no volumes: " + n.problem
+func (all nodes) describe() string {
+	count, problems := 0, ""
+	for _, n := range all {
+		o := all.find(n.pool)
+		if o.store != nil {
+			count += len(o.store.sizes())
+			continue
+		}
+		problems += "; no volumes"
+		if n.pool != "" {
+			problems += " of class " + className(n.pool)
+		}
+		problems += ": " + o.problem
 	}
-	return fmt.Sprintf("%d volumes", len(n.store.sizes()))
+	if len(all) == 1 && problems != "" {
+		return problems[len("; "):]
+	}
+	return fmt.Sprintf("%d volumes%s", count, problems)
 }

@@ -50,14 +50,14 @@ func sameNode(a, b Node) bool {
 }
 
 func readClass(c *storagev1.StorageClass) StorageClass {
-	return StorageClass{Name: c.Name, Immediate: c.VolumeBindingMode == nil || *c.VolumeBindingMode != storagev1.VolumeBindingWaitForFirstConsumer}
+	return StorageClass{Name: c.Name, Pool: c.Parameters[parameterPool], Immediate: c.VolumeBindingMode == nil || *c.VolumeBindingMode != storagev1.VolumeBindingWaitForFirstConsumer}
 }
 
 func readVolume(v *corev1.PersistentVolume) Volume {
 	read := Volume{
 		Name: v.Name, Filesystem: v.Spec.CSI.VolumeAttributes[attributeFilesystem], Size: v.Spec.Capacity.Storage().Value(),
 		Source: v.Annotations[sourceAnnotation],
-		Node:   affinity(v), Retain: v.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimRetain, Deleting: v.DeletionTimestamp != nil,
+		Node:   placeOf(affinity(v), v.Spec.CSI.VolumeAttributes[parameterPool]), Retain: v.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimRetain, Deleting: v.DeletionTimestamp != nil,
 	}
 	if v.Spec.ClaimRef != nil {
 		read.ClaimUID = string(v.Spec.ClaimRef.UID)
@@ -158,6 +158,7 @@ func quantity(bytes int64) *resource.Quantity { return resource.NewQuantity(byte
 
 // writeVolume returns the volume for a claim of a class.
 func writeVolume(o CreateVolume, claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass) *corev1.PersistentVolume {
+	hostname, pool := splitPlace(o.Hostname)
 	v := &corev1.PersistentVolume{
 		ObjectMeta: metav1.ObjectMeta{Name: o.Name, Annotations: map[string]string{provisionedBy: Driver}, Finalizers: []string{Finalizer}},
 		Spec: corev1.PersistentVolumeSpec{
@@ -174,10 +175,13 @@ func writeVolume(o CreateVolume, claim *corev1.PersistentVolumeClaim, class *sto
 			}},
 			NodeAffinity: &corev1.VolumeNodeAffinity{Required: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
 				MatchExpressions: []corev1.NodeSelectorRequirement{
-					{Key: corev1.LabelHostname, Operator: corev1.NodeSelectorOpIn, Values: []string{o.Hostname}},
+					{Key: corev1.LabelHostname, Operator: corev1.NodeSelectorOpIn, Values: []string{hostname}},
 				},
 			}}}},
 		},
+	}
+	if pool != "" {
+		v.Spec.CSI.VolumeAttributes[parameterPool] = pool
 	}
 	if o.Source != "" {
 		v.Annotations[sourceAnnotation] = o.Source
@@ -226,9 +230,15 @@ func (c *controller) do(ctx context.Context, all objects, op Op) error {
 	case Filled:
 		return c.patchVolume(ctx, all.volumes[o.Name], map[string]any{"metadata": map[string]any{"annotations": map[string]any{sourceAnnotation: nil}}})
 	case Destroy:
-		return tellNode(ctx, c, o.Node, ObsoleteAnnotation, o.Names)
+		return tellNode(ctx, c, o.Node, annotation(ObsoleteAnnotation, o.Pool), o.Names)
 	case RequestCopies:
-		return tellNode(ctx, c, o.Node, CopiesAnnotation, o.Copies)
+		return tellNode(ctx, c, o.Node, annotation(CopiesAnnotation, o.Pool), o.Copies)
+	case CreateClass:
+		_, err := c.client.StorageV1().StorageClasses().Create(ctx, writeClass(o), metav1.CreateOptions{})
+		if apierrors.IsAlreadyExists(err) {
+			return nil // the cache will contain it in a moment, or another driver has the name
+		}
+		return err
 	case SetCapacity:
 		want := writeCapacity(o.Capacity)
 		if o.New {

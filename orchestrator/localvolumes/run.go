@@ -180,8 +180,7 @@ func trim(object any) (any, error) {
 func (c *controller) run(ctx context.Context, tell func(detail string)) error {
 	// a Node is updated every few seconds
 	watched := []component.Watched{{Informer: c.nodes, Same: func(before, now any) bool {
-		b, n := readNode(before), readNode(now)
-		return b != nil && n != nil && sameNode(*b, *n)
+		return sameNodes(readNodes(before), readNodes(now))
 	}}}
 	for _, informer := range []cache.SharedIndexInformer{
 		c.claims, c.volumes, c.classes, c.capacities, c.snapshotClasses, c.volumeSnapshots, c.contents,
@@ -230,13 +229,16 @@ func (c *controller) pass(ctx context.Context) (string, error) {
 	for uid := range quiet {
 		delete(c.reported, uid)
 	}
-	able := 0
+	able, all := 0, 0
 	for _, n := range world.Nodes {
-		if n.Report.Problem == "" {
+		if n.Pool != "" {
+			continue
+		}
+		if all++; n.Report.Problem == "" {
 			able++
 		}
 	}
-	return fmt.Sprintf("%d volumes, %d snapshots; %d of %d nodes can have them", len(world.Volumes), len(world.Contents), able, len(world.Nodes)), first
+	return fmt.Sprintf("%d volumes, %d snapshots; %d of %d nodes can have them", len(world.Volumes), len(world.Contents), able, all), first
 }
 
 // message returns the message of an operation to a claim; the key is empty for other operations.
@@ -309,9 +311,7 @@ func (c *controller) input() (Input, objects) {
 		snapshots: map[string]*snapshotv1.VolumeSnapshot{}, contents: map[string]*snapshotv1.VolumeSnapshotContent{},
 	}
 	for _, o := range c.nodes.GetStore().List() {
-		if n := readNode(o); n != nil {
-			w.Nodes = append(w.Nodes, *n)
-		}
+		w.Nodes = append(w.Nodes, readNodes(o)...)
 	}
 	for _, o := range c.classes.GetStore().List() {
 		if class, ok := o.(*storagev1.StorageClass); ok && class.Provisioner == Driver {

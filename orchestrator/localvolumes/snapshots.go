@@ -98,8 +98,8 @@ type (
 	}
 	// RequestCopies writes a node's requested copies, all of them or maxCopies.
 	RequestCopies struct {
-		Node   string
-		Copies []Copy
+		Node, Pool string
+		Copies     []Copy
 	}
 	// Filled records that a volume has the data of its source.
 	Filled struct{ Name string }
@@ -128,7 +128,7 @@ func (o RequestCopies) String() string {
 	for _, c := range o.Copies {
 		all = append(all, fmt.Sprintf("%s to %s (%d bytes)", c.Of, c.Name, c.Size))
 	}
-	return fmt.Sprintf("request copies from node %s: %s", o.Node, cmp.Or(strings.Join(all, ", "), "nothing"))
+	return fmt.Sprintf("request copies from node %s: %s", placeOf(o.Node, o.Pool), cmp.Or(strings.Join(all, ", "), "nothing"))
 }
 
 func (s State) String() string {
@@ -185,8 +185,8 @@ func copies(w Input, nodes map[string]Node) (todo map[string][]Copy, needed map[
 // some returns the copies of a node for a turn: the copy in progress, then one of each source, and
 // then further copies. So copies that wait for the pods of one volume, possibly forever, do not
 // block the copies of others. Omitted copies are still wanted.
-func some(all []Copy, making string, turn int64) []Copy {
-	if len(all) <= maxCopies {
+func some(all []Copy, most int, making string, turn int64) []Copy {
+	if len(all) <= most {
 		return all
 	}
 	name := func(c Copy) string { return c.Name }
@@ -198,7 +198,7 @@ func some(all []Copy, making string, turn int64) []Copy {
 	}
 	before[making] = 0
 	slices.SortStableFunc(order, func(a, b Copy) int { return cmp.Compare(before[a.Name], before[b.Name]) })
-	return sorted(order[:maxCopies], name)
+	return sorted(order[:most], name)
 }
 
 // fills requests copies from nodes, records completed copies, and reports to claims why their
@@ -207,8 +207,8 @@ func fills(w Input, nodes map[string]Node) []Op {
 	var ops []Op
 	todo, _ := copies(w, nodes)
 	for _, n := range sorted(w.Nodes, func(n Node) string { return n.Name }) {
-		if tell := some(todo[n.Hostname], n.Report.Copying, w.Turn); !slices.Equal(n.Copies, tell) {
-			ops = append(ops, RequestCopies{n.Name, tell})
+		if tell := some(todo[n.Hostname], limitsOf(n.Pool).copies, n.Report.Copying, w.Turn); !slices.Equal(n.Copies, tell) {
+			ops = append(ops, RequestCopies{n.Name, n.Pool, tell})
 		}
 	}
 	waits := map[string]string{}
@@ -351,7 +351,7 @@ func taken(w Input, s Snapshot, free rooms) (Op, string) {
 	case why != "":
 		return nil, why
 	case room.names < 1:
-		return nil, crowded(node.Name)
+		return nil, crowded(node)
 	case size > room.bytes:
 		return nil, fmt.Sprintf("node %s has room for %s, and the snapshot may need %s until it is taken", node.Name, humanSize(room.bytes), humanSize(size))
 	case !s.Guarded:
@@ -417,8 +417,8 @@ func (c Content) waits(node Node) string {
 		return why
 	case node.Report.Copying == c.Handle:
 		return ""
-	case !told && len(node.Copies) >= maxCopies:
-		return cmp.Or(c.State.Problem, fmt.Sprintf("its copy waits for its turn: node %s gets %d copies at a time", node.Name, maxCopies))
+	case !told && len(node.Copies) >= limitsOf(node.Pool).copies:
+		return cmp.Or(c.State.Problem, fmt.Sprintf("its copy waits for its turn: node %s gets %d copies at a time", node.Name, limitsOf(node.Pool).copies))
 	}
 	return c.State.Problem
 }

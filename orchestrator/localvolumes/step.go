@@ -34,8 +34,10 @@ type Input struct {
 
 // Node is the relevant part of a Node object.
 type Node struct {
-	Name     string
-	Hostname string // its label, by which volumes and capacities refer to it
+	Name string
+	Pool string // empty: on DATA
+	// its label, by which volumes and capacities refer to it; in a pool: its place (placeOf)
+	Hostname string
 	Report   Report
 	Obsolete []string // the names that it has to destroy
 	Copies   []Copy   // the copies that it has to make
@@ -45,6 +47,7 @@ type Node struct {
 type StorageClass struct {
 	Name      string
 	Immediate bool // volumes are required before the node is known
+	Pool      string
 }
 
 // Claim is the relevant part of a PersistentVolumeClaim.
@@ -115,8 +118,8 @@ type (
 	Finish struct{ Name string }
 	// Destroy writes a node's obsolete volumes, all of them or maxObsolete.
 	Destroy struct {
-		Node  string
-		Names []string
+		Node, Pool string
+		Names      []string
 	}
 	// SetCapacity publishes the free space; New reports that the object does not exist yet.
 	SetCapacity struct {
@@ -143,7 +146,7 @@ func (o GrowClaim) String() string    { return fmt.Sprintf("grow claim %s to %d 
 func (o DeleteVolume) String() string { return "delete volume " + o.Name }
 func (o Finish) String() string       { return "finish volume " + o.Name }
 func (o Destroy) String() string {
-	return fmt.Sprintf("request node %s to destroy: %s", o.Node, cmp.Or(strings.Join(o.Names, ", "), "nothing"))
+	return fmt.Sprintf("request node %s to destroy: %s", placeOf(o.Node, o.Pool), cmp.Or(strings.Join(o.Names, ", "), "nothing"))
 }
 func (o SetCapacity) String() string {
 	return fmt.Sprintf("capacity %s: class %s has %d bytes on %s", o.Name, o.Class, o.Bytes, o.Hostname)
@@ -154,7 +157,8 @@ func (o DropCapacity) String() string { return "drop capacity " + o.Name }
 // and snapshots of a node, including volumes in deletion, and of other entries in its directory of
 // volumes, never exceeds its DATA minus the reserve.
 func Step(w Input) []Op {
-	var ops []Op
+	w.Nodes = append(slices.Clone(w.Nodes), unreported(w)...)
+	ops := newClasses(w)
 	free := rooms{} // of nodes that can have volumes
 	nodes := map[string]Node{}
 	for _, n := range w.Nodes {
@@ -195,18 +199,21 @@ func (r rooms) take(hostname string, bytes int64, names int) {
 	r[hostname] = room{r[hostname].bytes - bytes, r[hostname].names - names}
 }
 
-// crowded returns why a node can have no more volumes and snapshots of any size.
-func crowded(node string) string {
-	return fmt.Sprintf("node %s has %d volumes and snapshots, and can have no more: delete some", node, maxNames)
+// crowded returns why a node can have no more volumes and snapshots of any size in a pool.
+func crowded(n Node) string {
+	return fmt.Sprintf("node %s has %d volumes and snapshots, and can have no more: delete some", placeOf(n.Name, n.Pool), limitsOf(n.Pool).names)
 }
 
 // left returns the free space of a node. A snapshot counts with the size of its volume until it is
 // taken, and with its contents afterwards, because it has no writer.
 func left(reserve int64, n Node, volumes []Volume, contents []Content) room {
-	if reserve == 0 {
+	switch {
+	case n.Pool != "": // the volume has no other use
+		reserve = 0
+	case reserve == 0:
 		reserve = defaultReserve(n.Report.Size)
 	}
-	free, names := n.Report.Size-n.Report.Size*evictionPercent/100-reserve, maxNames
+	free, names := n.Report.Size-n.Report.Size*evictionPercent/100-reserve, limitsOf(n.Pool).names
 	there := maps.Clone(n.Report.Volumes) // the remaining entries are snapshots, or have no object
 	for _, v := range volumes {
 		if v.Node == n.Hostname && v.Filesystem == n.Report.Filesystem {
@@ -254,12 +261,12 @@ func ends(w Input, nodes map[string]Node) []Op {
 	ops = append(ops, contentEnds(w, nodes, needed, obsolete)...)
 	for _, n := range sorted(w.Nodes, func(n Node) string { return n.Name }) {
 		tell := obsolete[n.Hostname]
-		if len(tell) > maxObsolete { // the others stay until their turn
+		if most := limitsOf(n.Pool).obsolete; len(tell) > most { // the others stay until their turn
 			itself := func(name string) string { return name }
-			tell = sorted(shuffled(tell, w.Turn, itself)[:maxObsolete], itself)
+			tell = sorted(shuffled(tell, w.Turn, itself)[:most], itself)
 		}
 		if !slices.Equal(n.Obsolete, tell) {
-			ops = append(ops, Destroy{n.Name, tell})
+			ops = append(ops, Destroy{n.Name, n.Pool, tell})
 		}
 	}
 	return ops
@@ -323,7 +330,7 @@ func births(w Input, free rooms) []Op {
 		taken[v.Name] = true
 	}
 	for _, n := range w.Nodes {
-		nodes[n.Name] = n
+		nodes[placeOf(n.Name, n.Pool)] = n
 	}
 	var ops []Op
 	for _, c := range inOrder(w.Claims) {
@@ -332,7 +339,8 @@ func births(w Input, free rooms) []Op {
 		if !ours || c.Volume != "" || c.Deleting || taken[name] {
 			continue
 		}
-		n, there := nodes[c.Node]
+		n, there := nodes[placeOf(c.Node, class.Pool)]
+		_, exists := nodes[c.Node]
 		want := max(c.Size, minSize)
 		switch {
 		case class.Immediate:
@@ -341,14 +349,16 @@ func births(w Input, free rooms) []Op {
 		case c.Problem != "":
 			ops = append(ops, Refuse{c.Key, c.Problem})
 		case c.Source != Source{}:
-			ops = append(ops, copied(w, c, name, free))
+			ops = append(ops, copied(w, c, class.Pool, name, free))
 		case c.Node == "": // the scheduler has to select a node first
-		case !there:
+		case !exists:
 			ops = append(ops, Reschedule{c.Key, fmt.Sprintf("node %s does not exist", c.Node)})
+		case !there:
+			ops = append(ops, Reschedule{c.Key, fmt.Sprintf("node %s has no volume %s", c.Node, class.Pool)})
 		case n.Report.Problem != "":
 			ops = append(ops, Reschedule{c.Key, fmt.Sprintf("node %s has no volumes: %s", n.Name, n.Report.Problem)})
 		case free[n.Hostname].names < 1:
-			ops = append(ops, Reschedule{c.Key, crowded(n.Name)})
+			ops = append(ops, Reschedule{c.Key, crowded(n)})
 		case want > free[n.Hostname].bytes:
 			ops = append(ops, Reschedule{c.Key, fmt.Sprintf("node %s has room for %s, but %s are requested",
 				n.Name, humanSize(free[n.Hostname].bytes), humanSize(want))})
@@ -363,16 +373,18 @@ func births(w Input, free rooms) []Op {
 // copied creates a claim's volume that is filled from another volume or a snapshot. It can only be
 // on the node of its source, so it is created before the scheduler selects a node, which then can
 // choose only this node.
-func copied(w Input, c Claim, name string, free rooms) Op {
+func copied(w Input, c Claim, pool, name string, free rooms) Op {
 	of, least, n, why := origin(w, c.Source)
 	want, room := max(c.Size, minSize), free[n.Hostname]
 	switch {
 	case why != "":
 		return Refuse{c.Key, why}
+	case n.Pool != pool:
+		return Refuse{c.Key, fmt.Sprintf("its source %s is on another disk (%s): use the StorageClass of the source", of, n.Hostname)}
 	case want < least:
 		return Refuse{c.Key, fmt.Sprintf("%s are requested, but its source needs a volume of %s", humanSize(want), humanSize(least))}
 	case room.names < 1:
-		return Refuse{c.Key, crowded(n.Name)}
+		return Refuse{c.Key, crowded(n)}
 	case want > room.bytes:
 		return Refuse{c.Key, fmt.Sprintf("node %s, which has %s, has room for %s, but %s are requested", n.Name, of, humanSize(room.bytes), humanSize(want))}
 	}
@@ -393,8 +405,12 @@ func capacities(w Input, free rooms) []Op {
 		if free[hostname].names < 1 {
 			bytes = 0
 		}
+		label, pool := splitPlace(hostname)
 		for _, class := range sorted(w.Classes, func(c StorageClass) string { return c.Name }) {
-			want := Capacity{Name: capacityName(class.Name, hostname), Class: class.Name, Hostname: hostname, Bytes: bytes}
+			if class.Pool != pool {
+				continue
+			}
+			want := Capacity{Name: capacityName(class.Name, label), Class: class.Name, Hostname: label, Bytes: bytes}
 			before, there := have[want.Name]
 			if before != want {
 				ops = append(ops, SetCapacity{want, !there})

@@ -374,6 +374,14 @@ func (s *store) grow(name string, size int64) error {
 	return nil
 }
 
+// has reports whether a volume is in the store.
+func (s *store) has(name string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	_, there := s.all[name]
+	return there
+}
+
 // raise sets a volume's quota, and reports whether it was already as high and on the disk.
 func (s *store) raise(name string, size int64) (grown bool, err error) {
 	s.mu.Lock()

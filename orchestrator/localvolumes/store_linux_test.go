@@ -237,7 +237,7 @@ func TestUnsupported(t *testing.T) {
 	if err != nil || report.Problem == "" || !slices.Equal(report.Removed, []string{named(1), named(2)}) {
 		t.Errorf("%+v, %v", report, err)
 	}
-	d := &driver{problem: n.problem}
+	d := &driver{find: nodes{n}.find}
 	if _, err := d.NodePublishVolume(t.Context(), request(named(1), "f", "1048576", t.TempDir())); status.Code(err) != codes.FailedPrecondition {
 		t.Errorf("%v", err)
 	}
@@ -255,8 +255,10 @@ func request(name, filesystem, size, target string) *csi.NodePublishVolumeReques
 // options.
 func TestPublish(t *testing.T) {
 	var bound []mount.Flags
+	s := open(t, filepath.Join(t.TempDir(), "local-volumes"), newMemory())
 	d := &driver{
-		node: "a", filesystem: "f1", store: open(t, filepath.Join(t.TempDir(), "local-volumes"), newMemory()), changed: func() {},
+		node: "a", changed: func() {},
+		find: func(string) opened { return opened{s, "f1", ""} }, stores: func() []*store { return []*store{s} },
 		bind:    func(_, _ string, flags mount.Flags) error { bound = append(bound, flags); return nil },
 		mounted: func(string) (bool, error) { return len(bound) > 0, nil },
 		unmount: func(string) error { return nil },
@@ -270,7 +272,7 @@ func TestPublish(t *testing.T) {
 	if _, err := d.NodePublishVolume(t.Context(), odd); status.Code(err) != codes.InvalidArgument {
 		t.Errorf("an option that there is not: %v", err)
 	}
-	if len(d.store.sizes()) > 0 {
+	if len(s.sizes()) > 0 {
 		t.Error("what was refused was made")
 	}
 	right := request(named(1), "f1", "1048576", target)
@@ -283,8 +285,8 @@ func TestPublish(t *testing.T) {
 	if !slices.Equal(bound, []mount.Flags{mount.NoSuid | mount.NoDev | mount.NoAtime | mount.ReadOnly}) {
 		t.Errorf("mounted %v", bound)
 	}
-	if _, err := d.NodeExpandVolume(context.Background(), &csi.NodeExpandVolumeRequest{VolumeId: named(1), CapacityRange: &csi.CapacityRange{RequiredBytes: 2 * mib}}); err != nil || d.store.sizes()[named(1)] != 2*mib {
-		t.Errorf("%v, %v", d.store.sizes(), err)
+	if _, err := d.NodeExpandVolume(context.Background(), &csi.NodeExpandVolumeRequest{VolumeId: named(1), CapacityRange: &csi.CapacityRange{RequiredBytes: 2 * mib}}); err != nil || s.sizes()[named(1)] != 2*mib {
+		t.Errorf("%v, %v", s.sizes(), err)
 	}
 	for range 2 {
 		if _, err := d.NodeUnpublishVolume(context.Background(), &csi.NodeUnpublishVolumeRequest{VolumeId: named(1), TargetPath: target}); err != nil {

@@ -38,6 +38,9 @@ func Diff(a, b *File) ([]string, error) {
 		d.compare(at+": role", p.Role, q.Role)
 		d.compare(at+": Machine.spec", p.Machine, q.Machine)
 		d.compare(at+": Network.spec", p.Network, q.Network)
+		compareNamed(p.Volumes, q.Volumes, Document.Name, func(name string, v, w *Document) {
+			d.compare(at+": Volume["+name+"]", specOrNone(v), specOrNone(w))
+		})
 	})
 	return d.lines, nil
 }

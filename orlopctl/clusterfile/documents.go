@@ -117,6 +117,9 @@ func (f *File) patch(m Machine) ([]byte, error) {
 		if len(own.Network) > 0 {
 			add("Network", Document{Metadata: map[string]any{"name": "default"}, Spec: own.Network})
 		}
+		for _, v := range own.Volumes {
+			add("Volume", v)
+		}
 	}
 	if m.Role == string(config.RoleControlPlane) {
 		add("Cluster", placed.Cluster)

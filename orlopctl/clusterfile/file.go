@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"reflect"
 	"slices"
+	"strings"
 
 	goyaml "go.yaml.in/yaml/v3"
 	"sigs.k8s.io/yaml"
@@ -46,6 +47,8 @@ type Machine struct {
 	// without role and ticket.
 	Machine map[string]any `json:"machine,omitempty"`
 	Network map[string]any `json:"network,omitempty"`
+	// Volumes are the Volume documents, sorted by name.
+	Volumes []Document `json:"volumes,omitempty"`
 }
 
 // Document is a document of the configuration without its kind.
@@ -87,28 +90,37 @@ func New(machines []Exported) (*File, error) {
 		one.Network = without(specOf(documents, "Network"), specOf(defaults, "Network"))
 		delete(one.Machine, "role")
 		delete(one.Machine, "join")
+		one.Volumes = named(documents, "Volume")
 		f.Machines = append(f.Machines, one)
 		if i > 0 {
 			continue
 		}
 		for _, d := range documents {
-			switch d.kind {
-			case "Cluster":
+			if d.kind == "Cluster" {
 				f.Cluster = d.Document
 				for _, field := range generated {
 					delete(f.Cluster.Spec, field)
 				}
-			case "Addon":
-				f.Addons = append(f.Addons, d.Document)
 			}
 		}
+		f.Addons = named(documents, "Addon")
 	}
 	if f.Cluster.Spec == nil {
 		return nil, errors.New("cluster: cannot export: the machine has no Cluster document")
 	}
-	slices.SortFunc(f.Addons, func(a, b Document) int { return bytes.Compare([]byte(a.Name()), []byte(b.Name())) })
 	f.insertNames()
 	return f, nil
+}
+
+// named returns the documents of a kind with several, sorted by name.
+func named(documents []kinded, kind string) (all []Document) {
+	for _, d := range documents {
+		if d.kind == kind {
+			all = append(all, d.Document)
+		}
+	}
+	slices.SortFunc(all, func(a, b Document) int { return strings.Compare(a.Name(), b.Name()) })
+	return all
 }
 
 // kinded is a document with its kind.
@@ -193,6 +205,11 @@ func (f *File) checkMachines() error {
 		if _, err := netip.ParseAddr(m.Address); err != nil {
 			return fmt.Errorf("%s.address: is %q, expected an IP address", at, m.Address)
 		}
+		for j, v := range m.Volumes {
+			if v.Name() == "" {
+				return fmt.Errorf("%s.volumes[%d].metadata.name: is missing, expected the name of the volume", at, j)
+			}
+		}
 		switch {
 		case m.Name == "":
 			return fmt.Errorf("%s.name: is missing", at)
@@ -247,6 +264,9 @@ func (f *File) eachText(replace func(path, text string) string) {
 	for i, m := range f.Machines {
 		f.Machines[i].Machine, _ = eachText("machine "+m.Name+": Machine.spec", m.Machine, replace).(map[string]any)
 		f.Machines[i].Network, _ = eachText("machine "+m.Name+": Network.spec", m.Network, replace).(map[string]any)
+		for j, v := range m.Volumes {
+			f.Machines[i].Volumes[j].Spec, _ = eachText("machine "+m.Name+": Volume["+v.Name()+"].spec", v.Spec, replace).(map[string]any)
+		}
 	}
 	f.Cluster.Spec, _ = eachText("Cluster.spec", f.Cluster.Spec, replace).(map[string]any)
 	for i, a := range f.Addons {

@@ -77,7 +77,8 @@ func shop(t *testing.T) *File {
 			"---\nkind: Cluster\nspec: {kubernetes: {maxPods: 200}}\n---\napiVersion: orlop.dev/v1alpha1\nkind: Addon\nmetadata: {name: web}\nspec: {manifests: [\"{apiVersion: v1, kind: ConfigMap, metadata: {name: page}}\"], scope: {namespaces: [web]}, rights: {namespaceAdmin: true}, namespace: web}")
 		all = append(all, Exported{Name: name, Role: "controlplane", Address: addresses[i], Documents: redacted(t, text)})
 	}
-	all = append(all, Exported{Name: "w1", Role: "worker", Address: "10.0.0.21", Documents: redacted(t, worker(t, "w1", "kind: Machine\nspec: {node: {labels: {rack: \"7\"}}}"))})
+	all = append(all, Exported{Name: "w1", Role: "worker", Address: "10.0.0.21", Documents: redacted(t, worker(t, "w1", "kind: Machine\nspec: {node: {labels: {rack: \"7\"}}}\n"+
+		"---\napiVersion: orlop.dev/v1alpha1\nkind: Volume\nmetadata: {name: fast}\nspec: {disk: {serial: \"X*\"}, size: 2GiB, use: storageClass}"))})
 	f, err := New(all)
 	if err != nil {
 		t.Fatal(err)
@@ -182,6 +183,7 @@ func TestDiff(t *testing.T) {
 		}, []string{
 			"machine m1: Network.spec.links: (none) → [", "machine m2: role: controlplane → worker", "machine m2: Machine.spec.sysctls.net.core.somaxconn: 4096 → 1", "machine w1: worker → (none)", "machine w9: (none) → worker",
 		}},
+		{"a volume", func(f *File) { f.Machines[2].Volumes[0].Spec["size"] = "3GiB" }, []string{"machine w1: Volume[fast].spec.size: 2GiB → 3GiB"}},
 		{"add-ons", func(f *File) {
 			f.Addons = []Document{{Metadata: map[string]any{"name": "new"}, Spec: map[string]any{"namespace": "n"}}}
 		}, []string{"Addon[new].spec.namespace: (none) → n", "Addon[web].spec"}},

@@ -515,6 +515,17 @@ func (s *machineService) Reset(_ context.Context, r *api.ResetRequest) (*api.Pow
 	return &api.PowerResponse{}, nil
 }
 
+// WipeDisk implements api.MachineServer: there is a disk B1, and a volume "old" without a document.
+func (s *machineService) WipeDisk(_ context.Context, r *api.WipeDiskRequest) (*api.WipeDiskResponse, error) {
+	switch {
+	case r.Disk == "B1":
+		return &api.WipeDiskResponse{Done: "/dev/vdb (8 GiB, serial B1) is blank"}, nil
+	case r.Volume == "old":
+		return &api.WipeDiskResponse{Done: "volume old: /dev/vdb1 is wiped"}, nil
+	}
+	return nil, status.Errorf(codes.FailedPrecondition, "%s is the system disk, nothing was changed; `orlopctl reset` erases it", r.Disk+r.Volume)
+}
+
 type serviceService struct{ api.UnimplementedServiceServer }
 
 // List implements api.ServiceServer.

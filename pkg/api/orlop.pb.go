@@ -292,7 +292,7 @@ func (x ApplyRequest_Mode) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use ApplyRequest_Mode.Descriptor instead.
 func (ApplyRequest_Mode) EnumDescriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{19, 0}
+	return file_orlop_proto_rawDescGZIP(), []int{21, 0}
 }
 
 // AuditRule describes how the audit log records the calls of a method.
@@ -1064,6 +1064,103 @@ func (x *ResetRequest) GetDrain() *DrainPolicy {
 	return nil
 }
 
+type WipeDiskRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Exactly one is set.
+	Disk          string `protobuf:"bytes,1,opt,name=disk,proto3" json:"disk,omitempty"`     // path, serial number or WWID
+	Volume        string `protobuf:"bytes,2,opt,name=volume,proto3" json:"volume,omitempty"` // name of a volume
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WipeDiskRequest) Reset() {
+	*x = WipeDiskRequest{}
+	mi := &file_orlop_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WipeDiskRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WipeDiskRequest) ProtoMessage() {}
+
+func (x *WipeDiskRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_orlop_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WipeDiskRequest.ProtoReflect.Descriptor instead.
+func (*WipeDiskRequest) Descriptor() ([]byte, []int) {
+	return file_orlop_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *WipeDiskRequest) GetDisk() string {
+	if x != nil {
+		return x.Disk
+	}
+	return ""
+}
+
+func (x *WipeDiskRequest) GetVolume() string {
+	if x != nil {
+		return x.Volume
+	}
+	return ""
+}
+
+type WipeDiskResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Done          string                 `protobuf:"bytes,1,opt,name=done,proto3" json:"done,omitempty"` // what was wiped, for a person
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WipeDiskResponse) Reset() {
+	*x = WipeDiskResponse{}
+	mi := &file_orlop_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WipeDiskResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WipeDiskResponse) ProtoMessage() {}
+
+func (x *WipeDiskResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_orlop_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WipeDiskResponse.ProtoReflect.Descriptor instead.
+func (*WipeDiskResponse) Descriptor() ([]byte, []int) {
+	return file_orlop_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *WipeDiskResponse) GetDone() string {
+	if x != nil {
+		return x.Done
+	}
+	return ""
+}
+
 type ReadFileRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Path          string                 `protobuf:"bytes,1,opt,name=path,proto3" json:"path,omitempty"`      // absolute
@@ -1074,7 +1171,7 @@ type ReadFileRequest struct {
 
 func (x *ReadFileRequest) Reset() {
 	*x = ReadFileRequest{}
-	mi := &file_orlop_proto_msgTypes[13]
+	mi := &file_orlop_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1086,7 +1183,7 @@ func (x *ReadFileRequest) String() string {
 func (*ReadFileRequest) ProtoMessage() {}
 
 func (x *ReadFileRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[13]
+	mi := &file_orlop_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1099,7 +1196,7 @@ func (x *ReadFileRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadFileRequest.ProtoReflect.Descriptor instead.
 func (*ReadFileRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{13}
+	return file_orlop_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *ReadFileRequest) GetPath() string {
@@ -1126,7 +1223,7 @@ type ReadFileResponse struct {
 
 func (x *ReadFileResponse) Reset() {
 	*x = ReadFileResponse{}
-	mi := &file_orlop_proto_msgTypes[14]
+	mi := &file_orlop_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1138,7 +1235,7 @@ func (x *ReadFileResponse) String() string {
 func (*ReadFileResponse) ProtoMessage() {}
 
 func (x *ReadFileResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[14]
+	mi := &file_orlop_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1151,7 +1248,7 @@ func (x *ReadFileResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadFileResponse.ProtoReflect.Descriptor instead.
 func (*ReadFileResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{14}
+	return file_orlop_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *ReadFileResponse) GetChunk() []byte {
@@ -1177,7 +1274,7 @@ type ListFilesRequest struct {
 
 func (x *ListFilesRequest) Reset() {
 	*x = ListFilesRequest{}
-	mi := &file_orlop_proto_msgTypes[15]
+	mi := &file_orlop_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1189,7 +1286,7 @@ func (x *ListFilesRequest) String() string {
 func (*ListFilesRequest) ProtoMessage() {}
 
 func (x *ListFilesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[15]
+	mi := &file_orlop_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1202,7 +1299,7 @@ func (x *ListFilesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListFilesRequest.ProtoReflect.Descriptor instead.
 func (*ListFilesRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{15}
+	return file_orlop_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *ListFilesRequest) GetPath() string {
@@ -1222,7 +1319,7 @@ type ListFilesResponse struct {
 
 func (x *ListFilesResponse) Reset() {
 	*x = ListFilesResponse{}
-	mi := &file_orlop_proto_msgTypes[16]
+	mi := &file_orlop_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1234,7 +1331,7 @@ func (x *ListFilesResponse) String() string {
 func (*ListFilesResponse) ProtoMessage() {}
 
 func (x *ListFilesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[16]
+	mi := &file_orlop_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1247,7 +1344,7 @@ func (x *ListFilesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListFilesResponse.ProtoReflect.Descriptor instead.
 func (*ListFilesResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{16}
+	return file_orlop_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *ListFilesResponse) GetEntries() []*FileEntry {
@@ -1277,7 +1374,7 @@ type FileEntry struct {
 
 func (x *FileEntry) Reset() {
 	*x = FileEntry{}
-	mi := &file_orlop_proto_msgTypes[17]
+	mi := &file_orlop_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1289,7 +1386,7 @@ func (x *FileEntry) String() string {
 func (*FileEntry) ProtoMessage() {}
 
 func (x *FileEntry) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[17]
+	mi := &file_orlop_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1302,7 +1399,7 @@ func (x *FileEntry) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FileEntry.ProtoReflect.Descriptor instead.
 func (*FileEntry) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{17}
+	return file_orlop_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *FileEntry) GetName() string {
@@ -1352,7 +1449,7 @@ type RelayData struct {
 
 func (x *RelayData) Reset() {
 	*x = RelayData{}
-	mi := &file_orlop_proto_msgTypes[18]
+	mi := &file_orlop_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1364,7 +1461,7 @@ func (x *RelayData) String() string {
 func (*RelayData) ProtoMessage() {}
 
 func (x *RelayData) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[18]
+	mi := &file_orlop_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1377,7 +1474,7 @@ func (x *RelayData) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RelayData.ProtoReflect.Descriptor instead.
 func (*RelayData) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{18}
+	return file_orlop_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *RelayData) GetTarget() string {
@@ -1421,7 +1518,7 @@ type ApplyRequest struct {
 
 func (x *ApplyRequest) Reset() {
 	*x = ApplyRequest{}
-	mi := &file_orlop_proto_msgTypes[19]
+	mi := &file_orlop_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1433,7 +1530,7 @@ func (x *ApplyRequest) String() string {
 func (*ApplyRequest) ProtoMessage() {}
 
 func (x *ApplyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[19]
+	mi := &file_orlop_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1446,7 +1543,7 @@ func (x *ApplyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApplyRequest.ProtoReflect.Descriptor instead.
 func (*ApplyRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{19}
+	return file_orlop_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *ApplyRequest) GetDocuments() []byte {
@@ -1539,7 +1636,7 @@ type ApplyResponse struct {
 
 func (x *ApplyResponse) Reset() {
 	*x = ApplyResponse{}
-	mi := &file_orlop_proto_msgTypes[20]
+	mi := &file_orlop_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1551,7 +1648,7 @@ func (x *ApplyResponse) String() string {
 func (*ApplyResponse) ProtoMessage() {}
 
 func (x *ApplyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[20]
+	mi := &file_orlop_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1564,7 +1661,7 @@ func (x *ApplyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApplyResponse.ProtoReflect.Descriptor instead.
 func (*ApplyResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{20}
+	return file_orlop_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *ApplyResponse) GetOperations() []string {
@@ -1639,7 +1736,7 @@ type ConfirmConfigRequest struct {
 
 func (x *ConfirmConfigRequest) Reset() {
 	*x = ConfirmConfigRequest{}
-	mi := &file_orlop_proto_msgTypes[21]
+	mi := &file_orlop_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1651,7 +1748,7 @@ func (x *ConfirmConfigRequest) String() string {
 func (*ConfirmConfigRequest) ProtoMessage() {}
 
 func (x *ConfirmConfigRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[21]
+	mi := &file_orlop_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1664,7 +1761,7 @@ func (x *ConfirmConfigRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfirmConfigRequest.ProtoReflect.Descriptor instead.
 func (*ConfirmConfigRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{21}
+	return file_orlop_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *ConfirmConfigRequest) GetTrialName() string {
@@ -1683,7 +1780,7 @@ type ConfirmConfigResponse struct {
 
 func (x *ConfirmConfigResponse) Reset() {
 	*x = ConfirmConfigResponse{}
-	mi := &file_orlop_proto_msgTypes[22]
+	mi := &file_orlop_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1695,7 +1792,7 @@ func (x *ConfirmConfigResponse) String() string {
 func (*ConfirmConfigResponse) ProtoMessage() {}
 
 func (x *ConfirmConfigResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[22]
+	mi := &file_orlop_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1708,7 +1805,7 @@ func (x *ConfirmConfigResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfirmConfigResponse.ProtoReflect.Descriptor instead.
 func (*ConfirmConfigResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{22}
+	return file_orlop_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *ConfirmConfigResponse) GetFailures() []string {
@@ -1728,7 +1825,7 @@ type GetConfigRequest struct {
 
 func (x *GetConfigRequest) Reset() {
 	*x = GetConfigRequest{}
-	mi := &file_orlop_proto_msgTypes[23]
+	mi := &file_orlop_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1740,7 +1837,7 @@ func (x *GetConfigRequest) String() string {
 func (*GetConfigRequest) ProtoMessage() {}
 
 func (x *GetConfigRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[23]
+	mi := &file_orlop_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1753,7 +1850,7 @@ func (x *GetConfigRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetConfigRequest.ProtoReflect.Descriptor instead.
 func (*GetConfigRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{23}
+	return file_orlop_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *GetConfigRequest) GetNumber() uint64 {
@@ -1782,7 +1879,7 @@ type GetConfigResponse struct {
 
 func (x *GetConfigResponse) Reset() {
 	*x = GetConfigResponse{}
-	mi := &file_orlop_proto_msgTypes[24]
+	mi := &file_orlop_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1794,7 +1891,7 @@ func (x *GetConfigResponse) String() string {
 func (*GetConfigResponse) ProtoMessage() {}
 
 func (x *GetConfigResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[24]
+	mi := &file_orlop_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1807,7 +1904,7 @@ func (x *GetConfigResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetConfigResponse.ProtoReflect.Descriptor instead.
 func (*GetConfigResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{24}
+	return file_orlop_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *GetConfigResponse) GetDocuments() []byte {
@@ -1839,7 +1936,7 @@ type ConfigHistoryRequest struct {
 
 func (x *ConfigHistoryRequest) Reset() {
 	*x = ConfigHistoryRequest{}
-	mi := &file_orlop_proto_msgTypes[25]
+	mi := &file_orlop_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1851,7 +1948,7 @@ func (x *ConfigHistoryRequest) String() string {
 func (*ConfigHistoryRequest) ProtoMessage() {}
 
 func (x *ConfigHistoryRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[25]
+	mi := &file_orlop_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1864,7 +1961,7 @@ func (x *ConfigHistoryRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfigHistoryRequest.ProtoReflect.Descriptor instead.
 func (*ConfigHistoryRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{25}
+	return file_orlop_proto_rawDescGZIP(), []int{27}
 }
 
 type ConfigHistoryResponse struct {
@@ -1876,7 +1973,7 @@ type ConfigHistoryResponse struct {
 
 func (x *ConfigHistoryResponse) Reset() {
 	*x = ConfigHistoryResponse{}
-	mi := &file_orlop_proto_msgTypes[26]
+	mi := &file_orlop_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1888,7 +1985,7 @@ func (x *ConfigHistoryResponse) String() string {
 func (*ConfigHistoryResponse) ProtoMessage() {}
 
 func (x *ConfigHistoryResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[26]
+	mi := &file_orlop_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1901,7 +1998,7 @@ func (x *ConfigHistoryResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfigHistoryResponse.ProtoReflect.Descriptor instead.
 func (*ConfigHistoryResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{26}
+	return file_orlop_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *ConfigHistoryResponse) GetEntries() []*ConfigEntry {
@@ -1923,7 +2020,7 @@ type ConfigEntry struct {
 
 func (x *ConfigEntry) Reset() {
 	*x = ConfigEntry{}
-	mi := &file_orlop_proto_msgTypes[27]
+	mi := &file_orlop_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1935,7 +2032,7 @@ func (x *ConfigEntry) String() string {
 func (*ConfigEntry) ProtoMessage() {}
 
 func (x *ConfigEntry) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[27]
+	mi := &file_orlop_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1948,7 +2045,7 @@ func (x *ConfigEntry) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfigEntry.ProtoReflect.Descriptor instead.
 func (*ConfigEntry) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{27}
+	return file_orlop_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *ConfigEntry) GetNumber() uint64 {
@@ -1989,7 +2086,7 @@ type CompareConfigRequest struct {
 
 func (x *CompareConfigRequest) Reset() {
 	*x = CompareConfigRequest{}
-	mi := &file_orlop_proto_msgTypes[28]
+	mi := &file_orlop_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2001,7 +2098,7 @@ func (x *CompareConfigRequest) String() string {
 func (*CompareConfigRequest) ProtoMessage() {}
 
 func (x *CompareConfigRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[28]
+	mi := &file_orlop_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2014,7 +2111,7 @@ func (x *CompareConfigRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CompareConfigRequest.ProtoReflect.Descriptor instead.
 func (*CompareConfigRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{28}
+	return file_orlop_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *CompareConfigRequest) GetFrom() uint64 {
@@ -2040,7 +2137,7 @@ type CompareConfigResponse struct {
 
 func (x *CompareConfigResponse) Reset() {
 	*x = CompareConfigResponse{}
-	mi := &file_orlop_proto_msgTypes[29]
+	mi := &file_orlop_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2052,7 +2149,7 @@ func (x *CompareConfigResponse) String() string {
 func (*CompareConfigResponse) ProtoMessage() {}
 
 func (x *CompareConfigResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[29]
+	mi := &file_orlop_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2065,7 +2162,7 @@ func (x *CompareConfigResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CompareConfigResponse.ProtoReflect.Descriptor instead.
 func (*CompareConfigResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{29}
+	return file_orlop_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *CompareConfigResponse) GetChanges() []string {
@@ -2091,7 +2188,7 @@ type Problem struct {
 
 func (x *Problem) Reset() {
 	*x = Problem{}
-	mi := &file_orlop_proto_msgTypes[30]
+	mi := &file_orlop_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2103,7 +2200,7 @@ func (x *Problem) String() string {
 func (*Problem) ProtoMessage() {}
 
 func (x *Problem) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[30]
+	mi := &file_orlop_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2116,7 +2213,7 @@ func (x *Problem) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Problem.ProtoReflect.Descriptor instead.
 func (*Problem) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{30}
+	return file_orlop_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *Problem) GetFile() string {
@@ -2169,7 +2266,7 @@ type ListServicesRequest struct {
 
 func (x *ListServicesRequest) Reset() {
 	*x = ListServicesRequest{}
-	mi := &file_orlop_proto_msgTypes[31]
+	mi := &file_orlop_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2181,7 +2278,7 @@ func (x *ListServicesRequest) String() string {
 func (*ListServicesRequest) ProtoMessage() {}
 
 func (x *ListServicesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[31]
+	mi := &file_orlop_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2194,7 +2291,7 @@ func (x *ListServicesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListServicesRequest.ProtoReflect.Descriptor instead.
 func (*ListServicesRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{31}
+	return file_orlop_proto_rawDescGZIP(), []int{33}
 }
 
 type ListServicesResponse struct {
@@ -2206,7 +2303,7 @@ type ListServicesResponse struct {
 
 func (x *ListServicesResponse) Reset() {
 	*x = ListServicesResponse{}
-	mi := &file_orlop_proto_msgTypes[32]
+	mi := &file_orlop_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2218,7 +2315,7 @@ func (x *ListServicesResponse) String() string {
 func (*ListServicesResponse) ProtoMessage() {}
 
 func (x *ListServicesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[32]
+	mi := &file_orlop_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2231,7 +2328,7 @@ func (x *ListServicesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListServicesResponse.ProtoReflect.Descriptor instead.
 func (*ListServicesResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{32}
+	return file_orlop_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *ListServicesResponse) GetServices() []*ServiceStatus {
@@ -2256,7 +2353,7 @@ type ServiceStatus struct {
 
 func (x *ServiceStatus) Reset() {
 	*x = ServiceStatus{}
-	mi := &file_orlop_proto_msgTypes[33]
+	mi := &file_orlop_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2268,7 +2365,7 @@ func (x *ServiceStatus) String() string {
 func (*ServiceStatus) ProtoMessage() {}
 
 func (x *ServiceStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[33]
+	mi := &file_orlop_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2281,7 +2378,7 @@ func (x *ServiceStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ServiceStatus.ProtoReflect.Descriptor instead.
 func (*ServiceStatus) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{33}
+	return file_orlop_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *ServiceStatus) GetName() string {
@@ -2345,7 +2442,7 @@ type Component struct {
 
 func (x *Component) Reset() {
 	*x = Component{}
-	mi := &file_orlop_proto_msgTypes[34]
+	mi := &file_orlop_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2357,7 +2454,7 @@ func (x *Component) String() string {
 func (*Component) ProtoMessage() {}
 
 func (x *Component) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[34]
+	mi := &file_orlop_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2370,7 +2467,7 @@ func (x *Component) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Component.ProtoReflect.Descriptor instead.
 func (*Component) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{34}
+	return file_orlop_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *Component) GetName() string {
@@ -2412,7 +2509,7 @@ type RestartServiceRequest struct {
 
 func (x *RestartServiceRequest) Reset() {
 	*x = RestartServiceRequest{}
-	mi := &file_orlop_proto_msgTypes[35]
+	mi := &file_orlop_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2424,7 +2521,7 @@ func (x *RestartServiceRequest) String() string {
 func (*RestartServiceRequest) ProtoMessage() {}
 
 func (x *RestartServiceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[35]
+	mi := &file_orlop_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2437,7 +2534,7 @@ func (x *RestartServiceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestartServiceRequest.ProtoReflect.Descriptor instead.
 func (*RestartServiceRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{35}
+	return file_orlop_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *RestartServiceRequest) GetName() string {
@@ -2462,7 +2559,7 @@ type RestartServiceResponse struct {
 
 func (x *RestartServiceResponse) Reset() {
 	*x = RestartServiceResponse{}
-	mi := &file_orlop_proto_msgTypes[36]
+	mi := &file_orlop_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2474,7 +2571,7 @@ func (x *RestartServiceResponse) String() string {
 func (*RestartServiceResponse) ProtoMessage() {}
 
 func (x *RestartServiceResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[36]
+	mi := &file_orlop_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2487,7 +2584,7 @@ func (x *RestartServiceResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestartServiceResponse.ProtoReflect.Descriptor instead.
 func (*RestartServiceResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{36}
+	return file_orlop_proto_rawDescGZIP(), []int{38}
 }
 
 type ServiceLogRequest struct {
@@ -2501,7 +2598,7 @@ type ServiceLogRequest struct {
 
 func (x *ServiceLogRequest) Reset() {
 	*x = ServiceLogRequest{}
-	mi := &file_orlop_proto_msgTypes[37]
+	mi := &file_orlop_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2513,7 +2610,7 @@ func (x *ServiceLogRequest) String() string {
 func (*ServiceLogRequest) ProtoMessage() {}
 
 func (x *ServiceLogRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[37]
+	mi := &file_orlop_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2526,7 +2623,7 @@ func (x *ServiceLogRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ServiceLogRequest.ProtoReflect.Descriptor instead.
 func (*ServiceLogRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{37}
+	return file_orlop_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *ServiceLogRequest) GetService() string {
@@ -2565,7 +2662,7 @@ type KernelLogRequest struct {
 
 func (x *KernelLogRequest) Reset() {
 	*x = KernelLogRequest{}
-	mi := &file_orlop_proto_msgTypes[38]
+	mi := &file_orlop_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2577,7 +2674,7 @@ func (x *KernelLogRequest) String() string {
 func (*KernelLogRequest) ProtoMessage() {}
 
 func (x *KernelLogRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[38]
+	mi := &file_orlop_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2590,7 +2687,7 @@ func (x *KernelLogRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KernelLogRequest.ProtoReflect.Descriptor instead.
 func (*KernelLogRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{38}
+	return file_orlop_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *KernelLogRequest) GetFollow() bool {
@@ -2632,7 +2729,7 @@ type LogLine struct {
 
 func (x *LogLine) Reset() {
 	*x = LogLine{}
-	mi := &file_orlop_proto_msgTypes[39]
+	mi := &file_orlop_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2644,7 +2741,7 @@ func (x *LogLine) String() string {
 func (*LogLine) ProtoMessage() {}
 
 func (x *LogLine) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[39]
+	mi := &file_orlop_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2657,7 +2754,7 @@ func (x *LogLine) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LogLine.ProtoReflect.Descriptor instead.
 func (*LogLine) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{39}
+	return file_orlop_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *LogLine) GetTime() *timestamppb.Timestamp {
@@ -2692,7 +2789,7 @@ type ResolveImageRequest struct {
 
 func (x *ResolveImageRequest) Reset() {
 	*x = ResolveImageRequest{}
-	mi := &file_orlop_proto_msgTypes[40]
+	mi := &file_orlop_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2704,7 +2801,7 @@ func (x *ResolveImageRequest) String() string {
 func (*ResolveImageRequest) ProtoMessage() {}
 
 func (x *ResolveImageRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[40]
+	mi := &file_orlop_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2717,7 +2814,7 @@ func (x *ResolveImageRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResolveImageRequest.ProtoReflect.Descriptor instead.
 func (*ResolveImageRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{40}
+	return file_orlop_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *ResolveImageRequest) GetName() string {
@@ -2738,7 +2835,7 @@ type ResolveImageResponse struct {
 
 func (x *ResolveImageResponse) Reset() {
 	*x = ResolveImageResponse{}
-	mi := &file_orlop_proto_msgTypes[41]
+	mi := &file_orlop_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2750,7 +2847,7 @@ func (x *ResolveImageResponse) String() string {
 func (*ResolveImageResponse) ProtoMessage() {}
 
 func (x *ResolveImageResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[41]
+	mi := &file_orlop_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2763,7 +2860,7 @@ func (x *ResolveImageResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResolveImageResponse.ProtoReflect.Descriptor instead.
 func (*ResolveImageResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{41}
+	return file_orlop_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *ResolveImageResponse) GetDigest() string {
@@ -2796,7 +2893,7 @@ type ReadBlobRequest struct {
 
 func (x *ReadBlobRequest) Reset() {
 	*x = ReadBlobRequest{}
-	mi := &file_orlop_proto_msgTypes[42]
+	mi := &file_orlop_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2808,7 +2905,7 @@ func (x *ReadBlobRequest) String() string {
 func (*ReadBlobRequest) ProtoMessage() {}
 
 func (x *ReadBlobRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[42]
+	mi := &file_orlop_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2821,7 +2918,7 @@ func (x *ReadBlobRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadBlobRequest.ProtoReflect.Descriptor instead.
 func (*ReadBlobRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{42}
+	return file_orlop_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *ReadBlobRequest) GetDigest() string {
@@ -2840,7 +2937,7 @@ type ReadBlobResponse struct {
 
 func (x *ReadBlobResponse) Reset() {
 	*x = ReadBlobResponse{}
-	mi := &file_orlop_proto_msgTypes[43]
+	mi := &file_orlop_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2852,7 +2949,7 @@ func (x *ReadBlobResponse) String() string {
 func (*ReadBlobResponse) ProtoMessage() {}
 
 func (x *ReadBlobResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[43]
+	mi := &file_orlop_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2865,7 +2962,7 @@ func (x *ReadBlobResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadBlobResponse.ProtoReflect.Descriptor instead.
 func (*ReadBlobResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{43}
+	return file_orlop_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *ReadBlobResponse) GetChunk() []byte {
@@ -2884,7 +2981,7 @@ type ImportImageRequest struct {
 
 func (x *ImportImageRequest) Reset() {
 	*x = ImportImageRequest{}
-	mi := &file_orlop_proto_msgTypes[44]
+	mi := &file_orlop_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2896,7 +2993,7 @@ func (x *ImportImageRequest) String() string {
 func (*ImportImageRequest) ProtoMessage() {}
 
 func (x *ImportImageRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[44]
+	mi := &file_orlop_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2909,7 +3006,7 @@ func (x *ImportImageRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ImportImageRequest.ProtoReflect.Descriptor instead.
 func (*ImportImageRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{44}
+	return file_orlop_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *ImportImageRequest) GetChunk() []byte {
@@ -2928,7 +3025,7 @@ type ImportImageResponse struct {
 
 func (x *ImportImageResponse) Reset() {
 	*x = ImportImageResponse{}
-	mi := &file_orlop_proto_msgTypes[45]
+	mi := &file_orlop_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2940,7 +3037,7 @@ func (x *ImportImageResponse) String() string {
 func (*ImportImageResponse) ProtoMessage() {}
 
 func (x *ImportImageResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[45]
+	mi := &file_orlop_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2953,7 +3050,7 @@ func (x *ImportImageResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ImportImageResponse.ProtoReflect.Descriptor instead.
 func (*ImportImageResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{45}
+	return file_orlop_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *ImportImageResponse) GetImages() []*ContainerImage {
@@ -2971,7 +3068,7 @@ type ListImagesRequest struct {
 
 func (x *ListImagesRequest) Reset() {
 	*x = ListImagesRequest{}
-	mi := &file_orlop_proto_msgTypes[46]
+	mi := &file_orlop_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2983,7 +3080,7 @@ func (x *ListImagesRequest) String() string {
 func (*ListImagesRequest) ProtoMessage() {}
 
 func (x *ListImagesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[46]
+	mi := &file_orlop_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2996,7 +3093,7 @@ func (x *ListImagesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListImagesRequest.ProtoReflect.Descriptor instead.
 func (*ListImagesRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{46}
+	return file_orlop_proto_rawDescGZIP(), []int{48}
 }
 
 type ListImagesResponse struct {
@@ -3008,7 +3105,7 @@ type ListImagesResponse struct {
 
 func (x *ListImagesResponse) Reset() {
 	*x = ListImagesResponse{}
-	mi := &file_orlop_proto_msgTypes[47]
+	mi := &file_orlop_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3020,7 +3117,7 @@ func (x *ListImagesResponse) String() string {
 func (*ListImagesResponse) ProtoMessage() {}
 
 func (x *ListImagesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[47]
+	mi := &file_orlop_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3033,7 +3130,7 @@ func (x *ListImagesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListImagesResponse.ProtoReflect.Descriptor instead.
 func (*ListImagesResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{47}
+	return file_orlop_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *ListImagesResponse) GetImages() []*ContainerImage {
@@ -3054,7 +3151,7 @@ type ContainerImage struct {
 
 func (x *ContainerImage) Reset() {
 	*x = ContainerImage{}
-	mi := &file_orlop_proto_msgTypes[48]
+	mi := &file_orlop_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3066,7 +3163,7 @@ func (x *ContainerImage) String() string {
 func (*ContainerImage) ProtoMessage() {}
 
 func (x *ContainerImage) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[48]
+	mi := &file_orlop_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3079,7 +3176,7 @@ func (x *ContainerImage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ContainerImage.ProtoReflect.Descriptor instead.
 func (*ContainerImage) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{48}
+	return file_orlop_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *ContainerImage) GetName() string {
@@ -3113,7 +3210,7 @@ type BeginUploadRequest struct {
 
 func (x *BeginUploadRequest) Reset() {
 	*x = BeginUploadRequest{}
-	mi := &file_orlop_proto_msgTypes[49]
+	mi := &file_orlop_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3125,7 +3222,7 @@ func (x *BeginUploadRequest) String() string {
 func (*BeginUploadRequest) ProtoMessage() {}
 
 func (x *BeginUploadRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[49]
+	mi := &file_orlop_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3138,7 +3235,7 @@ func (x *BeginUploadRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BeginUploadRequest.ProtoReflect.Descriptor instead.
 func (*BeginUploadRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{49}
+	return file_orlop_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *BeginUploadRequest) GetSha256() string {
@@ -3164,7 +3261,7 @@ type BeginUploadResponse struct {
 
 func (x *BeginUploadResponse) Reset() {
 	*x = BeginUploadResponse{}
-	mi := &file_orlop_proto_msgTypes[50]
+	mi := &file_orlop_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3176,7 +3273,7 @@ func (x *BeginUploadResponse) String() string {
 func (*BeginUploadResponse) ProtoMessage() {}
 
 func (x *BeginUploadResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[50]
+	mi := &file_orlop_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3189,7 +3286,7 @@ func (x *BeginUploadResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BeginUploadResponse.ProtoReflect.Descriptor instead.
 func (*BeginUploadResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{50}
+	return file_orlop_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *BeginUploadResponse) GetReceived() int64 {
@@ -3217,7 +3314,7 @@ type UploadBundleRequest struct {
 
 func (x *UploadBundleRequest) Reset() {
 	*x = UploadBundleRequest{}
-	mi := &file_orlop_proto_msgTypes[51]
+	mi := &file_orlop_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3229,7 +3326,7 @@ func (x *UploadBundleRequest) String() string {
 func (*UploadBundleRequest) ProtoMessage() {}
 
 func (x *UploadBundleRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[51]
+	mi := &file_orlop_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3242,7 +3339,7 @@ func (x *UploadBundleRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UploadBundleRequest.ProtoReflect.Descriptor instead.
 func (*UploadBundleRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{51}
+	return file_orlop_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *UploadBundleRequest) GetSha256() string {
@@ -3298,7 +3395,7 @@ type FetchBundleRequest struct {
 
 func (x *FetchBundleRequest) Reset() {
 	*x = FetchBundleRequest{}
-	mi := &file_orlop_proto_msgTypes[52]
+	mi := &file_orlop_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3310,7 +3407,7 @@ func (x *FetchBundleRequest) String() string {
 func (*FetchBundleRequest) ProtoMessage() {}
 
 func (x *FetchBundleRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[52]
+	mi := &file_orlop_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3323,7 +3420,7 @@ func (x *FetchBundleRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FetchBundleRequest.ProtoReflect.Descriptor instead.
 func (*FetchBundleRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{52}
+	return file_orlop_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *FetchBundleRequest) GetReference() string {
@@ -3390,7 +3487,7 @@ type DescribeBundleRequest struct {
 
 func (x *DescribeBundleRequest) Reset() {
 	*x = DescribeBundleRequest{}
-	mi := &file_orlop_proto_msgTypes[53]
+	mi := &file_orlop_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3402,7 +3499,7 @@ func (x *DescribeBundleRequest) String() string {
 func (*DescribeBundleRequest) ProtoMessage() {}
 
 func (x *DescribeBundleRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[53]
+	mi := &file_orlop_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3415,7 +3512,7 @@ func (x *DescribeBundleRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescribeBundleRequest.ProtoReflect.Descriptor instead.
 func (*DescribeBundleRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{53}
+	return file_orlop_proto_rawDescGZIP(), []int{55}
 }
 
 type DescribeBundleResponse struct {
@@ -3429,7 +3526,7 @@ type DescribeBundleResponse struct {
 
 func (x *DescribeBundleResponse) Reset() {
 	*x = DescribeBundleResponse{}
-	mi := &file_orlop_proto_msgTypes[54]
+	mi := &file_orlop_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3441,7 +3538,7 @@ func (x *DescribeBundleResponse) String() string {
 func (*DescribeBundleResponse) ProtoMessage() {}
 
 func (x *DescribeBundleResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[54]
+	mi := &file_orlop_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3454,7 +3551,7 @@ func (x *DescribeBundleResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescribeBundleResponse.ProtoReflect.Descriptor instead.
 func (*DescribeBundleResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{54}
+	return file_orlop_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *DescribeBundleResponse) GetVersion() string {
@@ -3488,7 +3585,7 @@ type DownloadBundleRequest struct {
 
 func (x *DownloadBundleRequest) Reset() {
 	*x = DownloadBundleRequest{}
-	mi := &file_orlop_proto_msgTypes[55]
+	mi := &file_orlop_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3500,7 +3597,7 @@ func (x *DownloadBundleRequest) String() string {
 func (*DownloadBundleRequest) ProtoMessage() {}
 
 func (x *DownloadBundleRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[55]
+	mi := &file_orlop_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3513,7 +3610,7 @@ func (x *DownloadBundleRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DownloadBundleRequest.ProtoReflect.Descriptor instead.
 func (*DownloadBundleRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{55}
+	return file_orlop_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *DownloadBundleRequest) GetSha256() string {
@@ -3539,7 +3636,7 @@ type DownloadBundleResponse struct {
 
 func (x *DownloadBundleResponse) Reset() {
 	*x = DownloadBundleResponse{}
-	mi := &file_orlop_proto_msgTypes[56]
+	mi := &file_orlop_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3551,7 +3648,7 @@ func (x *DownloadBundleResponse) String() string {
 func (*DownloadBundleResponse) ProtoMessage() {}
 
 func (x *DownloadBundleResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[56]
+	mi := &file_orlop_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3564,7 +3661,7 @@ func (x *DownloadBundleResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DownloadBundleResponse.ProtoReflect.Descriptor instead.
 func (*DownloadBundleResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{56}
+	return file_orlop_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *DownloadBundleResponse) GetChunk() []byte {
@@ -3584,7 +3681,7 @@ type UpgradeStarted struct {
 
 func (x *UpgradeStarted) Reset() {
 	*x = UpgradeStarted{}
-	mi := &file_orlop_proto_msgTypes[57]
+	mi := &file_orlop_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3596,7 +3693,7 @@ func (x *UpgradeStarted) String() string {
 func (*UpgradeStarted) ProtoMessage() {}
 
 func (x *UpgradeStarted) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[57]
+	mi := &file_orlop_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3609,7 +3706,7 @@ func (x *UpgradeStarted) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpgradeStarted.ProtoReflect.Descriptor instead.
 func (*UpgradeStarted) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{57}
+	return file_orlop_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *UpgradeStarted) GetFrom() string {
@@ -3634,7 +3731,7 @@ type UpgradeStatusRequest struct {
 
 func (x *UpgradeStatusRequest) Reset() {
 	*x = UpgradeStatusRequest{}
-	mi := &file_orlop_proto_msgTypes[58]
+	mi := &file_orlop_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3646,7 +3743,7 @@ func (x *UpgradeStatusRequest) String() string {
 func (*UpgradeStatusRequest) ProtoMessage() {}
 
 func (x *UpgradeStatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[58]
+	mi := &file_orlop_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3659,7 +3756,7 @@ func (x *UpgradeStatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpgradeStatusRequest.ProtoReflect.Descriptor instead.
 func (*UpgradeStatusRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{58}
+	return file_orlop_proto_rawDescGZIP(), []int{60}
 }
 
 type WatchUpgradeRequest struct {
@@ -3670,7 +3767,7 @@ type WatchUpgradeRequest struct {
 
 func (x *WatchUpgradeRequest) Reset() {
 	*x = WatchUpgradeRequest{}
-	mi := &file_orlop_proto_msgTypes[59]
+	mi := &file_orlop_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3682,7 +3779,7 @@ func (x *WatchUpgradeRequest) String() string {
 func (*WatchUpgradeRequest) ProtoMessage() {}
 
 func (x *WatchUpgradeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[59]
+	mi := &file_orlop_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3695,7 +3792,7 @@ func (x *WatchUpgradeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchUpgradeRequest.ProtoReflect.Descriptor instead.
 func (*WatchUpgradeRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{59}
+	return file_orlop_proto_rawDescGZIP(), []int{61}
 }
 
 type UpgradeStatus struct {
@@ -3724,7 +3821,7 @@ type UpgradeStatus struct {
 
 func (x *UpgradeStatus) Reset() {
 	*x = UpgradeStatus{}
-	mi := &file_orlop_proto_msgTypes[60]
+	mi := &file_orlop_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3736,7 +3833,7 @@ func (x *UpgradeStatus) String() string {
 func (*UpgradeStatus) ProtoMessage() {}
 
 func (x *UpgradeStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[60]
+	mi := &file_orlop_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3749,7 +3846,7 @@ func (x *UpgradeStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpgradeStatus.ProtoReflect.Descriptor instead.
 func (*UpgradeStatus) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{60}
+	return file_orlop_proto_rawDescGZIP(), []int{62}
 }
 
 func (x *UpgradeStatus) GetRunning() string {
@@ -3866,7 +3963,7 @@ type RollbackRequest struct {
 
 func (x *RollbackRequest) Reset() {
 	*x = RollbackRequest{}
-	mi := &file_orlop_proto_msgTypes[61]
+	mi := &file_orlop_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3878,7 +3975,7 @@ func (x *RollbackRequest) String() string {
 func (*RollbackRequest) ProtoMessage() {}
 
 func (x *RollbackRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[61]
+	mi := &file_orlop_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3891,7 +3988,7 @@ func (x *RollbackRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RollbackRequest.ProtoReflect.Descriptor instead.
 func (*RollbackRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{61}
+	return file_orlop_proto_rawDescGZIP(), []int{63}
 }
 
 func (x *RollbackRequest) GetForce() bool {
@@ -3910,7 +4007,7 @@ type RollbackResponse struct {
 
 func (x *RollbackResponse) Reset() {
 	*x = RollbackResponse{}
-	mi := &file_orlop_proto_msgTypes[62]
+	mi := &file_orlop_proto_msgTypes[64]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3922,7 +4019,7 @@ func (x *RollbackResponse) String() string {
 func (*RollbackResponse) ProtoMessage() {}
 
 func (x *RollbackResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[62]
+	mi := &file_orlop_proto_msgTypes[64]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3935,7 +4032,7 @@ func (x *RollbackResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RollbackResponse.ProtoReflect.Descriptor instead.
 func (*RollbackResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{62}
+	return file_orlop_proto_rawDescGZIP(), []int{64}
 }
 
 func (x *RollbackResponse) GetTo() string {
@@ -3953,7 +4050,7 @@ type FinalizeRequest struct {
 
 func (x *FinalizeRequest) Reset() {
 	*x = FinalizeRequest{}
-	mi := &file_orlop_proto_msgTypes[63]
+	mi := &file_orlop_proto_msgTypes[65]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3965,7 +4062,7 @@ func (x *FinalizeRequest) String() string {
 func (*FinalizeRequest) ProtoMessage() {}
 
 func (x *FinalizeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[63]
+	mi := &file_orlop_proto_msgTypes[65]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3978,7 +4075,7 @@ func (x *FinalizeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FinalizeRequest.ProtoReflect.Descriptor instead.
 func (*FinalizeRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{63}
+	return file_orlop_proto_rawDescGZIP(), []int{65}
 }
 
 type FinalizeResponse struct {
@@ -3992,7 +4089,7 @@ type FinalizeResponse struct {
 
 func (x *FinalizeResponse) Reset() {
 	*x = FinalizeResponse{}
-	mi := &file_orlop_proto_msgTypes[64]
+	mi := &file_orlop_proto_msgTypes[66]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4004,7 +4101,7 @@ func (x *FinalizeResponse) String() string {
 func (*FinalizeResponse) ProtoMessage() {}
 
 func (x *FinalizeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[64]
+	mi := &file_orlop_proto_msgTypes[66]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4017,7 +4114,7 @@ func (x *FinalizeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FinalizeResponse.ProtoReflect.Descriptor instead.
 func (*FinalizeResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{64}
+	return file_orlop_proto_rawDescGZIP(), []int{66}
 }
 
 func (x *FinalizeResponse) GetFrom() string {
@@ -4045,7 +4142,7 @@ type ReadAuditRequest struct {
 
 func (x *ReadAuditRequest) Reset() {
 	*x = ReadAuditRequest{}
-	mi := &file_orlop_proto_msgTypes[65]
+	mi := &file_orlop_proto_msgTypes[67]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4057,7 +4154,7 @@ func (x *ReadAuditRequest) String() string {
 func (*ReadAuditRequest) ProtoMessage() {}
 
 func (x *ReadAuditRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[65]
+	mi := &file_orlop_proto_msgTypes[67]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4070,7 +4167,7 @@ func (x *ReadAuditRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadAuditRequest.ProtoReflect.Descriptor instead.
 func (*ReadAuditRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{65}
+	return file_orlop_proto_rawDescGZIP(), []int{67}
 }
 
 func (x *ReadAuditRequest) GetAfter() uint64 {
@@ -4103,7 +4200,7 @@ type AuditLine struct {
 
 func (x *AuditLine) Reset() {
 	*x = AuditLine{}
-	mi := &file_orlop_proto_msgTypes[66]
+	mi := &file_orlop_proto_msgTypes[68]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4115,7 +4212,7 @@ func (x *AuditLine) String() string {
 func (*AuditLine) ProtoMessage() {}
 
 func (x *AuditLine) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[66]
+	mi := &file_orlop_proto_msgTypes[68]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4128,7 +4225,7 @@ func (x *AuditLine) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AuditLine.ProtoReflect.Descriptor instead.
 func (*AuditLine) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{66}
+	return file_orlop_proto_rawDescGZIP(), []int{68}
 }
 
 func (x *AuditLine) GetLine() []byte {
@@ -4147,7 +4244,7 @@ type GetRevocationsRequest struct {
 
 func (x *GetRevocationsRequest) Reset() {
 	*x = GetRevocationsRequest{}
-	mi := &file_orlop_proto_msgTypes[67]
+	mi := &file_orlop_proto_msgTypes[69]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4159,7 +4256,7 @@ func (x *GetRevocationsRequest) String() string {
 func (*GetRevocationsRequest) ProtoMessage() {}
 
 func (x *GetRevocationsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[67]
+	mi := &file_orlop_proto_msgTypes[69]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4172,7 +4269,7 @@ func (x *GetRevocationsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetRevocationsRequest.ProtoReflect.Descriptor instead.
 func (*GetRevocationsRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{67}
+	return file_orlop_proto_rawDescGZIP(), []int{69}
 }
 
 func (x *GetRevocationsRequest) GetDigest() []byte {
@@ -4191,7 +4288,7 @@ type GetRevocationsResponse struct {
 
 func (x *GetRevocationsResponse) Reset() {
 	*x = GetRevocationsResponse{}
-	mi := &file_orlop_proto_msgTypes[68]
+	mi := &file_orlop_proto_msgTypes[70]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4203,7 +4300,7 @@ func (x *GetRevocationsResponse) String() string {
 func (*GetRevocationsResponse) ProtoMessage() {}
 
 func (x *GetRevocationsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[68]
+	mi := &file_orlop_proto_msgTypes[70]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4216,7 +4313,7 @@ func (x *GetRevocationsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetRevocationsResponse.ProtoReflect.Descriptor instead.
 func (*GetRevocationsResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{68}
+	return file_orlop_proto_rawDescGZIP(), []int{70}
 }
 
 func (x *GetRevocationsResponse) GetRevocations() []*Revocation {
@@ -4238,7 +4335,7 @@ type IssueRequest struct {
 
 func (x *IssueRequest) Reset() {
 	*x = IssueRequest{}
-	mi := &file_orlop_proto_msgTypes[69]
+	mi := &file_orlop_proto_msgTypes[71]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4250,7 +4347,7 @@ func (x *IssueRequest) String() string {
 func (*IssueRequest) ProtoMessage() {}
 
 func (x *IssueRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[69]
+	mi := &file_orlop_proto_msgTypes[71]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4263,7 +4360,7 @@ func (x *IssueRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use IssueRequest.ProtoReflect.Descriptor instead.
 func (*IssueRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{69}
+	return file_orlop_proto_rawDescGZIP(), []int{71}
 }
 
 func (x *IssueRequest) GetName() string {
@@ -4306,7 +4403,7 @@ type RenewRequest struct {
 
 func (x *RenewRequest) Reset() {
 	*x = RenewRequest{}
-	mi := &file_orlop_proto_msgTypes[70]
+	mi := &file_orlop_proto_msgTypes[72]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4318,7 +4415,7 @@ func (x *RenewRequest) String() string {
 func (*RenewRequest) ProtoMessage() {}
 
 func (x *RenewRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[70]
+	mi := &file_orlop_proto_msgTypes[72]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4331,7 +4428,7 @@ func (x *RenewRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RenewRequest.ProtoReflect.Descriptor instead.
 func (*RenewRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{70}
+	return file_orlop_proto_rawDescGZIP(), []int{72}
 }
 
 func (x *RenewRequest) GetCsr() []byte {
@@ -4357,7 +4454,7 @@ type IssueResponse struct {
 
 func (x *IssueResponse) Reset() {
 	*x = IssueResponse{}
-	mi := &file_orlop_proto_msgTypes[71]
+	mi := &file_orlop_proto_msgTypes[73]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4369,7 +4466,7 @@ func (x *IssueResponse) String() string {
 func (*IssueResponse) ProtoMessage() {}
 
 func (x *IssueResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[71]
+	mi := &file_orlop_proto_msgTypes[73]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4382,7 +4479,7 @@ func (x *IssueResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use IssueResponse.ProtoReflect.Descriptor instead.
 func (*IssueResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{71}
+	return file_orlop_proto_rawDescGZIP(), []int{73}
 }
 
 func (x *IssueResponse) GetCertificate() []byte {
@@ -4400,7 +4497,7 @@ type ListCertificatesRequest struct {
 
 func (x *ListCertificatesRequest) Reset() {
 	*x = ListCertificatesRequest{}
-	mi := &file_orlop_proto_msgTypes[72]
+	mi := &file_orlop_proto_msgTypes[74]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4412,7 +4509,7 @@ func (x *ListCertificatesRequest) String() string {
 func (*ListCertificatesRequest) ProtoMessage() {}
 
 func (x *ListCertificatesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[72]
+	mi := &file_orlop_proto_msgTypes[74]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4425,7 +4522,7 @@ func (x *ListCertificatesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListCertificatesRequest.ProtoReflect.Descriptor instead.
 func (*ListCertificatesRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{72}
+	return file_orlop_proto_rawDescGZIP(), []int{74}
 }
 
 type ListCertificatesResponse struct {
@@ -4438,7 +4535,7 @@ type ListCertificatesResponse struct {
 
 func (x *ListCertificatesResponse) Reset() {
 	*x = ListCertificatesResponse{}
-	mi := &file_orlop_proto_msgTypes[73]
+	mi := &file_orlop_proto_msgTypes[75]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4450,7 +4547,7 @@ func (x *ListCertificatesResponse) String() string {
 func (*ListCertificatesResponse) ProtoMessage() {}
 
 func (x *ListCertificatesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[73]
+	mi := &file_orlop_proto_msgTypes[75]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4463,7 +4560,7 @@ func (x *ListCertificatesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListCertificatesResponse.ProtoReflect.Descriptor instead.
 func (*ListCertificatesResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{73}
+	return file_orlop_proto_rawDescGZIP(), []int{75}
 }
 
 func (x *ListCertificatesResponse) GetIssued() []*IssuedCertificate {
@@ -4495,7 +4592,7 @@ type IssuedCertificate struct {
 
 func (x *IssuedCertificate) Reset() {
 	*x = IssuedCertificate{}
-	mi := &file_orlop_proto_msgTypes[74]
+	mi := &file_orlop_proto_msgTypes[76]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4507,7 +4604,7 @@ func (x *IssuedCertificate) String() string {
 func (*IssuedCertificate) ProtoMessage() {}
 
 func (x *IssuedCertificate) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[74]
+	mi := &file_orlop_proto_msgTypes[76]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4520,7 +4617,7 @@ func (x *IssuedCertificate) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use IssuedCertificate.ProtoReflect.Descriptor instead.
 func (*IssuedCertificate) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{74}
+	return file_orlop_proto_rawDescGZIP(), []int{76}
 }
 
 func (x *IssuedCertificate) GetSerial() string {
@@ -4589,7 +4686,7 @@ type Revocation struct {
 
 func (x *Revocation) Reset() {
 	*x = Revocation{}
-	mi := &file_orlop_proto_msgTypes[75]
+	mi := &file_orlop_proto_msgTypes[77]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4601,7 +4698,7 @@ func (x *Revocation) String() string {
 func (*Revocation) ProtoMessage() {}
 
 func (x *Revocation) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[75]
+	mi := &file_orlop_proto_msgTypes[77]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4614,7 +4711,7 @@ func (x *Revocation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Revocation.ProtoReflect.Descriptor instead.
 func (*Revocation) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{75}
+	return file_orlop_proto_rawDescGZIP(), []int{77}
 }
 
 func (x *Revocation) GetLineage() string {
@@ -4679,7 +4776,7 @@ type RevokeRequest struct {
 
 func (x *RevokeRequest) Reset() {
 	*x = RevokeRequest{}
-	mi := &file_orlop_proto_msgTypes[76]
+	mi := &file_orlop_proto_msgTypes[78]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4691,7 +4788,7 @@ func (x *RevokeRequest) String() string {
 func (*RevokeRequest) ProtoMessage() {}
 
 func (x *RevokeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[76]
+	mi := &file_orlop_proto_msgTypes[78]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4704,7 +4801,7 @@ func (x *RevokeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeRequest.ProtoReflect.Descriptor instead.
 func (*RevokeRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{76}
+	return file_orlop_proto_rawDescGZIP(), []int{78}
 }
 
 func (x *RevokeRequest) GetSerial() string {
@@ -4748,7 +4845,7 @@ type RevokeResponse struct {
 
 func (x *RevokeResponse) Reset() {
 	*x = RevokeResponse{}
-	mi := &file_orlop_proto_msgTypes[77]
+	mi := &file_orlop_proto_msgTypes[79]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4760,7 +4857,7 @@ func (x *RevokeResponse) String() string {
 func (*RevokeResponse) ProtoMessage() {}
 
 func (x *RevokeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[77]
+	mi := &file_orlop_proto_msgTypes[79]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4773,7 +4870,7 @@ func (x *RevokeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeResponse.ProtoReflect.Descriptor instead.
 func (*RevokeResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{77}
+	return file_orlop_proto_rawDescGZIP(), []int{79}
 }
 
 func (x *RevokeResponse) GetRevocation() *Revocation {
@@ -4803,7 +4900,7 @@ type SuspendRequest struct {
 
 func (x *SuspendRequest) Reset() {
 	*x = SuspendRequest{}
-	mi := &file_orlop_proto_msgTypes[78]
+	mi := &file_orlop_proto_msgTypes[80]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4815,7 +4912,7 @@ func (x *SuspendRequest) String() string {
 func (*SuspendRequest) ProtoMessage() {}
 
 func (x *SuspendRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[78]
+	mi := &file_orlop_proto_msgTypes[80]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4828,7 +4925,7 @@ func (x *SuspendRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SuspendRequest.ProtoReflect.Descriptor instead.
 func (*SuspendRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{78}
+	return file_orlop_proto_rawDescGZIP(), []int{80}
 }
 
 func (x *SuspendRequest) GetKind() string {
@@ -4854,7 +4951,7 @@ type SuspendResponse struct {
 
 func (x *SuspendResponse) Reset() {
 	*x = SuspendResponse{}
-	mi := &file_orlop_proto_msgTypes[79]
+	mi := &file_orlop_proto_msgTypes[81]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4866,7 +4963,7 @@ func (x *SuspendResponse) String() string {
 func (*SuspendResponse) ProtoMessage() {}
 
 func (x *SuspendResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[79]
+	mi := &file_orlop_proto_msgTypes[81]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4879,7 +4976,7 @@ func (x *SuspendResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SuspendResponse.ProtoReflect.Descriptor instead.
 func (*SuspendResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{79}
+	return file_orlop_proto_rawDescGZIP(), []int{81}
 }
 
 func (x *SuspendResponse) GetObject() *SuspendedObject {
@@ -4900,7 +4997,7 @@ type ResumeRequest struct {
 
 func (x *ResumeRequest) Reset() {
 	*x = ResumeRequest{}
-	mi := &file_orlop_proto_msgTypes[80]
+	mi := &file_orlop_proto_msgTypes[82]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4912,7 +5009,7 @@ func (x *ResumeRequest) String() string {
 func (*ResumeRequest) ProtoMessage() {}
 
 func (x *ResumeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[80]
+	mi := &file_orlop_proto_msgTypes[82]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4925,7 +5022,7 @@ func (x *ResumeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeRequest.ProtoReflect.Descriptor instead.
 func (*ResumeRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{80}
+	return file_orlop_proto_rawDescGZIP(), []int{82}
 }
 
 func (x *ResumeRequest) GetKind() string {
@@ -4958,7 +5055,7 @@ type ResumeResponse struct {
 
 func (x *ResumeResponse) Reset() {
 	*x = ResumeResponse{}
-	mi := &file_orlop_proto_msgTypes[81]
+	mi := &file_orlop_proto_msgTypes[83]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4970,7 +5067,7 @@ func (x *ResumeResponse) String() string {
 func (*ResumeResponse) ProtoMessage() {}
 
 func (x *ResumeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[81]
+	mi := &file_orlop_proto_msgTypes[83]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4983,7 +5080,7 @@ func (x *ResumeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeResponse.ProtoReflect.Descriptor instead.
 func (*ResumeResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{81}
+	return file_orlop_proto_rawDescGZIP(), []int{83}
 }
 
 func (x *ResumeResponse) GetObject() *SuspendedObject {
@@ -5001,7 +5098,7 @@ type ListSuspendedRequest struct {
 
 func (x *ListSuspendedRequest) Reset() {
 	*x = ListSuspendedRequest{}
-	mi := &file_orlop_proto_msgTypes[82]
+	mi := &file_orlop_proto_msgTypes[84]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5013,7 +5110,7 @@ func (x *ListSuspendedRequest) String() string {
 func (*ListSuspendedRequest) ProtoMessage() {}
 
 func (x *ListSuspendedRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[82]
+	mi := &file_orlop_proto_msgTypes[84]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5026,7 +5123,7 @@ func (x *ListSuspendedRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListSuspendedRequest.ProtoReflect.Descriptor instead.
 func (*ListSuspendedRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{82}
+	return file_orlop_proto_rawDescGZIP(), []int{84}
 }
 
 type ListSuspendedResponse struct {
@@ -5038,7 +5135,7 @@ type ListSuspendedResponse struct {
 
 func (x *ListSuspendedResponse) Reset() {
 	*x = ListSuspendedResponse{}
-	mi := &file_orlop_proto_msgTypes[83]
+	mi := &file_orlop_proto_msgTypes[85]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5050,7 +5147,7 @@ func (x *ListSuspendedResponse) String() string {
 func (*ListSuspendedResponse) ProtoMessage() {}
 
 func (x *ListSuspendedResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[83]
+	mi := &file_orlop_proto_msgTypes[85]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5063,7 +5160,7 @@ func (x *ListSuspendedResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListSuspendedResponse.ProtoReflect.Descriptor instead.
 func (*ListSuspendedResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{83}
+	return file_orlop_proto_rawDescGZIP(), []int{85}
 }
 
 func (x *ListSuspendedResponse) GetObjects() []*SuspendedObject {
@@ -5085,7 +5182,7 @@ type SuspendedObject struct {
 
 func (x *SuspendedObject) Reset() {
 	*x = SuspendedObject{}
-	mi := &file_orlop_proto_msgTypes[84]
+	mi := &file_orlop_proto_msgTypes[86]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5097,7 +5194,7 @@ func (x *SuspendedObject) String() string {
 func (*SuspendedObject) ProtoMessage() {}
 
 func (x *SuspendedObject) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[84]
+	mi := &file_orlop_proto_msgTypes[86]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5110,7 +5207,7 @@ func (x *SuspendedObject) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SuspendedObject.ProtoReflect.Descriptor instead.
 func (*SuspendedObject) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{84}
+	return file_orlop_proto_rawDescGZIP(), []int{86}
 }
 
 func (x *SuspendedObject) GetKind() string {
@@ -5150,7 +5247,7 @@ type HealthRequest struct {
 
 func (x *HealthRequest) Reset() {
 	*x = HealthRequest{}
-	mi := &file_orlop_proto_msgTypes[85]
+	mi := &file_orlop_proto_msgTypes[87]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5162,7 +5259,7 @@ func (x *HealthRequest) String() string {
 func (*HealthRequest) ProtoMessage() {}
 
 func (x *HealthRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[85]
+	mi := &file_orlop_proto_msgTypes[87]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5175,7 +5272,7 @@ func (x *HealthRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HealthRequest.ProtoReflect.Descriptor instead.
 func (*HealthRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{85}
+	return file_orlop_proto_rawDescGZIP(), []int{87}
 }
 
 func (x *HealthRequest) GetOnce() bool {
@@ -5195,7 +5292,7 @@ type HealthResponse struct {
 
 func (x *HealthResponse) Reset() {
 	*x = HealthResponse{}
-	mi := &file_orlop_proto_msgTypes[86]
+	mi := &file_orlop_proto_msgTypes[88]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5207,7 +5304,7 @@ func (x *HealthResponse) String() string {
 func (*HealthResponse) ProtoMessage() {}
 
 func (x *HealthResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[86]
+	mi := &file_orlop_proto_msgTypes[88]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5220,7 +5317,7 @@ func (x *HealthResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HealthResponse.ProtoReflect.Descriptor instead.
 func (*HealthResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{86}
+	return file_orlop_proto_rawDescGZIP(), []int{88}
 }
 
 func (x *HealthResponse) GetHealthy() bool {
@@ -5249,7 +5346,7 @@ type HealthCheck struct {
 
 func (x *HealthCheck) Reset() {
 	*x = HealthCheck{}
-	mi := &file_orlop_proto_msgTypes[87]
+	mi := &file_orlop_proto_msgTypes[89]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5261,7 +5358,7 @@ func (x *HealthCheck) String() string {
 func (*HealthCheck) ProtoMessage() {}
 
 func (x *HealthCheck) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[87]
+	mi := &file_orlop_proto_msgTypes[89]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5274,7 +5371,7 @@ func (x *HealthCheck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HealthCheck.ProtoReflect.Descriptor instead.
 func (*HealthCheck) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{87}
+	return file_orlop_proto_rawDescGZIP(), []int{89}
 }
 
 func (x *HealthCheck) GetName() string {
@@ -5315,7 +5412,7 @@ type ClusterHealthRequest struct {
 
 func (x *ClusterHealthRequest) Reset() {
 	*x = ClusterHealthRequest{}
-	mi := &file_orlop_proto_msgTypes[88]
+	mi := &file_orlop_proto_msgTypes[90]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5327,7 +5424,7 @@ func (x *ClusterHealthRequest) String() string {
 func (*ClusterHealthRequest) ProtoMessage() {}
 
 func (x *ClusterHealthRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[88]
+	mi := &file_orlop_proto_msgTypes[90]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5340,7 +5437,7 @@ func (x *ClusterHealthRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClusterHealthRequest.ProtoReflect.Descriptor instead.
 func (*ClusterHealthRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{88}
+	return file_orlop_proto_rawDescGZIP(), []int{90}
 }
 
 func (x *ClusterHealthRequest) GetMachineTimeout() *durationpb.Duration {
@@ -5374,7 +5471,7 @@ type ClusterHealthResponse struct {
 
 func (x *ClusterHealthResponse) Reset() {
 	*x = ClusterHealthResponse{}
-	mi := &file_orlop_proto_msgTypes[89]
+	mi := &file_orlop_proto_msgTypes[91]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5386,7 +5483,7 @@ func (x *ClusterHealthResponse) String() string {
 func (*ClusterHealthResponse) ProtoMessage() {}
 
 func (x *ClusterHealthResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[89]
+	mi := &file_orlop_proto_msgTypes[91]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5399,7 +5496,7 @@ func (x *ClusterHealthResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClusterHealthResponse.ProtoReflect.Descriptor instead.
 func (*ClusterHealthResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{89}
+	return file_orlop_proto_rawDescGZIP(), []int{91}
 }
 
 func (x *ClusterHealthResponse) GetHealthy() bool {
@@ -5494,7 +5591,7 @@ type ClusterMachine struct {
 
 func (x *ClusterMachine) Reset() {
 	*x = ClusterMachine{}
-	mi := &file_orlop_proto_msgTypes[90]
+	mi := &file_orlop_proto_msgTypes[92]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5506,7 +5603,7 @@ func (x *ClusterMachine) String() string {
 func (*ClusterMachine) ProtoMessage() {}
 
 func (x *ClusterMachine) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[90]
+	mi := &file_orlop_proto_msgTypes[92]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5519,7 +5616,7 @@ func (x *ClusterMachine) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClusterMachine.ProtoReflect.Descriptor instead.
 func (*ClusterMachine) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{90}
+	return file_orlop_proto_rawDescGZIP(), []int{92}
 }
 
 func (x *ClusterMachine) GetName() string {
@@ -5619,7 +5716,7 @@ type ClusterFinding struct {
 
 func (x *ClusterFinding) Reset() {
 	*x = ClusterFinding{}
-	mi := &file_orlop_proto_msgTypes[91]
+	mi := &file_orlop_proto_msgTypes[93]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5631,7 +5728,7 @@ func (x *ClusterFinding) String() string {
 func (*ClusterFinding) ProtoMessage() {}
 
 func (x *ClusterFinding) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[91]
+	mi := &file_orlop_proto_msgTypes[93]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5644,7 +5741,7 @@ func (x *ClusterFinding) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClusterFinding.ProtoReflect.Descriptor instead.
 func (*ClusterFinding) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{91}
+	return file_orlop_proto_rawDescGZIP(), []int{93}
 }
 
 func (x *ClusterFinding) GetMachine() string {
@@ -5688,7 +5785,7 @@ type ClusterEtcd struct {
 
 func (x *ClusterEtcd) Reset() {
 	*x = ClusterEtcd{}
-	mi := &file_orlop_proto_msgTypes[92]
+	mi := &file_orlop_proto_msgTypes[94]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5700,7 +5797,7 @@ func (x *ClusterEtcd) String() string {
 func (*ClusterEtcd) ProtoMessage() {}
 
 func (x *ClusterEtcd) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[92]
+	mi := &file_orlop_proto_msgTypes[94]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5713,7 +5810,7 @@ func (x *ClusterEtcd) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClusterEtcd.ProtoReflect.Descriptor instead.
 func (*ClusterEtcd) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{92}
+	return file_orlop_proto_rawDescGZIP(), []int{94}
 }
 
 func (x *ClusterEtcd) GetProblem() string {
@@ -5754,7 +5851,7 @@ type ReportMachineRequest struct {
 
 func (x *ReportMachineRequest) Reset() {
 	*x = ReportMachineRequest{}
-	mi := &file_orlop_proto_msgTypes[93]
+	mi := &file_orlop_proto_msgTypes[95]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5766,7 +5863,7 @@ func (x *ReportMachineRequest) String() string {
 func (*ReportMachineRequest) ProtoMessage() {}
 
 func (x *ReportMachineRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[93]
+	mi := &file_orlop_proto_msgTypes[95]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5779,7 +5876,7 @@ func (x *ReportMachineRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportMachineRequest.ProtoReflect.Descriptor instead.
 func (*ReportMachineRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{93}
+	return file_orlop_proto_rawDescGZIP(), []int{95}
 }
 
 func (x *ReportMachineRequest) GetDigestKey() []byte {
@@ -5809,7 +5906,7 @@ type ReportMachineResponse struct {
 
 func (x *ReportMachineResponse) Reset() {
 	*x = ReportMachineResponse{}
-	mi := &file_orlop_proto_msgTypes[94]
+	mi := &file_orlop_proto_msgTypes[96]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5821,7 +5918,7 @@ func (x *ReportMachineResponse) String() string {
 func (*ReportMachineResponse) ProtoMessage() {}
 
 func (x *ReportMachineResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[94]
+	mi := &file_orlop_proto_msgTypes[96]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5834,7 +5931,7 @@ func (x *ReportMachineResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportMachineResponse.ProtoReflect.Descriptor instead.
 func (*ReportMachineResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{94}
+	return file_orlop_proto_rawDescGZIP(), []int{96}
 }
 
 func (x *ReportMachineResponse) GetName() string {
@@ -5919,7 +6016,7 @@ type MachineCertificate struct {
 
 func (x *MachineCertificate) Reset() {
 	*x = MachineCertificate{}
-	mi := &file_orlop_proto_msgTypes[95]
+	mi := &file_orlop_proto_msgTypes[97]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5931,7 +6028,7 @@ func (x *MachineCertificate) String() string {
 func (*MachineCertificate) ProtoMessage() {}
 
 func (x *MachineCertificate) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[95]
+	mi := &file_orlop_proto_msgTypes[97]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5944,7 +6041,7 @@ func (x *MachineCertificate) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MachineCertificate.ProtoReflect.Descriptor instead.
 func (*MachineCertificate) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{95}
+	return file_orlop_proto_rawDescGZIP(), []int{97}
 }
 
 func (x *MachineCertificate) GetFile() string {
@@ -5986,7 +6083,7 @@ type ReportedObject struct {
 
 func (x *ReportedObject) Reset() {
 	*x = ReportedObject{}
-	mi := &file_orlop_proto_msgTypes[96]
+	mi := &file_orlop_proto_msgTypes[98]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5998,7 +6095,7 @@ func (x *ReportedObject) String() string {
 func (*ReportedObject) ProtoMessage() {}
 
 func (x *ReportedObject) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[96]
+	mi := &file_orlop_proto_msgTypes[98]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6011,7 +6108,7 @@ func (x *ReportedObject) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportedObject.ProtoReflect.Descriptor instead.
 func (*ReportedObject) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{96}
+	return file_orlop_proto_rawDescGZIP(), []int{98}
 }
 
 func (x *ReportedObject) GetWanted() string {
@@ -6038,7 +6135,7 @@ type KubeconfigRequest struct {
 
 func (x *KubeconfigRequest) Reset() {
 	*x = KubeconfigRequest{}
-	mi := &file_orlop_proto_msgTypes[97]
+	mi := &file_orlop_proto_msgTypes[99]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6050,7 +6147,7 @@ func (x *KubeconfigRequest) String() string {
 func (*KubeconfigRequest) ProtoMessage() {}
 
 func (x *KubeconfigRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[97]
+	mi := &file_orlop_proto_msgTypes[99]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6063,7 +6160,7 @@ func (x *KubeconfigRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KubeconfigRequest.ProtoReflect.Descriptor instead.
 func (*KubeconfigRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{97}
+	return file_orlop_proto_rawDescGZIP(), []int{99}
 }
 
 func (x *KubeconfigRequest) GetTtl() *durationpb.Duration {
@@ -6089,7 +6186,7 @@ type KubeconfigResponse struct {
 
 func (x *KubeconfigResponse) Reset() {
 	*x = KubeconfigResponse{}
-	mi := &file_orlop_proto_msgTypes[98]
+	mi := &file_orlop_proto_msgTypes[100]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6101,7 +6198,7 @@ func (x *KubeconfigResponse) String() string {
 func (*KubeconfigResponse) ProtoMessage() {}
 
 func (x *KubeconfigResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[98]
+	mi := &file_orlop_proto_msgTypes[100]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6114,7 +6211,7 @@ func (x *KubeconfigResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KubeconfigResponse.ProtoReflect.Descriptor instead.
 func (*KubeconfigResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{98}
+	return file_orlop_proto_rawDescGZIP(), []int{100}
 }
 
 func (x *KubeconfigResponse) GetKubeconfig() []byte {
@@ -6137,7 +6234,7 @@ type CreateTicketRequest struct {
 
 func (x *CreateTicketRequest) Reset() {
 	*x = CreateTicketRequest{}
-	mi := &file_orlop_proto_msgTypes[99]
+	mi := &file_orlop_proto_msgTypes[101]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6149,7 +6246,7 @@ func (x *CreateTicketRequest) String() string {
 func (*CreateTicketRequest) ProtoMessage() {}
 
 func (x *CreateTicketRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[99]
+	mi := &file_orlop_proto_msgTypes[101]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6162,7 +6259,7 @@ func (x *CreateTicketRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateTicketRequest.ProtoReflect.Descriptor instead.
 func (*CreateTicketRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{99}
+	return file_orlop_proto_rawDescGZIP(), []int{101}
 }
 
 func (x *CreateTicketRequest) GetName() string {
@@ -6198,7 +6295,7 @@ type CreateTicketResponse struct {
 
 func (x *CreateTicketResponse) Reset() {
 	*x = CreateTicketResponse{}
-	mi := &file_orlop_proto_msgTypes[100]
+	mi := &file_orlop_proto_msgTypes[102]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6210,7 +6307,7 @@ func (x *CreateTicketResponse) String() string {
 func (*CreateTicketResponse) ProtoMessage() {}
 
 func (x *CreateTicketResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[100]
+	mi := &file_orlop_proto_msgTypes[102]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6223,7 +6320,7 @@ func (x *CreateTicketResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateTicketResponse.ProtoReflect.Descriptor instead.
 func (*CreateTicketResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{100}
+	return file_orlop_proto_rawDescGZIP(), []int{102}
 }
 
 func (x *CreateTicketResponse) GetCertificate() []byte {
@@ -6257,7 +6354,7 @@ type JoinRequest struct {
 
 func (x *JoinRequest) Reset() {
 	*x = JoinRequest{}
-	mi := &file_orlop_proto_msgTypes[101]
+	mi := &file_orlop_proto_msgTypes[103]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6269,7 +6366,7 @@ func (x *JoinRequest) String() string {
 func (*JoinRequest) ProtoMessage() {}
 
 func (x *JoinRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[101]
+	mi := &file_orlop_proto_msgTypes[103]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6282,7 +6379,7 @@ func (x *JoinRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JoinRequest.ProtoReflect.Descriptor instead.
 func (*JoinRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{101}
+	return file_orlop_proto_rawDescGZIP(), []int{103}
 }
 
 func (x *JoinRequest) GetMachineCsr() []byte {
@@ -6309,7 +6406,7 @@ type JoinResponse struct {
 
 func (x *JoinResponse) Reset() {
 	*x = JoinResponse{}
-	mi := &file_orlop_proto_msgTypes[102]
+	mi := &file_orlop_proto_msgTypes[104]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6321,7 +6418,7 @@ func (x *JoinResponse) String() string {
 func (*JoinResponse) ProtoMessage() {}
 
 func (x *JoinResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[102]
+	mi := &file_orlop_proto_msgTypes[104]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6334,7 +6431,7 @@ func (x *JoinResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JoinResponse.ProtoReflect.Descriptor instead.
 func (*JoinResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{102}
+	return file_orlop_proto_rawDescGZIP(), []int{104}
 }
 
 func (x *JoinResponse) GetMachineCertificate() []byte {
@@ -6359,7 +6456,7 @@ type ListPendingRequest struct {
 
 func (x *ListPendingRequest) Reset() {
 	*x = ListPendingRequest{}
-	mi := &file_orlop_proto_msgTypes[103]
+	mi := &file_orlop_proto_msgTypes[105]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6371,7 +6468,7 @@ func (x *ListPendingRequest) String() string {
 func (*ListPendingRequest) ProtoMessage() {}
 
 func (x *ListPendingRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[103]
+	mi := &file_orlop_proto_msgTypes[105]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6384,7 +6481,7 @@ func (x *ListPendingRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPendingRequest.ProtoReflect.Descriptor instead.
 func (*ListPendingRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{103}
+	return file_orlop_proto_rawDescGZIP(), []int{105}
 }
 
 type ListPendingResponse struct {
@@ -6396,7 +6493,7 @@ type ListPendingResponse struct {
 
 func (x *ListPendingResponse) Reset() {
 	*x = ListPendingResponse{}
-	mi := &file_orlop_proto_msgTypes[104]
+	mi := &file_orlop_proto_msgTypes[106]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6408,7 +6505,7 @@ func (x *ListPendingResponse) String() string {
 func (*ListPendingResponse) ProtoMessage() {}
 
 func (x *ListPendingResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[104]
+	mi := &file_orlop_proto_msgTypes[106]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6421,7 +6518,7 @@ func (x *ListPendingResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPendingResponse.ProtoReflect.Descriptor instead.
 func (*ListPendingResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{104}
+	return file_orlop_proto_rawDescGZIP(), []int{106}
 }
 
 func (x *ListPendingResponse) GetMachines() []*PendingMachine {
@@ -6443,7 +6540,7 @@ type PendingMachine struct {
 
 func (x *PendingMachine) Reset() {
 	*x = PendingMachine{}
-	mi := &file_orlop_proto_msgTypes[105]
+	mi := &file_orlop_proto_msgTypes[107]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6455,7 +6552,7 @@ func (x *PendingMachine) String() string {
 func (*PendingMachine) ProtoMessage() {}
 
 func (x *PendingMachine) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[105]
+	mi := &file_orlop_proto_msgTypes[107]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6468,7 +6565,7 @@ func (x *PendingMachine) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PendingMachine.ProtoReflect.Descriptor instead.
 func (*PendingMachine) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{105}
+	return file_orlop_proto_rawDescGZIP(), []int{107}
 }
 
 func (x *PendingMachine) GetName() string {
@@ -6510,7 +6607,7 @@ type ApproveRequest struct {
 
 func (x *ApproveRequest) Reset() {
 	*x = ApproveRequest{}
-	mi := &file_orlop_proto_msgTypes[106]
+	mi := &file_orlop_proto_msgTypes[108]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6522,7 +6619,7 @@ func (x *ApproveRequest) String() string {
 func (*ApproveRequest) ProtoMessage() {}
 
 func (x *ApproveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[106]
+	mi := &file_orlop_proto_msgTypes[108]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6535,7 +6632,7 @@ func (x *ApproveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApproveRequest.ProtoReflect.Descriptor instead.
 func (*ApproveRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{106}
+	return file_orlop_proto_rawDescGZIP(), []int{108}
 }
 
 func (x *ApproveRequest) GetName() string {
@@ -6567,7 +6664,7 @@ type ApproveResponse struct {
 
 func (x *ApproveResponse) Reset() {
 	*x = ApproveResponse{}
-	mi := &file_orlop_proto_msgTypes[107]
+	mi := &file_orlop_proto_msgTypes[109]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6579,7 +6676,7 @@ func (x *ApproveResponse) String() string {
 func (*ApproveResponse) ProtoMessage() {}
 
 func (x *ApproveResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[107]
+	mi := &file_orlop_proto_msgTypes[109]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6592,7 +6689,7 @@ func (x *ApproveResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApproveResponse.ProtoReflect.Descriptor instead.
 func (*ApproveResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{107}
+	return file_orlop_proto_rawDescGZIP(), []int{109}
 }
 
 type DenyRequest struct {
@@ -6605,7 +6702,7 @@ type DenyRequest struct {
 
 func (x *DenyRequest) Reset() {
 	*x = DenyRequest{}
-	mi := &file_orlop_proto_msgTypes[108]
+	mi := &file_orlop_proto_msgTypes[110]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6617,7 +6714,7 @@ func (x *DenyRequest) String() string {
 func (*DenyRequest) ProtoMessage() {}
 
 func (x *DenyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[108]
+	mi := &file_orlop_proto_msgTypes[110]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6630,7 +6727,7 @@ func (x *DenyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DenyRequest.ProtoReflect.Descriptor instead.
 func (*DenyRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{108}
+	return file_orlop_proto_rawDescGZIP(), []int{110}
 }
 
 func (x *DenyRequest) GetName() string {
@@ -6656,7 +6753,7 @@ type DenyResponse struct {
 
 func (x *DenyResponse) Reset() {
 	*x = DenyResponse{}
-	mi := &file_orlop_proto_msgTypes[109]
+	mi := &file_orlop_proto_msgTypes[111]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6668,7 +6765,7 @@ func (x *DenyResponse) String() string {
 func (*DenyResponse) ProtoMessage() {}
 
 func (x *DenyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[109]
+	mi := &file_orlop_proto_msgTypes[111]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6681,7 +6778,7 @@ func (x *DenyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DenyResponse.ProtoReflect.Descriptor instead.
 func (*DenyResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{109}
+	return file_orlop_proto_rawDescGZIP(), []int{111}
 }
 
 func (x *DenyResponse) GetUnreached() []string {
@@ -6699,7 +6796,7 @@ type ListMembersRequest struct {
 
 func (x *ListMembersRequest) Reset() {
 	*x = ListMembersRequest{}
-	mi := &file_orlop_proto_msgTypes[110]
+	mi := &file_orlop_proto_msgTypes[112]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6711,7 +6808,7 @@ func (x *ListMembersRequest) String() string {
 func (*ListMembersRequest) ProtoMessage() {}
 
 func (x *ListMembersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[110]
+	mi := &file_orlop_proto_msgTypes[112]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6724,7 +6821,7 @@ func (x *ListMembersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListMembersRequest.ProtoReflect.Descriptor instead.
 func (*ListMembersRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{110}
+	return file_orlop_proto_rawDescGZIP(), []int{112}
 }
 
 type ListMembersResponse struct {
@@ -6737,7 +6834,7 @@ type ListMembersResponse struct {
 
 func (x *ListMembersResponse) Reset() {
 	*x = ListMembersResponse{}
-	mi := &file_orlop_proto_msgTypes[111]
+	mi := &file_orlop_proto_msgTypes[113]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6749,7 +6846,7 @@ func (x *ListMembersResponse) String() string {
 func (*ListMembersResponse) ProtoMessage() {}
 
 func (x *ListMembersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[111]
+	mi := &file_orlop_proto_msgTypes[113]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6762,7 +6859,7 @@ func (x *ListMembersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListMembersResponse.ProtoReflect.Descriptor instead.
 func (*ListMembersResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{111}
+	return file_orlop_proto_rawDescGZIP(), []int{113}
 }
 
 func (x *ListMembersResponse) GetMembers() []*Member {
@@ -6797,7 +6894,7 @@ type Member struct {
 
 func (x *Member) Reset() {
 	*x = Member{}
-	mi := &file_orlop_proto_msgTypes[112]
+	mi := &file_orlop_proto_msgTypes[114]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6809,7 +6906,7 @@ func (x *Member) String() string {
 func (*Member) ProtoMessage() {}
 
 func (x *Member) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[112]
+	mi := &file_orlop_proto_msgTypes[114]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6822,7 +6919,7 @@ func (x *Member) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Member.ProtoReflect.Descriptor instead.
 func (*Member) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{112}
+	return file_orlop_proto_rawDescGZIP(), []int{114}
 }
 
 func (x *Member) GetName() string {
@@ -6896,7 +6993,7 @@ type Ticket struct {
 
 func (x *Ticket) Reset() {
 	*x = Ticket{}
-	mi := &file_orlop_proto_msgTypes[113]
+	mi := &file_orlop_proto_msgTypes[115]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6908,7 +7005,7 @@ func (x *Ticket) String() string {
 func (*Ticket) ProtoMessage() {}
 
 func (x *Ticket) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[113]
+	mi := &file_orlop_proto_msgTypes[115]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6921,7 +7018,7 @@ func (x *Ticket) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Ticket.ProtoReflect.Descriptor instead.
 func (*Ticket) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{113}
+	return file_orlop_proto_rawDescGZIP(), []int{115}
 }
 
 func (x *Ticket) GetSerial() string {
@@ -6985,7 +7082,7 @@ type RemoveMemberRequest struct {
 
 func (x *RemoveMemberRequest) Reset() {
 	*x = RemoveMemberRequest{}
-	mi := &file_orlop_proto_msgTypes[114]
+	mi := &file_orlop_proto_msgTypes[116]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6997,7 +7094,7 @@ func (x *RemoveMemberRequest) String() string {
 func (*RemoveMemberRequest) ProtoMessage() {}
 
 func (x *RemoveMemberRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[114]
+	mi := &file_orlop_proto_msgTypes[116]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7010,7 +7107,7 @@ func (x *RemoveMemberRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveMemberRequest.ProtoReflect.Descriptor instead.
 func (*RemoveMemberRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{114}
+	return file_orlop_proto_rawDescGZIP(), []int{116}
 }
 
 func (x *RemoveMemberRequest) GetName() string {
@@ -7040,7 +7137,7 @@ type RemoveMemberResponse struct {
 
 func (x *RemoveMemberResponse) Reset() {
 	*x = RemoveMemberResponse{}
-	mi := &file_orlop_proto_msgTypes[115]
+	mi := &file_orlop_proto_msgTypes[117]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7052,7 +7149,7 @@ func (x *RemoveMemberResponse) String() string {
 func (*RemoveMemberResponse) ProtoMessage() {}
 
 func (x *RemoveMemberResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[115]
+	mi := &file_orlop_proto_msgTypes[117]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7065,7 +7162,7 @@ func (x *RemoveMemberResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveMemberResponse.ProtoReflect.Descriptor instead.
 func (*RemoveMemberResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{115}
+	return file_orlop_proto_rawDescGZIP(), []int{117}
 }
 
 func (x *RemoveMemberResponse) GetTickets() []string {
@@ -7099,7 +7196,7 @@ type GetMembershipRequest struct {
 
 func (x *GetMembershipRequest) Reset() {
 	*x = GetMembershipRequest{}
-	mi := &file_orlop_proto_msgTypes[116]
+	mi := &file_orlop_proto_msgTypes[118]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7111,7 +7208,7 @@ func (x *GetMembershipRequest) String() string {
 func (*GetMembershipRequest) ProtoMessage() {}
 
 func (x *GetMembershipRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[116]
+	mi := &file_orlop_proto_msgTypes[118]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7124,7 +7221,7 @@ func (x *GetMembershipRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetMembershipRequest.ProtoReflect.Descriptor instead.
 func (*GetMembershipRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{116}
+	return file_orlop_proto_rawDescGZIP(), []int{118}
 }
 
 func (x *GetMembershipRequest) GetDigest() []byte {
@@ -7145,7 +7242,7 @@ type GetMembershipResponse struct {
 
 func (x *GetMembershipResponse) Reset() {
 	*x = GetMembershipResponse{}
-	mi := &file_orlop_proto_msgTypes[117]
+	mi := &file_orlop_proto_msgTypes[119]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7157,7 +7254,7 @@ func (x *GetMembershipResponse) String() string {
 func (*GetMembershipResponse) ProtoMessage() {}
 
 func (x *GetMembershipResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[117]
+	mi := &file_orlop_proto_msgTypes[119]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7170,7 +7267,7 @@ func (x *GetMembershipResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetMembershipResponse.ProtoReflect.Descriptor instead.
 func (*GetMembershipResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{117}
+	return file_orlop_proto_rawDescGZIP(), []int{119}
 }
 
 func (x *GetMembershipResponse) GetLedger() string {
@@ -7205,7 +7302,7 @@ type Membership struct {
 
 func (x *Membership) Reset() {
 	*x = Membership{}
-	mi := &file_orlop_proto_msgTypes[118]
+	mi := &file_orlop_proto_msgTypes[120]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7217,7 +7314,7 @@ func (x *Membership) String() string {
 func (*Membership) ProtoMessage() {}
 
 func (x *Membership) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[118]
+	mi := &file_orlop_proto_msgTypes[120]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7230,7 +7327,7 @@ func (x *Membership) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Membership.ProtoReflect.Descriptor instead.
 func (*Membership) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{118}
+	return file_orlop_proto_rawDescGZIP(), []int{120}
 }
 
 func (x *Membership) GetMembers() []*Member {
@@ -7265,7 +7362,7 @@ type TicketBinding struct {
 
 func (x *TicketBinding) Reset() {
 	*x = TicketBinding{}
-	mi := &file_orlop_proto_msgTypes[119]
+	mi := &file_orlop_proto_msgTypes[121]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7277,7 +7374,7 @@ func (x *TicketBinding) String() string {
 func (*TicketBinding) ProtoMessage() {}
 
 func (x *TicketBinding) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[119]
+	mi := &file_orlop_proto_msgTypes[121]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7290,7 +7387,7 @@ func (x *TicketBinding) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TicketBinding.ProtoReflect.Descriptor instead.
 func (*TicketBinding) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{119}
+	return file_orlop_proto_rawDescGZIP(), []int{121}
 }
 
 func (x *TicketBinding) GetTicket() string {
@@ -7325,7 +7422,7 @@ type ReplicateMembershipRequest struct {
 
 func (x *ReplicateMembershipRequest) Reset() {
 	*x = ReplicateMembershipRequest{}
-	mi := &file_orlop_proto_msgTypes[120]
+	mi := &file_orlop_proto_msgTypes[122]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7337,7 +7434,7 @@ func (x *ReplicateMembershipRequest) String() string {
 func (*ReplicateMembershipRequest) ProtoMessage() {}
 
 func (x *ReplicateMembershipRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[120]
+	mi := &file_orlop_proto_msgTypes[122]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7350,7 +7447,7 @@ func (x *ReplicateMembershipRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReplicateMembershipRequest.ProtoReflect.Descriptor instead.
 func (*ReplicateMembershipRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{120}
+	return file_orlop_proto_rawDescGZIP(), []int{122}
 }
 
 func (x *ReplicateMembershipRequest) GetMembership() *Membership {
@@ -7384,7 +7481,7 @@ type ReplicateMembershipResponse struct {
 
 func (x *ReplicateMembershipResponse) Reset() {
 	*x = ReplicateMembershipResponse{}
-	mi := &file_orlop_proto_msgTypes[121]
+	mi := &file_orlop_proto_msgTypes[123]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7396,7 +7493,7 @@ func (x *ReplicateMembershipResponse) String() string {
 func (*ReplicateMembershipResponse) ProtoMessage() {}
 
 func (x *ReplicateMembershipResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[121]
+	mi := &file_orlop_proto_msgTypes[123]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7409,7 +7506,7 @@ func (x *ReplicateMembershipResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReplicateMembershipResponse.ProtoReflect.Descriptor instead.
 func (*ReplicateMembershipResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{121}
+	return file_orlop_proto_rawDescGZIP(), []int{123}
 }
 
 func (x *ReplicateMembershipResponse) GetLedger() string {
@@ -7438,7 +7535,7 @@ type VoteRequest struct {
 
 func (x *VoteRequest) Reset() {
 	*x = VoteRequest{}
-	mi := &file_orlop_proto_msgTypes[122]
+	mi := &file_orlop_proto_msgTypes[124]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7450,7 +7547,7 @@ func (x *VoteRequest) String() string {
 func (*VoteRequest) ProtoMessage() {}
 
 func (x *VoteRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[122]
+	mi := &file_orlop_proto_msgTypes[124]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7463,7 +7560,7 @@ func (x *VoteRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VoteRequest.ProtoReflect.Descriptor instead.
 func (*VoteRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{122}
+	return file_orlop_proto_rawDescGZIP(), []int{124}
 }
 
 func (x *VoteRequest) GetMembership() *Membership {
@@ -7498,7 +7595,7 @@ type VoteResponse struct {
 
 func (x *VoteResponse) Reset() {
 	*x = VoteResponse{}
-	mi := &file_orlop_proto_msgTypes[123]
+	mi := &file_orlop_proto_msgTypes[125]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7510,7 +7607,7 @@ func (x *VoteResponse) String() string {
 func (*VoteResponse) ProtoMessage() {}
 
 func (x *VoteResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[123]
+	mi := &file_orlop_proto_msgTypes[125]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7523,7 +7620,7 @@ func (x *VoteResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VoteResponse.ProtoReflect.Descriptor instead.
 func (*VoteResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{123}
+	return file_orlop_proto_rawDescGZIP(), []int{125}
 }
 
 func (x *VoteResponse) GetLedger() string {
@@ -7565,7 +7662,7 @@ type CaptureRequest struct {
 
 func (x *CaptureRequest) Reset() {
 	*x = CaptureRequest{}
-	mi := &file_orlop_proto_msgTypes[124]
+	mi := &file_orlop_proto_msgTypes[126]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7577,7 +7674,7 @@ func (x *CaptureRequest) String() string {
 func (*CaptureRequest) ProtoMessage() {}
 
 func (x *CaptureRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[124]
+	mi := &file_orlop_proto_msgTypes[126]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7590,7 +7687,7 @@ func (x *CaptureRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CaptureRequest.ProtoReflect.Descriptor instead.
 func (*CaptureRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{124}
+	return file_orlop_proto_rawDescGZIP(), []int{126}
 }
 
 func (x *CaptureRequest) GetLink() string {
@@ -7648,7 +7745,7 @@ type CaptureResponse struct {
 
 func (x *CaptureResponse) Reset() {
 	*x = CaptureResponse{}
-	mi := &file_orlop_proto_msgTypes[125]
+	mi := &file_orlop_proto_msgTypes[127]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7660,7 +7757,7 @@ func (x *CaptureResponse) String() string {
 func (*CaptureResponse) ProtoMessage() {}
 
 func (x *CaptureResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[125]
+	mi := &file_orlop_proto_msgTypes[127]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7673,7 +7770,7 @@ func (x *CaptureResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CaptureResponse.ProtoReflect.Descriptor instead.
 func (*CaptureResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{125}
+	return file_orlop_proto_rawDescGZIP(), []int{127}
 }
 
 func (x *CaptureResponse) GetLinkType() uint32 {
@@ -7708,7 +7805,7 @@ type Packet struct {
 
 func (x *Packet) Reset() {
 	*x = Packet{}
-	mi := &file_orlop_proto_msgTypes[126]
+	mi := &file_orlop_proto_msgTypes[128]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7720,7 +7817,7 @@ func (x *Packet) String() string {
 func (*Packet) ProtoMessage() {}
 
 func (x *Packet) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[126]
+	mi := &file_orlop_proto_msgTypes[128]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7733,7 +7830,7 @@ func (x *Packet) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Packet.ProtoReflect.Descriptor instead.
 func (*Packet) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{126}
+	return file_orlop_proto_rawDescGZIP(), []int{128}
 }
 
 func (x *Packet) GetTimeNs() int64 {
@@ -7768,7 +7865,7 @@ type ProfileRequest struct {
 
 func (x *ProfileRequest) Reset() {
 	*x = ProfileRequest{}
-	mi := &file_orlop_proto_msgTypes[127]
+	mi := &file_orlop_proto_msgTypes[129]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7780,7 +7877,7 @@ func (x *ProfileRequest) String() string {
 func (*ProfileRequest) ProtoMessage() {}
 
 func (x *ProfileRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[127]
+	mi := &file_orlop_proto_msgTypes[129]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7793,7 +7890,7 @@ func (x *ProfileRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProfileRequest.ProtoReflect.Descriptor instead.
 func (*ProfileRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{127}
+	return file_orlop_proto_rawDescGZIP(), []int{129}
 }
 
 func (x *ProfileRequest) GetProcess() string {
@@ -7826,7 +7923,7 @@ type ProfileResponse struct {
 
 func (x *ProfileResponse) Reset() {
 	*x = ProfileResponse{}
-	mi := &file_orlop_proto_msgTypes[128]
+	mi := &file_orlop_proto_msgTypes[130]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7838,7 +7935,7 @@ func (x *ProfileResponse) String() string {
 func (*ProfileResponse) ProtoMessage() {}
 
 func (x *ProfileResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[128]
+	mi := &file_orlop_proto_msgTypes[130]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7851,7 +7948,7 @@ func (x *ProfileResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProfileResponse.ProtoReflect.Descriptor instead.
 func (*ProfileResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{128}
+	return file_orlop_proto_rawDescGZIP(), []int{130}
 }
 
 func (x *ProfileResponse) GetProfile() []byte {
@@ -7874,7 +7971,7 @@ type EtcdMember struct {
 
 func (x *EtcdMember) Reset() {
 	*x = EtcdMember{}
-	mi := &file_orlop_proto_msgTypes[129]
+	mi := &file_orlop_proto_msgTypes[131]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7886,7 +7983,7 @@ func (x *EtcdMember) String() string {
 func (*EtcdMember) ProtoMessage() {}
 
 func (x *EtcdMember) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[129]
+	mi := &file_orlop_proto_msgTypes[131]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7899,7 +7996,7 @@ func (x *EtcdMember) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EtcdMember.ProtoReflect.Descriptor instead.
 func (*EtcdMember) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{129}
+	return file_orlop_proto_rawDescGZIP(), []int{131}
 }
 
 func (x *EtcdMember) GetId() string {
@@ -7946,7 +8043,7 @@ type EtcdRemoveMemberRequest struct {
 
 func (x *EtcdRemoveMemberRequest) Reset() {
 	*x = EtcdRemoveMemberRequest{}
-	mi := &file_orlop_proto_msgTypes[130]
+	mi := &file_orlop_proto_msgTypes[132]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7958,7 +8055,7 @@ func (x *EtcdRemoveMemberRequest) String() string {
 func (*EtcdRemoveMemberRequest) ProtoMessage() {}
 
 func (x *EtcdRemoveMemberRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[130]
+	mi := &file_orlop_proto_msgTypes[132]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7971,7 +8068,7 @@ func (x *EtcdRemoveMemberRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EtcdRemoveMemberRequest.ProtoReflect.Descriptor instead.
 func (*EtcdRemoveMemberRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{130}
+	return file_orlop_proto_rawDescGZIP(), []int{132}
 }
 
 func (x *EtcdRemoveMemberRequest) GetMember() string {
@@ -7991,7 +8088,7 @@ type EtcdRemoveMemberResponse struct {
 
 func (x *EtcdRemoveMemberResponse) Reset() {
 	*x = EtcdRemoveMemberResponse{}
-	mi := &file_orlop_proto_msgTypes[131]
+	mi := &file_orlop_proto_msgTypes[133]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8003,7 +8100,7 @@ func (x *EtcdRemoveMemberResponse) String() string {
 func (*EtcdRemoveMemberResponse) ProtoMessage() {}
 
 func (x *EtcdRemoveMemberResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[131]
+	mi := &file_orlop_proto_msgTypes[133]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8016,7 +8113,7 @@ func (x *EtcdRemoveMemberResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EtcdRemoveMemberResponse.ProtoReflect.Descriptor instead.
 func (*EtcdRemoveMemberResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{131}
+	return file_orlop_proto_rawDescGZIP(), []int{133}
 }
 
 func (x *EtcdRemoveMemberResponse) GetRemoved() *EtcdMember {
@@ -8041,7 +8138,7 @@ type EtcdRecoverRequest struct {
 
 func (x *EtcdRecoverRequest) Reset() {
 	*x = EtcdRecoverRequest{}
-	mi := &file_orlop_proto_msgTypes[132]
+	mi := &file_orlop_proto_msgTypes[134]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8053,7 +8150,7 @@ func (x *EtcdRecoverRequest) String() string {
 func (*EtcdRecoverRequest) ProtoMessage() {}
 
 func (x *EtcdRecoverRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[132]
+	mi := &file_orlop_proto_msgTypes[134]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8066,7 +8163,7 @@ func (x *EtcdRecoverRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EtcdRecoverRequest.ProtoReflect.Descriptor instead.
 func (*EtcdRecoverRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{132}
+	return file_orlop_proto_rawDescGZIP(), []int{134}
 }
 
 type EtcdRecoverResponse struct {
@@ -8078,7 +8175,7 @@ type EtcdRecoverResponse struct {
 
 func (x *EtcdRecoverResponse) Reset() {
 	*x = EtcdRecoverResponse{}
-	mi := &file_orlop_proto_msgTypes[133]
+	mi := &file_orlop_proto_msgTypes[135]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8090,7 +8187,7 @@ func (x *EtcdRecoverResponse) String() string {
 func (*EtcdRecoverResponse) ProtoMessage() {}
 
 func (x *EtcdRecoverResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[133]
+	mi := &file_orlop_proto_msgTypes[135]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8103,7 +8200,7 @@ func (x *EtcdRecoverResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EtcdRecoverResponse.ProtoReflect.Descriptor instead.
 func (*EtcdRecoverResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{133}
+	return file_orlop_proto_rawDescGZIP(), []int{135}
 }
 
 func (x *EtcdRecoverResponse) GetRemovedMembers() []string {
@@ -8121,7 +8218,7 @@ type EtcdRejoinRequest struct {
 
 func (x *EtcdRejoinRequest) Reset() {
 	*x = EtcdRejoinRequest{}
-	mi := &file_orlop_proto_msgTypes[134]
+	mi := &file_orlop_proto_msgTypes[136]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8133,7 +8230,7 @@ func (x *EtcdRejoinRequest) String() string {
 func (*EtcdRejoinRequest) ProtoMessage() {}
 
 func (x *EtcdRejoinRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[134]
+	mi := &file_orlop_proto_msgTypes[136]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8146,7 +8243,7 @@ func (x *EtcdRejoinRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EtcdRejoinRequest.ProtoReflect.Descriptor instead.
 func (*EtcdRejoinRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{134}
+	return file_orlop_proto_rawDescGZIP(), []int{136}
 }
 
 type EtcdRejoinResponse struct {
@@ -8157,7 +8254,7 @@ type EtcdRejoinResponse struct {
 
 func (x *EtcdRejoinResponse) Reset() {
 	*x = EtcdRejoinResponse{}
-	mi := &file_orlop_proto_msgTypes[135]
+	mi := &file_orlop_proto_msgTypes[137]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8169,7 +8266,7 @@ func (x *EtcdRejoinResponse) String() string {
 func (*EtcdRejoinResponse) ProtoMessage() {}
 
 func (x *EtcdRejoinResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[135]
+	mi := &file_orlop_proto_msgTypes[137]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8182,7 +8279,7 @@ func (x *EtcdRejoinResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EtcdRejoinResponse.ProtoReflect.Descriptor instead.
 func (*EtcdRejoinResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{135}
+	return file_orlop_proto_rawDescGZIP(), []int{137}
 }
 
 type EtcdSnapshotRequest struct {
@@ -8194,7 +8291,7 @@ type EtcdSnapshotRequest struct {
 
 func (x *EtcdSnapshotRequest) Reset() {
 	*x = EtcdSnapshotRequest{}
-	mi := &file_orlop_proto_msgTypes[136]
+	mi := &file_orlop_proto_msgTypes[138]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8206,7 +8303,7 @@ func (x *EtcdSnapshotRequest) String() string {
 func (*EtcdSnapshotRequest) ProtoMessage() {}
 
 func (x *EtcdSnapshotRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[136]
+	mi := &file_orlop_proto_msgTypes[138]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8219,7 +8316,7 @@ func (x *EtcdSnapshotRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EtcdSnapshotRequest.ProtoReflect.Descriptor instead.
 func (*EtcdSnapshotRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{136}
+	return file_orlop_proto_rawDescGZIP(), []int{138}
 }
 
 func (x *EtcdSnapshotRequest) GetStored() string {
@@ -8242,7 +8339,7 @@ type EtcdSnapshotResponse struct {
 
 func (x *EtcdSnapshotResponse) Reset() {
 	*x = EtcdSnapshotResponse{}
-	mi := &file_orlop_proto_msgTypes[137]
+	mi := &file_orlop_proto_msgTypes[139]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8254,7 +8351,7 @@ func (x *EtcdSnapshotResponse) String() string {
 func (*EtcdSnapshotResponse) ProtoMessage() {}
 
 func (x *EtcdSnapshotResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[137]
+	mi := &file_orlop_proto_msgTypes[139]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8267,7 +8364,7 @@ func (x *EtcdSnapshotResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EtcdSnapshotResponse.ProtoReflect.Descriptor instead.
 func (*EtcdSnapshotResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{137}
+	return file_orlop_proto_rawDescGZIP(), []int{139}
 }
 
 func (x *EtcdSnapshotResponse) GetHeader() *EtcdSnapshotInfo {
@@ -8303,7 +8400,7 @@ type EtcdSnapshotInfo struct {
 
 func (x *EtcdSnapshotInfo) Reset() {
 	*x = EtcdSnapshotInfo{}
-	mi := &file_orlop_proto_msgTypes[138]
+	mi := &file_orlop_proto_msgTypes[140]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8315,7 +8412,7 @@ func (x *EtcdSnapshotInfo) String() string {
 func (*EtcdSnapshotInfo) ProtoMessage() {}
 
 func (x *EtcdSnapshotInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[138]
+	mi := &file_orlop_proto_msgTypes[140]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8328,7 +8425,7 @@ func (x *EtcdSnapshotInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EtcdSnapshotInfo.ProtoReflect.Descriptor instead.
 func (*EtcdSnapshotInfo) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{138}
+	return file_orlop_proto_rawDescGZIP(), []int{140}
 }
 
 func (x *EtcdSnapshotInfo) GetRevision() int64 {
@@ -8367,7 +8464,7 @@ type EtcdListSnapshotsRequest struct {
 
 func (x *EtcdListSnapshotsRequest) Reset() {
 	*x = EtcdListSnapshotsRequest{}
-	mi := &file_orlop_proto_msgTypes[139]
+	mi := &file_orlop_proto_msgTypes[141]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8379,7 +8476,7 @@ func (x *EtcdListSnapshotsRequest) String() string {
 func (*EtcdListSnapshotsRequest) ProtoMessage() {}
 
 func (x *EtcdListSnapshotsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[139]
+	mi := &file_orlop_proto_msgTypes[141]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8392,7 +8489,7 @@ func (x *EtcdListSnapshotsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EtcdListSnapshotsRequest.ProtoReflect.Descriptor instead.
 func (*EtcdListSnapshotsRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{139}
+	return file_orlop_proto_rawDescGZIP(), []int{141}
 }
 
 type EtcdListSnapshotsResponse struct {
@@ -8406,7 +8503,7 @@ type EtcdListSnapshotsResponse struct {
 
 func (x *EtcdListSnapshotsResponse) Reset() {
 	*x = EtcdListSnapshotsResponse{}
-	mi := &file_orlop_proto_msgTypes[140]
+	mi := &file_orlop_proto_msgTypes[142]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8418,7 +8515,7 @@ func (x *EtcdListSnapshotsResponse) String() string {
 func (*EtcdListSnapshotsResponse) ProtoMessage() {}
 
 func (x *EtcdListSnapshotsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[140]
+	mi := &file_orlop_proto_msgTypes[142]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8431,7 +8528,7 @@ func (x *EtcdListSnapshotsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EtcdListSnapshotsResponse.ProtoReflect.Descriptor instead.
 func (*EtcdListSnapshotsResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{140}
+	return file_orlop_proto_rawDescGZIP(), []int{142}
 }
 
 func (x *EtcdListSnapshotsResponse) GetSnapshots() []*EtcdStoredSnapshot {
@@ -8472,7 +8569,7 @@ type EtcdStoredSnapshot struct {
 
 func (x *EtcdStoredSnapshot) Reset() {
 	*x = EtcdStoredSnapshot{}
-	mi := &file_orlop_proto_msgTypes[141]
+	mi := &file_orlop_proto_msgTypes[143]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8484,7 +8581,7 @@ func (x *EtcdStoredSnapshot) String() string {
 func (*EtcdStoredSnapshot) ProtoMessage() {}
 
 func (x *EtcdStoredSnapshot) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[141]
+	mi := &file_orlop_proto_msgTypes[143]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8497,7 +8594,7 @@ func (x *EtcdStoredSnapshot) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EtcdStoredSnapshot.ProtoReflect.Descriptor instead.
 func (*EtcdStoredSnapshot) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{141}
+	return file_orlop_proto_rawDescGZIP(), []int{143}
 }
 
 func (x *EtcdStoredSnapshot) GetName() string {
@@ -8557,7 +8654,7 @@ type EtcdTakeSnapshotRequest struct {
 
 func (x *EtcdTakeSnapshotRequest) Reset() {
 	*x = EtcdTakeSnapshotRequest{}
-	mi := &file_orlop_proto_msgTypes[142]
+	mi := &file_orlop_proto_msgTypes[144]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8569,7 +8666,7 @@ func (x *EtcdTakeSnapshotRequest) String() string {
 func (*EtcdTakeSnapshotRequest) ProtoMessage() {}
 
 func (x *EtcdTakeSnapshotRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[142]
+	mi := &file_orlop_proto_msgTypes[144]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8582,7 +8679,7 @@ func (x *EtcdTakeSnapshotRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EtcdTakeSnapshotRequest.ProtoReflect.Descriptor instead.
 func (*EtcdTakeSnapshotRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{142}
+	return file_orlop_proto_rawDescGZIP(), []int{144}
 }
 
 type EtcdTakeSnapshotResponse struct {
@@ -8595,7 +8692,7 @@ type EtcdTakeSnapshotResponse struct {
 
 func (x *EtcdTakeSnapshotResponse) Reset() {
 	*x = EtcdTakeSnapshotResponse{}
-	mi := &file_orlop_proto_msgTypes[143]
+	mi := &file_orlop_proto_msgTypes[145]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8607,7 +8704,7 @@ func (x *EtcdTakeSnapshotResponse) String() string {
 func (*EtcdTakeSnapshotResponse) ProtoMessage() {}
 
 func (x *EtcdTakeSnapshotResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[143]
+	mi := &file_orlop_proto_msgTypes[145]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8620,7 +8717,7 @@ func (x *EtcdTakeSnapshotResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EtcdTakeSnapshotResponse.ProtoReflect.Descriptor instead.
 func (*EtcdTakeSnapshotResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{143}
+	return file_orlop_proto_rawDescGZIP(), []int{145}
 }
 
 func (x *EtcdTakeSnapshotResponse) GetSnapshot() *EtcdStoredSnapshot {
@@ -8653,7 +8750,7 @@ type EtcdRestoreRequest struct {
 
 func (x *EtcdRestoreRequest) Reset() {
 	*x = EtcdRestoreRequest{}
-	mi := &file_orlop_proto_msgTypes[144]
+	mi := &file_orlop_proto_msgTypes[146]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8665,7 +8762,7 @@ func (x *EtcdRestoreRequest) String() string {
 func (*EtcdRestoreRequest) ProtoMessage() {}
 
 func (x *EtcdRestoreRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[144]
+	mi := &file_orlop_proto_msgTypes[146]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8678,7 +8775,7 @@ func (x *EtcdRestoreRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EtcdRestoreRequest.ProtoReflect.Descriptor instead.
 func (*EtcdRestoreRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{144}
+	return file_orlop_proto_rawDescGZIP(), []int{146}
 }
 
 func (x *EtcdRestoreRequest) GetSize() int64 {
@@ -8725,7 +8822,7 @@ type EtcdRestoreResponse struct {
 
 func (x *EtcdRestoreResponse) Reset() {
 	*x = EtcdRestoreResponse{}
-	mi := &file_orlop_proto_msgTypes[145]
+	mi := &file_orlop_proto_msgTypes[147]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8737,7 +8834,7 @@ func (x *EtcdRestoreResponse) String() string {
 func (*EtcdRestoreResponse) ProtoMessage() {}
 
 func (x *EtcdRestoreResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[145]
+	mi := &file_orlop_proto_msgTypes[147]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8750,7 +8847,7 @@ func (x *EtcdRestoreResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EtcdRestoreResponse.ProtoReflect.Descriptor instead.
 func (*EtcdRestoreResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{145}
+	return file_orlop_proto_rawDescGZIP(), []int{147}
 }
 
 func (x *EtcdRestoreResponse) GetRestored() *EtcdRestored {
@@ -8776,7 +8873,7 @@ type EtcdRestored struct {
 
 func (x *EtcdRestored) Reset() {
 	*x = EtcdRestored{}
-	mi := &file_orlop_proto_msgTypes[146]
+	mi := &file_orlop_proto_msgTypes[148]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8788,7 +8885,7 @@ func (x *EtcdRestored) String() string {
 func (*EtcdRestored) ProtoMessage() {}
 
 func (x *EtcdRestored) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[146]
+	mi := &file_orlop_proto_msgTypes[148]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8801,7 +8898,7 @@ func (x *EtcdRestored) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EtcdRestored.ProtoReflect.Descriptor instead.
 func (*EtcdRestored) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{146}
+	return file_orlop_proto_rawDescGZIP(), []int{148}
 }
 
 func (x *EtcdRestored) GetAt() *timestamppb.Timestamp {
@@ -8854,7 +8951,7 @@ type EtcdStatusRequest struct {
 
 func (x *EtcdStatusRequest) Reset() {
 	*x = EtcdStatusRequest{}
-	mi := &file_orlop_proto_msgTypes[147]
+	mi := &file_orlop_proto_msgTypes[149]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8866,7 +8963,7 @@ func (x *EtcdStatusRequest) String() string {
 func (*EtcdStatusRequest) ProtoMessage() {}
 
 func (x *EtcdStatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[147]
+	mi := &file_orlop_proto_msgTypes[149]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8879,7 +8976,7 @@ func (x *EtcdStatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EtcdStatusRequest.ProtoReflect.Descriptor instead.
 func (*EtcdStatusRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{147}
+	return file_orlop_proto_rawDescGZIP(), []int{149}
 }
 
 type EtcdStatusResponse struct {
@@ -8906,7 +9003,7 @@ type EtcdStatusResponse struct {
 
 func (x *EtcdStatusResponse) Reset() {
 	*x = EtcdStatusResponse{}
-	mi := &file_orlop_proto_msgTypes[148]
+	mi := &file_orlop_proto_msgTypes[150]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8918,7 +9015,7 @@ func (x *EtcdStatusResponse) String() string {
 func (*EtcdStatusResponse) ProtoMessage() {}
 
 func (x *EtcdStatusResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[148]
+	mi := &file_orlop_proto_msgTypes[150]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8931,7 +9028,7 @@ func (x *EtcdStatusResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EtcdStatusResponse.ProtoReflect.Descriptor instead.
 func (*EtcdStatusResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{148}
+	return file_orlop_proto_rawDescGZIP(), []int{150}
 }
 
 func (x *EtcdStatusResponse) GetProblem() string {
@@ -9047,7 +9144,7 @@ type EtcdDefragmentRequest struct {
 
 func (x *EtcdDefragmentRequest) Reset() {
 	*x = EtcdDefragmentRequest{}
-	mi := &file_orlop_proto_msgTypes[149]
+	mi := &file_orlop_proto_msgTypes[151]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9059,7 +9156,7 @@ func (x *EtcdDefragmentRequest) String() string {
 func (*EtcdDefragmentRequest) ProtoMessage() {}
 
 func (x *EtcdDefragmentRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[149]
+	mi := &file_orlop_proto_msgTypes[151]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9072,7 +9169,7 @@ func (x *EtcdDefragmentRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EtcdDefragmentRequest.ProtoReflect.Descriptor instead.
 func (*EtcdDefragmentRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{149}
+	return file_orlop_proto_rawDescGZIP(), []int{151}
 }
 
 type EtcdDefragmentResponse struct {
@@ -9086,7 +9183,7 @@ type EtcdDefragmentResponse struct {
 
 func (x *EtcdDefragmentResponse) Reset() {
 	*x = EtcdDefragmentResponse{}
-	mi := &file_orlop_proto_msgTypes[150]
+	mi := &file_orlop_proto_msgTypes[152]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9098,7 +9195,7 @@ func (x *EtcdDefragmentResponse) String() string {
 func (*EtcdDefragmentResponse) ProtoMessage() {}
 
 func (x *EtcdDefragmentResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[150]
+	mi := &file_orlop_proto_msgTypes[152]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9111,7 +9208,7 @@ func (x *EtcdDefragmentResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EtcdDefragmentResponse.ProtoReflect.Descriptor instead.
 func (*EtcdDefragmentResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{150}
+	return file_orlop_proto_rawDescGZIP(), []int{152}
 }
 
 func (x *EtcdDefragmentResponse) GetBefore() int64 {
@@ -9143,7 +9240,7 @@ type EtcdDisarmRequest struct {
 
 func (x *EtcdDisarmRequest) Reset() {
 	*x = EtcdDisarmRequest{}
-	mi := &file_orlop_proto_msgTypes[151]
+	mi := &file_orlop_proto_msgTypes[153]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9155,7 +9252,7 @@ func (x *EtcdDisarmRequest) String() string {
 func (*EtcdDisarmRequest) ProtoMessage() {}
 
 func (x *EtcdDisarmRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[151]
+	mi := &file_orlop_proto_msgTypes[153]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9168,7 +9265,7 @@ func (x *EtcdDisarmRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EtcdDisarmRequest.ProtoReflect.Descriptor instead.
 func (*EtcdDisarmRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{151}
+	return file_orlop_proto_rawDescGZIP(), []int{153}
 }
 
 type EtcdDisarmResponse struct {
@@ -9180,7 +9277,7 @@ type EtcdDisarmResponse struct {
 
 func (x *EtcdDisarmResponse) Reset() {
 	*x = EtcdDisarmResponse{}
-	mi := &file_orlop_proto_msgTypes[152]
+	mi := &file_orlop_proto_msgTypes[154]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9192,7 +9289,7 @@ func (x *EtcdDisarmResponse) String() string {
 func (*EtcdDisarmResponse) ProtoMessage() {}
 
 func (x *EtcdDisarmResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[152]
+	mi := &file_orlop_proto_msgTypes[154]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9205,7 +9302,7 @@ func (x *EtcdDisarmResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EtcdDisarmResponse.ProtoReflect.Descriptor instead.
 func (*EtcdDisarmResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{152}
+	return file_orlop_proto_rawDescGZIP(), []int{154}
 }
 
 func (x *EtcdDisarmResponse) GetAlarms() []string {
@@ -9336,6 +9433,11 @@ const file_orlop_proto_rawDesc = "" +
 	"WIPE_STATE\x10\x01\x12\r\n" +
 	"\tWIPE_DATA\x10\x02\x12\f\n" +
 	"\bWIPE_ALL\x10\x03\"=\n" +
+	"\x0fWipeDiskRequest\x12\x12\n" +
+	"\x04disk\x18\x01 \x01(\tR\x04disk\x12\x16\n" +
+	"\x06volume\x18\x02 \x01(\tR\x06volume\"&\n" +
+	"\x10WipeDiskResponse\x12\x12\n" +
+	"\x04done\x18\x01 \x01(\tR\x04done\"=\n" +
 	"\x0fReadFileRequest\x12\x12\n" +
 	"\x04path\x18\x01 \x01(\tR\x04path\x12\x16\n" +
 	"\x06offset\x18\x02 \x01(\x03R\x06offset\"F\n" +
@@ -9930,7 +10032,7 @@ const file_orlop_proto_rawDesc = "" +
 	"\x10FANOUT_STREAMING\x10\x03\x12\x15\n" +
 	"\x11FANOUT_SEQUENTIAL\x10\x04\x12\x11\n" +
 	"\rFANOUT_SINGLE\x10\x05\x12\x10\n" +
-	"\fFANOUT_FLEET\x10\x062\xd9\b\n" +
+	"\fFANOUT_FLEET\x10\x062\xdd\t\n" +
 	"\aMachine\x12[\n" +
 	"\aVersion\x12\x1e.orlop.v1alpha1.VersionRequest\x1a\x1f.orlop.v1alpha1.VersionResponse\"\x0f\x80\xb5\x18\n" +
 	"\x8a\xb5\x18\x03efg\xa0\xb5\x18\x02\x12G\n" +
@@ -9945,7 +10047,9 @@ const file_orlop_proto_rawDesc = "" +
 	"\bShutdown\x12\x1c.orlop.v1alpha1.PowerRequest\x1a\x1d.orlop.v1alpha1.PowerResponse\"\x1e\x80\xb5\x18\x14\x9a\xb5\x18\x12\n" +
 	"\x0e[force?forced]\x18\x01\xa0\xb5\x18\x04\x12l\n" +
 	"\x05Reset\x12\x1c.orlop.v1alpha1.ResetRequest\x1a\x1d.orlop.v1alpha1.PowerResponse\"&\x80\xb5\x18\x1e\x9a\xb5\x18\x1a\n" +
-	"\x16{wipe}[force?, forced]\x18\x01\xa0\xb5\x18\x04\x12x\n" +
+	"\x16{wipe}[force?, forced]\x18\x01\xa0\xb5\x18\x04\x12\x81\x01\n" +
+	"\bWipeDisk\x12\x1f.orlop.v1alpha1.WipeDiskRequest\x1a .orlop.v1alpha1.WipeDiskResponse\"2\x80\xb5\x18\x1e\x9a\xb5\x18&\n" +
+	"$[volume?volume |disk ]{volume}{disk}\xa0\xb5\x18\x04\x12x\n" +
 	"\vCancelDrain\x12\".orlop.v1alpha1.CancelDrainRequest\x1a#.orlop.v1alpha1.CancelDrainResponse\" \x80\xb5\x18\x14\x9a\xb5\x18\x14\n" +
 	"\x12[node?node {node}]\xa0\xb5\x18\x04\x12n\n" +
 	"\bReadFile\x12\x1f.orlop.v1alpha1.ReadFileRequest\x1a .orlop.v1alpha1.ReadFileResponse\"\x1d\x80\xb5\x18\n" +
@@ -10082,7 +10186,7 @@ func file_orlop_proto_rawDescGZIP() []byte {
 }
 
 var file_orlop_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
-var file_orlop_proto_msgTypes = make([]protoimpl.MessageInfo, 156)
+var file_orlop_proto_msgTypes = make([]protoimpl.MessageInfo, 158)
 var file_orlop_proto_goTypes = []any{
 	(Role)(0),                           // 0: orlop.v1alpha1.Role
 	(Fanout)(0),                         // 1: orlop.v1alpha1.Fanout
@@ -10101,257 +10205,259 @@ var file_orlop_proto_goTypes = []any{
 	(*CancelDrainRequest)(nil),          // 14: orlop.v1alpha1.CancelDrainRequest
 	(*CancelDrainResponse)(nil),         // 15: orlop.v1alpha1.CancelDrainResponse
 	(*ResetRequest)(nil),                // 16: orlop.v1alpha1.ResetRequest
-	(*ReadFileRequest)(nil),             // 17: orlop.v1alpha1.ReadFileRequest
-	(*ReadFileResponse)(nil),            // 18: orlop.v1alpha1.ReadFileResponse
-	(*ListFilesRequest)(nil),            // 19: orlop.v1alpha1.ListFilesRequest
-	(*ListFilesResponse)(nil),           // 20: orlop.v1alpha1.ListFilesResponse
-	(*FileEntry)(nil),                   // 21: orlop.v1alpha1.FileEntry
-	(*RelayData)(nil),                   // 22: orlop.v1alpha1.RelayData
-	(*ApplyRequest)(nil),                // 23: orlop.v1alpha1.ApplyRequest
-	(*ApplyResponse)(nil),               // 24: orlop.v1alpha1.ApplyResponse
-	(*ConfirmConfigRequest)(nil),        // 25: orlop.v1alpha1.ConfirmConfigRequest
-	(*ConfirmConfigResponse)(nil),       // 26: orlop.v1alpha1.ConfirmConfigResponse
-	(*GetConfigRequest)(nil),            // 27: orlop.v1alpha1.GetConfigRequest
-	(*GetConfigResponse)(nil),           // 28: orlop.v1alpha1.GetConfigResponse
-	(*ConfigHistoryRequest)(nil),        // 29: orlop.v1alpha1.ConfigHistoryRequest
-	(*ConfigHistoryResponse)(nil),       // 30: orlop.v1alpha1.ConfigHistoryResponse
-	(*ConfigEntry)(nil),                 // 31: orlop.v1alpha1.ConfigEntry
-	(*CompareConfigRequest)(nil),        // 32: orlop.v1alpha1.CompareConfigRequest
-	(*CompareConfigResponse)(nil),       // 33: orlop.v1alpha1.CompareConfigResponse
-	(*Problem)(nil),                     // 34: orlop.v1alpha1.Problem
-	(*ListServicesRequest)(nil),         // 35: orlop.v1alpha1.ListServicesRequest
-	(*ListServicesResponse)(nil),        // 36: orlop.v1alpha1.ListServicesResponse
-	(*ServiceStatus)(nil),               // 37: orlop.v1alpha1.ServiceStatus
-	(*Component)(nil),                   // 38: orlop.v1alpha1.Component
-	(*RestartServiceRequest)(nil),       // 39: orlop.v1alpha1.RestartServiceRequest
-	(*RestartServiceResponse)(nil),      // 40: orlop.v1alpha1.RestartServiceResponse
-	(*ServiceLogRequest)(nil),           // 41: orlop.v1alpha1.ServiceLogRequest
-	(*KernelLogRequest)(nil),            // 42: orlop.v1alpha1.KernelLogRequest
-	(*LogLine)(nil),                     // 43: orlop.v1alpha1.LogLine
-	(*ResolveImageRequest)(nil),         // 44: orlop.v1alpha1.ResolveImageRequest
-	(*ResolveImageResponse)(nil),        // 45: orlop.v1alpha1.ResolveImageResponse
-	(*ReadBlobRequest)(nil),             // 46: orlop.v1alpha1.ReadBlobRequest
-	(*ReadBlobResponse)(nil),            // 47: orlop.v1alpha1.ReadBlobResponse
-	(*ImportImageRequest)(nil),          // 48: orlop.v1alpha1.ImportImageRequest
-	(*ImportImageResponse)(nil),         // 49: orlop.v1alpha1.ImportImageResponse
-	(*ListImagesRequest)(nil),           // 50: orlop.v1alpha1.ListImagesRequest
-	(*ListImagesResponse)(nil),          // 51: orlop.v1alpha1.ListImagesResponse
-	(*ContainerImage)(nil),              // 52: orlop.v1alpha1.ContainerImage
-	(*BeginUploadRequest)(nil),          // 53: orlop.v1alpha1.BeginUploadRequest
-	(*BeginUploadResponse)(nil),         // 54: orlop.v1alpha1.BeginUploadResponse
-	(*UploadBundleRequest)(nil),         // 55: orlop.v1alpha1.UploadBundleRequest
-	(*FetchBundleRequest)(nil),          // 56: orlop.v1alpha1.FetchBundleRequest
-	(*DescribeBundleRequest)(nil),       // 57: orlop.v1alpha1.DescribeBundleRequest
-	(*DescribeBundleResponse)(nil),      // 58: orlop.v1alpha1.DescribeBundleResponse
-	(*DownloadBundleRequest)(nil),       // 59: orlop.v1alpha1.DownloadBundleRequest
-	(*DownloadBundleResponse)(nil),      // 60: orlop.v1alpha1.DownloadBundleResponse
-	(*UpgradeStarted)(nil),              // 61: orlop.v1alpha1.UpgradeStarted
-	(*UpgradeStatusRequest)(nil),        // 62: orlop.v1alpha1.UpgradeStatusRequest
-	(*WatchUpgradeRequest)(nil),         // 63: orlop.v1alpha1.WatchUpgradeRequest
-	(*UpgradeStatus)(nil),               // 64: orlop.v1alpha1.UpgradeStatus
-	(*RollbackRequest)(nil),             // 65: orlop.v1alpha1.RollbackRequest
-	(*RollbackResponse)(nil),            // 66: orlop.v1alpha1.RollbackResponse
-	(*FinalizeRequest)(nil),             // 67: orlop.v1alpha1.FinalizeRequest
-	(*FinalizeResponse)(nil),            // 68: orlop.v1alpha1.FinalizeResponse
-	(*ReadAuditRequest)(nil),            // 69: orlop.v1alpha1.ReadAuditRequest
-	(*AuditLine)(nil),                   // 70: orlop.v1alpha1.AuditLine
-	(*GetRevocationsRequest)(nil),       // 71: orlop.v1alpha1.GetRevocationsRequest
-	(*GetRevocationsResponse)(nil),      // 72: orlop.v1alpha1.GetRevocationsResponse
-	(*IssueRequest)(nil),                // 73: orlop.v1alpha1.IssueRequest
-	(*RenewRequest)(nil),                // 74: orlop.v1alpha1.RenewRequest
-	(*IssueResponse)(nil),               // 75: orlop.v1alpha1.IssueResponse
-	(*ListCertificatesRequest)(nil),     // 76: orlop.v1alpha1.ListCertificatesRequest
-	(*ListCertificatesResponse)(nil),    // 77: orlop.v1alpha1.ListCertificatesResponse
-	(*IssuedCertificate)(nil),           // 78: orlop.v1alpha1.IssuedCertificate
-	(*Revocation)(nil),                  // 79: orlop.v1alpha1.Revocation
-	(*RevokeRequest)(nil),               // 80: orlop.v1alpha1.RevokeRequest
-	(*RevokeResponse)(nil),              // 81: orlop.v1alpha1.RevokeResponse
-	(*SuspendRequest)(nil),              // 82: orlop.v1alpha1.SuspendRequest
-	(*SuspendResponse)(nil),             // 83: orlop.v1alpha1.SuspendResponse
-	(*ResumeRequest)(nil),               // 84: orlop.v1alpha1.ResumeRequest
-	(*ResumeResponse)(nil),              // 85: orlop.v1alpha1.ResumeResponse
-	(*ListSuspendedRequest)(nil),        // 86: orlop.v1alpha1.ListSuspendedRequest
-	(*ListSuspendedResponse)(nil),       // 87: orlop.v1alpha1.ListSuspendedResponse
-	(*SuspendedObject)(nil),             // 88: orlop.v1alpha1.SuspendedObject
-	(*HealthRequest)(nil),               // 89: orlop.v1alpha1.HealthRequest
-	(*HealthResponse)(nil),              // 90: orlop.v1alpha1.HealthResponse
-	(*HealthCheck)(nil),                 // 91: orlop.v1alpha1.HealthCheck
-	(*ClusterHealthRequest)(nil),        // 92: orlop.v1alpha1.ClusterHealthRequest
-	(*ClusterHealthResponse)(nil),       // 93: orlop.v1alpha1.ClusterHealthResponse
-	(*ClusterMachine)(nil),              // 94: orlop.v1alpha1.ClusterMachine
-	(*ClusterFinding)(nil),              // 95: orlop.v1alpha1.ClusterFinding
-	(*ClusterEtcd)(nil),                 // 96: orlop.v1alpha1.ClusterEtcd
-	(*ReportMachineRequest)(nil),        // 97: orlop.v1alpha1.ReportMachineRequest
-	(*ReportMachineResponse)(nil),       // 98: orlop.v1alpha1.ReportMachineResponse
-	(*MachineCertificate)(nil),          // 99: orlop.v1alpha1.MachineCertificate
-	(*ReportedObject)(nil),              // 100: orlop.v1alpha1.ReportedObject
-	(*KubeconfigRequest)(nil),           // 101: orlop.v1alpha1.KubeconfigRequest
-	(*KubeconfigResponse)(nil),          // 102: orlop.v1alpha1.KubeconfigResponse
-	(*CreateTicketRequest)(nil),         // 103: orlop.v1alpha1.CreateTicketRequest
-	(*CreateTicketResponse)(nil),        // 104: orlop.v1alpha1.CreateTicketResponse
-	(*JoinRequest)(nil),                 // 105: orlop.v1alpha1.JoinRequest
-	(*JoinResponse)(nil),                // 106: orlop.v1alpha1.JoinResponse
-	(*ListPendingRequest)(nil),          // 107: orlop.v1alpha1.ListPendingRequest
-	(*ListPendingResponse)(nil),         // 108: orlop.v1alpha1.ListPendingResponse
-	(*PendingMachine)(nil),              // 109: orlop.v1alpha1.PendingMachine
-	(*ApproveRequest)(nil),              // 110: orlop.v1alpha1.ApproveRequest
-	(*ApproveResponse)(nil),             // 111: orlop.v1alpha1.ApproveResponse
-	(*DenyRequest)(nil),                 // 112: orlop.v1alpha1.DenyRequest
-	(*DenyResponse)(nil),                // 113: orlop.v1alpha1.DenyResponse
-	(*ListMembersRequest)(nil),          // 114: orlop.v1alpha1.ListMembersRequest
-	(*ListMembersResponse)(nil),         // 115: orlop.v1alpha1.ListMembersResponse
-	(*Member)(nil),                      // 116: orlop.v1alpha1.Member
-	(*Ticket)(nil),                      // 117: orlop.v1alpha1.Ticket
-	(*RemoveMemberRequest)(nil),         // 118: orlop.v1alpha1.RemoveMemberRequest
-	(*RemoveMemberResponse)(nil),        // 119: orlop.v1alpha1.RemoveMemberResponse
-	(*GetMembershipRequest)(nil),        // 120: orlop.v1alpha1.GetMembershipRequest
-	(*GetMembershipResponse)(nil),       // 121: orlop.v1alpha1.GetMembershipResponse
-	(*Membership)(nil),                  // 122: orlop.v1alpha1.Membership
-	(*TicketBinding)(nil),               // 123: orlop.v1alpha1.TicketBinding
-	(*ReplicateMembershipRequest)(nil),  // 124: orlop.v1alpha1.ReplicateMembershipRequest
-	(*ReplicateMembershipResponse)(nil), // 125: orlop.v1alpha1.ReplicateMembershipResponse
-	(*VoteRequest)(nil),                 // 126: orlop.v1alpha1.VoteRequest
-	(*VoteResponse)(nil),                // 127: orlop.v1alpha1.VoteResponse
-	(*CaptureRequest)(nil),              // 128: orlop.v1alpha1.CaptureRequest
-	(*CaptureResponse)(nil),             // 129: orlop.v1alpha1.CaptureResponse
-	(*Packet)(nil),                      // 130: orlop.v1alpha1.Packet
-	(*ProfileRequest)(nil),              // 131: orlop.v1alpha1.ProfileRequest
-	(*ProfileResponse)(nil),             // 132: orlop.v1alpha1.ProfileResponse
-	(*EtcdMember)(nil),                  // 133: orlop.v1alpha1.EtcdMember
-	(*EtcdRemoveMemberRequest)(nil),     // 134: orlop.v1alpha1.EtcdRemoveMemberRequest
-	(*EtcdRemoveMemberResponse)(nil),    // 135: orlop.v1alpha1.EtcdRemoveMemberResponse
-	(*EtcdRecoverRequest)(nil),          // 136: orlop.v1alpha1.EtcdRecoverRequest
-	(*EtcdRecoverResponse)(nil),         // 137: orlop.v1alpha1.EtcdRecoverResponse
-	(*EtcdRejoinRequest)(nil),           // 138: orlop.v1alpha1.EtcdRejoinRequest
-	(*EtcdRejoinResponse)(nil),          // 139: orlop.v1alpha1.EtcdRejoinResponse
-	(*EtcdSnapshotRequest)(nil),         // 140: orlop.v1alpha1.EtcdSnapshotRequest
-	(*EtcdSnapshotResponse)(nil),        // 141: orlop.v1alpha1.EtcdSnapshotResponse
-	(*EtcdSnapshotInfo)(nil),            // 142: orlop.v1alpha1.EtcdSnapshotInfo
-	(*EtcdListSnapshotsRequest)(nil),    // 143: orlop.v1alpha1.EtcdListSnapshotsRequest
-	(*EtcdListSnapshotsResponse)(nil),   // 144: orlop.v1alpha1.EtcdListSnapshotsResponse
-	(*EtcdStoredSnapshot)(nil),          // 145: orlop.v1alpha1.EtcdStoredSnapshot
-	(*EtcdTakeSnapshotRequest)(nil),     // 146: orlop.v1alpha1.EtcdTakeSnapshotRequest
-	(*EtcdTakeSnapshotResponse)(nil),    // 147: orlop.v1alpha1.EtcdTakeSnapshotResponse
-	(*EtcdRestoreRequest)(nil),          // 148: orlop.v1alpha1.EtcdRestoreRequest
-	(*EtcdRestoreResponse)(nil),         // 149: orlop.v1alpha1.EtcdRestoreResponse
-	(*EtcdRestored)(nil),                // 150: orlop.v1alpha1.EtcdRestored
-	(*EtcdStatusRequest)(nil),           // 151: orlop.v1alpha1.EtcdStatusRequest
-	(*EtcdStatusResponse)(nil),          // 152: orlop.v1alpha1.EtcdStatusResponse
-	(*EtcdDefragmentRequest)(nil),       // 153: orlop.v1alpha1.EtcdDefragmentRequest
-	(*EtcdDefragmentResponse)(nil),      // 154: orlop.v1alpha1.EtcdDefragmentResponse
-	(*EtcdDisarmRequest)(nil),           // 155: orlop.v1alpha1.EtcdDisarmRequest
-	(*EtcdDisarmResponse)(nil),          // 156: orlop.v1alpha1.EtcdDisarmResponse
-	nil,                                 // 157: orlop.v1alpha1.ReportMachineResponse.FieldsEntry
-	nil,                                 // 158: orlop.v1alpha1.JoinRequest.NodeCsrsEntry
-	nil,                                 // 159: orlop.v1alpha1.JoinResponse.NodeCertificatesEntry
-	(*timestamppb.Timestamp)(nil),       // 160: google.protobuf.Timestamp
-	(*structpb.Value)(nil),              // 161: google.protobuf.Value
-	(*durationpb.Duration)(nil),         // 162: google.protobuf.Duration
-	(*descriptorpb.MethodOptions)(nil),  // 163: google.protobuf.MethodOptions
+	(*WipeDiskRequest)(nil),             // 17: orlop.v1alpha1.WipeDiskRequest
+	(*WipeDiskResponse)(nil),            // 18: orlop.v1alpha1.WipeDiskResponse
+	(*ReadFileRequest)(nil),             // 19: orlop.v1alpha1.ReadFileRequest
+	(*ReadFileResponse)(nil),            // 20: orlop.v1alpha1.ReadFileResponse
+	(*ListFilesRequest)(nil),            // 21: orlop.v1alpha1.ListFilesRequest
+	(*ListFilesResponse)(nil),           // 22: orlop.v1alpha1.ListFilesResponse
+	(*FileEntry)(nil),                   // 23: orlop.v1alpha1.FileEntry
+	(*RelayData)(nil),                   // 24: orlop.v1alpha1.RelayData
+	(*ApplyRequest)(nil),                // 25: orlop.v1alpha1.ApplyRequest
+	(*ApplyResponse)(nil),               // 26: orlop.v1alpha1.ApplyResponse
+	(*ConfirmConfigRequest)(nil),        // 27: orlop.v1alpha1.ConfirmConfigRequest
+	(*ConfirmConfigResponse)(nil),       // 28: orlop.v1alpha1.ConfirmConfigResponse
+	(*GetConfigRequest)(nil),            // 29: orlop.v1alpha1.GetConfigRequest
+	(*GetConfigResponse)(nil),           // 30: orlop.v1alpha1.GetConfigResponse
+	(*ConfigHistoryRequest)(nil),        // 31: orlop.v1alpha1.ConfigHistoryRequest
+	(*ConfigHistoryResponse)(nil),       // 32: orlop.v1alpha1.ConfigHistoryResponse
+	(*ConfigEntry)(nil),                 // 33: orlop.v1alpha1.ConfigEntry
+	(*CompareConfigRequest)(nil),        // 34: orlop.v1alpha1.CompareConfigRequest
+	(*CompareConfigResponse)(nil),       // 35: orlop.v1alpha1.CompareConfigResponse
+	(*Problem)(nil),                     // 36: orlop.v1alpha1.Problem
+	(*ListServicesRequest)(nil),         // 37: orlop.v1alpha1.ListServicesRequest
+	(*ListServicesResponse)(nil),        // 38: orlop.v1alpha1.ListServicesResponse
+	(*ServiceStatus)(nil),               // 39: orlop.v1alpha1.ServiceStatus
+	(*Component)(nil),                   // 40: orlop.v1alpha1.Component
+	(*RestartServiceRequest)(nil),       // 41: orlop.v1alpha1.RestartServiceRequest
+	(*RestartServiceResponse)(nil),      // 42: orlop.v1alpha1.RestartServiceResponse
+	(*ServiceLogRequest)(nil),           // 43: orlop.v1alpha1.ServiceLogRequest
+	(*KernelLogRequest)(nil),            // 44: orlop.v1alpha1.KernelLogRequest
+	(*LogLine)(nil),                     // 45: orlop.v1alpha1.LogLine
+	(*ResolveImageRequest)(nil),         // 46: orlop.v1alpha1.ResolveImageRequest
+	(*ResolveImageResponse)(nil),        // 47: orlop.v1alpha1.ResolveImageResponse
+	(*ReadBlobRequest)(nil),             // 48: orlop.v1alpha1.ReadBlobRequest
+	(*ReadBlobResponse)(nil),            // 49: orlop.v1alpha1.ReadBlobResponse
+	(*ImportImageRequest)(nil),          // 50: orlop.v1alpha1.ImportImageRequest
+	(*ImportImageResponse)(nil),         // 51: orlop.v1alpha1.ImportImageResponse
+	(*ListImagesRequest)(nil),           // 52: orlop.v1alpha1.ListImagesRequest
+	(*ListImagesResponse)(nil),          // 53: orlop.v1alpha1.ListImagesResponse
+	(*ContainerImage)(nil),              // 54: orlop.v1alpha1.ContainerImage
+	(*BeginUploadRequest)(nil),          // 55: orlop.v1alpha1.BeginUploadRequest
+	(*BeginUploadResponse)(nil),         // 56: orlop.v1alpha1.BeginUploadResponse
+	(*UploadBundleRequest)(nil),         // 57: orlop.v1alpha1.UploadBundleRequest
+	(*FetchBundleRequest)(nil),          // 58: orlop.v1alpha1.FetchBundleRequest
+	(*DescribeBundleRequest)(nil),       // 59: orlop.v1alpha1.DescribeBundleRequest
+	(*DescribeBundleResponse)(nil),      // 60: orlop.v1alpha1.DescribeBundleResponse
+	(*DownloadBundleRequest)(nil),       // 61: orlop.v1alpha1.DownloadBundleRequest
+	(*DownloadBundleResponse)(nil),      // 62: orlop.v1alpha1.DownloadBundleResponse
+	(*UpgradeStarted)(nil),              // 63: orlop.v1alpha1.UpgradeStarted
+	(*UpgradeStatusRequest)(nil),        // 64: orlop.v1alpha1.UpgradeStatusRequest
+	(*WatchUpgradeRequest)(nil),         // 65: orlop.v1alpha1.WatchUpgradeRequest
+	(*UpgradeStatus)(nil),               // 66: orlop.v1alpha1.UpgradeStatus
+	(*RollbackRequest)(nil),             // 67: orlop.v1alpha1.RollbackRequest
+	(*RollbackResponse)(nil),            // 68: orlop.v1alpha1.RollbackResponse
+	(*FinalizeRequest)(nil),             // 69: orlop.v1alpha1.FinalizeRequest
+	(*FinalizeResponse)(nil),            // 70: orlop.v1alpha1.FinalizeResponse
+	(*ReadAuditRequest)(nil),            // 71: orlop.v1alpha1.ReadAuditRequest
+	(*AuditLine)(nil),                   // 72: orlop.v1alpha1.AuditLine
+	(*GetRevocationsRequest)(nil),       // 73: orlop.v1alpha1.GetRevocationsRequest
+	(*GetRevocationsResponse)(nil),      // 74: orlop.v1alpha1.GetRevocationsResponse
+	(*IssueRequest)(nil),                // 75: orlop.v1alpha1.IssueRequest
+	(*RenewRequest)(nil),                // 76: orlop.v1alpha1.RenewRequest
+	(*IssueResponse)(nil),               // 77: orlop.v1alpha1.IssueResponse
+	(*ListCertificatesRequest)(nil),     // 78: orlop.v1alpha1.ListCertificatesRequest
+	(*ListCertificatesResponse)(nil),    // 79: orlop.v1alpha1.ListCertificatesResponse
+	(*IssuedCertificate)(nil),           // 80: orlop.v1alpha1.IssuedCertificate
+	(*Revocation)(nil),                  // 81: orlop.v1alpha1.Revocation
+	(*RevokeRequest)(nil),               // 82: orlop.v1alpha1.RevokeRequest
+	(*RevokeResponse)(nil),              // 83: orlop.v1alpha1.RevokeResponse
+	(*SuspendRequest)(nil),              // 84: orlop.v1alpha1.SuspendRequest
+	(*SuspendResponse)(nil),             // 85: orlop.v1alpha1.SuspendResponse
+	(*ResumeRequest)(nil),               // 86: orlop.v1alpha1.ResumeRequest
+	(*ResumeResponse)(nil),              // 87: orlop.v1alpha1.ResumeResponse
+	(*ListSuspendedRequest)(nil),        // 88: orlop.v1alpha1.ListSuspendedRequest
+	(*ListSuspendedResponse)(nil),       // 89: orlop.v1alpha1.ListSuspendedResponse
+	(*SuspendedObject)(nil),             // 90: orlop.v1alpha1.SuspendedObject
+	(*HealthRequest)(nil),               // 91: orlop.v1alpha1.HealthRequest
+	(*HealthResponse)(nil),              // 92: orlop.v1alpha1.HealthResponse
+	(*HealthCheck)(nil),                 // 93: orlop.v1alpha1.HealthCheck
+	(*ClusterHealthRequest)(nil),        // 94: orlop.v1alpha1.ClusterHealthRequest
+	(*ClusterHealthResponse)(nil),       // 95: orlop.v1alpha1.ClusterHealthResponse
+	(*ClusterMachine)(nil),              // 96: orlop.v1alpha1.ClusterMachine
+	(*ClusterFinding)(nil),              // 97: orlop.v1alpha1.ClusterFinding
+	(*ClusterEtcd)(nil),                 // 98: orlop.v1alpha1.ClusterEtcd
+	(*ReportMachineRequest)(nil),        // 99: orlop.v1alpha1.ReportMachineRequest
+	(*ReportMachineResponse)(nil),       // 100: orlop.v1alpha1.ReportMachineResponse
+	(*MachineCertificate)(nil),          // 101: orlop.v1alpha1.MachineCertificate
+	(*ReportedObject)(nil),              // 102: orlop.v1alpha1.ReportedObject
+	(*KubeconfigRequest)(nil),           // 103: orlop.v1alpha1.KubeconfigRequest
+	(*KubeconfigResponse)(nil),          // 104: orlop.v1alpha1.KubeconfigResponse
+	(*CreateTicketRequest)(nil),         // 105: orlop.v1alpha1.CreateTicketRequest
+	(*CreateTicketResponse)(nil),        // 106: orlop.v1alpha1.CreateTicketResponse
+	(*JoinRequest)(nil),                 // 107: orlop.v1alpha1.JoinRequest
+	(*JoinResponse)(nil),                // 108: orlop.v1alpha1.JoinResponse
+	(*ListPendingRequest)(nil),          // 109: orlop.v1alpha1.ListPendingRequest
+	(*ListPendingResponse)(nil),         // 110: orlop.v1alpha1.ListPendingResponse
+	(*PendingMachine)(nil),              // 111: orlop.v1alpha1.PendingMachine
+	(*ApproveRequest)(nil),              // 112: orlop.v1alpha1.ApproveRequest
+	(*ApproveResponse)(nil),             // 113: orlop.v1alpha1.ApproveResponse
+	(*DenyRequest)(nil),                 // 114: orlop.v1alpha1.DenyRequest
+	(*DenyResponse)(nil),                // 115: orlop.v1alpha1.DenyResponse
+	(*ListMembersRequest)(nil),          // 116: orlop.v1alpha1.ListMembersRequest
+	(*ListMembersResponse)(nil),         // 117: orlop.v1alpha1.ListMembersResponse
+	(*Member)(nil),                      // 118: orlop.v1alpha1.Member
+	(*Ticket)(nil),                      // 119: orlop.v1alpha1.Ticket
+	(*RemoveMemberRequest)(nil),         // 120: orlop.v1alpha1.RemoveMemberRequest
+	(*RemoveMemberResponse)(nil),        // 121: orlop.v1alpha1.RemoveMemberResponse
+	(*GetMembershipRequest)(nil),        // 122: orlop.v1alpha1.GetMembershipRequest
+	(*GetMembershipResponse)(nil),       // 123: orlop.v1alpha1.GetMembershipResponse
+	(*Membership)(nil),                  // 124: orlop.v1alpha1.Membership
+	(*TicketBinding)(nil),               // 125: orlop.v1alpha1.TicketBinding
+	(*ReplicateMembershipRequest)(nil),  // 126: orlop.v1alpha1.ReplicateMembershipRequest
+	(*ReplicateMembershipResponse)(nil), // 127: orlop.v1alpha1.ReplicateMembershipResponse
+	(*VoteRequest)(nil),                 // 128: orlop.v1alpha1.VoteRequest
+	(*VoteResponse)(nil),                // 129: orlop.v1alpha1.VoteResponse
+	(*CaptureRequest)(nil),              // 130: orlop.v1alpha1.CaptureRequest
+	(*CaptureResponse)(nil),             // 131: orlop.v1alpha1.CaptureResponse
+	(*Packet)(nil),                      // 132: orlop.v1alpha1.Packet
+	(*ProfileRequest)(nil),              // 133: orlop.v1alpha1.ProfileRequest
+	(*ProfileResponse)(nil),             // 134: orlop.v1alpha1.ProfileResponse
+	(*EtcdMember)(nil),                  // 135: orlop.v1alpha1.EtcdMember
+	(*EtcdRemoveMemberRequest)(nil),     // 136: orlop.v1alpha1.EtcdRemoveMemberRequest
+	(*EtcdRemoveMemberResponse)(nil),    // 137: orlop.v1alpha1.EtcdRemoveMemberResponse
+	(*EtcdRecoverRequest)(nil),          // 138: orlop.v1alpha1.EtcdRecoverRequest
+	(*EtcdRecoverResponse)(nil),         // 139: orlop.v1alpha1.EtcdRecoverResponse
+	(*EtcdRejoinRequest)(nil),           // 140: orlop.v1alpha1.EtcdRejoinRequest
+	(*EtcdRejoinResponse)(nil),          // 141: orlop.v1alpha1.EtcdRejoinResponse
+	(*EtcdSnapshotRequest)(nil),         // 142: orlop.v1alpha1.EtcdSnapshotRequest
+	(*EtcdSnapshotResponse)(nil),        // 143: orlop.v1alpha1.EtcdSnapshotResponse
+	(*EtcdSnapshotInfo)(nil),            // 144: orlop.v1alpha1.EtcdSnapshotInfo
+	(*EtcdListSnapshotsRequest)(nil),    // 145: orlop.v1alpha1.EtcdListSnapshotsRequest
+	(*EtcdListSnapshotsResponse)(nil),   // 146: orlop.v1alpha1.EtcdListSnapshotsResponse
+	(*EtcdStoredSnapshot)(nil),          // 147: orlop.v1alpha1.EtcdStoredSnapshot
+	(*EtcdTakeSnapshotRequest)(nil),     // 148: orlop.v1alpha1.EtcdTakeSnapshotRequest
+	(*EtcdTakeSnapshotResponse)(nil),    // 149: orlop.v1alpha1.EtcdTakeSnapshotResponse
+	(*EtcdRestoreRequest)(nil),          // 150: orlop.v1alpha1.EtcdRestoreRequest
+	(*EtcdRestoreResponse)(nil),         // 151: orlop.v1alpha1.EtcdRestoreResponse
+	(*EtcdRestored)(nil),                // 152: orlop.v1alpha1.EtcdRestored
+	(*EtcdStatusRequest)(nil),           // 153: orlop.v1alpha1.EtcdStatusRequest
+	(*EtcdStatusResponse)(nil),          // 154: orlop.v1alpha1.EtcdStatusResponse
+	(*EtcdDefragmentRequest)(nil),       // 155: orlop.v1alpha1.EtcdDefragmentRequest
+	(*EtcdDefragmentResponse)(nil),      // 156: orlop.v1alpha1.EtcdDefragmentResponse
+	(*EtcdDisarmRequest)(nil),           // 157: orlop.v1alpha1.EtcdDisarmRequest
+	(*EtcdDisarmResponse)(nil),          // 158: orlop.v1alpha1.EtcdDisarmResponse
+	nil,                                 // 159: orlop.v1alpha1.ReportMachineResponse.FieldsEntry
+	nil,                                 // 160: orlop.v1alpha1.JoinRequest.NodeCsrsEntry
+	nil,                                 // 161: orlop.v1alpha1.JoinResponse.NodeCertificatesEntry
+	(*timestamppb.Timestamp)(nil),       // 162: google.protobuf.Timestamp
+	(*structpb.Value)(nil),              // 163: google.protobuf.Value
+	(*durationpb.Duration)(nil),         // 164: google.protobuf.Duration
+	(*descriptorpb.MethodOptions)(nil),  // 165: google.protobuf.MethodOptions
 }
 var file_orlop_proto_depIdxs = []int32{
-	160, // 0: orlop.v1alpha1.VersionResponse.built:type_name -> google.protobuf.Timestamp
-	160, // 1: orlop.v1alpha1.VersionResponse.debian_archive:type_name -> google.protobuf.Timestamp
-	160, // 2: orlop.v1alpha1.VersionResponse.newest_module:type_name -> google.protobuf.Timestamp
-	161, // 3: orlop.v1alpha1.TopicValue.value:type_name -> google.protobuf.Value
-	160, // 4: orlop.v1alpha1.Event.time:type_name -> google.protobuf.Timestamp
-	162, // 5: orlop.v1alpha1.PowerRequest.grace_period:type_name -> google.protobuf.Duration
+	162, // 0: orlop.v1alpha1.VersionResponse.built:type_name -> google.protobuf.Timestamp
+	162, // 1: orlop.v1alpha1.VersionResponse.debian_archive:type_name -> google.protobuf.Timestamp
+	162, // 2: orlop.v1alpha1.VersionResponse.newest_module:type_name -> google.protobuf.Timestamp
+	163, // 3: orlop.v1alpha1.TopicValue.value:type_name -> google.protobuf.Value
+	162, // 4: orlop.v1alpha1.Event.time:type_name -> google.protobuf.Timestamp
+	164, // 5: orlop.v1alpha1.PowerRequest.grace_period:type_name -> google.protobuf.Duration
 	13,  // 6: orlop.v1alpha1.PowerRequest.drain:type_name -> orlop.v1alpha1.DrainPolicy
-	162, // 7: orlop.v1alpha1.DrainPolicy.timeout:type_name -> google.protobuf.Duration
+	164, // 7: orlop.v1alpha1.DrainPolicy.timeout:type_name -> google.protobuf.Duration
 	2,   // 8: orlop.v1alpha1.ResetRequest.wipe:type_name -> orlop.v1alpha1.ResetRequest.Wipe
 	13,  // 9: orlop.v1alpha1.ResetRequest.drain:type_name -> orlop.v1alpha1.DrainPolicy
-	21,  // 10: orlop.v1alpha1.ListFilesResponse.entries:type_name -> orlop.v1alpha1.FileEntry
-	160, // 11: orlop.v1alpha1.FileEntry.modified:type_name -> google.protobuf.Timestamp
+	23,  // 10: orlop.v1alpha1.ListFilesResponse.entries:type_name -> orlop.v1alpha1.FileEntry
+	162, // 11: orlop.v1alpha1.FileEntry.modified:type_name -> google.protobuf.Timestamp
 	3,   // 12: orlop.v1alpha1.ApplyRequest.mode:type_name -> orlop.v1alpha1.ApplyRequest.Mode
-	162, // 13: orlop.v1alpha1.ApplyRequest.trial_duration:type_name -> google.protobuf.Duration
-	160, // 14: orlop.v1alpha1.ApplyResponse.trial_deadline:type_name -> google.protobuf.Timestamp
-	162, // 15: orlop.v1alpha1.ApplyResponse.trial_duration:type_name -> google.protobuf.Duration
-	160, // 16: orlop.v1alpha1.GetConfigResponse.applied:type_name -> google.protobuf.Timestamp
-	31,  // 17: orlop.v1alpha1.ConfigHistoryResponse.entries:type_name -> orlop.v1alpha1.ConfigEntry
-	160, // 18: orlop.v1alpha1.ConfigEntry.at:type_name -> google.protobuf.Timestamp
-	37,  // 19: orlop.v1alpha1.ListServicesResponse.services:type_name -> orlop.v1alpha1.ServiceStatus
-	160, // 20: orlop.v1alpha1.ServiceStatus.since:type_name -> google.protobuf.Timestamp
-	38,  // 21: orlop.v1alpha1.ServiceStatus.components:type_name -> orlop.v1alpha1.Component
-	160, // 22: orlop.v1alpha1.Component.since:type_name -> google.protobuf.Timestamp
-	160, // 23: orlop.v1alpha1.LogLine.time:type_name -> google.protobuf.Timestamp
-	52,  // 24: orlop.v1alpha1.ImportImageResponse.images:type_name -> orlop.v1alpha1.ContainerImage
-	52,  // 25: orlop.v1alpha1.ListImagesResponse.images:type_name -> orlop.v1alpha1.ContainerImage
-	160, // 26: orlop.v1alpha1.UpgradeStatus.started:type_name -> google.protobuf.Timestamp
-	160, // 27: orlop.v1alpha1.UpgradeStatus.ended:type_name -> google.protobuf.Timestamp
-	160, // 28: orlop.v1alpha1.UpgradeStatus.data_restored_from:type_name -> google.protobuf.Timestamp
-	79,  // 29: orlop.v1alpha1.GetRevocationsResponse.revocations:type_name -> orlop.v1alpha1.Revocation
-	162, // 30: orlop.v1alpha1.IssueRequest.ttl:type_name -> google.protobuf.Duration
-	162, // 31: orlop.v1alpha1.RenewRequest.ttl:type_name -> google.protobuf.Duration
-	78,  // 32: orlop.v1alpha1.ListCertificatesResponse.issued:type_name -> orlop.v1alpha1.IssuedCertificate
-	79,  // 33: orlop.v1alpha1.ListCertificatesResponse.revoked:type_name -> orlop.v1alpha1.Revocation
-	160, // 34: orlop.v1alpha1.IssuedCertificate.at:type_name -> google.protobuf.Timestamp
-	160, // 35: orlop.v1alpha1.IssuedCertificate.expires:type_name -> google.protobuf.Timestamp
-	160, // 36: orlop.v1alpha1.Revocation.at:type_name -> google.protobuf.Timestamp
-	79,  // 37: orlop.v1alpha1.RevokeResponse.revocation:type_name -> orlop.v1alpha1.Revocation
-	88,  // 38: orlop.v1alpha1.SuspendResponse.object:type_name -> orlop.v1alpha1.SuspendedObject
-	88,  // 39: orlop.v1alpha1.ResumeResponse.object:type_name -> orlop.v1alpha1.SuspendedObject
-	88,  // 40: orlop.v1alpha1.ListSuspendedResponse.objects:type_name -> orlop.v1alpha1.SuspendedObject
-	160, // 41: orlop.v1alpha1.SuspendedObject.at:type_name -> google.protobuf.Timestamp
-	91,  // 42: orlop.v1alpha1.HealthResponse.checks:type_name -> orlop.v1alpha1.HealthCheck
-	160, // 43: orlop.v1alpha1.HealthCheck.since:type_name -> google.protobuf.Timestamp
-	162, // 44: orlop.v1alpha1.ClusterHealthRequest.machine_timeout:type_name -> google.protobuf.Duration
-	160, // 45: orlop.v1alpha1.ClusterHealthResponse.at:type_name -> google.protobuf.Timestamp
-	94,  // 46: orlop.v1alpha1.ClusterHealthResponse.machines:type_name -> orlop.v1alpha1.ClusterMachine
-	95,  // 47: orlop.v1alpha1.ClusterHealthResponse.problems:type_name -> orlop.v1alpha1.ClusterFinding
-	95,  // 48: orlop.v1alpha1.ClusterHealthResponse.notes:type_name -> orlop.v1alpha1.ClusterFinding
-	96,  // 49: orlop.v1alpha1.ClusterHealthResponse.etcd:type_name -> orlop.v1alpha1.ClusterEtcd
-	160, // 50: orlop.v1alpha1.ClusterMachine.trial_deadline:type_name -> google.protobuf.Timestamp
-	160, // 51: orlop.v1alpha1.ClusterMachine.certificate_expiry:type_name -> google.protobuf.Timestamp
-	133, // 52: orlop.v1alpha1.ClusterEtcd.members:type_name -> orlop.v1alpha1.EtcdMember
-	90,  // 53: orlop.v1alpha1.ReportMachineResponse.health:type_name -> orlop.v1alpha1.HealthResponse
-	64,  // 54: orlop.v1alpha1.ReportMachineResponse.upgrade:type_name -> orlop.v1alpha1.UpgradeStatus
-	160, // 55: orlop.v1alpha1.ReportMachineResponse.trial_deadline:type_name -> google.protobuf.Timestamp
-	99,  // 56: orlop.v1alpha1.ReportMachineResponse.certificates:type_name -> orlop.v1alpha1.MachineCertificate
-	157, // 57: orlop.v1alpha1.ReportMachineResponse.fields:type_name -> orlop.v1alpha1.ReportMachineResponse.FieldsEntry
-	100, // 58: orlop.v1alpha1.ReportMachineResponse.object:type_name -> orlop.v1alpha1.ReportedObject
-	160, // 59: orlop.v1alpha1.MachineCertificate.expires:type_name -> google.protobuf.Timestamp
-	160, // 60: orlop.v1alpha1.MachineCertificate.renews:type_name -> google.protobuf.Timestamp
-	162, // 61: orlop.v1alpha1.KubeconfigRequest.ttl:type_name -> google.protobuf.Duration
-	162, // 62: orlop.v1alpha1.CreateTicketRequest.ttl:type_name -> google.protobuf.Duration
-	158, // 63: orlop.v1alpha1.JoinRequest.node_csrs:type_name -> orlop.v1alpha1.JoinRequest.NodeCsrsEntry
-	159, // 64: orlop.v1alpha1.JoinResponse.node_certificates:type_name -> orlop.v1alpha1.JoinResponse.NodeCertificatesEntry
-	109, // 65: orlop.v1alpha1.ListPendingResponse.machines:type_name -> orlop.v1alpha1.PendingMachine
-	160, // 66: orlop.v1alpha1.PendingMachine.since:type_name -> google.protobuf.Timestamp
-	162, // 67: orlop.v1alpha1.ApproveRequest.ttl:type_name -> google.protobuf.Duration
-	116, // 68: orlop.v1alpha1.ListMembersResponse.members:type_name -> orlop.v1alpha1.Member
-	117, // 69: orlop.v1alpha1.ListMembersResponse.tickets:type_name -> orlop.v1alpha1.Ticket
-	160, // 70: orlop.v1alpha1.Member.joined:type_name -> google.protobuf.Timestamp
-	160, // 71: orlop.v1alpha1.Member.renewed:type_name -> google.protobuf.Timestamp
-	160, // 72: orlop.v1alpha1.Member.expires:type_name -> google.protobuf.Timestamp
-	160, // 73: orlop.v1alpha1.Ticket.expires:type_name -> google.protobuf.Timestamp
-	160, // 74: orlop.v1alpha1.Ticket.at:type_name -> google.protobuf.Timestamp
+	164, // 13: orlop.v1alpha1.ApplyRequest.trial_duration:type_name -> google.protobuf.Duration
+	162, // 14: orlop.v1alpha1.ApplyResponse.trial_deadline:type_name -> google.protobuf.Timestamp
+	164, // 15: orlop.v1alpha1.ApplyResponse.trial_duration:type_name -> google.protobuf.Duration
+	162, // 16: orlop.v1alpha1.GetConfigResponse.applied:type_name -> google.protobuf.Timestamp
+	33,  // 17: orlop.v1alpha1.ConfigHistoryResponse.entries:type_name -> orlop.v1alpha1.ConfigEntry
+	162, // 18: orlop.v1alpha1.ConfigEntry.at:type_name -> google.protobuf.Timestamp
+	39,  // 19: orlop.v1alpha1.ListServicesResponse.services:type_name -> orlop.v1alpha1.ServiceStatus
+	162, // 20: orlop.v1alpha1.ServiceStatus.since:type_name -> google.protobuf.Timestamp
+	40,  // 21: orlop.v1alpha1.ServiceStatus.components:type_name -> orlop.v1alpha1.Component
+	162, // 22: orlop.v1alpha1.Component.since:type_name -> google.protobuf.Timestamp
+	162, // 23: orlop.v1alpha1.LogLine.time:type_name -> google.protobuf.Timestamp
+	54,  // 24: orlop.v1alpha1.ImportImageResponse.images:type_name -> orlop.v1alpha1.ContainerImage
+	54,  // 25: orlop.v1alpha1.ListImagesResponse.images:type_name -> orlop.v1alpha1.ContainerImage
+	162, // 26: orlop.v1alpha1.UpgradeStatus.started:type_name -> google.protobuf.Timestamp
+	162, // 27: orlop.v1alpha1.UpgradeStatus.ended:type_name -> google.protobuf.Timestamp
+	162, // 28: orlop.v1alpha1.UpgradeStatus.data_restored_from:type_name -> google.protobuf.Timestamp
+	81,  // 29: orlop.v1alpha1.GetRevocationsResponse.revocations:type_name -> orlop.v1alpha1.Revocation
+	164, // 30: orlop.v1alpha1.IssueRequest.ttl:type_name -> google.protobuf.Duration
+	164, // 31: orlop.v1alpha1.RenewRequest.ttl:type_name -> google.protobuf.Duration
+	80,  // 32: orlop.v1alpha1.ListCertificatesResponse.issued:type_name -> orlop.v1alpha1.IssuedCertificate
+	81,  // 33: orlop.v1alpha1.ListCertificatesResponse.revoked:type_name -> orlop.v1alpha1.Revocation
+	162, // 34: orlop.v1alpha1.IssuedCertificate.at:type_name -> google.protobuf.Timestamp
+	162, // 35: orlop.v1alpha1.IssuedCertificate.expires:type_name -> google.protobuf.Timestamp
+	162, // 36: orlop.v1alpha1.Revocation.at:type_name -> google.protobuf.Timestamp
+	81,  // 37: orlop.v1alpha1.RevokeResponse.revocation:type_name -> orlop.v1alpha1.Revocation
+	90,  // 38: orlop.v1alpha1.SuspendResponse.object:type_name -> orlop.v1alpha1.SuspendedObject
+	90,  // 39: orlop.v1alpha1.ResumeResponse.object:type_name -> orlop.v1alpha1.SuspendedObject
+	90,  // 40: orlop.v1alpha1.ListSuspendedResponse.objects:type_name -> orlop.v1alpha1.SuspendedObject
+	162, // 41: orlop.v1alpha1.SuspendedObject.at:type_name -> google.protobuf.Timestamp
+	93,  // 42: orlop.v1alpha1.HealthResponse.checks:type_name -> orlop.v1alpha1.HealthCheck
+	162, // 43: orlop.v1alpha1.HealthCheck.since:type_name -> google.protobuf.Timestamp
+	164, // 44: orlop.v1alpha1.ClusterHealthRequest.machine_timeout:type_name -> google.protobuf.Duration
+	162, // 45: orlop.v1alpha1.ClusterHealthResponse.at:type_name -> google.protobuf.Timestamp
+	96,  // 46: orlop.v1alpha1.ClusterHealthResponse.machines:type_name -> orlop.v1alpha1.ClusterMachine
+	97,  // 47: orlop.v1alpha1.ClusterHealthResponse.problems:type_name -> orlop.v1alpha1.ClusterFinding
+	97,  // 48: orlop.v1alpha1.ClusterHealthResponse.notes:type_name -> orlop.v1alpha1.ClusterFinding
+	98,  // 49: orlop.v1alpha1.ClusterHealthResponse.etcd:type_name -> orlop.v1alpha1.ClusterEtcd
+	162, // 50: orlop.v1alpha1.ClusterMachine.trial_deadline:type_name -> google.protobuf.Timestamp
+	162, // 51: orlop.v1alpha1.ClusterMachine.certificate_expiry:type_name -> google.protobuf.Timestamp
+	135, // 52: orlop.v1alpha1.ClusterEtcd.members:type_name -> orlop.v1alpha1.EtcdMember
+	92,  // 53: orlop.v1alpha1.ReportMachineResponse.health:type_name -> orlop.v1alpha1.HealthResponse
+	66,  // 54: orlop.v1alpha1.ReportMachineResponse.upgrade:type_name -> orlop.v1alpha1.UpgradeStatus
+	162, // 55: orlop.v1alpha1.ReportMachineResponse.trial_deadline:type_name -> google.protobuf.Timestamp
+	101, // 56: orlop.v1alpha1.ReportMachineResponse.certificates:type_name -> orlop.v1alpha1.MachineCertificate
+	159, // 57: orlop.v1alpha1.ReportMachineResponse.fields:type_name -> orlop.v1alpha1.ReportMachineResponse.FieldsEntry
+	102, // 58: orlop.v1alpha1.ReportMachineResponse.object:type_name -> orlop.v1alpha1.ReportedObject
+	162, // 59: orlop.v1alpha1.MachineCertificate.expires:type_name -> google.protobuf.Timestamp
+	162, // 60: orlop.v1alpha1.MachineCertificate.renews:type_name -> google.protobuf.Timestamp
+	164, // 61: orlop.v1alpha1.KubeconfigRequest.ttl:type_name -> google.protobuf.Duration
+	164, // 62: orlop.v1alpha1.CreateTicketRequest.ttl:type_name -> google.protobuf.Duration
+	160, // 63: orlop.v1alpha1.JoinRequest.node_csrs:type_name -> orlop.v1alpha1.JoinRequest.NodeCsrsEntry
+	161, // 64: orlop.v1alpha1.JoinResponse.node_certificates:type_name -> orlop.v1alpha1.JoinResponse.NodeCertificatesEntry
+	111, // 65: orlop.v1alpha1.ListPendingResponse.machines:type_name -> orlop.v1alpha1.PendingMachine
+	162, // 66: orlop.v1alpha1.PendingMachine.since:type_name -> google.protobuf.Timestamp
+	164, // 67: orlop.v1alpha1.ApproveRequest.ttl:type_name -> google.protobuf.Duration
+	118, // 68: orlop.v1alpha1.ListMembersResponse.members:type_name -> orlop.v1alpha1.Member
+	119, // 69: orlop.v1alpha1.ListMembersResponse.tickets:type_name -> orlop.v1alpha1.Ticket
+	162, // 70: orlop.v1alpha1.Member.joined:type_name -> google.protobuf.Timestamp
+	162, // 71: orlop.v1alpha1.Member.renewed:type_name -> google.protobuf.Timestamp
+	162, // 72: orlop.v1alpha1.Member.expires:type_name -> google.protobuf.Timestamp
+	162, // 73: orlop.v1alpha1.Ticket.expires:type_name -> google.protobuf.Timestamp
+	162, // 74: orlop.v1alpha1.Ticket.at:type_name -> google.protobuf.Timestamp
 	13,  // 75: orlop.v1alpha1.RemoveMemberRequest.drain:type_name -> orlop.v1alpha1.DrainPolicy
-	122, // 76: orlop.v1alpha1.GetMembershipResponse.membership:type_name -> orlop.v1alpha1.Membership
-	116, // 77: orlop.v1alpha1.Membership.members:type_name -> orlop.v1alpha1.Member
-	117, // 78: orlop.v1alpha1.Membership.tickets:type_name -> orlop.v1alpha1.Ticket
-	123, // 79: orlop.v1alpha1.Membership.bindings:type_name -> orlop.v1alpha1.TicketBinding
-	122, // 80: orlop.v1alpha1.ReplicateMembershipRequest.membership:type_name -> orlop.v1alpha1.Membership
-	79,  // 81: orlop.v1alpha1.ReplicateMembershipRequest.revocations:type_name -> orlop.v1alpha1.Revocation
-	122, // 82: orlop.v1alpha1.VoteRequest.membership:type_name -> orlop.v1alpha1.Membership
-	116, // 83: orlop.v1alpha1.VoteRequest.candidate:type_name -> orlop.v1alpha1.Member
-	123, // 84: orlop.v1alpha1.VoteResponse.bindings:type_name -> orlop.v1alpha1.TicketBinding
-	162, // 85: orlop.v1alpha1.CaptureRequest.duration:type_name -> google.protobuf.Duration
-	130, // 86: orlop.v1alpha1.CaptureResponse.packets:type_name -> orlop.v1alpha1.Packet
-	162, // 87: orlop.v1alpha1.ProfileRequest.duration:type_name -> google.protobuf.Duration
-	133, // 88: orlop.v1alpha1.EtcdRemoveMemberResponse.removed:type_name -> orlop.v1alpha1.EtcdMember
-	142, // 89: orlop.v1alpha1.EtcdSnapshotResponse.header:type_name -> orlop.v1alpha1.EtcdSnapshotInfo
-	145, // 90: orlop.v1alpha1.EtcdListSnapshotsResponse.snapshots:type_name -> orlop.v1alpha1.EtcdStoredSnapshot
-	160, // 91: orlop.v1alpha1.EtcdStoredSnapshot.at:type_name -> google.protobuf.Timestamp
-	160, // 92: orlop.v1alpha1.EtcdStoredSnapshot.uploaded:type_name -> google.protobuf.Timestamp
-	145, // 93: orlop.v1alpha1.EtcdTakeSnapshotResponse.snapshot:type_name -> orlop.v1alpha1.EtcdStoredSnapshot
-	150, // 94: orlop.v1alpha1.EtcdRestoreResponse.restored:type_name -> orlop.v1alpha1.EtcdRestored
-	160, // 95: orlop.v1alpha1.EtcdRestored.at:type_name -> google.protobuf.Timestamp
-	150, // 96: orlop.v1alpha1.EtcdStatusResponse.restored:type_name -> orlop.v1alpha1.EtcdRestored
-	133, // 97: orlop.v1alpha1.EtcdStatusResponse.members:type_name -> orlop.v1alpha1.EtcdMember
-	163, // 98: orlop.v1alpha1.role:extendee -> google.protobuf.MethodOptions
-	163, // 99: orlop.v1alpha1.narrow:extendee -> google.protobuf.MethodOptions
-	163, // 100: orlop.v1alpha1.audit:extendee -> google.protobuf.MethodOptions
-	163, // 101: orlop.v1alpha1.fanout:extendee -> google.protobuf.MethodOptions
+	124, // 76: orlop.v1alpha1.GetMembershipResponse.membership:type_name -> orlop.v1alpha1.Membership
+	118, // 77: orlop.v1alpha1.Membership.members:type_name -> orlop.v1alpha1.Member
+	119, // 78: orlop.v1alpha1.Membership.tickets:type_name -> orlop.v1alpha1.Ticket
+	125, // 79: orlop.v1alpha1.Membership.bindings:type_name -> orlop.v1alpha1.TicketBinding
+	124, // 80: orlop.v1alpha1.ReplicateMembershipRequest.membership:type_name -> orlop.v1alpha1.Membership
+	81,  // 81: orlop.v1alpha1.ReplicateMembershipRequest.revocations:type_name -> orlop.v1alpha1.Revocation
+	124, // 82: orlop.v1alpha1.VoteRequest.membership:type_name -> orlop.v1alpha1.Membership
+	118, // 83: orlop.v1alpha1.VoteRequest.candidate:type_name -> orlop.v1alpha1.Member
+	125, // 84: orlop.v1alpha1.VoteResponse.bindings:type_name -> orlop.v1alpha1.TicketBinding
+	164, // 85: orlop.v1alpha1.CaptureRequest.duration:type_name -> google.protobuf.Duration
+	132, // 86: orlop.v1alpha1.CaptureResponse.packets:type_name -> orlop.v1alpha1.Packet
+	164, // 87: orlop.v1alpha1.ProfileRequest.duration:type_name -> google.protobuf.Duration
+	135, // 88: orlop.v1alpha1.EtcdRemoveMemberResponse.removed:type_name -> orlop.v1alpha1.EtcdMember
+	144, // 89: orlop.v1alpha1.EtcdSnapshotResponse.header:type_name -> orlop.v1alpha1.EtcdSnapshotInfo
+	147, // 90: orlop.v1alpha1.EtcdListSnapshotsResponse.snapshots:type_name -> orlop.v1alpha1.EtcdStoredSnapshot
+	162, // 91: orlop.v1alpha1.EtcdStoredSnapshot.at:type_name -> google.protobuf.Timestamp
+	162, // 92: orlop.v1alpha1.EtcdStoredSnapshot.uploaded:type_name -> google.protobuf.Timestamp
+	147, // 93: orlop.v1alpha1.EtcdTakeSnapshotResponse.snapshot:type_name -> orlop.v1alpha1.EtcdStoredSnapshot
+	152, // 94: orlop.v1alpha1.EtcdRestoreResponse.restored:type_name -> orlop.v1alpha1.EtcdRestored
+	162, // 95: orlop.v1alpha1.EtcdRestored.at:type_name -> google.protobuf.Timestamp
+	152, // 96: orlop.v1alpha1.EtcdStatusResponse.restored:type_name -> orlop.v1alpha1.EtcdRestored
+	135, // 97: orlop.v1alpha1.EtcdStatusResponse.members:type_name -> orlop.v1alpha1.EtcdMember
+	165, // 98: orlop.v1alpha1.role:extendee -> google.protobuf.MethodOptions
+	165, // 99: orlop.v1alpha1.narrow:extendee -> google.protobuf.MethodOptions
+	165, // 100: orlop.v1alpha1.audit:extendee -> google.protobuf.MethodOptions
+	165, // 101: orlop.v1alpha1.fanout:extendee -> google.protobuf.MethodOptions
 	0,   // 102: orlop.v1alpha1.role:type_name -> orlop.v1alpha1.Role
 	0,   // 103: orlop.v1alpha1.narrow:type_name -> orlop.v1alpha1.Role
 	4,   // 104: orlop.v1alpha1.audit:type_name -> orlop.v1alpha1.AuditRule
@@ -10363,137 +10469,139 @@ var file_orlop_proto_depIdxs = []int32{
 	11,  // 110: orlop.v1alpha1.Machine.Reboot:input_type -> orlop.v1alpha1.PowerRequest
 	11,  // 111: orlop.v1alpha1.Machine.Shutdown:input_type -> orlop.v1alpha1.PowerRequest
 	16,  // 112: orlop.v1alpha1.Machine.Reset:input_type -> orlop.v1alpha1.ResetRequest
-	14,  // 113: orlop.v1alpha1.Machine.CancelDrain:input_type -> orlop.v1alpha1.CancelDrainRequest
-	17,  // 114: orlop.v1alpha1.Machine.ReadFile:input_type -> orlop.v1alpha1.ReadFileRequest
-	19,  // 115: orlop.v1alpha1.Machine.ListFiles:input_type -> orlop.v1alpha1.ListFilesRequest
-	22,  // 116: orlop.v1alpha1.Machine.Relay:input_type -> orlop.v1alpha1.RelayData
-	23,  // 117: orlop.v1alpha1.Config.Apply:input_type -> orlop.v1alpha1.ApplyRequest
-	25,  // 118: orlop.v1alpha1.Config.Confirm:input_type -> orlop.v1alpha1.ConfirmConfigRequest
-	27,  // 119: orlop.v1alpha1.Config.Get:input_type -> orlop.v1alpha1.GetConfigRequest
-	29,  // 120: orlop.v1alpha1.Config.History:input_type -> orlop.v1alpha1.ConfigHistoryRequest
-	32,  // 121: orlop.v1alpha1.Config.Compare:input_type -> orlop.v1alpha1.CompareConfigRequest
-	35,  // 122: orlop.v1alpha1.Service.List:input_type -> orlop.v1alpha1.ListServicesRequest
-	39,  // 123: orlop.v1alpha1.Service.Restart:input_type -> orlop.v1alpha1.RestartServiceRequest
-	41,  // 124: orlop.v1alpha1.Log.Service:input_type -> orlop.v1alpha1.ServiceLogRequest
-	42,  // 125: orlop.v1alpha1.Log.Kernel:input_type -> orlop.v1alpha1.KernelLogRequest
-	48,  // 126: orlop.v1alpha1.Image.Import:input_type -> orlop.v1alpha1.ImportImageRequest
-	50,  // 127: orlop.v1alpha1.Image.List:input_type -> orlop.v1alpha1.ListImagesRequest
-	44,  // 128: orlop.v1alpha1.Image.Resolve:input_type -> orlop.v1alpha1.ResolveImageRequest
-	46,  // 129: orlop.v1alpha1.Image.ReadBlob:input_type -> orlop.v1alpha1.ReadBlobRequest
-	53,  // 130: orlop.v1alpha1.Upgrade.BeginUpload:input_type -> orlop.v1alpha1.BeginUploadRequest
-	55,  // 131: orlop.v1alpha1.Upgrade.Upload:input_type -> orlop.v1alpha1.UploadBundleRequest
-	56,  // 132: orlop.v1alpha1.Upgrade.Fetch:input_type -> orlop.v1alpha1.FetchBundleRequest
-	62,  // 133: orlop.v1alpha1.Upgrade.Status:input_type -> orlop.v1alpha1.UpgradeStatusRequest
-	63,  // 134: orlop.v1alpha1.Upgrade.Watch:input_type -> orlop.v1alpha1.WatchUpgradeRequest
-	57,  // 135: orlop.v1alpha1.Upgrade.DescribeBundle:input_type -> orlop.v1alpha1.DescribeBundleRequest
-	59,  // 136: orlop.v1alpha1.Upgrade.Download:input_type -> orlop.v1alpha1.DownloadBundleRequest
-	65,  // 137: orlop.v1alpha1.Upgrade.Rollback:input_type -> orlop.v1alpha1.RollbackRequest
-	67,  // 138: orlop.v1alpha1.Upgrade.Finalize:input_type -> orlop.v1alpha1.FinalizeRequest
-	69,  // 139: orlop.v1alpha1.Audit.Read:input_type -> orlop.v1alpha1.ReadAuditRequest
-	73,  // 140: orlop.v1alpha1.Trust.Issue:input_type -> orlop.v1alpha1.IssueRequest
-	74,  // 141: orlop.v1alpha1.Trust.Renew:input_type -> orlop.v1alpha1.RenewRequest
-	76,  // 142: orlop.v1alpha1.Trust.ListCertificates:input_type -> orlop.v1alpha1.ListCertificatesRequest
-	80,  // 143: orlop.v1alpha1.Trust.Revoke:input_type -> orlop.v1alpha1.RevokeRequest
-	71,  // 144: orlop.v1alpha1.Trust.GetRevocations:input_type -> orlop.v1alpha1.GetRevocationsRequest
-	89,  // 145: orlop.v1alpha1.Cluster.Health:input_type -> orlop.v1alpha1.HealthRequest
-	92,  // 146: orlop.v1alpha1.Cluster.ClusterHealth:input_type -> orlop.v1alpha1.ClusterHealthRequest
-	97,  // 147: orlop.v1alpha1.Cluster.ReportMachine:input_type -> orlop.v1alpha1.ReportMachineRequest
-	101, // 148: orlop.v1alpha1.Cluster.Kubeconfig:input_type -> orlop.v1alpha1.KubeconfigRequest
-	103, // 149: orlop.v1alpha1.Cluster.CreateTicket:input_type -> orlop.v1alpha1.CreateTicketRequest
-	105, // 150: orlop.v1alpha1.Cluster.Join:input_type -> orlop.v1alpha1.JoinRequest
-	114, // 151: orlop.v1alpha1.Cluster.ListMembers:input_type -> orlop.v1alpha1.ListMembersRequest
-	118, // 152: orlop.v1alpha1.Cluster.RemoveMember:input_type -> orlop.v1alpha1.RemoveMemberRequest
-	107, // 153: orlop.v1alpha1.Cluster.ListPending:input_type -> orlop.v1alpha1.ListPendingRequest
-	110, // 154: orlop.v1alpha1.Cluster.Approve:input_type -> orlop.v1alpha1.ApproveRequest
-	112, // 155: orlop.v1alpha1.Cluster.Deny:input_type -> orlop.v1alpha1.DenyRequest
-	120, // 156: orlop.v1alpha1.Cluster.GetMembership:input_type -> orlop.v1alpha1.GetMembershipRequest
-	124, // 157: orlop.v1alpha1.Cluster.ReplicateMembership:input_type -> orlop.v1alpha1.ReplicateMembershipRequest
-	126, // 158: orlop.v1alpha1.Cluster.Vote:input_type -> orlop.v1alpha1.VoteRequest
-	82,  // 159: orlop.v1alpha1.Cluster.Suspend:input_type -> orlop.v1alpha1.SuspendRequest
-	84,  // 160: orlop.v1alpha1.Cluster.Resume:input_type -> orlop.v1alpha1.ResumeRequest
-	86,  // 161: orlop.v1alpha1.Cluster.ListSuspended:input_type -> orlop.v1alpha1.ListSuspendedRequest
-	128, // 162: orlop.v1alpha1.Debug.Capture:input_type -> orlop.v1alpha1.CaptureRequest
-	131, // 163: orlop.v1alpha1.Debug.Profile:input_type -> orlop.v1alpha1.ProfileRequest
-	140, // 164: orlop.v1alpha1.Etcd.Snapshot:input_type -> orlop.v1alpha1.EtcdSnapshotRequest
-	143, // 165: orlop.v1alpha1.Etcd.ListSnapshots:input_type -> orlop.v1alpha1.EtcdListSnapshotsRequest
-	146, // 166: orlop.v1alpha1.Etcd.TakeSnapshot:input_type -> orlop.v1alpha1.EtcdTakeSnapshotRequest
-	148, // 167: orlop.v1alpha1.Etcd.Restore:input_type -> orlop.v1alpha1.EtcdRestoreRequest
-	151, // 168: orlop.v1alpha1.Etcd.Status:input_type -> orlop.v1alpha1.EtcdStatusRequest
-	153, // 169: orlop.v1alpha1.Etcd.Defragment:input_type -> orlop.v1alpha1.EtcdDefragmentRequest
-	155, // 170: orlop.v1alpha1.Etcd.Disarm:input_type -> orlop.v1alpha1.EtcdDisarmRequest
-	134, // 171: orlop.v1alpha1.Etcd.RemoveMember:input_type -> orlop.v1alpha1.EtcdRemoveMemberRequest
-	136, // 172: orlop.v1alpha1.Etcd.Recover:input_type -> orlop.v1alpha1.EtcdRecoverRequest
-	138, // 173: orlop.v1alpha1.Etcd.Rejoin:input_type -> orlop.v1alpha1.EtcdRejoinRequest
-	6,   // 174: orlop.v1alpha1.Machine.Version:output_type -> orlop.v1alpha1.VersionResponse
-	8,   // 175: orlop.v1alpha1.Machine.Get:output_type -> orlop.v1alpha1.TopicValue
-	8,   // 176: orlop.v1alpha1.Machine.Watch:output_type -> orlop.v1alpha1.TopicValue
-	10,  // 177: orlop.v1alpha1.Machine.Events:output_type -> orlop.v1alpha1.Event
-	12,  // 178: orlop.v1alpha1.Machine.Reboot:output_type -> orlop.v1alpha1.PowerResponse
-	12,  // 179: orlop.v1alpha1.Machine.Shutdown:output_type -> orlop.v1alpha1.PowerResponse
-	12,  // 180: orlop.v1alpha1.Machine.Reset:output_type -> orlop.v1alpha1.PowerResponse
-	15,  // 181: orlop.v1alpha1.Machine.CancelDrain:output_type -> orlop.v1alpha1.CancelDrainResponse
-	18,  // 182: orlop.v1alpha1.Machine.ReadFile:output_type -> orlop.v1alpha1.ReadFileResponse
-	20,  // 183: orlop.v1alpha1.Machine.ListFiles:output_type -> orlop.v1alpha1.ListFilesResponse
-	22,  // 184: orlop.v1alpha1.Machine.Relay:output_type -> orlop.v1alpha1.RelayData
-	24,  // 185: orlop.v1alpha1.Config.Apply:output_type -> orlop.v1alpha1.ApplyResponse
-	26,  // 186: orlop.v1alpha1.Config.Confirm:output_type -> orlop.v1alpha1.ConfirmConfigResponse
-	28,  // 187: orlop.v1alpha1.Config.Get:output_type -> orlop.v1alpha1.GetConfigResponse
-	30,  // 188: orlop.v1alpha1.Config.History:output_type -> orlop.v1alpha1.ConfigHistoryResponse
-	33,  // 189: orlop.v1alpha1.Config.Compare:output_type -> orlop.v1alpha1.CompareConfigResponse
-	36,  // 190: orlop.v1alpha1.Service.List:output_type -> orlop.v1alpha1.ListServicesResponse
-	40,  // 191: orlop.v1alpha1.Service.Restart:output_type -> orlop.v1alpha1.RestartServiceResponse
-	43,  // 192: orlop.v1alpha1.Log.Service:output_type -> orlop.v1alpha1.LogLine
-	43,  // 193: orlop.v1alpha1.Log.Kernel:output_type -> orlop.v1alpha1.LogLine
-	49,  // 194: orlop.v1alpha1.Image.Import:output_type -> orlop.v1alpha1.ImportImageResponse
-	51,  // 195: orlop.v1alpha1.Image.List:output_type -> orlop.v1alpha1.ListImagesResponse
-	45,  // 196: orlop.v1alpha1.Image.Resolve:output_type -> orlop.v1alpha1.ResolveImageResponse
-	47,  // 197: orlop.v1alpha1.Image.ReadBlob:output_type -> orlop.v1alpha1.ReadBlobResponse
-	54,  // 198: orlop.v1alpha1.Upgrade.BeginUpload:output_type -> orlop.v1alpha1.BeginUploadResponse
-	61,  // 199: orlop.v1alpha1.Upgrade.Upload:output_type -> orlop.v1alpha1.UpgradeStarted
-	61,  // 200: orlop.v1alpha1.Upgrade.Fetch:output_type -> orlop.v1alpha1.UpgradeStarted
-	64,  // 201: orlop.v1alpha1.Upgrade.Status:output_type -> orlop.v1alpha1.UpgradeStatus
-	64,  // 202: orlop.v1alpha1.Upgrade.Watch:output_type -> orlop.v1alpha1.UpgradeStatus
-	58,  // 203: orlop.v1alpha1.Upgrade.DescribeBundle:output_type -> orlop.v1alpha1.DescribeBundleResponse
-	60,  // 204: orlop.v1alpha1.Upgrade.Download:output_type -> orlop.v1alpha1.DownloadBundleResponse
-	66,  // 205: orlop.v1alpha1.Upgrade.Rollback:output_type -> orlop.v1alpha1.RollbackResponse
-	68,  // 206: orlop.v1alpha1.Upgrade.Finalize:output_type -> orlop.v1alpha1.FinalizeResponse
-	70,  // 207: orlop.v1alpha1.Audit.Read:output_type -> orlop.v1alpha1.AuditLine
-	75,  // 208: orlop.v1alpha1.Trust.Issue:output_type -> orlop.v1alpha1.IssueResponse
-	75,  // 209: orlop.v1alpha1.Trust.Renew:output_type -> orlop.v1alpha1.IssueResponse
-	77,  // 210: orlop.v1alpha1.Trust.ListCertificates:output_type -> orlop.v1alpha1.ListCertificatesResponse
-	81,  // 211: orlop.v1alpha1.Trust.Revoke:output_type -> orlop.v1alpha1.RevokeResponse
-	72,  // 212: orlop.v1alpha1.Trust.GetRevocations:output_type -> orlop.v1alpha1.GetRevocationsResponse
-	90,  // 213: orlop.v1alpha1.Cluster.Health:output_type -> orlop.v1alpha1.HealthResponse
-	93,  // 214: orlop.v1alpha1.Cluster.ClusterHealth:output_type -> orlop.v1alpha1.ClusterHealthResponse
-	98,  // 215: orlop.v1alpha1.Cluster.ReportMachine:output_type -> orlop.v1alpha1.ReportMachineResponse
-	102, // 216: orlop.v1alpha1.Cluster.Kubeconfig:output_type -> orlop.v1alpha1.KubeconfigResponse
-	104, // 217: orlop.v1alpha1.Cluster.CreateTicket:output_type -> orlop.v1alpha1.CreateTicketResponse
-	106, // 218: orlop.v1alpha1.Cluster.Join:output_type -> orlop.v1alpha1.JoinResponse
-	115, // 219: orlop.v1alpha1.Cluster.ListMembers:output_type -> orlop.v1alpha1.ListMembersResponse
-	119, // 220: orlop.v1alpha1.Cluster.RemoveMember:output_type -> orlop.v1alpha1.RemoveMemberResponse
-	108, // 221: orlop.v1alpha1.Cluster.ListPending:output_type -> orlop.v1alpha1.ListPendingResponse
-	111, // 222: orlop.v1alpha1.Cluster.Approve:output_type -> orlop.v1alpha1.ApproveResponse
-	113, // 223: orlop.v1alpha1.Cluster.Deny:output_type -> orlop.v1alpha1.DenyResponse
-	121, // 224: orlop.v1alpha1.Cluster.GetMembership:output_type -> orlop.v1alpha1.GetMembershipResponse
-	125, // 225: orlop.v1alpha1.Cluster.ReplicateMembership:output_type -> orlop.v1alpha1.ReplicateMembershipResponse
-	127, // 226: orlop.v1alpha1.Cluster.Vote:output_type -> orlop.v1alpha1.VoteResponse
-	83,  // 227: orlop.v1alpha1.Cluster.Suspend:output_type -> orlop.v1alpha1.SuspendResponse
-	85,  // 228: orlop.v1alpha1.Cluster.Resume:output_type -> orlop.v1alpha1.ResumeResponse
-	87,  // 229: orlop.v1alpha1.Cluster.ListSuspended:output_type -> orlop.v1alpha1.ListSuspendedResponse
-	129, // 230: orlop.v1alpha1.Debug.Capture:output_type -> orlop.v1alpha1.CaptureResponse
-	132, // 231: orlop.v1alpha1.Debug.Profile:output_type -> orlop.v1alpha1.ProfileResponse
-	141, // 232: orlop.v1alpha1.Etcd.Snapshot:output_type -> orlop.v1alpha1.EtcdSnapshotResponse
-	144, // 233: orlop.v1alpha1.Etcd.ListSnapshots:output_type -> orlop.v1alpha1.EtcdListSnapshotsResponse
-	147, // 234: orlop.v1alpha1.Etcd.TakeSnapshot:output_type -> orlop.v1alpha1.EtcdTakeSnapshotResponse
-	149, // 235: orlop.v1alpha1.Etcd.Restore:output_type -> orlop.v1alpha1.EtcdRestoreResponse
-	152, // 236: orlop.v1alpha1.Etcd.Status:output_type -> orlop.v1alpha1.EtcdStatusResponse
-	154, // 237: orlop.v1alpha1.Etcd.Defragment:output_type -> orlop.v1alpha1.EtcdDefragmentResponse
-	156, // 238: orlop.v1alpha1.Etcd.Disarm:output_type -> orlop.v1alpha1.EtcdDisarmResponse
-	135, // 239: orlop.v1alpha1.Etcd.RemoveMember:output_type -> orlop.v1alpha1.EtcdRemoveMemberResponse
-	137, // 240: orlop.v1alpha1.Etcd.Recover:output_type -> orlop.v1alpha1.EtcdRecoverResponse
-	139, // 241: orlop.v1alpha1.Etcd.Rejoin:output_type -> orlop.v1alpha1.EtcdRejoinResponse
-	174, // [174:242] is the sub-list for method output_type
-	106, // [106:174] is the sub-list for method input_type
+	17,  // 113: orlop.v1alpha1.Machine.WipeDisk:input_type -> orlop.v1alpha1.WipeDiskRequest
+	14,  // 114: orlop.v1alpha1.Machine.CancelDrain:input_type -> orlop.v1alpha1.CancelDrainRequest
+	19,  // 115: orlop.v1alpha1.Machine.ReadFile:input_type -> orlop.v1alpha1.ReadFileRequest
+	21,  // 116: orlop.v1alpha1.Machine.ListFiles:input_type -> orlop.v1alpha1.ListFilesRequest
+	24,  // 117: orlop.v1alpha1.Machine.Relay:input_type -> orlop.v1alpha1.RelayData
+	25,  // 118: orlop.v1alpha1.Config.Apply:input_type -> orlop.v1alpha1.ApplyRequest
+	27,  // 119: orlop.v1alpha1.Config.Confirm:input_type -> orlop.v1alpha1.ConfirmConfigRequest
+	29,  // 120: orlop.v1alpha1.Config.Get:input_type -> orlop.v1alpha1.GetConfigRequest
+	31,  // 121: orlop.v1alpha1.Config.History:input_type -> orlop.v1alpha1.ConfigHistoryRequest
+	34,  // 122: orlop.v1alpha1.Config.Compare:input_type -> orlop.v1alpha1.CompareConfigRequest
+	37,  // 123: orlop.v1alpha1.Service.List:input_type -> orlop.v1alpha1.ListServicesRequest
+	41,  // 124: orlop.v1alpha1.Service.Restart:input_type -> orlop.v1alpha1.RestartServiceRequest
+	43,  // 125: orlop.v1alpha1.Log.Service:input_type -> orlop.v1alpha1.ServiceLogRequest
+	44,  // 126: orlop.v1alpha1.Log.Kernel:input_type -> orlop.v1alpha1.KernelLogRequest
+	50,  // 127: orlop.v1alpha1.Image.Import:input_type -> orlop.v1alpha1.ImportImageRequest
+	52,  // 128: orlop.v1alpha1.Image.List:input_type -> orlop.v1alpha1.ListImagesRequest
+	46,  // 129: orlop.v1alpha1.Image.Resolve:input_type -> orlop.v1alpha1.ResolveImageRequest
+	48,  // 130: orlop.v1alpha1.Image.ReadBlob:input_type -> orlop.v1alpha1.ReadBlobRequest
+	55,  // 131: orlop.v1alpha1.Upgrade.BeginUpload:input_type -> orlop.v1alpha1.BeginUploadRequest
+	57,  // 132: orlop.v1alpha1.Upgrade.Upload:input_type -> orlop.v1alpha1.UploadBundleRequest
+	58,  // 133: orlop.v1alpha1.Upgrade.Fetch:input_type -> orlop.v1alpha1.FetchBundleRequest
+	64,  // 134: orlop.v1alpha1.Upgrade.Status:input_type -> orlop.v1alpha1.UpgradeStatusRequest
+	65,  // 135: orlop.v1alpha1.Upgrade.Watch:input_type -> orlop.v1alpha1.WatchUpgradeRequest
+	59,  // 136: orlop.v1alpha1.Upgrade.DescribeBundle:input_type -> orlop.v1alpha1.DescribeBundleRequest
+	61,  // 137: orlop.v1alpha1.Upgrade.Download:input_type -> orlop.v1alpha1.DownloadBundleRequest
+	67,  // 138: orlop.v1alpha1.Upgrade.Rollback:input_type -> orlop.v1alpha1.RollbackRequest
+	69,  // 139: orlop.v1alpha1.Upgrade.Finalize:input_type -> orlop.v1alpha1.FinalizeRequest
+	71,  // 140: orlop.v1alpha1.Audit.Read:input_type -> orlop.v1alpha1.ReadAuditRequest
+	75,  // 141: orlop.v1alpha1.Trust.Issue:input_type -> orlop.v1alpha1.IssueRequest
+	76,  // 142: orlop.v1alpha1.Trust.Renew:input_type -> orlop.v1alpha1.RenewRequest
+	78,  // 143: orlop.v1alpha1.Trust.ListCertificates:input_type -> orlop.v1alpha1.ListCertificatesRequest
+	82,  // 144: orlop.v1alpha1.Trust.Revoke:input_type -> orlop.v1alpha1.RevokeRequest
+	73,  // 145: orlop.v1alpha1.Trust.GetRevocations:input_type -> orlop.v1alpha1.GetRevocationsRequest
+	91,  // 146: orlop.v1alpha1.Cluster.Health:input_type -> orlop.v1alpha1.HealthRequest
+	94,  // 147: orlop.v1alpha1.Cluster.ClusterHealth:input_type -> orlop.v1alpha1.ClusterHealthRequest
+	99,  // 148: orlop.v1alpha1.Cluster.ReportMachine:input_type -> orlop.v1alpha1.ReportMachineRequest
+	103, // 149: orlop.v1alpha1.Cluster.Kubeconfig:input_type -> orlop.v1alpha1.KubeconfigRequest
+	105, // 150: orlop.v1alpha1.Cluster.CreateTicket:input_type -> orlop.v1alpha1.CreateTicketRequest
+	107, // 151: orlop.v1alpha1.Cluster.Join:input_type -> orlop.v1alpha1.JoinRequest
+	116, // 152: orlop.v1alpha1.Cluster.ListMembers:input_type -> orlop.v1alpha1.ListMembersRequest
+	120, // 153: orlop.v1alpha1.Cluster.RemoveMember:input_type -> orlop.v1alpha1.RemoveMemberRequest
+	109, // 154: orlop.v1alpha1.Cluster.ListPending:input_type -> orlop.v1alpha1.ListPendingRequest
+	112, // 155: orlop.v1alpha1.Cluster.Approve:input_type -> orlop.v1alpha1.ApproveRequest
+	114, // 156: orlop.v1alpha1.Cluster.Deny:input_type -> orlop.v1alpha1.DenyRequest
+	122, // 157: orlop.v1alpha1.Cluster.GetMembership:input_type -> orlop.v1alpha1.GetMembershipRequest
+	126, // 158: orlop.v1alpha1.Cluster.ReplicateMembership:input_type -> orlop.v1alpha1.ReplicateMembershipRequest
+	128, // 159: orlop.v1alpha1.Cluster.Vote:input_type -> orlop.v1alpha1.VoteRequest
+	84,  // 160: orlop.v1alpha1.Cluster.Suspend:input_type -> orlop.v1alpha1.SuspendRequest
+	86,  // 161: orlop.v1alpha1.Cluster.Resume:input_type -> orlop.v1alpha1.ResumeRequest
+	88,  // 162: orlop.v1alpha1.Cluster.ListSuspended:input_type -> orlop.v1alpha1.ListSuspendedRequest
+	130, // 163: orlop.v1alpha1.Debug.Capture:input_type -> orlop.v1alpha1.CaptureRequest
+	133, // 164: orlop.v1alpha1.Debug.Profile:input_type -> orlop.v1alpha1.ProfileRequest
+	142, // 165: orlop.v1alpha1.Etcd.Snapshot:input_type -> orlop.v1alpha1.EtcdSnapshotRequest
+	145, // 166: orlop.v1alpha1.Etcd.ListSnapshots:input_type -> orlop.v1alpha1.EtcdListSnapshotsRequest
+	148, // 167: orlop.v1alpha1.Etcd.TakeSnapshot:input_type -> orlop.v1alpha1.EtcdTakeSnapshotRequest
+	150, // 168: orlop.v1alpha1.Etcd.Restore:input_type -> orlop.v1alpha1.EtcdRestoreRequest
+	153, // 169: orlop.v1alpha1.Etcd.Status:input_type -> orlop.v1alpha1.EtcdStatusRequest
+	155, // 170: orlop.v1alpha1.Etcd.Defragment:input_type -> orlop.v1alpha1.EtcdDefragmentRequest
+	157, // 171: orlop.v1alpha1.Etcd.Disarm:input_type -> orlop.v1alpha1.EtcdDisarmRequest
+	136, // 172: orlop.v1alpha1.Etcd.RemoveMember:input_type -> orlop.v1alpha1.EtcdRemoveMemberRequest
+	138, // 173: orlop.v1alpha1.Etcd.Recover:input_type -> orlop.v1alpha1.EtcdRecoverRequest
+	140, // 174: orlop.v1alpha1.Etcd.Rejoin:input_type -> orlop.v1alpha1.EtcdRejoinRequest
+	6,   // 175: orlop.v1alpha1.Machine.Version:output_type -> orlop.v1alpha1.VersionResponse
+	8,   // 176: orlop.v1alpha1.Machine.Get:output_type -> orlop.v1alpha1.TopicValue
+	8,   // 177: orlop.v1alpha1.Machine.Watch:output_type -> orlop.v1alpha1.TopicValue
+	10,  // 178: orlop.v1alpha1.Machine.Events:output_type -> orlop.v1alpha1.Event
+	12,  // 179: orlop.v1alpha1.Machine.Reboot:output_type -> orlop.v1alpha1.PowerResponse
+	12,  // 180: orlop.v1alpha1.Machine.Shutdown:output_type -> orlop.v1alpha1.PowerResponse
+	12,  // 181: orlop.v1alpha1.Machine.Reset:output_type -> orlop.v1alpha1.PowerResponse
+	18,  // 182: orlop.v1alpha1.Machine.WipeDisk:output_type -> orlop.v1alpha1.WipeDiskResponse
+	15,  // 183: orlop.v1alpha1.Machine.CancelDrain:output_type -> orlop.v1alpha1.CancelDrainResponse
+	20,  // 184: orlop.v1alpha1.Machine.ReadFile:output_type -> orlop.v1alpha1.ReadFileResponse
+	22,  // 185: orlop.v1alpha1.Machine.ListFiles:output_type -> orlop.v1alpha1.ListFilesResponse
+	24,  // 186: orlop.v1alpha1.Machine.Relay:output_type -> orlop.v1alpha1.RelayData
+	26,  // 187: orlop.v1alpha1.Config.Apply:output_type -> orlop.v1alpha1.ApplyResponse
+	28,  // 188: orlop.v1alpha1.Config.Confirm:output_type -> orlop.v1alpha1.ConfirmConfigResponse
+	30,  // 189: orlop.v1alpha1.Config.Get:output_type -> orlop.v1alpha1.GetConfigResponse
+	32,  // 190: orlop.v1alpha1.Config.History:output_type -> orlop.v1alpha1.ConfigHistoryResponse
+	35,  // 191: orlop.v1alpha1.Config.Compare:output_type -> orlop.v1alpha1.CompareConfigResponse
+	38,  // 192: orlop.v1alpha1.Service.List:output_type -> orlop.v1alpha1.ListServicesResponse
+	42,  // 193: orlop.v1alpha1.Service.Restart:output_type -> orlop.v1alpha1.RestartServiceResponse
+	45,  // 194: orlop.v1alpha1.Log.Service:output_type -> orlop.v1alpha1.LogLine
+	45,  // 195: orlop.v1alpha1.Log.Kernel:output_type -> orlop.v1alpha1.LogLine
+	51,  // 196: orlop.v1alpha1.Image.Import:output_type -> orlop.v1alpha1.ImportImageResponse
+	53,  // 197: orlop.v1alpha1.Image.List:output_type -> orlop.v1alpha1.ListImagesResponse
+	47,  // 198: orlop.v1alpha1.Image.Resolve:output_type -> orlop.v1alpha1.ResolveImageResponse
+	49,  // 199: orlop.v1alpha1.Image.ReadBlob:output_type -> orlop.v1alpha1.ReadBlobResponse
+	56,  // 200: orlop.v1alpha1.Upgrade.BeginUpload:output_type -> orlop.v1alpha1.BeginUploadResponse
+	63,  // 201: orlop.v1alpha1.Upgrade.Upload:output_type -> orlop.v1alpha1.UpgradeStarted
+	63,  // 202: orlop.v1alpha1.Upgrade.Fetch:output_type -> orlop.v1alpha1.UpgradeStarted
+	66,  // 203: orlop.v1alpha1.Upgrade.Status:output_type -> orlop.v1alpha1.UpgradeStatus
+	66,  // 204: orlop.v1alpha1.Upgrade.Watch:output_type -> orlop.v1alpha1.UpgradeStatus
+	60,  // 205: orlop.v1alpha1.Upgrade.DescribeBundle:output_type -> orlop.v1alpha1.DescribeBundleResponse
+	62,  // 206: orlop.v1alpha1.Upgrade.Download:output_type -> orlop.v1alpha1.DownloadBundleResponse
+	68,  // 207: orlop.v1alpha1.Upgrade.Rollback:output_type -> orlop.v1alpha1.RollbackResponse
+	70,  // 208: orlop.v1alpha1.Upgrade.Finalize:output_type -> orlop.v1alpha1.FinalizeResponse
+	72,  // 209: orlop.v1alpha1.Audit.Read:output_type -> orlop.v1alpha1.AuditLine
+	77,  // 210: orlop.v1alpha1.Trust.Issue:output_type -> orlop.v1alpha1.IssueResponse
+	77,  // 211: orlop.v1alpha1.Trust.Renew:output_type -> orlop.v1alpha1.IssueResponse
+	79,  // 212: orlop.v1alpha1.Trust.ListCertificates:output_type -> orlop.v1alpha1.ListCertificatesResponse
+	83,  // 213: orlop.v1alpha1.Trust.Revoke:output_type -> orlop.v1alpha1.RevokeResponse
+	74,  // 214: orlop.v1alpha1.Trust.GetRevocations:output_type -> orlop.v1alpha1.GetRevocationsResponse
+	92,  // 215: orlop.v1alpha1.Cluster.Health:output_type -> orlop.v1alpha1.HealthResponse
+	95,  // 216: orlop.v1alpha1.Cluster.ClusterHealth:output_type -> orlop.v1alpha1.ClusterHealthResponse
+	100, // 217: orlop.v1alpha1.Cluster.ReportMachine:output_type -> orlop.v1alpha1.ReportMachineResponse
+	104, // 218: orlop.v1alpha1.Cluster.Kubeconfig:output_type -> orlop.v1alpha1.KubeconfigResponse
+	106, // 219: orlop.v1alpha1.Cluster.CreateTicket:output_type -> orlop.v1alpha1.CreateTicketResponse
+	108, // 220: orlop.v1alpha1.Cluster.Join:output_type -> orlop.v1alpha1.JoinResponse
+	117, // 221: orlop.v1alpha1.Cluster.ListMembers:output_type -> orlop.v1alpha1.ListMembersResponse
+	121, // 222: orlop.v1alpha1.Cluster.RemoveMember:output_type -> orlop.v1alpha1.RemoveMemberResponse
+	110, // 223: orlop.v1alpha1.Cluster.ListPending:output_type -> orlop.v1alpha1.ListPendingResponse
+	113, // 224: orlop.v1alpha1.Cluster.Approve:output_type -> orlop.v1alpha1.ApproveResponse
+	115, // 225: orlop.v1alpha1.Cluster.Deny:output_type -> orlop.v1alpha1.DenyResponse
+	123, // 226: orlop.v1alpha1.Cluster.GetMembership:output_type -> orlop.v1alpha1.GetMembershipResponse
+	127, // 227: orlop.v1alpha1.Cluster.ReplicateMembership:output_type -> orlop.v1alpha1.ReplicateMembershipResponse
+	129, // 228: orlop.v1alpha1.Cluster.Vote:output_type -> orlop.v1alpha1.VoteResponse
+	85,  // 229: orlop.v1alpha1.Cluster.Suspend:output_type -> orlop.v1alpha1.SuspendResponse
+	87,  // 230: orlop.v1alpha1.Cluster.Resume:output_type -> orlop.v1alpha1.ResumeResponse
+	89,  // 231: orlop.v1alpha1.Cluster.ListSuspended:output_type -> orlop.v1alpha1.ListSuspendedResponse
+	131, // 232: orlop.v1alpha1.Debug.Capture:output_type -> orlop.v1alpha1.CaptureResponse
+	134, // 233: orlop.v1alpha1.Debug.Profile:output_type -> orlop.v1alpha1.ProfileResponse
+	143, // 234: orlop.v1alpha1.Etcd.Snapshot:output_type -> orlop.v1alpha1.EtcdSnapshotResponse
+	146, // 235: orlop.v1alpha1.Etcd.ListSnapshots:output_type -> orlop.v1alpha1.EtcdListSnapshotsResponse
+	149, // 236: orlop.v1alpha1.Etcd.TakeSnapshot:output_type -> orlop.v1alpha1.EtcdTakeSnapshotResponse
+	151, // 237: orlop.v1alpha1.Etcd.Restore:output_type -> orlop.v1alpha1.EtcdRestoreResponse
+	154, // 238: orlop.v1alpha1.Etcd.Status:output_type -> orlop.v1alpha1.EtcdStatusResponse
+	156, // 239: orlop.v1alpha1.Etcd.Defragment:output_type -> orlop.v1alpha1.EtcdDefragmentResponse
+	158, // 240: orlop.v1alpha1.Etcd.Disarm:output_type -> orlop.v1alpha1.EtcdDisarmResponse
+	137, // 241: orlop.v1alpha1.Etcd.RemoveMember:output_type -> orlop.v1alpha1.EtcdRemoveMemberResponse
+	139, // 242: orlop.v1alpha1.Etcd.Recover:output_type -> orlop.v1alpha1.EtcdRecoverResponse
+	141, // 243: orlop.v1alpha1.Etcd.Rejoin:output_type -> orlop.v1alpha1.EtcdRejoinResponse
+	175, // [175:244] is the sub-list for method output_type
+	106, // [106:175] is the sub-list for method input_type
 	102, // [102:106] is the sub-list for extension type_name
 	98,  // [98:102] is the sub-list for extension extendee
 	0,   // [0:98] is the sub-list for field type_name
@@ -10510,7 +10618,7 @@ func file_orlop_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_orlop_proto_rawDesc), len(file_orlop_proto_rawDesc)),
 			NumEnums:      4,
-			NumMessages:   156,
+			NumMessages:   158,
 			NumExtensions: 4,
 			NumServices:   11,
 		},

@@ -32,6 +32,7 @@ const (
 	Machine_Reboot_FullMethodName      = "/orlop.v1alpha1.Machine/Reboot"
 	Machine_Shutdown_FullMethodName    = "/orlop.v1alpha1.Machine/Shutdown"
 	Machine_Reset_FullMethodName       = "/orlop.v1alpha1.Machine/Reset"
+	Machine_WipeDisk_FullMethodName    = "/orlop.v1alpha1.Machine/WipeDisk"
 	Machine_CancelDrain_FullMethodName = "/orlop.v1alpha1.Machine/CancelDrain"
 	Machine_ReadFile_FullMethodName    = "/orlop.v1alpha1.Machine/ReadFile"
 	Machine_ListFiles_FullMethodName   = "/orlop.v1alpha1.Machine/ListFiles"
@@ -59,6 +60,10 @@ type MachineClient interface {
 	Shutdown(ctx context.Context, in *PowerRequest, opts ...grpc.CallOption) (*PowerResponse, error)
 	// Reset erases the configuration, the data or both, and reboots the machine. Errors as of Reboot.
 	Reset(ctx context.Context, in *ResetRequest, opts ...grpc.CallOption) (*PowerResponse, error)
+	// WipeDisk makes a disk blank, or gives up the data of a volume: it wipes the partition of the
+	// volume and drops its record, also if its disk is missing. It never touches the system disk, and
+	// nothing that is mounted. FAILED_PRECONDITION: the disk or the volume is in use, or unknown.
+	WipeDisk(ctx context.Context, in *WipeDiskRequest, opts ...grpc.CallOption) (*WipeDiskResponse, error)
 	// CancelDrain gives up a drain of this machine that runs: the node is schedulable again, and the
 	// operation that needed the drain does not happen. FAILED_PRECONDITION: no drain runs.
 	CancelDrain(ctx context.Context, in *CancelDrainRequest, opts ...grpc.CallOption) (*CancelDrainResponse, error)
@@ -175,6 +180,16 @@ func (c *machineClient) Reset(ctx context.Context, in *ResetRequest, opts ...grp
 	return out, nil
 }
 
+func (c *machineClient) WipeDisk(ctx context.Context, in *WipeDiskRequest, opts ...grpc.CallOption) (*WipeDiskResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(WipeDiskResponse)
+	err := c.cc.Invoke(ctx, Machine_WipeDisk_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *machineClient) CancelDrain(ctx context.Context, in *CancelDrainRequest, opts ...grpc.CallOption) (*CancelDrainResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(CancelDrainResponse)
@@ -248,6 +263,10 @@ type MachineServer interface {
 	Shutdown(context.Context, *PowerRequest) (*PowerResponse, error)
 	// Reset erases the configuration, the data or both, and reboots the machine. Errors as of Reboot.
 	Reset(context.Context, *ResetRequest) (*PowerResponse, error)
+	// WipeDisk makes a disk blank, or gives up the data of a volume: it wipes the partition of the
+	// volume and drops its record, also if its disk is missing. It never touches the system disk, and
+	// nothing that is mounted. FAILED_PRECONDITION: the disk or the volume is in use, or unknown.
+	WipeDisk(context.Context, *WipeDiskRequest) (*WipeDiskResponse, error)
 	// CancelDrain gives up a drain of this machine that runs: the node is schedulable again, and the
 	// operation that needed the drain does not happen. FAILED_PRECONDITION: no drain runs.
 	CancelDrain(context.Context, *CancelDrainRequest) (*CancelDrainResponse, error)
@@ -296,6 +315,9 @@ func (UnimplementedMachineServer) Shutdown(context.Context, *PowerRequest) (*Pow
 }
 func (UnimplementedMachineServer) Reset(context.Context, *ResetRequest) (*PowerResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Reset not implemented")
+}
+func (UnimplementedMachineServer) WipeDisk(context.Context, *WipeDiskRequest) (*WipeDiskResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method WipeDisk not implemented")
 }
 func (UnimplementedMachineServer) CancelDrain(context.Context, *CancelDrainRequest) (*CancelDrainResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method CancelDrain not implemented")
@@ -442,6 +464,24 @@ func _Machine_Reset_Handler(srv interface{}, ctx context.Context, dec func(inter
 	return interceptor(ctx, in, info, handler)
 }
 
+func _Machine_WipeDisk_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(WipeDiskRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(MachineServer).WipeDisk(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Machine_WipeDisk_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(MachineServer).WipeDisk(ctx, req.(*WipeDiskRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _Machine_CancelDrain_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(CancelDrainRequest)
 	if err := dec(in); err != nil {
@@ -522,6 +562,10 @@ var Machine_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "Reset",
 			Handler:    _Machine_Reset_Handler,
+		},
+		{
+			MethodName: "WipeDisk",
+			Handler:    _Machine_WipeDisk_Handler,
 		},
 		{
 			MethodName: "CancelDrain",

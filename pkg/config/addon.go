@@ -144,4 +144,4 @@ func (s AddonSpec) DefaultNamespace() string {
 }
 
 // addonPath returns the path of an add-on's document, as in Problem.Field.
-func addonPath(name string) string { return `Addon["` + shorten(name) + `"]` }
+func addonPath(name string) string { return documentPath(kindAddon, name) }

@@ -88,22 +88,14 @@ func (r SizeRange) String() string {
 // MarshalText returns String.
 func (r SizeRange) MarshalText() ([]byte, error) { return []byte(r.String()), nil }
 
-// MatchField is the path of the only field that Parse does not validate completely, because PID 1
-// and orlopctl do not link a CEL compiler.
+// MatchField is the path of the expression in the disk selector of an installation. Parse does not
+// validate expressions of disk selectors, also those of volumes, because PID 1 and orlopctl do not
+// link a CEL compiler.
 const MatchField = "Machine.spec.install.disk.match"
 
 // install validates the syntax of the fields.
 func (v machineValidator) install(path string, i *Install) {
-	for _, f := range []struct{ name, pattern string }{
-		{".disk.model", i.Disk.Model}, {".disk.serial", i.Disk.Serial}, {".disk.wwid", i.Disk.WWID}, {".disk.bus", i.Disk.Bus}, {".disk.path", i.Disk.Path},
-	} {
-		if strings.Count(f.pattern, "[") != strings.Count(f.pattern, "]") {
-			v.on(path+f.name, wrong{reason: quote(f.pattern) + " is not a pattern", expected: "as many ] as ["})
-		}
-	}
-	if d := i.Disk.Path; d != "" && !strings.HasPrefix(d, "/dev/") && !strings.ContainsAny(d[:1], "*?[") {
-		v.on(path+".disk.path", wrong{reason: quote(d) + " is not the name of a disk", expected: "a path below /dev, such as /dev/nvme0n1", nearest: "/dev/" + d})
-	}
+	v.diskSelector(path+".disk", i.Disk)
 	if strings.ContainsAny(i.Wipe, "*?[") {
 		v.on(path+".wipe", wrong{reason: quote(i.Wipe) + " is a pattern", expected: "the path, the serial number or the WWID of one disk"})
 	}

@@ -53,7 +53,7 @@ func TestLookalike(t *testing.T) {
 			}
 			continue
 		}
-		if len(problems) != 1 || !strings.Contains(problems[0].String(), "looks like") || !strings.Contains(problems[0].String(), want) || !strings.Contains(problems[0].String(), "Machine, Cluster, Network or Addon") {
+		if len(problems) != 1 || !strings.Contains(problems[0].String(), "looks like") || !strings.Contains(problems[0].String(), want) || !strings.Contains(problems[0].String(), "Machine, Cluster, Network, Volume or Addon") {
 			t.Errorf("%q: %v; want %q", text, problems, want)
 		}
 		if err == nil || !strings.Contains(err.Error(), want) {

@@ -12,9 +12,9 @@ import (
 
 // Merge applies a patch to documents: a JSON merge patch (RFC 7396) for each kind, in YAML. A field
 // of the patch replaces the field of the document, mappings are merged, null removes, lists are
-// replaced as a whole, and a new kind is added. Addon documents are matched by name; spec: null
-// removes the document itself. Other parts keep their position, notation and comments. The result
-// is not validated; Parse does that.
+// replaced as a whole, and a new kind is added. Volume and Addon documents are matched by name;
+// spec: null removes the document itself. Other parts keep their position, notation and comments.
+// The result is not validated; Parse does that.
 func Merge(documents, patch []byte) ([]byte, error) {
 	base, err := readDocuments(documents)
 	if err != nil {
@@ -39,7 +39,7 @@ func Merge(documents, patch []byte) ([]byte, error) {
 		}
 		same := func(doc *yaml.Node) bool { return identity(doc) == identity(change) }
 		switch {
-		case name == kindAddon && removes(change):
+		case isNamed(name) && removes(change):
 			base = slices.DeleteFunc(base, same)
 		case slices.ContainsFunc(base, same):
 			for _, doc := range base {
@@ -55,7 +55,7 @@ func Merge(documents, patch []byte) ([]byte, error) {
 }
 
 // Diff returns the patch by which Merge converts before to after, without common parts; it is empty
-// if they are equal. A patch can remove no documents except add-ons: that is an error.
+// if they are equal. A patch can remove no documents except volumes and add-ons: that is an error.
 func Diff(before, after []byte) ([]byte, error) {
 	was, err := readDocuments(before)
 	if err != nil {
@@ -77,8 +77,8 @@ func Diff(before, after []byte) ([]byte, error) {
 	for _, doc := range was {
 		name := identity(doc)
 		next := byKind[name]
-		if next == nil && kindOf(doc) == kindAddon {
-			patch = append(patch, addonPatch(documentName(doc), scalar("spec"), null()))
+		if next == nil && isNamed(kindOf(doc)) {
+			patch = append(patch, namedPatch(doc, scalar("spec"), null()))
 			continue
 		}
 		if next == nil {
@@ -88,8 +88,8 @@ func Diff(before, after []byte) ([]byte, error) {
 		d := diffMapping(doc, next)
 		switch {
 		case len(d.Content) == 0:
-		case kindOf(doc) == kindAddon:
-			patch = append(patch, addonPatch(documentName(doc), d.Content...))
+		case isNamed(kindOf(doc)):
+			patch = append(patch, namedPatch(doc, d.Content...))
 		default:
 			d.Content = append([]*yaml.Node{scalar("kind"), scalar(name)}, d.Content...)
 			patch = append(patch, d)
@@ -183,24 +183,25 @@ func kindOf(doc *yaml.Node) string {
 	return ""
 }
 
-// identity identifies a document: by its kind, and by the name of an add-on.
+// identity identifies a document: by its kind, and by the name of a volume or an add-on.
 func identity(doc *yaml.Node) string {
-	if kind := kindOf(doc); kind != kindAddon {
+	kind := kindOf(doc)
+	if !isNamed(kind) {
 		return kind
 	}
-	return addonPath(documentName(doc))
+	return documentPath(kind, documentName(doc))
 }
 
-// removes reports whether the patch of an add-on removes the document.
+// removes reports whether the patch of a volume or an add-on removes the document.
 func removes(patch *yaml.Node) bool {
 	at := fieldAt(patch, "spec")
 	return at >= 0 && patch.Content[at+1].Tag == "!!null"
 }
 
-// addonPatch returns a patch of the add-on with a name. Metadata contains no other field.
-func addonPatch(name string, fields ...*yaml.Node) *yaml.Node {
-	metadata := &yaml.Node{Kind: yaml.MappingNode, Tag: "!!map", Content: []*yaml.Node{scalar("name"), scalar(name)}}
-	head := []*yaml.Node{scalar("kind"), scalar(kindAddon), scalar("metadata"), metadata}
+// namedPatch returns a patch of a document with a name. Metadata contains no other field.
+func namedPatch(doc *yaml.Node, fields ...*yaml.Node) *yaml.Node {
+	metadata := &yaml.Node{Kind: yaml.MappingNode, Tag: "!!map", Content: []*yaml.Node{scalar("name"), scalar(documentName(doc))}}
+	head := []*yaml.Node{scalar("kind"), scalar(kindOf(doc)), scalar("metadata"), metadata}
 	return &yaml.Node{Kind: yaml.MappingNode, Tag: "!!map", Content: append(head, fields...)}
 }
 

@@ -218,6 +218,10 @@ func (c *Config) kinds() []kind {
 			return c.Cluster
 		}, present: func() bool { return c.Cluster != nil }},
 		{name: "Network", target: func() any { return &c.Network }, present: func() bool { return true }},
+		{name: kindVolume, target: func() any {
+			c.Volumes = append(c.Volumes, Volume{})
+			return &c.Volumes[len(c.Volumes)-1]
+		}},
 		{name: kindAddon, target: func() any {
 			c.Addons = append(c.Addons, Addon{})
 			return &c.Addons[len(c.Addons)-1]
@@ -225,14 +229,23 @@ func (c *Config) kinds() []kind {
 	}
 }
 
-// kindAddon is the only kind with several documents, identified by name.
-const kindAddon = "Addon"
+// The kinds with several documents, identified by name.
+const (
+	kindVolume = "Volume"
+	kindAddon  = "Addon"
+)
+
+// isNamed reports whether there can be several documents of a kind.
+func isNamed(kind string) bool { return kind == kindVolume || kind == kindAddon }
+
+// documentPath returns the path of a document of a kind with several, as in Problem.Field.
+func documentPath(kind, name string) string { return kind + `["` + shorten(name) + `"]` }
 
 // kind is a kind of document.
 type kind struct {
 	name string
-	// returns a pointer to the document's struct; creates it if missing, and each time for an
-	// add-on
+	// returns a pointer to the document's struct; creates it if missing, and each time for a kind
+	// with several documents
 	target func() any
 	// reports whether the configuration has the document; nil for a kind with several documents
 	present func() bool
@@ -254,6 +267,9 @@ func (c *Config) documents() []document {
 		if k.present != nil && k.present() {
 			all = append(all, document{k.name, k.name, reflect.ValueOf(k.target()).Elem()})
 		}
+	}
+	for i := range c.Volumes {
+		all = append(all, document{kindVolume, VolumePath(c.Volumes[i].Metadata.Name), reflect.ValueOf(&c.Volumes[i]).Elem()})
 	}
 	for i := range c.Addons {
 		all = append(all, document{kindAddon, addonPath(c.Addons[i].Metadata.Name), reflect.ValueOf(&c.Addons[i]).Elem()})
@@ -301,8 +317,8 @@ func (d *decoder) document(root *yaml.Node) {
 	}
 	d.ours = true
 	path, expected := k.name, "one"
-	if k.name == kindAddon {
-		path, expected = addonPath(documentName(root)), "one of each name"
+	if isNamed(k.name) {
+		path, expected = documentPath(k.name, documentName(root)), "one of each name"
 	}
 	if first := d.origins[path]; !first.IsDefault() {
 		d.add(kindNode.Line, kindNode.Column, path, wrong{reason: fmt.Sprintf("a second %s document; the first begins in line %d", k.name, first.Line), expected: expected})

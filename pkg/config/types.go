@@ -17,6 +17,8 @@ type Config struct {
 	Network Network
 	// Addons are the add-ons in the order of the documents. Their names are unique.
 	Addons []Addon
+	// Volumes are the volumes in the order of the documents. Their names are unique.
+	Volumes []Volume
 
 	// origins contains the source position of each written field. Other fields are defaults.
 	origins map[string]Origin

@@ -28,6 +28,7 @@ func validate(cfg *Config, r *report) {
 		v.overlaps()
 		v.inPools()
 	}
+	volumeValidator{checks{r}, cfg}.volumes()
 	addonValidator{checks{r}, cfg}.addons()
 }
 

@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"strconv"
 
+	"github.com/google/uuid"
+
 	"github.com/orlop-os/orlop/pkg/parttable"
 	"github.com/orlop-os/orlop/pkg/paths"
 )
@@ -30,35 +32,47 @@ const (
 	ProjectQuotas Quotas = true
 )
 
+// Ext4Options are the properties of an ext4 file system.
+type Ext4Options struct {
+	Label           string    // at most 16 bytes
+	UUID            uuid.UUID // zero: a random one
+	ReservedPercent int       // share of the blocks reserved for root
+	Quotas          Quotas
+}
+
 // Ext4 creates an ext4 file system on a partition. It first wipes the old superblock on the disk,
 // so that a power cut leaves a blank partition.
 //
 // It does not zero the inode tables and the journal: the kernel does that in the background after
 // the first mount, and the group checksums record the progress. It does not discard the blocks,
 // because on large disks that takes longer than all other steps.
-func Ext4(ctx context.Context, run Runner, device, label string, reservedPercent int, quotas Quotas) error {
+func Ext4(ctx context.Context, run Runner, device string, o Ext4Options) error {
 	_, err := wipe(device)
 	if err == nil {
-		_, err = run(ctx, ext4Command(device, label, reservedPercent, quotas)...)
+		_, err = run(ctx, ext4Command(device, o)...)
 	}
 	if err != nil {
-		return fmt.Errorf("%s: cannot format %s: %w", device, label, err)
+		return fmt.Errorf("%s: cannot format %s: %w", device, o.Label, err)
 	}
 	return nil
 }
 
 // ext4Command returns the command line of mke2fs.
-func ext4Command(device, label string, reservedPercent int, quotas Quotas) []string {
+func ext4Command(device string, o Ext4Options) []string {
 	// none: otherwise the list is added to the features in mke2fs.conf, which depend on the version
 	features := "none,has_journal,extent,huge_file,flex_bg,metadata_csum,64bit,dir_nlink,extra_isize,resize_inode,dir_index,filetype," +
 		"sparse_super,large_file,ext_attr"
 	options := "lazy_itable_init=1,lazy_journal_init=1,nodiscard"
-	if quotas == ProjectQuotas {
+	if o.Quotas == ProjectQuotas {
 		features += ",quota,project"
 		options += ",quotatype=prjquota"
 	}
-	return []string{paths.Mke2fs, "-q", "-F", "-t", "ext4", "-b", strconv.Itoa(Ext4BlockSize), "-I", "256", "-i", "16384",
-		"-O", features, "-E", options, "-e", "remount-ro", "-m", strconv.Itoa(reservedPercent), "-L", label, device}
+	command := []string{paths.Mke2fs, "-q", "-F", "-t", "ext4", "-b", strconv.Itoa(Ext4BlockSize), "-I", "256", "-i", "16384",
+		"-O", features, "-E", options, "-e", "remount-ro", "-m", strconv.Itoa(o.ReservedPercent), "-L", o.Label}
+	if o.UUID != uuid.Nil {
+		command = append(command, "-U", o.UUID.String())
+	}
+	return append(command, device)
 }
 
 // FAT32 creates a FAT32 file system, which the firmware can read, on a partition.

@@ -6,6 +6,8 @@ import (
 	"os/exec"
 	"path/filepath"
 	"testing"
+
+	"github.com/google/uuid"
 )
 
 func TestFAT32Cluster(t *testing.T) {
@@ -34,6 +36,7 @@ func TestExt4Features(t *testing.T) {
 		// project
 		0x1 | 0x2 | 0x8 | 0x20 | 0x40 | 0x100 | 0x400 | 0x2000,
 	}
+	id := uuid.New()
 	for _, added := range []string{"", ",metadata_csum_seed,orphan_file"} {
 		dir := t.TempDir()
 		config, image := filepath.Join(dir, "mke2fs.conf"), filepath.Join(dir, "image")
@@ -47,7 +50,7 @@ func TestExt4Features(t *testing.T) {
 		if err := os.Truncate(image, 64<<20); err != nil {
 			t.Fatal(err)
 		}
-		command := ext4Command(image, "TEST", 1, ProjectQuotas)
+		command := ext4Command(image, Ext4Options{Label: "TEST", UUID: id, ReservedPercent: 1, Quotas: ProjectQuotas})
 		c := exec.Command(command[0], command[1:]...)
 		c.Env = append(os.Environ(), "MKE2FS_CONFIG="+config)
 		if msg, err := c.CombinedOutput(); err != nil || len(msg) > 0 {
@@ -60,6 +63,9 @@ func TestExt4Features(t *testing.T) {
 		var got [3]uint32
 		for i := range got {
 			got[i] = binary.LittleEndian.Uint32(content[superblock+features+4*i:])
+		}
+		if string(content[superblock+0x68:superblock+0x78]) != string(id[:]) {
+			t.Errorf("the UUID is %x, want %s", content[superblock+0x68:superblock+0x78], id)
 		}
 		if got != want {
 			t.Errorf("mke2fs.conf with %q: features %#x, want %#x", added, got, want)

@@ -46,7 +46,13 @@ func Bind(from, to string, flags Flags) error {
 	if err := m.mount(unix.MS_BIND); err != nil {
 		return err
 	}
-	return m.mount(unix.MS_BIND | unix.MS_REMOUNT) // the first call ignores the restrictions
+	return Restrict(to, flags) // the first call ignores the restrictions
+}
+
+// Restrict replaces the restrictions of the topmost mount at target. Other mounts of the same file
+// system keep theirs.
+func Restrict(target string, flags Flags) error {
+	return Mount{Target: target, Type: "bind", Flags: flags}.mount(unix.MS_BIND | unix.MS_REMOUNT)
 }
 
 // Move moves a mount, with all mounts below it, to another mount point. The target must exist.

@@ -124,6 +124,16 @@ type LocalVolumes struct {
 	// bytes of each node's DATA partition that volumes cannot use; 0: the default of package
 	// localvolumes
 	Reserve int64 `json:"reserve,omitempty"`
+	// volumes of the machine with a StorageClass of their own, sorted by name
+	Pools []VolumePool `json:"pools,omitempty"`
+	// Volume is the volume of the machine that holds the part volumes of DATA; empty: DATA itself
+	Volume string `json:"volume,omitempty"`
+}
+
+// VolumePool is a volume of the machine with a StorageClass of its own.
+type VolumePool struct {
+	Name string `json:"name"`
+	Dir  string `json:"dir"` // missing while the disk is missing
 }
 
 // DNS configures the resolvers of the cluster DNS for names outside the cluster and the cache of

@@ -90,6 +90,9 @@ const (
 	// Turn holds the turn of the control plane while this machine has it (machined/disruption),
 	// JSON.
 	Turn = State + "/turn.json"
+	// Volumes holds the record of the volumes that this machine has created (machined/volumes),
+	// JSON.
+	Volumes = State + "/volumes.json"
 	// Upgrade holds the record of the last upgrade, and the configuration that each version was
 	// committed with.
 	Upgrade = State + "/upgrade"
@@ -143,6 +146,9 @@ const (
 	// ObjectSocket is machined's gRPC socket for the machine's own object of Kubernetes; only root
 	// has access.
 	ObjectSocket = Run + "/machine-object.sock"
+	// VolumeMounts holds the mount points of the volumes of the configuration (machined/volumes), a
+	// directory per volume.
+	VolumeMounts = Run + "/volumes"
 	// System holds the parts of the system that an installation writes to a disk, on a machine that
 	// runs from memory (package bootenv). It is read-only, and occupies memory only once. It is
 	// missing on an installed machine.

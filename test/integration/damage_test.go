@@ -1,7 +1,9 @@
 package integration
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -167,6 +169,28 @@ func (s *story) diskVerb(ts *testscript.TestScript, neg bool, args []string) {
 		ts.Check(copyImage(from, first, info.Size()>>20))
 	}
 	s.note("the first disk of %s is another one: %s", args[0], args[1])
+}
+
+// swapVerb exchanges a disk of a machine with a blank disk of the same size.
+func (s *story) swapVerb(ts *testscript.TestScript, neg bool, args []string) {
+	need(ts, neg, args, 2, 2, "swap NAME DISK")
+	m := s.machine(ts, args[0])
+	if m.Running() {
+		ts.Fatalf("swap: %s is on", args[0])
+	}
+	path := m.DiskPath(args[1])
+	aside, third := path+".aside", path+".third"
+	info, err := os.Stat(path)
+	ts.Check(err)
+	if _, err := os.Stat(aside); errors.Is(err, fs.ErrNotExist) {
+		f, err := os.Create(aside)
+		ts.Check(err)
+		ts.Check(errors.Join(f.Truncate(info.Size()), f.Close()))
+	}
+	for _, move := range [][2]string{{path, third}, {aside, path}, {third, aside}} {
+		ts.Check(os.Rename(move[0], move[1]))
+	}
+	s.note("disk %s of %s is another one", args[1], args[0])
 }
 
 // addForeignPartition adds a foreign, nonempty partition after the partitions of the image. It

@@ -97,6 +97,9 @@ import (
 //	disk NAME FROM
 //	    while it is off: its first disk becomes a copy of the system disk of machine FROM, which
 //	    is off; "image": the image; or "blank"
+//	swap NAME DISK
+//	    while it is off: a disk and a blank disk of the same size change places; the next swap
+//	    changes them back
 //	settled SERVICE DURATION
 //	    wait until a service has run for this time
 //	writes start|check, writes stop [resumed]
@@ -244,6 +247,7 @@ func (s *story) verbs() map[string]func(ts *testscript.TestScript, neg bool, arg
 		"plug":          s.plugVerb,
 		"unplug":        s.unplugVerb,
 		"disk":          s.diskVerb,
+		"swap":          s.swapVerb,
 		"refused-calls": s.refusedCallsVerb,
 		"cut-stream":    s.cutStreamVerb,
 		"writes":        s.writesVerb,
@@ -316,6 +320,7 @@ func deadlineOf(ts *testscript.TestScript, text string) time.Duration {
 //	disk=MIB      size of the disk, at least the size of the image
 //	profile=NAME  the image of another profile
 //	blank=MIB,…   blank disks of these sizes (disk0, disk1, …) instead of the disk with the image
+//	more=MIB,…    further blank disks of these sizes (more0, more1, …)
 //	cdrom=FILE    this artifact of the image is a CD in its drive; without blank=, it has no disk
 //	usb=FILE      the same, on a USB stick
 //	netboot=HOW   it boots netboot.efi over the network: pxe or http
@@ -368,6 +373,12 @@ func (s *story) machineVerb(ts *testscript.TestScript, neg bool, args []string) 
 			media = append(media, vm.Disk{Name: "cd", Image: value, Bus: vm.BusCD})
 		case "usb":
 			media = append(media, vm.Disk{Name: "stick", Image: value, Bus: vm.BusUSB, SizeMiB: 1})
+		case "more":
+			for i, text := range strings.Split(value, ",") {
+				mib, err := strconv.ParseInt(text, 10, 64)
+				ts.Check(err)
+				others = append(others, vm.Disk{Name: fmt.Sprintf("more%d", i), SizeMiB: mib})
+			}
 		case "netboot":
 			overNetwork = value
 		case "kernel":

@@ -21,7 +21,7 @@ func disk(t *testing.T, quotas mkfs.Quotas) mount.Mount {
 	t.Helper()
 	mkfstest.Overwrites(t)
 	m := mount.Mount{Source: mkfstest.Disk, Target: filepath.Join(t.TempDir(), "data"), Type: "ext4", Flags: mount.NoSuid | mount.NoDev}
-	if err := mkfs.Ext4(t.Context(), mkfstest.Run, m.Source, "DATA", 1, quotas); err != nil {
+	if err := mkfs.Ext4(t.Context(), mkfstest.Run, m.Source, mkfs.Ext4Options{Label: "DATA", ReservedPercent: 1, Quotas: quotas}); err != nil {
 		t.Fatal(err)
 	}
 	if err := m.Do(); err != nil {

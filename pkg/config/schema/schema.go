@@ -36,7 +36,7 @@ func Generate() ([]byte, error) {
 		Version: jsonschema.Version, ID: address, Title: "Orlop OS configuration",
 		Description: "One document of a machine's configuration.", Definitions: jsonschema.Definitions{},
 	}
-	for _, document := range []any{config.Machine{}, config.Cluster{}, config.Network{}, config.Addon{}} {
+	for _, document := range []any{config.Machine{}, config.Cluster{}, config.Network{}, config.Volume{}, config.Addon{}} {
 		s := r.Reflect(document)
 		kind := reflect.TypeOf(document).Name()
 		for name, definition := range s.Definitions {

@@ -6,9 +6,10 @@
 // for the original only.
 //
 // The copy shares the data if the file system supports it (FICLONE). Otherwise the kernel copies
-// the data (copy_file_range(2)) in pieces, and writeback of a piece starts before the next piece: a
-// copy of a terabyte does not leave a terabyte of dirty pages. The package does not make the copy
-// durable; the caller must do that, and must prevent writes to both directories during the copy.
+// the data (copy_file_range(2), or sendfile(2) to another file system) in pieces, and writeback of
+// a piece starts before the next piece: a copy of a terabyte does not leave a terabyte of dirty
+// pages. The package does not make the copy durable; the caller must do that, and must prevent
+// writes to both directories during the copy.
 //
 // Both directories can be hostile: the package follows no symbolic link, and in the source it uses
 // no path with more than one name. Libraries (containerd's continuity/fs, otiai10/copy) follow
@@ -49,9 +50,9 @@ const (
 	shown = 128
 )
 
-// Copy copies the directory from to the empty directory to; both must be on the same file system.
-// It stops when ctx is done. After an error, to contains an incomplete copy. The error names the
-// file, relative to from. It fails for too many pending hard links, see mostKept.
+// Copy copies the directory from to the empty directory to. It stops when ctx is done. After an
+// error, to contains an incomplete copy. The error names the file, relative to from. It fails for
+// too many pending hard links, see mostKept.
 func Copy(ctx context.Context, from, to string) error {
 	return newCopier(ctx).tree(from, to)
 }
@@ -316,9 +317,17 @@ func (c *copier) data(source, target int, size int64) error {
 // piece.
 func copyPiece(source, target int, at, length int64) error {
 	read, write := at, at
+	step := func(left int) (int, error) { return unix.CopyFileRange(source, &read, target, &write, left, 0) }
 	for left := length; left > 0; {
-		n, err := unix.CopyFileRange(source, &read, target, &write, int(left), 0)
+		n, err := step(int(left))
 		if errors.Is(err, unix.EINTR) {
+			continue
+		}
+		if errors.Is(err, unix.EXDEV) { // ext4 copies only within a file system
+			if _, err := unix.Seek(target, read, unix.SEEK_SET); err != nil {
+				return err
+			}
+			step = func(left int) (int, error) { return unix.Sendfile(target, source, &read, left) }
 			continue
 		}
 		if err != nil {

@@ -1,0 +1,323 @@
+package volumes
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/google/uuid"
+
+	"github.com/orlop-os/orlop/pkg/disklayout"
+	"github.com/orlop-os/orlop/pkg/mkfs"
+	"github.com/orlop-os/orlop/pkg/mount"
+	"github.com/orlop-os/orlop/pkg/reconcile"
+)
+
+// Tools are the dependencies of the operations. The zero value is enough to print them.
+type Tools struct {
+	Run mkfs.Runner
+	// Examine reads a disk again, by path: a disk is written only after that.
+	Examine func(ctx context.Context, path string) (Disk, error)
+	// Records is the file with the records.
+	Records string
+}
+
+// Diff returns the operations of each usable volume, in order, and the operations that unmount
+// volumes without a document. The list is empty if all usable volumes are mounted and in their
+// places.
+//
+// With Tools.Examine, the operations of a volume end with the creation of its partition: the next
+// reading of the disks, by the sandboxed process, finds the partition. Without, the list is for a
+// dry run and contains the later operations, too.
+func Diff(have Have, want Want, t Tools) []reconcile.Op {
+	d := newDiffer(have, want, t)
+	var ops []reconcile.Op
+	for _, v := range want.Volumes {
+		ops = append(ops, d.volume(v)...)
+	}
+	return ops
+}
+
+// volume returns the operations of a volume, which do not depend on those of the other volumes.
+func (d differ) volume(v Planned) []reconcile.Op {
+	switch {
+	case !v.Document:
+		return d.leave(v)
+	case v.Usable:
+		return d.prepare(v)
+	}
+	return nil
+}
+
+func newDiffer(have Have, want Want, t Tools) differ {
+	d := differ{have: have, tools: t}
+	for _, v := range want.Volumes {
+		d.known = append(d.known, v.Record.Partition)
+	}
+	return d
+}
+
+// differ is the state of a diff.
+type differ struct {
+	have  Have
+	tools Tools
+	known []uuid.UUID // the machine's own partitions
+}
+
+// leave unmounts a volume without a document. A part of DATA stays mounted until the next boot, and
+// its links, which then lead nowhere, stay: no program can write to DATA in its place.
+func (d differ) leave(v Planned) (ops []reconcile.Op) {
+	if v.Use.IsPart() && v.Record.Placed {
+		return nil
+	}
+	for _, at := range places(v.Volume) {
+		if d.have.Places[at.path].Link == target(v.Name, at) {
+			ops = append(ops, Unlink{Path: at.path})
+		}
+	}
+	if mountedAt(d.have.Mounts, root(v.Name)) {
+		ops = append(ops, Unmount{Name: v.Name, Target: root(v.Name)})
+	}
+	return ops
+}
+
+// prepare returns the operations from the record to the places of a volume.
+func (d differ) prepare(v Planned) (ops []reconcile.Op) {
+	record := v.Record
+	if !v.Recorded {
+		ops = append(ops, d.set(record))
+	}
+	if v.Partition.Path == "" {
+		ops = append(ops, CreatePartition{Disk: v.Disk.Path, Name: v.Name, GUID: record.Partition, Size: v.Size, NewTable: v.NewTable, known: d.known, examine: d.tools.Examine})
+		if d.tools.Examine != nil {
+			return ops
+		}
+	}
+	if v.Grow > 0 {
+		ops = append(ops, GrowPartition{Disk: v.Disk.Path, Name: v.Name, GUID: record.Partition, Size: v.Grow})
+	}
+	c := v.Partition.Content
+	source, mounted := sourceAt(d.have.Mounts, root(v.Name))
+	if mounted && source != v.Partition.Path && !present(d.have.Disks, source) {
+		ops, mounted = append(ops, Detach{Name: v.Name, Source: source}), false
+	}
+	formatted := c.Kind == ext4 && c.UUID == record.Filesystem || record.Complete
+	if !formatted {
+		ops = append(ops, Format{Name: v.Name, Disk: v.Disk.Path, Device: v.Partition.Path, Filesystem: record.Filesystem, run: d.tools.Run})
+	}
+	if !record.Complete {
+		record.Complete, record.Discard = true, uuid.Nil
+		ops = append(ops, d.set(record))
+	}
+	if !mounted {
+		// e2fsck checks no file system that is mounted elsewhere, for example in a pod
+		if formatted && !mountedFrom(d.have.Mounts, v.Partition.Path) {
+			ops = append(ops, Check{Name: v.Name, Device: v.Partition.Path, run: d.tools.Run})
+		}
+		ops = append(ops, d.mount(v))
+	}
+	partition := max(v.Partition.Size, v.Grow)
+	if formatted && c.Size > 0 && partition >= c.Size+growStep {
+		ops = append(ops, GrowFilesystem{Name: v.Name, Target: root(v.Name), Size: partition})
+	}
+	return append(ops, d.inPlace(v, record)...)
+}
+
+// set returns the operation that stores a record.
+func (d differ) set(r Record) SetRecord { return SetRecord{Record: r, file: d.tools.Records} }
+
+// mount returns the operation that mounts a volume.
+func (d differ) mount(v Planned) Mount {
+	m := Mount{Name: v.Name, Disk: v.Disk.Path, Device: v.Partition.Path, Flags: v.Flags, Data: v.Data}
+	for _, at := range places(v.Volume) {
+		m.Dirs = append(m.Dirs, Dir{at.dir, at.mode})
+	}
+	if len(m.Dirs) == 0 {
+		m.Dirs = []Dir{{classDir, 0o700}}
+	}
+	return m
+}
+
+// inPlace returns the operations that make the places on DATA lead to the volume. Data in a place
+// move first. The record comes last: until then, the data of the next place still move.
+func (d differ) inPlace(v Planned, record Record) (ops []reconcile.Op) {
+	for _, at := range places(v.Volume) {
+		have, to := d.have.Places[at.path], target(v.Name, at)
+		there := have.Link == to || at.bind && mountedAt(d.have.Mounts, at.path)
+		switch {
+		case there && have.Moved:
+			ops = append(ops, RemoveMoved{Path: at.path})
+		case there:
+		case at.bind && d.have.Busy: // pods have open logs on DATA; the next boot mounts it
+			return ops
+		case !have.Empty && have.Link == "" && !(at.bind && record.Placed):
+			ops = append(ops, Move{Name: v.Name, From: at.path, To: to, Directory: at.bind})
+			fallthrough
+		default:
+			if at.bind {
+				ops = append(ops, Bind{From: to, To: at.path, Flags: v.Flags})
+			} else {
+				ops = append(ops, Link{Path: at.path, Target: to})
+			}
+		}
+	}
+	if len(places(v.Volume)) > 0 && !record.Placed {
+		record.Placed = true
+		ops = append(ops, d.set(record))
+	}
+	return ops
+}
+
+// SetRecord stores the record of a volume.
+type SetRecord struct {
+	Record
+	file string
+}
+
+func (s SetRecord) String() string {
+	switch {
+	case s.Placed:
+		return fmt.Sprintf("record that volume %s is in use for %s", s.Name, s.Use)
+	case s.Complete:
+		return fmt.Sprintf("record that volume %s is formatted", s.Name)
+	}
+	return fmt.Sprintf("record volume %s on %s", s.Name, s.Disk)
+}
+
+// CreatePartition adds a partition to a disk, and writes a new table to a blank disk. It examines
+// the disk again before it writes.
+type CreatePartition struct {
+	Disk     string // path
+	Name     string
+	GUID     uuid.UUID
+	Size     uint64 // bytes; 0: the largest free space
+	NewTable bool
+	known    []uuid.UUID // partitions that may be on the disk
+	examine  func(ctx context.Context, path string) (Disk, error)
+}
+
+func (c CreatePartition) String() string {
+	size, table := "the rest", ""
+	if c.Size > 0 {
+		size = disklayout.FormatSize(c.Size)
+	}
+	if c.NewTable {
+		table = "new table, "
+	}
+	return fmt.Sprintf("partition %s: %sadd %s (%s)", c.Disk, table, c.Name, size)
+}
+
+// GrowPartition grows a partition.
+type GrowPartition struct {
+	Disk string
+	Name string
+	GUID uuid.UUID
+	Size uint64 // bytes
+}
+
+func (g GrowPartition) String() string {
+	return fmt.Sprintf("partition %s: grow %s to %s", g.Disk, g.Name, disklayout.FormatSize(g.Size))
+}
+
+// Format creates the file system of a volume.
+type Format struct {
+	Name       string
+	Disk       string
+	Device     string // of the partition
+	Filesystem uuid.UUID
+	run        mkfs.Runner
+}
+
+func (f Format) String() string {
+	return fmt.Sprintf("format volume %s on %s as ext4", f.Name, f.Disk)
+}
+
+// Check replays the journal and performs the repairs that need no confirmation.
+type Check struct {
+	Name   string
+	Device string
+	run    mkfs.Runner
+}
+
+func (c Check) String() string { return "check volume " + c.Name + " (" + c.Device + ")" }
+
+// Dir is a directory of a volume.
+type Dir struct {
+	Name string // relative to the root of the volume
+	Mode uint32
+}
+
+// Mount mounts a volume below paths.VolumeMounts and creates its directories.
+type Mount struct {
+	Name   string
+	Disk   string
+	Device string // of the partition
+	Flags  mount.Flags
+	Data   string
+	Dirs   []Dir
+}
+
+func (m Mount) String() string {
+	options := m.Flags.String()
+	if m.Data != "" {
+		options += "," + m.Data
+	}
+	return fmt.Sprintf("mount volume %s (%s) at %s (%s)", m.Name, m.Disk, root(m.Name), options)
+}
+
+// GrowFilesystem grows the file system of a mounted volume to the size of its partition.
+type GrowFilesystem struct {
+	Name   string
+	Target string
+	Size   uint64 // of the partition, bytes
+}
+
+func (g GrowFilesystem) String() string {
+	return fmt.Sprintf("grow the file system of volume %s to %s", g.Name, disklayout.FormatSize(g.Size))
+}
+
+// Move copies a directory of DATA to a volume, compares the copy, and then removes the original:
+// one of both is complete at any time.
+type Move struct {
+	Name     string
+	From, To string
+	// Directory: an empty directory takes the place of the original; else nothing does
+	Directory bool
+}
+
+func (m Move) String() string { return fmt.Sprintf("move %s to volume %s", m.From, m.Name) }
+
+// RemoveMoved removes the original that a move has left.
+type RemoveMoved struct{ Path string }
+
+func (r RemoveMoved) String() string { return "remove the rest of " + r.Path + ", which has moved" }
+
+// Link replaces an empty directory of DATA by a symbolic link.
+type Link struct{ Path, Target string }
+
+func (l Link) String() string { return fmt.Sprintf("link %s to %s", l.Path, l.Target) }
+
+// Bind mounts a directory of a volume over a directory of DATA.
+type Bind struct {
+	From, To string
+	Flags    mount.Flags
+}
+
+func (b Bind) String() string { return fmt.Sprintf("mount %s over %s", b.From, b.To) }
+
+// Unlink removes a symbolic link.
+type Unlink struct{ Path string }
+
+func (u Unlink) String() string { return "remove the link " + u.Path }
+
+// Detach removes a mount after its device was disconnected: the disk is connected again under
+// another name. Open files of the old mount stay unusable.
+type Detach struct{ Name, Source string }
+
+func (d Detach) String() string {
+	return "detach volume " + d.Name + " from " + d.Source + ", which was disconnected"
+}
+
+// Unmount unmounts a volume. Pods that have it mounted keep it until they end.
+type Unmount struct{ Name, Target string }
+
+func (u Unmount) String() string { return "unmount volume " + u.Name + " (" + u.Target + ")" }

@@ -1,0 +1,89 @@
+package volumes
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+)
+
+// TestMove moves a directory, after interrupted attempts too. At any time the original or the copy
+// is complete under its name.
+func TestMove(t *testing.T) {
+	for name, prepare := range map[string]func(from, to string) error{
+		"first attempt":             func(_, to string) error { return os.Mkdir(to, 0o700) },
+		"cut in the copy":           func(_, to string) error { return os.MkdirAll(to+".partial/member", 0o700) },
+		"cut before the new name":   func(_, to string) error { return os.MkdirAll(to+"/member/old", 0o700) },
+		"an original of the past":   func(from, _ string) error { return os.MkdirAll(from+movedSuffix+"/x", 0o700) },
+		"the target does not exist": func(string, string) error { return nil },
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			from, to := filepath.Join(dir, "lib/etcd"), filepath.Join(dir, "volume/etcd")
+			if err := errors.Join(os.MkdirAll(from+"/member", 0o700), os.WriteFile(from+"/member/db", []byte("data"), 0o600), os.Mkdir(filepath.Dir(to), 0o755), prepare(from, to)); err != nil {
+				t.Fatal(err)
+			}
+			stopped, stop := context.WithCancel(t.Context())
+			stop()
+			if err := (Move{Name: "e", From: from, To: to}).Do(stopped); err == nil {
+				t.Fatal("a stopped move succeeds")
+			}
+			if got, err := os.ReadFile(from + "/member/db"); err != nil || string(got) != "data" {
+				t.Fatalf("the original after a stopped move: %q, %v", got, err)
+			}
+			if err := (Move{Name: "e", From: from, To: to}).Do(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if err := (Link{Path: from, Target: to}).Do(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if got, err := os.ReadFile(from + "/member/db"); err != nil || string(got) != "data" {
+				t.Errorf("through the link: %q, %v", got, err)
+			}
+			if entries, err := os.ReadDir(to); err != nil || len(entries) != 1 {
+				t.Errorf("the copy has %v, %v", entries, err)
+			}
+			if err := (RemoveMoved{Path: from}).Do(t.Context()); err != nil {
+				t.Error(err)
+			}
+			if entries, err := os.ReadDir(filepath.Dir(from)); err != nil || len(entries) != 1 {
+				t.Errorf("beside the link: %v, %v", entries, err)
+			}
+		})
+	}
+}
+
+// TestMoveDirectory checks that an empty directory with the same mode takes the place of the
+// original, over which the volume is mounted.
+func TestMoveDirectory(t *testing.T) {
+	dir := t.TempDir()
+	from, to := filepath.Join(dir, "pods"), filepath.Join(dir, "volume/pods")
+	if err := errors.Join(os.MkdirAll(from+"/a", 0o755), os.Chmod(from, 0o751), os.Mkdir(filepath.Dir(to), 0o755)); err != nil {
+		t.Fatal(err)
+	}
+	if err := (Move{Name: "l", From: from, To: to, Directory: true}).Do(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for path, want := range map[string]int{from: 0, to: 1} {
+		info, err := os.Stat(path)
+		entries, err2 := os.ReadDir(path)
+		if err := errors.Join(err, err2); err != nil || len(entries) != want || info.Mode().Perm() != 0o751 {
+			t.Errorf("%s: %v, %v, %v", path, info, entries, err)
+		}
+	}
+}
+
+// TestLinkKeepsData checks that a link replaces no directory with an entry.
+func TestLinkKeepsData(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "etcd")
+	if err := os.MkdirAll(path+"/member", 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := (Link{Path: path, Target: "/x"}).Do(t.Context()); err == nil {
+		t.Error("a directory with data was replaced")
+	}
+	if _, err := os.Stat(path + "/member"); err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,365 @@
+package volumes
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"syscall"
+	"unsafe"
+
+	"github.com/google/uuid"
+	"github.com/siderolabs/go-blockdevice/v2/block"
+	"github.com/siderolabs/go-blockdevice/v2/partitioning/gpt"
+	"golang.org/x/sys/unix"
+
+	"github.com/orlop-os/orlop/pkg/copytree"
+	"github.com/orlop-os/orlop/pkg/disklayout"
+	"github.com/orlop-os/orlop/pkg/mkfs"
+	"github.com/orlop-os/orlop/pkg/mount"
+	"github.com/orlop-os/orlop/pkg/parttable"
+	"github.com/orlop-os/orlop/pkg/paths"
+	"github.com/orlop-os/orlop/pkg/safefile"
+)
+
+// typeLinux is the partition type of a Linux file system (Discoverable Partitions Specification).
+var typeLinux = uuid.MustParse("0fc63daf-8483-4772-8e79-3d69d8477de4")
+
+// Do stores the record.
+func (s SetRecord) Do(context.Context) error {
+	records, err := readRecords(s.file)
+	if err != nil {
+		return err
+	}
+	return writeRecords(s.file, with(records, s.Record))
+}
+
+// Do examines the disk, wipes the place of the partition, and writes the table, backup first. The
+// kernel knows the partition before Do returns.
+func (c CreatePartition) Do(ctx context.Context) error {
+	d, err := c.examine(ctx, c.Disk)
+	if err == nil {
+		err = c.check(d)
+	}
+	if err == nil {
+		err = c.write()
+	}
+	if err != nil {
+		return fmt.Errorf("%s: cannot create partition %s: %w", c.Disk, c.Name, err)
+	}
+	return nil
+}
+
+// check rejects a disk with content that is not the machine's own, and the system disk.
+func (c CreatePartition) check(d Disk) error {
+	switch {
+	case d.Boot:
+		return errors.New("it is the system disk")
+	case c.NewTable && d.Table != "":
+		return fmt.Errorf("it is not blank any more: %s; nothing was changed", d.Table)
+	case c.NewTable:
+		return nil
+	case d.Table != "gpt":
+		return errors.New("its partition table is gone; nothing was changed")
+	}
+	for _, p := range d.Partitions {
+		if !slices.Contains(c.known, p.UUID) {
+			return fmt.Errorf("it has a foreign partition %s %q; nothing was changed", p.Path, p.Label)
+		}
+	}
+	return nil
+}
+
+func (c CreatePartition) write() error {
+	device, plain, err := parttable.Open(c.Disk, block.OpenForWrite())
+	if err != nil {
+		return err
+	}
+	defer device.Close()
+	disk := parttable.Ordered(plain)
+	var table *gpt.Table
+	if c.NewTable {
+		if err := parttable.Wipe(device, 0, plain.GetSize()); err != nil {
+			return err
+		}
+		table, err = gpt.New(disk)
+	} else {
+		table, err = parttable.Read(disk)
+	}
+	if err != nil {
+		return err
+	}
+	before := table.Partitions()
+	if slices.ContainsFunc(before, func(p *gpt.Partition) bool { return p != nil && p.PartGUID == c.GUID }) {
+		return nil
+	}
+	size := c.Size
+	if size == 0 {
+		size = table.LargestContiguousAllocatable()
+	}
+	number, made, err := table.AllocatePartition(size, c.Name, typeLinux, gpt.WithUniqueGUID(c.GUID))
+	if err != nil {
+		return err
+	}
+	for i, p := range table.Partitions() {
+		if i != number-1 && (i >= len(before) || before[i] != p) {
+			return errors.New("the table has a gap that would renumber other partitions; nothing was changed")
+		}
+	}
+	sector := uint64(plain.GetSectorSize())
+	if err := parttable.Wipe(device, made.FirstLBA*sector, (made.LastLBA-made.FirstLBA+1)*sector); err != nil {
+		return err
+	}
+	return table.Write()
+}
+
+// Do grows the partition in the table and in the kernel.
+func (g GrowPartition) Do(context.Context) error {
+	err := func() error {
+		device, plain, err := parttable.Open(g.Disk, block.OpenForWrite())
+		if err != nil {
+			return err
+		}
+		defer device.Close()
+		table, err := parttable.Read(parttable.Ordered(plain))
+		if err != nil {
+			return err
+		}
+		i := indexOf(table, g.GUID)
+		if i < 0 {
+			return errors.New("the partition is gone")
+		}
+		p := table.Partitions()[i]
+		now := (p.LastLBA - p.FirstLBA + 1) * uint64(plain.GetSectorSize())
+		if now >= g.Size {
+			return nil
+		}
+		if err := table.GrowPartition(i, g.Size-now); err != nil {
+			return err
+		}
+		return table.Write()
+	}()
+	if err != nil {
+		return fmt.Errorf("%s: cannot grow partition %s: %w", g.Disk, g.Name, err)
+	}
+	return nil
+}
+
+// indexOf returns the index of a partition in a table; -1 if it has none with the GUID.
+func indexOf(table *gpt.Table, guid uuid.UUID) int {
+	return slices.IndexFunc(table.Partitions(), func(p *gpt.Partition) bool { return p != nil && p.PartGUID == guid })
+}
+
+// Do creates the file system with the recorded UUID. Root may use the last percent.
+func (f Format) Do(ctx context.Context) error {
+	label := f.Name[:min(len(f.Name), 16)]
+	return mkfs.Ext4(ctx, f.run, f.Device, mkfs.Ext4Options{Label: label, UUID: f.Filesystem, ReservedPercent: 1, Quotas: mkfs.ProjectQuotas})
+}
+
+// Do runs e2fsck, a second time if it repaired errors (machined/disk).
+func (c Check) Do(ctx context.Context) error {
+	if _, err := c.run(ctx, paths.E2fsck, "-p", c.Device); err == nil {
+		return nil
+	}
+	if _, err := c.run(ctx, paths.E2fsck, "-p", c.Device); err != nil {
+		return fmt.Errorf("%s: volume %s cannot be repaired automatically; it was not mounted. Repair it elsewhere, or give up its data by `orlopctl disk wipe --volume %s`: %w", c.Device, c.Name, c.Name, err)
+	}
+	return nil
+}
+
+// Do mounts the volume and creates its directories. An existing directory keeps its owner. The
+// kernel needs the module quota_v2, which the host loads for DATA.
+func (m Mount) Do(context.Context) error {
+	at := mount.Mount{Source: m.Device, Target: root(m.Name), Type: ext4, Flags: m.Flags &^ mount.ReadOnly, Data: m.Data}
+	if err := at.Do(); err != nil {
+		return err
+	}
+	for _, d := range m.Dirs {
+		dir := filepath.Join(at.Target, d.Name)
+		err := os.Mkdir(dir, fs.FileMode(d.Mode))
+		if err == nil {
+			err = errors.Join(os.Chmod(dir, fs.FileMode(d.Mode)), safefile.SyncDir(at.Target))
+		}
+		if err != nil && !errors.Is(err, fs.ErrExist) {
+			return fmt.Errorf("volume %s: cannot create a directory: %w", m.Name, err)
+		}
+	}
+	if m.Flags&mount.ReadOnly != 0 { // only now, because of the directories
+		return mount.Restrict(at.Target, m.Flags)
+	}
+	return nil
+}
+
+// resizeFS is EXT4_IOC_RESIZE_FS of fs/ext4/ext4.h: _IOW('f', 16, __u64), the new number of blocks.
+const resizeFS = 0x40086610
+
+// Do requests the growth from the kernel.
+func (g GrowFilesystem) Do(context.Context) error {
+	dir, err := os.Open(g.Target)
+	if err != nil {
+		return fmt.Errorf("volume %s: cannot grow: %w", g.Name, err)
+	}
+	defer dir.Close()
+	blocks := g.Size / mkfs.Ext4BlockSize
+	if _, _, errno := unix.Syscall(unix.SYS_IOCTL, dir.Fd(), resizeFS, uintptr(unsafe.Pointer(&blocks))); errno != 0 {
+		return fmt.Errorf("volume %s: cannot grow: %w", g.Name, errno)
+	}
+	return nil
+}
+
+// Do copies the directory, compares the copy with the original, and renames both: first the copy to
+// its place, which nothing uses yet, then the original. After a power cut it starts again, unless
+// the original has another name already.
+func (m Move) Do(ctx context.Context) error {
+	partial := m.To + ".partial"
+	err := checkRoom(m.From, filepath.Dir(m.To))
+	if err == nil {
+		err = os.RemoveAll(partial)
+	}
+	if err == nil {
+		err = os.Mkdir(partial, 0o700)
+	}
+	if err == nil {
+		err = copytree.Copy(ctx, m.From, partial)
+	}
+	if err == nil {
+		err = syncFilesystem(partial)
+	}
+	if err == nil {
+		err = copytree.Equal(ctx, m.From, partial)
+	}
+	if err == nil {
+		err = m.replace(partial)
+	}
+	if err != nil {
+		return fmt.Errorf("%s: cannot move to volume %s; it stays on DATA: %w", m.From, m.Name, err)
+	}
+	return nil
+}
+
+// replace renames the complete copy and then the original.
+func (m Move) replace(partial string) error {
+	info, err := os.Stat(m.From)
+	if err != nil {
+		return err
+	}
+	for _, step := range []func() error{
+		func() error { return os.RemoveAll(m.To) }, // empty, or the copy of an earlier attempt
+		func() error { return os.Rename(partial, m.To) },
+		func() error { return safefile.SyncDir(filepath.Dir(m.To)) },
+		func() error { return os.RemoveAll(m.From + movedSuffix) },
+		func() error { return os.Rename(m.From, m.From+movedSuffix) },
+		func() error {
+			if !m.Directory {
+				return nil
+			}
+			stat, ok := info.Sys().(*syscall.Stat_t)
+			if !ok {
+				return errors.New("no owner")
+			}
+			return errors.Join(os.Mkdir(m.From, 0o700), os.Chmod(m.From, info.Mode().Perm()), os.Chown(m.From, int(stat.Uid), int(stat.Gid)))
+		},
+		func() error { return safefile.SyncDir(filepath.Dir(m.From)) },
+	} {
+		if err := step(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// syncFilesystem waits until the file system of a directory is on the disk.
+func syncFilesystem(dir string) error {
+	f, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(unix.Syncfs(int(f.Fd())), f.Close())
+}
+
+// checkRoom rejects a copy of a directory that does not fit beside a directory. A twentieth of the
+// copy is for the metadata of the other file system.
+func checkRoom(from, beside string) error {
+	var need uint64
+	seen := map[uint64]bool{} // files with several names, by inode
+	err := filepath.WalkDir(from, func(path string, e fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		info, err := e.Info()
+		if err != nil {
+			return err
+		}
+		if s, ok := info.Sys().(*syscall.Stat_t); ok && !seen[s.Ino] {
+			need += uint64(s.Blocks) * 512
+			if s.Nlink > 1 && !e.IsDir() {
+				seen[s.Ino] = true
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	var s unix.Statfs_t
+	if err := unix.Statfs(beside, &s); err != nil {
+		return err
+	}
+	if free := s.Bavail * uint64(s.Bsize); need+need/20 > free {
+		return fmt.Errorf("it has %s, and only %s are free there", disklayout.FormatSize(need), disklayout.FormatSize(free))
+	}
+	return nil
+}
+
+// Do removes the original.
+func (r RemoveMoved) Do(context.Context) error { return os.RemoveAll(r.Path + movedSuffix) }
+
+// Do replaces an empty directory by the link. It removes nothing else.
+func (l Link) Do(context.Context) error {
+	err := os.MkdirAll(filepath.Dir(l.Path), 0o755)
+	if err == nil {
+		if err = os.Remove(l.Path); errors.Is(err, fs.ErrNotExist) {
+			err = nil
+		}
+	}
+	if err == nil {
+		err = os.Symlink(l.Target, l.Path)
+	}
+	if err == nil {
+		err = safefile.SyncDir(filepath.Dir(l.Path))
+	}
+	if err != nil {
+		return fmt.Errorf("%s: cannot link to %s: %w", l.Path, l.Target, err)
+	}
+	return nil
+}
+
+// Do mounts the directory.
+func (b Bind) Do(context.Context) error { return mount.Bind(b.From, b.To, b.Flags) }
+
+// Do removes the link, and nothing else.
+func (u Unlink) Do(context.Context) error {
+	if _, err := os.Readlink(u.Path); err != nil {
+		return fmt.Errorf("%s: cannot remove the link: %w", u.Path, err)
+	}
+	return os.Remove(u.Path)
+}
+
+// Do detaches the mount.
+func (d Detach) Do(context.Context) error {
+	if err := unix.Unmount(root(d.Name), unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); err != nil {
+		return fmt.Errorf("volume %s: cannot detach: %w", d.Name, err)
+	}
+	return nil
+}
+
+// Do unmounts the volume and removes its mount point.
+func (u Unmount) Do(context.Context) error {
+	if err := mount.Unmount(u.Target); err != nil {
+		return err
+	}
+	return os.Remove(u.Target)
+}

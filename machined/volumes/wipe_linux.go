@@ -1,0 +1,247 @@
+package volumes
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+
+	"github.com/google/uuid"
+	"github.com/siderolabs/go-blockdevice/v2/block"
+	"golang.org/x/sys/unix"
+
+	"github.com/orlop-os/orlop/pkg/mount"
+	"github.com/orlop-os/orlop/pkg/parttable"
+)
+
+// WipeVolume gives up the data of a volume: it wipes its partition, if that is connected, and drops
+// its record. Afterwards a document with the name creates a new volume. It returns what it did.
+func (c *Controller) WipeVolume(ctx context.Context, name string) (string, error) {
+	if !c.mu.TryLock() {
+		return "", errBusy
+	}
+	defer c.mu.Unlock()
+	have, err := c.read(ctx, Config{})
+	if err != nil {
+		return "", err
+	}
+	r, l, err := planWipe(have, name)
+	if err != nil {
+		return "", err
+	}
+	said := fmt.Sprintf("volume %s: its disk (%s) is not connected; its record is dropped, and its data are on the disk", name, r.Disk)
+	if l != nil {
+		if err := wipePartition(*l); err != nil {
+			return "", err
+		}
+		said = fmt.Sprintf("volume %s: %s on %s is wiped; the middle of the partition may still be readable", name, l.partition.Path, l.disk)
+	}
+	for _, at := range places(Volume{Name: name, Use: r.Use}) {
+		if have.Places[at.path].Link == target(name, at) {
+			if err := os.Remove(at.path); err != nil {
+				return "", err
+			}
+		}
+	}
+	records := slices.DeleteFunc(have.Records, func(o Record) bool { return o.Name == name })
+	if err := writeRecords(c.deps.Records, records); err != nil {
+		return "", err
+	}
+	c.wake()
+	return said, nil
+}
+
+// errBusy is returned while the operations of volumes run.
+var errBusy = errors.New("a volume is being prepared or checked, nothing was changed; call again later (`orlopctl events`)")
+
+// planWipe returns the record of a volume, and its partition; nil if it is not connected.
+func planWipe(have Have, name string) (Record, *location, error) {
+	r, there := recordOf(have.Records, name)
+	if !there {
+		return r, nil, fmt.Errorf("%s: this machine has no volume of this name; `orlopctl get volumes` lists them", name)
+	}
+	if mountedAt(have.Mounts, root(name)) {
+		return r, nil, fmt.Errorf("volume %s is mounted, nothing was changed: remove its document first; a part of DATA also needs a reboot", name)
+	}
+	p := planner{have: have}
+	r.Complete = false // a missing disk is no error here
+	l, why := p.find(r)
+	if why != "" {
+		return r, nil, fmt.Errorf("volume %s: nothing was changed: %s", name, why)
+	}
+	if l != nil && mountedFrom(have.Mounts, l.partition.Path) {
+		return r, nil, fmt.Errorf("volume %s is in use by a pod, nothing was changed: delete the pod first", name)
+	}
+	return r, l, nil
+}
+
+// wipePartition wipes a partition and removes it from its table; a disk without another partition
+// becomes blank.
+func wipePartition(l location) error {
+	device, err := parttable.WipePartition(l.partition.Path)
+	if err == nil {
+		err = device.Close()
+	}
+	if err != nil {
+		return fmt.Errorf("%s: cannot wipe: %w", l.partition.Path, err)
+	}
+	if len(l.disk.Partitions) == 1 {
+		return wipeDisk(l.disk.Path)
+	}
+	opened, plain, err := parttable.Open(l.disk.Path, block.OpenForWrite())
+	if err != nil {
+		return fmt.Errorf("%s: cannot open: %w", l.disk.Path, err)
+	}
+	defer opened.Close()
+	table, err := parttable.Read(parttable.Ordered(plain))
+	if err == nil {
+		if i := indexOf(table, l.partition.UUID); i >= 0 {
+			if err = table.DeletePartition(i); err == nil {
+				err = table.Write()
+			}
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("%s: cannot change partition table: %w", l.disk.Path, err)
+	}
+	return nil
+}
+
+// wipeDisk makes a disk blank: it zeroes both ends, where all signatures are.
+func wipeDisk(path string) error {
+	device, err := block.NewFromPath(path, block.OpenForWrite(), block.OpenAssertNotMounted())
+	if err != nil {
+		return fmt.Errorf("%s: cannot open; it may be in use: %w", path, err)
+	}
+	defer device.Close()
+	size, err := device.GetSize()
+	if err == nil {
+		err = parttable.Wipe(device, 0, size)
+	}
+	if err == nil {
+		err = unix.IoctlSetInt(int(device.File().Fd()), unix.BLKRRPART, 0)
+	}
+	if err != nil {
+		return fmt.Errorf("%s: cannot wipe: %w", path, err)
+	}
+	return nil
+}
+
+// WipeDisk makes a disk blank by its path, serial number or WWID. It rejects the system disk, a
+// disk in use, and a disk with a volume.
+func (c *Controller) WipeDisk(ctx context.Context, name string) (string, error) {
+	if !c.mu.TryLock() {
+		return "", errBusy
+	}
+	defer c.mu.Unlock()
+	have, err := c.read(ctx, Config{})
+	if err != nil {
+		return "", err
+	}
+	d, err := planDiskWipe(have, name)
+	if err != nil {
+		return "", err
+	}
+	if err := wipeDisk(d.Path); err != nil {
+		return "", err
+	}
+	c.wake()
+	return fmt.Sprintf("%s is blank; the middle of the disk may still be readable", d), nil
+}
+
+// planDiskWipe returns the disk to wipe.
+func planDiskWipe(have Have, name string) (Disk, error) {
+	var found []Disk
+	for _, d := range have.Disks {
+		if name != "" && (d.Path == name || d.Serial == name || d.WWID == name) {
+			found = append(found, d)
+		}
+	}
+	if len(found) != 1 {
+		return Disk{}, fmt.Errorf("%d disks have the path, serial number or WWID %q; nothing was changed; `orlopctl get disks` lists the disks", len(found), name)
+	}
+	d := found[0]
+	if d.Boot {
+		return Disk{}, fmt.Errorf("%s is the system disk, nothing was changed; `orlopctl reset` erases it", d)
+	}
+	for _, p := range d.Partitions {
+		if mountedFrom(have.Mounts, p.Path) {
+			return Disk{}, fmt.Errorf("%s: %s is mounted, nothing was changed", d, p.Path)
+		}
+		for _, r := range have.Records {
+			if r.Partition == p.UUID {
+				return Disk{}, fmt.Errorf("%s has volume %s, nothing was changed; `orlopctl disk wipe --volume %s` gives up its data", d, r.Name, r.Name)
+			}
+		}
+	}
+	if i := slices.IndexFunc(have.Mounts, func(m mount.Mount) bool { return m.Source == d.Path }); i >= 0 {
+		return Disk{}, fmt.Errorf("%s is mounted at %s, nothing was changed", d, have.Mounts[i].Target)
+	}
+	return d, nil
+}
+
+// PrepareReset gives the parts of DATA a new file system at their next use: a reset of DATA drops
+// their data, also if their disks are missing during the reset. It ends the operations in progress.
+func (c *Controller) PrepareReset() error {
+	c.stopping.Lock()
+	c.resetting = true
+	if c.cancel != nil {
+		c.cancel()
+	}
+	c.stopping.Unlock()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	records, err := readRecords(c.deps.Records)
+	if err != nil || !slices.ContainsFunc(records, func(r Record) bool { return r.Use.IsPart() }) {
+		return err
+	}
+	for i, r := range records {
+		if r.Use.IsPart() {
+			records[i].Discard, records[i].Filesystem = r.Filesystem, uuid.New()
+			records[i].Complete, records[i].Placed = false, false
+		}
+	}
+	return writeRecords(c.deps.Records, records)
+}
+
+// WipeParts wipes the parts of DATA on volumes, for a reset of DATA: all file systems are
+// unmounted, and the disks are where they were at the last reading. With forget, which drops the
+// records on STATE too, the partitions are removed, so that the disks are blank if they have no
+// other. The data on a missing disk cannot be wiped, which is an error. say receives the
+// operations.
+func (c *Controller) WipeParts(forget bool, say func(string)) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var problems []error
+	for _, r := range c.have.Records {
+		if !r.Use.IsPart() {
+			continue
+		}
+		p := planner{have: c.have}
+		l, why := p.find(r)
+		if l == nil {
+			problems = append(problems, fmt.Errorf("volume %s: %s cannot be wiped: %s; erase it elsewhere", r.Name, r.Use, why))
+			continue
+		}
+		say(fmt.Sprintf("wipe volume %s (%s on %s)", r.Name, r.Use, l.partition.Path))
+		if forget {
+			problems = append(problems, wipePartition(*l))
+			continue
+		}
+		device, err := parttable.WipePartition(l.partition.Path)
+		if err == nil {
+			err = device.Close()
+		}
+		problems = append(problems, err)
+	}
+	return errors.Join(problems...)
+}
+
+// wake starts a convergence.
+func (c *Controller) wake() {
+	if want, _ := c.config.Get(); want != nil {
+		again := *want
+		c.config.Set(&again)
+	}
+}

@@ -1,0 +1,60 @@
+package config
+
+import "slices"
+
+// Volume is the document of a volume: a partition on a disk other than the system disk, with a file
+// system of its own. There can be several, each with its own name.
+type Volume struct {
+	Metadata Metadata   `yaml:"metadata" jsonschema:"required"`
+	Spec     VolumeSpec `yaml:"spec" jsonschema:"required"`
+}
+
+// VolumeSpec describes a volume.
+type VolumeSpec struct {
+	Disk         DiskSelector  `yaml:"disk" jsonschema:"required"`
+	Size         Bytes         `yaml:"size,omitempty"`
+	Use          VolumeUse     `yaml:"use" jsonschema:"required"`
+	MountOptions []MountOption `yaml:"mountOptions,omitempty"`
+}
+
+// VolumeUse is the use of a volume.
+type VolumeUse string
+
+// The uses. All but the first two are parts of DATA that are on the volume instead.
+const (
+	UseMount        VolumeUse = "mount"
+	UseStorageClass VolumeUse = "storageClass"
+	UseEtcd         VolumeUse = "etcd"
+	UseImages       VolumeUse = "images"
+	UseVolumes      VolumeUse = "volumes"
+	UseLogs         VolumeUse = "logs"
+)
+
+// Names returns the uses.
+func (VolumeUse) Names() []string {
+	return []string{string(UseMount), string(UseStorageClass), string(UseEtcd), string(UseImages), string(UseVolumes), string(UseLogs)}
+}
+
+// IsPart reports whether the volume holds a part of DATA.
+func (u VolumeUse) IsPart() bool { return u != UseMount && u != UseStorageClass }
+
+// MountOption is an option of mount(8). Each volume has nosuid, nodev and noatime as well.
+type MountOption string
+
+// The options.
+const (
+	OptionReadOnly MountOption = "ro"
+	OptionNoExec   MountOption = "noexec"
+	OptionDiscard  MountOption = "discard"
+)
+
+// Names returns the options.
+func (MountOption) Names() []string {
+	return []string{string(OptionReadOnly), string(OptionNoExec), string(OptionDiscard)}
+}
+
+// Has reports whether the volume has a mount option.
+func (s VolumeSpec) Has(option MountOption) bool { return slices.Contains(s.MountOptions, option) }
+
+// VolumePath returns the path of a volume's document, as in Problem.Field.
+func VolumePath(name string) string { return documentPath(kindVolume, name) }
