@@ -24,7 +24,7 @@ VERSION  = $(BUILD)/bin/imager -profile profiles/$(PROFILE).yaml -outputs orlop.
 N        = 200
 SOAK     = CGO_ENABLED=0 go run ./test/soak -image $(IMAGE) -versions $(BUILD)
 # Packages whose tests also run under the product kernel.
-KERNEL  := ./machined/disk ./machined/install ./machined/network ./machined/host ./machined/lldp ./machined/power ./pkg/verity ./pkg/mount ./orchestrator/localvolumes/copytree ./orchestrator/localvolumes/projectquota ./pkg/watchdog ./machined/uevent ./pkg/cgroup ./pkg/kmsg ./machined/logship ./machined/timesync ./pkg/diskprobe ./pkg/supervise ./pkg/capture ./orchestrator/podnetwork ./orchestrator/netpolicy ./orchestrator/l2announcer ./orchestrator/apivip ./orchestrator/bgp ./orchestrator/localvolumes
+KERNEL  := ./machined/disk ./machined/extensions ./machined/install ./machined/network ./machined/host ./machined/lldp ./machined/power ./pkg/verity ./pkg/mount ./orchestrator/localvolumes/copytree ./orchestrator/localvolumes/projectquota ./pkg/watchdog ./machined/uevent ./pkg/cgroup ./pkg/kmsg ./machined/logship ./machined/timesync ./pkg/diskprobe ./pkg/supervise ./pkg/capture ./orchestrator/podnetwork ./orchestrator/netpolicy ./orchestrator/l2announcer ./orchestrator/apivip ./orchestrator/bgp ./orchestrator/localvolumes
 
 # Tests of theirs that ask no kernel, and take from seconds to minutes under emulation; `make unit` runs them.
 PURE    := ^Test(Simulation|RandomWorlds|LawsOnRandomDisks|Turns|ElectMoves|VirtualLaws|BridgeLaws|Return)$$
@@ -116,7 +116,7 @@ FAULTS = machined-exits:machined=exits machined-hangs:machined=hangs \
 STAMPED = CGO_ENABLED=0 go build -tags providerless -ldflags '-s -w -X k8s.io/component-base/version.gitVersion=$(1)' -o $(BUILD)/bin/$(2) ./orchestrator
 
 faults: PATIENCE = 210m
-faults: versions broken charts ## the long stories: broken versions, lost machines, power cuts at every operation (three and a half hours at most)
+faults: versions broken charts extensions ## the long stories: broken versions, lost machines, power cuts at every operation (three and a half hours at most)
 	$(STORIES) -stories testdata/faults
 
 releases: PATIENCE = 120m
@@ -131,6 +131,16 @@ charts:
 	go -C hack/charts mod download sigs.k8s.io/descheduler
 	CGO_ENABLED=0 go -C hack/charts tool helm template site "$$(go -C hack/charts list -m -f '{{.Dir}}' sigs.k8s.io/descheduler)/charts/descheduler" \
 		--namespace tools --set suspend=true > $(BUILD)/charts/descheduler.yaml
+
+# The extensions of the source, for the present version and for the version that the stories upgrade to. The programs are built once.
+EXTENSION = $(BUILD)/bin/imager extension -profile profiles/$(PROFILE).yaml
+.PHONY: extensions
+extensions: image ## the extensions in extensions/, for PROFILE
+	$(EXTENSION) -f extensions/gvisor/extension.yaml -out $(BUILD)/extensions/gvisor
+	$(EXTENSION) -f extensions/gvisor/extension.yaml -out $(BUILD)/extensions/next -version 99.0.0 \
+		-program /usr/bin/runsc=$(BUILD)/extensions/gvisor/work/bin/runsc \
+		-program /usr/bin/containerd-shim-runsc-v1=$(BUILD)/extensions/gvisor/work/bin/containerd-shim-runsc-v1
+	$(EXTENSION) -f extensions/storage/extension.yaml -out $(BUILD)/extensions/storage
 
 .PHONY: broken
 broken: versions
@@ -184,6 +194,7 @@ FUZZ = orchestrator/neighbor:FuzzFrames \
 	pkg/diskprobe:FuzzAnswer \
 	pkg/esp:FuzzCounted \
 	pkg/esp:FuzzDirectory \
+	pkg/extension:FuzzParts \
 	pkg/imagestore:FuzzChoose \
 	pkg/imagestore:FuzzRecognised \
 	pkg/inventory:FuzzParseHost \

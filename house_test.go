@@ -52,13 +52,13 @@ var layers = []layer{
 	{"cluster", true, []string{"pkg/callerid", "pkg/disruption", "pkg/emulation", "pkg/etcdjoin", "pkg/inventory", "pkg/joinrequest", "pkg/pairing", "pkg/pki", "pkg/rollout", "pkg/trust/..."}},
 	// the documents and calls by which programs and operators communicate
 	{"contract", true, []string{
-		"pkg/api", "pkg/buildinfo", "pkg/bundle", "pkg/client/...", "pkg/config/...", "pkg/machineapi/...", "pkg/machineprovider/...", "pkg/nodespec/...", "pkg/relay",
+		"pkg/api", "pkg/buildinfo", "pkg/bundle", "pkg/client/...", "pkg/config/...", "pkg/extension", "pkg/machineapi/...", "pkg/machineprovider/...", "pkg/nodespec/...", "pkg/relay",
 	}},
 	{"parts of machined", false, []string{
 		// decide which configuration may follow another
 		"machined/transition",
 		// domains: plan, diff and operations of an area of the machine
-		"machined/credentials", "machined/disk", "machined/firewall", "machined/host", "machined/install", "machined/network/...",
+		"machined/credentials", "machined/disk", "machined/extensions", "machined/firewall", "machined/host", "machined/install", "machined/network/...",
 		"machined/seed", "machined/upgrade",
 		// subjects: calls and tasks
 		"machined/api", "machined/clusterhealth", "machined/configstore", "machined/console", "machined/debug/...", "machined/disruption", "machined/drain", "machined/drift", "machined/etcd", "machined/events", "machined/health", "machined/hosts", "machined/identity", "machined/images/...", "machined/lldp", "machined/logship/...",

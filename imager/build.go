@@ -120,7 +120,7 @@ func (b *Build) readInputs() error {
 		return err
 	}
 	files := slices.Concat(b.Inputs, b.Profile.Images)
-	for _, f := range []string{b.Profile.OperatorCA, b.Profile.ReleaseKeys} {
+	for _, f := range []string{b.Profile.OperatorCA, b.Profile.ReleaseKeys, b.Profile.ExtensionKeys} {
 		if f != "" {
 			files = append(files, f)
 		}
@@ -221,6 +221,9 @@ func (b *Build) planRoot() error {
 			return err
 		}
 	}
+	if err := b.addExtensionKeys(); err != nil {
+		return err
+	}
 	program, err := pause.Compile(b.work(""))
 	if err != nil {
 		return err
@@ -233,6 +236,21 @@ func (b *Build) planRoot() error {
 		return err
 	}
 	return addSystem(b.tree, b.Release)
+}
+
+// addExtensionKeys adds the keys of extensions.
+func (b *Build) addExtensionKeys() error {
+	if b.Profile.ExtensionKeys == "" {
+		return nil
+	}
+	keys, err := os.ReadFile(b.Profile.ExtensionKeys)
+	if err == nil {
+		_, err = bundle.ParseTrust(keys)
+	}
+	if err != nil {
+		return fmt.Errorf("extensionKeys: %s: %w", b.Profile.ExtensionKeys, err)
+	}
+	return b.tree.Add(paths.ExtensionKeys, Node{Mode: 0o644, Data: keys, From: part})
 }
 
 // makeRoot writes the root, checks it, and adds its hash tree.

@@ -7,12 +7,13 @@
 //	imager outdated [-json] [-all]
 //	imager keys -out build/release
 //	imager sign -bundle build/qemu/orlop.bundle -key elsewhere/signing.key
+//	imager extension -f extensions/gvisor/extension.yaml -out build/extensions
 //
 // It runs in the top directory of the source, as any user, without loop devices or containers. Its
 // inputs from Debian are pinned in imager/packages.lock (`imager lock` refreshes it, `imager lock
 // -check` reports whether that is due), its builds are pinned by go.sum. `imager outdated` compares
 // both with the newest versions. The same source gives the same bytes. It signs only the upgrade
-// bundle, does not publish and does not start machines.
+// bundle and extensions, does not publish and does not start machines.
 package main
 
 import (
@@ -36,7 +37,7 @@ import (
 )
 
 func main() {
-	err := errors.New("usage: imager -profile FILE -out DIR, imager lock [-check | -modules], imager outdated [-json] [-all], imager keys -out DIR, or imager sign -bundle FILE -key FILE")
+	err := errors.New("usage: imager -profile FILE -out DIR, imager lock [-check | -modules], imager outdated [-json] [-all], imager keys -out DIR, imager sign -bundle FILE -key FILE, or imager extension -f FILE -out DIR")
 	switch {
 	case len(os.Args) == 2 && os.Args[1] == "lock":
 		err = updateLock()
@@ -53,6 +54,8 @@ func main() {
 		err = makeKeys(os.Args[2:])
 	case len(os.Args) > 1 && os.Args[1] == "sign":
 		err = signBundle(os.Args[2:])
+	case len(os.Args) > 1 && os.Args[1] == "extension":
+		err = buildExtension(os.Args[2:])
 	case len(os.Args) > 1:
 		err = build(os.Args[1:])
 	}

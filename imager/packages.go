@@ -71,9 +71,15 @@ const (
 // kernelPackages are the kernels that profiles can name.
 var kernelPackages = []string{"linux-image-cloud-amd64", "linux-image-amd64"}
 
+// extensionPackages are the packages of the extensions in extensions/. The image has none of them.
+var extensionPackages = []string{
+	// storage
+	"nfs-common", "libtirpc3t64", "libgssapi-krb5-2", "libkrb5-3", "libk5crypto3", "libkrb5support0", "libkeyutils1",
+}
+
 // wantedPackages returns the packages of the lock file.
 func wantedPackages() []string {
-	all := slices.Concat(kernelPackages, libraryPackages, []string{certificatesPackage, loaderPackage})
+	all := slices.Concat(kernelPackages, libraryPackages, extensionPackages, []string{certificatesPackage, loaderPackage})
 	for _, f := range taken {
 		all = append(all, f.Package)
 	}
@@ -204,27 +210,19 @@ func certificates(a *Archive) ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// addLibraries adds the shared libraries of the programs and of the libraries themselves. They are
-// not executable, because the loader only maps them.
+// addLibraries adds the shared libraries of the programs and of the libraries themselves. Each
+// library package must contain at least one of them.
 func addLibraries(t Tree, a *Archive, programs []string) error {
+	return addLibrariesOf(t, nil, a, programs, libraryPackages)
+}
+
+// addLibrariesOf adds the shared libraries of the programs that the tree base does not have, from
+// these packages. They are not executable, because the loader only maps them.
+func addLibrariesOf(t, base Tree, a *Archive, programs, packages []string) error {
 	available := map[string]Node{}
-	for _, want := range libraryPackages {
-		found, err := a.files(want, func(n string) bool { return strings.Contains(path.Base(n), ".so") })
-		if err != nil {
+	for _, want := range packages {
+		if err := listLibraries(available, a, want); err != nil {
 			return err
-		}
-		for name, n := range found {
-			if n.Target == "" {
-				available[path.Base(name)] = n
-			}
-		}
-		for name, n := range found {
-			if n.Target == "" {
-				continue
-			}
-			if target, ok := found[path.Join(path.Dir(name), n.Target)]; ok && target.Target == "" {
-				available[path.Base(name)] = target
-			}
 		}
 	}
 	used := map[string]bool{}
@@ -236,12 +234,13 @@ func addLibraries(t Tree, a *Archive, programs []string) error {
 		}
 		for _, lib := range needs {
 			name := path.Join(libraryDir, lib)
-			if _, ok := t[name]; ok || lib == path.Base(loader) {
+			_, there := t[name]
+			if _, ours := base[name]; ours || there || lib == path.Base(loader) {
 				continue
 			}
 			n, ok := available[lib]
 			if !ok {
-				return fmt.Errorf("%s: needs %s, which is in none of the library packages (imager/packages.go)", queue[0], lib)
+				return fmt.Errorf("%s: needs %s, which is in none of the library packages (%s)", queue[0], lib, strings.Join(packages, ", "))
 			}
 			used[n.From] = true
 			n.Mode = 0o644
@@ -252,9 +251,32 @@ func addLibraries(t Tree, a *Archive, programs []string) error {
 		}
 		queue = queue[1:]
 	}
-	for _, p := range libraryPackages {
+	for _, p := range packages {
 		if !used[p] {
-			return fmt.Errorf("%s: nothing needs a library of it; take it out of imager/packages.go", p)
+			return fmt.Errorf("%s: nothing needs a library of it; remove it from the library packages", p)
+		}
+	}
+	return nil
+}
+
+// listLibraries adds the shared libraries of a package to available, by name. A link to a library
+// counts as the library.
+func listLibraries(available map[string]Node, a *Archive, want string) error {
+	found, err := a.files(want, func(n string) bool { return strings.Contains(path.Base(n), ".so") })
+	if err != nil {
+		return err
+	}
+	for name, n := range found {
+		if n.Target == "" {
+			available[path.Base(name)] = n
+		}
+	}
+	for name, n := range found {
+		if n.Target == "" {
+			continue
+		}
+		if target, ok := found[path.Join(path.Dir(name), n.Target)]; ok && target.Target == "" {
+			available[path.Base(name)] = target
 		}
 	}
 	return nil

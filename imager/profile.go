@@ -29,6 +29,10 @@ type Profile struct {
 	ReleaseKeys string `yaml:"releaseKeys"`
 	// Signatures is the required number of signatures by these keys for a later version. 0 is 1.
 	Signatures int `yaml:"signatures"`
+	// ExtensionKeys is a file of public keys (PEM, Ed25519); relative to the working directory.
+	// Each of their holders may sign extensions for machines with this image, in addition to the
+	// holders of the release keys. Empty: none.
+	ExtensionKeys string `yaml:"extensionKeys"`
 	// SigningKey is the private key that signs the bundle of this version, if the profile requests
 	// a bundle; SigningKeys are further keys. Keys elsewhere sign afterwards: `imager sign`.
 	SigningKey  string   `yaml:"signingKey"`

@@ -44,6 +44,8 @@ var Boot = []Step{
 	{"upgrade", "", stepUpgrade},
 	// from STATE, else from the image, else from a boot medium, else none
 	{"configuration", "", stepConfiguration},
+	// the stored extensions of this version
+	{"extensions", "", stepExtensions},
 	{"identity", "", stepIdentity}, // the machine key
 	// starts; an address can come later
 	{"network", "", stepNetwork},

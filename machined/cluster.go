@@ -138,9 +138,10 @@ func newImages(m *machine, containerd *grpc.ClientConn) *images.Manager {
 			c, _, err := m.members.Peers.Dial(ctx, addr)
 			return c, err
 		},
-		Serve:    machinedapi.Serve(m.power.Running().Done()),
-		Stopping: m.power.Running(),
-		Event:    m.reports.events.Add,
+		Serve:     machinedapi.Serve(m.power.Running().Done()),
+		Extension: m.domains.extensions.Open,
+		Stopping:  m.power.Running(),
+		Event:     m.reports.events.Add,
 	})
 }
 

@@ -11,6 +11,7 @@ import (
 	"github.com/orlop-os/orlop/machined/converge"
 	"github.com/orlop-os/orlop/machined/credentials"
 	"github.com/orlop-os/orlop/machined/disk"
+	"github.com/orlop-os/orlop/machined/extensions"
 	"github.com/orlop-os/orlop/machined/host"
 	"github.com/orlop-os/orlop/machined/identity"
 	"github.com/orlop-os/orlop/machined/images"
@@ -38,6 +39,8 @@ type facts struct {
 	images   *images.Manager
 	upgrade  *upgrade.Upgrade
 	active   *activeconfig.Manager
+
+	extensions *extensions.Manager
 }
 
 // transition returns the facts on which the change to the next configuration depends.
@@ -120,6 +123,7 @@ func (r *facts) plan(c *config.Config, state network.State) nodeplan.Facts {
 	f.Release, f.InMemory = r.system.release, r.system.inMemory()
 	f.Artifacts, _ = r.images.Artifacts().Get()
 	f.LLDPLabels, _ = r.lldp.Labels().Get()
+	f.Extensions = r.extensions.Active()
 	if c != nil && c.Cluster != nil {
 		f.Trust = r.trust(c)
 		f.Services.Refusal = r.checkMachine(c)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/orlop-os/orlop/machined/activeconfig"
 	"github.com/orlop-os/orlop/machined/events"
+	"github.com/orlop-os/orlop/machined/extensions"
 	"github.com/orlop-os/orlop/machined/health"
 	"github.com/orlop-os/orlop/machined/membership"
 	"github.com/orlop-os/orlop/machined/nodeplan"
@@ -24,7 +25,7 @@ import (
 func reportHealth(ctx context.Context, m *machine, each func(*api.HealthResponse) (more bool, err error)) error {
 	services, configuration, members, rules := m.processes.services.Status().Watch(), m.config.active.Cell().Watch(), m.members.Worker.State.Watch(), m.domains.packets.Problem().Watch()
 	program, settled, disks, states := m.reports.panics.State().Watch(), m.config.reconciler.State().Watch(), m.domains.disks.State().Watch(), m.domains.network.State.Watch()
-	turn := m.guard.State().Watch()
+	turn, extended := m.guard.State().Watch(), m.domains.extensions.States().Watch()
 	began := time.Now()
 	floor, unknown := 0, error(limits.ErrUnknown)
 	for {
@@ -38,7 +39,7 @@ func reportHealth(ctx context.Context, m *machine, each func(*api.HealthResponse
 			floor, unknown = m.upgrade.Controller.ReadEpochFloor(ctx)
 		}
 		upgrade.ReleaseCheck(have, m.system.release, floor, began)
-		health.Add(have, health.Storage(disks.Current().Filesystems), health.Unanswered("STATE", "which epoch is the highest of a committed version", unknown, began))
+		health.Add(have, extensions.Check(extended.Current()), health.Storage(disks.Current().Filesystems), health.Unanswered("STATE", "which epoch is the highest of a committed version", unknown, began))
 		var later <-chan time.Time
 		if have.Healthy && time.Since(now.At) < activationTime {
 			waits, err := m.config.reconciler.WaitingServices(ctx, now.Config)
@@ -68,6 +69,7 @@ func reportHealth(ctx context.Context, m *machine, each func(*api.HealthResponse
 		case <-disks.Changed():
 		case <-states.Changed():
 		case <-turn.Changed():
+		case <-extended.Changed():
 		case <-later:
 		case <-ctx.Done():
 			return ctx.Err()
@@ -114,6 +116,7 @@ type healthWatcher struct {
 	members        *cell.Watcher[membership.State]
 	rules          *cell.Watcher[string]
 	panics         *cell.Watcher[events.PanicState]
+	extensions     *cell.Watcher[[]extensions.State]
 }
 
 func watchHealth(m *machine) upgrade.HealthWatcher {
@@ -121,6 +124,7 @@ func watchHealth(m *machine) upgrade.HealthWatcher {
 		version: m.system.release.Version, storageProblem: m.domains.disks.StorageProblem, hasStored: m.config.active.HasStored, storedReads: new(limits.Bounded),
 		config: m.config.active.Cell().Watch(), services: m.processes.services.Status().Watch(),
 		members: m.members.Worker.State.Watch(), rules: m.domains.packets.Problem().Watch(), panics: m.reports.panics.State().Watch(),
+		extensions: m.domains.extensions.States().Watch(),
 	}
 }
 
@@ -134,7 +138,7 @@ func (w healthWatcher) Health() upgrade.Health {
 		}
 	}
 	failed := health.FailedCheck(trial)
-	return upgrade.Health{Config: now.Config, Failed: cmp.Or(failed, w.rules.Current())}
+	return upgrade.Health{Config: now.Config, Failed: cmp.Or(failed, w.rules.Current(), extensions.Problem(w.extensions.Current(), w.version))}
 }
 
 func (w healthWatcher) Panic() string { return w.panics.Current().Reason(w.version) }
@@ -146,6 +150,7 @@ func (w healthWatcher) Wait(ctx context.Context) error {
 	case <-w.members.Changed():
 	case <-w.rules.Changed():
 	case <-w.panics.Changed():
+	case <-w.extensions.Changed():
 	case <-ctx.Done():
 		return ctx.Err()
 	}

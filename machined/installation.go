@@ -80,6 +80,8 @@ func newUpgrade(m *machine) *upgrade.Upgrade {
 				defer m.config.active.Unlock()
 				_, _ = m.config.active.Reload() // the configuration topic reports the problem
 			},
+			CheckUpgrade:  m.domains.extensions.CheckUpgrade,
+			CheckRollback: func(documents []byte) error { return checkSavedExtensions(m, documents) },
 		},
 		Trial: upgrade.Trial{
 			Started: m.reports.progress.Started(),

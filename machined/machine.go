@@ -10,6 +10,7 @@ import (
 	"github.com/orlop-os/orlop/machined/drain"
 	"github.com/orlop-os/orlop/machined/etcd"
 	"github.com/orlop-os/orlop/machined/events"
+	"github.com/orlop-os/orlop/machined/extensions"
 	"github.com/orlop-os/orlop/machined/firewall"
 	"github.com/orlop-os/orlop/machined/hosts"
 	"github.com/orlop-os/orlop/machined/identity"
@@ -77,6 +78,8 @@ type domains struct {
 	dns     *resolver.Forwarder
 	drain   *drain.Drainer  // of the node, before the machine is away
 	hosts   *hosts.Register // waiting machines, on a control-plane machine
+
+	extensions *extensions.Manager
 }
 
 // configuration is the active configuration, and the functions that replace it and converge the

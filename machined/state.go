@@ -52,6 +52,8 @@ func observable(m *machine) []machinedapi.Topic {
 		machinedapi.WatchedTopic("drain", m.domains.drain.States()),
 		// []drift.State: differences from the configured state
 		driftTopic(drift.New(drift.Deps{Domains: m.config.reconciler.DriftSources(), Epoch: m.config.reconciler.DriftEpoch})),
+		// []extensions.State: configured extensions
+		machinedapi.WatchedTopic("extensions", m.domains.extensions.States()),
 		// []host.FilesystemState: usage of file systems
 		machinedapi.PolledTopic("filesystems", ignoreContext(m.system.kernel.ReadUsage)),
 		// install.State: progress of an installation

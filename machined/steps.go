@@ -357,6 +357,7 @@ func stepServices(ctx context.Context, m *machine) error {
 	m.reports.panics.Restarter().Go(ctx, "images", m.images.RunImport)
 	if !m.system.inMemory() {
 		m.reports.panics.Restarter().Go(ctx, "artifacts", m.images.RunArtifacts)
+		m.reports.panics.Restarter().Go(ctx, "extensions", m.domains.extensions.Run)
 	}
 	m.reports.panics.Restarter().Go(ctx, "configuration", m.config.reconciler.Run)
 	m.reports.panics.Restarter().Go(ctx, "membership", m.members.Worker.Run)

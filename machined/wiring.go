@@ -119,6 +119,7 @@ func assemble(m *machine) {
 	m.config.active = newActiveConfig(m)
 	m.domains.lldp = newLLDP(m)
 	m.domains.dns = newResolver(m)
+	m.domains.extensions = newExtensions(m)
 	m.identity = newIdentity(m)
 	m.members = membership.New(memberDeps(m)) // first, because the others use it
 	m.domains.hosts = newHosts(m)
@@ -139,7 +140,7 @@ func assemble(m *machine) {
 func newFacts(m *machine) *facts {
 	return &facts{
 		system: &m.system, network: m.domains.network, lldp: m.domains.lldp, disks: m.domains.disks, identity: m.identity,
-		members: m.members, images: m.images, upgrade: m.upgrade, active: m.config.active,
+		members: m.members, images: m.images, upgrade: m.upgrade, active: m.config.active, extensions: m.domains.extensions,
 	}
 }
 
@@ -328,6 +329,8 @@ func convergeDeps(m *machine) converge.Deps {
 			HasIdentity:    func() bool { return m.identity.Load() != nil },
 			UpdatePairing:  m.pairing.Update,
 			Services:       m.processes.services,
+
+			ExtensionChanges: m.domains.extensions.Changes,
 		},
 		HostConfig: m.config.facts.hostConfig,
 		APIFacts:   m.config.facts.api,

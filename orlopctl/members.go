@@ -237,11 +237,11 @@ func nodesRemoveCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.
 			if err := drain.check(); err != nil {
 				return err
 			}
-			limit := removeTime
+			work := removeTime
 			if drain.request() != nil {
-				limit += drainTime
+				work += drainTime
 			}
-			return conn.CallFor(limit, func(ctx context.Context, c *client.Client) error {
+			return conn.CallLong(connect.DefaultTimeout, work, func(ctx context.Context, c *client.Client) error {
 				var answer *api.RemoveMemberResponse
 				err := withDrain(ctx, ios, c, func(ctx context.Context) (err error) {
 					answer, err = c.Cluster.RemoveMember(ctx, &api.RemoveMemberRequest{Name: args[0], Drain: drain.request()})

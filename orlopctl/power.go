@@ -54,9 +54,8 @@ func shutdownCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Com
 		})
 }
 
-// askTimeout includes the time in which a machine asks the others whether they need it, and drains
-// its node.
-const askTimeout = 90*time.Second + drainTime
+// askTimeout includes the time in which a machine asks the others whether they need it.
+const askTimeout = 90 * time.Second
 
 // forceFlag adds the flag that overrides a refusal by the cluster.
 func forceFlag(c *cobra.Command, force *bool) {
@@ -78,10 +77,7 @@ func powerCommand(ios *iostreams.Streams, conn *connect.Connector, name, method,
 			if err := drain.check(); err != nil {
 				return err
 			}
-			if conn.Flags.Timeout == 0 {
-				conn.Flags.Timeout = askTimeout
-			}
-			return conn.Call(func(ctx context.Context, c *client.Client) error {
+			return conn.CallLong(askTimeout, drainTime, func(ctx context.Context, c *client.Client) error {
 				var answer *api.PowerResponse
 				err := withDrain(ctx, ios, c, func(ctx context.Context) (err error) {
 					answer, err = do(ctx, c, &api.PowerRequest{GracePeriod: connect.DurationOf(grace), Force: force, Drain: drain.request()})

@@ -27,6 +27,7 @@ type Source struct {
 var Sources = []Source{
 	{File: "go.mod", Packages: []string{"./..."}, Tests: true, Image: true},
 	{File: "imager/components/go.mod", Packages: []string{"tool"}, Image: true},
+	{File: "extensions/gvisor/go.mod", Packages: []string{"tool"}},
 	{File: "hack/tools/go.mod", Packages: []string{"tool"}},
 	{File: "hack/charts/go.mod", Packages: []string{"./...", "tool"}},
 	{File: "test/conformance/suite/go.mod", Packages: []string{"tool"}},

@@ -94,8 +94,8 @@ func TestDomains(t *testing.T) {
 	r := testReconciler(t)
 	all := r.domains()
 	// Other components perform the operations of these domains: the boot, the network controller,
-	// the service manager. TestDomainsOfOthers checks the last two.
-	others := map[string]bool{"disk": true, "network": true, "services": true}
+	// the service manager, the task of the extensions. TestDomainsOfOthers checks two of them.
+	others := map[string]bool{"disk": true, "extensions": true, "network": true, "services": true}
 	states := map[string]*pending{}
 	for i, d := range all {
 		p := &pending{left: []string{d.name + " 1", d.name + " 2"}}
@@ -143,7 +143,7 @@ func TestDomains(t *testing.T) {
 	for _, d := range r.DriftSources()[1:] {
 		names = append(names, d.Name)
 	}
-	if got := fmt.Sprint(names); got != "[disk firewall network host api credentials services]" {
+	if got := fmt.Sprint(names); got != "[disk extensions firewall network host api credentials services]" {
 		t.Errorf("drift has %s", got)
 	}
 }

@@ -67,6 +67,8 @@ type Domains struct {
 	// UpdatePairing begins or ends the pairing of a machine with these operators.
 	UpdatePairing func(c *config.Config, operators []byte)
 	Services      *supervise.Manager
+	// ExtensionChanges returns the operations that lead to the extensions of a configuration.
+	ExtensionChanges func(*config.Config) ([]string, error)
 }
 
 // Network is the controller of the network with its cells.

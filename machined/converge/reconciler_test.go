@@ -76,7 +76,7 @@ func TestStateHangs(t *testing.T) {
 			default:
 			}
 		}
-		if got := fmt.Sprint(read); got != "map[disk:true firewall:true host:true network:true]" {
+		if got := fmt.Sprint(read); got != "map[disk:true extensions:true firewall:true host:true network:true]" {
 			t.Errorf("drift of %s", got)
 		}
 		for _, want := range []string{"unknown: no result within 5s", "unknown: an earlier read has not returned"} {

@@ -24,6 +24,7 @@ func (r *Reconciler) domains() []domain {
 	d := r.deps.Domains
 	return []domain{
 		diskDomain(d.StorageProblem, d.InMemory),
+		extensionsDomain(d.ExtensionChanges, d.InMemory),
 		firewallDomain(d.Firewall),
 		networkDomain(d.Network),
 		hostDomain(d.Kernel, d.HostFacts),
@@ -64,6 +65,26 @@ func diskDomain(storageProblem func() string, inMemory bool) domain {
 				return nil, err
 			}
 			return disk.Diff(have, want, nil), nil
+		},
+	}
+}
+
+// extensionsDomain is the extensions. A task fetches them, and the next boot activates them.
+func extensionsDomain(changes func(*config.Config) ([]string, error), inMemory bool) domain {
+	return domain{
+		name: "extensions",
+		want: func(g goal) error {
+			if inMemory || g.config == nil {
+				return drift.ErrAbsent
+			}
+			return nil
+		},
+		diff: func(_ context.Context, g goal) (ops []reconcile.Op, err error) {
+			lines, err := changes(g.config)
+			for _, l := range lines {
+				ops = append(ops, reported(l))
+			}
+			return ops, err
 		},
 	}
 }

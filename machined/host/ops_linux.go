@@ -89,7 +89,7 @@ func (k *Kernel) do(o Op) error {
 // LoadModules loads kernel modules with their dependencies. An unknown module does not block the
 // others.
 func (k *Kernel) LoadModules(names ...string) error {
-	index, err := k.modules()
+	index, err := k.Modules()
 	if err != nil {
 		return err
 	}

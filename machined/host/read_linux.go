@@ -29,6 +29,8 @@ type Kernel struct {
 	// values of kernel parameters from before they were first set here, by name
 	previous map[string]string
 	loaded   []string // modules that an operation has loaded
+	// index with the modules of extensions; nil: there are none
+	extended *kmod.Index
 }
 
 // NewKernel returns the running kernel. index reads the module index on first use: usually
@@ -37,8 +39,44 @@ func NewKernel(index func() (*kmod.Index, error)) *Kernel {
 	return &Kernel{proc: "/proc", sys: "/sys", machineID: paths.MachineID, tree: cgroup.Mount, modules: index}
 }
 
-// Modules returns the index of the running kernel's modules.
-func (k *Kernel) Modules() (*kmod.Index, error) { return k.modules() }
+// Modules returns the index of the running kernel's modules, with those of AddModules.
+func (k *Kernel) Modules() (*kmod.Index, error) {
+	k.mu.Lock()
+	extended := k.extended
+	k.mu.Unlock()
+	if extended != nil {
+		return extended, nil
+	}
+	return k.modules()
+}
+
+// AddModules adds the modules of directories with an index of their own to the index, and loads the
+// drivers of the devices that have none. A module of the image has precedence.
+func (k *Kernel) AddModules(dirs []string) error {
+	index, err := k.Modules()
+	if err != nil {
+		return err
+	}
+	for _, dir := range dirs {
+		more, err := kmod.Read(dir)
+		if err != nil {
+			return err
+		}
+		index = index.With(more)
+	}
+	k.mu.Lock()
+	k.extended = index
+	k.mu.Unlock()
+	aliases, err := kmod.Devices(k.sys)
+	if err != nil {
+		return err
+	}
+	drivers := index.Match(aliases...)
+	if len(drivers) == 0 {
+		return nil
+	}
+	return k.LoadModules(drivers...)
+}
 
 // ModuleIndex returns a function that reads the index of the running kernel's modules on its first
 // call.
@@ -103,7 +141,7 @@ func (k *Kernel) readModules(wanted []Module) (map[string]ModuleState, error) {
 			states[m.Name] = ModuleState{Loaded: true, Known: true}
 			continue
 		}
-		index, err := k.modules()
+		index, err := k.Modules()
 		if err != nil {
 			return nil, err
 		}

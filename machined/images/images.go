@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
@@ -51,6 +52,9 @@ type Deps struct {
 	// Serve sends data to another machine with send, which calls taken after each piece; it ends a
 	// transfer that stalls.
 	Serve func(ctx context.Context, send func(ctx context.Context, taken func()) error) error
+	// Extension opens a file of an extension by its SHA-256; the error is fs.ErrNotExist if this
+	// machine does not have it.
+	Extension func(sha256 string) (io.ReadCloser, error)
 	// Stopping is canceled at shutdown.
 	Stopping context.Context
 	// Event adds an event to the machine's events.
@@ -115,10 +119,25 @@ const (
 	maxBlobReadsPerMachine = 2
 )
 
-// SendBlob sends a blob of an imported image to another machine, within the limits of that machine.
-// Its errors are gRPC statuses.
-func (m *Manager) SendBlob(ctx context.Context, digest, peer string, send func(piece []byte) error) error {
+// finder returns a function that opens a blob of an imported image or of an extension; the error is
+// fs.ErrNotExist if this machine has neither.
+func (m *Manager) finder(ctx context.Context, digest string) (open func(context.Context) (io.ReadCloser, error), err error) {
+	sum, _ := strings.CutPrefix(digest, "sha256:")
+	if file, err := m.deps.Extension(sum); err == nil {
+		_ = file.Close() // read only
+		return func(context.Context) (io.ReadCloser, error) { return m.deps.Extension(sum) }, nil
+	}
 	found, err := m.imported.Find(ctx, digest)
+	if err != nil {
+		return nil, err
+	}
+	return func(ctx context.Context) (io.ReadCloser, error) { return m.imported.Open(ctx, found.Digest.String()) }, nil
+}
+
+// SendBlob sends a blob of an imported image, or of an extension, to another machine, within the
+// limits of that machine. Its errors are gRPC statuses.
+func (m *Manager) SendBlob(ctx context.Context, digest, peer string, send func(piece []byte) error) error {
+	open, err := m.finder(ctx, digest)
 	if errors.Is(err, fs.ErrNotExist) {
 		return status.Error(codes.NotFound, err.Error())
 	} else if err != nil {
@@ -137,7 +156,7 @@ func (m *Manager) SendBlob(ctx context.Context, digest, peer string, send func(p
 	}
 	return m.deps.Serve(ctx, func(ctx context.Context, taken func()) error {
 		defer leave()
-		blob, err := m.imported.Open(ctx, found.Digest.String())
+		blob, err := open(ctx)
 		if err != nil {
 			return status.Error(codes.Unavailable, err.Error())
 		}

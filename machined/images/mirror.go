@@ -20,6 +20,7 @@ import (
 
 	"github.com/orlop-os/orlop/machined/images/mirror"
 	"github.com/orlop-os/orlop/pkg/api"
+	"github.com/orlop-os/orlop/pkg/artifact"
 	"github.com/orlop-os/orlop/pkg/client"
 	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/panics"
@@ -175,4 +176,18 @@ func (n *peerImages) backOff(addr netip.Addr) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.retryAt[addr] = time.Now().Add(peerRetryInterval)
+}
+
+// Sources returns the blobs of archives imported on this machine, and the blobs of the other
+// control-plane machines: of imported images and of extensions.
+func (m *Manager) Sources() (imported, peers artifact.Source) {
+	return m.store, blobsOfPeers{&peerImages{deps: &m.deps, own: m.imported, retryAt: map[netip.Addr]time.Time{}}}
+}
+
+// blobsOfPeers are the blobs of the other control-plane machines.
+type blobsOfPeers struct{ from *peerImages }
+
+// Open implements artifact.Source.
+func (b blobsOfPeers) Open(ctx context.Context, blob artifact.Blob) (io.ReadCloser, error) {
+	return b.from.Open(ctx, "sha256:"+blob.SHA256)
 }

@@ -18,8 +18,10 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/orlop-os/orlop/pkg/api"
+	"github.com/orlop-os/orlop/pkg/artifact"
 	"github.com/orlop-os/orlop/pkg/client"
 	"github.com/orlop-os/orlop/pkg/client/clienttest"
+	"github.com/orlop-os/orlop/pkg/limits"
 )
 
 // shelf is another machine's images: contents by name.
@@ -140,5 +142,43 @@ func TestPeerImages(t *testing.T) {
 	}
 	if asked := none.asked.Load() - before; asked != 1 {
 		t.Errorf("a machine that does not answer was asked %d times", asked)
+	}
+}
+
+// serving is the image service of a machine with extensions.
+type serving struct {
+	api.UnimplementedImageServer
+	m *Manager
+}
+
+func (s serving) ReadBlob(r *api.ReadBlobRequest, stream grpc.ServerStreamingServer[api.ReadBlobResponse]) error {
+	return s.m.SendBlob(stream.Context(), r.Digest, "peer", func(piece []byte) error { return stream.Send(&api.ReadBlobResponse{Chunk: piece}) })
+}
+
+// TestExtensionBlobs checks that a machine reads a file of an extension from another machine.
+func TestExtensionBlobs(t *testing.T) {
+	peer := netip.MustParseAddr("10.0.0.12")
+	content := strings.Repeat("an image ", 1<<18) // several pieces
+	sum := digest.FromString(content)
+	server := &Manager{blobReads: limits.NewLimiter(maxBlobReads, maxBlobReadsPerMachine), deps: Deps{
+		Stopping: t.Context(),
+		Serve:    func(ctx context.Context, send func(context.Context, func()) error) error { return send(ctx, func() {}) },
+		Extension: func(sha256 string) (io.ReadCloser, error) {
+			if sha256 != sum.Encoded() {
+				return nil, fs.ErrNotExist
+			}
+			return io.NopCloser(strings.NewReader(content)), nil
+		},
+	}}
+	wire := clienttest.NewWire(t)
+	wire.Serve(t, peer, func(s *grpc.Server) { api.RegisterImageServer(s, serving{m: server}) })
+	deps := &Deps{Peers: func() []netip.Addr { return []netip.Addr{peer} }, Dial: wire.Dial}
+	from := blobsOfPeers{&peerImages{deps: deps, own: imports{}, retryAt: map[netip.Addr]time.Time{}}}
+	blob, err := from.Open(t.Context(), artifact.Blob{SHA256: sum.Encoded(), Size: int64(len(content))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := io.ReadAll(blob); errors.Join(err, blob.Close()) != nil || string(got) != content {
+		t.Errorf("%d bytes, %v", len(got), err)
 	}
 }

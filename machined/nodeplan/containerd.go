@@ -3,7 +3,9 @@ package nodeplan
 import (
 	"fmt"
 	"strconv"
+	"strings"
 
+	"github.com/orlop-os/orlop/pkg/extension"
 	"github.com/orlop-os/orlop/pkg/paths"
 )
 
@@ -17,7 +19,9 @@ import (
 // port-forward) are served on loopback to the kubelet only. CNI plugins come only from the verified
 // root, unless an external pod network connects the pods (external): then it installs its own
 // plugins, and finds the plugins of the image beside them.
-func containerdConfig(pauseImage string, external bool) []byte {
+//
+// The active extensions add runtime handlers, and a directory of CDI specifications.
+func containerdConfig(pauseImage string, external bool, active []extension.Statement) []byte {
 	plugins := strconv.Quote(paths.CNIPlugins)
 	if external {
 		plugins = strconv.Quote(paths.ExternalCNIPlugins) + ", " + plugins
@@ -51,14 +55,14 @@ disabled_plugins = [
 
 [plugins.'io.containerd.cri.v1.runtime']
   enable_selinux = false
-  [plugins.'io.containerd.cri.v1.runtime'.containerd]
+%s  [plugins.'io.containerd.cri.v1.runtime'.containerd]
     default_runtime_name = "runc"
     [plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc]
       runtime_type = "io.containerd.runc.v2"
       [plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc.options]
         BinaryName = %q
         SystemdCgroup = false
-  [plugins.'io.containerd.cri.v1.runtime'.cni]
+%s  [plugins.'io.containerd.cri.v1.runtime'.cni]
     bin_dirs = [%s]
     conf_dir = %q
 
@@ -68,5 +72,31 @@ disabled_plugins = [
 
 [plugins.'io.containerd.service.v1.diff-service']
   sync_fs = true
-`, paths.ContainerdData, paths.ContainerdSocket, paths.ContainerdHosts, pauseImage, paths.Runc, plugins, paths.CNIConfig)
+`, paths.ContainerdData, paths.ContainerdSocket, paths.ContainerdHosts, pauseImage, cdiDirs(active), paths.Runc, runtimes(active), plugins, paths.CNIConfig)
+}
+
+// cdiDirs returns the line with the directories of CDI specifications if an extension has some:
+// containerd's own defaults, which device plugins use, and that of extensions.
+func cdiDirs(active []extension.Statement) string {
+	for _, s := range active {
+		if s.HasCDI() {
+			return fmt.Sprintf("  cdi_spec_dirs = [\"/etc/cdi\", \"/var/run/cdi\", %q]\n", extension.CDIDir)
+		}
+	}
+	return ""
+}
+
+// runtimes returns the tables of the runtime handlers of extensions.
+func runtimes(active []extension.Statement) string {
+	var b strings.Builder
+	for _, s := range active {
+		for _, r := range s.Runtimes {
+			table := "plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes." + r.Handler
+			fmt.Fprintf(&b, "    [%s]\n      runtime_type = %q\n", table, r.Type)
+			if r.Config != "" {
+				fmt.Fprintf(&b, "      [%s.options]\n        TypeUrl = %q\n        ConfigPath = %q\n", table, r.Type+".options", r.Config)
+			}
+		}
+	}
+	return b.String()
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/orlop-os/orlop/machined/network"
 	"github.com/orlop-os/orlop/pkg/buildinfo"
 	"github.com/orlop-os/orlop/pkg/config"
+	"github.com/orlop-os/orlop/pkg/extension"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 	"github.com/orlop-os/orlop/pkg/pki"
 	"github.com/orlop-os/orlop/pkg/trust"
@@ -26,6 +27,8 @@ type Facts struct {
 	Artifacts map[string]string
 	// labels of the Node that the machine's neighbors give, by key (Machine.spec.node.lldpLabels)
 	LLDPLabels map[string]string
+	// extensions that take effect until the next boot
+	Extensions []extension.Statement
 	Services   ServiceFacts
 }
 
@@ -97,7 +100,7 @@ func node(c *config.Config, f Facts) (n Node, a credentials.Authorities, err err
 	if n.Spec, err = nodeSpec(c, f.Network, f.Release); err != nil {
 		return n, a, err
 	}
-	n.Containerd = containerdConfig(n.Spec.Node.PauseImage, n.Spec.External.Network)
+	n.Containerd = containerdConfig(n.Spec.Node.PauseImage, n.Spec.External.Network, f.Extensions)
 	if a, err = authorities(c, f); err != nil {
 		return n, a, err
 	}

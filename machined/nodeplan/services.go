@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/orlop-os/orlop/pkg/cgroup"
+	"github.com/orlop-os/orlop/pkg/extension"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 	"github.com/orlop-os/orlop/pkg/paths"
 	"github.com/orlop-os/orlop/pkg/supervise"
@@ -49,6 +50,32 @@ func Apid() supervise.Service {
 		GracePeriod:  5 * time.Second,
 	}
 }
+
+// Extensions returns the services of the active extensions, which run with and without a
+// configuration, as apid does. They are confined as the services of the system are: a user of their
+// own, only listed capabilities, no new privileges, and hard limits.
+func Extensions(active []extension.Statement) (list []supervise.Service) {
+	for _, e := range active {
+		for _, s := range e.Services {
+			env := []string{path}
+			if s.State {
+				env = append(env, "STATE_DIRECTORY="+ExtensionState(s))
+			}
+			list = append(list, supervise.Service{
+				Name: s.ServiceName(),
+				Process: supervise.Spec{
+					Args: s.Args, Env: env, UID: s.User, GID: s.User, Capabilities: s.CapabilityNumbers(), NoNewPrivs: true, OOMScoreAdj: new(0),
+				},
+				Cgroup: group + s.ServiceName(),
+				Limits: cgroup.Limits{MemoryMax: s.Memory, CPUWeight: 100, PidsMax: s.Processes},
+			})
+		}
+	}
+	return list
+}
+
+// ExtensionState returns the directory on DATA of a service of an extension.
+func ExtensionState(s extension.Service) string { return paths.ExtensionState + "/" + s.Name }
 
 // componentsGracePeriod is the time for a process of several components to stop: two components in
 // a row that hang (orchestrator/process), and the others.

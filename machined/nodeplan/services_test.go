@@ -5,9 +5,23 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/orlop-os/orlop/pkg/extension"
 	"github.com/orlop-os/orlop/pkg/supervise"
 	"gotest.tools/v3/golden"
 )
+
+// sampleExtensions have a runtime handler, CDI specifications and services.
+var sampleExtensions = []extension.Statement{
+	{Name: "gvisor", Runtimes: []extension.Runtime{{Handler: "runsc", Type: "io.containerd.runsc.v1", Config: "/usr/share/orlop/extensions/gvisor/runsc.toml"}}},
+	{
+		Name: "gpu", Files: []extension.File{{Path: extension.CDIDir + "/gpu.json"}},
+		Runtimes: []extension.Runtime{{Handler: "gpu", Type: "io.containerd.gpu.v2"}},
+		Services: []extension.Service{
+			{Name: "gpu-agent", Args: []string{"/usr/bin/gpu-agent", "run"}, User: 200, Capabilities: []string{"SYS_ADMIN"}, Memory: 64 << 20, Processes: 16, State: true},
+			{Name: "gpu-root", Args: []string{"/usr/bin/gpu-agent"}, Memory: 32 << 20, Processes: 4},
+		},
+	},
+}
 
 // TestGolden shows every service of a machine with all its parameters, and containerd's
 // configuration.
@@ -27,7 +41,9 @@ func TestGolden(t *testing.T) {
 		"services-controlplane.json": show(append([]supervise.Service{Apid()}, Kubernetes(true)...)),
 		"services-worker.json":       show(append([]supervise.Service{Apid()}, Kubernetes(false)...)),
 		"services-removed.json":      show(withoutNode(append([]supervise.Service{Apid()}, Kubernetes(false)...))),
-		"containerd.toml":            containerdConfig("registry.example/pause:1", false),
+		"containerd-extensions.toml": containerdConfig("registry.example/pause:1", false, sampleExtensions),
+		"services-extensions.json":   show(Plan(nil, Facts{Extensions: sampleExtensions}).Services.All),
+		"containerd.toml":            containerdConfig("registry.example/pause:1", false, nil),
 	} {
 		golden.Assert(t, string(got), name)
 	}
@@ -36,8 +52,8 @@ func TestGolden(t *testing.T) {
 // TestExternalNetwork checks that an external pod network installs its plugins.
 func TestExternalNetwork(t *testing.T) {
 	const ours, both = `bin_dirs = ["/usr/libexec/cni"]`, `bin_dirs = ["/var/lib/cni/bin", "/usr/libexec/cni"]`
-	own := string(containerdConfig("pause", false))
-	if got := string(containerdConfig("pause", true)); got != strings.Replace(own, ours, both, 1) || !strings.Contains(got, both) {
+	own := string(containerdConfig("pause", false, nil))
+	if got := string(containerdConfig("pause", true, nil)); got != strings.Replace(own, ours, both, 1) || !strings.Contains(got, both) {
 		t.Errorf("containerd's configuration:\n%s", got)
 	}
 }

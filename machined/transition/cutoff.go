@@ -29,6 +29,7 @@ var judgments = []judgment{
 	{"Machine.spec.join", false, "only the membership of a worker in its cluster depends on it"},
 	{"Machine.spec.node", false, "only the placement of pods depends on it"},
 	{"Machine.spec.upgrade", false, "only upgrades depend on it, which have a trial of their own"},
+	{"Machine.spec.extensions", false, "it takes effect at the next boot"},
 	{"Machine.spec.registries", false, "only images of pods depend on it"},
 	{"Machine.spec.logging", false, "the shipping of logs neither blocks a call nor fills the disk"},
 

@@ -88,6 +88,11 @@ type Configuration struct {
 	Restore func(documents []byte) error
 	// Reload activates the stored documents.
 	Reload func()
+	// CheckUpgrade returns an error if an upgrade to a version would lose an extension of the
+	// active configuration, and CheckRollback if an extension of saved documents (nil for none) is
+	// missing.
+	CheckUpgrade  func(version string) error
+	CheckRollback func(documents []byte) error
 }
 
 // Trial is the environment of a version on trial.

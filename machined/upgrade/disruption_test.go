@@ -119,6 +119,12 @@ func TestConfirmUnnamed(t *testing.T) {
 // receivedBundle stores a bundle with a boot image in the inbox, and returns its keys.
 func receivedBundle(t *testing.T, in Inbox, uki []byte) bundle.Trust {
 	t.Helper()
+	return receivedBundleWith(t, in, uki, "root")
+}
+
+// receivedBundleWith is receivedBundle with a description of the root.
+func receivedBundleWith(t *testing.T, in Inbox, uki []byte, root string) bundle.Trust {
+	t.Helper()
 	key, err := bundle.NewKey()
 	if err != nil {
 		t.Fatal(err)
@@ -127,7 +133,7 @@ func receivedBundle(t *testing.T, in Inbox, uki []byte) bundle.Trust {
 	if err := os.WriteFile(image, uki, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	source := bundle.Source{Version: "3.0.0", Profile: "test", Root: "root", RootImage: image, UKI: image, SBOM: image, Packed: image, Time: time.Unix(0, 0)}
+	source := bundle.Source{Version: "3.0.0", Profile: "test", Root: root, RootImage: image, UKI: image, SBOM: image, Packed: image, Time: time.Unix(0, 0)}
 	envelope, err := source.Seal(key)
 	if err != nil {
 		t.Fatal(err)

@@ -59,6 +59,8 @@ type Installer struct {
 	Drain func(context.Context) error
 	// Uncordon makes the node schedulable again if the upgrade is refused after Drain.
 	Uncordon func()
+	// CheckExtensions returns an error if an extension is missing for a version.
+	CheckExtensions func(version string) error
 	// Begin reports the start of each operation with its size in bytes (0: unknown). Done reports
 	// progress in bytes from time to time.
 	Begin func(operation string, total int64)
@@ -83,6 +85,10 @@ func (i Installer) Check(head io.Reader) (bundle.Statement, error) {
 	}
 	if s.MinimumVersion != "" && slot.Compare(i.Running, s.MinimumVersion) < 0 {
 		return s, Refusal{fmt.Errorf("version %s can follow %s or newer, this machine runs %s; upgrade to that one first", s.Version, s.MinimumVersion, i.Running)}
+	}
+	if err := i.CheckExtensions(s.Version); err != nil {
+		// Another attempt with the same bundle succeeds once the extension is stored.
+		return s, fmt.Errorf("upgrade refused, nothing was written: %w", err)
 	}
 	if s.RootImage.Size > i.Slot.Size {
 		return s, Refusal{fmt.Errorf("the root image has %d MiB, slot %s only %d MiB", mebibytes(s.RootImage.Size), i.Slot.Label, i.Slot.Size>>20)}
@@ -111,6 +117,9 @@ func (i Installer) Install(ctx context.Context, from io.Reader) error {
 	params, err := verity.Parse(s.Root)
 	if err != nil {
 		return fmt.Errorf("bundle: %w", err)
+	}
+	if err := i.CheckExtensions(s.Version); err != nil { // the configuration may have changed
+		return fmt.Errorf("upgrade refused, nothing was written: %w", err)
 	}
 	if i.TakeSavepoint != nil {
 		if err := i.do(ctx, []operation{{"take a savepoint of the cluster's data for version " + i.Running, 0, func() error { return i.TakeSavepoint(ctx) }}}); err != nil {

@@ -57,7 +57,8 @@ func (r *Receiver) installer(withoutSavepoint bool) (Installer, error) {
 	}
 	i := Installer{
 		Running: r.deps.version(), Profile: r.deps.Release().Profile, Trust: trust, Slot: p, ESP: r.esp,
-		TakeSavepoint: r.savepoints.take, SaveConfiguration: r.controller.saveConfiguration, Begin: r.progress.begin, Done: r.progress.setDone,
+		CheckExtensions: r.deps.Configuration.CheckUpgrade,
+		TakeSavepoint:   r.savepoints.take, SaveConfiguration: r.controller.saveConfiguration, Begin: r.progress.begin, Done: r.progress.setDone,
 	}
 	switch {
 	case !r.savepoints.runsEtcd():
@@ -67,6 +68,10 @@ func (r *Receiver) installer(withoutSavepoint bool) (Installer, error) {
 	}
 	return i, nil
 }
+
+// ReleaseKeys returns the keys that this image trusts to sign versions and extensions; the error is
+// fs.ErrNotExist if it trusts none.
+func (r *Receiver) ReleaseKeys() (bundle.Trust, error) { return r.deps.releaseKeys() }
 
 // releaseKeys returns the keys that this image trusts to sign versions, with the required number of
 // signatures.

@@ -112,6 +112,22 @@ func (s Store) SavedConfiguration(version string) ([]byte, error) {
 	return text, err
 }
 
+// SavedConfigurations returns the stored configurations of all versions.
+func (s Store) SavedConfigurations() (all [][]byte, err error) {
+	names, err := filepath.Glob(s.configuration("*"))
+	if err != nil {
+		return nil, err
+	}
+	for _, name := range names {
+		text, err := os.ReadFile(name)
+		if err != nil {
+			return nil, fmt.Errorf("upgrade: cannot read a saved configuration: %w", err)
+		}
+		all = append(all, text)
+	}
+	return all, nil
+}
+
 // SaveLog stores the end of the log of a version on trial before the machine shuts down.
 func (s Store) SaveLog(lines []string) error {
 	return s.write(s.log(), []byte(strings.Join(lines, "\n")))

@@ -64,7 +64,7 @@ func (r *Receiver) findRelease(ctx context.Context, to Release) (bundleSource, e
 		problems = append(problems, err)
 	}
 	if to.Image != "" {
-		f, err := releaseSource(r.deps.Node.Config(), to.Image).Find(ctx, bundle.TypeArchive)
+		f, err := RegistrySource(r.deps.Node.Config(), to.Image).Find(ctx, bundle.TypeArchive)
 		if err == nil {
 			return f, nil
 		}
@@ -76,9 +76,10 @@ func (r *Receiver) findRelease(ctx context.Context, to Release) (bundleSource, e
 	return nil, fmt.Errorf("version %s was not found: %w", to.Version, errors.Join(problems...))
 }
 
-// releaseSource returns the artifact of an OCI reference, with the access data of its registry from
-// the configuration. Access data belong to a registry, so an object of Kubernetes contains none.
-func releaseSource(c *config.Config, image string) registry.Source {
+// RegistrySource returns the artifact of an OCI reference, with the access data of its registry
+// from the configuration. Access data belong to a registry, so an object of Kubernetes contains
+// none.
+func RegistrySource(c *config.Config, image string) registry.Source {
 	from := registry.Source{Reference: image}
 	if c == nil {
 		return from

@@ -15,6 +15,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/pki"
 	"github.com/orlop-os/orlop/pkg/slot"
+	"github.com/orlop-os/orlop/pkg/verity"
 )
 
 // TestReleaseSource checks that the access data of a registry come from the configuration, and are
@@ -43,12 +44,12 @@ func TestReleaseSource(t *testing.T) {
 		{image: "registry.example.com.evil.example/orlop@sha256:00"},
 		{image: "other.example.com/registry.example.com@sha256:00"},
 	} {
-		s := releaseSource(c, test.image)
+		s := RegistrySource(c, test.image)
 		if s.Reference != test.image || s.Username != test.username || s.Password != test.password || len(s.CA) > 0 != test.ca || s.PlainHTTP != test.plain {
 			t.Errorf("%s: %+v", test.image, s)
 		}
 	}
-	if s := releaseSource(nil, "a/b"); s.Username != "" || s.Reference != "a/b" {
+	if s := RegistrySource(nil, "a/b"); s.Username != "" || s.Reference != "a/b" {
 		t.Errorf("without a configuration: %+v", s)
 	}
 }
@@ -112,5 +113,45 @@ func TestOnly(t *testing.T) {
 	}
 	if _, err := (Installer{Trust: trust, Profile: "test", Only: "3.0.0"}).Check(bytes.NewReader(content)); err == nil || strings.Contains(err.Error(), "is wanted") {
 		t.Errorf("the wanted version, with a wrong root: %v", err)
+	}
+}
+
+// TestMissingExtension checks that a version for which an extension is missing is refused before
+// any operation, and that the received bundle stays for another attempt.
+func TestMissingExtension(t *testing.T) {
+	m := newTestMachine(t, slot.Record{})
+	in := m.Receiver.deps.Files.Inbox
+	trust := receivedBundleWith(t, in, bootImageOf(t, "ID=orlop\n"), strings.Repeat("ab", verity.HashSize)+",1,1,")
+	content, err := os.ReadFile(in.file())
+	if err != nil {
+		t.Fatal(err)
+	}
+	asked := ""
+	i := Installer{Trust: trust, Profile: "test", Running: "2.0.0", CheckExtensions: func(version string) error {
+		asked = version
+		return errors.New("extension gvisor is not stored for version 3.0.0; add its image")
+	}}
+	_, err = i.Check(bytes.NewReader(content))
+	if err == nil || err.Error() != "upgrade refused, nothing was written: extension gvisor is not stored for version 3.0.0; add its image" || errors.As(err, new(Refusal)) || asked != "3.0.0" {
+		t.Errorf("%v, asked for %s", err, asked)
+	}
+	// The same if the configuration changes after the check of the head: no operation runs.
+	i.Begin = func(operation string, _ int64) { t.Errorf("performed %s", operation) }
+	if err := i.Install(t.Context(), bytes.NewReader(content)); err == nil || !strings.Contains(err.Error(), "upgrade refused, nothing was written: extension gvisor") {
+		t.Error(err)
+	}
+}
+
+// TestSavedConfigurations checks that the configurations of all versions are returned.
+func TestSavedConfigurations(t *testing.T) {
+	s := Store{Dir: t.TempDir()}
+	if all, err := s.SavedConfigurations(); err != nil || len(all) > 0 {
+		t.Error(all, err)
+	}
+	if err := s.SaveConfiguration("1.0.0", []byte("one")); err != nil {
+		t.Fatal(err)
+	}
+	if all, err := s.SavedConfigurations(); err != nil || len(all) != 1 || string(all[0]) != "one" {
+		t.Error(all, err)
 	}
 }

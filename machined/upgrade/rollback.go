@@ -46,6 +46,13 @@ func (c *Controller) rollback(ctx context.Context, to string, force bool, by str
 	if err := where.VerifySlot(next.From, c.esp); err != nil {
 		return "", status.Errorf(codes.FailedPrecondition, "rollback refused: version %s, the target of the rollback, would not boot: %v; upgrade to a newer version", next.From, err)
 	}
+	saved, err := c.deps.records().SavedConfiguration(next.From)
+	if err == nil {
+		err = c.deps.Configuration.CheckRollback(saved)
+	}
+	if err != nil {
+		return "", status.Errorf(codes.FailedPrecondition, "rollback refused: %v", err)
+	}
 	q, err := c.askRollback(next.From, force, by)
 	if err == nil {
 		err = c.drainFor(ctx, q)

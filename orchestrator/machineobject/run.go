@@ -230,7 +230,7 @@ func changeOf(s machineapi.OrlopMachineStatus) string {
 		switch {
 		case c.Type == machineapi.ConditionRolledBack && c.Status == "True":
 			return c.Message
-		case c.Type == machineapi.ConditionUpdating && (c.Status == "True" || c.Reason == reasonRefused):
+		case c.Type == machineapi.ConditionUpdating && (c.Status == "True" || c.Reason == machineapi.ReasonRefused):
 			return c.Message
 		}
 	}

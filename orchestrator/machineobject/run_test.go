@@ -219,7 +219,7 @@ func TestRun(t *testing.T) {
 	}
 	server.await(ctx, "a refusal", func(m machineapi.OrlopMachine) bool {
 		c := updatingOf(m)
-		return c.Status == metav1.ConditionFalse && c.Reason == reasonRefused && strings.Contains(c.Message, "the turn")
+		return c.Status == metav1.ConditionFalse && c.Reason == machineapi.ReasonRefused && strings.Contains(c.Message, "the turn")
 	})
 	if _, err := cell.Wait(ctx, details, func(s string) bool { return strings.Contains(s, "the turn") }); err != nil {
 		t.Error(err)

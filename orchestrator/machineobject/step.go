@@ -28,7 +28,6 @@ const (
 	reasonRebooting    = "Rebooting" // the machine leaves for the release, or returns
 	reasonTrial        = "OnTrial"   // the release runs, and is not committed yet
 	reasonIdle         = "Idle"
-	reasonRefused      = "Refused" // machined has refused the release, and will be asked again
 	reasonRolledBack   = "RolledBack"
 	reasonNoRollback   = "NoRollback"
 	reasonAcknowledged = "Acknowledged" // another release was wanted after the rollback
@@ -196,9 +195,9 @@ func (in input) updating() metav1.Condition {
 	case in.last.accepted(in.state, in.now):
 		return yes(reasonStarting, "the machine has accepted version "+in.last.version)
 	case in.last.problem != "" && in.last.version == in.target() && in.target() != in.state.Version:
-		return condition(machineapi.ConditionUpdating, false, reasonRefused, head(in.last.problem))
+		return condition(machineapi.ConditionUpdating, false, machineapi.ReasonRefused, head(in.last.problem))
 	case phase == slot.Failed && u.GetTo() == in.target():
-		return condition(machineapi.ConditionUpdating, false, reasonRefused, head(u.GetReason()))
+		return condition(machineapi.ConditionUpdating, false, machineapi.ReasonRefused, head(u.GetReason()))
 	}
 	return condition(machineapi.ConditionUpdating, false, reasonIdle, "no change of the release runs")
 }

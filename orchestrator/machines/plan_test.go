@@ -157,8 +157,8 @@ func conditions(all []metav1.Condition, kinds ...string) string {
 //	lost NAME                    deletes a Node
 //	notready NAME                makes a Node unready
 //	report NAME VERSION [WORD…]  the machine reports its release (kubernetes v1.37.2) and health;
-//	                             words: unready, updating, trial, leader, failed=VERSION,
-//	                             kubernetes=VERSION
+//	                             words: unready, updating, refused, trial, leader,
+//	                             failed=VERSION, kubernetes=VERSION
 //	machine NAME VERSION         an operator sets Machine.spec.version; - removes it
 //	release NAME VERSION [IMAGE] an operator sets OrlopMachine.spec.release; - removes it
 //	cluster                      the input is the new specification of the OrlopCluster
@@ -269,6 +269,7 @@ func (w *world) report(args []string) {
 	m := find(w.t, w.Own, args[0])
 	status := machineapi.OrlopMachineStatus{Release: &machineapi.RunningRelease{Version: args[1], Kubernetes: "v1.37.2"}}
 	ready, updating := metav1.Condition{Type: machineapi.ConditionReady, Status: metav1.ConditionTrue, Reason: "Healthy"}, metav1.ConditionFalse
+	reason, message := "Reported", ""
 	for _, word := range args[2:] {
 		key, value, _ := strings.Cut(word, "=")
 		switch key {
@@ -276,6 +277,8 @@ func (w *world) report(args []string) {
 			ready.Status, ready.Reason, ready.Message = metav1.ConditionFalse, "Unhealthy", "etcd has no quorum"
 		case "updating":
 			updating = metav1.ConditionTrue
+		case "refused":
+			reason, message = machineapi.ReasonRefused, "drain not complete within 5m0s: pod shop/web: must stay"
 		case "trial":
 			status.Release.OnTrial = true
 		case "leader":
@@ -289,7 +292,7 @@ func (w *world) report(args []string) {
 		}
 	}
 	meta.SetStatusCondition(&status.Conditions, ready)
-	meta.SetStatusCondition(&status.Conditions, metav1.Condition{Type: machineapi.ConditionUpdating, Status: updating, Reason: "Reported"})
+	meta.SetStatusCondition(&status.Conditions, metav1.Condition{Type: machineapi.ConditionUpdating, Status: updating, Reason: reason, Message: message})
 	m.Status = status
 }
 

@@ -151,8 +151,24 @@ func (m *machine) upToDate() metav1.Condition {
 		c.Reason, c.Message = "ReleaseUnknown", m.problem
 	case m.verdict.State == rollout.UpToDate:
 		c.Status = metav1.ConditionTrue
+	case m.verdict.State == rollout.Updating || m.verdict.State == rollout.Permitted:
+		if why := m.refusal(); why != "" {
+			c.Message = fmt.Sprintf("the machine has refused release %s, and tries again: %s", m.want.Version, why)
+		}
 	}
 	return c
+}
+
+// refusal returns the reason for which the machine has refused a permitted release, for example
+// pods that a disruption budget protects; empty if it has not.
+func (m *machine) refusal() string {
+	if m.own == nil {
+		return ""
+	}
+	if c := meta.FindStatusCondition(m.own.Status.Conditions, machineapi.ConditionUpdating); c != nil && c.Status == metav1.ConditionFalse && c.Reason == machineapi.ReasonRefused {
+		return c.Message
+	}
+	return ""
 }
 
 // updating is the condition that says whether a machine changes its release.

@@ -116,6 +116,18 @@ func (conn *Connector) CallFor(work time.Duration, do func(context.Context, *cli
 	return conn.Connect(ctx, ctx, do)
 }
 
+// CallLong is Call for an operation that takes up to work on the machine, for example a drain of an
+// hour. A machine that does not answer is an error after dial.
+func (conn *Connector) CallLong(dial, work time.Duration, do func(context.Context, *client.Client) error) error {
+	ctx, stop := Interruptible()
+	defer stop()
+	ctx, cancel := context.WithTimeout(ctx, conn.Timeout(work+dial))
+	defer cancel()
+	dialing, cancel := context.WithTimeout(ctx, dial)
+	defer cancel()
+	return conn.Connect(dialing, ctx, do)
+}
+
 // Stream connects within the usual time and makes a call of unlimited duration. It ends with the
 // call, with Ctrl-C, or after --timeout if that is set.
 func (conn *Connector) Stream(do func(context.Context, *client.Client) error) error {

@@ -72,12 +72,23 @@ func Open(from io.Reader, trust Trust) (*Reader, error) {
 // Verify returns a statement that enough trusted keys have signed. Several signatures of one key
 // count once.
 func Verify(text []byte, trust Trust) (Statement, error) {
+	payload, err := VerifyPayload(text, TypePayload, trust)
+	if err != nil {
+		return Statement{}, fmt.Errorf("bundle: %w", err)
+	}
+	return parse(payload)
+}
+
+// VerifyPayload returns the payload of a DSSE envelope that enough trusted keys have signed.
+// Several signatures of one key count once. Statements of other kinds use it, too (package
+// extension).
+func VerifyPayload(text []byte, payloadType string, trust Trust) ([]byte, error) {
 	envelope, err := parseEnvelope(text)
 	if err != nil {
-		return Statement{}, err
+		return nil, err
 	}
-	if envelope.PayloadType != TypePayload {
-		return Statement{}, fmt.Errorf("bundle: its payload type is %q, not %s", envelope.PayloadType, TypePayload)
+	if envelope.PayloadType != payloadType {
+		return nil, fmt.Errorf("its payload type is %q, not %s", envelope.PayloadType, payloadType)
 	}
 	var keys []dsse.Verifier
 	for _, public := range trust.Keys {
@@ -85,16 +96,16 @@ func Verify(text []byte, trust Trust) (Statement, error) {
 	}
 	verifier, err := dsse.NewMultiEnvelopeVerifier(trust.Threshold, keys...)
 	if err != nil {
-		return Statement{}, fmt.Errorf("bundle: %w", err)
+		return nil, err
 	}
 	by, payload, err := verifier.VerifyAndDecode(context.Background(), &envelope)
 	switch {
 	case err != nil && len(by) > 0:
-		return Statement{}, fmt.Errorf("bundle: too few signatures: %d trusted keys have signed it, %d are required; `imager sign` adds a signature", len(by), trust.Threshold)
+		return nil, fmt.Errorf("too few signatures: %d trusted keys have signed it, %d are required; `imager sign` adds a signature", len(by), trust.Threshold)
 	case err != nil:
-		return Statement{}, fmt.Errorf("bundle: no trusted key has signed it: %w", err)
+		return nil, fmt.Errorf("no trusted key has signed it: %w", err)
 	}
-	return parse(payload)
+	return payload, nil
 }
 
 // ParseUnverified returns the statement of an envelope without verifying the signatures. It is for
@@ -105,7 +116,7 @@ func ParseUnverified(text []byte) (Statement, error) { return unverified(text) }
 func unverified(text []byte) (Statement, error) {
 	envelope, err := parseEnvelope(text)
 	if err != nil {
-		return Statement{}, err
+		return Statement{}, fmt.Errorf("bundle: %w", err)
 	}
 	payload, err := envelope.DecodeB64Payload()
 	if err != nil {
@@ -116,7 +127,7 @@ func unverified(text []byte) (Statement, error) {
 
 func parseEnvelope(text []byte) (envelope dsse.Envelope, err error) {
 	if err := json.Unmarshal(text, &envelope); err != nil {
-		return envelope, fmt.Errorf("bundle: its statement is not a DSSE envelope: %w", err)
+		return envelope, fmt.Errorf("its statement is not a DSSE envelope: %w", err)
 	}
 	return envelope, nil
 }

@@ -246,17 +246,27 @@ func sign(s Statement, keys ...Key) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
+	envelope, err := SignPayload(TypePayload, payload, keys...)
+	if err != nil {
+		return nil, fmt.Errorf("bundle: %w", err)
+	}
+	return envelope, nil
+}
+
+// SignPayload signs a payload with each of the keys and returns the DSSE envelope. The same input
+// gives the same bytes.
+func SignPayload(payloadType string, payload []byte, keys ...Key) ([]byte, error) {
 	var sides []dsse.Signer
 	for _, key := range keys {
 		sides = append(sides, key.dsse())
 	}
 	signer, err := dsse.NewEnvelopeSigner(sides...)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("cannot sign: %w", err)
 	}
-	envelope, err := signer.SignPayload(context.Background(), TypePayload, payload)
+	envelope, err := signer.SignPayload(context.Background(), payloadType, payload)
 	if err != nil {
-		return nil, fmt.Errorf("bundle: cannot sign: %w", err)
+		return nil, fmt.Errorf("cannot sign: %w", err)
 	}
 	return json.Marshal(envelope)
 }

@@ -384,6 +384,8 @@ func textExpectation(t reflect.Type) string {
 		return `a group such as apps; "" is the core group`
 	case reflect.TypeFor[AtLeast]():
 		return wantAtLeast
+	case reflect.TypeFor[SigningKey]():
+		return wantSigningKey
 	case reflect.TypeFor[Artifact]():
 		return wantArtifact
 	case reflect.TypeFor[RegistryPath]():

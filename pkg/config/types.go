@@ -45,6 +45,7 @@ type MachineSpec struct {
 	Join          *Join             `yaml:"join,omitempty"`
 	Node          Node              `yaml:"node"`
 	Upgrade       Upgrade           `yaml:"upgrade"`
+	Extensions    Extensions        `yaml:"extensions"`
 	Registries    []ImageRegistry   `yaml:"registries,omitempty"`
 	Logging       Logging           `yaml:"logging"`
 }

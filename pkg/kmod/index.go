@@ -16,6 +16,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -31,7 +32,7 @@ var ErrNotFound = errors.New("no such module")
 // and safe for concurrent use.
 type Index struct {
 	dir   string
-	files map[string]string // module name → path of the file, relative to dir
+	files map[string]string // module name → path of the file
 	// module name → names of all modules it needs, the deepest last (the order of modules.dep)
 	needs map[string][]string
 	// module name → names of modules to load before it, if they exist (softdep pre:)
@@ -54,7 +55,7 @@ func Read(dir string) (*Index, error) {
 			continue
 		}
 		name := nameOf(file)
-		x.files[name] = file
+		x.files[name] = filepath.Join(dir, file)
 		for _, need := range strings.Fields(needs) {
 			x.needs[name] = append(x.needs[name], nameOf(need))
 		}
@@ -101,6 +102,17 @@ func (x *Index) readSoftdep(b []byte) {
 	}
 }
 
+// With returns an index with the modules of both. A module, a soft dependency or a built-in module
+// of x has precedence.
+func (x *Index) With(more *Index) *Index {
+	both := &Index{dir: x.dir, files: maps.Clone(more.files), needs: maps.Clone(more.needs), soft: maps.Clone(more.soft), builtin: x.builtin}
+	maps.Copy(both.files, x.files)
+	maps.Copy(both.needs, x.needs)
+	maps.Copy(both.soft, x.soft)
+	both.aliases = slices.Concat(x.aliases, more.aliases)
+	return both
+}
+
 // Names lists all modules with a file, sorted.
 func (x *Index) Names() []string {
 	names := make([]string, 0, len(x.files))
@@ -138,7 +150,7 @@ func (x *Index) Plan(names ...string) ([]Step, error) {
 			return false
 		}
 		seen[name] = true
-		step := Step{Name: name, File: filepath.Join(x.dir, file), Soft: soft}
+		step := Step{Name: name, File: file, Soft: soft}
 		for _, pre := range x.soft[name] {
 			modules := []string{pre}
 			if !add(pre, true) {

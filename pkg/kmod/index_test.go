@@ -151,3 +151,37 @@ func TestReadNeedsOnlyModulesDep(t *testing.T) {
 		t.Errorf("Read = %v, %v", x, err)
 	}
 }
+
+// TestWith checks that a module of another directory is loaded after its dependencies in the first,
+// and that a module of both comes from the first.
+func TestWith(t *testing.T) {
+	base := moduleDir(t)
+	dir := t.TempDir()
+	for name, content := range map[string]string{
+		"modules.dep":   "kernel/fs/nfs/nfs.ko: kernel/lib/libcrc32c.ko\nkernel/lib/libcrc32c.ko:\n",
+		"modules.alias": "alias fs-nfs nfs\n",
+	} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	more, err := Read(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	both := base.With(more)
+	steps, err := both.Plan("fs-nfs", "ahci")
+	if err != nil || len(steps) < 3 {
+		t.Fatal(steps, err)
+	}
+	files := map[string]string{}
+	for _, s := range steps {
+		files[s.Name] = s.File
+	}
+	if files["nfs"] != filepath.Join(dir, "kernel/fs/nfs/nfs.ko") || files["libcrc32c"] != filepath.Join(base.dir, "kernel/lib/libcrc32c.ko") || files["ahci"] == "" {
+		t.Error(files)
+	}
+	if _, err := base.Plan("nfs"); !errors.Is(err, ErrNotFound) {
+		t.Error("the first index has changed:", err)
+	}
+}

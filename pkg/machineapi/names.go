@@ -43,6 +43,10 @@ const (
 	ConditionRolledBack = "RolledBack"
 )
 
+// ReasonRefused is the reason of ConditionUpdating after the machine has refused a permitted
+// release. It tries again while it has a permit.
+const ReasonRefused = "Refused"
+
 // The types of the conditions of an OrlopHost. The controllers write them.
 const (
 	// ConditionWaiting is true if the machine sends its inventory at present.

@@ -33,6 +33,9 @@ const (
 	// ReleaseKeys are the public keys (PEM, Ed25519) that may sign the versions after this one. The
 	// file is missing in an image that cannot be upgraded.
 	ReleaseKeys = "/usr/share/orlop/release-keys.pem"
+	// ExtensionKeys are the public keys (PEM, Ed25519) that may sign extensions besides the release
+	// keys; usually missing.
+	ExtensionKeys = "/usr/share/orlop/extension-keys.pem"
 	// EmbeddedConfig is the configuration of the image; usually missing.
 	EmbeddedConfig = "/usr/share/orlop/config.yaml"
 )
@@ -121,8 +124,13 @@ const (
 	// (orchestrator/offlineapi)
 	OfflineAPI = Data + "/lib/stand-in"
 	// root, 0700: the upgrade bundle of the present or the last transfer
-	Bundle   = Data + "/lib/bundle"
-	AuditLog = Data + "/log/kube-audit" // owner UserAPI, 0700
+	Bundle = Data + "/lib/bundle"
+	// root, 0700: the extensions (machined/extensions), a file per manifest, statement and image
+	Extensions = Data + "/lib/extensions"
+	// root, 0755: a directory per service of an extension that requests one; owner the service's
+	// user
+	ExtensionState = Data + "/lib/extension-state"
+	AuditLog       = Data + "/log/kube-audit" // owner UserAPI, 0700
 	// root, 0700: the kernel log of this boot and the previous boot (machined/debug/bootlog)
 	KernelLog = Data + "/log/kernel"
 )
@@ -149,6 +157,8 @@ const (
 	AuditInMemory = Run + "/audit"
 	// PairedCAInMemory replaces PairedCA on a machine without a STATE partition.
 	PairedCAInMemory = Run + "/operator.crt"
+	// ExtensionMounts holds the mounts of the active extensions.
+	ExtensionMounts = Run + "/extensions"
 	// Profiles holds the profiling sockets of the processes (package profile). Only root has access
 	// to it.
 	Profiles = Run + "/profile"

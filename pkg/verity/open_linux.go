@@ -2,6 +2,8 @@ package verity
 
 import (
 	"fmt"
+	"os"
+	"unsafe"
 
 	"github.com/containerd/go-dmverity/pkg/dm"
 	"golang.org/x/sys/unix"
@@ -15,13 +17,27 @@ import (
 // depends on no other code, is stored in the firmware's log (pstore) for the next boot, and becomes
 // a reset by the panic= argument. The kernel's lines are "verity: …: data block N is corrupted" and
 // "Kernel panic - not syncing: dm-verity device corrupted".
-var options = [...]string{"panic_on_corruption", "panic_on_error", "ignore_zero_blocks"}
+var options = []string{"panic_on_corruption", "panic_on_error", "ignore_zero_blocks"}
+
+// optionsEIO are the options of an image without which the system runs: a read of a damaged block
+// fails with EIO.
+var optionsEIO = []string{"ignore_zero_blocks"}
 
 // Open maps the sealed image on the block device read-only as the device-mapper device name, and
 // returns the path of the mapped device. It does not verify the image as a whole: the kernel
 // verifies each block when it reads it. The kernel must have dm_verity loaded. If the name is
 // taken, Open fails and does not change the other device.
 func Open(device string, p Params, name string) (string, error) {
+	return open(device, p, name, options)
+}
+
+// OpenEIO is Open for an image without which the system runs: a read of a block that does not match
+// its hash fails with EIO, and the kernel does not panic.
+func OpenEIO(device string, p Params, name string) (string, error) {
+	return open(device, p, name, optionsEIO)
+}
+
+func open(device string, p Params, name string, options []string) (string, error) {
 	if err := p.Check(); err != nil {
 		return "", err
 	}
@@ -36,7 +52,7 @@ func Open(device string, p Params, name string) (string, error) {
 		RootDigest:     p.RootHash,
 		Salt:           p.Salt,
 		HashStartBytes: p.HashStart * BlockSize,
-		Flags:          options[:],
+		Flags:          options,
 	})
 	if err != nil {
 		return "", fmt.Errorf("%s: cannot describe to dm-verity: %w", device, err)
@@ -62,4 +78,49 @@ func Open(device string, p Params, name string) (string, error) {
 	}
 	// devtmpfs creates this node before the ioctl returns. udev would create /dev/mapper/<name>.
 	return fmt.Sprintf("/dev/dm-%d", unix.Minor(number)), nil
+}
+
+// Remove removes the device of Open, which must not be in use.
+func Remove(name string) error {
+	control, err := dm.Open()
+	if err != nil {
+		return fmt.Errorf("device mapper: cannot open: %w", err)
+	}
+	defer control.Close()
+	return control.RemoveDevice(name)
+}
+
+// dmRequest is struct dm_ioctl of linux/dm-ioctl.h. The library has no deferred removal.
+type dmRequest struct {
+	version     [3]uint32
+	size, start uint32
+	_           [2]uint32 // targets, openers
+	flags       uint32
+	_           [2]uint32 // event, padding
+	_           uint64    // device
+	name        [128]byte
+	_           [136]byte // UUID, data
+}
+
+const (
+	dmRemove         = 0xc138fd04 // DM_DEV_REMOVE of linux/dm-ioctl.h
+	dmDeferredRemove = 1 << 17    // DM_DEFERRED_REMOVE, since version 4.27 of the interface
+)
+
+// RemoveWhenUnused makes the kernel remove the device of Open after its last user, so that the
+// unmount of its file system releases the image, too.
+func RemoveWhenUnused(name string) error {
+	control, err := os.OpenFile("/dev/mapper/control", os.O_RDWR, 0)
+	if err != nil {
+		return fmt.Errorf("device mapper: cannot open: %w", err)
+	}
+	defer control.Close()
+	r := dmRequest{version: [3]uint32{4, 27, 0}, flags: dmDeferredRemove}
+	r.size = uint32(unsafe.Sizeof(r))
+	r.start = r.size
+	copy(r.name[:len(r.name)-1], name)
+	if _, _, errno := unix.Syscall(unix.SYS_IOCTL, control.Fd(), dmRemove, uintptr(unsafe.Pointer(&r))); errno != 0 {
+		return fmt.Errorf("device mapper: cannot remove %s after its use: %w", name, errno)
+	}
+	return nil
 }

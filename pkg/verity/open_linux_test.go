@@ -2,8 +2,12 @@ package verity
 
 import (
 	"bytes"
+	"errors"
 	"os"
+	"syscall"
 	"testing"
+	"time"
+	"unsafe"
 
 	"github.com/containerd/go-dmverity/pkg/dm"
 )
@@ -66,5 +70,63 @@ func TestOpen(t *testing.T) {
 	}
 	if err := control.RemoveDevice("test"); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// TestRequestSize checks that the request has the size that its number contains.
+func TestRequestSize(t *testing.T) {
+	if size := unsafe.Sizeof(dmRequest{}); size != dmRemove>>16&0x3fff {
+		t.Errorf("%d bytes", size)
+	}
+}
+
+// TestOpenEIO checks that a read of a changed block fails and the machine continues, and that the
+// device ends with its last user.
+func TestOpenEIO(t *testing.T) {
+	if os.Getenv("ORLOP_KERNEL_TEST") != "1" {
+		t.Skip("overwrites a disk: runs under the product kernel only (make kernel)")
+	}
+	const disk = "/dev/vda"
+	name := image(t, 3000)
+	p, err := Format(name, []byte("salt"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	sealed, err := os.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	sealed[2*BlockSize] ^= 1
+	if err := os.WriteFile(disk, sealed, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	device, err := OpenEIO(disk, p, "eio")
+	if err != nil {
+		t.Fatal(err)
+	}
+	f, err := os.Open(device)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := RemoveWhenUnused("eio"); err != nil {
+		t.Error(err)
+	}
+	block := make([]byte, BlockSize)
+	if _, err := f.ReadAt(block, 2*BlockSize); !errors.Is(err, syscall.EIO) {
+		t.Errorf("a read of the changed block: %v", err)
+	}
+	if err := f.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for deadline := time.Now().Add(10 * time.Second); ; {
+		if device, err = OpenEIO(disk, p, "eio"); err == nil {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("the device stays after its last user: %v", err)
+		}
+	}
+	if err := Remove("eio"); err != nil {
+		t.Errorf("%s: %v", device, err)
 	}
 }

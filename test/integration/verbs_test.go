@@ -158,6 +158,10 @@ import (
 //	releases PATCH BUNDLE…
 //	    start a registry ($REGISTRY) with bundles as orlop/test:1, orlop/test:2 and so on, with
 //	    the digests $DIGEST_1, $DIGEST_2; PATCH makes a machine use it; $VERSION is the image's
+//	extensions PATCH NAME…
+//	    start a registry with the extensions below ${VERSIONS}/extensions with these names, such
+//	    as gvisor/gvisor; $EXTENSION_1, $EXTENSION_2 and so on are their references; PATCH makes
+//	    a machine use the registry
 //	mirror PATCH NAME
 //	    start a registry with the test image as NAME (REGISTRY/…) below a path, for a user; PATCH
 //	    makes it a mirror of REGISTRY
@@ -211,6 +215,7 @@ func (s *story) verbs() map[string]func(ts *testscript.TestScript, neg bool, arg
 		"at-once":       s.atOnceVerb,
 		"registry":      s.registryVerb,
 		"releases":      s.releasesVerb,
+		"extensions":    s.extensionsVerb,
 		"mirror":        s.mirrorVerb,
 		"damage":        s.damageVerb,
 		"settled":       s.settledVerb,

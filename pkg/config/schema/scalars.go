@@ -44,8 +44,9 @@ var scalars = map[reflect.Type]*jsonschema.Schema{
 	reflect.TypeFor[config.PrivateKey](): {
 		Type: "string", Pattern: `-----BEGIN ([A-Z]+ )?PRIVATE KEY-----`, Description: "One private key in PEM. A secret.",
 	},
-	reflect.TypeFor[config.APIGroup](): {Type: "string", Examples: []any{"apps", ""}},
-	reflect.TypeFor[config.Manifest](): {Type: "string", Description: "Objects of Kubernetes: one or more YAML documents. Handled as a secret.", Not: &jsonschema.Schema{Const: config.Redacted}},
+	reflect.TypeFor[config.APIGroup]():   {Type: "string", Examples: []any{"apps", ""}},
+	reflect.TypeFor[config.Manifest]():   {Type: "string", Description: "Objects of Kubernetes: one or more YAML documents. Handled as a secret.", Not: &jsonschema.Schema{Const: config.Redacted}},
+	reflect.TypeFor[config.SigningKey](): {Type: "string", Pattern: `-----BEGIN PUBLIC KEY-----`, Examples: []any{"-----BEGIN PUBLIC KEY-----\nMCowBQYDK2VwAyEA6kpsY+KcUgq+9VB7Ey7F+ZVHdq6+vnuSQh7qaRRG0iw=\n-----END PUBLIC KEY-----\n"}},
 	reflect.TypeFor[config.Artifact](): {
 		Type: "string", Pattern: `^` + registry + `/[a-z0-9._/-]*[a-z0-9]@sha256:[0-9a-f]{64}$`,
 		Examples: []any{"registry.example.com/team/ingress@sha256:4f5d2e0c1b7a69885746352413021ffeeddccbbaa99887766554433221100ffe"},

@@ -162,7 +162,7 @@ func TestScalars(t *testing.T) {
 		}
 	}
 	for kind := range scalars {
-		pem := kind == reflect.TypeFor[config.Certificate]() || kind == reflect.TypeFor[config.Bundle]() || kind == reflect.TypeFor[config.PrivateKey]()
+		pem := kind == reflect.TypeFor[config.Certificate]() || kind == reflect.TypeFor[config.Bundle]() || kind == reflect.TypeFor[config.PrivateKey]() || kind == reflect.TypeFor[config.SigningKey]()
 		if !seen[kind] && !pem {
 			t.Errorf("%s: no example is read", kind)
 		}

@@ -1,0 +1,141 @@
+package extensions
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/orlop-os/orlop/pkg/extension"
+	"github.com/orlop-os/orlop/pkg/mount"
+	"github.com/orlop-os/orlop/pkg/verity"
+)
+
+// Kernel performs the operations of an activation.
+type Kernel interface {
+	// Mount mounts an image read-only at a directory, through dm-verity.
+	Mount(image, target string, s extension.Statement) error
+	// Unmount reverses Mount.
+	Unmount(target string) error
+	// Overlay makes the directories usr of these mounts visible in /usr, below the system's own
+	// files.
+	Overlay(targets []string) error
+}
+
+// linux is the running kernel.
+type linux struct{}
+
+// Linux returns the operations on the running kernel.
+func Linux() Kernel { return linux{} }
+
+// deviceName returns the name of the device-mapper device.
+func deviceName(s extension.Statement) string { return "ext-" + s.Name }
+
+func (linux) Mount(image, target string, s extension.Statement) (err error) {
+	params, err := verity.Parse(s.Root)
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(target, 0o755); err != nil {
+		return err
+	}
+	loop, err := attach(image)
+	if err != nil {
+		return err
+	}
+	// The kernel detaches the file after the last user of the loop device, which is dm-verity.
+	defer func() { err = errors.Join(err, loop.Close()) }()
+	device, err := verity.OpenEIO(loop.Name(), params, deviceName(s))
+	if err != nil {
+		return err
+	}
+	if err := (mount.Mount{Source: device, Target: target, Type: "erofs", Flags: mount.ReadOnly | mount.NoSuid | mount.NoDev}).Do(); err != nil {
+		return errors.Join(err, verity.Remove(deviceName(s)))
+	}
+	if err := verity.RemoveWhenUnused(deviceName(s)); err != nil {
+		return errors.Join(err, mount.Unmount(target), verity.Remove(deviceName(s)))
+	}
+	return nil
+}
+
+func (linux) Unmount(target string) error { return mount.Unmount(target) }
+
+func (linux) Overlay(targets []string) error { return overlay(targets).Do() }
+
+// overlay returns the mount on /usr. The first directory is on top.
+func overlay(targets []string) mount.Mount {
+	lower := []string{"/usr"}
+	for _, t := range targets {
+		lower = append(lower, t+"/usr")
+	}
+	return mount.Mount{Source: "overlay", Target: "/usr", Type: "overlay", Flags: mount.ReadOnly | mount.NoSuid | mount.NoDev, Data: "lowerdir=" + strings.Join(lower, ":")}
+}
+
+// attach attaches a file to a free loop device, read-only (loop(4)).
+func attach(name string) (*os.File, error) {
+	file, err := os.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	control, err := os.OpenFile("/dev/loop-control", os.O_RDWR, 0)
+	if err != nil {
+		return nil, fmt.Errorf("loop devices: cannot open: %w", err)
+	}
+	defer control.Close()
+	number, err := unix.IoctlRetInt(int(control.Fd()), unix.LOOP_CTL_GET_FREE)
+	if err != nil {
+		return nil, fmt.Errorf("loop devices: cannot find a free one: %w", err)
+	}
+	device, err := os.Open(fmt.Sprintf("/dev/loop%d", number))
+	if err != nil {
+		return nil, err
+	}
+	c := unix.LoopConfig{Fd: uint32(file.Fd()), Info: unix.LoopInfo64{Flags: unix.LO_FLAGS_READ_ONLY | unix.LO_FLAGS_AUTOCLEAR}}
+	if err := unix.IoctlLoopConfigure(int(device.Fd()), &c); err != nil {
+		return nil, errors.Join(fmt.Errorf("%s: cannot attach %s: %w", device.Name(), name, err), device.Close())
+	}
+	return device, nil
+}
+
+// compare returns an error if a mounted image has other paths than its statement.
+func compare(target string, s extension.Statement) error {
+	want := map[string]extension.File{}
+	for _, f := range s.Files {
+		want[f.Path] = f
+	}
+	err := filepath.WalkDir(target, func(name string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		shown := strings.TrimPrefix(name, target)
+		f, named := want[shown]
+		if !named {
+			return fmt.Errorf("its image has the file %s, which its statement does not name", shown)
+		}
+		delete(want, shown)
+		info, err := d.Info()
+		if err != nil {
+			return err
+		}
+		link := ""
+		if d.Type()&fs.ModeSymlink != 0 {
+			if link, err = os.Readlink(name); err != nil {
+				return err
+			}
+		}
+		regular := d.Type().IsRegular() && info.Mode()&(fs.ModeSetuid|fs.ModeSetgid) == 0 && info.Size() == f.Size
+		if link != f.Target || link == "" && !regular {
+			return fmt.Errorf("the file %s of its image is not as in its statement", shown)
+		}
+		return nil
+	})
+	for name := range want {
+		err = errors.Join(err, fmt.Errorf("its image lacks the file %s", name))
+	}
+	return err
+}

@@ -1,0 +1,219 @@
+package extensions
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"slices"
+	"strings"
+	"time"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/orlop-os/orlop/pkg/api"
+	"github.com/orlop-os/orlop/pkg/config"
+	"github.com/orlop-os/orlop/pkg/extension"
+)
+
+// System is the running system, as far as extensions depend on it.
+type System struct {
+	Version, Profile, Kernel string
+	// Has reports whether the system itself has a file at a path.
+	Has func(path string) bool
+}
+
+// Item is an image of the configuration with its content in the store.
+type Item struct {
+	Image     config.Artifact
+	Statement extension.Statement
+	// Err says why the store has no usable extension: fs.ErrNotExist if it has none.
+	Err error
+}
+
+// Phase is the state of an extension.
+type Phase string
+
+// Phases of an extension.
+const (
+	Missing Phase = "missing" // it is not stored yet
+	Stored  Phase = "stored"  // it serves another version
+	Pending Phase = "pending" // it takes effect at the next boot
+	Active  Phase = "active"
+	Refused Phase = "refused"
+)
+
+// State is an extension of the machine: topic "extensions".
+type State struct {
+	Image   string `json:"image"`
+	Name    string `json:"name,omitempty"`
+	Version string `json:"version,omitempty"`
+	System  string `json:"system,omitempty"` // the version of the system that it serves
+	Phase   Phase  `json:"phase"`
+	Problem string `json:"problem,omitempty"`
+}
+
+// Plan returns the state of each item before an activation on a system: the items in phase Pending
+// take effect. An earlier item has precedence.
+func Plan(items []Item, on System) []State {
+	var all []State
+	var accepted []extension.Statement
+	for _, i := range items {
+		s := State{Image: i.Image.String(), Name: i.Statement.Name, Version: i.Statement.Version, System: i.Statement.System}
+		switch {
+		case errors.Is(i.Err, fs.ErrNotExist):
+			s.Phase = Missing
+		case i.Err != nil:
+			s.Phase, s.Problem = Refused, i.Err.Error()
+		case i.Statement.System != on.Version:
+			s.Phase = Stored
+		default:
+			s.Phase = Pending
+			if err := fits(i.Statement, accepted, on); err != nil {
+				s.Phase, s.Problem = Refused, fmt.Sprintf("extension %s: %v", i.Statement.Name, err)
+			} else {
+				accepted = append(accepted, i.Statement)
+			}
+		}
+		all = append(all, s)
+	}
+	return all
+}
+
+// fits returns why an extension cannot take effect beside the others on a system.
+func fits(s extension.Statement, others []extension.Statement, on System) error {
+	if s.Profile != on.Profile {
+		return fmt.Errorf("it is for profile %s, and this machine runs %s; build it with `imager extension -profile profiles/%[2]s.yaml`", s.Profile, on.Profile)
+	}
+	if s.Kernel != on.Kernel {
+		return fmt.Errorf("it is for kernel %s, and this machine runs %s; build it again for this version", s.Kernel, on.Kernel)
+	}
+	for _, f := range s.Files {
+		if on.Has(f.Path) {
+			return fmt.Errorf("the system itself has the file %s; remove it from the extension", f.Path)
+		}
+	}
+	for _, o := range others {
+		if err := conflict(s, o); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// conflict returns why two extensions exclude each other.
+func conflict(s, o extension.Statement) error {
+	if s.Name == o.Name {
+		return fmt.Errorf("Machine.spec.extensions.images names it twice for version %s; remove one of them", s.System)
+	}
+	for _, f := range s.Files {
+		for _, g := range o.Files {
+			if f.Path == g.Path || strings.HasPrefix(f.Path, g.Path+"/") || strings.HasPrefix(g.Path, f.Path+"/") {
+				return fmt.Errorf("extension %s has the file %s, too; remove one of the two extensions", o.Name, g.Path)
+			}
+		}
+	}
+	for _, r := range s.Runtimes {
+		if slices.ContainsFunc(o.Runtimes, func(p extension.Runtime) bool { return p.Handler == r.Handler }) {
+			return fmt.Errorf("extension %s has the runtime handler %s, too; remove one of the two extensions", o.Name, r.Handler)
+		}
+	}
+	for _, one := range s.Services {
+		for _, two := range o.Services {
+			if one.Name == two.Name || one.User == two.User && one.User != 0 {
+				return fmt.Errorf("its service %s has the name or the user %d of service %s of extension %s; remove one of the two extensions", one.Name, one.User, two.Name, o.Name)
+			}
+		}
+	}
+	return nil
+}
+
+// Problem returns why an extension for a version does not take effect; empty if all do.
+func Problem(states []State, version string) string {
+	for _, s := range states {
+		if s.Problem != "" && s.System == version && s.Phase != Stored {
+			return s.Problem
+		}
+	}
+	return ""
+}
+
+// Check returns the check of the extensions; nil without extensions.
+func Check(states []State) *api.HealthCheck {
+	if len(states) == 0 {
+		return nil
+	}
+	check := &api.HealthCheck{Name: "system-extensions", Ok: true, Since: timestamppb.New(time.Time{})}
+	var details []string
+	for _, s := range states {
+		switch {
+		case s.Problem != "":
+			check.Ok = false
+			details = append(details, s.Problem)
+		case s.Phase == Missing:
+			details = append(details, "fetching "+s.Image)
+		case s.Phase == Pending:
+			details = append(details, fmt.Sprintf("%s %s takes effect at the next boot (`orlopctl reboot`)", s.Name, s.Version))
+		case s.Phase == Active:
+			details = append(details, s.Name+" "+s.Version+" is active")
+		}
+	}
+	check.Detail = strings.Join(details, "; ")
+	return check
+}
+
+// CheckUpgrade returns an error if an upgrade from one version to another would lose an extension:
+// each item must be present, and each extension of the present version needs one of its name for
+// the next version.
+func CheckUpgrade(items []Item, from, to, profile string) error {
+	if err := present(items); err != nil {
+		return err
+	}
+	for _, i := range items {
+		if i.Statement.System != from {
+			continue
+		}
+		if !slices.ContainsFunc(items, func(o Item) bool {
+			return o.Statement.Name == i.Statement.Name && o.Statement.System == to && o.Statement.Profile == profile
+		}) {
+			return fmt.Errorf("extension %s is not stored for version %s; add its image to Machine.spec.extensions.images and wait until `orlopctl get extensions` shows it as stored, or remove the extension", i.Statement.Name, to)
+		}
+	}
+	return nil
+}
+
+// CheckRollback returns an error if the items of a saved configuration are not complete.
+func CheckRollback(items []Item) error { return present(items) }
+
+// present returns an error for the first item that is not usable.
+func present(items []Item) error {
+	for _, i := range items {
+		if errors.Is(i.Err, fs.ErrNotExist) {
+			return fmt.Errorf("extension %s is not stored; wait until `orlopctl get extensions` shows it, or remove it from Machine.spec.extensions.images", i.Image)
+		}
+		if i.Err != nil {
+			return fmt.Errorf("%w; remove it from Machine.spec.extensions.images, or replace it", i.Err)
+		}
+	}
+	return nil
+}
+
+// Changes returns a line for each operation that leads to a configuration with these items: images
+// to fetch, and activations at the next boot. active are the extensions that are active.
+func Changes(items []Item, on System, active []State) (lines []string) {
+	want := Plan(items, on)
+	for _, s := range want {
+		is := slices.ContainsFunc(active, func(a State) bool { return a.Image == s.Image })
+		switch {
+		case s.Phase == Missing:
+			lines = append(lines, "fetch extension "+s.Image+"; it takes effect at a boot, not now")
+		case s.Phase == Pending && !is:
+			lines = append(lines, fmt.Sprintf("activate extension %s %s at the next boot", s.Name, s.Version))
+		}
+	}
+	for _, a := range active {
+		if !slices.ContainsFunc(want, func(s State) bool { return s.Image == a.Image }) {
+			lines = append(lines, fmt.Sprintf("deactivate extension %s %s at the next boot", a.Name, a.Version))
+		}
+	}
+	return lines
+}
