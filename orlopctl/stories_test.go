@@ -132,7 +132,7 @@ func acceptsFlags(words []string) error {
 	return err
 }
 
-// unknownFields returns the unknown fields in documents of this product, and ignores other problems:
+// unknownFields returns the unknown fields in documents of this product. It omits other problems:
 // a patch lacks most fields, and variables stand for values.
 func unknownFields(text string) []string {
 	found := map[string]bool{}

@@ -612,8 +612,8 @@ func TestLeaveNoAnswer(t *testing.T) {
 	b.start()
 	b.waitVoting()
 	c.stop()
-	// Without a leader no member serves, and then leave changes nothing. On a busy computer that can
-	// happen here for a moment.
+	// Without a leader no member serves, and then leave changes nothing. On a busy computer that
+	// can happen here for a moment.
 	left, err := c.local().members().leave(ctx)
 	for late := time.Now().Add(time.Minute); err == nil && left == nil && time.Now().Before(late); {
 		left, err = c.local().members().leave(ctx)
