@@ -1,6 +1,7 @@
 package network
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -450,17 +451,29 @@ const (
 	wireguardMTU = 1420
 )
 
-// mtuOf returns the planned MTU of a link, else its present MTU; 0 if it does not exist.
+// mtuOf returns the planned MTU of a link, else its present MTU; 0 if it does not exist. The kernel
+// gives a link that leaves a bond the MTU from before it joined: the original MTU, or else probably
+// the default.
 func (p *linkPlan) mtuOf(name string) int {
-	if w := p.named(name); w != nil && w.MTU != 0 {
+	w := p.named(name)
+	if w != nil && w.MTU != 0 {
 		return w.MTU
 	}
 	for _, l := range p.f.Links {
-		if l.Name == name {
-			return l.MTU
+		if l.Name != name {
+			continue
 		}
+		if p.inBond(l) && (w == nil || w.Master != l.Master) {
+			return cmp.Or(p.f.MTUs[l.Index], ethernetMTU)
+		}
+		return l.MTU
 	}
 	return 0
+}
+
+// inBond reports whether a link is a member of a bond at present.
+func (p *linkPlan) inBond(l Link) bool {
+	return slices.ContainsFunc(p.f.Links, func(m Link) bool { return m.Name == l.Master && m.Virtual.Kind() == kindBond })
 }
 
 // bottomUp returns the indexes of links in the order in which they can be created: each after its
