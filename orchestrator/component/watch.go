@@ -52,6 +52,9 @@ func watch(change func(), all []Watched) (stop func(), err error) {
 	}
 	for _, w := range all {
 		registered, err := w.Informer.AddEventHandler(w.handler(change))
+		if w.Informer.IsStopped() {
+			continue // the process ends, and the component with it
+		}
 		if err != nil {
 			stop()
 			return nil, fmt.Errorf("cannot watch: %w", err)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"regexp"
+	"runtime"
 	"testing"
 	"time"
 
@@ -141,6 +142,17 @@ func TestNodes(t *testing.T) {
 		case <-ctx.Done():
 			t.Fatalf("the other reconciler has %q", detail)
 		}
+	}
+	cancel()
+	for !informer.IsStopped() {
+		runtime.Gosched()
+	}
+	late := Reconciler{
+		Changed: cell.NewSignal(), Factories: []Factory{nodes}, Watched: []Watched{{Informer: informer}},
+		Pass: func(context.Context) (string, error) { return "", nil },
+	}
+	if err := late.Run(ctx); err != nil {
+		t.Errorf("a component that starts at the end of the process: %v", err)
 	}
 	requests := map[string]int{}
 	for _, a := range client.Actions() {

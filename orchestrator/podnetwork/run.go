@@ -264,7 +264,7 @@ func (a *Agent) watch(ctx context.Context) error {
 		},
 		DeleteFunc: func(any) { change() },
 	}
-	if _, err := informer.AddEventHandler(handler); err != nil {
+	if _, err := informer.AddEventHandler(handler); err != nil && !informer.IsStopped() {
 		return fmt.Errorf("Nodes: cannot watch: %w", err)
 	}
 	a.watched.Start(ctx.Done())
