@@ -305,6 +305,9 @@ func FuzzRead(f *testing.F) {
 		if r.n > maxMessage {
 			t.Errorf("%d octets were read", r.n)
 		}
+		if errors.Is(err, errPanic) {
+			t.Error(err)
+		}
 		s, _ := begin(config, time.Now())
 		if err == nil {
 			_, _, _ = s.receive(time.Now(), m)
