@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"time"
 
 	"github.com/google/nftables"
 	"github.com/google/nftables/expr"
@@ -23,6 +24,8 @@ const (
 	// bufferSize is the size in bytes of the socket's buffers, for a batch and the kernel's
 	// answers. It is sufficient for 100,000 addresses.
 	bufferSize = 4 << 20
+	// timeout bounds the kernel's answer.
+	timeout = 30 * time.Second
 )
 
 // closeAddresses makes the kernel drop packets to the announced addresses that it would forward, in
@@ -31,7 +34,7 @@ const (
 // another port would return to the router by the default route, and go in circles.
 func closeAddresses(routes []netip.Prefix) error {
 	conn, err := nftables.New(nftables.WithSockOptions(func(c *netlink.Conn) error {
-		return errors.Join(c.SetReadBuffer(bufferSize), c.SetWriteBuffer(bufferSize))
+		return errors.Join(c.SetReadBuffer(bufferSize), c.SetWriteBuffer(bufferSize), c.SetDeadline(time.Now().Add(timeout)))
 	}))
 	if err != nil {
 		return fmt.Errorf("nftables: cannot connect: %w", err)

@@ -16,9 +16,9 @@ import (
 	"github.com/orlop-os/orlop/pkg/rtnl/rtnltest"
 )
 
-// TestClosed has a client, and a router and a machine that forward to each other, as the default route of a
-// machine does. A packet to an announced address at an unused port goes in circles until the rule
-// exists; packets to other addresses pass.
+// TestClosed has a client, and a router and a machine that forward to each other, as the default
+// route of a machine does. A packet to an announced address at an unused port goes in circles until
+// the rule exists; packets to other addresses pass.
 func TestClosed(t *testing.T) {
 	if !rtnltest.Isolate(t) {
 		return
