@@ -61,6 +61,37 @@ func TestFormerMTUs(t *testing.T) {
 	}
 }
 
+// TestLeavingMember checks that a VLAN on a link that leaves its bond gets the MTU that the link
+// gets back, not the MTU of the bond.
+func TestLeavingMember(t *testing.T) {
+	bond := Link{Name: "bond0", Index: 3, Own: true, Kind: kindBond, Virtual: testBond("802.3ad"), MTU: 9000}
+	member := veth("eth0")
+	member.Index, member.Master, member.MTU = 2, "bond0", 9000
+	f := Facts{Links: []Link{member, bond}}
+	vlanMTU := func(c Config) int {
+		t.Helper()
+		for _, w := range planLinks(c, f) {
+			if w.Name == "vlan7" {
+				return w.MTU
+			}
+		}
+		t.Fatal("the VLAN is not planned")
+		return 0
+	}
+	alone := on(LinkConfig{Name: "eth0"}, vlanLink("vlan7", "eth0", 7))
+	if got := vlanMTU(alone); got != ethernetMTU {
+		t.Errorf("without a record of the original MTU: %d", got)
+	}
+	f.MTUs = map[int]int{2: 1400}
+	if got := vlanMTU(alone); got != 1400 {
+		t.Errorf("with an original MTU of 1400: %d", got)
+	}
+	f.MTUs, f.Links[0].Master = nil, ""
+	if got := vlanMTU(alone); got != 9000 {
+		t.Errorf("on a link without a bond: %d", got)
+	}
+}
+
 // TestLeasedMTU checks that a lease overrides neither the configured MTU nor the use of IPv6 on a
 // link.
 func TestLeasedMTU(t *testing.T) {

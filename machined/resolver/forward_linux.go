@@ -116,9 +116,7 @@ func (f *Forwarder) serve(ctx context.Context, cfg Config) {
 	}
 }
 
-// report publishes the present problem; nil for none. An event reports the first problem and the
-// end of the last: the reason can differ for each query, for example by a port or by the
-// certificate of a forger.
+// report publishes the present problem; nil for none.
 func (f *Forwarder) report(err error) {
 	text := ""
 	if err != nil {
@@ -129,12 +127,22 @@ func (f *Forwarder) report(err error) {
 	}
 	var before string
 	f.state.Update(func(s State) State { before, s.Problem = s.Problem, text; return s })
-	switch {
-	case before == "":
-		f.deps.Event("failure", text)
-	case text == "":
-		f.deps.Event("recovery", "DNS over TLS: a resolver answers")
+	if kind, message := event(before, text); kind != "" {
+		f.deps.Event(kind, message)
 	}
+}
+
+// event returns the event for a change of the problem; an empty kind for none. An event reports the
+// first problem and the end of the last: the reason can differ for each query, for example by a
+// port or by the certificate of a forger. Another query can have reported the same change.
+func event(before, after string) (kind, message string) {
+	switch {
+	case before == "" && after != "":
+		return "failure", after
+	case before != "" && after == "":
+		return "recovery", "DNS over TLS: a resolver answers"
+	}
+	return "", ""
 }
 
 // session is the work with a configuration.

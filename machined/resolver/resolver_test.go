@@ -297,6 +297,20 @@ func TestForger(t *testing.T) {
 	}
 }
 
+// TestEvent checks that queries that work at the same time report one recovery and no failure, and
+// that another reason of a failure is no event.
+func TestEvent(t *testing.T) {
+	for _, c := range []struct{ before, after, want string }{
+		{"", "refused", "failure refused"}, {"refused", "reset", " "},
+		{"reset", "", "recovery DNS over TLS: a resolver answers"}, {"", "", " "},
+	} {
+		kind, message := event(c.before, c.after)
+		if got := kind + " " + message; got != c.want {
+			t.Errorf("from %q to %q: %q, want %q", c.before, c.after, got, c.want)
+		}
+	}
+}
+
 // FuzzQuery checks that no message of a client causes a panic, or an answer that is larger than the
 // client accepts.
 func FuzzQuery(f *testing.F) {

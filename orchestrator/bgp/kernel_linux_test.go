@@ -9,15 +9,16 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/nftables"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/orlop-os/orlop/pkg/rtnl/rtnltest"
 )
 
-// TestClosed has a client, and a router and a machine that forward to each other, as the default route of a
-// machine does. A packet to an announced address at an unused port goes in circles until the rule
-// exists; packets to other addresses pass.
+// TestClosed has a client, and a router and a machine that forward to each other, as the default
+// route of a machine does. A packet to an announced address at an unused port goes in circles until
+// the rule exists; packets to other addresses pass.
 func TestClosed(t *testing.T) {
 	if !rtnltest.Isolate(t) {
 		return
@@ -80,10 +81,7 @@ func TestClosed(t *testing.T) {
 		t.Fatal("the packet does not go in circles without the rule")
 	}
 	machine.Do(func() { err = closeAddresses([]netip.Prefix{announced, netip.MustParsePrefix("2001:db8::70/128")}) })
-	if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EPROTONOSUPPORT) {
-		t.Skipf("the kernel of this machine has no nftables (%v); the product's has, and `make kernel` runs the test there", err)
-	}
-	must(t, err)
+	mustHaveNftables(t, err)
 	if circles("203.0.113.70:9") {
 		t.Error("the packet goes in circles in spite of the rule")
 	}
@@ -94,6 +92,44 @@ func TestClosed(t *testing.T) {
 	if !circles("203.0.113.70:9") {
 		t.Error("the rule stays")
 	}
+}
+
+// TestManyAddresses: the rules have more addresses than one message of the kernel, and than the
+// default buffer of a socket.
+func TestManyAddresses(t *testing.T) {
+	if !rtnltest.Isolate(t) {
+		return
+	}
+	const many = 10000
+	var all []netip.Prefix
+	for _, a := range []netip.Addr{netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("2001:db8::1")} {
+		for range many {
+			all = append(all, netip.PrefixFrom(a, a.BitLen()))
+			a = a.Next()
+		}
+	}
+	mustHaveNftables(t, closeAddresses(all))
+	conn, err := nftables.New()
+	must(t, err)
+	for _, name := range []string{"four", "six"} {
+		set, err := conn.GetSetByName(&nftables.Table{Name: tableName, Family: nftables.TableFamilyINet}, name)
+		must(t, err)
+		elements, err := conn.GetSetElements(set)
+		must(t, err)
+		if len(elements) != many {
+			t.Errorf("set %s has %d elements, want %d", name, len(elements), many)
+		}
+	}
+}
+
+// mustHaveNftables skips the test after the error of a kernel without nftables. Any other error
+// fails the test.
+func mustHaveNftables(t *testing.T, err error) {
+	t.Helper()
+	if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EPROTONOSUPPORT) {
+		t.Skipf("the kernel of this machine has no nftables (%v); the product's has, and `make kernel` runs the test there", err)
+	}
+	must(t, err)
 }
 
 func must(t *testing.T, err error) {

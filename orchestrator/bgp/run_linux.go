@@ -25,6 +25,7 @@ import (
 	"github.com/orlop-os/orlop/orchestrator/l2announcer"
 	"github.com/orlop-os/orlop/pkg/backoff"
 	"github.com/orlop-os/orlop/pkg/bgp"
+	"github.com/orlop-os/orlop/pkg/bootenv"
 	"github.com/orlop-os/orlop/pkg/cell"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
@@ -46,12 +47,21 @@ func Run(ctx context.Context, env component.Env) error {
 	if err != nil {
 		return err
 	}
-	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
-	if err != nil {
-		return fmt.Errorf("boot ID: cannot read: %w", err)
-	}
-	a := newAgent(env.Spec, strings.TrimSpace(string(boot)), bgp.Dial)
+	a := newAgent(env.Spec, bootenv.BootID(), bgp.Dial)
 	a.close = closeAddresses
+	var parts []func(context.Context) error
+	if env.Spec.Network.AnnounceAPI && env.Spec.Node.ControlPlane {
+		parts = append(parts, func(ctx context.Context) error { return apivip.RunAnnounced(ctx, env, a.api.Set) })
+	}
+	if pools := nodespec.AnnouncedBy(true, env.Spec.Network.Pools); len(pools) > 0 {
+		parts = append(parts, func(ctx context.Context) error { return a.follow(ctx, env, pools) })
+	}
+	return a.run(ctx, passwords, env.Announce, parts...)
+}
+
+// run runs the sessions, and the parts that set the input of the plan, until ctx is done or a part
+// fails. The unused ports are closed until the sessions have ended.
+func (a *agent) run(ctx context.Context, passwords map[netip.Addr]string, announce component.Announce, parts ...func(context.Context) error) error {
 	// A killed process has left its rules.
 	if err := a.close(nil); err != nil {
 		return err
@@ -59,17 +69,14 @@ func Run(ctx context.Context, env component.Env) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	var running sync.WaitGroup
-	defer running.Wait()
-	defer cancel()
-	ended := make(chan error, 2)
 	running.Go(func() { a.sessions(ctx, passwords) })
-	if env.Spec.Network.AnnounceAPI && env.Spec.Node.ControlPlane {
-		running.Go(func() { ended <- apivip.RunAnnounced(ctx, env, a.api.Set) })
+	ended := make(chan error, len(parts))
+	for _, part := range parts {
+		running.Go(func() { ended <- part(ctx) })
 	}
-	if pools := nodespec.AnnouncedBy(true, env.Spec.Network.Pools); len(pools) > 0 {
-		running.Go(func() { ended <- a.follow(ctx, env, pools) })
-	}
-	err = a.report(ctx, ended, env.Announce)
+	err := a.report(ctx, ended, announce)
+	cancel()
+	running.Wait()
 	return errors.Join(err, a.close(nil))
 }
 

@@ -142,6 +142,29 @@ func TestPartEnds(t *testing.T) {
 	}
 }
 
+// TestOrder: the end of a part ends the others, and the ports stay closed until all have ended.
+func TestOrder(t *testing.T) {
+	a := newAgent(nodespec.Spec{Network: nodespec.Network{BGP: &nodespec.BGP{}}}, "1", nil)
+	steps := cell.New([]string(nil))
+	step := func(s string) { steps.Update(func(old []string) []string { return append(slices.Clone(old), s) }) }
+	a.close = func(all []netip.Prefix) error { step(fmt.Sprint("closes ", all)); return nil }
+	err := a.run(t.Context(), nil, func(string, bool, string) {}, func(ctx context.Context) error {
+		a.api.Set([]netip.Addr{netip.MustParseAddr("10.0.0.9")})
+		<-ctx.Done()
+		step("ends")
+		return nil
+	}, func(ctx context.Context) error {
+		_, _ = cell.Wait(ctx, a.routes, func(r []netip.Prefix) bool { return len(r) > 0 })
+		return errors.New("broken")
+	})
+	if err == nil || err.Error() != "broken" {
+		t.Errorf("ended with %v", err)
+	}
+	if got, _ := steps.Get(); fmt.Sprintf("%q", got) != `["closes []" "closes [10.0.0.9/32]" "ends" "closes []"]` {
+		t.Errorf("steps %q", got)
+	}
+}
+
 func TestDescribe(t *testing.T) {
 	one, other := netip.MustParseAddrPort("10.0.0.1:179"), netip.MustParseAddrPort("10.0.0.2:179")
 	peers := []nodespec.BGPPeer{{Address: one}, {Address: other}}

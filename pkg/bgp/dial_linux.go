@@ -15,7 +15,7 @@ import (
 type Peer struct {
 	Address  netip.AddrPort
 	Source   netip.Addr // of the connection; invalid: the kernel selects it
-	Password string     // for the TCP MD5 signature (RFC 2385); empty: none
+	Password string     // for the TCP MD5 signature (RFC 2385), at most 80 bytes; empty: none
 	// OneHop accepts only packets of a neighbor on the link (RFC 5082), whose hop limit no other
 	// router has decreased. The peer must do the same.
 	OneHop bool
@@ -24,8 +24,8 @@ type Peer struct {
 // dialTimeout bounds an attempt to connect.
 const dialTimeout = 5 * time.Second
 
-// MaxPassword is the maximum length of Password (TCP_MD5SIG_MAXKEYLEN, include/uapi/linux/tcp.h).
-const MaxPassword = 80
+// maxPassword is the maximum length of Password (TCP_MD5SIG_MAXKEYLEN, include/uapi/linux/tcp.h).
+const maxPassword = 80
 
 // Dial connects to a peer.
 func Dial(ctx context.Context, p Peer) (net.Conn, error) {
@@ -48,6 +48,9 @@ func Dial(ctx context.Context, p Peer) (net.Conn, error) {
 
 // protect sets the password and the hop limit.
 func (p Peer) protect(fd int) error {
+	if len(p.Password) > maxPassword {
+		return fmt.Errorf("TCP MD5 signature: the password has %d bytes, expected at most %d", len(p.Password), maxPassword)
+	}
 	if p.Password != "" {
 		if err := unix.SetsockoptTCPMD5Sig(fd, unix.IPPROTO_TCP, unix.TCP_MD5SIG, signature(p.Address.Addr(), p.Password)); err != nil {
 			return fmt.Errorf("TCP MD5 signature: cannot set: %w", err)

@@ -245,6 +245,9 @@ func TestGoBGPProtected(t *testing.T) {
 	if _, err := Dial(t.Context(), Peer{Address: g.at, Source: netip.MustParseAddr("192.0.2.99")}); err == nil {
 		t.Error("an address of another machine was used")
 	}
+	if _, err := Dial(t.Context(), Peer{Address: g.at, Password: strings.Repeat("p", maxPassword+1)}); err == nil || !strings.Contains(err.Error(), "the password has 81 bytes, expected at most 80") {
+		t.Errorf("a long password: %v", err)
+	}
 }
 
 // TestSessionReceives: a session of this package receives the routes of another one.
@@ -304,6 +307,9 @@ func FuzzRead(f *testing.F) {
 		m, err := read(r, true, true)
 		if r.n > maxMessage {
 			t.Errorf("%d octets were read", r.n)
+		}
+		if errors.Is(err, errPanic) {
+			t.Error(err)
 		}
 		s, _ := begin(config, time.Now())
 		if err == nil {

@@ -12,7 +12,6 @@ import (
 
 	"github.com/osrg/gobgp/v4/pkg/packet/bgp"
 
-	"github.com/orlop-os/orlop/pkg/panics"
 	"github.com/orlop-os/orlop/pkg/sanitize"
 )
 
@@ -99,17 +98,33 @@ func read(r io.Reader, receives, fourOctets bool) (m Message, err error) {
 	if kind != OpenMessage && kind != NotificationMessage && (kind != UpdateMessage || !receives) {
 		return m, nil
 	}
-	// The codec must not end this process by a message for which it is not prepared.
-	err = panics.Do("message of a BGP peer", func() error { return m.decode(body, uint16(size), fourOctets) })
+	err = recovered(func() error { return m.decode(body, uint16(size), fourOctets) })
 	return m, err
+}
+
+// errPanic is the error of a message for which the codec is not prepared.
+var errPanic = errors.New("cannot decode a message of the peer: panic")
+
+// recovered returns the error of f, and errPanic if f panics. The codec must not end the process,
+// which has a kubelet and does not record panics (package panics recovers none there).
+func recovered(f func() error) (err error) {
+	defer func() {
+		if fault := recover(); fault != nil {
+			err = fmt.Errorf("%w: %s", errPanic, sanitize.Text(fmt.Sprint(fault)))
+		}
+	}()
+	return f()
 }
 
 // decode decodes the body.
 func (m *Message) decode(body []byte, size uint16, fourOctets bool) error {
 	got, err := bgp.ParseBGPBody(&bgp.BGPHeader{Len: size, Type: uint8(m.Kind)}, body, &bgp.MarshallingOption{Use2ByteAS: !fourOctets})
 	if err != nil {
-		n := map[Kind]Notification{OpenMessage: badOpen, UpdateMessage: badUpdate}[m.Kind]
-		return &failure{n, fmt.Errorf("cannot decode a message of the peer: %s", sanitize.Text(err.Error()))}
+		err = fmt.Errorf("cannot decode a message of the peer: %s", sanitize.Text(err.Error()))
+		if n, answered := map[Kind]Notification{OpenMessage: badOpen, UpdateMessage: badUpdate}[m.Kind]; answered {
+			err = &failure{n, err}
+		}
+		return err // without an answer to a notification (RFC 4271 section 6.4)
 	}
 	switch b := got.Body.(type) {
 	case *bgp.BGPOpen:

@@ -8,8 +8,6 @@ import (
 	"net"
 	"net/netip"
 	"time"
-
-	"github.com/orlop-os/orlop/pkg/panics"
 )
 
 // writeTimeout bounds the write of a message: a peer that reads nothing is a lost peer.
@@ -57,9 +55,7 @@ func Serve(ctx context.Context, conn net.Conn, c Config, routes Routes, h Hooks)
 	}
 	heard, failed := make(chan Message), make(chan error, 1)
 	opened := make(chan bool, 1) // whether the peer knows AS numbers of four octets
-	go func() {
-		failed <- panics.Do("BGP session", func() error { return listen(ctx, conn, c.Receives, heard, opened) })
-	}()
+	go func() { failed <- listen(ctx, conn, c.Receives, heard, opened) }()
 	for {
 		wait := time.NewTimer(h.Clock.Outside(r.session.next().Sub(h.Clock.Now())))
 		err := r.step(ctx, routes, wait, heard, failed, opened)

@@ -25,8 +25,8 @@ func (s State) String() string {
 // openTimeout is how long the exchange of the first messages may take.
 const openTimeout = 10 * time.Second
 
-// MinHoldTime is the least hold time (RFC 4271 section 4.2).
-const MinHoldTime = 3 * time.Second
+// minHoldTime is the least hold time (RFC 4271 section 4.2).
+const minHoldTime = 3 * time.Second
 
 // Config configures a session.
 type Config struct {
@@ -34,7 +34,7 @@ type Config struct {
 	RouterID netip.Addr // IPv4
 	PeerASN  uint32     // 0: any
 	// HoldTime is how long the peer may be silent; the peer drops our routes after it. The smaller
-	// of both sides counts. Whole seconds, at least MinHoldTime.
+	// of both sides counts. Whole seconds, at least minHoldTime.
 	HoldTime time.Duration
 	// NextHops are the addresses of this machine, at most one per family; routes of another family
 	// are not announced.
@@ -112,9 +112,9 @@ func (s session) check(o Open) error {
 		return &failure{badASN, fmt.Errorf("the peer has the AS number %d, expected %d", o.ASN, s.PeerASN)}
 	case !o.RouterID.IsValid() || o.RouterID.IsUnspecified() || o.RouterID == s.RouterID:
 		return &failure{badRouterID, fmt.Errorf("the router ID of the peer is %s, expected another than 0.0.0.0 and that of this machine", o.RouterID)}
-	case o.HoldTime < MinHoldTime:
+	case o.HoldTime < minHoldTime:
 		// With 0 the peer would keep the routes of a machine that lost its power.
-		return &failure{badHoldTime, fmt.Errorf("the hold time of the peer is %s, expected at least %s; set it there", o.HoldTime, MinHoldTime)}
+		return &failure{badHoldTime, fmt.Errorf("the hold time of the peer is %s, expected at least %s; set it there", o.HoldTime, minHoldTime)}
 	case !o.FourOctets && s.ASN > 0xffff:
 		return &failure{badOpen, fmt.Errorf("the peer does not know AS numbers of four octets, such as %d", s.ASN)}
 	}
