@@ -62,7 +62,7 @@ func (s *Server) handler() http.Handler {
 	open := func(pattern string, do method) { mux.Handle(pattern, answer(do)) }
 	closed := func(pattern string, do method) {
 		open(pattern, func(r *http.Request) (any, error) {
-			if s.password == "" || !s.authenticated(r) {
+			if !s.authenticated(r) {
 				return nil, fail(http.StatusUnauthorized, "the request has no valid password and no valid session: send the user and the password of the service")
 			}
 			return do(r)
@@ -172,7 +172,7 @@ func (s *Server) login(w http.ResponseWriter, r *http.Request) {
 		writeError(w, err)
 		return
 	}
-	if s.password == "" || !s.correct(request.UserName, request.Password) {
+	if !s.correct(request.UserName, request.Password) {
 		writeError(w, fail(http.StatusUnauthorized, "session: the user or the password is wrong"))
 		return
 	}

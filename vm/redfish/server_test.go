@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/http/httptest"
 	"slices"
 	"strings"
 	"testing"
@@ -246,6 +247,23 @@ func TestRejected(t *testing.T) {
 	}
 	if machine.Running() {
 		t.Error("a rejected request switched the machine on")
+	}
+}
+
+// TestNoPassword checks that a service without a password has no user.
+func TestNoPassword(t *testing.T) {
+	service := redfish.New("", redfishtest.User, "", func() []redfish.System { return nil }).HTTP().Handler
+	for path, body := range map[string]string{
+		"GET /redfish/v1/Systems":                  "",
+		"POST /redfish/v1/SessionService/Sessions": `{"UserName":"` + redfishtest.User + `","Password":""}`,
+	} {
+		method, path, _ := strings.Cut(path, " ")
+		q := httptest.NewRequest(method, path, strings.NewReader(body))
+		q.SetBasicAuth(redfishtest.User, "")
+		answer := httptest.NewRecorder()
+		if service.ServeHTTP(answer, q); answer.Code != http.StatusUnauthorized {
+			t.Errorf("%s %s: %d %s", method, path, answer.Code, answer.Body)
+		}
 	}
 }
 
