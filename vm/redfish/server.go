@@ -1,6 +1,7 @@
 package redfish
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -17,8 +18,10 @@ const (
 	sessionsPath = rootPath + "/SessionService/Sessions"
 	// maxRequest is the size of a request in bytes.
 	maxRequest = 64 << 10
-	// requestTimeout bounds a request with its answer. A machine is on or off within a minute.
-	requestTimeout = 2 * time.Minute
+	// requestTimeout bounds a request with its answer, operationTimeout an operation on a system. A
+	// machine is on or off within a minute.
+	requestTimeout   = 2 * time.Minute
+	operationTimeout = time.Minute
 )
 
 // Server is a Redfish service.
@@ -103,6 +106,9 @@ func (s *Server) handler() http.Handler {
 // answer serves a method.
 func answer(do method) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
+		ctx, cancel := context.WithTimeout(r.Context(), operationTimeout)
+		defer cancel()
+		r = r.WithContext(ctx)
 		r.Body = http.MaxBytesReader(w, r.Body, maxRequest)
 		body, err := do(r)
 		if err != nil {

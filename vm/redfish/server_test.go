@@ -1,6 +1,7 @@
 package redfish_test
 
 import (
+	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"fmt"
@@ -10,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stmcginnis/gofish"
@@ -248,6 +250,28 @@ func TestRejected(t *testing.T) {
 	if machine.Running() {
 		t.Error("a rejected request switched the machine on")
 	}
+}
+
+// stuck is a machine with a power switch that does not answer.
+type stuck struct{ *redfishtest.System }
+
+func (stuck) PowerOn(ctx context.Context) error {
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+// TestStuck checks that a machine which does not answer delays a client for a bounded time.
+func TestStuck(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		systems := func() []redfish.System { return []redfish.System{stuck{redfishtest.NewSystem("w1")}} }
+		q := httptest.NewRequest("POST", "/redfish/v1/Systems/w1/Actions/ComputerSystem.Reset", strings.NewReader(`{"ResetType":"On"}`))
+		q.SetBasicAuth(redfishtest.User, redfishtest.Password)
+		answer, began := httptest.NewRecorder(), time.Now()
+		redfish.New("", redfishtest.User, redfishtest.Password, systems).HTTP().Handler.ServeHTTP(answer, q)
+		if took := time.Since(began); answer.Code != http.StatusConflict || !strings.Contains(answer.Body.String(), "deadline exceeded") || took != time.Minute {
+			t.Errorf("after %s: %d %s", took, answer.Code, answer.Body)
+		}
+	})
 }
 
 // TestNoPassword checks that a service without a password has no user.
