@@ -37,10 +37,6 @@ func (s MachineSpec) with(set setup) MachineSpec {
 	return s
 }
 
-func isCD(d Disk) bool { return d.Bus == BusCD }
-
-func isDisk(d Disk) bool { return d.Bus != BusCD }
-
 // first returns the first disk of a kind; the zero value without such a disk.
 func (s MachineSpec) first(kind func(Disk) bool) Disk {
 	if i := slices.IndexFunc(s.Disks, kind); i >= 0 {
@@ -59,7 +55,7 @@ func (s MachineSpec) bootDevice(target redfish.Target) string {
 	case target == redfish.Cd:
 		return s.first(isCD).Name
 	case target == redfish.Hdd:
-		return s.first(isDisk).Name
+		return s.first(isHardDisk).Name
 	}
 	return ""
 }
