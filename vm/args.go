@@ -40,23 +40,22 @@ func (s MachineSpec) arguments(fds inherited, macs []macAddr) []string {
 		add("-device qemu-xhci")
 	}
 	for _, d := range s.Disks {
-		if d.Bus == BusCD && d.Image == "" {
-			add("-device %s,id=%s,serial=%s%s", d.Bus, driveID(d.Name), d.Name, s.bootIndex(d.Name))
-			continue
-		}
-		// Flushes need not reach the host's disk: data that QEMU wrote survives the end of QEMU,
-		// and the host does not lose power in the tests.
-		a = append(a, s.drive(d)...)
 		device := string(d.Bus)
 		if d.Record {
 			// QEMU merges writes up to the host's maximum (IOV_MAX), and blklogwrites adds to them,
 			// so writes would fail (7.2).
 			device += ",request-merging=off"
 		}
-		if d.Bus == BusCD {
+		if isCD(d) {
 			device += ",id=" + driveID(d.Name)
 		}
-		add("-device %s,drive=%s,serial=%s%s", device, d.Name, d.Name, s.bootIndex(d.Name))
+		if isHardDisk(d) || d.Image != "" { // else the drive is empty
+			// Flushes need not reach the host's disk: data that QEMU wrote survives the end of
+			// QEMU, and the host does not lose power in the tests.
+			a = append(a, s.drive(d)...)
+			device += ",drive=" + d.Name
+		}
+		add("-device %s,serial=%s%s", device, d.Name, s.bootIndex(d.Name))
 	}
 	a = append(a, s.nicArguments(fds, macs)...)
 	if len(s.Channels) > 0 {
@@ -140,6 +139,10 @@ func (s MachineSpec) drive(d Disk) []string {
 	}
 	return []string{"-drive", drive}
 }
+
+func isCD(d Disk) bool { return d.Bus == BusCD }
+
+func isHardDisk(d Disk) bool { return !isCD(d) }
 
 // driveID is the name of a CD drive in QEMU's monitor.
 func driveID(disk string) string { return "drive-" + disk }

@@ -19,13 +19,9 @@ type setup struct {
 
 // with returns the specification for a power-on with a setup.
 func (s MachineSpec) with(set setup) MachineSpec {
-	if drive := s.cdDrive(); set.medium != nil && drive != "" {
+	if i := slices.IndexFunc(s.Disks, isCD); set.medium != nil && i >= 0 {
 		s.Disks = slices.Clone(s.Disks)
-		for i := range s.Disks {
-			if s.Disks[i].Name == drive {
-				s.Disks[i].Image = *set.medium
-			}
-		}
+		s.Disks[i].Image = *set.medium
 	}
 	if !set.override.Enabled() {
 		return s
@@ -41,14 +37,12 @@ func (s MachineSpec) with(set setup) MachineSpec {
 	return s
 }
 
-// cdDrive returns the name of the first CD drive; empty without a drive.
-func (s MachineSpec) cdDrive() string {
-	for _, d := range s.Disks {
-		if d.Bus == BusCD {
-			return d.Name
-		}
+// first returns the first disk of a kind; the zero value without such a disk.
+func (s MachineSpec) first(kind func(Disk) bool) Disk {
+	if i := slices.IndexFunc(s.Disks, kind); i >= 0 {
+		return s.Disks[i]
 	}
-	return ""
+	return Disk{}
 }
 
 // bootDevice returns the boot option for a target; empty if the machine has no such device.
@@ -59,13 +53,9 @@ func (s MachineSpec) bootDevice(target redfish.Target) string {
 	case target == redfish.UefiHTTP && s.hasNIC():
 		return BootHTTP
 	case target == redfish.Cd:
-		return s.cdDrive()
+		return s.first(isCD).Name
 	case target == redfish.Hdd:
-		for _, d := range s.Disks {
-			if d.Bus != BusCD {
-				return d.Name
-			}
-		}
+		return s.first(isHardDisk).Name
 	}
 	return ""
 }
@@ -90,7 +80,7 @@ func (m *Machine) continueAfter(p *power) {
 // Hardware returns the properties that a management controller shows.
 func (m *Machine) Hardware() redfish.Hardware {
 	h := redfish.Hardware{Serial: m.spec.Identity.Serial, UUID: strings.ToLower(m.spec.Identity.UUID),
-		MemoryMiB: m.spec.MemoryMiB, CPUs: m.spec.CPUs, Drive: m.spec.cdDrive() != ""}
+		MemoryMiB: m.spec.MemoryMiB, CPUs: m.spec.CPUs, Drive: m.spec.first(isCD).Name != ""}
 	for _, target := range []redfish.Target{redfish.Pxe, redfish.UefiHTTP, redfish.Cd, redfish.Hdd} {
 		if m.spec.bootDevice(target) != "" {
 			h.Targets = append(h.Targets, target)
@@ -131,15 +121,7 @@ func (m *Machine) Restart(ctx context.Context) error {
 func (m *Machine) Medium() string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.setup.medium != nil {
-		return *m.setup.medium
-	}
-	for _, d := range m.spec.Disks {
-		if d.Bus == BusCD {
-			return d.Image
-		}
-	}
-	return ""
+	return m.spec.with(m.setup).first(isCD).Image
 }
 
 // InsertMedium puts a file into the first CD drive.
@@ -156,7 +138,7 @@ func (m *Machine) EjectMedium(ctx context.Context) error {
 // changeMedium changes the medium of the next power-on and, with a command of the monitor, that of
 // a running machine.
 func (m *Machine) changeMedium(ctx context.Context, file, what, command string, arguments map[string]any) error {
-	drive := m.spec.cdDrive()
+	drive := m.spec.first(isCD).Name
 	if drive == "" {
 		return fmt.Errorf("machine %s: cannot %s: it has no CD drive", m.spec.Name, what)
 	}

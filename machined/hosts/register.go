@@ -55,6 +55,7 @@ type Register struct {
 	eventLimit    *rate.Limiter // events of new machines
 	known         []byte        // the published list
 	written       []byte        // the content of the file
+	failing       bool          // the last write has failed
 }
 
 // NewRegister returns an empty register.
@@ -132,7 +133,7 @@ func (g *Register) Run(ctx context.Context) {
 }
 
 // publish sets the cell and writes the file, if the list has changed. Machines that have joined
-// leave the list. An error is an event, and the next call tries again.
+// leave the list. The next call tries again after an error; the first error in a row is an event.
 func (g *Register) publish() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -157,8 +158,10 @@ func (g *Register) publish() {
 	}
 	switch {
 	case err == nil:
-		g.written = content
-	case !errors.Is(err, fs.ErrNotExist): // else no control plane runs here
+		g.written, g.failing = content, false
+	case errors.Is(err, fs.ErrNotExist): // no control plane runs here
+	case !g.failing:
+		g.failing = true
 		g.deps.Event("failure", fmt.Sprintf("cannot pass the list to the controllers: %v; the objects of waiting machines are out of date", err))
 	}
 }

@@ -175,9 +175,19 @@ func TestWriteFails(t *testing.T) {
 	if len(r.events) != 1 || !strings.Contains(r.events[0], "no space left on device; the objects of waiting machines are out of date") {
 		t.Errorf("%q", r.events)
 	}
+	// The same failure again is no second event; a failure after a success is.
+	r.publish()
+	if len(r.events) != 1 {
+		t.Errorf("%q", r.events)
+	}
 	r.writeErr = nil
 	r.publish()
 	if r.file != empty {
 		t.Errorf("the file is %q", r.file)
+	}
+	r.members, r.writeErr = []string{"sha256:1"}, errors.New("no space left on device")
+	r.publish()
+	if len(r.events) != 2 {
+		t.Errorf("%q", r.events)
 	}
 }

@@ -135,11 +135,9 @@ func (r *Reporter) send(ctx context.Context, address netip.Addr, key *ecdsa.Priv
 // receivers returns the addresses of the names, without duplicates. A name that does not exist is
 // no error: most networks have none.
 func (r *Reporter) receivers(ctx context.Context, names []string) []netip.Addr {
-	ctx, cancel := context.WithTimeout(ctx, sendTimeout)
-	defer cancel()
 	var out []netip.Addr
 	for _, name := range names {
-		found, err := r.deps.Lookup(ctx, name)
+		found, err := r.lookup(ctx, name)
 		if err != nil {
 			continue
 		}
@@ -150,6 +148,14 @@ func (r *Reporter) receivers(ctx context.Context, names []string) []netip.Addr {
 		}
 	}
 	return out
+}
+
+// lookup has a deadline of its own: a name without an answer must not prevent the lookup of the next
+// name.
+func (r *Reporter) lookup(ctx context.Context, name string) ([]netip.Addr, error) {
+	ctx, cancel := context.WithTimeout(ctx, sendTimeout)
+	defer cancel()
+	return r.deps.Lookup(ctx, name)
 }
 
 // event adds an event if it differs from the last one.

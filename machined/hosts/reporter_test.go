@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/orlop-os/orlop/pkg/cell"
@@ -143,4 +144,21 @@ func TestReceiversAreBounded(t *testing.T) {
 	if got := r.receivers(t.Context(), []string{"a.", "b."}); len(got) != maxReceivers {
 		t.Errorf("%d receivers", len(got))
 	}
+}
+
+// TestSlowLookup checks that a name without an answer does not hide the next names.
+func TestSlowLookup(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := NewReporter(ReporterDeps{Lookup: func(ctx context.Context, name string) ([]netip.Addr, error) {
+			if name == "slow." {
+				<-ctx.Done()
+			}
+			return addresses("10.0.0.11"), ctx.Err()
+		}})
+		began := time.Now()
+		got := r.receivers(t.Context(), []string{"slow.", "a."})
+		if took := time.Since(began); !slices.Equal(got, addresses("10.0.0.11")) || took != sendTimeout {
+			t.Errorf("%v after %s", got, took)
+		}
+	})
 }

@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"crypto/subtle"
 	"net/http"
+	"slices"
 	"sync"
 	"time"
 )
@@ -70,24 +71,14 @@ func (s *sessions) ids(now time.Time) []string {
 func (s *sessions) end(id string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for i, o := range s.open {
-		if o.id == id {
-			s.open = append(s.open[:i], s.open[i+1:]...)
-			return true
-		}
-	}
-	return false
+	before := len(s.open)
+	s.open = slices.DeleteFunc(s.open, func(o session) bool { return o.id == id })
+	return len(s.open) < before
 }
 
 // expire removes the ended sessions. The caller holds mu.
 func (s *sessions) expire(now time.Time) {
-	var current []session
-	for _, o := range s.open {
-		if now.Sub(o.last) < sessionTTL {
-			current = append(current, o)
-		}
-	}
-	s.open = current
+	s.open = slices.DeleteFunc(s.open, func(o session) bool { return now.Sub(o.last) >= sessionTTL })
 }
 
 // equal compares secrets in a time that depends on neither of them.
@@ -96,10 +87,11 @@ func equal(a, b string) bool {
 	return subtle.ConstantTimeCompare(x[:], y[:]) == 1
 }
 
-// correct reports whether these are the name and the password of the user.
+// correct reports whether these are the name and the password of the user. A service without a
+// password has no user.
 func (s *Server) correct(user, password string) bool {
 	named := equal(user, s.user)
-	return equal(password, s.password) && named
+	return equal(password, s.password) && named && s.password != ""
 }
 
 // authenticated reports whether a request has a valid session or the password.

@@ -1,6 +1,7 @@
 package redfish
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -17,8 +18,10 @@ const (
 	sessionsPath = rootPath + "/SessionService/Sessions"
 	// maxRequest is the size of a request in bytes.
 	maxRequest = 64 << 10
-	// requestTimeout bounds a request with its answer. A machine is on or off within a minute.
-	requestTimeout = 2 * time.Minute
+	// requestTimeout bounds a request with its answer, operationTimeout an operation on a system. A
+	// machine is on or off within a minute.
+	requestTimeout   = 2 * time.Minute
+	operationTimeout = time.Minute
 )
 
 // Server is a Redfish service.
@@ -62,7 +65,7 @@ func (s *Server) handler() http.Handler {
 	open := func(pattern string, do method) { mux.Handle(pattern, answer(do)) }
 	closed := func(pattern string, do method) {
 		open(pattern, func(r *http.Request) (any, error) {
-			if s.password == "" || !s.authenticated(r) {
+			if !s.authenticated(r) {
 				return nil, fail(http.StatusUnauthorized, "the request has no valid password and no valid session: send the user and the password of the service")
 			}
 			return do(r)
@@ -103,6 +106,9 @@ func (s *Server) handler() http.Handler {
 // answer serves a method.
 func answer(do method) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
+		ctx, cancel := context.WithTimeout(r.Context(), operationTimeout)
+		defer cancel()
+		r = r.WithContext(ctx)
 		r.Body = http.MaxBytesReader(w, r.Body, maxRequest)
 		body, err := do(r)
 		if err != nil {
@@ -172,7 +178,7 @@ func (s *Server) login(w http.ResponseWriter, r *http.Request) {
 		writeError(w, err)
 		return
 	}
-	if s.password == "" || !s.correct(request.UserName, request.Password) {
+	if !s.correct(request.UserName, request.Password) {
 		writeError(w, fail(http.StatusUnauthorized, "session: the user or the password is wrong"))
 		return
 	}

@@ -1,14 +1,17 @@
 package redfish_test
 
 import (
+	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"fmt"
 	"io"
 	"net/http"
+	"net/http/httptest"
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stmcginnis/gofish"
@@ -246,6 +249,45 @@ func TestRejected(t *testing.T) {
 	}
 	if machine.Running() {
 		t.Error("a rejected request switched the machine on")
+	}
+}
+
+// stuck is a machine with a power switch that does not answer.
+type stuck struct{ *redfishtest.System }
+
+func (stuck) PowerOn(ctx context.Context) error {
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+// TestStuck checks that a machine which does not answer delays a client for a bounded time.
+func TestStuck(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		systems := func() []redfish.System { return []redfish.System{stuck{redfishtest.NewSystem("w1")}} }
+		q := httptest.NewRequest("POST", "/redfish/v1/Systems/w1/Actions/ComputerSystem.Reset", strings.NewReader(`{"ResetType":"On"}`))
+		q.SetBasicAuth(redfishtest.User, redfishtest.Password)
+		answer, began := httptest.NewRecorder(), time.Now()
+		redfish.New("", redfishtest.User, redfishtest.Password, systems).HTTP().Handler.ServeHTTP(answer, q)
+		if took := time.Since(began); answer.Code != http.StatusConflict || !strings.Contains(answer.Body.String(), "deadline exceeded") || took != time.Minute {
+			t.Errorf("after %s: %d %s", took, answer.Code, answer.Body)
+		}
+	})
+}
+
+// TestNoPassword checks that a service without a password has no user.
+func TestNoPassword(t *testing.T) {
+	service := redfish.New("", redfishtest.User, "", func() []redfish.System { return nil }).HTTP().Handler
+	for path, body := range map[string]string{
+		"GET /redfish/v1/Systems":                  "",
+		"POST /redfish/v1/SessionService/Sessions": `{"UserName":"` + redfishtest.User + `","Password":""}`,
+	} {
+		method, path, _ := strings.Cut(path, " ")
+		q := httptest.NewRequest(method, path, strings.NewReader(body))
+		q.SetBasicAuth(redfishtest.User, "")
+		answer := httptest.NewRecorder()
+		if service.ServeHTTP(answer, q); answer.Code != http.StatusUnauthorized {
+			t.Errorf("%s %s: %d %s", method, path, answer.Code, answer.Body)
+		}
 	}
 }
 

@@ -6,7 +6,6 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"net/url"
 	"sync/atomic"
@@ -126,7 +125,6 @@ type guard struct {
 var (
 	errOtherHost = errors.New("the controller refers to another host")
 	errTooMany   = fmt.Errorf("the operation needs more than %d requests", maxRequests)
-	errTooLarge  = fmt.Errorf("the answer is larger than %d bytes", maxAnswer)
 )
 
 func (g *guard) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -140,28 +138,6 @@ func (g *guard) RoundTrip(r *http.Request) (*http.Response, error) {
 	if err != nil {
 		return nil, err
 	}
-	resp.Body = &bounded{body: resp.Body, left: maxAnswer}
+	resp.Body = http.MaxBytesReader(nil, resp.Body, maxAnswer)
 	return resp, nil
 }
-
-// bounded is a body that fails after a number of bytes.
-type bounded struct {
-	body io.ReadCloser
-	left int64
-}
-
-func (b *bounded) Read(p []byte) (int, error) {
-	if b.left < 0 {
-		return 0, errTooLarge
-	}
-	if int64(len(p)) > b.left+1 {
-		p = p[:b.left+1]
-	}
-	n, err := b.body.Read(p)
-	if b.left -= int64(n); b.left < 0 {
-		return 0, errTooLarge
-	}
-	return n, err
-}
-
-func (b *bounded) Close() error { return b.body.Close() }

@@ -47,13 +47,16 @@ func (o *operation) explain(ctx context.Context, err error) error {
 	out := &machineprovider.Error{Machine: o.config.Name, Operation: o.what, Err: err}
 	var answered *schemas.Error
 	var certificate *tls.CertificateVerificationError
+	var large *http.MaxBytesError
 	switch {
 	case errors.Is(err, errUntrusted) || errors.As(err, &certificate):
 		out.Kind, out.Reason = machineprovider.Untrusted, text(err.Error())
 		out.Remedy = "compare the key with that of the controller, on its own page or console; another key can be an attacker's"
 	case errors.Is(err, errOtherHost):
 		out.Kind, out.Reason, out.Remedy = machineprovider.Untrusted, errOtherHost.Error(), "update the firmware of the controller, or use the address to which it refers"
-	case errors.Is(err, errTooLarge) || errors.Is(err, errTooMany):
+	case errors.As(err, &large):
+		out.Kind, out.Reason, out.Remedy = machineprovider.Rejected, fmt.Sprintf("the answer is larger than %d bytes", large.Limit), "update the firmware of the controller"
+	case errors.Is(err, errTooMany):
 		out.Kind, out.Reason, out.Remedy = machineprovider.Rejected, text(err.Error()), "update the firmware of the controller"
 	case errors.As(err, &answered) && answered.HTTPReturnedStatusCode > 0:
 		o.explainAnswer(out, answered)
