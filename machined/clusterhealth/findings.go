@@ -224,9 +224,10 @@ func (o observation) etcdProblems() []*api.ClusterFinding {
 	e := o.etcd
 	voters, down := 0, 0
 	for _, m := range e.GetMembers() {
-		if !m.Learner {
-			voters++
+		if m.Learner {
+			continue
 		}
+		voters++
 		if m.Problem != "" {
 			down++
 		}
@@ -236,7 +237,7 @@ func (o observation) etcdProblems() []*api.ClusterFinding {
 		add(o.answers[0].label(), "its etcd does not answer: "+e.Problem, "`orlopctl etcd status` on each control-plane machine; after a loss of most of them, runbook, task 80")
 	case e.GetLeader() == "":
 		add("", "etcd has no leader, so the Kubernetes API does not answer", "start the control-plane machines; after a loss of most of them, runbook, task 80")
-	case down > 0 && down == etcdjoin.FailureTolerance(voters):
+	case down > 0 && down >= etcdjoin.FailureTolerance(voters):
 		add("", fmt.Sprintf("etcd tolerates no further failure: %d of %d members are down", down, voters), "start or replace them before any other work")
 	}
 	for _, alarm := range e.GetAlarms() {

@@ -69,6 +69,7 @@ var (
 	m1 = Machine{Name: "m1", Address: "10.0.0.11", ControlPlane: true}
 	m2 = Machine{Name: "m2", Address: "10.0.0.12", ControlPlane: true}
 	m3 = Machine{Name: "m3", Address: "10.0.0.13", ControlPlane: true}
+	m4 = Machine{Name: "m4", Address: "10.0.0.14", ControlPlane: true}
 	w1 = Machine{Name: "w1", Address: "10.0.0.21"}
 	w2 = Machine{Name: "w2", Address: "10.0.0.22"}
 
@@ -129,6 +130,8 @@ func observations() []struct {
 		{"etcd", observation{answers: []answer{reported(m1), reported(m2)}, etcd: &api.ClusterEtcd{
 			Alarms: []string{"NOSPACE"}, Members: []*api.EtcdMember{member("m1", "10.0.0.11", ""), member("m9", "10.0.0.19", "no answer"), member("", "10.0.0.12", "not started")},
 		}}},
+		{"etcd: a learner is down", observation{answers: []answer{reported(m1), reported(m2), reported(m3), reported(m4)}, etcd: etcdOf("m1",
+			member("m1", "10.0.0.11", ""), member("m2", "10.0.0.12", ""), member("m3", "10.0.0.13", ""), &api.EtcdMember{Id: "2f", Name: "m4", PeerUrls: []string{"https://10.0.0.14:2380"}, Learner: true, Problem: "no answer"})}},
 		{"skew", observation{answers: []answer{reported(m1), reported(m2, kubernetes("v1.35.1")), reported(w1, kubernetes("v1.36.0")), reported(w2, kubernetes("v1.33.0"))},
 			etcd: etcdOf("m1", member("m1", "10.0.0.11", ""), member("m2", "10.0.0.12", ""))}},
 		{"certificates", observation{answers: []answer{
