@@ -167,8 +167,8 @@ func (a answer) notes(newest string) []*api.ClusterFinding {
 	case (phase == slot.RolledBack || phase == slot.Failed) && !a.failed() && u.GetTo() != r.Version:
 		add(subjectUpgrade, fmt.Sprintf("its last upgrade, to version %s, has %s: %s", u.GetTo(), phase, u.GetReason()), fmt.Sprintf("`orlopctl upgrade status -n %s` shows the log", a.Address))
 	}
-	if r.TrialDeadline != nil {
-		add(subjectTrial, "its configuration is on trial until "+r.TrialDeadline.AsTime().UTC().Format(time.RFC3339), fmt.Sprintf("`orlopctl confirm-config -n %s` keeps it", a.Address))
+	if deadline := valid(r.TrialDeadline); deadline != nil {
+		add(subjectTrial, "its configuration is on trial until "+deadline.AsTime().UTC().Format(time.RFC3339), fmt.Sprintf("`orlopctl confirm-config -n %s` keeps it", a.Address))
 	}
 	if semver.IsValid("v"+r.Version) && semver.Compare("v"+r.Version, "v"+newest) < 0 {
 		add(subjectSkew, fmt.Sprintf("it runs version %s, and the newest in the cluster is %s", r.Version, newest), "upgrade it (runbook, task 93)")

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
@@ -160,7 +161,11 @@ func observations() []struct {
 			}),
 		}, etcd: etcdOf("m1", member("m1", "10.0.0.11", ""), member("m2", "10.0.0.12", ""))}},
 		{"a compromised worker", observation{answers: []answer{
-			reported(m1), reported(w1, func(r *api.ReportMachineResponse) { r.Name, r.Role, r.Version = "m1", "controlplane", "0.9\x1b[31m\n9" }, unhealthy("x", strings.Repeat("y", 2000))),
+			reported(m1), reported(w1, func(r *api.ReportMachineResponse) {
+				r.Name, r.Role, r.Version = "m1", "controlplane", "0.9\x1b[31m\n9"
+				never := &timestamppb.Timestamp{Seconds: 1 << 40}
+				r.TrialDeadline, r.Certificates = never, []*api.MachineCertificate{{File: "/run/x.crt", Expires: never}}
+			}, unhealthy("x", strings.Repeat("y", 2000))),
 		}, etcd: one}},
 	}
 }
@@ -171,6 +176,9 @@ func TestSummary(t *testing.T) {
 	for _, test := range observations() {
 		test.o.cluster, test.o.at = "orlop", noon
 		h := summarize(test.o)
+		if _, err := protojson.Marshal(h); err != nil {
+			t.Errorf("%s: %v", test.name, err)
+		}
 		fmt.Fprintf(&out, "# %s\nhealthy %t, answered by %s", test.name, h.Healthy, h.Machine)
 		for _, text := range []string{h.Addons, h.Rollout} {
 			if text != "" {
