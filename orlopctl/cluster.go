@@ -151,7 +151,7 @@ func fetchCluster(conn *connect.Connector, ios *iostreams.Streams) (*clusterfile
 		return nil, err
 	}
 	if endpoint.CA == nil {
-		return nil, &exit.Error{Code: exit.Usage, Err: errors.New("cluster: cannot verify its machines: there is only the fingerprint of one"), Hint: "pass --ca (the cluster's machine CA), or store it with `orlopctl config set NAME --ca`"}
+		return nil, connect.ErrOnlyFingerprint("cluster")
 	}
 	var all *api.ClusterHealthResponse
 	if err := conn.Call(func(ctx context.Context, c *client.Client) error {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -68,6 +69,14 @@ func (f *drainFlags) add(c *cobra.Command, fallback string) {
 	flags.Limit(c.Flags(), "drain-timeout", &f.timeout, time.Second, time.Hour)
 }
 
+// check returns an error if the value of a flag is not valid.
+func (f *drainFlags) check() error {
+	if names := config.DrainPolicy("").Names(); f.policy != "" && !slices.Contains(names, f.policy) {
+		return exit.Usagef("--drain %q is not known; it is %s", f.policy, strings.Join(names, ", "))
+	}
+	return nil
+}
+
 // request returns the policy for a request; nil without the flags.
 func (f *drainFlags) request() *api.DrainPolicy {
 	if f.policy == "" && f.timeout == 0 {
@@ -78,28 +87,23 @@ func (f *drainFlags) request() *api.DrainPolicy {
 
 // withDrain makes a call that may drain a node, and shows the progress of the drain meanwhile.
 func withDrain(ctx context.Context, ios *iostreams.Streams, c *client.Client, call func(context.Context) error) error {
-	watching, stop := context.WithCancel(ctx)
-	drains := make(chan bool, 1)
-	go func() { drains <- showDrain(watching, ios, c) }()
+	stop := startShowingDrain(ctx, ios, c)
 	err := call(ctx)
-	stop()
-	if <-drains {
-		err = drainContinues(err)
+	if stop() {
+		return drainContinues(err)
 	}
 	return err
 }
 
-// startShowingDrain shows the progress of a drain until the returned function is called.
-func startShowingDrain(ctx context.Context, ios *iostreams.Streams, c *client.Client) (stop func()) {
+// startShowingDrain shows the progress of a drain until the returned function is called, which
+// reports whether the last drain still runs.
+func startShowingDrain(ctx context.Context, ios *iostreams.Streams, c *client.Client) (stop func() (runs bool)) {
 	ctx, cancel := context.WithCancel(ctx)
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		showDrain(ctx, ios, c)
-	}()
-	return func() {
+	ended := make(chan bool, 1)
+	go func() { ended <- showDrain(ctx, ios, c) }()
+	return func() bool {
 		cancel()
-		<-ended
+		return <-ended
 	}
 }
 
@@ -156,15 +160,4 @@ func drainLine(s drainState) string {
 		line += "; " + s.Problem
 	}
 	return format.Clean(line)
-}
-
-// check returns an error if the value of a flag is not valid.
-func (f *drainFlags) check() error {
-	names := config.DrainPolicy("").Names()
-	for _, name := range append(names, "") {
-		if f.policy == name {
-			return nil
-		}
-	}
-	return exit.Usagef("--drain %q is not known; it is %s", f.policy, strings.Join(names, ", "))
 }

@@ -80,7 +80,7 @@ func (t *tool) onNodes(c *cobra.Command) error {
 		return err
 	}
 	if endpoint.CA == nil {
-		return connect.ErrOnlyFingerprint()
+		return connect.ErrOnlyFingerprint("--nodes")
 	}
 	w := connect.NewRelay(endpoint)
 	defer w.Close()

@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/orlop-os/orlop/pkg/api"
+	"github.com/orlop-os/orlop/pkg/backoff"
 	"github.com/orlop-os/orlop/pkg/callerid"
 	"github.com/orlop-os/orlop/pkg/client"
 	"github.com/orlop-os/orlop/pkg/config"
@@ -30,8 +31,8 @@ const (
 	// etcdTimeout bounds the status of etcd: a process starts, and members that are down do not
 	// answer for some seconds.
 	etcdTimeout = 15 * time.Second
-	// shareTime is the time in which calls get the same answer, so that a reader cannot make this
-	// machine call all others as often as the reader likes.
+	// shareTime is the time in which calls get the same answer, and the time between two collections,
+	// so that a reader cannot make this machine call all others as often as the reader likes.
 	shareTime = 2 * time.Second
 	// parallel is the number of machines that are called at the same time.
 	parallel = 32
@@ -67,6 +68,7 @@ type Collector struct {
 	last    *api.ClusterHealthResponse
 	timeout time.Duration // of the last
 	ended   time.Time
+	began   time.Time // of the last collection, also of one without an answer
 }
 
 // New returns a Collector.
@@ -105,6 +107,11 @@ func (c *Collector) ClusterHealth(ctx context.Context, r *api.ClusterHealthReque
 	if c.last != nil && c.timeout == timeout && time.Since(c.ended) < shareTime {
 		return c.last, nil
 	}
+	// Another timeout, or a caller that has left, does not make collections more frequent.
+	if err := backoff.Sleep(ctx, shareTime-time.Since(c.began)); err != nil {
+		return nil, status.FromContextError(ctx.Err()).Err()
+	}
+	c.began = time.Now()
 	out := summarize(c.collect(ctx, now, timeout))
 	if err := ctx.Err(); err != nil {
 		return nil, status.FromContextError(err).Err() // the caller has left: do not share it

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"google.golang.org/grpc"
@@ -138,7 +139,7 @@ func TestSharedAnswer(t *testing.T) {
 	if n := calls.Load(); n != 1 {
 		t.Errorf("%d calls", n)
 	}
-	c.ended = c.ended.Add(-shareTime)
+	c.ended, c.began = c.ended.Add(-shareTime), c.began.Add(-shareTime)
 	if _, err := c.ClusterHealth(t.Context(), &api.ClusterHealthRequest{}); err != nil || calls.Load() != 2 {
 		t.Errorf("%d calls, %v", calls.Load(), err)
 	}
@@ -149,6 +150,42 @@ func TestSharedAnswer(t *testing.T) {
 	if _, err := c.ClusterHealth(gone, &api.ClusterHealthRequest{}); status.Code(err) != codes.Canceled || !c.ended.IsZero() {
 		t.Errorf("%v, %v", err, c.ended)
 	}
+}
+
+// TestPacedCollections checks that calls with changing timeouts, and calls of callers that leave at
+// once, do not call the machines more often than calls that share an answer.
+func TestPacedCollections(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		leave := func() {}
+		c, calls := collector(t, []Machine{w1}, func(context.Context, Machine) (peer, error) {
+			leave()
+			return nil, errors.New("no")
+		})
+		began := time.Now()
+		for i := range 4 {
+			if _, err := c.ClusterHealth(t.Context(), &api.ClusterHealthRequest{MachineTimeout: durationpb.New(time.Duration(1+i%2) * time.Second)}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for range 4 {
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			leave = cancel
+			if _, err := c.ClusterHealth(ctx, &api.ClusterHealthRequest{}); status.Code(err) != codes.Canceled {
+				t.Error(err)
+			}
+		}
+		if n, least := calls.Load(), 7*shareTime; n != 8 || time.Since(began) < least {
+			t.Errorf("%d calls in %v, want 8 in at least %v", n, time.Since(began), least)
+		}
+		// a caller that leaves during the wait does not wait longer
+		ctx, cancel := context.WithTimeout(t.Context(), shareTime/2)
+		defer cancel()
+		before := time.Now()
+		if _, err := c.ClusterHealth(ctx, &api.ClusterHealthRequest{}); status.Code(err) != codes.DeadlineExceeded || time.Since(before) != shareTime/2 || calls.Load() != 8 {
+			t.Errorf("%v after %v, %d calls", err, time.Since(before), calls.Load())
+		}
+	})
 }
 
 // TestRejectedCalls checks the callers and the requests that are rejected.

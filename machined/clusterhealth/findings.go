@@ -167,8 +167,8 @@ func (a answer) notes(newest string) []*api.ClusterFinding {
 	case (phase == slot.RolledBack || phase == slot.Failed) && !a.failed() && u.GetTo() != r.Version:
 		add(subjectUpgrade, fmt.Sprintf("its last upgrade, to version %s, has %s: %s", u.GetTo(), phase, u.GetReason()), fmt.Sprintf("`orlopctl upgrade status -n %s` shows the log", a.Address))
 	}
-	if r.TrialDeadline != nil {
-		add(subjectTrial, "its configuration is on trial until "+r.TrialDeadline.AsTime().UTC().Format(time.RFC3339), fmt.Sprintf("`orlopctl confirm-config -n %s` keeps it", a.Address))
+	if deadline := valid(r.TrialDeadline); deadline != nil {
+		add(subjectTrial, "its configuration is on trial until "+deadline.AsTime().UTC().Format(time.RFC3339), fmt.Sprintf("`orlopctl confirm-config -n %s` keeps it", a.Address))
 	}
 	if semver.IsValid("v"+r.Version) && semver.Compare("v"+r.Version, "v"+newest) < 0 {
 		add(subjectSkew, fmt.Sprintf("it runs version %s, and the newest in the cluster is %s", r.Version, newest), "upgrade it (runbook, task 93)")
@@ -224,9 +224,10 @@ func (o observation) etcdProblems() []*api.ClusterFinding {
 	e := o.etcd
 	voters, down := 0, 0
 	for _, m := range e.GetMembers() {
-		if !m.Learner {
-			voters++
+		if m.Learner {
+			continue
 		}
+		voters++
 		if m.Problem != "" {
 			down++
 		}
@@ -236,7 +237,7 @@ func (o observation) etcdProblems() []*api.ClusterFinding {
 		add(o.answers[0].label(), "its etcd does not answer: "+e.Problem, "`orlopctl etcd status` on each control-plane machine; after a loss of most of them, runbook, task 80")
 	case e.GetLeader() == "":
 		add("", "etcd has no leader, so the Kubernetes API does not answer", "start the control-plane machines; after a loss of most of them, runbook, task 80")
-	case down > 0 && down == etcdjoin.FailureTolerance(voters):
+	case down > 0 && down >= etcdjoin.FailureTolerance(voters):
 		add("", fmt.Sprintf("etcd tolerates no further failure: %d of %d members are down", down, voters), "start or replace them before any other work")
 	}
 	for _, alarm := range e.GetAlarms() {

@@ -110,12 +110,12 @@ func (a answer) machine() *api.ClusterMachine {
 		return m
 	}
 	m.Version, m.Kubernetes, m.Ready = word(r.Version), word(r.Kubernetes), r.Health.GetHealthy()
-	m.Upgrade, m.TrialDeadline = word(r.Upgrade.GetPhase()), r.TrialDeadline
+	m.Upgrade, m.TrialDeadline = word(r.Upgrade.GetPhase()), valid(r.TrialDeadline)
 	m.Wanted = word(r.Object.GetWanted())
 	m.Message = line(cmp.Or(firstFailed(r.Health), r.Object.GetMessage()))
 	for _, c := range r.Certificates {
 		if c.Problem == "" {
-			m.CertificateExpiry = c.Expires
+			m.CertificateExpiry = valid(c.Expires)
 			break
 		}
 	}
@@ -158,6 +158,15 @@ func line(text string) string { return cut(text, maxLine) }
 
 // word returns a version or another short text of a machine.
 func word(text string) string { return cut(text, maxWord) }
+
+// valid returns a time of a machine; nil if it is outside the years 1 to 9999. JSON has no text for
+// such a time, so a single compromised machine would prevent each answer in JSON.
+func valid(t *timestamppb.Timestamp) *timestamppb.Timestamp {
+	if t.CheckValid() != nil {
+		return nil
+	}
+	return t
+}
 
 // cut returns the start of a text, on a single line. It reads only the start: a compromised machine
 // must not cost time.

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
@@ -69,6 +70,7 @@ var (
 	m1 = Machine{Name: "m1", Address: "10.0.0.11", ControlPlane: true}
 	m2 = Machine{Name: "m2", Address: "10.0.0.12", ControlPlane: true}
 	m3 = Machine{Name: "m3", Address: "10.0.0.13", ControlPlane: true}
+	m4 = Machine{Name: "m4", Address: "10.0.0.14", ControlPlane: true}
 	w1 = Machine{Name: "w1", Address: "10.0.0.21"}
 	w2 = Machine{Name: "w2", Address: "10.0.0.22"}
 
@@ -129,6 +131,8 @@ func observations() []struct {
 		{"etcd", observation{answers: []answer{reported(m1), reported(m2)}, etcd: &api.ClusterEtcd{
 			Alarms: []string{"NOSPACE"}, Members: []*api.EtcdMember{member("m1", "10.0.0.11", ""), member("m9", "10.0.0.19", "no answer"), member("", "10.0.0.12", "not started")},
 		}}},
+		{"etcd: a learner is down", observation{answers: []answer{reported(m1), reported(m2), reported(m3), reported(m4)}, etcd: etcdOf("m1",
+			member("m1", "10.0.0.11", ""), member("m2", "10.0.0.12", ""), member("m3", "10.0.0.13", ""), &api.EtcdMember{Id: "2f", Name: "m4", PeerUrls: []string{"https://10.0.0.14:2380"}, Learner: true, Problem: "no answer"})}},
 		{"skew", observation{answers: []answer{reported(m1), reported(m2, kubernetes("v1.35.1")), reported(w1, kubernetes("v1.36.0")), reported(w2, kubernetes("v1.33.0"))},
 			etcd: etcdOf("m1", member("m1", "10.0.0.11", ""), member("m2", "10.0.0.12", ""))}},
 		{"certificates", observation{answers: []answer{
@@ -157,7 +161,11 @@ func observations() []struct {
 			}),
 		}, etcd: etcdOf("m1", member("m1", "10.0.0.11", ""), member("m2", "10.0.0.12", ""))}},
 		{"a compromised worker", observation{answers: []answer{
-			reported(m1), reported(w1, func(r *api.ReportMachineResponse) { r.Name, r.Role, r.Version = "m1", "controlplane", "0.9\x1b[31m\n9" }, unhealthy("x", strings.Repeat("y", 2000))),
+			reported(m1), reported(w1, func(r *api.ReportMachineResponse) {
+				r.Name, r.Role, r.Version = "m1", "controlplane", "0.9\x1b[31m\n9"
+				never := &timestamppb.Timestamp{Seconds: 1 << 40}
+				r.TrialDeadline, r.Certificates = never, []*api.MachineCertificate{{File: "/run/x.crt", Expires: never}}
+			}, unhealthy("x", strings.Repeat("y", 2000))),
 		}, etcd: one}},
 	}
 }
@@ -168,6 +176,9 @@ func TestSummary(t *testing.T) {
 	for _, test := range observations() {
 		test.o.cluster, test.o.at = "orlop", noon
 		h := summarize(test.o)
+		if _, err := protojson.Marshal(h); err != nil {
+			t.Errorf("%s: %v", test.name, err)
+		}
 		fmt.Fprintf(&out, "# %s\nhealthy %t, answered by %s", test.name, h.Healthy, h.Machine)
 		for _, text := range []string{h.Addons, h.Rollout} {
 			if text != "" {

@@ -87,19 +87,21 @@ func Add(health *api.HealthResponse, checks ...*api.HealthCheck) {
 // Firewall returns the check of the nftables rules; nil if they are active. why is the reason for
 // which they are not.
 func Firewall(why string, since time.Time) *api.HealthCheck {
-	if why == "" {
-		return nil
-	}
-	return &api.HealthCheck{Name: "firewall", Detail: why, Since: timestamppb.New(since)}
+	return failed("firewall", why, since)
 }
 
 // Volumes returns the check of the volumes on other disks; nil if each is in use. why are their
 // problems. FailedCheck ignores it: the version is not at fault.
 func Volumes(why string, since time.Time) *api.HealthCheck {
+	return failed("volumes", why, since)
+}
+
+// failed returns a failed check; nil without a reason.
+func failed(name, why string, since time.Time) *api.HealthCheck {
 	if why == "" {
 		return nil
 	}
-	return &api.HealthCheck{Name: "volumes", Detail: why, Since: timestamppb.New(since)}
+	return &api.HealthCheck{Name: name, Detail: why, Since: timestamppb.New(since)}
 }
 
 // Filesystem is a file system with errors.

@@ -1,8 +1,8 @@
 // Package clusterbuild builds the cluster of a file (package clusterfile) on machines that wait for
 // a configuration, for `orlopctl cluster create -f`.
 //
-// All checks come before the first machine gets a configuration: the file, the documents of
-// each control-plane machine, and that each machine answers and has no configuration yet.
+// All checks come before the first machine gets a configuration: the file, the documents of each
+// machine, that no file is overwritten, and that each machine answers and has no configuration yet.
 package clusterbuild
 
 import (
@@ -125,7 +125,7 @@ func (b *builder) read(o Options) error {
 	return b.checkNames()
 }
 
-// checkNames rejects a context or a directory of another cluster.
+// checkNames rejects a context or the files of another cluster.
 func (b *builder) checkNames() error {
 	known, err := contexts.Load()
 	if err != nil {
@@ -134,9 +134,18 @@ func (b *builder) checkNames() error {
 	if _, exists := known.Contexts[b.name]; exists {
 		return &exit.Error{Code: exit.Usage, Err: fmt.Errorf("cluster %q: cannot create: a context of this name exists already", b.name), Hint: "choose another name for the context: `orlopctl cluster create NAME -f FILE`"}
 	}
-	path := filepath.Join(b.dir, secretsFile)
-	if _, err := os.Lstat(path); !errors.Is(err, fs.ErrNotExist) {
-		return exit.Usagef("%s: cannot write: it exists, and may be the only copy of the keys of a cluster; name another directory with --out-dir", path)
+	secrets := filepath.Join(b.dir, secretsFile)
+	if _, err := os.Lstat(secrets); !errors.Is(err, fs.ErrNotExist) {
+		return exit.Usagef("%s: cannot write: it exists, and may be the only copy of the keys of a cluster; name another directory with --out-dir", secrets)
+	}
+	for _, m := range b.file.Machines {
+		path := b.path(m)
+		if path == secrets {
+			return exit.Usagef("machine %s: cannot create: the file of its configuration would be %s, which holds the keys; choose another name for the machine", m.Name, secrets)
+		}
+		if _, err := os.Lstat(path); !errors.Is(err, fs.ErrNotExist) {
+			return exit.Usagef("%s: cannot write: it exists, and can be the configuration of another cluster; name another directory with --out-dir", path)
+		}
 	}
 	return nil
 }
@@ -144,7 +153,8 @@ func (b *builder) checkNames() error {
 // secretsFile is the name of the file of secrets in the directory.
 const secretsFile = "secrets.yaml"
 
-// configurations returns the files of the control-plane machines, in their order.
+// configurations returns the files of the control-plane machines, in their order. It also checks
+// the documents of the workers, which get their tickets later.
 func (b *builder) configurations() ([]secretfile.File, error) {
 	endpoint, err := b.file.Endpoint()
 	if err != nil {
@@ -159,13 +169,27 @@ func (b *builder) configurations() ([]secretfile.File, error) {
 		if err != nil {
 			return nil, err
 		}
-		text, err := b.file.Documents(m, base)
+		text, err := b.documents(m, base)
 		if err != nil {
-			return nil, &exit.Error{Code: exit.Usage, Err: fmt.Errorf("machine %s: the file gives no valid configuration: %w", m.Name, err)}
+			return nil, err
 		}
 		files = append(files, secretfile.File{Path: b.path(m), Content: text})
 	}
+	for _, m := range b.file.Role(config.RoleWorker) {
+		if _, err := b.documents(m, config.Marshal(config.New(m.Name, config.RoleWorker))); err != nil {
+			return nil, err
+		}
+	}
 	return files, nil
+}
+
+// documents returns the configuration of a machine (clusterfile.File.Documents).
+func (b *builder) documents(m clusterfile.Machine, base []byte) ([]byte, error) {
+	text, err := b.file.Documents(m, base)
+	if err != nil {
+		return nil, exit.Usagef("machine %s: the file gives no valid configuration: %w", m.Name, err)
+	}
+	return text, nil
 }
 
 func (b *builder) path(m clusterfile.Machine) string { return filepath.Join(b.dir, m.Name+".yaml") }
@@ -315,9 +339,9 @@ func (b *builder) worker(ctx context.Context, m clusterfile.Machine) error {
 	if err != nil {
 		return fmt.Errorf("machine %s: cannot get a ticket: %w", m.Name, err)
 	}
-	text, err := b.file.Documents(m, base)
+	text, err := b.documents(m, base)
 	if err != nil {
-		return fmt.Errorf("machine %s: the file gives no valid configuration: %w", m.Name, err)
+		return err
 	}
 	if err := secretfile.Write(b.path(m), text, false); err != nil {
 		return err

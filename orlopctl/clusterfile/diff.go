@@ -72,16 +72,16 @@ func compareNamed[T any](a, b []T, name func(T) string, each func(name string, p
 		return all
 	}
 	p, q := index(a), index(b)
-	names := map[string]bool{}
-	for n := range p {
-		names[n] = true
-	}
-	for n := range q {
-		names[n] = true
-	}
-	for _, n := range slices.Sorted(maps.Keys(names)) {
+	for _, n := range keysOf(p, q) {
 		each(n, p[n], q[n])
 	}
+}
+
+// keysOf returns the keys of two maps, sorted.
+func keysOf[T any](a, b map[string]T) []string {
+	all := slices.AppendSeq(slices.Collect(maps.Keys(a)), maps.Keys(b))
+	slices.Sort(all)
+	return slices.Compact(all)
 }
 
 // complete returns the file with the defaults of all fields that it leaves out, and with ${NAME} in
@@ -137,13 +137,7 @@ func (d *differences) compare(path string, a, b any) {
 	x, isBlock := a.(map[string]any)
 	y, block := b.(map[string]any)
 	if (isBlock || a == nil) && (block || b == nil) && len(x)+len(y) > 0 {
-		keys := map[string]bool{}
-		for _, m := range []map[string]any{x, y} {
-			for key := range m {
-				keys[key] = true
-			}
-		}
-		for _, key := range slices.Sorted(maps.Keys(keys)) {
+		for _, key := range keysOf(x, y) {
 			d.compare(path+"."+key, x[key], y[key])
 		}
 		return

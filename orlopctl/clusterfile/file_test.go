@@ -154,6 +154,30 @@ func TestRoundTrip(t *testing.T) {
 	}
 }
 
+// TestReplaceAddress checks the forms of an address in a document, and that all other text stays.
+func TestReplaceAddress(t *testing.T) {
+	names := map[netip.Addr]string{netip.MustParseAddr("10.0.0.11"): "${m1}", netip.MustParseAddr("fd00::1"): "${m2}"}
+	for text, want := range map[string]string{
+		"10.0.0.11":                   "${m1}",
+		"::ffff:10.0.0.11":            "${m1}",
+		"10.0.0.11/24":                "${m1}/24",
+		"10.0.0.11:2380":              "${m1}:2380",
+		"[fd00::1]:2380":              "${m2}:2380",
+		"https://10.0.0.11:6443":      "https://${m1}:6443",
+		"https://10.0.0.11:9000/":     "https://${m1}:9000/",
+		"https://[fd00::1]:9000/a/b/": "https://${m2}:9000/a/b/",
+		"10.0.0.110":                  "10.0.0.110",
+		"10.0.0.1/24":                 "10.0.0.1/24",
+		"https://10.0.0.110:6443":     "https://10.0.0.110:6443",
+		"api.example:6443":            "api.example:6443",
+		"":                            "",
+	} {
+		if got := replaceAddress(text, names); got != want {
+			t.Errorf("%q: %q, want %q", text, got, want)
+		}
+	}
+}
+
 // TestDiff checks the lines of differences.
 func TestDiff(t *testing.T) {
 	for _, test := range []struct {

@@ -39,7 +39,7 @@ func replaceAddress(text string, names map[netip.Addr]string) string {
 	} else {
 		scheme += "://"
 	}
-	authority, path, _ := strings.Cut(rest, "/")
+	authority, path, hasPath := strings.Cut(rest, "/")
 	host, port, err := net.SplitHostPort(authority)
 	if err != nil {
 		return text
@@ -49,7 +49,7 @@ func replaceAddress(text string, names map[netip.Addr]string) string {
 		return text
 	}
 	out := scheme + names[a.Unmap()] + ":" + port
-	if path != "" {
+	if hasPath {
 		out += "/" + path
 	}
 	return out

@@ -3,7 +3,6 @@ package connect
 import (
 	"context"
 	"crypto/x509"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -74,7 +73,7 @@ func (f *Fleet) Endpoint(i int) (client.Endpoint, error) {
 		return e, nil
 	}
 	if e.CA == nil {
-		return e, ErrOnlyFingerprint()
+		return e, ErrOnlyFingerprint("--nodes")
 	}
 	if f.relay == nil {
 		f.relay = NewRelay(e)
@@ -189,7 +188,8 @@ func (f *Fleet) Close() {
 	}
 }
 
-// ErrOnlyFingerprint returns the error for --nodes without a CA to verify the other machines.
-func ErrOnlyFingerprint() error {
-	return &exit.Error{Code: exit.Usage, Err: errors.New("--nodes: cannot verify other machines: there is only the fingerprint of the endpoint's machine"), Hint: "pass --ca (the cluster's machine CA), or store it with `orlopctl config set NAME --ca`"}
+// ErrOnlyFingerprint returns the error for a flag or an operation that needs a CA to verify other
+// machines than that of the endpoint.
+func ErrOnlyFingerprint(operation string) error {
+	return &exit.Error{Code: exit.Usage, Err: fmt.Errorf("%s: cannot verify other machines: there is only the fingerprint of the endpoint's machine", operation), Hint: "pass --ca (the cluster's machine CA), or store it with `orlopctl config set NAME --ca`"}
 }

@@ -56,12 +56,12 @@ func WaitCluster(ctx context.Context, endpoint client.Endpoint, once bool, machi
 			return last, nil
 		case err == nil && once:
 			return last, unhealthyCluster(last)
-		case ctx.Err() == nil && (once || err != nil && !exit.IsTemporary(err)):
+		case ctx.Err() != nil, exit.TimedOut(err):
+			return last, gaveUpCluster(ctx, last, err)
+		case once || !exit.IsTemporary(err):
 			return last, err
 		}
-		if ctx.Err() == nil {
-			show(ClusterReport{Answer: answer, Waiting: err})
-		}
+		show(ClusterReport{Answer: answer, Waiting: err})
 		if backoff.Sleep(ctx, pollInterval) != nil {
 			return last, gaveUpCluster(ctx, last, err)
 		}
@@ -74,10 +74,8 @@ func gaveUpCluster(ctx context.Context, last *api.ClusterHealthResponse, err err
 		return &exit.Error{Code: exit.Unhealthy, Err: errors.New("health: stopped before the cluster was healthy")}
 	case last != nil:
 		return unhealthyCluster(last)
-	case err != nil:
-		return err
 	}
-	return ctx.Err()
+	return err
 }
 
 // unhealthyCluster returns the error for an answer with problems.

@@ -15,7 +15,8 @@ import (
 )
 
 // ClusterHealth answers for a cluster of three machines. The first answer has problems; the next
-// has none. A machine with the name "lonely" is a worker, which cannot answer.
+// has none. A machine with the name "lonely" is a worker, which cannot answer. For the second answer
+// of a machine with the name "late", the time of the caller is up.
 func (s *clusterService) ClusterHealth(_ context.Context, r *api.ClusterHealthRequest) (*api.ClusterHealthResponse, error) {
 	c := s.f.Current()
 	if c == nil || c.Cluster == nil || c.Machine.Metadata.Name == "lonely" {
@@ -31,6 +32,9 @@ func (s *clusterService) ClusterHealth(_ context.Context, r *api.ClusterHealthRe
 	s.answers++
 	first := s.answers == 1
 	s.f.mu.Unlock()
+	if !first && c.Machine.Metadata.Name == "late" {
+		return nil, status.FromContextError(context.DeadlineExceeded).Err()
+	}
 	machine := func(name, address, role string) *api.ClusterMachine {
 		return &api.ClusterMachine{Name: name, Address: address, Role: role, Version: "1.2.3", Kubernetes: "v1.37.2", Ready: true, CertificateExpiry: timestamppb.New(now.AsTime().AddDate(0, 2, 0))}
 	}

@@ -6,8 +6,6 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
-	"net"
-	"strings"
 
 	"github.com/orlop-os/orlop/pkg/inventory"
 )
@@ -32,30 +30,17 @@ func ReportInventory(ctx context.Context, address string, key *ecdsa.PrivateKey,
 }
 
 func reportInventory(ctx context.Context, address string, key *ecdsa.PrivateKey, h inventory.Host) (answer inventory.Answer, err error) {
-	raw, err := new(net.Dialer).DialContext(ctx, "tcp", address)
-	if err != nil {
-		return answer, fmt.Errorf("%w: %w", ErrUnreachable, err)
-	}
-	defer raw.Close()
-	defer context.AfterFunc(ctx, func() { raw.Close() })()
-	conn := tls.Client(raw, &tls.Config{InsecureSkipVerify: true, MinVersion: tls.VersionTLS13, NextProtos: []string{inventory.Protocol}})
-	if err := conn.HandshakeContext(ctx); err != nil {
-		if strings.Contains(err.Error(), noProtocol) {
-			return answer, ErrInventoryDisabled
+	err = exchange(ctx, address, unverifiedConfig(inventory.Protocol), ErrInventoryDisabled, func(conn *tls.Conn) error {
+		binding, err := inventory.Binding(conn.ConnectionState())
+		if err != nil {
+			return err
 		}
-		return answer, reasonOf(err)
-	}
-	binding, err := inventory.Binding(conn.ConnectionState())
-	if err != nil {
-		return answer, err
-	}
-	request, err := inventory.NewRequest(binding, key, h)
-	if err != nil {
-		return answer, err
-	}
-	answer, err = inventory.Send(conn, request)
-	if err != nil && ctx.Err() != nil {
-		err = errors.Join(err, ctx.Err())
-	}
+		request, err := inventory.NewRequest(binding, key, h)
+		if err != nil {
+			return err
+		}
+		answer, err = inventory.Send(conn, request)
+		return err
+	})
 	return answer, err
 }

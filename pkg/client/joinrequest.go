@@ -5,8 +5,6 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
-	"net"
-	"strings"
 
 	"github.com/orlop-os/orlop/pkg/joinrequest"
 )
@@ -36,22 +34,9 @@ func requestJoin(ctx context.Context, e Endpoint, address string, r joinrequest.
 		return answer, err
 	}
 	config.NextProtos, config.GetClientCertificate = []string{joinrequest.Protocol}, nil
-	raw, err := new(net.Dialer).DialContext(ctx, "tcp", address)
-	if err != nil {
-		return answer, fmt.Errorf("%w: %w", ErrUnreachable, err)
-	}
-	defer raw.Close()
-	defer context.AfterFunc(ctx, func() { raw.Close() })()
-	conn := tls.Client(raw, config)
-	if err := conn.HandshakeContext(ctx); err != nil {
-		if strings.Contains(err.Error(), noProtocol) {
-			return answer, ErrJoinRequestsDisabled
-		}
-		return answer, reasonOf(err)
-	}
-	answer, err = joinrequest.Send(conn, r)
-	if err != nil && ctx.Err() != nil {
-		err = errors.Join(err, ctx.Err())
-	}
+	err = exchange(ctx, address, config, ErrJoinRequestsDisabled, func(conn *tls.Conn) error {
+		answer, err = joinrequest.Send(conn, r)
+		return err
+	})
 	return answer, err
 }

@@ -5,8 +5,6 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
-	"net"
-	"strings"
 
 	"github.com/orlop-os/orlop/pkg/pairing"
 	"github.com/orlop-os/orlop/pkg/pki"
@@ -30,29 +28,20 @@ func Pair(ctx context.Context, address string, ca []byte, code pairing.Code) (fi
 	return fingerprint, nil
 }
 
-func pair(ctx context.Context, address string, ca []byte, code pairing.Code) (string, error) {
-	raw, err := new(net.Dialer).DialContext(ctx, "tcp", address)
-	if err != nil {
-		return "", fmt.Errorf("%w: %w", ErrUnreachable, err)
-	}
-	defer raw.Close()
-	defer context.AfterFunc(ctx, func() { raw.Close() })()
+func pair(ctx context.Context, address string, ca []byte, code pairing.Code) (fingerprint string, err error) {
 	// The certificate is not trusted before the machine has proved, on this connection, that it
 	// knows the code.
-	conn := tls.Client(raw, &tls.Config{InsecureSkipVerify: true, MinVersion: tls.VersionTLS13, NextProtos: []string{pairing.Protocol}})
-	if err := conn.HandshakeContext(ctx); err != nil {
-		if strings.Contains(err.Error(), noProtocol) {
-			return "", ErrClaimed
+	err = exchange(ctx, address, unverifiedConfig(pairing.Protocol), ErrClaimed, func(conn *tls.Conn) error {
+		state := conn.ConnectionState()
+		binding, err := pairing.Binding(state)
+		if err != nil {
+			return fmt.Errorf("%w: %w", ErrUntrusted, err)
 		}
-		return "", reasonOf(err)
-	}
-	state := conn.ConnectionState()
-	binding, err := pairing.Binding(state)
-	if err != nil {
-		return "", fmt.Errorf("%w: %w", ErrUntrusted, err)
-	}
-	if err := code.Claim(conn, binding, ca); err != nil {
-		return "", errors.Join(err, ctx.Err())
-	}
-	return pki.Fingerprint(state.PeerCertificates[0]), nil
+		if err := code.Claim(conn, binding, ca); err != nil {
+			return err
+		}
+		fingerprint = pki.Fingerprint(state.PeerCertificates[0])
+		return nil
+	})
+	return fingerprint, err
 }

@@ -12,7 +12,6 @@ import (
 	"oras.land/oras-go/v2"
 	"oras.land/oras-go/v2/content/oci"
 	"oras.land/oras-go/v2/registry/remote"
-	"sigs.k8s.io/yaml"
 )
 
 // extensionsVerb starts a registry in the network, stores extensions in it, and writes the patch
@@ -39,11 +38,7 @@ func (s *story) extensionsVerb(ts *testscript.TestScript, neg bool, args []strin
 	ts.Check(err)
 	ca, err := serveTLS(host, handler)
 	ts.Check(err)
-	patch, err := yaml.Marshal(map[string]any{"kind": "Machine", "spec": map[string]any{"registries": []any{
-		map[string]any{"address": host.Addr().String(), "ca": string(ca)},
-	}}})
-	ts.Check(err)
-	ts.Check(os.WriteFile(ts.MkAbs(args[0]), patch, 0o600))
+	writeRegistries(ts, args[0], map[string]any{"address": host.Addr().String(), "ca": string(ca)})
 	for i, digest := range digests {
 		ts.Setenv("EXTENSION_"+strconv.Itoa(i+1), host.Addr().String()+"/"+repository+"@"+digest)
 	}

@@ -8,7 +8,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
-	"os"
 	"strings"
 	"time"
 
@@ -17,7 +16,6 @@ import (
 	"oras.land/oras-go/v2"
 	"oras.land/oras-go/v2/content/oci"
 	"oras.land/oras-go/v2/registry/remote"
-	"sigs.k8s.io/yaml"
 
 	"github.com/orlop-os/orlop/test/testimage"
 )
@@ -66,11 +64,9 @@ func (s *story) mirrorVerb(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Check(err)
 	_, err = hung.Listen(443)
 	ts.Check(err)
-	patch, err := yaml.Marshal(map[string]any{"kind": "Machine", "spec": map[string]any{"registries": []any{
+	writeRegistries(ts, args[0],
 		map[string]any{"address": hung.Addr().String(), "mirrors": []string{of}},
 		map[string]any{"address": host.Addr().String() + "/" + namespace, "mirrors": []string{of}, "ca": string(ca), "username": username, "password": password},
-	}}})
-	ts.Check(err)
-	ts.Check(os.WriteFile(ts.MkAbs(args[0]), patch, 0o600))
+	)
 	s.note("the mirror %s has %s", host.Addr(), args[1])
 }

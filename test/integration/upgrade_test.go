@@ -159,14 +159,17 @@ func (s *story) registryVerb(ts *testscript.TestScript, neg bool, args []string)
 func (s *story) releasesVerb(ts *testscript.TestScript, neg bool, args []string) {
 	need(ts, neg, args, 2, -1, "releases PATCH BUNDLE…")
 	ca := s.startRegistry(ts, args[1:])
-	patch, err := yaml.Marshal(map[string]any{"kind": "Machine", "spec": map[string]any{"registries": []any{
-		map[string]any{"address": ts.Getenv("REGISTRY"), "ca": string(ca)},
-	}}})
-	ts.Check(err)
-	ts.Check(os.WriteFile(ts.MkAbs(args[0]), patch, 0o600))
+	writeRegistries(ts, args[0], map[string]any{"address": ts.Getenv("REGISTRY"), "ca": string(ca)})
 	version, err := os.ReadFile("../../profiles/VERSION")
 	ts.Check(err)
 	ts.Setenv("VERSION", strings.TrimSpace(string(version)))
+}
+
+// writeRegistries writes the patch with which a machine uses registries.
+func writeRegistries(ts *testscript.TestScript, file string, registries ...map[string]any) {
+	patch, err := yaml.Marshal(map[string]any{"kind": "Machine", "spec": map[string]any{"registries": registries}})
+	ts.Check(err)
+	ts.Check(os.WriteFile(ts.MkAbs(file), patch, 0o600))
 }
 
 // startRegistry starts a registry in the network that holds bundles as orlop/test:1, orlop/test:2
