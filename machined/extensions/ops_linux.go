@@ -102,7 +102,8 @@ func attach(name string) (*os.File, error) {
 	return device, nil
 }
 
-// compare returns an error if a mounted image has other paths than its statement.
+// compare returns an error for the first path that differs between a mounted image and its
+// statement.
 func compare(target string, s extension.Statement) error {
 	want := map[string]extension.File{}
 	for _, f := range s.Files {
@@ -134,8 +135,13 @@ func compare(target string, s extension.Statement) error {
 		}
 		return nil
 	})
-	for name := range want {
-		err = errors.Join(err, fmt.Errorf("its image lacks the file %s", name))
+	if err != nil {
+		return err
 	}
-	return err
+	for _, f := range s.Files {
+		if _, missing := want[f.Path]; missing {
+			return fmt.Errorf("its image lacks the file %s", f.Path)
+		}
+	}
+	return nil
 }
