@@ -348,6 +348,40 @@ func TestDamagedTransfer(t *testing.T) {
 	}
 }
 
+// TestDamagedStore damages a stored manifest or statement, and checks that a machine fetches both
+// again, without the image, and that an upgrade waits for the end of the fetch.
+func TestDamagedStore(t *testing.T) {
+	for part, name := range []string{"statement", "manifest"} { // the order of publish
+		f := newFixture(t)
+		image := f.publish("gvisor", "0.2.0", nil)
+		c := f.configure(image)
+		f.manager.round(t.Context(), c)
+		s := f.manager.deps.Store
+		statement, _, err := extension.Parts(f.registry.blobs[image.SHA256])
+		if err != nil {
+			t.Fatal(err)
+		}
+		file := s.path([]string{statement.SHA256, image.SHA256}[part])
+		if err := errors.Join(os.Chmod(file, 0o600), os.WriteFile(file, []byte("{}"), 0o600)); err != nil {
+			t.Fatal(err)
+		}
+
+		f.boot()
+		f.registry.sent = nil
+		f.manager.Activate(c)
+		states, _ := f.manager.States().Get()
+		if len(states) != 1 || states[0].Phase != Missing || !strings.Contains(states[0].Problem, "is damaged") || Check(states).Ok {
+			t.Errorf("%s: %+v", name, states)
+		}
+		if err := f.manager.CheckUpgrade("0.2.0"); err == nil || !strings.Contains(err.Error(), "is not stored; wait") {
+			t.Errorf("%s: %v", name, err)
+		}
+		if !f.manager.round(t.Context(), c) || f.phases() != "gvisor pending" || len(f.registry.sent) != 2 {
+			t.Errorf("%s: %s, %d blobs were read, %v", name, f.phases(), len(f.registry.sent), f.events)
+		}
+	}
+}
+
 // TestPlan checks which of several stored extensions take effect.
 func TestPlan(t *testing.T) {
 	item := func(name, version string, change func(*extension.Statement)) Item {

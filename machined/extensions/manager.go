@@ -373,7 +373,7 @@ func (m *Manager) round(ctx context.Context, c *config.Config) bool {
 	}
 	complete := true
 	for _, i := range items {
-		if !errors.Is(i.Err, fs.ErrNotExist) {
+		if !i.absent() {
 			continue
 		}
 		if err := m.fetch(ctx, c, i.Image); err != nil {

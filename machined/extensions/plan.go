@@ -11,6 +11,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/orlop-os/orlop/pkg/api"
+	"github.com/orlop-os/orlop/pkg/artifact"
 	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/extension"
 )
@@ -26,8 +27,13 @@ type System struct {
 type Item struct {
 	Image     config.Artifact
 	Statement extension.Statement
-	// Err says why the store has no usable extension: fs.ErrNotExist if it has none.
+	// Err says why the store has no usable extension (Store.Read).
 	Err error
+}
+
+// absent reports whether a fetch can provide the extension.
+func (i Item) absent() bool {
+	return errors.Is(i.Err, fs.ErrNotExist) || errors.Is(i.Err, artifact.ErrDamaged)
 }
 
 // Phase is the state of an extension.
@@ -62,6 +68,8 @@ func Plan(items []Item, on System) []State {
 		switch {
 		case errors.Is(i.Err, fs.ErrNotExist):
 			s.Phase = Missing
+		case i.absent():
+			s.Phase, s.Problem = Missing, i.Err.Error()
 		case i.Err != nil:
 			s.Phase, s.Problem = Refused, i.Err.Error()
 		case i.Statement.System != on.Version:
@@ -187,7 +195,7 @@ func CheckRollback(items []Item) error { return present(items) }
 // present returns an error for the first item that is not usable.
 func present(items []Item) error {
 	for _, i := range items {
-		if errors.Is(i.Err, fs.ErrNotExist) {
+		if i.absent() {
 			return fmt.Errorf("extension %s is not stored; wait until `orlopctl get extensions` shows it, or remove it from Machine.spec.extensions.images", i.Image)
 		}
 		if i.Err != nil {

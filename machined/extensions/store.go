@@ -43,7 +43,8 @@ func (s Store) small(sum string, limit int64) ([]byte, error) {
 	return readVerified(f, sum, limit)
 }
 
-// readVerified reads at most limit bytes that have a digest.
+// readVerified reads at most limit bytes that have a digest. The error is artifact.ErrDamaged for
+// another digest.
 func readVerified(from io.Reader, sum string, limit int64) ([]byte, error) {
 	text, err := io.ReadAll(io.LimitReader(from, limit+1))
 	if err != nil {
@@ -53,13 +54,14 @@ func readVerified(from io.Reader, sum string, limit int64) ([]byte, error) {
 		return nil, fmt.Errorf("sha256:%s has more than %d bytes", sum, limit)
 	}
 	if got := sha256.Sum256(text); hex.EncodeToString(got[:]) != sum {
-		return nil, fmt.Errorf("sha256:%s is damaged: it has the digest sha256:%x", sum, got)
+		return nil, fmt.Errorf("sha256:%s %w: it has the digest sha256:%x", sum, artifact.ErrDamaged, got)
 	}
 	return text, nil
 }
 
 // Read returns the statement of a stored extension, by the digest of its manifest. The error is
-// fs.ErrNotExist if the store lacks a part of it.
+// fs.ErrNotExist if the store lacks a part of it, and artifact.ErrDamaged if its manifest or its
+// statement must be fetched again.
 func (s Store) Read(sum string, trust extension.Trust) (extension.Statement, error) {
 	manifest, err := s.small(sum, extension.MaxManifest)
 	if err != nil {
