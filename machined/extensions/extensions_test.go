@@ -351,7 +351,7 @@ func TestDamagedTransfer(t *testing.T) {
 // TestDamagedStore damages a stored manifest or statement, and checks that a machine fetches both
 // again, without the image, and that an upgrade waits for the end of the fetch.
 func TestDamagedStore(t *testing.T) {
-	for part, name := range []string{"statement", "manifest"} { // the order of publish
+	for part, name := range []string{"statement", "manifest"} {
 		f := newFixture(t)
 		image := f.publish("gvisor", "0.2.0", nil)
 		c := f.configure(image)
@@ -411,6 +411,8 @@ func TestPlan(t *testing.T) {
 		{"the same name", item("first", "0.2.0", nil), Refused, "names it twice for version 0.2.0; remove one"},
 		{"the same file", item("x", "0.2.0", func(s *extension.Statement) { s.Files[0].Path = "/usr/bin/first" }), Refused, "extension first has the file /usr/bin/first, too; remove one"},
 		{"a file below a file", item("x", "0.2.0", func(s *extension.Statement) { s.Files[0].Path = "/usr/bin/first/x" }), Refused, "extension first has the file /usr/bin/first, too"},
+		{"a file above a file", item("x", "0.2.0", func(s *extension.Statement) { s.Files[0].Path = "/usr/bin" }), Refused, "extension first has the file /usr/bin/first, too"},
+		{"a path with the same beginning", item("x", "0.2.0", func(s *extension.Statement) { s.Files[0].Path = "/usr/bin/first-x" }), Pending, ""},
 		{"the same handler", item("x", "0.2.0", func(s *extension.Statement) { s.Runtimes = []extension.Runtime{{Handler: "h"}} }), Refused, "has the runtime handler h, too"},
 		{"the same service", item("x", "0.2.0", func(s *extension.Statement) { s.Services = []extension.Service{{Name: "s", User: 201}} }), Refused, "its service s has the name or the user 201 of service s of extension first"},
 		{"the same user", item("x", "0.2.0", func(s *extension.Statement) { s.Services = []extension.Service{{Name: "z", User: 200}} }), Refused, "its service z has the name or the user 200 of service s of extension first"},

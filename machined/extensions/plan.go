@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"path"
 	"slices"
 	"strings"
 	"time"
@@ -113,12 +114,8 @@ func conflict(s, o extension.Statement) error {
 	if s.Name == o.Name {
 		return fmt.Errorf("Machine.spec.extensions.images names it twice for version %s; remove one of them", s.System)
 	}
-	for _, f := range s.Files {
-		for _, g := range o.Files {
-			if f.Path == g.Path || strings.HasPrefix(f.Path, g.Path+"/") || strings.HasPrefix(g.Path, f.Path+"/") {
-				return fmt.Errorf("extension %s has the file %s, too; remove one of the two extensions", o.Name, g.Path)
-			}
-		}
+	if file := overlapping(s.Files, o.Files); file != "" {
+		return fmt.Errorf("extension %s has the file %s, too; remove one of the two extensions", o.Name, file)
 	}
 	for _, r := range s.Runtimes {
 		if slices.ContainsFunc(o.Runtimes, func(p extension.Runtime) bool { return p.Handler == r.Handler }) {
@@ -133,6 +130,29 @@ func conflict(s, o extension.Statement) error {
 		}
 	}
 	return nil
+}
+
+// overlapping returns a path of others that is also a path of files, or a directory of one, or below
+// one; empty if there is none. Two extensions can have thousands of files each, so the time is
+// linear.
+func overlapping(files, others []extension.File) string {
+	taken := map[string]string{} // paths of others, and their directories, with the path
+	for _, f := range others {
+		for at := f.Path; at != "/" && taken[at] == ""; at = path.Dir(at) {
+			taken[at] = f.Path
+		}
+	}
+	for _, f := range files {
+		if other := taken[f.Path]; other != "" {
+			return other
+		}
+		for at := path.Dir(f.Path); at != "/"; at = path.Dir(at) {
+			if taken[at] == at {
+				return at
+			}
+		}
+	}
+	return ""
 }
 
 // Problem returns why an extension for a version does not take effect; empty if all do.
