@@ -26,7 +26,7 @@ import (
 func newExtensions(m *machine) *extensions.Manager {
 	own := newOwnFiles("/usr")
 	return extensions.New(extensions.Deps{
-		Store:  extensions.Store{Dir: paths.Extensions, Free: extensions.FreeSpace},
+		Store:  extensions.Store{Dir: paths.Extensions, Free: upgrade.FreeSpace},
 		Mounts: paths.ExtensionMounts,
 		Kernel: extensions.Linux(),
 		Config: cell.Map(m.config.active.Cell(), func(now activeconfig.Active) *config.Config { return now.Config }),

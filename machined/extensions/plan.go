@@ -90,8 +90,8 @@ func Plan(items []Item, on System) []State {
 
 // fits returns why an extension cannot take effect beside the others on a system.
 func fits(s extension.Statement, others []extension.Statement, on System) error {
-	if s.Profile != on.Profile {
-		return fmt.Errorf("it is for profile %s, and this machine runs %s; build it with `imager extension -profile profiles/%[2]s.yaml`", s.Profile, on.Profile)
+	if err := checkProfile(s, on.Profile); err != nil {
+		return err
 	}
 	if s.Kernel != on.Kernel {
 		return fmt.Errorf("it is for kernel %s, and this machine runs %s; build it again for this version", s.Kernel, on.Kernel)
@@ -105,6 +105,13 @@ func fits(s extension.Statement, others []extension.Statement, on System) error 
 		if err := conflict(s, o); err != nil {
 			return err
 		}
+	}
+	return nil
+}
+
+func checkProfile(s extension.Statement, profile string) error {
+	if s.Profile != profile {
+		return fmt.Errorf("it is for profile %s, and this machine runs %s; build it with `imager extension -profile profiles/%[2]s.yaml`", s.Profile, profile)
 	}
 	return nil
 }
