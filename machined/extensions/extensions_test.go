@@ -547,6 +547,21 @@ func TestActivationFails(t *testing.T) {
 	}
 }
 
+// TestWrongRoot checks that an image whose statement has another root hash stays stored: another
+// fetch would not help.
+func TestWrongRoot(t *testing.T) {
+	f := newFixture(t)
+	c := f.configure(f.publish("x", "0.2.0", func(s *extension.Statement) { s.Root = strings.Repeat("ab", verity.HashSize) + ",8,8," }))
+	f.manager.round(t.Context(), c)
+	f.boot()
+	f.mountErr = errors.New("bad superblock")
+	f.manager.Activate(c)
+	states, _ := f.manager.States().Get()
+	if states[0].Phase != Pending || !strings.Contains(states[0].Problem, "cannot activate: bad superblock") {
+		t.Errorf("%+v", states)
+	}
+}
+
 // TestCompare checks the comparison of a mounted image with its statement.
 func TestCompare(t *testing.T) {
 	s := extension.Statement{Files: []extension.File{{Path: "/usr/bin/a", Size: 1}, {Path: "/usr/bin/b", Target: "a"}}}
