@@ -75,31 +75,14 @@ func overlay(targets []string) mount.Mount {
 	return mount.Mount{Source: "overlay", Target: "/usr", Type: "overlay", Flags: mount.ReadOnly | mount.NoSuid | mount.NoDev, Data: "lowerdir=" + strings.Join(lower, ":")}
 }
 
-// attach attaches a file to a free loop device, read-only (loop(4)).
+// attach attaches a file to a loop device, read-only.
 func attach(name string) (*os.File, error) {
 	file, err := os.Open(name)
 	if err != nil {
 		return nil, err
 	}
 	defer file.Close()
-	control, err := os.OpenFile("/dev/loop-control", os.O_RDWR, 0)
-	if err != nil {
-		return nil, fmt.Errorf("loop devices: cannot open: %w", err)
-	}
-	defer control.Close()
-	number, err := unix.IoctlRetInt(int(control.Fd()), unix.LOOP_CTL_GET_FREE)
-	if err != nil {
-		return nil, fmt.Errorf("loop devices: cannot find a free one: %w", err)
-	}
-	device, err := os.Open(fmt.Sprintf("/dev/loop%d", number))
-	if err != nil {
-		return nil, err
-	}
-	c := unix.LoopConfig{Fd: uint32(file.Fd()), Info: unix.LoopInfo64{Flags: unix.LO_FLAGS_READ_ONLY | unix.LO_FLAGS_AUTOCLEAR}}
-	if err := unix.IoctlLoopConfigure(int(device.Fd()), &c); err != nil {
-		return nil, errors.Join(fmt.Errorf("%s: cannot attach %s: %w", device.Name(), name, err), device.Close())
-	}
-	return device, nil
+	return mount.AttachLoop(file, unix.LO_FLAGS_READ_ONLY|unix.LO_FLAGS_AUTOCLEAR)
 }
 
 // compare returns an error for the first path that differs between a mounted image and its
