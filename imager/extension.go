@@ -22,6 +22,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/buildinfo"
 	"github.com/orlop-os/orlop/pkg/bundle"
 	"github.com/orlop-os/orlop/pkg/extension"
+	"github.com/orlop-os/orlop/pkg/kmod"
 )
 
 // Extension is the definition of an extension: the content of a file
@@ -277,7 +278,7 @@ func (b *ExtensionBuild) addModules() error {
 func linesOf(index string, text []byte, files []string) []byte {
 	names := map[string]bool{}
 	for _, file := range files {
-		names[moduleOf(file)] = true
+		names[kmod.NameOf(file)] = true
 	}
 	out := []byte{}
 	for line := range bytes.Lines(text) {
@@ -293,17 +294,11 @@ func linesOf(index string, text []byte, files []string) []byte {
 		case len(fields) > 1: // softdep NAME pre: …
 			about = fields[1]
 		}
-		if names[moduleOf(about)] {
+		if names[kmod.NameOf(about)] {
 			out = append(out, line...)
 		}
 	}
 	return out
-}
-
-// moduleOf returns the name of the module of a file, with underscores.
-func moduleOf(file string) string {
-	name, _, _ := strings.Cut(path.Base(file), ".")
-	return strings.ReplaceAll(name, "-", "_")
 }
 
 // makeImage writes the image with its hash tree, and returns its statement.
