@@ -140,13 +140,8 @@ func (s Store) write(b artifact.Blob, content io.Reader) error {
 		return fmt.Errorf("extensions: cannot write: %w", err)
 	}
 	defer f.Cleanup() // no effect after the rename
-	sum := sha256.New()
-	n, err := io.Copy(io.MultiWriter(f, sum), io.LimitReader(content, b.Size+1))
-	if err != nil {
-		return fmt.Errorf("sha256:%s: %w", b.SHA256, err)
-	}
-	if n != b.Size || hex.EncodeToString(sum.Sum(nil)) != b.SHA256 {
-		return fmt.Errorf("sha256:%s: the received data does not match the digest or the size of %d bytes", b.SHA256, b.Size)
+	if err := b.Copy(f, content); err != nil {
+		return err
 	}
 	if err := errors.Join(f.CloseAtomicallyReplace(), safefile.SyncDir(s.Dir)); err != nil {
 		return fmt.Errorf("extensions: cannot write: %w", err)
