@@ -382,6 +382,25 @@ func TestDamagedStore(t *testing.T) {
 	}
 }
 
+// TestPruneDamaged checks that a damaged manifest of another configuration, which nothing fetches
+// again, does not prevent the removal of other files.
+func TestPruneDamaged(t *testing.T) {
+	f := newFixture(t)
+	saved, former := f.publish("gvisor", "0.1.0", nil), f.publish("storage", "0.2.0", nil)
+	f.manager.round(t.Context(), f.configure(saved, former))
+	s := f.manager.deps.Store
+	if err := errors.Join(os.Chmod(s.path(saved.SHA256), 0o600), os.WriteFile(s.path(saved.SHA256), []byte("{}"), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	f.manager.deps.Others = func() ([]config.Artifact, error) { return []config.Artifact{saved}, nil }
+	if !f.manager.round(t.Context(), f.configure()) {
+		t.Error(f.events)
+	}
+	if entries, err := os.ReadDir(s.Dir); err != nil || len(entries) != 1 || entries[0].Name() != saved.SHA256 {
+		t.Error(entries, err)
+	}
+}
+
 // TestPlan checks which of several stored extensions take effect.
 func TestPlan(t *testing.T) {
 	item := func(name, version string, change func(*extension.Statement)) Item {

@@ -156,8 +156,8 @@ func (s Store) Prune(keep []string) (dropped int, err error) {
 	for _, sum := range keep {
 		kept[sum] = true
 		manifest, err := s.small(sum, extension.MaxManifest)
-		if errors.Is(err, fs.ErrNotExist) {
-			continue
+		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, artifact.ErrDamaged) {
+			continue // a fetch of the manifest fetches its other files, too
 		}
 		if err != nil {
 			return 0, err
