@@ -8,7 +8,6 @@ import (
 // lenient are the files that decode YAML without package strictyaml, with the reason why nothing of
 // a document is lost.
 var lenient = map[string]string{
-	"imager/extension.go":                       "as imager/profile.go",
 	"imager/profile.go":                         "yaml.v3 with KnownFields, which rejects fields that occur twice, and a check for a second document",
 	"orchestrator/addons/object.go":             "the schema belongs to Kubernetes; strictyaml.Repeated finds fields that occur twice",
 	"orlopctl/clusterfile/file.go":              "answers of machines, and documents that this program has written; the file of an operator is decoded by strictyaml",

@@ -254,25 +254,29 @@ func (b *Build) addExtensionKeys() error {
 }
 
 // makeRoot writes the root, checks it, and adds its hash tree.
-func (b *Build) makeRoot() error {
-	dir, image := b.work("root"), b.out("root.img")
-	if err := b.tree.Write(dir); err != nil {
-		return err
+func (b *Build) makeRoot() (err error) {
+	b.params, err = makeSealed(b.tree, b.work("root"), b.out("root.img"), b.Profile.Root, b.Release.BuildTime)
+	return err
+}
+
+// makeSealed writes a tree to a directory, checks it, and makes an image of it with a hash tree.
+func makeSealed(t Tree, dir, image string, format RootProfile, epoch int64) (p verity.Params, err error) {
+	if err := t.Write(dir); err != nil {
+		return p, err
 	}
 	if err := CheckNoInterpreter(dir); err != nil {
-		return err
+		return p, err
 	}
-	if err := makeErofs(dir, image, b.Profile.Root, b.Release.BuildTime); err != nil {
-		return err
+	if err := makeErofs(dir, image, format, epoch); err != nil {
+		return p, err
 	}
 	// The salt must differ between images and be reproducible, so it is the image's own digest.
-	plain, err := hashFile("root", image)
+	plain, err := hashFile("image", image)
 	if err != nil {
-		return err
+		return p, err
 	}
 	salt := sha256.Sum256([]byte(plain.SHA256))
-	b.params, err = verity.Format(image, salt[:])
-	return err
+	return verity.Format(image, salt[:])
 }
 
 // makeDisk writes the disk image, if the profile requests it or a compressed image.

@@ -17,14 +17,12 @@ import (
 	"strings"
 	"time"
 
-	"go.yaml.in/yaml/v3"
-
 	"github.com/orlop-os/orlop/imager/debian"
 	"github.com/orlop-os/orlop/imager/kernel"
 	"github.com/orlop-os/orlop/pkg/buildinfo"
 	"github.com/orlop-os/orlop/pkg/bundle"
 	"github.com/orlop-os/orlop/pkg/extension"
-	"github.com/orlop-os/orlop/pkg/verity"
+	"github.com/orlop-os/orlop/pkg/kmod"
 )
 
 // Extension is the definition of an extension: the content of a file
@@ -100,13 +98,8 @@ func ReadExtension(file string) (*Extension, error) {
 		return nil, fmt.Errorf("cannot read extension: %w", err)
 	}
 	e := new(Extension)
-	d := yaml.NewDecoder(bytes.NewReader(text))
-	d.KnownFields(true)
-	if err := d.Decode(e); err != nil {
+	if err := decodeOne(text, "an extension", e); err != nil {
 		return nil, inFile(file, err)
-	}
-	if err := d.Decode(new(yaml.Node)); !errors.Is(err, io.EOF) {
-		return nil, fmt.Errorf("%s: an extension is one YAML document, a second one follows", file)
 	}
 	if e.Name == "" || e.Version == "" {
 		return nil, fmt.Errorf("%s: name and version are needed", file)
@@ -285,7 +278,7 @@ func (b *ExtensionBuild) addModules() error {
 func linesOf(index string, text []byte, files []string) []byte {
 	names := map[string]bool{}
 	for _, file := range files {
-		names[moduleOf(file)] = true
+		names[kmod.NameOf(file)] = true
 	}
 	out := []byte{}
 	for line := range bytes.Lines(text) {
@@ -301,37 +294,17 @@ func linesOf(index string, text []byte, files []string) []byte {
 		case len(fields) > 1: // softdep NAME pre: …
 			about = fields[1]
 		}
-		if names[moduleOf(about)] {
+		if names[kmod.NameOf(about)] {
 			out = append(out, line...)
 		}
 	}
 	return out
 }
 
-// moduleOf returns the name of the module of a file, with underscores.
-func moduleOf(file string) string {
-	name, _, _ := strings.Cut(path.Base(file), ".")
-	return strings.ReplaceAll(name, "-", "_")
-}
-
 // makeImage writes the image with its hash tree, and returns its statement.
 func (b *ExtensionBuild) makeImage() (s extension.Statement, err error) {
-	dir, image := b.work("root"), b.out(".img")
-	if err := b.tree.Write(dir); err != nil {
-		return s, err
-	}
-	if err := CheckNoInterpreter(dir); err != nil {
-		return s, err
-	}
-	if err := makeErofs(dir, image, extensionRoot, b.Release.BuildTime); err != nil {
-		return s, err
-	}
-	plain, err := hashFile("image", image)
-	if err != nil {
-		return s, err
-	}
-	salt := sha256.Sum256([]byte(plain.SHA256)) // as of the root (makeRoot)
-	params, err := verity.Format(image, salt[:])
+	image := b.out(".img")
+	params, err := makeSealed(b.tree, b.work("root"), image, extensionRoot, b.Release.BuildTime)
 	if err != nil {
 		return s, err
 	}

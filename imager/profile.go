@@ -147,15 +147,23 @@ func inFile(path string, err error) error {
 
 func parseProfile(data []byte) (*Profile, error) {
 	p := new(Profile)
-	d := yaml.NewDecoder(bytes.NewReader(data))
-	d.KnownFields(true)
-	if err := d.Decode(p); err != nil {
+	if err := decodeOne(data, "a profile", p); err != nil {
 		return nil, err
 	}
-	if err := d.Decode(new(yaml.Node)); !errors.Is(err, io.EOF) {
-		return nil, errors.New("a profile is one YAML document, a second one follows")
-	}
 	return p, p.check()
+}
+
+// decodeOne decodes the only YAML document of a file, such as "a profile", without unknown fields.
+func decodeOne(data []byte, what string, into any) error {
+	d := yaml.NewDecoder(bytes.NewReader(data))
+	d.KnownFields(true)
+	if err := d.Decode(into); err != nil {
+		return err
+	}
+	if err := d.Decode(new(yaml.Node)); !errors.Is(err, io.EOF) {
+		return errors.New(what + " is one YAML document, a second one follows")
+	}
+	return nil
 }
 
 // check reports missing and contradictory values.

@@ -25,26 +25,12 @@ func attachRoot() (choice, error) {
 		return choice{}, fmt.Errorf("the boot image does not contain the root: %w", err)
 	}
 	defer file.Close()
-	control, err := os.OpenFile("/dev/loop-control", os.O_RDWR, 0)
+	device, err := mount.AttachLoop(file, unix.LO_FLAGS_READ_ONLY)
 	if err != nil {
-		return choice{}, fmt.Errorf("loop devices: cannot open: %w", err)
-	}
-	defer control.Close()
-	number, err := unix.IoctlRetInt(int(control.Fd()), unix.LOOP_CTL_GET_FREE)
-	if err != nil {
-		return choice{}, fmt.Errorf("loop devices: cannot find a free one: %w", err)
-	}
-	c := choice{device: fmt.Sprintf("/dev/loop%d", number)}
-	device, err := os.Open(c.device)
-	if err != nil {
-		return choice{}, fmt.Errorf("%s: cannot open: %w", c.device, err)
+		return choice{}, err
 	}
 	defer device.Close()
-	config := unix.LoopConfig{Fd: uint32(file.Fd()), Info: unix.LoopInfo64{Flags: unix.LO_FLAGS_READ_ONLY}}
-	if err := unix.IoctlLoopConfigure(int(device.Fd()), &config); err != nil {
-		return choice{}, fmt.Errorf("%s: cannot attach %s: %w", c.device, root, err)
-	}
-	return c, nil
+	return choice{device: device.Name()}, nil
 }
 
 // keepSystem makes the files of the boot image visible below /run, where they stay after the switch

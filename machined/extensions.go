@@ -17,6 +17,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/bundle"
 	"github.com/orlop-os/orlop/pkg/cell"
 	"github.com/orlop-os/orlop/pkg/config"
+	"github.com/orlop-os/orlop/pkg/extension"
 	"github.com/orlop-os/orlop/pkg/kmod"
 	"github.com/orlop-os/orlop/pkg/paths"
 )
@@ -26,7 +27,7 @@ import (
 func newExtensions(m *machine) *extensions.Manager {
 	own := newOwnFiles("/usr")
 	return extensions.New(extensions.Deps{
-		Store:  extensions.Store{Dir: paths.Extensions, Free: extensions.FreeSpace},
+		Store:  extensions.Store{Dir: paths.Extensions, Free: upgrade.FreeSpace},
 		Mounts: paths.ExtensionMounts,
 		Kernel: extensions.Linux(),
 		Config: cell.Map(m.config.active.Cell(), func(now activeconfig.Active) *config.Config { return now.Config }),
@@ -130,23 +131,27 @@ func stepExtensions(_ context.Context, m *machine) error {
 	m.domains.extensions.Activate(now.Config)
 	for _, e := range m.domains.extensions.Active() {
 		for _, s := range e.Services {
-			if !s.State {
-				continue
-			}
-			dir := nodeplan.ExtensionState(s)
-			err := os.MkdirAll(paths.ExtensionState, 0o755)
-			if err == nil {
-				err = os.Mkdir(dir, 0o700)
-			}
-			if err == nil || errors.Is(err, fs.ErrExist) {
-				err = os.Lchown(dir, int(s.User), int(s.User))
-			}
-			if err != nil {
-				m.reports.events.LogConsole(fmt.Sprintf("extension %s: cannot create %s: %v", e.Name, dir, err))
+			if err := makeExtensionState(s); err != nil {
+				m.reports.events.LogConsole(fmt.Sprintf("extension %s: cannot create the directory of %s: %v", e.Name, s.Name, err))
 			}
 		}
 	}
 	return nil
+}
+
+// makeExtensionState makes the directory that a service requests on DATA. It can be repeated.
+func makeExtensionState(s extension.Service) error {
+	if !s.State {
+		return nil
+	}
+	dir := nodeplan.ExtensionState(s)
+	if err := os.MkdirAll(paths.ExtensionState, 0o755); err != nil {
+		return err
+	}
+	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	return os.Lchown(dir, int(s.User), int(s.User))
 }
 
 // unusable is a source that cannot be used.

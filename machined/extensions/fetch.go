@@ -9,8 +9,6 @@ import (
 	"strings"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/orlop-os/orlop/pkg/artifact"
 	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/extension"
@@ -66,8 +64,8 @@ func (s Store) fetchFrom(ctx context.Context, sum string, trust extension.Trust,
 	if err != nil {
 		return err
 	}
-	if statement.Profile != profile {
-		return fmt.Errorf("it is for profile %s, and this machine runs %s; build it with `imager extension -profile profiles/%[2]s.yaml`", statement.Profile, profile)
+	if err := checkProfile(statement, profile); err != nil {
+		return err
 	}
 	if !s.hasImage(image) {
 		if err := s.fetchImage(ctx, image, from); err != nil {
@@ -110,13 +108,4 @@ func (s Store) fetchImage(ctx context.Context, b artifact.Blob, from artifact.So
 	}
 	defer body.Close()
 	return s.write(b, body)
-}
-
-// FreeSpace returns the free space of the file system of a directory, in bytes.
-func FreeSpace(dir string) (int64, error) {
-	var st unix.Statfs_t
-	if err := unix.Statfs(dir, &st); err != nil {
-		return 0, err
-	}
-	return int64(st.Bavail) * st.Bsize, nil
 }

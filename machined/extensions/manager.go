@@ -16,7 +16,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/cell"
 	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/extension"
-	"github.com/orlop-os/orlop/pkg/verity"
+	"github.com/orlop-os/orlop/pkg/safefile"
 )
 
 // Deps is the environment of a Manager.
@@ -201,7 +201,7 @@ func (m *Manager) mount(s extension.Statement, target string) error {
 		err = errors.Join(err, m.deps.Kernel.Unmount(target))
 	}
 	// A damaged image is fetched again.
-	if params, wrong := verity.Parse(s.Root); wrong == nil && verity.Verify(image, params) != nil {
+	if sum, _, wrong := safefile.SHA256(image); wrong != nil || sum != s.Image.SHA256 {
 		return errors.Join(fmt.Errorf("its stored image is damaged and is fetched again: %w", err), m.deps.Store.Drop(s.Image.SHA256))
 	}
 	return err
@@ -373,7 +373,7 @@ func (m *Manager) round(ctx context.Context, c *config.Config) bool {
 	}
 	complete := true
 	for _, i := range items {
-		if !errors.Is(i.Err, fs.ErrNotExist) {
+		if !i.absent() {
 			continue
 		}
 		if err := m.fetch(ctx, c, i.Image); err != nil {

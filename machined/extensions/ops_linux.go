@@ -75,34 +75,18 @@ func overlay(targets []string) mount.Mount {
 	return mount.Mount{Source: "overlay", Target: "/usr", Type: "overlay", Flags: mount.ReadOnly | mount.NoSuid | mount.NoDev, Data: "lowerdir=" + strings.Join(lower, ":")}
 }
 
-// attach attaches a file to a free loop device, read-only (loop(4)).
+// attach attaches a file to a loop device, read-only.
 func attach(name string) (*os.File, error) {
 	file, err := os.Open(name)
 	if err != nil {
 		return nil, err
 	}
 	defer file.Close()
-	control, err := os.OpenFile("/dev/loop-control", os.O_RDWR, 0)
-	if err != nil {
-		return nil, fmt.Errorf("loop devices: cannot open: %w", err)
-	}
-	defer control.Close()
-	number, err := unix.IoctlRetInt(int(control.Fd()), unix.LOOP_CTL_GET_FREE)
-	if err != nil {
-		return nil, fmt.Errorf("loop devices: cannot find a free one: %w", err)
-	}
-	device, err := os.Open(fmt.Sprintf("/dev/loop%d", number))
-	if err != nil {
-		return nil, err
-	}
-	c := unix.LoopConfig{Fd: uint32(file.Fd()), Info: unix.LoopInfo64{Flags: unix.LO_FLAGS_READ_ONLY | unix.LO_FLAGS_AUTOCLEAR}}
-	if err := unix.IoctlLoopConfigure(int(device.Fd()), &c); err != nil {
-		return nil, errors.Join(fmt.Errorf("%s: cannot attach %s: %w", device.Name(), name, err), device.Close())
-	}
-	return device, nil
+	return mount.AttachLoop(file, unix.LO_FLAGS_READ_ONLY|unix.LO_FLAGS_AUTOCLEAR)
 }
 
-// compare returns an error if a mounted image has other paths than its statement.
+// compare returns an error for the first path that differs between a mounted image and its
+// statement.
 func compare(target string, s extension.Statement) error {
 	want := map[string]extension.File{}
 	for _, f := range s.Files {
@@ -134,8 +118,13 @@ func compare(target string, s extension.Statement) error {
 		}
 		return nil
 	})
-	for name := range want {
-		err = errors.Join(err, fmt.Errorf("its image lacks the file %s", name))
+	if err != nil {
+		return err
 	}
-	return err
+	for _, f := range s.Files {
+		if _, missing := want[f.Path]; missing {
+			return fmt.Errorf("its image lacks the file %s", f.Path)
+		}
+	}
+	return nil
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"path"
 	"slices"
 	"strings"
 	"time"
@@ -11,6 +12,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/orlop-os/orlop/pkg/api"
+	"github.com/orlop-os/orlop/pkg/artifact"
 	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/extension"
 )
@@ -26,8 +28,13 @@ type System struct {
 type Item struct {
 	Image     config.Artifact
 	Statement extension.Statement
-	// Err says why the store has no usable extension: fs.ErrNotExist if it has none.
+	// Err says why the store has no usable extension (Store.Read).
 	Err error
+}
+
+// absent reports whether a fetch can provide the extension.
+func (i Item) absent() bool {
+	return errors.Is(i.Err, fs.ErrNotExist) || errors.Is(i.Err, artifact.ErrDamaged)
 }
 
 // Phase is the state of an extension.
@@ -62,6 +69,8 @@ func Plan(items []Item, on System) []State {
 		switch {
 		case errors.Is(i.Err, fs.ErrNotExist):
 			s.Phase = Missing
+		case i.absent():
+			s.Phase, s.Problem = Missing, i.Err.Error()
 		case i.Err != nil:
 			s.Phase, s.Problem = Refused, i.Err.Error()
 		case i.Statement.System != on.Version:
@@ -81,8 +90,8 @@ func Plan(items []Item, on System) []State {
 
 // fits returns why an extension cannot take effect beside the others on a system.
 func fits(s extension.Statement, others []extension.Statement, on System) error {
-	if s.Profile != on.Profile {
-		return fmt.Errorf("it is for profile %s, and this machine runs %s; build it with `imager extension -profile profiles/%[2]s.yaml`", s.Profile, on.Profile)
+	if err := checkProfile(s, on.Profile); err != nil {
+		return err
 	}
 	if s.Kernel != on.Kernel {
 		return fmt.Errorf("it is for kernel %s, and this machine runs %s; build it again for this version", s.Kernel, on.Kernel)
@@ -100,17 +109,20 @@ func fits(s extension.Statement, others []extension.Statement, on System) error 
 	return nil
 }
 
+func checkProfile(s extension.Statement, profile string) error {
+	if s.Profile != profile {
+		return fmt.Errorf("it is for profile %s, and this machine runs %s; build it with `imager extension -profile profiles/%[2]s.yaml`", s.Profile, profile)
+	}
+	return nil
+}
+
 // conflict returns why two extensions exclude each other.
 func conflict(s, o extension.Statement) error {
 	if s.Name == o.Name {
 		return fmt.Errorf("Machine.spec.extensions.images names it twice for version %s; remove one of them", s.System)
 	}
-	for _, f := range s.Files {
-		for _, g := range o.Files {
-			if f.Path == g.Path || strings.HasPrefix(f.Path, g.Path+"/") || strings.HasPrefix(g.Path, f.Path+"/") {
-				return fmt.Errorf("extension %s has the file %s, too; remove one of the two extensions", o.Name, g.Path)
-			}
-		}
+	if file := overlapping(s.Files, o.Files); file != "" {
+		return fmt.Errorf("extension %s has the file %s, too; remove one of the two extensions", o.Name, file)
 	}
 	for _, r := range s.Runtimes {
 		if slices.ContainsFunc(o.Runtimes, func(p extension.Runtime) bool { return p.Handler == r.Handler }) {
@@ -125,6 +137,29 @@ func conflict(s, o extension.Statement) error {
 		}
 	}
 	return nil
+}
+
+// overlapping returns a path of others that is also a path of files, or a directory of one, or below
+// one; empty if there is none. Two extensions can have thousands of files each, so the time is
+// linear.
+func overlapping(files, others []extension.File) string {
+	taken := map[string]string{} // paths of others, and their directories, with the path
+	for _, f := range others {
+		for at := f.Path; at != "/" && taken[at] == ""; at = path.Dir(at) {
+			taken[at] = f.Path
+		}
+	}
+	for _, f := range files {
+		if other := taken[f.Path]; other != "" {
+			return other
+		}
+		for at := path.Dir(f.Path); at != "/"; at = path.Dir(at) {
+			if taken[at] == at {
+				return at
+			}
+		}
+	}
+	return ""
 }
 
 // Problem returns why an extension for a version does not take effect; empty if all do.
@@ -187,7 +222,7 @@ func CheckRollback(items []Item) error { return present(items) }
 // present returns an error for the first item that is not usable.
 func present(items []Item) error {
 	for _, i := range items {
-		if errors.Is(i.Err, fs.ErrNotExist) {
+		if i.absent() {
 			return fmt.Errorf("extension %s is not stored; wait until `orlopctl get extensions` shows it, or remove it from Machine.spec.extensions.images", i.Image)
 		}
 		if i.Err != nil {

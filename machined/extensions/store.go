@@ -43,7 +43,8 @@ func (s Store) small(sum string, limit int64) ([]byte, error) {
 	return readVerified(f, sum, limit)
 }
 
-// readVerified reads at most limit bytes that have a digest.
+// readVerified reads at most limit bytes that have a digest. The error is artifact.ErrDamaged for
+// another digest.
 func readVerified(from io.Reader, sum string, limit int64) ([]byte, error) {
 	text, err := io.ReadAll(io.LimitReader(from, limit+1))
 	if err != nil {
@@ -53,13 +54,14 @@ func readVerified(from io.Reader, sum string, limit int64) ([]byte, error) {
 		return nil, fmt.Errorf("sha256:%s has more than %d bytes", sum, limit)
 	}
 	if got := sha256.Sum256(text); hex.EncodeToString(got[:]) != sum {
-		return nil, fmt.Errorf("sha256:%s is damaged: it has the digest sha256:%x", sum, got)
+		return nil, fmt.Errorf("sha256:%s %w: it has the digest sha256:%x", sum, artifact.ErrDamaged, got)
 	}
 	return text, nil
 }
 
 // Read returns the statement of a stored extension, by the digest of its manifest. The error is
-// fs.ErrNotExist if the store lacks a part of it.
+// fs.ErrNotExist if the store lacks a part of it, and artifact.ErrDamaged if its manifest or its
+// statement must be fetched again.
 func (s Store) Read(sum string, trust extension.Trust) (extension.Statement, error) {
 	manifest, err := s.small(sum, extension.MaxManifest)
 	if err != nil {
@@ -138,13 +140,8 @@ func (s Store) write(b artifact.Blob, content io.Reader) error {
 		return fmt.Errorf("extensions: cannot write: %w", err)
 	}
 	defer f.Cleanup() // no effect after the rename
-	sum := sha256.New()
-	n, err := io.Copy(io.MultiWriter(f, sum), io.LimitReader(content, b.Size+1))
-	if err != nil {
-		return fmt.Errorf("sha256:%s: %w", b.SHA256, err)
-	}
-	if n != b.Size || hex.EncodeToString(sum.Sum(nil)) != b.SHA256 {
-		return fmt.Errorf("sha256:%s: the received data does not match the digest or the size of %d bytes", b.SHA256, b.Size)
+	if err := b.Copy(f, content); err != nil {
+		return err
 	}
 	if err := errors.Join(f.CloseAtomicallyReplace(), safefile.SyncDir(s.Dir)); err != nil {
 		return fmt.Errorf("extensions: cannot write: %w", err)
@@ -159,8 +156,8 @@ func (s Store) Prune(keep []string) (dropped int, err error) {
 	for _, sum := range keep {
 		kept[sum] = true
 		manifest, err := s.small(sum, extension.MaxManifest)
-		if errors.Is(err, fs.ErrNotExist) {
-			continue
+		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, artifact.ErrDamaged) {
+			continue // a fetch of the manifest fetches its other files, too
 		}
 		if err != nil {
 			return 0, err

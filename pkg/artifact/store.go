@@ -152,16 +152,25 @@ func (s Store) fetch(ctx context.Context, b Blob, from Source) error {
 	}
 	defer body.Close()
 	return s.write(b.SHA256, func(w io.Writer) error {
-		sum := sha256.New()
-		n, err := io.Copy(io.MultiWriter(w, sum), io.LimitReader(body, b.Size+1))
-		if err != nil {
-			return fmt.Errorf("layer sha256:%s: %w", b.SHA256, err)
-		}
-		if n != b.Size || hex.EncodeToString(sum.Sum(nil)) != b.SHA256 {
-			return fmt.Errorf("layer sha256:%s: the received data does not match the digest or the size of %d bytes", b.SHA256, b.Size)
+		if err := b.Copy(w, body); err != nil {
+			return fmt.Errorf("layer %w", err)
 		}
 		return nil
 	})
+}
+
+// Copy copies the content of a blob with a known size. It fails if the content does not have the
+// digest and the size; it writes at most one byte more than the size.
+func (b Blob) Copy(to io.Writer, from io.Reader) error {
+	sum := sha256.New()
+	n, err := io.Copy(io.MultiWriter(to, sum), io.LimitReader(from, b.Size+1))
+	if err != nil {
+		return fmt.Errorf("sha256:%s: %w", b.SHA256, err)
+	}
+	if n != b.Size || hex.EncodeToString(sum.Sum(nil)) != b.SHA256 {
+		return fmt.Errorf("sha256:%s: the received data does not match the digest or the size of %d bytes", b.SHA256, b.Size)
+	}
+	return nil
 }
 
 // write writes a file of the store atomically.

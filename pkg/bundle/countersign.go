@@ -37,12 +37,12 @@ func Countersign(to io.Writer, from io.Reader, key Key) (Statement, error) {
 	if err != nil {
 		return s, err
 	}
-	var parts []member
+	var parts []Layer
 	for _, p := range []struct {
 		kind, name string
 		part       Part
 	}{{TypeRoot, "packed root image", s.Packed}, {TypeUKI, "unified kernel image", s.UKI}, {TypeSBOM, "bill of materials", s.SBOM}} {
-		parts = append(parts, member{p.kind, p.part, &nextMember{of: r, name: p.name, want: p.part}})
+		parts = append(parts, Layer{p.kind, p.part, &nextMember{of: r, name: p.name, want: p.part}})
 	}
 	return s, write(to, s.Version, header.ModTime, envelope, parts)
 }

@@ -1,8 +1,6 @@
 package bundle
 
 import (
-	"archive/tar"
-	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -13,8 +11,6 @@ import (
 	"os"
 	"time"
 
-	"github.com/opencontainers/go-digest"
-	"github.com/opencontainers/image-spec/specs-go"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"github.com/secure-systems-lab/go-securesystemslib/dsse"
 
@@ -58,7 +54,7 @@ func Write(to io.Writer, s Source, envelope []byte) error {
 	if err != nil {
 		return err
 	}
-	var parts []member
+	var parts []Layer
 	for _, p := range []struct {
 		kind, file string
 		part       Part
@@ -68,7 +64,7 @@ func Write(to io.Writer, s Source, envelope []byte) error {
 			return err
 		}
 		defer f.Close()
-		parts = append(parts, member{p.kind, p.part, f})
+		parts = append(parts, Layer{p.kind, p.part, f})
 	}
 	return write(to, statement.Version, s.Time, envelope, parts)
 }
@@ -87,7 +83,7 @@ func (c Copy) Write(to io.Writer) error {
 	if err != nil {
 		return err
 	}
-	return write(to, s.Version, time.Time{}, c.Envelope, []member{
+	return write(to, s.Version, time.Time{}, c.Envelope, []Layer{
 		{TypePlainRoot, s.RootImage, io.NewSectionReader(c.Root, 0, s.RootImage.Size)},
 		{TypeUKI, s.UKI, io.NewSectionReader(c.UKI, 0, s.UKI.Size)},
 	})
@@ -165,79 +161,11 @@ func (c *counter) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// member is a part with its content.
-type member struct {
-	kind    string
-	part    Part
-	content io.Reader
-}
-
-// write writes the archive.
-func write(to io.Writer, version string, at time.Time, envelope []byte, parts []member) error {
-	layers := []ocispec.Descriptor{describe(TypeStatement, envelope)}
-	for _, p := range parts {
-		layers = append(layers, ocispec.Descriptor{MediaType: p.kind, Digest: digest.NewDigestFromEncoded(digest.SHA256, p.part.SHA256), Size: p.part.Size})
-	}
-	// The artifact guidelines of the image specification require an empty configuration and the
-	// artifact type.
-	manifest, err := json.Marshal(ocispec.Manifest{
-		Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: ocispec.MediaTypeImageManifest, ArtifactType: TypeBundle,
-		Config: ocispec.DescriptorEmptyJSON, Layers: layers,
-	})
-	if err != nil {
-		return err
-	}
-	root := describe(ocispec.MediaTypeImageManifest, manifest)
-	root.Annotations = map[string]string{ocispec.AnnotationRefName: version}
-	index, err := json.Marshal(ocispec.Index{Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: ocispec.MediaTypeImageIndex, Manifests: []ocispec.Descriptor{root}})
-	if err != nil {
-		return err
-	}
-	layout, err := json.Marshal(ocispec.ImageLayout{Version: ocispec.ImageLayoutVersion})
-	if err != nil {
-		return err
-	}
-
-	w := tar.NewWriter(to)
-	add := func(name string, size int64, content io.Reader) error {
-		if err := w.WriteHeader(&tar.Header{Name: name, Mode: 0o644, Size: size, ModTime: at, Format: tar.FormatUSTAR}); err != nil {
-			return err
-		}
-		_, err := io.Copy(w, content)
-		return err
-	}
-	for _, m := range []struct {
-		name    string
-		content []byte
-	}{
-		{ocispec.ImageLayoutFile, layout},
-		{ocispec.ImageIndexFile, index},
-		{blob(root.Digest), manifest},
-		{blob(layers[0].Digest), envelope},
-	} {
-		if err := add(m.name, int64(len(m.content)), bytes.NewReader(m.content)); err != nil {
-			return err
-		}
-	}
-	for _, p := range parts {
-		if err := add(p.part.blob(), p.part.Size, p.content); err != nil {
-			return err
-		}
-	}
-	// The layout requires the blob of the empty configuration; Reader stops before it.
-	if err := add(blob(ocispec.DescriptorEmptyJSON.Digest), ocispec.DescriptorEmptyJSON.Size, bytes.NewReader(ocispec.DescriptorEmptyJSON.Data)); err != nil {
-		return err
-	}
-	return w.Close()
-}
-
-func blob(d digest.Digest) string { return "blobs/sha256/" + d.Encoded() }
-
-// blob returns the name of the part in the archive.
-func (p Part) blob() string { return "blobs/sha256/" + p.SHA256 }
-
-func describe(kind string, content []byte) ocispec.Descriptor {
-	return ocispec.Descriptor{MediaType: kind, Digest: digest.FromBytes(content), Size: int64(len(content))}
+// write writes the archive of a version.
+func write(to io.Writer, version string, at time.Time, envelope []byte, parts []Layer) error {
+	a := Artifact{Type: TypeBundle, StatementType: TypeStatement, Envelope: envelope, Parts: parts}
+	_, err := a.Write(to, at, ocispec.Descriptor{Annotations: map[string]string{ocispec.AnnotationRefName: version}})
+	return err
 }
 
 // sign signs a statement and returns the DSSE envelope.

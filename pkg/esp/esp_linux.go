@@ -252,12 +252,8 @@ func (e *Partition) unmounted(do func(fs storage, dir string) error) (err error)
 			e.faults.record(true, err)
 		}
 	}()
-	// mounted O_EXCL the kernel rejects a device in use (open(2))
-	var f *os.File
-	if err := mount.WhileBusy(func() (err error) {
-		f, err = os.OpenFile(device, os.O_RDWR|unix.O_EXCL, 0)
-		return err
-	}); err != nil {
+	f, err := mount.OpenExclusive(device, os.O_RDWR)
+	if err != nil {
 		return err
 	}
 	return errors.Join(do(f, slot.EntriesDir), f.Sync(), f.Close())

@@ -1,32 +1,26 @@
 package extension
 
 import (
-	"archive/tar"
-	"bytes"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"time"
 
 	"github.com/opencontainers/go-digest"
-	"github.com/opencontainers/image-spec/specs-go"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/orlop-os/orlop/pkg/artifact"
 	"github.com/orlop-os/orlop/pkg/bundle"
 )
 
+// artifactOf returns an extension of a signed statement and an image.
+func artifactOf(envelope []byte, part bundle.Part, image io.Reader) bundle.Artifact {
+	return bundle.Artifact{Type: TypeExtension, StatementType: TypeStatement, Envelope: envelope, Parts: []bundle.Layer{{Type: TypeImage, Part: part, Content: image}}}
+}
+
 // Manifest returns the OCI manifest of an extension. The same input gives the same bytes.
 func Manifest(envelope []byte, image bundle.Part) ([]byte, error) {
-	return json.Marshal(ocispec.Manifest{
-		Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: ocispec.MediaTypeImageManifest, ArtifactType: TypeExtension,
-		Config: ocispec.DescriptorEmptyJSON,
-		Layers: []ocispec.Descriptor{
-			describe(TypeStatement, envelope),
-			{MediaType: TypeImage, Digest: digest.NewDigestFromEncoded(digest.SHA256, image.SHA256), Size: image.Size},
-		},
-	})
+	return artifactOf(envelope, image, nil).Manifest()
 }
 
 // Parts returns the statement and the image that a manifest names, from an untrusted source.
@@ -61,43 +55,8 @@ func Parts(manifest []byte) (statement, image artifact.Blob, err error) {
 // --from-oci-layout` pushes and `orlopctl image import` imports, under a name with a tag. It
 // returns the digest of the manifest, "sha256:…". The same input gives the same bytes.
 func Write(to io.Writer, name string, at time.Time, envelope []byte, part bundle.Part, image io.Reader) (string, error) {
-	manifest, err := Manifest(envelope, part)
-	if err != nil {
-		return "", err
-	}
-	root := describe(ocispec.MediaTypeImageManifest, manifest)
-	root.ArtifactType = TypeExtension
-	root.Annotations = map[string]string{ocispec.AnnotationRefName: name, "io.containerd.image.name": name}
-	index, err1 := json.Marshal(ocispec.Index{Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: ocispec.MediaTypeImageIndex, Manifests: []ocispec.Descriptor{root}})
-	layout, err2 := json.Marshal(ocispec.ImageLayout{Version: ocispec.ImageLayoutVersion})
-	if err := errors.Join(err1, err2); err != nil {
-		return "", err
-	}
-	w := tar.NewWriter(to)
-	for _, m := range []struct {
-		name    string
-		size    int64
-		content io.Reader
-	}{
-		{ocispec.ImageLayoutFile, int64(len(layout)), bytes.NewReader(layout)},
-		{ocispec.ImageIndexFile, int64(len(index)), bytes.NewReader(index)},
-		{blob(root.Digest), int64(len(manifest)), bytes.NewReader(manifest)},
-		{blob(ocispec.DescriptorEmptyJSON.Digest), ocispec.DescriptorEmptyJSON.Size, bytes.NewReader(ocispec.DescriptorEmptyJSON.Data)},
-		{blob(digest.FromBytes(envelope)), int64(len(envelope)), bytes.NewReader(envelope)},
-		{"blobs/sha256/" + part.SHA256, part.Size, image},
-	} {
-		if err := w.WriteHeader(&tar.Header{Name: m.name, Mode: 0o644, Size: m.size, ModTime: at, Format: tar.FormatUSTAR}); err != nil {
-			return "", err
-		}
-		if _, err := io.Copy(w, m.content); err != nil {
-			return "", fmt.Errorf("%s: %w", m.name, err)
-		}
-	}
-	return root.Digest.String(), w.Close()
-}
-
-func blob(d digest.Digest) string { return "blobs/sha256/" + d.Encoded() }
-
-func describe(kind string, content []byte) ocispec.Descriptor {
-	return ocispec.Descriptor{MediaType: kind, Digest: digest.FromBytes(content), Size: int64(len(content))}
+	return artifactOf(envelope, part, image).Write(to, at, ocispec.Descriptor{
+		ArtifactType: TypeExtension,
+		Annotations:  map[string]string{ocispec.AnnotationRefName: name, "io.containerd.image.name": name},
+	})
 }

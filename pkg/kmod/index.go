@@ -54,10 +54,10 @@ func Read(dir string) (*Index, error) {
 		if !ok {
 			continue
 		}
-		name := nameOf(file)
+		name := NameOf(file)
 		x.files[name] = filepath.Join(dir, file)
 		for _, need := range strings.Fields(needs) {
-			x.needs[name] = append(x.needs[name], nameOf(need))
+			x.needs[name] = append(x.needs[name], NameOf(need))
 		}
 	}
 	for _, optional := range []struct {
@@ -68,7 +68,7 @@ func Read(dir string) (*Index, error) {
 		{"modules.softdep", x.readSoftdep},
 		{"modules.builtin", func(b []byte) {
 			for line := range bytes.Lines(b) {
-				x.builtin[nameOf(string(bytes.TrimSpace(line)))] = true
+				x.builtin[NameOf(string(bytes.TrimSpace(line)))] = true
 			}
 		}},
 	} {
@@ -265,8 +265,8 @@ func busOf(alias string) string {
 	return Normalize(alias[:end])
 }
 
-// nameOf returns the module name of a file such as "kernel/fs/erofs/erofs.ko.xz".
-func nameOf(file string) string {
+// NameOf returns the module name of a file such as "kernel/fs/erofs/erofs.ko.xz", with underscores.
+func NameOf(file string) string {
 	name, _, _ := strings.Cut(filepath.Base(file), ".")
 	return Normalize(name)
 }

@@ -1,4 +1,5 @@
-// Package mount describes mounts as values, and creates, moves and removes them.
+// Package mount describes mounts as values, and creates, moves and removes them. It also attaches
+// files to loop devices, and opens devices for one user.
 //
 // It contains no table of file systems and mount points: these tables belong to their owners (init
 // for the first four, machined/host for the rest, machined/disk for the writable partitions).

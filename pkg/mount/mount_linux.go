@@ -82,6 +82,16 @@ func WhileBusy(do func() error) error {
 	}
 }
 
+// OpenExclusive opens a device with flags (os.O_…), and waits while it is in use (WhileBusy): with
+// O_EXCL the kernel rejects a device in use, such as a mounted one (open(2)).
+func OpenExclusive(device string, flags int) (f *os.File, err error) {
+	err = WhileBusy(func() (err error) {
+		f, err = os.OpenFile(device, flags|unix.O_EXCL, 0)
+		return err
+	})
+	return f, err
+}
+
 // Unmount removes the topmost mount at target, and waits while it is in use (WhileBusy). It returns
 // nil if target is not a mount point, so a caller can repeat it.
 func Unmount(target string) error { return WhileBusy(func() error { return UnmountOnce(target) }) }

@@ -15,12 +15,8 @@ import (
 // from the kernel's cache, so that the next reader, Verify, reads the disk. content writes the
 // image.
 func Write(device string, content func(io.Writer) error) (err error) {
-	// with O_EXCL the kernel rejects a device in use (open(2))
-	var f *os.File
-	if err := mount.WhileBusy(func() (err error) {
-		f, err = os.OpenFile(device, os.O_WRONLY|unix.O_EXCL, 0)
-		return err
-	}); err != nil {
+	f, err := mount.OpenExclusive(device, os.O_WRONLY)
+	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, f.Close()) }()
