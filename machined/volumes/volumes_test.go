@@ -638,4 +638,11 @@ func TestReset(t *testing.T) {
 		return nil, nil
 	}
 	c.converge(t.Context(), mine)
+	// the disk can miss both resets: it still has the first file system
+	if err := c.PrepareReset(); err != nil {
+		t.Fatal(err)
+	}
+	if again, err := readRecords(c.deps.Records); err != nil || !slices.Equal(again, after) {
+		t.Errorf("after a second reset: %+v, %v; want %+v", again, err, after)
+	}
 }

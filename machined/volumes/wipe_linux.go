@@ -197,7 +197,8 @@ func (c *Controller) PrepareReset() error {
 		return err
 	}
 	for i, r := range records {
-		if r.Use.IsPart() {
+		// else an earlier reset has named the file system to discard, or there is none
+		if r.Use.IsPart() && r.Complete {
 			records[i].Discard, records[i].Filesystem = r.Filesystem, uuid.New()
 			records[i].Complete, records[i].Placed = false, false
 		}
