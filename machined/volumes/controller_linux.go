@@ -194,6 +194,7 @@ func (c *Controller) settle(ctx context.Context, want Config, now func(Planned) 
 			c.state.Update(func(s State) State { s.Problem = err.Error(); return s })
 			return false
 		}
+		c.have = have
 		planned := Plan(want, have, uuid.New)
 		done := 0
 		d := newDiffer(have, planned, c.tools())
@@ -252,7 +253,6 @@ func (c *Controller) examine(ctx context.Context, path string) (Disk, error) {
 
 // publish sets the state after the operations.
 func (c *Controller) publish(want Config, have Have, planned Want, failed map[string]string) {
-	c.have = have
 	s := State{Volumes: []VolumeState{}, config: want, settled: true, parts: map[config.VolumeUse]string{}, missing: planned.missing(failed)}
 	// a disk that the kernel found, and that is not examined yet, may have a volume
 	if unexamined(have.Disks) != "" && time.Since(c.began) < examination {

@@ -646,3 +646,46 @@ func TestReset(t *testing.T) {
 		t.Errorf("after a second reset: %+v, %v; want %+v", again, err, after)
 	}
 }
+
+// TestPartsWipe checks which partitions a reset wipes, that the last part leaves no other partition
+// on its disk, and that the reset names the data that it cannot wipe.
+func TestPartsWipe(t *testing.T) {
+	missed := record("l", config.UseLogs, 7, false)
+	missed.Discard = id(20)
+	all := []Record{
+		record("a", config.UseStorageClass, 11, true), record("e", config.UseEtcd, 1, true), record("i", config.UseImages, 3, true),
+		missed, record("new", config.UseLogs, 9, false), record("v", config.UseVolumes, 5, true),
+	}
+	disks := []Disk{boot(disk("/dev/vda", 8)), disk("/dev/vdb", 8, own(1, 2, ext4), own(3, 2, ext4)), disk("/dev/vdc", 8, own(11, 2, ext4))}
+	found, problems := planPartsWipe(Have{Disks: disks, Records: all})
+	var got []string
+	for _, f := range found {
+		got = append(got, fmt.Sprintf("%s %s of %d", f.record.Name, f.partition.Path, len(f.disk.Partitions)))
+	}
+	if want := []string{"e /dev/vdb1 of 2", "i /dev/vdb2 of 1"}; !slices.Equal(got, want) {
+		t.Errorf("%q, want %q", got, want)
+	}
+	const want = "volume l: logs cannot be wiped: its disk has missed a reset: /dev/vdb (8 GiB); erase it elsewhere\n" +
+		"volume v: volumes cannot be wiped: its disk is missing: /dev/vdb (8 GiB); connect it again; if its data are lost, `orlopctl disk wipe --volume v` gives them up; erase it elsewhere"
+	if err := errors.Join(problems...); err == nil || err.Error() != want {
+		t.Errorf("%v, want %s", err, want)
+	}
+	if len(disks[1].Partitions) != 2 {
+		t.Error("the reading has changed")
+	}
+}
+
+// TestEarlyReset checks that a reset before the first reading of the disks does not report the
+// parts as wiped.
+func TestEarlyReset(t *testing.T) {
+	c := controller(t, &[]Disk{})
+	if err := writeRecords(c.deps.Records, []Record{record("e", config.UseEtcd, 1, true)}); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.PrepareReset(); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.WipeParts(true, func(line string) { t.Error(line) }); err == nil || !strings.Contains(err.Error(), "volume e: etcd cannot be wiped") {
+		t.Errorf("%v", err)
+	}
+}

@@ -193,15 +193,19 @@ func (c *Controller) PrepareReset() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	records, err := readRecords(c.deps.Records)
-	if err != nil || !slices.ContainsFunc(records, func(r Record) bool { return r.Use.IsPart() }) {
+	if err != nil {
 		return err
 	}
+	c.have.Records = slices.Clone(records)
 	for i, r := range records {
 		// else an earlier reset has named the file system to discard, or there is none
 		if r.Use.IsPart() && r.Complete {
 			records[i].Discard, records[i].Filesystem = r.Filesystem, uuid.New()
 			records[i].Complete, records[i].Placed = false, false
 		}
+	}
+	if slices.Equal(records, c.have.Records) {
+		return nil
 	}
 	return writeRecords(c.deps.Records, records)
 }
@@ -214,29 +218,52 @@ func (c *Controller) PrepareReset() error {
 func (c *Controller) WipeParts(forget bool, say func(string)) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	var problems []error
-	for _, r := range c.have.Records {
-		if !r.Use.IsPart() {
-			continue
-		}
-		p := planner{have: c.have}
-		l, why := p.find(r)
-		if l == nil {
-			problems = append(problems, fmt.Errorf("volume %s: %s cannot be wiped: %s; erase it elsewhere", r.Name, r.Use, why))
-			continue
-		}
-		say(fmt.Sprintf("wipe volume %s (%s on %s)", r.Name, r.Use, l.partition.Path))
+	found, problems := planPartsWipe(c.have)
+	for _, f := range found {
+		say(fmt.Sprintf("wipe volume %s (%s on %s)", f.record.Name, f.record.Use, f.partition.Path))
 		if forget {
-			problems = append(problems, wipePartition(*l))
+			problems = append(problems, wipePartition(f.location))
 			continue
 		}
-		device, err := parttable.WipePartition(l.partition.Path)
+		device, err := parttable.WipePartition(f.partition.Path)
 		if err == nil {
 			err = device.Close()
 		}
 		problems = append(problems, err)
 	}
 	return errors.Join(problems...)
+}
+
+// recordedPart is a part of DATA with its partition.
+type recordedPart struct {
+	record Record
+	location
+}
+
+// planPartsWipe returns the parts of DATA on volumes, and why others cannot be wiped. The disk of
+// each is without the partitions before it.
+func planPartsWipe(have Have) (found []recordedPart, problems []error) {
+	p := planner{have: have}
+	p.have.Disks = slices.Clone(have.Disks)
+	for _, r := range have.Records {
+		if !r.Use.IsPart() {
+			continue
+		}
+		l, why := p.find(r)
+		switch {
+		case l != nil:
+			found = append(found, recordedPart{r, *l})
+			i := slices.IndexFunc(p.have.Disks, func(d Disk) bool { return d.Path == l.disk.Path })
+			p.have.Disks[i].Partitions = slices.DeleteFunc(slices.Clone(l.disk.Partitions), func(o Partition) bool { return o.UUID == r.Partition })
+			continue
+		case why == "" && r.Discard == uuid.Nil: // it never had a file system
+			continue
+		case why == "":
+			why = "its disk has missed a reset: " + r.Disk
+		}
+		problems = append(problems, fmt.Errorf("volume %s: %s cannot be wiped: %s; erase it elsewhere", r.Name, r.Use, why))
+	}
+	return found, problems
 }
 
 // wake starts a convergence.
