@@ -121,3 +121,21 @@ func TestLinkKeepsData(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestUnlink checks that only a link is removed.
+func TestUnlink(t *testing.T) {
+	dir := t.TempDir()
+	link, other := filepath.Join(dir, "link"), filepath.Join(dir, "dir")
+	if err := errors.Join(os.Symlink("/nowhere", link), os.Mkdir(other, 0o700)); err != nil {
+		t.Fatal(err)
+	}
+	if err := (Unlink{link}).Do(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if err := (Unlink{other}).Do(t.Context()); err == nil {
+		t.Error("a directory was removed")
+	}
+	if entries, err := os.ReadDir(dir); err != nil || len(entries) != 1 {
+		t.Errorf("%v, %v", entries, err)
+	}
+}

@@ -352,12 +352,20 @@ func (l Link) Do(context.Context) error {
 // Do mounts the directory.
 func (b Bind) Do(context.Context) error { return mount.Bind(b.From, b.To, b.Flags) }
 
-// Do removes the link, and nothing else.
+// Do removes the link, and nothing else. The removal is on the disk before Do returns: a link
+// without a record would block the path for other volumes.
 func (u Unlink) Do(context.Context) error {
-	if _, err := os.Readlink(u.Path); err != nil {
+	_, err := os.Readlink(u.Path)
+	if err == nil {
+		err = os.Remove(u.Path)
+	}
+	if err == nil {
+		err = safefile.SyncDir(filepath.Dir(u.Path))
+	}
+	if err != nil {
 		return fmt.Errorf("%s: cannot remove the link: %w", u.Path, err)
 	}
-	return os.Remove(u.Path)
+	return nil
 }
 
 // Do detaches the mount.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"slices"
 
 	"github.com/google/uuid"
@@ -39,7 +38,7 @@ func (c *Controller) WipeVolume(ctx context.Context, name string) (string, error
 	}
 	for _, at := range places(Volume{Name: name, Use: r.Use}) {
 		if have.Places[at.path].Link == target(name, at) {
-			if err := os.Remove(at.path); err != nil {
+			if err := (Unlink{at.path}).Do(ctx); err != nil {
 				return "", err
 			}
 		}
