@@ -266,9 +266,4 @@ func planPartsWipe(have Have) (found []recordedPart, problems []error) {
 }
 
 // wake starts a convergence.
-func (c *Controller) wake() {
-	if want, _ := c.config.Get(); want != nil {
-		again := *want
-		c.config.Set(&again)
-	}
-}
+func (c *Controller) wake() { c.config.Update(func(want *Config) *Config { return want }) }
