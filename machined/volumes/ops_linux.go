@@ -21,7 +21,6 @@ import (
 	"github.com/orlop-os/orlop/pkg/mkfs"
 	"github.com/orlop-os/orlop/pkg/mount"
 	"github.com/orlop-os/orlop/pkg/parttable"
-	"github.com/orlop-os/orlop/pkg/paths"
 	"github.com/orlop-os/orlop/pkg/safefile"
 )
 
@@ -159,12 +158,9 @@ func (f Format) Do(ctx context.Context) error {
 	return mkfs.Ext4(ctx, f.run, f.Device, mkfs.Ext4Options{Label: label, UUID: f.Filesystem, ReservedPercent: 1, Quotas: mkfs.ProjectQuotas})
 }
 
-// Do runs e2fsck, a second time if it repaired errors (machined/disk).
+// Do runs e2fsck.
 func (c Check) Do(ctx context.Context) error {
-	if _, err := c.run(ctx, paths.E2fsck, "-p", c.Device); err == nil {
-		return nil
-	}
-	if _, err := c.run(ctx, paths.E2fsck, "-p", c.Device); err != nil {
+	if err := mkfs.RepairExt4(ctx, c.run, c.Device); err != nil {
 		return fmt.Errorf("%s: volume %s cannot be repaired automatically; it was not mounted. Repair it elsewhere, or give up its data by `orlopctl disk wipe --volume %s`: %w", c.Device, c.Name, c.Name, err)
 	}
 	return nil
