@@ -277,8 +277,8 @@ func done(have Have, op reconcile.Op) Have {
 	case Mount:
 		have.Mounts = append(have.Mounts, mount.Mount{Source: o.Device, Target: root(o.Name), Type: ext4})
 	case GrowFilesystem:
-		source, _ := sourceAt(have.Mounts, o.Target)
-		partition(source).Content.Size = o.Size
+		m, _ := mount.Topmost(have.Mounts, o.Target)
+		partition(m.Source).Content.Size = o.Size
 	case Link:
 		have.Places[o.Path] = Place{Link: o.Target, Moved: have.Places[o.Path].Moved}
 	case Move:
