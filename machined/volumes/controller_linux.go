@@ -199,12 +199,14 @@ func (c *Controller) settle(ctx context.Context, want Config, now func(Planned) 
 		done := 0
 		d := newDiffer(have, planned, c.tools())
 		creating := slices.ContainsFunc(planned.Volumes, func(v Planned) bool { return v.Usable && v.Partition.Path == "" })
-		for _, v := range planned.Volumes {
-			if failed[v.Name] == "" && (creating || now(v)) {
-				n, err := c.perform(ctx, d.volume(v))
-				if done += n; err != nil {
-					failed[v.Name] = err.Error()
-				}
+		turn := slices.DeleteFunc(slices.Clone(planned.Volumes), func(v Planned) bool { return failed[v.Name] != "" || !creating && !now(v) })
+		if slices.ContainsFunc(turn, func(v Planned) bool { return moves(d.volume(v)) }) && c.unsettle() {
+			continue // services may have started since the reading
+		}
+		for _, v := range turn {
+			n, err := c.perform(ctx, d.volume(v))
+			if done += n; err != nil {
+				failed[v.Name] = err.Error()
 			}
 		}
 		if done == 0 {
@@ -214,6 +216,21 @@ func (c *Controller) settle(ctx context.Context, want Config, now func(Planned) 
 	}
 	c.state.Update(func(s State) State { s.Problem = "the volumes do not converge"; return s })
 	return false
+}
+
+// moves reports whether operations move data of DATA.
+func moves(ops []reconcile.Op) bool {
+	return slices.ContainsFunc(ops, func(op reconcile.Op) bool { _, move := op.(Move); return move })
+}
+
+// unsettle holds back the services of the node until the next publication: none may start during a
+// move. It reports whether they were free to start.
+func (c *Controller) unsettle() (free bool) {
+	c.state.Update(func(s State) State {
+		free, s.settled = s.settled, false
+		return s
+	})
+	return free
 }
 
 // perform performs operations up to the first failure, and returns how many succeeded.

@@ -540,6 +540,31 @@ func TestHold(t *testing.T) {
 	}
 }
 
+// TestMoveHolds checks that no service starts during a later attempt to move a part of DATA.
+func TestMoveHolds(t *testing.T) {
+	disks := []Disk{boot(disk("/dev/vda", 8))}
+	c := controller(t, &disks)
+	c.began = c.began.Add(-time.Hour)
+	mine := Config{[]Volume{volume("l", config.UseLogs, 0, "serial-b")}}
+	c.converge(t.Context(), mine)
+	if err := c.Hold(mine); err != nil {
+		t.Errorf("before the attempt: %v", err)
+	}
+	if !c.unsettle() || c.unsettle() {
+		t.Error("the first call alone finds services that are free to start")
+	}
+	if err := c.Hold(mine); !errors.Is(err, errPreparing) {
+		t.Errorf("in the attempt: %v", err)
+	}
+	c.converge(t.Context(), mine)
+	if err := c.Hold(mine); err != nil {
+		t.Errorf("after the attempt: %v", err)
+	}
+	if moves([]reconcile.Op{Link{}, SetRecord{}}) || !moves([]reconcile.Op{SetRecord{}, Move{}}) {
+		t.Error("which operations move data")
+	}
+}
+
 // TestSlowExamination checks that a disk that is examined late delays the first decision.
 func TestSlowExamination(t *testing.T) {
 	disks := []Disk{boot(disk("/dev/vda", 8)), holding(disk("/dev/vdb", 8), "content that has not been examined")}
