@@ -6,13 +6,12 @@ import (
 	"slices"
 
 	"github.com/orlop-os/orlop/machined/disk"
+	"github.com/orlop-os/orlop/machined/nodeplan"
 	"github.com/orlop-os/orlop/machined/volumes"
 	"github.com/orlop-os/orlop/pkg/disklayout"
 	"github.com/orlop-os/orlop/pkg/diskmatch"
 	"github.com/orlop-os/orlop/pkg/diskprobe"
-	"github.com/orlop-os/orlop/pkg/nodespec"
 	"github.com/orlop-os/orlop/pkg/paths"
-	"github.com/orlop-os/orlop/pkg/supervise"
 )
 
 // newVolumes makes the controller of the volumes on other disks. Sandboxed processes examine these
@@ -30,9 +29,7 @@ func newVolumes(m *machine) *volumes.Controller {
 		Changes: m.domains.disks.State().View().Changes(),
 		Command: m.processes.commands.run,
 		Run:     m.processes.commands.reaper.Run,
-		Busy: func() bool {
-			return slices.ContainsFunc(m.processes.services.Services(), func(s supervise.Service) bool { return s.Name != nodespec.ServiceApid })
-		},
+		Busy:    func() bool { return slices.ContainsFunc(m.processes.services.Services(), nodeplan.OfNode) },
 		Records: paths.Volumes,
 		Event:   m.reports.events.From("volumes"),
 	})

@@ -88,7 +88,7 @@ func diffVolume(disk Disk, mounts []mount.Mount, table WriteTable, v Volume, run
 	v.Format.run = run
 	grow := content.Size > 0 && room >= content.Size+growStep
 	var ops []reconcile.Op
-	switch m, mounted := mountedAt(mounts, v.Mount.Target); {
+	switch m, mounted := mount.Topmost(mounts, v.Mount.Target); {
 	case mounted && m.Source == v.Mount.Source:
 	case mounted:
 		return nil // Plan rejects this; do not mount over a foreign file system

@@ -54,7 +54,7 @@ type labeledMount struct {
 // labeled returns the mounts of STATE and DATA, then those of the volumes on other disks.
 func labeled(mounts []mount.Mount) (all []labeledMount) {
 	for _, v := range systemVolumes() {
-		if m, mounted := mountedAt(mounts, v.Mount.Target); mounted {
+		if m, mounted := mount.Topmost(mounts, v.Mount.Target); mounted {
 			all = append(all, labeledMount{v.Format.Label, m})
 		}
 	}

@@ -19,8 +19,7 @@ import (
 const sysExt4 = "/sys/fs/ext4"
 
 // readFilesystemErrors reads the error state of STATE, DATA and the mounted volumes from the
-// kernel.
-// It reads no disk.
+// kernel. It reads no disk.
 func readFilesystemErrors() ([]FilesystemErrors, error) {
 	mounts, err := mount.List()
 	if err != nil {

@@ -89,7 +89,7 @@ func done(have Have, op reconcile.Op) Have {
 	case Mount:
 		have.Mounts = append(have.Mounts, op.Mount)
 	case GrowFilesystem:
-		m, _ := mountedAt(have.Mounts, op.Target)
+		m, _ := mount.Topmost(have.Mounts, op.Target)
 		partitionAt(have, m.Source).Content.Size = op.Size
 	case Wipe:
 		partitionAt(have, op.Device).Content = Content{}
@@ -119,7 +119,7 @@ func cut(have Have, op reconcile.Op) []Have {
 		return []Have{blank}
 	case GrowFilesystem:
 		half := clone(have)
-		m, _ := mountedAt(half.Mounts, op.Target)
+		m, _ := mount.Topmost(half.Mounts, op.Target)
 		p := partitionAt(half, m.Source)
 		p.Content.Size = (p.Content.Size + op.Size) / 2
 		return []Have{half}
@@ -205,7 +205,7 @@ func converges(t *testing.T, config Config, have Have, when string) {
 		t.Errorf("%s: there is left:\n%s", when, printed(left, nil))
 	}
 	for _, v := range want.Volumes {
-		m, ok := mountedAt(have.Mounts, v.Mount.Target)
+		m, ok := mount.Topmost(have.Mounts, v.Mount.Target)
 		if !ok || !v.holds(partitionAt(have, m.Source).Content) {
 			t.Errorf("%s: %s is not mounted with its file system", when, v.Format.Label)
 		}

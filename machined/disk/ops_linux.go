@@ -14,7 +14,6 @@ import (
 	"github.com/orlop-os/orlop/pkg/mkfs"
 	"github.com/orlop-os/orlop/pkg/mount"
 	"github.com/orlop-os/orlop/pkg/parttable"
-	"github.com/orlop-os/orlop/pkg/paths"
 )
 
 // resizeFS is EXT4_IOC_RESIZE_FS of fs/ext4/ext4.h: _IOW('f', 16, __u64), the new number of blocks.
@@ -28,13 +27,9 @@ func (f Format) Do(ctx context.Context) error {
 	return mkfs.Ext4(ctx, f.run, f.Device, mkfs.Ext4Options{Label: f.Label, ReservedPercent: f.ReservedPercent, Quotas: f.Quotas})
 }
 
-// Do runs e2fsck. Its status 1 means that it repaired errors, but every runner reports that status
-// as an error. Do therefore runs e2fsck a second time; a repaired file system is clean then.
+// Do runs e2fsck.
 func (c Check) Do(ctx context.Context) error {
-	if _, err := c.run(ctx, paths.E2fsck, "-p", c.Device); err == nil {
-		return nil
-	}
-	if _, err := c.run(ctx, paths.E2fsck, "-p", c.Device); err != nil {
+	if err := mkfs.RepairExt4(ctx, c.run, c.Device); err != nil {
 		return fmt.Errorf("%s: %s cannot be repaired automatically; it was not mounted. Reset the machine, or repair it elsewhere: %w", c.Device, c.Label, err)
 	}
 	return nil

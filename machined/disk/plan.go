@@ -136,7 +136,7 @@ func choose(selector string, disks []Disk) (Disk, error) {
 // match because the clone had not appeared yet. After STATE is mounted, a clone that is plugged in
 // has no effect until the next boot.
 func checkClones(disk Disk, have Have) error {
-	if _, mounted := mountedAt(have.Mounts, paths.State); mounted || !disk.Boot {
+	if _, mounted := mount.Topmost(have.Mounts, paths.State); mounted || !disk.Boot {
 		return nil
 	}
 	i := slices.IndexFunc(disk.Partitions, func(p Partition) bool { return p.Label == disklayout.ESP })
@@ -302,7 +302,7 @@ func roomBehind(disk Disk, entries []Entry, e Entry) uint64 {
 // checkVolume rejects a volume if its partition has foreign content or another device is mounted at
 // its mount point.
 func checkVolume(v Volume, entry Entry, kept []Partition, mounts []mount.Mount) error {
-	if m, ok := mountedAt(mounts, v.Mount.Target); ok && m.Source != v.Mount.Source {
+	if m, ok := mount.Topmost(mounts, v.Mount.Target); ok && m.Source != v.Mount.Source {
 		return fmt.Errorf("%s: cannot mount %s here: %s (%s) is mounted already", v.Mount.Target, v.Format.Label, m.Source, m.Type)
 	}
 	for _, p := range kept {
@@ -355,13 +355,4 @@ func find(entries []Entry, label string) Entry {
 		return found[0]
 	}
 	return Entry{}
-}
-
-func mountedAt(mounts []mount.Mount, target string) (mount.Mount, bool) {
-	for _, m := range slices.Backward(mounts) {
-		if m.Target == target {
-			return m, true
-		}
-	}
-	return mount.Mount{}, false
 }

@@ -192,7 +192,7 @@ func isDisk(sys string) bool {
 
 // bootPartition returns the partition of the mapped root; "" if the root is not mapped.
 func bootPartition(mounts []mount.Mount) string {
-	root, ok := mountedAt(mounts, "/")
+	root, ok := mount.Topmost(mounts, "/")
 	if !ok {
 		return ""
 	}

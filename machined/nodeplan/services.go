@@ -1,6 +1,7 @@
 package nodeplan
 
 import (
+	"slices"
 	"time"
 
 	"github.com/orlop-os/orlop/pkg/cgroup"
@@ -122,6 +123,12 @@ func Kubernetes(controlPlane bool) []supervise.Service {
 		// mount(8) and nft(8) end by themselves; mounts of pods stay.
 		LeaveChildren: true,
 	})
+}
+
+// OfNode reports whether a service is of a node, and can use the parts of DATA. apid and the
+// services of extensions run without a node.
+func OfNode(s supervise.Service) bool {
+	return slices.ContainsFunc(Kubernetes(true), func(k supervise.Service) bool { return k.Name == s.Name })
 }
 
 // controlPlaneServices returns the services that only control-plane machines have.

@@ -57,3 +57,18 @@ func TestExternalNetwork(t *testing.T) {
 		t.Errorf("containerd's configuration:\n%s", got)
 	}
 }
+
+// TestOfNode checks that parts of DATA can move to volumes at boot beside the services that run
+// without a node.
+func TestOfNode(t *testing.T) {
+	for _, s := range append([]supervise.Service{Apid()}, Extensions(sampleExtensions)...) {
+		if OfNode(s) {
+			t.Errorf("%s is of the node", s.Name)
+		}
+	}
+	for _, s := range Kubernetes(true) {
+		if !OfNode(s) {
+			t.Errorf("%s is not of the node", s.Name)
+		}
+	}
+}

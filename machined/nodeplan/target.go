@@ -9,7 +9,6 @@ import (
 
 	"github.com/orlop-os/orlop/machined/credentials"
 	"github.com/orlop-os/orlop/pkg/config"
-	"github.com/orlop-os/orlop/pkg/extension"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 	"github.com/orlop-os/orlop/pkg/paths"
 	"github.com/orlop-os/orlop/pkg/supervise"
@@ -72,7 +71,7 @@ func services(c *config.Config, f Facts, w Want, a credentials.Authorities) Serv
 	case facts.Exposed:
 		s.Hold = HoldExposed
 	case errors.Is(w.NodeProblem, ErrNoAddress):
-		s.Hold, s.stays = HoldNoAddress, func(r supervise.Service) bool { return !facts.AddressLost || needsNoAddress(r, f.Extensions) }
+		s.Hold, s.stays = HoldNoAddress, func(r supervise.Service) bool { return !facts.AddressLost || needsNoAddress(r) }
 	case c.IsWorker() && !f.Member.Joined:
 		s.Hold = HoldNotJoined
 	case c.IsWorker() && f.Member.Removed:
@@ -119,9 +118,8 @@ func specFor(spec nodespec.Spec, service string) nodespec.Spec {
 
 // needsNoAddress reports whether a service runs on a machine without an address. containerd
 // continues, and so do the pods, and the services of extensions.
-func needsNoAddress(s supervise.Service, active []extension.Statement) bool {
-	return s.Name == nodespec.ServiceApid || s.Name == nodespec.ServiceContainerd ||
-		slices.ContainsFunc(Extensions(active), func(e supervise.Service) bool { return e.Name == s.Name })
+func needsNoAddress(s supervise.Service) bool {
+	return !OfNode(s) || s.Name == nodespec.ServiceContainerd
 }
 
 // withoutNode returns the services of a removed worker.

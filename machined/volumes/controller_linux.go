@@ -194,16 +194,19 @@ func (c *Controller) settle(ctx context.Context, want Config, now func(Planned) 
 			c.state.Update(func(s State) State { s.Problem = err.Error(); return s })
 			return false
 		}
+		c.have = have
 		planned := Plan(want, have, uuid.New)
 		done := 0
 		d := newDiffer(have, planned, c.tools())
 		creating := slices.ContainsFunc(planned.Volumes, func(v Planned) bool { return v.Usable && v.Partition.Path == "" })
-		for _, v := range planned.Volumes {
-			if failed[v.Name] == "" && (creating || now(v)) {
-				n, err := c.perform(ctx, d.volume(v))
-				if done += n; err != nil {
-					failed[v.Name] = err.Error()
-				}
+		turn := slices.DeleteFunc(slices.Clone(planned.Volumes), func(v Planned) bool { return failed[v.Name] != "" || !creating && !now(v) })
+		if slices.ContainsFunc(turn, func(v Planned) bool { return moves(d.volume(v)) }) && c.unsettle() {
+			continue // services may have started since the reading
+		}
+		for _, v := range turn {
+			n, err := c.perform(ctx, d.volume(v))
+			if done += n; err != nil {
+				failed[v.Name] = err.Error()
 			}
 		}
 		if done == 0 {
@@ -213,6 +216,21 @@ func (c *Controller) settle(ctx context.Context, want Config, now func(Planned) 
 	}
 	c.state.Update(func(s State) State { s.Problem = "the volumes do not converge"; return s })
 	return false
+}
+
+// moves reports whether operations move data of DATA.
+func moves(ops []reconcile.Op) bool {
+	return slices.ContainsFunc(ops, func(op reconcile.Op) bool { _, move := op.(Move); return move })
+}
+
+// unsettle holds back the services of the node until the next publication: none may start during a
+// move. It reports whether they were free to start.
+func (c *Controller) unsettle() (free bool) {
+	c.state.Update(func(s State) State {
+		free, s.settled = s.settled, false
+		return s
+	})
+	return free
 }
 
 // perform performs operations up to the first failure, and returns how many succeeded.
@@ -252,7 +270,6 @@ func (c *Controller) examine(ctx context.Context, path string) (Disk, error) {
 
 // publish sets the state after the operations.
 func (c *Controller) publish(want Config, have Have, planned Want, failed map[string]string) {
-	c.have = have
 	s := State{Volumes: []VolumeState{}, config: want, settled: true, parts: map[config.VolumeUse]string{}, missing: planned.missing(failed)}
 	// a disk that the kernel found, and that is not examined yet, may have a volume
 	if unexamined(have.Disks) != "" && time.Since(c.began) < examination {

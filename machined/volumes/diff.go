@@ -74,7 +74,7 @@ func (d differ) leave(v Planned) (ops []reconcile.Op) {
 			ops = append(ops, Unlink{Path: at.path})
 		}
 	}
-	if mountedAt(d.have.Mounts, root(v.Name)) {
+	if v.Mounted {
 		ops = append(ops, Unmount{Name: v.Name, Target: root(v.Name)})
 	}
 	return ops
@@ -96,9 +96,9 @@ func (d differ) prepare(v Planned) (ops []reconcile.Op) {
 		ops = append(ops, GrowPartition{Disk: v.Disk.Path, Name: v.Name, GUID: record.Partition, Size: v.Grow})
 	}
 	c := v.Partition.Content
-	source, mounted := sourceAt(d.have.Mounts, root(v.Name))
-	if mounted && source != v.Partition.Path && !present(d.have.Disks, source) {
-		ops, mounted = append(ops, Detach{Name: v.Name, Source: source}), false
+	m, mounted := mount.Topmost(d.have.Mounts, root(v.Name))
+	if mounted && m.Source != v.Partition.Path && !present(d.have.Disks, m.Source) {
+		ops, mounted = append(ops, Detach{Name: v.Name, Source: m.Source}), false
 	}
 	formatted := c.Kind == ext4 && c.UUID == record.Filesystem || record.Complete
 	if !formatted {

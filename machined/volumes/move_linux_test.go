@@ -54,6 +54,40 @@ func TestMove(t *testing.T) {
 	}
 }
 
+// TestMoveMakesRoom checks that copies of earlier attempts are gone before the free space is read,
+// that a copy has to fit, and that nothing is removed for an original that does not exist.
+func TestMoveMakesRoom(t *testing.T) {
+	dir := t.TempDir()
+	m := Move{Name: "i", From: filepath.Join(dir, "containerd"), To: filepath.Join(dir, "volume/containerd")}
+	partial := m.To + ".partial"
+	if err := os.MkdirAll(partial+"/a", 0o700); err != nil {
+		t.Fatal(err)
+	}
+	free := uint64(1)
+	read := func(of string) (uint64, error) {
+		if entries, err := os.ReadDir(of); err != nil || len(entries) > 0 || of != filepath.Dir(m.To) {
+			t.Errorf("%s has %v, %v", of, entries, err)
+		}
+		return free, nil
+	}
+	if err := m.makeRoom(partial, read); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("without an original: %v", err)
+	}
+	if _, err := os.Stat(partial + "/a"); err != nil {
+		t.Error(err)
+	}
+	if err := errors.Join(os.MkdirAll(m.To+"/a", 0o700), os.Mkdir(m.From, 0o700), os.WriteFile(m.From+"/image", make([]byte, 64<<10), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	if err := m.makeRoom(partial, read); err == nil {
+		t.Error("a copy that does not fit")
+	}
+	free = 1 << 20
+	if err := m.makeRoom(partial, read); err != nil {
+		t.Error(err)
+	}
+}
+
 // TestMoveDirectory checks that an empty directory with the same mode takes the place of the
 // original, over which the volume is mounted.
 func TestMoveDirectory(t *testing.T) {
@@ -85,5 +119,23 @@ func TestLinkKeepsData(t *testing.T) {
 	}
 	if _, err := os.Stat(path + "/member"); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestUnlink checks that only a link is removed.
+func TestUnlink(t *testing.T) {
+	dir := t.TempDir()
+	link, other := filepath.Join(dir, "link"), filepath.Join(dir, "dir")
+	if err := errors.Join(os.Symlink("/nowhere", link), os.Mkdir(other, 0o700)); err != nil {
+		t.Fatal(err)
+	}
+	if err := (Unlink{link}).Do(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if err := (Unlink{other}).Do(t.Context()); err == nil {
+		t.Error("a directory was removed")
+	}
+	if entries, err := os.ReadDir(dir); err != nil || len(entries) != 1 {
+		t.Errorf("%v, %v", entries, err)
 	}
 }

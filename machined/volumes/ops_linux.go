@@ -21,7 +21,6 @@ import (
 	"github.com/orlop-os/orlop/pkg/mkfs"
 	"github.com/orlop-os/orlop/pkg/mount"
 	"github.com/orlop-os/orlop/pkg/parttable"
-	"github.com/orlop-os/orlop/pkg/paths"
 	"github.com/orlop-os/orlop/pkg/safefile"
 )
 
@@ -159,12 +158,9 @@ func (f Format) Do(ctx context.Context) error {
 	return mkfs.Ext4(ctx, f.run, f.Device, mkfs.Ext4Options{Label: label, UUID: f.Filesystem, ReservedPercent: 1, Quotas: mkfs.ProjectQuotas})
 }
 
-// Do runs e2fsck, a second time if it repaired errors (machined/disk).
+// Do runs e2fsck.
 func (c Check) Do(ctx context.Context) error {
-	if _, err := c.run(ctx, paths.E2fsck, "-p", c.Device); err == nil {
-		return nil
-	}
-	if _, err := c.run(ctx, paths.E2fsck, "-p", c.Device); err != nil {
+	if err := mkfs.RepairExt4(ctx, c.run, c.Device); err != nil {
 		return fmt.Errorf("%s: volume %s cannot be repaired automatically; it was not mounted. Repair it elsewhere, or give up its data by `orlopctl disk wipe --volume %s`: %w", c.Device, c.Name, c.Name, err)
 	}
 	return nil
@@ -215,10 +211,7 @@ func (g GrowFilesystem) Do(context.Context) error {
 // the original has another name already.
 func (m Move) Do(ctx context.Context) error {
 	partial := m.To + ".partial"
-	err := checkRoom(m.From, filepath.Dir(m.To))
-	if err == nil {
-		err = os.RemoveAll(partial)
-	}
+	err := m.makeRoom(partial, freeSpace)
 	if err == nil {
 		err = os.Mkdir(partial, 0o700)
 	}
@@ -247,7 +240,6 @@ func (m Move) replace(partial string) error {
 		return err
 	}
 	for _, step := range []func() error{
-		func() error { return os.RemoveAll(m.To) }, // empty, or the copy of an earlier attempt
 		func() error { return os.Rename(partial, m.To) },
 		func() error { return safefile.SyncDir(filepath.Dir(m.To)) },
 		func() error { return os.RemoveAll(m.From + movedSuffix) },
@@ -280,12 +272,29 @@ func syncFilesystem(dir string) error {
 	return errors.Join(unix.Syncfs(int(f.Fd())), f.Close())
 }
 
-// checkRoom rejects a copy of a directory that does not fit beside a directory. A twentieth of the
-// copy is for the metadata of the other file system.
-func checkRoom(from, beside string) error {
-	var need uint64
+// makeRoom removes the copies of earlier attempts, and rejects a copy that then does not fit on the
+// volume. A twentieth of the copy is for the metadata of the other file system.
+func (m Move) makeRoom(partial string, freeSpace func(dir string) (uint64, error)) error {
+	need, err := spaceOf(m.From)
+	if err != nil {
+		return err
+	}
+	for _, copied := range []string{partial, m.To} { // the original counts until the link
+		if err := os.RemoveAll(copied); err != nil {
+			return err
+		}
+	}
+	free, err := freeSpace(filepath.Dir(m.To))
+	if err == nil && need+need/20 > free {
+		err = fmt.Errorf("it has %s, and only %s are free there", disklayout.FormatSize(need), disklayout.FormatSize(free))
+	}
+	return err
+}
+
+// spaceOf returns the space of a directory with all entries, in bytes.
+func spaceOf(dir string) (sum uint64, err error) {
 	seen := map[uint64]bool{} // files with several names, by inode
-	err := filepath.WalkDir(from, func(path string, e fs.DirEntry, err error) error {
+	err = filepath.WalkDir(dir, func(_ string, e fs.DirEntry, err error) error {
 		if err != nil {
 			return err
 		}
@@ -294,24 +303,23 @@ func checkRoom(from, beside string) error {
 			return err
 		}
 		if s, ok := info.Sys().(*syscall.Stat_t); ok && !seen[s.Ino] {
-			need += uint64(s.Blocks) * 512
+			sum += uint64(s.Blocks) * 512
 			if s.Nlink > 1 && !e.IsDir() {
 				seen[s.Ino] = true
 			}
 		}
 		return nil
 	})
-	if err != nil {
-		return err
-	}
+	return sum, err
+}
+
+// freeSpace returns the free space of the file system of a directory, in bytes.
+func freeSpace(dir string) (uint64, error) {
 	var s unix.Statfs_t
-	if err := unix.Statfs(beside, &s); err != nil {
-		return err
+	if err := unix.Statfs(dir, &s); err != nil {
+		return 0, err
 	}
-	if free := s.Bavail * uint64(s.Bsize); need+need/20 > free {
-		return fmt.Errorf("it has %s, and only %s are free there", disklayout.FormatSize(need), disklayout.FormatSize(free))
-	}
-	return nil
+	return s.Bavail * uint64(s.Bsize), nil
 }
 
 // Do removes the original.
@@ -340,12 +348,20 @@ func (l Link) Do(context.Context) error {
 // Do mounts the directory.
 func (b Bind) Do(context.Context) error { return mount.Bind(b.From, b.To, b.Flags) }
 
-// Do removes the link, and nothing else.
+// Do removes the link, and nothing else. The removal is on the disk before Do returns: a link
+// without a record would block the path for other volumes.
 func (u Unlink) Do(context.Context) error {
-	if _, err := os.Readlink(u.Path); err != nil {
+	_, err := os.Readlink(u.Path)
+	if err == nil {
+		err = os.Remove(u.Path)
+	}
+	if err == nil {
+		err = safefile.SyncDir(filepath.Dir(u.Path))
+	}
+	if err != nil {
 		return fmt.Errorf("%s: cannot remove the link: %w", u.Path, err)
 	}
-	return os.Remove(u.Path)
+	return nil
 }
 
 // Do detaches the mount.

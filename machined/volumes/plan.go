@@ -345,17 +345,8 @@ func (p *planner) blockedPlaces(v Volume) (why string, onData bool) {
 func target(name string, at place) string { return root(name) + "/" + at.dir }
 
 func mountedAt(mounts []mount.Mount, target string) bool {
-	return slices.ContainsFunc(mounts, func(m mount.Mount) bool { return m.Target == target })
-}
-
-// sourceAt returns the device of the topmost mount at a mount point.
-func sourceAt(mounts []mount.Mount, target string) (source string, mounted bool) {
-	for _, m := range slices.Backward(mounts) {
-		if m.Target == target {
-			return m.Source, true
-		}
-	}
-	return "", false
+	_, mounted := mount.Topmost(mounts, target)
+	return mounted
 }
 
 // present reports whether a disk has a partition with this path.

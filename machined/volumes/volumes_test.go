@@ -277,8 +277,8 @@ func done(have Have, op reconcile.Op) Have {
 	case Mount:
 		have.Mounts = append(have.Mounts, mount.Mount{Source: o.Device, Target: root(o.Name), Type: ext4})
 	case GrowFilesystem:
-		source, _ := sourceAt(have.Mounts, o.Target)
-		partition(source).Content.Size = o.Size
+		m, _ := mount.Topmost(have.Mounts, o.Target)
+		partition(m.Source).Content.Size = o.Size
 	case Link:
 		have.Places[o.Path] = Place{Link: o.Target, Moved: have.Places[o.Path].Moved}
 	case Move:
@@ -540,6 +540,31 @@ func TestHold(t *testing.T) {
 	}
 }
 
+// TestMoveHolds checks that no service starts during a later attempt to move a part of DATA.
+func TestMoveHolds(t *testing.T) {
+	disks := []Disk{boot(disk("/dev/vda", 8))}
+	c := controller(t, &disks)
+	c.began = c.began.Add(-time.Hour)
+	mine := Config{[]Volume{volume("l", config.UseLogs, 0, "serial-b")}}
+	c.converge(t.Context(), mine)
+	if err := c.Hold(mine); err != nil {
+		t.Errorf("before the attempt: %v", err)
+	}
+	if !c.unsettle() || c.unsettle() {
+		t.Error("the first call alone finds services that are free to start")
+	}
+	if err := c.Hold(mine); !errors.Is(err, errPreparing) {
+		t.Errorf("in the attempt: %v", err)
+	}
+	c.converge(t.Context(), mine)
+	if err := c.Hold(mine); err != nil {
+		t.Errorf("after the attempt: %v", err)
+	}
+	if moves([]reconcile.Op{Link{}, SetRecord{}}) || !moves([]reconcile.Op{SetRecord{}, Move{}}) {
+		t.Error("which operations move data")
+	}
+}
+
 // TestSlowExamination checks that a disk that is examined late delays the first decision.
 func TestSlowExamination(t *testing.T) {
 	disks := []Disk{boot(disk("/dev/vda", 8)), holding(disk("/dev/vdb", 8), "content that has not been examined")}
@@ -638,4 +663,54 @@ func TestReset(t *testing.T) {
 		return nil, nil
 	}
 	c.converge(t.Context(), mine)
+	// the disk can miss both resets: it still has the first file system
+	if err := c.PrepareReset(); err != nil {
+		t.Fatal(err)
+	}
+	if again, err := readRecords(c.deps.Records); err != nil || !slices.Equal(again, after) {
+		t.Errorf("after a second reset: %+v, %v; want %+v", again, err, after)
+	}
+}
+
+// TestPartsWipe checks which partitions a reset wipes, that the last part leaves no other partition
+// on its disk, and that the reset names the data that it cannot wipe.
+func TestPartsWipe(t *testing.T) {
+	missed := record("l", config.UseLogs, 7, false)
+	missed.Discard = id(20)
+	all := []Record{
+		record("a", config.UseStorageClass, 11, true), record("e", config.UseEtcd, 1, true), record("i", config.UseImages, 3, true),
+		missed, record("new", config.UseLogs, 9, false), record("v", config.UseVolumes, 5, true),
+	}
+	disks := []Disk{boot(disk("/dev/vda", 8)), disk("/dev/vdb", 8, own(1, 2, ext4), own(3, 2, ext4)), disk("/dev/vdc", 8, own(11, 2, ext4))}
+	found, problems := planPartsWipe(Have{Disks: disks, Records: all})
+	var got []string
+	for _, f := range found {
+		got = append(got, fmt.Sprintf("%s %s of %d", f.record.Name, f.partition.Path, len(f.disk.Partitions)))
+	}
+	if want := []string{"e /dev/vdb1 of 2", "i /dev/vdb2 of 1"}; !slices.Equal(got, want) {
+		t.Errorf("%q, want %q", got, want)
+	}
+	const want = "volume l: logs cannot be wiped: its disk has missed a reset: /dev/vdb (8 GiB); erase it elsewhere\n" +
+		"volume v: volumes cannot be wiped: its disk is missing: /dev/vdb (8 GiB); connect it again; if its data are lost, `orlopctl disk wipe --volume v` gives them up; erase it elsewhere"
+	if err := errors.Join(problems...); err == nil || err.Error() != want {
+		t.Errorf("%v, want %s", err, want)
+	}
+	if len(disks[1].Partitions) != 2 {
+		t.Error("the reading has changed")
+	}
+}
+
+// TestEarlyReset checks that a reset before the first reading of the disks does not report the
+// parts as wiped.
+func TestEarlyReset(t *testing.T) {
+	c := controller(t, &[]Disk{})
+	if err := writeRecords(c.deps.Records, []Record{record("e", config.UseEtcd, 1, true)}); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.PrepareReset(); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.WipeParts(true, func(line string) { t.Error(line) }); err == nil || !strings.Contains(err.Error(), "volume e: etcd cannot be wiped") {
+		t.Errorf("%v", err)
+	}
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"slices"
 
 	"github.com/google/uuid"
@@ -39,7 +38,7 @@ func (c *Controller) WipeVolume(ctx context.Context, name string) (string, error
 	}
 	for _, at := range places(Volume{Name: name, Use: r.Use}) {
 		if have.Places[at.path].Link == target(name, at) {
-			if err := os.Remove(at.path); err != nil {
+			if err := (Unlink{at.path}).Do(ctx); err != nil {
 				return "", err
 			}
 		}
@@ -193,14 +192,19 @@ func (c *Controller) PrepareReset() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	records, err := readRecords(c.deps.Records)
-	if err != nil || !slices.ContainsFunc(records, func(r Record) bool { return r.Use.IsPart() }) {
+	if err != nil {
 		return err
 	}
+	c.have.Records = slices.Clone(records)
 	for i, r := range records {
-		if r.Use.IsPart() {
+		// else an earlier reset has named the file system to discard, or there is none
+		if r.Use.IsPart() && r.Complete {
 			records[i].Discard, records[i].Filesystem = r.Filesystem, uuid.New()
 			records[i].Complete, records[i].Placed = false, false
 		}
+	}
+	if slices.Equal(records, c.have.Records) {
+		return nil
 	}
 	return writeRecords(c.deps.Records, records)
 }
@@ -213,23 +217,14 @@ func (c *Controller) PrepareReset() error {
 func (c *Controller) WipeParts(forget bool, say func(string)) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	var problems []error
-	for _, r := range c.have.Records {
-		if !r.Use.IsPart() {
-			continue
-		}
-		p := planner{have: c.have}
-		l, why := p.find(r)
-		if l == nil {
-			problems = append(problems, fmt.Errorf("volume %s: %s cannot be wiped: %s; erase it elsewhere", r.Name, r.Use, why))
-			continue
-		}
-		say(fmt.Sprintf("wipe volume %s (%s on %s)", r.Name, r.Use, l.partition.Path))
+	found, problems := planPartsWipe(c.have)
+	for _, f := range found {
+		say(fmt.Sprintf("wipe volume %s (%s on %s)", f.record.Name, f.record.Use, f.partition.Path))
 		if forget {
-			problems = append(problems, wipePartition(*l))
+			problems = append(problems, wipePartition(f.location))
 			continue
 		}
-		device, err := parttable.WipePartition(l.partition.Path)
+		device, err := parttable.WipePartition(f.partition.Path)
 		if err == nil {
 			err = device.Close()
 		}
@@ -238,10 +233,37 @@ func (c *Controller) WipeParts(forget bool, say func(string)) error {
 	return errors.Join(problems...)
 }
 
-// wake starts a convergence.
-func (c *Controller) wake() {
-	if want, _ := c.config.Get(); want != nil {
-		again := *want
-		c.config.Set(&again)
-	}
+// recordedPart is a part of DATA with its partition.
+type recordedPart struct {
+	record Record
+	location
 }
+
+// planPartsWipe returns the parts of DATA on volumes, and why others cannot be wiped. The disk of
+// each is without the partitions before it.
+func planPartsWipe(have Have) (found []recordedPart, problems []error) {
+	p := planner{have: have}
+	p.have.Disks = slices.Clone(have.Disks)
+	for _, r := range have.Records {
+		if !r.Use.IsPart() {
+			continue
+		}
+		l, why := p.find(r)
+		switch {
+		case l != nil:
+			found = append(found, recordedPart{r, *l})
+			i := slices.IndexFunc(p.have.Disks, func(d Disk) bool { return d.Path == l.disk.Path })
+			p.have.Disks[i].Partitions = slices.DeleteFunc(slices.Clone(l.disk.Partitions), func(o Partition) bool { return o.UUID == r.Partition })
+			continue
+		case why == "" && r.Discard == uuid.Nil: // it never had a file system
+			continue
+		case why == "":
+			why = "its disk has missed a reset: " + r.Disk
+		}
+		problems = append(problems, fmt.Errorf("volume %s: %s cannot be wiped: %s; erase it elsewhere", r.Name, r.Use, why))
+	}
+	return found, problems
+}
+
+// wake starts a convergence.
+func (c *Controller) wake() { c.config.Update(func(want *Config) *Config { return want }) }

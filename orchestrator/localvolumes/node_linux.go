@@ -103,7 +103,8 @@ type node struct {
 // nodes are the pools of a node; the first is on DATA.
 type nodes []*node
 
-// newNodes opens the pools of a node.
+// newNodes opens the pool on DATA. The others open at their first use: a damaged disk of a pool is
+// a problem of this pool only.
 func newNodes(spec nodespec.Spec, root string, q quotas) (all nodes, err error) {
 	first, err := newNode(spec, root, q)
 	if err != nil {
@@ -111,11 +112,7 @@ func newNodes(spec nodespec.Spec, root string, q quotas) (all nodes, err error) 
 	}
 	all = nodes{first}
 	for _, pool := range spec.LocalVolumes.Pools {
-		n := &node{name: first.name, version: first.version, pool: pool.Name, root: pool.Dir, volume: pool.Name, quotas: q, changed: first.changed}
-		if _, err := n.open(); err != nil {
-			return nil, err
-		}
-		all = append(all, n)
+		all = append(all, &node{name: first.name, version: first.version, pool: pool.Name, root: pool.Dir, volume: pool.Name, quotas: q, changed: first.changed})
 	}
 	return all, nil
 }
@@ -177,15 +174,20 @@ func (n *node) size() (int64, error) {
 	return size, err
 }
 
+// state opens the pool, and returns an error as the problem.
+func (n *node) state() opened {
+	o, err := n.open()
+	if err != nil {
+		o.problem = err.Error()
+	}
+	return o
+}
+
 // find returns the state of a pool.
 func (all nodes) find(pool string) opened {
 	for _, n := range all {
 		if n.pool == pool {
-			o, err := n.open()
-			if err != nil {
-				o.problem = err.Error()
-			}
-			return o
+			return n.state()
 		}
 	}
 	return opened{problem: fmt.Sprintf("node %s has no volume %s", all[0].name, pool)}
@@ -194,7 +196,7 @@ func (all nodes) find(pool string) opened {
 // stores returns the stores of the open pools.
 func (all nodes) stores() (out []*store) {
 	for _, n := range all {
-		if o := all.find(n.pool); o.store != nil {
+		if o := n.state(); o.store != nil {
 			out = append(out, o.store)
 		}
 	}
@@ -395,7 +397,7 @@ func (n *node) perform(ctx context.Context, obsolete []string, copies []Copy) (R
 func (all nodes) describe() string {
 	count, problems := 0, ""
 	for _, n := range all {
-		o := all.find(n.pool)
+		o := n.state()
 		if o.store != nil {
 			count += len(o.store.sizes())
 			continue

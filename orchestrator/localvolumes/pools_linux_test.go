@@ -66,6 +66,32 @@ func TestMissingDisk(t *testing.T) {
 	}
 }
 
+// TestDamagedPool checks that an error of the disk of a pool is a problem of this pool only.
+func TestDamagedPool(t *testing.T) {
+	dir := t.TempDir()
+	pool := filepath.Join(dir, "fast")
+	if err := os.WriteFile(pool, nil, 0o600); err != nil { // no directory
+		t.Fatal(err)
+	}
+	spec := nodespec.Spec{Node: nodespec.Node{Name: "a"}, LocalVolumes: nodespec.LocalVolumes{Pools: []nodespec.VolumePool{{Name: "fast", Dir: pool}}}}
+	all, err := newNodes(spec, filepath.Join(dir, "local-volumes"), newMemory())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if o := all.find("fast"); o.store != nil || o.problem == "" {
+		t.Errorf("%+v", o)
+	}
+	if stores := all.stores(); len(stores) != 1 || stores[0] != all.find("").store {
+		t.Errorf("%d stores", len(stores))
+	}
+	if got := all.describe(); !strings.HasPrefix(got, "0 volumes; no volumes of class orlop-local-fast: ") {
+		t.Errorf("%q", got)
+	}
+	if r, err := all[1].perform(t.Context(), []string{named(1)}, nil); err == nil || r.Problem == "" || len(r.Removed) > 0 {
+		t.Errorf("%+v, %v", r, err)
+	}
+}
+
 // TestDisown checks that the report of a pool without a document names the file system, so that its
 // volumes are not lost, and why it cannot be used.
 func TestDisown(t *testing.T) {

@@ -67,10 +67,10 @@ func (v networkValidator) bgp(at string, b *BGP) {
 			continue
 		}
 		v.unique(path+".address", "peers", p.Address.String(), i, seen)
-		if !p.Address.IsGlobalUnicast() || p.Address.Is4In6() {
+		if !isHost(p.Address) {
 			v.on(path+".address", wrong{reason: fmt.Sprintf("%s cannot be a router", p.Address), expected: "the address of a router, not of a link only"})
 		}
-		if s := p.Source; s.IsValid() && (!s.IsGlobalUnicast() || s.Is4In6() || s.Is4() != p.Address.Is4()) {
+		if s := p.Source; s.IsValid() && (!isHost(s) || s.Is4() != p.Address.Is4()) {
 			v.on(path+".source", wrong{reason: fmt.Sprintf("%s cannot reach %s", s, p.Address), expected: "an address of this machine, of the family of the peer"})
 		}
 		if t := p.Password.Reveal(); len(t) > maxBGPPassword || slices.ContainsFunc([]byte(t), func(c byte) bool { return c < ' ' || c > '~' }) {

@@ -82,7 +82,7 @@ func (v clusterValidator) controlPlanes(path string, list []netip.Addr) {
 	}
 	for i, a := range list {
 		at := fmt.Sprintf("%s[%d]", path, i)
-		if a.IsValid() && (!a.IsGlobalUnicast() || a.Is4In6() || a.Zone() != "") {
+		if a.IsValid() && !isHost(a) {
 			v.on(at, wrong{reason: fmt.Sprintf("%s is not the address of a single machine", a), expected: "the address in its certificate"})
 		}
 		if slices.Contains(list[:i], a) && a.IsValid() {
@@ -102,7 +102,7 @@ func (v clusterValidator) virtualAddresses(path string, spec *ClusterSpec) {
 		if !a.IsValid() {
 			continue
 		}
-		if !a.IsGlobalUnicast() || a.Is4In6() || a.Zone() != "" {
+		if !isHost(a) {
 			v.on(at, wrong{reason: fmt.Sprintf("%s is not an address that a machine can hold", a), expected: "a unicast address of the machines' network"})
 			continue
 		}

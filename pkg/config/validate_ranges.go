@@ -22,6 +22,10 @@ func mapped(at fmt.Stringer) wrong {
 	return wrong{reason: fmt.Sprintf("%s is an IPv4 address written as IPv6", at), expected: "one or the other"}
 }
 
+// isHost reports whether an address can be that of a machine beyond its link: unicast, of one
+// family, without a zone.
+func isHost(a netip.Addr) bool { return a.IsGlobalUnicast() && !a.Is4In6() && a.Zone() == "" }
+
 // crossValidator checks values of different documents against each other.
 type crossValidator struct {
 	*report

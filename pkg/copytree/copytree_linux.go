@@ -14,6 +14,8 @@
 // Both directories can be hostile: the package follows no symbolic link, and in the source it uses
 // no path with more than one name. Libraries (containerd's continuity/fs, otiai10/copy) follow
 // paths, fill holes or cannot be stopped in the middle.
+//
+// Equal compares a copy with its original, before the caller removes the original.
 package copytree
 
 import (

@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"slices"
+	"strings"
 
 	"golang.org/x/sys/unix"
 )
@@ -132,7 +133,7 @@ func (c comparer) files(a, b *os.File) error {
 			return fmt.Errorf("its attributes: %w", err)
 		}
 		for _, name := range names {
-			if len(name) > len(own) && name[:len(own)] == own {
+			if strings.HasPrefix(name, own) {
 				continue
 			}
 			value, err := get(procPath(pair[0]), name)

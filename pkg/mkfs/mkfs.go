@@ -1,5 +1,6 @@
-// Package mkfs creates file systems with the programs mke2fs and mkfs.fat. It passes all options
-// explicitly, so no configuration file changes the result. Its callers choose the partitions.
+// Package mkfs creates file systems with the programs mke2fs and mkfs.fat, and repairs them with
+// e2fsck. It passes all options explicitly, so no configuration file changes the result. Its
+// callers choose the partitions.
 package mkfs
 
 import (
@@ -55,6 +56,18 @@ func Ext4(ctx context.Context, run Runner, device string, o Ext4Options) error {
 		return fmt.Errorf("%s: cannot format %s: %w", device, o.Label, err)
 	}
 	return nil
+}
+
+// RepairExt4 replays the journal of an ext4 file system that is not mounted, and performs the
+// repairs that need no confirmation. The status 1 of e2fsck means that it repaired errors, but every Runner
+// reports that status as an error. RepairExt4 therefore runs e2fsck a second time; a repaired file
+// system is clean then.
+func RepairExt4(ctx context.Context, run Runner, device string) error {
+	if _, err := run(ctx, paths.E2fsck, "-p", device); err == nil {
+		return nil
+	}
+	_, err := run(ctx, paths.E2fsck, "-p", device)
+	return err
 }
 
 // ext4Command returns the command line of mke2fs.

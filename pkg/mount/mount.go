@@ -6,6 +6,7 @@
 package mount
 
 import (
+	"slices"
 	"strings"
 )
 
@@ -65,3 +66,13 @@ func (m Mount) String() string {
 // character sets with which the kernel mounts it (CONFIG_FAT_DEFAULT_CODEPAGE and
 // CONFIG_FAT_DEFAULT_IOCHARSET of Debian's kernels).
 func FATModules() []string { return []string{"vfat", "nls_cp437", "nls_ascii"} }
+
+// Topmost returns the topmost mount at target of mounts in the order of mounting.
+func Topmost(mounts []Mount, target string) (Mount, bool) {
+	for _, m := range slices.Backward(mounts) {
+		if m.Target == target {
+			return m, true
+		}
+	}
+	return Mount{}, false
+}

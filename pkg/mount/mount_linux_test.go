@@ -40,6 +40,17 @@ func TestWhileBusy(t *testing.T) {
 	}
 }
 
+// TestTopmost checks that a later mount hides an earlier one.
+func TestTopmost(t *testing.T) {
+	mounts := []Mount{{Source: "a", Target: "/x"}, {Source: "b", Target: "/x"}, {Source: "c", Target: "/x/y"}}
+	if m, mounted := Topmost(mounts, "/x"); !mounted || m.Source != "b" {
+		t.Errorf("%s, %t", m, mounted)
+	}
+	if m, mounted := Topmost(mounts, "/y"); mounted {
+		t.Errorf("%s", m)
+	}
+}
+
 // TestMounts mounts, moves and unmounts real file systems.
 func TestMounts(t *testing.T) {
 	if os.Getenv("ORLOP_KERNEL_TEST") != "1" {
