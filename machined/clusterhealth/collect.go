@@ -31,8 +31,9 @@ const (
 	// etcdTimeout bounds the status of etcd: a process starts, and members that are down do not
 	// answer for some seconds.
 	etcdTimeout = 15 * time.Second
-	// shareTime is the time in which calls get the same answer, and the time between two collections,
-	// so that a reader cannot make this machine call all others as often as the reader likes.
+	// shareTime is the time in which calls get the same answer, and the time between two
+	// collections, so that a reader cannot make this machine call all others as often as the
+	// reader likes.
 	shareTime = 2 * time.Second
 	// parallel is the number of machines that are called at the same time.
 	parallel = 32

@@ -139,9 +139,9 @@ func conflict(s, o extension.Statement) error {
 	return nil
 }
 
-// overlapping returns a path of others that is also a path of files, or a directory of one, or below
-// one; empty if there is none. Two extensions can have thousands of files each, so the time is
-// linear.
+// overlapping returns a path of others that is also a path of files, or a directory of one, or is
+// below one; empty if there is none. Two extensions can have thousands of files each, so the time
+// is linear.
 func overlapping(files, others []extension.File) string {
 	taken := map[string]string{} // paths of others, and their directories, with the path
 	for _, f := range others {

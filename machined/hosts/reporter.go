@@ -150,8 +150,8 @@ func (r *Reporter) receivers(ctx context.Context, names []string) []netip.Addr {
 	return out
 }
 
-// lookup has a deadline of its own: a name without an answer must not prevent the lookup of the next
-// name.
+// lookup has a deadline of its own: a name without an answer must not prevent the lookup of the
+// next name.
 func (r *Reporter) lookup(ctx context.Context, name string) ([]netip.Addr, error) {
 	ctx, cancel := context.WithTimeout(ctx, sendTimeout)
 	defer cancel()

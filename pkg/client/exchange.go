@@ -32,8 +32,8 @@ func exchange(ctx context.Context, address string, config *tls.Config, disabled 
 	return err
 }
 
-// unverifiedConfig is the configuration of a connection to a machine that the caller cannot authenticate
-// yet.
+// unverifiedConfig is the configuration of a connection to a machine that the caller cannot
+// authenticate yet.
 func unverifiedConfig(protocol string) *tls.Config {
 	return &tls.Config{InsecureSkipVerify: true, MinVersion: tls.VersionTLS13, NextProtos: []string{protocol}}
 }

@@ -59,9 +59,9 @@ func Ext4(ctx context.Context, run Runner, device string, o Ext4Options) error {
 }
 
 // RepairExt4 replays the journal of an ext4 file system that is not mounted, and performs the
-// repairs that need no confirmation. The status 1 of e2fsck means that it repaired errors, but every Runner
-// reports that status as an error. RepairExt4 therefore runs e2fsck a second time; a repaired file
-// system is clean then.
+// repairs that need no confirmation. The status 1 of e2fsck means that it repaired errors, but
+// every Runner reports that status as an error. RepairExt4 therefore runs e2fsck a second time; a
+// repaired file system is clean then.
 func RepairExt4(ctx context.Context, run Runner, device string) error {
 	if _, err := run(ctx, paths.E2fsck, "-p", device); err == nil {
 		return nil
