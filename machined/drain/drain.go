@@ -1,6 +1,7 @@
 package drain
 
 import (
+	"bufio"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -270,16 +271,22 @@ func (d *Drainer) command(ctx context.Context, o Order, request nodespec.DrainRe
 	return out, err
 }
 
-// receive passes each progress of a stream to each.
+// maxLine is the largest length of a progress, in bytes.
+const maxLine = 256 << 10
+
+// receive passes each progress of a stream, a line of JSON, to each. It ignores the rest of a
+// stream after a line that is no progress or is too long.
 func receive(from io.Reader, each func(nodespec.DrainProgress)) {
-	for in := json.NewDecoder(from); ; {
+	lines := bufio.NewScanner(from)
+	lines.Buffer(nil, maxLine)
+	for lines.Scan() {
 		var p nodespec.DrainProgress
-		if err := in.Decode(&p); err != nil {
-			_, _ = io.Copy(io.Discard, from) // the writer must not block
-			return
+		if json.Unmarshal(lines.Bytes(), &p) != nil {
+			break
 		}
 		each(p)
 	}
+	_, _ = io.Copy(io.Discard, from) // the writer must not block
 }
 
 // put adds the state of a drain that begins.

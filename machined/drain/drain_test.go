@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -239,6 +240,28 @@ drain: node a: 2 pods evicted, 1 left; pod n/web: must stay: The disruption budg
 			t.Error(err)
 		}
 	})
+}
+
+// TestReceive checks that a stream is read to its end, and that a line that is no progress, or is
+// too long for the memory of machined, ends the progress.
+func TestReceive(t *testing.T) {
+	for name, test := range map[string]struct {
+		stream string
+		want   []int
+	}{
+		"none":           {"", nil},
+		"two":            {`{"left":2}` + "\n" + `{"left":1}` + "\n", []int{2, 1}},
+		"no progress":    {`{"left":2}` + "\npanic\n" + `{"left":1}` + "\n", []int{2}},
+		"a long line":    {`{"left":2}` + "\n" + `{"problem":"` + strings.Repeat("x", maxLine) + `"}` + "\n" + `{"left":1}` + "\n", []int{2}},
+		"without an end": {`{"left":2}` + "\n" + `{"left":`, []int{2}},
+	} {
+		from := strings.NewReader(test.stream)
+		var got []int
+		receive(from, func(p nodespec.DrainProgress) { got = append(got, p.Left) })
+		if !slices.Equal(got, test.want) || from.Len() != 0 {
+			t.Errorf("%s: %v, %d bytes are left", name, got, from.Len())
+		}
+	}
 }
 
 // await waits until the state has a progress.
