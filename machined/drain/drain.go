@@ -76,8 +76,11 @@ type Drainer struct {
 
 // run is a drain that runs.
 type run struct {
-	cancel    context.CancelFunc
-	givenUpBy string // guarded by Drainer.mu
+	cancel context.CancelFunc
+
+	// guarded by Drainer.mu
+	givenUpBy string
+	ended     bool // its command has ended: it cannot be given up any more
 }
 
 // New returns a drainer.
@@ -130,7 +133,7 @@ func (d *Drainer) Drain(ctx context.Context, o Order) (done bool, err error) {
 		Operation: o.Operation, By: o.By, Timeout: time.Duration(policy.Timeout),
 		Refuse: policy.Policy == config.DrainRespect, Delete: policy.Policy == config.DrainForce,
 	}, func(p nodespec.DrainProgress) { d.progress(node, p) })
-	phase, err := outcome(policy, d.givenUpBy(now), out, failed)
+	phase, err := outcome(policy, d.decide(now), out, failed)
 	d.conclude(node, phase, out, failed)
 	// The command may not have undone it.
 	if !d.leaves(o) && (phase == GivenUp || phase == Refused && !out.Refused) {
@@ -160,7 +163,7 @@ func (d *Drainer) Cancel(node, by string) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	now := d.running[node]
-	if now == nil {
+	if now == nil || now.ended {
 		return status.Errorf(codes.FailedPrecondition, "drain: none runs for node %s; `orlopctl get drain` lists the drains of this machine", node)
 	}
 	now.givenUpBy = by
@@ -196,9 +199,12 @@ func (d *Drainer) end(node string) {
 	delete(d.running, node)
 }
 
-func (d *Drainer) givenUpBy(now *run) string {
+// decide ends the time in which a drain can be given up, and returns the caller that has given it
+// up; empty: none.
+func (d *Drainer) decide(now *run) string {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	now.ended = true
 	return now.givenUpBy
 }
 

@@ -280,6 +280,24 @@ func (m *machine) await(t *testing.T, p nodespec.DrainProgress) {
 	}
 }
 
+// TestCancelTooLate checks that a drain whose command has ended cannot be given up any more: its
+// operation proceeds.
+func TestCancelTooLate(t *testing.T) {
+	m := newMachine(config.DrainTimeout)
+	var late error
+	m.Drainer.deps.Event = func(_, message string) {
+		if message == "0 pods evicted" {
+			late = m.Cancel("", "eve")
+		}
+	}
+	if _, err := m.Drain(t.Context(), Order{Operation: "reboot", By: "dora"}); err != nil {
+		t.Error(err)
+	}
+	if status.Code(late) != codes.FailedPrecondition || !strings.HasPrefix(m.now(), "a drained") {
+		t.Errorf("%v; %s", late, m.now())
+	}
+}
+
 // TestStates checks the limit of the states: drains that run stay.
 func TestStates(t *testing.T) {
 	m := newMachine(config.DrainTimeout)
