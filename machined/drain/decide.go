@@ -26,20 +26,14 @@ const (
 // machine has a configured policy; another machine is drained only if the caller chooses a policy,
 // because the removal of a stolen machine must not wait.
 func choose(o Order, configured config.Drain) config.Drain {
-	policy := o.Policy
-	if policy.Policy == "" && o.Node == "" {
-		policy.Policy = configured.Policy
+	if o.Node != "" {
+		configured.Policy = ""
 	}
-	policy.Timeout = cmp.Or(policy.Timeout, configured.Timeout, config.Duration(defaultTimeout))
-	if policy.Policy == "" {
-		policy.Policy = config.DrainNone
+	return config.Drain{
+		Policy:  cmp.Or(o.Policy.Policy, configured.Policy, config.DrainNone),
+		Timeout: cmp.Or(o.Policy.Timeout, configured.Timeout),
 	}
-	return policy
 }
-
-// defaultTimeout is the time for the pods if neither the caller nor a configuration names a time:
-// the default of Machine.spec.upgrade.drain.timeout.
-const defaultTimeout = 5 * time.Minute
 
 // outcome returns the phase after the command of a drain has ended, and the error of the operation;
 // nil if the operation proceeds. The first row that applies decides:
