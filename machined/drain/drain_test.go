@@ -100,18 +100,18 @@ func TestOutcome(t *testing.T) {
 		policy config.DrainPolicy
 		out    nodespec.DrainResult
 		failed error
-		phase  Phase
+		phase  nodespec.DrainPhase
 		says   string
 		undone bool
 	}{
-		"respect, complete":   {config.DrainRespect, nodespec.DrainResult{}, nil, Drained, "", false},
-		"respect, blocked":    {config.DrainRespect, nodespec.DrainResult{DrainProgress: blocked, Refused: true}, nil, Refused, "drain not complete within 1m0s: pod n/web: must stay", false},
-		"respect, incomplete": {config.DrainRespect, nodespec.DrainResult{DrainProgress: nodespec.DrainProgress{Left: 1, Pods: []nodespec.DrainPod{{Pod: "n/web", State: nodespec.DrainEnding}}}}, nil, Incomplete, "", false},
-		"respect, failed":     {config.DrainRespect, nodespec.DrainResult{}, failed, Refused, "cannot evict the pods: killed", true},
-		"timeout, complete":   {config.DrainTimeout, nodespec.DrainResult{}, nil, Drained, "", false},
-		"timeout, blocked":    {config.DrainTimeout, nodespec.DrainResult{DrainProgress: blocked}, nil, Incomplete, "", false},
-		"timeout, failed":     {config.DrainTimeout, nodespec.DrainResult{}, failed, Incomplete, "", false},
-		"force, failed":       {config.DrainForce, nodespec.DrainResult{}, failed, Incomplete, "", false},
+		"respect, complete":   {config.DrainRespect, nodespec.DrainResult{}, nil, nodespec.PhaseDrained, "", false},
+		"respect, blocked":    {config.DrainRespect, nodespec.DrainResult{DrainProgress: blocked, Refused: true}, nil, nodespec.PhaseRefused, "drain not complete within 1m0s: pod n/web: must stay", false},
+		"respect, incomplete": {config.DrainRespect, nodespec.DrainResult{DrainProgress: nodespec.DrainProgress{Left: 1, Pods: []nodespec.DrainPod{{Pod: "n/web", State: nodespec.DrainEnding}}}}, nil, nodespec.PhaseIncomplete, "", false},
+		"respect, failed":     {config.DrainRespect, nodespec.DrainResult{}, failed, nodespec.PhaseRefused, "cannot evict the pods: killed", true},
+		"timeout, complete":   {config.DrainTimeout, nodespec.DrainResult{}, nil, nodespec.PhaseDrained, "", false},
+		"timeout, blocked":    {config.DrainTimeout, nodespec.DrainResult{DrainProgress: blocked}, nil, nodespec.PhaseIncomplete, "", false},
+		"timeout, failed":     {config.DrainTimeout, nodespec.DrainResult{}, failed, nodespec.PhaseIncomplete, "", false},
+		"force, failed":       {config.DrainForce, nodespec.DrainResult{}, failed, nodespec.PhaseIncomplete, "", false},
 	} {
 		m := newMachine(test.policy)
 		m.answer = func(context.Context, func(nodespec.DrainProgress)) (nodespec.DrainResult, error) {
@@ -129,7 +129,7 @@ func TestOutcome(t *testing.T) {
 		}
 		// The operation does not happen after all.
 		m.Undo(Order{Operation: "reboot", By: "dora"})
-		if proceeds := test.says == ""; strings.Contains("\n"+m.taken(), undo) != proceeds || strings.Contains(m.now(), string(Undone)) != proceeds {
+		if proceeds := test.says == ""; strings.Contains("\n"+m.taken(), undo) != proceeds || strings.Contains(m.now(), string(nodespec.PhaseUndone)) != proceeds {
 			t.Errorf("%s: undone: %s", name, m.now())
 		}
 	}
@@ -301,9 +301,9 @@ func TestCancelTooLate(t *testing.T) {
 // TestStates checks the limit of the states: drains that run stay.
 func TestStates(t *testing.T) {
 	m := newMachine(config.DrainTimeout)
-	m.put(State{Node: "runs", Phase: Running})
+	m.put(State{Node: "runs", Phase: nodespec.PhaseRunning})
 	for i := range 2 * maxStates {
-		m.put(State{Node: fmt.Sprint(i), Phase: Drained})
+		m.put(State{Node: fmt.Sprint(i), Phase: nodespec.PhaseDrained})
 	}
 	states, _ := m.States().Get()
 	if len(states) != maxStates || states[0].Node != "runs" || states[maxStates-1].Node != fmt.Sprint(2*maxStates-1) {
