@@ -2,11 +2,17 @@ package main
 
 import (
 	"context"
+	"encoding/json"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -16,7 +22,11 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
 
+	"github.com/orlop-os/orlop/orchestrator/bootstrap"
+	"github.com/orlop-os/orlop/orchestrator/component"
+	"github.com/orlop-os/orlop/orchestrator/dirs"
 	"github.com/orlop-os/orlop/orchestrator/drain"
+	"github.com/orlop-os/orlop/orchestrator/nodecontrollers"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
@@ -185,5 +195,57 @@ func drains(ctx context.Context, t *testing.T, m machine, admin kubernetes.Inter
 	done, err = drain.Drain(ctx, own, "nobody", nodespec.DrainRequest{Timeout: 2 * time.Second, Refuse: true}, quiet)
 	if err == nil || !done.Refused || !strings.Contains(done.Remaining(), "cannot read the node") {
 		t.Errorf("no node: %+v, %v", done, err)
+	}
+}
+
+// TestDrainAfterWait checks that the wait for an API server is a part of the time of a drain of
+// another node: machined kills a drain that takes longer.
+func TestDrainAfterWait(t *testing.T) {
+	const away, timeout = 2200 * time.Millisecond, 20 * time.Second
+	d := dirs.In(t.TempDir())
+	spec, err := json.Marshal(testSpec())
+	if err != nil {
+		t.Fatal(err)
+	}
+	write(t, d.Spec, spec)
+	node, until := &corev1.Node{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Node"}, ObjectMeta: metav1.ObjectMeta{Name: "b"}}, time.Time{}
+	account := metav1.ObjectMeta{Namespace: metav1.NamespaceSystem, Name: bootstrap.DrainAccount}
+	answers := map[string]any{
+		"accounts/" + account.Name: &corev1.ServiceAccount{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "ServiceAccount"}, ObjectMeta: account},
+		"/token": &authenticationv1.TokenRequest{
+			TypeMeta: metav1.TypeMeta{APIVersion: "authentication.k8s.io/v1", Kind: "TokenRequest"}, ObjectMeta: account,
+			Spec:   authenticationv1.TokenRequestSpec{ExpirationSeconds: new(int64(3600))},
+			Status: authenticationv1.TokenRequestStatus{Token: "t", ExpirationTimestamp: metav1.NewTime(time.Now().Add(time.Hour))},
+		},
+		"/nodes/b": node, "/nodes/b/status": node,
+		"/pods": &corev1.PodList{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "PodList"}},
+	}
+	start := time.Now()
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, err := io.ReadAll(r.Body)
+		if err != nil || time.Since(start) < away {
+			http.Error(w, "not yet", http.StatusInternalServerError)
+			return
+		}
+		if found := regexp.MustCompile(`, until ([^ "]+)"`).FindSubmatch(body); found != nil {
+			until, _ = time.Parse(time.RFC3339, string(found[1])) // the zero time fails the test
+		}
+		w.Header().Set("Content-Type", "application/json")
+		for suffix, answer := range answers {
+			if strings.HasSuffix(r.URL.Path, suffix) {
+				_ = json.NewEncoder(w).Encode(answer) // the client notices a lost answer
+			}
+		}
+	}))
+	defer server.Close()
+	write(t, component.KubeconfigPath(d.Controllers, nodecontrollers.Namespaces), []byte(`{"clusters": [{"name": "c", "cluster": {"server": "`+server.URL+`"}}], "contexts": [{"name": "c", "context": {"cluster": "c"}}], "current-context": "c"}`))
+	out, err := drainNode(t.Context(), d, nodespec.DrainRequest{Node: "b", Operation: "removal", By: "dora", Timeout: timeout}, io.Discard)
+	server.Close()
+	if err != nil || out.Remaining() != "" {
+		t.Errorf("%+v, %v", out, err)
+	}
+	// The text of the deadline has seconds.
+	if took := until.Sub(start); took <= 0 || took >= timeout+time.Second {
+		t.Errorf("the drain had %v", took)
 	}
 }

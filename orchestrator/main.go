@@ -46,6 +46,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -57,10 +58,12 @@ import (
 	"slices"
 	"strings"
 	"syscall"
+	"time"
 	// A CronJob names its time zone, and the image contains no zone files. Upstream's main packages
 	// import it, too.
 	_ "time/tzdata"
 
+	"k8s.io/client-go/kubernetes"
 	logsapi "k8s.io/component-base/logs/api/v1"
 	"k8s.io/klog/v2"
 
@@ -107,7 +110,7 @@ func main() {
 	switch dirs := dirs.System(); os.Args[1] {
 	case "drain":
 		err = respond(os.Stdin, os.Stdout, func(order nodespec.DrainRequest) (nodespec.DrainResult, error) {
-			return drainNode(ctx, dirs, order)
+			return drainNode(ctx, dirs, order, os.NewFile(3, "progress"))
 		})
 	case "delete-removed-nodes":
 		err = respond(os.Stdin, os.Stdout, func(order nodespec.NodeGCRequest) ([]string, error) {
@@ -180,26 +183,30 @@ func respond[Q, A any](in io.Reader, out io.Writer, do func(order Q) (A, error))
 	return nodespec.WriteAnswer(out, answer)
 }
 
-// drainNode evicts the pods of this node with the identity of its kubelet, or those of another node
-// with an identity of the controllers.
-func drainNode(ctx context.Context, dirs dirs.Dirs, order nodespec.DrainRequest) (nodespec.DrainResult, error) {
+// drainNode evicts the pods of this node, or those of another node.
+func drainNode(ctx context.Context, dirs dirs.Dirs, order nodespec.DrainRequest, progress io.Writer) (nodespec.DrainResult, error) {
 	spec, err := readSpec(dirs.Spec)
 	if err != nil {
 		return nodespec.DrainResult{}, err
 	}
-	node := spec.Node.Name
-	api, err := drain.Client(dirs)
-	if order.Node != "" && order.Node != node {
-		node = order.Node
-		// the wait for an API server is a part of the drain
-		waiting, cancel := context.WithTimeout(ctx, order.Timeout)
-		defer cancel()
-		api, err = nodecontrollers.CommandClient(waiting, dirs, bootstrap.DrainAccount)
-	}
+	started, node := time.Now(), cmp.Or(order.Node, spec.Node.Name)
+	api, err := drainClient(ctx, dirs, node == spec.Node.Name, order.Timeout)
 	if err != nil {
 		return nodespec.DrainResult{}, err
 	}
-	return drain.Drain(ctx, api, node, order, drain.Reporter(os.NewFile(3, "progress")))
+	order.Timeout -= time.Since(started) // the wait for an API server is a part of the drain
+	return drain.Drain(ctx, api, node, order, drain.Reporter(progress))
+}
+
+// drainClient returns a client with the identity of the kubelet for the own node, and with an
+// identity of the controllers for another node. It waits at most timeout.
+func drainClient(ctx context.Context, dirs dirs.Dirs, own bool, timeout time.Duration) (kubernetes.Interface, error) {
+	if own {
+		return drain.Client(dirs)
+	}
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	return nodecontrollers.CommandClient(ctx, dirs, bootstrap.DrainAccount)
 }
 
 // listVersions writes the versions of Kubernetes in the cluster.

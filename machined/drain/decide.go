@@ -9,37 +9,18 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// Phase is the phase of a drain.
-type Phase string
-
-// The phases. A drain in phase Drained or Incomplete is undone if the operation does not happen.
-const (
-	Running    Phase = "running"
-	Drained    Phase = "drained"    // no pod is left
-	Incomplete Phase = "incomplete" // pods are left, and the policy lets the operation proceed
-	Refused    Phase = "refused"    // pods are left, and the policy refuses the operation; undone
-	GivenUp    Phase = "given up"   // a caller has given it up; undone
-	Undone     Phase = "undone"     // the operation did not happen
-)
-
 // choose returns the policy of a drain: what the caller has chosen, else the configuration. The own
 // machine has a configured policy; another machine is drained only if the caller chooses a policy,
 // because the removal of a stolen machine must not wait.
 func choose(o Order, configured config.Drain) config.Drain {
-	policy := o.Policy
-	if policy.Policy == "" && o.Node == "" {
-		policy.Policy = configured.Policy
+	if o.Node != "" {
+		configured.Policy = ""
 	}
-	policy.Timeout = cmp.Or(policy.Timeout, configured.Timeout, config.Duration(defaultTimeout))
-	if policy.Policy == "" {
-		policy.Policy = config.DrainNone
+	return config.Drain{
+		Policy:  cmp.Or(o.Policy.Policy, configured.Policy, config.DrainNone),
+		Timeout: cmp.Or(o.Policy.Timeout, configured.Timeout),
 	}
-	return policy
 }
-
-// defaultTimeout is the time for the pods if neither the caller nor a configuration names a time:
-// the default of Machine.spec.upgrade.drain.timeout.
-const defaultTimeout = 5 * time.Minute
 
 // outcome returns the phase after the command of a drain has ended, and the error of the operation;
 // nil if the operation proceeds. The first row that applies decides:
@@ -50,19 +31,19 @@ const defaultTimeout = 5 * time.Minute
 //	failed                           timeout, force   incomplete  proceeds, with an event
 //	pods are left                    timeout, force   incomplete  proceeds, with an event
 //	no pod is left                   any              drained     proceeds
-func outcome(want config.Drain, givenUpBy string, out nodespec.DrainResult, failed error) (Phase, error) {
+func outcome(want config.Drain, givenUpBy string, out nodespec.DrainResult, failed error) (nodespec.DrainPhase, error) {
 	respects := want.Policy == config.DrainRespect
 	switch {
 	case givenUpBy != "":
-		return GivenUp, fmt.Errorf("the drain was given up by %s", givenUpBy)
+		return nodespec.PhaseGivenUp, fmt.Errorf("the drain was given up by %s", givenUpBy)
 	case respects && out.Refused:
-		return Refused, fmt.Errorf("drain not complete within %v: %s; remove the obstacle, or choose policy timeout or force", time.Duration(want.Timeout), out.Remaining())
+		return nodespec.PhaseRefused, fmt.Errorf("drain not complete within %v: %s; remove the obstacle, or choose policy timeout or force", time.Duration(want.Timeout), out.Remaining())
 	case respects && failed != nil:
-		return Refused, fmt.Errorf("cannot evict the pods: %w", failed)
+		return nodespec.PhaseRefused, fmt.Errorf("cannot evict the pods: %w", failed)
 	case failed != nil || out.Remaining() != "":
-		return Incomplete, nil
+		return nodespec.PhaseIncomplete, nil
 	}
-	return Drained, nil
+	return nodespec.PhaseDrained, nil
 }
 
 // describe returns the line about a progress for the events: the pods that block the drain, not

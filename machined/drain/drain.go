@@ -1,6 +1,7 @@
 package drain
 
 import (
+	"bufio"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -54,13 +55,13 @@ type Order struct {
 
 // State is a drain: an element of topic "drain".
 type State struct {
-	Node      string    `json:"node"`
-	Operation string    `json:"operation"`
-	By        string    `json:"by"`
-	Policy    string    `json:"policy"`
-	Phase     Phase     `json:"phase"`
-	Started   time.Time `json:"started"`
-	Deadline  time.Time `json:"deadline"`
+	Node      string              `json:"node"`
+	Operation string              `json:"operation"`
+	By        string              `json:"by"`
+	Policy    string              `json:"policy"`
+	Phase     nodespec.DrainPhase `json:"phase"`
+	Started   time.Time           `json:"started"`
+	Deadline  time.Time           `json:"deadline"`
 	nodespec.DrainProgress
 }
 
@@ -75,8 +76,11 @@ type Drainer struct {
 
 // run is a drain that runs.
 type run struct {
-	cancel    context.CancelFunc
-	givenUpBy string // guarded by Drainer.mu
+	cancel context.CancelFunc
+
+	// guarded by Drainer.mu
+	givenUpBy string
+	ended     bool // its command has ended: it cannot be given up any more
 }
 
 // New returns a drainer.
@@ -121,7 +125,7 @@ func (d *Drainer) Drain(ctx context.Context, o Order) (done bool, err error) {
 	defer d.end(node)
 	started := time.Now()
 	d.put(State{
-		Node: node, Operation: o.Operation, By: o.By, Policy: string(policy.Policy), Phase: Running,
+		Node: node, Operation: o.Operation, By: o.By, Policy: string(policy.Policy), Phase: nodespec.PhaseRunning,
 		Started: started.UTC().Truncate(time.Second), Deadline: started.Add(time.Duration(policy.Timeout)).UTC().Truncate(time.Second),
 	})
 	d.deps.Event("operation", fmt.Sprintf("drain node %s for its %s, asked by %s, with policy %s, for %v at most", node, o.Operation, o.By, policy.Policy, time.Duration(policy.Timeout)))
@@ -129,10 +133,10 @@ func (d *Drainer) Drain(ctx context.Context, o Order) (done bool, err error) {
 		Operation: o.Operation, By: o.By, Timeout: time.Duration(policy.Timeout),
 		Refuse: policy.Policy == config.DrainRespect, Delete: policy.Policy == config.DrainForce,
 	}, func(p nodespec.DrainProgress) { d.progress(node, p) })
-	phase, err := outcome(policy, d.givenUpBy(now), out, failed)
+	phase, err := outcome(policy, d.decide(now), out, failed)
 	d.conclude(node, phase, out, failed)
 	// The command may not have undone it.
-	if !d.leaves(o) && (phase == GivenUp || phase == Refused && !out.Refused) {
+	if !d.leaves(o) && (phase == nodespec.PhaseGivenUp || phase == nodespec.PhaseRefused && !out.Refused) {
 		d.undo(node, o)
 	}
 	return true, err
@@ -142,11 +146,13 @@ func (d *Drainer) Drain(ctx context.Context, o Order) (done bool, err error) {
 func (d *Drainer) Undo(o Order) {
 	node := d.nameOf(o.Node)
 	states, _ := d.states.Get()
-	if d.leaves(o) || !slices.ContainsFunc(states, func(s State) bool { return s.Node == node && (s.Phase == Drained || s.Phase == Incomplete) }) {
+	if d.leaves(o) || !slices.ContainsFunc(states, func(s State) bool {
+		return s.Node == node && (s.Phase == nodespec.PhaseDrained || s.Phase == nodespec.PhaseIncomplete)
+	}) {
 		return
 	}
 	d.undo(node, o)
-	d.update(node, func(s *State) { s.Phase = Undone })
+	d.update(node, func(s *State) { s.Phase = nodespec.PhaseUndone })
 }
 
 // leaves reports whether the drained machine shuts down: its node stays cordoned until the boot.
@@ -159,7 +165,7 @@ func (d *Drainer) Cancel(node, by string) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	now := d.running[node]
-	if now == nil {
+	if now == nil || now.ended {
 		return status.Errorf(codes.FailedPrecondition, "drain: none runs for node %s; `orlopctl get drain` lists the drains of this machine", node)
 	}
 	now.givenUpBy = by
@@ -195,9 +201,12 @@ func (d *Drainer) end(node string) {
 	delete(d.running, node)
 }
 
-func (d *Drainer) givenUpBy(now *run) string {
+// decide ends the time in which a drain can be given up, and returns the caller that has given it
+// up; empty: none.
+func (d *Drainer) decide(now *run) string {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	now.ended = true
 	return now.givenUpBy
 }
 
@@ -220,7 +229,7 @@ func names(pods []nodespec.DrainPod) (all []string) {
 }
 
 // conclude records the end of a drain.
-func (d *Drainer) conclude(node string, phase Phase, out nodespec.DrainResult, failed error) {
+func (d *Drainer) conclude(node string, phase nodespec.DrainPhase, out nodespec.DrainResult, failed error) {
 	d.update(node, func(s *State) {
 		s.Phase = phase
 		if failed == nil || out.Remaining() != "" {
@@ -231,11 +240,11 @@ func (d *Drainer) conclude(node string, phase Phase, out nodespec.DrainResult, f
 		}
 	})
 	switch {
-	case failed != nil && phase != GivenUp:
+	case failed != nil && phase != nodespec.PhaseGivenUp:
 		d.deps.Event("failure", fmt.Sprintf("node %s: cannot evict the pods: %v", node, failed))
-	case phase == Drained:
+	case phase == nodespec.PhaseDrained:
 		d.deps.Event("operation", fmt.Sprintf("%d pods evicted", out.Evicted))
-	case phase == Incomplete:
+	case phase == nodespec.PhaseIncomplete:
 		d.deps.Event("operation", fmt.Sprintf("%d pods evicted; %s", out.Evicted, out.Remaining()))
 	}
 }
@@ -270,16 +279,22 @@ func (d *Drainer) command(ctx context.Context, o Order, request nodespec.DrainRe
 	return out, err
 }
 
-// receive passes each progress of a stream to each.
+// maxLine is the largest length of a progress, in bytes.
+const maxLine = 256 << 10
+
+// receive passes each progress of a stream, a line of JSON, to each. It ignores the rest of a
+// stream after a line that is no progress or is too long.
 func receive(from io.Reader, each func(nodespec.DrainProgress)) {
-	for in := json.NewDecoder(from); ; {
+	lines := bufio.NewScanner(from)
+	lines.Buffer(nil, maxLine)
+	for lines.Scan() {
 		var p nodespec.DrainProgress
-		if err := in.Decode(&p); err != nil {
-			_, _ = io.Copy(io.Discard, from) // the writer must not block
-			return
+		if json.Unmarshal(lines.Bytes(), &p) != nil {
+			break
 		}
 		each(p)
 	}
+	_, _ = io.Copy(io.Discard, from) // the writer must not block
 }
 
 // put adds the state of a drain that begins.
@@ -287,7 +302,7 @@ func (d *Drainer) put(s State) {
 	d.states.Update(func(all []State) []State {
 		all = slices.DeleteFunc(slices.Clone(all), func(old State) bool { return old.Node == s.Node })
 		for len(all) >= maxStates {
-			i := slices.IndexFunc(all, func(old State) bool { return old.Phase != Running })
+			i := slices.IndexFunc(all, func(old State) bool { return old.Phase != nodespec.PhaseRunning })
 			if i < 0 {
 				break
 			}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -99,18 +100,18 @@ func TestOutcome(t *testing.T) {
 		policy config.DrainPolicy
 		out    nodespec.DrainResult
 		failed error
-		phase  Phase
+		phase  nodespec.DrainPhase
 		says   string
 		undone bool
 	}{
-		"respect, complete":   {config.DrainRespect, nodespec.DrainResult{}, nil, Drained, "", false},
-		"respect, blocked":    {config.DrainRespect, nodespec.DrainResult{DrainProgress: blocked, Refused: true}, nil, Refused, "drain not complete within 1m0s: pod n/web: must stay", false},
-		"respect, incomplete": {config.DrainRespect, nodespec.DrainResult{DrainProgress: nodespec.DrainProgress{Left: 1, Pods: []nodespec.DrainPod{{Pod: "n/web", State: nodespec.DrainEnding}}}}, nil, Incomplete, "", false},
-		"respect, failed":     {config.DrainRespect, nodespec.DrainResult{}, failed, Refused, "cannot evict the pods: killed", true},
-		"timeout, complete":   {config.DrainTimeout, nodespec.DrainResult{}, nil, Drained, "", false},
-		"timeout, blocked":    {config.DrainTimeout, nodespec.DrainResult{DrainProgress: blocked}, nil, Incomplete, "", false},
-		"timeout, failed":     {config.DrainTimeout, nodespec.DrainResult{}, failed, Incomplete, "", false},
-		"force, failed":       {config.DrainForce, nodespec.DrainResult{}, failed, Incomplete, "", false},
+		"respect, complete":   {config.DrainRespect, nodespec.DrainResult{}, nil, nodespec.PhaseDrained, "", false},
+		"respect, blocked":    {config.DrainRespect, nodespec.DrainResult{DrainProgress: blocked, Refused: true}, nil, nodespec.PhaseRefused, "drain not complete within 1m0s: pod n/web: must stay", false},
+		"respect, incomplete": {config.DrainRespect, nodespec.DrainResult{DrainProgress: nodespec.DrainProgress{Left: 1, Pods: []nodespec.DrainPod{{Pod: "n/web", State: nodespec.DrainEnding}}}}, nil, nodespec.PhaseIncomplete, "", false},
+		"respect, failed":     {config.DrainRespect, nodespec.DrainResult{}, failed, nodespec.PhaseRefused, "cannot evict the pods: killed", true},
+		"timeout, complete":   {config.DrainTimeout, nodespec.DrainResult{}, nil, nodespec.PhaseDrained, "", false},
+		"timeout, blocked":    {config.DrainTimeout, nodespec.DrainResult{DrainProgress: blocked}, nil, nodespec.PhaseIncomplete, "", false},
+		"timeout, failed":     {config.DrainTimeout, nodespec.DrainResult{}, failed, nodespec.PhaseIncomplete, "", false},
+		"force, failed":       {config.DrainForce, nodespec.DrainResult{}, failed, nodespec.PhaseIncomplete, "", false},
 	} {
 		m := newMachine(test.policy)
 		m.answer = func(context.Context, func(nodespec.DrainProgress)) (nodespec.DrainResult, error) {
@@ -128,7 +129,7 @@ func TestOutcome(t *testing.T) {
 		}
 		// The operation does not happen after all.
 		m.Undo(Order{Operation: "reboot", By: "dora"})
-		if proceeds := test.says == ""; strings.Contains("\n"+m.taken(), undo) != proceeds || strings.Contains(m.now(), string(Undone)) != proceeds {
+		if proceeds := test.says == ""; strings.Contains("\n"+m.taken(), undo) != proceeds || strings.Contains(m.now(), string(nodespec.PhaseUndone)) != proceeds {
 			t.Errorf("%s: undone: %s", name, m.now())
 		}
 	}
@@ -241,6 +242,28 @@ drain: node a: 2 pods evicted, 1 left; pod n/web: must stay: The disruption budg
 	})
 }
 
+// TestReceive checks that a stream is read to its end, and that a line that is no progress, or is
+// too long for the memory of machined, ends the progress.
+func TestReceive(t *testing.T) {
+	for name, test := range map[string]struct {
+		stream string
+		want   []int
+	}{
+		"none":           {"", nil},
+		"two":            {`{"left":2}` + "\n" + `{"left":1}` + "\n", []int{2, 1}},
+		"no progress":    {`{"left":2}` + "\npanic\n" + `{"left":1}` + "\n", []int{2}},
+		"a long line":    {`{"left":2}` + "\n" + `{"problem":"` + strings.Repeat("x", maxLine) + `"}` + "\n" + `{"left":1}` + "\n", []int{2}},
+		"without an end": {`{"left":2}` + "\n" + `{"left":`, []int{2}},
+	} {
+		from := strings.NewReader(test.stream)
+		var got []int
+		receive(from, func(p nodespec.DrainProgress) { got = append(got, p.Left) })
+		if !slices.Equal(got, test.want) || from.Len() != 0 {
+			t.Errorf("%s: %v, %d bytes are left", name, got, from.Len())
+		}
+	}
+}
+
 // await waits until the state has a progress.
 func (m *machine) await(t *testing.T, p nodespec.DrainProgress) {
 	t.Helper()
@@ -257,12 +280,30 @@ func (m *machine) await(t *testing.T, p nodespec.DrainProgress) {
 	}
 }
 
+// TestCancelTooLate checks that a drain whose command has ended cannot be given up any more: its
+// operation proceeds.
+func TestCancelTooLate(t *testing.T) {
+	m := newMachine(config.DrainTimeout)
+	var late error
+	m.Drainer.deps.Event = func(_, message string) {
+		if message == "0 pods evicted" {
+			late = m.Cancel("", "eve")
+		}
+	}
+	if _, err := m.Drain(t.Context(), Order{Operation: "reboot", By: "dora"}); err != nil {
+		t.Error(err)
+	}
+	if status.Code(late) != codes.FailedPrecondition || !strings.HasPrefix(m.now(), "a drained") {
+		t.Errorf("%v; %s", late, m.now())
+	}
+}
+
 // TestStates checks the limit of the states: drains that run stay.
 func TestStates(t *testing.T) {
 	m := newMachine(config.DrainTimeout)
-	m.put(State{Node: "runs", Phase: Running})
+	m.put(State{Node: "runs", Phase: nodespec.PhaseRunning})
 	for i := range 2 * maxStates {
-		m.put(State{Node: fmt.Sprint(i), Phase: Drained})
+		m.put(State{Node: fmt.Sprint(i), Phase: nodespec.PhaseDrained})
 	}
 	states, _ := m.States().Get()
 	if len(states) != maxStates || states[0].Node != "runs" || states[maxStates-1].Node != fmt.Sprint(2*maxStates-1) {

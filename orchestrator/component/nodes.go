@@ -18,13 +18,9 @@ import (
 // of images; no component may change them. It is a Factory: the first component that starts it
 // starts the informer, which runs until the process ends.
 type Nodes struct {
-	ctx    context.Context // of the process
-	client func() (kubernetes.Interface, error)
-
-	create sync.Once
-	err    error
-	typed  coreinformers.NodeInformer
-	begin  sync.Once
+	ctx   context.Context                            // of the process
+	typed func() (coreinformers.NodeInformer, error) // makes the informer at its first call
+	begin sync.Once
 
 	mu       sync.Mutex
 	onErrors []func(error)
@@ -33,7 +29,9 @@ type Nodes struct {
 // NewNodes returns the informer of a process, whose context is ctx. The client is made with the
 // first use of the informer.
 func NewNodes(ctx context.Context, client func() (kubernetes.Interface, error)) *Nodes {
-	return &Nodes{ctx: ctx, client: client}
+	n := &Nodes{ctx: ctx}
+	n.typed = sync.OnceValues(func() (coreinformers.NodeInformer, error) { return n.make(client) })
+	return n
 }
 
 // NodesOf returns an informer with a client.
@@ -55,10 +53,7 @@ func NodesClient(kubeconfig string) func() (kubernetes.Interface, error) {
 }
 
 // Typed returns the informer for upstream's controllers.
-func (n *Nodes) Typed() (coreinformers.NodeInformer, error) {
-	n.create.Do(func() { n.err = n.make() })
-	return n.typed, n.err
-}
+func (n *Nodes) Typed() (coreinformers.NodeInformer, error) { return n.typed() }
 
 // Informer returns the informer.
 func (n *Nodes) Informer() (cache.SharedIndexInformer, error) {
@@ -69,14 +64,14 @@ func (n *Nodes) Informer() (cache.SharedIndexInformer, error) {
 	return typed.Informer(), nil
 }
 
-func (n *Nodes) make() error {
-	client, err := n.client()
+func (n *Nodes) make(newClient func() (kubernetes.Interface, error)) (coreinformers.NodeInformer, error) {
+	client, err := newClient()
 	if err != nil {
-		return fmt.Errorf("Nodes: %w", err)
+		return nil, fmt.Errorf("Nodes: %w", err)
 	}
 	factory := informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithTransform(trimNode))
-	n.typed = factory.Core().V1().Nodes()
-	return n.typed.Informer().SetWatchErrorHandlerWithContext(func(ctx context.Context, r *cache.Reflector, err error) {
+	typed := factory.Core().V1().Nodes()
+	return typed, typed.Informer().SetWatchErrorHandlerWithContext(func(ctx context.Context, r *cache.Reflector, err error) {
 		cache.DefaultWatchErrorHandler(ctx, r, err)
 		n.mu.Lock()
 		defer n.mu.Unlock()

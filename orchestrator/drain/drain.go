@@ -152,7 +152,7 @@ func (d *drain) work(ctx context.Context) (now nodespec.DrainProgress, forbidden
 func (d *drain) progress(before nodespec.DrainProgress, pods []nodespec.DrainPod, failed error) nodespec.DrainProgress {
 	now := nodespec.DrainProgress{Evicted: len(d.evicted), Left: len(pods), Pods: pods}
 	if failed != nil {
-		now.Problem = failed.Error()
+		now.Problem = head(failed.Error())
 		if pods == nil {
 			now.Left, now.Pods = before.Left, before.Pods
 		}
@@ -201,7 +201,7 @@ func (d *drain) round(ctx context.Context) (left []nodespec.DrainPod, forbidden 
 		if p.DeletionTimestamp == nil {
 			pod, must, failed = d.evict(ctx, &p)
 		}
-		pod.Pod = p.Namespace + "/" + p.Name
+		pod.Pod, pod.Message = p.Namespace+"/"+p.Name, head(pod.Message)
 		forbidden = forbidden || must
 		if failed != nil {
 			err = cmp.Or(err, fmt.Errorf("pod %s: cannot evict: %w", pod.Pod, failed))
@@ -251,10 +251,11 @@ func (d *drain) finish(ctx context.Context, s stage, message string) {
 	}
 }
 
-// maxMessage bounds the message of a condition, in bytes.
+// maxMessage bounds the message of a condition, of a pod and of a problem, in bytes: a webhook that
+// denies an eviction chooses the text, and machined retains a limited output of a command.
 const maxMessage = 1024
 
-// head returns the start of a message for a condition.
+// head returns the start of a message.
 func head(text string) string {
 	if len(text) <= maxMessage {
 		return text

@@ -1,7 +1,9 @@
 package drain
 
 import (
+	"encoding/json"
 	"errors"
+	"fmt"
 	"net/http"
 	"slices"
 	"strings"
@@ -130,6 +132,30 @@ func TestNoTime(t *testing.T) {
 	d := drain{api: api, node: "a", evicted: map[types.UID]bool{}}
 	if left, forbidden, err := d.round(t.Context()); err != nil || !forbidden || len(left) != 1 || !strings.Contains(left[0].Message, "not evicted yet") {
 		t.Errorf("%v, %t, %v", left, forbidden, err)
+	}
+}
+
+// TestLongMessages checks that the result of a drain stays small if a webhook denies the evictions
+// with a long text: machined retains the last 256 KiB of an output, and cannot decode a part.
+func TestLongMessages(t *testing.T) {
+	objects := []runtime.Object{&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a"}}}
+	for i := range 2 * nodespec.MaxDrainPods {
+		name := fmt.Sprint("p", i)
+		objects = append(objects, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: name, UID: types.UID(name)}, Spec: corev1.PodSpec{NodeName: "a"}})
+	}
+	api := fake.NewClientset(objects...)
+	api.PrependReactor("create", "pods", func(clienttesting.Action) (bool, runtime.Object, error) {
+		return true, nil, errors.New("denied: " + strings.Repeat("é<", 100_000))
+	})
+	d := drain{api: api, node: "a", evicted: map[types.UID]bool{}}
+	pods, _, failed := d.round(t.Context())
+	now := d.progress(nodespec.DrainProgress{}, pods, failed)
+	text, err := json.Marshal(nodespec.DrainResult{DrainProgress: now})
+	if err != nil || len(text) > 256<<10 {
+		t.Errorf("%d bytes, %v", len(text), err)
+	}
+	if now.Left != len(objects)-1 || len(now.Pods) != nodespec.MaxDrainPods || !strings.HasPrefix(now.Pods[0].Message, "denied: ") || !strings.Contains(now.Problem, "cannot evict: denied: ") {
+		t.Errorf("%d left, %d listed, %.100s", now.Left, len(now.Pods), now.Problem)
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/machineapi"
+	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
 // The limits of a drain in the object, as of its definition.
@@ -38,7 +39,7 @@ func (in input) drain() *machineapi.DrainStatus {
 // drainText returns the end of a sentence about a change of the release: the progress of a drain
 // that runs.
 func drainText(d *api.Drain) string {
-	if d.GetPhase() != "running" {
+	if d.GetPhase() != string(nodespec.PhaseRunning) {
 		return ""
 	}
 	text := fmt.Sprintf(": %d pods are evicted, %d are left", d.Evicted, d.Left)

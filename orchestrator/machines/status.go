@@ -13,6 +13,7 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
 	"github.com/orlop-os/orlop/pkg/machineapi"
+	"github.com/orlop-os/orlop/pkg/nodespec"
 	"github.com/orlop-os/orlop/pkg/rollout"
 )
 
@@ -33,7 +34,7 @@ func (m *machine) health() health {
 	if m.own == nil {
 		return health{metav1.ConditionUnknown, clusterv1.MachineReadyUnknownReason, "the OrlopMachine does not exist yet"}
 	}
-	if d := m.own.Status.Drain; d != nil && slices.Contains(emptyPhases, d.Phase) {
+	if d := m.own.Status.Drain; d != nil && slices.Contains(emptyPhases, nodespec.DrainPhase(d.Phase)) {
 		return health{metav1.ConditionFalse, reasonDraining, "the machine evicts its pods before its " + d.Operation}
 	}
 	c := meta.FindStatusCondition(m.own.Status.Conditions, machineapi.ConditionReady)
@@ -50,7 +51,7 @@ func (m *machine) health() health {
 const reasonDraining = "Draining"
 
 // emptyPhases are the phases of a drain in which the machine runs no pods, and is away soon.
-var emptyPhases = []string{"running", "drained", "incomplete"}
+var emptyPhases = []nodespec.DrainPhase{nodespec.PhaseRunning, nodespec.PhaseDrained, nodespec.PhaseIncomplete}
 
 // nodeReady returns the condition Ready of a Node; unknown if it has none.
 func nodeReady(n *corev1.Node) corev1.NodeCondition {

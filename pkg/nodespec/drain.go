@@ -43,6 +43,20 @@ type DrainResult struct {
 	Refused bool `json:"refused"` // the drain failed by Refuse: the node is schedulable again
 }
 
+// DrainPhase is the phase of a drain of machined (topic "drain"), also in the object of a machine.
+type DrainPhase string
+
+// The phases. A drain in phase PhaseDrained or PhaseIncomplete is undone if the operation does not
+// happen.
+const (
+	PhaseRunning    DrainPhase = "running"
+	PhaseDrained    DrainPhase = "drained"    // no pod is left
+	PhaseIncomplete DrainPhase = "incomplete" // pods are left; the policy lets the operation proceed
+	PhaseRefused    DrainPhase = "refused"    // pods are left; the policy refuses the operation; undone
+	PhaseGivenUp    DrainPhase = "given up"   // a caller has given it up; undone
+	PhaseUndone     DrainPhase = "undone"     // the operation did not happen
+)
+
 // MaxDrainPods is the largest number of pods that a progress lists.
 const MaxDrainPods = 32
 
