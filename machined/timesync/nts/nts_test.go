@@ -330,6 +330,28 @@ func TestNAK(t *testing.T) {
 	}
 }
 
+// TestCookieLimits: a server cannot fill the memory of the client with cookies.
+func TestCookieLimits(t *testing.T) {
+	key, id := bytes.Repeat([]byte{9}, keySize), bytes.Repeat([]byte{3}, idSize)
+	cipher, err := miscreant.NewAESCMACSIV(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	message := append(make([]byte, headerSize), ntstest.Field(0x0104, id)...)
+	var fields []byte
+	for _, size := range []int{0, maxCookie + 4, maxCookie} {
+		fields = append(fields, ntstest.Field(0x0204, make([]byte, size))...)
+	}
+	s := &Session{toHost: cipher, id: id}
+	if err := s.ProcessResponse(ntstest.Sign(key, message, fields)); err != nil || s.Cookies() != 1 || len(s.cookies[0]) != maxCookie {
+		t.Errorf("%d cookies, %v", s.Cookies(), err)
+	}
+	s.id = id
+	if err := s.ProcessResponse(ntstest.Sign(key, message, bytes.Repeat(ntstest.Field(0x0204, id), 20))); err != nil || s.Cookies() != maxCookies {
+		t.Errorf("%d cookies, %v", s.Cookies(), err)
+	}
+}
+
 // TestUnauthenticatedCookie: cookies outside the authenticator are ignored.
 func TestUnauthenticatedCookie(t *testing.T) {
 	f := start(t, func(*ntstest.Server) {})
