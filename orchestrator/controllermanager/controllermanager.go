@@ -65,7 +65,7 @@ func flags(spec nodespec.Spec, dirs dirs.Dirs, config string) []string {
 		"--kube-api-qps=100",
 		"--kube-api-burst=200",
 		"--profiling=false",
-	}, component.EmulationFlags(spec))
+	}, component.EmulationFlags(spec), component.GateFlags(spec))
 	if spec.PodCertificates && spec.Emulated.Known() && spec.Emulated.OlderThan(emulation.Minor{Major: 1, Minor: 37}) {
 		args = append(args, component.PodCertificateGates) // it publishes the trust bundles
 	}

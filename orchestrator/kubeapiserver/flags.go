@@ -42,7 +42,7 @@ func flags(spec nodespec.Spec, dirs dirs.Dirs) []string {
 		"--profiling=false",
 		"--contention-profiling=false",
 	})
-	args = append(args, component.EmulationFlags(spec)...)
+	args = slices.Concat(args, component.EmulationFlags(spec), component.GateFlags(spec))
 	if spec.PodCertificates {
 		args = append(args, podCertificateFlags(spec)...)
 	}

@@ -143,6 +143,9 @@ func configuration(spec nodespec.Spec, dirs dirs.Dirs, resolvConf string) string
 	}
 	maps.Copy(content, serverSettings(dirs))
 	maps.Copy(content, resourceSettings(spec))
+	if gates := spec.Kubernetes.FeatureGates; len(gates) > 0 {
+		content["featureGates"] = gates
+	}
 	if spec.Node.Taint {
 		content["registerWithTaints"] = []map[string]string{{"key": "node-role.kubernetes.io/control-plane", "effect": "NoSchedule"}}
 	}

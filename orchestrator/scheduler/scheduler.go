@@ -33,8 +33,9 @@ func Component(spec nodespec.Spec, dirs dirs.Dirs) component.Component {
 	return component.Component{
 		Process: component.Controllers,
 		Name:    Name,
-		Args:    slices.Concat([]string{"--config=" + config.Path}, component.ServingFlags(dirs.Controllers, client.Path, Port), component.EmulationFlags(spec)),
-		Files:   []component.File{client, config},
+		Args: slices.Concat([]string{"--config=" + config.Path}, component.ServingFlags(dirs.Controllers, client.Path, Port),
+			component.EmulationFlags(spec), component.GateFlags(spec)),
+		Files: []component.File{client, config},
 	}
 }
 

@@ -148,6 +148,7 @@ type Kubernetes struct {
 	MaxPods                       int            `yaml:"maxPods" limits:"1 to 253, the addresses of the machine's /24"`
 	FinishedPods                  int            `yaml:"finishedPods" limits:"1 to 100000"`
 	PodEvictionTimeout            Duration       `yaml:"podEvictionTimeout" limits:"whole seconds, 10s to 24h"`
+	FeatureGates                  FeatureGates   `yaml:"featureGates,omitempty"`
 	APIServer                     APIServer      `yaml:"apiServer"`
 	Kubelet                       Kubelet        `yaml:"kubelet"`
 	PodSecurity                   PodSecurity    `yaml:"podSecurity"`
@@ -218,7 +219,12 @@ func (c *Cluster) defaults() {
 	c.Spec.DNS.CacheTTL = Duration(30 * time.Second)
 	c.Spec.Etcd.Snapshots = defaultSnapshots()
 	c.Spec.LocalVolumes.Enabled = true
-	c.Spec.Kubernetes = Kubernetes{
+	c.Spec.Kubernetes = DefaultKubernetes()
+}
+
+// DefaultKubernetes returns the settings of the components without a configuration.
+func DefaultKubernetes() Kubernetes {
+	return Kubernetes{
 		AllowSchedulingOnControlPlane: true,
 		MaxPods:                       110,
 		FinishedPods:                  1000,

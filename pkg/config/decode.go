@@ -188,8 +188,8 @@ func (d *decoder) list(n *yaml.Node, path string, v reflect.Value) {
 	v.Set(items)
 }
 
-// mapping decodes a map of strings. It accepts integers as written. Values can be empty, as they
-// often are for labels.
+// mapping decodes a map of strings or of booleans. Among strings it accepts integers as written.
+// Strings can be empty, as they often are for labels.
 func (d *decoder) mapping(n *yaml.Node, path string, v reflect.Value) {
 	if n.Kind != yaml.MappingNode {
 		d.mismatch(n, path, v.Type())
@@ -203,7 +203,7 @@ func (d *decoder) mapping(n *yaml.Node, path string, v reflect.Value) {
 		if !d.key(key, at, seen) {
 			continue
 		}
-		if child.Kind == yaml.ScalarNode && (child.Tag == "!!int" || child.Tag == "!!str" && child.Value == "") {
+		if v.Type().Elem().Kind() == reflect.String && child.Kind == yaml.ScalarNode && (child.Tag == "!!int" || child.Tag == "!!str" && child.Value == "") {
 			d.origins[at] = Origin{File: d.file, Line: child.Line, Column: child.Column}
 			m.SetMapIndex(reflect.ValueOf(key.Value), reflect.ValueOf(child.Value))
 			continue
@@ -329,6 +329,9 @@ func expectation(t reflect.Type) string {
 	case reflect.Slice:
 		return "a list; each item " + expectation(t.Elem())
 	case reflect.Map:
+		if t.Elem().Kind() == reflect.Bool {
+			return "a mapping from names to true or false"
+		}
 		return "a mapping from text to text"
 	case reflect.Bool:
 		return "true or false"

@@ -44,6 +44,7 @@ func (v clusterValidator) cluster(c *Cluster) {
 		}
 		seen[san] = true
 	}
+	v.featureGates(kube+".featureGates", &c.Spec)
 	v.kubelet(kube+".kubelet", &c.Spec)
 	v.namespaces(kube+".podSecurity.exemptNamespaces", k.PodSecurity.ExemptNamespaces)
 	if o := k.MachineObjects; o.Inventory && !o.Enabled {
